@@ -66,7 +66,7 @@ func NodeAddr(base netip.Prefix, id uint32, gateway netip.Addr) (netip.Addr, err
 		return fail(fmt.Errorf("%w: no free address for nodeID %d", ErrNodeID, id))
 	}
 	if gateway.IsValid() && base.Contains(gateway) {
-		if gw := toU128(gateway).and(ones(n)); !part.less(gw) {
+		if gw := toU128(gateway).and(ones(n)); !gw.isZero() && !part.less(gw) {
 			part = part.add(u64(1))
 		}
 	}
@@ -90,10 +90,10 @@ func NodeOfAddr(base netip.Prefix, addr, gateway netip.Addr) (uint32, error) {
 	part := toU128(addr).and(ones(n))
 	if gateway.IsValid() && base.Contains(gateway) {
 		gw := toU128(gateway).and(ones(n))
-		if gw == part {
+		if gw == part && !gw.isZero() {
 			return 0, fmt.Errorf("node of %s in %s: that is the gateway", addr, base)
 		}
-		if gw.less(part) {
+		if !gw.isZero() && gw.less(part) {
 			part = part.sub(u64(1))
 		}
 	}

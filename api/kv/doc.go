@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kv has the messages that are stored or committed southbound, and the
+// keys that they are stored under. The messages are generated from kv.proto
+// (make generate); everybody may read them, nobody may change one that was
+// handed to somebody else.
+//
+// Example: the pod default/web-0 is stored at
+//
+//	kv.PodKey(kv.PodID{Name: "web-0", Namespace: "default"})  // k8s/pod/default/web-0
+package kv
+
+//go:generate protoc --go_out=. --go_opt=paths=source_relative kv.proto

@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/ledger/addrspace"
+)
+
+// Request is a claim.
+type Request struct {
+	Pool     string
+	Key      Key // who holds the lease; must not be zero
+	Pod      Pod
+	Purpose  Purpose
+	Families []Family     // one address of each; nil: of every family that the pool has active blocks of
+	Wanted   []netip.Addr // exactly these instead
+}
+
+// Claim leases one address of each family asked for, all or none. A key that
+// has leases already gets these, without a write; fresh tells the two apart.
+// The leases are durable when Claim returns.
+func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh bool, err error) {
+	st := l.Begin()
+	leases, fresh, err = st.Claim(req)
+	if err != nil || !fresh {
+		return leases, fresh, err
+	}
+	if err := st.Commit(ctx); err != nil {
+		return nil, false, fmt.Errorf("claim an address for %s: %w", req.Key, err)
+	}
+	return leases, true, nil
+}
+
+// Claim stages what Ledger.Claim would do. Without a commit nothing of it is answered.
+func (st *Stage) Claim(req Request) (leases []Lease, fresh bool, err error) {
+	l := st.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if req.Key == (Key{}) {
+		return nil, false, fmt.Errorf("claim in pool %q: the key is empty", req.Pool)
+	}
+	if have := l.settledOf(st, req.Key); len(have) > 0 {
+		return l.repeat(req, have)
+	}
+	began := len(st.changes)
+	leases, err = st.claim(req)
+	if err != nil {
+		st.undoTo(began)
+		return nil, false, fmt.Errorf("claim in pool %q for %s: %w", req.Pool, describe(req.Key, req.Pod), err)
+	}
+	return leases, true, nil
+}
+
+func describe(k Key, p Pod) string {
+	if p.Name == "" {
+		return k.String()
+	}
+	return p.String() + " (" + k.String() + ")"
+}
+
+// settledOf are the leases of k, once no other stage is at them.
+func (l *Ledger) settledOf(st *Stage, k Key) []*lease {
+	for {
+		var have []*lease
+		busy := false
+		l.held(k, func(x *lease) bool {
+			busy = busy || x.owner != nil && x.owner != st
+			have = append(have, x)
+			return true
+		})
+		if !busy {
+			return have
+		}
+		l.settled.Wait()
+	}
+}
+
+// repeat answers a claim of a key that has leases.
+func (l *Ledger) repeat(req Request, have []*lease) ([]Lease, bool, error) {
+	slices.SortFunc(have, func(x, y *lease) int { return x.addr.Compare(y.addr) })
+	var leases []Lease
+	for _, x := range have {
+		switch {
+		case x.leaving:
+			return nil, false, fmt.Errorf("claim for %s: its release is under way", req.Key)
+		case x.block.pool.Name != req.Pool:
+			return nil, false, fmt.Errorf("claim in pool %q for %s: %w: %s of pool %q", req.Pool, req.Key, ErrKeyHeld, x.addr, x.block.pool.Name)
+		}
+		leases = append(leases, x.value())
+	}
+	for _, a := range req.Wanted {
+		if !slices.ContainsFunc(leases, func(x Lease) bool { return x.Addr == a }) {
+			return nil, false, fmt.Errorf("claim %s for %s: %w: %s", a, req.Key, ErrKeyHeld, leases[0].Addr)
+		}
+	}
+	return leases, false, nil
+}
+
+func (st *Stage) claim(req Request) ([]Lease, error) {
+	l := st.l
+	p := l.pools[req.Pool]
+	if p == nil {
+		return nil, fmt.Errorf("%w: there is no pool of this name", ErrNoBlock)
+	}
+	if l.suspended != "" && req.Purpose != ForInfra {
+		return nil, fmt.Errorf("%w: %s", ErrSuspended, l.suspended)
+	}
+	var leases []Lease
+	for _, a := range req.Wanted {
+		x, err := st.claimAddr(p, a, req)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", a, err)
+		}
+		leases = append(leases, x.value())
+	}
+	if len(req.Wanted) > 0 {
+		return leases, nil
+	}
+	families := req.Families
+	if families == nil {
+		families = p.families()
+	}
+	for _, f := range families {
+		x, err := st.claimAny(p, f, req)
+		if err != nil {
+			return nil, err
+		}
+		leases = append(leases, x.value())
+	}
+	if len(leases) == 0 {
+		return nil, ErrNoBlock
+	}
+	return leases, nil
+}
+
+// families are those that the pool has active blocks of.
+func (p *pool) families() []Family {
+	var fs []Family
+	for f := range p.fam {
+		if slices.ContainsFunc(p.fam[f].blocks, func(b *block) bool { return b.state == Active }) {
+			fs = append(fs, Family(f))
+		}
+	}
+	return fs
+}
+
+// claimAny stages any address of a family; where none is free, the one that
+// has cooled longest.
+func (st *Stage) claimAny(p *pool, f Family, req Request) (*lease, error) {
+	s := &p.fam[f]
+	st.l.expire(p, s)
+	if b, a, ok := s.take(p.Order); ok {
+		return st.put(b, a, nil, req, ""), nil
+	}
+	for old := s.cooling.head; old != nil; old = old.next {
+		if b := s.blockOf(old.addr); b != nil && b.state == Active && !p.isReserved(b, old.addr) {
+			s.cooling.remove(old)
+			s.cursor = old.addr
+			return st.put(b, old.addr, old, req, ""), nil
+		}
+	}
+	if !slices.Contains(p.families(), f) {
+		return nil, fmt.Errorf("%w of family %s yet", ErrNoBlock, f)
+	}
+	return nil, p.exhausted(f)
+}
+
+// claimAddr stages a named address. Only infra may have one that is never lent.
+func (st *Stage) claimAddr(p *pool, a netip.Addr, req Request) (*lease, error) {
+	s := &p.fam[FamilyOf(a)]
+	st.l.expire(p, s)
+	b := s.blockOf(a)
+	switch {
+	case b == nil:
+		return nil, fmt.Errorf("%w: it is in no block of pool %q", ErrOutside, p.Name)
+	case b.state != Active:
+		return nil, fmt.Errorf("%w: its block %s is draining", ErrOutside, b.prefix)
+	case req.Purpose != ForInfra && p.isReserved(b, a):
+		return nil, fmt.Errorf("%w: it is reserved by the policy of pool %q", ErrOutside, p.Name)
+	}
+	old := s.leases[a]
+	if old != nil && old.state != Cooling {
+		return nil, fmt.Errorf("%w: %s by %s", ErrTaken, old.state, describe(old.key, old.pod))
+	}
+	if old != nil {
+		s.cooling.remove(old)
+	} else {
+		b.space.TakeAddr(a)
+	}
+	return st.put(b, a, old, req, ""), nil
+}
+
+// put stages the lease of an address that is out of the free ones already; a
+// reason makes it quarantined.
+func (st *Stage) put(b *block, a netip.Addr, replaced *lease, req Request, reason string) *lease {
+	l := st.l
+	l.gen++
+	x := &lease{
+		addr: a, block: b, key: req.Key, pod: req.Pod, purpose: req.Purpose, gen: l.gen,
+		since: l.opt.Now().UnixNano(), staged: true, owner: st, reason: reason,
+	}
+	if reason != "" {
+		x.state = Quarantined
+	}
+	l.link(x)
+	st.changes = append(st.changes, change{kind: claimed, lease: x, replaced: replaced})
+	return x
+}
+
+// exhausted counts where the addresses of a family are.
+func (p *pool) exhausted(f Family) error {
+	e := &Exhausted{Pool: p.Name, Family: f, Cooling: p.fam[f].cooling.n}
+	for _, b := range p.fam[f].blocks {
+		if b.state == Active {
+			e.Size, e.Reserved = e.Size+addrspace.Size(b.prefix), e.Reserved+b.reserved
+			e.Held, e.Quarantined = e.Held+b.users-b.quarantined+b.infra, e.Quarantined+b.quarantined
+		}
+	}
+	return e
+}
+
+// Quarantine stages a lease of an address that something in the world uses and
+// nobody claimed. It does nothing where the address has a lease already that
+// is not cooling, and fails where no block contains it.
+func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (fresh bool, err error) {
+	l := st.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.pools[pool]
+	if p == nil {
+		return false, fmt.Errorf("quarantine %s: %w: there is no pool %q", a, ErrNoBlock, pool)
+	}
+	s := &p.fam[FamilyOf(a)]
+	b, old := s.blockOf(a), s.leases[a]
+	switch {
+	case b == nil:
+		return false, fmt.Errorf("quarantine %s: %w: it is in no block of pool %q", a, ErrOutside, pool)
+	case old != nil && old.state != Cooling:
+		return false, nil
+	case old != nil:
+		s.cooling.remove(old)
+	default:
+		b.space.TakeAddr(a)
+	}
+	st.put(b, a, old, Request{Pod: pod}, reason)
+	return true, nil
+}

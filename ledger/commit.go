@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// committer lets those who commit at the same time share one write, without a
+// timer and without a goroutine: the first of a group that finds no commit
+// under way leads it; whoever comes while it writes makes the next group.
+type committer struct {
+	mu   sync.Mutex
+	busy bool
+	next *group
+}
+
+// group is the stages of one commit.
+type group struct {
+	stages []*Stage
+	lead   chan struct{} // gets one token when the group before it is done
+	done   chan struct{}
+	err    error
+}
+
+func newGroup() *group {
+	return &group{lead: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+func (c *committer) open() { c.next = newGroup() }
+
+// commit adds st (nil: nothing but what is due anyway) to the next group and
+// returns when write has run for it.
+func (c *committer) commit(st *Stage, write func([]*Stage) error) error {
+	c.mu.Lock()
+	g := c.next
+	g.stages = append(g.stages, st)
+	if c.busy {
+		c.mu.Unlock()
+		select {
+		case <-g.done:
+			return g.err
+		case <-g.lead:
+		}
+		c.mu.Lock()
+	}
+	c.busy = true
+	c.next = newGroup()
+	c.mu.Unlock()
+
+	g.err = write(g.stages)
+
+	c.mu.Lock()
+	if len(c.next.stages) > 0 {
+		c.next.lead <- struct{}{}
+	} else {
+		c.busy = false
+	}
+	c.mu.Unlock()
+	close(g.done)
+	return g.err
+}
+
+// commitGroup writes the records of the stages and of what is dirty in one
+// journal commit, and settles the stages by its outcome.
+func (l *Ledger) commitGroup(stages []*Stage) error {
+	stages = slices.DeleteFunc(stages, func(st *Stage) bool { return st == nil })
+	l.mu.Lock()
+	ops, dirty, err := l.groupOps(stages)
+	l.mu.Unlock()
+	if err == nil && len(ops) > 0 {
+		// The deadline of one caller must not fail the others: none is passed on.
+		err = l.journal.Commit(context.Background(), ops)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		for _, op := range ops { // what the journal has of it now is not known
+			l.dirty[op.Key] = struct{}{}
+		}
+	} else {
+		for _, key := range dirty {
+			delete(l.dirty, key)
+		}
+	}
+	l.settle(stages, err)
+	return err
+}
+
+// groupOps are the ops of the stages, and those of the dirty records that no
+// stage is about to change; dirty are the keys that are clean once these are written.
+func (l *Ledger) groupOps(stages []*Stage) (ops []kvdb.Op, dirty []string, err error) {
+	if len(stages) == 1 && len(l.dirty) == 0 && len(stages[0].changes) == 1 { // the usual case
+		m, err := stages[0].ops(l.opt.Now(), l.uptimeFor(stages))
+		return slices.Collect(maps.Values(m)), nil, err
+	}
+	all := map[string]kvdb.Op{}
+	now, uptime := l.opt.Now(), l.uptimeFor(stages)
+	for _, st := range stages {
+		m, err := st.ops(now, uptime)
+		if err != nil {
+			return nil, nil, err
+		}
+		maps.Copy(all, m)
+	}
+	for key := range l.dirty {
+		if _, ok := all[key]; ok {
+			dirty = append(dirty, key)
+			continue
+		}
+		op, ok, err := l.truth(key)
+		if err != nil {
+			return nil, nil, err
+		}
+		if ok {
+			all[key] = op
+			dirty = append(dirty, key)
+		}
+	}
+	return slices.SortedFunc(maps.Values(all), func(x, y kvdb.Op) int { return compare(x.Key, y.Key) }), dirty, nil
+}
+
+func (l *Ledger) uptimeFor(stages []*Stage) time.Duration {
+	for _, st := range stages {
+		for _, c := range st.changes {
+			if c.kind == left && coolsDown(c.lease) {
+				return l.opt.Uptime()
+			}
+		}
+	}
+	return 0
+}
+
+func compare(x, y string) int {
+	switch {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+// flush writes what is dirty.
+func (l *Ledger) flush(ctx context.Context) error {
+	l.mu.Lock()
+	clean := len(l.dirty) == 0
+	l.mu.Unlock()
+	if clean || l.journal == nil || ctx.Err() != nil {
+		return nil
+	}
+	return l.group.commit(nil, l.commitGroup)
+}

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package journal has two implementations of the ledger's Journal contract for
+// tests and measurements: Memory, which forgets everything at the end of the
+// process, and Faulty, which makes the k-th commit of another journal fail.
+// The durable journal is in kvdb/bolt. All pass journaltest.Run.
+//
+// Example, a ledger whose third commit fails although the journal took it:
+//
+//	j := &journal.Faulty{Journal: journal.NewMemory(), Plan: journal.At(3, journal.Tear)}
+//	l, err := ledger.Open(ctx, j, ledger.Options{})
+package journal
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// Memory is a journal in memory. Use NewMemory; any goroutine may call it.
+type Memory struct {
+	mu      sync.Mutex
+	records map[string][]byte
+	commits int
+}
+
+// NewMemory makes an empty journal.
+func NewMemory() *Memory { return &Memory{records: map[string][]byte{}} }
+
+// Load calls f for every record in the order of their keys.
+func (m *Memory) Load(ctx context.Context, f func(kvdb.KeyValue) error) error {
+	for _, r := range m.snapshot() {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("load the journal: %w", context.Cause(ctx))
+		}
+		if err := f(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Commit applies all ops.
+func (m *Memory) Commit(ctx context.Context, ops []kvdb.Op) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("commit to the journal: %w", context.Cause(ctx))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.commits++
+	for _, op := range ops {
+		if op.Delete {
+			delete(m.records, op.Key)
+		} else {
+			m.records[op.Key] = bytes.Clone(op.Value)
+		}
+	}
+	return nil
+}
+
+// Commits is the number of commits that were applied.
+func (m *Memory) Commits() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.commits
+}
+
+// Clone is an independent journal with the same records, as after a crash now.
+func (m *Memory) Clone() *Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &Memory{records: maps.Clone(m.records)}
+}
+
+func (m *Memory) snapshot() []kvdb.KeyValue {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []kvdb.KeyValue
+	for _, k := range slices.Sorted(maps.Keys(m.records)) {
+		all = append(all, kvdb.KeyValue{Key: k, Value: m.records[k]})
+	}
+	return all
+}

@@ -1,0 +1,318 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// Journal keeps the ledger's records. Commit is atomic: all ops or none. An
+// error leaves its outcome unknown; the next Commit writes it over. Only the
+// ledger writes to it, one Commit at a time.
+type Journal interface {
+	// Load calls f for every record, in the order of their keys.
+	Load(ctx context.Context, f func(kvdb.KeyValue) error) error
+	// Commit returns when the ops are durable.
+	Commit(ctx context.Context, ops []kvdb.Op) error
+}
+
+// Options are the ledger's parameters; the zero value is of use.
+type Options struct {
+	Log    *slog.Logger
+	Now    func() time.Time
+	Uptime func() time.Duration // time since boot: never jumps, never goes back
+	BootID string               // of the boot that Uptime counts from; "" if not known
+}
+
+func (o *Options) defaults() {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Uptime == nil {
+		start := time.Now()
+		o.Uptime = func() time.Duration { return time.Since(start) }
+	}
+}
+
+// Ledger is the book. Use Open; any goroutine may call its methods.
+type Ledger struct {
+	opt     Options
+	journal Journal // nil: nothing is durable (for measurements)
+	group   committer
+
+	mu        sync.Mutex
+	settled   *sync.Cond // a stage was committed or undone
+	pools     map[string]*pool
+	byKey     map[uint64]*lease // by hash of the key, chained
+	byPod     map[podName]*lease
+	seed      maphash.Seed
+	gen       uint64
+	suspended string              // why nothing new is lent
+	dirty     map[string]struct{} // records that may differ from memory: written with the next commit
+	wake      chan struct{}       // something began to cool
+	rebooted  int                 // leases that a reboot ended
+}
+
+type podName struct{ namespace, name string }
+
+// Open loads the ledger from its journal. Where the journal was written in an
+// earlier boot, the leases of sandboxes, which cannot have survived, begin to
+// cool; all other leases stay.
+func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
+	opt.defaults()
+	l := &Ledger{
+		opt: opt, journal: journal, pools: map[string]*pool{}, byKey: map[uint64]*lease{}, byPod: map[podName]*lease{},
+		seed: maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
+	}
+	l.settled = sync.NewCond(&l.mu)
+	l.group.open()
+	if journal == nil {
+		return l, nil
+	}
+	if err := l.load(ctx); err != nil {
+		return nil, fmt.Errorf("load the ledger: %w", err)
+	}
+	return l, nil
+}
+
+// Rebooted is the number of leases that ended because the machine was booted
+// since they were taken.
+func (l *Ledger) Rebooted() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rebooted
+}
+
+// Suspend stops lending new addresses and says why; leases that exist are
+// served as before. An empty reason ends it.
+func (l *Ledger) Suspend(reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.suspended = reason
+}
+
+// Suspended is the reason given to Suspend.
+func (l *Ledger) Suspended() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.suspended
+}
+
+func (l *Ledger) pool(name string) *pool {
+	p := l.pools[name]
+	if p == nil {
+		p = &pool{Pool: Pool{Name: name}}
+		for i := range p.fam {
+			p.fam[i].leases = map[netip.Addr]*lease{}
+		}
+		l.pools[name] = p
+	}
+	return p
+}
+
+func (l *Ledger) hash(k Key) uint64 {
+	var h maphash.Hash
+	h.SetSeed(l.seed)
+	h.WriteString(k.ContainerID)
+	h.WriteByte(0)
+	h.WriteString(k.IfName)
+	h.WriteByte(0)
+	h.WriteString(k.Network)
+	return h.Sum64()
+}
+
+// held calls f for the leases of k until it returns false.
+func (l *Ledger) held(k Key, f func(*lease) bool) {
+	for x := l.byKey[l.hash(k)]; x != nil; {
+		next := x.sibling
+		if x.key == k && !f(x) {
+			return
+		}
+		x = next
+	}
+}
+
+// link makes x findable by address, key and pod.
+func (l *Ledger) link(x *lease) {
+	x.block.pool.fam[FamilyOf(x.addr)].leases[x.addr] = x
+	if x.state == Cooling {
+		return
+	}
+	x.block.count(x, 1)
+	if x.key != (Key{}) {
+		h := l.hash(x.key)
+		x.sibling, l.byKey[h] = l.byKey[h], x
+	}
+	if x.pod.Name != "" {
+		n := podName{x.pod.Namespace, x.pod.Name}
+		x.podNext, l.byPod[n] = l.byPod[n], x
+	}
+}
+
+// unlink undoes link, but for the address.
+func (l *Ledger) unlink(x *lease) {
+	x.block.count(x, -1)
+	if x.key != (Key{}) {
+		unchain(l.byKey, l.hash(x.key), x, func(y *lease) **lease { return &y.sibling })
+	}
+	if x.pod.Name != "" {
+		unchain(l.byPod, podName{x.pod.Namespace, x.pod.Name}, x, func(y *lease) **lease { return &y.podNext })
+	}
+}
+
+func (b *block) count(x *lease, n int) {
+	if x.purpose == ForInfra {
+		b.infra += n
+		return
+	}
+	b.users += n
+	if x.state == Quarantined {
+		b.quarantined += n
+	}
+}
+
+func unchain[K comparable](m map[K]*lease, k K, x *lease, next func(*lease) **lease) {
+	head := m[k]
+	if head == x {
+		if n := *next(x); n != nil {
+			m[k] = n
+		} else {
+			delete(m, k)
+		}
+	} else {
+		for y := head; y != nil; y = *next(y) {
+			if *next(y) == x {
+				*next(y) = *next(x)
+				break
+			}
+		}
+	}
+	*next(x) = nil
+}
+
+// drop forgets x, which is unlinked already, and frees its address.
+func (l *Ledger) drop(x *lease) {
+	p := x.block.pool
+	s := &p.fam[FamilyOf(x.addr)]
+	delete(s.leases, x.addr)
+	p.giveBack(s, x.addr)
+}
+
+// cool makes x, which is unlinked already, cooling, or drops it where its pool
+// or its block has no use for that.
+func (l *Ledger) cool(x *lease, uptime time.Duration) {
+	if !coolsDown(x) {
+		l.drop(x)
+		return
+	}
+	x.state, x.cooled, x.since, x.reason = Cooling, uptime, l.opt.Now().UnixNano(), ""
+	x.block.pool.fam[FamilyOf(x.addr)].cooling.push(x)
+	l.poke()
+}
+
+// poke wakes Run.
+func (l *Ledger) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func coolsDown(x *lease) bool {
+	return x.block.pool.CoolDown > 0 && x.block.state == Active && x.purpose != ForInfra
+}
+
+// expire frees the addresses of s that have cooled long enough.
+func (l *Ledger) expire(p *pool, s *side) {
+	if s.cooling.head == nil || !p.known { // unknown: its cool-down is not known yet either
+		return
+	}
+	for now := l.opt.Uptime(); s.cooling.head != nil && now-s.cooling.head.cooled >= p.CoolDown; {
+		x := s.cooling.head
+		s.cooling.remove(x)
+		l.drop(x)
+		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
+	}
+}
+
+// sweepBlock forgets a draining block that nobody uses any more, with its infra leases.
+func (l *Ledger) sweepBlock(b *block) {
+	if b.state != Draining || b.users > 0 {
+		return
+	}
+	p := b.pool
+	s := &p.fam[FamilyOf(b.prefix.Addr())]
+	for _, x := range s.leases {
+		if x.block != b {
+			continue
+		}
+		if x.owner != nil {
+			return // somebody is at it; the settling of that sweeps again
+		}
+	}
+	for a, x := range s.leases {
+		if x.block == b {
+			if x.state == Cooling {
+				s.cooling.remove(x)
+			} else {
+				l.unlink(x)
+			}
+			l.drop(x)
+			l.dirty[leaseKey(p.Name, a)] = struct{}{}
+		}
+	}
+	s.remove(b)
+	l.dirty[blockKey(p.Name, b.prefix)] = struct{}{}
+	l.opt.Log.Info("block released", "pool", p.Name, "block", b.prefix)
+	l.poke()
+}
+
+// Run frees cooled addresses in the journal, too, until ctx ends. It is the
+// ledger's one timer; the answers of all other methods do not depend on it.
+func (l *Ledger) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.wake:
+		case <-timer.C:
+		}
+		wait := l.expireAll()
+		if err := l.flush(ctx); err != nil {
+			l.opt.Log.Warn("ledger: expired leases are not yet out of the journal", "error", err)
+			wait = min(wait, time.Minute)
+		}
+		timer.Reset(max(wait, time.Second))
+	}
+}
+
+// expireAll expires what it can and says when the next one is due.
+func (l *Ledger) expireAll() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wait := time.Hour
+	for _, p := range l.pools {
+		for i := range p.fam {
+			s := &p.fam[i]
+			l.expire(p, s)
+			if x := s.cooling.head; x != nil && p.known {
+				wait = min(wait, p.CoolDown-(l.opt.Uptime()-x.cooled))
+			}
+		}
+	}
+	return wait
+}

@@ -1,0 +1,266 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// Records are keyed by what must be unique: a lease by its pool and address, so
+// that no journal can hold one address twice.
+const (
+	metaKey     = "M"
+	blockPrefix = "B"
+	leasePrefix = "L"
+)
+
+func leaseKey(pool string, a netip.Addr) string {
+	b := make([]byte, 0, len(pool)+18)
+	b = append(append(append(b, leasePrefix...), pool...), 0)
+	return string(append(b, a.AsSlice()...))
+}
+
+func blockKey(pool string, p netip.Prefix) string {
+	return blockPrefix + pool + "\x00" + p.String()
+}
+
+func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
+	m := kv.Lease{
+		Address: x.addr.AsSlice(), BlockBits: uint32(x.block.prefix.Bits()), Pool: x.block.pool.Name,
+		State: uint32(x.state), Purpose: uint32(x.purpose),
+		Network: x.key.Network, ContainerId: x.key.ContainerID, IfName: x.key.IfName,
+		PodNamespace: x.pod.Namespace, PodName: x.pod.Name, PodUid: x.pod.UID,
+		Generation: x.gen, Since: x.since, Reason: x.reason,
+	}
+	if x.state == Cooling {
+		m.CoolingSinceUptime, m.BootId = int64(x.cooled), l.opt.BootID
+	}
+	v, err := proto.Marshal(&m)
+	if err != nil {
+		return kvdb.Op{}, fmt.Errorf("record of %s: %w", x.addr, err)
+	}
+	return kvdb.Put(leaseKey(x.block.pool.Name, x.addr), v), nil
+}
+
+func blockOp(b *block) (kvdb.Op, error) {
+	v, err := proto.Marshal(&kv.Block{Pool: b.pool.Name, Prefix: b.prefix.String(), Draining: b.state == Draining})
+	if err != nil {
+		return kvdb.Op{}, fmt.Errorf("record of block %s: %w", b.prefix, err)
+	}
+	return kvdb.Put(blockKey(b.pool.Name, b.prefix), v), nil
+}
+
+// truth is the op that makes the record under key what memory says; false
+// while somebody's change of it is under way.
+func (l *Ledger) truth(key string) (kvdb.Op, bool, error) {
+	name, rest, _ := strings.Cut(key[1:], "\x00")
+	p := l.pools[name]
+	if p == nil {
+		return kvdb.Delete(key), true, nil
+	}
+	if strings.HasPrefix(key, blockPrefix) {
+		for i := range p.fam {
+			for _, b := range p.fam[i].blocks {
+				if b.prefix.String() == rest {
+					op, err := blockOp(b)
+					return op, true, err
+				}
+			}
+		}
+		return kvdb.Delete(key), true, nil
+	}
+	a, _ := netip.AddrFromSlice([]byte(rest))
+	x := p.fam[FamilyOf(a)].leases[a]
+	if x == nil {
+		return kvdb.Delete(key), true, nil
+	}
+	if x.owner != nil {
+		return kvdb.Op{}, false, nil
+	}
+	op, err := l.leaseOp(x)
+	return op, true, err
+}
+
+// load builds memory from the journal.
+func (l *Ledger) load(ctx context.Context) error {
+	names := map[string]string{} // few, repeated in every lease
+	intern := func(s string) string {
+		if t, ok := names[s]; ok {
+			return t
+		}
+		names[s] = s
+		return s
+	}
+	var meta kv.Meta
+	var leases []*kv.Lease
+	err := l.journal.Load(ctx, func(r kvdb.KeyValue) error {
+		switch {
+		case r.Key == metaKey:
+			return proto.Unmarshal(r.Value, &meta)
+		case strings.HasPrefix(r.Key, blockPrefix):
+			return l.loadBlock(r.Value)
+		case strings.HasPrefix(r.Key, leasePrefix):
+			m := &kv.Lease{}
+			if err := proto.Unmarshal(r.Value, m); err != nil {
+				return fmt.Errorf("lease record %q: %w", r.Key, err)
+			}
+			m.Pool, m.Network, m.IfName, m.PodNamespace = intern(m.Pool), intern(m.Network), intern(m.IfName), intern(m.PodNamespace)
+			leases = append(leases, m)
+			return nil
+		}
+		return fmt.Errorf("record %q is of no kind that this version knows", r.Key)
+	})
+	if err != nil {
+		return err
+	}
+	var cooling []*lease
+	for _, m := range leases {
+		x, err := l.loadLease(m)
+		if err != nil {
+			return err
+		}
+		if x.state == Cooling {
+			x.cooled = l.resumeCooling(m)
+			cooling = append(cooling, x)
+		}
+	}
+	slices.SortStableFunc(cooling, func(x, y *lease) int { return cmp.Compare(x.cooled, y.cooled) })
+	for _, x := range cooling {
+		x.block.pool.fam[FamilyOf(x.addr)].cooling.push(x)
+	}
+	l.setCursors()
+	return l.enterBoot(ctx, &meta)
+}
+
+// resumeCooling is the uptime at which the cooling of a record began: what the
+// record says if it is of this boot, else now, since no other clock can be trusted.
+func (l *Ledger) resumeCooling(m *kv.Lease) time.Duration {
+	now := l.opt.Uptime()
+	if m.BootId != "" && m.BootId == l.opt.BootID {
+		return min(now, time.Duration(m.CoolingSinceUptime))
+	}
+	return now
+}
+
+func (l *Ledger) loadBlock(value []byte) error {
+	var m kv.Block
+	if err := proto.Unmarshal(value, &m); err != nil {
+		return fmt.Errorf("block record: %w", err)
+	}
+	prefix, err := netip.ParsePrefix(m.Prefix)
+	if err != nil {
+		return fmt.Errorf("block record of pool %q: %w", m.Pool, err)
+	}
+	p := l.pool(m.Pool)
+	b := &block{prefix: prefix, pool: p}
+	b.reserve()
+	if m.Draining {
+		b.state = Draining
+	}
+	p.fam[FamilyOf(prefix.Addr())].add(b)
+	return nil
+}
+
+func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
+	a, ok := netip.AddrFromSlice(m.Address)
+	if !ok || m.State > uint32(Quarantined) || m.Purpose > uint32(ForInfra) || int(m.BlockBits) > a.BitLen() {
+		return nil, fmt.Errorf("lease record of pool %q: address %x in state %d is not of this version", m.Pool, m.Address, m.State)
+	}
+	p := l.pool(m.Pool)
+	s := &p.fam[FamilyOf(a)]
+	prefix := netip.PrefixFrom(a, int(m.BlockBits)).Masked()
+	b := s.blockOf(a)
+	for _, x := range s.blocks {
+		if x.prefix == prefix {
+			b = x
+		}
+	}
+	if b == nil { // its block was not recorded: keep it as one that lends nothing
+		b = &block{prefix: prefix, pool: p, state: Draining}
+		b.reserve()
+		s.add(b)
+		l.dirty[blockKey(p.Name, prefix)] = struct{}{}
+	}
+	x := &lease{
+		addr: a, block: b, state: State(m.State), purpose: Purpose(m.Purpose), gen: m.Generation, since: m.Since, reason: m.Reason,
+		key: Key{m.Network, m.ContainerId, m.IfName}, pod: Pod{m.PodNamespace, m.PodName, m.PodUid},
+	}
+	l.gen = max(l.gen, m.Generation)
+	for _, other := range s.blocks {
+		other.space.TakeAddr(a)
+	}
+	l.link(x)
+	return x, nil
+}
+
+// setCursors puts each pool's cursor where the newest lease is.
+func (l *Ledger) setCursors() {
+	for _, p := range l.pools {
+		for i := range p.fam {
+			newest := uint64(0)
+			for a, x := range p.fam[i].leases {
+				if x.purpose != ForInfra && x.gen >= newest {
+					newest, p.fam[i].cursor = x.gen, a
+				}
+			}
+		}
+	}
+}
+
+// enterBoot ends the leases of sandboxes where the journal is of another boot.
+func (l *Ledger) enterBoot(ctx context.Context, meta *kv.Meta) error {
+	if l.opt.BootID == meta.BootId {
+		return nil
+	}
+	v, err := proto.Marshal(&kv.Meta{BootId: l.opt.BootID})
+	if err != nil {
+		return err
+	}
+	ops := []kvdb.Op{kvdb.Put(metaKey, v)}
+	if meta.BootId != "" && l.opt.BootID != "" {
+		more, err := l.endSandboxes()
+		if err != nil {
+			return err
+		}
+		ops = append(ops, more...)
+	}
+	if err := l.journal.Commit(ctx, ops); err != nil {
+		return fmt.Errorf("enter boot %s: %w", l.opt.BootID, err)
+	}
+	return nil
+}
+
+func (l *Ledger) endSandboxes() ([]kvdb.Op, error) {
+	var ops []kvdb.Op
+	var errs []error
+	now := l.opt.Uptime()
+	for _, x := range l.sorted(func(x *lease) bool { return x.state == Held && x.purpose == ForPod && !x.key.ofAPI() }) {
+		l.unlink(x)
+		x.state, x.cooled, x.since = Cooling, now, l.opt.Now().UnixNano()
+		x.block.pool.fam[FamilyOf(x.addr)].cooling.push(x)
+		op, err := l.leaseOp(x)
+		ops, errs = append(ops, op), append(errs, err)
+		l.rebooted++
+	}
+	return ops, errors.Join(errs...)
+}
+
+// APINetwork is the network of the keys that the IPAM plugin's Go API claims
+// under when no sandbox is known: Key{APINetwork, "pod:NAMESPACE/NAME", "eth0"}.
+// A CNI container ID has no colon, so no sandbox has such a key.
+const APINetwork = "contiv"
+
+func (k Key) ofAPI() bool { return k.Network == APINetwork && strings.HasPrefix(k.ContainerID, "pod:") }

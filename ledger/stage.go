@@ -1,0 +1,285 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// Stage collects claims and releases that are to be committed together. What
+// is staged cannot be taken by anybody else, but it is not anybody's yet
+// either: it can be undone until Commit has succeeded.
+//
+// A Stage belongs to one goroutine at a time. After Commit or Undo it is empty
+// and can be used again.
+type Stage struct {
+	l       *Ledger
+	changes []change
+}
+
+// change is one entry of a Stage.
+type change struct {
+	kind     changeKind
+	lease    *lease
+	replaced *lease // claimed: the cooling lease that had the address
+	block    *block
+	state    BlockState // granted: the state before
+	isNew    bool       // granted: the block was not there before
+	pool     *pool
+	policy   Pool // adjusted: the policy before
+	known    bool
+}
+
+type changeKind uint8
+
+const (
+	claimed  changeKind = iota // lease is staged
+	left                       // lease is leaving
+	granted                    // block is new or has another state
+	adjusted                   // pool has another policy
+	amended                    // lease has another pod
+)
+
+// Begin makes an empty Stage.
+func (l *Ledger) Begin() *Stage { return &Stage{l: l} }
+
+// Empty is true where nothing is staged.
+func (st *Stage) Empty() bool { return len(st.changes) == 0 }
+
+// SetPool makes pool known, or changes its policy.
+func (st *Stage) SetPool(pool Pool) error {
+	if err := checkPool(pool); err != nil {
+		return err
+	}
+	l := st.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.pool(pool.Name)
+	st.changes = append(st.changes, change{kind: adjusted, pool: p, policy: p.Pool, known: p.known})
+	p.set(pool, true)
+	return nil
+}
+
+// set changes the policy, and with it what the blocks reserve.
+func (p *pool) set(policy Pool, known bool) {
+	same := p.ReserveEdges == policy.ReserveEdges && slices.Equal(p.Exclude, policy.Exclude)
+	p.Pool, p.known = policy, known
+	if same {
+		return
+	}
+	for i := range p.fam {
+		for _, b := range p.fam[i].blocks {
+			b.reserve()
+		}
+		p.fam[i].reclaim(func(*block) bool { return true })
+	}
+}
+
+// SetBlocks says which blocks the pool has: new ones become active, missing
+// ones drain until their last lease is gone, ones that are back become active
+// again. Leases stay as they are.
+func (st *Stage) SetBlocks(name string, prefixes []netip.Prefix) error {
+	l := st.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, p := range prefixes {
+		if p != p.Masked() {
+			return fmt.Errorf("grant %s to pool %q: host bits are set, %s would be right", p, name, p.Masked())
+		}
+		for _, q := range prefixes[:i] {
+			if p.Overlaps(q) {
+				return fmt.Errorf("grant %s and %s to pool %q: %w", q, p, name, ErrOverlap)
+			}
+		}
+	}
+	p := l.pool(name)
+	for i := range p.fam {
+		for _, b := range p.fam[i].blocks {
+			if !slices.Contains(prefixes, b.prefix) && (b.state != Draining || b.users == 0) {
+				st.setState(b, Draining)
+			}
+		}
+	}
+	for _, prefix := range prefixes {
+		s := &p.fam[FamilyOf(prefix.Addr())]
+		i := slices.IndexFunc(s.blocks, func(b *block) bool { return b.prefix == prefix })
+		switch {
+		case i < 0:
+			b := &block{prefix: prefix, pool: p}
+			s.add(b)
+			b.reserve()
+			s.reclaim(func(x *block) bool { return x == b })
+			st.changes = append(st.changes, change{kind: granted, block: b, isNew: true})
+		case s.blocks[i].state != Active:
+			b := s.blocks[i]
+			st.setState(b, Active)
+			b.reserve() // while it drained another block may have lent its addresses
+			s.reclaim(func(x *block) bool { return x == b })
+		}
+	}
+	return nil
+}
+
+func (st *Stage) setState(b *block, state BlockState) {
+	st.changes = append(st.changes, change{kind: granted, block: b, state: b.state})
+	b.state = state
+}
+
+// Undo gives up all that is staged, last change first.
+func (st *Stage) Undo() {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	st.undoTo(0)
+}
+
+// undoTo undoes the changes from number n on.
+func (st *Stage) undoTo(n int) {
+	if len(st.changes) == n {
+		return
+	}
+	for i := len(st.changes) - 1; i >= n; i-- {
+		st.l.revert(st.changes[i])
+	}
+	clear(st.changes[n:])
+	st.changes = st.changes[:n]
+	st.l.settled.Broadcast()
+}
+
+func (l *Ledger) revert(c change) {
+	switch c.kind {
+	case claimed:
+		x := c.lease
+		l.unlink(x)
+		if c.replaced == nil {
+			l.drop(x)
+			break
+		}
+		s := &x.block.pool.fam[FamilyOf(x.addr)]
+		s.leases[x.addr] = c.replaced
+		s.cooling.pushFront(c.replaced)
+	case left:
+		c.lease.leaving, c.lease.owner = false, nil
+	case granted:
+		c.block.state = c.state
+		if c.isNew {
+			l.retract(c.block)
+		}
+	case adjusted:
+		c.pool.set(c.policy, c.known)
+	}
+}
+
+// retract takes a block back whose grant was not committed. If somebody has
+// claimed from it meanwhile it stays until that is released.
+func (l *Ledger) retract(b *block) {
+	s := &b.pool.fam[FamilyOf(b.prefix.Addr())]
+	for _, x := range s.leases {
+		if x.block == b {
+			b.state = Draining
+			l.dirty[blockKey(b.pool.Name, b.prefix)] = struct{}{}
+			return
+		}
+	}
+	s.remove(b)
+}
+
+// Commit makes all that is staged durable, together with what others want to
+// commit at the same time. After an error all of it is undone.
+func (st *Stage) Commit(ctx context.Context) error {
+	if st.Empty() {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		st.Undo()
+		return fmt.Errorf("commit to the ledger: %w", context.Cause(ctx))
+	}
+	l := st.l
+	if l.journal == nil {
+		l.mu.Lock()
+		l.settle([]*Stage{st}, nil)
+		l.mu.Unlock()
+		return nil
+	}
+	if err := l.group.commit(st, l.commitGroup); err != nil {
+		return fmt.Errorf("commit to the ledger: %w", err)
+	}
+	return nil
+}
+
+// ops are the records of all that is staged. Cooling is recorded as beginning now.
+func (st *Stage) ops(now time.Time, uptime time.Duration) (map[string]kvdb.Op, error) {
+	l := st.l
+	ops := make(map[string]kvdb.Op, len(st.changes))
+	put := func(op kvdb.Op, err error) error {
+		ops[op.Key] = op
+		return err
+	}
+	for _, c := range st.changes {
+		var err error
+		switch c.kind {
+		case claimed:
+			err = put(l.leaseOp(c.lease))
+		case left:
+			if !coolsDown(c.lease) {
+				key := leaseKey(c.lease.block.pool.Name, c.lease.addr)
+				ops[key] = kvdb.Delete(key)
+				break
+			}
+			gone := *c.lease
+			gone.state, gone.cooled, gone.since = Cooling, uptime, now.UnixNano()
+			err = put(l.leaseOp(&gone))
+		case granted:
+			err = put(blockOp(c.block))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ops, nil
+}
+
+// settle ends stages: all that they hold becomes true, or is undone.
+func (l *Ledger) settle(stages []*Stage, err error) {
+	uptime := time.Duration(-1)
+	for _, st := range stages {
+		if err != nil {
+			st.undoTo(0)
+			continue
+		}
+		for _, c := range st.changes {
+			switch c.kind {
+			case claimed:
+				c.lease.staged, c.lease.owner = false, nil
+			case left:
+				if uptime < 0 && coolsDown(c.lease) {
+					uptime = l.opt.Uptime()
+				}
+				c.lease.leaving, c.lease.owner = false, nil
+				l.unlink(c.lease)
+				l.cool(c.lease, uptime)
+			}
+		}
+	}
+	for _, st := range stages {
+		for _, c := range st.changes {
+			switch c.kind {
+			case claimed, left:
+				if c.lease.block.state == Draining {
+					l.sweepBlock(c.lease.block)
+				}
+			case granted:
+				l.sweepBlock(c.block)
+			}
+		}
+		clear(st.changes)
+		st.changes = st.changes[:0]
+	}
+	l.settled.Broadcast()
+}
