@@ -1,0 +1,212 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Deps is what the loop is given.
+type Deps struct {
+	Log        *slog.Logger
+	Handlers   []EventHandler // in order: dependencies first
+	Committers []Committer    // in order
+	Sink       Sink
+	Now        func() time.Time
+	Observe    func(*Record) // called after each event; may be nil
+}
+
+// Controller is the event loop. Use New and Run.
+type Controller struct {
+	cfg     Config
+	deps    Deps
+	queue   *queue
+	history *history
+	status  status
+
+	// Of the loop only.
+	seq       uint64
+	resyncs   int
+	synced    bool      // a resync has succeeded
+	parked    []*queued // before the first DBResync
+	kubeState KubeStateData
+	wanted    map[string]proto.Message
+	healing   healing
+	fatal     error
+}
+
+// status is what others may read of the loop.
+type status struct {
+	mu sync.Mutex
+	Status
+}
+
+// Status is a snapshot of the loop.
+type Status struct {
+	Running      bool
+	Resynced     bool   // a resync has succeeded since the start
+	Healthy      bool   // no healing is due, the last resync succeeded
+	LastError    string // what healing is due for
+	Fatal        string
+	Current      string // event being processed
+	CurrentSince time.Time
+	Stuck        bool // Current has taken longer than its deadline
+	Processed    uint64
+	Queued       int
+	FollowUps    int
+}
+
+// New makes a loop; nothing runs until Run is called.
+func New(cfg Config, deps Deps) *Controller {
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.Sink == nil {
+		deps.Sink = &MemorySink{}
+	}
+	return &Controller{
+		cfg: cfg, deps: deps, queue: newQueue(cfg.QueueSize), history: newHistory(cfg, deps.Now()),
+		kubeState: KubeStateData{}, wanted: map[string]proto.Message{},
+	}
+}
+
+// PushEvent queues an event, or fails at once; then Done will not be called.
+func (c *Controller) PushEvent(event Event) error {
+	if err := c.queue.push(&queued{Event: event, pushed: c.deps.Now()}); err != nil {
+		return fmt.Errorf("push event %s: %w", event.GetName(), err)
+	}
+	return nil
+}
+
+// PushEventWait is PushEvent, but waits for room until ctx ends.
+func (c *Controller) PushEventWait(ctx context.Context, event Event) error {
+	if err := c.queue.pushWait(ctx, &queued{Event: event, pushed: c.deps.Now()}); err != nil {
+		return fmt.Errorf("push event %s: %w", event.GetName(), err)
+	}
+	return nil
+}
+
+// Events are the records from sequence number seq on, and a channel that is
+// closed when there are more.
+func (c *Controller) Events(seq uint64) ([]Record, <-chan struct{}) { return c.history.since(seq) }
+
+// Status is how the loop is.
+func (c *Controller) Status() Status {
+	c.status.mu.Lock()
+	defer c.status.mu.Unlock()
+	s := c.status.Status
+	s.Queued, s.FollowUps = c.queue.lengths()
+	return s
+}
+
+func (c *Controller) setStatus(f func(*Status)) {
+	c.status.mu.Lock()
+	defer c.status.mu.Unlock()
+	f(&c.status.Status)
+}
+
+// Run is the loop. It returns nil when ctx has ended, and the error when one is
+// fatal. All events that it has accepted are done when it returns; it runs once.
+func (c *Controller) Run(ctx context.Context) error {
+	c.setStatus(func(s *Status) { s.Running = true })
+	deadline := time.NewTimer(c.cfg.StartupResyncDeadline)
+	defer deadline.Stop()
+	c.healing.start(c.cfg)
+	defer c.healing.stop()
+	for c.fatal == nil {
+		select {
+		case <-ctx.Done():
+			return c.close(ctx)
+		default:
+		}
+		select {
+		case <-ctx.Done():
+			return c.close(ctx)
+		case <-c.queue.ready:
+			if ev := c.queue.pop(); ev != nil {
+				c.accept(ctx, ev)
+			}
+		case <-deadline.C:
+			if c.resyncs == 0 {
+				c.fatal = fmt.Errorf("%w: %w of %s", ErrFatal, ErrNoResync, c.cfg.StartupResyncDeadline)
+			}
+		case <-c.healing.periodic.C:
+			if c.resyncs > 0 && !c.healing.due {
+				c.process(ctx, &queued{Event: &HealingResync{Type: Periodic}, pushed: c.deps.Now()})
+			}
+		case <-c.healing.timer.C:
+			c.process(ctx, &queued{Event: c.healing.event(), pushed: c.deps.Now()})
+		}
+		c.replay(ctx)
+	}
+	return c.close(ctx)
+}
+
+// accept processes ev, or parks it where no resync has succeeded yet.
+func (c *Controller) accept(ctx context.Context, ev *queued) {
+	if _, isDB := ev.Event.(*DBResync); c.synced || isDB {
+		c.process(ctx, ev)
+		return
+	}
+	if len(c.parked) >= c.cfg.QueueSize {
+		c.finish(ev, ErrEventQueueFull)
+		return
+	}
+	c.parked = append(c.parked, ev)
+}
+
+// replay processes what was parked, in order, follow-ups first.
+func (c *Controller) replay(ctx context.Context) {
+	for c.synced && c.fatal == nil && len(c.parked) > 0 {
+		if _, n := c.queue.lengths(); n > 0 {
+			c.process(ctx, c.queue.pop())
+			continue
+		}
+		ev := c.parked[0]
+		c.parked = c.parked[1:]
+		c.process(ctx, ev)
+	}
+}
+
+// close ends the loop: handlers are told, and what is queued is answered.
+func (c *Controller) close(ctx context.Context) error {
+	left := append(c.parked, c.queue.close()...)
+	c.parked = nil
+	outcome := ErrClosedController
+	if c.fatal != nil {
+		outcome = ErrEventLoopIsAborting
+		c.deps.Log.Error("event loop is aborting", "error", c.fatal)
+	} else if c.synced {
+		c.process(ctx, &queued{Event: &Shutdown{}, pushed: c.deps.Now()})
+	}
+	for _, ev := range append(left, c.queue.close()...) {
+		c.finish(ev, outcome)
+	}
+	c.setStatus(func(s *Status) {
+		s.Running = false
+		if c.fatal != nil {
+			s.Fatal = c.fatal.Error()
+		}
+	})
+	if errors.Is(c.fatal, ErrFatal) {
+		return c.fatal
+	}
+	return nil
+}
+
+func (c *Controller) finish(ev *queued, err error) {
+	ev.finish(err, func(r any) {
+		c.deps.Log.Error("Done of an event panicked", "event", ev.GetName(), "panic", r)
+	})
+}

@@ -1,0 +1,599 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// event is a scripted update event.
+type event struct {
+	name     string
+	txn      UpdateTransactionType
+	dir      UpdateDirectionType
+	blocking bool
+	deadline time.Time
+	then     chan error
+	outcomes lines[error]
+}
+
+// lines is a list that the loop writes and the test reads.
+type lines[T any] struct {
+	mu  sync.Mutex
+	all []T
+}
+
+func (l *lines[T]) add(x T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, x)
+}
+
+func (l *lines[T]) get() []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]T{}, l.all...)
+}
+
+func (l *lines[T]) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = nil
+}
+
+func (e *event) done() []error { return e.outcomes.get() }
+
+func (e *event) GetName() string                        { return e.name }
+func (e *event) String() string                         { return e.name }
+func (e *event) Method() EventMethodType                { return Update }
+func (e *event) TransactionType() UpdateTransactionType { return e.txn }
+func (e *event) Direction() UpdateDirectionType         { return e.dir }
+func (e *event) IsBlocking() bool                       { return e.blocking }
+func (e *event) Done(err error) {
+	e.outcomes.add(err)
+	if e.then != nil {
+		e.then <- err
+	}
+}
+
+type expiring struct{ *event }
+
+func (e expiring) Deadline() time.Time { return e.deadline }
+
+// handler writes down what it is asked and does as scripted, by event name.
+type handler struct {
+	name   string
+	log    *lines[string]
+	update map[string]func(UpdateOperations) error
+	resync func(ResyncOperations) error
+	revert func() error
+}
+
+func (h *handler) String() string          { return h.name }
+func (h *handler) HandlesEvent(Event) bool { return true }
+
+func (h *handler) Resync(ev Event, _ KubeStateData, n int, txn ResyncOperations) error {
+	h.log.add(fmt.Sprintf("%s resync %d", h.name, n))
+	if h.resync != nil {
+		return h.resync(txn)
+	}
+	return nil
+}
+
+func (h *handler) Update(ev Event, txn UpdateOperations) (string, error) {
+	h.log.add(h.name + " " + ev.GetName())
+	if f := h.update[ev.GetName()]; f != nil {
+		return "tried", f(txn)
+	}
+	return "", nil
+}
+
+func (h *handler) Revert(ev Event) error {
+	h.log.add(h.name + " revert " + ev.GetName())
+	if h.revert != nil {
+		return h.revert()
+	}
+	return nil
+}
+
+// staged is a Committer that counts.
+type staged struct {
+	commits, undos int
+	fail           error
+}
+
+func (s *staged) Commit(context.Context) error { s.commits++; return s.fail }
+func (s *staged) Undo()                        { s.undos++ }
+
+// rig is a running loop of three handlers in simulated time.
+type rig struct {
+	*Controller
+	g       Gomega
+	a, b, c *handler
+	log     lines[string]
+	sink    *MemorySink
+	staged  *staged
+	cancel  context.CancelFunc
+	result  chan error
+}
+
+func start(g Gomega, change func(*Config)) *rig {
+	r := &rig{g: g, sink: &MemorySink{}, staged: &staged{}, result: make(chan error, 1)}
+	mk := func(name string) *handler {
+		return &handler{name: name, log: &r.log, update: map[string]func(UpdateOperations) error{}}
+	}
+	r.a, r.b, r.c = mk("a"), mk("b"), mk("c")
+	cfg := DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	r.Controller = New(cfg, Deps{Handlers: []EventHandler{r.a, r.b, r.c}, Sink: r.sink, Committers: []Committer{r.staged}})
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() { r.result <- r.Run(ctx) }()
+	return r
+}
+
+func (r *rig) sync() {
+	r.g.Expect(r.PushEvent(&DBResync{})).To(Succeed())
+	synctest.Wait()
+	r.log.clear()
+}
+
+func (r *rig) push(ev Event) {
+	r.g.Expect(r.PushEvent(ev)).To(Succeed())
+	synctest.Wait()
+}
+
+func (r *rig) last() string { all := r.log.get(); return all[len(all)-1] }
+
+func (r *rig) stop() error {
+	r.cancel()
+	return <-r.result
+}
+
+func loop(t *testing.T, change func(*Config), f func(g Gomega, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(g, change)
+		f(g, r)
+		r.stop()
+	})
+}
+
+func failing(err error) func(UpdateOperations) error {
+	return func(UpdateOperations) error { return err }
+}
+
+func put(key string) func(UpdateOperations) error {
+	return func(txn UpdateOperations) error { txn.Put(key, wrapperspb.String(key)); return nil }
+}
+
+func TestOrderAndDirection(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		r.push(&event{name: "x"})
+		g.Expect(r.log.get()).To(Equal([]string{"a x", "b x", "c x"}))
+		r.log.clear()
+		r.push(&event{name: "y", dir: Reverse})
+		g.Expect(r.log.get()).To(Equal([]string{"c y", "b y", "a y"}))
+	})
+}
+
+func TestEventsBeforeTheFirstResyncWait(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		x, y := &event{name: "x"}, &event{name: "y"}
+		r.push(x)
+		r.push(y)
+		g.Expect(r.log.get()).To(BeEmpty())
+		r.push(&DBResync{})
+		g.Expect(r.log.get()).To(Equal([]string{"a resync 1", "b resync 1", "c resync 1", "a x", "b x", "c x", "a y", "b y", "c y"}))
+		g.Expect(x.done()).To(Equal([]error{nil}))
+	})
+}
+
+func TestBestEffortGoesOnAndHeals(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		r.a.update["x"] = put("k")
+		r.b.update["x"] = failing(errors.New("no"))
+		x := &event{name: "x", txn: BestEffort}
+		r.push(x)
+		g.Expect(r.log.get()).To(Equal([]string{"a x", "b x", "c x"}))
+		g.Expect(x.done()).To(HaveLen(1))
+		g.Expect(x.done()[0]).To(MatchError("b: x: no"))
+		g.Expect(r.sink.Dump(context.Background())).To(HaveKey("k"))
+		g.Expect(r.staged.commits).To(Equal(2))
+		g.Expect(r.Status().Healthy).To(BeFalse())
+		r.log.clear()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		g.Expect(r.log.get()).To(Equal([]string{"a resync 2", "b resync 2", "c resync 2"}))
+		g.Expect(r.Status().Healthy).To(BeTrue())
+	})
+}
+
+func TestBestEffortIgnoreErrorsDoesNotHeal(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		r.b.update["x"] = failing(errors.New("no"))
+		r.push(&event{name: "x", txn: BestEffortIgnoreErrors})
+		r.log.clear()
+		time.Sleep(time.Hour)
+		g.Expect(r.log.get()).To(BeEmpty())
+	})
+}
+
+func TestRevertOnFailure(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		r.a.update["x"] = func(txn UpdateOperations) error {
+			g.Expect(txn.FollowUp(&event{name: "follow"})).To(Succeed())
+			return put("k")(txn)
+		}
+		r.c.update["x"] = failing(errors.New("no"))
+		before := r.staged.commits
+		r.push(&event{name: "x", txn: RevertOnFailure})
+		g.Expect(r.log.get()).To(Equal([]string{"a x", "b x", "c x", "b revert x", "a revert x"}), "not the one that failed, and nothing follows")
+		g.Expect(r.sink.Dump(context.Background())).To(BeEmpty())
+		g.Expect(r.staged).To(Equal(&staged{commits: before, undos: 1}))
+		r.log.clear()
+		time.Sleep(time.Hour)
+		g.Expect(r.log.get()).To(BeEmpty(), "what was reverted needs no healing")
+
+		r.a.revert = func() error { return errors.New("cannot") }
+		r.push(&event{name: "x", txn: RevertOnFailure})
+		r.log.clear()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		g.Expect(r.log.get()).To(HaveLen(3), "what could not be reverted does")
+	})
+}
+
+func TestAFailedCommitReverts(t *testing.T) {
+	for _, where := range []string{"staged", "sink", "sink panic"} {
+		t.Run(where, func(t *testing.T) {
+			loop(t, nil, func(g Gomega, r *rig) {
+				r.sync()
+				r.a.update["x"] = put("k")
+				switch where {
+				case "staged":
+					r.staged.fail = errors.New("disk full")
+				case "sink":
+					r.sink.Fault = func(Transaction) error { return errors.New("disk full") }
+				case "sink panic":
+					r.sink.Fault = func(Transaction) error { panic("disk full") }
+				}
+				x := &event{name: "x", txn: RevertOnFailure, dir: Reverse}
+				r.push(x)
+				g.Expect(r.log.get()).To(Equal([]string{"c x", "b x", "a x", "a revert x", "b revert x", "c revert x"}))
+				g.Expect(x.done()).To(HaveLen(1))
+				g.Expect(x.done()[0]).To(MatchError(ContainSubstring("disk full")))
+				g.Expect(r.sink.Dump(context.Background())).To(BeEmpty())
+				if where != "staged" {
+					g.Expect(r.staged.commits).To(Equal(3), "what Revert has staged is committed")
+				}
+				rs, _ := r.Events(1)
+				g.Expect(rs[0].Handlers).To(HaveLen(6))
+			})
+		})
+	}
+}
+
+func TestAPanicIsAnErrorWithItsStack(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		r.b.update["x"] = func(UpdateOperations) error { panic("oh") }
+		x := &event{name: "x", txn: RevertOnFailure}
+		r.push(x)
+		var p *PanicError
+		g.Expect(errors.As(x.done()[0], &p)).To(BeTrue())
+		g.Expect(p.Value).To(Equal("oh"))
+		g.Expect(string(p.Stack)).To(ContainSubstring("controller_test.go"))
+		r.push(&event{name: "y"})
+		g.Expect(r.log.get()).To(ContainElement("c y"), "the loop goes on")
+	})
+}
+
+func TestAbortStopsTheEventAndResyncs(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		r.b.update["x"] = failing(fmt.Errorf("wrapped: %w", NewAbortEventError(errors.New("stop"))))
+		x := &event{name: "x", txn: BestEffort}
+		r.push(x)
+		g.Expect(r.log.get()).To(Equal([]string{"a x", "b x", "a revert x", "a resync 2", "b resync 2", "c resync 2"}))
+		var abort *AbortEventError
+		g.Expect(errors.As(x.done()[0], &abort)).To(BeTrue())
+		g.Expect(r.staged.undos).To(Equal(1))
+	})
+}
+
+func TestAFatalErrorEndsTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(g, nil)
+		r.sync()
+		gate := make(chan struct{})
+		r.a.update["x"] = func(UpdateOperations) error { <-gate; return NewFatalError(errors.New("broken")) }
+		x, y := &event{name: "x", txn: RevertOnFailure}, &event{name: "y"}
+		r.push(x)
+		r.push(y)
+		close(gate)
+		g.Expect(<-r.result).To(MatchError(ErrFatal))
+		g.Expect(r.log.get()).To(Equal([]string{"a x"}), "no revert, no shutdown")
+		g.Expect(x.done()[0]).To(MatchError(ContainSubstring("broken")))
+		g.Expect(y.done()).To(Equal([]error{ErrEventLoopIsAborting}))
+		g.Expect(r.PushEvent(&event{name: "z"})).To(MatchError(ErrClosedController))
+		g.Expect(r.Status().Fatal).To(ContainSubstring("broken"))
+	})
+}
+
+func TestFollowUpsOvertakeTheQueue(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		gate := make(chan struct{})
+		r.a.update["x"] = func(txn UpdateOperations) error {
+			<-gate
+			g.Expect(txn.FollowUp(&event{name: "f1"})).To(Succeed())
+			g.Expect(txn.FollowUp(&event{name: "f2"})).To(Succeed())
+			g.Expect(txn.FollowUp(&event{name: "f3", blocking: true})).To(MatchError(ErrBlockingFollowUp))
+			return nil
+		}
+		r.push(&event{name: "x"})
+		r.push(&event{name: "y"})
+		close(gate)
+		synctest.Wait()
+		g.Expect(strings.Join(r.log.get(), ",")).To(Equal("a x,b x,c x,a f1,b f1,c f1,a f2,b f2,c f2,a y,b y,c y"))
+		rs, _ := r.Events(2)
+		g.Expect(rs[0].IsFollowUp).To(BeTrue())
+		g.Expect(rs[0].FollowUpTo).To(BeNumerically("==", 1))
+		g.Expect(rs[2].IsFollowUp).To(BeFalse())
+	})
+}
+
+func TestAFailedResyncHealsWithBackoffAndThenIsFatal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(g, func(c *Config) { c.MaxHealingAttempts, c.HealingBackoffLimit = 4, 15*time.Second })
+		r.b.resync = func(txn ResyncOperations) error { return errors.New("no") }
+		r.a.resync = func(txn ResyncOperations) error { txn.Put("k", wrapperspb.Bool(true)); return nil }
+		began := time.Now()
+		waiting := &event{name: "x"}
+		r.push(waiting)
+		r.push(&DBResync{})
+		g.Expect(r.sink.Commits()).To(BeZero(), "nothing goes south of a resync that failed")
+		g.Expect(<-r.result).To(MatchError(ContainSubstring("4 healing resyncs in a row have failed")))
+		g.Expect(time.Since(began)).To(Equal((5 + 10 + 15 + 15) * time.Second))
+		g.Expect(waiting.done()).To(Equal([]error{ErrEventLoopIsAborting}))
+	})
+}
+
+func TestAFailedFirstResyncThatHealsReplaysWhatWaited(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		n := 0
+		r.b.resync = func(ResyncOperations) error {
+			if n++; n < 3 {
+				return errors.New("not yet")
+			}
+			return nil
+		}
+		x := &event{name: "x"}
+		r.push(x)
+		r.push(&DBResync{})
+		g.Expect(x.done()).To(BeEmpty())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		g.Expect(n).To(Equal(3))
+		g.Expect(x.done()).To(Equal([]error{nil}))
+	})
+}
+
+func TestNoResyncBeforeTheDeadlineIsFatal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(g, nil)
+		x := &event{name: "x"}
+		r.push(x)
+		g.Expect(<-r.result).To(MatchError(ErrNoResync))
+		g.Expect(x.done()).To(Equal([]error{ErrEventLoopIsAborting}))
+	})
+}
+
+func TestShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(g, nil)
+		x := &event{name: "x"}
+		r.push(x)
+		g.Expect(r.stop()).To(Succeed(), "before the first resync")
+		g.Expect(x.done()).To(Equal([]error{ErrClosedController}))
+		g.Expect(r.log.get()).To(BeEmpty())
+
+		r = start(g, nil)
+		r.sync()
+		gate := make(chan struct{})
+		r.a.update["x"] = func(txn UpdateOperations) error { <-gate; return txn.FollowUp(&event{name: "f"}) }
+		x, y := &event{name: "x"}, &event{name: "y"}
+		r.push(x)
+		r.push(y)
+		r.cancel()
+		close(gate)
+		g.Expect(<-r.result).To(Succeed())
+		g.Expect(x.done()).To(Equal([]error{nil}), "what has begun is finished")
+		g.Expect(y.done()).To(Equal([]error{ErrClosedController}))
+		g.Expect(r.last()).To(Equal("c Shutdown"))
+	})
+}
+
+func TestDoneIsCalledExactlyOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(g, func(c *Config) { c.QueueSize = 8 })
+		r.sync()
+		var mu sync.Mutex
+		var all []*event
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(context.Background())
+		for i := range 32 {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					e := &event{name: fmt.Sprint(i, "/", n), blocking: true, then: make(chan error, 2)}
+					if err := r.PushEventWait(ctx, e); err != nil {
+						g.Expect(err).To(MatchError(ErrClosedController))
+						g.Expect(e.done()).To(BeEmpty())
+						return
+					}
+					<-e.then
+					mu.Lock()
+					all = append(all, e)
+					if len(all) == 2000 {
+						r.cancel()
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		g.Expect(<-r.result).To(Succeed())
+		wg.Wait()
+		cancel()
+		for _, e := range all {
+			g.Expect(e.done()).To(HaveLen(1))
+		}
+	})
+}
+
+func TestBackpressure(t *testing.T) {
+	loop(t, func(c *Config) { c.QueueSize = 2 }, func(g Gomega, r *rig) {
+		r.sync()
+		gate := make(chan struct{})
+		r.a.update["x"] = func(UpdateOperations) error { <-gate; return nil }
+		r.push(&event{name: "x"})
+		r.push(&event{name: "1"})
+		r.push(&event{name: "2"})
+		g.Expect(r.PushEvent(&event{name: "3"})).To(MatchError(ErrEventQueueFull))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		g.Expect(r.PushEventWait(ctx, &event{name: "3"})).To(MatchError(context.DeadlineExceeded))
+		pushed := make(chan error, 1)
+		go func() { pushed <- r.PushEventWait(context.Background(), &event{name: "4"}) }()
+		synctest.Wait()
+		g.Expect(pushed).NotTo(Receive())
+		close(gate)
+		g.Expect(<-pushed).To(Succeed())
+		synctest.Wait()
+		g.Expect(r.log.get()).To(ContainElement("c 4"))
+		g.Expect(r.log.get()).NotTo(ContainElement("a 3"))
+	})
+}
+
+func TestDeadlineAndWatchdog(t *testing.T) {
+	loop(t, func(c *Config) { c.EventTimeout = time.Minute }, func(g Gomega, r *rig) {
+		r.sync()
+		r.a.update["x"] = func(UpdateOperations) error { time.Sleep(2 * time.Minute); return nil }
+		late := &event{name: "late", deadline: time.Now().Add(time.Second)}
+		r.push(&event{name: "x"})
+		r.push(expiring{late})
+		g.Expect(r.Status().Current).To(Equal("x"))
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		g.Expect(r.Status().Stuck).To(BeTrue())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		g.Expect(r.Status().Stuck).To(BeFalse())
+		g.Expect(late.done()).To(HaveLen(1))
+		g.Expect(late.done()[0]).To(MatchError(ErrExpired))
+		g.Expect(r.log.get()).NotTo(ContainElement("a late"))
+	})
+}
+
+func TestWantedStateAndDownstreamResync(t *testing.T) {
+	loop(t, func(c *Config) { c.EnablePeriodicHealing = true }, func(g Gomega, r *rig) {
+		r.a.resync = func(txn ResyncOperations) error { txn.Put("k", wrapperspb.String("1")); return nil }
+		r.sync()
+		r.b.update["x"] = func(txn UpdateOperations) error {
+			g.Expect(proto.Equal(txn.Get("k"), wrapperspb.String("1"))).To(BeTrue())
+			txn.Delete("k")
+			g.Expect(txn.Get("k")).To(BeNil())
+			txn.Put("l", wrapperspb.String("2"))
+			return nil
+		}
+		r.push(&event{name: "x"})
+		r.sink.Commit(context.Background(), Transaction{Method: FullResync}) // somebody wipes it
+		r.log.clear()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		g.Expect(r.log.get()).To(BeEmpty(), "no handler is called")
+		dump, _ := r.sink.Dump(context.Background())
+		g.Expect(dump).To(HaveLen(1))
+		g.Expect(dump).To(HaveKey("l"))
+	})
+}
+
+func TestKubeStateIsPatchedBeforeHandlersSeeIt(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.push(&DBResync{KubeState: KubeStateData{"pod": {"a": wrapperspb.String("1")}}})
+		r.push(&KubeStateChange{Resource: "node", Key: "n", New: wrapperspb.String("2")})
+		r.push(&KubeStateChange{Resource: "pod", Key: "a", Prev: wrapperspb.String("1")})
+		g.Expect(r.kubeState["pod"]).To(BeEmpty())
+		g.Expect(r.kubeState["node"]).To(HaveKey("n"))
+		g.Expect(r.last()).To(Equal("a Kubernetes State Change"), "reverse, since it is removed")
+	})
+}
+
+func TestHistoryIsBounded(t *testing.T) {
+	loop(t, func(c *Config) {
+		c.HistorySize, c.PermanentlyRecordedInitPeriod, c.EventHistoryAgeLimit = 10, time.Second, time.Minute
+	}, func(g Gomega, r *rig) {
+		r.sync()
+		_, more := r.Events(0)
+		time.Sleep(2 * time.Second)
+		for i := range 30 {
+			r.push(&event{name: fmt.Sprint(i)})
+		}
+		g.Expect(more).To(BeClosed())
+		rs, _ := r.Events(0)
+		g.Expect(rs).To(HaveLen(11))
+		g.Expect(rs[0].Name).To(Equal("Database Resync"), "the first ones are kept")
+		g.Expect(rs[10].SeqNum).To(BeNumerically("==", 30))
+		time.Sleep(2 * time.Minute)
+		r.push(&event{name: "later"})
+		rs, _ = r.Events(0)
+		g.Expect(rs).To(HaveLen(2))
+	})
+}
+
+func TestAnUpdateWithoutTheMethodsIsAnError(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		e := &event{name: "x"}
+		r.push(struct{ Event }{e})
+		g.Expect(e.done()).To(HaveLen(1))
+		g.Expect(e.done()[0]).To(MatchError(ErrNotUpdateEvent))
+	})
+}
+
+func TestAPanickingDoneHarmsNobody(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		r.push(&DBResync{OnDone: func(error) { panic("oh") }})
+		x := &event{name: "x"}
+		r.push(x)
+		g.Expect(x.done()).To(Equal([]error{nil}))
+	})
+}

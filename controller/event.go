@@ -1,0 +1,256 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Event is something that handlers react to.
+type Event interface {
+	// GetName is the name of the kind of event: "Add Pod".
+	GetName() string
+	// String describes this one; it may have several lines.
+	String() string
+	// Method says how it is processed.
+	Method() EventMethodType
+	// IsBlocking is true where the producer waits for Done. A blocking event
+	// cannot be a follow-up.
+	IsBlocking() bool
+	// Done is called once, from the loop, with the outcome. It must not block.
+	Done(error)
+}
+
+// UpdateEvent is an Event with the method Update.
+type UpdateEvent interface {
+	Event
+	// TransactionType says what an error does.
+	TransactionType() UpdateTransactionType
+	// Direction says in which order the handlers are called.
+	Direction() UpdateDirectionType
+}
+
+// ExpiringEvent is an Event whose producer does not wait for ever: if it is
+// still queued at its deadline it is not processed and Done gets ErrExpired.
+type ExpiringEvent interface {
+	Event
+	Deadline() time.Time
+}
+
+// EventMethodType says how an event is processed.
+type EventMethodType int
+
+// Methods of events.
+const (
+	// FullResync rebuilds the wanted state and reads the southbound one anew.
+	FullResync EventMethodType = iota
+	// UpstreamResync rebuilds the wanted state only.
+	UpstreamResync
+	// DownstreamResync calls no handler: the wanted state is applied again.
+	DownstreamResync
+	// Update is incremental.
+	Update
+)
+
+func (m EventMethodType) String() string {
+	return pick(int(m), "FullResync", "UpstreamResync", "DownstreamResync", "Update")
+}
+
+// MarshalText writes the name.
+func (m EventMethodType) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UpdateTransactionType says what an error of an update does.
+type UpdateTransactionType int
+
+// Transaction types.
+const (
+	BestEffort UpdateTransactionType = iota
+	BestEffortIgnoreErrors
+	RevertOnFailure
+)
+
+func (t UpdateTransactionType) String() string {
+	return pick(int(t), "BestEffort", "BestEffortIgnoreErrors", "RevertOnFailure")
+}
+
+// UpdateDirectionType is the order in which handlers are called.
+type UpdateDirectionType int
+
+// Directions.
+const (
+	Forward UpdateDirectionType = iota
+	Reverse
+)
+
+func (d UpdateDirectionType) String() string { return pick(int(d), "Forward", "Reverse") }
+
+func pick(i int, names ...string) string {
+	if i >= 0 && i < len(names) {
+		return names[i]
+	}
+	return fmt.Sprint(i)
+}
+
+// KubeStateData is the cluster's state: resource, key, message. Handlers read
+// it during their call and keep nothing of it but the messages, which nobody changes.
+type KubeStateData map[string]map[string]proto.Message
+
+// Sorted yields the messages of a resource by key.
+func (d KubeStateData) Sorted(resource string, f func(key string, m proto.Message) bool) {
+	for _, k := range slices.Sorted(maps.Keys(d[resource])) {
+		if !f(k, d[resource][k]) {
+			return
+		}
+	}
+}
+
+// DBResync carries a snapshot of the cluster's state. The first event of a loop
+// is one.
+type DBResync struct {
+	Local     bool // read from the mirror of this node
+	Revision  int64
+	KubeState KubeStateData
+	OnDone    func(error) // may be nil
+}
+
+// GetName is "Database Resync".
+func (ev *DBResync) GetName() string { return "Database Resync" }
+
+func (ev *DBResync) String() string {
+	s := ev.GetName()
+	if ev.Local {
+		s += " (local)"
+	}
+	s += fmt.Sprintf("\n* revision: %d", ev.Revision)
+	for _, resource := range slices.Sorted(maps.Keys(ev.KubeState)) {
+		s += fmt.Sprintf("\n* %s: %d", resource, len(ev.KubeState[resource]))
+	}
+	return s
+}
+
+// Method is FullResync.
+func (ev *DBResync) Method() EventMethodType { return FullResync }
+
+// IsBlocking is false.
+func (ev *DBResync) IsBlocking() bool { return false }
+
+// Done calls OnDone.
+func (ev *DBResync) Done(err error) {
+	if ev.OnDone != nil {
+		ev.OnDone(err)
+	}
+}
+
+// KubeStateChange is one change of the cluster's state.
+type KubeStateChange struct {
+	Key      string
+	Resource string
+	Prev     proto.Message // nil: was absent
+	New      proto.Message // nil: is absent
+}
+
+// GetName is "Kubernetes State Change".
+func (ev *KubeStateChange) GetName() string { return "Kubernetes State Change" }
+
+func (ev *KubeStateChange) String() string {
+	what := "changed"
+	switch {
+	case ev.Prev == nil:
+		what = "added"
+	case ev.New == nil:
+		what = "removed"
+	}
+	return fmt.Sprintf("%s\n* %s: %s %s", ev.GetName(), what, ev.Resource, ev.Key)
+}
+
+// Method is Update.
+func (ev *KubeStateChange) Method() EventMethodType { return Update }
+
+// TransactionType is BestEffort.
+func (ev *KubeStateChange) TransactionType() UpdateTransactionType { return BestEffort }
+
+// Direction is Forward, and Reverse where something is removed.
+func (ev *KubeStateChange) Direction() UpdateDirectionType {
+	if ev.New == nil {
+		return Reverse
+	}
+	return Forward
+}
+
+// IsBlocking is false.
+func (ev *KubeStateChange) IsBlocking() bool { return false }
+
+// Done does nothing.
+func (ev *KubeStateChange) Done(error) {}
+
+// HealingResyncType tells healing resyncs apart.
+type HealingResyncType int
+
+// Kinds of healing.
+const (
+	Periodic HealingResyncType = iota
+	AfterError
+)
+
+// HealingResync repairs what an error has left, or what changed southbound
+// behind our back.
+type HealingResync struct {
+	Type    HealingResyncType
+	Err     error // of AfterError
+	Attempt int   // of AfterError, from 1
+}
+
+// GetName is "Healing Resync".
+func (ev *HealingResync) GetName() string { return "Healing Resync" }
+
+func (ev *HealingResync) String() string {
+	if ev.Type == Periodic {
+		return ev.GetName() + " (periodic)"
+	}
+	first, _, _ := strings.Cut(fmt.Sprint(ev.Err), "\n")
+	return fmt.Sprintf("%s (after error)\n* error: %s\n* attempt: %d", ev.GetName(), first, ev.Attempt)
+}
+
+// Method is DownstreamResync for a periodic one, FullResync after an error.
+func (ev *HealingResync) Method() EventMethodType {
+	if ev.Type == Periodic {
+		return DownstreamResync
+	}
+	return FullResync
+}
+
+// IsBlocking is false.
+func (ev *HealingResync) IsBlocking() bool { return false }
+
+// Done does nothing.
+func (ev *HealingResync) Done(error) {}
+
+// Shutdown is the last event.
+type Shutdown struct{}
+
+// GetName is "Shutdown".
+func (ev *Shutdown) GetName() string { return "Shutdown" }
+
+func (ev *Shutdown) String() string { return ev.GetName() }
+
+// Method is Update.
+func (ev *Shutdown) Method() EventMethodType { return Update }
+
+// TransactionType is BestEffortIgnoreErrors.
+func (ev *Shutdown) TransactionType() UpdateTransactionType { return BestEffortIgnoreErrors }
+
+// Direction is Forward.
+func (ev *Shutdown) Direction() UpdateDirectionType { return Forward }
+
+// IsBlocking is false.
+func (ev *Shutdown) IsBlocking() bool { return false }
+
+// Done does nothing.
+func (ev *Shutdown) Done(error) {}
