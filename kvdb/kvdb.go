@@ -85,18 +85,19 @@ func Delete(key string) Op { return Op{Key: key, Delete: true} }
 
 // Event is one change of one key, as a watch delivers it.
 type Event struct {
-	KeyValue      // Value is nil for a deletion, ModRevision then that of the deletion
+	KeyValue // Value is nil for a deletion, ModRevision then that of the deletion
 	Deleted  bool
 }
 
 // Watcher is an open watch.
 type Watcher interface {
-	// Events delivers batches in revision order; the changes of one
-	// transaction arrive in one batch, ordered by key. The channel is closed
+	// Events delivers batches in revision order; a batch is the changes of
+	// exactly one transaction, ordered by key. The channel is closed
 	// when the watch ends; Err then tells why.
 	Events() <-chan []Event
 	// Err is nil while the watch runs and after its context ended or it was
-	// closed by Close of the Watcher; ErrCompacted and ErrClosed as documented.
+	// closed by Close of the Watcher; ErrCompacted and ErrClosed as documented;
+	// anything else where the connection broke. After an error, list again.
 	Err() error
 	// Close ends the watch and waits for its goroutine.
 	Close()
@@ -110,11 +111,14 @@ type Store interface {
 	// revision, which is returned for a Watch that continues from rev+1.
 	List(ctx context.Context, prefix string) (kvs []KeyValue, rev int64, err error)
 	// Txn applies all ops if all conds hold, else none and ErrConditions.
-	// It returns the store's revision after the transaction. A transaction
-	// without ops changes no revision.
+	// It returns the store's revision after the transaction, which is the same
+	// as before where nothing has changed (no ops, or only deletions of what is
+	// not there). More than MaxOps conditions or ops are ErrTooManyOps. Keys and
+	// values together should stay below a megabyte: etcd takes no more.
 	Txn(ctx context.Context, conds []Cond, ops []Op) (rev int64, err error)
 	// Watch delivers every change of keys beginning with prefix from revision
-	// fromRev on, that one included. fromRev 0 means from now on. If changes
+	// fromRev on, that one included, also where fromRev is still to come.
+	// fromRev 0 means from now on. If changes
 	// at fromRev are no longer kept it fails (at once or through
 	// Watcher.Err) with ErrCompacted.
 	Watch(ctx context.Context, prefix string, fromRev int64) (Watcher, error)

@@ -15,7 +15,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb/internal/txn"
 )
 
-// maxGroup bounds a group well below the history, so that no watch can lose
+// maxGroup bounds a group well below the default history, so that no watch can lose
 // its place within a single commit.
 const maxGroup = 128
 

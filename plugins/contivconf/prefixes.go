@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package contivconf
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// prefix reads one network, reporting what is wrong with it.
+func (r *reading) prefix(key, s string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		hint := "such as 10.1.0.0/16 or fd00:1::/48"
+		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+			hint = "with the length of its prefix, such as " + s + "/" + decimal(a.BitLen()/2)
+		}
+		r.problems.add(RuleCIDR, key, s, "is not a network: write address/length, %s", hint)
+		return netip.Prefix{}, false
+	}
+	if rule, problem := checkPrefix(p); problem != "" {
+		r.problems.add(rule, key, s, "%s", problem)
+		return netip.Prefix{}, false
+	}
+	return p, true
+}
+
+// checkPrefix is what is wrong with a network as such.
+func checkPrefix(p netip.Prefix) (Rule, string) {
+	switch {
+	case !p.IsValid():
+		return RuleMissing, "is no network: write address/length, such as 10.1.0.0/16"
+	case p.Addr().Is4In6() && p.Bits() >= 96:
+		return RuleMapped, "is an IPv4 network written as IPv6: write " + netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked().String()
+	case p.Addr().Is4In6():
+		return RuleMapped, "holds IPv4 addresses written as IPv6: write an IPv4 network, such as 10.1.0.0/16"
+	case p != p.Masked():
+		return RuleHostBits, "has host bits set: write " + p.Masked().String()
+	}
+	return "", ""
+}
+
+// listing is one key's networks, one for each family.
+type listing struct {
+	key, text string
+	prefixes  []netip.Prefix
+	bad       bool // and reported
+	isDefault bool
+}
+
+// networks reads "v4", "v6", "v4,v6" or "v6,v4" at a key of ipamConfig.
+func (r *reading) networks(key, s string) listing {
+	key = "ipamConfig." + key
+	l := listing{key: key, text: s, isDefault: !r.given[key]}
+	if strings.TrimSpace(s) == "" {
+		l.bad = true
+		r.problems.add(RuleMissing, key, "", "is empty: write a network, such as 10.1.0.0/16, or remove the key to have the default")
+		return l
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		p, ok := r.prefix(key, strings.TrimSpace(part))
+		if !ok {
+			l.bad = true
+			continue
+		}
+		l.prefixes = append(l.prefixes, p)
+	}
+	if !l.bad && repeatsFamily(l.prefixes) {
+		l.bad = true
+		r.problems.add(RuleSameFamily, key, s, "names two networks of one family: write one network, or one IPv4 and one IPv6 network")
+	}
+	return l
+}
+
+func repeatsFamily(prefixes []netip.Prefix) bool {
+	seen := map[string]bool{}
+	for _, p := range prefixes {
+		if seen[familyOf(p.Addr())] {
+			return true
+		}
+		seen[familyOf(p.Addr())] = true
+	}
+	return false
+}
+
+func familyOf(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// gateways reads the default gateways, at most one for each family.
+func (r *reading) gateways(s string) []netip.Addr {
+	const key = "ipamConfig.defaultGateway"
+	if strings.TrimSpace(s) == "" {
+		return nil
+	}
+	var all []netip.Addr
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(s, ",") {
+		part = strings.TrimSpace(part)
+		a, err := netip.ParseAddr(part)
+		switch {
+		case err != nil || a.Zone() != "":
+			r.problems.add(RuleGateway, key, part, "is not an address: write one without prefix length or zone, such as 192.168.16.100")
+		case a.Is4In6():
+			r.problems.add(RuleMapped, key, part, "is an IPv4 address written as IPv6: write %s", a.Unmap())
+		case seen[familyOf(a)]:
+			r.problems.add(RuleSameFamily, key, s, "names two gateways of one family: write one, or one IPv4 and one IPv6 address")
+		default:
+			seen[familyOf(a)] = true
+			all = append(all, a)
+		}
+	}
+	return all
+}

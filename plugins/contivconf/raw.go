@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package contivconf
+
+import "time"
+
+// rawConfig is the file as it is written; its fields are the keys there are.
+// The tag conf:"unused" marks what is accepted because Contiv-VPP has it, and
+// means nothing here yet.
+type rawConfig struct {
+	vswitchKeys
+	IPAM       rawIPAM      `json:"ipamConfig"`
+	NodeConfig []NodeConfig `json:"nodeConfig"`
+	Cadastre   rawCadastre  `json:"cadastre"`
+}
+
+type rawIPAM struct {
+	UseExternalIPAM                   bool   `json:"useExternalIPAM"`
+	ContivCIDR                        string `json:"contivCIDR"`
+	ServiceCIDR                       string `json:"serviceCIDR"`
+	NodeInterconnectDHCP              bool   `json:"nodeInterconnectDHCP"`
+	NodeInterconnectCIDR              string `json:"nodeInterconnectCIDR"`
+	DefaultGateway                    string `json:"defaultGateway"`
+	PodSubnetCIDR                     string `json:"podSubnetCIDR"`
+	PodSubnetOneNodePrefixLen         uint8  `json:"podSubnetOneNodePrefixLen"`
+	PodSubnetOneNodePrefixLenIPv6     uint8  `json:"podSubnetOneNodePrefixLenIPv6"`
+	VPPHostSubnetCIDR                 string `json:"vppHostSubnetCIDR"`
+	VPPHostSubnetOneNodePrefixLen     uint8  `json:"vppHostSubnetOneNodePrefixLen"`
+	VPPHostSubnetOneNodePrefixLenIPv6 uint8  `json:"vppHostSubnetOneNodePrefixLenIPv6"`
+	VxlanCIDR                         string `json:"vxlanCIDR"`
+
+	PodVPPSubnetCIDR string   `json:"podVPPSubnetCIDR" conf:"unused"`
+	SRv6             srv6Keys `json:"srv6" conf:"unused"`
+}
+
+type rawCadastre struct {
+	NodeID         uint32        `json:"nodeID"`
+	PodBlocks      PodBlocks     `json:"podBlocks"`
+	StaticPodCIDRs []string      `json:"staticPodCIDRs"`
+	WaitForPodCIDR bool          `json:"waitForPodCIDR"`
+	CoolDown       time.Duration `json:"coolDown"`
+	AllowOverlap   []string      `json:"allowOverlap"`
+	KVDB           KVDB          `json:"kvdb"`
+	REST           REST          `json:"rest"`
+	Log            Log           `json:"log"`
+	Docker         Docker        `json:"docker"`
+	Controller     Controller    `json:"controller"`
+}
+
+// NodeConfig is Contiv's settings for one node. Only a vswitch dataplane uses them.
+type NodeConfig struct {
+	NodeName           string            `json:"nodeName"`
+	MainVPPInterface   InterfaceConfig   `json:"mainVPPInterface" conf:"unused"`
+	OtherVPPInterfaces []InterfaceConfig `json:"otherVPPInterfaces" conf:"unused"`
+	StealInterface     string            `json:"stealInterface" conf:"unused"`
+	Gateway            string            `json:"gateway" conf:"unused"`
+	NatExternalTraffic bool              `json:"natExternalTraffic" conf:"unused"`
+}
+
+// InterfaceConfig is one interface of a NodeConfig.
+type InterfaceConfig struct {
+	InterfaceName string `json:"interfaceName"`
+	IP            string `json:"ip"`
+	UseDHCP       bool   `json:"useDHCP"`
+}
+
+func defaultRaw() rawConfig {
+	return rawConfig{
+		IPAM: rawIPAM{
+			ServiceCIDR:                       "10.96.0.0/12",
+			NodeInterconnectCIDR:              "192.168.16.0/24",
+			PodSubnetCIDR:                     "10.1.0.0/16",
+			PodSubnetOneNodePrefixLen:         defaultLenIPv4,
+			PodSubnetOneNodePrefixLenIPv6:     defaultLenIPv6,
+			VPPHostSubnetCIDR:                 "172.30.0.0/16",
+			VPPHostSubnetOneNodePrefixLen:     defaultLenIPv4,
+			VPPHostSubnetOneNodePrefixLenIPv6: defaultLenIPv6,
+			VxlanCIDR:                         "192.168.30.0/24",
+		},
+		Cadastre: rawCadastre{
+			PodBlocks:      PodBlocksNodeID,
+			WaitForPodCIDR: true,
+			CoolDown:       time.Minute,
+			KVDB:           KVDB{Type: KVDBBolt, Prefix: "/cadastre/"},
+			Log:            Log{Level: LogInfo, Format: LogText},
+			Docker:         Docker{Socket: "/run/docker/plugins/cadastre.sock"},
+			Controller:     defaultController(),
+		},
+	}
+}

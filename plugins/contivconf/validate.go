@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package contivconf
+
+import (
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Validate reports everything that could not work, as FieldErrors. Parse has
+// called it already; it is for configurations that were made or changed in a
+// program.
+func (c *Config) Validate() error {
+	var p problems
+	c.validate(&p)
+	return p.err()
+}
+
+func (c *Config) validate(p *problems) {
+	// Without families there is nothing more to say about networks, once the
+	// reason has been reported.
+	if len(c.IPAM.Cluster.Families) > 0 || len(p.list) == 0 {
+		c.validateNetworks(p)
+	}
+	c.Cadastre.validate(p)
+	if c.IPAM.UseExternalIPAM != (c.Cadastre.PodBlocks == PodBlocksPodCIDR) {
+		p.add(RuleExternalIPAM, "cadastre.podBlocks", string(c.Cadastre.PodBlocks),
+			"contradicts ipamConfig.useExternalIPAM, which means \"podcidr\": remove one of the two")
+	}
+	c.validateStatic(p)
+}
+
+func (c *Cadastre) validate(p *problems) {
+	oneOf(p, "cadastre.podBlocks", c.PodBlocks, PodBlocksNodeID, PodBlocksPodCIDR, PodBlocksNetResource, PodBlocksStatic)
+	oneOf(p, "cadastre.log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
+	oneOf(p, "cadastre.log.format", c.Log.Format, LogText, LogJSON)
+	checkDuration(p, "cadastre.coolDown", c.CoolDown, 7*24*time.Hour, true)
+	c.KVDB.validate(p)
+	c.REST.validate(p)
+	if c.Docker.Enabled && c.Docker.Socket == "" {
+		p.add(RuleMissing, "cadastre.docker.socket", "", "is empty: write a path, such as /run/docker/plugins/cadastre.sock")
+	}
+	c.Controller.validate(p)
+}
+
+// oneOf reports a word that is none of the allowed ones.
+func oneOf[T ~string](p *problems, field string, value T, allowed ...T) {
+	if slices.Contains(allowed, value) {
+		return
+	}
+	words := make([]string, len(allowed))
+	for i, a := range allowed {
+		words[i] = string(a)
+	}
+	shown := string(value)
+	problem := "is not allowed: write %s or %s"
+	if shown == "" {
+		problem = "is empty: write %s or %s"
+	}
+	p.add(RuleEnum, field, shown, problem, strings.Join(words[:len(words)-1], ", "), words[len(words)-1])
+}
+
+func (k *KVDB) validate(p *problems) {
+	const section = "cadastre.kvdb."
+	oneOf(p, section+"type", k.Type, KVDBBolt, KVDBEtcd)
+	switch {
+	case k.Type == KVDBEtcd && len(k.Endpoints) == 0:
+		p.add(RuleKVDB, section+"endpoints", "", "is empty, but type is etcd: write a list, such as [\"https://10.0.0.1:2379\"]")
+	case k.Type == KVDBBolt && len(k.Endpoints) > 0:
+		// Every node on a store of its own would claim node ID 1.
+		p.add(RuleKVDB, section+"endpoints", "", "would not be used, as type is bolt: write \"type: etcd\", or remove them")
+	}
+	for i, e := range k.Endpoints {
+		field := section + "endpoints[" + decimal(i) + "]"
+		if strings.Contains(e, "@") { // not to be repeated in a log
+			p.add(RuleKVDB, field, "", "holds a user or password: remove them and set username and passwordFile")
+		} else if !isEndpoint(e) {
+			p.add(RuleKVDB, field, e, "is not an endpoint: write host:port, or a URL such as https://10.0.0.1:2379")
+		}
+	}
+	if !strings.HasPrefix(k.Prefix, "/") || !strings.HasSuffix(k.Prefix, "/") {
+		p.add(RuleKVDB, section+"prefix", k.Prefix, "must begin and end with a slash, such as /cadastre/")
+	}
+	bothOrNone(p, RuleKVDB, section, "cert", k.Cert, "key", k.Key)
+	bothOrNone(p, RuleKVDB, section, "username", k.Username, "passwordFile", k.PasswordFile)
+}
+
+func bothOrNone(p *problems, rule Rule, section, a, aValue, b, bValue string) {
+	switch {
+	case aValue == "" && bValue != "":
+		p.add(rule, section+a, "", "is empty, but %s is set: set both or none", b)
+	case aValue != "" && bValue == "":
+		p.add(rule, section+b, "", "is empty, but %s is set: set both or none", a)
+	}
+}
+
+func isEndpoint(s string) bool {
+	if strings.Contains(s, "://") {
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
+			return false
+		}
+		s = u.Host
+	}
+	host, port, err := net.SplitHostPort(s)
+	return err == nil && host != "" && isPort(port)
+}
+
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
+}
+
+func (r *REST) validate(p *problems) {
+	const section = "cadastre.rest."
+	if r.Listen == "" {
+		return
+	}
+	if _, port, err := net.SplitHostPort(r.Listen); err != nil || !isPort(port) {
+		p.add(RuleREST, section+"listen", r.Listen, "is not an address to listen on: write host:port, such as 127.0.0.1:9999 or :9999")
+	}
+	for _, f := range []struct{ key, value, what string }{{"cert", r.Cert, "certificate"}, {"key", r.Key, "private key"}} {
+		if f.value == "" {
+			p.add(RuleREST, section+f.key, "", "is empty, but rest.listen is set, which needs TLS: write the path of a %s (PEM)", f.what)
+		}
+	}
+}

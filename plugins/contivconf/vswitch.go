@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package contivconf
+
+// vswitchKeys are the top-level keys of Contiv-VPP that configure its
+// dataplane, in the versions 2.1 and 3.4 and between.
+type vswitchKeys struct {
+	// Interfaces.
+	MTUSize                    uint32 `json:"mtuSize" conf:"unused"`
+	UseTAPInterfaces           bool   `json:"useTAPInterfaces" conf:"unused"`
+	TAPInterfaceVersion        uint8  `json:"tapInterfaceVersion" conf:"unused"`
+	TAPv2RxRingSize            uint16 `json:"tapv2RxRingSize" conf:"unused"`
+	TAPv2TxRingSize            uint16 `json:"tapv2TxRingSize" conf:"unused"`
+	Vmxnet3RxRingSize          uint16 `json:"vmxnet3RxRingSize" conf:"unused"`
+	Vmxnet3TxRingSize          uint16 `json:"vmxnet3TxRingSize" conf:"unused"`
+	InterfaceRxMode            string `json:"interfaceRxMode" conf:"unused"`
+	TCPChecksumOffloadDisabled bool   `json:"tcpChecksumOffloadDisabled" conf:"unused"`
+	EnableGSO                  bool   `json:"enableGSO" conf:"unused"`
+
+	// Routing.
+	MainVRFID                         uint32 `json:"mainVRFID" conf:"unused"`
+	PodVRFID                          uint32 `json:"podVRFID" conf:"unused"`
+	NodeToNodeTransport               string `json:"nodeToNodeTransport" conf:"unused"`
+	UseL2Interconnect                 bool   `json:"useL2Interconnect" conf:"unused"`
+	UseNoOverlay                      bool   `json:"useNoOverlay" conf:"unused"`
+	UseSRv6Interconnect               bool   `json:"useSRv6Interconnect" conf:"unused"`
+	UseSRv6ForServices                bool   `json:"useSRv6ForServices" conf:"unused"`
+	UseSRv6ForServiceFunctionChaining bool   `json:"useSRv6ForServiceFunctionChaining" conf:"unused"`
+	UseDX6ForSrv6NodetoNodeTransport  bool   `json:"useDX6ForSrv6NodetoNodeTransport" conf:"unused"`
+	RouteServiceCIDRToVPP             bool   `json:"routeServiceCIDRToVPP" conf:"unused"`
+
+	// Neighbour scan.
+	ScanIPNeighbors          bool  `json:"scanIPNeighbors" conf:"unused"`
+	IPNeighborScanInterval   uint8 `json:"ipNeighborScanInterval" conf:"unused"`
+	IPNeighborStaleThreshold uint8 `json:"ipNeighborStaleThreshold" conf:"unused"`
+
+	// Steal the NIC, and the rest.
+	StealFirstNIC                bool   `json:"stealFirstNIC" conf:"unused"`
+	StealInterface               string `json:"stealInterface" conf:"unused"`
+	STNSocketFile                string `json:"stnSocketFile" conf:"unused"`
+	STNVersion                   uint8  `json:"stnVersion" conf:"unused"`
+	NatExternalTraffic           bool   `json:"natExternalTraffic" conf:"unused"`
+	EnablePacketTrace            bool   `json:"enablePacketTrace" conf:"unused"`
+	CRDNodeConfigurationDisabled bool   `json:"crdNodeConfigurationDisabled" conf:"unused"`
+}
+
+// srv6Keys are the prefixes of segment IDs.
+type srv6Keys struct {
+	ServicePolicyBSIDSubnetCIDR            string `json:"servicePolicyBSIDSubnetCIDR"`
+	ServicePodLocalSIDSubnetCIDR           string `json:"servicePodLocalSIDSubnetCIDR"`
+	ServiceHostLocalSIDSubnetCIDR          string `json:"serviceHostLocalSIDSubnetCIDR"`
+	ServiceNodeLocalSIDSubnetCIDR          string `json:"serviceNodeLocalSIDSubnetCIDR"`
+	NodeToNodePodLocalSIDSubnetCIDR        string `json:"nodeToNodePodLocalSIDSubnetCIDR"`
+	NodeToNodeHostLocalSIDSubnetCIDR       string `json:"nodeToNodeHostLocalSIDSubnetCIDR"`
+	NodeToNodePodPolicySIDSubnetCIDR       string `json:"nodeToNodePodPolicySIDSubnetCIDR"`
+	NodeToNodeHostPolicySIDSubnetCIDR      string `json:"nodeToNodeHostPolicySIDSubnetCIDR"`
+	SFCPolicyBSIDSubnetCIDR                string `json:"sfcPolicyBSIDSubnetCIDR"`
+	SFCServiceFunctionSIDSubnetCIDR        string `json:"sfcServiceFunctionSIDSubnetCIDR"`
+	SFCEndLocalSIDSubnetCIDR               string `json:"sfcEndLocalSIDSubnetCIDR"`
+	SFCIDLengthUsedInSidForServiceFunction uint8  `json:"sfcIDLengthUsedInSidForServiceFunction"`
+	SFCIDLength                            uint8  `json:"sfcIDLength"`
+}
