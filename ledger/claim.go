@@ -106,7 +106,7 @@ func (st *Stage) claim(req Request) ([]Lease, error) {
 	l := st.l
 	p := l.pools[req.Pool]
 	if p == nil {
-		return nil, fmt.Errorf("%w: there is no pool of this name", ErrNoBlock)
+		return nil, ErrNoPool
 	}
 	if l.suspended != "" && req.Purpose != ForInfra {
 		return nil, fmt.Errorf("%w: %s", ErrSuspended, l.suspended)
@@ -234,7 +234,7 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 	defer l.mu.Unlock()
 	p := l.pools[pool]
 	if p == nil {
-		return false, fmt.Errorf("quarantine %s: %w: there is no pool %q", a, ErrNoBlock, pool)
+		return false, fmt.Errorf("quarantine %s in pool %q: %w", a, pool, ErrNoPool)
 	}
 	s := &p.fam[FamilyOf(a)]
 	b, old := s.blockOf(a), s.leases[a]

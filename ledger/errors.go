@@ -11,6 +11,8 @@ import (
 var (
 	// ErrExhausted is wrapped by an Exhausted: no address is free.
 	ErrExhausted = errors.New("no IP address is free")
+	// ErrNoPool is returned for a pool that is not known.
+	ErrNoPool = errors.New("there is no pool of this name")
 	// ErrNoBlock is returned for a claim on a pool that has no block of a family yet.
 	ErrNoBlock = errors.New("no address block")
 	// ErrSuspended is returned for a new claim while lending is suspended.

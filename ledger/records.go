@@ -247,7 +247,7 @@ func (l *Ledger) endSandboxes() ([]kvdb.Op, error) {
 	var ops []kvdb.Op
 	var errs []error
 	now := l.opt.Uptime()
-	for _, x := range l.sorted(func(x *lease) bool { return x.state == Held && x.purpose == ForPod && !x.key.ofAPI() }) {
+	for _, x := range l.sorted(func(x *lease) bool { return x.state == Held && x.purpose == ForPod && !x.key.OfAPI() }) {
 		l.unlink(x)
 		x.state, x.cooled, x.since = Cooling, now, l.opt.Now().UnixNano()
 		x.block.pool.fam[FamilyOf(x.addr)].cooling.push(x)
@@ -263,4 +263,5 @@ func (l *Ledger) endSandboxes() ([]kvdb.Op, error) {
 // A CNI container ID has no colon, so no sandbox has such a key.
 const APINetwork = "contiv"
 
-func (k Key) ofAPI() bool { return k.Network == APINetwork && strings.HasPrefix(k.ContainerID, "pod:") }
+// OfAPI is true for a key of the Go API, which is no sandbox.
+func (k Key) OfAPI() bool { return k.Network == APINetwork && strings.HasPrefix(k.ContainerID, "pod:") }

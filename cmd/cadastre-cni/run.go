@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+)
+
+// defaultSocket is where an agent listens unless it is told otherwise.
+const defaultSocket = "/run/cadastre/agent.sock"
+
+// maxInput is far above any network configuration.
+const maxInput = 4 << 20
+
+// timeouts bound a whole call to the agent.
+func timeout(command string) time.Duration {
+	if command == "STATUS" {
+		return 5 * time.Second
+	}
+	return 60 * time.Second
+}
+
+// run is the whole program; it returns the exit code.
+func run(getenv func(string) string, stdin io.Reader, stdout io.Writer) int {
+	out, version, err := serve(getenv, stdin)
+	if err != nil {
+		err.CNIVersion = version
+		out, _ = json.MarshalIndent(err, "", "    ")
+	}
+	if len(out) > 0 {
+		if _, werr := stdout.Write(append(out, '\n')); werr != nil {
+			return 1
+		}
+	}
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+func serve(getenv func(string) string, stdin io.Reader) (out []byte, version string, cerr *cni.Error) {
+	inv, cerr := cni.FromEnv(getenv)
+	if cerr != nil {
+		return nil, "", cerr
+	}
+	if inv.Command == "VERSION" {
+		out, err := cni.PrintVersions()
+		if err != nil {
+			return nil, "", cni.Errorf(cni.CodeInternal, "print the versions: %v", err)
+		}
+		return out, "", nil
+	}
+	data, err := io.ReadAll(io.LimitReader(stdin, maxInput))
+	if err != nil {
+		return nil, "", cni.Errorf(cni.CodeIO, "error reading from stdin: %v", err)
+	}
+	conf, cerr := cni.ParseConfig(data, inv.Command)
+	if cerr != nil {
+		if conf != nil {
+			version = conf.CNIVersion
+		}
+		return nil, version, cerr
+	}
+	req, cerr := cni.NewRequest(inv, conf)
+	if cerr != nil {
+		return nil, conf.CNIVersion, cerr
+	}
+	socket := conf.Socket
+	if socket == "" {
+		socket = getenv("CADASTRE_SOCKET")
+	}
+	if socket == "" {
+		socket = defaultSocket
+	}
+	out, cerr = exchange(socket, req, conf.CNIVersion)
+	return out, conf.CNIVersion, cerr
+}
+
+// exchange asks the agent, or does what is to be done while it is away.
+func exchange(socket string, req cni.Request, version string) ([]byte, *cni.Error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return nil, cni.Errorf(cni.CodeInternal, "%v", err)
+	}
+	answer, err := post(socket, cni.Path, body, timeout(req.Command))
+	if err == nil {
+		return read(req, answer, version)
+	}
+	if req.Command == "DEL" {
+		return nil, leave(socket, req, body, err)
+	}
+	code := uint(cni.CodeTryAgain)
+	if req.Command == "STATUS" {
+		code = cni.CodeNotAvailable
+	}
+	return nil, cni.Errorf(code, "%s: the Cadastre agent does not answer at %s (%v): start cadastre-agent, or name its socket in ipam.socket or CADASTRE_SOCKET", req.Command, socket, err)
+}
+
+func read(req cni.Request, answer []byte, version string) ([]byte, *cni.Error) {
+	var reply struct {
+		cni.Reply
+		Error *cni.Error `json:"error"`
+	}
+	if err := json.Unmarshal(answer, &reply); err != nil {
+		return nil, cni.Errorf(cni.CodeDecode, "the agent's answer cannot be read: %v", err)
+	}
+	if reply.Error != nil {
+		return nil, reply.Error
+	}
+	if req.Command != "ADD" {
+		return nil, nil
+	}
+	out, err := reply.Print(version)
+	if err != nil {
+		return nil, cni.Errorf(cni.CodeInternal, "%v", err)
+	}
+	return out, nil
+}
+
+// leave writes a DEL down for an agent that is away. If the agent came back
+// while it was written it is asked once more, so that nothing waits for its
+// next start.
+func leave(socket string, req cni.Request, body []byte, why error) *cni.Error {
+	in, dir := cni.Intent{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}, cni.IntentDir(socket)
+	if err := in.Write(dir); err != nil {
+		return cni.Errorf(cni.CodeTryAgain, "DEL: the Cadastre agent does not answer at %s: %v", socket, errors.Join(why, err))
+	}
+	if answer, err := post(socket, cni.Path, body, time.Second); err == nil {
+		if _, cerr := read(req, answer, ""); cerr == nil {
+			_ = in.Remove(dir) // the agent removes it too; a repeated DEL frees nothing more
+		}
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package bolt
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// Buckets of the file.
+const (
+	fileBucket    = "meta"   // the format number
+	JournalBucket = "ledger" // the ledger's records
+	StoreBucket   = "kvdb"   // the embedded cluster store
+	nodeBucket   = "local"  // what the node remembers of itself
+)
+
+// Format is the number of the layout that this program writes.
+const Format = 1
+
+var (
+	// ErrHeld is returned for a file that another process has open.
+	ErrHeld = errors.New("the database is in use")
+	// ErrNewer is returned for a file that a newer program has written.
+	ErrNewer = errors.New("the database is of a newer version")
+	// ErrDamaged is returned for a file that cannot be read.
+	ErrDamaged = errors.New("the database is damaged")
+)
+
+// File is a node's database file: one process has it open at a time. Use
+// OpenFile; any goroutine may call its methods.
+type File struct {
+	db    *bbolt.DB
+	path  string
+	level *level // nil: none is kept
+}
+
+// FileOptions are the parameters of OpenFile.
+type FileOptions struct {
+	Holder string        // who opens it, for the error that others get
+	Wait   time.Duration // for another process to let go; 0: a second
+	// LevelPath and BootID, if set, are where the newest revision is noted
+	// outside of the file (see Older).
+	LevelPath string
+	BootID    string
+
+	migrations []migration // instead of the built-in ones, for tests
+	format     uint64
+}
+
+// migration makes a file of one format into one of the next.
+type migration func(tx *bbolt.Tx) error
+
+// OpenFile opens the database at path, or makes it. A file of an older format
+// is copied first and then migrated in one transaction.
+func OpenFile(path string, opt FileOptions) (f *File, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("open database %s: %w", path, err)
+		}
+	}()
+	if opt.Wait == 0 {
+		opt.Wait = time.Second
+	}
+	if opt.format == 0 {
+		opt.format = Format
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	f = &File{path: path}
+	// The list of free pages is kept in the file: bbolt would otherwise collect it
+	// in a goroutine of its own, where a damaged file ends the process.
+	if err := guard(func() (err error) {
+		f.db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: opt.Wait, FreelistType: bbolt.FreelistMapType})
+		return err
+	}); err != nil {
+		if errors.Is(err, bolterrors.ErrTimeout) {
+			return nil, fmt.Errorf("%w by %s: stop it, or give this agent a state directory of its own", ErrHeld, readHolder(path))
+		}
+		return nil, damaged(err)
+	}
+	if err := f.prepare(opt); err != nil {
+		return nil, errors.Join(err, f.db.Close())
+	}
+	return f, nil
+}
+
+func damaged(err error) error {
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return fmt.Errorf("%w: %w: restore it from a backup (cadastre restore FILE)", ErrDamaged, err)
+}
+
+func (f *File) prepare(opt FileOptions) error {
+	if err := f.checkSize(); err != nil {
+		return err
+	}
+	if err := f.checkFormat(opt); err != nil {
+		return err
+	}
+	if opt.Holder != "" {
+		if err := os.WriteFile(holderPath(f.path), []byte(fmt.Sprintf("%s (pid %d)", opt.Holder, os.Getpid())), 0o600); err != nil {
+			return err
+		}
+	}
+	if opt.LevelPath != "" {
+		var err error
+		if f.level, err = openLevel(opt.LevelPath, opt.BootID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkSize refuses a file that was cut off: reading it would end the process.
+func (f *File) checkSize() error {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return err
+	}
+	return guard(func() error {
+		return f.db.View(func(tx *bbolt.Tx) error {
+			if tx.Size() > info.Size() {
+				return damaged(fmt.Errorf("it is cut off: %d of %d bytes are there", info.Size(), tx.Size()))
+			}
+			return nil
+		})
+	})
+}
+
+// checkFormat migrates an older file and refuses a newer one.
+func (f *File) checkFormat(opt FileOptions) error {
+	var have uint64
+	empty := true
+	if err := guard(func() error {
+		return f.db.View(func(tx *bbolt.Tx) error {
+			k, _ := tx.Cursor().First()
+			empty = k == nil
+			if b := tx.Bucket([]byte(fileBucket)); b != nil {
+				if v := b.Get([]byte("format")); len(v) == 8 {
+					have = binary.BigEndian.Uint64(v)
+				}
+			}
+			return nil
+		})
+	}); err != nil {
+		return damaged(err)
+	}
+	switch {
+	case have == opt.format:
+		return nil
+	case have > opt.format:
+		return fmt.Errorf("%w: its format is %d, this program knows %d: install the newer program again, or restore a backup that this one wrote", ErrNewer, have, opt.format)
+	case empty:
+		have = opt.format
+	default:
+		if have == 0 || int(opt.format-have) > len(opt.migrations) {
+			return damaged(fmt.Errorf("it has no format number that is known (%d)", have))
+		}
+		if err := f.copyTo(fmt.Sprintf("%s.format-%d", f.path, have)); err != nil {
+			return fmt.Errorf("copy it before it is migrated: %w", err)
+		}
+	}
+	return f.db.Update(func(tx *bbolt.Tx) error {
+		for v := have; v < opt.format; v++ {
+			if err := opt.migrations[uint64(len(opt.migrations))-(opt.format-v)](tx); err != nil {
+				return fmt.Errorf("migrate it from format %d: %w", v, err)
+			}
+		}
+		b, err := tx.CreateBucketIfNotExists([]byte(fileBucket))
+		if err != nil {
+			return err
+		}
+		return b.Put([]byte("format"), binary.BigEndian.AppendUint64(nil, opt.format))
+	})
+}
+
+// Close lets go of the file.
+func (f *File) Close() error {
+	err := f.db.Close()
+	if f.level != nil {
+		err = errors.Join(err, f.level.close())
+	}
+	if err != nil {
+		return fmt.Errorf("close database %s: %w", f.path, err)
+	}
+	_ = os.Remove(holderPath(f.path))
+	return nil
+}
+
+// Path is where the file is.
+func (f *File) Path() string { return f.path }
+
+// Store is the embedded cluster store. Call it once.
+func (f *File) Store() (*Store, error) { return New(f.db, StoreBucket) }
+
+// Local reads what the node remembers of itself under a name, "" if nothing.
+func (f *File) Local(name string) (value string, err error) {
+	err = f.db.View(func(tx *bbolt.Tx) error {
+		if b := tx.Bucket([]byte(nodeBucket)); b != nil {
+			value = string(b.Get([]byte(name)))
+		}
+		return nil
+	})
+	return value, err
+}
+
+// SetLocal remembers value under a name; it is durable when it returns.
+func (f *File) SetLocal(name, value string) error {
+	err := f.db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucketIfNotExists([]byte(nodeBucket))
+		if err != nil {
+			return err
+		}
+		return b.Put([]byte(name), []byte(value))
+	})
+	if err != nil {
+		return fmt.Errorf("remember %s: %w", name, err)
+	}
+	return nil
+}
+
+// Backup writes a consistent copy of the file to w while it is in use.
+func (f *File) Backup(w io.Writer) (n int64, err error) {
+	err = f.db.View(func(tx *bbolt.Tx) error {
+		n, err = tx.WriteTo(w)
+		return err
+	})
+	if err != nil {
+		return n, fmt.Errorf("back up %s: %w", f.path, err)
+	}
+	return n, nil
+}
+
+func (f *File) copyTo(path string) error {
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Backup(out); err == nil {
+		err = out.Sync()
+	}
+	return errors.Join(err, out.Close())
+}
+
+func holderPath(path string) string { return path + ".holder" }
+
+func readHolder(path string) string {
+	if b, err := os.ReadFile(holderPath(path)); err == nil && len(b) > 0 {
+		return strings.TrimSpace(string(b))
+	}
+	return "another process"
+}
+
+// guard turns the panics of a damaged file, and the faults of a truncated one,
+// into errors.
+func guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%w: %v", ErrDamaged, v)
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"go.etcd.io/bbolt"
+
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/ledger/journal/journaltest"
+)
+
+func openFile(t *testing.T, path string, opt FileOptions) *File {
+	t.Helper()
+	f, err := OpenFile(path, opt)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestJournal(t *testing.T) {
+	journaltest.Run(t, func(t *testing.T) journaltest.Journal {
+		return openFile(t, filepath.Join(t.TempDir(), "cadastre.db"), FileOptions{}).Journal()
+	})
+}
+
+func TestASecondProcessIsToldWhoHasTheFile(t *testing.T) {
+	g := NewWithT(t)
+	path := filepath.Join(t.TempDir(), "state", "cadastre.db")
+	f := openFile(t, path, FileOptions{Holder: "cadastre-agent of node-a"})
+	info, err := os.Stat(path)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)))
+	_, err = OpenFile(path, FileOptions{Wait: 10 * time.Millisecond})
+	g.Expect(err).To(MatchError(ErrHeld))
+	g.Expect(err).To(MatchError(MatchRegexp(`in use by cadastre-agent of node-a \(pid \d+\): stop it`)))
+	g.Expect(f.Close()).To(Succeed())
+	openFile(t, path, FileOptions{})
+}
+
+func TestDamagedFilesAreRefusedAndLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	good := filepath.Join(dir, "good.db")
+	f := openFile(t, good, FileOptions{})
+	var ops []kvdb.Op
+	for i := range 3000 {
+		ops = append(ops, kvdb.Put(string(rune('a'+i%26))+time.Duration(i).String(), bytes.Repeat([]byte{1}, 200)))
+	}
+	if err := f.Journal().Commit(context.Background(), ops); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	data, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, bad := range map[string][]byte{
+		"no database at all": []byte("hello, I am not a database, but long enough to be looked at"),
+		"cut in half":        data[:len(data)/64],
+		"cut to two pages":   data[:8192],
+		"both metas zero":    append(make([]byte, 8192), data[8192:]...),
+		"all zero":           make([]byte, len(data)),
+		"a page of garbage":  append(append(append([]byte{}, data[:8192]...), bytes.Repeat([]byte{0xff}, 40960)...), data[8192+40960:]...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			path := filepath.Join(t.TempDir(), "cadastre.db")
+			g.Expect(os.WriteFile(path, bad, 0o600)).To(Succeed())
+			f, err := OpenFile(path, FileOptions{})
+			if err == nil { // the damage is in a page that opening does not read
+				err = f.Journal().Load(context.Background(), func(kvdb.KeyValue) error { return nil })
+				f.Close()
+			}
+			g.Expect(err).To(MatchError(ErrDamaged))
+			after, _ := os.ReadFile(path)
+			g.Expect(bytes.Equal(after, bad)).To(BeTrue())
+		})
+	}
+}
+
+func TestFormats(t *testing.T) {
+	g := NewWithT(t)
+	path := filepath.Join(t.TempDir(), "cadastre.db")
+	g.Expect(openFile(t, path, FileOptions{}).Close()).To(Succeed())
+	fail := errors.New("no room")
+	step := func(err error) migration {
+		return func(tx *bbolt.Tx) error {
+			b, _ := tx.CreateBucketIfNotExists([]byte("new"))
+			_ = b.Put([]byte("k"), []byte("v"))
+			return err
+		}
+	}
+	_, err := OpenFile(path, FileOptions{format: 3, migrations: []migration{step(nil), step(fail)}})
+	g.Expect(err).To(MatchError(fail))
+	f := openFile(t, path, FileOptions{}) // a migration that fails changes nothing
+	g.Expect(f.db.View(func(tx *bbolt.Tx) error {
+		g.Expect(tx.Bucket([]byte("new"))).To(BeNil())
+		return nil
+	})).To(Succeed())
+	f.Close()
+	f = openFile(t, path, FileOptions{format: 3, migrations: []migration{step(nil), step(nil)}})
+	f.Close()
+	g.Expect(path + ".format-1").To(BeAnExistingFile())
+	_, err = OpenFile(path, FileOptions{})
+	g.Expect(err).To(MatchError(ErrNewer))
+	g.Expect(err).To(MatchError(ContainSubstring("its format is 3, this program knows 1: install the newer program again")))
+	openFile(t, path+".format-1", FileOptions{})
+}
+
+func TestAnOlderCopyIsNoticedWithinOneBoot(t *testing.T) {
+	ctx, dir := context.Background(), t.TempDir()
+	path, note := filepath.Join(dir, "cadastre.db"), filepath.Join(dir, "level")
+	put := func(f *File) {
+		if err := f.Journal().Commit(ctx, []kvdb.Op{kvdb.Put("a", nil)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	older := func(g Gomega, boot string) bool {
+		f := openFile(t, path, FileOptions{LevelPath: note, BootID: boot})
+		defer f.Close()
+		is, _, _, err := f.Older()
+		g.Expect(err).NotTo(HaveOccurred())
+		return is
+	}
+	g := NewWithT(t)
+	f := openFile(t, path, FileOptions{LevelPath: note, BootID: "b1"})
+	put(f)
+	var old bytes.Buffer
+	_, err := f.Backup(&old)
+	g.Expect(err).NotTo(HaveOccurred())
+	put(f)
+	f.Close()
+	g.Expect(older(g, "b1")).To(BeFalse(), "a restart")
+	g.Expect(os.WriteFile(path, old.Bytes(), 0o600)).To(Succeed())
+	g.Expect(older(g, "b1")).To(BeTrue(), "an old copy")
+	g.Expect(older(g, "b1")).To(BeTrue(), "it stays one")
+	g.Expect(older(g, "b2")).To(BeFalse(), "after a reboot nothing of what is missing can be in use")
+
+	g.Expect(os.WriteFile(path, old.Bytes(), 0o600)).To(Succeed())
+	f = openFile(t, path, FileOptions{LevelPath: note, BootID: "b1"})
+	g.Expect(f.AcceptOlder()).To(Succeed())
+	f.Close()
+	g.Expect(older(g, "b1")).To(BeFalse())
+}
+
+func TestLocal(t *testing.T) {
+	g := NewWithT(t)
+	path := filepath.Join(t.TempDir(), "cadastre.db")
+	f := openFile(t, path, FileOptions{})
+	g.Expect(f.Local("instance")).To(BeEmpty())
+	g.Expect(f.SetLocal("instance", "uuid")).To(Succeed())
+	f.Close()
+	g.Expect(openFile(t, path, FileOptions{}).Local("instance")).To(Equal("uuid"))
+}
+
+func TestStoreAndJournalShareTheFile(t *testing.T) {
+	g := NewWithT(t)
+	ctx := context.Background()
+	f := openFile(t, filepath.Join(t.TempDir(), "cadastre.db"), FileOptions{})
+	store, err := f.Store()
+	g.Expect(err).NotTo(HaveOccurred())
+	defer store.Close()
+	_, err = store.Txn(ctx, nil, []kvdb.Op{kvdb.Put("a", []byte("1"))})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(f.Journal().Commit(ctx, []kvdb.Op{kvdb.Put("b", nil)})).To(Succeed())
+	kvs, _, err := store.List(ctx, "")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(kvs).To(HaveLen(1))
+}

@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package bolt
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"go.etcd.io/bbolt"
+)
+
+// level notes the newest revision of a file in another place, one that is
+// emptied by a reboot (the run directory). If the file then comes back older
+// within the same boot, somebody has put an old copy there, and what was lent
+// since is not known any more.
+type level struct {
+	f     *os.File
+	boot  string
+	found int // when it was opened
+}
+
+func openLevel(path, boot string) (*level, error) {
+	l := &level{boot: boot}
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var noted string
+	if n, _ := fmt.Sscanf(string(data), "%d %s", &l.found, &noted); n != 2 || noted != boot {
+		l.found = 0 // of another boot: no sandbox has survived either
+	}
+	l.f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	return l, err
+}
+
+// note is called after each commit. It is not durable and need not be: a note
+// that is lost only makes Older less strict.
+func (l *level) note(revision int) {
+	if l == nil {
+		return
+	}
+	_, _ = l.f.WriteAt(fmt.Appendf(nil, "%020d %s\n", revision, l.boot), 0)
+}
+
+func (l *level) close() error { return l.f.Close() }
+
+// Older is true where the file is older than it was when a process of this
+// boot last had it: an old copy was put in its place.
+func (f *File) Older() (older bool, have, want int, err error) {
+	if f.level == nil {
+		return false, 0, 0, nil
+	}
+	err = f.db.View(func(tx *bbolt.Tx) error { have = tx.ID(); return nil })
+	return have < f.level.found, have, f.level.found, err
+}
+
+// AcceptOlder makes the file as it is the newest there is.
+func (f *File) AcceptOlder() error {
+	if f.level == nil {
+		return nil
+	}
+	if err := f.level.f.Truncate(0); err != nil {
+		return fmt.Errorf("accept the older database: %w", err)
+	}
+	f.level.found = 0
+	return nil
+}

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"strings"
+)
+
+// Invocation is the environment that a runtime starts the executable with.
+type Invocation struct {
+	Command     string // ADD, DEL, CHECK, GC, STATUS, VERSION
+	ContainerID string
+	Netns       string
+	IfName      string
+	Args        string // "K=V;K=V"
+	Path        string
+}
+
+// FromEnv reads an Invocation and checks that what its command needs is there.
+func FromEnv(getenv func(string) string) (Invocation, *Error) {
+	inv := Invocation{
+		Command: getenv("CNI_COMMAND"), ContainerID: getenv("CNI_CONTAINERID"), Netns: getenv("CNI_NETNS"),
+		IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS"), Path: getenv("CNI_PATH"),
+	}
+	attachment, netns := false, false
+	switch inv.Command {
+	case "ADD", "CHECK":
+		attachment, netns = true, true
+	case "DEL":
+		attachment = true
+	case "GC", "STATUS":
+	case "VERSION":
+		return inv, nil
+	case "":
+		return inv, Errorf(CodeEnvironment, "required env variables [CNI_COMMAND] missing")
+	default:
+		return inv, Errorf(CodeEnvironment, "unknown CNI_COMMAND: %s (ADD, DEL, CHECK, GC, STATUS and VERSION are known)", inv.Command)
+	}
+	var missing []string
+	for _, v := range []struct {
+		name, value string
+		need        bool
+	}{
+		{"CNI_CONTAINERID", inv.ContainerID, attachment},
+		{"CNI_NETNS", inv.Netns, netns},
+		{"CNI_IFNAME", inv.IfName, attachment},
+		{"CNI_PATH", inv.Path, true},
+	} {
+		if v.need && v.value == "" {
+			missing = append(missing, v.name)
+		}
+	}
+	if len(missing) > 0 {
+		return inv, Errorf(CodeEnvironment, "required env variables [%s] missing", strings.Join(missing, ","))
+	}
+	if !attachment {
+		return inv, nil
+	}
+	if !validName(inv.ContainerID) {
+		return inv, Errorf(CodeEnvironment, "CNI_CONTAINERID %q is invalid: it must begin with a letter or a digit, and letters, digits, '_', '.' and '-' may follow", inv.ContainerID)
+	}
+	return inv, checkIfName(inv.IfName)
+}
+
+// validName is the specification's rule for container IDs and network names.
+func validName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || c != '_' && c != '.' && c != '-') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func checkIfName(s string) *Error {
+	switch {
+	case len(s) > 15:
+		return Errorf(CodeEnvironment, "CNI_IFNAME %q is invalid: at most 15 characters are allowed", s)
+	case s == "." || s == "..":
+		return Errorf(CodeEnvironment, "CNI_IFNAME %q is invalid: it is no name", s)
+	case strings.ContainsAny(s, "/: \t\n\v\f\r\u0085\u00a0"):
+		return Errorf(CodeEnvironment, "CNI_IFNAME %q is invalid: '/', ':' and white space are not allowed", s)
+	}
+	return nil
+}
+
+// Pod is who an attachment is for, as Kubernetes' runtimes say in CNI_ARGS.
+type Pod struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	UID       string `json:"uid,omitempty"`
+}
+
+// ParseArgs reads CNI_ARGS. Keys that it does not know are ignored, whether
+// IgnoreUnknown is given or not. ip is the value of the old key IP.
+func ParseArgs(args string) (pod Pod, ip string, err *Error) {
+	for kv := range strings.SplitSeq(args, ";") {
+		if kv == "" {
+			continue
+		}
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok {
+			return pod, "", Errorf(CodeEnvironment, "CNI_ARGS: %q is no KEY=VALUE pair", kv)
+		}
+		switch k {
+		case "K8S_POD_NAMESPACE":
+			pod.Namespace = v
+		case "K8S_POD_NAME":
+			pod.Name = v
+		case "K8S_POD_UID":
+			pod.UID = v
+		case "IP":
+			ip = v
+		}
+	}
+	return pod, ip, nil
+}

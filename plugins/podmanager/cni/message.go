@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+)
+
+// Path is where requests are posted on the agent's socket.
+const Path = "/v1/cni"
+
+// Request is what the executable asks the agent.
+type Request struct {
+	Command     string        `json:"command"`
+	Network     string        `json:"network"`
+	ContainerID string        `json:"containerID,omitempty"`
+	IfName      string        `json:"ifName,omitempty"`
+	Netns       string        `json:"netns,omitempty"`
+	Pod         Pod           `json:"pod"`
+	Pool        string        `json:"pool,omitempty"`
+	Wanted      []string      `json:"wanted,omitempty"`
+	Previous    []string      `json:"previous,omitempty"`
+	Routes      *[]Route      `json:"routes,omitempty"`      // absent: one default route per family
+	Attachments *[]Attachment `json:"attachments,omitempty"` // GC: absent frees nothing
+}
+
+// Reply is what the agent answers.
+type Reply struct {
+	IPs    []IP    `json:"ips,omitempty"`
+	Routes []Route `json:"routes,omitempty"`
+	Freed  int     `json:"freed,omitempty"` // by GC
+}
+
+// IP is one address of a result.
+type IP struct {
+	Version string `json:"version,omitempty"` // before 1.0.0: "4" or "6"
+	Address string `json:"address"`           // with its prefix length
+	Gateway string `json:"gateway,omitempty"`
+}
+
+// Result is what the runtime gets for ADD.
+type Result struct {
+	CNIVersion string   `json:"cniVersion"`
+	IPs        []IP     `json:"ips"`
+	Routes     []Route  `json:"routes,omitempty"`
+	DNS        struct{} `json:"dns"`
+}
+
+// NewRequest is the request for an invocation.
+func NewRequest(inv Invocation, c *Config) (Request, *Error) {
+	pod, ip, err := ParseArgs(inv.Args)
+	if err != nil {
+		return Request{}, err
+	}
+	r := Request{
+		Command: inv.Command, Network: c.Name, ContainerID: inv.ContainerID, IfName: inv.IfName, Netns: inv.Netns,
+		Pod: pod, Pool: c.Pool, Wanted: c.Wanted, Previous: c.Previous,
+	}
+	if len(r.Wanted) == 0 && ip != "" {
+		r.Wanted = strings.Split(ip, ",")
+	}
+	for i, w := range r.Wanted { // "10.1.5.9" or "10.1.5.9/24"
+		a, _, _ := strings.Cut(w, "/")
+		if _, err := netip.ParseAddr(a); err != nil {
+			return Request{}, Errorf(CodeInvalidConfig, "requested address %q is no IP address", w)
+		}
+		r.Wanted[i] = a
+	}
+	if c.HasRoutes {
+		r.Routes = &c.Routes
+	}
+	if c.HasList {
+		r.Attachments = &c.Attachments
+	}
+	return r, nil
+}
+
+// Print writes a reply to ADD in a version of the specification.
+func (r Reply) Print(version string) ([]byte, error) {
+	res := Result{CNIVersion: version, IPs: r.IPs, Routes: r.Routes}
+	if strings.HasPrefix(version, "0.") {
+		res.IPs = append([]IP(nil), r.IPs...)
+		for i := range res.IPs {
+			res.IPs[i].Version = "4"
+			if strings.Contains(res.IPs[i].Address, ":") {
+				res.IPs[i].Version = "6"
+			}
+		}
+	}
+	return json.MarshalIndent(res, "", "    ")
+}
+
+// PrintVersions is the answer to VERSION.
+func PrintVersions() ([]byte, error) {
+	return json.MarshalIndent(struct {
+		CNIVersion        string   `json:"cniVersion"`
+		SupportedVersions []string `json:"supportedVersions"`
+	}{"1.1.0", Versions()}, "", "    ")
+}

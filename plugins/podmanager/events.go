@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podmanager
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// AddPod asks for the addresses of one attachment. Handlers fill in what they
+// decide: ipam the Addresses, ipnet Gateways and Routes. It is reverted when
+// one of them fails.
+type AddPod struct {
+	Pod     kv.PodID
+	UID     string
+	Key     ledger.Key
+	Netns   string
+	Pool    string
+	Wanted  []netip.Addr // exactly these; nil: any
+	Expires time.Time    // when its producer stops waiting
+
+	Addresses []netip.Prefix // each with the length of its block
+	Gateways  []netip.Addr   // one for each address
+	Routes    []Route        // one default route per family
+	Fresh     bool           // the addresses were taken by this event
+
+	ticket uint64
+	state  atomic.Uint32 // waiting, answered or abandoned
+	done   chan error
+	orphan func(*AddPod, error) // called from Done when the caller is gone
+}
+
+// Route is a route of a pod.
+type Route struct {
+	Dst netip.Prefix
+	GW  netip.Addr
+}
+
+const (
+	waiting uint32 = iota
+	answered
+	abandoned
+)
+
+// GetName is "Add Pod".
+func (ev *AddPod) GetName() string { return "Add Pod" }
+
+func (ev *AddPod) String() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%s\n* pod: %s\n* container: %s\n* interface: %s\n* network: %s\n* netns: %s", ev.GetName(), ev.Pod, ev.Key.ContainerID, ev.Key.IfName, ev.Key.Network, ev.Netns)
+	if len(ev.Wanted) > 0 {
+		fmt.Fprintf(&s, "\n* wanted: %v", ev.Wanted)
+	}
+	return s.String()
+}
+
+// Method is Update.
+func (ev *AddPod) Method() controller.EventMethodType { return controller.Update }
+
+// TransactionType is RevertOnFailure.
+func (ev *AddPod) TransactionType() controller.UpdateTransactionType {
+	return controller.RevertOnFailure
+}
+
+// Direction is Forward.
+func (ev *AddPod) Direction() controller.UpdateDirectionType { return controller.Forward }
+
+// IsBlocking is true.
+func (ev *AddPod) IsBlocking() bool { return true }
+
+// Deadline is when the producer stops waiting.
+func (ev *AddPod) Deadline() time.Time { return ev.Expires }
+
+// Done answers the producer, or, where it is gone, sees to it that nothing leaks.
+func (ev *AddPod) Done(err error) {
+	if ev.state.CompareAndSwap(waiting, answered) {
+		ev.done <- err
+		return
+	}
+	ev.orphan(ev, err)
+}
+
+// DeletePod ends one attachment. Deleting what is not there succeeds.
+type DeletePod struct {
+	Key        ledger.Key
+	Generation uint64 // not 0: only the lease of this claim
+	Expires    time.Time
+
+	Freed  []netip.Addr // filled in by ipam
+	wanted func() bool  // whether it is to be done at all; nil: it is
+	asked  bool
+	void   bool
+	done   chan error
+}
+
+// Void is true where, now that the event is processed, nothing is to be done.
+// The first handler's question decides.
+func (ev *DeletePod) Void() bool {
+	if !ev.asked {
+		ev.asked, ev.void = true, ev.wanted != nil && !ev.wanted()
+	}
+	return ev.void
+}
+
+// GetName is "Delete Pod".
+func (ev *DeletePod) GetName() string { return "Delete Pod" }
+
+func (ev *DeletePod) String() string {
+	return fmt.Sprintf("%s\n* container: %s\n* interface: %s\n* network: %s", ev.GetName(), ev.Key.ContainerID, ev.Key.IfName, ev.Key.Network)
+}
+
+// Method is Update.
+func (ev *DeletePod) Method() controller.EventMethodType { return controller.Update }
+
+// TransactionType is BestEffortIgnoreErrors: the runtime repeats what failed.
+func (ev *DeletePod) TransactionType() controller.UpdateTransactionType {
+	return controller.BestEffortIgnoreErrors
+}
+
+// Direction is Reverse.
+func (ev *DeletePod) Direction() controller.UpdateDirectionType { return controller.Reverse }
+
+// IsBlocking is true.
+func (ev *DeletePod) IsBlocking() bool { return true }
+
+// Deadline is when the producer stops waiting.
+func (ev *DeletePod) Deadline() time.Time { return ev.Expires }
+
+// Done answers the producer.
+func (ev *DeletePod) Done(err error) { ev.done <- err }

@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podmanager turns the requests of container runtimes into AddPod and
+// DeletePod events, and knows the sandboxes of this node.
+//
+// Serve answers CNI requests from any goroutine; it waits for the event's Done.
+// Update and Resync are called from the loop. The sandboxes are derived: after
+// a restart they are those that the ledger has leases for.
+//
+// Three promises are kept here: a DEL cancels every ADD of the same attachment
+// that was accepted before it; the lease of an ADD whose caller is gone before
+// the answer is released again; a DEL that found no agent is applied before
+// anything is served (Recover), and before the next ADD of its attachment.
+//
+// Example:
+//
+//	reply, err := p.Serve(ctx, cni.Request{Command: "ADD", Network: "pods", ContainerID: "4f1c", IfName: "eth0"})
+//	reply.IPs[0].Address    // 10.1.5.2/24
+package podmanager
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// API is what other plugins may ask.
+type API interface {
+	// NewestSandbox is the key of the newest sandbox of a pod.
+	NewestSandbox(pod kv.PodID) (key ledger.Key, found bool)
+}
+
+// Book is what the plugin reads of the ledger.
+type Book interface {
+	ByKey(ledger.Key) []ledger.Lease
+	Leases() []ledger.Lease
+	Stats() []ledger.BlockStat
+	Suspended() string
+}
+
+// Deps is what the plugin is given.
+type Deps struct {
+	controller.PluginDeps
+	EventLoop controller.EventLoop
+	Ledger    Book
+	IntentDir string           // where DELs wait that found no agent
+	Timeout   time.Duration    // of one request; 0: a minute
+	Now       func() time.Time // nil: time.Now
+	Ready     func() error     // why ADD cannot be served; nil: it can
+	Observe   func(Served)     // called for each request; may be nil
+}
+
+// Served is one request and its outcome, for metrics.
+type Served struct {
+	Command string
+	Code    uint // 0: success
+	Took    time.Duration
+}
+
+// PodManager is the plugin.
+type PodManager struct {
+	Deps
+	seq       *sequencer
+	sandboxes sandboxes
+	orphans   orphans
+}
+
+var (
+	_ API                     = (*PodManager)(nil)
+	_ controller.EventHandler = (*PodManager)(nil)
+)
+
+// NewPlugin makes the plugin.
+func NewPlugin(deps Deps) *PodManager {
+	deps.Name = "podmanager"
+	if deps.Timeout == 0 {
+		deps.Timeout = time.Minute
+	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	return &PodManager{Deps: deps, seq: newSequencer(), orphans: orphans{signal: make(chan struct{}, 1)}}
+}
+
+// Init does nothing.
+func (p *PodManager) Init() error { return nil }
+
+// AfterInit does nothing.
+func (p *PodManager) AfterInit() error { return nil }
+
+// Close does nothing.
+func (p *PodManager) Close() error { return nil }
+
+// NewestSandbox is the key of the newest sandbox of a pod.
+func (p *PodManager) NewestSandbox(pod kv.PodID) (ledger.Key, bool) { return p.sandboxes.newest(pod) }
+
+// HandlesEvent selects resyncs, AddPod and DeletePod.
+func (p *PodManager) HandlesEvent(event controller.Event) bool {
+	switch event.(type) {
+	case *AddPod, *DeletePod:
+		return true
+	}
+	return event.Method() != controller.Update
+}
+
+// Resync derives the sandboxes from the leases.
+func (p *PodManager) Resync(controller.Event, controller.KubeStateData, int, controller.ResyncOperations) error {
+	leases := slices.DeleteFunc(p.Ledger.Leases(), func(l ledger.Lease) bool {
+		return l.Purpose != ledger.ForPod || l.State != ledger.Held || l.Pod.Name == ""
+	})
+	slices.SortFunc(leases, func(x, y ledger.Lease) int { return x.Since.Compare(y.Since) })
+	p.sandboxes.reset()
+	for _, l := range leases {
+		p.sandboxes.add(kv.PodID{Namespace: l.Pod.Namespace, Name: l.Pod.Name}, l.Key)
+	}
+	return nil
+}
+
+// Update notes the sandbox of an AddPod, and forgets that of a DeletePod.
+func (p *PodManager) Update(event controller.Event, _ controller.UpdateOperations) (string, error) {
+	switch ev := event.(type) {
+	case *AddPod:
+		if p.seq.cancelled(ev.Key, ev.ticket) {
+			return "", fmt.Errorf("%s: %w", ev.Key, errCancelled)
+		}
+		if ev.Pod.Name != "" {
+			p.sandboxes.add(ev.Pod, ev.Key)
+		}
+	case *DeletePod:
+		if !ev.Void() && (ev.Generation == 0 || len(ev.Freed) > 0) {
+			p.sandboxes.remove(ev.Key)
+		}
+	}
+	return "", nil
+}
+
+// Revert forgets the sandbox of an AddPod that failed, unless it was there before.
+func (p *PodManager) Revert(event controller.Event) error {
+	if ev, ok := event.(*AddPod); ok && len(p.Ledger.ByKey(ev.Key)) == 0 {
+		p.sandboxes.remove(ev.Key)
+	}
+	return nil
+}
+
+// sandboxes are the attachments of each pod, the newest last. The loop changes
+// them; anybody may read.
+type sandboxes struct {
+	mu    sync.RWMutex
+	byPod map[kv.PodID][]ledger.Key
+	pod   map[ledger.Key]kv.PodID
+}
+
+func (s *sandboxes) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byPod, s.pod = map[kv.PodID][]ledger.Key{}, map[ledger.Key]kv.PodID{}
+}
+
+func (s *sandboxes) add(pod kv.PodID, key ledger.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.pod[key]; known {
+		return
+	}
+	s.byPod[pod], s.pod[key] = append(s.byPod[pod], key), pod
+}
+
+func (s *sandboxes) remove(key ledger.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pod, known := s.pod[key]
+	if !known {
+		return
+	}
+	delete(s.pod, key)
+	s.byPod[pod] = slices.DeleteFunc(s.byPod[pod], func(k ledger.Key) bool { return k == key })
+	if len(s.byPod[pod]) == 0 {
+		delete(s.byPod, pod)
+	}
+}
+
+func (s *sandboxes) newest(pod kv.PodID) (ledger.Key, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	keys := s.byPod[pod]
+	if len(keys) == 0 {
+		return ledger.Key{}, false
+	}
+	return keys[len(keys)-1], true
+}
+
+func addrs(leases []ledger.Lease) []netip.Addr {
+	var as []netip.Addr
+	for _, l := range leases {
+		as = append(as, l.Addr)
+	}
+	return as
+}

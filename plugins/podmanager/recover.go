@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podmanager
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+)
+
+// Recover applies the DELs that found no agent. It is called after the loop
+// has begun and before anything is served.
+func (p *PodManager) Recover(ctx context.Context) error {
+	intents, err := cni.ReadIntents(p.IntentDir)
+	if err != nil {
+		p.Log.Warn("some DELs that wait cannot be read", "error", err)
+	}
+	for _, in := range intents {
+		if err := p.applyIntent(ctx, in); err != nil {
+			return fmt.Errorf("apply the DELs that waited: %w", err)
+		}
+	}
+	if len(intents) > 0 {
+		p.Log.Info("DELs that waited for the agent are applied", "count", len(intents))
+	}
+	return nil
+}
+
+// applyIntent applies an intent if it waits, and forgets it.
+func (p *PodManager) applyIntent(ctx context.Context, in cni.Intent) error {
+	if !in.Waiting(p.IntentDir) {
+		return nil
+	}
+	key := ledger.Key{Network: in.Network, ContainerID: in.ContainerID, IfName: in.IfName}
+	p.seq.acceptDel(key)
+	if err := p.push(ctx, &DeletePod{Key: key}); err != nil {
+		return err
+	}
+	return in.Remove(p.IntentDir)
+}
+
+// orphans are the leases of ADDs whose callers are gone.
+type orphans struct {
+	mu     sync.Mutex
+	events []*AddPod
+	signal chan struct{}
+}
+
+// abandoned is called, from the loop or a request, when an ADD is done whose
+// caller is gone.
+func (p *PodManager) abandoned(ev *AddPod, err error) {
+	if !p.seq.addDone(ev.Key, ev.ticket, err == nil && ev.Fresh, false) {
+		return
+	}
+	p.orphans.mu.Lock()
+	p.orphans.events = append(p.orphans.events, ev)
+	p.orphans.mu.Unlock()
+	select {
+	case p.orphans.signal <- struct{}{}:
+	default:
+	}
+}
+
+// Run releases what abandoned ADDs have taken, until ctx ends. What it could
+// not do by then is done by the runtime's next DEL or GC.
+func (p *PodManager) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.orphans.signal:
+		}
+		p.orphans.mu.Lock()
+		events := p.orphans.events
+		p.orphans.events = nil
+		p.orphans.mu.Unlock()
+		for _, ev := range events {
+			p.Log.Info("the caller of an ADD is gone, its addresses are released", "key", ev.Key.String(), "addresses", ev.Addresses)
+			if err := p.releaseOrphan(ctx, ev); err != nil && ctx.Err() == nil {
+				p.Log.Warn("the addresses of an abandoned ADD could not be released; the runtime's next DEL or GC will", "key", ev.Key.String(), "error", err)
+			}
+		}
+	}
+}
+
+// releaseOrphan releases the lease that ev's key has, unless a newer ADD wants
+// it when the loop comes to it.
+func (p *PodManager) releaseOrphan(ctx context.Context, ev *AddPod) error {
+	defer p.seq.releaseDone(ev.Key, ev.ticket)
+	return p.push(ctx, &DeletePod{Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key, ev.ticket) }})
+}

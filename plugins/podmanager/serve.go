@@ -1,0 +1,274 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podmanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+)
+
+var errCancelled = errors.New("cancelled by a DEL of the same attachment")
+
+// ErrClosing is the cause of an answer that the agent did not give because it
+// is stopping: for the caller it is as if the agent were away.
+var ErrClosing = errors.New("the agent is stopping")
+
+// Serve answers one CNI request. An error that wraps ErrClosing is to be told
+// to the caller as the agent being away; all others are *cni.Error.
+func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
+	began := p.Now()
+	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
+	defer cancel()
+	reply, err := p.serve(ctx, req)
+	if errors.Is(err, controller.ErrClosedController) || errors.Is(err, controller.ErrEventLoopIsAborting) {
+		return cni.Reply{}, fmt.Errorf("%s: %w", req.Command, ErrClosing)
+	}
+	served := Served{Command: req.Command, Took: p.Now().Sub(began)}
+	if err == nil {
+		if p.Observe != nil {
+			p.Observe(served)
+		}
+		return reply, nil
+	}
+	cerr := toCNI(req, err)
+	served.Code = cerr.Code
+	if p.Observe != nil {
+		p.Observe(served)
+	}
+	return cni.Reply{}, cerr
+}
+
+func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
+	key := ledger.Key{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}
+	if req.Network == "" || req.Command != "GC" && req.Command != "STATUS" && (key.ContainerID == "" || key.IfName == "") {
+		return cni.Reply{}, cni.Errorf(cni.CodeInvalidConfig, "%s: network, containerID and ifName must not be empty", req.Command)
+	}
+	switch req.Command {
+	case "ADD":
+		return p.add(ctx, key, req)
+	case "DEL":
+		return cni.Reply{}, p.del(ctx, key)
+	case "CHECK":
+		return cni.Reply{}, p.check(key, req)
+	case "GC":
+		return p.gc(ctx, req)
+	case "STATUS":
+		return cni.Reply{}, p.status(req.Pool)
+	}
+	return cni.Reply{}, cni.Errorf(cni.CodeInvalidConfig, "command %q is none of ADD, DEL, CHECK, GC, STATUS", req.Command)
+}
+
+func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (cni.Reply, error) {
+	if err := p.applyIntent(ctx, cni.Intent{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName}); err != nil {
+		return cni.Reply{}, err
+	}
+	wanted, err := parseWanted(req.Wanted)
+	if err != nil {
+		return cni.Reply{}, err
+	}
+	expires, _ := ctx.Deadline()
+	ev := &AddPod{
+		Pod: kv.PodID{Namespace: req.Pod.Namespace, Name: req.Pod.Name}, UID: req.Pod.UID, Key: key, Netns: req.Netns,
+		Pool: req.Pool, Wanted: wanted, Expires: expires, done: make(chan error, 1), orphan: p.abandoned,
+	}
+	if ev.Pool == "" {
+		ev.Pool = cni.DefaultPool
+	}
+	ev.ticket = p.seq.acceptAdd(key)
+	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {
+		p.seq.addDone(key, ev.ticket, false, false)
+		return cni.Reply{}, err
+	}
+	select {
+	case err = <-ev.done:
+	case <-ctx.Done():
+		if ev.state.CompareAndSwap(waiting, abandoned) {
+			return cni.Reply{}, fmt.Errorf("ADD %s: %w", key, context.Cause(ctx))
+		}
+		err = <-ev.done
+	}
+	if err == nil && ctx.Err() != nil { // nobody listens any more
+		p.abandoned(ev, nil)
+		return cni.Reply{}, fmt.Errorf("ADD %s: %w", key, context.Cause(ctx))
+	}
+	p.seq.addDone(key, ev.ticket, err == nil && ev.Fresh, err == nil)
+	if err != nil {
+		return cni.Reply{}, err
+	}
+	return replyTo(ev, req.Routes), nil
+}
+
+func parseWanted(texts []string) ([]netip.Addr, error) {
+	var wanted []netip.Addr
+	for _, s := range texts {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.Zone() != "" {
+			return nil, cni.Errorf(cni.CodeInvalidConfig, "requested address %q is no IP address", s)
+		}
+		if a = a.Unmap(); !slices.Contains(wanted, a) {
+			wanted = append(wanted, a)
+		}
+	}
+	return wanted, nil
+}
+
+func replyTo(ev *AddPod, routes *[]cni.Route) cni.Reply {
+	var r cni.Reply
+	for i, a := range ev.Addresses {
+		ip := cni.IP{Address: a.String()}
+		if i < len(ev.Gateways) && ev.Gateways[i].IsValid() {
+			ip.Gateway = ev.Gateways[i].String()
+		}
+		r.IPs = append(r.IPs, ip)
+	}
+	if routes != nil {
+		r.Routes = *routes
+		return r
+	}
+	for _, x := range ev.Routes {
+		r.Routes = append(r.Routes, cni.Route{Dst: x.Dst.String(), GW: x.GW.String()})
+	}
+	return r
+}
+
+func (p *PodManager) del(ctx context.Context, key ledger.Key) error {
+	p.seq.acceptDel(key)
+	if err := p.push(ctx, &DeletePod{Key: key}); err != nil {
+		return err
+	}
+	// An intent of an earlier DEL has nothing left to do.
+	return cni.Intent{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName}.Remove(p.IntentDir)
+}
+
+// push pushes a DeletePod and waits for it.
+func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
+	ev.Expires, _ = ctx.Deadline()
+	if ev.Expires.IsZero() {
+		ev.Expires = p.Now().Add(p.Timeout)
+	}
+	ev.done = make(chan error, 1)
+	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {
+		return err
+	}
+	select {
+	case err := <-ev.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("DEL %s: %w", ev.Key, context.Cause(ctx))
+	}
+}
+
+func (p *PodManager) check(key ledger.Key, req cni.Request) error {
+	have := addrs(p.Ledger.ByKey(key))
+	if len(have) == 0 {
+		return cni.Errorf(cni.CodeUnknown, "CHECK: %s holds no address", key)
+	}
+	for _, s := range req.Previous {
+		want, err := netip.ParsePrefix(s)
+		if err != nil {
+			return cni.Errorf(cni.CodeDecode, "CHECK: prevResult: address %q is no address with its prefix length", s)
+		}
+		if !slices.Contains(have, want.Addr()) {
+			return cni.Errorf(cni.CodeDiffers, "CHECK: prevResult has %s, but %s holds %v", want.Addr(), key, have)
+		}
+	}
+	if len(req.Previous) > 0 && len(have) > len(req.Previous) {
+		return cni.Errorf(cni.CodeDiffers, "CHECK: %s holds %v, but prevResult has only %v", key, have, req.Previous)
+	}
+	return nil
+}
+
+// gc frees the leases of a network whose attachments are not listed. An
+// attachment whose ADD is under way is left alone, and so is one that was
+// added anew meanwhile.
+func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error) {
+	if req.Attachments == nil {
+		return cni.Reply{}, nil
+	}
+	valid := map[cni.Attachment]bool{}
+	for _, a := range *req.Attachments {
+		valid[a] = true
+	}
+	var reply cni.Reply
+	var errs []error
+	done := map[ledger.Key]bool{}
+	for _, l := range p.Ledger.Leases() {
+		k := l.Key
+		if k.Network != req.Network || l.Purpose != ledger.ForPod || l.State != ledger.Held || k.OfAPI() {
+			continue
+		}
+		if done[k] || valid[cni.Attachment{ContainerID: k.ContainerID, IfName: k.IfName}] || p.seq.underWay(k) {
+			continue
+		}
+		done[k] = true
+		if err := p.push(ctx, &DeletePod{Key: k, Generation: l.Generation}); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", k, err))
+			continue
+		}
+		reply.Freed++
+	}
+	if err := errors.Join(errs...); err != nil {
+		return reply, fmt.Errorf("GC of network %s: %w", req.Network, err)
+	}
+	return reply, nil
+}
+
+// status says why ADD cannot be served, without writing anything.
+func (p *PodManager) status(pool string) error {
+	if pool == "" {
+		pool = cni.DefaultPool
+	}
+	unavailable := func(format string, args ...any) error {
+		return cni.Errorf(cni.CodeNotAvailable, "ADD cannot be served: "+format, args...)
+	}
+	if p.Ready != nil {
+		if err := p.Ready(); err != nil {
+			return unavailable("%v", err)
+		}
+	}
+	if why := p.Ledger.Suspended(); why != "" {
+		return unavailable("%s", why)
+	}
+	left := map[ledger.Family]uint64{}
+	for _, s := range p.Ledger.Stats() {
+		if s.Pool == pool && s.State == ledger.Active {
+			left[s.Family] += s.Free + uint64(s.Cooling)
+		}
+	}
+	if len(left) == 0 {
+		return unavailable("pool %q has no address block", pool)
+	}
+	for f, n := range left {
+		if n == 0 {
+			return unavailable("no address of family %s is free in pool %q", f, pool)
+		}
+	}
+	return nil
+}
+
+// toCNI gives an error its code.
+func toCNI(req cni.Request, err error) *cni.Error {
+	var cerr *cni.Error
+	if errors.As(err, &cerr) {
+		return cerr
+	}
+	code := uint(cni.CodeTryAgain)
+	switch {
+	case errors.Is(err, ledger.ErrTaken), errors.Is(err, ledger.ErrOutside), errors.Is(err, ledger.ErrKeyHeld):
+		code = cni.CodeRefused
+	case errors.Is(err, ledger.ErrNoPool):
+		code = cni.CodeInvalidConfig
+	}
+	msg, _, _ := strings.Cut(err.Error(), "\n")
+	return &cni.Error{Code: code, Msg: msg}
+}
