@@ -49,6 +49,7 @@ func (st *Stage) Claim(req Request) (leases []Lease, fresh bool, err error) {
 		return l.repeat(req, have)
 	}
 	began := len(st.changes)
+	l.gen++
 	leases, err = st.claim(req)
 	if err != nil {
 		st.undoTo(began)
@@ -200,7 +201,6 @@ func (st *Stage) claimAddr(p *pool, a netip.Addr, req Request) (*lease, error) {
 // reason makes it quarantined.
 func (st *Stage) put(b *block, a netip.Addr, replaced *lease, req Request, reason string) *lease {
 	l := st.l
-	l.gen++
 	x := &lease{
 		addr: a, block: b, key: req.Key, pod: req.Pod, purpose: req.Purpose, gen: l.gen,
 		since: l.opt.Now().UnixNano(), staged: true, owner: st, reason: reason,
@@ -248,6 +248,7 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 	default:
 		b.space.TakeAddr(a)
 	}
+	l.gen++
 	st.put(b, a, old, Request{Pod: pod}, reason)
 	return true, nil
 }

@@ -17,9 +17,10 @@ import (
 // timer and without a goroutine: the first of a group that finds no commit
 // under way leads it; whoever comes while it writes makes the next group.
 type committer struct {
-	mu   sync.Mutex
-	busy bool
-	next *group
+	mu      sync.Mutex
+	busy    bool
+	next    *group
+	writing sync.Mutex // held by the leader while it writes
 }
 
 // group is the stages of one commit.
@@ -55,7 +56,9 @@ func (c *committer) commit(st *Stage, write func([]*Stage) error) error {
 	c.next = newGroup()
 	c.mu.Unlock()
 
+	c.writing.Lock()
 	g.err = write(g.stages)
+	c.writing.Unlock()
 
 	c.mu.Lock()
 	if len(c.next.stages) > 0 {
@@ -66,6 +69,13 @@ func (c *committer) commit(st *Stage, write func([]*Stage) error) error {
 	c.mu.Unlock()
 	close(g.done)
 	return g.err
+}
+
+// pause runs f while nobody commits.
+func (c *committer) pause(f func()) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	f()
 }
 
 // commitGroup writes the records of the stages and of what is dirty in one

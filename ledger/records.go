@@ -265,3 +265,14 @@ const APINetwork = "contiv"
 
 // OfAPI is true for a key of the Go API, which is no sandbox.
 func (k Key) OfAPI() bool { return k.Network == APINetwork && strings.HasPrefix(k.ContainerID, "pod:") }
+
+// sameLease compares two lease records. When cooling began may differ: a
+// restart in another boot begins it again without a write.
+func sameLease(x, y []byte) bool {
+	var a, b kv.Lease
+	if proto.Unmarshal(x, &a) != nil || proto.Unmarshal(y, &b) != nil {
+		return false
+	}
+	a.CoolingSinceUptime, a.BootId, a.Since = b.CoolingSinceUptime, b.BootId, b.Since
+	return proto.Equal(&a, &b)
+}

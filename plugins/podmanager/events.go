@@ -27,10 +27,11 @@ type AddPod struct {
 	Wanted  []netip.Addr // exactly these; nil: any
 	Expires time.Time    // when its producer stops waiting
 
-	Addresses []netip.Prefix // each with the length of its block
-	Gateways  []netip.Addr   // one for each address
-	Routes    []Route        // one default route per family
-	Fresh     bool           // the addresses were taken by this event
+	Addresses  []netip.Prefix // each with the length of its block
+	Gateways   []netip.Addr   // one for each address
+	Routes     []Route        // one default route per family
+	Fresh      bool           // the addresses were taken by this event
+	Generation uint64         // of that claim
 
 	ticket uint64
 	state  atomic.Uint32 // waiting, answered or abandoned

@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/ledger/addrspace"
+)
+
+// Check compares the ledger with itself and with its journal, and says in
+// plain sentences what does not fit. No commit is made meanwhile.
+func (l *Ledger) Check(ctx context.Context) (findings []string, err error) {
+	l.group.pause(func() {
+		l.mu.Lock()
+		findings = l.checkMemory()
+		want, werr := l.wanted()
+		l.mu.Unlock()
+		if werr != nil || l.journal == nil {
+			err = werr
+			return
+		}
+		var more []string
+		more, err = l.checkJournal(ctx, want)
+		findings = append(findings, more...)
+	})
+	if err != nil {
+		return findings, fmt.Errorf("check the ledger: %w", err)
+	}
+	return findings, nil
+}
+
+// checkMemory looks at every lease from every side that it can be found from.
+func (l *Ledger) checkMemory() (findings []string) {
+	say := func(format string, args ...any) { findings = append(findings, fmt.Sprintf(format, args...)) }
+	for _, name := range slices.Sorted(maps.Keys(l.pools)) {
+		p := l.pools[name]
+		for i := range p.fam {
+			s := &p.fam[i]
+			cooling := 0
+			for _, a := range slices.SortedFunc(maps.Keys(s.leases), netip.Addr.Compare) {
+				x := s.leases[a]
+				l.checkLease(p, s, x, say)
+				if x.state == Cooling {
+					cooling++
+				}
+			}
+			if cooling != s.cooling.n {
+				say("pool %q: %d addresses are cooling, %d are queued for it", name, cooling, s.cooling.n)
+			}
+			if len(s.blocks) == 1 {
+				b := s.blocks[0]
+				if got, want := b.space.Free(), addrspace.Size(b.prefix)-b.outside(s); got != want && addrspace.Size(b.prefix) != ^uint64(0) {
+					say("block %s of pool %q: %d addresses are free, %d should be", b.prefix, name, got, want)
+				}
+			}
+		}
+	}
+	return findings
+}
+
+// outside is how many addresses of b are not free: reserved or leased.
+func (b *block) outside(s *side) uint64 {
+	n := b.reserved
+	for a := range s.leases {
+		if b.prefix.Contains(a) && !b.pool.isReserved(b, a) {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *Ledger) checkLease(p *pool, s *side, x *lease, say func(string, ...any)) {
+	if !slices.Contains(s.blocks, x.block) || !x.block.prefix.Contains(x.addr) {
+		say("%s of pool %q is in no block", x.addr, p.Name)
+		return
+	}
+	if x.block.space.IsFree(netip.PrefixFrom(x.addr, x.addr.BitLen())) {
+		say("%s of pool %q is leased and free at once", x.addr, p.Name)
+	}
+	if x.state == Cooling || x.key == (Key{}) {
+		return
+	}
+	found := false
+	l.held(x.key, func(y *lease) bool { found = y == x; return !found })
+	if !found {
+		say("%s of pool %q cannot be found by its key %s", x.addr, p.Name, x.key)
+	}
+}
+
+// wanted is what the journal should have, but for what is dirty or under way.
+func (l *Ledger) wanted() (map[string][]byte, error) {
+	want := map[string][]byte{}
+	add := func(op kvdb.Op, err error) error {
+		if _, dirty := l.dirty[op.Key]; !dirty {
+			want[op.Key] = op.Value
+		}
+		return err
+	}
+	for _, p := range l.pools {
+		for i := range p.fam {
+			for _, b := range p.fam[i].blocks {
+				if err := add(blockOp(b)); err != nil {
+					return nil, err
+				}
+			}
+			for _, x := range p.fam[i].leases {
+				if x.staged {
+					continue
+				}
+				if err := add(l.leaseOp(x)); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return want, nil
+}
+
+func (l *Ledger) checkJournal(ctx context.Context, want map[string][]byte) (findings []string, err error) {
+	l.mu.Lock()
+	dirty := maps.Clone(l.dirty)
+	l.mu.Unlock()
+	err = l.journal.Load(ctx, func(r kvdb.KeyValue) error {
+		v, ok := want[r.Key]
+		_, unsure := dirty[r.Key]
+		switch {
+		case unsure || r.Key == metaKey:
+		case !ok:
+			findings = append(findings, fmt.Sprintf("the journal has record %q, the ledger does not know it", r.Key))
+		case !bytes.Equal(v, r.Value) && r.Key[:1] != leasePrefix:
+			findings = append(findings, fmt.Sprintf("record %q of the journal differs from the ledger", r.Key))
+		case r.Key[:1] == leasePrefix && !sameLease(v, r.Value):
+			findings = append(findings, fmt.Sprintf("lease record %q of the journal differs from the ledger", r.Key))
+		}
+		delete(want, r.Key)
+		return nil
+	})
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		findings = append(findings, fmt.Sprintf("record %q is missing in the journal", key))
+	}
+	return findings, err
+}

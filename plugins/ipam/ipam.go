@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+)
+
+// Pools that the plugin keeps in the ledger.
+const (
+	PodPool  = "default" // addresses of pods, the gateway and the NAT loopback
+	HostPool = "vpphost" // both ends of the VPP-to-host link
+)
+
+// Deps lists dependencies of the IPAM plugin.
+type Deps struct {
+	controller.PluginDeps
+	NodeSync     nodesync.API
+	ContivConf   contivconf.API
+	ServiceLabel controller.AgentLabel
+	EventLoop    controller.EventLoop
+	PodManager   Sandboxes // nil: no sandbox is ever known
+	Ledger       *ledger.Ledger
+	Stage        *ledger.Stage // what the loop commits
+}
+
+// Sandboxes is what the plugin asks of podmanager.
+type Sandboxes interface {
+	NewestSandbox(pod kv.PodID) (ledger.Key, bool)
+}
+
+// IPAM plugin implements IP address allocation for this node.
+type IPAM struct {
+	Deps
+	state *atomic.Pointer[state]
+}
+
+var (
+	_ API                     = (*IPAM)(nil)
+	_ FamilyAPI               = (*IPAM)(nil)
+	_ controller.EventHandler = (*IPAM)(nil)
+)
+
+// state is what was derived by the last resync. It is never changed.
+type state struct {
+	nodeID   uint32
+	families []addrplan.Family
+	nodes    []addrplan.Node           // by family; without a pod subnet where there is none
+	external map[uint32][]netip.Prefix // pod subnets of other nodes that have theirs on record
+	pending  string                    // why there is no pod subnet yet
+}
+
+// DefaultPlugin is a default instance of IPAM plugin.
+var DefaultPlugin = *NewPlugin()
+
+// Option is a function that acts on a Plugin to inject Dependencies or configuration.
+type Option func(*IPAM)
+
+// NewPlugin makes an IPAM plugin; options give it its dependencies.
+func NewPlugin(opts ...Option) *IPAM {
+	p := &IPAM{state: &atomic.Pointer[state]{}}
+	p.state.Store(&state{pending: "no resync yet"})
+	p.Name = "ipam"
+	for _, opt := range opts {
+		opt(p)
+	}
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
+	}
+	return p
+}
+
+// UseDeps sets dependencies.
+func UseDeps(set func(*Deps)) Option {
+	return func(p *IPAM) { set(&p.Deps) }
+}
+
+// Init makes the ledger and its stage where none were given, without a journal.
+func (i *IPAM) Init() (err error) {
+	if i.Ledger == nil {
+		if i.Ledger, err = ledger.Open(context.Background(), nil, ledger.Options{Log: i.Log}); err != nil {
+			return err
+		}
+	}
+	if i.Stage == nil {
+		i.Stage = i.Ledger.Begin()
+	}
+	return nil
+}
+
+// AfterInit does nothing.
+func (i *IPAM) AfterInit() error { return nil }
+
+// Close does nothing: leases outlive the process.
+func (i *IPAM) Close() error { return nil }
+
+// Pending says why this node has no pod subnet yet, "" if it has.
+func (i *IPAM) Pending() string { return i.state.Load().pending }

@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/podmanager"
+)
+
+func isPodEvent(event controller.Event) bool {
+	switch event.(type) {
+	case *podmanager.AddPod, *podmanager.DeletePod:
+		return true
+	}
+	return false
+}
+
+func isOutside(err error) bool {
+	return errors.Is(err, ledger.ErrOutside) || errors.Is(err, ledger.ErrNoPool)
+}
+
+// Update handles NodeUpdate in case that external IPAM is in use, AddPod and DeletePod.
+func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (changeDescription string, err error) {
+	switch ev := event.(type) {
+	case *nodesync.NodeUpdate:
+		return i.updateNode(ev, txn)
+	case *podmanager.AddPod:
+		return i.addPod(ev)
+	case *podmanager.DeletePod:
+		return i.deletePod(ev)
+	}
+	return "", nil
+}
+
+// addPod stages the claim of an attachment and fills in its addresses.
+func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
+	if ev.Pool != PodPool {
+		return "", fmt.Errorf("pool %q: %w; %q is for pods", ev.Pool, ledger.ErrNoPool, PodPool)
+	}
+	if why := i.Pending(); why != "" && len(i.Ledger.ByKey(ev.Key)) == 0 {
+		return "", errors.New(why)
+	}
+	leases, fresh, err := i.Stage.Claim(ledger.Request{
+		Pool: ev.Pool, Key: ev.Key, Pod: ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID}, Wanted: ev.Wanted,
+	})
+	if err != nil {
+		return "", err
+	}
+	if ev.Fresh = fresh; fresh {
+		ev.Generation = leases[0].Generation
+	}
+	i.byFamily(leases)
+	ev.Addresses = each(leases, ledger.Lease.Prefix)
+	if !fresh {
+		return "", nil
+	}
+	return "leased " + texts(ev.Addresses), nil
+}
+
+// byFamily puts the first family first.
+func (i *IPAM) byFamily(leases []ledger.Lease) {
+	fs := i.families()
+	if len(fs) > 0 && !fs[0].Pods.Addr().Is4() {
+		slices.SortStableFunc(leases, func(x, y ledger.Lease) int { return y.Addr.BitLen() - x.Addr.BitLen() })
+	}
+}
+
+// deletePod stages the release of an attachment.
+func (i *IPAM) deletePod(ev *podmanager.DeletePod) (string, error) {
+	if ev.Void() {
+		return "", nil
+	}
+	leases, err := i.Stage.Release(ledger.Selector{Key: ev.Key, Generation: ev.Generation})
+	if err != nil || len(leases) == 0 {
+		return "", err
+	}
+	ev.Freed = each(leases, func(l ledger.Lease) netip.Addr { return l.Addr })
+	return fmt.Sprintf("released %v", ev.Freed), nil
+}
+
+// Revert gives back what an AddPod has taken; a repeated one took nothing.
+func (i *IPAM) Revert(event controller.Event) error {
+	ev, ok := event.(*podmanager.AddPod)
+	if !ok || !ev.Fresh {
+		return nil
+	}
+	ev.Fresh = false
+	_, err := i.Stage.Release(ledger.Selector{Key: ev.Key, Generation: ev.Generation})
+	return err
+}
+
+// podKey is the key of a pod's newest sandbox, or that of the Go API.
+func (i *IPAM) podKey(podID kv.PodID) ledger.Key {
+	if i.PodManager != nil {
+		if key, ok := i.PodManager.NewestSandbox(podID); ok {
+			return key
+		}
+	}
+	return ledger.Key{Network: ledger.APINetwork, ContainerID: "pod:" + podID.String(), IfName: "eth0"}
+}
+
+// AllocatePodIPs leases an address of each family for the pod.
+func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) ([]net.IP, error) {
+	req := ledger.Request{Pool: PodPool, Key: i.podKey(podID), Pod: ledger.Pod{Namespace: podID.Namespace, Name: podID.Name}}
+	if i.ContivConf.UseExternalIPAM() && ipamData != "" {
+		a, err := externalAddress(ipamType, ipamData)
+		if err != nil {
+			return nil, fmt.Errorf("allocate an address for pod %s: %w", podID, err)
+		}
+		req.Wanted = []netip.Addr{a}
+	} else if why := i.Pending(); why != "" {
+		return nil, fmt.Errorf("allocate an address for pod %s: %s", podID, why)
+	}
+	leases, _, err := i.Ledger.Claim(context.Background(), req)
+	if err != nil {
+		return nil, fmt.Errorf("allocate an address for pod %s: %w", podID, err)
+	}
+	i.byFamily(leases)
+	return each(leases, func(l ledger.Lease) net.IP { return toIP(l.Addr) }), nil
+}
+
+// AllocatePodIP tries to allocate IP address for the given pod.
+func (i *IPAM) AllocatePodIP(podID kv.PodID, ipamType string, ipamData string) (net.IP, error) {
+	all, err := i.AllocatePodIPs(podID, ipamType, ipamData)
+	return first(all), err
+}
+
+// externalAddress reads what another IPAM plugin answered: one entry of the
+// ips of a CNI result.
+func externalAddress(ipamType, ipamData string) (netip.Addr, error) {
+	var ip struct {
+		Version string `json:"version"`
+		Address string `json:"address"`
+		Gateway string `json:"gateway"`
+	}
+	if err := json.Unmarshal([]byte(ipamData), &ip); err != nil {
+		return netip.Addr{}, fmt.Errorf("error by unmarshalling external IPAM result: %w", err)
+	}
+	p, err := netip.ParsePrefix(ip.Address)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("external IPAM result of %q: address %q is no address with its prefix length", ipamType, ip.Address)
+	}
+	a := p.Addr().Unmap()
+	if ip.Version != "" && (ip.Version == "4") != a.Is4() {
+		return netip.Addr{}, fmt.Errorf("external IPAM result of %q: address %s is not of version %q", ipamType, a, ip.Version)
+	}
+	return a, nil
+}
+
+// GetPodIPs are the addresses of a pod, each with the mask of one host.
+func (i *IPAM) GetPodIPs(podID kv.PodID) []*net.IPNet {
+	leases := i.Ledger.ByKey(i.podKey(podID))
+	i.byFamily(leases)
+	return each(leases, func(l ledger.Lease) *net.IPNet { return toNet(netip.PrefixFrom(l.Addr, l.Addr.BitLen())) })
+}
+
+// GetPodIP returns the allocated pod IP, together with the mask. Returns nil if
+// the pod does not have allocated IP address.
+func (i *IPAM) GetPodIP(podID kv.PodID) *net.IPNet { return first(i.GetPodIPs(podID)) }
+
+// ReleasePodIP releases the pod IP address making it available for new PODs.
+func (i *IPAM) ReleasePodIP(podID kv.PodID) error {
+	leases, err := i.Ledger.Release(context.Background(), ledger.Selector{Key: i.podKey(podID)})
+	if err != nil {
+		return fmt.Errorf("release the address of pod %s: %w", podID, err)
+	}
+	if len(leases) == 0 {
+		i.Log.Warn("a pod without an address was released", "pod", podID.String())
+	}
+	return nil
+}

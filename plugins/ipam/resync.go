@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
+	"github.com/cadastre/cadastre/plugins/kubestate"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+)
+
+// Resync resynchronizes IPAM against the configuration and Kubernetes state
+// data, as a difference: blocks are opened and drained, unknown used addresses
+// are quarantined, no lease is forgotten.
+func (i *IPAM) Resync(_ controller.Event, kubeStateData controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
+	s, err := i.derive(kubeStateData)
+	if err != nil {
+		return controller.NewFatalError(fmt.Errorf("derive the addresses of this node: %w", err))
+	}
+	if err := i.grant(s); err != nil {
+		return err
+	}
+	if err := i.adopt(kubeStateData); err != nil {
+		return err
+	}
+	i.state.Store(s)
+	return nil
+}
+
+// derive is what the configuration, the node ID and, with external IPAM, the
+// Node object say of this node.
+func (i *IPAM) derive(data controller.KubeStateData) (*state, error) {
+	s := &state{nodeID: i.NodeSync.GetNodeID(), families: i.ContivConf.Cluster().Families}
+	var err error
+	if s.nodes, err = i.ContivConf.Cluster().Node(s.nodeID); err != nil {
+		return nil, err
+	}
+	switch i.ContivConf.PodBlocks() {
+	case contivconf.PodBlocksNodeID:
+		return s, nil
+	case contivconf.PodBlocksStatic:
+		return s, s.setPods(i.ContivConf.StaticPodCIDRs())
+	case contivconf.PodBlocksPodCIDR:
+		return s, i.fromNodeObject(s, data)
+	}
+	return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr and static", i.ContivConf.PodBlocks())
+}
+
+// setPods makes subnets this node's pod subnets. A family without one has none.
+func (s *state) setPods(subnets []netip.Prefix) error {
+	for f := range s.nodes {
+		n := &s.nodes[f]
+		n.PodSubnet, n.PodGateway, n.NatLoopback, n.FirstPod, n.LastPod = netip.Prefix{}, netip.Addr{}, netip.Addr{}, netip.Addr{}, netip.Addr{}
+		k := slices.IndexFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is4() == n.HostSubnet.Addr().Is4() })
+		if k < 0 {
+			continue
+		}
+		pods, err := s.families[f].WithPodSubnet(s.nodeID, subnets[k].Masked())
+		if err != nil {
+			return err
+		}
+		n.PodSubnet, n.PodGateway, n.NatLoopback, n.FirstPod, n.LastPod = pods.PodSubnet, pods.PodGateway, pods.NatLoopback, pods.FirstPod, pods.LastPod
+	}
+	return nil
+}
+
+// fromNodeObject takes the pod subnets from Node.spec.podCIDRs.
+func (i *IPAM) fromNodeObject(s *state, data controller.KubeStateData) error {
+	s.external = map[uint32][]netip.Prefix{}
+	for _, n := range i.NodeSync.GetAllNodes() {
+		if n.ID != 0 {
+			s.external[n.ID] = n.PodCIDRs
+		}
+	}
+	own, _ := data[kubestate.Nodes][kv.NodeKey(i.ServiceLabel.GetAgentLabel())].(*kv.Node)
+	var cidrs []netip.Prefix
+	for _, text := range own.GetPodCidrs() {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("Node.spec.podCIDRs %q of %s: %w", text, own.GetName(), err)
+		}
+		cidrs = append(cidrs, p)
+	}
+	if len(cidrs) == 0 && !i.ContivConf.WaitForPodCIDR() {
+		return nil // as derived from the node ID
+	}
+	if len(cidrs) == 0 {
+		s.pending = fmt.Sprintf("waiting for Node.spec.podCIDRs of node %s", i.ServiceLabel.GetAgentLabel())
+	}
+	return s.setPods(cidrs)
+}
+
+// grant hands the blocks to the ledger and takes the infra leases first.
+func (i *IPAM) grant(s *state) error {
+	var pods, hosts []netip.Prefix
+	var infra []infraLease
+	for _, n := range s.nodes {
+		if n.PodSubnet.IsValid() {
+			pods = append(pods, n.PodSubnet)
+			infra = append(infra, infraLease{PodPool, n.PodSubnet, "gateway", n.PodGateway}, infraLease{PodPool, n.PodSubnet, "natloopback", n.NatLoopback})
+		}
+		hosts = append(hosts, n.HostSubnet)
+		infra = append(infra, infraLease{HostPool, n.HostSubnet, "vpp", n.HostVPP}, infraLease{HostPool, n.HostSubnet, "linux", n.HostLinux})
+	}
+	for _, x := range []struct {
+		pool   ledger.Pool
+		blocks []netip.Prefix
+	}{
+		{ledger.Pool{Name: PodPool, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}, pods},
+		{ledger.Pool{Name: HostPool, Order: ledger.Lowest, ReserveEdges: true}, hosts},
+	} {
+		if err := i.Stage.SetPool(x.pool); err != nil {
+			return err
+		}
+		if err := i.Stage.SetBlocks(x.pool.Name, x.blocks); err != nil {
+			return err
+		}
+	}
+	for _, x := range infra {
+		if _, _, err := i.Stage.Claim(x.request()); err != nil {
+			return fmt.Errorf("take the %s of %s: %w", x.name, x.block, err)
+		}
+	}
+	return nil
+}
+
+// infraLease is an address that this node itself uses.
+type infraLease struct {
+	pool  string
+	block netip.Prefix
+	name  string
+	addr  netip.Addr
+}
+
+// request claims it under a key that no network can have: a CNI name has no slash.
+func (x infraLease) request() ledger.Request {
+	return ledger.Request{
+		Pool: x.pool, Purpose: ledger.ForInfra, Wanted: []netip.Addr{x.addr},
+		Key: ledger.Key{Network: "infra/" + x.pool, ContainerID: x.block.String(), IfName: x.name},
+	}
+}
+
+// adopt quarantines the addresses of our blocks that a pod reports and nobody
+// here has leased to it. A pod whose address is on lease is as it should be.
+func (i *IPAM) adopt(data controller.KubeStateData) error {
+	var failed error
+	data.Sorted(kubestate.Pods, func(_ string, m proto.Message) bool {
+		pod, ok := m.(*kv.Pod)
+		if !ok || pod.HostNetwork || pod.Phase == "Succeeded" || pod.Phase == "Failed" {
+			return true
+		}
+		for _, text := range pod.IpAddresses {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				i.Log.Warn("a pod reports an address that is none", "pod", pod.Namespace+"/"+pod.Name, "address", text)
+				continue
+			}
+			if failed = i.adoptOne(a.Unmap(), pod); failed != nil {
+				return false
+			}
+		}
+		return true
+	})
+	return failed
+}
+
+func (i *IPAM) adoptOne(a netip.Addr, pod *kv.Pod) error {
+	id := ledger.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.Uid}
+	fresh, err := i.Stage.Quarantine(PodPool, a, id, "pod "+id.String()+" reports it, nobody has leased it")
+	if isOutside(err) {
+		return nil // of another node
+	}
+	if err != nil {
+		return err
+	}
+	if fresh {
+		i.Log.Warn("address in use without a lease is quarantined", "address", a, "pod", id.String())
+		return nil
+	}
+	if l, ok := i.Ledger.Lookup(PodPool, a); ok && l.Pod.Name != "" && (l.Pod.Name != pod.Name || l.Pod.Namespace != pod.Namespace) {
+		i.Log.Warn("two pods have one address", "address", a, "leased", l.Pod.String(), "reported", id.String())
+	}
+	return nil
+}
+
+// HandlesEvent selects:
+//   - any Resync event
+//   - NodeUpdate if external IPAM is in use: for the current node it may
+//     trigger PodCIDRChange, for others it changes their pod subnets
+//   - AddPod and DeletePod, which is an extension of the published plugin
+func (i *IPAM) HandlesEvent(event controller.Event) bool {
+	if event.Method() != controller.Update {
+		return true
+	}
+	if _, ok := event.(*nodesync.NodeUpdate); ok {
+		return i.ContivConf.UseExternalIPAM()
+	}
+	return isPodEvent(event)
+}
+
+// updateNode follows the nodes with external IPAM.
+func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) (string, error) {
+	s := i.state.Load()
+	if ev.NodeName != i.ServiceLabel.GetAgentLabel() {
+		next := *s
+		next.external = map[uint32][]netip.Prefix{}
+		for _, n := range i.NodeSync.GetAllNodes() {
+			if n.ID != 0 {
+				next.external[n.ID] = n.PodCIDRs
+			}
+		}
+		i.state.Store(&next)
+		return "", nil
+	}
+	var cidrs []netip.Prefix
+	if ev.NewState != nil {
+		cidrs = ev.NewState.PodCIDRs
+	}
+	have := podSubnets(s.nodes)
+	if sameSet(have, cidrs) || len(cidrs) == 0 && !i.ContivConf.WaitForPodCIDR() {
+		return "", nil
+	}
+	change := &PodCIDRChange{}
+	if len(cidrs) > 0 {
+		change.LocalPodCIDR = toNet(cidrs[0].Masked())
+	}
+	if err := txn.FollowUp(change); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("pod subnets %v -> %v", texts(have), texts(cidrs)), nil
+}
+
+func podSubnets(nodes []addrplan.Node) []netip.Prefix {
+	var all []netip.Prefix
+	for _, n := range nodes {
+		if n.PodSubnet.IsValid() {
+			all = append(all, n.PodSubnet)
+		}
+	}
+	return all
+}
+
+// sameSet compares values, not order.
+func sameSet(xs, ys []netip.Prefix) bool {
+	return slices.Equal(sortedPrefixes(xs), sortedPrefixes(ys))
+}
+
+func sortedPrefixes(xs []netip.Prefix) []netip.Prefix {
+	var all []netip.Prefix
+	for _, x := range xs {
+		all = append(all, x.Masked())
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all)
+}
+
+func texts(ps []netip.Prefix) string {
+	if len(ps) == 0 {
+		return "none"
+	}
+	return strings.Join(each(ps, netip.Prefix.String), ",")
+}

@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ipnet is what an address means for the network: it fills the gateway
+// and the routes of each attachment into its event, and puts what the
+// southbound has to make true into the transaction: one PodNetwork an
+// attachment, one NodeNetwork for the node.
+//
+// All of it is derived from the leases and from ipam, so that a resync puts
+// exactly what the updates before it have put. The plugin belongs to the loop
+// and keeps no state.
+//
+// Example: after an ADD for container 4f1c of network pods the transaction has
+//
+//	pod/pods/4f1c/eth0 -> addresses 10.1.5.2/24, route 0.0.0.0/0 via 10.1.5.1
+package ipnet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/addrspace"
+	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/podmanager"
+)
+
+// Deps is what the plugin is given.
+type Deps struct {
+	controller.PluginDeps
+	NodeSync nodesync.API
+	IPAM     Addresses
+	Ledger   Leases
+}
+
+// Addresses is what the plugin asks of ipam.
+type Addresses interface{ Nodes() []addrplan.Node }
+
+// Leases is what it reads of the ledger.
+type Leases interface {
+	Leases() []ledger.Lease
+	ByKey(ledger.Key) []ledger.Lease
+}
+
+// IPNet is the plugin.
+type IPNet struct{ Deps }
+
+var _ controller.EventHandler = (*IPNet)(nil)
+
+// NewPlugin makes the plugin.
+func NewPlugin(deps Deps) *IPNet {
+	deps.Name = "ipnet"
+	return &IPNet{deps}
+}
+
+// Init does nothing.
+func (p *IPNet) Init() error { return nil }
+
+// AfterInit does nothing.
+func (p *IPNet) AfterInit() error { return nil }
+
+// Close does nothing.
+func (p *IPNet) Close() error { return nil }
+
+// HandlesEvent selects resyncs, AddPod and DeletePod.
+func (p *IPNet) HandlesEvent(event controller.Event) bool {
+	switch event.(type) {
+	case *podmanager.AddPod, *podmanager.DeletePod:
+		return true
+	}
+	return event.Method() != controller.Update
+}
+
+// Key is where the PodNetwork of an attachment is put.
+func Key(k ledger.Key) string { return "pod/" + k.String() }
+
+// NodeKey is where the NodeNetwork is put.
+const NodeKey = "node"
+
+// Resync puts the node's network and those of all leases that are held.
+func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, txn controller.ResyncOperations) error {
+	node, addresses := p.nodeNetwork()
+	txn.Put(NodeKey, node)
+	byKey := map[ledger.Key][]ledger.Lease{}
+	for _, l := range p.Ledger.Leases() {
+		if l.Purpose == ledger.ForPod && l.State == ledger.Held {
+			byKey[l.Key] = append(byKey[l.Key], l)
+		}
+	}
+	for k, leases := range byKey {
+		var prefixes []netip.Prefix
+		for _, l := range leases {
+			prefixes = append(prefixes, l.Prefix())
+		}
+		_, routes := p.routes(prefixes)
+		txn.Put(Key(k), podNetwork(k, leases[0].Pod, prefixes, routes))
+	}
+	return p.NodeSync.PublishNodeIPs(addresses)
+}
+
+// Update fills in an AddPod, and takes away what a DeletePod ends.
+func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) (string, error) {
+	switch ev := event.(type) {
+	case *podmanager.AddPod:
+		ev.Gateways, ev.Routes = p.routes(ev.Addresses)
+		pod := ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID}
+		m := podNetwork(ev.Key, pod, ev.Addresses, ev.Routes)
+		if have := txn.Get(Key(ev.Key)); have != nil && proto.Equal(have, m) {
+			return "", nil
+		}
+		txn.Put(Key(ev.Key), m)
+		return fmt.Sprintf("%d routes", len(ev.Routes)), nil
+	case *podmanager.DeletePod:
+		if ev.Void() || txn.Get(Key(ev.Key)) == nil {
+			break
+		}
+		if have := p.Ledger.ByKey(ev.Key); ev.Generation != 0 && len(have) > 0 && have[0].Generation != ev.Generation {
+			break // it is another attachment by now
+		}
+		txn.Delete(Key(ev.Key))
+		return "routes removed", nil
+	}
+	return "", nil
+}
+
+// Revert does nothing: the transaction was not committed.
+func (p *IPNet) Revert(controller.Event) error { return nil }
+
+// routes are the gateway of each address and one default route per family. The
+// gateway is the first address of the block, also where that is draining.
+func (p *IPNet) routes(addresses []netip.Prefix) (gateways []netip.Addr, routes []podmanager.Route) {
+	seen := map[bool]bool{}
+	for _, a := range addresses {
+		gw, _ := addrspace.Nth(a, 1)
+		gateways = append(gateways, gw)
+		if is4 := gw.Is4(); !seen[is4] {
+			seen[is4] = true
+			any := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+			if is4 {
+				any = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+			}
+			routes = append(routes, podmanager.Route{Dst: any, GW: gw})
+		}
+	}
+	return gateways, routes
+}
+
+func podNetwork(k ledger.Key, pod ledger.Pod, addresses []netip.Prefix, routes []podmanager.Route) *kv.PodNetwork {
+	m := &kv.PodNetwork{
+		Namespace: pod.Namespace, Name: pod.Name, Network: k.Network, ContainerId: k.ContainerID, IfName: k.IfName,
+	}
+	for _, a := range slices.SortedFunc(slices.Values(addresses), netip.Prefix.Compare) {
+		m.Addresses = append(m.Addresses, a.String())
+	}
+	for _, r := range slices.SortedFunc(slices.Values(routes), func(x, y podmanager.Route) int { return x.Dst.Compare(y.Dst) }) {
+		m.Routes = append(m.Routes, &kv.Route{Dst: r.Dst.String(), Gateway: r.GW.String()})
+	}
+	return m
+}
+
+// nodeNetwork is what this node holds, and the addresses that other nodes
+// reach it by.
+func (p *IPNet) nodeNetwork() (*kv.NodeNetwork, []netip.Prefix) {
+	m := &kv.NodeNetwork{Id: p.NodeSync.GetNodeID()}
+	var addresses []netip.Prefix
+	put := func(list *[]string, s fmt.Stringer, ok bool) {
+		if ok {
+			*list = append(*list, s.String())
+		}
+	}
+	for _, n := range p.IPAM.Nodes() {
+		put(&m.PodSubnets, n.PodSubnet, n.PodSubnet.IsValid())
+		put(&m.PodGateways, n.PodGateway, n.PodGateway.IsValid())
+		put(&m.NatLoopbacks, n.NatLoopback, n.NatLoopback.IsValid())
+		put(&m.HostInterconnectVpp, n.HostVPP, n.HostVPP.IsValid())
+		put(&m.HostInterconnectLinux, n.HostLinux, n.HostLinux.IsValid())
+		put(&m.NodeIps, n.NodeIP, n.NodeIP.IsValid())
+		put(&m.VxlanIps, n.VxlanIP, n.VxlanIP.IsValid())
+		if n.NodeIP.IsValid() {
+			addresses = append(addresses, n.NodeIP)
+		}
+	}
+	return m, addresses
+}

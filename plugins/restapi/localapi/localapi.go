@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package localapi is the JSON of the agent's local HTTP API, for both of its
+// ends: the agent's restapi plugin and the command line (or curl). It has types
+// and paths only. Fields are added, never renamed.
+//
+// Example:
+//
+//	curl --unix-socket /run/cadastre/agent.sock http://localhost/v1/leases
+package localapi
+
+import (
+	"time"
+
+	"github.com/cadastre/cadastre/controller"
+)
+
+// Paths of the API. All but CNI, Release and Resync are read only.
+const (
+	PathCNI     = "/v1/cni"
+	PathStatus  = "/v1/status"
+	PathLeases  = "/v1/leases"
+	PathRelease = "/v1/release" // POST ReleaseRequest -> ReleaseReply
+	PathEvents  = "/v1/events"  // ?since=SEQ&follow=true: one controller.Record a line
+	PathResync  = "/v1/resync"  // POST; answers when it is done
+	PathCheck   = "/v1/check"   // CheckReport
+	PathBackup  = "/v1/backup"  // the database file
+	PathSink    = "/v1/sink"    // what is wanted southbound, by key
+	PathMetrics = "/metrics"
+	PathHealthz = "/healthz"
+	PathReadyz  = "/readyz"
+)
+
+// Lease is one lease.
+type Lease struct {
+	IP           string    `json:"ip"`     // without a mask
+	Family       string    `json:"family"` // ipv4, ipv6
+	Pool         string    `json:"pool"`
+	Block        string    `json:"block"`
+	State        string    `json:"state"`   // pending, held, cooling, quarantined
+	Purpose      string    `json:"purpose"` // pod, docker, infra
+	Network      string    `json:"network"`
+	ContainerID  string    `json:"containerID"`
+	IfName       string    `json:"ifName"`
+	PodName      string    `json:"podName"`
+	PodNamespace string    `json:"podNamespace"`
+	PodUID       string    `json:"podUID,omitempty"`
+	Since        time.Time `json:"since"`
+	Reason       string    `json:"reason,omitempty"`
+	Generation   uint64    `json:"generation"`
+}
+
+// Status is how the agent is.
+type Status struct {
+	Version    string    `json:"version"`
+	NodeName   string    `json:"nodeName"`
+	NodeID     uint32    `json:"nodeID"`
+	Instance   string    `json:"instance"`
+	Started    time.Time `json:"started"`
+	Live       bool      `json:"live"`
+	LiveError  string    `json:"liveError,omitempty"`
+	Ready      bool      `json:"ready"`
+	ReadyError string    `json:"readyError,omitempty"`
+	// Suspended is why no new address is lent, if so.
+	Suspended string            `json:"suspended,omitempty"`
+	KVDB      string            `json:"kvdb"`
+	StateDir  string            `json:"stateDir"`
+	PodBlocks string            `json:"podBlocks"`
+	Rebooted  int               `json:"endedByReboot"` // leases that the last reboot ended
+	Waiting   int               `json:"waitingDELs"`
+	Blocks    []Block           `json:"blocks"`
+	Loop      controller.Status `json:"eventLoop"`
+}
+
+// Block counts the addresses of one block.
+type Block struct {
+	Pool        string `json:"pool"`
+	Family      string `json:"family"`
+	Block       string `json:"block"`
+	State       string `json:"state"` // active, draining
+	Size        uint64 `json:"size"`
+	Free        uint64 `json:"free"`
+	Held        int    `json:"held"`
+	Infra       int    `json:"infra"`
+	Cooling     int    `json:"cooling"`
+	Quarantined int    `json:"quarantined"`
+	Reserved    uint64 `json:"reserved"`
+}
+
+// ReleaseRequest selects leases by exactly one of IP, ContainerID and Pod.
+type ReleaseRequest struct {
+	IP          string `json:"ip,omitempty"`
+	Pool        string `json:"pool,omitempty"` // with IP; "": any
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifName,omitempty"` // with ContainerID; "": all
+	Pod         string `json:"pod,omitempty"`    // namespace/name
+	Quarantined bool   `json:"quarantined,omitempty"`
+	DryRun      bool   `json:"dryRun,omitempty"` // only say what would be freed
+	// Only, if not nil, are the generations that may be freed: those that a
+	// dry run has shown.
+	Only []uint64 `json:"only,omitempty"`
+}
+
+// ReleaseReply is what was freed, or would be.
+type ReleaseReply struct {
+	Leases  []Lease  `json:"leases"`
+	Skipped []string `json:"skipped,omitempty"` // what matches but is not freed, and why
+}
+
+// CheckReport is what does not fit in the ledger.
+type CheckReport struct {
+	Findings []string `json:"findings"`
+	Leases   int      `json:"leases"`
+}
+
+// Error is the body of every answer that is not 200 (but for CNI).
+type Error struct {
+	Error string `json:"error"`
+}
