@@ -37,6 +37,7 @@ func (c *Controller) process(ctx context.Context, ev *queued) {
 	r := &run{c: c, ev: ev, rec: &Record{
 		SeqNum: c.seq, ProcessingStart: began, Waited: began.Sub(ev.pushed),
 		Name: ev.GetName(), Description: ev.String(), Method: ev.Method(), IsFollowUp: ev.followTo != nil,
+		Handlers: []HandlerRecord{}, Txn: []string{},
 	}}
 	if ev.followTo != nil {
 		r.rec.FollowUpTo = *ev.followTo

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"go.etcd.io/bbolt"
 )
@@ -24,6 +25,9 @@ type level struct {
 
 func openLevel(path, boot string) (*level, error) {
 	l := &level{boot: boot}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

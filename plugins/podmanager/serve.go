@@ -35,17 +35,23 @@ func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	}
 	served := Served{Command: req.Command, Took: p.Now().Sub(began)}
 	if err == nil {
-		if p.Observe != nil {
-			p.Observe(served)
-		}
+		p.observe(served)
 		return reply, nil
 	}
 	cerr := toCNI(req, err)
 	served.Code = cerr.Code
-	if p.Observe != nil {
-		p.Observe(served)
+	p.observe(served)
+	if req.Command != "STATUS" { // which is asked every few seconds
+		p.Log.Warn("CNI request refused", "command", req.Command, "network", req.Network, "container", req.ContainerID, "if", req.IfName,
+			"pod", req.Pod.Namespace+"/"+req.Pod.Name, "code", cerr.Code, "error", cerr.Msg)
 	}
 	return cni.Reply{}, cerr
+}
+
+func (p *PodManager) observe(s Served) {
+	if p.Observe != nil {
+		p.Observe(s)
+	}
 }
 
 func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
@@ -105,6 +111,9 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 	if err != nil {
 		return cni.Reply{}, err
 	}
+	if ev.Fresh {
+		p.Log.Info("leased", "addresses", ev.Addresses, "pod", ev.Pod.String(), "network", key.Network, "container", key.ContainerID, "if", key.IfName)
+	}
 	return replyTo(ev, req.Routes), nil
 }
 
@@ -162,6 +171,9 @@ func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
 	}
 	select {
 	case err := <-ev.done:
+		if err == nil && len(ev.Freed) > 0 {
+			p.Log.Info("released", "addresses", ev.Freed, "network", ev.Key.Network, "container", ev.Key.ContainerID, "if", ev.Key.IfName)
+		}
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("DEL %s: %w", ev.Key, context.Cause(ctx))
@@ -258,8 +270,7 @@ func (p *PodManager) status(pool string) error {
 
 // toCNI gives an error its code.
 func toCNI(req cni.Request, err error) *cni.Error {
-	var cerr *cni.Error
-	if errors.As(err, &cerr) {
+	if cerr, ok := errors.AsType[*cni.Error](err); ok {
 		return cerr
 	}
 	code := uint(cni.CodeTryAgain)
@@ -271,4 +282,9 @@ func toCNI(req cni.Request, err error) *cni.Error {
 	}
 	msg, _, _ := strings.Cut(err.Error(), "\n")
 	return &cni.Error{Code: code, Msg: msg}
+}
+
+// Delete ends the attachment of a lease, if it still is that lease.
+func (p *PodManager) Delete(ctx context.Context, l ledger.Lease) error {
+	return p.push(ctx, &DeletePod{Key: l.Key, Generation: l.Generation})
 }

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// clock is time as the agent sees it.
+type clock struct {
+	now    func() time.Time
+	uptime func() time.Duration // since boot, asleep or awake
+	bootID string
+}
+
+// newHostClock is this machine's.
+func newHostClock() (clock, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return clock{}, fmt.Errorf("read the boot ID: %w", err)
+	}
+	uptime := func() time.Duration {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+			panic(fmt.Sprintf("CLOCK_BOOTTIME: %v", err)) // every Linux since 2.6.39 has it
+		}
+		return time.Duration(ts.Nano())
+	}
+	return clock{now: time.Now, uptime: uptime, bootID: strings.TrimSpace(string(id))}, nil
+}

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// state is how far the agent has come.
+type state struct{ recovered atomic.Bool }
+
+// serve runs the agent until ctx ends or a part of it fails. All goroutines of
+// the agent start here and are awaited here.
+func (a *agent) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	start := func(name string, f func(context.Context) error) {
+		wg.Go(func() {
+			err := f(ctx)
+			if err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("%s: %w", name, err))
+				mu.Unlock()
+			}
+			cancel() // none goes on without the others
+		})
+	}
+	a.log.Info("the agent starts", "node", a.opt.nodeName, "nodeID", a.nodesync.GetNodeID(), "instance", a.instance, "version", version,
+		"stateDir", a.opt.stateDir, "socket", a.socket())
+	if n := a.ledger.Rebooted(); n > 0 {
+		a.log.Info("the machine was booted: leases of its sandboxes have ended", "count", n)
+	}
+	start("event loop", a.loop.Run)
+	start("cluster state", a.source.Run)
+	start("ledger", a.ledger.Run)
+	start("podmanager", a.podmanager.Run)
+	start("API", func(ctx context.Context) error {
+		if err := a.recover(ctx); err != nil || ctx.Err() != nil {
+			return err
+		}
+		return a.restapi.Serve(ctx)
+	})
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// recover applies the DELs that waited for the agent. They go through the loop,
+// so they wait for its first resync. While they cannot be applied nothing is served.
+func (a *agent) recover(ctx context.Context) error {
+	for {
+		err := a.podmanager.Recover(ctx)
+		if err == nil {
+			a.serving.recovered.Store(true)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		a.log.Warn("DELs that waited for the agent cannot be applied yet", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// close lets go of what open has opened.
+func (a *agent) close() error {
+	err := a.store.Close()
+	if a.file != nil {
+		err = errors.Join(err, a.file.Close())
+	}
+	return err
+}
+
+// timedJournal measures the commits.
+type timedJournal struct {
+	ledger.Journal
+	now     func() time.Time
+	observe func(time.Duration, error)
+}
+
+// Commit commits and notes how long it took.
+func (j *timedJournal) Commit(ctx context.Context, ops []kvdb.Op) error {
+	began := j.now()
+	err := j.Journal.Commit(ctx, ops)
+	if j.observe != nil {
+		j.observe(j.now().Sub(began), err)
+	}
+	return err
+}

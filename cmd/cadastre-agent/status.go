@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/restapi"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// checkOlder stops the lending where the database came back older than it was.
+func (a *agent) checkOlder() error {
+	older, have, want, err := a.file.Older()
+	if err != nil || !older {
+		return err
+	}
+	if a.opt.acceptOlder {
+		a.log.Warn("the database came back older than it was, which is accepted: addresses lent since then may be lent twice", "revision", have, "was", want)
+		return a.file.AcceptOlder()
+	}
+	a.ledger.Suspend(fmt.Sprintf("the database came back older than it was (revision %d, it was at %d), so addresses may be in use that it does not know; reboot the node, or start the agent with --accept-older-store once these are gone", have, want))
+	a.log.Error("no new address is lent", "reason", a.ledger.Suspended())
+	return nil
+}
+
+// live says why the agent should be restarted.
+func (a *agent) live() error {
+	s := a.loop.Status()
+	switch {
+	case s.Fatal != "":
+		return errors.New(s.Fatal)
+	case s.Stuck:
+		return fmt.Errorf("event %q has been processed since %s", s.Current, s.CurrentSince.Format("15:04:05"))
+	}
+	return nil
+}
+
+// ready says why ADD cannot be served.
+func (a *agent) ready() error {
+	if err := a.live(); err != nil {
+		return err
+	}
+	s := a.loop.Status()
+	switch {
+	case !s.Resynced:
+		return errors.New("no resync has succeeded yet")
+	case !a.serving.recovered.Load():
+		return errors.New("DELs that waited for the agent are being applied")
+	case a.ipam.Pending() != "":
+		return errors.New(a.ipam.Pending())
+	case a.ledger.Suspended() != "":
+		return errors.New(a.ledger.Suspended())
+	}
+	return nil
+}
+
+func (a *agent) status() localapi.Status {
+	s := localapi.Status{
+		Version: version, NodeName: a.opt.nodeName, NodeID: a.nodesync.GetNodeID(), Instance: a.instance, Started: a.started.UTC(),
+		Suspended: a.ledger.Suspended(), KVDB: string(a.conf.Cadastre.KVDB.Type), StateDir: a.opt.stateDir,
+		PodBlocks: string(a.conf.Cadastre.PodBlocks), Rebooted: a.ledger.Rebooted(), Loop: a.loop.Status(), Live: true, Ready: true,
+	}
+	if err := a.live(); err != nil {
+		s.Live, s.LiveError = false, err.Error()
+	}
+	if err := a.ready(); err != nil {
+		s.Ready, s.ReadyError = false, err.Error()
+	}
+	intents, _ := cni.ReadIntents(cni.IntentDir(a.socket())) // those that cannot be read are logged when they are applied
+	s.Waiting = len(intents)
+	s.Blocks = []localapi.Block{}
+	for _, b := range a.ledger.Stats() {
+		s.Blocks = append(s.Blocks, toBlock(b))
+	}
+	return s
+}
+
+func toBlock(b ledger.BlockStat) localapi.Block {
+	return localapi.Block{
+		Pool: b.Pool, Family: b.Family.String(), Block: b.Block.String(), State: b.State.String(), Size: b.Size, Free: b.Free,
+		Held: b.Held, Infra: b.Infra, Cooling: b.Cooling, Quarantined: b.Quarantined, Reserved: b.Reserved,
+	}
+}
+
+// tcpListener is the read-only listener that the configuration asks for.
+func tcpListener(conf contivconf.REST) (*restapi.TCP, error) {
+	if conf.Listen == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(conf.Cert, conf.Key)
+	if err != nil {
+		return nil, fmt.Errorf("cadastre.rest.cert %s, key %s: %w", conf.Cert, conf.Key, err)
+	}
+	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if conf.ClientCA != "" {
+		pem, err := os.ReadFile(conf.ClientCA)
+		if err != nil {
+			return nil, fmt.Errorf("cadastre.rest.clientCA: %w", err)
+		}
+		c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+		if !c.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("cadastre.rest.clientCA %s: it has no certificate", conf.ClientCA)
+		}
+	}
+	return &restapi.TCP{Listen: conf.Listen, TLS: c}, nil
+}

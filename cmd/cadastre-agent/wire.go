@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/kvdb/bolt"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam"
+	"github.com/cadastre/cadastre/plugins/ipnet"
+	"github.com/cadastre/cadastre/plugins/kubestate"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/podmanager"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/restapi"
+)
+
+// agent is all that runs on a node.
+type agent struct {
+	opt      options
+	conf     *contivconf.Config
+	log      *slog.Logger
+	clock    clock
+	started  time.Time
+	instance string
+
+	file    *bolt.File // nil in a simulation
+	store   kvdb.Store
+	ledger  *ledger.Ledger
+	loop    *controller.Controller
+	source  *kubestate.Source
+	metrics *restapi.Metrics
+
+	contivconf *contivconf.ContivConf
+	nodesync   *nodesync.NodeSync
+	podmanager *podmanager.PodManager
+	ipam       *ipam.IPAM
+	ipnet      *ipnet.IPNet
+	restapi    *restapi.RESTAPI
+
+	serving state
+}
+
+// label is the name of this node.
+type label string
+
+// GetAgentLabel is the name.
+func (l label) GetAgentLabel() string { return string(l) }
+
+// wire opens the node's database and makes an agent that does not run yet.
+func wire(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock) (*agent, error) {
+	if conf.Cadastre.KVDB.Type != contivconf.KVDBBolt {
+		return nil, fmt.Errorf("cadastre.kvdb.type %q: this version knows %q only", conf.Cadastre.KVDB.Type, contivconf.KVDBBolt)
+	}
+	file, err := bolt.OpenFile(filepath.Join(opt.stateDir, "cadastre.db"), bolt.FileOptions{
+		Holder: "cadastre-agent of node " + opt.nodeName, LevelPath: filepath.Join(opt.runDir, "db.level"), BootID: clock.bootID,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a, err := open(ctx, opt, conf, log, clock, file)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return a, nil
+}
+
+// open makes an agent of an open database.
+func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock, file *bolt.File) (*agent, error) {
+	instance, err := file.Local("instance")
+	if err == nil && instance == "" {
+		instance = newUUID()
+		err = file.SetLocal("instance", instance)
+	}
+	if err != nil {
+		return nil, err
+	}
+	store, err := file.Store()
+	if err != nil {
+		return nil, err
+	}
+	a, err := assemble(ctx, opt, conf, log, clock, parts{store: store, journal: file.Journal(), sink: &controller.MemorySink{}, instance: instance})
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	a.file = file
+	a.restapi.Backup = file.Backup
+	return a, a.checkOlder()
+}
+
+// parts are what a simulation replaces.
+type parts struct {
+	store    kvdb.Store
+	journal  ledger.Journal
+	sink     controller.Sink
+	instance string
+}
+
+// assemble lists every plugin, in order, with what it is given.
+func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock, p parts) (*agent, error) {
+	a := &agent{opt: opt, conf: conf, log: log, clock: clock, started: clock.now(), instance: p.instance, store: p.store}
+	deps := func() controller.PluginDeps { return controller.PluginDeps{Log: log} }
+	node := label(opt.nodeName)
+
+	a.contivconf = contivconf.NewPlugin(conf)
+	id, err := nodesync.Claim(ctx, p.store, nodesync.Identity{
+		Name: opt.nodeName, Instance: p.instance, Pinned: conf.Cadastre.NodeID, MaxID: a.contivconf.Cluster().MaxNodeID(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	timed := &timedJournal{Journal: p.journal, now: clock.now}
+	a.ledger, err = ledger.Open(ctx, timed, ledger.Options{Log: log, Now: clock.now, Uptime: clock.uptime, BootID: clock.bootID})
+	if err != nil {
+		return nil, err
+	}
+	a.metrics = restapi.NewMetrics(a.ledger.Stats, func() controller.Status { return a.loop.Status() })
+	timed.observe = a.metrics.Commit
+	stage := a.ledger.Begin()
+
+	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Store: p.store, ID: id, Instance: p.instance})
+	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
+		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), Timeout: conf.Cadastre.Controller.EventTimeout,
+		Now: clock.now, Ready: a.ready, Observe: a.metrics.Served,
+	})
+	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
+		*d = ipam.Deps{
+			PluginDeps: controller.PluginDeps{Name: "ipam", Log: log}, NodeSync: a.nodesync, ContivConf: a.contivconf, ServiceLabel: node,
+			EventLoop: eventLoop{a}, PodManager: a.podmanager, Ledger: a.ledger, Stage: stage,
+		}
+	}))
+	a.ipnet = ipnet.NewPlugin(ipnet.Deps{PluginDeps: deps(), NodeSync: a.nodesync, IPAM: a.ipam, Ledger: a.ledger})
+
+	a.loop = controller.New(loopConfig(conf.Cadastre.Controller), controller.Deps{
+		Log: log, Now: clock.now, Sink: p.sink, Observe: a.metrics.Event,
+		Handlers:   []controller.EventHandler{a.nodesync, a.podmanager, a.ipam, a.ipnet},
+		Committers: []controller.Committer{stage, a.nodesync},
+	})
+	a.source = kubestate.New(kubestate.Deps{Log: log, Store: p.store, EventLoop: a.loop})
+	tcp, err := tcpListener(conf.Cadastre.REST)
+	if err != nil {
+		return nil, err
+	}
+	a.restapi = restapi.NewPlugin(restapi.Deps{
+		PluginDeps: deps(), Socket: a.socket(), TCP: tcp, CNI: a.podmanager.Serve, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
+		Events: a.loop.Events, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
+	})
+	return a, nil
+}
+
+// eventLoop breaks the circle between the loop and the plugins that push.
+type eventLoop struct{ a *agent }
+
+// PushEvent pushes to the loop.
+func (e eventLoop) PushEvent(ev controller.Event) error { return e.a.loop.PushEvent(ev) }
+
+// PushEventWait pushes to the loop.
+func (e eventLoop) PushEventWait(ctx context.Context, ev controller.Event) error {
+	return e.a.loop.PushEventWait(ctx, ev)
+}
+
+func (a *agent) socket() string { return filepath.Join(a.opt.runDir, "agent.sock") }
+
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// loopConfig is the event loop's part of the configuration.
+func loopConfig(c contivconf.Controller) controller.Config {
+	conf := controller.DefaultConfig()
+	conf.EnableRetry, conf.DelayRetry, conf.MaxRetryAttempts, conf.EnableExpBackoffRetry = c.EnableRetry, c.DelayRetry, c.MaxRetryAttempts, c.EnableExpBackoffRetry
+	conf.StartupResyncDeadline = c.StartupResyncDeadline
+	conf.EnablePeriodicHealing, conf.PeriodicHealingInterval = c.EnablePeriodicHealing, c.PeriodicHealingInterval
+	conf.DelayAfterErrorHealing, conf.HealingBackoffLimit, conf.MaxHealingAttempts = c.DelayAfterErrorHealing, c.HealingBackoffLimit, c.MaxHealingAttempts
+	conf.EventTimeout = c.EventTimeout
+	conf.RecordEventHistory, conf.EventHistoryAgeLimit, conf.PermanentlyRecordedInitPeriod = c.RecordEventHistory, c.EventHistoryAgeLimit, c.PermanentlyRecordedInitPeriod
+	return conf
+}

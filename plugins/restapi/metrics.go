@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package restapi
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/podmanager"
+)
+
+// Metrics are the agent's. Counts of leases and of the queue are taken when
+// they are asked for; the rest is told by those who do the work.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	events   *prometheus.HistogramVec
+	handlers *prometheus.HistogramVec
+	store    *prometheus.HistogramVec
+	cni      *prometheus.CounterVec
+	cniTime  *prometheus.HistogramVec
+}
+
+// NewMetrics makes the metrics of a ledger and a loop.
+func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) *Metrics {
+	buckets := prometheus.ExponentialBuckets(0.00002, 2.5, 14)
+	m := &Metrics{
+		Registry: prometheus.NewRegistry(),
+		events: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_event_duration_seconds",
+			Help: "Time from the beginning of an event's processing to its end.", Buckets: buckets}, []string{"event", "outcome"}),
+		handlers: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_event_handler_duration_seconds",
+			Help: "Time that one handler took for an event.", Buckets: buckets}, []string{"event", "handler"}),
+		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_store_commit_duration_seconds",
+			Help: "Time of one commit to the journal.", Buckets: buckets}, []string{"outcome"}),
+		cni: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cadastre_cni_requests_total",
+			Help: "CNI requests by command and CNI code, 0 being success."}, []string{"command", "code"}),
+		cniTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_cni_request_duration_seconds",
+			Help: "Time of a CNI request, the wait in the queue included.", Buckets: buckets}, []string{"command"}),
+	}
+	m.Registry.MustRegister(m.events, m.handlers, m.store, m.cni, m.cniTime,
+		&books{stats: stats, loop: loop}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Event notes one event.
+func (m *Metrics) Event(r *controller.Record) {
+	outcome := "ok"
+	if r.Error != "" {
+		outcome = "error"
+	}
+	m.events.WithLabelValues(r.Name, outcome).Observe(r.ProcessingEnd.Sub(r.ProcessingStart).Seconds())
+	for _, h := range r.Handlers {
+		m.handlers.WithLabelValues(r.Name, h.Handler).Observe(h.Duration.Seconds())
+	}
+}
+
+// Served notes one CNI request.
+func (m *Metrics) Served(s podmanager.Served) {
+	m.cni.WithLabelValues(s.Command, strconv.FormatUint(uint64(s.Code), 10)).Inc()
+	m.cniTime.WithLabelValues(s.Command).Observe(s.Took.Seconds())
+}
+
+// Commit notes one commit to the journal.
+func (m *Metrics) Commit(took time.Duration, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = "error"
+	}
+	m.store.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
+// books collects what is counted on demand.
+type books struct {
+	stats func() []ledger.BlockStat
+	loop  func() controller.Status
+}
+
+func leasesDesc() *prometheus.Desc {
+	return prometheus.NewDesc("cadastre_leases", "Leases by pool, family, purpose and state.", []string{"pool", "family", "state"}, nil)
+}
+
+func addressesDesc() *prometheus.Desc {
+	return prometheus.NewDesc("cadastre_pool_addresses", "Addresses of the active blocks: all of them, and those that are free.", []string{"pool", "family", "kind"}, nil)
+}
+
+func queueDesc() *prometheus.Desc {
+	return prometheus.NewDesc("cadastre_event_queue_length", "Events that wait.", []string{"kind"}, nil)
+}
+
+func processedDesc() *prometheus.Desc {
+	return prometheus.NewDesc("cadastre_events_processed_total", "Events processed since the start.", nil, nil)
+}
+
+// Describe tells what is collected.
+func (b *books) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{leasesDesc(), addressesDesc(), queueDesc(), processedDesc()} {
+		ch <- d
+	}
+}
+
+// Collect counts.
+func (b *books) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	type side struct{ pool, family string }
+	sum := map[side]ledger.BlockStat{}
+	for _, s := range b.stats() {
+		k := side{s.Pool, s.Family.String()}
+		t := sum[k]
+		t.Held, t.Infra, t.Cooling, t.Quarantined = t.Held+s.Held, t.Infra+s.Infra, t.Cooling+s.Cooling, t.Quarantined+s.Quarantined
+		if s.State == ledger.Active {
+			t.Size, t.Free = t.Size+s.Size, t.Free+s.Free
+		}
+		sum[k] = t
+	}
+	for k, t := range sum {
+		gauge(leasesDesc(), float64(t.Held), k.pool, k.family, "held")
+		gauge(leasesDesc(), float64(t.Infra), k.pool, k.family, "infra")
+		gauge(leasesDesc(), float64(t.Cooling), k.pool, k.family, "cooling")
+		gauge(leasesDesc(), float64(t.Quarantined), k.pool, k.family, "quarantined")
+		gauge(addressesDesc(), float64(t.Size), k.pool, k.family, "all")
+		gauge(addressesDesc(), float64(t.Free), k.pool, k.family, "free")
+	}
+	s := b.loop()
+	gauge(queueDesc(), float64(s.Queued), "events")
+	gauge(queueDesc(), float64(s.FollowUps), "followups")
+	ch <- prometheus.MustNewConstMetric(processedDesc(), prometheus.CounterValue, float64(s.Processed))
+}

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package restapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
+	var req localapi.ReleaseRequest
+	if !readJSON(w, r, &req) {
+		return
+	}
+	match, err := matcher(req)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err)
+		return
+	}
+	reply := localapi.ReleaseReply{Leases: []localapi.Lease{}}
+	var errs []error
+	for _, l := range p.Ledger.Leases() {
+		if !match(l) {
+			continue
+		}
+		if why := refuse(l, req); why != "" {
+			reply.Skipped = append(reply.Skipped, l.Addr.String()+": "+why)
+			continue
+		}
+		if !req.DryRun {
+			if err := p.releaseOne(r.Context(), l); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			p.Log.Info("released by hand", "address", l.Addr, "pool", l.Pool, "key", l.Key.String(), "pod", l.Pod.String())
+		}
+		reply.Leases = append(reply.Leases, toJSON(l))
+	}
+	if err := errors.Join(errs...); err != nil {
+		writeError(w, http.StatusInternalServerError, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, reply)
+}
+
+// matcher is the selection that a request makes.
+func matcher(req localapi.ReleaseRequest) (func(ledger.Lease) bool, error) {
+	given := 0
+	for _, s := range []string{req.IP, req.ContainerID, req.Pod} {
+		if s != "" {
+			given++
+		}
+	}
+	if given != 1 {
+		return nil, errors.New("give exactly one of ip, containerID and pod")
+	}
+	switch {
+	case req.IP != "":
+		a, err := netip.ParseAddr(req.IP)
+		if err != nil {
+			return nil, fmt.Errorf("ip: %q is no IP address", req.IP)
+		}
+		return func(l ledger.Lease) bool { return l.Addr == a.Unmap() && (req.Pool == "" || req.Pool == l.Pool) }, nil
+	case req.ContainerID != "":
+		return func(l ledger.Lease) bool {
+			return l.Purpose != ledger.ForInfra && l.Key.ContainerID == req.ContainerID && (req.IfName == "" || req.IfName == l.Key.IfName)
+		}, nil
+	}
+	namespace, name, ok := strings.Cut(req.Pod, "/")
+	if !ok || namespace == "" || name == "" {
+		return nil, fmt.Errorf("pod: %q is not of the form namespace/name", req.Pod)
+	}
+	return func(l ledger.Lease) bool { return l.Pod.Namespace == namespace && l.Pod.Name == name }, nil
+}
+
+// refuse says why a lease that matches is not released.
+func refuse(l ledger.Lease, req localapi.ReleaseRequest) string {
+	switch {
+	case l.State == ledger.Cooling:
+		return "it is released already and cools down"
+	case l.Purpose == ledger.ForInfra:
+		return "the node itself uses it (" + l.Key.IfName + ")"
+	case l.State == ledger.Quarantined && !req.Quarantined:
+		return "it is quarantined (" + l.Reason + "): say quarantined to release it"
+	case req.Only != nil && !slices.Contains(req.Only, l.Generation):
+		return "it was not there before"
+	}
+	return ""
+}
+
+// releaseOne releases a lease that was found, if it is still the same one.
+func (p *RESTAPI) releaseOne(ctx context.Context, l ledger.Lease) error {
+	if l.Purpose == ledger.ForPod && l.State == ledger.Held {
+		return p.Delete(ctx, l)
+	}
+	_, err := p.Ledger.Release(ctx, ledger.Selector{
+		Addr: l.Addr, Pool: l.Pool, Purpose: l.Purpose, Generation: l.Generation, Quarantined: l.State == ledger.Quarantined,
+	})
+	return err
+}

@@ -1,0 +1,194 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package restapi is the agent's local HTTP API: one unix socket for the CNI
+// plugin, the command line and curl, and, if it is configured, a read-only TLS
+// listener.
+//
+// The socket is 0600, and only root and the agent's own user are answered, by
+// the credentials of the peer. The plugin keeps no state; it asks what it is
+// given. Requests run in goroutines of the HTTP server, which Serve owns: it
+// returns when all of them have ended.
+//
+// Example:
+//
+//	api := restapi.NewPlugin(restapi.Deps{Socket: "/run/cadastre/agent.sock", ...})
+//	err := api.Serve(ctx)
+package restapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// Deps is what the plugin is given.
+type Deps struct {
+	controller.PluginDeps
+	Socket  string
+	TCP     *TCP // nil: none
+	CNI     func(context.Context, cni.Request) (cni.Reply, error)
+	Delete  func(context.Context, ledger.Lease) error // of a pod, through the loop
+	Status  func() localapi.Status
+	Ledger  *ledger.Ledger
+	Events  func(seq uint64) ([]controller.Record, <-chan struct{})
+	Resync  func(context.Context) error
+	Backup  func(io.Writer) (int64, error)
+	Dump    func(context.Context) (map[string]proto.Message, error)
+	Metrics prometheus.Gatherer
+}
+
+// TCP is the read-only listener.
+type TCP struct {
+	Listen string
+	TLS    *tls.Config
+}
+
+// RESTAPI is the plugin.
+type RESTAPI struct{ Deps }
+
+// NewPlugin makes the plugin.
+func NewPlugin(deps Deps) *RESTAPI {
+	deps.Name = "restapi"
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	return &RESTAPI{deps}
+}
+
+// Init does nothing.
+func (p *RESTAPI) Init() error { return nil }
+
+// AfterInit does nothing.
+func (p *RESTAPI) AfterInit() error { return nil }
+
+// Close does nothing.
+func (p *RESTAPI) Close() error { return nil }
+
+// allowed is whether the peer of a connection may ask anything.
+type allowed struct{}
+
+// Serve answers until ctx ends, then finishes what is under way.
+func (p *RESTAPI) Serve(ctx context.Context) error {
+	unix, err := p.listen()
+	if err != nil {
+		return err
+	}
+	servers := []*http.Server{{
+		Handler: p.guard(p.Handler()),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, allowed{}, peerAllowed(c))
+		},
+	}}
+	listeners := []net.Listener{unix}
+	if p.TCP != nil {
+		tcp, err := net.Listen("tcp", p.TCP.Listen)
+		if err != nil {
+			return errors.Join(fmt.Errorf("rest.listen %s: %w", p.TCP.Listen, err), unix.Close())
+		}
+		servers, listeners = append(servers, &http.Server{Handler: p.ReadOnlyHandler()}), append(listeners, tls.NewListener(tcp, p.TCP.TLS))
+	}
+	return p.serve(ctx, servers, listeners)
+}
+
+func (p *RESTAPI) serve(ctx context.Context, servers []*http.Server, listeners []net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, len(servers))
+	var wg sync.WaitGroup
+	for i, s := range servers {
+		s.ReadHeaderTimeout, s.IdleTimeout = 5*time.Second, 2*time.Minute
+		s.ErrorLog = slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)
+		s.BaseContext = func(net.Listener) context.Context { return ctx }
+		wg.Go(func() {
+			if err := s.Serve(listeners[i]); !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("serve %s: %w", listeners[i].Addr(), err)
+			}
+		})
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	cancel() // ends the streams
+	stop, done := context.WithTimeout(context.Background(), 5*time.Second)
+	defer done()
+	for _, s := range servers {
+		if serr := s.Shutdown(stop); serr != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	wg.Wait()
+	return err
+}
+
+// listen makes the socket. One that nobody answers on any more is replaced.
+func (p *RESTAPI) listen() (net.Listener, error) {
+	fail := func(err error) (net.Listener, error) {
+		return nil, fmt.Errorf("listen on %s: %w", p.Socket, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(p.Socket), 0o700); err != nil {
+		return fail(err)
+	}
+	if c, err := net.DialTimeout("unix", p.Socket, time.Second); err == nil {
+		c.Close()
+		return fail(errors.New("another agent answers there: give this one a run directory of its own"))
+	}
+	if err := os.Remove(p.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fail(err)
+	}
+	// It gets its mode before it gets its name: nobody connects in between.
+	tmp := p.Socket + ".new"
+	_ = os.Remove(tmp)
+	l, err := net.Listen("unix", tmp)
+	if err != nil {
+		return fail(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err = os.Chmod(tmp, 0o600); err == nil {
+		err = os.Rename(tmp, p.Socket)
+	}
+	if err != nil {
+		return fail(errors.Join(err, l.Close()))
+	}
+	return &ownSocket{l, p.Socket}, nil
+}
+
+// ownSocket removes its file when it is closed.
+type ownSocket struct {
+	net.Listener
+	path string
+}
+
+func (l *ownSocket) Close() error {
+	_ = os.Remove(l.path)
+	return l.Listener.Close()
+}
+
+func (p *RESTAPI) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if ok, _ := r.Context().Value(allowed{}).(bool); !ok {
+			writeError(w, http.StatusForbidden, errors.New("only root and the agent's own user may ask"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package restapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/podmanager"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// maxBody is far above any request.
+const maxBody = 4 << 20
+
+// Handler is the whole API.
+func (p *RESTAPI) Handler() http.Handler {
+	mux := p.readOnly()
+	mux.HandleFunc("POST "+localapi.PathCNI, p.cni)
+	mux.HandleFunc("POST "+localapi.PathRelease, p.release)
+	mux.HandleFunc("POST "+localapi.PathResync, p.resync)
+	mux.HandleFunc("GET "+localapi.PathBackup, p.backup)
+	mux.HandleFunc("GET "+localapi.PathCheck, p.check)
+	return mux
+}
+
+// ReadOnlyHandler is what a network may see.
+func (p *RESTAPI) ReadOnlyHandler() http.Handler { return p.readOnly() }
+
+func (p *RESTAPI) readOnly() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+localapi.PathStatus, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, p.Status()) })
+	mux.HandleFunc("GET "+localapi.PathLeases, p.leases)
+	mux.HandleFunc("GET "+localapi.PathEvents, p.events)
+	mux.HandleFunc("GET "+localapi.PathSink, p.dump)
+	mux.Handle("GET "+localapi.PathMetrics, promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET "+localapi.PathHealthz, func(w http.ResponseWriter, _ *http.Request) {
+		s := p.Status()
+		probe(w, s.Live, s.LiveError)
+	})
+	mux.HandleFunc("GET "+localapi.PathReadyz, func(w http.ResponseWriter, _ *http.Request) {
+		s := p.Status()
+		probe(w, s.Ready, s.ReadyError)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, http.StatusNotFound, fmt.Errorf("%s %s is not part of the API", r.Method, r.URL.Path))
+	})
+	return mux
+}
+
+func probe(w http.ResponseWriter, ok bool, why string) {
+	if !ok {
+		http.Error(w, why, http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// writeJSON writes v whole, with its length: the CNI plugin tells by that
+// whether an answer is cut off.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(v); err != nil {
+		status = http.StatusInternalServerError
+		buf.Reset()
+		fmt.Fprintf(&buf, "{\"error\":%q}\n", err.Error())
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(buf.Len()))
+	w.WriteHeader(status)
+	_, _ = w.Write(buf.Bytes())
+}
+
+func writeError(w http.ResponseWriter, status int, err error) {
+	writeJSON(w, status, localapi.Error{Error: err.Error()})
+}
+
+// readJSON reads the body into v; unknown fields are an error.
+func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil && d.More() {
+		err = errors.New("there is more than one JSON value")
+	}
+	if err != nil {
+		writeError(w, http.StatusBadRequest, fmt.Errorf("body of %s: %w", r.URL.Path, err))
+		return false
+	}
+	return true
+}
+
+// cni answers with a cni.Reply, or with {"error": a CNI error}; with 503 where
+// the caller should do as if the agent were away.
+func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
+	var req cni.Request
+	if !readJSON(w, r, &req) {
+		return
+	}
+	reply, err := p.CNI(r.Context(), req)
+	var cerr *cni.Error
+	switch {
+	case err == nil:
+		writeJSON(w, http.StatusOK, reply)
+	case errors.Is(err, podmanager.ErrClosing):
+		writeError(w, http.StatusServiceUnavailable, err)
+	case errors.As(err, &cerr):
+		writeJSON(w, http.StatusOK, struct {
+			Error *cni.Error `json:"error"`
+		}{cerr})
+	default:
+		writeError(w, http.StatusInternalServerError, err)
+	}
+}
+
+func (p *RESTAPI) leases(w http.ResponseWriter, _ *http.Request) {
+	all := []localapi.Lease{}
+	for _, l := range p.Ledger.Leases() {
+		all = append(all, toJSON(l))
+	}
+	writeJSON(w, http.StatusOK, all)
+}
+
+func toJSON(l ledger.Lease) localapi.Lease {
+	out := localapi.Lease{
+		IP: l.Addr.String(), Family: ledger.FamilyOf(l.Addr).String(), Pool: l.Pool, Block: l.Block.String(), State: l.State.String(),
+		Purpose: l.Purpose.String(), Network: l.Key.Network, ContainerID: l.Key.ContainerID, IfName: l.Key.IfName,
+		PodName: l.Pod.Name, PodNamespace: l.Pod.Namespace, PodUID: l.Pod.UID, Since: l.Since, Reason: l.Reason, Generation: l.Generation,
+	}
+	if l.Purpose == ledger.ForInfra { // its key is the ledger's own affair
+		out.Network, out.ContainerID = "", ""
+	}
+	return out
+}
+
+// events writes one record a line; with follow it goes on until the caller leaves.
+func (p *RESTAPI) events(w http.ResponseWriter, r *http.Request) {
+	var seq uint64
+	if s := r.URL.Query().Get("since"); s != "" {
+		var err error
+		if seq, err = strconv.ParseUint(s, 10, 64); err != nil {
+			writeError(w, http.StatusBadRequest, fmt.Errorf("since: %q is no sequence number", s))
+			return
+		}
+	}
+	follow := false
+	if s := r.URL.Query().Get("follow"); s != "" {
+		var err error
+		if follow, err = strconv.ParseBool(s); err != nil {
+			writeError(w, http.StatusBadRequest, fmt.Errorf("follow: %q is neither true nor false", s))
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	flush := http.NewResponseController(w)
+	enc := json.NewEncoder(w)
+	for {
+		records, more := p.Events(seq)
+		for _, rec := range records {
+			if enc.Encode(rec) != nil {
+				return
+			}
+			seq = rec.SeqNum + 1
+		}
+		if !follow || flush.Flush() != nil {
+			return
+		}
+		select {
+		case <-more:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (p *RESTAPI) resync(w http.ResponseWriter, r *http.Request) {
+	if err := p.Resync(r.Context()); err != nil {
+		writeError(w, http.StatusInternalServerError, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, struct{}{})
+}
+
+func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
+	findings, err := p.Ledger.Check(r.Context())
+	if err != nil {
+		writeError(w, http.StatusInternalServerError, err)
+		return
+	}
+	if findings == nil {
+		findings = []string{}
+	}
+	writeJSON(w, http.StatusOK, localapi.CheckReport{Findings: findings, Leases: len(p.Ledger.Leases())})
+}
+
+func (p *RESTAPI) backup(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Trailer", "X-Bytes")
+	n, err := p.Backup(w)
+	if err != nil { // what was sent is not a whole file: cut the connection
+		p.Log.Error("backup failed", "error", err)
+		panic(http.ErrAbortHandler)
+	}
+	w.Header().Set("X-Bytes", strconv.FormatInt(n, 10))
+}
+
+func (p *RESTAPI) dump(w http.ResponseWriter, r *http.Request) {
+	values, err := p.Dump(r.Context())
+	if err != nil {
+		writeError(w, http.StatusInternalServerError, err)
+		return
+	}
+	out := map[string]json.RawMessage{}
+	for k, m := range values {
+		if out[k], err = protojson.Marshal(m); err != nil {
+			writeError(w, http.StatusInternalServerError, err)
+			return
+		}
+	}
+	writeJSON(w, http.StatusOK, out)
+}
