@@ -28,13 +28,13 @@ type Request struct {
 func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh bool, err error) {
 	st := l.Begin()
 	leases, fresh, err = st.Claim(req)
-	if err != nil || !fresh {
-		return leases, fresh, err
+	if err != nil {
+		return nil, false, err
 	}
 	if err := st.Commit(ctx); err != nil {
 		return nil, false, fmt.Errorf("claim an address for %s: %w", req.Key, err)
 	}
-	return leases, true, nil
+	return leases, fresh, nil
 }
 
 // Claim stages what Ledger.Claim would do. Without a commit nothing of it is answered.

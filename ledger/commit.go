@@ -84,6 +84,7 @@ func (l *Ledger) commitGroup(stages []*Stage) error {
 	stages = slices.DeleteFunc(stages, func(st *Stage) bool { return st == nil })
 	l.mu.Lock()
 	ops, dirty, err := l.groupOps(stages)
+	skipped := len(dirty) < len(l.dirty)
 	l.mu.Unlock()
 	if err == nil && len(ops) > 0 {
 		// The deadline of one caller must not fail the others: none is passed on.
@@ -95,7 +96,9 @@ func (l *Ledger) commitGroup(stages []*Stage) error {
 		for _, op := range ops { // what the journal has of it now is not known
 			l.dirty[op.Key] = struct{}{}
 		}
+		l.unsure = l.unsure || len(ops) > 0
 	} else {
+		l.unsure = l.unsure && skipped
 		for _, key := range dirty {
 			delete(l.dirty, key)
 		}

@@ -61,6 +61,7 @@ type Ledger struct {
 	gen       uint64
 	suspended string              // why nothing new is lent
 	dirty     map[string]struct{} // records that may differ from memory: written with the next commit
+	unsure    bool                // a commit has failed: the journal may contradict memory
 	wake      chan struct{}       // something began to cool
 	rebooted  int                 // leases that a reboot ended
 }

@@ -222,7 +222,7 @@ func (l *Ledger) setCursors() {
 
 // enterBoot ends the leases of sandboxes where the journal is of another boot.
 func (l *Ledger) enterBoot(ctx context.Context, meta *kv.Meta) error {
-	if l.opt.BootID == meta.BootId {
+	if l.opt.BootID == "" || l.opt.BootID == meta.BootId {
 		return nil
 	}
 	v, err := proto.Marshal(&kv.Meta{BootId: l.opt.BootID})
@@ -230,7 +230,7 @@ func (l *Ledger) enterBoot(ctx context.Context, meta *kv.Meta) error {
 		return err
 	}
 	ops := []kvdb.Op{kvdb.Put(metaKey, v)}
-	if meta.BootId != "" && l.opt.BootID != "" {
+	if meta.BootId != "" {
 		more, err := l.endSandboxes()
 		if err != nil {
 			return err

@@ -28,11 +28,11 @@ type Selector struct {
 func (l *Ledger) Release(ctx context.Context, sel Selector) ([]Lease, error) {
 	st := l.Begin()
 	leases, err := st.Release(sel)
-	if err != nil || len(leases) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	if err := st.Commit(ctx); err != nil {
-		return nil, fmt.Errorf("release %s: %w", leases[0].Addr, err)
+		return nil, fmt.Errorf("release: %w", err)
 	}
 	return leases, nil
 }

@@ -191,16 +191,24 @@ func (l *Ledger) retract(b *block) {
 }
 
 // Commit makes all that is staged durable, together with what others want to
-// commit at the same time. After an error all of it is undone.
+// commit at the same time. After an error all of it is undone. Where nothing is
+// staged, but an earlier commit failed, what that may have left in the journal
+// is written over: nothing may be answered from a memory that the journal
+// contradicts.
 func (st *Stage) Commit(ctx context.Context) error {
+	l := st.l
 	if st.Empty() {
-		return nil
+		l.mu.Lock()
+		unsure := l.unsure
+		l.mu.Unlock()
+		if !unsure {
+			return nil
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		st.Undo()
 		return fmt.Errorf("commit to the ledger: %w", context.Cause(ctx))
 	}
-	l := st.l
 	if l.journal == nil {
 		l.mu.Lock()
 		l.settle([]*Stage{st}, nil)

@@ -23,7 +23,7 @@ const (
 	fileBucket    = "meta"   // the format number
 	JournalBucket = "ledger" // the ledger's records
 	StoreBucket   = "kvdb"   // the embedded cluster store
-	nodeBucket   = "local"  // what the node remembers of itself
+	nodeBucket    = "local"  // what the node remembers of itself
 )
 
 // Format is the number of the layout that this program writes.

@@ -176,3 +176,42 @@ func TestStoreAndJournalShareTheFile(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(kvs).To(HaveLen(1))
 }
+
+func TestRestore(t *testing.T) {
+	g := NewWithT(t)
+	ctx, dir := context.Background(), t.TempDir()
+	path, backup := filepath.Join(dir, "cadastre.db"), filepath.Join(dir, "backup")
+	count := func(ctx context.Context, f *File) (n int, err error) {
+		err = f.Journal().Load(ctx, func(kvdb.KeyValue) error { n++; return nil })
+		return n, err
+	}
+	f := openFile(t, path, FileOptions{})
+	g.Expect(f.Journal().Commit(ctx, []kvdb.Op{kvdb.Put("a", nil)})).To(Succeed())
+	g.Expect(f.copyTo(backup)).To(Succeed())
+	g.Expect(f.Journal().Commit(ctx, []kvdb.Op{kvdb.Put("b", nil)})).To(Succeed())
+	_, err := Restore(ctx, backup, path, count)
+	g.Expect(err).To(MatchError(ErrHeld), "not while an agent has it")
+	f.Close()
+
+	report, err := Restore(ctx, backup, path, count)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(report.Leases).To(Equal(1))
+	g.Expect(report.Older).To(BeTrue())
+	g.Expect(report.Kept).To(BeAnExistingFile())
+	again, err := Restore(ctx, report.Kept, path, count)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(again.Leases).To(Equal(2))
+	g.Expect(again.Older).To(BeFalse())
+
+	before, _ := os.ReadFile(path)
+	g.Expect(os.WriteFile(backup, []byte("not a database, whatever its name says"), 0o600)).To(Succeed())
+	_, err = Restore(ctx, backup, path, count)
+	g.Expect(err).To(MatchError(ErrDamaged))
+	_, err = Restore(ctx, filepath.Join(dir, "missing"), path, count)
+	g.Expect(err).To(MatchError(os.ErrNotExist))
+	_, err = Restore(ctx, again.Kept, path, func(context.Context, *File) (int, error) { return 0, errors.New("no") })
+	g.Expect(err).To(HaveOccurred())
+	after, _ := os.ReadFile(path)
+	g.Expect(bytes.Equal(before, after)).To(BeTrue(), "a backup that does not verify replaces nothing")
+	g.Expect(path + ".restoring").NotTo(BeAnExistingFile())
+}
