@@ -20,7 +20,7 @@ type committer struct {
 	mu      sync.Mutex
 	busy    bool
 	next    *group
-	writing sync.Mutex // held by the leader while it writes
+	writing chan struct{} // has room for one: the leader while it writes
 }
 
 // group is the stages of one commit.
@@ -35,7 +35,7 @@ func newGroup() *group {
 	return &group{lead: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-func (c *committer) open() { c.next = newGroup() }
+func (c *committer) open() { c.next, c.writing = newGroup(), make(chan struct{}, 1) }
 
 // commit adds st (nil: nothing but what is due anyway) to the next group and
 // returns when write has run for it.
@@ -56,9 +56,9 @@ func (c *committer) commit(st *Stage, write func([]*Stage) error) error {
 	c.next = newGroup()
 	c.mu.Unlock()
 
-	c.writing.Lock()
+	c.writing <- struct{}{}
 	g.err = write(g.stages)
-	c.writing.Unlock()
+	<-c.writing
 
 	c.mu.Lock()
 	if len(c.next.stages) > 0 {
@@ -73,8 +73,8 @@ func (c *committer) commit(st *Stage, write func([]*Stage) error) error {
 
 // pause runs f while nobody commits.
 func (c *committer) pause(f func()) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+	c.writing <- struct{}{}
+	defer func() { <-c.writing }()
 	f()
 }
 

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		log.Error("the agent cannot start", "error", err)
 		return 1
 	}
-	if err := errors.Join(a.serve(ctx), a.close()); err != nil {
+	if err := errors.Join(a.serve(ctx, a.restapi.Serve), a.close()); err != nil {
 		log.Error("the agent ends", "error", err)
 		return 1
 	}

@@ -18,9 +18,10 @@ import (
 // state is how far the agent has come.
 type state struct{ recovered atomic.Bool }
 
-// serve runs the agent until ctx ends or a part of it fails. All goroutines of
-// the agent start here and are awaited here.
-func (a *agent) serve(ctx context.Context) error {
+// serve runs the agent until ctx ends or a part of it fails; api answers
+// requests once the agent can. All goroutines of the agent start here and are
+// awaited here.
+func (a *agent) serve(ctx context.Context, api func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -50,7 +51,7 @@ func (a *agent) serve(ctx context.Context) error {
 		if err := a.recover(ctx); err != nil || ctx.Err() != nil {
 			return err
 		}
-		return a.restapi.Serve(ctx)
+		return api(ctx)
 	})
 	wg.Wait()
 	return errors.Join(errs...)

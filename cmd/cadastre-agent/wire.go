@@ -105,6 +105,7 @@ type parts struct {
 	journal  ledger.Journal
 	sink     controller.Sink
 	instance string
+	last     []controller.EventHandler // after all others
 }
 
 // assemble lists every plugin, in order, with what it is given.
@@ -144,7 +145,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 
 	a.loop = controller.New(loopConfig(conf.Cadastre.Controller), controller.Deps{
 		Log: log, Now: clock.now, Sink: p.sink, Observe: a.metrics.Event,
-		Handlers:   []controller.EventHandler{a.nodesync, a.podmanager, a.ipam, a.ipnet},
+		Handlers:   append([]controller.EventHandler{a.nodesync, a.podmanager, a.ipam, a.ipnet}, p.last...),
 		Committers: []controller.Committer{stage, a.nodesync},
 	})
 	a.source = kubestate.New(kubestate.Deps{Log: log, Store: p.store, EventLoop: a.loop})

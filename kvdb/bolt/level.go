@@ -18,10 +18,14 @@ import (
 // within the same boot, somebody has put an old copy there, and what was lent
 // since is not known any more.
 type level struct {
-	f     *os.File
-	boot  string
-	found int // when it was opened
+	f       *os.File
+	boot    string
+	found   int  // when it was opened
+	suspect bool // an older file was found; it stays so until it is accepted, or a reboot
 }
+
+// suspectMark is the third word of the note of a suspect file.
+const suspectMark = "suspect"
 
 func openLevel(path, boot string) (*level, error) {
 	l := &level{boot: boot}
@@ -32,10 +36,11 @@ func openLevel(path, boot string) (*level, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var noted string
-	if n, _ := fmt.Sscanf(string(data), "%d %s", &l.found, &noted); n != 2 || noted != boot {
+	var noted, mark string
+	if n, _ := fmt.Sscan(string(data), &l.found, &noted, &mark); n < 3 || noted != boot {
 		l.found = 0 // of another boot: no sandbox has survived either
 	}
+	l.suspect = l.found > 0 && mark == suspectMark
 	l.f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	return l, err
 }
@@ -46,7 +51,11 @@ func (l *level) note(revision int) {
 	if l == nil {
 		return
 	}
-	_, _ = l.f.WriteAt(fmt.Appendf(nil, "%020d %s\n", revision, l.boot), 0)
+	mark := "trusted"
+	if l.suspect {
+		mark = suspectMark
+	}
+	_, _ = l.f.WriteAt(fmt.Appendf(nil, "%020d %s %s\n", revision, l.boot, mark), 0)
 }
 
 func (l *level) close() error { return l.f.Close() }
@@ -58,7 +67,11 @@ func (f *File) Older() (older bool, have, want int, err error) {
 		return false, 0, 0, nil
 	}
 	err = f.db.View(func(tx *bbolt.Tx) error { have = tx.ID(); return nil })
-	return have < f.level.found, have, f.level.found, err
+	if err == nil && have < f.level.found {
+		f.level.suspect = true
+		f.level.note(f.level.found)
+	}
+	return f.level.suspect, have, f.level.found, err
 }
 
 // AcceptOlder makes the file as it is the newest there is.
@@ -69,6 +82,6 @@ func (f *File) AcceptOlder() error {
 	if err := f.level.f.Truncate(0); err != nil {
 		return fmt.Errorf("accept the older database: %w", err)
 	}
-	f.level.found = 0
+	f.level.found, f.level.suspect = 0, false
 	return nil
 }

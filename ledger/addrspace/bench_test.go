@@ -4,7 +4,6 @@
 package addrspace
 
 import (
-	"math/rand/v2"
 	"net/netip"
 	"testing"
 )
@@ -26,62 +25,102 @@ func BenchmarkChurn(b *testing.B) {
 			name string
 			frac float64
 		}{{"0", 0}, {"50", .5}, {"99", .99}, {"last", 1 - 1e-9}} {
-			b.Run(c.name+"/"+f.name, func(b *testing.B) { churn(b, pfx(c.base), c.bits, c.most, f.frac) })
+			b.Run(c.name+"/"+f.name, func(b *testing.B) {
+				s := limited(b, pfx(c.base), c.most)
+				if c.bits == s.Base().Addr().BitLen() {
+					churn(b, c.most, f.frac, func() (netip.Addr, bool) { return s.TakeNextAddr(netip.Addr{}) }, s.ReleaseAddr)
+				} else {
+					churn(b, c.most, f.frac, func() (netip.Prefix, bool) { return s.TakeNext(netip.Addr{}, c.bits) }, s.Release)
+				}
+			})
 		}
 	}
 }
 
-func churn(b *testing.B, base netip.Prefix, bits, most int, frac float64) {
+// BenchmarkSparse is one random address of an IPv6 subnet taken and given back,
+// with so many others at random places taken.
+func BenchmarkSparse(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		live int
+	}{{"0", 0}, {"1000", 1000}} {
+		b.Run(c.name, func(b *testing.B) {
+			s, r := New(pfx("fd00::/64")), newRNG()
+			for range c.live {
+				a, _ := Nth(s.Base(), uint64(r.next(1<<31))<<33)
+				s.TakeAddr(a)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				a, _ := Nth(s.Base(), uint64(r.next(1<<31))<<33|1)
+				if !s.TakeAddr(a) || !s.ReleaseAddr(a) {
+					b.Fatal(a)
+				}
+			}
+		})
+	}
+}
+
+// limited is a Space of base with no more than 2^16 addresses left of a /64.
+func limited(b *testing.B, base netip.Prefix, most int) *Space {
 	s := New(base)
-	if base.Bits() == 64 { // leave 2^16 of the addresses
+	if base.Bits() == 64 {
 		first, _ := Nth(base, uint64(most))
 		last, _ := NthLast(base, 0)
 		if !s.TakeRange(first, last) {
 			b.Fatal("range")
 		}
 	}
-	next := func(from netip.Addr) netip.Prefix {
-		if bits == base.Addr().BitLen() {
-			a, ok := s.TakeNextAddr(from)
-			if !ok {
-				b.Fatal("full")
-			}
-			return netip.PrefixFrom(a, bits)
-		}
-		p, ok := s.TakeNext(from, bits)
+	return s
+}
+
+// churn is the loop that other allocators were measured with, see rng.
+func churn[T any](b *testing.B, most int, frac float64, next func() (T, bool), free func(T) bool) {
+	live := make([]T, 0, most)
+	for range most {
+		x, ok := next()
 		if !ok {
 			b.Fatal("full")
 		}
-		return p
+		live = append(live, x)
 	}
-	free := func(p netip.Prefix) bool {
-		if p.IsSingleIP() {
-			return s.ReleaseAddr(p.Addr())
-		}
-		return s.Release(p)
+	r := newRNG()
+	for i := len(live) - 1; i > 0; i-- {
+		j := r.next(i + 1)
+		live[i], live[j] = live[j], live[i]
 	}
-	live := make([]netip.Prefix, most)
-	for i := range live {
-		live[i] = next(netip.Addr{})
-	}
-	rnd := rand.New(rand.NewPCG(1, 1))
-	rnd.Shuffle(len(live), func(i, j int) { live[i], live[j] = live[j], live[i] })
 	want := min(most-1, int(float64(most)*frac+.5))
-	for _, p := range live[want:] {
-		free(p)
+	for _, x := range live[want:] {
+		free(x)
 	}
 	live = live[:want]
-	r := uint32(1)
-	var at netip.Addr
+	r = newRNG()
 	b.ReportAllocs()
 	for b.Loop() {
-		p := next(at)
-		if len(live) > 0 {
-			r = r*1664525 + 1013904223
-			j := uint64(r) * uint64(len(live)) >> 32
-			p, live[j] = live[j], p
+		x, ok := next()
+		if !ok {
+			b.Fatal("full")
 		}
-		free(p)
+		if n := len(live); n > 0 {
+			j := r.next(n)
+			x, live[j] = live[j], x
+		}
+		if !free(x) {
+			b.Fatal("not taken")
+		}
 	}
-	_ = at
+}
+
+// rng is a cheap source of indices (xorshift), always the same.
+type rng uint64
+
+func newRNG() *rng { r := rng(0x9E3779B97F4A7C15); return &r }
+
+func (r *rng) next(n int) int {
+	x := uint64(*r)
+	x ^= x << 13
+	x ^= x >> 7
+	x ^= x << 17
+	*r = rng(x)
+	return int((x >> 33) * uint64(n) >> 31)
 }

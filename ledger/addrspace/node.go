@@ -3,138 +3,104 @@
 
 package addrspace
 
-import "math/bits"
-
-// A node stands for 64 equal slots of 2^(6*level) addresses each. For every
-// order k up to 6*level it has a word whose bit i says that slot i contains an
-// aligned free block of 2^k addresses: fit[k], and for k = 6*level, which is
-// "the slot is entirely free", the field free. Leaves (level 0) have only free.
+// A node stands for 64 equal slots of 2^size addresses each (the root can have
+// fewer); see reorder about byOrder and orders.
 //
-// A slot without a node below it is entirely free or entirely taken, as its
-// bit in free says. order is the largest k such that the node has a free
-// aligned block of 2^k addresses, -1 where nothing is free; the parent's words
-// repeat it, so that a search never enters a node in vain.
+// A slot that is neither all free nor all taken has a page (where size is 12)
+// or a node below it. There may be sizes left out between that node and its
+// slot: then fill says what the rest of the slot is, free or taken. So a single
+// address taken in an empty /64 costs one node and one page, and not one node
+// for every six bits of its width.
 type node struct {
-	free  uint64
-	fit   []uint64
-	kids  *[64]*node
-	up    *node
-	order int16
-	level uint8
-	slot  uint8
+	byOrder []uint64
+	pages   []*page // where size is 12
+	paged   uint64  // the slots that have a page
+	kids    []*node // where size is more
+	up      *node
+	first   u128  // address of slot 0
+	order   int   // of all slots together
+	size    uint8 // a multiple of 6
+	skips   bool  // sizes are left out between this node and its slot in up
+	fill    bool
+	orders  [64]int8
 }
 
-// aligned[r] has the bits at which an aligned run of 2^r slots may begin.
-var aligned = [7]uint64{
-	^uint64(0), 0x5555555555555555, 0x1111111111111111, 0x0101010101010101,
-	0x0001000100010001, 0x0000000100000001, 1,
-}
+// full is the order of a node that is entirely free.
+func (n *node) full() int { return int(n.size) + 6 }
 
-// runs is the word of the places at which 2^r set bits of w begin, aligned.
-func runs(w uint64, r uint) uint64 {
-	for i := uint(0); i < r; i++ {
-		w &= w >> (1 << i) & aligned[i+1]
+// free is the word of the slots that are entirely free.
+func (n *node) free() uint64 { return n.byOrder[n.size+1] }
+
+// page is the page that has off, nil where there is none.
+func (n *node) page(off u128) *page {
+	if n.size != pageBits {
+		return nil
 	}
-	return w
+	return n.pages[off.lo>>pageBits&63]
 }
 
-// longestRun is the largest r for which runs(w, r) is not 0; w is not 0.
-func longestRun(w uint64) int16 {
-	if w == ^uint64(0) {
-		return 6
+// digit is the number of the slot that has off.
+func (n *node) digit(off u128) uint {
+	if n.size < 60 {
+		return uint(off.lo>>(n.size&63)) & 63
 	}
-	for r := uint(0); ; r++ {
-		if w = w & (w >> (1 << r)) & aligned[r+1]; w == 0 {
-			return int16(r)
+	return uint(off.shr(uint(n.size)).lo) & 63
+}
+
+// start is the first address of slot d.
+func (n *node) start(d uint) u128 { return n.first.or(u64(uint64(d)).shl(uint(n.size))) }
+
+// last is the last address of n.
+func (n *node) last() u128 { return n.first.or(ones(uint(n.size) + 6)) }
+
+// has is true where off is an address of n.
+func (n *node) has(off u128) bool { return off.xor(n.first).shr(uint(n.size) + 6).isZero() }
+
+// locate is the lowest node that there is above off, of the given size at least.
+func (n *node) locate(off u128, size uint8) *node {
+	for n.size > size {
+		kid := n.kids[n.digit(off)]
+		if kid == nil || kid.skips && (kid.size < size || !kid.has(off)) {
+			break
 		}
+		n = kid
 	}
+	return n
 }
 
-// full is the order of an entirely free node.
-func (n *node) full() int16 { return 6*int16(n.level) + 6 }
-
-// at is the word of order k <= 6*level.
-func (n *node) at(k int) uint64 {
-	if k < len(n.fit) {
-		return n.fit[k]
+// alike is true where the block of 2^k addresses at off is all free, or all
+// taken. n is the lowest node above the block.
+func (n *node) alike(off u128, k uint, free bool) bool {
+	d := n.digit(off)
+	if k > uint(n.size) {
+		mask := around(d, k-uint(n.size))
+		if free {
+			return n.free()&mask == mask
+		}
+		return n.byOrder[0]&mask == mask
 	}
-	return n.free
+	switch o := int(n.orders[d]); {
+	case o < 0:
+		return !free
+	case o == int(n.size):
+		return free
+	case n.pages != nil:
+		return k < pageBits && n.pages[d].alike(uint(off.lo), k, free)
+	}
+	kid := n.kids[d] // smaller than the block, or elsewhere
+	return kid.fill == free && !kid.first.xor(off).shr(k).isZero()
 }
 
-// measure computes order from the words.
-func (n *node) measure() int16 {
-	if n.free != 0 {
-		return 6*int16(n.level) + longestRun(n.free)
-	}
-	for k := len(n.fit) - 1; k >= 0; k-- {
-		if n.fit[k] != 0 {
-			return int16(k)
-		}
-	}
-	return -1
-}
-
-// remeasure corrects n's order after its words changed, and its ancestors'
-// words and orders as far as that makes a difference to them.
-func (n *node) remeasure() {
-	for {
-		was, is := n.order, n.measure()
-		if was == is {
-			return
-		}
-		n.order = is
-		p := n.up
-		if p == nil {
-			return
-		}
-		bit := uint64(1) << (n.slot & 63)
-		for k := int(is) + 1; k <= int(was); k++ { // shrunk
-			if k < len(p.fit) {
-				p.fit[k] &^= bit
-			} else {
-				p.free &^= bit
-			}
-		}
-		for k := int(was) + 1; k <= int(is); k++ { // grown
-			if k < len(p.fit) {
-				p.fit[k] |= bit
-			} else {
-				p.free |= bit
-			}
-		}
-		n = p
-	}
-}
-
-// set marks the slots of mask entirely free, or entirely taken.
-func (n *node) set(mask uint64, free bool) {
+// set makes all of n free, or taken, where it was either.
+func (n *node) set(free bool) {
+	o := int8(-1)
+	n.order = -1
 	if free {
-		n.free |= mask
-		for k := range n.fit {
-			n.fit[k] |= mask
-		}
-		return
+		o, n.order = int8(n.size), n.full()
 	}
-	n.free &^= mask
-	for k := range n.fit {
-		n.fit[k] &^= mask
-	}
-}
-
-// below is the lowest free aligned block of order k in slot s of n, whose word
-// for k has bit s: its distance from the first address of n.
-func (n *node) below(s uint, k int) u128 {
-	var off u128
-	for {
-		off = off.or(u64(uint64(s)).shl(6 * uint(n.level)))
-		if n.free&(1<<s) != 0 {
-			return off
-		}
-		n = n.kids[s]
-		if size := 6 * int(n.level); k > size {
-			s = uint(bits.TrailingZeros64(runs(n.free, uint(k-size))))
-			return off.or(u64(uint64(s)).shl(uint(size)))
-		}
-		s = uint(bits.TrailingZeros64(n.at(k)))
+	n.byOrder[0], n.byOrder[n.size+1] = 0, 0
+	n.byOrder[o+1] = ^uint64(0)
+	for d := range n.orders {
+		n.orders[d] = o
 	}
 }

@@ -14,7 +14,7 @@ type u128 struct{ hi, lo uint64 }
 
 func u64(n uint64) u128 { return u128{lo: n} }
 
-// pow2 is 2^n, n < 128.
+// pow2 is 2^n, 0 for n = 128.
 func pow2(n uint) u128 {
 	if n < 64 {
 		return u128{lo: 1 << n}
@@ -53,6 +53,14 @@ func (u u128) shr(n uint) u128 {
 		return u128{u.hi >> n, u.lo>>n | u.hi<<(64-n)}
 	}
 	return u128{0, u.hi >> (n - 64)}
+}
+
+// floor is the largest multiple of 2^n that is not above u.
+func (u u128) floor(n uint) u128 {
+	if n < 64 {
+		return u128{u.hi, u.lo >> n << n}
+	}
+	return u128{u.hi >> (n - 64) << (n - 64), 0}
 }
 
 // ones is 2^n - 1, n <= 128.

@@ -121,9 +121,10 @@ func (ev *DeletePod) String() string {
 // Method is Update.
 func (ev *DeletePod) Method() controller.EventMethodType { return controller.Update }
 
-// TransactionType is BestEffortIgnoreErrors: the runtime repeats what failed.
+// TransactionType is BestEffort: the runtime repeats a DEL that failed, but what
+// is left southbound of one that did not is for a healing resync.
 func (ev *DeletePod) TransactionType() controller.UpdateTransactionType {
-	return controller.BestEffortIgnoreErrors
+	return controller.BestEffort
 }
 
 // Direction is Reverse.

@@ -1,0 +1,524 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/kvdb/mem"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/journal"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// The simulation runs the whole agent but its sockets in one process and in
+// simulated time, driven by one seed. SIM_SEED replays a seed, SIM_SEEDS says
+// how many to try.
+func TestSimulation(t *testing.T) {
+	from, n := uint64(0), uint64(250)
+	if testing.Short() {
+		n = 25
+	}
+	if s := os.Getenv("SIM_SEEDS"); s != "" {
+		n, _ = strconv.ParseUint(s, 10, 64)
+	}
+	if s := os.Getenv("SIM_SEED"); s != "" {
+		from, _ = strconv.ParseUint(s, 10, 64)
+		n = 1
+	}
+	for seed := from; seed < from+n; seed++ {
+		if err := simulate(t, seed, 60, nil); err != nil {
+			t.Fatalf("%v\nreplay it: SIM_SEED=%d go test ./cmd/cadastre-agent -run TestSimulation", err, seed)
+		}
+	}
+}
+
+// A lease that vanishes behind everybody's back must be noticed.
+func TestTheSimulationFindsABrokenAgent(t *testing.T) {
+	found := 0
+	for seed := range uint64(10) {
+		steal := func(w *world) {
+			for k := range w.told {
+				_, _ = w.a.ledger.Release(context.Background(), ledger.Selector{Key: k})
+				return
+			}
+		}
+		if simulate(t, seed, 60, steal) != nil {
+			found++
+		}
+	}
+	if found < 7 { // at times there is nothing to steal, or the victim is deleted before it is missed
+		t.Fatalf("it found %d of 10", found)
+	}
+}
+
+// world is what outlives an agent: disk, cluster store, clocks, the southbound,
+// and what clients were told.
+type world struct {
+	t      *testing.T
+	rnd    *rand.Rand
+	disk   *journal.Memory
+	store  kvdb.Store
+	fault  atomic.Int32 // of the commits to come
+	broken atomic.Bool  // the process is dead: nothing reaches the disk
+	wall   time.Duration
+	begun  time.Time
+	booted time.Time
+	boot   int
+	dir    string
+	bad    saboteur
+	sink   controller.MemorySink
+
+	a      *agent
+	api    http.Handler
+	stop   context.CancelFunc
+	ended  chan error
+	told   map[ledger.Key]string // address that the key was told it has
+	unsure map[ledger.Key]bool   // a request has failed, or nobody heard its answer
+	log    []string
+}
+
+// saboteur is the last handler: it fails or panics when it is told to.
+type saboteur struct{ mood atomic.Int32 }
+
+func (s *saboteur) String() string                     { return "saboteur" }
+func (s *saboteur) HandlesEvent(controller.Event) bool { return true }
+func (s *saboteur) Revert(controller.Event) error      { return nil }
+
+func (s *saboteur) act() error {
+	switch s.mood.Swap(0) {
+	case 1:
+		return errors.New("sabotage")
+	case 2:
+		panic("sabotage")
+	case 3:
+		return controller.NewAbortEventError(errors.New("sabotage"))
+	}
+	return nil
+}
+
+func (s *saboteur) Update(controller.Event, controller.UpdateOperations) (string, error) {
+	return "", s.act()
+}
+
+func (s *saboteur) Resync(controller.Event, controller.KubeStateData, int, controller.ResyncOperations) error {
+	return s.act()
+}
+
+// keptStore is a store that outlives the agents.
+type keptStore struct{ kvdb.Store }
+
+func (keptStore) Close() error { return nil }
+
+// diskOf is the journal of one process: when it dies nothing more is written.
+type diskOf struct {
+	w    *world
+	dead *atomic.Bool
+}
+
+func (d diskOf) Load(ctx context.Context, f func(kvdb.KeyValue) error) error {
+	return d.w.disk.Load(ctx, f)
+}
+
+func (d diskOf) Commit(ctx context.Context, ops []kvdb.Op) error {
+	if d.dead.Load() {
+		return errors.New("the process is dead")
+	}
+	f := &journal.Faulty{Journal: d.w.disk, Lag: 3 * time.Second, Plan: func(int64) journal.Fault {
+		return journal.Fault(d.w.fault.Swap(0))
+	}}
+	return f.Commit(ctx, ops)
+}
+
+func simulate(t *testing.T, seed uint64, steps int, sabotage func(*world)) (err error) {
+	dir, derr := os.MkdirTemp("", "sim")
+	if derr != nil {
+		t.Fatal(derr)
+	}
+	defer os.RemoveAll(dir)
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{
+			t: t, rnd: rand.New(rand.NewPCG(seed, 42)), disk: journal.NewMemory(), store: keptStore{mem.New()}, dir: dir,
+			begun: time.Now(), booted: time.Now().Add(-time.Hour), told: map[ledger.Key]string{}, unsure: map[ledger.Key]bool{},
+		}
+		w.start()
+		for step := 0; step < steps && err == nil; step++ {
+			w.step()
+			if sabotage != nil && step == steps/2 {
+				sabotage(w)
+			}
+			if err = w.check(); err != nil {
+				err = fmt.Errorf("seed %d, step %d: %w\n%s", seed, step, err, strings.Join(w.log, "\n"))
+			}
+		}
+		w.end()
+	})
+	return err
+}
+
+func (w *world) say(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+// start starts an agent on what is there.
+func (w *world) start() {
+	w.bad.mood.Store(0)
+	w.fault.Store(0)
+	w.sink.Fault = nil
+	conf, _, err := contivconf.Parse([]byte("ipamConfig:\n  podSubnetCIDR: 10.1.0.0/24\n  podSubnetOneNodePrefixLen: 28\n"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	boot := w.boot
+	dead := &atomic.Bool{}
+	booted := w.booted
+	a, err := assemble(context.Background(), options{nodeName: "n", runDir: w.dir}, conf, slog.New(slog.DiscardHandler), clock{
+		now: func() time.Time { return time.Now().Add(w.wall) }, uptime: func() time.Duration { return time.Since(booted) }, bootID: fmt.Sprint("boot-", boot),
+	}, parts{store: w.store, journal: diskOf{w, dead}, sink: &w.sink, instance: "i", last: []controller.EventHandler{&w.bad}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.a, w.api, w.ended = a, a.restapi.Handler(), make(chan error, 1)
+	w.stop = func() { dead.Store(w.broken.Load()); cancel() }
+	go func() {
+		w.ended <- a.serve(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil })
+	}()
+	time.Sleep(time.Minute) // a first resync that failed has healed by now
+	synctest.Wait()
+	if !a.serving.recovered.Load() {
+		w.t.Fatalf("the agent does not get ready: %v\n%s", a.ready(), strings.Join(w.log, "\n"))
+	}
+}
+
+func (w *world) end() {
+	w.fault.Store(0)
+	w.stop()
+	if err := <-w.ended; err != nil {
+		w.t.Errorf("the agent ended with %v", err)
+	}
+	synctest.Wait()
+}
+
+func (w *world) key() ledger.Key {
+	return ledger.Key{Network: []string{"pods", "other"}[w.rnd.IntN(2)], ContainerID: fmt.Sprint("c", w.rnd.IntN(8)), IfName: "eth0"}
+}
+
+func request(command string, k ledger.Key) cni.Request {
+	return cni.Request{Command: command, Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName, Pod: cni.Pod{Namespace: "default", Name: k.ContainerID}}
+}
+
+// ask sends a request through the API; code 0 is success.
+func (w *world) ask(ctx context.Context, req cni.Request) (address string, code uint) {
+	body, _ := json.Marshal(req)
+	r := httptest.NewRequestWithContext(ctx, "POST", localapi.PathCNI, bytes.NewReader(body))
+	rec := httptest.NewRecorder()
+	w.api.ServeHTTP(rec, r)
+	var reply struct {
+		cni.Reply
+		Error *cni.Error
+	}
+	if rec.Code != http.StatusOK {
+		return "", 999
+	}
+	if err := json.Unmarshal(rec.Body.Bytes(), &reply); err != nil {
+		w.t.Errorf("answer to %s: %v: %s", req.Command, err, rec.Body)
+	}
+	if reply.Error != nil {
+		return "", reply.Error.Code
+	}
+	if len(reply.IPs) > 0 {
+		address, _, _ = strings.Cut(reply.IPs[0].Address, "/")
+	}
+	return address, 0
+}
+
+// step is one random thing that happens.
+func (w *world) step() {
+	k := w.key()
+	switch n := w.rnd.IntN(100); {
+	case n < 30:
+		w.add(k)
+	case n < 50:
+		w.del(k)
+	case n < 56:
+		w.gc()
+	case n < 62:
+		w.leave(k)
+	case n < 70:
+		w.burst(k)
+	case n < 78:
+		f := journal.Fault(1 + w.rnd.IntN(3))
+		w.say("the next commit: fault %d", f)
+		w.fault.Store(int32(f))
+	case n < 84:
+		mood := int32(1 + w.rnd.IntN(3))
+		w.say("sabotage %d of the next event", mood)
+		w.bad.mood.Store(mood)
+	case n < 87:
+		w.breakSink()
+	case n < 90:
+		jump := time.Duration(w.rnd.IntN(2000)-1000) * time.Hour
+		w.say("the clock jumps by %s", jump)
+		w.wall += jump
+	case n < 94:
+		d := time.Duration(w.rnd.IntN(120)) * time.Second
+		w.say("%s pass", d)
+		time.Sleep(d)
+	case n < 98:
+		w.restart(w.rnd.IntN(2) == 0)
+	default:
+		w.reboot()
+	}
+	synctest.Wait()
+}
+
+func (w *world) add(k ledger.Key) {
+	a, code := w.ask(context.Background(), request("ADD", k))
+	w.say("ADD %s -> %s code %d", k, a, code)
+	w.added(k, a, code)
+}
+
+func (w *world) added(k ledger.Key, a string, code uint) {
+	if code != 0 {
+		if w.told[k] == "" {
+			w.unsure[k] = true
+		}
+		return
+	}
+	if had := w.told[k]; had != "" && had != a {
+		w.t.Errorf("%s was told %s and then %s\n%s", k, had, a, strings.Join(w.log, "\n"))
+	}
+	w.told[k] = a
+	delete(w.unsure, k)
+}
+
+func (w *world) del(k ledger.Key) {
+	_, code := w.ask(context.Background(), request("DEL", k))
+	w.say("DEL %s -> code %d", k, code)
+	w.deleted(k, code)
+}
+
+func (w *world) deleted(k ledger.Key, code uint) {
+	delete(w.told, k)
+	if code == 0 {
+		delete(w.unsure, k)
+	} else {
+		w.unsure[k] = true
+	}
+}
+
+func (w *world) gc() {
+	req := cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}}
+	keep := map[ledger.Key]bool{}
+	for k := range w.told {
+		if k.Network == "pods" && w.rnd.IntN(2) == 0 {
+			keep[k] = true
+			*req.Attachments = append(*req.Attachments, cni.Attachment{ContainerID: k.ContainerID, IfName: k.IfName})
+		}
+	}
+	_, code := w.ask(context.Background(), req)
+	w.say("GC of pods but for %v -> code %d", *req.Attachments, code)
+	for n := range 8 {
+		if k := (ledger.Key{Network: "pods", ContainerID: fmt.Sprint("c", n), IfName: "eth0"}); !keep[k] {
+			w.deleted(k, code)
+		}
+	}
+}
+
+// leave is an ADD whose caller is gone before the answer.
+func (w *world) leave(k ledger.Key) {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.fault.CompareAndSwap(0, int32(journal.Delay))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		time.Sleep(time.Second)
+		cancel()
+	}()
+	a, code := w.ask(ctx, request("ADD", k))
+	<-done
+	w.say("ADD %s, caller gone -> %s code %d", k, a, code)
+	w.added(k, a, code)
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
+	if code != 0 && w.told[k] == "" && w.bad.mood.Load() == 0 {
+		w.unsure[k] = true
+	}
+}
+
+// burst is several requests for one key, and others, at once.
+func (w *world) burst(k ledger.Key) {
+	type outcome struct {
+		command, address string
+		code             uint
+	}
+	results := make(chan outcome, 6)
+	n := 2 + w.rnd.IntN(4)
+	for range n {
+		command := []string{"ADD", "ADD", "DEL"}[w.rnd.IntN(3)]
+		go func() {
+			a, code := w.ask(context.Background(), request(command, k))
+			results <- outcome{command, a, code}
+		}()
+	}
+	had := w.told[k]
+	delete(w.told, k)
+	w.unsure[k] = true // unless all agree, any order may have been the real one
+	adds, dels, failed := map[string]bool{}, 0, 0
+	for range n {
+		r := <-results
+		w.say("at once: %s %s -> %s code %d", r.command, k, r.address, r.code)
+		switch {
+		case r.command == "DEL": // one that failed may have been done all the same
+			dels++
+			if r.code != 0 {
+				failed++
+			}
+		case r.code != 0:
+			failed++
+		default:
+			adds[r.address] = true
+		}
+	}
+	switch {
+	case dels == 0 && failed == 0 || dels == 0 && had != "":
+		if had != "" {
+			adds[had] = true
+		}
+		if len(adds) > 1 {
+			w.t.Errorf("%s was told %v at once\n%s", k, adds, strings.Join(w.log, "\n"))
+		}
+		for a := range adds {
+			w.added(k, a, 0)
+		}
+	case len(adds) == 0 && failed == 0:
+		w.deleted(k, 0)
+	}
+}
+
+func (w *world) breakSink() {
+	n := 1 + w.rnd.IntN(2)
+	w.say("the next %d southbound commits fail", n)
+	var left atomic.Int32
+	left.Store(int32(n))
+	w.sink.Fault = func(controller.Transaction) error {
+		if left.Add(-1) >= 0 {
+			return errors.New("southbound is away")
+		}
+		return nil
+	}
+}
+
+// restart ends the agent, politely or not, and starts another. DELs that come
+// in between wait for it.
+func (w *world) restart(kill bool) {
+	w.say("restart, killed: %v", kill)
+	w.fault.Store(0)
+	w.broken.Store(kill)
+	w.stop()
+	if err := <-w.ended; err != nil {
+		w.t.Errorf("the agent ended with %v\n%s", err, strings.Join(w.log, "\n"))
+	}
+	w.broken.Store(false)
+	for range w.rnd.IntN(3) {
+		k := w.key()
+		in := cni.Intent{Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
+		if err := in.Write(cni.IntentDir(w.a.socket())); err != nil {
+			w.t.Error(err)
+		}
+		w.say("DEL %s while the agent is away", k)
+		w.deleted(k, 0)
+	}
+	w.start()
+}
+
+func (w *world) reboot() {
+	w.say("reboot")
+	w.fault.Store(0)
+	w.broken.Store(true)
+	w.stop()
+	<-w.ended
+	w.broken.Store(false)
+	os.RemoveAll(cni.IntentDir(w.a.socket()))
+	w.boot++
+	w.booted = time.Now()
+	clear(w.told)
+	clear(w.unsure)
+	w.start()
+}
+
+// check holds the agent to what clients were told.
+func (w *world) check() error {
+	findings, err := w.a.ledger.Check(context.Background())
+	if err != nil || len(findings) > 0 {
+		return fmt.Errorf("check: %v %v", findings, err)
+	}
+	held, seen := map[ledger.Key]string{}, map[string]ledger.Key{}
+	for _, l := range w.a.ledger.Leases() {
+		a := l.Addr.String()
+		if other, twice := seen[a]; twice {
+			return fmt.Errorf("%s is leased twice: %s and %s", a, other, l.Key)
+		}
+		seen[a] = l.Key
+		if l.State == ledger.Held && l.Purpose == ledger.ForPod {
+			held[l.Key] = a
+		}
+	}
+	for k, a := range w.told {
+		if held[k] != a {
+			return fmt.Errorf("%s was told %s, it holds %q", k, a, held[k])
+		}
+	}
+	for k, a := range held {
+		if w.told[k] == "" && !w.unsure[k] {
+			return fmt.Errorf("%s holds %s, nobody was told", k, a)
+		}
+	}
+	return w.checkSink(held)
+}
+
+// checkSink compares the southbound with the ledger, where it is as it should be.
+func (w *world) checkSink(held map[ledger.Key]string) error {
+	if s := w.a.loop.Status(); !s.Healthy {
+		return nil
+	}
+	dump, err := w.sink.Dump(context.Background())
+	if err != nil {
+		return err
+	}
+	var want, have []string
+	for k := range held {
+		want = append(want, "pod/"+k.String())
+	}
+	for k := range dump {
+		if strings.HasPrefix(k, "pod/") {
+			have = append(have, k)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(have)
+	if !slices.Equal(want, have) {
+		return fmt.Errorf("southbound has %v, the ledger %v", have, want)
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// record is a controller.Record as it comes over the wire: methods are words.
+type record struct {
+	controller.Record
+	Method string
+}
+
+func (a *app) eventsCmd() *cobra.Command {
+	var follow bool
+	var from uint64
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Show what the event loop has done, and why",
+		Example: `  cadastre events -f
+  cadastre events --since 100 -o wide`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			if err := a.events(ctx, follow, from); err != nil {
+				return fmt.Errorf("events: %w", err)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those to come, until interrupted")
+	cmd.Flags().Uint64Var(&from, "since", 0, "begin with the event of this number, `SEQ`")
+	completeValues(cmd, "since")
+	return cmd
+}
+
+func (a *app) events(ctx context.Context, follow bool, from uint64) error {
+	if !follow {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+	}
+	query := url.Values{"since": {strconv.FormatUint(from, 10)}}
+	if follow {
+		query.Set("follow", "true")
+	}
+	c := a.client()
+	body, err := c.do(ctx, http.MethodGet, localapi.PathEvents+"?"+query.Encode(), nil)
+	switch {
+	case err == nil:
+		defer body.Close()
+		if !follow {
+			return a.listEvents(ctx, c, body)
+		}
+		if err = eachEvent(ctx, c, body, a.printEvent); err == nil {
+			err = errors.New("the agent has ended; when it is back it counts events anew")
+		}
+	case !follow:
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil // the ordinary end of following
+	}
+	return err
+}
+
+// eachEvent hands what body contains to f, one event after the other.
+func eachEvent(ctx context.Context, c *client, body io.Reader, f func(json.RawMessage) error) error {
+	d := json.NewDecoder(body)
+	for {
+		var raw json.RawMessage
+		err := d.Decode(&raw)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the agent's answer: %w", c.plain(ctx, err))
+		}
+		if err := f(raw); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *app) listEvents(ctx context.Context, c *client, body io.Reader) error {
+	all := []json.RawMessage{}
+	err := eachEvent(ctx, c, body, func(raw json.RawMessage) error {
+		all = append(all, raw)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if !a.forPeople() {
+		return a.print(all, nil)
+	}
+	for _, raw := range all {
+		if err := a.printEvent(raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printEvent prints one event of a stream. Programs get it as the agent has
+// written it, with whatever fields a newer agent may have added.
+func (a *app) printEvent(raw json.RawMessage) error {
+	switch a.output {
+	case formatJSON:
+		line, err := encode(raw, "")
+		if err != nil {
+			return fmt.Errorf("print as json: %w", err)
+		}
+		return a.write(line)
+	case formatYAML:
+		doc, err := yaml.JSONToYAML(raw)
+		if err != nil {
+			return fmt.Errorf("print as yaml: %w", err)
+		}
+		return a.write(append([]byte("---\n"), doc...))
+	}
+	var r record
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return a.write([]byte(a.eventText(r, a.output == formatWide)))
+}
+
+// eventText is "#12 15:04:05.123 Add Pod 1.2ms ok  ipam: leased 10.1.5.2/24".
+func (a *app) eventText(r record, wide bool) string {
+	outcome := "ok"
+	if r.Error != "" {
+		outcome = "failed"
+	}
+	line := fmt.Sprintf("#%d %s %s %s %s", r.SeqNum, r.ProcessingStart.In(a.now().Location()).Format("15:04:05.000"), r.Name,
+		took(r.ProcessingEnd.Sub(r.ProcessingStart)), outcome)
+	if details := eventDetails(r); len(details) > 0 {
+		line += "  " + strings.Join(details, "; ")
+	}
+	line = clean(line) + "\n"
+	if !wide {
+		return line
+	}
+	for _, more := range eventLines(r) {
+		line += "    " + clean(more) + "\n"
+	}
+	return line
+}
+
+// eventDetails are the errors and changes of an event in a few words.
+func eventDetails(r record) []string {
+	var all []string
+	if r.Error != "" {
+		all = append(all, oneLine(r.Error))
+	}
+	for _, h := range r.Handlers {
+		if h.Change != "" && !h.Revert {
+			all = append(all, h.Handler+": "+oneLine(h.Change))
+		}
+		if h.Error != "" && !strings.Contains(r.Error, h.Error) {
+			all = append(all, h.Handler+": "+oneLine(h.Error))
+		}
+	}
+	for _, e := range []struct{ what, text string }{{"commit", r.CommitError}, {"transaction", r.TxnError}} {
+		if e.text != "" && !strings.Contains(r.Error, e.text) {
+			all = append(all, e.what+": "+oneLine(e.text))
+		}
+	}
+	if r.IsFollowUp {
+		all = append(all, fmt.Sprintf("follow-up of #%d", r.FollowUpTo))
+	}
+	return all
+}
+
+// eventLines are all that is known of an event.
+func eventLines(r record) []string {
+	lines := []string{fmt.Sprintf("%s, waited %s", r.Method, took(r.Waited))}
+	for line := range strings.Lines(r.Description) {
+		if line = strings.TrimSpace(line); line != "" && line != r.Name {
+			lines = append(lines, line)
+		}
+	}
+	for _, h := range r.Handlers {
+		line := h.Handler + " " + took(h.Duration)
+		if h.Revert {
+			line += " reverted"
+		}
+		if h.Change != "" {
+			line += ": " + oneLine(h.Change)
+		}
+		if h.Error != "" {
+			line += ": error: " + oneLine(h.Error)
+		}
+		lines = append(lines, line)
+	}
+	for _, t := range r.Txn {
+		lines = append(lines, "transaction: "+oneLine(t))
+	}
+	return lines
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// took is a duration with two or three digits.
+func took(d time.Duration) string {
+	switch {
+	case d >= 10*time.Second:
+		d = d.Round(time.Second)
+	case d >= 10*time.Millisecond:
+		d = d.Round(time.Millisecond)
+	case d >= time.Millisecond:
+		d = d.Round(100 * time.Microsecond)
+	default:
+		d = d.Round(time.Microsecond)
+	}
+	return strings.ReplaceAll(d.String(), "µ", "u")
+}

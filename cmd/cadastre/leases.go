@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// leaseFilter is what the flags of leases select; an empty field selects all.
+type leaseFilter struct{ pool, pod, state string }
+
+func leaseStates() []string { return []string{"pending", "held", "cooling", "quarantined"} }
+
+func (f leaseFilter) check() error {
+	if f.state != "" && !slices.Contains(leaseStates(), f.state) {
+		return usagef("--state: %q is no state: write one of %s", f.state, strings.Join(leaseStates(), ", "))
+	}
+	if f.pod != "" {
+		return checkPod(f.pod)
+	}
+	return nil
+}
+
+func checkPod(pod string) error {
+	namespace, name, ok := strings.Cut(pod, "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return usagef("--pod: %q is no pod: write NAMESPACE/NAME, such as default/web", pod)
+	}
+	return nil
+}
+
+func (f leaseFilter) matches(l localapi.Lease) bool {
+	return (f.pool == "" || l.Pool == f.pool) && (f.pod == "" || podOf(l) == f.pod) && (f.state == "" || l.State == f.state)
+}
+
+func podOf(l localapi.Lease) string {
+	if l.PodName == "" {
+		return ""
+	}
+	return l.PodNamespace + "/" + l.PodName
+}
+
+func (a *app) leasesCmd() *cobra.Command {
+	var f leaseFilter
+	cmd := &cobra.Command{
+		Use:   "leases",
+		Short: "List who holds which address",
+		Example: `  cadastre leases
+  cadastre leases --pod default/web -o wide
+  cadastre leases --state quarantined -o json`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			return a.leases(ctx, f)
+		}),
+	}
+	cmd.Flags().StringVar(&f.pool, "pool", "", "only those of this `POOL`")
+	cmd.Flags().StringVar(&f.pod, "pod", "", "only those of this pod, `NAMESPACE/NAME`")
+	cmd.Flags().StringVar(&f.state, "state", "", "only those in this `STATE`: "+strings.Join(leaseStates(), ", "))
+	completeValues(cmd, "state", leaseStates()...)
+	completeValues(cmd, "pool")
+	completeValues(cmd, "pod")
+	return cmd
+}
+
+func (a *app) leases(ctx context.Context, f leaseFilter) error {
+	found, err := a.getLeases(ctx, f.matches)
+	if err != nil {
+		return fmt.Errorf("leases: %w", err)
+	}
+	if a.forPeople() && len(found) == 0 {
+		a.note("no leases")
+		return nil
+	}
+	return a.print(found, func(wide bool) string { return a.leasesTable(found, wide) })
+}
+
+// getLeases are the leases for which keep is true; never nil.
+func (a *app) getLeases(ctx context.Context, keep func(localapi.Lease) bool) ([]localapi.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var all []localapi.Lease
+	if err := a.client().get(ctx, localapi.PathLeases, &all); err != nil {
+		return nil, err
+	}
+	found := []localapi.Lease{}
+	for _, l := range all {
+		if keep(l) {
+			found = append(found, l)
+		}
+	}
+	return found, nil
+}
+
+func (a *app) leasesTable(leases []localapi.Lease, wide bool) string {
+	now := a.now()
+	head := []string{"ADDRESS", "STATE", "PURPOSE", "POOL", "POD", "NETWORK", "CONTAINER", "IF", "AGE"}
+	if wide {
+		head = append(head, "SINCE", "BLOCK", "UID", "REASON")
+	}
+	g := grid{head}
+	for _, l := range leases {
+		row := []string{l.IP, l.State, l.Purpose, l.Pool, podOf(l), l.Network, container(l, wide), l.IfName, age(now, l.Since)}
+		if wide {
+			row = append(row, since(l, now), l.Block, l.PodUID, l.Reason)
+		}
+		g = append(g, row)
+	}
+	return g.String()
+}
+
+// container is the ID as Docker shortens it.
+func container(l localapi.Lease, whole bool) string {
+	const short = 12
+	if !whole && len(l.ContainerID) > short {
+		return l.ContainerID[:short]
+	}
+	return l.ContainerID
+}
+
+func since(l localapi.Lease, now time.Time) string {
+	if l.Since.IsZero() {
+		return ""
+	}
+	return l.Since.In(now.Location()).Format(time.RFC3339)
+}

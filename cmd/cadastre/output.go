@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
+)
+
+// format is a way to print.
+type format string
+
+const (
+	formatTable format = "table"
+	formatWide  format = "wide"
+	formatJSON  format = "json"
+	formatYAML  format = "yaml"
+)
+
+func formats() []string {
+	return []string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML)}
+}
+
+// Set implements pflag.Value.
+func (f *format) Set(s string) error {
+	for _, known := range formats() {
+		if s == known {
+			*f = format(s)
+			return nil
+		}
+	}
+	return fmt.Errorf("write one of %s", strings.Join(formats(), ", "))
+}
+
+// String implements pflag.Value.
+func (f *format) String() string { return string(*f) }
+
+// Type implements pflag.Value.
+func (f *format) Type() string { return "format" }
+
+// forPeople is true where a table is wanted.
+func (a *app) forPeople() bool { return a.output == formatTable || a.output == formatWide }
+
+// print writes v, or for people the text that table makes of it.
+func (a *app) print(v any, table func(wide bool) string) error {
+	var out []byte
+	var err error
+	switch a.output {
+	case formatJSON:
+		out, err = encode(v, "  ")
+	case formatYAML:
+		out, err = yaml.Marshal(v)
+	default:
+		out = []byte(table(a.output == formatWide))
+	}
+	if err != nil {
+		return fmt.Errorf("print as %s: %w", a.output, err)
+	}
+	return a.write(out)
+}
+
+func (a *app) write(out []byte) error {
+	if _, err := a.stdout.Write(out); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+// note tells people something that is no part of the output.
+func (a *app) note(format string, args ...any) {
+	fmt.Fprintf(a.stderr, format+"\n", args...)
+}
+
+// encode is v in JSON; json.Marshal would write < and > as \u003c and \u003e.
+func encode(v any, indent string) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", indent)
+	err := enc.Encode(v)
+	return buf.Bytes(), err
+}
+
+// grid is rows of cells, printed in columns.
+type grid [][]string
+
+// add appends a row.
+func (g *grid) add(cells ...string) { *g = append(*g, cells) }
+
+// String aligns the columns, two spaces apart; an empty cell is "-".
+func (g grid) String() string {
+	var widths []int
+	for _, row := range g {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(shown(cell)))
+		}
+	}
+	var b strings.Builder
+	for _, row := range g {
+		line := ""
+		for i, cell := range row {
+			cell = shown(cell)
+			line += cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2)
+		}
+		b.WriteString(strings.TrimRight(line, " "))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+func shown(cell string) string {
+	if cell == "" {
+		return "-"
+	}
+	return clean(cell)
+}
+
+// clean keeps what others have named from moving the cursor of a terminal.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// cleanLines is clean for a text of several lines.
+func cleanLines(s string) string {
+	lines := strings.Split(strings.ReplaceAll(s, "\t", "  "), "\n")
+	for i, line := range lines {
+		lines[i] = clean(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// age is how long ago t was, as kubectl says it: 45s, 12m, 3h20m, 4d.
+func age(now, t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	d := max(now.Sub(t), 0)
+	hours, minutes := int(d.Hours()), int(d.Minutes())
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case minutes < 60:
+		return fmt.Sprintf("%dm", minutes)
+	case hours < 10:
+		return fmt.Sprintf("%dh%dm", hours, minutes%60)
+	case hours < 48:
+		return fmt.Sprintf("%dh", hours)
+	}
+	return fmt.Sprintf("%dd", hours/24)
+}
+
+// plural is "1 lease", "2 leases".
+func plural[N int | int64 | uint64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// releaseFlags are the flags of release.
+type releaseFlags struct {
+	localapi.ReleaseRequest
+	yes bool
+}
+
+// check wants exactly one selector, and makes the address one as the agent
+// writes it.
+func (f *releaseFlags) check() error {
+	given := 0
+	for _, s := range []string{f.IP, f.ContainerID, f.Pod} {
+		if s != "" {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return usagef("release wants exactly one of --ip, --container and --pod, but has %d of them", given)
+	case f.IfName != "" && f.ContainerID == "":
+		return usagef("--if: %q goes with --container only", f.IfName)
+	case f.Pod != "":
+		return checkPod(f.Pod)
+	case f.IP != "":
+		addr, err := netip.ParseAddr(f.IP)
+		if err != nil || addr.Zone() != "" {
+			return usagef("--ip: %q is no address: write one without prefix length or zone, such as 10.1.5.2", f.IP)
+		}
+		f.IP = addr.Unmap().String()
+	}
+	return nil
+}
+
+// matches is what the agent compares.
+func (f *releaseFlags) matches(l localapi.Lease) bool {
+	switch {
+	case f.IP != "":
+		return l.IP == f.IP
+	case f.Pod != "":
+		return podOf(l) == f.Pod
+	}
+	return l.ContainerID == f.ContainerID && (f.IfName == "" || l.IfName == f.IfName)
+}
+
+func (a *app) releaseCmd() *cobra.Command {
+	var f releaseFlags
+	cmd := &cobra.Command{
+		Use:   "release {--ip ADDRESS | --container ID [--if NAME] | --pod NAMESPACE/NAME}",
+		Short: "Give addresses back that nobody will give back",
+		Long: `release gives back the addresses of a container or pod that has ended without
+its runtime saying so. It lists them and asks before it does anything, and then
+gives back no other ones than those.`,
+		Example: `  cadastre release --pod default/web
+  cadastre release --ip 10.1.5.9 --quarantined --yes`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			return a.release(ctx, &f)
+		}),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.IP, "ip", "", "the lease of this `ADDRESS`")
+	flags.StringVar(&f.ContainerID, "container", "", "the leases of the container with this whole `ID`")
+	flags.StringVar(&f.IfName, "if", "", "with --container: only the interface of this `NAME`")
+	flags.StringVar(&f.Pod, "pod", "", "the leases of this pod, `NAMESPACE/NAME`")
+	flags.BoolVar(&f.Quarantined, "quarantined", false, "quarantined ones too")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
+	for _, name := range []string{"ip", "container", "if", "pod"} {
+		completeValues(cmd, name)
+	}
+	return cmd
+}
+
+func (a *app) release(ctx context.Context, f *releaseFlags) error {
+	c := a.client()
+	would, err := c.release(ctx, f, nil)
+	if err != nil {
+		return fmt.Errorf("release: %w", err)
+	}
+	if len(would.Leases) == 0 {
+		return a.nothingToRelease(ctx, f, would)
+	}
+	if err := a.showRelease(would, f.yes); err != nil {
+		return err
+	}
+	if !f.yes {
+		if err := a.confirm(ctx, len(would.Leases)); err != nil {
+			return err
+		}
+	}
+	done, err := c.release(ctx, f, would.Leases)
+	if err != nil {
+		return fmt.Errorf("release: %w", err)
+	}
+	if err := a.print(done, func(bool) string { return releasedText(done) }); err != nil {
+		return err
+	}
+	if len(done.Leases) < len(would.Leases) {
+		return fmt.Errorf("release: %d of %s were released: the others have changed since they were listed", len(done.Leases), plural(len(would.Leases), "address", "addresses"))
+	}
+	return nil
+}
+
+// release asks what would be released, or releases only those.
+func (c *client) release(ctx context.Context, f *releaseFlags, only []localapi.Lease) (localapi.ReleaseReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, workTimeout)
+	defer cancel()
+	req := f.ReleaseRequest
+	req.DryRun = only == nil
+	for _, l := range only {
+		req.Only = append(req.Only, l.Generation)
+	}
+	reply := localapi.ReleaseReply{}
+	err := c.post(ctx, localapi.PathRelease, req, &reply)
+	if reply.Leases == nil {
+		reply.Leases = []localapi.Lease{}
+	}
+	return reply, err
+}
+
+// nothingToRelease is no error, unless there is something that was asked for
+// and is still not free to be lent again.
+func (a *app) nothingToRelease(ctx context.Context, f *releaseFlags, would localapi.ReleaseReply) error {
+	if len(would.Skipped) > 0 {
+		found, err := a.getLeases(ctx, f.matches)
+		if err != nil {
+			return fmt.Errorf("release: %w", err)
+		}
+		if slices.ContainsFunc(found, func(l localapi.Lease) bool { return l.State != "cooling" }) {
+			hint := ""
+			if !f.Quarantined && slices.ContainsFunc(found, func(l localapi.Lease) bool { return l.State == "quarantined" }) {
+				hint = "\nquarantined ones are released with --quarantined"
+			}
+			return errors.New("nothing was released: " + strings.Join(would.Skipped, "; ") + hint)
+		}
+	}
+	return a.print(would, func(bool) string {
+		text := "nothing to release"
+		for _, s := range would.Skipped {
+			text += "\n" + clean(s)
+		}
+		if f.ContainerID != "" && len(would.Skipped) == 0 {
+			text += ": no container has this whole ID (see cadastre leases -o wide)"
+		}
+		return text + "\n"
+	})
+}
+
+// showRelease lists what is about to be released. Where the output is for
+// programs the list is for whoever is asked, if anybody is.
+func (a *app) showRelease(would localapi.ReleaseReply, yes bool) error {
+	text := a.leasesTable(would.Leases, a.output == formatWide)
+	for _, s := range would.Skipped {
+		text += "not released: " + clean(s) + "\n"
+	}
+	switch {
+	case a.forPeople():
+		return a.write([]byte(text))
+	case !yes:
+		fmt.Fprint(a.stderr, text)
+	}
+	return nil
+}
+
+func releasedText(done localapi.ReleaseReply) string {
+	ips := make([]string, len(done.Leases))
+	for i, l := range done.Leases {
+		ips[i] = clean(l.IP)
+	}
+	return fmt.Sprintf("released %s: %s\n", plural(len(ips), "address", "addresses"), strings.Join(ips, ", "))
+}
+
+// confirm asks for a yes. Whoever interrupts has not said it.
+func (a *app) confirm(ctx context.Context, n int) error {
+	question := fmt.Sprintf("Release these %d addresses? [y/N] ", n)
+	if n == 1 {
+		question = "Release this address? [y/N] "
+	}
+	fmt.Fprint(a.stderr, question)
+	answer := make(chan string, 1)
+	go func() { // ends with the process, if nobody answers
+		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-ctx.Done():
+	case said := <-answer:
+		if said == "y" || said == "yes" {
+			return nil
+		}
+	}
+	return errors.New("nothing was released")
+}

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cadastre/cadastre/kvdb/bolt"
+	"github.com/cadastre/cadastre/ledger"
+)
+
+const (
+	defaultStateDir = "/var/lib/cadastre"
+	databaseName    = "cadastre.db"
+)
+
+// restoreReport is what a restore did.
+type restoreReport struct {
+	Kept   string `json:"kept"`   // where the replaced database is now, "" if there was none
+	Leases int    `json:"leases"` // in the restored one
+	Older  bool   `json:"older"`  // than the replaced one
+}
+
+// restoreFunc puts the backup in file into the place of the database at path.
+// Its error names both.
+type restoreFunc func(ctx context.Context, file, path string) (restoreReport, error)
+
+// restored is what restore prints.
+type restored struct {
+	File     string `json:"file"`
+	Database string `json:"database"`
+	restoreReport
+}
+
+func (a *app) restoreCmd() *cobra.Command {
+	var stateDir string
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Put a backup in the place of the agent's database",
+		Long: `restore puts a backup in the place of the agent's database and keeps the one that
+was there. The agent must not run. It works on files and asks nobody.
+
+The agent does not know what was lent after the backup was made. It goes on to
+serve the leases in it, but lends no new address before the node was rebooted, or
+before it was started with --accept-older-store by somebody who is sure.`,
+		Example: `  cadastre restore /var/backups/cadastre.db`,
+		Args:    oneFile,
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			r := restored{File: args[0], Database: filepath.Join(stateDir, databaseName)}
+			var err error
+			if r.restoreReport, err = a.restore(ctx, r.File, r.Database); err != nil {
+				return err // it names both files
+			}
+			return a.print(r, func(bool) string { return cleanLines(restoredText(r)) })
+		}),
+	}
+	cmd.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, "the agent's state `DIRECTORY`")
+	if err := cmd.MarkFlagDirname("state-dir"); err != nil {
+		panic(err) // the flag does not exist
+	}
+	return cmd
+}
+
+func restoredText(r restored) string {
+	text := fmt.Sprintf("restored %s from %s: %s\n", r.Database, r.File, plural(r.Leases, "lease", "leases"))
+	if r.Kept != "" {
+		text += fmt.Sprintf("the database that was there is now %s\n", r.Kept)
+	}
+	if r.Older {
+		text += `
+The backup is older than the database that was there: addresses may have been
+lent since. The agent will serve the leases in it, but will not lend new
+addresses until the node was rebooted, or until it is started with
+    cadastre-agent --accept-older-store
+Do the latter only where nothing uses an address that the backup does not know.
+`
+	}
+	return text
+}
+
+// restoreFile restores, after the ledger of the backup was loaded to prove that
+// it can be.
+func restoreFile(ctx context.Context, file, path string) (restoreReport, error) {
+	r, err := bolt.Restore(ctx, file, path, func(ctx context.Context, f *bolt.File) (int, error) {
+		l, err := ledger.Open(ctx, f.Journal(), ledger.Options{})
+		if err != nil {
+			return 0, err
+		}
+		return len(l.Leases()), nil
+	})
+	return restoreReport(r), err
+}

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// resyncReport is what resync prints.
+type resyncReport struct {
+	Done    bool    `json:"done"`
+	Seconds float64 `json:"seconds"`
+}
+
+func (a *app) resyncCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "resync",
+		Short: "Let the agent compare all that it should have done with what there is",
+		Long: `resync lets the agent compare all that it should have done with what there is,
+and waits until it has. No lease is lost by it.`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			ctx, cancel := context.WithTimeout(ctx, workTimeout)
+			defer cancel()
+			began := a.now()
+			if err := a.client().post(ctx, localapi.PathResync, nil, nil); err != nil {
+				return fmt.Errorf("resync: %w", err)
+			}
+			d := a.now().Sub(began)
+			return a.print(resyncReport{true, d.Seconds()}, func(bool) string { return "resync done in " + took(d) + "\n" })
+		}),
+	}
+}

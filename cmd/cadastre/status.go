@@ -1,0 +1,154 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+func (a *app) statusCmd() *cobra.Command {
+	var live, ready bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how the agent is, and how full its blocks are",
+		Long: `status shows how the agent is, and how full its blocks are. With --live or
+--ready it prints nothing but what is wrong, and the exit code is 0 where nothing
+is, 1 where something is, 3 where no agent answers.`,
+		Example: `  cadastre status
+  cadastre status --ready && echo serving`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			switch {
+			case live:
+				return a.probe(ctx, "live", localapi.PathHealthz)
+			case ready:
+				return a.probe(ctx, "ready", localapi.PathReadyz)
+			}
+			return a.status(ctx)
+		}),
+	}
+	cmd.Flags().BoolVar(&live, "live", false, "only tell whether the agent is alive")
+	cmd.Flags().BoolVar(&ready, "ready", false, "only tell whether the agent can serve pods")
+	cmd.MarkFlagsMutuallyExclusive("live", "ready")
+	return cmd
+}
+
+// probe asks what a kubelet would ask.
+func (a *app) probe(ctx context.Context, what, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err := a.client().get(ctx, path, nil)
+	var refused *refusedError
+	if err != nil && !errors.As(err, &refused) {
+		return err
+	}
+	if a.forPeople() {
+		if err != nil {
+			return fmt.Errorf("the agent is not %s: %w", what, err)
+		}
+		return nil
+	}
+	answer := map[string]any{what: err == nil}
+	if err != nil {
+		answer["reason"] = err.Error()
+	}
+	if perr := a.print(answer, nil); perr != nil || err == nil {
+		return perr
+	}
+	return &exitError{code: exitFailed}
+}
+
+func (a *app) status(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var s localapi.Status
+	if err := a.client().get(ctx, localapi.PathStatus, &s); err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	return a.print(s, func(wide bool) string { return a.statusText(s, wide) })
+}
+
+func (a *app) statusText(s localapi.Status, wide bool) string {
+	now := a.now()
+	var g grid
+	g.add("node", fmt.Sprintf("%s, ID %d", s.NodeName, s.NodeID))
+	g.add("agent", fmt.Sprintf("%s, running for %s, since %s", s.Version, age(now, s.Started), s.Started.In(now.Location()).Format(time.DateTime)))
+	if wide {
+		g.add("instance", s.Instance)
+	}
+	g.add("live", yesOr(s.Live, s.LiveError))
+	g.add("ready", yesOr(s.Ready, s.ReadyError))
+	if s.Suspended != "" {
+		g.add("suspended", "no new address is lent: "+s.Suspended)
+	}
+	g.add("event loop", loopText(s, now, wide))
+	g.add("store", s.KVDB+", state in "+s.StateDir)
+	g.add("pod blocks", "from "+s.PodBlocks)
+	if s.Waiting > 0 {
+		g.add("waiting", plural(s.Waiting, "DEL", "DELs")+" that found no agent")
+	}
+	if s.Rebooted > 0 {
+		g.add("reboot", "ended "+plural(s.Rebooted, "lease", "leases"))
+	}
+	text := g.String()
+	for _, b := range s.Blocks {
+		text += clean(blockText(b, wide)) + "\n"
+	}
+	if len(s.Blocks) == 0 {
+		text += "no blocks\n"
+	}
+	return text
+}
+
+func blockText(b localapi.Block, wide bool) string {
+	text := fmt.Sprintf("%s %s %s: %d held, %d infra, %d cooling, %d quarantined, %d free of %d",
+		b.Pool, b.Block, b.State, b.Held, b.Infra, b.Cooling, b.Quarantined, b.Free, b.Size)
+	if wide {
+		text += fmt.Sprintf(", %d reserved", b.Reserved)
+	}
+	return text
+}
+
+func yesOr(ok bool, why string) string {
+	if ok {
+		return "yes"
+	}
+	return strings.TrimSuffix("no: "+why, ": ")
+}
+
+func loopText(s localapi.Status, now time.Time, wide bool) string {
+	l := s.Loop
+	var text string
+	switch {
+	case l.Fatal != "":
+		text = "failed for good: " + l.Fatal
+	case l.Stuck:
+		text = fmt.Sprintf("stuck in %s for %s", l.Current, age(now, l.CurrentSince))
+	case !l.Running:
+		text = "not running"
+	case !l.Resynced:
+		text = "waiting for its first resync"
+	case !l.Healthy:
+		text = "healing: " + l.LastError
+	default:
+		text = "healthy"
+	}
+	text += fmt.Sprintf("; %s processed, %d queued", plural(l.Processed, "event", "events"), l.Queued)
+	if wide {
+		text += fmt.Sprintf(", %s", plural(l.FollowUps, "follow-up", "follow-ups"))
+		if l.Current != "" {
+			text += fmt.Sprintf("; in %s for %s", l.Current, age(now, l.CurrentSince))
+		}
+	}
+	return text
+}

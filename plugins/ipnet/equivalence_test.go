@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipnet_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger/journal"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+)
+
+// chaos is a random sequence of requests against an agent.
+type chaos struct {
+	*agent
+	rnd    *rand.Rand
+	faults bool
+	log    []string
+}
+
+// step is one request; its outcome does not matter.
+func (c *chaos) step() {
+	n := c.rnd.IntN(9)
+	container, pod := fmt.Sprint("c", n), fmt.Sprint("web-", n/2) // two sandboxes a pod
+	r := request("ADD", container, pod)
+	switch c.rnd.IntN(8) {
+	case 0, 1, 2:
+	case 3:
+		first := c.ipam.Nodes()[0].FirstPod
+		for range c.rnd.IntN(12) {
+			first = first.Next()
+		}
+		r.Wanted = []string{first.String()}
+	case 4, 5, 6:
+		r = request("DEL", container, "")
+	case 7:
+		r = cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}}
+		for i := range 9 {
+			if c.rnd.IntN(3) > 0 {
+				*r.Attachments = append(*r.Attachments, cni.Attachment{ContainerID: fmt.Sprint("c", i), IfName: "eth0"})
+			}
+		}
+	}
+	c.disturb()
+	_, err := c.serve(r)
+	c.log = append(c.log, fmt.Sprintf("%s %s %v: %v", r.Command, r.ContainerID, r.Wanted, err))
+}
+
+// disturb lets the next commit to the journal, or that of an ADD to the sink, fail.
+func (c *chaos) disturb() {
+	c.journal.Plan, c.sink.Fault = nil, nil
+	if !c.faults {
+		return
+	}
+	switch c.rnd.IntN(8) {
+	case 0:
+		c.journal.Plan = journal.At(c.journal.Commits()+1, journal.Fail)
+	case 1:
+		c.journal.Plan = journal.At(c.journal.Commits()+1, journal.Tear)
+	case 2:
+		c.sink.Fault = func(txn controller.Transaction) error {
+			if txn.RevertOnFailure {
+				return fmt.Errorf("injected")
+			}
+			return nil
+		}
+	}
+}
+
+// However the requests came, the southbound is what one resync makes of the
+// final state, and the ledger is sound.
+func TestUpdatesEndWhereAResyncEnds(t *testing.T) {
+	for _, conf := range []string{single, v6, dual} {
+		for _, faults := range []bool{false, true} {
+			for seed := range uint64(12) {
+				t.Run(fmt.Sprint("faults ", faults, " seed ", seed), func(t *testing.T) {
+					running(t, conf, func(g Gomega, a *agent) {
+						c := &chaos{agent: a, rnd: rand.New(rand.NewPCG(seed, 1)), faults: faults}
+						for range 40 {
+							c.step()
+						}
+						a.journal.Plan, a.sink.Fault = nil, nil
+						a.add("last", "web-9")
+						byUpdates := a.wanted()
+						a.resync()
+						g.Expect(a.wanted()).To(Equal(byUpdates), "%v", c.log)
+						findings, err := a.ledger.Check(t.Context())
+						g.Expect(err).NotTo(HaveOccurred())
+						g.Expect(findings).To(BeEmpty(), "%v", c.log)
+					})
+				})
+			}
+		}
+	}
+}
