@@ -1,0 +1,65 @@
+# Cadastre. "make help" explains every target.
+
+GO ?= go
+BIN := bin
+PROGRAMS := cadastre-agent cadastre-cni cadastre
+FUZZTIME ?= 3s
+BENCH ?= .cache/bench
+# The race detector needs a C compiler.
+CC_FOUND := $(shell command -v $${CC:-cc} 2>/dev/null || command -v gcc 2>/dev/null)
+RACE := $(if $(CC_FOUND),-race,)
+# package:fuzzer
+FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins/podmanager/cni:FuzzParseConfig \
+	./plugins/podmanager/cni:FuzzParseArgs ./plugins/restapi:FuzzAPI
+
+.DEFAULT_GOAL := help
+.PHONY: help build run demo test unit check fuzz lint chaos bench generate ci clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+build: ## build the programs into bin/
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
+
+run: ## start an agent in the foreground, in ./.run, and say what to try next
+	@$(GO) run ./test/demo run
+
+demo: ## two network namespaces get addresses, the agent is killed, nothing is lost
+	@$(GO) run ./test/demo
+
+test: check unit fuzz ## everything that a change must pass: vet, gofmt, tests, fuzzers
+
+check: ## go vet and gofmt
+	$(GO) vet ./...
+	@out=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
+		if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi
+
+unit: ## the tests, with the race detector where a C compiler is found
+	@$(if $(RACE),true,echo "no C compiler is found: the tests run without the race detector")
+	$(GO) test $(RACE) -timeout 30m ./...
+
+fuzz: ## each fuzzer for FUZZTIME (3s)
+	@set -e; for f in $(FUZZERS); do \
+		$(GO) test -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$${f%:*}"; done
+
+lint: ## golangci-lint, where it is installed
+	@if command -v golangci-lint >/dev/null; then golangci-lint run; else echo "golangci-lint is not installed: make check has run go vet and gofmt"; fi
+
+chaos: ## the long crash test and simulation (CHAOS_KILLS, SIM_SEEDS)
+	CHAOS=long $(GO) test -timeout 3h -count=1 -v ./test/chaos
+	SIM_SEEDS=$${SIM_SEEDS:-20000} $(GO) test -timeout 3h -count=1 -run TestSimulation ./cmd/cadastre-agent
+
+bench: ## our benchmarks beside the peers', into $(BENCH) and docs/performance.md
+	sh test/peers/run.sh $(BENCH)
+
+generate: ## the protobuf messages (needs protoc)
+	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
+	cd api/kv && PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative kv.proto
+
+ci: ## what .ci/run does: make test, then each end-to-end target
+	$(MAKE) test
+	$(MAKE) demo
+
+clean: ## remove what the other targets have made
+	rm -rf $(BIN) .run .cache
