@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clock is time as the agent sees it.
+// clock is what the ledger knows of time. Durations and deadlines elsewhere are
+// measured with Go's monotonic clock, which no jump can move.
 type clock struct {
 	now    func() time.Time
 	uptime func() time.Duration // since boot, asleep or awake

@@ -121,7 +121,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	if err != nil {
 		return nil, err
 	}
-	timed := &timedJournal{Journal: p.journal, now: clock.now}
+	timed := &timedJournal{Journal: p.journal}
 	a.ledger, err = ledger.Open(ctx, timed, ledger.Options{Log: log, Now: clock.now, Uptime: clock.uptime, BootID: clock.bootID})
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Store: p.store, ID: id, Instance: p.instance})
 	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
 		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), Timeout: conf.Cadastre.Controller.EventTimeout,
-		Now: clock.now, Ready: a.ready, Observe: a.metrics.Served,
+		Ready: a.ready, Observe: a.metrics.Served,
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		*d = ipam.Deps{
@@ -144,7 +144,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.ipnet = ipnet.NewPlugin(ipnet.Deps{PluginDeps: deps(), NodeSync: a.nodesync, IPAM: a.ipam, Ledger: a.ledger})
 
 	a.loop = controller.New(loopConfig(conf.Cadastre.Controller), controller.Deps{
-		Log: log, Now: clock.now, Sink: p.sink, Observe: a.metrics.Event,
+		Log: log, Sink: p.sink, Observe: a.metrics.Event,
 		Handlers:   append([]controller.EventHandler{a.nodesync, a.podmanager, a.ipam, a.ipnet}, p.last...),
 		Committers: []controller.Committer{stage, a.nodesync},
 	})

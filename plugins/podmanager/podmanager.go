@@ -70,6 +70,7 @@ type PodManager struct {
 	seq       *sequencer
 	sandboxes sandboxes
 	orphans   orphans
+	applying  chan struct{} // has room for one: who applies an intent
 }
 
 var (
@@ -86,7 +87,7 @@ func NewPlugin(deps Deps) *PodManager {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	return &PodManager{Deps: deps, seq: newSequencer(), orphans: orphans{signal: make(chan struct{}, 1)}}
+	return &PodManager{Deps: deps, seq: newSequencer(), applying: make(chan struct{}, 1), orphans: orphans{signal: make(chan struct{}, 1)}}
 }
 
 // Init does nothing.

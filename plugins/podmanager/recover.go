@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
@@ -30,8 +31,18 @@ func (p *PodManager) Recover(ctx context.Context) error {
 	return nil
 }
 
-// applyIntent applies an intent if it waits, and forgets it.
+// applyIntent applies an intent if it waits, and forgets it. One at a time: it
+// must be forgotten before an ADD of the same attachment goes on.
 func (p *PodManager) applyIntent(ctx context.Context, in cni.Intent) error {
+	if !in.Waiting(p.IntentDir) {
+		return nil
+	}
+	select {
+	case p.applying <- struct{}{}:
+		defer func() { <-p.applying }()
+	case <-ctx.Done():
+		return fmt.Errorf("apply a DEL that waits: %w", context.Cause(ctx))
+	}
 	if !in.Waiting(p.IntentDir) {
 		return nil
 	}
@@ -65,13 +76,25 @@ func (p *PodManager) abandoned(ev *AddPod, err error) {
 	}
 }
 
-// Run releases what abandoned ADDs have taken, until ctx ends. What it could
-// not do by then is done by the runtime's next DEL or GC.
+// sweep is how often Run looks for DELs that came to wait although the agent
+// was there: one that it could not answer in time, say.
+const sweep = 30 * time.Second
+
+// Run releases what abandoned ADDs have taken, and applies DELs that came to
+// wait, until ctx ends. What it could not do by then is done by the runtime's
+// next DEL or GC.
 func (p *PodManager) Run(ctx context.Context) error {
+	ticker := time.NewTicker(sweep)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-ticker.C:
+			if err := p.Recover(ctx); err != nil && ctx.Err() == nil {
+				p.Log.Warn("DELs that wait for the agent cannot be applied yet", "error", err)
+			}
+			continue
 		case <-p.orphans.signal:
 		}
 		p.orphans.mu.Lock()
