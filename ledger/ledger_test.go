@@ -103,12 +103,14 @@ func (b *bench) book() string {
 	return strings.Join(s, " ")
 }
 
-var defaultPool = ledger.Pool{Name: "default", CoolDown: time.Minute, ReserveEdges: true}
+func defaultPool() ledger.Pool {
+	return ledger.Pool{Name: "default", CoolDown: time.Minute, ReserveEdges: true}
+}
 
 func TestClaimAndRelease(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
-	b.pool(defaultPool, "10.1.5.0/29")
+	b.pool(defaultPool(), "10.1.5.0/29")
 	g.Expect(b.claim(1)).To(Equal("10.1.5.1"))
 	g.Expect(b.claim(2)).To(Equal("10.1.5.2"))
 	g.Expect(b.claim(1)).To(Equal("10.1.5.1"), "the same key, the same address")
@@ -122,7 +124,7 @@ func TestARepeatedClaimWritesNothing(t *testing.T) {
 	g := NewWithT(t)
 	m := journal.NewMemory()
 	b := open(g, m)
-	b.pool(defaultPool, "10.1.5.0/24")
+	b.pool(defaultPool(), "10.1.5.0/24")
 	b.claim(1)
 	before := m.Commits()
 	for range 10 {
@@ -152,7 +154,7 @@ func TestCoolDown(t *testing.T) {
 func TestCoolDownYieldsBeforeThePoolIsExhausted(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
-	b.pool(defaultPool, "10.1.5.0/29")
+	b.pool(defaultPool(), "10.1.5.0/29")
 	for n := 1; n <= 6; n++ {
 		b.claim(n)
 	}
@@ -171,7 +173,7 @@ func TestCoolDownYieldsBeforeThePoolIsExhausted(t *testing.T) {
 func TestARebootEndsSandboxesOnly(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
-	b.pool(defaultPool, "10.1.5.0/24")
+	b.pool(defaultPool(), "10.1.5.0/24")
 	b.claim(1)
 	for _, r := range []ledger.Request{
 		{Pool: "default", Key: ledger.Key{Network: "d", ContainerID: "docker", IfName: "e"}, Purpose: ledger.ForDocker},
@@ -194,7 +196,7 @@ func TestARebootEndsSandboxesOnly(t *testing.T) {
 func TestDualStackIsAllOrNothing(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
-	b.pool(defaultPool, "10.1.5.0/24", "fd00::/126")
+	b.pool(defaultPool(), "10.1.5.0/24", "fd00::/126")
 	g.Expect(b.claim(1)).To(Equal("10.1.5.1 fd00::1"))
 	g.Expect(b.claim(2)).To(Equal("10.1.5.2 fd00::2"))
 	_, err := b.claim(3)
@@ -229,7 +231,7 @@ func TestReleaseNeedsTheOwner(t *testing.T) {
 	g := NewWithT(t)
 	ctx := context.Background()
 	b := open(g, journal.NewMemory())
-	b.pool(defaultPool, "10.1.5.0/24")
+	b.pool(defaultPool(), "10.1.5.0/24")
 	b.pool(ledger.Pool{Name: "other"}, "10.2.5.0/24")
 	b.claim(1)
 	for _, sel := range []ledger.Selector{
@@ -262,13 +264,13 @@ func TestReleaseNeedsTheOwner(t *testing.T) {
 func TestBlocksDrain(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
-	b.pool(defaultPool, "10.1.5.0/24")
+	b.pool(defaultPool(), "10.1.5.0/24")
 	b.claim(1)
 	b.claim(2)
 	infra := ledger.Request{Pool: "default", Key: ledger.Key{Network: "i", ContainerID: "x", IfName: "gw"}, Purpose: ledger.ForInfra, Wanted: []netip.Addr{ip("10.1.5.254")}}
 	_, _, err := b.Claim(context.Background(), infra)
 	g.Expect(err).NotTo(HaveOccurred())
-	b.pool(defaultPool, "10.1.7.0/24")
+	b.pool(defaultPool(), "10.1.7.0/24")
 	g.Expect(b.claim(1)).To(Equal("10.1.5.1"), "a live pod keeps its address")
 	g.Expect(b.claim(3)).To(Equal("10.1.7.1"), "a draining block lends nothing")
 	blocks := func() (s []string) {
@@ -278,7 +280,7 @@ func TestBlocksDrain(t *testing.T) {
 		return s
 	}
 	b.reopen()
-	b.pool(defaultPool, "10.1.7.0/24")
+	b.pool(defaultPool(), "10.1.7.0/24")
 	g.Expect(blocks()).To(Equal([]string{"10.1.5.0/24 draining", "10.1.7.0/24 active"}))
 	b.release(1)
 	g.Expect(b.book()).To(Equal("10.1.5.2:held:c2 10.1.5.254:held:x 10.1.7.1:held:c3"), "no cooling in a draining block")
@@ -306,15 +308,15 @@ func TestABlockThatIsCutAnewNeverLendsALeasedAddress(t *testing.T) {
 	b.pool(ledger.Pool{Name: "default", Order: ledger.Lowest}, "10.1.4.0/30") // and back
 	_, err := b.claim(13)
 	g.Expect(err).To(MatchError(ledger.ErrExhausted))
-	g.Expect(b.tryPool(defaultPool, "10.1.4.0/29", "10.1.4.0/30")).To(MatchError(ledger.ErrOverlap))
-	g.Expect(b.tryPool(defaultPool, "10.1.4.1/29")).To(MatchError(ContainSubstring("10.1.4.0/29 would be right")))
+	g.Expect(b.tryPool(defaultPool(), "10.1.4.0/29", "10.1.4.0/30")).To(MatchError(ledger.ErrOverlap))
+	g.Expect(b.tryPool(defaultPool(), "10.1.4.1/29")).To(MatchError(ContainSubstring("10.1.4.0/29 would be right")))
 }
 
 func TestQuarantine(t *testing.T) {
 	g := NewWithT(t)
 	ctx := context.Background()
 	b := open(g, journal.NewMemory())
-	b.pool(defaultPool, "10.1.5.0/29")
+	b.pool(defaultPool(), "10.1.5.0/29")
 	st := b.Begin()
 	fresh, err := st.Quarantine("default", ip("10.1.5.1"), pod(9), "pod default/web-9 has it")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -336,7 +338,7 @@ func TestQuarantine(t *testing.T) {
 func TestSuspended(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
-	b.pool(defaultPool, "10.1.5.0/24")
+	b.pool(defaultPool(), "10.1.5.0/24")
 	b.claim(1)
 	b.Suspend("the store came back older")
 	_, err := b.claim(2)
@@ -360,7 +362,7 @@ func TestFailedCommits(t *testing.T) {
 				}
 				return journal.None
 			}})
-			b.pool(defaultPool, "10.1.5.0/29")
+			b.pool(defaultPool(), "10.1.5.0/29")
 			b.claim(1)
 			b.claim(2)
 			b.release(2) // .2 cools
@@ -371,7 +373,7 @@ func TestFailedCommits(t *testing.T) {
 			g.Expect(err).To(MatchError(journal.ErrInjected))
 			_, err = b.Release(context.Background(), ledger.Selector{Key: key(1)})
 			g.Expect(err).To(MatchError(journal.ErrInjected))
-			g.Expect(b.tryPool(defaultPool, "10.9.0.0/24")).To(MatchError(journal.ErrInjected))
+			g.Expect(b.tryPool(defaultPool(), "10.9.0.0/24")).To(MatchError(journal.ErrInjected))
 			g.Expect(b.book()).To(Equal(before))
 			g.Expect(b.ByKey(key(3))).To(BeEmpty())
 
@@ -389,7 +391,7 @@ func TestClaimsOfOneKeyAtOnceShareOneLease(t *testing.T) {
 		g := NewWithT(t)
 		m := journal.NewMemory()
 		b := open(g, &journal.Faulty{Journal: m, Lag: time.Second, Plan: func(int64) journal.Fault { return journal.Delay }})
-		b.pool(defaultPool, "10.1.5.0/24")
+		b.pool(defaultPool(), "10.1.5.0/24")
 		var wg sync.WaitGroup
 		got := make([]string, 20)
 		for i := range got {
@@ -407,7 +409,7 @@ func TestWhoWaitsAtTheSameTimeIsCommittedTogether(t *testing.T) {
 		g := NewWithT(t)
 		m := journal.NewMemory()
 		b := open(g, &journal.Faulty{Journal: m, Lag: time.Second, Plan: func(int64) journal.Fault { return journal.Delay }})
-		b.pool(defaultPool, "10.1.0.0/16")
+		b.pool(defaultPool(), "10.1.0.0/16")
 		before, began := m.Commits(), time.Now()
 		var wg sync.WaitGroup
 		for i := range 100 {
@@ -428,7 +430,7 @@ func TestAClaimStagedByAnotherIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		b := open(g, journal.NewMemory())
-		b.pool(defaultPool, "10.1.5.0/24")
+		b.pool(defaultPool(), "10.1.5.0/24")
 		st := b.Begin()
 		_, fresh, err := st.Claim(ledger.Request{Pool: "default", Key: key(1)})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -455,7 +457,7 @@ func TestRunFreesWhatHasCooledInTheJournal(t *testing.T) {
 		l, err := ledger.Open(ctx, m, ledger.Options{BootID: "b"})
 		g.Expect(err).NotTo(HaveOccurred())
 		b := &bench{Ledger: l, g: g}
-		b.pool(defaultPool, "10.1.5.0/24")
+		b.pool(defaultPool(), "10.1.5.0/24")
 		done := make(chan error)
 		go func() { done <- l.Run(ctx) }()
 		b.claim(1)

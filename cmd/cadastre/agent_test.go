@@ -27,7 +27,7 @@ import (
 )
 
 // noon is when all tests run.
-var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+func noon() time.Time { return time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC) }
 
 // fakeAgent answers on a unix socket as the agent does.
 type fakeAgent struct {
@@ -149,20 +149,20 @@ func events(records ...controller.Record) http.HandlerFunc {
 
 func someLeases() []localapi.Lease {
 	return []localapi.Lease{
-		{IP: "10.1.5.1", Family: "ipv4", Pool: "default", Block: "10.1.5.0/24", State: "held", Purpose: "infra", IfName: "gateway", Since: noon.Add(-72 * time.Hour), Generation: 11},
+		{IP: "10.1.5.1", Family: "ipv4", Pool: "default", Block: "10.1.5.0/24", State: "held", Purpose: "infra", IfName: "gateway", Since: noon().Add(-72 * time.Hour), Generation: 11},
 		{IP: "10.1.5.2", Family: "ipv4", Pool: "default", Block: "10.1.5.0/24", State: "held", Purpose: "pod", Network: "k8s", ContainerID: "0123456789abcdef", IfName: "eth0",
-			PodName: "web", PodNamespace: "default", PodUID: "u-1", Since: noon.Add(-95 * time.Minute), Generation: 12},
+			PodName: "web", PodNamespace: "default", PodUID: "u-1", Since: noon().Add(-95 * time.Minute), Generation: 12},
 		{IP: "fd00:1::2", Family: "ipv6", Pool: "default", Block: "fd00:1::/64", State: "held", Purpose: "pod", Network: "k8s", ContainerID: "0123456789abcdef", IfName: "eth0",
-			PodName: "web", PodNamespace: "default", PodUID: "u-1", Since: noon.Add(-95 * time.Minute), Generation: 13},
-		{IP: "10.1.5.9", Family: "ipv4", Pool: "default", Block: "10.1.5.0/24", State: "quarantined", Purpose: "pod", Since: noon.Add(-30 * time.Second), Reason: "used by an unknown pod", Generation: 14},
+			PodName: "web", PodNamespace: "default", PodUID: "u-1", Since: noon().Add(-95 * time.Minute), Generation: 13},
+		{IP: "10.1.5.9", Family: "ipv4", Pool: "default", Block: "10.1.5.0/24", State: "quarantined", Purpose: "pod", Since: noon().Add(-30 * time.Second), Reason: "used by an unknown pod", Generation: 14},
 		{IP: "10.1.5.3", Family: "ipv4", Pool: "default", Block: "10.1.5.0/24", State: "cooling", Purpose: "pod", Network: "k8s", ContainerID: "gone", IfName: "eth0",
-			PodName: "old", PodNamespace: "default", Since: noon.Add(-5 * time.Second), Generation: 15},
+			PodName: "old", PodNamespace: "default", Since: noon().Add(-5 * time.Second), Generation: 15},
 	}
 }
 
 func someStatus() localapi.Status {
 	return localapi.Status{
-		Version: "0.1.0", NodeName: "node-5", NodeID: 5, Instance: "c0ffee", Started: noon.Add(-3 * time.Hour), Live: true, Ready: true,
+		Version: "0.1.0", NodeName: "node-5", NodeID: 5, Instance: "c0ffee", Started: noon().Add(-3 * time.Hour), Live: true, Ready: true,
 		KVDB: "bolt", StateDir: "/var/lib/cadastre", PodBlocks: "nodeid",
 		Blocks: []localapi.Block{{Pool: "default", Family: "ipv4", Block: "10.1.5.0/24", State: "active", Size: 256, Free: 237, Held: 12, Infra: 2, Cooling: 3, Reserved: 2}},
 		Loop:   controller.Status{Running: true, Resynced: true, Healthy: true, Processed: 42, Queued: 1},
@@ -170,7 +170,7 @@ func someStatus() localapi.Status {
 }
 
 func someEvents() []controller.Record {
-	at := noon.Add(3*time.Hour + 4*time.Minute + 5*time.Second + 123*time.Millisecond)
+	at := noon().Add(3*time.Hour + 4*time.Minute + 5*time.Second + 123*time.Millisecond)
 	return []controller.Record{
 		{SeqNum: 12, ProcessingStart: at, ProcessingEnd: at.Add(1234 * time.Microsecond), Waited: 20 * time.Microsecond, Name: "Add Pod", Method: controller.Update,
 			Description: "Add Pod\n* pod: default/web", Txn: []string{"put route/10.1.5.2"},
@@ -197,7 +197,7 @@ func callWith(ctx context.Context, socket, stdin string, restore restoreFunc, ar
 	a := newApp(strings.NewReader(stdin), &out, &errs, func(key string) string {
 		return map[string]string{"CADASTRE_SOCKET": socket}[key]
 	})
-	a.now = func() time.Time { return noon }
+	a.now = func() time.Time { return noon() }
 	a.restore = restore
 	code := a.run(ctx, args)
 	return outcome{code, out.String(), errs.String()}

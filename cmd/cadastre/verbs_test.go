@@ -30,7 +30,7 @@ default 10.1.5.0/24 active: 12 held, 2 infra, 3 cooling, 0 quarantined, 237 free
 `)
 	agent, s := bareAgent(t), someStatus()
 	s.Ready, s.ReadyError, s.Suspended, s.Waiting, s.Rebooted = false, "no node ID yet", "the database is older than it was", 1, 3
-	s.Loop.Healthy, s.Loop.LastError, s.Loop.Current, s.Loop.CurrentSince = false, "sink away", "Add Pod", noon.Add(-time.Second)
+	s.Loop.Healthy, s.Loop.LastError, s.Loop.Current, s.Loop.CurrentSince = false, "sink away", "Add Pod", noon().Add(-time.Second)
 	agent.json(localapi.PathStatus, s)
 	expectText(t, call(t, agent.socket, "", "status", "-o", "wide").out, `
 node        node-5, ID 5
@@ -55,12 +55,12 @@ func TestLoopInWords(t *testing.T) {
 		"waiting for its first resync; ": func(s *localapi.Status) { s.Loop.Resynced = false },
 		"failed for good: x; ":           func(s *localapi.Status) { s.Loop.Fatal = "x" },
 		"stuck in Add Pod for 65s; ": func(s *localapi.Status) {
-			s.Loop.Stuck, s.Loop.Current, s.Loop.CurrentSince = true, "Add Pod", noon.Add(-65*time.Second)
+			s.Loop.Stuck, s.Loop.Current, s.Loop.CurrentSince = true, "Add Pod", noon().Add(-65*time.Second)
 		},
 	} {
 		s := someStatus()
 		change(&s)
-		NewWithT(t).Expect(loopText(s, noon, false)).To(HavePrefix(want))
+		NewWithT(t).Expect(loopText(s, noon(), false)).To(HavePrefix(want))
 	}
 }
 
@@ -267,9 +267,9 @@ func TestAge(t *testing.T) {
 		-time.Second: "0s", 0: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 59 * time.Minute: "59m", 90 * time.Minute: "1h30m",
 		11 * time.Hour: "11h", 49 * time.Hour: "2d",
 	} {
-		NewWithT(t).Expect(age(noon, noon.Add(-d))).To(Equal(want))
+		NewWithT(t).Expect(age(noon(), noon().Add(-d))).To(Equal(want))
 	}
-	NewWithT(t).Expect(age(noon, time.Time{})).To(BeEmpty())
+	NewWithT(t).Expect(age(noon(), time.Time{})).To(BeEmpty())
 }
 
 func TestTook(t *testing.T) {

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package guards
+
+import (
+	"go/ast"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+// threads are the files that start goroutines, and how those end. Everything
+// else runs in the goroutine of its caller.
+func threads() exceptions {
+	return exceptions{
+		"cmd/cadastre-agent/serve.go: Go":       "all parts of the agent start here and are awaited here",
+		"cmd/cadastre/release.go: go":           "a read from the terminal cannot be cancelled; it ends with the process",
+		"controller/process.go: AfterFunc":      "the watchdog of an event, stopped when the event ends",
+		"kvdb/bolt/commit.go: Go":               "commits what callers wait for together; awaited by Close",
+		"kvdb/faulty/watcher.go: Go":            "one for each watcher; awaited by Close",
+		"kvdb/internal/watchlog/watcher.go: Go": "one for each watcher; awaited by Close",
+		"kvdb/kvdbtest/exam.go: Go":             "workers of a test, awaited by it",
+		"kvdb/kvdbtest/races.go: go":            "workers of a test, awaited by it",
+		"plugins/restapi/restapi.go: Go":        "one for each listener; awaited by Serve",
+	}
+}
+
+// goroutines finds where production code starts one: a go statement, Go of a
+// WaitGroup or of its kin, AfterFunc.
+func goroutines(s source) []finding {
+	if s.test() || s.generated() || s.in("test") {
+		return nil
+	}
+	const why = "goroutines start in few places, which say how they end: run it in the caller's, or add the file with its reason"
+	var found []finding
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			found = append(found, finding{s.path, s.line(n), "go", why})
+		case *ast.CallExpr:
+			if sel, ok := n.Fun.(*ast.SelectorExpr); ok && (sel.Sel.Name == "Go" || sel.Sel.Name == "TryGo" || sel.Sel.Name == "AfterFunc") {
+				found = append(found, finding{s.path, s.line(n), sel.Sel.Name, why})
+			}
+		}
+		return true
+	})
+	return found
+}
+
+func TestGoroutinesAreFound(t *testing.T) {
+	g := NewWithT(t)
+	const bad = `package p
+func f(x T) {
+	go f(x)
+	x.group.Go(func() { go func() {}() })
+	context.AfterFunc(x.ctx, x.stop)
+}
+`
+	g.Expect(subjects(t, goroutines, "plugins/p/p.go", bad)).To(Equal([]string{"go", "Go", "go", "AfterFunc"}))
+	g.Expect(subjects(t, goroutines, "plugins/p/p_test.go", bad)).To(BeEmpty())
+}

@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package guards
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+// pkg is what `go list` tells of a package. Imports leaves the tests out.
+type pkg struct {
+	ImportPath string
+	Standard   bool
+	Export     string
+	Dir        string
+	GoFiles    []string
+	Imports    []string
+}
+
+// goList lists packages and all that they are made of.
+func goList(t testing.TB, args ...string) map[string]pkg {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-deps"}, args...)...)
+	cmd.Dir = root
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	all := map[string]pkg{}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all[p.ImportPath] = p
+	}
+}
+
+// wall is what packages must not reach, however many imports away. A pattern
+// is a package, or with "/..." a package and all below; "./" is our module, and
+// "..." is everything that is not in the standard library.
+type wall struct {
+	from    []string
+	exempt  []string // of from
+	banned  []string
+	but     []string // of banned
+	through []string // behind these packages it is allowed
+	why     string
+	bad     [2]string // an import that the wall must find
+}
+
+// suites are made for tests: whoever implements kvdb.Store or ledger's journal,
+// also outside of this module, runs them.
+func suites() []string {
+	return []string{"./kvdb/kvdbtest", "./ledger/journal/journaltest"}
+}
+
+// walls lists the walls of the house, one by one.
+func walls() []wall {
+	return append([]wall{
+		{from: []string{"./..."}, banned: []string{"k8s.io/...", "sigs.k8s.io/controller-runtime/..."},
+			why: "nothing speaks to Kubernetes yet; when it does: operator, api/v1alpha1 and plugins/kubestate only, so that all else runs without",
+			bad: [2]string{"./plugins/nodesync", "k8s.io/client-go/kubernetes"}},
+		{from: []string{"./..."}, banned: []string{"go.etcd.io/etcd/..."}, through: []string{"./kvdb/etcd"},
+			why: "a store is known by its contract; only kvdb/etcd knows etcd",
+			bad: [2]string{"./plugins/nodesync", "go.etcd.io/etcd/client/v3"}},
+		{from: []string{"./..."}, banned: []string{"go.etcd.io/bbolt/..."}, through: []string{"./kvdb/bolt"},
+			why: "a store is known by its contract; only kvdb/bolt knows the file's format",
+			bad: [2]string{"./ledger/journal", "go.etcd.io/bbolt"}},
+		{from: []string{"./..."}, banned: []string{"./cmd/..."},
+			why: "programs are the ends of all arrows",
+			bad: [2]string{"./plugins/restapi", "./cmd/cadastre-agent"}},
+		{from: []string{"./..."}, exempt: []string{"./test/..."}, banned: []string{"./test/..."},
+			why: "what is made for tests is not shipped",
+			bad: [2]string{"./plugins/restapi", "./test/netlab"}},
+		{from: []string{"./plugins/..."}, banned: []string{"./operator/..."},
+			why: "agent and operator meet only through the kvdb or the Kubernetes API, so that each works with a foreign counterpart",
+			bad: [2]string{"./plugins/ipam", "./operator/nodeipam"}},
+		{from: []string{"./operator/..."}, banned: []string{"./plugins/..."},
+			why: "agent and operator meet only through the kvdb or the Kubernetes API, so that each works with a foreign counterpart",
+			bad: [2]string{"./operator/ksr", "./plugins/kubestate"}},
+		{from: []string{"./ledger/..."}, banned: []string{"./..."}, but: []string{"./ledger/...", "./kvdb/...", "./api/..."},
+			why: "the ledger is below all its doors: it knows no plugin, no face (ipam), no event loop",
+			bad: [2]string{"./ledger", "./controller"}},
+		{from: []string{"./ledger/addrspace"}, banned: []string{"..."},
+			why: "address arithmetic is pure: the standard library and nothing else",
+			bad: [2]string{"./ledger/addrspace", "google.golang.org/protobuf/proto"}},
+		{from: []string{"./controller/..."}, banned: []string{"./..."}, but: []string{"./controller/...", "./api/..."},
+			why: "the event loop knows handlers by their contract: no plugin, no ledger, no store",
+			bad: [2]string{"./controller", "./ledger"}},
+		{from: []string{"./kvdb/..."}, banned: []string{"./..."}, but: []string{"./kvdb/..."},
+			why: "stores keep bytes; what those mean is not their business",
+			bad: [2]string{"./kvdb/mem", "./api/kv"}},
+		{from: []string{"./api/..."}, banned: []string{"./..."}, but: []string{"./api/..."},
+			why: "messages have no behaviour that needs anything of ours",
+			bad: [2]string{"./api/kv", "./controller"}},
+		{from: []string{"./cmd/cadastre-cni"}, banned: []string{"net/http/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...", "go.etcd.io/bbolt/...", "..."},
+			but: []string{"./..."}, why: "it is started for every pod: what it links is what every pod waits for",
+			bad: [2]string{"./cmd/cadastre-cni", "net/http"}},
+		{from: []string{"./..."}, exempt: append(suites(), "./test/..."),
+			banned: []string{"testing/...", "net/http/httptest", "github.com/onsi/gomega/...", "pgregory.net/rapid/...", "go.uber.org/goleak/...", "github.com/rogpeppe/go-internal/...", "github.com/anishathalye/porcupine/..."},
+			why:    "what is made for tests is not shipped",
+			bad:    [2]string{"./ledger", "testing"}},
+		{from: []string{"./..."}, exempt: suites(), banned: suites(),
+			why: "the suites are for tests",
+			bad: [2]string{"./kvdb/mem", "./kvdb/kvdbtest"}},
+	}, pluginWalls()...)
+}
+
+// pluginOrder is the order in which the loop calls the plugins. Each may import
+// what the earlier ones publish, never a later one.
+func pluginOrder() []string { return []string{"contivconf", "nodesync", "podmanager", "ipam", "ipnet"} }
+
+// besides are the plugins beside that order: kubestate produces what the
+// others read and imports none of them; restapi shows what the others do, and
+// none of them imports it.
+func besides() []string { return []string{"kubestate", "restapi"} }
+
+// shared are the packages below plugins that are not a plugin's own: pure, or
+// the other end of a socket. Everybody may import them.
+func shared() []string {
+	return []string{"./plugins/ipam/addrplan", "./plugins/podmanager/cni", "./plugins/restapi/localapi"}
+}
+
+func pluginWalls() []wall {
+	below := func(names ...string) (all []string) {
+		for _, n := range names {
+			all = append(all, "./plugins/"+n+"/...")
+		}
+		return all
+	}
+	order := pluginOrder()
+	var all []wall
+	for i, name := range order {
+		later := append(slices.Clone(order[i+1:]), "restapi")
+		all = append(all, wall{from: below(name), exempt: shared(), banned: below(later...), but: shared(),
+			why: "plugins import each other only in their order: " + strings.Join(order, ", "),
+			bad: [2]string{"./plugins/" + name, "./plugins/" + later[0]}})
+	}
+	return append(all,
+		wall{from: below("kubestate"), banned: []string{"./plugins/..."}, but: below("kubestate"),
+			why: "kubestate is what the cluster says, whoever reads it",
+			bad: [2]string{"./plugins/kubestate", "./plugins/nodesync"}},
+		wall{from: shared(), banned: []string{"./..."}, but: append(shared(), "./ledger/addrspace", "./controller", "./api/..."),
+			why: "what everybody may import pulls no plugin in",
+			bad: [2]string{"./plugins/ipam/addrplan", "./plugins/ipam"}},
+	)
+}
+
+func matches(pattern string, p pkg) bool {
+	if pattern == "..." {
+		return !p.Standard
+	}
+	if rest, ours := strings.CutPrefix(pattern, "./"); ours {
+		pattern = module + "/" + rest
+	}
+	if base, tree := strings.CutSuffix(pattern, "/..."); tree {
+		return p.ImportPath == base || strings.HasPrefix(p.ImportPath, base+"/")
+	}
+	return p.ImportPath == pattern
+}
+
+func matchesAny(patterns []string, p pkg) bool {
+	return slices.ContainsFunc(patterns, func(x string) bool { return matches(x, p) })
+}
+
+// breaches are the shortest ways from behind the wall to what it bans.
+func (w wall) breaches(all map[string]pkg) []string {
+	var found []string
+	for _, p := range all {
+		if !matchesAny(w.from, p) || matchesAny(w.exempt, p) || matchesAny(w.through, p) {
+			continue
+		}
+		if way := w.way(all, p); way != nil {
+			found = append(found, strings.ReplaceAll(strings.Join(way, " -> "), module+"/", ""))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func (w wall) way(all map[string]pkg, from pkg) []string {
+	seen := map[string]bool{from.ImportPath: true}
+	for ways := [][]string{{from.ImportPath}}; len(ways) > 0; ways = ways[1:] {
+		here := ways[0]
+		for _, next := range all[here[len(here)-1]].Imports {
+			p, ok := all[next]
+			if !ok || seen[next] || matchesAny(w.through, p) {
+				continue
+			}
+			seen[next] = true
+			there := append(slices.Clone(here), next)
+			if matchesAny(w.banned, p) && !matchesAny(w.but, p) {
+				return there
+			}
+			ways = append(ways, there)
+		}
+	}
+	return nil
+}
+
+func TestWalls(t *testing.T) {
+	all := goList(t, "-json=ImportPath,Standard,Imports", "./...")
+	for _, w := range walls() {
+		for _, way := range w.breaches(all) {
+			t.Errorf("%s\n\t%s", way, w.why)
+		}
+	}
+}
+
+// unplaced are the plugins that the walls do not know.
+func unplaced(all []source) []finding {
+	var found []finding
+	for _, name := range plugins(all) {
+		if !slices.Contains(append(pluginOrder(), besides()...), name) {
+			found = append(found, finding{"plugins/" + name, 0, name, "no wall is around it: give it a place in pluginOrder or besides"})
+		}
+	}
+	return found
+}
+
+// plugins are the folders of plugins.
+func plugins(all []source) []string {
+	var names []string
+	for _, s := range all {
+		if rest, ok := strings.CutPrefix(s.path, "plugins/"); ok && !s.test() {
+			name, _, _ := strings.Cut(rest, "/")
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// full is a pattern as an import path.
+func full(pattern string) string {
+	if rest, ours := strings.CutPrefix(pattern, "./"); ours {
+		return module + "/" + rest
+	}
+	return pattern
+}
+
+// graph makes packages of chains of imports. Paths without a dot in the first
+// element are of the standard library.
+func graph(chains ...[]string) map[string]pkg {
+	all := map[string]pkg{}
+	for _, chain := range chains {
+		for i, name := range chain {
+			first, _, _ := strings.Cut(full(name), "/")
+			p := all[full(name)]
+			p.ImportPath, p.Standard = full(name), !strings.Contains(first, ".")
+			if i+1 < len(chain) {
+				p.Imports = append(p.Imports, full(chain[i+1]))
+			}
+			all[p.ImportPath] = p
+		}
+	}
+	return all
+}
+
+func TestWallsFindBreaches(t *testing.T) {
+	for _, w := range walls() {
+		t.Run(w.bad[0]+" to "+w.bad[1], func(t *testing.T) {
+			g := NewWithT(t)
+			short := func(s string) string { return strings.ReplaceAll(full(s), module+"/", "") }
+			g.Expect(w.breaches(graph([]string{w.bad[0], w.bad[1]}))).To(ConsistOf(short(w.bad[0]) + " -> " + short(w.bad[1])))
+			g.Expect(w.breaches(graph([]string{w.bad[0], "example.org/between", w.bad[1]}))).NotTo(BeEmpty(), "two imports away")
+			g.Expect(w.breaches(graph([]string{w.bad[0], "strings"}, []string{"example.org/other", w.bad[1]}))).To(BeEmpty())
+			g.Expect(w.why).NotTo(BeEmpty())
+		})
+	}
+}
+
+func TestWallsHaveDoors(t *testing.T) {
+	g := NewWithT(t)
+	w := wall{from: []string{"./..."}, banned: []string{"go.etcd.io/bbolt/..."}, through: []string{"./kvdb/bolt"}}
+	g.Expect(w.breaches(graph([]string{"./cmd/x", "./kvdb/bolt", "go.etcd.io/bbolt"}))).To(BeEmpty())
+	g.Expect(w.breaches(graph([]string{"./cmd/x", "./kvdb/bolt", "go.etcd.io/bbolt"}, []string{"./cmd/x", "./y", "go.etcd.io/bbolt/errors"}))).
+		To(ConsistOf("cmd/x -> y -> go.etcd.io/bbolt/errors", "y -> go.etcd.io/bbolt/errors"))
+	found := unplaced([]source{parse(t, "plugins/ipam/a.go", "package ipam"), parse(t, "plugins/new/a.go", "package x")})
+	g.Expect(found).To(HaveLen(1))
+	g.Expect(found[0].path).To(Equal("plugins/new"))
+}
