@@ -85,6 +85,9 @@ func (p *RESTAPI) Close() error { return nil }
 // allowed is whether the peer of a connection may ask anything.
 type allowed struct{}
 
+// stopping is the channel that is closed when the agent stops.
+type stopping struct{}
+
 // Serve answers until ctx ends, then finishes what is under way.
 func (p *RESTAPI) Serve(ctx context.Context) error {
 	unix, err := p.listen()
@@ -116,7 +119,11 @@ func (p *RESTAPI) serve(ctx context.Context, servers []*http.Server, listeners [
 	for i, s := range servers {
 		s.ReadHeaderTimeout, s.IdleTimeout = 5*time.Second, 2*time.Minute
 		s.ErrorLog = slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)
-		s.BaseContext = func(net.Listener) context.Context { return ctx }
+		// A request that is under way when the agent stops is answered by the loop;
+		// only streams end at once.
+		s.BaseContext = func(net.Listener) context.Context {
+			return context.WithValue(context.Background(), stopping{}, ctx.Done())
+		}
 		wg.Go(func() {
 			if err := s.Serve(listeners[i]); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("serve %s: %w", listeners[i].Addr(), err)

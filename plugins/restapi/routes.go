@@ -163,6 +163,7 @@ func (p *RESTAPI) events(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	flush := http.NewResponseController(w)
+	stop, _ := r.Context().Value(stopping{}).(<-chan struct{})
 	enc := json.NewEncoder(w)
 	for {
 		records, more := p.Events(seq)
@@ -177,6 +178,8 @@ func (p *RESTAPI) events(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case <-more:
+		case <-stop:
+			return
 		case <-r.Context().Done():
 			return
 		}

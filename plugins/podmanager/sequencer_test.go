@@ -1,0 +1,300 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podmanager
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+func attachment(container string) ledger.Key {
+	return ledger.Key{Network: "pods", ContainerID: container, IfName: "eth0"}
+}
+
+func TestADelCancelsTheAddsBeforeIt(t *testing.T) {
+	g := NewWithT(t)
+	s, k := newSequencer(), attachment("c1")
+	first, second := s.acceptAdd(k), s.acceptAdd(k)
+	g.Expect(s.cancelled(k, first)).To(BeFalse())
+	s.acceptDel(attachment("c2"))
+	g.Expect(s.cancelled(k, first)).To(BeFalse(), "another attachment's")
+	s.acceptDel(k)
+	later := s.acceptAdd(k)
+	g.Expect(s.cancelled(k, first)).To(BeTrue())
+	g.Expect(s.cancelled(k, second)).To(BeTrue())
+	g.Expect(s.cancelled(k, later)).To(BeFalse(), "it is a new attachment")
+}
+
+// What is not under way is forgotten.
+func TestTheSequencerRemembersNothingForLong(t *testing.T) {
+	g := NewWithT(t)
+	s, k := newSequencer(), attachment("c1")
+	s.acceptDel(k)
+	g.Expect(s.keys).To(BeEmpty(), "nothing waits for it")
+	g.Expect(s.underWay(k)).To(BeFalse())
+	a, b := s.acceptAdd(k), s.acceptAdd(k)
+	g.Expect(s.underWay(k)).To(BeTrue())
+	g.Expect(s.addDone(k, a, true, true)).To(BeFalse())
+	g.Expect(s.underWay(k)).To(BeTrue())
+	g.Expect(s.addDone(k, b, false, false)).To(BeFalse())
+	g.Expect(s.underWay(k)).To(BeFalse())
+	g.Expect(s.keys).To(BeEmpty())
+}
+
+// Who has to release what an ADD took that nobody heard of.
+func TestWhoReleases(t *testing.T) {
+	const took, not, heard, gone = true, false, true, false
+	for _, c := range []struct {
+		name string
+		do   func(s *sequencer, k ledger.Key) bool
+		want bool
+	}{
+		{"nobody: its caller was told", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), took, heard) }, false},
+		{"the ADD itself", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), took, gone) }, true},
+		{"nobody: it took nothing", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), not, gone) }, false},
+		{"nobody yet: a newer ADD wants it", func(s *sequencer, k ledger.Key) bool {
+			a := s.acceptAdd(k)
+			s.acceptAdd(k)
+			return s.addDone(k, a, took, gone)
+		}, false},
+		{"the newer ADD, when it is gone, too", func(s *sequencer, k ledger.Key) bool {
+			a, b := s.acceptAdd(k), s.acceptAdd(k)
+			s.addDone(k, a, took, gone)
+			return s.addDone(k, b, not, gone)
+		}, true},
+		{"nobody: the newer ADD's caller was told", func(s *sequencer, k ledger.Key) bool {
+			a, b, c := s.acceptAdd(k), s.acceptAdd(k), s.acceptAdd(k)
+			s.addDone(k, a, took, gone)
+			s.addDone(k, b, not, heard)
+			return s.addDone(k, c, not, gone)
+		}, false},
+		{"a DEL that came later", func(s *sequencer, k ledger.Key) bool {
+			a := s.acceptAdd(k)
+			s.acceptDel(k)
+			return s.addDone(k, a, took, gone)
+		}, false},
+	} {
+		g := NewWithT(t)
+		g.Expect(c.do(newSequencer(), attachment("c1"))).To(Equal(c.want), c.name)
+	}
+}
+
+// A release that waits for the loop is void as soon as somebody wants the lease, or a DEL frees it.
+func TestAReleaseThatIsNotNeededAnyMore(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(s *sequencer, k ledger.Key)
+		may       bool
+	}{
+		"nothing happens": {func(*sequencer, ledger.Key) {}, true},
+		"a newer ADD":     {func(s *sequencer, k ledger.Key) { s.acceptAdd(k) }, false},
+		"a DEL":           {func(s *sequencer, k ledger.Key) { s.acceptDel(k) }, false},
+		"another's ADD":   {func(s *sequencer, _ ledger.Key) { s.acceptAdd(attachment("c2")) }, true},
+	} {
+		g := NewWithT(t)
+		s, k := newSequencer(), attachment("c1")
+		a := s.acceptAdd(k)
+		g.Expect(s.addDone(k, a, true, false)).To(BeTrue())
+		c.meanwhile(s, k)
+		g.Expect(s.mayRelease(k, a)).To(Equal(c.may), name)
+	}
+}
+
+// world is one attachment, its lease, and what is under way for it; it does
+// with a sequencer what the plugin, the ledger and the runtime do.
+type world struct {
+	s        *sequencer
+	k        ledger.Key
+	clock    int // of what is accepted
+	claims   int
+	lease    int // number of the claim, 0: none
+	lastDel  int
+	queue    []*op // in the loop's queue
+	answered []*op // processed, and on the way to their callers
+	released []*op // processed releases whose producer does not know yet
+	told     []*op
+	script   []string
+}
+
+// op is one request.
+type op struct {
+	kind     string // ADD, DEL, release
+	accepted int
+	ticket   uint64
+	gone     bool // its caller
+	took     bool
+	claim    int
+	ok       bool
+}
+
+func newWorld() *world { return &world{s: newSequencer(), k: attachment("c1")} }
+
+func (w *world) note(format string, args ...any) {
+	w.script = append(w.script, fmt.Sprintf(format, args...))
+}
+
+func (w *world) acceptAdd() {
+	w.clock++
+	w.queue = append(w.queue, &op{kind: "ADD", accepted: w.clock, ticket: w.s.acceptAdd(w.k)})
+	w.note("ADD %d", w.clock)
+}
+
+func (w *world) acceptDel() {
+	w.clock++
+	w.s.acceptDel(w.k)
+	w.lastDel = w.clock
+	w.queue = append(w.queue, &op{kind: "DEL", accepted: w.clock})
+	w.note("DEL %d", w.clock)
+}
+
+// process lets the loop come to event number i; an ADD may fail.
+func (w *world) process(i int, fails bool) {
+	o := w.queue[i]
+	w.queue = slices.Delete(w.queue, i, i+1)
+	w.note("loop: %s %d", o.kind, o.accepted)
+	switch o.kind {
+	case "DEL":
+		w.lease = 0
+	case "release":
+		if w.s.mayRelease(w.k, o.ticket) {
+			w.lease = 0
+		}
+		w.released = append(w.released, o)
+	case "ADD":
+		if o.ok = !fails && !w.s.cancelled(w.k, o.ticket); o.ok {
+			if o.took = w.lease == 0; o.took {
+				w.claims++
+				w.lease = w.claims
+			}
+			o.claim = w.lease
+		}
+		if o.gone {
+			w.done(o, false)
+		} else {
+			w.answered = append(w.answered, o)
+		}
+	}
+}
+
+// hear lets the answer of number i reach its caller, or find it gone.
+func (w *world) hear(i int, heard bool) {
+	o := w.answered[i]
+	w.answered = slices.Delete(w.answered, i, i+1)
+	w.done(o, heard && o.ok)
+}
+
+func (w *world) done(o *op, heard bool) {
+	w.note("ADD %d is done, ok %v, heard %v", o.accepted, o.ok, heard)
+	if heard {
+		w.told = append(w.told, o)
+	}
+	if w.s.addDone(w.k, o.ticket, o.ok && o.took, heard) {
+		w.queue = append(w.queue, &op{kind: "release", accepted: o.accepted, ticket: o.ticket})
+	}
+}
+
+func (w *world) releaseDone(i int) {
+	o := w.released[i]
+	w.released = slices.Delete(w.released, i, i+1)
+	w.s.releaseDone(w.k, o.ticket)
+}
+
+// drain lets everything end.
+func (w *world) drain() {
+	for len(w.queue)+len(w.answered)+len(w.released) > 0 {
+		switch {
+		case len(w.answered) > 0:
+			w.hear(0, true)
+		case len(w.released) > 0:
+			w.releaseDone(0)
+		default:
+			w.process(0, false)
+		}
+	}
+}
+
+// wrong says what must not be, now that everything has ended.
+func (w *world) wrong() string {
+	for _, o := range w.told {
+		if o.accepted > w.lastDel {
+			if w.lease != o.claim {
+				return fmt.Sprintf("ADD %d was told of claim %d, no DEL followed, but the lease is %d", o.accepted, o.claim, w.lease)
+			}
+			return w.remembered()
+		}
+	}
+	if w.lease != 0 {
+		return fmt.Sprintf("claim %d is nobody's", w.lease)
+	}
+	return w.remembered()
+}
+
+func (w *world) remembered() string {
+	if len(w.s.keys) > 0 {
+		return "the sequencer has not forgotten the attachment"
+	}
+	return ""
+}
+
+// latency is when an answer reaches its caller.
+type latency int
+
+const (
+	atOnce       latency = iota // before the loop goes on
+	late                        // at any time
+	lateOrNobody                // at any time, and the caller may be gone by then
+)
+
+// explore does random things with a world.
+func explore(seed uint64, answers latency) *world {
+	w, rnd := newWorld(), rand.New(rand.NewPCG(seed, 7))
+	for range 4 + rnd.IntN(14) {
+		switch rnd.IntN(8) {
+		case 0, 1:
+			w.acceptAdd()
+		case 2:
+			w.acceptDel()
+		case 3:
+			for _, o := range w.queue {
+				if o.kind == "ADD" && rnd.IntN(2) == 0 {
+					o.gone = true
+					w.note("the caller of ADD %d is gone", o.accepted)
+				}
+			}
+		case 4, 5:
+			if len(w.queue) > 0 {
+				w.process(0, rnd.IntN(6) == 0)
+			}
+			for answers == atOnce && len(w.answered) > 0 {
+				w.hear(0, true)
+			}
+		case 6:
+			if n := len(w.answered); n > 0 {
+				w.hear(rnd.IntN(n), answers != lateOrNobody || rnd.IntN(3) > 0)
+			}
+		case 7:
+			if n := len(w.released); n > 0 {
+				w.releaseDone(rnd.IntN(n))
+			}
+		}
+	}
+	w.drain()
+	return w
+}
+
+// Whatever happens in whatever order: a lease that a caller was told of stays
+// until a DEL that came later, and none stays that nobody was told of.
+func TestAllInterleavings(t *testing.T) {
+	for seed := range uint64(30000) {
+		if w := explore(seed, atOnce); w.wrong() != "" {
+			t.Fatalf("seed %d: %s\n%s", seed, w.wrong(), strings.Join(w.script, "\n"))
+		}
+	}
+}

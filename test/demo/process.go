@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// process is a program that runs beside this one. It has a process group of its
+// own, so that Ctrl-C ends it no sooner than this program wants, and it is
+// killed when this program is.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended, with err set
+	err  error
+}
+
+// start starts cmd within what within does: on one thread from its start to its
+// end, because the kernel kills it when the thread that started it ends.
+func start(cmd *exec.Cmd, within func(func() error) error) (*process, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error, 1)
+	go func() {
+		defer close(p.done)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		p.err = within(func() error {
+			err := cmd.Start()
+			started <- err
+			if err != nil {
+				return err
+			}
+			return cmd.Wait()
+		})
+		select {
+		case started <- p.err: // it did not come to the start
+		default:
+		}
+	}()
+	if err := <-started; err != nil {
+		<-p.done
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	return p, nil
+}
+
+// halt is stop for a process that may not have learnt to stop yet: dying of the
+// signal is as good.
+func (p *process) halt(limit time.Duration) error {
+	err := p.stop(limit)
+	if diedOf(err, syscall.SIGTERM) {
+		return nil
+	}
+	return err
+}
+
+func diedOf(err error, signal syscall.Signal) bool {
+	exit := new(exec.ExitError)
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == signal
+}
+
+// kill ends the process with SIGKILL and waits.
+func (p *process) kill() error {
+	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill %s: %w", p.cmd.Path, err)
+	}
+	<-p.done
+	if !diedOf(p.err, syscall.SIGKILL) {
+		return p.ended()
+	}
+	return nil
+}
+
+// stop ends the process in good order; it is killed when that takes too long.
+func (p *process) stop(limit time.Duration) error {
+	select {
+	case <-p.done:
+		return p.ended()
+	default:
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop %s: %w", p.cmd.Path, err)
+	}
+	select {
+	case <-p.done:
+		if p.err != nil {
+			return fmt.Errorf("%s ended badly: %w", p.cmd.Path, p.err)
+		}
+		return nil
+	case <-time.After(limit):
+		return errors.Join(fmt.Errorf("%s did not stop within %v", p.cmd.Path, limit), p.kill())
+	}
+}
+
+// ended is the error of a process that ended by itself.
+func (p *process) ended() error {
+	if p.err == nil {
+		return fmt.Errorf("%s ended by itself, with exit code 0", p.cmd.Path)
+	}
+	return fmt.Errorf("%s ended by itself: %w", p.cmd.Path, p.err)
+}

@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netlab opens network namespaces from Go, for the demo and the
+// end-to-end tests: no ip, no mounts, and nothing left behind, because a
+// namespace here lives exactly as long as the file descriptor that holds it
+// (or a process inside it).
+//
+// No function changes the network namespace that the program was started in.
+// New and Do need CAP_SYS_ADMIN and CAP_NET_ADMIN. Who is not root gets both by
+// starting itself once more with Enter, as root of a user and network namespace
+// of its own. Try says whether the machine allows it, by doing it.
+//
+// Example, a socket in a namespace of its own:
+//
+//	pod, err := netlab.New()
+//	defer pod.Close()
+//	err = pod.Do(func() error {
+//		conn, err = net.ListenPacket("udp", "127.0.0.1:0") // stays inside for good
+//		return err
+//	})
+//	env := "CNI_NETNS=" + pod.Path()
+package netlab
