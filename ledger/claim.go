@@ -186,15 +186,32 @@ func (st *Stage) claimAddr(p *pool, a netip.Addr, req Request) (*lease, error) {
 		return nil, fmt.Errorf("%w: it is reserved by the policy of pool %q", ErrOutside, p.Name)
 	}
 	old := s.leases[a]
-	if old != nil && old.state != Cooling {
+	switch {
+	case old == nil:
+		b.space.TakeAddr(a)
+	case old.state == Cooling:
+		s.cooling.remove(old)
+	case old.owner == nil && old.purpose == ForInfra && req.Purpose == ForInfra && old.block.state == Draining:
+		st.l.unlink(old) // a block that is cut anew has the same gateway
+	default:
 		return nil, fmt.Errorf("%w: %s by %s", ErrTaken, old.state, describe(old.key, old.pod))
 	}
-	if old != nil {
-		s.cooling.remove(old)
-	} else {
-		b.space.TakeAddr(a)
-	}
 	return st.put(b, a, old, req, ""), nil
+}
+
+// Claimed are the leases of a key that are staged here.
+func (st *Stage) Claimed(k Key) []Lease {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	var found []*lease
+	st.l.held(k, func(x *lease) bool {
+		if x.staged && x.owner == st {
+			found = append(found, x)
+		}
+		return true
+	})
+	slices.SortFunc(found, func(x, y *lease) int { return x.addr.Compare(y.addr) })
+	return values(found)
 }
 
 // put stages the lease of an address that is out of the free ones already; a
@@ -226,8 +243,8 @@ func (p *pool) exhausted(f Family) error {
 }
 
 // Quarantine stages a lease of an address that something in the world uses and
-// nobody claimed. It does nothing where the address has a lease already that
-// is not cooling, and fails where no block contains it.
+// nobody claimed. It does nothing where the address has a lease already, or
+// cools after one of the same pod; it fails where no block contains it.
 func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (fresh bool, err error) {
 	l := st.l
 	l.mu.Lock()
@@ -241,7 +258,7 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 	switch {
 	case b == nil:
 		return false, fmt.Errorf("quarantine %s: %w: it is in no block of pool %q", a, ErrOutside, pool)
-	case old != nil && old.state != Cooling:
+	case old != nil && (old.state != Cooling || old.pod.Name == pod.Name && old.pod.Namespace == pod.Namespace):
 		return false, nil
 	case old != nil:
 		s.cooling.remove(old)

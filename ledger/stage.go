@@ -28,7 +28,7 @@ type Stage struct {
 type change struct {
 	kind     changeKind
 	lease    *lease
-	replaced *lease // claimed: the cooling lease that had the address
+	replaced *lease // claimed: the lease that had the address: a cooling one, or infra of a draining block
 	block    *block
 	state    BlockState // granted: the state before
 	isNew    bool       // granted: the block was not there before
@@ -161,9 +161,10 @@ func (l *Ledger) revert(c change) {
 			l.drop(x)
 			break
 		}
-		s := &x.block.pool.fam[FamilyOf(x.addr)]
-		s.leases[x.addr] = c.replaced
-		s.cooling.pushFront(c.replaced)
+		l.link(c.replaced)
+		if c.replaced.state == Cooling {
+			x.block.pool.fam[FamilyOf(x.addr)].cooling.pushFront(c.replaced)
+		}
 	case left:
 		c.lease.leaving, c.lease.owner = false, nil
 	case granted:

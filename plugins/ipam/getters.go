@@ -95,6 +95,13 @@ func addressAndNetwork(all []*net.IPNet, err error) (net.IP, *net.IPNet, error) 
 	return p.IP, &net.IPNet{IP: p.IP.Mask(p.Mask), Mask: p.Mask}, nil
 }
 
+func firstNet(all []*net.IPNet, err error) (*net.IPNet, error) {
+	if err == nil && len(all) == 0 {
+		err = errNotSynced
+	}
+	return first(all), err
+}
+
 var errNotSynced = fmt.Errorf("ipam: no resync yet: the node's networks are not known")
 
 // HostInterconnectIPsInVPP are the VPP ends of the VPP-to-host link.
@@ -143,8 +150,7 @@ func (i *IPAM) HostInterconnectSubnetsOtherNode(nodeID uint32) ([]*net.IPNet, er
 
 // HostInterconnectSubnetOtherNode returns VPP-host network of another node identified by nodeID.
 func (i *IPAM) HostInterconnectSubnetOtherNode(nodeID uint32) (*net.IPNet, error) {
-	all, err := i.HostInterconnectSubnetsOtherNode(nodeID)
-	return first(all), err
+	return firstNet(i.HostInterconnectSubnetsOtherNode(nodeID))
 }
 
 // PodSubnetsAllNodes contain the pod networks of all nodes.
@@ -187,8 +193,7 @@ func (i *IPAM) PodSubnetsOtherNode(nodeID uint32) ([]*net.IPNet, error) {
 
 // PodSubnetOtherNode returns the POD network of another node identified by nodeID.
 func (i *IPAM) PodSubnetOtherNode(nodeID uint32) (*net.IPNet, error) {
-	all, err := i.PodSubnetsOtherNode(nodeID)
-	return first(all), err
+	return firstNet(i.PodSubnetsOtherNode(nodeID))
 }
 
 // ServiceNetworks are the ranges allocated for services.

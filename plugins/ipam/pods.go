@@ -63,7 +63,8 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 	}
 	i.byFamily(leases)
 	ev.Addresses = each(leases, ledger.Lease.Prefix)
-	if !fresh {
+	if !fresh { // it stays the pod's that it was leased to
+		ev.Pod, ev.UID = kv.PodID{Namespace: leases[0].Pod.Namespace, Name: leases[0].Pod.Name}, leases[0].Pod.UID
 		return "", nil
 	}
 	return "leased " + texts(ev.Addresses), nil
@@ -111,8 +112,14 @@ func (i *IPAM) podKey(podID kv.PodID) ledger.Key {
 	return ledger.Key{Network: ledger.APINetwork, ContainerID: "pod:" + podID.String(), IfName: "eth0"}
 }
 
-// AllocatePodIPs leases an address of each family for the pod.
+// AllocatePodIPs leases an address of each family for the pod. In a handler of
+// the pod's own AddPod it answers what that event has claimed, which is durable
+// when the event is done.
 func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) ([]net.IP, error) {
+	if leases := i.Stage.Claimed(i.podKey(podID)); len(leases) > 0 {
+		i.byFamily(leases)
+		return each(leases, func(l ledger.Lease) net.IP { return toIP(l.Addr) }), nil
+	}
 	req := ledger.Request{Pool: PodPool, Key: i.podKey(podID), Pod: ledger.Pod{Namespace: podID.Namespace, Name: podID.Name}}
 	if i.ContivConf.UseExternalIPAM() && ipamData != "" {
 		a, err := externalAddress(ipamType, ipamData)
@@ -161,7 +168,10 @@ func externalAddress(ipamType, ipamData string) (netip.Addr, error) {
 
 // GetPodIPs are the addresses of a pod, each with the mask of one host.
 func (i *IPAM) GetPodIPs(podID kv.PodID) []*net.IPNet {
-	leases := i.Ledger.ByKey(i.podKey(podID))
+	leases := i.Stage.Claimed(i.podKey(podID))
+	if len(leases) == 0 {
+		leases = i.Ledger.ByKey(i.podKey(podID))
+	}
 	i.byFamily(leases)
 	return each(leases, func(l ledger.Lease) *net.IPNet { return toNet(netip.PrefixFrom(l.Addr, l.Addr.BitLen())) })
 }
@@ -171,6 +181,7 @@ func (i *IPAM) GetPodIPs(podID kv.PodID) []*net.IPNet {
 func (i *IPAM) GetPodIP(podID kv.PodID) *net.IPNet { return first(i.GetPodIPs(podID)) }
 
 // ReleasePodIP releases the pod IP address making it available for new PODs.
+// What the southbound has of a sandbox goes with its DeletePod, or the next resync.
 func (i *IPAM) ReleasePodIP(podID kv.PodID) error {
 	leases, err := i.Ledger.Release(context.Background(), ledger.Selector{Key: i.podKey(podID)})
 	if err != nil {

@@ -52,16 +52,21 @@ func (i *IPAM) derive(data controller.KubeStateData) (*state, error) {
 	case contivconf.PodBlocksStatic:
 		return s, s.setPods(i.ContivConf.StaticPodCIDRs())
 	case contivconf.PodBlocksPodCIDR:
-		return s, i.fromNodeObject(s, data)
+		i.fromNodeObject(s, data)
+		return s, nil
 	}
 	return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr and static", i.ContivConf.PodBlocks())
 }
 
-// setPods makes subnets this node's pod subnets. A family without one has none.
+// setPods makes subnets this node's pod subnets, the first of each family. A
+// family without one has none.
 func (s *state) setPods(subnets []netip.Prefix) error {
 	for f := range s.nodes {
 		n := &s.nodes[f]
 		n.PodSubnet, n.PodGateway, n.NatLoopback, n.FirstPod, n.LastPod = netip.Prefix{}, netip.Addr{}, netip.Addr{}, netip.Addr{}, netip.Addr{}
+	}
+	for f := range s.nodes {
+		n := &s.nodes[f]
 		k := slices.IndexFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is4() == n.HostSubnet.Addr().Is4() })
 		if k < 0 {
 			continue
@@ -75,30 +80,47 @@ func (s *state) setPods(subnets []netip.Prefix) error {
 	return nil
 }
 
-// fromNodeObject takes the pod subnets from Node.spec.podCIDRs.
-func (i *IPAM) fromNodeObject(s *state, data controller.KubeStateData) error {
-	s.external = map[uint32][]netip.Prefix{}
-	for _, n := range i.NodeSync.GetAllNodes() {
-		if n.ID != 0 {
-			s.external[n.ID] = n.PodCIDRs
-		}
-	}
+// fromNodeObject takes the pod subnets from Node.spec.podCIDRs. An object that
+// is no good is reported and harms nothing else: the node has no subnet then.
+func (i *IPAM) fromNodeObject(s *state, data controller.KubeStateData) {
+	s.external = i.subnetsOnRecord()
 	own, _ := data[kubestate.Nodes][kv.NodeKey(i.ServiceLabel.GetAgentLabel())].(*kv.Node)
 	var cidrs []netip.Prefix
 	for _, text := range own.GetPodCidrs() {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return fmt.Errorf("Node.spec.podCIDRs %q of %s: %w", text, own.GetName(), err)
+			s.pending = fmt.Sprintf("Node.spec.podCIDRs of node %s: %q is no network like 10.1.5.0/24", own.GetName(), text)
+			break
 		}
 		cidrs = append(cidrs, p)
 	}
-	if len(cidrs) == 0 && !i.ContivConf.WaitForPodCIDR() {
-		return nil // as derived from the node ID
-	}
-	if len(cidrs) == 0 {
+	if s.pending == "" && len(cidrs) == 0 {
+		if !i.ContivConf.WaitForPodCIDR() {
+			return // as derived from the node ID
+		}
 		s.pending = fmt.Sprintf("waiting for Node.spec.podCIDRs of node %s", i.ServiceLabel.GetAgentLabel())
 	}
-	return s.setPods(cidrs)
+	if s.pending != "" {
+		cidrs = nil
+	}
+	if err := s.setPods(cidrs); err != nil {
+		s.pending = fmt.Sprintf("Node.spec.podCIDRs of node %s: %v", own.GetName(), err)
+		_ = s.setPods(nil) // never fails
+	}
+	if s.pending != "" {
+		i.Log.Warn("this node has no pod subnet", "reason", s.pending)
+	}
+}
+
+// subnetsOnRecord are the pod subnets that external IPAM has given to nodes.
+func (i *IPAM) subnetsOnRecord() map[uint32][]netip.Prefix {
+	subnets := map[uint32][]netip.Prefix{}
+	for _, n := range i.NodeSync.GetAllNodes() {
+		if n.ID != 0 {
+			subnets[n.ID] = n.PodCIDRs
+		}
+	}
+	return subnets
 }
 
 // grant hands the blocks to the ledger and takes the infra leases first.
@@ -214,31 +236,45 @@ func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperatio
 	s := i.state.Load()
 	if ev.NodeName != i.ServiceLabel.GetAgentLabel() {
 		next := *s
-		next.external = map[uint32][]netip.Prefix{}
-		for _, n := range i.NodeSync.GetAllNodes() {
-			if n.ID != 0 {
-				next.external[n.ID] = n.PodCIDRs
-			}
-		}
+		next.external = i.subnetsOnRecord()
 		i.state.Store(&next)
 		return "", nil
 	}
 	var cidrs []netip.Prefix
 	if ev.NewState != nil {
-		cidrs = ev.NewState.PodCIDRs
+		cidrs = i.ofOurFamilies(ev.NewState.PodCIDRs)
 	}
-	have := podSubnets(s.nodes)
-	if sameSet(have, cidrs) || len(cidrs) == 0 && !i.ContivConf.WaitForPodCIDR() {
+	have, want := podSubnets(s.nodes), cidrs
+	if len(cidrs) == 0 && !i.ContivConf.WaitForPodCIDR() {
+		derived, err := i.ContivConf.Cluster().Node(s.nodeID)
+		if err != nil {
+			return "", err
+		}
+		want = podSubnets(derived)
+	}
+	if sameSet(have, want) {
 		return "", nil
 	}
 	change := &PodCIDRChange{}
-	if len(cidrs) > 0 {
-		change.LocalPodCIDR = toNet(cidrs[0].Masked())
+	if len(want) > 0 {
+		change.LocalPodCIDR = toNet(want[0].Masked())
 	}
 	if err := txn.FollowUp(change); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("pod subnets %v -> %v", texts(have), texts(cidrs)), nil
+	return fmt.Sprintf("pod subnets %v -> %v", texts(have), texts(want)), nil
+}
+
+// ofOurFamilies are the first prefix of each family that is configured.
+func (i *IPAM) ofOurFamilies(cidrs []netip.Prefix) []netip.Prefix {
+	var ours []netip.Prefix
+	for _, f := range i.ContivConf.Cluster().Families {
+		k := slices.IndexFunc(cidrs, func(p netip.Prefix) bool { return p.Addr().Is4() == f.Pods.Addr().Is4() })
+		if k >= 0 {
+			ours = append(ours, cidrs[k])
+		}
+	}
+	return ours
 }
 
 func podSubnets(nodes []addrplan.Node) []netip.Prefix {

@@ -89,7 +89,7 @@ func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, tx
 	txn.Put(NodeKey, node)
 	byKey := map[ledger.Key][]ledger.Lease{}
 	for _, l := range p.Ledger.Leases() {
-		if l.Purpose == ledger.ForPod && l.State == ledger.Held {
+		if l.Purpose == ledger.ForPod && l.State == ledger.Held && !l.Key.OfAPI() { // which is no attachment
 			byKey[l.Key] = append(byKey[l.Key], l)
 		}
 	}

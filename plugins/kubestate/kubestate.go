@@ -191,11 +191,11 @@ func (s *Source) snapshot(ctx context.Context, waiting []demand) (kvdb.Watcher, 
 
 func (s *Source) change(ctx context.Context, ev kvdb.Event) error {
 	r, m := s.decode(ev.KeyValue)
-	if r == nil || m == nil && !ev.Deleted {
+	if r == nil {
 		return nil
 	}
 	prev := s.known[ev.Key]
-	if ev.Deleted {
+	if ev.Deleted || m == nil { // what cannot be read is as good as gone
 		m = nil
 		delete(s.known, ev.Key)
 	} else {

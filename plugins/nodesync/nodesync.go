@@ -6,6 +6,7 @@ package nodesync
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -29,8 +30,8 @@ type Deps struct {
 // NodeSync is the plugin. It belongs to the loop.
 type NodeSync struct {
 	Deps
-	nodes   Nodes
-	publish []netip.Prefix // staged
+	said    map[string]map[string]proto.Message // by node name and store key: what is said of a node
+	publish []netip.Prefix                      // staged
 	staged  bool
 }
 
@@ -43,7 +44,7 @@ var (
 // NewPlugin makes the plugin for a node that has its ID.
 func NewPlugin(deps Deps) *NodeSync {
 	deps.Name = "nodesync"
-	return &NodeSync{Deps: deps, nodes: Nodes{}}
+	return &NodeSync{Deps: deps, said: map[string]map[string]proto.Message{}}
 }
 
 // Init does nothing: the ID was claimed before.
@@ -58,22 +59,17 @@ func (p *NodeSync) Close() error { return nil }
 // GetNodeID is this node's ID.
 func (p *NodeSync) GetNodeID() uint32 { return p.ID }
 
-// GetAllNodes is a copy of what is known of all nodes.
+// GetAllNodes is what is known of all nodes.
 func (p *NodeSync) GetAllNodes() Nodes {
-	nodes := make(Nodes, len(p.nodes))
-	for name, n := range p.nodes {
-		c := *n
-		nodes[name] = &c
+	nodes := make(Nodes, len(p.said))
+	for name := range p.said {
+		nodes[name] = p.node(name)
 	}
 	return nodes
 }
 
 // PublishNodeIPs stages the addresses for the commit of this event.
 func (p *NodeSync) PublishNodeIPs(addresses []netip.Prefix) error {
-	own := p.nodes[p.ServiceLabel.GetAgentLabel()]
-	if own != nil && slices.Equal(own.VppIPAddresses, addresses) {
-		return nil
-	}
 	p.publish, p.staged = slices.Clone(addresses), true
 	return nil
 }
@@ -94,10 +90,14 @@ func (p *NodeSync) Commit(ctx context.Context) error {
 	if !found || proto.Unmarshal(have.Value, record) != nil || record.Instance != p.Instance {
 		return fmt.Errorf("publish the addresses of node %d: its record is not of this instance any more", p.ID)
 	}
-	record.IpAddresses = nil
+	var published []string
 	for _, a := range addresses {
-		record.IpAddresses = append(record.IpAddresses, a.String())
+		published = append(published, a.String())
 	}
+	if slices.Equal(record.IpAddresses, published) {
+		return nil
+	}
+	record.IpAddresses = published
 	value, err := proto.Marshal(record)
 	if err != nil {
 		return err
@@ -122,12 +122,11 @@ func (p *NodeSync) HandlesEvent(event controller.Event) bool {
 
 // Resync rebuilds the nodes from their records and their Kubernetes objects.
 func (p *NodeSync) Resync(_ controller.Event, state controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
-	p.nodes = Nodes{}
+	p.said = map[string]map[string]proto.Message{}
 	for _, resource := range []string{kubestate.NodeRecords, kubestate.Nodes} {
-		state.Sorted(resource, func(_ string, m proto.Message) bool {
-			p.apply(m)
-			return true
-		})
+		for key, m := range state[resource] {
+			p.note(key, m)
+		}
 	}
 	return nil
 }
@@ -135,21 +134,20 @@ func (p *NodeSync) Resync(_ controller.Event, state controller.KubeStateData, _ 
 // Update applies one change and announces it.
 func (p *NodeSync) Update(event controller.Event, txn controller.UpdateOperations) (string, error) {
 	change := event.(*controller.KubeStateChange)
-	names := map[string]bool{}
+	before := map[string]*Node{}
 	for _, m := range []proto.Message{change.Prev, change.New} {
 		if m != nil {
-			names[nameOf(m)] = true
+			before[nameOf(m)] = p.node(nameOf(m))
 		}
 	}
-	before := p.GetAllNodes()
 	if change.Prev != nil {
-		p.retract(change.Prev)
+		p.forget(change.Key, change.Prev)
 	}
 	if change.New != nil {
-		p.apply(change.New)
+		p.note(change.Key, change.New)
 	}
-	for name := range names {
-		prev, now := before[name], p.GetAllNodes()[name]
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		prev, now := before[name], p.node(name)
 		if prev.Equal(now) {
 			continue
 		}
@@ -173,38 +171,43 @@ func nameOf(m proto.Message) string {
 	return ""
 }
 
+func (p *NodeSync) note(key string, m proto.Message) {
+	name := nameOf(m)
+	if p.said[name] == nil {
+		p.said[name] = map[string]proto.Message{}
+	}
+	p.said[name][key] = m
+}
+
+func (p *NodeSync) forget(key string, m proto.Message) {
+	name := nameOf(m)
+	delete(p.said[name], key)
+	if len(p.said[name]) == 0 {
+		delete(p.said, name)
+	}
+}
+
+// node derives a node from what is said of it, nil where nothing is. Of two
+// records of one name, which should not be, the newer one counts. What cannot
+// be parsed is left out.
 func (p *NodeSync) node(name string) *Node {
-	n := p.nodes[name]
-	if n == nil {
-		n = &Node{Name: name}
-		p.nodes[name] = n
+	if len(p.said[name]) == 0 {
+		return nil
+	}
+	n := &Node{Name: name}
+	var newest *kv.NodeRecord
+	for _, key := range slices.Sorted(maps.Keys(p.said[name])) {
+		switch m := p.said[name][key].(type) {
+		case *kv.NodeRecord:
+			if newest == nil || m.Generation > newest.Generation {
+				newest = m
+				n.ID, n.VppIPAddresses = m.Id, parse(m.IpAddresses, netip.ParsePrefix)
+			}
+		case *kv.Node:
+			n.MgmtIPAddresses, n.PodCIDRs = parse(m.Addresses, netip.ParseAddr), parse(m.PodCidrs, netip.ParsePrefix)
+		}
 	}
 	return n
-}
-
-// apply notes what m says of its node. What cannot be parsed is left out.
-func (p *NodeSync) apply(m proto.Message) {
-	n := p.node(nameOf(m))
-	switch m := m.(type) {
-	case *kv.NodeRecord:
-		n.ID, n.VppIPAddresses = m.Id, parse(m.IpAddresses, netip.ParsePrefix)
-	case *kv.Node:
-		n.MgmtIPAddresses, n.PodCIDRs = parse(m.Addresses, netip.ParseAddr), parse(m.PodCidrs, netip.ParsePrefix)
-	}
-}
-
-// retract takes back what m said of its node.
-func (p *NodeSync) retract(m proto.Message) {
-	n := p.node(nameOf(m))
-	switch m.(type) {
-	case *kv.NodeRecord:
-		n.ID, n.VppIPAddresses = 0, nil
-	case *kv.Node:
-		n.MgmtIPAddresses, n.PodCIDRs = nil, nil
-	}
-	if n.Equal(&Node{Name: n.Name}) {
-		delete(p.nodes, n.Name)
-	}
 }
 
 func parse[T any](texts []string, f func(string) (T, error)) []T {

@@ -36,7 +36,7 @@ type AddPod struct {
 	ticket uint64
 	state  atomic.Uint32 // waiting, answered or abandoned
 	done   chan error
-	orphan func(*AddPod, error) // called from Done when the caller is gone
+	ended  func(ev *AddPod, err error, heard bool) // called from Done
 }
 
 // Route is a route of a pod.
@@ -80,13 +80,14 @@ func (ev *AddPod) IsBlocking() bool { return true }
 // Deadline is when the producer stops waiting.
 func (ev *AddPod) Deadline() time.Time { return ev.Expires }
 
-// Done answers the producer, or, where it is gone, sees to it that nothing leaks.
+// Done answers the producer. Whether it was still there is decided here, in the
+// loop, once: an answer that is given now counts as heard.
 func (ev *AddPod) Done(err error) {
-	if ev.state.CompareAndSwap(waiting, answered) {
+	heard := ev.state.CompareAndSwap(waiting, answered)
+	ev.ended(ev, err, heard && err == nil)
+	if heard {
 		ev.done <- err
-		return
 	}
-	ev.orphan(ev, err)
 }
 
 // DeletePod ends one attachment. Deleting what is not there succeeds.
@@ -97,6 +98,7 @@ type DeletePod struct {
 
 	Freed  []netip.Addr // filled in by ipam
 	wanted func() bool  // whether it is to be done at all; nil: it is
+	ended  func()       // called from Done; may be nil
 	asked  bool
 	void   bool
 	done   chan error
@@ -137,4 +139,9 @@ func (ev *DeletePod) IsBlocking() bool { return true }
 func (ev *DeletePod) Deadline() time.Time { return ev.Expires }
 
 // Done answers the producer.
-func (ev *DeletePod) Done(err error) { ev.done <- err }
+func (ev *DeletePod) Done(err error) {
+	if ev.ended != nil {
+		ev.ended()
+	}
+	ev.done <- err
+}

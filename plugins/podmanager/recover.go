@@ -5,6 +5,7 @@ package podmanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -61,10 +62,10 @@ type orphans struct {
 	signal chan struct{}
 }
 
-// abandoned is called, from the loop or a request, when an ADD is done whose
-// caller is gone.
-func (p *PodManager) abandoned(ev *AddPod, err error) {
-	if !p.seq.addDone(ev.Key, ev.ticket, err == nil && ev.Fresh, false) {
+// addEnded is called, from the loop, when an ADD is done; heard says that its
+// caller was told of a success. A lease that nobody was told of is to be released.
+func (p *PodManager) addEnded(ev *AddPod, err error, heard bool) {
+	if !p.seq.addDone(ev.Key, ev.ticket, err == nil && ev.Fresh, heard) {
 		return
 	}
 	p.orphans.mu.Lock()
@@ -113,6 +114,14 @@ func (p *PodManager) Run(ctx context.Context) error {
 // releaseOrphan releases the lease that ev's key has, unless a newer ADD wants
 // it when the loop comes to it.
 func (p *PodManager) releaseOrphan(ctx context.Context, ev *AddPod) error {
-	defer p.seq.releaseDone(ev.Key, ev.ticket)
-	return p.push(ctx, &DeletePod{Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key, ev.ticket) }})
+	del := &DeletePod{
+		Key:    ev.Key,
+		wanted: func() bool { return p.seq.mayRelease(ev.Key, ev.ticket) },
+		ended:  func() { p.seq.releaseDone(ev.Key, ev.ticket) },
+	}
+	err := p.push(ctx, del)
+	if errors.Is(err, errNotPushed) { // so Done is not called
+		del.ended()
+	}
+	return err
 }

@@ -12,7 +12,8 @@ import (
 // sequencer orders the requests for one attachment by when they were accepted,
 // whatever order they reach the loop in: a DEL cancels every ADD of its key
 // accepted before it. It remembers a key only while an ADD of it is under way.
-// It is the one part of the plugin that requests and the loop share.
+// It is the one part of the plugin that requests and the loop share: requests
+// are accepted by their own goroutines, all else happens in the loop.
 type sequencer struct {
 	mu      sync.Mutex
 	tickets uint64
@@ -91,7 +92,7 @@ func (s *sequencer) mayRelease(k ledger.Key, ticket uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
-	return t.owed && t.lastAdd == ticket
+	return t != nil && t.owed && t.lastAdd == ticket
 }
 
 func (s *sequencer) releaseDone(k ledger.Key, ticket uint64) {

@@ -17,6 +17,8 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
+var errNotPushed = errors.New("the event loop does not take it")
+
 var errCancelled = errors.New("cancelled by a DEL of the same attachment")
 
 // ErrClosing is the cause of an answer that the agent did not give because it
@@ -85,29 +87,24 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 	expires, _ := ctx.Deadline()
 	ev := &AddPod{
 		Pod: kv.PodID{Namespace: req.Pod.Namespace, Name: req.Pod.Name}, UID: req.Pod.UID, Key: key, Netns: req.Netns,
-		Pool: req.Pool, Wanted: wanted, Expires: expires, done: make(chan error, 1), orphan: p.abandoned,
+		Pool: req.Pool, Wanted: wanted, Expires: expires, done: make(chan error, 1), ended: p.addEnded,
 	}
 	if ev.Pool == "" {
 		ev.Pool = cni.DefaultPool
 	}
 	ev.ticket = p.seq.acceptAdd(key)
 	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {
-		p.seq.addDone(key, ev.ticket, false, false)
+		p.addEnded(ev, err, false)
 		return cni.Reply{}, err
 	}
 	select {
 	case err = <-ev.done:
 	case <-ctx.Done():
 		if ev.state.CompareAndSwap(waiting, abandoned) {
-			return cni.Reply{}, fmt.Errorf("ADD %s: %w", key, context.Cause(ctx))
+			return cni.Reply{}, fmt.Errorf("ADD %s: not answered in time: %w", key, context.Cause(ctx))
 		}
 		err = <-ev.done
 	}
-	if err == nil && ctx.Err() != nil { // nobody listens any more
-		p.abandoned(ev, nil)
-		return cni.Reply{}, fmt.Errorf("ADD %s: %w", key, context.Cause(ctx))
-	}
-	p.seq.addDone(key, ev.ticket, err == nil && ev.Fresh, err == nil)
 	if err != nil {
 		return cni.Reply{}, err
 	}
@@ -167,7 +164,7 @@ func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
 	}
 	ev.done = make(chan error, 1)
 	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errNotPushed, err)
 	}
 	select {
 	case err := <-ev.done:
@@ -176,7 +173,7 @@ func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
 		}
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("DEL %s: %w", ev.Key, context.Cause(ctx))
+		return fmt.Errorf("DEL %s: not answered in time: %w", ev.Key, context.Cause(ctx))
 	}
 }
 

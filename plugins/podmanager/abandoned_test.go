@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podmanager_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger/journal"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+)
+
+// A DEL cancels the ADDs before it, also those that the loop comes to later.
+func TestADelOvertakesAnAdd(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		add := a.begin(request("ADD", "c1"))
+		del := a.begin(request("DEL", "c1"))
+		later := a.begin(request("ADD", "c1"))
+		a.loop.step(1) // the DEL
+		synctest.Wait()
+		a.settle()
+		g.Expect(del.err).NotTo(HaveOccurred())
+		g.Expect(code(g, add.err)).To(BeNumerically("==", cni.CodeTryAgain))
+		g.Expect(add.err).To(MatchError(ContainSubstring("cancelled by a DEL")))
+		g.Expect(later.err).NotTo(HaveOccurred(), "a new attachment")
+		g.Expect(a.held()).To(Equal([]string{"c1"}))
+	})
+}
+
+func TestAnotherAttachmentsDelCancelsNothing(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		add := a.begin(request("ADD", "c1"))
+		a.begin(request("DEL", "c2"))
+		a.settle()
+		g.Expect(add.done).To(BeTrue())
+		g.Expect(add.err).NotTo(HaveOccurred())
+	})
+}
+
+// The caller is gone before the answer: nobody knows of the address, so it is given back.
+func TestAnAbandonedAdd(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		add := a.begin(request("ADD", "c1"))
+		add.leave()
+		g.Expect(add.done).To(BeTrue())
+		g.Expect(code(g, add.err)).To(BeNumerically("==", cni.CodeTryAgain))
+		a.steps(1)
+		g.Expect(a.held()).To(Equal([]string{"c1"}), "the loop had it on its way")
+		g.Expect(a.loop.waiting()).To(Equal(1), "its release")
+		a.settle()
+		g.Expect(a.held()).To(BeEmpty())
+	})
+}
+
+func TestAnAbandonedAddThatAnotherOneRepeats(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		add := a.begin(request("ADD", "c1"))
+		add.leave()
+		again := a.begin(request("ADD", "c1"))
+		a.settle()
+		g.Expect(again.err).NotTo(HaveOccurred())
+		g.Expect(again.reply.IPs[0].Address).To(Equal("10.1.5.2/24"))
+		g.Expect(a.held()).To(Equal([]string{"c1"}), "the newer one wants it")
+	})
+}
+
+// Between the end of the abandoned ADD and its release there is another ADD.
+func TestAReleaseComesTooLate(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		a.begin(request("ADD", "c1")).leave()
+		a.steps(1)
+		again := a.begin(request("ADD", "c1")) // behind the release
+		a.settle()
+		g.Expect(again.err).NotTo(HaveOccurred())
+		g.Expect(a.held()).To(Equal([]string{"c1"}))
+		g.Expect(again.reply.IPs[0].Address).To(Equal("10.1.5.2/24"), "and it is still the same one")
+	})
+}
+
+// An abandoned repetition took nothing, so it gives nothing back.
+func TestAnAbandonedRepetition(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		first := a.begin(request("ADD", "c1"))
+		a.settle()
+		a.begin(request("ADD", "c1")).leave()
+		a.settle()
+		g.Expect(first.err).NotTo(HaveOccurred())
+		g.Expect(a.held()).To(Equal([]string{"c1"}))
+	})
+}
+
+// Two abandoned ADDs of one attachment leave nothing behind.
+func TestTwoAbandonedAdds(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		for range 2 {
+			a.begin(request("ADD", "c1")).leave()
+		}
+		a.settle()
+		g.Expect(a.held()).To(BeEmpty())
+	})
+}
+
+// An ADD that fails for its own reasons, abandoned or not, leaves nothing behind.
+func TestAnAbandonedAddThatFails(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		a.begin(request("ADD", "c1")).leave()
+		a.journal.Plan = journal.At(a.journal.Commits()+1, journal.Fail)
+		a.settle()
+		g.Expect(a.held()).To(BeEmpty())
+		again := a.begin(request("ADD", "c1"))
+		a.settle()
+		g.Expect(again.err).NotTo(HaveOccurred())
+		g.Expect(a.held()).To(Equal([]string{"c1"}))
+	})
+}
+
+// One of many that is in the queue when the agent stops: nobody is left waiting.
+func TestAllCallersHearOfTheEnd(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		calls := []*call{a.begin(request("ADD", "c1")), a.begin(request("DEL", "c2")), a.begin(request("ADD", "c3"))}
+		calls[2].leave()
+		for a.loop.waiting() > 0 {
+			ev := a.loop.queue[0]
+			a.loop.queue = a.loop.queue[1:]
+			ev.Done(controller.ErrClosedController)
+			synctest.Wait()
+		}
+		for _, c := range calls {
+			g.Expect(c.done).To(BeTrue())
+			g.Expect(c.err).To(HaveOccurred())
+		}
+		g.Expect(a.held()).To(BeEmpty())
+		a.loop.closed = controller.ErrClosedController
+	})
+}
+
+// story is a random sequence of requests for one attachment.
+type story struct {
+	*agent
+	rnd    *rand.Rand
+	script []string
+	calls  []*call
+	at     map[*call]int // when it was accepted
+	isDel  map[*call]bool
+	gone   map[*call]bool
+	clock  int
+}
+
+func (s *story) accept(command string) {
+	s.clock++
+	c := s.begin(request(command, "c1"))
+	s.calls, s.at[c], s.isDel[c] = append(s.calls, c), s.clock, command == "DEL"
+	s.script = append(s.script, fmt.Sprint(command, " ", s.clock))
+}
+
+func (s *story) step() {
+	switch s.rnd.IntN(7) {
+	case 0, 1, 2:
+		s.accept("ADD")
+	case 3:
+		s.accept("DEL")
+	case 4:
+		if c := s.calls[s.rnd.IntN(len(s.calls))]; !c.done && !s.isDel[c] {
+			s.script = append(s.script, fmt.Sprint("the caller of ADD ", s.at[c], " is gone"))
+			s.gone[c] = true
+			c.leave()
+		}
+	default:
+		if s.loop.waiting() > 0 {
+			s.script = append(s.script, "loop: "+strings.ReplaceAll(s.loop.queue[0].GetName(), " Pod", ""))
+			s.steps(1)
+		}
+	}
+}
+
+// The callers' stories, whatever their order: who was told of an address has
+// it until a DEL that came later, all were told of the same one, and nothing
+// is held that nobody was told of.
+func TestStoriesOfOneAttachment(t *testing.T) {
+	for seed := range uint64(150) {
+		slowly(t, func(g Gomega, a *agent) {
+			s := &story{agent: a, rnd: rand.New(rand.NewPCG(seed, 3)), at: map[*call]int{}, isDel: map[*call]bool{}, gone: map[*call]bool{}}
+			s.accept("ADD")
+			for range 5 + s.rnd.IntN(12) {
+				s.step()
+			}
+			a.settle()
+			lastDel := 0
+			for _, c := range s.calls {
+				g.Expect(c.done).To(BeTrue())
+				if s.isDel[c] {
+					g.Expect(c.err).NotTo(HaveOccurred())
+					lastDel = s.at[c]
+				}
+			}
+			want := map[string]bool{}
+			for _, c := range s.calls {
+				if !s.isDel[c] && c.err == nil && s.at[c] > lastDel {
+					want[c.reply.IPs[0].Address] = true
+				}
+			}
+			have := map[string]bool{}
+			for _, l := range a.book.ByKey(key("c1")) {
+				have[l.Prefix().String()] = true
+			}
+			g.Expect(have).To(Equal(want), "seed %d: %s", seed, strings.Join(s.script, "; "))
+			findings, err := a.book.Check(context.Background())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(findings).To(BeEmpty())
+		})
+	}
+}
+
+// The plugin's Run ends with its context, whatever is still to be released.
+func TestRunEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAgent(t, plain)
+		a.loop.manual = true
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(ctx) }()
+		a.begin(request("ADD", "c1")).leave()
+		a.steps(1)
+		a.g.Expect(a.loop.waiting()).To(Equal(1))
+		time.Sleep(time.Second)
+		cancel()
+		synctest.Wait()
+		a.g.Expect(ended).To(HaveLen(1))
+		a.g.Expect(<-ended).To(Succeed())
+	})
+}
