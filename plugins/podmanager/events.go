@@ -98,7 +98,7 @@ type DeletePod struct {
 
 	Freed  []netip.Addr // filled in by ipam
 	wanted func() bool  // whether it is to be done at all; nil: it is
-	ended  func()       // called from Done; may be nil
+	ended  func()       // called from Done
 	asked  bool
 	void   bool
 	done   chan error
@@ -140,8 +140,6 @@ func (ev *DeletePod) Deadline() time.Time { return ev.Expires }
 
 // Done answers the producer.
 func (ev *DeletePod) Done(err error) {
-	if ev.ended != nil {
-		ev.ended()
-	}
+	ev.ended()
 	ev.done <- err
 }

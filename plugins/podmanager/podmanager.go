@@ -20,6 +20,7 @@
 package podmanager
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -116,7 +117,7 @@ func (p *PodManager) Resync(controller.Event, controller.KubeStateData, int, con
 	leases := slices.DeleteFunc(p.Ledger.Leases(), func(l ledger.Lease) bool {
 		return l.Purpose != ledger.ForPod || l.State != ledger.Held || l.Pod.Name == ""
 	})
-	slices.SortFunc(leases, func(x, y ledger.Lease) int { return x.Since.Compare(y.Since) })
+	slices.SortFunc(leases, func(x, y ledger.Lease) int { return cmp.Compare(x.Generation, y.Generation) })
 	p.sandboxes.reset()
 	for _, l := range leases {
 		p.sandboxes.add(kv.PodID{Namespace: l.Pod.Namespace, Name: l.Pod.Name}, l.Key)
@@ -124,30 +125,30 @@ func (p *PodManager) Resync(controller.Event, controller.KubeStateData, int, con
 	return nil
 }
 
-// Update notes the sandbox of an AddPod, and forgets that of a DeletePod.
+// Update notes the sandbox of an AddPod. It is forgotten when the event, or a
+// DeletePod, is done and has left no lease.
 func (p *PodManager) Update(event controller.Event, _ controller.UpdateOperations) (string, error) {
-	switch ev := event.(type) {
-	case *AddPod:
-		if p.seq.cancelled(ev.Key, ev.ticket) {
-			return "", fmt.Errorf("%s: %w", ev.Key, errCancelled)
-		}
-		if ev.Pod.Name != "" {
-			p.sandboxes.add(ev.Pod, ev.Key)
-		}
-	case *DeletePod:
-		if !ev.Void() && (ev.Generation == 0 || len(ev.Freed) > 0) {
-			p.sandboxes.remove(ev.Key)
-		}
+	ev, ok := event.(*AddPod)
+	if !ok {
+		return "", nil
+	}
+	if p.seq.cancelled(ev.Key, ev.ticket) {
+		return "", fmt.Errorf("%s: %w", ev.Key, errCancelled)
+	}
+	if ev.Pod.Name != "" {
+		p.sandboxes.add(ev.Pod, ev.Key)
 	}
 	return "", nil
 }
 
-// Revert forgets the sandbox of an AddPod that failed, unless it was there before.
-func (p *PodManager) Revert(event controller.Event) error {
-	if ev, ok := event.(*AddPod); ok && len(p.Ledger.ByKey(ev.Key)) == 0 {
-		p.sandboxes.remove(ev.Key)
+// Revert does nothing: see Update.
+func (p *PodManager) Revert(controller.Event) error { return nil }
+
+// tidy forgets the sandbox of an attachment that has no lease (any more).
+func (p *PodManager) tidy(key ledger.Key) {
+	if len(p.Ledger.ByKey(key)) == 0 {
+		p.sandboxes.remove(key)
 	}
-	return nil
 }
 
 // sandboxes are the attachments of each pod, the newest last. The loop changes

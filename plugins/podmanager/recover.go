@@ -5,7 +5,6 @@ package podmanager
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -48,8 +47,7 @@ func (p *PodManager) applyIntent(ctx context.Context, in cni.Intent) error {
 		return nil
 	}
 	key := ledger.Key{Network: in.Network, ContainerID: in.ContainerID, IfName: in.IfName}
-	p.seq.acceptDel(key)
-	if err := p.push(ctx, &DeletePod{Key: key}); err != nil {
+	if err := p.remove(ctx, key); err != nil {
 		return err
 	}
 	return in.Remove(p.IntentDir)
@@ -65,6 +63,7 @@ type orphans struct {
 // addEnded is called, from the loop, when an ADD is done; heard says that its
 // caller was told of a success. A lease that nobody was told of is to be released.
 func (p *PodManager) addEnded(ev *AddPod, err error, heard bool) {
+	p.tidy(ev.Key)
 	if !p.seq.addDone(ev.Key, ev.ticket, err == nil && ev.Fresh, heard) {
 		return
 	}
@@ -114,14 +113,7 @@ func (p *PodManager) Run(ctx context.Context) error {
 // releaseOrphan releases the lease that ev's key has, unless a newer ADD wants
 // it when the loop comes to it.
 func (p *PodManager) releaseOrphan(ctx context.Context, ev *AddPod) error {
-	del := &DeletePod{
-		Key:    ev.Key,
-		wanted: func() bool { return p.seq.mayRelease(ev.Key, ev.ticket) },
-		ended:  func() { p.seq.releaseDone(ev.Key, ev.ticket) },
-	}
-	err := p.push(ctx, del)
-	if errors.Is(err, errNotPushed) { // so Done is not called
-		del.ended()
-	}
-	return err
+	return p.push(ctx, &DeletePod{
+		Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key) }, ended: func() { p.seq.delDone(ev.Key) },
+	})
 }

@@ -23,35 +23,70 @@ type sequencer struct {
 // turn is what is under way for one key.
 type turn struct {
 	adds     int    // accepted and not done
-	releases int    // of leases that nobody was told of, not done
-	lastAdd  uint64 // ticket of the newest ADD
+	releases int    // DELs, GCs and releases of leases that nobody was told of, not done
+	told     uint64 // ticket of the newest ADD whose caller was told
 	del      uint64 // ticket of the newest DEL
 	owed     bool   // there is a lease that nobody was told of
 }
 
 func newSequencer() *sequencer { return &sequencer{keys: map[ledger.Key]*turn{}} }
 
-func (s *sequencer) acceptAdd(k ledger.Key) (ticket uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tickets++
+func (s *sequencer) turn(k ledger.Key) *turn {
 	t := s.keys[k]
 	if t == nil {
 		t = &turn{}
 		s.keys[k] = t
 	}
-	t.adds++
-	t.lastAdd = s.tickets
-	return s.tickets
+	return t
 }
 
-func (s *sequencer) acceptDel(k ledger.Key) {
+func (s *sequencer) acceptAdd(k ledger.Key) (ticket uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tickets++
-	if t := s.keys[k]; t != nil {
-		t.del, t.owed = s.tickets, false // this DEL frees it
+	s.turn(k).adds++
+	return s.tickets
+}
+
+// acceptDel accepts a DEL; delDone ends it, as it ends all that releases.
+func (s *sequencer) acceptDel(k ledger.Key) (ticket uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tickets++
+	t := s.turn(k)
+	t.releases++
+	t.del, t.owed = s.tickets, false // this DEL frees it
+	return s.tickets
+}
+
+// acceptGC accepts the release of what no list has; delDone ends it. It is
+// refused while an ADD of k is under way, and cancels none.
+func (s *sequencer) acceptGC(k ledger.Key) (ticket uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.keys[k]; t != nil && t.adds > 0 {
+		return 0, false
 	}
+	s.tickets++
+	s.turn(k).releases++
+	return s.tickets, true
+}
+
+// overtaken is true where the caller of an ADD accepted later was told already:
+// then a DEL or a GC that reaches the loop after it has nothing to free.
+func (s *sequencer) overtaken(k ledger.Key, ticket uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.keys[k]
+	return t != nil && t.told > ticket
+}
+
+func (s *sequencer) delDone(k ledger.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.keys[k]
+	t.releases--
+	s.forget(k, t)
 }
 
 // cancelled is true where a DEL was accepted after the ADD with this ticket.
@@ -63,8 +98,9 @@ func (s *sequencer) cancelled(k ledger.Key, ticket uint64) bool {
 }
 
 // addDone ends an ADD. took says that it has taken a lease, heard that its
-// caller was told. Where release is true nobody was told of the lease and no
-// newer ADD will be: the caller has to release it, and to call releaseDone.
+// caller was told. Where release is true nobody was told of the lease, and no
+// ADD is under way that could be: the caller has to release it, and to call
+// delDone.
 func (s *sequencer) addDone(k ledger.Key, ticket uint64, took, heard bool) (release bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,38 +108,29 @@ func (s *sequencer) addDone(k ledger.Key, ticket uint64, took, heard bool) (rele
 	t.adds--
 	switch {
 	case heard:
-		t.owed = false
-	case t.del > ticket:
-	case took || t.owed:
+		t.owed, t.told = false, max(t.told, ticket)
+	case took && t.del < ticket: // otherwise that DEL frees it
 		t.owed = true
-		if t.lastAdd == ticket {
-			t.releases++
-			release = true
-		}
+	}
+	if release = t.owed && t.adds == 0; release {
+		t.releases++
 	}
 	s.forget(k, t)
 	return release
 }
 
-// mayRelease is true while nobody was told of the lease that the ADD with this
-// ticket left, and no newer ADD wants it. It is asked in the loop, when the
-// release is processed.
-func (s *sequencer) mayRelease(k ledger.Key, ticket uint64) bool {
+// mayRelease is true while nobody was told of the lease that is to be
+// released, and no ADD wants it. It is asked in the loop, when the release is
+// processed.
+func (s *sequencer) mayRelease(k ledger.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
-	return t != nil && t.owed && t.lastAdd == ticket
-}
-
-func (s *sequencer) releaseDone(k ledger.Key, ticket uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.keys[k]
-	t.releases--
-	if t.lastAdd == ticket {
-		t.owed = false
+	if t == nil || !t.owed || t.adds > 0 {
+		return false
 	}
-	s.forget(k, t)
+	t.owed = false
+	return true
 }
 
 func (s *sequencer) forget(k ledger.Key, t *turn) {

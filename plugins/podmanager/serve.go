@@ -17,8 +17,6 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-var errNotPushed = errors.New("the event loop does not take it")
-
 var errCancelled = errors.New("cancelled by a DEL of the same attachment")
 
 // ErrClosing is the cause of an answer that the agent did not give because it
@@ -148,12 +146,19 @@ func replyTo(ev *AddPod, routes *[]cni.Route) cni.Reply {
 }
 
 func (p *PodManager) del(ctx context.Context, key ledger.Key) error {
-	p.seq.acceptDel(key)
-	if err := p.push(ctx, &DeletePod{Key: key}); err != nil {
+	if err := p.remove(ctx, key); err != nil {
 		return err
 	}
 	// An intent of an earlier DEL has nothing left to do.
 	return cni.Intent{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName}.Remove(p.IntentDir)
+}
+
+// remove ends whatever attachment of key was accepted before.
+func (p *PodManager) remove(ctx context.Context, key ledger.Key) error {
+	ticket := p.seq.acceptDel(key)
+	return p.push(ctx, &DeletePod{
+		Key: key, wanted: func() bool { return !p.seq.overtaken(key, ticket) }, ended: func() { p.seq.delDone(key) },
+	})
 }
 
 // push pushes a DeletePod and waits for it.
@@ -163,8 +168,16 @@ func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
 		ev.Expires = p.Now().Add(p.Timeout)
 	}
 	ev.done = make(chan error, 1)
+	ended := ev.ended
+	ev.ended = func() {
+		p.tidy(ev.Key)
+		if ended != nil {
+			ended()
+		}
+	}
 	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {
-		return fmt.Errorf("%w: %w", errNotPushed, err)
+		ev.ended() // Done will not be called
+		return err
 	}
 	select {
 	case err := <-ev.done:
@@ -216,15 +229,25 @@ func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error)
 		if k.Network != req.Network || l.Purpose != ledger.ForPod || l.State != ledger.Held || k.OfAPI() {
 			continue
 		}
-		if done[k] || valid[cni.Attachment{ContainerID: k.ContainerID, IfName: k.IfName}] || p.seq.underWay(k) {
+		if done[k] || valid[cni.Attachment{ContainerID: k.ContainerID, IfName: k.IfName}] {
 			continue
 		}
 		done[k] = true
-		if err := p.push(ctx, &DeletePod{Key: k, Generation: l.Generation}); err != nil {
+		ticket, ok := p.seq.acceptGC(k)
+		if !ok {
+			continue
+		}
+		ev := &DeletePod{
+			Key: k, Generation: l.Generation,
+			wanted: func() bool { return !p.seq.overtaken(k, ticket) }, ended: func() { p.seq.delDone(k) },
+		}
+		if err := p.push(ctx, ev); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", k, err))
 			continue
 		}
-		reply.Freed++
+		if len(ev.Freed) > 0 {
+			reply.Freed++
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return reply, fmt.Errorf("GC of network %s: %w", req.Network, err)
@@ -239,6 +262,9 @@ func (p *PodManager) status(pool string) error {
 	}
 	unavailable := func(format string, args ...any) error {
 		return cni.Errorf(cni.CodeNotAvailable, "ADD cannot be served: "+format, args...)
+	}
+	if pool != cni.DefaultPool {
+		return unavailable("pool %q is not for pods", pool)
 	}
 	if p.Ready != nil {
 		if err := p.Ready(); err != nil {

@@ -37,8 +37,8 @@ func TestAnAbandonedAddWhoseRepetitionFails(t *testing.T) {
 			a.loop.full = true
 			again := a.begin(request("ADD", "c1"))
 			a.steps(1) // the abandoned one, while the other still waits for room
+			a.loop.full = false // for all but the one that waits already
 			again.leave()
-			a.loop.full = false
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,11 +9,11 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// What the Go API leases and releases ends in the southbound as a resync would
-// have it. Now a resync adds what no allocation did, and nobody takes it away
-// at the release: the address's next owner finds the old pod still there.
+// What the Go API leases is no attachment: neither an allocation nor a resync
+// brings it southbound. What a sandbox has there goes with its DEL.
 func TestTheGoAPIAndTheSouthbound(t *testing.T) {
 	id := kv.PodID{Namespace: "default", Name: "web-0"}
 	for _, c := range []struct {
@@ -30,9 +30,11 @@ func TestTheGoAPIAndTheSouthbound(t *testing.T) {
 			a.resync()
 			g.Expect(a.ipam.ReleasePodIP(id)).To(Succeed())
 		}},
-		{"a release of a sandbox's address", func(g Gomega, a *agent) {
+		{"a release of a sandbox's address, and its DEL", func(g Gomega, a *agent) {
 			a.add("c1", "web-0")
 			g.Expect(a.ipam.ReleasePodIP(id)).To(Succeed())
+			_, err := a.serve(cni.Request{Command: "DEL", Network: "pods", ContainerID: "c1", IfName: "eth0"})
+			g.Expect(err).NotTo(HaveOccurred())
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
