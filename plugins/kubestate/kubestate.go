@@ -68,6 +68,7 @@ type Deps struct {
 type Source struct {
 	deps    Deps
 	demands chan demand
+	ended   chan struct{} // closed when Run returns
 	kinds   []resource
 	known   map[string]proto.Message // by key of the store, as of the last event pushed
 }
@@ -80,7 +81,7 @@ func New(deps Deps) *Source {
 	if deps.RetryIn == 0 {
 		deps.RetryIn = time.Second
 	}
-	return &Source{deps: deps, demands: make(chan demand), kinds: registry()}
+	return &Source{deps: deps, demands: make(chan demand), ended: make(chan struct{}), kinds: registry()}
 }
 
 // Resync has a new snapshot processed and returns the outcome.
@@ -88,6 +89,8 @@ func (s *Source) Resync(ctx context.Context) error {
 	done := make(chan error, 1)
 	select {
 	case s.demands <- demand{done}:
+	case <-s.ended:
+		return fmt.Errorf("ask for a resync: %w", controller.ErrClosedController)
 	case <-ctx.Done():
 		return fmt.Errorf("ask for a resync: %w", context.Cause(ctx))
 	}
@@ -99,8 +102,9 @@ func (s *Source) Resync(ctx context.Context) error {
 	}
 }
 
-// Run pushes snapshots and changes until ctx ends.
+// Run pushes snapshots and changes until ctx ends. It runs once.
 func (s *Source) Run(ctx context.Context) error {
+	defer close(s.ended)
 	var waiting []demand
 	for {
 		err := s.follow(ctx, &waiting)

@@ -7,8 +7,11 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/controller"
 )
 
 // A value that was good and cannot be decoded any more is left out by a
@@ -26,5 +29,20 @@ func TestAValueThatGoesBad(t *testing.T) {
 		r.g.Expect(r.Resync(context.Background())).To(Succeed())
 		bySnapshot, _, _, _ := r.loop.seen()
 		r.g.Expect(byChanges).To(Equal(bySnapshot))
+	})
+}
+
+// After the end of Run nobody will ever answer: a caller must be told so, not
+// wait for its own end. (A request that is under way when the agent stops has
+// no end of its own: it holds up the end of the agent.)
+func TestResyncAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.run()
+		synctest.Wait()
+		r.end(t)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		r.g.Expect(r.Resync(ctx)).To(MatchError(controller.ErrClosedController))
 	})
 }
