@@ -18,8 +18,13 @@ type PodID struct {
 	Namespace string
 }
 
-// String is "namespace/name".
-func (id PodID) String() string { return id.Namespace + "/" + id.Name }
+// String is "namespace/name", or "" where there is no name.
+func (id PodID) String() string {
+	if id.Name == "" {
+		return ""
+	}
+	return id.Namespace + "/" + id.Name
+}
 
 // PodKey is where a Pod is stored.
 func PodKey(id PodID) string { return PodPrefix + id.Namespace + "/" + id.Name }
