@@ -35,8 +35,7 @@ type Controller struct {
 	// Of the loop only.
 	seq       uint64
 	resyncs   int
-	synced    bool      // a resync has succeeded
-	parked    []*queued // before the first DBResync
+	synced    bool // a resync has succeeded
 	kubeState KubeStateData
 	wanted    map[string]proto.Message
 	healing   healing
@@ -134,8 +133,9 @@ func (c *Controller) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return c.close(ctx)
 		case <-c.queue.ready:
-			if ev := c.queue.pop(); ev != nil {
-				c.accept(ctx, ev)
+			// Until a resync has succeeded all but that wait, in the queue.
+			if ev := c.queue.pop(c.synced); ev != nil {
+				c.process(ctx, ev)
 			}
 		case <-deadline.C:
 			if c.resyncs == 0 {
@@ -148,41 +148,13 @@ func (c *Controller) Run(ctx context.Context) error {
 		case <-c.healing.timer.C:
 			c.process(ctx, &queued{Event: c.healing.event(), pushed: c.deps.Now()})
 		}
-		c.replay(ctx)
 	}
 	return c.close(ctx)
 }
 
-// accept processes ev, or parks it where no resync has succeeded yet.
-func (c *Controller) accept(ctx context.Context, ev *queued) {
-	if _, isDB := ev.Event.(*DBResync); c.synced || isDB {
-		c.process(ctx, ev)
-		return
-	}
-	if len(c.parked) >= c.cfg.QueueSize {
-		c.finish(ev, ErrEventQueueFull)
-		return
-	}
-	c.parked = append(c.parked, ev)
-}
-
-// replay processes what was parked, in order, follow-ups first.
-func (c *Controller) replay(ctx context.Context) {
-	for c.synced && c.fatal == nil && len(c.parked) > 0 {
-		if _, n := c.queue.lengths(); n > 0 {
-			c.process(ctx, c.queue.pop())
-			continue
-		}
-		ev := c.parked[0]
-		c.parked = c.parked[1:]
-		c.process(ctx, ev)
-	}
-}
-
 // close ends the loop: handlers are told, and what is queued is answered.
 func (c *Controller) close(ctx context.Context) error {
-	left := append(c.parked, c.queue.close()...)
-	c.parked = nil
+	left := c.queue.close()
 	outcome := ErrClosedController
 	if c.fatal != nil {
 		outcome = ErrEventLoopIsAborting

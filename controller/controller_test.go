@@ -115,10 +115,20 @@ func (h *handler) Revert(ev Event) error {
 type staged struct {
 	commits, undos int
 	fail           error
+	ctxErrs        []error
+	panics         bool
 }
 
-func (s *staged) Commit(context.Context) error { s.commits++; return s.fail }
-func (s *staged) Undo()                        { s.undos++ }
+func (s *staged) Commit(ctx context.Context) error {
+	if s.panics {
+		panic("committer")
+	}
+	s.commits++
+	s.ctxErrs = append(s.ctxErrs, ctx.Err())
+	return s.fail
+}
+
+func (s *staged) Undo() { s.undos++ }
 
 // rig is a running loop of three handlers in simulated time.
 type rig struct {
@@ -208,6 +218,53 @@ func TestEventsBeforeTheFirstResyncWait(t *testing.T) {
 	})
 }
 
+func TestWhatWaitsForTheFirstResyncKeepsItsPlaceInABoundedQueue(t *testing.T) {
+	loop(t, func(c *Config) { c.QueueSize = 3 }, func(g Gomega, r *rig) {
+		for _, name := range []string{"1", "2", "3"} {
+			r.push(&event{name: name})
+		}
+		g.Expect(r.PushEvent(&event{name: "4"})).To(MatchError(ErrEventQueueFull))
+		g.Expect(r.Status().Queued).To(Equal(3))
+		r.push(&DBResync{})
+		g.Expect(r.log.get()[3:]).To(Equal([]string{"a 1", "b 1", "c 1", "a 2", "b 2", "c 2", "a 3", "b 3", "c 3"}))
+	})
+}
+
+func TestARevertHasADeadlineOfItsOwn(t *testing.T) {
+	loop(t, func(c *Config) { c.EventTimeout = time.Minute }, func(g Gomega, r *rig) {
+		r.sync()
+		r.a.update["x"] = put("k")
+		slow := true
+		r.sink.Fault = func(Transaction) error {
+			if slow {
+				slow = false
+				time.Sleep(2 * time.Minute)
+				return errors.New("too late")
+			}
+			return nil
+		}
+		r.push(&event{name: "x", txn: RevertOnFailure})
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		g.Expect(r.staged.ctxErrs).To(Equal([]error{nil, nil, nil}), "resync, event, revert")
+	})
+}
+
+func TestPanicsAnywhereAreErrors(t *testing.T) {
+	loop(t, nil, func(g Gomega, r *rig) {
+		r.sync()
+		r.staged.panics = true
+		x := &event{name: "x", txn: RevertOnFailure}
+		r.push(x)
+		g.Expect(x.done()).To(HaveLen(1))
+		g.Expect(x.done()[0]).To(MatchError(ContainSubstring("panic: committer")))
+		r.staged.panics = false
+		y := &event{name: "y"}
+		r.push(y)
+		g.Expect(y.done()).To(Equal([]error{nil}))
+	})
+}
+
 func TestBestEffortGoesOnAndHeals(t *testing.T) {
 	loop(t, nil, func(g Gomega, r *rig) {
 		r.sync()
@@ -252,7 +309,8 @@ func TestRevertOnFailure(t *testing.T) {
 		r.push(&event{name: "x", txn: RevertOnFailure})
 		g.Expect(r.log.get()).To(Equal([]string{"a x", "b x", "c x", "b revert x", "a revert x"}), "not the one that failed, and nothing follows")
 		g.Expect(r.sink.Dump(context.Background())).To(BeEmpty())
-		g.Expect(r.staged).To(Equal(&staged{commits: before, undos: 1}))
+		g.Expect(r.staged.commits).To(Equal(before))
+		g.Expect(r.staged.undos).To(Equal(1))
 		r.log.clear()
 		time.Sleep(time.Hour)
 		g.Expect(r.log.get()).To(BeEmpty(), "what was reverted needs no healing")
@@ -518,6 +576,8 @@ func TestDeadlineAndWatchdog(t *testing.T) {
 		g.Expect(r.Status().Stuck).To(BeFalse())
 		g.Expect(late.done()).To(HaveLen(1))
 		g.Expect(late.done()[0]).To(MatchError(ErrExpired))
+		rs, _ := r.Events(2)
+		g.Expect(rs[0].Error).To(ContainSubstring("not processed before its deadline"))
 		g.Expect(r.log.get()).NotTo(ContainElement("a late"))
 	})
 }

@@ -59,7 +59,10 @@ func (c *Controller) heal(err error, now bool) {
 // resynced notes the outcome of a resync that rebuilt the wanted state.
 func (c *Controller) resynced(ev Event, err error) {
 	if err == nil {
-		c.synced = true
+		if !c.synced {
+			c.synced = true
+			c.queue.signal() // for what waited for it
+		}
 		c.healing.attempts = 0
 		c.healing.due = false
 		c.healing.timer.Stop()

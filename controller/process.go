@@ -30,19 +30,20 @@ type run struct {
 // process is an event from its acceptance to its Done.
 func (c *Controller) process(ctx context.Context, ev *queued) {
 	began := c.deps.Now()
-	if e, ok := ev.Event.(ExpiringEvent); ok && began.After(e.Deadline()) {
-		c.finish(ev, fmt.Errorf("%s: %w (it waited %s)", ev.GetName(), ErrExpired, began.Sub(ev.pushed).Round(time.Millisecond)))
-		return
-	}
 	r := &run{c: c, ev: ev, rec: &Record{
 		SeqNum: c.seq, ProcessingStart: began, Waited: began.Sub(ev.pushed),
-		Name: ev.GetName(), Description: ev.String(), Method: ev.Method(), IsFollowUp: ev.followTo != nil,
+		Name: ev.GetName(), Method: ev.Method(), IsFollowUp: ev.followTo != nil,
 		Handlers: []HandlerRecord{}, Txn: []string{},
 	}}
+	_ = guard(func() error { r.rec.Description = ev.String(); return nil }) // a bad text is no reason to fail
 	if ev.followTo != nil {
 		r.rec.FollowUpTo = *ev.followTo
 	}
 	c.seq++
+	if e, ok := ev.Event.(ExpiringEvent); ok && began.After(e.Deadline()) {
+		r.end(fmt.Errorf("%s: %w (it waited %s)", ev.GetName(), ErrExpired, r.rec.Waited.Round(time.Millisecond)))
+		return
+	}
 	c.setStatus(func(s *Status) { s.Current, s.CurrentSince, s.Stuck = r.rec.Name, began, false })
 	watchdog := time.AfterFunc(c.cfg.EventTimeout, func() {
 		c.setStatus(func(s *Status) { s.Stuck = s.CurrentSince == began })
@@ -124,12 +125,13 @@ func (r *run) handle() (stopped bool) {
 		slices.Reverse(handlers)
 	}
 	for _, h := range handlers {
-		if !h.HandlesEvent(r.ev.Event) {
-			continue
-		}
+		wanted := true
 		rec := HandlerRecord{Handler: h.String()}
 		began := r.c.deps.Now()
 		err := guard(func() (err error) {
+			if wanted = h.HandlesEvent(r.ev.Event); !wanted {
+				return nil
+			}
 			if r.update != nil {
 				rec.Change, err = h.Update(r.ev.Event, r.txn)
 				return err
@@ -137,6 +139,9 @@ func (r *run) handle() (stopped bool) {
 			return h.Resync(r.ev.Event, r.c.kubeState, r.c.resyncs, r.txn)
 		})
 		rec.Duration = r.c.deps.Now().Sub(began)
+		if !wanted && err == nil {
+			continue
+		}
 		if err == nil {
 			r.finished = append(r.finished, h)
 			r.rec.Handlers = append(r.rec.Handlers, rec)
@@ -195,6 +200,10 @@ func (r *run) undo() {
 
 // commit makes durable what was staged, then commits southbound.
 func (r *run) commit(ctx context.Context) {
+	if r.update == nil && len(r.errs) > 0 {
+		r.undo() // half a resync is none: what the failed handler did not put would be taken away
+		return
+	}
 	if err := r.commitStaged(ctx); err != nil {
 		r.rec.CommitError = err.Error()
 		r.errs = append(r.errs, err)
@@ -202,9 +211,6 @@ func (r *run) commit(ctx context.Context) {
 			r.revert(ctx, true)
 		}
 		return
-	}
-	if r.update == nil && len(r.errs) > 0 {
-		return // what the failed handler did not put would be taken away
 	}
 	if err := r.commitSink(ctx); err != nil {
 		r.errs = append(r.errs, err)
@@ -216,7 +222,7 @@ func (r *run) commit(ctx context.Context) {
 
 func (r *run) commitStaged(ctx context.Context) error {
 	for i, x := range r.c.deps.Committers {
-		if err := x.Commit(ctx); err != nil {
+		if err := guard(func() error { return x.Commit(ctx) }); err != nil {
 			for _, y := range r.c.deps.Committers[i+1:] {
 				y.Undo()
 			}
@@ -274,8 +280,11 @@ func (r *run) describe() string {
 }
 
 // revert undoes the event in the opposite order. Where its staged changes were
-// committed already, the handlers stage the opposite, which is committed too.
+// committed already, the handlers stage the opposite, which is committed too;
+// the event's own deadline may have been what failed it, so that has a new one.
 func (r *run) revert(ctx context.Context, committed bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.c.cfg.EventTimeout)
+	defer cancel()
 	r.callRevert()
 	if !committed {
 		r.undo()
@@ -336,7 +345,7 @@ func (r *run) end(err error) {
 		c.history.add(rec)
 	}
 	if c.deps.Observe != nil {
-		c.deps.Observe(rec)
+		_ = guard(func() error { c.deps.Observe(rec); return nil })
 	}
 	c.finish(r.ev, err)
 }

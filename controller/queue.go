@@ -6,6 +6,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -52,10 +53,11 @@ func newQueue(limit int) *queue {
 func (q *queue) push(ev *queued) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	_, isDB := ev.Event.(*DBResync) // which may be what all others wait for
 	switch {
 	case q.closed:
 		return ErrClosedController
-	case len(q.events) >= q.limit:
+	case len(q.events) >= q.limit && !isDB:
 		return ErrEventQueueFull
 	}
 	q.events = append(q.events, ev)
@@ -98,22 +100,30 @@ func (q *queue) signal() {
 	}
 }
 
-// pop takes the next event, nil if there is none.
-func (q *queue) pop() *queued {
+// pop takes the next event, nil if there is none. Unless all may go it takes the
+// first DBResync only, and the others keep their places.
+func (q *queue) pop(all bool) *queued {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var ev *queued
 	switch {
+	case !all:
+		i := slices.IndexFunc(q.events, func(x *queued) bool { _, isDB := x.Event.(*DBResync); return isDB })
+		if i < 0 {
+			return nil
+		}
+		ev = q.events[i]
+		q.events = slices.Delete(q.events, i, i+1)
 	case len(q.followUps) > 0:
 		ev, q.followUps[0] = q.followUps[0], nil
 		q.followUps = q.followUps[1:]
 	case len(q.events) > 0:
 		ev, q.events[0] = q.events[0], nil
 		q.events = q.events[1:]
-		if len(q.events) == q.limit-1 {
-			close(q.room)
-			q.room = make(chan struct{})
-		}
+	}
+	if len(q.events) == q.limit-1 {
+		close(q.room)
+		q.room = make(chan struct{})
 	}
 	if len(q.followUps)+len(q.events) > 0 {
 		q.signal()

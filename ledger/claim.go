@@ -26,7 +26,7 @@ type Request struct {
 // has leases already gets these, without a write; fresh tells the two apart.
 // The leases are durable when Claim returns.
 func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh bool, err error) {
-	st := l.Begin()
+	st := &Stage{l: l, brief: true}
 	leases, fresh, err = st.Claim(req)
 	if err != nil {
 		return nil, false, err
@@ -45,7 +45,11 @@ func (st *Stage) Claim(req Request) (leases []Lease, fresh bool, err error) {
 	if req.Key == (Key{}) {
 		return nil, false, fmt.Errorf("claim in pool %q: the key is empty", req.Pool)
 	}
-	if have := l.settledOf(st, req.Key); len(have) > 0 {
+	have, err := l.settledOf(st, req.Key)
+	if err != nil {
+		return nil, false, fmt.Errorf("claim for %s: %w", req.Key, err)
+	}
+	if len(have) > 0 {
 		return l.repeat(req, have)
 	}
 	began := len(st.changes)
@@ -66,20 +70,34 @@ func describe(k Key, p Pod) string {
 }
 
 // settledOf are the leases of k, once no other stage is at them.
-func (l *Ledger) settledOf(st *Stage, k Key) []*lease {
+func (l *Ledger) settledOf(st *Stage, k Key) ([]*lease, error) {
 	for {
 		var have []*lease
-		busy := false
 		l.held(k, func(x *lease) bool {
-			busy = busy || x.owner != nil && x.owner != st
 			have = append(have, x)
 			return true
 		})
-		if !busy {
-			return have
+		if wait, err := l.others(st, have); err != nil || !wait {
+			return have, err
 		}
 		l.settled.Wait()
 	}
+}
+
+// others is true where another stage is at one of the leases, and about to
+// settle. A stage that somebody fills in several steps is not waited for: it may
+// be the caller's own, one level up.
+func (l *Ledger) others(st *Stage, xs []*lease) (wait bool, err error) {
+	for _, x := range xs {
+		switch {
+		case x.owner == nil || x.owner == st:
+		case !x.owner.brief && !x.owner.committing:
+			return false, ErrBusy
+		default:
+			wait = true
+		}
+	}
+	return wait, nil
 }
 
 // repeat answers a claim of a key that has leases.
@@ -197,21 +215,6 @@ func (st *Stage) claimAddr(p *pool, a netip.Addr, req Request) (*lease, error) {
 		return nil, fmt.Errorf("%w: %s by %s", ErrTaken, old.state, describe(old.key, old.pod))
 	}
 	return st.put(b, a, old, req, ""), nil
-}
-
-// Claimed are the leases of a key that are staged here.
-func (st *Stage) Claimed(k Key) []Lease {
-	st.l.mu.Lock()
-	defer st.l.mu.Unlock()
-	var found []*lease
-	st.l.held(k, func(x *lease) bool {
-		if x.staged && x.owner == st {
-			found = append(found, x)
-		}
-		return true
-	})
-	slices.SortFunc(found, func(x, y *lease) int { return x.addr.Compare(y.addr) })
-	return values(found)
 }
 
 // put stages the lease of an address that is out of the free ones already; a

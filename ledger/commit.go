@@ -7,6 +7,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,8 +84,7 @@ func (c *committer) pause(f func()) {
 func (l *Ledger) commitGroup(stages []*Stage) error {
 	stages = slices.DeleteFunc(stages, func(st *Stage) bool { return st == nil })
 	l.mu.Lock()
-	ops, dirty, err := l.groupOps(stages)
-	skipped := len(dirty) < len(l.dirty)
+	ops, err := l.groupOps(stages)
 	l.mu.Unlock()
 	if err == nil && len(ops) > 0 {
 		// The deadline of one caller must not fail the others: none is passed on.
@@ -97,47 +97,42 @@ func (l *Ledger) commitGroup(stages []*Stage) error {
 			l.dirty[op.Key] = struct{}{}
 		}
 		l.unsure = l.unsure || len(ops) > 0
-	} else {
-		l.unsure = l.unsure && skipped
-		for _, key := range dirty {
-			delete(l.dirty, key)
-		}
+	} else if len(l.dirty) == 0 {
+		l.unsure = false
 	}
 	l.settle(stages, err)
 	return err
 }
 
 // groupOps are the ops of the stages, and those of the dirty records that no
-// stage is about to change; dirty are the keys that are clean once these are written.
-func (l *Ledger) groupOps(stages []*Stage) (ops []kvdb.Op, dirty []string, err error) {
-	if len(stages) == 1 && len(l.dirty) == 0 && len(stages[0].changes) == 1 { // the usual case
-		m, err := stages[0].ops(l.opt.Now(), l.uptimeFor(stages))
-		return slices.Collect(maps.Values(m)), nil, err
-	}
+// stage is about to change; these are dirty no more.
+func (l *Ledger) groupOps(stages []*Stage) ([]kvdb.Op, error) {
 	all := map[string]kvdb.Op{}
 	now, uptime := l.opt.Now(), l.uptimeFor(stages)
 	for _, st := range stages {
 		m, err := st.ops(now, uptime)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		maps.Copy(all, m)
 	}
 	for key := range l.dirty {
-		if _, ok := all[key]; ok {
-			dirty = append(dirty, key)
-			continue
-		}
-		op, ok, err := l.truth(key)
-		if err != nil {
-			return nil, nil, err
-		}
-		if ok {
+		if _, ok := all[key]; !ok {
+			op, ok, err := l.truth(key)
+			if err != nil {
+				for k := range all { // still to be written
+					l.dirty[k] = struct{}{}
+				}
+				return nil, err
+			}
+			if !ok {
+				continue
+			}
 			all[key] = op
-			dirty = append(dirty, key)
 		}
+		delete(l.dirty, key)
 	}
-	return slices.SortedFunc(maps.Values(all), func(x, y kvdb.Op) int { return compare(x.Key, y.Key) }), dirty, nil
+	return slices.SortedFunc(maps.Values(all), func(x, y kvdb.Op) int { return strings.Compare(x.Key, y.Key) }), nil
 }
 
 func (l *Ledger) uptimeFor(stages []*Stage) time.Duration {
@@ -147,16 +142,6 @@ func (l *Ledger) uptimeFor(stages []*Stage) time.Duration {
 				return l.opt.Uptime()
 			}
 		}
-	}
-	return 0
-}
-
-func compare(x, y string) int {
-	switch {
-	case x < y:
-		return -1
-	case x > y:
-		return 1
 	}
 	return 0
 }

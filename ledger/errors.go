@@ -23,6 +23,8 @@ var (
 	ErrOutside = errors.New("address cannot be lent")
 	// ErrKeyHeld is returned where the key holds other addresses than the ones wanted.
 	ErrKeyHeld = errors.New("key holds another address")
+	// ErrBusy is returned where an event is at the lease right now: try again when it is done.
+	ErrBusy = errors.New("an event is at it")
 	// ErrNotOwner is returned for a release of what the caller does not own.
 	ErrNotOwner = errors.New("not the owner")
 	// ErrOverlap is returned for a block that overlaps another one.

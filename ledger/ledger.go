@@ -9,6 +9,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -211,10 +212,9 @@ func (l *Ledger) drop(x *lease) {
 	p.giveBack(s, x.addr)
 }
 
-// cool makes x, which is unlinked already, cooling, or drops it where its pool
-// or its block has no use for that.
-func (l *Ledger) cool(x *lease, uptime time.Duration) {
-	if !coolsDown(x) {
+// cool makes x, which is unlinked already, cooling, or drops it.
+func (l *Ledger) cool(x *lease, cools bool, uptime time.Duration) {
+	if !cools {
 		l.drop(x)
 		return
 	}
@@ -250,11 +250,11 @@ func (l *Ledger) expire(p *pool, s *side) {
 
 // sweepBlock forgets a draining block that nobody uses any more, with its infra leases.
 func (l *Ledger) sweepBlock(b *block) {
-	if b.state != Draining || b.users > 0 {
-		return
-	}
 	p := b.pool
 	s := &p.fam[FamilyOf(b.prefix.Addr())]
+	if b.state != Draining || b.users > 0 || b.staged || !slices.Contains(s.blocks, b) {
+		return
+	}
 	for _, x := range s.leases {
 		if x.block != b {
 			continue

@@ -426,27 +426,43 @@ func TestWhoWaitsAtTheSameTimeIsCommittedTogether(t *testing.T) {
 	})
 }
 
-func TestAClaimStagedByAnotherIsWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := NewWithT(t)
-		b := open(g, journal.NewMemory())
-		b.pool(defaultPool(), "10.1.5.0/24")
-		st := b.Begin()
-		_, fresh, err := st.Claim(ledger.Request{Pool: "default", Key: key(1)})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(fresh).To(BeTrue())
-		g.Expect(b.ByKey(key(1))).To(BeEmpty(), "nobody is told of what is not durable")
-		answered := make(chan string, 1)
-		go func() {
-			a, _ := b.claim(1)
-			answered <- a
-		}()
-		synctest.Wait()
-		g.Expect(answered).NotTo(Receive())
-		st.Undo()
-		synctest.Wait()
-		g.Expect(answered).To(Receive(Equal("10.1.5.2")))
-	})
+func TestAnEventAtWorkIsNotWaitedFor(t *testing.T) {
+	g := NewWithT(t)
+	b := open(g, journal.NewMemory())
+	b.pool(defaultPool(), "10.1.5.0/24")
+	st := b.Begin()
+	_, fresh, err := st.Claim(ledger.Request{Pool: "default", Key: key(1)})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(fresh).To(BeTrue())
+	g.Expect(b.ByKey(key(1))).To(BeEmpty(), "nobody is told of what is not durable")
+	_, err = b.claim(1)
+	g.Expect(err).To(MatchError(ledger.ErrBusy), "it could be its own handler that asks")
+	_, err = b.Release(context.Background(), ledger.Selector{Key: key(1)})
+	g.Expect(err).To(MatchError(ledger.ErrBusy))
+	g.Expect(b.claim(2)).To(Equal("10.1.5.2"), "others go on")
+	g.Expect(b.Check(context.Background())).To(BeEmpty())
+	st.Undo()
+	g.Expect(b.claim(1)).To(Equal("10.1.5.3"))
+}
+
+func TestAnUndoneTakeoverCoolsOnWhereItWas(t *testing.T) {
+	g := NewWithT(t)
+	b := open(g, journal.NewMemory())
+	b.pool(defaultPool(), "10.1.5.0/29")
+	for n := 1; n <= 6; n++ {
+		b.claim(n)
+	}
+	for _, n := range []int{3, 1, 5} {
+		b.uptime += time.Second
+		b.release(n)
+	}
+	st := b.Begin()
+	_, _, err := st.Claim(ledger.Request{Pool: "default", Key: key(9), Wanted: []netip.Addr{ip("10.1.5.1")}})
+	g.Expect(err).NotTo(HaveOccurred())
+	st.Undo()
+	g.Expect(b.claim(11)).To(Equal("10.1.5.3"))
+	g.Expect(b.claim(12)).To(Equal("10.1.5.1"))
+	g.Expect(b.claim(13)).To(Equal("10.1.5.5"))
 }
 
 func TestRunFreesWhatHasCooledInTheJournal(t *testing.T) {

@@ -95,6 +95,7 @@ type block struct {
 	users       int    // leases that keep a draining block: all but infra and cooling ones
 	quarantined int    // of the users
 	infra       int
+	staged      bool // its grant, or its draining, is not committed yet
 }
 
 // reserve makes space anew: all addresses but those that the policy never
@@ -237,15 +238,23 @@ func (l *list) push(x *lease) {
 	l.n++
 }
 
-// pushFront puts x back where it was taken from.
-func (l *list) pushFront(x *lease) {
-	x.prev, x.next = nil, l.head
-	if l.head != nil {
-		l.head.prev = x
-	} else {
-		l.tail = x
+// insert puts x back where it was.
+func (l *list) insert(x *lease) {
+	after := l.tail
+	for after != nil && after.cooled > x.cooled {
+		after = after.prev
 	}
-	l.head = x
+	if after == l.tail {
+		l.push(x)
+		return
+	}
+	x.prev = after
+	if after == nil {
+		x.next, l.head = l.head, x
+	} else {
+		x.next, after.next = after.next, x
+	}
+	x.next.prev = x
 	l.n++
 }
 

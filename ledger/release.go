@@ -26,7 +26,7 @@ type Selector struct {
 // is released already: no error and no write. The release is durable when it
 // returns.
 func (l *Ledger) Release(ctx context.Context, sel Selector) ([]Lease, error) {
-	st := l.Begin()
+	st := &Stage{l: l, brief: true}
 	leases, err := st.Release(sel)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,11 @@ func (st *Stage) Release(sel Selector) ([]Lease, error) {
 		if found, err = l.find(sel); err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(found, func(x *lease) bool { return x.owner != nil && x.owner != st }) {
+		wait, err := l.others(st, found)
+		if err != nil {
+			return nil, fmt.Errorf("release: %w", err)
+		}
+		if !wait {
 			break
 		}
 		l.settled.Wait()

@@ -22,6 +22,9 @@ import (
 type Stage struct {
 	l       *Ledger
 	changes []change
+	brief   bool // of one call that commits at once: others may wait for it
+
+	committing bool // under the ledger's lock: others may wait for it
 }
 
 // change is one entry of a Stage.
@@ -35,6 +38,7 @@ type change struct {
 	pool     *pool
 	policy   Pool // adjusted: the policy before
 	known    bool
+	cools    bool // left: the address cools, as the journal was told
 }
 
 type changeKind uint8
@@ -112,7 +116,7 @@ func (st *Stage) SetBlocks(name string, prefixes []netip.Prefix) error {
 		i := slices.IndexFunc(s.blocks, func(b *block) bool { return b.prefix == prefix })
 		switch {
 		case i < 0:
-			b := &block{prefix: prefix, pool: p}
+			b := &block{prefix: prefix, pool: p, staged: true}
 			s.add(b)
 			b.reserve()
 			s.reclaim(func(x *block) bool { return x == b })
@@ -129,7 +133,7 @@ func (st *Stage) SetBlocks(name string, prefixes []netip.Prefix) error {
 
 func (st *Stage) setState(b *block, state BlockState) {
 	st.changes = append(st.changes, change{kind: granted, block: b, state: b.state})
-	b.state = state
+	b.state, b.staged = state, true
 }
 
 // Undo gives up all that is staged, last change first.
@@ -163,12 +167,12 @@ func (l *Ledger) revert(c change) {
 		}
 		l.link(c.replaced)
 		if c.replaced.state == Cooling {
-			x.block.pool.fam[FamilyOf(x.addr)].cooling.pushFront(c.replaced)
+			x.block.pool.fam[FamilyOf(x.addr)].cooling.insert(c.replaced)
 		}
 	case left:
 		c.lease.leaving, c.lease.owner = false, nil
 	case granted:
-		c.block.state = c.state
+		c.block.state, c.block.staged = c.state, false
 		if c.isNew {
 			l.retract(c.block)
 		}
@@ -216,7 +220,14 @@ func (st *Stage) Commit(ctx context.Context) error {
 		l.mu.Unlock()
 		return nil
 	}
-	if err := l.group.commit(st, l.commitGroup); err != nil {
+	l.mu.Lock()
+	st.committing = true
+	l.mu.Unlock()
+	err := l.group.commit(st, l.commitGroup)
+	l.mu.Lock()
+	st.committing = false
+	l.mu.Unlock()
+	if err != nil {
 		return fmt.Errorf("commit to the ledger: %w", err)
 	}
 	return nil
@@ -230,13 +241,14 @@ func (st *Stage) ops(now time.Time, uptime time.Duration) (map[string]kvdb.Op, e
 		ops[op.Key] = op
 		return err
 	}
-	for _, c := range st.changes {
+	for i := range st.changes {
+		c := &st.changes[i]
 		var err error
 		switch c.kind {
 		case claimed:
 			err = put(l.leaseOp(c.lease))
 		case left:
-			if !coolsDown(c.lease) {
+			if c.cools = coolsDown(c.lease); !c.cools {
 				key := leaseKey(c.lease.block.pool.Name, c.lease.addr)
 				ops[key] = kvdb.Delete(key)
 				break
@@ -257,7 +269,16 @@ func (st *Stage) ops(now time.Time, uptime time.Duration) (map[string]kvdb.Op, e
 // settle ends stages: all that they hold becomes true, or is undone.
 func (l *Ledger) settle(stages []*Stage, err error) {
 	uptime := time.Duration(-1)
+	var touched []*block
 	for _, st := range stages {
+		for _, c := range st.changes {
+			switch c.kind {
+			case claimed, left:
+				touched = append(touched, c.lease.block)
+			case granted:
+				touched = append(touched, c.block)
+			}
+		}
 		if err != nil {
 			st.undoTo(0)
 			continue
@@ -267,28 +288,22 @@ func (l *Ledger) settle(stages []*Stage, err error) {
 			case claimed:
 				c.lease.staged, c.lease.owner = false, nil
 			case left:
-				if uptime < 0 && coolsDown(c.lease) {
+				cools := c.cools || l.journal == nil && coolsDown(c.lease)
+				if uptime < 0 && cools {
 					uptime = l.opt.Uptime()
 				}
 				c.lease.leaving, c.lease.owner = false, nil
 				l.unlink(c.lease)
-				l.cool(c.lease, uptime)
-			}
-		}
-	}
-	for _, st := range stages {
-		for _, c := range st.changes {
-			switch c.kind {
-			case claimed, left:
-				if c.lease.block.state == Draining {
-					l.sweepBlock(c.lease.block)
-				}
+				l.cool(c.lease, cools, uptime)
 			case granted:
-				l.sweepBlock(c.block)
+				c.block.staged = false
 			}
 		}
 		clear(st.changes)
 		st.changes = st.changes[:0]
+	}
+	for _, b := range touched {
+		l.sweepBlock(b)
 	}
 	l.settled.Broadcast()
 }

@@ -11,6 +11,8 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
 // post is one HTTP/1.1 exchange over a unix socket, by hand: net/http would be
@@ -39,7 +41,7 @@ func post(socket, path string, body []byte, limit time.Duration) ([]byte, error)
 }
 
 // parse takes the body out of an HTTP answer. It is an error for an answer
-// that is cut off, and for a status that means that the agent does not serve.
+// that is cut off, and for the status that means that the agent does not serve.
 func parse(answer []byte) ([]byte, error) {
 	head, body, ok := bytes.Cut(answer, []byte("\r\n\r\n"))
 	if !ok || len(head) < len("HTTP/1.1 200") || !bytes.HasPrefix(head, []byte("HTTP/1.")) {
@@ -58,8 +60,8 @@ func parse(answer []byte) ([]byte, error) {
 	if length != len(body) {
 		return nil, fmt.Errorf("the answer is cut off: %d of %d bytes", len(body), length)
 	}
-	if status != "200" {
-		return nil, fmt.Errorf("status %s: %s", status, bytes.TrimSpace(body))
+	if status != "200" { // the agent is there, and refuses
+		return fmt.Appendf(nil, `{"error":{"code":%d,"msg":%q}}`, cni.CodeTryAgain, "the agent refuses: status "+status+": "+string(bytes.TrimSpace(body))), nil
 	}
 	return body, nil
 }

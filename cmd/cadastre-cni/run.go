@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"time"
 
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
@@ -55,6 +56,9 @@ func serve(getenv func(string) string, stdin io.Reader) (out []byte, version str
 			return nil, "", cni.Errorf(cni.CodeInternal, "print the versions: %v", err)
 		}
 		return out, "", nil
+	}
+	if f, ok := stdin.(*os.File); ok {
+		_ = f.SetReadDeadline(time.Now().Add(10 * time.Second)) // a file has none, and needs none
 	}
 	data, err := io.ReadAll(io.LimitReader(stdin, maxInput))
 	if err != nil {

@@ -105,7 +105,7 @@ func (n *node) nextBelow(d, k uint, from u128) (*node, u128, bool) {
 	if from.or(block).less(kid.first) || last.less(from) {
 		return n, from, true
 	}
-	if int(k) <= kid.order && kid.has(from) {
+	if int(k) <= kid.order { // the block is in the kid
 		if n, off, ok := kid.next(k, from); ok {
 			return n, off, true
 		}

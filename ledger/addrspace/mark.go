@@ -16,28 +16,6 @@ func (s *Space) takeOne(n *node, off u128) {
 	}
 }
 
-// releaseOne gives the address off back; it is false where it is free.
-func (s *Space) releaseOne(off u128) bool {
-	n := s.locate(off, pageBits)
-	p := n.page(off)
-	if p == nil {
-		if !n.alike(off, 0, false) {
-			return false
-		}
-		n, p = s.addPage(n, off)
-	}
-	was := int(n.orders[off.lo>>pageBits&63])
-	is, ok := p.release(uint(off.lo), was)
-	if !ok {
-		return false
-	}
-	s.free = s.free.add(u64(1))
-	if is != was {
-		s.settle(n, off, is)
-	}
-	return true
-}
-
 // mark makes the block of 2^k addresses at off, a multiple of 2^k, free or
 // taken. It is false, and nothing is changed, where a part is so already.
 func (s *Space) mark(off u128, k uint, free bool) bool {

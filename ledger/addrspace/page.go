@@ -71,7 +71,7 @@ func (p *page) mark(at, k uint, free bool, all int) (int, bool) {
 			return all, false
 		}
 		w |= m
-		is = grown(w, b, max(was, int(k)))
+		is = grown(w, b, was)
 	} else {
 		if w&m != m {
 			return all, false
@@ -97,7 +97,7 @@ func (p *page) markWords(i, r uint, free bool, all int) (int, bool) {
 			return all, false
 		}
 		p.fillWords(i, r, ^uint64(0), 6)
-		all = 6 + grown(p.byOrder[7]|mask, i, max(all-6, int(r)))
+		all = 6 + grown(p.byOrder[7]|mask, i, all-6)
 	} else {
 		if p.byOrder[7]&mask != mask {
 			return all, false

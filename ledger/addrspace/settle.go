@@ -13,8 +13,10 @@ const freePages = 4
 // above it up to date.
 func (s *Space) settle(n *node, off u128, is int) {
 	d, was := uint(off.lo)>>pageBits&63, n.order
-	if is == pageBits && bits.OnesCount64(n.paged) > freePages {
-		s.givePages(n, 1<<d)
+	if is == pageBits {
+		if free := n.paged & n.free(); bits.OnesCount64(free) >= freePages {
+			s.givePages(n, free) // this one stays
+		}
 	}
 	n.order = reorder(n.byOrder, &n.orders, d, is, was)
 	if n.order != was {
@@ -37,73 +39,33 @@ func (s *Space) settleAbove(n *node, off u128) {
 	}
 }
 
-// slotOrder is the order of slot d of the node above n, as n is now. Where that
-// slot is all free or all taken, n is given up.
+// slotOrder is the order of slot d of the node above n, as n is now. Where n is
+// all free or all taken, it is given up.
 func (s *Space) slotOrder(n *node, d uint) int {
-	is, size := n.order, int(n.up.size)
-	if free := is == n.full(); (free || is < 0) && (!n.skips || n.fill == free) {
+	size := int(n.up.size)
+	if free := n.order == n.full(); free || n.order < 0 {
 		n.up.kids[d] = nil
 		s.giveNode(n)
-		if free {
+		switch {
+		case n.skips && n.fill != free:
+			n = s.raise(n)
+		case free:
 			return size
+		default:
+			return -1
 		}
-		return -1
 	}
 	if n.skips && n.fill { // half of the slot at least is free, whatever n is
 		return size - 1
 	}
-	return is
+	return n.order
 }
 
-// addPage makes the page that has off; n is the lowest node above it.
-func (s *Space) addPage(n *node, off u128) (*node, *page) {
-	n = s.expand(n, off, pageBits)
-	d := off.lo >> pageBits & 63
-	p := s.newPage(n.orders[d] >= 0)
-	n.pages[d] = p
-	n.paged |= 1 << d
-	return n, p
-}
-
-// expand makes the nodes that are missing between n, the lowest above off, and
-// the given size: one above off, and one where the ways to off and to what
-// there is in the same slot part.
-func (s *Space) expand(n *node, off u128, size uint8) *node {
-	if n.size == size {
-		return n
-	}
-	d := n.digit(off)
-	free := n.orders[d] >= 0
-	if kid := n.kids[d]; kid != nil {
-		free = kid.fill
-		if n = s.part(n, kid, off); n.size == size {
-			return n
-		}
-	}
-	m := s.newNode(size, free)
-	m.put(n, off, free)
+// raise puts a node in the place of n, which is all free or all taken, unlike
+// the rest of its slot: that is one slot of a node of the next size.
+func (s *Space) raise(n *node) *node {
+	m := s.newNode(n.size+6, n.fill)
+	m.put(n.up, n.first, n.fill)
+	m.order = reorder(m.byOrder, &m.orders, m.digit(n.first), n.order, m.order)
 	return m
-}
-
-// part puts a node between n and its kid, of the size at which off and the kid
-// are in different slots. What n knows of its slot stays the same.
-func (s *Space) part(n *node, kid *node, off u128) *node {
-	apart := off.xor(kid.first)
-	high := bits.Len64(apart.lo)
-	if apart.hi != 0 {
-		high = 64 + bits.Len64(apart.hi)
-	}
-	m := s.newNode(uint8((high-1)/6*6), kid.fill)
-	m.put(n, off, kid.fill)
-	kid.put(m, kid.first, kid.fill)
-	d := m.digit(kid.first)
-	m.order = reorder(m.byOrder, &m.orders, d, s.slotOrder(kid, d), m.order)
-	return m
-}
-
-// put makes n a kid of up, in the slot of off.
-func (n *node) put(up *node, off u128, fill bool) {
-	n.up, n.fill, n.skips = up, fill, n.size+6 < up.size
-	n.first = off.floor(uint(n.size) + 6)
-	up.kids[up.digit(off)] = n
 }

@@ -11,9 +11,12 @@ import (
 
 // Space knows which addresses of one prefix are free. It finds the next free
 // address, or the next free aligned prefix of any size, in a number of steps
-// that depends on the width of the prefix alone (one for every six bits), not
-// on how full it is. Its memory grows with what was taken one by one, not with
-// the size of the prefix.
+// that depends on the width of the prefix alone, not on how full it is. Its
+// memory grows with what was taken one by one, not with the size of the prefix.
+//
+// It is a tree with one bit for every address. At the bottom are pages of 2^12
+// addresses, above them nodes of 64 slots; a part that is all free or all taken
+// has nothing below it. See page, node and reorder.
 //
 // Use New. A Space is not safe for concurrent use.
 type Space struct {
@@ -22,7 +25,7 @@ type Space struct {
 	mask  u128 // of the host bits
 	width uint // number of host bits
 	is4   bool
-	free  u128 // number of free addresses; 2^128 wraps to 0, see allFree
+	free  u128 // number of free addresses; 2^128 wraps to 0, see Free
 
 	root  *node
 	pages shelf[page]
@@ -107,7 +110,7 @@ func (s *Space) next(from netip.Addr, bits int) (n *node, off u128, ok bool) {
 	if from.IsValid() {
 		off, _ = s.offset(from)
 		up := ones(k) // round up to a multiple of 2^k
-		if off = off.add(up); s.mask.less(off) || off.less(up) {
+		if off = off.add(up); s.mask.less(off) {
 			off = u128{}
 		}
 		off = off.floor(k)
@@ -132,7 +135,24 @@ func (s *Space) TakeAddr(a netip.Addr) bool {
 // ReleaseAddr gives a back; it is false where a is free or not of the Space.
 func (s *Space) ReleaseAddr(a netip.Addr) bool {
 	off, ok := s.offset(a)
-	return ok && s.releaseOne(off)
+	if !ok {
+		return false
+	}
+	n := s.locate(off, pageBits)
+	p := n.page(off)
+	if p == nil {
+		return s.mark(off, 0, true)
+	}
+	was := int(n.orders[off.lo>>pageBits&63])
+	is, ok := p.release(uint(off.lo), was)
+	if !ok {
+		return false
+	}
+	s.free = s.free.add(u64(1))
+	if is != was {
+		s.settle(n, off, is)
+	}
+	return true
 }
 
 // Take takes all of p; it is false, and nothing changed, where a part of p is

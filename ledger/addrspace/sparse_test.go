@@ -18,6 +18,10 @@ import (
 type sparse struct {
 	s     *Space // for base and width alone
 	taken []block
+
+	off u128 // of the last operation
+	k   uint
+	op  int
 }
 
 type block struct{ first, last u128 }
@@ -136,12 +140,17 @@ func (m *sparse) step(rnd *rand.Rand) (what string, got, want any) {
 	s, off := m.s, m.offset(rnd)
 	k := uint(rnd.IntN(int(s.width) + 1))
 	if rnd.IntN(8) > 0 {
-		k = min(uint([]int{0, 0, 0, 1, 5, 6, 7, 8, 11, 12, 13, 17, 18, 19, 24, 30}[rnd.IntN(16)]), s.width)
+		k = min(uint([]int{0, 0, 0, 1, 5, 5, 6, 7, 8, 11, 11, 12, 13, 17, 17, 18, 19, 23, 24, 29}[rnd.IntN(20)]), s.width)
 	}
+	op := rnd.IntN(8)
+	if m.k < s.width && rnd.IntN(4) == 0 { // the same to the buddy of the last one: they join
+		off, k, op = m.off.xor(pow2(m.k)), m.k, m.op
+	}
+	m.off, m.k, m.op = off, k, op
 	b := block{off.floor(k), off.floor(k).or(ones(k))}
 	length := s.base.Addr().BitLen() - int(k)
 	p := netip.PrefixFrom(s.addr(b.first), length)
-	switch op := rnd.IntN(8); op {
+	switch op {
 	case 0, 1:
 		q, ok := s.TakeNext(s.addr(off), length)
 		at, ok2 := m.next(off, k)
@@ -173,7 +182,7 @@ func (m *sparse) step(rnd *rand.Rand) (what string, got, want any) {
 
 func TestWideSpaceAgreesWithTheSparseModel(t *testing.T) {
 	for _, base := range []string{"10.0.0.0/14", "10.0.0.0/13", "10.0.0.0/8", "0.0.0.0/0", "fd00::/100", "fd00::/64", "fd00::/62", "fd00::/61", "fd00::/56", "::/1", "::/0"} {
-		for seed := range uint64(12) {
+		for seed := range uint64(9) {
 			t.Run(fmt.Sprint(base, "/seed=", seed), func(t *testing.T) {
 				s, rnd := New(pfx(base)), rand.New(rand.NewPCG(seed, 2))
 				m := &sparse{s: s}
@@ -181,7 +190,7 @@ func TestWideSpaceAgreesWithTheSparseModel(t *testing.T) {
 					s.Take(s.base)
 					m.mark(block{u128{}, s.mask}, false)
 				}
-				for i := range 500 {
+				for i := range 300 {
 					what, got, want := m.step(rnd)
 					if got != want {
 						t.Fatalf("step %d: %s: got %v, the model says %v", i, what, got, want)
@@ -190,7 +199,7 @@ func TestWideSpaceAgreesWithTheSparseModel(t *testing.T) {
 						t.Fatalf("step %d: after %s: %v", i, what, err)
 					}
 				}
-				NewWithT(t).Expect(slices.Collect(s.FreePrefixes())).To(Equal(m.free()))
+				NewWithT(t).Expect(slices.Equal(slices.Collect(s.FreePrefixes()), m.free())).To(BeTrue(), "what is free")
 			})
 		}
 	}

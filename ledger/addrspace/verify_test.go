@@ -49,44 +49,46 @@ type census struct {
 // page is the order of p.
 func (c *census) page(p *page) (order int, err error) {
 	order = -1
+	var want [64]int
 	for i, w := range p.words {
-		most := -1
-		for r := range uint(7) {
-			if runs(w, r) != 0 {
-				most = int(r)
-			}
-		}
-		if err := hasOrder(p.byOrder[:], p.orders[:], i, most); err != nil {
-			return 0, err
-		}
-		order = max(order, most)
+		want[i] = wholes(w)
+		order = max(order, want[i])
 	}
-	return max(order, 6+wholes(p.byOrder[7])), nil
+	if p.byOrder[7] != 0 {
+		order = 6 + wholes(p.byOrder[7])
+	}
+	return order, haveOrders(p.byOrder[:], &p.orders, &want)
 }
 
-// hasOrder checks that slot d is known to have an order, and no other.
-func hasOrder(byOrder []uint64, orders []int8, d, order int) error {
-	for o, w := range byOrder {
-		if got, want := w&(1<<d) != 0, o-1 == order; got != want {
-			return fmt.Errorf("slot %d has order %d; it has %d: %v", d, order, o-1, got)
+// haveOrders checks that slots are known to have the orders want, and no others.
+func haveOrders(byOrder []uint64, orders *[64]int8, want *[64]int) error {
+	words := make([]uint64, len(byOrder))
+	for d, o := range want {
+		if int(orders[d]) != o {
+			return fmt.Errorf("slot %d has order %d, not %d", d, o, orders[d])
 		}
+		words[o+1] |= 1 << d
 	}
-	if int(orders[d]) != order {
-		return fmt.Errorf("slot %d has order %d, not %d", d, order, orders[d])
+	for i := range words {
+		if words[i] != byOrder[i] {
+			return fmt.Errorf("slots of order %d: %064b, want %064b", i-1, byOrder[i], words[i])
+		}
 	}
 	return nil
 }
 
-// wholes is the order of the longest aligned run in w, less than 0 if none.
+// wholes is the order of the longest aligned run in w, -1 where it is 0.
 func wholes(w uint64) int {
-	for r := 6; r >= 0; r-- {
+	if w == 0 {
+		return -1
+	}
+	for r := 6; ; r-- {
 		for i := 0; i < 64; i += 1 << r {
 			if m := ^uint64(0) >> (64 - 1<<r) << i; w&m == m {
 				return r
 			}
 		}
 	}
-	return -200
 }
 
 // node checks n and all below it.
@@ -95,20 +97,24 @@ func (c *census) node(n *node) error {
 		return err
 	}
 	order := -1
-	for d := range uint(64) {
-		slot, err := c.slot(n, d)
-		if err == nil {
-			err = hasOrder(n.byOrder, n.orders[:], int(d), slot)
-		}
+	var want [64]int
+	for d := range want {
+		slot, err := c.slot(n, uint(d))
 		if err != nil {
 			return fmt.Errorf("size %d slot %d: %w", n.size, d, err)
 		}
+		want[d] = slot
 		order = max(order, slot)
+	}
+	if err := haveOrders(n.byOrder, &n.orders, &want); err != nil {
+		return fmt.Errorf("size %d: %w", n.size, err)
 	}
 	if got := bits.OnesCount64(n.paged & n.free()); got > freePages {
 		return fmt.Errorf("%d pages are kept that are all free", got)
 	}
-	order = max(order, int(n.size)+wholes(n.byOrder[n.size+1]))
+	if n.free() != 0 {
+		order = int(n.size) + wholes(n.free())
+	}
 	if n.order != order {
 		return fmt.Errorf("node of size %d and order %d, want %d", n.size, n.order, order)
 	}
@@ -123,9 +129,7 @@ func (c *census) slot(n *node, d uint) (order int, err error) {
 		p := n.pages[d]
 		c.pages++
 		for _, w := range p.words {
-			for ; w != 0; w &= w - 1 {
-				c.free = c.free.add(u64(1))
-			}
+			c.free = c.free.add(u64(uint64(bits.OnesCount64(w))))
 		}
 		if n.paged&(1<<d) == 0 {
 			return 0, fmt.Errorf("page that is not known of")
@@ -154,8 +158,7 @@ func (c *census) kid(n *node, d uint, kid *node) (order int, err error) {
 	if kid.skips != between {
 		return 0, fmt.Errorf("node of size %d skips: %v", kid.size, kid.skips)
 	}
-	uniform := kid.order == int(kid.size)+6 || kid.order < 0
-	if uniform && (!between || kid.fill == (kid.order >= 0)) {
+	if kid.order == int(kid.size)+6 || kid.order < 0 {
 		return 0, fmt.Errorf("needless node of size %d, all free or all taken", kid.size)
 	}
 	order = kid.order

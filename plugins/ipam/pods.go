@@ -112,14 +112,10 @@ func (i *IPAM) podKey(podID kv.PodID) ledger.Key {
 	return ledger.Key{Network: ledger.APINetwork, ContainerID: "pod:" + podID.String(), IfName: "eth0"}
 }
 
-// AllocatePodIPs leases an address of each family for the pod. In a handler of
-// the pod's own AddPod it answers what that event has claimed, which is durable
-// when the event is done.
+// AllocatePodIPs leases an address of each family for the pod. It fails with
+// ledger.ErrBusy while the event that claims for the pod is processed: a handler
+// of that event reads its Addresses instead.
 func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) ([]net.IP, error) {
-	if leases := i.Stage.Claimed(i.podKey(podID)); len(leases) > 0 {
-		i.byFamily(leases)
-		return each(leases, func(l ledger.Lease) net.IP { return toIP(l.Addr) }), nil
-	}
 	req := ledger.Request{Pool: PodPool, Key: i.podKey(podID), Pod: ledger.Pod{Namespace: podID.Namespace, Name: podID.Name}}
 	if i.ContivConf.UseExternalIPAM() && ipamData != "" {
 		a, err := externalAddress(ipamType, ipamData)
@@ -168,10 +164,7 @@ func externalAddress(ipamType, ipamData string) (netip.Addr, error) {
 
 // GetPodIPs are the addresses of a pod, each with the mask of one host.
 func (i *IPAM) GetPodIPs(podID kv.PodID) []*net.IPNet {
-	leases := i.Stage.Claimed(i.podKey(podID))
-	if len(leases) == 0 {
-		leases = i.Ledger.ByKey(i.podKey(podID))
-	}
+	leases := i.Ledger.ByKey(i.podKey(podID))
 	i.byFamily(leases)
 	return each(leases, func(l ledger.Lease) *net.IPNet { return toNet(netip.PrefixFrom(l.Addr, l.Addr.BitLen())) })
 }

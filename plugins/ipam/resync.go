@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -103,13 +104,39 @@ func (i *IPAM) fromNodeObject(s *state, data controller.KubeStateData) {
 	if s.pending != "" {
 		cidrs = nil
 	}
-	if err := s.setPods(cidrs); err != nil {
+	err := s.clash(cidrs)
+	if err == nil {
+		err = s.setPods(cidrs)
+	}
+	if err != nil {
 		s.pending = fmt.Sprintf("Node.spec.podCIDRs of node %s: %v", own.GetName(), err)
 		_ = s.setPods(nil) // never fails
+	}
+	for f, n := range s.nodes {
+		if s.pending == "" && !n.PodSubnet.IsValid() {
+			s.pending = fmt.Sprintf("waiting for a network of the family of %s in Node.spec.podCIDRs of node %s", s.families[f].Pods, own.GetName())
+		}
 	}
 	if s.pending != "" {
 		i.Log.Warn("this node has no pod subnet", "reason", s.pending)
 	}
+}
+
+// clash is an error where one of the subnets overlaps a network that is not for pods.
+func (s *state) clash(subnets []netip.Prefix) error {
+	for _, p := range subnets {
+		for _, f := range s.families {
+			for _, x := range []struct {
+				name string
+				net  netip.Prefix
+			}{{"vppHostSubnetCIDR", f.Hosts}, {"nodeInterconnectCIDR", f.Nodes}, {"vxlanCIDR", f.Vxlan}, {"serviceCIDR", f.Service}} {
+				if x.net.IsValid() && p.Overlaps(x.net) {
+					return fmt.Errorf("%s overlaps %s %s", p, x.name, x.net)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // subnetsOnRecord are the pod subnets that external IPAM has given to nodes.
@@ -135,26 +162,37 @@ func (i *IPAM) grant(s *state) error {
 		hosts = append(hosts, n.HostSubnet)
 		infra = append(infra, infraLease{HostPool, n.HostSubnet, "vpp", n.HostVPP}, infraLease{HostPool, n.HostSubnet, "linux", n.HostLinux})
 	}
-	for _, x := range []struct {
-		pool   ledger.Pool
-		blocks []netip.Prefix
-	}{
-		{ledger.Pool{Name: PodPool, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}, pods},
-		{ledger.Pool{Name: HostPool, Order: ledger.Lowest, ReserveEdges: true}, hosts},
-	} {
-		if err := i.Stage.SetPool(x.pool); err != nil {
-			return err
-		}
-		if err := i.Stage.SetBlocks(x.pool.Name, x.blocks); err != nil {
-			return err
-		}
+	pool := ledger.Pool{Name: PodPool, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}
+	if err := i.open(pool, pods); err != nil {
+		return err
+	}
+	if err := i.open(ledger.Pool{Name: HostPool, Order: ledger.Lowest, ReserveEdges: true}, hosts); err != nil {
+		return err
 	}
 	for _, x := range infra {
-		if _, _, err := i.Stage.Claim(x.request()); err != nil {
+		_, _, err := i.Stage.Claim(x.request())
+		if errors.Is(err, ledger.ErrTaken) && x.pool == PodPool {
+			// A live pod of a block that drains has it. It keeps it, and nobody gets it after.
+			i.Log.Error("an address that this node needs is in use", "for", x.name, "block", x.block, "error", err)
+			pool.Exclude = append(pool.Exclude, netip.PrefixFrom(x.addr, x.addr.BitLen()))
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("take the %s of %s: %w", x.name, x.block, err)
 		}
 	}
+	if len(pool.Exclude) > 0 {
+		return i.Stage.SetPool(pool)
+	}
 	return nil
+}
+
+// open gives a pool its policy and its blocks.
+func (i *IPAM) open(pool ledger.Pool, blocks []netip.Prefix) error {
+	if err := i.Stage.SetPool(pool); err != nil {
+		return err
+	}
+	return i.Stage.SetBlocks(pool.Name, blocks)
 }
 
 // infraLease is an address that this node itself uses.

@@ -75,7 +75,7 @@ func (c *chaos) disturb() {
 // However the requests came, the southbound is what one resync makes of the
 // final state, and the ledger is sound.
 func TestUpdatesEndWhereAResyncEnds(t *testing.T) {
-	for _, conf := range []string{single, v6, dual} {
+	for _, conf := range []string{single, v6, dual, dualFrom6} {
 		for _, faults := range []bool{false, true} {
 			for seed := range uint64(12) {
 				t.Run(fmt.Sprint("faults ", faults, " seed ", seed), func(t *testing.T) {

@@ -22,6 +22,9 @@ const (
   nodeInterconnectCIDR: "fd00:3::/64", vxlanCIDR: "fd00:4::/64", serviceCIDR: "fd00:5::/108"}`
 	dual = `ipamConfig: {podSubnetCIDR: "10.1.0.0/16,fd00:1::/48", vppHostSubnetCIDR: "172.30.0.0/16,fd00:2::/48",
   nodeInterconnectCIDR: "192.168.16.0/24,fd00:3::/64", vxlanCIDR: "192.168.30.0/24,fd00:4::/64", serviceCIDR: "10.96.0.0/12,fd00:5::/108"}`
+	dualFrom6 = `ipamConfig: {podSubnetCIDR: "fd00:1::/48,10.1.0.0/16", podSubnetOneNodePrefixLen: 64, podSubnetOneNodePrefixLenIPv6: 24,
+  vppHostSubnetCIDR: "fd00:2::/48,172.30.0.0/16", vppHostSubnetOneNodePrefixLen: 64, vppHostSubnetOneNodePrefixLenIPv6: 24,
+  nodeInterconnectCIDR: "fd00:3::/64,192.168.16.0/24", vxlanCIDR: "fd00:4::/64,192.168.30.0/24", serviceCIDR: "fd00:5::/108,10.96.0.0/12"}`
 	dhcp     = "ipamConfig: {nodeInterconnectDHCP: true}"
 	external = "ipamConfig: {useExternalIPAM: true}"
 )

@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,8 +48,12 @@ func TestASnapshotAndThenChanges(t *testing.T) {
 		synctest.Wait()
 		delete(base, kubestate.Nodes+" k8s/node/a")
 		r.comes(base)
+		r.put(kv.NodeKey("a"), &kv.Node{Name: "a", PodCidrs: []string{"10.1.6.0/24"}}) // again
+		synctest.Wait()
+		base[kubestate.Nodes+" k8s/node/a"] = "node a 10.1.6.0/24"
+		r.comes(base)
 		_, resyncs, changes, _ := r.loop.seen()
-		r.g.Expect([]int{resyncs, changes}).To(Equal([]int{1, 3}))
+		r.g.Expect([]int{resyncs, changes}).To(Equal([]int{1, 4}))
 	})
 }
 
@@ -60,6 +66,59 @@ func TestAnEmptyStore(t *testing.T) {
 		synctest.Wait()
 		_, resyncs, _, _ := r.loop.seen()
 		r.g.Expect(resyncs).To(Equal(1))
+	})
+}
+
+// spied is a store in which something is written as soon as it was listed, and
+// whose open watches are counted.
+type spied struct {
+	kvdb.Store
+	listed func()
+	open   atomic.Int32
+}
+
+func (s *spied) List(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
+	kvs, rev, err := s.Store.List(ctx, prefix)
+	s.listed()
+	return kvs, rev, err
+}
+
+func (s *spied) Watch(ctx context.Context, prefix string, rev int64) (kvdb.Watcher, error) {
+	w, err := s.Store.Watch(ctx, prefix, rev)
+	if err == nil {
+		s.open.Add(1)
+		w = &spiedWatch{Watcher: w, store: s}
+	}
+	return w, err
+}
+
+type spiedWatch struct {
+	kvdb.Watcher
+	store *spied
+}
+
+func (w *spiedWatch) Close() {
+	w.store.open.Add(-1)
+	w.Watcher.Close()
+}
+
+// What is written between the snapshot and the watch is not lost, and a watch
+// whose snapshot is replaced does not go on beside the new one.
+func TestAChangeBetweenTheSnapshotAndTheWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		n := 0
+		store := &spied{Store: r.store, listed: func() { n++; r.pod("between", fmt.Sprint("10.1.5.", n)) }}
+		r.Source = kubestate.New(kubestate.Deps{Log: slog.New(slog.DiscardHandler), Store: store, EventLoop: r.loop})
+		r.pod("before", "10.1.5.99")
+		r.run()
+		defer r.end(t)
+		for i := range 5 {
+			synctest.Wait()
+			r.comes(map[string]string{podAt("before"): "pod before 10.1.5.99", podAt("between"): fmt.Sprint("pod between 10.1.5.", i+1)})
+			r.g.Expect(store.open.Load()).To(BeNumerically("==", 1))
+			r.g.Expect(r.Resync(context.Background())).To(Succeed())
+		}
 	})
 }
 

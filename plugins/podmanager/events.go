@@ -98,7 +98,8 @@ type DeletePod struct {
 
 	Freed  []netip.Addr // filled in by ipam
 	wanted func() bool  // whether it is to be done at all; nil: it is
-	ended  func()       // called from Done
+	ended  func()       // called from Done, or where the loop does not take it; may be nil
+	tidy   func()       // called from Done
 	asked  bool
 	void   bool
 	done   chan error
@@ -140,6 +141,9 @@ func (ev *DeletePod) Deadline() time.Time { return ev.Expires }
 
 // Done answers the producer.
 func (ev *DeletePod) Done(err error) {
-	ev.ended()
+	ev.tidy()
+	if ev.ended != nil {
+		ev.ended()
+	}
 	ev.done <- err
 }

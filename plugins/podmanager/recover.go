@@ -61,17 +61,27 @@ type orphans struct {
 }
 
 // addEnded is called, from the loop, when an ADD is done; heard says that its
-// caller was told of a success. A lease that nobody was told of is to be released.
-func (p *PodManager) addEnded(ev *AddPod, err error, heard bool) {
+// caller was told of a success. A lease that nobody was told of is to be
+// released: also one of an ADD that failed and could not be reverted.
+func (p *PodManager) addEnded(ev *AddPod, _ error, heard bool) {
 	p.tidy(ev.Key)
-	if !p.seq.addDone(ev.Key, ev.ticket, err == nil && ev.Fresh, heard) {
-		return
+	if p.seq.addDone(ev.Key, ev.ticket, p.holds(ev.Key, ev.Generation), heard) {
+		p.orphans.put(ev)
 	}
-	p.orphans.mu.Lock()
-	p.orphans.events = append(p.orphans.events, ev)
-	p.orphans.mu.Unlock()
+}
+
+// holds is true where key has the lease of a claim.
+func (p *PodManager) holds(key ledger.Key, generation uint64) bool {
+	leases := p.Ledger.ByKey(key)
+	return generation != 0 && len(leases) > 0 && leases[0].Generation == generation
+}
+
+func (o *orphans) put(events ...*AddPod) {
+	o.mu.Lock()
+	o.events = append(o.events, events...)
+	o.mu.Unlock()
 	select {
-	case p.orphans.signal <- struct{}{}:
+	case o.signal <- struct{}{}:
 	default:
 	}
 }
@@ -86,6 +96,7 @@ const sweep = 30 * time.Second
 func (p *PodManager) Run(ctx context.Context) error {
 	ticker := time.NewTicker(sweep)
 	defer ticker.Stop()
+	var again []*AddPod // whose release has failed
 	for {
 		select {
 		case <-ctx.Done():
@@ -94,6 +105,8 @@ func (p *PodManager) Run(ctx context.Context) error {
 			if err := p.Recover(ctx); err != nil && ctx.Err() == nil {
 				p.Log.Warn("DELs that wait for the agent cannot be applied yet", "error", err)
 			}
+			p.orphans.put(again...)
+			again = nil
 			continue
 		case <-p.orphans.signal:
 		}
@@ -104,16 +117,25 @@ func (p *PodManager) Run(ctx context.Context) error {
 		for _, ev := range events {
 			p.Log.Info("the caller of an ADD is gone, its addresses are released", "key", ev.Key.String(), "addresses", ev.Addresses)
 			if err := p.releaseOrphan(ctx, ev); err != nil && ctx.Err() == nil {
-				p.Log.Warn("the addresses of an abandoned ADD could not be released; the runtime's next DEL or GC will", "key", ev.Key.String(), "error", err)
+				p.Log.Warn("the addresses of an abandoned ADD could not be released yet", "key", ev.Key.String(), "error", err)
+				again = append(again, ev)
 			}
 		}
 	}
 }
 
 // releaseOrphan releases the lease that ev's key has, unless a newer ADD wants
-// it when the loop comes to it.
+// it when the loop comes to it. Where it fails it is to be called again.
 func (p *PodManager) releaseOrphan(ctx context.Context, ev *AddPod) error {
-	return p.push(ctx, &DeletePod{
-		Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key) }, ended: func() { p.seq.delDone(ev.Key) },
+	err := p.push(ctx, &DeletePod{
+		Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key) }, ended: func() {
+			if len(p.Ledger.ByKey(ev.Key)) == 0 {
+				p.seq.released(ev.Key)
+			}
+		},
 	})
+	if err == nil {
+		p.seq.delDone(ev.Key)
+	}
+	return err
 }

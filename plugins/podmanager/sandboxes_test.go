@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/journal"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 )
@@ -76,6 +77,18 @@ func TestSandboxesAfterARestart(t *testing.T) {
 	g.Expect(a.newest()).To(Equal("m-middle"), "a second resync changes nothing")
 	a.del("m-middle")
 	g.Expect(a.newest()).To(Equal("z-old"))
+}
+
+// What a resync does not find is no sandbox any more.
+func TestSandboxesWhoseLeasesAreGone(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t, plain)
+	a.sandbox("old")
+	a.sandbox("new")
+	_, err := a.book.Release(t.Context(), ledger.Selector{Key: key("new")})
+	g.Expect(err).NotTo(HaveOccurred())
+	a.resync()
+	g.Expect(a.newest()).To(Equal("old"))
 }
 
 // An ADD that fails makes no sandbox, and ends none.

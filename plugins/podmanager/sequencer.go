@@ -126,11 +126,16 @@ func (s *sequencer) mayRelease(k ledger.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
-	if t == nil || !t.owed || t.adds > 0 {
-		return false
+	return t != nil && t.owed && t.adds == 0
+}
+
+// released notes that the lease that was owed is gone.
+func (s *sequencer) released(k ledger.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.keys[k]; t != nil {
+		t.owed = false
 	}
-	t.owed = false
-	return true
 }
 
 func (s *sequencer) forget(k ledger.Key, t *turn) {

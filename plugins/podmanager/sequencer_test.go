@@ -167,6 +167,7 @@ func (w *world) process(i int, fails bool) {
 	case "release":
 		if w.s.mayRelease(w.k) {
 			w.lease = 0
+			w.s.released(w.k)
 		}
 		w.s.delDone(w.k)
 	case "ADD":

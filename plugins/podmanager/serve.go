@@ -19,11 +19,11 @@ import (
 
 var errCancelled = errors.New("cancelled by a DEL of the same attachment")
 
-// ErrClosing is the cause of an answer that the agent did not give because it
-// is stopping: for the caller it is as if the agent were away.
-var ErrClosing = errors.New("the agent is stopping")
+// ErrAway is the cause of an answer that the agent did not give because it is
+// starting or stopping: for the caller it is as if the agent were away.
+var ErrAway = errors.New("the agent is starting or stopping")
 
-// Serve answers one CNI request. An error that wraps ErrClosing is to be told
+// Serve answers one CNI request. An error that wraps ErrAway is to be told
 // to the caller as the agent being away; all others are *cni.Error.
 func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	began := p.Now()
@@ -31,7 +31,7 @@ func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	defer cancel()
 	reply, err := p.serve(ctx, req)
 	if errors.Is(err, controller.ErrClosedController) || errors.Is(err, controller.ErrEventLoopIsAborting) {
-		return cni.Reply{}, fmt.Errorf("%s: %w", req.Command, ErrClosing)
+		return cni.Reply{}, fmt.Errorf("%s: %w", req.Command, ErrAway)
 	}
 	served := Served{Command: req.Command, Took: p.Now().Sub(began)}
 	if err == nil {
@@ -92,7 +92,9 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 	}
 	ev.ticket = p.seq.acceptAdd(key)
 	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {
-		p.addEnded(ev, err, false)
+		if p.seq.addDone(key, ev.ticket, false, false) {
+			p.orphans.put(ev) // an earlier one's
+		}
 		return cni.Reply{}, err
 	}
 	select {
@@ -168,15 +170,11 @@ func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
 		ev.Expires = p.Now().Add(p.Timeout)
 	}
 	ev.done = make(chan error, 1)
-	ended := ev.ended
-	ev.ended = func() {
-		p.tidy(ev.Key)
-		if ended != nil {
-			ended()
-		}
-	}
+	ev.tidy = func() { p.tidy(ev.Key) }
 	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {
-		ev.ended() // Done will not be called
+		if ev.ended != nil {
+			ev.ended() // Done will not be called
+		}
 		return err
 	}
 	select {
@@ -274,17 +272,17 @@ func (p *PodManager) status(pool string) error {
 	if why := p.Ledger.Suspended(); why != "" {
 		return unavailable("%s", why)
 	}
-	left := map[ledger.Family]uint64{}
+	left := map[ledger.Family]bool{}
 	for _, s := range p.Ledger.Stats() {
 		if s.Pool == pool && s.State == ledger.Active {
-			left[s.Family] += s.Free + uint64(s.Cooling)
+			left[s.Family] = left[s.Family] || s.Free > 0 || s.Cooling > 0
 		}
 	}
 	if len(left) == 0 {
 		return unavailable("pool %q has no address block", pool)
 	}
-	for f, n := range left {
-		if n == 0 {
+	for _, f := range []ledger.Family{ledger.IPv4, ledger.IPv6} {
+		if some, has := left[f]; has && !some {
 			return unavailable("no address of family %s is free in pool %q", f, pool)
 		}
 	}

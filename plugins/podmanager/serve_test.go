@@ -283,6 +283,22 @@ func TestGC(t *testing.T) {
 	}
 }
 
+// The Go API's leases are no attachments, whatever a network is called.
+func TestGCOfANetworkThatIsCalledAsTheGoAPIs(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t, plain)
+	_, err := a.ipam.AllocatePodIP(pod("api"), "", "")
+	g.Expect(err).NotTo(HaveOccurred())
+	r := request("ADD", "c1")
+	r.Network = ledger.APINetwork
+	_, err = a.serve(r)
+	g.Expect(err).NotTo(HaveOccurred())
+	reply, err := a.serve(cni.Request{Command: "GC", Network: ledger.APINetwork, Attachments: &[]cni.Attachment{}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(reply.Freed).To(Equal(1))
+	g.Expect(a.held()).To(Equal([]string{"pod:ns/api"}))
+}
+
 // One that cannot be freed does not keep the others.
 func TestGCGoesOn(t *testing.T) {
 	g := NewWithT(t)
@@ -381,7 +397,7 @@ func TestTheAgentIsStopping(t *testing.T) {
 			a.add("c1")
 			a.loop.closed = closed
 			_, err := a.serve(request(command, "c1"))
-			g.Expect(err).To(MatchError(podmanager.ErrClosing))
+			g.Expect(err).To(MatchError(podmanager.ErrAway))
 			var cerr *cni.Error
 			g.Expect(errors.As(err, &cerr)).To(BeFalse())
 		}
@@ -390,7 +406,7 @@ func TestTheAgentIsStopping(t *testing.T) {
 		a.add("c1")
 		a.loop.closed = closed
 		_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
-		g.Expect(err).To(MatchError(podmanager.ErrClosing))
+		g.Expect(err).To(MatchError(podmanager.ErrAway))
 	}
 }
 

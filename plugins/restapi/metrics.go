@@ -37,7 +37,7 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 		handlers: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_event_handler_duration_seconds",
 			Help: "Time that one handler took for an event.", Buckets: buckets}, []string{"event", "handler"}),
 		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_store_commit_duration_seconds",
-			Help: "Time of one commit to the journal.", Buckets: buckets}, []string{"outcome"}),
+			Help: "Time of one commit to the ledger's journal.", Buckets: buckets}, []string{"outcome"}),
 		cni: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cadastre_cni_requests_total",
 			Help: "CNI requests by command and CNI code, 0 being success."}, []string{"command", "code"}),
 		cniTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_cni_request_duration_seconds",
@@ -82,7 +82,7 @@ type books struct {
 }
 
 func leasesDesc() *prometheus.Desc {
-	return prometheus.NewDesc("cadastre_leases", "Leases by pool, family, purpose and state.", []string{"pool", "family", "state"}, nil)
+	return prometheus.NewDesc("cadastre_leases", "Leases by pool, family and state; infra are those that the node itself uses.", []string{"pool", "family", "state"}, nil)
 }
 
 func addressesDesc() *prometheus.Desc {

@@ -27,29 +27,48 @@ func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	reply := localapi.ReleaseReply{Leases: []localapi.Lease{}}
-	var errs []error
-	for _, l := range p.Ledger.Leases() {
-		if !match(l) {
-			continue
-		}
+	var failed error
+	freed := map[uint64]error{} // by claim: all addresses of one go together
+	for _, l := range p.selected(match) {
 		if why := refuse(l, req); why != "" {
 			reply.Skipped = append(reply.Skipped, l.Addr.String()+": "+why)
 			continue
 		}
 		if !req.DryRun {
-			if err := p.releaseOne(r.Context(), l); err != nil {
-				errs = append(errs, err)
+			err, done := freed[l.Generation]
+			if !done || l.Purpose != ledger.ForPod {
+				err = p.releaseOne(r.Context(), l)
+				freed[l.Generation] = err
+			}
+			if err != nil {
+				failed = errors.Join(failed, err)
+				reply.Skipped = append(reply.Skipped, l.Addr.String()+": "+err.Error())
 				continue
 			}
 			p.Log.Info("released by hand", "address", l.Addr, "pool", l.Pool, "key", l.Key.String(), "pod", l.Pod.String())
 		}
 		reply.Leases = append(reply.Leases, toJSON(l))
 	}
-	if err := errors.Join(errs...); err != nil {
-		writeError(w, http.StatusInternalServerError, err)
+	if failed != nil && len(reply.Leases) == 0 {
+		writeError(w, http.StatusInternalServerError, failed)
 		return
 	}
 	writeJSON(w, http.StatusOK, reply)
+}
+
+// selected are the leases that match, and those that were claimed with one
+// that does: they go together.
+func (p *RESTAPI) selected(match func(ledger.Lease) bool) []ledger.Lease {
+	all := p.Ledger.Leases()
+	claims := map[uint64]bool{}
+	for _, l := range all {
+		if match(l) && l.State == ledger.Held && l.Purpose == ledger.ForPod {
+			claims[l.Generation] = true
+		}
+	}
+	return slices.DeleteFunc(all, func(l ledger.Lease) bool {
+		return !match(l) && !(claims[l.Generation] && l.State == ledger.Held && l.Purpose == ledger.ForPod)
+	})
 }
 
 // matcher is the selection that a request makes.

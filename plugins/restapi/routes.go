@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 
@@ -31,11 +32,11 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux.HandleFunc("POST "+localapi.PathResync, p.resync)
 	mux.HandleFunc("GET "+localapi.PathBackup, p.backup)
 	mux.HandleFunc("GET "+localapi.PathCheck, p.check)
-	return mux
+	return answerAll(mux)
 }
 
 // ReadOnlyHandler is what a network may see.
-func (p *RESTAPI) ReadOnlyHandler() http.Handler { return p.readOnly() }
+func (p *RESTAPI) ReadOnlyHandler() http.Handler { return answerAll(p.readOnly()) }
 
 func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux := http.NewServeMux()
@@ -52,10 +53,28 @@ func (p *RESTAPI) readOnly() *http.ServeMux {
 		s := p.Status()
 		probe(w, s.Ready, s.ReadyError)
 	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	return mux
+}
+
+// answerAll gives what mux does not know an answer in JSON: 404, or 405 where
+// another method would do.
+func answerAll(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			other := r.Clone(r.Context())
+			other.Method = method
+			if _, pattern := mux.Handler(other); pattern != "" {
+				w.Header().Set("Allow", method)
+				writeError(w, http.StatusMethodNotAllowed, fmt.Errorf("%s %s: the method is %s", r.Method, r.URL.Path, method))
+				return
+			}
+		}
 		writeError(w, http.StatusNotFound, fmt.Errorf("%s %s is not part of the API", r.Method, r.URL.Path))
 	})
-	return mux
 }
 
 func probe(w http.ResponseWriter, ok bool, why string) {
@@ -85,13 +104,17 @@ func writeError(w http.ResponseWriter, status int, err error) {
 	writeJSON(w, status, localapi.Error{Error: err.Error()})
 }
 
-// readJSON reads the body into v; unknown fields are an error.
+// readJSON reads the body into v; unknown fields are an error, but for CNI.
 func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	d.DisallowUnknownFields()
+	if r.URL.Path != localapi.PathCNI { // whose other end may be of a newer version
+		d.DisallowUnknownFields()
+	}
 	err := d.Decode(v)
-	if err == nil && d.More() {
-		err = errors.New("there is more than one JSON value")
+	if err == nil {
+		if _, more := d.Token(); more != io.EOF {
+			err = errors.New("something follows the JSON value")
+		}
 	}
 	if err != nil {
 		writeError(w, http.StatusBadRequest, fmt.Errorf("body of %s: %w", r.URL.Path, err))
@@ -112,7 +135,7 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		writeJSON(w, http.StatusOK, reply)
-	case errors.Is(err, podmanager.ErrClosing):
+	case errors.Is(err, podmanager.ErrAway):
 		writeError(w, http.StatusServiceUnavailable, err)
 	case errors.As(err, &cerr):
 		writeJSON(w, http.StatusOK, struct {

@@ -33,8 +33,13 @@ type Config struct {
 
 // Route is a route of a result.
 type Route struct {
-	Dst string `json:"dst"`
-	GW  string `json:"gw,omitempty"`
+	Dst      string `json:"dst"`
+	GW       string `json:"gw,omitempty"`
+	MTU      int    `json:"mtu,omitempty"`
+	AdvMSS   int    `json:"advmss,omitempty"`
+	Priority int    `json:"priority,omitempty"`
+	Table    *int   `json:"table,omitempty"`
+	Scope    *int   `json:"scope,omitempty"`
 }
 
 // Attachment is one attachment of one container.
@@ -81,8 +86,8 @@ func ParseConfig(stdin []byte, command string) (*Config, *Error) {
 	if err := checkVersion(raw.CNIVersion, command); err != nil {
 		return c, err
 	}
-	if err := c.readIPAM(raw.IPAM); err != nil {
-		return c, err
+	if err := c.readIPAM(raw.IPAM); err != nil && command != "DEL" && command != "GC" {
+		return c, err // what was added before the configuration went bad can still be deleted
 	}
 	c.Wanted = raw.RuntimeConfig.IPs
 	if len(c.Wanted) == 0 {

@@ -52,14 +52,16 @@ type Result struct {
 // NewRequest is the request for an invocation.
 func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 	pod, ip, err := ParseArgs(inv.Args)
-	if err != nil {
+	if err != nil && inv.Command == "ADD" {
 		return Request{}, err
 	}
 	r := Request{
 		Command: inv.Command, Network: c.Name, ContainerID: inv.ContainerID, IfName: inv.IfName, Netns: inv.Netns,
 		Pod: pod, Pool: c.Pool, Wanted: c.Wanted, Previous: c.Previous,
 	}
-	if len(r.Wanted) == 0 && ip != "" {
+	if inv.Command != "ADD" {
+		r.Wanted = nil
+	} else if len(r.Wanted) == 0 && ip != "" {
 		r.Wanted = strings.Split(ip, ",")
 	}
 	for i, w := range r.Wanted { // "10.1.5.9" or "10.1.5.9/24"

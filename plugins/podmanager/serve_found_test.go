@@ -36,7 +36,7 @@ func TestAnAbandonedAddWhoseRepetitionFails(t *testing.T) {
 		{"because the queue has no room", func(g Gomega, a *agent) {
 			a.loop.full = true
 			again := a.begin(request("ADD", "c1"))
-			a.steps(1) // the abandoned one, while the other still waits for room
+			a.steps(1)          // the abandoned one, while the other still waits for room
 			a.loop.full = false // for all but the one that waits already
 			again.leave()
 		}},

@@ -1,0 +1,432 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+)
+
+// agent is a fake agent: it answers connections one after the other, each with
+// the next of its answers (the last one again and again).
+type agent struct {
+	g      Gomega
+	socket string
+	l      net.Listener
+	ended  sync.WaitGroup
+
+	mu       sync.Mutex
+	answers  []func(net.Conn)
+	requests []*http.Request
+	bodies   [][]byte
+}
+
+// newAgent listens in a directory whose name is short enough for a socket.
+func newAgent(t *testing.T, answers ...func(net.Conn)) *agent {
+	t.Helper()
+	a := &agent{g: NewWithT(t), socket: filepath.Join(runDir(t), "agent.sock"), answers: answers}
+	var err error
+	a.l, err = net.Listen("unix", a.socket)
+	a.g.Expect(err).NotTo(HaveOccurred())
+	a.ended.Go(func() {
+		for {
+			c, err := a.l.Accept()
+			if err != nil {
+				return
+			}
+			a.serve(c)
+		}
+	})
+	t.Cleanup(func() {
+		a.l.Close()
+		a.ended.Wait()
+	})
+	return a
+}
+
+// runDir is a short empty directory.
+func runDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cni")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func (a *agent) serve(c net.Conn) {
+	defer c.Close()
+	a.mu.Lock()
+	answer := a.answers[0]
+	if len(a.answers) > 1 {
+		a.answers = a.answers[1:]
+	}
+	a.mu.Unlock()
+	r, err := http.ReadRequest(bufio.NewReader(c))
+	if err != nil {
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	a.mu.Lock()
+	a.requests, a.bodies = append(a.requests, r), append(a.bodies, body)
+	a.mu.Unlock()
+	answer(c)
+}
+
+// asked is the only request that came.
+func (a *agent) asked() (*http.Request, cni.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.g.Expect(a.requests).To(HaveLen(1))
+	var r cni.Request
+	a.g.Expect(json.Unmarshal(a.bodies[0], &r)).To(Succeed())
+	return a.requests[0], r
+}
+
+// count is the number of requests that came.
+func (a *agent) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.requests)
+}
+
+// raw answers with a text as it is.
+func raw(text string) func(net.Conn) {
+	return func(c net.Conn) { _, _ = c.Write([]byte(text)) }
+}
+
+// status answers with a status and a body.
+func status(code int, body string) func(net.Conn) {
+	return raw(fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", code, http.StatusText(code), len(body), body))
+}
+
+func ok(body string) func(net.Conn) { return status(200, body) }
+
+const lease = `{"ips": [{"address": "10.1.5.2/24", "gateway": "10.1.5.1"}], "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.5.1"}]}`
+
+// env is what a runtime sets for a command.
+func env(command string, more ...string) func(string) string {
+	all := map[string]string{
+		"CNI_COMMAND": command, "CNI_CONTAINERID": "4f1c", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "eth0", "CNI_PATH": "/opt/cni/bin",
+		"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0;K8S_POD_UID=u-1",
+	}
+	for _, m := range more {
+		k, v, _ := strings.Cut(m, "=")
+		all[k] = v
+	}
+	return func(name string) string { return all[name] }
+}
+
+// conf is a network configuration that names a socket.
+func conf(socket, more string) string {
+	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "ipam": {"type": "cadastre-cni", "socket": %q}%s}`, socket, more)
+}
+
+// outcome is what a runtime sees of a call.
+type outcome struct {
+	exit int
+	out  string
+	err  cni.Error
+}
+
+// call runs the program.
+func call(g Gomega, getenv func(string) string, stdin string) outcome {
+	var out bytes.Buffer
+	o := outcome{exit: run(getenv, strings.NewReader(stdin), &out)}
+	o.out = out.String()
+	if o.exit != 0 {
+		g.Expect(json.Unmarshal(out.Bytes(), &o.err)).To(Succeed(), o.out)
+		g.Expect(o.err.Msg).NotTo(BeEmpty())
+	}
+	return o
+}
+
+func TestEachCommand(t *testing.T) {
+	for _, c := range []struct{ command, answer, out string }{
+		{"ADD", lease, `{"cniVersion": "1.1.0", "ips": [{"address": "10.1.5.2/24", "gateway": "10.1.5.1"}], "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.5.1"}], "dns": {}}`},
+		{"DEL", "{}", ""},
+		{"CHECK", "{}", ""},
+		{"GC", `{"freed": 3}`, ""},
+		{"STATUS", "{}", ""},
+	} {
+		t.Run(c.command, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newAgent(t, ok(c.answer))
+			o := call(g, env(c.command), conf(a.socket, `, "cni.dev/valid-attachments": [{"containerID": "a", "ifname": "b"}], "prevResult": {"ips": [{"address": "10.1.5.2/24"}]}`))
+			g.Expect(o.exit).To(BeZero(), o.out)
+			if c.out == "" {
+				g.Expect(o.out).To(BeEmpty())
+			} else {
+				g.Expect(o.out).To(MatchJSON(c.out))
+			}
+			http, asked := a.asked()
+			g.Expect([]string{http.Method, http.URL.Path, http.Header.Get("Content-Type")}).To(Equal([]string{"POST", cni.Path, "application/json"}))
+			g.Expect(asked).To(Equal(cni.Request{
+				Command: c.command, Network: "pods", ContainerID: "4f1c", IfName: "eth0", Netns: "/run/netns/x", Pool: "default",
+				Pod: cni.Pod{Namespace: "ns", Name: "web-0", UID: "u-1"}, Previous: []string{"10.1.5.2/24"},
+				Attachments: &[]cni.Attachment{{ContainerID: "a", IfName: "b"}},
+			}))
+			g.Expect(filepath.Join(filepath.Dir(a.socket), "del")).NotTo(BeADirectory(), "nothing was written down")
+		})
+	}
+}
+
+func TestVersionNeedsNoAgent(t *testing.T) {
+	g := NewWithT(t)
+	o := call(g, func(name string) string { return map[string]string{"CNI_COMMAND": "VERSION"}[name] }, `{"cniVersion": "1.1.0"}`)
+	g.Expect(o.exit).To(BeZero())
+	g.Expect(o.out).To(MatchJSON(`{"cniVersion": "1.1.0", "supportedVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]}`))
+}
+
+// What the agent refuses is printed with its code, in the version that was asked for.
+func TestTheAgentRefuses(t *testing.T) {
+	for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
+		t.Run(command, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newAgent(t, ok(`{"error": {"code": 101, "msg": "no", "details": "never"}}`))
+			o := call(g, env(command), conf(a.socket, ""))
+			g.Expect(o.exit).To(Equal(1))
+			g.Expect(o.err).To(Equal(cni.Error{CNIVersion: "1.1.0", Code: 101, Msg: "no", Details: "never"}))
+			g.Expect(filepath.Join(filepath.Dir(a.socket), "del")).NotTo(BeADirectory())
+		})
+	}
+}
+
+// away are the ways in which an agent may be away.
+func away() map[string]func(net.Conn) {
+	return map[string]func(net.Conn){
+		"it stops":                      status(503, `{"error": "the agent is stopping"}`),
+		"a proxy has no agent":          status(502, "bad gateway"),
+		"a proxy has no answer":         status(504, "gateway timeout"),
+		"it hangs up":                   raw(""),
+		"its answer is cut off":         raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ips\": []}"),
+		"its head is cut off":           raw("HTTP/1.1 200 OK\r\nContent-Le"),
+		"its answer is longer":          raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}{}"),
+		"its answer has no length":      raw("HTTP/1.1 200 OK\r\n\r\n{}"),
+		"its answer has a bad length":   raw("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n{}"),
+		"somebody else answers":         raw("220 mail.example ESMTP\r\n\r\n"),
+		"somebody else answers shortly": raw("\r\n\r\n"),
+	}
+}
+
+// Without an agent: what can be tried again is, and a DEL is written down.
+func TestTheAgentIsAway(t *testing.T) {
+	ways := away()
+	ways["there is no socket"] = nil
+	for name, answer := range ways {
+		for command, code := range map[string]uint{
+			"ADD": cni.CodeTryAgain, "CHECK": cni.CodeTryAgain, "GC": cni.CodeTryAgain, "STATUS": cni.CodeNotAvailable, "DEL": 0,
+		} {
+			t.Run(name+" "+command, func(t *testing.T) {
+				g := NewWithT(t)
+				socket := filepath.Join(runDir(t), "agent.sock")
+				if answer != nil {
+					socket = newAgent(t, answer).socket
+				}
+				o := call(g, env(command), conf(socket, ""))
+				dir := filepath.Join(filepath.Dir(socket), "del")
+				if command == "DEL" {
+					g.Expect(o).To(Equal(outcome{}), "it succeeds and says nothing")
+					g.Expect(cni.ReadIntents(dir)).To(Equal([]cni.Intent{{Network: "pods", ContainerID: "4f1c", IfName: "eth0"}}))
+					return
+				}
+				g.Expect(o.exit).To(Equal(1))
+				g.Expect(o.err.Code).To(Equal(code))
+				g.Expect(o.err.CNIVersion).To(Equal("1.1.0"))
+				g.Expect(o.err.Msg).To(And(ContainSubstring(socket), ContainSubstring("cadastre-agent"), ContainSubstring("CADASTRE_SOCKET")))
+				g.Expect(o.err.Msg).NotTo(ContainSubstring("\n"))
+				g.Expect(dir).NotTo(BeADirectory())
+			})
+		}
+	}
+}
+
+// A socket that nobody listens on any more is as good as none.
+func TestTheAgentDied(t *testing.T) {
+	g := NewWithT(t)
+	socket := filepath.Join(runDir(t), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	g.Expect(err).NotTo(HaveOccurred())
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	g.Expect(call(g, env("ADD"), conf(socket, "")).err.Code).To(BeNumerically("==", cni.CodeTryAgain))
+	g.Expect(call(g, env("DEL"), conf(socket, "")).exit).To(BeZero())
+	g.Expect(call(g, env("DEL"), conf(socket, "")).exit).To(BeZero(), "as often as one likes")
+	g.Expect(cni.ReadIntents(cni.IntentDir(socket))).To(HaveLen(1))
+}
+
+// A refusal that is no CNI error: the agent is there, but ADD is not served.
+func TestAnAnswerThatIsNone(t *testing.T) {
+	for _, code := range []int{400, 403, 404, 405, 500} {
+		g := NewWithT(t)
+		a := newAgent(t, status(code, `{"error": "for a reason"}`))
+		o := call(g, env("ADD"), conf(a.socket, ""))
+		g.Expect(o.exit).To(Equal(1))
+		g.Expect(o.err.Msg).To(And(ContainSubstring(fmt.Sprint(code)), ContainSubstring("for a reason")))
+	}
+	g := NewWithT(t)
+	a := newAgent(t, ok("this is no JSON"))
+	g.Expect(call(g, env("ADD"), conf(a.socket, "")).err.Code).To(BeNumerically("==", cni.CodeDecode))
+}
+
+func TestTooManyDelsWait(t *testing.T) {
+	g := NewWithT(t)
+	socket := filepath.Join(runDir(t), "agent.sock")
+	dir := cni.IntentDir(socket)
+	g.Expect(os.Mkdir(dir, 0o700)).To(Succeed())
+	for i := range cni.MaxIntents {
+		g.Expect(os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".json")), []byte("{}"), 0o600)).To(Succeed())
+	}
+	o := call(g, env("DEL"), conf(socket, ""))
+	g.Expect(o.exit).To(Equal(1))
+	g.Expect(o.err.Code).To(BeNumerically("==", cni.CodeTryAgain))
+	g.Expect(o.err.Msg).To(And(ContainSubstring(socket), ContainSubstring("1024")))
+}
+
+// The agent comes back while the DEL is written down: it is asked once more,
+// so that nothing waits without need.
+func TestTheAgentComesBackMeanwhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		second func(net.Conn)
+		waits  int
+	}{
+		"and takes the DEL":    {ok("{}"), 0},
+		"and refuses it":       {ok(`{"error": {"code": 11, "msg": "not yet"}}`), 1},
+		"and is away again":    {raw(""), 1},
+		"and answers nonsense": {ok("x"), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newAgent(t, raw(""), c.second)
+			g.Expect(call(g, env("DEL"), conf(a.socket, ""))).To(Equal(outcome{}))
+			g.Expect(cni.ReadIntents(cni.IntentDir(a.socket))).To(HaveLen(c.waits))
+			g.Expect(a.count()).To(Equal(2))
+		})
+	}
+}
+
+// The configuration names the socket, else the environment, else it is the usual one.
+func TestWhichSocket(t *testing.T) {
+	g := NewWithT(t)
+	named, set := newAgent(t, ok("{}")), newAgent(t, ok("{}"))
+	const without = `{"cniVersion": "1.1.0", "name": "pods", "ipam": {"type": "cadastre-cni"}}`
+	g.Expect(call(g, env("CHECK", "CADASTRE_SOCKET="+set.socket), conf(named.socket, "")).exit).To(BeZero())
+	g.Expect([]int{named.count(), set.count()}).To(Equal([]int{1, 0}))
+	g.Expect(call(g, env("CHECK", "CADASTRE_SOCKET="+set.socket), without).exit).To(BeZero())
+	g.Expect([]int{named.count(), set.count()}).To(Equal([]int{1, 1}))
+	if _, err := os.Stat(defaultSocket); err == nil {
+		t.Skip("an agent runs on this machine: it is not asked")
+	}
+	o := call(g, env("CHECK"), without)
+	g.Expect(o.err.Msg).To(ContainSubstring("/run/cadastre/agent.sock"))
+}
+
+// What is wrong before anybody is asked.
+func TestBadInput(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		getenv  func(string) string
+		stdin   string
+		code    uint
+		version string
+	}{
+		{"no command", env(""), conf("/x", ""), cni.CodeEnvironment, ""},
+		{"no container", env("ADD", "CNI_CONTAINERID="), conf("/x", ""), cni.CodeEnvironment, ""},
+		{"bad arguments", env("ADD", "CNI_ARGS=x"), conf("/x", ""), cni.CodeEnvironment, "1.1.0"},
+		{"nothing on stdin", env("ADD"), "", cni.CodeDecode, ""},
+		{"no JSON", env("ADD"), "{", cni.CodeDecode, ""},
+		{"an unknown version", env("ADD"), `{"cniVersion": "9.9.9", "name": "pods"}`, cni.CodeVersion, "9.9.9"},
+		{"an unknown key", env("ADD"), `{"cniVersion": "1.0.0", "name": "pods", "ipam": {"subnet": "x"}}`, cni.CodeInvalidConfig, "1.0.0"},
+		{"GC in an old version", env("GC"), `{"cniVersion": "1.0.0", "name": "pods"}`, cni.CodeVersion, "1.0.0"},
+		{"a bad address", env("ADD"), conf("/x", `, "runtimeConfig": {"ips": ["x"]}`), cni.CodeInvalidConfig, "1.1.0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := call(g, c.getenv, c.stdin)
+			g.Expect(o.exit).To(Equal(1))
+			g.Expect(o.err.Code).To(Equal(c.code), o.err.Msg)
+			g.Expect(o.err.CNIVersion).To(Equal(c.version))
+		})
+	}
+}
+
+// broken is a stream that cannot be used.
+type broken struct{}
+
+func (broken) Read([]byte) (int, error)  { return 0, errors.New("broken") }
+func (broken) Write([]byte) (int, error) { return 0, errors.New("broken") }
+
+func TestBrokenStreams(t *testing.T) {
+	g := NewWithT(t)
+	var out bytes.Buffer
+	g.Expect(run(env("ADD"), broken{}, &out)).To(Equal(1))
+	g.Expect(out.String()).To(ContainSubstring(`"code": 5`))
+	a := newAgent(t, ok(lease))
+	g.Expect(run(env("ADD"), strings.NewReader(conf(a.socket, "")), broken{})).To(Equal(1), "an answer that the runtime does not get is none")
+}
+
+// Every call has an end, however silent the agent is. That of a whole command
+// is a constant of up to a minute, so the exchange itself is measured here.
+func TestAnAgentThatNeverAnswers(t *testing.T) {
+	g := NewWithT(t)
+	silent := make(chan struct{})
+	a := newAgent(t, func(net.Conn) { <-silent })
+	defer close(silent)
+	began := time.Now()
+	_, err := post(a.socket, cni.Path, []byte("{}"), 50*time.Millisecond)
+	g.Expect(errors.Is(err, os.ErrDeadlineExceeded)).To(BeTrue(), "%v", err)
+	g.Expect(time.Since(began)).To(BeNumerically("<", 5*time.Second))
+	for _, command := range []string{"ADD", "DEL", "CHECK", "GC"} {
+		g.Expect(timeout(command)).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
+	}
+	g.Expect(timeout("STATUS")).To(BeNumerically("<=", 5*time.Second), "kubelet asks every few seconds")
+}
+
+// One that trickles its answer does not keep the caller longer either.
+func TestAnAgentThatTrickles(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t, func(c net.Conn) {
+		for {
+			if _, err := c.Write([]byte("H")); err != nil {
+				return
+			}
+		}
+	})
+	_, err := post(a.socket, cni.Path, []byte("{}"), 50*time.Millisecond)
+	g.Expect(err).To(HaveOccurred())
+}
+
+// Whatever comes back: no panic, and a body only where its length is right.
+func FuzzAnswer(f *testing.F) {
+	for _, seed := range []string{
+		"", "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 200\r\ncontent-length:2\r\n\r\n{}", "HTTP/1.1 503 x\r\n\r\n",
+		"HTTP/1. 200\r\nContent-Length: -1\r\n\r\n", "HTTP/1.12\r\n\r\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		body, err := parse(answer)
+		if err == nil && !bytes.HasSuffix(answer, body) {
+			t.Fatalf("%q is not the end of %q", body, answer)
+		}
+		_, _ = read(cni.Request{Command: "ADD"}, body, "1.1.0")
+	})
+}

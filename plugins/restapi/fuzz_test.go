@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package restapi_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// served asks the whole API, and wants a status, JSON, and an unharmed gateway.
+func served(t *testing.T, a *agent, method, path string, body []byte) {
+	code, answer := ask(a.handler, method, path, string(body))
+	if !slices.Contains([]int{200, 400, 404, 405, 500, 503}, code) {
+		t.Fatalf("status %d", code)
+	}
+	if !json.Valid([]byte(answer)) {
+		t.Fatalf("status %d, no JSON: %q", code, answer)
+	}
+	if free := a.book.Stats()[0]; free.Infra != 1 {
+		t.Fatal("the gateway was released")
+	}
+}
+
+func FuzzRelease(f *testing.F) {
+	for _, seed := range []string{
+		"", "{}", `{"ip": "10.1.5.2"}`, `{"ip": "10.1.5.1", "quarantined": true}`, `{"containerID": "c1", "ifName": "eth0"}`, `{"pod": "ns/web-0", "dryRun": true}`,
+		`{"pod": "/", "only": [1, 2]}`, `{"ip": "fd00::1%x", "pool": "default"}`, `{"containerID": "10.1.5.0/24"}`, `{"ip": "10.1.5.77", "quarantined": true, "only": null}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) { served(t, newAgent(t), "POST", localapi.PathRelease, body) })
+}
+
+func FuzzCNIBody(f *testing.F) {
+	for _, seed := range []string{
+		"", "{}", `{"command": "ADD", "network": "pods", "containerID": "c", "ifName": "eth0", "pod": {}, "wanted": ["x"], "routes": null}`,
+		`{"command": "GC", "attachments": [{"containerID": "a", "ifname": "b"}]}`, `{"pod": {"name": 5}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) { served(t, newAgent(t), "POST", localapi.PathCNI, body) })
+}

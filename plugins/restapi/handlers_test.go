@@ -1,0 +1,215 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package restapi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/plugins/podmanager"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/restapi"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+func TestWhatIsNotPartOfTheAPI(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	for _, c := range []struct{ method, path string }{
+		{"GET", "/"}, {"GET", "/v1"}, {"GET", "/v2/leases"}, {"POST", "/v1/lease"}, {"DELETE", "/v1/anything"}, {"GET", "/v1/leases/10.1.5.2"},
+	} {
+		code, body := ask(a.handler, c.method, c.path, "")
+		g.Expect(code).To(Equal(http.StatusNotFound), c.path)
+		g.Expect(reason(g, body)).To(And(ContainSubstring(c.method), ContainSubstring(c.path)))
+	}
+}
+
+// A method that a path does not have is refused, with a reason, and does nothing.
+func TestWrongMethods(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	before := a.held()
+	for path, methods := range map[string][]string{
+		localapi.PathLeases: {"POST", "PUT", "DELETE"}, localapi.PathStatus: {"POST"}, localapi.PathEvents: {"DELETE"}, localapi.PathMetrics: {"POST"},
+		localapi.PathCNI: {"GET", "PUT"}, localapi.PathRelease: {"GET", "DELETE"}, localapi.PathResync: {"GET"}, localapi.PathBackup: {"POST"},
+		localapi.PathCheck: {"POST"},
+	} {
+		for _, method := range methods {
+			code, body := ask(a.handler, method, path, `{"containerID": "c1"}`)
+			g.Expect(code).To(BeElementOf(http.StatusMethodNotAllowed, http.StatusNotFound), method+" "+path)
+			g.Expect(body).To(ContainSubstring(method))
+		}
+	}
+	g.Expect(a.held()).To(Equal(before))
+	g.Expect(a.asked).To(BeEmpty())
+}
+
+func TestBadBodies(t *testing.T) {
+	for _, path := range []string{localapi.PathCNI, localapi.PathRelease} {
+		for name, body := range map[string]string{
+			"nothing": "", "no JSON": "{", "a list": "[]", "a field of another type": `{"containerID": 5}`,
+			"two values": `{} {}`, "rubbish behind it": `{} x`, "too much": `{"containerID": "` + strings.Repeat("x", 5<<20) + `"}`,
+		} {
+			t.Run(path+" "+name, func(t *testing.T) {
+				g := NewWithT(t)
+				a := newAgent(t)
+				before := a.held()
+				code, answer := ask(a.handler, "POST", path, body)
+				g.Expect(code).To(Equal(http.StatusBadRequest))
+				g.Expect(reason(g, answer)).To(ContainSubstring(path))
+				g.Expect(a.held()).To(Equal(before))
+				g.Expect(a.asked).To(BeEmpty())
+			})
+		}
+	}
+}
+
+// A network may look, and nothing else.
+func TestTheReadOnlyHandler(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	h := restapi.NewPlugin(a.deps).ReadOnlyHandler()
+	for _, path := range []string{localapi.PathStatus, localapi.PathLeases, localapi.PathEvents, localapi.PathSink, localapi.PathMetrics, localapi.PathHealthz, localapi.PathReadyz} {
+		code, _ := ask(h, "GET", path, "")
+		g.Expect(code).To(Equal(200), path)
+	}
+	before := a.held()
+	for _, c := range []struct{ method, path string }{
+		{"POST", localapi.PathCNI}, {"POST", localapi.PathRelease}, {"POST", localapi.PathResync}, {"GET", localapi.PathBackup}, {"GET", localapi.PathCheck},
+		{"POST", localapi.PathLeases}, {"POST", localapi.PathStatus},
+	} {
+		code, _ := ask(h, c.method, c.path, `{"containerID": "c1"}`)
+		g.Expect(code).To(BeElementOf(http.StatusMethodNotAllowed, http.StatusNotFound), c.method+" "+c.path)
+	}
+	g.Expect(a.held()).To(Equal(before))
+	g.Expect(a.asked).To(BeEmpty())
+}
+
+func TestLeases(t *testing.T) {
+	g := NewWithT(t)
+	code, body := ask(newAgent(t).handler, "GET", localapi.PathLeases, "")
+	g.Expect(code).To(Equal(200))
+	var all []map[string]any
+	g.Expect(json.Unmarshal([]byte(body), &all)).To(Succeed())
+	var table []string
+	for _, l := range all {
+		for _, k := range []string{"ip", "family", "pool", "state", "purpose", "network", "containerID", "ifName", "podName", "podNamespace", "since"} {
+			g.Expect(l).To(HaveKey(k))
+		}
+		_, err := time.Parse(time.RFC3339, l["since"].(string))
+		g.Expect(err).NotTo(HaveOccurred())
+		table = append(table, fmt.Sprint(l["ip"], " ", l["family"], " ", l["pool"], " ", l["state"], " ", l["purpose"], " ", l["network"], "/", l["containerID"], "/", l["ifName"],
+			" ", l["podNamespace"], "/", l["podName"]))
+	}
+	g.Expect(table).To(Equal([]string{
+		"10.1.5.1 ipv4 default held infra //gateway /",
+		"10.1.5.2 ipv4 default held pod pods/c1/eth0 ns/web-0",
+		"10.1.5.3 ipv4 default held pod pods/c2/eth0 ns/web-0",
+		"10.1.5.4 ipv4 default held pod pods/c3/eth0 ns/web-1",
+		"10.1.5.5 ipv4 default cooling pod pods/c4/eth0 ns/gone",
+		"10.1.5.77 ipv4 default quarantined pod // ns/stranger",
+	}))
+}
+
+func TestProbes(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	for _, path := range []string{localapi.PathHealthz, localapi.PathReadyz} {
+		code, body := ask(a.handler, "GET", path, "")
+		g.Expect([]any{code, strings.TrimSpace(body)}).To(Equal([]any{200, "ok"}))
+	}
+	a.status.Ready, a.status.ReadyError = false, "no resync has succeeded yet"
+	code, body := ask(a.handler, "GET", localapi.PathReadyz, "")
+	g.Expect(code).To(Equal(http.StatusServiceUnavailable))
+	g.Expect(body).To(ContainSubstring("no resync has succeeded yet"))
+	code, _ = ask(a.handler, "GET", localapi.PathHealthz, "")
+	g.Expect(code).To(Equal(200), "not ready is not dead")
+	a.status.Live, a.status.LiveError = false, "the event loop is stuck"
+	code, body = ask(a.handler, "GET", localapi.PathHealthz, "")
+	g.Expect(code).To(Equal(http.StatusServiceUnavailable))
+	g.Expect(body).To(ContainSubstring("the event loop is stuck"))
+}
+
+func TestCNI(t *testing.T) {
+	const body = `{"command": "ADD", "network": "pods", "containerID": "c9", "ifName": "eth0", "pod": {"name": "web-0"}, "routes": []}`
+	for name, c := range map[string]struct {
+		reply  cni.Reply
+		err    error
+		code   int
+		answer string
+	}{
+		"an answer":    {cni.Reply{IPs: []cni.IP{{Address: "10.1.5.2/24"}}}, nil, 200, `{"ips": [{"address": "10.1.5.2/24"}]}`},
+		"a refusal":    {cni.Reply{}, cni.Errorf(cni.CodeRefused, "taken"), 200, `{"error": {"code": 101, "msg": "taken"}}`},
+		"wrapped":      {cni.Reply{}, fmt.Errorf("ADD: %w", cni.Errorf(cni.CodeRefused, "taken")), 200, `{"error": {"code": 101, "msg": "taken"}}`},
+		"stopping":     {cni.Reply{}, fmt.Errorf("ADD: %w", podmanager.ErrAway), 503, `{"error": "ADD: the agent is starting or stopping"}`},
+		"who knows":    {cni.Reply{}, errInjected, 500, `{"error": "injected"}`},
+		"nothing else": {cni.Reply{}, nil, 200, `{}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newAgent(t)
+			a.reply, a.err = c.reply, c.err
+			code, answer := ask(a.handler, "POST", localapi.PathCNI, body)
+			g.Expect(code).To(Equal(c.code))
+			g.Expect(answer).To(MatchJSON(c.answer))
+			g.Expect(a.asked).To(Equal([]cni.Request{{
+				Command: "ADD", Network: "pods", ContainerID: "c9", IfName: "eth0", Pod: cni.Pod{Name: "web-0"}, Routes: &[]cni.Route{},
+			}}))
+		})
+	}
+}
+
+func TestEventsSoFar(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	for _, name := range []string{"a", "b", "c"} {
+		a.happens(name)
+	}
+	names := func(query string) []string {
+		code, body := ask(a.handler, "GET", localapi.PathEvents+query, "")
+		g.Expect(code).To(Equal(200))
+		var all []string
+		for _, l := range lines([]byte(body)) {
+			var r struct{ Name, Method string }
+			g.Expect(json.Unmarshal([]byte(l), &r)).To(Succeed())
+			g.Expect(r.Method).To(Equal("Update"), "names, not numbers")
+			all = append(all, r.Name)
+		}
+		return all
+	}
+	g.Expect(names("")).To(Equal([]string{"a", "b", "c"}))
+	g.Expect(names("?since=1")).To(Equal([]string{"b", "c"}))
+	g.Expect(names("?since=99")).To(BeEmpty())
+	g.Expect(names("?follow=false")).To(HaveLen(3))
+	for _, query := range []string{"?since=x", "?since=-1", "?follow=maybe"} {
+		code, body := ask(a.handler, "GET", localapi.PathEvents+query, "")
+		g.Expect(code).To(Equal(http.StatusBadRequest))
+		g.Expect(reason(g, body)).To(ContainSubstring(strings.Split(query, "=")[1]))
+	}
+}
+
+func TestResyncCheckAndSink(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	code, body := ask(a.handler, "POST", localapi.PathResync, "")
+	g.Expect([]any{code, strings.TrimSpace(body)}).To(Equal([]any{200, "{}"}))
+	code, body = ask(a.handler, "GET", localapi.PathCheck, "")
+	g.Expect(code).To(Equal(200))
+	g.Expect(body).To(MatchJSON(`{"findings": [], "leases": 6}`))
+	code, body = ask(a.handler, "GET", localapi.PathSink, "")
+	g.Expect(code).To(Equal(200))
+	g.Expect(body).To(MatchJSON(`{"node": {"id": 5, "podSubnets": ["10.1.5.0/24"]}}`))
+	a.err = errInjected
+	for _, c := range []struct{ method, path string }{{"POST", localapi.PathResync}, {"GET", localapi.PathSink}} {
+		code, body = ask(a.handler, c.method, c.path, "")
+		g.Expect(code).To(Equal(http.StatusInternalServerError))
+		g.Expect(reason(g, body)).To(Equal("injected"))
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package restapi_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/podmanager"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// scrape reads the metrics as Prometheus does.
+func (a *agent) scrape() map[string]*dto.MetricFamily {
+	code, body := ask(a.handler, "GET", localapi.PathMetrics, "")
+	a.g.Expect(code).To(Equal(200))
+	p := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := p.TextToMetricFamilies(strings.NewReader(body))
+	a.g.Expect(err).NotTo(HaveOccurred())
+	return families
+}
+
+// values are the samples of a family as "label=value label=value: number".
+func values(f *dto.MetricFamily) []string {
+	var all []string
+	for _, m := range f.GetMetric() {
+		var labels []string
+		for _, l := range m.Label {
+			labels = append(labels, l.GetName()+"="+l.GetValue())
+		}
+		v := m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		all = append(all, fmt.Sprint(strings.Join(labels, " "), ": ", v))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestMetricsThatAreCounted(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	a.metrics.Event(&controller.Record{Name: "Add Pod", Handlers: []controller.HandlerRecord{{Handler: "ipam", Duration: time.Millisecond}, {Handler: "ipnet"}}})
+	a.metrics.Event(&controller.Record{Name: "Add Pod", Error: "no", Handlers: []controller.HandlerRecord{{Handler: "ipam", Error: "no"}}})
+	a.metrics.Commit(time.Millisecond, nil)
+	a.metrics.Commit(time.Millisecond, errInjected)
+	a.metrics.Served(podmanager.Served{Command: "ADD", Took: time.Millisecond})
+	a.metrics.Served(podmanager.Served{Command: "ADD", Code: 11, Took: time.Second})
+	all := a.scrape()
+	for name, want := range map[string][]string{
+		"cadastre_event_duration_seconds":         {"event=Add Pod outcome=error: 1", "event=Add Pod outcome=ok: 1"},
+		"cadastre_event_handler_duration_seconds": {"event=Add Pod handler=ipam: 2", "event=Add Pod handler=ipnet: 1"},
+		"cadastre_store_commit_duration_seconds":  {"outcome=error: 1", "outcome=ok: 1"},
+		"cadastre_cni_requests_total":             {"code=0 command=ADD: 1", "code=11 command=ADD: 1"},
+		"cadastre_cni_request_duration_seconds":   {"command=ADD: 2"},
+		"cadastre_event_queue_length":             {"kind=events: 3", "kind=followups: 1"},
+		"cadastre_events_processed_total":         {": 17"},
+	} {
+		g.Expect(values(all[name])).To(Equal(want), name)
+	}
+}
+
+func TestMetricsOfTheLedger(t *testing.T) {
+	g := NewWithT(t)
+	all := newAgent(t).scrape()
+	g.Expect(values(all["cadastre_leases"])).To(ContainElements(
+		"family=ipv4 pool=default state=held: 3", "family=ipv4 pool=default state=infra: 1", "family=ipv4 pool=default state=cooling: 1",
+		"family=ipv4 pool=default state=quarantined: 1", "family=ipv6 pool=default state=held: 0"))
+	g.Expect(values(all["cadastre_pool_addresses"])).To(ContainElements(
+		"family=ipv4 kind=all pool=default: 256", "family=ipv4 kind=free pool=default: 248"))
+}
+
+// Everything that is ours has our prefix and says what it is.
+func TestTheNamesOfMetrics(t *testing.T) {
+	g := NewWithT(t)
+	for name, f := range newAgent(t).scrape() {
+		g.Expect(name).To(MatchRegexp("^(cadastre|go|process|promhttp)_"))
+		g.Expect(f.GetHelp()).NotTo(BeEmpty(), name)
+	}
+}

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package restapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// release asks for a release that is served, and returns the addresses that
+// were freed, or would be, and what was skipped.
+func (a *agent) release(body string) (freed, skipped []string) {
+	code, answer := ask(a.handler, "POST", localapi.PathRelease, body)
+	a.g.Expect(code).To(Equal(200), answer)
+	var r localapi.ReleaseReply
+	a.g.Expect(json.Unmarshal([]byte(answer), &r)).To(Succeed())
+	freed = []string{}
+	for _, l := range r.Leases {
+		freed = append(freed, l.IP)
+	}
+	return freed, r.Skipped
+}
+
+func TestRelease(t *testing.T) {
+	for _, c := range []struct {
+		name, body string
+		freed      []string
+		skipped    string // a part of the one reason
+		left       []string
+	}{
+		{"by address", `{"ip": "10.1.5.2"}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"by an IPv4 address in IPv6 clothes", `{"ip": "::ffff:10.1.5.2"}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"by address and pool", `{"ip": "10.1.5.2", "pool": "default"}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"by address in another pool", `{"ip": "10.1.5.2", "pool": "blue"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"an address that nobody has", `{"ip": "10.1.5.200"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"by container", `{"containerID": "c1"}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"by container and interface", `{"containerID": "c1", "ifName": "eth0"}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"by container and another interface", `{"containerID": "c1", "ifName": "net1"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"by pod, all its sandboxes", `{"pod": "ns/web-0"}`, []string{"10.1.5.2", "10.1.5.3"}, "", []string{"10.1.5.4", "10.1.5.77"}},
+		{"by a pod of another namespace", `{"pod": "other/web-0"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"only to look", `{"pod": "ns/web-0", "dryRun": true}`, []string{"10.1.5.2", "10.1.5.3"}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"the gateway", `{"ip": "10.1.5.1"}`, []string{}, "gateway", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"by the ledger's own container", `{"containerID": "10.1.5.0/24"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"one that cools down", `{"ip": "10.1.5.5"}`, []string{}, "cools down", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"one in quarantine", `{"ip": "10.1.5.77"}`, []string{}, "somebody uses it", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"one in quarantine, by its pod", `{"pod": "ns/stranger"}`, []string{}, "quarantined", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"one in quarantine, said so", `{"ip": "10.1.5.77", "quarantined": true}`, []string{"10.1.5.77"}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4"}},
+		{"quarantine is not asked for, but allowed", `{"ip": "10.1.5.2", "quarantined": true}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"those of a look before, and there are none", `{"ip": "10.1.5.2", "only": []}`, []string{}, "not there before", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newAgent(t)
+			freed, skipped := a.release(c.body)
+			g.Expect(freed).To(Equal(c.freed))
+			if c.skipped == "" {
+				g.Expect(skipped).To(BeEmpty())
+			} else {
+				g.Expect(skipped).To(ConsistOf(ContainSubstring(c.skipped)))
+			}
+			g.Expect(a.held()).To(Equal(c.left))
+		})
+	}
+}
+
+func TestReleasesThatAreRefused(t *testing.T) {
+	for body, saying := range map[string]string{
+		`{}`: "exactly one", `{"pool": "default"}`: "exactly one", `{"ip": "10.1.5.2", "pod": "ns/web-0"}`: "exactly one",
+		`{"ip": "10.1.5"}`: `"10.1.5"`, `{"ip": "10.1.5.2/24"}`: `"10.1.5.2/24"`,
+		`{"pod": "web-0"}`: `"web-0"`, `{"pod": "/web-0"}`: `"/web-0"`, `{"pod": "ns/"}`: `"ns/"`,
+	} {
+		g := NewWithT(t)
+		a := newAgent(t)
+		before := a.held()
+		code, answer := ask(a.handler, "POST", localapi.PathRelease, body)
+		g.Expect(code).To(Equal(http.StatusBadRequest), body)
+		g.Expect(reason(g, answer)).To(ContainSubstring(saying))
+		g.Expect(a.held()).To(Equal(before))
+	}
+}
+
+// Pods go through the loop, which knows what else their addresses are for.
+func TestPodsAreReleasedThroughTheLoop(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	a.release(`{"pod": "ns/web-0"}`)
+	g.Expect(a.deleted).To(Equal([]string{"pods/c1/eth0", "pods/c2/eth0"}))
+	a.release(`{"ip": "10.1.5.77", "quarantined": true}`)
+	g.Expect(a.deleted).To(HaveLen(2), "nobody has that one")
+}
+
+// What a person has seen and said yes to is what is freed, and nothing that came since.
+func TestOnlyWhatWasSeen(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	seen := a.book.ByKey(key("c1"))[0].Generation
+	_, err := a.book.Release(ctx(), ledger.Selector{Key: key("c1")})
+	g.Expect(err).NotTo(HaveOccurred())
+	a.lease("c1", "web-0") // again, and another claim
+	only, err := json.Marshal(localapi.ReleaseRequest{Pod: "ns/web-0", Only: []uint64{seen, a.book.ByKey(key("c2"))[0].Generation}})
+	g.Expect(err).NotTo(HaveOccurred())
+	freed, skipped := a.release(string(only))
+	g.Expect(freed).To(Equal([]string{"10.1.5.3"}))
+	g.Expect(skipped).To(ConsistOf(ContainSubstring("cools down"), ContainSubstring("not there before")))
+	g.Expect(a.book.ByKey(key("c1"))).To(HaveLen(1))
+}
+
+func TestAReleaseThatFails(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	a.err = errInjected
+	before := a.held()
+	code, body := ask(a.handler, "POST", localapi.PathRelease, `{"containerID": "c1"}`)
+	g.Expect(code).To(Equal(http.StatusInternalServerError))
+	g.Expect(reason(g, body)).To(ContainSubstring("injected"))
+	g.Expect(a.held()).To(Equal(before))
+}
