@@ -13,13 +13,15 @@ import (
 
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/podmanager"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
 // state is how far the agent has come.
 type state struct{ recovered atomic.Bool }
 
 // serve runs the agent until ctx ends or a part of it fails; api answers
-// requests once the agent can. All goroutines of the agent start here and are
+// requests. All goroutines of the agent start here and are
 // awaited here.
 func (a *agent) serve(ctx context.Context, api func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -47,11 +49,13 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 	start("cluster state", a.source.Run)
 	start("ledger", a.ledger.Run)
 	start("podmanager", a.podmanager.Run)
-	start("API", func(ctx context.Context) error {
-		if err := a.recover(ctx); err != nil || ctx.Err() != nil {
+	start("API", api)
+	start("recovery", func(ctx context.Context) error {
+		if err := a.recover(ctx); err != nil {
 			return err
 		}
-		return api(ctx)
+		<-ctx.Done()
+		return nil
 	})
 	wg.Wait()
 	return errors.Join(errs...)
@@ -78,11 +82,22 @@ func (a *agent) recover(ctx context.Context) error {
 	}
 }
 
+// serveCNI answers a CNI request once the DELs that waited are applied.
+func (a *agent) serveCNI(ctx context.Context, req cni.Request) (cni.Reply, error) {
+	if !a.serving.recovered.Load() {
+		return cni.Reply{}, fmt.Errorf("%s: %w", req.Command, podmanager.ErrAway)
+	}
+	return a.podmanager.Serve(ctx, req)
+}
+
 // close lets go of what open has opened.
 func (a *agent) close() error {
 	err := a.store.Close()
 	if a.file != nil {
 		err = errors.Join(err, a.file.Close())
+	}
+	if a.lock != nil {
+		err = errors.Join(err, a.lock.Close())
 	}
 	return err
 }

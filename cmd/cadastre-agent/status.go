@@ -19,15 +19,15 @@ import (
 
 // checkOlder stops the lending where the database came back older than it was.
 func (a *agent) checkOlder() error {
-	older, have, want, err := a.file.Older()
-	if err != nil || !older {
-		return err
+	older, want := a.file.Older()
+	if !older {
+		return nil
 	}
 	if a.opt.acceptOlder {
-		a.log.Warn("the database came back older than it was, which is accepted: addresses lent since then may be lent twice", "revision", have, "was", want)
+		a.log.Warn("the database came back older than it was, which is accepted: addresses lent since then may be lent twice", "wasAtRevision", want)
 		return a.file.AcceptOlder()
 	}
-	a.ledger.Suspend(fmt.Sprintf("the database came back older than it was (revision %d, it was at %d), so addresses may be in use that it does not know; reboot the node, or start the agent with --accept-older-store once these are gone", have, want))
+	a.ledger.Suspend(fmt.Sprintf("the database came back older than it was (it was at revision %d), so addresses may be in use that it does not know; reboot the node, or start the agent with --accept-older-store once these are gone", want))
 	a.log.Error("no new address is lent", "reason", a.ledger.Suspended())
 	return nil
 }

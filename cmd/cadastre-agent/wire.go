@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -35,6 +36,7 @@ type agent struct {
 	started  time.Time
 	instance string
 
+	lock    *os.File   // of the run directory; nil in a simulation
 	file    *bolt.File // nil in a simulation
 	store   kvdb.Store
 	ledger  *ledger.Ledger
@@ -63,6 +65,26 @@ func wire(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 	if conf.Cadastre.KVDB.Type != contivconf.KVDBBolt {
 		return nil, fmt.Errorf("cadastre.kvdb.type %q: this version knows %q only", conf.Cadastre.KVDB.Type, contivconf.KVDBBolt)
 	}
+	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
+		return nil, fmt.Errorf("cadastre.podBlocks %q: this version knows nodeid, podcidr and static", conf.Cadastre.PodBlocks)
+	}
+	if conf.Cadastre.Docker.Enabled {
+		return nil, errors.New("cadastre.docker.enabled true: this version has no Docker driver")
+	}
+	lock, err := lockRunDir(opt.runDir)
+	if err != nil {
+		return nil, err
+	}
+	a, err := openState(ctx, opt, conf, log, clock)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	a.lock = lock
+	return a, nil
+}
+
+// openState opens the node's database and makes an agent of it.
+func openState(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock) (*agent, error) {
 	file, err := bolt.OpenFile(filepath.Join(opt.stateDir, "cadastre.db"), bolt.FileOptions{
 		Holder: "cadastre-agent of node " + opt.nodeName, LevelPath: filepath.Join(opt.runDir, "db.level"), BootID: clock.bootID,
 	})
@@ -154,7 +176,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		return nil, err
 	}
 	a.restapi = restapi.NewPlugin(restapi.Deps{
-		PluginDeps: deps(), Socket: a.socket(), TCP: tcp, CNI: a.podmanager.Serve, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
+		PluginDeps: deps(), Socket: a.socket(), TCP: tcp, CNI: a.serveCNI, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
 		Events: a.loop.Events, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
 	})
 	return a, nil

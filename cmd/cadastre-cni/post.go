@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,7 +62,9 @@ func parse(answer []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the answer is cut off: %d of %d bytes", len(body), length)
 	}
 	if status != "200" { // the agent is there, and refuses
-		return fmt.Appendf(nil, `{"error":{"code":%d,"msg":%q}}`, cni.CodeTryAgain, "the agent refuses: status "+status+": "+string(bytes.TrimSpace(body))), nil
+		return json.Marshal(map[string]*cni.Error{
+			"error": cni.Errorf(cni.CodeTryAgain, "the agent refuses: status %s: %s", status, bytes.TrimSpace(body)),
+		})
 	}
 	return body, nil
 }

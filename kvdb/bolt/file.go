@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -41,9 +43,10 @@ var (
 // File is a node's database file: one process has it open at a time. Use
 // OpenFile; any goroutine may call its methods.
 type File struct {
-	db    *bbolt.DB
-	path  string
-	level *level // nil: none is kept
+	db     *bbolt.DB
+	path   string
+	level  *level // nil: none is kept
+	backup sync.Mutex
 }
 
 // FileOptions are the parameters of OpenFile.
@@ -79,6 +82,7 @@ func OpenFile(path string, opt FileOptions) (f *File, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
+	before, _ := os.Stat(path)
 	f = &File{path: path}
 	// The list of free pages is kept in the file: bbolt would otherwise collect it
 	// in a goroutine of its own, where a damaged file ends the process.
@@ -91,14 +95,20 @@ func OpenFile(path string, opt FileOptions) (f *File, err error) {
 		}
 		return nil, damaged(err)
 	}
+	if after, err := os.Stat(path); err != nil || before != nil && !os.SameFile(before, after) {
+		return nil, errors.Join(errors.New("it was replaced while it was opened: try again"), err, f.db.Close())
+	}
 	if err := f.prepare(opt); err != nil {
 		return nil, errors.Join(err, f.db.Close())
 	}
 	return f, nil
 }
 
+// damaged names what is wrong with the file itself; an error of the system (no
+// room, no permission, too many open files) is left as it is.
 func damaged(err error) error {
-	if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
 		return err
 	}
 	return fmt.Errorf("%w: %w: restore it from a backup (cadastre restore FILE)", ErrDamaged, err)
@@ -106,6 +116,10 @@ func damaged(err error) error {
 
 func (f *File) prepare(opt FileOptions) error {
 	if err := f.checkSize(); err != nil {
+		return err
+	}
+	revision, err := f.revision()
+	if err != nil {
 		return err
 	}
 	if err := f.checkFormat(opt); err != nil {
@@ -117,12 +131,19 @@ func (f *File) prepare(opt FileOptions) error {
 		}
 	}
 	if opt.LevelPath != "" {
-		var err error
-		if f.level, err = openLevel(opt.LevelPath, opt.BootID); err != nil {
+		if f.level, err = openLevel(opt.LevelPath, opt.BootID, revision); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// revision is the number of the last transaction.
+func (f *File) revision() (n int, err error) {
+	err = guard(func() error {
+		return f.db.View(func(tx *bbolt.Tx) error { n = tx.ID(); return nil })
+	})
+	return n, err
 }
 
 // checkSize refuses a file that was cut off: reading it would end the process.
@@ -233,16 +254,27 @@ func (f *File) SetLocal(name, value string) error {
 	return nil
 }
 
-// Backup writes a consistent copy of the file to w while it is in use.
+// Backup writes a consistent copy of the file to w while it is in use. The copy
+// is made on disk first: however slowly w takes it, nobody has to wait.
 func (f *File) Backup(w io.Writer) (n int64, err error) {
-	err = f.db.View(func(tx *bbolt.Tx) error {
-		n, err = tx.WriteTo(w)
-		return err
-	})
-	if err != nil {
-		return n, fmt.Errorf("back up %s: %w", f.path, err)
+	tmp := f.path + ".backup"
+	defer func() {
+		_ = os.Remove(tmp)
+		if err != nil {
+			err = fmt.Errorf("back up %s: %w", f.path, err)
+		}
+	}()
+	f.backup.Lock() // there is one such file
+	defer f.backup.Unlock()
+	if err := f.copyTo(tmp); err != nil {
+		return 0, err
 	}
-	return n, nil
+	in, err := os.Open(tmp)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	return io.Copy(w, in)
 }
 
 func (f *File) copyTo(path string) error {
@@ -250,7 +282,11 @@ func (f *File) copyTo(path string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = f.Backup(out); err == nil {
+	err = f.db.View(func(tx *bbolt.Tx) error {
+		_, err := tx.WriteTo(out)
+		return err
+	})
+	if err == nil {
 		err = out.Sync()
 	}
 	return errors.Join(err, out.Close())

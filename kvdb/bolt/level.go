@@ -9,8 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"go.etcd.io/bbolt"
 )
 
 // level notes the newest revision of a file in another place, one that is
@@ -27,7 +25,7 @@ type level struct {
 // suspectMark is the third word of the note of a suspect file.
 const suspectMark = "suspect"
 
-func openLevel(path, boot string) (*level, error) {
+func openLevel(path, boot string, revision int) (*level, error) {
 	l := &level{boot: boot}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -41,8 +39,14 @@ func openLevel(path, boot string) (*level, error) {
 		l.found = 0 // of another boot: no sandbox has survived either
 	}
 	l.suspect = l.found > 0 && mark == suspectMark
-	l.f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	return l, err
+	if l.f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+		return nil, err
+	}
+	if revision < l.found { // marked before anybody can commit
+		l.suspect = true
+		l.note(l.found)
+	}
+	return l, nil
 }
 
 // note is called after each commit. It is not durable and need not be: a note
@@ -60,18 +64,14 @@ func (l *level) note(revision int) {
 
 func (l *level) close() error { return l.f.Close() }
 
-// Older is true where the file is older than it was when a process of this
-// boot last had it: an old copy was put in its place.
-func (f *File) Older() (older bool, have, want int, err error) {
+// Older is true where the file was, when it was opened, older than a process of
+// this boot had left it: an old copy was put in its place. It stays so until it
+// is accepted, or a reboot.
+func (f *File) Older() (older bool, want int) {
 	if f.level == nil {
-		return false, 0, 0, nil
+		return false, 0
 	}
-	err = f.db.View(func(tx *bbolt.Tx) error { have = tx.ID(); return nil })
-	if err == nil && have < f.level.found {
-		f.level.suspect = true
-		f.level.note(f.level.found)
-	}
-	return f.level.suspect, have, f.level.found, err
+	return f.level.suspect, f.level.found
 }
 
 // AcceptOlder makes the file as it is the newest there is.

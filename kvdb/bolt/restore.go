@@ -11,8 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"go.etcd.io/bbolt"
 )
 
 // RestoreReport is what a restore has done.
@@ -37,9 +35,13 @@ func restore(ctx context.Context, backup, path string, verify func(context.Conte
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return report, err
 	}
-	have, err := lockRevision(path)
+	// Nobody may open the old one until the new one is in its place.
+	old, have, err := holdOld(path)
 	if err != nil {
 		return report, err
+	}
+	if old != nil {
+		defer func() { err = errors.Join(err, old.Close()) }()
 	}
 	tmp := path + ".restoring"
 	defer func() { _ = os.Remove(tmp) }()
@@ -51,17 +53,13 @@ func restore(ctx context.Context, backup, path string, verify func(context.Conte
 		return report, err
 	}
 	report.Leases, err = verify(ctx, f)
-	revision := 0
-	if err == nil {
-		err = f.db.View(func(tx *bbolt.Tx) error { revision = tx.ID(); return nil })
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	revision, rerr := f.revision()
+	if err = errors.Join(err, rerr, f.Close()); err != nil {
 		return report, err
 	}
 	report.Older = revision < have
 	if have > 0 {
-		report.Kept = fmt.Sprintf("%s.replaced-%d", path, have)
-		if err := os.Rename(path, report.Kept); err != nil {
+		if report.Kept, err = keep(path, have); err != nil {
 			return report, err
 		}
 	}
@@ -71,22 +69,34 @@ func restore(ctx context.Context, backup, path string, verify func(context.Conte
 	return report, syncDir(filepath.Dir(path))
 }
 
-// lockRevision is the revision of the database at path, 0 where there is none
-// that can be read. It fails where somebody has it open.
-func lockRevision(path string) (int, error) {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+// keep gives the old file a second name that is not taken.
+func keep(path string, revision int) (string, error) {
+	for n := 0; ; n++ {
+		name := fmt.Sprintf("%s.replaced-%d", path, revision)
+		if n > 0 {
+			name += fmt.Sprintf("-%d", n)
+		}
+		if err := os.Link(path, name); !errors.Is(err, fs.ErrExist) {
+			return name, err
+		}
 	}
-	f, err := OpenFile(path, FileOptions{})
+}
+
+// holdOld opens the database at path, if it can be, so that nobody else does.
+// revision is 0 where there is none.
+func holdOld(path string) (f *File, revision int, err error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
+	}
+	f, err = OpenFile(path, FileOptions{})
 	if errors.Is(err, ErrHeld) {
-		return 0, err
+		return nil, 0, err
 	}
 	if err != nil {
-		return 1, nil // damaged: it is kept all the same
+		return nil, 1, nil // damaged: it is kept all the same
 	}
-	revision := 0
-	err = f.db.View(func(tx *bbolt.Tx) error { revision = tx.ID(); return nil })
-	return max(revision, 1), errors.Join(err, f.Close())
+	revision, err = f.revision()
+	return f, max(revision, 1), err
 }
 
 func copyFile(from, to string) error {

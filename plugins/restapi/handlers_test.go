@@ -71,6 +71,20 @@ func TestBadBodies(t *testing.T) {
 	}
 }
 
+// A release that has more to say than is understood is not done by half. The
+// CNI plugin may be newer than the agent.
+func TestFieldsThatAreNotKnown(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	before := a.held()
+	code, body := ask(a.handler, "POST", localapi.PathRelease, `{"containerID": "c1", "colour": "blue"}`)
+	g.Expect(code).To(Equal(http.StatusBadRequest))
+	g.Expect(reason(g, body)).To(ContainSubstring("colour"))
+	g.Expect(a.held()).To(Equal(before))
+	code, _ = ask(a.handler, "POST", localapi.PathCNI, `{"command": "STATUS", "network": "pods", "pod": {}, "colour": "blue"}`)
+	g.Expect(code).To(Equal(200))
+}
+
 // A network may look, and nothing else.
 func TestTheReadOnlyHandler(t *testing.T) {
 	g := NewWithT(t)
@@ -148,7 +162,7 @@ func TestCNI(t *testing.T) {
 		"an answer":    {cni.Reply{IPs: []cni.IP{{Address: "10.1.5.2/24"}}}, nil, 200, `{"ips": [{"address": "10.1.5.2/24"}]}`},
 		"a refusal":    {cni.Reply{}, cni.Errorf(cni.CodeRefused, "taken"), 200, `{"error": {"code": 101, "msg": "taken"}}`},
 		"wrapped":      {cni.Reply{}, fmt.Errorf("ADD: %w", cni.Errorf(cni.CodeRefused, "taken")), 200, `{"error": {"code": 101, "msg": "taken"}}`},
-		"stopping":     {cni.Reply{}, fmt.Errorf("ADD: %w", podmanager.ErrAway), 503, `{"error": "ADD: the agent is starting or stopping"}`},
+		"stopping":     {cni.Reply{}, fmt.Errorf("ADD: %w", podmanager.ErrAway), 503, `{"error": "ADD: ` + podmanager.ErrAway.Error() + `"}`},
 		"who knows":    {cni.Reply{}, errInjected, 500, `{"error": "injected"}`},
 		"nothing else": {cni.Reply{}, nil, 200, `{}`},
 	} {

@@ -4,6 +4,7 @@
 package cni_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -89,6 +90,28 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 			g.Expect(err.Code).To(Equal(c.code), err.Msg)
 			g.Expect(err.Error()).To(ContainSubstring(c.saying))
 		})
+	}
+}
+
+// A route has the fields of the specification, and they are handed on.
+func TestAllFieldsOfARoute(t *testing.T) {
+	g := NewWithT(t)
+	const route = `{"dst": "10.0.0.0/8", "gw": "10.1.5.1", "mtu": 1400, "advmss": 1360, "priority": 5, "table": 0, "scope": 253}`
+	c, err := cni.ParseConfig([]byte(config("1.1.0", `, "routes": [`+route+`]`, "")), "ADD")
+	g.Expect(err).To(BeNil())
+	g.Expect(c.Routes).To(HaveLen(1))
+	text, jerr := json.Marshal(c.Routes[0])
+	g.Expect(jerr).NotTo(HaveOccurred())
+	g.Expect(text).To(MatchJSON(route))
+}
+
+// What was added before its configuration went bad can still be deleted.
+func TestABadIPAMSectionIsNoReasonNotToDelete(t *testing.T) {
+	for command, refused := range map[string]bool{"ADD": true, "CHECK": true, "STATUS": true, "DEL": false, "GC": false} {
+		g := NewWithT(t)
+		c, err := cni.ParseConfig([]byte(config("1.1.0", `, "subnet": "10.1.0.0/16"`, "")), command)
+		g.Expect(err != nil).To(Equal(refused), command)
+		g.Expect(c.Name).To(Equal("pods"))
 	}
 }
 

@@ -66,6 +66,21 @@ func TestWantedAddressesThatAreNone(t *testing.T) {
 	g.Expect(err.Code).To(BeNumerically("==", cni.CodeEnvironment))
 }
 
+// Only an ADD wants addresses; what it was given is nothing to refuse a DEL for.
+func TestWantedAddressesAreForAdd(t *testing.T) {
+	for _, command := range []string{"DEL", "CHECK"} {
+		g := NewWithT(t)
+		c, err := cni.ParseConfig([]byte(config("1.0.0", "", `, "runtimeConfig": {"ips": ["x"]}`)), command)
+		g.Expect(err).To(BeNil())
+		inv, err := cni.FromEnv(environment(command, "CNI_ARGS=IP=y;z"))
+		g.Expect(err).To(BeNil())
+		r, err := cni.NewRequest(inv, c)
+		g.Expect(err).To(BeNil(), command)
+		g.Expect(r.Wanted).To(BeEmpty())
+		g.Expect(r.ContainerID).To(Equal("4f1c"))
+	}
+}
+
 func TestARequestHasAllThatWasAsked(t *testing.T) {
 	g := NewWithT(t)
 	r, err := ask(g, config("1.1.0", `, "pool": "blue", "routes": []`,
