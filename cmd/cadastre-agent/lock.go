@@ -25,7 +25,7 @@ func lockRunDir(dir string) (*os.File, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		holder := make([]byte, 64)
 		n, _ := f.ReadAt(holder, 0)
-		err = fmt.Errorf("use run directory %s: another agent (%s) uses it: give this one a run directory of its own", dir, holder[:n])
+		err = fmt.Errorf("use run directory %s: another agent (%s) has %s: give this one a run directory of its own", dir, holder[:n], filepath.Join(dir, socketName))
 		return nil, errors.Join(err, f.Close())
 	}
 	if err := f.Truncate(0); err == nil {

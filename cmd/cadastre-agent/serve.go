@@ -68,6 +68,10 @@ func (a *agent) recover(ctx context.Context) error {
 		err := a.podmanager.Recover(ctx)
 		if err == nil {
 			a.serving.recovered.Store(true)
+			// Once more for those that came to wait meanwhile; podmanager.Run tries again what fails.
+			if err := a.podmanager.Recover(ctx); err != nil && ctx.Err() == nil {
+				a.log.Warn("DELs that wait for the agent cannot be applied yet", "error", err)
+			}
 			return nil
 		}
 		if ctx.Err() != nil {

@@ -68,6 +68,7 @@ func (a *agent) status() localapi.Status {
 		Version: version, NodeName: a.opt.nodeName, NodeID: a.nodesync.GetNodeID(), Instance: a.instance, Started: a.started.UTC(),
 		Suspended: a.ledger.Suspended(), KVDB: string(a.conf.Cadastre.KVDB.Type), StateDir: a.opt.stateDir,
 		PodBlocks: string(a.conf.Cadastre.PodBlocks), Rebooted: a.ledger.Rebooted(), Loop: a.loop.Status(), Live: true, Ready: true,
+		Serving: a.serving.recovered.Load(),
 	}
 	if err := a.live(); err != nil {
 		s.Live, s.LiveError = false, err.Error()

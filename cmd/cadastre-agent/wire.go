@@ -176,7 +176,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		return nil, err
 	}
 	a.restapi = restapi.NewPlugin(restapi.Deps{
-		PluginDeps: deps(), Socket: a.socket(), TCP: tcp, CNI: a.serveCNI, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
+		PluginDeps: deps(), Socket: a.socket(), TCP: tcp, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
 		Events: a.loop.Events, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
 	})
 	return a, nil
@@ -193,7 +193,10 @@ func (e eventLoop) PushEventWait(ctx context.Context, ev controller.Event) error
 	return e.a.loop.PushEventWait(ctx, ev)
 }
 
-func (a *agent) socket() string { return filepath.Join(a.opt.runDir, "agent.sock") }
+// socketName is the local API's, in the run directory.
+const socketName = "agent.sock"
+
+func (a *agent) socket() string { return filepath.Join(a.opt.runDir, socketName) }
 
 func newUUID() string {
 	var b [16]byte

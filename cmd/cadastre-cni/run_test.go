@@ -280,7 +280,10 @@ func TestAnAnswerThatIsNone(t *testing.T) {
 		a := newAgent(t, status(code, `{"error": "for a reason"}`))
 		o := call(g, env("ADD"), conf(a.socket, ""))
 		g.Expect(o.exit).To(Equal(1))
+		g.Expect(o.err.Code).To(BeNumerically("==", cni.CodeTryAgain))
 		g.Expect(o.err.Msg).To(And(ContainSubstring(fmt.Sprint(code)), ContainSubstring("for a reason")))
+		g.Expect(call(g, env("DEL"), conf(a.socket, "")).err.Code).To(BeNumerically("==", cni.CodeTryAgain))
+		g.Expect(cni.IntentDir(a.socket)).NotTo(BeADirectory(), "it is there, so nothing waits for it")
 	}
 	g := NewWithT(t)
 	a := newAgent(t, ok("this is no JSON"))

@@ -132,7 +132,9 @@ func TestAnOlderCopyIsNoticedWithinOneBoot(t *testing.T) {
 	}
 	g := NewWithT(t)
 	f := openFile(t, path, FileOptions{LevelPath: note, BootID: "b1"})
-	put(f)
+	for range 15 { // past the number that any other base would have too
+		put(f)
+	}
 	var old bytes.Buffer
 	_, err := f.Backup(&old)
 	g.Expect(err).NotTo(HaveOccurred())

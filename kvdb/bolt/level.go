@@ -35,7 +35,7 @@ func openLevel(path, boot string, revision int) (*level, error) {
 		return nil, err
 	}
 	var noted, mark string
-	if n, _ := fmt.Sscan(string(data), &l.found, &noted, &mark); n < 3 || noted != boot {
+	if n, _ := fmt.Sscanf(string(data), "%d %s %s", &l.found, &noted, &mark); n < 3 || noted != boot {
 		l.found = 0 // of another boot: no sandbox has survived either
 	}
 	l.suspect = l.found > 0 && mark == suspectMark

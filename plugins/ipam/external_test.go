@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -111,6 +112,64 @@ func TestNoPodCIDRYet(t *testing.T) {
 	_, err = n.update(add("p1"))
 	g.Expect(err).To(MatchError(ContainSubstring("podCIDRs")))
 	g.Expect(n.Ledger.ByKey(key("p1"))).To(BeEmpty())
+}
+
+// A pod CIDR that cannot be is none, and says why; what is there goes on.
+func TestPodCIDRsThatAreNoGood(t *testing.T) {
+	for name, c := range map[string]struct{ cidr, saying string }{
+		"no network":                 {"10.1.5.0", `"10.1.5.0"`},
+		"no room for a pod":          {"10.1.5.0/31", "no room"},
+		"the VXLAN network":          {"192.168.30.128/25", "vxlanCIDR"},
+		"around the nodes' network":  {"192.168.0.0/16", "nodeInterconnectCIDR"},
+		"part of the VPP-host links": {"172.30.7.0/24", "vppHostSubnetCIDR"},
+		"part of the services":       {"10.97.0.0/24", "serviceCIDR"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			n := given(t, "10.1.77.0/24")
+			a := n.add("p1")
+			n.podCIDRs(c.cidr)
+			g.Expect(n.resync()).To(Succeed())
+			g.Expect(n.Pending()).To(And(ContainSubstring(c.saying), ContainSubstring(thisNode)))
+			g.Expect(n.PodSubnetThisNode()).To(BeNil())
+			_, err := n.update(add("p2"))
+			g.Expect(err).To(MatchError(ContainSubstring(c.saying)))
+			g.Expect(n.leases(ledger.ForPod, ledger.Held)).To(Equal([]string{a}))
+			n.podCIDRs("10.1.88.0/24")
+			g.Expect(n.resync()).To(Succeed())
+			g.Expect(n.add("p2")).To(Equal("10.1.88.2"))
+		})
+	}
+}
+
+// The new block's gateway is a live pod's address: the pod keeps it, nobody
+// gets it after it, and then it is the gateway's.
+func TestAPodHasTheNewGateway(t *testing.T) {
+	g := NewWithT(t)
+	n := given(t, "10.1.77.0/24")
+	for _, wanted := range []string{"10.1.77.129", "10.1.77.254"} {
+		_, err := n.update(add("p"+wanted, wanted))
+		if wanted == "10.1.77.254" {
+			g.Expect(err).To(MatchError(ledger.ErrTaken), "the NAT loopback of both blocks")
+		} else {
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+	}
+	n.podCIDRs("10.1.77.128/25")
+	for range 3 {
+		g.Expect(n.resync()).To(Succeed())
+		g.Expect(n.leases(ledger.ForPod, ledger.Held)).To(Equal([]string{"10.1.77.129"}))
+	}
+	for i := range 124 {
+		g.Expect(n.add(fmt.Sprint("q", i))).NotTo(BeElementOf("10.1.77.129", "10.1.77.254"))
+	}
+	n.del("p10.1.77.129")
+	_, err := n.update(add("one too many"))
+	g.Expect(err).To(MatchError(ledger.ErrExhausted), "it is not lent again")
+	n.clock.now = n.clock.now.Add(time.Hour)
+	g.Expect(n.resync()).To(Succeed())
+	g.Expect(n.leases(ledger.ForInfra, ledger.Held)).To(ContainElement("10.1.77.129"))
+	n.sound()
 }
 
 // Who need not wait gets the subnet that follows from the node ID.

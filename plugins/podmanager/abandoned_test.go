@@ -5,6 +5,7 @@ package podmanager_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -120,6 +121,62 @@ func TestAnAbandonedAddThatFails(t *testing.T) {
 		a.settle()
 		g.Expect(again.err).NotTo(HaveOccurred())
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
+	})
+}
+
+// A release that could not be written down is tried again, and by then it is
+// void if the address is somebody's.
+func TestAReleaseThatFailsIsTriedAgain(t *testing.T) {
+	for name, wanted := range map[string]bool{"nobody wants the address": false, "an ADD was told of it meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			slowly(t, func(g Gomega, a *agent) {
+				a.begin(request("ADD", "c1")).leave()
+				a.steps(1)
+				a.journal.Plan = journal.At(a.journal.Commits()+1, journal.Fail)
+				a.steps(1)
+				g.Expect(a.held()).To(Equal([]string{"c1"}), "its release has failed")
+				if wanted {
+					again := a.begin(request("ADD", "c1"))
+					a.settle()
+					g.Expect(again.err).NotTo(HaveOccurred())
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				a.settle()
+				g.Expect(a.held()).To(HaveLen(map[bool]int{true: 1}[wanted]))
+			})
+		})
+	}
+}
+
+// The commit southbound fails, and what was to take the lease back fails, too:
+// the ADD has failed, so nobody was told of the lease that it leaves.
+func TestAnAddThatCannotBeReverted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAgent(t, plain)
+		sink := &controller.MemorySink{Fault: func(txn controller.Transaction) error {
+			if !txn.RevertOnFailure {
+				return nil
+			}
+			a.journal.Plan = journal.At(a.journal.Commits()+1, journal.Fail)
+			return errors.New("no such device")
+		}}
+		loop := controller.New(controller.DefaultConfig(), controller.Deps{
+			Sink: sink, Handlers: a.loop.handlers, Committers: []controller.Committer{a.loop.stage},
+		})
+		a.PodManager.EventLoop = loop
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 2)
+		go func() { ended <- loop.Run(ctx) }()
+		go func() { ended <- a.Run(ctx) }()
+		defer func() { cancel(); <-ended; <-ended }()
+		a.g.Expect(loop.PushEvent(&controller.DBResync{})).To(Succeed())
+		_, err := a.serve(request("ADD", "c1"))
+		a.g.Expect(err).To(MatchError(ContainSubstring("no such device")))
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		a.g.Expect(a.held()).To(BeEmpty())
 	})
 }
 

@@ -33,10 +33,11 @@ type AddPod struct {
 	Fresh      bool           // the addresses were taken by this event
 	Generation uint64         // of that claim
 
-	ticket uint64
-	state  atomic.Uint32 // waiting, answered or abandoned
-	done   chan error
-	ended  func(ev *AddPod, err error, heard bool) // called from Done
+	ticket      uint64
+	undelivered bool          // it was answered, but the answer did not arrive
+	state       atomic.Uint32 // waiting, answered or abandoned
+	done        chan error
+	ended       func(ev *AddPod, err error, heard bool) // called from Done
 }
 
 // Route is a route of a pod.

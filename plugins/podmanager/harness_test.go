@@ -226,7 +226,13 @@ func key(container string) ledger.Key {
 
 func pod(name string) kv.PodID { return kv.PodID{Namespace: "ns", Name: name} }
 
-func (a *agent) serve(r cni.Request) (cni.Reply, error) { return a.Serve(context.Background(), r) }
+// serve is a request whose answer is delivered.
+func (a *agent) serve(r cni.Request) (cni.Reply, error) {
+	reply, err := a.Serve(context.Background(), r)
+	a.Delivered(r, reply, nil)
+	reply.Claim, reply.Ticket = 0, 0
+	return reply, err
+}
 
 // add is an ADD that succeeds; it returns the first address.
 func (a *agent) add(container string) string {

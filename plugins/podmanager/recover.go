@@ -127,13 +127,16 @@ func (p *PodManager) Run(ctx context.Context) error {
 // releaseOrphan releases the lease that ev's key has, unless a newer ADD wants
 // it when the loop comes to it. Where it fails it is to be called again.
 func (p *PodManager) releaseOrphan(ctx context.Context, ev *AddPod) error {
-	err := p.push(ctx, &DeletePod{
-		Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key) }, ended: func() {
-			if len(p.Ledger.ByKey(ev.Key)) == 0 {
-				p.seq.released(ev.Key)
-			}
-		},
-	})
+	del := &DeletePod{Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key) }}
+	if ev.undelivered {
+		del.Generation, del.wanted = ev.Generation, func() bool { return p.seq.mayWithdraw(ev.Key, ev.ticket) }
+	}
+	del.ended = func() {
+		if len(p.Ledger.ByKey(ev.Key)) == 0 {
+			p.seq.released(ev.Key)
+		}
+	}
+	err := p.push(ctx, del)
 	if err == nil {
 		p.seq.delDone(ev.Key)
 	}

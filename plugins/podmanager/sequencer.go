@@ -98,7 +98,8 @@ func (s *sequencer) cancelled(k ledger.Key, ticket uint64) bool {
 }
 
 // addDone ends an ADD. took says that it has taken a lease, heard that its
-// caller was told. Where release is true nobody was told of the lease, and no
+// caller was told; both together are ended by a delDone once the answer was
+// delivered. Where release is true nobody was told of the lease, and no
 // ADD is under way that could be: the caller has to release it, and to call
 // delDone.
 func (s *sequencer) addDone(k ledger.Key, ticket uint64, took, heard bool) (release bool) {
@@ -109,6 +110,9 @@ func (s *sequencer) addDone(k ledger.Key, ticket uint64, took, heard bool) (rele
 	switch {
 	case heard:
 		t.owed, t.told = false, max(t.told, ticket)
+		if took {
+			t.releases++ // until it is delivered
+		}
 	case took && t.del < ticket: // otherwise that DEL frees it
 		t.owed = true
 	}
@@ -127,6 +131,15 @@ func (s *sequencer) mayRelease(k ledger.Key) bool {
 	defer s.mu.Unlock()
 	t := s.keys[k]
 	return t != nil && t.owed && t.adds == 0
+}
+
+// mayWithdraw is true while only the ADD with this ticket was told of its
+// lease, and none is under way that could be. It is asked in the loop.
+func (s *sequencer) mayWithdraw(k ledger.Key, ticket uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.keys[k]
+	return t != nil && t.told == ticket && t.adds == 0
 }
 
 // released notes that the lease that was owed is gone.

@@ -44,6 +44,7 @@ func TestTheSequencerRemembersNothingForLong(t *testing.T) {
 	a, b := s.acceptAdd(k), s.acceptAdd(k)
 	g.Expect(s.underWay(k)).To(BeTrue())
 	g.Expect(s.addDone(k, a, true, true)).To(BeFalse())
+	s.delDone(k) // delivered
 	g.Expect(s.underWay(k)).To(BeTrue())
 	g.Expect(s.addDone(k, b, false, false)).To(BeFalse())
 	g.Expect(s.underWay(k)).To(BeFalse())
@@ -186,6 +187,9 @@ func (w *world) done(o *op, heard bool) {
 	w.note("ADD %d is done, ok %v, heard %v", o.accepted, o.ok, heard)
 	if heard {
 		w.told = append(w.told, o)
+	}
+	if heard && o.took {
+		defer w.s.delDone(w.k) // delivered
 	}
 	if w.s.addDone(w.k, o.ticket, o.ok && o.took, heard) {
 		w.queue = append(w.queue, &op{kind: "release", accepted: o.accepted, ticket: o.ticket})

@@ -23,7 +23,8 @@ var errCancelled = errors.New("cancelled by a DEL of the same attachment")
 // starting or stopping: for the caller it is as if the agent were away.
 var ErrAway = errors.New("the agent is starting or stopping")
 
-// Serve answers one CNI request. An error that wraps ErrAway is to be told
+// Serve answers one CNI request, and Delivered is to be told what became of the
+// answer to an ADD. An error that wraps ErrAway is to be told
 // to the caller as the agent being away; all others are *cni.Error.
 func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	began := p.Now()
@@ -111,7 +112,24 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 	if ev.Fresh {
 		p.Log.Info("leased", "addresses", ev.Addresses, "pod", ev.Pod.String(), "network", key.Network, "container", key.ContainerID, "if", key.IfName)
 	}
-	return replyTo(ev, req.Routes), nil
+	reply := replyTo(ev, req.Routes)
+	reply.Claim, reply.Ticket = ev.Generation, ev.ticket
+	return reply, nil
+}
+
+// Delivered says whether the reply to an ADD has reached its caller. A lease
+// that was made for a caller that is gone is released, unless another ADD of the
+// attachment was told of it.
+func (p *PodManager) Delivered(req cni.Request, reply cni.Reply, err error) {
+	if req.Command != "ADD" || reply.Claim == 0 {
+		return
+	}
+	key := ledger.Key{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}
+	if err == nil {
+		p.seq.delDone(key)
+		return
+	}
+	p.orphans.put(&AddPod{Key: key, Generation: reply.Claim, ticket: reply.Ticket, undelivered: true})
 }
 
 func parseWanted(texts []string) ([]netip.Addr, error) {

@@ -323,7 +323,7 @@ func TestGCAndAddAtTheSameTime(t *testing.T) {
 		g.Expect(gc.done).To(BeTrue(), "there is nothing for it to do")
 		g.Expect(gc.err).NotTo(HaveOccurred())
 		a.settle()
-		g.Expect(again.reply).To(Equal(first.reply))
+		g.Expect(again.reply.IPs).To(Equal(first.reply.IPs))
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
 
 		gc = a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
@@ -337,6 +337,30 @@ func TestGCAndAddAtTheSameTime(t *testing.T) {
 		g.Expect([]error{gc.err, del.err, add.err}).To(HaveEach(BeNil()))
 		g.Expect(a.held()).To(Equal([]string{"c1"}), "it is another claim than the one that was found")
 	})
+}
+
+// hasty is a book in which something happens as soon as its leases were read.
+type hasty struct {
+	podmanager.Book
+	read func()
+}
+
+func (b hasty) Leases() []ledger.Lease {
+	leases := b.Book.Leases()
+	b.read()
+	return leases
+}
+
+// What the GC has found was deleted and added anew before it could do anything.
+func TestGCKnowsTheClaimThatItHasFound(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t, plain)
+	a.add("c1")
+	a.PodManager.Ledger = hasty{a.book, func() { a.del("c1"); a.add("c1") }}
+	reply, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(reply.Freed).To(BeZero())
+	g.Expect(a.held()).To(Equal([]string{"c1"}))
 }
 
 func TestStatus(t *testing.T) {

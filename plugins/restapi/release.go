@@ -53,7 +53,7 @@ func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusInternalServerError, failed)
 		return
 	}
-	writeJSON(w, http.StatusOK, reply)
+	_ = writeJSON(w, http.StatusOK, reply)
 }
 
 // selected are the leases that match, and those that were claimed with one

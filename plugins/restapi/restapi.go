@@ -42,17 +42,19 @@ import (
 // Deps is what the plugin is given.
 type Deps struct {
 	controller.PluginDeps
-	Socket  string
-	TCP     *TCP // nil: none
-	CNI     func(context.Context, cni.Request) (cni.Reply, error)
-	Delete  func(context.Context, ledger.Lease) error // of a pod, through the loop
-	Status  func() localapi.Status
-	Ledger  *ledger.Ledger
-	Events  func(seq uint64) ([]controller.Record, <-chan struct{})
-	Resync  func(context.Context) error
-	Backup  func(io.Writer) (int64, error)
-	Dump    func(context.Context) (map[string]proto.Message, error)
-	Metrics prometheus.Gatherer
+	Socket string
+	TCP    *TCP // nil: none
+	CNI    func(context.Context, cni.Request) (cni.Reply, error)
+	// Delivered is told whether the answer of CNI has reached its caller; may be nil.
+	Delivered func(cni.Request, cni.Reply, error)
+	Delete    func(context.Context, ledger.Lease) error // of a pod, through the loop
+	Status    func() localapi.Status
+	Ledger    *ledger.Ledger
+	Events    func(seq uint64) ([]controller.Record, <-chan struct{})
+	Resync    func(context.Context) error
+	Backup    func(io.Writer) (int64, error)
+	Dump      func(context.Context) (map[string]proto.Message, error)
+	Metrics   prometheus.Gatherer
 }
 
 // TCP is the read-only listener.

@@ -87,7 +87,7 @@ func probe(w http.ResponseWriter, ok bool, why string) {
 
 // writeJSON writes v whole, with its length: the CNI plugin tells by that
 // whether an answer is cut off.
-func writeJSON(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, status int, v any) error {
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(v); err != nil {
 		status = http.StatusInternalServerError
@@ -97,11 +97,12 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(buf.Len()))
 	w.WriteHeader(status)
-	_, _ = w.Write(buf.Bytes())
+	_, err := w.Write(buf.Bytes())
+	return err
 }
 
 func writeError(w http.ResponseWriter, status int, err error) {
-	writeJSON(w, status, localapi.Error{Error: err.Error()})
+	_ = writeJSON(w, status, localapi.Error{Error: err.Error()})
 }
 
 // readJSON reads the body into v; unknown fields are an error, but for CNI.
@@ -134,7 +135,16 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 	var cerr *cni.Error
 	switch {
 	case err == nil:
-		writeJSON(w, http.StatusOK, reply)
+		werr := writeJSON(w, http.StatusOK, reply)
+		if werr == nil { // it is a few hundred bytes: flushing it tells whether somebody is there
+			werr = http.NewResponseController(w).Flush()
+		}
+		if werr == nil {
+			werr = r.Context().Err()
+		}
+		if p.Delivered != nil {
+			p.Delivered(req, reply, werr)
+		}
 	case errors.Is(err, podmanager.ErrAway):
 		writeError(w, http.StatusServiceUnavailable, err)
 	case errors.As(err, &cerr):
@@ -151,7 +161,7 @@ func (p *RESTAPI) leases(w http.ResponseWriter, _ *http.Request) {
 	for _, l := range p.Ledger.Leases() {
 		all = append(all, toJSON(l))
 	}
-	writeJSON(w, http.StatusOK, all)
+	_ = writeJSON(w, http.StatusOK, all)
 }
 
 func toJSON(l ledger.Lease) localapi.Lease {
@@ -214,7 +224,7 @@ func (p *RESTAPI) resync(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusInternalServerError, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, struct{}{})
+	_ = writeJSON(w, http.StatusOK, struct{}{})
 }
 
 func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
@@ -226,7 +236,7 @@ func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
 	if findings == nil {
 		findings = []string{}
 	}
-	writeJSON(w, http.StatusOK, localapi.CheckReport{Findings: findings, Leases: len(p.Ledger.Leases())})
+	_ = writeJSON(w, http.StatusOK, localapi.CheckReport{Findings: findings, Leases: len(p.Ledger.Leases())})
 }
 
 func (p *RESTAPI) backup(w http.ResponseWriter, _ *http.Request) {
@@ -253,5 +263,5 @@ func (p *RESTAPI) dump(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	writeJSON(w, http.StatusOK, out)
+	_ = writeJSON(w, http.StatusOK, out)
 }

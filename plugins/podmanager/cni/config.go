@@ -127,16 +127,23 @@ func (c *Config) readIPAM(keys map[string]json.RawMessage) *Error {
 		names = append(names, k)
 	}
 	slices.Sort(names)
+	var bad *Error // the first one; what can be read is read all the same
 	for _, k := range names {
 		into, ok := known[k]
 		if !ok {
-			return Errorf(CodeInvalidConfig, "unknown key ipam.%s: type, socket, pool and routes are known", k)
+			if bad == nil {
+				bad = Errorf(CodeInvalidConfig, "unknown key ipam.%s: type, socket, pool and routes are known", k)
+			}
+			continue
 		}
 		d := json.NewDecoder(bytes.NewReader(keys[k]))
 		d.DisallowUnknownFields()
-		if err := d.Decode(into); err != nil {
-			return Errorf(CodeInvalidConfig, "ipam.%s: %v", k, err)
+		if err := d.Decode(into); err != nil && bad == nil {
+			bad = Errorf(CodeInvalidConfig, "ipam.%s: %v", k, err)
 		}
+	}
+	if bad != nil {
+		return bad
 	}
 	_, c.HasRoutes = keys["routes"]
 	if c.Pool == "" {

@@ -47,8 +47,14 @@ func (in Intent) Write(dir string) error {
 		if err != nil {
 			return fmt.Errorf("keep the DEL for the agent: %w", err)
 		}
-		if len(entries) >= MaxIntents {
-			return fmt.Errorf("keep the DEL for the agent: %d wait in %s already", len(entries), dir)
+		waiting := 0
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), ".json") {
+				waiting++
+			}
+		}
+		if waiting >= MaxIntents {
+			return fmt.Errorf("keep the DEL for the agent: %d wait in %s already", waiting, dir)
 		}
 	}
 	data, err := json.Marshal(in)

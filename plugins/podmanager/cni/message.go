@@ -32,6 +32,11 @@ type Reply struct {
 	IPs    []IP    `json:"ips,omitempty"`
 	Routes []Route `json:"routes,omitempty"`
 	Freed  int     `json:"freed,omitempty"` // by GC
+
+	// Of the agent only: the claim that this ADD has made, 0 if it repeated one,
+	// and its ticket.
+	Claim  uint64 `json:"-"`
+	Ticket uint64 `json:"-"`
 }
 
 // IP is one address of a result.
