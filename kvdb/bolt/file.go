@@ -125,10 +125,8 @@ func (f *File) prepare(opt FileOptions) error {
 	if err := f.checkFormat(opt); err != nil {
 		return err
 	}
-	if opt.Holder != "" {
-		if err := os.WriteFile(holderPath(f.path), []byte(fmt.Sprintf("%s (pid %d)", opt.Holder, os.Getpid())), 0o600); err != nil {
-			return err
-		}
+	if opt.Holder != "" { // for the error that others get; a full disk is no reason not to start
+		_ = os.WriteFile(holderPath(f.path), fmt.Appendf(nil, "%s (pid %d)", opt.Holder, os.Getpid()), 0o600)
 	}
 	if opt.LevelPath != "" {
 		if f.level, err = openLevel(opt.LevelPath, opt.BootID, revision); err != nil {
@@ -226,30 +224,46 @@ func (f *File) Close() error {
 func (f *File) Path() string { return f.path }
 
 // Store is the embedded cluster store. Call it once.
-func (f *File) Store() (*Store, error) { return New(f.db, StoreBucket) }
+func (f *File) Store() (s *Store, err error) {
+	err = guard(func() (err error) {
+		s, err = New(f.db, StoreBucket)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("database %s: %w", f.path, err)
+	}
+	return s, nil
+}
 
 // Local reads what the node remembers of itself under a name, "" if nothing.
 func (f *File) Local(name string) (value string, err error) {
-	err = f.db.View(func(tx *bbolt.Tx) error {
-		if b := tx.Bucket([]byte(nodeBucket)); b != nil {
-			value = string(b.Get([]byte(name)))
-		}
-		return nil
+	err = guard(func() error {
+		return f.db.View(func(tx *bbolt.Tx) error {
+			if b := tx.Bucket([]byte(nodeBucket)); b != nil {
+				value = string(b.Get([]byte(name)))
+			}
+			return nil
+		})
 	})
-	return value, err
+	if err != nil {
+		return "", fmt.Errorf("database %s: %w", f.path, err)
+	}
+	return value, nil
 }
 
 // SetLocal remembers value under a name; it is durable when it returns.
 func (f *File) SetLocal(name, value string) error {
-	err := f.db.Update(func(tx *bbolt.Tx) error {
-		b, err := tx.CreateBucketIfNotExists([]byte(nodeBucket))
-		if err != nil {
-			return err
-		}
-		return b.Put([]byte(name), []byte(value))
+	err := guard(func() error {
+		return f.db.Update(func(tx *bbolt.Tx) error {
+			b, err := tx.CreateBucketIfNotExists([]byte(nodeBucket))
+			if err != nil {
+				return err
+			}
+			return b.Put([]byte(name), []byte(value))
+		})
 	})
 	if err != nil {
-		return fmt.Errorf("remember %s: %w", name, err)
+		return fmt.Errorf("database %s: remember %s: %w", f.path, name, err)
 	}
 	return nil
 }

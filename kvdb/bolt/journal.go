@@ -22,7 +22,7 @@ func (f *File) Journal() *Journal { return &Journal{f} }
 
 // Load calls fn for every record in the order of their keys.
 func (j *Journal) Load(ctx context.Context, fn func(kvdb.KeyValue) error) error {
-	return guard(func() error {
+	err := guard(func() error {
 		return j.f.db.View(func(tx *bbolt.Tx) error {
 			b := tx.Bucket([]byte(JournalBucket))
 			if b == nil {
@@ -36,6 +36,10 @@ func (j *Journal) Load(ctx context.Context, fn func(kvdb.KeyValue) error) error 
 			})
 		})
 	})
+	if err != nil {
+		return fmt.Errorf("database %s: %w", j.f.path, err)
+	}
+	return nil
 }
 
 // Commit applies all ops in one transaction.

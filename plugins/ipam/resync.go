@@ -122,7 +122,8 @@ func (i *IPAM) fromNodeObject(s *state, data controller.KubeStateData) {
 	}
 }
 
-// clash is an error where one of the subnets overlaps a network that is not for pods.
+// clash is an error where one of the subnets overlaps a network that is not for
+// pods, unless the configuration allows that to the pods' network as a whole.
 func (s *state) clash(subnets []netip.Prefix) error {
 	for _, p := range subnets {
 		for _, f := range s.families {
@@ -130,7 +131,7 @@ func (s *state) clash(subnets []netip.Prefix) error {
 				name string
 				net  netip.Prefix
 			}{{"vppHostSubnetCIDR", f.Hosts}, {"nodeInterconnectCIDR", f.Nodes}, {"vxlanCIDR", f.Vxlan}, {"serviceCIDR", f.Service}} {
-				if x.net.IsValid() && p.Overlaps(x.net) {
+				if x.net.IsValid() && p.Overlaps(x.net) && !f.Pods.Overlaps(x.net) {
 					return fmt.Errorf("%s overlaps %s %s", p, x.name, x.net)
 				}
 			}

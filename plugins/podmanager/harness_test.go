@@ -269,6 +269,9 @@ func code(g Gomega, err error) uint {
 	return cerr.Code
 }
 
+// errGone is that nobody was there to read an answer.
+var errGone = errors.New("broken pipe")
+
 // call is a request that is under way.
 type call struct {
 	cancel context.CancelFunc

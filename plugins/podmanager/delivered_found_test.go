@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podmanager_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+// The answer did not arrive, but its withdrawal is void because a repetition
+// is on its way; when that comes to nothing, too, the lease is nobody's.
+func TestAnAnswerThatDoesNotArriveAndARepetitionThatFails(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		first := a.begin(request("ADD", "c1"))
+		a.settle()
+		a.Delivered(request("ADD", "c1"), first.reply, errGone)
+		a.begin(request("ADD", "c1")).leave()
+		a.settle()
+		g.Expect(a.held()).To(BeEmpty())
+	})
+}
