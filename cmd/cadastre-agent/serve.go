@@ -18,7 +18,10 @@ import (
 )
 
 // state is how far the agent has come.
-type state struct{ recovered atomic.Bool }
+type state struct {
+	answering atomic.Bool // CNI requests are answered
+	recovered atomic.Bool // the DELs that waited are applied
+}
 
 // serve runs the agent until ctx ends or a part of it fails; api answers
 // requests. All goroutines of the agent start here and are
@@ -51,6 +54,11 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 	start("podmanager", a.podmanager.Run)
 	start("API", api)
 	start("recovery", func(ctx context.Context) error {
+		select { // an intent that is written once the socket is there is tried again by its writer
+		case <-a.listening:
+		case <-ctx.Done():
+			return nil
+		}
 		if err := a.recover(ctx); err != nil {
 			return err
 		}
@@ -67,11 +75,12 @@ func (a *agent) recover(ctx context.Context) error {
 	for {
 		err := a.podmanager.Recover(ctx)
 		if err == nil {
-			a.serving.recovered.Store(true)
+			a.serving.answering.Store(true)
 			// Once more for those that came to wait meanwhile; podmanager.Run tries again what fails.
 			if err := a.podmanager.Recover(ctx); err != nil && ctx.Err() == nil {
 				a.log.Warn("DELs that wait for the agent cannot be applied yet", "error", err)
 			}
+			a.serving.recovered.Store(true)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -88,7 +97,7 @@ func (a *agent) recover(ctx context.Context) error {
 
 // serveCNI answers a CNI request once the DELs that waited are applied.
 func (a *agent) serveCNI(ctx context.Context, req cni.Request) (cni.Reply, error) {
-	if !a.serving.recovered.Load() {
+	if !a.serving.answering.Load() {
 		return cni.Reply{}, fmt.Errorf("%s: %w", req.Command, podmanager.ErrAway)
 	}
 	return a.podmanager.Serve(ctx, req)

@@ -201,7 +201,11 @@ func (w *world) start() {
 	w.a, w.api, w.ended = a, a.restapi.Handler(), make(chan error, 1)
 	w.stop = func() { dead.Store(w.broken.Load()); cancel() }
 	go func() {
-		w.ended <- a.serve(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		w.ended <- a.serve(ctx, func(ctx context.Context) error {
+			close(a.listening)
+			<-ctx.Done()
+			return nil
+		})
 	}()
 	time.Sleep(time.Minute) // a first resync that failed has healed by now
 	synctest.Wait()

@@ -51,7 +51,8 @@ type agent struct {
 	ipnet      *ipnet.IPNet
 	restapi    *restapi.RESTAPI
 
-	serving state
+	serving   state
+	listening chan struct{} // closed when the socket is there
 }
 
 // label is the name of this node.
@@ -132,7 +133,7 @@ type parts struct {
 
 // assemble lists every plugin, in order, with what it is given.
 func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock, p parts) (*agent, error) {
-	a := &agent{opt: opt, conf: conf, log: log, clock: clock, started: clock.now(), instance: p.instance, store: p.store}
+	a := &agent{opt: opt, conf: conf, log: log, clock: clock, started: clock.now(), instance: p.instance, store: p.store, listening: make(chan struct{})}
 	deps := func() controller.PluginDeps { return controller.PluginDeps{Log: log} }
 	node := label(opt.nodeName)
 
@@ -176,7 +177,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		return nil, err
 	}
 	a.restapi = restapi.NewPlugin(restapi.Deps{
-		PluginDeps: deps(), Socket: a.socket(), TCP: tcp, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
+		PluginDeps: deps(), Socket: a.socket(), Listening: func() { close(a.listening) }, TCP: tcp, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
 		Events: a.loop.Events, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
 	})
 	return a, nil

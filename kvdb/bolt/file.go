@@ -82,7 +82,16 @@ func OpenFile(path string, opt FileOptions) (f *File, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	before, _ := os.Stat(path)
+	if err := create(path); err != nil {
+		return nil, err
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if before.Size() == 0 {
+		return nil, damaged(errors.New("it is empty"))
+	}
 	f = &File{path: path}
 	// The list of free pages is kept in the file: bbolt would otherwise collect it
 	// in a goroutine of its own, where a damaged file ends the process.
@@ -95,13 +104,35 @@ func OpenFile(path string, opt FileOptions) (f *File, err error) {
 		}
 		return nil, damaged(err)
 	}
-	if after, err := os.Stat(path); err != nil || before != nil && !os.SameFile(before, after) {
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
 		return nil, errors.Join(errors.New("it was replaced while it was opened: try again"), err, f.db.Close())
 	}
 	if err := f.prepare(opt); err != nil {
 		return nil, errors.Join(err, f.db.Close())
 	}
 	return f, nil
+}
+
+// create makes the database at path where there is none. It gets its name when
+// it is whole: an empty file is a damaged one.
+func create(path string) error {
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	tmp := fmt.Sprintf("%s.new-%d", path, os.Getpid())
+	defer func() { _ = os.Remove(tmp) }()
+	_ = os.Remove(tmp)
+	db, err := bbolt.Open(tmp, 0o600, nil)
+	if err != nil {
+		return err
+	}
+	if err := db.Close(); err != nil {
+		return err
+	}
+	if err := os.Link(tmp, path); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
 }
 
 // damaged names what is wrong with the file itself; an error of the system (no
@@ -121,6 +152,9 @@ func (f *File) prepare(opt FileOptions) error {
 	revision, err := f.revision()
 	if err != nil {
 		return err
+	}
+	if err := f.readAll(); err != nil {
+		return damaged(err)
 	}
 	if err := f.checkFormat(opt); err != nil {
 		return err
@@ -160,6 +194,25 @@ func (f *File) checkSize() error {
 	})
 }
 
+// readAll reads every page that a record is on, so that damage shows at the
+// start and not later.
+func (f *File) readAll() error {
+	var walk func(b *bbolt.Bucket) error
+	walk = func(b *bbolt.Bucket) error {
+		return b.ForEach(func(k, v []byte) error {
+			if v != nil {
+				return nil
+			}
+			return walk(b.Bucket(k))
+		})
+	}
+	return guard(func() error {
+		return f.db.View(func(tx *bbolt.Tx) error {
+			return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return walk(b) })
+		})
+	})
+}
+
 // checkFormat migrates an older file and refuses a newer one.
 func (f *File) checkFormat(opt FileOptions) error {
 	var have uint64
@@ -172,6 +225,9 @@ func (f *File) checkFormat(opt FileOptions) error {
 				if v := b.Get([]byte("format")); len(v) == 8 {
 					have = binary.BigEndian.Uint64(v)
 				}
+			}
+			if !empty && tx.Bucket([]byte(JournalBucket)) == nil {
+				return errors.New("it has no journal")
 			}
 			return nil
 		})
@@ -198,6 +254,9 @@ func (f *File) checkFormat(opt FileOptions) error {
 			if err := opt.migrations[uint64(len(opt.migrations))-(opt.format-v)](tx); err != nil {
 				return fmt.Errorf("migrate it from format %d: %w", v, err)
 			}
+		}
+		if _, err := tx.CreateBucketIfNotExists([]byte(JournalBucket)); err != nil {
+			return err
 		}
 		b, err := tx.CreateBucketIfNotExists([]byte(fileBucket))
 		if err != nil {

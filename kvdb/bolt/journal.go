@@ -4,9 +4,11 @@
 package bolt
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
-	"strings"
+	"hash/crc32"
 
 	"go.etcd.io/bbolt"
 
@@ -14,7 +16,8 @@ import (
 )
 
 // Journal is the ledger's journal in a bucket of the file: plain records
-// without revisions, one bbolt transaction a commit.
+// without revisions, one bbolt transaction a commit. Each has a checksum over
+// its key and its value: an address that a bad disk has changed must not be lent.
 type Journal struct{ f *File }
 
 // Journal is the ledger's journal. Only the ledger writes to it.
@@ -32,7 +35,10 @@ func (j *Journal) Load(ctx context.Context, fn func(kvdb.KeyValue) error) error 
 				if ctx.Err() != nil {
 					return fmt.Errorf("load the journal: %w", context.Cause(ctx))
 				}
-				return fn(kvdb.KeyValue{Key: string(k), Value: append([]byte{}, v...)})
+				if len(v) < checksumLen || !bytes.Equal(v[:checksumLen], checksum(k, v[checksumLen:])) {
+					return damaged(fmt.Errorf("record %q does not fit its checksum", k))
+				}
+				return fn(kvdb.KeyValue{Key: string(k), Value: bytes.Clone(v[checksumLen:])})
 			})
 		})
 	})
@@ -59,7 +65,8 @@ func (j *Journal) Commit(ctx context.Context, ops []kvdb.Op) error {
 				if op.Delete {
 					err = b.Delete([]byte(op.Key))
 				} else {
-					err = b.Put([]byte(strings.Clone(op.Key)), op.Value)
+					k := []byte(op.Key)
+					err = b.Put(k, append(checksum(k, op.Value), op.Value...))
 				}
 				if err != nil {
 					return fmt.Errorf("record %q: %w", op.Key, err)
@@ -73,4 +80,13 @@ func (j *Journal) Commit(ctx context.Context, ops []kvdb.Op) error {
 	}
 	j.f.level.note(revision)
 	return nil
+}
+
+// checksumLen is the length of a checksum.
+const checksumLen = 4
+
+// checksum is over the key and the value, Castagnoli's polynomial.
+func checksum(k, v []byte) []byte {
+	table := crc32.MakeTable(crc32.Castagnoli) // made once, by the library
+	return binary.BigEndian.AppendUint32(nil, crc32.Update(crc32.Checksum(k, table), table, v))
 }

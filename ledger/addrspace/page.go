@@ -60,10 +60,10 @@ func (p *page) release(at uint, all int) (int, bool) {
 // mark makes the block of 2^k addresses at at free, or taken. It is false, and
 // nothing is changed, where a part of the block is so already.
 func (p *page) mark(at, k uint, free bool, all int) (int, bool) {
-	i, b := at>>6&63, at&63
 	if k > 6 {
-		return p.markWords(i, k-6, free, all)
+		return p.markWords(at>>6&63, k-6, free, all)
 	}
+	i, b := at>>6&63, at&63
 	w, m, was := p.words[i], around(b, k), int(p.orders[i])
 	is := was
 	if free {
@@ -71,7 +71,7 @@ func (p *page) mark(at, k uint, free bool, all int) (int, bool) {
 			return all, false
 		}
 		w |= m
-		is = grown(w, b, was)
+		is = grown(w, b, max(was, int(k)))
 	} else {
 		if w&m != m {
 			return all, false
@@ -97,7 +97,7 @@ func (p *page) markWords(i, r uint, free bool, all int) (int, bool) {
 			return all, false
 		}
 		p.fillWords(i, r, ^uint64(0), 6)
-		all = 6 + grown(p.byOrder[7]|mask, i, all-6)
+		all = 6 + grown(p.byOrder[7]|mask, i, max(all-6, int(r)))
 	} else {
 		if p.byOrder[7]&mask != mask {
 			return all, false
@@ -146,8 +146,10 @@ func (p *page) next(k, from uint, all int) (uint, bool) {
 		w := runs(p.byOrder[7], k-6) >> i << i
 		return lowest(w) << 6, w != 0
 	}
-	if w := runs(p.words[i], k) >> b << b; w != 0 {
-		return i<<6 | lowest(w), true
+	if int(p.orders[i]) >= int(k) {
+		if w := runs(p.words[i], k) >> b << b; w != 0 {
+			return i<<6 | lowest(w), true
+		}
 	}
 	w := fit(p.byOrder[:], k, all) & (^uint64(1) << i)
 	if w == 0 {

@@ -5,6 +5,7 @@ package podmanager_test
 
 import (
 	"testing"
+	"testing/synctest"
 
 	. "github.com/onsi/gomega"
 )
@@ -16,6 +17,7 @@ func TestAnAnswerThatDoesNotArriveAndARepetitionThatFails(t *testing.T) {
 		first := a.begin(request("ADD", "c1"))
 		a.settle()
 		a.Delivered(request("ADD", "c1"), first.reply, errGone)
+		synctest.Wait() // the withdrawal is in the queue
 		a.begin(request("ADD", "c1")).leave()
 		a.settle()
 		g.Expect(a.held()).To(BeEmpty())

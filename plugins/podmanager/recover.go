@@ -128,9 +128,6 @@ func (p *PodManager) Run(ctx context.Context) error {
 // it when the loop comes to it. Where it fails it is to be called again.
 func (p *PodManager) releaseOrphan(ctx context.Context, ev *AddPod) error {
 	del := &DeletePod{Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key) }}
-	if ev.undelivered {
-		del.Generation, del.wanted = ev.Generation, func() bool { return p.seq.mayWithdraw(ev.Key, ev.ticket) }
-	}
 	del.ended = func() {
 		if len(p.Ledger.ByKey(ev.Key)) == 0 {
 			p.seq.released(ev.Key)

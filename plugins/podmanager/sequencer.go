@@ -133,13 +133,21 @@ func (s *sequencer) mayRelease(k ledger.Key) bool {
 	return t != nil && t.owed && t.adds == 0
 }
 
-// mayWithdraw is true while only the ADD with this ticket was told of its
-// lease, and none is under way that could be. It is asked in the loop.
-func (s *sequencer) mayWithdraw(k ledger.Key, ticket uint64) bool {
+// undelivered notes that the answer to the ADD with this ticket, which counted
+// as heard, did not arrive: unless another ADD was told since, nobody was.
+func (s *sequencer) undelivered(k ledger.Key, ticket uint64) (release bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
-	return t != nil && t.told == ticket && t.adds == 0
+	t.releases--
+	if t.told == ticket && t.del < ticket {
+		t.owed, t.told = true, 0
+	}
+	if release = t.owed && t.adds == 0; release {
+		t.releases++
+	}
+	s.forget(k, t)
+	return release
 }
 
 // released notes that the lease that was owed is gone.

@@ -129,7 +129,9 @@ func (p *PodManager) Delivered(req cni.Request, reply cni.Reply, err error) {
 		p.seq.delDone(key)
 		return
 	}
-	p.orphans.put(&AddPod{Key: key, Generation: reply.Claim, ticket: reply.Ticket, undelivered: true})
+	if p.seq.undelivered(key, reply.Ticket) {
+		p.orphans.put(&AddPod{Key: key})
+	}
 }
 
 func parseWanted(texts []string) ([]netip.Addr, error) {

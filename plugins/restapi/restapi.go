@@ -42,9 +42,10 @@ import (
 // Deps is what the plugin is given.
 type Deps struct {
 	controller.PluginDeps
-	Socket string
-	TCP    *TCP // nil: none
-	CNI    func(context.Context, cni.Request) (cni.Reply, error)
+	Socket    string
+	Listening func() // called when the socket is there; may be nil
+	TCP       *TCP   // nil: none
+	CNI       func(context.Context, cni.Request) (cni.Reply, error)
 	// Delivered is told whether the answer of CNI has reached its caller; may be nil.
 	Delivered func(cni.Request, cni.Reply, error)
 	Delete    func(context.Context, ledger.Lease) error // of a pod, through the loop
@@ -102,6 +103,9 @@ func (p *RESTAPI) Serve(ctx context.Context) error {
 			return context.WithValue(ctx, allowed{}, peerAllowed(c))
 		},
 	}}
+	if p.Listening != nil {
+		p.Listening()
+	}
 	listeners := []net.Listener{unix}
 	if p.TCP != nil {
 		tcp, err := net.Listen("tcp", p.TCP.Listen)

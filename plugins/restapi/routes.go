@@ -139,9 +139,6 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 		if werr == nil { // it is a few hundred bytes: flushing it tells whether somebody is there
 			werr = http.NewResponseController(w).Flush()
 		}
-		if werr == nil {
-			werr = r.Context().Err()
-		}
 		if p.Delivered != nil {
 			p.Delivered(req, reply, werr)
 		}

@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package chaos breaks real agents and proves that no address was lost, kept
+// or lent twice.
+//
+// The tests build cadastre-agent and cadastre-cni once, run them as processes,
+// and kill them, fill their disk, damage their files, and ask them for the same
+// thing from many sides at once. What must be true is said by two pure parts:
+//
+//   - Oracle, which knows from what clients were told what may and what must be
+//     held, and says what in a book of leases contradicts it (crash tests);
+//   - History, which holds concurrent requests with their answers and says
+//     whether some order of them explains all answers (linearizability).
+//
+// Both have tests of their own that show them wrong histories.
+//
+// The default run takes about a minute. CHAOS=long runs for many times that
+// (give go test -timeout 2h). CHAOS_KILLS=N chooses the number of SIGKILLs;
+// CHAOS_EPOCHS, CHAOS_HANGUPS, CHAOS_DAMAGES and CHAOS_TWICE do so for the other
+// tests that repeat themselves. CHAOS_SEED=S repeats what a failed run has
+// printed (the choices are repeated, the scheduler's are not).
+//
+// The tests need Linux, and TMPDIR on a path that leaves room for a unix
+// socket. The full disk needs a mount namespace: root, or user namespaces; where
+// there are none that test says that it was skipped.
+//
+// Example: a client was told an address, the agent was killed, and the book
+// that the next agent opens has nothing for it.
+//
+//	o := chaos.NewOracle()
+//	o.Begin(key, chaos.Add)
+//	err := o.End(key, chaos.Add, chaos.Told(addr))    // nil
+//	err = o.Settle(chaos.Book{}, nil)                 // "... holds nothing, it was told 10.1.5.2"
+package chaos

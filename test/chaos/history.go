@@ -1,0 +1,318 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// Op is one request of a history. A GC is one Op for every attachment that it
+// does not list.
+type Op struct {
+	Client     int
+	Key        Key
+	Verb       Verb
+	Fate       Fate
+	Addr       string // ADD: what was told; CHECK: what the caller believes, "" if it does not say
+	Differs    bool   // CHECK: refused because another address is held
+	Call, Back int64  // when it was sent and when it was over, in ns
+	MaySkip    bool   // GC: an ADD of the key was under way
+}
+
+// read is the verb of what is seen when nothing is under way any more.
+const read Verb = "READ"
+
+// release is the verb of the agent's own taking back of an abandoned ADD.
+const release Verb = "RELEASE"
+
+// forever is after all histories.
+const forever = math.MaxInt64
+
+// untold is an address that somebody holds and nobody was told of.
+const untold = "?"
+
+// History is a set of concurrent requests. Any goroutine may record.
+type History struct {
+	mu    sync.Mutex
+	began time.Time
+	ops   []Op
+}
+
+// NewHistory is empty.
+func NewHistory() *History { return &History{began: time.Now()} }
+
+// Now is the time in a history.
+func (h *History) Now() int64 { return int64(time.Since(h.began)) }
+
+// Record adds an op that is over.
+func (h *History) Record(op Op) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, op)
+}
+
+// End is called when all that was abandoned is over too, with what is held
+// then: it ends the ops that are not over, and adds that nobody keeps what
+// nobody was told of.
+func (h *History) End(held map[Key]string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.Now()
+	seen := map[Key]bool{}
+	var more []Op
+	for i, op := range h.ops {
+		h.ops[i].Back = min(op.Back, now)
+		seen[op.Key] = true
+		if op.Verb == Add && (op.Fate == Abandoned || op.Fate == Lost) {
+			more = append(more, Op{Client: op.Client, Key: op.Key, Verb: release, Call: op.Call, Back: now})
+		}
+	}
+	for k := range held {
+		seen[k] = true
+	}
+	for k := range seen {
+		more = append(more, Op{Client: 0, Key: k, Verb: read, Fate: Answered, Addr: held[k], Call: now + 1, Back: now + 2})
+	}
+	h.ops = append(h.ops, more...)
+	h.markSkips()
+}
+
+// markSkips marks the GCs that may leave a key alone.
+func (h *History) markSkips() {
+	for i, gc := range h.ops {
+		if gc.Verb != GC {
+			continue
+		}
+		h.ops[i].MaySkip = slices.ContainsFunc(h.ops, func(op Op) bool {
+			return op.Verb == Add && op.Key == gc.Key && op.Call <= gc.Back && gc.Call <= op.Back
+		})
+	}
+}
+
+// Ops are all ops so far, in the order of their calls.
+func (h *History) Ops() []Op {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ops := slices.Clone(h.ops)
+	slices.SortStableFunc(ops, func(x, y Op) int { return cmp.Compare(x.Call, y.Call) })
+	return ops
+}
+
+// ErrNoOrder is returned for a history that no order of its ops explains.
+var ErrNoOrder = errors.New("no order of these requests explains their answers")
+
+// ErrNotChecked is returned where the search for an order took too long.
+var ErrNotChecked = errors.New("the search for an order took too long")
+
+// CheckKeys looks at the ops of each key by themselves.
+func (h *History) CheckKeys(limit time.Duration) error {
+	byKey := map[Key][]Op{}
+	for _, op := range h.Ops() {
+		byKey[op.Key] = append(byKey[op.Key], op)
+	}
+	var errs []error
+	for k, ops := range byKey {
+		if err := search(keyModel(), ops, limit); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", k, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// CheckWhole looks at all keys at once: no address is held by two. It knows
+// up to eight keys, and no abandoned ADD.
+func (h *History) CheckWhole(limit time.Duration) error {
+	ops := h.Ops()
+	index := map[Key]int{}
+	for _, op := range ops {
+		if _, known := index[op.Key]; !known {
+			index[op.Key] = len(index)
+		}
+	}
+	if len(index) > len(whole{}) {
+		return fmt.Errorf("%d keys, at most %d can be checked", len(index), len(whole{}))
+	}
+	return search(wholeModel(index), ops, limit)
+}
+
+func search(model porcupine.Model, ops []Op, limit time.Duration) error {
+	var history []porcupine.Operation
+	for _, op := range ops {
+		history = append(history, porcupine.Operation{ClientId: op.Client, Input: op, Output: op, Call: op.Call, Return: op.Back})
+	}
+	switch porcupine.CheckOperationsTimeout(model, history, limit) {
+	case porcupine.Ok:
+		return nil
+	case porcupine.Unknown:
+		return fmt.Errorf("%d requests: %w of %s", len(ops), ErrNotChecked, limit)
+	}
+	err := ErrNoOrder
+	for _, op := range ops {
+		err = fmt.Errorf("%w\n\t%s", err, op)
+	}
+	return err
+}
+
+// String is one line.
+func (op Op) String() string {
+	s := fmt.Sprintf("%12d - %12d client %d: %s %s %s %s", op.Call, op.Back, op.Client, op.Verb, op.Key, op.Fate, op.Addr)
+	if op.Differs {
+		s += " (another)"
+	}
+	return s
+}
+
+// keyModel is one attachment: "" holds nothing, untold, or an address.
+func keyModel() porcupine.Model {
+	m := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{""} },
+		Step: func(state, input, _ any) []any {
+			var next []any
+			for _, s := range input.(Op).next(state.(string)) {
+				next = append(next, s)
+			}
+			return next
+		},
+	}
+	return m.ToModel()
+}
+
+// next are the states that may follow s; none where op cannot have had its
+// answer in s.
+func (op Op) next(s string) []string {
+	switch op.Verb {
+	case Add:
+		return op.nextOfAdd(s)
+	case Del:
+		return op.freed(s, false)
+	case GC:
+		return op.freed(s, op.MaySkip)
+	case Check:
+		return op.nextOfCheck(s)
+	case release:
+		if s == untold {
+			return []string{untold, ""}
+		}
+		return []string{s}
+	case read:
+		if s == op.Addr {
+			return []string{s}
+		}
+	}
+	return nil
+}
+
+func (op Op) nextOfAdd(s string) []string {
+	switch {
+	case op.Fate == Answered && (s == "" || s == untold || s == op.Addr):
+		return []string{op.Addr}
+	case op.Fate == Answered:
+		return nil
+	case s == "" && (op.Fate == Abandoned || op.Fate == Lost):
+		return []string{"", untold}
+	}
+	return []string{s}
+}
+
+func (op Op) freed(s string, maySkip bool) []string {
+	switch {
+	case op.Fate == Refused || op.Fate == NotSent || s == "":
+		return []string{s}
+	case op.Fate == Answered && !maySkip:
+		return []string{""}
+	}
+	return []string{"", s}
+}
+
+func (op Op) nextOfCheck(s string) []string {
+	var ok bool
+	switch {
+	case op.Fate == Answered && op.Addr == "":
+		ok = s != ""
+	case op.Fate == Answered && s == untold:
+		return []string{op.Addr}
+	case op.Fate == Answered:
+		ok = s == op.Addr
+	case op.Fate == Refused && op.Differs:
+		ok = s != "" && s != op.Addr
+	case op.Fate == Refused:
+		ok = s == ""
+	default:
+		ok = true
+	}
+	if ok {
+		return []string{s}
+	}
+	return nil
+}
+
+// whole is what eight attachments hold.
+type whole [8]string
+
+// wholeModel is all attachments: each as in keyModel, and no address twice.
+func wholeModel(index map[Key]int) porcupine.Model {
+	m := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{whole{}} },
+		Step: func(state, input, _ any) []any {
+			w, op := state.(whole), input.(Op)
+			i := index[op.Key]
+			var next []any
+			for _, s := range op.next(w[i]) {
+				if s != "" && s != w[i] && slices.Contains(w[:], s) {
+					continue
+				}
+				n := w
+				n[i] = s
+				next = append(next, n)
+			}
+			return next
+		},
+	}
+	return m.ToModel()
+}
+
+// CheckAddresses looks at the times at which an address was held for certain:
+// from the answer of an ADD to the next request that may have freed it. Those
+// of different keys must not overlap.
+func (h *History) CheckAddresses() error {
+	type span struct {
+		key      Key
+		from, to int64
+	}
+	ops := h.Ops()
+	byAddr := map[string][]span{}
+	for _, add := range ops {
+		if add.Verb != Add || add.Fate != Answered {
+			continue
+		}
+		s := span{add.Key, add.Back, forever}
+		for _, op := range ops {
+			if frees := op.Verb == Del || op.Verb == GC; frees && op.Key == add.Key && op.Back >= add.Call && op.Fate != NotSent && op.Fate != Refused {
+				s.to = min(s.to, op.Call)
+			}
+		}
+		if s.from < s.to {
+			byAddr[add.Addr] = append(byAddr[add.Addr], s)
+		}
+	}
+	var errs []error
+	for a, spans := range byAddr {
+		for i, x := range spans {
+			for _, y := range spans[:i] {
+				if x.key != y.key && x.from < y.to && y.from < x.to {
+					errs = append(errs, fmt.Errorf("%s is held by %s (%d - %d) and by %s (%d - %d)", a, x.key, x.from, x.to, y.key, y.from, y.to))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// binEnv is where the programs are: set by TestMain, and inherited by what it
+// starts again in another namespace.
+const binEnv = "CHAOS_BIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(binEnv) != "" {
+		os.Exit(m.Run())
+	}
+	dir, err := buildPrograms()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
+
+func buildPrograms() (dir string, err error) {
+	dir, err = os.MkdirTemp("", "chaos-bin-")
+	if err != nil {
+		return "", err
+	}
+	if err := watchSources(); err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/cadastre-agent", "../../cmd/cadastre-cni")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		_ = os.RemoveAll(dir)
+		return "", fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return dir, os.Setenv(binEnv, dir)
+}
+
+// watchSources looks at the programs' sources: the cache of go test takes a
+// result for old if something has changed that the test has looked at, and
+// knows nothing of what the compiler reads.
+func watchSources() error {
+	return filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && len(d.Name()) > 2:
+			return fs.SkipDir
+		case strings.HasSuffix(path, ".go") || d.Name() == "go.mod":
+			_, err = os.Stat(path)
+		}
+		return err
+	})
+}
+
+func program(name string) string { return filepath.Join(os.Getenv(binEnv), name) }
+
+// number is the value of an environment variable, or one of two defaults.
+func number(t *testing.T, env string, short, long int) int {
+	t.Helper()
+	if s := os.Getenv(env); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatalf("%s=%s: %v", env, s, err)
+		}
+		return n
+	}
+	if os.Getenv("CHAOS") == "long" {
+		return long
+	}
+	return short
+}
+
+// seed is CHAOS_SEED, or a new one; a failed test prints it.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	s := rand.Uint64()
+	if env := os.Getenv("CHAOS_SEED"); env != "" {
+		var err error
+		if s, err = strconv.ParseUint(env, 10, 64); err != nil {
+			t.Fatalf("CHAOS_SEED=%s: %v", env, err)
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("repeat with CHAOS_SEED=%d", s)
+		}
+	})
+	return s
+}
+
+// random is the n-th stream of a seed.
+func random(seed uint64, n int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(n))) }

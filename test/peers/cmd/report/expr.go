@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// expr is a number that follows from results, or false where one that it needs
+// is missing.
+type expr func(*results) (value, bool)
+
+// at is one metric; ns/op where no unit is given.
+func at(pkg, bench string, unit ...string) expr {
+	p := place{pkg, bench, "ns/op"}
+	if len(unit) > 0 {
+		p.unit = unit[0]
+	}
+	return func(r *results) (value, bool) { return r.at(p) }
+}
+
+// both combines two numbers. Their ranges are not of the same runs, so the
+// combination has none.
+func both(x, y expr, f func(x, y float64) float64) expr {
+	return func(r *results) (value, bool) {
+		a, ok := x(r)
+		b, ok2 := y(r)
+		if !ok || !ok2 {
+			return value{}, false
+		}
+		v := f(a.mid, b.mid)
+		return value{v, v, v}, true
+	}
+}
+
+func ratio(x, y expr) expr { return both(x, y, func(x, y float64) float64 { return x / y }) }
+func minus(x, y expr) expr { return both(x, y, func(x, y float64) float64 { return x - y }) }
+func mean(x, y expr) expr  { return both(x, y, func(x, y float64) float64 { return (x + y) / 2 }) }
+
+// constant is a limit that is not measured.
+func constant(v float64) expr {
+	return func(*results) (value, bool) { return value{v, v, v}, true }
+}

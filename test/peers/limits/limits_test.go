@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package limits
+
+import (
+	"testing"
+
+	"github.com/cadastre/cadastre/test/peers/workload"
+)
+
+// sizes are a /24 and a /16.
+func sizes() map[string]int { return map[string]int{"24": 1 << 8, "16": 1 << 16} }
+
+func each(b *testing.B, f func(b *testing.B, n int)) {
+	for _, name := range []string{"24", "16"} {
+		b.Run(name, func(b *testing.B) { f(b, sizes()[name]) })
+	}
+}
+
+func tree(n int) workload.Pool[int] {
+	t := NewTree(n)
+	return workload.Pool[int]{
+		Cap: n,
+		Next: func() (int, error) {
+			if k, ok := t.Get(); ok {
+				return k, nil
+			}
+			return 0, ErrFull
+		},
+		Free: func(k int) error { t.Put(k); return nil },
+		Take: func(k int) error {
+			if t.Take(k) {
+				return nil
+			}
+			return ErrFull
+		},
+	}
+}
+
+func locked(n int) workload.Pool[int] {
+	l := &Locked{tree: NewTree(n)}
+	return workload.Pool[int]{Cap: n, Next: l.Get, Free: l.Put, Take: l.Take}
+}
+
+func nextFit(n int) workload.Pool[int] {
+	l := &Locked{tree: NewTree(n)}
+	return workload.Pool[int]{Cap: n, Next: l.Next, Free: l.Put}
+}
+
+func owned(n int) workload.Pool[uint64] {
+	o := NewOwned(n)
+	return workload.Pool[uint64]{Cap: n, Next: o.Claim, Free: o.Release}
+}
+
+func BenchmarkTree(b *testing.B) {
+	each(b, func(b *testing.B, n int) { workload.Suite(b, func() workload.Pool[int] { return tree(n) }) })
+}
+
+func BenchmarkLocked(b *testing.B) {
+	each(b, func(b *testing.B, n int) { workload.Suite(b, func() workload.Pool[int] { return locked(n) }) })
+}
+
+func BenchmarkNextFit(b *testing.B) {
+	each(b, func(b *testing.B, n int) { workload.Levels(b, func() workload.Pool[int] { return nextFit(n) }) })
+}
+
+func BenchmarkOwned(b *testing.B) {
+	each(b, func(b *testing.B, n int) { workload.Suite(b, func() workload.Pool[uint64] { return owned(n) }) })
+}
+
+func BenchmarkParallel(b *testing.B) {
+	b.Run("locked/50", func(b *testing.B) { workload.Parallel(b, locked(1<<16), .5) })
+	b.Run("locked/99", func(b *testing.B) { workload.Parallel(b, locked(1<<16), .99) })
+	b.Run("owned/50", func(b *testing.B) { workload.Parallel(b, owned(1<<16), .5) })
+	b.Run("owned/99", func(b *testing.B) { workload.Parallel(b, owned(1<<16), .99) })
+}
+
+func BenchmarkMemory(b *testing.B) {
+	b.Run("tree", func(b *testing.B) { workload.Memory(b, func() workload.Pool[int] { return tree(1 << 18) }, 1<<18) })
+	b.Run("owned", func(b *testing.B) {
+		workload.Memory(b, func() workload.Pool[uint64] { return owned(1 << 16) }, 50_000)
+	})
+}
+
+// The yardstick itself must be right: From against a plain search.
+func TestFromAgainstSearch(t *testing.T) {
+	const n = 10_000
+	tree, free := NewTree(n), make([]bool, n)
+	for i := range free {
+		free[i] = true
+	}
+	from, r := 0, uint32(1)
+	for range 200_000 {
+		r = r*1664525 + 1013904223
+		if r>>31 == 0 { // give one back, if it is taken
+			if k := int(r>>4) % n; !free[k] {
+				tree.Put(k)
+				free[k] = true
+			}
+			continue
+		}
+		want := -1
+		for i := range n {
+			if k := (from + i) % n; free[k] {
+				want = k
+				break
+			}
+		}
+		k, ok := tree.From(from)
+		if ok != (want >= 0) || ok && k != want {
+			t.Fatalf("From(%d) = %d, %v; want %d", from, k, ok, want)
+		}
+		if ok {
+			free[k], from = false, (k+1)%n
+		}
+	}
+}

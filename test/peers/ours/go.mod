@@ -1,0 +1,19 @@
+module github.com/cadastre/cadastre/test/peers/ours
+
+go 1.26.0
+
+require (
+	github.com/cadastre/cadastre v0.0.0
+	github.com/cadastre/cadastre/test/peers/workload v0.0.0
+	go.etcd.io/bbolt v1.5.0
+)
+
+require (
+	golang.org/x/sys v0.49.0 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
+)
+
+replace (
+	github.com/cadastre/cadastre => ../../..
+	github.com/cadastre/cadastre/test/peers/workload => ../workload
+)
