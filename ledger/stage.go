@@ -48,7 +48,6 @@ const (
 	left                       // lease is leaving
 	granted                    // block is new or has another state
 	adjusted                   // pool has another policy
-	amended                    // lease has another pod
 )
 
 // Begin makes an empty Stage.

@@ -80,21 +80,6 @@ func (l *Ledger) ByKey(k Key) []Lease {
 	return values(found)
 }
 
-// ByPod are the leases of a pod that are neither cooling nor quarantined, oldest first.
-// Staged ones are among them: the answer is for the goroutine that staged them.
-func (l *Ledger) ByPod(namespace, name string) []Lease {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var found []*lease
-	for x := l.byPod[podName{namespace, name}]; x != nil; x = x.podNext {
-		if x.state == Held || x.state == Pending {
-			found = append(found, x)
-		}
-	}
-	slices.SortFunc(found, func(x, y *lease) int { return cmp.Or(cmp.Compare(x.gen, y.gen), x.addr.Compare(y.addr)) })
-	return values(found)
-}
-
 // Lookup is the lease of an address of a pool.
 func (l *Ledger) Lookup(pool string, a netip.Addr) (Lease, bool) {
 	l.mu.Lock()

@@ -164,11 +164,3 @@ func (s *sequencer) forget(k ledger.Key, t *turn) {
 		delete(s.keys, k)
 	}
 }
-
-// underWay is true while an ADD of k is not done.
-func (s *sequencer) underWay(k ledger.Key) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.keys[k]
-	return t != nil && t.adds > 0
-}

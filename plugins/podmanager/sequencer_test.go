@@ -40,14 +40,10 @@ func TestTheSequencerRemembersNothingForLong(t *testing.T) {
 	s.acceptDel(k)
 	s.delDone(k)
 	g.Expect(s.keys).To(BeEmpty(), "nothing waits for it")
-	g.Expect(s.underWay(k)).To(BeFalse())
 	a, b := s.acceptAdd(k), s.acceptAdd(k)
-	g.Expect(s.underWay(k)).To(BeTrue())
 	g.Expect(s.addDone(k, a, true, true)).To(BeFalse())
 	s.delDone(k) // delivered
-	g.Expect(s.underWay(k)).To(BeTrue())
 	g.Expect(s.addDone(k, b, false, false)).To(BeFalse())
-	g.Expect(s.underWay(k)).To(BeFalse())
 	g.Expect(s.keys).To(BeEmpty())
 }
 
