@@ -45,10 +45,13 @@ func post(socket, path string, body []byte, limit time.Duration) ([]byte, error)
 // that is cut off, and for the status that means that the agent does not serve.
 func parse(answer []byte) ([]byte, error) {
 	head, body, ok := bytes.Cut(answer, []byte("\r\n\r\n"))
-	if !ok || len(head) < len("HTTP/1.1 200") || !bytes.HasPrefix(head, []byte("HTTP/1.")) {
+	if !ok || len(head) < len("HTTP/1.1 200") || !bytes.HasPrefix(head, []byte("HTTP/1.")) || head[8] != ' ' {
 		return nil, errors.New("the answer is no HTTP")
 	}
 	status := string(head[9:12])
+	if n, err := strconv.Atoi(status); err != nil || n < 100 {
+		return nil, errors.New("the answer is no HTTP")
+	}
 	if status == "502" || status == "503" || status == "504" {
 		return nil, fmt.Errorf("status %s: %s", status, bytes.TrimSpace(body))
 	}
