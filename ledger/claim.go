@@ -26,7 +26,7 @@ type Request struct {
 // has leases already gets these, without a write; fresh tells the two apart.
 // The leases are durable when Claim returns.
 func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh bool, err error) {
-	st := &Stage{l: l, brief: true}
+	st := l.brief()
 	leases, fresh, err = st.Claim(req)
 	if err != nil {
 		return nil, false, err
@@ -143,7 +143,8 @@ func (st *Stage) claim(req Request) ([]Lease, error) {
 	}
 	families := req.Families
 	if families == nil {
-		families = p.families()
+		var room [2]Family
+		families = p.families(room[:0])
 	}
 	for _, f := range families {
 		x, err := st.claimAny(p, f, req)
@@ -158,9 +159,8 @@ func (st *Stage) claim(req Request) ([]Lease, error) {
 	return leases, nil
 }
 
-// families are those that the pool has active blocks of.
-func (p *pool) families() []Family {
-	var fs []Family
+// families adds those that the pool has active blocks of to fs.
+func (p *pool) families(fs []Family) []Family {
 	for f := range p.fam {
 		if slices.ContainsFunc(p.fam[f].blocks, func(b *block) bool { return b.state == Active }) {
 			fs = append(fs, Family(f))
@@ -184,7 +184,7 @@ func (st *Stage) claimAny(p *pool, f Family, req Request) (*lease, error) {
 			return st.put(b, old.addr, old, req, ""), nil
 		}
 	}
-	if !slices.Contains(p.families(), f) {
+	if !slices.Contains(p.families(nil), f) {
 		return nil, fmt.Errorf("%w of family %s yet", ErrNoBlock, f)
 	}
 	return nil, p.exhausted(f)

@@ -26,7 +26,7 @@ type Selector struct {
 // is released already: no error and no write. The release is durable when it
 // returns.
 func (l *Ledger) Release(ctx context.Context, sel Selector) ([]Lease, error) {
-	st := &Stage{l: l, brief: true}
+	st := l.brief()
 	leases, err := st.Release(sel)
 	if err != nil {
 		return nil, err

@@ -22,7 +22,8 @@ import (
 type Stage struct {
 	l       *Ledger
 	changes []change
-	brief   bool // of one call that commits at once: others may wait for it
+	brief   bool      // of one call that commits at once: others may wait for it
+	first   [2]change // room for the usual claim
 
 	committing bool // under the ledger's lock: others may wait for it
 }
@@ -35,10 +36,15 @@ type change struct {
 	block    *block
 	state    BlockState // granted: the state before
 	isNew    bool       // granted: the block was not there before
-	pool     *pool
-	policy   Pool // adjusted: the policy before
-	known    bool
-	cools    bool // left: the address cools, as the journal was told
+	before   *policy    // adjusted
+	cools    bool       // left: the address cools, as the journal was told
+}
+
+// policy is what a pool was before it was adjusted.
+type policy struct {
+	pool  *pool
+	Pool  Pool
+	known bool
 }
 
 type changeKind uint8
@@ -53,6 +59,13 @@ const (
 // Begin makes an empty Stage.
 func (l *Ledger) Begin() *Stage { return &Stage{l: l} }
 
+// brief is a Stage of one call.
+func (l *Ledger) brief() *Stage {
+	st := &Stage{l: l, brief: true}
+	st.changes = st.first[:0]
+	return st
+}
+
 // Empty is true where nothing is staged.
 func (st *Stage) Empty() bool { return len(st.changes) == 0 }
 
@@ -65,7 +78,7 @@ func (st *Stage) SetPool(pool Pool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.pool(pool.Name)
-	st.changes = append(st.changes, change{kind: adjusted, pool: p, policy: p.Pool, known: p.known})
+	st.changes = append(st.changes, change{kind: adjusted, before: &policy{p, p.Pool, p.known}})
 	p.set(pool, true)
 	return nil
 }
@@ -176,7 +189,7 @@ func (l *Ledger) revert(c change) {
 			l.retract(c.block)
 		}
 	case adjusted:
-		c.pool.set(c.policy, c.known)
+		c.before.pool.set(c.before.Pool, c.before.known)
 	}
 }
 

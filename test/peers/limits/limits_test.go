@@ -48,6 +48,66 @@ func nextFit(n int) workload.Pool[int] {
 	return workload.Pool[int]{Cap: n, Next: l.Next, Free: l.Put}
 }
 
+// An allocator of addresses or prefixes hands out more than an integer, and the
+// list of what is allocated is larger for it. These are of the size of a
+// netip.Addr and a netip.Prefix, so that the list weighs the same.
+type (
+	addrSized   struct{ k, _, _ int }
+	prefixSized struct{ k, _, _, _ int }
+)
+
+func sized[T any](n int, next func() (int, error), free func(int) error, wrap func(int) T, unwrap func(T) int) workload.Pool[T] {
+	return workload.Pool[T]{
+		Cap: n,
+		Next: func() (T, error) {
+			k, err := next()
+			return wrap(k), err
+		},
+		Free: func(x T) error { return free(unwrap(x)) },
+	}
+}
+
+func addrs(n int, next func() (int, error), free func(int) error) workload.Pool[addrSized] {
+	return sized(n, next, free, func(k int) addrSized { return addrSized{k: k} }, func(x addrSized) int { return x.k })
+}
+
+func prefixes(n int, next func() (int, error), free func(int) error) workload.Pool[prefixSized] {
+	return sized(n, next, free, func(k int) prefixSized { return prefixSized{k: k} }, func(x prefixSized) int { return x.k })
+}
+
+// BenchmarkWide is the limit of what is larger than a /16: 2^16 addresses of a
+// /64, 2^16 and 2^19 prefixes.
+func BenchmarkWide(b *testing.B) {
+	const small, large = 1 << 16, 1 << 19
+	b.Run("lowest/64", func(b *testing.B) {
+		workload.Levels(b, func() workload.Pool[addrSized] { l := &Locked{tree: NewTree(small)}; return addrs(small, l.Get, l.Put) })
+	})
+	b.Run("next/64", func(b *testing.B) {
+		workload.Levels(b, func() workload.Pool[addrSized] {
+			l := &Locked{tree: NewTree(small)}
+			return addrs(small, l.Next, l.Put)
+		})
+	})
+	b.Run("lowest/8in24", func(b *testing.B) {
+		workload.Levels(b, func() workload.Pool[prefixSized] {
+			l := &Locked{tree: NewTree(small)}
+			return prefixes(small, l.Get, l.Put)
+		})
+	})
+	b.Run("next/8in24", func(b *testing.B) {
+		workload.Levels(b, func() workload.Pool[prefixSized] {
+			l := &Locked{tree: NewTree(small)}
+			return prefixes(small, l.Next, l.Put)
+		})
+	})
+	b.Run("lowest/8in27", func(b *testing.B) {
+		workload.Levels(b, func() workload.Pool[prefixSized] { f := NewForest(large); return prefixes(large, f.Get, f.Put) })
+	})
+	b.Run("next/8in27", func(b *testing.B) {
+		workload.Levels(b, func() workload.Pool[prefixSized] { f := NewForest(large); return prefixes(large, f.Next, f.Put) })
+	})
+}
+
 func owned(n int) workload.Pool[uint64] {
 	o := NewOwned(n)
 	return workload.Pool[uint64]{Cap: n, Next: o.Claim, Free: o.Release}
@@ -113,6 +173,32 @@ func TestFromAgainstSearch(t *testing.T) {
 		}
 		if ok {
 			free[k], from = false, (k+1)%n
+		}
+	}
+}
+
+// A Forest takes every item once, and finds one that is given back.
+func TestForest(t *testing.T) {
+	const n = 2 * treeSize
+	for name, take := range map[string]func(*Forest) (int, error){"lowest": (*Forest).Get, "next": (*Forest).Next} {
+		f, taken := NewForest(n), make([]bool, n)
+		for range n {
+			k, err := take(f)
+			if err != nil || taken[k] {
+				t.Fatalf("%s: %d, %v; taken: %v", name, k, err, taken[k])
+			}
+			taken[k] = true
+		}
+		if _, err := take(f); err == nil {
+			t.Fatalf("%s: a full one gave an item", name)
+		}
+		for _, k := range []int{0, treeSize - 1, treeSize, n - 1, 77} {
+			if err := f.Put(k); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := take(f); err != nil || got != k {
+				t.Fatalf("%s: %d, %v; want %d", name, got, err, k)
+			}
 		}
 	}
 }

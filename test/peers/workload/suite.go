@@ -40,7 +40,7 @@ func Levels[T any](b *testing.B, mk func() Pool[T]) {
 // Churn is one item allocated and a random older one given back, with the
 // fullness held.
 func Churn[T any](b *testing.B, p Pool[T], fullness float64) {
-	live, _ := hold(b, p, fullness)
+	live, _ := ready(b, p, fullness)
 	r := newRNG()
 	b.ReportAllocs()
 	defer reportProcessor(b)()
@@ -67,6 +67,15 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// ready is hold, without the garbage that it leaves: the collector would work
+// at that while the clock runs.
+func ready[T any](tb testing.TB, p Pool[T], fullness float64) (live, holes []T) {
+	tb.Helper()
+	live, holes = hold(tb, p, fullness)
+	runtime.GC()
+	return live, holes
+}
+
 // swap allocates an item and gives back a random one of live in its stead; the
 // same one where live is empty.
 func swap[T any](p Pool[T], live []T, r *rng) error {
@@ -84,7 +93,7 @@ func swap[T any](p Pool[T], live []T, r *rng) error {
 // Parallel is Churn from GOMAXPROCS goroutines, each with its share of what is
 // allocated.
 func Parallel[T any](b *testing.B, p Pool[T], fullness float64) {
-	live, _ := hold(b, p, fullness)
+	live, _ := ready(b, p, fullness)
 	b.Run("parallel", func(b *testing.B) {
 		n := runtime.GOMAXPROCS(0)
 		shares := make(chan []T, n)
@@ -106,7 +115,7 @@ func Parallel[T any](b *testing.B, p Pool[T], fullness float64) {
 
 // Full is an allocation that must fail because nothing is free.
 func Full[T any](b *testing.B, p Pool[T]) {
-	hold(b, p, 1)
+	ready(b, p, 1)
 	b.ReportAllocs()
 	defer reportProcessor(b)()
 	for b.Loop() {
@@ -118,7 +127,7 @@ func Full[T any](b *testing.B, p Pool[T]) {
 
 // Specific is a named free item allocated and given back.
 func Specific[T any](b *testing.B, p Pool[T], fullness float64) {
-	_, holes := hold(b, p, fullness)
+	_, holes := ready(b, p, fullness)
 	i := 0
 	b.ReportAllocs()
 	defer reportProcessor(b)()

@@ -5,7 +5,6 @@ package main
 
 import (
 	"fmt"
-	"path"
 	"strings"
 )
 
@@ -90,17 +89,17 @@ func indexAims() []aim {
 	same := func(bench string) func(string) expr {
 		return func(sub string) expr { return at("limits", bench+"/"+sub) }
 	}
-	of16 := func(bench string) func(string) expr {
-		return func(sub string) expr { return at("limits", bench+"/16/churn/"+path.Base(sub)) }
+	wideOf := func(order string) func(string) expr {
+		return func(sub string) expr { return wideLimit(order, sub) }
 	}
 	small, wide, prefixes := churns("24", "16"), churns("64", "64spread"), churns("8in24", "8in27")
 	return []aim{
 		{"bare index, /24 and /16, lowest first, beside bitmap tree + mutex", 2, against("Index/lowest", small, same("Locked")), duration, nil},
 		{"bare index, /24 and /16, next fit, beside the same with next fit", 2, against("Index/next", small, same("NextFit")), duration, nil},
-		{"bare index, /64, lowest first", 4, against("Index/lowest", wide, of16("Locked")), duration, nil},
-		{"bare index, /64, next fit", 4, against("Index/next", wide, of16("NextFit")), duration, nil},
-		{"next prefix, lowest first", 4, against("Prefix/lowest", prefixes, of16("Locked")), duration, nil},
-		{"next prefix, next fit", 4, against("Prefix/next", prefixes, of16("NextFit")), duration, nil},
+		{"bare index, /64, lowest first", 4, against("Index/lowest", wide, wideOf("lowest")), duration, nil},
+		{"bare index, /64, next fit", 4, against("Index/next", wide, wideOf("next")), duration, nil},
+		{"next prefix, lowest first", 4, against("Prefix/lowest", prefixes, wideOf("lowest")), duration, nil},
+		{"next prefix, next fit", 4, against("Prefix/next", prefixes, wideOf("next")), duration, nil},
 		{"no allocation once warm, index and prefixes (allocations a pair)", 0, allocationPoints(), plain, plain},
 		{"full lease key recorded, /24 and /16, beside tree + mutex + two-way index", 6, against("Ledger", small, same("Owned")), duration, nil},
 	}

@@ -3,10 +3,7 @@
 
 package main
 
-import (
-	"path"
-	"strings"
-)
+import "strings"
 
 // tables are all tables of the report, in order.
 func tables() []table {
@@ -107,11 +104,16 @@ func indexTable() table {
 	}
 }
 
-// limit16 is the limit of a /16 in the columns of something larger.
-func limit16(name, bench string, subs []string) row {
+// wideLimit is the limit of something larger than a /16; that of addresses
+// that are spread is the same as of those that are not.
+func wideLimit(order, sub string) expr {
+	return at("limits", "Wide/"+order+"/"+strings.Replace(sub, "64spread", "64", 1))
+}
+
+func wideLimits(name, order string, subs []string) row {
 	r := row{name: name}
 	for _, s := range subs {
-		r.cells = append(r.cells, cell{at("limits", bench+"/16/churn/"+path.Base(s)), plain})
+		r.cells = append(r.cells, cell{wideLimit(order, s), plain})
 	}
 	return r
 }
@@ -119,7 +121,7 @@ func limit16(name, bench string, subs []string) row {
 func wideTable() table {
 	subs := churns("64", "64spread")
 	lowest, next := series("Cadastre index, lowest first", "ours", "Index/lowest", subs), series("Cadastre index, next fit", "ours", "Index/next", subs)
-	locked, nextFit := limit16("*limit of a /16, mutex*", "Locked", subs), limit16("*limit of a /16, next fit*", "NextFit", subs)
+	locked, nextFit := wideLimits("*limit: bitmap tree of 65 536, mutex*", "lowest", subs), wideLimits("*limit: the same, next fit*", "next", subs)
 	return table{
 		title: "The same in an IPv6 /64, ns a pair",
 		note: "65 536 addresses of the /64 can be had, the rest is taken: one window in its middle, and 256 windows of 256 addresses spread over all of it. " +
@@ -132,7 +134,7 @@ func wideTable() table {
 func prefixTable() table {
 	subs := churns("8in24", "8in27")
 	lowest, next := series("Cadastre index, lowest first", "ours", "Prefix/lowest", subs), series("Cadastre index, next fit", "ours", "Prefix/next", subs)
-	locked, nextFit := limit16("*limit of 65 536 items, mutex*", "Locked", subs), limit16("*limit, next fit*", "NextFit", subs)
+	locked, nextFit := wideLimits("*limit: bitmap tree, mutex*", "lowest", subs), wideLimits("*limit: the same, next fit*", "next", subs)
 	cilium := series("Cilium `cidralloc`", "cilium", "CIDRAlloc", subs)
 	return table{
 		title: "The next prefix taken and a random older one given back, ns a pair",
