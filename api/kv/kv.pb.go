@@ -275,9 +275,8 @@ type PodNetwork struct {
 	Network       string                 `protobuf:"bytes,3,opt,name=network,proto3" json:"network,omitempty"`
 	ContainerId   string                 `protobuf:"bytes,4,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
 	IfName        string                 `protobuf:"bytes,5,opt,name=if_name,json=ifName,proto3" json:"if_name,omitempty"`
-	Netns         string                 `protobuf:"bytes,6,opt,name=netns,proto3" json:"netns,omitempty"`
-	Addresses     []string               `protobuf:"bytes,7,rep,name=addresses,proto3" json:"addresses,omitempty"` // with the length of their block
-	Routes        []*Route               `protobuf:"bytes,8,rep,name=routes,proto3" json:"routes,omitempty"`
+	Addresses     []string               `protobuf:"bytes,6,rep,name=addresses,proto3" json:"addresses,omitempty"` // with the length of their block
+	Routes        []*Route               `protobuf:"bytes,7,rep,name=routes,proto3" json:"routes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -343,13 +342,6 @@ func (x *PodNetwork) GetContainerId() string {
 func (x *PodNetwork) GetIfName() string {
 	if x != nil {
 		return x.IfName
-	}
-	return ""
-}
-
-func (x *PodNetwork) GetNetns() string {
-	if x != nil {
-		return x.Netns
 	}
 	return ""
 }
@@ -818,17 +810,16 @@ const file_kv_proto_rawDesc = "" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12\x14\n" +
 	"\x05phase\x18\x05 \x01(\tR\x05phase\x12!\n" +
 	"\fhost_network\x18\x06 \x01(\bR\vhostNetwork\x12!\n" +
-	"\fip_addresses\x18\a \x03(\tR\vipAddresses\"\xf4\x01\n" +
+	"\fip_addresses\x18\a \x03(\tR\vipAddresses\"\xde\x01\n" +
 	"\n" +
 	"PodNetwork\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
 	"\anetwork\x18\x03 \x01(\tR\anetwork\x12!\n" +
 	"\fcontainer_id\x18\x04 \x01(\tR\vcontainerId\x12\x17\n" +
-	"\aif_name\x18\x05 \x01(\tR\x06ifName\x12\x14\n" +
-	"\x05netns\x18\x06 \x01(\tR\x05netns\x12\x1c\n" +
-	"\taddresses\x18\a \x03(\tR\taddresses\x12*\n" +
-	"\x06routes\x18\b \x03(\v2\x12.cadastre.kv.RouteR\x06routes\"3\n" +
+	"\aif_name\x18\x05 \x01(\tR\x06ifName\x12\x1c\n" +
+	"\taddresses\x18\x06 \x03(\tR\taddresses\x12*\n" +
+	"\x06routes\x18\a \x03(\v2\x12.cadastre.kv.RouteR\x06routes\"3\n" +
 	"\x05Route\x12\x10\n" +
 	"\x03dst\x18\x01 \x01(\tR\x03dst\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\"\xaa\x02\n" +

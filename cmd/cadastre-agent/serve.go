@@ -24,8 +24,7 @@ type state struct {
 }
 
 // serve runs the agent until ctx ends or a part of it fails; api answers
-// requests. All goroutines of the agent start here and are
-// awaited here.
+// requests. All goroutines of the agent start here and are awaited here.
 func (a *agent) serve(ctx context.Context, api func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -70,7 +69,8 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 }
 
 // recover applies the DELs that waited for the agent. They go through the loop,
-// so they wait for its first resync. While they cannot be applied nothing is served.
+// so they wait for its first resync. While they cannot be applied no CNI request
+// is answered.
 func (a *agent) recover(ctx context.Context) error {
 	for {
 		err := a.podmanager.Recover(ctx)

@@ -91,8 +91,8 @@ func (o *orphans) put(events ...*AddPod) {
 const sweep = 30 * time.Second
 
 // Run releases what abandoned ADDs have taken, and applies DELs that came to
-// wait, until ctx ends. What it could not do by then is done by the runtime's
-// next DEL or GC.
+// wait, until ctx ends; what fails is tried again. What it could not do by the
+// end is done by the runtime's next DEL or GC.
 func (p *PodManager) Run(ctx context.Context) error {
 	ticker := time.NewTicker(sweep)
 	defer ticker.Stop()

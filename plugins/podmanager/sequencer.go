@@ -11,7 +11,7 @@ import (
 
 // sequencer orders the requests for one attachment by when they were accepted,
 // whatever order they reach the loop in: a DEL cancels every ADD of its key
-// accepted before it. It remembers a key only while an ADD of it is under way.
+// accepted before it. It remembers a key only while something is under way for it.
 // It is the one part of the plugin that requests and the loop share: requests
 // are accepted by their own goroutines, all else happens in the loop.
 type sequencer struct {
@@ -23,7 +23,7 @@ type sequencer struct {
 // turn is what is under way for one key.
 type turn struct {
 	adds     int    // accepted and not done
-	releases int    // DELs, GCs and releases of leases that nobody was told of, not done
+	releases int    // not done: DELs, GCs, releases of leases that nobody was told of, answers not delivered yet
 	told     uint64 // ticket of the newest ADD whose caller was told
 	del      uint64 // ticket of the newest DEL
 	owed     bool   // there is a lease that nobody was told of

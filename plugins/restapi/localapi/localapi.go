@@ -60,7 +60,7 @@ type Status struct {
 	Started    time.Time `json:"started"`
 	Live       bool      `json:"live"`
 	LiveError  string    `json:"liveError,omitempty"`
-	Serving    bool      `json:"serving"` // CNI requests are answered: the first resync and the DELs that waited are done
+	Serving    bool      `json:"serving"` // the DELs that waited are applied, CNI requests are answered
 	Ready      bool      `json:"ready"`
 	ReadyError string    `json:"readyError,omitempty"`
 	// Suspended is why no new address is lent, if so.
