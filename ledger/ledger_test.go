@@ -386,6 +386,40 @@ func TestFailedCommits(t *testing.T) {
 	}
 }
 
+// A commit that failed may have been applied. What is answered after it must
+// survive a crash, also where memory alone would not need a write.
+func TestNothingIsAnsweredThatTheJournalMayContradict(t *testing.T) {
+	g := NewWithT(t)
+	tear := false
+	b := open(g, &journal.Faulty{Journal: journal.NewMemory(), Plan: func(int64) journal.Fault {
+		if tear {
+			return journal.Tear
+		}
+		return journal.None
+	}})
+	b.pool(defaultPool(), "10.1.5.0/24")
+	b.claim(1)
+
+	tear = true
+	_, err := b.Release(context.Background(), ledger.Selector{Key: key(1)})
+	g.Expect(err).To(MatchError(journal.ErrInjected))
+	_, err = b.claim(1)
+	g.Expect(err).To(MatchError(journal.ErrInjected), "it cannot be made sure of")
+	tear = false
+	g.Expect(b.claim(1)).To(Equal("10.1.5.1"))
+	b.reopen() // a crash
+	g.Expect(b.book()).To(Equal("10.1.5.1:held:c1"))
+
+	b.pool(defaultPool(), "10.1.5.0/24")
+	tear = true
+	_, err = b.claim(2)
+	g.Expect(err).To(MatchError(journal.ErrInjected))
+	tear = false
+	g.Expect(b.release(2)).To(BeEmpty(), "memory has nothing to release")
+	b.reopen()
+	g.Expect(b.ByKey(key(2))).To(BeEmpty(), "and neither has the journal")
+}
+
 func TestClaimsOfOneKeyAtOnceShareOneLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
