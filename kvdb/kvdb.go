@@ -107,9 +107,10 @@ type Watcher interface {
 type Store interface {
 	// Get returns the value of key; found is false where there is none.
 	Get(ctx context.Context, key string) (kv KeyValue, found bool, err error)
-	// List returns every key that begins with prefix, in order, as of one
-	// revision, which is returned for a Watch that continues from rev+1.
-	List(ctx context.Context, prefix string) (kvs []KeyValue, rev int64, err error)
+	// List returns every key that begins with one of prefixes, in order and
+	// each once, as of one revision, which is returned for Watches that continue
+	// from rev+1. The empty prefix is that of all keys; there are at most MaxOps.
+	List(ctx context.Context, prefixes ...string) (kvs []KeyValue, rev int64, err error)
 	// Txn applies all ops if all conds hold, else none and ErrConditions.
 	// It returns the store's revision after the transaction, which is the same
 	// as before where nothing has changed (no ops, or only deletions of what is

@@ -3,14 +3,108 @@
 
 package kv
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
 
-// Prefixes of the cluster store, one a kind of message.
-const (
-	NodeRecordPrefix = "nodes/"
-	NodePrefix       = "k8s/node/"
-	PodPrefix        = "k8s/pod/"
+	"google.golang.org/protobuf/proto"
 )
+
+// Parts of the cluster store. What is below ClusterPrefix every node reads;
+// what is below NodePrefix of a name, that node alone; beats, nobody but who
+// decides on a node ID.
+const (
+	ClusterPrefix = "cluster/"
+	nodesPrefix   = "node/"
+	BeatPrefix    = "beat/"
+)
+
+// Prefixes of the resources that all nodes share.
+const (
+	NodeRecordPrefix    = ClusterPrefix + "node-id/"
+	KubeNodePrefix      = ClusterPrefix + "node/"
+	PoolPrefix          = ClusterPrefix + "pool/"
+	CustomNetworkPrefix = ClusterPrefix + "network/"
+)
+
+// Resources, as controller.KubeStateData names them.
+const (
+	NodeRecordResource    = "noderecord"    // *NodeRecord
+	NodeResource          = "node"          // *Node
+	PoolResource          = "pool"          // *Pool
+	CustomNetworkResource = "customnetwork" // *CustomNetwork
+	PodResource           = "pod"           // *Pod
+	NodeConfigResource    = "nodeconfig"    // *NodeConfig
+)
+
+// Resource is one kind of message and where it is stored.
+type Resource struct {
+	Name    string
+	OneNode bool   // stored below NodePrefix of the node that it is of
+	Prefix  string // what keys begin with, behind NodePrefix where OneNode
+	New     func() proto.Message
+}
+
+// Resources are all kinds of the cluster's state. Reflector, mirror and
+// handlers know of a kind by its entry here and nothing else.
+func Resources() []Resource {
+	return []Resource{
+		{NodeRecordResource, false, NodeRecordPrefix, func() proto.Message { return &NodeRecord{} }},
+		{NodeResource, false, KubeNodePrefix, func() proto.Message { return &Node{} }},
+		{PoolResource, false, PoolPrefix, func() proto.Message { return &Pool{} }},
+		{CustomNetworkResource, false, CustomNetworkPrefix, func() proto.Message { return &CustomNetwork{} }},
+		{PodResource, true, "pod/", func() proto.Message { return &Pod{} }},
+		{NodeConfigResource, true, "config", func() proto.Message { return &NodeConfig{} }},
+	}
+}
+
+// ResourceOf is the kind that is stored at key.
+func ResourceOf(key string) (Resource, bool) {
+	node, isNode := strings.CutPrefix(key, nodesPrefix)
+	if isNode {
+		_, key, isNode = strings.Cut(node, "/")
+	}
+	for _, r := range Resources() {
+		if r.OneNode == isNode && strings.HasPrefix(key, r.Prefix) {
+			return r, true
+		}
+	}
+	return Resource{}, false
+}
+
+// External is the key of the southbound that a key of the store configures.
+func External(key string) (sinkKey string, ok bool) {
+	node, ok := strings.CutPrefix(key, nodesPrefix)
+	if !ok {
+		return "", false
+	}
+	_, rest, _ := strings.Cut(node, "/")
+	return strings.CutPrefix(rest, "external/")
+}
+
+// ExternalKey is where the configuration of a southbound key of a node is stored.
+func ExternalKey(node, sinkKey string) string { return NodePrefix(node) + "external/" + sinkKey }
+
+// Keys of the southbound transaction.
+const (
+	SinkPodPrefix   = "pod/"   // *PodNetwork
+	SinkRoutePrefix = "route/" // *NodeRoute
+	SinkNode        = "node"   // *NodeNetwork
+)
+
+// SinkMessage is an empty message of the kind that a southbound key has, nil
+// for none.
+func SinkMessage(sinkKey string) proto.Message {
+	switch {
+	case sinkKey == SinkNode:
+		return &NodeNetwork{}
+	case strings.HasPrefix(sinkKey, SinkPodPrefix):
+		return &PodNetwork{}
+	case strings.HasPrefix(sinkKey, SinkRoutePrefix):
+		return &NodeRoute{}
+	}
+	return nil
+}
 
 // PodID names a pod.
 type PodID struct {
@@ -26,11 +120,29 @@ func (id PodID) String() string {
 	return id.Namespace + "/" + id.Name
 }
 
-// PodKey is where a Pod is stored.
-func PodKey(id PodID) string { return PodPrefix + id.Namespace + "/" + id.Name }
+// NodePrefix is what the keys begin with that are for one node only.
+func NodePrefix(node string) string { return nodesPrefix + node + "/" }
+
+// PodPrefix is where the pods of a node are stored.
+func PodPrefix(node string) string { return NodePrefix(node) + "pod/" }
+
+// PodKey is where a Pod of a node is stored.
+func PodKey(node string, id PodID) string { return PodPrefix(node) + id.Namespace + "/" + id.Name }
+
+// NodeConfigKey is where the NodeConfig of a node is stored.
+func NodeConfigKey(node string) string { return NodePrefix(node) + "config" }
 
 // NodeKey is where a Node is stored.
-func NodeKey(name string) string { return NodePrefix + name }
+func NodeKey(name string) string { return KubeNodePrefix + name }
 
 // NodeRecordKey is where a NodeRecord is stored.
 func NodeRecordKey(id uint32) string { return NodeRecordPrefix + strconv.FormatUint(uint64(id), 10) }
+
+// BeatKey is where a NodeBeat is stored.
+func BeatKey(id uint32) string { return BeatPrefix + strconv.FormatUint(uint64(id), 10) }
+
+// PoolKey is where a Pool is stored.
+func PoolKey(name string) string { return PoolPrefix + name }
+
+// CustomNetworkKey is where a CustomNetwork is stored.
+func CustomNetworkKey(name string) string { return CustomNetworkPrefix + name }

@@ -27,14 +27,21 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// NodeRecord says which node holds a node ID. Stored at nodes/<id>.
+// NodeRecord says which node holds a node ID. It stays when the ID is
+// released, so that the generation goes on rising and IDs are used again in
+// the order of their release. Stored at cluster/node-id/<id>.
 type NodeRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Instance      string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`                          // UUID made once in the node's state directory
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                     // raised each time the ID changes hands
-	IpAddresses   []string               `protobuf:"bytes,5,rep,name=ip_addresses,json=ipAddresses,proto3" json:"ip_addresses,omitempty"` // of the vswitch, "192.168.16.5/24"
+	Instance      string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`                              // UUID made once in the node's state directory
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                         // raised each time the ID changes hands, or is claimed again
+	IpAddresses   []string               `protobuf:"bytes,5,rep,name=ip_addresses,json=ipAddresses,proto3" json:"ip_addresses,omitempty"`     // of the vswitch, "192.168.16.5/24"
+	NodeUid       string                 `protobuf:"bytes,6,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`                 // of the Kubernetes Node, as evidence only
+	Released      int64                  `protobuf:"varint,7,opt,name=released,proto3" json:"released,omitempty"`                             // Unix time in ns; 0: it is held
+	Clean         bool                   `protobuf:"varint,8,opt,name=clean,proto3" json:"clean,omitempty"`                                   // released by somebody who knew that nothing of it is in use
+	SupersededBy  uint32                 `protobuf:"varint,9,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"` // the ID that another instance of this name has claimed since; 0: none
+	Pools         []*PoolUse             `protobuf:"bytes,10,rep,name=pools,proto3" json:"pools,omitempty"`                                   // what the node has of each pool, as of its last word
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -104,6 +111,196 @@ func (x *NodeRecord) GetIpAddresses() []string {
 	return nil
 }
 
+func (x *NodeRecord) GetNodeUid() string {
+	if x != nil {
+		return x.NodeUid
+	}
+	return ""
+}
+
+func (x *NodeRecord) GetReleased() int64 {
+	if x != nil {
+		return x.Released
+	}
+	return 0
+}
+
+func (x *NodeRecord) GetClean() bool {
+	if x != nil {
+		return x.Clean
+	}
+	return false
+}
+
+func (x *NodeRecord) GetSupersededBy() uint32 {
+	if x != nil {
+		return x.SupersededBy
+	}
+	return 0
+}
+
+func (x *NodeRecord) GetPools() []*PoolUse {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+// PoolUse is what a node has of a pool.
+type PoolUse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // of the Pool that the node has followed
+	Open          bool                   `protobuf:"varint,3,opt,name=open,proto3" json:"open,omitempty"`             // it may lend new addresses of it
+	Leases        uint64                 `protobuf:"varint,4,opt,name=leases,proto3" json:"leases,omitempty"`         // above 0: addresses of it are in use
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolUse) Reset() {
+	*x = PoolUse{}
+	mi := &file_kv_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolUse) ProtoMessage() {}
+
+func (x *PoolUse) ProtoReflect() protoreflect.Message {
+	mi := &file_kv_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolUse.ProtoReflect.Descriptor instead.
+func (*PoolUse) Descriptor() ([]byte, []int) {
+	return file_kv_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PoolUse) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *PoolUse) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *PoolUse) GetOpen() bool {
+	if x != nil {
+		return x.Open
+	}
+	return false
+}
+
+func (x *PoolUse) GetLeases() uint64 {
+	if x != nil {
+		return x.Leases
+	}
+	return 0
+}
+
+// NodeBeat says that the holder of a node ID was there. It is kept apart from
+// the record because nobody watches it. Stored at beat/<id>.
+type NodeBeat struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // of the record
+	Session       string                 `protobuf:"bytes,4,opt,name=session,proto3" json:"session,omitempty"`        // UUID of one run of the agent
+	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`                 // Unix time in ns, by the agent's clock
+	Stopped       bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`       // the agent has ended in good order
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeBeat) Reset() {
+	*x = NodeBeat{}
+	mi := &file_kv_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeBeat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeBeat) ProtoMessage() {}
+
+func (x *NodeBeat) ProtoReflect() protoreflect.Message {
+	mi := &file_kv_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeBeat.ProtoReflect.Descriptor instead.
+func (*NodeBeat) Descriptor() ([]byte, []int) {
+	return file_kv_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *NodeBeat) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *NodeBeat) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *NodeBeat) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *NodeBeat) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *NodeBeat) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *NodeBeat) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
 // Node is a Kubernetes Node, as far as addresses go.
 type Node struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -117,7 +314,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_kv_proto_msgTypes[1]
+	mi := &file_kv_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -129,7 +326,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[1]
+	mi := &file_kv_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -142,7 +339,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{1}
+	return file_kv_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Node) GetName() string {
@@ -189,7 +386,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_kv_proto_msgTypes[2]
+	mi := &file_kv_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -201,7 +398,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[2]
+	mi := &file_kv_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -214,7 +411,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{2}
+	return file_kv_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Pod) GetNamespace() string {
@@ -266,6 +463,310 @@ func (x *Pod) GetIpAddresses() []string {
 	return nil
 }
 
+// Pool is a part of a pod network: the blocks of all nodes are cut from its
+// ranges by node ID. Ranges and lengths never change; what changes raises the
+// generation. A pool that was removed stays as a tombstone. Stored at
+// cluster/pool/<name>.
+type Pool struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Network       string                 `protobuf:"bytes,2,opt,name=network,proto3" json:"network,omitempty"`    // "default": the pod network of the cluster
+	Ranges        []*PoolRange           `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`      // one a family at most
+	Draining      bool                   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"` // keeps its leases, lends nothing
+	Removed       bool                   `protobuf:"varint,5,opt,name=removed,proto3" json:"removed,omitempty"`   // nothing of it is in use anywhere
+	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
+	Origin        string                 `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"` // who gave it its first value: "contiv.conf", "apply", "network/blue"
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pool) Reset() {
+	*x = Pool{}
+	mi := &file_kv_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pool) ProtoMessage() {}
+
+func (x *Pool) ProtoReflect() protoreflect.Message {
+	mi := &file_kv_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pool.ProtoReflect.Descriptor instead.
+func (*Pool) Descriptor() ([]byte, []int) {
+	return file_kv_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Pool) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pool) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *Pool) GetRanges() []*PoolRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *Pool) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *Pool) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
+func (x *Pool) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Pool) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
+type PoolRange struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Cidr             string                 `protobuf:"bytes,1,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	OneNodePrefixLen uint32                 `protobuf:"varint,2,opt,name=one_node_prefix_len,json=oneNodePrefixLen,proto3" json:"one_node_prefix_len,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PoolRange) Reset() {
+	*x = PoolRange{}
+	mi := &file_kv_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolRange) ProtoMessage() {}
+
+func (x *PoolRange) ProtoReflect() protoreflect.Message {
+	mi := &file_kv_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolRange.ProtoReflect.Descriptor instead.
+func (*PoolRange) Descriptor() ([]byte, []int) {
+	return file_kv_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PoolRange) GetCidr() string {
+	if x != nil {
+		return x.Cidr
+	}
+	return ""
+}
+
+func (x *PoolRange) GetOneNodePrefixLen() uint32 {
+	if x != nil {
+		return x.OneNodePrefixLen
+	}
+	return 0
+}
+
+// CustomNetwork is a pod network beside the default one. It gives the pool of
+// its name its first value. Stored at cluster/network/<name>.
+type CustomNetwork struct {
+	state                      protoimpl.MessageState `protogen:"open.v1"`
+	Name                       string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Uid                        string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	SubnetCidr                 string                 `protobuf:"bytes,3,opt,name=subnet_cidr,json=subnetCidr,proto3" json:"subnet_cidr,omitempty"` // "10.5.0.0/16", or one of each family: "v4,v6"
+	SubnetOneNodePrefixLen     uint32                 `protobuf:"varint,4,opt,name=subnet_one_node_prefix_len,json=subnetOneNodePrefixLen,proto3" json:"subnet_one_node_prefix_len,omitempty"`
+	SubnetOneNodePrefixLenIpv6 uint32                 `protobuf:"varint,5,opt,name=subnet_one_node_prefix_len_ipv6,json=subnetOneNodePrefixLenIpv6,proto3" json:"subnet_one_node_prefix_len_ipv6,omitempty"` // of the IPv6 network in dual stack
+	unknownFields              protoimpl.UnknownFields
+	sizeCache                  protoimpl.SizeCache
+}
+
+func (x *CustomNetwork) Reset() {
+	*x = CustomNetwork{}
+	mi := &file_kv_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CustomNetwork) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CustomNetwork) ProtoMessage() {}
+
+func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
+	mi := &file_kv_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CustomNetwork.ProtoReflect.Descriptor instead.
+func (*CustomNetwork) Descriptor() ([]byte, []int) {
+	return file_kv_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *CustomNetwork) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CustomNetwork) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *CustomNetwork) GetSubnetCidr() string {
+	if x != nil {
+		return x.SubnetCidr
+	}
+	return ""
+}
+
+func (x *CustomNetwork) GetSubnetOneNodePrefixLen() uint32 {
+	if x != nil {
+		return x.SubnetOneNodePrefixLen
+	}
+	return 0
+}
+
+func (x *CustomNetwork) GetSubnetOneNodePrefixLenIpv6() uint32 {
+	if x != nil {
+		return x.SubnetOneNodePrefixLenIpv6
+	}
+	return 0
+}
+
+// NodeConfig is the configuration of one node; where there is one it replaces
+// the node's entry in contiv.conf. Stored at node/<name>/config.
+type NodeConfig struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeName      string                 `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	MainInterface string                 `protobuf:"bytes,2,opt,name=main_interface,json=mainInterface,proto3" json:"main_interface,omitempty"`
+	MainIp        string                 `protobuf:"bytes,3,opt,name=main_ip,json=mainIp,proto3" json:"main_ip,omitempty"` // with its length: "192.168.16.10/24"
+	UseDhcp       bool                   `protobuf:"varint,4,opt,name=use_dhcp,json=useDhcp,proto3" json:"use_dhcp,omitempty"`
+	Gateway       string                 `protobuf:"bytes,5,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeConfig) Reset() {
+	*x = NodeConfig{}
+	mi := &file_kv_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeConfig) ProtoMessage() {}
+
+func (x *NodeConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_kv_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeConfig.ProtoReflect.Descriptor instead.
+func (*NodeConfig) Descriptor() ([]byte, []int) {
+	return file_kv_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *NodeConfig) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *NodeConfig) GetMainInterface() string {
+	if x != nil {
+		return x.MainInterface
+	}
+	return ""
+}
+
+func (x *NodeConfig) GetMainIp() string {
+	if x != nil {
+		return x.MainIp
+	}
+	return ""
+}
+
+func (x *NodeConfig) GetUseDhcp() bool {
+	if x != nil {
+		return x.UseDhcp
+	}
+	return false
+}
+
+func (x *NodeConfig) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
 // PodNetwork is what one attachment of a pod needs of the network; the value
 // that ipnet hands to the southbound sink for it.
 type PodNetwork struct {
@@ -283,7 +784,7 @@ type PodNetwork struct {
 
 func (x *PodNetwork) Reset() {
 	*x = PodNetwork{}
-	mi := &file_kv_proto_msgTypes[3]
+	mi := &file_kv_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -295,7 +796,7 @@ func (x *PodNetwork) String() string {
 func (*PodNetwork) ProtoMessage() {}
 
 func (x *PodNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[3]
+	mi := &file_kv_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -308,7 +809,7 @@ func (x *PodNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNetwork.ProtoReflect.Descriptor instead.
 func (*PodNetwork) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{3}
+	return file_kv_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PodNetwork) GetNamespace() string {
@@ -370,7 +871,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_kv_proto_msgTypes[4]
+	mi := &file_kv_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +883,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[4]
+	mi := &file_kv_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +896,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{4}
+	return file_kv_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Route) GetDst() string {
@@ -408,6 +909,75 @@ func (x *Route) GetDst() string {
 func (x *Route) GetGateway() string {
 	if x != nil {
 		return x.Gateway
+	}
+	return ""
+}
+
+// NodeRoute is a route to a pod subnet of another node.
+type NodeRoute struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dst           string                 `protobuf:"bytes,1,opt,name=dst,proto3" json:"dst,omitempty"`
+	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"` // an address of that node
+	NodeId        uint32                 `protobuf:"varint,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	NodeName      string                 `protobuf:"bytes,4,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeRoute) Reset() {
+	*x = NodeRoute{}
+	mi := &file_kv_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeRoute) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeRoute) ProtoMessage() {}
+
+func (x *NodeRoute) ProtoReflect() protoreflect.Message {
+	mi := &file_kv_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeRoute.ProtoReflect.Descriptor instead.
+func (*NodeRoute) Descriptor() ([]byte, []int) {
+	return file_kv_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *NodeRoute) GetDst() string {
+	if x != nil {
+		return x.Dst
+	}
+	return ""
+}
+
+func (x *NodeRoute) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+func (x *NodeRoute) GetNodeId() uint32 {
+	if x != nil {
+		return x.NodeId
+	}
+	return 0
+}
+
+func (x *NodeRoute) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
 	}
 	return ""
 }
@@ -429,7 +999,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_kv_proto_msgTypes[5]
+	mi := &file_kv_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -441,7 +1011,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[5]
+	mi := &file_kv_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -454,7 +1024,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{5}
+	return file_kv_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -538,7 +1108,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_kv_proto_msgTypes[6]
+	mi := &file_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +1120,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[6]
+	mi := &file_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +1133,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{6}
+	return file_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -690,7 +1260,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_kv_proto_msgTypes[7]
+	mi := &file_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +1272,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[7]
+	mi := &file_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +1285,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{7}
+	return file_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Block) GetPool() string {
@@ -749,7 +1319,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_kv_proto_msgTypes[8]
+	mi := &file_kv_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +1331,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[8]
+	mi := &file_kv_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +1344,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{8}
+	return file_kv_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Meta) GetBootId() string {
@@ -788,7 +1358,7 @@ var File_kv_proto protoreflect.FileDescriptor
 
 const file_kv_proto_rawDesc = "" +
 	"\n" +
-	"\bkv.proto\x12\vcadastre.kv\"\x8f\x01\n" +
+	"\bkv.proto\x12\vcadastre.kv\"\xad\x02\n" +
 	"\n" +
 	"NodeRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
@@ -797,7 +1367,29 @@ const file_kv_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12!\n" +
-	"\fip_addresses\x18\x05 \x03(\tR\vipAddresses\"g\n" +
+	"\fip_addresses\x18\x05 \x03(\tR\vipAddresses\x12\x19\n" +
+	"\bnode_uid\x18\x06 \x01(\tR\anodeUid\x12\x1a\n" +
+	"\breleased\x18\a \x01(\x03R\breleased\x12\x14\n" +
+	"\x05clean\x18\b \x01(\bR\x05clean\x12#\n" +
+	"\rsuperseded_by\x18\t \x01(\rR\fsupersededBy\x12*\n" +
+	"\x05pools\x18\n" +
+	" \x03(\v2\x14.cadastre.kv.PoolUseR\x05pools\"i\n" +
+	"\aPoolUse\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x12\n" +
+	"\x04open\x18\x03 \x01(\bR\x04open\x12\x16\n" +
+	"\x06leases\x18\x04 \x01(\x04R\x06leases\"\x9a\x01\n" +
+	"\bNodeBeat\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12\x18\n" +
+	"\asession\x18\x04 \x01(\tR\asession\x12\x0e\n" +
+	"\x02at\x18\x05 \x01(\x03R\x02at\x12\x18\n" +
+	"\astopped\x18\x06 \x01(\bR\astopped\"g\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -810,7 +1402,34 @@ const file_kv_proto_rawDesc = "" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12\x14\n" +
 	"\x05phase\x18\x05 \x01(\tR\x05phase\x12!\n" +
 	"\fhost_network\x18\x06 \x01(\bR\vhostNetwork\x12!\n" +
-	"\fip_addresses\x18\a \x03(\tR\vipAddresses\"\xde\x01\n" +
+	"\fip_addresses\x18\a \x03(\tR\vipAddresses\"\xd2\x01\n" +
+	"\x04Pool\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\anetwork\x18\x02 \x01(\tR\anetwork\x12.\n" +
+	"\x06ranges\x18\x03 \x03(\v2\x16.cadastre.kv.PoolRangeR\x06ranges\x12\x1a\n" +
+	"\bdraining\x18\x04 \x01(\bR\bdraining\x12\x18\n" +
+	"\aremoved\x18\x05 \x01(\bR\aremoved\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x06 \x01(\x04R\n" +
+	"generation\x12\x16\n" +
+	"\x06origin\x18\a \x01(\tR\x06origin\"N\n" +
+	"\tPoolRange\x12\x12\n" +
+	"\x04cidr\x18\x01 \x01(\tR\x04cidr\x12-\n" +
+	"\x13one_node_prefix_len\x18\x02 \x01(\rR\x10oneNodePrefixLen\"\xd7\x01\n" +
+	"\rCustomNetwork\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1f\n" +
+	"\vsubnet_cidr\x18\x03 \x01(\tR\n" +
+	"subnetCidr\x12:\n" +
+	"\x1asubnet_one_node_prefix_len\x18\x04 \x01(\rR\x16subnetOneNodePrefixLen\x12C\n" +
+	"\x1fsubnet_one_node_prefix_len_ipv6\x18\x05 \x01(\rR\x1asubnetOneNodePrefixLenIpv6\"\x9e\x01\n" +
+	"\n" +
+	"NodeConfig\x12\x1b\n" +
+	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12%\n" +
+	"\x0emain_interface\x18\x02 \x01(\tR\rmainInterface\x12\x17\n" +
+	"\amain_ip\x18\x03 \x01(\tR\x06mainIp\x12\x19\n" +
+	"\buse_dhcp\x18\x04 \x01(\bR\auseDhcp\x12\x18\n" +
+	"\agateway\x18\x05 \x01(\tR\agateway\"\xde\x01\n" +
 	"\n" +
 	"PodNetwork\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
@@ -822,7 +1441,12 @@ const file_kv_proto_rawDesc = "" +
 	"\x06routes\x18\a \x03(\v2\x12.cadastre.kv.RouteR\x06routes\"3\n" +
 	"\x05Route\x12\x10\n" +
 	"\x03dst\x18\x01 \x01(\tR\x03dst\x12\x18\n" +
-	"\agateway\x18\x02 \x01(\tR\agateway\"\xaa\x02\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\"m\n" +
+	"\tNodeRoute\x12\x10\n" +
+	"\x03dst\x18\x01 \x01(\tR\x03dst\x12\x18\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\x12\x17\n" +
+	"\anode_id\x18\x03 \x01(\rR\x06nodeId\x12\x1b\n" +
+	"\tnode_name\x18\x04 \x01(\tR\bnodeName\"\xaa\x02\n" +
 	"\vNodeNetwork\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1f\n" +
 	"\vpod_subnets\x18\x02 \x03(\tR\n" +
@@ -873,25 +1497,34 @@ func file_kv_proto_rawDescGZIP() []byte {
 	return file_kv_proto_rawDescData
 }
 
-var file_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_kv_proto_goTypes = []any{
-	(*NodeRecord)(nil),  // 0: cadastre.kv.NodeRecord
-	(*Node)(nil),        // 1: cadastre.kv.Node
-	(*Pod)(nil),         // 2: cadastre.kv.Pod
-	(*PodNetwork)(nil),  // 3: cadastre.kv.PodNetwork
-	(*Route)(nil),       // 4: cadastre.kv.Route
-	(*NodeNetwork)(nil), // 5: cadastre.kv.NodeNetwork
-	(*Lease)(nil),       // 6: cadastre.kv.Lease
-	(*Block)(nil),       // 7: cadastre.kv.Block
-	(*Meta)(nil),        // 8: cadastre.kv.Meta
+	(*NodeRecord)(nil),    // 0: cadastre.kv.NodeRecord
+	(*PoolUse)(nil),       // 1: cadastre.kv.PoolUse
+	(*NodeBeat)(nil),      // 2: cadastre.kv.NodeBeat
+	(*Node)(nil),          // 3: cadastre.kv.Node
+	(*Pod)(nil),           // 4: cadastre.kv.Pod
+	(*Pool)(nil),          // 5: cadastre.kv.Pool
+	(*PoolRange)(nil),     // 6: cadastre.kv.PoolRange
+	(*CustomNetwork)(nil), // 7: cadastre.kv.CustomNetwork
+	(*NodeConfig)(nil),    // 8: cadastre.kv.NodeConfig
+	(*PodNetwork)(nil),    // 9: cadastre.kv.PodNetwork
+	(*Route)(nil),         // 10: cadastre.kv.Route
+	(*NodeRoute)(nil),     // 11: cadastre.kv.NodeRoute
+	(*NodeNetwork)(nil),   // 12: cadastre.kv.NodeNetwork
+	(*Lease)(nil),         // 13: cadastre.kv.Lease
+	(*Block)(nil),         // 14: cadastre.kv.Block
+	(*Meta)(nil),          // 15: cadastre.kv.Meta
 }
 var file_kv_proto_depIdxs = []int32{
-	4, // 0: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	1,  // 0: cadastre.kv.NodeRecord.pools:type_name -> cadastre.kv.PoolUse
+	6,  // 1: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
+	10, // 2: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	3,  // [3:3] is the sub-list for method output_type
+	3,  // [3:3] is the sub-list for method input_type
+	3,  // [3:3] is the sub-list for extension type_name
+	3,  // [3:3] is the sub-list for extension extendee
+	0,  // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_kv_proto_init() }
@@ -905,7 +1538,7 @@ func file_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kv_proto_rawDesc), len(file_kv_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -101,16 +101,25 @@ func (s *Store) Get(ctx context.Context, key string) (kv kvdb.KeyValue, found bo
 }
 
 // List implements kvdb.Store.
-func (s *Store) List(ctx context.Context, prefix string) (kvs []kvdb.KeyValue, rev int64, err error) {
+func (s *Store) List(ctx context.Context, prefixes ...string) (kvs []kvdb.KeyValue, rev int64, err error) {
+	if prefixes, err = txn.Prefixes(prefixes); err != nil {
+		return nil, 0, fmt.Errorf("list: %w", err)
+	}
 	err = s.view(ctx, func(l layout) error {
 		if rev, err = l.revision(); err != nil {
 			return err
 		}
-		kvs, err = l.list(prefix)
-		return err
+		for _, prefix := range prefixes {
+			below, err := l.list(prefix)
+			if err != nil {
+				return err
+			}
+			kvs = append(kvs, below...)
+		}
+		return nil
 	})
 	if err != nil {
-		return nil, 0, fmt.Errorf("list %q: %w", prefix, err)
+		return nil, 0, fmt.Errorf("list %q: %w", prefixes, err)
 	}
 	return kvs, rev, nil
 }

@@ -80,14 +80,14 @@ func (s *Store) Get(ctx context.Context, key string) (kvdb.KeyValue, bool, error
 }
 
 // List implements kvdb.Store.
-func (s *Store) List(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
+func (s *Store) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
 	f, err := s.begin(ctx, List)
 	if err != nil {
-		return nil, 0, fmt.Errorf("list %q: %w", prefix, err)
+		return nil, 0, fmt.Errorf("list %q: %w", prefixes, err)
 	}
-	kvs, rev, err := s.inner.List(ctx, prefix)
+	kvs, rev, err := s.inner.List(ctx, prefixes...)
 	if f.kind == tear {
-		return nil, 0, fmt.Errorf("list %q: %w", prefix, f.err)
+		return nil, 0, fmt.Errorf("list %q: %w", prefixes, f.err)
 	}
 	return kvs, rev, err
 }

@@ -55,8 +55,8 @@ func ignoresContexts(s kvdb.Store) kvdb.Store {
 	return &broken{
 		Store: s,
 		get:   func(ctx context.Context, key string) (kvdb.KeyValue, bool, error) { return s.Get(free(ctx), key) },
-		list: func(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
-			return s.List(free(ctx), prefix)
+		list: func(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
+			return s.List(free(ctx), prefixes...)
 		},
 		txn: func(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (int64, error) {
 			return s.Txn(free(ctx), conds, ops)

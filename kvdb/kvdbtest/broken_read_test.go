@@ -16,8 +16,8 @@ import (
 // lists is a store whose lists are changed before they are answered.
 func lists(change func([]kvdb.KeyValue, int64) ([]kvdb.KeyValue, int64)) func(kvdb.Store) kvdb.Store {
 	return func(s kvdb.Store) kvdb.Store {
-		return &broken{Store: s, list: func(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
-			kvs, rev, err := s.List(ctx, prefix)
+		return &broken{Store: s, list: func(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
+			kvs, rev, err := s.List(ctx, prefixes...)
 			kvs, rev = change(kvs, rev)
 			return kvs, rev, err
 		}}
@@ -46,12 +46,12 @@ func wrongReads() map[string]func(kvdb.Store) kvdb.Store {
 		"lists as of an earlier revision": lists(func(kvs []kvdb.KeyValue, rev int64) ([]kvdb.KeyValue, int64) { return kvs, rev - 1 }),
 		"lists as of a later revision":    lists(func(kvs []kvdb.KeyValue, rev int64) ([]kvdb.KeyValue, int64) { return kvs, rev + 1 }),
 		"lists in two steps": func(s kvdb.Store) kvdb.Store {
-			return &broken{Store: s, list: func(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
-				first, before, err := s.List(ctx, prefix)
+			return &broken{Store: s, list: func(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
+				first, before, err := s.List(ctx, prefixes...)
 				second, rev := first, before
 				for wait := 0; wait < 100 && rev == before && err == nil; wait++ {
 					runtime.Gosched()
-					second, rev, err = s.List(ctx, prefix)
+					second, rev, err = s.List(ctx, prefixes...)
 				}
 				if len(first) == len(second) {
 					copy(second, first[:len(first)/2])
@@ -76,8 +76,9 @@ func wrongPrefixes() map[string]func(kvdb.Store) kvdb.Store {
 			return slices.DeleteFunc(kvs, func(kv kvdb.KeyValue) bool { return kv.Key[0] == 0xff }), rev
 		}),
 		"takes a prefix for a folder": func(s kvdb.Store) kvdb.Store {
-			return &broken{Store: s, list: func(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
-				kvs, rev, err := s.List(ctx, prefix)
+			return &broken{Store: s, list: func(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
+				kvs, rev, err := s.List(ctx, prefixes...)
+				prefix := prefixes[0]
 				folder := strings.TrimSuffix(prefix, "/") + "/"
 				return slices.DeleteFunc(kvs, func(kv kvdb.KeyValue) bool {
 					return prefix != "" && kv.Key != prefix && !strings.HasPrefix(kv.Key, folder)
@@ -85,7 +86,7 @@ func wrongPrefixes() map[string]func(kvdb.Store) kvdb.Store {
 			}}
 		},
 		"lists the world": func(s kvdb.Store) kvdb.Store {
-			return &broken{Store: s, list: func(ctx context.Context, _ string) ([]kvdb.KeyValue, int64, error) { return s.List(ctx, "") }}
+			return &broken{Store: s, list: func(ctx context.Context, _ ...string) ([]kvdb.KeyValue, int64, error) { return s.List(ctx, "") }}
 		},
 		"has things of its own": lists(func(kvs []kvdb.KeyValue, rev int64) ([]kvdb.KeyValue, int64) {
 			return append(kvs, kvdb.KeyValue{Key: "\xff\xff\xff\xff", ModRevision: 1}), rev

@@ -13,7 +13,7 @@ import (
 type broken struct {
 	kvdb.Store
 	get   func(ctx context.Context, key string) (kvdb.KeyValue, bool, error)
-	list  func(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error)
+	list  func(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error)
 	txn   func(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (int64, error)
 	watch func(ctx context.Context, prefix string, from int64) (kvdb.Watcher, error)
 	close func() error
@@ -26,11 +26,11 @@ func (b *broken) Get(ctx context.Context, key string) (kvdb.KeyValue, bool, erro
 	return b.Store.Get(ctx, key)
 }
 
-func (b *broken) List(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
+func (b *broken) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
 	if b.list != nil {
-		return b.list(ctx, prefix)
+		return b.list(ctx, prefixes...)
 	}
-	return b.Store.List(ctx, prefix)
+	return b.Store.List(ctx, prefixes...)
 }
 
 func (b *broken) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (int64, error) {

@@ -139,10 +139,10 @@ func aliases(s kvdb.Store) kvdb.Store {
 			}
 			return s.Txn(ctx, conds, ops)
 		},
-		list: func(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
+		list: func(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			kvs, rev, err := s.List(ctx, prefix)
+			kvs, rev, err := s.List(ctx, prefixes...)
 			for i, kv := range kvs {
 				kvs[i].Value = passed[kv.Key]
 			}

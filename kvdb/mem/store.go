@@ -79,15 +79,19 @@ func (s *Store) Get(ctx context.Context, key string) (kvdb.KeyValue, bool, error
 }
 
 // List implements kvdb.Store.
-func (s *Store) List(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
+func (s *Store) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if err := s.ready(ctx); err != nil {
-		return nil, 0, fmt.Errorf("list %q: %w", prefix, err)
+		return nil, 0, fmt.Errorf("list %q: %w", prefixes, err)
+	}
+	prefixes, err := txn.Prefixes(prefixes)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list: %w", err)
 	}
 	var kvs []kvdb.KeyValue
 	for key, kv := range s.kvs {
-		if strings.HasPrefix(key, prefix) {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
 			kvs = append(kvs, kv)
 		}
 	}

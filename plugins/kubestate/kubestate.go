@@ -36,9 +36,12 @@ import (
 
 // Resources of controller.KubeStateData.
 const (
-	NodeRecords = "noderecord" // *kv.NodeRecord
-	Nodes       = "node"       // *kv.Node
-	Pods        = "pod"        // *kv.Pod
+	NodeRecords    = kv.NodeRecordResource
+	Nodes          = kv.NodeResource
+	Pods           = kv.PodResource
+	Pools          = kv.PoolResource
+	CustomNetworks = kv.CustomNetworkResource
+	NodeConfigs    = kv.NodeConfigResource
 )
 
 // resource is one kind of message and where it is stored.
@@ -51,8 +54,8 @@ type resource struct {
 func registry() []resource {
 	return []resource{
 		{NodeRecords, kv.NodeRecordPrefix, func() proto.Message { return &kv.NodeRecord{} }},
-		{Nodes, kv.NodePrefix, func() proto.Message { return &kv.Node{} }},
-		{Pods, kv.PodPrefix, func() proto.Message { return &kv.Pod{} }},
+		{Nodes, kv.KubeNodePrefix, func() proto.Message { return &kv.Node{} }},
+		{Pods, "node/", func() proto.Message { return &kv.Pod{} }},
 	}
 }
 
