@@ -55,7 +55,7 @@ bench: ## our benchmarks beside the peers', into $(BENCH) and docs/performance.m
 
 generate: ## the protobuf messages (needs protoc)
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
-	cd api/kv && PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative kv.proto
+	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
 ci: ## what .ci/run does: make test, then each end-to-end target
 	$(MAKE) test

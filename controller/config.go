@@ -23,6 +23,8 @@ type Config struct {
 
 	EventTimeout time.Duration // of one event's processing, and of its waiting if somebody waits for it
 
+	EnableVerification bool // after every clean event see whether a resync would change anything; for tests: it is slow
+
 	RecordEventHistory            bool
 	HistorySize                   int
 	EventHistoryAgeLimit          time.Duration

@@ -35,11 +35,20 @@ type Controller struct {
 	// Of the loop only.
 	seq       uint64
 	resyncs   int
-	synced    bool // a resync has succeeded
+	synced    bool  // a resync has succeeded
+	remote    bool  // there was a DBResync that was not local
+	revision  int64 // of the last of these
 	kubeState KubeStateData
-	wanted    map[string]proto.Message
-	healing   healing
-	fatal     error
+	wanted    map[string]proto.Message // what handlers have put, by southbound key
+	external  sources                  // what is merged with that
+	applied   map[string]sent          // what came of it for the sink
+
+	healing      healing
+	verification verification
+	watchdog     *watchdog
+	finished     []EventHandler  // memory of run.finished
+	handled      []HandlerRecord // memory of records that nobody keeps
+	fatal        error
 }
 
 // status is what others may read of the loop.
@@ -61,6 +70,8 @@ type Status struct {
 	Processed    uint64
 	Queued       int
 	FollowUps    int
+
+	VerificationFailures uint64 // verifications that have found something
 }
 
 // New makes a loop; nothing runs until Run is called.
@@ -76,13 +87,13 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 	return &Controller{
 		cfg: cfg, deps: deps, queue: newQueue(cfg.QueueSize), history: newHistory(cfg, deps.Now()),
-		kubeState: KubeStateData{}, wanted: map[string]proto.Message{},
+		kubeState: KubeStateData{}, wanted: map[string]proto.Message{}, applied: map[string]sent{},
 	}
 }
 
 // PushEvent queues an event, or fails at once; then Done will not be called.
 func (c *Controller) PushEvent(event Event) error {
-	if err := c.queue.push(&queued{Event: event, pushed: c.deps.Now()}); err != nil {
+	if err := c.queue.push(queued{Event: event, pushed: c.deps.Now()}); err != nil {
 		return fmt.Errorf("push event %s: %w", event.GetName(), err)
 	}
 	return nil
@@ -90,7 +101,7 @@ func (c *Controller) PushEvent(event Event) error {
 
 // PushEventWait is PushEvent, but waits for room until ctx ends.
 func (c *Controller) PushEventWait(ctx context.Context, event Event) error {
-	if err := c.queue.pushWait(ctx, &queued{Event: event, pushed: c.deps.Now()}); err != nil {
+	if err := c.queue.pushWait(ctx, queued{Event: event, pushed: c.deps.Now()}); err != nil {
 		return fmt.Errorf("push event %s: %w", event.GetName(), err)
 	}
 	return nil
@@ -134,7 +145,7 @@ func (c *Controller) Run(ctx context.Context) error {
 			return c.close(ctx)
 		case <-c.queue.ready:
 			// Until a resync has succeeded all but that wait, in the queue.
-			if ev := c.queue.pop(c.synced); ev != nil {
+			if ev, ok := c.queue.pop(c.synced); ok {
 				c.process(ctx, ev)
 			}
 		case <-deadline.C:
@@ -143,11 +154,12 @@ func (c *Controller) Run(ctx context.Context) error {
 			}
 		case <-c.healing.periodic.C:
 			if c.resyncs > 0 && !c.healing.due {
-				c.process(ctx, &queued{Event: &HealingResync{Type: Periodic}, pushed: c.deps.Now()})
+				c.process(ctx, queued{Event: &HealingResync{Type: Periodic}, pushed: c.deps.Now()})
 			}
 		case <-c.healing.timer.C:
-			c.process(ctx, &queued{Event: c.healing.event(), pushed: c.deps.Now()})
+			c.process(ctx, queued{Event: c.healing.event(), pushed: c.deps.Now()})
 		}
+		c.verify(ctx)
 	}
 	return c.close(ctx)
 }
@@ -160,10 +172,11 @@ func (c *Controller) close(ctx context.Context) error {
 		outcome = ErrEventLoopIsAborting
 		c.deps.Log.Error("event loop is aborting", "error", c.fatal)
 	} else if c.synced {
-		c.process(ctx, &queued{Event: &Shutdown{}, pushed: c.deps.Now()})
+		c.process(ctx, queued{Event: &Shutdown{}, pushed: c.deps.Now()})
 	}
-	for _, ev := range append(left, c.queue.close()...) {
-		c.finish(ev, outcome)
+	left = append(left, c.queue.close()...)
+	for i := range left {
+		c.finish(&left[i], outcome)
 	}
 	c.setStatus(func(s *Status) {
 		s.Running = false

@@ -6,6 +6,9 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 )
 
 var (
@@ -23,6 +26,11 @@ var (
 	ErrNoResync = errors.New("no resync with the database before the deadline")
 	// ErrNotUpdateEvent is given to Done for an event of method Update without its methods.
 	ErrNotUpdateEvent = errors.New("event of method Update is no UpdateEvent")
+
+	// ErrMessageType is wrapped by the refusal of a value from outside whose key has a message of another type.
+	ErrMessageType = errors.New("message of another type")
+	// ErrNoRecord is returned by Query for a sequence number that the history does not have.
+	ErrNoRecord = errors.New("no record of this event")
 
 	// ErrFatal is wrapped by errors that end the loop.
 	ErrFatal = errors.New("fatal error")
@@ -51,3 +59,43 @@ type PanicError struct {
 }
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
+
+// ValueErrors are errors of single values, by southbound key. A Sink that
+// returns them says that all other values of the transaction were applied.
+type ValueErrors map[string]error
+
+func (e ValueErrors) Error() string {
+	var s strings.Builder
+	for i, k := range e.failed() {
+		if i > 0 {
+			s.WriteString("; ")
+		}
+		fmt.Fprintf(&s, "%s: %v", k, e[k])
+	}
+	return s.String()
+}
+
+// Unwrap are the errors in the order of their keys.
+func (e ValueErrors) Unwrap() []error {
+	var errs []error
+	for _, k := range e.failed() {
+		errs = append(errs, e[k])
+	}
+	return errs
+}
+
+// failed are the keys that have an error.
+func (e ValueErrors) failed() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(e)), func(k string) bool { return e[k] == nil })
+}
+
+// valueErrors are the ValueErrors that err consists of, nil where there is
+// anything else in it: what was joined with them is not of single values.
+func valueErrors(err error) ValueErrors {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if e, ok := any(err).(ValueErrors); ok {
+			return e
+		}
+	}
+	return nil
+}

@@ -112,12 +112,16 @@ func (d KubeStateData) Sorted(resource string, f func(key string, m proto.Messag
 }
 
 // DBResync carries a snapshot of the cluster's state. The first event of a loop
-// is one.
+// is one. A local one is ignored once the loop has seen one that is not: it could
+// only be older.
 type DBResync struct {
 	Local     bool // read from the mirror of this node
 	Revision  int64
 	KubeState KubeStateData
-	OnDone    func(error) // may be nil
+	// ExternalConfig are the values of the source "db", by southbound key. It
+	// replaces those that the loop has; other sources keep theirs.
+	ExternalConfig map[string]proto.Message
+	OnDone         func(error) // may be nil
 }
 
 // GetName is "Database Resync".
@@ -131,6 +135,9 @@ func (ev *DBResync) String() string {
 	s += fmt.Sprintf("\n* revision: %d", ev.Revision)
 	for _, resource := range slices.Sorted(maps.Keys(ev.KubeState)) {
 		s += fmt.Sprintf("\n* %s: %d", resource, len(ev.KubeState[resource]))
+	}
+	if len(ev.ExternalConfig) > 0 {
+		s += fmt.Sprintf("\n* external config: %d", len(ev.ExternalConfig))
 	}
 	return s
 }
@@ -154,6 +161,9 @@ type KubeStateChange struct {
 	Resource string
 	Prev     proto.Message // nil: was absent
 	New      proto.Message // nil: is absent
+	// Revision is that of the database with this change, 0 where nobody knows.
+	// One that the last DBResync has reached is ignored: its snapshot has the change.
+	Revision int64
 }
 
 // GetName is "Kubernetes State Change".
@@ -167,7 +177,7 @@ func (ev *KubeStateChange) String() string {
 	case ev.New == nil:
 		what = "removed"
 	}
-	return fmt.Sprintf("%s\n* %s: %s %s", ev.GetName(), what, ev.Resource, ev.Key)
+	return ev.GetName() + "\n* " + what + ": " + ev.Resource + " " + ev.Key
 }
 
 // Method is Update.

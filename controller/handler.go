@@ -61,6 +61,14 @@ type Committer interface {
 	Undo()
 }
 
+// StagingCommitter is a Committer that can say what is staged. A verification
+// expects nothing there.
+type StagingCommitter interface {
+	Committer
+	// Staged are short texts, one for each thing that the next Commit would make durable.
+	Staged() []string
+}
+
 // PluginDeps is what every plugin is given.
 type PluginDeps struct {
 	Name string

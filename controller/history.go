@@ -23,7 +23,11 @@ type Record struct {
 	CommitError     string `json:",omitempty"` // of what handlers had staged
 	TxnError        string `json:",omitempty"` // of the sink
 	Txn             []string
-	Error           string `json:",omitempty"` // given to Done
+	Note            string   `json:",omitempty"` // why it was not processed
+	External        []string `json:",omitempty"` // values from outside that it brought, with their sources
+	Refused         []string `json:",omitempty"` // values from outside that cannot be merged, with the reason
+	Verification    []string `json:",omitempty"` // what a VerificationResync has found
+	Error           string   `json:",omitempty"` // given to Done
 }
 
 // HandlerRecord is what one handler did with it.
@@ -45,6 +49,7 @@ type history struct {
 	first   []*Record
 	ring    []*Record
 	changed chan struct{}
+	watched bool // somebody has been given changed
 }
 
 // keptFirst bounds the records of the initial period.
@@ -71,21 +76,29 @@ func (h *history) add(r *Record) {
 	}
 	clear(h.ring[:cut])
 	h.ring = h.ring[cut:]
-	close(h.changed)
-	h.changed = make(chan struct{})
+	if h.watched {
+		close(h.changed)
+		h.changed, h.watched = make(chan struct{}), false
+	}
 }
 
 // since are the records from seq on, and a channel that is closed when there are more.
 func (h *history) since(seq uint64) ([]Record, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.watched = true
+	return h.filter(func(r *Record) bool { return r.SeqNum >= seq }), h.changed
+}
+
+// filter are the records that pass, in order. The caller holds the lock.
+func (h *history) filter(pass func(*Record) bool) []Record {
 	var rs []Record
 	for _, part := range [][]*Record{h.first, h.ring} {
 		for _, r := range part {
-			if r.SeqNum >= seq {
+			if pass(r) {
 				rs = append(rs, *r)
 			}
 		}
 	}
-	return rs, h.changed
+	return rs
 }

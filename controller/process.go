@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -17,44 +18,117 @@ import (
 
 // run is the processing of one event.
 type run struct {
-	c        *Controller
-	ev       *queued
-	update   UpdateEvent // nil for a resync
-	txn      *transaction
-	rec      *Record
-	finished []EventHandler // whose Update or Resync has succeeded
-	errs     []error
-	reverted bool
+	c         *Controller
+	ev        queued
+	update    UpdateEvent // nil for a resync
+	txn       *transaction
+	rec       *Record
+	finished  []EventHandler // whose Update or Resync has succeeded
+	errs      []error        // what healing is for
+	outside   []error        // of values from outside, which no handler can heal
+	reverted  bool
+	unchanged bool // a verification has found nothing to apply
 }
 
 // process is an event from its acceptance to its Done.
-func (c *Controller) process(ctx context.Context, ev *queued) {
+func (c *Controller) process(ctx context.Context, ev queued) {
 	began := c.deps.Now()
-	r := &run{c: c, ev: ev, rec: &Record{
+	r := &run{c: c, ev: ev, finished: c.finished[:0], rec: &Record{
 		SeqNum: c.seq, ProcessingStart: began, Waited: began.Sub(ev.pushed),
-		Name: ev.GetName(), Method: ev.Method(), IsFollowUp: ev.followTo != nil,
+		Name: ev.GetName(), Method: ev.Method(), IsFollowUp: ev.isFollowUp, FollowUpTo: ev.followUpTo,
 		Handlers: []HandlerRecord{}, Txn: []string{},
 	}}
-	_ = guard(func() error { r.rec.Description = ev.String(); return nil }) // a bad text is no reason to fail
-	if ev.followTo != nil {
-		r.rec.FollowUpTo = *ev.followTo
-	}
+	r.describeEvent()
 	c.seq++
+	if r.rec.Note = c.seen(ev.Event); r.rec.Note != "" {
+		r.end(nil)
+		return
+	}
 	if e, ok := ev.Event.(ExpiringEvent); ok && began.After(e.Deadline()) {
 		r.end(fmt.Errorf("%s: %w (it waited %s)", ev.GetName(), ErrExpired, r.rec.Waited.Round(time.Millisecond)))
 		return
 	}
-	c.setStatus(func(s *Status) { s.Current, s.CurrentSince, s.Stuck = r.rec.Name, began, false })
-	watchdog := time.AfterFunc(c.cfg.EventTimeout, func() {
-		c.setStatus(func(s *Status) { s.Stuck = s.CurrentSince == began })
-		c.deps.Log.Error("event takes longer than its deadline", "event", r.rec.Name, "seq", r.rec.SeqNum, "deadline", c.cfg.EventTimeout)
-	})
 	// Once begun an event is finished, also while the agent is stopping.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.EventTimeout)
+	c.watch(r.rec)
 	err := r.do(ctx)
+	c.unwatch()
 	cancel()
-	watchdog.Stop()
 	r.end(err)
+}
+
+// kept is whether records outlive their events.
+func (c *Controller) kept() bool { return c.cfg.RecordEventHistory || c.deps.Observe != nil }
+
+// describeEvent makes the text of an event, where anybody may read it.
+func (r *run) describeEvent() {
+	if !r.c.kept() && !r.c.deps.Log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	_ = guard(func() error { r.rec.Description = r.ev.String(); return nil }) // a bad text is no reason to fail
+}
+
+// seen says why an event is not processed: what it brings has come already.
+func (c *Controller) seen(ev Event) (note string) {
+	revision := int64(0)
+	switch ev := ev.(type) {
+	case *DBResync:
+		if ev.Local && c.remote {
+			return "dropped: a local resync after one with the database itself would go back"
+		}
+	case *KubeStateChange:
+		revision = ev.Revision
+	case *ExternalConfigChange:
+		if ev.Source == ExternalDB {
+			revision = ev.Revision
+		}
+	}
+	if revision != 0 && revision <= c.revision {
+		return fmt.Sprintf("dropped: the resync at revision %d has brought revision %d", c.revision, revision)
+	}
+	return ""
+}
+
+// watchdog reports an event that takes longer than its deadline. One serves all
+// events until it has barked.
+type watchdog struct {
+	timer *time.Timer
+	event *Record // being processed; under the status's lock
+}
+
+// watch begins with an event.
+func (c *Controller) watch(rec *Record) {
+	c.status.mu.Lock()
+	defer c.status.mu.Unlock()
+	c.status.Current, c.status.CurrentSince, c.status.Stuck = rec.Name, rec.ProcessingStart, false
+	if c.watchdog == nil {
+		w := &watchdog{event: rec}
+		w.timer = time.AfterFunc(c.cfg.EventTimeout, func() { c.bark(w) })
+		c.watchdog = w
+		return
+	}
+	c.watchdog.event = rec
+	c.watchdog.timer.Reset(c.cfg.EventTimeout)
+}
+
+// unwatch ends with the event. A watchdog that may be barking still is not used again.
+func (c *Controller) unwatch() {
+	c.status.mu.Lock()
+	defer c.status.mu.Unlock()
+	c.watchdog.event = nil
+	if !c.watchdog.timer.Stop() {
+		c.watchdog = nil
+	}
+}
+
+func (c *Controller) bark(w *watchdog) {
+	c.status.mu.Lock()
+	rec := w.event
+	c.status.Stuck = c.status.Stuck || rec != nil
+	c.status.mu.Unlock()
+	if rec != nil {
+		c.deps.Log.Error("event takes longer than its deadline", "event", rec.Name, "seq", rec.SeqNum, "deadline", c.cfg.EventTimeout)
+	}
 }
 
 // do runs the handlers and the commits, and heals.
@@ -72,31 +146,34 @@ func (r *run) do(ctx context.Context) error {
 		c.resyncs++
 		if db, ok := r.ev.Event.(*DBResync); ok {
 			c.kubeState = db.KubeState
+			if !db.Local {
+				c.remote, c.revision = true, db.Revision
+			}
 		}
 		r.txn = newTransaction(nil)
 	}
+	r.takeExternal()
 	if r.ev.Method() == DownstreamResync {
-		for k, m := range c.wanted {
-			r.txn.Put(k, m)
-		}
 		err := r.commitSink(ctx)
 		if err != nil {
 			c.heal(err, false)
 		}
-		return err
+		return errors.Join(append(r.outside, err)...)
 	}
 	stopped := r.handle()
 	if err := r.special(); err != nil {
 		return err
+	}
+	if _, ok := r.ev.Event.(*VerificationResync); ok {
+		r.findings()
 	}
 	if !stopped {
 		r.commit(ctx)
 	} else {
 		r.revert(ctx, false)
 	}
-	err := errors.Join(r.errs...)
-	r.scheduleHealing(err)
-	return err
+	r.scheduleHealing(errors.Join(r.errs...))
+	return errors.Join(append(r.errs, r.outside...)...)
 }
 
 // patchCache applies a KubeStateChange before the handlers see it.
@@ -120,28 +197,25 @@ func (r *run) patchCache() {
 
 // handle calls the handlers; it is true where one of them stopped the event.
 func (r *run) handle() (stopped bool) {
-	handlers := slices.Clone(r.c.deps.Handlers)
-	if r.update != nil && r.update.Direction() == Reverse {
-		slices.Reverse(handlers)
+	handlers := r.c.deps.Handlers
+	r.rec.Handlers = r.c.handled[:0]
+	if r.c.kept() {
+		r.rec.Handlers = make([]HandlerRecord, 0, len(handlers))
 	}
-	for _, h := range handlers {
-		wanted := true
-		rec := HandlerRecord{Handler: h.String()}
-		began := r.c.deps.Now()
-		err := guard(func() (err error) {
-			if wanted = h.HandlesEvent(r.ev.Event); !wanted {
-				return nil
-			}
-			if r.update != nil {
-				rec.Change, err = h.Update(r.ev.Event, r.txn)
-				return err
-			}
-			return h.Resync(r.ev.Event, r.c.kubeState, r.c.resyncs, r.txn)
-		})
-		rec.Duration = r.c.deps.Now().Sub(began)
+	reverse := r.update != nil && r.update.Direction() == Reverse
+	began := r.c.deps.Now()
+	for i := range handlers {
+		h := handlers[i]
+		if reverse {
+			h = handlers[len(handlers)-1-i]
+		}
+		change, wanted, err := r.call(h)
 		if !wanted && err == nil {
 			continue
 		}
+		now := r.c.deps.Now()
+		rec := HandlerRecord{Handler: h.String(), Change: change, Duration: now.Sub(began)}
+		began = now
 		if err == nil {
 			r.finished = append(r.finished, h)
 			r.rec.Handlers = append(r.rec.Handlers, rec)
@@ -157,16 +231,32 @@ func (r *run) handle() (stopped bool) {
 	return false
 }
 
+// call hands the event to a handler, if it is wanted.
+func (r *run) call(h EventHandler) (change string, wanted bool, err error) {
+	defer caught(&err)
+	if wanted = h.HandlesEvent(r.ev.Event); !wanted {
+		return "", false, nil
+	}
+	if r.update != nil {
+		change, err = h.Update(r.ev.Event, r.txn)
+		return change, true, err
+	}
+	return "", true, h.Resync(r.ev.Event, r.c.kubeState, r.c.resyncs, r.txn)
+}
+
 func (r *run) reverts() bool { return r.update != nil && r.update.TransactionType() == RevertOnFailure }
 
 // guard turns a panic into an error.
 func guard(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
+	defer caught(&err)
 	return f()
+}
+
+// caught is to be deferred: it makes a panic *err.
+func caught(err *error) {
+	if v := recover(); v != nil {
+		*err = &PanicError{Value: v, Stack: debug.Stack()}
+	}
 }
 
 // special ends the event for fatal and aborting errors: nothing is committed.
@@ -232,53 +322,6 @@ func (r *run) commitStaged(ctx context.Context) error {
 	return nil
 }
 
-// commitSink commits the transaction and remembers it as wanted.
-func (r *run) commitSink(ctx context.Context) error {
-	c, values := r.c, r.txn.values()
-	if r.update != nil && len(values) == 0 {
-		return nil
-	}
-	retry := Retry{c.cfg.EnableRetry, c.cfg.DelayRetry, c.cfg.MaxRetryAttempts, c.cfg.EnableExpBackoffRetry}
-	txn := Transaction{Seq: r.rec.SeqNum, Method: r.ev.Method(), Description: r.describe(), Values: values, RevertOnFailure: r.reverts(), Retry: retry}
-	for _, v := range values {
-		op := "put "
-		if v.Message == nil {
-			op = "delete "
-		}
-		r.rec.Txn = append(r.rec.Txn, op+v.Key)
-	}
-	err := guard(func() error { return c.deps.Sink.Commit(ctx, txn) })
-	if err != nil {
-		err = fmt.Errorf("%s: commit southbound: %w", r.ev.GetName(), err)
-		r.rec.TxnError = err.Error()
-		if r.reverts() {
-			return err
-		}
-	}
-	if r.update == nil {
-		c.wanted = r.txn.changes
-		return err
-	}
-	for _, v := range values {
-		if v.Message == nil {
-			delete(c.wanted, v.Key)
-		} else {
-			c.wanted[v.Key] = v.Message
-		}
-	}
-	return err
-}
-
-func (r *run) describe() string {
-	s := r.ev.GetName()
-	for _, h := range r.rec.Handlers {
-		if h.Change != "" {
-			s += "\n* " + h.Handler + ": " + h.Change
-		}
-	}
-	return s
-}
-
 // revert undoes the event in the opposite order. Where its staged changes were
 // committed already, the handlers stage the opposite, which is committed too;
 // the event's own deadline may have been what failed it, so that has a new one.
@@ -324,20 +367,20 @@ func (r *run) scheduleHealing(err error) {
 func (r *run) end(err error) {
 	c, rec := r.c, r.rec
 	rec.ProcessingEnd = c.deps.Now()
-	if err != nil {
+	switch {
+	case err != nil:
 		rec.Error = err.Error()
 		c.deps.Log.Error("event failed", "event", rec.Name, "seq", rec.SeqNum, "error", err)
-	} else {
+	case c.deps.Log.Enabled(context.Background(), slog.LevelDebug):
 		c.deps.Log.Debug("event processed", "event", rec.Name, "seq", rec.SeqNum, "took", rec.ProcessingEnd.Sub(rec.ProcessingStart),
-			"description", strings.ReplaceAll(rec.Description, "\n", " "))
+			"description", strings.ReplaceAll(rec.Description, "\n", " "), "note", rec.Note)
 	}
-	if r.txn != nil && len(r.txn.followUps) > 0 {
-		var follow []*queued
+	if r.txn != nil {
 		for _, ev := range r.txn.followUps {
-			follow = append(follow, &queued{Event: ev, pushed: rec.ProcessingEnd, followTo: &rec.SeqNum})
+			c.queue.pushFollowUp(queued{Event: ev, pushed: rec.ProcessingEnd, isFollowUp: true, followUpTo: rec.SeqNum, verified: r.ev.verified})
 		}
-		c.queue.pushFollowUps(follow)
 	}
+	r.noteOutcome(err)
 	c.setStatus(func(s *Status) {
 		s.Current, s.CurrentSince, s.Stuck, s.Processed = "", time.Time{}, false, s.Processed+1
 	})
@@ -347,5 +390,10 @@ func (r *run) end(err error) {
 	if c.deps.Observe != nil {
 		_ = guard(func() error { c.deps.Observe(rec); return nil })
 	}
-	c.finish(r.ev, err)
+	clear(r.finished)
+	c.finished = r.finished
+	if !c.kept() {
+		c.handled = rec.Handlers
+	}
+	c.finish(&r.ev, err)
 }

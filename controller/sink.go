@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,14 +17,16 @@ import (
 // the loop only.
 type Sink interface {
 	// Commit applies a transaction. Where it fails and txn.RevertOnFailure is
-	// set, nothing of txn must remain; otherwise what worked remains.
+	// set, nothing of txn must remain; otherwise what worked remains. ValueErrors
+	// say which values failed.
 	Commit(ctx context.Context, txn Transaction) error
 	// Dump is what is there now.
 	Dump(ctx context.Context) (map[string]proto.Message, error)
 }
 
-// Transaction is a set of wanted values, ordered by key. For a resync the
-// values are all there should be; for an update they are what changes.
+// Transaction is a set of wanted values, ordered by key: what handlers have put,
+// merged with what came from outside. For a resync the values are all there
+// should be; for an update they are what was put or changes otherwise.
 type Transaction struct {
 	Seq             uint64 // of the event
 	Method          EventMethodType
@@ -101,18 +102,23 @@ func (s *MemorySink) Commits() int {
 
 // transaction is what handlers build. It lives for one event.
 type transaction struct {
-	wanted    map[string]proto.Message // before this event; nil for a resync
+	wanted    map[string]proto.Message // by handlers, before this event; nil for a resync
 	changes   map[string]proto.Message
 	followUps []Event
 }
 
 func newTransaction(wanted map[string]proto.Message) *transaction {
-	return &transaction{wanted: wanted, changes: map[string]proto.Message{}}
+	return &transaction{wanted: wanted}
 }
 
-func (t *transaction) Put(key string, value proto.Message) { t.changes[key] = value }
+func (t *transaction) Put(key string, value proto.Message) {
+	if t.changes == nil { // most events put nothing
+		t.changes = map[string]proto.Message{}
+	}
+	t.changes[key] = value
+}
 
-func (t *transaction) Delete(key string) { t.changes[key] = nil }
+func (t *transaction) Delete(key string) { t.Put(key, nil) }
 
 func (t *transaction) Get(key string) proto.Message {
 	if m, ok := t.changes[key]; ok {
@@ -127,13 +133,4 @@ func (t *transaction) FollowUp(event Event) error {
 	}
 	t.followUps = append(t.followUps, event)
 	return nil
-}
-
-// values are the changes by key.
-func (t *transaction) values() []Value {
-	var vs []Value
-	for _, k := range slices.Sorted(maps.Keys(t.changes)) {
-		vs = append(vs, Value{k, t.changes[k]})
-	}
-	return vs
 }

@@ -127,8 +127,8 @@ func (st *Stage) claim(req Request) ([]Lease, error) {
 	if p == nil {
 		return nil, ErrNoPool
 	}
-	if l.suspended != "" && req.Purpose != ForInfra {
-		return nil, fmt.Errorf("%w: %s", ErrSuspended, l.suspended)
+	if len(l.suspended) > 0 && req.Purpose != ForInfra {
+		return nil, fmt.Errorf("%w: %s", ErrSuspended, l.suspension())
 	}
 	var leases []Lease
 	for _, a := range req.Wanted {

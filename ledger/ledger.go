@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,7 +62,7 @@ type Ledger struct {
 	byPod     map[podName]*lease
 	seed      maphash.Seed
 	gen       uint64
-	suspended string              // why nothing new is lent
+	suspended map[string]string   // why nothing new is lent, by cause
 	dirty     map[string]struct{} // records that may differ from memory: written with the next commit
 	unsure    bool                // a commit has failed: the journal may contradict memory
 	wake      chan struct{}       // something began to cool
@@ -76,6 +78,7 @@ func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	opt.defaults()
 	l := &Ledger{
 		opt: opt, journal: journal, pools: map[string]*pool{}, byKey: map[uint64]*lease{}, byPod: map[podName]*lease{},
+		suspended: map[string]string{},
 		seed: maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	l.settled = sync.NewCond(&l.mu)
@@ -98,18 +101,31 @@ func (l *Ledger) Rebooted() int {
 }
 
 // Suspend stops lending new addresses and says why; leases that exist are
-// served as before. An empty reason ends it.
-func (l *Ledger) Suspend(reason string) {
+// served as before. Each cause has one reason at a time; an empty one ends it,
+// and lending goes on when no cause is left.
+func (l *Ledger) Suspend(cause, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.suspended = reason
+	if reason == "" {
+		delete(l.suspended, cause)
+		return
+	}
+	l.suspended[cause] = reason
 }
 
-// Suspended is the reason given to Suspend.
+// Suspended is why nothing new is lent: the reasons given to Suspend, "" for none.
 func (l *Ledger) Suspended() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.suspended
+	return l.suspension()
+}
+
+func (l *Ledger) suspension() string {
+	var reasons []string
+	for _, cause := range slices.Sorted(maps.Keys(l.suspended)) {
+		reasons = append(reasons, l.suspended[cause])
+	}
+	return strings.Join(reasons, "; ")
 }
 
 func (l *Ledger) pool(name string) *pool {

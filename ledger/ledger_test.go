@@ -340,12 +340,15 @@ func TestSuspended(t *testing.T) {
 	b := open(g, journal.NewMemory())
 	b.pool(defaultPool(), "10.1.5.0/24")
 	b.claim(1)
-	b.Suspend("the store came back older")
+	b.Suspend("store", "the store came back older")
+	b.Suspend("node ID", "it is taken")
+	b.Suspend("node ID", "")
+	b.Suspend("never", "")
 	_, err := b.claim(2)
 	g.Expect(err).To(MatchError(ContainSubstring("lending of new addresses is suspended: the store came back older")))
 	g.Expect(b.claim(1)).To(Equal("10.1.5.1"))
 	g.Expect(b.release(1)).To(Equal("10.1.5.1"))
-	b.Suspend("")
+	b.Suspend("store", "")
 	g.Expect(b.claim(2)).To(Equal("10.1.5.2"))
 }
 

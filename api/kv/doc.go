@@ -6,9 +6,9 @@
 // (make generate); everybody may read them, nobody may change one that was
 // handed to somebody else.
 //
-// Example: the pod default/web-0 is stored at
+// Example: the pod default/web-0 of node-a is stored at
 //
-//	kv.PodKey(kv.PodID{Name: "web-0", Namespace: "default"})  // k8s/pod/default/web-0
+//	kv.PodKey("node-a", kv.PodID{Name: "web-0", Namespace: "default"})  // node/node-a/pod/default/web-0
 package kv
 
-//go:generate protoc --go_out=. --go_opt=paths=source_relative kv.proto
+//go:generate protoc -I ../.. --go_out=../.. --go_opt=paths=source_relative api/kv/kv.proto

@@ -8,7 +8,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        v3.21.12
-// source: kv.proto
+// source: api/kv/kv.proto
 
 package kv
 
@@ -41,14 +41,14 @@ type NodeRecord struct {
 	Released      int64                  `protobuf:"varint,7,opt,name=released,proto3" json:"released,omitempty"`                             // Unix time in ns; 0: it is held
 	Clean         bool                   `protobuf:"varint,8,opt,name=clean,proto3" json:"clean,omitempty"`                                   // released by somebody who knew that nothing of it is in use
 	SupersededBy  uint32                 `protobuf:"varint,9,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"` // the ID that another instance of this name has claimed since; 0: none
-	Pools         []*PoolUse             `protobuf:"bytes,10,rep,name=pools,proto3" json:"pools,omitempty"`                                   // what the node has of each pool, as of its last word
+	Pools         []*PoolUse             `protobuf:"bytes,10,rep,name=pools,proto3" json:"pools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeRecord) Reset() {
 	*x = NodeRecord{}
-	mi := &file_kv_proto_msgTypes[0]
+	mi := &file_api_kv_kv_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -60,7 +60,7 @@ func (x *NodeRecord) String() string {
 func (*NodeRecord) ProtoMessage() {}
 
 func (x *NodeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[0]
+	mi := &file_api_kv_kv_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -73,7 +73,7 @@ func (x *NodeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRecord.ProtoReflect.Descriptor instead.
 func (*NodeRecord) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{0}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *NodeRecord) GetId() uint32 {
@@ -159,7 +159,7 @@ type PoolUse struct {
 
 func (x *PoolUse) Reset() {
 	*x = PoolUse{}
-	mi := &file_kv_proto_msgTypes[1]
+	mi := &file_api_kv_kv_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -171,7 +171,7 @@ func (x *PoolUse) String() string {
 func (*PoolUse) ProtoMessage() {}
 
 func (x *PoolUse) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[1]
+	mi := &file_api_kv_kv_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -184,7 +184,7 @@ func (x *PoolUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolUse.ProtoReflect.Descriptor instead.
 func (*PoolUse) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{1}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *PoolUse) GetPool() string {
@@ -225,13 +225,14 @@ type NodeBeat struct {
 	Session       string                 `protobuf:"bytes,4,opt,name=session,proto3" json:"session,omitempty"`        // UUID of one run of the agent
 	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`                 // Unix time in ns, by the agent's clock
 	Stopped       bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`       // the agent has ended in good order
+	Pools         []*PoolUse             `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`            // what the node has of each pool
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeBeat) Reset() {
 	*x = NodeBeat{}
-	mi := &file_kv_proto_msgTypes[2]
+	mi := &file_api_kv_kv_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -243,7 +244,7 @@ func (x *NodeBeat) String() string {
 func (*NodeBeat) ProtoMessage() {}
 
 func (x *NodeBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[2]
+	mi := &file_api_kv_kv_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -256,7 +257,7 @@ func (x *NodeBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeBeat.ProtoReflect.Descriptor instead.
 func (*NodeBeat) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{2}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *NodeBeat) GetId() uint32 {
@@ -301,6 +302,13 @@ func (x *NodeBeat) GetStopped() bool {
 	return false
 }
 
+func (x *NodeBeat) GetPools() []*PoolUse {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
 // Node is a Kubernetes Node, as far as addresses go.
 type Node struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -314,7 +322,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_kv_proto_msgTypes[3]
+	mi := &file_api_kv_kv_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +334,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[3]
+	mi := &file_api_kv_kv_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +347,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{3}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Node) GetName() string {
@@ -386,7 +394,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_kv_proto_msgTypes[4]
+	mi := &file_api_kv_kv_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +406,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[4]
+	mi := &file_api_kv_kv_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +419,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{4}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Pod) GetNamespace() string {
@@ -482,7 +490,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +502,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +515,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{5}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Pool) GetName() string {
@@ -569,7 +577,7 @@ type PoolRange struct {
 
 func (x *PoolRange) Reset() {
 	*x = PoolRange{}
-	mi := &file_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -581,7 +589,7 @@ func (x *PoolRange) String() string {
 func (*PoolRange) ProtoMessage() {}
 
 func (x *PoolRange) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -594,7 +602,7 @@ func (x *PoolRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRange.ProtoReflect.Descriptor instead.
 func (*PoolRange) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{6}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PoolRange) GetCidr() string {
@@ -626,7 +634,7 @@ type CustomNetwork struct {
 
 func (x *CustomNetwork) Reset() {
 	*x = CustomNetwork{}
-	mi := &file_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +646,7 @@ func (x *CustomNetwork) String() string {
 func (*CustomNetwork) ProtoMessage() {}
 
 func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +659,7 @@ func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustomNetwork.ProtoReflect.Descriptor instead.
 func (*CustomNetwork) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{7}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CustomNetwork) GetName() string {
@@ -704,7 +712,7 @@ type NodeConfig struct {
 
 func (x *NodeConfig) Reset() {
 	*x = NodeConfig{}
-	mi := &file_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +724,7 @@ func (x *NodeConfig) String() string {
 func (*NodeConfig) ProtoMessage() {}
 
 func (x *NodeConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +737,7 @@ func (x *NodeConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeConfig.ProtoReflect.Descriptor instead.
 func (*NodeConfig) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{8}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *NodeConfig) GetNodeName() string {
@@ -784,7 +792,7 @@ type PodNetwork struct {
 
 func (x *PodNetwork) Reset() {
 	*x = PodNetwork{}
-	mi := &file_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -796,7 +804,7 @@ func (x *PodNetwork) String() string {
 func (*PodNetwork) ProtoMessage() {}
 
 func (x *PodNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -809,7 +817,7 @@ func (x *PodNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNetwork.ProtoReflect.Descriptor instead.
 func (*PodNetwork) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{9}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PodNetwork) GetNamespace() string {
@@ -871,7 +879,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +891,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +904,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{10}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Route) GetDst() string {
@@ -926,7 +934,7 @@ type NodeRoute struct {
 
 func (x *NodeRoute) Reset() {
 	*x = NodeRoute{}
-	mi := &file_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +946,7 @@ func (x *NodeRoute) String() string {
 func (*NodeRoute) ProtoMessage() {}
 
 func (x *NodeRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +959,7 @@ func (x *NodeRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRoute.ProtoReflect.Descriptor instead.
 func (*NodeRoute) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{11}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NodeRoute) GetDst() string {
@@ -999,7 +1007,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1019,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1032,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{12}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -1108,7 +1116,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1128,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1141,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{13}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -1260,7 +1268,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1280,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1293,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{14}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Block) GetPool() string {
@@ -1319,7 +1327,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1339,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1352,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_kv_proto_rawDescGZIP(), []int{15}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Meta) GetBootId() string {
@@ -1354,11 +1362,11 @@ func (x *Meta) GetBootId() string {
 	return ""
 }
 
-var File_kv_proto protoreflect.FileDescriptor
+var File_api_kv_kv_proto protoreflect.FileDescriptor
 
-const file_kv_proto_rawDesc = "" +
+const file_api_kv_kv_proto_rawDesc = "" +
 	"\n" +
-	"\bkv.proto\x12\vcadastre.kv\"\xad\x02\n" +
+	"\x0fapi/kv/kv.proto\x12\vcadastre.kv\"\xad\x02\n" +
 	"\n" +
 	"NodeRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
@@ -1380,7 +1388,7 @@ const file_kv_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
 	"\x04open\x18\x03 \x01(\bR\x04open\x12\x16\n" +
-	"\x06leases\x18\x04 \x01(\x04R\x06leases\"\x9a\x01\n" +
+	"\x06leases\x18\x04 \x01(\x04R\x06leases\"\xc6\x01\n" +
 	"\bNodeBeat\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1e\n" +
@@ -1389,7 +1397,8 @@ const file_kv_proto_rawDesc = "" +
 	"generation\x12\x18\n" +
 	"\asession\x18\x04 \x01(\tR\asession\x12\x0e\n" +
 	"\x02at\x18\x05 \x01(\x03R\x02at\x12\x18\n" +
-	"\astopped\x18\x06 \x01(\bR\astopped\"g\n" +
+	"\astopped\x18\x06 \x01(\bR\astopped\x12*\n" +
+	"\x05pools\x18\a \x03(\v2\x14.cadastre.kv.PoolUseR\x05pools\"g\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -1486,19 +1495,19 @@ const file_kv_proto_rawDesc = "" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootIdB%Z#github.com/cadastre/cadastre/api/kvb\x06proto3"
 
 var (
-	file_kv_proto_rawDescOnce sync.Once
-	file_kv_proto_rawDescData []byte
+	file_api_kv_kv_proto_rawDescOnce sync.Once
+	file_api_kv_kv_proto_rawDescData []byte
 )
 
-func file_kv_proto_rawDescGZIP() []byte {
-	file_kv_proto_rawDescOnce.Do(func() {
-		file_kv_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_kv_proto_rawDesc), len(file_kv_proto_rawDesc)))
+func file_api_kv_kv_proto_rawDescGZIP() []byte {
+	file_api_kv_kv_proto_rawDescOnce.Do(func() {
+		file_api_kv_kv_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)))
 	})
-	return file_kv_proto_rawDescData
+	return file_api_kv_kv_proto_rawDescData
 }
 
-var file_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
-var file_kv_proto_goTypes = []any{
+var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_api_kv_kv_proto_goTypes = []any{
 	(*NodeRecord)(nil),    // 0: cadastre.kv.NodeRecord
 	(*PoolUse)(nil),       // 1: cadastre.kv.PoolUse
 	(*NodeBeat)(nil),      // 2: cadastre.kv.NodeBeat
@@ -1516,37 +1525,38 @@ var file_kv_proto_goTypes = []any{
 	(*Block)(nil),         // 14: cadastre.kv.Block
 	(*Meta)(nil),          // 15: cadastre.kv.Meta
 }
-var file_kv_proto_depIdxs = []int32{
+var file_api_kv_kv_proto_depIdxs = []int32{
 	1,  // 0: cadastre.kv.NodeRecord.pools:type_name -> cadastre.kv.PoolUse
-	6,  // 1: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	10, // 2: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
-	3,  // [3:3] is the sub-list for method output_type
-	3,  // [3:3] is the sub-list for method input_type
-	3,  // [3:3] is the sub-list for extension type_name
-	3,  // [3:3] is the sub-list for extension extendee
-	0,  // [0:3] is the sub-list for field type_name
+	1,  // 1: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
+	6,  // 2: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
+	10, // 3: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	4,  // [4:4] is the sub-list for method output_type
+	4,  // [4:4] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
-func init() { file_kv_proto_init() }
-func file_kv_proto_init() {
-	if File_kv_proto != nil {
+func init() { file_api_kv_kv_proto_init() }
+func file_api_kv_kv_proto_init() {
+	if File_api_kv_kv_proto != nil {
 		return
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kv_proto_rawDesc), len(file_kv_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_kv_proto_goTypes,
-		DependencyIndexes: file_kv_proto_depIdxs,
-		MessageInfos:      file_kv_proto_msgTypes,
+		GoTypes:           file_api_kv_kv_proto_goTypes,
+		DependencyIndexes: file_api_kv_kv_proto_depIdxs,
+		MessageInfos:      file_api_kv_kv_proto_msgTypes,
 	}.Build()
-	File_kv_proto = out.File
-	file_kv_proto_goTypes = nil
-	file_kv_proto_depIdxs = nil
+	File_api_kv_kv_proto = out.File
+	file_api_kv_kv_proto_goTypes = nil
+	file_api_kv_kv_proto_depIdxs = nil
 }

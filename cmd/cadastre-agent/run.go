@@ -35,7 +35,6 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		return 1
 	}
 	log := newLogger(stderr, conf.Cadastre.Log)
-	unused = append(unused, notYet(conf.Cadastre.Controller)...)
 	if len(unused) > 0 {
 		log.Info("configuration keys that are not used yet", "keys", strings.Join(unused, ", "))
 	}
@@ -86,24 +85,6 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 		return opt, errors.New("--node-name is empty and the host has no name: give one")
 	}
 	return opt, nil
-}
-
-// notYet are the keys that this version accepts and does nothing with.
-func notYet(c contivconf.Controller) (keys []string) {
-	d := contivconf.Default().Cadastre.Controller
-	for _, x := range []struct {
-		key string
-		set bool
-	}{
-		{"delayLocalResync", c.DelayLocalResync != d.DelayLocalResync},
-		{"remoteDBProbingInterval", c.RemoteDBProbingInterval != d.RemoteDBProbingInterval},
-		{"enableVerification", c.EnableVerification != d.EnableVerification},
-	} {
-		if x.set {
-			keys = append(keys, "cadastre.controller."+x.key)
-		}
-	}
-	return keys
 }
 
 func newLogger(w io.Writer, conf contivconf.Log) *slog.Logger {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,13 +43,18 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 			cancel() // none goes on without the others
 		})
 	}
-	a.log.Info("the agent starts", "node", a.opt.nodeName, "nodeID", a.nodesync.GetNodeID(), "instance", a.instance, "version", version,
+	a.log.Info("the agent starts", "node", a.opt.nodeName, "nodeID", a.keeper.ID(), "instance", a.instance, "version", version,
 		"stateDir", a.opt.stateDir, "socket", a.socket())
 	if n := a.ledger.Rebooted(); n > 0 {
 		a.log.Info("the machine was booted: leases of its sandboxes have ended", "count", n)
 	}
 	start("event loop", a.loop.Run)
 	start("cluster state", a.source.Run)
+	start("start without the cluster store", a.source.StartLocal)
+	start("node ID", a.keeper.Run)
+	if s, ok := a.sink.(interface{ Run(context.Context) error }); ok {
+		start("southbound", s.Run)
+	}
 	start("ledger", a.ledger.Run)
 	start("podmanager", a.podmanager.Run)
 	start("API", api)
@@ -106,6 +112,9 @@ func (a *agent) serveCNI(ctx context.Context, req cni.Request) (cni.Reply, error
 // close lets go of what open has opened.
 func (a *agent) close() error {
 	err := a.store.Close()
+	if s, ok := a.sink.(io.Closer); ok {
+		err = errors.Join(err, s.Close())
+	}
 	if a.file != nil {
 		err = errors.Join(err, a.file.Close())
 	}

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -79,6 +80,7 @@ type world struct {
 	t      *testing.T
 	rnd    *rand.Rand
 	disk   *journal.Memory
+	local  localDisk
 	store  kvdb.Store
 	fault  atomic.Int32 // of the commits to come
 	broken atomic.Bool  // the process is dead: nothing reaches the disk
@@ -130,6 +132,20 @@ func (s *saboteur) Resync(controller.Event, controller.KubeStateData, int, contr
 type keptStore struct{ kvdb.Store }
 
 func (keptStore) Close() error { return nil }
+
+// localDisk is what a node remembers of itself.
+type localDisk struct{ values sync.Map }
+
+func (d *localDisk) Local(name string) (string, error) {
+	v, _ := d.values.Load(name)
+	s, _ := v.(string)
+	return s, nil
+}
+
+func (d *localDisk) SetLocal(name, value string) error {
+	d.values.Store(name, value)
+	return nil
+}
 
 // diskOf is the journal of one process: when it dies nothing more is written.
 type diskOf struct {
@@ -193,7 +209,10 @@ func (w *world) start() {
 	booted := w.booted
 	a, err := assemble(context.Background(), options{nodeName: "n", runDir: w.dir}, conf, slog.New(slog.DiscardHandler), clock{
 		now: func() time.Time { return time.Now().Add(w.wall) }, uptime: func() time.Duration { return time.Since(booted) }, bootID: fmt.Sprint("boot-", boot),
-	}, parts{store: w.store, journal: diskOf{w, dead}, sink: &w.sink, instance: "i", last: []controller.EventHandler{&w.bad}})
+	}, parts{
+		store: w.store, journal: diskOf{w, dead}, disk: &w.local, sink: &w.sink, instance: "i", session: fmt.Sprint("session ", w.rnd.Uint64()),
+		random: func() float64 { return 0.5 }, last: []controller.EventHandler{&w.bad},
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func (a *agent) checkOlder() error {
 		a.log.Warn("the database came back older than it was, which is accepted: addresses lent since then may be lent twice", "wasAtRevision", want)
 		return a.file.AcceptOlder()
 	}
-	a.ledger.Suspend(fmt.Sprintf("the database came back older than it was (it was at revision %d), so addresses may be in use that it does not know; reboot the node, or start the agent with --accept-older-store once these are gone", want))
+	a.ledger.Suspend("store", fmt.Sprintf("the database came back older than it was (it was at revision %d), so addresses may be in use that it does not know; reboot the node, or start the agent with --accept-older-store once these are gone", want))
 	a.log.Error("no new address is lent", "reason", a.ledger.Suspended())
 	return nil
 }
@@ -65,7 +65,7 @@ func (a *agent) ready() error {
 
 func (a *agent) status() localapi.Status {
 	s := localapi.Status{
-		Version: version, NodeName: a.opt.nodeName, NodeID: a.nodesync.GetNodeID(), Instance: a.instance, Started: a.started.UTC(),
+		Version: version, NodeName: a.opt.nodeName, NodeID: a.keeper.ID(), Instance: a.instance, Started: a.started.UTC(),
 		Suspended: a.ledger.Suspended(), KVDB: string(a.conf.Cadastre.KVDB.Type), StateDir: a.opt.stateDir,
 		PodBlocks: string(a.conf.Cadastre.PodBlocks), Rebooted: a.ledger.Rebooted(), Loop: a.loop.Status(), Live: true, Ready: true,
 		Serving: a.serving.recovered.Load(),

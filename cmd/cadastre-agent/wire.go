@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/bolt"
@@ -41,7 +43,9 @@ type agent struct {
 	store   kvdb.Store
 	ledger  *ledger.Ledger
 	loop    *controller.Controller
+	keeper  *nodesync.Keeper
 	source  *kubestate.Source
+	sink    controller.Sink
 	metrics *restapi.Metrics
 
 	contivconf *contivconf.ContivConf
@@ -63,9 +67,6 @@ func (l label) GetAgentLabel() string { return string(l) }
 
 // wire opens the node's database and makes an agent that does not run yet.
 func wire(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock) (*agent, error) {
-	if conf.Cadastre.KVDB.Type != contivconf.KVDBBolt {
-		return nil, fmt.Errorf("cadastre.kvdb.type %q: this version knows %q only", conf.Cadastre.KVDB.Type, contivconf.KVDBBolt)
-	}
 	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
 		return nil, fmt.Errorf("cadastre.podBlocks %q: this version knows nodeid, podcidr and static", conf.Cadastre.PodBlocks)
 	}
@@ -109,13 +110,16 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	store, err := file.Store()
-	if err != nil {
+	p := parts{journal: file.Journal(), disk: file, instance: instance, session: newUUID(), random: mathrand.Float64}
+	if err := openStore(&p, conf.Cadastre.KVDB, file, log); err != nil {
 		return nil, err
 	}
-	a, err := assemble(ctx, opt, conf, log, clock, parts{store: store, journal: file.Journal(), sink: &controller.MemorySink{}, instance: instance})
+	if err := openSink(&p, conf.Cadastre.Routes, log); err != nil {
+		return nil, errors.Join(err, p.store.Close())
+	}
+	a, err := assemble(ctx, opt, conf, log, clock, p)
 	if err != nil {
-		return nil, errors.Join(err, store.Close())
+		return nil, errors.Join(err, p.store.Close())
 	}
 	a.file = file
 	a.restapi.Backup = file.Backup
@@ -125,26 +129,25 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 // parts are what a simulation replaces.
 type parts struct {
 	store    kvdb.Store
+	mirror   kubestate.Mirror // nil: the store is of this node
 	journal  ledger.Journal
+	disk     nodesync.Disk
 	sink     controller.Sink
 	instance string
+	session  string
+	random   func() float64
 	last     []controller.EventHandler // after all others
 }
 
 // assemble lists every plugin, in order, with what it is given.
 func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock, p parts) (*agent, error) {
-	a := &agent{opt: opt, conf: conf, log: log, clock: clock, started: clock.now(), instance: p.instance, store: p.store, listening: make(chan struct{})}
+	a := &agent{opt: opt, conf: conf, log: log, clock: clock, started: clock.now(), instance: p.instance, store: p.store, sink: p.sink, listening: make(chan struct{})}
 	deps := func() controller.PluginDeps { return controller.PluginDeps{Log: log} }
 	node := label(opt.nodeName)
 
 	a.contivconf = contivconf.NewPlugin(conf)
-	id, err := nodesync.Claim(ctx, p.store, nodesync.Identity{
-		Name: opt.nodeName, Instance: p.instance, Pinned: conf.Cadastre.NodeID, MaxID: a.contivconf.Cluster().MaxNodeID(),
-	})
-	if err != nil {
-		return nil, err
-	}
 	timed := &timedJournal{Journal: p.journal}
+	var err error
 	a.ledger, err = ledger.Open(ctx, timed, ledger.Options{Log: log, Now: clock.now, Uptime: clock.uptime, BootID: clock.bootID})
 	if err != nil {
 		return nil, err
@@ -153,7 +156,18 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	timed.observe = a.metrics.Commit
 	stage := a.ledger.Begin()
 
-	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Store: p.store, ID: id, Instance: p.instance})
+	a.keeper, err = nodesync.NewKeeper(nodesync.KeeperDeps{
+		Log: log, Store: p.store, Disk: p.disk, EventLoop: eventLoop{a}, Now: clock.now, Random: p.random,
+		Identity: nodesync.Identity{
+			Name: opt.nodeName, Instance: p.instance, Session: p.session, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh,
+		},
+		Refresh: conf.Cadastre.NodeIDs.Refresh, Expire: conf.Cadastre.NodeIDs.Expire,
+		Busy: a.busy, Uses: func() []*kv.PoolUse { return a.ipam.PoolUses() }, Suspend: func(why string) { a.ledger.Suspend("node ID", why) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Keeper: a.keeper})
 	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
 		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), Timeout: conf.Cadastre.Controller.EventTimeout,
 		Ready: a.ready, Observe: a.metrics.Served,
@@ -171,7 +185,10 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		Handlers:   append([]controller.EventHandler{a.nodesync, a.podmanager, a.ipam, a.ipnet}, p.last...),
 		Committers: []controller.Committer{stage, a.nodesync},
 	})
-	a.source = kubestate.New(kubestate.Deps{Log: log, Store: p.store, EventLoop: a.loop})
+	a.source = kubestate.New(kubestate.Deps{
+		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.keeper.Confirm, Upkeep: ipam.Upkeep(a.contivconf), Mirror: p.mirror,
+		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.random, Timing: timing(conf),
+	})
 	tcp, err := tcpListener(conf.Cadastre.REST)
 	if err != nil {
 		return nil, err
@@ -179,6 +196,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.restapi = restapi.NewPlugin(restapi.Deps{
 		PluginDeps: deps(), Socket: a.socket(), Listening: func() { close(a.listening) }, TCP: tcp, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
 		Events: a.loop.Events, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
+		Dispatch: a.dispatch, IPAM: a.contivIPAM, Nodes: a.nodes, ReleaseNode: a.releaseNode, Pools: a.pools, Apply: a.apply,
 	})
 	return a, nil
 }
@@ -213,7 +231,7 @@ func loopConfig(c contivconf.Controller) controller.Config {
 	conf.StartupResyncDeadline = c.StartupResyncDeadline
 	conf.EnablePeriodicHealing, conf.PeriodicHealingInterval = c.EnablePeriodicHealing, c.PeriodicHealingInterval
 	conf.DelayAfterErrorHealing, conf.HealingBackoffLimit, conf.MaxHealingAttempts = c.DelayAfterErrorHealing, c.HealingBackoffLimit, c.MaxHealingAttempts
-	conf.EventTimeout = c.EventTimeout
+	conf.EventTimeout, conf.EnableVerification = c.EventTimeout, c.EnableVerification
 	conf.RecordEventHistory, conf.EventHistoryAgeLimit, conf.PermanentlyRecordedInitPeriod = c.RecordEventHistory, c.EventHistoryAgeLimit, c.PermanentlyRecordedInitPeriod
 	return conf
 }

@@ -58,6 +58,10 @@ func newAgent(t *testing.T) *fakeAgent {
 	})
 	a.mux.HandleFunc("POST "+localapi.PathRelease, a.release)
 	a.mux.HandleFunc(localapi.PathEvents, events(someEvents()...))
+	a.json("GET "+localapi.PathNodes, someNodes())
+	a.json("POST "+localapi.PathNodeRelease, localapi.NodeReleaseReply{ID: 7})
+	a.json("GET "+localapi.PathPools, somePools())
+	a.json("POST "+localapi.PathApply, someResult())
 	return a
 }
 
@@ -178,6 +182,30 @@ func someEvents() []controller.Record {
 		{SeqNum: 13, ProcessingStart: at.Add(time.Second), ProcessingEnd: at.Add(1015 * time.Millisecond), Name: "Pod CIDR Change", Method: controller.UpstreamResync, IsFollowUp: true, FollowUpTo: 12,
 			Handlers: []controller.HandlerRecord{{Handler: "ipam", Error: "no room"}}, TxnError: "sink away", Error: "ipam: no room\nand more"},
 	}
+}
+
+func someNodes() []localapi.Node {
+	seen := noon().Add(-3 * time.Second)
+	return []localapi.Node{
+		{ID: 5, Name: "node-5", Instance: "c0ffee", Generation: 3, Addresses: []string{"192.168.16.5/24", "fd00:3::5/64"}, PodCIDRs: []string{"10.1.5.0/24"}, Self: true,
+			LastSeen: &seen, Pools: []localapi.PoolUse{{Pool: "default", Generation: 2, Open: true, Leases: 12}, {Pool: "old", Generation: 1, Leases: 1}}},
+		{ID: 6, Name: "node-6", Instance: "decaf", Generation: 1, Addresses: []string{}, PodCIDRs: []string{}, Pools: []localapi.PoolUse{}},
+		{ID: 7, Name: "node-7", Instance: "f00d", Generation: 9, Released: true, LastSeen: &time.Time{}},
+	}
+}
+
+func somePools() []localapi.Pool {
+	return []localapi.Pool{
+		{Name: "default", Network: "default", State: "open", Generation: 2, Origin: "contiv.conf",
+			Ranges: []localapi.PoolRange{{CIDR: "10.1.0.0/16", OneNodePrefixLen: 24}, {CIDR: "fd00:1::/48", OneNodePrefixLen: 64}},
+			Blocks: []localapi.Block{{Block: "10.1.5.0/24", State: "active", Held: 12, Free: 237}, {Block: "fd00:1:0:5::/64", State: "active", Held: 3, Free: 1<<64 - 1}}},
+		{Name: "blue", Network: "blue", State: "draining", Generation: 1, Origin: "apply", Problem: "10.5.0.0/16 overlaps serviceCIDR",
+			Ranges: []localapi.PoolRange{{CIDR: "10.5.0.0/16", OneNodePrefixLen: 26}}, Blocks: []localapi.Block{}},
+	}
+}
+
+func someResult() localapi.ApplyResult {
+	return localapi.ApplyResult{Text: "pool blue: draining\n1 change", Changes: 1, Problems: []localapi.Problem{}, Blocks: []localapi.Blocker{}, Moves: []localapi.Move{}}
 }
 
 // outcome is what a call of the program left.

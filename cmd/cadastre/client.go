@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,13 +40,11 @@ type client struct {
 }
 
 func (a *app) client() *client {
-	c := &client{socket: a.socket}
-	if c.socket == "" {
-		c.socket = a.getenv("CADASTRE_SOCKET")
-	}
-	if c.socket == "" {
-		c.socket = defaultSocket
-	}
+	return clientOf(cmp.Or(a.socket, a.getenv("CADASTRE_SOCKET"), defaultSocket))
+}
+
+func clientOf(socket string) *client {
+	c := &client{socket: socket}
 	c.http = &http.Client{Transport: &http.Transport{DialContext: c.dial, DisableKeepAlives: true, DisableCompression: true}}
 	return c
 }
@@ -136,6 +135,8 @@ func (c *client) send(ctx context.Context, method, path string, body any) (*http
 	return nil, refusal(resp)
 }
 
+var errBrokeOff = errors.New("broke off its answer")
+
 // plain says in plain words why there is no (whole) answer.
 func (c *client) plain(ctx context.Context, err error) error {
 	var u *url.Error
@@ -151,7 +152,7 @@ func (c *client) plain(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return errors.New("interrupted")
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):
-		return fmt.Errorf("the agent at %s broke off its answer: it may have stopped, see its log", c.socket)
+		return fmt.Errorf("the agent at %s %w: it may have stopped, see its log", c.socket, errBrokeOff)
 	}
 	return err
 }
@@ -160,12 +161,13 @@ func (c *client) plain(ctx context.Context, err error) error {
 type refusedError struct {
 	status int
 	text   string
+	body   []byte
 }
 
 func (e *refusedError) Error() string { return e.text }
 
 func refusal(resp *http.Response) error {
-	const most = 64 << 10
+	const most = 4 << 20
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, most)) // what came says more than how it ended
 	var e localapi.Error
 	text := strings.TrimSpace(string(body))
@@ -175,5 +177,5 @@ func refusal(resp *http.Response) error {
 	if text == "" {
 		text = "the agent answers " + resp.Status
 	}
-	return &refusedError{resp.StatusCode, text}
+	return &refusedError{resp.StatusCode, text, body}
 }

@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -34,12 +33,20 @@ func (a *app) eventsCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what the event loop has done, and why",
+		Long: `events shows what the event loop has done, and why. With --follow it goes on with
+what comes, each event once, until it is interrupted; it waits for an agent that
+goes away, and says so on standard error where the agent was restarted, which
+then counts events anew.`,
 		Example: `  cadastre events -f
   cadastre events --since 100 -o wide`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
-			if err := a.events(ctx, follow, from); err != nil {
+			show := a.events
+			if follow {
+				show = a.follow
+			}
+			if err := show(ctx, from); err != nil {
 				return fmt.Errorf("events: %w", err)
 			}
 			return nil
@@ -51,34 +58,17 @@ func (a *app) eventsCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) events(ctx context.Context, follow bool, from uint64) error {
-	if !follow {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, readTimeout)
-		defer cancel()
-	}
-	query := url.Values{"since": {strconv.FormatUint(from, 10)}}
-	if follow {
-		query.Set("follow", "true")
-	}
+func (a *app) events(ctx context.Context, from uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	c := a.client()
+	query := url.Values{"since": {strconv.FormatUint(from, 10)}}
 	body, err := c.do(ctx, http.MethodGet, localapi.PathEvents+"?"+query.Encode(), nil)
-	switch {
-	case err == nil:
-		defer body.Close()
-		if !follow {
-			return a.listEvents(ctx, c, body)
-		}
-		if err = eachEvent(ctx, c, body, a.printEvent); err == nil {
-			err = errors.New("the agent has ended; when it is back it counts events anew")
-		}
-	case !follow:
+	if err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
-		return nil // the ordinary end of following
-	}
-	return err
+	defer body.Close()
+	return a.listEvents(ctx, c, body)
 }
 
 // eachEvent hands what body contains to f, one event after the other.

@@ -5,11 +5,12 @@
 // addresses, which addresses are lent and to whom, and how the node's agent is.
 // kubectl finds it as a plugin where it is installed as kubectl-cadastre.
 //
-// plan and restore work on files; every other verb asks the agent over its
-// unix socket. All of them print with -o table, wide, json or yaml. Exit codes:
+// plan (without --against) and restore work on files; every other verb asks the
+// agent over its unix socket. All of them print with -o table, wide, json or
+// yaml. Exit codes:
 //
 //	0  done                            3  no agent answers
-//	1  failed                          4  check: there are findings
+//	1  failed                          4  check: there are findings; apply, plan: refused
 //	2  used in a way it cannot be      5  check: cannot tell
 //
 // Example:

@@ -68,22 +68,42 @@ func (n nodePlan) families() []familyPlan {
 }
 
 func (a *app) planCmd() *cobra.Command {
-	var config, ids string
+	var config, ids, against, file string
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what follows from a configuration and a node ID",
 		Long: `plan shows every subnet and address that follows from a configuration and a node
-ID, or says what is wrong with either. It works on the file and asks nobody.`,
+ID, or says what is wrong with either. It works on the file and asks nobody.
+
+With --against it shows what would follow from a file of pools for the cluster
+that an agent is of, and changes nothing. The exit code is 4 where the file would
+be refused.`,
 		Example: `  cadastre plan --config conf/contiv.conf --node-id 5
-  cadastre plan --config conf/contiv.conf --node-id 1-10 -o json`,
+  cadastre plan --config conf/contiv.conf --node-id 1-10 -o json
+  cadastre plan --against /run/cadastre/agent.sock -f pools.yaml`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.verb(func(context.Context, []string) error {
-			return a.plan(config, ids)
+		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			switch {
+			case against == "" && file != "":
+				return usagef("--filename goes with --against only: write --against %s -f %s, or --config %s", defaultSocket, file, file)
+			case against == "":
+				return a.plan(config, ids)
+			case file == "":
+				return usagef("--filename is missing: write --against %s -f pools.yaml, or -f - for standard input", against)
+			}
+			if err := a.apply(ctx, clientOf(against), file, true); err != nil {
+				return fmt.Errorf("plan: %w", err)
+			}
+			return nil
 		}),
 	}
+	fileFlag(cmd, &file)
+	cmd.Flags().StringVar(&against, "against", "", "ask the agent at this `SOCKET` what a file of pools would do")
 	cmd.Flags().StringVar(&config, "config", defaultConfig, "the configuration `FILE`")
 	cmd.Flags().StringVar(&ids, "node-id", "", "a node ID, or a range of them such as 1-10 (default: the one that the file pins)")
+	cmd.MarkFlagsMutuallyExclusive("against", "config")
+	cmd.MarkFlagsMutuallyExclusive("against", "node-id")
 	return cmd
 }
 

@@ -19,7 +19,7 @@ const (
 	exitFailed     = 1
 	exitUsage      = 2
 	exitNoAgent    = 3
-	exitFindings   = 4 // check only
+	exitFindings   = 4 // check; and apply and plan where the agent refuses
 	exitCannotTell = 5 // check only
 )
 
@@ -50,6 +50,7 @@ type app struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	now            func() time.Time
+	pause          func(context.Context, time.Duration) error // before the agent is asked again
 	restore        restoreFunc
 
 	socket string
@@ -58,7 +59,7 @@ type app struct {
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) *app {
-	return &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv, now: time.Now, output: formatTable, restore: restoreFile}
+	return &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv, now: time.Now, pause: sleep, output: formatTable, restore: restoreFile}
 }
 
 // run calls the verb that args name and prints its error.
@@ -93,7 +94,7 @@ func (a *app) rootCmd() *cobra.Command {
 how the node's agent is.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
-4 findings, 5 cannot tell.`,
+4 findings, 5 cannot tell; of apply and plan --against also 4 refused.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -107,12 +108,28 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 	completeValues(root, "output", formats()...)
 	root.SetHelpCommand(helpCmd())
 	root.AddCommand(a.planCmd(), a.statusCmd(), a.leasesCmd(), a.releaseCmd(), a.eventsCmd(), a.resyncCmd(), a.checkCmd(),
-		a.backupCmd(), a.restoreCmd(), a.versionCmd())
+		a.nodeCmd(), a.poolCmd(), a.applyCmd(), a.backupCmd(), a.restoreCmd(), a.versionCmd())
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {
 		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // otherwise it takes any argument
 	}
 	return root
+}
+
+// group is a verb that consists of others.
+func group(name, short string, verbs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: name, Short: short,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(verbs...)
+	return cmd
 }
 
 // helpCmd is cobra's, but for an unknown topic being an error.

@@ -33,6 +33,8 @@ func everyVerb(t *testing.T) [][]string {
 		{"release", "--pod", "default/web", "--yes"}, {"release", "--pod", "default/none"},
 		{"events"}, {"resync"}, {"check"}, {"version"},
 		{"backup", filepath.Join(t.TempDir(), "copy.db")}, {"restore", "copy.db"},
+		{"node", "list"}, {"node", "release", "node-7"}, {"pool", "list"},
+		{"apply", "-f", poolsFile(t)}, {"apply", "-f", poolsFile(t), "--dry-run"},
 	}
 }
 
@@ -64,7 +66,7 @@ func TestEveryVerbInEveryFormat(t *testing.T) {
 // needsAgent are the verbs that nothing can be done about without an agent.
 func needsAgent() [][]string {
 	return [][]string{{"status"}, {"status", "--live"}, {"status", "--ready"}, {"leases"}, {"release", "--ip", "10.1.5.2"}, {"events"}, {"events", "-f"},
-		{"resync"}, {"check"}, {"backup", "-"}}
+		{"resync"}, {"check"}, {"backup", "-"}, {"node", "list"}, {"node", "release", "node-7"}, {"pool", "list"}, {"apply", "-f", contivConf}}
 }
 
 func TestNoAgent(t *testing.T) {
@@ -170,6 +172,17 @@ func TestUsage(t *testing.T) {
 		{"backup", "backup takes one FILE, but was given 0 arguments"},
 		{"restore a b", "restore takes one FILE, but was given 2 arguments"},
 		{"plan --config " + contivConf, "--node-id is missing, and cadastre.nodeID in ../../conf/contiv.conf pins none: write --node-id 5, or --node-id 1-10"},
+		{"node lost", `unknown command "lost" for "cadastre node"`},
+		{"pool x", `unknown command "x" for "cadastre pool"`},
+		{"node list x", `list takes no arguments, but was given "x"`},
+		{"node release", "release takes one NAME, but was given 0 arguments"},
+		{"node release a b", "release takes one NAME, but was given 2 arguments"},
+		{"apply", "--filename is missing: write -f pools.yaml, or -f - for standard input"},
+		{"apply pools.yaml", `apply takes no arguments, but was given "pools.yaml"`},
+		{"plan -f pools.yaml", "--filename goes with --against only: write --against /run/cadastre/agent.sock -f pools.yaml, or --config pools.yaml"},
+		{"plan --against a.sock", "--filename is missing: write --against a.sock -f pools.yaml, or -f - for standard input"},
+		{"plan --against a.sock -f x --node-id 5", "[against node-id]"},
+		{"plan --against a.sock -f x --config y", "[against config]"},
 		{"plan --node-id x", `--node-id: "x" is no node ID`},
 		{"plan --node-id 0", `--node-id: "0" is no node ID: write one from 1 on, such as 5, or a range such as 1-10`},
 		{"plan --node-id 1-x", `--node-id: "1-x" is no node ID`},
@@ -197,6 +210,9 @@ func TestHelpAndCompletion(t *testing.T) {
 		{"help", "Available Commands:"},
 		{"help leases", "cadastre leases [flags]"},
 		{"check --help", "4 where there are findings"},
+		{"node", "cadastre node [command]"},
+		{"help node release", "cadastre node release NAME [flags]"},
+		{"plan --help", "cadastre plan --against /run/cadastre/agent.sock -f pools.yaml"},
 		{"completion", "completion bash"},
 		{"completion bash", "__start_cadastre"},
 		{"__complete leases -o ''", "table\nwide\njson\nyaml\n"},

@@ -81,7 +81,7 @@ func (a *app) status(ctx context.Context) error {
 func (a *app) statusText(s localapi.Status, wide bool) string {
 	now := a.now()
 	var g grid
-	g.add("node", fmt.Sprintf("%s, ID %d", s.NodeName, s.NodeID))
+	g.add("node", nodeText(s, wide))
 	g.add("agent", fmt.Sprintf("%s, running for %s, since %s", s.Version, age(now, s.Started), s.Started.In(now.Location()).Format(time.DateTime)))
 	if wide {
 		g.add("instance", s.Instance)
@@ -93,6 +93,9 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	}
 	g.add("event loop", loopText(s, now, wide))
 	g.add("store", s.KVDB+", state in "+s.StateDir)
+	if text := clusterText(s); text != "" {
+		g.add("cluster", text)
+	}
 	g.add("pod blocks", "from "+s.PodBlocks)
 	if s.Waiting > 0 {
 		g.add("waiting", plural(s.Waiting, "DEL", "DELs")+" that found no agent")
@@ -100,12 +103,51 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	if s.Rebooted > 0 {
 		g.add("reboot", "ended "+plural(s.Rebooted, "lease", "leases"))
 	}
+	for _, note := range s.Notes {
+		g.add("note", note)
+	}
 	text := g.String()
 	for _, b := range s.Blocks {
 		text += clean(blockText(b, wide)) + "\n"
 	}
 	if len(s.Blocks) == 0 {
 		text += "no blocks\n"
+	}
+	return text
+}
+
+func nodeText(s localapi.Status, wide bool) string {
+	text := fmt.Sprintf("%s, ID %d", s.NodeName, s.NodeID)
+	if wide && s.NodeIDGeneration > 0 {
+		text += fmt.Sprintf(" of generation %d", s.NodeIDGeneration)
+	}
+	if s.NodeIDProblem != "" {
+		text += ", which may not be its own: " + s.NodeIDProblem
+	}
+	return text
+}
+
+// clusterText is how the cluster store is; "" where the agent has nothing to
+// say of it.
+func clusterText(s localapi.Status) string {
+	var text string
+	switch {
+	case s.KVDBConnected:
+		text = "connected"
+	case s.KVDBError != "":
+		text = "not connected: " + s.KVDBError
+	case s.StateFrom != "":
+		text = "not connected"
+	default:
+		return ""
+	}
+	switch s.StateFrom {
+	case "remote":
+		text += fmt.Sprintf("; its state of revision %d", s.KVDBRevision)
+	case "mirror":
+		text += fmt.Sprintf("; this node's copy of its state of revision %d", s.KVDBRevision)
+	case "":
+		text += "; no state yet"
 	}
 	return text
 }

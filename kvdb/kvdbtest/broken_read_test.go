@@ -78,10 +78,11 @@ func wrongPrefixes() map[string]func(kvdb.Store) kvdb.Store {
 		"takes a prefix for a folder": func(s kvdb.Store) kvdb.Store {
 			return &broken{Store: s, list: func(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
 				kvs, rev, err := s.List(ctx, prefixes...)
-				prefix := prefixes[0]
-				folder := strings.TrimSuffix(prefix, "/") + "/"
 				return slices.DeleteFunc(kvs, func(kv kvdb.KeyValue) bool {
-					return prefix != "" && kv.Key != prefix && !strings.HasPrefix(kv.Key, folder)
+					return !slices.ContainsFunc(prefixes, func(prefix string) bool {
+						folder := strings.TrimSuffix(prefix, "/") + "/"
+						return prefix == "" || kv.Key == prefix || strings.HasPrefix(kv.Key, folder)
+					})
 				}), rev, err
 			}}
 		},
@@ -100,5 +101,75 @@ func wrongPrefixes() map[string]func(kvdb.Store) kvdb.Store {
 				return kvs[0], true, nil
 			}}
 		},
+	}
+}
+
+// wrongSeveral are stores that list well, but not several prefixes.
+func wrongSeveral() map[string]func(kvdb.Store) kvdb.Store {
+	several := func(list func(s kvdb.Store, ctx context.Context, prefixes []string) ([]kvdb.KeyValue, int64, error)) func(kvdb.Store) kvdb.Store {
+		return func(s kvdb.Store) kvdb.Store {
+			return &broken{Store: s, list: func(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
+				if len(prefixes) == 1 {
+					return s.List(ctx, prefixes...)
+				}
+				return list(s, ctx, prefixes)
+			}}
+		}
+	}
+	return map[string]func(kvdb.Store) kvdb.Store{
+		"lists the first prefix": several(func(s kvdb.Store, ctx context.Context, prefixes []string) ([]kvdb.KeyValue, int64, error) {
+			return s.List(ctx, prefixes[:min(1, len(prefixes))]...)
+		}),
+		"takes no prefix for all": several(func(s kvdb.Store, ctx context.Context, prefixes []string) ([]kvdb.KeyValue, int64, error) {
+			if len(prefixes) == 0 {
+				prefixes = []string{""}
+			}
+			return s.List(ctx, prefixes...)
+		}),
+		"lists no prefix at no revision": several(func(s kvdb.Store, ctx context.Context, prefixes []string) ([]kvdb.KeyValue, int64, error) {
+			kvs, rev, err := s.List(ctx, prefixes...)
+			if len(prefixes) == 0 {
+				rev = 0
+			}
+			return kvs, rev, err
+		}),
+		"sorts the caller's prefixes": several(func(s kvdb.Store, ctx context.Context, prefixes []string) ([]kvdb.KeyValue, int64, error) {
+			slices.Sort(prefixes)
+			return s.List(ctx, prefixes...)
+		}),
+		"lists as many prefixes as are asked for": several(func(s kvdb.Store, ctx context.Context, prefixes []string) ([]kvdb.KeyValue, int64, error) {
+			return s.List(ctx, prefixes[:min(len(prefixes), kvdb.MaxOps)]...)
+		}),
+		"takes too few prefixes": several(func(s kvdb.Store, ctx context.Context, prefixes []string) ([]kvdb.KeyValue, int64, error) {
+			return s.List(ctx, prefixes[:min(len(prefixes), kvdb.MaxOps/2)]...)
+		}),
+		"lists one prefix after the other":  several(listOneByOne(false, false)),
+		"lists a key once for each prefix":  several(listOneByOne(true, false)),
+		"lists each prefix at its revision": several(listOneByOne(true, true)),
+	}
+}
+
+// listOneByOne lists prefix by prefix: in order if sorted, each key once if
+// once, but never at one revision if somebody writes.
+func listOneByOne(sorted, once bool) func(s kvdb.Store, ctx context.Context, prefixes []string) ([]kvdb.KeyValue, int64, error) {
+	return func(s kvdb.Store, ctx context.Context, prefixes []string) (all []kvdb.KeyValue, rev int64, err error) {
+		for _, prefix := range prefixes {
+			kvs, now, err := s.List(ctx, prefix)
+			for wait := 0; wait < 100 && now == rev && err == nil; wait++ {
+				runtime.Gosched()
+				kvs, now, err = s.List(ctx, prefix)
+			}
+			if err != nil {
+				return nil, 0, err
+			}
+			all, rev = append(all, kvs...), now
+		}
+		if sorted {
+			slices.SortFunc(all, func(a, b kvdb.KeyValue) int { return strings.Compare(a.Key, b.Key) })
+		}
+		if once {
+			all = slices.CompactFunc(all, func(a, b kvdb.KeyValue) bool { return a.Key == b.Key })
+		}
+		return all, rev, nil
 	}
 }

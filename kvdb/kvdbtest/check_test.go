@@ -30,7 +30,7 @@ func TestEveryBrokenStoreIsFound(t *testing.T) {
 	g := NewWithT(t)
 	stores := map[string]func(kvdb.Store) kvdb.Store{}
 	for _, some := range []map[string]func(kvdb.Store) kvdb.Store{
-		wrongWrites(), wrongAnswers(), wrongReads(), wrongPrefixes(), wrongBatches(), wrongWatches(), wrongEnds(),
+		wrongWrites(), wrongAnswers(), wrongReads(), wrongPrefixes(), wrongSeveral(), wrongBatches(), wrongWatches(), wrongEnds(),
 	} {
 		maps.Copy(stores, some)
 	}
@@ -74,6 +74,7 @@ func TestFindings(t *testing.T) {
 		{wrongReads()["lists in the wrong order"], "list in order of bytes", "reads.go:"},
 		{wrongBatches()["drops every third batch"], "watch from now on", "wait for the watch"},
 		{wrongBatches()["drops the first batch"], "continue a list with a watch, without gap or repetition", "put"},
+		{wrongSeveral()["lists each prefix at its revision"], "list several prefixes as of one revision", "half of a transaction"},
 		{wrongEnds()["does not close"], "answer nothing after Close", "Get"},
 	} {
 		t.Run(c.check, func(t *testing.T) {

@@ -59,12 +59,18 @@ func (x *exam) list(prefix string) ([]kvdb.KeyValue, int64) {
 
 // expectStored expects exactly these keys and values, "key=value", below prefix.
 func (x *exam) expectStored(prefix string, want ...string) {
-	kvs, _ := x.list(prefix)
+	x.ExpectWithOffset(1, x.listed(prefix)).To(Equal(append([]string{}, want...)), "stored below %q", prefix)
+}
+
+// listed are the keys and values, "key=value", below any of prefixes.
+func (x *exam) listed(prefixes ...string) []string {
+	kvs, _, err := x.store.List(x.ctx, prefixes...)
+	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	got := []string{}
 	for _, kv := range kvs {
 		got = append(got, kv.Key+"="+string(kv.Value))
 	}
-	x.ExpectWithOffset(1, got).To(Equal(append([]string{}, want...)), "stored below %q", prefix)
+	return got
 }
 
 // watch opens a watch that ends with the check.

@@ -65,10 +65,10 @@ func (m *model) apply(rev int64, ops []kvdb.Op) {
 	}
 }
 
-func (m *model) list(prefix string) []string {
+func (m *model) list(prefixes ...string) []string {
 	out := []string{}
 	for _, key := range slices.Sorted(maps.Keys(m.kvs)) {
-		if strings.HasPrefix(key, prefix) {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
 			out = append(out, stored(key, string(m.kvs[key].Value), m.kvs[key].ModRevision))
 		}
 	}
@@ -116,6 +116,7 @@ func (r *ramble) run() {
 	_, r.rev = r.list("")
 	start := r.rev + 1
 	prefixes := []string{"", "a", "a/", "\xff"}
+	watched := slices.Clone(prefixes)
 	var watchers []kvdb.Watcher
 	for _, prefix := range prefixes {
 		watchers = append(watchers, r.watch(prefix, start))
@@ -125,14 +126,15 @@ func (r *ramble) run() {
 		case 0, 1:
 			r.get(r.key())
 		case 2, 3:
-			r.compare(prefixes[r.rand.IntN(len(prefixes))])
+			r.rand.Shuffle(len(prefixes), func(i, j int) { prefixes[i], prefixes[j] = prefixes[j], prefixes[i] })
+			r.compare(prefixes[:1+r.rand.IntN(len(prefixes))]...)
 		default:
 			r.transact()
 		}
 	}
 	r.compare("")
 	for i, w := range watchers {
-		for _, want := range r.model.since(start, prefixes[i]) {
+		for _, want := range r.model.since(start, watched[i]) {
 			r.expectNext(w, want...)
 		}
 		w.Close()
@@ -153,13 +155,14 @@ func (r *ramble) get(key string) {
 	r.Expect(string(kv.Value)).To(Equal(string(want.Value)), "step %d: %q", r.step, key)
 }
 
-func (r *ramble) compare(prefix string) {
-	kvs, rev := r.list(prefix)
+func (r *ramble) compare(prefixes ...string) {
+	kvs, rev, err := r.store.List(r.ctx, prefixes...)
+	r.Expect(err).NotTo(HaveOccurred(), "step %d: %q", r.step, prefixes)
 	got := []string{}
 	for _, kv := range kvs {
 		got = append(got, stored(kv.Key, string(kv.Value), kv.ModRevision))
 	}
-	r.Expect(got).To(Equal(r.model.list(prefix)), "step %d: %q", r.step, prefix)
+	r.Expect(got).To(Equal(r.model.list(prefixes...)), "step %d: %q", r.step, prefixes)
 	r.Expect(rev).To(BeNumerically(">=", r.rev), "step %d", r.step)
 }
 

@@ -23,6 +23,7 @@ func raceChecks() []Check {
 		{"let one of many claim a key", raceForKey},
 		{"lose no update of compare-and-swap", raceCounters},
 		{"show no half of a transaction", raceReaders},
+		{"list several prefixes as of one revision", racePrefixes},
 		{"continue a list with a watch, without gap or repetition", raceListAndWatch},
 	}
 }
@@ -99,7 +100,12 @@ func increment(ctx context.Context, store kvdb.Store, keys ...string) error {
 	}
 }
 
-func raceReaders(x *exam) {
+func raceReaders(x *exam) { readTriples(x, "") }
+
+func racePrefixes(x *exam) { readTriples(x, "c", "a", "b") }
+
+// readTriples lists, while somebody writes, what is always written together.
+func readTriples(x *exam, prefixes ...string) {
 	const readers, rounds = 2, 30
 	reading := make(chan struct{}, readers) // one for each that is done
 	x.Expect(together(1+readers, func(i int) error {
@@ -108,7 +114,7 @@ func raceReaders(x *exam) {
 		}
 		defer func() { reading <- struct{}{} }()
 		for range rounds {
-			kvs, rev, err := x.store.List(x.ctx, "")
+			kvs, rev, err := x.store.List(x.ctx, prefixes...)
 			if err != nil {
 				return err
 			}

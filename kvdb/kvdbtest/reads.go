@@ -4,6 +4,8 @@
 package kvdbtest
 
 import (
+	"fmt"
+
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/kvdb"
@@ -17,6 +19,9 @@ func readChecks() []Check {
 		{"list in order of bytes", listOrder},
 		{"list by prefix", listPrefix},
 		{"list values as of one revision", listValues},
+		{"list several prefixes in order, each key once", listSeveral},
+		{"list nothing for no prefix", listNoPrefix},
+		{"take as many prefixes as promised", maxPrefixes},
 		{"keep empty values apart from none", emptyValues},
 		{"copy what the caller passes", copyInput},
 	}
@@ -113,4 +118,41 @@ func copyInput(x *exam) {
 	conds[0].Key = "b"
 	x.expectStored("", "a=before", "b=b")
 	x.expectNext(w, stored("a", "before", rev), stored("b", "b", rev))
+}
+
+func listSeveral(x *exam) {
+	x.write(puts("a=", "a/=", "a/1=", "a/2=", "a0=", "b/1=", "c/1=", "c/2=", "\xff1=")...)
+	for _, c := range []struct{ prefixes, want []string }{
+		{[]string{"a/", "c/"}, []string{"a/=", "a/1=", "a/2=", "c/1=", "c/2="}},
+		{[]string{"c/", "a/"}, []string{"a/=", "a/1=", "a/2=", "c/1=", "c/2="}},
+		{[]string{"c/", "c/"}, []string{"c/1=", "c/2="}},
+		{[]string{"a/1", "a/", "a/2"}, []string{"a/=", "a/1=", "a/2="}},
+		{[]string{"a0", "a"}, []string{"a=", "a/=", "a/1=", "a/2=", "a0="}},
+		{[]string{"none", "b/1", "\xff"}, []string{"b/1=", "\xff1="}},
+		{[]string{"none", "neither"}, nil},
+		{[]string{"b/", "", "a/"}, []string{"a=", "a/=", "a/1=", "a/2=", "a0=", "b/1=", "c/1=", "c/2=", "\xff1="}},
+	} {
+		given := append([]string{}, c.prefixes...)
+		x.Expect(x.listed(c.prefixes...)).To(Equal(append([]string{}, c.want...)), "stored below %q", c.prefixes)
+		x.Expect(c.prefixes).To(Equal(given), "they are the caller's")
+	}
+}
+
+func listNoPrefix(x *exam) {
+	rev := x.put("a", "1")
+	x.Expect(x.listed()).To(BeEmpty())
+	_, now, err := x.store.List(x.ctx)
+	x.Expect(err).NotTo(HaveOccurred())
+	x.Expect(now).To(Equal(rev))
+}
+
+func maxPrefixes(x *exam) {
+	x.write(puts("000=", "050=", "099=", "100=")...)
+	var prefixes []string
+	for i := range kvdb.MaxOps + 1 {
+		prefixes = append(prefixes, fmt.Sprintf("%03d", i))
+	}
+	x.Expect(x.listed(prefixes[:kvdb.MaxOps]...)).To(Equal([]string{"000=", "050=", "099="}))
+	_, _, err := x.store.List(x.ctx, prefixes...)
+	x.Expect(err).To(MatchError(kvdb.ErrTooManyOps))
 }

@@ -47,6 +47,8 @@ type Cadastre struct {
 	CoolDown       time.Duration  // how long an address rests before it is lent again
 	AllowOverlap   []NetworkPair
 	KVDB           KVDB
+	NodeIDs        NodeIDs
+	Routes         Routes
 	REST           REST
 	Log            Log
 	Docker         Docker
@@ -84,6 +86,22 @@ type KVDB struct {
 	Username     string   `json:"username"`
 	PasswordFile string   `json:"passwordFile"`
 }
+
+// NodeIDs is how long a claim to a node ID counts.
+type NodeIDs struct {
+	Refresh time.Duration `json:"refresh"` // how often an agent says that it is there
+	Fresh   time.Duration `json:"fresh"`   // how long that says that it is alive
+	Expire  time.Duration `json:"expire"`  // after how long without it the ID may be released
+}
+
+// Routes says what is done about the way to other nodes' pods.
+type Routes string
+
+// The ways.
+const (
+	RoutesNone   Routes = "none"   // somebody else sees to it
+	RoutesHostGW Routes = "hostgw" // routes in Linux, by the other nodes' addresses
+)
 
 // REST is the read-only HTTPS listener; there is none where Listen is empty.
 type REST struct {

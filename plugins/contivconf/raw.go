@@ -42,6 +42,8 @@ type rawCadastre struct {
 	CoolDown       time.Duration `json:"coolDown"`
 	AllowOverlap   []string      `json:"allowOverlap"`
 	KVDB           KVDB          `json:"kvdb"`
+	NodeIDs        NodeIDs       `json:"nodeIDs"`
+	Routes         Routes        `json:"routes"`
 	REST           REST          `json:"rest"`
 	Log            Log           `json:"log"`
 	Docker         Docker        `json:"docker"`
@@ -83,6 +85,8 @@ func defaultRaw() rawConfig {
 			WaitForPodCIDR: true,
 			CoolDown:       time.Minute,
 			KVDB:           KVDB{Type: KVDBBolt, Prefix: "/cadastre/"},
+			NodeIDs:        NodeIDs{Refresh: time.Minute, Fresh: 3 * time.Minute, Expire: 24 * time.Hour},
+			Routes:         RoutesNone,
 			Log:            Log{Level: LogInfo, Format: LogText},
 			Docker:         Docker{Socket: "/run/docker/plugins/cadastre.sock"},
 			Controller:     defaultController(),

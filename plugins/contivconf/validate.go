@@ -41,11 +41,26 @@ func (c *Cadastre) validate(p *problems) {
 	oneOf(p, "cadastre.log.format", c.Log.Format, LogText, LogJSON)
 	checkDuration(p, "cadastre.coolDown", c.CoolDown, 7*24*time.Hour, true)
 	c.KVDB.validate(p)
+	c.NodeIDs.validate(p)
+	oneOf(p, "cadastre.routes", c.Routes, RoutesNone, RoutesHostGW)
 	c.REST.validate(p)
 	if c.Docker.Enabled && c.Docker.Socket == "" {
 		p.add(RuleMissing, "cadastre.docker.socket", "", "is empty: write a path, such as /run/docker/plugins/cadastre.sock")
 	}
 	c.Controller.validate(p)
+}
+
+func (n *NodeIDs) validate(p *problems) {
+	const section, year = "cadastre.nodeIDs.", 365 * 24 * time.Hour
+	checkDuration(p, section+"refresh", n.Refresh, year, false)
+	checkDuration(p, section+"fresh", n.Fresh, year, false)
+	checkDuration(p, section+"expire", n.Expire, year, false)
+	if n.Fresh <= n.Refresh {
+		p.add(RuleRange, section+"fresh", short(n.Fresh), "is not longer than refresh (%s): a node would look dead between two signs of life; write %s", short(n.Refresh), short(3*n.Refresh))
+	}
+	if n.Expire <= n.Fresh {
+		p.add(RuleRange, section+"expire", short(n.Expire), "is not longer than fresh (%s): write 24h", short(n.Fresh))
+	}
 }
 
 // oneOf reports a word that is none of the allowed ones.

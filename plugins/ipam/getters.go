@@ -185,10 +185,15 @@ func (i *IPAM) PodSubnetsOtherNode(nodeID uint32) ([]*net.IPNet, error) {
 		}
 		return nil, fmt.Errorf("pod subnet of node %d: external IPAM has given it none that is known here", nodeID)
 	}
-	return tryEach(s.families, func(f addrplan.Family) (*net.IPNet, error) {
+	var all []*net.IPNet
+	for _, f := range s.families { // the first of each family as for this node
 		p, err := addrspace.NodePrefix(f.Pods, f.PodsOneNode, nodeID)
-		return toNet(p), err
-	})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, toNet(p))
+	}
+	return all, nil
 }
 
 // PodSubnetOtherNode returns the POD network of another node identified by nodeID.

@@ -39,6 +39,7 @@ type nodes struct {
 func (n *nodes) GetNodeID() uint32                     { return n.id }
 func (n *nodes) GetAllNodes() nodesync.Nodes           { return n.all }
 func (n *nodes) PublishNodeIPs(_ []netip.Prefix) error { return nil }
+func (n *nodes) PublishPools()                         {}
 
 // newest is a podmanager that knows the sandboxes it was told.
 type newest map[kv.PodID]ledger.Key
@@ -182,7 +183,7 @@ func (n *node) reports(name string, change func(*kv.Pod), addresses ...string) {
 	if change != nil {
 		change(m)
 	}
-	n.put(kubestate.Pods, kv.PodKey(pod(name)), m)
+	n.put(kubestate.Pods, kv.PodKey(thisNode, pod(name)), m)
 }
 
 // podCIDRs makes the cluster's state say which subnets this node's pods have.

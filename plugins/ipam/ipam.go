@@ -14,6 +14,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
+	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
@@ -43,7 +44,8 @@ type Sandboxes interface {
 // IPAM plugin implements IP address allocation for this node.
 type IPAM struct {
 	Deps
-	state *atomic.Pointer[state]
+	state    *atomic.Pointer[state]
+	register register // of the loop
 }
 
 var (
@@ -59,6 +61,10 @@ type state struct {
 	nodes    []addrplan.Node           // by family; without a pod subnet where there is none
 	external map[uint32][]netip.Prefix // pod subnets of other nodes that have theirs on record
 	pending  string                    // why there is no pod subnet yet
+	pools    []poolplan.Pool           // of all pod networks
+	networks map[string]network        // what this node has of each
+	problems []Problem
+	notes    []string
 }
 
 // DefaultPlugin is a default instance of IPAM plugin.
@@ -69,7 +75,7 @@ type Option func(*IPAM)
 
 // NewPlugin makes an IPAM plugin; options give it its dependencies.
 func NewPlugin(opts ...Option) *IPAM {
-	p := &IPAM{state: &atomic.Pointer[state]{}}
+	p := &IPAM{state: &atomic.Pointer[state]{}, register: newRegister()}
 	p.state.Store(&state{pending: "no resync yet"})
 	p.Name = "ipam"
 	for _, opt := range opts {

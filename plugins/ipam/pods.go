@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -36,6 +38,8 @@ func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (
 	switch ev := event.(type) {
 	case *nodesync.NodeUpdate:
 		return i.updateNode(ev, txn)
+	case *controller.KubeStateChange:
+		return i.updateNetworks(ev, txn)
 	case *podmanager.AddPod:
 		return i.addPod(ev)
 	case *podmanager.DeletePod:
@@ -46,10 +50,10 @@ func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (
 
 // addPod stages the claim of an attachment and fills in its addresses.
 func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
-	if ev.Pool != PodPool {
-		return "", fmt.Errorf("pool %q: %w; %q is for pods", ev.Pool, ledger.ErrNoPool, PodPool)
+	if _, ok := i.state.Load().networks[ev.Pool]; !ok && ev.Pool != PodPool {
+		return "", fmt.Errorf("pool %q: %w; pods have %s", ev.Pool, ledger.ErrNoPool, strings.Join(slices.Sorted(maps.Keys(i.state.Load().networks)), ", "))
 	}
-	if why := i.Pending(); why != "" && len(i.Ledger.ByKey(ev.Key)) == 0 {
+	if why := i.Pending(); why != "" && ev.Pool == PodPool && len(i.Ledger.ByKey(ev.Key)) == 0 {
 		return "", errors.New(why)
 	}
 	leases, fresh, err := i.Stage.Claim(ledger.Request{

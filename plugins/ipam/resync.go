@@ -6,6 +6,7 @@ package ipam
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/addrspace"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/kubestate"
@@ -25,6 +27,7 @@ import (
 // data, as a difference: blocks are opened and drained, unknown used addresses
 // are quarantined, no lease is forgotten.
 func (i *IPAM) Resync(_ controller.Event, kubeStateData controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
+	i.register.resync(kubeStateData)
 	s, err := i.derive(kubeStateData)
 	if err != nil {
 		return controller.NewFatalError(fmt.Errorf("derive the addresses of this node: %w", err))
@@ -32,10 +35,11 @@ func (i *IPAM) Resync(_ controller.Event, kubeStateData controller.KubeStateData
 	if err := i.grant(s); err != nil {
 		return err
 	}
-	if err := i.adopt(kubeStateData); err != nil {
+	if err := i.adopt(s, kubeStateData); err != nil {
 		return err
 	}
 	i.state.Store(s)
+	i.NodeSync.PublishPools()
 	return nil
 }
 
@@ -43,20 +47,26 @@ func (i *IPAM) Resync(_ controller.Event, kubeStateData controller.KubeStateData
 // Node object say of this node.
 func (i *IPAM) derive(data controller.KubeStateData) (*state, error) {
 	s := &state{nodeID: i.NodeSync.GetNodeID(), families: i.ContivConf.Cluster().Families}
+	switch i.ContivConf.PodBlocks() {
+	case contivconf.PodBlocksNodeID:
+		s.nodes = make([]addrplan.Node, len(s.families))
+		return s, i.deriveNetworks(s)
+	case contivconf.PodBlocksStatic, contivconf.PodBlocksPodCIDR:
+	default:
+		return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr and static", i.ContivConf.PodBlocks())
+	}
 	var err error
 	if s.nodes, err = i.ContivConf.Cluster().Node(s.nodeID); err != nil {
 		return nil, err
 	}
-	switch i.ContivConf.PodBlocks() {
-	case contivconf.PodBlocksNodeID:
-		return s, nil
-	case contivconf.PodBlocksStatic:
-		return s, s.setPods(i.ContivConf.StaticPodCIDRs())
-	case contivconf.PodBlocksPodCIDR:
+	if i.ContivConf.PodBlocks() == contivconf.PodBlocksStatic {
+		if err := s.setPods(i.ContivConf.StaticPodCIDRs()); err != nil {
+			return nil, err
+		}
+	} else {
 		i.fromNodeObject(s, data)
-		return s, nil
 	}
-	return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr and static", i.ContivConf.PodBlocks())
+	return s, i.deriveNetworks(s)
 }
 
 // setPods makes subnets this node's pod subnets, the first of each family. A
@@ -153,33 +163,66 @@ func (i *IPAM) subnetsOnRecord() map[uint32][]netip.Prefix {
 
 // grant hands the blocks to the ledger and takes the infra leases first.
 func (i *IPAM) grant(s *state) error {
-	var pods, hosts []netip.Prefix
-	var infra []infraLease
+	var hosts []netip.Prefix
+	var links []infraLease
 	for _, n := range s.nodes {
-		if n.PodSubnet.IsValid() {
-			pods = append(pods, n.PodSubnet)
-			infra = append(infra, infraLease{PodPool, n.PodSubnet, "gateway", n.PodGateway}, infraLease{PodPool, n.PodSubnet, "natloopback", n.NatLoopback})
-		}
 		hosts = append(hosts, n.HostSubnet)
-		infra = append(infra, infraLease{HostPool, n.HostSubnet, "vpp", n.HostVPP}, infraLease{HostPool, n.HostSubnet, "linux", n.HostLinux})
-	}
-	pool := ledger.Pool{Name: PodPool, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}
-	if err := i.open(pool, pods); err != nil {
-		return err
+		links = append(links, infraLease{HostPool, n.HostSubnet, "vpp", n.HostVPP}, infraLease{HostPool, n.HostSubnet, "linux", n.HostLinux})
 	}
 	if err := i.open(ledger.Pool{Name: HostPool, Order: ledger.Lowest, ReserveEdges: true}, hosts); err != nil {
 		return err
 	}
-	for _, x := range infra {
-		_, _, err := i.Stage.Claim(x.request())
-		if errors.Is(err, ledger.ErrTaken) && x.pool == PodPool {
-			// A live pod of a block that drains has it. It keeps it, and nobody gets it after.
-			i.Log.Error("an address that this node needs is in use", "for", x.name, "block", x.block, "error", err)
-			pool.Exclude = append(pool.Exclude, netip.PrefixFrom(x.addr, x.addr.BitLen()))
-			continue
-		}
-		if err != nil {
+	for _, x := range links {
+		if _, _, err := i.Stage.Claim(x.request()); err != nil {
 			return fmt.Errorf("take the %s of %s: %w", x.name, x.block, err)
+		}
+	}
+	for _, name := range i.networksToGrant(s) {
+		if err := i.grantNetwork(name, s.networks[name].open); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// networksToGrant are the pod networks, the default one first, and those that
+// are no more but of which the ledger has blocks: these drain.
+func (i *IPAM) networksToGrant(s *state) []string {
+	if _, ok := s.networks[PodPool]; !ok {
+		s.networks[PodPool] = network{open: podSubnets(s.nodes)}
+	}
+	names := slices.Collect(maps.Keys(s.networks))
+	for _, b := range i.Ledger.Stats() {
+		if b.Pool != HostPool && !strings.Contains(b.Pool, "/") { // which is another door's
+			names = append(names, b.Pool)
+		}
+	}
+	slices.Sort(names)
+	names = slices.DeleteFunc(slices.Compact(names), func(n string) bool { return n == PodPool })
+	return append([]string{PodPool}, names...)
+}
+
+// grantNetwork opens the blocks of a pod network, and takes the gateway and the
+// NAT loopback of each.
+func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
+	pool := ledger.Pool{Name: name, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}
+	if err := i.open(pool, open); err != nil {
+		return err
+	}
+	for _, block := range open {
+		gateway, _ := addrspace.Nth(block, 1)
+		loopback, _ := addrspace.NthLast(block, 1)
+		for _, x := range []infraLease{{name, block, "gateway", gateway}, {name, block, "natloopback", loopback}} {
+			_, _, err := i.Stage.Claim(x.request())
+			if errors.Is(err, ledger.ErrTaken) {
+				// A live pod of a block that drains has it. It keeps it, and nobody gets it after.
+				i.Log.Error("an address that this node needs is in use", "for", x.name, "block", x.block, "error", err)
+				pool.Exclude = append(pool.Exclude, netip.PrefixFrom(x.addr, x.addr.BitLen()))
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("take the %s of %s: %w", x.name, x.block, err)
+			}
 		}
 	}
 	if len(pool.Exclude) > 0 {
@@ -214,7 +257,7 @@ func (x infraLease) request() ledger.Request {
 
 // adopt quarantines the addresses of our blocks that a pod reports and nobody
 // here has leased to it. A pod whose address is on lease is as it should be.
-func (i *IPAM) adopt(data controller.KubeStateData) error {
+func (i *IPAM) adopt(s *state, data controller.KubeStateData) error {
 	var failed error
 	data.Sorted(kubestate.Pods, func(_ string, m proto.Message) bool {
 		pod, ok := m.(*kv.Pod)
@@ -227,7 +270,7 @@ func (i *IPAM) adopt(data controller.KubeStateData) error {
 				i.Log.Warn("a pod reports an address that is none", "pod", pod.Namespace+"/"+pod.Name, "address", text)
 				continue
 			}
-			if failed = i.adoptOne(a.Unmap(), pod); failed != nil {
+			if failed = i.adoptOne(s, a.Unmap(), pod); failed != nil {
 				return false
 			}
 		}
@@ -236,9 +279,24 @@ func (i *IPAM) adopt(data controller.KubeStateData) error {
 	return failed
 }
 
-func (i *IPAM) adoptOne(a netip.Addr, pod *kv.Pod) error {
+// networkOf is the network that an address is of. One that is in no open block
+// may be in one that drains.
+func (s *state) networkOf(a netip.Addr) string {
+	for _, name := range slices.Sorted(maps.Keys(s.networks)) {
+		n := s.networks[name]
+		for _, p := range slices.Concat(n.open, n.draining) {
+			if p.Contains(a) {
+				return name
+			}
+		}
+	}
+	return PodPool
+}
+
+func (i *IPAM) adoptOne(s *state, a netip.Addr, pod *kv.Pod) error {
 	id := ledger.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.Uid}
-	fresh, err := i.Stage.Quarantine(PodPool, a, id, "pod "+id.String()+" reports it, nobody has leased it")
+	name := s.networkOf(a)
+	fresh, err := i.Stage.Quarantine(name, a, id, "pod "+id.String()+" reports it, nobody has leased it")
 	if isOutside(err) {
 		return nil // of another node
 	}
@@ -249,7 +307,7 @@ func (i *IPAM) adoptOne(a netip.Addr, pod *kv.Pod) error {
 		i.Log.Warn("address in use without a lease is quarantined", "address", a, "pod", id.String())
 		return nil
 	}
-	if l, ok := i.Ledger.Lookup(PodPool, a); ok && l.Pod.Name != "" && (l.Pod.Name != pod.Name || l.Pod.Namespace != pod.Namespace) {
+	if l, ok := i.Ledger.Lookup(name, a); ok && l.Pod.Name != "" && (l.Pod.Name != pod.Name || l.Pod.Namespace != pod.Namespace) {
 		i.Log.Warn("two pods have one address", "address", a, "leased", l.Pod.String(), "reported", id.String())
 	}
 	return nil
@@ -259,6 +317,7 @@ func (i *IPAM) adoptOne(a netip.Addr, pod *kv.Pod) error {
 //   - any Resync event
 //   - NodeUpdate if external IPAM is in use: for the current node it may
 //     trigger PodCIDRChange, for others it changes their pod subnets
+//   - changes of pools and custom networks
 //   - AddPod and DeletePod, which is an extension of the published plugin
 func (i *IPAM) HandlesEvent(event controller.Event) bool {
 	if event.Method() != controller.Update {
@@ -267,7 +326,7 @@ func (i *IPAM) HandlesEvent(event controller.Event) bool {
 	if _, ok := event.(*nodesync.NodeUpdate); ok {
 		return i.ContivConf.UseExternalIPAM()
 	}
-	return isPodEvent(event)
+	return isPodEvent(event) || isNetworkChange(event)
 }
 
 // updateNode follows the nodes with external IPAM.

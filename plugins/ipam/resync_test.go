@@ -213,7 +213,7 @@ func TestAnUnknownSourceOfBlocks(t *testing.T) {
 func TestAResyncPutsNothingSouthbound(t *testing.T) {
 	g := NewWithT(t)
 	n := newNode(t, defaults, 5)
-	n.put(kubestate.Pods, "k8s/pod/odd", &kv.Node{Name: "not a pod"})
+	n.put(kubestate.Pods, "node/node-a/pod/odd", &kv.Node{Name: "not a pod"})
 	x := newTxn()
 	g.Expect(n.Resync(&controller.DBResync{}, n.kube, 1, x)).To(Succeed())
 	g.Expect(x.values).To(BeEmpty())

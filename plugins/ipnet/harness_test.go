@@ -43,6 +43,7 @@ type cluster struct {
 
 func (c *cluster) GetNodeID() uint32           { return c.id }
 func (c *cluster) GetAllNodes() nodesync.Nodes { return nodesync.Nodes{} }
+func (c *cluster) PublishPools()               {}
 func (c *cluster) PublishNodeIPs(as []netip.Prefix) error {
 	c.published = append(c.published, as)
 	return nil

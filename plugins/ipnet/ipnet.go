@@ -4,15 +4,17 @@
 // Package ipnet is what an address means for the network: it fills the gateway
 // and the routes of each attachment into its event, and puts what the
 // southbound has to make true into the transaction: one PodNetwork an
-// attachment, one NodeNetwork for the node.
+// attachment, one NodeNetwork for the node, one NodeRoute for each pod subnet of
+// another node. Package linuxsink makes the routes true in Linux.
 //
-// All of it is derived from the leases and from ipam, so that a resync puts
-// exactly what the updates before it have put. The plugin belongs to the loop
-// and keeps no state.
+// All of it is derived from the leases, from ipam and from the nodes, so that a
+// resync puts exactly what the updates before it have put. The plugin belongs
+// to the loop; all that it keeps is which routes it has put.
 //
 // Example: after an ADD for container 4f1c of network pods the transaction has
 //
 //	pod/pods/4f1c/eth0 -> addresses 10.1.5.2/24, route 0.0.0.0/0 via 10.1.5.1
+//	route/10.1.7.0/24  -> via 192.168.16.7, node 7
 package ipnet
 
 import (
@@ -26,6 +28,7 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/addrspace"
+	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/podmanager"
@@ -40,7 +43,11 @@ type Deps struct {
 }
 
 // Addresses is what the plugin asks of ipam.
-type Addresses interface{ Nodes() []addrplan.Node }
+type Addresses interface {
+	Nodes() []addrplan.Node
+	// BlocksOf are all pod subnets of another node.
+	BlocksOf(*nodesync.Node) []netip.Prefix
+}
 
 // Leases is what it reads of the ledger.
 type Leases interface {
@@ -49,14 +56,17 @@ type Leases interface {
 }
 
 // IPNet is the plugin.
-type IPNet struct{ Deps }
+type IPNet struct {
+	Deps
+	routed map[string]uint32 // keys of the routes that are wanted, and the node of each
+}
 
 var _ controller.EventHandler = (*IPNet)(nil)
 
 // NewPlugin makes the plugin.
 func NewPlugin(deps Deps) *IPNet {
 	deps.Name = "ipnet"
-	return &IPNet{deps}
+	return &IPNet{Deps: deps, routed: map[string]uint32{}}
 }
 
 // Init does nothing.
@@ -68,20 +78,20 @@ func (p *IPNet) AfterInit() error { return nil }
 // Close does nothing.
 func (p *IPNet) Close() error { return nil }
 
-// HandlesEvent selects resyncs, AddPod and DeletePod.
+// HandlesEvent selects resyncs, AddPod, DeletePod and what moves pod subnets.
 func (p *IPNet) HandlesEvent(event controller.Event) bool {
 	switch event.(type) {
-	case *podmanager.AddPod, *podmanager.DeletePod:
+	case *podmanager.AddPod, *podmanager.DeletePod, *nodesync.NodeUpdate, *ipam.PodNetworkChange:
 		return true
 	}
 	return event.Method() != controller.Update
 }
 
 // Key is where the PodNetwork of an attachment is put.
-func Key(k ledger.Key) string { return "pod/" + k.String() }
+func Key(k ledger.Key) string { return kv.SinkPodPrefix + k.String() }
 
 // NodeKey is where the NodeNetwork is put.
-const NodeKey = "node"
+const NodeKey = kv.SinkNode
 
 // Resync puts the node's network and those of all leases that are held.
 func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, txn controller.ResyncOperations) error {
@@ -101,6 +111,7 @@ func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, tx
 		_, routes := p.routes(prefixes)
 		txn.Put(Key(k), podNetwork(k, leases[0].Pod, prefixes, routes))
 	}
+	p.putRoutes(txn)
 	return p.NodeSync.PublishNodeIPs(addresses)
 }
 
@@ -125,6 +136,12 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 		}
 		txn.Delete(Key(ev.Key))
 		return "routes removed", nil
+	case *nodesync.NodeUpdate:
+		return p.updateRoutes(ev, txn), nil
+	case *ipam.PodNetworkChange:
+		node, addresses := p.nodeNetwork()
+		txn.Put(NodeKey, node)
+		return p.replaceRoutes(txn), p.NodeSync.PublishNodeIPs(addresses)
 	}
 	return "", nil
 }

@@ -4,16 +4,24 @@
 // Package nodesync claims this node's ID in the cluster store and tells other
 // plugins about the nodes of the cluster.
 //
-// An ID is claimed before the event loop starts (Claim), by the node's name and
-// its instance, and found again after every restart. All else happens in the
-// loop: the plugin's state is rebuilt by each resync and changed by
-// KubeStateChange; whatever changes for a node becomes a NodeUpdate event. What
-// is published is written with the commit of the event.
+// An ID is claimed before the cluster's state is read for the first time, by the
+// node's name and its instance (Claim), remembered on the node's disk, and
+// confirmed from then on (Keeper). A record never disappears: an ID that is
+// released keeps its generation, and the one that was released longest ago is
+// the last to be used again. Whoever loses its ID (the cluster store was wiped,
+// or came back older, and somebody was faster) keeps serving the addresses that
+// it has lent, lends no new one, and says so.
+//
+// All else happens in the loop: the plugin's state is rebuilt by each resync and
+// changed by KubeStateChange; whatever changes for a node becomes a NodeUpdate
+// event. What is published in an event that commits is written by the Keeper,
+// soon and until it succeeds: no event waits for the store.
 //
 // Example:
 //
-//	id, err := nodesync.Claim(ctx, store, nodesync.Identity{Name: "node-a", Instance: uuid, MaxID: 254})
-//	p := nodesync.NewPlugin(nodesync.Deps{ID: id, ...})
+//	keeper, err := nodesync.NewKeeper(nodesync.KeeperDeps{Store: store, Disk: file, Identity: who, ...})
+//	err = keeper.Confirm(ctx)
+//	p := nodesync.NewPlugin(nodesync.Deps{Keeper: keeper, ...})
 //	p.GetNodeID()    // 1 on a new store
 package nodesync
 
@@ -32,8 +40,11 @@ type API interface {
 	// GetAllNodes are all nodes that are known, this one included, by name.
 	GetAllNodes() Nodes
 	// PublishNodeIPs tells the cluster the vswitch addresses of this node, each
-	// with the length of its network. It is written with the commit of the event.
+	// with the length of its network, once the event has committed.
 	PublishNodeIPs(addresses []netip.Prefix) error
+	// PublishPools tells the cluster what this node has of each pool, once the
+	// event has committed.
+	PublishPools()
 }
 
 // Nodes are nodes by name.
@@ -64,6 +75,40 @@ func (n *Node) Equal(m *Node) bool {
 	return n.ID == m.ID && n.Name == m.Name && slices.Equal(n.VppIPAddresses, m.VppIPAddresses) &&
 		slices.Equal(n.MgmtIPAddresses, m.MgmtIPAddresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs)
 }
+
+// NodeIDChange says that this node's ID got into doubt, or is this node's again.
+type NodeIDChange struct {
+	Held
+	Problem string // "": none any more
+}
+
+// GetName is "Node ID Change".
+func (ev *NodeIDChange) GetName() string { return "Node ID Change" }
+
+func (ev *NodeIDChange) String() string {
+	s := fmt.Sprintf("%s\n* node ID: %d, generation %d", ev.GetName(), ev.ID, ev.Generation)
+	if ev.Problem == "" {
+		return s + "\n* it is this node's"
+	}
+	return s + "\n* nothing new is lent: " + ev.Problem
+}
+
+// Method is Update.
+func (ev *NodeIDChange) Method() controller.EventMethodType { return controller.Update }
+
+// TransactionType is BestEffort.
+func (ev *NodeIDChange) TransactionType() controller.UpdateTransactionType {
+	return controller.BestEffort
+}
+
+// Direction is Forward.
+func (ev *NodeIDChange) Direction() controller.UpdateDirectionType { return controller.Forward }
+
+// IsBlocking is false.
+func (ev *NodeIDChange) IsBlocking() bool { return false }
+
+// Done does nothing.
+func (ev *NodeIDChange) Done(error) {}
 
 // NodeUpdate says that a node has joined (PrevState nil), left (NewState nil) or changed.
 type NodeUpdate struct {

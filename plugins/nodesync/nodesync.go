@@ -5,7 +5,6 @@ package nodesync
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 )
 
@@ -22,9 +20,7 @@ import (
 type Deps struct {
 	controller.PluginDeps
 	ServiceLabel controller.AgentLabel
-	Store        kvdb.Store
-	ID           uint32 // claimed
-	Instance     string
+	Keeper       *Keeper
 }
 
 // NodeSync is the plugin. It belongs to the loop.
@@ -33,6 +29,7 @@ type NodeSync struct {
 	said    map[string]map[string]proto.Message // by node name and store key: what is said of a node
 	publish []netip.Prefix                      // staged
 	staged  bool
+	pools   bool // staged: they have changed
 }
 
 var (
@@ -41,13 +38,13 @@ var (
 	_ controller.Committer    = (*NodeSync)(nil)
 )
 
-// NewPlugin makes the plugin for a node that has its ID.
+// NewPlugin makes the plugin.
 func NewPlugin(deps Deps) *NodeSync {
 	deps.Name = "nodesync"
 	return &NodeSync{Deps: deps, said: map[string]map[string]proto.Message{}}
 }
 
-// Init does nothing: the ID was claimed before.
+// Init does nothing: the keeper claims the ID.
 func (p *NodeSync) Init() error { return nil }
 
 // AfterInit does nothing.
@@ -57,13 +54,15 @@ func (p *NodeSync) AfterInit() error { return nil }
 func (p *NodeSync) Close() error { return nil }
 
 // GetNodeID is this node's ID.
-func (p *NodeSync) GetNodeID() uint32 { return p.ID }
+func (p *NodeSync) GetNodeID() uint32 { return p.Keeper.Use() }
 
 // GetAllNodes is what is known of all nodes.
 func (p *NodeSync) GetAllNodes() Nodes {
 	nodes := make(Nodes, len(p.said))
 	for name := range p.said {
-		nodes[name] = p.node(name)
+		if n := p.node(name); n != nil {
+			nodes[name] = n
+		}
 	}
 	return nodes
 }
@@ -74,46 +73,34 @@ func (p *NodeSync) PublishNodeIPs(addresses []netip.Prefix) error {
 	return nil
 }
 
-// Commit writes what is staged into this node's record.
-func (p *NodeSync) Commit(ctx context.Context) error {
-	if !p.staged {
-		return nil
+// PublishPools stages it for the commit of this event.
+func (p *NodeSync) PublishPools() { p.pools = true }
+
+// Commit hands what is staged to the keeper.
+func (p *NodeSync) Commit(context.Context) error {
+	if p.staged {
+		var published []string
+		for _, a := range p.publish {
+			published = append(published, a.String())
+		}
+		p.Keeper.say(func(s *said) { s.addresses = append([]string{}, published...) })
 	}
-	addresses := p.publish
+	if p.pools {
+		p.Keeper.Poke()
+	}
 	p.Undo()
-	key := kv.NodeRecordKey(p.ID)
-	have, found, err := p.Store.Get(ctx, key)
-	if err != nil {
-		return fmt.Errorf("publish the addresses of node %d: %w", p.ID, err)
-	}
-	record := &kv.NodeRecord{}
-	if !found || proto.Unmarshal(have.Value, record) != nil || record.Instance != p.Instance {
-		return fmt.Errorf("publish the addresses of node %d: its record is not of this instance any more", p.ID)
-	}
-	var published []string
-	for _, a := range addresses {
-		published = append(published, a.String())
-	}
-	if slices.Equal(record.IpAddresses, published) {
-		return nil
-	}
-	record.IpAddresses = published
-	value, err := proto.Marshal(record)
-	if err != nil {
-		return err
-	}
-	if _, err := p.Store.Txn(ctx, []kvdb.Cond{kvdb.AtRevision(key, have.ModRevision)}, []kvdb.Op{kvdb.Put(key, value)}); err != nil {
-		return fmt.Errorf("publish the addresses of node %d: %w", p.ID, err)
-	}
 	return nil
 }
 
 // Undo drops what is staged.
-func (p *NodeSync) Undo() { p.publish, p.staged = nil, false }
+func (p *NodeSync) Undo() { p.publish, p.staged, p.pools = nil, false, false }
 
-// HandlesEvent selects resyncs and changes of nodes.
+// HandlesEvent selects resyncs, changes of nodes and of this node's ID.
 func (p *NodeSync) HandlesEvent(event controller.Event) bool {
 	if event.Method() != controller.Update {
+		return true
+	}
+	if _, ok := event.(*NodeIDChange); ok {
 		return true
 	}
 	change, ok := event.(*controller.KubeStateChange)
@@ -128,11 +115,32 @@ func (p *NodeSync) Resync(_ controller.Event, state controller.KubeStateData, _ 
 			p.note(key, m)
 		}
 	}
+	p.lookAtOwn()
 	return nil
+}
+
+// lookAtOwn has the keeper look where the cluster does not know this node as it
+// should, and tells it the UID of the Node object.
+func (p *NodeSync) lookAtOwn() {
+	held := p.Keeper.Held()
+	name := p.ServiceLabel.GetAgentLabel()
+	record, _ := p.said[name][kv.NodeRecordKey(held.ID)].(*kv.NodeRecord)
+	if record == nil || record.Generation != held.Generation || record.Released != 0 || record.SupersededBy != 0 {
+		p.Keeper.Poke()
+	}
+	if node, _ := p.said[name][kv.NodeKey(name)].(*kv.Node); node.GetUid() != "" {
+		p.Keeper.say(func(s *said) { s.uid = node.Uid })
+	}
 }
 
 // Update applies one change and announces it.
 func (p *NodeSync) Update(event controller.Event, txn controller.UpdateOperations) (string, error) {
+	if id, ok := event.(*NodeIDChange); ok {
+		if id.Problem != "" {
+			return "nothing new is lent", nil
+		}
+		return "lending goes on", nil
+	}
 	change := event.(*controller.KubeStateChange)
 	before := map[string]*Node{}
 	for _, m := range []proto.Message{change.Prev, change.New} {
@@ -145,6 +153,9 @@ func (p *NodeSync) Update(event controller.Event, txn controller.UpdateOperation
 	}
 	if change.New != nil {
 		p.note(change.Key, change.New)
+	}
+	if _, own := before[p.ServiceLabel.GetAgentLabel()]; own {
+		p.lookAtOwn()
 	}
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		prev, now := before[name], p.node(name)
@@ -187,27 +198,37 @@ func (p *NodeSync) forget(key string, m proto.Message) {
 	}
 }
 
-// node derives a node from what is said of it, nil where nothing is. Of two
-// records of one name, which should not be, the newer one counts. What cannot
-// be parsed is left out.
+// node derives a node from what is said of it, nil where nothing is. An ID that
+// is released is no node's. Of two records of one name, which is so after a
+// node lost its state directory, the one that was not superseded counts, then
+// the newer one. What cannot be parsed is left out.
 func (p *NodeSync) node(name string) *Node {
-	if len(p.said[name]) == 0 {
-		return nil
-	}
 	n := &Node{Name: name}
+	known := false
 	var newest *kv.NodeRecord
 	for _, key := range slices.Sorted(maps.Keys(p.said[name])) {
 		switch m := p.said[name][key].(type) {
 		case *kv.NodeRecord:
-			if newest == nil || m.Generation > newest.Generation {
-				newest = m
+			if m.Released == 0 && (newest == nil || newer(m, newest)) {
+				newest, known = m, true
 				n.ID, n.VppIPAddresses = m.Id, parse(m.IpAddresses, netip.ParsePrefix)
 			}
 		case *kv.Node:
+			known = true
 			n.MgmtIPAddresses, n.PodCIDRs = parse(m.Addresses, netip.ParseAddr), parse(m.PodCidrs, netip.ParsePrefix)
 		}
 	}
+	if !known {
+		return nil
+	}
 	return n
+}
+
+func newer(a, b *kv.NodeRecord) bool {
+	if (a.SupersededBy != 0) != (b.SupersededBy != 0) {
+		return b.SupersededBy != 0
+	}
+	return a.Generation > b.Generation
 }
 
 func parse[T any](texts []string, f func(string) (T, error)) []T {

@@ -101,7 +101,7 @@ func TestAddIsRefused(t *testing.T) {
 		{"no container", func(_ *agent, r *cni.Request) { r.ContainerID = "" }, cni.CodeInvalidConfig, "containerID"},
 		{"no interface", func(_ *agent, r *cni.Request) { r.IfName = "" }, cni.CodeInvalidConfig, "ifName"},
 		{"an unknown command", func(_ *agent, r *cni.Request) { r.Command = "MOVE" }, cni.CodeInvalidConfig, `"MOVE"`},
-		{"lending is suspended", func(a *agent, _ *cni.Request) { a.book.Suspend("the store is older") }, cni.CodeTryAgain, "the store is older"},
+		{"lending is suspended", func(a *agent, _ *cni.Request) { a.book.Suspend("store", "the store is older") }, cni.CodeTryAgain, "the store is older"},
 		{"the disk is full", func(a *agent, _ *cni.Request) {
 			a.journal.Plan = journal.At(a.journal.Commits()+1, journal.Fail)
 		}, cni.CodeTryAgain, "injected"},
@@ -373,7 +373,7 @@ func TestStatus(t *testing.T) {
 	}{
 		{"all is well", plain, func(*agent) {}, 0, ""},
 		{"the agent is not ready", plain, func(a *agent) { a.ready = errors.New("no resync yet") }, cni.CodeNotAvailable, "no resync yet"},
-		{"lending is suspended", plain, func(a *agent) { a.book.Suspend("the store is older") }, cni.CodeNotAvailable, "the store is older"},
+		{"lending is suspended", plain, func(a *agent) { a.book.Suspend("store", "the store is older") }, cni.CodeNotAvailable, "the store is older"},
 		{"one address is left", small, func(a *agent) { a.add("c1"); a.add("c2"); a.add("c3") }, 0, ""},
 		{"the pool is full", small, func(a *agent) { a.add("c1"); a.add("c2"); a.add("c3"); a.add("c4") }, cni.CodeNotAvailable, "ipv4"},
 		{"one that cools down is left", small, func(a *agent) { a.add("c1"); a.add("c2"); a.add("c3"); a.add("c4"); a.del("c2") }, 0, ""},

@@ -48,6 +48,32 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 	return m
 }
 
+// Cluster is how the agent stands to the rest of the cluster.
+type Cluster struct {
+	KVDBConnected  bool
+	NodeIDConflict bool
+	PoolProblems   int // pools that this node does not follow
+}
+
+// Watch adds the gauges of the cluster; it is called once at most, before
+// anybody asks for metrics.
+func (m *Metrics) Watch(cluster func() Cluster) {
+	gauge := func(name, help string, value func(Cluster) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(cluster()) })
+	}
+	m.Registry.MustRegister(
+		gauge("cadastre_kvdb_connected", "Whether the cluster store answers: 1 or 0.", func(c Cluster) float64 { return number(c.KVDBConnected) }),
+		gauge("cadastre_node_id_conflict", "Whether the node cannot be sure that its ID is its own: 1 or 0.", func(c Cluster) float64 { return number(c.NodeIDConflict) }),
+		gauge("cadastre_pool_problems", "Pools that this node does not follow.", func(c Cluster) float64 { return float64(c.PoolProblems) }))
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // Event notes one event.
 func (m *Metrics) Event(r *controller.Record) {
 	outcome := "ok"

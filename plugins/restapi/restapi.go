@@ -56,6 +56,19 @@ type Deps struct {
 	Backup    func(io.Writer) (int64, error)
 	Dump      func(context.Context) (map[string]proto.Message, error)
 	Metrics   prometheus.Gatherer
+
+	// What of these is nil is answered with 501. An error that is a
+	// *localapi.StatusError is answered with its status.
+
+	History     func(controller.HistoryQuery) ([]controller.Record, error)
+	Dispatch    func() error                        // asks for a resync and returns at once
+	IPAM        func() (localapi.ContivIPAM, error) // an error is 503: not yet known
+	Nodes       func(context.Context) ([]localapi.Node, error)
+	ReleaseNode func(ctx context.Context, name string, force bool) (id uint32, err error)
+	Pools       func(context.Context) ([]localapi.Pool, error)
+	// Apply changes nothing if dryRun is set, if the result says Refused, or if
+	// there is an error.
+	Apply func(ctx context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error)
 }
 
 // TCP is the read-only listener.

@@ -32,6 +32,9 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux.HandleFunc("POST "+localapi.PathResync, p.resync)
 	mux.HandleFunc("GET "+localapi.PathBackup, p.backup)
 	mux.HandleFunc("GET "+localapi.PathCheck, p.check)
+	mux.HandleFunc("POST "+localapi.PathDispatch, offered(p.Dispatch != nil, p.dispatch))
+	mux.HandleFunc("POST "+localapi.PathNodeRelease, offered(p.ReleaseNode != nil, p.releaseNode))
+	mux.HandleFunc("POST "+localapi.PathApply, offered(p.Apply != nil, p.apply))
 	return answerAll(mux)
 }
 
@@ -40,10 +43,19 @@ func (p *RESTAPI) ReadOnlyHandler() http.Handler { return answerAll(p.readOnly()
 
 func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+localapi.PathStatus, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, p.Status()) })
+	mux.HandleFunc("GET "+localapi.PathStatus, func(w http.ResponseWriter, _ *http.Request) {
+		s := p.Status()
+		s.Notes, s.Blocks = present(s.Notes), present(s.Blocks)
+		_ = writeJSON(w, http.StatusOK, s)
+	})
 	mux.HandleFunc("GET "+localapi.PathLeases, p.leases)
 	mux.HandleFunc("GET "+localapi.PathEvents, p.events)
 	mux.HandleFunc("GET "+localapi.PathSink, p.dump)
+	mux.HandleFunc("GET "+localapi.PathNodes, offered(p.Nodes != nil, p.nodes))
+	mux.HandleFunc("GET "+localapi.PathPools, offered(p.Pools != nil, p.pools))
+	mux.HandleFunc("GET "+localapi.PathEventHistory, offered(p.History != nil, p.history))
+	mux.HandleFunc("GET "+localapi.PathIPAM, offered(p.IPAM != nil, p.contivIPAM))
+	mux.HandleFunc("GET "+localapi.PathAllocations, p.allocations)
 	mux.Handle("GET "+localapi.PathMetrics, promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+localapi.PathHealthz, func(w http.ResponseWriter, _ *http.Request) {
 		s := p.Status()
@@ -171,49 +183,6 @@ func toJSON(l ledger.Lease) localapi.Lease {
 		out.Network, out.ContainerID = "", ""
 	}
 	return out
-}
-
-// events writes one record a line; with follow it goes on until the caller leaves.
-func (p *RESTAPI) events(w http.ResponseWriter, r *http.Request) {
-	var seq uint64
-	if s := r.URL.Query().Get("since"); s != "" {
-		var err error
-		if seq, err = strconv.ParseUint(s, 10, 64); err != nil {
-			writeError(w, http.StatusBadRequest, fmt.Errorf("since: %q is no sequence number", s))
-			return
-		}
-	}
-	follow := false
-	if s := r.URL.Query().Get("follow"); s != "" {
-		var err error
-		if follow, err = strconv.ParseBool(s); err != nil {
-			writeError(w, http.StatusBadRequest, fmt.Errorf("follow: %q is neither true nor false", s))
-			return
-		}
-	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	flush := http.NewResponseController(w)
-	stop, _ := r.Context().Value(stopping{}).(<-chan struct{})
-	enc := json.NewEncoder(w)
-	for {
-		records, more := p.Events(seq)
-		for _, rec := range records {
-			if enc.Encode(rec) != nil {
-				return
-			}
-			seq = rec.SeqNum + 1
-		}
-		if !follow || flush.Flush() != nil {
-			return
-		}
-		select {
-		case <-more:
-		case <-stop:
-			return
-		case <-r.Context().Done():
-			return
-		}
-	}
 }
 
 func (p *RESTAPI) resync(w http.ResponseWriter, r *http.Request) {

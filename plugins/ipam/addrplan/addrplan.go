@@ -77,13 +77,21 @@ func (f Family) Node(id uint32) (Node, error) {
 	if err != nil {
 		return Node{}, fmt.Errorf("podSubnetCIDR: %w", err)
 	}
+	return f.NodeWith(id, pods)
+}
+
+// NodeWith is Node with a pod subnet that somebody else decided on; the zero
+// Prefix for none.
+func (f Family) NodeWith(id uint32, pods netip.Prefix) (Node, error) {
 	hosts, err := addrspace.NodePrefix(f.Hosts, f.HostsOneNode, id)
 	if err != nil {
 		return Node{}, fmt.Errorf("vppHostSubnetCIDR: %w", err)
 	}
-	n, err := f.WithPodSubnet(id, pods)
-	if err != nil {
-		return Node{}, err
+	n := Node{ID: id}
+	if pods.IsValid() {
+		if n, err = f.WithPodSubnet(id, pods); err != nil {
+			return Node{}, err
+		}
 	}
 	n.HostSubnet = hosts
 	n.HostVPP, _ = addrspace.Nth(hosts, 1)
@@ -137,9 +145,18 @@ func nodeAddr(field string, network netip.Prefix, id uint32, gw netip.Addr) (net
 
 // MaxNodeID is the largest ID that fits every network of every family.
 func (c Cluster) MaxNodeID() uint32 {
+	most := c.MaxLinkID()
+	for _, f := range c.Families {
+		most = min(most, addrspace.MaxNodePrefix(f.Pods, f.PodsOneNode))
+	}
+	return most
+}
+
+// MaxLinkID is the largest ID that fits every network but those of pods.
+func (c Cluster) MaxLinkID() uint32 {
 	most := ^uint32(0)
 	for _, f := range c.Families {
-		most = min(most, addrspace.MaxNodePrefix(f.Pods, f.PodsOneNode), addrspace.MaxNodePrefix(f.Hosts, f.HostsOneNode),
+		most = min(most, addrspace.MaxNodePrefix(f.Hosts, f.HostsOneNode),
 			addrspace.MaxNodeAddr(f.Vxlan, netip.Addr{}))
 		if f.Nodes.IsValid() {
 			most = min(most, addrspace.MaxNodeAddr(f.Nodes, f.Gateway))

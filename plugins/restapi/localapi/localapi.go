@@ -3,7 +3,7 @@
 
 // Package localapi is the JSON of the agent's local HTTP API, for both of its
 // ends: the agent's restapi plugin and the command line (or curl). It has types
-// and paths only. Fields are added, never renamed.
+// and paths only. Fields are added, never renamed; lists are never null.
 //
 // Example:
 //
@@ -16,9 +16,9 @@ import (
 	"github.com/cadastre/cadastre/controller"
 )
 
-// Paths of the API. All but CNI, Release and Resync are read only.
+// Paths of the API. Those that say POST change something; all others are read only.
 const (
-	PathCNI     = "/v1/cni"
+	PathCNI     = "/v1/cni" // POST
 	PathStatus  = "/v1/status"
 	PathLeases  = "/v1/leases"
 	PathRelease = "/v1/release" // POST ReleaseRequest -> ReleaseReply
@@ -30,7 +30,22 @@ const (
 	PathMetrics = "/metrics"
 	PathHealthz = "/healthz"
 	PathReadyz  = "/readyz"
+
+	PathNodes       = "/v1/nodes"         // every Node of the cluster
+	PathNodeRelease = "/v1/nodes/release" // POST NodeReleaseRequest -> NodeReleaseReply
+	PathPools       = "/v1/pools"         // every Pool
+	PathApply       = "/v1/pools/apply"   // POST ApplyRequest -> ApplyResult, or ApplyRefusal
+
+	// As Contiv-VPP has published them.
+	PathEventHistory = "/controller/event-history" // controller.Records, oldest first; with seq-num one of them
+	PathDispatch     = "/controller/resync"        // POST -> Dispatched, before anything is done
+	PathIPAM         = "/contiv/v1/ipam"           // ContivIPAM
+	PathAllocations  = "/contiv/v1/ipam/allocations"
 )
+
+// EventsStarted is the header of the answer to PathEvents that says when the
+// agent has started, in RFC 3339. Sequence numbers count within one such run.
+const EventsStarted = "X-Agent-Started"
 
 // Lease is one lease.
 type Lease struct {
@@ -64,14 +79,26 @@ type Status struct {
 	Ready      bool      `json:"ready"`
 	ReadyError string    `json:"readyError,omitempty"`
 	// Suspended is why no new address is lent, if so.
-	Suspended string            `json:"suspended,omitempty"`
-	KVDB      string            `json:"kvdb"`
-	StateDir  string            `json:"stateDir"`
-	PodBlocks string            `json:"podBlocks"`
-	Rebooted  int               `json:"endedByReboot"` // leases that the last reboot ended
-	Waiting   int               `json:"waitingDELs"`
-	Blocks    []Block           `json:"blocks"`
-	Loop      controller.Status `json:"eventLoop"`
+	Suspended string `json:"suspended,omitempty"`
+	KVDB      string `json:"kvdb"`
+	// KVDBConnected is whether the cluster store answers, KVDBError why it does
+	// not, KVDBRevision the one of the state that the agent follows.
+	KVDBConnected bool   `json:"kvdbConnected"`
+	KVDBError     string `json:"kvdbError,omitempty"`
+	KVDBRevision  int64  `json:"kvdbRevision"`
+	// StateFrom is where that state was read: remote (the cluster store), mirror
+	// (this node's copy of it), or "" as long as there is none.
+	StateFrom        string `json:"stateFrom"`
+	NodeIDGeneration uint64 `json:"nodeIDGeneration"` // of the claim of NodeID
+	// NodeIDProblem is why the node cannot be sure that NodeID is its own, if so.
+	NodeIDProblem string            `json:"nodeIDProblem,omitempty"`
+	Notes         []string          `json:"notes"` // what differs, and harms nothing: contiv.conf and a pool
+	StateDir      string            `json:"stateDir"`
+	PodBlocks     string            `json:"podBlocks"`
+	Rebooted      int               `json:"endedByReboot"` // leases that the last reboot ended
+	Waiting       int               `json:"waitingDELs"`
+	Blocks        []Block           `json:"blocks"`
+	Loop          controller.Status `json:"eventLoop"`
 }
 
 // Block counts the addresses of one block.
@@ -119,3 +146,14 @@ type CheckReport struct {
 type Error struct {
 	Error string `json:"error"`
 }
+
+// StatusError is an error that says which HTTP status it is answered with.
+type StatusError struct {
+	Status int // 4xx or 5xx
+	Err    error
+}
+
+func (e *StatusError) Error() string { return e.Err.Error() }
+
+// Unwrap is the error without its status.
+func (e *StatusError) Unwrap() error { return e.Err }

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// nodeCmd is what there is to say about nodes.
+func (a *app) nodeCmd() *cobra.Command {
+	return group("node", "Show the nodes of the cluster, release the IDs of those that are gone", a.nodeListCmd(), a.nodeReleaseCmd())
+}
+
+func (a *app) nodeListCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List which node has which ID, addresses and pod subnets",
+		Example: `  cadastre node list
+  cadastre node list -o wide`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			ctx, cancel := context.WithTimeout(ctx, readTimeout)
+			defer cancel()
+			nodes := []localapi.Node{}
+			if err := a.client().get(ctx, localapi.PathNodes, &nodes); err != nil {
+				return fmt.Errorf("node list: %w", err)
+			}
+			return a.print(nodes, func(wide bool) string { return a.nodesTable(nodes, wide) })
+		}),
+	}
+}
+
+func (a *app) nodesTable(nodes []localapi.Node, wide bool) string {
+	if len(nodes) == 0 {
+		return "no nodes\n"
+	}
+	head := []string{"ID", "NAME", "STATE", "ADDRESSES", "PODS", "SEEN"}
+	if wide {
+		head = append(head, "GENERATION", "INSTANCE", "POOLS")
+	}
+	g := grid{head}
+	for _, n := range nodes {
+		row := []string{fmt.Sprint(n.ID), n.Name, nodeState(n), strings.Join(n.Addresses, ","), strings.Join(n.PodCIDRs, ","), a.seen(n)}
+		if wide {
+			row = append(row, fmt.Sprint(n.Generation), n.Instance, poolUses(n.Pools))
+		}
+		g = append(g, row)
+	}
+	return g.String()
+}
+
+func nodeState(n localapi.Node) string {
+	switch {
+	case n.Released:
+		return "released"
+	case n.Self:
+		return "self"
+	}
+	return "held"
+}
+
+// seen is how long ago a node was there.
+func (a *app) seen(n localapi.Node) string {
+	if n.LastSeen == nil {
+		return "never"
+	}
+	return age(a.now(), *n.LastSeen)
+}
+
+// poolUses is "default@3: 12 leases, blue@1: closed, 2 leases".
+func poolUses(uses []localapi.PoolUse) string {
+	all := make([]string, len(uses))
+	for i, u := range uses {
+		all[i] = fmt.Sprintf("%s@%d: ", u.Pool, u.Generation)
+		if !u.Open {
+			all[i] += "closed, "
+		}
+		all[i] += plural(u.Leases, "lease", "leases")
+	}
+	return strings.Join(all, "; ")
+}

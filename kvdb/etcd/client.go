@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// How soon a lost connection is tried again. gRPC's own limit is two minutes,
+// which etcd would seem to be away after it came back.
+const (
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 3 * time.Second
+)
+
+// minPing is the shortest interval between pings that gRPC sends. etcd ends
+// connections that ping more often than every five seconds.
+const minPing = 10 * time.Second
+
+// maxRequest is how large a request may be, with room to spare for one that
+// etcd would still take.
+const maxRequest = 2 << 20
+
+// options are those of every request. A request waits for a connection.
+func options() []grpc.CallOption {
+	return []grpc.CallOption{
+		grpc.WaitForReady(true),
+		grpc.MaxCallSendMsgSize(maxRequest),
+		grpc.MaxCallRecvMsgSize(math.MaxInt32),
+	}
+}
+
+// client answers the client of all calls. It is not made by Open because with
+// a password etcd is asked for a token, for which it must be there.
+func (s *Store) client(ctx context.Context) (*clientv3.Client, error) {
+	select {
+	case s.dialing <- struct{}{}:
+		defer func() { <-s.dialing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	client := s.etcd
+	s.mu.Unlock()
+	if client != nil {
+		return client, nil
+	}
+	client, err := s.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.etcd = client
+	return client, nil
+}
+
+func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
+	life, end := context.WithCancel(context.Background())
+	stillborn := context.AfterFunc(ctx, end)
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            s.cfg.Endpoints,
+		TLS:                  s.cfg.TLS,
+		Username:             s.cfg.Username,
+		Password:             s.cfg.Password,
+		Context:              life,
+		DialKeepAliveTime:    max(s.cfg.KeepAlive, minPing),
+		DialKeepAliveTimeout: s.cfg.KeepAliveTimeout,
+		Logger:               bridge(s.cfg.Log),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: firstRetry, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastRetry},
+			MinConnectTimeout: s.cfg.RequestTimeout,
+		})},
+	})
+	switch {
+	case err != nil:
+		end()
+		return nil, err
+	case !stillborn():
+		_ = client.Close()
+		return nil, context.Cause(ctx)
+	}
+	return client, nil
+}
+
+// explain is what a caller is told of err, which ended a request in ctx.
+func explain(ctx context.Context, err error) error {
+	if err == nil || errors.Is(err, kvdb.ErrConditions) || errors.Is(err, errTorn) {
+		return err
+	}
+	if expired(err) && (ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded) {
+		cause := cmp.Or(context.Cause(ctx), context.DeadlineExceeded) // etcd's clock may be first
+		if text := status.Convert(err).Message(); errors.Is(cause, context.DeadlineExceeded) && text != cause.Error() {
+			return fmt.Errorf("%w (%s)", cause, text)
+		}
+		return cause
+	}
+	switch known := rpctypes.Error(err); {
+	case errors.Is(known, rpctypes.ErrTooManyOps):
+		return fmt.Errorf("%w (%w)", kvdb.ErrTooManyOps, known)
+	case errors.Is(known, rpctypes.ErrDuplicateKey):
+		return fmt.Errorf("%w (%w)", kvdb.ErrKey, known)
+	case errors.Is(known, rpctypes.ErrCompacted):
+		return fmt.Errorf("%w (%w)", kvdb.ErrCompacted, known)
+	default:
+		return known
+	}
+}
+
+// expired tells whether err is about the end of a context, whoever noticed it.
+func expired(err error) bool {
+	code := status.Code(err)
+	return code == codes.DeadlineExceeded || code == codes.Canceled ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}

@@ -1,0 +1,355 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
+	"github.com/cadastre/cadastre/plugins/kubestate"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+)
+
+// register is what the cluster says of its pools and custom networks. It
+// belongs to the loop. A pool never disappears from it: it is removed by its
+// state, and what is merely not there was lost.
+type register struct {
+	pools    map[string]poolplan.Pool
+	networks map[string]*kv.CustomNetwork // by key
+	bad      map[string]string            // what cannot be used, by key, and why
+}
+
+func newRegister() register {
+	return register{pools: map[string]poolplan.Pool{}, networks: map[string]*kv.CustomNetwork{}, bad: map[string]string{}}
+}
+
+// resync takes the cluster's state; pools that it lacks are kept.
+func (r *register) resync(data controller.KubeStateData) {
+	r.networks, r.bad = map[string]*kv.CustomNetwork{}, map[string]string{}
+	for _, resource := range []string{kubestate.Pools, kubestate.CustomNetworks} {
+		for key, m := range data[resource] {
+			r.note(key, m)
+		}
+	}
+}
+
+func (r *register) note(key string, m proto.Message) {
+	delete(r.bad, key)
+	switch m := m.(type) {
+	case *kv.Pool:
+		p, err := poolplan.FromMessage(m)
+		if err == nil && p.Network == HostPool {
+			err = errOwnName
+		}
+		if err != nil {
+			r.bad[key] = err.Error()
+			return
+		}
+		if err := poolplan.Conflict(r.pools[p.Name], p); err != nil {
+			r.bad[key] = err.Error()
+		}
+		r.pools[p.Name], _ = poolplan.Merge(r.pools[p.Name], p)
+	case *kv.CustomNetwork:
+		r.networks[key] = m
+	}
+}
+
+// change applies one change of the cluster's state.
+func (r *register) change(ev *controller.KubeStateChange) {
+	if ev.New != nil {
+		r.note(ev.Key, ev.New)
+		return
+	}
+	delete(r.networks, ev.Key)
+	delete(r.bad, ev.Key)
+}
+
+var errOwnName = fmt.Errorf("network %q is this node's own link: choose another name", HostPool)
+
+// all are the pools by name.
+func (r *register) all() (pools []poolplan.Pool) {
+	for _, name := range slices.Sorted(maps.Keys(r.pools)) {
+		pools = append(pools, r.pools[name])
+	}
+	return pools
+}
+
+// problems are what is wrong with single objects, in order.
+func (r *register) problems(reserved []poolplan.Reserved) (all []Problem) {
+	for key, why := range r.bad {
+		all = append(all, Problem{Object: strings.TrimPrefix(key, kv.ClusterPrefix), Text: why})
+	}
+	for key, m := range r.networks {
+		if _, known := r.pools[m.Name]; known {
+			if err := differs(m, r.pools[m.Name]); err != nil {
+				all = append(all, Problem{Object: strings.TrimPrefix(key, kv.ClusterPrefix), Text: err.Error()})
+			}
+			continue
+		}
+		p, err := poolplan.FromNetwork(m)
+		if err == nil && p.Network == HostPool {
+			err = errOwnName
+		}
+		if err == nil {
+			err = poolplan.Admit(p, r.all(), reserved)
+		}
+		if err != nil {
+			all = append(all, Problem{Object: strings.TrimPrefix(key, kv.ClusterPrefix), Text: err.Error()})
+		}
+	}
+	slices.SortFunc(all, func(a, b Problem) int { return strings.Compare(a.Object, b.Object) })
+	return all
+}
+
+// differs says how a custom network is not what its pool is: a pool's ranges
+// never change.
+func differs(m *kv.CustomNetwork, have poolplan.Pool) error {
+	p, err := poolplan.FromNetwork(m)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(p.Ranges, have.Ranges) {
+		return fmt.Errorf("it says %s, and its pool is %s, which never changes: add a pool to the network and drain this one (cadastre apply)", p, have)
+	}
+	return nil
+}
+
+// Problem is what is wrong with one object of the cluster's state. It harms
+// nothing else.
+type Problem struct {
+	Object string // "pool/blue", "network/blue"
+	Text   string
+}
+
+// network is what this node has of one pod network.
+type network struct{ open, draining []netip.Prefix }
+
+// networksOf are the blocks of node id by network, from the pools.
+func networksOf(pools []poolplan.Pool, id uint32) (map[string]network, []Problem) {
+	all := map[string]network{}
+	var problems []Problem
+	for _, p := range pools {
+		if _, done := all[p.Network]; done || p.State == poolplan.Removed {
+			continue
+		}
+		open, draining, errs := poolplan.Blocks(pools, p.Network, id)
+		all[p.Network] = network{open: prefixes(open), draining: prefixes(draining)}
+		for _, err := range errs {
+			problems = append(problems, Problem{Object: "network/" + p.Network, Text: err.Error()})
+		}
+	}
+	return all, problems
+}
+
+func prefixes(blocks []poolplan.Block) []netip.Prefix {
+	return each(blocks, func(b poolplan.Block) netip.Prefix { return b.Prefix })
+}
+
+// PodNetworkChange says that the blocks of this or other nodes have changed
+// while the node ID and everything else stayed.
+type PodNetworkChange struct{ Description string }
+
+// GetName is "Pod Network Change".
+func (ev *PodNetworkChange) GetName() string { return "Pod Network Change" }
+
+func (ev *PodNetworkChange) String() string { return ev.GetName() + "\n* " + ev.Description }
+
+// Method is Update.
+func (ev *PodNetworkChange) Method() controller.EventMethodType { return controller.Update }
+
+// TransactionType is BestEffort.
+func (ev *PodNetworkChange) TransactionType() controller.UpdateTransactionType {
+	return controller.BestEffort
+}
+
+// Direction is Forward.
+func (ev *PodNetworkChange) Direction() controller.UpdateDirectionType { return controller.Forward }
+
+// IsBlocking is false.
+func (ev *PodNetworkChange) IsBlocking() bool { return false }
+
+// Done does nothing.
+func (ev *PodNetworkChange) Done(error) {}
+
+// isNetworkChange is whether event changes pools or custom networks.
+func isNetworkChange(event controller.Event) bool {
+	change, ok := event.(*controller.KubeStateChange)
+	return ok && (change.Resource == kubestate.Pools || change.Resource == kubestate.CustomNetworks)
+}
+
+// updateNetworks follows a change of a pool: blocks open and drain, and nothing
+// else is touched.
+func (i *IPAM) updateNetworks(ev *controller.KubeStateChange, txn controller.UpdateOperations) (string, error) {
+	i.register.change(ev)
+	was := i.state.Load()
+	next := *was
+	next.families, next.nodes = i.ContivConf.Cluster().Families, slices.Clone(was.nodes)
+	if err := i.deriveNetworks(&next); err != nil {
+		return "", err
+	}
+	if err := i.grant(&next); err != nil {
+		return "", err
+	}
+	i.state.Store(&next)
+	i.NodeSync.PublishPools()
+	text := changes(was.networks, next.networks)
+	if text == "" && slices.EqualFunc(was.pools, next.pools, poolplan.Pool.Equal) {
+		return "", nil
+	}
+	return text, txn.FollowUp(&PodNetworkChange{Description: ev.Key + " " + text})
+}
+
+// changes says what opens and what drains.
+func changes(was, now map[string]network) string {
+	var said []string
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		for _, p := range now[name].open {
+			if !slices.Contains(was[name].open, p) {
+				said = append(said, name+": "+p.String()+" opens")
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(was)) {
+		for _, p := range was[name].open {
+			if !slices.Contains(now[name].open, p) {
+				said = append(said, name+": "+p.String()+" drains")
+			}
+		}
+	}
+	return strings.Join(said, ", ")
+}
+
+// deriveNetworks fills in what follows from pools and custom networks; where
+// blocks are computed from the node ID, also the pod network of the cluster.
+func (i *IPAM) deriveNetworks(s *state) error {
+	s.pools = i.register.all()
+	byID := i.ContivConf.PodBlocks() == contivconf.PodBlocksNodeID
+	if byID && !slices.ContainsFunc(s.pools, func(p poolplan.Pool) bool { return p.Network == PodPool }) {
+		s.pools = append(s.pools, poolplan.FromCluster(i.ContivConf.Cluster())) // until it is written
+	}
+	if !byID {
+		s.pools = slices.DeleteFunc(s.pools, func(p poolplan.Pool) bool { return p.Network == PodPool })
+	}
+	s.networks, s.problems = networksOf(s.pools, s.nodeID)
+	s.problems = append(i.register.problems(i.reserved()), s.problems...)
+	if !byID {
+		return nil
+	}
+	s.notes = i.configDiffers(s.pools)
+	if open, draining, errs := poolplan.Blocks(s.pools, PodPool, s.nodeID); len(open)+len(draining) == 0 && len(errs) > 0 {
+		return errors.Join(errs...) // the node ID fits no pool of the cluster
+	}
+	return s.setPrimary(s.networks[PodPool].open)
+}
+
+// configDiffers says where contiv.conf, which gave the pool of the cluster its
+// first value, says something else by now.
+func (i *IPAM) configDiffers(pools []poolplan.Pool) []string {
+	conf := poolplan.FromCluster(i.ContivConf.Cluster())
+	k := slices.IndexFunc(pools, func(p poolplan.Pool) bool { return p.Name == conf.Name })
+	if k < 0 || slices.Equal(pools[k].Ranges, conf.Ranges) {
+		return nil
+	}
+	return []string{fmt.Sprintf("contiv.conf says %s; the cluster has %s, which counts: contiv.conf gives only the first value (cadastre apply changes pools)", conf, pools[k])}
+}
+
+// setPrimary makes the first open block of each family the node's pod subnet.
+func (s *state) setPrimary(open []netip.Prefix) error {
+	s.pending = ""
+	for f := range s.families {
+		is4 := s.families[f].Hosts.Addr().Is4()
+		var pods netip.Prefix
+		if k := slices.IndexFunc(open, func(p netip.Prefix) bool { return p.Addr().Is4() == is4 }); k >= 0 {
+			pods = open[k]
+		} else {
+			s.pending = fmt.Sprintf("no pool of network %s has a block of the family of %s for node ID %d", PodPool, s.families[f].Hosts, s.nodeID)
+			for _, p := range s.problems {
+				s.pending += "; " + p.Text
+			}
+		}
+		for _, p := range s.pools {
+			for _, r := range p.Ranges {
+				if pods.IsValid() && p.Network == PodPool && p.State == poolplan.Active && r.CIDR.Overlaps(pods) {
+					s.families[f].Pods, s.families[f].PodsOneNode = r.CIDR, r.OneNode
+				}
+			}
+		}
+		n, err := s.families[f].NodeWith(s.nodeID, pods)
+		if err != nil {
+			return err
+		}
+		s.nodes[f] = n
+	}
+	return nil
+}
+
+// reserved are the networks of the cluster that no pool may overlap.
+func (i *IPAM) reserved() []poolplan.Reserved { return Reserved(i.ContivConf) }
+
+// Reserved are the networks of the configuration that are not for pods.
+func Reserved(conf contivconf.API) (all []poolplan.Reserved) {
+	for _, f := range conf.Cluster().Families {
+		for _, x := range []poolplan.Reserved{{Name: "vppHostSubnetCIDR", Net: f.Hosts}, {Name: "nodeInterconnectCIDR", Net: f.Nodes}, {Name: "vxlanCIDR", Net: f.Vxlan}, {Name: "serviceCIDR", Net: f.Service}} {
+			if x.Net.IsValid() && !f.Pods.Overlaps(x.Net) { // which the configuration may allow
+				all = append(all, x)
+			}
+		}
+	}
+	return all
+}
+
+// BlocksOf are all pod subnets of another node: those that it lends from, and
+// those that drain.
+func (i *IPAM) BlocksOf(n *nodesync.Node) (all []netip.Prefix) {
+	s := i.state.Load()
+	if n == nil || n.ID == 0 {
+		return nil
+	}
+	if s.external != nil {
+		all = append(all, sortedPrefixes(n.PodCIDRs)...)
+	}
+	networks, _ := networksOf(s.pools, n.ID)
+	for _, name := range slices.Sorted(maps.Keys(networks)) {
+		all = append(append(all, networks[name].open...), networks[name].draining...)
+	}
+	return all
+}
+
+// Pools are those of all pod networks.
+func (i *IPAM) Pools() []poolplan.Pool { return slices.Clone(i.state.Load().pools) }
+
+// Problems are what is wrong with single pools and custom networks.
+func (i *IPAM) Problems() []Problem { return i.state.Load().problems }
+
+// Notes are differences that somebody should know of.
+func (i *IPAM) Notes() []string { return i.state.Load().notes }
+
+// PoolUses is what this node has of each pool, as the ledger has it now. Any
+// goroutine may ask.
+func (i *IPAM) PoolUses() (uses []*kv.PoolUse) {
+	stats := i.Ledger.Stats()
+	for _, p := range i.state.Load().pools {
+		use := &kv.PoolUse{Pool: p.Name, Generation: p.Generation}
+		for _, b := range stats {
+			if b.Pool != p.Network || !slices.ContainsFunc(p.Ranges, func(r poolplan.Range) bool { return r.CIDR.Overlaps(b.Block) }) {
+				continue
+			}
+			use.Open = use.Open || b.State == ledger.Active
+			use.Leases += uint64(b.Held + b.Cooling + b.Quarantined)
+		}
+		uses = append(uses, use)
+	}
+	return uses
+}

@@ -1,0 +1,340 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linuxsink
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/test/netlab"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// node is a network namespace with eth0, which is 192.168.16.5/24 and
+// fd16::5/64, and a sink.
+type node struct {
+	Gomega
+	t    testing.TB
+	ns   *netlab.Namespace
+	sink *Sink
+}
+
+// newNode skips where namespaces cannot be made.
+func newNode(t testing.TB, opt Options) *node {
+	t.Helper()
+	if err := netlab.Try(); err != nil {
+		t.Skipf("NOT RUN: this process cannot make network namespaces: %v", err)
+	}
+	n := &node{Gomega: NewWithT(t), t: t}
+	var err error
+	n.ns, err = netlab.New()
+	n.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { n.Expect(n.ns.Close()).To(Succeed()) })
+	n.inside(func() error {
+		if err := wire("eth0", "peer0"); err != nil {
+			return err
+		}
+		return address("eth0", "192.168.16.5/24", "fd16::5/64")
+	})
+	n.sink = n.open(opt)
+	return n
+}
+
+// open makes another sink in the namespace.
+func (n *node) open(opt Options) *Sink {
+	n.t.Helper()
+	opt.Namespace = n.ns.Path()
+	s, err := New(opt)
+	n.Expect(err).NotTo(HaveOccurred())
+	n.t.Cleanup(s.Close)
+	return s
+}
+
+// inside runs f in the namespace.
+func (n *node) inside(f func() error) {
+	n.t.Helper()
+	n.Expect(n.ns.Do(f)).To(Succeed())
+}
+
+// wire makes a pair of interfaces that are up.
+func wire(name, peer string) error {
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: peer}); err != nil {
+		return err
+	}
+	for _, s := range []string{name, peer} {
+		link, err := netlink.LinkByName(s)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// address adds addresses that are good at once.
+func address(name string, addresses ...string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, s := range addresses {
+		a, err := netlink.ParseAddr(s)
+		if err != nil {
+			return err
+		}
+		if a.IP.To4() == nil {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// by is a route of some protocol; gateway "" is unreachable.
+func by(protocol int, dst, gateway string, metric int) *netlink.Route {
+	_, to, err := net.ParseCIDR(dst)
+	if err != nil {
+		panic(err)
+	}
+	r := &netlink.Route{Dst: to, Gw: net.ParseIP(gateway), Protocol: netlink.RouteProtocol(protocol), Priority: metric}
+	if gateway == "" {
+		r.Type = unix.RTN_UNREACHABLE
+	}
+	return r
+}
+
+// routesOf are all routes of a table but the kernel's own, as describe writes them.
+func (n *node) routesOf(table int) []string {
+	n.t.Helper()
+	all := []string{}
+	n.inside(func() error {
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+			if err != nil {
+				return err
+			}
+			for _, r := range routes {
+				if r.Protocol != unix.RTPROT_KERNEL {
+					all = append(all, describe(r))
+				}
+			}
+		}
+		return nil
+	})
+	slices.Sort(all)
+	return all
+}
+
+// routes are those of the main table, without interfaces and metric6.
+func (n *node) routes() []string {
+	n.t.Helper()
+	all := n.routesOf(unix.RT_TABLE_MAIN)
+	for i, s := range all {
+		all[i] = plain(s)
+	}
+	return all
+}
+
+func plain(s string) string {
+	words := strings.Fields(s)
+	for i := 0; i+1 < len(words); {
+		if words[i] == "interface" || words[i] == "metric" && words[i+1] == "1024" {
+			words = slices.Delete(words, i, i+2)
+		} else {
+			i++
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// to is a value: a route to dst.
+func to(dst, gateway string) controller.Value {
+	name := strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(dst)
+	return controller.Value{Key: kv.SinkRoutePrefix + dst, Message: &kv.NodeRoute{Dst: dst, Gateway: gateway, NodeId: 7, NodeName: name}}
+}
+
+// no is a value: nothing to dst.
+func no(dst string) controller.Value { return controller.Value{Key: kv.SinkRoutePrefix + dst} }
+
+func update(values ...controller.Value) controller.Transaction {
+	return controller.Transaction{Method: controller.Update, Values: values}
+}
+
+func reverting(values ...controller.Value) controller.Transaction {
+	txn := update(values...)
+	txn.RevertOnFailure = true
+	return txn
+}
+
+func resync(values ...controller.Value) controller.Transaction {
+	return controller.Transaction{Method: controller.FullResync, Values: values}
+}
+
+func commit(s *Sink, txn controller.Transaction) error { return s.Commit(context.Background(), txn) }
+
+func (n *node) commit(txn controller.Transaction) error { return commit(n.sink, txn) }
+
+// dump is the routes of Dump as "dst gateway name", and all other keys.
+func dump(s *Sink) []string {
+	values, err := s.Dump(context.Background())
+	Expect := NewGomega(func(message string, _ ...int) { panic(message) }).Expect
+	Expect(err).NotTo(HaveOccurred())
+	all := []string{}
+	for key, m := range values {
+		if r, ok := m.(*kv.NodeRoute); ok {
+			Expect(key).To(Equal(kv.SinkRoutePrefix + r.Dst))
+			key = fmt.Sprintf("%s %s %s", r.Dst, r.Gateway, r.NodeName)
+		}
+		all = append(all, strings.TrimSpace(key))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// fake is a kernel in memory: one table, eth0 is interface 2 and reaches
+// 192.168.16.0/24 and fd16::/64.
+type fake struct {
+	routes []netlink.Route
+	log    []string
+	fault  func(op string, r *netlink.Route) error // asked before each call
+	after  func(op string, r *netlink.Route)       // told after each
+}
+
+func newFake() *fake {
+	f := &fake{}
+	for _, s := range []string{"192.168.16.0/24", "fd16::/64"} {
+		r := by(unix.RTPROT_KERNEL, s, "", 0)
+		r.Type, r.LinkIndex, r.Table = unix.RTN_UNICAST, 2, unix.RT_TABLE_MAIN
+		f.routes = append(f.routes, f.kept(r))
+	}
+	return f
+}
+
+func (f *fake) call(op string, r *netlink.Route, do func() error) error {
+	what := op
+	if r != nil {
+		what += " " + plain(describe(*r))
+	}
+	if f.fault != nil {
+		if err := f.fault(op, r); err != nil {
+			f.log = append(f.log, what+": "+err.Error())
+			return err
+		}
+	}
+	err := do()
+	if err != nil {
+		what += ": " + err.Error()
+	}
+	f.log = append(f.log, what)
+	if f.after != nil {
+		f.after(op, r)
+	}
+	return err
+}
+
+// kept is how the kernel shows a route that was added.
+func (f *fake) kept(r *netlink.Route) netlink.Route {
+	k := *r
+	dst := netip.MustParsePrefix(r.Dst.String())
+	k.Family = family(dst)
+	if k.Family == netlink.FAMILY_V6 {
+		k.Priority = max(k.Priority, metric6)
+	}
+	if ip4 := k.Gw.To4(); ip4 != nil {
+		k.Gw = ip4
+	}
+	if k.Type == unix.RTN_UNICAST {
+		k.LinkIndex = 2
+	}
+	return k
+}
+
+func (f *fake) RouteListFilteredIter(family int, _ *netlink.Route, _ uint64, each func(netlink.Route) bool) error {
+	return f.call("list", nil, func() error {
+		for _, r := range f.routes {
+			if r.Family == family && !each(r) {
+				break
+			}
+		}
+		return nil
+	})
+}
+
+func (f *fake) RouteAdd(r *netlink.Route) error {
+	return f.call("add", r, func() error {
+		k := f.kept(r)
+		if slices.ContainsFunc(f.routes, func(x netlink.Route) bool {
+			return x.Dst.String() == k.Dst.String() && x.Priority == k.Priority
+		}) {
+			return unix.EEXIST
+		}
+		f.routes = append(f.routes, k)
+		return nil
+	})
+}
+
+func (f *fake) RouteAppend(r *netlink.Route) error {
+	return f.call("append", r, func() error {
+		k := f.kept(r)
+		if slices.ContainsFunc(f.routes, func(x netlink.Route) bool { return describe(x) == describe(k) }) {
+			return unix.EEXIST
+		}
+		f.routes = append(f.routes, k)
+		return nil
+	})
+}
+
+func (f *fake) RouteDel(r *netlink.Route) error {
+	return f.call("del", r, func() error {
+		k := f.kept(r)
+		i := slices.IndexFunc(f.routes, func(x netlink.Route) bool { return describe(x) == describe(k) })
+		if i < 0 {
+			return unix.ESRCH
+		}
+		f.routes = slices.Delete(f.routes, i, i+1)
+		return nil
+	})
+}
+
+func (f *fake) Close() {}
+
+// others are the routes of the fake but the kernel's own, sorted.
+func (f *fake) others() []string {
+	all := []string{}
+	for _, r := range f.routes {
+		if r.Protocol != unix.RTPROT_KERNEL {
+			all = append(all, plain(describe(r)))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// changes are the calls that the fake saw but lists.
+func (f *fake) changes() []string {
+	return slices.DeleteFunc(slices.Clone(f.log), func(s string) bool { return strings.HasPrefix(s, "list") })
+}
+
+func newFakeSink(opt Options) (*Sink, *fake) {
+	f := newFake()
+	opt.Protocol, opt.Table = Protocol, unix.RT_TABLE_MAIN
+	return newSink(opt, f), f
+}

@@ -1,0 +1,392 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linuxsink
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+)
+
+func TestRoutesFollowTransactions(t *testing.T) {
+	n := newNode(t, Options{})
+	for _, x := range []struct {
+		what string
+		txn  controller.Transaction
+		want []string
+	}{
+		{"nothing", resync(), []string{}},
+		{"both families", resync(to("10.1.7.0/24", "192.168.16.7"), to("fd01:7::/64", "fd16::7")),
+			[]string{"10.1.7.0/24 via 192.168.16.7 proto 202", "fd01:7::/64 via fd16::7 proto 202"}},
+		{"an update changes its keys only", update(to("10.1.8.0/24", "192.168.16.8")),
+			[]string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.8.0/24 via 192.168.16.8 proto 202", "fd01:7::/64 via fd16::7 proto 202"}},
+		{"other gateways", update(to("10.1.7.0/24", "192.168.16.17"), to("fd01:7::/64", "fd16::17")),
+			[]string{"10.1.7.0/24 via 192.168.16.17 proto 202", "10.1.8.0/24 via 192.168.16.8 proto 202", "fd01:7::/64 via fd16::17 proto 202"}},
+		{"without gateway they are closed", update(to("10.1.7.0/24", ""), to("fd01:7::/64", "")),
+			[]string{"10.1.8.0/24 via 192.168.16.8 proto 202", "unreachable 10.1.7.0/24 proto 202", "unreachable fd01:7::/64 proto 202"}},
+		{"and opened", update(to("10.1.7.0/24", "192.168.16.7"), to("fd01:7::/64", "fd16::7")),
+			[]string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.8.0/24 via 192.168.16.8 proto 202", "fd01:7::/64 via fd16::7 proto 202"}},
+		{"removed and added in one, the last counts", update(no("10.1.8.0/24"), to("10.1.8.0/24", "192.168.16.18"), to("10.1.7.0/24", "192.168.16.9"), no("10.1.7.0/24")),
+			[]string{"10.1.8.0/24 via 192.168.16.18 proto 202", "fd01:7::/64 via fd16::7 proto 202"}},
+		{"removed again", update(no("10.1.7.0/24"), no("fd01:7::/64"), no("fd01:8::/64"), no("nonsense")),
+			[]string{"10.1.8.0/24 via 192.168.16.18 proto 202"}},
+		{"a longer prefix beside it", update(to("10.1.8.0/25", "192.168.16.8"), to("10.1.8.9/32", "192.168.16.9")),
+			[]string{"10.1.8.0/24 via 192.168.16.18 proto 202", "10.1.8.0/25 via 192.168.16.8 proto 202", "10.1.8.9/32 via 192.168.16.9 proto 202"}},
+		{"a resync is a difference", resync(to("10.1.8.0/24", "192.168.16.8"), to("10.1.9.0/24", "192.168.16.9")),
+			[]string{"10.1.8.0/24 via 192.168.16.8 proto 202", "10.1.9.0/24 via 192.168.16.9 proto 202"}},
+		{"everything goes", resync(), []string{}},
+	} {
+		n.Expect(n.commit(x.txn)).To(Succeed(), x.what)
+		n.Expect(n.routes()).To(Equal(x.want), x.what)
+	}
+}
+
+func TestKernelIsTheTruth(t *testing.T) {
+	n := newNode(t, Options{})
+	values := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7"), to("fd01:8::/64", "")}
+	n.Expect(n.commit(resync(values...))).To(Succeed())
+	want := n.routes()
+	n.Expect(want).To(HaveLen(4))
+	for _, x := range []struct {
+		what   string
+		damage func() error
+	}{
+		{"somebody removes ours", func() error {
+			return errors.Join(netlink.RouteDel(by(Protocol, "10.1.7.0/24", "192.168.16.7", 0)), netlink.RouteDel(by(Protocol, "fd01:7::/64", "fd16::7", 0)),
+				netlink.RouteDel(by(Protocol, "10.1.8.0/24", "", 0)), netlink.RouteDel(by(Protocol, "fd01:8::/64", "", 0)))
+		}},
+		{"somebody changes ours", func() error {
+			return errors.Join(netlink.RouteReplace(by(Protocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteReplace(by(Protocol, "fd01:7::/64", "fd16::99", 0)),
+				netlink.RouteReplace(by(Protocol, "10.1.8.0/24", "192.168.16.99", 0)))
+		}},
+		{"somebody adds what looks like ours", func() error {
+			return errors.Join(netlink.RouteAdd(by(Protocol, "10.1.7.0/24", "192.168.16.99", 5)), netlink.RouteAdd(by(Protocol, "fd01:7::/64", "fd16::99", 5)),
+				netlink.RouteAdd(by(Protocol, "10.1.8.0/24", "192.168.16.7", 5)), netlink.RouteAdd(by(Protocol, "10.9.0.0/16", "192.168.16.7", 0)))
+		}},
+		{"ours get further next hops", func() error {
+			return errors.Join(netlink.RouteAppend(by(Protocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteAppend(by(Protocol, "fd01:7::/64", "fd16::99", 0)))
+		}},
+		{"ours get other settings", func() error {
+			r4, r6 := by(Protocol, "10.1.7.0/24", "192.168.16.7", 0), by(Protocol, "fd01:7::/64", "fd16::7", 0)
+			r4.MTU, r6.MTU = 1400, 1400
+			return errors.Join(netlink.RouteReplace(r4), netlink.RouteReplace(r6))
+		}},
+		{"ours become multipath", func() error {
+			r4 := by(Protocol, "10.1.7.0/24", "192.168.16.7", 0)
+			r4.Gw, r4.MultiPath = nil, []*netlink.NexthopInfo{{Gw: net.ParseIP("192.168.16.7")}, {Gw: net.ParseIP("192.168.16.8")}}
+			return netlink.RouteReplace(r4)
+		}},
+	} {
+		for _, method := range []controller.EventMethodType{controller.DownstreamResync, controller.FullResync, controller.UpstreamResync} {
+			n.inside(x.damage)
+			txn := resync(values...)
+			txn.Method = method
+			n.Expect(n.commit(txn)).To(Succeed(), x.what)
+			n.Expect(n.routes()).To(Equal(want), x.what)
+		}
+		n.inside(x.damage) // a sink that knows nothing
+		n.Expect(commit(n.open(Options{}), resync(values...))).To(Succeed(), x.what)
+		n.Expect(n.routes()).To(Equal(want), x.what)
+	}
+}
+
+// TestUnchangedRoutesAreNotTouched listens to what the kernel tells of routes.
+func TestUnchangedRoutesAreNotTouched(t *testing.T) {
+	n := newNode(t, Options{})
+	values := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7"), to("fd01:8::/64", "")}
+	n.Expect(n.commit(resync(values...))).To(Succeed())
+	events, done := make(chan netlink.RouteUpdate, 1000), make(chan struct{})
+	n.inside(func() error { return netlink.RouteSubscribe(events, done) })
+	defer func() {
+		close(done)
+		n.Eventually(events).Should(BeClosed())
+	}()
+	told := func(mark string) (all []string) { // all before a route of somebody else
+		n.inside(func() error { return netlink.RouteAdd(by(unix.RTPROT_STATIC, mark, "192.168.16.7", 0)) })
+		for e := range events {
+			if e.Dst.String() == mark {
+				return all
+			}
+			all = append(all, map[uint16]string{unix.RTM_NEWROUTE: "new ", unix.RTM_DELROUTE: "del "}[e.Type]+plain(describe(e.Route)))
+		}
+		return all
+	}
+	n.Expect(n.commit(resync(values...))).To(Succeed())
+	n.Expect(n.commit(update(values...))).To(Succeed())
+	n.Expect(commit(n.open(Options{}), resync(values...))).To(Succeed())
+	n.Expect(told("10.99.1.0/24")).To(BeEmpty())
+
+	values[0], values[3] = to("10.1.7.0/24", "192.168.16.17"), no("fd01:8::/64")
+	n.Expect(n.commit(resync(values...))).To(Succeed())
+	n.Expect(told("10.99.2.0/24")).To(Equal([]string{
+		"new 10.1.7.0/24 via 192.168.16.17 proto 202", "del 10.1.7.0/24 via 192.168.16.7 proto 202", "del unreachable fd01:8::/64 proto 202",
+	}), "there is no moment without a route")
+}
+
+func TestForeignRoutesAreNotTouched(t *testing.T) {
+	n := newNode(t, Options{})
+	foreign := []*netlink.Route{
+		by(unix.RTPROT_STATIC, "10.1.1.0/24", "192.168.16.1", 0), by(unix.RTPROT_BIRD, "10.1.2.0/24", "192.168.16.1", 32),
+		by(unix.RTPROT_BOOT, "10.1.3.0/24", "", 0), by(unix.RTPROT_STATIC, "fd01:1::/64", "fd16::1", 0),
+		by(unix.RTPROT_BIRD, "fd01:2::/64", "fd16::1", 32), by(203, "fd01:3::/64", "", 4000),
+	}
+	n.inside(func() error {
+		for _, r := range foreign {
+			if err := netlink.RouteAdd(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	before := n.routesOf(unix.RT_TABLE_MAIN)
+	n.Expect(before).To(HaveLen(len(foreign)))
+	values := []controller.Value{to("192.168.16.0/24", "192.168.16.9")} // the connected route
+	for _, r := range foreign {
+		gateway := "192.168.16.9"
+		if r.Dst.IP.To4() == nil {
+			gateway = "fd16::9"
+		}
+		values = append(values, to(r.Dst.String(), gateway))
+	}
+	removals := []controller.Value{}
+	for _, v := range values {
+		removals = append(removals, controller.Value{Key: v.Key})
+	}
+	good := to("10.1.9.0/24", "192.168.16.9")
+	for _, txn := range []controller.Transaction{update(append(values, good)...), resync(append(values, good)...)} {
+		err := n.commit(txn)
+		n.Expect(err).To(MatchError(ErrForeign))
+		n.Expect(strings.Split(err.Error(), "\n")).To(HaveLen(len(values)))
+		for _, s := range []string{
+			"route/10.1.2.0/24: there is a route that is not ours: 10.1.2.0/24 via 192.168.16.1 interface ", " proto bird metric 32",
+			"route/192.168.16.0/24: there is a route that is not ours: 192.168.16.0/24 interface ", " proto kernel", "unreachable 10.1.3.0/24 proto boot",
+		} {
+			n.Expect(err).To(MatchError(ContainSubstring(s)))
+		}
+		n.Expect(n.routes()).To(ContainElement("10.1.9.0/24 via 192.168.16.9 proto 202"))
+		n.Expect(n.commit(update(append(removals, no("10.1.9.0/24"))...))).To(Succeed(), "what is not ours is not there for us")
+		n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before))
+	}
+	n.Expect(n.commit(reverting(good, values[1]))).To(MatchError(ErrForeign))
+	n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before))
+	n.Expect(n.commit(resync())).To(Succeed())
+	n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before))
+}
+
+func TestForeignRoutesBesideOurs(t *testing.T) {
+	n := newNode(t, Options{})
+	ours := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("fd01:7::/64", "fd16::7")}
+	n.Expect(n.commit(resync(ours...))).To(Succeed())
+	n.inside(func() error {
+		return errors.Join(netlink.RouteAdd(by(unix.RTPROT_STATIC, "10.1.7.0/24", "192.168.16.1", 9)), netlink.RouteAdd(by(unix.RTPROT_STATIC, "fd01:7::/64", "fd16::1", 9)))
+	})
+	before := n.routes()
+	n.Expect(before).To(HaveLen(4))
+	n.Expect(n.commit(resync(ours...))).To(MatchError(ErrForeign), "also while ours is there")
+	n.Expect(n.commit(update(to("10.1.7.0/24", "192.168.16.8"), to("fd01:7::/64", "")))).To(MatchError(ErrForeign))
+	n.Expect(n.routes()).To(Equal(before), "a key that fails leaves what was there")
+	n.Expect(n.commit(resync())).To(Succeed(), "what nobody wants is removed")
+	n.Expect(n.routes()).To(Equal([]string{"10.1.7.0/24 via 192.168.16.1 proto static metric 9", "fd01:7::/64 via fd16::1 proto static metric 9"}))
+
+	// IPv6 shows routes of one metric as one, with the protocol of one of them
+	n.Expect(n.commit(update(to("fd01:8::/64", "fd16::8")))).To(Succeed())
+	n.inside(func() error { return netlink.RouteAppend(by(unix.RTPROT_STATIC, "fd01:8::/64", "fd16::1", 0)) })
+	n.Expect(n.commit(resync(to("fd01:8::/64", "fd16::8")))).To(MatchError(ErrForeign))
+	n.Expect(n.commit(resync())).To(Succeed())
+	n.Expect(n.routes()).To(ContainElement("fd01:8::/64 via fd16::1 proto static"), "the other one stays")
+}
+
+func TestGatewaysThatCannotBeReached(t *testing.T) {
+	n := newNode(t, Options{})
+	err := n.commit(update(to("10.1.7.0/24", "172.16.0.1"), to("10.1.8.0/24", "192.168.16.8"), to("fd01:7::/64", "fd99::1")))
+	n.Expect(err).To(MatchError(unix.ENETUNREACH))
+	n.Expect(err).To(MatchError(unix.EHOSTUNREACH))
+	n.Expect(err).To(MatchError(And(
+		ContainSubstring("route/10.1.7.0/24: add 10.1.7.0/24 via 172.16.0.1 proto 202: network is unreachable: no connected route reaches the gateway"),
+		ContainSubstring("route/fd01:7::/64: add "))))
+	n.Expect(n.routes()).To(Equal([]string{"10.1.8.0/24 via 192.168.16.8 proto 202"}), "the others go on")
+	n.Expect(n.commit(update(to("10.1.8.0/24", "172.16.0.1")))).To(MatchError(unix.ENETUNREACH))
+	n.Expect(n.routes()).To(Equal([]string{"10.1.8.0/24 via 192.168.16.8 proto 202"}), "a change that fails changes nothing")
+	n.inside(func() error { return netlink.RouteAdd(by(unix.RTPROT_STATIC, "172.16.0.0/16", "192.168.16.1", 0)) })
+	n.Expect(n.commit(update(to("10.1.7.0/24", "172.16.0.1")))).To(HaveOccurred(), "a gateway behind a gateway")
+}
+
+// TestInterfacesThatLoseTheirAddress has routes that outlive the connected
+// route that they were made by.
+func TestInterfacesThatLoseTheirAddress(t *testing.T) {
+	n := newNode(t, Options{})
+	values := []controller.Value{to("10.1.7.0/24", "192.168.17.7"), to("fd01:7::/64", "fd17::7")}
+	addresses := []string{"192.168.17.5/24", "fd17::5/64"}
+	n.inside(func() error { return errors.Join(wire("eth1", "peer1"), address("eth0", addresses...)) })
+	n.Expect(n.commit(resync(values...))).To(Succeed())
+	devices := func() (all []string) {
+		n.inside(func() error {
+			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+				routes, err := netlink.RouteListFiltered(family, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
+				if err != nil {
+					return err
+				}
+				for _, r := range routes {
+					link, err := netlink.LinkByIndex(r.LinkIndex)
+					if err != nil {
+						return err
+					}
+					all = append(all, link.Attrs().Name)
+				}
+			}
+			return nil
+		})
+		return all
+	}
+	n.Expect(devices()).To(Equal([]string{"eth0", "eth0"}))
+	n.inside(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		for _, s := range addresses {
+			a, _ := netlink.ParseAddr(s)
+			if err := netlink.AddrDel(link, a); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	n.Expect(n.commit(resync(values...))).To(HaveOccurred(), "nothing reaches the gateways")
+	n.inside(func() error { return address("eth1", addresses...) })
+	n.Expect(n.commit(resync(values...))).To(Succeed())
+	n.Expect(devices()).To(Equal([]string{"eth1", "eth1"}))
+}
+
+func TestClosedSubnetsDoNotLeaveByTheDefaultRoute(t *testing.T) {
+	n := newNode(t, Options{})
+	dial := func() error {
+		conn, err := net.Dial("udp", "10.1.7.1:9")
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}
+	n.inside(func() error {
+		return errors.Join(netlink.RouteAdd(by(unix.RTPROT_STATIC, "0.0.0.0/0", "192.168.16.1", 0)), dial())
+	})
+	n.Expect(n.commit(update(to("10.1.7.0/24", "")))).To(Succeed())
+	n.Expect(n.ns.Do(dial)).To(MatchError(unix.EHOSTUNREACH))
+}
+
+func TestTablesAndProtocolsAreApart(t *testing.T) {
+	n := newNode(t, Options{})
+	other, table := n.open(Options{Protocol: 201}), n.open(Options{Table: 1000})
+	v := to("10.1.7.0/24", "192.168.16.7")
+	n.Expect(n.commit(resync(v))).To(Succeed())
+	n.Expect(commit(table, resync(v, to("fd01:7::/64", "")))).To(Succeed())
+	n.Expect(commit(other, resync(v))).To(MatchError(ErrForeign))
+	n.Expect(commit(other, resync(to("10.1.8.0/24", "192.168.16.7")))).To(Succeed())
+	n.Expect(n.routes()).To(Equal([]string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.8.0/24 via 192.168.16.7 proto 201"}))
+	n.Expect(n.routesOf(1000)).To(HaveLen(2))
+	n.Expect(commit(table, resync(v, to("fd01:7::/64", "")))).To(Succeed())
+	n.Expect(dump(table)).To(Equal([]string{"10.1.7.0/24 192.168.16.7 10-1-7-0-24", "fd01:7::/64  fd01-7---64"}))
+	n.Expect(dump(other)).To(Equal([]string{"10.1.8.0/24 192.168.16.7 10-1-8-0-24"}))
+	n.Expect(commit(table, resync())).To(Succeed())
+	n.Expect(n.routesOf(1000)).To(BeEmpty())
+	n.Expect(n.routes()).To(HaveLen(2))
+
+	m := newNode(t, Options{}) // another namespace
+	n.Expect(m.routes()).To(BeEmpty())
+	for _, bad := range []Options{{Protocol: unix.RTPROT_STATIC}, {Protocol: 256}, {Protocol: -1}, {Table: unix.RT_TABLE_LOCAL}, {Table: -1}, {Namespace: "/nowhere"}, {Namespace: os.DevNull}} {
+		_, err := New(bad)
+		n.Expect(err).To(MatchError(HavePrefix("open the kernel's routes: ")))
+	}
+}
+
+func TestForwardingIsAskedFor(t *testing.T) {
+	n := newNode(t, Options{})
+	settings := func() (s string) {
+		n.inside(func() error {
+			for _, path := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				s += strings.TrimSpace(string(text))
+			}
+			return nil
+		})
+		return s
+	}
+	n.inside(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) })
+	n.Expect(n.commit(resync(to("10.1.7.0/24", "192.168.16.7")))).To(Succeed())
+	n.Expect(settings()).To(Equal("00"))
+	n.open(Options{Forwarding: true})
+	n.Expect(settings()).To(Equal("11"))
+	n.open(Options{Forwarding: true})
+	n.open(Options{})
+	n.Expect(settings()).To(Equal("11"))
+}
+
+// TestWithoutRights has a thread that may not change the network.
+func TestWithoutRights(t *testing.T) {
+	n := newNode(t, Options{})
+	n.Expect(n.commit(resync(to("10.1.8.0/24", "192.168.16.8")))).To(Succeed())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		n.Expect(dropNetAdmin()).To(Succeed())
+		own, err := New(Options{})
+		n.Expect(err).NotTo(HaveOccurred(), "nothing is written yet")
+		own.Close()
+		_, err = n.sink.Dump(context.Background())
+		n.Expect(err).NotTo(HaveOccurred())
+		n.Expect(n.commit(update(controller.Value{Key: kv.SinkNode, Message: &kv.NodeNetwork{}}))).To(Succeed())
+		err = n.commit(resync(to("10.1.7.0/24", "192.168.16.7")))
+		n.Expect(err).To(MatchError(unix.EPERM))
+		n.Expect(strings.Split(err.Error(), "\n")).To(Equal([]string{
+			"route/10.1.7.0/24: add 10.1.7.0/24 via 192.168.16.7 proto 202: operation not permitted: it needs CAP_NET_ADMIN in the network namespace",
+			err.Error()[strings.Index(err.Error(), "\n")+1:],
+		}))
+		n.Expect(err).To(MatchError(ContainSubstring("route/10.1.8.0/24: remove 10.1.8.0/24")))
+	}()
+	<-ended
+	n.Expect(n.routes()).To(Equal([]string{"10.1.8.0/24 via 192.168.16.8 proto 202"}))
+}
+
+// dropNetAdmin takes CAP_NET_ADMIN from the calling thread.
+func dropNetAdmin() error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&head, &data[0]); err != nil {
+		return err
+	}
+	data[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	return unix.Capset(&head, &data[0])
+}
+
+// TestGatewaysThatTheKernelKnowsBetter has a gateway that no connected route
+// reaches and the kernel takes all the same: an address of its own.
+func TestGatewaysThatTheKernelKnowsBetter(t *testing.T) {
+	n := newNode(t, Options{})
+	n.inside(func() error { return address("lo", "10.99.0.1/32") })
+	v := to("10.1.7.0/24", "10.99.0.1")
+	n.Expect(n.commit(update(v))).To(Succeed())
+	events, done := make(chan netlink.RouteUpdate, 100), make(chan struct{})
+	n.inside(func() error { return netlink.RouteSubscribe(events, done) })
+	n.Expect(n.commit(resync(v))).To(Succeed())
+	n.Expect(n.commit(resync(v, to("10.1.8.0/24", "")))).To(Succeed())
+	e := <-events
+	n.Expect(e.Dst.String()).To(Equal("10.1.8.0/24"), "the other one is not touched")
+	close(done)
+	n.Eventually(events).Should(BeClosed())
+}

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linuxsink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// current is the network namespace of the calling thread.
+const current = "/proc/thread-self/ns/net"
+
+// within calls f in a network namespace ("": the current one), on a thread that
+// nothing else runs on meanwhile. If the thread cannot go back, the calling
+// goroutine stays locked to it, so that nothing else ever runs there.
+func within(path string, f func() error) (err error) {
+	if path == "" {
+		return f()
+	}
+	runtime.LockOSThread()
+	home, err := os.Open(current)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open the current network namespace: %w", err)
+	}
+	defer func() { err = errors.Join(err, home.Close()) }()
+	if err := enter(path); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer func() {
+		if back := setns(home); back != nil {
+			err = errors.Join(err, fmt.Errorf("leave network namespace %s: %w", path, back))
+			return
+		}
+		runtime.UnlockOSThread()
+	}()
+	return f()
+}
+
+// enter moves the calling thread.
+func enter(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	if err := errors.Join(setns(file), file.Close()); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", path, err)
+	}
+	return nil
+}
+
+func setns(file *os.File) error {
+	return os.NewSyscallError("setns", unix.Setns(int(file.Fd()), unix.CLONE_NEWNET))
+}
+
+// forward turns on forwarding in the current network namespace. What is on
+// already is not written, because writing it resets other settings.
+func forward() error {
+	for _, path := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
+		err := turnOn(path)
+		if errors.Is(err, fs.ErrNotExist) && strings.Contains(path, "ipv6") {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return fmt.Errorf("turn forwarding on: %w", err)
+		}
+	}
+	return nil
+}
+
+func turnOn(path string) error {
+	have, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(string(have)) == "1" {
+		return nil
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString("1")
+	return errors.Join(err, file.Close())
+}

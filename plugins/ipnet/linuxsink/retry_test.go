@@ -1,0 +1,219 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linuxsink
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/controller"
+)
+
+// running calls f while Run runs, in simulated time. The kernel refuses
+// destinations that are in bad.
+func running(t *testing.T, f func(g Gomega, r *retrying)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &retrying{bad: map[string]bool{}, began: time.Now()}
+		r.sink, r.fake = newFakeSink(Options{OnFailure: func(key string, err error) {
+			_, _ = r.sink.Dump(context.Background()) // which it may
+			r.log = append(r.log, fmt.Sprintf("%s given up: %s %v", time.Since(r.began), key, err))
+		}})
+		r.fake.fault = func(op string, x *netlink.Route) error {
+			if x == nil {
+				return nil
+			}
+			what := fmt.Sprintf("%s %s %s", time.Since(r.began), op, x.Dst)
+			if r.bad[x.Dst.String()] {
+				r.log = append(r.log, what+" fails")
+				return unix.EIO
+			}
+			r.log = append(r.log, what)
+			return nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.sink.Run(ctx) }()
+		f(NewWithT(t), r)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type retrying struct {
+	sink  *Sink
+	fake  *fake
+	bad   map[string]bool
+	began time.Time
+	log   []string
+}
+
+// commit is an update that is tried again as retry says.
+func (r *retrying) commit(retry controller.Retry, txn controller.Transaction) error {
+	txn.Retry = retry
+	return commit(r.sink, txn)
+}
+
+// wait lets time pass.
+func (r *retrying) wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestRetries(t *testing.T) {
+	seconds := controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 3}
+	doubling := seconds
+	doubling.ExponentialBackoff = true
+	a, b := to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", "192.168.16.8")
+	const gaveUp = "given up: route/10.1.7.0/24 add 10.1.7.0/24 via 192.168.16.7 proto 202: input/output error"
+	for _, x := range []struct {
+		what  string
+		retry controller.Retry
+		want  []string
+	}{
+		{"every second", seconds, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24", "1s add 10.1.7.0/24 fails", "2s add 10.1.7.0/24 fails", "3s add 10.1.7.0/24 fails", "3s " + gaveUp}},
+		{"later and later", doubling, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24", "1s add 10.1.7.0/24 fails", "3s add 10.1.7.0/24 fails", "7s add 10.1.7.0/24 fails", "7s " + gaveUp}},
+		{"at once", controller.Retry{Enabled: true, MaxAttempts: 1}, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24", "0s add 10.1.7.0/24 fails", "0s " + gaveUp}},
+		{"not at all", controller.Retry{Delay: time.Second, MaxAttempts: 3}, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24"}},
+		{"zero times", controller.Retry{Enabled: true}, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24"}},
+	} {
+		running(t, func(g Gomega, r *retrying) {
+			r.bad["10.1.7.0/24"] = true
+			g.Expect(r.commit(x.retry, update(a, b))).To(MatchError(unix.EIO))
+			r.wait(time.Hour)
+			g.Expect(r.log).To(Equal(x.want), x.what)
+		})
+	}
+}
+
+func TestDelaysDoNotOverflow(t *testing.T) {
+	g := NewWithT(t)
+	for _, delay := range []time.Duration{0, time.Second, 24 * time.Hour} {
+		p := pending{retry: controller.Retry{Delay: delay, ExponentialBackoff: true}, attempts: 1000}
+		g.Expect(p.next(time.Unix(0, 0)).Sub(time.Unix(0, 0))).To(And(BeNumerically(">=", delay), BeNumerically("<=", 24*time.Hour)))
+	}
+}
+
+func TestRetriesThatWork(t *testing.T) {
+	running(t, func(g Gomega, r *retrying) {
+		retry := controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 5}
+		r.bad["10.1.7.0/24"], r.bad["10.1.6.0/24"] = true, true
+		g.Expect(r.commit(retry, resync(to("10.1.7.0/24", "192.168.16.7")))).To(MatchError(unix.EIO))
+		r.wait(1500 * time.Millisecond)
+		r.bad = map[string]bool{}
+		r.wait(time.Hour)
+		g.Expect(r.log).To(Equal([]string{"0s add 10.1.7.0/24 fails", "1s add 10.1.7.0/24 fails", "2s add 10.1.7.0/24"}))
+		g.Expect(dump(r.sink)).To(Equal([]string{"10.1.7.0/24 192.168.16.7 10-1-7-0-24"}))
+
+		r.bad["10.1.7.0/24"] = true // a removal, of a resync that has no value for it
+		g.Expect(r.commit(retry, resync())).To(MatchError(unix.EIO))
+		r.bad = map[string]bool{}
+		r.wait(time.Hour)
+		g.Expect(r.fake.others()).To(BeEmpty())
+	})
+}
+
+func TestNewerTransactionsEndRetries(t *testing.T) {
+	retry := controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 3}
+	for _, x := range []struct {
+		what  string
+		newer controller.Transaction
+		want  []string // of the kernel
+		tried bool
+	}{
+		{"another value", update(to("10.1.7.0/24", "192.168.16.17")), []string{"10.1.7.0/24 via 192.168.16.17 proto 202"}, false},
+		{"no value", update(no("10.1.7.0/24")), []string{}, false},
+		{"a resync", resync(), []string{}, false},
+		{"an invalid value", update(to("10.1.7.0/24", "nonsense")), []string{}, false},
+		{"another key", update(no("10.1.8.0/24")), []string{"10.1.7.0/24 via 192.168.16.7 proto 202"}, true},
+		{"one that was reverted", reverting(to("10.1.7.0/24", "192.168.16.17"), to("10.1.8.0/24", "nonsense")), []string{"10.1.7.0/24 via 192.168.16.7 proto 202"}, true},
+	} {
+		running(t, func(g Gomega, r *retrying) {
+			r.bad["10.1.7.0/24"] = true
+			g.Expect(r.commit(retry, update(to("10.1.7.0/24", "192.168.16.7")))).To(MatchError(unix.EIO))
+			r.bad, r.log = map[string]bool{}, nil
+			_ = commit(r.sink, x.newer)
+			began := len(r.log)
+			r.wait(time.Hour)
+			g.Expect(r.fake.others()).To(Equal(x.want), x.what)
+			g.Expect(len(r.log) > began).To(Equal(x.tried), x.what)
+		})
+	}
+}
+
+func TestWhatIsNotTriedAgain(t *testing.T) {
+	running(t, func(g Gomega, r *retrying) {
+		retry := controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 3}
+		g.Expect(r.commit(retry, update(to("10.1.7.0/24", "nonsense")))).To(HaveOccurred())
+		r.bad["10.1.8.0/24"] = true
+		g.Expect(r.commit(retry, reverting(to("10.1.8.0/24", "192.168.16.8")))).To(MatchError(unix.EIO))
+		g.Expect(r.sink.pending).To(BeEmpty())
+		r.log = nil
+		r.wait(time.Hour)
+		g.Expect(r.log).To(BeEmpty(), "an invalid value, a transaction that was reverted")
+	})
+}
+
+func TestRetriesEndWithTheSink(t *testing.T) {
+	running(t, func(g Gomega, r *retrying) {
+		r.bad["10.1.8.0/24"] = true
+		g.Expect(r.commit(controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 3}, update(to("10.1.8.0/24", "192.168.16.8")))).To(MatchError(unix.EIO))
+		r.log = nil
+		r.sink.Close()
+		r.wait(time.Hour)
+		g.Expect(r.log).To(BeEmpty())
+		r.sink.retry(t.Context())
+	})
+}
+
+// TestAttemptsThatAreCutShort has a Run that ends during an attempt.
+func TestAttemptsThatAreCutShort(t *testing.T) {
+	g := NewWithT(t)
+	clock := time.Unix(0, 0)
+	told := 0
+	s, f := newFakeSink(Options{Now: func() time.Time { return clock }, OnFailure: func(string, error) { told++ }})
+	f.fault = func(op string, _ *netlink.Route) error {
+		if op == "add" {
+			return unix.EIO
+		}
+		return nil
+	}
+	txn := update(to("10.1.7.0/24", "192.168.16.7"))
+	txn.Retry = controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 1}
+	g.Expect(commit(s, txn)).To(MatchError(unix.EIO))
+	clock = clock.Add(time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.retry(ctx)
+	g.Expect(told).To(BeZero())
+	s.retry(t.Context())
+	g.Expect(told).To(Equal(1))
+	s.retry(t.Context())
+	g.Expect(told).To(Equal(1))
+}
+
+// TestRetriesInTheKernel waits until a gateway can be reached.
+func TestRetriesInTheKernel(t *testing.T) {
+	n := newNode(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.sink.Run(ctx) }()
+	defer func() {
+		cancel()
+		n.Expect(<-ended).To(Succeed())
+	}()
+	txn := update(to("10.1.7.0/24", "172.16.0.7"))
+	txn.Retry = controller.Retry{Enabled: true, Delay: time.Millisecond, MaxAttempts: 1000}
+	n.Expect(n.commit(txn)).To(MatchError(unix.ENETUNREACH))
+	n.inside(func() error { return address("eth0", "172.16.0.5/24") })
+	n.Eventually(func() []string { return dump(n.sink) }).Should(Equal([]string{"10.1.7.0/24 172.16.0.7 10-1-7-0-24"}))
+}

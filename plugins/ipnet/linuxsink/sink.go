@@ -1,0 +1,326 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linuxsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+)
+
+// Protocol is the protocol number that routes have which are ours.
+const Protocol = 0xCA
+
+// answerTimeout bounds the wait for each answer of the kernel.
+const answerTimeout = 10 * time.Second
+
+var (
+	// ErrForeign is the error of a key whose destination somebody else has a route to.
+	ErrForeign = errors.New("there is a route that is not ours")
+	// ErrClosed is returned after Close.
+	ErrClosed = errors.New("sink was closed")
+)
+
+// Options are for New; the zero value is a sink for the main table of the
+// network namespace of the process.
+type Options struct {
+	// Namespace is the path of a network namespace, as in CNI_NETNS; "": the
+	// caller's. It is looked at in New only.
+	Namespace string
+	Protocol  int // of our routes, 0: Protocol
+	Table     int // where they are, 0: main
+	// Forwarding turns on forwarding of IPv4 and IPv6 in the namespace, once.
+	// IPv6 then takes no more router advertisements unless accept_ra is 2.
+	Forwarding bool
+	// OnFailure is told, from Run, of a key that was tried for the last time;
+	// may be nil. It may call Dump.
+	OnFailure func(key string, err error)
+	Now       func() time.Time                     // nil: time.Now
+	After     func(time.Duration) <-chan time.Time // nil: time.After
+}
+
+// Sink is a southbound that is the kernel.
+type Sink struct {
+	opt    Options
+	form   form
+	wake   chan struct{}
+	closed chan struct{}
+
+	mu      sync.Mutex
+	kernel  kernel                   // nil: closed
+	wanted  map[string]proto.Message // what was asked for last
+	pending map[string]*pending
+}
+
+var _ controller.Sink = (*Sink)(nil)
+
+// New opens the kernel's door. It changes nothing unless Forwarding is set.
+func New(opt Options) (*Sink, error) {
+	if opt.Protocol == 0 {
+		opt.Protocol = Protocol
+	}
+	if opt.Table == 0 {
+		opt.Table = unix.RT_TABLE_MAIN
+	}
+	if opt.Protocol <= unix.RTPROT_STATIC || opt.Protocol > 255 {
+		return nil, fmt.Errorf("open the kernel's routes: protocol %d is not between 5 and 255, what is below is the kernel's and the administrator's", opt.Protocol)
+	}
+	if opt.Table < 0 || opt.Table == unix.RT_TABLE_LOCAL {
+		return nil, fmt.Errorf("open the kernel's routes: table %d cannot be ours", opt.Table)
+	}
+	var handle *netlink.Handle
+	err := within(opt.Namespace, func() (err error) {
+		if opt.Forwarding {
+			if err := forward(); err != nil {
+				return err
+			}
+		}
+		handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err == nil {
+		err = handle.SetSocketTimeout(answerTimeout)
+	}
+	if err != nil {
+		if handle != nil {
+			handle.Close()
+		}
+		return nil, fmt.Errorf("open the kernel's routes: %w", err)
+	}
+	return newSink(opt, handle), nil
+}
+
+func newSink(opt Options, k kernel) *Sink {
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	if opt.After == nil {
+		opt.After = time.After
+	}
+	return &Sink{
+		opt: opt, form: form{opt.Protocol, opt.Table}, wake: make(chan struct{}, 1), closed: make(chan struct{}),
+		kernel: k, wanted: map[string]proto.Message{}, pending: map[string]*pending{},
+	}
+}
+
+// Close ends Run and all use of the kernel. The routes stay.
+func (s *Sink) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kernel != nil {
+		s.kernel.Close()
+		s.kernel = nil
+		close(s.closed)
+	}
+}
+
+// failure is a want that could not be made true.
+type failure struct {
+	want
+	err error
+}
+
+// Commit makes a transaction true in the kernel; see the package for what is
+// left where it fails. When ctx ends, what is not yet done fails.
+func (s *Sink) Commit(ctx context.Context, txn controller.Transaction) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kernel == nil {
+		return fmt.Errorf("commit to the kernel: %w", ErrClosed)
+	}
+	wants := readAll(txn.Values)
+	var failed []failure
+	for _, w := range wants {
+		if w.invalid != nil {
+			failed = append(failed, failure{w, w.invalid})
+		}
+	}
+	if txn.RevertOnFailure && len(failed) > 0 {
+		return report(failed)
+	}
+	c := &change{form: s.form, kernel: s.kernel}
+	more, err := s.apply(ctx, c, wants, txn)
+	failed = append(failed, more...)
+	if txn.RevertOnFailure && (err != nil || len(failed) > 0) {
+		return errors.Join(report(failed), err, c.undo(0))
+	}
+	s.remember(txn, wants, failed)
+	return errors.Join(report(failed), err)
+}
+
+// apply makes routes true: first those that are to be there, then those that
+// are not. The error is about more than single keys.
+func (s *Sink) apply(ctx context.Context, c *change, wants []want, txn controller.Transaction) (failed []failure, err error) {
+	resync := txn.Method != controller.Update
+	todo := slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return !w.isRoute() })
+	if resync {
+		todo = append(todo, s.noMore(wants)...)
+	}
+	asked, families := map[netip.Prefix]bool{}, map[int]bool{netlink.FAMILY_V4: resync, netlink.FAMILY_V6: resync}
+	for _, w := range todo {
+		asked[w.dst] = true
+		families[family(w.dst)] = true
+	}
+	maps.DeleteFunc(families, func(_ int, listed bool) bool { return !listed })
+	if len(families) == 0 {
+		return nil, nil
+	}
+	t, err := s.form.list(ctx, s.kernel, slices.Sorted(maps.Keys(families)), asked)
+	if err != nil {
+		for _, w := range todo {
+			failed = append(failed, failure{w, err})
+		}
+		if !resync {
+			err = nil // all that was to be done has it
+		}
+		return failed, err
+	}
+	if resync {
+		todo = append(todo, unwanted(t, slices.Concat(wants, todo))...)
+	}
+	slices.SortStableFunc(todo, func(x, y want) int { return order(x) - order(y) })
+	for _, w := range todo {
+		err := context.Cause(ctx)
+		if err == nil {
+			err = c.apply(t, w)
+		}
+		if err != nil {
+			failed = append(failed, failure{w, err})
+			if txn.RevertOnFailure {
+				break
+			}
+		}
+	}
+	return failed, nil
+}
+
+// noMore are the removals of routes that were wanted and that no value is about.
+func (s *Sink) noMore(wants []want) []want {
+	left := maps.Clone(s.wanted)
+	for _, w := range wants {
+		delete(left, w.key)
+	}
+	var all []want
+	for _, key := range slices.Sorted(maps.Keys(left)) {
+		if w := read(controller.Value{Key: key}); w.isRoute() {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// unwanted are the removals of what is ours and no value is about.
+func unwanted(t *table, wants []want) []want {
+	left := maps.Clone(t.ours)
+	for _, w := range wants {
+		delete(left, w.dst) // also where w is invalid: what was there stays
+	}
+	var all []want
+	for _, dst := range slices.SortedFunc(maps.Keys(left), netip.Prefix.Compare) {
+		all = append(all, want{key: kv.SinkRoutePrefix + dst.String(), dst: dst})
+	}
+	return all
+}
+
+func order(w want) int {
+	if w.message == nil {
+		return 1
+	}
+	return 0
+}
+
+func family(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return netlink.FAMILY_V4
+	}
+	return netlink.FAMILY_V6
+}
+
+// remember notes what was asked for, and what of it is to be tried again.
+func (s *Sink) remember(txn controller.Transaction, wants []want, failed []failure) {
+	before := s.wanted
+	if txn.Method == controller.Update {
+		before = maps.Clone(before)
+	} else {
+		s.wanted, s.pending = map[string]proto.Message{}, map[string]*pending{}
+	}
+	for _, w := range wants {
+		delete(s.pending, w.key)
+		m := w.message
+		if w.invalid != nil {
+			m = before[w.key]
+		}
+		if m == nil {
+			delete(s.wanted, w.key)
+		} else {
+			s.wanted[w.key] = m
+		}
+	}
+	s.schedule(txn.Retry, failed)
+}
+
+// report makes one error of all that have failed.
+func report(failed []failure) error {
+	var errs []error
+	for _, f := range failed {
+		errs = append(errs, fmt.Errorf("%s: %w", f.key, f.err))
+	}
+	return errors.Join(errs...)
+}
+
+// Dump is what is there now: the routes of ours that the kernel has, and the
+// values that are only remembered. A route of ours of a form that this package
+// never makes has all of it as its gateway.
+func (s *Sink) Dump(ctx context.Context) (map[string]proto.Message, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kernel == nil {
+		return nil, fmt.Errorf("dump the kernel's routes: %w", ErrClosed)
+	}
+	t, err := s.form.list(ctx, s.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("dump the kernel's routes: %w", err)
+	}
+	all := maps.Clone(s.wanted)
+	maps.DeleteFunc(all, func(_ string, m proto.Message) bool { _, isRoute := m.(*kv.NodeRoute); return isRoute })
+	for dst, routes := range t.ours {
+		key := kv.SinkRoutePrefix + dst.String()
+		have := &kv.NodeRoute{Dst: dst.String(), Gateway: describe(routes[0])}
+		for _, r := range routes {
+			gateway, plain := s.form.gateway(r)
+			if !plain {
+				continue
+			}
+			have.Gateway = ""
+			if gateway.IsValid() {
+				have.Gateway = gateway.String()
+			}
+			break
+		}
+		all[key] = have
+		if w, ok := s.wanted[key].(*kv.NodeRoute); ok && sameGateway(w.Gateway, have.Gateway) {
+			all[key] = w // with the name of its node
+		}
+	}
+	return all, nil
+}
+
+// sameGateway compares gateways, which values may write in several ways.
+func sameGateway(x, y string) bool {
+	a, errA := netip.ParseAddr(x)
+	b, errB := netip.ParseAddr(y)
+	return x == y || errA == nil && errB == nil && a == b
+}

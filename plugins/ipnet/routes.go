@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipnet
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+)
+
+// RouteKey is where the NodeRoute to a pod subnet is put.
+func RouteKey(dst netip.Prefix) string { return kv.SinkRoutePrefix + dst.String() }
+
+// routesTo are the routes to the pod subnets of another node. Where the node has
+// no address of a subnet's family the route has no gateway: what is sent there
+// must not leave by another way.
+func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
+	if n == nil || n.ID == 0 || n.ID == p.NodeSync.GetNodeID() {
+		return nil
+	}
+	for _, dst := range p.IPAM.BlocksOf(n) {
+		r := &kv.NodeRoute{Dst: dst.String(), NodeId: n.ID, NodeName: n.Name}
+		for _, a := range n.VppIPAddresses {
+			if a.Addr().Is4() == dst.Addr().Is4() {
+				r.Gateway = a.Addr().String()
+				break
+			}
+		}
+		routes = append(routes, r)
+	}
+	return routes
+}
+
+// own are the pod subnets of this node, to which no route leads elsewhere.
+func (p *IPNet) own(dst string) bool {
+	for _, n := range p.IPAM.Nodes() {
+		if n.PodSubnet.IsValid() && n.PodSubnet.String() == dst {
+			return true
+		}
+	}
+	return false
+}
+
+// putRoutes puts the routes to all nodes. Where two nodes claim one subnet, the
+// one with the smaller ID has it.
+func (p *IPNet) putRoutes(txn controller.ResyncOperations) {
+	p.routed = map[string]uint32{}
+	nodes := slices.SortedFunc(maps.Values(p.NodeSync.GetAllNodes()), func(a, b *nodesync.Node) int { return cmp.Compare(a.ID, b.ID) })
+	for _, n := range nodes {
+		for _, r := range p.routesTo(n) {
+			key := kv.SinkRoutePrefix + r.Dst
+			if _, taken := p.routed[key]; taken || p.own(r.Dst) {
+				p.Log.Error("a pod subnet is claimed by two nodes", "subnet", r.Dst, "node", n.Name)
+				continue
+			}
+			p.routed[key] = n.ID
+			txn.Put(key, r)
+		}
+	}
+}
+
+// replaceRoutes puts all routes anew and takes away those that are no more.
+func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
+	was := p.routed
+	p.putRoutes(txn)
+	for _, key := range slices.Sorted(maps.Keys(was)) {
+		if _, still := p.routed[key]; !still {
+			txn.Delete(key)
+		}
+	}
+	return fmt.Sprintf("%d routes to other nodes", len(p.routed))
+}
+
+// updateRoutes follows one node. Where its subnets meet those of another node
+// all routes are put anew.
+func (p *IPNet) updateRoutes(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) string {
+	now := map[string]*kv.NodeRoute{}
+	for _, r := range p.routesTo(ev.NewState) {
+		key := kv.SinkRoutePrefix + r.Dst
+		if owner, taken := p.routed[key]; taken && owner != r.NodeId || p.own(r.Dst) {
+			return p.replaceRoutes(txn)
+		}
+		now[key] = r
+	}
+	for _, r := range p.routesTo(ev.PrevState) {
+		key := kv.SinkRoutePrefix + r.Dst
+		switch owner, put := p.routed[key]; {
+		case now[key] != nil:
+		case put && owner == r.NodeId:
+			delete(p.routed, key)
+			txn.Delete(key)
+		default: // another node had it, and may still want it
+			return p.replaceRoutes(txn)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(now)) {
+		p.routed[key] = now[key].NodeId
+		txn.Put(key, now[key])
+	}
+	return fmt.Sprintf("%d routes to node %s", len(now), ev.NodeName)
+}

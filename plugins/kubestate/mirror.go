@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubestate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// Mirror is this node's copy of what it has read of the store. Only the Source
+// writes it.
+type Mirror interface {
+	// Load is the copy and the revision that it is of; 0: there is none.
+	Load(ctx context.Context) (kvs []kvdb.KeyValue, revision int64, err error)
+	// Replace makes kvs the copy.
+	Replace(ctx context.Context, kvs []kvdb.KeyValue, revision int64) error
+	// Apply changes the copy.
+	Apply(ctx context.Context, events []kvdb.Event, revision int64) error
+}
+
+// saveEvery is how long a change of a pod may wait to be mirrored. All else is
+// mirrored before the loop hears of it: a node that starts without the store
+// must not know less of pools than it has said it follows.
+const saveEvery = time.Second
+
+// StartLocal waits for Timing.DelayLocal and pushes the mirror if the store has
+// not answered by then. It returns when ctx ends.
+func (s *Source) StartLocal(ctx context.Context) error {
+	if s.deps.Mirror != nil {
+		select {
+		case <-time.After(s.deps.Timing.DelayLocal):
+			s.pushLocal(ctx)
+		case <-ctx.Done():
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// pushLocal pushes the mirror. Should the store answer at this moment, the loop
+// takes no local state after a remote one.
+func (s *Source) pushLocal(ctx context.Context) {
+	if s.Status().From != "" {
+		return
+	}
+	if s.deps.Ready != nil && !s.deps.Ready() {
+		s.deps.Log.Error("the cluster store does not answer, and this node has no ID yet", "waited", s.deps.Timing.DelayLocal)
+		return
+	}
+	kvs, rev, err := s.deps.Mirror.Load(ctx)
+	if err != nil || rev == 0 {
+		s.deps.Log.Error("the cluster store does not answer, and there is no mirror of it to start from", "waited", s.deps.Timing.DelayLocal, "error", err)
+		return
+	}
+	local := New(s.deps) // for a state of its own: Run may be at work
+	ev := local.resync(kvs, rev)
+	ev.Local = true
+	s.deps.Log.Warn("the cluster store does not answer: starting from the mirror of it", "waited", s.deps.Timing.DelayLocal, "revision", rev)
+	if err := s.deps.EventLoop.PushEventWait(ctx, ev); err != nil {
+		s.deps.Log.Error("the mirror cannot be used", "error", err)
+		return
+	}
+	s.setStatus(func(st *Status) {
+		if st.From == "" {
+			st.From, st.Revision = FromMirror, rev
+		}
+	})
+}
+
+// recall makes the mirror what is known, so that what the store has lost is noticed.
+func (s *Source) recall(ctx context.Context) {
+	if s.deps.Mirror == nil {
+		return
+	}
+	kvs, rev, err := s.deps.Mirror.Load(ctx)
+	if err != nil {
+		s.deps.Log.Error("the mirror of the cluster store cannot be read; it is made anew", "error", err)
+		return
+	}
+	s.resync(kvs, rev)
+}
+
+func (s *Source) replaceMirror(ctx context.Context, kvs []kvdb.KeyValue, rev int64) {
+	if s.deps.Mirror == nil {
+		return
+	}
+	s.unsaved = nil
+	s.mirrored(s.deps.Mirror.Replace(ctx, kvs, rev))
+}
+
+// note has a batch mirrored, at once unless it is of pods only.
+func (s *Source) note(ctx context.Context, batch []kvdb.Event) {
+	if s.deps.Mirror == nil {
+		return
+	}
+	s.unsaved = append(s.unsaved, batch...)
+	for _, ev := range batch {
+		if e, ok := s.decode(ev.KeyValue); !ok || e.resource != Pods {
+			s.save(ctx)
+			return
+		}
+	}
+}
+
+func (s *Source) save(ctx context.Context) {
+	if s.stale {
+		s.saveAll(ctx)
+		return
+	}
+	if len(s.unsaved) == 0 {
+		return
+	}
+	events := s.unsaved
+	s.unsaved = nil
+	s.mirrored(s.deps.Mirror.Apply(ctx, events, events[len(events)-1].ModRevision))
+}
+
+// saveAll makes the mirror anew after it could not be written.
+func (s *Source) saveAll(ctx context.Context) {
+	var kvs []kvdb.KeyValue
+	for key, e := range s.known {
+		value, err := proto.Marshal(e.message)
+		if err != nil {
+			s.mirrored(err)
+			return
+		}
+		kvs = append(kvs, kvdb.KeyValue{Key: key, Value: value})
+	}
+	s.replaceMirror(ctx, kvs, s.Status().Revision)
+}
+
+func (s *Source) mirrored(err error) {
+	if err != nil {
+		err = fmt.Errorf("mirror the cluster store: %w", err)
+		s.deps.Log.Error("a start without the cluster store would begin with an older state", "error", err)
+	}
+	s.stale = err != nil
+}

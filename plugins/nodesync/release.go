@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodesync
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+var (
+	// ErrNoNode is returned for the release of a node that holds no ID.
+	ErrNoNode = errors.New("no node of this name holds an ID")
+	// ErrFresh is returned for the release of a node whose agent was there not long ago.
+	ErrFresh = errors.New("the node's agent was there not long ago")
+)
+
+// Registered is a node record and its last beat, nil for none.
+type Registered struct {
+	*kv.NodeRecord
+	Beat *kv.NodeBeat
+
+	revision int64
+}
+
+// List reads all node records, released ones too, by ID. It lists the store once.
+func List(ctx context.Context, store kvdb.Store) ([]Registered, error) {
+	kvs, _, err := store.List(ctx, kv.NodeRecordPrefix, kv.BeatPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes: %w", err)
+	}
+	byID, beats := map[uint32]Registered{}, map[uint32]*kv.NodeBeat{}
+	for _, x := range kvs {
+		if r, ok := kv.ResourceOf(x.Key); ok && r.Name == kv.NodeRecordResource {
+			m := &kv.NodeRecord{}
+			if err := proto.Unmarshal(x.Value, m); err != nil {
+				return nil, fmt.Errorf("list the nodes: record %s: %w", x.Key, err)
+			}
+			byID[m.Id] = Registered{NodeRecord: m, revision: x.ModRevision}
+			continue
+		}
+		m := &kv.NodeBeat{}
+		if proto.Unmarshal(x.Value, m) == nil { // one that cannot be read is none
+			beats[m.Id] = m
+		}
+	}
+	var all []Registered
+	for id, r := range byID {
+		r.Beat = beats[id]
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b Registered) int { return cmp.Compare(a.Id, b.Id) })
+	return all, nil
+}
+
+// Release gives up the ID of the node called name, which is gone for good. It
+// is refused while the node's agent was there within the last fresh, unless
+// force is set. Without force the ID counts as cleanly released: it may be the
+// next to be claimed.
+func Release(ctx context.Context, store kvdb.Store, name string, force bool, now time.Time, freshFor time.Duration) (uint32, error) {
+	for range attempts {
+		id, err := releaseOnce(ctx, store, name, force, now, freshFor)
+		if !errors.Is(err, kvdb.ErrConditions) {
+			if err != nil {
+				return 0, fmt.Errorf("release the ID of node %s: %w", name, err)
+			}
+			return id, nil
+		}
+	}
+	return 0, fmt.Errorf("release the ID of node %s: others were faster %d times", name, attempts)
+}
+
+func releaseOnce(ctx context.Context, store kvdb.Store, name string, force bool, now time.Time, freshFor time.Duration) (id uint32, err error) {
+	nodes, err := List(ctx, store)
+	if err != nil {
+		return 0, err
+	}
+	var t txn
+	for _, n := range nodes {
+		if n.Name != name || n.Released != 0 {
+			continue
+		}
+		alive := fresh(n.Beat, Identity{Fresh: freshFor}, now)
+		if alive && !force {
+			return 0, fmt.Errorf("%w, at %s: stop it and wait %s; --force does it now, and the agent will claim the ID again if it is still there", ErrFresh, at(n.Beat), freshFor)
+		}
+		n.Released, n.Clean = now.UnixNano(), !alive
+		t.put(kv.NodeRecordKey(n.Id), n.revision, n.NodeRecord)
+		if id == 0 || n.SupersededBy == 0 {
+			id = n.Id
+		}
+	}
+	if id == 0 {
+		return 0, fmt.Errorf("%w: see \"cadastre node list\"", ErrNoNode)
+	}
+	_, err = t.commit(ctx, store)
+	return id, err
+}

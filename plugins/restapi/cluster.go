@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package restapi
+
+import (
+	"cmp"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+func (p *RESTAPI) nodes(w http.ResponseWriter, r *http.Request) {
+	found, err := p.Nodes(r.Context())
+	if err != nil {
+		writeError(w, statusOf(err, http.StatusInternalServerError), err)
+		return
+	}
+	all := make([]localapi.Node, 0, len(found))
+	for _, n := range found {
+		n.Addresses, n.PodCIDRs, n.Pools = present(n.Addresses), present(n.PodCIDRs), present(n.Pools)
+		all = append(all, n)
+	}
+	_ = writeJSON(w, http.StatusOK, all)
+}
+
+// releaseNode makes the ID of a node that is gone free. Who may be gone is not
+// known here: the errors of ReleaseNode say what they are by their status.
+func (p *RESTAPI) releaseNode(w http.ResponseWriter, r *http.Request) {
+	var req localapi.NodeReleaseRequest
+	if !readJSON(w, r, &req) {
+		return
+	}
+	if req.Name == "" {
+		writeError(w, http.StatusBadRequest, errors.New("name: is empty: give the name of a node"))
+		return
+	}
+	id, err := p.ReleaseNode(r.Context(), req.Name, req.Force)
+	if err != nil {
+		writeError(w, statusOf(err, http.StatusInternalServerError), err)
+		return
+	}
+	p.Log.Info("node ID released by hand", "node", req.Name, "id", id, "force", req.Force)
+	_ = writeJSON(w, http.StatusOK, localapi.NodeReleaseReply{ID: id})
+}
+
+func (p *RESTAPI) pools(w http.ResponseWriter, r *http.Request) {
+	found, err := p.Pools(r.Context())
+	if err != nil {
+		writeError(w, statusOf(err, http.StatusInternalServerError), err)
+		return
+	}
+	all := make([]localapi.Pool, 0, len(found))
+	for _, pool := range found {
+		pool.Ranges, pool.Blocks = present(pool.Ranges), present(pool.Blocks)
+		all = append(all, pool)
+	}
+	_ = writeJSON(w, http.StatusOK, all)
+}
+
+// apply answers 200 with what has changed or, for a dry run, would or would not.
+// Everything else has the result too, with the error.
+func (p *RESTAPI) apply(w http.ResponseWriter, r *http.Request) {
+	var req localapi.ApplyRequest
+	if !readJSON(w, r, &req) {
+		return
+	}
+	if strings.TrimSpace(req.File) == "" {
+		writeError(w, http.StatusBadRequest, errors.New("file: is empty: give the text of a file of pools"))
+		return
+	}
+	result, err := p.Apply(r.Context(), []byte(req.File), req.DryRun)
+	result.Problems, result.Blocks, result.Moves = present(result.Problems), present(result.Blocks), present(result.Moves)
+	switch {
+	case err != nil:
+		_ = writeJSON(w, statusOf(err, http.StatusInternalServerError), localapi.ApplyRefusal{Error: err.Error(), ApplyResult: result})
+	case result.Refused && !req.DryRun:
+		_ = writeJSON(w, http.StatusConflict, localapi.ApplyRefusal{Error: whyRefused(result), ApplyResult: result})
+	default:
+		if !req.DryRun {
+			p.Log.Info("pools applied by hand", "changes", result.Changes)
+		}
+		_ = writeJSON(w, http.StatusOK, result)
+	}
+}
+
+// whyRefused is all that stands in the way, in one text.
+func whyRefused(result localapi.ApplyResult) string {
+	var all []string
+	for _, problem := range result.Problems {
+		all = append(all, problem.String())
+	}
+	for _, b := range result.Blocks {
+		all = append(all, b.String())
+	}
+	if len(all) == 0 {
+		all = append(all, cmp.Or(strings.TrimSpace(result.Text), "the agent says nothing more"))
+	}
+	return "nothing was changed: " + strings.Join(all, "\n")
+}

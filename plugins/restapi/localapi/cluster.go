@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package localapi
+
+import (
+	"strconv"
+	"time"
+)
+
+// Node is one node of the cluster, as the cluster store knows it.
+type Node struct {
+	ID         uint32     `json:"id"`
+	Name       string     `json:"name"`
+	Instance   string     `json:"instance"`
+	Generation uint64     `json:"generation"` // of the claim of ID
+	Addresses  []string   `json:"addresses"`  // of the vswitch, with their length
+	PodCIDRs   []string   `json:"podCIDRs"`
+	Released   bool       `json:"released"` // ID may be claimed by another node
+	Self       bool       `json:"self"`     // it is the node that answers
+	LastSeen   *time.Time `json:"lastSeen"` // by the store; null: never
+	Pools      []PoolUse  `json:"pools"`
+}
+
+// PoolUse is what a node has of a pool, as of its last word.
+type PoolUse struct {
+	Pool       string `json:"pool"`
+	Generation uint64 `json:"generation"` // of the pool that the node has followed
+	Open       bool   `json:"open"`       // it may lend new addresses of it
+	Leases     uint64 `json:"leases"`
+}
+
+// NodeReleaseRequest names a node that is gone for good. Force releases also
+// one that was there a moment ago.
+type NodeReleaseRequest struct {
+	Name  string `json:"name"`
+	Force bool   `json:"force,omitempty"`
+}
+
+// NodeReleaseReply is the ID that is free now.
+type NodeReleaseReply struct {
+	ID uint32 `json:"id"`
+}
+
+// Pool is one address space of the cluster, and this node's blocks of it.
+type Pool struct {
+	Name       string      `json:"name"`
+	Network    string      `json:"network"`
+	Ranges     []PoolRange `json:"ranges"`
+	State      string      `json:"state"`
+	Generation uint64      `json:"generation"`
+	Origin     string      `json:"origin"`            // who gave it its first value
+	Problem    string      `json:"problem,omitempty"` // why this node does not follow it, if so
+	Blocks     []Block     `json:"blocks"`
+}
+
+// PoolRange is what one family's blocks are cut from.
+type PoolRange struct {
+	CIDR             string `json:"cidr"`
+	OneNodePrefixLen uint32 `json:"oneNodePrefixLen"`
+}
+
+// ApplyRequest is a file of pools that are to be those of the cluster.
+type ApplyRequest struct {
+	File   string `json:"file"`             // the text, not its name
+	DryRun bool   `json:"dryRun,omitempty"` // only say what would happen
+}
+
+// ApplyResult is what has changed, or would.
+type ApplyResult struct {
+	Text     string    `json:"text"` // all of this for people
+	Changes  int       `json:"changes"`
+	Refused  bool      `json:"refused"`  // nothing was changed, or would be
+	Problems []Problem `json:"problems"` // of the file
+	Blocks   []Blocker `json:"blocks"`   // what stands in the way
+	Moves    []Move    `json:"moves"`
+}
+
+// ApplyRefusal is the body of a refusal: the Error, and the whole result.
+type ApplyRefusal struct {
+	Error string `json:"error"`
+	ApplyResult
+}
+
+// Problem is one thing that is wrong with a file.
+type Problem struct {
+	Field   string `json:"field"`   // the full path of the key: pools[0].ranges[0].cidr
+	Value   string `json:"value"`   // as written, or empty where there is none to show
+	Problem string `json:"problem"` // what is wrong, and what would be right
+}
+
+// String is the field, the value and the problem in one line.
+func (p Problem) String() string {
+	if p.Value == "" {
+		return p.Field + ": " + p.Problem
+	}
+	return p.Field + ": " + strconv.Quote(p.Value) + " " + p.Problem
+}
+
+// Blocker is why a pool cannot be changed.
+type Blocker struct {
+	Pool   string `json:"pool"`
+	Node   string `json:"node"` // that still uses it; "": no single one
+	Leases uint64 `json:"leases"`
+	Reason string `json:"reason"`
+}
+
+// String is where it is and why.
+func (b Blocker) String() string {
+	where := "pool " + b.Pool
+	if b.Node != "" {
+		where += ", " + b.Node
+	}
+	return where + ": " + b.Reason
+}
+
+// Move is a node that gets another block.
+type Move struct {
+	Pool string `json:"pool"`
+	Node string `json:"node"`
+	From string `json:"from"` // "": it had none
+	To   string `json:"to"`   // "": it will have none
+}
