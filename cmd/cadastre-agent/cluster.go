@@ -16,6 +16,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
 	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -27,6 +28,11 @@ func (a *agent) busy() bool {
 		}
 	}
 	return false
+}
+
+// cluster is how this node stands to the cluster, for the metrics.
+func (a *agent) cluster() restapi.Cluster {
+	return restapi.Cluster{KVDBConnected: a.source.Status().Connected, NodeIDConflict: a.keeper.Problem() != "", PoolProblems: len(a.ipam.Problems())}
 }
 
 // dispatchTimeout is how long a request for a resync may wait to be taken.

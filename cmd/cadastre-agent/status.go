@@ -70,6 +70,16 @@ func (a *agent) status() localapi.Status {
 		PodBlocks: string(a.conf.Cadastre.PodBlocks), Rebooted: a.ledger.Rebooted(), Loop: a.loop.Status(), Live: true, Ready: true,
 		Serving: a.serving.recovered.Load(),
 	}
+	k := a.source.Status()
+	s.KVDBConnected, s.KVDBError, s.KVDBRevision, s.StateFrom = k.Connected, k.Error, k.Revision, k.From
+	s.NodeIDGeneration, s.NodeIDProblem = a.keeper.Held().Generation, a.keeper.Problem()
+	s.Notes = append([]string{}, a.ipam.Notes()...)
+	for _, p := range a.ipam.Problems() {
+		s.Notes = append(s.Notes, p.Object+": "+p.Text)
+	}
+	if why := a.nodeconfig.Problem(); why != "" {
+		s.Notes = append(s.Notes, why)
+	}
 	if err := a.live(); err != nil {
 		s.Live, s.LiveError = false, err.Error()
 	}

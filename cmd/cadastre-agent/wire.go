@@ -20,6 +20,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/contivconf/nodeconfig"
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/ipnet"
 	"github.com/cadastre/cadastre/plugins/kubestate"
@@ -49,6 +50,7 @@ type agent struct {
 	metrics *restapi.Metrics
 
 	contivconf *contivconf.ContivConf
+	nodeconfig *nodeconfig.NodeConfig
 	nodesync   *nodesync.NodeSync
 	podmanager *podmanager.PodManager
 	ipam       *ipam.IPAM
@@ -146,6 +148,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	node := label(opt.nodeName)
 
 	a.contivconf = contivconf.NewPlugin(conf)
+	a.nodeconfig = nodeconfig.NewPlugin(nodeconfig.Deps{PluginDeps: deps(), ServiceLabel: node, File: conf.NodeConfigs})
 	timed := &timedJournal{Journal: p.journal}
 	var err error
 	a.ledger, err = ledger.Open(ctx, timed, ledger.Options{Log: log, Now: clock.now, Uptime: clock.uptime, BootID: clock.bootID})
@@ -153,6 +156,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		return nil, err
 	}
 	a.metrics = restapi.NewMetrics(a.ledger.Stats, func() controller.Status { return a.loop.Status() })
+	a.metrics.Watch(a.cluster)
 	timed.observe = a.metrics.Commit
 	stage := a.ledger.Begin()
 
@@ -170,7 +174,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Keeper: a.keeper})
 	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
 		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), Timeout: conf.Cadastre.Controller.EventTimeout,
-		Ready: a.ready, Observe: a.metrics.Served,
+		Ready: a.ready, Observe: a.metrics.Served, IsPodPool: func(name string) bool { return a.ipam.HasNetwork(name) },
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		*d = ipam.Deps{
@@ -178,11 +182,11 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 			EventLoop: eventLoop{a}, PodManager: a.podmanager, Ledger: a.ledger, Stage: stage,
 		}
 	}))
-	a.ipnet = ipnet.NewPlugin(ipnet.Deps{PluginDeps: deps(), NodeSync: a.nodesync, IPAM: a.ipam, Ledger: a.ledger})
+	a.ipnet = ipnet.NewPlugin(ipnet.Deps{PluginDeps: deps(), NodeSync: a.nodesync, IPAM: a.ipam, Ledger: a.ledger, MainIP: a.nodeconfig.MainIP})
 
 	a.loop = controller.New(loopConfig(conf.Cadastre.Controller), controller.Deps{
 		Log: log, Sink: p.sink, Observe: a.metrics.Event,
-		Handlers:   append([]controller.EventHandler{a.nodesync, a.podmanager, a.ipam, a.ipnet}, p.last...),
+		Handlers:   append([]controller.EventHandler{a.nodeconfig, a.nodesync, a.podmanager, a.ipam, a.ipnet}, p.last...),
 		Committers: []controller.Committer{stage, a.nodesync},
 	})
 	a.source = kubestate.New(kubestate.Deps{
@@ -195,7 +199,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	}
 	a.restapi = restapi.NewPlugin(restapi.Deps{
 		PluginDeps: deps(), Socket: a.socket(), Listening: func() { close(a.listening) }, TCP: tcp, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
-		Events: a.loop.Events, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
+		Events: a.loop.Events, History: a.loop.Query, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
 		Dispatch: a.dispatch, IPAM: a.contivIPAM, Nodes: a.nodes, ReleaseNode: a.releaseNode, Pools: a.pools, Apply: a.apply,
 	})
 	return a, nil

@@ -32,9 +32,10 @@ import (
 type Config struct {
 	IPAM     *IPAMConfig
 	Cadastre Cadastre
-	// NodeConfigs are Contiv's settings for single nodes. No address follows
-	// from them: a gateway in here would give the nodes different opinions of
-	// each other's addresses.
+	// NodeConfigs are Contiv's settings for single nodes. The main interface's
+	// address is what the node tells the others; no other address follows from
+	// them: a gateway in here would give the nodes different opinions of each
+	// other's addresses.
 	NodeConfigs []NodeConfig
 }
 

@@ -191,7 +191,7 @@ func TestNodeConfigs(t *testing.T) {
 	cfg := good(t, "contiv-vpp-3.4")
 	g.Expect(cfg.NodeConfigs).To(HaveLen(3))
 	g.Expect(cfg.NodeConfigs[0]).To(Equal(contivconf.NodeConfig{NodeName: "k8s-master", Gateway: "192.168.16.100", NatExternalTraffic: true,
-		MainVPPInterface: contivconf.InterfaceConfig{InterfaceName: "GigabitEthernet0/8/0", IP: "192.168.16.1/24"}}))
+		MainVPPInterface: contivconf.MainInterfaceConfig{InterfaceName: "GigabitEthernet0/8/0", IP: "192.168.16.1/24"}}))
 
 	// A node's gateway moves no address; the cluster's does.
 	nodes, err := mustParse(t, "nodeConfig: [{nodeName: a, gateway: 192.168.16.2}]").IPAM.Cluster.Node(5)

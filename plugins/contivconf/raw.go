@@ -50,14 +50,23 @@ type rawCadastre struct {
 	Controller     Controller    `json:"controller"`
 }
 
-// NodeConfig is Contiv's settings for one node. Only a vswitch dataplane uses them.
+// NodeConfig is Contiv's settings for one node. But for the main interface's IP,
+// only a vswitch dataplane uses them.
 type NodeConfig struct {
-	NodeName           string            `json:"nodeName"`
-	MainVPPInterface   InterfaceConfig   `json:"mainVPPInterface" conf:"unused"`
-	OtherVPPInterfaces []InterfaceConfig `json:"otherVPPInterfaces" conf:"unused"`
-	StealInterface     string            `json:"stealInterface" conf:"unused"`
-	Gateway            string            `json:"gateway" conf:"unused"`
-	NatExternalTraffic bool              `json:"natExternalTraffic" conf:"unused"`
+	NodeName           string              `json:"nodeName"`
+	MainVPPInterface   MainInterfaceConfig `json:"mainVPPInterface"`
+	OtherVPPInterfaces []InterfaceConfig   `json:"otherVPPInterfaces" conf:"unused"`
+	StealInterface     string              `json:"stealInterface" conf:"unused"`
+	Gateway            string              `json:"gateway" conf:"unused"`
+	NatExternalTraffic bool                `json:"natExternalTraffic" conf:"unused"`
+}
+
+// MainInterfaceConfig is the interface by which other nodes reach this one. An
+// IP replaces the one that follows from the node ID.
+type MainInterfaceConfig struct {
+	InterfaceName string `json:"interfaceName" conf:"unused"`
+	IP            string `json:"ip"`
+	UseDHCP       bool   `json:"useDHCP" conf:"unused"`
 }
 
 // InterfaceConfig is one interface of a NodeConfig.

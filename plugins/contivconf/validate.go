@@ -5,6 +5,7 @@ package contivconf
 
 import (
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -28,6 +29,11 @@ func (c *Config) validate(p *problems) {
 		c.validateNetworks(p)
 	}
 	c.Cadastre.validate(p)
+	for i, n := range c.NodeConfigs {
+		if _, err := netip.ParsePrefix(n.MainVPPInterface.IP); err != nil && n.MainVPPInterface.IP != "" {
+			p.add(RuleCIDR, "nodeConfig["+decimal(i)+"].mainVPPInterface.ip", n.MainVPPInterface.IP, "is no address with the length of its network: write one such as 192.168.16.10/24")
+		}
+	}
 	if c.IPAM.UseExternalIPAM != (c.Cadastre.PodBlocks == PodBlocksPodCIDR) {
 		p.add(RuleExternalIPAM, "cadastre.podBlocks", string(c.Cadastre.PodBlocks),
 			"contradicts ipamConfig.useExternalIPAM, which means \"podcidr\": remove one of the two")

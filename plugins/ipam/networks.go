@@ -327,6 +327,12 @@ func (i *IPAM) BlocksOf(n *nodesync.Node) (all []netip.Prefix) {
 	return all
 }
 
+// HasNetwork is whether name is a pod network.
+func (i *IPAM) HasNetwork(name string) bool {
+	_, ok := i.state.Load().networks[name]
+	return ok
+}
+
 // Pools are those of all pod networks.
 func (i *IPAM) Pools() []poolplan.Pool { return slices.Clone(i.state.Load().pools) }
 

@@ -40,6 +40,9 @@ type Deps struct {
 	NodeSync nodesync.API
 	IPAM     Addresses
 	Ledger   Leases
+	// MainIP is the node's address where it does not follow from the node ID,
+	// the zero Prefix where it does; may be nil.
+	MainIP func() netip.Prefix
 }
 
 // Addresses is what the plugin asks of ipam.
@@ -191,7 +194,14 @@ func (p *IPNet) nodeNetwork() (*kv.NodeNetwork, []netip.Prefix) {
 			*list = append(*list, s.String())
 		}
 	}
+	var main netip.Prefix
+	if p.MainIP != nil {
+		main = p.MainIP()
+	}
 	for _, n := range p.IPAM.Nodes() {
+		if main.IsValid() && main.Addr().Is4() == n.HostSubnet.Addr().Is4() {
+			n.NodeIP = main
+		}
 		put(&m.PodSubnets, n.PodSubnet, n.PodSubnet.IsValid())
 		put(&m.PodGateways, n.PodGateway, n.PodGateway.IsValid())
 		put(&m.NatLoopbacks, n.NatLoopback, n.NatLoopback.IsValid())

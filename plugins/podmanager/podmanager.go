@@ -51,11 +51,12 @@ type Deps struct {
 	controller.PluginDeps
 	EventLoop controller.EventLoop
 	Ledger    Book
-	IntentDir string           // where DELs wait that found no agent
-	Timeout   time.Duration    // of one request; 0: a minute
-	Now       func() time.Time // nil: time.Now
-	Ready     func() error     // why ADD cannot be served; nil: it can
-	Observe   func(Served)     // called for each request; may be nil
+	IntentDir string                 // where DELs wait that found no agent
+	Timeout   time.Duration          // of one request; 0: a minute
+	Now       func() time.Time       // nil: time.Now
+	IsPodPool func(name string) bool // whether pods may have addresses of it, besides the default pool; may be nil
+	Ready     func() error           // why ADD cannot be served; nil: it can
+	Observe   func(Served)           // called for each request; may be nil
 }
 
 // Served is one request and its outcome, for metrics.

@@ -281,7 +281,7 @@ func (p *PodManager) status(pool string) error {
 	unavailable := func(format string, args ...any) error {
 		return cni.Errorf(cni.CodeNotAvailable, "ADD cannot be served: "+format, args...)
 	}
-	if pool != cni.DefaultPool {
+	if pool != cni.DefaultPool && (p.IsPodPool == nil || !p.IsPodPool(pool)) {
 		return unavailable("pool %q is not for pods", pool)
 	}
 	if p.Ready != nil {
