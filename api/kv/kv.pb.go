@@ -41,7 +41,6 @@ type NodeRecord struct {
 	Released      int64                  `protobuf:"varint,7,opt,name=released,proto3" json:"released,omitempty"`                             // Unix time in ns; 0: it is held
 	Clean         bool                   `protobuf:"varint,8,opt,name=clean,proto3" json:"clean,omitempty"`                                   // released by somebody who knew that nothing of it is in use
 	SupersededBy  uint32                 `protobuf:"varint,9,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"` // the ID that another instance of this name has claimed since; 0: none
-	Pools         []*PoolUse             `protobuf:"bytes,10,rep,name=pools,proto3" json:"pools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -137,13 +136,6 @@ func (x *NodeRecord) GetSupersededBy() uint32 {
 		return x.SupersededBy
 	}
 	return 0
-}
-
-func (x *NodeRecord) GetPools() []*PoolUse {
-	if x != nil {
-		return x.Pools
-	}
-	return nil
 }
 
 // PoolUse is what a node has of a pool.
@@ -1366,7 +1358,7 @@ var File_api_kv_kv_proto protoreflect.FileDescriptor
 
 const file_api_kv_kv_proto_rawDesc = "" +
 	"\n" +
-	"\x0fapi/kv/kv.proto\x12\vcadastre.kv\"\xad\x02\n" +
+	"\x0fapi/kv/kv.proto\x12\vcadastre.kv\"\x81\x02\n" +
 	"\n" +
 	"NodeRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
@@ -1379,9 +1371,7 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\bnode_uid\x18\x06 \x01(\tR\anodeUid\x12\x1a\n" +
 	"\breleased\x18\a \x01(\x03R\breleased\x12\x14\n" +
 	"\x05clean\x18\b \x01(\bR\x05clean\x12#\n" +
-	"\rsuperseded_by\x18\t \x01(\rR\fsupersededBy\x12*\n" +
-	"\x05pools\x18\n" +
-	" \x03(\v2\x14.cadastre.kv.PoolUseR\x05pools\"i\n" +
+	"\rsuperseded_by\x18\t \x01(\rR\fsupersededBy\"i\n" +
 	"\aPoolUse\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1e\n" +
 	"\n" +
@@ -1526,15 +1516,14 @@ var file_api_kv_kv_proto_goTypes = []any{
 	(*Meta)(nil),          // 15: cadastre.kv.Meta
 }
 var file_api_kv_kv_proto_depIdxs = []int32{
-	1,  // 0: cadastre.kv.NodeRecord.pools:type_name -> cadastre.kv.PoolUse
-	1,  // 1: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
-	6,  // 2: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	10, // 3: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
-	4,  // [4:4] is the sub-list for method output_type
-	4,  // [4:4] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	1,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
+	6,  // 1: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
+	10, // 2: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	3,  // [3:3] is the sub-list for method output_type
+	3,  // [3:3] is the sub-list for method input_type
+	3,  // [3:3] is the sub-list for extension type_name
+	3,  // [3:3] is the sub-list for extension extendee
+	0,  // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_api_kv_kv_proto_init() }

@@ -156,7 +156,22 @@ func toApplyResult(plan poolplan.Plan) localapi.ApplyResult {
 	for _, p := range plan.Problems {
 		r.Problems = append(r.Problems, localapi.Problem{Field: p.Field, Value: p.Value, Problem: p.Text})
 	}
+	for _, b := range plan.Blocks {
+		r.Blocks = append(r.Blocks, localapi.Blocker{Pool: b.Pool, Node: b.NodeName, Leases: b.Leases, Reason: b.String()})
+	}
+	for _, m := range plan.Moves {
+		r.Moves = append(r.Moves, localapi.Move{Pool: m.Pool, Node: m.NodeName, From: joined(m.Drains), To: joined(prefixesOf(m.Opens, m.Keeps))})
+	}
 	return r
+}
+
+func prefixesOf(lists ...[]poolplan.Block) (all []netip.Prefix) {
+	for _, list := range lists {
+		for _, b := range list {
+			all = append(all, b.Prefix)
+		}
+	}
+	return all
 }
 
 // contivIPAM is what Contiv-VPP's REST says of a node's addresses.

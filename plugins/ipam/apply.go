@@ -54,8 +54,10 @@ func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserv
 		return poolplan.Plan{}, err
 	}
 	for _, n := range nodes {
-		n.Pools = n.Beat.GetPools()
 		s.Nodes = append(s.Nodes, n.NodeRecord)
+		if n.Beat != nil {
+			s.Beats = append(s.Beats, n.Beat)
+		}
 	}
 	plan := poolplan.Make(s, wanted)
 	if dryRun || plan.Err() != nil || len(plan.Changes) == 0 {

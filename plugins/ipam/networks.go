@@ -254,15 +254,21 @@ func (i *IPAM) deriveNetworks(s *state) error {
 	return s.setPrimary(s.networks[PodPool].open)
 }
 
-// configDiffers says where contiv.conf, which gave the pool of the cluster its
-// first value, says something else by now.
+// configDiffers says where contiv.conf, which gave the pod network of the cluster
+// its first pool, says something else than is lent from by now.
 func (i *IPAM) configDiffers(pools []poolplan.Pool) []string {
 	conf := poolplan.FromCluster(i.ContivConf.Cluster())
-	k := slices.IndexFunc(pools, func(p poolplan.Pool) bool { return p.Name == conf.Name })
-	if k < 0 || slices.Equal(pools[k].Ranges, conf.Ranges) {
-		return nil
+	var active []string
+	for _, p := range pools {
+		if p.Network != PodPool || p.State != poolplan.Active {
+			continue
+		}
+		if slices.Equal(p.Ranges, conf.Ranges) {
+			return nil
+		}
+		active = append(active, p.String())
 	}
-	return []string{fmt.Sprintf("contiv.conf says %s; the cluster has %s, which counts: contiv.conf gives only the first value (cadastre apply changes pools)", conf, pools[k])}
+	return []string{fmt.Sprintf("contiv.conf says %s; the cluster has %s, which counts: contiv.conf gives only the first value (cadastre apply changes pools)", conf, strings.Join(active, " and "))}
 }
 
 // setPrimary makes the first open block of each family the node's pod subnet.

@@ -23,6 +23,7 @@ type Blocker struct {
 	Open         bool   `json:"open"`       // likewise: it may lend addresses of the pool
 	Followed     uint64 `json:"followed"`   // the generation that it has followed, 0 for none
 	Generation   uint64 `json:"generation"` // the stored one, 0 for none
+	State        State  `json:"state"`      // likewise
 	SupersededBy uint32 `json:"supersededBy,omitempty"`
 }
 
@@ -30,9 +31,12 @@ type Blocker struct {
 // is not known.
 func (b Blocker) Behind() bool { return b.Followed < b.Generation }
 
-// Ahead is true where the node knows more than is stored: the store is older
-// than it was, and nobody can say what it has forgotten.
-func (b Blocker) Ahead() bool { return b.Followed > b.Generation || b.Generation == 0 }
+// Ahead is true where the node knows more than is stored, or has something of
+// what is removed: the store was set back, and nobody can say what it has
+// forgotten.
+func (b Blocker) Ahead() bool {
+	return b.Followed > b.Generation || b.Generation == 0 || b.State == Removed && (b.Open || b.Leases > 0)
+}
 
 // String is the pool, the node and what it is about.
 func (b Blocker) String() string {
@@ -43,10 +47,12 @@ func (b Blocker) why() string {
 	leases, text := plural(b.Leases, "lease", "leases"), ""
 	switch {
 	case b.Generation == 0:
-		text = "knows this pool, which is not stored: the store is older than it was; wait until the node has put it back"
-	case b.Ahead():
-		text = fmt.Sprintf("has followed generation %d, and %d is stored: the store is older than it was; wait until the node has put it back",
+		text = "knows this pool, which is not stored: the store was set back; wait until the node has put it back"
+	case b.Followed > b.Generation:
+		text = fmt.Sprintf("has followed generation %d, and %d is stored: the store was set back; wait until the node has put it back",
 			b.Followed, b.Generation)
+	case b.Ahead():
+		text = fmt.Sprintf("has %s of this pool, which is removed: the store was set back; wait until they are gone", leases)
 	case b.Followed == 0:
 		text = "has not answered yet"
 	case b.Behind():
@@ -74,7 +80,8 @@ func (m *making) uses(n *kv.NodeRecord) []*kv.PoolUse {
 
 // word is what n has said of a pool. Of several entries the worst counts.
 func (m *making) word(n *kv.NodeRecord, pool string) Blocker {
-	b := Blocker{Pool: pool, NodeID: n.GetId(), NodeName: n.GetName(), Generation: m.known[pool].Generation, SupersededBy: n.GetSupersededBy()}
+	p := m.known[pool]
+	b := Blocker{Pool: pool, NodeID: n.GetId(), NodeName: n.GetName(), Generation: p.Generation, State: p.State, SupersededBy: n.GetSupersededBy()}
 	first := true
 	for _, u := range m.uses(n) {
 		if u.GetPool() != pool {

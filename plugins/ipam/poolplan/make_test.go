@@ -296,14 +296,19 @@ func TestNothingIsChangedInAStoreThatWasSetBack(t *testing.T) {
 	g := NewWithT(t)
 	c := with(pool("default", "10.1.0.0/16 24"), pool("b", "10.3.0.0/16 24")).node(7, "b 4 closed 0", "lost 2 open 3", "default 1 open 1").node(5, "default 2 closed 0")
 	want := "what nodes have stands in the way:\n" +
-		"pool default: node 5 (node-5) has followed generation 2, and 1 is stored: the store is older than it was; wait until the node has put it back\n" +
-		"pool b: node 7 (node-7) has followed generation 4, and 1 is stored: the store is older than it was; wait until the node has put it back\n" +
-		"pool lost: node 7 (node-7) knows this pool, which is not stored: the store is older than it was; wait until the node has put it back"
+		"pool default: node 5 (node-5) has followed generation 2, and 1 is stored: the store was set back; wait until the node has put it back\n" +
+		"pool b: node 7 (node-7) has followed generation 4, and 1 is stored: the store was set back; wait until the node has put it back\n" +
+		"pool lost: node 7 (node-7) knows this pool, which is not stored: the store was set back; wait until the node has put it back"
 	for _, file := range []string{add, "pools: [{name: b, state: draining}]"} {
 		g.Expect(c.plan(t, file).Err()).To(MatchError(want), file)
 	}
 	g.Expect(c.plan(t, "pools: [{name: b}]").Err()).NotTo(HaveOccurred())
 	g.Expect(released(c).plan(t, add).Err()).NotTo(HaveOccurred())
+
+	removed := as(poolplan.Removed, pool("a", "10.1.0.0/16 24"))
+	g.Expect(with(removed).node(5, "a 3 closed 2").node(6, "a 2 open 0").node(7, "a 2 closed 0").plan(t, add).Err()).To(MatchError("what nodes have stands in the way:\n" +
+		"pool a: node 5 (node-5) has 2 leases of this pool, which is removed: the store was set back; wait until they are gone\n" +
+		"pool a: node 6 (node-6) has 0 leases of this pool, which is removed: the store was set back; wait until they are gone"))
 
 	c = with(as(poolplan.Draining, pool("a", "10.1.0.0/16 24"))).node(5, "a 3 open 2")
 	g.Expect(c.plan(t, "pools: [{name: a, state: removed}]").Blocks).To(HaveLen(1), "it is said once")

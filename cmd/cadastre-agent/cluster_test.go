@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// soon is how long anything may take on a slow machine.
+const soon = 30 * time.Second
+
+// member is one agent of a cluster: its directories outlive its processes.
+type member struct {
+	g    Gomega
+	name string
+	dir  string
+	conf string
+
+	a     *agent
+	stop  context.CancelFunc
+	ended chan error
+	log   *bytes.Buffer
+}
+
+// clusterConf is a configuration with short times.
+func clusterConf(endpoint string) string {
+	return fmt.Sprintf(`
+ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 24}
+cadastre:
+  coolDown: 1s
+  kvdb: {type: etcd, endpoints: [%q]}
+  nodeIDs: {refresh: 300ms, fresh: 2s, expire: 1h}
+  controller: {delayLocalResync: 300ms, remoteDBProbingInterval: 300ms, delayAfterErrorHealing: 100ms}
+`, endpoint)
+}
+
+func newMember(t *testing.T, name, endpoint string) *member {
+	m := &member{g: NewWithT(t), name: name, dir: t.TempDir(), conf: clusterConf(endpoint)}
+	t.Cleanup(func() {
+		m.end()
+		if t.Failed() && m.log != nil {
+			t.Logf("log of %s:\n%s", m.name, m.log)
+		}
+	})
+	return m
+}
+
+func (m *member) start() {
+	conf, _, err := contivconf.Parse([]byte(m.conf))
+	m.g.Expect(err).NotTo(HaveOccurred())
+	clock, err := newHostClock()
+	m.g.Expect(err).NotTo(HaveOccurred())
+	m.log = &bytes.Buffer{}
+	ctx, stop := context.WithCancel(context.Background())
+	m.a, err = wire(ctx, options{nodeName: m.name, stateDir: m.dir, runDir: filepath.Join(m.dir, "run")}, conf, slog.New(slog.NewTextHandler(m.log, nil)), clock)
+	m.g.Expect(err).NotTo(HaveOccurred())
+	m.stop, m.ended = stop, make(chan error, 1)
+	go func() { m.ended <- m.a.serve(ctx, m.a.restapi.Serve) }()
+}
+
+// end stops the agent, if one runs.
+func (m *member) end() {
+	if m.stop == nil {
+		return
+	}
+	m.stop()
+	m.stop = nil
+	m.g.Expect(<-m.ended).To(Succeed())
+	m.g.Expect(m.a.close()).To(Succeed())
+}
+
+func (m *member) isReady() {
+	m.g.Eventually(func() error { return m.a.ready() }, soon, 10*time.Millisecond).Should(Succeed(), m.name)
+}
+
+// follows waits until the agent has read the cluster store.
+func (m *member) follows() {
+	m.g.Eventually(func() bool { return m.a.source.Status().Connected }, soon, 10*time.Millisecond).Should(BeTrue(), m.name)
+	m.isReady()
+}
+
+// ask sends a CNI request; the answer is an address, or an error.
+func (m *member) ask(command, container string) string {
+	body, _ := json.Marshal(cni.Request{Command: command, Network: "pods", ContainerID: container, IfName: "eth0", Pod: cni.Pod{Namespace: "default", Name: container}})
+	rec := httptest.NewRecorder()
+	m.a.restapi.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(context.Background(), "POST", localapi.PathCNI, bytes.NewReader(body)))
+	var reply struct {
+		cni.Reply
+		Error *cni.Error
+	}
+	m.g.Expect(json.Unmarshal(rec.Body.Bytes(), &reply)).To(Succeed(), rec.Body.String())
+	switch {
+	case reply.Error != nil:
+		return "error: " + reply.Error.Msg
+	case len(reply.IPs) > 0:
+		return reply.IPs[0].Address
+	}
+	return ""
+}
+
+func (m *member) apply(file string) localapi.ApplyResult {
+	r, err := m.a.apply(context.Background(), []byte(file), false)
+	m.g.Expect(err).NotTo(HaveOccurred())
+	return r
+}
+
+func (m *member) subnet() string { return m.a.ipam.PodSubnetThisNode().String() }
+
+// What is lent, and every subnet, outlives the loss of the cluster store and
+// of all that was in it.
+func TestAClusterThatLosesItsStore(t *testing.T) {
+	g := NewWithT(t)
+	server := etcdtest.Start(t)
+	members := []*member{newMember(t, "a", server.Endpoint()), newMember(t, "b", server.Endpoint()), newMember(t, "c", server.Endpoint())}
+	subnets, pods := map[string]string{}, map[string]string{}
+	for _, m := range members {
+		m.start()
+	}
+	for _, m := range members {
+		m.follows()
+		subnets[m.name], pods[m.name] = m.subnet(), m.ask("ADD", "c1")
+		g.Expect(pods[m.name]).To(HavePrefix("10.1."))
+	}
+	g.Expect(subnets).To(ConsistOf("10.1.1.0/24", "10.1.2.0/24", "10.1.3.0/24"))
+	for _, m := range members { // each knows the way to the others
+		g.Eventually(func() int {
+			values, err := m.a.sink.Dump(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			return len(values)
+		}, soon, 10*time.Millisecond).Should(Equal(1 + 1 + 2))
+	}
+
+	g.Expect(server.Stop()).To(Succeed())
+	for _, m := range members {
+		g.Eventually(func() bool { return m.a.source.Status().Connected }, soon, 10*time.Millisecond).Should(BeFalse())
+		g.Expect(m.ask("ADD", "c2")).To(HavePrefix("10.1."), "lending goes on without the store")
+		m.end()
+	}
+	members[2].start() // from its mirror
+	members[2].isReady()
+	g.Expect(members[2].a.source.Status().From).To(Equal("mirror"))
+	g.Expect(members[2].subnet()).To(Equal(subnets["c"]))
+	g.Expect(members[2].ask("ADD", "c1")).To(Equal(pods["c"]))
+
+	g.Expect(server.Wipe()).To(Succeed())
+	newcomer := newMember(t, "d", server.Endpoint())
+	members[2].follows()
+	members[1].start()
+	members[0].start()
+	for _, m := range members {
+		m.follows()
+	}
+	newcomer.start()
+	newcomer.follows()
+	for _, m := range members {
+		g.Expect(m.subnet()).To(Equal(subnets[m.name]))
+		g.Expect(m.ask("ADD", "c1")).To(Equal(pods[m.name]))
+		g.Expect(m.a.keeper.Problem()).To(BeEmpty())
+	}
+	g.Expect(newcomer.subnet()).To(Equal("10.1.4.0/24"))
+}
+
+// A newcomer that is faster than the owner gets the ID that the wiped store has
+// forgotten; the owner keeps serving, and lends nothing new.
+func TestAnOwnerThatIsTooLate(t *testing.T) {
+	g := NewWithT(t)
+	server := etcdtest.Start(t)
+	owner, newcomer := newMember(t, "owner", server.Endpoint()), newMember(t, "newcomer", server.Endpoint())
+	owner.start()
+	owner.follows()
+	address := owner.ask("ADD", "c1")
+	g.Expect(address).To(HavePrefix("10.1.1."))
+	owner.end()
+	g.Expect(server.Wipe()).To(Succeed())
+	newcomer.start()
+	newcomer.follows()
+	g.Expect(newcomer.subnet()).To(Equal("10.1.1.0/24"))
+
+	owner.start()
+	g.Eventually(func() string { return owner.a.keeper.Problem() }, soon, 10*time.Millisecond).Should(ContainSubstring("newcomer"))
+	g.Eventually(func() string { return owner.ask("ADD", "c1") }, soon, 10*time.Millisecond).Should(Equal(address), "what is lent is served")
+	g.Expect(owner.ask("ADD", "c2")).To(ContainSubstring("suspended: node ID 1"))
+	g.Expect(owner.a.status().NodeIDProblem).To(ContainSubstring("newcomer"))
+	g.Expect(owner.log.String()).To(ContainSubstring("in doubt"))
+	records, _ := owner.a.loop.Events(0)
+	g.Expect(records).To(ContainElement(HaveField("Name", "Node ID Change")))
+
+	g.Expect(owner.ask("DEL", "c1")).To(BeEmpty())
+	g.Eventually(func() bool { return owner.a.busy() }, soon, 50*time.Millisecond).Should(BeFalse())
+	owner.end()
+	owner.start() // nothing depends on the lost ID any more: it gets another one
+	owner.follows()
+	g.Expect(owner.subnet()).To(Equal("10.1.2.0/24"))
+}
+
+const twoPools = `
+pools:
+- {name: default, state: draining}
+- {name: more, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 25}]}
+`
+
+// Pools change live: what is lent stays, what is new is of the new pool, and the
+// change outlives the store.
+func TestPoolsChangeLive(t *testing.T) {
+	g := NewWithT(t)
+	server := etcdtest.Start(t)
+	a, b := newMember(t, "a", server.Endpoint()), newMember(t, "b", server.Endpoint())
+	a.start()
+	a.follows()
+	b.start()
+	b.follows()
+	old := b.ask("ADD", "old")
+	g.Expect(old).To(HavePrefix("10.1.2."))
+	g.Expect(a.apply(twoPools)).To(HaveField("Changes", 2))
+	g.Eventually(func() string { return b.subnet() }, soon, 10*time.Millisecond).Should(Equal("10.2.1.0/25"))
+	g.Expect(b.ask("ADD", "old")).To(Equal(old))
+	g.Expect(b.ask("ADD", "new")).To(HavePrefix("10.2.1."))
+	g.Expect(b.a.ipam.Notes()).To(HaveExactElements(ContainSubstring("contiv.conf")))
+
+	removed := "pools: [{name: default, state: removed}]"
+	g.Eventually(func() string { return a.apply(removed).Text }, soon, 10*time.Millisecond).Should(ContainSubstring("2 (b)  default  1"), "b has a lease of it")
+
+	a.end()
+	b.end()
+	g.Expect(server.Wipe()).To(Succeed())
+	a.start() // whose contiv.conf knows of the first pool only
+	a.follows()
+	g.Expect(a.subnet()).To(Equal("10.2.0.128/25"))
+	b.start()
+	b.follows()
+	g.Expect(b.subnet()).To(Equal("10.2.1.0/25"))
+	g.Expect(b.ask("ADD", "old")).To(Equal(old))
+
+	g.Expect(b.ask("DEL", "old")).To(BeEmpty())
+	g.Eventually(func() localapi.ApplyResult { return a.apply(removed) }, soon, 50*time.Millisecond).Should(HaveField("Refused", false))
+}
