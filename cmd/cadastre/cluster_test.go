@@ -147,7 +147,7 @@ func TestPlanAgainst(t *testing.T) {
 func refusedResult() localapi.ApplyResult {
 	r := someResult()
 	r.Text, r.Changes, r.Refused = "pool default: node-5 has 12 leases of it\n", 0, true
-	r.Blocks = []localapi.Blocker{{Pool: "default", Node: "node-5", Leases: 12, Reason: "it has 12 leases"}}
+	r.Blocks = []localapi.Blocker{{Pool: "default", Node: "node-5", Leases: 12, Reason: "pool default: node-5 has 12 leases of it"}}
 	return r
 }
 

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -141,6 +142,7 @@ type following struct {
 	out, errs screen
 	interrupt context.CancelFunc
 	code      chan int
+	pauses    atomic.Int64
 }
 
 func follow(t *testing.T, socket string, args ...string) *following {
@@ -148,7 +150,10 @@ func follow(t *testing.T, socket string, args ...string) *following {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &following{interrupt: cancel, code: make(chan int, 1)}
 	a := newApp(strings.NewReader(""), &f.out, &f.errs, func(string) string { return "" })
-	a.pause = func(ctx context.Context, _ time.Duration) error { return sleep(ctx, time.Millisecond) }
+	a.pause = func(ctx context.Context, _ time.Duration) error {
+		f.pauses.Add(1)
+		return sleep(ctx, time.Millisecond)
+	}
 	go func() {
 		f.code <- a.run(ctx, append([]string{"events", "-f", "-o", "json", "--socket", socket}, args...))
 	}()
@@ -259,11 +264,21 @@ func TestFollowIsInterrupted(t *testing.T) {
 	g.Expect(idle.end()).To(Equal(0))
 	g.Eventually(away.out.events, soon).Should(HaveLen(1))
 	stop()
-	g.Eventually(away.errs.text, soon).Should(ContainSubstring("waiting for it"))
+	g.Eventually(away.pauses.Load, soon).Should(BeNumerically(">", 5))
 	g.Expect(away.end()).To(Equal(0))
 	g.Expect(idle.errs.text()).To(BeEmpty())
 	g.Expect(away.errs.text()).To(Equal("cadastre: the agent at "+socket+" is gone, waiting for it\n"), "it is said once")
 	g.Expect(<-follow(t, socket).code).To(Equal(exitNoAgent))
+}
+
+// Nor is an agent waited for that has never answered: who knows what that is.
+func TestFollowWithoutAnAnswer(t *testing.T) {
+	g := NewWithT(t)
+	agent := bareAgent(t)
+	agent.mux.HandleFunc(localapi.PathEvents, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	f := follow(t, agent.socket)
+	g.Eventually(f.code, soon).Should(Receive(Equal(exitFailed)))
+	g.Expect(f.errs.text()).To(ContainSubstring("broke off its answer"))
 }
 
 // An agent that does not say when it has started is known by its numbers.

@@ -93,7 +93,7 @@ func whyRefused(result localapi.ApplyResult) string {
 		all = append(all, problem.String())
 	}
 	for _, b := range result.Blocks {
-		all = append(all, b.String())
+		all = append(all, b.Reason)
 	}
 	if len(all) == 0 {
 		all = append(all, cmp.Or(strings.TrimSpace(result.Text), "the agent says nothing more"))

@@ -190,10 +190,18 @@ func TestAllocations(t *testing.T) {
 	a.allocate("default", "custom", ledger.Key{Network: "pods", ContainerID: "c6", IfName: "net2"}, ledger.IPv4)
 	a.allocate("default", "api", ledger.Key{Network: "", ContainerID: "pod:ns/api", IfName: "eth0"}, ledger.IPv4)
 	a.allocate("blue", "api", ledger.Key{Network: "", ContainerID: "pod:ns/api", IfName: "net1"}, ledger.IPv4)
-	_, _, err := a.book.Claim(ctx(), ledger.Request{Pool: "default", Purpose: ledger.ForDocker, Key: key("d1"), Families: []ledger.Family{ledger.IPv4}})
-	g.Expect(err).NotTo(HaveOccurred())
+	for _, r := range []ledger.Request{
+		{Purpose: ledger.ForDocker, Key: key("d1"), Pod: ledger.Pod{Namespace: "ns", Name: "docker"}, Families: []ledger.Family{ledger.IPv4}},
+		{Key: key("c8"), Pod: ledger.Pod{Namespace: "ns", Name: "again"}, Wanted: []netip.Addr{addr("10.1.5.20")}},
+		{Key: key("c9"), Pod: ledger.Pod{Namespace: "ns", Name: "again"}, Wanted: []netip.Addr{addr("10.1.5.10")}},
+	} {
+		r.Pool = "default"
+		_, _, err := a.book.Claim(ctx(), r)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
 	g.Expect(allocated(g, a.handler)).To(Equal(map[string]string{
-		"ns/web-0": `{"MainIP":"10.1.5.3","CustomIfIPs":{}}`, // of its newer sandbox
+		"ns/web-0": `{"MainIP":"10.1.5.3","CustomIfIPs":{}}`,  // of its newer sandbox
+		"ns/again": `{"MainIP":"10.1.5.10","CustomIfIPs":{}}`, // its address is the lower one
 		"ns/web-1": `{"MainIP":"10.1.5.4","CustomIfIPs":{}}`,
 		"ns/both": `{"MainIP":"10.1.5.6","MainIPs":["10.1.5.6","fd00:1:0:5::1"],"CustomIfIPs":{"net1/blue":"10.5.0.0"},` +
 			`"CustomIfAllIPs":{"net1/blue":["10.5.0.0","fd00:b::"]}}`,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/podmanager"
+	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -78,10 +79,32 @@ func TestMetricsOfTheLedger(t *testing.T) {
 		"family=ipv4 kind=all pool=default: 256", "family=ipv4 kind=free pool=default: 248"))
 }
 
+// The cluster is asked each time, and not at all where nobody watches it.
+func TestMetricsOfTheCluster(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	g.Expect(a.scrape()).NotTo(HaveKey("cadastre_kvdb_connected"))
+	var cluster restapi.Cluster
+	a.metrics.Watch(func() restapi.Cluster { return cluster })
+	expect := func(connected, conflict, problems int) {
+		all := a.scrape()
+		g.Expect(values(all["cadastre_kvdb_connected"])).To(Equal([]string{fmt.Sprint(": ", connected)}))
+		g.Expect(values(all["cadastre_node_id_conflict"])).To(Equal([]string{fmt.Sprint(": ", conflict)}))
+		g.Expect(values(all["cadastre_pool_problems"])).To(Equal([]string{fmt.Sprint(": ", problems)}))
+	}
+	expect(0, 0, 0)
+	cluster.KVDBConnected = true
+	expect(1, 0, 0)
+	cluster = restapi.Cluster{NodeIDConflict: true, PoolProblems: 3}
+	expect(0, 1, 3)
+}
+
 // Everything that is ours has our prefix and says what it is.
 func TestTheNamesOfMetrics(t *testing.T) {
 	g := NewWithT(t)
-	for name, f := range newAgent(t).scrape() {
+	a := newAgent(t)
+	a.metrics.Watch(func() restapi.Cluster { return restapi.Cluster{} })
+	for name, f := range a.scrape() {
 		g.Expect(name).To(MatchRegexp("^(cadastre|go|process|promhttp)_"))
 		g.Expect(f.GetHelp()).NotTo(BeEmpty(), name)
 	}

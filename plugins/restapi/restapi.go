@@ -8,7 +8,8 @@
 // The socket is 0600, and only root and the agent's own user are answered, by
 // the credentials of the peer. The plugin keeps no state; it asks what it is
 // given. Requests run in goroutines of the HTTP server, which Serve owns: it
-// returns when all of them have ended.
+// returns when all of them have ended. What the plugin is given is called from
+// there, by several at once.
 //
 // Example:
 //

@@ -19,6 +19,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -159,6 +160,26 @@ func TestFollowingTheEvents(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Each answer says of which run of the agent it is, and one that ends because the
+// agent stops has all that has happened by then.
+func TestTheEndOfFollowing(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	a.status.Started = time.Date(2026, 3, 4, 12, 0, 0, 7, time.FixedZone("", 3600))
+	s := a.serve(t, socketIn(runDir(t)))
+	r, err := s.http.Get("http://localhost" + localapi.PathEvents + "?follow=true")
+	g.Expect(err).NotTo(HaveOccurred())
+	defer r.Body.Close()
+	g.Expect(r.Header.Get(localapi.EventsStarted)).To(Equal("2026-03-04T11:00:00.000000007Z"))
+	a.mu.Lock() // the last event comes unnoticed, together with the end
+	a.records = append(a.records, controller.Record{Name: "Shutdown"})
+	a.mu.Unlock()
+	s.stop()
+	body, err := io.ReadAll(r.Body)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(lines(body)).To(ConsistOf(ContainSubstring("Shutdown")))
 }
 
 // The file comes whole, with its length at the end; a failure cuts it off.

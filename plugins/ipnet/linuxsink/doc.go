@@ -20,10 +20,13 @@
 // them; what agents before this one have left is ours again. Nothing else is
 // ever changed, replaced or removed. Where somebody else has a route to a
 // destination, of whatever metric, its key fails with ErrForeign and all stays
-// as it is. Routes are added with NLM_F_EXCL; a route of ours that changes is
-// appended first and the old one removed by its protocol, so that there is no
-// moment without a route. Who makes a route of another metric between our look
-// and our change is noticed at the next look only.
+// as it is, also a route of ours that was there first. A route is added with
+// NLM_F_EXCL. For one that changes, the new one is appended and then the old one
+// removed by its protocol: there is no moment without a route (unless the old
+// one is of a form that we do not make and the kernel cannot hold both), and
+// nothing is replaced that may have become somebody else's. A route of another
+// metric that is made between our look and our change is noticed at the next
+// look only.
 //
 // # What a failure leaves behind
 //
@@ -39,10 +42,10 @@
 //
 // # Who may call
 //
-// Commit is called from the event loop, Dump from anywhere, Run once. One lock
-// is held during each of them but while Run waits. No rights are needed until a
-// route is to be written, which needs CAP_NET_ADMIN (entering Options.Namespace
-// needs CAP_SYS_ADMIN).
+// Commit is called from the event loop, Dump and Close from anywhere, Run once,
+// from a goroutine of its own. A transaction, an attempt of Run and a Dump wait
+// for each other. No rights are needed until a route is to be written, which
+// needs CAP_NET_ADMIN; entering Options.Namespace needs CAP_SYS_ADMIN.
 //
 // Example, a node's agent:
 //

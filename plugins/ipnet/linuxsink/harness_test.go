@@ -6,6 +6,7 @@ package linuxsink
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -60,7 +61,7 @@ func (n *node) open(opt Options) *Sink {
 	opt.Namespace = n.ns.Path()
 	s, err := New(opt)
 	n.Expect(err).NotTo(HaveOccurred())
-	n.t.Cleanup(s.Close)
+	n.t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
@@ -191,6 +192,12 @@ func resync(values ...controller.Value) controller.Transaction {
 func commit(s *Sink, txn controller.Transaction) error { return s.Commit(context.Background(), txn) }
 
 func (n *node) commit(txn controller.Transaction) error { return commit(n.sink, txn) }
+
+// failedKeys are the keys of ValueErrors, in order.
+func failedKeys(err error) []string {
+	errs, _ := err.(controller.ValueErrors)
+	return slices.Sorted(maps.Keys(errs))
+}
 
 // dump is the routes of Dump as "dst gateway name", and all other keys.
 func dump(s *Sink) []string {

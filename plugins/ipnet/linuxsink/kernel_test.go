@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,11 +114,14 @@ func TestUnchangedRoutesAreNotTouched(t *testing.T) {
 		close(done)
 		n.Eventually(events).Should(BeClosed())
 	}()
-	told := func(mark string) (all []string) { // all before a route of somebody else
+	told := func(mark string) (all []string) { // all of ours before a route of somebody else
 		n.inside(func() error { return netlink.RouteAdd(by(unix.RTPROT_STATIC, mark, "192.168.16.7", 0)) })
 		for e := range events {
 			if e.Dst.String() == mark {
 				return all
+			}
+			if e.Protocol != Protocol {
+				continue // the kernel's own, which take their time
 			}
 			all = append(all, map[uint16]string{unix.RTM_NEWROUTE: "new ", unix.RTM_DELROUTE: "del "}[e.Type]+plain(describe(e.Route)))
 		}
@@ -168,7 +172,7 @@ func TestForeignRoutesAreNotTouched(t *testing.T) {
 	for _, txn := range []controller.Transaction{update(append(values, good)...), resync(append(values, good)...)} {
 		err := n.commit(txn)
 		n.Expect(err).To(MatchError(ErrForeign))
-		n.Expect(strings.Split(err.Error(), "\n")).To(HaveLen(len(values)))
+		n.Expect(failedKeys(err)).To(HaveLen(len(values)))
 		for _, s := range []string{
 			"route/10.1.2.0/24: there is a route that is not ours: 10.1.2.0/24 via 192.168.16.1 interface ", " proto bird metric 32",
 			"route/192.168.16.0/24: there is a route that is not ours: 192.168.16.0/24 interface ", " proto kernel", "unreachable 10.1.3.0/24 proto boot",
@@ -204,6 +208,7 @@ func TestForeignRoutesBesideOurs(t *testing.T) {
 	n.Expect(n.commit(update(to("fd01:8::/64", "fd16::8")))).To(Succeed())
 	n.inside(func() error { return netlink.RouteAppend(by(unix.RTPROT_STATIC, "fd01:8::/64", "fd16::1", 0)) })
 	n.Expect(n.commit(resync(to("fd01:8::/64", "fd16::8")))).To(MatchError(ErrForeign))
+	n.Expect(n.routes()).To(ContainElement(And(ContainSubstring(" nexthop fd16::8"), ContainSubstring(" nexthop fd16::1"))))
 	n.Expect(n.commit(resync())).To(Succeed())
 	n.Expect(n.routes()).To(ContainElement("fd01:8::/64 via fd16::1 proto static"), "the other one stays")
 }
@@ -311,6 +316,18 @@ func TestTablesAndProtocolsAreApart(t *testing.T) {
 	}
 }
 
+func TestNewComesBackFromItsNamespace(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := os.Readlink(current)
+	n := newNode(t, Options{})
+	n.Expect(err).NotTo(HaveOccurred())
+	n.Expect(os.Readlink(current)).To(Equal(home))
+	_, err = New(Options{Namespace: os.DevNull})
+	n.Expect(err).To(HaveOccurred())
+	n.Expect(os.Readlink(current)).To(Equal(home))
+}
+
 func TestForwardingIsAskedFor(t *testing.T) {
 	n := newNode(t, Options{})
 	settings := func() (s string) {
@@ -347,16 +364,15 @@ func TestWithoutRights(t *testing.T) {
 		n.Expect(dropNetAdmin()).To(Succeed())
 		own, err := New(Options{})
 		n.Expect(err).NotTo(HaveOccurred(), "nothing is written yet")
-		own.Close()
+		n.Expect(own.Close()).To(Succeed())
 		_, err = n.sink.Dump(context.Background())
 		n.Expect(err).NotTo(HaveOccurred())
 		n.Expect(n.commit(update(controller.Value{Key: kv.SinkNode, Message: &kv.NodeNetwork{}}))).To(Succeed())
 		err = n.commit(resync(to("10.1.7.0/24", "192.168.16.7")))
 		n.Expect(err).To(MatchError(unix.EPERM))
-		n.Expect(strings.Split(err.Error(), "\n")).To(Equal([]string{
-			"route/10.1.7.0/24: add 10.1.7.0/24 via 192.168.16.7 proto 202: operation not permitted: it needs CAP_NET_ADMIN in the network namespace",
-			err.Error()[strings.Index(err.Error(), "\n")+1:],
-		}))
+		n.Expect(failedKeys(err)).To(Equal([]string{"route/10.1.7.0/24", "route/10.1.8.0/24"}))
+		n.Expect(err).To(MatchError(ContainSubstring(
+			"route/10.1.7.0/24: add 10.1.7.0/24 via 192.168.16.7 proto 202: operation not permitted: it needs CAP_NET_ADMIN in the network namespace")))
 		n.Expect(err).To(MatchError(ContainSubstring("route/10.1.8.0/24: remove 10.1.8.0/24")))
 	}()
 	<-ended
@@ -386,7 +402,42 @@ func TestGatewaysThatTheKernelKnowsBetter(t *testing.T) {
 	n.Expect(n.commit(resync(v))).To(Succeed())
 	n.Expect(n.commit(resync(v, to("10.1.8.0/24", "")))).To(Succeed())
 	e := <-events
+	for e.Protocol != Protocol {
+		e = <-events
+	}
 	n.Expect(e.Dst.String()).To(Equal("10.1.8.0/24"), "the other one is not touched")
 	close(done)
 	n.Eventually(events).Should(BeClosed())
+}
+
+// clumsy is a kernel that does not remove some routes.
+type clumsy struct {
+	kernel
+	keeps func(netlink.Route) bool
+}
+
+func (k clumsy) RouteDel(r *netlink.Route) error {
+	if k.keeps(*r) {
+		return unix.EIO
+	}
+	return k.kernel.RouteDel(r)
+}
+
+// TestWhatIsAppendedIsTakenBack has old routes that cannot be removed.
+func TestWhatIsAppendedIsTakenBack(t *testing.T) {
+	n := newNode(t, Options{})
+	before := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7"), to("fd01:8::/64", "")}
+	for _, other := range [][]controller.Value{
+		{to("10.1.7.0/24", ""), to("10.1.8.0/24", "192.168.16.7"), to("fd01:7::/64", ""), to("fd01:8::/64", "fd16::7")},
+		{to("10.1.7.0/24", "192.168.16.8"), to("fd01:7::/64", "fd16::8")},
+	} {
+		n.Expect(n.commit(resync(before...))).To(Succeed())
+		was, real := n.routes(), n.sink.kernel
+		n.sink.kernel = clumsy{real, func(r netlink.Route) bool { return slices.Contains(was, plain(describe(r))) }}
+		for _, txn := range []controller.Transaction{update(other...), reverting(other...)} {
+			n.Expect(n.commit(txn)).To(MatchError(unix.EIO))
+			n.Expect(n.routes()).To(Equal(was))
+		}
+		n.sink.kernel = real
+	}
 }

@@ -6,6 +6,8 @@ package linuxsink
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,27 +19,15 @@ import (
 	"github.com/cadastre/cadastre/controller"
 )
 
-// running calls f while Run runs, in simulated time. The kernel refuses
-// destinations that are in bad.
+// running calls f while Run runs, in simulated time.
 func running(t *testing.T, f func(g Gomega, r *retrying)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &retrying{bad: map[string]bool{}, began: time.Now()}
+		r := &retrying{began: time.Now()}
 		r.sink, r.fake = newFakeSink(Options{OnFailure: func(key string, err error) {
 			_, _ = r.sink.Dump(context.Background()) // which it may
-			r.log = append(r.log, fmt.Sprintf("%s given up: %s %v", time.Since(r.began), key, err))
+			r.note("given up: %s %v", key, err)
 		}})
-		r.fake.fault = func(op string, x *netlink.Route) error {
-			if x == nil {
-				return nil
-			}
-			what := fmt.Sprintf("%s %s %s", time.Since(r.began), op, x.Dst)
-			if r.bad[x.Dst.String()] {
-				r.log = append(r.log, what+" fails")
-				return unix.EIO
-			}
-			r.log = append(r.log, what)
-			return nil
-		}
+		r.fake.fault = r.fault
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.sink.Run(ctx) }()
@@ -52,9 +42,48 @@ func running(t *testing.T, f func(g Gomega, r *retrying)) {
 type retrying struct {
 	sink  *Sink
 	fake  *fake
-	bad   map[string]bool
 	began time.Time
-	log   []string
+
+	mu  sync.Mutex
+	bad []string
+	log []string
+}
+
+func (r *retrying) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log = append(r.log, time.Since(r.began).String()+" "+fmt.Sprintf(format, args...))
+}
+
+// lines is the log until now, and begins a new one.
+func (r *retrying) lines() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.log
+	r.log = nil
+	return all
+}
+
+// refuse makes the kernel refuse these destinations and no others.
+func (r *retrying) refuse(dsts ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.bad = dsts
+}
+
+func (r *retrying) fault(op string, x *netlink.Route) error {
+	if x == nil {
+		return nil
+	}
+	r.mu.Lock()
+	bad := slices.Contains(r.bad, x.Dst.String())
+	r.mu.Unlock()
+	if bad {
+		r.note("%s %s fails", op, x.Dst)
+		return unix.EIO
+	}
+	r.note("%s %s", op, x.Dst)
+	return nil
 }
 
 // commit is an update that is tried again as retry says.
@@ -87,10 +116,10 @@ func TestRetries(t *testing.T) {
 		{"zero times", controller.Retry{Enabled: true}, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24"}},
 	} {
 		running(t, func(g Gomega, r *retrying) {
-			r.bad["10.1.7.0/24"] = true
+			r.refuse("10.1.7.0/24")
 			g.Expect(r.commit(x.retry, update(a, b))).To(MatchError(unix.EIO))
 			r.wait(time.Hour)
-			g.Expect(r.log).To(Equal(x.want), x.what)
+			g.Expect(r.lines()).To(Equal(x.want), x.what)
 		})
 	}
 }
@@ -106,19 +135,34 @@ func TestDelaysDoNotOverflow(t *testing.T) {
 func TestRetriesThatWork(t *testing.T) {
 	running(t, func(g Gomega, r *retrying) {
 		retry := controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 5}
-		r.bad["10.1.7.0/24"], r.bad["10.1.6.0/24"] = true, true
+		r.refuse("10.1.7.0/24", "10.1.6.0/24")
 		g.Expect(r.commit(retry, resync(to("10.1.7.0/24", "192.168.16.7")))).To(MatchError(unix.EIO))
 		r.wait(1500 * time.Millisecond)
-		r.bad = map[string]bool{}
+		r.refuse()
 		r.wait(time.Hour)
-		g.Expect(r.log).To(Equal([]string{"0s add 10.1.7.0/24 fails", "1s add 10.1.7.0/24 fails", "2s add 10.1.7.0/24"}))
+		g.Expect(r.lines()).To(Equal([]string{"0s add 10.1.7.0/24 fails", "1s add 10.1.7.0/24 fails", "2s add 10.1.7.0/24"}))
 		g.Expect(dump(r.sink)).To(Equal([]string{"10.1.7.0/24 192.168.16.7 10-1-7-0-24"}))
 
-		r.bad["10.1.7.0/24"] = true // a removal, of a resync that has no value for it
+		r.refuse("10.1.7.0/24") // a removal, of a resync that has no value for it
 		g.Expect(r.commit(retry, resync())).To(MatchError(unix.EIO))
-		r.bad = map[string]bool{}
+		r.refuse()
 		r.wait(time.Hour)
 		g.Expect(r.fake.others()).To(BeEmpty())
+	})
+}
+
+func TestEachKeyHasItsTime(t *testing.T) {
+	running(t, func(g Gomega, r *retrying) {
+		r.refuse("10.1.7.0/24", "10.1.8.0/24")
+		g.Expect(r.commit(controller.Retry{Enabled: true, Delay: 5 * time.Second, MaxAttempts: 1}, update(to("10.1.7.0/24", "192.168.16.7")))).To(MatchError(unix.EIO))
+		g.Expect(r.commit(controller.Retry{Enabled: true, Delay: 2 * time.Second, MaxAttempts: 2}, update(to("10.1.8.0/24", "192.168.16.8")))).To(MatchError(unix.EIO))
+		r.refuse()
+		_ = r.lines()
+		r.wait(2 * time.Second)
+		r.refuse("10.1.8.0/24")
+		g.Expect(r.commit(controller.Retry{}, update(no("10.1.9.0/24")))).To(Succeed())
+		r.wait(time.Hour)
+		g.Expect(r.lines()).To(Equal([]string{"2s add 10.1.8.0/24", "5s add 10.1.7.0/24"}))
 	})
 }
 
@@ -138,14 +182,14 @@ func TestNewerTransactionsEndRetries(t *testing.T) {
 		{"one that was reverted", reverting(to("10.1.7.0/24", "192.168.16.17"), to("10.1.8.0/24", "nonsense")), []string{"10.1.7.0/24 via 192.168.16.7 proto 202"}, true},
 	} {
 		running(t, func(g Gomega, r *retrying) {
-			r.bad["10.1.7.0/24"] = true
+			r.refuse("10.1.7.0/24")
 			g.Expect(r.commit(retry, update(to("10.1.7.0/24", "192.168.16.7")))).To(MatchError(unix.EIO))
-			r.bad, r.log = map[string]bool{}, nil
+			r.refuse()
 			_ = commit(r.sink, x.newer)
-			began := len(r.log)
+			_ = r.lines()
 			r.wait(time.Hour)
 			g.Expect(r.fake.others()).To(Equal(x.want), x.what)
-			g.Expect(len(r.log) > began).To(Equal(x.tried), x.what)
+			g.Expect(len(r.lines()) > 0).To(Equal(x.tried), x.what)
 		})
 	}
 }
@@ -154,23 +198,23 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 	running(t, func(g Gomega, r *retrying) {
 		retry := controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 3}
 		g.Expect(r.commit(retry, update(to("10.1.7.0/24", "nonsense")))).To(HaveOccurred())
-		r.bad["10.1.8.0/24"] = true
+		r.refuse("10.1.8.0/24")
 		g.Expect(r.commit(retry, reverting(to("10.1.8.0/24", "192.168.16.8")))).To(MatchError(unix.EIO))
 		g.Expect(r.sink.pending).To(BeEmpty())
-		r.log = nil
+		_ = r.lines()
 		r.wait(time.Hour)
-		g.Expect(r.log).To(BeEmpty(), "an invalid value, a transaction that was reverted")
+		g.Expect(r.lines()).To(BeEmpty(), "an invalid value, a transaction that was reverted")
 	})
 }
 
 func TestRetriesEndWithTheSink(t *testing.T) {
 	running(t, func(g Gomega, r *retrying) {
-		r.bad["10.1.8.0/24"] = true
+		r.refuse("10.1.8.0/24")
 		g.Expect(r.commit(controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 3}, update(to("10.1.8.0/24", "192.168.16.8")))).To(MatchError(unix.EIO))
-		r.log = nil
-		r.sink.Close()
+		_ = r.lines()
+		g.Expect(r.sink.Close()).To(Succeed())
 		r.wait(time.Hour)
-		g.Expect(r.log).To(BeEmpty())
+		g.Expect(r.lines()).To(BeEmpty())
 		r.sink.retry(t.Context())
 	})
 }
@@ -212,8 +256,8 @@ func TestRetriesInTheKernel(t *testing.T) {
 		n.Expect(<-ended).To(Succeed())
 	}()
 	txn := update(to("10.1.7.0/24", "172.16.0.7"))
-	txn.Retry = controller.Retry{Enabled: true, Delay: time.Millisecond, MaxAttempts: 1000}
+	txn.Retry = controller.Retry{Enabled: true, Delay: time.Millisecond, MaxAttempts: 10000}
 	n.Expect(n.commit(txn)).To(MatchError(unix.ENETUNREACH))
 	n.inside(func() error { return address("eth0", "172.16.0.5/24") })
-	n.Eventually(func() []string { return dump(n.sink) }).Should(Equal([]string{"10.1.7.0/24 172.16.0.7 10-1-7-0-24"}))
+	n.Eventually(func() []string { return dump(n.sink) }, 10*time.Second).Should(Equal([]string{"10.1.7.0/24 172.16.0.7 10-1-7-0-24"}))
 }

@@ -117,7 +117,7 @@ func newSink(opt Options, k kernel) *Sink {
 }
 
 // Close ends Run and all use of the kernel. The routes stay.
-func (s *Sink) Close() {
+func (s *Sink) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.kernel != nil {
@@ -125,6 +125,7 @@ func (s *Sink) Close() {
 		s.kernel = nil
 		close(s.closed)
 	}
+	return nil
 }
 
 // failure is a want that could not be made true.
@@ -134,7 +135,9 @@ type failure struct {
 }
 
 // Commit makes a transaction true in the kernel; see the package for what is
-// left where it fails. When ctx ends, what is not yet done fails.
+// left where it fails. When ctx ends, what is not yet done fails. The error is
+// controller.ValueErrors, unless the routes could not be listed for a resync or
+// something could not be undone.
 func (s *Sink) Commit(ctx context.Context, txn controller.Transaction) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,10 +158,14 @@ func (s *Sink) Commit(ctx context.Context, txn controller.Transaction) error {
 	more, err := s.apply(ctx, c, wants, txn)
 	failed = append(failed, more...)
 	if txn.RevertOnFailure && (err != nil || len(failed) > 0) {
-		return errors.Join(report(failed), err, c.undo(0))
+		err = errors.Join(err, c.undo(0))
+	} else {
+		s.remember(txn, wants, failed)
 	}
-	s.remember(txn, wants, failed)
-	return errors.Join(report(failed), err)
+	if err != nil {
+		return errors.Join(report(failed), err) // which is of more than single values
+	}
+	return report(failed)
 }
 
 // apply makes routes true: first those that are to be there, then those that
@@ -272,13 +279,16 @@ func (s *Sink) remember(txn controller.Transaction, wants []want, failed []failu
 	s.schedule(txn.Retry, failed)
 }
 
-// report makes one error of all that have failed.
+// report makes ValueErrors of what has failed.
 func report(failed []failure) error {
-	var errs []error
-	for _, f := range failed {
-		errs = append(errs, fmt.Errorf("%s: %w", f.key, f.err))
+	if len(failed) == 0 {
+		return nil
 	}
-	return errors.Join(errs...)
+	errs := controller.ValueErrors{}
+	for _, f := range failed {
+		errs[f.key] = f.err
+	}
+	return errs
 }
 
 // Dump is what is there now: the routes of ours that the kernel has, and the

@@ -102,16 +102,7 @@ type Blocker struct {
 	Pool   string `json:"pool"`
 	Node   string `json:"node"` // that still uses it; "": no single one
 	Leases uint64 `json:"leases"`
-	Reason string `json:"reason"`
-}
-
-// String is where it is and why.
-func (b Blocker) String() string {
-	where := "pool " + b.Pool
-	if b.Node != "" {
-		where += ", " + b.Node
-	}
-	return where + ": " + b.Reason
+	Reason string `json:"reason"` // a sentence that names them
 }
 
 // Move is a node that gets another block.
