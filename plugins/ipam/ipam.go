@@ -61,7 +61,8 @@ type state struct {
 	nodes    []addrplan.Node           // by family; without a pod subnet where there is none
 	external map[uint32][]netip.Prefix // pod subnets of other nodes that have theirs on record
 	pending  string                    // why there is no pod subnet yet
-	pools    []poolplan.Pool           // of all pod networks
+	known    []poolplan.Pool           // all pools of the cluster
+	pools    []poolplan.Pool           // those that this node's blocks come from
 	networks map[string]network        // what this node has of each
 	problems []Problem
 	notes    []string

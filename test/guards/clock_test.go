@@ -15,16 +15,19 @@ import (
 // others are given the time, or are woken.
 func clocks() exceptions {
 	return exceptions{
-		"controller/controller.go: time.NewTimer":       "the deadline of the first resync: waits within the loop, decides nothing that is stored",
-		"controller/healing.go: time.NewTimer":          "the loop's timer of healing after errors",
-		"controller/healing.go: time.NewTicker":         "the loop's timer of periodic healing",
-		"controller/process.go: time.AfterFunc":         "the watchdog of an event: it reports only",
-		"ledger/ledger.go: time.Now":                    "Options.Uptime where none is given",
-		"ledger/ledger.go: time.Since":                  "Options.Uptime where none is given",
-		"ledger/ledger.go: time.NewTimer":               "the ledger's one timer, which no answer depends on",
-		"ledger/journal/faulty.go: time.After":          "the delay of an injected fault",
-		"plugins/podmanager/recover.go: time.NewTicker": "how often the folder of waiting DELs is looked into, outside of the loop",
-		"plugins/kubestate/kubestate.go: time.After":    "the pause before the store is tried again",
+		"controller/controller.go: time.NewTimer":        "the deadline of the first resync: waits within the loop, decides nothing that is stored",
+		"controller/healing.go: time.NewTimer":           "the loop's timer of healing after errors",
+		"controller/healing.go: time.NewTicker":          "the loop's timer of periodic healing",
+		"controller/process.go: time.AfterFunc":          "the watchdog of an event: it reports only",
+		"ledger/ledger.go: time.Now":                     "Options.Uptime where none is given",
+		"ledger/ledger.go: time.Since":                   "Options.Uptime where none is given",
+		"ledger/ledger.go: time.NewTimer":                "the ledger's one timer, which no answer depends on",
+		"ledger/journal/faulty.go: time.After":           "the delay of an injected fault",
+		"plugins/podmanager/recover.go: time.NewTicker":  "how often the folder of waiting DELs is looked into, outside of the loop",
+		"plugins/kubestate/kubestate.go: time.After":     "the pause before the store is tried again",
+		"plugins/kubestate/kubestate.go: time.NewTicker": "when the store is probed and the mirror written",
+		"plugins/kubestate/mirror.go: time.After":        "how long the store may take before the mirror is used",
+		"plugins/nodesync/keeper.go: time.After":         "the pause between two beats",
 	}
 }
 

@@ -14,15 +14,23 @@ import (
 // else runs in the goroutine of its caller.
 func threads() exceptions {
 	return exceptions{
-		"cmd/cadastre-agent/serve.go: Go":       "all parts of the agent start here and are awaited here",
-		"cmd/cadastre/release.go: go":           "a read from the terminal cannot be cancelled; it ends with the process",
-		"controller/process.go: AfterFunc":      "the watchdog of an event, stopped when the event ends",
-		"kvdb/bolt/commit.go: Go":               "commits what callers wait for together; awaited by Close",
-		"kvdb/faulty/watcher.go: Go":            "one for each watcher; awaited by Close",
-		"kvdb/internal/watchlog/watcher.go: Go": "one for each watcher; awaited by Close",
-		"kvdb/kvdbtest/exam.go: Go":             "workers of a test, awaited by it",
-		"kvdb/kvdbtest/races.go: go":            "workers of a test, awaited by it",
-		"plugins/restapi/restapi.go: Go":        "one for each listener; awaited by Serve",
+		"cmd/cadastre-agent/serve.go: Go":         "all parts of the agent start here and are awaited here",
+		"cmd/cadastre/release.go: go":             "a read from the terminal cannot be cancelled; it ends with the process",
+		"controller/process.go: AfterFunc":        "the watchdog of an event, stopped when the event ends",
+		"kvdb/bolt/commit.go: Go":                 "commits what callers wait for together; awaited by Close",
+		"kvdb/etcd/call.go: AfterFunc":            "ends a request with the store; stopped when the request ends",
+		"kvdb/etcd/client.go: AfterFunc":          "ends a dial with the store; stopped when the dial ends",
+		"kvdb/etcd/etcdtest/link.go: Go":          "both ways of a connection through the proxy; awaited by its Close",
+		"kvdb/etcd/etcdtest/proxy.go: Go":         "the proxy and its connections; awaited by its Close",
+		"kvdb/etcd/etcdtest/server.go: AfterFunc": "breaks what a stopped server has under way",
+		"kvdb/etcd/watch.go: AfterFunc":           "ends a watch with the store; stopped when the watch ends",
+		"kvdb/etcd/watch.go: go":                  "the stream of a watch; awaited by Close",
+		"kvdb/etcd/watcher.go: Go":                "one for each watcher; awaited by Close",
+		"kvdb/faulty/watcher.go: Go":              "one for each watcher; awaited by Close",
+		"kvdb/internal/watchlog/watcher.go: Go":   "one for each watcher; awaited by Close",
+		"kvdb/kvdbtest/exam.go: Go":               "workers of a test, awaited by it",
+		"kvdb/kvdbtest/races.go: go":              "workers of a test, awaited by it",
+		"plugins/restapi/restapi.go: Go":          "one for each listener; awaited by Serve",
 	}
 }
 
