@@ -111,11 +111,14 @@ func must(b *testing.B, err error) {
 // BenchmarkNoOp is how many events a second the loop gets through ten handlers.
 func BenchmarkNoOp(b *testing.B) {
 	bench(b, idle{}, nil, func(b *testing.B, c *Controller) {
+		ctx := b.Context()
 		ev, last := &tick{}, &tick{done: make(chan error, 1)}
 		for range b.N - 1 {
-			must(b, c.PushEventWait(b.Context(), ev))
+			if err := c.PushEventWait(ctx, ev); err != nil {
+				b.Fatal(err)
+			}
 		}
-		must(b, c.PushEventWait(b.Context(), last))
+		must(b, c.PushEventWait(ctx, last))
 		must(b, <-last.done)
 		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 	})
@@ -142,7 +145,9 @@ func BenchmarkBlockingBehind(b *testing.B) {
 			b.StopTimer()
 			must(b, c.PushEvent(hold))
 			for range others {
-				must(b, c.PushEvent(ev))
+				if err := c.PushEvent(ev); err != nil {
+					b.Fatal(err)
+				}
 			}
 			must(b, c.PushEvent(last))
 			b.StartTimer()

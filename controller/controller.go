@@ -134,34 +134,51 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer deadline.Stop()
 	c.healing.start(c.cfg)
 	defer c.healing.stop()
-	for c.fatal == nil {
-		select {
-		case <-ctx.Done():
-			return c.close(ctx)
+	// Once begun an event is finished, also while the agent is stopping.
+	work := context.WithoutCancel(ctx)
+	for c.fatal == nil && ctx.Err() == nil {
+		select { // a healing that is due comes before what is queued
+		case <-c.healing.timer.C:
+			c.process(work, queued{Event: c.healing.event(), pushed: c.deps.Now()})
+			continue
 		default:
 		}
 		select {
 		case <-ctx.Done():
-			return c.close(ctx)
 		case <-c.queue.ready:
-			// Until a resync has succeeded all but that wait, in the queue.
-			if ev, ok := c.queue.pop(c.synced); ok {
-				c.process(ctx, ev)
-			}
+			c.processQueued(ctx, work)
 		case <-deadline.C:
 			if c.resyncs == 0 {
 				c.fatal = fmt.Errorf("%w: %w of %s", ErrFatal, ErrNoResync, c.cfg.StartupResyncDeadline)
 			}
 		case <-c.healing.periodic.C:
 			if c.resyncs > 0 && !c.healing.due {
-				c.process(ctx, queued{Event: &HealingResync{Type: Periodic}, pushed: c.deps.Now()})
+				c.process(work, queued{Event: &HealingResync{Type: Periodic}, pushed: c.deps.Now()})
 			}
 		case <-c.healing.timer.C:
-			c.process(ctx, queued{Event: c.healing.event(), pushed: c.deps.Now()})
+			c.process(work, queued{Event: c.healing.event(), pushed: c.deps.Now()})
 		}
-		c.verify(ctx)
 	}
-	return c.close(ctx)
+	return c.close(work)
+}
+
+// atOnce bounds the events that are processed before the timers are looked at again.
+const atOnce = 16
+
+// processQueued processes what is queued, some of it.
+func (c *Controller) processQueued(ctx, work context.Context) {
+	for range atOnce {
+		// Until a resync has succeeded all but that wait, in the queue.
+		ev, ok := c.queue.pop(c.synced)
+		if !ok {
+			return
+		}
+		c.process(work, ev)
+		c.verify(ctx, work)
+		if c.fatal != nil || c.healing.due || ctx.Err() != nil {
+			return
+		}
+	}
 }
 
 // close ends the loop: handlers are told, and what is queued is answered.

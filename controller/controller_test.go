@@ -141,7 +141,9 @@ type rig struct {
 	result  chan error
 }
 
-func start(g Gomega, change func(*Config)) *rig {
+func start(g Gomega, change func(*Config)) *rig { return startWith(g, change, nil) }
+
+func startWith(g Gomega, change func(*Config), more func(*Deps)) *rig {
 	r := &rig{g: g, sink: &MemorySink{}, staged: &staged{}, result: make(chan error, 1)}
 	mk := func(name string) *handler {
 		return &handler{name: name, log: &r.log, update: map[string]func(UpdateOperations) error{}}
@@ -151,7 +153,11 @@ func start(g Gomega, change func(*Config)) *rig {
 	if change != nil {
 		change(&cfg)
 	}
-	r.Controller = New(cfg, Deps{Handlers: []EventHandler{r.a, r.b, r.c}, Sink: r.sink, Committers: []Committer{r.staged}})
+	deps := Deps{Handlers: []EventHandler{r.a, r.b, r.c}, Sink: r.sink, Committers: []Committer{r.staged}}
+	if more != nil {
+		more(&deps)
+	}
+	r.Controller = New(cfg, deps)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	go func() { r.result <- r.Run(ctx) }()
@@ -169,6 +175,13 @@ func (r *rig) push(ev Event) {
 	synctest.Wait()
 }
 
+// wait lets simulated time pass.
+func (r *rig) wait(d time.Duration) {
+	r.Status() // its lock is what orders, for the race detector, what the test has written before what a timer starts
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func (r *rig) last() string { all := r.log.get(); return all[len(all)-1] }
 
 func (r *rig) stop() error {
@@ -178,11 +191,16 @@ func (r *rig) stop() error {
 
 func loop(t *testing.T, change func(*Config), f func(g Gomega, r *rig)) {
 	t.Helper()
+	loopWith(t, change, nil, f)
+}
+
+func loopWith(t *testing.T, change func(*Config), more func(*Deps), f func(g Gomega, r *rig)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
-		r := start(g, change)
+		r := startWith(g, change, more)
+		defer r.stop()
 		f(g, r)
-		r.stop()
 	})
 }
 

@@ -24,7 +24,24 @@
 // committed southbound, and another is tried, later and later, until one
 // succeeds or the limit is reached, which is fatal.
 //
-// The first event is a DBResync; what comes before it waits.
+// The first event is a DBResync; what comes before it waits. What the last
+// DBResync has brought already is not processed again: changes up to its
+// revision, and a local DBResync after one that was not; Done gets nil.
+//
+// # Southbound values
+//
+// What handlers put is the internal value of a key; Get knows no other. Sources
+// outside of the handlers (ExternalConfigChange, ExternalConfigResync, and
+// DBResync for the source "db") may have values for the same keys. The sink gets
+// both merged: the internal value first, then the sources in the order of their
+// names, as proto.Merge does it. A message of another type is refused: logged,
+// recorded, told to whoever brought it, and left out. Where only values fail
+// that no handler wants, a resync could not heal them and none is scheduled.
+//
+// With EnableVerification every clean event is followed by a VerificationResync,
+// after its last follow-up: where handlers then come to another state than the
+// events had, that is a bug of a handler; it is logged, recorded and counted, and
+// the new state applied.
 //
 // # Promises
 //
@@ -37,7 +54,7 @@
 // # Threads
 //
 // Run is the loop. Handlers, Committers and the Sink are called from it only.
-// PushEvent, PushEventWait, Status and the history may be used from anywhere
+// PushEvent, PushEventWait, Status, Events and Query may be used from anywhere
 // but a handler.
 //
 // Example, the life of a pod's address:

@@ -92,9 +92,18 @@ func (e ValueErrors) failed() []string {
 // valueErrors are the ValueErrors that err consists of, nil where there is
 // anything else in it: what was joined with them is not of single values.
 func valueErrors(err error) ValueErrors {
-	for ; err != nil; err = errors.Unwrap(err) {
+	for err != nil {
 		if e, ok := any(err).(ValueErrors); ok {
 			return e
+		}
+		several, ok := err.(interface{ Unwrap() []error })
+		switch {
+		case !ok:
+			err = errors.Unwrap(err)
+		case len(several.Unwrap()) == 1:
+			err = several.Unwrap()[0]
+		default:
+			return nil
 		}
 	}
 	return nil

@@ -104,8 +104,11 @@ type KubeStateData map[string]map[string]proto.Message
 
 // Sorted yields the messages of a resource by key.
 func (d KubeStateData) Sorted(resource string, f func(key string, m proto.Message) bool) {
-	for _, k := range slices.Sorted(maps.Keys(d[resource])) {
-		if !f(k, d[resource][k]) {
+	all := d[resource]
+	keys := slices.AppendSeq(make([]string, 0, len(all)), maps.Keys(all))
+	slices.Sort(keys)
+	for _, k := range keys {
+		if !f(k, all[k]) {
 			return
 		}
 	}

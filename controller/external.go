@@ -16,7 +16,8 @@ import (
 const ExternalDB = "db"
 
 // ExternalConfigChange changes values of a source outside of the handlers. They
-// are merged with what handlers have put under the same southbound keys.
+// are merged with what handlers have put under the same southbound keys. Whoever
+// pushes it changes neither the map nor the messages any more.
 type ExternalConfigChange struct {
 	Source   string
 	Values   map[string]proto.Message // by southbound key; nil: the source has none any more
@@ -201,6 +202,9 @@ func (r *run) takeExternal() {
 }
 
 func (r *run) noteExternal(source string, values map[string]proto.Message) {
+	if !r.c.kept() {
+		return
+	}
 	for _, k := range slices.Sorted(maps.Keys(values)) {
 		r.rec.External = append(r.rec.External, source+": "+operation(values[k])+" "+k)
 	}
@@ -221,6 +225,9 @@ func (r *run) brought(x refusal) bool {
 
 // refuse logs and records values from outside that could not be merged.
 func (r *run) refuse(all []refusal) {
+	if len(all) == 0 {
+		return
+	}
 	own := ValueErrors{}
 	for _, x := range all {
 		r.c.deps.Log.Error("a value from outside is refused", "event", r.rec.Name, "seq", r.rec.SeqNum, "key", x.key, "error", x.err)

@@ -31,7 +31,8 @@ type EventHandler interface {
 type ResyncOperations interface {
 	// Put wants value under key.
 	Put(key string, value proto.Message)
-	// Get is what is wanted under key, nil if nothing.
+	// Get is what handlers want under key, nil if nothing. Values from outside do
+	// not show here.
 	Get(key string) proto.Message
 	// FollowUp queues event before all others. It fails for a blocking event.
 	// The follow-ups of an event that is reverted are dropped.

@@ -45,8 +45,9 @@ func (c *Controller) heal(err error, now bool) {
 		return
 	}
 	delay := c.cfg.DelayAfterErrorHealing
+	limit := max(delay, c.cfg.HealingBackoffLimit)
 	for range h.attempts {
-		delay = min(2*delay, c.cfg.HealingBackoffLimit)
+		delay = min(2*delay, limit)
 	}
 	if now && h.attempts == 0 {
 		delay = 0
@@ -58,20 +59,26 @@ func (c *Controller) heal(err error, now bool) {
 
 // resynced notes the outcome of a resync that rebuilt the wanted state.
 func (c *Controller) resynced(ev Event, err error) {
-	if err == nil {
+	// Single values that the southbound refuses, a route that somebody else has
+	// say, stop nobody: all else was applied, and healing goes on trying.
+	values := valueErrors(err) != nil
+	if err == nil || values {
 		if !c.synced {
 			c.synced = true
 			c.queue.signal() // for what waited for it
 		}
+		c.setStatus(func(s *Status) { s.Resynced = true })
+	}
+	if err == nil {
 		c.healing.attempts = 0
 		c.healing.due = false
 		c.healing.timer.Stop()
-		c.setStatus(func(s *Status) { s.Resynced, s.Healthy, s.LastError = true, true, "" })
+		c.setStatus(func(s *Status) { s.Healthy, s.LastError = true, "" })
 		return
 	}
 	if h, ok := ev.(*HealingResync); ok && h.Type == AfterError {
-		c.healing.attempts++
-		if c.healing.attempts >= c.cfg.MaxHealingAttempts {
+		c.healing.attempts = min(c.healing.attempts+1, c.cfg.MaxHealingAttempts)
+		if c.healing.attempts == c.cfg.MaxHealingAttempts && !values {
 			c.fatal = fmt.Errorf("%w: %d healing resyncs in a row have failed: %w", ErrFatal, c.healing.attempts, err)
 			return
 		}

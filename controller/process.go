@@ -48,8 +48,7 @@ func (c *Controller) process(ctx context.Context, ev queued) {
 		r.end(fmt.Errorf("%s: %w (it waited %s)", ev.GetName(), ErrExpired, r.rec.Waited.Round(time.Millisecond)))
 		return
 	}
-	// Once begun an event is finished, also while the agent is stopping.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.EventTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.EventTimeout)
 	c.watch(r.rec)
 	err := r.do(ctx)
 	c.unwatch()
@@ -83,7 +82,7 @@ func (c *Controller) seen(ev Event) (note string) {
 			revision = ev.Revision
 		}
 	}
-	if revision != 0 && revision <= c.revision {
+	if revision > 0 && revision <= c.revision {
 		return fmt.Sprintf("dropped: the resync at revision %d has brought revision %d", c.revision, revision)
 	}
 	return ""
@@ -213,9 +212,11 @@ func (r *run) handle() (stopped bool) {
 		if !wanted && err == nil {
 			continue
 		}
-		now := r.c.deps.Now()
-		rec := HandlerRecord{Handler: h.String(), Change: change, Duration: now.Sub(began)}
-		began = now
+		rec := HandlerRecord{Handler: h.String(), Change: change}
+		if r.c.kept() {
+			now := r.c.deps.Now()
+			rec.Duration, began = now.Sub(began), now
+		}
 		if err == nil {
 			r.finished = append(r.finished, h)
 			r.rec.Handlers = append(r.rec.Handlers, rec)
@@ -390,7 +391,6 @@ func (r *run) end(err error) {
 	if c.deps.Observe != nil {
 		_ = guard(func() error { c.deps.Observe(rec); return nil })
 	}
-	clear(r.finished)
 	c.finished = r.finished
 	if !c.kept() {
 		c.handled = rec.Handlers

@@ -30,8 +30,10 @@ func (r *run) commitSink(ctx context.Context) error {
 	}
 	retry := Retry{c.cfg.EnableRetry, c.cfg.DelayRetry, c.cfg.MaxRetryAttempts, c.cfg.EnableExpBackoffRetry}
 	txn := Transaction{Seq: r.rec.SeqNum, Method: r.ev.Method(), Description: r.describe(), Values: values, RevertOnFailure: r.reverts(), Retry: retry}
-	for _, v := range values {
-		r.rec.Txn = append(r.rec.Txn, operation(v.Message)+" "+v.Key)
+	if c.kept() {
+		for _, v := range values {
+			r.rec.Txn = append(r.rec.Txn, operation(v.Message)+" "+v.Key)
+		}
 	}
 	err := guard(func() error { return c.deps.Sink.Commit(ctx, txn) })
 	if err != nil {
@@ -116,10 +118,13 @@ func (r *run) keepWanted() {
 		c.wanted = make(map[string]proto.Message, len(r.txn.changes))
 	}
 	for k, m := range r.txn.changes {
-		if m == nil {
-			delete(c.wanted, k)
-		} else {
+		if m != nil {
 			c.wanted[k] = m
+			continue
+		}
+		delete(c.wanted, k)
+		if had := c.applied[k]; had.message != nil { // from outside then, also if it is what it was
+			c.applied[k] = sent{had.message, true}
 		}
 	}
 }
@@ -139,8 +144,7 @@ func (r *run) keepApplied(values []Value, err error) {
 	}
 	for _, v := range values {
 		internal, _ := r.wants(v.Key)
-		had, known := before[v.Key]
-		now := sent{v.Message, internal == nil && (v.Message != nil || !known || had.outside)}
+		now := sent{v.Message, internal == nil && (v.Message != nil || before[v.Key].outside)}
 		switch {
 		case open(v.Key):
 			now.message = nil
@@ -159,7 +163,7 @@ func (r *run) onlyOutside(err error) bool {
 	for _, k := range failed {
 		_, touched := r.txn.changes[k]
 		had, known := r.c.applied[k]
-		if touched || r.c.wanted[k] != nil || known && !had.outside || !known && !r.c.external.has(k) {
+		if touched || known && !had.outside || !known && !r.c.external.has(k) {
 			return false
 		}
 	}

@@ -37,14 +37,14 @@ type verification struct {
 	of  uint64 // event that it is due for
 }
 
-// noteOutcome decides whether the event should be verified. Follow-ups of a
-// verification are not, or one that always makes some would never end.
+// noteOutcome decides whether the event should be verified. A verification and
+// its follow-ups are not, or one that always makes some would never end.
 func (r *run) noteOutcome(err error) {
 	if !r.c.cfg.EnableVerification || r.txn == nil {
 		return
 	}
 	switch r.ev.Event.(type) {
-	case *VerificationResync, *HealingResync, *Shutdown:
+	case *HealingResync:
 		return
 	}
 	switch {
@@ -57,7 +57,7 @@ func (r *run) noteOutcome(err error) {
 
 // verify processes a VerificationResync if one is due, and nothing that
 // would change the state again is under way.
-func (c *Controller) verify(ctx context.Context) {
+func (c *Controller) verify(ctx, work context.Context) {
 	v := &c.verification
 	if !v.due || c.fatal != nil || ctx.Err() != nil {
 		return
@@ -70,7 +70,7 @@ func (c *Controller) verify(ctx context.Context) {
 		return
 	}
 	v.due = false
-	c.process(ctx, queued{Event: &VerificationResync{}, pushed: c.deps.Now(), isFollowUp: true, followUpTo: v.of, verified: true})
+	c.process(work, queued{Event: &VerificationResync{}, pushed: c.deps.Now(), isFollowUp: true, followUpTo: v.of, verified: true})
 }
 
 // findings compares what a VerificationResync has come to with what there was.

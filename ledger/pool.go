@@ -33,6 +33,10 @@ type Pool struct {
 	Exclude      []netip.Prefix // never lent either
 }
 
+func (p Pool) equal(q Pool) bool {
+	return p.Name == q.Name && p.Order == q.Order && p.CoolDown == q.CoolDown && p.ReserveEdges == q.ReserveEdges && slices.Equal(p.Exclude, q.Exclude)
+}
+
 // Family is an address family.
 type Family uint8
 

@@ -69,6 +69,31 @@ func (l *Ledger) brief() *Stage {
 // Empty is true where nothing is staged.
 func (st *Stage) Empty() bool { return len(st.changes) == 0 }
 
+// Staged says in a few words each what Commit would change.
+func (st *Stage) Staged() (all []string) {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	seen := map[*pool]bool{}
+	for _, c := range st.changes {
+		switch c.kind {
+		case claimed:
+			all = append(all, fmt.Sprintf("claim %s of pool %q for %s", c.lease.addr, c.lease.block.pool.Name, c.lease.key))
+		case left:
+			all = append(all, fmt.Sprintf("release %s of pool %q from %s", c.lease.addr, c.lease.block.pool.Name, c.lease.key))
+		case granted:
+			if c.isNew || c.state != c.block.state {
+				all = append(all, fmt.Sprintf("block %s of pool %q: %s", c.block.prefix, c.block.pool.Name, c.block.state))
+			}
+		case adjusted:
+			if p := c.before.pool; !seen[p] && (!c.before.known || !c.before.Pool.equal(p.Pool)) {
+				all = append(all, fmt.Sprintf("policy of pool %q", p.Name))
+			}
+			seen[c.before.pool] = true // what it was before the first of them counts
+		}
+	}
+	return all
+}
+
 // SetPool makes pool known, or changes its policy.
 func (st *Stage) SetPool(pool Pool) error {
 	if err := checkPool(pool); err != nil {

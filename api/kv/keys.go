@@ -17,6 +17,7 @@ const (
 	ClusterPrefix = "cluster/"
 	nodesPrefix   = "node/"
 	BeatPrefix    = "beat/"
+	namePrefix    = "name/"
 )
 
 // Prefixes of the resources that all nodes share.
@@ -137,6 +138,9 @@ func NodeKey(name string) string { return KubeNodePrefix + name }
 
 // NodeRecordKey is where a NodeRecord is stored.
 func NodeRecordKey(id uint32) string { return NodeRecordPrefix + strconv.FormatUint(uint64(id), 10) }
+
+// NodeNameKey is where a NodeName is stored.
+func NodeNameKey(name string) string { return namePrefix + name }
 
 // BeatKey is where a NodeBeat is stored.
 func BeatKey(id uint32) string { return BeatPrefix + strconv.FormatUint(uint64(id), 10) }

@@ -138,6 +138,60 @@ func (x *NodeRecord) GetSupersededBy() uint32 {
 	return 0
 }
 
+// NodeName is which ID was last claimed under a node's name. It makes claims of
+// one name follow each other. Stored at name/<name>.
+type NodeName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeName) Reset() {
+	*x = NodeName{}
+	mi := &file_api_kv_kv_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeName) ProtoMessage() {}
+
+func (x *NodeName) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeName.ProtoReflect.Descriptor instead.
+func (*NodeName) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *NodeName) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *NodeName) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
 // PoolUse is what a node has of a pool.
 type PoolUse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -151,7 +205,7 @@ type PoolUse struct {
 
 func (x *PoolUse) Reset() {
 	*x = PoolUse{}
-	mi := &file_api_kv_kv_proto_msgTypes[1]
+	mi := &file_api_kv_kv_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -163,7 +217,7 @@ func (x *PoolUse) String() string {
 func (*PoolUse) ProtoMessage() {}
 
 func (x *PoolUse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[1]
+	mi := &file_api_kv_kv_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -176,7 +230,7 @@ func (x *PoolUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolUse.ProtoReflect.Descriptor instead.
 func (*PoolUse) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{1}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PoolUse) GetPool() string {
@@ -224,7 +278,7 @@ type NodeBeat struct {
 
 func (x *NodeBeat) Reset() {
 	*x = NodeBeat{}
-	mi := &file_api_kv_kv_proto_msgTypes[2]
+	mi := &file_api_kv_kv_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +290,7 @@ func (x *NodeBeat) String() string {
 func (*NodeBeat) ProtoMessage() {}
 
 func (x *NodeBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[2]
+	mi := &file_api_kv_kv_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +303,7 @@ func (x *NodeBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeBeat.ProtoReflect.Descriptor instead.
 func (*NodeBeat) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{2}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *NodeBeat) GetId() uint32 {
@@ -314,7 +368,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_kv_kv_proto_msgTypes[3]
+	mi := &file_api_kv_kv_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +380,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[3]
+	mi := &file_api_kv_kv_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +393,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{3}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Node) GetName() string {
@@ -386,7 +440,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_api_kv_kv_proto_msgTypes[4]
+	mi := &file_api_kv_kv_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +452,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[4]
+	mi := &file_api_kv_kv_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +465,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{4}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Pod) GetNamespace() string {
@@ -482,7 +536,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_api_kv_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +548,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +561,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{5}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Pool) GetName() string {
@@ -569,7 +623,7 @@ type PoolRange struct {
 
 func (x *PoolRange) Reset() {
 	*x = PoolRange{}
-	mi := &file_api_kv_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -581,7 +635,7 @@ func (x *PoolRange) String() string {
 func (*PoolRange) ProtoMessage() {}
 
 func (x *PoolRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -594,7 +648,7 @@ func (x *PoolRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRange.ProtoReflect.Descriptor instead.
 func (*PoolRange) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{6}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PoolRange) GetCidr() string {
@@ -626,7 +680,7 @@ type CustomNetwork struct {
 
 func (x *CustomNetwork) Reset() {
 	*x = CustomNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +692,7 @@ func (x *CustomNetwork) String() string {
 func (*CustomNetwork) ProtoMessage() {}
 
 func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +705,7 @@ func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustomNetwork.ProtoReflect.Descriptor instead.
 func (*CustomNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{7}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CustomNetwork) GetName() string {
@@ -704,7 +758,7 @@ type NodeConfig struct {
 
 func (x *NodeConfig) Reset() {
 	*x = NodeConfig{}
-	mi := &file_api_kv_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +770,7 @@ func (x *NodeConfig) String() string {
 func (*NodeConfig) ProtoMessage() {}
 
 func (x *NodeConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +783,7 @@ func (x *NodeConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeConfig.ProtoReflect.Descriptor instead.
 func (*NodeConfig) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{8}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NodeConfig) GetNodeName() string {
@@ -784,7 +838,7 @@ type PodNetwork struct {
 
 func (x *PodNetwork) Reset() {
 	*x = PodNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -796,7 +850,7 @@ func (x *PodNetwork) String() string {
 func (*PodNetwork) ProtoMessage() {}
 
 func (x *PodNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -809,7 +863,7 @@ func (x *PodNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNetwork.ProtoReflect.Descriptor instead.
 func (*PodNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{9}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PodNetwork) GetNamespace() string {
@@ -871,7 +925,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +937,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +950,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Route) GetDst() string {
@@ -926,7 +980,7 @@ type NodeRoute struct {
 
 func (x *NodeRoute) Reset() {
 	*x = NodeRoute{}
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +992,7 @@ func (x *NodeRoute) String() string {
 func (*NodeRoute) ProtoMessage() {}
 
 func (x *NodeRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1005,7 @@ func (x *NodeRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRoute.ProtoReflect.Descriptor instead.
 func (*NodeRoute) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeRoute) GetDst() string {
@@ -999,7 +1053,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1065,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1078,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -1108,7 +1162,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1174,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1187,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -1260,7 +1314,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1326,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1339,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Block) GetPool() string {
@@ -1319,7 +1373,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1385,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1398,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Meta) GetBootId() string {
@@ -1371,7 +1425,10 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\bnode_uid\x18\x06 \x01(\tR\anodeUid\x12\x1a\n" +
 	"\breleased\x18\a \x01(\x03R\breleased\x12\x14\n" +
 	"\x05clean\x18\b \x01(\bR\x05clean\x12#\n" +
-	"\rsuperseded_by\x18\t \x01(\rR\fsupersededBy\"i\n" +
+	"\rsuperseded_by\x18\t \x01(\rR\fsupersededBy\"6\n" +
+	"\bNodeName\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\"i\n" +
 	"\aPoolUse\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1e\n" +
 	"\n" +
@@ -1496,29 +1553,30 @@ func file_api_kv_kv_proto_rawDescGZIP() []byte {
 	return file_api_kv_kv_proto_rawDescData
 }
 
-var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_api_kv_kv_proto_goTypes = []any{
 	(*NodeRecord)(nil),    // 0: cadastre.kv.NodeRecord
-	(*PoolUse)(nil),       // 1: cadastre.kv.PoolUse
-	(*NodeBeat)(nil),      // 2: cadastre.kv.NodeBeat
-	(*Node)(nil),          // 3: cadastre.kv.Node
-	(*Pod)(nil),           // 4: cadastre.kv.Pod
-	(*Pool)(nil),          // 5: cadastre.kv.Pool
-	(*PoolRange)(nil),     // 6: cadastre.kv.PoolRange
-	(*CustomNetwork)(nil), // 7: cadastre.kv.CustomNetwork
-	(*NodeConfig)(nil),    // 8: cadastre.kv.NodeConfig
-	(*PodNetwork)(nil),    // 9: cadastre.kv.PodNetwork
-	(*Route)(nil),         // 10: cadastre.kv.Route
-	(*NodeRoute)(nil),     // 11: cadastre.kv.NodeRoute
-	(*NodeNetwork)(nil),   // 12: cadastre.kv.NodeNetwork
-	(*Lease)(nil),         // 13: cadastre.kv.Lease
-	(*Block)(nil),         // 14: cadastre.kv.Block
-	(*Meta)(nil),          // 15: cadastre.kv.Meta
+	(*NodeName)(nil),      // 1: cadastre.kv.NodeName
+	(*PoolUse)(nil),       // 2: cadastre.kv.PoolUse
+	(*NodeBeat)(nil),      // 3: cadastre.kv.NodeBeat
+	(*Node)(nil),          // 4: cadastre.kv.Node
+	(*Pod)(nil),           // 5: cadastre.kv.Pod
+	(*Pool)(nil),          // 6: cadastre.kv.Pool
+	(*PoolRange)(nil),     // 7: cadastre.kv.PoolRange
+	(*CustomNetwork)(nil), // 8: cadastre.kv.CustomNetwork
+	(*NodeConfig)(nil),    // 9: cadastre.kv.NodeConfig
+	(*PodNetwork)(nil),    // 10: cadastre.kv.PodNetwork
+	(*Route)(nil),         // 11: cadastre.kv.Route
+	(*NodeRoute)(nil),     // 12: cadastre.kv.NodeRoute
+	(*NodeNetwork)(nil),   // 13: cadastre.kv.NodeNetwork
+	(*Lease)(nil),         // 14: cadastre.kv.Lease
+	(*Block)(nil),         // 15: cadastre.kv.Block
+	(*Meta)(nil),          // 16: cadastre.kv.Meta
 }
 var file_api_kv_kv_proto_depIdxs = []int32{
-	1,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
-	6,  // 1: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	10, // 2: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	2,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
+	7,  // 1: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
+	11, // 2: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
 	3,  // [3:3] is the sub-list for method output_type
 	3,  // [3:3] is the sub-list for method input_type
 	3,  // [3:3] is the sub-list for extension type_name
@@ -1537,7 +1595,7 @@ func file_api_kv_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

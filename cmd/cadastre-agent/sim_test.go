@@ -210,7 +210,7 @@ func (w *world) start() {
 	a, err := assemble(context.Background(), options{nodeName: "n", runDir: w.dir}, conf, slog.New(slog.DiscardHandler), clock{
 		now: func() time.Time { return time.Now().Add(w.wall) }, uptime: func() time.Duration { return time.Since(booted) }, bootID: fmt.Sprint("boot-", boot),
 	}, parts{
-		store: w.store, journal: diskOf{w, dead}, disk: &w.local, sink: &w.sink, instance: "i", session: fmt.Sprint("session ", w.rnd.Uint64()),
+		store: w.store, journal: diskOf{w, dead}, disk: &w.local, sink: &w.sink, instance: "i", session: fmt.Sprint("session of ", time.Now().UnixNano()),
 		random: func() float64 { return 0.5 }, last: []controller.EventHandler{&w.bad},
 	})
 	if err != nil {

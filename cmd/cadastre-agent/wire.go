@@ -137,7 +137,8 @@ type parts struct {
 	sink     controller.Sink
 	instance string
 	session  string
-	random   func() float64
+	random   func() float64            // of claims and beats
+	jitter   func() float64            // of reconnects; nil: the same
 	last     []controller.EventHandler // after all others
 }
 
@@ -147,6 +148,9 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	deps := func() controller.PluginDeps { return controller.PluginDeps{Log: log} }
 	node := label(opt.nodeName)
 
+	if p.jitter == nil {
+		p.jitter = p.random
+	}
 	a.contivconf = contivconf.NewPlugin(conf)
 	a.nodeconfig = nodeconfig.NewPlugin(nodeconfig.Deps{PluginDeps: deps(), ServiceLabel: node, File: conf.NodeConfigs})
 	timed := &timedJournal{Journal: p.journal}
@@ -163,7 +167,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.keeper, err = nodesync.NewKeeper(nodesync.KeeperDeps{
 		Log: log, Store: p.store, Disk: p.disk, EventLoop: eventLoop{a}, Now: clock.now, Random: p.random,
 		Identity: nodesync.Identity{
-			Name: opt.nodeName, Instance: p.instance, Session: p.session, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh,
+			Name: opt.nodeName, Instance: p.instance, Session: p.session, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh, Random: p.random,
 		},
 		Refresh: conf.Cadastre.NodeIDs.Refresh, Expire: conf.Cadastre.NodeIDs.Expire,
 		Busy: a.busy, Uses: func() []*kv.PoolUse { return a.ipam.PoolUses() }, Suspend: func(why string) { a.ledger.Suspend("node ID", why) },
@@ -191,7 +195,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	})
 	a.source = kubestate.New(kubestate.Deps{
 		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.keeper.Confirm, Upkeep: ipam.Upkeep(a.contivconf), Mirror: p.mirror,
-		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.random, Timing: timing(conf),
+		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.jitter, Timing: timing(conf),
 	})
 	tcp, err := tcpListener(conf.Cadastre.REST)
 	if err != nil {

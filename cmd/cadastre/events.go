@@ -173,6 +173,9 @@ func eventDetails(r record) []string {
 			all = append(all, e.what+": "+oneLine(e.text))
 		}
 	}
+	if r.Note != "" {
+		all = append(all, r.Note)
+	}
 	if r.IsFollowUp {
 		all = append(all, fmt.Sprintf("follow-up of #%d", r.FollowUpTo))
 	}
@@ -200,8 +203,13 @@ func eventLines(r record) []string {
 		}
 		lines = append(lines, line)
 	}
-	for _, t := range r.Txn {
-		lines = append(lines, "transaction: "+oneLine(t))
+	for _, x := range []struct {
+		what  string
+		lines []string
+	}{{"transaction", r.Txn}, {"from outside", r.External}, {"refused", r.Refused}, {"verification", r.Verification}} {
+		for _, t := range x.lines {
+			lines = append(lines, x.what+": "+oneLine(t))
+		}
 	}
 	return lines
 }

@@ -11,6 +11,7 @@ import (
 	"math"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -48,45 +49,45 @@ func options() []grpc.CallOption {
 // client answers the client of all calls. It is not made by Open because with
 // a password etcd is asked for a token, for which it must be there.
 func (s *Store) client(ctx context.Context) (*clientv3.Client, error) {
+	if client := s.made(nil); client != nil {
+		return client, nil
+	}
 	select {
 	case s.dialing <- struct{}{}:
 		defer func() { <-s.dialing }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	s.mu.Lock()
-	client := s.etcd
-	s.mu.Unlock()
-	if client != nil {
+	if client := s.made(nil); client != nil {
 		return client, nil
 	}
 	client, err := s.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
+	return s.made(client), nil
+}
+
+// made answers the client, if there is one, or keeps a fresh one.
+func (s *Store) made(fresh *clientv3.Client) *clientv3.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.etcd = client
-	return client, nil
+	if fresh != nil {
+		s.etcd = fresh
+	}
+	return s.etcd
 }
 
 func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
+	if err := s.authenticate(ctx); err != nil {
+		return nil, err
+	}
 	life, end := context.WithCancel(context.Background())
 	stillborn := context.AfterFunc(ctx, end)
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            s.cfg.Endpoints,
-		TLS:                  s.cfg.TLS,
-		Username:             s.cfg.Username,
-		Password:             s.cfg.Password,
-		Context:              life,
-		DialKeepAliveTime:    max(s.cfg.KeepAlive, minPing),
-		DialKeepAliveTimeout: s.cfg.KeepAliveTimeout,
-		Logger:               bridge(s.cfg.Log),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: firstRetry, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastRetry},
-			MinConnectTimeout: s.cfg.RequestTimeout,
-		})},
-	})
+	cfg := s.clientConfig(life)
+	cfg.Username, cfg.Password = s.cfg.Username, s.cfg.Password
+	cfg.DialOptions = append(cfg.DialOptions, grpc.WithStatsHandler(&s.lines))
+	client, err := clientv3.New(cfg)
 	switch {
 	case err != nil:
 		end()
@@ -96,6 +97,40 @@ func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
 		return nil, context.Cause(ctx)
 	}
 	return client, nil
+}
+
+func (s *Store) clientConfig(life context.Context) clientv3.Config {
+	return clientv3.Config{
+		Endpoints:            s.cfg.Endpoints,
+		TLS:                  s.cfg.TLS,
+		Context:              life,
+		DialKeepAliveTime:    max(s.cfg.KeepAlive, minPing),
+		DialKeepAliveTimeout: s.cfg.KeepAliveTimeout,
+		Logger:               bridge(s.cfg.Log),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: firstRetry, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastRetry},
+			MinConnectTimeout: s.cfg.RequestTimeout,
+		})},
+	}
+}
+
+// authenticate finds out whether etcd is there and takes the password. The
+// client does that again when it is made, but keeps to itself what is wrong.
+func (s *Store) authenticate(ctx context.Context) error {
+	if s.cfg.Username == "" {
+		return nil
+	}
+	client, err := clientv3.New(s.clientConfig(ctx))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	req := &pb.AuthenticateRequest{Name: s.cfg.Username, Password: s.cfg.Password}
+	_, err = pb.NewAuthClient(client.ActiveConnection()).Authenticate(ctx, req, options()...)
+	if errors.Is(rpctypes.Error(err), rpctypes.ErrAuthNotEnabled) {
+		return nil
+	}
+	return err
 }
 
 // explain is what a caller is told of err, which ended a request in ctx.

@@ -39,11 +39,13 @@
 // seconds, makes sure that this is found where there is no other traffic.
 //
 // An etcd that went back and was written past the old revision before anybody
-// looked cannot be told from one that never was away by its revision. So a
-// watch is also refused if etcd has had another leader since the last
-// linearizable answer, and a List whose pages come from two leaders starts
-// over. What remains: a store that is exchanged between a List and the Watch
-// that continues it, whose leader happens to have the same term.
+// looked cannot be told from one that never was away by its revision. But it
+// cannot do so without ending its connections. So a Watch is refused if it
+// continues what was read before a connection was lost and made again, and a
+// List whose pages are from before and after that starts over. Whoever wants
+// to see changes of that time opens another Store. What remains: between a List
+// and the Watch that continues it the store is exchanged, and other calls find
+// it at just the same revision, or first below and then above.
 //
 // Example:
 //
@@ -127,7 +129,8 @@ type Store struct {
 	log     *slog.Logger
 	life    context.Context // ends with Close
 	end     context.CancelFunc
-	dialing chan struct{}  // held by the one call that makes the client
+	dialing chan struct{} // held by the one call that makes the client
+	lines   lines
 	work    sync.WaitGroup // calls and watches
 
 	mu      sync.Mutex

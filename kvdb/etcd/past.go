@@ -13,8 +13,10 @@ import (
 type past struct {
 	cluster uint64 // 0 while nothing is known
 	rev     int64  // the highest one seen, which the store never goes below
-	term    uint64 // of the leader, by the last linearizable answer
+	lines   int    // how often connections had been replaced at the last linearizable answer
+	since   int64  // what was known of lower revisions is from before that
 	resets  int    // how often all this was found to be wrong
+	old     int64  // the highest revision seen before the last time
 }
 
 // learn takes note of a linearizable answer; known is what was known before
@@ -29,10 +31,15 @@ func (s *Store) learn(known past, h *pb.ResponseHeader) error {
 	if known.cluster != 0 && h.ClusterId == known.cluster && h.Revision < known.rev {
 		return s.reset(h, fmt.Errorf("%w: revision %d was seen before, now it is %d", ErrReset, known.rev, h.Revision))
 	}
+	first := s.past.cluster == 0
 	if err := s.recognize(h); err != nil {
 		return err
 	}
-	s.past.term = h.RaftTerm
+	if lines := s.lines.replaced(); lines != s.past.lines {
+		if s.past.lines = lines; !first {
+			s.past.since = s.past.rev
+		}
+	}
 	return nil
 }
 
@@ -55,6 +62,19 @@ func (s *Store) saw(known past, rev int64) {
 	}
 }
 
+// trust tells why a watch must not continue what was read at rev.
+func (s *Store) trust(known past, rev int64) error {
+	switch {
+	case known.cluster == 0:
+		return nil // it was not read here
+	case rev > known.rev && rev <= known.old:
+		return fmt.Errorf("%w: revision %d is one of the time before", ErrReset, rev)
+	case rev < known.since || known.lines != s.lines.replaced():
+		return errLost
+	}
+	return nil
+}
+
 func (s *Store) recognize(h *pb.ResponseHeader) error {
 	if s.past.cluster != 0 && h.ClusterId != s.past.cluster {
 		return s.reset(h, fmt.Errorf("%w: it was cluster %x, now it is %x", ErrReset, s.past.cluster, h.ClusterId))
@@ -65,7 +85,14 @@ func (s *Store) recognize(h *pb.ResponseHeader) error {
 }
 
 func (s *Store) reset(h *pb.ResponseHeader, why error) error {
-	s.past = past{cluster: h.ClusterId, rev: h.Revision, term: h.RaftTerm, resets: s.past.resets + 1}
+	s.past = past{
+		cluster: h.ClusterId,
+		rev:     h.Revision,
+		lines:   s.lines.replaced(),
+		since:   h.Revision,
+		resets:  s.past.resets + 1,
+		old:     max(s.past.rev, s.past.old),
+	}
 	for w := range s.watches {
 		w.stop(ending{why})
 	}

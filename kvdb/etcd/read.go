@@ -21,7 +21,7 @@ import (
 const maxStarts = 5
 
 // errTorn is why a List begins anew: its pages may be of different histories.
-var errTorn = errors.New("etcd has had another leader meanwhile")
+var errTorn = errors.New("the connection to etcd was lost meanwhile")
 
 // Get implements kvdb.Store.
 func (s *Store) Get(ctx context.Context, key string) (kv kvdb.KeyValue, found bool, err error) {
@@ -95,7 +95,7 @@ type listing struct {
 	prefixes []string
 	found    [][]kvdb.KeyValue // by prefix
 	rev      int64
-	term     uint64
+	lines    int // how often connections had been replaced then
 }
 
 // read asks for the first page of each prefix at once, which sets the
@@ -125,7 +125,7 @@ func (l *listing) first(ctx context.Context) (more []bool, err error) {
 		if err != nil {
 			return nil, err
 		}
-		l.rev, l.term = resp.Header.Revision, resp.Header.RaftTerm
+		l.rev, l.lines = resp.Header.Revision, l.store.lines.replaced()
 		for _, page := range resp.Responses[:len(l.prefixes)] {
 			l.found = append(l.found, l.store.keyValues(page.GetResponseRange()))
 			more = append(more, page.GetResponseRange().More)
@@ -149,7 +149,7 @@ func (l *listing) next(ctx context.Context, i int) (more bool, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if resp.Header.RaftTerm != l.term {
+		if l.store.lines.replaced() != l.lines {
 			return resp.Header, errTorn
 		}
 		l.found[i] = append(l.found[i], l.store.keyValues(resp)...)

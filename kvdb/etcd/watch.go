@@ -20,8 +20,8 @@ import (
 // second time is refused at once, which serves as a sign of life.
 const watchID = 1
 
-// errLeader is why a revision cannot be trusted any more.
-var errLeader = errors.New("etcd has had another leader since it was read")
+// errLost is why a revision cannot be trusted any more.
+var errLost = errors.New("the connection to etcd was lost since the revision was read")
 
 // Watch implements kvdb.Store. It returns when etcd has confirmed the watch.
 func (s *Store) Watch(ctx context.Context, prefix string, fromRev int64) (kvdb.Watcher, error) {
@@ -140,8 +140,8 @@ func (w *watcher) ask() error {
 	}})
 }
 
-// recognize finds out whether the member is one of the store that fromRev is
-// of, and where to begin if it is 0.
+// recognize finds out whether the member is one of the store that the first
+// revision is of, and where to begin if it is 0.
 func (w *watcher) recognize(h *pb.ResponseHeader) error {
 	if err := w.store.notice(w.known, h); err != nil {
 		return err
@@ -151,15 +151,7 @@ func (w *watcher) recognize(h *pb.ResponseHeader) error {
 		w.next = max(h.Revision, w.known.rev) + 1
 		return nil
 	}
-	if w.known.term != 0 && w.known.term != h.RaftTerm {
-		return fmt.Errorf("revision %d: %w", w.next-1, errLeader)
-	}
-	if h.Revision < w.next-1 {
-		// Either the revision is still to come, or the member is behind, or
-		// the store has gone back. Only a linearizable answer tells.
-		return w.store.Probe(w.ctx)
-	}
-	return nil
+	return w.store.trust(w.known, w.next-1)
 }
 
 // refusal is why a response says that the watch is none.

@@ -4,9 +4,11 @@
 package nodesync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -23,6 +25,7 @@ type Identity struct {
 	Pinned   uint32                  // exactly this one; 0: any
 	Limit    func([]*kv.Pool) uint32 // the largest ID that fits the cluster's networks and pools
 	Fresh    time.Duration           // how long a beat says that its agent is alive
+	Random   func() float64          // in [0,1); nil: IDs are tried in order only
 }
 
 // Held is a node ID and the generation of its record.
@@ -74,9 +77,14 @@ type stored struct {
 type register struct {
 	byID  map[uint32]stored
 	limit uint32
+	beats []kvdb.Cond // those that were looked at have not changed
 }
 
 func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, now time.Time) (Held, error) {
+	nameAt, err := revisionOf(ctx, store, kv.NodeNameKey(who.Name))
+	if err != nil {
+		return Held{}, err
+	}
 	reg, err := readRegister(ctx, store, who)
 	if err != nil {
 		return Held{}, err
@@ -87,16 +95,87 @@ func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, n
 		return Held{}, err
 	}
 	if own.NodeRecord != nil && own.Name != who.Name {
-		if beat, err := readBeat(ctx, store, own.Id); err != nil || fresh(beat, who, now) {
+		if beat, err := reg.beat(ctx, store, own.Id); err != nil || fresh(beat, who, now) {
 			return Held{}, errors.Join(err, fmt.Errorf("%w: node ID %d is of node %s, which was there at %s: was its disk copied? Remove the state directory of this node, so that it gets an identity of its own",
 				ErrInstanceInUse, own.Id, own.Name, at(beat)))
 		}
 	}
-	id, err := reg.choose(who, want, own)
+	c := claim{want: want, own: own, rivals: rivals, now: now, nameAt: nameAt}
+	if c.id, err = reg.given(who, want, own); err != nil {
+		return Held{}, err
+	}
+	if c.id != 0 {
+		if err := reg.leaving(ctx, store, who, c); err != nil {
+			return Held{}, err
+		}
+		return reg.write(ctx, store, who, c)
+	}
+	return reg.claimNew(ctx, store, who, c)
+}
+
+// tries is how many IDs are tried before the records are read again.
+const tries = 16
+
+// claimNew claims an ID that nobody has: the first in order, and where others
+// are faster the next ones. Where many claim at once that would have all of
+// them fail for all but one, so the choice widens.
+func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity, c claim) (Held, error) {
+	free, err := r.free()
 	if err != nil {
 		return Held{}, err
 	}
-	return reg.write(ctx, store, who, claim{id: id, want: want, own: own, rivals: rivals, now: now})
+	raced := false
+	var left error // why nobody may have the ones that were left
+	for try := 0; try < tries && len(free) > 0; try++ {
+		width := min(1<<(2*max(0, try-2)), len(free))
+		k := 0
+		if who.Random != nil {
+			k = int(who.Random() * float64(width))
+		}
+		c.id = free[k]
+		free = slices.Delete(free, k, k+1)
+		if left = r.leaving(ctx, store, who, c); errors.Is(left, ErrIDTaken) {
+			continue
+		} else if left != nil {
+			return Held{}, left
+		}
+		held, err := r.write(ctx, store, who, c)
+		if !errors.Is(err, kvdb.ErrConditions) {
+			return held, err
+		}
+		if try%4 != 3 {
+			continue
+		}
+		if at, err := revisionOf(ctx, store, kv.NodeNameKey(who.Name)); err != nil || at != c.nameAt {
+			return Held{}, cmp.Or(err, kvdb.ErrConditions) // one of our name was faster
+		}
+		raced = true
+	}
+	if left != nil && !raced {
+		return Held{}, fmt.Errorf("%w now: %v", ErrNoID, left)
+	}
+	return Held{}, kvdb.ErrConditions
+}
+
+// leaving fails where the ID was released by force and its agent was there not
+// long ago: it does not know yet, and may claim it again.
+func (r *register) leaving(ctx context.Context, store kvdb.Store, who Identity, c claim) error {
+	s := r.byID[c.id]
+	if s.NodeRecord == nil || s.Released == 0 || s.Clean || s.Instance == who.Instance {
+		return nil
+	}
+	beat, err := r.beat(ctx, store, c.id)
+	if err != nil || !fresh(beat, who, c.now) {
+		return err
+	}
+	return fmt.Errorf("%w: node ID %d was released while node %s (instance %s) was there, at %s: it may still have addresses of it in use for %s after that",
+		ErrIDTaken, c.id, s.Name, s.Instance, at(beat), who.Fresh)
+}
+
+// revisionOf is when key was written last, 0 if it is not there.
+func revisionOf(ctx context.Context, store kvdb.Store, key string) (int64, error) {
+	x, _, err := store.Get(ctx, key) // the zero KeyValue where there is none
+	return x.ModRevision, err
 }
 
 func readRegister(ctx context.Context, store kvdb.Store, who Identity) (*register, error) {
@@ -147,7 +226,7 @@ func (r *register) rivals(ctx context.Context, store kvdb.Store, who Identity, n
 		if s.Name != who.Name || s.Instance == who.Instance || s.Released != 0 || s.SupersededBy != 0 {
 			continue
 		}
-		beat, err := readBeat(ctx, store, s.Id)
+		beat, err := r.beat(ctx, store, s.Id)
 		if err != nil {
 			return nil, err
 		}
@@ -168,20 +247,22 @@ func fresh(beat *kv.NodeBeat, who Identity, now time.Time) bool {
 
 func at(beat *kv.NodeBeat) string { return time.Unix(0, beat.GetAt()).UTC().Format(time.RFC3339) }
 
-func readBeat(ctx context.Context, store kvdb.Store, id uint32) (*kv.NodeBeat, error) {
-	x, found, err := store.Get(ctx, kv.BeatKey(id))
-	if err != nil || !found {
+// beat reads a beat, nil for none. What is decided by it holds while it stays the last.
+func (r *register) beat(ctx context.Context, store kvdb.Store, id uint32) (*kv.NodeBeat, error) {
+	beat := &kv.NodeBeat{}
+	at, err := get(ctx, store, kv.BeatKey(id), beat)
+	if err != nil {
 		return nil, err
 	}
-	beat := &kv.NodeBeat{}
-	if err := proto.Unmarshal(x.Value, beat); err != nil {
-		return nil, fmt.Errorf("beat of node ID %d: %w", id, err)
+	r.beats = append(r.beats, kvdb.Cond{Key: kv.BeatKey(id), ModRevision: at})
+	if at == 0 {
+		return nil, nil
 	}
 	return beat, nil
 }
 
-// choose is the ID to have.
-func (r *register) choose(who Identity, want Held, own stored) (uint32, error) {
+// given is the ID to have where there is no choice, 0 where there is.
+func (r *register) given(who Identity, want Held, own stored) (uint32, error) {
 	wanted, why := want.ID, "this node has addresses of it in use"
 	if who.Pinned != 0 {
 		wanted, why = who.Pinned, "cadastre.nodeID asks for it"
@@ -189,26 +270,39 @@ func (r *register) choose(who Identity, want Held, own stored) (uint32, error) {
 	if wanted == 0 && own.NodeRecord != nil {
 		wanted = own.Id
 	}
-	if wanted != 0 {
-		if s, ok := r.byID[wanted]; ok && s.Instance != who.Instance && s.Released == 0 {
-			return 0, fmt.Errorf("%w: node ID %d is of node %s (instance %s); %s", ErrIDTaken, wanted, s.Name, s.Instance, why)
-		}
-		return wanted, r.fits(wanted)
+	if wanted == 0 {
+		return 0, nil
 	}
-	var oldest stored
-	for id := uint32(1); id <= r.limit && id != 0; id++ {
+	if s, ok := r.byID[wanted]; ok && s.Instance != who.Instance && s.Released == 0 {
+		return 0, fmt.Errorf("%w: node ID %d is of node %s (instance %s); %s", ErrIDTaken, wanted, s.Name, s.Instance, why)
+	}
+	return wanted, r.fits(wanted)
+}
+
+// choice is how many free IDs a claim may choose from.
+const choice = 4096
+
+// free are the IDs that may be claimed, in order: those that were never used or
+// cleanly released by number, then the others by the time of their release.
+func (r *register) free() (ids []uint32, err error) {
+	var released []stored
+	for id := uint32(1); id <= r.limit && id != 0 && len(ids) < choice; id++ {
 		s, ok := r.byID[id]
-		if !ok || s.Released != 0 && s.Clean {
-			return id, nil
-		}
-		if s.Released != 0 && (oldest.NodeRecord == nil || s.Released < oldest.Released) {
-			oldest = s
+		switch {
+		case !ok || s.Released != 0 && s.Clean:
+			ids = append(ids, id)
+		case s.Released != 0:
+			released = append(released, s)
 		}
 	}
-	if oldest.NodeRecord != nil {
-		return oldest.Id, nil
+	slices.SortFunc(released, func(a, b stored) int { return cmp.Or(cmp.Compare(a.Released, b.Released), cmp.Compare(a.Id, b.Id)) })
+	for _, s := range released {
+		ids = append(ids, s.Id)
 	}
-	return 0, fmt.Errorf("%w: all %d that fit every subnet are taken: give the nodes larger networks, or release nodes that are gone (cadastre node release NAME)", ErrNoID, r.limit)
+	if len(ids) == 0 {
+		return nil, fmt.Errorf("%w: all %d that fit every subnet are taken: give the nodes larger networks, or release nodes that are gone (cadastre node release NAME)", ErrNoID, r.limit)
+	}
+	return ids, nil
 }
 
 func (r *register) fits(id uint32) error {
@@ -225,6 +319,7 @@ type claim struct {
 	own    stored
 	rivals []stored
 	now    time.Time
+	nameAt int64 // revision of the key of the node's name
 }
 
 // write makes the claim in one transaction, or fails with kvdb.ErrConditions.
@@ -253,12 +348,14 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 		t.conds = append(t.conds, kvdb.AtRevision(kv.NodeRecordKey(c.id), c.own.revision))
 	} else {
 		t.put(kv.NodeRecordKey(c.id), was.revision, record) // revision 0 where there was none
+		t.put(kv.NodeNameKey(who.Name), c.nameAt, &kv.NodeName{Id: c.id, Instance: who.Instance})
 	}
 	// Whoever beats under this ID now is an earlier run of this agent, or finds
 	// by this beat that it has lost the ID.
 	t.putAny(kv.BeatKey(c.id), &kv.NodeBeat{
 		Id: c.id, Instance: who.Instance, Generation: record.Generation, Session: who.Session, At: c.now.UnixNano(),
 	})
+	t.conds = append(t.conds, r.beats...)
 	_, err := t.commit(ctx, store)
 	return Held{c.id, record.Generation}, err
 }

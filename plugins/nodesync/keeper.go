@@ -33,34 +33,39 @@ type KeeperDeps struct {
 	Disk      Disk
 	EventLoop controller.EventLoop // gets a NodeIDChange when a problem comes or goes
 	Identity  Identity
-	Refresh   time.Duration // between two beats
+	Refresh   time.Duration // between two beats, at most
 	Expire    time.Duration // after how long without a beat others may release the ID
 	Now       func() time.Time
 	Random    func() float64
 	Busy      func() bool          // addresses that follow from the ID are in use
 	Uses      func() []*kv.PoolUse // what this node has of each pool
-	Suspend   func(reason string)  // stops lending new addresses; "" lets it go on
+	Suspend   func(reason string)  // stops lending new addresses; "" lets it go on; must return soon
 }
 
 // Keeper keeps this node's ID: it claims it, confirms it, tells the cluster what
 // the node says of itself, and notices when somebody else has it. The ID of a
 // process never changes. If it is lost, no new address is lent, and what is
-// lent stays.
+// lent stays; so it is after a restart, until the store says otherwise.
 //
 // Confirm is called by who reads the store, before it does, and by Run. The
 // other methods may be called from anywhere and wait for nothing.
 type Keeper struct {
-	deps KeeperDeps
-	poke chan struct{}
-	busy sync.Mutex // held by Confirm
-	own  own        // of who holds busy
+	deps  KeeperDeps
+	poke  chan struct{}
+	busy  chan struct{} // full while Confirm is at work
+	own   own           // of who is busy
+	saved remembered    // of who is busy: what is on the disk
+
+	telling sync.Mutex // held while a problem comes or goes and is made known
+	untold  bool       // of who tells: a problem from before Run
 
 	mu        sync.Mutex
 	held      Held
-	confirmed time.Time // when the store last said so
+	confirmed time.Time // when the store was last asked and said so
 	session   bool      // it did so in this run
 	used      bool      // addresses were derived from it
 	problem   string
+	kind      error // of the problem; nil for none
 	said      said
 	stored    said // what the store has, as of the last beat
 }
@@ -78,24 +83,33 @@ type remembered struct {
 	ID         uint32    `json:"id"`
 	Generation uint64    `json:"generation"`
 	Confirmed  time.Time `json:"confirmed"`
+	Problem    string    `json:"problem,omitempty"` // it was lost
 }
 
 // diskName is where the disk has it.
 const diskName = "node-id"
 
-// NewKeeper makes a Keeper that knows what its disk remembers.
+// NewKeeper makes a Keeper that knows what its disk remembers. Where that is a
+// problem, or too long ago, nothing is lent from the start.
 func NewKeeper(deps KeeperDeps) (*Keeper, error) {
-	k := &Keeper{deps: deps, poke: make(chan struct{}, 1)}
+	k := &Keeper{deps: deps, poke: make(chan struct{}, 1), busy: make(chan struct{}, 1)}
 	text, err := deps.Disk.Local(diskName)
 	if err != nil {
 		return nil, fmt.Errorf("read the node ID that this node remembers: %w", err)
 	}
-	if text != "" {
-		var r remembered
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			return nil, fmt.Errorf("read the node ID that this node remembers: %q: %w", text, err)
-		}
-		k.held, k.confirmed = Held{r.ID, r.Generation}, r.Confirmed
+	if text == "" {
+		return k, nil
+	}
+	if err := json.Unmarshal([]byte(text), &k.saved); err != nil {
+		return nil, fmt.Errorf("read the node ID that this node remembers: %q: %w", text, err)
+	}
+	k.held, k.confirmed = Held{k.saved.ID, k.saved.Generation}, k.saved.Confirmed
+	if k.problem, k.kind = k.saved.Problem, errBefore; k.problem == "" {
+		k.problem, k.kind = k.overdue()
+	}
+	if k.problem != "" {
+		deps.Suspend(reason(k.held, k.problem))
+		k.untold = true
 	}
 	return k, nil
 }
@@ -135,6 +149,13 @@ func (k *Keeper) say(change func(*said)) {
 	}
 }
 
+// addresses are those that the node says it has.
+func (k *Keeper) addresses() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.said.addresses
+}
+
 // Poke has the ID confirmed soon.
 func (k *Keeper) Poke() {
 	select {
@@ -146,73 +167,116 @@ func (k *Keeper) Poke() {
 // Run confirms the ID again and again until ctx ends, and says then that the
 // agent has ended.
 func (k *Keeper) Run(ctx context.Context) error {
-	if k.ID() != 0 {
-		k.checkTerm()
-	}
+	k.tellBefore()
 	for {
-		wait := k.deps.Refresh*4/5 + time.Duration(k.deps.Random()*float64(k.deps.Refresh*2/5))
+		wait := k.deps.Refresh*4/5 + time.Duration(k.deps.Random()*float64(k.deps.Refresh/5))
+		if left := k.left(); left > 0 {
+			wait = min(wait, left)
+		}
 		select {
 		case <-ctx.Done():
 			k.sayGoodbye(context.WithoutCancel(ctx))
 			return nil
 		case <-k.poke:
-			if k.ID() == 0 {
-				continue // the first claim is for who reads the store
-			}
 		case <-time.After(wait):
 		}
-		if err := k.Confirm(ctx); err != nil && ctx.Err() == nil {
+		k.checkTerm()
+		if k.ID() == 0 {
+			continue // the first claim is for who reads the store
+		}
+		if err := k.confirmInTerm(ctx); err != nil && ctx.Err() == nil {
 			k.deps.Log.Warn("the node ID cannot be confirmed now", "error", err)
 			k.checkTerm()
 		}
 	}
 }
 
+// confirmInTerm is Confirm, but a store that does not answer is not waited for
+// when the term ends.
+func (k *Keeper) confirmInTerm(ctx context.Context) error {
+	if left := k.left(); left > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, left)
+		defer cancel()
+	}
+	return k.Confirm(ctx)
+}
+
 // Confirm has the store confirm the ID, claims it if it has to, and writes what
 // is new. It fails where the store does; and, with controller.ErrFatal, where
 // this node can have no ID at all. A lost ID is no error: see Problem.
 func (k *Keeper) Confirm(ctx context.Context) error {
-	k.busy.Lock()
-	defer k.busy.Unlock()
+	select {
+	case k.busy <- struct{}{}:
+		defer func() { <-k.busy }()
+	case <-ctx.Done():
+		return fmt.Errorf("confirm the node ID: %w", context.Cause(ctx))
+	}
+	began := k.deps.Now() // no later than what the store is told
 	held, err := k.confirm(ctx)
+	kind := conflict(err)
 	switch {
 	case err == nil:
-		return k.settle(held, "")
-	case !isConflict(err):
+		return k.keep(held, began)
+	case kind == nil:
 		return err
 	case k.ID() == 0:
 		return controller.NewFatalError(err)
 	}
-	return k.settle(k.Held(), err.Error())
+	k.lose(err.Error(), kind)
+	return nil
 }
 
-func isConflict(err error) bool {
-	return errors.Is(err, ErrNameInUse) || errors.Is(err, ErrInstanceInUse) || errors.Is(err, ErrIDTaken) || errors.Is(err, ErrNoID) || errors.Is(err, errOtherSession)
-}
+var (
+	// errOtherSession is what a run finds whose identity another run uses.
+	errOtherSession = errors.New("another agent runs with this node's identity: was its disk copied?")
+	// errOverdue is the kind of problem that time makes.
+	errOverdue = errors.New("the node ID was not confirmed for long")
+	// errBefore is the kind of problem that the run before had.
+	errBefore = errors.New("the node ID was lost before the agent was started")
+)
 
-// errOtherSession is what a run finds whose identity another run uses.
-var errOtherSession = errors.New("another agent runs with this node's identity: was its disk copied?")
+// conflict is why err says that the ID is not this node's, nil if it does not.
+func conflict(err error) error {
+	for _, kind := range []error{ErrNameInUse, ErrInstanceInUse, ErrIDTaken, ErrNoID, errOtherSession} {
+		if errors.Is(err, kind) {
+			return kind
+		}
+	}
+	return nil
+}
 
 func (k *Keeper) confirm(ctx context.Context) (Held, error) {
 	want := k.Held()
-	if k.confirmedInThisRun() {
-		done, err := k.beat(ctx, want)
-		if done || err != nil {
-			return want, err
+	for range attempts {
+		if k.confirmedInThisRun() {
+			if done, err := k.beat(ctx, want); done || err != nil {
+				return want, err
+			}
+		}
+		held, err := k.claim(ctx, want)
+		if err != nil {
+			return Held{}, err
+		}
+		if done, err := k.beat(ctx, held); done || err != nil {
+			return held, err
 		}
 	}
-	held, err := Claim(ctx, k.deps.Store, k.deps.Identity, want, k.deps.Now())
-	if errors.Is(err, ErrIDTaken) && k.deps.Identity.Pinned == 0 && !k.inUse() && !k.deps.Busy() {
+	return Held{}, fmt.Errorf("confirm node ID %d: others were faster %d times", want.ID, attempts)
+}
+
+// claim claims want again, or an ID for the first time.
+func (k *Keeper) claim(ctx context.Context, want Held) (Held, error) {
+	who := k.deps.Identity
+	if k.inUse() && who.Pinned != 0 && who.Pinned != want.ID {
+		k.deps.Log.Warn("cadastre.nodeID asks for another node ID, which the next start will claim", "nodeID", want.ID, "asked for", who.Pinned)
+		who.Pinned = 0 // or what is in use here would be released
+	}
+	held, err := Claim(ctx, k.deps.Store, who, want, k.deps.Now())
+	if errors.Is(err, ErrIDTaken) && who.Pinned == 0 && !k.inUse() && !k.deps.Busy() {
 		k.deps.Log.Warn("the node ID that this node remembers is taken, and nothing here depends on it: claiming another one", "error", err)
-		held, err = Claim(ctx, k.deps.Store, k.deps.Identity, Held{}, k.deps.Now())
+		held, err = Claim(ctx, k.deps.Store, who, Held{}, k.deps.Now())
 	}
-	if err != nil {
-		return Held{}, err
-	}
-	if k.inUse() && held.ID != want.ID { // blocks were cut from the other one
-		return Held{}, fmt.Errorf("%w: this node has ID %d until it is restarted, and node ID %d by its record", ErrIDTaken, want.ID, held.ID)
-	}
-	_, err = k.beat(ctx, held)
 	return held, err
 }
 
@@ -234,7 +298,7 @@ func (k *Keeper) inUse() bool {
 func (k *Keeper) Use() uint32 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.used = true
+	k.used = k.held.ID != 0
 	return k.held.ID
 }
 
@@ -247,23 +311,38 @@ type own struct {
 // beat says that the agent is there, and writes what it says of itself. It does
 // nothing (false) where the record is not of held any more.
 func (k *Keeper) beat(ctx context.Context, held Held) (bool, error) {
-	if k.own.record == nil || k.own.record.Id != held.ID {
-		if err := k.readOwn(ctx, held.ID); err != nil {
-			return false, err
+	for range attempts {
+		if k.own.record == nil || k.own.record.Id != held.ID {
+			if err := k.readOwn(ctx, held.ID); err != nil {
+				return false, err
+			}
+		}
+		r := k.own.record
+		if r == nil || r.Instance != k.deps.Identity.Instance || r.Generation != held.Generation || r.Released != 0 || r.SupersededBy != 0 {
+			k.own = own{}
+			return false, nil
+		}
+		err := k.beatOnce(ctx, held)
+		if err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, kvdb.ErrConditions) { // somebody else has written: look again
+			return false, fmt.Errorf("beat of node ID %d: %w", held.ID, err)
 		}
 	}
-	r := k.own.record
-	if r == nil || r.Instance != k.deps.Identity.Instance || r.Generation != held.Generation || r.Released != 0 || r.SupersededBy != 0 {
-		k.own = own{}
-		return false, nil
-	}
+	return false, fmt.Errorf("beat of node ID %d: others were faster %d times", held.ID, attempts)
+}
+
+// beatOnce writes the beat, and the record if it changes, where both are as
+// they were. Unless it succeeds they have to be read again.
+func (k *Keeper) beatOnce(ctx context.Context, held Held) error {
 	k.mu.Lock()
 	say := said{slices.Clone(k.said.addresses), k.said.uid}
 	k.mu.Unlock()
 	now := k.own
-	now.record = say.in(r)
+	now.record = say.in(k.own.record)
 	var t txn
-	if proto.Equal(now.record, r) {
+	if proto.Equal(now.record, k.own.record) {
 		t.conds = append(t.conds, kvdb.AtRevision(kv.NodeRecordKey(held.ID), now.recordAt))
 	} else {
 		t.put(kv.NodeRecordKey(held.ID), now.recordAt, now.record)
@@ -274,12 +353,8 @@ func (k *Keeper) beat(ctx context.Context, held Held) (bool, error) {
 	})
 	k.own = own{}
 	rev, err := t.commit(ctx, k.deps.Store)
-	if errors.Is(err, kvdb.ErrConditions) {
-		k.Poke() // somebody else has written: look again
-		return true, nil
-	}
 	if err != nil {
-		return false, fmt.Errorf("beat of node ID %d: %w", held.ID, err)
+		return err
 	}
 	if now.beatAt = rev; len(t.ops) == 2 {
 		now.recordAt = rev
@@ -288,7 +363,7 @@ func (k *Keeper) beat(ctx context.Context, held Held) (bool, error) {
 	k.mu.Lock()
 	k.stored = say
 	k.mu.Unlock()
-	return true, nil
+	return nil
 }
 
 // in is the record r with what the node says of itself.
@@ -335,61 +410,135 @@ func get(ctx context.Context, store kvdb.Store, key string, into proto.Message) 
 	return x.ModRevision, nil
 }
 
-// settle remembers the outcome, first on disk.
-func (k *Keeper) settle(held Held, problem string) error {
-	now := k.deps.Now()
-	k.mu.Lock()
-	was, due := k.held, held != k.held || now.Sub(k.confirmed) > k.deps.Expire/24 || now.Before(k.confirmed)
-	k.mu.Unlock()
-	if problem == "" && due {
-		text, err := json.Marshal(remembered{held.ID, held.Generation, now})
-		if err != nil {
+// keep makes held this node's ID, first on disk.
+func (k *Keeper) keep(held Held, began time.Time) error {
+	was := k.saved
+	if age := began.Sub(was.Confirmed); held != (Held{was.ID, was.Generation}) || was.Problem != "" || age > k.slack() || age < 0 {
+		if err := k.save(remembered{ID: held.ID, Generation: held.Generation, Confirmed: began}); err != nil {
 			return err
 		}
-		if err := k.deps.Disk.SetLocal(diskName, string(text)); err != nil {
-			return fmt.Errorf("remember node ID %d: %w", held.ID, err)
-		}
 	}
+	k.telling.Lock()
+	defer k.telling.Unlock()
 	k.mu.Lock()
-	k.held = held
-	if problem == "" {
-		k.confirmed, k.session = now, true
+	before := k.held
+	if k.used && held.ID != before.ID { // addresses were derived from it meanwhile
+		k.mu.Unlock()
+		k.tell(fmt.Sprintf("node ID %d is this node's from its next start on", held.ID), ErrIDTaken)
+		return nil
 	}
+	k.held, k.confirmed, k.session = held, began, true
 	k.mu.Unlock()
-	if held != was {
+	if held != before {
 		k.deps.Log.Info("node ID claimed", "nodeID", held.ID, "generation", held.Generation)
 	}
-	k.report(problem)
+	k.tell("", nil)
 	return nil
 }
 
-// checkTerm stops the lending where the store has not confirmed the ID for so
-// long that others may soon release it.
-func (k *Keeper) checkTerm() {
-	k.mu.Lock()
-	since, problem := k.deps.Now().Sub(k.confirmed), k.problem
-	k.mu.Unlock()
-	if limit := k.deps.Expire * 5 / 6; since > limit && problem == "" {
-		k.report(fmt.Sprintf("the cluster store has not confirmed node ID %d for %s; after %s others may have it", k.ID(), since.Round(time.Minute), k.deps.Expire))
+// lose has nothing lent any more, also after a restart.
+func (k *Keeper) lose(problem string, kind error) {
+	k.telling.Lock()
+	k.tell(problem, kind)
+	k.telling.Unlock()
+	if k.saved.Problem != "" {
+		return
+	}
+	r := k.saved
+	r.Problem = problem
+	if err := k.save(r); err != nil {
+		k.deps.Log.Error("the next start will not know that the node ID is in doubt", "error", err)
 	}
 }
 
-// report makes a problem, or its end, known.
-func (k *Keeper) report(problem string) {
-	k.mu.Lock()
-	was, held := k.problem, k.held
-	k.problem = problem
-	k.mu.Unlock()
-	if was == problem {
-		return
+func (k *Keeper) save(r remembered) error {
+	text, err := json.Marshal(r)
+	if err == nil {
+		err = k.deps.Disk.SetLocal(diskName, string(text))
 	}
-	switch problem {
-	case "":
-		k.deps.Log.Info("the node ID is this node's again", "nodeID", held.ID, "generation", held.Generation)
+	if err != nil {
+		return fmt.Errorf("remember node ID %d: %w", r.ID, err)
+	}
+	k.saved = r
+	return nil
+}
+
+// slack is by how much the disk may be behind with the time of the last
+// confirmation, and the clock with the time that it told before.
+func (k *Keeper) slack() time.Duration { return k.deps.Expire / 24 }
+
+// left is how long the ID may be used if it is not confirmed again.
+func (k *Keeper) left() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.confirmed.Add(k.deps.Expire * 5 / 6).Sub(k.deps.Now())
+}
+
+// overdue is a problem where the store has not confirmed the ID for so long
+// that others may soon release it, or where the clock does not tell.
+func (k *Keeper) overdue() (problem string, kind error) {
+	left := k.left()
+	k.mu.Lock()
+	id, confirmed := k.held.ID, k.confirmed
+	k.mu.Unlock()
+	switch {
+	case id == 0:
+		return "", nil
+	case left <= 0:
+		return fmt.Sprintf("the cluster store has not confirmed node ID %d since %s; after %s others may have it", id, confirmed.UTC().Format(time.RFC3339), k.deps.Expire), errOverdue
+	case left > k.deps.Expire*5/6+k.slack():
+		return fmt.Sprintf("the cluster store confirmed node ID %d at %s, which the clock says is still to come", id, confirmed.UTC().Format(time.RFC3339)), errOverdue
+	}
+	return "", nil
+}
+
+// checkTerm stops the lending where the ID is overdue.
+func (k *Keeper) checkTerm() {
+	k.telling.Lock()
+	defer k.telling.Unlock()
+	if problem, kind := k.overdue(); problem != "" && k.Problem() == "" {
+		k.tell(problem, kind)
+	}
+}
+
+func reason(held Held, problem string) string {
+	return fmt.Sprintf("node ID %d: %s", held.ID, problem)
+}
+
+// tell makes a problem, or its end, known. It is called by who holds telling.
+func (k *Keeper) tell(problem string, kind error) {
+	k.mu.Lock()
+	was, wasKind, held := k.problem, k.kind, k.held
+	k.problem, k.kind = problem, kind
+	k.mu.Unlock()
+	switch {
+	case problem == was:
+		return
+	case problem == "":
 		k.deps.Suspend("")
 	default:
+		k.deps.Suspend(reason(held, problem))
+	}
+	if kind != wasKind { // else it is the same problem with another time in its text
+		k.announce(held, problem)
+	}
+}
+
+// tellBefore makes known what was a problem before there was an event loop.
+func (k *Keeper) tellBefore() {
+	k.telling.Lock()
+	defer k.telling.Unlock()
+	if k.untold {
+		k.announce(k.Held(), k.Problem())
+	}
+}
+
+func (k *Keeper) announce(held Held, problem string) {
+	k.untold = false
+	if problem == "" {
+		k.deps.Log.Info("the node ID is this node's again", "nodeID", held.ID, "generation", held.Generation)
+	} else {
 		k.deps.Log.Error("this node's ID is in doubt: no new address is lent, what is lent stays", "nodeID", held.ID, "problem", problem)
-		k.deps.Suspend("node ID " + fmt.Sprint(held.ID) + ": " + problem)
 	}
 	if err := k.deps.EventLoop.PushEvent(&NodeIDChange{Held: held, Problem: problem}); err != nil && !errors.Is(err, controller.ErrClosedController) {
 		k.deps.Log.Warn("the event history lacks a change of the node ID", "error", err)
@@ -402,8 +551,12 @@ const goodbye = 2 * time.Second
 func (k *Keeper) sayGoodbye(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
-	k.busy.Lock()
-	defer k.busy.Unlock()
+	select {
+	case k.busy <- struct{}{}:
+		defer func() { <-k.busy }()
+	case <-ctx.Done():
+		return
+	}
 	held := k.Held()
 	last := &kv.NodeBeat{}
 	at, err := get(ctx, k.deps.Store, kv.BeatKey(held.ID), last)

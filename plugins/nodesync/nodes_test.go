@@ -13,6 +13,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
@@ -38,9 +39,11 @@ type neighbourhood struct {
 
 func newNeighbourhood(t *testing.T) *neighbourhood {
 	t.Helper()
+	store := mem.New()
+	t.Cleanup(func() { _ = store.Close() })
 	n := &neighbourhood{
-		NodeSync: nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), ID: 1, Instance: "uuid-of-a"}), g: NewWithT(t),
-		kube: controller.KubeStateData{kubestate.NodeRecords: {}, kubestate.Nodes: {}},
+		NodeSync: nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), Keeper: newNode(t, store, who("a"), newDisk()).confirm(t).Keeper}),
+		g:        NewWithT(t), kube: controller.KubeStateData{kubestate.NodeRecords: {}, kubestate.Nodes: {}},
 	}
 	n.resync()
 	return n
@@ -203,19 +206,62 @@ func TestEventsThatAreHandled(t *testing.T) {
 		&controller.DBResync{}: true, &controller.HealingResync{Type: controller.AfterError}: true, &controller.Shutdown{}: false,
 		&controller.KubeStateChange{Resource: kubestate.Pods}: false, &controller.KubeStateChange{Resource: kubestate.Nodes}: true,
 		&controller.KubeStateChange{Resource: kubestate.NodeRecords}: true, &nodesync.NodeUpdate{}: false,
+		&nodesync.NodeIDChange{}: true, &controller.KubeStateChange{Resource: kubestate.Pools}: false,
 	} {
 		g.Expect(n.HandlesEvent(event)).To(Equal(want), event.String())
 	}
 }
 
-func TestNodeUpdate(t *testing.T) {
+// An ID that was released is no node's, and of two records of one name the one
+// counts that was not superseded.
+func TestRecordsThatDoNotCount(t *testing.T) {
 	g := NewWithT(t)
-	ev := &nodesync.NodeUpdate{NodeName: "b", NewState: &nodesync.Node{ID: 2, Name: "b"}}
-	g.Expect(ev.GetName()).To(Equal("Node Update"))
-	g.Expect(ev.Method()).To(Equal(controller.Update))
-	g.Expect(ev.TransactionType()).To(Equal(controller.BestEffort))
-	g.Expect(ev.Direction()).To(Equal(controller.Forward))
-	g.Expect(ev.IsBlocking()).To(BeFalse())
-	g.Expect(ev.String()).NotTo(ContainSubstring("%!"))
-	g.Expect(func() { ev.Done(nil) }).NotTo(Panic())
+	n := newNeighbourhood(t)
+	record := func(id uint32, change func(*kv.NodeRecord)) []string {
+		m := &kv.NodeRecord{Id: id, Name: "b", Instance: fmt.Sprint("uuid-", id), Generation: uint64(10 - id)}
+		change(m)
+		return n.change(kubestate.NodeRecords, kv.NodeRecordKey(id), m)
+	}
+	const two, three = "ID=2 name=b vpp=[] mgmt=[] podCIDRs=[]", "ID=3 name=b vpp=[] mgmt=[] podCIDRs=[]"
+	g.Expect(record(2, func(*kv.NodeRecord) {})).To(Equal(told("b", "<none>", two)))
+	g.Expect(record(3, func(*kv.NodeRecord) {})).To(BeEmpty(), "2 is the newer one")
+	g.Expect(record(2, func(m *kv.NodeRecord) { m.SupersededBy = 3 })).To(Equal(told("b", two, three)))
+	g.Expect(record(2, func(m *kv.NodeRecord) { m.SupersededBy, m.Released = 3, 1 })).To(BeEmpty())
+	g.Expect(record(3, func(m *kv.NodeRecord) { m.Released = 1 })).To(Equal(told("b", three, "<none>")))
+	g.Expect(record(3, func(m *kv.NodeRecord) { m.Released = 1; m.IpAddresses = []string{"192.168.16.3/24"} })).To(BeEmpty())
+	g.Expect(n.GetAllNodes()).To(BeEmpty())
+	byChanges := fmt.Sprint(n.GetAllNodes())
+	n.resync()
+	g.Expect(fmt.Sprint(n.GetAllNodes())).To(Equal(byChanges))
+	g.Expect(n.object("b", "10.1.2.0/24")).To(Equal(told("b", "<none>", "ID=0 name=b vpp=[] mgmt=[] podCIDRs=[10.1.2.0/24]")))
+}
+
+// What commits when the loop hears of its ID.
+func TestTheLoopIsToldOfItsID(t *testing.T) {
+	g := NewWithT(t)
+	n := newNeighbourhood(t)
+	tx := &txn{}
+	g.Expect(n.Update(&nodesync.NodeIDChange{Problem: "taken"}, tx)).To(Equal("nothing new is lent"))
+	g.Expect(n.Update(&nodesync.NodeIDChange{}, tx)).To(Equal("lending goes on"))
+	g.Expect(tx.followUps).To(BeEmpty())
+	g.Expect(n.Revert(&nodesync.NodeIDChange{})).To(Succeed())
+}
+
+func TestEvents(t *testing.T) {
+	held := nodesync.Held{ID: 3, Generation: 7}
+	for name, ev := range map[string]controller.UpdateEvent{
+		"Node Update": &nodesync.NodeUpdate{NodeName: "b", NewState: &nodesync.Node{ID: 2, Name: "b"}}, "Node ID Change": &nodesync.NodeIDChange{Held: held, Problem: "taken"},
+	} {
+		g := NewWithT(t)
+		g.Expect(ev.GetName()).To(Equal(name))
+		g.Expect(ev.Method()).To(Equal(controller.Update))
+		g.Expect(ev.TransactionType()).To(Equal(controller.BestEffort))
+		g.Expect(ev.Direction()).To(Equal(controller.Forward))
+		g.Expect(ev.IsBlocking()).To(BeFalse())
+		g.Expect(ev.String()).To(And(HavePrefix(name), Not(ContainSubstring("%!"))))
+		g.Expect(func() { ev.Done(nil) }).NotTo(Panic())
+	}
+	g := NewWithT(t)
+	g.Expect((&nodesync.NodeIDChange{Held: held, Problem: "taken"}).String()).To(And(ContainSubstring("node ID: 3, generation 7"), ContainSubstring("nothing new is lent: taken")))
+	g.Expect((&nodesync.NodeIDChange{Held: held}).String()).To(ContainSubstring("it is this node's"))
 }

@@ -5,6 +5,7 @@ package nodesync
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -79,17 +80,22 @@ func (p *NodeSync) PublishPools() { p.pools = true }
 // Commit hands what is staged to the keeper.
 func (p *NodeSync) Commit(context.Context) error {
 	if p.staged {
-		var published []string
-		for _, a := range p.publish {
-			published = append(published, a.String())
-		}
-		p.Keeper.say(func(s *said) { s.addresses = append([]string{}, published...) })
+		published := textsOf(p.publish)
+		p.Keeper.say(func(s *said) { s.addresses = published })
 	}
 	if p.pools {
 		p.Keeper.Poke()
 	}
 	p.Undo()
 	return nil
+}
+
+// Staged says whether Commit would tell the cluster something new.
+func (p *NodeSync) Staged() []string {
+	if !p.staged || slices.Equal(p.Keeper.addresses(), textsOf(p.publish)) {
+		return nil
+	}
+	return []string{fmt.Sprintf("publish the node's addresses %v", p.publish)}
 }
 
 // Undo drops what is staged.
@@ -229,6 +235,14 @@ func newer(a, b *kv.NodeRecord) bool {
 		return b.SupersededBy != 0
 	}
 	return a.Generation > b.Generation
+}
+
+func textsOf(addresses []netip.Prefix) []string {
+	texts := []string{}
+	for _, a := range addresses {
+		texts = append(texts, a.String())
+	}
+	return texts
 }
 
 func parse[T any](texts []string, f func(string) (T, error)) []T {

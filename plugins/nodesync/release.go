@@ -29,7 +29,7 @@ type Registered struct {
 	*kv.NodeRecord
 	Beat *kv.NodeBeat
 
-	revision int64
+	revision, beatAt int64
 }
 
 // List reads all node records, released ones too, by ID. It lists the store once.
@@ -38,7 +38,7 @@ func List(ctx context.Context, store kvdb.Store) ([]Registered, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes: %w", err)
 	}
-	byID, beats := map[uint32]Registered{}, map[uint32]*kv.NodeBeat{}
+	byID, beats := map[uint32]Registered{}, map[string]kvdb.KeyValue{}
 	for _, x := range kvs {
 		if r, ok := kv.ResourceOf(x.Key); ok && r.Name == kv.NodeRecordResource {
 			m := &kv.NodeRecord{}
@@ -48,14 +48,15 @@ func List(ctx context.Context, store kvdb.Store) ([]Registered, error) {
 			byID[m.Id] = Registered{NodeRecord: m, revision: x.ModRevision}
 			continue
 		}
-		m := &kv.NodeBeat{}
-		if proto.Unmarshal(x.Value, m) == nil { // one that cannot be read is none
-			beats[m.Id] = m
-		}
+		beats[x.Key] = x
 	}
 	var all []Registered
 	for id, r := range byID {
-		r.Beat = beats[id]
+		x, m := beats[kv.BeatKey(id)], &kv.NodeBeat{}
+		r.beatAt = x.ModRevision
+		if r.beatAt != 0 && proto.Unmarshal(x.Value, m) == nil { // one that cannot be read is none
+			r.Beat = m
+		}
 		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b Registered) int { return cmp.Compare(a.Id, b.Id) })
@@ -95,6 +96,7 @@ func releaseOnce(ctx context.Context, store kvdb.Store, name string, force bool,
 		}
 		n.Released, n.Clean = now.UnixNano(), !alive
 		t.put(kv.NodeRecordKey(n.Id), n.revision, n.NodeRecord)
+		t.conds = append(t.conds, kvdb.Cond{Key: kv.BeatKey(n.Id), ModRevision: n.beatAt}) // or the agent is back
 		if id == 0 || n.SupersededBy == 0 {
 			id = n.Id
 		}

@@ -25,7 +25,7 @@ func StartCluster(tb TB, n int, opts ...Option) *Cluster {
 
 // StartClusterIn runs n members with all that they have below dir.
 func StartClusterIn(dir string, n int, opts ...Option) (*Cluster, error) {
-	members, err := startAll(dir, n, append([]Option{Tick(50 * time.Millisecond)}, opts...))
+	members, err := startAll(dir, n, append([]Option{Tick(100 * time.Millisecond)}, opts...))
 	if err != nil {
 		return nil, fmt.Errorf("start etcd cluster in %s: %w", dir, err)
 	}

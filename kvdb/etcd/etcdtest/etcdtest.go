@@ -81,7 +81,7 @@ func TLS() Option { return func(o *options) { o.tls = true } }
 func Durable() Option { return func(o *options) { o.durable = true } }
 
 // Tick is the interval of heartbeats; an election begins after ten. The
-// default is 10 ms for one server and 50 ms for several, which have to keep
+// default is 10 ms for one server and 100 ms for several, which have to keep
 // pace with each other on a busy machine.
 func Tick(d time.Duration) Option { return func(o *options) { o.tick = d } }
 

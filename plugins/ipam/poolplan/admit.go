@@ -65,7 +65,7 @@ func (m *making) admit(c candidate, others []Pool, reserved []Reserved) {
 			}
 		}
 		for _, n := range reserved {
-			if n.Net.IsValid() && r.CIDR.Overlaps(n.Net) {
+			if r.CIDR.Overlaps(n.Net) {
 				m.blame(c, i, "overlaps %s, %s", n.Name, n.Net)
 			}
 		}

@@ -23,8 +23,8 @@ type Situation struct {
 
 // Reserved is a network that no new pool may share addresses with.
 type Reserved struct {
-	Name string // "serviceCIDR"
-	Net  netip.Prefix
+	Name string       // "serviceCIDR"
+	Net  netip.Prefix // the zero Prefix overlaps nothing
 }
 
 // Plan is what applying a file would do. Where there are problems or blockers

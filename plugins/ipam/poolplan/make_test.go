@@ -87,99 +87,18 @@ func TestWhatIsNotNamedStays(t *testing.T) {
 	g.Expect(p.Changes[0].Message().Generation).To(Equal(uint64(3)))
 }
 
-func TestRules(t *testing.T) {
-	v4 := pool("default", "10.1.0.0/16 24")
-	dual := pool("default", "10.1.0.0/16 24", "fd00:1::/48 64")
-	const instead = ": add a pool with addresses of its own, and drain this one, such as pools: "
-	for _, c := range []struct {
-		name string
-		c    *cluster
-		file string
-		want []string
-	}{
-		{"a range is not changed", with(v4), "pools: [{name: default, ranges: [{cidr: 10.0.0.0/15, oneNodePrefixLen: 24}]}]", []string{
-			`pools[0].ranges[0].cidr: "10.0.0.0/15" is not the range of pool default, which is 10.1.0.0/16 cut in /24 and does not change` + instead +
-				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/15", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
-		{"nor where the new one is free", with(v4), "pools: [{name: default, ranges: [{cidr: 10.7.0.0/16, oneNodePrefixLen: 24}]}]", []string{
-			`pools[0].ranges[0].cidr: "10.7.0.0/16" is not the range of pool default, which is 10.1.0.0/16 cut in /24 and does not change` + instead +
-				`[{name: "default-2", ranges: [{cidr: "10.7.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
-		{"nor is a length", with(dual), "pools: [{name: default, ranges: [{cidr: 10.1.0.0/16, oneNodePrefixLen: 25}, {cidr: 'fd00:1::/48', oneNodePrefixLen: 60}]}]", []string{
-			`pools[0].ranges[0].oneNodePrefixLen: "25" is not the length of pool default, which is 10.1.0.0/16 cut in /24 and does not change`,
-			`pools[0].ranges[1].oneNodePrefixLen: "60" is not the length of pool default, which is fd00:1::/48 cut in /64 and does not change` + instead +
-				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 25}, {cidr: "fd00:1:1::/48", oneNodePrefixLen: 60}]}, {name: "default", state: draining}]`}},
-		{"no family is added", with(in("blue", pool("blue-7", "10.5.0.0/16 24"))), "pools: [{name: blue-7, ranges: [{cidr: 10.5.0.0/16, oneNodePrefixLen: 24}, {cidr: 'fd00:5::/48', oneNodePrefixLen: 64}]}]", []string{
-			`pools[0].ranges[1].cidr: "fd00:5::/48" is a range that pool blue-7 does not have, and ranges do not change` + instead +
-				`[{name: "blue-2", network: "blue", ranges: [{cidr: "10.6.0.0/16", oneNodePrefixLen: 24}, {cidr: "fd00:5::/48", oneNodePrefixLen: 64}]}, {name: "blue-7", state: draining}]`}},
-		{"no family is taken away", with(dual), "pools: [{name: default, state: draining, ranges: [{cidr: 'fd00:1::/48', oneNodePrefixLen: 64}]}, {name: x, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}, {cidr: 'fd00:2::/48', oneNodePrefixLen: 64}]}]", []string{
-			`pools[0].ranges: is without 10.1.0.0/16 cut in /24 of pool default, and ranges do not change: write it, or remove the key` + instead +
-				`[{name: "default-2", ranges: [{cidr: "fd00:1:1::/48", oneNodePrefixLen: 64}, {cidr: "10.3.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
-		{"the order of families is nothing", with(dual), "pools: [{name: default, ranges: [{cidr: 'fd00:1::/48', oneNodePrefixLen: 64}, {cidr: 10.1.0.0/16, oneNodePrefixLen: 24}]}]", nil},
-		{"no private network is left to suggest", with(pool("default", "8.0.0.0/16 24")), "pools: [{name: default, ranges: [{cidr: 8.0.0.0/15, oneNodePrefixLen: 24}]}]", []string{
-			`pools[0].ranges[0].cidr: "8.0.0.0/15" is not the range of pool default, which is 8.0.0.0/16 cut in /24 and does not change` +
-				`: add a pool with addresses of its own, and drain this one`}},
-		{"the network is not changed", with(v4), "pools: [{name: default, network: blue}]", []string{
-			`pools[0].network: "blue" is not the network of pool default, which is default and does not change: write that, or remove the key`}},
+// rule is a file, and what is wrong with it in the cluster.
+type rule struct {
+	name string
+	c    *cluster
+	file string
+	want []string
+}
 
-		{"overlap with a pool", with(v4, as(poolplan.Draining, in("blue", pool("blue", "10.5.0.0/16 24")))), `pools:
-- {name: a, ranges: [{cidr: 10.1.128.0/17, oneNodePrefixLen: 24}]}
-- {name: b, network: blue, ranges: [{cidr: 10.4.0.0/15, oneNodePrefixLen: 24}]}`, []string{
-			`pools[0].ranges[0].cidr: "10.1.128.0/17" overlaps pool default, 10.1.0.0/16: give it addresses of its own, such as 10.2.0.0/17`,
-			`pools[1].ranges[0].cidr: "10.4.0.0/15" overlaps pool blue, 10.5.0.0/16: give it addresses of its own, such as 10.6.0.0/15`}},
-		{"overlap within the file", with(v4), `pools:
-- {name: a, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}, {cidr: 'fd00:2::/48', oneNodePrefixLen: 64}]}
-- {name: b, network: blue, ranges: [{cidr: 10.2.0.0/17, oneNodePrefixLen: 24}, {cidr: 'fd00:2::/47', oneNodePrefixLen: 64}]}`, []string{
-			`pools[1].ranges[0].cidr: "10.2.0.0/17" overlaps pool a, 10.2.0.0/16: give it addresses of its own, such as 10.3.0.0/17`,
-			`pools[1].ranges[1].cidr: "fd00:2::/47" overlaps pool a, fd00:2::/48: give it addresses of its own, such as fd00:2:2::/47`}},
-		{"overlap with what is reserved", with(v4), "pools: [{name: a, ranges: [{cidr: 10.64.0.0/10, oneNodePrefixLen: 24}]}]", []string{
-			`pools[0].ranges[0].cidr: "10.64.0.0/10" overlaps serviceCIDR, 10.96.0.0/12: give it addresses of its own, such as 10.128.0.0/10`}},
-		{"overlap with everything", with(pool("default", "10.0.0.0/8 24")), "pools: [{name: a, ranges: [{cidr: 10.64.0.0/10, oneNodePrefixLen: 24}]}]", []string{
-			`pools[0].ranges[0].cidr: "10.64.0.0/10" overlaps pool default, 10.0.0.0/8: give it addresses of its own`,
-			`pools[0].ranges[0].cidr: "10.64.0.0/10" overlaps serviceCIDR, 10.96.0.0/12: give it addresses of its own`}},
-		{"overlap of one that is opened again", with(as(poolplan.Draining, v4), pool("b", "10.1.0.0/17 24")), "pools: [{name: default}]", []string{
-			`pools[0].state: "active" cannot be: 10.1.0.0/16 overlaps pool b, 10.1.0.0/17`}},
-		{"what contiv.conf allowed is opened again", with(as(poolplan.Draining, pool("default", "192.168.0.0/16 24"))), "pools: [{name: default}]", nil},
-		{"overlap with what is removed", with(v4, as(poolplan.Removed, pool("old", "10.2.0.0/16 24"))), add, nil},
+const instead = ": add a pool with addresses of its own, and drain this one, such as pools: "
 
-		{"a node does not fit", with(v4).node(5).node(257).node(300), add, []string{
-			`pools[0].ranges[0].cidr: "10.2.0.0/16" has no block for node 300 (node-300) and 1 other: the largest node ID that fits is 256; write a network of /15 or less, or oneNodePrefixLen 25 or more`}},
-		{"a node fits no length", with(v4).node(5000), "pools: [{name: a, ranges: [{cidr: 10.2.0.0/20, oneNodePrefixLen: 26}]}]", []string{
-			`pools[0].ranges[0].cidr: "10.2.0.0/20" has no block for node 5000 (node-5000): the largest node ID that fits is 64; write a network of /13 or less`}},
-		{"a node does not fit any more", with(as(poolplan.Draining, pool("a", "10.2.0.0/24 28"))).node(17), "pools: [{name: a}]", []string{
-			`pools[0].state: "active" cannot be: 10.2.0.0/24 has no block for node 17 (node-17): the largest node ID that fits is 16`}},
-		{"the last ID fits", with(v4).node(256), add, nil},
-		{"a released ID need not fit", released(with(v4).node(300)), add, nil},
-
-		{"the last active pool", with(v4), "pools: [{name: default, state: draining}]", []string{
-			`pools[0].state: "draining" leaves network default without an active pool for IPv4` + instead +
-				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
-		{"the last active pool of a family", with(dual, pool("b", "10.3.0.0/16 24")), "pools: [{name: default, state: draining}]", []string{
-			`pools[0].state: "draining" leaves network default without an active pool for IPv6` + instead +
-				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 24}, {cidr: "fd00:1:1::/48", oneNodePrefixLen: 64}]}, {name: "default", state: draining}]`}},
-		{"two at once are the last", with(v4, pool("b", "10.3.0.0/16 24")), "pools: [{name: default, state: draining}, {name: b, state: draining}]", []string{
-			`pools[0].state: "draining" leaves network default without an active pool for IPv4` + instead +
-				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`,
-			`pools[1].state: "draining" leaves network default without an active pool for IPv4` + instead +
-				`[{name: "b-2", ranges: [{cidr: "10.4.0.0/16", oneNodePrefixLen: 24}]}, {name: "b", state: draining}]`}},
-		{"another network's pool is none", with(v4), "pools: [{name: default, state: draining}, {name: b, network: blue, ranges: [{cidr: 10.3.0.0/16, oneNodePrefixLen: 24}]}]", []string{
-			`pools[0].state: "draining" leaves network default without an active pool for IPv4` + instead +
-				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
-		{"the file adds another", with(v4), grow, nil},
-		{"a custom network may be left empty", with(v4, in("blue", pool("blue", "10.5.0.0/16 24"))), "pools: [{name: blue, state: draining}]", nil},
-		{"a custom network may have any families", with(v4), "pools: [{name: b, network: blue, ranges: [{cidr: 'fd00::/48', oneNodePrefixLen: 64}]}]", nil},
-
-		{"active is not removed", with(v4, pool("b", "10.3.0.0/16 24")), gone, []string{
-			`pools[0].state: "removed" cannot follow active: write draining now, and removed when no node has anything of pool default`}},
-		{"removed stays removed", with(pool("b", "10.3.0.0/16 24"), as(poolplan.Removed, v4)), "pools: [{name: default}, {name: default-2, ranges: [{cidr: 10.4.0.0/16, oneNodePrefixLen: 24}]}]", []string{
-			`pools[0].name: "default" is the name of a pool that was removed, and no pool has it again: choose another one, such as "default-3"; the addresses may be the same`}},
-		{"whatever the file says of it", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: draining, network: blue, ranges: [{cidr: 10.4.0.0/16, oneNodePrefixLen: 24}]}]", []string{
-			`pools[0].name: "default" is the name of a pool that was removed, and no pool has it again: choose another one, such as "default-2"; the addresses may be the same`}},
-		{"removed is said again", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: removed, ranges: [{cidr: 10.1.0.0/16, oneNodePrefixLen: 24}]}]", nil},
-		{"unknown pools", with(v4, as(poolplan.Removed, pool("gone", "10.3.0.0/16 24"))), "pools: [{name: defualt, state: draining}, {name: x, state: removed}, {name: w}]", []string{
-			`pools[0].state: "draining" is no state of a pool that is not there: the pools are default; a new one is active`,
-			`pools[1].state: "removed" is no state of a pool that is not there: the pools are default; a new one is active`,
-			`pools[2].ranges: is missing: there is no pool w yet; the pools are default`}},
-		{"a cluster without pools", with(), "pools: [{name: w}]", []string{`pools[0].ranges: is missing: there is no pool w yet; the pools are none`}},
-	} {
+func expectRules(t *testing.T, rules ...rule) {
+	for _, c := range rules {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
 			before := fmt.Sprint(c.c.Pools)
@@ -199,6 +118,122 @@ func TestRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRangesDoNotChange(t *testing.T) {
+	v4 := pool("default", "10.1.0.0/16 24")
+	dual := pool("default", "10.1.0.0/16 24", "fd00:1::/48 64")
+	expectRules(t,
+		rule{"a range is not changed", with(v4), "pools: [{name: default, ranges: [{cidr: 10.0.0.0/15, oneNodePrefixLen: 24}]}]", []string{
+			`pools[0].ranges[0].cidr: "10.0.0.0/15" is not the range of pool default, which is 10.1.0.0/16 cut in /24 and does not change` + instead +
+				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/15", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
+		rule{"nor where the new one is free", with(v4), "pools: [{name: default, ranges: [{cidr: 10.7.0.0/16, oneNodePrefixLen: 24}]}]", []string{
+			`pools[0].ranges[0].cidr: "10.7.0.0/16" is not the range of pool default, which is 10.1.0.0/16 cut in /24 and does not change` + instead +
+				`[{name: "default-2", ranges: [{cidr: "10.7.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
+		rule{"nor is a length", with(dual), "pools: [{name: default, ranges: [{cidr: 10.1.0.0/16, oneNodePrefixLen: 25}, {cidr: 'fd00:1::/48', oneNodePrefixLen: 60}]}]", []string{
+			`pools[0].ranges[0].oneNodePrefixLen: "25" is not the length of pool default, which is 10.1.0.0/16 cut in /24 and does not change`,
+			`pools[0].ranges[1].oneNodePrefixLen: "60" is not the length of pool default, which is fd00:1::/48 cut in /64 and does not change` + instead +
+				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 25}, {cidr: "fd00:1:1::/48", oneNodePrefixLen: 60}]}, {name: "default", state: draining}]`}},
+		rule{"no family is added", with(in("blue", pool("blue-7", "10.5.0.0/16 24"))), "pools: [{name: blue-7, ranges: [{cidr: 10.5.0.0/16, oneNodePrefixLen: 24}, {cidr: 'fd00:5::/48', oneNodePrefixLen: 64}]}]", []string{
+			`pools[0].ranges[1].cidr: "fd00:5::/48" is a range that pool blue-7 does not have, and ranges do not change` + instead +
+				`[{name: "blue-2", network: "blue", ranges: [{cidr: "10.6.0.0/16", oneNodePrefixLen: 24}, {cidr: "fd00:5::/48", oneNodePrefixLen: 64}]}, {name: "blue-7", state: draining}]`}},
+		rule{"no family is taken away", with(dual), "pools: [{name: default, state: draining, ranges: [{cidr: 'fd00:1::/48', oneNodePrefixLen: 64}]}, {name: x, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}, {cidr: 'fd00:2::/48', oneNodePrefixLen: 64}]}]", []string{
+			`pools[0].ranges: is without 10.1.0.0/16 cut in /24 of pool default, and ranges do not change: write it, or remove the key` + instead +
+				`[{name: "default-2", ranges: [{cidr: "fd00:1:1::/48", oneNodePrefixLen: 64}, {cidr: "10.3.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
+		rule{"what is suggested has room for all nodes, and may be what was removed", with(pool("default", "10.1.0.0/16 26"), as(poolplan.Removed, pool("gone", "10.2.0.0/15 26"))).node(512),
+			"pools: [{name: default, ranges: [{cidr: 10.1.0.0/16, oneNodePrefixLen: 24}]}]", []string{
+				`pools[0].ranges[0].oneNodePrefixLen: "24" is not the length of pool default, which is 10.1.0.0/16 cut in /26 and does not change` + instead +
+					`[{name: "default-2", ranges: [{cidr: "10.2.0.0/15", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
+		rule{"the order of families is nothing", with(dual), "pools: [{name: default, ranges: [{cidr: 'fd00:1::/48', oneNodePrefixLen: 64}, {cidr: 10.1.0.0/16, oneNodePrefixLen: 24}]}]", nil},
+		rule{"no private network is left to suggest", with(pool("default", "8.0.0.0/16 24")), "pools: [{name: default, ranges: [{cidr: 8.0.0.0/15, oneNodePrefixLen: 24}]}]", []string{
+			`pools[0].ranges[0].cidr: "8.0.0.0/15" is not the range of pool default, which is 8.0.0.0/16 cut in /24 and does not change` +
+				`: add a pool with addresses of its own, and drain this one`}},
+		rule{"the network is not changed", with(v4), "pools: [{name: default, network: blue}]", []string{
+			`pools[0].network: "blue" is not the network of pool default, which is default and does not change: write that, or remove the key`}},
+	)
+}
+
+func TestPoolsAreDisjoint(t *testing.T) {
+	v4 := pool("default", "10.1.0.0/16 24")
+	expectRules(t,
+		rule{"overlap with a pool", with(v4, as(poolplan.Draining, in("blue", pool("blue", "10.5.0.0/16 24")))), `pools:
+- {name: a, ranges: [{cidr: 10.1.128.0/17, oneNodePrefixLen: 24}]}
+- {name: b, network: blue, ranges: [{cidr: 10.4.0.0/15, oneNodePrefixLen: 24}]}`, []string{
+			`pools[0].ranges[0].cidr: "10.1.128.0/17" overlaps pool default, 10.1.0.0/16: give it addresses of its own, such as 10.2.0.0/17`,
+			`pools[1].ranges[0].cidr: "10.4.0.0/15" overlaps pool blue, 10.5.0.0/16: give it addresses of its own, such as 10.6.0.0/15`}},
+		rule{"overlap within the file", with(v4), `pools:
+- {name: a, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}, {cidr: 'fd00:2::/48', oneNodePrefixLen: 64}]}
+- {name: b, network: blue, ranges: [{cidr: 10.2.0.0/17, oneNodePrefixLen: 24}, {cidr: 'fd00:2::/47', oneNodePrefixLen: 64}]}`, []string{
+			`pools[1].ranges[0].cidr: "10.2.0.0/17" overlaps pool a, 10.2.0.0/16: give it addresses of its own, such as 10.3.0.0/17`,
+			`pools[1].ranges[1].cidr: "fd00:2::/47" overlaps pool a, fd00:2::/48: give it addresses of its own, such as fd00:2:2::/47`}},
+		rule{"overlap with what is reserved", with(v4), "pools: [{name: a, ranges: [{cidr: 10.64.0.0/10, oneNodePrefixLen: 24}]}]", []string{
+			`pools[0].ranges[0].cidr: "10.64.0.0/10" overlaps serviceCIDR, 10.96.0.0/12: give it addresses of its own, such as 10.128.0.0/10`}},
+		rule{"overlap with everything", with(pool("default", "10.0.0.0/8 24")), "pools: [{name: a, ranges: [{cidr: 10.64.0.0/10, oneNodePrefixLen: 24}]}]", []string{
+			`pools[0].ranges[0].cidr: "10.64.0.0/10" overlaps pool default, 10.0.0.0/8: give it addresses of its own`,
+			`pools[0].ranges[0].cidr: "10.64.0.0/10" overlaps serviceCIDR, 10.96.0.0/12: give it addresses of its own`}},
+		rule{"overlap of one that is opened again", with(as(poolplan.Draining, v4), pool("b", "10.1.0.0/17 24")), "pools: [{name: default}]", []string{
+			`pools[0].state: "active" cannot be: 10.1.0.0/16 overlaps pool b, 10.1.0.0/17`}},
+		rule{"what contiv.conf allowed is opened again", with(as(poolplan.Draining, pool("default", "192.168.0.0/16 24"))), "pools: [{name: default}]", nil},
+		rule{"overlap with what is removed", with(v4, as(poolplan.Removed, pool("old", "10.2.0.0/16 24"))), add, nil},
+	)
+}
+
+func TestEveryNodeFits(t *testing.T) {
+	v4 := pool("default", "10.1.0.0/16 24")
+	expectRules(t,
+		rule{"a node does not fit", with(v4).node(5).node(257).node(300), add, []string{
+			`pools[0].ranges[0].cidr: "10.2.0.0/16" has no block for node 300 (node-300) and 1 other: the largest node ID that fits is 256; write a network of /15 or less, or oneNodePrefixLen 25 or more`}},
+		rule{"a node is the last of a longer length", with(v4).node(512), add, []string{
+			`pools[0].ranges[0].cidr: "10.2.0.0/16" has no block for node 512 (node-512): the largest node ID that fits is 256; write a network of /15 or less, or oneNodePrefixLen 25 or more`}},
+		rule{"a node fits no length", with(v4).node(5000), "pools: [{name: a, ranges: [{cidr: 10.2.0.0/20, oneNodePrefixLen: 26}]}]", []string{
+			`pools[0].ranges[0].cidr: "10.2.0.0/20" has no block for node 5000 (node-5000): the largest node ID that fits is 64; write a network of /13 or less`}},
+		rule{"a node does not fit any more", with(as(poolplan.Draining, pool("a", "10.2.0.0/24 28"))).node(17), "pools: [{name: a}]", []string{
+			`pools[0].state: "active" cannot be: 10.2.0.0/24 has no block for node 17 (node-17): the largest node ID that fits is 16`}},
+		rule{"the last ID fits", with(v4).node(256), add, nil},
+		rule{"a released ID need not fit", released(with(v4).node(300)), add, nil},
+	)
+}
+
+func TestNetworkDefaultKeepsItsFamilies(t *testing.T) {
+	v4 := pool("default", "10.1.0.0/16 24")
+	dual := pool("default", "10.1.0.0/16 24", "fd00:1::/48 64")
+	expectRules(t,
+		rule{"the last active pool", with(v4), "pools: [{name: default, state: draining}]", []string{
+			`pools[0].state: "draining" leaves network default without an active pool for IPv4` + instead +
+				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
+		rule{"the last active pool of a family", with(dual, pool("b", "10.3.0.0/16 24")), "pools: [{name: default, state: draining}]", []string{
+			`pools[0].state: "draining" leaves network default without an active pool for IPv6` + instead +
+				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 24}, {cidr: "fd00:1:1::/48", oneNodePrefixLen: 64}]}, {name: "default", state: draining}]`}},
+		rule{"two at once are the last", with(v4, pool("b", "10.3.0.0/16 24")), "pools: [{name: default, state: draining}, {name: b, state: draining}]", []string{
+			`pools[0].state: "draining" leaves network default without an active pool for IPv4` + instead +
+				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`,
+			`pools[1].state: "draining" leaves network default without an active pool for IPv4` + instead +
+				`[{name: "b-2", ranges: [{cidr: "10.4.0.0/16", oneNodePrefixLen: 24}]}, {name: "b", state: draining}]`}},
+		rule{"another network's pool is none", with(v4), "pools: [{name: default, state: draining}, {name: b, network: blue, ranges: [{cidr: 10.3.0.0/16, oneNodePrefixLen: 24}]}]", []string{
+			`pools[0].state: "draining" leaves network default without an active pool for IPv4` + instead +
+				`[{name: "default-2", ranges: [{cidr: "10.2.0.0/16", oneNodePrefixLen: 24}]}, {name: "default", state: draining}]`}},
+		rule{"the file adds another", with(v4), grow, nil},
+		rule{"a custom network may be left empty", with(v4, in("blue", pool("blue", "10.5.0.0/16 24"))), "pools: [{name: blue, state: draining}]", nil},
+		rule{"a custom network may have any families", with(v4), "pools: [{name: b, network: blue, ranges: [{cidr: 'fd00::/48', oneNodePrefixLen: 64}]}]", nil},
+	)
+}
+
+func TestStatesFollowEachOther(t *testing.T) {
+	v4 := pool("default", "10.1.0.0/16 24")
+	expectRules(t,
+		rule{"active is not removed", with(v4, pool("b", "10.3.0.0/16 24")), gone, []string{
+			`pools[0].state: "removed" cannot follow active: write draining now, and removed when no node has anything of pool default`}},
+		rule{"removed stays removed", with(pool("b", "10.3.0.0/16 24"), as(poolplan.Removed, v4)), "pools: [{name: default}, {name: default-2, ranges: [{cidr: 10.4.0.0/16, oneNodePrefixLen: 24}]}]", []string{
+			`pools[0].name: "default" is the name of a pool that was removed, and no pool has it again: choose another one, such as "default-3"; the addresses may be the same`}},
+		rule{"whatever the file says of it", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: draining, network: blue, ranges: [{cidr: 10.4.0.0/16, oneNodePrefixLen: 24}]}]", []string{
+			`pools[0].name: "default" is the name of a pool that was removed, and no pool has it again: choose another one, such as "default-2"; the addresses may be the same`}},
+		rule{"removed is said again", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: removed, ranges: [{cidr: 10.1.0.0/16, oneNodePrefixLen: 24}]}]", nil},
+		rule{"unknown pools", with(v4, as(poolplan.Removed, pool("gone", "10.3.0.0/16 24"))), "pools: [{name: defualt, state: draining}, {name: x, state: removed}, {name: w}]", []string{
+			`pools[0].state: "draining" is no state of a pool that is not there: the pools are default; a new one is active`,
+			`pools[1].state: "removed" is no state of a pool that is not there: the pools are default; a new one is active`,
+			`pools[2].ranges: is missing: there is no pool w yet; the pools are default`}},
+		rule{"a cluster without pools", with(), "pools: [{name: w}]", []string{`pools[0].ranges: is missing: there is no pool w yet; the pools are none`}},
+	)
 }
 
 // expectAccepted plans what a problem suggests.
@@ -309,6 +344,8 @@ func TestNothingIsChangedInAStoreThatWasSetBack(t *testing.T) {
 	g.Expect(with(removed).node(5, "a 3 closed 2").node(6, "a 2 open 0").node(7, "a 2 closed 0").plan(t, add).Err()).To(MatchError("what nodes have stands in the way:\n" +
 		"pool a: node 5 (node-5) has 2 leases of this pool, which is removed: the store was set back; wait until they are gone\n" +
 		"pool a: node 6 (node-6) has 0 leases of this pool, which is removed: the store was set back; wait until they are gone"))
+
+	g.Expect(with().node(5, "lost 0 closed 0").plan(t, add).Blocks).To(HaveLen(1), "it is not stored, whatever was followed")
 
 	c = with(as(poolplan.Draining, pool("a", "10.1.0.0/16 24"))).node(5, "a 3 open 2")
 	g.Expect(c.plan(t, "pools: [{name: a, state: removed}]").Blocks).To(HaveLen(1), "it is said once")

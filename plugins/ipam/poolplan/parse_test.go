@@ -49,25 +49,37 @@ pools:
 	}
 }
 
+type badFile struct {
+	name, file string
+	want       []string
+}
+
+func expectRefused(t *testing.T, files ...badFile) {
+	for _, c := range files {
+		t.Run(c.name, func(t *testing.T) {
+			g := NewWithT(t)
+			wanted, err := poolplan.Parse([]byte(c.file))
+			g.Expect(lines(g, err)).To(Equal(c.want))
+			g.Expect(wanted).To(BeNil())
+		})
+	}
+}
+
 func TestBadFiles(t *testing.T) {
-	const nameRule = `write 1 to 63 lower case letters, digits, '-' and '.', beginning and ending with a letter or a digit, such as "pods-2"`
-	for _, c := range []struct {
-		name, file string
-		want       []string
-	}{
-		{"empty", "# nothing\n", []string{`pools: is missing: write a list of pools, such as "pools: [{name: pods-2, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}]}]"`}},
-		{"no YAML", "pools: [", []string{`(file): is not valid YAML: line 1: did not find expected node content`}},
-		{"no section", "- name: a", []string{
+	expectRefused(t,
+		badFile{"empty", "# nothing\n", []string{`pools: is missing: write a list of pools, such as "pools: [{name: pods-2, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}]}]"`}},
+		badFile{"no YAML", "pools: [", []string{`(file): is not valid YAML: line 1: did not find expected node content`}},
+		badFile{"no section", "- name: a", []string{
 			`(file): must be made of keys and values, such as "pools: [{name: pods-2, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}]}]"`}},
-		{"two documents", "pools: []\n---\npools: [{name: a}]\n", []string{`(file): has more than one YAML document: remove the "---" between them, or all but one`}},
-		{"more behind the end", "pools: []\n...\npools: [{name: a}]\n", []string{`(file): has more than one YAML document: remove the "---" between them, or all but one`}},
-		{"unknown keys, all of them", "pool: x\npools:\n- {name: a, Name: b, cidr: 10.2.0.0/16, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24, \"a b\": 1}]}", []string{
+		badFile{"two documents", "pools: []\n---\npools: [{name: a}]\n", []string{`(file): has more than one YAML document: remove the "---" between them, or all but one`}},
+		badFile{"more behind the end", "pools: []\n...\npools: [{name: a}]\n", []string{`(file): has more than one YAML document: remove the "---" between them, or all but one`}},
+		badFile{"unknown keys, all of them", "pool: x\npools:\n- {name: a, Name: b, cidr: 10.2.0.0/16, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24, \"a b\": 1}]}", []string{
 			`pool: is unknown: the keys here are pools`,
 			`pools[0].Name: is unknown: the keys here are name, network, ranges, state`,
 			`pools[0].cidr: is unknown: the keys here are name, network, ranges, state`,
 			`pools[0].ranges[0]."a b": is unknown: the keys here are cidr, oneNodePrefixLen`}},
-		{"a key twice", "pools:\n- name: a\n  name: b\n", []string{`name: is given twice, the second time in line 3: keep one`}},
-		{"types", `
+		badFile{"a key twice", "pools:\n- name: a\n  name: b\n", []string{`name: is given twice, the second time in line 3: keep one`}},
+		badFile{"types", `
 pools:
 - 7
 - {name: 7, network: [x], ranges: {cidr: x}, state: on}
@@ -86,19 +98,25 @@ pools:
 			`pools[2].ranges[2].oneNodePrefixLen: "24.5" must be a whole number`,
 			`pools[3].name: must be a text, not a section`,
 			`pools[3].state: is empty: write a text, or remove the key`}},
-		{"pools is no list", "pools: {a: b}", []string{`pools: must be a list, not a section`}},
-		{"missing", "pools: [{}, {name: a, ranges: []}, {name: b, ranges: [{}]}, null]", []string{
+		badFile{"pools is no list", "pools: {a: b}", []string{`pools: must be a list, not a section`}},
+	)
+}
+
+func TestBadEntries(t *testing.T) {
+	const nameRule = `write 1 to 63 lower case letters, digits, '-' and '.', beginning and ending with a letter or a digit, such as "pods-2"`
+	expectRefused(t,
+		badFile{"missing", "pools: [{}, {name: a, ranges: []}, {name: b, ranges: [{}]}, null]", []string{
 			`pools[0].name: is missing: ` + nameRule,
 			`pools[1].ranges: is empty: write a range, or remove the key where the pool exists`,
 			`pools[2].ranges[0].cidr: is missing: write a network, such as 10.2.0.0/16`,
 			`pools[2].ranges[0].oneNodePrefixLen: is missing: write the prefix length of one node's block, such as 24`,
 			`pools[3]: must be a section with keys of its own`}},
-		{"names", "pools: [{name: -a}, {name: a_b}, {name: A}, {name: a.}, {name: " + strings.Repeat("a", 64) + "}, {name: " + strings.Repeat("b", 63) + "}, {name: a, network: ö}]", []string{
+		badFile{"names", "pools: [{name: -a}, {name: a_b}, {name: A}, {name: a.}, {name: " + strings.Repeat("a", 64) + "}, {name: " + strings.Repeat("b", 63) + "}, {name: a, network: ö}]", []string{
 			`pools[0].name: "-a" is no name: ` + nameRule, `pools[1].name: "a_b" is no name: ` + nameRule, `pools[2].name: "A" is no name: ` + nameRule,
 			`pools[3].name: "a." is no name: ` + nameRule, `pools[4].name: "` + strings.Repeat("a", 64) + `" is no name: ` + nameRule, `pools[6].network: "ö" is no name: ` + nameRule}},
-		{"a pool twice", "pools: [{name: a}, {name: b}, {name: a, state: draining}]", []string{`pools[2].name: "a" is the name of pools[0] too: keep one of them`}},
-		{"a state", "pools: [{name: a, state: gone}]", []string{`pools[0].state: "gone" is no state: write one of active, draining, removed`}},
-		{"networks", `
+		badFile{"a pool twice", "pools: [{name: a}, {name: b}, {name: a, state: draining}]", []string{`pools[2].name: "a" is the name of pools[0] too: keep one of them`}},
+		badFile{"a state", "pools: [{name: a, state: gone}]", []string{`pools[0].state: "gone" is no state: write one of active, draining, removed`}},
+		badFile{"networks", `
 pools:
 - name: a
   ranges:
@@ -127,16 +145,9 @@ pools:
 			`pools[3].ranges[1].oneNodePrefixLen: "127" leaves no room for network, gateway, a pod, NAT loopback and the last address: write 65 to 125`,
 			`pools[3].ranges[2].oneNodePrefixLen: "-1" must be higher than the prefix length of 10.4.0.0/16: write 17 to 29`,
 			`pools[3].ranges[2].cidr: "10.4.0.0/16" is of the same family as ranges[0], 10.3.0.0/16: a pool has one range a family, so write another pool for it`}},
-		{"a value that is too long to show", "pools: [{name: a, state: " + strings.Repeat("x", 100) + "}]",
+		badFile{"a value that is too long to show", "pools: [{name: a, state: " + strings.Repeat("x", 100) + "}]",
 			[]string{`pools[0].state: "` + strings.Repeat("x", 80) + `..." is no state: write one of active, draining, removed`}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			g := NewWithT(t)
-			wanted, err := poolplan.Parse([]byte(c.file))
-			g.Expect(lines(g, err)).To(Equal(c.want))
-			g.Expect(wanted).To(BeNil())
-		})
-	}
+	)
 }
 
 // FuzzParse: whatever comes in, Parse answers, and what it accepts is planned.

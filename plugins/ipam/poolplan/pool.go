@@ -259,10 +259,13 @@ func (b Block) String() string { return b.Pool + " " + b.Prefix.String() }
 // be another node's too, so both drain, with an error; but a custom network does
 // not stop network Default.
 func Blocks(pools []Pool, network string, id uint32) (open, draining []Block, errs []error) {
-	for _, p := range inOrder(pools) {
-		if p.Network != network || p.State == Removed {
-			continue
+	var ours []Pool
+	for i := range pools {
+		if pools[i].Network == network && pools[i].State != Removed {
+			ours = append(ours, pools[i])
 		}
+	}
+	for _, p := range inOrder(ours) {
 		blocks, err := p.blocks(id)
 		if err != nil {
 			errs = append(errs, err)
@@ -295,15 +298,20 @@ func (p Pool) blocks(id uint32) ([]Block, error) {
 
 // rival is an error where p must not lend because of another pool.
 func (p Pool) rival(pools []Pool) error {
-	for _, o := range inOrder(pools) {
+	var err error
+	first := ""
+	for i := range pools {
+		o := &pools[i]
 		if o.State == Removed || o.Name == p.Name || p.Network == Default && o.Network != Default {
 			continue
 		}
-		if mine, theirs, ok := p.overlaps(o); ok {
-			return fmt.Errorf("pool %s: %s overlaps pool %s, %s: nothing is lent of it until one of them is removed", p.Name, mine.CIDR, o.Name, theirs.CIDR)
+		mine, theirs, ok := p.overlaps(*o)
+		if ok && (err == nil || compareNames(o.Name, first) < 0) {
+			first = o.Name
+			err = fmt.Errorf("pool %s: %s overlaps pool %s, %s: nothing is lent of it until one of them is removed", p.Name, mine.CIDR, o.Name, theirs.CIDR)
 		}
 	}
-	return nil
+	return err
 }
 
 // Largest is the largest node ID that has a block in all pools that are not removed.

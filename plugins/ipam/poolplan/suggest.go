@@ -102,7 +102,7 @@ func private(p netip.Prefix, length int) (netip.Prefix, bool) {
 func (m *making) taken(p netip.Prefix) bool {
 	overlaps := func(r Range) bool { return r.CIDR.Overlaps(p) }
 	return slices.ContainsFunc(m.s.Pools, func(o Pool) bool { return o.State != Removed && slices.ContainsFunc(o.Ranges, overlaps) }) ||
-		slices.ContainsFunc(m.s.Reserved, func(n Reserved) bool { return n.Net.IsValid() && n.Net.Overlaps(p) }) ||
+		slices.ContainsFunc(m.s.Reserved, func(n Reserved) bool { return n.Net.Overlaps(p) }) ||
 		slices.ContainsFunc(m.wanted, func(w Wanted) bool {
 			_, old := m.known[w.Name]
 			return !old && slices.ContainsFunc(w.Ranges, overlaps)

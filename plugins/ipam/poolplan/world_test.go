@@ -293,7 +293,8 @@ func (w *world) setBack() {
 		return
 	}
 	w.back = true
-	w.pools = maps.Clone(pick(w.choose, w.past...))
+	i := w.choose(len(w.past))
+	w.pools, w.past = maps.Clone(w.past[i]), w.past[:i+1]
 	w.count["set back"]++
 	for _, n := range w.nodes {
 		n.say()
