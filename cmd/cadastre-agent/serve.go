@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cadastre/cadastre/kvdb"
-	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
@@ -120,22 +118,6 @@ func (a *agent) close() error {
 	}
 	if a.lock != nil {
 		err = errors.Join(err, a.lock.Close())
-	}
-	return err
-}
-
-// timedJournal measures the commits.
-type timedJournal struct {
-	ledger.Journal
-	observe func(time.Duration, error)
-}
-
-// Commit commits and notes how long it took.
-func (j *timedJournal) Commit(ctx context.Context, ops []kvdb.Op) error {
-	began := time.Now()
-	err := j.Journal.Commit(ctx, ops)
-	if j.observe != nil {
-		j.observe(time.Since(began), err)
 	}
 	return err
 }

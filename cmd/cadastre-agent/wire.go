@@ -161,6 +161,8 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	}
 	a.metrics = restapi.NewMetrics(a.ledger.Stats, func() controller.Status { return a.loop.Status() })
 	a.metrics.Watch(a.cluster)
+	p.store = &timedStore{p.store, a.metrics.Request}
+	a.store = p.store
 	timed.observe = a.metrics.Commit
 	stage := a.ledger.Begin()
 

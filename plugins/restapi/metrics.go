@@ -23,6 +23,7 @@ type Metrics struct {
 	events   *prometheus.HistogramVec
 	handlers *prometheus.HistogramVec
 	store    *prometheus.HistogramVec
+	kvdb     *prometheus.HistogramVec
 	cni      *prometheus.CounterVec
 	cniTime  *prometheus.HistogramVec
 }
@@ -38,12 +39,14 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 			Help: "Time that one handler took for an event.", Buckets: buckets}, []string{"event", "handler"}),
 		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_store_commit_duration_seconds",
 			Help: "Time of one commit to the ledger's journal.", Buckets: buckets}, []string{"outcome"}),
+		kvdb: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_kvdb_request_duration_seconds",
+			Help: "Time of one request to the cluster store.", Buckets: buckets}, []string{"request", "outcome"}),
 		cni: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cadastre_cni_requests_total",
 			Help: "CNI requests by command and CNI code, 0 being success."}, []string{"command", "code"}),
 		cniTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_cni_request_duration_seconds",
 			Help: "Time of a CNI request, the wait in the queue included.", Buckets: buckets}, []string{"command"}),
 	}
-	m.Registry.MustRegister(m.events, m.handlers, m.store, m.cni, m.cniTime,
+	m.Registry.MustRegister(m.events, m.handlers, m.store, m.kvdb, m.cni, m.cniTime,
 		&books{stats: stats, loop: loop}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -94,11 +97,19 @@ func (m *Metrics) Served(s podmanager.Served) {
 
 // Commit notes one commit to the journal.
 func (m *Metrics) Commit(took time.Duration, err error) {
-	outcome := "ok"
+	m.store.WithLabelValues(outcomeOf(err)).Observe(took.Seconds())
+}
+
+// Request notes one request to the cluster store.
+func (m *Metrics) Request(what string, took time.Duration, err error) {
+	m.kvdb.WithLabelValues(what, outcomeOf(err)).Observe(took.Seconds())
+}
+
+func outcomeOf(err error) string {
 	if err != nil {
-		outcome = "error"
+		return "error"
 	}
-	m.store.WithLabelValues(outcome).Observe(took.Seconds())
+	return "ok"
 }
 
 // books collects what is counted on demand.
