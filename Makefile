@@ -13,10 +13,10 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./plugins/podmanager/cni:FuzzParseArgs ./plugins/restapi:FuzzRelease ./plugins/restapi:FuzzCNIBody ./cmd/cadastre-cni:FuzzAnswer
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test unit check fuzz lint chaos bench generate ci clean
+.PHONY: help build run demo demo-cluster test unit check fuzz lint chaos bench generate ci clean
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 build: ## build the programs into bin/
 	@mkdir -p $(BIN)
@@ -27,6 +27,9 @@ run: ## start an agent in the foreground, in ./.run, and say what to try next
 
 demo: ## two network namespaces get addresses, the agent is killed, nothing is lost
 	@$(GO) run ./test/demo
+
+demo-cluster: ## three nodes over a real etcd, which is killed and wiped; no address moves
+	@$(GO) run ./test/democluster
 
 test: check unit fuzz ## everything that a change must pass: vet, gofmt, tests, fuzzers
 
@@ -60,6 +63,7 @@ generate: ## the protobuf messages (needs protoc)
 ci: ## what .ci/run does: make test, then each end-to-end target
 	$(MAKE) test
 	$(MAKE) demo
+	$(MAKE) demo-cluster
 
 clean: ## remove what the other targets have made
 	rm -rf $(BIN) .run .cache

@@ -160,20 +160,22 @@ func TestAClusterThatLosesItsStore(t *testing.T) {
 
 	g.Expect(server.Wipe()).To(Succeed())
 	newcomer := newMember(t, "d", server.Endpoint())
-	members[2].follows()
+	newcomer.start() // at once, while the store is empty: one that is alive knows all others
+	newcomer.follows()
+	g.Expect(newcomer.subnet()).To(Equal("10.1.4.0/24"))
+	routes, err := members[2].a.sink.Dump(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(routes).To(And(HaveKey("route/"+subnets["a"]), HaveKey("route/"+subnets["b"])), "nodes that are not back yet have their routes")
 	members[1].start()
 	members[0].start()
 	for _, m := range members {
 		m.follows()
 	}
-	newcomer.start()
-	newcomer.follows()
 	for _, m := range members {
 		g.Expect(m.subnet()).To(Equal(subnets[m.name]))
 		g.Expect(m.ask("ADD", "c1")).To(Equal(pods[m.name]))
 		g.Expect(m.a.keeper.Problem()).To(BeEmpty())
 	}
-	g.Expect(newcomer.subnet()).To(Equal("10.1.4.0/24"))
 }
 
 // A newcomer that is faster than the owner gets the ID that the wiped store has

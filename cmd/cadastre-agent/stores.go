@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/kvdb/bolt"
@@ -76,6 +77,22 @@ func openSink(p *parts, routes contivconf.Routes, log *slog.Logger) (err error) 
 		log.Error("a route could not be made, and is not tried again before the next resync", "key", key, "error", err)
 	}})
 	return err
+}
+
+// both keeps up what a keeps up and what b does.
+func both(a, b kubestate.Upkeep) kubestate.Upkeep {
+	return func(known, found controller.KubeStateData, gone []string) []kubestate.Write {
+		return append(a(known, found, gone), b(known, found, gone)...)
+	}
+}
+
+// settle is how long the first node of a store waits for others: as long as
+// these take to notice that the store is back. A store of this node has no others.
+func settle(conf *contivconf.Config) time.Duration {
+	if conf.Cadastre.KVDB.Type != contivconf.KVDBEtcd {
+		return 0
+	}
+	return 2 * conf.Cadastre.Controller.RemoteDBProbingInterval
 }
 
 // timing is the source's part of the configuration.

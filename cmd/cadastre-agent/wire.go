@@ -171,7 +171,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		Identity: nodesync.Identity{
 			Name: opt.nodeName, Instance: p.instance, Session: p.session, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh, Random: p.random,
 		},
-		Refresh: conf.Cadastre.NodeIDs.Refresh, Expire: conf.Cadastre.NodeIDs.Expire,
+		Refresh: conf.Cadastre.NodeIDs.Refresh, Expire: conf.Cadastre.NodeIDs.Expire, Settle: settle(conf),
 		Busy: a.busy, Uses: func() []*kv.PoolUse { return a.ipam.PoolUses() }, Suspend: func(why string) { a.ledger.Suspend("node ID", why) },
 	})
 	if err != nil {
@@ -196,7 +196,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		Committers: []controller.Committer{stage, a.nodesync},
 	})
 	a.source = kubestate.New(kubestate.Deps{
-		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.keeper.Confirm, Upkeep: ipam.Upkeep(a.contivconf), Mirror: p.mirror,
+		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.keeper.Confirm, Upkeep: both(nodesync.Upkeep, ipam.Upkeep(a.contivconf)), Mirror: p.mirror,
 		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.jitter, Timing: timing(conf),
 	})
 	tcp, err := tcpListener(conf.Cadastre.REST)

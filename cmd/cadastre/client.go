@@ -64,7 +64,7 @@ func noAgent(socket string, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		what = "become root or the agent's user, or name another socket with --socket or CADASTRE_SOCKET"
 	case errors.Is(err, syscall.EINVAL):
-		what = "a socket's path has at most 107 bytes: name another one with --socket or CADASTRE_SOCKET"
+		what = "a socket's path has at most 103 bytes: name another one with --socket or CADASTRE_SOCKET"
 	}
 	var op *net.OpError
 	if errors.As(err, &op) {

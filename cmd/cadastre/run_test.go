@@ -93,7 +93,7 @@ func TestWhatIsNoAgent(t *testing.T) {
 
 	long := call(t, "/tmp/"+strings.Repeat("x", 120), "", "leases")
 	g.Expect(long.code).To(Equal(exitNoAgent))
-	g.Expect(long.err).To(ContainSubstring("at most 107 bytes"))
+	g.Expect(long.err).To(ContainSubstring("at most 103 bytes"))
 }
 
 func TestSocketComesFromFlagThenEnvironment(t *testing.T) {

@@ -71,7 +71,8 @@ type Deps struct {
 	Mirror    Mirror                      // nil: none, the store is of this node
 	Ready     func() bool                 // the mirror may be used: this node has an ID; nil: always
 	Timing    Timing
-	Random    func() float64 // in [0,1); nil: 1/2 always
+	Random    func() float64   // in [0,1); nil: 1/2 always
+	Now       func() time.Time // nil: time.Now
 }
 
 // Timing is how long a Source waits for what. Zero values are defaults.
@@ -94,18 +95,20 @@ type Source struct {
 	ended   chan struct{} // closed when Run returns
 
 	// Of Run only.
-	known   map[string]entry // by key of the store, as of the last event pushed
-	unsaved []kvdb.Event     // that the mirror does not have yet
-	stale   bool             // the mirror could not be written
+	known   map[string]entry   // by key of the store, as of the last event pushed
+	before  []map[string]entry // what was known since Upkeep last had nothing to write
+	gone    []string           // what was seen being deleted, where Upkeep's writes failed
+	unsaved []kvdb.Event       // that the mirror does not have yet
+	stale   bool               // the mirror could not be written
 
 	mu     sync.Mutex
 	status Status
 }
 
-// entry is one decoded value.
+// entry is one value.
 type entry struct {
-	resource string // "" for external configuration
-	message  proto.Message
+	resource string        // "" for external configuration
+	message  proto.Message // nil: it cannot be read, or is none of ours
 	revision int64
 }
 
@@ -136,6 +139,9 @@ func New(deps Deps) *Source {
 	}
 	if deps.Random == nil {
 		deps.Random = func() float64 { return 0.5 }
+	}
+	if deps.Now == nil {
+		deps.Now = time.Now
 	}
 	return &Source{deps: deps, demands: make(chan demand), ended: make(chan struct{}), known: map[string]entry{}}
 }
@@ -193,23 +199,27 @@ func (s *Source) Run(ctx context.Context) error {
 	var waiting []demand
 	failures := 0
 	for {
-		connected, err := s.follow(ctx, &waiting)
+		since, err := s.follow(ctx, &waiting)
 		if ctx.Err() != nil || errors.Is(err, controller.ErrClosedController) {
 			answer(&waiting, controller.ErrClosedController)
 			return nil
 		}
-		if err == nil {
-			continue // a resync was asked for
+		if err == nil { // a resync was asked for
+			failures = 0
+			continue
 		}
 		s.setStatus(func(st *Status) { st.Connected, st.Error = false, err.Error() })
 		answer(&waiting, err)
 		if errors.Is(err, controller.ErrFatal) {
 			return err
 		}
-		if failures++; connected {
+		if failures++; !since.IsZero() && s.deps.Now().Sub(since) > s.deps.Timing.RetryIn {
 			failures = 0
 		}
-		wait := s.wait(failures)
+		wait := s.backoff(failures)
+		if !since.IsZero() {
+			wait = max(wait, s.spread())
+		}
 		s.deps.Log.Warn("the cluster's state cannot be followed, trying again", "in", wait.Round(time.Millisecond), "error", err)
 		select {
 		case <-time.After(wait):
@@ -220,20 +230,24 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// wait is how long to wait after so many failures in a row; none means that a
-// connection which worked has ended, as that of all others may have.
-func (s *Source) wait(failures int) time.Duration {
-	t := s.deps.Timing
-	if failures == 0 {
-		spread := t.Spread
-		if spread > 0 {
-			spread = max(spread, time.Duration(s.count(NodeRecords))*spreadOneNode)
-		}
-		return time.Duration(s.deps.Random() * float64(spread))
+// spread is how long to wait after a connection that worked has ended, as that
+// of all other nodes may have.
+func (s *Source) spread() time.Duration {
+	spread := s.deps.Timing.Spread
+	if spread > 0 {
+		spread = max(spread, time.Duration(s.count(NodeRecords))*spreadOneNode)
 	}
-	limit := t.RetryIn
+	return time.Duration(s.deps.Random() * float64(spread))
+}
+
+// backoff is how long to wait after so many failures in a row.
+func (s *Source) backoff(failures int) time.Duration {
+	if failures == 0 {
+		return 0
+	}
+	limit := s.deps.Timing.RetryIn
 	for range failures - 1 {
-		limit = min(2*limit, t.RetryLimit)
+		limit = min(2*limit, s.deps.Timing.RetryLimit)
 	}
 	return limit/2 + time.Duration(s.deps.Random()*float64(limit/2))
 }
@@ -255,13 +269,15 @@ func answer(waiting *[]demand, err error) {
 }
 
 // follow pushes a snapshot and then what changes, until a resync is asked for
-// (nil) or the store fails. It tells whether a snapshot was pushed.
-func (s *Source) follow(ctx context.Context, waiting *[]demand) (connected bool, err error) {
+// (nil) or the store fails. It tells when the snapshot was pushed, if it was.
+func (s *Source) follow(ctx context.Context, waiting *[]demand) (since time.Time, err error) {
 	watches, err := s.snapshot(ctx, waiting)
 	if err != nil {
-		return false, err
+		return time.Time{}, err
 	}
+	since = s.deps.Now()
 	defer watches.close()
+	defer s.save(context.WithoutCancel(ctx))
 	probe, save := ticker(s.deps.Timing.Probe), time.NewTicker(saveEvery)
 	defer probe.Stop()
 	defer save.Stop()
@@ -271,14 +287,13 @@ func (s *Source) follow(ctx context.Context, waiting *[]demand) (connected bool,
 		var watch kvdb.Watcher
 		select {
 		case <-ctx.Done():
-			s.save(context.WithoutCancel(ctx))
-			return true, nil
+			return since, nil
 		case d := <-s.demands:
 			*waiting = append(*waiting, d)
-			return true, nil
+			return since, nil
 		case <-probe.C:
 			if err := s.probe(ctx); err != nil {
-				return true, fmt.Errorf("probe the store: %w", err)
+				return since, fmt.Errorf("probe the store: %w", err)
 			}
 			continue
 		case <-save.C:
@@ -291,12 +306,12 @@ func (s *Source) follow(ctx context.Context, waiting *[]demand) (connected bool,
 		}
 		if !open {
 			if err := watch.Err(); err != nil {
-				return true, fmt.Errorf("watch the store: %w", err)
+				return since, fmt.Errorf("watch the store: %w", err)
 			}
-			return true, nil
+			return since, nil
 		}
 		if err := s.changes(ctx, batch); err != nil {
-			return true, err
+			return since, err
 		}
 	}
 }
@@ -349,7 +364,7 @@ func (s *Source) snapshot(ctx context.Context, waiting *[]demand) (w watches, er
 		return w, fmt.Errorf("watch the store: %w", err)
 	}
 	s.replaceMirror(ctx, kvs, rev)
-	ev := s.resync(kvs, rev)
+	ev := resyncOf(s.known, rev)
 	demands := *waiting
 	*waiting = nil
 	ev.OnDone = func(err error) { answer(&demands, err) }
@@ -365,7 +380,8 @@ func (s *Source) snapshot(ctx context.Context, waiting *[]demand) (w watches, er
 // attempts bounds how often the store is put in order against others who do the same.
 const attempts = 100
 
-// read lists the store, once the node's ID is confirmed and what is missing is written.
+// read makes what is in the store known, once the node's ID is confirmed and
+// what the store lacks is written.
 func (s *Source) read(ctx context.Context) ([]kvdb.KeyValue, int64, error) {
 	if s.deps.Claim != nil {
 		if err := s.deps.Claim(ctx); err != nil {
@@ -377,40 +393,35 @@ func (s *Source) read(ctx context.Context) ([]kvdb.KeyValue, int64, error) {
 		if err != nil {
 			return nil, 0, fmt.Errorf("list the store: %w", err)
 		}
-		found := map[string]entry{}
-		for _, x := range kvs {
-			e, _ := s.decode(x)
-			e.revision = x.ModRevision // also of what cannot be read, which may be overwritten
-			found[x.Key] = e
-		}
-		written, err := s.keepUp(ctx, s.known, found, nil)
+		found := s.entries(kvs)
+		written, err := s.keepUp(ctx, append(slices.Clip(s.before), s.known), found, s.gone)
 		if err != nil {
 			return nil, 0, err
 		}
+		s.gone = nil
 		if !written {
+			s.known, s.before = found, nil
 			return kvs, rev, nil
 		}
 	}
 	return nil, 0, fmt.Errorf("put the store in order: others were faster %d times", attempts)
 }
 
-// resync makes kvs what is known.
-func (s *Source) resync(kvs []kvdb.KeyValue, rev int64) *controller.DBResync {
-	s.known = map[string]entry{}
-	ev := &controller.DBResync{Revision: rev, KubeState: controller.KubeStateData{}, ExternalConfig: map[string]proto.Message{}}
-	for _, r := range kv.Resources() {
-		ev.KubeState[r.Name] = map[string]proto.Message{}
-	}
+// entries reads values.
+func (s *Source) entries(kvs []kvdb.KeyValue) map[string]entry {
+	all := make(map[string]entry, len(kvs))
 	for _, x := range kvs {
-		e, ok := s.decode(x)
-		if !ok {
-			continue
-		}
-		s.known[x.Key] = e
-		if sinkKey, ok := kv.External(x.Key); ok {
+		all[x.Key] = s.decode(x)
+	}
+	return all
+}
+
+// resyncOf is the event with which the loop begins anew.
+func resyncOf(entries map[string]entry, rev int64) *controller.DBResync {
+	ev := &controller.DBResync{Revision: rev, KubeState: stateOf(entries), ExternalConfig: map[string]proto.Message{}}
+	for key, e := range entries {
+		if sinkKey, ok := kv.External(key); ok && e.message != nil {
 			ev.ExternalConfig[sinkKey] = e.message
-		} else {
-			ev.KubeState[e.resource][x.Key] = e.message
 		}
 	}
 	return ev
@@ -418,50 +429,59 @@ func (s *Source) resync(kvs []kvdb.KeyValue, rev int64) *controller.DBResync {
 
 // changes pushes what one transaction of the store has changed.
 func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
-	s.note(ctx, batch)
-	var before map[string]entry // where there is something to keep up
-	if slices.ContainsFunc(batch, keptUp) {
-		before = maps.Clone(s.known)
+	unsettled := slices.ContainsFunc(batch, keptUp)
+	if unsettled {
+		s.before = append(s.before, maps.Clone(s.known))
 	}
+	var events []controller.Event
 	var gone []string
 	for _, ev := range batch {
-		e, _ := s.decode(ev.KeyValue)
-		prev, had := s.known[ev.Key]
-		if ev.Deleted || e.message == nil { // what cannot be read is as good as gone
-			e.message = nil
-			delete(s.known, ev.Key)
-		} else {
-			s.known[ev.Key] = e
-		}
-		if !had && e.message == nil {
-			continue
-		}
-		if err := s.deps.EventLoop.PushEventWait(ctx, s.event(ev, prev, e)); err != nil {
-			return err
+		if change := s.take(ev); change != nil {
+			events = append(events, change)
 		}
 		if ev.Deleted {
 			gone = append(gone, ev.Key)
 		}
 	}
-	if before != nil {
-		if _, err := s.keepUp(ctx, before, s.known, gone); err != nil {
+	s.setStatus(func(st *Status) { st.Revision = max(st.Revision, batch[0].ModRevision) }) // there are two watches
+	s.note(ctx, batch)
+	for _, ev := range events {
+		if err := s.deps.EventLoop.PushEventWait(ctx, ev); err != nil {
 			return err
 		}
 	}
-	if n := len(batch); n > 0 {
-		s.setStatus(func(st *Status) { st.Revision = batch[n-1].ModRevision })
+	if !unsettled {
+		return nil
 	}
-	return nil
+	written, err := s.keepUp(ctx, s.before, s.known, gone)
+	switch {
+	case err != nil:
+		s.gone = gone
+	case !written: // otherwise what was written will come, and is looked at again
+		s.before = nil
+	}
+	return err
 }
 
 // keptUp is whether Upkeep looks at what ev changes.
 func keptUp(ev kvdb.Event) bool {
 	r, _ := kv.ResourceOf(ev.Key)
-	return r.Name == Pools || r.Name == CustomNetworks
+	return r.Name == Pools || r.Name == CustomNetworks || r.Name == NodeRecords && ev.Deleted
 }
 
-// event is what one change is to the loop.
-func (s *Source) event(ev kvdb.Event, prev, now entry) controller.Event {
+// take makes one change known. It is what the change is to the loop, nil for
+// nothing: what cannot be read is as good as gone.
+func (s *Source) take(ev kvdb.Event) controller.Event {
+	prev, now := s.known[ev.Key], entry{}
+	if ev.Deleted {
+		delete(s.known, ev.Key)
+	} else {
+		now = s.decode(ev.KeyValue)
+		s.known[ev.Key] = now
+	}
+	if prev.message == nil && now.message == nil {
+		return nil
+	}
 	if sinkKey, ok := kv.External(ev.Key); ok {
 		return &controller.ExternalConfigChange{
 			Source: ExternalSource, Revision: ev.ModRevision, Values: map[string]proto.Message{sinkKey: now.message},
@@ -471,21 +491,20 @@ func (s *Source) event(ev kvdb.Event, prev, now entry) controller.Event {
 	return &controller.KubeStateChange{Key: ev.Key, Resource: resource.Name, Revision: ev.ModRevision, Prev: prev.message, New: now.message}
 }
 
-// decode reads a value; false where its key is none of ours or it cannot be read.
-func (s *Source) decode(x kvdb.KeyValue) (entry, bool) {
-	var e entry
+// decode reads a value.
+func (s *Source) decode(x kvdb.KeyValue) entry {
+	e := entry{revision: x.ModRevision}
 	if sinkKey, ok := kv.External(x.Key); ok {
 		e.message = kv.SinkMessage(sinkKey)
 	} else if r, ok := kv.ResourceOf(x.Key); ok {
 		e.resource, e.message = r.Name, r.New()
 	}
 	if e.message == nil {
-		return entry{}, false
+		return e
 	}
 	if err := proto.Unmarshal(x.Value, e.message); err != nil {
 		s.deps.Log.Warn("a value of the store cannot be read and is left out", "key", x.Key, "error", err)
-		return entry{}, false
+		return entry{revision: x.ModRevision}
 	}
-	e.revision = x.ModRevision
-	return e, true
+	return e
 }

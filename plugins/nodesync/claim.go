@@ -22,6 +22,7 @@ type Identity struct {
 	Name     string
 	Instance string                  // UUID of the node's state directory
 	Session  string                  // UUID of this run of the agent
+	Running  bool                    // this run has an ID already: no other one of this instance may be there
 	Pinned   uint32                  // exactly this one; 0: any
 	Limit    func([]*kv.Pool) uint32 // the largest ID that fits the cluster's networks and pools
 	Fresh    time.Duration           // how long a beat says that its agent is alive
@@ -98,6 +99,11 @@ func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, n
 		if beat, err := reg.beat(ctx, store, own.Id); err != nil || fresh(beat, who, now) {
 			return Held{}, errors.Join(err, fmt.Errorf("%w: node ID %d is of node %s, which was there at %s: was its disk copied? Remove the state directory of this node, so that it gets an identity of its own",
 				ErrInstanceInUse, own.Id, own.Name, at(beat)))
+		}
+	}
+	if own.NodeRecord != nil && who.Running {
+		if beat, err := reg.beat(ctx, store, own.Id); err != nil || fresh(beat, who, now) {
+			return Held{}, cmp.Or(err, errOtherSession)
 		}
 	}
 	c := claim{want: want, own: own, rivals: rivals, now: now, nameAt: nameAt}

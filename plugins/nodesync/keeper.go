@@ -34,6 +34,7 @@ type KeeperDeps struct {
 	EventLoop controller.EventLoop // gets a NodeIDChange when a problem comes or goes
 	Identity  Identity
 	Refresh   time.Duration // between two beats, at most
+	Settle    time.Duration // how long the first claim of all waits for nodes that know of others; 0: not
 	Expire    time.Duration // after how long without a beat others may release the ID
 	Now       func() time.Time
 	Random    func() float64
@@ -272,12 +273,37 @@ func (k *Keeper) claim(ctx context.Context, want Held) (Held, error) {
 		k.deps.Log.Warn("cadastre.nodeID asks for another node ID, which the next start will claim", "nodeID", want.ID, "asked for", who.Pinned)
 		who.Pinned = 0 // or what is in use here would be released
 	}
+	who.Running = k.confirmedInThisRun()
+	if want.ID == 0 {
+		if err := k.settle(ctx); err != nil {
+			return Held{}, err
+		}
+	}
 	held, err := Claim(ctx, k.deps.Store, who, want, k.deps.Now())
 	if errors.Is(err, ErrIDTaken) && who.Pinned == 0 && !k.inUse() && !k.deps.Busy() {
 		k.deps.Log.Warn("the node ID that this node remembers is taken, and nothing here depends on it: claiming another one", "error", err)
 		held, err = Claim(ctx, k.deps.Store, who, Held{}, k.deps.Now())
 	}
 	return held, err
+}
+
+// settle waits before the first claim in a store without any node: it may have
+// been wiped a moment ago, and whoever knew it is about to write it again.
+func (k *Keeper) settle(ctx context.Context) error {
+	if k.deps.Settle == 0 {
+		return nil
+	}
+	kvs, _, err := k.deps.Store.List(ctx, kv.NodeRecordPrefix)
+	if err != nil || len(kvs) > 0 {
+		return err
+	}
+	k.deps.Log.Info("the cluster store has no node: it is new, or was wiped; waiting for nodes that know more", "wait", k.deps.Settle)
+	select {
+	case <-time.After(k.deps.Settle):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for other nodes: %w", context.Cause(ctx))
+	}
 }
 
 // confirmedInThisRun is whether a claim by this run stands.
@@ -317,8 +343,8 @@ func (k *Keeper) beat(ctx context.Context, held Held) (bool, error) {
 				return false, err
 			}
 		}
-		r := k.own.record
-		if r == nil || r.Instance != k.deps.Identity.Instance || r.Generation != held.Generation || r.Released != 0 || r.SupersededBy != 0 {
+		r, who := k.own.record, k.deps.Identity
+		if r == nil || r.Name != who.Name || r.Instance != who.Instance || r.Generation != held.Generation || r.Released != 0 || r.SupersededBy != 0 {
 			k.own = own{}
 			return false, nil
 		}
@@ -558,13 +584,17 @@ func (k *Keeper) sayGoodbye(ctx context.Context) {
 		return
 	}
 	held := k.Held()
-	last := &kv.NodeBeat{}
-	at, err := get(ctx, k.deps.Store, kv.BeatKey(held.ID), last)
-	if err != nil || at == 0 || last.Session != k.deps.Identity.Session {
-		return // the store is away, or the ID is not ours: nobody to tell
+	for ctx.Err() == nil { // a beat that was cut off may still arrive
+		last := &kv.NodeBeat{}
+		at, err := get(ctx, k.deps.Store, kv.BeatKey(held.ID), last)
+		if err != nil || at == 0 || last.Session != k.deps.Identity.Session {
+			return // the store is away, or the ID is not ours: nobody to tell
+		}
+		last.At, last.Stopped = k.deps.Now().UnixNano(), true
+		var t txn
+		t.put(kv.BeatKey(held.ID), at, last)
+		if _, err := t.commit(ctx, k.deps.Store); !errors.Is(err, kvdb.ErrConditions) {
+			return
+		}
 	}
-	last.At, last.Stopped = k.deps.Now().UnixNano(), true
-	var t txn
-	t.put(kv.BeatKey(held.ID), at, last)
-	_, _ = t.commit(ctx, k.deps.Store)
 }

@@ -22,7 +22,7 @@ import (
 // it is asked; then it says so once, and goes on when it is confirmed again.
 func TestAnAgentThatIsCutOff(t *testing.T) {
 	for name, plan := range map[string]faulty.Plan{"fails": away, "does not answer": silent} {
-		for _, every := range []time.Duration{time.Second, refresh, 23 * time.Hour} {
+		for _, every := range []time.Duration{10 * time.Second, refresh, 23 * time.Hour} {
 			t.Run(name+", asked every "+every.String(), func(t *testing.T) {
 				bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 					a := newNode(t, store, who("a"), newDisk(), func(d *nodesync.KeeperDeps) { d.Refresh = every }).confirm(t).run(t)

@@ -167,10 +167,16 @@ func (p *RESTAPI) serve(ctx context.Context, servers []*http.Server, listeners [
 	return err
 }
 
+// maxSocketPath is the longest path of a socket that first has a temporary name.
+const maxSocketPath = 107 - len(".new")
+
 // listen makes the socket. One that nobody answers on any more is replaced.
 func (p *RESTAPI) listen() (net.Listener, error) {
 	fail := func(err error) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", p.Socket, err)
+	}
+	if len(p.Socket) > maxSocketPath {
+		return fail(fmt.Errorf("its path has %d bytes, and Linux takes %d: give the agent a shorter run directory", len(p.Socket), maxSocketPath))
 	}
 	if err := os.MkdirAll(filepath.Dir(p.Socket), 0o700); err != nil {
 		return fail(err)

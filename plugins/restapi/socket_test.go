@@ -75,6 +75,12 @@ func TestAStaleSocket(t *testing.T) {
 	}
 }
 
+func TestASocketWithTooLongAPath(t *testing.T) {
+	g := NewWithT(t)
+	p := restapi.NewPlugin(restapi.Deps{Socket: "/tmp/" + strings.Repeat("x", 99)})
+	g.Expect(p.Serve(t.Context())).To(MatchError(ContainSubstring("its path has 104 bytes, and Linux takes 103")))
+}
+
 // A second agent is refused, and the first one goes on.
 func TestALiveSocket(t *testing.T) {
 	g := NewWithT(t)

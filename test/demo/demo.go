@@ -6,24 +6,23 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
-	"os"
-	"strings"
+	"path/filepath"
 	"time"
 
 	"github.com/cadastre/cadastre/test/netlab"
+	"github.com/cadastre/cadastre/test/stage"
 )
 
 // demo is what the steps share.
 type demo struct {
-	place
-	*story
-	way     way
+	stage.Agent
+	*stage.Story
+	way     stage.Way
 	node    *netlab.Namespace // nil without namespaces, like every pod's
-	pods    []*pod
-	agent   *process
-	network *network
+	pods    []*stage.Pod
+	agent   *stage.Process
+	network *stage.Network
 	nodeID  uint32
 	plan    plan
 }
@@ -34,26 +33,17 @@ type plan struct {
 	Gateway netip.Addr   `json:"podGatewayIP"`
 }
 
-// told is an error that has been printed.
-type told struct{ error }
+// agentIn is the node's agent.
+func agentIn(p stage.Place) stage.Agent {
+	return stage.Agent{Place: p, Config: filepath.Join(p.Root, "conf", "contiv.conf"), Node: "demo-node"}
+}
 
 // tell takes every step and then, whatever has happened, lets go of everything
 // but the files.
-func tell(ctx context.Context, p place, w way, s *story) error {
-	d := &demo{place: p, story: s, way: w}
+func tell(ctx context.Context, p stage.Place, w stage.Way, s *stage.Story) error {
+	d := &demo{Agent: agentIn(p), Story: s, way: w}
 	err := d.all(ctx)
-	ending := d.end()
-	switch {
-	case err == nil && ending == nil:
-		return nil
-	case ctx.Err() != nil && ending == nil:
-		fmt.Fprintf(s.w, "\nInterrupted in step %d.\n", s.steps)
-	default:
-		err = errors.Join(err, ending)
-		fmt.Fprintf(s.w, "\nFAILED in step %d: %v\n", s.steps, err)
-		d.tail()
-	}
-	return told{err}
+	return s.End(ctx, err, d.end(), stage.Log{Of: "The agent", Path: d.Log()})
 }
 
 func (d *demo) all(ctx context.Context) error {
@@ -76,13 +66,11 @@ func (d *demo) all(ctx context.Context) error {
 func (d *demo) end() error {
 	var errs []error
 	if d.agent != nil {
-		errs = append(errs, d.agent.halt(10*time.Second))
+		errs = append(errs, d.agent.Halt(10*time.Second))
 		d.agent = nil
 	}
 	for _, p := range d.pods {
-		if p.ns != nil {
-			errs = append(errs, p.ns.Close())
-		}
+		errs = append(errs, p.Close())
 	}
 	d.pods = nil
 	if d.node != nil {
@@ -90,21 +78,6 @@ func (d *demo) end() error {
 		d.node = nil
 	}
 	return errors.Join(errs...)
-}
-
-// tail prints the end of the agent's log.
-func (d *demo) tail() {
-	const most = 20
-	data, err := os.ReadFile(d.log())
-	if err != nil || len(data) == 0 {
-		return // it has not come so far
-	}
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	if len(lines) > most {
-		lines = lines[len(lines)-most:]
-	}
-	fmt.Fprintln(d.w, "The agent's log ends with:")
-	d.say("%s", strings.Join(lines, "\n"))
 }
 
 // inNode calls f in the node's network namespace, if there is one.

@@ -12,60 +12,63 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/cadastre/cadastre/test/stage"
 )
 
 // foreground runs an agent with its files in .run until ctx ends, and prints
 // what can be done with it.
-func foreground(ctx context.Context, opt options, stdout, stderr io.Writer) error {
-	p, err := settleForeground(ctx, opt, stdout)
+func foreground(ctx context.Context, opt stage.Options, stdout, stderr io.Writer) error {
+	a, err := settleForeground(ctx, opt, stdout)
 	if err != nil {
 		return err
 	}
-	agent, err := start(agentCommand(p, stderr), func(f func() error) error { return f() })
+	agent, err := stage.Start(a.Command(stderr), func(f func() error) error { return f() })
 	if err != nil {
 		return err
 	}
-	err = waitReady(ctx, agent, p.socket())
+	err = a.Await(ctx, agent)
 	switch {
 	case ctx.Err() != nil:
 		err = nil
 	case err == nil:
-		fmt.Fprint(stdout, p.suggest())
+		fmt.Fprint(stdout, suggest(a))
 		select {
 		case <-ctx.Done():
-		case <-agent.done:
+		case <-agent.Done():
 		}
 	}
-	return errors.Join(err, agent.halt(10*time.Second))
+	return errors.Join(err, agent.Halt(10*time.Second))
 }
 
 // settleForeground builds the programs into bin, unless they are there.
-func settleForeground(ctx context.Context, opt options, stdout io.Writer) (p place, err error) {
-	p = place{root: opt.root, bin: opt.bin, dir: opt.dir}
-	if p.root == "" {
-		if p.root, err = repository(ctx); err != nil {
-			return p, err
+func settleForeground(ctx context.Context, opt stage.Options, stdout io.Writer) (a stage.Agent, err error) {
+	p := stage.Place{Root: opt.Root, Bin: opt.Bin, Dir: opt.Dir}
+	if p.Root == "" {
+		if p.Root, err = stage.Repository(ctx); err != nil {
+			return a, err
 		}
 	}
-	if p.bin == "" {
-		p.bin = filepath.Join(p.root, "bin")
-		fmt.Fprintf(stdout, "Building the programs into %s ...\n", shown(p.bin))
-		if err := build(ctx, p.root, p.bin, ourPrograms); err != nil {
-			return p, err
+	if p.Bin == "" {
+		p.Bin = filepath.Join(p.Root, "bin")
+		fmt.Fprintf(stdout, "Building the programs into %s ...\n", shown(p.Bin))
+		if err := stage.Build(ctx, p.Root, p.Bin, stage.OurPrograms); err != nil {
+			return a, err
 		}
 	}
-	if p.dir == "" {
-		p.dir = filepath.Join(p.root, ".run")
+	if p.Dir == "" {
+		p.Dir = filepath.Join(p.Root, ".run")
 	}
-	if n := len(p.socket()); n > maxSocketPath {
-		return p, fmt.Errorf("the agent's socket would be %s, which has %d bytes, and %d is the most: use a clone with a shorter path", p.socket(), n, maxSocketPath)
+	a = agentIn(p)
+	if n := len(a.Socket()); n > stage.MaxSocketPath {
+		return a, fmt.Errorf("the agent's socket would be %s, which has %d bytes, and %d is the most: use a clone with a shorter path", a.Socket(), n, stage.MaxSocketPath)
 	}
-	return p, nil
+	return a, nil
 }
 
 // suggest is what to try next. Lines that begin with $ are commands.
-func (p place) suggest() string {
-	return strings.NewReplacer("@BIN", shown(p.bin), "@CONFIG", shown(p.config()), "@SOCKET", shown(p.socket()), "@STATE", shown(p.state())).Replace(`
+func suggest(a stage.Agent) string {
+	return strings.NewReplacer("@BIN", shown(a.Bin), "@CONFIG", shown(a.Config), "@SOCKET", shown(a.Socket()), "@STATE", shown(a.State())).Replace(`
 An agent runs here; its log is on this terminal. Ctrl-C stops it, and what it has
 lent stays in @STATE for the next time. Try in another terminal:
 

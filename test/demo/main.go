@@ -24,15 +24,13 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"github.com/cadastre/cadastre/test/netlab"
+	"github.com/cadastre/cadastre/test/stage"
 )
 
 func main() {
@@ -44,32 +42,21 @@ func main() {
 
 // run is the whole program; it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	opt, err := parse(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintln(stderr, "demo:", err)
-		return 2
+	play := stage.Play{
+		Name: "demo", Title: title, Socket: stage.SocketName, Acts: tell,
+		Usage: "demo [flags]      shows everything and cleans up\n       demo [flags] run  starts an agent in the foreground",
+		Verbs: []string{"run"}, Other: foreground,
 	}
-	switch opt.verb {
-	case "run":
-		err = foreground(ctx, opt, stdout, stderr)
-	case "probe":
-		err = netlab.Try()
-	case "inside":
-		err = inside(ctx, opt, stdout)
-	default:
-		err = whole(ctx, opt, stdout)
+	return play.Run(ctx, args, stdout, stderr)
+}
+
+// title says what is to come.
+func title(w stage.Way, why string) string {
+	switch w {
+	case stage.WayNone:
+		return fmt.Sprintf("Cadastre's demo, without network namespaces (%s): all is done but sending packets.", why)
+	case stage.WayUser:
+		return "Cadastre's demo, in network namespaces of a user namespace: nobody needs to be root."
 	}
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, new(told)):
-	case ctx.Err() != nil:
-		fmt.Fprintln(stderr, "demo: interrupted")
-	default:
-		fmt.Fprintln(stderr, "demo:", err)
-	}
-	return 1
+	return "Cadastre's demo, in network namespaces of its own."
 }

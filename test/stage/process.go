@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package stage
 
 import (
 	"errors"
@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// process is a program that runs beside this one. It has a process group of its
+// Process is a program that runs beside this one. It has a process group of its
 // own, so that Ctrl-C ends it no sooner than this program wants, and it is
 // killed when this program is.
-type process struct {
+type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended, with err set
 	err  error
 }
 
-// start starts cmd within what within does: on one thread from its start to its
+// Start starts cmd within what within does: on one thread from its start to its
 // end, because the kernel kills it when the thread that started it ends.
-func start(cmd *exec.Cmd, within func(func() error) error) (*process, error) {
+func Start(cmd *exec.Cmd, within func(func() error) error) (*Process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	p := &process{cmd: cmd, done: make(chan struct{})}
+	p := &Process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		defer close(p.done)
@@ -51,10 +51,13 @@ func start(cmd *exec.Cmd, within func(func() error) error) (*process, error) {
 	return p, nil
 }
 
-// halt is stop for a process that may not have learnt to stop yet: dying of the
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Halt is Stop for a process that may not have learnt to stop yet: dying of the
 // signal is as good.
-func (p *process) halt(limit time.Duration) error {
-	err := p.stop(limit)
+func (p *Process) Halt(limit time.Duration) error {
+	err := p.Stop(limit)
 	if diedOf(err, syscall.SIGTERM) {
 		return nil
 	}
@@ -70,23 +73,23 @@ func diedOf(err error, signal syscall.Signal) bool {
 	return ok && status.Signaled() && status.Signal() == signal
 }
 
-// kill ends the process with SIGKILL and waits.
-func (p *process) kill() error {
+// Kill ends the process with SIGKILL and waits.
+func (p *Process) Kill() error {
 	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill %s: %w", p.cmd.Path, err)
 	}
 	<-p.done
 	if !diedOf(p.err, syscall.SIGKILL) {
-		return p.ended()
+		return p.Ended()
 	}
 	return nil
 }
 
-// stop ends the process in good order; it is killed when that takes too long.
-func (p *process) stop(limit time.Duration) error {
+// Stop ends the process in good order; it is killed when that takes too long.
+func (p *Process) Stop(limit time.Duration) error {
 	select {
 	case <-p.done:
-		return p.ended()
+		return p.Ended()
 	default:
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -99,12 +102,12 @@ func (p *process) stop(limit time.Duration) error {
 		}
 		return nil
 	case <-time.After(limit):
-		return errors.Join(fmt.Errorf("%s did not stop within %v", p.cmd.Path, limit), p.kill())
+		return errors.Join(fmt.Errorf("%s did not stop within %v", p.cmd.Path, limit), p.Kill())
 	}
 }
 
-// ended is the error of a process that ended by itself.
-func (p *process) ended() error {
+// Ended is the error of a process that ended by itself.
+func (p *Process) Ended() error {
 	if p.err == nil {
 		return fmt.Errorf("%s ended by itself, with exit code 0", p.cmd.Path)
 	}

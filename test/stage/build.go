@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package stage
 
 import (
 	"bytes"
@@ -14,21 +14,21 @@ import (
 
 // The packages of the programs; each is built under its last name.
 const (
-	ourPrograms = "github.com/cadastre/cadastre/cmd/..."
-	mainPlugin  = "github.com/containernetworking/plugins/plugins/main/bridge"
+	OurPrograms  = "github.com/cadastre/cadastre/cmd/..."
+	BridgePlugin = "github.com/containernetworking/plugins/plugins/main/bridge"
 )
 
-// repository is the directory of the module that the program is started in.
-func repository(ctx context.Context) (string, error) {
+// Repository is the directory of the module that the program is started in.
+func Repository(ctx context.Context) (string, error) {
 	out, err := goTool(ctx, "", "list", "-m", "-f", "{{.Dir}}", "github.com/cadastre/cadastre")
 	if err != nil {
-		return "", fmt.Errorf("find the repository (start the demo inside it): %w", err)
+		return "", fmt.Errorf("find the repository (start this program inside it): %w", err)
 	}
 	return strings.TrimSpace(out), nil
 }
 
-// build puts the programs of the packages into bin.
-func build(ctx context.Context, root, bin string, packages ...string) error {
+// Build puts the programs of the packages into bin.
+func Build(ctx context.Context, root, bin string, packages ...string) error {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return fmt.Errorf("build: %w", err)
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package stage
 
 import (
 	"context"
@@ -17,64 +17,65 @@ import (
 // patience is how long one exchange may take.
 const patience = 5 * time.Second
 
-// end is one end of an exchange: an address in a network namespace.
-type end struct {
-	name    string
-	address netip.Addr
-	within  func(func() error) error
+// End is one end of an exchange: an address in a network namespace.
+type End struct {
+	Name    string
+	Address netip.Addr
+	Within  func(func() error) error
 }
 
-func (p *pod) end() end { return end{p.name, p.address.Addr(), p.ns.Do} }
+// End is the pod as an end.
+func (p *Pod) End() End { return End{p.Name, p.Address.Addr(), p.NS.Do} }
 
-// exchange is what was said: what the receiver got from whom, and what the
+// Exchange is what was said: what the receiver got from whom, and what the
 // sender got back.
-type exchange struct {
-	seen          netip.AddrPort
-	heard, answer string
+type Exchange struct {
+	Seen          netip.AddrPort
+	Heard, Answer string
 }
 
 // verify fails unless everything arrived, from the sender's own address.
-func (x exchange) verify(from end, said, answered string) error {
+func (x Exchange) verify(from End, said, answered string) error {
 	switch {
-	case x.seen.Addr() != from.address:
-		return fmt.Errorf("it came from %s, not from %s", x.seen.Addr(), from.address)
-	case x.heard != said:
-		return fmt.Errorf("%q arrived, not %q", x.heard, said)
-	case x.answer != answered:
-		return fmt.Errorf("%q came back, not %q", x.answer, answered)
+	case x.Seen.Addr() != from.Address:
+		return fmt.Errorf("it came from %s, not from %s", x.Seen.Addr(), from.Address)
+	case x.Heard != said:
+		return fmt.Errorf("%q arrived, not %q", x.Heard, said)
+	case x.Answer != answered:
+		return fmt.Errorf("%q came back, not %q", x.Answer, answered)
 	}
 	return nil
 }
 
-// send sends a greeting from one end to the other, over udp or tcp, and an
+// Send sends a greeting from one end to the other, over udp or tcp, and an
 // answer back. The sender's address is left to its namespace.
-func send(ctx context.Context, protocol string, from, to end) (exchange, error) {
+func Send(ctx context.Context, protocol string, from, to End) (Exchange, error) {
 	talk := overTCP
 	if protocol == "udp" {
 		talk = overUDP
 	}
-	said, answered := "hello, "+to.name, "hello back, "+from.name
+	said, answered := "hello, "+to.Name, "hello back, "+from.Name
 	x, err := talk(ctx, from, to, said, answered)
 	if err == nil {
 		err = x.verify(from, said, answered)
 	}
 	if err != nil {
-		return x, fmt.Errorf("%s from %s %s to %s %s: %w", protocol, from.name, from.address, to.name, to.address, err)
+		return x, fmt.Errorf("%s from %s %s to %s %s: %w", protocol, from.Name, from.Address, to.Name, to.Address, err)
 	}
 	return x, nil
 }
 
-func overUDP(ctx context.Context, from, to end, said, answered string) (x exchange, err error) {
+func overUDP(ctx context.Context, from, to End, said, answered string) (x Exchange, err error) {
 	var server, client *net.UDPConn
-	err = to.within(func() (err error) {
-		server, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(to.address, 0)))
+	err = to.Within(func() (err error) {
+		server, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(to.Address, 0)))
 		return err
 	})
 	if err != nil {
 		return x, err
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
-	err = from.within(func() (err error) {
+	err = from.Within(func() (err error) {
 		client, err = net.DialUDP("udp", nil, server.LocalAddr().(*net.UDPAddr))
 		return err
 	})
@@ -82,10 +83,10 @@ func overUDP(ctx context.Context, from, to end, said, answered string) (x exchan
 		return x, err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	if x.heard, x.seen, err = repeat(ctx, client, server, said); err != nil {
+	if x.Heard, x.Seen, err = repeat(ctx, client, server, said); err != nil {
 		return x, err
 	}
-	if _, err := server.WriteToUDPAddrPort([]byte(answered), x.seen); err != nil {
+	if _, err := server.WriteToUDPAddrPort([]byte(answered), x.Seen); err != nil {
 		return x, err
 	}
 	buf := make([]byte, 64)
@@ -93,7 +94,7 @@ func overUDP(ctx context.Context, from, to end, said, answered string) (x exchan
 	if err == nil {
 		var n int
 		n, err = client.Read(buf)
-		x.answer = string(buf[:n])
+		x.Answer = string(buf[:n])
 	}
 	return x, err
 }
@@ -118,20 +119,20 @@ func repeat(ctx context.Context, client, server *net.UDPConn, text string) (stri
 	}
 }
 
-func overTCP(ctx context.Context, from, to end, said, answered string) (x exchange, err error) {
+func overTCP(ctx context.Context, from, to End, said, answered string) (x Exchange, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var listener *net.TCPListener
 	var client net.Conn
-	err = to.within(func() (err error) {
-		listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(to.address, 0)))
+	err = to.Within(func() (err error) {
+		listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(to.Address, 0)))
 		return err
 	})
 	if err != nil {
 		return x, err
 	}
 	defer func() { err = errors.Join(err, listener.Close()) }()
-	err = from.within(func() (err error) {
+	err = from.Within(func() (err error) {
 		client, err = (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
 		return err
 	})
@@ -145,9 +146,9 @@ func overTCP(ctx context.Context, from, to end, said, answered string) (x exchan
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
 	seen := server.RemoteAddr().(*net.TCPAddr).AddrPort()
-	x.seen = netip.AddrPortFrom(seen.Addr().Unmap(), seen.Port())
-	if x.heard, err = pass(client, server, said); err == nil {
-		x.answer, err = pass(server, client, answered)
+	x.Seen = netip.AddrPortFrom(seen.Addr().Unmap(), seen.Port())
+	if x.Heard, err = pass(client, server, said); err == nil {
+		x.Answer, err = pass(server, client, answered)
 	}
 	return x, err
 }

@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodesync_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/cadastre/cadastre/plugins/nodesync"
+)
+
+// historyIDs is how many IDs there are for the nodes of a history.
+const historyIDs = 3
+
+// register is what the cluster agrees on: who holds each ID, and how often it
+// changed hands.
+type register [historyIDs]struct {
+	holder     string
+	generation uint64
+}
+
+// request is a claim, or a release by name, and its answer.
+type request struct {
+	name    string
+	release bool
+	pinned  uint32
+	held    nodesync.Held
+	err     error
+}
+
+func (r request) String() string {
+	verb := fmt.Sprintf("claim of %s (pinned %d)", r.name, r.pinned)
+	if r.release {
+		verb = "release of " + r.name
+	}
+	return fmt.Sprintf("%s: %v, %v", verb, r.held, r.err)
+}
+
+// unknown is whether the answer does not tell what was done.
+func (r request) unknown() bool {
+	return r.err != nil && !errors.Is(r.err, nodesync.ErrIDTaken) && !errors.Is(r.err, nodesync.ErrNoID) && !errors.Is(r.err, nodesync.ErrNoNode)
+}
+
+// done are the registers that s may become if the request is done, with the
+// answer that it then has.
+func (r request) done(s register) (next []register, answers []request) {
+	own := -1
+	for i, x := range s {
+		if x.holder == r.name {
+			own = i
+		}
+	}
+	add := func(s register, id int, err error) {
+		answer := request{err: err}
+		if err == nil {
+			answer.held = nodesync.Held{ID: uint32(id + 1), Generation: s[id].generation}
+		}
+		next, answers = append(next, s), append(answers, answer)
+	}
+	take := func(id int) {
+		t := s
+		if own >= 0 {
+			t[own].holder = ""
+		}
+		t[id].holder = r.name
+		t[id].generation++
+		add(t, id, nil)
+	}
+	switch pin := int(r.pinned) - 1; {
+	case r.release && own < 0:
+		add(s, 0, nodesync.ErrNoNode)
+	case r.release:
+		t := s
+		t[own].holder = ""
+		add(t, own, nil)
+	case pin >= 0 && own != pin && s[pin].holder != "":
+		add(s, 0, nodesync.ErrIDTaken)
+	case pin >= 0 && own != pin:
+		take(pin)
+	case own >= 0:
+		add(s, own, nil)
+	default:
+		for id, x := range s {
+			if x.holder == "" {
+				take(id)
+			}
+		}
+		if next == nil {
+			add(s, 0, nodesync.ErrNoID)
+		}
+	}
+	return next, answers
+}
+
+func registerModel() porcupine.Model {
+	m := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{register{}} },
+		Step: func(state, input, _ any) (next []any) {
+			r, s := input.(request), state.(register)
+			all, answers := r.done(s)
+			if r.unknown() {
+				next = append(next, s)
+			}
+			for i, t := range all {
+				same := errors.Is(r.err, answers[i].err) && r.held.ID == answers[i].held.ID
+				if r.unknown() || same && (r.release || r.held == answers[i].held) {
+					next = append(next, t)
+				}
+			}
+			return next
+		},
+	}
+	return m.ToModel()
+}
+
+// historyOf has nodes claim and others release, over links that are not good.
+func historyOf(t *testing.T, seed uint64) (ops []porcupine.Operation) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newPast()
+		var mu sync.Mutex
+		var late, clients sync.WaitGroup
+		for client := range 6 {
+			rnd := rand.New(rand.NewPCG(seed, uint64(client)))
+			l := newLink(store, rnd.Uint64(), &late)
+			l.timely = true
+			if client < 2 {
+				l.set(rough)
+			}
+			clients.Go(func() {
+				for range 8 {
+					r := request{name: fmt.Sprint("n", client), release: client >= 4}
+					if r.release {
+						r.name = fmt.Sprint("n", rnd.IntN(4))
+					} else if rnd.IntN(3) == 0 {
+						r.pinned = 1 + rnd.Uint32N(historyIDs)
+					}
+					op := porcupine.Operation{ClientId: client, Call: time.Now().UnixNano(), Return: math.MaxInt64}
+					r.do(t, l, fmt.Sprint(seed, client))
+					if !r.unknown() {
+						op.Return = time.Now().UnixNano()
+					}
+					op.Input, op.Output = r, r
+					mu.Lock()
+					ops = append(ops, op)
+					mu.Unlock()
+					time.Sleep(time.Duration(rnd.Int64N(int64(time.Second))))
+				}
+			})
+		}
+		clients.Wait()
+		late.Wait()
+	})
+	return ops
+}
+
+// do sends the request. No beat is fresh: that is another promise.
+func (r *request) do(t *testing.T, l *link, session string) {
+	slow := slowly{l}
+	if r.release {
+		r.held.ID, r.err = nodesync.Release(t.Context(), slow, r.name, false, time.Now(), -time.Hour)
+		return
+	}
+	w := with(pinned(r.name, r.pinned), func(w *nodesync.Identity) { w.Limit, w.Fresh, w.Session = limit(historyIDs), -time.Hour, session })
+	r.held, r.err = nodesync.Claim(t.Context(), slow, w, nodesync.Held{}, time.Now())
+}
+
+// Claims and releases of many, at the same time and over bad links, are as if
+// one came after the other, and no ID is given to two.
+func TestHistories(t *testing.T) {
+	for seed := range uint64(200) {
+		ops := historyOf(t, seed)
+		switch porcupine.CheckOperationsTimeout(registerModel(), ops, 20*time.Second) {
+		case porcupine.Ok:
+			continue
+		case porcupine.Unknown:
+			t.Fatalf("seed %d: no answer in time for %d requests", seed, len(ops))
+		}
+		t.Fatalf("seed %d: no order of these requests explains their answers:\n%s", seed, describe(ops))
+	}
+}
+
+// A history in which an answer is not true must be found.
+func TestAFalseHistoryIsFound(t *testing.T) {
+	found := 0
+	for seed := range uint64(10) {
+		ops := historyOf(t, seed)
+		rnd := rand.New(rand.NewPCG(seed, 99))
+		for {
+			i := rnd.IntN(len(ops))
+			if r := ops[i].Input.(request); r.err == nil {
+				r.held.ID = r.held.ID%historyIDs + 1
+				ops[i].Input = r
+				break
+			}
+		}
+		if porcupine.CheckOperationsTimeout(registerModel(), ops, 20*time.Second) == porcupine.Illegal {
+			found++
+		}
+	}
+	if found < 9 {
+		t.Fatalf("it found %d of 10", found)
+	}
+}
+
+func describe(ops []porcupine.Operation) string {
+	var all []string
+	for _, op := range ops {
+		all = append(all, fmt.Sprintf("%20d - %20d %s", op.Call, op.Return, op.Input))
+	}
+	return strings.Join(all, "\n")
+}

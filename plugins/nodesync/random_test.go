@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodesync_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cadastre/cadastre/plugins/nodesync"
+)
+
+// Agents of one cluster, in simulated time, driven by one seed: they start,
+// end, crash, lose and copy their disks; their links are bad; the store is
+// wiped and restored; IDs are released, rightly and wrongly; clocks jump.
+// NODES_SEED replays a seed, NODES_SEEDS says how many to try.
+func TestAtRandom(t *testing.T) {
+	from, n := uint64(0), uint64(24)
+	if testing.Short() {
+		n = 6
+	}
+	if s := os.Getenv("NODES_SEEDS"); s != "" {
+		n, _ = strconv.ParseUint(s, 10, 64)
+	}
+	if s := os.Getenv("NODES_SEED"); s != "" {
+		from, _ = strconv.ParseUint(s, 10, 64)
+		n = 1
+	}
+	for seed := from; seed < from+n; seed++ {
+		if err := live(t, seed, 120); err != nil {
+			t.Fatalf("seed %d: %v\nreplay it: NODES_SEED=%d go test ./plugins/nodesync -run TestAtRandom", seed, err, seed)
+		}
+	}
+}
+
+func live(t *testing.T, seed uint64, steps int) (err error) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, seed)
+		defer w.close()
+		for step := 0; step < steps && err == nil; step++ {
+			w.step()
+			w.pause()
+			err = w.check()
+		}
+		if err == nil {
+			err = w.settle()
+		}
+		if err != nil {
+			err = fmt.Errorf("%w\n%s\n%s", err, strings.Join(w.log, "\n"), w.describe())
+		}
+	})
+	return err
+}
+
+// pause lets some time pass: often little, at times more than a term.
+func (w *world) pause() {
+	longest := []time.Duration{time.Second, time.Minute, time.Minute, 10 * time.Minute, time.Hour}[w.rnd.IntN(5)]
+	if w.rnd.IntN(20) == 0 {
+		longest = 3 * time.Hour
+	}
+	time.Sleep(time.Duration(w.rnd.Int64N(int64(longest))) + time.Nanosecond)
+}
+
+// step does one thing.
+func (w *world) step() {
+	m := w.machines[w.rnd.IntN(len(w.machines))]
+	a := m.agent
+	switch x := w.rnd.IntN(100); {
+	case a == nil && x < 60:
+		m.pin, m.busy = uint32(max(0, w.rnd.IntN(40)-40+worldIDs)), m.busy && w.rnd.IntN(4) != 0
+		how := weather(w.rnd.IntN(4))
+		if w.rnd.IntN(2) == 0 {
+			how = fine
+		}
+		w.say("start %s (%s), pinned to %d, busy %t, link %d", m.name, m.instance, m.pin, m.busy, how)
+		w.start(m, how)
+	case a != nil && (x < 8 || a.fatal.Load()):
+		w.say("end %s (%s)", m.name, m.instance)
+		w.end(a, false)
+	case a != nil && x < 16:
+		w.say("crash of %s (%s)", m.name, m.instance)
+		w.end(a, true)
+	case a != nil && x < 60:
+		how := weather(w.rnd.IntN(4))
+		w.say("link of %s (%s): %d", m.name, m.instance, how)
+		w.mu.Lock()
+		if !a.released.IsZero() && how != fine && !a.Confirmed().After(a.released) {
+			a.lost = a.released
+		}
+		w.mu.Unlock()
+		a.link.set(how)
+	case x < 70:
+		w.sweep()
+	case x < 80:
+		w.release(m)
+	case x < 86:
+		w.newMachine(m)
+	case w.jumps:
+		w.jump(m)
+	case x < 90:
+		w.say("copy of the store")
+		w.copies = append(w.copies, w.store.copied())
+	default:
+		w.lose()
+	}
+}
+
+// newMachine has one that takes part in what another one is: its name, or its disk.
+func (w *world) newMachine(m *machine) {
+	if len(w.machines) > 8 {
+		return
+	}
+	n := len(w.machines)
+	x := w.rnd.IntN(4)
+	if !w.twins {
+		x = 2 + x/2
+	}
+	switch x {
+	case 0:
+		w.say("a copy of %s (%s)", m.name, m.instance)
+		w.add(m.name, m.instance, m.disk.copied()).busy = m.busy
+	case 1:
+		w.say("a copy of %s (%s) under another name", m.name, m.instance)
+		w.add(fmt.Sprint("n", n), m.instance, m.disk.copied()).busy = m.busy
+	case 2:
+		w.say("another machine of name %s", m.name)
+		w.add(m.name, fmt.Sprint("uuid-", n), newDisk())
+	case 3:
+		if m.agent != nil {
+			w.end(m.agent, true)
+		}
+		w.say("%s loses its disk", m.name)
+		w.mu.Lock()
+		m.disk, m.instance, m.busy = newDisk(), fmt.Sprintf("%s-again-%d", m.instance, n), false
+		w.mu.Unlock()
+	}
+}
+
+func (w *world) jump(m *machine) {
+	to := time.Duration(w.rnd.Int64N(int64(2*worldJump))) - worldJump
+	w.say("clock of %s (%s) jumps to %s", m.name, m.instance, to)
+	if m.agent != nil {
+		m.agent.jump(to - m.offset)
+	}
+	m.offset = to
+	w.reflect = time.Duration(w.rnd.Int64N(int64(2*worldJump))) - worldJump
+}
+
+// lose has the store come back empty, or older.
+func (w *world) lose() {
+	w.mu.Lock()
+	w.reborn = time.Now()
+	for _, m := range w.machines { // whoever ends now does not know better later
+		w.lost[m.instance] = w.reborn
+	}
+	w.mu.Unlock()
+	if len(w.copies) == 0 || w.rnd.IntN(2) == 0 {
+		w.say("the store is wiped")
+		w.store.restore(nil)
+		return
+	}
+	w.say("the store is restored")
+	w.store.restore(w.copies[w.rnd.IntN(len(w.copies))])
+}
+
+// sweep releases the IDs of nodes that were not there for the term, in whatever
+// order they ended: a machine that is off may come back within it.
+func (w *world) sweep() {
+	now := time.Now().Add(w.reflect)
+	all, err := nodesync.List(context.Background(), w.store)
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	seen := map[string]time.Time{}
+	for _, r := range all {
+		if at := time.Unix(0, r.Beat.GetAt()); r.Released == 0 && at.After(seen[r.Name]) {
+			seen[r.Name] = at
+		}
+	}
+	for name, at := range seen {
+		if now.Sub(at) >= worldExpire {
+			_, err := nodesync.Release(context.Background(), w.store, name, false, now, worldExpire)
+			w.say("sweep: %s, %v", name, err)
+		}
+	}
+}
+
+// release is what an administrator does, rightly or wrongly.
+func (w *world) release(m *machine) {
+	if w.jumps { // whose clock is right is not known then, and wrong releases are not excused
+		return
+	}
+	force := w.rnd.IntN(2) == 0
+	w.mu.Lock()
+	for _, x := range w.machines {
+		switch a := x.agent; {
+		case x.name != m.name:
+		case a == nil:
+			w.lost[x.instance] = time.Now()
+		case a.link.weather() != fine || time.Since(a.Confirmed()) > refresh:
+			a.lost = time.Now()
+		default:
+			a.released = time.Now()
+		}
+	}
+	w.mu.Unlock()
+	id, err := nodesync.Release(context.Background(), w.store, m.name, force, time.Now(), fresh)
+	w.say("release %s, force %t: %d, %v", m.name, force, id, err)
+}

@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cadastre/cadastre/test/netlab"
+	"github.com/cadastre/cadastre/test/stage"
+)
+
+// cluster is what the steps share.
+type cluster struct {
+	stage.Place
+	*stage.Story
+	way      stage.Way
+	underlay *netlab.Namespace // nil without namespaces
+	etcd     *etcd
+	nodes    []*node         // by number; those that are gone are not in it
+	logs     []stage.Log     // of all agents that ever ran
+	before   map[string]view // what must not move
+}
+
+// limit is how long everything may take.
+const limit = 4 * time.Minute
+
+// tell takes every step and then, whatever has happened, lets go of everything
+// but the files.
+func tell(ctx context.Context, p stage.Place, w stage.Way, s *stage.Story) error {
+	c := &cluster{Place: p, Story: s, way: w}
+	c.etcd = &etcd{dir: p.Dir, within: c.within}
+	err := c.all(ctx)
+	ending := c.end()
+	return s.End(ctx, err, ending, append(c.logs, stage.Log{Of: "Etcd", Path: c.etcd.log()})...)
+}
+
+func (c *cluster) all(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for _, step := range []func(context.Context) error{
+		c.openNodes, c.startEtcd, c.startAgents, c.joinAll, c.addPods, c.sendPackets,
+		c.loseEtcd, c.etcdComesBack,
+		c.loseEverything, c.startOne, c.startEmpty, c.loser, c.settleIDs, c.welcome,
+		c.changePools, c.newPods, c.releaseNode, c.replaceNode,
+		c.delete, c.stop,
+	} {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end stops what runs and closes the namespaces.
+func (c *cluster) end() error {
+	errs := make([]error, len(c.nodes))
+	var ending sync.WaitGroup // an agent that cannot tell the store waits a little
+	for i, n := range c.nodes {
+		ending.Go(func() { errs[i] = n.end() })
+	}
+	ending.Wait()
+	c.nodes = nil
+	errs = append(errs, c.etcd.end())
+	if c.underlay != nil {
+		errs = append(errs, c.underlay.Close())
+		c.underlay = nil
+	}
+	return errors.Join(errs...)
+}
+
+// within calls f in the underlay's network namespace, if there is one.
+func (c *cluster) within(f func() error) error {
+	if c.underlay == nil {
+		return f()
+	}
+	return c.underlay.Do(f)
+}
+
+// newNode makes another node, whose agent does not run yet.
+func (c *cluster) newNode(number int) (*node, error) {
+	name := fmt.Sprintf("node-%d", number)
+	n := &node{number: number, way: c.way, bridge: firstBridge}
+	n.Agent = stage.Agent{Place: stage.Place{Root: c.Root, Bin: c.Bin, Dir: filepath.Join(c.Dir, name)}, Config: c.config(), Node: name}
+	if c.underlay != nil {
+		var err error
+		if n.ns, err = openNode(c.underlay, name, number); err != nil {
+			return nil, fmt.Errorf("open %s: %w", name, err)
+		}
+	}
+	c.nodes = append(c.nodes, n)
+	c.logs = append(c.logs, stage.Log{Of: name, Path: n.Log()})
+	return n, nil
+}
+
+// by is the node with an ID.
+func (c *cluster) by(id uint32) *node {
+	for _, n := range c.nodes {
+		if n.id == id {
+			return n
+		}
+	}
+	return nil
+}
+
+func (c *cluster) config() string { return filepath.Join(c.Dir, "contiv.conf") }
+func (c *cluster) pools() string  { return filepath.Join(c.Dir, "pools.yaml") }
+
+// write writes a file and shows it.
+func (c *cluster) write(path, text string) error {
+	c.Say("%s:\n  %s", filepath.Base(path), strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  "))
+	return os.WriteFile(path, []byte(text), 0o600)
+}
+
+// contivConf is the configuration of every node. The times are short, so that
+// nobody waits; addresses that were given back rest for as long as it takes.
+func (c *cluster) contivConf() string {
+	routes := "hostgw"
+	if c.way == stage.WayNone {
+		routes = "none" // the namespace is the machine's
+	}
+	return fmt.Sprintf(`ipamConfig:
+  podSubnetCIDR: 10.1.0.0/16
+  podSubnetOneNodePrefixLen: 24
+  nodeInterconnectCIDR: 192.168.16.0/24
+cadastre:
+  kvdb: {type: etcd, endpoints: ["%s"]}
+  routes: %s
+  coolDown: 1h
+  nodeIDs: {refresh: 500ms, fresh: 3s, expire: 24h}
+  controller: {delayLocalResync: 1s, remoteDBProbingInterval: 500ms, delayAfterErrorHealing: 1s}
+`, c.etcd.client, routes)
+}
+
+// eventually asks f again until it is content, as long as all agents run.
+func (c *cluster) eventually(ctx context.Context, what string, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		if ended := c.ended(); ended != nil {
+			return fmt.Errorf("%s: %w", what, ended)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", what, err)
+		case <-again.C:
+		}
+	}
+}
+
+// ended is the error of an agent that has ended by itself.
+func (c *cluster) ended() error {
+	for _, n := range c.nodes {
+		if n.agent == nil {
+			continue
+		}
+		select {
+		case <-n.agent.Done():
+			return fmt.Errorf("%s: %w", n.Node, n.agent.Ended())
+		default:
+		}
+	}
+	return nil
+}

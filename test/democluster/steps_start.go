@@ -1,0 +1,202 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/cadastre/cadastre/test/stage"
+)
+
+// openNodes makes the network namespaces.
+func (c *cluster) openNodes(context.Context) (err error) {
+	if c.way == stage.WayNone {
+		c.Step("Pass over opening network namespaces.")
+	} else {
+		c.Step("Open network namespaces: three nodes, and what connects them; this machine's own is not touched.")
+		if c.underlay, err = openUnderlay(); err != nil {
+			return err
+		}
+	}
+	for number := 1; number <= 3; number++ {
+		if _, err := c.newNode(number); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startEtcd starts etcd, where it can be reached by all.
+func (c *cluster) startEtcd(ctx context.Context) error {
+	c.Step("Start etcd, a process of its own.")
+	c.etcd.client, c.etcd.peer = "http://"+etcdAddress+":2379", "http://127.0.0.1:2380"
+	if c.way == stage.WayNone {
+		for _, url := range []*string{&c.etcd.client, &c.etcd.peer} {
+			at, err := freePort()
+			if err != nil {
+				return err
+			}
+			*url = "http://" + at.String()
+		}
+	}
+	if err := c.etcd.start(ctx); err != nil {
+		return err
+	}
+	c.Say("It serves at %s.", c.etcd.client)
+	return nil
+}
+
+// startAgents starts all agents at the same time.
+func (c *cluster) startAgents(ctx context.Context) error {
+	c.Step("Start three agents at the same time, with the same configuration.")
+	if err := c.write(c.config(), c.contivConf()); err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		if err := n.launch(); err != nil {
+			return err
+		}
+	}
+	for _, n := range c.nodes {
+		if err := c.learn(ctx, n); err != nil {
+			return err
+		}
+		c.Say("%s has claimed node ID %d.", n.Node, n.id)
+	}
+	for id := uint32(1); id <= 3; id++ {
+		if c.by(id) == nil {
+			return fmt.Errorf("nobody has claimed node ID %d", id)
+		}
+	}
+	return nil
+}
+
+// joinAll gives the nodes the addresses that follow from their IDs.
+func (c *cluster) joinAll(ctx context.Context) error {
+	if c.way == stage.WayNone {
+		c.Step("Pass over giving the nodes their addresses, and the routes.")
+	} else {
+		c.Step("Give each node the address that follows from its ID; the agents route to each other's subnets by these.")
+	}
+	for _, n := range c.nodes {
+		if err := c.join(ctx, n); err != nil {
+			return err
+		}
+	}
+	for _, n := range c.nodes {
+		if err := n.ready(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.settled(ctx); err != nil {
+		return err
+	}
+	if c.way == stage.WayNone {
+		return nil
+	}
+	for _, n := range c.nodes {
+		if err := c.showRoutes(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// join gives n its address and has it greet the nodes that have theirs, who
+// learn by that where the address is now.
+func (c *cluster) join(ctx context.Context, n *node) error {
+	if n.ns == nil {
+		return nil
+	}
+	if err := n.inside(func() error { return addAddress(nodeInterface, n.address) }); err != nil {
+		return err
+	}
+	n.attached = true
+	for _, other := range c.nodes {
+		if other == n || !other.attached {
+			continue
+		}
+		if _, err := stage.Send(ctx, "udp", n.endpoint(), other.endpoint()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settled waits until all nodes agree on who is there, and have their routes.
+func (c *cluster) settled(ctx context.Context) error {
+	if err := c.eventually(ctx, "the nodes agree", func() error { return c.agree(ctx) }); err != nil {
+		return err
+	}
+	if err := c.routed(ctx); err != nil {
+		return err
+	}
+	return c.Show(ctx, c.nodes[0].Agent, "node", "list")
+}
+
+// endpoint is the node as an end of an exchange.
+func (n *node) endpoint() stage.End {
+	return stage.End{Name: n.Node, Address: n.address.Addr(), Within: n.inside}
+}
+
+func (c *cluster) showRoutes(n *node) error {
+	return n.inside(func() error {
+		all, err := routes()
+		if err != nil {
+			return err
+		}
+		for _, o := range c.nodes {
+			for dst, gateway := range all {
+				if gateway == o.address.Addr() {
+					c.Say("%s: %s via %s, %s", n.Node, dst, gateway, o.Node)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// addPods adds two pods on each node.
+func (c *cluster) addPods(ctx context.Context) error {
+	how := "CNI's bridge plugin asks cadastre-cni, which asks the agent"
+	if c.way == stage.WayNone {
+		how = "CNI's ADD straight to cadastre-cni"
+	}
+	c.Step("Add two pods on each node: %s.", how)
+	for _, n := range c.nodes {
+		for range 2 {
+			if err := c.add(ctx, n, firstRange()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// firstRange and secondRange are what pods get addresses of.
+func firstRange() netip.Prefix  { return netip.MustParsePrefix("10.1.0.0/16") }
+func secondRange() netip.Prefix { return netip.MustParsePrefix("10.2.0.0/16") }
+
+// add adds a pod on n, whose address must be of n's block of a range.
+func (c *cluster) add(ctx context.Context, n *node, of netip.Prefix) error {
+	p, err := n.add(ctx)
+	if err != nil {
+		return err
+	}
+	octets := of.Addr().As4()
+	octets[2] = byte(n.id)
+	if block := netip.PrefixFrom(netip.AddrFrom4(octets), 24); p.Address.Masked() != block {
+		return fmt.Errorf("ADD %s on node ID %d: %s is no address of %s", p.Name, n.id, p.Address, block)
+	}
+	c.Say("%s: %s was given %s; its gateway is %s.", n.Node, p.Name, p.Address, p.Gateway)
+	return nil
+}
+
+// sendPackets sends packets across the nodes.
+func (c *cluster) sendPackets(ctx context.Context) error {
+	c.Step("Send packets from every pod to every other one.")
+	return c.reach(ctx)
+}

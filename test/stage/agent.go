@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// Agent is an agent's name and where its files are; Dir is its own.
+type Agent struct {
+	Place
+	Config string
+	Node   string
+}
+
+// MaxSocketPath is the longest path that an agent's socket may have: what fits
+// in a socket's address, and the agent makes it under a longer name first.
+const MaxSocketPath = 107 - len(".new")
+
+// SocketName is where the socket is in an agent's directory.
+const SocketName = "run/agent.sock"
+
+// State is the agent's state directory.
+func (a Agent) State() string { return filepath.Join(a.Dir, "state") }
+
+// Socket is the agent's; its directory is the run directory.
+func (a Agent) Socket() string { return filepath.Join(a.Dir, SocketName) }
+
+// Log is the file that Launch writes.
+func (a Agent) Log() string { return filepath.Join(a.Dir, "agent.log") }
+
+// Command is the agent.
+func (a Agent) Command(log io.Writer) *exec.Cmd {
+	cmd := exec.Command(a.Program("cadastre-agent"), "--config", a.Config, "--node-name", a.Node,
+		"--state-dir", a.State(), "--run-dir", filepath.Dir(a.Socket()))
+	cmd.Dir = a.Root
+	cmd.Stdout, cmd.Stderr = log, log
+	return cmd
+}
+
+// Launch starts the agent within what within does.
+func (a Agent) Launch(within func(func() error) error) (*Process, error) {
+	log, err := os.OpenFile(a.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the agent's log: %w", err)
+	}
+	p, err := Start(a.Command(log), within)
+	return p, errors.Join(err, log.Close()) // the agent has its own
+}
+
+// Await waits until the agent, which p is, answers that it serves.
+func (a Agent) Await(ctx context.Context, p *Process) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", a.Socket())
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := ask(ctx, client)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return p.Ended()
+		case <-ctx.Done():
+			return fmt.Errorf("the agent is not ready: %w", err)
+		case <-again.C:
+		}
+	}
+}
+
+func ask(ctx context.Context, client *http.Client) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+localapi.PathReadyz, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(strings.TrimSpace(string(body)))
+	}
+	return nil
+}
+
+// CLI runs cadastre, as a person does, for what it prints.
+func (a Agent) CLI(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, a.Program("cadastre"), args...)
+	cmd.Dir = a.Root
+	cmd.Env = append(os.Environ(), "CADASTRE_SOCKET="+a.Socket())
+	return output(ctx, cmd)
+}
+
+// Read reads what cadastre prints as JSON.
+func (a Agent) Read(ctx context.Context, v any, args ...string) (string, error) {
+	out, err := a.CLI(ctx, append(args, "-o", "json")...)
+	if err != nil {
+		return "", err
+	}
+	if err := json.Unmarshal([]byte(out), v); err != nil {
+		return "", fmt.Errorf("cadastre %s -o json: %w", strings.Join(args, " "), err)
+	}
+	return out, nil
+}
+
+// Leases are what cadastre leases prints.
+func (a Agent) Leases(ctx context.Context) (all []localapi.Lease, text string, err error) {
+	text, err = a.Read(ctx, &all, "leases")
+	return all, text, err
+}

@@ -1,0 +1,249 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stage
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestParse(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	play := Play{Name: "play", Verbs: []string{"run"}}
+	opt, err := play.Parse([]string{"--namespaces", "user", "--bin", "b", "--root=/r", "run"}, io.Discard)
+	want := Options{Verb: "run", Way: WayUser, Bin: filepath.Join(here, "b"), Root: "/r"}
+	if err != nil || opt != want {
+		t.Errorf("%+v, %v; want %+v", opt, err, want)
+	}
+	for _, args := range []string{"jump", "run fast", "--namespaces=all", "--no-such-flag", "inside", "--dir=d --bin=b inside"} {
+		if opt, err := play.Parse(strings.Fields(args), io.Discard); err == nil {
+			t.Errorf("%s: %+v", args, opt)
+		}
+	}
+}
+
+func TestRunning(t *testing.T) {
+	dir := t.TempDir()
+	if running, err := Running(dir); err != nil || len(running) > 0 {
+		t.Errorf("%q, %v", running, err)
+	}
+	p, err := Start(exec.Command("sh", "-c", "sleep 60; : "+dir), func(f func() error) error { return f() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if running, err := Running(dir); err != nil || len(running) != 1 {
+		t.Errorf("%q, %v", running, err)
+	}
+	if err := remove(dir); err == nil || !strings.Contains(err.Error(), "still running") {
+		t.Errorf("remove while something runs there: %v", err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRun plays without programs.
+func TestRun(t *testing.T) {
+	failed := errors.New("the curtain is stuck")
+	for _, c := range []struct {
+		name           string
+		acts           func(context.Context, Place, Way, *Story) error
+		code           int
+		stdout, stderr string
+	}{
+		{"well", func(_ context.Context, p Place, _ Way, _ *Story) error {
+			return os.WriteFile(filepath.Join(p.Dir, "file"), nil, 0o600)
+		}, 0, "why: it was asked for\n\n 1. Use the programs in /b.\n\nAll was as it must be", ""},
+		{"failing", func(context.Context, Place, Way, *Story) error { return failed }, 1, "", "play: the curtain is stuck\n"},
+		{"told", func(ctx context.Context, _ Place, _ Way, s *Story) error { return s.End(ctx, failed, nil) }, 1, "FAILED in step 1: the curtain is stuck", ""},
+	} {
+		dir := t.TempDir()
+		t.Setenv("TMPDIR", dir)
+		var stdout, stderr strings.Builder
+		play := Play{Name: "play", Socket: "s", Title: func(_ Way, why string) string { return "why: " + why }, Acts: c.acts}
+		code := play.Run(t.Context(), []string{"--namespaces=none", "--root=/r", "--bin=/b"}, &stdout, &stderr)
+		if code != c.code || !strings.Contains(stdout.String(), c.stdout) || stderr.String() != c.stderr {
+			t.Errorf("%s: exit code %d: %s%s", c.name, code, &stdout, &stderr)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("%s: left behind: %v, %v", c.name, left, err)
+		}
+	}
+}
+
+func TestDirLeavesRoomForTheSocket(t *testing.T) {
+	long := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, base := range []string{t.TempDir(), long} {
+		t.Setenv("TMPDIR", base)
+		dir, err := newDir("play", SocketName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if socket := filepath.Join(dir, SocketName); len(socket) > MaxSocketPath {
+			t.Errorf("%s has %d bytes", socket, len(socket))
+		}
+		if err := remove(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestStory(t *testing.T) {
+	var out strings.Builder
+	s := &Story{W: &out, Steps: 8}
+	s.Step("Do %s.", "this")
+	s.Say("\na\n\n  b 100%%\n")
+	s.Step("Do that.")
+	if want := "\n 9. Do this.\n    a\n\n      b 100%\n\n10. Do that.\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+func TestVerifyHeld(t *testing.T) {
+	p := &Pod{Name: "pod-1", Address: netip.MustParsePrefix("10.1.1.2/24")}
+	good := localapi.Lease{IP: "10.1.1.2", State: "held", Purpose: "pod", Network: NetworkName, ContainerID: p.ContainerID(),
+		IfName: PodInterface, PodName: "pod-1", PodNamespace: PodNamespace, Since: time.Now(), Generation: 7}
+	infra := localapi.Lease{IP: "10.1.1.1", State: "held", Purpose: "infra"}
+	change := func(f func(*localapi.Lease)) localapi.Lease { l := good; f(&l); return l }
+	if err := VerifyHeld([]localapi.Lease{infra, good}, []*Pod{p}, false); err != nil {
+		t.Error(err)
+	}
+	for name, leases := range map[string][]localapi.Lease{
+		"none":          {infra},
+		"twice":         {good, good},
+		"cooling":       {change(func(l *localapi.Lease) { l.State = "cooling" })},
+		"another pod's": {change(func(l *localapi.Lease) { l.PodName = "pod-2" })},
+		"the node's":    {change(func(l *localapi.Lease) { l.Purpose = "infra" })},
+		"a stranger":    {good, change(func(l *localapi.Lease) { l.IP = "10.1.1.3" })},
+	} {
+		if err := VerifyHeld(leases, []*Pod{p}, false); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestVerifyAdded(t *testing.T) {
+	subnet, first := netip.MustParsePrefix("10.1.1.0/24"), netip.MustParseAddr("10.1.1.1")
+	other := &Pod{Address: netip.MustParsePrefix("10.1.1.9/24")}
+	for _, c := range []struct {
+		address, gateway string
+		good             bool
+	}{
+		{"10.1.1.2/24", "10.1.1.1", true},
+		{"10.1.1.2/24", "10.1.1.3", false},
+		{"10.1.1.2/25", "10.1.1.1", false},
+		{"10.1.2.2/24", "10.1.1.1", false},
+		{"10.1.1.0/24", "10.1.1.1", false},
+		{"10.1.1.1/24", "10.1.1.1", false},
+		{"10.1.1.9/24", "10.1.1.1", false},
+	} {
+		p := &Pod{Address: netip.MustParsePrefix(c.address), Gateway: netip.MustParseAddr(c.gateway)}
+		if err := p.VerifyAdded(subnet, first, []*Pod{other}); (err == nil) != c.good {
+			t.Errorf("%s, gateway %s: %v", c.address, c.gateway, err)
+		}
+	}
+}
+
+// TestSend talks over the loopback interface, without any namespace.
+func TestSend(t *testing.T) {
+	here := func(f func() error) error { return f() }
+	lo := netip.MustParseAddr("127.0.0.1")
+	for _, protocol := range []string{"udp", "tcp"} {
+		x, err := Send(t.Context(), protocol, End{"a", lo, here}, End{"b", lo, here})
+		if err != nil || x.Heard != "hello, b" || x.Answer != "hello back, a" || x.Seen.Addr() != lo {
+			t.Errorf("%s: %+v, %v", protocol, x, err)
+		}
+		if _, err = Send(t.Context(), protocol, End{"a", netip.MustParseAddr("127.0.0.2"), here}, End{"b", lo, here}); err == nil || !strings.Contains(err.Error(), "it came from 127.0.0.1") {
+			t.Errorf("%s from somebody else: %v", protocol, err)
+		}
+		gone := errors.New("no such namespace")
+		_, err = Send(t.Context(), protocol, End{"a", lo, func(func() error) error { return gone }}, End{"b", lo, here})
+		if !errors.Is(err, gone) {
+			t.Errorf("%s from nowhere: %v", protocol, err)
+		}
+	}
+}
+
+func TestProcess(t *testing.T) {
+	here := func(f func() error) error { return f() }
+	shell := func(script string) *Process {
+		t.Helper()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("sh", "-c", script)
+		cmd.Stdout = w
+		p, err := Start(cmd, here)
+		if err := errors.Join(err, w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		_, err = r.Read(make([]byte, 1)) // it has come to its echo
+		if err := errors.Join(err, r.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if err := shell("trap 'exit 0' TERM; echo; while :; do sleep 0.01; done").Stop(time.Minute); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if err := shell("echo; exec sleep 60").Halt(time.Minute); err != nil {
+		t.Errorf("halt: %v", err)
+	}
+	if err := shell("trap '' TERM; echo; exec sleep 60").Stop(time.Millisecond); err == nil {
+		t.Error("stop of one that does not stop: no error")
+	}
+	if err := shell("echo; exec sleep 60").Kill(); err != nil {
+		t.Errorf("kill: %v", err)
+	}
+	p := shell("echo; exit 3")
+	<-p.done
+	if err := p.Halt(time.Minute); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("halt of one that has ended: %v", err)
+	}
+	if _, err := Start(exec.Command("/no/such/program"), here); err == nil {
+		t.Error("start of nothing: no error")
+	}
+	gone := errors.New("no such namespace")
+	if _, err := Start(exec.Command("true"), func(func() error) error { return gone }); !errors.Is(err, gone) {
+		t.Errorf("start nowhere: %v", err)
+	}
+}
+
+func TestAwaitAnAgentThatEnds(t *testing.T) {
+	agent := Agent{Place: Place{Dir: t.TempDir()}}
+	p, err := Start(exec.Command("sh", "-c", "exit 4"), func(f func() error) error { return f() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Await(t.Context(), p); err == nil || !strings.Contains(err.Error(), "exit status 4") {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.done = make(chan struct{}) // as if it went on
+	if err := agent.Await(ctx, p); err == nil || !strings.Contains(err.Error(), "not ready") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// Story prints numbered steps.
+type Story struct {
+	W     io.Writer
+	Steps int // that were told
+}
+
+// Step begins the next step.
+func (s *Story) Step(format string, args ...any) {
+	s.Steps++
+	fmt.Fprintf(s.W, "\n%2d. %s\n", s.Steps, fmt.Sprintf(format, args...))
+}
+
+// Say prints what belongs to the step, which may be many lines.
+func (s *Story) Say(format string, args ...any) {
+	text := strings.Trim(fmt.Sprintf(format, args...), "\n")
+	for line := range strings.SplitSeq(text, "\n") {
+		fmt.Fprintln(s.W, strings.TrimRight("    "+line, " "))
+	}
+}
+
+// Show prints what cadastre prints.
+func (s *Story) Show(ctx context.Context, a Agent, args ...string) error {
+	s.Say("$ cadastre %s", strings.Join(args, " "))
+	out, err := a.CLI(ctx, args...)
+	if err == nil {
+		s.Say("%s", out)
+	}
+	return err
+}
+
+// End says how the story ends badly: with err, or interrupted. The logs' ends
+// follow, by what they are of.
+func (s *Story) End(ctx context.Context, err, ending error, logs ...Log) error {
+	switch {
+	case err == nil && ending == nil:
+		return nil
+	case ctx.Err() != nil && ending == nil:
+		fmt.Fprintf(s.W, "\nInterrupted in step %d.\n", s.Steps)
+	default:
+		err = errors.Join(err, ending)
+		fmt.Fprintf(s.W, "\nFAILED in step %d: %v\n", s.Steps, err)
+		for _, l := range logs {
+			s.tail(l)
+		}
+	}
+	return Told{err}
+}
+
+// Log is a file that may tell why something failed.
+type Log struct{ Of, Path string }
+
+// tail prints the end of a log.
+func (s *Story) tail(l Log) {
+	const most = 20
+	data, err := os.ReadFile(l.Path)
+	if err != nil || len(data) == 0 {
+		return // it has not come so far
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if len(lines) > most {
+		lines = lines[len(lines)-most:]
+	}
+	fmt.Fprintf(s.W, "%s's log ends with:\n", l.Of)
+	s.Say("%s", strings.Join(lines, "\n"))
+}
