@@ -21,12 +21,12 @@ import (
 )
 
 // openStore opens the cluster store, and for one that is elsewhere the mirror of it.
-func openStore(p *parts, conf contivconf.KVDB, file *bolt.File, log *slog.Logger) (err error) {
+func openStore(p *parts, conf contivconf.KVDB, probing time.Duration, file *bolt.File, log *slog.Logger) (err error) {
 	if conf.Type == contivconf.KVDBBolt {
 		p.store, err = file.Store()
 		return err
 	}
-	cfg := etcd.Config{Endpoints: conf.Endpoints, Prefix: conf.Prefix, Username: conf.Username, Log: log}
+	cfg := etcd.Config{Endpoints: conf.Endpoints, Prefix: conf.Prefix, Username: conf.Username, Log: log, KeepAlive: 3 * probing}
 	if cfg.TLS, err = clientTLS(conf); err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 		return nil, err
 	}
 	p := parts{journal: file.Journal(), disk: file, instance: instance, session: newUUID(), random: mathrand.Float64}
-	if err := openStore(&p, conf.Cadastre.KVDB, file, log); err != nil {
+	if err := openStore(&p, conf.Cadastre.KVDB, conf.Cadastre.Controller.RemoteDBProbingInterval, file, log); err != nil {
 		return nil, err
 	}
 	if err := openSink(&p, conf.Cadastre.Routes, log); err != nil {

@@ -135,8 +135,8 @@ func (s *Store) authenticate(ctx context.Context) error {
 
 // explain is what a caller is told of err, which ended a request in ctx.
 func explain(ctx context.Context, err error) error {
-	if err == nil || errors.Is(err, kvdb.ErrConditions) || errors.Is(err, errTorn) {
-		return err
+	if err == nil {
+		return nil
 	}
 	if expired(err) && (ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded) {
 		cause := cmp.Or(context.Cause(ctx), context.DeadlineExceeded) // etcd's clock may be first

@@ -13,7 +13,10 @@
 // context ends, or for RequestTimeout, and then fails with an error that names
 // the endpoints. A Get or List that failed has changed nothing. A Txn that
 // failed with anything but kvdb.ErrConditions, kvdb.ErrTooManyOps or
-// kvdb.ErrKey may have been applied; it is never sent twice.
+// kvdb.ErrKey may have been applied; it is never sent twice. Requests go to all
+// members in turns. A connection that has gone silent is given up when data
+// sent was not acknowledged within KeepAliveTimeout, and else after ten seconds
+// more, which is as soon as gRPC asks; until then requests that meet it fail.
 //
 // # Watches
 //
@@ -33,10 +36,10 @@
 // A linearizable answer with another ID, or with a revision below one that was
 // seen before the request was sent, shows that etcd was wiped, restored from a
 // backup or exchanged. All watches that are open then end with ErrReset, what
-// was remembered is forgotten, and the answer itself is returned as it is. The
-// watches' streams have usually broken before; this finds what is left: a watch
-// that was opened between the list and the exchange. Probe, called every few
-// seconds, makes sure that this is found where there is no other traffic.
+// was remembered is forgotten, and the answer itself is returned as it is. Most
+// watches have ended by then, with their streams; what is left are those of
+// members that nobody has exchanged yet. Probe, called every few seconds, makes
+// sure that this is found where there is no other traffic.
 //
 // An etcd that went back and was written past the old revision before anybody
 // looked cannot be told from one that never was away by its revision. But it

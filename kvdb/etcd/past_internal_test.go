@@ -27,15 +27,17 @@ func reconnect(s *Store) {
 	}
 }
 
-// What is known is compared with what was known when a request was sent:
-// answers overtake each other.
-func TestLearn(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		learn  func(s *Store) error
-		resets bool
-		known  past
-	}{
+// lesson is some answers, and what is known after them; resets is whether the
+// last one shows another past.
+type lesson struct {
+	name   string
+	learn  func(s *Store) error
+	resets bool
+	known  past
+}
+
+func lessons() []lesson {
+	return []lesson{
 		{"nothing yet", func(*Store) error { return nil }, false, past{}},
 		{"first answer", func(s *Store) error { return s.learn(past{}, header(1, 5)) }, false, past{1, 5, 0, 0, 0, 0}},
 		{"the same revision", func(s *Store) error {
@@ -98,7 +100,13 @@ func TestLearn(t *testing.T) {
 			reconnect(s)
 			return s.learn(slow, header(1, 6))
 		}, false, past{1, 8, 1, 8, 0, 0}},
-	} {
+	}
+}
+
+// What is known is compared with what was known when a request was sent:
+// answers overtake each other.
+func TestLearn(t *testing.T) {
+	for _, c := range lessons() {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
 			s, err := Open(Config{Endpoints: []string{"127.0.0.1:1"}})

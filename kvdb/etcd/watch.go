@@ -63,16 +63,15 @@ func (s *Store) open(ctx context.Context, prefix string, from int64) (*watcher, 
 }
 
 // enter makes a watcher known, so that Close and a reset end it.
-func (s *Store) enter(w *watcher) (err error) {
-	if w.known, err = s.begin(w.ctx); err != nil {
-		return err
-	}
+func (s *Store) enter(w *watcher) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watches[w] = struct{}{}
-	if s.closed {
-		w.stop(ending{kvdb.ErrClosed})
+	if err := s.ready(w.ctx); err != nil {
+		return err
 	}
+	s.work.Add(1)
+	s.watches[w] = struct{}{}
+	w.known = s.past
 	return nil
 }
 

@@ -19,7 +19,7 @@ func threads() exceptions {
 		"controller/process.go: AfterFunc":        "the watchdog of an event, stopped when the event ends",
 		"kvdb/bolt/commit.go: Go":                 "commits what callers wait for together; awaited by Close",
 		"kvdb/etcd/call.go: AfterFunc":            "ends a request with the store; stopped when the request ends",
-		"kvdb/etcd/client.go: AfterFunc":          "ends a dial with the store; stopped when the dial ends",
+		"kvdb/etcd/client.go: AfterFunc":          "ends a dial with the call that needs it",
 		"kvdb/etcd/etcdtest/link.go: Go":          "both ways of a connection through the proxy; awaited by its Close",
 		"kvdb/etcd/etcdtest/proxy.go: Go":         "the proxy and its connections; awaited by its Close",
 		"kvdb/etcd/etcdtest/server.go: AfterFunc": "breaks what a stopped server has under way",
