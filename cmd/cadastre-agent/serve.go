@@ -56,6 +56,10 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 	start("ledger", a.ledger.Run)
 	start("podmanager", a.podmanager.Run)
 	start("API", api)
+	if a.docker != nil {
+		start("Docker driver", a.docker.Run)
+		start("Docker", a.docker.Serve)
+	}
 	start("recovery", func(ctx context.Context) error {
 		select { // an intent that is written once the socket is there is tried again by its writer
 		case <-a.listening:

@@ -10,17 +10,20 @@ import (
 	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/contivconf/nodeconfig"
+	"github.com/cadastre/cadastre/plugins/dockeripam"
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/ipnet"
 	"github.com/cadastre/cadastre/plugins/kubestate"
@@ -56,6 +59,7 @@ type agent struct {
 	ipam       *ipam.IPAM
 	ipnet      *ipnet.IPNet
 	restapi    *restapi.RESTAPI
+	docker     *dockeripam.DockerIPAM // nil: not enabled
 
 	serving   state
 	listening chan struct{} // closed when the socket is there
@@ -71,9 +75,6 @@ func (l label) GetAgentLabel() string { return string(l) }
 func wire(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock) (*agent, error) {
 	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
 		return nil, fmt.Errorf("cadastre.podBlocks %q: this version knows nodeid, podcidr and static", conf.Cadastre.PodBlocks)
-	}
-	if conf.Cadastre.Docker.Enabled {
-		return nil, errors.New("cadastre.docker.enabled true: this version has no Docker driver")
 	}
 	lock, err := lockRunDir(opt.runDir)
 	if err != nil {
@@ -112,7 +113,10 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	p := parts{journal: file.Journal(), disk: file, instance: instance, session: newUUID(), random: mathrand.Float64}
+	p := parts{journal: file.Journal(), disk: file, records: func(part string) ipamapi.Records { return file.Records(part) }, instance: instance, session: newUUID(), random: mathrand.Float64}
+	if p.dockerListener, err = activated(dockerSocketName, os.Getenv); err != nil {
+		return nil, err
+	}
 	if err := openStore(&p, conf.Cadastre.KVDB, conf.Cadastre.Controller.RemoteDBProbingInterval, file, log); err != nil {
 		return nil, err
 	}
@@ -134,12 +138,15 @@ type parts struct {
 	mirror   kubestate.Mirror // nil: the store is of this node
 	journal  ledger.Journal
 	disk     nodesync.Disk
+	records  func(part string) ipamapi.Records
 	sink     controller.Sink
 	instance string
 	session  string
 	random   func() float64            // of claims and beats
 	jitter   func() float64            // of reconnects; nil: the same
 	last     []controller.EventHandler // after all others
+
+	dockerListener net.Listener // that a supervisor has opened; nil: none
 }
 
 // assemble lists every plugin, in order, with what it is given.
@@ -190,9 +197,16 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	}))
 	a.ipnet = ipnet.NewPlugin(ipnet.Deps{PluginDeps: deps(), NodeSync: a.nodesync, IPAM: a.ipam, Ledger: a.ledger, MainIP: a.nodeconfig.MainIP})
 
+	handlers := []controller.EventHandler{a.nodeconfig, a.nodesync, a.podmanager, a.ipam, a.ipnet}
+	if conf.Cadastre.Docker.Enabled {
+		a.docker = dockeripam.NewPlugin(dockeripam.Deps{
+			PluginDeps: deps(), EventLoop: eventLoop{a}, Stage: stage, NewDriver: a.dockerDriver(p.records("docker")), Socket: conf.Cadastre.Docker.Socket, Listener: p.dockerListener,
+		})
+		handlers = append(handlers, a.docker)
+	}
 	a.loop = controller.New(loopConfig(conf.Cadastre.Controller), controller.Deps{
 		Log: log, Sink: p.sink, Observe: a.metrics.Event,
-		Handlers:   append([]controller.EventHandler{a.nodeconfig, a.nodesync, a.podmanager, a.ipam, a.ipnet}, p.last...),
+		Handlers:   append(handlers, p.last...),
 		Committers: []controller.Committer{stage, a.nodesync},
 	})
 	a.source = kubestate.New(kubestate.Deps{

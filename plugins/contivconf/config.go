@@ -153,8 +153,18 @@ type Log struct {
 
 // Docker is Docker's IPAM driver.
 type Docker struct {
-	Enabled bool   `json:"enabled"`
-	Socket  string `json:"socket"`
+	Enabled  bool          `json:"enabled"`
+	Socket   string        `json:"socket"`
+	FromPods bool          `json:"fromPods"` // pools that nobody names are parts of this node's pod block
+	Pools    []DockerPool  `json:"pools"`    // where the other ones are chosen from; none: Docker's own list
+	CoolDown time.Duration `json:"coolDown"` // how long a container's address rests
+	Serial   bool          `json:"serial"`   // lend the address after the last one instead of the lowest one
+}
+
+// DockerPool is a network that is cut into pools of one length.
+type DockerPool struct {
+	Base string `json:"base"`
+	Size uint8  `json:"size"`
 }
 
 // Default is the configuration of an empty file: the addresses and timings

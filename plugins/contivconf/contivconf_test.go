@@ -165,7 +165,7 @@ func TestOurSection(t *testing.T) {
 		"/etc/cadastre/ca.pem", "/etc/cadastre/client.pem", "/etc/cadastre/client.key", "1234", "/etc/cadastre/password"}
 	want.REST = contivconf.REST{":9999", "/etc/cadastre/s.pem", "/etc/cadastre/s.key", "/etc/cadastre/ca.pem"}
 	want.Log = contivconf.Log{contivconf.LogDebug, contivconf.LogJSON}
-	want.Docker = contivconf.Docker{true, "/tmp/cadastre.sock"}
+	want.Docker = contivconf.Docker{Enabled: true, Socket: "/tmp/cadastre.sock"}
 	want.Controller.DelayRetry, want.Controller.EventHistoryAgeLimit, want.Controller.EventTimeout = 2*time.Second, 24*time.Hour, 90*time.Second
 	g.Expect(c).To(Equal(want))
 }

@@ -53,7 +53,23 @@ func (c *Cadastre) validate(p *problems) {
 	if c.Docker.Enabled && c.Docker.Socket == "" {
 		p.add(RuleMissing, "cadastre.docker.socket", "", "is empty: write a path, such as /run/docker/plugins/cadastre.sock")
 	}
+	checkDuration(p, "cadastre.docker.coolDown", c.Docker.CoolDown, 7*24*time.Hour, true)
+	for i, x := range c.Docker.Pools {
+		x.validate(p, "cadastre.docker.pools["+decimal(i)+"].")
+	}
 	c.Controller.validate(p)
+}
+
+func (x DockerPool) validate(p *problems, section string) {
+	base, err := netip.ParsePrefix(x.Base)
+	switch {
+	case err != nil:
+		p.add(RuleCIDR, section+"base", x.Base, "is no network: write one such as 172.20.0.0/14")
+	case base != base.Masked():
+		p.add(RuleHostBits, section+"base", x.Base, "has host bits set: write %s", base.Masked())
+	case int(x.Size) < base.Bits() || int(x.Size) > base.Addr().BitLen():
+		p.add(RuleRange, section+"size", decimal(int(x.Size)), "is no length of a part of %s: write a number from %d to %d", base, base.Bits(), base.Addr().BitLen())
+	}
 }
 
 func (n *NodeIDs) validate(p *problems) {

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/plugins/dockeripam"
+	"github.com/cadastre/cadastre/plugins/ipam"
+)
+
+// dockerDriver makes Docker's driver once the loop can open its pools.
+func (a *agent) dockerDriver(records ipamapi.Records) func(context.Context, ipamapi.PoolOpener) (dockeripam.Driver, error) {
+	return func(ctx context.Context, opener ipamapi.PoolOpener) (dockeripam.Driver, error) {
+		conf := a.conf.Cadastre.Docker
+		c := ipamapi.Config{HostID: a.instance, Serial: conf.Serial, CoolDown: conf.CoolDown}
+		for _, x := range conf.Pools {
+			base, err := netip.ParsePrefix(x.Base)
+			if err != nil {
+				return nil, fmt.Errorf("cadastre.docker.pools: %w", err)
+			}
+			c.Local.Pools = append(c.Local.Pools, ipamapi.Predefined{Base: base, Size: int(x.Size)})
+		}
+		if conf.FromPods {
+			c.FromPods.Pool = ipam.PodPool
+		}
+		return ipamapi.New(ctx, ipamapi.Deps{
+			Ledger: a.ledger, Pools: opener, Records: records, Host: dockeripam.Host{Log: a.log, Own: a.networks}, Config: c, Log: a.log,
+		})
+	}
+}
+
+// networks are those of the cluster, all of them.
+func (a *agent) networks() (all []netip.Prefix) {
+	for _, f := range a.contivconf.Cluster().Families {
+		for _, p := range []netip.Prefix{f.Pods, f.Hosts, f.Nodes, f.Vxlan, f.Service} {
+			if p.IsValid() {
+				all = append(all, p)
+			}
+		}
+	}
+	for _, p := range a.ipam.Pools() {
+		for _, r := range p.Ranges {
+			all = append(all, r.CIDR)
+		}
+	}
+	return all
+}
+
+// dockerSocketName is what a supervisor calls the socket that it opens for Docker.
+const dockerSocketName = "docker"
+
+// activated is the listener of that name that a supervisor has opened for this
+// process (systemd's LISTEN_FDS), nil for none.
+func activated(name string, getenv func(string) string) (net.Listener, error) {
+	if getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return nil, nil
+	}
+	n, err := strconv.Atoi(getenv("LISTEN_FDS"))
+	if err != nil {
+		return nil, fmt.Errorf("LISTEN_FDS %q is no number", getenv("LISTEN_FDS"))
+	}
+	names := strings.Split(getenv("LISTEN_FDNAMES"), ":")
+	for i := range n {
+		if i >= len(names) || names[i] != name {
+			continue
+		}
+		const first = 3
+		f := os.NewFile(uintptr(first+i), name)
+		defer f.Close()
+		l, err := net.FileListener(f)
+		if err != nil {
+			return nil, fmt.Errorf("use the socket %q that was opened for this process: %w", name, err)
+		}
+		return l, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// HostView is what the Driver knows of the machine.
+type HostView interface {
+	// Networks are the node's own subnets and the destinations of the host's
+	// routes: no pool may overlap them.
+	Networks() []netip.Prefix
+}
+
+// Deps are what a Driver is given. Only Ledger is needed.
+type Deps struct {
+	Ledger  *ledger.Ledger
+	Pools   PoolOpener // nil: nobody else changes pools of the ledger
+	Records Records    // nil: they end with the process
+	Host    HostView   // nil: there is nothing to overlap
+	Config  Config
+	Log     *slog.Logger
+}
+
+// Driver is an Ipam on the ledger. Use New; any goroutine may call its methods.
+type Driver struct {
+	ledger  *ledger.Ledger
+	opener  PoolOpener
+	records Records
+	host    HostView
+	config  Config
+	log     *slog.Logger
+	number  atomic.Uint64 // last one in a key
+	replays replays
+
+	change sync.Mutex // one change of pools at a time; taken before any book's life
+	realms map[string]*realm
+	dirty  map[string]struct{} // records that may differ from memory
+	strays map[string]struct{} // pools of the ledger that should be closed
+
+	mu       sync.RWMutex // taken last; written under change as well
+	entries  map[string]*entry
+	groups   map[group][]*entry  // in the order of the requests; replaced, never changed
+	released map[string]struct{} // IDs that ended since the start
+}
+
+var _ Ipam = (*Driver)(nil)
+
+// group is pools that stand in for each other.
+type group struct {
+	space, name string
+	is4         bool
+}
+
+func (id poolID) inGroup() group { return group{id.space, id.group, id.prefix.Addr().Is4()} }
+
+// New makes a Driver and opens the pools of its records in the ledger. From then
+// on no pool of the ledger whose name begins with "docker/" may be changed by
+// anybody else.
+func New(ctx context.Context, deps Deps) (*Driver, error) {
+	config, err := deps.Config.defaults()
+	if err != nil {
+		return nil, fmt.Errorf("configuration of the Docker driver: %w", err)
+	}
+	d := &Driver{
+		ledger: deps.Ledger, opener: deps.Pools, records: deps.Records, host: deps.Host, config: config, log: deps.Log,
+		realms: map[string]*realm{}, dirty: map[string]struct{}{}, strays: map[string]struct{}{},
+		entries: map[string]*entry{}, groups: map[group][]*entry{}, released: map[string]struct{}{},
+	}
+	if d.opener == nil {
+		d.opener = NewDirectPools(d.ledger)
+	}
+	if d.records == nil {
+		d.records = NewMemoryRecords()
+	}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	for _, x := range []struct {
+		field string
+		space Space
+	}{{"Local.Pools", config.Local}, {"Global.Pools", config.Global}} {
+		byFamily, err := predefined(x.field, x.space.Pools)
+		if err != nil {
+			return nil, fmt.Errorf("configuration of the Docker driver: %w", err)
+		}
+		d.realms[x.space.Name] = newRealm(x.space.Name, byFamily)
+	}
+	d.realms[config.Local.Name].pods = config.FromPods
+	if err := d.restore(ctx); err != nil {
+		return nil, fmt.Errorf("start the Docker driver: %w", err)
+	}
+	return d, nil
+}
+
+// GetDefaultAddressSpaces returns the names of the two spaces.
+func (d *Driver) GetDefaultAddressSpaces() (string, string, error) {
+	return d.config.Local.Name, d.config.Global.Name, nil
+}
+
+// IsBuiltIn is false.
+func (d *Driver) IsBuiltIn() bool { return false }
+
+// Capability is what the Driver wants of the engine: MACs, to tell endpoints
+// apart. It wants no replays, since it forgets nothing, and a pool that is
+// requested again would be counted again.
+func (d *Driver) Capability() Capability { return Capability{RequiresMACAddress: true} }
+
+// Pool is a pool of the Driver, for those who look.
+type Pool struct {
+	ID         string
+	Space      string
+	Prefix     netip.Prefix
+	SubPool    netip.Prefix // the zero Prefix: all of Prefix
+	Group      string
+	LedgerPool string // where its leases are
+	FromPods   bool   // LedgerPool is that of the pod network
+	Chosen     bool   // by the Driver
+	Requests   int    // that were not released yet
+}
+
+// Pools are all pools by ID.
+func (d *Driver) Pools() []Pool {
+	d.change.Lock()
+	defer d.change.Unlock()
+	var all []Pool
+	for key, e := range d.entries {
+		all = append(all, Pool{
+			ID: key, Space: e.id.space, Prefix: e.id.prefix, SubPool: e.id.sub, Group: e.id.group,
+			LedgerPool: e.book.pool, FromPods: e.book.pods, Chosen: e.chosen, Requests: e.refs,
+		})
+	}
+	slices.SortFunc(all, func(x, y Pool) int { return strings.Compare(x.ID, y.ID) })
+	return all
+}
+
+// replays knows which leases are older than the Driver and were not asked for
+// by name since.
+type replays struct {
+	upTo uint64 // the newest claim at the start
+
+	mu        sync.Mutex
+	confirmed map[uint64]struct{}
+}
+
+// confirm is true once for each lease that is older than the Driver.
+func (r *replays) confirm(generation uint64) bool {
+	if generation > r.upTo {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, done := r.confirmed[generation]
+	r.confirmed[generation] = struct{}{}
+	return !done
+}
+
+func (r *replays) forget(generation uint64) {
+	if generation > r.upTo {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.confirmed, generation)
+}

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// The well-known errors of the contract.
+var (
+	ErrInvalidAddressSpace = invalidParameter("invalid address space")
+	ErrInvalidPool         = invalidParameter("invalid address pool")
+	ErrInvalidSubPool      = invalidParameter("invalid address subpool")
+	ErrNoAvailableIPs      = unavailable("no available addresses on this pool")
+	ErrNoIPReturned        = unavailable("no address returned")
+	ErrIPAlreadyAllocated  = forbidden("Address already in use")
+	ErrIPOutOfRange        = invalidParameter("requested address is out of range")
+	ErrPoolOverlap         = forbidden("Pool overlaps with other one on this address space")
+	ErrBadPool             = invalidParameter("address space does not contain specified address pool")
+)
+
+// Errors that the contract has no name for.
+var (
+	// ErrNoMoreSubnets is returned where no pool is left that could be chosen.
+	ErrNoMoreSubnets = invalidParameter("all predefined address pools have been fully subnetted")
+	// ErrPoolNotFound is returned for an address of a pool that was released.
+	ErrPoolNotFound = notFound("cannot find address pool")
+	// ErrInvalidAddress is returned for a release of what is no address.
+	ErrInvalidAddress = invalidParameter("invalid address")
+	// ErrNotNow is returned where nothing new is lent at present.
+	ErrNotNow = unavailable("no new addresses are lent at present")
+)
+
+// Classes of errors are told apart by a method.
+type (
+	invalidParameterError struct{ text string }
+	forbiddenError        struct{ text string }
+	unavailableError      struct{ text string }
+	notFoundError         struct{ text string }
+)
+
+func invalidParameter(text string) error { return &invalidParameterError{text} }
+func forbidden(text string) error        { return &forbiddenError{text} }
+func unavailable(text string) error      { return &unavailableError{text} }
+func notFound(text string) error         { return &notFoundError{text} }
+
+func (e *invalidParameterError) Error() string { return e.text }
+func (e *forbiddenError) Error() string        { return e.text }
+func (e *unavailableError) Error() string      { return e.text }
+func (e *notFoundError) Error() string         { return e.text }
+
+// InvalidParameter marks the class.
+func (*invalidParameterError) InvalidParameter() {}
+
+// Forbidden marks the class.
+func (*forbiddenError) Forbidden() {}
+
+// Unavailable marks the class.
+func (*unavailableError) Unavailable() {}
+
+// NotFound marks the class.
+func (*notFoundError) NotFound() {}
+
+// classed gives an error of the ledger its class.
+func classed(err error) error {
+	for _, x := range []struct{ ledger, ours error }{
+		{ledger.ErrExhausted, ErrNoAvailableIPs},
+		{ledger.ErrNoBlock, ErrNoAvailableIPs},
+		{ledger.ErrOutside, ErrNoAvailableIPs},
+		{ledger.ErrTaken, ErrIPAlreadyAllocated},
+		{ledger.ErrSuspended, ErrNotNow},
+		{ledger.ErrBusy, ErrNotNow},
+	} {
+		if errors.Is(err, x.ledger) {
+			return &classedError{x.ours, err}
+		}
+	}
+	return err
+}
+
+// classedError is an error of another package with one of ours. Its text is made
+// when somebody asks: for engines it is enough to know that a pool is full.
+type classedError struct{ class, cause error }
+
+func (e *classedError) Error() string   { return e.class.Error() + ": " + e.cause.Error() }
+func (e *classedError) Unwrap() []error { return []error{e.class, e.cause} }
+
+// callError says which call failed.
+type callError struct {
+	call, pool string
+	addr       netip.Addr // the zero Addr: any
+	err        error
+}
+
+func (e *callError) Error() string {
+	what := "an address"
+	if e.addr.IsValid() {
+		what = "address " + e.addr.String()
+	}
+	return fmt.Sprintf("%s %s of pool %q: %v", e.call, what, e.pool, e.err)
+}
+
+func (e *callError) Unwrap() error { return e.err }

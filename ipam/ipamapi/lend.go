@@ -1,0 +1,354 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// entry is the pool of an ID. One that is not known was known to an earlier
+// Driver, whose records are lost: the ID says what it is.
+func (d *Driver) entry(ctx context.Context, key string) (*entry, error) {
+	d.mu.RLock()
+	e := d.entries[key]
+	_, released := d.released[key]
+	d.mu.RUnlock()
+	switch {
+	case e != nil:
+		return e, nil
+	case released:
+		return nil, ErrPoolNotFound
+	}
+	return d.adopt(ctx, key)
+}
+
+// adopt opens a pool by its ID. The address that Docker gives to the gateway,
+// unless told otherwise, is kept back: the engine does not say again which it is.
+func (d *Driver) adopt(ctx context.Context, key string) (*entry, error) {
+	id, err := parsePoolID(key)
+	if err != nil {
+		return nil, err
+	}
+	d.change.Lock()
+	defer d.change.Unlock()
+	if e := d.entries[key]; e != nil {
+		return e, nil
+	}
+	r := d.realms[id.space]
+	if r == nil {
+		return nil, fmt.Errorf("%w: %q", ErrBadPool, id.space)
+	}
+	if b := r.books[id.prefix]; b == nil {
+		if err := r.overlapping(id.prefix, nil); err != nil {
+			return nil, err
+		}
+	} else if b.pool != id.ledgerPool() {
+		return nil, fmt.Errorf("%w: %s is of pool %q of the ledger", ErrPoolOverlap, id.prefix, b.pool)
+	}
+	e := &entry{id: id, key: key, refs: 1}
+	if err := d.open(ctx, e); err != nil {
+		return nil, err
+	}
+	d.log.Warn("a Docker pool that is not on record is served as its ID says", "pool", key)
+	first := e.lends.Addr()
+	if e.book.reserves(first) {
+		first = first.Next()
+	}
+	if _, _, err := d.take(ctx, e, e, first, owner{gateway: true}); err != nil {
+		d.log.Warn("the likely gateway of a Docker pool could not be kept back", "pool", key, "address", first, "error", err)
+	}
+	return e, nil
+}
+
+// answer is an address with the length of its pool's prefix.
+type answer = netip.Prefix
+
+// request serves RequestAddress.
+func (d *Driver) request(ctx context.Context, key string, a netip.Addr, options map[string]string) (answer, error) {
+	who := ownerOf(options)
+	e, err := d.entry(ctx, key)
+	if err != nil {
+		return answer{}, err
+	}
+	if who.gateway { // which may change the record
+		d.change.Lock()
+		defer d.change.Unlock()
+	}
+	e.book.life.RLock()
+	defer e.book.life.RUnlock()
+	if e.gone {
+		return answer{}, ErrPoolNotFound
+	}
+	if a.IsValid() {
+		return d.named(ctx, e, a, who)
+	}
+	return d.lend(ctx, e, who, d.config.Serial || options[AllocSerialPrefix] == "true")
+}
+
+// with calls f while m cannot end; e is held already.
+func (e *entry) with(m *entry, f func() error) error {
+	if m.book != e.book {
+		m.book.life.RLock()
+		defer m.book.life.RUnlock()
+	}
+	if m.gone {
+		return ErrNoAvailableIPs
+	}
+	return f()
+}
+
+// lend lends any address: of the pool, or, if that is full, of the next one of
+// its group.
+func (d *Driver) lend(ctx context.Context, e *entry, who owner, serial bool) (answer, error) {
+	var full error
+	for _, m := range d.members(e) {
+		var a netip.Addr
+		err := e.with(m, func() (err error) {
+			a, err = d.lendFrom(ctx, e, m, who, serial)
+			return err
+		})
+		if err == nil {
+			return netip.PrefixFrom(a, m.book.prefix.Bits()), nil
+		}
+		if !errors.Is(err, ErrNoAvailableIPs) {
+			return answer{}, err
+		}
+		if full != nil {
+			err = fmt.Errorf("%w; %w", full, err)
+		}
+		full = err
+	}
+	return answer{}, full
+}
+
+// lendFrom lends any address of m for e.
+func (d *Driver) lendFrom(ctx context.Context, e, m *entry, who owner, serial bool) (netip.Addr, error) {
+	b := m.book
+	key := who.numbered(e.key, d.number.Add(1))
+	if m.lends == b.prefix && !b.pods && serial == d.config.Serial { // as the ledger lends
+		leases, _, err := d.ledger.Claim(ctx, ledger.Request{Pool: b.pool, Key: key, Purpose: who.purpose(b)})
+		if err != nil {
+			return netip.Addr{}, classed(err)
+		}
+		b.lent(leases[0].Addr, false)
+		return leases[0].Addr, nil
+	}
+	return d.pick(ctx, m, serial, ledger.Request{Pool: b.pool, Key: key, Purpose: who.purpose(b)})
+}
+
+// pick claims an address that the index chooses.
+func (d *Driver) pick(ctx context.Context, m *entry, serial bool, req ledger.Request) (netip.Addr, error) {
+	b, fresh, inside := m.book, !m.book.learned(), false
+	claim := func(a netip.Addr) error {
+		req.Wanted = []netip.Addr{a}
+		_, _, err := d.ledger.Claim(ctx, req)
+		if err == nil {
+			b.lent(a, false)
+		}
+		return err
+	}
+	if fresh {
+		b.learn(d.ledger.Leases())
+	}
+	for {
+		a, ok := b.next(m.lends, serial)
+		if !ok && !fresh {
+			fresh = true
+			b.learn(d.ledger.Leases())
+			continue
+		}
+		if !ok {
+			break
+		}
+		err := claim(a)
+		switch {
+		case err == nil:
+			return a, nil
+		case errors.Is(err, ledger.ErrTaken):
+		case errors.Is(err, ledger.ErrOutside) && (inside || d.isOpen(b)): // one that the pod network never lends
+			inside = true
+		default:
+			b.freed(a)
+			return netip.Addr{}, classed(err)
+		}
+	}
+	for _, a := range b.cooling(m.lends) { // the one that has cooled longest, as the ledger would
+		if claim(a) == nil {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("%w: %s of pool %q", ErrNoAvailableIPs, m.lends, b.pool)
+}
+
+// isOpen is true where the ledger lends from all of b.
+func (d *Driver) isOpen(b *book) bool {
+	return slices.ContainsFunc(d.blocks(b.pool), func(x netip.Prefix) bool { return within(b.prefix, x) })
+}
+
+// named lends a certain address, or answers who has it already.
+func (d *Driver) named(ctx context.Context, e *entry, a netip.Addr, who owner) (answer, error) {
+	members := d.members(e)
+	i := slices.IndexFunc(members, func(m *entry) bool { return m.book.prefix.Contains(a) })
+	if i < 0 {
+		return answer{}, fmt.Errorf("%w: %s is not in %s", ErrIPOutOfRange, a, e.book.prefix)
+	}
+	m := members[i]
+	if m.book.reserves(a) {
+		return answer{}, fmt.Errorf("%w: %s is the network or the broadcast address of %s", ErrIPAlreadyAllocated, a, m.book.prefix)
+	}
+	err := e.with(m, func() error {
+		l, fresh, err := d.take(ctx, e, m, a, who)
+		if err == nil && !fresh {
+			err = d.repeat(ctx, e, l, who)
+		}
+		return err
+	})
+	return netip.PrefixFrom(a, m.book.prefix.Bits()), err
+}
+
+// take claims a of m for e; if somebody holds it, it gives that lease.
+func (d *Driver) take(ctx context.Context, e, m *entry, a netip.Addr, who owner) (l ledger.Lease, fresh bool, err error) {
+	for range 2 { // the second time for what was claimed meanwhile
+		if l, ok := d.ledger.Lookup(m.book.pool, a); ok && l.State != ledger.Cooling {
+			return l, false, nil
+		}
+		leases, fresh, claimed := d.ledger.Claim(ctx, ledger.Request{
+			Pool: m.book.pool, Key: who.named(e.key, a), Purpose: who.purpose(m.book), Wanted: []netip.Addr{a},
+		})
+		if claimed == nil && fresh {
+			m.book.lent(a, true)
+			return leases[0], true, nil
+		}
+		if err = classed(claimed); claimed != nil && !errors.Is(claimed, ledger.ErrTaken) {
+			break
+		}
+	}
+	if err == nil {
+		err = ErrIPAlreadyAllocated
+	}
+	return ledger.Lease{}, false, err
+}
+
+// repeat says whether a request for an address that l holds is answered by l.
+func (d *Driver) repeat(ctx context.Context, e *entry, l ledger.Lease, who owner) error {
+	has := holder(l)
+	switch {
+	case !d.through(e, l):
+	case who.gateway && has.is(who):
+		return d.share(ctx, e, l.Addr, 1)
+	case has.is(who), !who.known() && d.replays.confirm(l.Generation):
+		if who.known() {
+			d.replays.confirm(l.Generation)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: %s is %s by %s for a %s", ErrIPAlreadyAllocated, l.Addr, l.State, l.Key, l.Purpose)
+}
+
+// through is true where l was taken through e, or through one of its group.
+func (d *Driver) through(e *entry, l ledger.Lease) bool {
+	if l.Purpose == ledger.ForPod || l.State == ledger.Quarantined {
+		return false
+	}
+	if l.Key.Network == e.key {
+		return true
+	}
+	if e.id.group == "" {
+		return false
+	}
+	id, err := parsePoolID(l.Key.Network)
+	return err == nil && id.inGroup() == e.id.inGroup()
+}
+
+// share counts the networks that have a gateway, beside the first one.
+func (d *Driver) share(ctx context.Context, e *entry, a netip.Addr, n int) error {
+	was, key := e.shared[a.String()], a.String()
+	set := func(n int) {
+		if e.shared == nil {
+			e.shared = map[string]int{}
+		}
+		if e.shared[key] = n; n == 0 {
+			delete(e.shared, key)
+		}
+	}
+	set(was + n)
+	if err := d.save(ctx, map[string]*record{e.key: e.record()}); err != nil {
+		set(was)
+		return err
+	}
+	return nil
+}
+
+// ended notes that l is released. While it cools the index has it for held.
+func (d *Driver) ended(b *book, l ledger.Lease) {
+	b.live.Add(-1)
+	d.replays.forget(l.Generation)
+	if !b.learned() {
+		return
+	}
+	if _, cools := d.ledger.Lookup(b.pool, l.Addr); !cools {
+		b.freed(l.Addr)
+	}
+}
+
+// release serves ReleaseAddress.
+func (d *Driver) release(ctx context.Context, key string, a netip.Addr) error {
+	d.mu.RLock()
+	e := d.entries[key]
+	d.mu.RUnlock()
+	if e == nil {
+		return ErrBadPool
+	}
+	gateway, err := d.releaseFrom(ctx, e, a, false)
+	if !gateway {
+		return err
+	}
+	d.change.Lock()
+	defer d.change.Unlock()
+	_, err = d.releaseFrom(ctx, e, a, true)
+	return err
+}
+
+// releaseFrom releases a. It leaves a gateway to those who may change the record.
+func (d *Driver) releaseFrom(ctx context.Context, e *entry, a netip.Addr, changing bool) (gateway bool, err error) {
+	e.book.life.RLock()
+	defer e.book.life.RUnlock()
+	if e.gone {
+		return false, ErrBadPool
+	}
+	members := d.members(e)
+	i := slices.IndexFunc(members, func(m *entry) bool { return m.book.prefix.Contains(a) })
+	if i < 0 {
+		return false, fmt.Errorf("%w: %s is not in %s", ErrIPOutOfRange, a, e.book.prefix)
+	}
+	m := members[i]
+	err = e.with(m, func() error {
+		l, ok := d.ledger.Lookup(m.book.pool, a)
+		if !ok || l.State == ledger.Cooling || !d.through(e, l) {
+			return nil // released already, or never taken through this pool
+		}
+		if gateway = holder(l).gateway; gateway && !changing {
+			return nil
+		}
+		if gateway && e.shared[a.String()] > 0 {
+			return d.share(ctx, e, a, -1)
+		}
+		leases, err := d.ledger.Release(ctx, ledger.Selector{Key: l.Key, Generation: l.Generation})
+		if err != nil || len(leases) == 0 {
+			return err
+		}
+		d.ended(m.book, l)
+		return nil
+	})
+	if errors.Is(err, ErrNoAvailableIPs) { // m ended, and its leases with it
+		err = nil
+	}
+	return gateway, err
+}

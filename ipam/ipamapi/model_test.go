@@ -1,0 +1,380 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cadastre/cadastre/ipam/ipamapi"
+)
+
+// model is what a driver should do, in the most simple way: it looks at
+// everything, one after the other.
+type model struct {
+	pools    map[string]*modelPool
+	released map[string]bool // since the start
+	host     []netip.Prefix
+	lists    []ipamapi.Predefined // in order
+}
+
+type modelPool struct {
+	prefix, sub netip.Prefix
+	refs        int
+	book        *modelBook
+}
+
+type modelBook struct {
+	leases map[netip.Addr]*modelLease
+	cursor netip.Addr
+}
+
+type modelLease struct {
+	pool, name, mac     string
+	gateway             int // networks that have it
+	restored, confirmed bool
+}
+
+// step is one call.
+type step struct {
+	what        string // pool, releasePool, address, releaseAddress
+	prefix, sub string // of a pool
+	pool        string
+	addr        netip.Addr // the zero Addr: any
+	name, mac   string
+	gateway     bool
+	serial      bool
+}
+
+func (s step) String() string {
+	return fmt.Sprintf("%s %s %s %s %v name=%s mac=%s gateway=%t serial=%t", s.what, s.prefix, s.sub, s.pool, s.addr, s.name, s.mac, s.gateway, s.serial)
+}
+
+func (m *model) clone() *model {
+	n := &model{pools: map[string]*modelPool{}, released: maps.Clone(m.released), host: m.host, lists: m.lists}
+	books := map[*modelBook]*modelBook{}
+	for id, p := range m.pools {
+		if books[p.book] == nil {
+			b := &modelBook{leases: map[netip.Addr]*modelLease{}, cursor: p.book.cursor}
+			for a, l := range p.book.leases {
+				same := *l
+				b.leases[a] = &same
+			}
+			books[p.book] = b
+		}
+		same := *p
+		same.book = books[p.book]
+		n.pools[id] = &same
+	}
+	return n
+}
+
+// restart is what a new process knows.
+func (m *model) restart() {
+	clear(m.released)
+	for _, p := range m.pools {
+		p.book.cursor = netip.Addr{}
+		for _, l := range p.book.leases {
+			l.restored, l.confirmed = true, false
+		}
+	}
+}
+
+// do is the answer to a call.
+func (m *model) do(s step) (string, error) {
+	switch s.what {
+	case "pool":
+		return m.request(s)
+	case "releasePool":
+		return "", m.releasePool(s.pool)
+	case "address":
+		return m.address(s)
+	}
+	return "", m.releaseAddress(s)
+}
+
+func (m *model) overlaps(p netip.Prefix, host bool) bool {
+	for _, q := range m.pools {
+		if q.prefix.Overlaps(p) {
+			return true
+		}
+	}
+	return host && slices.ContainsFunc(m.host, p.Overlaps)
+}
+
+func (m *model) bookOf(p netip.Prefix) *modelBook {
+	for _, q := range m.pools {
+		if q.prefix == p {
+			return q.book
+		}
+	}
+	return nil
+}
+
+func (m *model) request(s step) (string, error) {
+	var prefix, sub netip.Prefix
+	bits := 0
+	if s.prefix != "" {
+		prefix = pfx(s.prefix)
+		if prefix.Addr().IsUnspecified() {
+			prefix, bits = netip.Prefix{}, prefix.Bits()
+		}
+	}
+	if !prefix.IsValid() {
+		var err error
+		if prefix, err = m.choose(bits); err != nil {
+			return "", err
+		}
+	}
+	if s.sub != "" {
+		if sub = pfx(s.sub); !prefix.Overlaps(sub) {
+			return "", ipamapi.ErrInvalidSubPool
+		}
+		if sub.Bits() <= prefix.Bits() {
+			sub = netip.Prefix{}
+		}
+	}
+	id := "LocalDefault/" + prefix.String()
+	if sub.IsValid() {
+		id += "/" + sub.String()
+	}
+	if p := m.pools[id]; p != nil {
+		p.refs++
+		return id, nil
+	}
+	book := m.bookOf(prefix)
+	if book == nil && m.overlaps(prefix, true) {
+		return "", ipamapi.ErrPoolOverlap
+	}
+	m.add(id, prefix, sub, book)
+	return id, nil
+}
+
+func (m *model) add(id string, prefix, sub netip.Prefix, book *modelBook) *modelPool {
+	if book == nil {
+		book = &modelBook{leases: map[netip.Addr]*modelLease{}}
+	}
+	m.pools[id] = &modelPool{prefix, sub, 1, book}
+	delete(m.released, id)
+	return m.pools[id]
+}
+
+func (m *model) choose(bits int) (netip.Prefix, error) {
+	fits := false
+	for _, x := range m.lists {
+		n := x.Size
+		if bits != 0 {
+			n = bits
+		}
+		if !x.Base.Addr().Is4() || n < x.Base.Bits() {
+			continue
+		}
+		fits = true
+		for a := x.Base.Addr(); x.Base.Contains(a); a = after(netip.PrefixFrom(a, n)) {
+			if p := netip.PrefixFrom(a, n); !m.overlaps(p, true) {
+				return p, nil
+			}
+		}
+	}
+	if !fits {
+		return netip.Prefix{}, ipamapi.ErrInvalidPool
+	}
+	return netip.Prefix{}, ipamapi.ErrNoMoreSubnets
+}
+
+// after is the first address behind p.
+func after(p netip.Prefix) netip.Addr {
+	a := p.Addr()
+	for p.Contains(a) {
+		a = a.Next()
+	}
+	return a
+}
+
+func (m *model) releasePool(id string) error {
+	p := m.pools[id]
+	if p == nil {
+		return ipamapi.ErrBadPool
+	}
+	if p.refs--; p.refs > 0 {
+		return nil
+	}
+	maps.DeleteFunc(p.book.leases, func(_ netip.Addr, l *modelLease) bool { return l.pool == id })
+	delete(m.pools, id)
+	m.released[id] = true
+	return nil
+}
+
+func (p *modelPool) edge(a netip.Addr) bool {
+	if p.prefix.Addr().BitLen()-p.prefix.Bits() < 2 {
+		return false
+	}
+	return a == p.prefix.Addr() || a.Is4() && !p.prefix.Contains(a.Next())
+}
+
+func (p *modelPool) free(a netip.Addr) bool { return !p.edge(a) && p.book.leases[a] == nil }
+
+// any is the address that is lent to whoever wants any.
+func (p *modelPool) any(serial bool) (netip.Addr, bool) {
+	part := p.sub
+	if !part.IsValid() {
+		part = p.prefix
+	}
+	first := netip.Addr{}
+	for a := part.Addr(); part.Contains(a); a = a.Next() {
+		if !p.free(a) {
+			continue
+		}
+		if !serial || !p.book.cursor.IsValid() || p.book.cursor.Less(a) {
+			return a, true
+		}
+		if !first.IsValid() {
+			first = a
+		}
+	}
+	return first, first.IsValid()
+}
+
+// adopt is what becomes of a pool that only its ID is left of.
+func (m *model) adopt(id string) (*modelPool, error) {
+	if m.released[id] {
+		return nil, ipamapi.ErrPoolNotFound
+	}
+	parts := strings.Split(id, "/")
+	prefix, sub := pfx(parts[1]+"/"+parts[2]), netip.Prefix{}
+	if len(parts) == 5 {
+		sub = pfx(parts[3] + "/" + parts[4])
+	}
+	book := m.bookOf(prefix)
+	if book == nil && m.overlaps(prefix, false) {
+		return nil, ipamapi.ErrPoolOverlap
+	}
+	p := m.add(id, prefix, sub, book)
+	first := prefix.Addr()
+	if sub.IsValid() {
+		first = sub.Addr()
+	}
+	if p.edge(first) {
+		first = first.Next()
+	}
+	if p.free(first) {
+		p.book.leases[first] = &modelLease{pool: id, gateway: 1}
+	}
+	return p, nil
+}
+
+func (m *model) address(s step) (string, error) {
+	p := m.pools[s.pool]
+	if p == nil {
+		var err error
+		if p, err = m.adopt(s.pool); err != nil {
+			return "", err
+		}
+	}
+	a, l := s.addr, (*modelLease)(nil)
+	if !a.IsValid() {
+		var ok bool
+		if a, ok = p.any(s.serial); !ok {
+			return "", ipamapi.ErrNoAvailableIPs
+		}
+		p.book.cursor = a
+	} else {
+		switch l = p.book.leases[a]; {
+		case !p.prefix.Contains(a):
+			return "", ipamapi.ErrIPOutOfRange
+		case p.edge(a):
+			return "", ipamapi.ErrIPAlreadyAllocated
+		}
+	}
+	answer := netip.PrefixFrom(a, p.prefix.Bits()).String()
+	if l == nil {
+		l = &modelLease{pool: s.pool, name: s.name, mac: s.mac}
+		if s.gateway {
+			l = &modelLease{pool: s.pool, gateway: 1}
+		}
+		p.book.leases[a] = l
+		return answer, nil
+	}
+	same := s.name != "" && s.name == l.name || s.mac != "" && s.mac == l.mac
+	replay := s.name == "" && s.mac == "" && l.restored && !l.confirmed
+	switch {
+	case l.pool != s.pool, s.gateway != (l.gateway > 0) && !(replay && !s.gateway):
+		return "", ipamapi.ErrIPAlreadyAllocated
+	case s.gateway:
+		l.gateway++
+	case same, replay:
+		l.confirmed = true
+	default:
+		return "", ipamapi.ErrIPAlreadyAllocated
+	}
+	return answer, nil
+}
+
+func (m *model) releaseAddress(s step) error {
+	p := m.pools[s.pool]
+	if p == nil {
+		return ipamapi.ErrBadPool
+	}
+	if !p.prefix.Contains(s.addr) {
+		return ipamapi.ErrIPOutOfRange
+	}
+	l := p.book.leases[s.addr]
+	if l == nil || l.pool != s.pool {
+		return nil
+	}
+	if l.gateway > 1 {
+		l.gateway--
+		return nil
+	}
+	delete(p.book.leases, s.addr)
+	return nil
+}
+
+// text is all pools and leases.
+func (m *model) text() string {
+	var all []string
+	for id, p := range m.pools {
+		all = append(all, fmt.Sprintf("%s*%d", id, p.refs))
+		for a, l := range p.book.leases {
+			if l.pool == id {
+				all = append(all, fmt.Sprintf("%s of %s: %s,%s,%t", a, l.pool, l.name, l.mac, l.gateway > 0))
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// text is the same of the driver and its ledger.
+func (w *world) text() string {
+	var all []string
+	for _, p := range w.Pools() {
+		all = append(all, fmt.Sprintf("%s*%d", p.ID, p.Requests))
+	}
+	for _, l := range w.ledger.Leases() {
+		name, mac := l.Key.ContainerID, l.Key.IfName[:strings.LastIndex(l.Key.IfName, "#")]
+		gateway := mac == "gateway"
+		switch {
+		case gateway:
+			name, mac = "", ""
+		case name == mac:
+			name = ""
+		}
+		all = append(all, fmt.Sprintf("%s of %s: %s,%s,%t", l.Addr, l.Key.Network, name, mac, gateway))
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// sameError compares an error with one of the well-known ones.
+func sameError(got, want error) bool {
+	if want == nil || got == nil {
+		return got == nil && want == nil
+	}
+	return errors.Is(got, want)
+}

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// owner is who an address is for, as far as the engine says.
+type owner struct {
+	name, mac string // of the endpoint
+	gateway   bool
+}
+
+func ownerOf(options map[string]string) owner {
+	if len(options) == 0 {
+		return owner{}
+	}
+	return owner{
+		name: strings.ToValidUTF8(options[EndpointName], "?"), mac: strings.ToLower(strings.ToValidUTF8(options[EndpointMAC], "?")),
+		gateway: options[RequestAddressType] == Gateway,
+	}
+}
+
+// gatewayMark stands in the key of a gateway where endpoints have their MAC.
+const gatewayMark = "gateway"
+
+// key is the ledger's key of a lease: the pool's ID, the endpoint's name or
+// else its MAC, and the MAC with what tells the leases of one endpoint apart.
+func (o owner) key(poolID string, mark []byte) ledger.Key {
+	name, mac := o.name, o.mac
+	switch {
+	case o.gateway:
+		name, mac = gatewayMark, gatewayMark
+	case name == "":
+		name = mac
+	}
+	var room [64]byte
+	return ledger.Key{Network: poolID, ContainerID: name, IfName: string(append(append(append(room[:0], mac...), '#'), mark...))}
+}
+
+// numbered is the key of a lease of any address.
+func (o owner) numbered(poolID string, n uint64) ledger.Key {
+	var room [20]byte
+	return o.key(poolID, strconv.AppendUint(room[:0], n, 10))
+}
+
+// named is the key of a lease of a certain address.
+func (o owner) named(poolID string, a netip.Addr) ledger.Key {
+	var room [40]byte
+	return o.key(poolID, a.AppendTo(room[:0]))
+}
+
+// purpose is what a lease of b is for. A gateway in the pod block is none of the
+// node's own, which go with the block.
+func (o owner) purpose(b *book) ledger.Purpose {
+	if o.gateway && !b.pods {
+		return ledger.ForInfra
+	}
+	return ledger.ForDocker
+}
+
+// holder is the owner of a lease.
+func holder(l ledger.Lease) owner {
+	mac := l.Key.IfName
+	if i := strings.LastIndexByte(mac, '#'); i >= 0 {
+		mac = mac[:i]
+	}
+	switch {
+	case mac == gatewayMark:
+		return owner{gateway: true}
+	case mac == l.Key.ContainerID: // it has no name
+		return owner{mac: mac}
+	}
+	return owner{name: l.Key.ContainerID, mac: mac}
+}
+
+// is true where both are the same endpoint, or both gateways.
+func (o owner) is(p owner) bool {
+	if o.gateway || p.gateway {
+		return o.gateway && p.gateway
+	}
+	return o.name != "" && o.name == p.name || o.mac != "" && o.mac == p.mac
+}
+
+func (o owner) known() bool { return o.name != "" || o.mac != "" || o.gateway }
+
+// number is the number in the key of a lease of any address, 0 if there is none.
+func number(k ledger.Key) uint64 {
+	n, err := strconv.ParseUint(k.IfName[strings.LastIndexByte(k.IfName, '#')+1:], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strings"
+)
+
+// poolID is what a pool's ID says: all that is needed to serve the pool.
+//
+//	LocalDefault/10.2.0.0/16                             a pool
+//	LocalDefault/10.2.0.0/16/10.2.2.0/24?group=blue      a part of it, in a group
+//	LocalDefault/10.1.5.16/28?pods=default               of the node's pod block
+type poolID struct {
+	space  string
+	prefix netip.Prefix
+	sub    netip.Prefix // zero: all of prefix
+	group  string
+	pods   string // the ledger's pool whose addresses these are, "" for one of its own
+}
+
+func (id poolID) String() string {
+	s := id.space + "/" + id.prefix.String()
+	if id.sub.IsValid() {
+		s += "/" + id.sub.String()
+	}
+	if id.group == "" && id.pods == "" {
+		return s
+	}
+	q := url.Values{}
+	if id.group != "" {
+		q.Set("group", id.group)
+	}
+	if id.pods != "" {
+		q.Set("pods", id.pods)
+	}
+	return s + "?" + q.Encode()
+}
+
+// ledgerPool is the name of the ledger's pool. The slashes keep it apart from
+// the names of pod networks.
+func (id poolID) ledgerPool() string {
+	if id.pods != "" {
+		return id.pods
+	}
+	return ledgerPrefix + id.space + "/" + id.prefix.String()
+}
+
+// ledgerPrefix is how the names of Docker's pools in the ledger begin.
+const ledgerPrefix = "docker/"
+
+// lends is the part that requests for any address are served from.
+func (id poolID) lends() netip.Prefix {
+	if id.sub.IsValid() {
+		return id.sub
+	}
+	return id.prefix
+}
+
+// parsePoolID reads an ID as String writes it, and only so.
+func parsePoolID(s string) (poolID, error) {
+	fail := func() (poolID, error) { return poolID{}, fmt.Errorf("%w: %q is no pool ID", ErrBadPool, s) }
+	path, query, _ := strings.Cut(s, "?")
+	parts := strings.Split(path, "/")
+	if len(parts) != 3 && len(parts) != 5 || parts[0] == "" {
+		return fail()
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return fail()
+	}
+	id := poolID{space: parts[0], group: values.Get("group"), pods: values.Get("pods")}
+	if id.prefix, err = netip.ParsePrefix(parts[1] + "/" + parts[2]); err != nil || id.prefix != canonical(id.prefix) || id.prefix.Bits() == 0 {
+		return fail()
+	}
+	if len(parts) == 5 {
+		if id.sub, err = netip.ParsePrefix(parts[3] + "/" + parts[4]); err != nil || id.sub != canonical(id.sub) || !within(id.sub, id.prefix) || id.sub == id.prefix {
+			return fail()
+		}
+	}
+	if id.String() != s {
+		return fail()
+	}
+	return id, nil
+}
+
+// canonical is p without host bits, in its own family; the zero Prefix where
+// there is none, as in ::ffff:0:0/90.
+func canonical(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() {
+		if p.Bits() < 96 {
+			return netip.Prefix{}
+		}
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked()
+}
+
+// within is true where all of p is in q.
+func within(p, q netip.Prefix) bool { return p.Bits() >= q.Bits() && q.Contains(p.Addr()) }

@@ -1,0 +1,303 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// RequestPool gives the pool that is asked for, or one that is free.
+func (d *Driver) RequestPool(req PoolRequest) (AllocatedPool, error) {
+	e, err := d.requestPool(context.Background(), req)
+	if err != nil {
+		return AllocatedPool{}, fmt.Errorf("request pool %q in %q: %w", req.Pool, req.AddressSpace, err)
+	}
+	return AllocatedPool{PoolID: e.key, Pool: e.book.prefix}, nil
+}
+
+// wish is a PoolRequest that was read.
+type wish struct {
+	id      poolID
+	family  ledger.Family
+	bits    int // of a pool that is to be chosen, 0 for the usual one
+	overlap bool
+}
+
+// read checks a request. The prefix says the family, where there is one: a flag
+// that contradicts it would make a pool that nobody can find again.
+func (d *Driver) read(req PoolRequest) (wish, error) {
+	w := wish{id: poolID{space: req.AddressSpace, group: req.Options[GroupOption]}, overlap: req.Options[OverlapOption] == "true"}
+	if d.realms[req.AddressSpace] == nil {
+		return w, fmt.Errorf("%w %q: there are %q and %q", ErrInvalidAddressSpace, req.AddressSpace, d.config.Local.Name, d.config.Global.Name)
+	}
+	if req.V6 {
+		w.family = ledger.IPv6
+	}
+	if v := req.Options[OverlapOption]; v != "" && v != "true" && v != "false" {
+		return w, fmt.Errorf("%w: option %s is %q, it must be true or false", ErrInvalidPool, OverlapOption, v)
+	}
+	if req.Pool != "" {
+		p, err := netip.ParsePrefix(req.Pool)
+		if err != nil {
+			return w, fmt.Errorf("%w: %w", ErrInvalidPool, err)
+		}
+		w.family = ledger.FamilyOf(p.Addr().Unmap())
+		if p.Addr().IsUnspecified() {
+			w.bits = p.Bits()
+		} else if w.id.prefix = canonical(p); w.id.prefix.Bits() <= 0 {
+			return w, fmt.Errorf("%w: %s has no network part", ErrInvalidPool, p)
+		}
+	}
+	if req.SubPool == "" {
+		return w, nil
+	}
+	sub, err := netip.ParsePrefix(req.SubPool)
+	switch {
+	case err != nil:
+		return w, fmt.Errorf("%w: %w", ErrInvalidSubPool, err)
+	case !w.id.prefix.IsValid():
+		return w, fmt.Errorf("%w: %s is a part of no pool that is named", ErrInvalidSubPool, sub)
+	}
+	switch sub = canonical(sub); {
+	case within(w.id.prefix, sub): // all of it; networks of old engines have larger ones
+	case within(sub, w.id.prefix):
+		w.id.sub = sub
+	default:
+		return w, fmt.Errorf("%w: %s is not in %s", ErrInvalidSubPool, sub, w.id.prefix)
+	}
+	return w, nil
+}
+
+func (d *Driver) requestPool(ctx context.Context, req PoolRequest) (*entry, error) {
+	w, err := d.read(req)
+	if err != nil {
+		return nil, err
+	}
+	d.change.Lock()
+	defer d.change.Unlock()
+	r, chosen := d.realms[w.id.space], !w.id.prefix.IsValid()
+	host := d.networks(w.overlap)
+	if chosen {
+		if err := d.choose(r, &w, host); err != nil {
+			return nil, err
+		}
+	} else if b := r.books[w.id.prefix]; b != nil {
+		if b.pods {
+			w.id.pods = b.pool
+		}
+	} else {
+		w.id.pods = d.podPoolOf(r, w.id.prefix)
+		if w.id.pods != "" {
+			host = nil // the pod block is one of the node's subnets
+		}
+		if !w.overlap {
+			if err := r.overlapping(w.id.prefix, host); err != nil {
+				return nil, err
+			}
+		}
+	}
+	key := w.id.String()
+	if e := d.entries[key]; e != nil {
+		return e, d.recount(ctx, e, 1)
+	}
+	e := &entry{id: w.id, key: key, refs: 1, chosen: chosen}
+	if err := d.open(ctx, e); err != nil {
+		return nil, err
+	}
+	d.log.Info("Docker pool opened", "pool", key, "chosen", chosen)
+	return e, nil
+}
+
+// networks are what no pool may overlap.
+func (d *Driver) networks(overlap bool) []netip.Prefix {
+	if d.host == nil || overlap {
+		return nil
+	}
+	return d.host.Networks()
+}
+
+// choose fills in the prefix of a wish without one.
+func (d *Driver) choose(r *realm, w *wish, host []netip.Prefix) (err error) {
+	if r.pods.Pool != "" {
+		done, err := d.carve(r, w)
+		if done || err != nil {
+			return err
+		}
+	}
+	w.id.prefix, err = r.choose(w.family, w.bits, host)
+	return err
+}
+
+// recount counts requests for e.
+func (d *Driver) recount(ctx context.Context, e *entry, n int) error {
+	e.refs += n
+	if err := d.save(ctx, map[string]*record{e.key: e.record()}); err != nil {
+		e.refs -= n
+		return err
+	}
+	return nil
+}
+
+// open opens the book of e, where there is none, writes its record and makes it
+// known. A book that was opened in vain has no leases: it is closed with the
+// next change.
+func (d *Driver) open(ctx context.Context, e *entry) error {
+	fresh := d.realms[e.id.space].books[e.id.prefix] == nil && e.id.pods == ""
+	if fresh {
+		e.book = newBook(e.id)
+		if err := d.changePools(ctx, PoolChange{Open: []PoolGrant{d.grant(e.book)}}); err != nil {
+			d.strays[e.book.pool] = struct{}{}
+			return err
+		}
+	}
+	if err := d.save(ctx, map[string]*record{e.key: e.record()}); err != nil {
+		if fresh {
+			d.strays[e.book.pool] = struct{}{}
+		}
+		return err
+	}
+	d.insert(e)
+	return nil
+}
+
+// changePools changes pools of the ledger, and closes strays on the way.
+func (d *Driver) changePools(ctx context.Context, change PoolChange) error {
+	for _, g := range change.Open {
+		delete(d.strays, g.Pool.Name)
+	}
+	for name := range d.strays {
+		if !slices.ContainsFunc(change.Close, func(c PoolClosing) bool { return c.Pool == name }) {
+			change.Close = append(change.Close, PoolClosing{Pool: name})
+		}
+	}
+	if err := d.opener.Change(ctx, change); err != nil {
+		return fmt.Errorf("change the ledger's pools: %w", err)
+	}
+	clear(d.strays)
+	return nil
+}
+
+// ReleasePool takes one request for the pool back; the last one ends the pool
+// with all its leases.
+func (d *Driver) ReleasePool(poolID string) error {
+	if err := d.releasePool(context.Background(), poolID); err != nil {
+		return fmt.Errorf("release pool %q: %w", poolID, err)
+	}
+	return nil
+}
+
+func (d *Driver) releasePool(ctx context.Context, key string) error {
+	d.change.Lock()
+	defer d.change.Unlock()
+	e := d.entries[key]
+	if e == nil {
+		return ErrBadPool
+	}
+	if e.refs > 1 {
+		return d.recount(ctx, e, -1)
+	}
+	e.book.life.Lock()
+	defer e.book.life.Unlock()
+	last, members := e.book.entries == 1, d.members(e)
+	leases := d.leasesOf(e, members)
+	if len(leases) == 0 {
+		if err := d.save(ctx, map[string]*record{key: nil}); err != nil {
+			return err
+		}
+		d.end(e)
+		if last && !e.book.pods { // a crash now leaves a pool without leases: the next start closes it
+			d.strays[e.book.pool] = struct{}{}
+			if err := d.changePools(ctx, PoolChange{}); err != nil {
+				d.log.Warn("a Docker pool is released, and is still to be closed in the ledger", "pool", key, "error", err)
+			}
+		}
+		return nil
+	}
+	closing := e.record()
+	closing.Closing = true // from here on a crash ends the pool
+	if err := d.save(ctx, map[string]*record{key: closing}); err != nil {
+		return err
+	}
+	keys := keysOf(leases)
+	var err error
+	if last && !e.book.pods {
+		err = d.changePools(ctx, PoolChange{Close: []PoolClosing{{Pool: e.book.pool, Release: keys}}})
+	} else {
+		err = d.releaseKeys(ctx, keys)
+	}
+	if err != nil {
+		d.keep(ctx, e)
+		return err
+	}
+	for _, l := range leases {
+		if i := slices.IndexFunc(members, func(m *entry) bool { return m.book.pool == l.Pool && m.book.prefix.Contains(l.Addr) }); i >= 0 {
+			d.ended(members[i].book, l)
+		}
+	}
+	d.end(e)
+	if err := d.save(ctx, map[string]*record{key: nil}); err != nil {
+		d.log.Warn("a Docker pool is released, and its record still to be deleted", "pool", key, "error", err)
+	}
+	return nil
+}
+
+// end makes e unknown.
+func (d *Driver) end(e *entry) {
+	e.gone = true
+	d.remove(e)
+	d.log.Info("Docker pool released", "pool", e.key)
+}
+
+// keep takes back that e is closing. If that fails, too, it is done with the
+// next commit.
+func (d *Driver) keep(ctx context.Context, e *entry) {
+	err := d.save(ctx, map[string]*record{e.key: e.record()})
+	if err == nil {
+		err = d.ledger.Begin().Commit(ctx) // nothing, but for what the failed commit may have left
+	}
+	if err != nil {
+		d.log.Warn("a Docker pool is kept whose release failed; after a crash now it may be gone", "pool", e.key, "error", err)
+	}
+}
+
+// leasesOf are the leases that end with e: those that were taken through it,
+// and those that others of its group have taken from a book that ends.
+func (d *Driver) leasesOf(e *entry, members []*entry) (found []ledger.Lease) {
+	live := int64(0)
+	for _, m := range members {
+		live += m.book.live.Load()
+	}
+	if live <= 0 {
+		return nil
+	}
+	last := e.book.entries == 1 && !e.book.pods
+	for _, l := range d.ledger.Leases() {
+		if _, ours := d.poolOf(l); ours && (l.Key.Network == e.key || last && l.Pool == e.book.pool) {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+func keysOf(leases []ledger.Lease) (keys []ledger.Key) {
+	for _, l := range leases {
+		keys = append(keys, l.Key)
+	}
+	return keys
+}
+
+// releaseKeys releases leases together.
+func (d *Driver) releaseKeys(ctx context.Context, keys []ledger.Key) error {
+	st := d.ledger.Begin()
+	if err := releaseAll(st, keys); err != nil {
+		st.Undo()
+		return err
+	}
+	return st.Commit(ctx)
+}

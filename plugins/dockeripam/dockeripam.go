@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dockeripam is Docker's IPAM driver: it answers the engine's remote
+// protocol on a unix socket, and has the pools of Docker networks opened and
+// closed in the event loop. Addresses are leases of the same ledger as those of
+// pods.
+//
+// The plugin owns its socket and the driver (package ipamapi), which is made
+// when the loop has had its first resync; what the engine asks before waits,
+// and is refused after Deps.Patience. The handler belongs to the loop. Nothing is
+// answered before it is durable. The engine may send a request twice: one with
+// an explicit pool or address has the same answer then, and a release of what
+// is gone succeeds.
+//
+// Example, after "docker network create --ipam-driver cadastre blue":
+//
+//	POST /IpamDriver.RequestPool {"AddressSpace":"LocalDefault","Pool":"","V6":false}
+//	{"PoolID":"LocalDefault/172.18.0.0/16","Pool":"172.18.0.0/16","Data":{}}
+package dockeripam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// Deps is what the plugin is given.
+type Deps struct {
+	controller.PluginDeps
+	EventLoop controller.EventLoop
+	Stage     *ledger.Stage // what the loop commits
+	// NewDriver makes the driver, with the opener that it is to use. It may wait
+	// for the loop.
+	NewDriver func(context.Context, ipamapi.PoolOpener) (Driver, error)
+	Socket    string
+	Listener  net.Listener  // instead of a socket of its own: it was activated; may be nil
+	Patience  time.Duration // for the driver to be there; 0: 10 s
+}
+
+// Driver is an Ipam that says what it wants of the engine.
+type Driver interface {
+	ipamapi.Ipam
+	Capability() ipamapi.Capability
+}
+
+// DockerIPAM is the plugin.
+type DockerIPAM struct {
+	Deps
+	driver Driver
+	ready  chan struct{} // closed when driver is there
+}
+
+var _ controller.EventHandler = (*DockerIPAM)(nil)
+
+// NewPlugin makes the plugin.
+func NewPlugin(deps Deps) *DockerIPAM {
+	deps.Name = "dockeripam"
+	if deps.Patience == 0 {
+		deps.Patience = 10 * time.Second
+	}
+	return &DockerIPAM{Deps: deps, ready: make(chan struct{})}
+}
+
+// Init does nothing.
+func (p *DockerIPAM) Init() error { return nil }
+
+// AfterInit does nothing.
+func (p *DockerIPAM) AfterInit() error { return nil }
+
+// Close does nothing: networks outlive the process.
+func (p *DockerIPAM) Close() error { return nil }
+
+// HandlesEvent selects the changes of Docker's pools. A resync changes nothing of
+// them: the ledger keeps them.
+func (p *DockerIPAM) HandlesEvent(event controller.Event) bool {
+	_, ok := event.(*PoolsChange)
+	return ok
+}
+
+// Resync is never called.
+func (p *DockerIPAM) Resync(controller.Event, controller.KubeStateData, int, controller.ResyncOperations) error {
+	return nil
+}
+
+// Update stages a change of pools.
+func (p *DockerIPAM) Update(event controller.Event, _ controller.UpdateOperations) (string, error) {
+	ev := event.(*PoolsChange)
+	if err := ev.Change.Stage(p.Stage); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d pools opened, %d closed", len(ev.Change.Open), len(ev.Change.Close)), nil
+}
+
+// Revert does nothing: what was staged is undone with the event.
+func (p *DockerIPAM) Revert(controller.Event) error { return nil }
+
+// Run makes the driver and returns when ctx ends.
+func (p *DockerIPAM) Run(ctx context.Context) error {
+	for {
+		driver, err := p.NewDriver(ctx, opener{p.EventLoop})
+		if err == nil {
+			p.driver = driver
+			close(p.ready)
+			<-ctx.Done()
+			return nil
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		p.Log.Error("the Docker driver cannot start yet, trying again", "error", err)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Serve answers the engine until ctx ends, then finishes what is under way.
+func (p *DockerIPAM) Serve(ctx context.Context) error {
+	l := p.Listener
+	if l == nil {
+		var err error
+		if l, err = p.listen(); err != nil {
+			return err
+		}
+		defer os.Remove(p.Socket)
+	}
+	server := &http.Server{Handler: p.Handler(), ReadHeaderTimeout: time.Minute}
+	stopped := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		err := server.Shutdown(end)
+		if err != nil {
+			err = errors.Join(err, server.Close())
+		}
+		stopped <- err
+	})
+	err := server.Serve(l)
+	if !stop() {
+		return <-stopped
+	}
+	return fmt.Errorf("answer Docker on %s: %w", l.Addr(), err)
+}
+
+// listen makes the socket. It gets its mode before it gets its name.
+func (p *DockerIPAM) listen() (net.Listener, error) {
+	fail := func(err error) (net.Listener, error) {
+		return nil, fmt.Errorf("listen for Docker on %s: %w", p.Socket, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(p.Socket), 0o755); err != nil {
+		return fail(err)
+	}
+	if c, err := net.DialTimeout("unix", p.Socket, time.Second); err == nil {
+		_ = c.Close()
+		return fail(errors.New("another program answers there: set cadastre.docker.socket"))
+	}
+	tmp := p.Socket + ".new"
+	_ = os.Remove(tmp)
+	l, err := net.Listen("unix", tmp)
+	if err != nil {
+		return fail(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err = os.Chmod(tmp, 0o600); err == nil {
+		err = os.Rename(tmp, p.Socket)
+	}
+	if err != nil {
+		return fail(errors.Join(err, l.Close(), os.Remove(tmp)))
+	}
+	return l, nil
+}

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dockeripam
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/cadastre/cadastre/ipam/ipamapi"
+)
+
+// contentType is what the engine asks for.
+const contentType = "application/vnd.docker.plugins.v1.2+json"
+
+// maxBody is far above any request.
+const maxBody = 1 << 20
+
+// Messages of the protocol, with its names.
+type (
+	poolRequest struct {
+		AddressSpace, Pool, SubPool string
+		Options                     map[string]string
+		V6                          bool
+	}
+	poolReply struct {
+		PoolID, Pool string
+		Data         map[string]string
+	}
+	poolRelease    struct{ PoolID string }
+	addressRequest struct {
+		PoolID, Address string
+		Options         map[string]string
+	}
+	addressReply struct {
+		Address string
+		Data    map[string]string
+	}
+	addressRelease struct{ PoolID, Address string }
+	failure        struct{ Err, Error string } // engines and libraries look for the one or the other
+)
+
+// Handler is the remote protocol.
+func (p *DockerIPAM) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /Plugin.Activate", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, map[string][]string{"Implements": {ipamapi.PluginEndpointType}})
+	})
+	mux.HandleFunc("POST /IpamDriver.GetCapabilities", func(w http.ResponseWriter, r *http.Request) {
+		p.with(w, r, func(d Driver) (any, error) { return d.Capability(), nil })
+	})
+	mux.HandleFunc("POST /IpamDriver.GetDefaultAddressSpaces", func(w http.ResponseWriter, r *http.Request) {
+		p.with(w, r, func(d Driver) (any, error) {
+			local, global, err := d.GetDefaultAddressSpaces()
+			return map[string]string{"LocalDefaultAddressSpace": local, "GlobalDefaultAddressSpace": global}, err
+		})
+	})
+	mux.HandleFunc("POST /IpamDriver.RequestPool", call(p, requestPool))
+	mux.HandleFunc("POST /IpamDriver.ReleasePool", call(p, releasePool))
+	mux.HandleFunc("POST /IpamDriver.RequestAddress", call(p, requestAddress))
+	mux.HandleFunc("POST /IpamDriver.ReleaseAddress", call(p, releaseAddress))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fail(w, http.StatusNotFound, fmt.Errorf("%s %s is not part of the IPAM protocol", r.Method, r.URL.Path))
+	})
+	return mux
+}
+
+// call reads the arguments of a method. The engine sends a request again when a
+// connection breaks, and then without a body: an empty one has no defaults.
+func call[T any](p *DockerIPAM, do func(Driver, T) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var args T
+		d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+		if err := d.Decode(&args); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errors.New("it is empty: the engine sent the request again without its arguments")
+			}
+			fail(w, http.StatusBadRequest, fmt.Errorf("body of %s: %w", r.URL.Path, err))
+			return
+		}
+		p.with(w, r, func(driver Driver) (any, error) { return do(driver, args) })
+	}
+}
+
+// with does something with the driver, once it is there.
+func (p *DockerIPAM) with(w http.ResponseWriter, r *http.Request, do func(Driver) (any, error)) {
+	ctx, cancel := context.WithTimeout(r.Context(), p.Patience)
+	defer cancel()
+	select {
+	case <-p.ready:
+	case <-ctx.Done():
+		w.Header().Set("Retry-After", strconv.Itoa(int(p.Patience/time.Second)))
+		fail(w, http.StatusServiceUnavailable, errors.New("the agent has had no first resync yet: see cadastre status"))
+		return
+	}
+	v, err := do(p.driver)
+	if err != nil {
+		p.Log.Warn("Docker's request failed", "call", r.URL.Path, "error", err)
+		fail(w, statusOf(err), err)
+		return
+	}
+	reply(w, v)
+}
+
+func requestPool(d Driver, args poolRequest) (any, error) {
+	got, err := d.RequestPool(ipamapi.PoolRequest(args))
+	if err != nil {
+		return nil, err
+	}
+	return poolReply{PoolID: got.PoolID, Pool: got.Pool.String(), Data: notNil(got.Meta)}, nil
+}
+
+func releasePool(d Driver, args poolRelease) (any, error) {
+	return struct{}{}, gone(d.ReleasePool(args.PoolID))
+}
+
+func requestAddress(d Driver, args addressRequest) (any, error) {
+	ip, err := parseIP(args.Address)
+	if err != nil {
+		return nil, err
+	}
+	got, data, err := d.RequestAddress(args.PoolID, ip, args.Options)
+	if err != nil {
+		return nil, err
+	}
+	if got == nil {
+		return nil, ipamapi.ErrNoIPReturned
+	}
+	return addressReply{Address: got.String(), Data: notNil(data)}, nil
+}
+
+func releaseAddress(d Driver, args addressRelease) (any, error) {
+	ip, err := parseIP(args.Address)
+	if err != nil {
+		return nil, err
+	}
+	return struct{}{}, gone(d.ReleaseAddress(args.PoolID, ip))
+}
+
+// gone makes the release of a pool that is not there a success: the engine may
+// have heard no answer to the one before.
+func gone(err error) error {
+	if errors.Is(err, ipamapi.ErrBadPool) || errors.Is(err, ipamapi.ErrPoolNotFound) {
+		return nil
+	}
+	return err
+}
+
+func parseIP(text string) (net.IP, error) {
+	if text == "" {
+		return nil, nil
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return nil, fmt.Errorf("address %q is none: %w", text, ipamapi.ErrInvalidAddress)
+	}
+	return a.AsSlice(), nil
+}
+
+// notNil makes JSON's null an empty object.
+func notNil(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return m
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", contentType)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func fail(w http.ResponseWriter, status int, err error) {
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(failure{Err: err.Error(), Error: err.Error()})
+}
+
+// statusOf is the status of an error's class.
+func statusOf(err error) int {
+	for _, x := range []struct {
+		status int
+		is     func(error) bool
+	}{
+		{http.StatusBadRequest, has[interface{ InvalidParameter() }]},
+		{http.StatusForbidden, has[interface{ Forbidden() }]},
+		{http.StatusNotFound, has[interface{ NotFound() }]},
+		{http.StatusServiceUnavailable, has[interface{ Unavailable() }]},
+	} {
+		if x.is(err) {
+			return x.status
+		}
+	}
+	return http.StatusInternalServerError
+}
+
+// has is whether an error of the chain has the marker T.
+func has[T any](err error) bool {
+	var marked T
+	return errors.As(err, &marked)
+}
