@@ -91,7 +91,7 @@ func TestAPoolIDOutlivesTheStore(t *testing.T) {
 	g.Expect(w.get(more, "10.5.0.9")).To(Equal("10.5.0.9/24"))
 	w.get(small, "10.4.0.1")
 	g.Expect(w.get(small, "")).To(Equal("10.5.0.2/24"), "the group is in the ID, too")
-	g.Expect(w.pools()).To(Equal(a + "*1 " + b + "*1 " + small + "*1 " + more + "*1"))
+	g.Expect(w.pools()).To(Equal(b + "*1 " + small + "*1 " + more + "*1 " + a + "*1"))
 	w.restart()
 	for _, id := range []string{a, b, small, more} {
 		g.Expect(w.ReleasePool(id)).To(Succeed())
@@ -123,7 +123,7 @@ func TestLeasesOutliveTheRecords(t *testing.T) {
 	g.Expect(w.leases()).To(Equal(leases))
 	g.Expect(w.pools()).To(Equal(a+"*1 "+b+"*1"), "a pool without leases is known by its ID when it is used")
 	g.Expect(w.ledger.Stats()).To(HaveLen(1))
-	_, err := w.ask(a, "10.1.0.1")
+	_, err := w.ask(a, "10.1.0.1", ipamapi.EndpointName, "gateway")
 	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated), "a gateway is no endpoint")
 	g.Expect(w.get(c, "")).To(Equal("10.3.0.2/24"))
 	w.forget()

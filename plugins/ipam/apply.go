@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -15,10 +16,6 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
-
-// applyKey is written with every change of pools by Apply, so that of two at the
-// same time one sees the other's.
-const applyKey = "apply"
 
 // attempts bounds how often Apply begins again because others were faster.
 const attempts = 20
@@ -30,6 +27,11 @@ func Apply(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserved, 
 	wanted, err := poolplan.Parse(file)
 	if err != nil {
 		return poolplan.Plan{}, err
+	}
+	for i, w := range wanted {
+		if w.Network == HostPool {
+			return poolplan.Plan{Problems: poolplan.Problems{{Field: fmt.Sprintf("pools[%d].network", i), Value: w.Network, Text: "is each node's own link: choose another name"}}}, nil
+		}
 	}
 	for range attempts {
 		plan, err := applyOnce(ctx, store, reserved, wanted, dryRun)
@@ -44,7 +46,7 @@ func Apply(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserved, 
 }
 
 func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserved, wanted []poolplan.Wanted, dryRun bool) (poolplan.Plan, error) {
-	pools, conds, err := readPools(ctx, store)
+	pools, revisions, err := readPools(ctx, store)
 	if err != nil {
 		return poolplan.Plan{}, err
 	}
@@ -63,45 +65,44 @@ func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserv
 	if dryRun || plan.Err() != nil || len(plan.Changes) == 0 {
 		return plan, nil
 	}
-	ops := []kvdb.Op{kvdb.Put(applyKey, nil)}
+	conds := []kvdb.Cond{{Key: poolsKey, ModRevision: revisions[poolsKey]}}
+	ops := []kvdb.Op{kvdb.Put(poolsKey, nil)}
 	for _, c := range plan.Changes {
 		value, err := proto.Marshal(c.Message())
 		if err != nil {
 			return plan, err
 		}
-		ops = append(ops, kvdb.Put(kv.PoolKey(c.To.Name), value))
-		if c.From.Generation == 0 {
-			conds = append(conds, kvdb.Absent(kv.PoolKey(c.To.Name)))
+		key := kv.PoolKey(c.To.Name)
+		conds = append(conds, kvdb.Cond{Key: key, ModRevision: revisions[key]})
+		ops = append(ops, kvdb.Put(key, value))
+	}
+	for key, revision := range revisions { // of the others as many as can be; poolsKey sees to new ones
+		c := kvdb.AtRevision(key, revision)
+		if len(conds) < kvdb.MaxOps && !slices.Contains(conds, c) {
+			conds = append(conds, c)
 		}
 	}
 	_, err = store.Txn(ctx, conds, ops)
 	return plan, err
 }
 
-// readPools reads the pools, and the conditions under which they are still so.
-func readPools(ctx context.Context, store kvdb.Store) (pools []poolplan.Pool, conds []kvdb.Cond, err error) {
-	kvs, _, err := store.List(ctx, kv.PoolPrefix, applyKey)
+// readPools reads the pools, and what was last written where. One that cannot be
+// used is none: the nodes say what is wrong with it, and a good one may take its place.
+func readPools(ctx context.Context, store kvdb.Store) (pools []poolplan.Pool, revisions map[string]int64, err error) {
+	kvs, _, err := store.List(ctx, kv.PoolPrefix, poolsKey)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the pools: %w", err)
 	}
-	conds = []kvdb.Cond{{Key: applyKey}}
+	revisions = map[string]int64{}
 	for _, x := range kvs {
-		if x.Key == applyKey {
-			conds[0].ModRevision = x.ModRevision
+		revisions[x.Key] = x.ModRevision
+		m := &kv.Pool{}
+		if x.Key == poolsKey || proto.Unmarshal(x.Value, m) != nil {
 			continue
 		}
-		m := &kv.Pool{}
-		if err := proto.Unmarshal(x.Value, m); err != nil {
-			return nil, nil, fmt.Errorf("pool %s: %w", x.Key, err)
-		}
-		p, err := poolplan.FromMessage(m)
-		if err != nil {
-			return nil, nil, fmt.Errorf("pool %s: %w", x.Key, err)
-		}
-		pools = append(pools, p)
-		if len(conds) < kvdb.MaxOps {
-			conds = append(conds, kvdb.AtRevision(x.Key, x.ModRevision))
+		if p, err := poolAt(x.Key, m); err == nil {
+			pools = append(pools, p)
 		}
 	}
-	return pools, conds, nil
+	return pools, revisions, nil
 }

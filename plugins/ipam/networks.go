@@ -49,10 +49,7 @@ func (r *register) note(key string, m proto.Message) {
 	delete(r.bad, key)
 	switch m := m.(type) {
 	case *kv.Pool:
-		p, err := poolplan.FromMessage(m)
-		if err == nil && p.Network == HostPool {
-			err = errOwnName
-		}
+		p, err := poolAt(key, m)
 		if err != nil {
 			r.bad[key] = err.Error()
 			return
@@ -78,6 +75,31 @@ func (r *register) change(ev *controller.KubeStateChange) {
 
 var errOwnName = fmt.Errorf("network %q is this node's own link: choose another name", HostPool)
 
+// poolAt is the pool that is stored at key.
+func poolAt(key string, m *kv.Pool) (poolplan.Pool, error) {
+	p, err := poolplan.FromMessage(m)
+	return p, checkNames(key, kv.PoolKey(p.Name), p, err)
+}
+
+// poolOf is the pool that the custom network at key begins with.
+func poolOf(key string, m *kv.CustomNetwork) (poolplan.Pool, error) {
+	p, err := poolplan.FromNetwork(m)
+	return p, checkNames(key, kv.CustomNetworkKey(p.Name), p, err)
+}
+
+// checkNames keeps an object from being taken for another one.
+func checkNames(key, want string, p poolplan.Pool, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case key != want:
+		return fmt.Errorf("it is named %q, which belongs at %s", p.Name, strings.TrimPrefix(want, kv.ClusterPrefix))
+	case p.Network == HostPool:
+		return errOwnName
+	}
+	return nil
+}
+
 // all are the pools by name.
 func (r *register) all() (pools []poolplan.Pool) {
 	for _, name := range slices.Sorted(maps.Keys(r.pools)) {
@@ -92,20 +114,7 @@ func (r *register) problems(reserved []poolplan.Reserved) (all []Problem) {
 		all = append(all, Problem{Object: strings.TrimPrefix(key, kv.ClusterPrefix), Text: why})
 	}
 	for key, m := range r.networks {
-		if _, known := r.pools[m.Name]; known {
-			if err := differs(m, r.pools[m.Name]); err != nil {
-				all = append(all, Problem{Object: strings.TrimPrefix(key, kv.ClusterPrefix), Text: err.Error()})
-			}
-			continue
-		}
-		p, err := poolplan.FromNetwork(m)
-		if err == nil && p.Network == HostPool {
-			err = errOwnName
-		}
-		if err == nil {
-			err = poolplan.Admit(p, r.all(), reserved)
-		}
-		if err != nil {
+		if err := r.refusal(key, m, reserved); err != nil {
 			all = append(all, Problem{Object: strings.TrimPrefix(key, kv.ClusterPrefix), Text: err.Error()})
 		}
 	}
@@ -113,15 +122,22 @@ func (r *register) problems(reserved []poolplan.Reserved) (all []Problem) {
 	return all
 }
 
-// differs says how a custom network is not what its pool is: a pool's ranges
-// never change.
-func differs(m *kv.CustomNetwork, have poolplan.Pool) error {
-	p, err := poolplan.FromNetwork(m)
+// refusal says why a custom network has no pool, or not the one that it says.
+func (r *register) refusal(key string, m *kv.CustomNetwork, reserved []poolplan.Reserved) error {
+	p, err := poolOf(key, m)
 	if err != nil {
 		return err
 	}
-	if !slices.Equal(p.Ranges, have.Ranges) {
+	have, known := r.pools[p.Name]
+	switch {
+	case !known:
+		return poolplan.Admit(p, r.all(), reserved)
+	case have.Network != p.Network:
+		return fmt.Errorf("its name is that of %s: choose another one", have)
+	case !slices.Equal(p.Ranges, have.Ranges): // which never change
 		return fmt.Errorf("it says %s, and its pool is %s, which never changes: add a pool to the network and drain this one (cadastre apply)", p, have)
+	case have.State == poolplan.Removed:
+		return fmt.Errorf("its pool was removed, and none comes back: choose another name")
 	}
 	return nil
 }
@@ -239,6 +255,7 @@ func (i *IPAM) deriveNetworks(s *state) error {
 	if byID && !slices.ContainsFunc(s.pools, func(p poolplan.Pool) bool { return p.Network == PodPool }) {
 		s.pools = append(s.pools, poolplan.FromCluster(i.ContivConf.Cluster())) // until it is written
 	}
+	s.known = slices.Clone(s.pools)
 	if !byID {
 		s.pools = slices.DeleteFunc(s.pools, func(p poolplan.Pool) bool { return p.Network == PodPool })
 	}
@@ -301,12 +318,14 @@ func (s *state) setPrimary(open []netip.Prefix) error {
 	return nil
 }
 
-// reserved are the networks of the cluster that no pool may overlap.
 func (i *IPAM) reserved() []poolplan.Reserved { return Reserved(i.ContivConf) }
 
-// Reserved are the networks of the configuration that are not for pods.
+// Reserved are the networks of the configuration that no pool may overlap.
 func Reserved(conf contivconf.API) (all []poolplan.Reserved) {
 	for _, f := range conf.Cluster().Families {
+		if conf.PodBlocks() != contivconf.PodBlocksNodeID { // otherwise it is a pool
+			all = append(all, poolplan.Reserved{Name: "podSubnetCIDR", Net: f.Pods})
+		}
 		for _, x := range []poolplan.Reserved{{Name: "vppHostSubnetCIDR", Net: f.Hosts}, {Name: "nodeInterconnectCIDR", Net: f.Nodes}, {Name: "vxlanCIDR", Net: f.Vxlan}, {Name: "serviceCIDR", Net: f.Service}} {
 			if x.Net.IsValid() && !f.Pods.Overlaps(x.Net) { // which the configuration may allow
 				all = append(all, x)
@@ -351,8 +370,9 @@ func (i *IPAM) Notes() []string { return i.state.Load().notes }
 // PoolUses is what this node has of each pool, as the ledger has it now. Any
 // goroutine may ask.
 func (i *IPAM) PoolUses() (uses []*kv.PoolUse) {
-	stats := i.Ledger.Stats()
-	for _, p := range i.state.Load().pools {
+	pools := i.state.Load().known
+	stats := i.Ledger.Stats() // after the pools: what is said of a generation must not be older than it
+	for _, p := range pools {
 		use := &kv.PoolUse{Pool: p.Name, Generation: p.Generation}
 		for _, b := range stats {
 			if b.Pool != p.Network || !slices.ContainsFunc(p.Ranges, func(r poolplan.Range) bool { return r.CIDR.Overlaps(b.Block) }) {

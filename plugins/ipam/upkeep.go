@@ -20,6 +20,10 @@ import (
 // gone marks the origin of a pool whose custom network was deleted.
 const gone = " (deleted)"
 
+// poolsKey is written with every pool that is new, so that of two that share
+// addresses and come at the same time the later one is refused.
+const poolsKey = kv.ClusterPrefix + "pools"
+
 // Upkeep keeps the pools of the cluster store: it writes again what the store
 // has lost of them, gives network "default" its first pool from the
 // configuration and each custom network its own, and has the pool of a custom
@@ -27,20 +31,20 @@ const gone = " (deleted)"
 // alone; the plugin reports it.
 func Upkeep(conf contivconf.API) kubestate.Upkeep {
 	return func(known, found controller.KubeStateData, deleted []string) []kubestate.Write {
-		u := upkeep{pools: poolsIn(found), changed: map[string]poolplan.Pool{}}
+		u := upkeep{pools: poolsIn(found), changed: map[string]poolplan.Pool{}, added: map[string]poolplan.Pool{}}
 		lost := false
 		for name, p := range poolsIn(known) {
 			lost = lost || u.pools[name].Generation == 0
 			if merged, write := poolplan.Merge(p, u.pools[name]); write {
-				u.set(merged)
+				u.set(merged, u.changed)
 			}
 		}
 		if conf.PodBlocks() == contivconf.PodBlocksNodeID && !u.has(PodPool) {
-			u.set(poolplan.FromCluster(conf.Cluster()))
+			u.set(poolplan.FromCluster(conf.Cluster()), u.added)
 		}
 		u.networks(found, Reserved(conf))
 		if !lost { // or all of the store was
-			u.deleted(deleted)
+			u.deleted(deleted, found)
 		}
 		return u.writes()
 	}
@@ -48,8 +52,8 @@ func Upkeep(conf contivconf.API) kubestate.Upkeep {
 
 func poolsIn(state controller.KubeStateData) map[string]poolplan.Pool {
 	pools := map[string]poolplan.Pool{}
-	for _, m := range state[kubestate.Pools] {
-		if p, err := poolplan.FromMessage(m.(*kv.Pool)); err == nil {
+	for key, m := range state[kubestate.Pools] {
+		if p, err := poolAt(key, m.(*kv.Pool)); err == nil {
 			pools[p.Name] = p
 		}
 	}
@@ -60,9 +64,12 @@ func poolsIn(state controller.KubeStateData) map[string]poolplan.Pool {
 type upkeep struct {
 	pools   map[string]poolplan.Pool
 	changed map[string]poolplan.Pool
+	added   map[string]poolplan.Pool
 }
 
-func (u *upkeep) set(p poolplan.Pool) { u.pools[p.Name], u.changed[p.Name] = p, p }
+func (u *upkeep) set(p poolplan.Pool, in map[string]poolplan.Pool) {
+	u.pools[p.Name], in[p.Name] = p, p
+}
 
 func (u *upkeep) has(network string) bool {
 	for _, p := range u.pools {
@@ -75,9 +82,9 @@ func (u *upkeep) has(network string) bool {
 
 // networks gives custom networks their pools.
 func (u *upkeep) networks(found controller.KubeStateData, reserved []poolplan.Reserved) {
-	found.Sorted(kubestate.CustomNetworks, func(_ string, m proto.Message) bool {
-		p, err := poolplan.FromNetwork(m.(*kv.CustomNetwork))
-		if err != nil || p.Network == HostPool {
+	found.Sorted(kubestate.CustomNetworks, func(key string, m proto.Message) bool {
+		p, err := poolOf(key, m.(*kv.CustomNetwork))
+		if err != nil {
 			return true
 		}
 		have, exists := u.pools[p.Name]
@@ -85,34 +92,40 @@ func (u *upkeep) networks(found controller.KubeStateData, reserved []poolplan.Re
 		case !exists:
 			all := slices.Collect(maps.Values(u.pools))
 			if poolplan.Admit(p, all, reserved) == nil {
-				u.set(p)
+				u.set(p, u.added)
 			}
 		case have.Origin == p.Origin+gone && have.State == poolplan.Draining && slices.Equal(have.Ranges, p.Ranges):
 			have.Origin, have.State = p.Origin, poolplan.Active
 			have.Generation++
-			u.set(have)
+			u.set(have, u.changed)
 		}
 		return true
 	})
 }
 
 // deleted has the pools of deleted custom networks drain.
-func (u *upkeep) deleted(keys []string) {
+func (u *upkeep) deleted(keys []string, found controller.KubeStateData) {
 	for _, key := range keys {
 		name, isNetwork := strings.CutPrefix(key, kv.CustomNetworkPrefix)
 		p, exists := u.pools[name]
-		if !isNetwork || !exists || p.State != poolplan.Active || p.Origin != "network/"+name {
+		if !isNetwork || !exists || found[kubestate.CustomNetworks][key] != nil || p.State != poolplan.Active || p.Origin != "network/"+name {
 			continue
 		}
 		p.State, p.Origin = poolplan.Draining, p.Origin+gone
 		p.Generation++
-		u.set(p)
+		u.set(p, u.changed)
 	}
 }
 
+// writes are what changes; new pools come when there is nothing else.
 func (u *upkeep) writes() (all []kubestate.Write) {
-	for _, name := range slices.Sorted(maps.Keys(u.changed)) {
-		all = append(all, kubestate.Write{Key: kv.PoolKey(name), Message: u.changed[name].Message()})
+	pools := u.changed
+	if len(pools) == 0 && len(u.added) > 0 {
+		pools = u.added
+		all = append(all, kubestate.Write{Key: poolsKey, Message: &kv.Meta{}})
+	}
+	for _, name := range slices.Sorted(maps.Keys(pools)) {
+		all = append(all, kubestate.Write{Key: kv.PoolKey(name), Message: pools[name].Message()})
 	}
 	return all
 }

@@ -48,6 +48,9 @@ func (p *IPNet) own(dst string) bool {
 	return false
 }
 
+// contested is the node of a route that several nodes want.
+const contested = 0
+
 // putRoutes puts the routes to all nodes. Where two nodes claim one subnet, the
 // one with the smaller ID has it.
 func (p *IPNet) putRoutes(txn controller.ResyncOperations) {
@@ -56,12 +59,17 @@ func (p *IPNet) putRoutes(txn controller.ResyncOperations) {
 	for _, n := range nodes {
 		for _, r := range p.routesTo(n) {
 			key := kv.SinkRoutePrefix + r.Dst
-			if _, taken := p.routed[key]; taken || p.own(r.Dst) {
+			owner, taken := p.routed[key]
+			switch own := p.own(r.Dst); {
+			case !own && !taken:
+				p.routed[key] = n.ID
+				txn.Put(key, r)
+			case own || owner != n.ID:
 				p.Log.Error("a pod subnet is claimed by two nodes", "subnet", r.Dst, "node", n.Name)
-				continue
+				if taken {
+					p.routed[key] = contested
+				}
 			}
-			p.routed[key] = n.ID
-			txn.Put(key, r)
 		}
 	}
 }
@@ -78,8 +86,8 @@ func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
 	return fmt.Sprintf("%d routes to other nodes", len(p.routed))
 }
 
-// updateRoutes follows one node. Where its subnets meet those of another node
-// all routes are put anew.
+// updateRoutes follows one node. Where its subnets meet, or met, those of
+// another node all routes are put anew.
 func (p *IPNet) updateRoutes(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) string {
 	now := map[string]*kv.NodeRoute{}
 	for _, r := range p.routesTo(ev.NewState) {
@@ -91,12 +99,13 @@ func (p *IPNet) updateRoutes(ev *nodesync.NodeUpdate, txn controller.UpdateOpera
 	}
 	for _, r := range p.routesTo(ev.PrevState) {
 		key := kv.SinkRoutePrefix + r.Dst
-		switch owner, put := p.routed[key]; {
+		have, _ := txn.Get(key).(*kv.NodeRoute)
+		switch {
 		case now[key] != nil:
-		case put && owner == r.NodeId:
+		case p.routed[key] == r.NodeId && have.GetNodeName() == r.NodeName:
 			delete(p.routed, key)
 			txn.Delete(key)
-		default: // another node had it, and may still want it
+		default: // another node had it, wants it, or has taken it over with the ID
 			return p.replaceRoutes(txn)
 		}
 	}

@@ -429,8 +429,7 @@ func resyncOf(entries map[string]entry, rev int64) *controller.DBResync {
 
 // changes pushes what one transaction of the store has changed.
 func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
-	unsettled := slices.ContainsFunc(batch, keptUp)
-	if unsettled {
+	if slices.ContainsFunc(batch, keptUp) {
 		s.before = append(s.before, maps.Clone(s.known))
 	}
 	var events []controller.Event
@@ -450,7 +449,7 @@ func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
 			return err
 		}
 	}
-	if !unsettled {
+	if len(s.before) == 0 || !slices.ContainsFunc(batch, lookedAt) {
 		return nil
 	}
 	written, err := s.keepUp(ctx, s.before, s.known, gone)
@@ -463,10 +462,16 @@ func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
 	return err
 }
 
-// keptUp is whether Upkeep looks at what ev changes.
+// keptUp is whether Upkeep may have something to write because of ev.
 func keptUp(ev kvdb.Event) bool {
 	r, _ := kv.ResourceOf(ev.Key)
 	return r.Name == Pools || r.Name == CustomNetworks || r.Name == NodeRecords && ev.Deleted
+}
+
+// lookedAt is whether ev may be what Upkeep has waited for.
+func lookedAt(ev kvdb.Event) bool {
+	r, _ := kv.ResourceOf(ev.Key)
+	return keptUp(ev) || r.Name == NodeRecords
 }
 
 // take makes one change known. It is what the change is to the loop, nil for

@@ -23,7 +23,7 @@ func TestAValueThatGoesBad(t *testing.T) {
 		r.run()
 		defer r.end(t)
 		synctest.Wait()
-		r.putRaw("k8s/pod/ns/a", []byte{0xff, 0xff, 0xff})
+		r.putRaw(podKey("a"), []byte{0xff, 0xff, 0xff})
 		synctest.Wait()
 		byChanges, _, _, _ := r.loop.seen()
 		r.g.Expect(r.Resync(context.Background())).To(Succeed())
@@ -44,5 +44,6 @@ func TestResyncAfterTheEnd(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		r.g.Expect(r.Resync(ctx)).To(MatchError(controller.ErrClosedController))
+		r.g.Expect(r.Dispatch(ctx)).To(MatchError(controller.ErrClosedController))
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -33,8 +33,9 @@ func TestASnapshotAndThenChanges(t *testing.T) {
 		r.run()
 		defer r.end(t)
 		synctest.Wait()
+		node := kubestate.Nodes + " " + kv.NodeKey("a")
 		base := map[string]string{
-			podAt("old"): "pod old 10.1.5.2", kubestate.Nodes + " k8s/node/a": "node a 10.1.5.0/24", kubestate.NodeRecords + " nodes/5": "record 5 a",
+			podAt("old"): "pod old 10.1.5.2", node: "node a 10.1.5.0/24", kubestate.NodeRecords + " " + kv.NodeRecordKey(5): "record 5 a",
 		}
 		r.comes(base)
 		r.pod("new", "10.1.5.3")
@@ -46,14 +47,100 @@ func TestASnapshotAndThenChanges(t *testing.T) {
 		r.remove(kv.NodeKey("a"))
 		r.remove("something/else")
 		synctest.Wait()
-		delete(base, kubestate.Nodes+" k8s/node/a")
+		delete(base, node)
 		r.comes(base)
 		r.put(kv.NodeKey("a"), &kv.Node{Name: "a", PodCidrs: []string{"10.1.6.0/24"}}) // again
 		synctest.Wait()
-		base[kubestate.Nodes+" k8s/node/a"] = "node a 10.1.6.0/24"
+		base[node] = "node a 10.1.6.0/24"
 		r.comes(base)
-		_, resyncs, changes, _ := r.loop.seen()
-		r.g.Expect([]int{resyncs, changes}).To(Equal([]int{1, 4}))
+		r.g.Expect(r.counts()).To(Equal([]int{1, 4}))
+	})
+}
+
+// What is another node's, or nobody's business, is not read.
+func TestWhatIsNotThisNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		others := []kvdb.Op{
+			kvdb.Put(kv.PodKey("node-b", kv.PodID{Namespace: "ns", Name: "a"}), nil), kvdb.Put(kv.PodKey(thisNode+"2", kv.PodID{Namespace: "ns", Name: "a"}), nil),
+			kvdb.Put(kv.NodeConfigKey("node-b"), nil), kvdb.Put(kv.ExternalKey("node-b", kv.SinkNode), nil), kvdb.Put(kv.BeatKey(5), nil),
+			kvdb.Put(kv.ClusterPrefix+"other/thing", nil), kvdb.Put(kv.NodePrefix(thisNode)+"other", nil), kvdb.Put(kv.ExternalKey(thisNode, "other"), nil),
+		}
+		r.txn(others...)
+		r.run()
+		defer r.end(t)
+		synctest.Wait()
+		r.txn(others...)
+		for _, op := range others {
+			r.remove(op.Key)
+		}
+		synctest.Wait()
+		r.comes(map[string]string{})
+		r.g.Expect(r.counts()).To(Equal([]int{1, 0}))
+	})
+}
+
+// All kinds of what there is, in a snapshot and as changes.
+func TestAllResources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		all := map[string]proto.Message{
+			kv.NodeRecordKey(5): &kv.NodeRecord{Id: 5}, kv.NodeKey("a"): &kv.Node{Name: "a"}, kv.PoolKey("p"): &kv.Pool{Name: "p"},
+			kv.CustomNetworkKey("n"): &kv.CustomNetwork{Name: "n"}, podKey("a"): &kv.Pod{Name: "a"}, kv.NodeConfigKey(thisNode): &kv.NodeConfig{NodeName: thisNode},
+			kv.ExternalKey(thisNode, kv.SinkNode): &kv.NodeNetwork{Id: 5}, kv.ExternalKey(thisNode, "route/10.9.0.0/16"): &kv.NodeRoute{Dst: "10.9.0.0/16"},
+			kv.ExternalKey(thisNode, "pod/pods/c1/eth0"): &kv.PodNetwork{Name: "a"},
+		}
+		write := func() map[string]string {
+			want := map[string]string{}
+			for key, m := range all {
+				r.put(key, m)
+				resource, _ := kv.ResourceOf(key)
+				at := resource.Name + " " + key
+				if sinkKey, ok := kv.External(key); ok {
+					at = "external " + sinkKey
+				}
+				want[at] = describe(m)
+			}
+			return want
+		}
+		want := write()
+		r.g.Expect(want).To(HaveLen(len(kv.Resources()) + 3))
+		r.run()
+		defer r.end(t)
+		synctest.Wait()
+		r.comes(want)
+		for key := range all {
+			r.remove(key)
+		}
+		synctest.Wait()
+		r.comes(map[string]string{})
+		write()
+		synctest.Wait()
+		r.comes(want)
+		r.g.Expect(r.counts()).To(Equal([]int{1, 2 * len(all)}))
+		r.g.Expect(r.Resync(context.Background())).To(Succeed())
+		r.comes(want)
+	})
+}
+
+// A snapshot is one List and two Watches, whatever is in the store.
+func TestOperationsOfASnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for i := range 500 {
+			r.pod(fmt.Sprint("p", i), "10.1.5.2")
+		}
+		var ops []string
+		r.store.Reset(func(op string, _ int) faulty.Fault { ops = append(ops, op); return faulty.Fault{} })
+		r.run()
+		defer r.end(t)
+		synctest.Wait()
+		once := []string{faulty.List, faulty.Watch, faulty.Watch}
+		r.g.Expect(ops).To(Equal(once))
+		r.g.Expect(r.Resync(context.Background())).To(Succeed())
+		r.g.Expect(ops).To(Equal(append(once, once...)))
+		time.Sleep(time.Hour)
+		r.g.Expect(ops).To(HaveLen(6), "nothing is asked for nothing")
 	})
 }
 
@@ -64,8 +151,7 @@ func TestAnEmptyStore(t *testing.T) {
 		r.run()
 		defer r.end(t)
 		synctest.Wait()
-		_, resyncs, _, _ := r.loop.seen()
-		r.g.Expect(resyncs).To(Equal(1))
+		r.g.Expect(r.counts()).To(Equal([]int{1, 0}))
 	})
 }
 
@@ -77,8 +163,8 @@ type spied struct {
 	open   atomic.Int32
 }
 
-func (s *spied) List(ctx context.Context, prefix string) ([]kvdb.KeyValue, int64, error) {
-	kvs, rev, err := s.Store.List(ctx, prefix)
+func (s *spied) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
+	kvs, rev, err := s.Store.List(ctx, prefixes...)
 	s.listed()
 	return kvs, rev, err
 }
@@ -108,17 +194,41 @@ func TestAChangeBetweenTheSnapshotAndTheWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		n := 0
-		store := &spied{Store: r.store, listed: func() { n++; r.pod("between", fmt.Sprint("10.1.5.", n)) }}
-		r.Source = kubestate.New(kubestate.Deps{Log: slog.New(slog.DiscardHandler), Store: store, EventLoop: r.loop})
+		store := &spied{Store: r.store}
+		store.listed = func() {
+			n++
+			r.txn(kvdb.Put(podKey("between"), marshal(r.g, &kv.Pod{Name: "between", IpAddresses: []string{fmt.Sprint("10.1.5.", n)}})),
+				kvdb.Put(kv.NodeKey("between"), marshal(r.g, &kv.Node{Name: fmt.Sprint(n)})))
+		}
+		r.with(func(d *kubestate.Deps) { d.Store = store })
 		r.pod("before", "10.1.5.99")
 		r.run()
 		defer r.end(t)
 		for i := range 5 {
 			synctest.Wait()
-			r.comes(map[string]string{podAt("before"): "pod before 10.1.5.99", podAt("between"): fmt.Sprint("pod between 10.1.5.", i+1)})
-			r.g.Expect(store.open.Load()).To(BeNumerically("==", 1))
+			r.comes(map[string]string{
+				podAt("before"): "pod before 10.1.5.99", podAt("between"): fmt.Sprint("pod between 10.1.5.", i+1),
+				kubestate.Nodes + " " + kv.NodeKey("between"): fmt.Sprint("node ", i+1, " "),
+			})
+			r.g.Expect(store.open.Load()).To(BeNumerically("==", 2))
 			r.g.Expect(r.Resync(context.Background())).To(Succeed())
 		}
+	})
+}
+
+// A watch that was opened is closed where the other one cannot be.
+func TestOneWatchOfTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, faulty.On(faulty.Watch, 2, faulty.Fail()))
+		store := &spied{Store: r.store, listed: func() {}}
+		r.with(func(d *kubestate.Deps) { d.Store = store }).run()
+		defer r.end(t)
+		synctest.Wait()
+		r.g.Expect(r.Status().Error).To(ContainSubstring("watch the store"))
+		r.g.Expect(store.open.Load()).To(BeZero())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		r.g.Expect(store.open.Load()).To(BeNumerically("==", 2))
 	})
 }
 
@@ -142,7 +252,7 @@ func TestConcurrentWriters(t *testing.T) {
 				r.pod(name, fmt.Sprintf("10.1.%d.%d", w, i))
 			}
 			if w%2 == 1 {
-				r.remove("k8s/pod/ns/" + name)
+				r.remove(podKey(name))
 			}
 		})
 	}
@@ -162,20 +272,23 @@ func TestValuesThatCannotBeDecoded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		garbage := []byte{0xff, 0xff, 0xff}
-		r.putRaw("k8s/pod/ns/bad", garbage)
-		r.putRaw("nodes/bad", garbage)
+		r.putRaw(podKey("bad"), garbage)
+		for _, key := range []string{
+			kv.NodeRecordPrefix + "bad", kv.NodeKey("bad"), kv.PoolKey("bad"), kv.CustomNetworkKey("bad"), kv.NodeConfigKey(thisNode), kv.ExternalKey(thisNode, kv.SinkNode),
+		} {
+			r.putRaw(key, garbage)
+		}
 		r.pod("good", "10.1.5.2")
 		r.run()
 		defer r.end(t)
 		synctest.Wait()
 		want := map[string]string{podAt("good"): "pod good 10.1.5.2"}
 		r.comes(want)
-		r.putRaw("k8s/pod/ns/bad", append(garbage, 0))
-		r.putRaw("k8s/pod/ns/worse", garbage)
-		r.remove("k8s/pod/ns/worse")
+		r.putRaw(podKey("bad"), append(garbage, 0))
+		r.putRaw(podKey("worse"), garbage)
+		r.remove(podKey("worse"))
 		synctest.Wait()
-		_, resyncs, changes, _ := r.loop.seen()
-		r.g.Expect([]int{resyncs, changes}).To(Equal([]int{1, 0}))
+		r.g.Expect(r.counts()).To(Equal([]int{1, 0}))
 		r.comes(want)
 		r.pod("bad", "10.1.5.3") // repaired
 		synctest.Wait()
@@ -192,66 +305,10 @@ func TestATransactionOfSeveralKeys(t *testing.T) {
 		r.run()
 		defer r.end(t)
 		synctest.Wait()
-		_, err := r.store.Txn(context.Background(), nil, []kvdb.Op{
-			kvdb.Delete("k8s/pod/ns/a"), kvdb.Put("k8s/pod/ns/b", nil), kvdb.Put("k8s/node/n", nil),
-		})
-		r.g.Expect(err).NotTo(HaveOccurred())
+		r.txn(kvdb.Delete(podKey("a")), kvdb.Put(podKey("b"), nil), kvdb.Put(kv.NodeKey("n"), nil), kvdb.Put(kv.NodeKey("m"), nil))
 		synctest.Wait()
-		r.comes(map[string]string{podAt("b"): "pod  ", kubestate.Nodes + " k8s/node/n": "node  "})
+		r.comes(map[string]string{podAt("b"): "pod  ", kubestate.Nodes + " " + kv.NodeKey("n"): "node  ", kubestate.Nodes + " " + kv.NodeKey("m"): "node  "})
 	})
-}
-
-// A watch that breaks is followed by a snapshot, which shows what was missed.
-func TestAWatchThatBreaks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, faulty.On(faulty.Watch, 1, faulty.Cut(1)))
-		r.pod("gone meanwhile", "10.1.5.9")
-		r.run()
-		defer r.end(t)
-		synctest.Wait()
-		r.pod("a", "10.1.5.2")
-		synctest.Wait()
-		_, resyncs, changes, _ := r.loop.seen()
-		r.g.Expect([]int{resyncs, changes}).To(Equal([]int{1, 1}))
-		r.pod("b", "10.1.5.3")
-		r.remove("k8s/pod/ns/gone meanwhile")
-		synctest.Wait()
-		_, resyncs, _, _ = r.loop.seen()
-		r.g.Expect(resyncs).To(Equal(1), "it does not hammer the store")
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		r.comes(map[string]string{podAt("a"): "pod a 10.1.5.2", podAt("b"): "pod b 10.1.5.3"})
-		_, resyncs, _, _ = r.loop.seen()
-		r.g.Expect(resyncs).To(Equal(2))
-		r.pod("c", "10.1.5.4")
-		synctest.Wait()
-		_, resyncs, changes, _ = r.loop.seen()
-		r.g.Expect([]int{resyncs, changes}).To(Equal([]int{2, 2}))
-	})
-}
-
-// A store that fails, for some time, costs nothing but that time.
-func TestAStoreThatFailsAndRecovers(t *testing.T) {
-	for op, each := range map[string]int{faulty.List: 1, faulty.Watch: 2} { // operations of each attempt
-		t.Run(op, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, faulty.Always(op, faulty.Fail()))
-				r.pod("a", "10.1.5.2")
-				before := r.store.Count()
-				r.run()
-				defer r.end(t)
-				time.Sleep(10500 * time.Millisecond)
-				synctest.Wait()
-				_, resyncs, _, _ := r.loop.seen()
-				r.g.Expect(resyncs).To(BeZero())
-				r.g.Expect(r.store.Count()).To(Equal(before+11*each), "once a second, not more")
-				r.store.Reset()
-				time.Sleep(time.Second)
-				synctest.Wait()
-				r.comes(map[string]string{podAt("a"): "pod a 10.1.5.2"})
-			})
-		})
-	}
 }
 
 // Resync answers when the loop has processed the new snapshot, with its outcome.
@@ -277,32 +334,6 @@ func TestResyncWaitsForTheOutcome(t *testing.T) {
 	})
 }
 
-// Who does not want to wait any longer need not.
-func TestResyncEndsWithItsCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, faulty.Always(faulty.List, faulty.Fail()))
-		r.run()
-		defer r.end(t)
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		r.g.Expect(r.Resync(ctx)).To(MatchError(context.DeadlineExceeded))
-	})
-}
-
-// A store that fails while a resync is asked for: the caller hears of it.
-func TestResyncOfAFailingStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.run()
-		defer r.end(t)
-		synctest.Wait()
-		r.store.Reset(faulty.Always(faulty.List, faulty.Fail()))
-		r.g.Expect(r.Resync(context.Background())).To(MatchError(faulty.ErrInjected))
-		r.store.Reset()
-		r.g.Expect(r.Resync(context.Background())).To(Succeed())
-	})
-}
-
 // The loop is closed: there is nobody left to feed, and whoever waits is told.
 func TestTheLoopCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -325,7 +356,7 @@ func TestTheLoopClosesBeforeAChange(t *testing.T) {
 		r.loop.set(func(l *loop) { l.refuse = controller.ErrClosedController })
 		r.pod("a", "10.1.5.2")
 		synctest.Wait()
-		r.g.Expect(r.ended).To(HaveLen(1))
+		r.g.Expect(r.ended).To(HaveLen(1), "Run has returned")
 		r.end(t)
 	})
 }
@@ -351,7 +382,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 				synctest.Wait()
 				r.stop()
 				synctest.Wait()
-				r.g.Expect(r.ended).To(HaveLen(1))
+				r.g.Expect(r.ended).To(HaveLen(2))
 				r.end(t)
 			})
 		})

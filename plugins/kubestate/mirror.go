@@ -6,6 +6,7 @@ package kubestate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -24,9 +25,9 @@ type Mirror interface {
 	Apply(ctx context.Context, events []kvdb.Event, revision int64) error
 }
 
-// saveEvery is how long a change of a pod may wait to be mirrored. All else is
-// mirrored before the loop hears of it: a node that starts without the store
-// must not know less of pools than it has said it follows.
+// saveEvery is how long a change may wait to be mirrored. A pool is mirrored
+// before the loop hears of it: a node that starts without the store must not
+// know less of pools than it has said it follows.
 const saveEvery = time.Second
 
 // StartLocal waits for Timing.DelayLocal and pushes the mirror if the store has
@@ -58,8 +59,7 @@ func (s *Source) pushLocal(ctx context.Context) {
 		s.deps.Log.Error("the cluster store does not answer, and there is no mirror of it to start from", "waited", s.deps.Timing.DelayLocal, "error", err)
 		return
 	}
-	local := New(s.deps) // for a state of its own: Run may be at work
-	ev := local.resync(kvs, rev)
+	ev := resyncOf(s.entries(kvs), rev)
 	ev.Local = true
 	s.deps.Log.Warn("the cluster store does not answer: starting from the mirror of it", "waited", s.deps.Timing.DelayLocal, "revision", rev)
 	if err := s.deps.EventLoop.PushEventWait(ctx, ev); err != nil {
@@ -78,12 +78,12 @@ func (s *Source) recall(ctx context.Context) {
 	if s.deps.Mirror == nil {
 		return
 	}
-	kvs, rev, err := s.deps.Mirror.Load(ctx)
+	kvs, _, err := s.deps.Mirror.Load(ctx)
 	if err != nil {
 		s.deps.Log.Error("the mirror of the cluster store cannot be read; it is made anew", "error", err)
 		return
 	}
-	s.resync(kvs, rev)
+	s.known = s.entries(kvs)
 }
 
 func (s *Source) replaceMirror(ctx context.Context, kvs []kvdb.KeyValue, rev int64) {
@@ -94,17 +94,14 @@ func (s *Source) replaceMirror(ctx context.Context, kvs []kvdb.KeyValue, rev int
 	s.mirrored(s.deps.Mirror.Replace(ctx, kvs, rev))
 }
 
-// note has a batch mirrored, at once unless it is of pods only.
+// note has a batch mirrored, at once where it changes pools.
 func (s *Source) note(ctx context.Context, batch []kvdb.Event) {
 	if s.deps.Mirror == nil {
 		return
 	}
 	s.unsaved = append(s.unsaved, batch...)
-	for _, ev := range batch {
-		if e, ok := s.decode(ev.KeyValue); !ok || e.resource != Pods {
-			s.save(ctx)
-			return
-		}
+	if slices.ContainsFunc(batch, keptUp) {
+		s.save(ctx)
 	}
 }
 
@@ -125,6 +122,9 @@ func (s *Source) save(ctx context.Context) {
 func (s *Source) saveAll(ctx context.Context) {
 	var kvs []kvdb.KeyValue
 	for key, e := range s.known {
+		if e.message == nil {
+			continue
+		}
 		value, err := proto.Marshal(e.message)
 		if err != nil {
 			s.mirrored(err)

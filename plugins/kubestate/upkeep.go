@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -30,22 +31,29 @@ type Write struct {
 	Message proto.Message
 }
 
-// keepUp writes what Upkeep wants; true: something was written, by this node or
-// by a faster one.
-func (s *Source) keepUp(ctx context.Context, known, found map[string]entry, gone []string) (bool, error) {
+// keepUp writes what Upkeep wants for one of the states that were known, the
+// newest first; true: something was written, by this node or by a faster one.
+func (s *Source) keepUp(ctx context.Context, known []map[string]entry, found map[string]entry, gone []string) (bool, error) {
 	if s.deps.Upkeep == nil {
 		return false, nil
 	}
-	writes := s.deps.Upkeep(stateOf(known), stateOf(found), gone)
-	if len(writes) == 0 {
-		return false, nil
+	state := stateOf(found)
+	for _, before := range slices.Backward(known) {
+		if writes := s.deps.Upkeep(stateOf(before), state, gone); len(writes) > 0 {
+			return true, s.write(ctx, writes, found)
+		}
 	}
+	return false, nil
+}
+
+// write writes what nobody else has written since it was found.
+func (s *Source) write(ctx context.Context, writes []Write, found map[string]entry) error {
 	var conds []kvdb.Cond
 	var ops []kvdb.Op
 	for _, w := range writes[:min(len(writes), kvdb.MaxOps)] {
 		value, err := proto.Marshal(w.Message)
 		if err != nil {
-			return false, fmt.Errorf("write %s: %w", w.Key, err)
+			return fmt.Errorf("write %s: %w", w.Key, err)
 		}
 		conds = append(conds, kvdb.Cond{Key: w.Key, ModRevision: found[w.Key].revision})
 		ops = append(ops, kvdb.Put(w.Key, value))
@@ -53,9 +61,9 @@ func (s *Source) keepUp(ctx context.Context, known, found map[string]entry, gone
 	}
 	_, err := s.deps.Store.Txn(ctx, conds, ops)
 	if err != nil && !errors.Is(err, kvdb.ErrConditions) {
-		return false, fmt.Errorf("put the store in order: %w", err)
+		return fmt.Errorf("put the store in order: %w", err)
 	}
-	return true, nil
+	return nil
 }
 
 // stateOf sorts entries by resource.

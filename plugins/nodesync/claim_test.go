@@ -358,6 +358,20 @@ func TestALostRaceForOneID(t *testing.T) {
 	}
 }
 
+// The same where nothing was to be claimed: the ID was this node's a moment ago.
+func TestALostRaceForTheOwnID(t *testing.T) {
+	g := NewWithT(t)
+	inner := mem.New()
+	defer inner.Close()
+	held := claim(t, inner, who("a"))
+	store := &between{inner, 1, func() {
+		put(g, inner, kv.NodeRecordKey(1), &kv.NodeRecord{Id: 1, Name: "thief", Instance: "uuid-of-thief", Generation: 2})
+	}}
+	_, err := nodesync.Claim(t.Context(), store, again(who("a")), held, began())
+	g.Expect(err).To(MatchError(nodesync.ErrIDTaken))
+	g.Expect(beatOf(g, inner, 1).Session).To(Equal("run-1-of-a"))
+}
+
 // What a claim has concluded from a beat must still be so when it is written:
 // the node of that name comes back at this very moment.
 func TestAClaimWhileTheOtherComesBack(t *testing.T) {

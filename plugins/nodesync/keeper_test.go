@@ -311,6 +311,25 @@ func TestACopiedDiskUnderAnotherName(t *testing.T) {
 	})
 }
 
+// A copy that claims another ID takes the first one from the original, which
+// does not take it back, and so on: that would never end.
+func TestACopiedDiskThatMovesOn(t *testing.T) {
+	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
+		a := newNode(t, store, who("a"), newDisk()).confirm(t).run(t)
+		a.Use()
+		w := with(pinned("a", 5), func(w *nodesync.Identity) { w.Session = "of the copy" })
+		copied := newNode(t, store, w, a.disk.copied()).confirm(t).run(t)
+		copied.Use()
+		time.Sleep(time.Hour)
+		g.Expect(a.Problem()).To(ContainSubstring("copied"))
+		g.Expect(copied.Problem()).To(BeEmpty())
+		g.Expect(copied.Held()).To(Equal(nodesync.Held{ID: 5, Generation: 2}))
+		g.Expect(records(g, store)[1].Released).NotTo(BeZero())
+		a.stop()
+		copied.stop()
+	})
+}
+
 // Whatever the store does at any step, a Confirm that fails has changed nothing
 // that the node believes, and the next one puts it right.
 func TestConfirmOnAFaultyStoreAtEachStep(t *testing.T) {

@@ -88,6 +88,22 @@ func TestPublishingIsStaged(t *testing.T) {
 	})
 }
 
+// What a commit would change is told before, and nothing else is.
+func TestWhatIsStagedIsTold(t *testing.T) {
+	publishing(t, func(t *testing.T, g Gomega, p *publisher) {
+		g.Expect(p.Staged()).To(BeEmpty())
+		p.publish("192.168.16.1/24")
+		g.Expect(p.Staged()).To(HaveExactElements(ContainSubstring("192.168.16.1/24")))
+		p.commit(t)
+		g.Expect(p.Staged()).To(BeEmpty())
+		p.publish("192.168.16.1/24")
+		g.Expect(p.Staged()).To(BeEmpty(), "it is said already")
+		p.publish("192.168.16.2/24")
+		p.Undo()
+		g.Expect(p.Staged()).To(BeEmpty())
+	})
+}
+
 func TestPublishingIsUndone(t *testing.T) {
 	publishing(t, func(t *testing.T, g Gomega, p *publisher) {
 		p.publish("192.168.16.1/24")

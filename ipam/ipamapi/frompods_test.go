@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/journal"
+)
+
+// podWorld is a world whose node has pods: the block 10.1.5.0/24 (and others),
+// with gateway and NAT loopback as the IPAM plugin takes them.
+func podWorld(g Gomega, blocks ...string) *world {
+	w := newWorld(g, journal.NewMemory(), ipamapi.Config{FromPods: ipamapi.FromPods{Pool: "default"}})
+	w.grantPods(blocks...)
+	*w.host = host{pfx("10.1.0.0/16"), pfx("172.30.0.0/16")}
+	return w
+}
+
+// grantPods does what the IPAM plugin does.
+func (w *world) grantPods(blocks ...string) {
+	st := w.ledger.Begin()
+	w.g.Expect(st.SetPool(ledger.Pool{Name: "default", ReserveEdges: true})).To(Succeed())
+	w.g.Expect(st.SetBlocks("default", prefixes(blocks...))).To(Succeed())
+	for _, b := range prefixes(blocks...) {
+		_, _, err := st.Claim(ledger.Request{
+			Pool: "default", Purpose: ledger.ForInfra, Wanted: []netip.Addr{b.Addr().Next()},
+			Key: ledger.Key{Network: "infra/default", ContainerID: b.String(), IfName: "gateway"},
+		})
+		w.g.Expect(err).NotTo(HaveOccurred())
+	}
+	w.g.Expect(st.Commit(context.Background())).To(Succeed())
+}
+
+// pod claims an address as CNI does.
+func (w *world) pod(n int, wanted ...netip.Addr) (string, error) {
+	leases, _, err := w.ledger.Claim(context.Background(), ledger.Request{
+		Pool: "default", Key: ledger.Key{Network: "cni", ContainerID: fmt.Sprint("c", n), IfName: "eth0"}, Wanted: wanted,
+	})
+	if err != nil {
+		return "", err
+	}
+	return leases[0].Addr.String(), nil
+}
+
+func TestPoolsOfThePodBlock(t *testing.T) {
+	g := NewWithT(t)
+	w := podWorld(g, "10.1.5.0/24")
+	_, err := w.pod(1, ip("10.1.5.20"))
+	g.Expect(err).NotTo(HaveOccurred())
+	id := w.pool("", "")
+	g.Expect(id).To(Equal("LocalDefault/10.1.5.32/28?pods=default"), "the first part without leases")
+	g.Expect(w.get(id, "", ipamapi.RequestAddressType, ipamapi.Gateway)).To(Equal("10.1.5.33/28"), "its edges are not lent")
+	g.Expect(w.get(id, "", ipamapi.EndpointName, "web")).To(Equal("10.1.5.34/28"))
+	g.Expect(w.leases()).To(ContainSubstring("10.1.5.34:default:held:docker:" + id + "/web/#2"))
+	g.Expect(w.pool("0.0.0.0/27", "")).To(Equal("LocalDefault/10.1.5.64/27?pods=default"))
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.5.48/28?pods=default"))
+	g.Expect(w.pool("10.1.5.128/25", "10.1.5.192/28")).To(Equal("LocalDefault/10.1.5.128/25/10.1.5.192/28?pods=default"))
+	g.Expect(w.pool("10.1.5.32/28", "")).To(Equal(id))
+	_, err = w.request("10.1.5.0/25", "")
+	g.Expect(err).To(MatchError(ipamapi.ErrPoolOverlap), "of other Docker pools")
+	_, err = w.request("10.1.4.0/23", "")
+	g.Expect(err).To(MatchError(ipamapi.ErrPoolOverlap), "of the node's subnets")
+	g.Expect(w.pool("10.99.0.0/16", "")).To(Equal("LocalDefault/10.99.0.0/16"), "elsewhere it has its own")
+	g.Expect(w.pool("::/0", "")).To(HavePrefix("LocalDefault/fd42:98fc:1c14::/64"), "pods have no IPv6 here")
+	p, err := w.RequestPool(ipamapi.PoolRequest{AddressSpace: "GlobalDefault"})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(p.PoolID).To(Equal("GlobalDefault/10.0.0.0/24"), "a swarm has nothing of this node")
+	_, err = w.request("0.0.0.0/23", "")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoMoreSubnets))
+	g.Expect(w.check()).To(Succeed())
+}
+
+func TestContainersAndPodsShareOnePlan(t *testing.T) {
+	g := NewWithT(t)
+	w := podWorld(g, "10.1.5.0/24")
+	id := w.pool("10.1.5.0/24", "")
+	seen := map[string]int{}
+	for n := range 252 {
+		var a string
+		var err error
+		if n%2 == 0 {
+			a, err = w.pod(n)
+			a += "/24"
+		} else {
+			a, err = w.ask(id, "")
+		}
+		g.Expect(err).NotTo(HaveOccurred(), "number %d", n)
+		seen[a]++
+	}
+	last := w.get(id, "")
+	seen[last]++
+	g.Expect(seen).To(And(HaveLen(253), HaveEach(1), Not(HaveKey("10.1.5.1/24"))))
+	_, err := w.ask(id, "")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoAvailableIPs))
+	_, err = w.pod(1000)
+	g.Expect(err).To(MatchError(ledger.ErrExhausted))
+
+	var pod ledger.Lease
+	for _, l := range w.ledger.Leases() {
+		if l.Key.ContainerID == "c100" {
+			pod = l
+		}
+	}
+	w.free(id, pod.Addr.String())
+	_, err = w.ask(id, pod.Addr.String(), ipamapi.EndpointName, "web")
+	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated), "Docker releases no address of a pod")
+	_, err = w.ask(id, "10.1.5.1")
+	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated), "nor the node's gateway")
+	_, err = w.ledger.Release(context.Background(), ledger.Selector{Key: pod.Key})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(w.get(id, "")).To(Equal(pod.Addr.String()+"/24"), "what a pod has given back is found")
+
+	g.Expect(w.ReleasePool(id)).To(Succeed())
+	for _, l := range w.ledger.Leases() {
+		g.Expect(l.Purpose).NotTo(Equal(ledger.ForDocker))
+	}
+	g.Expect(w.ledger.Leases()).To(HaveLen(126), "pods and the gateway keep theirs")
+}
+
+func TestThePodBlockMoves(t *testing.T) {
+	g := NewWithT(t)
+	w := podWorld(g, "10.1.5.0/24")
+	id := w.pool("", "")
+	w.get(id, "", ipamapi.RequestAddressType, ipamapi.Gateway)
+	w.get(id, "", ipamapi.EndpointName, "web")
+	w.grantPods("10.1.9.0/24")
+	_, err := w.ask(id, "")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoAvailableIPs), "a block that drains lends nothing")
+	_, err = w.ask(id, "10.1.5.20")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoAvailableIPs))
+	g.Expect(w.get(id, "10.1.5.18", ipamapi.EndpointName, "web")).To(Equal("10.1.5.18/28"), "what is held is held")
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.9.16/28?pods=default"))
+	w.restart()
+	w.grantPods("10.1.9.0/24")
+	g.Expect(w.get(id, "10.1.5.18")).To(Equal("10.1.5.18/28"))
+	w.free(id, "10.1.5.18")
+	g.Expect(w.leases()).To(ContainSubstring("10.1.5.17:"), "the gateway keeps the block, as long as there is the network")
+	g.Expect(w.ReleasePool(id)).To(Succeed())
+	g.Expect(w.leases()).NotTo(ContainSubstring("10.1.5."))
+	w.grantPods()
+	_, err = w.request("", "")
+	g.Expect(err).To(And(MatchError(ipamapi.ErrNotNow), MatchError(ContainSubstring("has no block yet"))))
+}
+
+func TestAPoolIDOfThePodBlockOutlivesTheStore(t *testing.T) {
+	g := NewWithT(t)
+	w := podWorld(g, "10.1.5.0/24", "fd00:5::/64")
+	id, six := w.pool("", ""), w.pool("::/0", "")
+	g.Expect(six).To(Equal("LocalDefault/fd00:5::1:0/112?pods=default"))
+	w.get(six, "")
+	w.journal = journal.NewMemory()
+	w.forget()
+	w.restart()
+	w.grantPods("10.1.5.0/24", "fd00:5::/64")
+	g.Expect(w.get(id, "")).To(Equal("10.1.5.18/28"))
+	g.Expect(w.leases()).To(ContainSubstring("10.1.5.18:default:held:docker:"))
+	w.config.FromPods.Pool = ""
+	w.restart()
+	w.grantPods("10.1.5.0/24", "fd00:5::/64")
+	g.Expect(w.get(id, "")).To(Equal("10.1.5.19/28"), "a pool stays what it is")
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/172.17.0.0/16"))
+}

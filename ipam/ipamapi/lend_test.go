@@ -1,0 +1,268 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/journal"
+)
+
+func TestCoolDown(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, nil, ipamapi.Config{CoolDown: time.Hour})
+	whole, part := w.pool("10.1.0.0/29", ""), w.pool("10.2.0.0/16", "10.2.2.0/30")
+	for _, x := range []struct{ id, first, second, third string }{
+		{whole, "10.1.0.1", "10.1.0.2", "10.1.0.3"}, {part, "10.2.2.0", "10.2.2.1", "10.2.2.2"},
+	} {
+		w.get(x.id, "")
+		w.get(x.id, "")
+		w.free(x.id, x.first)
+		g.Expect(w.get(x.id, "")).To(HavePrefix(x.third+"/"), "the one just released has to cool")
+		w.free(x.id, x.second)
+		g.Expect(w.get(x.id, x.second)).To(HavePrefix(x.second+"/"), "who names it gets it")
+		w.free(x.id, x.second)
+		got := []string{}
+		for a, err := w.ask(x.id, ""); err == nil; a, err = w.ask(x.id, "") {
+			got = append(got, a)
+		}
+		g.Expect(got[len(got)-2:]).To(HaveExactElements(HavePrefix(x.first+"/"), HavePrefix(x.second+"/")), "before the pool is full, the oldest first")
+	}
+	g.Expect(w.ReleasePool(part)).To(Succeed())
+	w.pool("10.2.0.0/16", "10.2.2.0/30")
+	g.Expect(w.get(part, "")).To(Equal("10.2.2.0/16"), "nothing cools longer than its pool lives")
+}
+
+func TestSerialByConfiguration(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, nil, ipamapi.Config{Serial: true})
+	for _, id := range []string{w.pool("10.1.0.0/29", ""), w.pool("10.2.0.0/29", "10.2.0.0/30")} {
+		first := w.get(id, "")
+		second := w.get(id, "")
+		a, _ := netip.ParsePrefix(first)
+		w.free(id, a.Addr().String())
+		g.Expect(w.get(id, "")).NotTo(Or(Equal(first), Equal(second)))
+		g.Expect(w.get(id, "", ipamapi.AllocSerialPrefix, "true")).NotTo(Equal(second))
+	}
+}
+
+// An address that was released behind the driver's back is found when nothing
+// else is left.
+func TestReleasedByHand(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, nil, ipamapi.Config{})
+	id := w.pool("10.1.0.0/16", "10.1.2.0/28")
+	for range 16 {
+		w.get(id, "")
+	}
+	l, ok := w.ledger.Lookup("docker/LocalDefault/10.1.0.0/16", ip("10.1.2.7"))
+	g.Expect(ok).To(BeTrue())
+	_, err := w.ledger.Release(context.Background(), ledger.Selector{Key: l.Key})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(w.get(id, "")).To(Equal("10.1.2.7/16"))
+	_, err = w.ask(id, "")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoAvailableIPs))
+	w.free(id, "10.1.2.7")
+	w.free(id, "10.1.2.7")
+	g.Expect(w.ReleasePool(id)).To(Succeed())
+	g.Expect(w.ledger.Leases()).To(BeEmpty())
+}
+
+// While an event is at an address nobody else gets it.
+func TestAnAddressThatIsStaged(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, nil, ipamapi.Config{})
+	id := w.pool("10.1.0.0/16", "10.1.2.0/30")
+	w.get(id, "")
+	st := w.ledger.Begin()
+	_, _, err := st.Claim(ledger.Request{
+		Pool: "docker/LocalDefault/10.1.0.0/16", Key: ledger.Key{Network: "n", ContainerID: "c"}, Wanted: []netip.Addr{ip("10.1.2.1")},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = w.ask(id, "10.1.2.1", ipamapi.EndpointName, "web")
+	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated))
+	g.Expect(w.get(id, "")).To(Equal("10.1.2.2/16"))
+	st.Undo()
+	g.Expect(w.get(id, "")).To(Equal("10.1.2.3/16"))
+	g.Expect(w.get(id, "")).To(Equal("10.1.2.1/16"))
+}
+
+// opener is a PoolOpener that can be made to fail, and to do it all the same.
+type opener struct {
+	*ipamapi.DirectPools
+	before, after error
+	changes       []ipamapi.PoolChange
+}
+
+func (o *opener) Change(ctx context.Context, c ipamapi.PoolChange) error {
+	o.changes = append(o.changes, c)
+	if o.before != nil {
+		return o.before
+	}
+	if err := o.DirectPools.Change(ctx, c); err != nil {
+		return err
+	}
+	return o.after
+}
+
+func TestAChangeOfUnknownOutcome(t *testing.T) {
+	g := NewWithT(t)
+	ctx := context.Background()
+	l, err := ledger.Open(ctx, nil, ledger.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	o := &opener{DirectPools: ipamapi.NewDirectPools(l)}
+	w := &world{g: g, ledger: l}
+	w.Driver, err = ipamapi.New(ctx, ipamapi.Deps{Ledger: l, Pools: o})
+	g.Expect(err).NotTo(HaveOccurred())
+	late := errors.New("the loop is busy")
+	blocks := func() (all []string) {
+		for _, s := range l.Stats() {
+			all = append(all, s.Block.String())
+		}
+		return all
+	}
+	o.after = late
+	_, err = w.request("10.1.0.0/16", "")
+	g.Expect(err).To(MatchError(late))
+	g.Expect(blocks()).To(Equal([]string{"10.1.0.0/16"}), "it was done all the same")
+	o.after = nil
+	w.pool("10.1.0.0/24", "")
+	g.Expect(blocks()).To(Equal([]string{"10.1.0.0/24"}), "with the next change it goes")
+	o.before = late
+	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(Succeed(), "nobody has an address of it")
+	g.Expect(w.pools()).To(BeEmpty())
+	g.Expect(blocks()).To(Equal([]string{"10.1.0.0/24"}))
+	o.before = nil
+	w.pool("10.1.0.0/24", "")
+	g.Expect(blocks()).To(Equal([]string{"10.1.0.0/24"}), "who comes back is not closed")
+	g.Expect(o.changes[len(o.changes)-1].Close).To(BeEmpty())
+	w.get("LocalDefault/10.1.0.0/24", "")
+	o.before = late
+	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(MatchError(late))
+	g.Expect(w.get("LocalDefault/10.1.0.0/24", "")).To(Equal("10.1.0.2/24"), "it is as it was")
+	o.before = nil
+	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(Succeed())
+	g.Expect(blocks()).To(BeEmpty())
+}
+
+func TestAPoolChangeIsWholeOrNot(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
+	id := w.pool("10.1.0.0/16", "")
+	w.get(id, "")
+	key := w.ledger.Leases()[0].Key
+	before := w.leases()
+	for name, c := range map[string]ipamapi.PoolChange{
+		"host bits": {
+			Close: []ipamapi.PoolClosing{{Pool: "docker/LocalDefault/10.1.0.0/16", Release: []ledger.Key{key}}},
+			Open:  []ipamapi.PoolGrant{{Pool: ledger.Pool{Name: "x"}, Blocks: prefixes("10.0.0.1/8")}},
+		},
+		"no name": {
+			Close: []ipamapi.PoolClosing{{Pool: "docker/LocalDefault/10.1.0.0/16", Release: []ledger.Key{key}}},
+			Open:  []ipamapi.PoolGrant{{}},
+		},
+	} {
+		g.Expect(ipamapi.NewDirectPools(w.ledger).Change(context.Background(), c)).To(MatchError(HavePrefix("open pool ")), name)
+		g.Expect(w.leases()).To(Equal(before), name)
+		g.Expect(w.ledger.Stats()[0].State).To(Equal(ledger.Active), name)
+	}
+}
+
+// TestPoolsComeAndGoUnderLoad has callers that use pools, while others release
+// and request them again: a lease never outlives its pool.
+func TestPoolsComeAndGoUnderLoad(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, nil, ipamapi.Config{})
+	pool := func(n int) string {
+		return w.pool(fmt.Sprintf("10.%d.0.0/24", n), "", ipamapi.GroupOption, "all")
+	}
+	ids := []string{pool(0), pool(1), pool(2)}
+	var stop atomic.Bool
+	var unexpected sync.Map
+	var wait sync.WaitGroup
+	for range 4 {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for n := 0; !stop.Load(); n++ {
+				id := ids[n%3]
+				a, err := w.ask(id, "", ipamapi.EndpointName, "web")
+				switch {
+				case err == nil:
+					if p, err := netip.ParsePrefix(a); err == nil && n%2 == 0 {
+						_ = w.ReleaseAddress(id, p.Addr().AsSlice())
+					}
+				case !errors.Is(err, ipamapi.ErrPoolNotFound) && !errors.Is(err, ipamapi.ErrNoAvailableIPs):
+					unexpected.Store(err.Error(), true)
+				}
+			}
+		}()
+	}
+	for n := range 60 {
+		if err := w.ReleasePool(ids[n%3]); err != nil {
+			unexpected.Store(err.Error(), true)
+		}
+		pool(n % 3)
+	}
+	stop.Store(true)
+	wait.Wait()
+	unexpected.Range(func(text, _ any) bool { t.Error(text); return true })
+	for _, id := range ids {
+		g.Expect(w.ReleasePool(id)).To(Succeed())
+	}
+	g.Expect(w.ledger.Leases()).To(BeEmpty())
+	g.Expect(w.ledger.Stats()).To(BeEmpty())
+}
+
+// TestOneEndpointAsksTwiceAtOnce is the retry of an engine that did not wait.
+func TestOneEndpointAsksTwiceAtOnce(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
+	id := w.pool("10.1.0.0/16", "")
+	answers := make([]string, 16)
+	var wait sync.WaitGroup
+	for i := range answers {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			answers[i], _ = w.ask(id, "10.1.7.7", ipamapi.EndpointName, "web", ipamapi.EndpointMAC, "02:42:0a:01:07:07")
+		}()
+	}
+	wait.Wait()
+	g.Expect(slices.Compact(answers)).To(Equal([]string{"10.1.7.7/16"}))
+	g.Expect(w.ledger.Leases()).To(HaveLen(1))
+	for i := range answers {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			answers[i], _ = w.ask(id, "10.1.7.8")
+		}()
+	}
+	wait.Wait()
+	slices.Sort(answers)
+	g.Expect(answers[:15]).To(HaveEach(BeEmpty()), "without a name only one of them")
+	g.Expect(answers[15]).To(Equal("10.1.7.8/16"))
+}
+
+func TestNamesAreMadeFitForTheJournal(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
+	id := w.pool("10.1.0.0/16", "", ipamapi.GroupOption, "\xff")
+	w.get(id, "", ipamapi.EndpointName, "a\xffb#7", ipamapi.EndpointMAC, "\xfe")
+	w.restart()
+	g.Expect(w.leases()).To(ContainSubstring("a?b#7"))
+	g.Expect(w.get(id, "10.1.0.1", ipamapi.EndpointName, "a\xffb#7")).To(Equal("10.1.0.1/16"))
+}
