@@ -82,7 +82,7 @@ func (a *agent) releaseNode(ctx context.Context, name string, force bool) (uint3
 	if name == a.opt.nodeName {
 		return 0, &localapi.StatusError{Status: http.StatusConflict, Err: errors.New("it is this node, which is alive: ask another one")}
 	}
-	id, err := nodesync.Release(ctx, a.store, name, force, a.clock.now(), a.conf.Cadastre.NodeIDs.Fresh)
+	id, err := nodesync.Release(ctx, a.store, nodesync.Gone{Name: name, Force: force, Fresh: a.conf.Cadastre.NodeIDs.Fresh}, a.clock.now())
 	switch {
 	case errors.Is(err, nodesync.ErrNoNode):
 		return 0, &localapi.StatusError{Status: http.StatusNotFound, Err: err}

@@ -43,8 +43,9 @@ type Deps struct {
 	// for the loop.
 	NewDriver func(context.Context, ipamapi.PoolOpener) (Driver, error)
 	Socket    string
-	Listener  net.Listener  // instead of a socket of its own: it was activated; may be nil
-	Patience  time.Duration // for the driver to be there; 0: 10 s
+	Listener  net.Listener                         // instead of a socket of its own: it was activated; may be nil
+	Patience  time.Duration                        // for the driver to be there; 0: 10 s
+	After     func(time.Duration) <-chan time.Time // nil: time.After
 }
 
 // Driver is an Ipam that says what it wants of the engine.
@@ -67,6 +68,9 @@ func NewPlugin(deps Deps) *DockerIPAM {
 	deps.Name = "dockeripam"
 	if deps.Patience == 0 {
 		deps.Patience = 10 * time.Second
+	}
+	if deps.After == nil {
+		deps.After = time.After
 	}
 	return &DockerIPAM{Deps: deps, ready: make(chan struct{})}
 }
@@ -119,7 +123,7 @@ func (p *DockerIPAM) Run(ctx context.Context) error {
 		}
 		p.Log.Error("the Docker driver cannot start yet, trying again", "error", err)
 		select {
-		case <-time.After(time.Second):
+		case <-p.After(time.Second):
 		case <-ctx.Done():
 			return nil
 		}

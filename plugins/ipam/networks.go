@@ -285,6 +285,9 @@ func (i *IPAM) configDiffers(pools []poolplan.Pool) []string {
 		}
 		active = append(active, p.String())
 	}
+	if len(active) == 0 {
+		active = append(active, "no open pool")
+	}
 	return []string{fmt.Sprintf("contiv.conf says %s; the cluster has %s, which counts: contiv.conf gives only the first value (cadastre apply changes pools)", conf, strings.Join(active, " and "))}
 }
 

@@ -98,11 +98,11 @@ func TestTheOrderOfIDs(t *testing.T) {
 	}{{"d", false}, {"b", true}, {"a", false}, {"e", false}} {
 		when := now.Add(time.Duration(i) * time.Second) // within fresh: only force can do it
 		if x.clean {
-			_, err := nodesync.Release(t.Context(), store, x.name, false, when, time.Second/2)
+			_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: x.name, Fresh: time.Second/2}, when)
 			g.Expect(err).NotTo(HaveOccurred())
 			continue
 		}
-		_, err := nodesync.Release(t.Context(), store, x.name, true, when, fresh)
+		_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: x.name, Force: true, Fresh: fresh}, when)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	g.Expect(records(g, store)[2].Clean).To(BeTrue())
@@ -139,7 +139,7 @@ func TestTheOrderOfIDsAtRandom(t *testing.T) {
 			now = now.Add(time.Hour)
 			name := fmt.Sprint("n", rnd.IntN(7))
 			if rnd.IntN(3) == 0 { // release
-				id, err := nodesync.Release(t.Context(), store, name, true, now, time.Duration(rnd.IntN(2))*10*24*365*time.Hour)
+				id, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: name, Force: true, Fresh: time.Duration(rnd.IntN(2))*10*24*365*time.Hour}, now)
 				held := false
 				for i, s := range slots {
 					if s.holder == name {

@@ -167,7 +167,7 @@ func historyOf(t *testing.T, seed uint64) (ops []porcupine.Operation) {
 func (r *request) do(t *testing.T, l *link, session string) {
 	slow := slowly{l}
 	if r.release {
-		r.held.ID, r.err = nodesync.Release(t.Context(), slow, r.name, false, time.Now(), -time.Hour)
+		r.held.ID, r.err = nodesync.Release(t.Context(), slow, nodesync.Gone{Name: r.name, Fresh: -time.Hour}, time.Now())
 		return
 	}
 	w := with(pinned(r.name, r.pinned), func(w *nodesync.Identity) { w.Limit, w.Fresh, w.Session = limit(historyIDs), -time.Hour, session })

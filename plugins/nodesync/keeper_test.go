@@ -110,7 +110,7 @@ func TestAWipedStore(t *testing.T) {
 		g.Expect(b.Problem()).To(BeEmpty())
 
 		time.Sleep(fresh)
-		_, err := nodesync.Release(t.Context(), store, "c", false, time.Now(), fresh)
+		_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "c", Fresh: fresh}, time.Now())
 		g.Expect(err).NotTo(HaveOccurred())
 		a.confirm(t)
 		g.Expect(a.Problem()).To(BeEmpty())
@@ -341,7 +341,7 @@ func TestConfirmOnAFaultyStoreAtEachStep(t *testing.T) {
 			"superseded": func(t *testing.T, g Gomega, s kvdb.Store, a *node) { a.confirm(t).Use(); supersede(g, s) },
 			"released": func(t *testing.T, g Gomega, s kvdb.Store, a *node) {
 				a.confirm(t).Use()
-				_, err := nodesync.Release(t.Context(), s, "a", true, time.Now(), fresh)
+				_, err := nodesync.Release(t.Context(), s, nodesync.Gone{Name: "a", Force: true, Fresh: fresh}, time.Now())
 				g.Expect(err).NotTo(HaveOccurred())
 			},
 		} {

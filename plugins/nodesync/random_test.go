@@ -186,7 +186,7 @@ func (w *world) sweep() {
 	}
 	for name, at := range seen {
 		if now.Sub(at) >= worldExpire {
-			_, err := nodesync.Release(context.Background(), w.store, name, false, now, worldExpire)
+			_, err := nodesync.Release(context.Background(), w.store, nodesync.Gone{Name: name, Fresh: worldExpire}, now)
 			w.say("sweep: %s, %v", name, err)
 		}
 	}
@@ -211,6 +211,6 @@ func (w *world) release(m *machine) {
 		}
 	}
 	w.mu.Unlock()
-	id, err := nodesync.Release(context.Background(), w.store, m.name, force, time.Now(), fresh)
+	id, err := nodesync.Release(context.Background(), w.store, nodesync.Gone{Name: m.name, Force: force, Fresh: fresh}, time.Now())
 	w.say("release %s, force %t: %d, %v", m.name, force, id, err)
 }

@@ -63,36 +63,42 @@ func List(ctx context.Context, store kvdb.Store) ([]Registered, error) {
 	return all, nil
 }
 
-// Release gives up the ID of the node called name, which is gone for good. It
-// is refused while the node's agent was there within the last fresh, unless
-// force is set. Without force the ID counts as cleanly released: it may be the
+// Gone is a node that is gone for good.
+type Gone struct {
+	Name  string
+	Force bool          // also if its agent was there not long ago
+	Fresh time.Duration // how long ago that is
+}
+
+// Release gives up the ID of a node that is gone. It is refused while the node's
+// agent was there within the last g.Fresh, unless g.Force is set. Without force the ID counts as cleanly released: it may be the
 // next to be claimed.
-func Release(ctx context.Context, store kvdb.Store, name string, force bool, now time.Time, freshFor time.Duration) (uint32, error) {
+func Release(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (uint32, error) {
 	for range attempts {
-		id, err := releaseOnce(ctx, store, name, force, now, freshFor)
+		id, err := releaseOnce(ctx, store, g, now)
 		if !errors.Is(err, kvdb.ErrConditions) {
 			if err != nil {
-				return 0, fmt.Errorf("release the ID of node %s: %w", name, err)
+				return 0, fmt.Errorf("release the ID of node %s: %w", g.Name, err)
 			}
 			return id, nil
 		}
 	}
-	return 0, fmt.Errorf("release the ID of node %s: others were faster %d times", name, attempts)
+	return 0, fmt.Errorf("release the ID of node %s: others were faster %d times", g.Name, attempts)
 }
 
-func releaseOnce(ctx context.Context, store kvdb.Store, name string, force bool, now time.Time, freshFor time.Duration) (id uint32, err error) {
+func releaseOnce(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (id uint32, err error) {
 	nodes, err := List(ctx, store)
 	if err != nil {
 		return 0, err
 	}
 	var t txn
 	for _, n := range nodes {
-		if n.Name != name || n.Released != 0 {
+		if n.Name != g.Name || n.Released != 0 {
 			continue
 		}
-		alive := fresh(n.Beat, Identity{Fresh: freshFor}, now)
-		if alive && !force {
-			return 0, fmt.Errorf("%w, at %s: stop it and wait %s; --force does it now, and the agent will claim the ID again if it is still there", ErrFresh, at(n.Beat), freshFor)
+		alive := fresh(n.Beat, Identity{Fresh: g.Fresh}, now)
+		if alive && !g.Force {
+			return 0, fmt.Errorf("%w, at %s: stop it and wait %s; --force does it now, and the agent will claim the ID again if it is still there", ErrFresh, at(n.Beat), g.Fresh)
 		}
 		n.Released, n.Clean = now.UnixNano(), !alive
 		t.put(kv.NodeRecordKey(n.Id), n.revision, n.NodeRecord)

@@ -43,7 +43,7 @@ func TestRelease(t *testing.T) {
 			claim(t, store, who("b"))
 			claim(t, store, who("a"))
 			claim(t, store, who("released"))
-			_, err := nodesync.Release(t.Context(), store, "released", true, began(), 0)
+			_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "released", Force: true, Fresh: 0}, began())
 			g.Expect(err).NotTo(HaveOccurred())
 			if c.stopped {
 				beat := beatOf(g, store, 2)
@@ -52,7 +52,7 @@ func TestRelease(t *testing.T) {
 			}
 			before := revision(g, store)
 			now := began().Add(c.after)
-			id, err := nodesync.Release(t.Context(), store, c.node, c.force, now, fresh)
+			id, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: c.node, Force: c.force, Fresh: fresh}, now)
 			if c.err != nil {
 				g.Expect(err).To(MatchError(c.err))
 				g.Expect(revision(g, store)).To(Equal(before))
@@ -73,9 +73,9 @@ func TestNoReleaseBeforeTheTermEnds(t *testing.T) {
 	store := mem.New()
 	defer store.Close()
 	claim(t, store, who("a"))
-	_, err := nodesync.Release(t.Context(), store, "a", false, began().Add(expire-1), expire)
+	_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Fresh: expire}, began().Add(expire-1))
 	g.Expect(err).To(MatchError(nodesync.ErrFresh))
-	g.Expect(nodesync.Release(t.Context(), store, "a", false, began().Add(expire), expire)).To(BeNumerically("==", 1))
+	g.Expect(nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Fresh: expire}, began().Add(expire))).To(BeNumerically("==", 1))
 }
 
 // All IDs that instances of the name have had go; the newest is the answer.
@@ -86,7 +86,7 @@ func TestAReleaseOfTwoInstances(t *testing.T) {
 	claim(t, store, who("a"))
 	_, err := nodesync.Claim(t.Context(), store, reinstalled("a"), nodesync.Held{}, began().Add(fresh))
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(nodesync.Release(t.Context(), store, "a", false, began().Add(2*fresh), fresh)).To(BeNumerically("==", 2))
+	g.Expect(nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Fresh: fresh}, began().Add(2*fresh))).To(BeNumerically("==", 2))
 	for id, m := range records(g, store) {
 		g.Expect(m.Released).NotTo(BeZero(), "node ID %d", id)
 	}
@@ -101,7 +101,7 @@ func TestAReleaseWhileTheAgentComesBack(t *testing.T) {
 		a := newNode(t, inner, who("a"), newDisk()).confirm(t)
 		time.Sleep(fresh)
 		store := &between{inner, 1, func() { a.confirm(t) }}
-		_, err := nodesync.Release(t.Context(), store, "a", false, time.Now(), fresh)
+		_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Fresh: fresh}, time.Now())
 		g.Expect(err).To(MatchError(nodesync.ErrFresh))
 		g.Expect(records(g, inner)[1].Released).To(BeZero())
 	})
@@ -116,7 +116,7 @@ func TestAForcedReleaseOfALiveAgent(t *testing.T) {
 		defer store.Close()
 		a := newNode(t, store, who("a"), newDisk()).confirm(t)
 		a.Use()
-		_, err := nodesync.Release(t.Context(), store, "a", true, time.Now(), fresh)
+		_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Force: true, Fresh: fresh}, time.Now())
 		g.Expect(err).NotTo(HaveOccurred())
 
 		only := with(who("b"), func(w *nodesync.Identity) { w.Limit = limit(1) })
@@ -131,7 +131,7 @@ func TestAForcedReleaseOfALiveAgent(t *testing.T) {
 		g.Expect(a.Problem()).To(BeEmpty())
 		g.Expect(a.Held()).To(Equal(nodesync.Held{ID: 1, Generation: 2}))
 
-		_, err = nodesync.Release(t.Context(), store, "a", true, time.Now(), fresh)
+		_, err = nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Force: true, Fresh: fresh}, time.Now())
 		g.Expect(err).NotTo(HaveOccurred())
 		time.Sleep(fresh) // it was not there any more
 		_, err = nodesync.Claim(t.Context(), store, only, nodesync.Held{}, time.Now())
@@ -149,7 +149,7 @@ func TestAForcedReleaseLetsANewInstanceIn(t *testing.T) {
 	claim(t, store, who("a"))
 	_, err := nodesync.Claim(t.Context(), store, reinstalled("a"), nodesync.Held{}, began())
 	g.Expect(err).To(MatchError(nodesync.ErrNameInUse))
-	_, err = nodesync.Release(t.Context(), store, "a", true, began(), fresh)
+	_, err = nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Force: true, Fresh: fresh}, began())
 	g.Expect(err).NotTo(HaveOccurred())
 	held, err := nodesync.Claim(t.Context(), store, reinstalled("a"), nodesync.Held{}, began())
 	g.Expect(err).NotTo(HaveOccurred())
@@ -172,11 +172,11 @@ func TestReleaseOnAFaultyStore(t *testing.T) {
 			defer store.Close()
 			claim(t, store, who("a"))
 			store.Reset(c.plan)
-			_, err := nodesync.Release(t.Context(), store, "a", false, began().Add(fresh), fresh)
+			_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Fresh: fresh}, began().Add(fresh))
 			g.Expect(err).To(MatchError(ContainSubstring("release the ID of node a")))
 			store.Reset()
 			g.Expect(records(g, store)[1].Released != 0).To(Equal(c.released))
-			_, err = nodesync.Release(t.Context(), store, "a", false, began().Add(fresh), fresh)
+			_, err = nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Fresh: fresh}, began().Add(fresh))
 			if c.released {
 				g.Expect(err).To(MatchError(nodesync.ErrNoNode))
 			} else {
@@ -191,9 +191,9 @@ func TestRefusedReleasesSayWhatWouldBeRight(t *testing.T) {
 	store := mem.New()
 	defer store.Close()
 	claim(t, store, who("a"))
-	_, err := nodesync.Release(t.Context(), store, "a", false, began(), fresh)
+	_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Fresh: fresh}, began())
 	g.Expect(err).To(MatchError(And(ContainSubstring("2000-01-01T00:00:00Z"), ContainSubstring("3m0s"), ContainSubstring("--force"))))
-	_, err = nodesync.Release(t.Context(), store, "b", false, began(), fresh)
+	_, err = nodesync.Release(t.Context(), store, nodesync.Gone{Name: "b", Fresh: fresh}, began())
 	g.Expect(err).To(MatchError(And(ContainSubstring("node b"), ContainSubstring("cadastre node list"))))
 }
 
@@ -206,7 +206,7 @@ func TestList(t *testing.T) {
 	for _, w := range []nodesync.Identity{pinned("c", 10), pinned("b", 9), who("a")} {
 		claim(t, store, w)
 	}
-	_, err := nodesync.Release(t.Context(), store, "b", true, began(), fresh)
+	_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "b", Force: true, Fresh: fresh}, began())
 	g.Expect(err).NotTo(HaveOccurred())
 	put(g, store, kv.NodeRecordKey(11), &kv.NodeRecord{Id: 11, Name: "d"}) // never beat
 	_, err = store.Txn(t.Context(), nil, []kvdb.Op{kvdb.Put(kv.BeatKey(10), []byte{0xff})})

@@ -82,11 +82,11 @@ func TestTheIDOfAnAgentThatIsCutOff(t *testing.T) {
 		store.Reset(away)
 		last := beatOf(g, inner, 1).At
 		time.Sleep(time.Until(time.Unix(0, last).Add(expire)) - 1)
-		_, err := nodesync.Release(t.Context(), inner, "a", false, time.Now(), expire)
+		_, err := nodesync.Release(t.Context(), inner, nodesync.Gone{Name: "a", Fresh: expire}, time.Now())
 		g.Expect(err).To(MatchError(nodesync.ErrFresh))
 		g.Expect(a.suspension()).NotTo(BeEmpty())
 		time.Sleep(1)
-		_, err = nodesync.Release(t.Context(), inner, "a", false, time.Now(), expire)
+		_, err = nodesync.Release(t.Context(), inner, nodesync.Gone{Name: "a", Fresh: expire}, time.Now())
 		g.Expect(err).NotTo(HaveOccurred())
 		b := newNode(t, inner, who("b"), newDisk()).confirm(t)
 		g.Expect(b.ID()).To(BeNumerically("==", 1))

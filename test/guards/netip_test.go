@@ -15,9 +15,15 @@ import (
 // forces to speak net.IP.
 func netIPBorders() []string {
 	return []string{
-		"plugins/ipam/api.go",     // the published IPAM API
-		"plugins/ipam/getters.go", // its methods, and the conversions
-		"plugins/ipam/pods.go",    // AllocatePodIP and GetPodIP
+		"plugins/ipam/api.go",                   // the published IPAM API
+		"plugins/ipam/getters.go",               // its methods, and the conversions
+		"plugins/ipam/pods.go",                  // AllocatePodIP and GetPodIP
+		"ipam/ipamapi/ipamapi.go",               // Docker's published contract
+		"ipam/ipamapi/addresses.go",             // its methods, and the conversions
+		"ipam/ipamapi/ipamapitest/addresses.go", // who calls it
+		"ipam/ipamapi/ipamapitest/races.go",
+		"ipam/ipamapi/ipamapitest/suite.go",
+		"plugins/dockeripam/protocol.go", // the engine's messages to it
 	}
 }
 

@@ -16,7 +16,20 @@ import (
 // variables are the package variables that are there on purpose.
 func variables() exceptions {
 	return exceptions{
-		"plugins/ipam/ipam.go: DefaultPlugin": "published under this name as a variable",
+		"plugins/ipam/ipam.go: DefaultPlugin":            "published under this name as a variable",
+		"ipam/ipamapi/errors.go: ErrInvalidAddressSpace": "published under this name, with a class",
+		"ipam/ipamapi/errors.go: ErrInvalidPool":         "published under this name, with a class",
+		"ipam/ipamapi/errors.go: ErrInvalidSubPool":      "published under this name, with a class",
+		"ipam/ipamapi/errors.go: ErrNoAvailableIPs":      "published under this name, with a class",
+		"ipam/ipamapi/errors.go: ErrNoIPReturned":        "published under this name, with a class",
+		"ipam/ipamapi/errors.go: ErrIPAlreadyAllocated":  "published under this name, with a class",
+		"ipam/ipamapi/errors.go: ErrIPOutOfRange":        "published under this name, with a class",
+		"ipam/ipamapi/errors.go: ErrPoolOverlap":         "published under this name, with a class",
+		"ipam/ipamapi/errors.go: ErrBadPool":             "published under this name, with a class",
+		"ipam/ipamapi/errors.go: ErrNoMoreSubnets":       "an error to compare with, that has a class",
+		"ipam/ipamapi/errors.go: ErrPoolNotFound":        "an error to compare with, that has a class",
+		"ipam/ipamapi/errors.go: ErrInvalidAddress":      "an error to compare with, that has a class",
+		"ipam/ipamapi/errors.go: ErrNotNow":              "an error to compare with, that has a class",
 	}
 }
 
