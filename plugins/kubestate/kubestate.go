@@ -281,6 +281,7 @@ func (s *Source) follow(ctx context.Context, waiting *[]demand) (since time.Time
 	probe, save := ticker(s.deps.Timing.Probe), time.NewTicker(saveEvery)
 	defer probe.Stop()
 	defer save.Stop()
+	silent := 0
 	for {
 		var batch []kvdb.Event
 		var open bool
@@ -292,9 +293,14 @@ func (s *Source) follow(ctx context.Context, waiting *[]demand) (since time.Time
 			*waiting = append(*waiting, d)
 			return since, nil
 		case <-probe.C:
-			if err := s.probe(ctx); err != nil {
-				return since, fmt.Errorf("probe the store: %w", err)
+			err := s.probe(ctx)
+			if silent++; err == nil {
+				silent = 0
 			}
+			if silent == silence {
+				return since, fmt.Errorf("probe the store, %d times: %w", silent, err)
+			}
+			s.probed(err)
 			continue
 		case <-save.C:
 			s.save(ctx)
@@ -314,6 +320,20 @@ func (s *Source) follow(ctx context.Context, waiting *[]demand) (since time.Time
 			return since, err
 		}
 	}
+}
+
+// silence is how many probes in a row fail before the store is read anew. A
+// store that is busy must not get more to do for it.
+const silence = 3
+
+// probed says at once what a probe has found.
+func (s *Source) probed(err error) {
+	s.setStatus(func(st *Status) {
+		st.Connected, st.Error = err == nil, ""
+		if err != nil {
+			st.Error = fmt.Sprintf("probe the store: %v", err)
+		}
+	})
 }
 
 // ticker ticks every d, or never where d is 0.

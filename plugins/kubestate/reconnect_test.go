@@ -377,14 +377,16 @@ func (p *probed) Probe(ctx context.Context) error {
 	return now.error
 }
 
-// A store that does not answer a probe is taken for gone, also where its watches
-// say nothing.
+// A store that does not answer a probe is said to be away at once, and after
+// three of them taken for gone, also where its watches say nothing. One that was
+// busy for a moment is not read again.
 func TestProbes(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		problem error
 		noticed time.Duration
-	}{{"says no", errors.New("no leader"), 3 * time.Second}, {"says nothing", context.DeadlineExceeded, 6 * time.Second}} {
+		gone    time.Duration
+	}{{"says no", errors.New("no leader"), 3 * time.Second, 9 * time.Second}, {"says nothing", context.DeadlineExceeded, 6 * time.Second, 12 * time.Second}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
@@ -398,12 +400,24 @@ func TestProbes(t *testing.T) {
 				r.g.Expect(store.asked.Load()).To(BeNumerically("==", 10))
 				r.g.Expect(r.Status().Connected).To(BeTrue())
 				store.answer.Store(outcome{c.problem})
-				time.Sleep(c.noticed + time.Millisecond)
+				away := And(HaveField("Connected", false), HaveField("Error", And(ContainSubstring("probe the store"), ContainSubstring(c.problem.Error()))))
+				time.Sleep(c.noticed + 10*time.Millisecond)
 				synctest.Wait()
-				r.g.Expect(store.asked.Load()).To(BeNumerically("==", 11))
-				r.g.Expect(r.Status().Error).To(And(ContainSubstring("probe the store"), ContainSubstring(c.problem.Error())))
+				r.g.Expect(r.Status()).To(away)
 				store.answer.Store(outcome{})
-				time.Sleep(2 * time.Second)
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				r.g.Expect(r.Status()).To(And(HaveField("Connected", true), HaveField("Error", "")))
+				r.g.Expect(r.counts()).To(Equal([]int{1, 0}), "it was busy, and nothing else")
+
+				asked := store.asked.Load()
+				store.answer.Store(outcome{c.problem})
+				time.Sleep(c.gone + 10*time.Millisecond)
+				synctest.Wait()
+				r.g.Expect(r.Status()).To(away)
+				r.g.Expect(store.asked.Load() - asked).To(BeNumerically("==", 3))
+				store.answer.Store(outcome{})
+				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				r.g.Expect(r.Status().Connected).To(BeTrue())
 				r.g.Expect(r.counts()).To(Equal([]int{2, 0}))
