@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/bolt"
@@ -51,13 +52,20 @@ func newNode(tb testing.TB, j ledger.Journal) *node {
 		tb.Fatal(err)
 	}
 	store := mem.New()
-	id, err := nodesync.Claim(context.Background(), store, nodesync.Identity{Name: "bench", Instance: "bench", MaxID: 255})
+	log := controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}
+	stage, late := n.ledger.Begin(), &lateLoop{}
+	keeper, err := nodesync.NewKeeper(nodesync.KeeperDeps{
+		Log: log.Log, Store: store, Disk: forgetful{}, EventLoop: late, Refresh: time.Minute, Expire: 24 * time.Hour, Now: time.Now,
+		Identity: nodesync.Identity{Name: "bench", Instance: "bench", Session: "bench", Limit: func([]*kv.Pool) uint32 { return 255 }, Fresh: time.Minute},
+		Random:   func() float64 { return 0.5 }, Busy: func() bool { return false }, Uses: func() []*kv.PoolUse { return nil }, Suspend: func(string) {},
+	})
+	if err == nil {
+		err = keeper.Confirm(context.Background())
+	}
 	if err != nil {
 		tb.Fatal(err)
 	}
-	log := controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}
-	stage, late := n.ledger.Begin(), &lateLoop{}
-	sync := nodesync.NewPlugin(nodesync.Deps{PluginDeps: log, ServiceLabel: label("bench"), Store: store, ID: id, Instance: "bench"})
+	sync := nodesync.NewPlugin(nodesync.Deps{PluginDeps: log, ServiceLabel: label("bench"), Keeper: keeper})
 	n.pods = podmanager.NewPlugin(podmanager.Deps{PluginDeps: log, EventLoop: late, Ledger: n.ledger, IntentDir: filepath.Join(runDir(tb), "del")})
 	addresses := ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		*d = ipam.Deps{
@@ -73,6 +81,12 @@ func newNode(tb testing.TB, j ledger.Journal) *node {
 	run(tb, late.Controller, store)
 	return n
 }
+
+// forgetful is a node's disk that remembers nothing.
+type forgetful struct{}
+
+func (forgetful) Local(string) (string, error)  { return "", nil }
+func (forgetful) SetLocal(string, string) error { return nil }
 
 // lateLoop is a loop that is made after the plugins that push to it.
 type lateLoop struct{ *controller.Controller }
