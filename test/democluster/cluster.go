@@ -25,8 +25,16 @@ type cluster struct {
 	underlay *netlab.Namespace // nil without namespaces
 	etcd     *etcd
 	nodes    []*node         // by number; those that are gone are not in it
+	talks    []talk          // between pods of different nodes, all the time
 	logs     []stage.Log     // of all agents that ever ran
 	before   map[string]view // what must not move
+}
+
+// talk is a stage.Talk.
+type talk interface {
+	Exchanges() uint64
+	Err() error
+	End() error
 }
 
 // limit is how long everything may take.
@@ -48,8 +56,9 @@ func (c *cluster) all(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		c.openNodes, c.startEtcd, c.startAgents, c.joinAll, c.addPods, c.sendPackets,
 		c.loseEtcd, c.etcdComesBack,
-		c.loseEverything, c.startOne, c.startEmpty, c.loser, c.settleIDs, c.welcome,
+		c.loseEverything, c.startOne, c.newcomerFirst, c.othersReturn,
 		c.changePools, c.newPods, c.releaseNode, c.replaceNode,
+		c.loseEverybody, c.ownerReturns, c.giveBack,
 		c.delete, c.stop,
 	} {
 		if err := ctx.Err(); err != nil {
@@ -64,6 +73,7 @@ func (c *cluster) all(ctx context.Context) error {
 
 // end stops what runs and closes the namespaces.
 func (c *cluster) end() error {
+	silent := c.silence()
 	errs := make([]error, len(c.nodes))
 	var ending sync.WaitGroup // an agent that cannot tell the store waits a little
 	for i, n := range c.nodes {
@@ -71,7 +81,7 @@ func (c *cluster) end() error {
 	}
 	ending.Wait()
 	c.nodes = nil
-	errs = append(errs, c.etcd.end())
+	errs = append(errs, silent, c.etcd.end())
 	if c.underlay != nil {
 		errs = append(errs, c.underlay.Close())
 		c.underlay = nil
@@ -123,7 +133,9 @@ func (c *cluster) write(path, text string) error {
 }
 
 // contivConf is the configuration of every node. The times are short, so that
-// nobody waits; addresses that were given back rest for as long as it takes.
+// nobody waits; addresses that were given back rest for as long as it takes. A
+// newcomer waits for two probing intervals, within which an agent has to find an
+// etcd that was away for seconds: the longer it was away, the less often it asks.
 func (c *cluster) contivConf() string {
 	routes := "hostgw"
 	if c.way == stage.WayNone {
@@ -138,11 +150,12 @@ cadastre:
   routes: %s
   coolDown: 1h
   nodeIDs: {refresh: 500ms, fresh: 3s, expire: 24h}
-  controller: {delayLocalResync: 1s, remoteDBProbingInterval: 500ms, delayAfterErrorHealing: 1s}
+  controller: {delayLocalResync: 300ms, remoteDBProbingInterval: 800ms, delayAfterErrorHealing: 1s}
 `, c.etcd.client, routes)
 }
 
-// eventually asks f again until it is content, as long as all agents run.
+// eventually asks f again until it is content, as long as all agents run and all
+// pods talk.
 func (c *cluster) eventually(ctx context.Context, what string, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -164,8 +177,14 @@ func (c *cluster) eventually(ctx context.Context, what string, f func() error) e
 	}
 }
 
-// ended is the error of an agent that has ended by itself.
+// ended is the error of an agent that has ended by itself, or of pods that have
+// ceased to reach each other.
 func (c *cluster) ended() error {
+	for _, t := range c.talks {
+		if err := t.Err(); err != nil {
+			return err
+		}
+	}
 	for _, n := range c.nodes {
 		if n.agent == nil {
 			continue

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 	"github.com/cadastre/cadastre/test/stage"
 )
@@ -48,10 +50,21 @@ func (c *cluster) learn(ctx context.Context, n *node) error {
 	return nil
 }
 
-// agree fails until all agents list the same nodes: those that there are, each
-// with an ID and subnets of its own, and with the address that follows from it.
+// running are the nodes whose agents run.
+func (c *cluster) running() (nodes []*node) {
+	for _, n := range c.nodes {
+		if n.agent != nil {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// agree fails until all agents that run list the same nodes: those that there
+// are, each with an ID and subnets of its own, and with the address that follows
+// from it.
 func (c *cluster) agree(ctx context.Context) error {
-	for _, via := range c.nodes {
+	for _, via := range c.running() {
 		var list []localapi.Node
 		if _, err := via.Read(ctx, &list, "node", "list"); err != nil {
 			return err
@@ -192,13 +205,14 @@ func (c *cluster) follows(ctx context.Context, source string, connected bool, no
 	return nil
 }
 
-// routed waits until every node has a route to each subnet of every other one.
+// routed waits until every node whose agent runs has a route to each subnet of
+// every other one.
 func (c *cluster) routed(ctx context.Context) error {
 	if c.way == stage.WayNone {
 		return nil
 	}
 	return c.eventually(ctx, "routes", func() error {
-		for _, n := range c.nodes {
+		for _, n := range c.running() {
 			if err := c.routedOn(ctx, n); err != nil {
 				return fmt.Errorf("%s: %w", n.Node, err)
 			}
@@ -283,20 +297,6 @@ func (c *cluster) refused(ctx context.Context, n *node, why string, args ...stri
 	return nil
 }
 
-// release releases the ID of a node that has stopped, as soon as that is allowed:
-// where the agent's last word was lost, the node seems alive for a while.
-func (c *cluster) release(ctx context.Context, via, gone *node) error {
-	args := []string{"node", "release", gone.Node}
-	c.Say("$ cadastre %s", strings.Join(args, " "))
-	return c.eventually(ctx, "release the node ID of "+gone.Node, func() error {
-		out, err := via.CLI(ctx, args...)
-		if err == nil {
-			c.Say("%s", out)
-		}
-		return err
-	})
-}
-
 // lendsNothing fails unless an ADD is refused.
 func (c *cluster) lendsNothing(ctx context.Context, n *node) error {
 	p, err := n.add(ctx)
@@ -307,9 +307,43 @@ func (c *cluster) lendsNothing(ctx context.Context, n *node) error {
 		return err
 	case err == nil:
 		return fmt.Errorf("%s was given %s on %s, which should lend nothing", p.Name, p.Address, n.Node)
-	case !strings.Contains(err.Error(), "suspended"):
+	case !strings.Contains(err.Error(), "suspended: node ID"):
 		return err
 	}
 	c.Say("%s: %v", n.Node, err)
 	return n.delete(ctx, p)
+}
+
+// doubts are the places where n says that its ID is in doubt, or was since its
+// agent has started: what it is now, its log, its events, and its metrics.
+func (c *cluster) doubts(ctx context.Context, n *node) (places []string, err error) {
+	s, err := n.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.ReadFile(n.Log())
+	if err != nil {
+		return nil, err
+	}
+	var events []struct{ Name string }
+	if _, err := n.Read(ctx, &events, "events"); err != nil {
+		return nil, err
+	}
+	metrics, err := n.Get(ctx, localapi.PathMetrics)
+	if err != nil {
+		return nil, fmt.Errorf("metrics of %s: %w", n.Node, err)
+	}
+	if s.NodeIDProblem != "" && s.Suspended != "" && !s.Ready {
+		places = append(places, "status")
+	}
+	if strings.Contains(string(log[n.logged:]), "ID is in doubt") {
+		places = append(places, "log")
+	}
+	if slices.ContainsFunc(events, func(e struct{ Name string }) bool { return e.Name == new(nodesync.NodeIDChange).GetName() }) {
+		places = append(places, "events")
+	}
+	if strings.Contains(metrics, "\ncadastre_node_id_conflict 1\n") {
+		places = append(places, "metrics")
+	}
+	return places, nil
 }

@@ -8,9 +8,12 @@
 // Three agents start at the same time, each on a node with a network namespace,
 // and agree on node IDs and subnets through a real etcd, which is this program
 // started again. Pods reach each other across the nodes. Then etcd is killed and
-// comes back, is wiped while all agents are dead, pools change under live pods,
-// and a node leaves for good. After each step the addresses and subnets are
-// compared with what they were, and packets are sent again.
+// comes back; it is wiped while all agents are dead, and a newcomer is there
+// before most of them; pools change under live pods; a node leaves for good; and
+// etcd is wiped once more, with nobody left to tell a newcomer which ID is not
+// free. After each step the addresses and subnets are compared with what they
+// were, and packets are sent again; some pods talk all the time, and may not lose
+// one packet.
 //
 // It ends with 0 if everything was as it must be, with 1 (and the reason, and
 // the ends of the logs) if not or if it was interrupted, and with 2 for a wrong

@@ -27,6 +27,7 @@ type node struct {
 	pods   []*pod
 	bridge string // that new pods are attached to
 	made   int    // pods so far
+	logged int64  // how long the log was when the agent was started
 
 	id       uint32
 	address  netip.Prefix // of nodeInterconnectCIDR, as it follows from id
@@ -58,6 +59,9 @@ func (n *node) inside(f func() error) error {
 func (n *node) launch() (err error) {
 	if err := os.MkdirAll(n.Dir, 0o700); err != nil {
 		return fmt.Errorf("start the agent of %s: %w", n.Node, err)
+	}
+	if log, err := os.Stat(n.Log()); err == nil { // it has run before
+		n.logged = log.Size()
 	}
 	n.agent, err = n.Launch(n.inside)
 	return err

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 	"github.com/cadastre/cadastre/test/stage"
@@ -133,14 +134,20 @@ func (c *cluster) releaseNode(ctx context.Context) error {
 	if err := n.stop(); err != nil {
 		return err
 	}
-	if err := c.release(ctx, via, n); err != nil {
-		return err
-	}
-	c.nodes = c.nodes[:len(c.nodes)-1]
-	if err := n.end(); err != nil {
+	if err := c.leave(ctx, via, n); err != nil {
 		return err
 	}
 	return c.settled(ctx)
+}
+
+// leave releases the ID of a node whose agent was stopped, which may be at once,
+// and forgets the node.
+func (c *cluster) leave(ctx context.Context, via, n *node) error {
+	if err := c.Show(ctx, via.Agent, "node", "release", n.Node); err != nil {
+		return err
+	}
+	c.nodes = slices.DeleteFunc(c.nodes, func(o *node) bool { return o == n })
+	return n.end()
 }
 
 // replaceNode starts another node, which gets the ID that is free.
@@ -166,6 +173,12 @@ func (c *cluster) replaceNode(ctx context.Context) error {
 // delete deletes all pods and looks at what is left.
 func (c *cluster) delete(ctx context.Context) error {
 	c.Step("Delete all pods, and check every ledger against itself and its file.")
+	if err := c.heard(); err != nil {
+		return err
+	}
+	if err := c.silence(); err != nil {
+		return err
+	}
 	for _, n := range c.nodes {
 		for len(n.pods) > 0 {
 			if err := n.delete(ctx, n.pods[0]); err != nil {

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -134,7 +135,7 @@ func (c *cluster) settled(ctx context.Context) error {
 	if err := c.routed(ctx); err != nil {
 		return err
 	}
-	return c.Show(ctx, c.nodes[0].Agent, "node", "list")
+	return c.Show(ctx, c.running()[0].Agent, "node", "list")
 }
 
 // endpoint is the node as an end of an exchange.
@@ -198,5 +199,51 @@ func (c *cluster) add(ctx context.Context, n *node, of netip.Prefix) error {
 // sendPackets sends packets across the nodes.
 func (c *cluster) sendPackets(ctx context.Context) error {
 	c.Step("Send packets from every pod to every other one.")
-	return c.reach(ctx)
+	if err := c.reach(ctx); err != nil {
+		return err
+	}
+	return c.startTalks()
+}
+
+// startTalks has a pod of each node talk to one of each other node from now on.
+func (c *cluster) startTalks() error {
+	if c.way == stage.WayNone {
+		return nil
+	}
+	for i, from := range c.nodes {
+		for _, to := range c.nodes[:i] {
+			t, err := stage.NewTalk(from.pods[0].End(), to.pods[0].End())
+			if err != nil {
+				return err
+			}
+			c.talks = append(c.talks, t)
+		}
+	}
+	c.Say("The first pods of the nodes go on talking to each other, hundreds of times a second, until they are deleted.")
+	return nil
+}
+
+// silence ends the talks; it fails if one had ended by itself.
+func (c *cluster) silence() error {
+	errs := make([]error, len(c.talks))
+	for i, t := range c.talks {
+		errs[i] = t.End()
+	}
+	c.talks = nil
+	return errors.Join(errs...)
+}
+
+// heard fails if pods that talk have ceased to reach each other for a moment.
+func (c *cluster) heard() error {
+	all := uint64(0)
+	for _, t := range c.talks {
+		if err := t.Err(); err != nil {
+			return err
+		}
+		all += t.Exchanges()
+	}
+	if c.way != stage.WayNone {
+		c.Say("No packet was lost between the pods that talk all the time, in %d exchanges so far.", all)
+	}
+	return nil
 }

@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 )
 
 // loseEtcd kills etcd, and everything goes on.
@@ -91,22 +90,4 @@ func (c *cluster) etcdComesBack(ctx context.Context) (err error) {
 	}
 	c.Say("All agents follow it again.")
 	return c.unmoved(ctx, c.nodes...)
-}
-
-// loseEverything leaves nothing of the cluster but the agents' disks and the
-// kernel.
-func (c *cluster) loseEverything(ctx context.Context) error {
-	c.Step("Kill etcd and all agents with SIGKILL, and remove all data of etcd. Pods talk on: the kernel needs nobody.")
-	if err := c.etcd.kill(); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(c.etcd.data()); err != nil {
-		return fmt.Errorf("wipe etcd: %w", err)
-	}
-	for _, n := range c.nodes {
-		if err := n.kill(); err != nil {
-			return err
-		}
-	}
-	return c.reach(ctx)
 }

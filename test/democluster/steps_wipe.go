@@ -6,7 +6,37 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 )
+
+// loseEverything leaves nothing of the cluster but the agents' disks and the
+// kernel.
+func (c *cluster) loseEverything(ctx context.Context) (err error) {
+	c.Step("Kill etcd and all agents with SIGKILL, and remove all data of etcd. Pods talk on: the kernel needs nobody.")
+	if c.before, err = c.look(ctx, c.nodes...); err != nil {
+		return err
+	}
+	if err := c.wipe(); err != nil {
+		return err
+	}
+	return c.reach(ctx)
+}
+
+// wipe kills everything and removes etcd's data.
+func (c *cluster) wipe() error {
+	if err := c.etcd.kill(); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(c.etcd.data()); err != nil {
+		return fmt.Errorf("wipe etcd: %w", err)
+	}
+	for _, n := range c.running() {
+		if err := n.kill(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // startOne starts the node with ID 3 while there is no etcd.
 func (c *cluster) startOne(ctx context.Context) error {
@@ -21,101 +51,69 @@ func (c *cluster) startOne(ctx context.Context) error {
 	return c.unmoved(ctx, n)
 }
 
-// startEmpty starts an empty etcd, at once a node that was never there, and
-// then the node with ID 2. Whatever the order in which they come, ID 3 and ID 2
-// are claimed by those who remember them, and ID 1 is the smallest that the
-// empty store knows nobody of.
-func (c *cluster) startEmpty(ctx context.Context) error {
-	second, third := c.by(2), c.by(3)
-	c.Step("Start etcd, which is empty now, at once a new node, node-4, and then %s, which had node ID 2.", second.Node)
-	stranger, err := c.newNode(4)
+// newcomerFirst starts an empty etcd and at once a node that was never there.
+func (c *cluster) newcomerFirst(ctx context.Context) error {
+	survivor := c.by(3)
+	c.Step("Start etcd, which is empty now, and at once a new node, node-4. %s writes what the store lacks, so node-4 gets a free ID. The others are still down; the routes to them stay.", survivor.Node)
+	newcomer, err := c.newNode(4)
 	if err != nil {
 		return err
 	}
 	if err := c.etcd.start(ctx); err != nil {
 		return err
 	}
-	if err := stranger.launch(); err != nil {
+	if err := newcomer.launch(); err != nil {
 		return err
 	}
-	if err := second.launch(); err != nil {
+	if err := c.enter(ctx, newcomer, 4); err != nil {
 		return err
 	}
-	if err := c.follows(ctx, fromStore, true, second, third); err != nil {
-		return err
-	}
-	id, err := c.claimed(ctx, stranger)
-	if err != nil {
-		return err
-	}
-	if id != 1 {
-		return fmt.Errorf("%s has claimed node ID %d, not 1, which nobody else has claimed", stranger.Node, id)
-	}
-	c.Say("%s and %s have claimed the IDs that they remember, %s the smallest other one: 1.", third.Node, second.Node, stranger.Node)
-	return c.unmoved(ctx, second, third)
-}
-
-// loser starts the node with ID 1, which another node has claimed meanwhile.
-func (c *cluster) loser(ctx context.Context) error {
-	n, stranger := c.by(1), c.nodes[len(c.nodes)-1]
-	c.Step("Start the agent of %s, whose node ID 1 is now that of %s. It says so and lends nothing new; its pods keep what they have.", n.Node, stranger.Node)
-	if err := n.launch(); err != nil {
-		return err
-	}
-	err := c.eventually(ctx, n.Node+" knows that its ID is taken", func() error {
-		s, err := n.status(ctx)
-		if err == nil && (s.NodeIDProblem == "" || s.Ready || s.Suspended == "") {
-			err = fmt.Errorf("it says %q, ready: %t, suspended: %q", s.NodeIDProblem, s.Ready, s.Suspended)
-		}
-		if err == nil {
-			c.Say("%s: %s", n.Node, s.Suspended)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if err := c.lendsNothing(ctx, n); err != nil {
-		return err
-	}
-	if err := c.unmoved(ctx, n); err != nil {
-		return err
-	}
-	return c.reach(ctx)
-}
-
-// settleIDs gives ID 1 back.
-func (c *cluster) settleIDs(ctx context.Context) error {
-	n, stranger, via := c.by(1), c.nodes[len(c.nodes)-1], c.by(3)
-	c.Step("Stop %s, which no pod is on yet, and release its node ID. %s has its own again, without a restart.", stranger.Node, n.Node)
-	if err := stranger.stop(); err != nil {
-		return err
-	}
-	if err := c.release(ctx, via, stranger); err != nil {
-		return err
-	}
-	if err := n.ready(ctx); err != nil {
-		return err
-	}
-	return c.unmoved(ctx, c.by(1), c.by(2), c.by(3))
-}
-
-// welcome starts node-4 again, which gets an ID of its own.
-func (c *cluster) welcome(ctx context.Context) error {
-	stranger := c.nodes[len(c.nodes)-1]
-	c.Step("Start %s again, and add pods there. No address and no subnet has moved.", stranger.Node)
-	if err := stranger.launch(); err != nil {
-		return err
-	}
-	if err := c.enter(ctx, stranger, 4); err != nil {
+	if err := c.follows(ctx, fromStore, true, survivor); err != nil {
 		return err
 	}
 	for range 2 {
-		if err := c.add(ctx, stranger, firstRange()); err != nil {
+		if err := c.add(ctx, newcomer, firstRange()); err != nil {
 			return err
 		}
 	}
-	if err := c.unmoved(ctx, c.by(1), c.by(2), c.by(3)); err != nil {
+	if err := c.unmoved(ctx, survivor); err != nil {
+		return err
+	}
+	return c.heard()
+}
+
+// othersReturn starts the nodes that are not back yet, that with ID 1 last.
+func (c *cluster) othersReturn(ctx context.Context) error {
+	old := []*node{c.by(3), c.by(2), c.by(1)}
+	c.Step("Start the agents of %s and, last, of %s, which had node ID 1. Nothing has moved, although a newcomer was there first.", old[1].Node, old[2].Node)
+	for _, n := range old[1:] {
+		if err := n.launch(); err != nil {
+			return err
+		}
+		if err := n.ready(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.follows(ctx, fromStore, true, old...); err != nil {
+		return err
+	}
+	if err := c.settled(ctx); err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		places, err := c.doubts(ctx, n)
+		if err != nil {
+			return err
+		}
+		if len(places) > 0 {
+			return fmt.Errorf("%s says that its node ID is in doubt: %v", n.Node, places)
+		}
+	}
+	c.Say("Nobody has had a doubt about its node ID.")
+	if err := c.unmoved(ctx, old...); err != nil {
+		return err
+	}
+	if err := c.heard(); err != nil {
 		return err
 	}
 	return c.reach(ctx)

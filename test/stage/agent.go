@@ -66,14 +66,11 @@ func (a Agent) Launch(within func(func() error) error) (*Process, error) {
 func (a Agent) Await(ctx context.Context, p *Process) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", a.Socket())
-	}
-	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	client := a.client()
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for {
-		err := ask(ctx, client)
+		_, err := get(ctx, client, localapi.PathReadyz)
 		if err == nil {
 			return nil
 		}
@@ -87,23 +84,35 @@ func (a Agent) Await(ctx context.Context, p *Process) error {
 	}
 }
 
-func ask(ctx context.Context, client *http.Client) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+localapi.PathReadyz, nil)
+// Get asks the agent's local API.
+func (a Agent) Get(ctx context.Context, path string) (string, error) {
+	return get(ctx, a.client(), path)
+}
+
+func (a Agent) client() *http.Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", a.Socket())
+	}
+	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+}
+
+func get(ctx context.Context, client *http.Client, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return err
+		return "", err
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return err
+		return "", err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return errors.New(strings.TrimSpace(string(body)))
+		return "", errors.New(strings.TrimSpace(string(body)))
 	}
-	return nil
+	return string(body), nil
 }
 
 // CLI runs cadastre, as a person does, for what it prints.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -245,5 +246,51 @@ func TestAwaitAnAgentThatEnds(t *testing.T) {
 	p.done = make(chan struct{}) // as if it went on
 	if err := agent.Await(ctx, p); err == nil || !strings.Contains(err.Error(), "not ready") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestTalk(t *testing.T) {
+	here := func(f func() error) error { return f() }
+	lo := netip.MustParseAddr("127.0.0.1")
+	start := func(exchanges uint64) *Talk {
+		t.Helper()
+		talk, err := NewTalk(End{"a", lo, here}, End{"b", lo, here})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for talk.Exchanges() < exchanges && talk.Err() == nil {
+			runtime.Gosched()
+		}
+		return talk
+	}
+	talk := start(3)
+	if err := errors.Join(talk.Err(), talk.End()); err != nil {
+		t.Error(err)
+	}
+	for what, disturb := range map[string]func(*Talk) error{
+		"closed network connection": func(talk *Talk) error { return talk.answerer.Close() },
+		"came back, not": func(talk *Talk) error {
+			_, err := talk.answerer.WriteTo(make([]byte, 8), talk.caller.LocalAddr()) // the number is 0
+			return err
+		},
+	} {
+		talk := start(1)
+		if err := disturb(talk); err != nil {
+			t.Fatal(err)
+		}
+		<-talk.done
+		if err := talk.Err(); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%v, want: %s", err, what)
+		}
+		if talk.End() == nil {
+			t.Errorf("%s: the end says nothing of it", what)
+		}
+	}
+	gone := errors.New("no such namespace")
+	nowhere := End{"a", lo, func(func() error) error { return gone }}
+	for _, ends := range [][2]End{{nowhere, {"b", lo, here}}, {{"b", lo, here}, nowhere}} {
+		if _, err := NewTalk(ends[0], ends[1]); !errors.Is(err, gone) {
+			t.Errorf("talk with nowhere: %v", err)
+		}
 	}
 }
