@@ -10,7 +10,7 @@ CC_FOUND := $(shell command -v $${CC:-cc} 2>/dev/null || command -v gcc 2>/dev/n
 RACE := $(if $(CC_FOUND),-race,)
 # package:fuzzer
 FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins/podmanager/cni:FuzzParseConfig \
-	./plugins/podmanager/cni:FuzzParseArgs ./plugins/restapi:FuzzRelease ./plugins/restapi:FuzzCNIBody ./cmd/cadastre-cni:FuzzAnswer
+	./plugins/ipam/poolplan:FuzzParse ./plugins/podmanager/cni:FuzzParseArgs ./plugins/restapi:FuzzRelease ./plugins/restapi:FuzzCNIBody ./cmd/cadastre-cni:FuzzAnswer
 
 .DEFAULT_GOAL := help
 .PHONY: help build run demo demo-cluster test unit check fuzz lint chaos bench generate ci clean
@@ -51,7 +51,7 @@ lint: ## golangci-lint, where it is installed
 
 chaos: ## the long crash test and simulation (CHAOS_KILLS, SIM_SEEDS)
 	CHAOS=long $(GO) test -timeout 3h -count=1 -v ./test/chaos
-	SIM_SEEDS=$${SIM_SEEDS:-20000} $(GO) test -timeout 3h -count=1 -run TestSimulation ./cmd/cadastre-agent
+	SIM_SEEDS=$${SIM_SEEDS:-20000} $(GO) test -timeout 3h -count=1 -run Simulation ./cmd/cadastre-agent
 
 bench: ## our benchmarks beside the peers', into $(BENCH) and docs/performance.md
 	$(GO) run ./test/peers/cmd/report -doc docs/performance.md $(BENCH)

@@ -118,23 +118,33 @@ func BenchmarkNamed(b *testing.B) {
 
 // BenchmarkFull requests an address of a pool that has none left.
 func BenchmarkFull(b *testing.B) {
-	d := inProcess(b, ipamapi.Config{})
-	p, err := d.RequestPool(ipamapi.PoolRequest{AddressSpace: "LocalDefault", Pool: "10.1.5.0/24"})
-	if err != nil {
-		b.Fatal(err)
+	for _, c := range []struct {
+		name, sub string
+		n         int
+		options   map[string]string
+	}{
+		{"16", "", 65534, nil}, {"16/serial", "", 65534, map[string]string{ipamapi.AllocSerialPrefix: "true"}}, {"16/sub24", "10.1.5.0/24", 256, nil},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			d := inProcess(b, ipamapi.Config{})
+			p, err := d.RequestPool(ipamapi.PoolRequest{AddressSpace: "LocalDefault", Pool: "10.1.0.0/16", SubPool: c.sub})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for range c.n {
+				if _, _, err := d.RequestAddress(p.PoolID, nil, c.options); err != nil {
+					b.Fatal(err)
+				}
+			}
+			done := cpu(b)
+			for b.Loop() {
+				if _, _, err := d.RequestAddress(p.PoolID, nil, c.options); err == nil {
+					b.Fatal("a full pool lends")
+				}
+			}
+			done()
+		})
 	}
-	for range 254 {
-		if _, _, err := d.RequestAddress(p.PoolID, nil, nil); err != nil {
-			b.Fatal(err)
-		}
-	}
-	done := cpu(b)
-	for b.Loop() {
-		if _, _, err := d.RequestAddress(p.PoolID, nil, nil); err == nil {
-			b.Fatal("a full pool lends")
-		}
-	}
-	done()
 }
 
 // BenchmarkPools requests and releases a pool of the driver's choice, while

@@ -116,6 +116,13 @@ func (b *book) learned() bool {
 	return b.index != nil
 }
 
+// free is how many addresses the index has for free.
+func (b *book) free() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.index.Free()
+}
+
 // cooling are the addresses of part that cooled when the index was made.
 func (b *book) cooling(part netip.Prefix) (all []netip.Addr) {
 	b.mu.Lock()

@@ -48,6 +48,7 @@ type Driver struct {
 	realms map[string]*realm
 	dirty  map[string]struct{} // records that may differ from memory
 	strays map[string]struct{} // pools of the ledger that should be closed
+	early  map[string]int64    // leases of pools of the ledger that are not known yet
 
 	mu       sync.RWMutex // taken last; written under change as well
 	entries  map[string]*entry
@@ -75,7 +76,7 @@ func New(ctx context.Context, deps Deps) (*Driver, error) {
 	}
 	d := &Driver{
 		ledger: deps.Ledger, opener: deps.Pools, records: deps.Records, host: deps.Host, config: config, log: deps.Log,
-		realms: map[string]*realm{}, dirty: map[string]struct{}{}, strays: map[string]struct{}{},
+		realms: map[string]*realm{}, dirty: map[string]struct{}{}, strays: map[string]struct{}{}, early: map[string]int64{},
 		entries: map[string]*entry{}, groups: map[group][]*entry{}, released: map[string]struct{}{},
 	}
 	if d.opener == nil {
@@ -164,13 +165,4 @@ func (r *replays) confirm(generation uint64) bool {
 	_, done := r.confirmed[generation]
 	r.confirmed[generation] = struct{}{}
 	return !done
-}
-
-func (r *replays) forget(generation uint64) {
-	if generation > r.upTo {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.confirmed, generation)
 }

@@ -104,6 +104,9 @@ func TestContainersAndPodsShareOnePlan(t *testing.T) {
 	_, err = w.pod(1000)
 	g.Expect(err).To(MatchError(ledger.ErrExhausted))
 
+	_, _, err = w.ledger.Claim(context.Background(), ledger.Request{Pool: "default", Key: ledger.Key{Network: "x"}, Wanted: []netip.Addr{ip("10.1.5.1")}})
+	g.Expect(err).To(MatchError(ledger.ErrTaken))
+
 	var pod ledger.Lease
 	for _, l := range w.ledger.Leases() {
 		if l.Key.ContainerID == "c100" {
@@ -124,6 +127,34 @@ func TestContainersAndPodsShareOnePlan(t *testing.T) {
 		g.Expect(l.Purpose).NotTo(Equal(ledger.ForDocker))
 	}
 	g.Expect(w.ledger.Leases()).To(HaveLen(126), "pods and the gateway keep theirs")
+	g.Expect(w.ledger.Stats()[0].State).To(Equal(ledger.Active), "and the block is not Docker's to close")
+}
+
+func TestNoPartOfThePodBlockIsFree(t *testing.T) {
+	g := NewWithT(t)
+	w := podWorld(g, "10.1.5.0/26")
+	w.pool("", "")
+	for n, a := range []string{"10.1.5.40", "10.1.5.62"} {
+		_, err := w.pod(n, ip(a))
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	_, err := w.request("", "")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoMoreSubnets))
+	g.Expect(w.pool("0.0.0.0/29", "")).To(Equal("LocalDefault/10.1.5.8/29?pods=default"))
+}
+
+// A pod keeps its address, whatever its network is called.
+func TestDockerReleasesNoPod(t *testing.T) {
+	g := NewWithT(t)
+	w := podWorld(g, "10.1.5.0/26")
+	id := w.pool("", "")
+	_, _, err := w.ledger.Claim(context.Background(), ledger.Request{Pool: "default", Key: ledger.Key{Network: id, ContainerID: "web"}, Wanted: []netip.Addr{ip("10.1.5.20")}})
+	g.Expect(err).NotTo(HaveOccurred())
+	w.free(id, "10.1.5.20")
+	_, err = w.ask(id, "10.1.5.20", ipamapi.EndpointName, "web")
+	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated))
+	g.Expect(w.ReleasePool(id)).To(Succeed())
+	g.Expect(w.ledger.Leases()).To(HaveLen(2))
 }
 
 func TestThePodBlockMoves(t *testing.T) {
@@ -132,9 +163,14 @@ func TestThePodBlockMoves(t *testing.T) {
 	id := w.pool("", "")
 	w.get(id, "", ipamapi.RequestAddressType, ipamapi.Gateway)
 	w.get(id, "", ipamapi.EndpointName, "web")
-	w.grantPods("10.1.9.0/24")
+	w.grantPods("10.1.9.0/24", "fd00:9::/64")
 	_, err := w.ask(id, "")
 	g.Expect(err).To(MatchError(ipamapi.ErrNoAvailableIPs), "a block that drains lends nothing")
+	big := w.pool("fd00:9::/64", "") // where trying them all would take forever
+	w.grantPods("10.1.9.0/24")
+	_, err = w.ask(big, "")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoAvailableIPs))
+	g.Expect(w.ReleasePool(big)).To(Succeed())
 	_, err = w.ask(id, "10.1.5.20")
 	g.Expect(err).To(MatchError(ipamapi.ErrNoAvailableIPs))
 	g.Expect(w.get(id, "10.1.5.18", ipamapi.EndpointName, "web")).To(Equal("10.1.5.18/28"), "what is held is held")

@@ -53,6 +53,11 @@ func (f *flaky) Commit(ctx context.Context, put map[string][]byte, del []string)
 	return nil
 }
 
+func (f *flaky) keys() (all []string) {
+	_ = f.Load(context.Background(), func(key string, _ []byte) error { all = append(all, key); return nil })
+	return all
+}
+
 // world is a driver with all that it stands on.
 type world struct {
 	*ipamapi.Driver

@@ -159,7 +159,7 @@ func (d *Driver) pick(ctx context.Context, m *entry, serial bool, req ledger.Req
 	}
 	for {
 		a, ok := b.next(m.lends, serial)
-		if !ok && !fresh {
+		if !ok && !fresh && d.outdated(b) {
 			fresh = true
 			b.learn(d.ledger.Leases())
 			continue
@@ -185,6 +185,17 @@ func (d *Driver) pick(ctx context.Context, m *entry, serial bool, req ledger.Req
 		}
 	}
 	return netip.Addr{}, fmt.Errorf("%w: %s of pool %q", ErrNoAvailableIPs, m.lends, b.pool)
+}
+
+// outdated is true where the ledger has something to lend, or may have, that the
+// index has for held. Of a part of a block the ledger does not say.
+func (d *Driver) outdated(b *book) bool {
+	if b.pods {
+		return true
+	}
+	return slices.ContainsFunc(d.ledger.Stats(), func(s ledger.BlockStat) bool {
+		return s.Pool == b.pool && (s.Cooling > 0 || s.Free > b.free())
+	})
 }
 
 // isOpen is true where the ledger lends from all of b.
@@ -254,14 +265,11 @@ func (d *Driver) repeat(ctx context.Context, e *entry, l ledger.Lease, who owner
 
 // through is true where l was taken through e, or through one of its group.
 func (d *Driver) through(e *entry, l ledger.Lease) bool {
-	if l.Purpose == ledger.ForPod || l.State == ledger.Quarantined {
+	switch {
+	case l.Purpose == ledger.ForPod:
 		return false
-	}
-	if l.Key.Network == e.key {
-		return true
-	}
-	if e.id.group == "" {
-		return false
+	case l.Key.Network == e.key || e.id.group == "":
+		return l.Key.Network == e.key
 	}
 	id, err := parsePoolID(l.Key.Network)
 	return err == nil && id.inGroup() == e.id.inGroup()
@@ -289,7 +297,6 @@ func (d *Driver) share(ctx context.Context, e *entry, a netip.Addr, n int) error
 // ended notes that l is released. While it cools the index has it for held.
 func (d *Driver) ended(b *book, l ledger.Lease) {
 	b.live.Add(-1)
-	d.replays.forget(l.Generation)
 	if !b.learned() {
 		return
 	}
@@ -331,7 +338,7 @@ func (d *Driver) releaseFrom(ctx context.Context, e *entry, a netip.Addr, changi
 	m := members[i]
 	err = e.with(m, func() error {
 		l, ok := d.ledger.Lookup(m.book.pool, a)
-		if !ok || l.State == ledger.Cooling || !d.through(e, l) {
+		if !ok || !d.through(e, l) {
 			return nil // released already, or never taken through this pool
 		}
 		if gateway = holder(l).gateway; gateway && !changing {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/journal"
 )
@@ -26,7 +28,7 @@ func TestCoolDown(t *testing.T) {
 	w := newWorld(g, nil, ipamapi.Config{CoolDown: time.Hour})
 	whole, part := w.pool("10.1.0.0/29", ""), w.pool("10.2.0.0/16", "10.2.2.0/30")
 	for _, x := range []struct{ id, first, second, third string }{
-		{whole, "10.1.0.1", "10.1.0.2", "10.1.0.3"}, {part, "10.2.2.0", "10.2.2.1", "10.2.2.2"},
+		{whole, "10.1.0.2", "10.1.0.1", "10.1.0.3"}, {part, "10.2.2.1", "10.2.2.0", "10.2.2.2"},
 	} {
 		w.get(x.id, "")
 		w.get(x.id, "")
@@ -227,34 +229,157 @@ func TestPoolsComeAndGoUnderLoad(t *testing.T) {
 	g.Expect(w.ledger.Stats()).To(BeEmpty())
 }
 
+// gate is a journal whose commits wait until it is opened.
+type gate struct {
+	*journal.Memory
+	closed  chan struct{} // nil: it is open
+	waiting atomic.Int64
+}
+
+func (j *gate) Commit(ctx context.Context, ops []kvdb.Op) error {
+	if j.closed != nil {
+		j.waiting.Add(1)
+		<-j.closed
+	}
+	return j.Memory.Commit(ctx, ops)
+}
+
+// atOnce has n callers make a call whose first commit waits until all have
+// begun.
+func (j *gate) atOnce(n int, call func(i int)) {
+	j.closed = make(chan struct{})
+	var begun, wait sync.WaitGroup
+	for i := range n {
+		begun.Add(1)
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			begun.Done()
+			call(i)
+		}()
+	}
+	begun.Wait()
+	for range 1000 { // they have begun: let them get as far as they can
+		runtime.Gosched()
+	}
+	close(j.closed)
+	wait.Wait()
+	j.closed = nil
+}
+
 // TestOneEndpointAsksTwiceAtOnce is the retry of an engine that did not wait.
 func TestOneEndpointAsksTwiceAtOnce(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
+	j := &gate{Memory: journal.NewMemory()}
+	w := newWorld(g, j, ipamapi.Config{})
 	id := w.pool("10.1.0.0/16", "")
 	answers := make([]string, 16)
-	var wait sync.WaitGroup
-	for i := range answers {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
-			answers[i], _ = w.ask(id, "10.1.7.7", ipamapi.EndpointName, "web", ipamapi.EndpointMAC, "02:42:0a:01:07:07")
-		}()
-	}
-	wait.Wait()
-	g.Expect(slices.Compact(answers)).To(Equal([]string{"10.1.7.7/16"}))
+	j.atOnce(16, func(i int) {
+		answers[i], _ = w.ask(id, "10.1.7.7", ipamapi.EndpointName, "web", ipamapi.EndpointMAC, "02:42:0a:01:07:07")
+	})
+	g.Expect(answers).To(HaveEach("10.1.7.7/16"))
 	g.Expect(w.ledger.Leases()).To(HaveLen(1))
-	for i := range answers {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
-			answers[i], _ = w.ask(id, "10.1.7.8")
-		}()
-	}
-	wait.Wait()
+	j.atOnce(16, func(i int) { answers[i], _ = w.ask(id, "10.1.7.8") })
 	slices.Sort(answers)
 	g.Expect(answers[:15]).To(HaveEach(BeEmpty()), "without a name only one of them")
 	g.Expect(answers[15]).To(Equal("10.1.7.8/16"))
+}
+
+func TestManyNetworksShareAGateway(t *testing.T) {
+	g := NewWithT(t)
+	j := &gate{Memory: journal.NewMemory()}
+	w := newWorld(g, j, ipamapi.Config{})
+	id := w.pool("10.1.0.0/16", "")
+	j.atOnce(16, func(int) { _, _ = w.ask(id, "10.1.0.1", ipamapi.RequestAddressType, ipamapi.Gateway) })
+	for range 15 {
+		w.free(id, "10.1.0.1")
+	}
+	g.Expect(w.ledger.Leases()).To(HaveLen(1))
+	w.free(id, "10.1.0.1")
+	g.Expect(w.ledger.Leases()).To(BeEmpty())
+}
+
+func TestASharedGatewayThatIsNotRecorded(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
+	id := w.pool("10.1.0.0/16", "")
+	gateway := func() error { _, err := w.ask(id, "10.1.0.1", ipamapi.RequestAddressType, ipamapi.Gateway); return err }
+	g.Expect(gateway()).To(Succeed())
+	w.records.next = []journal.Fault{journal.Tear}
+	g.Expect(gateway()).To(MatchError(journal.ErrInjected))
+	w.free(id, "10.1.0.1")
+	g.Expect(w.ledger.Leases()).To(BeEmpty(), "one network has it, not two")
+	g.Expect(gateway()).To(Succeed())
+	g.Expect(gateway()).To(Succeed())
+	w.records.next = []journal.Fault{journal.Tear}
+	g.Expect(w.ReleaseAddress(id, []byte{10, 1, 0, 1})).To(MatchError(journal.ErrInjected))
+	w.free(id, "10.1.0.1")
+	g.Expect(w.ledger.Leases()).To(HaveLen(1))
+	w.free(id, "10.1.0.1")
+	g.Expect(w.ledger.Leases()).To(BeEmpty())
+}
+
+func TestGroups(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
+	a, b := w.pool("10.1.0.0/31", "", ipamapi.GroupOption, "blue"), w.pool("10.2.0.0/30", "", ipamapi.GroupOption, "blue")
+	red := w.pool("10.2.0.0/30", "", ipamapi.GroupOption, "red")
+	for _, want := range []string{"10.1.0.0/31", "10.1.0.1/31", "10.2.0.1/30", "10.2.0.2/30"} {
+		g.Expect(w.get(a, "")).To(Equal(want))
+	}
+	w.free(red, "10.2.0.1")
+	g.Expect(w.ledger.Leases()).To(HaveLen(4), "it is of another group")
+	_, err := w.ask(red, "10.2.0.1")
+	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated))
+	_, err = w.ask(a, "")
+	g.Expect(err).To(And(MatchError(ipamapi.ErrNoAvailableIPs), MatchError(ContainSubstring("10.1.0.0/31")), MatchError(ContainSubstring("10.2.0.0/30"))))
+	w.ledger.Suspend("test", "the disk is full")
+	_, err = w.ask(a, "")
+	g.Expect(err).To(And(MatchError(ipamapi.ErrNotNow), Not(MatchError(ContainSubstring("10.2.0.0/30")))), "only a full pool is stood in for")
+	w.ledger.Suspend("test", "")
+	w.forget()
+	w.restart()
+	g.Expect(w.pools()).To(Equal(a+"*1"), "it has the leases")
+	g.Expect(w.ledger.Stats()).To(HaveEach(HaveField("State", ledger.Active)))
+	g.Expect(w.pool("10.2.0.0/30", "", ipamapi.GroupOption, "blue") + w.pool("10.2.0.0/30", "", ipamapi.GroupOption, "red")).To(Equal(b + red))
+	g.Expect(w.ReleasePool(b)).To(Succeed())
+	g.Expect(w.ledger.Leases()).To(HaveLen(4), "the book is red's, too")
+	g.Expect(w.ReleasePool(red)).To(Succeed())
+	g.Expect(w.ledger.Leases()).To(HaveLen(2), "with its last pool a book ends")
+	g.Expect(w.ReleaseAddress(a, []byte{10, 2, 0, 1})).To(MatchError(ipamapi.ErrIPOutOfRange))
+	g.Expect(w.ReleasePool(a)).To(Succeed())
+	g.Expect(w.ledger.Leases()).To(BeEmpty())
+}
+
+// TestAClaimThatComesTooLate waits for a pool whose release is under way.
+func TestAClaimThatComesTooLate(t *testing.T) {
+	for range 10 {
+		g := NewWithT(t)
+		j := &gate{Memory: journal.NewMemory()}
+		w := newWorld(g, j, ipamapi.Config{})
+		id := w.pool("10.1.0.0/16", "")
+		w.get(id, "")
+		errs := make([]error, 8)
+		j.atOnce(8, func(i int) {
+			if i == 0 {
+				errs[i] = w.ReleasePool(id)
+				return
+			}
+			for n := 0; j.waiting.Load() == 0 && n < 1e6; n++ {
+				runtime.Gosched()
+			}
+			if i%2 == 0 {
+				_, errs[i] = w.ask(id, "")
+			} else {
+				errs[i] = w.ReleaseAddress(id, []byte{10, 1, 0, 1})
+			}
+		})
+		g.Expect(errs[0]).NotTo(HaveOccurred())
+		for i, err := range errs[1:] {
+			g.Expect(err).To(MatchError(map[bool]error{true: ipamapi.ErrBadPool, false: ipamapi.ErrPoolNotFound}[i%2 == 0]))
+		}
+		g.Expect(w.ledger.Leases()).To(BeEmpty())
+	}
 }
 
 func TestNamesAreMadeFitForTheJournal(t *testing.T) {

@@ -71,11 +71,8 @@ func holder(l ledger.Lease) owner {
 	if i := strings.LastIndexByte(mac, '#'); i >= 0 {
 		mac = mac[:i]
 	}
-	switch {
-	case mac == gatewayMark:
+	if mac == gatewayMark {
 		return owner{gateway: true}
-	case mac == l.Key.ContainerID: // it has no name
-		return owner{mac: mac}
 	}
 	return owner{name: l.Key.ContainerID, mac: mac}
 }

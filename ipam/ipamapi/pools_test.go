@@ -195,7 +195,7 @@ func TestOverlapWithTheHost(t *testing.T) {
 
 func TestOverlapOnPurpose(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, journal.NewMemory(), ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.1.0.0/16 17")}})
+	w := newWorld(g, journal.NewMemory(), ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.1.0.0/16 24")}})
 	a := w.pool("10.1.2.0/24", "")
 	b := w.pool("10.1.0.0/17", "", ipamapi.OverlapOption, "true")
 	for range 2 {
@@ -203,8 +203,8 @@ func TestOverlapOnPurpose(t *testing.T) {
 		g.Expect(err).To(MatchError(ipamapi.ErrPoolOverlap), "the larger one counts")
 		_, err = w.request("10.1.2.0/25", "")
 		g.Expect(err).To(MatchError(ipamapi.ErrPoolOverlap), "and so does the other one")
-		g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.128.0/17"))
-		g.Expect(w.ReleasePool("LocalDefault/10.1.128.0/17")).To(Succeed())
+		g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.128.0/24"))
+		g.Expect(w.ReleasePool("LocalDefault/10.1.128.0/24")).To(Succeed())
 		w.restart()
 	}
 	g.Expect(w.ReleasePool(a)).To(Succeed())

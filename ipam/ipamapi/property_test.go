@@ -221,8 +221,24 @@ func (w *walk) choose() step {
 	}
 	if s.what == "releaseAddress" || w.rnd.IntN(2) == 0 {
 		s.addr = w.someAddr(s.pool)
+		if held := w.held(s.pool, s.gateway); len(held) > 0 && w.rnd.IntN(2) == 0 {
+			s.addr = held[w.rnd.IntN(len(held))]
+		}
 	}
 	return s
+}
+
+// held are addresses of a pool's leases; of its gateways, if there are any.
+func (w *walk) held(id string, gateways bool) (all []netip.Addr) {
+	for _, l := range w.ledger.Leases() {
+		if l.Key.Network == id && (!gateways || l.Purpose == ledger.ForInfra) {
+			all = append(all, l.Addr)
+		}
+	}
+	if len(all) == 0 && gateways {
+		return w.held(id, false)
+	}
+	return all
 }
 
 func (w *walk) somePool() step {

@@ -118,9 +118,6 @@ func (r *realm) search(space *addrspace.Space, base netip.Prefix, bits int, host
 		if !clashes {
 			return p, true
 		}
-		if x.Bits() > p.Bits() {
-			x = p
-		}
 		last, _ := addrspace.NthLast(x, 0)
 		from = last.Next()
 	}

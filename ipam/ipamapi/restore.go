@@ -101,7 +101,8 @@ func (d *Driver) restoreLease(id poolID, l ledger.Lease) (fresh *entry) {
 		}
 	}
 	d.log.Warn("a lease is of none of the prefixes of its Docker pool", "address", l.Addr, "pool", l.Key.Network)
-	e.book.live.Add(1) // so that it goes with the pool
+	e.book.live.Add(1) // it goes with the pool, or with the one that it is of
+	d.early[l.Pool]++
 	return fresh
 }
 
@@ -156,13 +157,14 @@ func (d *Driver) insert(e *entry) {
 			e.book = newBook(e.id)
 		}
 		e.book.realm = r
+		e.book.live.Add(d.early[e.book.pool])
+		delete(d.early, e.book.pool)
 		r.add(e.book)
 	}
 	e.book.entries++
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.entries[e.key] = e
-	delete(d.released, e.key)
 	if e.id.group != "" {
 		g := e.id.inGroup()
 		d.groups[g] = append(slices.Clone(d.groups[g]), e)

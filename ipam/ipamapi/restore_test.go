@@ -106,6 +106,10 @@ func TestAPoolIDOutlivesTheStore(t *testing.T) {
 	g.Expect(err).To(MatchError(ipamapi.ErrPoolOverlap))
 	g.Expect(w.ReleaseAddress(a, []byte{172, 17, 0, 2})).To(MatchError(ipamapi.ErrBadPool))
 	g.Expect(w.pools()).To(Equal("LocalDefault/10.2.0.0/15*1"), "a release makes no pool")
+	w.pool("10.7.0.0/16", "", ipamapi.OverlapOption, "true")
+	_, err = w.ask("LocalDefault/10.7.0.0/16/10.7.1.0/24?pods=default", "")
+	g.Expect(err).To(And(MatchError(ipamapi.ErrPoolOverlap), MatchError(ContainSubstring(`is of pool "docker/LocalDefault/10.7.0.0/16" of the ledger`))))
+	g.Expect(w.ReleasePool("LocalDefault/10.7.0.0/16")).To(Succeed())
 	_, err = w.ask("Elsewhere/10.77.0.0/16", "")
 	g.Expect(err).To(MatchError(ipamapi.ErrBadPool))
 }
@@ -123,6 +127,7 @@ func TestLeasesOutliveTheRecords(t *testing.T) {
 	g.Expect(w.leases()).To(Equal(leases))
 	g.Expect(w.pools()).To(Equal(a+"*1 "+b+"*1"), "a pool without leases is known by its ID when it is used")
 	g.Expect(w.ledger.Stats()).To(HaveLen(1))
+	g.Expect(w.records.keys()).To(Equal([]string{a, b}), "and on record again")
 	_, err := w.ask(a, "10.1.0.1", ipamapi.EndpointName, "gateway")
 	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated), "a gateway is no endpoint")
 	g.Expect(w.get(c, "")).To(Equal("10.3.0.2/24"))
@@ -146,9 +151,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	g.Expect(w.pools()).To(Equal("LocalDefault/10.1.0.0/16*1 LocalDefault/10.6.0.0/16*1"), "the ID says what is needed")
 	w.restart()
 	g.Expect(w.pools()).To(Equal("LocalDefault/10.1.0.0/16*1 LocalDefault/10.6.0.0/16*1"))
-	kept := map[string]bool{}
-	g.Expect(w.records.Load(context.Background(), func(key string, _ []byte) error { kept[key] = true; return nil })).To(Succeed())
-	g.Expect(kept).To(And(HaveKey("LocalDefault/nonsense"), HaveKey("Elsewhere/10.5.0.0/16")), "what is not ours to read is left alone")
+	g.Expect(w.records.keys()).To(ContainElements("LocalDefault/nonsense", "Elsewhere/10.5.0.0/16"), "what is not ours to read is left alone")
 	put(id, `{"version":2,"refs":1}`)
 	g.Expect(w.begin()).To(MatchError(ContainSubstring("is of version 2, this program knows 1: install the newer program again")))
 }
@@ -171,9 +174,32 @@ func TestACrashedReleaseEnds(t *testing.T) {
 	w.restart()
 	g.Expect(w.pools() + w.leases()).To(BeEmpty())
 	g.Expect(w.ledger.Stats()).To(BeEmpty())
-	n := 0
-	g.Expect(w.records.Load(context.Background(), func(string, []byte) error { n++; return nil })).To(Succeed())
-	g.Expect(n).To(BeZero())
+	g.Expect(w.records.keys()).To(BeEmpty())
+
+	w.get(w.pool("10.1.0.0/16", ""), "")
+	w.records.next = []journal.Fault{journal.None, journal.Fail}
+	g.Expect(w.ReleasePool(id)).To(Succeed(), "it is decided; only the record is still there")
+	g.Expect(w.records.keys()).To(Equal([]string{id}))
+	w.restart()
+	g.Expect(w.pools() + w.leases()).To(BeEmpty())
+	g.Expect(w.records.keys()).To(BeEmpty())
+}
+
+// A pool that was opened in vain is closed with the next change.
+func TestAPoolThatWasOpenedInVain(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
+	for _, fault := range []journal.Fault{journal.Fail, journal.Tear} {
+		w.records.next = []journal.Fault{fault}
+		_, err := w.request("10.9.0.0/16", "")
+		g.Expect(err).To(MatchError(journal.ErrInjected))
+		g.Expect(w.ledger.Stats()).NotTo(BeEmpty())
+		id := w.pool("10.8.0.0/16", "")
+		g.Expect(w.ledger.Stats()).To(HaveLen(1))
+		g.Expect(w.ReleasePool(id)).To(Succeed())
+		g.Expect(w.ledger.Stats()).To(BeEmpty())
+		g.Expect(w.records.keys()).To(BeEmpty())
+	}
 }
 
 func TestWhatSomebodyElseHoldsIsLeftAlone(t *testing.T) {

@@ -11,7 +11,8 @@
 // and is refused after Deps.Patience. The handler belongs to the loop. Nothing is
 // answered before it is durable. The engine may send a request twice: one with
 // an explicit pool or address has the same answer then, and a release of what
-// is gone succeeds.
+// is gone succeeds. A pool or an address that was chosen for an engine that has
+// hung up is taken back.
 //
 // Example, after "docker network create --ipam-driver cadastre blue":
 //
@@ -23,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -48,11 +50,8 @@ type Deps struct {
 	After     func(time.Duration) <-chan time.Time // nil: time.After
 }
 
-// Driver is an Ipam that says what it wants of the engine.
-type Driver interface {
-	ipamapi.Ipam
-	Capability() ipamapi.Capability
-}
+// Driver is what answers. It wants MACs, and no replays.
+type Driver interface{ ipamapi.Ipam }
 
 // DockerIPAM is the plugin.
 type DockerIPAM struct {
@@ -68,6 +67,9 @@ func NewPlugin(deps Deps) *DockerIPAM {
 	deps.Name = "dockeripam"
 	if deps.Patience == 0 {
 		deps.Patience = 10 * time.Second
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
 	}
 	if deps.After == nil {
 		deps.After = time.After
@@ -111,7 +113,7 @@ func (p *DockerIPAM) Revert(controller.Event) error { return nil }
 // Run makes the driver and returns when ctx ends.
 func (p *DockerIPAM) Run(ctx context.Context) error {
 	for {
-		driver, err := p.NewDriver(ctx, opener{p.EventLoop})
+		driver, err := p.start(ctx)
 		if err == nil {
 			p.driver = driver
 			close(p.ready)
@@ -130,6 +132,16 @@ func (p *DockerIPAM) Run(ctx context.Context) error {
 	}
 }
 
+// start makes the driver once the loop has had its first resync, which no change
+// of pools comes before.
+func (p *DockerIPAM) start(ctx context.Context) (Driver, error) {
+	pools := opener{p.EventLoop}
+	if err := pools.push(ctx, ipamapi.PoolChange{}); err != nil {
+		return nil, err
+	}
+	return p.NewDriver(ctx, pools)
+}
+
 // Serve answers the engine until ctx ends, then finishes what is under way.
 func (p *DockerIPAM) Serve(ctx context.Context) error {
 	l := p.Listener
@@ -140,16 +152,20 @@ func (p *DockerIPAM) Serve(ctx context.Context) error {
 		}
 		defer os.Remove(p.Socket)
 	}
-	server := &http.Server{Handler: p.Handler(), ReadHeaderTimeout: time.Minute}
+	server := &http.Server{
+		Handler: p.Handler(), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return ctx }, // ends those that wait for the driver
+	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		err := server.Shutdown(end)
-		if err != nil {
-			err = errors.Join(err, server.Close())
+		if err := server.Shutdown(end); err != nil {
+			p.Log.Warn("a request of Docker is broken off: the agent ends", "error", err)
+			stopped <- server.Close()
+			return
 		}
-		stopped <- err
+		stopped <- nil
 	})
 	err := server.Serve(l)
 	if !stop() {
@@ -158,10 +174,16 @@ func (p *DockerIPAM) Serve(ctx context.Context) error {
 	return fmt.Errorf("answer Docker on %s: %w", l.Addr(), err)
 }
 
+// maxSocketPath is the longest path of a socket that first has a temporary name.
+const maxSocketPath = 107 - len(".new")
+
 // listen makes the socket. It gets its mode before it gets its name.
 func (p *DockerIPAM) listen() (net.Listener, error) {
 	fail := func(err error) (net.Listener, error) {
 		return nil, fmt.Errorf("listen for Docker on %s: %w", p.Socket, err)
+	}
+	if len(p.Socket) > maxSocketPath {
+		return fail(fmt.Errorf("its path has %d bytes, and Linux takes %d: set cadastre.docker.socket", len(p.Socket), maxSocketPath))
 	}
 	if err := os.MkdirAll(filepath.Dir(p.Socket), 0o755); err != nil {
 		return fail(err)

@@ -6,6 +6,7 @@ package dockeripam
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
@@ -51,8 +52,17 @@ func (ev *PoolsChange) Done(err error) { ev.done <- err }
 // opener changes the ledger's pools through the loop, which owns them.
 type opener struct{ loop controller.EventLoop }
 
-// Change pushes the change and waits for its outcome.
+// changeLimit is how long the engine waits for a loop that does not come to it.
+const changeLimit = 30 * time.Second
+
+// Change pushes the change and waits for its outcome, but not forever.
 func (o opener) Change(ctx context.Context, change ipamapi.PoolChange) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, changeLimit, fmt.Errorf("the event loop has not come to it for %s: see cadastre status", changeLimit))
+	defer cancel()
+	return o.push(ctx, change)
+}
+
+func (o opener) push(ctx context.Context, change ipamapi.PoolChange) error {
 	ev := &PoolsChange{Change: change, done: make(chan error, 1)}
 	if err := o.loop.PushEventWait(ctx, ev); err != nil {
 		return err

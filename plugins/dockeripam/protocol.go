@@ -52,10 +52,12 @@ type (
 func (p *DockerIPAM) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /Plugin.Activate", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, map[string][]string{"Implements": {ipamapi.PluginEndpointType}})
+		_ = reply(w, map[string][]string{"Implements": {ipamapi.PluginEndpointType}})
 	})
-	mux.HandleFunc("POST /IpamDriver.GetCapabilities", func(w http.ResponseWriter, r *http.Request) {
-		p.with(w, r, func(d Driver) (any, error) { return d.Capability(), nil })
+	// It does not wait for the driver: an engine that hears an error does without
+	// MACs for as long as it runs.
+	mux.HandleFunc("POST /IpamDriver.GetCapabilities", func(w http.ResponseWriter, _ *http.Request) {
+		_ = reply(w, ipamapi.Capability{RequiresMACAddress: true})
 	})
 	mux.HandleFunc("POST /IpamDriver.GetDefaultAddressSpaces", func(w http.ResponseWriter, r *http.Request) {
 		p.with(w, r, func(d Driver) (any, error) {
@@ -77,16 +79,19 @@ func (p *DockerIPAM) Handler() http.Handler {
 // connection breaks, and then without a body: an empty one has no defaults.
 func call[T any](p *DockerIPAM, do func(Driver, T) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		var args T
-		d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-		if err := d.Decode(&args); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = errors.New("it is empty: the engine sent the request again without its arguments")
-			}
+		var args *T
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&args)
+		switch {
+		case errors.Is(err, io.EOF):
+			err = errors.New("it is empty: the engine sent the request again without its arguments")
+		case err == nil && args == nil:
+			err = errors.New("it is null: no arguments have defaults")
+		}
+		if err != nil {
 			fail(w, http.StatusBadRequest, fmt.Errorf("body of %s: %w", r.URL.Path, err))
 			return
 		}
-		p.with(w, r, func(driver Driver) (any, error) { return do(driver, args) })
+		p.with(w, r, func(driver Driver) (any, error) { return do(driver, *args) })
 	}
 }
 
@@ -107,7 +112,20 @@ func (p *DockerIPAM) with(w http.ResponseWriter, r *http.Request, do func(Driver
 		fail(w, statusOf(err), err)
 		return
 	}
-	reply(w, v)
+	choice, ok := v.(chosen)
+	if ok {
+		v = choice.answer
+	}
+	if err := reply(w, v); err != nil && ok {
+		p.Log.Warn("Docker has not heard the answer, which is taken back", "call", r.URL.Path, "answer", v, "error", errors.Join(err, choice.undo()))
+	}
+}
+
+// chosen is an answer that was made for one request. If that does not hear it,
+// nobody ever will: the engine does not know what to release.
+type chosen struct {
+	answer any
+	undo   func() error
 }
 
 func requestPool(d Driver, args poolRequest) (any, error) {
@@ -115,7 +133,11 @@ func requestPool(d Driver, args poolRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return poolReply{PoolID: got.PoolID, Pool: got.Pool.String(), Data: notNil(got.Meta)}, nil
+	answer := poolReply{PoolID: got.PoolID, Pool: got.Pool.String(), Data: notNil(got.Meta)}
+	if p, err := netip.ParsePrefix(args.Pool); err == nil && !p.Addr().IsUnspecified() {
+		return answer, nil
+	}
+	return chosen{answer, func() error { return d.ReleasePool(got.PoolID) }}, nil
 }
 
 func releasePool(d Driver, args poolRelease) (any, error) {
@@ -134,7 +156,11 @@ func requestAddress(d Driver, args addressRequest) (any, error) {
 	if got == nil {
 		return nil, ipamapi.ErrNoIPReturned
 	}
-	return addressReply{Address: got.String(), Data: notNil(data)}, nil
+	answer := addressReply{Address: got.String(), Data: notNil(data)}
+	if ip != nil {
+		return answer, nil
+	}
+	return chosen{answer, func() error { return d.ReleaseAddress(args.PoolID, got.IP) }}, nil
 }
 
 func releaseAddress(d Driver, args addressRelease) (any, error) {
@@ -173,9 +199,18 @@ func notNil(m map[string]string) map[string]string {
 	return m
 }
 
-func reply(w http.ResponseWriter, v any) {
+// reply fails where the caller has hung up.
+func reply(w http.ResponseWriter, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
 	w.Header().Set("Content-Type", contentType)
-	_ = json.NewEncoder(w).Encode(v)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	if _, err := w.Write(body); err != nil {
+		return err
+	}
+	return http.NewResponseController(w).Flush()
 }
 
 func fail(w http.ResponseWriter, status int, err error) {

@@ -149,13 +149,12 @@ func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity,
 		if !errors.Is(err, kvdb.ErrConditions) {
 			return held, err
 		}
-		if try%4 != 3 {
+		if raced = true; try%4 != 3 {
 			continue
 		}
 		if at, err := revisionOf(ctx, store, kv.NodeNameKey(who.Name)); err != nil || at != c.nameAt {
 			return Held{}, cmp.Or(err, kvdb.ErrConditions) // one of our name was faster
 		}
-		raced = true
 	}
 	if left != nil && !raced {
 		return Held{}, fmt.Errorf("%w now: %v", ErrNoID, left)

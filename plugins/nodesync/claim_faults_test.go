@@ -76,7 +76,7 @@ func TestAFaultyStoreAtEachStep(t *testing.T) {
 
 // A store that is away is said to be away, not that others were faster.
 func TestAStoreThatEndsWithinAClaim(t *testing.T) {
-	for k := 1; k <= 4; k++ {
+	for k := 1; k <= 8; k++ {
 		g := NewWithT(t)
 		inner := mem.New()
 		store := faulty.New(&rival{inner, 100})

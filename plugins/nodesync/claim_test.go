@@ -98,7 +98,7 @@ func TestTheOrderOfIDs(t *testing.T) {
 	}{{"d", false}, {"b", true}, {"a", false}, {"e", false}} {
 		when := now.Add(time.Duration(i) * time.Second) // within fresh: only force can do it
 		if x.clean {
-			_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: x.name, Fresh: time.Second/2}, when)
+			_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: x.name, Fresh: time.Second / 2}, when)
 			g.Expect(err).NotTo(HaveOccurred())
 			continue
 		}
@@ -139,7 +139,7 @@ func TestTheOrderOfIDsAtRandom(t *testing.T) {
 			now = now.Add(time.Hour)
 			name := fmt.Sprint("n", rnd.IntN(7))
 			if rnd.IntN(3) == 0 { // release
-				id, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: name, Force: true, Fresh: time.Duration(rnd.IntN(2))*10*24*365*time.Hour}, now)
+				id, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: name, Force: true, Fresh: time.Duration(rnd.IntN(2)) * 10 * 24 * 365 * time.Hour}, now)
 				held := false
 				for i, s := range slots {
 					if s.holder == name {
@@ -246,6 +246,21 @@ func TestGenerations(t *testing.T) {
 			g.Expect(records(g, store)[3].Generation).To(Equal(c.want))
 		})
 	}
+}
+
+// Of two records of one instance, which a store may have after it lost its past,
+// the one counts whose addresses are in use.
+func TestTwoRecordsOfOneInstance(t *testing.T) {
+	g := NewWithT(t)
+	store := mem.New()
+	defer store.Close()
+	for _, id := range []uint32{3, 5} {
+		put(g, store, kv.NodeRecordKey(id), &kv.NodeRecord{Id: id, Name: "a", Instance: "uuid-of-a", Generation: 4})
+	}
+	for _, id := range []uint32{5, 3} {
+		g.Expect(nodesync.Claim(t.Context(), store, who("a"), nodesync.Held{ID: id, Generation: 4}, began())).To(Equal(nodesync.Held{ID: id, Generation: 4}))
+	}
+	g.Expect(claim(t, store, who("a")).ID).To(BeNumerically("==", 5), "the later one")
 }
 
 // The name goes to the new instance; the record of the old one stays held and
@@ -387,4 +402,23 @@ func TestAClaimWhileTheOtherComesBack(t *testing.T) {
 	_, err := nodesync.Claim(t.Context(), store, reinstalled("a"), nodesync.Held{}, later)
 	g.Expect(err).To(MatchError(nodesync.ErrNameInUse))
 	g.Expect(records(g, inner)[1].SupersededBy).To(BeZero())
+}
+
+// It comes back while another ID has to be left alone: that is not the reason.
+func TestAClaimWhileTheOtherComesBackAndOneIDIsLeft(t *testing.T) {
+	g := NewWithT(t)
+	inner := mem.New()
+	defer inner.Close()
+	claim(t, inner, who("a"))
+	later := began().Add(fresh)
+	_, err := nodesync.Claim(t.Context(), inner, pinned("b", 3), nodesync.Held{}, later)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = nodesync.Release(t.Context(), inner, nodesync.Gone{Name: "b", Force: true, Fresh: fresh}, later)
+	g.Expect(err).NotTo(HaveOccurred())
+	store := &between{inner, 1, func() {
+		_, err := nodesync.Claim(t.Context(), inner, who("a"), nodesync.Held{}, later)
+		g.Expect(err).NotTo(HaveOccurred())
+	}}
+	_, err = nodesync.Claim(t.Context(), store, with(reinstalled("a"), func(w *nodesync.Identity) { w.Limit = limit(3) }), nodesync.Held{}, later)
+	g.Expect(err).To(MatchError(nodesync.ErrNameInUse))
 }

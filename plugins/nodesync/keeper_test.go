@@ -361,6 +361,9 @@ func TestConfirmOnAFaultyStoreAtEachStep(t *testing.T) {
 					}
 					g.Expect(a.Problem()).To(BeEmpty())
 					store.Reset()
+					if err == nil {
+						g.Expect(beatOf(g, store, 1).At).To(BeNumerically(">=", a.Confirmed().UnixNano()), "others count from the beat, and it not from later")
+					}
 					a.confirm(t)
 					g.Expect(a.Problem()).To(BeEmpty())
 					g.Expect(a.events()).To(BeEmpty())
@@ -448,6 +451,54 @@ func TestBeatsTellOfThePools(t *testing.T) {
 		a.confirm(t)
 		g.Expect(beatOf(g, store, 1).Pools).To(HaveExactElements(And(HaveField("Pool", "blue"), HaveField("Leases", uint64(7)))))
 		g.Expect(beatOf(g, store, 1)).To(And(HaveField("Instance", "uuid-of-a"), HaveField("Generation", uint64(1)), HaveField("Stopped", false)))
+	})
+}
+
+// The first claim in a store without any node waits for those that knew more
+// of it; no other claim does.
+func TestTheFirstClaimOfAll(t *testing.T) {
+	const settle = 30 * time.Second
+	waits := func(d *nodesync.KeeperDeps) { d.Settle = settle }
+	for name, c := range map[string]struct {
+		before, meanwhile bool // another node is known
+		remembered        bool
+		id                uint32
+		wait              time.Duration
+	}{
+		"alone":         {false, false, false, 1, settle},
+		"among others":  {true, false, false, 2, 0},
+		"others come":   {false, true, false, 2, settle},
+		"it is not new": {false, false, true, 3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
+				d := newDisk()
+				if c.remembered {
+					newNode(t, store, pinned("a", 3), d).confirm(t)
+					wipe(g, store)
+				}
+				other := func() {
+					put(g, store, kv.NodeRecordKey(1), &kv.NodeRecord{Id: 1, Name: "b", Instance: "uuid-of-b", Generation: 4})
+				}
+				if c.before {
+					other()
+				}
+				if c.meanwhile {
+					time.AfterFunc(settle/2, other)
+				}
+				began := time.Now()
+				a := newNode(t, store, again(who("a")), d, waits).confirm(t)
+				g.Expect(a.ID()).To(Equal(c.id))
+				g.Expect(time.Since(began)).To(Equal(c.wait))
+			})
+		})
+	}
+	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		a := newNode(t, store, who("a"), newDisk(), waits)
+		g.Expect(a.Confirm(ctx)).To(And(MatchError(context.DeadlineExceeded), Not(MatchError(controller.ErrFatal))))
+		g.Expect(records(g, store)).To(BeEmpty())
 	})
 }
 

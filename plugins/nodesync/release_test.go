@@ -227,8 +227,7 @@ func TestList(t *testing.T) {
 
 	_, err = store.Txn(t.Context(), nil, []kvdb.Op{kvdb.Put(kv.NodeRecordKey(12), []byte{0xff})})
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = nodesync.List(t.Context(), store)
-	g.Expect(err).To(MatchError(ContainSubstring(kv.NodeRecordKey(12))))
+	g.Expect(nodesync.List(t.Context(), store)).To(HaveLen(4), "one that cannot be read hides no other")
 	store.Reset(faulty.Always(faulty.List, faulty.Fail()))
 	_, err = nodesync.List(t.Context(), store)
 	g.Expect(err).To(MatchError(faulty.ErrInjected))

@@ -31,6 +31,9 @@ func TestWhatTheStoreHasLostOfRecordsIsWrittenAgain(t *testing.T) {
 	released := &kv.NodeRecord{Id: 5, Name: "a", Generation: 3, Released: 7}
 	superseded := &kv.NodeRecord{Id: 5, Name: "a", Generation: 3, SupersededBy: 9}
 	claimed := &kv.NodeRecord{Id: 5, Name: "b", Generation: 4}
+	newcomer := &kv.NodeRecord{Id: 5, Name: "c", Instance: "another", Generation: 1}
+	gone := &kv.NodeRecord{Id: 5, Name: "c", Instance: "another", Generation: 1, Released: 7, Clean: true}
+	forced := &kv.NodeRecord{Id: 5, Name: "c", Instance: "another", Generation: 1, Released: 7}
 	for name, c := range map[string]struct {
 		known, found *kv.NodeRecord
 		write        bool
@@ -42,10 +45,13 @@ func TestWhatTheStoreHasLostOfRecordsIsWrittenAgain(t *testing.T) {
 		"it changed hands meanwhile":      {held, claimed, false},
 		"an older store":                  {claimed, held, true},
 		"released meanwhile":              {held, released, false},
-		"an older store, before it":       {released, held, true},
+		"an older store, before it":       {released, held, false},
 		"superseded meanwhile":            {held, superseded, false},
 		"an older store, before that":     {superseded, held, true},
 		"superseded and released":         {superseded, released, false},
+		"a newcomer has it":               {held, newcomer, false},
+		"a newcomer had it":               {held, gone, true},
+		"a newcomer may still have it":    {held, forced, false},
 		"other addresses, no generation":  {&kv.NodeRecord{Id: 5, Generation: 3, IpAddresses: []string{"10.0.0.1/24"}}, held, false},
 		"a later claim after its release": {released, claimed, false},
 	} {

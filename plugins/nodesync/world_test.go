@@ -43,6 +43,7 @@ type machine struct {
 	pin            uint32
 	runs           int
 	agent          *agent // nil while there is none
+	mirror         controller.KubeStateData
 }
 
 // agent is one process.
@@ -168,6 +169,9 @@ func (a *agent) follow(ctx context.Context) {
 			a.fatal.Store(true)
 			return
 		}
+		if err == nil {
+			err = a.keepUp(ctx)
+		}
 		if err == nil || time.Since(began) >= 10*time.Second && a.ID() != 0 {
 			a.used.CompareAndSwap(0, a.Use())
 		}
@@ -178,6 +182,40 @@ func (a *agent) follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
+		}
+	}
+}
+
+// keepUp writes what the store has lost of the records that this machine knew.
+func (a *agent) keepUp(ctx context.Context) error {
+	for {
+		kvs, _, err := a.link.List(ctx, kv.NodeRecordPrefix)
+		if err != nil {
+			return err
+		}
+		found, at := controller.KubeStateData{kv.NodeRecordResource: {}}, map[string]int64{}
+		for _, x := range kvs {
+			m := &kv.NodeRecord{}
+			if err := proto.Unmarshal(x.Value, m); err != nil {
+				return err
+			}
+			found[kv.NodeRecordResource][x.Key], at[x.Key] = m, x.ModRevision
+		}
+		var conds []kvdb.Cond
+		var ops []kvdb.Op
+		for _, write := range nodesync.Upkeep(a.of.mirror, found, nil) {
+			value, err := proto.Marshal(write.Message)
+			if err != nil {
+				return err
+			}
+			conds, ops = append(conds, kvdb.Cond{Key: write.Key, ModRevision: at[write.Key]}), append(ops, kvdb.Put(write.Key, value))
+		}
+		if ops == nil {
+			a.of.mirror = found
+			return nil
+		}
+		if _, err := a.link.Txn(ctx, conds, ops); err != nil && !errors.Is(err, kvdb.ErrConditions) {
+			return err
 		}
 	}
 }
@@ -262,7 +300,7 @@ func (w *world) monitor(before, now map[string]kvdb.KeyValue) {
 	names := map[string]uint32{}
 	for id, m := range is {
 		if m.Released == 0 && m.SupersededBy == 0 {
-			if other := names[m.Name]; other != 0 {
+			if other := names[m.Name]; other != 0 && w.jumps { // a store that lost its past is filled with what several knew
 				w.fault("node %s has IDs %d and %d", m.Name, id, other)
 			}
 			names[m.Name] = id
