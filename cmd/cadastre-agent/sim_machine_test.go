@@ -16,6 +16,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing/synctest"
@@ -164,7 +165,7 @@ type machine struct {
 	disk   *simDisk
 	net    *simNet
 	sink   *controller.MemorySink
-	wall   time.Duration // by which its clock is wrong
+	wall   atomic.Int64 // by how many ns its clock is wrong
 	booted time.Time
 	boots  int
 	dir    string
@@ -180,10 +181,15 @@ type machine struct {
 	calm  time.Time    // since when nothing has disturbed it
 	heard time.Time    // when the store last answered, by the machine's clock
 
+	answers atomic.Int64 // of the store, so far
+	doubt   bool         // its node ID was in doubt when it was looked at last
+	doubtAt int64        // the answers until then
+	wasFull bool         // its disk was full at some time
+
 	mu       sync.Mutex
 	process  *process
-	launches int
-	failure  error // of the last process
+	failure  error        // of the last process
+	launched atomic.Int64 // processes so far
 }
 
 // process is one run of an agent.
@@ -195,7 +201,7 @@ type process struct {
 	pools map[string]uint64 // generations that it knew
 }
 
-func (m *machine) now() time.Time { return time.Now().Add(m.wall) }
+func (m *machine) now() time.Time { return time.Now().Add(time.Duration(m.wall.Load())) }
 
 func (m *machine) random() float64 {
 	m.rndMu.Lock()
@@ -250,7 +256,7 @@ func (m *machine) supervise(ctx context.Context) {
 		begun := time.Now()
 		err := m.run(ctx)
 		if ctx.Err() != nil {
-			if err != nil && !m.dead.Load() {
+			if err != nil && !m.dead.Load() && !errors.Is(err, controller.ErrFatal) { // which may come at this moment
 				m.c.fail("agent %s ended with %v", m.label, err)
 			}
 			return
@@ -292,9 +298,10 @@ func (m *machine) assemble() (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.launches++
+	m.launched.Add(1)
 	dead, boot, booted := m.dead, fmt.Sprint("boot ", m.label, m.boots), m.booted
 	link := &simLink{store: m.c.store, net: m.net, dead: dead, listed: map[int64]int{}, heard: func() {
+		m.answers.Add(1)
 		m.mu.Lock()
 		m.heard = m.now()
 		m.mu.Unlock()
@@ -304,7 +311,7 @@ func (m *machine) assemble() (*process, error) {
 		now: m.now, uptime: func() time.Duration { return time.Since(booted) }, bootID: boot,
 	}, parts{
 		store: link, mirror: mirrorOf{x}, journal: journalOf{x}, disk: localOf{x}, sink: m.sink, instance: m.disk.instance,
-		session: fmt.Sprint("session ", m.label, " ", m.launches), random: m.random,
+		session: m.session(), random: m.random,
 	})
 	if err != nil {
 		return nil, err
@@ -416,4 +423,30 @@ func cmpText(good, bad string) string {
 		return "refused: " + bad
 	}
 	return good
+}
+
+// session is that of the last run on this machine.
+func (m *machine) session() string {
+	return fmt.Sprint("session ", m.label, " ", m.launched.Load())
+}
+
+// ran is whether a session is of a run on this machine.
+func (m *machine) ran(session string) bool {
+	return strings.HasPrefix(session, "session "+m.label+" ")
+}
+
+// remembers is the node ID that is on the disk.
+func (m *machine) remembers() uint32 {
+	text, _ := m.disk.local.Local("node-id")
+	var r struct {
+		ID uint32 `json:"id"`
+	}
+	_ = json.Unmarshal([]byte(text), &r)
+	return r.ID
+}
+
+func (m *machine) lastFailure() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failure
 }

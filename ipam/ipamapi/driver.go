@@ -48,6 +48,7 @@ type Driver struct {
 	realms map[string]*realm
 	dirty  map[string]struct{} // records that may differ from memory
 	strays map[string]struct{} // pools of the ledger that should be closed
+	shaky  map[string]*book    // and those that should be open, by name
 	early  map[string]int64    // leases of pools of the ledger that are not known yet
 
 	mu       sync.RWMutex // taken last; written under change as well
@@ -76,7 +77,7 @@ func New(ctx context.Context, deps Deps) (*Driver, error) {
 	}
 	d := &Driver{
 		ledger: deps.Ledger, opener: deps.Pools, records: deps.Records, host: deps.Host, config: config, log: deps.Log,
-		realms: map[string]*realm{}, dirty: map[string]struct{}{}, strays: map[string]struct{}{}, early: map[string]int64{},
+		realms: map[string]*realm{}, dirty: map[string]struct{}{}, strays: map[string]struct{}{}, shaky: map[string]*book{}, early: map[string]int64{},
 		entries: map[string]*entry{}, groups: map[group][]*entry{}, released: map[string]struct{}{},
 	}
 	if d.opener == nil {

@@ -187,12 +187,9 @@ func (d *Driver) pick(ctx context.Context, m *entry, serial bool, req ledger.Req
 	return netip.Addr{}, fmt.Errorf("%w: %s of pool %q", ErrNoAvailableIPs, m.lends, b.pool)
 }
 
-// outdated is true where the ledger has something to lend, or may have, that the
-// index has for held. Of a part of a block the ledger does not say.
+// outdated is true where the ledger may have something to lend that the index
+// has for held: its block has more free addresses than the index.
 func (d *Driver) outdated(b *book) bool {
-	if b.pods {
-		return true
-	}
 	return slices.ContainsFunc(d.ledger.Stats(), func(s ledger.BlockStat) bool {
 		return s.Pool == b.pool && (s.Cooling > 0 || s.Free > b.free())
 	})

@@ -102,10 +102,13 @@ func TestAnAddressThatIsStaged(t *testing.T) {
 	g.Expect(w.get(id, "")).To(Equal("10.1.2.1/16"))
 }
 
-// opener is a PoolOpener that can be made to fail, and to do it all the same.
+// opener is a PoolOpener that can be made to fail: without doing it, after
+// having done it, or late, before the next change.
 type opener struct {
 	*ipamapi.DirectPools
 	before, after error
+	late          []error // of the next changes
+	waiting       []ipamapi.PoolChange
 	changes       []ipamapi.PoolChange
 }
 
@@ -114,50 +117,103 @@ func (o *opener) Change(ctx context.Context, c ipamapi.PoolChange) error {
 	if o.before != nil {
 		return o.before
 	}
-	if err := o.DirectPools.Change(ctx, c); err != nil {
+	if len(o.late) > 0 {
+		err := o.late[0]
+		o.late, o.waiting = o.late[1:], append(o.waiting, c)
 		return err
 	}
+	for _, c := range append(o.waiting, c) {
+		if err := o.DirectPools.Change(ctx, c); err != nil {
+			return err
+		}
+	}
+	o.waiting = nil
 	return o.after
+}
+
+func unsureWorld(g Gomega) (*world, *opener) {
+	l, err := ledger.Open(context.Background(), nil, ledger.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	o := &opener{DirectPools: ipamapi.NewDirectPools(l)}
+	w := &world{g: g, ledger: l}
+	w.Driver, err = ipamapi.New(context.Background(), ipamapi.Deps{Ledger: l, Pools: o})
+	g.Expect(err).NotTo(HaveOccurred())
+	return w, o
+}
+
+// blocks are those of the ledger that lend.
+func (w *world) blocks() (all []string) {
+	for _, s := range w.ledger.Stats() {
+		if s.State == ledger.Active {
+			all = append(all, s.Block.String())
+		}
+	}
+	return all
 }
 
 func TestAChangeOfUnknownOutcome(t *testing.T) {
 	g := NewWithT(t)
-	ctx := context.Background()
-	l, err := ledger.Open(ctx, nil, ledger.Options{})
-	g.Expect(err).NotTo(HaveOccurred())
-	o := &opener{DirectPools: ipamapi.NewDirectPools(l)}
-	w := &world{g: g, ledger: l}
-	w.Driver, err = ipamapi.New(ctx, ipamapi.Deps{Ledger: l, Pools: o})
-	g.Expect(err).NotTo(HaveOccurred())
-	late := errors.New("the loop is busy")
-	blocks := func() (all []string) {
-		for _, s := range l.Stats() {
-			all = append(all, s.Block.String())
-		}
-		return all
-	}
-	o.after = late
-	_, err = w.request("10.1.0.0/16", "")
-	g.Expect(err).To(MatchError(late))
-	g.Expect(blocks()).To(Equal([]string{"10.1.0.0/16"}), "it was done all the same")
+	w, o := unsureWorld(g)
+	busy := errors.New("the loop is busy")
+	o.after = busy
+	_, err := w.request("10.1.0.0/16", "")
+	g.Expect(err).To(MatchError(busy))
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/16"}), "it was done all the same")
 	o.after = nil
 	w.pool("10.1.0.0/24", "")
-	g.Expect(blocks()).To(Equal([]string{"10.1.0.0/24"}), "with the next change it goes")
-	o.before = late
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}), "with the next change it goes")
+	o.before = busy
 	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(Succeed(), "nobody has an address of it")
 	g.Expect(w.pools()).To(BeEmpty())
-	g.Expect(blocks()).To(Equal([]string{"10.1.0.0/24"}))
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}))
 	o.before = nil
 	w.pool("10.1.0.0/24", "")
-	g.Expect(blocks()).To(Equal([]string{"10.1.0.0/24"}), "who comes back is not closed")
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}), "who comes back is not closed")
 	g.Expect(o.changes[len(o.changes)-1].Close).To(BeEmpty())
 	w.get("LocalDefault/10.1.0.0/24", "")
-	o.before = late
-	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(MatchError(late))
+	o.before = busy
+	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(MatchError(busy))
 	g.Expect(w.get("LocalDefault/10.1.0.0/24", "")).To(Equal("10.1.0.2/24"), "it is as it was")
 	o.before = nil
 	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(Succeed())
-	g.Expect(blocks()).To(BeEmpty())
+	g.Expect(w.blocks()).To(BeEmpty())
+}
+
+// A release that failed, and is done later, takes no pool away that is in use.
+func TestAChangeThatComesLate(t *testing.T) {
+	busy := errors.New("the loop is busy")
+	for _, late := range [][]error{{busy}, {busy, busy}} {
+		g := NewWithT(t)
+		w, o := unsureWorld(g)
+		id := w.pool("10.1.0.0/24", "10.1.0.128/25")
+		w.get(id, "")
+		o.late = late
+		g.Expect(w.ReleasePool(id)).To(MatchError(busy))
+		g.Expect(w.pools()).To(Equal(id + "*1"))
+		g.Expect(w.pool("10.1.0.0/24", "10.1.0.128/25")).To(Equal(id))
+		g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}))
+		n := len(o.changes)
+		w.pool("10.1.0.0/24", "10.1.0.128/25")
+		g.Expect(w.ReleasePool(id)).To(Succeed())
+		g.Expect(o.changes).To(HaveLen(n), "once is enough")
+		for range 128 - 1 { // but for the broadcast address
+			w.get(id, "")
+		}
+		o.late = late
+		g.Expect(w.ReleasePool(id)).To(Succeed(), "one request less")
+		g.Expect(w.ReleasePool(id)).To(MatchError(busy))
+		g.Expect(w.ReleasePool(id)).To(Succeed())
+		g.Expect(w.blocks()).To(BeEmpty())
+		g.Expect(w.ledger.Leases()).To(BeEmpty())
+		id = w.pool("10.2.0.0/24", "")
+		g.Expect(w.blocks()).To(Equal([]string{"10.2.0.0/24"}), "what is released stays released")
+		w.get(id, "")
+		o.late = late
+		g.Expect(w.ReleasePool(id)).To(MatchError(busy))
+		w.free(id, "10.2.0.1")
+		g.Expect(w.ReleasePool(id)).To(Succeed())
+		g.Expect(w.blocks()).To(BeEmpty())
+	}
 }
 
 func TestAPoolChangeIsWholeOrNot(t *testing.T) {

@@ -81,6 +81,11 @@ func (d *Driver) requestPool(ctx context.Context, req PoolRequest) (*entry, erro
 	}
 	d.change.Lock()
 	defer d.change.Unlock()
+	if len(d.shaky) > 0 {
+		if err := d.changePools(ctx, PoolChange{}); err != nil {
+			return nil, err
+		}
+	}
 	r, chosen := d.realms[w.id.space], !w.id.prefix.IsValid()
 	host := d.networks(w.overlap)
 	if chosen {
@@ -151,6 +156,7 @@ func (d *Driver) open(ctx context.Context, e *entry) error {
 	fresh := d.realms[e.id.space].books[e.id.prefix] == nil && e.id.pods == ""
 	if fresh {
 		e.book = newBook(e.id)
+		delete(d.strays, e.book.pool)
 		if err := d.changePools(ctx, PoolChange{Open: []PoolGrant{d.grant(e.book)}}); err != nil {
 			d.strays[e.book.pool] = struct{}{}
 			return err
@@ -166,20 +172,31 @@ func (d *Driver) open(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// changePools changes pools of the ledger, and closes strays on the way.
+// changePools changes pools of the ledger. Where the outcome of an earlier change
+// is not known, it is made what it should be on the way.
 func (d *Driver) changePools(ctx context.Context, change PoolChange) error {
+	named := map[string]bool{}
 	for _, g := range change.Open {
-		delete(d.strays, g.Pool.Name)
+		named[g.Pool.Name] = true
+	}
+	for _, c := range change.Close {
+		named[c.Pool] = true
 	}
 	for name := range d.strays {
-		if !slices.ContainsFunc(change.Close, func(c PoolClosing) bool { return c.Pool == name }) {
+		if !named[name] {
 			change.Close = append(change.Close, PoolClosing{Pool: name})
+		}
+	}
+	for name, b := range d.shaky {
+		if !named[name] {
+			change.Open = append(change.Open, d.grant(b))
 		}
 	}
 	if err := d.opener.Change(ctx, change); err != nil {
 		return fmt.Errorf("change the ledger's pools: %w", err)
 	}
 	clear(d.strays)
+	clear(d.shaky)
 	return nil
 }
 
@@ -254,12 +271,17 @@ func (d *Driver) end(e *entry) {
 	d.log.Info("Docker pool released", "pool", e.key)
 }
 
-// keep takes back that e is closing. If that fails, too, it is done with the
-// next commit.
+// keep takes back that e is closing. Its pool is opened again, since what has
+// failed may still be done. If that fails, too, it is for the next change.
 func (d *Driver) keep(ctx context.Context, e *entry) {
+	if !e.book.pods {
+		d.shaky[e.book.pool] = e.book
+	}
 	err := d.save(ctx, map[string]*record{e.key: e.record()})
-	if err == nil {
+	if err == nil && e.book.pods {
 		err = d.ledger.Begin().Commit(ctx) // nothing, but for what the failed commit may have left
+	} else if err == nil {
+		err = d.changePools(ctx, PoolChange{})
 	}
 	if err != nil {
 		d.log.Warn("a Docker pool is kept whose release failed; after a crash now it may be gone", "pool", e.key, "error", err)

@@ -178,6 +178,7 @@ const maxReleased = 1 << 16
 func (d *Driver) remove(e *entry) {
 	if e.book.entries--; e.book.entries == 0 {
 		e.book.realm.remove(e.book)
+		delete(d.shaky, e.book.pool)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -77,8 +77,8 @@ func (n *NodeIDs) validate(p *problems) {
 	checkDuration(p, section+"refresh", n.Refresh, year, false)
 	checkDuration(p, section+"fresh", n.Fresh, year, false)
 	checkDuration(p, section+"expire", n.Expire, year, false)
-	if n.Fresh <= n.Refresh {
-		p.add(RuleRange, section+"fresh", short(n.Fresh), "is not longer than refresh (%s): a node would look dead between two signs of life; write %s", short(n.Refresh), short(3*n.Refresh))
+	if n.Fresh < 2*n.Refresh {
+		p.add(RuleRange, section+"fresh", short(n.Fresh), "is less than twice refresh (%s): a node would look dead between two signs of life; write %s", short(n.Refresh), short(3*n.Refresh))
 	}
 	if n.Expire <= n.Fresh {
 		p.add(RuleRange, section+"expire", short(n.Expire), "is not longer than fresh (%s): write 24h", short(n.Fresh))

@@ -146,6 +146,13 @@ func (d *disk) SetLocal(name, value string) error {
 	return nil
 }
 
+// written is how often it was.
+func (d *disk) written() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.writes
+}
+
 // copied is another disk with the same content.
 func (d *disk) copied() *disk {
 	d.mu.Lock()

@@ -250,7 +250,7 @@ func (s *tardy) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (int6
 		return s.Store.Txn(ctx, conds, ops)
 	}
 	s.link.w.Go(func() {
-		time.Sleep(d)
+		<-time.After(d)
 		if !s.link.isDead() {
 			_, _ = s.Store.Txn(context.WithoutCancel(ctx), conds, ops)
 		}
@@ -265,7 +265,7 @@ func (s slowly) moment() {
 	s.mu.Lock()
 	d := time.Duration(s.rnd.Int64N(int64(200 * time.Millisecond)))
 	s.mu.Unlock()
-	time.Sleep(d)
+	<-time.After(d)
 }
 
 func (s slowly) Get(ctx context.Context, key string) (kvdb.KeyValue, bool, error) {

@@ -105,7 +105,7 @@ func TestARestartWithoutTheStore(t *testing.T) {
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		a := newNode(t, store, who("a"), newDisk()).confirm(t).run(t)
 		time.Sleep(30 * time.Hour)
-		g.Expect(a.disk.writes).To(BeNumerically("~", 30, 2))
+		g.Expect(a.disk.written()).To(BeNumerically("~", 30, 2))
 		store.Reset(away)
 		last := a.Confirmed()
 		a.stop()

@@ -5,6 +5,7 @@ package chaos
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -62,6 +63,8 @@ type node struct {
 	stateDir string
 	runDir   string
 	conf     string
+	program  string   // "": the agent as it is
+	env      []string // beside that of the test
 }
 
 // newNode makes the directories in one whose name is short, since the path of
@@ -107,7 +110,8 @@ func (n *node) launch(t *testing.T, flags ...string) *agent {
 	info, err := log.Stat()
 	g.Expect(err).NotTo(HaveOccurred())
 	args := append([]string{"--config", n.conf, "--node-name", n.name, "--state-dir", n.stateDir, "--run-dir", n.runDir}, flags...)
-	a := &agent{node: n, cmd: exec.Command(program("cadastre-agent"), args...), began: info.Size(), ended: make(chan struct{})}
+	a := &agent{node: n, cmd: exec.Command(cmp.Or(n.program, program("cadastre-agent")), args...), began: info.Size(), ended: make(chan struct{})}
+	a.cmd.Env = append(os.Environ(), n.env...)
 	a.cmd.Stderr = log
 	g.Expect(a.cmd.Start()).To(Succeed())
 	go func() {

@@ -132,11 +132,30 @@ func TestHistoriesOfClaims(t *testing.T) {
 		for _, op := range h.ops {
 			fates[fmt.Sprint(op.Verb, " ", op.Fate)]++
 		}
+		g.Expect(h.lie()).To(BeTrue(), "nobody has an ID")
+		err := h.check(time.Second) // there are many orders to be tried in vain
+		g.Expect(err).To(HaveOccurred(), "a lie is not found")
+		if errors.Is(err, ErrNoOrder) {
+			fates["(lie found)"]++
+		}
 	}
 	t.Logf("%v", fates)
 	g.Expect(fates["CLAIM answered"]).To(BeNumerically(">", 0))
 	g.Expect(fates["CLAIM lost"]).To(BeNumerically(">", 0), "no network has failed")
 	g.Expect(fates["RELEASE answered"]).To(BeNumerically(">", 0))
+	g.Expect(fates["(lie found)"]).To(BeNumerically(">", 0))
+}
+
+// lie has another instance told an ID that somebody has, at the end.
+func (h *idHistory) lie() bool {
+	last := h.ops[len(h.ops)-1]
+	for i, id := range last.All {
+		if other := (i + 1) % len(h.names); id != 0 {
+			h.ops = append(h.ops, idOp{Verb: claimID, Instance: other, Name: h.names[other], Fate: Answered, ID: id, Call: last.Back + 1, Back: last.Back + 2})
+			return true
+		}
+	}
+	return false
 }
 
 // claimAndRelease makes one history.
@@ -212,12 +231,14 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 		rnd := random(s, epoch)
 		g.Expect(untilFree(server.Wipe)).To(Succeed())
 		store := newRegistry(t, server.Endpoint())
-		k := &killing{t: t, rnd: rnd, idHistory: newIDHistory(0, 1, 2, 3, 4, 5), kills: kills, takes: 40 * time.Millisecond}
+		k := &killing{t: t, rnd: rnd, store: store, idHistory: newIDHistory(0, 1, 2, 3, 4, 5), kills: kills, takes: 20 * time.Millisecond, has: map[int]bool{}}
 		for i := range k.names {
 			k.members = append(k.members, newMember(t, nameOf(i), server))
 		}
+		k.run(0)
+		k.hear(idOp{Verb: claimID}) // the first one waits for others, and nobody else does
 		for range 10 {
-			k.round(g)
+			k.round()
 			if rnd.IntN(3) == 0 {
 				k.release(t.Context(), store.store, rnd.IntN(len(k.names)), true)
 			}
@@ -241,6 +262,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 	t.Logf("claims by agents: %v", kills)
 	g.Expect(kills[Answered]).To(BeNumerically(">", 0))
 	g.Expect(kills[Lost]).To(BeNumerically(">", 0))
+	g.Expect(kills[undone]).To(BeNumerically(">", 0))
 }
 
 // killing is one history of agents that are killed.
@@ -248,34 +270,73 @@ type killing struct {
 	*idHistory
 	t       *testing.T
 	rnd     *rand.Rand
+	store   registry
 	members []*member
 	kills   map[Fate]int
-	takes   time.Duration // a start
+	takes   time.Duration // from a start to the claim, about
+	has     map[int]bool  // an ID
 }
+
+// undone is the fate of a claim that was lost before it was made.
+const undone Fate = "undone"
 
 // round starts three agents at once; some are killed, some are heard, and then
 // killed.
-func (k *killing) round(g *WithT) {
+func (k *killing) round() {
 	var ops []idOp
 	for _, i := range k.rnd.Perm(len(k.members))[:3] {
-		ops = append(ops, idOp{Verb: claimID, Instance: i, Name: i, Call: k.now()})
-		k.members[i].run(k.t)
+		ops = append(ops, k.run(i))
 	}
-	for _, op := range ops {
-		m := k.members[op.Instance]
-		if k.rnd.IntN(3) > 0 {
-			pause(time.Duration(k.rnd.Int64N(int64(k.takes))))
+	heard := k.rnd.IntN(3) // of the three; the others are killed before
+	for _, op := range ops[heard:] {
+		pause(k.takes/2 + time.Duration(k.rnd.Int64N(int64(k.takes))))
+		if m := k.members[op.Instance]; k.rnd.IntN(2) == 0 { // it does not hear that its claim was made
+			m.network((*etcdtest.Proxy).Mute)
+			pause(k.takes / 2)
 			m.kill()
-			op.Fate, op.Back = Lost, k.now()+int64(lateness)
+			m.pass()
 		} else {
-			m.awaitFollowing(k.t)
-			op.Fate, op.ID, op.Back = Answered, m.mustStatus(k.t).NodeID, k.now()
-			k.takes = time.Duration(op.Back - op.Call) // about when it matters most
 			m.kill()
 		}
-		k.kills[op.Fate]++
+		op.Fate, op.Back = Lost, k.now()+int64(lateness)
+		held, err := k.store.holders()
+		NewWithT(k.t).Expect(err).NotTo(HaveOccurred())
+		what := undone
+		for _, x := range held {
+			if x.Name == nameOf(op.Name) { // it was not told, but everybody can see it
+				what, op.Fate, op.ID = Lost, Answered, x.Id
+			}
+		}
 		k.ops = append(k.ops, op)
+		switch { // the next ones die about when it matters most
+		case what == undone:
+			k.takes += k.takes / 8
+		case !k.has[op.Instance]:
+			k.takes -= k.takes / 8
+		}
+		k.has[op.Instance] = what == Lost
+		k.kills[what]++
 	}
+	for _, op := range ops[:heard] {
+		k.hear(op)
+	}
+}
+
+func (k *killing) run(i int) idOp {
+	op := idOp{Verb: claimID, Instance: i, Name: i, Call: k.now()}
+	k.members[i].run(k.t)
+	return op
+}
+
+// hear waits until an agent says which ID it has, and kills it.
+func (k *killing) hear(op idOp) {
+	m := k.members[op.Instance]
+	m.awaitFollowing(k.t)
+	op.Fate, op.ID, op.Back = Answered, m.mustStatus(k.t).NodeID, k.now()
+	k.has[op.Instance] = true
+	m.kill()
+	k.kills[op.Fate]++
+	k.ops = append(k.ops, op)
 }
 
 // uuid is the instance of a member, "" if it was never started.

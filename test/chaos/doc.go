@@ -4,9 +4,9 @@
 // Package chaos breaks real agents and proves that no address was lost, kept
 // or lent twice.
 //
-// The tests build cadastre-agent and cadastre-cni once, run them as processes,
-// and kill them, fill their disk, damage their files, and ask them for the same
-// thing from many sides at once. What must be true is said by two pure parts:
+// The tests build the programs once, run them as processes, and kill them, fill
+// their disk, damage their files, and ask them for the same thing from many
+// sides at once. What must be true is said by two pure parts:
 //
 //   - Oracle, which knows from what clients were told what may and what must be
 //     held, and says what in a book of leases contradicts it (crash tests);
@@ -15,11 +15,26 @@
 //
 // Both have tests of their own that show them wrong histories.
 //
-// The default run takes about a minute. CHAOS=long runs for many times that
+// The files cluster_* are about agents over one etcd, which runs in the test and
+// is stopped, wiped and restored there, with a proxy between it and each agent:
+//
+//   - stories, each of one calamity (cluster_store, cluster_names, cluster_clock);
+//   - a random world of agents, whose state is compared with what the store and
+//     clients say after each of its calamities (cluster_world, cluster_invariants);
+//   - histories of node IDs: who was told which, while claims, releases and
+//     networks fail in the middle (cluster_claims, with the model in cluster_ids).
+//
+// An ID may be in two hands only after the store had lost it, and then who had
+// it first must find out and lend nothing new. The clock of an agent is set in a
+// build of its own, in which clock.go is another one.
+//
+// The default run takes about two minutes. CHAOS=long runs for many times that
 // (give go test -timeout 2h). CHAOS_KILLS=N chooses the number of SIGKILLs;
 // CHAOS_EPOCHS, CHAOS_HANGUPS, CHAOS_DAMAGES and CHAOS_TWICE do so for the other
-// tests that repeat themselves. CHAOS_SEED=S repeats what a failed run has
-// printed (the choices are repeated, the scheduler's are not).
+// tests that repeat themselves, of clusters CHAOS_WORLDS and CHAOS_STEPS,
+// CHAOS_CLAIMS, CHAOS_CLAIM_KILLS, CHAOS_NAMES, CHAOS_MASS, and CHAOS_LEADERLESS (seconds).
+// CHAOS_SEED=S repeats what a failed run has printed (the choices are repeated,
+// the scheduler's are not).
 //
 // The tests need Linux, and TMPDIR on a path that leaves room for a unix
 // socket. The full disk needs a mount namespace: root, or user namespaces; where

@@ -93,7 +93,7 @@ func TestTwoAgentsAtOnce(t *testing.T) {
 			two := one.sibling("n2")
 			g.Expect(os.Mkdir(two.dir, 0o700)).To(Succeed())
 			if shared == "state directory" {
-				two.stateDir = one.stateDir
+				two.stateDir, two.name = one.stateDir, one.name // under another name it would be a copied disk
 			} else {
 				two.runDir = one.runDir
 			}

@@ -150,7 +150,7 @@ cadastre:
   routes: %s
   coolDown: 1h
   nodeIDs: {refresh: 500ms, fresh: 3s, expire: 24h}
-  controller: {delayLocalResync: 300ms, remoteDBProbingInterval: 800ms, delayAfterErrorHealing: 1s}
+  controller: {delayLocalResync: 300ms, remoteDBProbingInterval: 800ms, delayAfterErrorHealing: 300ms}
 `, c.etcd.client, routes)
 }
 

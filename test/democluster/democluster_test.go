@@ -170,7 +170,7 @@ func TestPodsThatCeaseToTalk(t *testing.T) {
 	c := &cluster{talks: []talk{brokenTalk{}}}
 	err := c.eventually(t.Context(), "something happens", func() error { return errors.New("not yet") })
 	g.Expect(err).To(MatchError("something happens: a packet does not arrive"))
-	g.Expect(c.heard()).To(MatchError("a packet does not arrive"))
+	g.Expect(c.heard(t.Context())).To(MatchError("pods talk: a packet does not arrive"))
 	g.Expect(c.silence()).To(MatchError("a packet did not arrive"))
 	g.Expect(c.silence()).To(Succeed())
 }

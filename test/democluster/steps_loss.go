@@ -36,7 +36,7 @@ func (c *cluster) loseEverybody(ctx context.Context) (err error) {
 	if id != 1 {
 		return fmt.Errorf("%s has claimed node ID %d, not 1, which nobody else can have claimed", stranger.Node, id)
 	}
-	return c.heard()
+	return c.heard(ctx)
 }
 
 // ownerReturns starts the node that had ID 1.
@@ -68,7 +68,7 @@ func (c *cluster) ownerReturns(ctx context.Context) error {
 	if err := c.unmoved(ctx, n); err != nil {
 		return err
 	}
-	return c.heard()
+	return c.heard(ctx)
 }
 
 // giveBack gives ID 1 back, and starts the others.
@@ -104,5 +104,5 @@ func (c *cluster) giveBack(ctx context.Context) error {
 	if err := c.add(ctx, n, secondRange()); err != nil {
 		return err
 	}
-	return c.heard()
+	return c.heard(ctx)
 }

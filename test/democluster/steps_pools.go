@@ -173,7 +173,7 @@ func (c *cluster) replaceNode(ctx context.Context) error {
 // delete deletes all pods and looks at what is left.
 func (c *cluster) delete(ctx context.Context) error {
 	c.Step("Delete all pods, and check every ledger against itself and its file.")
-	if err := c.heard(); err != nil {
+	if err := c.heard(ctx); err != nil {
 		return err
 	}
 	if err := c.silence(); err != nil {

@@ -233,11 +233,19 @@ func (c *cluster) silence() error {
 	return errors.Join(errs...)
 }
 
-// heard fails if pods that talk have ceased to reach each other for a moment.
-func (c *cluster) heard() error {
+// heard fails if pods that talk have ceased to reach each other for a moment. A
+// packet that is under way must arrive, and the next one.
+func (c *cluster) heard(ctx context.Context) error {
 	all := uint64(0)
 	for _, t := range c.talks {
-		if err := t.Err(); err != nil {
+		before := t.Exchanges()
+		err := c.eventually(ctx, "pods talk", func() error {
+			if t.Exchanges() < before+2 {
+				return errors.New("nothing arrives")
+			}
+			return nil
+		})
+		if err != nil {
 			return err
 		}
 		all += t.Exchanges()

@@ -79,7 +79,7 @@ func (c *cluster) newcomerFirst(ctx context.Context) error {
 	if err := c.unmoved(ctx, survivor); err != nil {
 		return err
 	}
-	return c.heard()
+	return c.heard(ctx)
 }
 
 // othersReturn starts the nodes that are not back yet, that with ID 1 last.
@@ -113,7 +113,7 @@ func (c *cluster) othersReturn(ctx context.Context) error {
 	if err := c.unmoved(ctx, old...); err != nil {
 		return err
 	}
-	if err := c.heard(); err != nil {
+	if err := c.heard(ctx); err != nil {
 		return err
 	}
 	return c.reach(ctx)

@@ -99,15 +99,15 @@ func smallPools(e *exam) {
 }
 
 func hugePools(e *exam) {
-	for net, bits := range map[string]string{"fd00:1::": "/32", "fd00:2::": "/48", "fd00:3::": "/64", "fd00:4::": "/80"} {
-		id := e.pool(net+bits, "")
-		e.Expect(e.get(id, "", nil)).To(Equal(net + "1" + bits))
-		far := net + "ff00:1:2"
+	for subnet, bits := range map[string]string{"fd00:1::": "/32", "fd00:2::": "/48", "fd00:3::": "/64", "fd00:4::": "/80"} {
+		id := e.pool(subnet+bits, "")
+		e.Expect(e.get(id, "", nil)).To(Equal(subnet + "1" + bits))
+		far := subnet + "ff00:1:2"
 		e.get(id, far, nil)
 		_, err := e.ask(id, far, nil)
 		e.Expect(err).To(failWith(ipamapi.ErrIPAlreadyAllocated))
-		e.Expect(e.get(id, "", serial())).To(Equal(net + "2" + bits))
-		_, err = e.ask(id, net, nil)
+		e.Expect(e.get(id, "", serial())).To(Equal(subnet + "2" + bits))
+		_, err = e.ask(id, subnet, nil)
 		e.Expect(err).To(failWith(ipamapi.ErrIPAlreadyAllocated), "subnet-router anycast")
 	}
 	part := e.pool("fd01::/32", "fd01:0:0:7::/64")
@@ -153,8 +153,8 @@ func heldByOne(e *exam) {
 	taken(endpoint("", "02:42:00:00:00:01"))
 	e.free(id, a)
 
-	any := e.get(id, "", endpoint("db", "02:42:00:00:00:03"))
-	e.Expect(any).To(Equal("192.168.0.1/16"))
+	lent := e.get(id, "", endpoint("db", "02:42:00:00:00:03"))
+	e.Expect(lent).To(Equal("192.168.0.1/16"))
 	e.get(id, "192.168.0.1", endpoint("db", "02:42:00:00:00:03"))
 	_, err := e.ask(id, "192.168.0.1", endpoint("web", ""))
 	e.Expect(err).To(failWith(ipamapi.ErrIPAlreadyAllocated))
