@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -43,8 +44,14 @@ func TestClusterSimulation(t *testing.T) {
 	if s := os.Getenv("SIM_STEPS"); s != "" {
 		steps, _ = strconv.Atoi(s)
 	}
+	tally := map[string]int{}
+	defer func() {
+		for _, what := range slices.Sorted(maps.Keys(tally)) {
+			t.Logf("%5d  %s", tally[what], what)
+		}
+	}()
 	for seed := from; seed < from+n; seed++ {
-		plan := simPlan{seed: seed, steps: steps, omit: map[int]bool{}}
+		plan := simPlan{seed: seed, steps: steps, omit: map[int]bool{}, tally: tally}
 		for _, s := range strings.Split(os.Getenv("SIM_OMIT"), ",") {
 			if k, err := strconv.Atoi(s); err == nil {
 				plan.omit[k] = true
@@ -69,6 +76,7 @@ type simPlan struct {
 	steps    int
 	omit     map[int]bool
 	sabotage func(c *simCluster, step int)
+	tally    map[string]int // what was seen, and how often; may be nil
 }
 
 // String is how to ask for it.
@@ -212,6 +220,15 @@ func (c *simCluster) run() {
 	c.store.setBack(0)
 	time.Sleep(time.Minute) // what was on its way has come or is lost
 	synctest.Wait()
+}
+
+// saw counts what may be of interest.
+func (c *simCluster) saw(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.plan.tally != nil {
+		c.plan.tally[what]++
+	}
 }
 
 func (c *simCluster) ok() bool {

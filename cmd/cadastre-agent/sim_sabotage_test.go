@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -79,7 +80,7 @@ func (c *simCluster) behind(f func()) {
 func (c *simCluster) steal() {
 	c.settle()
 	victim, thief := c.machines[0], c.newMachine("", nil)
-	time.Sleep(time.Minute)
+	elapse(time.Minute)
 	id, lent := victim.remembers(), 0
 	thief.halt(true)
 	record, err := proto.Marshal(&kv.NodeRecord{Id: id, Name: thief.name, Instance: thief.disk.instance, Generation: 50})
@@ -92,7 +93,7 @@ func (c *simCluster) steal() {
 	}
 	c.behind(func() { c.store.set(kv.NodeRecordKey(id), record) })
 	thief.start()
-	time.Sleep(time.Minute)
+	elapse(time.Minute)
 	for n := 0; n < 12 && lent < len(victim.told)+4; n++ {
 		thief.add(ledger.Key{Network: "pods", ContainerID: fmt.Sprint("t", n), IfName: "eth0"})
 		lent = len(thief.told)
@@ -154,7 +155,7 @@ func (c *simCluster) forgetDoubt() {
 		return
 	}
 	c.newMachine(m.name, m.disk.clone())
-	time.Sleep(3 * time.Minute)
+	elapse(3 * time.Minute)
 	for _, m := range c.machines {
 		if p := m.running(); p != nil && p.a.keeper.Problem() != "" {
 			p.a.ledger.Suspend("node ID", "")
@@ -171,4 +172,10 @@ func (c *simCluster) ignoreConditions() {
 	c.store.mu.Unlock()
 	c.newMachine("", nil)
 	c.newMachine("", nil)
+}
+
+// elapse lets simulated time pass, and what happens in it end.
+func elapse(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }

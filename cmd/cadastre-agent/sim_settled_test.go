@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/netip"
@@ -45,7 +46,8 @@ func (c *simCluster) settle() {
 func (j *judge) settled(m *machine) {
 	p := m.running()
 	if p == nil || !p.a.loop.Status().Resynced {
-		if j.conflict(m, 0, lastPause) == "" && j.conflict(m, m.remembers(), lastPause) == "" {
+		why := cmp.Or(j.conflict(m, 0, lastPause), j.conflict(m, m.remembers(), lastPause))
+		if j.c.saw("an agent cannot start: " + why); why == "" {
 			j.c.fail("%s does not run: %v", m.label, m.lastFailure())
 		}
 		return
@@ -61,7 +63,7 @@ func (j *judge) settled(m *machine) {
 		j.c.fail("%s is not ready: %v", m.label, p.a.ready())
 	case problem != "" && !strings.Contains(p.a.status().NodeIDProblem, problem):
 		j.c.fail("%s does not say what is wrong: %s", m.label, problem)
-	case problem != "" && j.conflict(m, p.a.keeper.ID(), time.Minute) == "":
+	case why == "":
 		j.c.fail("%s takes its node ID for lost (%s), and the store does not say so", m.label, problem)
 	case !p.a.loop.Status().Healthy:
 		j.c.fail("%s is not healthy: %s", m.label, p.a.loop.Status().LastError)
