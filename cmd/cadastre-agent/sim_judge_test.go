@@ -70,6 +70,7 @@ func pair(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
 
 // hands gives an ID to another instance.
 func (j *judge) hands(t *tenure, to, why string) {
+	j.c.saw("a node ID changes hands: " + why)
 	for _, was := range append(t.before, t.holder) {
 		j.excused[pair(was, to)] = why
 	}
@@ -225,8 +226,10 @@ func (j *judge) step() {
 			other := holders[a]
 			if other == nil {
 				holders[a] = m
-			} else if other != m && j.excuse(m, other) == "" {
+			} else if why := j.excuse(m, other); other != m && why == "" {
 				j.c.fail("%s is told to clients of %s and of %s", a, other.label, m.label)
+			} else {
+				j.c.saw("two have one address: " + why)
 			}
 		}
 	}

@@ -58,13 +58,11 @@ func TestTheClusterSimulationFindsABrokenCluster(t *testing.T) {
 }
 
 func (c *simCluster) loseLease() {
-	for _, m := range c.machines {
-		for k := range m.told {
-			if p := m.running(); p != nil {
-				_, _ = p.a.ledger.Release(context.Background(), ledger.Selector{Key: k})
-				return
-			}
-		}
+	c.settle()
+	if m := c.anyServing(); m != nil {
+		k := ledger.Key{Network: "pods", ContainerID: "victim", IfName: "eth0"}
+		m.add(k)
+		_, _ = m.running().a.ledger.Release(context.Background(), ledger.Selector{Key: k})
 	}
 }
 
@@ -117,7 +115,7 @@ func (c *simCluster) forgetPool() {
 	if m == nil || len(c.pools()) == 0 {
 		return
 	}
-	c.apply(m, "{name: spare, ranges: [{cidr: 10.99.0.0/24, oneNodePrefixLen: 28}]}")
+	c.apply(m, "{name: spare, ranges: [{cidr: 10.19.0.0/24, oneNodePrefixLen: 28}]}")
 	before := c.store.all(kv.PoolKey("spare"))[kv.PoolKey("spare")]
 	c.apply(m, "{name: spare, state: draining}")
 	for _, m := range c.machines {

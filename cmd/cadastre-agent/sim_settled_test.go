@@ -53,9 +53,11 @@ func (j *judge) settled(m *machine) {
 		return
 	}
 	problem := p.a.keeper.Problem()
+	why := "none"
 	if problem != "" {
-	} else {
+		why = j.conflict(m, p.a.keeper.ID(), time.Minute)
 	}
+	j.c.saw("what is wrong with an agent's node ID: " + why)
 	switch s := p.a.source.Status(); {
 	case !s.Connected:
 		j.c.fail("%s does not follow the store: %s", m.label, s.Error)

@@ -4,6 +4,8 @@
 package ipamapi_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -367,6 +369,35 @@ func (w *world) text() string {
 		}
 		all = append(all, fmt.Sprintf("%s of %s: %s,%s,%t", l.Addr, l.Key.Network, name, mac, gateway))
 	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// shares are the gateways that more than one network has.
+func (m *model) shares() string {
+	var all []string
+	for id, p := range m.pools {
+		for a, l := range p.book.leases {
+			if l.pool == id && l.gateway > 1 {
+				all = append(all, fmt.Sprintf("%s of %s: %d", a, id, l.gateway-1))
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// shares are the same on record, which is what a new process has.
+func (w *world) shares() string {
+	var all []string
+	_ = w.records.Load(context.Background(), func(id string, value []byte) error {
+		var r struct{ Gateways map[string]int }
+		err := json.Unmarshal(value, &r)
+		for a, n := range r.Gateways {
+			all = append(all, fmt.Sprintf("%s of %s: %d", a, id, n))
+		}
+		return err
+	})
 	slices.Sort(all)
 	return strings.Join(all, "\n")
 }

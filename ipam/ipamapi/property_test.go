@@ -134,7 +134,7 @@ func (w *walk) step() (string, error) {
 		w.restart()
 		w.torn = 0
 		for _, m := range []*model{w.model, next} { // it was done or not, but not half
-			if m.text() == w.text() {
+			if m.text() == w.text() && m.shares() == w.shares() {
 				m.restart()
 				w.model = m
 				return s.String() + " (crashed)", w.settle()

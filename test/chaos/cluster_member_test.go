@@ -125,6 +125,16 @@ func newMembers(t *testing.T, names string, servers ...*etcdtest.Server) (all []
 	return all
 }
 
+// change changes the configuration for the next start.
+func (m *member) change(t *testing.T, from, to string) {
+	t.Helper()
+	g := NewWithT(t)
+	conf, err := os.ReadFile(m.conf)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(conf)).To(ContainSubstring(from))
+	g.Expect(os.WriteFile(m.conf, []byte(strings.ReplaceAll(string(conf), from, to)), 0o600)).To(Succeed())
+}
+
 // run starts the agent and waits for nothing.
 func (m *member) run(t *testing.T) {
 	t.Helper()

@@ -16,7 +16,7 @@ func (c *cluster) loseEverybody(ctx context.Context) (err error) {
 	if c.before, err = c.look(ctx, c.nodes...); err != nil {
 		return err
 	}
-	if err := c.wipe(); err != nil {
+	if err := c.wipe(ctx); err != nil {
 		return err
 	}
 	if err := c.etcd.start(ctx); err != nil {

@@ -16,19 +16,23 @@ func (c *cluster) loseEverything(ctx context.Context) (err error) {
 	if c.before, err = c.look(ctx, c.nodes...); err != nil {
 		return err
 	}
-	if err := c.wipe(); err != nil {
+	if err := c.wipe(ctx); err != nil {
 		return err
 	}
 	return c.reach(ctx)
 }
 
-// wipe kills everything and removes etcd's data.
-func (c *cluster) wipe() error {
+// wipe kills everything and removes etcd's data. The agents notice first that
+// etcd is gone: what they have read is in their mirrors then.
+func (c *cluster) wipe(ctx context.Context) error {
 	if err := c.etcd.kill(); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(c.etcd.data()); err != nil {
 		return fmt.Errorf("wipe etcd: %w", err)
+	}
+	if err := c.follows(ctx, fromStore, false, c.running()...); err != nil {
+		return err
 	}
 	for _, n := range c.running() {
 		if err := n.kill(); err != nil {
