@@ -79,7 +79,7 @@ func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	l := &Ledger{
 		opt: opt, journal: journal, pools: map[string]*pool{}, byKey: map[uint64]*lease{}, byPod: map[podName]*lease{},
 		suspended: map[string]string{},
-		seed: maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
+		seed:      maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	l.settled = sync.NewCond(&l.mu)
 	l.group.open()

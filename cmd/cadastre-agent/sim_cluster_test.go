@@ -179,6 +179,7 @@ func simulateCluster(t *testing.T, plan simPlan) (err error) {
 		c.judge = newJudge(c)
 		c.store.written = c.judge.written
 		c.weights, c.sum = weights(c.rnd)
+		c.slept = c.rnd.IntN(2) == 0
 		bits := 2 + 2*c.rnd.IntN(2)
 		c.conf, c.nodes = fmt.Sprintf(simConf, 28-bits), 1<<bits
 		c.run()

@@ -284,7 +284,7 @@ func (d *Driver) share(ctx context.Context, e *entry, a netip.Addr, n int) error
 		}
 	}
 	set(was + n)
-	if err := d.save(ctx, map[string]*record{e.key: e.record()}); err != nil {
+	if err := d.save(ctx, saving{e.key, e.record()}); err != nil {
 		set(was)
 		return err
 	}

@@ -142,7 +142,7 @@ func (d *Driver) choose(r *realm, w *wish, host []netip.Prefix) (err error) {
 // recount counts requests for e.
 func (d *Driver) recount(ctx context.Context, e *entry, n int) error {
 	e.refs += n
-	if err := d.save(ctx, map[string]*record{e.key: e.record()}); err != nil {
+	if err := d.save(ctx, saving{e.key, e.record()}); err != nil {
 		e.refs -= n
 		return err
 	}
@@ -162,7 +162,7 @@ func (d *Driver) open(ctx context.Context, e *entry) error {
 			return err
 		}
 	}
-	if err := d.save(ctx, map[string]*record{e.key: e.record()}); err != nil {
+	if err := d.save(ctx, saving{e.key, e.record()}); err != nil {
 		if fresh {
 			d.strays[e.book.pool] = struct{}{}
 		}
@@ -175,20 +175,19 @@ func (d *Driver) open(ctx context.Context, e *entry) error {
 // changePools changes pools of the ledger. Where the outcome of an earlier change
 // is not known, it is made what it should be on the way.
 func (d *Driver) changePools(ctx context.Context, change PoolChange) error {
-	named := map[string]bool{}
-	for _, g := range change.Open {
-		named[g.Pool.Name] = true
+	opens := func(name string) bool {
+		return slices.ContainsFunc(change.Open, func(g PoolGrant) bool { return g.Pool.Name == name })
 	}
-	for _, c := range change.Close {
-		named[c.Pool] = true
+	closes := func(name string) bool {
+		return slices.ContainsFunc(change.Close, func(c PoolClosing) bool { return c.Pool == name })
 	}
 	for name := range d.strays {
-		if !named[name] {
+		if !opens(name) && !closes(name) {
 			change.Close = append(change.Close, PoolClosing{Pool: name})
 		}
 	}
 	for name, b := range d.shaky {
-		if !named[name] {
+		if !opens(name) && !closes(name) {
 			change.Open = append(change.Open, d.grant(b))
 		}
 	}
@@ -224,7 +223,7 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 	last, members := e.book.entries == 1, d.members(e)
 	leases := d.leasesOf(e, members)
 	if len(leases) == 0 {
-		if err := d.save(ctx, map[string]*record{key: nil}); err != nil {
+		if err := d.save(ctx, saving{key, nil}); err != nil {
 			return err
 		}
 		d.end(e)
@@ -238,7 +237,7 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 	}
 	closing := e.record()
 	closing.Closing = true // from here on a crash ends the pool
-	if err := d.save(ctx, map[string]*record{key: closing}); err != nil {
+	if err := d.save(ctx, saving{key, closing}); err != nil {
 		return err
 	}
 	keys := keysOf(leases)
@@ -258,7 +257,7 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 		}
 	}
 	d.end(e)
-	if err := d.save(ctx, map[string]*record{key: nil}); err != nil {
+	if err := d.save(ctx, saving{key, nil}); err != nil {
 		d.log.Warn("a Docker pool is released, and its record still to be deleted", "pool", key, "error", err)
 	}
 	return nil
@@ -277,7 +276,7 @@ func (d *Driver) keep(ctx context.Context, e *entry) {
 	if !e.book.pods {
 		d.shaky[e.book.pool] = e.book
 	}
-	err := d.save(ctx, map[string]*record{e.key: e.record()})
+	err := d.save(ctx, saving{e.key, e.record()})
 	if err == nil && e.book.pods {
 		err = d.ledger.Begin().Commit(ctx) // nothing, but for what the failed commit may have left
 	} else if err == nil {

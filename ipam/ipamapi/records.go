@@ -39,40 +39,46 @@ func (e *entry) record() *record {
 	return &record{Version: recordVersion, Refs: e.refs, Chosen: e.chosen, Gateways: e.shared}
 }
 
-// save writes records, nil to delete one, and what is still to be written over.
-func (d *Driver) save(ctx context.Context, changes map[string]*record) error {
-	put, del := make(map[string][]byte, len(changes)), []string(nil)
-	add := func(key string, r *record) error {
-		if r == nil {
-			del = append(del, key)
-			return nil
-		}
-		v, err := json.Marshal(r)
-		put[key] = v
-		return err
-	}
-	for key, r := range changes {
-		if err := add(key, r); err != nil {
-			return fmt.Errorf("record of pool %s: %w", key, err)
-		}
-	}
+// saving is a record that is to be written, nil to delete it.
+type saving struct {
+	key    string
+	record *record
+}
+
+// save writes records, and what is still to be written over.
+func (d *Driver) save(ctx context.Context, all ...saving) error {
+	n := len(all)
 	for key := range d.dirty {
-		if _, ok := changes[key]; ok {
+		if slices.ContainsFunc(all[:n], func(x saving) bool { return x.key == key }) {
 			continue
 		}
-		var truth *record
+		x := saving{key: key}
 		if e := d.entries[key]; e != nil {
-			truth = e.record()
+			x.record = e.record()
 		}
-		if err := add(key, truth); err != nil {
-			return fmt.Errorf("record of pool %s: %w", key, err)
+		all = append(all, x)
+	}
+	var put map[string][]byte
+	var del []string
+	for _, x := range all {
+		if x.record == nil {
+			del = append(del, x.key)
+			continue
 		}
+		v, err := json.Marshal(x.record)
+		if err != nil {
+			return fmt.Errorf("record of pool %s: %w", x.key, err)
+		}
+		if put == nil {
+			put = map[string][]byte{}
+		}
+		put[x.key] = v
 	}
 	if err := d.records.Commit(ctx, put, del); err != nil {
-		for key := range changes {
-			d.dirty[key] = struct{}{}
+		for _, x := range all[:n] {
+			d.dirty[x.key] = struct{}{}
 		}
-		return fmt.Errorf("write the records of %d pools: %w", len(put)+len(del), err)
+		return fmt.Errorf("write the records of %d pools: %w", len(all), err)
 	}
 	clear(d.dirty)
 	return nil

@@ -19,7 +19,7 @@ import (
 // line with each other: pools of the records are opened, those that were being
 // released are closed, and pools without a record stay if they have leases.
 func (d *Driver) restore(ctx context.Context) error {
-	changes := map[string]*record{}
+	var changes []saving
 	closing := map[string]poolID{}
 	if err := d.records.Load(ctx, func(key string, value []byte) error {
 		id, err := parsePoolID(key)
@@ -35,10 +35,10 @@ func (d *Driver) restore(ctx context.Context) error {
 		if err != nil || r.Refs < 1 {
 			d.log.Error("the record of a Docker pool cannot be read; its ID says what is needed", "pool", key, "error", err)
 			r = record{Version: recordVersion, Refs: 1}
-			changes[key] = &r
+			changes = append(changes, saving{key, &r})
 		}
 		if r.Closing {
-			closing[key], changes[key] = id, nil
+			closing[key], changes = id, append(changes, saving{key, nil})
 			return nil
 		}
 		d.insert(&entry{id: id, key: key, refs: r.Refs, chosen: r.Chosen, shared: r.Gateways})
@@ -63,7 +63,7 @@ func (d *Driver) restore(ctx context.Context) error {
 		}
 		held[l.Pool] = true
 		if e := d.restoreLease(id, l); e != nil {
-			changes[e.key] = e.record()
+			changes = append(changes, saving{e.key, e.record()})
 		}
 	}
 	if err := d.reconcile(ctx, gone, held); err != nil {
@@ -72,7 +72,7 @@ func (d *Driver) restore(ctx context.Context) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	return d.save(ctx, changes)
+	return d.save(ctx, changes...)
 }
 
 // poolOf is the pool that a lease was taken through.

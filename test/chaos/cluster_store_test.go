@@ -264,7 +264,7 @@ func TestNewcomerMeetsWhoKnowsTheOwner(t *testing.T) {
 
 // TestNewcomerMeetsWhoIsAboutToTell has the newcomer come when the other agent
 // has claimed its own ID again, and has not written yet what it knows of others:
-// it waits to read the store, because that has failed often.
+// it reads the store some time after it was lost, and the newcomer finds a node.
 func TestNewcomerMeetsWhoIsAboutToTell(t *testing.T) {
 	if os.Getenv("CHAOS") != "long" && os.Getenv("CHAOS_FOUND") == "" {
 		t.Skip("an agent writes what it knows of other nodes later than its own record, and newcomers do not wait for that yet: set CHAOS_FOUND=1 to look")
@@ -276,11 +276,6 @@ func TestNewcomerMeetsWhoIsAboutToTell(t *testing.T) {
 	owner, other := all[0], all[1]
 	was := leases(t, all)
 	owner.cut()
-	for range 5 { // connections that do not last
-		g.Eventually(other.follows, healing, time.Millisecond).Should(Succeed())
-		other.cut()
-		other.pass()
-	}
 	g.Expect(untilFree(server.Wipe)).To(Succeed())
 	store := newRegistry(t, server.Endpoint())
 	store.mustHold(t, map[*member]uint32{other: 2})
