@@ -32,6 +32,12 @@ import (
 //     owner was back, or before an agent was back that knew of the owner's claim;
 //   - a disk was copied, and both copies have run.
 //
+// Two more things are let pass, both after the store was set back only: an agent
+// that takes its own earlier run, of which the older store has the beat, for
+// another agent, until that beat is old by its clock; and two nodes of one name
+// that both lend, under IDs of their own, where their records came back by way
+// of others.
+//
 // Whoever took the ID is remembered as excused with whoever had it. Nothing is
 // excused from this: an agent that the store has answered for a while knows of
 // it, and lends nothing new under an ID that another one has.
@@ -118,7 +124,7 @@ func (j *judge) recordWritten(op kvdb.Op, old []byte) {
 		t = &tenure{holder: now.Instance, known: map[claimed]bool{}}
 		j.tenures[now.Id] = t
 	}
-	again := t.known[claim] && now.Generation >= was.Generation && j.c.store.epoch > 0
+	again := t.known[claim] && was.Released != 0 && was.Clean && j.c.store.epoch > 0
 	t.known[claim] = true
 	switch {
 	case now.Released != 0:

@@ -92,7 +92,8 @@ func settle(conf *contivconf.Config) time.Duration {
 	if conf.Cadastre.KVDB.Type != contivconf.KVDBEtcd {
 		return 0
 	}
-	return 2 * conf.Cadastre.Controller.RemoteDBProbingInterval
+	c := conf.Cadastre.Controller
+	return min(3*c.RemoteDBProbingInterval, c.StartupResyncDeadline/2)
 }
 
 // timing is the source's part of the configuration.
@@ -100,7 +101,7 @@ func timing(conf *contivconf.Config) kubestate.Timing {
 	c := conf.Cadastre.Controller
 	t := kubestate.Timing{DelayLocal: c.DelayLocalResync}
 	if conf.Cadastre.KVDB.Type == contivconf.KVDBEtcd {
-		t.Probe, t.Spread = c.RemoteDBProbingInterval, c.RemoteDBProbingInterval
+		t.Probe, t.Spread, t.RetryLimit = c.RemoteDBProbingInterval, c.RemoteDBProbingInterval, max(c.RemoteDBProbingInterval, time.Second)
 	}
 	return t
 }

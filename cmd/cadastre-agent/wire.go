@@ -179,7 +179,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 			Name: opt.nodeName, Instance: p.instance, Session: p.session, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh, Random: p.random,
 		},
 		Refresh: conf.Cadastre.NodeIDs.Refresh, Expire: conf.Cadastre.NodeIDs.Expire, Settle: settle(conf),
-		Busy: a.busy, Uses: func() []*kv.PoolUse { return a.ipam.PoolUses() }, Suspend: func(why string) { a.ledger.Suspend("node ID", why) },
+		Follows: func() bool { return a.source.Status().Connected }, Busy: a.busy, Uses: func() []*kv.PoolUse { return a.ipam.PoolUses() }, Suspend: func(why string) { a.ledger.Suspend("node ID", why) },
 	})
 	if err != nil {
 		return nil, err

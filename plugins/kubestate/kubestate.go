@@ -69,7 +69,7 @@ type Deps struct {
 	Claim     func(context.Context) error // the node's ID; nil: nothing to claim
 	Upkeep    Upkeep                      // nil: nothing to keep up
 	Mirror    Mirror                      // nil: none, the store is of this node
-	Ready     func() bool                 // the mirror may be used: this node has an ID; nil: always
+	Ready     func() bool                 // this node has an ID, so that the mirror may be used; nil: always
 	Timing    Timing
 	Random    func() float64   // in [0,1); nil: 1/2 always
 	Now       func() time.Time // nil: time.Now
@@ -400,11 +400,22 @@ func (s *Source) snapshot(ctx context.Context, waiting *[]demand) (w watches, er
 // attempts bounds how often the store is put in order against others who do the same.
 const attempts = 100
 
-// read makes what is in the store known, once the node's ID is confirmed and
-// what the store lacks is written.
+// read makes what is in the store known, once what it lacks is written and the
+// node's ID is confirmed.
 func (s *Source) read(ctx context.Context) ([]kvdb.KeyValue, int64, error) {
-	if s.deps.Claim != nil {
-		if err := s.deps.Claim(ctx); err != nil {
+	claimed := s.deps.Claim == nil
+	claim := func() error {
+		if claimed {
+			return nil
+		}
+		claimed = true
+		return s.deps.Claim(ctx)
+	}
+	// A newcomer knows nothing that the store could lack. Whoever has an ID puts
+	// back what was lost before it writes anything of its own, by which the store
+	// would look as if it had lost nothing.
+	if s.deps.Ready != nil && !s.deps.Ready() {
+		if err := claim(); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -419,10 +430,14 @@ func (s *Source) read(ctx context.Context) ([]kvdb.KeyValue, int64, error) {
 			return nil, 0, err
 		}
 		s.gone = nil
-		if !written {
-			s.known, s.before = found, nil
-			return kvs, rev, nil
+		if written {
+			continue
 		}
+		if err := claim(); err != nil {
+			return nil, 0, err
+		}
+		s.known, s.before = found, nil
+		return kvs, rev, nil
 	}
 	return nil, 0, fmt.Errorf("put the store in order: others were faster %d times", attempts)
 }

@@ -51,7 +51,7 @@ func (s *Source) pushLocal(ctx context.Context) {
 		return
 	}
 	if s.deps.Ready != nil && !s.deps.Ready() {
-		s.deps.Log.Error("the cluster store does not answer, and this node has no ID yet", "waited", s.deps.Timing.DelayLocal)
+		s.deps.Log.Warn("this node has no ID yet, so it has no state to start from", "waited", s.deps.Timing.DelayLocal)
 		return
 	}
 	kvs, rev, err := s.deps.Mirror.Load(ctx)

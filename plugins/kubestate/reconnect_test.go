@@ -319,6 +319,7 @@ func TestTheClaimComesFirst(t *testing.T) {
 				claims.Add(1)
 				return problem.Load().(outcome).error
 			}
+			d.Ready = func() bool { return false } // a newcomer
 		})
 		noLeader := errors.New("the store has no leader")
 		problem.Store(outcome{noLeader})

@@ -38,6 +38,7 @@ type KeeperDeps struct {
 	Expire    time.Duration // after how long without a beat others may release the ID
 	Now       func() time.Time
 	Random    func() float64
+	Follows   func() bool          // the store is being read; nil: always
 	Busy      func() bool          // addresses that follow from the ID are in use
 	Uses      func() []*kv.PoolUse // what this node has of each pool
 	Suspend   func(reason string)  // stops lending new addresses; "" lets it go on; must return soon
@@ -182,8 +183,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-time.After(wait):
 		}
 		k.checkTerm()
-		if k.ID() == 0 {
-			continue // the first claim is for who reads the store
+		if k.ID() == 0 || k.deps.Follows != nil && !k.deps.Follows() {
+			continue // for who reads the store: it puts back first what the store has lost
 		}
 		if err := k.confirmInTerm(ctx); err != nil && ctx.Err() == nil {
 			k.deps.Log.Warn("the node ID cannot be confirmed now", "error", err)
