@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,26 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
+
+// logBuffer is a log that may be read while it is written.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write adds to the log.
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// String is the log so far.
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
 
 // soon is how long anything may take on a slow machine.
 const soon = 30 * time.Second
@@ -35,7 +56,7 @@ type member struct {
 	a     *agent
 	stop  context.CancelFunc
 	ended chan error
-	log   *bytes.Buffer
+	log   *logBuffer
 }
 
 // clusterConf is a configuration with short times.
@@ -66,7 +87,7 @@ func (m *member) start() {
 	m.g.Expect(err).NotTo(HaveOccurred())
 	clock, err := newHostClock()
 	m.g.Expect(err).NotTo(HaveOccurred())
-	m.log = &bytes.Buffer{}
+	m.log = &logBuffer{}
 	ctx, stop := context.WithCancel(context.Background())
 	m.a, err = wire(ctx, options{nodeName: m.name, stateDir: m.dir, runDir: filepath.Join(m.dir, "run")}, conf, slog.New(slog.NewTextHandler(m.log, nil)), clock)
 	m.g.Expect(err).NotTo(HaveOccurred())

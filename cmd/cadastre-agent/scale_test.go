@@ -103,14 +103,13 @@ func (f *fleet) open(ctx context.Context, i int, ended *sync.WaitGroup) (start f
 	f.g.Expect(err).NotTo(HaveOccurred())
 	store, err := etcd.Open(etcd.Config{Endpoints: []string{f.server.Endpoint()}, Prefix: "/cadastre/", RequestTimeout: time.Minute, Observe: f.observe})
 	f.g.Expect(err).NotTo(HaveOccurred())
-	random := rand.New(rand.NewPCG(uint64(i), 7)).Float64
-	jitter := random
+	jitter := rand.Float64 // which any goroutine may call
 	if !f.jitter {
 		jitter = func() float64 { return 0 }
 	}
 	p := parts{
 		store: store, mirror: file.Mirror(), journal: file.Journal(), disk: file, sink: &controller.MemorySink{},
-		instance: "instance of " + name, session: "session of " + name, random: random, jitter: jitter,
+		instance: "instance of " + name, session: "session of " + name, random: rand.Float64, jitter: jitter,
 	}
 	a, err := assemble(ctx, options{nodeName: name, runDir: dir}, conf, slog.New(slog.DiscardHandler), clock, p)
 	f.g.Expect(err).NotTo(HaveOccurred())

@@ -365,7 +365,6 @@ func (j *judge) inTouch(m *machine, p *process) {
 		j.c.fail("%s does not follow the store: %s", m.label, s.Error)
 	}
 	r := j.c.records()[id]
-	epoch, _, _ := j.c.epoch()
 	j.mu.Lock()
 	news := time.Since(j.wrote[id]) < 20*time.Second
 	j.mu.Unlock()
@@ -373,7 +372,7 @@ func (j *judge) inTouch(m *machine, p *process) {
 		j.c.fail("%s lends under node ID %d, of which the store says %v", m.label, id, r)
 	}
 	for _, other := range j.c.machines {
-		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news && (q.a.keeper.ID() == id || other.name == m.name && epoch == 0) && problem == "" && q.a.keeper.Problem() == "" {
+		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news && (q.a.keeper.ID() == id || other.name == m.name) && problem == "" && q.a.keeper.Problem() == "" {
 			j.c.fail("%s and %s both lend, with one node ID or one name: %d %s and %d %s", m.label, other.label, id, m.name, q.a.keeper.ID(), other.name)
 		}
 	}
