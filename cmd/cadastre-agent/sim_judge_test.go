@@ -32,11 +32,9 @@ import (
 //     owner was back, or before an agent was back that knew of the owner's claim;
 //   - a disk was copied, and both copies have run.
 //
-// Two more things are let pass, both after the store was set back only: an agent
-// that takes its own earlier run, of which the older store has the beat, for
-// another agent, until that beat is old by its clock; and two nodes of one name
-// that both lend, under IDs of their own, where their records came back by way
-// of others.
+// One more thing is let pass, after the store was set back only: an agent may
+// take its own earlier run, of which the older store has the beat, for another
+// agent, until that beat is old by its clock.
 //
 // Whoever took the ID is remembered as excused with whoever had it. Nothing is
 // excused from this: an agent that the store has answered for a while knows of
@@ -352,7 +350,7 @@ func (j *judge) isCalm(m *machine) bool {
 	mode, _ := m.net.now()
 	_, _, leaderless := m.c.epoch()
 	return p != nil && mode == netOpen && !leaderless && !m.disk.full.Load() &&
-		min(time.Since(m.calm), time.Since(j.c.calm), time.Since(p.begun)) > soonInTouch
+		min(time.Since(m.calm), time.Since(m.net.torn()), time.Since(j.c.calm), time.Since(p.begun)) > soonInTouch
 }
 
 // inTouch wants an agent that nothing has disturbed to know what the store says.

@@ -124,6 +124,7 @@ type simNet struct {
 	mode      netMode
 	latency   time.Duration // there and back
 	tears     int           // so many answers to transactions are lost
+	lost      time.Time     // when the last one was
 	keepAlive bool          // a silent watch notices it by itself
 	changed   chan struct{} // closed by the next change
 }
@@ -153,8 +154,18 @@ func (n *simNet) lag() time.Duration {
 func (n *simNet) tear() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.tears == 0 {
+		return false
+	}
 	n.tears--
-	return n.tears >= 0
+	n.lost = time.Now()
+	return true
+}
+
+func (n *simNet) torn() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lost
 }
 
 func (n *simNet) patient() bool {

@@ -84,7 +84,7 @@ type world struct {
 	store  kvdb.Store
 	fault  atomic.Int32 // of the commits to come
 	broken atomic.Bool  // the process is dead: nothing reaches the disk
-	wall   time.Duration
+	wall   atomic.Int64 // ns that the wall clock is off
 	begun  time.Time
 	booted time.Time
 	boot   int
@@ -208,7 +208,7 @@ func (w *world) start() {
 	dead := &atomic.Bool{}
 	booted := w.booted
 	a, err := assemble(context.Background(), options{nodeName: "n", runDir: w.dir}, conf, slog.New(slog.DiscardHandler), clock{
-		now: func() time.Time { return time.Now().Add(w.wall) }, uptime: func() time.Duration { return time.Since(booted) }, bootID: fmt.Sprint("boot-", boot),
+		now: func() time.Time { return time.Now().Add(time.Duration(w.wall.Load())) }, uptime: func() time.Duration { return time.Since(booted) }, bootID: fmt.Sprint("boot-", boot),
 	}, parts{
 		store: w.store, journal: diskOf{w, dead}, disk: &w.local, sink: &w.sink, instance: "i", session: fmt.Sprint("session of ", time.Now().UnixNano()),
 		random: func() float64 { return 0.5 }, last: []controller.EventHandler{&w.bad},
@@ -302,7 +302,7 @@ func (w *world) step() {
 	case n < 90:
 		jump := time.Duration(w.rnd.IntN(2000)-1000) * time.Hour
 		w.say("the clock jumps by %s", jump)
-		w.wall += jump
+		w.wall.Add(int64(jump))
 	case n < 94:
 		d := time.Duration(w.rnd.IntN(120)) * time.Second
 		w.say("%s pass", d)

@@ -47,6 +47,12 @@ type API interface {
 	PublishPools()
 }
 
+// Disk is what a node remembers of itself, whatever becomes of the cluster store.
+type Disk interface {
+	Local(name string) (string, error) // "" for nothing
+	SetLocal(name, value string) error // durable when it returns
+}
+
 // Nodes are nodes by name.
 type Nodes map[string]*Node
 

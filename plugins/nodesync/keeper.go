@@ -20,12 +20,6 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// Disk is what a node remembers of itself, whatever becomes of the cluster store.
-type Disk interface {
-	Local(name string) (string, error) // "" for nothing
-	SetLocal(name, value string) error // durable when it returns
-}
-
 // KeeperDeps is what a Keeper is given.
 type KeeperDeps struct {
 	Log       *slog.Logger

@@ -112,6 +112,7 @@ func (n *node) launch(t *testing.T, flags ...string) *agent {
 	args := append([]string{"--config", n.conf, "--node-name", n.name, "--state-dir", n.stateDir, "--run-dir", n.runDir}, flags...)
 	a := &agent{node: n, cmd: exec.Command(cmp.Or(n.program, program("cadastre-agent")), args...), began: info.Size(), ended: make(chan struct{})}
 	a.cmd.Env = append(os.Environ(), n.env...)
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it does not outlive a test that panics
 	a.cmd.Stderr = log
 	g.Expect(a.cmd.Start()).To(Succeed())
 	go func() {

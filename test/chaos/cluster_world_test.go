@@ -339,7 +339,11 @@ func (w *world) stopOne() (string, error) {
 	if d == nil {
 		return "", nil
 	}
-	return d.name, d.agent.stop()
+	err := d.agent.stop()
+	if err != nil && strings.Contains(err.Error(), "terminated signal received") {
+		err = nil // in the middle of its start
+	}
+	return d.name, err
 }
 
 func (w *world) startOne() (string, error) {
