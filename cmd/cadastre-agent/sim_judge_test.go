@@ -32,9 +32,11 @@ import (
 //     owner was back, or before an agent was back that knew of the owner's claim;
 //   - a disk was copied, and both copies have run.
 //
-// One more thing is let pass, after the store was set back only: an agent may
-// take its own earlier run, of which the older store has the beat, for another
-// agent, until that beat is old by its clock.
+// Two more things are let pass, both after the store was set back only: an agent
+// may take its own earlier run, of which the older store has the beat, for
+// another agent, until that beat is old by its clock; and two agents of one name
+// may both lend, under IDs of their own, where the record of one came back by
+// way of others.
 //
 // Whoever took the ID is remembered as excused with whoever had it. Nothing is
 // excused from this: an agent that the store has answered for a while knows of
@@ -363,6 +365,7 @@ func (j *judge) inTouch(m *machine, p *process) {
 		j.c.fail("%s does not follow the store: %s", m.label, s.Error)
 	}
 	r := j.c.records()[id]
+	epoch, _, _ := j.c.epoch()
 	j.mu.Lock()
 	news := time.Since(j.wrote[id]) < 20*time.Second
 	j.mu.Unlock()
@@ -370,7 +373,7 @@ func (j *judge) inTouch(m *machine, p *process) {
 		j.c.fail("%s lends under node ID %d, of which the store says %v", m.label, id, r)
 	}
 	for _, other := range j.c.machines {
-		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news && (q.a.keeper.ID() == id || other.name == m.name) && problem == "" && q.a.keeper.Problem() == "" {
+		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news && (q.a.keeper.ID() == id || other.name == m.name && epoch == 0) && problem == "" && q.a.keeper.Problem() == "" {
 			j.c.fail("%s and %s both lend, with one node ID or one name: %d %s and %d %s", m.label, other.label, id, m.name, q.a.keeper.ID(), other.name)
 		}
 	}

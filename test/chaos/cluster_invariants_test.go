@@ -118,7 +118,7 @@ func (d *resident) checkDoubt(w *world, s localapi.Status) error {
 	if s.NodeIDProblem == "" {
 		return nil
 	}
-	if !w.lost {
+	if !w.lost.Load() {
 		return fmt.Errorf("its ID is in doubt, although the store has lost nothing: %s", s.NodeIDProblem)
 	}
 	k := Key{d.name, "probe", "eth0"}
@@ -144,7 +144,7 @@ func (w *world) look() error {
 	ids := map[string]uint32{}
 	var errs []error
 	for id, x := range held {
-		if other, twice := ids[x.Instance]; twice && (!w.lost || looksForFound()) { // see TestNodeThatMovedBeforeARestore
+		if other, twice := ids[x.Instance]; twice && (!w.lost.Load() || looksForFound()) { // see moved
 			errs = append(errs, fmt.Errorf("%s has node IDs %d and %d", x.Name, other, id))
 		}
 		ids[x.Instance] = id
@@ -344,9 +344,22 @@ func (w *world) quiet() error {
 		}
 	}
 	for _, d := range subnets {
-		errs = append(errs, d.checkRoutes(subnets))
+		errs = append(errs, d.checkRoutes(subnets, held))
 	}
 	return errors.Join(errs...)
+}
+
+// moved is whether the store has other records of a node than that of its ID: it
+// is not told of the others yet, and nobody finds the way there. See
+// TestNodeThatMovedBeforeARestore.
+func (d *resident) moved(held map[uint32]nodesync.Registered) bool {
+	n := 0
+	for _, x := range held {
+		if x.Name == d.name {
+			n++
+		}
+	}
+	return n > 1 && !looksForFound()
 }
 
 // checkPools compares the pools with those of the others.
@@ -373,7 +386,7 @@ func (d *resident) checkPools(others map[string]string) error {
 }
 
 // checkRoutes looks for the ways to all other subnets.
-func (d *resident) checkRoutes(subnets map[string]*resident) error {
+func (d *resident) checkRoutes(subnets map[string]*resident, held map[uint32]nodesync.Registered) error {
 	var sink map[string]json.RawMessage
 	if err := get(d.socket(), localapi.PathSink, &sink); err != nil {
 		return err
@@ -387,7 +400,7 @@ func (d *resident) checkRoutes(subnets map[string]*resident) error {
 			}
 			continue
 		}
-		if json.Unmarshal(value, &route) != nil || route.NodeName != other.name {
+		if (json.Unmarshal(value, &route) != nil || route.NodeName != other.name) && !other.moved(held) {
 			return fmt.Errorf("%s knows no way to %s of %s: %s", d.name, subnet, other.name, value)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ type world struct {
 	members []*resident
 	history *History
 	past    []etcdtest.Snapshot // at most one
-	lost    bool                // etcd was wiped or restored at least once
+	lost    atomic.Bool         // etcd was wiped or restored at least once
 	pools   int                 // how often they were changed
 	counts  map[string]int
 	lines   []string
@@ -224,7 +225,7 @@ func (w *world) plausible(k Key, v Verb, r reply, f Fate) error {
 	switch {
 	case f != Refused:
 		return nil
-	case v == Add && w.lost && strings.Contains(r.Error.Msg, "suspended: node ID"):
+	case v == Add && w.lost.Load() && strings.Contains(r.Error.Msg, "suspended: node ID"):
 		return nil
 	case v == Check && r.Error.Code == cni.CodeUnknown:
 		return nil
@@ -376,7 +377,8 @@ func (w *world) startEtcd() (string, error) {
 
 // loses is before etcd may lose what it has.
 func (w *world) loses() {
-	w.lost, w.up = true, true
+	w.lost.Store(true)
+	w.up = true
 	w.record = map[uint32]uint64{}
 	for _, d := range w.members {
 		d.exposed = true

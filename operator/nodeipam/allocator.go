@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+
+	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+)
+
+var (
+	// ErrQuarantined is wrapped where a node's podCIDRs are wrong. Nothing is
+	// to be done before somebody changes something.
+	ErrQuarantined = errors.New("node is quarantined")
+	// ErrMode is returned for a node in a state that its mode has no answer to.
+	ErrMode = errors.New("invalid mode")
+)
+
+// Allocator is what all types have in common. Use NewAllocator.
+type Allocator struct {
+	deps     Deps
+	settings Settings
+	api      nodeAPI
+	lister   corelisters.NodeLister // none before Run
+	mode     mode
+	book     *book
+	gate     *gate
+	reports  *reports
+	metrics  *metrics
+	log      *slog.Logger
+	term     string
+	touches  atomic.Uint64 // makes every write of a term another
+	names    nameLocks
+	queue    queue
+	running  atomic.Bool
+	warned   map[netip.Prefix]int // of the audit: how full a range was
+
+	loading sync.Mutex // held while the book is made
+	loaded  bool
+}
+
+var _ CIDRAllocator = (*Allocator)(nil)
+
+// mode is in what the types differ.
+type mode interface {
+	// settle brings a node to where the mode wants it. An error is tried again.
+	settle(ctx context.Context, node *v1.Node) error
+	// recall records what a node without podCIDRs is known to get.
+	recall(node *v1.Node)
+	// gives is true where the mode chooses the blocks.
+	gives() bool
+	// pins is true where a node may get, by other ways than its podCIDRs, what
+	// it was once offered.
+	pins() bool
+	// pace says when a node is looked at again.
+	pace() pace
+}
+
+// NewAllocator makes an Allocator of the type that the settings name.
+func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
+	deps, settings = deps.withDefaults(), settings.withDefaults()
+	a := &Allocator{warned: map[netip.Prefix]int{}, deps: deps, settings: settings, log: deps.Log, term: deps.Instance,
+		api: apiServer{deps.Client, settings.CallTimeout}, gate: &gate{fence: deps.Fence}}
+	var set *cidrset.Set
+	var err error
+	switch settings.Type {
+	case RangeAllocatorType:
+		a.mode = &rangeMode{a}
+		set, err = settings.newSet()
+	case IPAMFromClusterAllocatorType:
+		a.mode = &clusterMode{cloudDoor{a}}
+		set, err = settings.newSet()
+	case IPAMFromCloudAllocatorType:
+		a.mode = &fromCloudMode{cloudDoor{a}}
+		set, err = everything(settings.Policy)
+	case CloudAllocatorType:
+		a.mode = &cloudMode{cloudDoor{a}}
+		set, err = everything(settings.Policy)
+	default:
+		return nil, fmt.Errorf("make a CIDR allocator: invalid type %q", settings.Type)
+	}
+	if err == nil && settings.Type != RangeAllocatorType && deps.Cloud == nil {
+		err = errors.New("it needs a cloud")
+	}
+	if err == nil && a.mode.gives() && len(settings.Ranges) == 0 {
+		err = errors.New("it needs a cluster CIDR")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make a CIDR allocator of type %s: %w", settings.Type, err)
+	}
+	if deps.Fence != nil {
+		a.term = deps.Fence.Term() + " " + deps.Instance
+	}
+	a.book = newBook(set, deps.Now)
+	a.reports = newReports(a.api, deps)
+	a.metrics = newMetrics(a.book, a.reports, a.running.Load)
+	return a, nil
+}
+
+// everything is a book for modes that choose no blocks: all CIDRs are of one of
+// two ranges, so that two nodes with one CIDR are noticed.
+func everything(policy cidrset.Policy) (*cidrset.Set, error) {
+	set := cidrset.New(policy)
+	for i, r := range []cidrset.Range{
+		{Prefix: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Bits: 24},
+		{Prefix: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Bits: 64},
+	} {
+		r.Pool = i
+		if err := errors.Join(set.AddRange(r), set.DrainRange(r.Prefix)); err != nil {
+			return nil, err
+		}
+	}
+	return set, nil
+}
+
+// AllocateOrOccupyCIDR implements CIDRAllocator: it records the CIDRs of a node
+// that has some, and else gives it some, and returns when its Node object has
+// them. It may be repeated.
+func (a *Allocator) AllocateOrOccupyCIDR(node *v1.Node) error {
+	if node == nil {
+		return nil
+	}
+	ctx := context.Background()
+	if err := a.load(ctx); err != nil {
+		return err
+	}
+	defer a.names.lock(node.Name)()
+	if err := a.mode.settle(ctx, node); err != nil {
+		return fmt.Errorf("allocate or occupy the CIDRs of node %q: %w", node.Name, err)
+	}
+	return nil
+}
+
+// ReleaseCIDR implements CIDRAllocator: it frees the CIDRs of a node that is
+// gone. While the API server still has that Node object they stay, and that is
+// an error. A node that has none is no error.
+func (a *Allocator) ReleaseCIDR(node *v1.Node) error {
+	if node == nil {
+		return nil
+	}
+	ctx := context.Background()
+	if err := a.load(ctx); err != nil {
+		return err
+	}
+	defer a.names.lock(node.Name)()
+	gone, err := a.letGo(ctx, ownerOf(node))
+	if err != nil {
+		return err
+	}
+	if !gone {
+		return fmt.Errorf("release the CIDRs of node %q: the API server still has it", node.Name)
+	}
+	return nil
+}
+
+// letGo releases what o has, if the API server has no such object any more. A
+// cache is not asked: it may lag, and may even be set back by a relist.
+func (a *Allocator) letGo(ctx context.Context, o cidrset.Owner) (gone bool, err error) {
+	live, err := a.live(ctx, o)
+	if err != nil {
+		return false, fmt.Errorf("release the CIDRs of node %q: look whether it is gone: %w", o.Name, err)
+	}
+	if live != nil {
+		return false, nil
+	}
+	a.release(o)
+	return true, nil
+}
+
+// release frees what o, which is gone, has had.
+func (a *Allocator) release(o cidrset.Owner) {
+	blocks, shared := a.book.release(o)
+	a.reports.gone(o)
+	if len(blocks) > 0 {
+		a.log.Info("node is gone; its CIDRs are released", "node", o.Name, "cidrs", joined(blocks))
+	}
+	for _, c := range shared { // they may be alone with it now
+		a.queue.add(c.Holder.Name)
+	}
+	a.wake()
+}
+
+// wake looks again at all nodes for which nothing was left.
+func (a *Allocator) wake() {
+	for _, name := range a.reports.whoWaits() {
+		a.queue.add(name)
+	}
+}
+
+// AddRange adds a range while the allocator runs.
+func (a *Allocator) AddRange(r cidrset.Range) error {
+	return a.change(func(s *cidrset.Set) error { return s.AddRange(r) })
+}
+
+// DrainRange stops giving blocks of a range; nodes keep those that they have.
+func (a *Allocator) DrainRange(p netip.Prefix) error {
+	return a.change(func(s *cidrset.Set) error { return s.DrainRange(p) })
+}
+
+// ResumeRange is the reverse of DrainRange.
+func (a *Allocator) ResumeRange(p netip.Prefix) error {
+	return a.change(func(s *cidrset.Set) error { return s.ResumeRange(p) })
+}
+
+// RemoveRange removes a range of which no node has anything and nothing cools.
+func (a *Allocator) RemoveRange(p netip.Prefix) error {
+	return a.change(func(s *cidrset.Set) error {
+		s.Stat(a.deps.Now()) // what has cooled is free
+		return s.RemoveRange(p)
+	})
+}
+
+// ResizeRange changes the size of the blocks that new nodes get of a range.
+func (a *Allocator) ResizeRange(p netip.Prefix, bits int) error {
+	return a.change(func(s *cidrset.Set) error { return s.Resize(p, bits) })
+}
+
+func (a *Allocator) change(f func(*cidrset.Set) error) error {
+	if err := a.book.change(f); err != nil {
+		return fmt.Errorf("change the cluster's ranges: %w", err)
+	}
+	a.logCapacity()
+	a.wake()
+	for _, p := range a.reports.whatIsWrong() {
+		a.queue.add(p.Node)
+	}
+	return nil
+}
+
+// Status is how an Allocator stands.
+type Status struct {
+	Leading  bool
+	Book     cidrset.Stat
+	Waiting  []string // nodes for which nothing is left
+	Problems []Problem
+}
+
+// Status tells how the Allocator stands.
+func (a *Allocator) Status() Status {
+	return Status{a.running.Load(), a.book.stat(), a.reports.whoWaits(), a.reports.whatIsWrong()}
+}
+
+// Metrics are upstream's and our own, to be registered once.
+func (a *Allocator) Metrics() prometheus.Collector { return a.metrics }

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clientset "k8s.io/client-go/kubernetes"
+)
+
+// nodeAPI is what is asked of the API server. Reads are not from a cache: they
+// see everything that was written before they began.
+type nodeAPI interface {
+	get(ctx context.Context, name string) (*v1.Node, error)
+	list(ctx context.Context) ([]v1.Node, error)
+	// patch applies a merge patch. With an error it may have been applied, or
+	// may be later, unless its preconditions (uid, resourceVersion) fail.
+	patch(ctx context.Context, name string, body []byte) (*v1.Node, error)
+	// patchStatus applies a strategic merge patch to the status.
+	patchStatus(ctx context.Context, name string, body []byte) error
+}
+
+// apiServer is the nodeAPI of a clientset.
+type apiServer struct {
+	client  clientset.Interface
+	timeout time.Duration // of one request
+}
+
+var _ nodeAPI = apiServer{}
+
+func (a apiServer) get(ctx context.Context, name string) (*v1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	return a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+}
+
+func (a apiServer) list(ctx context.Context) ([]v1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	all, err := a.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return all.Items, nil
+}
+
+func (a apiServer) patch(ctx context.Context, name string, body []byte) (*v1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	return a.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
+}
+
+func (a apiServer) patchStatus(ctx context.Context, name string, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	_, err := a.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	return err
+}
+
+// meta is the part of a patch that says which object it is for. A Node that was
+// made again under its name has another UID, and one that somebody has written
+// since has another resourceVersion: the API server then refuses the patch.
+type meta struct {
+	UID             types.UID         `json:"uid,omitempty"`
+	ResourceVersion string            `json:"resourceVersion,omitempty"`
+	Annotations     map[string]string `json:"annotations,omitempty"`
+}
+
+// spec is the part that gives a node its CIDRs.
+type spec struct {
+	PodCIDR  string   `json:"podCIDR"`
+	PodCIDRs []string `json:"podCIDRs"`
+}
+
+// specPatch sets the podCIDRs of node, if it still is as it was read.
+func specPatch(node *v1.Node, blocks []netip.Prefix) ([]byte, error) {
+	texts := make([]string, len(blocks))
+	for i, p := range blocks {
+		texts[i] = p.String()
+	}
+	return marshal(node.Name, struct {
+		Metadata meta `json:"metadata"`
+		Spec     spec `json:"spec"`
+	}{meta{UID: node.UID, ResourceVersion: node.ResourceVersion}, spec{texts[0], texts}})
+}
+
+// intentPatch writes down what node is about to get, if it still is as it was read.
+func intentPatch(node *v1.Node, blocks []netip.Prefix) ([]byte, error) {
+	return marshal(node.Name, struct {
+		Metadata meta `json:"metadata"`
+	}{meta{node.UID, node.ResourceVersion, map[string]string{IntentAnnotation: joined(blocks)}}})
+}
+
+// termPatch changes node whatever was written since it was read, so that
+// nothing that was sent before can be applied afterwards.
+func termPatch(node *v1.Node, term string) ([]byte, error) {
+	return marshal(node.Name, struct {
+		Metadata meta `json:"metadata"`
+	}{meta{UID: node.UID, Annotations: map[string]string{TermAnnotation: term}}})
+}
+
+// conditionPatch sets a condition of node.
+func conditionPatch(node *v1.Node, c v1.NodeCondition) ([]byte, error) {
+	type status struct {
+		Conditions []v1.NodeCondition `json:"conditions"`
+	}
+	return marshal(node.Name, struct {
+		Metadata meta   `json:"metadata"`
+		Status   status `json:"status"`
+	}{meta{UID: node.UID}, status{[]v1.NodeCondition{c}}})
+}
+
+func marshal(name string, patch any) ([]byte, error) {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return nil, fmt.Errorf("write a patch of node %q: %w", name, err)
+	}
+	return body, nil
+}

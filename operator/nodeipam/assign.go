@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+)
+
+// rangeMode is RangeAllocator.
+type rangeMode struct{ *Allocator }
+
+var _ mode = (*rangeMode)(nil)
+
+func (m *rangeMode) gives() bool     { return true }
+func (m *rangeMode) pins() bool      { return false }
+func (m *rangeMode) recall(*v1.Node) {}
+func (m *rangeMode) pace() pace {
+	return &untilItWorks{Timeout{MaxBackoff: m.settings.MaxRetry, InitialRetry: m.settings.FirstRetry}}
+}
+
+func (m *rangeMode) settle(ctx context.Context, node *v1.Node) error {
+	switch {
+	case numbered(node):
+		return m.adopt(ctx, node)
+	case node.DeletionTimestamp != nil: // what it may have been offered stays its own until it is gone
+		return nil
+	default:
+		return m.assign(ctx, node)
+	}
+}
+
+// live is o's Node object as the API server has it, nil if it is gone.
+func (a *Allocator) live(ctx context.Context, o cidrset.Owner) (*v1.Node, error) {
+	node, err := a.api.get(ctx, o.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read node %q: %w", o.Name, err)
+	case ownerOf(node) != o:
+		return nil, nil
+	}
+	return node, nil
+}
+
+// adopt records what a node has, and reports what is wrong with it. As its
+// CIDRs are set, no others can reach it any more.
+func (a *Allocator) adopt(ctx context.Context, node *v1.Node) error {
+	blocks, err := podCIDRsOf(node)
+	reason := ReasonInvalidPodCIDR
+	o := ownerOf(node)
+	for _, e := range a.book.occupy(o, blocks) {
+		if e != nil && err == nil {
+			reason = ReasonConflict
+			if errors.Is(e, cidrset.ErrOutOfRange) {
+				reason = ReasonOutOfRange
+			}
+		}
+		err = errors.Join(err, e)
+	}
+	if !a.mode.pins() && a.book.takeBack(o, blocks) {
+		a.wake()
+	}
+	if err != nil {
+		a.reports.problem(ctx, node, reason, err.Error())
+		return fmt.Errorf("%w: %w", ErrQuarantined, err)
+	}
+	a.reports.fine(ctx, node)
+	return nil
+}
+
+// assign gives a node without podCIDRs a block of each pool.
+func (a *Allocator) assign(ctx context.Context, node *v1.Node) error {
+	o := ownerOf(node)
+	blocks, err := a.choose(ctx, node)
+	if err != nil {
+		return err
+	}
+	if len(a.book.conflicts(o)) > 0 {
+		live, err := a.touch(ctx, node) // what was sent with these blocks cannot arrive any more
+		if err != nil || live == nil {
+			return err
+		}
+		if numbered(live) {
+			return a.adopt(ctx, live)
+		}
+		a.book.takeBack(o, nil)
+		if blocks, err = a.choose(ctx, live); err != nil {
+			return err
+		}
+		node = live
+	}
+	_, err = a.publish(ctx, node, blocks)
+	return err
+}
+
+// choose is the blocks of a node: those that it was offered before, or new ones.
+func (a *Allocator) choose(ctx context.Context, node *v1.Node) ([]netip.Prefix, error) {
+	sizes, err := a.settings.SizeOf(node, a.book.pools())
+	var blocks []netip.Prefix
+	if err == nil {
+		blocks, err = a.book.allocate(ownerOf(node), sizes)
+	}
+	switch {
+	case errors.Is(err, cidrset.ErrSize):
+		a.reports.problem(ctx, node, ReasonInvalidSize, err.Error())
+		return nil, fmt.Errorf("%w: %w", ErrQuarantined, err)
+	case errors.Is(err, cidrset.ErrExhausted), errors.Is(err, cidrset.ErrNoRange):
+		a.reports.unserved(ctx, node, err)
+	}
+	return blocks, err
+}
+
+// tries is how often a patch is tried before the node goes back to the queue.
+const tries = 3
+
+// publish writes blocks to a node. If the outcome is unknown, they stay the
+// node's: it is read back, and asked again, until it has them, has others, or
+// is gone. It returns the node with its podCIDRs, or nil where the object is
+// gone or going.
+func (a *Allocator) publish(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
+	o := ownerOf(node)
+	var err error
+	for range tries {
+		if err = a.gate.check(ctx); err != nil {
+			return nil, fmt.Errorf("write the podCIDRs of node %q: %w", o.Name, err)
+		}
+		var live *v1.Node
+		if live, err = a.patchSpec(ctx, node, blocks); err == nil {
+			a.metrics.assignedAfter(a.deps.Now().Sub(node.CreationTimestamp.Time))
+			return live, a.published(ctx, live, blocks)
+		}
+		live, e := a.live(ctx, o)
+		switch {
+		case e != nil:
+			return nil, errors.Join(err, e)
+		case live == nil:
+			a.release(o)
+			return nil, nil
+		case numbered(live):
+			return live, a.published(ctx, live, blocks)
+		case live.DeletionTimestamp != nil:
+			return nil, nil
+		}
+		node = live
+	}
+	a.reports.problem(ctx, node, ReasonAssignmentFailed, err.Error())
+	return nil, err
+}
+
+func (a *Allocator) patchSpec(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
+	body, err := specPatch(node, blocks)
+	if err != nil {
+		return nil, err
+	}
+	live, err := a.api.patch(ctx, node.Name, body)
+	a.metrics.patched(err)
+	if err != nil {
+		return nil, fmt.Errorf("write podCIDRs %s of node %q: %w", joined(blocks), node.Name, err)
+	}
+	return live, nil
+}
+
+// published learns from the node as it is after a patch.
+func (a *Allocator) published(ctx context.Context, live *v1.Node, blocks []netip.Prefix) error {
+	if have, _ := podCIDRsOf(live); !slices.Equal(have, blocks) {
+		a.log.Warn("somebody else has written the podCIDRs of a node", "node", live.Name, "has", joined(have), "offered", joined(blocks))
+	} else {
+		a.log.Info("node has its CIDRs", "node", live.Name, "cidrs", joined(blocks))
+	}
+	return a.adopt(ctx, live)
+}

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+)
+
+// audits looks, from time to time, at all nodes of which something was missed.
+func (a *Allocator) audits(ctx context.Context) {
+	for {
+		a.audit()
+		if !sleep(ctx, a.settings.Audit) {
+			return
+		}
+	}
+}
+
+// audit enqueues the names of all who hold blocks and are not in the cache as
+// they are in the book, of all nodes without podCIDRs, and of those with problems.
+func (a *Allocator) audit() {
+	for _, o := range a.book.all() {
+		if node, err := a.lister.Get(o.Name); err != nil || ownerOf(node) != o || !numbered(node) {
+			a.queue.add(o.Name)
+		}
+	}
+	nodes, err := a.lister.List(labels.Everything())
+	if err != nil {
+		a.log.Error("the nodes could not be listed", "err", err)
+	}
+	for _, node := range nodes {
+		if !numbered(node) {
+			a.queue.add(node.Name)
+		}
+	}
+	for _, p := range a.reports.whatIsWrong() {
+		a.queue.add(p.Node)
+	}
+	a.wake()
+	a.warnOfFullness()
+}
+
+// warnOfFullness tells when a range has become nearly full, once.
+func (a *Allocator) warnOfFullness() {
+	for _, r := range a.book.stat().Ranges {
+		percent := fullness(r)
+		if percent > a.warned[r.Prefix] {
+			a.log.Warn("cluster CIDR is nearly full", "range", r.Prefix, "used", r.Used, "of", r.Capacity, "percent", percent)
+		}
+		a.warned[r.Prefix] = percent
+	}
+}
+
+// fullness is 90 or 80 where so many of a hundred blocks are in use, else 0.
+func fullness(r cidrset.RangeStat) int {
+	for _, percent := range []int{90, 80} {
+		if float64(r.Used)*100 >= float64(percent)*float64(r.Capacity) {
+			return percent
+		}
+	}
+	return 0
+}

@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+)
+
+// ErrNoMachine is wrapped by a Cloud that has no machine for a node (yet).
+var ErrNoMachine = errors.New("the cloud has no such machine")
+
+// Machine is a node as a cloud knows it.
+type Machine struct {
+	Node       string // the Node object's name
+	ProviderID string // its spec.providerID; empty where nobody has set it yet
+}
+
+// Cloud is what the cloud modes need of a cloud: the prefixes that it routes to
+// a machine beside its own addresses ("alias ranges", "prefix delegation",
+// "secondary ranges"). It is no more than clouds offer: there is no transaction
+// over several machines, and no condition on an earlier state.
+//
+// Every method may be called from any goroutine. A call that fails may have been
+// applied all the same; callers read back.
+type Cloud interface {
+	// ProviderName names the cloud, for messages.
+	ProviderName() string
+	// Aliases are the prefixes of a machine, in the cloud's order.
+	Aliases(ctx context.Context, m Machine) ([]netip.Prefix, error)
+	// AddAlias adds a prefix to a machine. Adding what it has is no error.
+	AddAlias(ctx context.Context, m Machine, p netip.Prefix) error
+}

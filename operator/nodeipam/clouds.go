@@ -1,0 +1,213 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// cloudDoor is what the cloud modes have in common.
+type cloudDoor struct{ *Allocator }
+
+func (d cloudDoor) pins() bool { return true }
+
+func machineOf(node *v1.Node) Machine {
+	return Machine{Node: node.Name, ProviderID: node.Spec.ProviderID}
+}
+
+// aliases are what the cloud routes to a node's machine.
+func (d cloudDoor) aliases(ctx context.Context, node *v1.Node) ([]netip.Prefix, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.settings.CallTimeout)
+	defer cancel()
+	all, err := d.deps.Cloud.Aliases(ctx, machineOf(node))
+	if err != nil {
+		return nil, fmt.Errorf("read the aliases of node %q in cloud %s: %w", node.Name, d.deps.Cloud.ProviderName(), err)
+	}
+	for i, p := range all {
+		all[i] = p.Masked()
+	}
+	return all, nil
+}
+
+func (d cloudDoor) addAlias(ctx context.Context, node *v1.Node, p netip.Prefix) error {
+	if err := d.gate.check(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.settings.CallTimeout)
+	defer cancel()
+	if err := d.deps.Cloud.AddAlias(ctx, machineOf(node), p); err != nil {
+		return fmt.Errorf("add alias %s of node %q in cloud %s: %w", p, node.Name, d.deps.Cloud.ProviderName(), err)
+	}
+	return nil
+}
+
+// routed sets the condition that the node's network is there.
+func (d cloudDoor) routed(ctx context.Context, node *v1.Node) error {
+	return d.reports.setCondition(ctx, node, v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse,
+		Reason: "RouteCreated", Message: "The cloud routes the node's podCIDRs to its machine"})
+}
+
+// networkStatus is the state of the condition that routed sets.
+func networkStatus(node *v1.Node) v1.ConditionStatus {
+	for _, c := range node.Status.Conditions {
+		if c.Type == v1.NodeNetworkUnavailable {
+			return c.Status
+		}
+	}
+	return ""
+}
+
+// oneOfEach is the first alias of each family: a node can have no more.
+func (d cloudDoor) oneOfEach(node *v1.Node, all []netip.Prefix) (some []netip.Prefix) {
+	for _, p := range all {
+		if !slices.ContainsFunc(some, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }) {
+			some = append(some, p)
+		}
+	}
+	if len(some) < len(all) {
+		d.log.Warn("a machine has more aliases than a node can have podCIDRs", "node", node.Name, "aliases", joined(all), "taken", joined(some))
+	}
+	return some
+}
+
+// copyAliases gives a node without podCIDRs those that its machine has.
+func (d cloudDoor) copyAliases(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
+	for _, err := range d.book.occupy(ownerOf(node), aliases) {
+		if err != nil {
+			d.reports.problem(ctx, node, ReasonConflict, "The cloud routes what another node has: "+err.Error())
+			return fmt.Errorf("%w: %w", ErrQuarantined, err)
+		}
+	}
+	live, err := d.publish(ctx, node, aliases)
+	if err != nil || live == nil {
+		return err
+	}
+	return d.checkRouted(ctx, live, aliases)
+}
+
+// checkRouted sets the condition of a node that has what the cloud routes to it.
+func (d cloudDoor) checkRouted(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
+	have, err := podCIDRsOf(node)
+	if err != nil || len(minus(have, aliases)) > 0 {
+		d.mismatch(ctx, node, aliases)
+		return nil
+	}
+	return d.routed(ctx, node)
+}
+
+// mismatch tells that cluster and cloud say different things. Nothing can be
+// done about it: podCIDRs are set once, and nobody knows what uses the alias.
+func (d cloudDoor) mismatch(ctx context.Context, node *v1.Node, aliases []netip.Prefix) {
+	d.reports.problem(ctx, node, ReasonMismatch, fmt.Sprintf(
+		"node %q has podCIDRs %v, cloud %s routes %s to it; podCIDRs only change when the Node object is made anew",
+		node.Name, podCIDRTexts(node), d.deps.Cloud.ProviderName(), joined(aliases)))
+}
+
+// minus is what is in all and not in some.
+func minus(all, some []netip.Prefix) (rest []netip.Prefix) {
+	for _, p := range all {
+		if !slices.Contains(some, p) {
+			rest = append(rest, p)
+		}
+	}
+	return rest
+}
+
+// wants tells whether a node's podCIDRs are to be set to want.
+func wants(node *v1.Node, want []netip.Prefix) (bool, error) {
+	if len(want) > 2 || len(want) == 2 && want[0].Addr().Is4() == want[1].Addr().Is4() {
+		return false, fmt.Errorf("podCIDRs %s of node %q: there can be one of each family", joined(want), node.Name)
+	}
+	have, err := podCIDRsOf(node)
+	order := func(p, q netip.Prefix) int { return cmp.Compare(p.Addr().BitLen(), q.Addr().BitLen()) }
+	slices.SortStableFunc(have, order)
+	want = slices.SortedStableFunc(slices.Values(want), order)
+	return err != nil || !slices.Equal(have, want), nil
+}
+
+// cloudMode is CloudAllocator.
+type cloudMode struct{ cloudDoor }
+
+var _ mode = (*cloudMode)(nil)
+
+func (m *cloudMode) gives() bool     { return false }
+func (m *cloudMode) recall(*v1.Node) {}
+func (m *cloudMode) pace() pace      { return &cloudPace{random: m.deps.Random, rest: m.settings.Audit} }
+
+func (m *cloudMode) settle(ctx context.Context, node *v1.Node) error {
+	if node.DeletionTimestamp != nil {
+		return nil
+	}
+	all, err := m.aliases(ctx, node)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("cloud %s routes nothing to node %q", m.deps.Cloud.ProviderName(), node.Name)
+	}
+	if err != nil {
+		m.reports.problem(ctx, node, ReasonNotAvailable, err.Error())
+		return err
+	}
+	want := m.oneOfEach(node, all)
+	differ, err := wants(node, want)
+	switch {
+	case err != nil:
+		return err
+	case !numbered(node):
+		return m.copyAliases(ctx, node, want)
+	case differ:
+		m.mismatch(ctx, node, want)
+		return fmt.Errorf("%w: cluster and cloud differ", ErrQuarantined)
+	}
+	if err := m.adopt(ctx, node); err != nil {
+		return err
+	}
+	return m.routed(ctx, node)
+}
+
+// cloudPace is upstream's for clouds: later and later, not all nodes at the
+// same time, and after some tries hardly ever.
+type cloudPace struct {
+	random func() float64
+	rest   time.Duration // between two tries, after the quick ones
+	tries  int
+}
+
+// quickTries are upstream's number of tries.
+const quickTries = 10
+
+func (p *cloudPace) after(err error) (time.Duration, bool) {
+	if err == nil {
+		p.tries = 0
+		return 0, false
+	}
+	if p.tries++; p.tries > quickTries {
+		return p.rest, true
+	}
+	return cloudDelay(p.tries-1, p.random()), true
+}
+
+// cloudDelay is the time to the next try after so many before it: 250 ms, each
+// time doubled, up to 5 s; by random, in [0, 1), from half to one and a half of it.
+func cloudDelay(before int, random float64) time.Duration {
+	const first, most = 250 * time.Millisecond, 5 * time.Second
+	base := float64(most)
+	if before < 10 {
+		base = math.Min(base, float64(first)*math.Pow(2, float64(before)))
+	}
+	return time.Duration(base/2 + random*base)
+}
+
+// errInvalidMode is ErrMode with what there is on both sides.
+func (d cloudDoor) errInvalidMode(ctx context.Context, node *v1.Node, what string) error {
+	err := fmt.Errorf("node %q: %w: %s", node.Name, ErrMode, what)
+	d.reports.problem(ctx, node, ReasonInvalidMode, err.Error())
+	return err
+}

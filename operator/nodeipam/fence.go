@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+)
+
+// ErrDeposed is wrapped by the errors of a leader that is none any more.
+var ErrDeposed = errors.New("another process leads now")
+
+// Fence keeps a leader that was deposed from giving blocks.
+//
+// It is one half of what does so. A leader reads a node, asks the fence, and
+// only then patches the node as it was read. A new leader first writes to all
+// nodes that have no podCIDRs, and only then gives blocks to any. So what an
+// older leader still has under way either came before, and is seen by the new
+// one, or is refused by the API server, because the node is not as it was read.
+// No clock is involved.
+type Fence interface {
+	// Term names this leadership; no other one has the same name.
+	Term() string
+	// Check returns nil where, at some moment after it was called, this
+	// process led. It wraps ErrDeposed where it does not.
+	Check(ctx context.Context) error
+}
+
+// LeaseFence is the Fence of a leader that was elected by a Lease.
+type LeaseFence struct {
+	leases          coordination.LeasesGetter
+	namespace, name string
+	identity        string
+	transitions     int32
+}
+
+var _ Fence = (*LeaseFence)(nil)
+
+// NewLeaseFence is called by whoever was just elected: identity must hold the
+// lease, and every process must have an identity of its own.
+func NewLeaseFence(ctx context.Context, leases coordination.LeasesGetter, namespace, name, identity string) (*LeaseFence, error) {
+	f := &LeaseFence{leases: leases, namespace: namespace, name: name, identity: identity, transitions: -1}
+	return f, f.Check(ctx)
+}
+
+// Term implements Fence.
+func (f *LeaseFence) Term() string { return fmt.Sprintf("%s/%d", f.identity, f.transitions) }
+
+// Check implements Fence. It reads the lease from the API server. That the
+// lease may have run out does not matter, as long as nobody has taken it.
+func (f *LeaseFence) Check(ctx context.Context) error {
+	lease, err := f.leases.Leases(f.namespace).Get(ctx, f.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("look who holds lease %s/%s: %w", f.namespace, f.name, err)
+	}
+	var holder string
+	var transitions int32
+	if lease.Spec.HolderIdentity != nil {
+		holder = *lease.Spec.HolderIdentity
+	}
+	if lease.Spec.LeaseTransitions != nil {
+		transitions = *lease.Spec.LeaseTransitions
+	}
+	if f.transitions < 0 && holder == f.identity {
+		f.transitions = transitions
+	}
+	if holder != f.identity || transitions != f.transitions {
+		return fmt.Errorf("lease %s/%s is held by %q (%d): %w", f.namespace, f.name, holder, transitions, ErrDeposed)
+	}
+	return nil
+}
+
+// gate asks the fence for all who wait together: a question that begins after
+// the last of them came answers every one.
+type gate struct {
+	fence Fence
+
+	mu      sync.Mutex
+	waiting *question // not asked yet
+	asked   *question // being asked, or answered
+}
+
+type question struct {
+	done chan struct{}
+	err  error
+}
+
+// check is the fence's Check, begun after the call. Without a fence all is well.
+func (g *gate) check(ctx context.Context) error {
+	if g.fence == nil {
+		return nil
+	}
+	g.mu.Lock()
+	q, before := g.waiting, g.asked
+	first := q == nil
+	if first {
+		q = &question{done: make(chan struct{})}
+		g.waiting = q
+	}
+	g.mu.Unlock()
+	if first {
+		if before != nil {
+			<-before.done
+		}
+		g.mu.Lock()
+		g.waiting, g.asked = nil, q
+		g.mu.Unlock()
+		q.err = g.fence.Check(ctx)
+		close(q.done)
+	}
+	select {
+	case <-q.done:
+		return q.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

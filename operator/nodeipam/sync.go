@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// syncPace looks at every node again and again.
+type syncPace struct{ timeout Timeout }
+
+func (p *syncPace) after(err error) (time.Duration, bool) {
+	p.timeout.Update(err == nil)
+	return p.timeout.Next(), true
+}
+
+func (a *Allocator) syncPace() pace {
+	c := a.settings.Sync
+	return &syncPace{Timeout{Resync: c.Resync, MaxBackoff: c.MaxBackoff, InitialRetry: c.InitialRetry}}
+}
+
+// fromCloudMode is IPAMFromCloud.
+type fromCloudMode struct{ cloudDoor }
+
+var _ mode = (*fromCloudMode)(nil)
+
+func (m *fromCloudMode) gives() bool     { return false }
+func (m *fromCloudMode) recall(*v1.Node) {}
+func (m *fromCloudMode) pace() pace      { return m.syncPace() }
+
+func (m *fromCloudMode) settle(ctx context.Context, node *v1.Node) error {
+	if node.DeletionTimestamp != nil {
+		return nil
+	}
+	aliases, err := m.aliases(ctx, node)
+	switch {
+	case err != nil:
+		return err
+	case len(aliases) == 0 && !numbered(node):
+		return m.errInvalidMode(ctx, node, "the cloud is to say which podCIDRs it has, and routes nothing to it")
+	case len(aliases) == 0:
+		return m.errInvalidMode(ctx, node, fmt.Sprintf("it has podCIDRs %v, which the cloud does not route", podCIDRTexts(node)))
+	case !numbered(node):
+		return m.copyAliases(ctx, node, m.oneOfEach(node, aliases))
+	}
+	return m.compare(ctx, node, aliases)
+}
+
+// compare looks whether a node has what the cloud routes to it. That it has not
+// is told, and is no error: trying again would change nothing.
+func (d cloudDoor) compare(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
+	if err := d.adopt(ctx, node); err != nil {
+		return err
+	}
+	return d.checkRouted(ctx, node, aliases)
+}
+
+// clusterMode is IPAMFromCluster. What a node is about to get is written to its
+// metadata first, then to the cloud, and then to its podCIDRs. So wherever this
+// stops, the next try, also that of another process, goes on with the same.
+type clusterMode struct{ cloudDoor }
+
+var _ mode = (*clusterMode)(nil)
+
+func (m *clusterMode) gives() bool { return true }
+func (m *clusterMode) pace() pace  { return m.syncPace() }
+
+// recall takes what a node was about to get when an earlier process ended. If
+// that is somebody else's now, it is told when the node is looked at.
+func (m *clusterMode) recall(node *v1.Node) {
+	if intent := intentOf(node); len(intent) > 0 {
+		_ = m.book.occupy(ownerOf(node), intent)
+	}
+}
+
+func (m *clusterMode) settle(ctx context.Context, node *v1.Node) error {
+	if node.DeletionTimestamp != nil {
+		if numbered(node) {
+			return m.adopt(ctx, node)
+		}
+		return nil
+	}
+	aliases, err := m.aliases(ctx, node)
+	if err != nil {
+		return err
+	}
+	if !numbered(node) {
+		return m.give(ctx, node, aliases)
+	}
+	if err := m.adopt(ctx, node); err != nil {
+		return err
+	}
+	have, _ := podCIDRsOf(node)
+	if missing := minus(have, aliases); len(missing) > 0 {
+		if len(minus(aliases, have)) > 0 {
+			m.mismatch(ctx, node, aliases)
+			return nil
+		}
+		if err := m.addAliases(ctx, node, missing); err != nil {
+			return err
+		}
+	}
+	return m.routed(ctx, node)
+}
+
+// give gives a node without podCIDRs a block of each pool, all the way.
+func (m *clusterMode) give(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
+	o := ownerOf(node)
+	m.recall(node)
+	if blocks, _ := m.book.blocks(o); len(blocks) == 0 && len(aliases) > 0 {
+		// The machine has something, and nobody knows why. If it can be
+		// this node's, it is.
+		if err := m.book.claim(o, m.oneOfEach(node, aliases)); err != nil {
+			return m.errInvalidMode(ctx, node, fmt.Sprintf("the cluster is to say which podCIDRs it has, and the cloud routes %s to it already: %v", joined(aliases), err))
+		}
+	}
+	blocks, err := m.choose(ctx, node)
+	if err != nil {
+		return err
+	}
+	if c := m.book.conflicts(o); len(c) > 0 {
+		m.reports.problem(ctx, node, ReasonConflict, c[0].Error())
+		return fmt.Errorf("%w: %w", ErrQuarantined, c[0])
+	}
+	missing := minus(blocks, aliases)
+	if len(missing) > 0 && len(minus(aliases, blocks)) > 0 {
+		return m.errInvalidMode(ctx, node, fmt.Sprintf("it is to have %s, and the cloud routes %s to it", joined(blocks), joined(aliases)))
+	}
+	if node, err = m.intend(ctx, node, blocks); err != nil || node == nil {
+		return err
+	}
+	if numbered(node) {
+		return m.settle(ctx, node)
+	}
+	if err := m.addAliases(ctx, node, missing); err != nil {
+		return err
+	}
+	live, err := m.publish(ctx, node, blocks)
+	if err != nil || live == nil {
+		return err
+	}
+	return m.checkRouted(ctx, live, blocks)
+}
+
+func (m *clusterMode) addAliases(ctx context.Context, node *v1.Node, blocks []netip.Prefix) error {
+	for _, p := range blocks {
+		if err := m.addAlias(ctx, node, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// intend writes down what node is about to get. It returns the node as it is
+// then; nil if it is gone.
+func (m *clusterMode) intend(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
+	o := ownerOf(node)
+	var err error
+	for range tries {
+		if node.Annotations[IntentAnnotation] == joined(blocks) {
+			return node, nil
+		}
+		if err = m.gate.check(ctx); err != nil {
+			return nil, err
+		}
+		var live *v1.Node
+		if live, err = m.patchIntent(ctx, node, blocks); err == nil {
+			return live, nil
+		}
+		live, e := m.live(ctx, o)
+		switch {
+		case e != nil:
+			return nil, e
+		case live == nil:
+			m.release(o)
+			return nil, nil
+		case numbered(live):
+			return live, nil
+		}
+		node = live
+	}
+	return nil, err
+}
+
+func (m *clusterMode) patchIntent(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
+	body, err := intentPatch(node, blocks)
+	if err != nil {
+		return nil, err
+	}
+	live, err := m.api.patch(ctx, node.Name, body)
+	m.metrics.patched(err)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("write down that node %q is to get %s: %w", node.Name, joined(blocks), err)
+	}
+	return live, err
+}
