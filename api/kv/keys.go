@@ -28,6 +28,10 @@ const (
 	CustomNetworkPrefix = ClusterPrefix + "network/"
 )
 
+// PoolsKey is written with every pool that is new, so that of two that share
+// addresses and come at the same time the later one is refused.
+const PoolsKey = ClusterPrefix + "pools"
+
 // Resources, as controller.KubeStateData names them.
 const (
 	NodeRecordResource    = "noderecord"    // *NodeRecord

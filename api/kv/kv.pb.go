@@ -34,13 +34,15 @@ type NodeRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Instance      string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`                              // UUID made once in the node's state directory
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                         // raised each time the ID changes hands, or is claimed again
-	IpAddresses   []string               `protobuf:"bytes,5,rep,name=ip_addresses,json=ipAddresses,proto3" json:"ip_addresses,omitempty"`     // of the vswitch, "192.168.16.5/24"
-	NodeUid       string                 `protobuf:"bytes,6,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`                 // of the Kubernetes Node, as evidence only
-	Released      int64                  `protobuf:"varint,7,opt,name=released,proto3" json:"released,omitempty"`                             // Unix time in ns; 0: it is held
-	Clean         bool                   `protobuf:"varint,8,opt,name=clean,proto3" json:"clean,omitempty"`                                   // released by somebody who knew that nothing of it is in use
-	SupersededBy  uint32                 `protobuf:"varint,9,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"` // the ID that another instance of this name has claimed since; 0: none
+	Instance      string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`                                 // UUID made once in the node's state directory
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                            // raised each time the ID changes hands, or is claimed again
+	IpAddresses   []string               `protobuf:"bytes,5,rep,name=ip_addresses,json=ipAddresses,proto3" json:"ip_addresses,omitempty"`        // of the vswitch, "192.168.16.5/24"
+	NodeUid       string                 `protobuf:"bytes,6,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`                    // of the Kubernetes Node, as evidence only
+	Released      int64                  `protobuf:"varint,7,opt,name=released,proto3" json:"released,omitempty"`                                // Unix time in ns; 0: it is held
+	Clean         bool                   `protobuf:"varint,8,opt,name=clean,proto3" json:"clean,omitempty"`                                      // released by somebody who knew that nothing of it is in use
+	SupersededBy  uint32                 `protobuf:"varint,9,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`    // the ID that another instance of this name has claimed since; 0: none
+	PodCidrs      []string               `protobuf:"bytes,10,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`                // of its Node object, for those who do not read that
+	MgmtAddresses []string               `protobuf:"bytes,11,rep,name=mgmt_addresses,json=mgmtAddresses,proto3" json:"mgmt_addresses,omitempty"` // likewise
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -136,6 +138,20 @@ func (x *NodeRecord) GetSupersededBy() uint32 {
 		return x.SupersededBy
 	}
 	return 0
+}
+
+func (x *NodeRecord) GetPodCidrs() []string {
+	if x != nil {
+		return x.PodCidrs
+	}
+	return nil
+}
+
+func (x *NodeRecord) GetMgmtAddresses() []string {
+	if x != nil {
+		return x.MgmtAddresses
+	}
+	return nil
 }
 
 // NodeName is which ID was last claimed under a node's name. It makes claims of
@@ -1156,6 +1172,13 @@ type Lease struct {
 	CoolingSinceUptime int64                  `protobuf:"varint,14,opt,name=cooling_since_uptime,json=coolingSinceUptime,proto3" json:"cooling_since_uptime,omitempty"` // ns since boot
 	BootId             string                 `protobuf:"bytes,15,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`                                        // the boot that cooling_since_uptime counts from
 	Reason             string                 `protobuf:"bytes,16,opt,name=reason,proto3" json:"reason,omitempty"`                                                      // why it is quarantined
+	ExpiryToken        string                 `protobuf:"bytes,17,opt,name=expiry_token,json=expiryToken,proto3" json:"expiry_token,omitempty"`                         // of whom may confirm it; "": it is not pending
+	ExpiresAfter       int64                  `protobuf:"varint,18,opt,name=expires_after,json=expiresAfter,proto3" json:"expires_after,omitempty"`                     // ns
+	PendingSinceUptime int64                  `protobuf:"varint,19,opt,name=pending_since_uptime,json=pendingSinceUptime,proto3" json:"pending_since_uptime,omitempty"` // ns since boot_id
+	Excluded           bool                   `protobuf:"varint,20,opt,name=excluded,proto3" json:"excluded,omitempty"`                                                 // the address is never lent again
+	ExcludedBy         string                 `protobuf:"bytes,21,opt,name=excluded_by,json=excludedBy,proto3" json:"excluded_by,omitempty"`
+	ExcludedReason     string                 `protobuf:"bytes,22,opt,name=excluded_reason,json=excludedReason,proto3" json:"excluded_reason,omitempty"`
+	NoLease            bool                   `protobuf:"varint,23,opt,name=no_lease,json=noLease,proto3" json:"no_lease,omitempty"` // it is here for its exclusion alone; state says quarantined to older versions
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -1302,6 +1325,55 @@ func (x *Lease) GetReason() string {
 	return ""
 }
 
+func (x *Lease) GetExpiryToken() string {
+	if x != nil {
+		return x.ExpiryToken
+	}
+	return ""
+}
+
+func (x *Lease) GetExpiresAfter() int64 {
+	if x != nil {
+		return x.ExpiresAfter
+	}
+	return 0
+}
+
+func (x *Lease) GetPendingSinceUptime() int64 {
+	if x != nil {
+		return x.PendingSinceUptime
+	}
+	return 0
+}
+
+func (x *Lease) GetExcluded() bool {
+	if x != nil {
+		return x.Excluded
+	}
+	return false
+}
+
+func (x *Lease) GetExcludedBy() string {
+	if x != nil {
+		return x.ExcludedBy
+	}
+	return ""
+}
+
+func (x *Lease) GetExcludedReason() string {
+	if x != nil {
+		return x.ExcludedReason
+	}
+	return ""
+}
+
+func (x *Lease) GetNoLease() bool {
+	if x != nil {
+		return x.NoLease
+	}
+	return false
+}
+
 // Block is one block of a node's journal.
 type Block struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1412,7 +1484,7 @@ var File_api_kv_kv_proto protoreflect.FileDescriptor
 
 const file_api_kv_kv_proto_rawDesc = "" +
 	"\n" +
-	"\x0fapi/kv/kv.proto\x12\vcadastre.kv\"\x81\x02\n" +
+	"\x0fapi/kv/kv.proto\x12\vcadastre.kv\"\xc5\x02\n" +
 	"\n" +
 	"NodeRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
@@ -1425,7 +1497,10 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\bnode_uid\x18\x06 \x01(\tR\anodeUid\x12\x1a\n" +
 	"\breleased\x18\a \x01(\x03R\breleased\x12\x14\n" +
 	"\x05clean\x18\b \x01(\bR\x05clean\x12#\n" +
-	"\rsuperseded_by\x18\t \x01(\rR\fsupersededBy\"6\n" +
+	"\rsuperseded_by\x18\t \x01(\rR\fsupersededBy\x12\x1b\n" +
+	"\tpod_cidrs\x18\n" +
+	" \x03(\tR\bpodCidrs\x12%\n" +
+	"\x0emgmt_addresses\x18\v \x03(\tR\rmgmtAddresses\"6\n" +
 	"\bNodeName\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\"i\n" +
@@ -1512,7 +1587,7 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x15host_interconnect_vpp\x18\x05 \x03(\tR\x13hostInterconnectVpp\x126\n" +
 	"\x17host_interconnect_linux\x18\x06 \x03(\tR\x15hostInterconnectLinux\x12\x19\n" +
 	"\bnode_ips\x18\a \x03(\tR\anodeIps\x12\x1b\n" +
-	"\tvxlan_ips\x18\b \x03(\tR\bvxlanIps\"\xcc\x03\n" +
+	"\tvxlan_ips\x18\b \x03(\tR\bvxlanIps\"\xc7\x05\n" +
 	"\x05Lease\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1d\n" +
 	"\n" +
@@ -1533,7 +1608,15 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x05since\x18\r \x01(\x03R\x05since\x120\n" +
 	"\x14cooling_since_uptime\x18\x0e \x01(\x03R\x12coolingSinceUptime\x12\x17\n" +
 	"\aboot_id\x18\x0f \x01(\tR\x06bootId\x12\x16\n" +
-	"\x06reason\x18\x10 \x01(\tR\x06reason\"O\n" +
+	"\x06reason\x18\x10 \x01(\tR\x06reason\x12!\n" +
+	"\fexpiry_token\x18\x11 \x01(\tR\vexpiryToken\x12#\n" +
+	"\rexpires_after\x18\x12 \x01(\x03R\fexpiresAfter\x120\n" +
+	"\x14pending_since_uptime\x18\x13 \x01(\x03R\x12pendingSinceUptime\x12\x1a\n" +
+	"\bexcluded\x18\x14 \x01(\bR\bexcluded\x12\x1f\n" +
+	"\vexcluded_by\x18\x15 \x01(\tR\n" +
+	"excludedBy\x12'\n" +
+	"\x0fexcluded_reason\x18\x16 \x01(\tR\x0eexcludedReason\x12\x19\n" +
+	"\bno_lease\x18\x17 \x01(\bR\anoLease\"O\n" +
 	"\x05Block\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x1a\n" +

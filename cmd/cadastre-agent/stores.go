@@ -18,14 +18,21 @@ import (
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipnet/linuxsink"
 	"github.com/cadastre/cadastre/plugins/kubestate"
+	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 )
 
 // openStore opens the cluster store, and for one that is elsewhere the mirror of it.
-func openStore(p *parts, conf contivconf.KVDB, probing time.Duration, file *bolt.File, log *slog.Logger) (err error) {
-	if conf.Type == contivconf.KVDBBolt {
+func openStore(p *parts, conf contivconf.KVDB, probing time.Duration, file *bolt.File, who whose) (err error) {
+	switch conf.Type {
+	case contivconf.KVDBBolt:
 		p.store, err = file.Store()
 		return err
+	case contivconf.KVDBKubernetes:
+		p.mirror = file.Mirror()
+		p.store, err = apistore.Open(apistore.Config{Kubeconfig: conf.Kubeconfig, Node: who.node, UserAgent: "cadastre-agent", Timeout: requestTimeout(probing), Log: who.log})
+		return err
 	}
+	log := who.log
 	cfg := etcd.Config{Endpoints: conf.Endpoints, Prefix: conf.Prefix, Username: conf.Username, Log: log, KeepAlive: 3 * probing}
 	if cfg.TLS, err = clientTLS(conf); err != nil {
 		return err
@@ -41,6 +48,16 @@ func openStore(p *parts, conf contivconf.KVDB, probing time.Duration, file *bolt
 	p.store, err = etcd.Open(cfg)
 	return err
 }
+
+// whose store it is.
+type whose struct {
+	node string
+	log  *slog.Logger
+}
+
+// requestTimeout is how long the API server may take for one request: as long as
+// three probes fail in.
+func requestTimeout(probing time.Duration) time.Duration { return max(3*probing, 10*time.Second) }
 
 // clientTLS is how etcd is spoken to, nil where the configuration has no file for it.
 func clientTLS(conf contivconf.KVDB) (*tls.Config, error) {
@@ -89,7 +106,7 @@ func both(a, b kubestate.Upkeep) kubestate.Upkeep {
 // settle is how long the first node of a store waits for others: as long as
 // these take to notice that the store is back. A store of this node has no others.
 func settle(conf *contivconf.Config) time.Duration {
-	if conf.Cadastre.KVDB.Type != contivconf.KVDBEtcd {
+	if conf.Cadastre.KVDB.Type == contivconf.KVDBBolt {
 		return 0
 	}
 	c := conf.Cadastre.Controller
@@ -100,7 +117,7 @@ func settle(conf *contivconf.Config) time.Duration {
 func timing(conf *contivconf.Config) kubestate.Timing {
 	c := conf.Cadastre.Controller
 	t := kubestate.Timing{DelayLocal: c.DelayLocalResync}
-	if conf.Cadastre.KVDB.Type == contivconf.KVDBEtcd {
+	if conf.Cadastre.KVDB.Type != contivconf.KVDBBolt {
 		t.Probe, t.Spread, t.RetryLimit = c.RemoteDBProbingInterval, c.RemoteDBProbingInterval, max(c.RemoteDBProbingInterval, time.Second)
 	}
 	return t

@@ -117,7 +117,7 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 	if p.dockerListener, err = activated(dockerSocketName, os.Getenv); err != nil {
 		return nil, err
 	}
-	if err := openStore(&p, conf.Cadastre.KVDB, conf.Cadastre.Controller.RemoteDBProbingInterval, file, log); err != nil {
+	if err := openStore(&p, conf.Cadastre.KVDB, conf.Cadastre.Controller.RemoteDBProbingInterval, file, whose{opt.nodeName, log}); err != nil {
 		return nil, err
 	}
 	if err := openSink(&p, conf.Cadastre.Routes, log); err != nil {

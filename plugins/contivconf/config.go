@@ -72,8 +72,9 @@ type KVDBType string
 
 // The cluster stores.
 const (
-	KVDBBolt KVDBType = "bolt" // embedded, for one node
-	KVDBEtcd KVDBType = "etcd"
+	KVDBBolt       KVDBType = "bolt" // embedded, for one node
+	KVDBEtcd       KVDBType = "etcd"
+	KVDBKubernetes KVDBType = "kubernetes" // the API server: objects of group cadastre.dev
 )
 
 // KVDB is where the cluster store is.
@@ -86,6 +87,7 @@ type KVDB struct {
 	Key          string   `json:"key"`
 	Username     string   `json:"username"`
 	PasswordFile string   `json:"passwordFile"`
+	Kubeconfig   string   `json:"kubeconfig"`
 }
 
 // NodeIDs is how long a claim to a node ID counts.

@@ -162,7 +162,7 @@ func TestOurSection(t *testing.T) {
 	want.StaticPodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix("10.1.7.0/24")}
 	want.AllowOverlap = []contivconf.NetworkPair{{"podSubnetCIDR", "vxlanCIDR"}}
 	want.KVDB = contivconf.KVDB{contivconf.KVDBEtcd, []string{"https://10.0.0.1:2379", "etcd.example:2379", "[fd00::1]:2379"}, "/lab/",
-		"/etc/cadastre/ca.pem", "/etc/cadastre/client.pem", "/etc/cadastre/client.key", "1234", "/etc/cadastre/password"}
+		"/etc/cadastre/ca.pem", "/etc/cadastre/client.pem", "/etc/cadastre/client.key", "1234", "/etc/cadastre/password", ""}
 	want.REST = contivconf.REST{":9999", "/etc/cadastre/s.pem", "/etc/cadastre/s.key", "/etc/cadastre/ca.pem"}
 	want.Log = contivconf.Log{contivconf.LogDebug, contivconf.LogJSON}
 	want.Docker = contivconf.Docker{Enabled: true, Socket: "/tmp/cadastre.sock"}

@@ -104,13 +104,16 @@ func oneOf[T ~string](p *problems, field string, value T, allowed ...T) {
 
 func (k *KVDB) validate(p *problems) {
 	const section = "cadastre.kvdb."
-	oneOf(p, section+"type", k.Type, KVDBBolt, KVDBEtcd)
+	oneOf(p, section+"type", k.Type, KVDBBolt, KVDBEtcd, KVDBKubernetes)
 	switch {
 	case k.Type == KVDBEtcd && len(k.Endpoints) == 0:
 		p.add(RuleKVDB, section+"endpoints", "", "is empty, but type is etcd: write a list, such as [\"https://10.0.0.1:2379\"]")
-	case k.Type == KVDBBolt && len(k.Endpoints) > 0:
+	case k.Type != KVDBEtcd && len(k.Endpoints) > 0:
 		// Every node on a store of its own would claim node ID 1.
-		p.add(RuleKVDB, section+"endpoints", "", "would not be used, as type is bolt: write \"type: etcd\", or remove them")
+		p.add(RuleKVDB, section+"endpoints", "", "would not be used, as type is %s: write \"type: etcd\", or remove them", k.Type)
+	}
+	if k.Kubeconfig != "" && k.Type != KVDBKubernetes {
+		p.add(RuleKVDB, section+"kubeconfig", k.Kubeconfig, "would not be used, as type is %s: write \"type: kubernetes\", or remove it", k.Type)
 	}
 	for i, e := range k.Endpoints {
 		field := section + "endpoints[" + decimal(i) + "]"

@@ -65,8 +65,8 @@ func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserv
 	if dryRun || plan.Err() != nil || len(plan.Changes) == 0 {
 		return plan, nil
 	}
-	conds := []kvdb.Cond{{Key: poolsKey, ModRevision: revisions[poolsKey]}}
-	ops := []kvdb.Op{kvdb.Put(poolsKey, nil)}
+	conds := []kvdb.Cond{{Key: kv.PoolsKey, ModRevision: revisions[kv.PoolsKey]}}
+	ops := []kvdb.Op{kvdb.Put(kv.PoolsKey, nil)}
 	for _, c := range plan.Changes {
 		value, err := proto.Marshal(c.Message())
 		if err != nil {
@@ -76,7 +76,7 @@ func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserv
 		conds = append(conds, kvdb.Cond{Key: key, ModRevision: revisions[key]})
 		ops = append(ops, kvdb.Put(key, value))
 	}
-	for key, revision := range revisions { // of the others as many as can be; poolsKey sees to new ones
+	for key, revision := range revisions { // of the others as many as can be; kv.PoolsKey sees to new ones
 		c := kvdb.AtRevision(key, revision)
 		if len(conds) < kvdb.MaxOps && !slices.Contains(conds, c) {
 			conds = append(conds, c)
@@ -89,7 +89,7 @@ func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserv
 // readPools reads the pools, and what was last written where. One that cannot be
 // used is none: the nodes say what is wrong with it, and a good one may take its place.
 func readPools(ctx context.Context, store kvdb.Store) (pools []poolplan.Pool, revisions map[string]int64, err error) {
-	kvs, _, err := store.List(ctx, kv.PoolPrefix, poolsKey)
+	kvs, _, err := store.List(ctx, kv.PoolPrefix, kv.PoolsKey)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the pools: %w", err)
 	}
@@ -97,7 +97,7 @@ func readPools(ctx context.Context, store kvdb.Store) (pools []poolplan.Pool, re
 	for _, x := range kvs {
 		revisions[x.Key] = x.ModRevision
 		m := &kv.Pool{}
-		if x.Key == poolsKey || proto.Unmarshal(x.Value, m) != nil {
+		if x.Key == kv.PoolsKey || proto.Unmarshal(x.Value, m) != nil {
 			continue
 		}
 		if p, err := poolAt(x.Key, m); err == nil {

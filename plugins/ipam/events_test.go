@@ -30,7 +30,8 @@ func TestEventsThatAreHandled(t *testing.T) {
 		{"pod CIDR change", &ipam.PodCIDRChange{}, true, true},
 		{"add pod", add("p1"), true, true},
 		{"delete pod", &podmanager.DeletePod{}, true, true},
-		{"node update", &nodesync.NodeUpdate{NodeName: thisNode}, false, true},
+		{"node update", &nodesync.NodeUpdate{NodeName: "another"}, false, true},
+		{"update of this node", &nodesync.NodeUpdate{NodeName: thisNode}, true, true},
 		{"change of the cluster's state", change, false, false},
 		{"shutdown", &controller.Shutdown{}, false, false},
 	} {

@@ -65,6 +65,7 @@ type state struct {
 	pools    []poolplan.Pool           // those that this node's blocks come from
 	networks map[string]network        // what this node has of each
 	problems []Problem
+	mismatch string
 	notes    []string
 }
 

@@ -368,7 +368,13 @@ func (i *IPAM) Pools() []poolplan.Pool { return slices.Clone(i.state.Load().pool
 func (i *IPAM) Problems() []Problem { return i.state.Load().problems }
 
 // Notes are differences that somebody should know of.
-func (i *IPAM) Notes() []string { return i.state.Load().notes }
+func (i *IPAM) Notes() []string {
+	s := i.state.Load()
+	if s.mismatch == "" {
+		return s.notes
+	}
+	return append(slices.Clone(s.notes), s.mismatch)
+}
 
 // PoolUses is what this node has of each pool, as the ledger has it now. Any
 // goroutine may ask.

@@ -38,6 +38,7 @@ func (i *IPAM) Resync(_ controller.Event, kubeStateData controller.KubeStateData
 	if err := i.adopt(s, kubeStateData); err != nil {
 		return err
 	}
+	i.noteMismatch(s)
 	i.state.Store(s)
 	i.NodeSync.PublishPools()
 	return nil
@@ -317,26 +318,34 @@ func (i *IPAM) adoptOne(s *state, a netip.Addr, pod *kv.Pod) error {
 //   - any Resync event
 //   - NodeUpdate if external IPAM is in use: for the current node it may
 //     trigger PodCIDRChange, for others it changes their pod subnets
-//   - changes of pools and custom networks
-//   - AddPod and DeletePod, which is an extension of the published plugin
+//   - changes of pools and custom networks, AddPod and DeletePod, and NodeUpdate
+//     of the current node without external IPAM, to tell of a mismatch: these
+//     are extensions of the published plugin
 func (i *IPAM) HandlesEvent(event controller.Event) bool {
 	if event.Method() != controller.Update {
 		return true
 	}
-	if _, ok := event.(*nodesync.NodeUpdate); ok {
-		return i.ContivConf.UseExternalIPAM()
+	if update, ok := event.(*nodesync.NodeUpdate); ok {
+		return i.ContivConf.UseExternalIPAM() || update.NodeName == i.ServiceLabel.GetAgentLabel()
 	}
 	return isPodEvent(event) || isNetworkChange(event)
 }
 
 // updateNode follows the nodes with external IPAM.
 func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) (string, error) {
-	s := i.state.Load()
-	if ev.NodeName != i.ServiceLabel.GetAgentLabel() {
-		next := *s
-		next.external = i.subnetsOnRecord()
-		i.state.Store(&next)
+	s := *i.state.Load()
+	own := ev.NodeName == i.ServiceLabel.GetAgentLabel()
+	if own {
+		i.noteMismatch(&s)
+	} else {
+		s.external = i.subnetsOnRecord()
+	}
+	i.state.Store(&s)
+	switch {
+	case !own:
 		return "", nil
+	case !i.ContivConf.UseExternalIPAM():
+		return s.mismatch, nil
 	}
 	var cidrs []netip.Prefix
 	if ev.NewState != nil {

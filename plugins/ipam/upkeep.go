@@ -20,10 +20,6 @@ import (
 // gone marks the origin of a pool whose custom network was deleted.
 const gone = " (deleted)"
 
-// poolsKey is written with every pool that is new, so that of two that share
-// addresses and come at the same time the later one is refused.
-const poolsKey = kv.ClusterPrefix + "pools"
-
 // Upkeep keeps the pools of the cluster store: it writes again what the store
 // has lost of them, gives network "default" its first pool from the
 // configuration and each custom network its own, and has the pool of a custom
@@ -122,7 +118,7 @@ func (u *upkeep) writes() (all []kubestate.Write) {
 	pools := u.changed
 	if len(pools) == 0 && len(u.added) > 0 {
 		pools = u.added
-		all = append(all, kubestate.Write{Key: poolsKey, Message: &kv.Meta{}})
+		all = append(all, kubestate.Write{Key: kv.PoolsKey, Message: &kv.Meta{}})
 	}
 	for _, name := range slices.Sorted(maps.Keys(pools)) {
 		all = append(all, kubestate.Write{Key: kv.PoolKey(name), Message: pools[name].Message()})

@@ -153,7 +153,7 @@ func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity,
 			continue
 		}
 		if at, err := revisionOf(ctx, store, kv.NodeNameKey(who.Name)); err != nil || at != c.nameAt {
-			return Held{}, cmp.Or(err, kvdb.ErrConditions) // one of our name was faster
+			return Held{}, cmp.Or(err, kvdb.ErrConditions) // one of our name was faster, or the store has no transactions
 		}
 	}
 	if left != nil && !raced {
@@ -329,6 +329,10 @@ type claim struct {
 
 // write makes the claim in one transaction, or fails with kvdb.ErrConditions.
 // The record of the ID, if there is one, tells how often it changed hands.
+//
+// A store without transactions does the writes in their order, and may stop
+// anywhere. First the old records of this node and this name say that they count
+// no more, then the name is taken, which only one instance can, and then the ID.
 func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c claim) (Held, error) {
 	was := r.byID[c.id]
 	record := &kv.NodeRecord{Id: c.id, Name: who.Name, Instance: who.Instance, Generation: max(was.GetGeneration(), c.want.Generation) + 1}
@@ -352,8 +356,8 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 	if record == c.own.NodeRecord {
 		t.conds = append(t.conds, kvdb.AtRevision(kv.NodeRecordKey(c.id), c.own.revision))
 	} else {
-		t.put(kv.NodeRecordKey(c.id), was.revision, record) // revision 0 where there was none
 		t.put(kv.NodeNameKey(who.Name), c.nameAt, &kv.NodeName{Id: c.id, Instance: who.Instance})
+		t.put(kv.NodeRecordKey(c.id), was.revision, record) // revision 0 where there was none
 	}
 	// Whoever beats under this ID now is an earlier run of this agent, or finds
 	// by this beat that it has lost the ID.

@@ -70,9 +70,13 @@ type Keeper struct {
 type said struct {
 	addresses []string
 	uid       string
+	podCIDRs  []string // of its Node object, for those who do not read it; likewise
+	mgmt      []string
 }
 
-func (s said) equal(t said) bool { return slices.Equal(s.addresses, t.addresses) && s.uid == t.uid }
+func (s said) equal(t said) bool {
+	return slices.Equal(s.addresses, t.addresses) && s.uid == t.uid && slices.Equal(s.podCIDRs, t.podCIDRs) && slices.Equal(s.mgmt, t.mgmt)
+}
 
 // remembered is what is on the disk.
 type remembered struct {
@@ -358,7 +362,7 @@ func (k *Keeper) beat(ctx context.Context, held Held) (bool, error) {
 // they were. Unless it succeeds they have to be read again.
 func (k *Keeper) beatOnce(ctx context.Context, held Held) error {
 	k.mu.Lock()
-	say := said{slices.Clone(k.said.addresses), k.said.uid}
+	say := k.said // its slices are never changed
 	k.mu.Unlock()
 	now := k.own
 	now.record = say.in(k.own.record)
@@ -394,7 +398,7 @@ func (s said) in(r *kv.NodeRecord) *kv.NodeRecord {
 		r.IpAddresses = s.addresses
 	}
 	if s.uid != "" {
-		r.NodeUid = s.uid
+		r.NodeUid, r.PodCidrs, r.MgmtAddresses = s.uid, s.podCIDRs, s.mgmt
 	}
 	return r
 }

@@ -126,7 +126,7 @@ func (p *NodeSync) Resync(_ controller.Event, state controller.KubeStateData, _ 
 }
 
 // lookAtOwn has the keeper look where the cluster does not know this node as it
-// should, and tells it the UID of the Node object.
+// should, and tells it what is in the Node object.
 func (p *NodeSync) lookAtOwn() {
 	held := p.Keeper.Held()
 	name := p.ServiceLabel.GetAgentLabel()
@@ -135,7 +135,8 @@ func (p *NodeSync) lookAtOwn() {
 		p.Keeper.Poke()
 	}
 	if node, _ := p.said[name][kv.NodeKey(name)].(*kv.Node); node.GetUid() != "" {
-		p.Keeper.say(func(s *said) { s.uid = node.Uid })
+		cidrs, mgmt := slices.Clone(node.PodCidrs), slices.Clone(node.Addresses)
+		p.Keeper.say(func(s *said) { s.uid, s.podCIDRs, s.mgmt = node.Uid, cidrs, mgmt })
 	}
 }
 
@@ -210,7 +211,7 @@ func (p *NodeSync) forget(key string, m proto.Message) {
 // the newer one. What cannot be parsed is left out.
 func (p *NodeSync) node(name string) *Node {
 	n := &Node{Name: name}
-	known := false
+	known, object := false, false
 	var newest *kv.NodeRecord
 	for _, key := range slices.Sorted(maps.Keys(p.said[name])) {
 		switch m := p.said[name][key].(type) {
@@ -220,12 +221,15 @@ func (p *NodeSync) node(name string) *Node {
 				n.ID, n.VppIPAddresses = m.Id, parse(m.IpAddresses, netip.ParsePrefix)
 			}
 		case *kv.Node:
-			known = true
+			known, object = true, true
 			n.MgmtIPAddresses, n.PodCIDRs = parse(m.Addresses, netip.ParseAddr), parse(m.PodCidrs, netip.ParsePrefix)
 		}
 	}
 	if !known {
 		return nil
+	}
+	if newest != nil && !object { // nobody reflects Node objects: its own agent tells
+		n.MgmtIPAddresses, n.PodCIDRs = parse(newest.MgmtAddresses, netip.ParseAddr), parse(newest.PodCidrs, netip.ParsePrefix)
 	}
 	return n
 }

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cadastre/cadastre/api/kv"
+)
+
+// NodeBeat says when the holder of the node ID that is its name was there. It is
+// apart from NodeID because nobody watches it. It is written by agents.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[1-9][0-9]{0,9}$')",message="the name of a NodeBeat is a number from 1 on"
+// +kubebuilder:printcolumn:name="At",type=string,JSONPath=`.spec.at`
+// +kubebuilder:printcolumn:name="Stopped",type=boolean,JSONPath=`.spec.stopped`
+type NodeBeat struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec NodeBeatSpec `json:"spec"`
+}
+
+// NodeBeatSpec is kv.NodeBeat.
+type NodeBeatSpec struct {
+	Instance   string `json:"instance"`
+	Generation int64  `json:"generation"`
+	Session    string `json:"session"`
+	At         string `json:"at"`
+	// +optional
+	Stopped bool `json:"stopped,omitempty"`
+	// +optional
+	Pools []PoolUse `json:"pools,omitempty"`
+}
+
+// PoolUse is what a node has of a pool.
+type PoolUse struct {
+	Pool       string `json:"pool"`
+	Generation int64  `json:"generation"`
+	// +optional
+	Open bool `json:"open,omitempty"`
+	// +optional
+	Leases int64 `json:"leases,omitempty"`
+}
+
+// NodeBeatList is what a list answers.
+//
+// +kubebuilder:object:root=true
+type NodeBeatList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeBeat `json:"items"`
+}
+
+// ToKV is the beat in the words of package kv.
+func (b *NodeBeat) ToKV() (*kv.NodeBeat, error) {
+	id, err := idOf("NodeBeat", b.Name)
+	if err != nil {
+		return nil, err
+	}
+	at, err := nanos(b.Spec.At)
+	if err != nil {
+		return nil, fmt.Errorf("NodeBeat %s: spec.at: %w", b.Name, err)
+	}
+	m := &kv.NodeBeat{
+		Id: id, Instance: b.Spec.Instance, Generation: uint64(b.Spec.Generation), Session: b.Spec.Session, At: at, Stopped: b.Spec.Stopped,
+	}
+	for _, u := range b.Spec.Pools {
+		m.Pools = append(m.Pools, &kv.PoolUse{Pool: u.Pool, Generation: uint64(u.Generation), Open: u.Open, Leases: uint64(u.Leases)})
+	}
+	return m, nil
+}
+
+// NodeBeatFrom is the object of a beat.
+func NodeBeatFrom(m *kv.NodeBeat) *NodeBeat {
+	b := &NodeBeat{Spec: NodeBeatSpec{
+		Instance: m.Instance, Generation: int64(m.Generation), Session: m.Session, At: text(m.At), Stopped: m.Stopped,
+	}}
+	b.Name = strconv.FormatUint(uint64(m.Id), 10)
+	for _, u := range m.Pools {
+		b.Spec.Pools = append(b.Spec.Pools, PoolUse{Pool: u.Pool, Generation: int64(u.Generation), Open: u.Open, Leases: int64(u.Leases)})
+	}
+	return b
+}

@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodesync_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/kvdb/mem"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+)
+
+// only has the cluster know these nodes.
+func only(names ...string) func(string) (bool, error) {
+	return func(name string) (bool, error) {
+		for _, n := range names {
+			if n == name {
+				return true, nil
+			}
+		}
+		return false, nil
+	}
+}
+
+func TestIDsOfNodesThatAreGoneExpire(t *testing.T) {
+	for name, c := range map[string]struct {
+		after   time.Duration // since the last beat
+		exists  []string
+		stopped bool
+		want    []string
+	}{
+		"gone for long enough":         {expire, nil, false, []string{"a"}},
+		"a moment too early":           {expire - 1, nil, false, nil},
+		"ended in good order, early":   {expire - 1, nil, true, nil},
+		"ended in good order":          {expire, nil, true, []string{"a"}},
+		"the cluster has the node":     {2 * expire, []string{"a"}, false, nil},
+		"by a clock that is ahead":     {-expire, nil, false, nil},
+		"the cluster has another node": {expire, []string{"b"}, false, []string{"a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			store := mem.New()
+			defer store.Close()
+			id := claim(t, store, who("a")).ID
+			if c.stopped {
+				beat := beatOf(g, store, id)
+				beat.Stopped = true
+				put(g, store, kv.BeatKey(id), beat)
+			}
+			now := began().Add(c.after)
+			released, err := nodesync.ReleaseExpired(t.Context(), store, nodesync.Expired{After: expire, Exists: only(c.exists...)}, now)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(released).To(Equal(c.want))
+			if len(c.want) > 0 {
+				g.Expect(records(g, store)[id]).To(And(HaveField("Released", now.UnixNano()), HaveField("Clean", true)))
+			} else {
+				g.Expect(records(g, store)[id].Released).To(BeZero())
+			}
+		})
+	}
+}
+
+func TestOneRecordOfANameThatIsAliveKeepsAll(t *testing.T) {
+	g := NewWithT(t)
+	store := mem.New()
+	defer store.Close()
+	old := claim(t, store, who("a")).ID
+	next, err := nodesync.Claim(t.Context(), store, reinstalled("a"), nodesync.Held{}, began().Add(2*expire))
+	g.Expect(err).NotTo(HaveOccurred())
+
+	e := nodesync.Expired{After: expire, Exists: only()}
+	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, began().Add(2*expire+time.Hour))).To(BeEmpty())
+	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, began().Add(4*expire))).To(Equal([]string{"a"}))
+	g.Expect(records(g, store)[old].Released).NotTo(BeZero())
+	g.Expect(records(g, store)[next.ID].Released).NotTo(BeZero())
+}
+
+func TestTheTimeOfARecordWithoutABeatBegins(t *testing.T) {
+	g := NewWithT(t)
+	store := mem.New()
+	defer store.Close()
+	id := claim(t, store, who("a")).ID
+	_, err := store.Txn(t.Context(), nil, []kvdb.Op{kvdb.Delete(kv.BeatKey(id))})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	e := nodesync.Expired{After: expire, Exists: only()}
+	first := began().Add(100 * expire)
+	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, first)).To(BeEmpty())
+	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, first.Add(expire-1))).To(BeEmpty())
+	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, first.Add(expire))).To(Equal([]string{"a"}))
+}
+
+func TestAnAgentThatComesBackWhileItsIDExpires(t *testing.T) {
+	g := NewWithT(t)
+	store := mem.New()
+	defer store.Close()
+	id := claim(t, store, who("a")).ID
+	now := began().Add(expire)
+	released, err := nodesync.ReleaseExpired(t.Context(), store, nodesync.Expired{After: expire, Exists: func(string) (bool, error) {
+		beat := proto.Clone(beatOf(g, store, id)).(*kv.NodeBeat) // it beats after it was looked at
+		beat.At = now.UnixNano()
+		put(g, store, kv.BeatKey(id), beat)
+		return false, nil
+	}}, now)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(released).To(BeEmpty())
+	g.Expect(records(g, store)[id].Released).To(BeZero())
+}
+
+func TestWhatCannotBeAskedOfOneNodeHarmsNoOther(t *testing.T) {
+	g := NewWithT(t)
+	store := mem.New()
+	defer store.Close()
+	claim(t, store, who("a"))
+	claim(t, store, who("b"))
+	away := errors.New("the API server is away")
+	released, err := nodesync.ReleaseExpired(t.Context(), store, nodesync.Expired{After: expire, Exists: func(name string) (bool, error) {
+		if name == "a" {
+			return false, away
+		}
+		return false, nil
+	}}, began().Add(expire))
+	g.Expect(err).To(MatchError(away))
+	g.Expect(err).To(MatchError(ContainSubstring("node a")))
+	g.Expect(released).To(Equal([]string{"b"}))
+}
