@@ -195,7 +195,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 			EventLoop: eventLoop{a}, PodManager: a.podmanager, Ledger: a.ledger, Stage: stage,
 		}
 	}))
-	a.ipnet = ipnet.NewPlugin(ipnet.Deps{PluginDeps: deps(), NodeSync: a.nodesync, IPAM: a.ipam, Ledger: a.ledger, MainIP: a.nodeconfig.MainIP})
+	a.ipnet = ipnet.NewPlugin(ipnet.Deps{PluginDeps: deps(), NodeSync: a.nodesync, IPAM: a.ipam, Ledger: a.ledger, MainIP: a.nodeconfig.MainIP, NodeIPs: conf.Cadastre.Routes == contivconf.RoutesNodeIP})
 
 	handlers := []controller.EventHandler{a.nodeconfig, a.nodesync, a.podmanager, a.ipam, a.ipnet}
 	if conf.Cadastre.Docker.Enabled {

@@ -103,7 +103,8 @@ type Routes string
 // The ways.
 const (
 	RoutesNone   Routes = "none"   // somebody else sees to it
-	RoutesHostGW Routes = "hostgw" // routes in Linux, by the other nodes' addresses
+	RoutesHostGW Routes = "hostgw" // routes in Linux, by the other nodes' addresses in nodeInterconnectCIDR
+	RoutesNodeIP Routes = "nodeip" // routes in Linux, by the addresses of the other nodes' Node objects
 )
 
 // REST is the read-only HTTPS listener; there is none where Listen is empty.

@@ -48,7 +48,7 @@ func (c *Cadastre) validate(p *problems) {
 	checkDuration(p, "cadastre.coolDown", c.CoolDown, 7*24*time.Hour, true)
 	c.KVDB.validate(p)
 	c.NodeIDs.validate(p)
-	oneOf(p, "cadastre.routes", c.Routes, RoutesNone, RoutesHostGW)
+	oneOf(p, "cadastre.routes", c.Routes, RoutesNone, RoutesHostGW, RoutesNodeIP)
 	c.REST.validate(p)
 	if c.Docker.Enabled && c.Docker.Socket == "" {
 		p.add(RuleMissing, "cadastre.docker.socket", "", "is empty: write a path, such as /run/docker/plugins/cadastre.sock")

@@ -43,6 +43,9 @@ type Deps struct {
 	// MainIP is the node's address where it does not follow from the node ID,
 	// the zero Prefix where it does; may be nil.
 	MainIP func() netip.Prefix
+	// NodeIPs has routes lead to the addresses of the other nodes' Node objects,
+	// for nodes without a vswitch, rather than to those that follow from their IDs.
+	NodeIPs bool
 }
 
 // Addresses is what the plugin asks of ipam.

@@ -27,15 +27,26 @@ func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
 	}
 	for _, dst := range p.IPAM.BlocksOf(n) {
 		r := &kv.NodeRoute{Dst: dst.String(), NodeId: n.ID, NodeName: n.Name}
-		for _, a := range n.VppIPAddresses {
-			if a.Addr().Is4() == dst.Addr().Is4() {
-				r.Gateway = a.Addr().String()
+		for _, a := range p.addressesOf(n) {
+			if a.Is4() == dst.Addr().Is4() {
+				r.Gateway = a.String()
 				break
 			}
 		}
 		routes = append(routes, r)
 	}
 	return routes
+}
+
+// addressesOf are those by which another node is reached.
+func (p *IPNet) addressesOf(n *nodesync.Node) (all []netip.Addr) {
+	if p.NodeIPs {
+		return n.MgmtIPAddresses
+	}
+	for _, a := range n.VppIPAddresses {
+		all = append(all, a.Addr())
+	}
+	return all
 }
 
 // own are the pod subnets of this node, to which no route leads elsewhere.

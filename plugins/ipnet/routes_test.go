@@ -67,7 +67,8 @@ func newWorld(t *testing.T, conf string) *world {
 	addresses := ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		d.Log, d.NodeSync, d.ContivConf, d.ServiceLabel, d.Ledger, d.Stage = log, nodes, contivconf.NewPlugin(cfg), label(w.own), book, stage
 	}))
-	network := ipnet.NewPlugin(ipnet.Deps{PluginDeps: controller.PluginDeps{Log: log}, NodeSync: nodes, IPAM: addresses, Ledger: book})
+	network := ipnet.NewPlugin(ipnet.Deps{PluginDeps: controller.PluginDeps{Log: log}, NodeSync: nodes, IPAM: addresses, Ledger: book,
+		NodeIPs: cfg.Cadastre.Routes == contivconf.RoutesNodeIP})
 	w.loop = controller.New(controller.DefaultConfig(), controller.Deps{
 		Sink: w.sink, Handlers: []controller.EventHandler{nodes, addresses, network}, Committers: []controller.Committer{stage, nodes},
 	})
@@ -201,6 +202,20 @@ func TestRoutesOfBothFamilies(t *testing.T) {
 
 // An ID that passes from one name to another in one change, in either order of
 // their names: the route is the new one's.
+// Nodes without a vswitch are reached by what their Node objects say, or, where
+// nobody reflects those, by what their records say of them.
+func TestRoutesByTheAddressesOfNodeObjects(t *testing.T) {
+	inWorld(t, single+"\ncadastre: {routes: nodeip}", func(w *world) {
+		w.record(7, "node-g", "192.168.16.7/24")
+		w.has("10.1.7.0/24 via  to 7 node-g")
+		w.set(kv.NodeKey("node-g"), &kv.Node{Name: "node-g", Addresses: []string{"fd00::7", "172.18.0.7"}})
+		w.has("10.1.7.0/24 via 172.18.0.7 to 7 node-g")
+		w.set(kv.NodeKey("node-g"), nil)
+		w.set(kv.NodeRecordKey(7), &kv.NodeRecord{Id: 7, Name: "node-g", Generation: 1, MgmtAddresses: []string{"172.18.0.8"}})
+		w.has("10.1.7.0/24 via 172.18.0.8 to 7 node-g")
+	})
+}
+
 func TestANodeIsRenamed(t *testing.T) {
 	for _, names := range [][2]string{{"node-a", "node-b"}, {"node-b", "node-a"}} {
 		t.Run(names[0]+" to "+names[1], func(t *testing.T) {

@@ -73,7 +73,7 @@ func walls() []wall {
 		{from: []string{"./..."}, banned: []string{"k8s.io/...", "sigs.k8s.io/controller-runtime/..."}, but: []string{"k8s.io/utils/..."},
 			through: []string{"./operator/...", "./cmd/cadastre-operator", "./api/v1alpha1", "./plugins/kubestate/apistore/...", "./test/e2e/kube/..."},
 			why:     "only the operator, its objects, and the store that is the API server know Kubernetes, so that all else runs without",
-			bad: [2]string{"./plugins/nodesync", "k8s.io/client-go/kubernetes"}},
+			bad:     [2]string{"./plugins/nodesync", "k8s.io/client-go/kubernetes"}},
 		{from: []string{"./..."}, banned: []string{"go.etcd.io/etcd/..."}, through: []string{"./kvdb/etcd", "./kvdb/etcd/etcdtest", "./test/democluster"},
 			why: "a store is known by its contract; only kvdb/etcd knows etcd, and etcdtest runs one",
 			bad: [2]string{"./plugins/nodesync", "go.etcd.io/etcd/client/v3"}},
