@@ -6,13 +6,16 @@ package contivconf
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 )
 
@@ -108,6 +111,8 @@ func (r *reading) document(data []byte) any {
 	}
 	if hasSecondDocument(data) {
 		r.problems.add(RuleDocument, wholeFile, "", "has more than one YAML document: remove the \"---\" between them, or all but one")
+	} else if err := behind(data); err != nil {
+		r.problems.add(RuleSyntax, wholeFile, "", "is not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	var content any
 	decoder := json.NewDecoder(bytes.NewReader(converted))
@@ -121,6 +126,20 @@ func (r *reading) document(data []byte) any {
 		return nil
 	}
 	return content
+}
+
+// behind is what is wrong with what follows the first document, which other
+// decoders do not look at: "{}" and a key in the next line, for one.
+func behind(data []byte) error {
+	decoder := yamlv3.NewDecoder(bytes.NewReader(data))
+	for {
+		var document yamlv3.Node
+		if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
 }
 
 // duplicates reports the keys that the strict decoder found twice.

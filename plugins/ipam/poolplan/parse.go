@@ -6,12 +6,15 @@ package poolplan
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 )
 
@@ -231,6 +234,20 @@ func printable(key string) string {
 	return key
 }
 
+// behind is what is wrong with what follows the first document, which other
+// decoders do not look at.
+func behind(file []byte) error {
+	decoder := yamlv3.NewDecoder(bytes.NewReader(file))
+	for {
+		var document yamlv3.Node
+		if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
 // document is the content of the file's one YAML document.
 func (ps *problems) document(file []byte) (content map[string]any, ok bool) {
 	converted, err := yaml.YAMLToJSONStrict(file)
@@ -246,6 +263,8 @@ func (ps *problems) document(file []byte) (content map[string]any, ok bool) {
 	}
 	if severalDocuments(file) {
 		ps.add(wholeFile, "", "has more than one YAML document: remove the \"---\" between them, or all but one")
+	} else if err := behind(file); err != nil {
+		ps.add(wholeFile, "", "is not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	var value any
 	decoder := json.NewDecoder(bytes.NewReader(converted))
