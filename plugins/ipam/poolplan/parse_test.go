@@ -78,7 +78,7 @@ func TestBadFiles(t *testing.T) {
 			`pools[0].Name: is unknown: the keys here are name, network, ranges, state`,
 			`pools[0].cidr: is unknown: the keys here are name, network, ranges, state`,
 			`pools[0].ranges[0]."a b": is unknown: the keys here are cidr, oneNodePrefixLen`}},
-		badFile{"a key behind the end", "{}\npools: [{name: a}]\n", []string{`(file): is not valid YAML`}},
+		badFile{"a key behind the end", "{pools: []}\npools: [{name: a}]\n", []string{`(file): is not valid YAML: line 1: did not find expected <document start>`}},
 		badFile{"a key twice", "pools:\n- name: a\n  name: b\n", []string{`name: is given twice, the second time in line 3: keep one`}},
 		badFile{"types", `
 pools:
