@@ -34,14 +34,14 @@ type NodeConfigSpec struct {
 	// Gateway is the node's default gateway.
 	//
 	// +kubebuilder:validation:MaxLength=45
-	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self)",message="gateway must be an IP address like 192.168.16.1"
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || isIP(self)",message="gateway must be an IP address like 192.168.16.1"
 	// +optional
 	Gateway string `json:"gateway,omitempty"`
 }
 
 // InterfaceConfig is an interface and where its address is from.
 //
-// +kubebuilder:validation:XValidation:rule="!(has(self.useDHCP) && self.useDHCP && has(self.ip) && self.ip != ”)",message="an interface has an ip, or useDHCP, not both"
+// +kubebuilder:validation:XValidation:rule="!(has(self.useDHCP) && self.useDHCP && has(self.ip) && size(self.ip) > 0)",message="an interface has an ip, or useDHCP, not both"
 type InterfaceConfig struct {
 	// InterfaceName is the vswitch's name of it.
 	//
@@ -51,7 +51,7 @@ type InterfaceConfig struct {
 	// IP is its address with its prefix length.
 	//
 	// +kubebuilder:validation:MaxLength=49
-	// +kubebuilder:validation:XValidation:rule="self == '' || isCIDR(self)",message="ip must be an address with its length, like 192.168.16.10/24"
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || isCIDR(self)",message="ip must be an address with its length, like 192.168.16.10/24"
 	// +optional
 	IP string `json:"ip,omitempty"`
 	// UseDHCP has it ask for its address.

@@ -228,7 +228,7 @@ func (p *NodeSync) node(name string) *Node {
 	if !known {
 		return nil
 	}
-	if newest != nil && !object { // nobody reflects Node objects: its own agent tells
+	if newest != nil && !object && name != p.ServiceLabel.GetAgentLabel() { // nobody reflects its Node object: its agent tells
 		n.MgmtIPAddresses, n.PodCIDRs = parse(newest.MgmtAddresses, netip.ParseAddr), parse(newest.PodCidrs, netip.ParsePrefix)
 	}
 	return n
