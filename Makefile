@@ -2,7 +2,7 @@
 
 GO ?= go
 BIN := bin
-PROGRAMS := cadastre-agent cadastre-cni cadastre
+PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 FUZZTIME ?= 3s
 BENCH ?= .cache/bench
 # The race detector needs a C compiler.
@@ -13,14 +13,20 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./plugins/ipam/poolplan:FuzzParse ./plugins/podmanager/cni:FuzzParseArgs ./plugins/restapi:FuzzRelease ./plugins/restapi:FuzzCNIBody ./cmd/cadastre-cni:FuzzAnswer
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo demo-cluster test unit check fuzz lint chaos bench generate ci clean
+.PHONY: help build dist run demo demo-cluster e2e-docker test unit check fuzz lint chaos bench generate ci clean
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 build: ## build the programs into bin/
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
+
+dist: ## what images are made of: static programs without symbols, and Docker's managed plugin, into bin/dist/
+	@mkdir -p $(BIN)/dist/plugin/rootfs/data $(BIN)/dist/plugin/rootfs/run/host
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(BIN)/dist/ $(addprefix ./cmd/,$(PROGRAMS)) ./docker/cni-installer
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(BIN)/dist/plugin/rootfs/ ./cmd/cadastre-docker-plugin
+	@cp docker/plugin/config.json $(BIN)/dist/plugin/
 
 run: ## start an agent in the foreground, in ./.run, and say what to try next
 	@$(GO) run ./test/demo run
@@ -30,6 +36,9 @@ demo: ## two network namespaces get addresses, the agent is killed, nothing is l
 
 demo-cluster: ## three nodes over a real etcd, which is killed and wiped; no address moves
 	@$(GO) run ./test/democluster
+
+e2e-docker: ## Docker's engine with our driver, for real (as root; installs docker.io with apt-get where there is none)
+	@$(GO) run ./test/e2e/docker
 
 test: check unit fuzz ## everything that a change must pass: vet, gofmt, tests, fuzzers
 
@@ -56,7 +65,8 @@ chaos: ## the long crash test and simulation (CHAOS_KILLS, SIM_SEEDS)
 bench: ## our benchmarks beside the peers', into $(BENCH) and docs/performance.md
 	$(GO) run ./test/peers/cmd/report -doc docs/performance.md $(BENCH)
 
-generate: ## the protobuf messages (needs protoc)
+generate: ## the protobuf messages (needs protoc), and the definitions of our Kubernetes objects
+	$(GO) run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1 object:headerFile=api/v1alpha1/boilerplate.txt crd paths=./api/v1alpha1 output:crd:dir=k8s/crd
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
@@ -64,6 +74,7 @@ ci: ## what .ci/run does: make test, then each end-to-end target
 	$(MAKE) test
 	$(MAKE) demo
 	$(MAKE) demo-cluster
+	$(MAKE) e2e-docker
 
 clean: ## remove what the other targets have made
 	rm -rf $(BIN) .run .cache

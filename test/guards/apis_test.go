@@ -220,7 +220,11 @@ func (a apiPage) beside(u *universe, p publication) []finding {
 	for _, r := range a.section(p.heading, "published symbol", "here", "signature here", "note") {
 		rows[bare(r.cells[1])] = true
 	}
-	for _, name := range exported(u.checked[p.path].types) {
+	here, err := u.Import(p.path)
+	if err != nil {
+		return append(found, finding{p.path, 0, "", err.Error()})
+	}
+	for _, name := range exported(here) {
 		if !rows[name] && !rows[a.byInterface(u, name, rows)] {
 			found = append(found, finding{"docs/apis.md", 0, name, "the package exports it, the page does not have it"})
 		}

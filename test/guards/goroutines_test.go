@@ -15,6 +15,12 @@ import (
 func threads() exceptions {
 	return exceptions{
 		"cmd/cadastre-agent/serve.go: Go":             "all parts of the agent start here and are awaited here",
+		"cmd/cadastre-operator/lead.go: AfterFunc":    "ends the work with the leadership; stopped when the work ends",
+		"cmd/cadastre-operator/lead.go: Go":           "the election and the controllers; awaited by lead and work",
+		"cmd/cadastre-operator/serve.go: Go":          "the listener; awaited by serve",
+		"operator/ksr/feed.go: Go":                    "the informer of a kind; awaited by the feed",
+		"operator/ksr/follow.go: AfterFunc":           "bounds the opening of a watch; stopped when it is open",
+		"operator/ksr/ksr.go: Go":                     "one feed for each kind; awaited by Run",
 		"cmd/cadastre/release.go: go":                 "a read from the terminal cannot be cancelled; it ends with the process",
 		"controller/process.go: AfterFunc":            "the watchdog of an event, stopped when the event ends",
 		"ipam/ipamapi/ipamapitest/races.go: go":       "workers of a test, awaited by it",

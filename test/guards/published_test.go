@@ -18,6 +18,7 @@ type symbol struct{ name, sig string }
 func publications() []publication {
 	return []publication{
 		{"Contiv-VPP: the IPAM plugin", module + "/plugins/ipam", contivIPAM()},
+		{"Docker: the IPAM driver contract", module + "/ipam/ipamapi", dockerContract()},
 	}
 }
 

@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/kvdb/mem"
+)
+
+func TestMain(m *testing.M) {
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	goleak.VerifyTestMain(m)
+}
+
+var errDown = errors.New("connection refused")
+
+// log is a buffer for many goroutines.
+type log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// stand is an API server and a store, for several operators.
+type stand struct {
+	Gomega
+	t       *testing.T
+	store   kvdb.Store
+	tracker clienttesting.ObjectTracker
+	version atomic.Int64
+	writes  sync.Mutex // one at a time, as in an API server
+}
+
+func newStand(t *testing.T) *stand {
+	s := &stand{Gomega: NewWithT(t), t: t, store: mem.New()}
+	s.tracker = s.client(nil).Tracker()
+	return s
+}
+
+// client is a fake client of the API server. While cut is true it answers nothing.
+func (s *stand) client(cut *atomic.Bool) *fake.Clientset {
+	c := fake.NewSimpleClientset() //nolint:staticcheck // with field management it is a hundred times slower
+	if s.tracker == nil {
+		return c
+	}
+	all := &fake.Clientset{}
+	all.AddReactor("*", "*", clienttesting.ObjectReaction(s.tracker))
+	all.AddWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := s.tracker.Watch(a.GetResource(), a.GetNamespace())
+		return true, w, err
+	})
+	all.PrependReactor("*", "*", s.stamp)
+	all.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return cut.Load(), nil, errDown
+	})
+	return all
+}
+
+// stamp does what an API server does for optimistic locking.
+func (s *stand) stamp(action clienttesting.Action) (bool, runtime.Object, error) {
+	s.writes.Lock()
+	defer s.writes.Unlock()
+	switch a := action.(type) {
+	case clienttesting.CreateAction:
+		if a.GetVerb() == "create" && a.GetResource().Resource == "leases" {
+			s.next(a.GetObject())
+		}
+	case clienttesting.UpdateAction:
+		m, err := meta.Accessor(a.GetObject())
+		must(err)
+		old, err := s.tracker.Get(a.GetResource(), a.GetNamespace(), m.GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		was, err := meta.Accessor(old)
+		must(err)
+		if was.GetResourceVersion() != m.GetResourceVersion() {
+			return true, nil, apierrors.NewConflict(a.GetResource().GroupResource(), m.GetName(), errors.New("it has changed"))
+		}
+		is := a.GetObject().DeepCopyObject()
+		s.next(is)
+		return true, is, s.tracker.Update(a.GetResource(), is, a.GetNamespace())
+	case clienttesting.PatchAction:
+		_, is, err := clienttesting.ObjectReaction(s.tracker)(action)
+		if err != nil {
+			return true, nil, err
+		}
+		is = is.DeepCopyObject()
+		s.next(is)
+		return true, is, s.tracker.Update(a.GetResource(), is, a.GetNamespace())
+	}
+	return false, nil, nil
+}
+
+func (s *stand) next(obj runtime.Object) {
+	m, err := meta.Accessor(obj)
+	must(err)
+	m.SetResourceVersion(strconv.FormatInt(10_000+s.version.Add(1), 10))
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (s *stand) addNode(name string) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.Now()}}
+	s.next(n)
+	s.Expect(s.tracker.Create(nodes(), n, "")).To(Succeed())
+}
+
+func nodes() schema.GroupVersionResource { return corev1.SchemeGroupVersion.WithResource("nodes") }
+
+func (s *stand) cidrs(name string) []string {
+	obj, err := s.tracker.Get(nodes(), "", name)
+	s.Expect(err).NotTo(HaveOccurred())
+	return obj.(*corev1.Node).Spec.PodCIDRs
+}
+
+func leases() schema.GroupVersionResource {
+	return coordinationv1.SchemeGroupVersion.WithResource("leases")
+}
+
+// lease is who holds it, "" for nobody.
+func (s *stand) lease() string {
+	obj, err := s.tracker.Get(leases(), "kube-system", "cadastre-operator")
+	if apierrors.IsNotFound(err) {
+		return ""
+	}
+	s.Expect(err).NotTo(HaveOccurred())
+	if holder := obj.(*coordinationv1.Lease).Spec.HolderIdentity; holder != nil {
+		return *holder
+	}
+	return ""
+}
+
+// steal gives the lease to somebody else.
+func (s *stand) steal(who string) {
+	obj, err := s.tracker.Get(leases(), "kube-system", "cadastre-operator")
+	s.Expect(err).NotTo(HaveOccurred())
+	l := obj.DeepCopyObject().(*coordinationv1.Lease)
+	l.Spec.HolderIdentity = &who
+	*l.Spec.LeaseTransitions++
+	s.next(l)
+	s.Expect(s.tracker.Update(leases(), l, "kube-system")).To(Succeed())
+}
+
+// unclosed is a store that outlives who uses it.
+type unclosed struct{ kvdb.Store }
+
+func (unclosed) Close() error { return nil }
+
+// program is one operator.
+type program struct {
+	log    log
+	cut    atomic.Bool // it does not reach the API server any more
+	cancel context.CancelFunc
+	code   chan int
+	addr   chan net.Addr
+}
+
+// start runs an operator with the flags.
+func (s *stand) start(name string, change func(*host), args ...string) *program {
+	p := &program{code: make(chan int, 1), addr: make(chan net.Addr, 1)}
+	client := s.client(&p.cut)
+	h := host{
+		hostname: func() (string, error) { return name, nil },
+		clients: func(options) (clients, error) {
+			scheme := runtime.NewScheme()
+			return clients{kube: client, leases: client.CoordinationV1(), dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, map[schema.GroupVersionResource]string{
+				v1alpha1.Resource(v1alpha1.CustomNetworks): "CustomNetworkList", v1alpha1.Resource(v1alpha1.NodeConfigs): "NodeConfigList",
+			})}, nil
+		},
+		store:     func(storeOptions, clients, *slog.Logger) (kvdb.Store, error) { return unclosed{s.store}, nil },
+		listening: func(a net.Addr) { p.addr <- a },
+	}
+	if change != nil {
+		change(&h)
+	}
+	var ctx context.Context
+	ctx, p.cancel = context.WithCancel(context.Background())
+	go func() { p.code <- run(ctx, args, &p.log, &p.log, h) }()
+	return p
+}
+
+// stop ends an operator as SIGTERM does.
+func (p *program) stop() int {
+	p.cancel()
+	return <-p.code
+}
+
+// settle lets some time go by.
+func settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// all are the flags of an operator with all controllers and no listener.
+func all(more ...string) []string {
+	return append([]string{"--allocate-node-cidrs", "--cluster-cidr=10.1.0.0/16,fd00::/48", "--kvdb-endpoints=https://192.0.2.1:2379", "--bind-address="}, more...)
+}
+
+// bubble runs a test in simulated time.
+func bubble(t *testing.T, f func(s *stand)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		defer s.store.Close()
+		f(s)
+	})
+}

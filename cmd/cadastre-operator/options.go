@@ -1,0 +1,338 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/leaderelection"
+
+	"github.com/cadastre/cadastre/operator/nodeipam"
+)
+
+// The controllers.
+const (
+	controllerNodeIPAM = "nodeipam"
+	controllerKSR      = "ksr"
+	controllerNodeIDs  = "nodeids"
+)
+
+func allControllers() []string {
+	return []string{controllerNodeIPAM, controllerKSR, controllerNodeIDs}
+}
+
+// The names of the flags. Those that upstream's controller manager has are
+// called as there; those of node CIDRs are in nodeipam.
+const (
+	flagKubeconfig     = "kubeconfig"
+	flagQPS            = "kube-api-qps"
+	flagBurst          = "kube-api-burst"
+	flagElect          = "leader-elect"
+	flagLeaseDuration  = "leader-elect-lease-duration"
+	flagRenewDeadline  = "leader-elect-renew-deadline"
+	flagRetryPeriod    = "leader-elect-retry-period"
+	flagLeaseName      = "leader-elect-resource-name"
+	flagLeaseNamespace = "leader-elect-resource-namespace"
+	flagBind           = "bind-address"
+	flagControllers    = "controllers"
+	flagStoreType      = "kvdb-type"
+	flagEndpoints      = "kvdb-endpoints"
+	flagPrefix         = "kvdb-prefix"
+	flagCA             = "kvdb-ca"
+	flagCert           = "kvdb-cert"
+	flagKey            = "kvdb-key"
+	flagUsername       = "kvdb-username"
+	flagPasswordFile   = "kvdb-password-file"
+	flagExpire         = "node-id-expire"
+	flagVerbosity      = "v"
+	flagVersion        = "version"
+)
+
+// Where the cluster store is.
+const (
+	storeEtcd       = "etcd"
+	storeKubernetes = "kubernetes" // objects of the API server
+)
+
+// options are the command line.
+type options struct {
+	kubeconfig  string
+	qps         float32
+	burst       int
+	elect       electOptions
+	bind        string
+	controllers []string
+	nodeipam    nodeipam.Options
+	store       storeOptions
+	expire      time.Duration
+	verbosity   int
+	version     bool
+}
+
+type electOptions struct {
+	enabled                                   bool
+	leaseDuration, renewDeadline, retryPeriod time.Duration
+	name, namespace                           string
+}
+
+type storeOptions struct {
+	kind                   string
+	endpoints              []string
+	prefix, ca, cert, key  string
+	username, passwordFile string
+}
+
+// there is true where a cluster store is named.
+func (s storeOptions) there() bool { return s.kind == storeKubernetes || len(s.endpoints) > 0 }
+
+// register makes the options flags.
+func (o *options) register(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	fs.StringSliceVar(&o.controllers, flagControllers, []string{"*"}, "the controllers to run: '*' is all that have the flags they need, 'x' is x, '-x' is without x; there are "+strings.Join(allControllers(), ", ")+" (which ksr includes)")
+	fs.StringVar(&o.kubeconfig, flagKubeconfig, "", "the `file` that says where the API server is; empty in a pod, whose account is used")
+	fs.Float32Var(&o.qps, flagQPS, 500, "requests a second to the API server, at most; negative for no limit")
+	fs.IntVar(&o.burst, flagBurst, 1000, "requests at once to the API server")
+	fs.StringVar(&o.bind, flagBind, ":10261", "the `address:port` of /livez, /readyz, /healthz and /metrics, over HTTP; empty for none")
+
+	e := &o.elect
+	fs.BoolVar(&e.enabled, flagElect, true, "work only while leading; without it no other operator may run")
+	fs.DurationVar(&e.leaseDuration, flagLeaseDuration, 15*time.Second, "how long the others wait for a leader that does not renew its lease")
+	fs.DurationVar(&e.renewDeadline, flagRenewDeadline, 10*time.Second, "how long the leader tries to renew before it gives up")
+	fs.DurationVar(&e.retryPeriod, flagRetryPeriod, 2*time.Second, "how often it tries, and the others look")
+	fs.StringVar(&e.name, flagLeaseName, "cadastre-operator", "the `name` of the Lease")
+	fs.StringVar(&e.namespace, flagLeaseNamespace, "kube-system", "the `namespace` of the Lease")
+
+	n := &o.nodeipam
+	fs.BoolVar(&n.Allocate, nodeipam.FlagAllocate, false, "give nodes their podCIDRs; no other controller may do so")
+	fs.StringVar(&n.Type, nodeipam.FlagType, string(nodeipam.RangeAllocatorType), "how nodes get their CIDRs")
+	fs.StringVar(&n.Cluster, nodeipam.FlagCluster, "", "the `CIDR` of all pods, or one of each family with a comma")
+	fs.StringVar(&n.Service, nodeipam.FlagService, "", "the `CIDR` of services, or one of each family with a comma: no node gets any of it")
+	fs.IntVar(&n.Mask, nodeipam.FlagMask, 0, "the prefix length of a node's CIDR where there is one family (default 24 for IPv4, 64 for IPv6)")
+	fs.IntVar(&n.MaskIPv4, nodeipam.FlagMaskIPv4, 0, "that of its IPv4 CIDR (default 24)")
+	fs.IntVar(&n.MaskIPv6, nodeipam.FlagMaskIPv6, 0, "that of its IPv6 CIDR (default 64)")
+	fs.StringSliceVar(&n.MoreRanges, nodeipam.FlagMoreRanges, nil, "further `CIDRs` of pods, of the families of the first, each with =BITS for nodes' CIDRs of another length")
+	fs.StringSliceVar(&n.Exclude, nodeipam.FlagExclude, nil, "`CIDRs` of which no node gets any")
+	fs.StringVar(&n.Order, nodeipam.FlagOrder, "next", "which free CIDR a node gets: the next or the lowest")
+	fs.DurationVar(&n.CoolDown, nodeipam.FlagCoolDown, 0, "how long a CIDR rests when its node is gone")
+
+	s := &o.store
+	fs.StringVar(&s.kind, flagStoreType, storeEtcd, "where the agents' cluster store is: etcd or kubernetes")
+	fs.StringSliceVar(&s.endpoints, flagEndpoints, nil, "`endpoints` of etcd, as https://10.0.0.1:2379")
+	fs.StringVar(&s.prefix, flagPrefix, "/cadastre/", "what all keys in etcd begin with")
+	fs.StringVar(&s.ca, flagCA, "", "the `file` with the certificates that etcd's is checked with")
+	fs.StringVar(&s.cert, flagCert, "", "the `file` with our certificate for etcd")
+	fs.StringVar(&s.key, flagKey, "", "the `file` with its key")
+	fs.StringVar(&s.username, flagUsername, "", "our name for etcd")
+	fs.StringVar(&s.passwordFile, flagPasswordFile, "", "the `file` with its password")
+	fs.DurationVar(&o.expire, flagExpire, 24*time.Hour, "how long a node that Kubernetes does not have keeps its ID after its agent's last beat; 0 for ever")
+
+	fs.IntVarP(&o.verbosity, flagVerbosity, flagVerbosity, 0, "how much is logged: 0, or 4 for what helps to find errors")
+	fs.BoolVar(&o.version, flagVersion, false, "print the version and end")
+}
+
+// problems collects what is wrong with the flags.
+type problems []error
+
+func (p *problems) add(flag string, value any, format string, args ...any) {
+	*p = append(*p, fmt.Errorf("--%s=%v: %w", flag, value, fmt.Errorf(format, args...)))
+}
+
+// validate tells all that is wrong with the options.
+func (o *options) validate() []error {
+	var p problems
+	o.elect.validate(&p)
+	o.store.validate(&p)
+	wanted := o.wanted(&p)
+	if o.bind != "" {
+		if err := checkBind(o.bind); err != nil {
+			p.add(flagBind, o.bind, "%w: write :10261, or 127.0.0.1:10261, or nothing for no listener", err)
+		}
+	}
+	if o.qps == 0 {
+		p.add(flagQPS, o.qps, "it must not be 0: write a negative number for no limit")
+	}
+	if o.burst < 1 {
+		p.add(flagBurst, o.burst, "it must be at least 1")
+	}
+	if o.expire < 0 {
+		p.add(flagExpire, o.expire, "it must not be negative: write 0 for never")
+	}
+	if o.verbosity < 0 || o.verbosity > 10 {
+		p.add(flagVerbosity, o.verbosity, "it must be 0 to 10")
+	}
+	if slices.Contains(wanted, controllerNodeIPAM) {
+		p = append(p, o.nodeipam.Validate()...)
+	}
+	if o.store.kind == storeKubernetes && slices.Contains(o.controllers, controllerKSR) {
+		p.add(flagControllers, controllerKSR, "with --%s=%s agents read the API server themselves: leave it out", flagStoreType, storeKubernetes)
+	}
+	if len(p) == 0 && len(o.plan().run) == 0 {
+		p.add(flagControllers, strings.Join(o.controllers, ","), "there is nothing to do: give --%s for node CIDRs, or --%s (or --%s=%s) for a cluster store",
+			nodeipam.FlagAllocate, flagEndpoints, flagStoreType, storeKubernetes)
+	}
+	return p
+}
+
+// wanted are the controllers that --controllers names.
+func (o *options) wanted(p *problems) (all []string) {
+	for _, name := range o.controllers {
+		if bare := strings.TrimPrefix(name, "-"); name != "*" && !slices.Contains(allControllers(), bare) {
+			p.add(flagControllers, name, "there is no such controller: there are %s, and * for all", strings.Join(allControllers(), ", "))
+		}
+	}
+	for _, name := range allControllers() {
+		named := slices.Contains(o.controllers, "*") || slices.Contains(o.controllers, name)
+		if named && !slices.Contains(o.controllers, "-"+name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// plan is which controllers run, and why the others do not.
+type plan struct {
+	run []string
+	not map[string]string
+}
+
+func (o *options) plan() plan {
+	wanted, not := o.wanted(new(problems)), map[string]string{}
+	for _, name := range allControllers() {
+		if !slices.Contains(wanted, name) {
+			not[name] = "--" + flagControllers + " does not name it"
+		}
+	}
+	if slices.Contains(wanted, controllerNodeIPAM) && !o.nodeipam.Allocate {
+		not[controllerNodeIPAM] = "--" + nodeipam.FlagAllocate + " is not given"
+	}
+	if slices.Contains(wanted, controllerKSR) {
+		switch {
+		case o.store.kind == storeKubernetes:
+			not[controllerKSR] = "the agents read the API server themselves"
+		case !o.store.there():
+			not[controllerKSR] = "--" + flagEndpoints + " is not given"
+		case !slices.Contains(o.controllers, "-"+controllerNodeIDs): // it is a part of the reflector
+			delete(not, controllerNodeIDs)
+		}
+	}
+	switch {
+	case not[controllerNodeIDs] != "":
+	case !o.store.there():
+		not[controllerNodeIDs] = "--" + flagEndpoints + " is not given"
+	case o.expire == 0:
+		not[controllerNodeIDs] = "--" + flagExpire + " is 0"
+	}
+	var run []string
+	for _, name := range allControllers() {
+		if not[name] == "" {
+			run = append(run, name)
+		}
+	}
+	return plan{run, not}
+}
+
+func (e electOptions) validate(p *problems) {
+	if !e.enabled {
+		return
+	}
+	if e.leaseDuration < time.Second {
+		p.add(flagLeaseDuration, e.leaseDuration, "it must be at least 1s")
+	}
+	if e.renewDeadline >= e.leaseDuration {
+		p.add(flagRenewDeadline, e.renewDeadline, "it must be less than --%s, which is %s", flagLeaseDuration, e.leaseDuration)
+	}
+	if e.retryPeriod <= 0 {
+		p.add(flagRetryPeriod, e.retryPeriod, "it must be more than 0")
+	}
+	if least := time.Duration(leaderelection.JitterFactor * float64(e.retryPeriod)); e.renewDeadline <= least {
+		p.add(flagRenewDeadline, e.renewDeadline, "it must be more than %v times --%s, which is %s", leaderelection.JitterFactor, flagRetryPeriod, e.retryPeriod)
+	}
+	if e.name == "" {
+		p.add(flagLeaseName, `""`, "it must be the name of a Lease, such as cadastre-operator")
+	}
+	if e.namespace == "" {
+		p.add(flagLeaseNamespace, `""`, "it must be the name of a namespace, such as kube-system")
+	}
+}
+
+func (s storeOptions) validate(p *problems) {
+	switch s.kind {
+	case storeEtcd, storeKubernetes:
+	default:
+		p.add(flagStoreType, s.kind, "it must be %s or %s", storeEtcd, storeKubernetes)
+		return
+	}
+	for _, f := range []struct{ flag, value string }{{flagCA, s.ca}, {flagCert, s.cert}, {flagKey, s.key}, {flagUsername, s.username}, {flagPasswordFile, s.passwordFile}} {
+		if f.value != "" && (s.kind == storeKubernetes || len(s.endpoints) == 0) {
+			p.add(f.flag, f.value, "it would not be used: give --%s, or leave it out", flagEndpoints)
+		}
+	}
+	if s.kind == storeKubernetes {
+		if len(s.endpoints) > 0 {
+			p.add(flagEndpoints, strings.Join(s.endpoints, ","), "it would not be used with --%s=%s: leave one of the two out", flagStoreType, storeKubernetes)
+		}
+		return
+	}
+	for _, e := range s.endpoints {
+		if err := checkEndpoint(e); err != nil {
+			p.add(flagEndpoints, e, "%w: write host:port, or a URL such as https://10.0.0.1:2379", err)
+		}
+	}
+	if !strings.HasPrefix(s.prefix, "/") || !strings.HasSuffix(s.prefix, "/") {
+		p.add(flagPrefix, s.prefix, "it must begin and end with a slash, such as /cadastre/")
+	}
+	both := func(one, value, other, otherValue string) {
+		if value != "" && otherValue == "" {
+			p.add(one, value, "it needs --%s as well", other)
+		}
+	}
+	both(flagCert, s.cert, flagKey, s.key)
+	both(flagKey, s.key, flagCert, s.cert)
+	both(flagUsername, s.username, flagPasswordFile, s.passwordFile)
+	both(flagPasswordFile, s.passwordFile, flagUsername, s.username)
+}
+
+// checkEndpoint tells what is wrong with an endpoint of etcd.
+func checkEndpoint(text string) error {
+	host := text
+	if strings.Contains(text, "://") {
+		u, err := url.Parse(text)
+		switch {
+		case err != nil:
+			return errors.New("it is no URL")
+		case u.Scheme != "http" && u.Scheme != "https":
+			return fmt.Errorf("%s is not known", u.Scheme)
+		case u.User != nil:
+			return fmt.Errorf("a user or password does not belong there, but into --%s and --%s", flagUsername, flagPasswordFile)
+		case u.Path != "" || u.RawQuery != "":
+			return errors.New("it has a path")
+		}
+		host = u.Host
+	}
+	name, _, err := net.SplitHostPort(host)
+	if err != nil || name == "" {
+		return errors.New("it is no endpoint")
+	}
+	return checkBind(host)
+}
+
+// checkBind tells what is wrong with the port of host:port.
+func checkBind(text string) error {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return errors.New("it has no port")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
+		return fmt.Errorf("%q is no port", port)
+	}
+	return nil
+}

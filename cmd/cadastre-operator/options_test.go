@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/spf13/pflag"
+
+	"github.com/cadastre/cadastre/operator/nodeipam"
+)
+
+// TestFlagsThatAreWrong: each is named with its value and what would be right,
+// several at once, before anything is done.
+func TestFlagsThatAreWrong(t *testing.T) {
+	kvdb, nodes := "--kvdb-endpoints=e:1", []string{"--allocate-node-cidrs", "--cluster-cidr=10.0.0.0/16"}
+	for _, c := range []struct {
+		args string
+		said []string
+	}{
+		{"", []string{"there is nothing to do: give --allocate-node-cidrs for node CIDRs, or --kvdb-endpoints"}},
+		{"--controllers=nodeipam " + kvdb, []string{"there is nothing to do"}},
+		{"--controllers=ksr --allocate-node-cidrs", []string{"there is nothing to do"}},
+		{"--allocate-node-cidrs", []string{`--cluster-cidr="": it must be given with --allocate-node-cidrs`}},
+		{"--controllers=nodeipam,x,-y " + kvdb, []string{"--controllers=x: there is no such controller: there are nodeipam, ksr, nodeids", "--controllers=-y: "}},
+		{"--controllers=ksr --kvdb-type=kubernetes", []string{"--controllers=ksr: with --kvdb-type=kubernetes agents read the API server themselves"}},
+		{"--allocate-node-cidrs --cluster-cidr=10.0.0.0/16 --node-cidr-mask-size=8", []string{"--node-cidr-mask-size=8: "}},
+		{"--allocate-node-cidrs --cluster-cidr=10.0.0.0/16 --cidr-allocator-type=CloudAllocator", []string{"--cidr-allocator-type=CloudAllocator: it needs a cloud, and this program has none: write RangeAllocator"}},
+		{"--allocate-node-cidrs --cluster-cidr=10.0.0.0/16 --cidr-allocator-type=Bogus", []string{"--cidr-allocator-type=Bogus: there is no such type"}},
+		{kvdb + " --leader-elect-lease-duration=500ms", []string{"--leader-elect-lease-duration=500ms: it must be at least 1s", "--leader-elect-renew-deadline=10s: it must be less than --leader-elect-lease-duration"}},
+		{kvdb + " --leader-elect-retry-period=9s", []string{"--leader-elect-renew-deadline=10s: it must be more than 1.2 times --leader-elect-retry-period"}},
+		{kvdb + " --leader-elect-retry-period=0", []string{"--leader-elect-retry-period=0s: it must be more than 0"}},
+		{kvdb + " --leader-elect-resource-name= --leader-elect-resource-namespace=", []string{`--leader-elect-resource-name=""`, `--leader-elect-resource-namespace=""`}},
+		{kvdb + " --bind-address=localhost", []string{"--bind-address=localhost: it has no port: write :10261"}},
+		{kvdb + " --bind-address=:123456", []string{`--bind-address=:123456: "123456" is no port`}},
+		{kvdb + " --kube-api-qps=0 --kube-api-burst=0", []string{"--kube-api-qps=0: ", "--kube-api-burst=0: it must be at least 1"}},
+		{kvdb + " --node-id-expire=-1h", []string{"--node-id-expire=-1h0m0s: it must not be negative: write 0 for never"}},
+		{kvdb + " -v=-1", []string{"--v=-1: it must be 0 to 10"}},
+		{"--kvdb-endpoints=e", []string{"--kvdb-endpoints=e: it is no endpoint: write host:port"}},
+		{"--kvdb-endpoints=https://u:p@e:1", []string{"a user or password does not belong there, but into --kvdb-username"}},
+		{"--kvdb-endpoints=ftp://e:1,https://e:1/x,https://e", []string{"ftp is not known", "it has a path", "https://e: it is no endpoint"}},
+		{kvdb + " --kvdb-prefix=x", []string{"--kvdb-prefix=x: it must begin and end with a slash"}},
+		{kvdb + " --kvdb-cert=c --kvdb-username=u", []string{"--kvdb-cert=c: it needs --kvdb-key as well", "--kvdb-username=u: it needs --kvdb-password-file as well"}},
+		{kvdb + " --kvdb-key=k --kvdb-password-file=p", []string{"--kvdb-key=k: it needs --kvdb-cert", "--kvdb-password-file=p: it needs --kvdb-username"}},
+		{"--kvdb-ca=c " + strings.Join(nodes, " "), []string{"--kvdb-ca=c: it would not be used: give --kvdb-endpoints"}},
+		{kvdb + " --kvdb-type=bolt", []string{"--kvdb-type=bolt: it must be etcd or kubernetes"}},
+		{kvdb + " --kvdb-type=kubernetes", []string{"--kvdb-endpoints=e:1: it would not be used with --kvdb-type=kubernetes"}},
+		{kvdb + " --bogus", []string{"unknown flag: --bogus"}},
+		{kvdb + " --node-id-expire=day", []string{`invalid argument "day"`}},
+		{kvdb + " extra", []string{`unexpected argument "extra": only flags are known`}},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			g := NewWithT(t)
+			var out, errs bytes.Buffer
+			code := run(t.Context(), strings.Fields(c.args), &out, &errs, host{})
+			g.Expect(code).To(Equal(exitUsage), "%s", &errs)
+			for _, said := range append(c.said, "see: cadastre-operator --help") {
+				g.Expect(errs.String()).To(ContainSubstring(said))
+			}
+			g.Expect(out.String()).To(BeEmpty())
+		})
+	}
+}
+
+// TestPlan: which controllers run with which flags, and why others do not.
+func TestPlan(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		run  string
+		not  map[string]string
+	}{
+		{"--kvdb-endpoints=e:1", "ksr nodeids", map[string]string{"nodeipam": "--allocate-node-cidrs is not given"}},
+		{"--allocate-node-cidrs", "nodeipam", map[string]string{"ksr": "--kvdb-endpoints is not given", "nodeids": "--kvdb-endpoints is not given"}},
+		{"--allocate-node-cidrs --kvdb-endpoints=e:1", "nodeipam ksr nodeids", nil},
+		{"--allocate-node-cidrs --kvdb-endpoints=e:1 --controllers=nodeipam,ksr", "nodeipam ksr nodeids", nil},
+		{"--allocate-node-cidrs --kvdb-endpoints=e:1 --controllers=ksr", "ksr nodeids", map[string]string{"nodeipam": "--controllers does not name it"}},
+		{"--allocate-node-cidrs --kvdb-endpoints=e:1 --controllers=*,-ksr", "nodeipam nodeids", nil},
+		{"--allocate-node-cidrs --kvdb-endpoints=e:1 --controllers=*,-nodeids", "nodeipam ksr", nil},
+		{"--kvdb-endpoints=e:1 --node-id-expire=0", "ksr", map[string]string{"nodeids": "--node-id-expire is 0"}},
+		{"--kvdb-type=kubernetes", "nodeids", map[string]string{"ksr": "the agents read the API server themselves"}},
+		{"--kvdb-type=kubernetes --controllers=nodeipam,nodeids --allocate-node-cidrs", "nodeipam nodeids", nil},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			g := NewWithT(t)
+			var o options
+			fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+			o.register(fs)
+			g.Expect(fs.Parse(strings.Fields(c.args))).To(Succeed())
+			plan := o.plan()
+			g.Expect(strings.Join(plan.run, " ")).To(Equal(c.run))
+			for name, why := range c.not {
+				g.Expect(plan.not[name]).To(Equal(why))
+			}
+			g.Expect(len(plan.run) + len(plan.not)).To(Equal(len(allControllers())))
+		})
+	}
+}
+
+// TestHelpAndVersion: upstream's flags are there under upstream's names, with
+// upstream's defaults.
+func TestHelpAndVersion(t *testing.T) {
+	g := NewWithT(t)
+	var out, errs bytes.Buffer
+	g.Expect(run(t.Context(), []string{"--version"}, &out, &errs, host{})).To(BeZero())
+	g.Expect(out.String()).To(Equal("cadastre-operator " + version + "\n"))
+	out.Reset()
+	g.Expect(run(t.Context(), []string{"--help"}, &out, &errs, host{})).To(BeZero())
+	g.Expect(errs.String()).To(BeEmpty())
+	for _, flag := range []string{
+		"kubeconfig", "kube-api-qps", "kube-api-burst", "controllers", "bind-address", "v", "version",
+		"leader-elect", "leader-elect-lease-duration", "leader-elect-renew-deadline", "leader-elect-retry-period", "leader-elect-resource-name", "leader-elect-resource-namespace",
+		"allocate-node-cidrs", "cidr-allocator-type", "cluster-cidr", "service-cluster-ip-range", "node-cidr-mask-size", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6",
+	} {
+		g.Expect(out.String()).To(MatchRegexp(`(?m)^ +(-v, )?--%s\b`, flag))
+	}
+	var o options
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.register(fs)
+	for name, value := range map[string]string{
+		flagElect: "true", flagLeaseDuration: "15s", flagRenewDeadline: "10s", flagRetryPeriod: "2s", flagLeaseNamespace: "kube-system",
+		nodeipam.FlagType: "RangeAllocator", nodeipam.FlagAllocate: "false", flagControllers: "[*]",
+	} {
+		g.Expect(fs.Lookup(name).DefValue).To(Equal(value), name)
+	}
+}

@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/operator/nodeipam"
+)
+
+// version of the program.
+const version = "0.1.0-dev"
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// errUsage is an error in how the program was called.
+var errUsage = errors.New("see: cadastre-operator --help")
+
+// host is what the program stands on, and what tests replace.
+type host struct {
+	hostname  func() (string, error)
+	clients   func(options) (clients, error)
+	store     func(storeOptions, clients, *slog.Logger) (kvdb.Store, error)
+	cloud     nodeipam.Cloud     // nil: none, as in this program
+	klog      func(*slog.Logger) // tells client-go where to log; nil: it is left alone
+	listening func(net.Addr)     // is told where the listener is; nil: nobody is
+}
+
+// run is the whole program; it returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer, h host) int {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "cadastre-operator",
+		Short: "Gives nodes their podCIDRs and reflects Kubernetes' state into the cluster store",
+		Long: `cadastre-operator gives nodes their podCIDRs (--allocate-node-cidrs), reflects
+Kubernetes' state into the cluster store, and gives up the node IDs of nodes that
+are gone (--kvdb-endpoints, or --kvdb-type=kubernetes for the last). Of several
+operators one works; the others wait for its Lease.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q: only flags are known", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return runWith(cmd.Context(), o, stdout, stderr, h) },
+	}
+	o.register(cmd.Flags())
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	cmd.SetArgs(append([]string{}, args...)) // nil would mean os.Args
+	began := false
+	cmd.PreRun = func(*cobra.Command, []string) { began = true }
+	err := cmd.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case !began || errors.Is(err, errUsage):
+		if !errors.Is(err, errUsage) {
+			err = fmt.Errorf("%w\n%w", err, errUsage)
+		}
+		fmt.Fprintln(stderr, "cadastre-operator:", err)
+		return exitUsage
+	}
+	return exitFailed // the log has said why
+}
+
+// runWith runs with options that are not checked yet.
+func runWith(ctx context.Context, o options, stdout, stderr io.Writer, h host) error {
+	if o.version {
+		_, err := fmt.Fprintln(stdout, "cadastre-operator", version)
+		return err
+	}
+	errs := o.validate()
+	if t := nodeipam.CIDRAllocatorType(o.nodeipam.Type); len(errs) == 0 && slices.Contains(o.plan().run, controllerNodeIPAM) && t != nodeipam.RangeAllocatorType && h.cloud == nil {
+		errs = append(errs, fmt.Errorf("--%s=%s: it needs a cloud, and this program has none: write %s", nodeipam.FlagType, t, nodeipam.RangeAllocatorType))
+	}
+	if len(errs) > 0 {
+		return errors.Join(append(errs, errUsage)...)
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.Level(-o.verbosity)}))
+	if h.klog != nil {
+		h.klog(log)
+	}
+	p, err := open(o, h, log)
+	if err != nil {
+		log.Error("the operator cannot start", "error", err)
+		return err
+	}
+	if err := errors.Join(p.serve(ctx), p.close()); err != nil {
+		log.Error("the operator ends", "error", err)
+		return err
+	}
+	log.Info("the operator has ended")
+	return nil
+}
+
+// open makes an operator that does not run yet.
+func open(o options, h host, log *slog.Logger) (p *operator, err error) {
+	name, err := h.hostname()
+	if err != nil {
+		return nil, fmt.Errorf("find out the host's name: %w", err)
+	}
+	p = &operator{options: o, log: log, cloud: h.cloud, identity: name + "_" + string(uuid.NewUUID()), listening: h.listening}
+	p.metrics = newMetrics(p)
+	if p.clients, err = h.clients(o); err != nil {
+		return nil, err
+	}
+	if o.store.there() {
+		if p.store, err = h.store(o.store, p.clients, log); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// close lets go of what open has opened.
+func (p *operator) close() error {
+	if p.store == nil {
+		return nil
+	}
+	return p.store.Close()
+}

@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// serve runs the operator until ctx ends or a part of it fails.
+func (p *operator) serve(ctx context.Context) error {
+	p.log.Info("the operator starts", "version", version, "identity", p.identity)
+	if p.options.bind == "" {
+		return p.lead(ctx)
+	}
+	listener, err := net.Listen("tcp", p.options.bind)
+	if err != nil {
+		return fmt.Errorf("--%s=%s: %w", flagBind, p.options.bind, err)
+	}
+	if p.listening != nil {
+		p.listening(listener.Addr())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server := &http.Server{Handler: p.routes(), ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	var group sync.WaitGroup
+	var failed error
+	group.Go(func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			failed = fmt.Errorf("answer at %s: %w", listener.Addr(), err)
+			cancel()
+		}
+	})
+	err = p.lead(ctx)
+	closing, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer done()
+	if server.Shutdown(closing) != nil {
+		_ = server.Close() // somebody is slow to read
+	}
+	group.Wait()
+	return errors.Join(err, failed)
+}
+
+func (p *operator) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", p.answer(p.alive))
+	mux.HandleFunc("GET /healthz", p.answer(p.alive))
+	mux.HandleFunc("GET /readyz", p.answer(p.ready))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}))
+	return mux
+}
+
+// check is one line of a probe's answer.
+type check struct {
+	name string
+	err  error
+	note string
+}
+
+// answer says how checks are: 200 where all is well, else 503.
+func (p *operator) answer(checks func() []check) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		status, text := http.StatusOK, new(strings.Builder)
+		for _, c := range checks() {
+			switch {
+			case c.err != nil:
+				status = http.StatusServiceUnavailable
+				fmt.Fprintf(text, "[-]%s: %s\n", c.name, strings.ReplaceAll(c.err.Error(), "\n", ": "))
+			case c.note != "":
+				fmt.Fprintf(text, "[+]%s: %s\n", c.name, c.note)
+			default:
+				fmt.Fprintf(text, "[+]%s ok\n", c.name)
+			}
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(text.String()))
+	}
+}
+
+// alive fails where the election has stopped, so that whoever watches this
+// process starts it again. That the API server does not answer is no reason.
+func (p *operator) alive() []check {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := check{name: "election"}
+	e := p.options.elect
+	if e.enabled && !p.lookedFor.IsZero() {
+		if idle := time.Since(p.lookedFor); idle > e.leaseDuration+e.renewDeadline {
+			c.err = fmt.Errorf("the lease was last asked for %s ago", idle.Round(time.Second))
+		}
+	}
+	return []check{c}
+}
+
+// ready fails where a controller has not read all that it needs. An operator
+// that waits for its lease is ready to work.
+func (p *operator) ready() []check {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.leading {
+		return []check{{name: "election", note: "waiting to lead"}}
+	}
+	all := []check{{name: "election", note: "leading"}}
+	for _, c := range p.works {
+		all = append(all, check{name: c.name, err: c.ready()})
+	}
+	return all
+}

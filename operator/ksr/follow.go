@@ -1,0 +1,312 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ksr
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// maxBytes bounds the values of one transaction.
+const maxBytes = 512 << 10
+
+// listTimeouts is how much longer a List may take than another request: it is many.
+const listTimeouts = 6
+
+// scopes are the prefixes below which the reflected keys are. The second is what
+// NodePrefix begins with, whatever the node.
+func scopes() (cluster, nodes string) {
+	return kv.ClusterPrefix, strings.TrimSuffix(kv.NodePrefix(""), "/")
+}
+
+// feedOf is the feed of the kind that a key is of, nil for a key that is none of ours.
+func (r *Reflector) feedOf(key string) *feed {
+	resource, ok := kv.ResourceOf(key)
+	if !ok {
+		return nil
+	}
+	for _, f := range r.feeds {
+		if f.kind.resource == resource.Name {
+			return f
+		}
+	}
+	return nil
+}
+
+// follow looks at all keys, and then at those that change, until all are to be
+// looked at again (nil) or something fails.
+func (r *Reflector) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	select {
+	case <-r.changed: // what is known is looked at below
+	default:
+	}
+	cluster, nodes := scopes()
+	kvs, rev, err := r.list(ctx, cluster, nodes)
+	if err != nil {
+		return err
+	}
+	watches := make([]kvdb.Watcher, 2)
+	for i, prefix := range []string{cluster, nodes} {
+		if watches[i], err = r.watch(ctx, prefix, rev+1); err != nil {
+			return fmt.Errorf("watch the store: %w", err)
+		}
+		defer watches[i].Close()
+	}
+	r.mark(kvs, rev)
+	probe, sweep := time.NewTicker(r.settings.Probe), time.NewTimer(r.settings.Sweep)
+	defer probe.Stop()
+	defer sweep.Stop()
+	for swept := false; ; {
+		if !swept && r.queue.len() == 0 {
+			swept = true
+			r.swept()
+		}
+		var batch []kvdb.Event
+		var open bool
+		var watch kvdb.Watcher
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-sweep.C:
+			return nil
+		case <-r.changed:
+			return nil
+		case <-r.queue.ready:
+			if err := r.write(ctx); err != nil {
+				return err
+			}
+			continue
+		case <-probe.C:
+			if err := r.probe(ctx); err != nil {
+				return err
+			}
+			continue
+		case batch, open = <-watches[0].Events():
+			watch = watches[0]
+		case batch, open = <-watches[1].Events():
+			watch = watches[1]
+		}
+		if !open {
+			return ended(watch)
+		}
+		r.see(batch)
+	}
+}
+
+// watch opens a watch, which ends with ctx at the latest.
+func (r *Reflector) watch(ctx context.Context, prefix string, from int64) (kvdb.Watcher, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(r.settings.CallTimeout, func() { cancel(context.DeadlineExceeded) })
+	w, err := r.deps.Store.Watch(ctx, prefix, from)
+	if !late.Stop() && err == nil {
+		w.Close()
+		err = context.DeadlineExceeded
+	}
+	return w, err
+}
+
+// ended is why a watch has.
+func ended(w kvdb.Watcher) error {
+	err := w.Err()
+	if err == nil {
+		err = errEnded
+	}
+	return fmt.Errorf("watch the store: %w", err)
+}
+
+func (r *Reflector) list(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeouts*r.settings.CallTimeout)
+	defer cancel()
+	kvs, rev, err := r.deps.Store.List(ctx, prefixes...)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list the store: %w", err)
+	}
+	return kvs, rev, nil
+}
+
+// probe asks the store for its revision and nothing else.
+func (r *Reflector) probe(ctx context.Context) error {
+	_, rev, err := r.list(ctx)
+	if err != nil {
+		return err
+	}
+	return r.advance(rev)
+}
+
+// advance takes note of a revision, which never goes back but where the store
+// was exchanged.
+func (r *Reflector) advance(rev int64) error {
+	if rev < r.rev {
+		return fmt.Errorf("%w: revision %d was seen before, now it is %d", errOlder, r.rev, rev)
+	}
+	r.rev = rev
+	return nil
+}
+
+// mark takes what is stored as given, and has all keys looked at: those that are
+// stored, and those that should be.
+func (r *Reflector) mark(kvs []kvdb.KeyValue, rev int64) {
+	clear(r.stored)
+	r.rev = rev
+	counts := map[string]int{}
+	for _, x := range kvs {
+		if f := r.feedOf(x.Key); f != nil {
+			r.stored[x.Key] = stored{value: x.Value, rev: x.ModRevision}
+			counts[f.kind.resource]++
+			r.queue.add(x.Key)
+		}
+	}
+	for _, f := range r.feeds {
+		if objects := f.known(); objects != nil {
+			r.queue.add(objects.ListIndexFuncValues(byKey)...)
+		}
+	}
+	r.mu.Lock()
+	r.counts = counts
+	r.mu.Unlock()
+}
+
+// swept is called when all keys have been looked at.
+func (r *Reflector) swept() {
+	r.setStatus(func(s *Status) {
+		*s = Status{Synced: true, Connected: true, LastSweep: r.deps.Now()}
+	})
+	r.metrics.sweeps.Inc()
+	r.log.Debug("the cluster store is as the API server", "revision", r.rev)
+}
+
+// see takes note of what one transaction of the store has changed. Our own are
+// known already.
+func (r *Reflector) see(batch []kvdb.Event) {
+	for _, ev := range batch {
+		r.rev = max(r.rev, ev.ModRevision)
+		if r.feedOf(ev.Key) == nil {
+			continue
+		}
+		s, found := r.stored[ev.Key]
+		switch {
+		case found && ev.ModRevision < s.rev:
+		case found && ev.ModRevision == s.rev:
+			if s.gone {
+				delete(r.stored, ev.Key)
+			}
+		default:
+			r.put(ev.Key, stored{value: ev.Value, rev: ev.ModRevision, gone: ev.Deleted})
+			if ev.Deleted {
+				delete(r.stored, ev.Key)
+			}
+			r.queue.add(ev.Key)
+		}
+	}
+}
+
+// put takes note of what is stored under a key.
+func (r *Reflector) put(key string, s stored) {
+	was, found := r.stored[key]
+	r.stored[key] = s
+	resource, _ := kv.ResourceOf(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if found && !was.gone {
+		r.counts[resource.Name]--
+	}
+	if !s.gone {
+		r.counts[resource.Name]++
+	}
+}
+
+// write looks at keys until there are as many to write as one transaction takes,
+// or no more, and writes those.
+func (r *Reflector) write(ctx context.Context) error {
+	ops := r.batch()
+	if len(ops) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.settings.CallTimeout)
+	defer cancel()
+	if err := r.leads(ctx); err != nil {
+		return err
+	}
+	rev, err := r.deps.Store.Txn(ctx, nil, ops)
+	if err != nil {
+		return fmt.Errorf("write to the store: %w", err)
+	}
+	if err := r.advance(rev); err != nil {
+		return err
+	}
+	for _, op := range ops {
+		r.put(op.Key, stored{value: op.Value, rev: rev, gone: op.Delete})
+		r.metrics.wrote(op)
+	}
+	return nil
+}
+
+func (r *Reflector) batch() (ops []kvdb.Op) {
+	size := 0
+	for len(ops) < kvdb.MaxOps && size < maxBytes-maxValue {
+		key, ok := r.queue.take()
+		if !ok {
+			break
+		}
+		if op, needed := r.compare(key); needed {
+			ops = append(ops, op)
+			size += len(op.Key) + len(op.Value)
+		}
+	}
+	return ops
+}
+
+// compare is what is to be written under a key so that the store has what the
+// caches have.
+func (r *Reflector) compare(key string) (op kvdb.Op, needed bool) {
+	f := r.feedOf(key)
+	if f == nil {
+		return op, false
+	}
+	objects := f.known()
+	if objects == nil {
+		return op, false // who knows what there is
+	}
+	found, err := objects.ByIndex(byKey, key)
+	if err != nil {
+		r.report(key, err)
+		return op, false
+	}
+	s, have := r.stored[key]
+	have = have && !s.gone
+	if len(found) == 0 {
+		r.report(key, nil)
+		return kvdb.Delete(key), have
+	}
+	o, ok := found[0].(*object)
+	if !ok {
+		return op, false
+	}
+	r.report(key, o.err)
+	return kvdb.Put(key, o.value), o.err == nil && (!have || !bytes.Equal(s.value, o.value))
+}
+
+// report says once that an object cannot be stored, and forgets it when it can.
+func (r *Reflector) report(key string, err error) {
+	r.mu.Lock()
+	was := r.bad[key]
+	if err != nil {
+		r.bad[key] = err
+	} else {
+		delete(r.bad, key)
+	}
+	r.mu.Unlock()
+	if err != nil && fmt.Sprint(was) != fmt.Sprint(err) {
+		r.metrics.errors.WithLabelValues("object").Inc()
+		r.log.Error("an object of the API server cannot be stored, and is left out", "key", key, "error", err)
+	}
+}

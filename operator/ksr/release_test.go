@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ksr
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+func count(c prometheus.Counter) float64 {
+	var m dto.Metric
+	must(c.Write(&m))
+	return m.GetCounter().GetValue()
+}
+
+// TestReleases: IDs are given up only on the word of an API server that answers,
+// and only by who leads.
+func TestReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		w := newWorld()
+		w.put(node("a"))
+		answers := make(chan string, 10)
+		calls := func() (all []string) {
+			for len(answers) > 0 {
+				all = append(all, <-answers)
+			}
+			return all
+		}
+		var fence atomic.Value
+		fence.Store([]error{nil})
+		var meanwhile atomic.Value // what happens after the list
+		meanwhile.Store(func() {})
+		r := NewReleaser(ReleaserDeps{
+			Client: w.client, Every: time.Hour, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Fence: func(context.Context) error { return fence.Load().([]error)[0] },
+			Release: func(_ context.Context, exists func(string) (bool, error)) ([]string, error) {
+				meanwhile.Load().(func())()
+				for _, name := range []string{"a", "gone"} {
+					found, err := exists(name)
+					answers <- fmt.Sprint(name, " ", found, " ", err != nil)
+				}
+				return []string{"gone"}, errDown
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		g.Expect(calls()).To(BeEmpty())
+		settle(90 * time.Minute)
+		g.Expect(calls()).To(Equal([]string{"a true false", "gone false false"}))
+		g.Expect(count(r.released)).To(Equal(1.))
+		g.Expect(count(r.failures)).To(Equal(1.), "what was given up counts, what was not too")
+
+		for _, err := range []error{errDown, noSuchResource("nodes")} {
+			w.lose("nodes", err)
+			settle(time.Hour)
+			g.Expect(calls()).To(BeEmpty(), "there is no list")
+			w.lose("nodes", nil)
+		}
+		meanwhile.Store(func() { w.lose("nodes", errDown) })
+		settle(time.Hour)
+		g.Expect(calls()).To(Equal([]string{"a true false", "gone false true"}), "the API server does not answer for this one")
+		meanwhile.Store(func() { w.put(node("gone")) })
+		w.lose("nodes", nil)
+		settle(time.Hour)
+		g.Expect(calls()).To(Equal([]string{"a true false", "gone true false"}), "it has just come")
+		fence.Store([]error{errDown})
+		settle(time.Hour)
+		g.Expect(calls()).To(BeEmpty(), "somebody else may lead")
+		fence.Store([]error{ErrDeposed})
+		settle(time.Hour)
+		g.Expect(<-ended).To(MatchError(ErrDeposed))
+		g.Expect(calls()).To(BeEmpty())
+	})
+}
