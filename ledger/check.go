@@ -40,8 +40,11 @@ func (l *Ledger) Check(ctx context.Context) (findings []string, err error) {
 // checkMemory looks at every lease from every side that it can be found from.
 func (l *Ledger) checkMemory() (findings []string) {
 	say := func(format string, args ...any) { findings = append(findings, fmt.Sprintf(format, args...)) }
+	armed := 0
 	for _, name := range slices.Sorted(maps.Keys(l.pools)) {
 		p := l.pools[name]
+		armed += len(p.timers)
+		l.checkTimers(p, say)
 		for i := range p.fam {
 			s := &p.fam[i]
 			cooling := 0
@@ -63,7 +66,31 @@ func (l *Ledger) checkMemory() (findings []string) {
 			}
 		}
 	}
+	if armed != l.armed {
+		say("%d expiries are queued, %d should be", armed, l.armed)
+	}
 	return findings
+}
+
+// checkTimers compares the expiries of leases with those that are queued.
+func (l *Ledger) checkTimers(p *pool, say func(string, ...any)) {
+	n := 0
+	for i := range p.fam {
+		for a, x := range p.fam[i].leases {
+			switch t := x.timer; {
+			case t == nil:
+			case x.state != Pending:
+				say("%s of pool %q is %s and has an expiry", a, p.Name, x.state)
+			case t.lease != x || t.index >= len(p.timers) || p.timers[t.index] != t:
+				say("the expiry of %s of pool %q is not queued", a, p.Name)
+			default:
+				n++
+			}
+		}
+	}
+	if n != len(p.timers) {
+		say("pool %q: %d leases expire, %d expiries are queued", p.Name, n, len(p.timers))
+	}
 }
 
 // outside is how many addresses of b are not free: reserved or leased.
@@ -115,12 +142,22 @@ func (l *Ledger) wanted() (map[string][]byte, error) {
 				}
 			}
 			for _, x := range p.fam[i].leases {
-				if x.owner != nil {
+				if x.owner != nil || p.excluded[x.addr].stage != nil {
 					continue
 				}
 				if err := add(l.leaseOp(x)); err != nil {
 					return nil, err
 				}
+			}
+		}
+	}
+	for _, p := range l.pools {
+		for a, e := range p.excluded {
+			if e.stage != nil || p.fam[FamilyOf(a)].leases[a] != nil {
+				continue
+			}
+			if err := add(emptyOp(p, a)); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -131,6 +168,11 @@ func (l *Ledger) checkJournal(ctx context.Context, want map[string][]byte) (find
 	l.mu.Lock()
 	unsure := maps.Clone(l.dirty)
 	for _, p := range l.pools { // what somebody is at
+		for a, e := range p.excluded {
+			if e.stage != nil {
+				unsure[leaseKey(p.Name, a)] = struct{}{}
+			}
+		}
 		for i := range p.fam {
 			for _, b := range p.fam[i].blocks {
 				if b.staged {

@@ -20,6 +20,11 @@ type Request struct {
 	Purpose  Purpose
 	Families []Family     // one address of each; nil: of every family that the pool has active blocks of
 	Wanted   []netip.Addr // exactly these instead
+
+	After  netip.Addr     // not zero: the next one after it, whatever the pool's order is
+	Within []netip.Prefix // only of these blocks, in this order
+	More   bool           // also where the key has leases already; this claim cannot be repeated
+	Expiry Expiry         // not zero: the lease is pending
 }
 
 // Claim leases one address of each family asked for, all or none. A key that
@@ -34,30 +39,42 @@ func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh 
 	if err := st.Commit(ctx); err != nil {
 		return nil, false, fmt.Errorf("claim an address for %s: %w", req.Key, err)
 	}
+	l.briefs.Put(st)
 	return leases, fresh, nil
 }
 
 // Claim stages what Ledger.Claim would do. Without a commit nothing of it is answered.
 func (st *Stage) Claim(req Request) (leases []Lease, fresh bool, err error) {
+	return st.claimInto(nil, req)
+}
+
+// claimInto is Claim with room for its answer.
+func (st *Stage) claimInto(room []Lease, req Request) (leases []Lease, fresh bool, err error) {
 	l := st.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if req.Key == (Key{}) {
 		return nil, false, fmt.Errorf("claim in pool %q: the key is empty", req.Pool)
 	}
-	have, err := l.settledOf(st, req.Key)
-	if err != nil {
-		return nil, false, fmt.Errorf("claim for %s: %w", req.Key, err)
+	if err := req.Expiry.check(); err != nil {
+		return nil, false, fmt.Errorf("claim in pool %q for %s: %w", req.Pool, req.Key, err)
 	}
-	if len(have) > 0 {
-		return l.repeat(req, have)
+	l.lapse()
+	if !req.More {
+		have, err := l.settledOf(st, req.Key)
+		if err != nil {
+			return nil, false, fmt.Errorf("claim for %s: %w", req.Key, err)
+		}
+		if len(have) > 0 {
+			return l.repeat(req, have)
+		}
 	}
 	began := len(st.changes)
 	l.gen++
-	leases, err = st.claim(req)
+	leases, err = st.claim(room, req)
 	if err != nil {
 		st.undoTo(began)
-		return nil, false, fmt.Errorf("claim in pool %q for %s: %w", req.Pool, describe(req.Key, req.Pod), err)
+		return nil, false, &claimError{req.Pool, req.Key, req.Pod, err}
 	}
 	return leases, true, nil
 }
@@ -68,6 +85,21 @@ func describe(k Key, p Pod) string {
 	}
 	return p.String() + " (" + k.String() + ")"
 }
+
+// claimError says what was to be claimed for whom. Its text is made when
+// somebody asks: many callers only want to know that a pool is full.
+type claimError struct {
+	pool string
+	key  Key
+	pod  Pod
+	err  error
+}
+
+func (e *claimError) Error() string {
+	return fmt.Sprintf("claim in pool %q for %s: %v", e.pool, describe(e.key, e.pod), e.err)
+}
+
+func (e *claimError) Unwrap() error { return e.err }
 
 // settledOf are the leases of k, once no other stage is at them.
 func (l *Ledger) settledOf(st *Stage, k Key) ([]*lease, error) {
@@ -121,7 +153,7 @@ func (l *Ledger) repeat(req Request, have []*lease) ([]Lease, bool, error) {
 	return leases, false, nil
 }
 
-func (st *Stage) claim(req Request) ([]Lease, error) {
+func (st *Stage) claim(leases []Lease, req Request) ([]Lease, error) {
 	l := st.l
 	p := l.pools[req.Pool]
 	if p == nil {
@@ -130,7 +162,6 @@ func (st *Stage) claim(req Request) ([]Lease, error) {
 	if len(l.suspended) > 0 && req.Purpose != ForInfra {
 		return nil, fmt.Errorf("%w: %s", ErrSuspended, l.suspension())
 	}
-	var leases []Lease
 	for _, a := range req.Wanted {
 		x, err := st.claimAddr(p, a, req)
 		if err != nil {
@@ -174,11 +205,15 @@ func (p *pool) families(fs []Family) []Family {
 func (st *Stage) claimAny(p *pool, f Family, req Request) (*lease, error) {
 	s := &p.fam[f]
 	st.l.expire(p, s)
-	if b, a, ok := s.take(p.Order); ok {
+	order := p.Order
+	if req.After.IsValid() && FamilyOf(req.After) == f {
+		order, s.cursor = Serial, req.After
+	}
+	if b, a, ok := s.takeFor(order, req.Within); ok {
 		return st.put(b, a, nil, req, ""), nil
 	}
 	for old := s.cooling.head; old != nil; old = old.next {
-		if b := s.blockOf(old.addr); b != nil && b.state == Active && !p.isReserved(b, old.addr) {
+		if b := s.blockOf(old.addr); b != nil && b.state == Active && !p.isReserved(b, old.addr) && req.allows(b) {
 			s.cooling.remove(old)
 			s.cursor = old.addr
 			return st.put(b, old.addr, old, req, ""), nil
@@ -188,6 +223,11 @@ func (st *Stage) claimAny(p *pool, f Family, req Request) (*lease, error) {
 		return nil, fmt.Errorf("%w of family %s yet", ErrNoBlock, f)
 	}
 	return nil, p.exhausted(f)
+}
+
+// allows is true for a block that the request may be served from.
+func (r *Request) allows(b *block) bool {
+	return len(r.Within) == 0 || slices.Contains(r.Within, b.prefix)
 }
 
 // claimAddr stages a named address. Only infra may have one that is never lent.
@@ -200,6 +240,10 @@ func (st *Stage) claimAddr(p *pool, a netip.Addr, req Request) (*lease, error) {
 		return nil, fmt.Errorf("%w: it is in no block of pool %q", ErrOutside, p.Name)
 	case b.state != Active:
 		return nil, fmt.Errorf("%w: its block %s is draining", ErrOutside, b.prefix)
+	case p.excluded[a].stage != nil && p.excluded[a].stage != st:
+		return nil, fmt.Errorf("its exclusion is under way: %w", ErrBusy)
+	case req.Purpose != ForInfra && p.isExcluded(a):
+		return nil, fmt.Errorf("%w: %w by %s", ErrOutside, ErrExcluded, p.by(a))
 	case req.Purpose != ForInfra && p.isReserved(b, a):
 		return nil, fmt.Errorf("%w: it is reserved by the policy of pool %q", ErrOutside, p.Name)
 	}
@@ -225,6 +269,8 @@ func (st *Stage) put(b *block, a netip.Addr, replaced *lease, req Request, reaso
 		addr: a, block: b, key: req.Key, pod: req.Pod, purpose: req.Purpose, gen: l.gen,
 		since: l.opt.Now().UnixNano(), staged: true, owner: st, reason: reason,
 	}
+	x.timer = l.newTimer(x, req.Expiry)
+	x.state = x.timer.state()
 	if reason != "" {
 		x.state = Quarantined
 	}
@@ -256,11 +302,14 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 	if p == nil {
 		return false, fmt.Errorf("quarantine %s in pool %q: %w", a, pool, ErrNoPool)
 	}
+	l.lapse()
 	s := &p.fam[FamilyOf(a)]
 	b, old := s.blockOf(a), s.leases[a]
 	switch {
 	case b == nil:
 		return false, fmt.Errorf("quarantine %s: %w: it is in no block of pool %q", a, ErrOutside, pool)
+	case p.excluded[a].stage != nil:
+		return false, fmt.Errorf("quarantine %s: its exclusion is under way: %w", a, ErrBusy)
 	case old != nil && (old.state != Cooling || old.pod.Name == pod.Name && old.pod.Namespace == pod.Namespace):
 		return false, nil
 	case old != nil:

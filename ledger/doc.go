@@ -25,6 +25,14 @@
 // address that has cooled longest is lent early. A quarantined address is in
 // use by somebody unknown; only an explicit release frees it.
 //
+// A pending lease is released like any other unless somebody who has its token
+// stops its Expiry in time; an Expiry counts like a cool-down, and what it ends
+// has cooled since. No goroutine waits for it: whoever looks at the book ends
+// first what is over, and Run is only for the journal and for those who wait.
+//
+// An excluded address is lent to nobody but the node itself (infra), whether or
+// not a block has it yet; whoever holds it keeps it. Exclusions are durable.
+//
 // Example: a pool, one block, one claim.
 //
 //	l, err := ledger.Open(ctx, journal, ledger.Options{})

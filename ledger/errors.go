@@ -27,6 +27,16 @@ var (
 	ErrBusy = errors.New("an event is at it")
 	// ErrNotOwner is returned for a release of what the caller does not own.
 	ErrNotOwner = errors.New("not the owner")
+	// ErrNoLease is returned where an address has no lease that could expire.
+	ErrNoLease = errors.New("there is no lease")
+	// ErrPending is returned for a second expiry of a lease.
+	ErrPending = errors.New("it has an expiry already")
+	// ErrNotPending is returned where no expiry is to be stopped: none was started, or its time is over.
+	ErrNotPending = errors.New("it has no expiry")
+	// ErrToken is returned for a token of another attempt.
+	ErrToken = errors.New("the token is not that of its expiry")
+	// ErrExcluded is returned for a wanted address that somebody has excluded.
+	ErrExcluded = errors.New("address is excluded")
 	// ErrOverlap is returned for a block that overlaps another one.
 	ErrOverlap = errors.New("blocks overlap")
 )

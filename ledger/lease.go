@@ -78,9 +78,11 @@ type Lease struct {
 	Purpose    Purpose
 	Key        Key
 	Pod        Pod
-	Since      time.Time // of the state
-	Reason     string    // why it is quarantined
-	Generation uint64    // of the claim: never the same for two claims of one process
+	Since      time.Time     // of the state
+	Reason     string        // why it is quarantined
+	Generation uint64        // of the claim: never the same for two claims of one process
+	Expiry     Expiry        // of a pending one
+	Expires    time.Duration // the uptime at which a pending one is released
 }
 
 // Prefix is the address with the length of its block, as CNI wants it: 10.1.5.2/24.
@@ -92,6 +94,7 @@ type lease struct {
 	addr    netip.Addr
 	block   *block
 	key     Key
+	hash    uint64 // of key
 	pod     Pod
 	reason  string
 	gen     uint64
@@ -102,6 +105,7 @@ type lease struct {
 	podNext *lease // next with the same pod
 	prev    *lease // cooling list
 	next    *lease
+	timer   *timer // of a pending one
 	state   State
 	purpose Purpose
 	staged  bool
@@ -109,8 +113,12 @@ type lease struct {
 }
 
 func (l *lease) value() Lease {
-	return Lease{
+	v := Lease{
 		Addr: l.addr, Block: l.block.prefix, Pool: l.block.pool.Name, State: l.state, Purpose: l.purpose,
 		Key: l.key, Pod: l.pod, Since: time.Unix(0, l.since).UTC(), Reason: l.reason, Generation: l.gen,
 	}
+	if l.timer != nil {
+		v.Expiry, v.Expires = l.timer.Expiry, l.timer.at
+	}
+	return v
 }

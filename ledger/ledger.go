@@ -54,6 +54,7 @@ type Ledger struct {
 	opt     Options
 	journal Journal // nil: nothing is durable (for measurements)
 	group   committer
+	briefs  sync.Pool // stages of calls that are over
 
 	mu        sync.Mutex
 	settled   *sync.Cond // a stage was committed or undone
@@ -65,8 +66,10 @@ type Ledger struct {
 	suspended map[string]string   // why nothing new is lent, by cause
 	dirty     map[string]struct{} // records that may differ from memory: written with the next commit
 	unsure    bool                // a commit has failed: the journal may contradict memory
-	wake      chan struct{}       // something began to cool
+	wake      chan struct{}       // something began to cool, or is pending
 	rebooted  int                 // leases that a reboot ended
+	armed     int                 // timers of all pools
+	lapsed    uint64              // leases that nobody has confirmed in time
 }
 
 type podName struct{ namespace, name string }
@@ -169,9 +172,10 @@ func (l *Ledger) link(x *lease) {
 		return
 	}
 	x.block.count(x, 1)
+	l.arm(x)
 	if x.key != (Key{}) {
-		h := l.hash(x.key)
-		x.sibling, l.byKey[h] = l.byKey[h], x
+		x.hash = l.hash(x.key)
+		x.sibling, l.byKey[x.hash] = l.byKey[x.hash], x
 	}
 	if x.pod.Name != "" {
 		n := podName{x.pod.Namespace, x.pod.Name}
@@ -182,8 +186,9 @@ func (l *Ledger) link(x *lease) {
 // unlink undoes link, but for the address.
 func (l *Ledger) unlink(x *lease) {
 	x.block.count(x, -1)
+	l.disarm(x)
 	if x.key != (Key{}) {
-		unchain(l.byKey, l.hash(x.key), x, func(y *lease) **lease { return &y.sibling })
+		unchain(l.byKey, x.hash, x, func(y *lease) **lease { return &y.sibling })
 	}
 	if x.pod.Name != "" {
 		unchain(l.byPod, podName{x.pod.Namespace, x.pod.Name}, x, func(y *lease) **lease { return &y.podNext })
@@ -234,8 +239,8 @@ func (l *Ledger) cool(x *lease, cools bool, uptime time.Duration) {
 		l.drop(x)
 		return
 	}
-	x.state, x.cooled, x.since, x.reason = Cooling, uptime, l.opt.Now().UnixNano(), ""
-	x.block.pool.fam[FamilyOf(x.addr)].cooling.push(x)
+	x.state, x.cooled, x.since, x.reason, x.timer = Cooling, uptime, l.opt.Now().UnixNano(), "", nil
+	x.block.pool.fam[FamilyOf(x.addr)].cooling.insert(x)
 	l.poke()
 }
 
@@ -322,7 +327,11 @@ func (l *Ledger) expireAll() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wait := time.Hour
+	l.lapse()
 	for _, p := range l.pools {
+		if p.known && len(p.timers) > 0 {
+			wait = min(wait, p.timers[0].at-l.opt.Uptime())
+		}
 		for i := range p.fam {
 			s := &p.fam[i]
 			l.expire(p, s)

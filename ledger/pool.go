@@ -77,8 +77,10 @@ func (s BlockState) MarshalText() ([]byte, error) { return []byte(s.String()), n
 // because the journal has leases of it.
 type pool struct {
 	Pool
-	known bool
-	fam   [2]side
+	known    bool
+	fam      [2]side
+	timers   timers
+	excluded map[netip.Addr]exclusion // also of addresses in no block
 }
 
 // side is one family of a pool.
@@ -119,6 +121,9 @@ func (b *block) reserve() {
 		b.space.TakeAddr(b.prefix.Addr())
 		b.space.TakeAddr(last)
 	}
+	for a := range b.pool.excluded {
+		b.space.TakeAddr(a)
+	}
 	b.reserved = free - b.space.Free()
 }
 
@@ -140,13 +145,22 @@ func (s *side) reclaim(want func(*block) bool) {
 	}
 }
 
-// isReserved is true for an address that the policy never lends.
+func (p *pool) isExcluded(a netip.Addr) bool {
+	_, ok := p.excluded[a]
+	return ok
+}
+
+// isReserved is true for an address that is never lent: by policy, or because
+// somebody has excluded it.
 func (p *pool) isReserved(b *block, a netip.Addr) bool {
 	if p.ReserveEdges && !b.prefix.IsSingleIP() {
 		last, _ := addrspace.NthLast(b.prefix, 0)
 		if a == b.prefix.Addr() || a == last {
 			return true
 		}
+	}
+	if p.isExcluded(a) {
+		return true
 	}
 	return slices.ContainsFunc(p.Exclude, func(x netip.Prefix) bool { return x.Contains(a) })
 }
@@ -178,6 +192,26 @@ func (s *side) add(b *block) {
 
 func (s *side) remove(b *block) {
 	s.blocks = slices.DeleteFunc(s.blocks, func(x *block) bool { return x == b })
+}
+
+// takeFor takes the next free address of the blocks that are given, in their
+// order; of all blocks, in the pool's order, where none are given.
+func (s *side) takeFor(order Order, within []netip.Prefix) (*block, netip.Addr, bool) {
+	if len(within) == 0 {
+		return s.take(order)
+	}
+	for _, prefix := range within {
+		i, ok := slices.BinarySearchFunc(s.blocks, prefix, func(b *block, p netip.Prefix) int { return b.prefix.Compare(p) })
+		if !ok || s.blocks[i].state != Active || s.blocks[i].space.Free() == 0 {
+			continue
+		}
+		from := netip.Addr{}
+		if order != Lowest && s.cursor.IsValid() && prefix.Contains(s.cursor) {
+			from = s.cursor.Next()
+		}
+		return s.takeFrom(s.blocks[i], from)
+	}
+	return nil, netip.Addr{}, false
 }
 
 // take takes the next free address in the pool's order; false where none is free.

@@ -48,11 +48,21 @@ func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
 	if x.state == Cooling {
 		m.CoolingSinceUptime, m.BootId = int64(x.cooled), l.opt.BootID
 	}
-	v, err := proto.Marshal(&m)
-	if err != nil {
-		return kvdb.Op{}, fmt.Errorf("record of %s: %w", x.addr, err)
+	if t := x.timer; t != nil {
+		m.ExpiryToken, m.ExpiresAfter, m.PendingSinceUptime, m.BootId = t.Token, int64(t.After), int64(t.at-t.After), l.opt.BootID
 	}
-	return kvdb.Put(leaseKey(x.block.pool.Name, x.addr), v), nil
+	if e, ok := x.block.pool.excluded[x.addr]; ok {
+		e.write(&m)
+	}
+	return record(leaseKey(x.block.pool.Name, x.addr), &m)
+}
+
+func record(key string, m *kv.Lease) (kvdb.Op, error) {
+	v, err := proto.Marshal(m)
+	if err != nil {
+		return kvdb.Op{}, fmt.Errorf("lease record %q: %w", key, err)
+	}
+	return kvdb.Put(key, v), nil
 }
 
 func blockOp(b *block) (kvdb.Op, error) {
@@ -84,8 +94,12 @@ func (l *Ledger) truth(key string) (kvdb.Op, bool, error) {
 	}
 	a, _ := netip.AddrFromSlice([]byte(rest))
 	x := p.fam[FamilyOf(a)].leases[a]
+	if e := p.excluded[a]; e.stage != nil {
+		return kvdb.Op{}, false, nil
+	}
 	if x == nil {
-		return kvdb.Delete(key), true, nil
+		op, err := emptyOp(p, a)
+		return op, true, err
 	}
 	if x.owner != nil {
 		return kvdb.Op{}, false, nil
@@ -132,6 +146,9 @@ func (l *Ledger) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if x == nil {
+			continue
+		}
 		if x.state == Cooling {
 			x.cooled = l.resumeCooling(m)
 			cooling = append(cooling, x)
@@ -153,6 +170,15 @@ func (l *Ledger) resumeCooling(m *kv.Lease) time.Duration {
 		return min(now, time.Duration(m.CoolingSinceUptime))
 	}
 	return now
+}
+
+// resumeTimer is the timer of a record: of this boot as it was, else from now on.
+func (l *Ledger) resumeTimer(x *lease, m *kv.Lease) *timer {
+	t := l.newTimer(x, Expiry{m.ExpiryToken, time.Duration(m.ExpiresAfter)})
+	if m.BootId != "" && m.BootId == l.opt.BootID {
+		t.at = min(t.at, time.Duration(m.PendingSinceUptime)+t.After)
+	}
+	return t
 }
 
 func (l *Ledger) loadBlock(value []byte) error {
@@ -180,6 +206,12 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 		return nil, fmt.Errorf("lease record of pool %q: address %x in state %d is not of this version", m.Pool, m.Address, m.State)
 	}
 	p := l.pool(m.Pool)
+	if m.Excluded {
+		p.exclude(a, exclusion{owner: m.ExcludedBy, reason: m.ExcludedReason})
+	}
+	if m.NoLease {
+		return nil, nil
+	}
 	s := &p.fam[FamilyOf(a)]
 	prefix := netip.PrefixFrom(a, int(m.BlockBits)).Masked()
 	b := s.blockOf(a)
@@ -197,6 +229,9 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	x := &lease{
 		addr: a, block: b, state: State(m.State), purpose: Purpose(m.Purpose), gen: m.Generation, since: m.Since, reason: m.Reason,
 		key: Key{m.Network, m.ContainerId, m.IfName}, pod: Pod{m.PodNamespace, m.PodName, m.PodUid},
+	}
+	if x.state == Pending && m.ExpiryToken != "" {
+		x.timer = l.resumeTimer(x, m)
 	}
 	l.gen = max(l.gen, m.Generation)
 	for _, other := range s.blocks {
@@ -247,9 +282,11 @@ func (l *Ledger) endSandboxes() ([]kvdb.Op, error) {
 	var ops []kvdb.Op
 	var errs []error
 	now := l.opt.Uptime()
-	for _, x := range l.sorted(func(x *lease) bool { return x.state == Held && x.purpose == ForPod && !x.key.OfAPI() }) {
+	for _, x := range l.sorted(func(x *lease) bool {
+		return (x.state == Held || x.state == Pending) && x.purpose == ForPod && !x.key.OfAPI()
+	}) {
 		l.unlink(x)
-		x.state, x.cooled, x.since = Cooling, now, l.opt.Now().UnixNano()
+		x.state, x.cooled, x.since, x.timer = Cooling, now, l.opt.Now().UnixNano(), nil
 		x.block.pool.fam[FamilyOf(x.addr)].cooling.push(x)
 		op, err := l.leaseOp(x)
 		ops, errs = append(ops, op), append(errs, err)
@@ -267,12 +304,13 @@ const APINetwork = "contiv"
 func (k Key) OfAPI() bool { return k.Network == APINetwork && strings.HasPrefix(k.ContainerID, "pod:") }
 
 // sameLease compares two lease records. When cooling began may differ: a
-// restart in another boot begins it again without a write.
+// restart in another boot begins it again without a write, and so is it with
+// pending.
 func sameLease(x, y []byte) bool {
 	var a, b kv.Lease
 	if proto.Unmarshal(x, &a) != nil || proto.Unmarshal(y, &b) != nil {
 		return false
 	}
-	a.CoolingSinceUptime, a.BootId, a.Since = b.CoolingSinceUptime, b.BootId, b.Since
+	a.CoolingSinceUptime, a.PendingSinceUptime, a.BootId, a.Since = b.CoolingSinceUptime, b.PendingSinceUptime, b.BootId, b.Since
 	return proto.Equal(&a, &b)
 }

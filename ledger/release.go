@@ -18,6 +18,7 @@ type Selector struct {
 	Addr        netip.Addr // needs Pool and Purpose, which must match
 	Pool        string
 	Purpose     Purpose
+	Network     string // by address: not "": only a lease under a key of this network
 	Generation  uint64 // not 0: only the lease of this claim
 	Quarantined bool   // by address: also a quarantined one, whoever holds it
 }
@@ -34,41 +35,57 @@ func (l *Ledger) Release(ctx context.Context, sel Selector) ([]Lease, error) {
 	if err := st.Commit(ctx); err != nil {
 		return nil, fmt.Errorf("release: %w", err)
 	}
+	l.briefs.Put(st)
 	return leases, nil
 }
 
 // Release stages what Ledger.Release would do.
 func (st *Stage) Release(sel Selector) ([]Lease, error) {
-	l := st.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var found []*lease
-	for {
-		var err error
-		if found, err = l.find(sel); err != nil {
-			return nil, err
-		}
-		wait, err := l.others(st, found)
-		if err != nil {
-			return nil, fmt.Errorf("release: %w", err)
-		}
-		if !wait {
-			break
-		}
-		l.settled.Wait()
-	}
 	var leases []Lease
+	if err := st.releaseEach(sel, func(x *lease) { leases = append(leases, x.value()) }); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(leases, func(x, y Lease) int { return x.Addr.Compare(y.Addr) })
+	return leases, nil
+}
+
+// releaseEach stages the release of the leases of a selector, and calls f for
+// each of them before.
+func (st *Stage) releaseEach(sel Selector, f func(*lease)) error {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	found, err := st.findSettled(sel)
+	if err != nil {
+		return fmt.Errorf("release: %w", err)
+	}
 	for _, x := range found {
 		if sel.Generation != 0 && x.gen != sel.Generation || x.leaving {
 			continue
 		}
-		leases = append(leases, x.value())
+		f(x)
 		st.release(x)
 	}
-	return leases, nil
+	return nil
 }
 
-// find are the leases of a selector that are not cooling, by address.
+// findSettled are the leases of a selector, once no other stage is at them.
+func (st *Stage) findSettled(sel Selector) ([]*lease, error) {
+	l := st.l
+	for {
+		l.lapse()
+		found, err := l.find(sel)
+		if err != nil {
+			return nil, err
+		}
+		if wait, err := l.others(st, found); err != nil || !wait {
+			return found, err
+		}
+		l.settled.Wait()
+	}
+}
+
+// find are the leases of a selector that are not cooling, the newest of a key
+// or a pod first: that is how they are unlinked soonest.
 func (l *Ledger) find(sel Selector) ([]*lease, error) {
 	var found []*lease
 	switch {
@@ -87,9 +104,8 @@ func (l *Ledger) find(sel Selector) ([]*lease, error) {
 		}
 		return found, err
 	default:
-		return nil, fmt.Errorf("release: neither a key nor a pod nor an address is given")
+		return nil, fmt.Errorf("neither a key nor a pod nor an address is given")
 	}
-	slices.SortFunc(found, func(x, y *lease) int { return x.addr.Compare(y.addr) })
 	return found, nil
 }
 
@@ -104,19 +120,22 @@ func (l *Ledger) findAddr(sel Selector) (*lease, error) {
 		return nil, nil
 	case x.state == Quarantined:
 		if !sel.Quarantined {
-			return nil, fmt.Errorf("release %s in pool %q: %w: it is quarantined (%s)", sel.Addr, sel.Pool, ErrNotOwner, x.reason)
+			return nil, fmt.Errorf("%s in pool %q: %w: it is quarantined (%s)", sel.Addr, sel.Pool, ErrNotOwner, x.reason)
 		}
 	case x.purpose != sel.Purpose:
-		return nil, fmt.Errorf("release %s in pool %q: %w: it is held for a %s, not for a %s", sel.Addr, sel.Pool, ErrNotOwner, x.purpose, sel.Purpose)
+		return nil, fmt.Errorf("%s in pool %q: %w: it is held for a %s, not for a %s", sel.Addr, sel.Pool, ErrNotOwner, x.purpose, sel.Purpose)
+	case sel.Network != "" && x.key.Network != sel.Network:
+		return nil, fmt.Errorf("%s in pool %q: %w: it is held in network %q, not in %q", sel.Addr, sel.Pool, ErrNotOwner, x.key.Network, sel.Network)
 	}
 	return x, nil
 }
 
 // release stages the release of x, or undoes its claim where that is staged here.
 func (st *Stage) release(x *lease) {
-	if i := slices.IndexFunc(st.changes, func(c change) bool { return c.kind == claimed && c.lease == x }); i >= 0 {
+	if x.staged {
+		i := slices.IndexFunc(st.changes, func(c change) bool { return c.kind == claimed && c.lease == x })
 		st.l.revert(st.changes[i])
-		st.changes = slices.Delete(st.changes, i, i+1)
+		st.changes = slices.DeleteFunc(st.changes, func(c change) bool { return c.lease == x && (c.kind == claimed || c.kind == amended) })
 		st.l.settled.Broadcast()
 		return
 	}

@@ -38,6 +38,8 @@ type change struct {
 	isNew    bool       // granted: the block was not there before
 	before   *policy    // adjusted
 	cools    bool       // left: the address cools, as the journal was told
+	timer    *timer     // amended: its new one; nil: it is held
+	bar      *bar       // barred
 }
 
 // policy is what a pool was before it was adjusted.
@@ -54,6 +56,8 @@ const (
 	left                       // lease is leaving
 	granted                    // block is new or has another state
 	adjusted                   // pool has another policy
+	amended                    // lease has another timer
+	barred                     // an address is excluded, or no longer
 )
 
 // Begin makes an empty Stage.
@@ -61,8 +65,11 @@ func (l *Ledger) Begin() *Stage { return &Stage{l: l} }
 
 // brief is a Stage of one call.
 func (l *Ledger) brief() *Stage {
-	st := &Stage{l: l, brief: true}
-	st.changes = st.first[:0]
+	st, ok := l.briefs.Get().(*Stage)
+	if !ok {
+		st = &Stage{l: l, brief: true}
+		st.changes = st.first[:0]
+	}
 	return st
 }
 
@@ -89,6 +96,10 @@ func (st *Stage) Staged() (all []string) {
 				all = append(all, fmt.Sprintf("policy of pool %q", p.Name))
 			}
 			seen[c.before.pool] = true // what it was before the first of them counts
+		case amended:
+			all = append(all, fmt.Sprintf("expiry of %s of pool %q", c.lease.addr, c.lease.block.pool.Name))
+		case barred:
+			all = append(all, fmt.Sprintf("exclusion of %s of pool %q", c.bar.addr, c.bar.pool.Name))
 		}
 	}
 	return all
@@ -215,6 +226,10 @@ func (l *Ledger) revert(c change) {
 		}
 	case adjusted:
 		c.before.pool.set(c.before.Pool, c.before.known)
+	case amended:
+		c.lease.owner = nil
+	case barred:
+		c.bar.revert()
 	}
 }
 
@@ -286,15 +301,20 @@ func (st *Stage) ops(now time.Time, uptime time.Duration) (map[string]kvdb.Op, e
 			err = put(l.leaseOp(c.lease))
 		case left:
 			if c.cools = coolsDown(c.lease); !c.cools {
-				key := leaseKey(c.lease.block.pool.Name, c.lease.addr)
-				ops[key] = kvdb.Delete(key)
+				err = put(emptyOp(c.lease.block.pool, c.lease.addr))
 				break
 			}
 			gone := *c.lease
-			gone.state, gone.cooled, gone.since = Cooling, uptime, now.UnixNano()
+			gone.state, gone.cooled, gone.since, gone.reason, gone.timer = Cooling, uptime, now.UnixNano(), "", nil
 			err = put(l.leaseOp(&gone))
 		case granted:
 			err = put(blockOp(c.block))
+		case amended:
+			to := *c.lease
+			to.timer, to.state, to.since = c.timer, c.timer.state(), now.UnixNano()
+			err = put(l.leaseOp(&to))
+		case barred:
+			err = put(c.bar.op(l))
 		}
 		if err != nil {
 			return nil, err
@@ -310,7 +330,7 @@ func (l *Ledger) settle(stages []*Stage, err error) {
 	for _, st := range stages {
 		for _, c := range st.changes {
 			switch c.kind {
-			case claimed, left:
+			case claimed, left, amended:
 				touched = append(touched, c.lease.block)
 			case granted:
 				touched = append(touched, c.block)
@@ -334,6 +354,13 @@ func (l *Ledger) settle(stages []*Stage, err error) {
 				l.cool(c.lease, cools, uptime)
 			case granted:
 				c.block.staged = false
+			case amended:
+				c.lease.owner = nil
+				l.disarm(c.lease)
+				c.lease.timer, c.lease.state, c.lease.since = c.timer, c.timer.state(), l.opt.Now().UnixNano()
+				l.arm(c.lease)
+			case barred:
+				c.bar.settle()
 			}
 		}
 		clear(st.changes)

@@ -31,6 +31,7 @@ type BlockStat struct {
 func (l *Ledger) Leases() []Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.lapse()
 	for _, p := range l.pools {
 		for i := range p.fam {
 			l.expire(p, &p.fam[i])
@@ -69,6 +70,7 @@ func values(xs []*lease) []Lease {
 func (l *Ledger) ByKey(k Key) []Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.lapse()
 	var found []*lease
 	l.held(k, func(x *lease) bool {
 		if !x.staged {
@@ -84,8 +86,11 @@ func (l *Ledger) ByKey(k Key) []Lease {
 func (l *Ledger) Lookup(pool string, a netip.Addr) (Lease, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.lapse()
 	if p := l.pools[pool]; p != nil {
-		if x := p.fam[FamilyOf(a)].leases[a]; x != nil && !x.staged {
+		s := &p.fam[FamilyOf(a)]
+		l.expire(p, s)
+		if x := s.leases[a]; x != nil && !x.staged {
 			return x.value(), true
 		}
 	}
@@ -96,6 +101,7 @@ func (l *Ledger) Lookup(pool string, a netip.Addr) (Lease, bool) {
 func (l *Ledger) Stats() []BlockStat {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.lapse()
 	var all []BlockStat
 	for _, p := range l.pools {
 		for i := range p.fam {

@@ -225,11 +225,22 @@ func (a apiPage) beside(u *universe, p publication) []finding {
 		return append(found, finding{p.path, 0, "", err.Error()})
 	}
 	for _, name := range exported(here) {
+		name = a.pageName(p.path, here.Name()) + strings.TrimPrefix(name, here.Name())
 		if !rows[name] && !rows[a.byInterface(u, name, rows)] {
 			found = append(found, finding{"docs/apis.md", 0, name, "the package exports it, the page does not have it"})
 		}
 	}
 	return found
+}
+
+// pageName is what the page calls a package: two may have the same name.
+func (a apiPage) pageName(path, name string) string {
+	for on, of := range a.packages {
+		if of == path {
+			return on
+		}
+	}
+	return name
 }
 
 // byInterface is the row of an interface of the package that has the method

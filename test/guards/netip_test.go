@@ -15,9 +15,14 @@ import (
 // forces to speak net.IP.
 func netIPBorders() []string {
 	return []string{
-		"plugins/ipam/api.go",                   // the published IPAM API
-		"plugins/ipam/getters.go",               // its methods, and the conversions
-		"plugins/ipam/pods.go",                  // AllocatePodIP and GetPodIP
+		"plugins/ipam/api.go",     // the published IPAM API
+		"plugins/ipam/getters.go", // its methods, and the conversions
+		"plugins/ipam/pods.go",    // AllocatePodIP and GetPodIP
+		"ipam/api.go",             // CCE's published manager
+		"ipam/allocate.go",        // its methods, and the conversions
+		"ipam/allocator.go",
+		"ipam/blacklist.go",
+		"operator/nodeipam/api.go",              // Kubernetes' published node IPAM
 		"ipam/ipamapi/ipamapi.go",               // Docker's published contract
 		"ipam/ipamapi/addresses.go",             // its methods, and the conversions
 		"ipam/ipamapi/ipamapitest/addresses.go", // who calls it

@@ -19,6 +19,7 @@ func publications() []publication {
 	return []publication{
 		{"Contiv-VPP: the IPAM plugin", module + "/plugins/ipam", contivIPAM()},
 		{"Docker: the IPAM driver contract", module + "/ipam/ipamapi", dockerContract()},
+		{"CCE: the address manager", module + "/ipam", managerAPI()},
 	}
 }
 

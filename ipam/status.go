@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// ErrRestoring is returned for a review before RestoreFinished.
+var ErrRestoring = errors.New("what was in use before is not yet allocated again")
+
+// RestoreFinished says that what was in use before is allocated again: from now
+// on the state is reported, and addresses and CIDRs are given back.
+func (m *IPAM) RestoreFinished() {
+	m.finished(ledger.IPv4)
+	m.finished(ledger.IPv6)
+}
+
+func (m *IPAM) finished(f ledger.Family) {
+	m.restored[f].Store(true)
+	if m.broken == nil {
+		m.poke()
+	}
+}
+
+func (m *IPAM) isRestored() bool {
+	return m.restored[ledger.IPv4].Load() && m.restored[ledger.IPv6].Load()
+}
+
+// Unconfirmed are the addresses that an earlier process has lent and that
+// nobody has asked for again, with their owners. They stay until they are released.
+func (m *IPAM) Unconfirmed() map[string]string {
+	all := map[string]string{}
+	if m.broken != nil {
+		return all
+	}
+	for _, l := range m.leases() {
+		if m.ours(&l) && m.replays.open(l.Generation) {
+			all[l.Addr.String()] = l.Key.ContainerID
+		}
+	}
+	return all
+}
+
+// Review is the state to be reported. CIDRs that can be given back are lent no
+// more when it returns.
+func (m *IPAM) Review(ctx context.Context) (st Status, err error) {
+	switch {
+	case m.broken != nil:
+		return st, m.broken
+	case !m.isRestored():
+		return st, ErrRestoring
+	}
+	m.change.Lock()
+	defer m.change.Unlock()
+	switch m.mode {
+	case ClusterPool:
+		st.PodCIDRs, err = m.reviewCIDRs(ctx)
+	case Given:
+		st.Used, st.ReleaseIPs, err = m.reviewGiven(ctx)
+	}
+	return st, err
+}
+
+// Sync reports the state with write until ctx ends: what has changed, not more
+// often than every, and again where it failed. It makes sure first that there
+// is a NetResourceSet. Whoever starts it waits for it.
+func (m *IPAM) Sync(ctx context.Context, every time.Duration, write func(context.Context, Status) error) error {
+	if m.broken != nil || m.mode != ClusterPool && m.mode != Given {
+		return m.broken
+	}
+	if m.deps.Owner != nil {
+		m.deps.Owner.UpdateNetResourceSetResource()
+	}
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	var last *Status
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		}
+		select { // not sooner than that
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
+		pause.Reset(every)
+		st, err := m.Review(ctx)
+		if errors.Is(err, ErrRestoring) {
+			continue // RestoreFinished wakes it
+		}
+		if err == nil && (last == nil || !reflect.DeepEqual(*last, st)) {
+			if err = write(ctx, st); err == nil {
+				last = &st
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			m.log.Warn("the state of the addresses could not be reported; it is tried again", "error", err)
+			m.poke()
+		}
+	}
+}
+
+// holder is whom a lease is shown for.
+func (m *IPAM) holder(l *ledger.Lease) string {
+	switch {
+	case l.State == ledger.Quarantined:
+		return fmt.Sprintf("%s (quarantined: %s)", l.Pod, l.Reason)
+	case m.ours(l), l.Key.Network == m.deps.Door+cni:
+		return l.Key.ContainerID
+	case l.Pod.Name != "":
+		return l.Pod.String()
+	}
+	return l.Key.String()
+}
+
+// familyDump is one family for Dump.
+type familyDump struct {
+	held   map[string]string
+	status string
+}
+
+// Dump is who holds which address, by family, and the state in one line. A
+// blacklisted address of a block is shown as such.
+func (m *IPAM) Dump() (allocv4 map[string]string, allocv6 map[string]string, status string) {
+	if m.broken != nil {
+		return nil, nil, "Not running: " + m.broken.Error()
+	}
+	four, six := m.dump()
+	var parts []string
+	for _, x := range []struct {
+		name string
+		a    Allocator
+		d    *familyDump
+	}{{"IPv4: ", m.IPv4Allocator, &four}, {"IPv6: ", m.IPv6Allocator, &six}} {
+		if x.a == nil {
+			x.d.held = nil
+			continue
+		}
+		parts = append(parts, x.name+x.d.status)
+	}
+	if len(parts) == 0 {
+		return nil, nil, "Not running"
+	}
+	return four.held, six.held, strings.Join(parts, ", ")
+}
+
+func (m *IPAM) dump() (four, six familyDump) {
+	if m.mode == Delegated {
+		return familyDump{nil, Delegated.String()}, familyDump{nil, Delegated.String()}
+	}
+	four.held, six.held = map[string]string{}, map[string]string{}
+	of := func(v4 bool) map[string]string {
+		if v4 {
+			return four.held
+		}
+		return six.held
+	}
+	for _, l := range m.leases() {
+		of(l.Addr.Is4())[l.Addr.String()] = m.holder(&l)
+	}
+	n4, n6 := len(four.held), len(six.held)
+	stats := m.stats()
+	for _, e := range m.deps.Ledger.Exclusions() {
+		shown := of(e.Addr.Is4())
+		if _, held := shown[e.Addr.String()]; held || e.Pool != m.pool.Name {
+			continue
+		}
+		for _, s := range stats {
+			if s.Block.Contains(e.Addr) {
+				shown[e.Addr.String()] = e.Owner + " (blacklisted)"
+			}
+		}
+	}
+	four.status, six.status = m.oneLine(ledger.IPv4, n4, stats), m.oneLine(ledger.IPv6, n6, stats)
+	return four, six
+}
+
+// stats are the counts of the pool's blocks.
+func (m *IPAM) stats() (all []ledger.BlockStat) {
+	for _, s := range m.deps.Ledger.Stats() {
+		if s.Pool == m.pool.Name {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// oneLine counts what can be lent, not what is never lent.
+func (m *IPAM) oneLine(f ledger.Family, held int, stats []ledger.BlockStat) string {
+	total, from := uint64(0), ""
+	for _, s := range stats {
+		if s.Family != f || s.State != ledger.Active {
+			continue
+		}
+		total = add(total, s.Size-min(s.Size, s.Reserved))
+		if m.mode != Given {
+			from += " " + s.Block.String()
+		}
+	}
+	line := fmt.Sprintf("%d/%d allocated", held, total)
+	if from != "" {
+		line += " from" + from
+	}
+	return line
+}
+
+// DebugStatus is everything that an IPAM knows beside the leases, as text.
+func (m *IPAM) DebugStatus() string {
+	if m == nil {
+		return "<nil>"
+	}
+	var b strings.Builder
+	_, _, status := m.Dump()
+	fmt.Fprintf(&b, "mode: %s (%s)\nstatus: %s\n", m.mode, m.named, status)
+	if m.broken != nil {
+		return b.String()
+	}
+	fmt.Fprintf(&b, "pool: %s, cool-down %s, door %s\nrestored: %t\nlapsed: %d\n", m.pool.Name, m.pool.CoolDown, m.deps.Door, m.isRestored(), m.deps.Ledger.Lapsed())
+	for _, s := range m.stats() {
+		fmt.Fprintf(&b, "block %s: %s, %d held, %d cooling, %d quarantined, %d free\n", s.Block, s.State, s.Held+s.Infra, s.Cooling, s.Quarantined, s.Free)
+	}
+	for _, e := range m.deps.Ledger.Exclusions() {
+		if e.Pool == m.pool.Name {
+			fmt.Fprintf(&b, "blacklisted %s: %q %s\n", e.Addr, e.Owner, e.Reason)
+		}
+	}
+	for _, l := range m.leases() {
+		if l.State == ledger.Pending {
+			fmt.Fprintf(&b, "pending %s: %q, for %s, until uptime %s\n", l.Addr, m.holder(&l), l.Expiry.After, l.Expires)
+		}
+	}
+	unconfirmed := m.Unconfirmed()
+	for _, a := range sortedKeys(unconfirmed) {
+		fmt.Fprintf(&b, "unconfirmed %s: %q\n", a, unconfirmed[a])
+	}
+	return b.String()
+}

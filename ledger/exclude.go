@@ -1,0 +1,261 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// Exclusion keeps an address from being lent, whoever holds it now and whether
+// or not a block contains it yet. It is durable and has no lease.
+type Exclusion struct {
+	Pool   string
+	Addr   netip.Addr
+	Owner  string // who wants it
+	Reason string
+}
+
+// exclusion is an Exclusion as the book keeps it. One with a stage is not
+// committed yet, but nobody is lent the address any more.
+type exclusion struct {
+	owner, reason string
+	stage         *Stage
+}
+
+// bar is the change of an exclusion.
+type bar struct {
+	pool   *pool
+	addr   netip.Addr
+	before exclusion
+	was    bool   // excluded before
+	lease  *lease // of the address
+	lifted bool
+}
+
+// Exclude excludes an address; once more, with another owner or reason, it says
+// these from now on.
+func (l *Ledger) Exclude(ctx context.Context, e Exclusion) error {
+	st := l.brief()
+	if err := st.Exclude(e); err != nil {
+		return err
+	}
+	if err := st.Commit(ctx); err != nil {
+		return fmt.Errorf("exclude %s from pool %q: %w", e.Addr, e.Pool, err)
+	}
+	return nil
+}
+
+// Readmit ends the exclusion of an address, if there is one.
+func (l *Ledger) Readmit(ctx context.Context, pool string, a netip.Addr) error {
+	st := l.brief()
+	if err := st.Readmit(pool, a); err != nil {
+		return err
+	}
+	if err := st.Commit(ctx); err != nil {
+		return fmt.Errorf("readmit %s to pool %q: %w", a, pool, err)
+	}
+	return nil
+}
+
+// Exclude stages what Ledger.Exclude would do.
+func (st *Stage) Exclude(e Exclusion) error {
+	if e.Pool == "" || !e.Addr.IsValid() || e.Addr.Is4In6() || e.Addr.Zone() != "" {
+		return fmt.Errorf("exclude address %s from pool %q: a pool and a plain IPv4 or IPv6 address are needed", e.Addr, e.Pool)
+	}
+	if err := st.bar(e, false); err != nil {
+		return fmt.Errorf("exclude %s from pool %q: %w", e.Addr, e.Pool, err)
+	}
+	return nil
+}
+
+// Readmit stages what Ledger.Readmit would do.
+func (st *Stage) Readmit(pool string, a netip.Addr) error {
+	if err := st.bar(Exclusion{Pool: pool, Addr: a}, true); err != nil {
+		return fmt.Errorf("readmit %s to pool %q: %w", a, pool, err)
+	}
+	return nil
+}
+
+func (st *Stage) bar(e Exclusion, lift bool) error {
+	l := st.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		l.lapse()
+		p := l.pools[e.Pool]
+		if p == nil && lift {
+			return nil
+		}
+		p = l.pool(e.Pool)
+		x := p.fam[FamilyOf(e.Addr)].leases[e.Addr]
+		now, was := p.excluded[e.Addr]
+		by := now.stage
+		if x != nil && x.owner != nil {
+			by = x.owner
+		}
+		switch {
+		case by == nil:
+			if now.owner != e.Owner || now.reason != e.Reason || was == lift {
+				st.setBar(&bar{pool: p, addr: e.Addr, before: now, was: was, lease: x, lifted: lift}, e)
+			}
+			return nil
+		case by == st || !by.brief && !by.committing:
+			return ErrBusy
+		}
+		l.settled.Wait()
+	}
+}
+
+func (st *Stage) setBar(b *bar, e Exclusion) {
+	if b.lease != nil && b.lease.state == Cooling {
+		b.lease = nil // it may end at any time
+	}
+	if b.lease != nil {
+		b.lease.owner = st
+	}
+	st.changes = append(st.changes, change{kind: barred, bar: b})
+	if b.lifted {
+		// The address is lent again when this is committed: until then it stays excluded.
+		b.pool.excluded[b.addr] = exclusion{b.before.owner, b.before.reason, st}
+		return
+	}
+	b.pool.exclude(b.addr, exclusion{e.Owner, e.Reason, st})
+}
+
+// exclude keeps a out of the spaces of the blocks that contain it.
+func (p *pool) exclude(a netip.Addr, e exclusion) {
+	if _, was := p.excluded[a]; !was {
+		for _, b := range p.fam[FamilyOf(a)].blocks {
+			if b.prefix.Contains(a) && !p.isReserved(b, a) {
+				b.space.TakeAddr(a)
+				b.reserved++
+			}
+		}
+	}
+	if p.excluded == nil {
+		p.excluded = map[netip.Addr]exclusion{}
+	}
+	p.excluded[a] = e
+}
+
+// readmit undoes exclude.
+func (p *pool) readmit(a netip.Addr) {
+	delete(p.excluded, a)
+	s := &p.fam[FamilyOf(a)]
+	for _, b := range s.blocks {
+		if b.prefix.Contains(a) && !p.isReserved(b, a) {
+			b.reserved--
+			if s.leases[a] == nil {
+				b.space.ReleaseAddr(a)
+			}
+		}
+	}
+}
+
+// revert undoes what is staged.
+func (b *bar) revert() {
+	if b.lease != nil {
+		b.lease.owner = nil
+	}
+	if b.was {
+		b.pool.excluded[b.addr] = b.before
+		return
+	}
+	b.pool.readmit(b.addr)
+}
+
+// settle makes it true.
+func (b *bar) settle() {
+	if b.lease != nil {
+		b.lease.owner = nil
+	}
+	if b.lifted {
+		b.pool.readmit(b.addr)
+		return
+	}
+	e := b.pool.excluded[b.addr]
+	e.stage = nil
+	b.pool.excluded[b.addr] = e
+}
+
+// op is the record of the address as it will be.
+func (b *bar) op(l *Ledger) (kvdb.Op, error) {
+	x := b.lease
+	if x == nil { // or one that is cooling
+		x = b.pool.fam[FamilyOf(b.addr)].leases[b.addr]
+	}
+	e := b.pool.excluded[b.addr]
+	defer func() { b.pool.excluded[b.addr] = e }()
+	if b.lifted {
+		delete(b.pool.excluded, b.addr)
+	}
+	if x == nil {
+		return emptyOp(b.pool, b.addr)
+	}
+	return l.leaseOp(x)
+}
+
+// emptyOp makes the record of an address that nobody holds: of its exclusion, or none.
+func emptyOp(p *pool, a netip.Addr) (kvdb.Op, error) {
+	key := leaseKey(p.Name, a)
+	e, ok := p.excluded[a]
+	if !ok {
+		return kvdb.Delete(key), nil
+	}
+	m := kv.Lease{Address: a.AsSlice(), BlockBits: uint32(a.BitLen()), Pool: p.Name, State: uint32(Quarantined), Reason: e.reason, NoLease: true}
+	e.write(&m)
+	return record(key, &m)
+}
+
+func (e exclusion) write(m *kv.Lease) {
+	m.Excluded, m.ExcludedBy, m.ExcludedReason = true, e.owner, e.reason
+}
+
+// by is who has excluded a, in words.
+func (p *pool) by(a netip.Addr) string {
+	e := p.excluded[a]
+	if e.reason == "" {
+		return e.owner
+	}
+	return e.owner + " (" + e.reason + ")"
+}
+
+// Excluded says whether an address is excluded, and by whom.
+func (l *Ledger) Excluded(pool string, a netip.Addr) (Exclusion, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.pools[pool]; p != nil {
+		if e, ok := p.excluded[a]; ok && e.stage == nil {
+			return Exclusion{pool, a, e.owner, e.reason}, true
+		}
+	}
+	return Exclusion{}, false
+}
+
+// Exclusions are all exclusions, by pool and address. What is staged is not
+// among them.
+func (l *Ledger) Exclusions() []Exclusion {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []Exclusion
+	for _, p := range l.pools {
+		for a, e := range p.excluded {
+			if e.stage == nil {
+				all = append(all, Exclusion{p.Name, a, e.owner, e.reason})
+			}
+		}
+	}
+	slices.SortFunc(all, func(x, y Exclusion) int {
+		return cmp.Or(strings.Compare(x.Pool, y.Pool), x.Addr.Compare(y.Addr))
+	})
+	return all
+}

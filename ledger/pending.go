@@ -1,0 +1,264 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"time"
+)
+
+// Expiry makes a lease pending: unless somebody who has the token stops it in
+// time, the lease is released. It counts the time since boot and outlives a
+// restart; after a reboot it begins again.
+type Expiry struct {
+	Token string        // of this attempt; whoever stops the expiry must have it
+	After time.Duration // above 0
+}
+
+func (e Expiry) check() error {
+	switch {
+	case e == Expiry{}:
+		return nil
+	case e.After <= 0:
+		return fmt.Errorf("expiry after %s: it must be above 0", e.After)
+	case e.Token == "":
+		return fmt.Errorf("expiry after %s: its token is empty", e.After)
+	}
+	return nil
+}
+
+// timer is the Expiry of a lease. The leases that have one are in the heap of their pool.
+type timer struct {
+	Expiry
+	at    time.Duration // uptime
+	index int           // in the heap
+	lease *lease
+}
+
+// timers is a heap, what expires first on top.
+type timers []*timer
+
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].at < t[j].at }
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].index, t[j].index = i, j
+}
+
+// Push is for container/heap.
+func (t *timers) Push(x any) {
+	n := x.(*timer)
+	n.index = len(*t)
+	*t = append(*t, n)
+}
+
+// Pop is for container/heap.
+func (t *timers) Pop() any {
+	old := *t
+	n := old[len(old)-1]
+	old[len(old)-1] = nil
+	*t = old[:len(old)-1]
+	return n
+}
+
+// state is that of a lease with this timer, or with none.
+func (t *timer) state() State {
+	if t == nil {
+		return Held
+	}
+	return Pending
+}
+
+// newTimer is nil where e is zero.
+func (l *Ledger) newTimer(x *lease, e Expiry) *timer {
+	if e == (Expiry{}) {
+		return nil
+	}
+	return &timer{Expiry: e, at: l.opt.Uptime() + e.After, lease: x}
+}
+
+// arm puts the timer of x, which is linked, into the heap of its pool.
+func (l *Ledger) arm(x *lease) {
+	if x.timer == nil {
+		return
+	}
+	heap.Push(&x.block.pool.timers, x.timer)
+	l.armed++
+	l.poke()
+}
+
+func (l *Ledger) disarm(x *lease) {
+	if x.timer == nil {
+		return
+	}
+	heap.Remove(&x.block.pool.timers, x.timer.index)
+	l.armed--
+}
+
+// lapse releases the pending leases whose time is over. Whoever looks at leases
+// does this first, so that no answer depends on Run. A pool that is not known
+// yet is left alone: its cool-down is not known either.
+func (l *Ledger) lapse() {
+	if l.armed == 0 {
+		return
+	}
+	now := l.opt.Uptime()
+	for _, p := range l.pools {
+		if p.known {
+			l.lapseIn(p, now)
+		}
+	}
+}
+
+func (l *Ledger) lapseIn(p *pool, now time.Duration) {
+	var busy []*timer // somebody is at their leases; who settles that decides
+	for len(p.timers) > 0 && p.timers[0].at <= now {
+		t := p.timers[0]
+		x := t.lease
+		if x.owner != nil {
+			heap.Pop(&p.timers)
+			busy = append(busy, t)
+			continue
+		}
+		l.unlink(x)
+		l.cool(x, coolsDown(x), t.at)
+		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
+		l.lapsed++
+		l.opt.Log.Info("a lease that nobody has confirmed is released", "pool", p.Name, "address", x.addr, "key", x.key, "after", t.After)
+		l.sweepBlock(x.block)
+		l.poke()
+	}
+	for _, t := range busy {
+		heap.Push(&p.timers, t)
+	}
+}
+
+// Lapsed is the number of leases that were released because their expiry was
+// not stopped, since Open.
+func (l *Ledger) Lapsed() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lapse()
+	return l.lapsed
+}
+
+// StartExpiry makes held leases pending. It fails where there is none, and
+// where one is pending already.
+func (l *Ledger) StartExpiry(ctx context.Context, sel Selector, e Expiry) error {
+	st := l.brief()
+	if err := st.StartExpiry(sel, e); err != nil {
+		return err
+	}
+	if err := st.Commit(ctx); err != nil {
+		return fmt.Errorf("start an expiry: %w", err)
+	}
+	return nil
+}
+
+// StopExpiry makes pending leases held: they are confirmed. The token must be
+// that of their Expiry. It fails where a lease is not, or no longer, pending.
+func (l *Ledger) StopExpiry(ctx context.Context, sel Selector, token string) error {
+	st := l.brief()
+	if err := st.StopExpiry(sel, token); err != nil {
+		return err
+	}
+	if err := st.Commit(ctx); err != nil {
+		return fmt.Errorf("stop an expiry: %w", err)
+	}
+	return nil
+}
+
+// StartExpiry stages what Ledger.StartExpiry would do.
+func (st *Stage) StartExpiry(sel Selector, e Expiry) error {
+	if err := e.check(); err != nil || e == (Expiry{}) {
+		return fmt.Errorf("start an expiry for %s: %w", sel.what(), errorOr(err, "it has neither a token nor a time"))
+	}
+	l := st.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found, err := st.amendable(sel)
+	if err != nil {
+		return fmt.Errorf("start an expiry for %s: %w", sel.what(), err)
+	}
+	for _, x := range found {
+		if x.state != Held {
+			return fmt.Errorf("start an expiry for %s: %w", x.addr, ErrPending)
+		}
+	}
+	for _, x := range found {
+		st.amend(x, l.newTimer(x, e))
+	}
+	return nil
+}
+
+// StopExpiry stages what Ledger.StopExpiry would do.
+func (st *Stage) StopExpiry(sel Selector, token string) error {
+	l := st.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found, err := st.amendable(sel)
+	if err != nil {
+		return fmt.Errorf("stop the expiry of %s: %w", sel.what(), err)
+	}
+	for _, x := range found {
+		switch {
+		case x.timer == nil:
+			return fmt.Errorf("stop the expiry of %s: %w", x.addr, ErrNotPending)
+		case x.timer.Token != token:
+			return fmt.Errorf("stop the expiry of %s: %w: %q", x.addr, ErrToken, token)
+		}
+	}
+	for _, x := range found {
+		st.amend(x, nil)
+	}
+	return nil
+}
+
+func errorOr(err error, text string) error {
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s", text)
+}
+
+// what the selector names, in words.
+func (s Selector) what() string {
+	switch {
+	case s.Key != (Key{}):
+		return s.Key.String()
+	case s.Pod.Name != "":
+		return s.Pod.String()
+	}
+	return s.Addr.String()
+}
+
+// amendable are the held and pending leases of a selector, once no other stage
+// is at them.
+func (st *Stage) amendable(sel Selector) ([]*lease, error) {
+	found, err := st.findSettled(sel)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, ErrNoLease
+	}
+	for _, x := range found {
+		switch {
+		case x.leaving:
+			return nil, fmt.Errorf("%s: its release is under way: %w", x.addr, ErrBusy)
+		case x.owner != nil:
+			return nil, fmt.Errorf("%s: it is staged already: %w", x.addr, ErrBusy)
+		case x.state != Held && x.state != Pending:
+			return nil, fmt.Errorf("%s is %s: %w", x.addr, x.state, ErrNoLease)
+		}
+	}
+	return found, nil
+}
+
+func (st *Stage) amend(x *lease, t *timer) {
+	x.owner = st
+	st.changes = append(st.changes, change{kind: amended, lease: x, timer: t})
+}
