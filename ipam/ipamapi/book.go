@@ -22,7 +22,11 @@ type book struct {
 	pool    string // the ledger's
 	pods    bool   // pool is the pod network's
 	realm   *realm
-	entries int // pools with this book; guarded by Driver.change
+	edges   []netip.Prefix
+	family  []ledger.Family // its one
+	open    atomic.Bool     // the ledger has the pool; written under Driver.change
+	asked   bool            // it may have it; guarded by Driver.change, as the next one
+	entries int             // pools with this book
 	life    sync.RWMutex
 	live    atomic.Int64 // leases; it may be too high, where somebody else has released some
 
@@ -46,7 +50,9 @@ type entry struct {
 }
 
 func newBook(id poolID) *book {
-	return &book{prefix: id.prefix, pool: id.ledgerPool(), pods: id.pods != ""}
+	b := &book{prefix: id.prefix, pool: id.ledgerPool(), pods: id.pods != "", edges: edges(id.prefix)}
+	b.open.Store(b.pods)
+	return b
 }
 
 // edges are the addresses of p that nobody is lent: network and broadcast
@@ -56,7 +62,7 @@ func edges(p netip.Prefix) []netip.Prefix {
 	if width-p.Bits() < 2 {
 		return nil // RFC 3021, RFC 6164
 	}
-	all := []netip.Prefix{netip.PrefixFrom(p.Addr(), width)}
+	all := append(make([]netip.Prefix, 0, 2), netip.PrefixFrom(p.Addr(), width))
 	if p.Addr().Is4() {
 		last, _ := addrspace.NthLast(p, 0)
 		all = append(all, netip.PrefixFrom(last, width))
@@ -66,7 +72,7 @@ func edges(p netip.Prefix) []netip.Prefix {
 
 // reserves is true for an edge.
 func (b *book) reserves(a netip.Addr) bool {
-	return slices.ContainsFunc(edges(b.prefix), func(p netip.Prefix) bool { return p.Addr() == a })
+	return slices.ContainsFunc(b.edges, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
 // The ledger lends any address of a pool, in the pool's order. Where an address
@@ -99,7 +105,7 @@ func (b *book) learn(leases []ledger.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.index, b.cooled = addrspace.New(b.prefix), nil
-	for _, e := range edges(b.prefix) {
+	for _, e := range b.edges {
 		b.index.TakeAddr(e.Addr())
 	}
 	for _, l := range leases {
@@ -146,6 +152,13 @@ func (b *book) lent(a netip.Addr, named bool) {
 	if b.index != nil {
 		b.index.TakeAddr(a)
 	}
+}
+
+// last is the address that was lent last.
+func (b *book) last() netip.Addr {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cursor
 }
 
 // freed notes that a is free again.

@@ -46,6 +46,7 @@ type Driver struct {
 
 	change sync.Mutex // one change of pools at a time; taken before any book's life
 	realms map[string]*realm
+	put    map[string][]byte   // what is being written
 	dirty  map[string]struct{} // records that may differ from memory
 	strays map[string]struct{} // pools of the ledger that should be closed
 	shaky  map[string]*book    // and those that should be open, by name
@@ -77,7 +78,7 @@ func New(ctx context.Context, deps Deps) (*Driver, error) {
 	}
 	d := &Driver{
 		ledger: deps.Ledger, opener: deps.Pools, records: deps.Records, host: deps.Host, config: config, log: deps.Log,
-		realms: map[string]*realm{}, dirty: map[string]struct{}{}, strays: map[string]struct{}{}, shaky: map[string]*book{}, early: map[string]int64{},
+		realms: map[string]*realm{}, put: map[string][]byte{}, dirty: map[string]struct{}{}, strays: map[string]struct{}{}, shaky: map[string]*book{}, early: map[string]int64{},
 		entries: map[string]*entry{}, groups: map[group][]*entry{}, released: map[string]struct{}{},
 	}
 	if d.opener == nil {

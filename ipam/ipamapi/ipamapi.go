@@ -24,7 +24,8 @@
 // gives the same ID and counts; a release takes one off, and the last one gives
 // up the pool with all its addresses. Requests without a prefix always get
 // another pool. No pool overlaps another one of its space, nor the host's
-// networks, unless it is requested with OverlapOption. Pools that are requested
+// networks, unless it is requested with OverlapOption. The ledger gets a pool
+// with the first request for an address of it. Pools that are requested
 // with the same GroupOption stand in for each other when one is full, because
 // an engine never tries the next pool of a remote driver.
 //

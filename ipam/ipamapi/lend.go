@@ -16,10 +16,7 @@ import (
 // entry is the pool of an ID. One that is not known was known to an earlier
 // Driver, whose records are lost: the ID says what it is.
 func (d *Driver) entry(ctx context.Context, key string) (*entry, error) {
-	d.mu.RLock()
-	e := d.entries[key]
-	_, released := d.released[key]
-	d.mu.RUnlock()
+	e, released := d.known(key)
 	switch {
 	case e != nil:
 		return e, nil
@@ -27,6 +24,16 @@ func (d *Driver) entry(ctx context.Context, key string) (*entry, error) {
 		return nil, ErrPoolNotFound
 	}
 	return d.adopt(ctx, key)
+}
+
+// known is the pool of an ID, nil if there is none, perhaps because it was released.
+func (d *Driver) known(key string) (e *entry, released bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if e = d.entries[key]; e == nil {
+		_, released = d.released[key]
+	}
+	return e, released
 }
 
 // adopt opens a pool by its ID. The address that Docker gives to the gateway,
@@ -53,7 +60,7 @@ func (d *Driver) adopt(ctx context.Context, key string) (*entry, error) {
 		return nil, fmt.Errorf("%w: %s is of pool %q of the ledger", ErrPoolOverlap, id.prefix, b.pool)
 	}
 	e := &entry{id: id, key: key, refs: 1}
-	if err := d.open(ctx, e); err != nil {
+	if err := d.openFirst(ctx, e); err != nil {
 		return nil, err
 	}
 	d.log.Warn("a Docker pool that is not on record is served as its ID says", "pool", key)
@@ -67,6 +74,35 @@ func (d *Driver) adopt(ctx context.Context, key string) (*entry, error) {
 	return e, nil
 }
 
+// openFirst opens the pool of the ledger, writes the record and makes e known. A
+// pool that was opened in vain has no leases: it is closed with the next change.
+func (d *Driver) openFirst(ctx context.Context, e *entry) (err error) {
+	if e.book = d.realms[e.id.space].books[e.id.prefix]; e.book == nil {
+		e.book = newBook(e.id)
+	}
+	fresh := !e.book.open.Load()
+	if err = d.open(ctx, []*entry{e}); err == nil {
+		err = d.save(ctx, saving{e.key, e.record()})
+	}
+	if err == nil {
+		d.insert(e)
+	} else if fresh && e.book.entries == 0 {
+		d.strays[e.book.pool] = struct{}{}
+	}
+	return err
+}
+
+// ready opens what requests for e are served from.
+func (d *Driver) ready(ctx context.Context, e *entry) error {
+	members := d.members(e)
+	if !slices.ContainsFunc(members, func(m *entry) bool { return !m.book.open.Load() }) {
+		return nil
+	}
+	d.change.Lock()
+	defer d.change.Unlock()
+	return d.open(ctx, members)
+}
+
 // answer is an address with the length of its pool's prefix.
 type answer = netip.Prefix
 
@@ -75,6 +111,9 @@ func (d *Driver) request(ctx context.Context, key string, a netip.Addr, options 
 	who := ownerOf(options)
 	e, err := d.entry(ctx, key)
 	if err != nil {
+		return answer{}, err
+	}
+	if err := d.ready(ctx, e); err != nil {
 		return answer{}, err
 	}
 	if who.gateway { // which may change the record
@@ -92,13 +131,14 @@ func (d *Driver) request(ctx context.Context, key string, a netip.Addr, options 
 	return d.lend(ctx, e, who, d.config.Serial || options[AllocSerialPrefix] == "true")
 }
 
-// with calls f while m cannot end; e is held already.
+// with calls f while m cannot end; e is held already. One that is not open has
+// nothing to give yet, and nothing to take back.
 func (e *entry) with(m *entry, f func() error) error {
 	if m.book != e.book {
 		m.book.life.RLock()
 		defer m.book.life.RUnlock()
 	}
-	if m.gone {
+	if m.gone || !m.book.open.Load() {
 		return ErrNoAvailableIPs
 	}
 	return f()
@@ -132,13 +172,17 @@ func (d *Driver) lend(ctx context.Context, e *entry, who owner, serial bool) (an
 func (d *Driver) lendFrom(ctx context.Context, e, m *entry, who owner, serial bool) (netip.Addr, error) {
 	b := m.book
 	key := who.numbered(e.key, d.number.Add(1))
-	if m.lends == b.prefix && !b.pods && serial == d.config.Serial { // as the ledger lends
-		leases, _, err := d.ledger.Claim(ctx, ledger.Request{Pool: b.pool, Key: key, Purpose: who.purpose(b)})
+	if m.lends == b.prefix && !b.pods { // as the ledger lends
+		req := ledger.Request{Pool: b.pool, Key: key, Purpose: who.purpose(b), Families: b.family, More: true} // nobody has this key
+		if serial && !d.config.Serial {
+			req.After = b.last()
+		}
+		l, err := d.ledger.ClaimOne(ctx, req)
 		if err != nil {
 			return netip.Addr{}, classed(err)
 		}
-		b.lent(leases[0].Addr, false)
-		return leases[0].Addr, nil
+		b.lent(l.Addr, false)
+		return l.Addr, nil
 	}
 	return d.pick(ctx, m, serial, ledger.Request{Pool: b.pool, Key: key, Purpose: who.purpose(b)})
 }
@@ -291,22 +335,20 @@ func (d *Driver) share(ctx context.Context, e *entry, a netip.Addr, n int) error
 	return nil
 }
 
-// ended notes that l is released. While it cools the index has it for held.
-func (d *Driver) ended(b *book, l ledger.Lease) {
+// ended notes that a is released. While it cools the index has it for held.
+func (d *Driver) ended(b *book, a netip.Addr) {
 	b.live.Add(-1)
 	if !b.learned() {
 		return
 	}
-	if _, cools := d.ledger.Lookup(b.pool, l.Addr); !cools {
-		b.freed(l.Addr)
+	if _, cools := d.ledger.Lookup(b.pool, a); !cools {
+		b.freed(a)
 	}
 }
 
 // release serves ReleaseAddress.
 func (d *Driver) release(ctx context.Context, key string, a netip.Addr) error {
-	d.mu.RLock()
-	e := d.entries[key]
-	d.mu.RUnlock()
+	e, _ := d.known(key)
 	if e == nil {
 		return ErrBadPool
 	}
@@ -318,6 +360,22 @@ func (d *Driver) release(ctx context.Context, key string, a netip.Addr) error {
 	defer d.change.Unlock()
 	_, err = d.releaseFrom(ctx, e, a, true)
 	return err
+}
+
+// releaseSimply releases a where it is what most addresses are: of a container,
+// in a pool of its own. Otherwise it has done nothing.
+func (d *Driver) releaseSimply(ctx context.Context, e, m *entry, a netip.Addr) (done bool, err error) {
+	if e != m || m.book.pods || e.id.group != "" {
+		return false, nil
+	}
+	n, err := d.ledger.Free(ctx, ledger.Selector{Addr: a, Pool: m.book.pool, Purpose: ledger.ForDocker, Network: e.key})
+	if errors.Is(err, ledger.ErrNotOwner) {
+		return false, nil
+	}
+	if err == nil && n > 0 {
+		d.ended(m.book, a)
+	}
+	return true, err
 }
 
 // releaseFrom releases a. It leaves a gateway to those who may change the record.
@@ -334,6 +392,9 @@ func (d *Driver) releaseFrom(ctx context.Context, e *entry, a netip.Addr, changi
 	}
 	m := members[i]
 	err = e.with(m, func() error {
+		if done, err := d.releaseSimply(ctx, e, m, a); done {
+			return err
+		}
 		l, ok := d.ledger.Lookup(m.book.pool, a)
 		if !ok || !d.through(e, l) {
 			return nil // released already, or never taken through this pool
@@ -344,11 +405,14 @@ func (d *Driver) releaseFrom(ctx context.Context, e *entry, a netip.Addr, changi
 		if gateway && e.shared[a.String()] > 0 {
 			return d.share(ctx, e, a, -1)
 		}
-		leases, err := d.ledger.Release(ctx, ledger.Selector{Key: l.Key, Generation: l.Generation})
-		if err != nil || len(leases) == 0 {
+		leases, err := d.ledger.Release(ctx, ledger.Selector{Addr: a, Pool: l.Pool, Purpose: l.Purpose, Generation: l.Generation})
+		if errors.Is(err, ledger.ErrNotOwner) || err == nil && len(leases) == 0 {
+			return nil // released meanwhile
+		}
+		if err != nil {
 			return err
 		}
-		d.ended(m.book, l)
+		d.ended(m.book, a)
 		return nil
 	})
 	if errors.Is(err, ErrNoAvailableIPs) { // m ended, and its leases with it

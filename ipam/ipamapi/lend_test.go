@@ -156,21 +156,28 @@ func TestAChangeOfUnknownOutcome(t *testing.T) {
 	w, o := unsureWorld(g)
 	busy := errors.New("the loop is busy")
 	o.after = busy
-	_, err := w.request("10.1.0.0/16", "")
+	id := w.pool("10.1.0.0/16", "")
+	g.Expect(w.blocks()).To(BeEmpty(), "its record is enough")
+	_, err := w.ask(id, "")
 	g.Expect(err).To(MatchError(busy))
 	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/16"}), "it was done all the same")
-	o.after = nil
-	w.pool("10.1.0.0/24", "")
-	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}), "with the next change it goes")
+	o.before = busy
+	g.Expect(w.ReleasePool(id)).To(Succeed())
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/16"}))
+	o.before, o.after = nil, nil
+	id = w.pool("10.1.0.0/24", "")
+	w.get(id, "")
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}), "with the next change the other one goes")
+	w.free(id, "10.1.0.1")
 	o.before = busy
 	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(Succeed(), "nobody has an address of it")
 	g.Expect(w.pools()).To(BeEmpty())
 	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}))
 	o.before = nil
 	w.pool("10.1.0.0/24", "")
+	w.get(id, "")
 	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}), "who comes back is not closed")
 	g.Expect(o.changes[len(o.changes)-1].Close).To(BeEmpty())
-	w.get("LocalDefault/10.1.0.0/24", "")
 	o.before = busy
 	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(MatchError(busy))
 	g.Expect(w.get("LocalDefault/10.1.0.0/24", "")).To(Equal("10.1.0.2/24"), "it is as it was")
@@ -206,8 +213,8 @@ func TestAChangeThatComesLate(t *testing.T) {
 		g.Expect(w.blocks()).To(BeEmpty())
 		g.Expect(w.ledger.Leases()).To(BeEmpty())
 		id = w.pool("10.2.0.0/24", "")
-		g.Expect(w.blocks()).To(Equal([]string{"10.2.0.0/24"}), "what is released stays released")
 		w.get(id, "")
+		g.Expect(w.blocks()).To(Equal([]string{"10.2.0.0/24"}), "what is released stays released")
 		o.late = late
 		g.Expect(w.ReleasePool(id)).To(MatchError(busy))
 		w.free(id, "10.2.0.1")
@@ -446,4 +453,31 @@ func TestNamesAreMadeFitForTheJournal(t *testing.T) {
 	w.restart()
 	g.Expect(w.leases()).To(ContainSubstring("a?b#7"))
 	g.Expect(w.get(id, "10.1.0.1", ipamapi.EndpointName, "a\xffb#7")).To(Equal("10.1.0.1/16"))
+}
+
+// A pool of the ledger is opened with the first request for an address of it,
+// by however many at once.
+func TestOpenedWhenItIsNeeded(t *testing.T) {
+	g := NewWithT(t)
+	w, o := unsureWorld(g)
+	id, other := w.pool("10.1.0.0/24", ""), w.pool("10.2.0.0/24", "", ipamapi.GroupOption, "g")
+	third := w.pool("10.3.0.0/24", "", ipamapi.GroupOption, "g")
+	w.free(id, "10.1.0.1")
+	g.Expect(o.changes).To(BeEmpty())
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() { w.get(id, "") })
+	}
+	wait.Wait()
+	g.Expect(o.changes).To(HaveLen(1))
+	g.Expect(w.ledger.Leases()).To(HaveLen(8))
+	w.get(third, "")
+	g.Expect(w.blocks()).To(ConsistOf("10.1.0.0/24", "10.2.0.0/24", "10.3.0.0/24"), "those that stand in for it as well")
+	g.Expect(o.changes).To(HaveLen(2))
+	fourth := w.pool("10.4.0.0/24", "")
+	for _, x := range []string{id, other, third, fourth} {
+		g.Expect(w.ReleasePool(x)).To(Succeed())
+	}
+	g.Expect(w.blocks()).To(BeEmpty())
+	g.Expect(o.changes).To(HaveLen(5), "what was never opened is not closed")
 }

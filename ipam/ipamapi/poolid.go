@@ -24,10 +24,12 @@ type poolID struct {
 }
 
 func (id poolID) String() string {
-	s := id.space + "/" + id.prefix.String()
+	var room [128]byte
+	text := id.prefix.AppendTo(append(append(room[:0], id.space...), '/'))
 	if id.sub.IsValid() {
-		s += "/" + id.sub.String()
+		text = id.sub.AppendTo(append(text, '/'))
 	}
+	s := string(text)
 	if id.group == "" && id.pods == "" {
 		return s
 	}
@@ -47,7 +49,8 @@ func (id poolID) ledgerPool() string {
 	if id.pods != "" {
 		return id.pods
 	}
-	return ledgerPrefix + id.space + "/" + id.prefix.String()
+	var room [128]byte
+	return string(id.prefix.AppendTo(append(append(append(room[:0], ledgerPrefix...), id.space...), '/')))
 }
 
 // ledgerPrefix is how the names of Docker's pools in the ledger begin.

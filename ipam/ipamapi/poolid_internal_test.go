@@ -4,6 +4,7 @@
 package ipamapi
 
 import (
+	"encoding/json"
 	"net/netip"
 	"testing"
 
@@ -95,5 +96,19 @@ func TestConfig(t *testing.T) {
 	} {
 		_, err := bad.defaults()
 		g.Expect(err).To(MatchError(ContainSubstring(text)))
+	}
+}
+
+// TestRecordText: what is written by hand is what reflection writes.
+func TestRecordText(t *testing.T) {
+	g := NewWithT(t)
+	for _, r := range []record{
+		{}, {Version: 1, Refs: 1}, {Version: 1, Refs: 12, Chosen: true}, {Version: 1, Refs: 1, Closing: true}, {Version: 1, Refs: -3, Gateways: map[string]int{"10.1.0.1": 2}, Chosen: true},
+	} {
+		want, err := json.Marshal(r)
+		g.Expect(err).NotTo(HaveOccurred())
+		have, err := r.text()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(have)).To(Equal(string(want)))
 	}
 }

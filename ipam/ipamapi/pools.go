@@ -6,6 +6,7 @@ package ipamapi
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -112,10 +113,11 @@ func (d *Driver) requestPool(ctx context.Context, req PoolRequest) (*entry, erro
 		return e, d.recount(ctx, e, 1)
 	}
 	e := &entry{id: w.id, key: key, refs: 1, chosen: chosen}
-	if err := d.open(ctx, e); err != nil {
+	if err := d.save(ctx, saving{key, e.record()}); err != nil {
 		return nil, err
 	}
-	d.log.Info("Docker pool opened", "pool", key, "chosen", chosen)
+	d.insert(e)
+	d.log.LogAttrs(ctx, slog.LevelInfo, "Docker pool taken", slog.String("pool", key), slog.Bool("chosen", chosen))
 	return e, nil
 }
 
@@ -149,26 +151,26 @@ func (d *Driver) recount(ctx context.Context, e *entry, n int) error {
 	return nil
 }
 
-// open opens the book of e, where there is none, writes its record and makes it
-// known. A book that was opened in vain has no leases: it is closed with the
-// next change.
-func (d *Driver) open(ctx context.Context, e *entry) error {
-	fresh := d.realms[e.id.space].books[e.id.prefix] == nil && e.id.pods == ""
-	if fresh {
-		e.book = newBook(e.id)
-		delete(d.strays, e.book.pool)
-		if err := d.changePools(ctx, PoolChange{Open: []PoolGrant{d.grant(e.book)}}); err != nil {
-			d.strays[e.book.pool] = struct{}{}
-			return err
+// open opens those pools of the ledger that are not open yet: each with the
+// first request for an address of it, since until then its record is enough.
+func (d *Driver) open(ctx context.Context, entries []*entry) error {
+	var change PoolChange
+	var books []*book
+	for _, e := range entries {
+		if b := e.book; !e.gone && !b.open.Load() && !slices.Contains(books, b) {
+			b.asked = true
+			books, change.Open = append(books, b), append(change.Open, d.grant(b))
 		}
 	}
-	if err := d.save(ctx, saving{e.key, e.record()}); err != nil {
-		if fresh {
-			d.strays[e.book.pool] = struct{}{}
-		}
+	if len(books) == 0 {
+		return nil
+	}
+	if err := d.changePools(ctx, change); err != nil {
 		return err
 	}
-	d.insert(e)
+	for _, b := range books {
+		b.open.Store(true)
+	}
 	return nil
 }
 
@@ -227,7 +229,7 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 			return err
 		}
 		d.end(e)
-		if last && !e.book.pods { // a crash now leaves a pool without leases: the next start closes it
+		if last && e.book.asked { // a crash now leaves a pool without leases: the next start closes it
 			d.strays[e.book.pool] = struct{}{}
 			if err := d.changePools(ctx, PoolChange{}); err != nil {
 				d.log.Warn("a Docker pool is released, and is still to be closed in the ledger", "pool", key, "error", err)
@@ -253,7 +255,7 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 	}
 	for _, l := range leases {
 		if i := slices.IndexFunc(members, func(m *entry) bool { return m.book.pool == l.Pool && m.book.prefix.Contains(l.Addr) }); i >= 0 {
-			d.ended(members[i].book, l)
+			d.ended(members[i].book, l.Addr)
 		}
 	}
 	d.end(e)
@@ -267,7 +269,7 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 func (d *Driver) end(e *entry) {
 	e.gone = true
 	d.remove(e)
-	d.log.Info("Docker pool released", "pool", e.key)
+	d.log.LogAttrs(context.Background(), slog.LevelInfo, "Docker pool released", slog.String("pool", e.key))
 }
 
 // keep takes back that e is closing. Its pool is opened again, since what has

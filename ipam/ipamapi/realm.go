@@ -18,13 +18,14 @@ type realm struct {
 	pods       FromPods            // Pool is "" where pools are not of the pod block
 	predefined [2][]Predefined     // by family
 	taken      [2]*addrspace.Space // by family: free is what no book has
+	families   [2][]ledger.Family  // each alone
 	books      map[netip.Prefix]*book
 	beside     []*book // those that overlap others on purpose: not in taken
 }
 
 func newRealm(name string, byFamily [2][]Predefined) *realm {
 	return &realm{
-		name: name, predefined: byFamily, books: map[netip.Prefix]*book{},
+		name: name, predefined: byFamily, families: [2][]ledger.Family{{ledger.IPv4}, {ledger.IPv6}}, books: map[netip.Prefix]*book{},
 		taken: [2]*addrspace.Space{
 			addrspace.New(netip.PrefixFrom(netip.IPv4Unspecified(), 0)), addrspace.New(netip.PrefixFrom(netip.IPv6Unspecified(), 0)),
 		},
@@ -33,7 +34,7 @@ func newRealm(name string, byFamily [2][]Predefined) *realm {
 
 // add takes the prefix of b.
 func (r *realm) add(b *book) {
-	r.books[b.prefix] = b
+	r.books[b.prefix], b.family = b, r.families[ledger.FamilyOf(b.prefix.Addr())]
 	if !r.taken[ledger.FamilyOf(b.prefix.Addr())].Take(b.prefix) {
 		r.beside = append(r.beside, b)
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 )
 
@@ -20,6 +21,7 @@ type Records interface {
 	// Load calls f for every record.
 	Load(ctx context.Context, f func(key string, value []byte) error) error
 	// Commit puts and deletes all of these or none, and returns when that is durable.
+	// The map is the caller's, who uses it again.
 	Commit(ctx context.Context, put map[string][]byte, del []string) error
 }
 
@@ -37,6 +39,21 @@ const recordVersion = 1
 
 func (e *entry) record() *record {
 	return &record{Version: recordVersion, Refs: e.refs, Chosen: e.chosen, Gateways: e.shared}
+}
+
+// text is the record in JSON. The usual one is written without reflection, which
+// would take longer than all else that a request for a pool does.
+func (r *record) text() ([]byte, error) {
+	if r.Closing || len(r.Gateways) > 0 {
+		return json.Marshal(r)
+	}
+	b := append(make([]byte, 0, 48), `{"version":`...)
+	b = append(strconv.AppendInt(b, int64(r.Version), 10), `,"refs":`...)
+	b = strconv.AppendInt(b, int64(r.Refs), 10)
+	if r.Chosen {
+		b = append(b, `,"chosen":true`...)
+	}
+	return append(b, '}'), nil
 }
 
 // saving is a record that is to be written, nil to delete it.
@@ -58,23 +75,21 @@ func (d *Driver) save(ctx context.Context, all ...saving) error {
 		}
 		all = append(all, x)
 	}
-	var put map[string][]byte
-	var del []string
+	clear(d.put)
+	var room [1]string
+	del := room[:0]
 	for _, x := range all {
 		if x.record == nil {
 			del = append(del, x.key)
 			continue
 		}
-		v, err := json.Marshal(x.record)
+		v, err := x.record.text()
 		if err != nil {
 			return fmt.Errorf("record of pool %s: %w", x.key, err)
 		}
-		if put == nil {
-			put = map[string][]byte{}
-		}
-		put[x.key] = v
+		d.put[x.key] = v
 	}
-	if err := d.records.Commit(ctx, put, del); err != nil {
+	if err := d.records.Commit(ctx, d.put, del); err != nil {
 		for _, x := range all[:n] {
 			d.dirty[x.key] = struct{}{}
 		}

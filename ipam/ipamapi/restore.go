@@ -135,13 +135,17 @@ func (d *Driver) reconcile(ctx context.Context, gone []ledger.Key, held map[stri
 	if err := d.changePools(ctx, change); err != nil {
 		return fmt.Errorf("open %d pools, close %d: %w", len(change.Open), len(change.Close), err)
 	}
+	for _, b := range open {
+		b.asked = true
+		b.open.Store(true)
+	}
 	return nil
 }
 
 // grant is what the ledger is to know of a book.
 func (d *Driver) grant(b *book) PoolGrant {
 	return PoolGrant{
-		Pool:   ledger.Pool{Name: b.pool, Order: d.config.order(), CoolDown: d.config.CoolDown, Exclude: edges(b.prefix)},
+		Pool:   ledger.Pool{Name: b.pool, Order: d.config.order(), CoolDown: d.config.CoolDown, Exclude: b.edges},
 		Blocks: []netip.Prefix{b.prefix},
 	}
 }

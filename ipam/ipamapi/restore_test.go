@@ -185,17 +185,21 @@ func TestACrashedReleaseEnds(t *testing.T) {
 	g.Expect(w.records.keys()).To(BeEmpty())
 }
 
-// A pool that was opened in vain is closed with the next change.
+// A pool that is served as its ID says, and cannot be recorded, is closed again
+// with the next change.
 func TestAPoolThatWasOpenedInVain(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	for _, fault := range []journal.Fault{journal.Fail, journal.Tear} {
 		w.records.next = []journal.Fault{fault}
-		_, err := w.request("10.9.0.0/16", "")
+		_, err := w.ask("LocalDefault/10.9.0.0/16", "")
 		g.Expect(err).To(MatchError(journal.ErrInjected))
+		g.Expect(w.pools()).To(BeEmpty())
 		g.Expect(w.ledger.Stats()).NotTo(BeEmpty())
 		id := w.pool("10.8.0.0/16", "")
+		w.get(id, "")
 		g.Expect(w.ledger.Stats()).To(HaveLen(1))
+		w.free(id, "10.8.0.1")
 		g.Expect(w.ReleasePool(id)).To(Succeed())
 		g.Expect(w.ledger.Stats()).To(BeEmpty())
 		g.Expect(w.records.keys()).To(BeEmpty())

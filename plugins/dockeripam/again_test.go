@@ -87,7 +87,7 @@ func TestTheEngineHangsUp(t *testing.T) {
 			<-g.at
 			n.Expect(c.Close()).To(Succeed())
 			g.open <- struct{}{}
-			now := func() []string { return append(n.pools(), n.leases()...) }
+			now := func() []string { return append(n.recorded(), n.leases()...) }
 			n.Eventually(now).Should(Equal(append(x.pools, x.leases...)))
 			n.Consistently(now, 100*time.Millisecond).Should(Equal(append(x.pools, x.leases...)))
 			n.Expect(n.stop()).To(BeEmpty())

@@ -39,8 +39,8 @@ import (
 // Deps is what the plugin is given.
 type Deps struct {
 	controller.PluginDeps
-	EventLoop controller.EventLoop
-	Stage     *ledger.Stage // what the loop commits
+	EventLoop controller.EventLoop // nil: NewDriver needs none, and is given no opener
+	Stage     *ledger.Stage        // what the loop commits
 	// NewDriver makes the driver, with the opener that it is to use. It may wait
 	// for the loop.
 	NewDriver func(context.Context, ipamapi.PoolOpener) (Driver, error)
@@ -48,6 +48,8 @@ type Deps struct {
 	Listener  net.Listener                         // instead of a socket of its own: it was activated; may be nil
 	Patience  time.Duration                        // for the driver to be there; 0: 10 s
 	After     func(time.Duration) <-chan time.Time // nil: time.After
+	// Around is what is around the handler on the socket; nil: nothing.
+	Around func(http.Handler) http.Handler
 }
 
 // Driver is what answers. It wants MACs, and no replays.
@@ -135,6 +137,9 @@ func (p *DockerIPAM) Run(ctx context.Context) error {
 // start makes the driver once the loop has had its first resync, which no change
 // of pools comes before.
 func (p *DockerIPAM) start(ctx context.Context) (Driver, error) {
+	if p.EventLoop == nil {
+		return p.NewDriver(ctx, nil)
+	}
 	pools := opener{p.EventLoop}
 	if err := pools.push(ctx, ipamapi.PoolChange{}); err != nil {
 		return nil, err
@@ -152,8 +157,12 @@ func (p *DockerIPAM) Serve(ctx context.Context) error {
 		}
 		defer os.Remove(p.Socket)
 	}
+	handler := p.Handler()
+	if p.Around != nil {
+		handler = p.Around(handler)
+	}
 	server := &http.Server{
-		Handler: p.Handler(), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug),
+		Handler: handler, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return ctx }, // ends those that wait for the driver
 	}
 	stopped := make(chan error, 1)

@@ -160,6 +160,16 @@ func (n *node) leases() (all []string) {
 	return all
 }
 
+// recorded are the IDs of pools that are on record, without their space.
+func (n *node) recorded() (all []string) {
+	all = []string{}
+	n.Expect(n.records.Load(context.Background(), func(id string, _ []byte) error {
+		all = append(all, strings.TrimPrefix(id, "LocalDefault/"))
+		return nil
+	})).To(Succeed())
+	return all
+}
+
 // pools are the ledger's pools that have a block.
 func (n *node) pools() (all []string) {
 	all = []string{}

@@ -63,7 +63,8 @@ func TestWhatTheEngineReads(t *testing.T) {
 		n.Expect(status).To(Equal(http.StatusOK), "%s %s: %s", x.method, x.body, answer)
 		n.Expect(string(answer)).To(Equal(x.answer), "%s %s", x.method, x.body)
 	}
-	n.Expect(n.pools()).To(Equal([]string{"10.1.0.0/16"}))
+	n.Expect(n.recorded()).To(Equal([]string{"10.1.0.0/16/10.1.2.0/24"}))
+	n.Expect(n.pools()).To(BeEmpty(), "nobody has asked for an address of it")
 	n.expectSound()
 }
 
@@ -150,11 +151,12 @@ func TestErrorsOnTheWire(t *testing.T) {
 	n.Expect(e.ReleasePool(id)).To(Succeed())
 	_, _, err := e.RequestAddress(id, nil, nil)
 	n.Expect(err).To(MatchError(ContainSubstring(ipamapi.ErrPoolNotFound.Error())))
+	id = e.pool(n, "")
 	n.failing.Store(true)
-	_, err = e.RequestPool(ipamapi.PoolRequest{AddressSpace: "LocalDefault"})
+	_, _, err = e.RequestAddress(id, nil, nil)
 	n.Expect(err).To(MatchError(ContainSubstring(journal.ErrInjected.Error())), "a full disk is no class of the contract")
 	n.failing.Store(false)
-	n.Expect(e.pool(n, "")).To(Equal("LocalDefault/172.17.0.0/16"))
+	n.Expect(e.address(n, id, "")).To(Equal("172.17.0.1/16"))
 	n.expectSound()
 }
 

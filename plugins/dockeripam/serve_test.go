@@ -177,7 +177,7 @@ func TestShutdownWithoutAnEnd(t *testing.T) {
 	n.Expect(n.stop()).To(BeEmpty(), "that is no failure of the agent")
 }
 
-// TestTheLoopHasEnded: pools cannot change any more, and it is said.
+// TestTheLoopHasEnded: no pool of the ledger is opened any more, and it is said.
 func TestTheLoopHasEnded(t *testing.T) {
 	n := newNode(t)
 	n.assemble()
@@ -188,11 +188,12 @@ func TestTheLoopHasEnded(t *testing.T) {
 	n.resync()
 	e := n.engine()
 	id := e.pool(n, "10.1.0.0/16")
+	n.Expect(e.address(n, id, "")).To(Equal("10.1.0.1/16"))
 	cancel()
 	n.Expect(<-loop).To(Succeed())
-	_, err := e.RequestPool(ipamapi.PoolRequest{AddressSpace: "LocalDefault"})
+	_, _, err := e.RequestAddress(e.pool(n, ""), nil, nil)
 	n.Expect(err).To(MatchError(ContainSubstring("change the ledger's pools")))
-	n.Expect(e.address(n, id, "")).To(Equal("10.1.0.1/16"), "addresses do not need it")
+	n.Expect(e.address(n, id, "")).To(Equal("10.1.0.2/16"), "addresses of pools that are open do not need it")
 }
 
 // TestEverybodyAtOnce: what was answered is durable, and only that is held.

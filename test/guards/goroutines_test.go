@@ -15,6 +15,7 @@ import (
 func threads() exceptions {
 	return exceptions{
 		"cmd/cadastre-agent/serve.go: Go":             "all parts of the agent start here and are awaited here",
+		"cmd/cadastre-docker-plugin/run.go: Go":       "the plugin's parts, awaited in serve",
 		"cmd/cadastre-operator/lead.go: AfterFunc":    "ends the work with the leadership; stopped when the work ends",
 		"cmd/cadastre-operator/lead.go: Go":           "the election and the controllers; awaited by lead and work",
 		"cmd/cadastre-operator/serve.go: Go":          "the listener; awaited by serve",

@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/kvdb/bolt"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/dockeripam"
+	"github.com/cadastre/cadastre/plugins/podmanager"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/restapi"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// version of the program.
+const version = "0.1.0-dev"
+
+// options are the command line.
+type options struct{ socket, agent, data string }
+
+func parse(args []string, getenv func(string) string, stderr io.Writer) (opt options, err error) {
+	fs := flag.NewFlagSet("cadastre-docker-plugin", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.StringVar(&opt.socket, "socket", "/run/docker/plugins/cadastre.sock", "the `path` of the socket that the engine asks")
+	fs.StringVar(&opt.agent, "agent", getenv("AGENT_SOCKET"), "the `path` of the agent's socket for Docker (default $AGENT_SOCKET)")
+	fs.StringVar(&opt.data, "data", "/data", "the `directory` of the own ledger and of the local API's socket")
+	if err := fs.Parse(args); err != nil {
+		return opt, err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return opt, fmt.Errorf("unexpected argument %q: only flags are known", fs.Arg(0))
+	case opt.agent == "":
+		return opt, errors.New("--agent and AGENT_SOCKET are empty: name the agent's socket, whether or not there is an agent")
+	case opt.agent == opt.socket:
+		return opt, fmt.Errorf("--agent is %s, which is this program's own socket", opt.agent)
+	}
+	return opt, nil
+}
+
+// run is the whole program; it returns the exit code.
+func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer) int {
+	opt, err := parse(args, getenv, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(stderr, "cadastre-docker-plugin:", err)
+		return 2
+	}
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	p, err := open(ctx, opt, log)
+	if err == nil {
+		err = errors.Join(p.serve(ctx), p.file.Close())
+	}
+	if err != nil {
+		log.Error("the plugin ends", "error", err)
+		return 1
+	}
+	return 0
+}
+
+// plugin is all that runs.
+type plugin struct {
+	file   *bolt.File
+	ledger *ledger.Ledger
+	door   *door
+	docker *dockeripam.DockerIPAM
+	api    *restapi.RESTAPI
+}
+
+// Names of what the database keeps beside the ledger.
+const (
+	instanceKey = "instance"
+	seenKey     = "agent-seen"
+)
+
+// open opens the own ledger and makes the parts around it.
+func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err error) {
+	file, err := bolt.OpenFile(filepath.Join(opt.data, "cadastre.db"), bolt.FileOptions{Holder: "cadastre-docker-plugin"})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, file.Close())
+		}
+	}()
+	instance, err := file.Local(instanceKey)
+	if err == nil && instance == "" {
+		var b [16]byte
+		_, _ = rand.Read(b[:]) // never fails
+		instance = hex.EncodeToString(b[:])
+		err = file.SetLocal(instanceKey, instance)
+	}
+	if err != nil {
+		return nil, err
+	}
+	seen, err := file.Local(seenKey)
+	if err != nil {
+		return nil, err
+	}
+	p = &plugin{file: file}
+	if p.ledger, err = ledger.Open(ctx, file.Journal(), ledger.Options{Log: log}); err != nil {
+		return nil, err
+	}
+	p.door = newDoor(log, opt.agent, seen != "", func() error { return file.SetLocal(seenKey, "yes") })
+	config := ipamapi.Config{Local: ipamapi.Space{Name: ownLocal}, Global: ipamapi.Space{Name: ownGlobal}, HostID: instance}
+	p.docker = dockeripam.NewPlugin(dockeripam.Deps{
+		PluginDeps: controller.PluginDeps{Log: log}, Socket: opt.socket, Around: p.door.around,
+		NewDriver: func(ctx context.Context, _ ipamapi.PoolOpener) (dockeripam.Driver, error) {
+			host := dockeripam.Host{Log: log, Own: func() []netip.Prefix { return nil }}
+			return ipamapi.New(ctx, ipamapi.Deps{Ledger: p.ledger, Records: file.Records("docker"), Host: host, Config: config, Log: log})
+		},
+	})
+	p.api = restapi.NewPlugin(p.apiDeps(opt, instance, log))
+	return p, nil
+}
+
+// apiDeps is the local API, as far as there is something to say without pods.
+func (p *plugin) apiDeps(opt options, instance string, log *slog.Logger) restapi.Deps {
+	started := time.Now().UTC()
+	name, _ := os.Hostname()
+	none := errors.New("this is Docker's plugin: there is no event loop")
+	return restapi.Deps{
+		PluginDeps: controller.PluginDeps{Log: log}, Socket: filepath.Join(opt.data, "agent.sock"), Ledger: p.ledger, Backup: p.file.Backup,
+		Metrics: prometheus.NewRegistry(),
+		Status: func() localapi.Status {
+			s := localapi.Status{
+				Version: version + " (Docker's plugin)", NodeName: name, Instance: instance, Started: started, Live: true, Ready: true, Serving: true,
+				KVDB: "bolt", StateDir: opt.data, PodBlocks: "nowhere: there are no pods here", Loop: controller.Status{Running: true, Resynced: true, Healthy: true},
+				Notes: []string{p.door.Status()},
+			}
+			for _, b := range p.ledger.Stats() {
+				s.Blocks = append(s.Blocks, localapi.Block{
+					Pool: b.Pool, Family: b.Family.String(), Block: b.Block.String(), State: b.State.String(), Size: b.Size, Free: b.Free,
+					Held: b.Held, Infra: b.Infra, Cooling: b.Cooling, Quarantined: b.Quarantined, Reserved: b.Reserved,
+				})
+			}
+			return s
+		},
+		CNI:    func(context.Context, cni.Request) (cni.Reply, error) { return cni.Reply{}, podmanager.ErrAway },
+		Delete: func(context.Context, ledger.Lease) error { return none },
+		Resync: func(context.Context) error { return none },
+		Dump:   func(context.Context) (map[string]proto.Message, error) { return nil, none },
+		Events: func(uint64) ([]controller.Record, <-chan struct{}) { return nil, nil },
+	}
+}
+
+// serve runs all parts until ctx ends or one of them fails.
+func (p *plugin) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	parts := []func(context.Context) error{p.ledger.Run, p.docker.Run, p.docker.Serve, p.api.Serve}
+	errs := make([]error, len(parts))
+	var wait sync.WaitGroup
+	for i, part := range parts {
+		wait.Go(func() {
+			errs[i] = part(ctx)
+			cancel() // none goes on without the others
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
