@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -71,7 +72,7 @@ type mode interface {
 func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	deps, settings = deps.withDefaults(), settings.withDefaults()
 	a := &Allocator{warned: map[netip.Prefix]int{}, deps: deps, settings: settings, log: deps.Log, term: deps.Instance,
-		api: apiServer{deps.Client, settings.CallTimeout}, gate: &gate{fence: deps.Fence}}
+		api: apiServer{deps.Client, settings.CallTimeout}, gate: &gate{fence: deps.Fence, timeout: settings.CallTimeout}}
 	var set *cidrset.Set
 	var err error
 	switch settings.Type {
@@ -99,8 +100,10 @@ func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a CIDR allocator of type %s: %w", settings.Type, err)
 	}
+	// A process may make several Allocators in one term: no two write the same.
+	a.term += " " + strconv.FormatUint(uint64(deps.Random()*(1<<53)), 36)
 	if deps.Fence != nil {
-		a.term = deps.Fence.Term() + " " + deps.Instance
+		a.term = deps.Fence.Term() + " " + a.term
 	}
 	a.book = newBook(set, deps.Now)
 	a.reports = newReports(a.api, deps)

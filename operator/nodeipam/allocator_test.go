@@ -4,6 +4,7 @@
 package nodeipam
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -34,36 +35,46 @@ func TestNodesThatAreThereAlready(t *testing.T) {
 		{"one of two is none", []string{"10.10.0.0/16 24"}, []string{"10.10.7.0/24", "nonsense"}, ReasonInvalidPodCIDR},
 		{"leading zeros", []string{"10.10.0.0/16 24"}, []string{"010.010.007.000/24"}, ""},
 	} {
-		t.Run(x.what, func(t *testing.T) {
-			g := NewWithT(t)
-			s := newServer()
-			s.put("old", with(x.cidrs...))
-			b := newBench(t, s, ranges(x.ranges...))
-			err := b.look(t.Context(), "old")
-			if x.reason == "" {
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(b.events.events).To(BeEmpty())
-			} else {
-				g.Expect(err).To(MatchError(ErrQuarantined))
-				g.Expect(b.events.of(x.reason)).To(HaveLen(1))
-				for range 5 {
-					_ = b.look(t.Context(), "old")
-				}
-				g.Expect(b.events.of(x.reason)).To(HaveLen(1), "it is told once")
-				g.Expect(b.Status().Problems).To(HaveLen(1))
-				c := conditionOf(s.node("old"), ConditionProblem)
-				g.Expect(c.Reason).To(Equal(x.reason))
-				g.Expect(c.Status).To(Equal(v1.ConditionTrue))
-			}
-			s.put("new")
-			g.Expect(b.look(t.Context(), "new")).To(Succeed(), "a bad node harms nobody")
-			g.Expect(s.cidrs()["new"]).To(HaveLen(len(x.ranges)))
-			g.Expect(s.cidrs()["new"]).NotTo(ContainElement(BeElementOf(b.held()["old"])))
-			s.remove("old")
-			g.Expect(b.look(t.Context())).To(Succeed())
-			g.Expect(b.Status().Problems).To(BeEmpty())
-		})
+		for _, later := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, later: %t", x.what, later), func(t *testing.T) { nodeThatIsThere(t, later, x.ranges, x.cidrs, x.reason) })
+		}
 	}
+}
+
+// nodeThatIsThere has its CIDRs when the allocator starts, or comes with them later.
+func nodeThatIsThere(t *testing.T, later bool, all, cidrs []string, reason string) {
+	g := NewWithT(t)
+	s := newServer()
+	if !later {
+		s.put("old", with(cidrs...))
+	}
+	b := newBench(t, s, ranges(all...))
+	if later {
+		s.put("old", with(cidrs...))
+	}
+	err := b.look(t.Context(), "old")
+	if reason == "" {
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(b.events.events).To(BeEmpty())
+	} else {
+		g.Expect(err).To(MatchError(ErrQuarantined))
+		g.Expect(b.events.of(reason)).To(HaveLen(1))
+		for range 5 {
+			_ = b.look(t.Context(), "old")
+		}
+		g.Expect(b.events.of(reason)).To(HaveLen(1), "it is told once")
+		g.Expect(b.Status().Problems).To(HaveLen(1))
+		c := conditionOf(s.node("old"), ConditionProblem)
+		g.Expect(c.Reason).To(Equal(reason))
+		g.Expect(c.Status).To(Equal(v1.ConditionTrue))
+	}
+	s.put("new")
+	g.Expect(b.look(t.Context(), "new")).To(Succeed(), "a bad node harms nobody")
+	g.Expect(s.cidrs()["new"]).To(HaveLen(len(all)))
+	g.Expect(s.cidrs()["new"]).NotTo(ContainElement(BeElementOf(b.held()["old"])))
+	s.remove("old")
+	g.Expect(b.look(t.Context())).To(Succeed())
+	g.Expect(b.Status().Problems).To(BeEmpty())
 }
 
 func conditionOf(node *v1.Node, kind v1.NodeConditionType) v1.NodeCondition {

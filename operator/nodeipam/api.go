@@ -62,6 +62,9 @@ const (
 // where they are not needed. NewAllocator can have more ranges, and both families.
 func New(kubeClient clientset.Interface, cloud Cloud, nodeInformer informers.NodeInformer, allocatorType CIDRAllocatorType,
 	clusterCIDR, serviceCIDR *net.IPNet, nodeCIDRMaskSize int) (CIDRAllocator, error) {
+	if allocatorType == "" {
+		return nil, errors.New("make a CIDR allocator: no type is given")
+	}
 	settings, err := oneRange(allocatorType, clusterCIDR, serviceCIDR, nodeCIDRMaskSize)
 	if err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func (m *rangeMode) pace() pace {
 func (m *rangeMode) settle(ctx context.Context, node *v1.Node) error {
 	switch {
 	case numbered(node):
-		return m.adopt(ctx, node)
+		return m.accept(ctx, node)
 	case node.DeletionTimestamp != nil: // what it may have been offered stays its own until it is gone
 		return nil
 	default:
@@ -75,32 +75,43 @@ func (a *Allocator) adopt(ctx context.Context, node *v1.Node) error {
 		a.reports.problem(ctx, node, reason, err.Error())
 		return fmt.Errorf("%w: %w", ErrQuarantined, err)
 	}
-	a.reports.fine(ctx, node)
+	return nil
+}
+
+// accept is adopt, where there is nothing else that can be wrong with a node.
+func (m *rangeMode) accept(ctx context.Context, node *v1.Node) error {
+	if err := m.adopt(ctx, node); err != nil {
+		return err
+	}
+	m.reports.fine(ctx, node)
 	return nil
 }
 
 // assign gives a node without podCIDRs a block of each pool.
-func (a *Allocator) assign(ctx context.Context, node *v1.Node) error {
+func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 	o := ownerOf(node)
-	blocks, err := a.choose(ctx, node)
+	blocks, err := m.choose(ctx, node)
 	if err != nil {
 		return err
 	}
-	if len(a.book.conflicts(o)) > 0 {
-		live, err := a.touch(ctx, node) // what was sent with these blocks cannot arrive any more
+	if len(m.book.conflicts(o)) > 0 {
+		live, err := m.touch(ctx, node) // what was sent with these blocks cannot arrive any more
 		if err != nil || live == nil {
 			return err
 		}
 		if numbered(live) {
-			return a.adopt(ctx, live)
+			return m.accept(ctx, live)
 		}
-		a.book.takeBack(o, nil)
-		if blocks, err = a.choose(ctx, live); err != nil {
+		m.book.takeBack(o, nil)
+		if blocks, err = m.choose(ctx, live); err != nil {
 			return err
 		}
 		node = live
 	}
-	_, err = a.publish(ctx, node, blocks)
+	live, err := m.publish(ctx, node, blocks)
+	if err == nil && live != nil {
+		m.reports.fine(ctx, live)
+	}
 	return err
 }
 

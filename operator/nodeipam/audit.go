@@ -22,7 +22,8 @@ func (a *Allocator) audits(ctx context.Context) {
 }
 
 // audit enqueues the names of all who hold blocks and are not in the cache as
-// they are in the book, of all nodes without podCIDRs, and of those with problems.
+// they are in the book, of all nodes without podCIDRs, of those with problems, and
+// of those whose conditions say so, which may be what an earlier leader has left.
 func (a *Allocator) audit() {
 	for _, o := range a.book.all() {
 		if node, err := a.lister.Get(o.Name); err != nil || ownerOf(node) != o || !numbered(node) {
@@ -34,7 +35,7 @@ func (a *Allocator) audit() {
 		a.log.Error("the nodes could not be listed", "err", err)
 	}
 	for _, node := range nodes {
-		if !numbered(node) {
+		if !numbered(node) || complains(node) {
 			a.queue.add(node.Name)
 		}
 	}

@@ -134,12 +134,6 @@ func (b *book) release(o cidrset.Owner) (blocks []netip.Prefix, shared []*cidrse
 	return blocks, shared
 }
 
-func (b *book) confirm(o cidrset.Owner) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.set.Confirm(o)
-}
-
 func (b *book) conflicts(o cidrset.Owner) []*cidrset.Conflict {
 	b.mu.Lock()
 	defer b.mu.Unlock()

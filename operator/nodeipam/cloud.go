@@ -9,8 +9,13 @@ import (
 	"net/netip"
 )
 
-// ErrNoMachine is wrapped by a Cloud that has no machine for a node (yet).
-var ErrNoMachine = errors.New("the cloud has no such machine")
+var (
+	// ErrNoMachine is wrapped by a Cloud that has no machine for a node (yet).
+	ErrNoMachine = errors.New("the cloud has no such machine")
+	// ErrRouted is wrapped by AddAlias where another machine has a part of the
+	// prefix. Nothing was added then.
+	ErrRouted = errors.New("the cloud routes it to another machine")
+)
 
 // Machine is a node as a cloud knows it.
 type Machine struct {

@@ -6,6 +6,7 @@ package nodeipam
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -17,8 +18,6 @@ import (
 
 // cloudDoor is what the cloud modes have in common.
 type cloudDoor struct{ *Allocator }
-
-func (d cloudDoor) pins() bool { return true }
 
 func machineOf(node *v1.Node) Machine {
 	return Machine{Node: node.Name, ProviderID: node.Spec.ProviderID}
@@ -32,10 +31,11 @@ func (d cloudDoor) aliases(ctx context.Context, node *v1.Node) ([]netip.Prefix, 
 	if err != nil {
 		return nil, fmt.Errorf("read the aliases of node %q in cloud %s: %w", node.Name, d.deps.Cloud.ProviderName(), err)
 	}
+	masked := make([]netip.Prefix, len(all)) // the cloud may go on using its own
 	for i, p := range all {
-		all[i] = p.Masked()
+		masked[i] = p.Masked()
 	}
-	return all, nil
+	return masked, nil
 }
 
 func (d cloudDoor) addAlias(ctx context.Context, node *v1.Node, p netip.Prefix) error {
@@ -45,13 +45,19 @@ func (d cloudDoor) addAlias(ctx context.Context, node *v1.Node, p netip.Prefix) 
 	ctx, cancel := context.WithTimeout(ctx, d.settings.CallTimeout)
 	defer cancel()
 	if err := d.deps.Cloud.AddAlias(ctx, machineOf(node), p); err != nil {
-		return fmt.Errorf("add alias %s of node %q in cloud %s: %w", p, node.Name, d.deps.Cloud.ProviderName(), err)
+		err = fmt.Errorf("add alias %s of node %q in cloud %s: %w", p, node.Name, d.deps.Cloud.ProviderName(), err)
+		if errors.Is(err, ErrRouted) { // people have to do something
+			d.reports.problem(ctx, node, ReasonConflict, err.Error())
+		}
+		return err
 	}
 	return nil
 }
 
-// routed sets the condition that the node's network is there.
+// routed notes that all is well with node, and sets the condition that its
+// network is there.
 func (d cloudDoor) routed(ctx context.Context, node *v1.Node) error {
+	d.reports.fine(ctx, node)
 	return d.reports.setCondition(ctx, node, v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse,
 		Reason: "RouteCreated", Message: "The cloud routes the node's podCIDRs to its machine"})
 }
@@ -81,6 +87,7 @@ func (d cloudDoor) oneOfEach(node *v1.Node, all []netip.Prefix) (some []netip.Pr
 
 // copyAliases gives a node without podCIDRs those that its machine has.
 func (d cloudDoor) copyAliases(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
+	d.book.takeBack(ownerOf(node), aliases) // what the cloud has routed elsewhere since
 	for _, err := range d.book.occupy(ownerOf(node), aliases) {
 		if err != nil {
 			d.reports.problem(ctx, node, ReasonConflict, "The cloud routes what another node has: "+err.Error())
@@ -140,6 +147,7 @@ type cloudMode struct{ cloudDoor }
 var _ mode = (*cloudMode)(nil)
 
 func (m *cloudMode) gives() bool     { return false }
+func (m *cloudMode) pins() bool      { return false }
 func (m *cloudMode) recall(*v1.Node) {}
 func (m *cloudMode) pace() pace      { return &cloudPace{random: m.deps.Random, rest: m.settings.Audit} }
 

@@ -4,6 +4,7 @@
 package nodeipam
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -41,21 +42,12 @@ func play(t *testing.T, s *server) error {
 	b.loaded = false
 	for _, chapter := range story() {
 		chapter(s)
-		for try := 0; ; try++ {
-			err := b.load(t.Context())
-			if err == nil {
-				err = b.look(t.Context())
-			}
-			if err == nil {
-				break
-			}
-			if try == 10 {
-				return fmt.Errorf("it never ends: %w", err)
-			}
+		if err := b.lookUntilItWorks(t.Context()); err != nil {
+			return err
 		}
 	}
 	s.arrive()
-	if err := b.look(t.Context()); err != nil {
+	if err := b.lookUntilItWorks(t.Context()); err != nil {
 		return err
 	}
 	cidrs := s.cidrs()
@@ -73,6 +65,41 @@ func play(t *testing.T, s *server) error {
 	}
 	if stat.Pending != 0 || len(b.Status().Problems) != 0 || len(b.Status().Waiting) != 0 {
 		return fmt.Errorf("pending %d, %+v", stat.Pending, b.Status())
+	}
+	for name := range cidrs {
+		s.remove(name)
+	}
+	if err := b.lookUntilItWorks(t.Context()); err != nil {
+		return err
+	}
+	return leaked(b.book.stat())
+}
+
+// lookUntilItWorks reads the nodes, if that has not been done, and looks at all.
+func (b *bench) lookUntilItWorks(ctx context.Context) error {
+	for try := 0; ; try++ {
+		err := b.load(ctx)
+		if err == nil {
+			err = b.look(ctx)
+		}
+		if err == nil {
+			return nil
+		}
+		if try == 10 {
+			return fmt.Errorf("it never ends: %w", err)
+		}
+	}
+}
+
+// leaked is what is in use though nobody is left.
+func leaked(stat cidrset.Stat) error {
+	if stat.Owners+stat.Pending+stat.Foreign > 0 {
+		return fmt.Errorf("nobody is left, and there is %+v", stat)
+	}
+	for _, r := range stat.Ranges {
+		if r.Used > 0 || r.Blocks > 0 {
+			return fmt.Errorf("nobody is left, and of %s there are %d in use", r.Prefix, r.Used)
+		}
 	}
 	return nil
 }

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
@@ -23,7 +25,8 @@ var ErrDeposed = errors.New("another process leads now")
 // nodes that have no podCIDRs, and only then gives blocks to any. So what an
 // older leader still has under way either came before, and is seen by the new
 // one, or is refused by the API server, because the node is not as it was read.
-// No clock is involved.
+// No clock is involved. An Allocator is for one leadership: who is elected again
+// makes a new one, with a new Fence.
 type Fence interface {
 	// Term names this leadership; no other one has the same name.
 	Term() string
@@ -38,6 +41,7 @@ type LeaseFence struct {
 	namespace, name string
 	identity        string
 	transitions     int32
+	uid             types.UID // of the lease: one that was made anew counts from 0 again
 }
 
 var _ Fence = (*LeaseFence)(nil)
@@ -68,9 +72,9 @@ func (f *LeaseFence) Check(ctx context.Context) error {
 		transitions = *lease.Spec.LeaseTransitions
 	}
 	if f.transitions < 0 && holder == f.identity {
-		f.transitions = transitions
+		f.transitions, f.uid = transitions, lease.UID
 	}
-	if holder != f.identity || transitions != f.transitions {
+	if holder != f.identity || transitions != f.transitions || lease.UID != f.uid {
 		return fmt.Errorf("lease %s/%s is held by %q (%d): %w", f.namespace, f.name, holder, transitions, ErrDeposed)
 	}
 	return nil
@@ -79,7 +83,8 @@ func (f *LeaseFence) Check(ctx context.Context) error {
 // gate asks the fence for all who wait together: a question that begins after
 // the last of them came answers every one.
 type gate struct {
-	fence Fence
+	fence   Fence
+	timeout time.Duration // of one question
 
 	mu      sync.Mutex
 	waiting *question // not asked yet
@@ -89,6 +94,12 @@ type gate struct {
 type question struct {
 	done chan struct{}
 	err  error
+}
+
+func (g *gate) ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	return g.fence.Check(ctx)
 }
 
 // check is the fence's Check, begun after the call. Without a fence all is well.
@@ -111,7 +122,7 @@ func (g *gate) check(ctx context.Context) error {
 		g.mu.Lock()
 		g.waiting, g.asked = nil, q
 		g.mu.Unlock()
-		q.err = g.fence.Check(ctx)
+		q.err = g.ask(ctx)
 		close(q.done)
 	}
 	select {

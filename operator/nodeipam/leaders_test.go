@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,7 @@ type world struct {
 	holder string
 	term   int
 	procs  []*process
+	mu     sync.Mutex // of what follows: who wakes by a timer has not seen what the world has done
 	open   []*request // sent, and not answered
 	loose  []func()   // patches whose senders have given up, or died
 	names  int
@@ -66,7 +68,9 @@ var errDead = errors.New("the process is dead")
 // send is a request of a process.
 func (p *process) send(ctx context.Context, what string, do func() (any, error)) (any, error) {
 	r := &request{proc: p, what: what, do: do, turn: make(chan struct{})}
+	p.mu.Lock()
 	p.open = append(p.open, r) // the world looks only when all are waiting
+	p.mu.Unlock()
 	select {
 	case <-r.turn:
 		return r.answer, r.err
@@ -151,7 +155,7 @@ func (p *process) lead(ctx context.Context, term int) {
 
 // round looks at every node that the cache or the book has.
 func (p *process) round(ctx context.Context, a *Allocator) error {
-	names := slices.Sorted(maps.Keys(p.cache.nodes))
+	names := p.cache.names()
 	for _, o := range a.book.all() {
 		names = append(names, o.Name)
 	}
@@ -173,7 +177,7 @@ func (w *world) step() {
 			could = append(could, f)
 		}
 	}
-	for _, r := range w.open {
+	for _, r := range w.requests() {
 		add(6, func() { w.advance(r) })
 		if !w.calm {
 			add(1, func() { w.lose(r) })
@@ -192,7 +196,7 @@ func (w *world) step() {
 		for _, name := range slices.Sorted(maps.Keys(w.server.nodes)) {
 			add(1, func() { p.cache.refresh(w.server, name) })
 		}
-		for _, name := range slices.Sorted(maps.Keys(p.cache.nodes)) {
+		for _, name := range p.cache.names() {
 			add(1, func() { p.cache.refresh(w.server, name) })
 		}
 	}
@@ -200,7 +204,7 @@ func (w *world) step() {
 	if !w.calm {
 		add(3, w.change)
 		weight := 1
-		if slices.ContainsFunc(w.open, func(r *request) bool { return !r.done && strings.Contains(r.what, "podCIDRs") }) {
+		if slices.ContainsFunc(w.requests(), func(r *request) bool { return !r.done && strings.Contains(r.what, "podCIDRs") }) {
 			weight = 6 // when it matters most
 		}
 		add(weight, func() { w.elect(w.procs[w.rnd.IntN(len(w.procs))]) })
@@ -222,6 +226,8 @@ func (w *world) advance(r *request) {
 }
 
 func (w *world) close(r *request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.open = slices.DeleteFunc(w.open, func(x *request) bool { return x == r })
 	close(r.turn)
 }
@@ -298,8 +304,11 @@ func (w *world) run(steps int) error {
 	}
 	w.calm = true
 	w.elect(w.procs[1])
-	for n := 0; !w.settled(); n++ {
+	for n := 0; ; n++ {
 		synctest.Wait()
+		if w.settled() {
+			return nil
+		}
 		if w.step(); bad != nil {
 			return bad
 		}
@@ -307,12 +316,27 @@ func (w *world) run(steps int) error {
 			return fmt.Errorf("it is never quiet: %v", w.server.cidrs())
 		}
 	}
-	return nil
+}
+
+// requests are those that are not answered.
+func (w *world) requests() []*request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.open)
+}
+
+// ready is true when the nodes are read.
+func (a *Allocator) ready() bool {
+	if !a.loading.TryLock() {
+		return false
+	}
+	defer a.loading.Unlock()
+	return a.loaded
 }
 
 // settled is true where all nodes have CIDRs, and the leader knows it.
 func (w *world) settled() bool {
-	if len(w.open) > 0 || len(w.loose) > 0 || w.procs[1].last == nil || !w.procs[1].last.loaded {
+	if len(w.requests()) > 0 || len(w.loose) > 0 || w.procs[1].last == nil || !w.procs[1].last.ready() {
 		return false
 	}
 	b := &bench{Allocator: w.procs[1].last}
@@ -410,6 +434,11 @@ func TestEveryTouchChangesTheNode(t *testing.T) {
 		seen = append(seen, live.ResourceVersion)
 	}
 	g.Expect(seen[0]).NotTo(Equal(seen[1]))
+	for _, random := range []float64{.1, .2} { // the same process, and the same term
+		newBench(t, s, ranges("10.0.0.0/24 28"), func(d *Deps) { d.Random = func() float64 { return random } })
+		g.Expect(seen).NotTo(ContainElement(s.node("a").ResourceVersion))
+		seen = append(seen, s.node("a").ResourceVersion)
+	}
 	s.remove("a")
 	g.Expect(b.touch(t.Context(), node)).To(BeNil())
 	s.put("a")

@@ -53,19 +53,19 @@ func (a *Allocator) preload(nodes []v1.Node) {
 // looked at for the first time, so that bad nodes do not hold up the others.
 func (a *Allocator) learn(nodes []v1.Node) {
 	for i := range nodes {
-		if node := &nodes[i]; numbered(node) {
-			a.record(node)
-		} else {
-			a.mode.recall(node)
-		}
+		a.learn1(&nodes[i])
 	}
 	if a.settings.Policy.CoolDown > 0 {
 		a.book.goOn(nodes)
 	}
 }
 
-// record records what a node has.
-func (a *Allocator) record(node *v1.Node) {
+// learn1 records what a node has, or is about to get.
+func (a *Allocator) learn1(node *v1.Node) {
+	if !numbered(node) {
+		a.mode.recall(node)
+		return
+	}
 	blocks, _ := podCIDRsOf(node)
 	a.book.occupy(ownerOf(node), blocks)
 }
@@ -118,8 +118,8 @@ func (a *Allocator) takeOverNode(ctx context.Context, node *v1.Node) error {
 	for {
 		live, err := a.touch(ctx, node)
 		switch {
-		case err == nil && live != nil && numbered(live):
-			a.record(live)
+		case err == nil && live != nil:
+			a.learn1(live)
 			return nil
 		case err == nil:
 			return nil

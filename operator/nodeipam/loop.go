@@ -164,7 +164,6 @@ func (a *Allocator) work(ctx context.Context, work workqueue.TypedDelayingInterf
 			return
 		}
 		err := a.sync(ctx, name)
-		work.Done(name)
 		if ctx.Err() != nil {
 			return
 		}
@@ -173,6 +172,7 @@ func (a *Allocator) work(ctx context.Context, work workqueue.TypedDelayingInterf
 			stop(err)
 		}
 		a.again(name, err)
+		work.Done(name) // from now on another worker may have it
 	}
 }
 
@@ -185,8 +185,8 @@ func (a *Allocator) again(name string, err error) {
 	wait, again := a.queue.paceOf(name, a.mode.pace).after(err)
 	var full *cidrset.Exhausted
 	switch {
-	case errors.Is(err, ErrQuarantined):
-		a.log.Debug("node is quarantined", "node", name, "err", err)
+	case errors.Is(err, ErrQuarantined), errors.Is(err, ErrMode): // it was told
+		a.log.Debug("node is left as it is", "node", name, "err", err)
 	case errors.As(err, &full):
 		a.log.Debug("node has to wait", "node", name, "err", err)
 		if !full.Next.IsZero() {

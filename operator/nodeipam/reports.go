@@ -85,6 +85,7 @@ func (r *reports) problem(ctx context.Context, node *v1.Node, reason, message st
 	known := r.problems[ownerOf(node).ID] == p
 	r.problems[ownerOf(node).ID] = p
 	r.marked[ownerOf(node).ID] = true
+	r.served(node.Name) // it is not for want of a block any more
 	r.mu.Unlock()
 	if !known {
 		r.log.Warn("a node has a problem with its podCIDRs", "node", node.Name, "reason", reason, "problem", message)
@@ -99,6 +100,7 @@ func (r *reports) unserved(ctx context.Context, node *v1.Node, err error) {
 	message := fmt.Sprintf("No block is left for this node: %v", err)
 	r.mu.Lock()
 	r.waiting[node.Name] = ownerOf(node)
+	delete(r.problems, ownerOf(node).ID)
 	r.marked[ownerOf(node).ID] = true
 	told := r.exhausted
 	r.exhausted = true
@@ -121,13 +123,18 @@ func (r *reports) fine(ctx context.Context, node *v1.Node) {
 	if over {
 		r.log.Info("every node has its podCIDRs again")
 	}
-	marked = marked || slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
-		return c.Type == ConditionProblem && c.Status != v1.ConditionFalse
-	})
-	if marked {
+	if marked || complains(node) {
 		r.condition(ctx, node, v1.NodeCondition{Type: ConditionProblem, Status: v1.ConditionFalse, Reason: ReasonAssigned,
 			Message: "The node has its podCIDRs: " + fmt.Sprint(podCIDRTexts(node))})
 	}
+}
+
+// complains is true where node has a condition of ours that says that there is
+// a problem.
+func complains(node *v1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == ConditionProblem && c.Status != v1.ConditionFalse
+	})
 }
 
 // served takes a node from those that wait; true when it was the last.

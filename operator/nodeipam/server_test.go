@@ -30,12 +30,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain turns off what client-go does with errors that nobody handles: it
+// writes them to standard error, and waits until a millisecond has gone by since
+// the last one. In a bubble of simulated time that is a quarter of a century.
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = nil
+	goleak.VerifyTestMain(m)
+}
 
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
@@ -58,6 +66,9 @@ type server struct {
 	late   []latePatch
 	lag    int           // after so many calls what is delayed arrives
 	watch  func(*server) // is called after every write, if it is set
+
+	history   []change // since the beginning
+	followers []*follower
 }
 
 // latePatch is a patch that is still under way.
@@ -114,6 +125,7 @@ func (s *server) put(name string, change ...func(*v1.Node)) *v1.Node {
 	}
 	node.ResourceVersion = strconv.Itoa(s.rv)
 	s.nodes[name] = node
+	s.changed(watch.Added, node)
 	return node.DeepCopy()
 }
 
@@ -134,13 +146,19 @@ func (s *server) edit(name string, change func(*v1.Node)) {
 	change(node)
 	node.ResourceVersion = strconv.Itoa(s.rv)
 	s.nodes[name] = node
+	s.changed(watch.Modified, node)
 }
 
 func (s *server) remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	node := s.nodes[name]
+	if node == nil {
+		return
+	}
 	s.rv++
 	delete(s.nodes, name)
+	s.changed(watch.Deleted, node)
 }
 
 func (s *server) node(name string) *v1.Node {
@@ -261,6 +279,7 @@ func (s *server) apply(name string, body []byte) (*v1.Node, error) {
 	s.rv++
 	node.ResourceVersion = strconv.Itoa(s.rv)
 	s.nodes[name] = node
+	s.changed(watch.Modified, node)
 	if s.watch != nil {
 		s.watch(s)
 	}
@@ -344,6 +363,13 @@ func (c *nodeCache) refresh(s *server, names ...string) {
 			c.nodes[name] = n.DeepCopy()
 		}
 	}
+}
+
+// names are those of all nodes.
+func (c *nodeCache) names() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.nodes))
 }
 
 func (c *nodeCache) Get(name string) (*v1.Node, error) {

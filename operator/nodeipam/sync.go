@@ -32,6 +32,7 @@ type fromCloudMode struct{ cloudDoor }
 var _ mode = (*fromCloudMode)(nil)
 
 func (m *fromCloudMode) gives() bool     { return false }
+func (m *fromCloudMode) pins() bool      { return false }
 func (m *fromCloudMode) recall(*v1.Node) {}
 func (m *fromCloudMode) pace() pace      { return m.syncPace() }
 
@@ -70,6 +71,7 @@ type clusterMode struct{ cloudDoor }
 var _ mode = (*clusterMode)(nil)
 
 func (m *clusterMode) gives() bool { return true }
+func (m *clusterMode) pins() bool  { return true } // to its machine
 func (m *clusterMode) pace() pace  { return m.syncPace() }
 
 // recall takes what a node was about to get when an earlier process ended. If

@@ -20,6 +20,7 @@ func publications() []publication {
 		{"Contiv-VPP: the IPAM plugin", module + "/plugins/ipam", contivIPAM()},
 		{"Docker: the IPAM driver contract", module + "/ipam/ipamapi", dockerContract()},
 		{"CCE: the address manager", module + "/ipam", managerAPI()},
+		{"Kubernetes: node CIDRs", module + "/operator/nodeipam", nodeIPAM()},
 	}
 }
 

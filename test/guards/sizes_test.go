@@ -30,6 +30,7 @@ func large() exceptions {
 		"operator/nodeipam/api.go: New":                         "published",
 		"operator/nodeipam/api.go: NewCIDRRangeAllocator":       "published",
 		"operator/nodeipam/api.go: NewController":               "published",
+		"test/guards/published_manager_test.go: managerAPI":     "a list",
 		"kvdb/bolt/commit_test.go: send":                        "one line of a scenario a call",
 		"plugins/contivconf/validate.go: bothOrNone":            "two keys with their values, and what to say",
 		"plugins/contivconf/validate_networks.go: checkOneNode": "a network with its keys, lengths and bounds",

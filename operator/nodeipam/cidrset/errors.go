@@ -29,8 +29,10 @@ var (
 	ErrSize = errors.New("bad block size")
 )
 
-// Exhausted is the error of an allocation that found no free block.
+// Exhausted is the error of an allocation that found no free block. Its text is
+// made when somebody reads it: nodes that wait ask often.
 type Exhausted struct {
+	Node     string // for which it was
 	Pool     int
 	Bits     int    // of the block that was wanted
 	Capacity uint64 // blocks of the pool's ranges, in their own sizes
@@ -40,8 +42,8 @@ type Exhausted struct {
 }
 
 func (e *Exhausted) Error() string {
-	text := fmt.Sprintf("%v in pool %d: of %d blocks %d are in use, none is left of size /%d",
-		ErrExhausted, e.Pool, e.Capacity, e.Used, e.Bits)
+	text := fmt.Sprintf("allocate for node %q: %v in pool %d: of %d blocks %d are in use, none is left of size /%d",
+		e.Node, ErrExhausted, e.Pool, e.Capacity, e.Used, e.Bits)
 	if e.Cooling > 0 {
 		text += fmt.Sprintf("; %d are cooling, the next until %s", e.Cooling, e.Next.UTC().Format(time.RFC3339))
 	}

@@ -4,8 +4,10 @@
 package cidrset
 
 import (
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -28,6 +30,27 @@ func TestOwnersAreToldApart(t *testing.T) {
 	}
 	g.Expect(NewOwner("a", "").ID).NotTo(Equal(NewOwner("b", "").ID))
 	g.Expect(NewOwner("a", uids[0]).ID).To(Equal(ID{0x3f, 0x2a, 0x7c, 0x1e, 0x0b, 0x9d, 0x4d, 0x5e, 0x8f, 0x6a, 15: 1}))
+}
+
+// Every character at every place is read as the standard library reads it, and
+// those that the API server does not write are not taken for others.
+func TestUUIDsAreReadExactly(t *testing.T) {
+	g := NewWithT(t)
+	const form = "3f2a7c1e-0b9d-4d5e-8f6a-0123456789ab"
+	for at := range form {
+		for c := range 256 {
+			text := []byte(form)
+			text[at] = byte(c)
+			var got ID
+			ok := parse(&got, string(text))
+			want, err := hex.DecodeString(strings.ReplaceAll(string(text), "-", ""))
+			dashes := strings.Count(string(text), "-") == 4 && form[at] == '-' == (c == '-')
+			g.Expect(ok).To(Equal(err == nil && dashes && (c < 'A' || c > 'F')), "%q at %d", c, at)
+			if ok {
+				g.Expect(got[:]).To(Equal(want))
+			}
+		}
+	}
 }
 
 // TestTable compares the table with a Go map, with IDs that nobody made random.

@@ -69,13 +69,13 @@ func (s *Set) Allocate(o Owner, sizes []int, now time.Time) ([]netip.Prefix, err
 		if pool < len(sizes) {
 			size = sizes[pool]
 		}
-		b, err := s.grant(pool, size)
+		b, err := s.grant(o, pool, size)
 		if err != nil {
 			s.undo(h, had)
 			if fresh {
 				s.owners.give(h)
 			}
-			return nil, fmt.Errorf("allocate for node %q: %w", o.Name, err)
+			return nil, err
 		}
 		h.blocks = append(h.blocks, b)
 	}
@@ -113,8 +113,8 @@ func (s *Set) is4(pool int) bool {
 	return i >= 0 && s.tracts[i].Prefix.Addr().Is4()
 }
 
-// grant takes the next free block of a pool, of the size given or of the range's.
-func (s *Set) grant(pool, size int) (block, error) {
+// grant takes for o the next free block of a pool, of the size given or of the range's.
+func (s *Set) grant(o Owner, pool, size int) (block, error) {
 	fits := false
 	for _, t := range s.tracts {
 		if t.Pool != pool {
@@ -138,13 +138,13 @@ func (s *Set) grant(pool, size int) (block, error) {
 		}
 	}
 	if !fits {
-		return block{}, fmt.Errorf("%w: no range of pool %d can be cut in /%d", ErrSize, pool, size)
+		return block{}, fmt.Errorf("allocate for node %q: %w: no range of pool %d can be cut in /%d", o.Name, ErrSize, pool, size)
 	}
-	return block{}, s.exhausted(pool, size)
+	return block{}, s.exhausted(o, pool, size)
 }
 
-func (s *Set) exhausted(pool, size int) error {
-	e := &Exhausted{Pool: pool, Bits: size}
+func (s *Set) exhausted(o Owner, pool, size int) error {
+	e := &Exhausted{Node: o.Name, Pool: pool, Bits: size}
 	for _, t := range s.tracts {
 		if t.Pool != pool {
 			continue

@@ -28,12 +28,8 @@ import (
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
-var (
-	// ErrInjected is the error of calls that fail because they were to.
-	ErrInjected = errors.New("memcloud: injected fault")
-	// ErrRouted is returned for a prefix of which another machine has a part.
-	ErrRouted = errors.New("memcloud: the prefix is routed to another machine")
-)
+// ErrInjected is the error of calls that fail because they were to.
+var ErrInjected = errors.New("memcloud: injected fault")
 
 // Fault is what happens to a call.
 type Fault int
@@ -152,7 +148,7 @@ func (c *Cloud) AddAlias(ctx context.Context, m nodeipam.Machine, p netip.Prefix
 		}
 		for _, other := range c.machines {
 			if other != m && slices.ContainsFunc(other.aliases, p.Overlaps) {
-				return fmt.Errorf("%w: %s", ErrRouted, other.node)
+				return fmt.Errorf("%w: %s", nodeipam.ErrRouted, other.node)
 			}
 		}
 		m.aliases = append(m.aliases, p)

@@ -5,12 +5,14 @@
 package moby
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 
 	"github.com/moby/moby/v2/daemon/libnetwork/ipamapi"
 	"github.com/moby/moby/v2/daemon/libnetwork/ipams/defaultipam"
+	"github.com/moby/moby/v2/daemon/libnetwork/ipamutils"
 
 	"github.com/cadastre/cadastre/test/peers/workload"
 )
@@ -51,7 +53,7 @@ func pool(tb testing.TB, prefix string, serial bool) workload.Pool[net.IP] {
 func BenchmarkDefaultIPAM(b *testing.B) {
 	for _, c := range []struct{ name, prefix string }{{"24", "10.1.5.0/24"}, {"16", "10.1.0.0/16"}} {
 		b.Run("first/"+c.name, func(b *testing.B) {
-			workload.Levels(b, func() workload.Pool[net.IP] { return pool(b, c.prefix, false) })
+			workload.Suite(b, func() workload.Pool[net.IP] { return pool(b, c.prefix, false) })
 		})
 		b.Run("serial/"+c.name, func(b *testing.B) {
 			workload.Suite(b, func() workload.Pool[net.IP] { return pool(b, c.prefix, true) })
@@ -62,4 +64,32 @@ func BenchmarkDefaultIPAM(b *testing.B) {
 func BenchmarkDefaultIPAMParallel(b *testing.B) {
 	b.Run("50", func(b *testing.B) { workload.Parallel(b, pool(b, "10.1.0.0/16", true), .5) })
 	b.Run("99", func(b *testing.B) { workload.Parallel(b, pool(b, "10.1.0.0/16", true), .99) })
+}
+
+// BenchmarkDefaultIPAMPools is a pool of the driver's choice, or a certain one,
+// requested and released while others are taken.
+func BenchmarkDefaultIPAMPools(b *testing.B) {
+	for _, n := range []int{0, 10, 100, 1000, 10_000} {
+		b.Run(fmt.Sprint("any/", n), func(b *testing.B) { workload.Beside(b, pools(b, nil), n) })
+		b.Run(fmt.Sprint("named/", n), func(b *testing.B) { workload.Beside(b, pools(b, workload.Prefixes()), n) })
+	}
+}
+
+// pools are those of 10.0.0.0/8 in /24; next names one, nil for any.
+func pools(tb testing.TB, next func() string) workload.Pool[string] {
+	a, err := defaultipam.NewAllocator([]*ipamutils.NetworkToSplit{{Base: netip.MustParsePrefix("10.0.0.0/8"), Size: 24}}, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return workload.Pool[string]{
+		Next: func() (string, error) {
+			req := ipamapi.PoolRequest{AddressSpace: "LocalDefault"}
+			if next != nil {
+				req.Pool = next()
+			}
+			p, err := a.RequestPool(req)
+			return p.PoolID, err
+		},
+		Free: a.ReleasePool,
+	}
 }

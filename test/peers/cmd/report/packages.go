@@ -27,6 +27,7 @@ func packages() []pkg {
 		{"cilium", "test/peers/cilium", "Cilium's ipallocator and cidralloc"},
 		{"cilium115", "test/peers/cilium115", "the IPAM of Cilium's agent"},
 		{"k8s", "test/peers/k8s", "Kubernetes' service bitmap and cidrset"},
+		{"cidrset", "test/peers/cidrset", "the book of node CIDRs beside Kubernetes' cidrset"},
 		{"moby", "test/peers/moby", "moby's defaultipam"},
 	}
 }

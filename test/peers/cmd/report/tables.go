@@ -8,8 +8,9 @@ import "strings"
 // tables are all tables of the report, in order.
 func tables() []table {
 	return []table{
-		indexTable(), wideTable(), prefixTable(), ownerTable(), otherOpsTable(), parallelTable(), memoryTable(),
+		indexTable(), wideTable(), prefixTable(), nodeTable(), nodeOtherTable(), ownerTable(), otherOpsTable(), parallelTable(), memoryTable(),
 		durableTable(), callersTable(), podTable(), processTable(), startTable(),
+		dockerTable(), dockerOtherTable(), dockerPoolTable(), dockerSocketTable(),
 	}
 }
 

@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cidrset compares the book of node CIDRs with Kubernetes' cidrset, in
+// one process: what the two benchmarks have in common is measured in one run.
+//
+// Ours is behind a mutex, as the operator has it and as Kubernetes' has one
+// inside. It is told each time whose block it is; Kubernetes' keeps no owners.
+// What either side's callers make of a Node object first is left out: the owner
+// of its UID here (a row of its own), and there the network of its podCIDR.
+package cidrset
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+	upstream "k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset"
+	netutils "k8s.io/utils/net"
+
+	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/test/peers/workload"
+)
+
+// TestMain turns klog off, which would write to standard error.
+func TestMain(m *testing.M) {
+	fs := flag.NewFlagSet("klog", flag.ExitOnError)
+	klog.InitFlags(fs)
+	for k, v := range map[string]string{"logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL"} {
+		if err := fs.Set(k, v); err != nil {
+			panic(err)
+		}
+	}
+	klog.SetOutput(io.Discard)
+	os.Exit(m.Run())
+}
+
+// shape is a range with 65 536 blocks that can be had.
+type shape struct {
+	name, prefix string
+	bits         int
+}
+
+const blocks = 1 << 16
+
+func shapes() []shape {
+	return []shape{{"8in24", "10.0.0.0/8", 24}, {"48in64", "2001:db8::/48", 64}}
+}
+
+// huge is a range of which Kubernetes' refuses all that is shorter than a /48.
+func huge() shape { return shape{"32in64", "2001:db8::/32", 64} }
+
+func kubernetes(tb testing.TB, s shape) workload.Pool[*net.IPNet] {
+	_, n, err := net.ParseCIDR(s.prefix)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	set, err := upstream.NewCIDRSet(n, s.bits)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return workload.Pool[*net.IPNet]{Cap: blocks, Next: set.AllocateNext, Free: set.Release, Take: set.Occupy}
+}
+
+// node is a Node object as far as it matters, and the block that it has.
+type node struct {
+	owner cidrset.Owner
+	block netip.Prefix
+}
+
+// book is ours behind its lock, with nodes that have no block.
+type book struct {
+	mu    sync.Mutex
+	set   *cidrset.Set
+	nodes []node
+	now   time.Time
+}
+
+func newBook(tb testing.TB, s shape, coolDown time.Duration) *book {
+	b := &book{set: cidrset.New(cidrset.Policy{CoolDown: coolDown}), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	p := netip.MustParsePrefix(s.prefix)
+	if err := b.set.AddRange(cidrset.Range{Prefix: p, Bits: s.bits}); err != nil {
+		tb.Fatal(err)
+	}
+	for n := p.Bits() + 1; n <= s.bits-16; n++ { // all but the first 65 536 blocks are taken
+		a := p.Addr().As16()
+		a[(n-1)/8] |= 0x80 >> ((n - 1) % 8)
+		b.set.Reserve(netip.PrefixFrom(netip.AddrFrom16(a), n))
+	}
+	for i := range blocks + 1 {
+		b.nodes = append(b.nodes, node{owner: cidrset.NewOwner(fmt.Sprintf("node-%d.example.org", i), uid(i))})
+	}
+	return b
+}
+
+func uid(i int) string { return fmt.Sprintf("3f2a7c1e-%04x-4d5e-8f6a-%012x", i*40503&0xffff, i) }
+
+// pop is a node without a block.
+func (b *book) pop() node {
+	n := b.nodes[len(b.nodes)-1]
+	b.nodes = b.nodes[:len(b.nodes)-1]
+	return n
+}
+
+func (b *book) pool() workload.Pool[node] {
+	return workload.Pool[node]{Cap: blocks, Next: b.next, Free: b.free, Take: b.take}
+}
+
+func (b *book) next() (node, error) {
+	n := b.pop()
+	b.mu.Lock()
+	got, err := b.set.Allocate(n.owner, nil, b.now)
+	b.mu.Unlock()
+	if err != nil {
+		b.nodes = append(b.nodes, n)
+		return n, err
+	}
+	n.block = got[0]
+	return n, nil
+}
+
+func (b *book) free(n node) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.nodes = append(b.nodes, n)
+	return b.set.Release(n.owner, b.now)
+}
+
+// take is followed by free of the same node: as many nodes as before are without
+// a block then. It does not go together with next.
+func (b *book) take(n node) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.nodes = b.nodes[:len(b.nodes)-1]
+	return b.set.Occupy(n.owner, n.block, b.now)
+}
+
+func BenchmarkKubernetes(b *testing.B) {
+	for _, s := range shapes() {
+		b.Run(s.name, func(b *testing.B) { suite(b, func() workload.Pool[*net.IPNet] { return kubernetes(b, s) }) })
+	}
+}
+
+func BenchmarkCadastre(b *testing.B) {
+	for _, s := range append(shapes(), huge()) {
+		b.Run(s.name, func(b *testing.B) { suite(b, func() workload.Pool[node] { return newBook(b, s, 0).pool() }) })
+	}
+}
+
+// suite is what matters for node CIDRs.
+func suite[T any](b *testing.B, mk func() workload.Pool[T]) {
+	workload.Levels(b, mk)
+	b.Run("full", func(b *testing.B) { workload.Full(b, mk()) })
+	for _, l := range []struct {
+		name     string
+		fullness float64
+	}{{"50", .5}, {"99", .99}} {
+		b.Run("specific/"+l.name, func(b *testing.B) { workload.Specific(b, mk(), l.fullness) })
+	}
+}
+
+// BenchmarkTheOwner is what an owner costs before the book is asked, and
+// BenchmarkTheNetwork what a podCIDR does before Kubernetes' is.
+func BenchmarkTheOwner(b *testing.B) {
+	text := uid(1)
+	for b.Loop() {
+		cidrset.NewOwner("node-1.example.org", text)
+	}
+}
+
+func BenchmarkTheNetwork(b *testing.B) {
+	for b.Loop() {
+		if _, _, err := netutils.ParseCIDRSloppy("10.0.1.0/24"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
