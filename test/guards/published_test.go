@@ -21,6 +21,7 @@ func publications() []publication {
 		{"Docker: the IPAM driver contract", module + "/ipam/ipamapi", dockerContract()},
 		{"CCE: the address manager", module + "/ipam", managerAPI()},
 		{"Kubernetes: node CIDRs", module + "/operator/nodeipam", nodeIPAM()},
+		{"AWS: the interface datastore", module + "/ipam/datastore", datastoreAPI()},
 	}
 }
 

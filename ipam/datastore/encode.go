@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package datastore
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+	"strconv"
+)
+
+// checksumField is a field of the file that no reader needs: a checksum over all
+// that is before it. Where it is missing somebody else wrote the file.
+const checksumField = `,"checksum":"`
+
+// encodeFile appends a checkpoint as a file has it to b.
+func encodeFile(b []byte, d *CheckpointData) ([]byte, error) {
+	began := len(b)
+	b = append(slices.Grow(b, 128+224*(len(d.Allocations)+len(d.Cooling))), `{"version":`...)
+	b, err := appendText(b, d.Version)
+	b, errs := appendEntries(append(b, `,"allocations":[`...), d.Allocations)
+	if b = append(b, ']'); len(d.Cooling) > 0 {
+		var more error
+		b, more = appendEntries(append(b, `,"cooling":[`...), d.Cooling)
+		b, errs = append(b, ']'), errors.Join(errs, more)
+	}
+	sum := crc32.Checksum(b[began:], crc32.MakeTable(crc32.Castagnoli))
+	return fmt.Appendf(append(b, checksumField...), "%08x\"}\n", sum), errors.Join(err, errs)
+}
+
+func appendEntries(b []byte, all []CheckpointEntry) ([]byte, error) {
+	var errs []error
+	for i := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		var err error
+		if b, err = appendEntry(b, &all[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return b, errors.Join(errs...)
+}
+
+// appendEntry writes what encoding/json would; a test compares the two. It is
+// the most of the work of a write that everything is written with.
+func appendEntry(b []byte, e *CheckpointEntry) ([]byte, error) {
+	f := fields{b: append(b, '{'), first: true}
+	f.text("networkName", e.NetworkName)
+	f.text("containerID", e.ContainerID)
+	f.text("ifName", e.IfName)
+	f.optional("ipv4", e.IPv4)
+	f.optional("ipv6", e.IPv6)
+	if e.AllocationTimestamp != 0 {
+		f.number("allocationTimestamp", e.AllocationTimestamp)
+	}
+	if m := &e.Metadata; *m != (IPAMMetadata{}) {
+		f.name("metadata")
+		f.b, f.first = append(f.b, '{'), true
+		f.optional("k8sPodNamespace", m.K8SPodNamespace)
+		f.optional("k8sPodName", m.K8SPodName)
+		if m.InterfacesCount != 0 {
+			f.number("interfacesCount", int64(m.InterfacesCount))
+		}
+		f.b, f.first = append(f.b, '}'), false
+	}
+	f.optional("bootID", e.BootID)
+	if e.CoolingSince != nil {
+		f.number("coolingSince", int64(*e.CoolingSince))
+	}
+	return append(f.b, '}'), f.err
+}
+
+// fields appends the fields of an object to b.
+type fields struct {
+	b     []byte
+	first bool
+	err   error
+}
+
+func (f *fields) name(name string) {
+	if !f.first {
+		f.b = append(f.b, ',')
+	}
+	f.first = false
+	f.b = append(append(append(f.b, '"'), name...), '"', ':')
+}
+
+func (f *fields) text(name, value string) {
+	f.name(name)
+	b, err := appendText(f.b, value)
+	f.b, f.err = b, errors.Join(f.err, err)
+}
+
+func (f *fields) optional(name, value string) {
+	if value != "" {
+		f.text(name, value)
+	}
+}
+
+func (f *fields) number(name string, value int64) {
+	f.name(name)
+	f.b = strconv.AppendInt(f.b, value, 10)
+}
+
+// appendText writes a string; one that needs no escape, as all are here, at once.
+func appendText(b []byte, s string) ([]byte, error) {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			text, err := json.Marshal(s)
+			return append(b, text...), err
+		}
+	}
+	return append(append(append(b, '"'), s...), '"'), nil
+}
+
+// decodeFile reads a file into into: one object, nothing after it, and what its
+// checksum says, if there is one. After an error into is as it was.
+func decodeFile(text []byte, into any) error {
+	var seal struct {
+		Checksum string `json:"checksum"`
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(&seal); err != nil {
+		return fmt.Errorf("it is no JSON object, or cut off: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("something follows its end, at byte %d", d.InputOffset())
+	}
+	if seal.Checksum != "" {
+		body := text[:max(bytes.LastIndex(text, []byte(checksumField)), 0)]
+		if sum := fmt.Sprintf("%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))); sum != seal.Checksum {
+			return fmt.Errorf("its checksum is %q, %q would be right: it was damaged or edited; without the checksum an edited one is read", seal.Checksum, sum)
+		}
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("it is no checkpoint: %w", err)
+	}
+	return nil
+}

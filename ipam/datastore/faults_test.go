@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package datastore_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	. "github.com/cadastre/cadastre/ipam/datastore"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/journal"
+)
+
+var errWrite = errors.New("input/output error")
+
+// faulty is a Checkpointer whose k-th write fails, before anything is kept or after.
+type faulty struct {
+	*TestCheckpoint
+	n, k  int
+	after bool
+}
+
+func (f *faulty) Checkpoint(data any) error {
+	if f.n++; f.n != f.k {
+		return f.TestCheckpoint.Checkpoint(data)
+	}
+	if f.after {
+		return errors.Join(f.TestCheckpoint.Checkpoint(data), errWrite)
+	}
+	return errWrite
+}
+
+// step is one call of the scenario; what it answered.
+func steps(ds *DataStore) []func() error {
+	assign := func(n int) func() error {
+		return func() error { _, _, err := ds.AssignPodIPv4Address(key(n)); return err }
+	}
+	unassign := func(n int) func() error {
+		return func() error { _, _, err := ds.UnassignPodIPv4Address(key(n)); return err }
+	}
+	return []func() error{
+		assign(1), assign(2), unassign(1), assign(3), assign(3), unassign(2),
+		func() error { return ds.DelIPv4AddressFromStore("eni-1", "1.1.1.3", true) },
+		func() error { return ds.AddIPv4AddressToStore("eni-2", "1.1.2.9") },
+		assign(4), assign(5), unassign(3), assign(6), unassign(6),
+		func() error { return ds.RemoveENIFromDataStore("eni-2", true) },
+		assign(7), unassign(4), unassign(7),
+	}
+}
+
+// TestFaultAtEveryWrite lets every write of a scenario fail, in both ways. What
+// failed changed nothing; the same call then succeeds; and whenever the program
+// ends, the next one knows everybody who was answered.
+func TestFaultAtEveryWrite(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		for name, make := range map[string]func(k int) (Checkpointer, func() Checkpointer){
+			"whole": func(k int) (Checkpointer, func() Checkpointer) {
+				f := &faulty{TestCheckpoint: NewTestCheckpoint(nil), k: k, after: after}
+				return f, func() Checkpointer { return NewTestCheckpoint(f.Data) }
+			},
+			"delta": func(k int) (Checkpointer, func() Checkpointer) {
+				kind := journal.Fail
+				if after {
+					kind = journal.Tear
+				}
+				m := journal.NewMemory()
+				f := &journal.Faulty{Journal: m, Plan: journal.At(int64(k), kind)}
+				return NewJournalCheckpoint(f), func() Checkpointer { return NewJournalCheckpoint(m.Clone()) }
+			},
+		} {
+			for k := 1; k <= 20; k++ {
+				for _, coolDown := range []time.Duration{0, time.Minute} {
+					t.Run(fmt.Sprintf("%s, write %d, after %v, cool-down %s", name, k, after, coolDown), func(t *testing.T) {
+						cp, crash := make(k)
+						runWithFaults(NewWithT(t), cp, crash, coolDown)
+					})
+				}
+			}
+		}
+	}
+}
+
+func runWithFaults(g Gomega, cp Checkpointer, crash func() Checkpointer, coolDown time.Duration) {
+	ds, c := store(Options{Checkpoint: cp, CoolDown: coolDown, BootID: "b"})
+	add(g, ds, "eni-1", 0, "1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4", "eni-2", 1, "1.1.2.1", "1.1.2.2")
+	for i, step := range steps(ds) {
+		before, statsBefore := held(ds), ds.GetIPStats(ledger.IPv4)
+		err := step()
+		if err != nil && !errors.Is(err, errWrite) && !errors.Is(err, journal.ErrInjected) {
+			g.Expect(errors.Is(err, ErrNoAvailableIP) || errors.Is(err, ErrUnknownPod)).To(BeTrue(), "step %d: %v", i, err)
+			continue
+		}
+		if err != nil {
+			g.Expect(held(ds)).To(Equal(before), "step %d", i)
+			g.Expect(ds.GetIPStats(ledger.IPv4)).To(Equal(statsBefore), "step %d", i)
+			// Whoever was answered before is known, whatever the write has left.
+			next := New(c.options(Options{Checkpoint: crash(), CoolDown: coolDown, BootID: "b"}))
+			g.Expect(next.ReadBackingStore()).To(Succeed())
+			after := held(next)
+			lost := 0
+			for ip, k := range before {
+				if after[ip] != k {
+					lost++
+				}
+			}
+			g.Expect(lost).To(BeNumerically("<=", 2), "at most what the failed call was about to end")
+			g.Expect(step()).To(Succeed(), "step %d, again", i)
+		}
+		next := New(c.options(Options{Checkpoint: crash(), CoolDown: coolDown, BootID: "b"}))
+		g.Expect(next.ReadBackingStore()).To(Succeed())
+		g.Expect(held(next)).To(Equal(held(ds)), "step %d", i)
+		g.Expect(ds.Check()).To(BeEmpty())
+	}
+}
+
+func TestNothingIsAnsweredFromWhatAFailedWriteLeft(t *testing.T) {
+	g := NewWithT(t)
+	f := &faulty{TestCheckpoint: NewTestCheckpoint(nil), k: 2, after: true}
+	ds, _ := store(Options{Checkpoint: f})
+	add(g, ds, "eni-1", 0, "1.1.1.1", "1.1.1.2")
+	assign(g, ds, 1)
+	_, _, err := ds.UnassignPodIPv4Address(key(1))
+	g.Expect(err).To(MatchError(errWrite))
+	g.Expect(f.Data.(*CheckpointData).Allocations).To(BeEmpty(), "the file has it as released")
+	f.k = 3
+	_, _, err = ds.AssignPodIPv4Address(key(1))
+	g.Expect(err).To(MatchError(errWrite), "the answer needs a write first, which fails as well")
+	g.Expect(assign(g, ds, 1)).To(Equal("1.1.1.1"))
+	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(1))
+	n := f.n
+	assign(g, ds, 1)
+	g.Expect(f.n).To(Equal(n), "and now none")
+
+	f.k, f.after = f.n+1, true
+	_, _, err = ds.AssignPodIPv4Address(key(2))
+	g.Expect(err).To(MatchError(errWrite))
+	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(2))
+	_, _, err = ds.UnassignPodIPv4Address(key(2))
+	g.Expect(err).To(BeIdenticalTo(ErrUnknownPod))
+	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(1), "to say so it had to be made true")
+}
+
+func TestFailedWriteLeavesAddressesWhereTheyWere(t *testing.T) {
+	g := NewWithT(t)
+	cp := NewTestCheckpoint(nil)
+	ds, _ := store(Options{Checkpoint: cp})
+	add(g, ds, "eni-1", 0, "1.1.1.1")
+	assign(g, ds, 1)
+	before := maps.Clone(held(ds))
+	cp.Error = errWrite
+	g.Expect(ds.DelIPv4AddressFromStore("eni-1", "1.1.1.1", true)).To(MatchError(errWrite))
+	g.Expect(ds.RemoveENIFromDataStore("eni-1", true)).To(MatchError(errWrite))
+	g.Expect(held(ds)).To(Equal(before))
+	g.Expect(ds.GetENIs()).To(Equal(1))
+	cp.Error = nil
+	g.Expect(ds.RemoveENIFromDataStore("eni-1", true)).To(Succeed())
+	g.Expect(cp.Data.(*CheckpointData).Allocations).To(BeEmpty())
+}

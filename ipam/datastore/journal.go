@@ -1,0 +1,219 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package datastore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// leaseRecords is how the keys of the ledger's lease records begin. Its other
+// records are of no use here: interfaces are attached again after a restart.
+const leaseRecords = "L"
+
+// journal is the ledger's journal, written through a Checkpointer. It loads
+// nothing: what a checkpoint has is claimed anew by ReadBackingStore, when it
+// is known which address is of which interface.
+//
+// The ledger makes one Commit at a time; what ReadBackingStore sets is set
+// while nobody else may call the ledger.
+type journal struct {
+	to     Checkpointer
+	delta  DeltaCheckpointer // nil: to is given everything each time
+	bootID string
+
+	rows  []*row         // what the checkpoint has, by key
+	doubt map[string]row // what a failed write may have left in it
+	// quiet are entries that the checkpoint has already: what is committed of
+	// these addresses is not written.
+	quiet map[netip.Addr]CheckpointEntry
+}
+
+// row is an entry by the key of the ledger's record.
+type row struct {
+	key   string
+	entry CheckpointEntry
+}
+
+var _ ledger.Journal = (*journal)(nil)
+
+func newJournal(to Checkpointer, bootID string) *journal {
+	j := &journal{to: to, bootID: bootID, doubt: map[string]row{}}
+	j.delta, _ = to.(DeltaCheckpointer)
+	return j
+}
+
+// Load has no records.
+func (j *journal) Load(context.Context, func(kvdb.KeyValue) error) error { return nil }
+
+// Commit writes the leases among ops.
+func (j *journal) Commit(_ context.Context, ops []kvdb.Op) error {
+	var all []change
+	var put, del []CheckpointEntry
+	for _, op := range ops {
+		c, relevant, err := j.change(op)
+		if err != nil {
+			return fmt.Errorf("record %q: %w", op.Key, err)
+		}
+		if !relevant {
+			continue
+		}
+		all = append(all, c)
+		switch {
+		case c.quiet:
+		case c.gone:
+			del = append(del, c.entry)
+		default:
+			put = append(put, c.entry)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	before := j.rows
+	if j.delta == nil {
+		j.rows = slices.Clone(before)
+	} else if len(put)+len(del) > 0 {
+		if err := j.delta.CheckpointDelta(put, del); err != nil {
+			return j.failed(all, err)
+		}
+	}
+	for _, c := range all {
+		j.apply(c)
+	}
+	if j.delta == nil && len(put)+len(del) > 0 {
+		if err := j.to.Checkpoint(j.data()); err != nil {
+			j.rows = before
+			return j.failed(all, err)
+		}
+	}
+	for _, c := range all {
+		delete(j.doubt, c.key)
+	}
+	return nil
+}
+
+// change is an op as a checkpoint sees it.
+type change struct {
+	row
+	gone  bool
+	quiet bool
+}
+
+// change is false where the checkpoint has nothing to do with op.
+func (j *journal) change(op kvdb.Op) (c change, relevant bool, err error) {
+	if !strings.HasPrefix(op.Key, leaseRecords) {
+		return c, false, nil
+	}
+	c = change{row: row{key: op.Key}, gone: op.Delete}
+	if !op.Delete {
+		if c.entry, err = j.entry(op.Value); err != nil {
+			return c, false, err
+		}
+	} else if old, ok := j.at(op.Key); ok {
+		c.entry = old
+	} else if old, ok := j.doubt[op.Key]; ok {
+		c.entry = old.entry
+	} else {
+		return c, false, nil
+	}
+	if len(j.quiet) > 0 {
+		a, err := c.entry.addr()
+		if err != nil {
+			return c, false, err
+		}
+		_, c.quiet = j.quiet[a]
+	}
+	return c, true, nil
+}
+
+// failed remembers what the checkpoint may have now.
+func (j *journal) failed(all []change, err error) error {
+	for _, c := range all {
+		j.doubt[c.key] = c.row
+	}
+	return fmt.Errorf("write the checkpoint: %w", err)
+}
+
+// apply changes the rows, but none in place: the ones before may be needed again.
+func (j *journal) apply(c change) {
+	i, had := j.find(c.key)
+	switch {
+	case c.gone && had:
+		j.rows = slices.Delete(j.rows, i, i+1)
+	case c.gone:
+	case had:
+		j.rows[i] = &row{c.key, c.entry}
+	default:
+		j.rows = slices.Insert(j.rows, i, &row{c.key, c.entry})
+	}
+}
+
+func (j *journal) find(key string) (int, bool) {
+	return slices.BinarySearchFunc(j.rows, key, func(r *row, key string) int { return cmp.Compare(r.key, key) })
+}
+
+func (j *journal) at(key string) (CheckpointEntry, bool) {
+	if i, ok := j.find(key); ok {
+		return j.rows[i].entry, true
+	}
+	return CheckpointEntry{}, false
+}
+
+// data is the whole checkpoint. Whoever gets it may keep it.
+func (j *journal) data() *CheckpointData {
+	d := &CheckpointData{Version: CheckpointFormatVersion, Allocations: make([]CheckpointEntry, 0, len(j.rows))}
+	for _, r := range j.rows {
+		if r.entry.CoolingSince != nil {
+			d.Cooling = append(d.Cooling, r.entry)
+		} else {
+			d.Allocations = append(d.Allocations, r.entry)
+		}
+	}
+	return d
+}
+
+// entry is a lease record as a checkpoint has it.
+func (j *journal) entry(record []byte) (CheckpointEntry, error) {
+	var m kv.Lease
+	if err := proto.Unmarshal(record, &m); err != nil {
+		return CheckpointEntry{}, err
+	}
+	a, ok := netip.AddrFromSlice(m.Address)
+	if !ok {
+		return CheckpointEntry{}, fmt.Errorf("address %x is none", m.Address)
+	}
+	e := CheckpointEntry{
+		IPAMKey:             IPAMKey{NetworkName: m.Network, ContainerID: m.ContainerId, IfName: m.IfName},
+		AllocationTimestamp: m.Since, BootID: j.bootID,
+		Metadata: IPAMMetadata{K8SPodNamespace: m.PodNamespace, K8SPodName: m.PodName},
+	}
+	if a.Is4() {
+		e.IPv4 = a.String()
+	} else {
+		e.IPv6 = a.String()
+	}
+	if was, ok := j.quiet[a]; ok { // the ledger does not know all that was in it
+		return was, nil
+	}
+	if e.NetworkName == unplaced { // it was restored as cooling: of whom it was is not known any more
+		e.IPAMKey = IPAMKey{}
+	}
+	if ledger.State(m.State) == ledger.Cooling {
+		since := time.Duration(m.CoolingSinceUptime)
+		e.CoolingSince, e.AllocationTimestamp = &since, 0
+	}
+	return e, nil
+}
