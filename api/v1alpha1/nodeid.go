@@ -37,6 +37,8 @@ type NodeIDSpec struct {
 	// Instance is the UUID of the node's state directory.
 	Instance string `json:"instance"`
 	// Generation is raised each time the ID changes hands.
+	//
+	// +kubebuilder:validation:Minimum=0
 	Generation int64 `json:"generation"`
 	// +optional
 	IPAddresses []string `json:"ipAddresses,omitempty"`
@@ -56,6 +58,7 @@ type NodeIDSpec struct {
 	Clean bool `json:"clean,omitempty"`
 	// SupersededBy is the ID that another instance of this name has claimed since.
 	//
+	// +kubebuilder:validation:Format=int64
 	// +optional
 	SupersededBy uint32 `json:"supersededBy,omitempty"`
 }

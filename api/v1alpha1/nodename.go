@@ -24,6 +24,9 @@ type NodeName struct {
 
 // NodeNameSpec is kv.NodeName.
 type NodeNameSpec struct {
+	// ID is from 1 to 4294967295.
+	//
+	// +kubebuilder:validation:Format=int64
 	ID       uint32 `json:"id"`
 	Instance string `json:"instance"`
 	// Writes is raised with every write, so that none is taken for no change.

@@ -4,7 +4,9 @@
 // Package kubestate is where the cluster's state comes from: it reads what is
 // reflected in the kvdb for this node, pushes it into the event loop as one
 // DBResync, and every later change as a KubeStateChange (or, for what
-// configures the southbound, an ExternalConfigChange).
+// configures the southbound, an ExternalConfigChange). Where there is no kvdb,
+// package apistore makes one of Kubernetes' API server; package kubestatetest is
+// what a Source promises over both.
 //
 // The snapshot is taken at one revision and the watches continue from the next,
 // so that no change is lost or seen twice. When a watch breaks, when the store

@@ -82,8 +82,9 @@ type register struct {
 }
 
 func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, now time.Time) (Held, error) {
-	nameAt, err := revisionOf(ctx, store, kv.NodeNameKey(who.Name))
-	if err != nil {
+	c := claim{want: want, now: now}
+	var err error
+	if c.name, c.nameAt, err = lastClaim(ctx, store, who.Name); err != nil {
 		return Held{}, err
 	}
 	reg, err := readRegister(ctx, store, who)
@@ -91,8 +92,8 @@ func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, n
 		return Held{}, err
 	}
 	own := reg.of(who.Instance, want.ID)
-	rivals, err := reg.rivals(ctx, store, who, now)
-	if err != nil {
+	c.own = own
+	if c.rivals, err = reg.rivals(ctx, store, who, now); err != nil {
 		return Held{}, err
 	}
 	if own.NodeRecord != nil && own.Name != who.Name {
@@ -106,7 +107,6 @@ func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, n
 			return Held{}, cmp.Or(err, errOtherSession)
 		}
 	}
-	c := claim{want: want, own: own, rivals: rivals, now: now, nameAt: nameAt}
 	if c.id, err = reg.given(who, want, own); err != nil {
 		return Held{}, err
 	}
@@ -152,7 +152,7 @@ func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity,
 		if raced = true; try%4 != 3 {
 			continue
 		}
-		if at, err := revisionOf(ctx, store, kv.NodeNameKey(who.Name)); err != nil || at != c.nameAt {
+		if _, at, err := lastClaim(ctx, store, who.Name); err != nil || at != c.nameAt {
 			return Held{}, cmp.Or(err, kvdb.ErrConditions) // one of our name was faster, or the store has no transactions
 		}
 	}
@@ -177,10 +177,15 @@ func (r *register) leaving(ctx context.Context, store kvdb.Store, who Identity, 
 		ErrIDTaken, c.id, s.Name, s.Instance, at(beat), who.Fresh)
 }
 
-// revisionOf is when key was written last, 0 if it is not there.
-func revisionOf(ctx context.Context, store kvdb.Store, key string) (int64, error) {
-	x, _, err := store.Get(ctx, key) // the zero KeyValue where there is none
-	return x.ModRevision, err
+// lastClaim is what was last claimed under a name and when, 0 for never. One that
+// cannot be read says nothing.
+func lastClaim(ctx context.Context, store kvdb.Store, name string) (*kv.NodeName, int64, error) {
+	x, _, err := store.Get(ctx, kv.NodeNameKey(name)) // the zero KeyValue where there is none
+	m := &kv.NodeName{}
+	if proto.Unmarshal(x.Value, m) != nil {
+		m = &kv.NodeName{}
+	}
+	return m, x.ModRevision, err
 }
 
 func readRegister(ctx context.Context, store kvdb.Store, who Identity) (*register, error) {
@@ -324,28 +329,25 @@ type claim struct {
 	own    stored
 	rivals []stored
 	now    time.Time
-	nameAt int64 // revision of the key of the node's name
+	name   *kv.NodeName // who had the name
+	nameAt int64        // revision of its key
 }
 
 // write makes the claim in one transaction, or fails with kvdb.ErrConditions.
 // The record of the ID, if there is one, tells how often it changed hands.
 //
 // A store without transactions does the writes in their order, and may stop
-// anywhere. First the old records of this node and this name say that they count
-// no more, then the name is taken, which only one instance can, and then the ID.
+// anywhere. First the old records of this name say that they count no more, then
+// the name is taken, which only one instance can, and then the ID. What this
+// node had before goes last: until then it has that, too, and not neither.
 func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c claim) (Held, error) {
 	was := r.byID[c.id]
 	record := &kv.NodeRecord{Id: c.id, Name: who.Name, Instance: who.Instance, Generation: max(was.GetGeneration(), c.want.Generation) + 1}
 	var t txn
 	if c.own.NodeRecord != nil {
 		record.IpAddresses, record.NodeUid = c.own.IpAddresses, c.own.NodeUid
-		switch {
-		case c.own.Id != c.id: // a pinned ID: the old one may still have addresses in use
-			gone := proto.Clone(c.own.NodeRecord).(*kv.NodeRecord)
-			gone.Released = c.now.UnixNano()
-			t.put(kv.NodeRecordKey(c.own.Id), c.own.revision, gone)
-		case c.own.Name == who.Name && c.own.Generation >= c.want.Generation && c.own.SupersededBy == 0: // nothing to claim
-			record = c.own.NodeRecord
+		if c.own.Id == c.id && c.own.Name == who.Name && c.own.Generation >= c.want.Generation && c.own.SupersededBy == 0 {
+			record = c.own.NodeRecord // nothing to claim
 		}
 	}
 	for _, s := range c.rivals {
@@ -364,9 +366,40 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 	t.putAny(kv.BeatKey(c.id), &kv.NodeBeat{
 		Id: c.id, Instance: who.Instance, Generation: record.Generation, Session: who.Session, At: c.now.UnixNano(),
 	})
+	others, err := r.others(ctx, store, who, c)
+	if err != nil {
+		return Held{}, err
+	}
+	for _, s := range others { // not cleanly: they may still have addresses in use
+		gone := proto.Clone(s.NodeRecord).(*kv.NodeRecord)
+		gone.Released = c.now.UnixNano()
+		t.put(kv.NodeRecordKey(s.Id), s.revision, gone)
+	}
 	t.conds = append(t.conds, r.beats...)
-	_, err := t.commit(ctx, store)
+	_, err = t.commit(ctx, store)
 	return Held{c.id, record.Generation}, err
+}
+
+// others are the IDs that this instance has beside the one that it claims: the
+// one before, where another one is pinned, and what a claim has left that stopped
+// halfway, where the name says that the ID came after it.
+func (r *register) others(ctx context.Context, store kvdb.Store, who Identity, c claim) (all []stored, err error) {
+	if c.own.NodeRecord != nil && c.own.Id != c.id {
+		all = append(all, c.own)
+	}
+	for id, s := range r.byID {
+		if c.name.Id != c.id || c.name.Instance != who.Instance || id == c.id || id == c.own.GetId() || s.Instance != who.Instance || s.Name != who.Name || s.Released != 0 {
+			continue
+		}
+		beat, err := r.beat(ctx, store, id)
+		if err != nil {
+			return nil, err
+		}
+		if !fresh(beat, who, c.now) {
+			all = append(all, s)
+		}
+	}
+	return all, nil
 }
 
 // txn collects writes that are conditional on what was read.

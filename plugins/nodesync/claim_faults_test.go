@@ -35,6 +35,12 @@ func TestAClaimGivesUpInTheEnd(t *testing.T) {
 // Whatever the store does at any step of a claim, the next one finds or makes
 // exactly one record, and nobody else gets that ID.
 func TestAFaultyStoreAtEachStep(t *testing.T) {
+	for kind, through := range stores() {
+		t.Run(kind, func(t *testing.T) { faultAtEachStep(t, through) })
+	}
+}
+
+func faultAtEachStep(t *testing.T, through func(kvdb.Store) kvdb.Store) {
 	for name, fault := range map[string]faulty.Fault{
 		"fails": faulty.Fail(), "tears": faulty.Tear(), "is closed": faulty.FailWith(kvdb.ErrClosed), "loses the race": faulty.FailWith(kvdb.ErrConditions),
 	} {
@@ -45,7 +51,7 @@ func TestAFaultyStoreAtEachStep(t *testing.T) {
 				claim(t, store, who("b"))
 				later := began().Add(fresh)
 				store.Reset(faulty.At(k, fault))
-				_, err := nodesync.Claim(t.Context(), store, w, nodesync.Held{}, later)
+				_, err := nodesync.Claim(t.Context(), through(store), w, nodesync.Held{}, later)
 				reached := store.Count() >= k
 				store.Reset()
 				if reached && name != "loses the race" {
@@ -53,7 +59,7 @@ func TestAFaultyStoreAtEachStep(t *testing.T) {
 				} else {
 					g.Expect(err).NotTo(HaveOccurred())
 				}
-				held, err := nodesync.Claim(t.Context(), store, w, nodesync.Held{}, later)
+				held, err := nodesync.Claim(t.Context(), through(store), w, nodesync.Held{}, later)
 				g.Expect(err).NotTo(HaveOccurred())
 				own := 0
 				for id, m := range records(g, store) {

@@ -32,16 +32,20 @@ func TestAtRandom(t *testing.T) {
 		from, _ = strconv.ParseUint(s, 10, 64)
 		n = 1
 	}
-	for seed := from; seed < from+n; seed++ {
-		if err := live(t, seed, 120); err != nil {
-			t.Fatalf("seed %d: %v\nreplay it: NODES_SEED=%d go test ./plugins/nodesync -run TestAtRandom", seed, err, seed)
-		}
+	for kind := range stores() {
+		t.Run(kind, func(t *testing.T) {
+			for seed := from; seed < from+n; seed++ {
+				if err := live(t, seed, 120, kind == "without transactions"); err != nil {
+					t.Fatalf("seed %d: %v\nreplay it: NODES_SEED=%d go test ./plugins/nodesync -run TestAtRandom", seed, err, seed)
+				}
+			}
+		})
 	}
 }
 
-func live(t *testing.T, seed uint64, steps int) (err error) {
+func live(t *testing.T, seed uint64, steps int, pieces bool) (err error) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, seed)
+		w := newWorld(t, seed, pieces)
 		defer w.close()
 		for step := 0; step < steps && err == nil; step++ {
 			w.step()
@@ -50,6 +54,9 @@ func live(t *testing.T, seed uint64, steps int) (err error) {
 		}
 		if err == nil {
 			err = w.settle()
+		}
+		if err == nil {
+			err = w.ends()
 		}
 		if err != nil {
 			err = fmt.Errorf("%w\n%s\n%s", err, strings.Join(w.log, "\n"), w.describe())
@@ -186,7 +193,7 @@ func (w *world) sweep() {
 	}
 	for name, at := range seen {
 		if now.Sub(at) >= worldExpire {
-			_, err := nodesync.Release(context.Background(), w.store, nodesync.Gone{Name: name, Fresh: worldExpire}, now)
+			_, err := nodesync.Release(context.Background(), w.admin, nodesync.Gone{Name: name, Fresh: worldExpire}, now)
 			w.say("sweep: %s, %v", name, err)
 		}
 	}
@@ -211,6 +218,6 @@ func (w *world) release(m *machine) {
 		}
 	}
 	w.mu.Unlock()
-	id, err := nodesync.Release(context.Background(), w.store, nodesync.Gone{Name: m.name, Force: force, Fresh: fresh}, time.Now())
+	id, err := nodesync.Release(context.Background(), w.admin, nodesync.Gone{Name: m.name, Force: force, Fresh: fresh}, time.Now())
 	w.say("release %s, force %t: %d, %v", m.name, force, id, err)
 }

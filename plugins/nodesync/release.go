@@ -74,8 +74,9 @@ type Gone struct {
 // agent was there within the last g.Fresh, unless g.Force is set. Without force the ID counts as cleanly released: it may be the
 // next to be claimed.
 func Release(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (uint32, error) {
+	r := release{Gone: g, now: now, wrote: map[uint32]*kv.NodeRecord{}}
 	for range attempts {
-		id, err := releaseOnce(ctx, store, g, now)
+		id, err := r.once(ctx, store)
 		if !errors.Is(err, kvdb.ErrConditions) {
 			if err != nil {
 				return 0, fmt.Errorf("release the ID of node %s: %w", g.Name, err)
@@ -86,23 +87,41 @@ func Release(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (uint
 	return 0, fmt.Errorf("release the ID of node %s: others were faster %d times", g.Name, attempts)
 }
 
-func releaseOnce(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (id uint32, err error) {
+// release is one under way.
+type release struct {
+	Gone
+	now   time.Time
+	wrote map[uint32]*kv.NodeRecord // or tried to: a store without transactions may have done so
+}
+
+// once releases what the node has, and then says that it is clean: in a store
+// without transactions its agent may have come back between the look at its
+// beat and the release. It would then have an ID that is anybody's.
+func (r *release) once(ctx context.Context, store kvdb.Store) (id uint32, err error) {
 	nodes, err := List(ctx, store)
 	if err != nil {
 		return 0, err
 	}
 	var t txn
+	var gone []Registered
 	for _, n := range nodes {
-		if n.Name != g.Name || n.Released != 0 {
+		mine := n.Released != 0 && proto.Equal(n.NodeRecord, r.wrote[n.Id])
+		if n.Name != r.Name || n.Released != 0 && !mine {
 			continue
 		}
-		alive := fresh(n.Beat, Identity{Fresh: g.Fresh}, now)
-		if alive && !g.Force {
-			return 0, fmt.Errorf("%w, at %s: stop it and wait %s; --force does it now, and the agent will claim the ID again if it is still there", ErrFresh, at(n.Beat), g.Fresh)
+		alive := fresh(n.Beat, Identity{Fresh: r.Fresh}, r.now)
+		if alive && !r.Force && !mine {
+			return 0, fmt.Errorf("%w, at %s: stop it and wait %s; --force does it now, and the agent will claim the ID again if it is still there", ErrFresh, at(n.Beat), r.Fresh)
 		}
-		n.Released, n.Clean = now.UnixNano(), !alive
-		t.put(kv.NodeRecordKey(n.Id), n.revision, n.NodeRecord)
-		t.conds = append(t.conds, kvdb.Cond{Key: kv.BeatKey(n.Id), ModRevision: n.beatAt}) // or the agent is back
+		if !mine {
+			n.Released, n.Clean = r.now.UnixNano(), false
+			t.put(kv.NodeRecordKey(n.Id), n.revision, n.NodeRecord)
+			t.conds = append(t.conds, kvdb.Cond{Key: kv.BeatKey(n.Id), ModRevision: n.beatAt}) // or the agent is back
+			r.wrote[n.Id] = n.NodeRecord
+		}
+		if !alive {
+			gone = append(gone, n)
+		}
 		if id == 0 || n.SupersededBy == 0 {
 			id = n.Id
 		}
@@ -110,6 +129,32 @@ func releaseOnce(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (
 	if id == 0 {
 		return 0, fmt.Errorf("%w: see \"cadastre node list\"", ErrNoNode)
 	}
-	_, err = t.commit(ctx, store)
-	return id, err
+	if len(t.ops) > 0 {
+		if _, err := t.commit(ctx, store); err != nil {
+			return id, err
+		}
+	}
+	return id, clean(ctx, store, gone)
+}
+
+// clean says of released IDs that nothing of them is in use, where nobody has
+// claimed them or was there since.
+func clean(ctx context.Context, store kvdb.Store, gone []Registered) error {
+	for _, n := range gone {
+		m := &kv.NodeRecord{}
+		revision, err := get(ctx, store, kv.NodeRecordKey(n.Id), m)
+		if err != nil {
+			return err
+		}
+		if !proto.Equal(m, n.NodeRecord) {
+			continue
+		}
+		m.Clean = true
+		t := txn{conds: []kvdb.Cond{{Key: kv.BeatKey(n.Id), ModRevision: n.beatAt}}}
+		t.put(kv.NodeRecordKey(n.Id), revision, m)
+		if _, err := t.commit(ctx, store); err != nil && !errors.Is(err, kvdb.ErrConditions) {
+			return err
+		}
+	}
+	return nil
 }

@@ -51,6 +51,7 @@ type agent struct {
 	*node
 	of       *machine
 	link     *link
+	store    kvdb.Store // through link
 	cancel   context.CancelFunc
 	ended    sync.WaitGroup
 	used     atomic.Uint32 // the ID that it has derived addresses from
@@ -69,6 +70,8 @@ type world struct {
 	late    sync.WaitGroup
 	jumps   bool // clocks do; then the store does not lose its past
 	twins   bool // disks are copied
+	pieces  bool // the store has no transactions
+	admin   kvdb.Store
 	reflect time.Duration
 
 	mu       sync.Mutex // of what the monitor reads, which agents call
@@ -78,13 +81,23 @@ type world struct {
 	log      []string
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 3)), store: newPast(), jumps: seed%2 == 1, twins: seed%3 == 0, reborn: time.Now(), lost: map[string]time.Time{}}
+func newWorld(t *testing.T, seed uint64, pieces bool) *world {
+	w := &world{t: t, pieces: pieces, rnd: rand.New(rand.NewPCG(seed, 3)), store: newPast(), jumps: seed%2 == 1, twins: seed%3 == 0, reborn: time.Now(), lost: map[string]time.Time{}}
 	w.store.written = w.monitor
+	w.admin = w.through(newLink(w.store, seed, &w.late))
 	for i := range 4 {
 		w.add(fmt.Sprint("n", i), fmt.Sprint("uuid-", i), newDisk())
 	}
 	return w
+}
+
+// through is the store behind a link. Where it has no transactions others come
+// in between their parts.
+func (w *world) through(l *link) kvdb.Store {
+	if w.pieces {
+		return piecemeal{slowly{l}}
+	}
+	return l
 }
 
 func (w *world) add(name, instance string, d *disk) *machine {
@@ -133,7 +146,8 @@ func (w *world) start(m *machine, how weather) {
 		Name: m.name, Instance: m.instance, Session: fmt.Sprintf("%s/%s/%d/%d", m.name, m.instance, m.runs, w.rnd.Int32()), Pinned: m.pin,
 		Limit: limit(worldIDs), Fresh: fresh, Random: rand.New(rand.NewPCG(w.rnd.Uint64(), 1)).Float64,
 	}
-	a.node = newNodeAt(w.t, m, a.link, id)
+	a.store = w.through(a.link)
+	a.node = newNodeAt(w.t, m, a, id)
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	w.mu.Lock()
@@ -144,11 +158,11 @@ func (w *world) start(m *machine, how weather) {
 	a.ended.Go(func() { a.follow(ctx) })
 }
 
-func newNodeAt(t *testing.T, m *machine, l *link, id nodesync.Identity) *node {
+func newNodeAt(t *testing.T, m *machine, a *agent, id nodesync.Identity) *node {
 	seed := rand.New(rand.NewPCG(uint64(m.runs), 9))
-	n := newNode(t, l, id, m.disk, func(d *nodesync.KeeperDeps) {
+	n := newNode(t, a.store, id, m.disk, func(d *nodesync.KeeperDeps) {
 		d.Log, d.Expire, d.Random = slog.New(slog.DiscardHandler), worldExpire, seed.Float64
-		d.Disk = diskOf{m.disk, l}
+		d.Disk = diskOf{m.disk, a.link}
 		now, offset := d.Now, m.offset // NewKeeper looks at the clock
 		d.Now = func() time.Time { return now().Add(offset) }
 	})
@@ -189,7 +203,7 @@ func (a *agent) follow(ctx context.Context) {
 // keepUp writes what the store has lost of the records that this machine knew.
 func (a *agent) keepUp(ctx context.Context) error {
 	for {
-		kvs, _, err := a.link.List(ctx, kv.NodeRecordPrefix)
+		kvs, _, err := a.store.List(ctx, kv.NodeRecordPrefix)
 		if err != nil {
 			return err
 		}
@@ -214,7 +228,7 @@ func (a *agent) keepUp(ctx context.Context) error {
 			a.of.mirror = found
 			return nil
 		}
-		if _, err := a.link.Txn(ctx, conds, ops); err != nil && !errors.Is(err, kvdb.ErrConditions) {
+		if _, err := a.store.Txn(ctx, conds, ops); err != nil && !errors.Is(err, kvdb.ErrConditions) {
 			return err
 		}
 	}
@@ -300,12 +314,12 @@ func (w *world) monitor(before, now map[string]kvdb.KeyValue) {
 	names := map[string]uint32{}
 	for id, m := range is {
 		if m.Released == 0 && m.SupersededBy == 0 {
-			if other := names[m.Name]; other != 0 && w.jumps { // a store that lost its past is filled with what several knew
+			if other := names[m.Name]; other != 0 && w.jumps && !w.pieces { // a store that lost its past is filled with what several knew
 				w.fault("node %s has IDs %d and %d", m.Name, id, other)
 			}
 			names[m.Name] = id
 		}
-		if x, ok := now[kv.BeatKey(id)]; ok && x.ModRevision != before[kv.BeatKey(id)].ModRevision {
+		if x, ok := now[kv.BeatKey(id)]; ok && !w.pieces && x.ModRevision != before[kv.BeatKey(id)].ModRevision {
 			beat := &kv.NodeBeat{}
 			if err := proto.Unmarshal(x.Value, beat); err != nil || beat.Instance != m.Instance || m.Released != 0 && !beat.Stopped || beat.Generation != m.Generation {
 				w.fault("a beat %v under a record %v", beat, m)
@@ -401,6 +415,45 @@ func (w *world) settle() error {
 			return fmt.Errorf("%s (%s) has node ID %d and problem %q, and the record is %v", a.of.name, a.of.instance, a.ID(), a.Problem(), r)
 		case own && time.Since(a.Confirmed().Add(-a.of.offset)) > 2*refresh+2*worldJump:
 			return fmt.Errorf("%s (%s) was confirmed at %s", a.of.name, a.of.instance, a.Confirmed())
+		}
+	}
+	return nil
+}
+
+// ends looks for what stays for ever: after a restart of all agents in good
+// weather none has two IDs, and when all nodes are gone all IDs can be had.
+func (w *world) ends() error {
+	w.reflect = 0
+	for _, m := range w.machines {
+		if m.agent != nil {
+			w.end(m.agent, false)
+		}
+		m.offset = 0
+	}
+	time.Sleep(fresh)
+	for _, m := range w.machines {
+		m.pin = 0
+		w.start(m, fine)
+	}
+	time.Sleep(20 * time.Minute)
+	synctest.Wait()
+	ids := map[string]uint32{}
+	for id, m := range recordsIn(w.store.copied()) {
+		if m.Released != 0 || m.SupersededBy != 0 || !slices.ContainsFunc(w.agents(), func(a *agent) bool { return a.of.instance == m.Instance && a.Problem() == "" && !a.fatal.Load() }) {
+			continue
+		}
+		if ids[m.Instance] != 0 && w.jumps { // a store that lost its past may have several
+			return fmt.Errorf("%s (%s) has IDs %d and %d", m.Name, m.Instance, id, ids[m.Instance])
+		}
+		ids[m.Instance] = id
+	}
+	w.close()
+	time.Sleep(worldExpire + worldJump)
+	w.sweep()
+	for id := range uint32(worldIDs) {
+		who := pinned(fmt.Sprint("late-", id+1), id+1)
+		if _, err := nodesync.Claim(context.Background(), w.admin, who, nodesync.Held{}, time.Now()); err != nil {
+			return fmt.Errorf("nobody is there any more, and %w", err)
 		}
 	}
 	return nil

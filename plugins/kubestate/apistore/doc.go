@@ -20,28 +20,37 @@
 //
 // # What is less than a kvdb.Store promises
 //
-// A key's ModRevision is its object's resourceVersion, which grows from write
-// to write. Everything else differs from kvdb's contract in three ways, which
-// all users of this store are written for, and nobody else should be:
+// A key's ModRevision is its object's resourceVersion, which all objects take
+// from one counter. (An API server that is told to keep some kinds elsewhere,
+// --etcd-servers-overrides, must not do so with these.) A List is of one moment
+// and a Watch continues it, as kvdb has it. The rest differs from kvdb's
+// contract in three ways, which all users of this store are written for, and
+// nobody else should be:
 //
 // A Txn is not atomic, for the API server has no transactions. Its writes are
 // done one by one in their order, each if its object is as its condition says.
 // Conditions on keys that are not written are looked at before the first write
 // and again after the last one; two who each write what the other looks at
-// cannot both succeed. A Txn that fails, with ErrConditions too, may have done
-// some of its writes. Callers order them so that each beginning of them is
-// harmless, and do the whole again. Txn returns the revision of its last write.
+// cannot both succeed. NodeNames and PoolChange, which are there to be fought
+// for, must after the last write still be as they were written. A Txn that
+// fails, with ErrConditions too, may have done some of its writes. Callers order
+// them so that each beginning of them is harmless, and do the whole again. Txn
+// returns the revision of its last write, 0 where that was a deletion. A Put of
+// what is there already is no change, except of what is to be fought for. What
+// others have added to an object's metadata goes with a Put.
 //
-// A List of several prefixes is not of one moment: each kind of object is read
-// as of a moment of its own. The revision that it answers is a token: a Watch
-// that continues from the one behind it misses nothing of any kind.
+// A Watch delivers one change at a time, ordered by time within each kind only.
+// Where the API server's own store was restored as it was before, and counts
+// from there again, it ends with ErrOlder, at the latest some minutes after.
 //
-// A Watch begins where a List of this Store ended, which was not long ago; else
-// it fails with kvdb.ErrCompacted. It delivers one change at a time, ordered by
-// time within each kind only.
+// The empty prefix, and that of all nodes, have nothing of single nodes.
 //
-// The Store keeps no state but these tokens. Every method may be called from
-// any goroutine. What Watch starts has ended when its Watcher is closed.
+// An object that cannot be read is a value that cannot be: it is not left out,
+// so that what it hides is not taken for free.
+//
+// The Store keeps no state but how far it has seen the counter. Every method may
+// be called from any goroutine, and ends with Close. What Watch starts has ended
+// when its Watcher is closed.
 //
 // Example:
 //

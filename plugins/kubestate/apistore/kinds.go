@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,6 +28,7 @@ type kind struct {
 	prefix   string
 	pods     bool
 	exact    string // the name of the one object
+	node     string // the node that the objects are of; "": any, or none
 	selector string // of the objects that are keys at all; "": all are
 	// decode makes the message of an object.
 	decode func(*unstructured.Unstructured) (proto.Message, error)
@@ -72,7 +74,7 @@ func shared(thisNode string) []kind {
 		return all
 	}
 	return append(all, kind{
-		resource: corev1.SchemeGroupVersion.WithResource("nodes"), prefix: kv.KubeNodePrefix, decode: decode(v1alpha1.NodeToKV),
+		resource: corev1.SchemeGroupVersion.WithResource("nodes"), prefix: kv.KubeNodePrefix, node: thisNode, decode: decode(v1alpha1.NodeToKV),
 		selector: fields.OneTermEqualSelector("metadata.name", thisNode).String(),
 	})
 }
@@ -84,7 +86,7 @@ func ofNode(node string) []kind {
 	}
 	return []kind{
 		{
-			resource: corev1.SchemeGroupVersion.WithResource("pods"), prefix: kv.PodPrefix(node), pods: true, decode: decode(v1alpha1.PodToKV),
+			resource: corev1.SchemeGroupVersion.WithResource("pods"), prefix: kv.PodPrefix(node), pods: true, node: node, decode: decode(v1alpha1.PodToKV),
 			selector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 		},
 		{
@@ -104,15 +106,19 @@ func kindOf(key, thisNode string) (k kind, namespace, name string, ok bool) {
 			return k, "", k.exact, true
 		case k.exact != "":
 		case k.pods:
-			if namespace, name, ok := strings.Cut(rest, "/"); ok {
+			if namespace, name, _ := strings.Cut(rest, "/"); mayBe(namespace) && mayBe(name) {
 				return k, namespace, name, true
 			}
-		case rest != "":
+		case mayBe(rest):
 			return k, "", rest, true
 		}
 	}
 	return kind{}, "", "", false
 }
+
+// mayBe is whether there can be an object of that name. One that is nonsense
+// otherwise the API server refuses.
+func mayBe(name string) bool { return name != "" && len(path.IsValidPathSegmentName(name)) == 0 }
 
 // key is where an object is.
 func (k kind) key(u *unstructured.Unstructured) string {
@@ -123,6 +129,19 @@ func (k kind) key(u *unstructured.Unstructured) string {
 		return k.prefix + u.GetNamespace() + "/" + u.GetName()
 	}
 	return k.prefix + u.GetName()
+}
+
+// holds is whether an object is one of the kind's that are keys, as the selector
+// has it.
+func (k kind) holds(u *unstructured.Unstructured) bool {
+	switch {
+	case k.exact != "":
+		return u.GetName() == k.exact
+	case k.pods:
+		on, _, _ := unstructured.NestedString(u.Object, "spec", "nodeName")
+		return on == k.node
+	}
+	return k.node == "" || u.GetName() == k.node
 }
 
 // decode makes a kind's decode of a function that cannot fail.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,22 +62,11 @@ type Store struct {
 
 	mu      sync.Mutex
 	closed  bool
-	lists   []snapshot        // the last ones, oldest first
-	highest map[string]int64  // resourceVersion that was seen, by resource
+	highest int64             // revision that was seen
 	watches map[*watcher]bool // that run
 }
 
 var _ kvdb.Store = (*Store)(nil)
-
-// snapshot is where Lists of each kind ended: the resourceVersions, by resource
-// and selector.
-type snapshot struct {
-	token int64
-	at    map[string]string
-}
-
-// keptLists is how many Lists can be continued by a Watch.
-const keptLists = 128
 
 // Open makes a Store. It does not speak to the API server yet.
 func Open(c Config) (*Store, error) {
@@ -101,7 +91,7 @@ func Open(c Config) (*Store, error) {
 	}
 	s := &Store{
 		node: c.Node, timeout: cmp.Or(c.Timeout, 30*time.Second), log: c.Log, client: client, probe: probe,
-		highest: map[string]int64{}, watches: map[*watcher]bool{},
+		watches: map[*watcher]bool{},
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -130,21 +120,27 @@ func (s *Store) ready() error {
 	return nil
 }
 
-// request is ctx for one request; it ends with the Store too.
-func (s *Store) request(ctx context.Context) (context.Context, context.CancelFunc) {
+// ask sends one request, which ends with the Store too.
+func (s *Store) ask(ctx context.Context, request func(context.Context) error) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	release := context.AfterFunc(s.ctx, cancel)
-	return ctx, func() { release(); cancel() }
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	err := request(ctx)
+	if err != nil && s.ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", kvdb.ErrClosed, err)
+	}
+	return err
 }
 
 // Probe asks whether the API server is there and ready.
 func (s *Store) Probe(ctx context.Context) error {
-	if err := s.ready(); err != nil {
-		return err
-	}
-	ctx, cancel := s.request(ctx)
-	defer cancel()
-	if _, err := s.probe.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
+	err := s.ask(ctx, func(ctx context.Context) error {
+		return s.probe.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+	if err != nil {
 		return fmt.Errorf("probe the API server: %w", err)
 	}
 	return nil
@@ -161,26 +157,21 @@ func (s *Store) Get(ctx context.Context, key string) (x kvdb.KeyValue, found boo
 }
 
 // get reads the object of a key, nil where there is none.
-func (s *Store) get(ctx context.Context, key string) (kind, *unstructured.Unstructured, error) {
-	if err := s.ready(); err != nil {
-		return kind{}, nil, err
-	}
+func (s *Store) get(ctx context.Context, key string) (k kind, u *unstructured.Unstructured, err error) {
 	k, namespace, name, ok := kindOf(key, s.node)
 	if !ok {
-		return kind{}, nil, nil
+		return k, nil, s.ready()
 	}
-	ctx, cancel := s.request(ctx)
-	defer cancel()
-	u, err := s.of(k, namespace).Get(ctx, name, metav1.GetOptions{})
+	err = s.ask(ctx, func(ctx context.Context) (err error) {
+		u, err = s.of(k, namespace).Get(ctx, name, metav1.GetOptions{})
+		return err
+	})
 	switch {
-	case apierrors.IsNotFound(err) && missing(err):
-		return k, nil, noDefinition(k, err)
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !missing(err):
 		return k, nil, nil
 	case err != nil:
-		return k, nil, fmt.Errorf("get %s: %w", key, err)
-	}
-	if k.exact == "" && k.key(u) != key || k.selector != "" && !k.pods && k.exact == "" && name != s.node {
+		return k, nil, fmt.Errorf("get %s: %w", key, known(k, err))
+	case !k.holds(u):
 		return k, nil, nil
 	}
 	return k, u, nil
@@ -201,9 +192,19 @@ func missing(err error) bool {
 	return errors.As(err, &status) && (status.Status().Details == nil || status.Status().Details.Name == "")
 }
 
-func noDefinition(k kind, err error) error {
-	return fmt.Errorf("the API server has no %s: apply the definitions of k8s/crd: %w", k.resource.GroupResource(), err)
+// known says what to do about an error where that is known.
+func known(k kind, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("the API server has no %s: apply the definitions of k8s/crd: %w", k.resource.GroupResource(), err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%s: the role of this process lacks something of k8s/: %w", k.resource.GroupResource(), err)
+	}
+	return fmt.Errorf("%s: %w", k.resource.GroupResource(), err)
 }
+
+// unreadable is the value of an object that cannot be read: no message at all.
+const unreadable = "\xff"
 
 // keyValue is an object as a key and its value.
 func (s *Store) keyValue(k kind, u *unstructured.Unstructured) (kvdb.KeyValue, error) {
@@ -212,14 +213,14 @@ func (s *Store) keyValue(k kind, u *unstructured.Unstructured) (kvdb.KeyValue, e
 		return kvdb.KeyValue{}, fmt.Errorf("%s: %w", k.key(u), err)
 	}
 	m, err := k.decode(u)
-	if err != nil {
-		return kvdb.KeyValue{}, fmt.Errorf("%s: %w", k.key(u), err)
+	if err == nil {
+		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		if err == nil {
+			return kvdb.KeyValue{Key: k.key(u), Value: value, ModRevision: rev}, nil
+		}
 	}
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		return kvdb.KeyValue{}, fmt.Errorf("%s: %w", k.key(u), err)
-	}
-	return kvdb.KeyValue{Key: k.key(u), Value: value, ModRevision: rev}, nil
+	s.log.Warn("an object cannot be read", "kind", k.resource.GroupResource(), "name", u.GetName(), "error", err)
+	return kvdb.KeyValue{Key: k.key(u), Value: []byte(unreadable), ModRevision: rev}, nil
 }
 
 // revision is a resourceVersion as a number. All API servers have had numbers
@@ -232,118 +233,136 @@ func revision(resourceVersion string) (int64, error) {
 	return n, nil
 }
 
-// List implements kvdb.Store; see the package for what is different. An object
-// that cannot be read is left out.
+// lists is how often a List is begun anew whose moment is past too soon.
+const lists = 3
+
+// List implements kvdb.Store; see the package for what is different.
 func (s *Store) List(ctx context.Context, prefixes ...string) (all []kvdb.KeyValue, rev int64, err error) {
 	if len(prefixes) > kvdb.MaxOps {
 		return nil, 0, fmt.Errorf("list %d prefixes: %w", len(prefixes), kvdb.ErrTooManyOps)
 	}
-	ended := snapshot{at: map[string]string{}}
+	kinds := map[string]kind{}
 	for _, prefix := range prefixes {
 		for _, k := range scope(prefix, s.node) {
-			if ended.at[k.id()] != "" {
-				continue
-			}
-			some, version, err := s.list(ctx, k)
-			if err != nil {
-				return nil, 0, err
-			}
-			ended.at[k.id()] = version
-			if n, err := revision(version); err == nil {
-				ended.token = max(ended.token, n)
-			}
-			all = append(all, some...)
+			kinds[k.id()] = k
 		}
+	}
+	for range lists {
+		if all, rev, err = s.listAll(ctx, kinds); !expired(err) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("list %q: %w", prefixes, err)
 	}
 	all = slices.DeleteFunc(all, func(x kvdb.KeyValue) bool {
 		return !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(x.Key, p) })
 	})
 	slices.SortFunc(all, func(a, b kvdb.KeyValue) int { return cmp.Compare(a.Key, b.Key) })
-	return all, s.remember(ended), nil
+	return all, rev, nil
 }
 
 // id tells kinds apart by what is asked of the API server.
 func (k kind) id() string { return k.resource.String() + " " + k.selector }
 
-// remember keeps where a List ended under a token that is its own.
-func (s *Store) remember(ended snapshot) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, old := range s.lists {
-		if old.token != ended.token {
-			continue
-		}
-		for id, version := range old.at { // whoever continues the earlier one must miss nothing
-			ended.at[id] = version
-		}
-		s.lists = slices.Delete(s.lists, i, i+1)
-		break
+// expired is whether the API server keeps no state as old as it was asked for.
+func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// listAll lists one kind as it is now, and the others as of the same moment.
+// Pods come first: to list the newest of them the API server needs its etcd least.
+func (s *Store) listAll(ctx context.Context, kinds map[string]kind) (all []kvdb.KeyValue, rev int64, err error) {
+	if len(kinds) == 0 {
+		rev, err := s.now(ctx)
+		return nil, rev, err
 	}
-	if s.lists = append(s.lists, ended); len(s.lists) > keptLists {
-		s.lists = slices.Delete(s.lists, 0, 1)
+	order := slices.SortedFunc(maps.Values(kinds), func(a, b kind) int {
+		switch {
+		case a.pods != b.pods && a.pods:
+			return -1
+		case a.pods != b.pods:
+			return 1
+		}
+		return cmp.Compare(a.id(), b.id())
+	})
+	for _, k := range order {
+		var some []kvdb.KeyValue
+		if some, rev, err = s.list(ctx, k, metav1.ListOptions{}, rev); err != nil {
+			return nil, 0, err
+		}
+		all = append(all, some...)
 	}
-	return ended.token
+	return all, rev, nil
 }
 
-// list reads all objects of a kind, and where a watch goes on.
-func (s *Store) list(ctx context.Context, k kind) (all []kvdb.KeyValue, version string, err error) {
-	if err := s.ready(); err != nil {
-		return nil, "", err
+// now is the revision of the store.
+func (s *Store) now(ctx context.Context) (int64, error) {
+	_, rev, err := s.list(ctx, shared("")[0], metav1.ListOptions{Limit: 1}, 0)
+	return rev, err
+}
+
+// list reads the objects of a kind at a revision, 0 for the newest, and tells it.
+func (s *Store) list(ctx context.Context, k kind, o metav1.ListOptions, at int64) (all []kvdb.KeyValue, rev int64, err error) {
+	o.FieldSelector = k.selector
+	if at != 0 {
+		o.ResourceVersion, o.ResourceVersionMatch = strconv.FormatInt(at, 10), metav1.ResourceVersionMatchExact
 	}
-	ctx, cancel := s.request(ctx)
-	defer cancel()
-	before := s.seen(k.resource.String())
-	objects, err := s.client.Resource(k.resource).List(ctx, metav1.ListOptions{FieldSelector: k.selector})
-	if apierrors.IsNotFound(err) {
-		return nil, "", noDefinition(k, err)
-	}
+	before := s.seen()
+	var objects *unstructured.UnstructuredList
+	err = s.ask(ctx, func(ctx context.Context) (err error) {
+		objects, err = s.client.Resource(k.resource).List(ctx, o)
+		return err
+	})
 	if err != nil {
-		return nil, "", fmt.Errorf("list %s: %w", k.resource.GroupResource(), err)
+		return nil, 0, known(k, err)
 	}
-	version = objects.GetResourceVersion()
-	if n, err := revision(version); err == nil {
-		s.see(k.resource.String(), before, n)
+	if rev, err = revision(objects.GetResourceVersion()); err != nil {
+		return nil, 0, known(k, err)
+	}
+	switch {
+	case at == 0:
+		s.see(before, rev)
+	case rev != at:
+		return nil, 0, known(k, fmt.Errorf("asked for resourceVersion %d, the API server answers %d", at, rev))
 	}
 	for i := range objects.Items {
-		if x, ok := s.read(k, &objects.Items[i]); ok {
+		if u := &objects.Items[i]; k.holds(u) {
+			x, err := s.keyValue(k, u)
+			if err != nil {
+				return nil, 0, err
+			}
 			all = append(all, x)
 		}
 	}
-	return all, version, nil
+	return all, rev, nil
 }
 
-// read is an object as a key and its value, if it can be read.
-func (s *Store) read(k kind, u *unstructured.Unstructured) (kvdb.KeyValue, bool) {
-	if k.exact != "" && u.GetName() != k.exact {
-		return kvdb.KeyValue{}, false
-	}
-	x, err := s.keyValue(k, u)
-	if err != nil {
-		s.log.Warn("an object cannot be read and is left out", "kind", k.resource.GroupResource(), "name", u.GetName(), "error", err)
-		return kvdb.KeyValue{}, false
-	}
-	return x, true
-}
-
-// seen is how far a resource is known to be.
-func (s *Store) seen(resource string) int64 {
+// seen is how far the store is known to be.
+func (s *Store) seen() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.highest[resource]
+	return s.highest
 }
 
-// see notes how far a resource is by a List that began when it was known to be
-// at before. If it is less far than that, its watches have missed it, and end.
-func (s *Store) see(resource string, before, rev int64) {
+// see notes how far the store is by a request for its newest state, which began
+// when it was known to be at before. If it is less far than that its watches
+// wait for what was already, and end.
+func (s *Store) see(before, rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rev >= before {
-		s.highest[resource] = max(s.highest[resource], rev)
+	if rev >= min(before, s.highest) { // it may be known by now
+		s.highest = max(s.highest, rev)
 		return
 	}
-	s.highest[resource] = rev
-	s.log.Warn("the API server has an older state than it had: all watches end", "resource", resource, "before", before, "now", rev)
+	s.highest = rev
+	s.log.Warn("the API server has an older state than it had: all watches end", "before", before, "now", rev)
 	for w := range s.watches {
-		w.end(ErrOlder)
+		w.end(fmt.Errorf("%w: resourceVersion %d was seen before, now it is %d", ErrOlder, before, rev))
 	}
+}
+
+// note notes how far the store is by what a watch delivers, which may be late.
+func (s *Store) note(rev int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.highest = max(s.highest, rev)
 }

@@ -19,45 +19,60 @@ import (
 
 // Txn implements kvdb.Store, write by write; see the package.
 func (s *Store) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (rev int64, err error) {
+	if err := s.ready(); err != nil {
+		return 0, fmt.Errorf("apply transaction: %w", err)
+	}
+	at, others, err := s.sort(conds, ops)
+	if err != nil {
+		return 0, fmt.Errorf("apply transaction: %w", err)
+	}
+	if err := s.hold(ctx, others); err != nil {
+		return 0, fmt.Errorf("apply transaction: %w", err)
+	}
+	for i, op := range ops {
+		c, conditional := at[op.Key]
+		if rev, err = s.write(ctx, op, c, conditional); err != nil {
+			return 0, fmt.Errorf("apply transaction: %w", err)
+		}
+		if k, _, _, _ := kindOf(op.Key, s.node); k.counts && i < len(ops)-1 {
+			others = append(others, kvdb.Cond{Key: op.Key, ModRevision: rev})
+		}
+	}
+	if len(ops) == 0 {
+		return s.seen(), nil
+	}
+	if err := s.hold(ctx, others); err != nil {
+		return 0, fmt.Errorf("apply transaction: %w", err)
+	}
+	return rev, nil
+}
+
+// sort tells the conditions on what is written from the others.
+func (s *Store) sort(conds []kvdb.Cond, ops []kvdb.Op) (at map[string]kvdb.Cond, others []kvdb.Cond, err error) {
 	if len(conds) > kvdb.MaxOps || len(ops) > kvdb.MaxOps {
-		return 0, fmt.Errorf("%d conditions and %d writes: %w", len(conds), len(ops), kvdb.ErrTooManyOps)
+		return nil, nil, fmt.Errorf("%d conditions and %d writes: %w", len(conds), len(ops), kvdb.ErrTooManyOps)
 	}
 	written := map[string]bool{}
 	for _, op := range ops {
 		if k, _, _, ok := kindOf(op.Key, s.node); !ok || k.encode == nil {
-			return 0, fmt.Errorf("write %s: %w", op.Key, ErrReadOnly)
+			return nil, nil, fmt.Errorf("write %q: %w", op.Key, ErrReadOnly)
 		}
 		if written[op.Key] {
-			return 0, fmt.Errorf("write %s twice: %w", op.Key, kvdb.ErrKey)
+			return nil, nil, fmt.Errorf("write %s twice: %w", op.Key, kvdb.ErrKey)
 		}
 		written[op.Key] = true
 	}
-	at := map[string]kvdb.Cond{}
-	var others []kvdb.Cond
+	at = map[string]kvdb.Cond{}
 	for _, c := range conds {
-		if old, twice := at[c.Key]; twice && old != c {
-			return 0, kvdb.ErrConditions
+		old, twice := at[c.Key]
+		if twice && old != c {
+			return nil, nil, kvdb.ErrConditions
 		}
-		at[c.Key] = c
-		if !written[c.Key] {
+		if at[c.Key] = c; !twice && !written[c.Key] {
 			others = append(others, c)
 		}
 	}
-	if err := s.hold(ctx, others); err != nil {
-		return 0, err
-	}
-	for _, op := range ops {
-		c, conditional := at[op.Key]
-		done, err := s.write(ctx, op, c, conditional)
-		if err != nil {
-			return 0, err
-		}
-		rev = max(rev, done)
-	}
-	if len(ops) == 0 {
-		return 0, nil
-	}
-	return rev, s.hold(ctx, others)
+	return at, others, nil
 }
 
 // hold fails with kvdb.ErrConditions unless all conditions do.
@@ -81,14 +96,14 @@ func (s *Store) hold(ctx context.Context, conds []kvdb.Cond) error {
 }
 
 // tries is how often a write without a condition is tried against others.
-const tries = 20
+const tries = 100
 
 // write does one write, and tells its revision.
 func (s *Store) write(ctx context.Context, op kvdb.Op, c kvdb.Cond, conditional bool) (rev int64, err error) {
 	k, _, name, _ := kindOf(op.Key, s.node)
 	for range tries {
 		var old *unstructured.Unstructured
-		if !conditional || k.counts {
+		if !conditional || k.counts || op.Delete {
 			if _, old, err = s.get(ctx, op.Key); err != nil {
 				return 0, err
 			}
@@ -99,6 +114,8 @@ func (s *Store) write(ctx context.Context, op kvdb.Op, c kvdb.Cond, conditional 
 			version = strconv.FormatInt(c.ModRevision, 10)
 		case !conditional && old != nil:
 			version = old.GetResourceVersion()
+		case op.Delete && old != nil:
+			return 0, kvdb.ErrConditions
 		}
 		rev, err = s.writeAt(ctx, op, placed{k, name, version, old})
 		switch {
@@ -127,40 +144,55 @@ type placed struct {
 	old     *unstructured.Unstructured
 }
 
-func (s *Store) writeAt(ctx context.Context, op kvdb.Op, p placed) (int64, error) {
-	ctx, cancel := s.request(ctx)
-	defer cancel()
+func (s *Store) writeAt(ctx context.Context, op kvdb.Op, p placed) (rev int64, err error) {
 	resource := s.client.Resource(p.kind.resource)
 	if op.Delete {
 		if p.version == "" {
 			return 0, nil
 		}
-		return 0, resource.Delete(ctx, p.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &p.version}})
+		return 0, s.ask(ctx, func(ctx context.Context) error {
+			return resource.Delete(ctx, p.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &p.version}})
+		})
 	}
-	o, err := p.kind.encode(op.Value, p.name, p.old)
+	u, err := p.object(op.Value)
 	if err != nil {
 		return 0, err
+	}
+	err = s.ask(ctx, func(ctx context.Context) (err error) {
+		if p.version == "" {
+			u, err = resource.Create(ctx, u, metav1.CreateOptions{})
+		} else {
+			u, err = resource.Update(ctx, u, metav1.UpdateOptions{})
+		}
+		return err
+	})
+	switch {
+	case apierrors.IsNotFound(err) && missing(err), apierrors.IsForbidden(err):
+		return 0, known(p.kind, err)
+	case err != nil:
+		return 0, err
+	}
+	if rev, err = revision(u.GetResourceVersion()); err == nil {
+		s.note(rev)
+	}
+	return rev, err
+}
+
+// object is what a value is written as.
+func (p placed) object(value []byte) (*unstructured.Unstructured, error) {
+	o, err := p.kind.encode(value, p.name, p.old)
+	if err != nil {
+		return nil, err
 	}
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	u := &unstructured.Unstructured{Object: object}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion().WithKind(p.kind.object))
 	if u.GetName() != p.name {
-		return 0, fmt.Errorf("the value is of %q: %w", u.GetName(), kvdb.ErrKey)
+		return nil, fmt.Errorf("the value is of %q: %w", u.GetName(), kvdb.ErrKey)
 	}
-	if p.version == "" {
-		u, err = resource.Create(ctx, u, metav1.CreateOptions{})
-	} else {
-		u.SetResourceVersion(p.version)
-		u, err = resource.Update(ctx, u, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		if apierrors.IsNotFound(err) && missing(err) {
-			return 0, noDefinition(p.kind, err)
-		}
-		return 0, err
-	}
-	return revision(u.GetResourceVersion())
+	u.SetResourceVersion(p.version)
+	return u, nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,9 +19,6 @@ import (
 
 	"github.com/cadastre/cadastre/kvdb"
 )
-
-// errToken is the reason for ErrCompacted here.
-var errToken = errors.New("no List has ended there lately")
 
 // watcher merges the watches of the kinds of one prefix.
 type watcher struct {
@@ -38,71 +36,51 @@ type watcher struct {
 
 var _ kvdb.Watcher = (*watcher)(nil)
 
-// Watch implements kvdb.Store; see the package for where it may begin.
+// Watch implements kvdb.Store; see the package for what is different.
 func (s *Store) Watch(ctx context.Context, prefix string, fromRev int64) (kvdb.Watcher, error) {
-	fail := func(err error) (kvdb.Watcher, error) {
+	w, err := s.watch(ctx, prefix, fromRev)
+	if err != nil {
 		return nil, fmt.Errorf("watch %q from revision %d: %w", prefix, fromRev, err)
 	}
-	if err := s.ready(); err != nil {
-		return fail(err)
-	}
+	return w, nil
+}
+
+func (s *Store) watch(ctx context.Context, prefix string, fromRev int64) (*watcher, error) {
 	if fromRev == 0 {
-		_, rev, err := s.List(ctx, prefix)
+		rev, err := s.now(ctx)
 		if err != nil {
-			return fail(err)
+			return nil, err
 		}
 		fromRev = rev + 1
 	}
-	kinds := scope(prefix, s.node)
-	at, ok := s.recall(fromRev-1, kinds)
-	if !ok {
-		return fail(fmt.Errorf("%w: %w", kvdb.ErrCompacted, errToken))
-	}
 	w := &watcher{store: s, prefix: prefix, events: make(chan []kvdb.Event), ended: make(chan struct{})}
 	w.ctx, w.cancel = context.WithCancel(ctx)
-	var streams []watch.Interface
-	for i, k := range kinds {
-		stream, err := s.open(w.ctx, k, at[i])
-		if err != nil {
-			w.cancel()
-			for _, open := range streams {
-				open.Stop()
-			}
-			return fail(err)
-		}
-		streams = append(streams, stream)
-	}
 	if err := s.enter(w); err != nil {
 		w.cancel()
-		return fail(err)
+		return nil, err
+	}
+	kinds := scope(prefix, s.node)
+	var streams []*stream
+	for _, k := range kinds {
+		st, err := w.open(k, max(1, fromRev-1)) // 0 would be what there is now
+		if err != nil {
+			for _, open := range streams {
+				open.stop()
+			}
+			w.leave()
+			return nil, err
+		}
+		streams = append(streams, st)
 	}
 	for i, k := range kinds {
 		w.work.Add(1)
-		go w.follow(k, at[i], streams[i])
+		go w.follow(k, streams[i])
 	}
 	go w.wait()
 	return w, nil
 }
 
-// recall is where the kinds' Lists of a token ended.
-func (s *Store) recall(token int64, kinds []kind) (at []string, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.lists {
-		if l.token != token {
-			continue
-		}
-		for _, k := range kinds {
-			if l.at[k.id()] == "" {
-				return nil, false
-			}
-			at = append(at, l.at[k.id()])
-		}
-		return at, true
-	}
-	return nil, false
-}
-
+// enter has Close end w and wait until it has left.
 func (s *Store) enter(w *watcher) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,20 +92,12 @@ func (s *Store) enter(w *watcher) error {
 	return nil
 }
 
-// open begins a watch of one kind behind a resourceVersion.
-func (s *Store) open(ctx context.Context, k kind, version string) (watch.Interface, error) {
-	w, err := s.client.Resource(k.resource).Watch(ctx, metav1.ListOptions{
-		FieldSelector: k.selector, ResourceVersion: version, AllowWatchBookmarks: true,
-	})
-	switch {
-	case err == nil:
-		return w, nil
-	case apierrors.IsGone(err) || apierrors.IsResourceExpired(err):
-		return nil, fmt.Errorf("%w: %w", kvdb.ErrCompacted, err)
-	case apierrors.IsNotFound(err):
-		return nil, noDefinition(k, err)
-	}
-	return nil, fmt.Errorf("%s: %w", k.resource.GroupResource(), err)
+func (w *watcher) leave() {
+	w.cancel()
+	w.store.mu.Lock()
+	delete(w.store.watches, w)
+	w.store.mu.Unlock()
+	w.store.work.Done()
 }
 
 // Events implements kvdb.Watcher.
@@ -165,103 +135,160 @@ func (w *watcher) wait() {
 	}
 	w.work.Wait()
 	close(w.events)
-	w.store.mu.Lock()
-	delete(w.store.watches, w)
-	w.store.mu.Unlock()
+	w.leave()
 	close(w.ended)
-	w.store.work.Done()
 }
 
-// pause is between two watches that the API server has ended.
-const pause = time.Second
+// A watch of the API server is ended after watchFor; what was delivered by then
+// is not delivered again. After each one the API server is asked how far it is.
+const (
+	watchFor = 8 * time.Minute
+	pause    = time.Second // between two watches
+)
+
+// stream is one watch of the API server.
+type stream struct {
+	watch.Interface
+	cancel context.CancelFunc
+	at     int64 // what it has delivered
+}
+
+func (s *stream) stop() {
+	s.cancel()
+	s.Stop()
+}
+
+// open begins a watch of one kind behind a revision. It ends in any case some
+// time after the API server should have ended it.
+func (w *watcher) open(k kind, at int64) (*stream, error) {
+	s := w.store
+	ctx, cancel := context.WithTimeout(w.ctx, watchFor+s.timeout)
+	unclosed := context.AfterFunc(s.ctx, cancel)
+	opening, opened := context.WithTimeout(ctx, s.timeout)
+	defer opened()
+	inTime := context.AfterFunc(opening, cancel)
+	seconds := int64(watchFor / time.Second)
+	inner, err := s.client.Resource(k.resource).Watch(ctx, metav1.ListOptions{
+		FieldSelector: k.selector, ResourceVersion: strconv.FormatInt(at, 10), AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
+	})
+	if !inTime() && w.ctx.Err() == nil && s.ctx.Err() == nil {
+		if err == nil {
+			inner.Stop()
+		}
+		err = fmt.Errorf("no answer within %s: %w", s.timeout, context.DeadlineExceeded)
+	}
+	if err == nil {
+		return &stream{inner, func() { unclosed(); cancel() }, at}, nil
+	}
+	unclosed()
+	cancel()
+	if s.ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", kvdb.ErrClosed, err)
+	}
+	return nil, ofWatch(known(k, err))
+}
+
+// ofWatch is an error as users of watches know it.
+func ofWatch(err error) error {
+	if expired(err) {
+		return fmt.Errorf("%w: %w", kvdb.ErrCompacted, err)
+	}
+	return err
+}
 
 // follow delivers the changes of one kind. API servers end every watch after
 // some minutes; it then goes on with another one from where it was.
-func (w *watcher) follow(k kind, version string, stream watch.Interface) {
+func (w *watcher) follow(k kind, st *stream) {
 	defer w.work.Done()
+	failures := 0
 	for {
-		began := time.Now()
-		next, err := w.drain(k, version, stream)
-		stream.Stop()
+		from := st.at
+		err := w.drain(k, st)
+		st.stop()
+		if failures++; err == nil || st.at != from {
+			failures = 0
+		}
+		if expired(err) || failures > 1 {
+			w.end(ofWatch(known(k, err)))
+			return
+		}
+		if !w.rest(pause) {
+			return
+		}
+		rev, err := w.store.now(w.ctx)
+		if err == nil && rev < st.at {
+			err = fmt.Errorf("%w: resourceVersion %d was seen before, now it is %d", ErrOlder, st.at, rev)
+		}
+		if err == nil {
+			st, err = w.open(k, st.at)
+		}
 		if err != nil {
-			w.end(fmt.Errorf("watch %s: %w", k.resource.GroupResource(), err))
-			return
-		}
-		version = next
-		wait := time.NewTimer(max(0, pause-time.Since(began)))
-		select {
-		case <-w.ctx.Done():
-			wait.Stop()
-			return
-		case <-wait.C:
-		}
-		if stream, err = w.store.open(w.ctx, k, version); err != nil {
-			w.end(fmt.Errorf("watch: %w", err))
+			w.end(err)
 			return
 		}
 	}
 }
 
-// drain delivers what a stream has, and tells how far that was.
-func (w *watcher) drain(k kind, version string, stream watch.Interface) (string, error) {
+// rest waits, unless the watcher ends.
+func (w *watcher) rest(d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(w.ctx, d)
+	defer cancel()
+	<-ctx.Done()
+	return w.ctx.Err() == nil
+}
+
+// drain delivers what a stream has until it ends.
+func (w *watcher) drain(k kind, st *stream) error {
 	for {
 		var ev watch.Event
 		var open bool
 		select {
 		case <-w.ctx.Done():
-			return version, nil
-		case ev, open = <-stream.ResultChan():
+			return nil
+		case ev, open = <-st.ResultChan():
 		}
 		if !open {
-			return version, nil
+			return nil
 		}
 		if ev.Type == watch.Error {
-			err := apierrors.FromObject(ev.Object)
-			if apierrors.IsGone(err) || apierrors.IsResourceExpired(err) {
-				err = fmt.Errorf("%w: %w", kvdb.ErrCompacted, err)
-			}
-			return version, err
+			return apierrors.FromObject(ev.Object)
 		}
 		u, ok := ev.Object.(*unstructured.Unstructured)
 		if !ok {
-			return version, fmt.Errorf("an event has a %T", ev.Object)
+			return fmt.Errorf("an event has a %T", ev.Object)
 		}
-		version = u.GetResourceVersion()
-		if ev.Type == watch.Bookmark {
-			continue
+		rev, err := revision(u.GetResourceVersion())
+		if err != nil {
+			return err
 		}
-		if err := w.deliver(k, u, ev.Type == watch.Deleted); err != nil {
-			return version, err
+		if ev.Type != watch.Bookmark && rev > st.at {
+			if err := w.deliver(k, u, ev.Type == watch.Deleted); err != nil {
+				return err
+			}
 		}
+		st.at = max(st.at, rev)
+		w.store.note(rev)
 	}
 }
+
+// errStopped says that nobody reads any more.
+var errStopped = errors.New("the watch is closed")
 
 func (w *watcher) deliver(k kind, u *unstructured.Unstructured, deleted bool) error {
 	if k.exact != "" && u.GetName() != k.exact || !strings.HasPrefix(k.key(u), w.prefix) {
 		return nil
 	}
-	rev, err := revision(u.GetResourceVersion())
+	x, err := w.store.keyValue(k, u)
 	if err != nil {
 		return err
 	}
-	ev := kvdb.Event{KeyValue: kvdb.KeyValue{Key: k.key(u), ModRevision: rev}, Deleted: true}
-	if !deleted {
-		// What cannot be read is as good as gone: what it was before is not it.
-		if x, ok := w.store.read(k, u); ok {
-			ev = kvdb.Event{KeyValue: x}
-		}
+	if deleted {
+		x.Value = nil
 	}
-	w.store.note(k.resource.String(), rev)
 	select {
-	case w.events <- []kvdb.Event{ev}:
+	case w.events <- []kvdb.Event{{KeyValue: x, Deleted: deleted}}:
+		return nil
 	case <-w.ctx.Done():
+		return errStopped
 	}
-	return nil
-}
-
-// note notes how far a resource is by a watch, which may be behind a List.
-func (s *Store) note(resource string, rev int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.highest[resource] = max(s.highest[resource], rev)
 }

@@ -1,0 +1,277 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apistoretest has what tests of package apistore need: an API server
+// in memory, for what takes minutes to build, and the suite that it and a real
+// one must both pass, so that it may be believed.
+//
+// A Server speaks HTTP and JSON on loopback for the kinds that apistore reads
+// and writes: get, list (also as of an earlier resourceVersion), watch, create,
+// update, merge patch, delete, and the status of nodes and pods. It counts
+// resourceVersions, selects by metadata.name and spec.nodeName, forgets its past
+// when it is told to, and does what tests tell it to do wrong. It knows no
+// schemas, admission, finalizers or authorization.
+//
+// The Server owns its state; every method may be called from any goroutine.
+// Close ends all requests and waits for them.
+//
+// Example:
+//
+//	server := apistoretest.New()
+//	defer server.Close()
+//	store, err := apistore.Open(apistore.Config{REST: server.Config(), Node: "node-a"})
+//	server.Plan(apistoretest.On("update", 1, apistoretest.Tear()))
+//	_, err = store.Txn(ctx, conds, ops) // fails, and is done
+package apistoretest
+
+import (
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+)
+
+// Server is an API server in memory. Use New.
+type Server struct {
+	http *httptest.Server
+
+	mu        sync.Mutex
+	rev       int64
+	born      int64                // objects so far, for their UIDs
+	compacted int64                // what was before is not known any more
+	objects   map[string][]version // by path, oldest version first
+	log       []change             // since compacted
+	undefined map[string]bool      // resources that there are none of
+	changed   chan struct{}        // closed at the next change of anything here
+	plans     []Plan
+	count     int
+	down      bool // no request is answered
+	epoch     int  // watches of earlier ones are cut off
+	cycle     int  // watches of earlier ones end in good order
+	expired   int  // watches of earlier ones end, for they are too old
+	bookmarks int
+	closed    bool
+}
+
+// object is one as JSON has it. It is never modified.
+type object = map[string]any
+
+// version is an object since a revision; nil: it is gone.
+type version struct {
+	rev int64
+	now object
+}
+
+// change is one of an object.
+type change struct {
+	rev       int64
+	at        string
+	prev, now object
+}
+
+// New starts a Server that has nothing.
+func New() *Server {
+	s := &Server{objects: map[string][]version{}, undefined: map[string]bool{}, changed: make(chan struct{}), rev: 1}
+	s.http = httptest.NewServer(s)
+	return s
+}
+
+// Config is how clients get to it.
+func (s *Server) Config() *rest.Config { return &rest.Config{Host: s.http.URL} }
+
+// Close ends the Server.
+func (s *Server) Close() {
+	s.alter(func() { s.closed = true })
+	s.http.CloseClientConnections()
+	s.http.Close()
+}
+
+// alter changes something that watches look at.
+func (s *Server) alter(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Revision is the highest resourceVersion so far.
+func (s *Server) Revision() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rev
+}
+
+// Compact forgets what was.
+func (s *Server) Compact() {
+	s.alter(func() {
+		s.compacted, s.log = s.rev, nil
+		for at, all := range s.objects {
+			last := all[len(all)-1]
+			if s.objects[at] = []version{last}; last.now == nil {
+				delete(s.objects, at)
+			}
+		}
+	})
+}
+
+// Expire ends all watches as if what comes next were forgotten.
+func (s *Server) Expire() { s.alter(func() { s.expired++ }) }
+
+// EndWatches ends all watches in good order.
+func (s *Server) EndWatches() { s.alter(func() { s.cycle++ }) }
+
+// CutWatches breaks the connections of all watches.
+func (s *Server) CutWatches() { s.alter(func() { s.epoch++ }) }
+
+// Bookmark sends a bookmark to all watches that want them.
+func (s *Server) Bookmark() { s.alter(func() { s.bookmarks++ }) }
+
+// Down has the Server break all connections, and answer nobody until Up.
+func (s *Server) Down() { s.alter(func() { s.down = true; s.epoch++ }) }
+
+// Up is the reverse of Down.
+func (s *Server) Up() { s.alter(func() { s.down = false }) }
+
+// Undefine has it that there is no such resource, or that there is.
+func (s *Server) Undefine(resource string, gone bool) {
+	s.alter(func() { s.undefined[resource] = gone })
+}
+
+// Snapshot is the state of a Server.
+type Snapshot struct {
+	rev, born int64
+	objects   map[string]object
+}
+
+// Snapshot is the state as it is now.
+func (s *Server) Snapshot() Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := Snapshot{s.rev, s.born, map[string]object{}}
+	for at, versions := range s.objects {
+		if now := versions[len(versions)-1].now; now != nil {
+			all.objects[at] = now
+		}
+	}
+	return all
+}
+
+// Restore makes the state that of then, as after a restart with an older copy
+// of what was stored. It counts on from there, or (bump) from where it was.
+func (s *Server) Restore(then Snapshot, bump bool) {
+	s.alter(func() {
+		if s.rev++; !bump {
+			s.rev = then.rev
+		}
+		s.born = max(s.born, then.born)
+		s.compacted, s.log, s.epoch = s.rev, nil, s.epoch+1
+		s.objects = map[string][]version{}
+		for at, now := range then.objects {
+			s.objects[at] = []version{{then.rev, now}}
+		}
+	})
+}
+
+// resources are those that there are.
+func resources() map[schema.GroupResource]resource {
+	all := map[schema.GroupResource]resource{
+		{Resource: "nodes"}: {kind: "Node", status: true, lax: true},
+		{Resource: "pods"}:  {kind: "Pod", status: true, lax: true, namespaced: true},
+	}
+	for name, kind := range map[string]string{
+		v1alpha1.CustomNetworks: "CustomNetwork", v1alpha1.NodeConfigs: "NodeConfig", v1alpha1.NodeIDs: "NodeID",
+		v1alpha1.NodeNames: "NodeName", v1alpha1.NodeBeats: "NodeBeat", v1alpha1.Pools: "Pool", v1alpha1.PoolChanges: "PoolChange",
+	} {
+		all[v1alpha1.Resource(name).GroupResource()] = resource{kind: kind}
+	}
+	return all
+}
+
+// resource is what there is to know of one.
+type resource struct {
+	kind               string
+	status, namespaced bool
+	lax                bool // an update may be of any version
+}
+
+// put stores an object, nil to remove it, and tells its new version.
+func (s *Server) put(at string, now object) object {
+	s.rev++
+	prev := s.at(at)
+	stored := now
+	if now == nil {
+		stored = runtime.DeepCopyJSON(prev)
+	}
+	meta(stored)["resourceVersion"] = fmt.Sprint(s.rev)
+	if now == nil {
+		s.objects[at] = append(s.objects[at], version{s.rev, nil})
+		s.log = append(s.log, change{s.rev, at, stored, nil})
+	} else {
+		s.objects[at] = append(s.objects[at], version{s.rev, stored})
+		s.log = append(s.log, change{s.rev, at, prev, stored})
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+	return stored
+}
+
+// at is the object of a path, nil for none.
+func (s *Server) at(at string) object {
+	versions := s.objects[at]
+	if len(versions) == 0 {
+		return nil
+	}
+	return versions[len(versions)-1].now
+}
+
+// list are the objects below a path, in order, as of a revision.
+func (s *Server) list(below string, rev int64, match func(object) bool) []any {
+	all := []any{}
+	for _, at := range slices.Sorted(maps.Keys(s.objects)) {
+		if !strings.HasPrefix(at, below) {
+			continue
+		}
+		var then object
+		for _, v := range s.objects[at] {
+			if v.rev <= rev {
+				then = v.now
+			}
+		}
+		if then != nil && match(then) {
+			all = append(all, then)
+		}
+	}
+	return all
+}
+
+// meta is the metadata of an object that is being made.
+func meta(o object) object {
+	m, ok := o["metadata"].(object)
+	if !ok {
+		m = object{}
+		o["metadata"] = m
+	}
+	return m
+}
+
+func expiredError(rev int64) *apierrors.StatusError {
+	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d", rev))
+}
+
+// tooLarge is for a resourceVersion that is still to come.
+func tooLarge(rev, now int64) *apierrors.StatusError {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", rev, now), 0)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	return err
+}

@@ -1,0 +1,260 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubestatetest is what a kubestate.Source promises in executable form,
+// for each kind of cluster that it reads: one with a kvdb that a reflector
+// fills, one whose store is Kubernetes' API server.
+//
+// Run makes a World for each case, and closes it. The case changes what others
+// own by the World's methods, and looks at what an event loop hears of it: every
+// change must fit what was told before, be newer than the snapshot before it and
+// come once, and in the end the loop must know exactly what there is of this
+// node and of what all share. Run needs a World that nobody else changes.
+//
+// Example:
+//
+//	kubestatetest.Run(t, func(t *testing.T) kubestatetest.World { return newWorld(t) })
+package kubestatetest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/plugins/kubestate"
+)
+
+// World is a cluster. A Put makes or changes an object; one that was deleted in
+// between has another UID then. Pods are in namespace "default". Deleting what
+// is not there is no error. All wait until what they say is so.
+type World interface {
+	Store() kvdb.Store // as ThisNode has it; until Close
+	PutNode(name, podCIDR string)
+	DeleteNode(name string)
+	PutPod(node, name, ip string)
+	DeletePod(node, name string)
+	PutNetwork(name, cidr string)
+	DeleteNetwork(name string)
+	PutNodeConfig(node, gateway string)
+	DeleteNodeConfig(node string)
+	Cut()            // the Store is out of reach, until Heal
+	Heal()           // it is not
+	BreakWatches()   // those of the Store
+	CompactWatches() // they end, for what comes next is forgotten
+	// Backup remembers all objects; what it answers brings them back, and the
+	// store's counter is where it is, or where it was. It answers nil where the
+	// world cannot.
+	Backup() (restore func())
+	Close()
+}
+
+// The nodes of the suite.
+const (
+	ThisNode  = "node-a"
+	OtherNode = "node-b"
+)
+
+// patience is how long a change may take to arrive.
+const patience = 30 * time.Second
+
+// Run holds a Source over each World to the contract.
+func Run(t *testing.T, open func(t *testing.T) World) {
+	t.Helper()
+	for title, f := range cases() {
+		t.Run(title, func(t *testing.T) {
+			x := newExam(t, open(t))
+			defer x.end()
+			f(x)
+		})
+	}
+}
+
+// exam is a Source of a World.
+type exam struct {
+	Gomega
+	t      *testing.T
+	world  World
+	want   map[string]string // what a loop should know, as far as others own it
+	pools  map[string]string // and what this node writes
+	mirror *mirror
+	keep   []string // pools that there must be
+	count  int      // of generations
+
+	loop   *loop
+	source *kubestate.Source
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+func newExam(t *testing.T, w World) *exam {
+	return &exam{Gomega: NewWithT(t), t: t, world: w, want: map[string]string{}, pools: map[string]string{}, mirror: &mirror{}}
+}
+
+// run starts a Source with a new loop, as a new process has them.
+func (x *exam) run() {
+	ctx, stop := context.WithCancel(context.Background())
+	x.loop, x.stop, x.ended = &loop{}, stop, make(chan error, 2)
+	source := kubestate.New(kubestate.Deps{
+		Log: slog.New(slog.DiscardHandler), Node: ThisNode, Store: x.world.Store(), EventLoop: x.loop, Mirror: x.mirror, Upkeep: x.upkeep,
+		Timing: kubestate.Timing{RetryIn: 10 * time.Millisecond, RetryLimit: 100 * time.Millisecond, DelayLocal: 50 * time.Millisecond},
+	})
+	x.source = source
+	var work sync.WaitGroup
+	for _, f := range []func(context.Context) error{source.Run, source.StartLocal} {
+		work.Go(func() { x.ended <- f(ctx) })
+	}
+}
+
+// halt ends the Source; the world goes on.
+func (x *exam) halt() {
+	x.stop()
+	for range cap(x.ended) {
+		x.Expect(<-x.ended).To(Succeed())
+	}
+	x.stop = nil
+	x.noFaults()
+}
+
+func (x *exam) end() {
+	if x.stop != nil {
+		x.halt()
+	}
+	x.world.Close()
+}
+
+func (x *exam) noFaults() {
+	_, faults := x.loop.seen()
+	x.ExpectWithOffset(2, faults).To(BeEmpty())
+}
+
+// comes waits until the loop knows exactly what there is.
+func (x *exam) comes() {
+	x.t.Helper()
+	want := maps.Clone(x.want)
+	maps.Copy(want, x.pools)
+	x.Eventually(func() map[string]string {
+		state, _ := x.loop.seen()
+		return state
+	}, patience, 5*time.Millisecond).Should(Equal(want))
+	x.noFaults()
+}
+
+// upkeep is an Upkeep of pools: those that were known, and those that must be.
+func (x *exam) upkeep(known, found controller.KubeStateData, _ []string) (all []kubestate.Write) {
+	lacking := map[string]*kv.Pool{}
+	for _, name := range x.keep {
+		lacking[kv.PoolKey(name)] = &kv.Pool{Name: name, Network: "default", Generation: 1}
+	}
+	for key, m := range known[kubestate.Pools] {
+		lacking[key] = m.(*kv.Pool)
+	}
+	for key, m := range lacking {
+		if have, _ := found[kubestate.Pools][key].(*kv.Pool); have.GetGeneration() < m.Generation {
+			all = append(all, kubestate.Write{Key: key, Message: m})
+		}
+	}
+	return all
+}
+
+// What others do, and what a loop should know of it.
+
+func (x *exam) node(name, cidr string) {
+	x.world.PutNode(name, cidr)
+	x.wants(name == ThisNode, kubestate.Nodes, kv.NodeKey(name), cidr)
+}
+
+func (x *exam) noNode(name string) {
+	x.world.DeleteNode(name)
+	x.wants(name == ThisNode, kubestate.Nodes, kv.NodeKey(name), "")
+}
+
+func (x *exam) pod(node, name, ip string) {
+	x.world.PutPod(node, name, ip)
+	x.wants(node == ThisNode, kubestate.Pods, podKey(name), ip)
+}
+
+func (x *exam) noPod(node, name string) {
+	x.world.DeletePod(node, name)
+	x.wants(node == ThisNode, kubestate.Pods, podKey(name), "")
+}
+
+func (x *exam) network(name, cidr string) {
+	x.world.PutNetwork(name, cidr)
+	x.wants(true, kubestate.CustomNetworks, kv.CustomNetworkKey(name), cidr)
+}
+
+func (x *exam) noNetwork(name string) {
+	x.world.DeleteNetwork(name)
+	x.wants(true, kubestate.CustomNetworks, kv.CustomNetworkKey(name), "")
+}
+
+func (x *exam) config(node, gateway string) {
+	x.world.PutNodeConfig(node, gateway)
+	x.wants(node == ThisNode, kubestate.NodeConfigs, kv.NodeConfigKey(node), gateway)
+}
+
+func (x *exam) noConfig(node string) {
+	x.world.DeleteNodeConfig(node)
+	x.wants(node == ThisNode, kubestate.NodeConfigs, kv.NodeConfigKey(node), "")
+}
+
+func podKey(name string) string {
+	return kv.PodKey(ThisNode, kv.PodID{Namespace: "default", Name: name})
+}
+
+func (x *exam) wants(here bool, resource, key, what string) {
+	at := resource + " " + key
+	if delete(x.want, at); here && what != "" {
+		x.want[at] = what
+	}
+}
+
+// pool is what a node, or an administrator, writes.
+func (x *exam) pool(name string, generation int) {
+	x.write(kvdb.Put(kv.PoolKey(name), marshal(x, &kv.Pool{Name: name, Network: "default", Generation: uint64(generation)})))
+	x.pools[kubestate.Pools+" "+kv.PoolKey(name)] = fmt.Sprint(generation)
+}
+
+func (x *exam) record(id uint32, name string) {
+	x.write(kvdb.Put(kv.NodeRecordKey(id), marshal(x, &kv.NodeRecord{Id: id, Name: name, Instance: "i", Generation: 1})))
+	x.pools[kubestate.NodeRecords+" "+kv.NodeRecordKey(id)] = name
+}
+
+func (x *exam) write(ops ...kvdb.Op) {
+	_, err := x.world.Store().Txn(x.t.Context(), nil, ops)
+	x.Expect(err).NotTo(HaveOccurred())
+}
+
+// change is some change of somebody.
+func (x *exam) change(rnd *rand.Rand) {
+	node, name, n := []string{ThisNode, OtherNode}[rnd.IntN(2)], fmt.Sprint("x", rnd.IntN(3)), rnd.IntN(250)+1
+	switch rnd.IntN(9) {
+	case 0, 1:
+		x.pod(node, node+"-"+name, fmt.Sprintf("10.1.1.%d", n))
+	case 2:
+		x.noPod(node, node+"-"+name)
+	case 3:
+		x.network(name, fmt.Sprintf("10.%d.0.0/16", n))
+	case 4:
+		x.noNetwork(name)
+	case 5:
+		x.noNode(node)
+		x.node(node, fmt.Sprintf("10.1.%d.0/24", n))
+	case 6:
+		x.noNode(node)
+	case 7:
+		x.config(node, fmt.Sprintf("192.168.16.%d", n))
+	case 8:
+		x.noConfig(node)
+	}
+}
