@@ -14,7 +14,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist run demo demo-cluster e2e-docker test unit check fuzz lint chaos bench generate ci clean
+.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube test unit check fuzz lint chaos bench generate ci clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,6 +40,10 @@ demo-cluster: ## three nodes over a real etcd, which is killed and wiped; no add
 
 e2e-docker: ## Docker's engine with our driver, for real (as root; installs docker.io with apt-get where there is none)
 	@$(GO) run ./test/e2e/docker
+
+e2e-kube: ## operator and agent against a real Kubernetes API server (test/kube; the first build takes minutes)
+	$(GO) run ./test/e2e/kube/build -o .cache/kube
+	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 30m -count=1 $(E2E_FLAGS) ./test/e2e/kube
 
 test: check unit fuzz ## everything that a change must pass: vet, gofmt, tests, fuzzers
 
@@ -76,6 +80,7 @@ ci: ## what .ci/run does: make test, then each end-to-end target
 	$(MAKE) demo
 	$(MAKE) demo-cluster
 	$(MAKE) e2e-docker
+	$(MAKE) e2e-kube E2E_FLAGS=-short
 
 clean: ## remove what the other targets have made
 	rm -rf $(BIN) .run .cache

@@ -11,9 +11,13 @@
 // agents (and by "cadastre apply"); "kubectl get nodeids,pools" shows them, and
 // nobody else should change them.
 //
-// All are cluster-scoped. Each has ToKV, which makes the message of package kv
-// that reflector, mirror and handlers work with; those that agents write have a
-// From function as well, and both ways nothing is lost.
+// A NetResourceSet is what one node has of addresses, and wants, where an
+// operator keeps pools at watermarks; an AddressPool is what such an operator
+// cuts blocks of.
+//
+// All are cluster-scoped. Those that are cluster state have ToKV, which makes the
+// message of package kv that reflector, mirror and handlers work with; those that
+// agents write have a From function as well, and both ways nothing is lost.
 //
 // The deep copies and the definitions in k8s/crd are generated: make generate.
 //

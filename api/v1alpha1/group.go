@@ -24,6 +24,9 @@ const (
 	NodeBeats      = "nodebeats"
 	Pools          = "pools"
 	PoolChanges    = "poolchanges"
+
+	NetResourceSets = "netresourcesets"
+	AddressPools    = "addresspools"
 )
 
 // GroupVersion is what the objects' apiVersion says.
@@ -37,6 +40,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion(),
 		&CustomNetwork{}, &CustomNetworkList{}, &NodeConfig{}, &NodeConfigList{},
 		&NodeID{}, &NodeIDList{}, &NodeName{}, &NodeNameList{}, &NodeBeat{}, &NodeBeatList{}, &Pool{}, &PoolList{}, &PoolChange{}, &PoolChangeList{},
+		&NetResourceSet{}, &NetResourceSetList{}, &AddressPool{}, &AddressPoolList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil

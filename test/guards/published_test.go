@@ -22,6 +22,7 @@ func publications() []publication {
 		{"CCE: the address manager", module + "/ipam", managerAPI()},
 		{"Kubernetes: node CIDRs", module + "/operator/nodeipam", nodeIPAM()},
 		{"AWS: the interface datastore", module + "/ipam/datastore", datastoreAPI()},
+		{"CCE: the operator's half", module + "/operator/netresource", operatorAPI()},
 	}
 }
 

@@ -39,7 +39,7 @@ func newUniverse(t testing.TB) *universe {
 	t.Helper()
 	u := &universe{
 		set: token.NewFileSet(), checked: map[string]*checked{},
-		listed: goList(t, "-export", "-json=ImportPath,Standard,Export,Dir,GoFiles", "./plugins/...", "./ipam/...", "./operator/nodeipam"),
+		listed: goList(t, "-export", "-json=ImportPath,Standard,Export,Dir,GoFiles", "./plugins/...", "./ipam/...", "./operator/..."),
 	}
 	u.others = importer.ForCompiler(u.set, "gc", func(path string) (io.ReadCloser, error) {
 		if u.listed[path].Export == "" {

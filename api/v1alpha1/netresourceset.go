@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// NetResourceSet is the addresses of the node of its name. The operator writes
+// the spec's pool and keeps it at the watermarks; the agent writes what it uses,
+// and answers when addresses are asked back (package handshake). Nothing is
+// asked of the node but what stands here.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=cadastre,shortName=nrs
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Used",type=integer,JSONPath=`.status.addresses.used`
+// +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.addresses.available`
+// +kubebuilder:printcolumn:name="Capacity",type=integer,JSONPath=`.status.addresses.capacity`
+// +kubebuilder:printcolumn:name="Error",type=string,JSONPath=`.status.ipam.operatorStatus.error`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NetResourceSet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec NetResourceSetSpec `json:"spec"`
+	// +optional
+	Status NetResourceSetStatus `json:"status,omitempty"`
+}
+
+// NetResourceSetSpec is what the node is, and what it is given.
+//
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.instanceID) || size(oldSelf.instanceID) == 0 || (has(self.instanceID) && self.instanceID == oldSelf.instanceID)",message="instanceID never changes: delete the NetResourceSet of a machine that is gone"
+type NetResourceSetSpec struct {
+	// InstanceID is the provider's name of the machine.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	InstanceID string `json:"instanceID,omitempty"`
+	// Addresses are those of the node itself.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Addresses []NetResourceAddress `json:"addresses,omitempty"`
+	// +optional
+	IPAM IPAMSpec `json:"ipam,omitempty"`
+}
+
+// NetResourceAddress is an address of the node.
+type NetResourceAddress struct {
+	// Type is as that of a Node's address, InternalIP for one.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Type string `json:"type,omitempty"`
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="ip must be an IP address like 192.168.16.1"
+	IP string `json:"ip"`
+}
+
+// IPAMSpec is the watermarks of the node's pool, and the pool.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.maxAllocate) || self.maxAllocate == 0 || !has(self.minAllocate) || self.minAllocate <= self.maxAllocate",message="minAllocate must not be more than maxAllocate"
+type IPAMSpec struct {
+	// Pool is what the node may lend: addresses, and blocks of them as CIDRs. It
+	// is written by the operator only.
+	//
+	// +kubebuilder:validation:XValidation:rule="self.all(k, isIP(k) || isCIDR(k))",message="the keys of pool are IP addresses, or CIDRs like 10.1.4.0/28"
+	// +optional
+	Pool AllocationMap `json:"pool,omitempty"`
+	// PodCIDRs are the blocks of a node that gets whole CIDRs.
+	//
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=set
+	// +optional
+	PodCIDRs []PodCIDR `json:"podCIDRs,omitempty"`
+	// MinAllocate is how many addresses the node has at least.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65536
+	// +optional
+	MinAllocate int `json:"minAllocate,omitempty"`
+	// MaxAllocate is how many it has at most; 0: what its instance can have.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65536
+	// +optional
+	MaxAllocate int `json:"maxAllocate,omitempty"`
+	// PreAllocate is how many are free at all times; 0: the provider's minimum,
+	// less: none.
+	//
+	// +kubebuilder:validation:Minimum=-1
+	// +kubebuilder:validation:Maximum=65536
+	// +optional
+	PreAllocate int `json:"preAllocate,omitempty"`
+	// MaxAboveWatermark is how many more are taken at once, and kept.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65536
+	// +optional
+	MaxAboveWatermark int `json:"maxAboveWatermark,omitempty"`
+	// PodCIDRAllocationThreshold is below how many free addresses another CIDR is
+	// asked for; 0: 8.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65536
+	// +optional
+	PodCIDRAllocationThreshold int `json:"podCIDRAllocationThreshold,omitempty"`
+	// PodCIDRReleaseThreshold is how many stay free when one is given back; 0: 16.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65536
+	// +optional
+	PodCIDRReleaseThreshold int `json:"podCIDRReleaseThreshold,omitempty"`
+}
+
+// PodCIDR is a block.
+//
+// +kubebuilder:validation:MaxLength=49
+// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="a pod CIDR is an address with a length, like 10.1.4.0/24"
+type PodCIDR string
+
+// AllocationMap is addresses, or blocks as CIDRs, and what each is.
+//
+// +kubebuilder:validation:MaxProperties=16384
+type AllocationMap map[string]AllocationIP
+
+// AllocationIP is an address, or a block, of a node.
+type AllocationIP struct {
+	// Owner is who uses it.
+	//
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Owner string `json:"owner,omitempty"`
+	// Resource is the interface, or whatever the provider has it on.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Resource string `json:"resource,omitempty"`
+	// SubnetID is the provider's subnet, or the pool.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	SubnetID string `json:"subnetID,omitempty"`
+	// IsPrimary is set for an interface's own address, which is never given back.
+	//
+	// +optional
+	IsPrimary bool `json:"isPrimary,omitempty"`
+}
+
+// NetResourceSetStatus is how the node stands.
+type NetResourceSetStatus struct {
+	// +optional
+	IPAM IPAMStatus `json:"ipam,omitempty"`
+	// Addresses are counted by the operator, to be shown.
+	//
+	// +optional
+	Addresses AddressCounts `json:"addresses,omitempty"`
+}
+
+// AddressCounts are what "kubectl get" shows.
+type AddressCounts struct {
+	// Used is how many cannot be lent: leased, or cooling.
+	//
+	// +optional
+	Used int `json:"used"`
+	// Available is how many the node has.
+	//
+	// +optional
+	Available int `json:"available"`
+	// Capacity is how many it could have.
+	//
+	// +optional
+	Capacity int `json:"capacity"`
+}
+
+// IPAMStatus is written by both: Used and PodCIDRs by the agent, ReleaseIPs by
+// both as package handshake has it, the rest by the operator.
+type IPAMStatus struct {
+	// Used are the addresses that cannot be lent, cooling ones among them.
+	//
+	// +optional
+	Used AllocationMap `json:"used,omitempty"`
+	// PodCIDRs are how the agent uses its blocks.
+	//
+	// +optional
+	PodCIDRs PodCIDRMap `json:"podCIDRs,omitempty"`
+	// +optional
+	OperatorStatus OperatorStatus `json:"operatorStatus,omitempty"`
+	// ReleaseIPs are the addresses and blocks that are on their way back.
+	//
+	// +kubebuilder:validation:MaxProperties=4096
+	// +optional
+	ReleaseIPs map[string]IPReleaseStatus `json:"releaseIPs,omitempty"`
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	AvailableSubnetIDs []string `json:"availableSubnetIDs,omitempty"`
+}
+
+// IPReleaseStatus is a state of package handshake.
+//
+// +kubebuilder:validation:Enum=marked-for-release;ready-for-release;do-not-release;released
+type IPReleaseStatus string
+
+// PodCIDRMap is blocks and how they are used.
+//
+// +kubebuilder:validation:MaxProperties=128
+type PodCIDRMap map[string]PodCIDRMapEntry
+
+// PodCIDRMapEntry is how a block is used.
+type PodCIDRMapEntry struct {
+	Status PodCIDRStatus `json:"status"`
+}
+
+// PodCIDRStatus is what the agent says of a block.
+//
+// +kubebuilder:validation:Enum=released;depleted;in-use
+type PodCIDRStatus string
+
+// What an agent says of a block: it is given back, another one is wanted, or neither.
+const (
+	PodCIDRReleased PodCIDRStatus = "released"
+	PodCIDRDepleted PodCIDRStatus = "depleted"
+	PodCIDRInUse    PodCIDRStatus = "in-use"
+)
+
+// OperatorStatus is what the operator could not do.
+type OperatorStatus struct {
+	// +optional
+	Error string `json:"error,omitempty"`
+}
+
+// NetResourceSetList is what a list answers.
+//
+// +kubebuilder:object:root=true
+type NetResourceSetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NetResourceSet `json:"items"`
+}
+
+// NetResourceSetLister reads NetResourceSets from a cache. What it returns is
+// not to be changed.
+//
+// +kubebuilder:object:generate=false
+type NetResourceSetLister interface {
+	List(selector labels.Selector) ([]*NetResourceSet, error)
+	Get(name string) (*NetResourceSet, error)
+}

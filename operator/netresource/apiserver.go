@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/netresource/objects"
+)
+
+// Client is the NetResourceSetGetterUpdater of an API server, and follows its
+// NetResourceSets. Use NewClient.
+type Client struct {
+	objects  dynamic.NamespaceableResourceInterface
+	informer cache.SharedIndexInformer
+	timeout  time.Duration // of one request
+}
+
+var _ NetResourceSetGetterUpdater = (*Client)(nil)
+
+// NewClient makes a client; a request that takes longer than timeout, 30 seconds
+// for 0, is ended.
+func NewClient(client dynamic.Interface, timeout time.Duration) *Client {
+	return &Client{
+		objects:  client.Resource(v1alpha1.Resource(v1alpha1.NetResourceSets)),
+		informer: objects.InformerOf(client, v1alpha1.Resource(v1alpha1.NetResourceSets)),
+		timeout:  cmp.Or(timeout, 30*time.Second),
+	}
+}
+
+// Run gives the manager all NetResourceSets, starts it, and tells it of changes,
+// until ctx ends. Then the manager is closed, and nothing runs any more.
+func (c *Client) Run(ctx context.Context, m *NetResourceSetManager) error {
+	told := m.config.Log
+	handle := func(o any, do func(*v1alpha1.NetResourceSet) error) {
+		nrs, err := objects.Decode[v1alpha1.NetResourceSet](o)
+		if err == nil {
+			err = do(nrs)
+		}
+		if err != nil {
+			told.Warn("a NetResourceSet is left alone", "error", err)
+		}
+	}
+	return objects.Follow(ctx, c.informer, cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { handle(o, m.Create) },
+		UpdateFunc: func(_, o any) { handle(o, m.Update) },
+		DeleteFunc: func(o any) { handle(o, func(n *v1alpha1.NetResourceSet) error { return m.Delete(n.Name) }) },
+	}, func(ctx context.Context) error {
+		if err := m.Start(ctx); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return m.Close()
+	})
+}
+
+// request sends one request about o, and reads the answer.
+func (c *Client) request(o *v1alpha1.NetResourceSet, send func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error)) (*v1alpha1.NetResourceSet, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	defer cancel()
+	u, err := objects.Encode(o, "NetResourceSet")
+	if err != nil {
+		return nil, err
+	}
+	answer, err := send(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	return objects.Decode[v1alpha1.NetResourceSet](answer)
+}
+
+// Create implements NetResourceSetGetterUpdater.
+func (c *Client) Create(node *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+	return c.request(node, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		return c.objects.Create(ctx, u, metav1.CreateOptions{})
+	})
+}
+
+// Update implements NetResourceSetGetterUpdater: all but the status is written.
+func (c *Client) Update(_, newResource *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+	if newResource.ResourceVersion == "" {
+		return nil, errors.New("update a NetResourceSet: it must have the resourceVersion that it was read with")
+	}
+	return c.request(newResource, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		return c.objects.Update(ctx, u, metav1.UpdateOptions{})
+	})
+}
+
+// UpdateStatus implements NetResourceSetGetterUpdater: the status alone is written.
+func (c *Client) UpdateStatus(_, newResource *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+	if newResource.ResourceVersion == "" {
+		return nil, errors.New("update the status of a NetResourceSet: it must have the resourceVersion that it was read with")
+	}
+	return c.request(newResource, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		return c.objects.UpdateStatus(ctx, u, metav1.UpdateOptions{})
+	})
+}
+
+// Get implements NetResourceSetGetterUpdater.
+func (c *Client) Get(name string) (*v1alpha1.NetResourceSet, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	defer cancel()
+	u, err := c.objects.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return objects.Decode[v1alpha1.NetResourceSet](u)
+}
+
+// Lister implements NetResourceSetGetterUpdater. It has what Run has seen.
+func (c *Client) Lister() v1alpha1.NetResourceSetLister { return clientLister{c.informer.GetIndexer()} }
+
+type clientLister struct{ all cache.Indexer }
+
+// List implements v1alpha1.NetResourceSetLister.
+func (l clientLister) List(selector labels.Selector) (found []*v1alpha1.NetResourceSet, err error) {
+	for _, o := range l.all.List() {
+		nrs, err := objects.Decode[v1alpha1.NetResourceSet](o)
+		if err != nil {
+			return nil, err
+		}
+		if selector.Matches(labels.Set(nrs.Labels)) {
+			found = append(found, nrs)
+		}
+	}
+	return found, nil
+}
+
+// Get implements v1alpha1.NetResourceSetLister.
+func (l clientLister) Get(name string) (*v1alpha1.NetResourceSet, error) {
+	o, ok, err := l.all.GetByKey(name)
+	if err != nil {
+		return nil, fmt.Errorf("find NetResourceSet %q: %w", name, err)
+	}
+	if !ok {
+		return nil, apierrors.NewNotFound(v1alpha1.Resource(v1alpha1.NetResourceSets).GroupResource(), name)
+	}
+	return objects.Decode[v1alpha1.NetResourceSet](o)
+}

@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// budget is the token bucket that all calls to the provider take from.
+type budget struct {
+	now   func() time.Time
+	every time.Duration // between two tokens; 0: there is no bound
+	burst int
+
+	mu   sync.Mutex
+	next time.Time // when the bucket would be full again, less burst tokens: the time of the next token
+}
+
+func newBudget(qps float64, burst int, now func() time.Time) *budget {
+	b := &budget{now: now, burst: max(burst, 1)}
+	if qps > 0 {
+		b.every = time.Duration(float64(time.Second) / qps)
+	}
+	return b
+}
+
+// take waits for a token.
+func (b *budget) take(ctx context.Context) error {
+	if b.every == 0 {
+		return ctx.Err()
+	}
+	b.mu.Lock()
+	now := b.now()
+	if full := now.Add(-time.Duration(b.burst-1) * b.every); b.next.Before(full) {
+		b.next = full
+	}
+	wait := b.next.Sub(now)
+	b.next = b.next.Add(b.every)
+	b.mu.Unlock()
+	if wait <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		b.mu.Lock()
+		b.next = b.next.Add(-b.every)
+		b.mu.Unlock()
+		return fmt.Errorf("wait for a turn to call the provider: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterpool
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/netresource/objects"
+)
+
+// Follow tells the provider of the API server's AddressPools, and writes their
+// status each time that every has gone by, until then has returned. That is
+// called when all AddressPools that there are have been seen.
+func (p *Provider) Follow(ctx context.Context, client dynamic.Interface, every time.Duration, log *slog.Logger, then func(context.Context) error) error {
+	set := func(o any) {
+		pool, err := objects.Decode[v1alpha1.AddressPool](o)
+		if err == nil {
+			err = p.SetPool(pool)
+		}
+		if err != nil {
+			log.Warn("a part of an AddressPool is not used", "error", err)
+		}
+	}
+	return objects.Follow(ctx, objects.InformerOf(client, v1alpha1.Resource(v1alpha1.AddressPools)), cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, o any) { set(o) },
+		DeleteFunc: func(o any) {
+			if pool, err := objects.Decode[v1alpha1.AddressPool](o); err == nil {
+				p.RemovePool(pool.Name)
+			}
+		},
+	}, func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		var work sync.WaitGroup
+		defer work.Wait()
+		defer cancel()
+		work.Go(func() { p.report(ctx, client, every, log) })
+		return then(ctx)
+	})
+}
+
+// report writes the status of all pools again and again.
+func (p *Provider) report(ctx context.Context, client dynamic.Interface, every time.Duration, log *slog.Logger) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if err := p.writeStatus(ctx, client); err != nil && ctx.Err() == nil {
+			log.Warn("the status of AddressPools is not written", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// writeStatus writes what has changed.
+func (p *Provider) writeStatus(ctx context.Context, client dynamic.Interface) error {
+	pools := client.Resource(v1alpha1.Resource(v1alpha1.AddressPools))
+	all, err := pools.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list AddressPools: %w", err)
+	}
+	for i := range all.Items {
+		pool, err := objects.Decode[v1alpha1.AddressPool](&all.Items[i])
+		if err != nil {
+			return err
+		}
+		status := p.Status(pool.Name)
+		if status == pool.Status {
+			continue
+		}
+		pool.Status = status
+		u, err := objects.Encode(pool, "AddressPool")
+		if err != nil {
+			return err
+		}
+		if _, err := pools.UpdateStatus(ctx, u, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("write the status of AddressPool %s: %w", pool.Name, err)
+		}
+	}
+	return nil
+}

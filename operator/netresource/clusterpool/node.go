@@ -1,0 +1,324 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+)
+
+// node is the provider for one node; the provider's lock guards it.
+type node struct {
+	provider *Provider
+	name     string
+	obj      *v1alpha1.NetResourceSet
+	blocks   map[netip.Prefix]cidrset.Owner // each block has an owner of its own
+	bad      string                         // a block that is none
+	gone     bool                           // the NetResourceSet was deleted
+}
+
+var _ netresource.NetResourceOperations = (*node)(nil)
+
+// occupy records a block that the node has.
+func (n *node) occupy(key string) {
+	prefix, err := netip.ParsePrefix(key)
+	if ip, err2 := netip.ParseAddr(key); err2 == nil {
+		prefix, err = netip.PrefixFrom(ip, ip.BitLen()), nil
+	}
+	if err != nil || prefix != prefix.Masked() {
+		n.bad = fmt.Sprintf("spec.ipam: block %q must be a CIDR like 10.1.4.0/28: it is taken out", key)
+		return
+	}
+	if _, ok := n.blocks[prefix]; ok {
+		return
+	}
+	owner := cidrset.NewOwner(n.name, n.name+" "+prefix.String())
+	n.blocks[prefix] = owner
+	// A conflict stays, and is told by PopulateStatusFields as long as it does.
+	_ = n.provider.sets[family(prefix)].Occupy(owner, prefix, n.provider.config.Now())
+}
+
+// drop gives a block back.
+func (n *node) drop(prefix netip.Prefix) error {
+	owner, ok := n.blocks[prefix]
+	if !ok {
+		return nil
+	}
+	if err := n.provider.sets[family(prefix)].ReleaseBlock(owner, prefix, n.provider.config.Now()); err != nil {
+		return fmt.Errorf("release block %s of node %s: %w", prefix, n.name, err)
+	}
+	delete(n.blocks, prefix)
+	return nil
+}
+
+// add takes a block of a family.
+func (n *node) add(family int) (netip.Prefix, error) {
+	p := n.provider
+	p.given++
+	owner := cidrset.NewOwner(n.name, fmt.Sprintf("%s #%d", n.name, p.given))
+	blocks, err := p.sets[family].Allocate(owner, nil, p.config.Now())
+	if err != nil || len(blocks) == 0 {
+		return netip.Prefix{}, errors.Join(err, ErrNoPool)
+	}
+	p.sets[family].Confirm(owner)
+	n.blocks[blocks[0]] = owner
+	return blocks[0], nil
+}
+
+// UpdatedNode implements netresource.NetResourceOperations. The pool is what the
+// manager writes; what others change of it is not taken over.
+func (n *node) UpdatedNode(obj *v1alpha1.NetResourceSet) {
+	n.provider.mu.Lock()
+	defer n.provider.mu.Unlock()
+	n.obj = obj
+}
+
+// PopulateStatusFields implements netresource.NetResourceOperations.
+func (n *node) PopulateStatusFields(r *v1alpha1.NetResourceSet) {
+	n.provider.mu.Lock()
+	defer n.provider.mu.Unlock()
+	e := n.bad
+	for _, prefix := range slices.SortedFunc(maps.Keys(n.blocks), netip.Prefix.Compare) {
+		for _, c := range n.provider.sets[family(prefix)].Conflicts(n.blocks[prefix]) {
+			e = c.Error()
+		}
+	}
+	if e != "" {
+		r.Status.IPAM.OperatorStatus.Error = e
+	}
+}
+
+// poolOf is the AddressPool of a block, "" for none.
+func (p *Provider) poolOf(block netip.Prefix) string {
+	for prefix, r := range p.ranges {
+		if prefix.Overlaps(block) {
+			return r.pool
+		}
+	}
+	return ""
+}
+
+// ResyncInterfacesAndIPs implements netresource.NetResourceOperations.
+func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.AllocationMap, error) {
+	n.provider.mu.Lock()
+	defer n.provider.mu.Unlock()
+	all := make(v1alpha1.AllocationMap, len(n.blocks))
+	for prefix := range n.blocks {
+		key := prefix.String()
+		if prefix.IsSingleIP() {
+			key = prefix.Addr().String()
+		}
+		all[key] = v1alpha1.AllocationIP{SubnetID: n.provider.poolOf(prefix)}
+	}
+	return all, nil
+}
+
+// lacks is whether there are ranges of a family of which the node has no block.
+func (n *node) lacks(f int) bool {
+	if len(n.provider.sets[f].Ranges()) == 0 {
+		return false
+	}
+	for prefix := range n.blocks {
+		if family(prefix) == f {
+			return false
+		}
+	}
+	return true
+}
+
+// main is the family that is counted: IPv4 if there is any.
+func (p *Provider) main() int {
+	if len(p.sets[0].Ranges()) > 0 {
+		return 0
+	}
+	return 1
+}
+
+// PrepareIPAllocation implements netresource.NetResourceOperations.
+func (n *node) PrepareIPAllocation(*slog.Logger) (*netresource.AllocationAction, error) {
+	p := n.provider
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.synced:
+		return nil, ErrNotSynced
+	case len(p.ranges) == 0:
+		return nil, ErrNoPool
+	}
+	a := &netresource.AllocationAction{AvailableForAllocationIPv4: int(p.free(0, "")), AvailableForAllocationIPv6: int(p.free(1, ""))}
+	if p.main() == 0 && a.AvailableForAllocationIPv4 == 0 {
+		a.AvailableForAllocationIPv6 = 0
+	}
+	return a, nil
+}
+
+// AllocateIPs implements netresource.NetResourceOperations: as many blocks as
+// make up the addresses that are asked for, and of the other family the first.
+// Either the first block of each family is taken, or none.
+func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p := n.provider
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.synced:
+		return ErrNotSynced
+	case n.gone:
+		return fmt.Errorf("give node %s addresses: its NetResourceSet is gone", n.name)
+	}
+	var taken []netip.Prefix
+	undo := func(err error) error {
+		for _, prefix := range taken {
+			_ = p.sets[family(prefix)].Return(n.blocks[prefix], prefix) // nobody has seen it
+			delete(n.blocks, prefix)
+		}
+		return fmt.Errorf("give node %s %d addresses: %w", n.name, a.MaxIPsToAllocate, err)
+	}
+	for f := range p.sets {
+		if f != p.main() && n.lacks(f) {
+			prefix, err := n.add(f)
+			if err != nil {
+				return undo(err)
+			}
+			taken = append(taken, prefix)
+		}
+	}
+	for left, first := a.MaxIPsToAllocate, true; left > 0; first = false {
+		prefix, err := n.add(p.main())
+		if err != nil && first {
+			return undo(err)
+		}
+		if err != nil {
+			return nil // there are some more, and the next round asks for the rest
+		}
+		taken = append(taken, prefix)
+		left -= size(prefix)
+	}
+	return nil
+}
+
+func size(p netip.Prefix) int { return 1 << min(p.Addr().BitLen()-p.Bits(), 20) }
+
+// PrepareIPRelease implements netresource.NetResourceOperations. It chooses
+// blocks of which nothing is used: those of CIDRs that are not given any more,
+// then the highest.
+func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.ReleaseAction {
+	p := n.provider
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used := map[netip.Prefix]bool{}
+	for key := range n.obj.Status.IPAM.Used {
+		if ip, err := netip.ParseAddr(key); err == nil {
+			n.mark(used, ip)
+		}
+	}
+	a := &netresource.ReleaseAction{}
+	blocks := slices.SortedFunc(maps.Keys(n.blocks), func(x, y netip.Prefix) int {
+		if dx, dy := p.drains(x), p.drains(y); dx != dy {
+			if dx {
+				return -1
+			}
+			return 1
+		}
+		return y.Addr().Compare(x.Addr())
+	})
+	for _, prefix := range blocks {
+		if used[prefix] || family(prefix) != p.main() || size(prefix) > excess {
+			continue
+		}
+		excess -= size(prefix)
+		key := prefix.String()
+		if prefix.IsSingleIP() {
+			key = prefix.Addr().String()
+		}
+		a.IPsToRelease = append(a.IPsToRelease, key)
+	}
+	return a
+}
+
+// mark marks the block that has ip.
+func (n *node) mark(used map[netip.Prefix]bool, ip netip.Addr) {
+	for prefix := range n.blocks {
+		if prefix.Contains(ip) {
+			used[prefix] = true
+		}
+	}
+}
+
+// drains is whether a block is of no range that gives blocks.
+func (p *Provider) drains(block netip.Prefix) bool {
+	for prefix, r := range p.ranges {
+		if prefix.Overlaps(block) {
+			return r.drained
+		}
+	}
+	return true
+}
+
+// ReleaseIPs implements netresource.NetResourceOperations.
+func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	n.provider.mu.Lock()
+	defer n.provider.mu.Unlock()
+	var failed []error
+	for _, key := range a.IPsToRelease {
+		prefix, err := netip.ParsePrefix(key)
+		if ip, err2 := netip.ParseAddr(key); err2 == nil {
+			prefix, err = netip.PrefixFrom(ip, ip.BitLen()), nil
+		}
+		if err == nil {
+			err = n.drop(prefix)
+		}
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
+}
+
+// CreateInterface implements netresource.NetResourceOperations. There are none.
+func (n *node) CreateInterface(context.Context, *netresource.AllocationAction, *slog.Logger) (int, string, error) {
+	return 0, "no interfaces", errors.New("make an interface: AddressPools have none")
+}
+
+// GetMaximumAllocatableIPv4 implements netresource.NetResourceOperations.
+func (n *node) GetMaximumAllocatableIPv4() int { return 0 }
+
+// GetMinimumAllocatableIPv4 implements netresource.NetResourceOperations.
+func (n *node) GetMinimumAllocatableIPv4() int { return n.provider.config.Pre }
+
+// IsPrefixDelegated implements netresource.NetResourceOperations.
+func (n *node) IsPrefixDelegated() bool { return true }
+
+// GetUsedIPWithPrefixes implements netresource.NetResourceOperations.
+func (n *node) GetUsedIPWithPrefixes() int {
+	n.provider.mu.Lock()
+	defer n.provider.mu.Unlock()
+	used := map[netip.Prefix]bool{}
+	for key := range n.obj.Status.IPAM.Used {
+		if ip, err := netip.ParseAddr(key); err == nil {
+			n.mark(used, ip)
+		}
+	}
+	count := 0
+	for prefix := range used {
+		count = min(count+size(prefix), math.MaxInt32)
+	}
+	return count
+}
+
+// GetMaximumBurstableAllocatableIPv4 implements netresource.NetResourceOperations.
+func (n *node) GetMaximumBurstableAllocatableIPv4() int { return 0 }

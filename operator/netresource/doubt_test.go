@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/memapi"
+	"github.com/cadastre/cadastre/operator/netresource/memcloud"
+)
+
+// TestNothingIsAskedForTwiceInDoubt: the answer to a call was lost, and until
+// the provider was read nobody knows whether it was done.
+func TestNothingIsAskedForTwiceInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		cc, config := defaults()
+		cc.Fault = func(c memcloud.Call) memcloud.Fault {
+			if c.What == "create" {
+				return memcloud.Tear
+			}
+			return memcloud.None
+		}
+		cloud, api := memcloud.New(cc), memapi.New()
+		provider := cloud.Provider()
+		config.Instances, config.API = provider, api
+		m, err := netresource.New(config)
+		g.Expect(err).NotTo(HaveOccurred())
+		nrs := &v1alpha1.NetResourceSet{}
+		nrs.Name = "node"
+		nrs, err = api.Create(nrs)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(m.Create(nrs)).To(Succeed())
+		before := provider.Resync(t.Context())
+		m.SetInstancesAPIReadiness(true)
+		time.Sleep(time.Second)
+		g.Expect(m.Get("node").MaintainIPPool(t.Context())).NotTo(Succeed())
+		seen, _ := api.Get("node")
+		g.Expect(seen.Status.IPAM.OperatorStatus.Error).To(ContainSubstring("make an interface"))
+		for _, begun := range []time.Time{{}, before} {
+			time.Sleep(time.Minute)
+			m.Resync(t.Context(), begun)
+			g.Expect(m.Get("node").MaintainIPPool(t.Context())).To(Succeed())
+			g.Expect(cloud.Calls()["create"]).To(Equal(1), "a reading from before the call says nothing")
+		}
+		m.Resync(t.Context(), provider.Resync(t.Context()))
+		g.Expect(m.Get("node").MaintainIPPool(t.Context())).To(Succeed())
+		g.Expect(cloud.Calls()["create"]).To(Equal(1), "it was done")
+		g.Expect(m.Get("node").Pool()).To(HaveLen(8))
+		seen, _ = api.Get("node")
+		g.Expect(seen.Spec.IPAM.Pool).To(HaveLen(8))
+		g.Expect(seen.Status.IPAM.OperatorStatus.Error).To(BeEmpty())
+	})
+}
+
+// forgetful is a provider that shows what was released for another 20 seconds.
+type forgetful struct{ *memcloud.Provider }
+
+type forgetfulNode struct {
+	netresource.NetResourceOperations
+
+	mu   sync.Mutex
+	gone map[string]time.Time
+}
+
+func (f forgetful) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetResource) netresource.NetResourceOperations {
+	return &forgetfulNode{NetResourceOperations: f.Provider.CreateNetResource(o, n), gone: map[string]time.Time{}}
+}
+
+func (n *forgetfulNode) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, key := range a.IPsToRelease {
+		n.gone[key] = time.Now()
+	}
+	return n.NetResourceOperations.ReleaseIPs(ctx, a)
+}
+
+func (n *forgetfulNode) ResyncInterfacesAndIPs(ctx context.Context, log *slog.Logger) (v1alpha1.AllocationMap, error) {
+	all, err := n.NetResourceOperations.ResyncInterfacesAndIPs(ctx, log)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, at := range n.gone {
+		if time.Since(at) < 20*time.Second {
+			all[key] = v1alpha1.AllocationIP{}
+		}
+	}
+	return all, err
+}
+
+func TestWhatIsReleasedIsNotLentThoughItIsStillShown(t *testing.T) {
+	cloud, config := defaults()
+	config.ReleaseExcess = true
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, cloud, config)
+		_ = r.manager.Close()
+		config.Instances = forgetful{r.cloud.Provider()}
+		r.start(config)
+		a := r.add("node", v1alpha1.IPAMSpec{PreAllocate: 4})
+		for round := range 10 {
+			a.use(20 - 15*(round%2))
+			for range 30 {
+				rest(time.Second)
+				real := map[string]bool{}
+				for _, u := range r.cloud.Units("node") {
+					real[u.Addr().String()] = true
+				}
+				a.mu.Lock()
+				for l := range a.leases {
+					NewWithT(t).Expect(real).To(HaveKey(l), "%s is leased and not the node's", l)
+				}
+				a.mu.Unlock()
+			}
+		}
+		NewWithT(t).Expect(r.cloud.Calls()["unassign"]).To(BeNumerically(">", 0))
+		a.use(5)
+		rest(5 * time.Minute)
+		r.consistent("node")
+		NewWithT(t).Expect(r.level("node")).To(Equal([2]int{9, 5}))
+		_ = r.manager.Close()
+	})
+}

@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource
+
+import "github.com/cadastre/cadastre/operator/netresource/watermark"
+
+// WithOldFormula has a manager use the excess that others have used, which jumps
+// at Min+Above, to compare.
+func WithOldFormula(c Config) Config {
+	c.excess = func(m watermark.Marks, l watermark.Level) int {
+		total := l.Total - l.GivingBack
+		if l.Used <= m.Min+m.Above && total <= m.Min+m.Above {
+			return 0
+		}
+		return max(0, total-l.Used-max(m.Pre, 0)-m.Above)
+	}
+	return c
+}

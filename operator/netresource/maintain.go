@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cadastre/cadastre/operator/netresource/watermark"
+)
+
+// MaintainIPPool is one round: it takes what the node lacks, or goes on with
+// giving back what it has too much of. An error means that some of it may not
+// have been done; the round is repeated later.
+func (n *NetResource) MaintainIPPool(ctx context.Context) error {
+	if err := n.take(ctx); err != nil {
+		return fmt.Errorf("maintain the pool of node %s: %w", n.name, err)
+	}
+	defer n.give()
+	return n.round(ctx)
+}
+
+// attend is a round as a part of a resync that has begun at syncTime.
+func (n *NetResource) attend(ctx context.Context, syncTime time.Time) {
+	if n.take(ctx) != nil {
+		return
+	}
+	defer n.give()
+	n.mu.Lock()
+	if syncTime.After(n.waitsFor) {
+		n.waitsFor = time.Time{}
+	}
+	n.release.read(syncTime, n.manager.config.Consistency, n.available)
+	n.mu.Unlock()
+	n.recalculate(ctx)
+	n.mu.Lock()
+	if n.known && n.stats.NeededIPs == 0 {
+		n.full, n.lastError = "", ""
+	}
+	n.mu.Unlock()
+	if n.due() {
+		n.manager.maintain.add(n.name, "resync", 0)
+		return
+	}
+	if err := n.writeOrRetry(ctx); err != nil && ctx.Err() == nil {
+		n.log.Warn("write the NetResourceSet", "error", err)
+	}
+}
+
+func (n *NetResource) round(ctx context.Context) error {
+	m := n.manager
+	if !m.InstancesAPIIsReady() {
+		m.maintain.add(n.name, "not ready", n.pause())
+		return fmt.Errorf("maintain the pool of node %s: %w", n.name, ErrNotReady)
+	}
+	if !n.IsRunning() {
+		return nil
+	}
+	if wait := n.wait(); wait > 0 {
+		m.maintain.add(n.name, "retry", wait)
+		return nil
+	}
+	n.recalculate(ctx)
+	if !n.due() {
+		return n.writeOrRetry(ctx)
+	}
+	mutated, err := n.change(ctx)
+	now := m.config.Now()
+	n.mu.Lock()
+	if mutated {
+		n.waitsFor = now
+	}
+	switch {
+	case err == nil:
+		n.failures, n.lastError, n.retryAt = 0, n.full, time.Time{}
+	case apierrors.IsConflict(err):
+		n.failures = 1 // the agent has written, too: that is no reason to wait for long
+	default:
+		n.failures++
+		n.lastError = err.Error()
+	}
+	n.mu.Unlock()
+	n.recalculate(ctx)
+	if mutated {
+		m.resync.add(resyncKey, "changed", 0)
+	}
+	if err != nil {
+		pause := n.pause()
+		n.mu.Lock()
+		n.retryAt = now.Add(pause)
+		n.mu.Unlock()
+		m.maintain.add(n.name, "retry", pause)
+		err = fmt.Errorf("maintain the pool of node %s: %w", n.name, err)
+	}
+	return errors.Join(err, n.writeOrRetry(ctx))
+}
+
+// writeOrRetry writes, later if it does not work now.
+func (n *NetResource) writeOrRetry(ctx context.Context) error {
+	err := n.write(ctx)
+	if err != nil && ctx.Err() == nil {
+		n.manager.sync.add(n.name, "retry", n.manager.config.RetryInterval)
+	}
+	return err
+}
+
+// wait is how long the node still waits after a failure.
+func (n *NetResource) wait() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.retryAt.Sub(n.manager.config.Now())
+}
+
+// pause is how long to wait after the last failure: longer each time, with jitter.
+func (n *NetResource) pause() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.manager.config
+	d := c.RetryMost
+	if n.failures < 16 {
+		d = min(d, c.RetryInterval<<max(n.failures-1, 0))
+	}
+	return d/2 + time.Duration(c.Random()*float64(d)/2)
+}
+
+// change does what is due. It is never both to take and to give.
+func (n *NetResource) change(ctx context.Context) (mutated bool, err error) {
+	if mutated, err = n.giveBack(ctx); err != nil || mutated {
+		return mutated, err
+	}
+	n.mu.Lock()
+	n.full = ""
+	n.count()
+	needed, burst := n.stats.NeededIPs, n.ops.GetMaximumBurstableAllocatableIPv4()
+	request := n.marks().Request(n.level)
+	n.mu.Unlock()
+	if burst > 0 {
+		request = max(needed, request)
+	}
+	if needed == 0 {
+		return false, nil
+	}
+	return n.allocate(ctx, request)
+}
+
+// allocate takes up to request addresses, on what interfaces there are, or on a
+// new one. Whatever the outcome of a call, what it has done is read back.
+func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, err error) {
+	m := n.manager.config.Metrics
+	a, err := n.ops.PrepareIPAllocation(n.log)
+	if err != nil {
+		return false, fmt.Errorf("find where %d addresses can come from: %w", request, err)
+	}
+	n.mu.Lock()
+	n.stats.RemainingInterfaces = a.AvailableInterfaces
+	n.mu.Unlock()
+	if room := max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6); room > 0 {
+		a.MaxIPsToAllocate = min(room, request)
+		if err := n.manager.budget.take(ctx); err != nil {
+			return false, err
+		}
+		if err = n.ops.AllocateIPs(ctx, a); err == nil {
+			m.IncAllocationAttempt("success", string(a.PoolID))
+			m.AddIPAllocation(string(a.PoolID), int64(a.MaxIPsToAllocate))
+			return true, nil
+		}
+		m.IncAllocationAttempt("ip assignment failed", string(a.PoolID))
+		err = fmt.Errorf("take %d addresses of pool %q on interface %q: %w", a.MaxIPsToAllocate, a.PoolID, a.InterfaceID, err)
+		if errors.Is(err, ErrThrottled) || ctx.Err() != nil || a.AvailableInterfaces == 0 {
+			return true, err
+		}
+		n.log.Warn("another interface is made, because the first has failed", "error", err)
+	}
+	if a.AvailableInterfaces == 0 {
+		n.tellCapacity(request)
+		return false, nil
+	}
+	a.MaxIPsToAllocate = request
+	if err := n.manager.budget.take(ctx); err != nil {
+		return true, err
+	}
+	got, phrase, err2 := n.ops.CreateInterface(ctx, a, n.log)
+	if err2 != nil {
+		m.IncAllocationAttempt(phrase, string(a.PoolID))
+		return true, errors.Join(err, fmt.Errorf("make an interface with %d addresses: %w", request, err2))
+	}
+	m.IncAllocationAttempt("success", string(a.PoolID))
+	m.AddIPAllocation(string(a.PoolID), int64(got))
+	return true, nil
+}
+
+// tellCapacity says at most once an hour that the node can have no more.
+func (n *NetResource) tellCapacity(request int) {
+	now := n.manager.config.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.full = fmt.Sprintf("the node is at capacity: it has %d addresses, and %d more are wanted", n.level.Total, request)
+	if !n.toldCapacity.IsZero() && now.Sub(n.toldCapacity) < time.Hour {
+		return
+	}
+	n.toldCapacity = now
+	n.log.Warn("the node is at capacity: it gets no more addresses", "lacks", request, "has", n.level.Total)
+}
+
+// plan decides which entries of the handshake go on, begin, or are taken back.
+// It does so for the newest version of the NetResourceSet, before each attempt to
+// write it. Where it is not known what the node has, all stays as it is.
+func (n *NetResource) plan() {
+	n.mu.Lock()
+	n.release.hold = n.removed || !n.known || !n.waitsFor.IsZero()
+	if n.release.hold {
+		n.mu.Unlock()
+		return
+	}
+	n.count()
+	entries, level := n.resource.Status.IPAM.ReleaseIPs, n.level
+	needed, excess := n.marks().Needed(level), n.stats.ExcessIPs
+	n.release.begin(entries, n.available)
+	if !n.manager.config.ReleaseExcess || n.ops.GetMaximumBurstableAllocatableIPv4() > 0 {
+		needed, excess = math.MaxInt, 0
+	}
+	if needed > 0 {
+		n.release.abort(entries, needed)
+	}
+	n.mu.Unlock()
+	if needed <= 0 {
+		n.candidates(excess, level)
+	}
+}
+
+// candidates chooses what is asked back next.
+func (n *NetResource) candidates(excess int, level watermark.Level) {
+	var chosen []string
+	if excess > 0 {
+		if a := n.ops.PrepareIPRelease(excess+level.GivingBack, n.log); a != nil {
+			chosen = a.IPsToRelease
+		}
+	}
+	c := n.manager.config
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.release.choose(chosen, excess, n.resource.Status.IPAM.ReleaseIPs, c.Now().Add(-c.ReleaseDelay))
+	for _, key := range chosen {
+		if since, ok := n.release.since[key]; ok && since.IsZero() {
+			n.release.since[key] = c.Now()
+			n.manager.maintain.add(n.name, "delay", c.ReleaseDelay)
+		}
+	}
+}

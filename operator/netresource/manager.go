@@ -1,0 +1,381 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/netresource/watermark"
+)
+
+// Config is what a manager works with. Only Instances and API must be given.
+type Config struct {
+	Instances        AllocationImplementation
+	API              NetResourceSetGetterUpdater
+	Metrics          MetricsAPI
+	Workers          int64 // nodes at once; at least 1
+	ReleaseExcess    bool  // addresses are given back
+	PrefixDelegation bool  // nodes get prefixes, where the provider can
+
+	ReleaseDelay    time.Duration // how long an address is too much before it is asked back; 0: 3 minutes, less: none
+	ResyncInterval  time.Duration // 0: 30 seconds
+	TriggerInterval time.Duration // least time between two rounds; 0: 10 milliseconds
+	RetryInterval   time.Duration // first pause after an error; 0: 1 second
+	RetryMost       time.Duration // longest one; 0: 1 minute
+	Consistency     time.Duration // how long the provider may show what it was before a call; 0: 1 minute
+	QPS             float64       // calls to the provider in a second; 0: 20, less: no bound
+	Burst           int           // 0: 30
+
+	Pending func(nodeName string) int // pods of the node that have no address yet, none of the host's network; nil: 0
+	Now     func() time.Time          // nil: the clock
+	Random  func() float64            // from 0 to 1, for jitter; nil: the runtime's
+	Log     *slog.Logger              // nil: slog's default
+
+	excess func(watermark.Marks, watermark.Level) int // nil: that of watermark
+}
+
+func (c Config) withDefaults() Config {
+	if c.Metrics == nil {
+		c.Metrics = noMetrics{}
+	}
+	c.Workers = max(c.Workers, 1)
+	c.ReleaseDelay = max(cmp.Or(c.ReleaseDelay, 3*time.Minute), 0)
+	c.ResyncInterval = cmp.Or(c.ResyncInterval, 30*time.Second)
+	c.TriggerInterval = cmp.Or(c.TriggerInterval, 10*time.Millisecond)
+	c.RetryInterval = cmp.Or(c.RetryInterval, time.Second)
+	c.RetryMost = max(cmp.Or(c.RetryMost, time.Minute), c.RetryInterval)
+	c.Consistency = cmp.Or(c.Consistency, time.Minute)
+	c.QPS, c.Burst = cmp.Or(c.QPS, 20), cmp.Or(c.Burst, 30)
+	if c.Pending == nil {
+		c.Pending = func(string) int { return 0 }
+	}
+	if c.excess == nil {
+		c.excess = watermark.Marks.Excess
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Random == nil {
+		c.Random = rand.Float64
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return c
+}
+
+// NetResourceSetManager keeps the addresses of all nodes. Use New.
+type NetResourceSetManager struct {
+	config   Config
+	budget   *budget
+	maintain *queue // by node
+	sync     *queue // by node
+	resync   *queue // one key
+
+	mu      sync.Mutex
+	nodes   map[string]*NetResource
+	ready   bool
+	started bool
+	begun   time.Time // of the newest reading of the provider
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+}
+
+// NewNetResourceSetManager makes a manager with the defaults of Config.
+func NewNetResourceSetManager(instancesAPI AllocationImplementation, k8sAPI NetResourceSetGetterUpdater, metrics MetricsAPI,
+	parallelWorkers int64, releaseExcessIPs bool, prefixDelegation bool) (*NetResourceSetManager, error) {
+	return New(Config{
+		Instances: instancesAPI, API: k8sAPI, Metrics: metrics, Workers: parallelWorkers,
+		ReleaseExcess: releaseExcessIPs, PrefixDelegation: prefixDelegation,
+	})
+}
+
+// New makes a manager.
+func New(c Config) (*NetResourceSetManager, error) {
+	if c.Instances == nil || c.API == nil {
+		return nil, errors.New("make a manager of NetResourceSets: Config.Instances and Config.API must both be given")
+	}
+	c = c.withDefaults()
+	return &NetResourceSetManager{
+		config: c, budget: newBudget(max(c.QPS, 0), c.Burst, c.Now), nodes: map[string]*NetResource{},
+		maintain: newQueue(c.TriggerInterval, c.Metrics.PoolMaintainerTrigger(), c.Now),
+		sync:     newQueue(c.TriggerInterval, c.Metrics.K8sSyncTrigger(), c.Now),
+		resync:   newQueue(max(c.TriggerInterval, c.ResyncInterval/30), c.Metrics.ResyncTrigger(), c.Now),
+	}, nil
+}
+
+// resyncKey is the one key of the resync queue.
+const resyncKey = "all"
+
+// Start reads the provider, and goes on in the background until ctx ends or
+// Close is called. If the provider cannot be read, nothing is started.
+func (n *NetResourceSetManager) Start(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	n.mu.Lock()
+	if n.started {
+		n.mu.Unlock()
+		cancel()
+		return errors.New("start the manager of NetResourceSets: it was started before")
+	}
+	n.started, n.stop = true, cancel
+	n.mu.Unlock()
+	if !n.read(ctx) {
+		cancel()
+		n.mu.Lock()
+		n.started = false
+		n.mu.Unlock()
+		return fmt.Errorf("start the manager of NetResourceSets: read the provider: %w", ErrNotReady)
+	}
+	for _, name := range n.GetNames() {
+		n.attendSoon(name, "start")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.resync.add(resyncKey, "periodic", n.config.ResyncInterval)
+	n.work.Go(func() { n.maintain.run(ctx, int(n.config.Workers), n.maintainNode) })
+	n.work.Go(func() { n.sync.run(ctx, int(n.config.Workers), n.syncNode) })
+	n.work.Go(func() { n.resync.run(ctx, 1, n.resyncAll) })
+	return nil
+}
+
+// Close ends what Start has begun, and waits for it.
+func (n *NetResourceSetManager) Close() error {
+	n.mu.Lock()
+	stop := n.stop
+	n.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	n.work.Wait()
+	return nil
+}
+
+// attendSoon has a node looked at, after a part of the time that all nodes need
+// at the rate of the provider, so that they do not all come at once.
+func (n *NetResourceSetManager) attendSoon(name, reason string) {
+	n.mu.Lock()
+	nodes := len(n.nodes)
+	n.mu.Unlock()
+	spread := time.Duration(0)
+	if n.config.QPS > 0 && nodes > n.config.Burst {
+		spread = time.Duration(float64(nodes) / n.config.QPS * float64(time.Second))
+	}
+	n.maintain.add(name, reason, time.Duration(n.config.Random()*float64(min(spread, n.config.ResyncInterval))))
+}
+
+// read has the provider read itself.
+func (n *NetResourceSetManager) read(ctx context.Context) bool {
+	begun := n.config.Instances.Resync(ctx)
+	n.SetInstancesAPIReadiness(!begun.IsZero())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if begun.After(n.begun) {
+		n.begun = begun
+	}
+	return n.ready
+}
+
+func (n *NetResourceSetManager) resyncAll(ctx context.Context, _ string) {
+	defer n.resync.add(resyncKey, "periodic", n.config.ResyncInterval)
+	if !n.read(ctx) {
+		if ctx.Err() != nil {
+			return
+		}
+		n.config.Log.Warn("the provider cannot be read: nothing is changed until it can")
+		n.resync.add(resyncKey, "retry", n.config.RetryInterval)
+		return
+	}
+	n.mu.Lock()
+	begun := n.begun
+	n.mu.Unlock()
+	n.Resync(ctx, begun)
+}
+
+// Resync attends all nodes, those that lack most first. syncTime is when the
+// provider's last reading of itself has begun.
+func (n *NetResourceSetManager) Resync(ctx context.Context, syncTime time.Time) {
+	n.config.Metrics.IncResyncCount()
+	ctx, cancel := context.WithTimeout(ctx, n.config.ResyncInterval)
+	defer cancel()
+	nodes := n.GetNodesByIPWatermark()
+	work := make(chan *NetResource)
+	var workers sync.WaitGroup
+	for range min(int(n.config.Workers), len(nodes)) {
+		workers.Go(func() {
+			for node := range work {
+				node.attend(ctx, syncTime)
+			}
+		})
+	}
+	for _, node := range nodes {
+		work <- node
+	}
+	close(work)
+	workers.Wait()
+	n.report(nodes)
+}
+
+// report sets the metrics of all nodes.
+func (n *NetResourceSetManager) report(nodes []*NetResource) {
+	var sum Statistics
+	deficit, full := 0, 0
+	for _, node := range nodes {
+		s := node.Stats()
+		sum.UsedIPs += s.UsedIPs
+		sum.AvailableIPs += s.AvailableIPs
+		sum.NeededIPs += s.NeededIPs
+		sum.RemainingInterfaces += s.RemainingInterfaces
+		if s.NeededIPs > 0 {
+			deficit++
+		}
+		if s.RemainingInterfaces == 0 && s.AvailableIPs <= s.UsedIPs {
+			full++
+		}
+	}
+	m := n.config.Metrics
+	m.SetAllocatedIPs("used", sum.UsedIPs)
+	m.SetAllocatedIPs("available", sum.AvailableIPs-sum.UsedIPs)
+	m.SetAllocatedIPs("needed", sum.NeededIPs)
+	m.SetAvailableInterfaces(sum.RemainingInterfaces)
+	m.SetNetResourceSets("total", len(nodes))
+	m.SetNetResourceSets("in-deficit", deficit)
+	m.SetNetResourceSets("at-capacity", full)
+	for id, quota := range n.config.Instances.GetPoolQuota() {
+		m.SetAvailableIPsPerSubnet(string(id), quota.AvailabilityZone, quota.AvailableIPs)
+	}
+}
+
+// Create is Update.
+func (n *NetResourceSetManager) Create(resource *v1alpha1.NetResourceSet) error {
+	return n.Update(resource)
+}
+
+// Update is called with every version of a NetResourceSet. It keeps a copy.
+func (n *NetResourceSetManager) Update(resource *v1alpha1.NetResourceSet) error {
+	if resource == nil || resource.Name == "" {
+		return errors.New("update a NetResourceSet: it must have a name")
+	}
+	n.mu.Lock()
+	node := n.nodes[resource.Name]
+	if node == nil {
+		node = newNetResource(n, resource)
+		node.ops = n.config.Instances.CreateNetResource(resource.DeepCopy(), node)
+		if node.ops == nil {
+			n.mu.Unlock()
+			return fmt.Errorf("update the NetResourceSet %s: the provider does not serve it", resource.Name)
+		}
+		n.nodes[resource.Name] = node
+	}
+	n.mu.Unlock()
+	node.UpdatedResource(resource)
+	return nil
+}
+
+// Delete is called when a NetResourceSet was deleted. What the provider has for
+// the node is the provider's to take back.
+func (n *NetResourceSetManager) Delete(nodeName string) error {
+	n.mu.Lock()
+	node := n.nodes[nodeName]
+	delete(n.nodes, nodeName)
+	n.mu.Unlock()
+	if node == nil {
+		return nil
+	}
+	n.maintain.remove(nodeName)
+	n.sync.remove(nodeName)
+	node.remove()
+	if f, ok := n.config.Instances.(Forgetter); ok {
+		f.Forget(nodeName)
+	}
+	return nil
+}
+
+// Get is the node of that name, nil if there is none.
+func (n *NetResourceSetManager) Get(nodeName string) *NetResource {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.nodes[nodeName]
+}
+
+// GetNames are the names of all nodes, sorted.
+func (n *NetResourceSetManager) GetNames() (allNodeNames []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Sorted(maps.Keys(n.nodes))
+}
+
+// GetNodesByIPWatermark are all nodes: those that lack most first, then those
+// that lack nothing, then those with an excess, the largest first.
+func (n *NetResourceSetManager) GetNodesByIPWatermark() []*NetResource {
+	n.mu.Lock()
+	type ranked struct {
+		node *NetResource
+		need int
+	}
+	all := make([]ranked, 0, len(n.nodes))
+	for _, node := range n.nodes {
+		all = append(all, ranked{node: node})
+	}
+	n.mu.Unlock()
+	for i := range all {
+		all[i].need = all[i].node.GetNeededAddresses()
+	}
+	slices.SortFunc(all, func(a, b ranked) int {
+		switch {
+		case a.need < 0 && b.need < 0:
+			return cmp.Or(cmp.Compare(a.need, b.need), cmp.Compare(a.node.name, b.node.name))
+		default:
+			return cmp.Or(cmp.Compare(b.need, a.need), cmp.Compare(a.node.name, b.node.name))
+		}
+	})
+	nodes := make([]*NetResource, len(all))
+	for i, r := range all {
+		nodes[i] = r.node
+	}
+	return nodes
+}
+
+// InstancesAPIIsReady is whether the provider could be read.
+func (n *NetResourceSetManager) InstancesAPIIsReady() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ready
+}
+
+// SetInstancesAPIReadiness says whether it could.
+func (n *NetResourceSetManager) SetInstancesAPIReadiness(ready bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ready = ready
+}
+
+// ResourceType is the kind that the manager is for.
+func (n *NetResourceSetManager) ResourceType() string { return "NetResourceSet" }
+
+func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string) {
+	if node := n.Get(name); node != nil {
+		if err := node.MaintainIPPool(ctx); err != nil && ctx.Err() == nil {
+			node.log.Warn("keep the addresses of the node at its watermarks", "error", err)
+		}
+	}
+}
+
+func (n *NetResourceSetManager) syncNode(ctx context.Context, name string) {
+	if node := n.Get(name); node != nil {
+		if err := node.syncToAPIServer(ctx); err != nil && ctx.Err() == nil {
+			node.log.Warn("write the NetResourceSet", "error", err)
+			n.sync.add(name, "retry", n.config.RetryInterval)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package memapi is NetResourceSets in memory, with the API server's rules: each
+// write needs the newest resourceVersion and makes a new one, a status is written
+// apart from its spec, an object that was deleted and made again has another UID.
+// It is for tests, simulations and demonstrations.
+//
+// Every method may be called from any goroutine. Changed and Deleted are called
+// after a write, by whoever has written.
+//
+// Example:
+//
+//	api := memapi.New()
+//	api.Changed = func(r *v1alpha1.NetResourceSet) { manager.Update(r) }
+//	api.Create(&v1alpha1.NetResourceSet{...})
+package memapi
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/netresource"
+)
+
+// API is the API server. Its functions are set before it is used.
+type API struct {
+	Changed func(*v1alpha1.NetResourceSet)
+	Deleted func(name string)
+	// Fault may make a call fail that is about to be done: create, update, status, get.
+	Fault func(call, name string) error
+
+	mu      sync.Mutex
+	version uint64
+	objects map[string]*v1alpha1.NetResourceSet
+	writes  int
+}
+
+var _ netresource.NetResourceSetGetterUpdater = (*API)(nil)
+
+// New is an API server without objects.
+func New() *API { return &API{objects: map[string]*v1alpha1.NetResourceSet{}} }
+
+func resource() schema.GroupResource {
+	return v1alpha1.Resource(v1alpha1.NetResourceSets).GroupResource()
+}
+
+// Writes is how many writes have changed something.
+func (a *API) Writes() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.writes
+}
+
+// Create implements netresource.NetResourceSetGetterUpdater.
+func (a *API) Create(node *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+	return a.do("create", node.Name, func(old *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+		if old != nil {
+			return nil, apierrors.NewAlreadyExists(resource(), node.Name)
+		}
+		made := node.DeepCopy()
+		made.UID = types.UID(fmt.Sprintf("uid-%d", a.version+1))
+		return made, nil
+	})
+}
+
+// Update implements netresource.NetResourceSetGetterUpdater.
+func (a *API) Update(_, next *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+	return a.do("update", next.Name, func(old *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+		made := next.DeepCopy()
+		if old != nil {
+			made.Status = old.Status
+		}
+		return made, check(old, next)
+	})
+}
+
+// UpdateStatus implements netresource.NetResourceSetGetterUpdater.
+func (a *API) UpdateStatus(_, next *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+	return a.do("status", next.Name, func(old *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+		if err := check(old, next); err != nil {
+			return nil, err
+		}
+		made := old.DeepCopy()
+		made.Status = *next.Status.DeepCopy()
+		return made, nil
+	})
+}
+
+// check is whether next may replace old.
+func check(old, next *v1alpha1.NetResourceSet) error {
+	switch {
+	case old == nil:
+		return apierrors.NewNotFound(resource(), next.Name)
+	case next.UID != old.UID || next.ResourceVersion != old.ResourceVersion:
+		return apierrors.NewConflict(resource(), next.Name, fmt.Errorf("version %s is not the newest, which is %s", next.ResourceVersion, old.ResourceVersion))
+	}
+	return nil
+}
+
+// do writes what change makes of an object.
+func (a *API) do(call, name string, change func(*v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error)) (*v1alpha1.NetResourceSet, error) {
+	if a.Fault != nil {
+		if err := a.Fault(call, name); err != nil {
+			return nil, err
+		}
+	}
+	a.mu.Lock()
+	old := a.objects[name]
+	next, err := change(old)
+	if err != nil {
+		a.mu.Unlock()
+		return nil, err
+	}
+	changed := old == nil || !equality.Semantic.DeepEqual(old, next)
+	if changed {
+		a.version++
+		a.writes++
+		next.ResourceVersion = strconv.FormatUint(a.version, 10)
+		a.objects[name] = next
+	}
+	made := a.objects[name].DeepCopy()
+	a.mu.Unlock()
+	if changed && a.Changed != nil {
+		a.Changed(made.DeepCopy())
+	}
+	return made, nil
+}
+
+// Get implements netresource.NetResourceSetGetterUpdater.
+func (a *API) Get(name string) (*v1alpha1.NetResourceSet, error) {
+	if a.Fault != nil {
+		if err := a.Fault("get", name); err != nil {
+			return nil, err
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if o := a.objects[name]; o != nil {
+		return o.DeepCopy(), nil
+	}
+	return nil, apierrors.NewNotFound(resource(), name)
+}
+
+// Change has change write an object, whatever its version.
+func (a *API) Change(name string, change func(*v1alpha1.NetResourceSet)) error {
+	_, err := a.do("change", name, func(old *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+		if old == nil {
+			return nil, apierrors.NewNotFound(resource(), name)
+		}
+		next := old.DeepCopy()
+		change(next)
+		return next, nil
+	})
+	return err
+}
+
+// Delete deletes an object.
+func (a *API) Delete(name string) error {
+	a.mu.Lock()
+	_, ok := a.objects[name]
+	delete(a.objects, name)
+	a.mu.Unlock()
+	if !ok {
+		return apierrors.NewNotFound(resource(), name)
+	}
+	if a.Deleted != nil {
+		a.Deleted(name)
+	}
+	return nil
+}
+
+// Lister implements netresource.NetResourceSetGetterUpdater.
+func (a *API) Lister() v1alpha1.NetResourceSetLister { return lister{a} }
+
+type lister struct{ api *API }
+
+// List implements v1alpha1.NetResourceSetLister.
+func (l lister) List(selector labels.Selector) (all []*v1alpha1.NetResourceSet, err error) {
+	l.api.mu.Lock()
+	defer l.api.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(l.api.objects)) {
+		if o := l.api.objects[name]; selector.Matches(labels.Set(o.Labels)) {
+			all = append(all, o.DeepCopy())
+		}
+	}
+	return all, nil
+}
+
+// Get implements v1alpha1.NetResourceSetLister.
+func (l lister) Get(name string) (*v1alpha1.NetResourceSet, error) { return l.api.Get(name) }

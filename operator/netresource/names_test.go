@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource_test
+
+import (
+	"context"
+	"log/slog"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+)
+
+func everything() labels.Selector { return labels.Everything() }
+
+// ResyncInterfacesAndIPs is what the test says that the node has.
+func (n *fixedNode) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.AllocationMap, error) {
+	return n.all(), nil
+}

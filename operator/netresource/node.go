@@ -1,0 +1,299 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/operator/netresource/watermark"
+)
+
+// NetResource is one node. Its rounds follow each other: whoever has the turn
+// may change what is the provider's; mu is for everything else, and is not held
+// while the provider or the API server is asked.
+type NetResource struct {
+	name    string
+	manager *NetResourceSetManager
+	ops     NetResourceOperations
+	log     *slog.Logger
+	turn    chan struct{}
+
+	mu           sync.Mutex
+	resource     *v1alpha1.NetResourceSet // the newest version that was seen
+	available    v1alpha1.AllocationMap   // what the provider has last said
+	level        watermark.Level
+	stats        Statistics
+	known        bool      // available was read
+	removed      bool      // the NetResourceSet is gone
+	stopped      time.Time // when the instance was not found; zero: it runs
+	waitsFor     time.Time // no decision before the provider was read after that; zero: decide
+	failures     int       // rounds without success
+	retryAt      time.Time // not before then, after a failure
+	lastError    string
+	full         string // what is to be told of a node that can have no more
+	toldCapacity time.Time
+	release      releases
+}
+
+func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet) *NetResource {
+	return &NetResource{
+		name: resource.Name, manager: m, log: m.config.Log.With("node", resource.Name), turn: make(chan struct{}, 1), resource: resource.DeepCopy(),
+		release: releases{since: map[string]time.Time{}, gone: map[string]time.Time{}, want: map[string]handshake.Want{}},
+	}
+}
+
+// take waits for the turn of the node; give ends it.
+func (n *NetResource) take(ctx context.Context) error {
+	select {
+	case n.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (n *NetResource) give() { <-n.turn }
+
+func (n *NetResource) remove() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.removed = true
+}
+
+// UpdatedResource is told every version of the NetResourceSet. It is true if
+// there is something to do, which then begins.
+func (n *NetResource) UpdatedResource(resource *v1alpha1.NetResourceSet) bool {
+	n.accept(resource)
+	n.ops.UpdatedNode(resource.DeepCopy())
+	n.mu.Lock()
+	known := n.known
+	if known {
+		n.count()
+	}
+	n.mu.Unlock()
+	switch {
+	case !known:
+		n.manager.attendSoon(n.name, "new")
+		return true
+	case n.due():
+		n.manager.maintain.add(n.name, "update", 0)
+		return true
+	}
+	n.manager.sync.add(n.name, "update", 0)
+	return false
+}
+
+// accept keeps a version unless there is a newer one.
+func (n *NetResource) accept(resource *v1alpha1.NetResourceSet) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.resource.UID == resource.UID && older(resource.ResourceVersion, n.resource.ResourceVersion) {
+		return
+	}
+	if n.resource.UID != resource.UID {
+		n.release.reset()
+	}
+	n.resource = resource.DeepCopy()
+}
+
+// older is whether a is a version before b, as far as that can be told.
+func older(a, b string) bool {
+	x, err1 := strconv.ParseUint(a, 10, 64)
+	y, err2 := strconv.ParseUint(b, 10, 64)
+	return err1 == nil && err2 == nil && x < y
+}
+
+// Ops is what the provider made for the node.
+func (n *NetResource) Ops() NetResourceOperations { return n.ops }
+
+// InstanceID is the provider's name of the machine.
+func (n *NetResource) InstanceID() (id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.resource.Spec.InstanceID
+}
+
+// IsPrefixDelegationEnabled is whether the node gets prefixes.
+func (n *NetResource) IsPrefixDelegationEnabled() bool {
+	return n.manager.config.PrefixDelegation && n.ops.IsPrefixDelegated()
+}
+
+// IsRunning is false for a minute after the provider did not know the instance,
+// and when the NetResourceSet is gone.
+func (n *NetResource) IsRunning() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.removed && (n.stopped.IsZero() || n.manager.config.Now().Sub(n.stopped) > time.Minute)
+}
+
+// SetRunning says that the instance is there.
+func (n *NetResource) SetRunning() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stopped = time.Time{}
+}
+
+// Pool is what the node may lend.
+func (n *NetResource) Pool() (pool v1alpha1.AllocationMap) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.pool())
+}
+
+// pool is not to be changed: available is replaced as a whole, too.
+func (n *NetResource) pool() v1alpha1.AllocationMap {
+	if len(n.release.gone) == 0 {
+		return n.available
+	}
+	pool := maps.Clone(n.available)
+	for key := range n.release.gone {
+		delete(pool, key)
+	}
+	return pool
+}
+
+// ResourceCopy is a copy of the newest version of the NetResourceSet.
+func (n *NetResource) ResourceCopy() *v1alpha1.NetResourceSet {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.resource.DeepCopy()
+}
+
+// Stats is how the node stands.
+func (n *NetResource) Stats() Statistics {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stats
+}
+
+// GetNeededAddresses is how many addresses the node lacks, or less than 0: has
+// too many of.
+func (n *NetResource) GetNeededAddresses() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.stats.NeededIPs > 0:
+		return n.stats.NeededIPs
+	case n.manager.config.ReleaseExcess:
+		return -n.stats.ExcessIPs
+	}
+	return 0
+}
+
+// due is whether there is something to decide.
+func (n *NetResource) due() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.removed || !n.known || !n.waitsFor.IsZero() {
+		return false
+	}
+	return n.stats.NeededIPs > 0 || n.manager.config.ReleaseExcess && n.stats.ExcessIPs > 0 || len(n.resource.Status.IPAM.ReleaseIPs) > 0
+}
+
+// recalculate asks the provider's view what the node has, and counts.
+func (n *NetResource) recalculate(ctx context.Context) {
+	available, err := n.ops.ResyncInterfacesAndIPs(ctx, n.log)
+	now := n.manager.config.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err != nil {
+		n.known, n.level = false, watermark.Level{}
+		n.stats.NeededIPs, n.stats.ExcessIPs = 0, 0
+		if errors.Is(err, ErrInstanceNotFound) && n.stopped.IsZero() {
+			n.stopped = now
+		}
+		return
+	}
+	n.available, n.known, n.stopped = available, true, time.Time{}
+	n.count()
+}
+
+// count sets level and stats of what is known.
+func (n *NetResource) count() {
+	entries := n.resource.Status.IPAM.ReleaseIPs
+	sum := tally(n.available, n.release.gone)
+	v6 := sum.v4 == 0 && sum.v6 > 0
+	var back v1alpha1.AllocationMap
+	for key, state := range entries {
+		if ip, ok := n.available[key]; ok && handshake.GivingBack(handshake.State(state)) {
+			if back == nil {
+				back = v1alpha1.AllocationMap{}
+			}
+			back[key] = ip
+		}
+	}
+	used := tally(n.resource.Status.IPAM.Used, nil)
+	n.level = watermark.Level{
+		Total: sum.of(v6), GivingBack: tally(back, n.release.gone).of(v6), Used: used.of(v6),
+	}
+	marks := n.marks()
+	n.stats.UsedIPs, n.stats.AvailableIPs = n.level.Used, n.level.Total-n.level.GivingBack
+	n.stats.NeededIPs, n.stats.ExcessIPs = marks.Needed(n.level), n.manager.config.excess(marks, n.level)
+	if burst := n.ops.GetMaximumBurstableAllocatableIPv4(); burst > 0 {
+		n.stats.ExcessIPs = 0
+		if n.stats.NeededIPs > 0 {
+			n.stats.NeededIPs = burst
+		}
+	}
+}
+
+// marks are the watermarks of the node.
+func (n *NetResource) marks() watermark.Marks {
+	s := n.resource.Spec.IPAM
+	m := watermark.Marks{Pre: s.PreAllocate, Min: s.MinAllocate, Max: s.MaxAllocate, Above: s.MaxAboveWatermark, Pending: n.manager.config.Pending(n.name)}
+	if m.Pre == 0 {
+		m.Pre = n.ops.GetMinimumAllocatableIPv4()
+	}
+	if most := n.ops.GetMaximumAllocatableIPv4(); most > 0 && (m.Max == 0 || m.Max > most) {
+		m.Max = most
+	}
+	return m
+}
+
+// sums are how many addresses a map has, by family. What is no address counts
+// as IPv4.
+type sums struct{ v4, v6 int }
+
+func (s sums) of(v6 bool) int {
+	if v6 {
+		return s.v6
+	}
+	return s.v4
+}
+
+func tally(all v1alpha1.AllocationMap, without map[string]time.Time) (s sums) {
+	for key := range all {
+		if _, ok := without[key]; ok {
+			continue
+		}
+		if size, v6 := sizeOf(key); v6 {
+			s.v6 += size
+		} else {
+			s.v4 += size
+		}
+	}
+	return s
+}
+
+// sizeOf is how many addresses a key of a pool is.
+func sizeOf(key string) (size int, v6 bool) {
+	if !strings.Contains(key, "/") {
+		return 1, strings.Contains(key, ":")
+	}
+	p, err := netip.ParsePrefix(key)
+	if err != nil {
+		return 1, false
+	}
+	return 1 << min(p.Addr().BitLen()-p.Bits(), 20), p.Addr().Is6()
+}

@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/handshake"
+)
+
+// releases is what the operator remembers of the way back of addresses and
+// blocks. The truth is in the status; what is lost here is decided anew.
+type releases struct {
+	since map[string]time.Time      // candidates, and since when
+	gone  map[string]time.Time      // the provider has confirmed that the node does not have them
+	back  map[string]bool           // of these, those that it shows again, long after
+	want  map[string]handshake.Want // what the last plan wants of each
+	hold  bool                      // the last plan was to leave all as it is
+}
+
+func (r *releases) reset() {
+	clear(r.since)
+	clear(r.gone)
+	clear(r.back)
+	clear(r.want)
+}
+
+// read compares what is gone with a reading of the provider.
+func (r *releases) read(begun time.Time, consistency time.Duration, available v1alpha1.AllocationMap) {
+	r.back = map[string]bool{}
+	for key, at := range r.gone {
+		if _, there := available[key]; there && begun.Sub(at) > consistency {
+			r.back[key] = true
+		}
+	}
+}
+
+// begin makes the plan in which everything goes on as it is.
+func (r *releases) begin(entries map[string]v1alpha1.IPReleaseStatus, available v1alpha1.AllocationMap) {
+	clear(r.want)
+	for key := range entries {
+		_, gone := r.gone[key]
+		r.want[key] = handshake.Want{Gone: gone, Back: r.back[key]}
+	}
+	for key := range r.gone {
+		if _, open := entries[key]; open {
+			continue
+		}
+		// The agent has taken the entry away.
+		if _, there := available[key]; !there || r.back[key] {
+			delete(r.gone, key)
+			delete(r.back, key)
+		}
+	}
+}
+
+// abort takes back as many addresses as are needed, those first that the agent
+// has not answered yet.
+func (r *releases) abort(entries map[string]v1alpha1.IPReleaseStatus, needed int) {
+	clear(r.since)
+	keys := slices.SortedFunc(maps.Keys(entries), func(a, b string) int {
+		return cmp.Or(cmp.Compare(entries[a], entries[b]), cmp.Compare(a, b))
+	})
+	for _, key := range keys {
+		state := handshake.State(entries[key])
+		if needed <= 0 || state != handshake.Marked && state != handshake.Ready {
+			continue
+		}
+		size, _ := sizeOf(key)
+		needed -= size
+		w := r.want[key]
+		w.Needed = true
+		r.want[key] = w
+	}
+}
+
+// choose keeps the time since when each of chosen is a candidate, forgets all
+// others, and wants those marked that have been it since before ripe, no more
+// than excess.
+func (r *releases) choose(chosen []string, excess int, entries map[string]v1alpha1.IPReleaseStatus, ripe time.Time) {
+	old := r.since
+	r.since = map[string]time.Time{}
+	for _, key := range chosen {
+		_, open := entries[key]
+		_, gone := r.gone[key]
+		size, _ := sizeOf(key)
+		if open || gone || size > excess {
+			continue
+		}
+		excess -= size
+		r.since[key] = old[key] // zero: since now
+		if !old[key].IsZero() && !old[key].After(ripe) {
+			r.want[key] = handshake.Want{Excess: true}
+		}
+	}
+}
+
+// PopulateIPReleaseStatus sets the entries of the handshake as the node's last
+// plan has them.
+func (n *NetResource) PopulateIPReleaseStatus(node *v1alpha1.NetResourceSet) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.release.hold {
+		return
+	}
+	entries := node.Status.IPAM.ReleaseIPs
+	next := map[string]v1alpha1.IPReleaseStatus{}
+	for key, want := range n.release.want {
+		if _, open := entries[key]; !open && !want.Excess {
+			continue // the agent has taken it away
+		}
+		if s := handshake.Decide(handshake.State(entries[key]), want); s != handshake.None {
+			next[key] = v1alpha1.IPReleaseStatus(s)
+		}
+	}
+	for key, state := range entries {
+		if _, planned := n.release.want[key]; !planned {
+			next[key] = state
+		}
+	}
+	node.Status.IPAM.ReleaseIPs = next
+}
+
+// giveBack writes what the plan makes of the entries, and then calls the
+// provider for what the API server has accepted as released.
+func (n *NetResource) giveBack(ctx context.Context) (mutated bool, err error) {
+	if err := n.writeStatus(ctx); err != nil {
+		return false, err
+	}
+	var failed []error
+	for _, a := range n.released() {
+		if err := n.manager.budget.take(ctx); err != nil {
+			return mutated, errors.Join(append(failed, err)...)
+		}
+		mutated = true
+		if err := n.ops.ReleaseIPs(ctx, a); err != nil {
+			failed = append(failed, fmt.Errorf("release %d addresses of pool %q on interface %q: %w", len(a.IPsToRelease), a.PoolID, a.InterfaceID, err))
+			continue
+		}
+		n.manager.config.Metrics.AddIPRelease(string(a.PoolID), int64(len(a.IPsToRelease)))
+		now := n.manager.config.Now()
+		n.mu.Lock()
+		for _, key := range a.IPsToRelease {
+			n.release.gone[key] = now
+		}
+		n.mu.Unlock()
+	}
+	return mutated, errors.Join(failed...)
+}
+
+// released are the calls that are to be made, by interface and pool.
+func (n *NetResource) released() []*ReleaseAction {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.manager.config.Now()
+	byPlace := map[[2]string]*ReleaseAction{}
+	for key, state := range n.resource.Status.IPAM.ReleaseIPs {
+		_, gone := n.release.gone[key]
+		if !handshake.Call(handshake.State(state), handshake.Want{Gone: gone}) {
+			continue
+		}
+		at, ok := n.available[key]
+		if !ok {
+			at, ok = n.resource.Spec.IPAM.Pool[key]
+		}
+		if !ok {
+			n.release.gone[key] = now // neither side knows it any more
+			continue
+		}
+		place := [2]string{at.Resource, at.SubnetID}
+		if byPlace[place] == nil {
+			byPlace[place] = &ReleaseAction{InterfaceID: at.Resource, PoolID: v1alpha1.PoolID(at.SubnetID)}
+		}
+		byPlace[place].IPsToRelease = append(byPlace[place].IPsToRelease, key)
+	}
+	var all []*ReleaseAction
+	for _, place := range slices.SortedFunc(maps.Keys(byPlace), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		slices.Sort(byPlace[place].IPsToRelease)
+		all = append(all, byPlace[place])
+	}
+	return all
+}

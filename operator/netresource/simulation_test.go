@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/memcloud"
+)
+
+// demand is how many pods a node has at a minute.
+type demand func(node, minute int) int
+
+func demands() map[string]demand {
+	return map[string]demand{
+		"step": func(_, minute int) int {
+			if minute < 5 || minute >= 25 {
+				return 5
+			}
+			return 35
+		},
+		"ramp": func(node, minute int) int {
+			up := min(minute, 40-minute)
+			return max(0, up*2+node%5)
+		},
+		"churn": func(node, minute int) int {
+			rng := rand.New(rand.NewPCG(uint64(node), uint64(minute/4)))
+			return 12 + rng.IntN(18)
+		},
+	}
+}
+
+// sample is one minute of all nodes.
+type sample struct {
+	calls    int // that change something
+	attached int
+	used     int
+	lacking  int // pods without an address
+}
+
+// figures are what a simulation shows.
+type figures struct {
+	samples  []sample
+	assigns  int
+	releases int
+	lacking  int // pods without an address at the end of a minute, in all
+	most     int // calls of a minute
+}
+
+const simulatedMinutes = 40
+
+// simulate runs 40 minutes of nodes under a demand, at a rate of calls in a second.
+func simulate(t *testing.T, nodes int, qps float64, d demand, old bool) (f figures) {
+	synctest.Test(t, func(t *testing.T) {
+		config := netresource.Config{ReleaseExcess: true, Workers: 16, QPS: qps, Burst: 10, Log: quiet(), Random: rand.New(rand.NewPCG(1, 2)).Float64}
+		config.Workers = 1 // Random is not for several at once
+		if old {
+			config = netresource.WithOldFormula(config)
+		}
+		r := newRig(t, memcloud.Config{
+			Subnets:    map[v1alpha1.PoolID]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/16")},
+			Interfaces: 8, PerInterface: 16, Lag: 3 * time.Second,
+		}, config)
+		for i := range nodes {
+			r.add(nodeName(i), v1alpha1.IPAMSpec{MinAllocate: 30, PreAllocate: 8}).cool = 30 * time.Second
+		}
+		changes := func() int {
+			c := r.cloud.Calls()
+			return c["assign"] + c["unassign"] + c["create"]
+		}
+		before := 0
+		for minute := range simulatedMinutes {
+			for i := range nodes {
+				r.agents[nodeName(i)].use(d(i, minute))
+			}
+			rest(30 * time.Second)
+			for i := range nodes {
+				r.agents[nodeName(i)].step() // what has cooled
+			}
+			rest(30 * time.Second)
+			s := sample{calls: changes() - before}
+			before += s.calls
+			for i := range nodes {
+				s.attached += len(r.cloud.Units(nodeName(i)))
+				s.used += d(i, minute)
+				s.lacking += r.agents[nodeName(i)].lacks()
+			}
+			f.samples = append(f.samples, s)
+			f.lacking += s.lacking
+			f.most = max(f.most, s.calls)
+		}
+		calls := r.cloud.Calls()
+		f.assigns, f.releases = calls["assign"]+calls["create"], calls["unassign"]
+		for i := range nodes {
+			r.consistent(nodeName(i))
+		}
+		_ = r.manager.Close()
+	})
+	return f
+}
+
+// TestSimulations runs step, ramp and churn. With CADASTRE_PLOTS set it does so
+// with 200 nodes, and draws what it has found into that folder.
+func TestSimulations(t *testing.T) {
+	plots := os.Getenv("CADASTRE_PLOTS")
+	nodes := 10
+	if plots != "" {
+		nodes = 200
+	}
+	const qps = 10
+	for name, d := range demands() {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			now, old := simulate(t, nodes, qps, d, false), simulate(t, nodes, qps, d, true)
+			t.Logf("new: %d assigns, %d releases, most %d in a minute, %d pods lacking; old: %d, %d, %d, %d",
+				now.assigns, now.releases, now.most, now.lacking, old.assigns, old.releases, old.most, old.lacking)
+			g.Expect(now.most).To(BeNumerically("<=", qps*60+10), "within the budget")
+			g.Expect(now.assigns+now.releases).To(BeNumerically("<=", old.assigns+old.releases), "never more calls than with the old formula")
+			g.Expect(now.lacking).To(BeNumerically("<=", old.lacking))
+			if plots != "" {
+				text := plot(fmt.Sprintf("%d nodes, %s: at least 30 addresses, 8 free, at most %d calls a second", nodes, name, qps), now, old)
+				g.Expect(os.WriteFile(filepath.Join(plots, "netresource-"+name+".svg"), []byte(text), 0o644)).To(Succeed())
+			}
+		})
+	}
+}
+
+// BenchmarkRound is one round of a manager over nodes that lack nothing.
+func BenchmarkRound(b *testing.B) {
+	for _, nodes := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			c := netresource.Config{QPS: -1, Workers: 4, Log: quiet(), ReleaseExcess: true}
+			r := newRig(b, memcloud.Config{
+				Subnets:    map[v1alpha1.PoolID]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/12")},
+				Interfaces: 2, PerInterface: 16,
+			}, c)
+			for i := range nodes {
+				r.add(nodeName(i), v1alpha1.IPAMSpec{MinAllocate: 16, PreAllocate: 8})
+			}
+			full := func() bool {
+				for i := range nodes {
+					if r.level(nodeName(i))[0] != 16 {
+						return false
+					}
+				}
+				return true
+			}
+			NewWithT(b).Eventually(full, 4*time.Minute, time.Second).Should(BeTrue())
+			_ = r.manager.Close()
+			b.ResetTimer()
+			for b.Loop() {
+				r.manager.Resync(b.Context(), time.Now())
+			}
+		})
+	}
+}

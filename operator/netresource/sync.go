@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+)
+
+// syncToAPIServer writes what is not written yet.
+func (n *NetResource) syncToAPIServer(ctx context.Context) error {
+	if err := n.take(ctx); err != nil {
+		return err
+	}
+	defer n.give()
+	if err := n.write(ctx); err != nil {
+		return err
+	}
+	if n.due() {
+		n.manager.maintain.add(n.name, "sync", 0)
+	}
+	return nil
+}
+
+// write writes the status and then the spec, so that no address is lent before
+// what it is can be read. The pool is that of before the status was written.
+func (n *NetResource) write(ctx context.Context) error {
+	n.mu.Lock()
+	known, pool := n.known, n.pool()
+	n.mu.Unlock()
+	if err := n.writeStatus(ctx); err != nil {
+		return err
+	}
+	if !known {
+		return nil
+	}
+	return n.put(ctx, "spec", n.manager.config.API.Update, func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
+		if maps.Equal(base.Spec.IPAM.Pool, pool) {
+			return nil
+		}
+		next := base.DeepCopy()
+		next.Spec.IPAM.Pool = maps.Clone(pool)
+		return next
+	})
+}
+
+// writeStatus writes what of the status is the operator's.
+func (n *NetResource) writeStatus(ctx context.Context) error {
+	return n.put(ctx, "status", n.manager.config.API.UpdateStatus, func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
+		n.plan()
+		copied := *base // all but the status is only read
+		r := &copied
+		r.Status = *base.Status.DeepCopy()
+		n.PopulateIPReleaseStatus(r)
+		n.mu.Lock()
+		r.Status.IPAM.OperatorStatus.Error = n.lastError
+		if n.known {
+			r.Status.Addresses = v1alpha1.AddressCounts{Used: n.stats.UsedIPs, Available: n.stats.AvailableIPs, Capacity: n.marks().Max}
+		}
+		n.mu.Unlock()
+		n.ops.PopulateStatusFields(r)
+		if equality.Semantic.DeepEqual(&base.Status, &r.Status) {
+			return nil
+		}
+		return r
+	})
+}
+
+// put writes what change makes of the newest version, unless that is nil. Upon a conflict the newest version is read, once. A NetResourceSet that is
+// gone is not written.
+func (n *NetResource) put(ctx context.Context, what string, write func(a, b *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error),
+	change func(*v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet) error {
+	for attempt := 0; ; attempt++ {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("write the %s of NetResourceSet %s: %w", what, n.name, err)
+		}
+		n.mu.Lock()
+		removed, base := n.removed, n.resource
+		n.mu.Unlock()
+		if removed {
+			return nil
+		}
+		next := change(base) // nobody changes base: versions are replaced as a whole
+		if next == nil {
+			return nil
+		}
+		written, err := write(base, next)
+		switch {
+		case err == nil && written != nil:
+			n.accept(written)
+			return nil
+		case err == nil, apierrors.IsNotFound(err):
+			return nil
+		case attempt > 0 || !apierrors.IsConflict(err):
+			return fmt.Errorf("write the %s of NetResourceSet %s: %w", what, n.name, err)
+		}
+		fresh, err := n.manager.config.API.Get(n.name)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read NetResourceSet %s after a conflict: %w", n.name, err)
+		}
+		n.accept(fresh)
+	}
+}

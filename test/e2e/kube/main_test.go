@@ -1,0 +1,194 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// Environment variables: the first is envtest's, the others are set by TestMain
+// for tests, which share no variable, and for the programs.
+const (
+	assetsEnv = "KUBEBUILDER_ASSETS"
+	sharedEnv = "E2E_KUBE_CONFIG" // the kubeconfig of the shared control plane
+	binEnv    = "E2E_KUBE_BIN"    // our programs
+)
+
+func TestMain(m *testing.M) {
+	if name := filepath.Base(os.Args[0]); slices.Contains(wrapped(), name) {
+		fmt.Fprintln(os.Stderr, become(name))
+		os.Exit(1)
+	}
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "test/e2e/kube:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// run runs the tests with a control plane, or has them say why there is none.
+func run(m *testing.M) (code int, err error) {
+	if why := missing(); why != "" {
+		fmt.Fprintln(os.Stderr, "test/e2e/kube: NOT RUN:", why)
+		return m.Run(), nil
+	}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	klog.SetSlogLogger(quiet)
+	log.SetLogger(klog.Background())
+	dir, err := os.MkdirTemp("", "e2e-kube-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	if err := buildOurs(filepath.Join(dir, "bin")); err != nil {
+		return 1, err
+	}
+	p, err := startPlane(filepath.Join(dir, "shared"))
+	if err != nil {
+		return 1, err
+	}
+	if err := os.Setenv(sharedEnv, p.kubeconfig); err != nil {
+		return 1, err
+	}
+	code = m.Run()
+	if err := p.stop(); err != nil || code != 0 {
+		return max(code, 1), err
+	}
+	return 0, leaks()
+}
+
+// leaks are goroutines that go on for longer than connections need to end.
+func leaks() (err error) {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if err = goleak.Find(); err == nil {
+			break
+		}
+	}
+	return err
+}
+
+// missing is why the suite cannot run here, "" if it can.
+func missing() string {
+	assets := os.Getenv(assetsEnv)
+	if assets == "" {
+		return assetsEnv + " is not set: make e2e-kube builds a control plane and sets it"
+	}
+	if !filepath.IsAbs(assets) {
+		return fmt.Sprintf("%s=%s is no absolute path", assetsEnv, assets)
+	}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"} {
+		if _, err := exec.LookPath(filepath.Join(assets, name)); err != nil {
+			return fmt.Sprintf("%s=%s: %v", assetsEnv, assets, err)
+		}
+	}
+	return ""
+}
+
+// buildOurs builds the programs under test.
+func buildOurs(bin string) error {
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	if err := watchSources(); err != nil {
+		return err
+	}
+	args := []string{"build", "-o", bin + string(os.PathSeparator)}
+	for _, name := range []string{"cadastre-agent", "cadastre-operator"} {
+		dir := filepath.Join("..", "..", "..", "cmd", name)
+		args = append(args, "./"+dir)
+	}
+	build := exec.Command("go", args...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build our programs: %w\n%s", err, out)
+	}
+	return os.Setenv(binEnv, bin)
+}
+
+// watchSources looks at the programs' sources: the cache of go test takes a
+// result for old if something has changed that the test has looked at, and knows
+// nothing of what a compiler reads that it starts.
+func watchSources() error {
+	root := filepath.Join("..", "..", "..")
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != root && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		case strings.HasSuffix(path, ".go") || d.Name() == "go.mod":
+			_, err = os.Stat(path)
+		}
+		return err
+	})
+}
+
+// wrapped are the programs that envtest starts. They are started by way of this
+// one, see become.
+func wrapped() []string { return []string{"etcd", "kube-apiserver"} }
+
+// wrap makes a directory in which each of the programs is this one.
+func wrap(dir string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range wrapped() {
+		if err := os.Symlink(self, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// become turns this process into the program name, after it has asked to be
+// killed when its parent ends, which envtest does not do, and has written its
+// number down, which envtest does not tell.
+func become(name string) error {
+	runtime.LockOSThread() // the request is for one thread, and the last one left
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {
+		return fmt.Errorf("become %s: %w", name, err)
+	}
+	if err := os.WriteFile(os.Args[0]+".pid", []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+		return fmt.Errorf("become %s: %w", name, err)
+	}
+	real := filepath.Join(os.Getenv(assetsEnv), name)
+	return fmt.Errorf("become %s: %w", name, syscall.Exec(real, os.Args, os.Environ()))
+}
+
+// pidOf is the number of a wrapped program.
+func pidOf(dir, name string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(dir, name+".pid"))
+	if err != nil {
+		return 0, fmt.Errorf("find the process of %s: %w", name, err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err == nil && pid <= 1 {
+		err = errors.New("it is no number of a process")
+	}
+	return pid, err
+}
