@@ -114,7 +114,7 @@ func readTriples(x *exam, prefixes ...string) {
 		}
 		defer func() { reading <- struct{}{} }()
 		for range rounds {
-			kvs, rev, err := x.store.List(x.ctx, prefixes...)
+			kvs, rev, err := x.store.List(x.ctx, slices.Clone(prefixes)...)
 			if err != nil {
 				return err
 			}
