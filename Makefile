@@ -14,7 +14,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube test unit check fuzz lint chaos bench generate ci clean
+.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube e2e-node test unit check fuzz lint chaos bench generate ci clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ e2e-docker: ## Docker's engine with our driver, for real (as root; installs dock
 e2e-kube: ## operator and agent against a real Kubernetes API server (test/kube; the first build takes minutes)
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
 	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 30m -count=1 $(E2E_FLAGS) ./test/e2e/kube
+
+e2e-node: ## a kubelet and a containerd with our CNI plugin, for real (as root; installs Debian packages; the first build takes minutes)
+	@$(GO) run ./test/e2e/node
 
 test: check unit fuzz ## everything that a change must pass: vet, gofmt, tests, fuzzers
 

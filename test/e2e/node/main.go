@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command node is the end-to-end test with a Kubernetes node: a real kubelet and
+// a real containerd, pods that get their addresses from cadastre-cni, and an
+// agent that is killed, is away while pods come and go, and comes back. After
+// each step the addresses of the pods are compared with the ledger's leases:
+// each pod has one, and there are no others. It is told twice: with blocks that
+// the agent derives from its node ID, and with podCIDRs that our operator gives.
+// The cluster's state is in the API server; agent and operator have the
+// configurations and the accounts that the manifests in k8s give them.
+//
+// It needs root and some of Debian's packages, which it installs with apt-get
+// where they are missing (they stay), and the programs of test/kube, which it
+// builds into .cache/kube, or takes from where KUBEBUILDER_ASSETS says. All of it
+// runs in network, mount and PID namespaces of its own, with a /run and a
+// /var/lib of its own, below control groups of its own, and it cannot reach the
+// settings of the kernel that kubelet changes. What is outside of the namespaces
+// is removed in the end, but by SIGKILL. Where it cannot run it prints why in
+// one line and ends with 0; it ends with 1, the reason and the logs' ends where
+// something was not as it must be.
+//
+// Example:
+//
+//	go run ./test/e2e/node
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/cadastre/cadastre/test/stage"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, thisMachine(), os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// firstLine says what is done to the machine.
+const firstLine = "End to end with kubelet and containerd: this installs Debian's containerd, containernetworking-plugins, busybox-static, iptables and\n" +
+	"conntrack (apt-get install) where they are missing, builds Kubernetes' programs into .cache/kube, and leaves nothing else behind."
+
+// Modes are told one after the other, each by this program in a room; they are
+// the verbs that it is started with there.
+const (
+	derived  = "derived"  // the agent derives its block from its node ID
+	external = "external" // Node.spec.podCIDRs, which our operator gives
+)
+
+// run is the whole program; it returns the exit code.
+func run(ctx context.Context, m machine, args []string, stdout, stderr io.Writer) int {
+	play := stage.Play{
+		Name: "e2e-node", Usage: "node [flags]  runs the end-to-end test and cleans up", Verbs: []string{derived, external},
+		Socket: external + "/agent/" + stage.SocketName, Title: func(stage.Way, string) string { return "Using containerd and kubelet." },
+		Acts: tellAll,
+		Other: func(ctx context.Context, opt stage.Options, stdout, _ io.Writer) error {
+			return tell(ctx, opt, stdout)
+		},
+	}
+	opt, err := play.Parse(args, io.Discard)
+	if err != nil || opt.Verb != "" { // which Run says
+		return play.Run(ctx, args, stdout, stderr)
+	}
+	fmt.Fprintln(stdout, firstLine)
+	if opt.Way != stage.WayAuto && opt.Way != stage.WayRoot {
+		fmt.Fprintf(stderr, "e2e-node: --namespaces=%s: only root can do this: leave it out, or write %s\n", opt.Way, stage.WayRoot)
+		return 2
+	}
+	if err := m.need(ctx, stdout); err != nil {
+		if ctx.Err() != nil {
+			fmt.Fprintln(stderr, "e2e-node: interrupted")
+			return 1
+		}
+		fmt.Fprintf(stdout, "NOT RUN: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return 0
+	}
+	return play.Run(ctx, slices.Concat([]string{"--namespaces=root"}, args), stdout, stderr)
+}

@@ -1,0 +1,156 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/cadastre/cadastre/test/netlab"
+)
+
+// machine is what this machine has; tests replace it.
+type machine struct {
+	root       bool
+	namespaces func() error
+	missing    func() []string // packages
+	aptGet     bool
+	systemd    bool
+	apt        func(ctx context.Context, args ...string) error
+}
+
+func thisMachine() machine {
+	_, apt := find("apt-get")
+	_, err := os.Stat("/run/systemd/system")
+	return machine{root: os.Geteuid() == 0, namespaces: tryNamespaces, missing: missing, aptGet: apt == nil, systemd: err == nil, apt: aptGet}
+}
+
+// need finds the packages, and installs them where that is possible. The error
+// says why nothing can be run here.
+func (m machine) need(ctx context.Context, stdout io.Writer) error {
+	if !m.root {
+		return errors.New("this user is not root")
+	}
+	if err := m.namespaces(); err != nil {
+		return err
+	}
+	lack := m.missing()
+	if len(lack) == 0 {
+		return nil
+	}
+	names := strings.Join(lack, ", ")
+	if !m.aptGet {
+		return fmt.Errorf("these packages are missing, and there is no apt-get to install them with: %s", names)
+	}
+	if m.systemd && slices.Contains(lack, "containerd") {
+		return errors.New("there is no containerd, and its package would start one for the whole machine: install it yourself")
+	}
+	fmt.Fprintf(stdout, "Installing %s ...\n", names)
+	install := append([]string{"install", "--yes", "--no-install-recommends"}, lack...)
+	err := m.apt(ctx, install...)
+	if err != nil && ctx.Err() == nil && m.apt(ctx, "update") == nil { // the lists may be old
+		err = m.apt(ctx, install...)
+	}
+	if err != nil {
+		return fmt.Errorf("these packages are missing, and cannot be installed: %s: %w", names, err)
+	}
+	if lack := m.missing(); len(lack) > 0 {
+		return fmt.Errorf("these packages are installed, and have not what they should: %s", strings.Join(lack, ", "))
+	}
+	return nil
+}
+
+// pluginDir is where Debian's package has CNI's plugins.
+const pluginDir = "/usr/lib/cni/"
+
+// plugins are those that a runtime and our conflist need, beside ours.
+func plugins() []string { return []string{"loopback", "bridge", "portmap"} }
+
+// missing are the packages of which something is not there.
+func missing() (all []string) {
+	lacks := func(pkg string, err error) {
+		if err != nil && !slices.Contains(all, pkg) {
+			all = append(all, pkg)
+		}
+	}
+	for _, x := range []struct{ pkg, program string }{
+		{"containerd", "containerd"}, {"containerd", "ctr"}, {"containerd", "runc"}, {"iptables", "iptables"}, {"conntrack", "conntrack"},
+	} {
+		_, err := find(x.program)
+		lacks(x.pkg, err)
+	}
+	for _, plugin := range plugins() {
+		_, err := os.Stat(pluginDir + plugin)
+		lacks("containernetworking-plugins", err)
+	}
+	_, err := staticBusybox()
+	lacks("busybox-static", err)
+	return all
+}
+
+// staticBusybox is a program that needs nothing around it: the whole image.
+func staticBusybox() (path string, err error) {
+	path, err = find("busybox")
+	if err != nil {
+		return "", err
+	}
+	file, err := elf.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("look whether %s is static: %w", path, err)
+	}
+	defer file.Close()
+	for _, p := range file.Progs {
+		if p.Type == elf.PT_INTERP {
+			return "", fmt.Errorf("%s is not static", path)
+		}
+	}
+	return path, nil
+}
+
+func aptGet(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"--quiet"}, args...)...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		return fmt.Errorf("apt-get %s: %w: %s", args[0], err, lines[len(lines)-1])
+	}
+	return nil
+}
+
+// find is a program in PATH, or where Debian has those of root.
+func find(program string) (string, error) {
+	path, err := exec.LookPath(program)
+	if err == nil {
+		return path, nil
+	}
+	for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
+		if path, err := exec.LookPath(dir + program); err == nil {
+			return path, nil
+		}
+	}
+	return "", err
+}
+
+// tryNamespaces makes what a room is made of, and looks for control groups.
+func tryNamespaces() error {
+	if err := netlab.Try(); err != nil {
+		return fmt.Errorf("root may not: %w", err)
+	}
+	cmd := exec.Command("/proc/self/exe", "--help")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: clones}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("root may not make namespaces for mounts and processes: %w", err)
+	}
+	g, err := newGroups("cadastre-e2e-try")
+	return errors.Join(err, g.remove())
+}

@@ -1,0 +1,270 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/test/stage/stagetest"
+)
+
+func TestMain(m *testing.M) { stagetest.Main(m, main) }
+
+// newPod is a pod that runs.
+func newPod(name, ip string) (p pod) {
+	p.Metadata.Namespace, p.Metadata.Name = "default", name
+	p.Status.Phase, p.Status.PodIP = "Running", ip
+	return p
+}
+
+// good is a scene in which everything fits.
+func good() scene {
+	lease := func(name, ip string) localapi.Lease {
+		return localapi.Lease{IP: ip, State: "held", Purpose: "pod", PodNamespace: "default", PodName: name}
+	}
+	return scene{
+		pods:   []pod{newPod("a", "10.1.1.2"), newPod("b", "10.1.1.3")},
+		leases: []localapi.Lease{lease("b", "10.1.1.3"), lease("a", "10.1.1.2")},
+	}
+}
+
+func TestCompare(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(good().compare()).To(Succeed())
+	g.Expect(scene{}.compare()).To(Succeed())
+	for what, x := range map[string]struct {
+		change func(*scene)
+		want   string
+	}{
+		"leaked":              {func(s *scene) { s.pods = s.pods[:1] }, "10.1.1.3 is held for default/b, which is not there"},
+		"of a namespace":      {func(s *scene) { s.leases[0].PodNamespace = "other" }, "10.1.1.3 is held for other/b, which is not there"},
+		"not leased":          {func(s *scene) { s.leases = s.leases[:1] }, "default/a has 0 leases"},
+		"twice":               {func(s *scene) { s.leases = append(s.leases, s.leases[0]) }, "default/b has 2 leases"},
+		"another address":     {func(s *scene) { s.pods[0].Status.PodIP = "10.1.1.9" }, "default/a has the address 10.1.1.9 and a lease of 10.1.1.2"},
+		"another's address":   {func(s *scene) { s.pods[0].Status.PodIP = "10.1.1.3" }, "default/a has the address 10.1.1.3"},
+		"not yet":             {func(s *scene) { s.pods[1].Status.Phase = "Pending" }, `default/b is Pending`},
+		"no address":          {func(s *scene) { s.pods[1].Status.PodIP = "" }, `default/b is Running with address ""`},
+		"cooling of a pod":    {func(s *scene) { s.leases[1].State = "cooling" }, "10.1.1.2 of default/a is cooling"},
+		"cooling of no pod":   {func(s *scene) { s.leases[0].State, s.pods = "cooling", s.pods[:1] }, "10.1.1.3 is cooling for default/b"},
+		"an ADD that is over": {func(s *scene) { s.leases[0].State, s.leases[0].PodName = "pending", "" }, "10.1.1.3 is pending for default/"},
+	} {
+		s := good()
+		x.change(&s)
+		g.Expect(s.compare()).To(MatchError(ContainSubstring(x.want)), what)
+	}
+}
+
+func TestChanged(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(changed(good().leases, good().leases)).To(Succeed())
+	g.Expect(changed(good().leases, good().leases[1:])).To(MatchError("10.1.1.3 of b is gone or has changed"))
+	g.Expect(changed(good().leases[1:], good().leases)).To(MatchError("10.1.1.3 of b is new or has changed"))
+	other := good().leases
+	other[0].ContainerID = "another"
+	g.Expect(changed(good().leases, other)).To(HaveOccurred())
+}
+
+// fake is a machine on which these packages are missing.
+func fake(lack ...string) machine {
+	return machine{
+		root: true, namespaces: func() error { return nil }, missing: func() []string { return lack }, aptGet: true,
+		apt: func(context.Context, ...string) error { return errors.New("apt-get was called") },
+	}
+}
+
+func TestNeeds(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(fake().need(t.Context(), io.Discard)).To(Succeed())
+	nobody, walled, systemd, other := fake(), fake(), fake("containerd"), fake("iptables")
+	nobody.root, other.aptGet = false, false
+	walled.namespaces = func() error { return errors.New("it is not permitted") }
+	systemd.systemd = true
+	for why, m := range map[string]machine{
+		"this user is not root": nobody, "it is not permitted": walled, "no apt-get to install them with: iptables": other,
+		"would start one for the whole machine": systemd, "cannot be installed: containerd, iptables: apt-get was called": fake("containerd", "iptables"),
+	} {
+		g.Expect(m.need(t.Context(), io.Discard)).To(MatchError(ContainSubstring(why)))
+		var stdout, stderr bytes.Buffer
+		g.Expect(run(t.Context(), m, nil, &stdout, &stderr)).To(BeZero(), "it is no failure")
+		g.Expect(stdout.String()).To(And(HavePrefix(firstLine+"\n"), ContainSubstring("\nNOT RUN: "), ContainSubstring(why)))
+		g.Expect(stderr.Len()).To(BeZero())
+	}
+}
+
+func TestInstall(t *testing.T) {
+	g := NewWithT(t)
+	for failures, want := range [][]string{{"install"}, {"install", "update", "install"}, {"install", "update", "install"}} {
+		lack, calls, m := []string{"iptables", "conntrack"}, []string{}, fake()
+		m.missing = func() []string { return lack }
+		m.systemd = true // it starts nothing of these
+		m.apt = func(_ context.Context, args ...string) error {
+			calls = append(calls, args[0])
+			if args[0] == "install" && strings.Count(strings.Join(calls, " "), "install") <= failures {
+				return errors.New("404")
+			}
+			if args[0] == "install" {
+				g.Expect(args).To(Equal([]string{"install", "--yes", "--no-install-recommends", "iptables", "conntrack"}))
+				lack = nil
+			}
+			return nil
+		}
+		err := m.need(t.Context(), io.Discard)
+		g.Expect(calls).To(Equal(want))
+		if failures < 2 {
+			g.Expect(err).NotTo(HaveOccurred())
+		} else {
+			g.Expect(err).To(MatchError(ContainSubstring("404")))
+		}
+	}
+	m := fake("iptables")
+	m.apt = func(context.Context, ...string) error { return nil }
+	g.Expect(m.need(t.Context(), io.Discard)).To(MatchError(ContainSubstring("have not what they should: iptables")))
+}
+
+func TestCommandLine(t *testing.T) {
+	g := NewWithT(t)
+	for _, args := range []string{"jump", "--no-such-flag", "--namespaces=user"} {
+		var stderr bytes.Buffer
+		g.Expect(run(t.Context(), fake(), strings.Fields(args), io.Discard, &stderr)).To(Equal(2), args)
+		g.Expect(stderr.Len()).NotTo(BeZero(), args)
+	}
+	g.Expect(run(t.Context(), fake(), []string{"--help"}, io.Discard, io.Discard)).To(BeZero())
+	var stderr bytes.Buffer
+	g.Expect(run(t.Context(), fake(), []string{"--dir=" + t.TempDir(), derived}, io.Discard, &stderr)).To(Equal(1), "it would furnish the whole machine")
+	g.Expect(stderr.String()).To(ContainSubstring("start it without a verb"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	g.Expect(run(ctx, fake("iptables"), nil, io.Discard, io.Discard)).To(Equal(1), "interrupted")
+}
+
+// TestRestore: that a setting has changed is told, even though it is put back.
+func TestRestore(t *testing.T) {
+	was, err := saved()
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skipf("NOT RUN: this kernel has not the settings: %v", err)
+	}
+	g := NewWithT(t)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(slices.Collect(maps.Keys(was))).To(ConsistOf(slices.Collect(maps.Keys(settings()))))
+	g.Expect(restore(was)).To(Succeed())
+	file := filepath.Join(t.TempDir(), "setting")
+	g.Expect(os.WriteFile(file, []byte("1\n"), 0o600)).To(Succeed())
+	g.Expect(put(file, []byte("0\n"), []byte("1\n"))).To(MatchError(ContainSubstring("was 0 and has become 1")))
+	g.Expect(os.ReadFile(file)).To(Equal([]byte("0\n")))
+	g.Expect(put(file, []byte("0\n"), []byte("0\n"))).To(Succeed())
+}
+
+// TestGroups: what is below a group goes with it.
+func TestGroups(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("NOT RUN: this user is not root")
+	}
+	g := NewWithT(t)
+	groups, err := newGroups(fmt.Sprintf("cadastre-e2e-test-%d", os.Getpid()))
+	if err != nil {
+		t.Skipf("NOT RUN: root may not make control groups: %v", err)
+	}
+	g.Expect(groups.dirs).NotTo(BeEmpty())
+	for _, dir := range groups.dirs {
+		g.Expect(os.MkdirAll(filepath.Join(dir, "kubepods", "pod"), 0o755)).To(Succeed())
+	}
+	g.Expect(groups.remove()).To(Succeed())
+	for _, dir := range groups.dirs {
+		g.Expect(dir).NotTo(BeAnExistingFile())
+	}
+	g.Expect(groups.remove()).To(Succeed(), "again")
+}
+
+// TestImages: the archive has what its parts say of each other.
+func TestImages(t *testing.T) {
+	g := NewWithT(t)
+	data, err := imagesOf([]byte("a program"))
+	g.Expect(err).NotTo(HaveOccurred())
+	files := untar(g, data)
+	g.Expect(files["config.json"]).To(ContainSubstring(fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(files["layer.tar"])))))
+	g.Expect(files["manifest.json"]).To(And(ContainSubstring(image), ContainSubstring(pause)))
+	g.Expect(untar(g, []byte(files["layer.tar"]))).To(Equal(map[string]string{"bin/busybox": "a program"}))
+}
+
+func untar(g *WithT, data []byte) map[string]string {
+	files := map[string]string{}
+	for r := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		g.Expect(err).NotTo(HaveOccurred())
+		text, err := io.ReadAll(r)
+		g.Expect(err).NotTo(HaveOccurred())
+		files[h.Name] = string(text)
+	}
+}
+
+// TestShippedFiles: what is changed of them is there, once.
+func TestShippedFiles(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	for _, mode := range []string{derived, external} {
+		place := stage.Place{Root: filepath.Join("..", "..", ".."), Bin: dir, Dir: dir}
+		story := &tale{mode: mode, plane: plane{dir: dir}, Agent: stage.Agent{Place: place, Config: filepath.Join(dir, mode)}}
+		g.Expect(story.configure()).To(Succeed())
+		text, err := os.ReadFile(story.Config)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(text)).To(And(ContainSubstring("\n    kubeconfig: "+dir), HaveSuffix("  coolDown: 0s\n"), ContainSubstring("\ncadastre:\n")))
+		g.Expect(strings.Contains(string(text), "useExternalIPAM: true")).To(Equal(mode == external))
+	}
+	list, err := os.ReadFile(filepath.Join("..", "..", "..", "k8s", "base", "10-cadastre.conflist"))
+	g.Expect(err).NotTo(HaveOccurred())
+	old, err := asOld(string(list))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(strings.Count(old, `"cniVersion": "1.0.0"`)).To(Equal(1))
+	g.Expect(asOld(old)).To(Equal(old))
+	_, err = asOld("{}")
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(string(list)).To(ContainSubstring(`"type": "` + lastPlugin + `"`))
+	for _, text := range []string{"", "xx"} {
+		_, err := replaceOnce(text, "x", "y")
+		g.Expect(err).To(HaveOccurred(), text)
+	}
+}
+
+// TestPlugins: the broken one fails each ADD, and only that.
+func TestPlugins(t *testing.T) {
+	g := NewWithT(t)
+	n := node{dir: t.TempDir()}
+	g.Expect(n.prepare()).To(Succeed())
+	path := n.path("cni/bin/" + lastPlugin)
+	g.Expect(n.breakPlugin()).To(Succeed())
+	script, err := os.ReadFile(path)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(script)).To(And(HavePrefix("#!/bin/sh\n"), ContainSubstring(broken), ContainSubstring("exec "+pluginDir+lastPlugin)))
+	g.Expect(n.mendPlugin()).To(Succeed())
+	g.Expect(os.Readlink(path)).To(Equal(pluginDir + lastPlugin))
+}
+
+// TestOperatorArgs: a Deployment of another shape is an error.
+func TestOperatorArgs(t *testing.T) {
+	g := NewWithT(t)
+	var d deployment
+	_, err := d.args()
+	g.Expect(err).To(MatchError(ContainSubstring("0 containers")))
+	d.Spec.Template.Spec.Containers = []struct{ Args []string }{{[]string{"--x"}}}
+	g.Expect(d.args()).To(Equal([]string{"--x"}))
+}

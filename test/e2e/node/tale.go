@@ -1,0 +1,315 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/test/stage"
+)
+
+// tale is what the steps share.
+type tale struct {
+	stage.Agent
+	*stage.Story
+	mode    string
+	plane   plane
+	node    node
+	agent   *stage.Process // nil while it does not run
+	others  []other        // in the order in which they started
+	manager *stage.Process // our operator
+}
+
+// other is a program that runs all the time.
+type other struct {
+	name    string
+	log     string
+	process *stage.Process
+}
+
+// limit is how long a tale may take, patience how long each thing of it that
+// should happen soon.
+const (
+	limit    = 8 * time.Minute
+	patience = 2 * time.Minute
+)
+
+// tell takes every step in the room that this process is the first of, and lets
+// go of our programs in good order. All others end with the room.
+func tell(ctx context.Context, opt stage.Options, stdout io.Writer) error {
+	place := stage.Place{Root: opt.Root, Bin: opt.Bin, Dir: filepath.Join(opt.Dir, "agent")}
+	p := plane{dir: filepath.Join(opt.Dir, "plane"), assets: os.Getenv(assetsEnv)}
+	t := &tale{
+		mode: opt.Verb, Story: &stage.Story{W: stdout}, plane: p, node: node{dir: filepath.Join(opt.Dir, "node"), group: groupName(opt.Dir), plane: p},
+		Agent: stage.Agent{Place: place, Config: filepath.Join(opt.Dir, "contiv.conf"), Node: nodeName},
+	}
+	if err := furnish(opt.Dir); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "\nIn a room of its own, with %s blocks:\n", t.mode)
+	began := time.Now()
+	err := t.all(ctx)
+	ending := t.end(err == nil)
+	if err == nil && ending == nil {
+		t.Say("All that was as it must be. %.1f s.", time.Since(began).Seconds())
+	}
+	logs := []stage.Log{{Of: "The agent", Path: t.Log()}}
+	for _, o := range t.others {
+		logs = append(logs, stage.Log{Of: o.name, Path: o.log})
+	}
+	return t.End(ctx, err, ending, logs...)
+}
+
+func (t *tale) all(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has taken longer than %s", limit))
+	defer cancel()
+	for _, step := range []func(context.Context) error{
+		t.open, t.ready, t.twoPods, t.agentIsKilled, t.podGoesWithoutAgent, t.podComesWithoutAgent, t.addsFailBehindUs, t.nothingLeft,
+	} {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		began := time.Now()
+		if err := step(ctx); err != nil {
+			return err
+		}
+		t.Say("(%.1f s)", time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// end stops our programs. Of the others none may have ended by itself.
+func (t *tale) end(well bool) (err error) {
+	for _, o := range t.others {
+		select {
+		case <-o.process.Done():
+			err = errors.Join(err, o.process.Ended())
+		default:
+		}
+	}
+	if well {
+		t.Step("Stop agent and operator in good order; all others end with the room.")
+	}
+	const soon = 20 * time.Second
+	if t.agent != nil {
+		err = errors.Join(err, t.agent.Stop(soon))
+	}
+	if t.manager != nil {
+		err = errors.Join(err, t.manager.Stop(soon))
+	}
+	return err
+}
+
+// here is where processes start: this process is in the room.
+func here(f func() error) error { return f() }
+
+// start starts a program that is to run until the end.
+func (t *tale) start(cmd *exec.Cmd) (*stage.Process, error) {
+	name := filepath.Base(cmd.Path)
+	log := filepath.Join(filepath.Dir(t.Dir), name+".log")
+	file, err := os.Create(log)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	cmd.Stdout, cmd.Stderr, cmd.Dir = file, file, filepath.Dir(t.Dir)
+	p, err := stage.Start(cmd, here)
+	if err = errors.Join(err, file.Close()); err != nil { // it has its own
+		return nil, err
+	}
+	t.others = append(t.others, other{name, log, p})
+	return p, nil
+}
+
+// startAgent starts the agent and waits until it serves.
+func (t *tale) startAgent(ctx context.Context) (err error) {
+	if t.agent, err = t.Launch(here); err != nil {
+		return err
+	}
+	return t.eventually(ctx, "the agent serves", func(ctx context.Context) error {
+		_, err := t.Get(ctx, localapi.PathReadyz)
+		return err
+	})
+}
+
+// killAgent ends it with SIGKILL.
+func (t *tale) killAgent() error {
+	p := t.agent
+	t.agent = nil
+	return p.Kill()
+}
+
+// eventually tries until it succeeds, for as long as everything runs.
+func (t *tale) eventually(ctx context.Context, what string, try func(context.Context) error) error {
+	whole := ctx
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	var last error
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil || last == nil { // that the time is over says nothing
+			last = err
+		}
+		for _, p := range t.running() {
+			select {
+			case <-p.Done():
+				return fmt.Errorf("%s: %w", what, errors.Join(p.Ended(), last))
+			default:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if whole.Err() != nil {
+				return context.Cause(whole)
+			}
+			return fmt.Errorf("%s: not within %s: %w", what, patience, last)
+		case <-again.C:
+		}
+	}
+}
+
+func (t *tale) running() (all []*stage.Process) {
+	for _, o := range t.others {
+		all = append(all, o.process)
+	}
+	if t.agent != nil {
+		all = append(all, t.agent)
+	}
+	return all
+}
+
+// open starts the control plane and applies the manifests.
+func (t *tale) open(ctx context.Context) error {
+	t.Step("Start etcd and a kube-apiserver, and apply k8s/crd and k8s/%s-kubernetes.", t.mode)
+	if err := os.MkdirAll(filepath.Dir(t.Socket()), 0o700); err != nil {
+		return err
+	}
+	if err := os.Symlink(filepath.Dir(t.Socket()), "/run/cadastre"); err != nil { // where the conflist expects it
+		return err
+	}
+	if err := t.plane.prepare(); err != nil {
+		return err
+	}
+	for _, cmd := range t.plane.commands() {
+		if _, err := t.start(cmd); err != nil {
+			return err
+		}
+	}
+	err := t.eventually(ctx, "the API server is ready", func(ctx context.Context) error {
+		_, err := t.plane.kubectl(ctx, "get", "--raw=/readyz")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := t.plane.furnish(ctx, t.Place, t.mode); err != nil {
+		return err
+	}
+	return t.configure()
+}
+
+// configure writes the agent's configuration: that of the manifests, with an
+// account that it is told, and without a pause for what is released.
+func (t *tale) configure() error {
+	shipped, err := os.ReadFile(filepath.Join(manifests(t.Place, t.mode), "contiv.conf"))
+	if err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	text, err := replaceOnce(string(shipped), "    type: kubernetes\n", "    type: kubernetes\n    kubeconfig: "+t.plane.kubeconfig("cadastre-agent")+"\n")
+	if err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	return os.WriteFile(t.Config, []byte(text+"  coolDown: 0s\n"), 0o600)
+}
+
+// ready starts the node, and waits until pods can run on it.
+func (t *tale) ready(ctx context.Context) error {
+	t.Step("Start containerd, kubelet, our operator and an agent, and install CNI as the agent's pod does.")
+	if err := t.node.prepare(); err != nil {
+		return err
+	}
+	containerd, err := t.node.containerd()
+	if err != nil {
+		return err
+	}
+	if _, err := t.start(containerd); err != nil {
+		return err
+	}
+	if err := t.eventually(ctx, "containerd takes images", t.node.importImages); err != nil {
+		return err
+	}
+	if _, err := t.start(t.node.kubelet()); err != nil {
+		return err
+	}
+	if err := t.startOperator(ctx); err != nil {
+		return err
+	}
+	err = t.eventually(ctx, "there is a node", func(ctx context.Context) error {
+		_, err := t.plane.kubectl(ctx, "get", "node", nodeName)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := t.startAgent(ctx); err != nil {
+		return err
+	}
+	if err := t.node.installCNI(ctx, t.Place); err != nil {
+		return err
+	}
+	if _, err := t.plane.kubectl(ctx, "wait", "--for=condition=Ready", "--timeout="+patience.String(), "node/"+nodeName); err != nil {
+		return err
+	}
+	out, err := t.plane.kubectl(ctx, "get", "node", nodeName, "--output=wide", "--no-headers")
+	if err != nil {
+		return err
+	}
+	t.Say("%s", strings.Join(strings.Fields(out), " "))
+	return nil
+}
+
+// startOperator starts our operator with the flags of its Deployment.
+func (t *tale) startOperator(ctx context.Context) error {
+	var d deployment
+	if err := t.plane.read(ctx, &d, "deployment", "cadastre-operator", "--namespace="+namespace); err != nil {
+		return err
+	}
+	args, err := d.args()
+	if err != nil {
+		return err
+	}
+	t.Say("$ cadastre-operator %s", strings.Join(args, " "))
+	args = append(args, "--kubeconfig="+t.plane.kubeconfig("cadastre-operator"))
+	t.manager, err = t.start(exec.Command(t.Program("cadastre-operator"), args...))
+	return err
+}
+
+// deployment is a Deployment, as far as it is needed here.
+type deployment struct {
+	Spec struct {
+		Template struct {
+			Spec struct{ Containers []struct{ Args []string } }
+		}
+	}
+}
+
+func (d deployment) args() ([]string, error) {
+	if n := len(d.Spec.Template.Spec.Containers); n != 1 {
+		return nil, fmt.Errorf("the operator's Deployment has %d containers, not one", n)
+	}
+	return d.Spec.Template.Spec.Containers[0].Args, nil
+}
