@@ -86,6 +86,7 @@ func (r *Reflector) follow(ctx context.Context) error {
 			}
 			continue
 		case <-probe.C:
+			clear(r.fights)
 			if err := r.probe(ctx); err != nil {
 				return err
 			}
@@ -99,7 +100,26 @@ func (r *Reflector) follow(ctx context.Context) error {
 			return ended(watch)
 		}
 		r.see(batch)
+		if err := r.fought(); err != nil {
+			return err
+		}
 	}
+}
+
+// mostFights is how often one key is repaired between two probes. Whoever writes
+// it again each time has another view of the API server, and believes to lead.
+const mostFights = 50
+
+// fought fails where somebody else writes a key again and again: the store is
+// left alone for a while then.
+func (r *Reflector) fought() error {
+	for key, n := range r.fights {
+		if n > mostFights {
+			clear(r.fights)
+			return fmt.Errorf("%w: %s was written %d times", errFought, key, n)
+		}
+	}
+	return nil
 }
 
 // watch opens a watch, which ends with ctx at the latest.
@@ -204,6 +224,7 @@ func (r *Reflector) see(batch []kvdb.Event) {
 			if ev.Deleted {
 				delete(r.stored, ev.Key)
 			}
+			r.fights[ev.Key]++
 			r.queue.add(ev.Key)
 		}
 	}

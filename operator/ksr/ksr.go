@@ -64,9 +64,10 @@ var ErrDeposed = errors.New("another process leads now")
 
 // Why all keys are looked at again.
 var (
-	errOlder = errors.New("the store came back older than it was")
-	errEnded = errors.New("the watch has ended")
-	errFence = errors.New("it is not certain that this process leads")
+	errOlder  = errors.New("the store came back older than it was")
+	errEnded  = errors.New("the watch has ended")
+	errFought = errors.New("somebody else writes what is reflected here")
+	errFence  = errors.New("it is not certain that this process leads")
 )
 
 // Deps are what a Reflector is given. Client and Store are needed.
@@ -133,6 +134,7 @@ type Reflector struct {
 	// Of Run's loop only.
 	stored map[string]stored // by key, of the reflected kinds
 	rev    int64             // the highest one seen since the last List
+	fights map[string]int    // how often others have written a key since the last probe
 
 	mu     sync.Mutex
 	status Status
@@ -186,7 +188,7 @@ type Bad struct {
 func New(deps Deps, settings Settings) *Reflector {
 	r := &Reflector{
 		deps: deps.withDefaults(), settings: settings.withDefaults(), queue: newQueue(), changed: make(chan struct{}, 1),
-		stored: map[string]stored{}, bad: map[string]error{}, counts: map[string]int{},
+		stored: map[string]stored{}, fights: map[string]int{}, bad: map[string]error{}, counts: map[string]int{},
 	}
 	r.log = r.deps.Log
 	for _, k := range kinds(r.deps) {

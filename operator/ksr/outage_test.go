@@ -5,6 +5,7 @@ package ksr
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -250,6 +251,7 @@ func TestTwoReflectors(t *testing.T) {
 		populate(w)
 		one.start()
 		two.start()
+		settle(time.Second) // the clientset forgets what comes between a list and its watch
 		for i := range 50 {
 			w.put(pod("default", fmt.Sprint("p", i%7), fmt.Sprint("n", i%3), fmt.Sprint("10.0.0.", i)))
 			if i%4 == 0 {
@@ -266,5 +268,41 @@ func TestTwoReflectors(t *testing.T) {
 		one.Expect(after).To(Equal(before), "and then neither writes")
 		one.Expect(one.stop()).To(Succeed())
 		one.Expect(two.stop()).To(Succeed())
+	})
+}
+
+// TestSomebodyWhoAlwaysWritesAgain does not keep a reflector at it: it leaves the
+// store alone for a while, and says so.
+func TestSomebodyWhoAlwaysWritesAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
+		b := newBench(t, w, store)
+		w.put(pod("default", "web-0", "a"))
+		b.start()
+		defer b.stop()
+		settle(time.Second)
+		const key = "node/a/pod/default/web-0"
+		ctx, cancel := context.WithCancel(t.Context())
+		watch, err := store.Watch(ctx, key, 0)
+		b.Expect(err).NotTo(HaveOccurred())
+		foe := make(chan int)
+		go func() {
+			writes := 0
+			for range watch.Events() {
+				if _, err := store.Txn(ctx, nil, []kvdb.Op{kvdb.Put(key, []byte("foe"))}); err == nil {
+					writes++
+				}
+				<-watch.Events() // its own
+			}
+			foe <- writes
+		}()
+		b.write(kvdb.Put(key, []byte("foe")))
+		settle(time.Minute)
+		b.Expect(b.Status().Connected && b.Status().Error == "").To(BeFalse())
+		b.Expect(b.Status().Error).To(ContainSubstring("somebody else writes"))
+		cancel()
+		watch.Close()
+		b.Expect(<-foe).To(BeNumerically("<", 60*mostFights), "in a minute")
+		settle(time.Minute)
+		b.expectReflected(store, nil)
 	})
 }

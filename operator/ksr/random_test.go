@@ -152,6 +152,7 @@ func TestRandomScripts(t *testing.T) {
 				defer c.stores.Close()
 				c.bench = newBench(t, w, c.stores)
 				c.start()
+				settle(time.Second) // the clientset forgets what comes between a list and its watch
 				var script []string
 				for range 3 {
 					for range 40 {

@@ -23,7 +23,9 @@
 // released; what happened to a call that ended in an error is found out by the
 // next reading of the provider, and the release is asked for again.
 //
-// There must be one manager at a time: a leader election is the caller's. Every
+// There must be one manager at a time: a leader election is the caller's. Who
+// takes over starts no sooner than Consistency after the other's last call to the
+// provider, which may show until then what it was before that call. Every
 // method may be called from any goroutine. Start returns when the provider has
 // been read once; what it starts ends with its context or with Close, which
 // waits for it.

@@ -262,6 +262,7 @@ func TestFaultsOfTheProviderLeakNothing(t *testing.T) {
 					if round == 6 { // killed, wherever it was; another one takes over
 						_ = r.manager.Close()
 						faulty.Store(false)
+						rest(config.Consistency) // as the package asks for
 						r.start(config)
 						faulty.Store(true)
 						again, _ := r.api.Lister().List(everything())

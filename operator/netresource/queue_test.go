@@ -72,9 +72,11 @@ func TestRequestsBecomeOneRun(t *testing.T) {
 		q.remove("d")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
+		r.mu.Lock()
 		g.Expect(r.at).To(Equal(map[string][]time.Duration{"a": {0, time.Second}, "b": {2 * time.Second}}), "the first at once, the next after the interval")
 		g.Expect(f.queued).To(Equal(9))
 		g.Expect(f.runs).To(Equal([]int{5, 2, 1}))
+		r.mu.Unlock()
 		cancel()
 		<-done
 		q.add("a", "kept for the next run", 0)
@@ -82,9 +84,9 @@ func TestRequestsBecomeOneRun(t *testing.T) {
 		done = make(chan struct{})
 		go func() { defer close(done); q.run(ctx, 2, r.do) }()
 		time.Sleep(time.Second)
-		g.Expect(r.at["a"]).To(HaveLen(3))
 		cancel()
 		<-done
+		g.Expect(r.at["a"]).To(HaveLen(3))
 	})
 }
 
