@@ -70,7 +70,7 @@ func TestCertificates(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred(), "%s: %s", name, what)
 		}
 		cfg.TLS.RootCAs = nil
-		cfg.RequestTimeout = 300 * time.Millisecond
+		cfg.RequestTimeout = 3 * time.Second
 		g.Expect(open(t, cfg).Probe(t.Context())).To(MatchError(ContainSubstring("certificate")), name)
 	}
 }
