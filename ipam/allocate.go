@@ -80,11 +80,11 @@ func (m *IPAM) take(a netip.Addr, owner string, report bool) (*AllocationResult,
 // restore is the lease of an address that the owner has from an earlier process
 // and has not asked for since.
 func (m *IPAM) restore(a netip.Addr, owner string) (ledger.Lease, bool) {
-	if m.replays.upTo == 0 {
+	if !m.replays.Any() {
 		return ledger.Lease{}, false
 	}
 	l, ok := m.deps.Ledger.Lookup(m.pool.Name, a)
-	return l, ok && l.Key == m.key(owner) && m.replays.confirm(l.Generation)
+	return l, ok && l.Key == m.key(owner) && m.replays.Confirm(l.Generation)
 }
 
 // barred is why an address is lent to nobody.

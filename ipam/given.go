@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cadastre/cadastre/handshake"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
@@ -40,7 +41,7 @@ func (v *view) offered(a netip.Addr, mode Mode) error {
 		return NewIPNotAvailableInPoolError(a.AsSlice())
 	case v.given.lends[a]:
 		return nil
-	case v.given.back[a] != "" && v.given.back[a] != DoNotRelease:
+	case !handshake.Lendable(handshake.State(v.given.back[a])):
 		return ErrGivenBack
 	case v.strict && !about.Subnet.IsValid():
 		return fmt.Errorf("its subnet is not known")
@@ -101,22 +102,20 @@ func (m *IPAM) updateGiven(ctx context.Context, next *source) error {
 			continue
 		}
 		_, ours := g.about[a]
-		switch {
-		case state == ReleasedIP && ours:
-			g.back[a] = ReleasedIP
-			delete(g.lends, a)
-		case state == MarkedForRelease && !m.isRestored():
+		if state == MarkedForRelease && !m.isRestored() {
 			g.back[a] = "" // nobody knows yet who uses it
-		case state == MarkedForRelease && !ours:
-			g.back[a] = DoNotRelease
-		case state == MarkedForRelease && m.inUse(a):
-			g.back[a] = DoNotRelease
-		case state == MarkedForRelease, state == ReadyForRelease && ours:
-			g.back[a] = ReadyForRelease
+			continue
+		}
+		next := handshake.Answer(handshake.State(state), handshake.Seen{InPool: ours, Leased: m.inUse(a)})
+		if next == handshake.None {
+			continue
+		}
+		g.back[a] = string(next)
+		if !handshake.Lendable(next) {
 			delete(g.lends, a)
+		}
+		if next == handshake.Ready {
 			ready = append(ready, a)
-		case state == DoNotRelease:
-			g.back[a] = DoNotRelease
 		}
 	}
 	if err := m.grantGiven(ctx, g); err != nil {

@@ -32,7 +32,7 @@ type IPAM struct {
 	log      *slog.Logger
 	pool     ledger.Pool
 	families families
-	replays  replays
+	replays  ledger.Replays
 
 	// view is what the last NetResourceSet says; allocations read it without a lock.
 	view     atomic.Pointer[view]
@@ -170,7 +170,7 @@ func randomUUID() string {
 
 // open gives the pool the blocks that are known, and begins to listen for more.
 func (m *IPAM) open(ctx context.Context) error {
-	m.replays.begin(m.leases())
+	m.replays.Begin(m.leases())
 	switch m.mode {
 	case HostScope:
 		blocks, err := m.nodeBlocks()
@@ -266,40 +266,4 @@ func (m *IPAM) poke() {
 	case m.wake <- struct{}{}:
 	default:
 	}
-}
-
-// replays knows which leases are older than the IPAM and were not asked for by
-// their owner since.
-type replays struct {
-	upTo uint64 // the newest claim at the start
-
-	mu        sync.Mutex
-	confirmed map[uint64]struct{}
-}
-
-func (r *replays) begin(leases []ledger.Lease) {
-	r.confirmed = map[uint64]struct{}{}
-	for _, l := range leases {
-		r.upTo = max(r.upTo, l.Generation)
-	}
-}
-
-// confirm is true once for each lease that is older than the IPAM.
-func (r *replays) confirm(generation uint64) bool {
-	if generation > r.upTo {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, done := r.confirmed[generation]
-	r.confirmed[generation] = struct{}{}
-	return !done
-}
-
-// open is true for a lease that nobody has asked for again.
-func (r *replays) open(generation uint64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, done := r.confirmed[generation]
-	return generation <= r.upTo && !done
 }

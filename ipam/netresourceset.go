@@ -6,6 +6,7 @@ package ipam
 import (
 	"net/netip"
 
+	"github.com/cadastre/cadastre/handshake"
 	"github.com/cadastre/cadastre/ledger"
 )
 
@@ -52,10 +53,10 @@ const (
 // State of an address in Status.ReleaseIPs: the whole handshake in which an
 // address goes back to whoever gave it.
 const (
-	MarkedForRelease = "marked-for-release" // said by the giver
-	ReadyForRelease  = "ready-for-release"  // said here: it is not in use, and will not be
-	DoNotRelease     = "do-not-release"     // said here: it is in use, or not ours
-	ReleasedIP       = "released"           // said by the giver
+	MarkedForRelease = string(handshake.Marked)       // said by the giver
+	ReadyForRelease  = string(handshake.Ready)        // said here: it is not in use, and will not be
+	DoNotRelease     = string(handshake.DoNotRelease) // said here: it is in use, or not ours
+	ReleasedIP       = string(handshake.Released)     // said by the giver
 )
 
 // Status is what is reported upstream. It is a value: changing it changes nothing.

@@ -43,7 +43,7 @@ func (m *IPAM) Unconfirmed() map[string]string {
 		return all
 	}
 	for _, l := range m.leases() {
-		if m.ours(&l) && m.replays.open(l.Generation) {
+		if m.ours(&l) && m.replays.Open(l.Generation) {
 			all[l.Addr.String()] = l.Key.ContainerID
 		}
 	}

@@ -6,6 +6,8 @@ package datastore
 import (
 	"slices"
 	"time"
+
+	"github.com/cadastre/cadastre/watermark"
 )
 
 // minENIAge is how long an interface is kept after it was added, used or not:
@@ -72,7 +74,4 @@ func (ds *DataStore) keeps(a *attachment, mine, total Stats, t Targets, now time
 	return ""
 }
 
-func roundUp(n int) int { return blocks(n) * prefixSize }
-
-// blocks is how many prefixes n addresses need.
-func blocks(n int) int { return (max(n, 0) + prefixSize - 1) / prefixSize }
+func roundUp(n int) int { return watermark.Units(n, prefixSize) * prefixSize }

@@ -3,6 +3,8 @@
 
 package datastore
 
+import "github.com/cadastre/cadastre/watermark"
+
 // Targets are how many addresses a node wants to have. WarmIP and MinimumIP
 // together are one way to say so, WarmENI and WarmPrefix are others: where one
 // of the first two is set, the others do not count.
@@ -23,12 +25,13 @@ func (t Targets) ByIP() bool { return t.WarmIP > 0 || t.MinimumIP > 0 }
 //
 // What is over is what can go without anything being missing afterwards.
 func (t Targets) Want(s Stats, prefixes bool) (short, over int) {
-	used := s.Assigned + s.Cooling
-	wanted := max(t.MinimumIP, used+t.WarmIP)
+	marks := watermark.AWS{WarmIP: t.WarmIP, MinimumIP: t.MinimumIP}.Marks()
+	level := watermark.Level{Total: s.Total, Used: s.Assigned + s.Cooling}
 	if !prefixes {
-		return max(0, wanted-s.Total), max(0, s.Total-wanted)
+		return marks.Needed(level), marks.Excess(level)
 	}
-	return blocks(wanted - s.Total), max(0, min(s.FreePrefixes, s.Prefixes-blocks(wanted)))
+	short = watermark.Units(marks.Needed(level), prefixSize)
+	return short, max(0, min(s.FreePrefixes, s.Prefixes-watermark.Units(marks.Wanted(level), prefixSize)))
 }
 
 // TooLow is true where addresses are to be had from the cloud. perENI is how

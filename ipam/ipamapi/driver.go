@@ -42,7 +42,7 @@ type Driver struct {
 	config  Config
 	log     *slog.Logger
 	number  atomic.Uint64 // last one in a key
-	replays replays
+	replays ledger.Replays
 
 	change sync.Mutex // one change of pools at a time; taken before any book's life
 	realms map[string]*realm
@@ -146,25 +146,4 @@ func (d *Driver) Pools() []Pool {
 	}
 	slices.SortFunc(all, func(x, y Pool) int { return strings.Compare(x.ID, y.ID) })
 	return all
-}
-
-// replays knows which leases are older than the Driver and were not asked for
-// by name since.
-type replays struct {
-	upTo uint64 // the newest claim at the start
-
-	mu        sync.Mutex
-	confirmed map[uint64]struct{}
-}
-
-// confirm is true once for each lease that is older than the Driver.
-func (r *replays) confirm(generation uint64) bool {
-	if generation > r.upTo {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, done := r.confirmed[generation]
-	r.confirmed[generation] = struct{}{}
-	return !done
 }

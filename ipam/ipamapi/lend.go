@@ -295,9 +295,9 @@ func (d *Driver) repeat(ctx context.Context, e *entry, l ledger.Lease, who owner
 	case !d.through(e, l):
 	case who.gateway && has.is(who):
 		return d.share(ctx, e, l.Addr, 1)
-	case has.is(who), !who.known() && d.replays.confirm(l.Generation):
+	case has.is(who), !who.known() && d.replays.Confirm(l.Generation):
 		if who.known() {
-			d.replays.confirm(l.Generation)
+			d.replays.Confirm(l.Generation)
 		}
 		return nil
 	}

@@ -48,9 +48,9 @@ func (d *Driver) restore(ctx context.Context) error {
 	}
 	var gone []ledger.Key
 	held := map[string]bool{} // pools of the ledger
-	d.replays.confirmed = map[uint64]struct{}{}
-	for _, l := range d.ledger.Leases() {
-		d.replays.upTo = max(d.replays.upTo, l.Generation)
+	leases := d.ledger.Leases()
+	d.replays.Begin(leases)
+	for _, l := range leases {
 		id, ok := d.poolOf(l)
 		if !ok {
 			held[l.Pool] = held[l.Pool] || l.State != ledger.Cooling

@@ -12,7 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/cadastre/cadastre/operator/netresource/watermark"
+	"github.com/cadastre/cadastre/watermark"
 )
 
 // MaintainIPPool is one round: it takes what the node lacks, or goes on with

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/netresource/watermark"
+	"github.com/cadastre/cadastre/watermark"
 )
 
 // Config is what a manager works with. Only Instances and API must be given.

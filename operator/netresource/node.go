@@ -16,7 +16,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/handshake"
-	"github.com/cadastre/cadastre/operator/netresource/watermark"
+	"github.com/cadastre/cadastre/watermark"
 )
 
 // NetResource is one node. Its rounds follow each other: whoever has the turn

@@ -4,19 +4,13 @@
 package contivconf
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"reflect"
 	"slices"
-	"strings"
 
-	yamlv3 "go.yaml.in/yaml/v3"
-	"sigs.k8s.io/yaml"
+	"github.com/cadastre/cadastre/yamldoc"
 )
 
 // wholeFile is the field of what is wrong with no key in particular.
@@ -98,90 +92,22 @@ func (r *reading) config() *Config {
 
 // document is the content of the file's one YAML document, nil if it has none.
 func (r *reading) document(data []byte) any {
-	converted, err := yaml.YAMLToJSONStrict(data)
-	if err != nil {
-		// Strict refuses duplicate keys. Reading on finds the other problems.
-		lax, laxErr := yaml.YAMLToJSON(data)
-		if laxErr != nil {
-			r.problems.add(RuleSyntax, wholeFile, "", "is not valid YAML: %s", strings.TrimPrefix(laxErr.Error(), "yaml: "))
-			return nil
+	content, _, faults := yamldoc.Read(data)
+	for _, f := range faults {
+		switch {
+		case f.Kind == yamldoc.Several:
+			r.problems.add(RuleDocument, wholeFile, "", "has more than one YAML document: remove the \"---\" between them, or all but one")
+		case f.Kind == yamldoc.Syntax:
+			r.problems.add(RuleSyntax, wholeFile, "", "is not valid YAML: %s", f.Text)
+		case f.Key != "":
+			r.problems.add(RuleDuplicateKey, f.Key, "", "given twice, the second time in line %d: keep one", f.Line)
+		default:
+			r.problems.add(RuleDuplicateKey, wholeFile, "", "%s", f.Text)
 		}
-		r.duplicates(err)
-		converted = lax
-	}
-	if hasSecondDocument(data) {
-		r.problems.add(RuleDocument, wholeFile, "", "has more than one YAML document: remove the \"---\" between them, or all but one")
-	} else if err := behind(data); err != nil {
-		r.problems.add(RuleSyntax, wholeFile, "", "is not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	var content any
-	decoder := json.NewDecoder(bytes.NewReader(converted))
-	decoder.UseNumber()
-	if err := decoder.Decode(&content); err != nil {
-		r.problems.add(RuleSyntax, wholeFile, "", "is not valid YAML: %s", err)
-		return nil
 	}
 	if _, mapping := content.(map[string]any); content != nil && !mapping {
 		r.problems.add(RuleDocument, wholeFile, "", "must be made of keys and values, such as \"ipamConfig: {podSubnetCIDR: 10.1.0.0/16}\"")
 		return nil
 	}
 	return content
-}
-
-// behind is what is wrong with what follows the first document, which other
-// decoders do not look at: "{}" and a key in the next line, for one.
-func behind(data []byte) error {
-	decoder := yamlv3.NewDecoder(bytes.NewReader(data))
-	for {
-		var document yamlv3.Node
-		if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-}
-
-// duplicates reports the keys that the strict decoder found twice.
-func (r *reading) duplicates(err error) {
-	found := false
-	for line := range strings.Lines(err.Error()) {
-		var number int
-		var key string
-		if _, err := fmt.Sscanf(strings.TrimSpace(line), "line %d: key %q already set in map", &number, &key); err == nil {
-			r.problems.add(RuleDuplicateKey, key, "", "given twice, the second time in line %d: keep one", number)
-			found = true
-		}
-	}
-	if !found {
-		r.problems.add(RuleDuplicateKey, wholeFile, "", "%s", err)
-	}
-}
-
-// hasSecondDocument finds what the YAML decoder would pass over in silence.
-func hasSecondDocument(data []byte) bool {
-	content, ended := false, false
-	for line := range bytes.Lines(bytes.TrimPrefix(data, []byte("\ufeff"))) {
-		start, rest := line, []byte(nil)
-		if len(line) >= 3 {
-			start, rest = line[:3], bytes.TrimSpace(line[3:])
-		}
-		marker := len(line) == 3 || len(line) > 3 && strings.ContainsRune(" \t\r\n", rune(line[3]))
-		trimmed := bytes.TrimSpace(line)
-		switch {
-		case len(trimmed) == 0 || trimmed[0] == '#' || !content && line[0] == '%':
-		case marker && string(start) == "---":
-			if content || ended {
-				return true
-			}
-			content = len(rest) > 0 && rest[0] != '#'
-		case marker && string(start) == "...":
-			ended = true
-		case ended:
-			return true
-		default:
-			content = true
-		}
-	}
-	return false
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/netresource/watermark"
+	"github.com/cadastre/cadastre/watermark"
 )
 
 // Provider is the provider over a cloud. It knows what it has read, and what its

@@ -4,18 +4,13 @@
 package poolplan
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
-	yamlv3 "go.yaml.in/yaml/v3"
-	"sigs.k8s.io/yaml"
+	"github.com/cadastre/cadastre/yamldoc"
 )
 
 // wholeFile is the field of what is wrong with no key in particular.
@@ -234,88 +229,25 @@ func printable(key string) string {
 	return key
 }
 
-// behind is what is wrong with what follows the first document, which other
-// decoders do not look at.
-func behind(file []byte) error {
-	decoder := yamlv3.NewDecoder(bytes.NewReader(file))
-	for {
-		var document yamlv3.Node
-		if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-}
-
 // document is the content of the file's one YAML document.
-func (ps *problems) document(file []byte) (content map[string]any, ok bool) {
-	converted, err := yaml.YAMLToJSONStrict(file)
-	if err != nil {
-		// Strict refuses duplicate keys. Reading on finds the other problems.
-		lax, laxErr := yaml.YAMLToJSON(file)
-		if laxErr != nil {
-			ps.add(wholeFile, "", "is not valid YAML: %s", strings.TrimPrefix(laxErr.Error(), "yaml: "))
-			return nil, false
+func (ps *problems) document(file []byte) (map[string]any, bool) {
+	value, ok, faults := yamldoc.Read(file)
+	for _, f := range faults {
+		switch {
+		case f.Kind == yamldoc.Several:
+			ps.add(wholeFile, "", "has more than one YAML document: remove the \"---\" between them, or all but one")
+		case f.Kind == yamldoc.Syntax:
+			ps.add(wholeFile, "", "is not valid YAML: %s", f.Text)
+		case f.Key != "":
+			ps.add(printable(f.Key), "", "is given twice, the second time in line %d: keep one", f.Line)
+		default:
+			ps.add(wholeFile, "", "has a key twice: %s", f.Text)
 		}
-		ps.duplicates(err)
-		converted = lax
 	}
-	if severalDocuments(file) {
-		ps.add(wholeFile, "", "has more than one YAML document: remove the \"---\" between them, or all but one")
-	} else if err := behind(file); err != nil {
-		ps.add(wholeFile, "", "is not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	var value any
-	decoder := json.NewDecoder(bytes.NewReader(converted))
-	decoder.UseNumber()
-	if err := decoder.Decode(&value); err != nil {
-		ps.add(wholeFile, "", "is not valid YAML: %s", err)
+	content, mapping := value.(map[string]any)
+	if value != nil && !mapping {
+		ps.add(wholeFile, "", "must be made of keys and values, %s", example)
 		return nil, false
 	}
-	content, ok = value.(map[string]any)
-	if !ok && value != nil {
-		ps.add(wholeFile, "", "must be made of keys and values, %s", example)
-	}
-	return content, ok || value == nil
-}
-
-// duplicates reports the keys that the strict decoder found twice.
-func (ps *problems) duplicates(err error) {
-	found := false
-	for line := range strings.Lines(err.Error()) {
-		var number int
-		var key string
-		if _, err := fmt.Sscanf(strings.TrimSpace(line), "line %d: key %q already set in map", &number, &key); err == nil {
-			ps.add(printable(key), "", "is given twice, the second time in line %d: keep one", number)
-			found = true
-		}
-	}
-	if !found {
-		ps.add(wholeFile, "", "has a key twice: %s", err)
-	}
-}
-
-// severalDocuments finds what the YAML decoder would pass over in silence.
-func severalDocuments(file []byte) bool {
-	content, ended := false, false
-	for line := range bytes.Lines(bytes.TrimPrefix(file, []byte("\ufeff"))) {
-		trimmed := bytes.TrimSpace(line)
-		fields := bytes.Fields(line)
-		switch {
-		case len(trimmed) == 0 || trimmed[0] == '#' || !content && line[0] == '%':
-		case bytes.HasPrefix(line, []byte("---")) && string(fields[0]) == "---":
-			if content || ended {
-				return true
-			}
-			content = len(fields) > 1 && fields[1][0] != '#'
-		case bytes.HasPrefix(line, []byte("...")) && string(fields[0]) == "...":
-			ended = true
-		case ended:
-			return true
-		default:
-			content = true
-		}
-	}
-	return false
+	return content, ok
 }

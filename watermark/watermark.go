@@ -40,12 +40,12 @@ type Level struct {
 	Used       int // cannot be lent: leased, or cooling
 }
 
-// wanted is what the node is to have.
-func (m Marks) wanted(l Level) int { return max(m.Min, l.Used+max(m.Pre, m.Pending, 0)) }
+// Wanted is how many addresses the node is to have, whatever Max says.
+func (m Marks) Wanted(l Level) int { return max(m.Min, l.Used+max(m.Pre, m.Pending, 0)) }
 
 // Needed is how many addresses the node lacks and may have.
 func (m Marks) Needed(l Level) int {
-	return m.capped(l, m.wanted(l)-(l.Total-l.GivingBack))
+	return m.capped(l, m.Wanted(l)-(l.Total-l.GivingBack))
 }
 
 // Request is how many are best asked for at once: 0 where none is needed.
@@ -67,7 +67,7 @@ func (m Marks) capped(l Level, n int) int {
 
 // Excess is how many addresses could be given back.
 func (m Marks) Excess(l Level) int {
-	return max(0, l.Total-l.GivingBack-m.wanted(l)-max(m.Above, 0))
+	return max(0, l.Total-l.GivingBack-m.Wanted(l)-max(m.Above, 0))
 }
 
 // AWS is the settings of the AWS agent.
