@@ -34,12 +34,13 @@ const PoolsKey = ClusterPrefix + "pools"
 
 // Resources, as controller.KubeStateData names them.
 const (
-	NodeRecordResource    = "noderecord"    // *NodeRecord
-	NodeResource          = "node"          // *Node
-	PoolResource          = "pool"          // *Pool
-	CustomNetworkResource = "customnetwork" // *CustomNetwork
-	PodResource           = "pod"           // *Pod
-	NodeConfigResource    = "nodeconfig"    // *NodeConfig
+	NodeRecordResource     = "noderecord"     // *NodeRecord
+	NodeResource           = "node"           // *Node
+	PoolResource           = "pool"           // *Pool
+	CustomNetworkResource  = "customnetwork"  // *CustomNetwork
+	PodResource            = "pod"            // *Pod
+	NodeConfigResource     = "nodeconfig"     // *NodeConfig
+	NetResourceSetResource = "netresourceset" // *NetResourceSet
 )
 
 // Resource is one kind of message and where it is stored.
@@ -60,6 +61,7 @@ func Resources() []Resource {
 		{CustomNetworkResource, false, CustomNetworkPrefix, func() proto.Message { return &CustomNetwork{} }},
 		{PodResource, true, "pod/", func() proto.Message { return &Pod{} }},
 		{NodeConfigResource, true, "config", func() proto.Message { return &NodeConfig{} }},
+		{NetResourceSetResource, true, "netresourceset", func() proto.Message { return &NetResourceSet{} }},
 	}
 }
 
@@ -136,6 +138,9 @@ func PodKey(node string, id PodID) string { return PodPrefix(node) + id.Namespac
 
 // NodeConfigKey is where the NodeConfig of a node is stored.
 func NodeConfigKey(node string) string { return NodePrefix(node) + "config" }
+
+// NetResourceSetKey is where the NetResourceSet of a node is stored.
+func NetResourceSetKey(node string) string { return NodePrefix(node) + "netresourceset" }
 
 // NodeKey is where a Node is stored.
 func NodeKey(name string) string { return KubeNodePrefix + name }

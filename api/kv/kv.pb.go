@@ -837,6 +837,248 @@ func (x *NodeConfig) GetGateway() string {
 	return ""
 }
 
+// NetResourceSet is the Kubernetes object of that name of one node: what the
+// operator has given it, what was agreed about giving it back, and what its
+// agent uses. Stored at node/<name>/netresourceset. The agent writes used,
+// releases and cidr_states; the marks only where there was no object.
+type NetResourceSet struct {
+	state         protoimpl.MessageState  `protogen:"open.v1"`
+	Name          string                  `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                                                           // of the node
+	Pool          map[string]*NetResource `protobuf:"bytes,2,rep,name=pool,proto3" json:"pool,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // by address, or block as a CIDR
+	PodCidrs      []string                `protobuf:"bytes,3,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
+	Marks         *NetResourceMarks       `protobuf:"bytes,4,opt,name=marks,proto3" json:"marks,omitempty"`
+	Used          map[string]*NetResource `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                               // by address: what cannot be lent
+	Releases      map[string]string       `protobuf:"bytes,6,rep,name=releases,proto3" json:"releases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                       // by key of the pool: state of package handshake
+	CidrStates    map[string]string       `protobuf:"bytes,7,rep,name=cidr_states,json=cidrStates,proto3" json:"cidr_states,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of pod_cidrs: in-use, depleted
+	OperatorError string                  `protobuf:"bytes,8,opt,name=operator_error,json=operatorError,proto3" json:"operator_error,omitempty"`                                                                  // what the operator could not do
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetResourceSet) Reset() {
+	*x = NetResourceSet{}
+	mi := &file_api_kv_kv_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetResourceSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetResourceSet) ProtoMessage() {}
+
+func (x *NetResourceSet) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetResourceSet.ProtoReflect.Descriptor instead.
+func (*NetResourceSet) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *NetResourceSet) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetResourceSet) GetPool() map[string]*NetResource {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+func (x *NetResourceSet) GetPodCidrs() []string {
+	if x != nil {
+		return x.PodCidrs
+	}
+	return nil
+}
+
+func (x *NetResourceSet) GetMarks() *NetResourceMarks {
+	if x != nil {
+		return x.Marks
+	}
+	return nil
+}
+
+func (x *NetResourceSet) GetUsed() map[string]*NetResource {
+	if x != nil {
+		return x.Used
+	}
+	return nil
+}
+
+func (x *NetResourceSet) GetReleases() map[string]string {
+	if x != nil {
+		return x.Releases
+	}
+	return nil
+}
+
+func (x *NetResourceSet) GetCidrStates() map[string]string {
+	if x != nil {
+		return x.CidrStates
+	}
+	return nil
+}
+
+func (x *NetResourceSet) GetOperatorError() string {
+	if x != nil {
+		return x.OperatorError
+	}
+	return ""
+}
+
+// NetResource is an address or a block of a NetResourceSet.
+type NetResource struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Owner         string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Resource      string                 `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"` // the interface, or whatever the provider has it on
+	Subnet        string                 `protobuf:"bytes,3,opt,name=subnet,proto3" json:"subnet,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetResource) Reset() {
+	*x = NetResource{}
+	mi := &file_api_kv_kv_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetResource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetResource) ProtoMessage() {}
+
+func (x *NetResource) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetResource.ProtoReflect.Descriptor instead.
+func (*NetResource) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *NetResource) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *NetResource) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *NetResource) GetSubnet() string {
+	if x != nil {
+		return x.Subnet
+	}
+	return ""
+}
+
+// NetResourceMarks are the watermarks of a node; 0: whoever keeps them decides.
+type NetResourceMarks struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	MinAllocate         int32                  `protobuf:"varint,1,opt,name=min_allocate,json=minAllocate,proto3" json:"min_allocate,omitempty"`
+	MaxAllocate         int32                  `protobuf:"varint,2,opt,name=max_allocate,json=maxAllocate,proto3" json:"max_allocate,omitempty"`
+	PreAllocate         int32                  `protobuf:"varint,3,opt,name=pre_allocate,json=preAllocate,proto3" json:"pre_allocate,omitempty"`
+	MaxAboveWatermark   int32                  `protobuf:"varint,4,opt,name=max_above_watermark,json=maxAboveWatermark,proto3" json:"max_above_watermark,omitempty"`
+	AllocationThreshold int32                  `protobuf:"varint,5,opt,name=allocation_threshold,json=allocationThreshold,proto3" json:"allocation_threshold,omitempty"` // below how many free addresses a CIDR is depleted
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *NetResourceMarks) Reset() {
+	*x = NetResourceMarks{}
+	mi := &file_api_kv_kv_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetResourceMarks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetResourceMarks) ProtoMessage() {}
+
+func (x *NetResourceMarks) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetResourceMarks.ProtoReflect.Descriptor instead.
+func (*NetResourceMarks) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *NetResourceMarks) GetMinAllocate() int32 {
+	if x != nil {
+		return x.MinAllocate
+	}
+	return 0
+}
+
+func (x *NetResourceMarks) GetMaxAllocate() int32 {
+	if x != nil {
+		return x.MaxAllocate
+	}
+	return 0
+}
+
+func (x *NetResourceMarks) GetPreAllocate() int32 {
+	if x != nil {
+		return x.PreAllocate
+	}
+	return 0
+}
+
+func (x *NetResourceMarks) GetMaxAboveWatermark() int32 {
+	if x != nil {
+		return x.MaxAboveWatermark
+	}
+	return 0
+}
+
+func (x *NetResourceMarks) GetAllocationThreshold() int32 {
+	if x != nil {
+		return x.AllocationThreshold
+	}
+	return 0
+}
+
 // PodNetwork is what one attachment of a pod needs of the network; the value
 // that ipnet hands to the southbound sink for it.
 type PodNetwork struct {
@@ -854,7 +1096,7 @@ type PodNetwork struct {
 
 func (x *PodNetwork) Reset() {
 	*x = PodNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1108,7 @@ func (x *PodNetwork) String() string {
 func (*PodNetwork) ProtoMessage() {}
 
 func (x *PodNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1121,7 @@ func (x *PodNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNetwork.ProtoReflect.Descriptor instead.
 func (*PodNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PodNetwork) GetNamespace() string {
@@ -941,7 +1183,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -953,7 +1195,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -966,7 +1208,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Route) GetDst() string {
@@ -996,7 +1238,7 @@ type NodeRoute struct {
 
 func (x *NodeRoute) Reset() {
 	*x = NodeRoute{}
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1008,7 +1250,7 @@ func (x *NodeRoute) String() string {
 func (*NodeRoute) ProtoMessage() {}
 
 func (x *NodeRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1021,7 +1263,7 @@ func (x *NodeRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRoute.ProtoReflect.Descriptor instead.
 func (*NodeRoute) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeRoute) GetDst() string {
@@ -1069,7 +1311,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1323,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1336,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -1185,7 +1427,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1439,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1452,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -1386,7 +1628,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1640,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1653,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Block) GetPool() string {
@@ -1445,7 +1687,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1699,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1712,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Meta) GetBootId() string {
@@ -1560,7 +1802,39 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x0emain_interface\x18\x02 \x01(\tR\rmainInterface\x12\x17\n" +
 	"\amain_ip\x18\x03 \x01(\tR\x06mainIp\x12\x19\n" +
 	"\buse_dhcp\x18\x04 \x01(\bR\auseDhcp\x12\x18\n" +
-	"\agateway\x18\x05 \x01(\tR\agateway\"\xde\x01\n" +
+	"\agateway\x18\x05 \x01(\tR\agateway\"\xca\x05\n" +
+	"\x0eNetResourceSet\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
+	"\x04pool\x18\x02 \x03(\v2%.cadastre.kv.NetResourceSet.PoolEntryR\x04pool\x12\x1b\n" +
+	"\tpod_cidrs\x18\x03 \x03(\tR\bpodCidrs\x123\n" +
+	"\x05marks\x18\x04 \x01(\v2\x1d.cadastre.kv.NetResourceMarksR\x05marks\x129\n" +
+	"\x04used\x18\x05 \x03(\v2%.cadastre.kv.NetResourceSet.UsedEntryR\x04used\x12E\n" +
+	"\breleases\x18\x06 \x03(\v2).cadastre.kv.NetResourceSet.ReleasesEntryR\breleases\x12L\n" +
+	"\vcidr_states\x18\a \x03(\v2+.cadastre.kv.NetResourceSet.CidrStatesEntryR\n" +
+	"cidrStates\x12%\n" +
+	"\x0eoperator_error\x18\b \x01(\tR\roperatorError\x1aQ\n" +
+	"\tPoolEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12.\n" +
+	"\x05value\x18\x02 \x01(\v2\x18.cadastre.kv.NetResourceR\x05value:\x028\x01\x1aQ\n" +
+	"\tUsedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12.\n" +
+	"\x05value\x18\x02 \x01(\v2\x18.cadastre.kv.NetResourceR\x05value:\x028\x01\x1a;\n" +
+	"\rReleasesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
+	"\x0fCidrStatesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"W\n" +
+	"\vNetResource\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x1a\n" +
+	"\bresource\x18\x02 \x01(\tR\bresource\x12\x16\n" +
+	"\x06subnet\x18\x03 \x01(\tR\x06subnet\"\xde\x01\n" +
+	"\x10NetResourceMarks\x12!\n" +
+	"\fmin_allocate\x18\x01 \x01(\x05R\vminAllocate\x12!\n" +
+	"\fmax_allocate\x18\x02 \x01(\x05R\vmaxAllocate\x12!\n" +
+	"\fpre_allocate\x18\x03 \x01(\x05R\vpreAllocate\x12.\n" +
+	"\x13max_above_watermark\x18\x04 \x01(\x05R\x11maxAboveWatermark\x121\n" +
+	"\x14allocation_threshold\x18\x05 \x01(\x05R\x13allocationThreshold\"\xde\x01\n" +
 	"\n" +
 	"PodNetwork\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1636,35 +1910,49 @@ func file_api_kv_kv_proto_rawDescGZIP() []byte {
 	return file_api_kv_kv_proto_rawDescData
 }
 
-var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_api_kv_kv_proto_goTypes = []any{
-	(*NodeRecord)(nil),    // 0: cadastre.kv.NodeRecord
-	(*NodeName)(nil),      // 1: cadastre.kv.NodeName
-	(*PoolUse)(nil),       // 2: cadastre.kv.PoolUse
-	(*NodeBeat)(nil),      // 3: cadastre.kv.NodeBeat
-	(*Node)(nil),          // 4: cadastre.kv.Node
-	(*Pod)(nil),           // 5: cadastre.kv.Pod
-	(*Pool)(nil),          // 6: cadastre.kv.Pool
-	(*PoolRange)(nil),     // 7: cadastre.kv.PoolRange
-	(*CustomNetwork)(nil), // 8: cadastre.kv.CustomNetwork
-	(*NodeConfig)(nil),    // 9: cadastre.kv.NodeConfig
-	(*PodNetwork)(nil),    // 10: cadastre.kv.PodNetwork
-	(*Route)(nil),         // 11: cadastre.kv.Route
-	(*NodeRoute)(nil),     // 12: cadastre.kv.NodeRoute
-	(*NodeNetwork)(nil),   // 13: cadastre.kv.NodeNetwork
-	(*Lease)(nil),         // 14: cadastre.kv.Lease
-	(*Block)(nil),         // 15: cadastre.kv.Block
-	(*Meta)(nil),          // 16: cadastre.kv.Meta
+	(*NodeRecord)(nil),       // 0: cadastre.kv.NodeRecord
+	(*NodeName)(nil),         // 1: cadastre.kv.NodeName
+	(*PoolUse)(nil),          // 2: cadastre.kv.PoolUse
+	(*NodeBeat)(nil),         // 3: cadastre.kv.NodeBeat
+	(*Node)(nil),             // 4: cadastre.kv.Node
+	(*Pod)(nil),              // 5: cadastre.kv.Pod
+	(*Pool)(nil),             // 6: cadastre.kv.Pool
+	(*PoolRange)(nil),        // 7: cadastre.kv.PoolRange
+	(*CustomNetwork)(nil),    // 8: cadastre.kv.CustomNetwork
+	(*NodeConfig)(nil),       // 9: cadastre.kv.NodeConfig
+	(*NetResourceSet)(nil),   // 10: cadastre.kv.NetResourceSet
+	(*NetResource)(nil),      // 11: cadastre.kv.NetResource
+	(*NetResourceMarks)(nil), // 12: cadastre.kv.NetResourceMarks
+	(*PodNetwork)(nil),       // 13: cadastre.kv.PodNetwork
+	(*Route)(nil),            // 14: cadastre.kv.Route
+	(*NodeRoute)(nil),        // 15: cadastre.kv.NodeRoute
+	(*NodeNetwork)(nil),      // 16: cadastre.kv.NodeNetwork
+	(*Lease)(nil),            // 17: cadastre.kv.Lease
+	(*Block)(nil),            // 18: cadastre.kv.Block
+	(*Meta)(nil),             // 19: cadastre.kv.Meta
+	nil,                      // 20: cadastre.kv.NetResourceSet.PoolEntry
+	nil,                      // 21: cadastre.kv.NetResourceSet.UsedEntry
+	nil,                      // 22: cadastre.kv.NetResourceSet.ReleasesEntry
+	nil,                      // 23: cadastre.kv.NetResourceSet.CidrStatesEntry
 }
 var file_api_kv_kv_proto_depIdxs = []int32{
 	2,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
 	7,  // 1: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	11, // 2: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
-	3,  // [3:3] is the sub-list for method output_type
-	3,  // [3:3] is the sub-list for method input_type
-	3,  // [3:3] is the sub-list for extension type_name
-	3,  // [3:3] is the sub-list for extension extendee
-	0,  // [0:3] is the sub-list for field type_name
+	20, // 2: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
+	12, // 3: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
+	21, // 4: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
+	22, // 5: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
+	23, // 6: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
+	14, // 7: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	11, // 8: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
+	11, // 9: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_api_kv_kv_proto_init() }
@@ -1678,7 +1966,7 @@ func file_api_kv_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

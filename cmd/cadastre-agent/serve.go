@@ -53,6 +53,9 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 	if s, ok := a.sink.(interface{ Run(context.Context) error }); ok {
 		start("southbound", s.Run)
 	}
+	if a.reporter != nil {
+		start("NetResourceSet", a.reporter.Run)
+	}
 	start("ledger", a.ledger.Run)
 	start("podmanager", a.podmanager.Run)
 	start("API", api)

@@ -4,12 +4,9 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
@@ -22,27 +19,25 @@ import (
 )
 
 // openStore opens the cluster store, and for one that is elsewhere the mirror of it.
-func openStore(p *parts, conf contivconf.KVDB, probing time.Duration, file *bolt.File, who whose) (err error) {
+func openStore(p *parts, all contivconf.Cadastre, file *bolt.File, who whose) (err error) {
+	conf, probing := all.KVDB, all.Controller.RemoteDBProbingInterval
 	switch conf.Type {
 	case contivconf.KVDBBolt:
 		p.store, err = file.Store()
 		return err
 	case contivconf.KVDBKubernetes:
 		p.mirror = file.Mirror()
-		p.store, err = apistore.Open(apistore.Config{Kubeconfig: conf.Kubeconfig, Node: who.node, UserAgent: "cadastre-agent", Timeout: requestTimeout(probing), Log: who.log})
+		p.store, err = apistore.Open(apistore.Config{
+			Kubeconfig: conf.Kubeconfig, Node: who.node, NetResources: all.PodBlocks == contivconf.PodBlocksNetResource,
+			UserAgent: "cadastre-agent", Timeout: requestTimeout(probing), Log: who.log,
+		})
 		return err
 	}
 	log := who.log
 	cfg := etcd.Config{Endpoints: conf.Endpoints, Prefix: conf.Prefix, Username: conf.Username, Log: log, KeepAlive: 3 * probing}
-	if cfg.TLS, err = clientTLS(conf); err != nil {
-		return err
-	}
-	if conf.PasswordFile != "" {
-		password, err := os.ReadFile(conf.PasswordFile)
-		if err != nil {
-			return fmt.Errorf("cadastre.kvdb.passwordFile: %w", err)
-		}
-		cfg.Password = strings.TrimRight(string(password), "\r\n")
+	files := etcd.Files{CA: conf.CA, Cert: conf.Cert, Key: conf.Key, Password: conf.PasswordFile}
+	if err = files.Read(&cfg); err != nil {
+		return keyed(conf, err)
 	}
 	p.mirror = file.Mirror()
 	p.store, err = etcd.Open(cfg)
@@ -59,29 +54,20 @@ type whose struct {
 // three probes fail in.
 func requestTimeout(probing time.Duration) time.Duration { return max(3*probing, 10*time.Second) }
 
-// clientTLS is how etcd is spoken to, nil where the configuration has no file for it.
-func clientTLS(conf contivconf.KVDB) (*tls.Config, error) {
-	if conf.CA == "" && conf.Cert == "" {
-		return nil, nil
+// keyed says by its key which file for etcd is not as it should be.
+func keyed(conf contivconf.KVDB, err error) error {
+	bad := new(etcd.FileError)
+	if !errors.As(err, &bad) {
+		return err
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if conf.CA != "" {
-		pem, err := os.ReadFile(conf.CA)
-		if err != nil {
-			return nil, fmt.Errorf("cadastre.kvdb.ca: %w", err)
-		}
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("cadastre.kvdb.ca %s: it has no certificate", conf.CA)
-		}
+	switch bad.File {
+	case etcd.FileCA:
+		return fmt.Errorf("cadastre.kvdb.ca: %w", bad.Err)
+	case etcd.FileCert:
+		return fmt.Errorf("cadastre.kvdb.cert %s, key %s: %w", conf.Cert, conf.Key, bad.Err)
+	default:
+		return fmt.Errorf("cadastre.kvdb.passwordFile: %w", bad.Err)
 	}
-	if conf.Cert != "" {
-		cert, err := tls.LoadX509KeyPair(conf.Cert, conf.Key)
-		if err != nil {
-			return nil, fmt.Errorf("cadastre.kvdb.cert %s, key %s: %w", conf.Cert, conf.Key, err)
-		}
-		c.Certificates = []tls.Certificate{cert}
-	}
-	return c, nil
 }
 
 // openSink opens the southbound.

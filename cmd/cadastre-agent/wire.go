@@ -57,6 +57,7 @@ type agent struct {
 	nodesync   *nodesync.NodeSync
 	podmanager *podmanager.PodManager
 	ipam       *ipam.IPAM
+	reporter   *ipam.Reporter // nil: there is no NetResourceSet
 	ipnet      *ipnet.IPNet
 	restapi    *restapi.RESTAPI
 	docker     *dockeripam.DockerIPAM // nil: not enabled
@@ -73,9 +74,6 @@ func (l label) GetAgentLabel() string { return string(l) }
 
 // wire opens the node's database and makes an agent that does not run yet.
 func wire(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock) (*agent, error) {
-	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
-		return nil, fmt.Errorf("cadastre.podBlocks %q: this version knows nodeid, podcidr and static", conf.Cadastre.PodBlocks)
-	}
 	lock, err := lockRunDir(opt.runDir)
 	if err != nil {
 		return nil, err
@@ -117,7 +115,7 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 	if p.dockerListener, err = activated(dockerSocketName, os.Getenv); err != nil {
 		return nil, err
 	}
-	if err := openStore(&p, conf.Cadastre.KVDB, conf.Cadastre.Controller.RemoteDBProbingInterval, file, whose{opt.nodeName, log}); err != nil {
+	if err := openStore(&p, conf.Cadastre, file, whose{opt.nodeName, log}); err != nil {
 		return nil, err
 	}
 	if err := openSink(&p, conf.Cadastre.Routes, log); err != nil {
@@ -207,10 +205,15 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.loop = controller.New(loopConfig(conf.Cadastre.Controller), controller.Deps{
 		Log: log, Sink: p.sink, Observe: a.metrics.Event,
 		Handlers:   append(handlers, p.last...),
-		Committers: []controller.Committer{stage, a.nodesync},
+		Committers: []controller.Committer{stage, a.nodesync, a.ipam},
 	})
+	upkeep := both(nodesync.Upkeep, ipam.Upkeep(a.contivconf))
+	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
+		a.reporter = ipam.NewReporter(ipam.ReporterDeps{Log: log, IPAM: a.ipam, Store: p.store, Now: clock.now})
+		upkeep = both(upkeep, ipam.UpkeepResources(a.contivconf, opt.nodeName, a.ipam.Held))
+	}
 	a.source = kubestate.New(kubestate.Deps{
-		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.keeper.Confirm, Upkeep: both(nodesync.Upkeep, ipam.Upkeep(a.contivconf)), Mirror: p.mirror,
+		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.keeper.Confirm, Upkeep: upkeep, Mirror: p.mirror,
 		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.jitter, Timing: timing(conf),
 	})
 	tcp, err := tcpListener(conf.Cadastre.REST)

@@ -48,6 +48,7 @@ type Cadastre struct {
 	CoolDown       time.Duration  // how long an address rests before it is lent again
 	AllowOverlap   []NetworkPair
 	KVDB           KVDB
+	NetResource    NetResource
 	NodeIDs        NodeIDs
 	Routes         Routes
 	REST           REST
@@ -88,6 +89,15 @@ type KVDB struct {
 	Username     string   `json:"username"`
 	PasswordFile string   `json:"passwordFile"`
 	Kubeconfig   string   `json:"kubeconfig"`
+}
+
+// NetResource is the watermarks with which an agent makes its NetResourceSet
+// where there is none; from then on the object has them.
+type NetResource struct {
+	MinAllocate       int `json:"minAllocate"`       // addresses that the node has at least
+	MaxAllocate       int `json:"maxAllocate"`       // and at most; 0: as many as the provider can
+	PreAllocate       int `json:"preAllocate"`       // free at all times; 0: the provider's own value, -1: none
+	MaxAboveWatermark int `json:"maxAboveWatermark"` // more that are taken at once, and kept
 }
 
 // NodeIDs is how long a claim to a node ID counts.

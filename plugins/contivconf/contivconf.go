@@ -41,6 +41,9 @@ type API interface {
 	// CoolDown is how long an address rests before it is lent again.
 	CoolDown() time.Duration
 
+	// NetResource is how this node's NetResourceSet begins.
+	NetResource() NetResource
+
 	// PinnedNodeID is the node ID to claim, 0 for any.
 	PinnedNodeID() uint32
 }
@@ -96,6 +99,9 @@ func (c *ContivConf) WaitForPodCIDR() bool { return c.cfg.Cadastre.WaitForPodCID
 
 // CoolDown implements API.
 func (c *ContivConf) CoolDown() time.Duration { return c.cfg.Cadastre.CoolDown }
+
+// NetResource implements API.
+func (c *ContivConf) NetResource() NetResource { return c.cfg.Cadastre.NetResource }
 
 // PinnedNodeID implements API.
 func (c *ContivConf) PinnedNodeID() uint32 { return c.cfg.Cadastre.NodeID }

@@ -172,12 +172,12 @@ func TestOurSection(t *testing.T) {
 
 func TestExternalIPAM(t *testing.T) {
 	for conf, want := range map[string]contivconf.PodBlocks{
-		"ipamConfig: {useExternalIPAM: true}":                                      contivconf.PodBlocksPodCIDR,
-		"cadastre: {podBlocks: podcidr}":                                           contivconf.PodBlocksPodCIDR,
-		"{ipamConfig: {useExternalIPAM: false}, cadastre: {podBlocks: podcidr}}":   contivconf.PodBlocksPodCIDR,
-		"{ipamConfig: {useExternalIPAM: true}, cadastre: {podBlocks: podcidr}}":    contivconf.PodBlocksPodCIDR,
-		"{ipamConfig: {useExternalIPAM: false}, cadastre: {podBlocks: }}":          contivconf.PodBlocksNodeID,
-		"cadastre: {podBlocks: netresource, kvdb: {type: etcd, endpoints: [a:1]}}": contivconf.PodBlocksNetResource,
+		"ipamConfig: {useExternalIPAM: true}":                                    contivconf.PodBlocksPodCIDR,
+		"cadastre: {podBlocks: podcidr}":                                         contivconf.PodBlocksPodCIDR,
+		"{ipamConfig: {useExternalIPAM: false}, cadastre: {podBlocks: podcidr}}": contivconf.PodBlocksPodCIDR,
+		"{ipamConfig: {useExternalIPAM: true}, cadastre: {podBlocks: podcidr}}":  contivconf.PodBlocksPodCIDR,
+		"{ipamConfig: {useExternalIPAM: false}, cadastre: {podBlocks: }}":        contivconf.PodBlocksNodeID,
+		"cadastre: {podBlocks: netresource, kvdb: {type: kubernetes}}":           contivconf.PodBlocksNetResource,
 	} {
 		g := NewWithT(t)
 		plugin := contivconf.NewPlugin(mustParse(t, conf))

@@ -52,6 +52,7 @@ const (
 	RuleNodeID       Rule = "node-id"       // a pinned ID that fits not every network
 	RuleExternalIPAM Rule = "external-ipam" // useExternalIPAM against podBlocks
 	RuleStaticBlocks Rule = "static-blocks" // staticPodCIDRs and podBlocks do not fit
+	RuleNetResource  Rule = "net-resource"  // netResource, podBlocks and kvdb do not fit
 	RuleEnum         Rule = "enum"          // not one of the allowed words
 	RuleRange        Rule = "range"         // a number or duration out of range
 	RuleKVDB         Rule = "kvdb"          // a store that could not be reached as described

@@ -42,6 +42,7 @@ type rawCadastre struct {
 	CoolDown       time.Duration `json:"coolDown"`
 	AllowOverlap   []string      `json:"allowOverlap"`
 	KVDB           KVDB          `json:"kvdb"`
+	NetResource    NetResource   `json:"netResource"`
 	NodeIDs        NodeIDs       `json:"nodeIDs"`
 	Routes         Routes        `json:"routes"`
 	REST           REST          `json:"rest"`

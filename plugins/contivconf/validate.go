@@ -39,6 +39,36 @@ func (c *Config) validate(p *problems) {
 			"contradicts ipamConfig.useExternalIPAM, which means \"podcidr\": remove one of the two")
 	}
 	c.validateStatic(p)
+	c.Cadastre.validateNetResource(p)
+}
+
+// validateNetResource checks what only podBlocks netresource uses, and what that needs.
+func (c *Cadastre) validateNetResource(p *problems) {
+	const section, most = "cadastre.netResource.", 65536
+	n := c.NetResource
+	if c.PodBlocks != PodBlocksNetResource {
+		if n != (NetResource{}) {
+			p.add(RuleNetResource, "cadastre.netResource", "", "would not be used, as podBlocks is %s: write \"podBlocks: netresource\", or remove it", c.PodBlocks)
+		}
+		return
+	}
+	if c.KVDB.Type != KVDBKubernetes {
+		p.add(RuleNetResource, "cadastre.kvdb.type", string(c.KVDB.Type), "has no NetResourceSets, but podBlocks is netresource: write \"type: kubernetes\"")
+	}
+	if c.Docker.Enabled && c.Docker.FromPods {
+		p.add(RuleNetResource, "cadastre.docker.fromPods", "true", "would keep blocks that the operator wants back: write docker.pools instead, as podBlocks is netresource")
+	}
+	for _, x := range []struct {
+		key          string
+		value, least int
+	}{{"minAllocate", n.MinAllocate, 0}, {"maxAllocate", n.MaxAllocate, 0}, {"preAllocate", n.PreAllocate, -1}, {"maxAboveWatermark", n.MaxAboveWatermark, 0}} {
+		if x.value < x.least || x.value > most {
+			p.add(RuleRange, section+x.key, decimal(x.value), "is out of range: write a number from %d to %d", x.least, most)
+		}
+	}
+	if n.MaxAllocate > 0 && n.MinAllocate > n.MaxAllocate {
+		p.add(RuleRange, section+"minAllocate", decimal(n.MinAllocate), "is more than maxAllocate (%d)", n.MaxAllocate)
+	}
 }
 
 func (c *Cadastre) validate(p *problems) {

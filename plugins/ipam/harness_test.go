@@ -40,6 +40,7 @@ func (n *nodes) GetNodeID() uint32                     { return n.id }
 func (n *nodes) GetAllNodes() nodesync.Nodes           { return n.all }
 func (n *nodes) PublishNodeIPs(_ []netip.Prefix) error { return nil }
 func (n *nodes) PublishPools()                         {}
+func (n *nodes) PublishPodCIDRs([]netip.Prefix)        {}
 
 // newest is a podmanager that knows the sandboxes it was told.
 type newest map[kv.PodID]ledger.Key
@@ -73,6 +74,7 @@ type node struct {
 	sandboxes newest
 	journal   *journal.Memory
 	clock     *clock
+	live      bool // its clock is the runtime's
 	boot      string
 	kube      controller.KubeStateData
 	resyncs   int
@@ -93,9 +95,13 @@ func newNode(t *testing.T, conf string, id uint32) *node {
 func (n *node) start(conf string) {
 	cfg, _, err := contivconf.Parse([]byte(conf))
 	n.g.Expect(err).NotTo(HaveOccurred())
-	began := n.clock.now
+	now := func() time.Time { return n.clock.now }
+	if n.live {
+		now = time.Now
+	}
+	began := now()
 	book, err := ledger.Open(context.Background(), n.journal, ledger.Options{
-		BootID: n.boot, Now: func() time.Time { return n.clock.now }, Uptime: func() time.Duration { return time.Hour + n.clock.now.Sub(began) },
+		BootID: n.boot, Now: now, Uptime: func() time.Duration { return time.Hour + now().Sub(began) },
 	})
 	n.g.Expect(err).NotTo(HaveOccurred())
 	n.IPAM = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {

@@ -44,14 +44,16 @@ type Sandboxes interface {
 // IPAM plugin implements IP address allocation for this node.
 type IPAM struct {
 	Deps
-	state    *atomic.Pointer[state]
-	register register // of the loop
+	state     *atomic.Pointer[state]
+	committed *committed
+	register  register // of the loop
 }
 
 var (
 	_ API                     = (*IPAM)(nil)
 	_ FamilyAPI               = (*IPAM)(nil)
 	_ controller.EventHandler = (*IPAM)(nil)
+	_ controller.Committer    = (*IPAM)(nil)
 )
 
 // state is what was derived by the last resync. It is never changed.
@@ -64,6 +66,7 @@ type state struct {
 	known    []poolplan.Pool           // all pools of the cluster
 	pools    []poolplan.Pool           // those that this node's blocks come from
 	networks map[string]network        // what this node has of each
+	set      *kv.NetResourceSet        // that the blocks are of, where they are of one
 	problems []Problem
 	mismatch string
 	notes    []string
@@ -77,7 +80,7 @@ type Option func(*IPAM)
 
 // NewPlugin makes an IPAM plugin; options give it its dependencies.
 func NewPlugin(opts ...Option) *IPAM {
-	p := &IPAM{state: &atomic.Pointer[state]{}, register: newRegister()}
+	p := &IPAM{state: &atomic.Pointer[state]{}, committed: &committed{poke: make(chan struct{}, 1)}, register: newRegister()}
 	p.state.Store(&state{pending: "no resync yet"})
 	p.Name = "ipam"
 	for _, opt := range opts {

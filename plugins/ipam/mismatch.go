@@ -33,6 +33,8 @@ func (i *IPAM) mismatch(s *state) string {
 		counts = "the Node object counts, as useExternalIPAM is set"
 	case contivconf.PodBlocksStatic:
 		counts = "neither counts: cadastre.staticPodCIDRs does"
+	case contivconf.PodBlocksNetResource:
+		counts = "neither counts: the NetResourceSet does"
 	}
 	return fmt.Sprintf("Mismatch: node ID %d stands for %s, Node.spec.podCIDRs of node %s for %s; %s", s.nodeID, texts(derived), name, texts(said), counts)
 }

@@ -4,6 +4,8 @@
 package ipam_test
 
 import (
+	"bytes"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -34,6 +36,7 @@ func TestNodeIDAndNodeObjectDiffer(t *testing.T) {
 		{"both say the same, in other words", defaults, []string{"10.1.5.7/24"}, nil},
 		{"the node ID counts", defaults, []string{"10.244.3.0/24"}, []string{"Mismatch: node ID 5 stands for 10.1.5.0/24", "for 10.244.3.0/24", "the node ID counts"}},
 		{"the Node object counts", external, []string{"10.244.3.0/24"}, []string{"Mismatch: node ID 5 stands for 10.1.5.0/24", "for 10.244.3.0/24", "the Node object counts"}},
+		{"neither counts", "cadastre: {podBlocks: static, staticPodCIDRs: [10.9.0.0/28]}", []string{"10.244.3.0/24"}, []string{"Mismatch: node ID 5 stands for 10.1.5.0/24", "for 10.244.3.0/24", "neither counts: cadastre.staticPodCIDRs does"}},
 		{"external, and both say the same", external, []string{"10.1.5.0/24"}, nil},
 		{"a family that is not configured", defaults, []string{"fd00:5::/64"}, nil},
 	} {
@@ -65,15 +68,24 @@ func TestMismatchIsSeenWhenItComesAndWhenItGoes(t *testing.T) {
 	g := NewWithT(t)
 	n := running(t, defaults, 5)
 	g.Expect(n.Mismatch()).To(BeEmpty())
+	var log bytes.Buffer
+	n.Log = slog.New(slog.NewTextHandler(&log, nil))
 
 	n.says("10.244.3.0/24")
-	_, err := n.update(now(thisNode, "10.244.3.0/24"))
-	g.Expect(err).NotTo(HaveOccurred())
+	for range 3 {
+		_, err := n.update(now(thisNode, "10.244.3.0/24"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(n.resync()).To(Succeed())
+	}
 	g.Expect(n.Mismatch()).To(ContainSubstring("10.244.3.0/24"))
+	g.Expect(strings.Count(log.String(), `level=WARN msg="Mismatch: `)).To(Equal(1), "it is told once: %s", &log)
 	g.Expect(n.PodSubnetThisNode().String()).To(Equal("10.1.5.0/24"), "the node ID still counts")
 
 	n.says()
-	_, err = n.update(now(thisNode))
-	g.Expect(err).NotTo(HaveOccurred())
+	for range 3 {
+		_, err := n.update(now(thisNode))
+		g.Expect(err).NotTo(HaveOccurred())
+	}
 	g.Expect(n.Mismatch()).To(BeEmpty())
+	g.Expect(strings.Count(log.String(), `level=INFO msg="node ID and Node object say the same again"`)).To(Equal(1), "so is its end: %s", &log)
 }

@@ -29,6 +29,8 @@ type register struct {
 	pools    map[string]poolplan.Pool
 	networks map[string]*kv.CustomNetwork // by key
 	bad      map[string]string            // what cannot be used, by key, and why
+	set      *kv.NetResourceSet           // of this node; nil: there is none
+	local    bool                         // all of it is from the mirror
 }
 
 func newRegister() register {
@@ -209,6 +211,11 @@ func isNetworkChange(event controller.Event) bool {
 // else is touched.
 func (i *IPAM) updateNetworks(ev *controller.KubeStateChange, txn controller.UpdateOperations) (string, error) {
 	i.register.change(ev)
+	return i.updateBlocks(ev.Key, txn)
+}
+
+// updateBlocks opens and drains what the change of key leads to.
+func (i *IPAM) updateBlocks(key string, txn controller.UpdateOperations) (string, error) {
 	was := i.state.Load()
 	next := *was
 	next.families, next.nodes = i.ContivConf.Cluster().Families, slices.Clone(was.nodes)
@@ -219,12 +226,12 @@ func (i *IPAM) updateNetworks(ev *controller.KubeStateChange, txn controller.Upd
 		return "", err
 	}
 	i.state.Store(&next)
-	i.NodeSync.PublishPools()
+	i.publish(&next)
 	text := changes(was.networks, next.networks)
 	if text == "" && slices.EqualFunc(was.pools, next.pools, poolplan.Pool.Equal) {
 		return "", nil
 	}
-	return text, txn.FollowUp(&PodNetworkChange{Description: ev.Key + " " + text})
+	return text, txn.FollowUp(&PodNetworkChange{Description: key + " " + text})
 }
 
 // changes says what opens and what drains.
@@ -261,6 +268,9 @@ func (i *IPAM) deriveNetworks(s *state) error {
 	}
 	s.networks, s.problems = networksOf(s.pools, s.nodeID)
 	s.problems = append(i.register.problems(i.reserved()), s.problems...)
+	if i.fromNetResources() {
+		return i.deriveResources(s)
+	}
 	if !byID {
 		return nil
 	}
@@ -319,6 +329,14 @@ func (s *state) setPrimary(open []netip.Prefix) error {
 		s.nodes[f] = n
 	}
 	return nil
+}
+
+// publish tells the cluster what this node has.
+func (i *IPAM) publish(s *state) {
+	i.NodeSync.PublishPools()
+	if i.fromNetResources() { // single addresses are routed by whoever gives them
+		i.NodeSync.PublishPodCIDRs(slices.DeleteFunc(slices.Clone(s.networks[PodPool].open), netip.Prefix.IsSingleIP))
+	}
 }
 
 func (i *IPAM) reserved() []poolplan.Reserved { return Reserved(i.ContivConf) }

@@ -39,6 +39,9 @@ func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (
 	case *nodesync.NodeUpdate:
 		return i.updateNode(ev, txn)
 	case *controller.KubeStateChange:
+		if i.isOwnSet(ev) {
+			return i.updateResources(ev, txn)
+		}
 		return i.updateNetworks(ev, txn)
 	case *podmanager.AddPod:
 		return i.addPod(ev)

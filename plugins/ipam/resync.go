@@ -26,8 +26,12 @@ import (
 // Resync resynchronizes IPAM against the configuration and Kubernetes state
 // data, as a difference: blocks are opened and drained, unknown used addresses
 // are quarantined, no lease is forgotten.
-func (i *IPAM) Resync(_ controller.Event, kubeStateData controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
+func (i *IPAM) Resync(event controller.Event, kubeStateData controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
 	i.register.resync(kubeStateData)
+	i.register.set, _ = kubeStateData[kubestate.NetResourceSets][kv.NetResourceSetKey(i.ServiceLabel.GetAgentLabel())].(*kv.NetResourceSet)
+	if db, ok := event.(*controller.DBResync); ok {
+		i.register.local = db.Local
+	}
 	s, err := i.derive(kubeStateData)
 	if err != nil {
 		return controller.NewFatalError(fmt.Errorf("derive the addresses of this node: %w", err))
@@ -40,7 +44,7 @@ func (i *IPAM) Resync(_ controller.Event, kubeStateData controller.KubeStateData
 	}
 	i.noteMismatch(s)
 	i.state.Store(s)
-	i.NodeSync.PublishPools()
+	i.publish(s)
 	return nil
 }
 
@@ -52,19 +56,20 @@ func (i *IPAM) derive(data controller.KubeStateData) (*state, error) {
 	case contivconf.PodBlocksNodeID:
 		s.nodes = make([]addrplan.Node, len(s.families))
 		return s, i.deriveNetworks(s)
-	case contivconf.PodBlocksStatic, contivconf.PodBlocksPodCIDR:
+	case contivconf.PodBlocksStatic, contivconf.PodBlocksPodCIDR, contivconf.PodBlocksNetResource:
 	default:
-		return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr and static", i.ContivConf.PodBlocks())
+		return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr, netresource and static", i.ContivConf.PodBlocks())
 	}
 	var err error
 	if s.nodes, err = i.ContivConf.Cluster().Node(s.nodeID); err != nil {
 		return nil, err
 	}
-	if i.ContivConf.PodBlocks() == contivconf.PodBlocksStatic {
+	switch i.ContivConf.PodBlocks() {
+	case contivconf.PodBlocksStatic:
 		if err := s.setPods(i.ContivConf.StaticPodCIDRs()); err != nil {
 			return nil, err
 		}
-	} else {
+	case contivconf.PodBlocksPodCIDR:
 		i.fromNodeObject(s, data)
 	}
 	return s, i.deriveNetworks(s)
@@ -206,11 +211,15 @@ func (i *IPAM) networksToGrant(s *state) []string {
 // grantNetwork opens the blocks of a pod network, and takes the gateway and the
 // NAT loopback of each.
 func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
-	pool := ledger.Pool{Name: name, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}
+	pool := i.policy(name, open)
 	if err := i.open(pool, open); err != nil {
 		return err
 	}
+	excluded := len(pool.Exclude)
 	for _, block := range open {
+		if isSmall(block) {
+			continue
+		}
 		gateway, _ := addrspace.Nth(block, 1)
 		loopback, _ := addrspace.NthLast(block, 1)
 		for _, x := range []infraLease{{name, block, "gateway", gateway}, {name, block, "natloopback", loopback}} {
@@ -226,10 +235,26 @@ func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
 			}
 		}
 	}
-	if len(pool.Exclude) > 0 {
+	if len(pool.Exclude) > excluded {
 		return i.Stage.SetPool(pool)
 	}
 	return nil
+}
+
+// policy is how a pod network is lent. Blocks of a NetResourceSet go back one by
+// one, so that the lowest are filled first; and all addresses of small ones are lent.
+func (i *IPAM) policy(name string, open []netip.Prefix) ledger.Pool {
+	pool := ledger.Pool{Name: name, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}
+	if name != PodPool || !i.fromNetResources() {
+		return pool
+	}
+	pool.Order, pool.ReserveEdges = ledger.Lowest, false
+	for _, block := range open {
+		if last, _ := addrspace.NthLast(block, 0); !isSmall(block) {
+			pool.Exclude = append(pool.Exclude, netip.PrefixFrom(block.Addr(), block.Addr().BitLen()), netip.PrefixFrom(last, last.BitLen()))
+		}
+	}
+	return pool
 }
 
 // open gives a pool its policy and its blocks.
@@ -318,7 +343,7 @@ func (i *IPAM) adoptOne(s *state, a netip.Addr, pod *kv.Pod) error {
 //   - any Resync event
 //   - NodeUpdate if external IPAM is in use: for the current node it may
 //     trigger PodCIDRChange, for others it changes their pod subnets
-//   - changes of pools and custom networks, AddPod and DeletePod, and NodeUpdate
+//   - changes of pools, custom networks and this node's NetResourceSet, AddPod and DeletePod, and NodeUpdate
 //     of the current node without external IPAM, to tell of a mismatch: these
 //     are extensions of the published plugin
 func (i *IPAM) HandlesEvent(event controller.Event) bool {
@@ -326,9 +351,9 @@ func (i *IPAM) HandlesEvent(event controller.Event) bool {
 		return true
 	}
 	if update, ok := event.(*nodesync.NodeUpdate); ok {
-		return i.ContivConf.UseExternalIPAM() || update.NodeName == i.ServiceLabel.GetAgentLabel()
+		return i.ContivConf.UseExternalIPAM() || i.fromNetResources() || update.NodeName == i.ServiceLabel.GetAgentLabel()
 	}
-	return isPodEvent(event) || isNetworkChange(event)
+	return isPodEvent(event) || isNetworkChange(event) || i.isOwnSet(event)
 }
 
 // updateNode follows the nodes with external IPAM.

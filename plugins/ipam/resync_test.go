@@ -13,6 +13,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 )
@@ -204,11 +205,17 @@ func TestTheNodesSubnetsMove(t *testing.T) {
 // Who asks for a source of blocks that this agent does not have is told so.
 func TestAnUnknownSourceOfBlocks(t *testing.T) {
 	g := NewWithT(t)
-	n := newNode(t, "cadastre: {podBlocks: netresource}", 5)
+	n := newNode(t, defaults, 5)
+	n.ContivConf = elsewhere{n.ContivConf}
 	err := n.resync()
 	g.Expect(errors.Is(err, controller.ErrFatal)).To(BeTrue())
-	g.Expect(err).To(MatchError(ContainSubstring(`"netresource"`)))
+	g.Expect(err).To(MatchError(ContainSubstring(`"elsewhere"`)))
 }
+
+// elsewhere is a configuration that an older agent cannot know.
+type elsewhere struct{ contivconf.API }
+
+func (elsewhere) PodBlocks() contivconf.PodBlocks { return "elsewhere" }
 
 func TestAResyncPutsNothingSouthbound(t *testing.T) {
 	g := NewWithT(t)

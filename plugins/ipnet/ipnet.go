@@ -27,7 +27,6 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
-	"github.com/cadastre/cadastre/ledger/addrspace"
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/nodesync"
@@ -53,6 +52,8 @@ type Addresses interface {
 	Nodes() []addrplan.Node
 	// BlocksOf are all pod subnets of another node.
 	BlocksOf(*nodesync.Node) []netip.Prefix
+	// BlockGateway is the gateway of the pods in a block of this node.
+	BlockGateway(block netip.Prefix) netip.Addr
 }
 
 // Leases is what it reads of the ledger.
@@ -156,11 +157,11 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 func (p *IPNet) Revert(controller.Event) error { return nil }
 
 // routes are the gateway of each address and one default route per family. The
-// gateway is the first address of the block, also where that is draining.
+// gateway is that of the address's block, also where that is draining.
 func (p *IPNet) routes(addresses []netip.Prefix) (gateways []netip.Addr, routes []podmanager.Route) {
 	seen := map[bool]bool{}
 	for _, a := range addresses {
-		gw, _ := addrspace.Nth(a, 1)
+		gw := p.IPAM.BlockGateway(a)
 		gateways = append(gateways, gw)
 		if is4 := gw.Is4(); !seen[is4] {
 			seen[is4] = true

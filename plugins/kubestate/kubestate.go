@@ -51,12 +51,13 @@ import (
 
 // Resources of controller.KubeStateData.
 const (
-	NodeRecords    = kv.NodeRecordResource
-	Nodes          = kv.NodeResource
-	Pods           = kv.PodResource
-	Pools          = kv.PoolResource
-	CustomNetworks = kv.CustomNetworkResource
-	NodeConfigs    = kv.NodeConfigResource
+	NodeRecords     = kv.NodeRecordResource
+	Nodes           = kv.NodeResource
+	Pods            = kv.PodResource
+	Pools           = kv.PoolResource
+	CustomNetworks  = kv.CustomNetworkResource
+	NodeConfigs     = kv.NodeConfigResource
+	NetResourceSets = kv.NetResourceSetResource
 )
 
 // ExternalSource is the name of the store as a source of external configuration.
@@ -466,7 +467,7 @@ func resyncOf(entries map[string]entry, rev int64) *controller.DBResync {
 
 // changes pushes what one transaction of the store has changed.
 func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
-	if slices.ContainsFunc(batch, keptUp) {
+	if slices.ContainsFunc(batch, s.keptUp) {
 		s.before = append(s.before, maps.Clone(s.known))
 	}
 	var events []controller.Event
@@ -486,7 +487,7 @@ func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
 			return err
 		}
 	}
-	if len(s.before) == 0 || !slices.ContainsFunc(batch, lookedAt) {
+	if len(s.before) == 0 || !slices.ContainsFunc(batch, s.lookedAt) {
 		return nil
 	}
 	written, err := s.keepUp(ctx, s.before, s.known, gone)
@@ -500,15 +501,23 @@ func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
 }
 
 // keptUp is whether Upkeep may have something to write because of ev.
-func keptUp(ev kvdb.Event) bool {
+func (s *Source) keptUp(ev kvdb.Event) bool {
 	r, _ := kv.ResourceOf(ev.Key)
-	return r.Name == Pools || r.Name == CustomNetworks || r.Name == NodeRecords && ev.Deleted
+	switch r.Name {
+	case Pools, CustomNetworks:
+		return true
+	case Nodes:
+		return ev.Key == kv.NodeKey(s.deps.Node)
+	case NodeRecords, NetResourceSets:
+		return ev.Deleted
+	}
+	return false
 }
 
 // lookedAt is whether ev may be what Upkeep has waited for.
-func lookedAt(ev kvdb.Event) bool {
+func (s *Source) lookedAt(ev kvdb.Event) bool {
 	r, _ := kv.ResourceOf(ev.Key)
-	return keptUp(ev) || r.Name == NodeRecords
+	return s.keptUp(ev) || r.Name == NodeRecords
 }
 
 // take makes one change known. It is what the change is to the loop, nil for

@@ -42,6 +42,9 @@ type API interface {
 	// PublishNodeIPs tells the cluster the vswitch addresses of this node, each
 	// with the length of its network, once the event has committed.
 	PublishNodeIPs(addresses []netip.Prefix) error
+	// PublishPodCIDRs tells the cluster the pod subnets of this node, once the
+	// event has committed. Without it they are those of its Node object.
+	PublishPodCIDRs(cidrs []netip.Prefix)
 	// PublishPools tells the cluster what this node has of each pool, once the
 	// event has committed.
 	PublishPools()

@@ -4,6 +4,7 @@
 package nodesync_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -80,6 +81,10 @@ func TestOneRecordOfANameThatIsAliveKeepsAll(t *testing.T) {
 	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, began().Add(4*expire))).To(Equal([]string{"a"}))
 	g.Expect(records(g, store)[old].Released).NotTo(BeZero())
 	g.Expect(records(g, store)[next.ID].Released).NotTo(BeZero())
+
+	before := revision(g, store)
+	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, began().Add(8*expire))).To(BeEmpty(), "they are released already")
+	g.Expect(revision(g, store)).To(Equal(before))
 }
 
 func TestTheTimeOfARecordWithoutABeatBegins(t *testing.T) {
@@ -95,6 +100,34 @@ func TestTheTimeOfARecordWithoutABeatBegins(t *testing.T) {
 	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, first)).To(BeEmpty())
 	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, first.Add(expire-1))).To(BeEmpty())
 	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, first.Add(expire))).To(Equal([]string{"a"}))
+}
+
+// listed is a store in which something happens right after it was listed.
+type listed struct {
+	kvdb.Store
+	then func()
+}
+
+func (s listed) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
+	kvs, rev, err := s.Store.List(ctx, prefixes...)
+	s.then()
+	return kvs, rev, err
+}
+
+func TestARecordThatGoesGetsNoBeat(t *testing.T) {
+	g := NewWithT(t)
+	store := mem.New()
+	defer store.Close()
+	id := claim(t, store, who("a")).ID
+	_, err := store.Txn(t.Context(), nil, []kvdb.Op{kvdb.Delete(kv.BeatKey(id))})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	goes := listed{store, func() {
+		_, err := store.Txn(t.Context(), nil, []kvdb.Op{kvdb.Delete(kv.NodeRecordKey(id))})
+		g.Expect(err).NotTo(HaveOccurred())
+	}}
+	g.Expect(nodesync.ReleaseExpired(t.Context(), goes, nodesync.Expired{After: expire, Exists: only()}, began())).To(BeEmpty())
+	g.Expect(beatOf(g, store, id)).To(BeNil())
 }
 
 func TestAnAgentThatComesBackWhileItsIDExpires(t *testing.T) {

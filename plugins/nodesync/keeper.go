@@ -72,10 +72,12 @@ type said struct {
 	uid       string
 	podCIDRs  []string // of its Node object, for those who do not read it; likewise
 	mgmt      []string
+	blocks    []string // instead of podCIDRs; nil: nothing is said
 }
 
 func (s said) equal(t said) bool {
-	return slices.Equal(s.addresses, t.addresses) && s.uid == t.uid && slices.Equal(s.podCIDRs, t.podCIDRs) && slices.Equal(s.mgmt, t.mgmt)
+	return slices.Equal(s.addresses, t.addresses) && s.uid == t.uid && slices.Equal(s.podCIDRs, t.podCIDRs) && slices.Equal(s.mgmt, t.mgmt) &&
+		(s.blocks == nil) == (t.blocks == nil) && slices.Equal(s.blocks, t.blocks)
 }
 
 // remembered is what is on the disk.
@@ -149,11 +151,11 @@ func (k *Keeper) say(change func(*said)) {
 	}
 }
 
-// addresses are those that the node says it has.
-func (k *Keeper) addresses() []string {
+// published are the addresses and the pod subnets that the node says it has.
+func (k *Keeper) published() (addresses, blocks []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.said.addresses
+	return k.said.addresses, k.said.blocks
 }
 
 // Poke has the ID confirmed soon.
@@ -399,6 +401,9 @@ func (s said) in(r *kv.NodeRecord) *kv.NodeRecord {
 	}
 	if s.uid != "" {
 		r.NodeUid, r.PodCidrs, r.MgmtAddresses = s.uid, s.podCIDRs, s.mgmt
+	}
+	if s.blocks != nil {
+		r.PodCidrs = s.blocks
 	}
 	return r
 }

@@ -30,7 +30,8 @@ type NodeSync struct {
 	said    map[string]map[string]proto.Message // by node name and store key: what is said of a node
 	publish []netip.Prefix                      // staged
 	staged  bool
-	pools   bool // staged: they have changed
+	cidrs   []netip.Prefix // staged; nil: nothing
+	pools   bool           // staged: they have changed
 }
 
 var (
@@ -74,6 +75,11 @@ func (p *NodeSync) PublishNodeIPs(addresses []netip.Prefix) error {
 	return nil
 }
 
+// PublishPodCIDRs stages the subnets for the commit of this event.
+func (p *NodeSync) PublishPodCIDRs(cidrs []netip.Prefix) {
+	p.cidrs = append([]netip.Prefix{}, cidrs...)
+}
+
 // PublishPools stages it for the commit of this event.
 func (p *NodeSync) PublishPools() { p.pools = true }
 
@@ -83,6 +89,10 @@ func (p *NodeSync) Commit(context.Context) error {
 		published := textsOf(p.publish)
 		p.Keeper.say(func(s *said) { s.addresses = published })
 	}
+	if p.cidrs != nil {
+		published := textsOf(p.cidrs)
+		p.Keeper.say(func(s *said) { s.blocks = published })
+	}
 	if p.pools {
 		p.Keeper.Poke()
 	}
@@ -91,15 +101,19 @@ func (p *NodeSync) Commit(context.Context) error {
 }
 
 // Staged says whether Commit would tell the cluster something new.
-func (p *NodeSync) Staged() []string {
-	if !p.staged || slices.Equal(p.Keeper.addresses(), textsOf(p.publish)) {
-		return nil
+func (p *NodeSync) Staged() (all []string) {
+	addresses, blocks := p.Keeper.published()
+	if p.staged && !slices.Equal(addresses, textsOf(p.publish)) {
+		all = append(all, fmt.Sprintf("publish the node's addresses %v", p.publish))
 	}
-	return []string{fmt.Sprintf("publish the node's addresses %v", p.publish)}
+	if p.cidrs != nil && !slices.Equal(blocks, textsOf(p.cidrs)) {
+		all = append(all, fmt.Sprintf("publish the node's pod subnets %v", p.cidrs))
+	}
+	return all
 }
 
 // Undo drops what is staged.
-func (p *NodeSync) Undo() { p.publish, p.staged, p.pools = nil, false, false }
+func (p *NodeSync) Undo() { p.publish, p.staged, p.cidrs, p.pools = nil, false, nil, false }
 
 // HandlesEvent selects resyncs, changes of nodes and of this node's ID.
 func (p *NodeSync) HandlesEvent(event controller.Event) bool {

@@ -41,6 +41,7 @@ func (nodeFive) GetNodeID() uint32                   { return 5 }
 func (nodeFive) GetAllNodes() nodesync.Nodes         { return nil }
 func (nodeFive) PublishNodeIPs([]netip.Prefix) error { return nil }
 func (nodeFive) PublishPools()                       {}
+func (nodeFive) PublishPodCIDRs([]netip.Prefix)      {}
 
 // txn is a transaction over what was wanted before it.
 type txn struct{ values map[string]proto.Message }

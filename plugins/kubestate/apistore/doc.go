@@ -13,10 +13,11 @@
 //	name/NAME                  NodeName
 //	cluster/pool/NAME          Pool
 //	pools                      PoolChange
+//	node/NAME/netresourceset   NetResourceSet, where Config.NetResources is set
 //
 // The first four are read only; they are other people's objects. Whoever holds
 // a node ID, and the pools, are objects of ours (package v1alpha1), which the
-// agents write. There is nothing below node/NAME/external.
+// agents write. Of a NetResourceSet that is there an agent writes the status only. There is nothing below node/NAME/external.
 //
 // # What is less than a kvdb.Store promises
 //

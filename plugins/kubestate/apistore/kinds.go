@@ -32,17 +32,25 @@ type kind struct {
 	selector string // of the objects that are keys at all; "": all are
 	// decode makes the message of an object.
 	decode func(*unstructured.Unstructured) (proto.Message, error)
-	// counts is set where encode looks at the object that it replaces.
+	// counts is set where an object is fought for, and counts its writes.
 	counts bool
+	// status is set where of an object that is there only the status is written.
+	status bool
 	// encode makes the object of a value that replaces old, nil for a first one.
 	// A kind without it is read only.
 	encode func(value []byte, name string, old *unstructured.Unstructured) (runtime.Object, error)
 }
 
+// reader is whose store it is, by which some kinds are read and others not.
+type reader struct {
+	node         string // whose Node object is read; "": none is
+	netResources bool   // its NetResourceSet is read, and its status written
+}
+
 // scope is the kinds whose keys may begin with prefix.
-func scope(prefix, thisNode string) []kind {
+func (r reader) scope(prefix string) []kind {
 	var all []kind
-	for _, k := range append(shared(thisNode), ofNode(nodeOf(prefix))...) {
+	for _, k := range append(r.shared(), r.ofNode(nodeOf(prefix))...) {
 		if k.prefix != "" && (strings.HasPrefix(k.prefix, prefix) || strings.HasPrefix(prefix, k.prefix)) {
 			all = append(all, k)
 		}
@@ -61,7 +69,7 @@ func nodeOf(prefix string) string {
 }
 
 // shared are the kinds that are not of one node. Of Nodes there is this node's.
-func shared(thisNode string) []kind {
+func (r reader) shared() []kind {
 	all := []kind{
 		{resource: v1alpha1.Resource(v1alpha1.NodeIDs), object: "NodeID", prefix: kv.NodeRecordPrefix, decode: decodeErr((*v1alpha1.NodeID).ToKV), encode: encodeNodeID},
 		{resource: v1alpha1.Resource(v1alpha1.NodeBeats), object: "NodeBeat", prefix: kv.BeatPrefix, decode: decodeErr((*v1alpha1.NodeBeat).ToKV), encode: encodeNodeBeat},
@@ -70,21 +78,21 @@ func shared(thisNode string) []kind {
 		{resource: v1alpha1.Resource(v1alpha1.PoolChanges), object: "PoolChange", prefix: kv.PoolsKey, exact: v1alpha1.PoolChangeName, decode: decodePoolChange, encode: encodePoolChange, counts: true},
 		{resource: v1alpha1.Resource(v1alpha1.CustomNetworks), prefix: kv.CustomNetworkPrefix, decode: decode((*v1alpha1.CustomNetwork).ToKV)},
 	}
-	if thisNode == "" {
+	if r.node == "" {
 		return all
 	}
 	return append(all, kind{
-		resource: corev1.SchemeGroupVersion.WithResource("nodes"), prefix: kv.KubeNodePrefix, node: thisNode, decode: decode(v1alpha1.NodeToKV),
-		selector: fields.OneTermEqualSelector("metadata.name", thisNode).String(),
+		resource: corev1.SchemeGroupVersion.WithResource("nodes"), prefix: kv.KubeNodePrefix, node: r.node, decode: decode(v1alpha1.NodeToKV),
+		selector: fields.OneTermEqualSelector("metadata.name", r.node).String(),
 	})
 }
 
 // ofNode are the kinds that are of one node, none where there is none.
-func ofNode(node string) []kind {
+func (r reader) ofNode(node string) []kind {
 	if node == "" {
 		return nil
 	}
-	return []kind{
+	all := []kind{
 		{
 			resource: corev1.SchemeGroupVersion.WithResource("pods"), prefix: kv.PodPrefix(node), pods: true, node: node, decode: decode(v1alpha1.PodToKV),
 			selector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
@@ -94,11 +102,19 @@ func ofNode(node string) []kind {
 			selector: fields.OneTermEqualSelector("metadata.name", node).String(),
 		},
 	}
+	if !r.netResources || node != r.node {
+		return all
+	}
+	return append(all, kind{
+		resource: v1alpha1.Resource(v1alpha1.NetResourceSets), object: "NetResourceSet", prefix: kv.NetResourceSetKey(node), exact: node,
+		decode: decode((*v1alpha1.NetResourceSet).ToKV), encode: encodeNetResourceSet, counts: true, status: true,
+		selector: fields.OneTermEqualSelector("metadata.name", node).String(),
+	})
 }
 
 // kindOf is the kind of a key, and which object it is.
-func kindOf(key, thisNode string) (k kind, namespace, name string, ok bool) {
-	for _, k := range append(shared(thisNode), ofNode(nodeOf(key))...) {
+func (r reader) kindOf(key string) (k kind, namespace, name string, ok bool) {
+	for _, k := range append(r.shared(), r.ofNode(nodeOf(key))...) {
 		rest, ok := strings.CutPrefix(key, k.prefix)
 		switch {
 		case !ok:
@@ -194,6 +210,20 @@ func encodePoolChange(_ []byte, name string, old *unstructured.Unstructured) (ru
 	c := &v1alpha1.PoolChange{Spec: v1alpha1.PoolChangeSpec{Writes: writes(old) + 1}}
 	c.Name = name
 	return c, nil
+}
+
+// encodeNetResourceSet makes the object where there is none; of one that is
+// there the status alone is the agent's.
+func encodeNetResourceSet(value []byte, _ string, old *unstructured.Unstructured) (runtime.Object, error) {
+	m := &kv.NetResourceSet{}
+	if err := proto.Unmarshal(value, m); err != nil || old == nil {
+		return v1alpha1.NetResourceSetFrom(m, nil), err
+	}
+	was := &v1alpha1.NetResourceSet{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(old.Object, was); err != nil {
+		return nil, fmt.Errorf("read NetResourceSet %s: %w", old.GetName(), err)
+	}
+	return v1alpha1.NetResourceSetFrom(m, was), nil
 }
 
 // writes is how often an object that counts was written.

@@ -40,17 +40,19 @@ var (
 
 // Config is which API server, and for whom.
 type Config struct {
-	Kubeconfig string        // a file; "": the account of the pod that this process is in
-	REST       *rest.Config  // instead of Kubeconfig
-	Node       string        // whose Node object is read; "": none is
-	UserAgent  string        // how the API server's log names this process
-	Timeout    time.Duration // of one request; 0: 30 seconds
-	Log        *slog.Logger  // nil: slog's default
+	Kubeconfig string       // a file; "": the account of the pod that this process is in
+	REST       *rest.Config // instead of Kubeconfig
+	Node       string       // whose Node object is read; "": none is
+	UserAgent  string       // how the API server's log names this process
+	// NetResources has the Node's NetResourceSet read, and its status written.
+	NetResources bool
+	Timeout      time.Duration // of one request; 0: 30 seconds
+	Log          *slog.Logger  // nil: slog's default
 }
 
 // Store is the store. Use Open.
 type Store struct {
-	node    string
+	reader  reader
 	timeout time.Duration
 	log     *slog.Logger
 	client  dynamic.Interface
@@ -90,7 +92,7 @@ func Open(c Config) (*Store, error) {
 		return nil, fmt.Errorf("make a client of the API server %s: %w", rc.Host, err)
 	}
 	s := &Store{
-		node: c.Node, timeout: cmp.Or(c.Timeout, 30*time.Second), log: c.Log, client: client, probe: probe,
+		reader: reader{c.Node, c.NetResources}, timeout: cmp.Or(c.Timeout, 30*time.Second), log: c.Log, client: client, probe: probe,
 		watches: map[*watcher]bool{},
 	}
 	if s.log == nil {
@@ -158,7 +160,7 @@ func (s *Store) Get(ctx context.Context, key string) (x kvdb.KeyValue, found boo
 
 // get reads the object of a key, nil where there is none.
 func (s *Store) get(ctx context.Context, key string) (k kind, u *unstructured.Unstructured, err error) {
-	k, namespace, name, ok := kindOf(key, s.node)
+	k, namespace, name, ok := s.reader.kindOf(key)
 	if !ok {
 		return k, nil, s.ready()
 	}
@@ -243,7 +245,7 @@ func (s *Store) List(ctx context.Context, prefixes ...string) (all []kvdb.KeyVal
 	}
 	kinds := map[string]kind{}
 	for _, prefix := range prefixes {
-		for _, k := range scope(prefix, s.node) {
+		for _, k := range s.reader.scope(prefix) {
 			kinds[k.id()] = k
 		}
 	}
@@ -296,7 +298,7 @@ func (s *Store) listAll(ctx context.Context, kinds map[string]kind) (all []kvdb.
 
 // now is the revision of the store.
 func (s *Store) now(ctx context.Context) (int64, error) {
-	_, rev, err := s.list(ctx, shared("")[0], metav1.ListOptions{Limit: 1}, 0)
+	_, rev, err := s.list(ctx, reader{}.shared()[0], metav1.ListOptions{Limit: 1}, 0)
 	return rev, err
 }
 

@@ -34,7 +34,7 @@ func (s *Store) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (rev 
 		if rev, err = s.write(ctx, op, c, conditional); err != nil {
 			return 0, fmt.Errorf("apply transaction: %w", err)
 		}
-		if k, _, _, _ := kindOf(op.Key, s.node); k.counts && i < len(ops)-1 {
+		if k, _, _, _ := s.reader.kindOf(op.Key); k.counts && i < len(ops)-1 {
 			others = append(others, kvdb.Cond{Key: op.Key, ModRevision: rev})
 		}
 	}
@@ -54,7 +54,7 @@ func (s *Store) sort(conds []kvdb.Cond, ops []kvdb.Op) (at map[string]kvdb.Cond,
 	}
 	written := map[string]bool{}
 	for _, op := range ops {
-		if k, _, _, ok := kindOf(op.Key, s.node); !ok || k.encode == nil {
+		if k, _, _, ok := s.reader.kindOf(op.Key); !ok || k.encode == nil {
 			return nil, nil, fmt.Errorf("write %q: %w", op.Key, ErrReadOnly)
 		}
 		if written[op.Key] {
@@ -100,10 +100,10 @@ const tries = 100
 
 // write does one write, and tells its revision.
 func (s *Store) write(ctx context.Context, op kvdb.Op, c kvdb.Cond, conditional bool) (rev int64, err error) {
-	k, _, name, _ := kindOf(op.Key, s.node)
+	k, _, name, _ := s.reader.kindOf(op.Key)
 	for range tries {
 		var old *unstructured.Unstructured
-		if !conditional || k.counts || op.Delete {
+		if !conditional || k.counts || k.status || op.Delete {
 			if _, old, err = s.get(ctx, op.Key); err != nil {
 				return 0, err
 			}
@@ -159,9 +159,12 @@ func (s *Store) writeAt(ctx context.Context, op kvdb.Op, p placed) (rev int64, e
 		return 0, err
 	}
 	err = s.ask(ctx, func(ctx context.Context) (err error) {
-		if p.version == "" {
+		switch {
+		case p.version == "":
 			u, err = resource.Create(ctx, u, metav1.CreateOptions{})
-		} else {
+		case p.kind.status:
+			u, err = resource.UpdateStatus(ctx, u, metav1.UpdateOptions{})
+		default:
 			u, err = resource.Update(ctx, u, metav1.UpdateOptions{})
 		}
 		return err

@@ -59,7 +59,7 @@ func (s *Store) watch(ctx context.Context, prefix string, fromRev int64) (*watch
 		w.cancel()
 		return nil, err
 	}
-	kinds := scope(prefix, s.node)
+	kinds := s.reader.scope(prefix)
 	var streams []*stream
 	for _, k := range kinds {
 		st, err := w.open(k, max(1, fromRev-1)) // 0 would be what there is now

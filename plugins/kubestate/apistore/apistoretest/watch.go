@@ -116,7 +116,7 @@ func (s *Server) next(st *stream) (events []event, end ending, changed <-chan st
 	if s.closed || s.down || st.epoch != s.epoch {
 		return nil, cut, nil
 	}
-	if st.expired != s.expired || st.at < s.compacted {
+	if st.expired != s.expired {
 		status := expiredError(st.at).Status()
 		status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 		return []event{{watch.Error, status}}, clean, nil

@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import "github.com/cadastre/cadastre/api/kv"
+
+// ToKV is the set in the words of package kv: what its node's agent needs.
+func (n *NetResourceSet) ToKV() *kv.NetResourceSet {
+	spec, status := n.Spec.IPAM, n.Status.IPAM
+	m := &kv.NetResourceSet{
+		Name: n.Name, Pool: spec.Pool.toKV(), Used: status.Used.toKV(), OperatorError: status.OperatorStatus.Error,
+		Marks: &kv.NetResourceMarks{
+			MinAllocate: int32(spec.MinAllocate), MaxAllocate: int32(spec.MaxAllocate), PreAllocate: int32(spec.PreAllocate),
+			MaxAboveWatermark: int32(spec.MaxAboveWatermark), AllocationThreshold: int32(spec.PodCIDRAllocationThreshold),
+		},
+	}
+	for _, cidr := range spec.PodCIDRs {
+		m.PodCidrs = append(m.PodCidrs, string(cidr))
+	}
+	for key, state := range status.ReleaseIPs {
+		put(&m.Releases, key, string(state))
+	}
+	for key, entry := range status.PodCIDRs {
+		put(&m.CidrStates, key, string(entry.Status))
+	}
+	return m
+}
+
+// NetResourceSetFrom is what an agent writes: the object that it makes where
+// there is none (old is nil), and otherwise what of old's status is the agent's.
+func NetResourceSetFrom(m *kv.NetResourceSet, old *NetResourceSet) *NetResourceSet {
+	if old == nil {
+		n := &NetResourceSet{Spec: NetResourceSetSpec{IPAM: IPAMSpec{
+			Pool: fromKV(m.Pool), MinAllocate: int(m.Marks.GetMinAllocate()), MaxAllocate: int(m.Marks.GetMaxAllocate()),
+			PreAllocate: int(m.Marks.GetPreAllocate()), MaxAboveWatermark: int(m.Marks.GetMaxAboveWatermark()),
+		}}}
+		n.Name = m.Name
+		return n
+	}
+	n := old.DeepCopy()
+	status := &n.Status.IPAM
+	status.Used, status.ReleaseIPs, status.PodCIDRs = fromKV(m.Used), nil, nil
+	for key, state := range m.Releases {
+		put(&status.ReleaseIPs, key, IPReleaseStatus(state))
+	}
+	for key, state := range m.CidrStates {
+		put(&status.PodCIDRs, key, PodCIDRMapEntry{Status: PodCIDRStatus(state)})
+	}
+	return n
+}
+
+func (a AllocationMap) toKV() (m map[string]*kv.NetResource) {
+	for key, ip := range a {
+		put(&m, key, &kv.NetResource{Owner: ip.Owner, Resource: ip.Resource, Subnet: ip.SubnetID})
+	}
+	return m
+}
+
+func fromKV(m map[string]*kv.NetResource) (a AllocationMap) {
+	for key, r := range m {
+		put(&a, key, AllocationIP{Owner: r.GetOwner(), Resource: r.GetResource(), SubnetID: r.GetSubnet()})
+	}
+	return a
+}
+
+// put makes the map where there is none: one without entries stays nil.
+func put[M ~map[string]V, V any](m *M, key string, v V) {
+	if *m == nil {
+		*m = M{}
+	}
+	(*m)[key] = v
+}

@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/addrspace"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
+	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
+	"github.com/cadastre/cadastre/plugins/kubestate"
+)
+
+// smallBlock is the size below which a block has no gateway of its own: all of
+// its addresses are lent.
+const smallBlock = 8
+
+func isSmall(block netip.Prefix) bool { return addrspace.Size(block) < smallBlock }
+
+// fromNetResources is whether this node's blocks are those of its NetResourceSet.
+func (i *IPAM) fromNetResources() bool {
+	return i.ContivConf.PodBlocks() == contivconf.PodBlocksNetResource
+}
+
+// deriveResources takes the blocks of the default network from this node's
+// NetResourceSet: all of its pool but what is on its way back. What cannot be
+// used is reported and harms nothing else.
+func (i *IPAM) deriveResources(s *state) error {
+	name := i.ServiceLabel.GetAgentLabel()
+	s.external, s.set, s.pending = i.subnetsOnRecord(), i.register.set, ""
+	if s.set == nil {
+		s.pending = fmt.Sprintf("waiting for NetResourceSet %s, which this agent makes where there is a Node %s", name, name)
+	}
+	open := i.lendable(s)
+	if i.register.local { // the mirror may be from before a block was given back
+		known := i.activeBlocks()
+		open = slices.DeleteFunc(open, func(p netip.Prefix) bool { return !known[p] })
+	}
+	s.networks[PodPool] = network{open: open}
+	if text := s.set.GetOperatorError(); text != "" {
+		s.problems = append(s.problems, Problem{Object: "netresourceset/" + name, Text: "the operator says: " + text})
+	}
+	if err := s.setPods(slices.DeleteFunc(slices.Clone(open), isSmall)); err != nil {
+		return err
+	}
+	for _, f := range s.families {
+		if s.pending == "" && !slices.ContainsFunc(open, func(p netip.Prefix) bool { return p.Addr().Is4() == f.Hosts.Addr().Is4() }) {
+			s.pending = fmt.Sprintf("NetResourceSet %s has no addresses of the family of %s to lend", name, f.Hosts)
+			for _, p := range s.problems {
+				s.pending += "; " + p.Text
+			}
+		}
+	}
+	return nil
+}
+
+// lendable are the blocks of the NetResourceSet that may be lent from, in order.
+func (i *IPAM) lendable(s *state) (open []netip.Prefix) {
+	say := func(key, text string) {
+		s.problems = append(s.problems, Problem{Object: "netresourceset/" + s.set.Name, Text: fmt.Sprintf("%q %s", key, text)})
+	}
+	keys := append(slices.Sorted(maps.Keys(s.set.GetPool())), s.set.GetPodCidrs()...)
+	for _, key := range keys {
+		p, err := parseResource(key)
+		switch {
+		case err != nil:
+			say(key, err.Error())
+			continue
+		case !slices.ContainsFunc(s.families, func(f addrplan.Family) bool { return f.Hosts.Addr().Is4() == p.Addr().Is4() }):
+			say(key, "is of a family that contiv.conf does not have")
+			continue
+		}
+		if err := s.clash([]netip.Prefix{p}); err != nil {
+			say(key, "cannot be used: "+err.Error())
+			continue
+		}
+		if k := slices.IndexFunc(s.pools, func(x poolplan.Pool) bool { return shares(x, p) }); k >= 0 {
+			say(key, "cannot be used: it overlaps "+s.pools[k].String())
+			continue
+		}
+		if handshake.Lendable(handshake.State(s.set.GetReleases()[key])) {
+			open = append(open, p)
+		}
+	}
+	slices.SortFunc(open, netip.Prefix.Compare)
+	return slices.Compact(withoutInner(open, say))
+}
+
+// shares is whether a pool that is not removed has addresses of a block.
+func shares(x poolplan.Pool, block netip.Prefix) bool {
+	return x.State != poolplan.Removed && slices.ContainsFunc(x.Ranges, func(r poolplan.Range) bool { return r.CIDR.Overlaps(block) })
+}
+
+// withoutInner leaves out what lies within another block, which comes first.
+func withoutInner(sorted []netip.Prefix, say func(key, text string)) (outer []netip.Prefix) {
+	for _, p := range sorted {
+		if n := len(outer); n > 0 && outer[n-1].Overlaps(p) {
+			if outer[n-1] != p {
+				say(p.String(), "lies within "+outer[n-1].String()+", and is left out")
+			}
+			continue
+		}
+		outer = append(outer, p)
+	}
+	return outer
+}
+
+// parseResource is the block that a key of a pool stands for.
+func parseResource(key string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(key); err == nil && a.Zone() == "" && !a.Is4In6() {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(key)
+	switch {
+	case err != nil || p.Addr().Is4In6():
+		return netip.Prefix{}, fmt.Errorf("is neither an address nor a block like 10.1.4.0/28")
+	case p != p.Masked():
+		return netip.Prefix{}, fmt.Errorf("has host bits set: %s would be right", p.Masked())
+	}
+	return p, nil
+}
+
+// activeBlocks are the blocks that the ledger lends from.
+func (i *IPAM) activeBlocks() map[netip.Prefix]bool {
+	active := map[netip.Prefix]bool{}
+	for _, b := range i.Ledger.Stats() {
+		if b.Pool == PodPool && b.State == ledger.Active {
+			active[b.Block] = true
+		}
+	}
+	return active
+}
+
+// updateResources follows a change of this node's NetResourceSet.
+func (i *IPAM) updateResources(ev *controller.KubeStateChange, txn controller.UpdateOperations) (string, error) {
+	i.register.set, _ = ev.New.(*kv.NetResourceSet)
+	was := i.state.Load()
+	if i.register.set != nil && alike(was.set, i.register.set) { // what this node itself has written
+		next := *was
+		next.set = i.register.set
+		i.state.Store(&next)
+		return "", nil
+	}
+	return i.updateBlocks(ev.Key, txn)
+}
+
+// alike is whether two versions of a set say the same of what may be lent.
+func alike(a, b *kv.NetResourceSet) bool {
+	return a != nil && a.OperatorError == b.OperatorError && sameResources(a, b)
+}
+
+func sameResources(a, b *kv.NetResourceSet) bool {
+	return maps.EqualFunc(a.GetPool(), b.GetPool(), func(x, y *kv.NetResource) bool { return proto.Equal(x, y) }) &&
+		maps.Equal(a.GetReleases(), b.GetReleases()) && slices.Equal(a.GetPodCidrs(), b.GetPodCidrs())
+}
+
+// isOwnSet is whether event changes this node's NetResourceSet.
+func (i *IPAM) isOwnSet(event controller.Event) bool {
+	change, ok := event.(*controller.KubeStateChange)
+	return ok && change.Resource == kubestate.NetResourceSets && change.Key == kv.NetResourceSetKey(i.ServiceLabel.GetAgentLabel()) && i.fromNetResources()
+}
+
+// edges are the addresses of a block that nobody is lent because of what they mean.
+func edges(block netip.Prefix) map[netip.Addr]string {
+	if isSmall(block) {
+		return nil
+	}
+	gateway, _ := addrspace.Nth(block, 1)
+	loopback, _ := addrspace.NthLast(block, 1)
+	last, _ := addrspace.NthLast(block, 0)
+	return map[netip.Addr]string{block.Addr(): "network", gateway: "gateway", loopback: "natloopback", last: "broadcast"}
+}
+
+// BlockGateway is the gateway of the pods in a block: its first address behind
+// the network's, and for a block that is too small to have one the VPP end of
+// this node's link.
+func (i *IPAM) BlockGateway(block netip.Prefix) netip.Addr {
+	if !isSmall(block.Masked()) {
+		gateway, _ := addrspace.Nth(block.Masked(), 1)
+		return gateway
+	}
+	for _, n := range i.nodes() {
+		if n.HostVPP.Is4() == block.Addr().Is4() {
+			return n.HostVPP
+		}
+	}
+	return netip.Addr{}
+}
+
+// UpkeepResources makes this node's NetResourceSet where there is a Node of its
+// name and no set, with the blocks that addresses are held of: what was deleted,
+// or lost, is claimed before somebody else is given it.
+func UpkeepResources(conf contivconf.API, node string, held func() []netip.Prefix) kubestate.Upkeep {
+	return func(_, found controller.KubeStateData, _ []string) []kubestate.Write {
+		key := kv.NetResourceSetKey(node)
+		if found[kubestate.Nodes][kv.NodeKey(node)] == nil || found[kubestate.NetResourceSets][key] != nil {
+			return nil
+		}
+		marks := conf.NetResource()
+		set := &kv.NetResourceSet{Name: node, Pool: map[string]*kv.NetResource{}, Marks: &kv.NetResourceMarks{
+			MinAllocate: int32(marks.MinAllocate), MaxAllocate: int32(marks.MaxAllocate),
+			PreAllocate: int32(marks.PreAllocate), MaxAboveWatermark: int32(marks.MaxAboveWatermark),
+		}}
+		for _, p := range held() {
+			set.Pool[resourceKey(p)] = &kv.NetResource{}
+		}
+		return []kubestate.Write{{Key: key, Message: set}}
+	}
+}
+
+// resourceKey is what a block is called in a pool.
+func resourceKey(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+// Held are the blocks of the default network of which addresses are held, or
+// cool. Any goroutine may ask.
+func (i *IPAM) Held() (held []netip.Prefix) {
+	for _, b := range i.Ledger.Stats() {
+		if b.Pool == PodPool && b.Held+b.Cooling+b.Quarantined > 0 {
+			held = append(held, b.Block)
+		}
+	}
+	return held
+}

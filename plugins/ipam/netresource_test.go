@@ -1,0 +1,381 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/kvdb/mem"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam"
+	"github.com/cadastre/cadastre/plugins/kubestate"
+)
+
+const fromSet = "cadastre: {podBlocks: netresource, coolDown: 60s, kvdb: {type: kubernetes}}"
+
+// aSet is this node's NetResourceSet with a pool.
+func aSet(keys ...string) *kv.NetResourceSet {
+	m := &kv.NetResourceSet{Name: thisNode, Pool: map[string]*kv.NetResource{}}
+	for _, k := range keys {
+		m.Pool[k] = &kv.NetResource{Resource: "eni-1"}
+	}
+	return m
+}
+
+func setKey() string { return kv.NetResourceSetKey(thisNode) }
+
+// given makes the cluster's state have the set.
+func (n *node) given(m *kv.NetResourceSet) {
+	n.put(kubestate.NetResourceSets, setKey(), m)
+}
+
+// setTo is a change of the set while the agent runs.
+func (n *node) setTo(m *kv.NetResourceSet) []controller.Event {
+	prev := n.kube[kubestate.NetResourceSets][setKey()]
+	ev := &controller.KubeStateChange{Key: setKey(), Resource: kubestate.NetResourceSets, Prev: prev}
+	if m == nil {
+		delete(n.kube[kubestate.NetResourceSets], setKey())
+	} else {
+		ev.New = m
+		n.given(m)
+	}
+	follow, err := n.update(ev)
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.g.Expect(n.Commit(context.Background())).To(Succeed())
+	return follow
+}
+
+// open are the blocks of the default network that are lent from.
+func (n *node) open() (all []string) {
+	for _, b := range n.Ledger.Stats() {
+		if b.Pool == ipam.PodPool && b.State == ledger.Active {
+			all = append(all, b.Block.String())
+		}
+	}
+	return all
+}
+
+func withSet(t *testing.T, m *kv.NetResourceSet) *node {
+	t.Helper()
+	n := newNode(t, fromSet, 5)
+	if m != nil {
+		n.given(m)
+	}
+	n.g.Expect(n.resync()).To(Succeed())
+	n.g.Expect(n.Commit(context.Background())).To(Succeed())
+	return n
+}
+
+func TestPodsGetTheAddressesOfTheNetResourceSet(t *testing.T) {
+	n := withSet(t, aSet("10.9.0.16/28", "10.9.0.0/28"))
+	n.g.Expect(n.Pending()).To(BeEmpty())
+	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28", "10.9.0.16/28"}))
+	n.g.Expect(n.PodSubnetThisNode().String()).To(Equal("10.9.0.0/28"))
+	n.g.Expect(n.PodGatewayIP().String()).To(Equal("10.9.0.1"))
+	for i := 2; i < 14; i++ { // .0, .1, .14 and .15 are nobody's; the lowest block is filled first
+		n.g.Expect(n.add(fmt.Sprint("pod", i))).To(Equal(fmt.Sprintf("10.9.0.%d", i)))
+	}
+	n.g.Expect(n.add("more")).To(Equal("10.9.0.18"))
+	n.g.Expect(n.BlockGateway(netip.MustParsePrefix("10.9.0.18/28")).String()).To(Equal("10.9.0.17"))
+	n.sound()
+}
+
+func TestSingleAddressesHaveTheLinkAsTheirGateway(t *testing.T) {
+	n := withSet(t, aSet("10.9.0.7", "10.9.0.9"))
+	n.g.Expect(n.Pending()).To(BeEmpty())
+	n.g.Expect(n.PodSubnetThisNode()).To(BeNil())
+	n.g.Expect([]string{n.add("a"), n.add("b")}).To(Equal([]string{"10.9.0.7", "10.9.0.9"}))
+	n.g.Expect(n.BlockGateway(netip.MustParsePrefix("10.9.0.7/32")).String()).To(Equal("172.30.5.1"))
+	_, err := n.update(add("c"))
+	n.g.Expect(err).To(MatchError(ledger.ErrExhausted))
+}
+
+func TestWithoutASetNothingIsLentAndItIsSaidWhy(t *testing.T) {
+	n := withSet(t, nil)
+	_, err := n.update(add("a"))
+	n.g.Expect(err).To(MatchError(ContainSubstring("waiting for NetResourceSet node-a")))
+	m := aSet()
+	m.OperatorError = "no AddressPool has a free block"
+	n.setTo(m)
+	_, err = n.update(add("a"))
+	n.g.Expect(err).To(MatchError(And(ContainSubstring("no addresses"), ContainSubstring("no AddressPool has a free block"))))
+	follow := n.setTo(aSet("10.9.0.0/28"))
+	n.g.Expect(follow).To(HaveLen(1))
+	n.g.Expect(n.add("a")).To(Equal("10.9.0.2"))
+	n.setTo(nil) // it is deleted: who has an address keeps it, and nobody is lent a new one
+	_, err = n.update(add("b"))
+	n.g.Expect(err).To(MatchError(ContainSubstring("waiting for NetResourceSet node-a")))
+	n.g.Expect(n.add("a")).To(Equal("10.9.0.2"))
+}
+
+func TestWhatCannotBeUsedHarmsNothingElse(t *testing.T) {
+	m := aSet("10.9.0.0/28", "here", "10.9.1.1/28", "fd00:7::/112", "172.30.0.0/24", "10.9.0.4", "::ffff:10.9.0.1")
+	n := withSet(t, m)
+	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28"}))
+	var said []string
+	for _, p := range n.Problems() {
+		said = append(said, p.Object+": "+p.Text)
+	}
+	slices.Sort(said)
+	n.g.Expect(said).To(HaveExactElements(
+		Equal(`netresourceset/node-a: "10.9.0.4/32" lies within 10.9.0.0/28, and is left out`),
+		Equal(`netresourceset/node-a: "10.9.1.1/28" has host bits set: 10.9.1.0/28 would be right`),
+		ContainSubstring(`"172.30.0.0/24" cannot be used: 172.30.0.0/24 overlaps vppHostSubnetCIDR`),
+		ContainSubstring(`"::ffff:10.9.0.1" is neither an address nor a block`),
+		ContainSubstring(`"fd00:7::/112" is of a family that contiv.conf does not have`),
+		ContainSubstring(`"here" is neither an address nor a block like 10.1.4.0/28`),
+	))
+}
+
+func TestAnAgentStartsFromTheMirrorWithWhatItHadAndNoMore(t *testing.T) {
+	n := withSet(t, aSet("10.9.0.0/28", "10.9.0.16/28"))
+	n.add("a")
+	marked := aSet("10.9.0.0/28", "10.9.0.16/28")
+	marked.Releases = map[string]string{"10.9.0.16/28": string(handshake.Marked)}
+	n.setTo(marked)
+	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28"}))
+	n.start(fromSet)
+	n.given(aSet("10.9.0.0/28", "10.9.0.16/28")) // as it was before
+	n.g.Expect(n.Resync(&controller.DBResync{Local: true, KubeState: n.kube}, n.kube, 1, newTxn())).To(Succeed())
+	n.g.Expect(n.Stage.Commit(context.Background())).To(Succeed())
+	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28"}), "the other one was said to be ready to go, perhaps")
+	n.g.Expect(n.add("b")).To(Equal("10.9.0.3"), "a restart needs nobody")
+	n.g.Expect(n.resync()).To(Succeed())
+	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28", "10.9.0.16/28"}))
+}
+
+func TestTheSetIsMadeWithWhatIsHeld(t *testing.T) {
+	cfg, _, err := contivconf.Parse([]byte("cadastre: {podBlocks: netresource, kvdb: {type: kubernetes}, netResource: {minAllocate: 4, maxAllocate: 64, preAllocate: 8, maxAboveWatermark: 2}}"))
+	g := NewWithT(t)
+	g.Expect(err).NotTo(HaveOccurred())
+	n := withSet(t, aSet("10.9.0.0/28", "10.9.0.16/28", "10.9.0.40"))
+	n.add("a")
+	upkeep := ipam.UpkeepResources(contivconf.NewPlugin(cfg), thisNode, n.Held)
+	g.Expect(upkeep(nil, controller.KubeStateData{}, nil)).To(BeEmpty(), "there is no Node: it has left the cluster")
+	found := controller.KubeStateData{kubestate.Nodes: {kv.NodeKey(thisNode): &kv.Node{Name: thisNode}}, kubestate.NetResourceSets: {}}
+	writes := upkeep(nil, found, nil)
+	g.Expect(writes).To(HaveLen(1))
+	g.Expect(writes[0].Key).To(Equal(setKey()))
+	want := &kv.NetResourceSet{
+		Name: thisNode, Pool: map[string]*kv.NetResource{"10.9.0.0/28": {}},
+		Marks: &kv.NetResourceMarks{MinAllocate: 4, MaxAllocate: 64, PreAllocate: 8, MaxAboveWatermark: 2},
+	}
+	g.Expect(proto.Equal(writes[0].Message, want)).To(BeTrue(), "%v", writes[0].Message)
+	found[kubestate.NetResourceSets][setKey()] = aSet()
+	g.Expect(upkeep(nil, found, nil)).To(BeEmpty())
+}
+
+// reporting runs a Reporter over a store that has the node's set, in simulated time.
+type reporting struct {
+	*node
+	t     *testing.T
+	store kvdb.Store
+}
+
+func newReporting(t *testing.T, m *kv.NetResourceSet) *reporting {
+	n := newNode(t, fromSet, 5)
+	n.live = true
+	n.start(fromSet)
+	n.given(m)
+	n.g.Expect(n.resync()).To(Succeed())
+	n.g.Expect(n.Commit(t.Context())).To(Succeed())
+	r := &reporting{n, t, mem.New()}
+	t.Cleanup(func() { _ = r.store.Close() })
+	r.write(m)
+	reporter := ipam.NewReporter(ipam.ReporterDeps{Log: slog.New(slog.DiscardHandler), IPAM: r.IPAM, Store: r.store, Now: time.Now})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- reporter.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		r.g.Expect(<-ended).To(Succeed())
+	})
+	return r
+}
+
+// write writes the set as the operator does.
+func (r *reporting) write(m *kv.NetResourceSet) {
+	value, err := proto.Marshal(m)
+	r.g.Expect(err).NotTo(HaveOccurred())
+	_, err = r.store.Txn(r.t.Context(), nil, []kvdb.Op{kvdb.Put(setKey(), value)})
+	r.g.Expect(err).NotTo(HaveOccurred())
+}
+
+// read is the set as it is in the store.
+func (r *reporting) read() *kv.NetResourceSet {
+	x, _, err := r.store.Get(r.t.Context(), setKey())
+	r.g.Expect(err).NotTo(HaveOccurred())
+	m := &kv.NetResourceSet{}
+	r.g.Expect(proto.Unmarshal(x.Value, m)).To(Succeed())
+	return m
+}
+
+// follow hands the store's set to the loop until nothing changes any more.
+func (r *reporting) follow() {
+	for range 20 {
+		if is := r.read(); !proto.Equal(is, r.kube[kubestate.NetResourceSets][setKey()]) {
+			r.setTo(is)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+	}
+}
+
+func TestWhatIsUsedIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28", "10.9.0.40"))
+		r.follow()
+		r.g.Expect(r.read().Used).To(BeEmpty(), "the gateway alone is no use")
+		r.add("a")
+		r.follow()
+		used := r.read().Used
+		r.g.Expect(slices.Sorted(maps.Keys(used))).To(Equal([]string{"10.9.0.0", "10.9.0.1", "10.9.0.14", "10.9.0.15", "10.9.0.2"}))
+		r.g.Expect(used["10.9.0.2"]).To(And(HaveField("Owner", "default/a"), HaveField("Resource", "eni-1")))
+		r.g.Expect(used["10.9.0.1"].Owner).To(Equal("cadastre/gateway"))
+		r.del("a")
+		r.follow()
+		r.g.Expect(r.read().Used["10.9.0.2"].Owner).To(Equal("default/a (cooling)"))
+		time.Sleep(time.Minute)
+		r.follow()
+		r.g.Expect(r.read().Used).To(BeEmpty(), "it has cooled")
+	})
+}
+
+func TestAddressesGoBackOnlyWhenNobodyHasThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28"))
+		r.add("a")
+		marked := r.read()
+		marked.Releases = map[string]string{"10.9.0.0/28": string(handshake.Marked), "10.9.0.16/28": string(handshake.Marked), "10.9.9.9": string(handshake.Marked)}
+		r.write(marked)
+		r.follow()
+		r.g.Expect(r.read().Releases).To(Equal(map[string]string{
+			"10.9.0.0/28": string(handshake.DoNotRelease), "10.9.0.16/28": string(handshake.Ready), "10.9.9.9": string(handshake.DoNotRelease),
+		}))
+		r.g.Expect(r.open()).To(Equal([]string{"10.9.0.0/28"}), "the refused one is lent from again")
+		next := r.read() // the operator aborts one, and goes on with the other
+		next.Releases = map[string]string{"10.9.0.16/28": string(handshake.Released)}
+		r.write(next)
+		r.follow()
+		r.g.Expect(r.read().Releases).To(HaveLen(1))
+		next = r.read()
+		delete(next.Pool, "10.9.0.16/28")
+		r.write(next)
+		r.follow()
+		r.g.Expect(r.read().Releases).To(BeEmpty(), "it is gone: nobody speaks of it any more")
+	})
+}
+
+func TestAnAbortLendsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.0/28"))
+		m := r.read()
+		m.Releases = map[string]string{"10.9.0.0/28": string(handshake.Marked)}
+		r.write(m)
+		r.follow()
+		r.g.Expect(r.open()).To(BeEmpty())
+		m = r.read()
+		r.g.Expect(m.Releases).To(HaveKeyWithValue("10.9.0.0/28", string(handshake.Ready)))
+		m.Releases = nil
+		r.write(m)
+		r.follow()
+		r.g.Expect(r.open()).To(Equal([]string{"10.9.0.0/28"}))
+		r.add("a")
+	})
+}
+
+// TestHandshakesOfARandomOperator has an operator that marks, aborts, releases
+// and gives at random, whose provider gives to others what was released; no
+// address is ever held that the provider has taken back.
+func TestHandshakesOfARandomOperator(t *testing.T) {
+	released := 0
+	for seed := range uint64(30) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newReporting(t, aSet("10.9.0.0/29", "10.9.0.8/29", "10.9.0.16", "10.9.0.17"))
+			rng, pods := rand.New(rand.NewPCG(seed, 5)), map[string]bool{}
+			taken := map[string]bool{} // by the provider
+			for range 300 {
+				switch rng.IntN(6) {
+				case 0, 1:
+					name := fmt.Sprint("pod", rng.IntN(12))
+					if ev := add(name); !pods[name] {
+						if _, err := r.update(ev); err == nil {
+							pods[name] = true
+						}
+					}
+				case 2:
+					name := fmt.Sprint("pod", rng.IntN(12))
+					r.del(name)
+					delete(pods, name)
+				case 3:
+					if is := r.read(); !proto.Equal(is, r.kube[kubestate.NetResourceSets][setKey()]) {
+						r.setTo(is)
+					}
+				case 4:
+					released += r.operate(rng, taken)
+				case 5:
+					time.Sleep(time.Duration(rng.IntN(40)) * time.Second)
+				}
+				r.g.Expect(r.Commit(t.Context())).To(Succeed())
+				synctest.Wait()
+				for _, l := range r.Ledger.Leases() {
+					for key := range taken {
+						p, err := netip.ParsePrefix(key)
+						if err != nil {
+							p = netip.PrefixFrom(netip.MustParseAddr(key), 32)
+						}
+						r.g.Expect(l.Pool == ipam.PodPool && l.Purpose == ledger.ForPod && p.Contains(l.Addr)).To(BeFalse(), "seed %d: %s is held and %s was taken back", seed, l.Addr, key)
+					}
+				}
+			}
+		})
+	}
+	NewWithT(t).Expect(released).To(BeNumerically(">", 30), "otherwise nothing was tried")
+}
+
+// operate is one step of the operator over one key; 1 where it took one back.
+func (r *reporting) operate(rng *rand.Rand, taken map[string]bool) int {
+	m, took := r.read(), 0
+	keys := []string{"10.9.0.0/29", "10.9.0.8/29", "10.9.0.16", "10.9.0.17"}
+	key := keys[rng.IntN(len(keys))]
+	entry := handshake.State(m.Releases[key])
+	want := handshake.Want{Excess: rng.IntN(2) == 0, Needed: rng.IntN(4) == 0, Gone: taken[key]}
+	if m.Releases == nil {
+		m.Releases = map[string]string{}
+	}
+	switch next := handshake.Decide(entry, want); {
+	case m.Pool[key] == nil && entry == handshake.None: // it is given again
+		if rng.IntN(3) == 0 {
+			delete(taken, key)
+			m.Pool[key] = &kv.NetResource{Resource: "eni-1"}
+		}
+	case next == handshake.None:
+		delete(m.Releases, key)
+	case handshake.Call(next, want) && entry == handshake.Released: // what was written before
+		taken[key], took = true, 1
+	case taken[key]:
+		delete(m.Pool, key)
+	default:
+		m.Releases[key] = string(next)
+	}
+	r.write(m)
+	return took
+}

@@ -1,0 +1,258 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// ReporterDeps is what a Reporter is given.
+type ReporterDeps struct {
+	Log   *slog.Logger
+	IPAM  *IPAM
+	Store kvdb.Store
+	Now   func() time.Time
+	Every time.Duration // least time between two reports of mere use; 0: one second
+}
+
+// Reporter writes into this node's NetResourceSet what the node uses, and its
+// half of the handshake in which addresses go back (package handshake). It says
+// that a block is ready to go only when the loop has committed that it is lent
+// no more, and of an object only that which the loop has seen as it is.
+//
+// It is driven by Run alone. No event waits for it.
+type Reporter struct {
+	deps   ReporterDeps
+	last   time.Time // report
+	failed int       // reports in a row
+}
+
+// How often a Reporter looks by itself, since cooling ends without an event, and
+// how long it waits after an error at most.
+const (
+	lookEvery  = 5 * time.Second
+	retryLimit = 30 * time.Second
+)
+
+// NewReporter makes a Reporter.
+func NewReporter(deps ReporterDeps) *Reporter {
+	if deps.Every == 0 {
+		deps.Every = time.Second
+	}
+	return &Reporter{deps: deps}
+}
+
+// Run reports until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	for wait := time.Duration(0); ; {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-r.deps.IPAM.committed.poke:
+			timer.Stop()
+		case <-timer.C:
+		}
+		if wait = r.look(ctx); wait < 0 {
+			wait = r.backoff()
+		}
+	}
+}
+
+// backoff is how long to wait after an error.
+func (r *Reporter) backoff() time.Duration {
+	return min(r.deps.Every<<min(r.failed-1, 10), retryLimit)
+}
+
+// look reports once if there is something new, and answers when to look again;
+// less than 0 after an error.
+func (r *Reporter) look(ctx context.Context) time.Duration {
+	s := r.deps.IPAM.committed.state.Load()
+	if s == nil || s.set == nil {
+		return lookEvery
+	}
+	early := r.deps.Every - r.deps.Now().Sub(r.last)
+	if early > 0 && len(s.set.Releases) == 0 {
+		return early
+	}
+	next := r.deps.IPAM.report(s, s.set)
+	switch answered := maps.Equal(next.Releases, s.set.Releases); {
+	case answered && sameUse(next, s.set):
+		return lookEvery
+	case answered && early > 0:
+		return early
+	}
+	written, err := r.write(ctx, s)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		if r.failed++; r.failed == 1 {
+			r.deps.Log.Warn("what this node uses cannot be reported; this is tried again", "error", err)
+		}
+		return -1
+	case written:
+		r.last = r.deps.Now()
+	}
+	r.failed = 0
+	return r.deps.Every
+}
+
+func sameUse(a, b *kv.NetResourceSet) bool {
+	return maps.EqualFunc(a.Used, b.Used, func(x, y *kv.NetResource) bool { return proto.Equal(x, y) }) && maps.Equal(a.CidrStates, b.CidrStates)
+}
+
+// write writes the report into the object as it is, if that is what the loop
+// has acted upon. Otherwise an event is on its way.
+func (r *Reporter) write(ctx context.Context, s *state) (bool, error) {
+	key := kv.NetResourceSetKey(s.set.Name)
+	x, found, err := r.deps.Store.Get(ctx, key)
+	if err != nil || !found {
+		return false, err
+	}
+	is := &kv.NetResourceSet{}
+	if err := proto.Unmarshal(x.Value, is); err != nil {
+		return false, fmt.Errorf("read %s: %w", key, err)
+	}
+	if !sameResources(is, s.set) {
+		return false, nil
+	}
+	next := r.deps.IPAM.report(s, is)
+	if sameUse(next, is) && maps.Equal(next.Releases, is.Releases) {
+		return false, nil
+	}
+	value, err := proto.Marshal(next)
+	if err != nil {
+		return false, fmt.Errorf("report to %s: %w", key, err)
+	}
+	_, err = r.deps.Store.Txn(ctx, []kvdb.Cond{kvdb.AtRevision(key, x.ModRevision)}, []kvdb.Op{kvdb.Put(key, value)})
+	if errors.Is(err, kvdb.ErrConditions) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("report to %s: %w", key, err)
+	}
+	return true, nil
+}
+
+// committed is what the loop has committed, for the Reporter.
+type committed struct {
+	state atomic.Pointer[state]
+	poke  chan struct{}
+}
+
+// Commit has the Reporter look at what was committed. It comes behind the
+// ledger's stage.
+func (i *IPAM) Commit(context.Context) error {
+	i.committed.state.Store(i.state.Load())
+	select {
+	case i.committed.poke <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Undo does nothing: the Reporter goes by what was committed last.
+func (i *IPAM) Undo() {}
+
+// report is set with this node's part of it, as the ledger has it now.
+func (i *IPAM) report(s *state, set *kv.NetResourceSet) *kv.NetResourceSet {
+	next := proto.Clone(set).(*kv.NetResourceSet)
+	u := i.usage(s)
+	next.Used, next.Releases, next.CidrStates = map[string]*kv.NetResource{}, map[string]string{}, map[string]string{}
+	for a, owner := range u.owners {
+		next.Used[a.String()] = &kv.NetResource{Owner: owner, Resource: set.Pool[u.keys[a]].GetResource(), Subnet: set.Pool[u.keys[a]].GetSubnet()}
+	}
+	for key, state := range set.Releases {
+		if state := i.answer(s, u, key, handshake.State(state)); state != handshake.None {
+			next.Releases[key] = string(state)
+		}
+	}
+	wanted := cmp.Or(set.Marks.GetAllocationThreshold(), defaultThreshold)
+	for _, key := range set.PodCidrs {
+		next.CidrStates[key] = "in-use"
+		if u.free < uint64(max(wanted, 0)) {
+			next.CidrStates[key] = "depleted"
+		}
+	}
+	return next
+}
+
+// answer is this node's half of the handshake over one key of the pool.
+func (i *IPAM) answer(s *state, u usage, key string, entry handshake.State) handshake.State {
+	p, err := parseResource(key)
+	inPool := s.set.Pool[key] != nil || slices.Contains(s.set.PodCidrs, key)
+	answer := handshake.Answer(entry, handshake.Seen{InPool: inPool, Leased: err == nil && u.leased(p)})
+	open := slices.ContainsFunc(s.networks[PodPool].open, func(o netip.Prefix) bool { return err == nil && o.Overlaps(p) })
+	if answer == handshake.Ready && open {
+		return entry // the loop has not seen it yet
+	}
+	return answer
+}
+
+// defaultThreshold is below how many free addresses a CIDR is depleted.
+const defaultThreshold = 8
+
+// usage is what is used of the default network.
+type usage struct {
+	owners map[netip.Addr]string // what cannot be lent, and why
+	keys   map[netip.Addr]string // of the pool
+	held   []netip.Prefix        // addresses, and blocks, that somebody has something of
+	free   uint64
+}
+
+func (u usage) leased(p netip.Prefix) bool { return slices.ContainsFunc(u.held, p.Overlaps) }
+
+// usage reads the ledger. What is only claimed so far counts as held.
+func (i *IPAM) usage(s *state) usage {
+	u := usage{owners: map[netip.Addr]string{}, keys: map[netip.Addr]string{}}
+	stats := slices.DeleteFunc(i.Ledger.Stats(), func(b ledger.BlockStat) bool { return b.Pool != PodPool })
+	for _, b := range stats {
+		u.free += b.Free
+		if b.Held+b.Cooling+b.Quarantined == 0 {
+			continue
+		}
+		if b.Held+b.Quarantined > 0 {
+			u.held = append(u.held, b.Block)
+		}
+		for a, what := range edges(b.Block) { // nobody could be lent them either
+			u.owners[a], u.keys[a] = "cadastre/"+what, resourceKey(b.Block)
+		}
+	}
+	for _, l := range i.Ledger.Leases() {
+		if l.Pool != PodPool || l.Purpose == ledger.ForInfra {
+			continue
+		}
+		u.owners[l.Addr], u.keys[l.Addr] = holder(l), resourceKey(l.Block)
+		u.held = append(u.held, netip.PrefixFrom(l.Addr, l.Addr.BitLen()))
+	}
+	return u
+}
+
+// holder is who has a lease, for people.
+func holder(l ledger.Lease) string {
+	who := l.Pod.String()
+	if l.Pod.Name == "" {
+		who = l.Key.String()
+	}
+	if l.State != ledger.Held {
+		who += " (" + l.State.String() + ")"
+	}
+	return who
+}
