@@ -87,7 +87,7 @@ func TestAllResources(t *testing.T) {
 		all := map[string]proto.Message{
 			kv.NodeRecordKey(5): &kv.NodeRecord{Id: 5}, kv.NodeKey("a"): &kv.Node{Name: "a"}, kv.PoolKey("p"): &kv.Pool{Name: "p"},
 			kv.CustomNetworkKey("n"): &kv.CustomNetwork{Name: "n"}, podKey("a"): &kv.Pod{Name: "a"}, kv.NodeConfigKey(thisNode): &kv.NodeConfig{NodeName: thisNode},
-			kv.NetResourceSetKey(thisNode): &kv.NetResourceSet{Name: thisNode},
+			kv.NetResourceSetKey(thisNode):        &kv.NetResourceSet{Name: thisNode},
 			kv.ExternalKey(thisNode, kv.SinkNode): &kv.NodeNetwork{Id: 5}, kv.ExternalKey(thisNode, "route/10.9.0.0/16"): &kv.NodeRoute{Dst: "10.9.0.0/16"},
 			kv.ExternalKey(thisNode, "pod/pods/c1/eth0"): &kv.PodNetwork{Name: "a"},
 		}

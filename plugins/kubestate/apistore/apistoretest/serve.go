@@ -210,6 +210,8 @@ func (s *Server) create(r *request) (any, error) {
 	if r.namespaced {
 		m["namespace"] = r.namespace
 		r.body["status"] = object{"phase": "Pending"}
+	} else if r.resource.status && !r.lax {
+		delete(r.body, "status")
 	}
 	r.head(r.body)
 	return s.put(r.path(), r.body), nil

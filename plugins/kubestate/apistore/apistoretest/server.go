@@ -195,6 +195,7 @@ func resources() map[schema.GroupResource]resource {
 	} {
 		all[v1alpha1.Resource(name).GroupResource()] = resource{kind: kind}
 	}
+	all[v1alpha1.Resource(v1alpha1.NetResourceSets).GroupResource()] = resource{kind: "NetResourceSet", status: true}
 	return all
 }
 

@@ -47,6 +47,7 @@ type exam struct {
 	ctx   context.Context
 	store *apistore.Store
 	admin dynamic.Interface
+	rest  *rest.Config
 }
 
 // Run holds an API server to what Store needs of it, and Store to what it
@@ -57,7 +58,7 @@ func Run(t *testing.T, open func(t *testing.T) *rest.Config) {
 	t.Helper()
 	for name, cases := range map[string]map[string]func(*exam){
 		"server": serverCases(), "store": storeCases(), "refusals": refusalCases(), "ends": endCases(),
-		"watch": watchCases(), "where watches begin and end": edgeCases(), "random": randomCases(),
+		"sets": setCases(), "watch": watchCases(), "where watches begin and end": edgeCases(), "random": randomCases(),
 	} {
 		for title, f := range cases {
 			t.Run(name+"/"+title, func(t *testing.T) {
@@ -73,6 +74,7 @@ func newExam(t *testing.T, config *rest.Config) *exam {
 	x := &exam{Gomega: NewWithT(t), t: t, ctx: t.Context()}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 1000, 1000
+	x.rest = config
 	var err error
 	x.admin, err = dynamic.NewForConfig(config)
 	x.Expect(err).NotTo(HaveOccurred())
@@ -97,7 +99,7 @@ func (x *exam) at(r schema.GroupVersionResource) dynamic.ResourceInterface {
 // clear deletes all objects.
 func (x *exam) clear() {
 	all := []schema.GroupVersionResource{nodes(), pods()}
-	for _, name := range []string{v1alpha1.CustomNetworks, v1alpha1.NodeConfigs, v1alpha1.NodeIDs, v1alpha1.NodeNames, v1alpha1.NodeBeats, v1alpha1.Pools, v1alpha1.PoolChanges} {
+	for _, name := range []string{v1alpha1.CustomNetworks, v1alpha1.NodeConfigs, v1alpha1.NodeIDs, v1alpha1.NodeNames, v1alpha1.NodeBeats, v1alpha1.Pools, v1alpha1.PoolChanges, v1alpha1.NetResourceSets} {
 		all = append(all, v1alpha1.Resource(name))
 	}
 	for _, r := range all {
