@@ -4,13 +4,9 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
@@ -77,44 +73,25 @@ func openStore(o storeOptions, c clients, log *slog.Logger) (kvdb.Store, error) 
 		return apistore.Open(apistore.Config{REST: c.config, UserAgent: c.config.UserAgent, Log: log})
 	}
 	cfg := etcd.Config{Endpoints: o.endpoints, Prefix: o.prefix, Username: o.username, Log: log}
-	var err error
-	if cfg.TLS, err = clientTLS(o); err != nil {
-		return nil, err
-	}
-	if o.passwordFile != "" {
-		password, err := os.ReadFile(o.passwordFile)
-		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", flagPasswordFile, err)
-		}
-		cfg.Password = strings.TrimRight(string(password), "\r\n")
-		if cfg.Password == "" {
-			return nil, fmt.Errorf("--%s=%s: the file is empty", flagPasswordFile, o.passwordFile)
-		}
+	files := etcd.Files{CA: o.ca, Cert: o.cert, Key: o.key, Password: o.passwordFile}
+	if err := files.Read(&cfg); err != nil {
+		return nil, o.flagged(err)
 	}
 	return etcd.Open(cfg)
 }
 
-// clientTLS is how etcd is spoken to, nil where no flag has a file for it.
-func clientTLS(o storeOptions) (*tls.Config, error) {
-	if o.ca == "" && o.cert == "" {
-		return nil, nil
+// flagged says by its flag which file for etcd is not as it should be.
+func (o storeOptions) flagged(err error) error {
+	bad := new(etcd.FileError)
+	if !errors.As(err, &bad) {
+		return err
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if o.ca != "" {
-		pem, err := os.ReadFile(o.ca)
-		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", flagCA, err)
-		}
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--%s=%s: the file has no certificate", flagCA, o.ca)
-		}
+	switch bad.File {
+	case etcd.FileCA:
+		return fmt.Errorf("--%s: %w", flagCA, bad.Err)
+	case etcd.FileCert:
+		return fmt.Errorf("--%s=%s, --%s=%s: %w", flagCert, o.cert, flagKey, o.key, bad.Err)
+	default:
+		return fmt.Errorf("--%s: %w", flagPasswordFile, bad.Err)
 	}
-	if o.cert != "" {
-		cert, err := tls.LoadX509KeyPair(o.cert, o.key)
-		if err != nil {
-			return nil, fmt.Errorf("--%s=%s, --%s=%s: %w", flagCert, o.cert, flagKey, o.key, err)
-		}
-		c.Certificates = []tls.Certificate{cert}
-	}
-	return c, nil
 }

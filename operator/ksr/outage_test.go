@@ -306,3 +306,37 @@ func TestSomebodyWhoAlwaysWritesAgain(t *testing.T) {
 		b.expectReflected(store, nil)
 	})
 }
+
+// TestAFightIsForgotten: only writes that follow each other closely are one, and
+// what comes after it is repaired at once again.
+func TestAFightIsForgotten(t *testing.T) {
+	const key, sweeps = "node/a/pod/default/web-0", "sweeps_total"
+	for name, c := range map[string]struct {
+		probe, between time.Duration
+		sweeps         float64 // one, and one after each fight
+	}{
+		"with a probe between two writes": {5 * time.Second, 6 * time.Second, 1},
+		"without, and one write more":     {24 * time.Hour, time.Millisecond, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world, store *mem.Store) {
+				b := newBench(t, w, store, func(_ *Deps, s *Settings) { s.Probe, s.Sweep = c.probe, 24*time.Hour })
+				w.put(pod("default", "web-0", "a"))
+				b.start()
+				defer b.stop()
+				settle(time.Second)
+				for range mostFights + 1 {
+					b.write(kvdb.Put(key, []byte("foe")))
+					settle(c.between)
+				}
+				settle(time.Second)
+				b.Expect(b.metric(sweeps)).To(Equal(c.sweeps))
+				b.write(kvdb.Put(key, []byte("foe")))
+				settle(time.Second)
+				b.expectReflected(store, nil)
+				b.Expect(b.Status().Connected).To(BeTrue())
+				b.Expect(b.metric(sweeps)).To(Equal(c.sweeps))
+			})
+		})
+	}
+}

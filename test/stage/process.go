@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Process is a program that runs beside this one. It has a process group of its
-// own, so that Ctrl-C ends it no sooner than this program wants, and it is
-// killed when this program is.
+// Process is a program that runs beside this one. One that Start has started has
+// a process group of its own, so that Ctrl-C ends it no sooner than this program
+// wants, and is killed when this program is.
 type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended, with err set
@@ -49,6 +49,17 @@ func Start(cmd *exec.Cmd, within func(func() error) error) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
 	return p, nil
+}
+
+// Follow is a command that has been started already. It ends with this program
+// only if whoever started it saw to that.
+func Follow(cmd *exec.Cmd) *Process {
+	p := &Process{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.err = cmd.Wait()
+	}()
+	return p
 }
 
 // Done is closed when the process has ended.

@@ -188,6 +188,28 @@ func TestSend(t *testing.T) {
 
 func TestProcess(t *testing.T) {
 	here := func(f func() error) error { return f() }
+	for how, begin := range map[string]func(*exec.Cmd) (*Process, error){
+		"started": func(cmd *exec.Cmd) (*Process, error) { return Start(cmd, here) },
+		"followed": func(cmd *exec.Cmd) (*Process, error) {
+			if err := cmd.Start(); err != nil {
+				return nil, err
+			}
+			return Follow(cmd), nil
+		},
+	} {
+		t.Run(how, func(t *testing.T) { endProcesses(t, begin) })
+	}
+	if _, err := Start(exec.Command("/no/such/program"), here); err == nil {
+		t.Error("start of nothing: no error")
+	}
+	gone := errors.New("no such namespace")
+	if _, err := Start(exec.Command("true"), func(func() error) error { return gone }); !errors.Is(err, gone) {
+		t.Errorf("start nowhere: %v", err)
+	}
+}
+
+// endProcesses ends processes in every way.
+func endProcesses(t *testing.T, begin func(*exec.Cmd) (*Process, error)) {
 	shell := func(script string) *Process {
 		t.Helper()
 		r, w, err := os.Pipe()
@@ -196,7 +218,7 @@ func TestProcess(t *testing.T) {
 		}
 		cmd := exec.Command("sh", "-c", script)
 		cmd.Stdout = w
-		p, err := Start(cmd, here)
+		p, err := begin(cmd)
 		if err := errors.Join(err, w.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -223,12 +245,41 @@ func TestProcess(t *testing.T) {
 	if err := p.Halt(time.Minute); err == nil || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("halt of one that has ended: %v", err)
 	}
-	if _, err := Start(exec.Command("/no/such/program"), here); err == nil {
-		t.Error("start of nothing: no error")
+}
+
+func TestLookPath(t *testing.T) {
+	dir := t.TempDir()
+	want := filepath.Join(dir, "cadastre-look-path")
+	if err := os.WriteFile(want, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
 	}
-	gone := errors.New("no such namespace")
-	if _, err := Start(exec.Command("true"), func(func() error) error { return gone }); !errors.Is(err, gone) {
-		t.Errorf("start nowhere: %v", err)
+	t.Setenv("PATH", dir)
+	if path, err := LookPath("cadastre-look-path"); err != nil || path != want {
+		t.Errorf("%s, %v", path, err)
+	}
+	if path, err := LookPath("cadastre-no-such-program"); !errors.Is(err, exec.ErrNotFound) {
+		t.Errorf("%s, %v", path, err)
+	}
+	roots, _ := filepath.Glob("/usr/sbin/ldconfig") // what every Linux has, if its root's programs are there
+	for _, want := range roots {
+		if path, err := LookPath("ldconfig"); err != nil || path != want {
+			t.Errorf("%s, %v", path, err)
+		}
+	}
+}
+
+func TestAptGet(t *testing.T) {
+	dir := t.TempDir()
+	script := "#!/bin/sh\n[ \"$DEBIAN_FRONTEND $*\" = 'noninteractive --quiet install --yes x' ] && exit\necho Reading; echo 'E: not so' >&2; echo; exit 100\n"
+	if err := os.WriteFile(filepath.Join(dir, "apt-get"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	if err := AptGet(t.Context(), "install", "--yes", "x"); err != nil {
+		t.Error(err)
+	}
+	if err := AptGet(t.Context(), "update"); err == nil || err.Error() != "apt-get update: exit status 100: E: not so" {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net/netip"
@@ -19,11 +20,13 @@ import (
 	"time"
 )
 
-// The files of a server with TLS.
+// The files of a server with TLS, and of its clients.
 const (
 	caCert     = "ca.pem"
 	serverCert = "server.pem"
 	serverKey  = "server-key.pem"
+	clientCert = "client.pem"
+	clientKey  = "client-key.pem"
 )
 
 // authority signs certificates.
@@ -32,8 +35,8 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// writeCertificates makes all that a server with TLS needs in dir, and answers
-// what its clients need.
+// writeCertificates makes all that a server with TLS and its clients need in
+// dir, and answers what the clients need.
 func writeCertificates(dir string) (*tls.Config, error) {
 	ca, err := newAuthority()
 	if err != nil {
@@ -47,26 +50,27 @@ func writeCertificates(dir string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make certificates: %w", err)
 	}
-	key, err := x509.MarshalPKCS8PrivateKey(server.PrivateKey)
+	err = errors.Join(write(dir, caCert, "CERTIFICATE", ca.cert.Raw), writePair(dir, serverCert, serverKey, server), writePair(dir, clientCert, clientKey, client))
 	if err != nil {
 		return nil, fmt.Errorf("make certificates: %w", err)
-	}
-	for _, f := range []struct {
-		name, kind string
-		data       []byte
-	}{
-		{caCert, "CERTIFICATE", ca.cert.Raw},
-		{serverCert, "CERTIFICATE", server.Certificate[0]},
-		{serverKey, "PRIVATE KEY", key},
-	} {
-		text := pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.data})
-		if err := os.WriteFile(filepath.Join(dir, f.name), text, 0o600); err != nil {
-			return nil, fmt.Errorf("make certificates: %w", err)
-		}
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
 	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{client}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// writePair writes a certificate and its key.
+func writePair(dir, cert, key string, pair tls.Certificate) error {
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(dir, cert, "CERTIFICATE", pair.Certificate[0]), write(dir, key, "PRIVATE KEY", der))
+}
+
+func write(dir, name, kind string, der []byte) error {
+	text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+	return os.WriteFile(filepath.Join(dir, name), text, 0o600)
 }
 
 // template is a certificate that is valid in any year a test may run in.

@@ -50,6 +50,11 @@ func (s *Server) Endpoint() string { return s.scheme + "://" + s.address }
 // ClientTLS is what a client needs where TLS was asked for, else nil.
 func (s *Server) ClientTLS() *tls.Config { return s.client.Clone() }
 
+// ClientFiles are the files with the same, where TLS was asked for.
+func (s *Server) ClientFiles() (ca, cert, key string) {
+	return filepath.Join(s.certs, caCert), filepath.Join(s.certs, clientCert), filepath.Join(s.certs, clientKey)
+}
+
 // Stop ends the server as a crash would. It may be stopped already.
 func (s *Server) Stop() error {
 	s.mu.Lock()

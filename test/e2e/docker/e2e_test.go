@@ -182,22 +182,22 @@ func TestRoom(t *testing.T) {
 	script := `echo $$ > /run/first; mkdir /run/mnt; mount -t tmpfs none /run/mnt; echo x > /run/mnt/x; (sleep 1000 &) ; ls /proc/1/exe && ls /run/mnt; cat /proc/net/dev | grep -c :`
 	p, err := r.start(exec.Command("sh", "-c", script), log)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(p.done, "20s").Should(BeClosed())
+	g.Eventually(p.Done(), "20s").Should(BeClosed())
 	said, err := os.ReadFile(log)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(p.err).NotTo(HaveOccurred(), "%s", said)
+	g.Expect(p.Ended()).To(MatchError(ContainSubstring("exit code 0")), "%s", said)
 	g.Expect(strings.Fields(string(said))).To(Equal([]string{"/proc/1/exe", "x", "1"}), "one interface, its own mount")
 	g.Expect(filepath.Join(runDir(dir), "first")).To(BeAnExistingFile(), "its /run is there")
 	g.Expect(filepath.Join(runDir(dir), "mnt", "x")).NotTo(BeAnExistingFile(), "its mounts are not")
 
 	sleeper, err := r.start(exec.Command("sleep", "1000"), log)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(sleeper.kill()).To(Succeed())
+	g.Expect(sleeper.Kill()).To(Succeed())
 	sleeper, err = r.start(exec.Command("sleep", "1000"), log)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(r.close()).To(Succeed())
-	g.Eventually(sleeper.done, "20s").Should(BeClosed(), "all ends with the room")
-	g.Expect(sleeper.stop(0)).To(MatchError(ContainSubstring("ended by itself")))
+	g.Eventually(sleeper.Done(), "20s").Should(BeClosed(), "all ends with the room")
+	g.Expect(sleeper.Stop(0)).To(MatchError(ContainSubstring("ended by itself")))
 }
 
 func TestCrowd(t *testing.T) {

@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/cadastre/cadastre/test/stage"
 )
 
 // image is what containers are made of.
@@ -29,7 +31,7 @@ type engine struct {
 	dir     string
 	room    *room
 	program string
-	process *process // nil while it does not run
+	process *stage.Process // nil while it does not run
 	api     *http.Client
 }
 
@@ -71,8 +73,8 @@ func (e *engine) await(ctx context.Context, limit time.Duration) error {
 			return nil
 		}
 		select {
-		case <-e.process.done:
-			return e.process.ended()
+		case <-e.process.Done():
+			return e.process.Ended()
 		case <-ctx.Done():
 			return fmt.Errorf("wait for the engine: %w: %w", context.Cause(ctx), err)
 		case <-again.C:
@@ -95,7 +97,7 @@ func (e *engine) stop() error {
 	p := e.process
 	e.process = nil
 	e.api.CloseIdleConnections()
-	return p.stop(usually)
+	return p.Stop(usually)
 }
 
 // kill ends it with SIGKILL; its containers live on without it.
@@ -103,7 +105,7 @@ func (e *engine) kill() error {
 	p := e.process
 	e.process = nil
 	e.api.CloseIdleConnections()
-	return p.kill()
+	return p.Kill()
 }
 
 // end ends it, if it runs.

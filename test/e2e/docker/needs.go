@@ -10,10 +10,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 
 	"github.com/cadastre/cadastre/test/netlab"
+	"github.com/cadastre/cadastre/test/stage"
 )
 
 // machine is what this machine has; tests replace it.
@@ -27,7 +27,7 @@ type machine struct {
 
 func thisMachine() machine {
 	return machine{
-		root: os.Geteuid() == 0, namespaces: tryNamespaces, find: find, apt: aptGet,
+		root: os.Geteuid() == 0, namespaces: tryNamespaces, find: stage.LookPath, apt: stage.AptGet,
 		systemd: func() bool {
 			_, err := os.Stat("/run/systemd/system")
 			return err == nil
@@ -78,31 +78,6 @@ func (m machine) install(ctx context.Context, stdout io.Writer) error {
 		return fmt.Errorf("there is no dockerd, and it cannot be installed: %w", err)
 	}
 	return nil
-}
-
-func aptGet(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"--quiet"}, args...)...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return fmt.Errorf("apt-get %s: %w: %s", args[0], err, lines[len(lines)-1])
-	}
-	return nil
-}
-
-// find is a program in PATH, or where Debian has those of root.
-func find(program string) (string, error) {
-	path, err := exec.LookPath(program)
-	if err == nil {
-		return path, nil
-	}
-	for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
-		if path, err := exec.LookPath(dir + program); err == nil {
-			return path, nil
-		}
-	}
-	return "", err
 }
 
 // tryNamespaces makes what a room is made of.

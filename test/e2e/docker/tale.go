@@ -23,7 +23,7 @@ type tale struct {
 	*stage.Story
 	room   *room
 	engine *engine
-	agent  *process // nil while it does not run
+	agent  *stage.Process // nil while it does not run
 
 	miscounted []string // networks that the engine does not let go of before its restart
 }
@@ -135,8 +135,8 @@ func (t *tale) launchAgent(ctx context.Context, cmd *exec.Cmd) (err error) {
 	}
 	return t.eventually(ctx, "the agent serves", func(ctx context.Context) error {
 		select {
-		case <-t.agent.done:
-			return over{t.agent.ended()}
+		case <-t.agent.Done():
+			return over{t.agent.Ended()}
 		default:
 		}
 		if _, err := t.Get(ctx, localapi.PathReadyz); err != nil {
@@ -156,14 +156,14 @@ func (t *tale) pluginSocket() string {
 func (t *tale) stopAgent() error {
 	p := t.agent
 	t.agent = nil
-	return p.stop(20 * time.Second)
+	return p.Stop(20 * time.Second)
 }
 
 // killAgent ends it with SIGKILL.
 func (t *tale) killAgent() error {
 	p := t.agent
 	t.agent = nil
-	return p.kill()
+	return p.Kill()
 }
 
 // over is an error that no waiting can cure.

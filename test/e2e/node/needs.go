@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/cadastre/cadastre/test/netlab"
+	"github.com/cadastre/cadastre/test/stage"
 )
 
 // machine is what this machine has; tests replace it.
@@ -29,9 +30,9 @@ type machine struct {
 }
 
 func thisMachine() machine {
-	_, apt := find("apt-get")
+	_, apt := stage.LookPath("apt-get")
 	_, err := os.Stat("/run/systemd/system")
-	return machine{root: os.Geteuid() == 0, namespaces: tryNamespaces, missing: missing, aptGet: apt == nil, systemd: err == nil, apt: aptGet}
+	return machine{root: os.Geteuid() == 0, namespaces: tryNamespaces, missing: missing, aptGet: apt == nil, systemd: err == nil, apt: stage.AptGet}
 }
 
 // need finds the packages, and installs them where that is possible. The error
@@ -85,7 +86,7 @@ func missing() (all []string) {
 	for _, x := range []struct{ pkg, program string }{
 		{"containerd", "containerd"}, {"containerd", "ctr"}, {"containerd", "runc"}, {"iptables", "iptables"}, {"conntrack", "conntrack"},
 	} {
-		_, err := find(x.program)
+		_, err := stage.LookPath(x.program)
 		lacks(x.pkg, err)
 	}
 	for _, plugin := range plugins() {
@@ -99,7 +100,7 @@ func missing() (all []string) {
 
 // staticBusybox is a program that needs nothing around it: the whole image.
 func staticBusybox() (path string, err error) {
-	path, err = find("busybox")
+	path, err = stage.LookPath("busybox")
 	if err != nil {
 		return "", err
 	}
@@ -114,31 +115,6 @@ func staticBusybox() (path string, err error) {
 		}
 	}
 	return path, nil
-}
-
-func aptGet(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"--quiet"}, args...)...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return fmt.Errorf("apt-get %s: %w: %s", args[0], err, lines[len(lines)-1])
-	}
-	return nil
-}
-
-// find is a program in PATH, or where Debian has those of root.
-func find(program string) (string, error) {
-	path, err := exec.LookPath(program)
-	if err == nil {
-		return path, nil
-	}
-	for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
-		if path, err := exec.LookPath(dir + program); err == nil {
-			return path, nil
-		}
-	}
-	return "", err
 }
 
 // tryNamespaces makes what a room is made of, and looks for control groups.

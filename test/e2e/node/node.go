@@ -104,7 +104,7 @@ volumePluginDir: ` + n.path("volumes") + `
 }
 
 func (n node) containerd() (*exec.Cmd, error) {
-	program, err := find("containerd")
+	program, err := stage.LookPath("containerd")
 	if err != nil {
 		return nil, err
 	}
