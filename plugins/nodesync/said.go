@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodesync
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+)
+
+// said is what the node says of itself.
+type said struct {
+	addresses []string
+	uid       string
+	podCIDRs  []string // of its Node object, for those who do not read it; likewise
+	mgmt      []string
+	blocks    []string // instead of podCIDRs; nil: nothing is said
+}
+
+func (s said) equal(t said) bool {
+	return slices.Equal(s.addresses, t.addresses) && s.uid == t.uid && slices.Equal(s.podCIDRs, t.podCIDRs) && slices.Equal(s.mgmt, t.mgmt) &&
+		(s.blocks == nil) == (t.blocks == nil) && slices.Equal(s.blocks, t.blocks)
+}
+
+// in is the record r with what the node says of itself.
+func (s said) in(r *kv.NodeRecord) *kv.NodeRecord {
+	r = proto.Clone(r).(*kv.NodeRecord)
+	if s.addresses != nil {
+		r.IpAddresses = s.addresses
+	}
+	if s.uid != "" {
+		r.NodeUid, r.PodCidrs, r.MgmtAddresses = s.uid, s.podCIDRs, s.mgmt
+	}
+	if s.blocks != nil {
+		r.PodCidrs = s.blocks
+	}
+	return r
+}
+
+// say changes what the node says of itself and has it written soon.
+func (k *Keeper) say(change func(*said)) {
+	k.mu.Lock()
+	change(&k.said)
+	same := k.said.equal(k.stored)
+	k.mu.Unlock()
+	if !same {
+		k.Poke()
+	}
+}
+
+// published are the addresses and the pod subnets that the node says it has.
+func (k *Keeper) published() (addresses, blocks []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.said.addresses, k.said.blocks
+}
