@@ -27,12 +27,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 
-	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 )
@@ -68,6 +66,7 @@ type stand struct {
 	t       *testing.T
 	store   kvdb.Store
 	tracker clienttesting.ObjectTracker
+	objects clienttesting.ObjectTracker // ours
 	version atomic.Int64
 	writes  sync.Mutex // one at a time, as in an API server
 }
@@ -75,6 +74,7 @@ type stand struct {
 func newStand(t *testing.T) *stand {
 	s := &stand{Gomega: NewWithT(t), t: t, store: mem.New()}
 	s.tracker = s.client(nil).Tracker()
+	s.objects = newDynamic().Tracker()
 	return s
 }
 
@@ -208,10 +208,7 @@ func (s *stand) start(name string, change func(*host), args ...string) *program 
 	h := host{
 		hostname: func() (string, error) { return name, nil },
 		clients: func(options) (clients, error) {
-			scheme := runtime.NewScheme()
-			return clients{kube: client, leases: client.CoordinationV1(), dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, map[schema.GroupVersionResource]string{
-				v1alpha1.Resource(v1alpha1.CustomNetworks): "CustomNetworkList", v1alpha1.Resource(v1alpha1.NodeConfigs): "NodeConfigList",
-			})}, nil
+			return clients{kube: client, leases: client.CoordinationV1(), dynamic: s.dynamic(&p.cut)}, nil
 		},
 		store:     func(storeOptions, clients, *slog.Logger) (kvdb.Store, error) { return unclosed{s.store}, nil },
 		listening: func(a net.Addr) { p.addr <- a },
@@ -239,7 +236,7 @@ func settle(d time.Duration) {
 
 // all are the flags of an operator with all controllers and no listener.
 func all(more ...string) []string {
-	return append([]string{"--allocate-node-cidrs", "--cluster-cidr=10.1.0.0/16,fd00::/48", "--kvdb-endpoints=https://192.0.2.1:2379", "--bind-address="}, more...)
+	return append([]string{"--allocate-node-cidrs", "--cluster-cidr=10.1.0.0/16,fd00::/48", "--kvdb-endpoints=https://192.0.2.1:2379", "--netresource-provider=clusterpool", "--bind-address="}, more...)
 }
 
 // bubble runs a test in simulated time.

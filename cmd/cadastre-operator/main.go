@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command cadastre-operator is the cluster daemon: it gives nodes their
-// podCIDRs, reflects Kubernetes' state into the cluster store, and gives up the
-// node IDs of nodes that are gone. See wire.go for what it is made of.
+// podCIDRs, or keeps pools of addresses of theirs at watermarks; it reflects
+// Kubernetes' state into the cluster store, and gives up the node IDs of nodes
+// that are gone. See wire.go for what it is made of.
 //
 // Of several operators one works, which is elected by a Lease; the others wait.
 // A controller runs if it is named by --controllers and has the flags that it
@@ -19,6 +20,7 @@
 //
 //	cadastre-operator --allocate-node-cidrs --cluster-cidr=10.1.0.0/16,fd00::/48 \
 //		--service-cluster-ip-range=10.96.0.0/12 --kvdb-endpoints=https://10.0.0.1:2379
+//	cadastre-operator --netresource-provider=clusterpool --release-excess-ips
 package main
 
 import (

@@ -21,13 +21,14 @@ import (
 
 // The controllers.
 const (
-	controllerNodeIPAM = "nodeipam"
-	controllerKSR      = "ksr"
-	controllerNodeIDs  = "nodeids"
+	controllerNodeIPAM    = "nodeipam"
+	controllerKSR         = "ksr"
+	controllerNodeIDs     = "nodeids"
+	controllerNetResource = "netresource"
 )
 
 func allControllers() []string {
-	return []string{controllerNodeIPAM, controllerKSR, controllerNodeIDs}
+	return []string{controllerNodeIPAM, controllerKSR, controllerNodeIDs, controllerNetResource}
 }
 
 // The names of the flags. Those that upstream's controller manager has are
@@ -72,6 +73,7 @@ type options struct {
 	bind        string
 	controllers []string
 	nodeipam    nodeipam.Options
+	netresource poolOptions
 	store       storeOptions
 	expire      time.Duration
 	verbosity   int
@@ -124,6 +126,8 @@ func (o *options) register(fs *pflag.FlagSet) {
 	fs.StringVar(&n.Order, nodeipam.FlagOrder, "next", "which free CIDR a node gets: the next or the lowest")
 	fs.DurationVar(&n.CoolDown, nodeipam.FlagCoolDown, 0, "how long a CIDR rests when its node is gone")
 
+	o.netresource.register(fs)
+
 	s := &o.store
 	fs.StringVar(&s.kind, flagStoreType, storeEtcd, "where the agents' cluster store is: etcd or kubernetes")
 	fs.StringSliceVar(&s.endpoints, flagEndpoints, nil, "`endpoints` of etcd, as https://10.0.0.1:2379")
@@ -172,12 +176,15 @@ func (o *options) validate() []error {
 	if slices.Contains(wanted, controllerNodeIPAM) {
 		p = append(p, o.nodeipam.Validate()...)
 	}
+	if slices.Contains(wanted, controllerNetResource) {
+		o.netresource.validate(&p)
+	}
 	if o.store.kind == storeKubernetes && slices.Contains(o.controllers, controllerKSR) {
 		p.add(flagControllers, controllerKSR, "with --%s=%s agents read the API server themselves: leave it out", flagStoreType, storeKubernetes)
 	}
 	if len(p) == 0 && len(o.plan().run) == 0 {
-		p.add(flagControllers, strings.Join(o.controllers, ","), "there is nothing to do: give --%s for node CIDRs, or --%s (or --%s=%s) for a cluster store",
-			nodeipam.FlagAllocate, flagEndpoints, flagStoreType, storeKubernetes)
+		p.add(flagControllers, strings.Join(o.controllers, ","), "there is nothing to do: give --%s for node CIDRs, or --%s (or --%s=%s) for a cluster store, or --%s for pools at watermarks",
+			nodeipam.FlagAllocate, flagEndpoints, flagStoreType, storeKubernetes, flagProvider)
 	}
 	return p
 }
@@ -213,6 +220,9 @@ func (o *options) plan() plan {
 	}
 	if slices.Contains(wanted, controllerNodeIPAM) && !o.nodeipam.Allocate {
 		not[controllerNodeIPAM] = "--" + nodeipam.FlagAllocate + " is not given"
+	}
+	if slices.Contains(wanted, controllerNetResource) && o.netresource.provider == "" {
+		not[controllerNetResource] = "--" + flagProvider + " is not given"
 	}
 	if slices.Contains(wanted, controllerKSR) {
 		switch {

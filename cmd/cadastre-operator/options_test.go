@@ -26,7 +26,7 @@ func TestFlagsThatAreWrong(t *testing.T) {
 		{"--controllers=nodeipam " + kvdb, []string{"there is nothing to do"}},
 		{"--controllers=ksr --allocate-node-cidrs", []string{"there is nothing to do"}},
 		{"--allocate-node-cidrs", []string{`--cluster-cidr="": it must be given with --allocate-node-cidrs`}},
-		{"--controllers=nodeipam,x,-y " + kvdb, []string{"--controllers=x: there is no such controller: there are nodeipam, ksr, nodeids", "--controllers=-y: "}},
+		{"--controllers=nodeipam,x,-y " + kvdb, []string{"--controllers=x: there is no such controller: there are nodeipam, ksr, nodeids, netresource", "--controllers=-y: "}},
 		{"--controllers=ksr --kvdb-type=kubernetes", []string{"--controllers=ksr: with --kvdb-type=kubernetes agents read the API server themselves"}},
 		{"--allocate-node-cidrs --cluster-cidr=10.0.0.0/16 --node-cidr-mask-size=8", []string{"--node-cidr-mask-size=8: "}},
 		{"--allocate-node-cidrs --cluster-cidr=10.0.0.0/16 --cidr-allocator-type=CloudAllocator", []string{"--cidr-allocator-type=CloudAllocator: it needs a cloud, and this program has none: write RangeAllocator"}},
@@ -49,6 +49,13 @@ func TestFlagsThatAreWrong(t *testing.T) {
 		{"--kvdb-ca=c " + strings.Join(nodes, " "), []string{"--kvdb-ca=c: it would not be used: give --kvdb-endpoints"}},
 		{kvdb + " --kvdb-type=bolt", []string{"--kvdb-type=bolt: it must be etcd or kubernetes"}},
 		{kvdb + " --kvdb-type=kubernetes", []string{"--kvdb-endpoints=e:1: it would not be used with --kvdb-type=kubernetes"}},
+		{"--netresource-provider=aws", []string{"--netresource-provider=aws: there is no such provider: there is clusterpool"}},
+		{"--netresource-provider=clusterpool --netresource-workers=0 --netresource-resync-interval=1ms --provider-qps=0 --provider-burst=0", []string{"--netresource-workers=0: it must be 1 to 1000",
+			"--netresource-resync-interval=1ms: it must be at least 1s", "--provider-qps=0: it must be a number and not 0", "--provider-burst=0: it must be at least 1"}},
+		{"--netresource-provider=clusterpool --excess-ip-release-delay=-1s --pool-cool-down=-1s --pre-allocate=0", []string{"--excess-ip-release-delay=-1s: it must not be negative: write 0 for at once",
+			"--pool-cool-down=-1s: it must not be negative", "--pre-allocate=0: it must be at least 1"}},
+		{"--netresource-provider=clusterpool --netresource-orphan-interval=10ms", []string{"--netresource-orphan-interval=10ms: it must be at least 1s"}},
+		{"--controllers=ksr --netresource-provider=clusterpool", []string{"there is nothing to do"}},
 		{kvdb + " --bogus", []string{"unknown flag: --bogus"}},
 		{kvdb + " --node-id-expire=day", []string{`invalid argument "day"`}},
 		{kvdb + " extra", []string{`unexpected argument "extra": only flags are known`}},
@@ -81,6 +88,9 @@ func TestPlan(t *testing.T) {
 		{"--allocate-node-cidrs --kvdb-endpoints=e:1 --controllers=*,-ksr", "nodeipam nodeids", nil},
 		{"--allocate-node-cidrs --kvdb-endpoints=e:1 --controllers=*,-nodeids", "nodeipam ksr", nil},
 		{"--kvdb-endpoints=e:1 --node-id-expire=0", "ksr", map[string]string{"nodeids": "--node-id-expire is 0"}},
+		{"--netresource-provider=clusterpool", "netresource", map[string]string{"nodeipam": "--allocate-node-cidrs is not given", "nodeids": "--kvdb-endpoints is not given"}},
+		{"--netresource-provider=clusterpool --kvdb-type=kubernetes --controllers=*,-netresource", "nodeids", map[string]string{"netresource": "--controllers does not name it"}},
+		{"--kvdb-type=kubernetes --netresource-provider=clusterpool", "nodeids netresource", nil},
 		{"--kvdb-type=kubernetes", "nodeids", map[string]string{"ksr": "the agents read the API server themselves"}},
 		{"--kvdb-type=kubernetes --controllers=nodeipam,nodeids --allocate-node-cidrs", "nodeipam nodeids", nil},
 	} {
@@ -114,6 +124,7 @@ func TestHelpAndVersion(t *testing.T) {
 		"kubeconfig", "kube-api-qps", "kube-api-burst", "controllers", "bind-address", "v", "version",
 		"leader-elect", "leader-elect-lease-duration", "leader-elect-renew-deadline", "leader-elect-retry-period", "leader-elect-resource-name", "leader-elect-resource-namespace",
 		"allocate-node-cidrs", "cidr-allocator-type", "cluster-cidr", "service-cluster-ip-range", "node-cidr-mask-size", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6",
+		"netresource-provider", "release-excess-ips", "excess-ip-release-delay", "netresource-workers", "netresource-resync-interval", "provider-qps", "provider-burst", "pool-cool-down", "pre-allocate", "netresource-orphan-interval",
 	} {
 		g.Expect(out.String()).To(MatchRegexp(`(?m)^ +(-v, )?--%s\b`, flag))
 	}
@@ -123,6 +134,7 @@ func TestHelpAndVersion(t *testing.T) {
 	for name, value := range map[string]string{
 		flagElect: "true", flagLeaseDuration: "15s", flagRenewDeadline: "10s", flagRetryPeriod: "2s", flagLeaseNamespace: "kube-system",
 		nodeipam.FlagType: "RangeAllocator", nodeipam.FlagAllocate: "false", flagControllers: "[*]",
+		flagProvider: "", flagRelease: "false", flagReleaseDelay: "3m0s", flagWorkers: "50", flagResync: "30s", flagProviderQPS: "20", flagProviderBst: "30",
 	} {
 		g.Expect(fs.Lookup(name).DefValue).To(Equal(value), name)
 	}

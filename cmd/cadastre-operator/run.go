@@ -46,11 +46,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, h host) i
 	var o options
 	cmd := &cobra.Command{
 		Use:   "cadastre-operator",
-		Short: "Gives nodes their podCIDRs and reflects Kubernetes' state into the cluster store",
-		Long: `cadastre-operator gives nodes their podCIDRs (--allocate-node-cidrs), reflects
-Kubernetes' state into the cluster store, and gives up the node IDs of nodes that
-are gone (--kvdb-endpoints, or --kvdb-type=kubernetes for the last). Of several
-operators one works; the others wait for its Lease.`,
+		Short: "Gives nodes their podCIDRs or pools and reflects Kubernetes' state into the cluster store",
+		Long: `cadastre-operator gives nodes their podCIDRs (--allocate-node-cidrs), keeps pools
+of addresses of theirs at watermarks (--netresource-provider), reflects Kubernetes'
+state into the cluster store, and gives up the node IDs of nodes that are gone
+(--kvdb-endpoints, or --kvdb-type=kubernetes for the last). Of several operators
+one works; the others wait for its Lease.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},

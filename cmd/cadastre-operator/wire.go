@@ -52,9 +52,10 @@ type controller struct {
 func (p *operator) wire(fence nodeipam.Fence) (all []controller, err error) {
 	plan := p.options.plan()
 	makers := map[string]func(nodeipam.Fence) (controller, error){
-		controllerNodeIPAM: p.nodeIPAM,
-		controllerKSR:      p.reflector,
-		controllerNodeIDs:  p.releaser,
+		controllerNodeIPAM:    p.nodeIPAM,
+		controllerKSR:         p.reflector,
+		controllerNodeIDs:     p.releaser,
+		controllerNetResource: p.netResource,
 	}
 	for _, name := range allControllers() {
 		if why := plan.not[name]; why != "" {

@@ -59,12 +59,53 @@ func (c *Client) Run(ctx context.Context, m *NetResourceSetManager) error {
 		UpdateFunc: func(_, o any) { handle(o, m.Update) },
 		DeleteFunc: func(o any) { handle(o, func(n *v1alpha1.NetResourceSet) error { return m.Delete(n.Name) }) },
 	}, func(ctx context.Context) error {
+		if err := c.complete(ctx, m); err != nil {
+			return err
+		}
 		if err := m.Start(ctx); err != nil {
 			return err
 		}
 		<-ctx.Done()
 		return m.Close()
 	})
+}
+
+// complete returns when the manager knows all NetResourceSets that there are. What
+// an informer lists first may be from a cache, and lack the newest.
+func (c *Client) complete(ctx context.Context, m *NetResourceSetManager) error {
+	for {
+		missing, err := c.missing(ctx, m)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			m.config.Log.Warn("it is not known whether all NetResourceSets have been seen; this is tried again, and until then nothing is changed", "in", m.config.RetryInterval, "error", err)
+		case err == nil && missing == "":
+			return nil
+		}
+		if err := pause(ctx, m.config.RetryInterval); err != nil {
+			return fmt.Errorf("wait until NetResourceSet %q is seen: %w", missing, err)
+		}
+	}
+}
+
+// missing is a NetResourceSet that the manager does not know, "": there is none.
+func (c *Client) missing(ctx context.Context, m *NetResourceSetManager) (name string, err error) {
+	for next := ""; ; {
+		asking, cancel := context.WithTimeout(ctx, c.timeout)
+		list, err := c.objects.List(asking, metav1.ListOptions{Limit: 500, Continue: next})
+		cancel()
+		if err != nil {
+			return "", fmt.Errorf("list NetResourceSets: %w", err)
+		}
+		for i := range list.Items {
+			n, err := objects.Decode[v1alpha1.NetResourceSet](&list.Items[i])
+			if err == nil && !m.knows(n.Name) {
+				return n.Name, nil
+			}
+		}
+		if next = list.GetContinue(); next == "" {
+			return "", nil
+		}
+	}
 }
 
 // request sends one request about o, and reads the answer.

@@ -23,11 +23,19 @@
 // released; what happened to a call that ended in an error is found out by the
 // next reading of the provider, and the release is asked for again.
 //
-// There must be one manager at a time: a leader election is the caller's. Who
-// takes over starts no sooner than Consistency after the other's last call to the
-// provider, which may show until then what it was before that call. Every
-// method may be called from any goroutine. Start returns when the provider has
-// been read once; what it starts ends with its context or with Close, which
+// There must be one manager at a time: a leader election is the caller's, who
+// gives Fence, Term and Since of each leadership. Before each write and each call
+// to the provider the fence is asked. Start takes over before it reads anything:
+// it writes its term to every NetResourceSet, so that a write that an earlier
+// manager still has under way is refused, however late it comes; and it waits
+// until Consistency after Since, so that what the earlier one has called is seen.
+// One call is not held back by that: the one before which its manager asked the
+// fence and then slept for longer than Consistency. Where the book is the
+// NetResourceSets themselves (clusterpool) there is no such call, and nothing to
+// wait for. Deleting the NetResourceSets of nodes that are gone is a Sweeper's.
+//
+// Every method may be called from any goroutine. Start returns when the provider
+// has been read once; what it starts ends with its context or with Close, which
 // waits for it.
 //
 // Providers are AllocationImplementations: clusterpool cuts blocks from

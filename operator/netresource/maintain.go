@@ -162,7 +162,7 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 	n.mu.Unlock()
 	if room := max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6); room > 0 {
 		a.MaxIPsToAllocate = min(room, request)
-		if err := n.manager.budget.take(ctx); err != nil {
+		if err := n.manager.turn(ctx); err != nil {
 			return false, err
 		}
 		if err = n.ops.AllocateIPs(ctx, a); err == nil {
@@ -182,7 +182,7 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 		return false, nil
 	}
 	a.MaxIPsToAllocate = request
-	if err := n.manager.budget.take(ctx); err != nil {
+	if err := n.manager.turn(ctx); err != nil {
 		return true, err
 	}
 	got, phrase, err2 := n.ops.CreateInterface(ctx, a, n.log)

@@ -33,9 +33,21 @@ type Config struct {
 	TriggerInterval time.Duration // least time between two rounds; 0: 10 milliseconds
 	RetryInterval   time.Duration // first pause after an error; 0: 1 second
 	RetryMost       time.Duration // longest one; 0: 1 minute
-	Consistency     time.Duration // how long the provider may show what it was before a call; 0: 1 minute
+	Consistency     time.Duration // how long the provider may show what it was before a call; 0: 1 minute, less: not at all
 	QPS             float64       // calls to the provider in a second; 0: 20, less: no bound
 	Burst           int           // 0: 30
+
+	// Fence returns nil where this manager still was the one at some moment after
+	// it was called. It is asked before each write and each call to the provider;
+	// nil: there never is another manager.
+	Fence func(context.Context) error
+	// Term names the time of this manager; no other has the same. With it every
+	// NetResourceSet is written to before anything is decided, so that what an
+	// earlier manager still has under way is refused; "": there was none.
+	Term string
+	// Since is when the time of this manager began, from when on the Fence of
+	// every other one fails; zero: there was none.
+	Since time.Time
 
 	Pending func(nodeName string) int // pods of the node that have no address yet, none of the host's network; nil: 0
 	Now     func() time.Time          // nil: the clock
@@ -55,7 +67,7 @@ func (c Config) withDefaults() Config {
 	c.TriggerInterval = cmp.Or(c.TriggerInterval, 10*time.Millisecond)
 	c.RetryInterval = cmp.Or(c.RetryInterval, time.Second)
 	c.RetryMost = max(cmp.Or(c.RetryMost, time.Minute), c.RetryInterval)
-	c.Consistency = cmp.Or(c.Consistency, time.Minute)
+	c.Consistency = max(cmp.Or(c.Consistency, time.Minute), 0)
 	c.QPS, c.Burst = cmp.Or(c.QPS, 20), cmp.Or(c.Burst, 30)
 	if c.Pending == nil {
 		c.Pending = func(string) int { return 0 }
@@ -79,12 +91,14 @@ func (c Config) withDefaults() Config {
 type NetResourceSetManager struct {
 	config   Config
 	budget   *budget
+	gate     *gate
 	maintain *queue // by node
 	sync     *queue // by node
 	resync   *queue // one key
 
 	mu      sync.Mutex
 	nodes   map[string]*NetResource
+	refused map[string]bool // by the provider
 	ready   bool
 	started bool
 	begun   time.Time // of the newest reading of the provider
@@ -107,8 +121,12 @@ func New(c Config) (*NetResourceSetManager, error) {
 		return nil, errors.New("make a manager of NetResourceSets: Config.Instances and Config.API must both be given")
 	}
 	c = c.withDefaults()
+	gate := &gate{fence: c.Fence}
+	if c.Fence != nil {
+		c.API = fenced{c.API, gate}
+	}
 	return &NetResourceSetManager{
-		config: c, budget: newBudget(max(c.QPS, 0), c.Burst, c.Now), nodes: map[string]*NetResource{},
+		config: c, budget: newBudget(max(c.QPS, 0), c.Burst, c.Now), gate: gate, nodes: map[string]*NetResource{}, refused: map[string]bool{},
 		maintain: newQueue(c.TriggerInterval, c.Metrics.PoolMaintainerTrigger(), c.Now),
 		sync:     newQueue(c.TriggerInterval, c.Metrics.K8sSyncTrigger(), c.Now),
 		resync:   newQueue(max(c.TriggerInterval, c.ResyncInterval/30), c.Metrics.ResyncTrigger(), c.Now),
@@ -118,8 +136,9 @@ func New(c Config) (*NetResourceSetManager, error) {
 // resyncKey is the one key of the resync queue.
 const resyncKey = "all"
 
-// Start reads the provider, and goes on in the background until ctx ends or
-// Close is called. If the provider cannot be read, nothing is started.
+// Start takes over from an earlier manager (Term, Since), reads the provider, and
+// goes on in the background until ctx ends or Close is called. If the provider
+// cannot be read, nothing is started.
 func (n *NetResourceSetManager) Start(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	n.mu.Lock()
@@ -130,12 +149,16 @@ func (n *NetResourceSetManager) Start(ctx context.Context) error {
 	}
 	n.started, n.stop = true, cancel
 	n.mu.Unlock()
-	if !n.read(ctx) {
+	err := n.takeOver(ctx)
+	if err == nil && !n.read(ctx) {
+		err = fmt.Errorf("read the provider: %w", ErrNotReady)
+	}
+	if err != nil {
 		cancel()
 		n.mu.Lock()
 		n.started = false
 		n.mu.Unlock()
-		return fmt.Errorf("start the manager of NetResourceSets: read the provider: %w", ErrNotReady)
+		return fmt.Errorf("start the manager of NetResourceSets: %w", err)
 	}
 	for _, name := range n.GetNames() {
 		n.attendSoon(name, "start")
@@ -209,12 +232,18 @@ func (n *NetResourceSetManager) Resync(ctx context.Context, syncTime time.Time) 
 	ctx, cancel := context.WithTimeout(ctx, n.config.ResyncInterval)
 	defer cancel()
 	nodes := n.GetNodesByIPWatermark()
+	n.each(nodes, func(node *NetResource) { node.attend(ctx, syncTime) })
+	n.report(nodes)
+}
+
+// each does something with nodes, with Workers of them at once.
+func (n *NetResourceSetManager) each(nodes []*NetResource, do func(*NetResource)) {
 	work := make(chan *NetResource)
 	var workers sync.WaitGroup
 	for range min(int(n.config.Workers), len(nodes)) {
 		workers.Go(func() {
 			for node := range work {
-				node.attend(ctx, syncTime)
+				do(node)
 			}
 		})
 	}
@@ -223,7 +252,6 @@ func (n *NetResourceSetManager) Resync(ctx context.Context, syncTime time.Time) 
 	}
 	close(work)
 	workers.Wait()
-	n.report(nodes)
 }
 
 // report sets the metrics of all nodes.
@@ -271,7 +299,7 @@ func (n *NetResourceSetManager) Update(resource *v1alpha1.NetResourceSet) error 
 	if node == nil {
 		node = newNetResource(n, resource)
 		node.ops = n.config.Instances.CreateNetResource(resource.DeepCopy(), node)
-		if node.ops == nil {
+		if n.refused[resource.Name] = node.ops == nil; node.ops == nil {
 			n.mu.Unlock()
 			return fmt.Errorf("update the NetResourceSet %s: the provider does not serve it", resource.Name)
 		}
@@ -288,6 +316,7 @@ func (n *NetResourceSetManager) Delete(nodeName string) error {
 	n.mu.Lock()
 	node := n.nodes[nodeName]
 	delete(n.nodes, nodeName)
+	delete(n.refused, nodeName)
 	n.mu.Unlock()
 	if node == nil {
 		return nil
@@ -301,11 +330,25 @@ func (n *NetResourceSetManager) Delete(nodeName string) error {
 	return nil
 }
 
+// Recount is called when Config.Pending of a node has changed.
+func (n *NetResourceSetManager) Recount(nodeName string) {
+	if node := n.Get(nodeName); node != nil && node.recount() {
+		n.maintain.add(nodeName, "pending", 0)
+	}
+}
+
 // Get is the node of that name, nil if there is none.
 func (n *NetResourceSetManager) Get(nodeName string) *NetResource {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.nodes[nodeName]
+}
+
+// knows is whether the manager was told of a node.
+func (n *NetResourceSetManager) knows(nodeName string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.nodes[nodeName] != nil || n.refused[nodeName]
 }
 
 // GetNames are the names of all nodes, sorted.
@@ -358,6 +401,14 @@ func (n *NetResourceSetManager) SetInstancesAPIReadiness(ready bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ready = ready
+}
+
+// turn waits until the provider may be called, and whether it still may be.
+func (n *NetResourceSetManager) turn(ctx context.Context) error {
+	if err := n.budget.take(ctx); err != nil {
+		return err
+	}
+	return n.gate.check(ctx)
 }
 
 // ResourceType is the kind that the manager is for.

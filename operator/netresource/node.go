@@ -75,13 +75,8 @@ func (n *NetResource) remove() {
 // there is something to do, which then begins.
 func (n *NetResource) UpdatedResource(resource *v1alpha1.NetResourceSet) bool {
 	n.accept(resource)
-	n.ops.UpdatedNode(resource.DeepCopy())
-	n.mu.Lock()
-	known := n.known
-	if known {
-		n.count()
-	}
-	n.mu.Unlock()
+	n.ops.UpdatedNode(n.ResourceCopy()) // which may be newer
+	known := n.counted()
 	switch {
 	case !known:
 		n.manager.attendSoon(n.name, "new")
@@ -93,6 +88,19 @@ func (n *NetResource) UpdatedResource(resource *v1alpha1.NetResourceSet) bool {
 	n.manager.sync.add(n.name, "update", 0)
 	return false
 }
+
+// counted counts anew, if it is known what the node has, and returns whether it is.
+func (n *NetResource) counted() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known {
+		n.count()
+	}
+	return n.known
+}
+
+// recount counts anew, and returns whether there is something to do.
+func (n *NetResource) recount() bool { return n.counted() && n.due() }
 
 // accept keeps a version unless there is a newer one.
 func (n *NetResource) accept(resource *v1alpha1.NetResourceSet) {

@@ -13,9 +13,11 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
@@ -26,7 +28,7 @@ import (
 )
 
 // apiServer is a real one with our definitions.
-func apiServer(t *testing.T) dynamic.Interface {
+func apiServer(t *testing.T) (dynamic.Interface, kubernetes.Interface) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Skip("KUBEBUILDER_ASSETS is not set: there is no kube-apiserver")
 	}
@@ -38,15 +40,18 @@ func apiServer(t *testing.T) dynamic.Interface {
 	config.QPS = -1
 	client, err := dynamic.NewForConfig(config)
 	g.Expect(err).NotTo(HaveOccurred())
-	return client
+	kube, err := kubernetes.NewForConfig(config)
+	g.Expect(err).NotTo(HaveOccurred())
+	return client, kube
 }
 
 // TestTheAPIServer has one API server for all that needs one.
 func TestTheAPIServer(t *testing.T) {
-	server := apiServer(t)
+	server, kube := apiServer(t)
 	t.Run("refuses what makes no sense", func(t *testing.T) { refusals(t, server) })
 	t.Run("keeps status and spec apart", func(t *testing.T) { parts(t, server) })
 	t.Run("blocks of AddressPools", func(t *testing.T) { blocks(t, server) })
+	t.Run("a takeover, pods that wait, and a node that goes", func(t *testing.T) { lives(t, server, kube) })
 	t.Run("an operator that is killed, and 20 agents", func(t *testing.T) { operatorAndAgents(t, server) })
 }
 
@@ -153,6 +158,50 @@ func blocks(t *testing.T, server dynamic.Interface) {
 	g.Eventually(func() int64 { return p.Status("racks").Free }, time.Minute, 50*time.Millisecond).Should(BeZero())
 	cancel()
 	work.Wait()
+}
+
+// lives has a node's pool grow with the pods that wait, after a takeover that
+// refuses what is late, and its NetResourceSet deleted when the Node is gone.
+func lives(t *testing.T, server dynamic.Interface, kube kubernetes.Interface) {
+	g, provider, client := NewWithT(t), clusterpool.New(clusterpool.Config{}), netresource.NewClient(server, 0)
+	g.Expect(provider.SetPool(&v1alpha1.AddressPool{Spec: v1alpha1.AddressPoolSpec{CIDRs: []v1alpha1.AddressPoolCIDR{{CIDR: "10.4.0.0/24", BlockPrefixLen: 28}}}})).To(Succeed())
+	_, err := kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "rack-9"}}, metav1.CreateOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	n := &v1alpha1.NetResourceSet{}
+	n.Name = "rack-9"
+	before, err := client.Create(n)
+	g.Expect(err).NotTo(HaveOccurred())
+	pods := netresource.NewPodCount(kube)
+	m, err := netresource.New(netresource.Config{
+		Instances: provider, API: client, Log: quiet(), ResyncInterval: time.Second, Pending: pods.Of,
+		Term: "second", Since: time.Now(), Consistency: -1, Fence: func(context.Context) error { return nil },
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() {
+		sweeper := netresource.Sweeper{Client: client, Kube: kube, Every: time.Second, Log: quiet()}
+		_ = pods.Follow(ctx, m.Recount, func(ctx context.Context) error {
+			return sweeper.Follow(ctx, func(ctx context.Context) error { return client.Run(ctx, m) })
+		})
+	})
+	defer work.Wait()
+	defer cancel()
+	size := func() int { n, _ := client.Get("rack-9"); return len(n.Spec.IPAM.Pool) }
+	g.Eventually(size, time.Minute, 50*time.Millisecond).Should(Equal(1))
+	before.Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.4.0.240/28": {}}
+	_, err = client.Update(nil, before)
+	g.Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
+	for i := range 20 {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("wait-", i)}, Spec: corev1.PodSpec{NodeName: "rack-9", Containers: []corev1.Container{{Name: "c", Image: "c"}}}}
+		_, err := kube.CoreV1().Pods("default").Create(t.Context(), p, metav1.CreateOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Eventually(size, time.Minute, 50*time.Millisecond).Should(Equal(2))
+	g.Expect(pods.Of("rack-9")).To(Equal(20))
+	g.Expect(kube.CoreV1().Nodes().Delete(t.Context(), "rack-9", metav1.DeleteOptions{})).To(Succeed())
+	g.Eventually(func() bool { _, err := client.Get("rack-9"); return apierrors.IsNotFound(err) }, time.Minute, 50*time.Millisecond).Should(BeTrue())
+	g.Eventually(m.GetNames, time.Minute, 50*time.Millisecond).Should(BeEmpty())
 }
 
 // operatorOn runs an operator until the function that it returns is called.

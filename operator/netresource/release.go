@@ -137,7 +137,7 @@ func (n *NetResource) giveBack(ctx context.Context) (mutated bool, err error) {
 	}
 	var failed []error
 	for _, a := range n.released() {
-		if err := n.manager.budget.take(ctx); err != nil {
+		if err := n.manager.turn(ctx); err != nil {
 			return mutated, errors.Join(append(failed, err)...)
 		}
 		mutated = true

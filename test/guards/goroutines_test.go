@@ -26,6 +26,7 @@ func threads() exceptions {
 		"operator/netresource/clusterpool/follow.go: Go":       "writes status; awaited by Follow",
 		"operator/netresource/manager.go: Go":                  "awaited by Close; workers by Resync",
 		"operator/netresource/queue.go: Go":                    "awaited by run",
+		"operator/netresource/sweep.go: Go":                    "deletes orphans; awaited by Follow",
 		"operator/ksr/feed.go: Go":                             "the informer of a kind; awaited by the feed",
 		"operator/ksr/follow.go: AfterFunc":                    "bounds the opening of a watch; stopped when it is open",
 		"operator/ksr/ksr.go: Go":                              "one feed for each kind; awaited by Run",

@@ -10,7 +10,9 @@
 // first seen is the node's, whether or not an AddressPool has it. Nothing is
 // given before Resync is called for the first time, which must be when all
 // NetResourceSets that there are have been seen: an operator that starts would
-// otherwise give away what another node has. What two nodes claim is left to
+// otherwise give away what another node has. Until then the newest version of
+// each counts; after that, only what is given and released here. That a block
+// cools is not written down: to an operator that starts it is free. What two nodes claim is left to
 // both, and told in the status of the later one; nobody else gets it.
 //
 // Where there are pools of both families a node has a block of each, or none at
@@ -237,7 +239,12 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.synced = true
+	if !p.synced {
+		p.synced = true
+		for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
+			p.nodes[name].load()
+		}
+	}
 	for prefix, r := range p.ranges {
 		if r.drained && p.sets[family(prefix)].RemoveRange(prefix) == nil {
 			delete(p.ranges, prefix)
@@ -256,11 +263,8 @@ func (p *Provider) CreateNetResource(obj *v1alpha1.NetResourceSet, _ *netresourc
 		p.nodes[obj.Name] = n
 	}
 	n.obj = obj
-	for _, key := range slices.Sorted(maps.Keys(obj.Spec.IPAM.Pool)) {
-		n.occupy(key)
-	}
-	for _, key := range obj.Spec.IPAM.PodCIDRs {
-		n.occupy(string(key))
+	if p.synced {
+		n.load()
 	}
 	return n
 }

@@ -279,3 +279,19 @@ func answer(api *memapi.API, seen *v1alpha1.NetResourceSet) {
 		}
 	})
 }
+
+// TestTheBookIsTheNewestVersion: a block that went from one node to another
+// before the book was read is the other's.
+func TestTheBookIsTheNewestVersion(t *testing.T) {
+	g := NewWithT(t)
+	p := clusterpool.New(clusterpool.Config{})
+	g.Expect(p.SetPool(pool("a", 24, "10.10.0.0/24"))).To(Succeed())
+	a, b := p.CreateNetResource(set("a", "10.10.0.0/24"), nil), p.CreateNetResource(set("b"), nil)
+	a.UpdatedNode(set("a"))
+	b.UpdatedNode(set("b", "10.10.0.0/24"))
+	p.Resync(t.Context())
+	g.Expect(keys(t, a)).To(BeEmpty())
+	g.Expect(keys(t, b)).To(Equal([]string{"10.10.0.0/24"}))
+	g.Expect(message(b)).To(BeEmpty())
+	g.Expect(a.AllocateIPs(t.Context(), action(1))).NotTo(Succeed())
+}

@@ -30,6 +30,16 @@ type node struct {
 
 var _ netresource.NetResourceOperations = (*node)(nil)
 
+// load records what the newest version says that the node has.
+func (n *node) load() {
+	for _, key := range slices.Sorted(maps.Keys(n.obj.Spec.IPAM.Pool)) {
+		n.occupy(key)
+	}
+	for _, key := range n.obj.Spec.IPAM.PodCIDRs {
+		n.occupy(string(key))
+	}
+}
+
 // occupy records a block that the node has.
 func (n *node) occupy(key string) {
 	prefix, err := netip.ParsePrefix(key)
@@ -76,8 +86,9 @@ func (n *node) add(family int) (netip.Prefix, error) {
 	return blocks[0], nil
 }
 
-// UpdatedNode implements netresource.NetResourceOperations. The pool is what the
-// manager writes; what others change of it is not taken over.
+// UpdatedNode implements netresource.NetResourceOperations. Once the book
+// is read the pool is what the manager writes; what others change of it is not
+// taken over.
 func (n *node) UpdatedNode(obj *v1alpha1.NetResourceSet) {
 	n.provider.mu.Lock()
 	defer n.provider.mu.Unlock()

@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,8 +31,10 @@ func TestManifests(t *testing.T) {
 	for _, x := range []struct {
 		mode           string
 		etcd, external bool
+		first          string // address of a pod
 	}{
-		{"derived-kubernetes", false, false}, {"derived-etcd", true, false}, {"external-kubernetes", false, true}, {"external-etcd", true, true},
+		{"derived-kubernetes", false, false, "10.1.1.2/24"}, {"derived-etcd", true, false, "10.1.1.2/24"}, {"external-kubernetes", false, true, "10.1.0.2/24"},
+		{"external-etcd", true, true, "10.1.0.2/24"}, {"netresource-kubernetes", false, false, "10.1.0.2/28"},
 	} {
 		t.Run(x.mode, func(t *testing.T) {
 			c := openCluster(t, newPlane(t).kubeconfig)
@@ -49,17 +52,20 @@ func TestManifests(t *testing.T) {
 				args = append(args, "--kvdb-endpoints="+server.Endpoint())
 			}
 			operator := newOperator(t, c.mustAccount("cadastre-operator"), args...)
+			if x.mode == "netresource-kubernetes" {
+				_, err := c.kubectl("apply", "--validate=strict", "--filename="+filepath.Join("..", "..", "..", "k8s", x.mode, "addresspool.yaml"))
+				g.Expect(err).NotTo(HaveOccurred())
+			}
 			c.create("n1")
 			a := newAgent(t, "n1", c.agentConf(store))
 			if x.external {
 				g.Expect(first(c.awaitNumbered("n1"))).To(Equal([]string{"10.1.0.0/24"}))
-				a.awaitBlocks("10.1.0.0/24 active")
-				g.Expect(a.add("p1")).To(Equal("10.1.0.2/24"))
 			} else {
-				a.awaitBlocks("10.1.1.0/24 active")
-				g.Expect(a.add("p1")).To(Equal("10.1.1.2/24"))
 				g.Expect(c.node("n1").Spec.PodCIDRs).To(BeEmpty(), "nobody sets them")
 			}
+			subnet := netip.MustParsePrefix(x.first).Masked()
+			a.awaitBlocks(subnet.String() + " active")
+			g.Expect(a.add("p1")).To(Equal(x.first))
 			c.g.Expect(c.createPod("p1", "n1")).To(Succeed()) // which reflector and agent see
 			operator.stop(g)
 			a.process.stop(g)
@@ -92,15 +98,35 @@ func (c *cluster) awaitRoles() {
 	}
 }
 
-// TestRolesSayNoMore: what the accounts of the largest mode may not do.
+// TestRolesSayNoMore: what the accounts of the largest modes may not do.
 func TestRolesSayNoMore(t *testing.T) {
 	mayRun(t)
+	for mode, more := range map[string][]denied{
+		"external-kubernetes": nil,
+		"netresource-kubernetes": {
+			{"cadastre-agent", "update", "cadastre.dev", "netresourcesets"},
+			{"cadastre-agent", "delete", "cadastre.dev", "netresourcesets"},
+			{"cadastre-agent", "get", "cadastre.dev", "addresspools"},
+			{"cadastre-operator", "create", "cadastre.dev", "netresourcesets"},
+			{"cadastre-operator", "update", "cadastre.dev", "addresspools"},
+			{"cadastre-operator", "update", "", "pods"},
+			{"cadastre-operator", "patch", "", "nodes"},
+		},
+	} {
+		t.Run(mode, func(t *testing.T) { rolesSayNoMore(t, mode, more) })
+	}
+}
+
+// denied is what an account may not do.
+type denied struct{ account, verb, group, resource string }
+
+func rolesSayNoMore(t *testing.T, mode string, more []denied) {
 	c := openCluster(t, newPlane(t).kubeconfig)
 	g := c.g
-	_, err := c.apply(filepath.Join("..", "..", "..", "k8s", "external-kubernetes"))
+	_, err := c.apply(filepath.Join("..", "..", "..", "k8s", mode))
 	g.Expect(err).NotTo(HaveOccurred())
 	c.awaitRoles()
-	for _, x := range []struct{ account, verb, group, resource string }{
+	for _, x := range append(more, []denied{
 		{"cadastre-agent", "patch", "", "nodes"},
 		{"cadastre-agent", "update", "", "pods"},
 		{"cadastre-agent", "get", "", "secrets"},
@@ -112,7 +138,7 @@ func TestRolesSayNoMore(t *testing.T) {
 		{"cadastre-operator", "get", "", "secrets"},
 		{"cadastre-operator", "delete", "cadastre.dev", "nodeids"},
 		{"cadastre-operator", "create", "rbac.authorization.k8s.io", "clusterrolebindings"},
-	} {
+	}...) {
 		client, err := as(c.mustAccount(x.account))
 		g.Expect(err).NotTo(HaveOccurred())
 		may, err := can(t, client, authorization.ResourceAttributes{Verb: x.verb, Group: x.group, Resource: x.resource, Namespace: ""})

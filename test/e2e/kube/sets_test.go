@@ -68,7 +68,7 @@ func newEstate(t *testing.T) *estate {
 func (e *estate) flags() []string {
 	return []string{
 		"--controllers=netresource", "--netresource-provider=clusterpool", "--release-excess-ips", "--excess-ip-release-delay=1s",
-		"--netresource-resync-interval=1s", "--pool-cool-down=5s", "--leader-elect=true", "--leader-elect-resource-name=" + e.lease,
+		"--netresource-resync-interval=1s", "--pool-cool-down=5s", "--netresource-orphan-interval=2s", "--leader-elect=true", "--leader-elect-resource-name=" + e.lease,
 		"--leader-elect-lease-duration=" + leaseTime.String(), "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=300ms",
 	}
 }

@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/netresource/objects"
+)
+
+// Sweeper deletes NetResourceSets whose node is gone, which frees what they have.
+// That a node is gone it believes only where there was no Node of that name in
+// two passes and the API server itself says so when it is asked for that one; and
+// it deletes only the version that it has looked at. Client and Kube must be given.
+type Sweeper struct {
+	Client *Client // which runs
+	Kube   kubernetes.Interface
+	Fence  func(context.Context) error // as that of Config
+	Every  time.Duration               // between two passes; 0: 5 minutes
+	Log    *slog.Logger                // nil: slog's default
+}
+
+// Follow makes passes until then has returned, which is called when all Nodes
+// that there are have been seen.
+func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) error {
+	s.Every = cmp.Or(s.Every, 5*time.Minute)
+	if s.Log == nil {
+		s.Log = slog.Default()
+	}
+	nodes := v1.NewNodeInformer(s.Kube, 0, cache.Indexers{})
+	_ = nodes.SetTransform(onlyNames) // it fails only for one that runs
+	return objects.Follow(ctx, nodes, cache.ResourceEventHandlerFuncs{}, func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		var work sync.WaitGroup
+		defer work.Wait()
+		defer cancel()
+		work.Go(func() {
+			for orphans := (&Orphans{}); pause(ctx, s.Every) == nil; {
+				if err := s.pass(ctx, orphans, nodes.GetStore()); err != nil && ctx.Err() == nil {
+					s.Log.Warn("not all NetResourceSets of nodes that are gone could be deleted; this is tried again", "in", s.Every, "error", err)
+				}
+			}
+		})
+		return then(ctx)
+	})
+}
+
+// onlyNames leaves of a Node its name.
+func onlyNames(o any) (any, error) {
+	if n, ok := o.(*corev1.Node); ok {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}}, nil
+	}
+	return o, nil
+}
+
+// pass looks at all once, and deletes those that were orphans in the last pass, too.
+func (s Sweeper) pass(ctx context.Context, orphans *Orphans, nodes cache.Store) error {
+	sets, err := s.Client.Lister().List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list NetResourceSets: %w", err)
+	}
+	there, byName := map[string]bool{}, map[string]*v1alpha1.NetResourceSet{}
+	for _, name := range nodes.ListKeys() {
+		there[name] = true
+	}
+	for _, n := range sets {
+		byName[n.Name] = n
+	}
+	for _, name := range orphans.Pass(sets, there) {
+		if err := s.remove(ctx, byName[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove deletes an orphan, unless it is none.
+func (s Sweeper) remove(ctx context.Context, n *v1alpha1.NetResourceSet) error {
+	asking, cancel := context.WithTimeout(ctx, s.Client.timeout)
+	defer cancel()
+	_, err := s.Kube.CoreV1().Nodes().Get(asking, n.Name, metav1.GetOptions{})
+	if err == nil {
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("look whether Node %q is gone: %w", n.Name, err)
+	}
+	if s.Fence != nil {
+		if err := s.Fence(asking); err != nil {
+			return fmt.Errorf("delete NetResourceSet %s: %w", n.Name, err)
+		}
+	}
+	err = s.Client.objects.Delete(asking, n.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion}})
+	switch {
+	case err == nil:
+		s.Log.Info("a NetResourceSet is deleted, because its node is gone", "node", n.Name, "uid", n.UID,
+			"blocks", len(n.Spec.IPAM.Pool), "used", len(n.Status.IPAM.Used))
+		return nil
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // somebody was faster, or writes it: the next pass looks again
+		return nil
+	}
+	return fmt.Errorf("delete NetResourceSet %s: %w", n.Name, err)
+}

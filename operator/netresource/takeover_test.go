@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netresource_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
+	"github.com/cadastre/cadastre/operator/netresource/memapi"
+	"github.com/cadastre/cadastre/operator/netresource/memcloud"
+	"github.com/cadastre/cadastre/operator/netresource/objects"
+)
+
+// TestALateProviderIsWaitedFor: the cloud shows for 20 seconds what it was, and
+// the manager that has called it ends. The next one must not call it again.
+func TestALateProviderIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud, config := defaults()
+		cloud.Lag, config.Consistency = 20*time.Second, 30*time.Second
+		r := newRig(t, cloud, config)
+		r.add("node", v1alpha1.IPAMSpec{PreAllocate: 8})
+		rest(time.Second)
+		g := NewWithT(t)
+		g.Expect(r.level("node")).To(Equal([2]int{8, 0}))
+		_ = r.manager.Close()
+
+		config.Since = time.Now()
+		config.Instances, config.API = r.cloud.Provider(), r.api
+		m, err := netresource.New(config)
+		g.Expect(err).NotTo(HaveOccurred())
+		r.mu.Lock()
+		r.manager = m
+		r.mu.Unlock()
+		nrs, err := r.api.Get("node")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(m.Create(nrs)).To(Succeed())
+		g.Expect(m.Start(t.Context())).To(Succeed())
+		g.Expect(time.Since(config.Since)).To(BeNumerically("~", 30*time.Second, time.Second))
+		rest(time.Minute)
+		g.Expect(r.cloud.Calls()["create"]).To(Equal(1))
+		g.Expect(r.cloud.Units("node")).To(HaveLen(8))
+		r.consistent("node")
+		_ = m.Close()
+	})
+}
+
+// TestATakeoverEnds with its context, while it waits.
+func TestATakeoverEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		cloud, config := defaults()
+		config.Instances, config.API, config.Since = memcloud.New(cloud).Provider(), memapi.New(), time.Now()
+		m, err := netresource.New(config)
+		g.Expect(err).NotTo(HaveOccurred())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		g.Expect(errors.Is(m.Start(ctx), context.DeadlineExceeded)).To(BeTrue())
+		g.Expect(m.InstancesAPIIsReady()).To(BeFalse())
+		g.Expect(m.Close()).To(Succeed())
+	})
+}
+
+// slow is an API server that a writer's request for the spec of node z reaches late.
+type slow struct {
+	*memapi.API
+	arrives chan struct{}
+	answer  chan error
+}
+
+func (s *slow) Update(a, b *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+	if b.Name != "z" {
+		return s.API.Update(a, b)
+	}
+	<-s.arrives
+	written, err := s.API.Update(a, b)
+	s.answer <- err
+	return written, err
+}
+
+// TestAWriteThatIsLate: the leader gives node z the only block, and the request
+// is under way when another one takes over. It counts if it arrives before the
+// takeover, and is refused if it arrives after that.
+func TestAWriteThatIsLate(t *testing.T) {
+	for what, late := range map[string]bool{"it arrives before": false, "it arrives after": true} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, api := NewWithT(t), memapi.New()
+				way := &slow{API: api, arrives: make(chan struct{}), answer: make(chan error, 9)}
+				one := blockManager(t, way, "one", func(context.Context) error { return nil })
+				z, err := api.Create(named("z"))
+				g.Expect(err).NotTo(HaveOccurred())
+				b, err := api.Create(named("b"))
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(one.Start(t.Context())).To(Succeed())
+				g.Expect(one.Create(z)).To(Succeed())
+				rest(5 * time.Second)
+				z, err = api.Get("z")
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(z.Spec.IPAM.Pool).To(BeEmpty(), "it has not arrived")
+
+				two := blockManager(t, api, "two", nil)
+				g.Expect(two.Create(b)).To(Succeed())
+				g.Expect(two.Create(z)).To(Succeed())
+				if !late {
+					close(way.arrives)
+					g.Expect(<-way.answer).To(Succeed())
+				}
+				g.Expect(two.Start(t.Context())).To(Succeed())
+				if late {
+					close(way.arrives)
+					g.Expect(apierrors.IsConflict(<-way.answer)).To(BeTrue())
+				}
+				stopped := make(chan struct{})
+				go func() { defer close(stopped); _ = one.Close() }()
+				rest(time.Minute)
+				<-stopped
+				z, _ = api.Get("z")
+				b, _ = api.Get("b")
+				if late {
+					g.Expect(b.Spec.IPAM.Pool).To(HaveLen(1))
+					g.Expect(z.Spec.IPAM.Pool).To(BeEmpty())
+				} else {
+					g.Expect(z.Spec.IPAM.Pool).To(HaveLen(1))
+					g.Expect(b.Spec.IPAM.Pool).To(BeEmpty())
+				}
+				_ = two.Close()
+			})
+		})
+	}
+}
+
+func named(name string) *v1alpha1.NetResourceSet {
+	n := &v1alpha1.NetResourceSet{}
+	n.Name = name
+	n.Spec.IPAM.PreAllocate = 4
+	return n
+}
+
+// blockManager is a manager of one block, which begins its rounds some seconds
+// after it has started.
+func blockManager(t *testing.T, api netresource.NetResourceSetGetterUpdater, term string, fence func(context.Context) error) *netresource.NetResourceSetManager {
+	p := clusterpool.New(clusterpool.Config{})
+	pool := &v1alpha1.AddressPool{Spec: v1alpha1.AddressPoolSpec{CIDRs: []v1alpha1.AddressPoolCIDR{{CIDR: "10.0.0.0/28", BlockPrefixLen: 28}}}}
+	pool.Name = "only"
+	NewWithT(t).Expect(p.SetPool(pool)).To(Succeed())
+	_, config := defaults()
+	config.Instances, config.API, config.Fence, config.Term, config.Consistency = p, api, fence, term, -1
+	config.QPS, config.Burst, config.Workers, config.Random = .5, 1, 1, func() float64 { return 1 }
+	m, err := netresource.New(config)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return m
+}
+
+// TestTheFenceIsAskedFirst: while it says no, nothing is written and nothing is
+// called; many who wait are answered together.
+func TestTheFenceIsAskedFirst(t *testing.T) {
+	cloud, config := defaults()
+	errDeposed := errors.New("another one leads")
+	var deposed atomic.Bool
+	var refuses atomic.Bool
+	var asked atomic.Int64
+	cloud.Fault = func(c memcloud.Call) memcloud.Fault {
+		if refuses.Load() && c.What == "create" {
+			return memcloud.Refuse
+		}
+		return memcloud.None
+	}
+	config.Workers, config.QPS = 50, -1
+	config.Fence = func(ctx context.Context) error {
+		asked.Add(1)
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		if deposed.Load() {
+			return errDeposed
+		}
+		return nil
+	}
+	simulated(t, cloud, config, func(t *testing.T, g *WithT, r *rig) {
+		for i := range 100 {
+			r.add(nodeName(i), v1alpha1.IPAMSpec{PreAllocate: 4})
+		}
+		rest(time.Minute)
+		for i := range 100 {
+			g.Expect(r.level(nodeName(i))).To(Equal([2]int{4, 0}))
+		}
+		g.Expect(r.api.Writes() + r.cloud.Calls()["create"]).To(BeNumerically(">=", 400))
+		g.Expect(asked.Load()).To(BeNumerically("<", 40))
+		refuses.Store(true)
+		r.add("late", v1alpha1.IPAMSpec{PreAllocate: 4})
+		rest(10 * time.Minute) // all that can be written of it is
+		deposed.Store(true)
+		rest(time.Second)
+		r.add("later", v1alpha1.IPAMSpec{PreAllocate: 4})
+		writes, calls := r.api.Writes(), r.cloud.Calls()
+		g.Expect(calls["create"]).To(BeNumerically(">", 100))
+		rest(10 * time.Minute)
+		g.Expect(r.api.Writes()).To(Equal(writes))
+		g.Expect(r.cloud.Calls()["create"]).To(Equal(calls["create"]))
+		g.Expect(r.manager.Get("later").MaintainIPPool(t.Context())).To(Or(Succeed(), MatchError(errDeposed)))
+	})
+}
+
+// TestAllNetResourceSetsAreSeenFirst: an informer's first list may be old.
+func TestAllNetResourceSetsAreSeenFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, gvr := NewWithT(t), v1alpha1.Resource(v1alpha1.NetResourceSets)
+		server := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{gvr: "NetResourceSetList"})
+		tracker, lists := server.Tracker(), 0
+		encode := func(n *v1alpha1.NetResourceSet) *unstructured.Unstructured {
+			u, err := objects.Encode(n, "NetResourceSet")
+			g.Expect(err).NotTo(HaveOccurred())
+			return u
+		}
+		a, z := named("a"), encode(named("z"))
+		a.Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.0.0.0/28": {}}
+		g.Expect(tracker.Create(gvr, encode(a), "")).To(Succeed())
+		g.Expect(tracker.Create(gvr, z, "")).To(Succeed())
+		server.PrependReactor("list", gvr.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+			lists++
+			return lists == 1, &unstructured.UnstructuredList{Object: map[string]any{"kind": "NetResourceSetList", "apiVersion": "cadastre.dev/v1alpha1"}, Items: []unstructured.Unstructured{*z}}, nil
+		})
+		watched := watch.NewFake()
+		server.PrependWatchReactor(gvr.Resource, func(clienttesting.Action) (bool, watch.Interface, error) { return true, watched, nil })
+		client := netresource.NewClient(server, 0)
+		m := blockManager(t, client, "", nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		work.Go(func() { _ = client.Run(ctx, m) })
+		rest(20 * time.Second)
+		g.Expect(m.InstancesAPIIsReady()).To(BeFalse(), "nothing is decided")
+		watched.Add(encode(a))
+		rest(20 * time.Second)
+		g.Expect(m.InstancesAPIIsReady()).To(BeTrue())
+		g.Expect(m.GetNames()).To(Equal([]string{"a", "z"}))
+		g.Expect(m.Get("z").Pool()).To(BeEmpty())
+		cancel()
+		work.Wait()
+	})
+}
