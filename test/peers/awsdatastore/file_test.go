@@ -5,6 +5,7 @@ package awsdatastore
 
 import (
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	aws "github.com/aws/amazon-vpc-cni-k8s/pkg/ipamd/datastore"
@@ -14,11 +15,22 @@ import (
 
 const pods = 5
 
+// fill attaches total addresses and assigns some of them.
+func fill(t *testing.T, n node, total, assigned int) {
+	t.Helper()
+	store{total: total}.attach(t, n)
+	for i := range assigned {
+		if err := n.assign(sandboxOf(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestTheirProgramReadsOurFile restores a file of ours with the published code.
 func TestTheirProgramReadsOurFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ipam.json")
 	mine := ourNode{ours.NewDataStore(nil, ours.NewJSONFile(path))} // with a cool-down
-	fill(t, mine, 10, pods+1, false)
+	fill(t, mine, 10, pods+1)
 	if err := mine.unassign(sandboxOf(pods)); err != nil {
 		t.Fatal(err)
 	}
@@ -39,9 +51,9 @@ func TestTheirProgramReadsOurFile(t *testing.T) {
 // TestOurProgramReadsTheirFile restores a file of the published code with ours.
 func TestOurProgramReadsTheirFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ipam.json")
-	fill(t, newAWS(aws.NewJSONFile(path), false), 10, pods, false)
+	fill(t, newAWS(aws.NewJSONFile(path), false), 10, pods)
 	mine := ourNode{ours.NewDataStore(nil, ours.NewJSONFile(path))}
-	fill(t, mine, 10, 0, false)
+	fill(t, mine, 10, 0)
 	if err := mine.ReadBackingStore(); err != nil {
 		t.Fatal(err)
 	}
@@ -70,4 +82,42 @@ func TestOurProgramReadsTheirFile(t *testing.T) {
 	if len(seen) != pods+1 {
 		t.Errorf("the file has %+v", read.Allocations)
 	}
+}
+
+// TestLoadIsRestore: a store that is filled without waiting is what a restore
+// of all at once leaves, and goes on like it.
+func TestLoadIsRestore(t *testing.T) {
+	for _, s := range []store{{false, 2*perENI + 7, 60}, {true, 1000, 700}} {
+		g := &gate{}
+		slow, quick := newAWS(g, s.prefixes).(awsNode), newAWS(g, s.prefixes).(awsNode)
+		s.attach(t, slow)
+		s.attach(t, quick)
+		if err := g.give(slow, s.entries()); err != nil {
+			t.Fatal(err)
+		}
+		if err := quick.load(g, s.entries()); err != nil {
+			t.Fatal(err)
+		}
+		one, other := slow.GetENIInfos(), quick.GetENIInfos()
+		if one.AssignedIPs != s.assigned || !reflect.DeepEqual(addresses(one), addresses(other)) || *slow.GetIPStats("4") != *quick.GetIPStats("4") {
+			t.Errorf("%+v: %v is not %v", s, quick.GetIPStats("4"), slow.GetIPStats("4"))
+		}
+		if _, err := newChurn(theirs, quick, s.assigned).batch(s.assigned + 1); err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}
+
+// addresses is what each block has.
+func addresses(infos *aws.ENIInfos) map[string]aws.IPAMKey {
+	all := map[string]aws.IPAMKey{}
+	for id, e := range infos.ENIs {
+		for block, c := range e.AvailableIPv4Cidrs {
+			all[id+" "+block] = aws.IPAMKey{}
+			for a, x := range c.IPAddresses {
+				all[id+" "+block+" "+a] = x.IPAMKey
+			}
+		}
+	}
+	return all
 }

@@ -5,6 +5,8 @@ go 1.26.6
 require (
 	github.com/aws/amazon-vpc-cni-k8s v1.23.2
 	github.com/cadastre/cadastre v0.0.0
+	github.com/cadastre/cadastre/test/peers/workload v0.0.0
+	go.etcd.io/bbolt v1.5.0
 )
 
 require (
@@ -28,7 +30,6 @@ require (
 	github.com/sirupsen/logrus v1.9.4 // indirect
 	github.com/vishvananda/netlink v1.3.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
-	go.etcd.io/bbolt v1.5.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.28.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
@@ -41,3 +42,5 @@ require (
 )
 
 replace github.com/cadastre/cadastre => ../../..
+
+replace github.com/cadastre/cadastre/test/peers/workload => ../workload

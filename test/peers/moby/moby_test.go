@@ -71,7 +71,7 @@ func BenchmarkDefaultIPAMParallel(b *testing.B) {
 func BenchmarkDefaultIPAMPools(b *testing.B) {
 	for _, n := range []int{0, 10, 100, 1000, 10_000} {
 		b.Run(fmt.Sprint("any/", n), func(b *testing.B) { workload.Beside(b, pools(b, nil), n) })
-		b.Run(fmt.Sprint("named/", n), func(b *testing.B) { workload.Beside(b, pools(b, workload.Prefixes()), n) })
+		b.Run(fmt.Sprint("named/", n), func(b *testing.B) { workload.Beside(b, pools(b, workload.Prefixes(n)), n) })
 	}
 }
 

@@ -90,7 +90,7 @@ func BenchmarkDockerPools(b *testing.B) {
 	for _, n := range []int{0, 10, 100, 1000, 10_000} {
 		b.Run(fmt.Sprint("any/", n), func(b *testing.B) { workload.Beside(b, dockerPools(dockerDriver(b, config), nil), n) })
 		b.Run(fmt.Sprint("named/", n), func(b *testing.B) {
-			workload.Beside(b, dockerPools(dockerDriver(b, config), workload.Prefixes()), n)
+			workload.Beside(b, dockerPools(dockerDriver(b, config), workload.Prefixes(n)), n)
 		})
 	}
 }

@@ -31,11 +31,16 @@ func Beside[T any](b *testing.B, p Pool[T], others int) {
 	}
 }
 
-// Prefixes names one /24 of 10.0.0.0/8 after the other.
-func Prefixes() func() string {
+// Prefixes names one /24 of 10.0.0.0/8 after the other, 10.0.0.0/24 never. When
+// it has named all, it begins again behind the first few, which Beside keeps
+// allocated for ever: no name is one of them, so no two pools overlap.
+func Prefixes(others int) func() string {
+	const all = 1 << 16
 	n := 0
 	return func() string {
-		n++
-		return fmt.Sprintf("10.%d.%d.0/24", n>>8&0xff, n&0xff)
+		if n++; n == all {
+			n = others + 1
+		}
+		return fmt.Sprintf("10.%d.%d.0/24", n>>8, n&0xff)
 	}
 }

@@ -17,9 +17,9 @@ type Step struct {
 	Run  func() error
 }
 
-// Turns runs the steps one after the other, again and again, and reports for
-// each the mean (NAME-ns) and the median (NAME-p50-ns). What shares a disk or a
-// processor with strangers is compared only so: a slow second slows all steps.
+// Turns runs the steps one after the other, again and again, and reports the
+// times of each, see ReportTimes. What shares a disk or a processor with
+// strangers is compared only so: a slow second slows all steps.
 func Turns(b *testing.B, steps ...Step) {
 	took := make([][]time.Duration, len(steps))
 	for b.Loop() {
@@ -32,13 +32,24 @@ func Turns(b *testing.B, steps ...Step) {
 		}
 	}
 	for i, s := range steps {
-		var sum time.Duration
-		for _, d := range took[i] {
-			sum += d
-		}
-		slices.Sort(took[i])
-		b.ReportMetric(float64(sum.Nanoseconds())/float64(len(took[i])), s.Name+"-ns")
-		b.ReportMetric(float64(took[i][len(took[i])/2].Nanoseconds()), s.Name+"-p50-ns")
+		ReportTimes(b, s.Name, took[i], 1)
+	}
+}
+
+// ReportTimes reports the mean of the times (NAME-ns), the median (NAME-p50-ns),
+// and what a tenth of them is below (NAME-p10-ns): what the machine can do while
+// its other users are silent. Each is of so many operations.
+func ReportTimes(b *testing.B, name string, took []time.Duration, operations int) {
+	slices.Sort(took)
+	var sum time.Duration
+	for _, d := range took {
+		sum += d
+	}
+	for _, x := range []struct {
+		unit string
+		of   time.Duration
+	}{{"-ns", sum / time.Duration(len(took))}, {"-p50-ns", took[len(took)/2]}, {"-p10-ns", took[len(took)/10]}} {
+		b.ReportMetric(float64(x.of.Nanoseconds())/float64(operations), name+x.unit)
 	}
 }
 

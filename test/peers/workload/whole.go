@@ -47,18 +47,20 @@ func Drain[T any](b *testing.B, mk func() Pool[T]) {
 
 // perItem times what prepare returns, without prepare itself, and reports one
 // item's share. It keeps the time itself: StopTimer and StartTimer would take
-// longer than a small pool does.
+// longer than a small pool does. The processor's time is kept likewise.
 func perItem(b *testing.B, prepare func() (run func(), items int)) {
-	var spent time.Duration
+	var spent, processor time.Duration
 	items := 0
 	for b.Loop() {
 		run, n := prepare()
-		began := time.Now()
+		before, began := processorTime(b), time.Now()
 		run()
 		spent += time.Since(began)
+		processor += processorTime(b) - before
 		items += n
 	}
 	b.ReportMetric(float64(spent.Nanoseconds())/float64(items), "ns/op")
+	b.ReportMetric(float64(processor.Nanoseconds())/float64(items), "cpu-ns")
 }
 
 // Memory is the live heap per item after n allocations. The handles are not

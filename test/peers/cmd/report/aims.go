@@ -73,7 +73,7 @@ func writeAim(w *strings.Builder, a aim, r *results) {
 
 // aims are the aims that docs/performance.md states.
 func aims() []aim {
-	return slices.Concat(indexAims(), nodeAims(), durableAims(), processAims(), dockerAims())
+	return slices.Concat(indexAims(), nodeAims(), managerAims(), interfaceAims(), durableAims(), processAims(), dockerAims())
 }
 
 // against are the points of some subs of a benchmark of ours and what limit

@@ -3,6 +3,8 @@
 
 package main
 
+import "math"
+
 // expr is a number that follows from results, or false where one that it needs
 // is missing.
 type expr func(*results) (value, bool)
@@ -33,6 +35,20 @@ func both(x, y expr, f func(x, y float64) float64) expr {
 func ratio(x, y expr) expr { return both(x, y, func(x, y float64) float64 { return x / y }) }
 func minus(x, y expr) expr { return both(x, y, func(x, y float64) float64 { return x - y }) }
 func mean(x, y expr) expr  { return both(x, y, func(x, y float64) float64 { return (x + y) / 2 }) }
+
+// half is x of one where two were measured.
+func half(x expr) expr { return mean(x, constant(0)) }
+
+// most and least are of what is there; all must be.
+func most(x expr, others ...expr) expr  { return fold(math.Max, x, others) }
+func least(x expr, others ...expr) expr { return fold(math.Min, x, others) }
+
+func fold(f func(x, y float64) float64, x expr, others []expr) expr {
+	for _, y := range others {
+		x = both(x, y, f)
+	}
+	return x
+}
 
 // constant is a limit that is not measured.
 func constant(v float64) expr {

@@ -80,6 +80,15 @@ func buildTest(ctx context.Context, p pkg, bin string) error {
 	return nil
 }
 
+// benchtime is how long each of p's benchmarks runs. A number of times is not divided.
+func (p pkg) benchtime(o options) string {
+	d, err := time.ParseDuration(o.benchtime)
+	if err != nil || p.share == 0 {
+		return o.benchtime
+	}
+	return (d / time.Duration(p.share)).String()
+}
+
 // runTest runs a package's benchmarks once and appends to its raw file: those
 // named Parallel with one and with two processors, all others as they are.
 func runTest(ctx context.Context, o options, p pkg, bin string) error {
@@ -92,7 +101,7 @@ func runTest(ctx context.Context, o options, p pkg, bin string) error {
 		runs = append(runs, []string{"-test.bench", "Parallel", "-test.cpu", "1,2"})
 	}
 	for _, which := range runs {
-		args := append([]string{"-test.run", "^$", "-test.benchtime", o.benchtime, "-test.timeout", "30m"}, which...)
+		args := append([]string{"-test.run", "^$", "-test.benchtime", p.benchtime(o), "-test.timeout", "30m"}, which...)
 		c := exec.CommandContext(ctx, filepath.Join(bin, p.name), args...)
 		c.Dir, c.Stdout, c.Stderr = p.dir, f, f
 		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }

@@ -14,21 +14,26 @@ type pkg struct {
 	name string
 	dir  string // from the root of the repository
 	what string // for the report, where it could not be measured
+	// share is which part of the time each benchmark runs, 1/share; 0: all of it.
+	// What has many rows, each measured in turns, is settled sooner.
+	share int
 }
 
-// packages are all there are, in the order of a run: ours and the limits, which
-// are compared most closely, one after the other.
+// packages are all there are, in the order of a run: ours and what it is
+// compared with most closely, one after the other.
 func packages() []pkg {
 	return []pkg{
-		{"limits", "test/peers/limits", "the limits"},
-		{"ours", "test/peers/ours", "the index and the ledger"},
-		{"loop", "test/bench", "the event loop"},
-		{"cni", "test/peers/cni", "cadastre-cni and host-local"},
-		{"cilium", "test/peers/cilium", "Cilium's ipallocator and cidralloc"},
-		{"cilium115", "test/peers/cilium115", "the IPAM of Cilium's agent"},
-		{"k8s", "test/peers/k8s", "Kubernetes' service bitmap and cidrset"},
-		{"cidrset", "test/peers/cidrset", "the book of node CIDRs beside Kubernetes' cidrset"},
-		{"moby", "test/peers/moby", "moby's defaultipam"},
+		{name: "limits", dir: "test/peers/limits", what: "the limits"},
+		{name: "ours", dir: "test/peers/ours", what: "the index, the ledger and the address manager"},
+		{name: "cilium115", dir: "test/peers/cilium115", what: "the IPAM of Cilium's agent"},
+		{name: "awsdatastore", dir: "test/peers/awsdatastore", what: "the interface datastore beside AWS's", share: 3},
+		{name: "netresource", dir: "operator/netresource", what: "the NetResourceSet manager"},
+		{name: "loop", dir: "test/bench", what: "the event loop"},
+		{name: "cni", dir: "test/peers/cni", what: "cadastre-cni and host-local"},
+		{name: "cilium", dir: "test/peers/cilium", what: "Cilium's ipallocator and cidralloc"},
+		{name: "k8s", dir: "test/peers/k8s", what: "Kubernetes' service bitmap and cidrset"},
+		{name: "cidrset", dir: "test/peers/cidrset", what: "the book of node CIDRs beside Kubernetes' cidrset"},
+		{name: "moby", dir: "test/peers/moby", what: "moby's defaultipam"},
 	}
 }
 

@@ -51,11 +51,16 @@ func TestParse(t *testing.T) {
 }
 
 func TestBusy(t *testing.T) {
-	r := parsed(t, "ours", "BenchmarkX-2 10 50 ns/op 40 cpu-ns\nBenchmarkY-2 10 50 ns/op\n")
-	r.busy = true
-	for bench, want := range map[string]float64{"X": 40, "Y": 50} {
-		if got, ok := r.at(place{"ours", bench, "ns/op"}); !ok || got.mid != want {
-			t.Errorf("%s: got %v, %v; want %v", bench, got, ok, want)
+	r := parsed(t, "ours", "BenchmarkX-2 10 50 ns/op 40 cpu-ns\nBenchmarkY-2 10 50 ns/op\nBenchmarkZ-2 10 70 a-ns 60 a-p50-ns 50 a-p10-ns 60 b-p50-ns\n")
+	for _, c := range []struct {
+		bench, unit string
+		calm, busy  float64
+	}{{"X", "ns/op", 50, 40}, {"Y", "ns/op", 50, 50}, {"Z", "a-p50-ns", 60, 50}, {"Z", "b-p50-ns", 60, 60}, {"Z", "a-ns", 70, 70}} {
+		for busy, want := range map[bool]float64{false: c.calm, true: c.busy} {
+			r.busy = busy
+			if got, ok := r.at(place{"ours", c.bench, c.unit}); !ok || got.mid != want {
+				t.Errorf("%s %s, busy %v: got %v, %v; want %v", c.bench, c.unit, busy, got, ok, want)
+			}
 		}
 	}
 }
@@ -112,8 +117,109 @@ func TestRender(t *testing.T) {
 	}
 }
 
+const interfacesRaw = `BenchmarkNull/secondary/30/0-2 100 20000 aws-p50-ns 5000 cadastre-p50-ns
+BenchmarkNull/secondary/16000/99-2 1 40000000 aws-p50-ns 10000 cadastre-p50-ns
+BenchmarkFile/tmpfs/prefix/30/50-2 10 100000 aws-p50-ns 90000 cadastre-p50-ns
+BenchmarkDelta/prefix/99-2 10 400000 bare-30-p50-ns 500000 delta-30-p50-ns 400000 bare-250-p50-ns 480000 delta-250-p50-ns 400000 bare-1000-p50-ns 600000 delta-1000-p50-ns 500000 bare-16000-p50-ns 540000 delta-16000-p50-ns
+BenchmarkRestore/prefix/16000-2 1 3000000000 aws-p50-ns 600000000 cadastre-p50-ns 500000000 delta-p50-ns
+BenchmarkMemory/prefix/aws-2 1 400 heapB/item
+BenchmarkMemory/prefix/cadastre-2 1 500 heapB/item
+`
+
+// The lines of both interface datastores come to their places, and the aims judge them.
+func TestInterfaces(t *testing.T) {
+	r := parsed(t, interfacesPkg, interfacesRaw)
+	if _, err := r.parse("netresource", strings.NewReader("BenchmarkRound/10000-2 1 1500000000 ns/op\n")); err != nil {
+		t.Fatal(err)
+	}
+	page := render(r, "")
+	for _, want := range []string{
+		"| Cadastre, secondary | 5.00 | – |", "| AWS, secondary | 20.0 | – |",
+		"| Cadastre, prefix, tmpfs | – | 90.0 | – |",
+		"| prefix/99 % | 500 | 480 | 600 | 540 | 400 | 400 | 400 | 500 | **2.50** | **2.40** | **3.00** | **2.16** | **1.25×** |",
+		"| 16 000 in prefixes | 600 | 500 | 3\u202f000 | **0.20×** |",
+		"| 0.20× | secondary/30/0 % | 5\u202f000 ns | 20.0 µs | 0.25× | **not met** |",
+		"| interface datastore, JSON file on the disk, beside AWS's | | | | | | not measured |",
+		"| interface datastore, JSON file on a tmpfs, beside AWS's | 1.00× | prefix/30/50 % | 90.0 µs | 100 µs | 0.90× | met |",
+		"| 2.60× | prefix/99 % of 1000 | 600 µs | 200 µs | 3.00× | **not met** |",
+		"| 1.25× | prefix/99 % | 600 µs | 480 µs | 1.25× | met |",
+		"| 1.00× | prefix | 500 | 400 | 1.25× | **not met** |",
+		"| 1.00× | 10000 nodes | 1\u202f500 ms | 1\u202f000 ms | 1.50× | **not met** |",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not in the page", want)
+		}
+	}
+}
+
+func TestManager(t *testing.T) {
+	r := parsed(t, "ours", "BenchmarkManager/host/24/churn/0-2 1 100 ns/op\nBenchmarkManager/pool/16/drain-2 1 300 ns/op\nBenchmarkManager/host/24/full-2 1 900 ns/op\n")
+	if _, err := r.parse("cilium115", strings.NewReader("BenchmarkHostScope/24/churn/0-2 1 1000 ns/op\nBenchmarkHostScope/16/drain-2 1 1000 ns/op\n")); err != nil {
+		t.Fatal(err)
+	}
+	page := render(r, "")
+	for _, want := range []string{
+		"| Cadastre, host scope | 100 | – |", "| **host scope / Cilium agent** | **0.10×** | – |",
+		"| 0.20× | host, /24, 0 % | 100 ns | 1\u202f000 ns | 0.10× | met |",
+		"| 0.20× | pool, /16, drain | 300 ns | 1\u202f000 ns | 0.30× | **not met** |",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not in the page", want)
+		}
+	}
+}
+
+// All that is shown is of a package that is run.
+func TestPlaces(t *testing.T) {
+	known := map[string]bool{}
+	for _, p := range packages() {
+		if known[p.name] {
+			t.Errorf("%s is there twice", p.name)
+		}
+		known[p.name] = true
+		if _, err := os.Stat(filepath.Join("..", "..", "..", "..", p.dir)); err != nil {
+			t.Error(err)
+		}
+	}
+	r := &results{asked: map[place]bool{}}
+	render(r, "")
+	if len(r.asked) < 500 {
+		t.Errorf("only %d numbers are shown", len(r.asked))
+	}
+	for p := range r.asked {
+		if !known[p.pkg] {
+			t.Errorf("%v is of no package", p)
+		}
+	}
+}
+
+func TestBenchtime(t *testing.T) {
+	for _, c := range []struct {
+		share     int
+		all, want string
+	}{{0, "0.3s", "0.3s"}, {3, "0.3s", "100ms"}, {3, "100x", "100x"}} {
+		if got := (pkg{share: c.share}).benchtime(options{benchtime: c.all}); got != c.want {
+			t.Errorf("1/%d of %s is %s, %s would be right", c.share, c.all, got, c.want)
+		}
+	}
+}
+
+func TestMostAndLeast(t *testing.T) {
+	r := &results{}
+	all := []expr{constant(3), constant(1), constant(2)}
+	if v, ok := most(all[0], all[1:]...)(r); !ok || v.mid != 3 {
+		t.Errorf("most is %v, %v", v, ok)
+	}
+	if v, ok := least(all[0], all[1:]...)(r); !ok || v.mid != 1 {
+		t.Errorf("least is %v, %v", v, ok)
+	}
+	if _, ok := most(all[0], at("ours", "nothing"))(r); ok {
+		t.Error("one is missing, and nobody says so")
+	}
+}
+
 func TestDescribe(t *testing.T) {
-	for sub, want := range map[string]string{"24/churn/0": "/24, 0 %", "64spread/churn/last": "/64 spread, one left", "8in27/churn/99": "/8 in /27, 99 %"} {
+	for sub, want := range map[string]string{"24/churn/0": "/24, 0 %", "64spread/churn/last": "/64 spread, one left", "8in27/churn/99": "/8 in /27, 99 %", "16/drain": "/16, drain", "24/specific/50": "/24, named"} {
 		if got := describe(sub); got != want {
 			t.Errorf("describe(%q) = %q, want %q", sub, got, want)
 		}

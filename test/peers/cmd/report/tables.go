@@ -8,8 +8,9 @@ import "strings"
 // tables are all tables of the report, in order.
 func tables() []table {
 	return []table{
-		indexTable(), wideTable(), prefixTable(), nodeTable(), nodeOtherTable(), ownerTable(), otherOpsTable(), parallelTable(), memoryTable(),
-		durableTable(), callersTable(), podTable(), processTable(), startTable(),
+		indexTable(), wideTable(), prefixTable(), nodeTable(), nodeOtherTable(), ownerTable(), otherOpsTable(),
+		managerTable(), managerOtherTable(), parallelTable(), memoryTable(), durableTable(), callersTable(), podTable(), processTable(), startTable(),
+		interfacesTable(), interfacesFileTable(), interfacesDeltaTable(), interfacesRestoreTable(), interfacesMemoryTable(), roundTable(),
 		dockerTable(), dockerOtherTable(), dockerPoolTable(), dockerSocketTable(),
 	}
 }
@@ -36,13 +37,21 @@ func churnHeads(sizes ...string) []string {
 	return all
 }
 
-// describe says for people what a churn is of: 64spread/churn/last is
-// "/64 spread, one left".
+// describe says for people what something is of: 64spread/churn/last is
+// "/64 spread, one left", 16/fill is "/16, fill".
 func describe(sub string) string {
-	size, level, _ := strings.Cut(sub, "/churn/")
+	size, level, churn := strings.Cut(sub, "/churn/")
+	if !churn {
+		size, level, _ = strings.Cut(sub, "/")
+	}
 	size = "/" + strings.Replace(strings.Replace(size, "8in", "8 in /", 1), "64s", "64 s", 1)
-	if level == "last" {
+	switch {
+	case level == "last":
 		return size + ", one left"
+	case level == "specific/50":
+		return size + ", named"
+	case !churn:
+		return size + ", " + level
 	}
 	return size + ", " + level + " %"
 }
@@ -214,6 +223,7 @@ func memoryTable() table {
 		rows: []row{
 			heap("Cadastre ledger, claimed", "ours", "LedgerMemory/claimed", "key, pod, state, times"),
 			heap("Cadastre ledger, loaded at start", "ours", "LedgerMemory/loaded", "the same"),
+			heap("Cadastre address manager", "ours", "ManagerMemory/16", "a name of 20 bytes, state, times"),
 			heap("*limit: with owners*", "limits", "Memory/owned", "8-byte owner"),
 			heap("Cilium 1.15 agent", "cilium115", "HostScopeMemory/16", "a name of 20 bytes"),
 			heap("Cadastre index", "ours", "IndexMemory/12", "free or not"),
