@@ -65,7 +65,8 @@ type NetResourceAddress struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.maxAllocate) || self.maxAllocate == 0 || !has(self.minAllocate) || self.minAllocate <= self.maxAllocate",message="minAllocate must not be more than maxAllocate"
 type IPAMSpec struct {
 	// Pool is what the node may lend: addresses, and blocks of them as CIDRs. It
-	// is written by the operator only.
+	// is written by the operator; an agent that makes the object writes what its
+	// pods have addresses of.
 	//
 	// +kubebuilder:validation:XValidation:rule="self.all(k, isIP(k) || isCIDR(k))",message="the keys of pool are IP addresses, or CIDRs like 10.1.4.0/28"
 	// +optional
