@@ -207,13 +207,11 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		Handlers:   append(handlers, p.last...),
 		Committers: []controller.Committer{stage, a.nodesync, a.ipam},
 	})
-	upkeep := both(nodesync.Upkeep, ipam.Upkeep(a.contivconf))
 	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
 		a.reporter = ipam.NewReporter(ipam.ReporterDeps{Log: log, IPAM: a.ipam, Store: p.store, Now: clock.now})
-		upkeep = both(upkeep, ipam.UpkeepResources(a.contivconf, opt.nodeName, a.ipam.Held))
 	}
 	a.source = kubestate.New(kubestate.Deps{
-		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.keeper.Confirm, Upkeep: upkeep, Mirror: p.mirror,
+		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.keeper.Confirm, Upkeep: both(nodesync.Upkeep, ipam.Upkeep(a.contivconf)), Mirror: p.mirror,
 		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.jitter, Timing: timing(conf),
 	})
 	tcp, err := tcpListener(conf.Cadastre.REST)

@@ -198,27 +198,6 @@ func (i *IPAM) BlockGateway(block netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// UpkeepResources makes this node's NetResourceSet where there is a Node of its
-// name and no set, with the blocks that addresses are held of: what was deleted,
-// or lost, is claimed before somebody else is given it.
-func UpkeepResources(conf contivconf.API, node string, held func() []netip.Prefix) kubestate.Upkeep {
-	return func(_, found controller.KubeStateData, _ []string) []kubestate.Write {
-		key := kv.NetResourceSetKey(node)
-		if found[kubestate.Nodes][kv.NodeKey(node)] == nil || found[kubestate.NetResourceSets][key] != nil {
-			return nil
-		}
-		marks := conf.NetResource()
-		set := &kv.NetResourceSet{Name: node, Pool: map[string]*kv.NetResource{}, Marks: &kv.NetResourceMarks{
-			MinAllocate: int32(marks.MinAllocate), MaxAllocate: int32(marks.MaxAllocate),
-			PreAllocate: int32(marks.PreAllocate), MaxAboveWatermark: int32(marks.MaxAboveWatermark),
-		}}
-		for _, p := range held() {
-			set.Pool[resourceKey(p)] = &kv.NetResource{}
-		}
-		return []kubestate.Write{{Key: key, Message: set}}
-	}
-}
-
 // resourceKey is what a block is called in a pool.
 func resourceKey(p netip.Prefix) string {
 	if p.IsSingleIP() {
@@ -227,13 +206,19 @@ func resourceKey(p netip.Prefix) string {
 	return p.String()
 }
 
-// Held are the blocks of the default network of which addresses are held, or
-// cool. Any goroutine may ask.
-func (i *IPAM) Held() (held []netip.Prefix) {
+// firstSet is the NetResourceSet of a node that has none, with the blocks that
+// addresses are held of. Where the loop has committed that there is no set
+// nothing more is lent, so that these are all.
+func (i *IPAM) firstSet() *kv.NetResourceSet {
+	marks := i.ContivConf.NetResource()
+	set := &kv.NetResourceSet{Name: i.ServiceLabel.GetAgentLabel(), Pool: map[string]*kv.NetResource{}, Marks: &kv.NetResourceMarks{
+		MinAllocate: int32(marks.MinAllocate), MaxAllocate: int32(marks.MaxAllocate),
+		PreAllocate: int32(marks.PreAllocate), MaxAboveWatermark: int32(marks.MaxAboveWatermark),
+	}}
 	for _, b := range i.Ledger.Stats() {
 		if b.Pool == PodPool && b.Held+b.Cooling+b.Quarantined > 0 {
-			held = append(held, b.Block)
+			set.Pool[resourceKey(b.Block)] = &kv.NetResource{}
 		}
 	}
-	return held
+	return set
 }

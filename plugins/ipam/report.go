@@ -32,8 +32,9 @@ type ReporterDeps struct {
 	Every time.Duration // least time between two reports of mere use; 0: one second
 }
 
-// Reporter writes into this node's NetResourceSet what the node uses, and its
-// half of the handshake in which addresses go back (package handshake). It says
+// Reporter makes this node's NetResourceSet where there is none, and writes into
+// it what the node uses, and its half of the handshake in which addresses go back
+// (package handshake). It says
 // that a block is ready to go only when the loop has committed that it is lent
 // no more, and of an object only that which the loop has seen as it is.
 //
@@ -86,8 +87,11 @@ func (r *Reporter) backoff() time.Duration {
 // less than 0 after an error.
 func (r *Reporter) look(ctx context.Context) time.Duration {
 	s := r.deps.IPAM.committed.state.Load()
-	if s == nil || s.set == nil {
+	switch {
+	case s == nil:
 		return lookEvery
+	case s.set == nil:
+		return r.told(ctx, r.make(ctx))
 	}
 	early := r.deps.Every - r.deps.Now().Sub(r.last)
 	if early > 0 && len(s.set.Releases) == 0 {
@@ -101,17 +105,46 @@ func (r *Reporter) look(ctx context.Context) time.Duration {
 		return early
 	}
 	written, err := r.write(ctx, s)
-	switch {
-	case err != nil && ctx.Err() == nil:
-		if r.failed++; r.failed == 1 {
-			r.deps.Log.Warn("what this node uses cannot be reported; this is tried again", "error", err)
-		}
-		return -1
-	case written:
+	if written {
 		r.last = r.deps.Now()
 	}
-	r.failed = 0
-	return r.deps.Every
+	return r.told(ctx, err)
+}
+
+// told notes how a request has ended, and answers when to look again.
+func (r *Reporter) told(ctx context.Context, err error) time.Duration {
+	if err == nil || ctx.Err() != nil {
+		r.failed = 0
+		return lookEvery
+	}
+	if r.failed++; r.failed == 1 {
+		r.deps.Log.Warn("the NetResourceSet of this node cannot be written; this is tried again", "error", err)
+	}
+	return -1
+}
+
+// make makes the object where there is a Node and none: it was never made, was
+// deleted, or lost with the store. What is in use is claimed by it, before
+// somebody else is given it.
+func (r *Reporter) make(ctx context.Context) error {
+	set := r.deps.IPAM.firstSet()
+	if _, found, err := r.deps.Store.Get(ctx, kv.NodeKey(set.Name)); err != nil || !found {
+		return err
+	}
+	key := kv.NetResourceSetKey(set.Name)
+	value, err := proto.Marshal(set)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", key, err)
+	}
+	_, err = r.deps.Store.Txn(ctx, []kvdb.Cond{kvdb.Absent(key)}, []kvdb.Op{kvdb.Put(key, value)})
+	switch {
+	case errors.Is(err, kvdb.ErrConditions): // it is there by now
+		return nil
+	case err != nil:
+		return fmt.Errorf("make %s: %w", key, err)
+	}
+	r.deps.Log.Info("this node's NetResourceSet is made", "name", set.Name, "claims", len(set.Pool))
+	return nil
 }
 
 func sameUse(a, b *kv.NetResourceSet) bool {

@@ -467,7 +467,7 @@ func resyncOf(entries map[string]entry, rev int64) *controller.DBResync {
 
 // changes pushes what one transaction of the store has changed.
 func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
-	if slices.ContainsFunc(batch, s.keptUp) {
+	if slices.ContainsFunc(batch, keptUp) {
 		s.before = append(s.before, maps.Clone(s.known))
 	}
 	var events []controller.Event
@@ -487,7 +487,7 @@ func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
 			return err
 		}
 	}
-	if len(s.before) == 0 || !slices.ContainsFunc(batch, s.lookedAt) {
+	if len(s.before) == 0 || !slices.ContainsFunc(batch, lookedAt) {
 		return nil
 	}
 	written, err := s.keepUp(ctx, s.before, s.known, gone)
@@ -501,23 +501,15 @@ func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
 }
 
 // keptUp is whether Upkeep may have something to write because of ev.
-func (s *Source) keptUp(ev kvdb.Event) bool {
+func keptUp(ev kvdb.Event) bool {
 	r, _ := kv.ResourceOf(ev.Key)
-	switch r.Name {
-	case Pools, CustomNetworks:
-		return true
-	case Nodes:
-		return ev.Key == kv.NodeKey(s.deps.Node)
-	case NodeRecords, NetResourceSets:
-		return ev.Deleted
-	}
-	return false
+	return r.Name == Pools || r.Name == CustomNetworks || r.Name == NodeRecords && ev.Deleted
 }
 
 // lookedAt is whether ev may be what Upkeep has waited for.
-func (s *Source) lookedAt(ev kvdb.Event) bool {
+func lookedAt(ev kvdb.Event) bool {
 	r, _ := kv.ResourceOf(ev.Key)
-	return s.keptUp(ev) || r.Name == NodeRecords
+	return keptUp(ev) || r.Name == NodeRecords
 }
 
 // take makes one change known. It is what the change is to the loop, nil for

@@ -100,7 +100,7 @@ func (s *Source) note(ctx context.Context, batch []kvdb.Event) {
 		return
 	}
 	s.unsaved = append(s.unsaved, batch...)
-	if slices.ContainsFunc(batch, s.keptUp) {
+	if slices.ContainsFunc(batch, keptUp) {
 		s.save(ctx)
 	}
 }
