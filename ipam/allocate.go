@@ -57,12 +57,12 @@ func (m *IPAM) take(a netip.Addr, owner string, report bool) (*AllocationResult,
 	}
 	v := m.view.Load()
 	if l, ok := m.restore(a, owner); ok {
-		return m.result(v, &l), nil
+		return m.result(v, a, l.Expiry.Token), nil
 	}
 	if err := m.barred(v, a); err != nil {
 		return nil, allocation(a.String(), owner, err)
 	}
-	l, err := m.deps.Ledger.ClaimOne(context.Background(), ledger.Request{
+	_, _, err := m.deps.Ledger.ClaimAddr(context.Background(), &ledger.Request{
 		Pool: m.pool.Name, Key: m.key(owner), Wanted: []netip.Addr{a}, More: true,
 	})
 	if errors.Is(err, ledger.ErrTaken) {
@@ -74,7 +74,7 @@ func (m *IPAM) take(a netip.Addr, owner string, report bool) (*AllocationResult,
 	if report {
 		m.poke()
 	}
-	return m.result(v, &l), nil
+	return m.result(v, a, ""), nil
 }
 
 // restore is the lease of an address that the owner has from an earlier process
@@ -121,9 +121,9 @@ func (m *IPAM) AllocateNextWithExpiration(family, owner string, timeout time.Dur
 	m.poke()
 	for i := range leases {
 		if leases[i].Addr.Is4() {
-			ipv4Result = m.result(v, &leases[i])
+			ipv4Result = m.result(v, leases[i].Addr, e.Token)
 		} else {
-			ipv6Result = m.result(v, &leases[i])
+			ipv6Result = m.result(v, leases[i].Addr, e.Token)
 		}
 	}
 	return ipv4Result, ipv6Result, nil
@@ -152,7 +152,7 @@ func (m *IPAM) nextOf(family Family, owner string, report bool) (*AllocationResu
 	if v.strict && v.set == nil {
 		return nil, allocation("the next address", owner, errNoSet())
 	}
-	l, err := m.deps.Ledger.ClaimOne(context.Background(), ledger.Request{
+	a, _, err := m.deps.Ledger.ClaimAddr(context.Background(), &ledger.Request{
 		Pool: m.pool.Name, Key: m.key(owner), Families: fs, Within: v.within, More: true,
 	})
 	if err != nil {
@@ -161,7 +161,7 @@ func (m *IPAM) nextOf(family Family, owner string, report bool) (*AllocationResu
 	if report {
 		m.poke()
 	}
-	return m.result(v, &l), nil
+	return m.result(v, a, ""), nil
 }
 
 func unknownFamily(family string) error {
@@ -202,21 +202,22 @@ func (m *IPAM) next(v *view, fs []ledger.Family, owner string, e ledger.Expiry) 
 	return leases, nil
 }
 
-// result is what is known of a lease, in one piece of memory.
-func (m *IPAM) result(v *view, l *ledger.Lease) *AllocationResult {
+// result is what is known of an address, in one piece of memory. A token is of
+// its timer.
+func (m *IPAM) result(v *view, at netip.Addr, token string) *AllocationResult {
 	x := new(struct {
 		AllocationResult
 		ip [net.IPv6len]byte
 	})
-	if l.Addr.Is4() {
-		a := l.Addr.As4()
+	if at.Is4() {
+		a := at.As4()
 		x.IP = x.ip[:copy(x.ip[:], a[:])]
 	} else {
-		x.ip = l.Addr.As16()
+		x.ip = at.As16()
 		x.IP = x.ip[:]
 	}
-	x.ExpirationUUID = l.Expiry.Token
-	v.describe(l.Addr, &x.AllocationResult)
+	x.ExpirationUUID = token
+	v.describe(at, &x.AllocationResult)
 	return &x.AllocationResult
 }
 

@@ -69,9 +69,9 @@ func (s *Server) ADD(family, owner, containerID, _ string) (ipv4Result, ipv6Resu
 		switch {
 		case !slices.Contains(fs, f):
 		case f == ledger.IPv4:
-			ipv4Result = m.result(v, &leases[i])
+			ipv4Result = m.result(v, leases[i].Addr, leases[i].Expiry.Token)
 		default:
-			ipv6Result = m.result(v, &leases[i])
+			ipv6Result = m.result(v, leases[i].Addr, leases[i].Expiry.Token)
 		}
 	}
 	return ipv4Result, ipv6Result, nil

@@ -48,8 +48,7 @@ func (l *Ledger) checkMemory() (findings []string) {
 		for i := range p.fam {
 			s := &p.fam[i]
 			cooling := 0
-			for _, a := range slices.SortedFunc(maps.Keys(s.leases), netip.Addr.Compare) {
-				x := s.leases[a]
+			for _, x := range slices.SortedFunc(s.leases.all(), compareAddr) {
 				l.checkLease(p, s, x, say)
 				if x.state == Cooling {
 					cooling++
@@ -76,13 +75,13 @@ func (l *Ledger) checkMemory() (findings []string) {
 func (l *Ledger) checkTimers(p *pool, say func(string, ...any)) {
 	n := 0
 	for i := range p.fam {
-		for a, x := range p.fam[i].leases {
+		for x := range p.fam[i].leases.all() {
 			switch t := x.timer; {
 			case t == nil:
 			case x.state != Pending:
-				say("%s of pool %q is %s and has an expiry", a, p.Name, x.state)
+				say("%s of pool %q is %s and has an expiry", x.addr, p.Name, x.state)
 			case t.lease != x || t.index >= len(p.timers) || p.timers[t.index] != t:
-				say("the expiry of %s of pool %q is not queued", a, p.Name)
+				say("the expiry of %s of pool %q is not queued", x.addr, p.Name)
 			default:
 				n++
 			}
@@ -96,8 +95,8 @@ func (l *Ledger) checkTimers(p *pool, say func(string, ...any)) {
 // outside is how many addresses of b are not free: reserved or leased.
 func (b *block) outside(s *side) uint64 {
 	n := b.reserved
-	for a := range s.leases {
-		if b.prefix.Contains(a) && !b.pool.isReserved(b, a) {
+	for x := range s.leases.all() {
+		if b.prefix.Contains(x.addr) && !b.pool.isReserved(b, x.addr) {
 			n++
 		}
 	}
@@ -109,6 +108,9 @@ func (l *Ledger) checkLease(p *pool, s *side, x *lease, say func(string, ...any)
 		say("%s of pool %q is in no block", x.addr, p.Name)
 		return
 	}
+	if s.lease(x.addr) != x {
+		say("%s of pool %q cannot be found by its address", x.addr, p.Name)
+	}
 	if x.block.space.IsFree(netip.PrefixFrom(x.addr, x.addr.BitLen())) {
 		say("%s of pool %q is leased and free at once", x.addr, p.Name)
 	}
@@ -116,7 +118,7 @@ func (l *Ledger) checkLease(p *pool, s *side, x *lease, say func(string, ...any)
 		return
 	}
 	found := false
-	l.held(x.key, func(y *lease) bool { found = y == x; return !found })
+	l.held(&x.key, l.hash(&x.key), func(y *lease) bool { found = y == x; return !found })
 	if !found {
 		say("%s of pool %q cannot be found by its key %s", x.addr, p.Name, x.key)
 	}
@@ -141,7 +143,7 @@ func (l *Ledger) wanted() (map[string][]byte, error) {
 					return nil, err
 				}
 			}
-			for _, x := range p.fam[i].leases {
+			for x := range p.fam[i].leases.all() {
 				if x.owner != nil || p.excluded[x.addr].stage != nil {
 					continue
 				}
@@ -153,7 +155,7 @@ func (l *Ledger) wanted() (map[string][]byte, error) {
 	}
 	for _, p := range l.pools {
 		for a, e := range p.excluded {
-			if e.stage != nil || p.fam[FamilyOf(a)].leases[a] != nil {
+			if e.stage != nil || p.fam[FamilyOf(a)].lease(a) != nil {
 				continue
 			}
 			if err := add(emptyOp(p, a)); err != nil {
@@ -179,9 +181,9 @@ func (l *Ledger) checkJournal(ctx context.Context, want map[string][]byte) (find
 					unsure[blockKey(p.Name, b.prefix)] = struct{}{}
 				}
 			}
-			for a, x := range p.fam[i].leases {
+			for x := range p.fam[i].leases.all() {
 				if x.owner != nil {
-					unsure[leaseKey(p.Name, a)] = struct{}{}
+					unsure[leaseKey(p.Name, x.addr)] = struct{}{}
 				}
 			}
 		}

@@ -24,6 +24,7 @@ type Request struct {
 	After  netip.Addr     // not zero: the next one after it, whatever the pool's order is
 	Within []netip.Prefix // only of these blocks, in this order
 	More   bool           // also where the key has leases already; this claim cannot be repeated
+	Rested bool           // rather none than one that still cools
 	Expiry Expiry         // not zero: the lease is pending
 }
 
@@ -45,39 +46,54 @@ func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh 
 
 // Claim stages what Ledger.Claim would do. Without a commit nothing of it is answered.
 func (st *Stage) Claim(req Request) (leases []Lease, fresh bool, err error) {
-	return st.claimInto(nil, req)
+	return st.claimInto(nil, &req)
 }
 
 // claimInto is Claim with room for its answer.
-func (st *Stage) claimInto(room []Lease, req Request) (leases []Lease, fresh bool, err error) {
+func (st *Stage) claimInto(room []Lease, req *Request) (leases []Lease, fresh bool, err error) {
 	l := st.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if req.Key == (Key{}) {
-		return nil, false, fmt.Errorf("claim in pool %q: the key is empty", req.Pool)
+	have, hash, err := l.admit(st, req)
+	if err != nil {
+		return nil, false, err
 	}
-	if err := req.Expiry.check(); err != nil {
-		return nil, false, fmt.Errorf("claim in pool %q for %s: %w", req.Pool, req.Key, err)
-	}
-	l.lapse()
-	if !req.More {
-		have, err := l.settledOf(st, req.Key)
-		if err != nil {
-			return nil, false, fmt.Errorf("claim for %s: %w", req.Key, err)
-		}
-		if len(have) > 0 {
-			return l.repeat(req, have)
-		}
+	if len(have) > 0 {
+		leases, err = l.repeat(req, have)
+		return leases, false, err
 	}
 	began := len(st.changes)
-	l.gen++
-	leases, err = st.claim(room, req)
+	leases, err = st.claim(room, req, hash)
 	if err != nil {
 		st.undoTo(began)
-		return nil, false, &claimError{req.Pool, req.Key, req.Pod, err}
+		return nil, false, req.failed(err)
 	}
 	return leases, true, nil
 }
+
+// admit begins a claim; have are the leases that answer it, if there are any,
+// and hash is that of its key.
+func (l *Ledger) admit(st *Stage, req *Request) (have []*lease, hash uint32, err error) {
+	if req.Key == (Key{}) {
+		return nil, 0, fmt.Errorf("claim in pool %q: the key is empty", req.Pool)
+	}
+	if err := req.Expiry.check(); err != nil {
+		return nil, 0, fmt.Errorf("claim in pool %q for %s: %w", req.Pool, req.Key, err)
+	}
+	l.lapse()
+	hash = l.hash(&req.Key)
+	if !req.More {
+		if have, err = l.settledOf(st, &req.Key, hash); err != nil {
+			return nil, 0, fmt.Errorf("claim for %s: %w", req.Key, err)
+		}
+	}
+	if len(have) == 0 {
+		l.gen++
+	}
+	return have, hash, nil
+}
+
+func (r *Request) failed(err error) error { return &claimError{r.Pool, r.Key, r.Pod, err} }
 
 func describe(k Key, p Pod) string {
 	if p.Name == "" {
@@ -101,11 +117,11 @@ func (e *claimError) Error() string {
 
 func (e *claimError) Unwrap() error { return e.err }
 
-// settledOf are the leases of k, once no other stage is at them.
-func (l *Ledger) settledOf(st *Stage, k Key) ([]*lease, error) {
+// settledOf are the leases of k, whose hash is h, once no other stage is at them.
+func (l *Ledger) settledOf(st *Stage, k *Key, h uint32) ([]*lease, error) {
 	for {
 		var have []*lease
-		l.held(k, func(x *lease) bool {
+		l.held(k, h, func(x *lease) bool {
 			have = append(have, x)
 			return true
 		})
@@ -133,41 +149,37 @@ func (l *Ledger) others(st *Stage, xs []*lease) (wait bool, err error) {
 }
 
 // repeat answers a claim of a key that has leases.
-func (l *Ledger) repeat(req Request, have []*lease) ([]Lease, bool, error) {
-	slices.SortFunc(have, func(x, y *lease) int { return x.addr.Compare(y.addr) })
+func (l *Ledger) repeat(req *Request, have []*lease) ([]Lease, error) {
+	slices.SortFunc(have, compareAddr)
 	var leases []Lease
 	for _, x := range have {
 		switch {
 		case x.leaving:
-			return nil, false, fmt.Errorf("claim for %s: its release is under way", req.Key)
+			return nil, fmt.Errorf("claim for %s: its release is under way", req.Key)
 		case x.block.pool.Name != req.Pool:
-			return nil, false, fmt.Errorf("claim in pool %q for %s: %w: %s of pool %q", req.Pool, req.Key, ErrKeyHeld, x.addr, x.block.pool.Name)
+			return nil, fmt.Errorf("claim in pool %q for %s: %w: %s of pool %q", req.Pool, req.Key, ErrKeyHeld, x.addr, x.block.pool.Name)
 		}
 		leases = append(leases, x.value())
 	}
 	for _, a := range req.Wanted {
 		if !slices.ContainsFunc(leases, func(x Lease) bool { return x.Addr == a }) {
-			return nil, false, fmt.Errorf("claim %s for %s: %w: %s", a, req.Key, ErrKeyHeld, leases[0].Addr)
+			return nil, fmt.Errorf("claim %s for %s: %w: %s", a, req.Key, ErrKeyHeld, leases[0].Addr)
 		}
 	}
-	return leases, false, nil
+	return leases, nil
 }
 
-func (st *Stage) claim(leases []Lease, req Request) ([]Lease, error) {
-	l := st.l
-	p := l.pools[req.Pool]
-	if p == nil {
-		return nil, ErrNoPool
-	}
-	if len(l.suspended) > 0 && req.Purpose != ForInfra {
-		return nil, fmt.Errorf("%w: %s", ErrSuspended, l.suspension())
+func (st *Stage) claim(leases []Lease, req *Request, hash uint32) ([]Lease, error) {
+	p, err := st.l.lender(req)
+	if err != nil {
+		return nil, err
 	}
 	for _, a := range req.Wanted {
-		x, err := st.claimAddr(p, a, req)
+		found, err := st.l.pickAddr(st, p, a, req)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", a, err)
 		}
-		leases = append(leases, x.value())
+		leases = append(leases, st.put(found, req, hash, "").value())
 	}
 	if len(req.Wanted) > 0 {
 		return leases, nil
@@ -178,16 +190,35 @@ func (st *Stage) claim(leases []Lease, req Request) ([]Lease, error) {
 		families = p.families(room[:0])
 	}
 	for _, f := range families {
-		x, err := st.claimAny(p, f, req)
+		found, err := st.l.pickAny(p, f, req)
 		if err != nil {
 			return nil, err
 		}
-		leases = append(leases, x.value())
+		leases = append(leases, st.put(found, req, hash, "").value())
 	}
 	if len(leases) == 0 {
 		return nil, ErrNoBlock
 	}
 	return leases, nil
+}
+
+// lender is the pool that a claim is served from.
+func (l *Ledger) lender(req *Request) (*pool, error) {
+	p := l.pools[req.Pool]
+	if p == nil {
+		return nil, ErrNoPool
+	}
+	if len(l.suspended) > 0 && req.Purpose != ForInfra {
+		return nil, fmt.Errorf("%w: %s", ErrSuspended, l.suspension())
+	}
+	return p, nil
+}
+
+// place is an address that is out of the free ones, for a lease to be put there.
+type place struct {
+	block    *block
+	addr     netip.Addr
+	replaced *lease // that had the address: a cooling one, or infra of a draining block
 }
 
 // families adds those that the pool has active blocks of to fs.
@@ -200,29 +231,30 @@ func (p *pool) families(fs []Family) []Family {
 	return fs
 }
 
-// claimAny stages any address of a family; where none is free, the one that
-// has cooled longest.
-func (st *Stage) claimAny(p *pool, f Family, req Request) (*lease, error) {
+// pickAny takes any address of a family; where none is free, the one that has
+// cooled longest.
+func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
 	s := &p.fam[f]
-	st.l.expire(p, s)
+	l.expire(p, s)
 	order := p.Order
 	if req.After.IsValid() && FamilyOf(req.After) == f {
 		order, s.cursor = Serial, req.After
 	}
 	if b, a, ok := s.takeFor(order, req.Within); ok {
-		return st.put(b, a, nil, req, ""), nil
+		return place{b, a, nil}, nil
 	}
-	for old := s.cooling.head; old != nil; old = old.next {
+	for old := s.cooling.head; old != nil && !req.Rested; old = old.next {
 		if b := s.blockOf(old.addr); b != nil && b.state == Active && !p.isReserved(b, old.addr) && req.allows(b) {
 			s.cooling.remove(old)
 			s.cursor = old.addr
-			return st.put(b, old.addr, old, req, ""), nil
+			return place{b, old.addr, old}, nil
 		}
 	}
-	if !slices.Contains(p.families(nil), f) {
-		return nil, fmt.Errorf("%w of family %s yet", ErrNoBlock, f)
+	var room [2]Family
+	if !slices.Contains(p.families(room[:0]), f) {
+		return place{}, fmt.Errorf("%w of family %s yet", ErrNoBlock, f)
 	}
-	return nil, p.exhausted(f)
+	return place{}, p.exhausted(f)
 }
 
 // allows is true for a block that the request may be served from.
@@ -230,52 +262,60 @@ func (r *Request) allows(b *block) bool {
 	return len(r.Within) == 0 || slices.Contains(r.Within, b.prefix)
 }
 
-// claimAddr stages a named address. Only infra may have one that is never lent.
-func (st *Stage) claimAddr(p *pool, a netip.Addr, req Request) (*lease, error) {
+// pickAddr takes a named address. Only infra may have one that is never lent.
+func (l *Ledger) pickAddr(st *Stage, p *pool, a netip.Addr, req *Request) (place, error) {
 	s := &p.fam[FamilyOf(a)]
-	st.l.expire(p, s)
+	l.expire(p, s)
 	b := s.blockOf(a)
 	switch {
 	case b == nil:
-		return nil, fmt.Errorf("%w: it is in no block of pool %q", ErrOutside, p.Name)
+		return place{}, fmt.Errorf("%w: it is in no block of pool %q", ErrOutside, p.Name)
 	case b.state != Active:
-		return nil, fmt.Errorf("%w: its block %s is draining", ErrOutside, b.prefix)
+		return place{}, fmt.Errorf("%w: its block %s is draining", ErrOutside, b.prefix)
 	case p.excluded[a].stage != nil && p.excluded[a].stage != st:
-		return nil, fmt.Errorf("its exclusion is under way: %w", ErrBusy)
+		return place{}, fmt.Errorf("its exclusion is under way: %w", ErrBusy)
 	case req.Purpose != ForInfra && p.isExcluded(a):
-		return nil, fmt.Errorf("%w: %w by %s", ErrOutside, ErrExcluded, p.by(a))
+		return place{}, fmt.Errorf("%w: %w by %s", ErrOutside, ErrExcluded, p.by(a))
 	case req.Purpose != ForInfra && p.isReserved(b, a):
-		return nil, fmt.Errorf("%w: it is reserved by the policy of pool %q", ErrOutside, p.Name)
+		return place{}, fmt.Errorf("%w: it is reserved by the policy of pool %q", ErrOutside, p.Name)
 	}
-	old := s.leases[a]
+	old := s.lease(a)
 	switch {
 	case old == nil:
 		b.space.TakeAddr(a)
-	case old.state == Cooling:
+	case old.state == Cooling && !req.Rested:
 		s.cooling.remove(old)
 	case old.owner == nil && old.purpose == ForInfra && req.Purpose == ForInfra && old.block.state == Draining:
-		st.l.unlink(old) // a block that is cut anew has the same gateway
+		l.unlink(old) // a block that is cut anew has the same gateway
 	default:
-		return nil, fmt.Errorf("%w: %s by %s", ErrTaken, old.state, describe(old.key, old.pod))
+		return place{}, fmt.Errorf("%w: %s by %s", ErrTaken, old.state, describe(old.key, old.pod))
 	}
-	return st.put(b, a, old, req, ""), nil
+	return place{b, a, old}, nil
 }
 
-// put stages the lease of an address that is out of the free ones already; a
-// reason makes it quarantined.
-func (st *Stage) put(b *block, a netip.Addr, replaced *lease, req Request, reason string) *lease {
-	l := st.l
-	x := &lease{
-		addr: a, block: b, key: req.Key, pod: req.Pod, purpose: req.Purpose, gen: l.gen,
-		since: l.opt.Now().UnixNano(), staged: true, owner: st, reason: reason,
+// put stages the lease of a place; a reason makes it quarantined.
+func (st *Stage) put(at place, req *Request, hash uint32, reason string) *lease {
+	x := st.l.lend(at, req, hash, reason)
+	x.staged, x.owner = true, st
+	st.changes = append(st.changes, change{kind: claimed, lease: x, replaced: at.replaced})
+	return x
+}
+
+// lend makes the lease of a place; hash is that of the key.
+func (l *Ledger) lend(at place, req *Request, hash uint32, reason string) *lease {
+	x := l.newLease()
+	x.addr, x.block, x.key, x.pod, x.purpose, x.gen, x.reason = at.addr, at.block, req.Key, req.Pod, req.Purpose, l.gen, reason
+	x.since = l.opt.Now().UnixNano()
+	if req.Expiry != (Expiry{}) {
+		x.timer, x.state = l.newTimer(x, req.Expiry), Pending
 	}
-	x.timer = l.newTimer(x, req.Expiry)
-	x.state = x.timer.state()
 	if reason != "" {
 		x.state = Quarantined
 	}
-	l.link(x)
-	st.changes = append(st.changes, change{kind: claimed, lease: x, replaced: replaced})
+	if at.replaced != nil {
+		at.block.pool.fam[FamilyOf(at.addr)].leases.remove(at.replaced)
+	}
+	l.link(x, hash)
 	return x
 }
 
@@ -304,7 +344,7 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 	}
 	l.lapse()
 	s := &p.fam[FamilyOf(a)]
-	b, old := s.blockOf(a), s.leases[a]
+	b, old := s.blockOf(a), s.lease(a)
 	switch {
 	case b == nil:
 		return false, fmt.Errorf("quarantine %s: %w: it is in no block of pool %q", a, ErrOutside, pool)
@@ -318,6 +358,6 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 		b.space.TakeAddr(a)
 	}
 	l.gen++
-	st.put(b, a, old, Request{Pod: pod}, reason)
+	st.put(place{b, a, old}, &Request{Pod: pod}, 0, reason)
 	return true, nil
 }

@@ -9,7 +9,9 @@
 // the same time is committed together. A commit that fails leaves memory and
 // journal as they were: what the journal may have kept of it is written over by
 // the next commit. Every claim and release can be repeated under its Key: the
-// same Key has the same address, without a write.
+// same Key has the same address, without a write. Without a journal, which is for
+// measurements and for faces that keep nothing, a claim or a release of one call
+// is true at once.
 //
 // Leases may be claimed and released from any goroutine. Pools and blocks are
 // changed from one goroutine only (the event loop). The ledger calls nobody

@@ -96,7 +96,7 @@ func (st *Stage) bar(e Exclusion, lift bool) error {
 			return nil
 		}
 		p = l.pool(e.Pool)
-		x := p.fam[FamilyOf(e.Addr)].leases[e.Addr]
+		x := p.fam[FamilyOf(e.Addr)].lease(e.Addr)
 		now, was := p.excluded[e.Addr]
 		by := now.stage
 		if x != nil && x.owner != nil {
@@ -154,7 +154,7 @@ func (p *pool) readmit(a netip.Addr) {
 	for _, b := range s.blocks {
 		if b.prefix.Contains(a) && !p.isReserved(b, a) {
 			b.reserved--
-			if s.leases[a] == nil {
+			if s.lease(a) == nil {
 				b.space.ReleaseAddr(a)
 			}
 		}
@@ -191,7 +191,7 @@ func (b *bar) settle() {
 func (b *bar) op(l *Ledger) (kvdb.Op, error) {
 	x := b.lease
 	if x == nil { // or one that is cooling
-		x = b.pool.fam[FamilyOf(b.addr)].leases[b.addr]
+		x = b.pool.fam[FamilyOf(b.addr)].lease(b.addr)
 	}
 	e := b.pool.excluded[b.addr]
 	defer func() { b.pool.excluded[b.addr] = e }()

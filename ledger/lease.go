@@ -90,26 +90,27 @@ func (l Lease) Prefix() netip.Prefix { return netip.PrefixFrom(l.Addr, l.Block.B
 
 // lease is a Lease as the book keeps it. A staged one is not committed yet; a
 // leaving one has a release that is not committed yet. Both belong to owner.
+//
+// What a release looks at comes first: of a large book it is in no cache.
 type lease struct {
 	addr    netip.Addr
 	block   *block
+	owner   *Stage
+	timer   *timer          // of a pending one
+	chains  [indices]*lease // next of a bucket of a table
+	hashes  [indices]uint32
+	state   State
+	purpose Purpose
+	staged  bool
+	leaving bool
 	key     Key
-	hash    uint64 // of key
 	pod     Pod
 	reason  string
 	gen     uint64
 	since   int64         // Unix time in ns
 	cooled  time.Duration // uptime when cooling began
-	owner   *Stage
-	sibling *lease // next with the same hash of Key
-	podNext *lease // next with the same pod
-	prev    *lease // cooling list
+	prev    *lease        // cooling list
 	next    *lease
-	timer   *timer // of a pending one
-	state   State
-	purpose Purpose
-	staged  bool
-	leaving bool
 }
 
 func (l *lease) value() Lease {
@@ -121,4 +122,27 @@ func (l *lease) value() Lease {
 		v.Expiry, v.Expires = l.timer.Expiry, l.timer.at
 	}
 	return v
+}
+
+// maxSpare is how many forgotten leases are kept to be used again: claims and
+// releases that take turns need one, and a crowd that goes leaves no more.
+const maxSpare = 64
+
+// newLease is an empty lease.
+func (l *Ledger) newLease() *lease {
+	n := len(l.spare)
+	if n == 0 {
+		return &lease{}
+	}
+	x := l.spare[n-1]
+	l.spare = l.spare[:n-1]
+	return x
+}
+
+// reuse takes a lease that was dropped, and that nobody can have a pointer to.
+func (l *Ledger) reuse(x *lease) {
+	if len(l.spare) < maxSpare {
+		*x = lease{}
+		l.spare = append(l.spare, x)
+	}
 }

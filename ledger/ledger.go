@@ -9,7 +9,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -59,8 +58,8 @@ type Ledger struct {
 	mu        sync.Mutex
 	settled   *sync.Cond // a stage was committed or undone
 	pools     map[string]*pool
-	byKey     map[uint64]*lease // by hash of the key, chained
-	byPod     map[podName]*lease
+	byKey     table
+	byPod     table
 	seed      maphash.Seed
 	gen       uint64
 	suspended map[string]string   // why nothing new is lent, by cause
@@ -70,9 +69,11 @@ type Ledger struct {
 	rebooted  int                 // leases that a reboot ended
 	armed     int                 // timers of all pools
 	lapsed    uint64              // leases that nobody has confirmed in time
-}
 
-type podName struct{ namespace, name string }
+	spare   []*lease // forgotten ones, to be used again
+	found   []*lease // room for those that a release looks for
+	touched []*block // room for those that a commit may have emptied
+}
 
 // Open loads the ledger from its journal. Where the journal was written in an
 // earlier boot, the leases of sandboxes, which cannot have survived, begin to
@@ -80,7 +81,7 @@ type podName struct{ namespace, name string }
 func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	opt.defaults()
 	l := &Ledger{
-		opt: opt, journal: journal, pools: map[string]*pool{}, byKey: map[uint64]*lease{}, byPod: map[podName]*lease{},
+		opt: opt, journal: journal, pools: map[string]*pool{}, byKey: table{by: byKey}, byPod: table{by: byPod},
 		suspended: map[string]string{},
 		seed:      maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
@@ -135,51 +136,42 @@ func (l *Ledger) pool(name string) *pool {
 	p := l.pools[name]
 	if p == nil {
 		p = &pool{Pool: Pool{Name: name}}
-		for i := range p.fam {
-			p.fam[i].leases = map[netip.Addr]*lease{}
-		}
 		l.pools[name] = p
 	}
 	return p
 }
 
-func (l *Ledger) hash(k Key) uint64 {
-	var h maphash.Hash
-	h.SetSeed(l.seed)
-	h.WriteString(k.ContainerID)
-	h.WriteByte(0)
-	h.WriteString(k.IfName)
-	h.WriteByte(0)
-	h.WriteString(k.Network)
-	return h.Sum64()
+func (l *Ledger) hash(k *Key) uint32 { return uint32(maphash.Comparable(l.seed, *k)) }
+
+// hashPod is of the namespace and the name.
+func (l *Ledger) hashPod(p *Pod) uint32 {
+	return uint32(maphash.Comparable(l.seed, [2]string{p.Namespace, p.Name}))
 }
 
-// held calls f for the leases of k until it returns false.
-func (l *Ledger) held(k Key, f func(*lease) bool) {
-	for x := l.byKey[l.hash(k)]; x != nil; {
-		next := x.sibling
-		if x.key == k && !f(x) {
+// held calls f for the leases of k, whose hash is h, until it returns false.
+func (l *Ledger) held(k *Key, h uint32, f func(*lease) bool) {
+	for x := l.byKey.first(h); x != nil; {
+		next := l.byKey.next(x)
+		if x.key == *k && !f(x) {
 			return
 		}
 		x = next
 	}
 }
 
-// link makes x findable by address, key and pod.
-func (l *Ledger) link(x *lease) {
-	x.block.pool.fam[FamilyOf(x.addr)].leases[x.addr] = x
+// link makes x findable by address, key and pod. The hash is that of its key.
+func (l *Ledger) link(x *lease, hash uint32) {
+	x.block.pool.fam[FamilyOf(x.addr)].leases.put(x, hashAddr(x.addr))
 	if x.state == Cooling {
 		return
 	}
 	x.block.count(x, 1)
 	l.arm(x)
 	if x.key != (Key{}) {
-		x.hash = l.hash(x.key)
-		x.sibling, l.byKey[x.hash] = l.byKey[x.hash], x
+		l.byKey.put(x, hash)
 	}
 	if x.pod.Name != "" {
-		n := podName{x.pod.Namespace, x.pod.Name}
-		x.podNext, l.byPod[n] = l.byPod[n], x
+		l.byPod.put(x, l.hashPod(&x.pod))
 	}
 }
 
@@ -188,10 +180,10 @@ func (l *Ledger) unlink(x *lease) {
 	x.block.count(x, -1)
 	l.disarm(x)
 	if x.key != (Key{}) {
-		unchain(l.byKey, x.hash, x, func(y *lease) **lease { return &y.sibling })
+		l.byKey.remove(x)
 	}
 	if x.pod.Name != "" {
-		unchain(l.byPod, podName{x.pod.Namespace, x.pod.Name}, x, func(y *lease) **lease { return &y.podNext })
+		l.byPod.remove(x)
 	}
 }
 
@@ -206,30 +198,11 @@ func (b *block) count(x *lease, n int) {
 	}
 }
 
-func unchain[K comparable](m map[K]*lease, k K, x *lease, next func(*lease) **lease) {
-	head := m[k]
-	if head == x {
-		if n := *next(x); n != nil {
-			m[k] = n
-		} else {
-			delete(m, k)
-		}
-	} else {
-		for y := head; y != nil; y = *next(y) {
-			if *next(y) == x {
-				*next(y) = *next(x)
-				break
-			}
-		}
-	}
-	*next(x) = nil
-}
-
 // drop forgets x, which is unlinked already, and frees its address.
 func (l *Ledger) drop(x *lease) {
 	p := x.block.pool
 	s := &p.fam[FamilyOf(x.addr)]
-	delete(s.leases, x.addr)
+	s.leases.remove(x)
 	p.giveBack(s, x.addr)
 }
 
@@ -276,7 +249,7 @@ func (l *Ledger) sweepBlock(b *block) {
 	if b.state != Draining || b.users > 0 || b.staged || !slices.Contains(s.blocks, b) {
 		return
 	}
-	for _, x := range s.leases {
+	for x := range s.leases.all() {
 		if x.block != b {
 			continue
 		}
@@ -284,7 +257,7 @@ func (l *Ledger) sweepBlock(b *block) {
 			return // somebody is at it; the settling of that sweeps again
 		}
 	}
-	for a, x := range s.leases {
+	for x := range s.leases.all() {
 		if x.block == b {
 			if x.state == Cooling {
 				s.cooling.remove(x)
@@ -292,7 +265,7 @@ func (l *Ledger) sweepBlock(b *block) {
 				l.unlink(x)
 			}
 			l.drop(x)
-			l.dirty[leaseKey(p.Name, a)] = struct{}{}
+			l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
 		}
 	}
 	s.remove(b)

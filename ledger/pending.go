@@ -238,7 +238,7 @@ func (s Selector) what() string {
 // amendable are the held and pending leases of a selector, once no other stage
 // is at them.
 func (st *Stage) amendable(sel Selector) ([]*lease, error) {
-	found, err := st.findSettled(sel)
+	found, err := st.l.findSettled(st, &sel)
 	if err != nil {
 		return nil, err
 	}

@@ -86,7 +86,7 @@ type pool struct {
 // side is one family of a pool.
 type side struct {
 	blocks  []*block // ordered by prefix; two active ones never overlap
-	leases  map[netip.Addr]*lease
+	leases  table
 	cursor  netip.Addr
 	cooling list // oldest first, all blocks
 }
@@ -94,6 +94,7 @@ type side struct {
 // block is an aligned prefix of a pool, granted to this node.
 type block struct {
 	prefix      netip.Prefix
+	last        netip.Addr // of prefix
 	pool        *pool
 	state       BlockState
 	space       *addrspace.Space
@@ -108,6 +109,7 @@ type block struct {
 // lends. The leases are for the caller to take out (side.reclaim).
 func (b *block) reserve() {
 	b.space = addrspace.New(b.prefix)
+	b.last, _ = addrspace.NthLast(b.prefix, 0)
 	free := b.space.Free()
 	exclude := slices.SortedFunc(slices.Values(b.pool.Exclude), func(x, y netip.Prefix) int { return x.Bits() - y.Bits() })
 	for _, x := range exclude { // large ones first: one that cannot be taken is within an earlier one
@@ -117,9 +119,8 @@ func (b *block) reserve() {
 		b.space.Take(x)
 	}
 	if b.pool.ReserveEdges && !b.prefix.IsSingleIP() {
-		last, _ := addrspace.NthLast(b.prefix, 0)
 		b.space.TakeAddr(b.prefix.Addr())
-		b.space.TakeAddr(last)
+		b.space.TakeAddr(b.last)
 	}
 	for a := range b.pool.excluded {
 		b.space.TakeAddr(a)
@@ -131,14 +132,14 @@ func (b *block) reserve() {
 // is true for. A lease may lie in two blocks: one draining, one active.
 func (s *side) reclaim(want func(*block) bool) {
 	draining := slices.ContainsFunc(s.blocks, func(b *block) bool { return b.state == Draining })
-	for a, x := range s.leases {
+	for x := range s.leases.all() {
 		if want(x.block) {
-			x.block.space.TakeAddr(a)
+			x.block.space.TakeAddr(x.addr)
 		}
 		if draining {
 			for _, b := range s.blocks {
 				if want(b) {
-					b.space.TakeAddr(a)
+					b.space.TakeAddr(x.addr)
 				}
 			}
 		}
@@ -153,11 +154,8 @@ func (p *pool) isExcluded(a netip.Addr) bool {
 // isReserved is true for an address that is never lent: by policy, or because
 // somebody has excluded it.
 func (p *pool) isReserved(b *block, a netip.Addr) bool {
-	if p.ReserveEdges && !b.prefix.IsSingleIP() {
-		last, _ := addrspace.NthLast(b.prefix, 0)
-		if a == b.prefix.Addr() || a == last {
-			return true
-		}
+	if p.ReserveEdges && (a == b.prefix.Addr() || a == b.last) && !b.prefix.IsSingleIP() {
+		return true
 	}
 	if p.isExcluded(a) {
 		return true
@@ -186,8 +184,18 @@ func (p *pool) giveBack(s *side, a netip.Addr) {
 }
 
 func (s *side) add(b *block) {
-	i, _ := slices.BinarySearchFunc(s.blocks, b, func(x, y *block) int { return x.prefix.Compare(y.prefix) })
+	i, _ := s.place(b.prefix)
 	s.blocks = slices.Insert(s.blocks, i, b)
+}
+
+// place is where a block is, or belongs, among the others. No prefix has host bits.
+func (s *side) place(p netip.Prefix) (int, bool) {
+	return slices.BinarySearchFunc(s.blocks, p, func(b *block, p netip.Prefix) int {
+		if c := b.prefix.Addr().Compare(p.Addr()); c != 0 {
+			return c
+		}
+		return b.prefix.Bits() - p.Bits()
+	})
 }
 
 func (s *side) remove(b *block) {
@@ -201,7 +209,7 @@ func (s *side) takeFor(order Order, within []netip.Prefix) (*block, netip.Addr, 
 		return s.take(order)
 	}
 	for _, prefix := range within {
-		i, ok := slices.BinarySearchFunc(s.blocks, prefix, func(b *block, p netip.Prefix) int { return b.prefix.Compare(p) })
+		i, ok := s.place(prefix)
 		if !ok || s.blocks[i].state != Active || s.blocks[i].space.Free() == 0 {
 			continue
 		}

@@ -93,7 +93,7 @@ func (l *Ledger) truth(key string) (kvdb.Op, bool, error) {
 		return kvdb.Delete(key), true, nil
 	}
 	a, _ := netip.AddrFromSlice([]byte(rest))
-	x := p.fam[FamilyOf(a)].leases[a]
+	x := p.fam[FamilyOf(a)].lease(a)
 	if e := p.excluded[a]; e.stage != nil {
 		return kvdb.Op{}, false, nil
 	}
@@ -237,7 +237,7 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	for _, other := range s.blocks {
 		other.space.TakeAddr(a)
 	}
-	l.link(x)
+	l.link(x, l.hash(&x.key))
 	return x, nil
 }
 
@@ -246,9 +246,9 @@ func (l *Ledger) setCursors() {
 	for _, p := range l.pools {
 		for i := range p.fam {
 			newest := uint64(0)
-			for a, x := range p.fam[i].leases {
+			for x := range p.fam[i].leases.all() {
 				if x.purpose != ForInfra && x.gen >= newest {
-					newest, p.fam[i].cursor = x.gen, a
+					newest, p.fam[i].cursor = x.gen, x.addr
 				}
 			}
 		}

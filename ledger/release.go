@@ -42,7 +42,7 @@ func (l *Ledger) Release(ctx context.Context, sel Selector) ([]Lease, error) {
 // Release stages what Ledger.Release would do.
 func (st *Stage) Release(sel Selector) ([]Lease, error) {
 	var leases []Lease
-	if err := st.releaseEach(sel, func(x *lease) { leases = append(leases, x.value()) }); err != nil {
+	if err := st.releaseEach(&sel, func(x *lease) { leases = append(leases, x.value()) }); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(leases, func(x, y Lease) int { return x.Addr.Compare(y.Addr) })
@@ -51,10 +51,10 @@ func (st *Stage) Release(sel Selector) ([]Lease, error) {
 
 // releaseEach stages the release of the leases of a selector, and calls f for
 // each of them before.
-func (st *Stage) releaseEach(sel Selector, f func(*lease)) error {
+func (st *Stage) releaseEach(sel *Selector, f func(*lease)) error {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
-	found, err := st.findSettled(sel)
+	found, err := st.l.findSettled(st, sel)
 	if err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
@@ -68,12 +68,13 @@ func (st *Stage) releaseEach(sel Selector, f func(*lease)) error {
 	return nil
 }
 
-// findSettled are the leases of a selector, once no other stage is at them.
-func (st *Stage) findSettled(sel Selector) ([]*lease, error) {
-	l := st.l
+// findSettled are the leases of a selector, once no other stage than st is at
+// them. They are for as long as the lock is held.
+func (l *Ledger) findSettled(st *Stage, sel *Selector) ([]*lease, error) {
 	for {
 		l.lapse()
 		found, err := l.find(sel)
+		l.found = found
 		if err != nil {
 			return nil, err
 		}
@@ -86,14 +87,15 @@ func (st *Stage) findSettled(sel Selector) ([]*lease, error) {
 
 // find are the leases of a selector that are not cooling, the newest of a key
 // or a pod first: that is how they are unlinked soonest.
-func (l *Ledger) find(sel Selector) ([]*lease, error) {
-	var found []*lease
+func (l *Ledger) find(sel *Selector) ([]*lease, error) {
+	found := l.found[:0]
 	switch {
 	case sel.Key != (Key{}):
-		l.held(sel.Key, func(x *lease) bool { found = append(found, x); return true })
+		l.held(&sel.Key, l.hash(&sel.Key), func(x *lease) bool { found = append(found, x); return true })
 	case sel.Pod.Name != "":
-		for x := l.byPod[podName{sel.Pod.Namespace, sel.Pod.Name}]; x != nil; x = x.podNext {
-			if x.state != Quarantined && x.purpose == sel.Purpose && (sel.Pod.UID == "" || x.pod.UID == "" || sel.Pod.UID == x.pod.UID) {
+		for x := l.byPod.first(l.hashPod(&sel.Pod)); x != nil; x = l.byPod.next(x) {
+			if x.pod.Name == sel.Pod.Name && x.pod.Namespace == sel.Pod.Namespace &&
+				x.state != Quarantined && x.purpose == sel.Purpose && (sel.Pod.UID == "" || x.pod.UID == "" || sel.Pod.UID == x.pod.UID) {
 				found = append(found, x)
 			}
 		}
@@ -109,12 +111,12 @@ func (l *Ledger) find(sel Selector) ([]*lease, error) {
 	return found, nil
 }
 
-func (l *Ledger) findAddr(sel Selector) (*lease, error) {
+func (l *Ledger) findAddr(sel *Selector) (*lease, error) {
 	p := l.pools[sel.Pool]
 	if p == nil {
 		return nil, nil
 	}
-	x := p.fam[FamilyOf(sel.Addr)].leases[sel.Addr]
+	x := p.fam[FamilyOf(sel.Addr)].lease(sel.Addr)
 	switch {
 	case x == nil || x.state == Cooling:
 		return nil, nil

@@ -213,7 +213,8 @@ func (l *Ledger) revert(c change) {
 			l.drop(x)
 			break
 		}
-		l.link(c.replaced)
+		x.block.pool.fam[FamilyOf(x.addr)].leases.remove(x)
+		l.link(c.replaced, l.hash(&c.replaced.key))
 		if c.replaced.state == Cooling {
 			x.block.pool.fam[FamilyOf(x.addr)].cooling.insert(c.replaced)
 		}
@@ -237,7 +238,7 @@ func (l *Ledger) revert(c change) {
 // claimed from it meanwhile it stays until that is released.
 func (l *Ledger) retract(b *block) {
 	s := &b.pool.fam[FamilyOf(b.prefix.Addr())]
-	for _, x := range s.leases {
+	for x := range s.leases.all() {
 		if x.block == b {
 			b.state = Draining
 			l.dirty[blockKey(b.pool.Name, b.prefix)] = struct{}{}
@@ -326,7 +327,7 @@ func (st *Stage) ops(now time.Time, uptime time.Duration) (map[string]kvdb.Op, e
 // settle ends stages: all that they hold becomes true, or is undone.
 func (l *Ledger) settle(stages []*Stage, err error) {
 	uptime := time.Duration(-1)
-	var touched []*block
+	touched := l.touched[:0]
 	for _, st := range stages {
 		for _, c := range st.changes {
 			switch c.kind {
@@ -369,5 +370,6 @@ func (l *Ledger) settle(stages []*Stage, err error) {
 	for _, b := range touched {
 		l.sweepBlock(b)
 	}
+	l.touched = touched
 	l.settled.Broadcast()
 }

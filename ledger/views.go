@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
@@ -45,7 +46,7 @@ func (l *Ledger) sorted(f func(*lease) bool) []*lease {
 	var found []*lease
 	for _, p := range l.pools {
 		for i := range p.fam {
-			for _, x := range p.fam[i].leases {
+			for x := range p.fam[i].leases.all() {
 				if f(x) {
 					found = append(found, x)
 				}
@@ -57,6 +58,8 @@ func (l *Ledger) sorted(f func(*lease) bool) []*lease {
 	})
 	return found
 }
+
+func compareAddr(x, y *lease) int { return x.addr.Compare(y.addr) }
 
 func values(xs []*lease) []Lease {
 	leases := make([]Lease, 0, len(xs))
@@ -72,13 +75,13 @@ func (l *Ledger) ByKey(k Key) []Lease {
 	defer l.mu.Unlock()
 	l.lapse()
 	var found []*lease
-	l.held(k, func(x *lease) bool {
+	l.held(&k, l.hash(&k), func(x *lease) bool {
 		if !x.staged {
 			found = append(found, x)
 		}
 		return true
 	})
-	slices.SortFunc(found, func(x, y *lease) int { return x.addr.Compare(y.addr) })
+	slices.SortFunc(found, compareAddr)
 	return values(found)
 }
 
@@ -90,11 +93,31 @@ func (l *Ledger) Lookup(pool string, a netip.Addr) (Lease, bool) {
 	if p := l.pools[pool]; p != nil {
 		s := &p.fam[FamilyOf(a)]
 		l.expire(p, s)
-		if x := s.leases[a]; x != nil && !x.staged {
+		if x := s.lease(a); x != nil && !x.staged {
 			return x.value(), true
 		}
 	}
 	return Lease{}, false
+}
+
+// Cooling is since when the address of a block cools that will have cooled
+// first; false where none does.
+func (l *Ledger) Cooling(pool string, block netip.Prefix) (since time.Time, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lapse()
+	p := l.pools[pool]
+	if p == nil {
+		return since, false
+	}
+	s := &p.fam[FamilyOf(block.Addr())]
+	l.expire(p, s)
+	for x := s.cooling.head; x != nil; x = x.next {
+		if block.Contains(x.addr) {
+			return x.value().Since, true
+		}
+	}
+	return since, false
 }
 
 // Stats are the counts of all blocks, by pool, family and prefix.

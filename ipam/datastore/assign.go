@@ -68,11 +68,16 @@ func (ds *DataStore) Assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, 
 	owner := ds.owner(key)
 	owner.Lock()
 	defer owner.Unlock()
-	st := ds.stages.Get().(*ledger.Stage)
-	defer ds.stages.Put(st)
+	return ds.assign(ctx, key, pod, f)
+}
 
+// assign is Assign, with nobody else at the key.
+func (ds *DataStore) assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, f ledger.Family) (Assigned, error) {
+	st := ds.stage()
+	defer ds.putBack(st)
+	req := claimOf(key, pod)
 	ds.hints.Lock()
-	s, x, err := ds.claim(st, claimOf(key, pod), f)
+	s, x, err := ds.claim(ctx, st, &req, f)
 	ds.hints.Unlock()
 	if err != nil { // also if the key has an address
 		if have := ds.book.ByKey(ledgerKey(key)); len(have) > 0 {
@@ -80,11 +85,27 @@ func (ds *DataStore) Assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, 
 		}
 		return Assigned{}, fmt.Errorf("assign an address to %s: %w", key, err)
 	}
-	if err := st.Commit(ctx); err != nil {
-		ds.free(s, 0)
-		return Assigned{}, fmt.Errorf("assign %s to %s: %w", x, key, err)
+	if st != nil {
+		if err := st.Commit(ctx); err != nil {
+			ds.free(s, 0)
+			return Assigned{}, fmt.Errorf("assign %s to %s: %w", x, key, err)
+		}
 	}
 	return Assigned{x, s.lane.of.Device}, nil
+}
+
+// stage is for what is written before it is true; nil where nothing is written.
+func (ds *DataStore) stage() *ledger.Stage {
+	if ds.journal == nil {
+		return nil
+	}
+	return ds.stages.Get().(*ledger.Stage)
+}
+
+func (ds *DataStore) putBack(st *ledger.Stage) {
+	if st != nil {
+		ds.stages.Put(st)
+	}
 }
 
 func ledgerKey(k IPAMKey) ledger.Key {
@@ -104,7 +125,10 @@ func (ds *DataStore) owner(k IPAMKey) *sync.Mutex {
 // a write that failed there is something to write all the same.
 func (ds *DataStore) repeat(ctx context.Context, st *ledger.Stage, have ledger.Lease, f ledger.Family) (Assigned, error) {
 	l := ds.lanes[have.Pool]
-	err := st.Commit(ctx)
+	var err error
+	if st != nil {
+		err = st.Commit(ctx)
+	}
 	switch {
 	case err != nil:
 	case l == nil:
@@ -117,74 +141,61 @@ func (ds *DataStore) repeat(ctx context.Context, st *ledger.Stage, have ledger.L
 	return Assigned{}, fmt.Errorf("assign an address to %s: %w", have.Key, err)
 }
 
-// claim stages the claim of an address that is free and does not cool.
-// ds.hints is held.
-func (ds *DataStore) claim(st *ledger.Stage, req ledger.Request, f ledger.Family) (*spot, netip.Addr, error) {
-	now := ds.clock.now()
-	req.Wanted = ds.wanted[:]
+// claim claims, or stages the claim of, an address that is free and does not
+// cool. ds.hints is held.
+func (ds *DataStore) claim(ctx context.Context, st *ledger.Stage, req *ledger.Request, f ledger.Family) (*spot, netip.Addr, error) {
+	now := instant{clock: ds.clock}
+	req.Families, req.Within, req.Rested = []ledger.Family{f}, ds.within[:], true
 	for _, l := range ds.order[f] {
-		if l.until > now {
+		if now.before(l.until) {
 			continue
 		}
 		req.Pool = l.pool
 		next := never
 		for _, s := range l.spots {
-			if s.until <= now {
-				if err := ds.claimFrom(st, s, &req, now); err != nil || !st.Empty() {
-					return s, ds.wanted[0], err
+			if !now.before(s.until) {
+				a, err := ds.claimFrom(ctx, st, s, req)
+				if !errors.Is(err, ledger.ErrExhausted) {
+					return s, a, err
 				}
+				s.until = ds.rested(s)
 			}
 			next = min(next, s.until)
 		}
 		l.until = next
 	}
-	return nil, netip.Addr{}, ds.exhausted(f, now)
+	return nil, netip.Addr{}, ds.exhausted(f)
 }
 
-// claimFrom stages the claim of an address of s, if one is free. Otherwise it
-// notes when to look again.
-func (ds *DataStore) claimFrom(st *ledger.Stage, s *spot, req *ledger.Request, now time.Duration) error {
-	until, first := never, s.after(s.lent)
-	for a := first; ; {
-		x, taken := ds.book.Lookup(s.lane.pool, a)
-		ends := time.Duration(0)
-		if taken && x.State == ledger.Cooling {
-			ends = ds.clock.since(x.Since) + ds.opt.CoolDown
-			taken = ends > now
-			until = min(until, ends)
-		}
-		if !taken {
-			req.Wanted[0] = a
-			_, fresh, err := st.Claim(*req)
-			if err == nil && !fresh {
-				return ledger.ErrKeyHeld
-			}
-			if err == nil {
-				s.lent = a
-				if s.prefix.IsSingleIP() {
-					s.until = never
-				}
-				return nil
-			}
-			if !errors.Is(err, ledger.ErrTaken) { // by a claim that is under way
-				return err
-			}
-		}
-		if a = s.after(a); a == first {
-			s.until = until
-			return nil
-		}
+// claimFrom claims the next free address of s, or stages that.
+func (ds *DataStore) claimFrom(ctx context.Context, st *ledger.Stage, s *spot, req *ledger.Request) (a netip.Addr, err error) {
+	ds.within[0], req.After = s.prefix, s.lent
+	fresh := false
+	if st == nil {
+		a, fresh, err = ds.book.ClaimAddr(ctx, req)
+	} else {
+		a, fresh, err = st.ClaimAddr(req)
 	}
+	switch {
+	case err != nil:
+		return a, err
+	case !fresh:
+		return a, ledger.ErrKeyHeld
+	}
+	s.lent = a
+	if s.prefix.IsSingleIP() {
+		s.until = never
+	}
+	return a, nil
 }
 
-// after is the address of s that follows a, the first one after the last.
-func (s *spot) after(a netip.Addr) netip.Addr {
-	if a.IsValid() {
-		if a = a.Next(); s.prefix.Contains(a) {
-			return a
-		}
+// rested is when an address of s, none of which is free, will have cooled.
+func (ds *DataStore) rested(s *spot) time.Duration {
+	since, cools := ds.book.Cooling(s.lane.pool, s.prefix)
+	if !cools {
+		return never
 	}
-	return s.prefix.Addr()
+	return ds.clock.since(since) + ds.opt.CoolDown
 }
 
 // spot is the block of l that a is of.
@@ -203,12 +214,15 @@ func (l *lane) spot(a netip.Addr) *spot {
 func (ds *DataStore) free(s *spot, coolDown time.Duration) {
 	ds.hints.Lock()
 	defer ds.hints.Unlock()
-	at := ds.clock.now() + coolDown
+	at := time.Duration(0) // at once: that needs no clock
+	if coolDown > 0 {
+		at = ds.clock.now() + coolDown
+	}
 	s.until, s.lane.until = min(s.until, at), min(s.lane.until, at)
 }
 
 // exhausted says that nothing is free, and when something will be.
-func (ds *DataStore) exhausted(f ledger.Family, now time.Duration) error {
+func (ds *DataStore) exhausted(f ledger.Family) error {
 	next, total := never, uint64(0)
 	for _, l := range ds.order[f] {
 		next = min(next, l.until)
@@ -219,7 +233,7 @@ func (ds *DataStore) exhausted(f ledger.Family, now time.Duration) error {
 	if next == never {
 		return fmt.Errorf("%w of family %s: all %d are assigned", ErrNoAvailableIP, f, total)
 	}
-	return fmt.Errorf("%w of family %s: all %d are assigned or cooling, the next one for %s", ErrNoAvailableIP, f, total, next-now)
+	return fmt.Errorf("%w of family %s: all %d are assigned or cooling, the next one for %s", ErrNoAvailableIP, f, total, next-ds.clock.now())
 }
 
 // Unassign is UnassignPodIPv4Address with a context.
@@ -244,43 +258,66 @@ func (ds *DataStore) unassign(ctx context.Context, key IPAMKey) (_ Assigned, lef
 	owner := ds.owner(key)
 	owner.Lock()
 	defer owner.Unlock()
+	a, pool, leftOver, err := ds.release(ctx, key)
+	switch {
+	case err != nil:
+		return Assigned{}, false, fmt.Errorf("take the address of %s back: %w", key, err)
+	case leftOver:
+		return Assigned{}, true, nil
+	case a == netip.Addr{}:
+		return Assigned{}, false, ErrUnknownPod
+	}
+	l := ds.lanes[pool]
+	if l == nil {
+		return Assigned{a, -1}, false, nil
+	}
+	if s := l.spot(a); s != nil {
+		ds.free(s, ds.opt.CoolDown)
+	}
+	return Assigned{a, l.of.Device}, false, nil
+}
+
+// release releases what key has; the address is zero where that is nothing.
+// What is of a block that would better go as well is left over.
+func (ds *DataStore) release(ctx context.Context, key IPAMKey) (a netip.Addr, pool string, leftOver bool, err error) {
+	if ds.journal == nil { // nothing was restored: no pod has an address of such a block
+		for _, k := range ds.names(&[2]IPAMKey{}, key) {
+			if a, pool, err = ds.book.FreeKey(ctx, ledgerKey(k)); err != nil || a.IsValid() {
+				break
+			}
+		}
+		return a, pool, false, err
+	}
 	st := ds.stages.Get().(*ledger.Stage)
 	defer ds.stages.Put(st)
 	x, err := ds.stageRelease(st, key)
 	if err != nil {
-		return Assigned{}, false, err
+		return a, "", false, err
 	}
-	l := ds.lanes[x.Pool]
-	if l != nil && l.prefixes != ds.opt.PrefixMode {
+	if l := ds.lanes[x.Pool]; l != nil && l.prefixes != ds.opt.PrefixMode {
 		st.Undo()
-		return Assigned{}, true, nil
+		return a, "", true, nil
 	}
-	if err := st.Commit(ctx); err != nil {
-		return Assigned{}, false, fmt.Errorf("take the address of %s back: %w", key, err)
+	return x.Addr, x.Pool, false, st.Commit(ctx)
+}
+
+// names are the keys that what key has may be found under: it or its placeholder.
+func (ds *DataStore) names(room *[2]IPAMKey, key IPAMKey) []IPAMKey {
+	room[0] = key
+	if ds.CheckpointMigrationPhase >= 2 {
+		return room[:1]
 	}
-	switch {
-	case x.Addr == netip.Addr{}:
-		return Assigned{}, false, ErrUnknownPod
-	case l == nil:
-		return Assigned{x.Addr, -1}, false, nil
-	}
-	if s := l.spot(x.Addr); s != nil {
-		ds.free(s, ds.opt.CoolDown)
-	}
-	return Assigned{x.Addr, l.of.Device}, false, nil
+	room[1] = IPAMKey{NetworkName: BackfillNetworkName, ContainerID: key.ContainerID, IfName: BackfillNetworkIface}
+	return room[:]
 }
 
 // stageRelease stages the release of what key has, or its placeholder; the
 // lease is zero where that is nothing.
 func (ds *DataStore) stageRelease(st *ledger.Stage, key IPAMKey) (ledger.Lease, error) {
-	keys := []IPAMKey{key, {NetworkName: BackfillNetworkName, ContainerID: key.ContainerID, IfName: BackfillNetworkIface}}
-	if ds.CheckpointMigrationPhase >= 2 {
-		keys = keys[:1]
-	}
-	for _, k := range keys {
+	for _, k := range ds.names(&[2]IPAMKey{}, key) {
 		found, err := st.Release(ledger.Selector{Key: ledgerKey(k)})
 		if err != nil {
-			return ledger.Lease{}, fmt.Errorf("take the address of %s back: %w", k, err)
+			return ledger.Lease{}, err
 		}
 		if len(found) > 0 {
 			return found[0], nil
@@ -297,7 +334,7 @@ func (ds *DataStore) unassignLast(ctx context.Context, key IPAMKey) (Assigned, e
 	st := ds.book.Begin()
 	x, err := ds.stageRelease(st, key)
 	if err != nil {
-		return Assigned{}, err
+		return Assigned{}, fmt.Errorf("take the address of %s back: %w", key, err)
 	}
 	device := -1
 	_, s := ds.place(x.Block)

@@ -93,8 +93,8 @@ type DataStore struct {
 	owners [1024]sync.Mutex // of keys, by hash: who is at a key's lease
 	seed   maphash.Seed
 	stages sync.Pool
-	hints  sync.Mutex    // guards what lanes and spots say about where not to look
-	wanted [1]netip.Addr // of the claim under way; guarded by hints
+	hints  sync.Mutex      // guards what lanes and spots say about where not to look
+	within [1]netip.Prefix // of the claim under way; guarded by hints
 }
 
 // attachment is an interface with its pools.
@@ -138,6 +138,24 @@ func (c *clock) now() time.Duration {
 		return *c.fixed
 	}
 	return c.uptime()
+}
+
+// instant is one look at the clock, which is not looked at where that is not needed.
+type instant struct {
+	clock *clock
+	at    time.Duration
+	known bool
+}
+
+// before is true where t is later.
+func (i *instant) before(t time.Duration) bool {
+	if t == 0 || t == never {
+		return t == never
+	}
+	if !i.known {
+		i.at, i.known = i.clock.now(), true
+	}
+	return i.at < t
 }
 
 func (c *clock) wall() time.Time { return c.base.Add(c.now()) }

@@ -36,6 +36,11 @@ type JSONFile struct {
 	last      *CheckpointData // the last generation; nil where it is not known
 	recovered string
 	buffer    []byte
+
+	// Generations that were written here, held open: the file, the previous one,
+	// and the one that has lost its name. What that one takes on the disk is given
+	// back when it is closed: with the next write, while that waits for the disk.
+	current, before, nameless *os.File
 }
 
 // Modes of the file: of one that the previous generation covers, and any other.
@@ -74,13 +79,22 @@ func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
 		mode = coveredMode
 	}
 	c.began = false // unless all goes well
-	if err := create(c.temporary(), text, mode); err != nil {
+	f, err := create(c.temporary(), text, mode)
+	if err != nil {
 		return nil, err
+	}
+	c.nameless.Close() // it was synced: nothing can be lost, nor where there is none
+	if err := f.Sync(); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	if err := c.publish(mode == coveredMode); err != nil {
-		return nil, err
+		return nil, errors.Join(err, f.Close())
 	}
 	c.began = true
+	c.nameless, c.current = c.current, f
+	if mode == coveredMode {
+		c.nameless, c.before = c.before, c.nameless
+	}
 	return whole, nil
 }
 
@@ -150,17 +164,18 @@ func (c *JSONFile) publish(keep bool) error {
 	return fmt.Errorf("exchange %s and %s: %w", c.temporary(), c.path, err)
 }
 
-// create writes text to a new file and waits for the disk.
-func create(path string, text []byte, mode fs.FileMode) (err error) {
+// create writes text to a new file, and has the disk begin with it. Sync waits
+// for the disk, and says what has failed.
+func create(path string, text []byte, mode fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
 	if _, err := f.Write(text); err != nil {
-		return err
+		return nil, errors.Join(err, f.Close())
 	}
-	return f.Sync()
+	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+	return f, nil
 }
 
 // Restore reads the file. Where it is not there the error wraps fs.ErrNotExist.
@@ -210,7 +225,11 @@ func (c *JSONFile) fallBack(into any) error {
 	if err := decodeFile(text, into); err != nil {
 		return fmt.Errorf("%s: %w", c.previous(), err)
 	}
-	if err := create(c.temporary(), text, plainMode); err != nil {
+	f, err := create(c.temporary(), text, plainMode)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(c.temporary(), c.path)

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -207,6 +208,29 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 	write(g, f, []int{1})
 	g.Expect(NewJSONFile(path).Restore(&d)).To(Succeed())
 	g.Expect(restoredPods(d)).To(Equal([]int{1}))
+}
+
+// TestGenerationsDoNotPileUp counts the files that are held open: the file, the
+// previous one, and the one that the next write gives back.
+func TestGenerationsDoNotPileUp(t *testing.T) {
+	g := NewWithT(t)
+	path := checkpointFile(t)
+	f := NewJSONFile(path)
+	for i := range 40 {
+		write(g, f, []int{1, 2}[:1+i%2])
+		if i%10 == 9 {
+			g.Expect(os.Remove(path)).To(Succeed())
+		}
+	}
+	open, err := filepath.Glob("/proc/self/fd/*")
+	g.Expect(err).NotTo(HaveOccurred())
+	n := 0
+	for _, fd := range open {
+		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, path) {
+			n++
+		}
+	}
+	g.Expect(n).To(BeNumerically("<=", 3))
 }
 
 func TestFileIsWrittenAgainAfterLeftovers(t *testing.T) {

@@ -165,20 +165,24 @@ func TestOneKeyFromManySides(t *testing.T) {
 }
 
 func TestContextThatEnded(t *testing.T) {
-	g := NewWithT(t)
-	ds, _ := store(Options{Checkpoint: NewTestCheckpoint(nil), CoolDown: time.Minute})
-	add(g, ds, "eni-1", 0, "1.1.1.1")
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := ds.Assign(over, key(1), pod(1), ledger.IPv4)
-	g.Expect(err).To(MatchError(context.Canceled))
-	stats(g, ds, 1, 0, 0)
-	assign(g, ds, 1)
-	_, err = ds.Unassign(over, key(1))
-	g.Expect(err).To(MatchError(context.Canceled))
-	stats(g, ds, 1, 1, 0)
-	_, err = ds.Assign(context.Background(), IPAMKey{}, pod(1), ledger.IPv4)
-	g.Expect(err).To(HaveOccurred())
-	_, err = ds.Unassign(context.Background(), IPAMKey{})
-	g.Expect(err).To(BeIdenticalTo(ErrUnknownPod))
+	for name, cp := range map[string]Checkpointer{"with a checkpoint": NewTestCheckpoint(nil), "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			ds, _ := store(Options{Checkpoint: cp, CoolDown: time.Minute})
+			add(g, ds, "eni-1", 0, "1.1.1.1")
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			_, err := ds.Assign(over, key(1), pod(1), ledger.IPv4)
+			g.Expect(err).To(MatchError(context.Canceled))
+			stats(g, ds, 1, 0, 0)
+			assign(g, ds, 1)
+			_, err = ds.Unassign(over, key(1))
+			g.Expect(err).To(MatchError(context.Canceled))
+			stats(g, ds, 1, 1, 0)
+			_, err = ds.Assign(context.Background(), IPAMKey{}, pod(1), ledger.IPv4)
+			g.Expect(err).To(HaveOccurred())
+			_, err = ds.Unassign(context.Background(), IPAMKey{})
+			g.Expect(err).To(BeIdenticalTo(ErrUnknownPod))
+		})
+	}
 }

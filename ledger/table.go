@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"encoding/binary"
+	"iter"
+	"math/bits"
+	"net/netip"
+)
+
+// index is what leases are found by.
+type index uint8
+
+const (
+	byAddr index = iota
+	byKey
+	byPod
+	indices
+)
+
+// table finds leases by a hash. They are chained in themselves, the newest of a
+// bucket first, so that a lease costs a table no memory but two buckets; a map
+// would keep a copy of each key, far from the lease. The table grows with each
+// lease, by splitting one bucket at a time (linear hashing): nobody waits for
+// all leases to be moved.
+type table struct {
+	heads []*lease
+	n     int
+	by    index
+}
+
+// put adds x under hash h.
+func (t *table) put(x *lease, h uint32) {
+	t.n++
+	for len(t.heads) < 2*t.n {
+		t.split()
+	}
+	x.hashes[t.by] = h
+	i := t.bucket(h)
+	x.chains[t.by], t.heads[i] = t.heads[i], x
+}
+
+// bucket is where h belongs. Buckets from the last power of two on were split
+// off the ones that are as far from the first.
+func (t *table) bucket(h uint32) int {
+	n := len(t.heads)
+	mask := 1<<bits.Len(uint(n-1)) - 1
+	if i := int(h) & mask; i < n {
+		return i
+	}
+	return int(h) & (mask >> 1)
+}
+
+// split adds a bucket and gives it its part of the one that it is split off.
+// What stays and what goes keeps its order.
+func (t *table) split() {
+	t.heads = append(t.heads, nil)
+	last := len(t.heads) - 1
+	if last == 0 {
+		return
+	}
+	old := last - 1<<(bits.Len(uint(last))-1)
+	stays, goes := &t.heads[old], &t.heads[last]
+	for x := *stays; x != nil; x = x.chains[t.by] {
+		if t.bucket(x.hashes[t.by]) == old {
+			*stays, stays = x, &x.chains[t.by]
+		} else {
+			*goes, goes = x, &x.chains[t.by]
+		}
+	}
+	*stays, *goes = nil, nil
+}
+
+// remove takes x out, which is in.
+func (t *table) remove(x *lease) {
+	at := &t.heads[t.bucket(x.hashes[t.by])]
+	for *at != x {
+		at = &(*at).chains[t.by]
+	}
+	*at, x.chains[t.by] = x.chains[t.by], nil
+	t.n--
+}
+
+// first is the newest lease of hash h; another one may have this hash as well.
+func (t *table) first(h uint32) *lease {
+	if t.n == 0 {
+		return nil
+	}
+	return t.same(t.heads[t.bucket(h)], h)
+}
+
+// next is the lease of the hash of x that is older than x.
+func (t *table) next(x *lease) *lease { return t.same(x.chains[t.by], x.hashes[t.by]) }
+
+func (t *table) same(x *lease, h uint32) *lease {
+	for x != nil && x.hashes[t.by] != h {
+		x = x.chains[t.by]
+	}
+	return x
+}
+
+// all are the leases, in no order. Whoever looks at one may remove it.
+func (t *table) all() iter.Seq[*lease] {
+	return func(yield func(*lease) bool) {
+		for _, x := range t.heads {
+			for x != nil {
+				next := x.chains[t.by]
+				if !yield(x) {
+					return
+				}
+				x = next
+			}
+		}
+	}
+}
+
+// lease is the one of an address, nil if there is none.
+func (s *side) lease(a netip.Addr) *lease {
+	x := s.leases.first(hashAddr(a))
+	for x != nil && x.addr != a {
+		x = s.leases.next(x)
+	}
+	return x
+}
+
+// hashAddr puts eight neighbours into one line of memory, since they are most
+// often lent one after the other, and spreads the lines: the upper bits of a
+// product depend on all bits below.
+func hashAddr(a netip.Addr) uint32 {
+	const odd = 0x9E3779B97F4A7C15 // 2^64 by the golden ratio
+	b := a.As16()
+	high, low := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+	return uint32((high*odd^low>>3)*odd>>35)<<3 | uint32(low)&7
+}
