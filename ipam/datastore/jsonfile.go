@@ -39,8 +39,9 @@ type JSONFile struct {
 
 	// Generations that were written here, held open: the file, the previous one,
 	// and the one that has lost its name. What that one takes on the disk is given
-	// back when it is closed: with the next write, while that waits for the disk.
+	// back when it is closed, for which nobody waits but the next write but one.
 	current, before, nameless *os.File
+	closing                   sync.WaitGroup // of the last one
 }
 
 // Modes of the file: of one that the previous generation covers, and any other.
@@ -83,7 +84,6 @@ func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c.nameless.Close() // it was synced: nothing can be lost, nor where there is none
 	if err := f.Sync(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -95,6 +95,9 @@ func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
 	if mode == coveredMode {
 		c.nameless, c.before = c.before, c.nameless
 	}
+	gone := c.nameless
+	c.closing.Wait()
+	c.closing.Go(func() { gone.Close() }) // it was synced: nothing can be lost, nor where there is none
 	return whole, nil
 }
 
