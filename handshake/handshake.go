@@ -15,7 +15,9 @@
 //	                    the address out of the pool; agent: takes the entry away once it is out
 //
 // Until it is released the operator may take the entry away at any time, because
-// the node needs the address again; the agent then lends it as before.
+// the node needs the address again; the agent then lends it as before. An operator
+// that begins marks again what it finds ready: an API server that came back older
+// may say so of what was lent since.
 //
 // "released" is written before the provider is called, upon the very entry that
 // said ready. That write is the fence: an operator that acts on an old view, or

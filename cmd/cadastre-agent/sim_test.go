@@ -96,6 +96,8 @@ type world struct {
 	api    http.Handler
 	stop   context.CancelFunc
 	ended  chan error
+	conf   string
+	estate *simEstate            // whose blocks the node lives on; nil: its own
 	told   map[ledger.Key]string // address that the key was told it has
 	unsure map[ledger.Key]bool   // a request has failed, or nobody heard its answer
 	log    []string
@@ -168,6 +170,11 @@ func (d diskOf) Commit(ctx context.Context, ops []kvdb.Op) error {
 }
 
 func simulate(t *testing.T, seed uint64, steps int, sabotage func(*world)) (err error) {
+	return simulateOn(t, seed, steps, nil, sabotage)
+}
+
+// simulateOn runs a world, on the blocks of an estate if there is one.
+func simulateOn(t *testing.T, seed uint64, steps int, estate *simEstate, sabotage func(*world)) (err error) {
 	dir, derr := os.MkdirTemp("", "sim")
 	if derr != nil {
 		t.Fatal(derr)
@@ -177,6 +184,10 @@ func simulate(t *testing.T, seed uint64, steps int, sabotage func(*world)) (err 
 		w := &world{
 			t: t, rnd: rand.New(rand.NewPCG(seed, 42)), disk: journal.NewMemory(), store: keptStore{mem.New()}, dir: dir,
 			begun: time.Now(), booted: time.Now().Add(-time.Hour), told: map[ledger.Key]string{}, unsure: map[ledger.Key]bool{},
+			conf: "ipamConfig:\n  podSubnetCIDR: 10.1.0.0/24\n  podSubnetOneNodePrefixLen: 28\n", estate: estate,
+		}
+		if estate != nil {
+			estate.begin(w)
 		}
 		w.start()
 		for step := 0; step < steps && err == nil; step++ {
@@ -200,7 +211,7 @@ func (w *world) start() {
 	w.bad.mood.Store(0)
 	w.fault.Store(0)
 	w.sink.Fault = nil
-	conf, _, err := contivconf.Parse([]byte("ipamConfig:\n  podSubnetCIDR: 10.1.0.0/24\n  podSubnetOneNodePrefixLen: 28\n"))
+	conf, _, err := contivconf.Parse([]byte(w.conf))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -277,6 +288,12 @@ func (w *world) ask(ctx context.Context, req cni.Request) (address string, code 
 
 // step is one random thing that happens.
 func (w *world) step() {
+	if w.estate != nil && w.rnd.IntN(2) == 0 {
+		if w.estate.step(w); w.rnd.IntN(2) == 0 {
+			synctest.Wait()
+		}
+		return
+	}
 	k := w.key()
 	switch n := w.rnd.IntN(100); {
 	case n < 30:
@@ -515,6 +532,11 @@ func (w *world) check() error {
 	for k, a := range held {
 		if w.told[k] == "" && !w.unsure[k] {
 			return fmt.Errorf("%s holds %s, nobody was told", k, a)
+		}
+	}
+	if w.estate != nil {
+		if err := w.estate.check(w); err != nil {
+			return err
 		}
 	}
 	return w.checkSink(held)

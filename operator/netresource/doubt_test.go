@@ -14,7 +14,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/handshake"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
 	"github.com/cadastre/cadastre/operator/netresource/memapi"
 	"github.com/cadastre/cadastre/operator/netresource/memcloud"
 )
@@ -128,5 +130,43 @@ func TestWhatIsReleasedIsNotLentThoughItIsStillShown(t *testing.T) {
 		r.consistent("node")
 		NewWithT(t).Expect(r.level("node")).To(Equal([2]int{9, 5}))
 		_ = r.manager.Close()
+	})
+}
+
+// TestWhatWasReadyInAnotherLifeIsAskedAgain: the API server came back older, and
+// what an agent had said to be ready it may have lent since.
+func TestWhatWasReadyInAnotherLifeIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		api, provider := memapi.New(), clusterpool.New(clusterpool.Config{})
+		_, config := defaults()
+		config.Instances, config.API, config.ReleaseExcess = provider, api, true
+		nrs := &v1alpha1.NetResourceSet{}
+		nrs.Name, nrs.Spec.IPAM.PreAllocate = "node", 8
+		nrs.Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.0.0.0/28": {}, "10.0.0.16/28": {}, "10.0.0.32/28": {}}
+		nrs.Status.IPAM.ReleaseIPs = map[string]v1alpha1.IPReleaseStatus{"10.0.0.32/28": v1alpha1.IPReleaseStatus(handshake.Ready)}
+		nrs, err := api.Create(nrs)
+		g.Expect(err).NotTo(HaveOccurred())
+		m, err := netresource.New(config)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(m.Create(nrs)).To(Succeed())
+		api.Changed = func(n *v1alpha1.NetResourceSet) { _ = m.Update(n) }
+		g.Expect(m.Start(t.Context())).To(Succeed())
+		said := func() (handshake.State, int) {
+			rest(time.Minute)
+			n, err := api.Get("node")
+			g.Expect(err).NotTo(HaveOccurred())
+			return handshake.State(n.Status.IPAM.ReleaseIPs["10.0.0.32/28"]), len(n.Spec.IPAM.Pool)
+		}
+		state, blocks := said()
+		g.Expect(state).To(Equal(handshake.Marked))
+		g.Expect(blocks).To(Equal(3), "nothing was given back")
+		g.Expect(api.Change("node", func(n *v1alpha1.NetResourceSet) {
+			n.Status.IPAM.ReleaseIPs["10.0.0.32/28"] = v1alpha1.IPReleaseStatus(handshake.Ready)
+		})).To(Succeed())
+		state, blocks = said()
+		g.Expect(state).To(Equal(handshake.Released), "now it is true")
+		g.Expect(blocks).To(Equal(2))
+		g.Expect(m.Close()).To(Succeed())
 	})
 }

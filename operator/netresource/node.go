@@ -47,10 +47,12 @@ type NetResource struct {
 }
 
 func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet) *NetResource {
-	return &NetResource{
+	n := &NetResource{
 		name: resource.Name, manager: m, log: m.config.Log.With("node", resource.Name), turn: make(chan struct{}, 1), resource: resource.DeepCopy(),
 		release: releases{since: map[string]time.Time{}, gone: map[string]time.Time{}, want: map[string]handshake.Want{}},
 	}
+	n.release.doubt(resource.Status.IPAM.ReleaseIPs)
+	return n
 }
 
 // take waits for the turn of the node; give ends it.
@@ -111,7 +113,9 @@ func (n *NetResource) accept(resource *v1alpha1.NetResourceSet) {
 	}
 	if n.resource.UID != resource.UID {
 		n.release.reset()
+		n.release.doubt(resource.Status.IPAM.ReleaseIPs)
 	}
+	n.release.seen(resource.Status.IPAM.ReleaseIPs)
 	n.resource = resource.DeepCopy()
 }
 

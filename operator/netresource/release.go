@@ -24,6 +24,24 @@ type releases struct {
 	back  map[string]bool           // of these, those that it shows again, long after
 	want  map[string]handshake.Want // what the last plan wants of each
 	hold  bool                      // the last plan was to leave all as it is
+	old   map[string]bool           // ready as of the first version that was seen
+}
+
+// doubt notes what is said to be ready in the first version that is seen. The API
+// server may have come back older, and the agent have long lent it again: it is
+// asked once more.
+func (r *releases) doubt(entries map[string]v1alpha1.IPReleaseStatus) {
+	r.old = map[string]bool{}
+	for key, state := range entries {
+		if handshake.State(state) == handshake.Ready {
+			r.old[key] = true
+		}
+	}
+}
+
+// seen is told every later version: what is not ready any more was asked again.
+func (r *releases) seen(entries map[string]v1alpha1.IPReleaseStatus) {
+	maps.DeleteFunc(r.old, func(key string, _ bool) bool { return handshake.State(entries[key]) != handshake.Ready })
 }
 
 func (r *releases) reset() {
@@ -117,7 +135,11 @@ func (n *NetResource) PopulateIPReleaseStatus(node *v1alpha1.NetResourceSet) {
 		if _, open := entries[key]; !open && !want.Excess {
 			continue // the agent has taken it away
 		}
-		if s := handshake.Decide(handshake.State(entries[key]), want); s != handshake.None {
+		s := handshake.Decide(handshake.State(entries[key]), want)
+		if s == handshake.Released && n.release.old[key] {
+			s = handshake.Marked
+		}
+		if s != handshake.None {
 			next[key] = v1alpha1.IPReleaseStatus(s)
 		}
 	}

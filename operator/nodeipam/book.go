@@ -106,15 +106,20 @@ func (b *book) claim(o cidrset.Owner, blocks []netip.Prefix) error {
 	return nil
 }
 
-// takeBack takes from o all but keep: it is known never to get the rest.
+// takeBack takes from o all but keep. Of what was only offered it is known never
+// to get the rest; what it had, before a cluster was restored, cools.
 func (b *book) takeBack(o cidrset.Owner, keep []netip.Prefix) (freed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
-	blocks, _ := b.set.Blocks(o)
+	blocks, offered := b.set.Blocks(o)
 	for _, p := range blocks {
-		if !slices.Contains(keep, p) {
+		switch {
+		case slices.Contains(keep, p):
+		case offered:
 			freed = b.set.Return(o, p) == nil || freed
+		default:
+			freed = b.set.ReleaseBlock(o, p, b.now()) == nil || freed
 		}
 	}
 	return freed

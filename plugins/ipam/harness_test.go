@@ -32,15 +32,16 @@ func (l label) GetAgentLabel() string { return string(l) }
 
 // nodes is a nodesync whose ID and neighbours the test decides.
 type nodes struct {
-	id  uint32
-	all nodesync.Nodes
+	id    uint32
+	all   nodesync.Nodes
+	cidrs []netip.Prefix // published
 }
 
 func (n *nodes) GetNodeID() uint32                     { return n.id }
 func (n *nodes) GetAllNodes() nodesync.Nodes           { return n.all }
 func (n *nodes) PublishNodeIPs(_ []netip.Prefix) error { return nil }
 func (n *nodes) PublishPools()                         {}
-func (n *nodes) PublishPodCIDRs([]netip.Prefix)        {}
+func (n *nodes) PublishPodCIDRs(cidrs []netip.Prefix)  { n.cidrs = cidrs }
 
 // newest is a podmanager that knows the sandboxes it was told.
 type newest map[kv.PodID]ledger.Key
@@ -73,11 +74,13 @@ type node struct {
 	nodes     *nodes
 	sandboxes newest
 	journal   *journal.Memory
+	fault     journal.Fault // of every commit
 	clock     *clock
 	live      bool // its clock is the runtime's
 	boot      string
 	kube      controller.KubeStateData
 	resyncs   int
+	revision  int64 // of the store that kube is of
 }
 
 // newNode is node id with a configuration, before its first resync.
@@ -100,7 +103,7 @@ func (n *node) start(conf string) {
 		now = time.Now
 	}
 	began := now()
-	book, err := ledger.Open(context.Background(), n.journal, ledger.Options{
+	book, err := ledger.Open(context.Background(), &journal.Faulty{Journal: n.journal, Plan: func(int64) journal.Fault { return n.fault }}, ledger.Options{
 		BootID: n.boot, Now: now, Uptime: func() time.Duration { return time.Hour + now().Sub(began) },
 	})
 	n.g.Expect(err).NotTo(HaveOccurred())
@@ -124,7 +127,7 @@ func running(t *testing.T, conf string, id uint32) *node {
 // resync is one resync of the cluster's state, committed as the loop would.
 func (n *node) resync() error {
 	n.resyncs++
-	err := n.Resync(&controller.DBResync{KubeState: n.kube}, n.kube, n.resyncs, newTxn())
+	err := n.Resync(&controller.DBResync{Revision: n.revision, KubeState: n.kube}, n.kube, n.resyncs, newTxn())
 	if err != nil {
 		n.Stage.Undo()
 		return err
@@ -141,6 +144,20 @@ func (n *node) update(ev controller.Event) (follow []controller.Event, err error
 		return nil, err
 	}
 	return t.followUps, n.Stage.Commit(context.Background())
+}
+
+// process hands an event to the plugin as the loop does.
+func (n *node) process(ev controller.Event) error {
+	_, err := n.Update(ev, newTxn())
+	if err == nil {
+		err = n.Stage.Commit(context.Background())
+	}
+	if err != nil {
+		n.Stage.Undo()
+		n.IPAM.Undo()
+		return err
+	}
+	return n.Commit(context.Background())
 }
 
 // key is the attachment of a container of the network "pods".

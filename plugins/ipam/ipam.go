@@ -67,10 +67,13 @@ type state struct {
 	pools    []poolplan.Pool           // those that this node's blocks come from
 	networks map[string]network        // what this node has of each
 	set      *kv.NetResourceSet        // that the blocks are of, where they are of one
+	seen     int64                     // revision of the store up to which set is its newest version
 	problems []Problem
 	mismatch string
 	notes    []string
 }
+
+func beforeResync() *state { return &state{pending: "no resync yet"} }
 
 // DefaultPlugin is a default instance of IPAM plugin.
 var DefaultPlugin = *NewPlugin()
@@ -81,7 +84,7 @@ type Option func(*IPAM)
 // NewPlugin makes an IPAM plugin; options give it its dependencies.
 func NewPlugin(opts ...Option) *IPAM {
 	p := &IPAM{state: &atomic.Pointer[state]{}, committed: &committed{poke: make(chan struct{}, 1)}, register: newRegister()}
-	p.state.Store(&state{pending: "no resync yet"})
+	p.state.Store(beforeResync())
 	p.Name = "ipam"
 	for _, opt := range opts {
 		opt(p)

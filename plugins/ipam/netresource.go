@@ -38,7 +38,7 @@ func (i *IPAM) fromNetResources() bool {
 // used is reported and harms nothing else.
 func (i *IPAM) deriveResources(s *state) error {
 	name := i.ServiceLabel.GetAgentLabel()
-	s.external, s.set, s.pending = i.subnetsOnRecord(), i.register.set, ""
+	s.external, s.set, s.seen, s.pending = i.subnetsOnRecord(), i.register.set, i.register.seen, ""
 	if s.set == nil {
 		s.pending = fmt.Sprintf("waiting for NetResourceSet %s, which this agent makes where there is a Node %s", name, name)
 	}
@@ -93,8 +93,21 @@ func (i *IPAM) lendable(s *state) (open []netip.Prefix) {
 			open = append(open, p)
 		}
 	}
+	open = slices.DeleteFunc(open, goingBack(s.set).contain)
 	slices.SortFunc(open, netip.Prefix.Compare)
 	return slices.Compact(withoutInner(open, say))
+}
+
+// goingBack are the blocks on their way back: no part of one is lent, whatever
+// other key of the pool it has.
+func goingBack(set *kv.NetResourceSet) spans {
+	var all []netip.Prefix
+	for key, state := range set.GetReleases() {
+		if p, err := parseResource(key); err == nil && !handshake.Lendable(handshake.State(state)) {
+			all = append(all, p)
+		}
+	}
+	return spansOf(all)
 }
 
 // shares is whether a pool that is not removed has addresses of a block.
@@ -145,10 +158,11 @@ func (i *IPAM) activeBlocks() map[netip.Prefix]bool {
 // updateResources follows a change of this node's NetResourceSet.
 func (i *IPAM) updateResources(ev *controller.KubeStateChange, txn controller.UpdateOperations) (string, error) {
 	i.register.set, _ = ev.New.(*kv.NetResourceSet)
+	i.register.seen = ev.Revision
 	was := i.state.Load()
 	if i.register.set != nil && alike(was.set, i.register.set) { // what this node itself has written
 		next := *was
-		next.set = i.register.set
+		next.set, next.seen = i.register.set, i.register.seen
 		i.state.Store(&next)
 		return "", nil
 	}
@@ -196,6 +210,18 @@ func (i *IPAM) BlockGateway(block netip.Prefix) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// routed are the blocks that the other nodes send to this one: those that are
+// lent from, and those on their way back that pods still have addresses of.
+func (i *IPAM) routed(s *state) []netip.Prefix {
+	all := slices.Clone(s.networks[PodPool].open)
+	for _, b := range i.Ledger.Stats() {
+		if b.Pool == PodPool && b.State == ledger.Draining && b.Held > 0 {
+			all = append(all, b.Block)
+		}
+	}
+	return sortedPrefixes(all)
 }
 
 // resourceKey is what a block is called in a pool.

@@ -5,12 +5,14 @@ package ipam_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,8 +26,10 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/journal"
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/kubestate"
+	"github.com/cadastre/cadastre/plugins/podmanager"
 )
 
 const fromSet = "cadastre: {podBlocks: netresource, coolDown: 60s, kvdb: {type: kubernetes}, netResource: {minAllocate: 4, maxAllocate: 64, preAllocate: 8, maxAboveWatermark: 2}}"
@@ -48,18 +52,23 @@ func (n *node) given(m *kv.NetResourceSet) {
 
 // setTo is a change of the set while the agent runs.
 func (n *node) setTo(m *kv.NetResourceSet) []controller.Event {
+	follow, err := n.update(n.becomes(m))
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.g.Expect(n.Commit(context.Background())).To(Succeed())
+	return follow
+}
+
+// becomes is the event that the set has changed.
+func (n *node) becomes(m *kv.NetResourceSet) controller.Event {
 	prev := n.kube[kubestate.NetResourceSets][setKey()]
-	ev := &controller.KubeStateChange{Key: setKey(), Resource: kubestate.NetResourceSets, Prev: prev}
+	ev := &controller.KubeStateChange{Key: setKey(), Resource: kubestate.NetResourceSets, Revision: n.revision, Prev: prev}
 	if m == nil {
 		delete(n.kube[kubestate.NetResourceSets], setKey())
 	} else {
 		ev.New = m
 		n.given(m)
 	}
-	follow, err := n.update(ev)
-	n.g.Expect(err).NotTo(HaveOccurred())
-	n.g.Expect(n.Commit(context.Background())).To(Succeed())
-	return follow
+	return ev
 }
 
 // open are the blocks of the default network that are lent from.
@@ -107,6 +116,26 @@ func TestSingleAddressesHaveTheLinkAsTheirGateway(t *testing.T) {
 	n.g.Expect(err).To(MatchError(ledger.ErrExhausted))
 }
 
+// TestSmallBlocksAreLentWholly has a block of four come and go beside one that
+// has a gateway: what is lent of either does not depend on the other.
+func TestSmallBlocksAreLentWholly(t *testing.T) {
+	n := withSet(t, aSet("10.9.0.0/28"))
+	n.setTo(aSet("10.9.0.0/28", "10.8.0.0/30"))
+	n.g.Expect([]string{n.add("a"), n.add("b"), n.add("c"), n.add("d"), n.add("e")}).To(Equal([]string{"10.8.0.0", "10.8.0.1", "10.8.0.2", "10.8.0.3", "10.9.0.2"}))
+	for _, edge := range []string{"10.9.0.0", "10.9.0.1", "10.9.0.14", "10.9.0.15"} {
+		_, err := n.update(add("f", edge))
+		n.g.Expect(err).To(HaveOccurred(), edge)
+	}
+	n.setTo(aSet("10.9.0.0/28"))
+	n.g.Expect(n.add("b")).To(Equal("10.8.0.1"), "it is its")
+	for i := range 11 {
+		n.add(fmt.Sprint("g", i))
+	}
+	_, err := n.update(add("h"))
+	n.g.Expect(err).To(MatchError(ledger.ErrExhausted))
+	n.sound()
+}
+
 func TestWithoutASetNothingIsLentAndItIsSaidWhy(t *testing.T) {
 	n := withSet(t, nil)
 	_, err := n.update(add("a"))
@@ -144,6 +173,30 @@ func TestWhatCannotBeUsedHarmsNothingElse(t *testing.T) {
 	))
 }
 
+// TestNoPartOfABlockThatGoesBackIsLent has keys that overlap: whoever gives a
+// block back gives all of its addresses back.
+func TestNoPartOfABlockThatGoesBackIsLent(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		pool []string
+		back string
+		open []string
+	}{
+		{"an address of it", []string{"10.9.0.0/28", "10.9.0.4", "10.9.0.40"}, "10.9.0.0/28", []string{"10.9.0.40/32"}},
+		{"a block of it", []string{"10.9.0.0/28", "10.9.0.8/29"}, "10.9.0.0/28", nil},
+		{"its first block", []string{"10.9.0.0/28", "10.9.0.0/29"}, "10.9.0.0/28", nil},
+		{"itself, written otherwise", []string{"10.9.0.4/32", "10.9.0.4"}, "10.9.0.4", nil},
+		{"what it is a part of", []string{"10.9.0.0/28", "10.9.0.4"}, "10.9.0.4", []string{"10.9.0.0/28"}},
+	} {
+		for _, state := range []handshake.State{handshake.Marked, handshake.Ready, handshake.Released} {
+			m := aSet(c.pool...)
+			m.Releases = map[string]string{c.back: string(state)}
+			n := withSet(t, m)
+			n.g.Expect(n.open()).To(Equal(c.open), "%s, %s", c.what, state)
+		}
+	}
+}
+
 func TestAnAgentStartsFromTheMirrorWithWhatItHadAndNoMore(t *testing.T) {
 	n := withSet(t, aSet("10.9.0.0/28", "10.9.0.16/28"))
 	n.add("a")
@@ -164,29 +217,36 @@ func TestAnAgentStartsFromTheMirrorWithWhatItHadAndNoMore(t *testing.T) {
 // reporting runs a Reporter over a store that has the node's set, in simulated time.
 type reporting struct {
 	*node
-	t     *testing.T
-	store kvdb.Store
+	t         *testing.T
+	store     kvdb.Store
+	delivered int64 // revision that the loop has seen
 }
 
 func newReporting(t *testing.T, m *kv.NetResourceSet) *reporting {
 	n := newNode(t, fromSet, 5)
 	n.live = true
 	n.start(fromSet)
-	n.given(m)
-	n.g.Expect(n.resync()).To(Succeed())
-	n.g.Expect(n.Commit(t.Context())).To(Succeed())
-	r := &reporting{n, t, mem.New()}
+	r := &reporting{node: n, t: t, store: mem.New()}
 	t.Cleanup(func() { _ = r.store.Close() })
 	r.write(m)
-	reporter := ipam.NewReporter(ipam.ReporterDeps{Log: slog.New(slog.DiscardHandler), IPAM: r.IPAM, Store: r.store, Now: time.Now})
-	ctx, cancel := context.WithCancel(t.Context())
+	n.given(r.read())
+	n.g.Expect(n.resync()).To(Succeed())
+	n.g.Expect(n.Commit(t.Context())).To(Succeed())
+	r.delivered = n.revision
+	r.report(r.store)
+	return r
+}
+
+// report runs a Reporter over a store.
+func (r *reporting) report(store kvdb.Store) {
+	reporter := ipam.NewReporter(ipam.ReporterDeps{Log: slog.New(slog.DiscardHandler), IPAM: r.IPAM, Store: store, Now: time.Now})
+	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- reporter.Run(ctx) }()
-	t.Cleanup(func() {
+	r.t.Cleanup(func() {
 		cancel()
 		r.g.Expect(<-ended).To(Succeed())
 	})
-	return r
 }
 
 // write writes the set as the operator does.
@@ -218,15 +278,22 @@ func (r *reporting) read() *kv.NetResourceSet {
 	r.g.Expect(err).NotTo(HaveOccurred())
 	m := &kv.NetResourceSet{}
 	r.g.Expect(proto.Unmarshal(x.Value, m)).To(Succeed())
+	r.revision = x.ModRevision
 	return m
+}
+
+// deliver hands the store's set to the loop, if it has not seen it.
+func (r *reporting) deliver() {
+	if is := r.read(); r.revision != r.delivered {
+		r.setTo(is)
+		r.delivered = r.revision
+	}
 }
 
 // follow hands the store's set to the loop until nothing changes any more.
 func (r *reporting) follow() {
 	for range 20 {
-		if is := r.read(); !proto.Equal(is, r.kube[kubestate.NetResourceSets][setKey()]) {
-			r.setTo(is)
-		}
+		r.deliver()
 		time.Sleep(time.Second)
 		synctest.Wait()
 	}
@@ -252,6 +319,32 @@ func TestTheSetIsMadeWithWhatIsHeld(t *testing.T) {
 		r.g.Expect(proto.Equal(r.read(), want)).To(BeTrue(), "%v", r.read())
 		r.follow()
 		r.g.Expect(r.add("c")).To(Equal("10.9.0.4"))
+	})
+}
+
+// The loop hears late of a set that was made, and deleted, and would lend of it.
+func TestTheNextSetIsMadeWhenTheLoopHasSeenTheLastOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28"))
+		r.put(kv.NodeKey(thisNode), &kv.Node{Name: thisNode})
+		r.add("a")
+		r.delete(setKey())
+		r.revision += 2
+		r.setTo(nil)
+		time.Sleep(time.Minute)
+		made := r.read()
+		r.g.Expect(made.Pool).To(HaveLen(1))
+		r.del("a")
+		time.Sleep(2 * time.Minute) // it has cooled: a set that is made now claims nothing
+		r.delete(setKey())
+		time.Sleep(time.Minute)
+		r.g.Expect(r.missing()).To(BeTrue(), "the loop has still to hear of the other one")
+		r.setTo(made)
+		r.add("b")
+		r.revision += 2
+		r.setTo(nil)
+		time.Sleep(time.Minute)
+		r.g.Expect(r.read().Pool).To(HaveKey("10.9.0.0/28"), "of which b has an address")
 	})
 }
 
@@ -300,6 +393,20 @@ func TestAddressesGoBackOnlyWhenNobodyHasThem(t *testing.T) {
 	})
 }
 
+func TestAnAddressOfABlockThatIsLentIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.3", "10.9.0.16/28", "10.9.0.18"))
+		r.add("a")
+		marked := r.read()
+		marked.Releases = map[string]string{"10.9.0.3": string(handshake.Marked), "10.9.0.18": string(handshake.Marked)}
+		r.write(marked)
+		r.follow()
+		r.g.Expect(r.read().Releases).To(Equal(map[string]string{"10.9.0.3": string(handshake.DoNotRelease), "10.9.0.18": string(handshake.Marked)}))
+		_, err := r.update(add("b", "10.9.0.18"))
+		r.g.Expect(err).NotTo(HaveOccurred(), "its block is lent from")
+	})
+}
+
 func TestAnAbortLendsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28"))
@@ -316,6 +423,95 @@ func TestAnAbortLendsAgain(t *testing.T) {
 		r.g.Expect(r.open()).To(Equal([]string{"10.9.0.0/28"}))
 		r.add("a")
 	})
+}
+
+func TestNothingIsReadyWhoseDrainWasNotCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28"))
+		marked := r.read()
+		marked.Releases = map[string]string{"10.9.0.0/28": string(handshake.Marked)}
+		r.write(marked)
+		r.fault = journal.Fail
+		marked = r.read()
+		r.g.Expect(r.process(r.becomes(marked))).NotTo(Succeed())
+		r.fault = journal.None
+		r.g.Expect(r.process(&podmanager.DeletePod{Key: key("x")})).To(Succeed(), "what comes next has nothing to do with it")
+		time.Sleep(time.Minute)
+		r.g.Expect(r.open()).To(ContainElement("10.9.0.0/28"), "it is lent from")
+		r.g.Expect(r.read().Releases).To(HaveKeyWithValue("10.9.0.0/28", string(handshake.Marked)))
+		r.g.Expect(r.resync()).To(Succeed(), "healing")
+		r.g.Expect(r.Commit(t.Context())).To(Succeed())
+		time.Sleep(time.Minute)
+		r.g.Expect(r.open()).NotTo(ContainElement("10.9.0.0/28"))
+		r.g.Expect(r.read().Releases).To(HaveKeyWithValue("10.9.0.0/28", string(handshake.Ready)))
+	})
+}
+
+// TestAnAnswerIsToTheVersionThatTheLoopHasSeen has a loop that is behind: what
+// was marked, and is marked again, was lent from in between.
+func TestAnAnswerIsToTheVersionThatTheLoopHasSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.0/28"))
+		marked := r.read()
+		marked.Releases = map[string]string{"10.9.0.0/28": string(handshake.Marked)}
+		r.write(marked)
+		r.deliver()
+		time.Sleep(time.Minute)
+		r.g.Expect(r.read().Releases).To(HaveKeyWithValue("10.9.0.0/28", string(handshake.Ready)))
+		r.write(aSet("10.9.0.0/28"))
+		aborted := r.read()
+		r.write(marked)
+		time.Sleep(time.Minute)
+		r.g.Expect(r.read().Releases).To(HaveKeyWithValue("10.9.0.0/28", string(handshake.Marked)), "the loop has not seen that it is marked again")
+		r.setTo(aborted)
+		r.add("a")
+		r.follow()
+		r.g.Expect(r.read().Releases).To(HaveKeyWithValue("10.9.0.0/28", string(handshake.DoNotRelease)))
+	})
+}
+
+// TestAStoreThatFailsIsNotAskedForEveryPod has a store that answers nothing and
+// pods that come and go, each of which is a commit of the loop.
+func TestAStoreThatFailsIsNotAskedForEveryPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.0/28"))
+		r.follow()
+		down := &downStore{Store: r.store}
+		r.report(down)
+		for i := range 600 {
+			r.add(fmt.Sprint("pod", i))
+			r.g.Expect(r.Commit(t.Context())).To(Succeed())
+			r.del(fmt.Sprint("pod", i))
+			r.g.Expect(r.Commit(t.Context())).To(Succeed())
+			time.Sleep(100 * time.Millisecond)
+		}
+		r.g.Expect(down.asked.Load()).To(BeNumerically("<", 20), "in a minute")
+	})
+}
+
+// downStore is a store that does not answer.
+type downStore struct {
+	kvdb.Store
+	asked atomic.Int64
+}
+
+func (d *downStore) Get(context.Context, string) (kvdb.KeyValue, bool, error) {
+	d.asked.Add(1)
+	return kvdb.KeyValue{}, false, errors.New("connection refused")
+}
+
+func TestPodsOfABlockThatIsAskedBackStayReachable(t *testing.T) {
+	n := withSet(t, aSet("10.9.0.0/28", "10.9.0.16/28", "10.9.0.40"))
+	n.add("a")
+	marked := aSet("10.9.0.0/28", "10.9.0.16/28", "10.9.0.40")
+	marked.Releases = map[string]string{"10.9.0.0/28": string(handshake.Marked), "10.9.0.16/28": string(handshake.Marked)}
+	n.setTo(marked)
+	n.g.Expect(fmt.Sprint(n.nodes.cidrs)).To(Equal("[10.9.0.0/28]"), "the other nodes send to what a pod has")
+	n.setTo(nil)
+	n.g.Expect(fmt.Sprint(n.nodes.cidrs)).To(Equal("[10.9.0.0/28]"))
+	n.del("a")
+	n.setTo(aSet())
+	n.g.Expect(n.nodes.cidrs).To(BeEmpty())
 }
 
 // TestHandshakesOfARandomOperator has an operator that marks, aborts, releases
@@ -342,9 +538,7 @@ func TestHandshakesOfARandomOperator(t *testing.T) {
 					r.del(name)
 					delete(pods, name)
 				case 3:
-					if is := r.read(); !proto.Equal(is, r.kube[kubestate.NetResourceSets][setKey()]) {
-						r.setTo(is)
-					}
+					r.deliver()
 				case 4:
 					released += r.operate(rng, taken)
 				case 5:

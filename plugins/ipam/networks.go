@@ -31,6 +31,7 @@ type register struct {
 	bad      map[string]string            // what cannot be used, by key, and why
 	set      *kv.NetResourceSet           // of this node; nil: there is none
 	local    bool                         // all of it is from the mirror
+	seen     int64                        // revision of the store that set is as of
 }
 
 func newRegister() register {
@@ -236,22 +237,24 @@ func (i *IPAM) updateBlocks(key string, txn controller.UpdateOperations) (string
 
 // changes says what opens and what drains.
 func changes(was, now map[string]network) string {
-	var said []string
-	for _, name := range slices.Sorted(maps.Keys(now)) {
-		for _, p := range now[name].open {
-			if !slices.Contains(was[name].open, p) {
-				said = append(said, name+": "+p.String()+" opens")
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(was)) {
-		for _, p := range was[name].open {
-			if !slices.Contains(now[name].open, p) {
-				said = append(said, name+": "+p.String()+" drains")
-			}
-		}
-	}
+	said := append(onlyIn(now, was, "opens"), onlyIn(was, now, "drains")...)
 	return strings.Join(said, ", ")
+}
+
+// onlyIn says of each block that is open in a and not in b that it does what.
+func onlyIn(a, b map[string]network, what string) (said []string) {
+	for _, name := range slices.Sorted(maps.Keys(a)) {
+		other := map[netip.Prefix]bool{}
+		for _, p := range b[name].open {
+			other[p] = true
+		}
+		for _, p := range a[name].open {
+			if !other[p] {
+				said = append(said, name+": "+p.String()+" "+what)
+			}
+		}
+	}
+	return said
 }
 
 // deriveNetworks fills in what follows from pools and custom networks; where
@@ -335,7 +338,7 @@ func (s *state) setPrimary(open []netip.Prefix) error {
 func (i *IPAM) publish(s *state) {
 	i.NodeSync.PublishPools()
 	if i.fromNetResources() { // single addresses are routed by whoever gives them
-		i.NodeSync.PublishPodCIDRs(slices.DeleteFunc(slices.Clone(s.networks[PodPool].open), netip.Prefix.IsSingleIP))
+		i.NodeSync.PublishPodCIDRs(slices.DeleteFunc(i.routed(s), netip.Prefix.IsSingleIP))
 	}
 }
 

@@ -42,7 +42,9 @@ type ReporterDeps struct {
 type Reporter struct {
 	deps   ReporterDeps
 	last   time.Time // report
-	failed int       // reports in a row
+	next   time.Time // request, at the earliest
+	failed int       // requests in a row
+	made   int64     // revision of the set that was made last
 }
 
 // How often a Reporter looks by itself, since cooling ends without an event, and
@@ -72,9 +74,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 			timer.Stop()
 		case <-timer.C:
 		}
-		if wait = r.look(ctx); wait < 0 {
-			wait = r.backoff()
-		}
+		wait = r.look(ctx)
 	}
 }
 
@@ -83,15 +83,18 @@ func (r *Reporter) backoff() time.Duration {
 	return min(r.deps.Every<<min(r.failed-1, 10), retryLimit)
 }
 
-// look reports once if there is something new, and answers when to look again;
-// less than 0 after an error.
+// look reports once if there is something new, and answers when to look again.
+// The loop commits often; no commit has a request sent before its time.
 func (r *Reporter) look(ctx context.Context) time.Duration {
 	s := r.deps.IPAM.committed.state.Load()
+	pause := r.next.Sub(r.deps.Now())
 	switch {
 	case s == nil:
 		return lookEvery
+	case pause > 0:
+		return pause
 	case s.set == nil:
-		return r.told(ctx, r.make(ctx))
+		return r.told(ctx, r.make(ctx, s.seen))
 	}
 	early := r.deps.Every - r.deps.Now().Sub(r.last)
 	if early > 0 && len(s.set.Releases) == 0 {
@@ -105,8 +108,9 @@ func (r *Reporter) look(ctx context.Context) time.Duration {
 		return early
 	}
 	written, err := r.write(ctx, s)
-	if written {
-		r.last = r.deps.Now()
+	now := r.deps.Now()
+	if r.next = now.Add(r.deps.Every); written { // otherwise the loop is behind
+		r.last, r.next = now, time.Time{}
 	}
 	return r.told(ctx, err)
 }
@@ -120,13 +124,18 @@ func (r *Reporter) told(ctx context.Context, err error) time.Duration {
 	if r.failed++; r.failed == 1 {
 		r.deps.Log.Warn("the NetResourceSet of this node cannot be written; this is tried again", "error", err)
 	}
-	return -1
+	r.next = r.deps.Now().Add(r.backoff())
+	return r.backoff()
 }
 
 // make makes the object where there is a Node and none: it was never made, was
 // deleted, or lost with the store. What is in use is claimed by it, before
-// somebody else is given it.
-func (r *Reporter) make(ctx context.Context) error {
+// somebody else is given it. Not before the loop has seen the end of the one that
+// was made last: until then it is going to lend what that one has.
+func (r *Reporter) make(ctx context.Context, seen int64) error {
+	if seen < r.made {
+		return nil
+	}
 	set := r.deps.IPAM.firstSet()
 	if _, found, err := r.deps.Store.Get(ctx, kv.NodeKey(set.Name)); err != nil || !found {
 		return err
@@ -136,13 +145,14 @@ func (r *Reporter) make(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make %s: %w", key, err)
 	}
-	_, err = r.deps.Store.Txn(ctx, []kvdb.Cond{kvdb.Absent(key)}, []kvdb.Op{kvdb.Put(key, value)})
+	made, err := r.deps.Store.Txn(ctx, []kvdb.Cond{kvdb.Absent(key)}, []kvdb.Op{kvdb.Put(key, value)})
 	switch {
 	case errors.Is(err, kvdb.ErrConditions): // it is there by now
 		return nil
 	case err != nil:
 		return fmt.Errorf("make %s: %w", key, err)
 	}
+	r.made = made
 	r.deps.Log.Info("this node's NetResourceSet is made", "name", set.Name, "claims", len(set.Pool))
 	return nil
 }
@@ -163,7 +173,7 @@ func (r *Reporter) write(ctx context.Context, s *state) (bool, error) {
 	if err := proto.Unmarshal(x.Value, is); err != nil {
 		return false, fmt.Errorf("read %s: %w", key, err)
 	}
-	if !sameResources(is, s.set) {
+	if x.ModRevision > s.seen || !sameResources(is, s.set) { // it may look the same again, and mean another time
 		return false, nil
 	}
 	next := r.deps.IPAM.report(s, is)
@@ -193,7 +203,9 @@ type committed struct {
 // Commit has the Reporter look at what was committed. It comes behind the
 // ledger's stage.
 func (i *IPAM) Commit(context.Context) error {
-	i.committed.state.Store(i.state.Load())
+	if s := i.state.Load(); s.networks != nil { // there was a resync
+		i.committed.state.Store(s)
+	}
 	select {
 	case i.committed.poke <- struct{}{}:
 	default:
@@ -201,19 +213,26 @@ func (i *IPAM) Commit(context.Context) error {
 	return nil
 }
 
-// Undo does nothing: the Reporter goes by what was committed last.
-func (i *IPAM) Undo() {}
+// Undo goes back to what was committed last, as the ledger does: the commit of a
+// later event must not tell the Reporter what failed in this one.
+func (i *IPAM) Undo() {
+	s := i.committed.state.Load()
+	if s == nil {
+		s = beforeResync()
+	}
+	i.state.Store(s)
+}
 
 // report is set with this node's part of it, as the ledger has it now.
 func (i *IPAM) report(s *state, set *kv.NetResourceSet) *kv.NetResourceSet {
 	next := proto.Clone(set).(*kv.NetResourceSet)
-	u := i.usage(s)
+	u, open := i.usage(s), spansOf(s.networks[PodPool].open)
 	next.Used, next.Releases, next.CidrStates = map[string]*kv.NetResource{}, map[string]string{}, map[string]string{}
 	for a, owner := range u.owners {
 		next.Used[a.String()] = &kv.NetResource{Owner: owner, Resource: set.Pool[u.keys[a]].GetResource(), Subnet: set.Pool[u.keys[a]].GetSubnet()}
 	}
 	for key, state := range set.Releases {
-		if state := i.answer(s, u, key, handshake.State(state)); state != handshake.None {
+		if state := u.answer(s, open, key, handshake.State(state)); state != handshake.None {
 			next.Releases[key] = string(state)
 		}
 	}
@@ -228,12 +247,11 @@ func (i *IPAM) report(s *state, set *kv.NetResourceSet) *kv.NetResourceSet {
 }
 
 // answer is this node's half of the handshake over one key of the pool.
-func (i *IPAM) answer(s *state, u usage, key string, entry handshake.State) handshake.State {
+func (u usage) answer(s *state, open spans, key string, entry handshake.State) handshake.State {
 	p, err := parseResource(key)
 	inPool := s.set.Pool[key] != nil || slices.Contains(s.set.PodCidrs, key)
-	answer := handshake.Answer(entry, handshake.Seen{InPool: inPool, Leased: err == nil && u.leased(p)})
-	open := slices.ContainsFunc(s.networks[PodPool].open, func(o netip.Prefix) bool { return err == nil && o.Overlaps(p) })
-	if answer == handshake.Ready && open {
+	answer := handshake.Answer(entry, handshake.Seen{InPool: inPool, Leased: err == nil && u.held.overlap(p)})
+	if answer == handshake.Ready && err == nil && open.overlap(p) {
 		return entry // the loop has not seen it yet
 	}
 	return answer
@@ -246,23 +264,44 @@ const defaultThreshold = 8
 type usage struct {
 	owners map[netip.Addr]string // what cannot be lent, and why
 	keys   map[netip.Addr]string // of the pool
-	held   []netip.Prefix        // addresses, and blocks, that somebody has something of
+	held   spans                 // addresses, and blocks, that somebody has something of
 	free   uint64
 }
 
-func (u usage) leased(p netip.Prefix) bool { return slices.ContainsFunc(u.held, p.Overlaps) }
+// spans are prefixes in order, none of which is within another one. There may be
+// thousands, and as many are looked for among them.
+type spans []netip.Prefix
+
+func spansOf(all []netip.Prefix) spans {
+	all = slices.SortedFunc(slices.Values(all), netip.Prefix.Compare)
+	return withoutInner(all, func(string, string) {})
+}
+
+// overlap is whether p has an address of one of them: it is within the one before
+// its place, or the one behind it is within p.
+func (s spans) overlap(p netip.Prefix) bool {
+	i, _ := slices.BinarySearchFunc(s, p, netip.Prefix.Compare)
+	return i < len(s) && s[i].Overlaps(p) || i > 0 && s[i-1].Overlaps(p)
+}
+
+// contain is whether p is one of them, or within one.
+func (s spans) contain(p netip.Prefix) bool {
+	i, found := slices.BinarySearchFunc(s, p, netip.Prefix.Compare)
+	return found || i > 0 && s[i-1].Overlaps(p)
+}
 
 // usage reads the ledger. What is only claimed so far counts as held.
 func (i *IPAM) usage(s *state) usage {
 	u := usage{owners: map[netip.Addr]string{}, keys: map[netip.Addr]string{}}
 	stats := slices.DeleteFunc(i.Ledger.Stats(), func(b ledger.BlockStat) bool { return b.Pool != PodPool })
+	var held []netip.Prefix
 	for _, b := range stats {
 		u.free += b.Free
 		if b.Held+b.Cooling+b.Quarantined == 0 {
 			continue
 		}
 		if b.Held+b.Quarantined > 0 {
-			u.held = append(u.held, b.Block)
+			held = append(held, b.Block)
 		}
 		for a, what := range edges(b.Block) { // nobody could be lent them either
 			u.owners[a], u.keys[a] = "cadastre/"+what, resourceKey(b.Block)
@@ -273,8 +312,9 @@ func (i *IPAM) usage(s *state) usage {
 			continue
 		}
 		u.owners[l.Addr], u.keys[l.Addr] = holder(l), resourceKey(l.Block)
-		u.held = append(u.held, netip.PrefixFrom(l.Addr, l.Addr.BitLen()))
+		held = append(held, netip.PrefixFrom(l.Addr, l.Addr.BitLen()))
 	}
+	u.held = spansOf(held)
 	return u
 }
 

@@ -30,7 +30,7 @@ func (i *IPAM) Resync(event controller.Event, kubeStateData controller.KubeState
 	i.register.resync(kubeStateData)
 	i.register.set, _ = kubeStateData[kubestate.NetResourceSets][kv.NetResourceSetKey(i.ServiceLabel.GetAgentLabel())].(*kv.NetResourceSet)
 	if db, ok := event.(*controller.DBResync); ok {
-		i.register.local = db.Local
+		i.register.local, i.register.seen = db.Local, db.Revision
 	}
 	s, err := i.derive(kubeStateData)
 	if err != nil {
@@ -242,13 +242,19 @@ func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
 }
 
 // policy is how a pod network is lent. Blocks of a NetResourceSet go back one by
-// one, so that the lowest are filled first; and all addresses of small ones are lent.
+// one, so that the lowest are filled first; and all addresses of small ones are
+// lent. Where there are none the ledger knows the edges itself: to it each
+// exclusion is a matter of all blocks.
 func (i *IPAM) policy(name string, open []netip.Prefix) ledger.Pool {
 	pool := ledger.Pool{Name: name, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}
 	if name != PodPool || !i.fromNetResources() {
 		return pool
 	}
-	pool.Order, pool.ReserveEdges = ledger.Lowest, false
+	pool.Order = ledger.Lowest
+	if !slices.ContainsFunc(open, func(b netip.Prefix) bool { return isSmall(b) && !b.IsSingleIP() }) {
+		return pool
+	}
+	pool.ReserveEdges = false
 	for _, block := range open {
 		if last, _ := addrspace.NthLast(block, 0); !isSmall(block) {
 			pool.Exclude = append(pool.Exclude, netip.PrefixFrom(block.Addr(), block.Addr().BitLen()), netip.PrefixFrom(last, last.BitLen()))

@@ -14,7 +14,7 @@ import (
 // else runs in the goroutine of its caller.
 func threads() exceptions {
 	return exceptions{
-		"ipam/datastore/jsonfile.go":                           "closes a file that nothing is read from or written to; the next write but one waits for it",
+		"ipam/datastore/jsonfile.go: Go":                       "closes a file that nothing is read from or written to; the next write but one waits for it",
 		"cmd/cadastre-agent/serve.go: Go":                      "all parts of the agent start here and are awaited here",
 		"cmd/cadastre-docker-plugin/run.go: Go":                "the plugin's parts, awaited in serve",
 		"cmd/cadastre-operator/lead.go: AfterFunc":             "ends the work with the leadership; stopped when the work ends",

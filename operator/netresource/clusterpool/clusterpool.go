@@ -15,11 +15,14 @@
 // cools is not written down: to an operator that starts it is free. What two nodes claim is left to
 // both, and told in the status of the later one; nobody else gets it.
 //
-// Where there are pools of both families a node has a block of each, or none at
-// all; more blocks are then of IPv4, which is what is counted.
+// Where there are pools of both families a node begins with a block of each, or
+// with none at all; more blocks are then of IPv4, which is what is counted. A node
+// that has blocks of one family gets the first of the other as soon as there is
+// one; until then its status tells, and it gets more of what it has.
 //
 // A CIDR that is taken from its AddressPool gives no more blocks; nodes keep what
-// they have. A block that comes back, also from a node that is gone, cools
+// they have. One that cannot be used because another is in the way is tried again
+// with every Resync. A block that comes back, also from a node that is gone, cools
 // before it is given again. Every method may be called from any goroutine.
 //
 // Example:
@@ -66,6 +69,7 @@ type Provider struct {
 	mu     sync.Mutex
 	synced bool
 	sets   [2]*cidrset.Set // IPv4, IPv6
+	pools  map[string]*v1alpha1.AddressPool
 	ranges map[netip.Prefix]*cut
 	nodes  map[string]*node
 	given  uint64 // blocks, ever
@@ -92,8 +96,8 @@ func New(c Config) *Provider {
 	}
 	policy := cidrset.Policy{CoolDown: c.CoolDown}
 	return &Provider{
-		config: c, sets: [2]*cidrset.Set{cidrset.New(policy), cidrset.New(policy)}, ranges: map[netip.Prefix]*cut{},
-		nodes: map[string]*node{}, errs: map[string]error{},
+		config: c, sets: [2]*cidrset.Set{cidrset.New(policy), cidrset.New(policy)}, pools: map[string]*v1alpha1.AddressPool{},
+		ranges: map[netip.Prefix]*cut{}, nodes: map[string]*node{}, errs: map[string]error{},
 	}
 }
 
@@ -110,6 +114,19 @@ func family(p netip.Prefix) int {
 func (p *Provider) SetPool(pool *v1alpha1.AddressPool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.pools[pool.Name] = pool.DeepCopy()
+	return p.use(pool)
+}
+
+// use has the ranges be as a pool says.
+func (p *Provider) use(pool *v1alpha1.AddressPool) error {
+	named := map[netip.Prefix]bool{}
+	for _, c := range pool.Spec.CIDRs {
+		if prefix, err := netip.ParsePrefix(c.CIDR); err == nil {
+			named[prefix] = true
+		}
+	}
+	p.drain(pool.Name, named) // what is not named any more may be in the way
 	var failed []error
 	wanted := map[netip.Prefix]bool{}
 	for _, c := range pool.Spec.CIDRs {
@@ -180,6 +197,7 @@ func (p *Provider) RemovePool(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drain(name, nil)
+	delete(p.pools, name)
 	delete(p.errs, name)
 }
 
@@ -191,11 +209,13 @@ func (p *Provider) Status(name string) v1alpha1.AddressPoolStatus {
 	if err := p.errs[name]; err != nil {
 		s.Error = err.Error()
 	}
-	for family := range p.sets {
-		if s.Free = p.free(family, name); s.Free > 0 {
-			break
+	counted := 1
+	for prefix, r := range p.ranges {
+		if r.pool == name && family(prefix) == 0 {
+			counted = 0
 		}
 	}
+	s.Free = p.free(counted, name)
 	return s
 }
 
@@ -250,6 +270,11 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 			delete(p.ranges, prefix)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(p.errs)) {
+		if p.errs[name] != nil {
+			_ = p.use(p.pools[name]) // Status tells
+		}
+	}
 	return p.config.Now()
 }
 
@@ -262,7 +287,7 @@ func (p *Provider) CreateNetResource(obj *v1alpha1.NetResourceSet, _ *netresourc
 		n = &node{provider: p, name: obj.Name, blocks: map[netip.Prefix]cidrset.Owner{}}
 		p.nodes[obj.Name] = n
 	}
-	n.obj = obj
+	n.see(obj)
 	if p.synced {
 		n.load()
 	}

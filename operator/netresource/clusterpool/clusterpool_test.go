@@ -114,6 +114,29 @@ func TestBothFamiliesOrNone(t *testing.T) {
 	g.Expect(p.Status("four").Free).To(Equal(int64(16 * 12)))
 }
 
+// TestWhatIsUsedIsNotAskedBack has thousands of blocks of two lengths, and as
+// many addresses in use: all nodes wait while these are compared.
+func TestWhatIsUsedIsNotAskedBack(t *testing.T) {
+	g := NewWithT(t)
+	p := clusterpool.New(clusterpool.Config{})
+	g.Expect(p.SetPool(pool("ones", 32, "10.1.0.0/18"))).To(Succeed())
+	g.Expect(p.SetPool(pool("six", 120, "fd00::/112"))).To(Succeed())
+	p.Resync(t.Context())
+	a := p.CreateNetResource(set("a", "10.2.0.0/28", "10.2.0.16/28"), nil)
+	g.Expect(a.AllocateIPs(t.Context(), action(16384))).To(Succeed())
+	obj := set("a")
+	obj.Status.IPAM.Used = v1alpha1.AllocationMap{"10.2.0.17": {}, "10.3.0.1": {}, "fd00::1": {}, "here": {}}
+	for ip := netip.MustParseAddr("10.1.0.0"); len(obj.Status.IPAM.Used) < 16384; ip = ip.Next() {
+		obj.Status.IPAM.Used[ip.String()] = v1alpha1.AllocationIP{}
+	}
+	a.UpdatedNode(obj)
+	began := time.Now()
+	back := a.PrepareIPRelease(1000, nil).IPsToRelease
+	g.Expect(time.Since(began)).To(BeNumerically("<", 2*time.Second), "a comparison of each with each takes much longer")
+	g.Expect(back).To(ConsistOf("10.1.63.252", "10.1.63.253", "10.1.63.254", "10.1.63.255", "10.2.0.0/28"))
+	g.Expect(a.GetUsedIPWithPrefixes()).To(Equal(16380 + 16 + 256))
+}
+
 func TestPoolsThatMakeNoSense(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})

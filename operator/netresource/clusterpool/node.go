@@ -4,6 +4,7 @@
 package clusterpool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,11 +25,37 @@ type node struct {
 	name     string
 	obj      *v1alpha1.NetResourceSet
 	blocks   map[netip.Prefix]cidrset.Owner // each block has an owner of its own
-	bad      string                         // a block that is none
+	bad      string                         // a block of the newest version that is none
+	short    string                         // why a family is missing
 	gone     bool                           // the NetResourceSet was deleted
 }
 
 var _ netresource.NetResourceOperations = (*node)(nil)
+
+// see keeps the newest version.
+func (n *node) see(obj *v1alpha1.NetResourceSet) {
+	n.obj, n.bad = obj, ""
+	last := "" // always the same one of several
+	for key := range obj.Spec.IPAM.Pool {
+		if _, ok := blockOf(key); !ok && key >= last {
+			last, n.bad = key, fmt.Sprintf("spec.ipam.pool: block %q must be a CIDR like 10.1.4.0/28: it is taken out", key)
+		}
+	}
+	for _, key := range obj.Spec.IPAM.PodCIDRs {
+		if _, ok := blockOf(string(key)); !ok {
+			n.bad = fmt.Sprintf("spec.ipam.podCIDRs: block %q must be a CIDR like 10.1.4.0/28: it is not used", key)
+		}
+	}
+}
+
+// blockOf is the block that a key names; false where that is none.
+func blockOf(key string) (netip.Prefix, bool) {
+	if ip, err := netip.ParseAddr(key); err == nil {
+		return netip.PrefixFrom(ip, ip.BitLen()), true
+	}
+	prefix, err := netip.ParsePrefix(key)
+	return prefix, err == nil && prefix == prefix.Masked()
+}
 
 // load records what the newest version says that the node has.
 func (n *node) load() {
@@ -42,15 +69,8 @@ func (n *node) load() {
 
 // occupy records a block that the node has.
 func (n *node) occupy(key string) {
-	prefix, err := netip.ParsePrefix(key)
-	if ip, err2 := netip.ParseAddr(key); err2 == nil {
-		prefix, err = netip.PrefixFrom(ip, ip.BitLen()), nil
-	}
-	if err != nil || prefix != prefix.Masked() {
-		n.bad = fmt.Sprintf("spec.ipam: block %q must be a CIDR like 10.1.4.0/28: it is taken out", key)
-		return
-	}
-	if _, ok := n.blocks[prefix]; ok {
+	prefix, ok := blockOf(key)
+	if _, has := n.blocks[prefix]; has || !ok {
 		return
 	}
 	owner := cidrset.NewOwner(n.name, n.name+" "+prefix.String())
@@ -78,8 +98,11 @@ func (n *node) add(family int) (netip.Prefix, error) {
 	p.given++
 	owner := cidrset.NewOwner(n.name, fmt.Sprintf("%s #%d", n.name, p.given))
 	blocks, err := p.sets[family].Allocate(owner, nil, p.config.Now())
-	if err != nil || len(blocks) == 0 {
-		return netip.Prefix{}, errors.Join(err, ErrNoPool)
+	if errors.Is(err, cidrset.ErrNoRange) {
+		return netip.Prefix{}, fmt.Errorf("%w: %w", ErrNoPool, err)
+	}
+	if err != nil {
+		return netip.Prefix{}, err
 	}
 	p.sets[family].Confirm(owner)
 	n.blocks[blocks[0]] = owner
@@ -92,14 +115,14 @@ func (n *node) add(family int) (netip.Prefix, error) {
 func (n *node) UpdatedNode(obj *v1alpha1.NetResourceSet) {
 	n.provider.mu.Lock()
 	defer n.provider.mu.Unlock()
-	n.obj = obj
+	n.see(obj)
 }
 
 // PopulateStatusFields implements netresource.NetResourceOperations.
 func (n *node) PopulateStatusFields(r *v1alpha1.NetResourceSet) {
 	n.provider.mu.Lock()
 	defer n.provider.mu.Unlock()
-	e := n.bad
+	e := cmp.Or(n.bad, n.short)
 	for _, prefix := range slices.SortedFunc(maps.Keys(n.blocks), netip.Prefix.Compare) {
 		for _, c := range n.provider.sets[family(prefix)].Conflicts(n.blocks[prefix]) {
 			e = c.Error()
@@ -124,6 +147,7 @@ func (p *Provider) poolOf(block netip.Prefix) string {
 func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.AllocationMap, error) {
 	n.provider.mu.Lock()
 	defer n.provider.mu.Unlock()
+	n.complete()
 	all := make(v1alpha1.AllocationMap, len(n.blocks))
 	for prefix := range n.blocks {
 		key := prefix.String()
@@ -135,25 +159,49 @@ func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.A
 	return all, nil
 }
 
-// lacks is whether there are ranges of a family of which the node has no block.
-func (n *node) lacks(f int) bool {
-	if len(n.provider.sets[f].Ranges()) == 0 {
-		return false
-	}
-	for prefix := range n.blocks {
-		if family(prefix) == f {
-			return false
+// gives is whether there are ranges of a family that give blocks.
+func (p *Provider) gives(f int) bool {
+	for prefix, r := range p.ranges {
+		if family(prefix) == f && !r.drained {
+			return true
 		}
 	}
-	return true
+	return false
+}
+
+// has is whether the node has a block of a family.
+func (n *node) has(f int) bool {
+	for prefix := range n.blocks {
+		if family(prefix) == f {
+			return true
+		}
+	}
+	return false
 }
 
 // main is the family that is counted: IPv4 if there is any.
-func (p *Provider) main() int {
-	if len(p.sets[0].Ranges()) > 0 {
+func (n *node) main() int {
+	if n.provider.gives(0) || n.has(0) {
 		return 0
 	}
 	return 1
+}
+
+// complete gives a node that has blocks of one family the first of the other,
+// which may have come later.
+func (n *node) complete() {
+	n.short = ""
+	if !n.provider.synced || n.gone || len(n.blocks) == 0 {
+		return
+	}
+	for f := range n.provider.sets {
+		if !n.provider.gives(f) || n.has(f) {
+			continue
+		}
+		if _, err := n.add(f); err != nil {
+			n.short = fmt.Sprintf("give node %s a block of the family that it lacks: %v", n.name, err)
+		}
+	}
 }
 
 // PrepareIPAllocation implements netresource.NetResourceOperations.
@@ -168,7 +216,7 @@ func (n *node) PrepareIPAllocation(*slog.Logger) (*netresource.AllocationAction,
 		return nil, ErrNoPool
 	}
 	a := &netresource.AllocationAction{AvailableForAllocationIPv4: int(p.free(0, "")), AvailableForAllocationIPv6: int(p.free(1, ""))}
-	if p.main() == 0 && a.AvailableForAllocationIPv4 == 0 {
+	if n.main() == 0 && a.AvailableForAllocationIPv4 == 0 {
 		a.AvailableForAllocationIPv6 = 0
 	}
 	return a, nil
@@ -176,7 +224,7 @@ func (n *node) PrepareIPAllocation(*slog.Logger) (*netresource.AllocationAction,
 
 // AllocateIPs implements netresource.NetResourceOperations: as many blocks as
 // make up the addresses that are asked for, and of the other family the first.
-// Either the first block of each family is taken, or none.
+// A node that has nothing gets the first block of each family, or none.
 func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -198,8 +246,10 @@ func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction)
 		}
 		return fmt.Errorf("give node %s %d addresses: %w", n.name, a.MaxIPsToAllocate, err)
 	}
+	n.complete()
+	main, begins := n.main(), len(n.blocks) == 0
 	for f := range p.sets {
-		if f != p.main() && n.lacks(f) {
+		if begins && f != main && p.gives(f) {
 			prefix, err := n.add(f)
 			if err != nil {
 				return undo(err)
@@ -208,7 +258,7 @@ func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction)
 		}
 	}
 	for left, first := a.MaxIPsToAllocate, true; left > 0; first = false {
-		prefix, err := n.add(p.main())
+		prefix, err := n.add(main)
 		if err != nil && first {
 			return undo(err)
 		}
@@ -230,12 +280,7 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 	p := n.provider
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	used := map[netip.Prefix]bool{}
-	for key := range n.obj.Status.IPAM.Used {
-		if ip, err := netip.ParseAddr(key); err == nil {
-			n.mark(used, ip)
-		}
-	}
+	used, main := n.used(), n.main()
 	a := &netresource.ReleaseAction{}
 	blocks := slices.SortedFunc(maps.Keys(n.blocks), func(x, y netip.Prefix) int {
 		if dx, dy := p.drains(x), p.drains(y); dx != dy {
@@ -247,7 +292,7 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 		return y.Addr().Compare(x.Addr())
 	})
 	for _, prefix := range blocks {
-		if used[prefix] || family(prefix) != p.main() || size(prefix) > excess {
+		if used[prefix] || family(prefix) != main || size(prefix) > excess {
 			continue
 		}
 		excess -= size(prefix)
@@ -260,13 +305,27 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 	return a
 }
 
-// mark marks the block that has ip.
-func (n *node) mark(used map[netip.Prefix]bool, ip netip.Addr) {
+// used are the blocks of which an address is used. A node may have thousands of
+// both, and all nodes wait meanwhile: blocks are looked up, by the lengths that there are.
+func (n *node) used() map[netip.Prefix]bool {
+	lengths := map[int]bool{}
 	for prefix := range n.blocks {
-		if prefix.Contains(ip) {
-			used[prefix] = true
+		lengths[prefix.Bits()] = true
+	}
+	used := map[netip.Prefix]bool{}
+	for key := range n.obj.Status.IPAM.Used {
+		ip, err := netip.ParseAddr(key)
+		if err != nil {
+			continue
+		}
+		for bits := range lengths {
+			prefix, err := ip.Prefix(bits) // fails where it is longer than an address
+			if _, ours := n.blocks[prefix]; ours && err == nil {
+				used[prefix] = true
+			}
 		}
 	}
+	return used
 }
 
 // drains is whether a block is of no range that gives blocks.
@@ -288,14 +347,12 @@ func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) err
 	defer n.provider.mu.Unlock()
 	var failed []error
 	for _, key := range a.IPsToRelease {
-		prefix, err := netip.ParsePrefix(key)
-		if ip, err2 := netip.ParseAddr(key); err2 == nil {
-			prefix, err = netip.PrefixFrom(ip, ip.BitLen()), nil
+		prefix, ok := blockOf(key)
+		if !ok {
+			failed = append(failed, fmt.Errorf("release %q of node %s: it must be an address or a CIDR like 10.1.4.0/28", key, n.name))
+			continue
 		}
-		if err == nil {
-			err = n.drop(prefix)
-		}
-		failed = append(failed, err)
+		failed = append(failed, n.drop(prefix))
 	}
 	return errors.Join(failed...)
 }
@@ -318,14 +375,8 @@ func (n *node) IsPrefixDelegated() bool { return true }
 func (n *node) GetUsedIPWithPrefixes() int {
 	n.provider.mu.Lock()
 	defer n.provider.mu.Unlock()
-	used := map[netip.Prefix]bool{}
-	for key := range n.obj.Status.IPAM.Used {
-		if ip, err := netip.ParseAddr(key); err == nil {
-			n.mark(used, ip)
-		}
-	}
 	count := 0
-	for prefix := range used {
+	for prefix := range n.used() {
 		count = min(count+size(prefix), math.MaxInt32)
 	}
 	return count

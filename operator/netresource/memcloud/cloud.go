@@ -302,7 +302,8 @@ func (c *Cloud) fill(to *nic, n int) (units []netip.Prefix) {
 	return units
 }
 
-// create makes an interface with n units.
+// create makes an interface with n units; fewer if there are no more, but not
+// with none.
 func (c *Cloud) create(ctx context.Context, instance string, subnet v1alpha1.PoolID, n int) (*nic, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,6 +313,12 @@ func (c *Cloud) create(ctx context.Context, instance string, subnet v1alpha1.Poo
 	}
 	if len(c.machines[instance]) >= c.config.Interfaces {
 		return nil, fmt.Errorf("make an interface of %q: it has %d, which is the most", instance, c.config.Interfaces)
+	}
+	if _, ok := c.config.Subnets[subnet]; !ok {
+		return nil, fmt.Errorf("make an interface of %q: there is no subnet %q", instance, subnet)
+	}
+	if c.free(subnet) == 0 {
+		return nil, fmt.Errorf("make an interface of %q: subnet %q is full", instance, subnet)
 	}
 	c.made++
 	made := &nic{id: fmt.Sprintf("eni-%d", c.made), instance: instance, subnet: subnet}

@@ -5,6 +5,7 @@ package memcloud
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -60,7 +61,7 @@ func (p *Provider) GetPoolQuota() v1alpha1.PoolQuotaMap {
 	defer p.cloud.mu.Unlock()
 	quotas := v1alpha1.PoolQuotaMap{}
 	for id, prefix := range p.cloud.config.Subnets {
-		size := 1 << (prefix.Addr().BitLen() - p.cloud.bits(prefix))
+		size := 1 << min(prefix.Addr().BitLen()-p.cloud.bits(prefix), 20)
 		quotas[id] = v1alpha1.PoolQuota{AvailabilityZone: "zone-a", AvailableIPs: p.cloud.free(id) * size}
 	}
 	return quotas
@@ -222,6 +223,9 @@ func (n *node) changes(on nic, units []netip.Prefix) (all []change) {
 
 // CreateInterface implements netresource.NetResourceOperations.
 func (n *node) CreateInterface(ctx context.Context, a *netresource.AllocationAction, _ *slog.Logger) (int, string, error) {
+	if a.PoolID == "" {
+		return 0, "no subnet", errors.New("make an interface: no subnet has a free address")
+	}
 	instance := n.instance()
 	made, err := n.provider.cloud.create(ctx, instance, a.PoolID, watermark.Units(a.MaxIPsToAllocate, n.size()))
 	if err != nil {
