@@ -4,6 +4,7 @@
 package ledger
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -190,12 +191,12 @@ func (s *side) add(b *block) {
 
 // place is where a block is, or belongs, among the others. No prefix has host bits.
 func (s *side) place(p netip.Prefix) (int, bool) {
-	return slices.BinarySearchFunc(s.blocks, p, func(b *block, p netip.Prefix) int {
-		if c := b.prefix.Addr().Compare(p.Addr()); c != 0 {
-			return c
-		}
-		return b.prefix.Bits() - p.Bits()
-	})
+	return slices.BinarySearchFunc(s.blocks, p, func(b *block, p netip.Prefix) int { return comparePrefix(b.prefix, p) })
+}
+
+// comparePrefix puts a prefix before those that are within it.
+func comparePrefix(p, q netip.Prefix) int {
+	return cmp.Or(p.Addr().Compare(q.Addr()), p.Bits()-q.Bits())
 }
 
 func (s *side) remove(b *block) {

@@ -141,29 +141,30 @@ func (st *Stage) SetBlocks(name string, prefixes []netip.Prefix) error {
 	l := st.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, p := range prefixes {
+	wanted := make(map[netip.Prefix]bool, len(prefixes)) // there may be very many
+	sorted := slices.SortedFunc(slices.Values(prefixes), comparePrefix)
+	for i, p := range sorted {
 		if p != p.Masked() {
 			return fmt.Errorf("grant %s to pool %q: host bits are set, %s would be right", p, name, p.Masked())
 		}
-		for _, q := range prefixes[:i] {
-			if p.Overlaps(q) {
-				return fmt.Errorf("grant %s and %s to pool %q: %w", q, p, name, ErrOverlap)
-			}
+		if i > 0 && p.Overlaps(sorted[i-1]) {
+			return fmt.Errorf("grant %s and %s to pool %q: %w", sorted[i-1], p, name, ErrOverlap)
 		}
+		wanted[p] = true
 	}
 	p := l.pool(name)
 	for i := range p.fam {
 		for _, b := range p.fam[i].blocks {
-			if !slices.Contains(prefixes, b.prefix) && (b.state != Draining || b.users == 0) {
+			if !wanted[b.prefix] && (b.state != Draining || b.users == 0) {
 				st.setState(b, Draining)
 			}
 		}
 	}
 	for _, prefix := range prefixes {
 		s := &p.fam[FamilyOf(prefix.Addr())]
-		i := slices.IndexFunc(s.blocks, func(b *block) bool { return b.prefix == prefix })
+		i, known := s.place(prefix)
 		switch {
-		case i < 0:
+		case !known:
 			b := &block{prefix: prefix, pool: p, staged: true}
 			s.add(b)
 			b.reserve()
