@@ -7,7 +7,8 @@
 // AddressPool says.
 //
 // The book is the NetResourceSets: what stands in a node's pool when the node is
-// first seen is the node's, whether or not an AddressPool has it. Nothing is
+// first seen is the node's, whether or not an AddressPool has it; so is a block that
+// nobody has and of which the node reports an address in use. Nothing is
 // given before Resync is called for the first time, which must be when all
 // NetResourceSets that there are have been seen: an operator that starts would
 // otherwise give away what another node has. Until then the newest version of
@@ -264,6 +265,9 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 		for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
 			p.nodes[name].load()
 		}
+		for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
+			p.nodes[name].claim() // once all pools are known
+		}
 	}
 	for prefix, r := range p.ranges {
 		if r.drained && p.sets[family(prefix)].RemoveRange(prefix) == nil {
@@ -290,6 +294,7 @@ func (p *Provider) CreateNetResource(obj *v1alpha1.NetResourceSet, _ *netresourc
 	n.see(obj)
 	if p.synced {
 		n.load()
+		n.claim()
 	}
 	return n
 }

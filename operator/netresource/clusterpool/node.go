@@ -67,6 +67,40 @@ func (n *node) load() {
 	}
 }
 
+// claim records the blocks of addresses that the node uses and nobody has: the
+// pool may have lost them, as that of a cluster which was restored, and what is
+// left of an earlier mode was never in it. Those that somebody has stay his.
+func (n *node) claim() {
+	for _, text := range slices.Sorted(maps.Keys(n.obj.Status.IPAM.Used)) {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || n.covers(ip) {
+			continue
+		}
+		for prefix, r := range n.provider.ranges {
+			if !prefix.Contains(ip) || r.drained {
+				continue
+			}
+			block := netip.PrefixFrom(ip, r.bits).Masked()
+			set, owner := n.provider.sets[family(block)], cidrset.NewOwner(n.name, n.name+" "+block.String())
+			if set.Occupy(owner, block, n.provider.config.Now()) == nil {
+				n.blocks[block] = owner
+			} else {
+				_ = set.Return(owner, block) // it was only tried
+			}
+		}
+	}
+}
+
+// covers is whether an address is of a block of the node.
+func (n *node) covers(ip netip.Addr) bool {
+	for bits := ip.BitLen(); bits >= 0; bits-- {
+		if _, ok := n.blocks[netip.PrefixFrom(ip, bits).Masked()]; ok {
+			return true
+		}
+	}
+	return false
+}
+
 // occupy records a block that the node has.
 func (n *node) occupy(key string) {
 	prefix, ok := blockOf(key)
