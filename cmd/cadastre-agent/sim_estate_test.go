@@ -26,7 +26,7 @@ import (
 // killed. What was taken back is somebody else's: nothing of it may be held, or
 // have been held too shortly before.
 func TestSimulationOnANetResourceSet(t *testing.T) {
-	n, taken := 150, 0
+	n, taken := 80, 0
 	if testing.Short() {
 		n = 25
 	}

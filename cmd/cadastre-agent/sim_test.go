@@ -91,6 +91,7 @@ type world struct {
 	dir    string
 	bad    saboteur
 	sink   controller.MemorySink
+	away   atomic.Int32 // southbound commits that are still to fail
 
 	a      *agent
 	api    http.Handler
@@ -186,6 +187,7 @@ func simulateOn(t *testing.T, seed uint64, steps int, estate *simEstate, sabotag
 			begun: time.Now(), booted: time.Now().Add(-time.Hour), told: map[ledger.Key]string{}, unsure: map[ledger.Key]bool{},
 			conf: "ipamConfig:\n  podSubnetCIDR: 10.1.0.0/24\n  podSubnetOneNodePrefixLen: 28\n", estate: estate,
 		}
+		w.sink.Fault = w.southbound
 		if estate != nil {
 			estate.begin(w)
 		}
@@ -210,7 +212,7 @@ func (w *world) say(format string, args ...any) { w.log = append(w.log, fmt.Spri
 func (w *world) start() {
 	w.bad.mood.Store(0)
 	w.fault.Store(0)
-	w.sink.Fault = nil
+	w.away.Store(0)
 	conf, _, err := contivconf.Parse([]byte(w.conf))
 	if err != nil {
 		w.t.Fatal(err)
@@ -289,9 +291,8 @@ func (w *world) ask(ctx context.Context, req cni.Request) (address string, code 
 // step is one random thing that happens.
 func (w *world) step() {
 	if w.estate != nil && w.rnd.IntN(2) == 0 {
-		if w.estate.step(w); w.rnd.IntN(2) == 0 {
-			synctest.Wait()
-		}
+		w.estate.step(w)
+		synctest.Wait()
 		return
 	}
 	k := w.key()
@@ -459,14 +460,15 @@ func (w *world) burst(k ledger.Key) {
 func (w *world) breakSink() {
 	n := 1 + w.rnd.IntN(2)
 	w.say("the next %d southbound commits fail", n)
-	var left atomic.Int32
-	left.Store(int32(n))
-	w.sink.Fault = func(controller.Transaction) error {
-		if left.Add(-1) >= 0 {
-			return errors.New("southbound is away")
-		}
-		return nil
+	w.away.Store(int32(n))
+}
+
+// southbound fails as long as it is away.
+func (w *world) southbound(controller.Transaction) error {
+	if w.away.Add(-1) >= 0 {
+		return errors.New("southbound is away")
 	}
+	return nil
 }
 
 // restart ends the agent, politely or not, and starts another. DELs that come
