@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/fence"
 	"github.com/cadastre/cadastre/watermark"
 )
 
@@ -91,7 +92,7 @@ func (c Config) withDefaults() Config {
 type NetResourceSetManager struct {
 	config   Config
 	budget   *budget
-	gate     *gate
+	gate     *fence.Gate
 	maintain *queue // by node
 	sync     *queue // by node
 	resync   *queue // one key
@@ -121,7 +122,7 @@ func New(c Config) (*NetResourceSetManager, error) {
 		return nil, errors.New("make a manager of NetResourceSets: Config.Instances and Config.API must both be given")
 	}
 	c = c.withDefaults()
-	gate := &gate{fence: c.Fence}
+	gate := fence.NewGate(c.Fence, fenceTimeout)
 	if c.Fence != nil {
 		c.API = fenced{c.API, gate}
 	}
@@ -408,7 +409,7 @@ func (n *NetResourceSetManager) turn(ctx context.Context) error {
 	if err := n.budget.take(ctx); err != nil {
 		return err
 	}
-	return n.gate.check(ctx)
+	return may(ctx, n.gate)
 }
 
 // ResourceType is the kind that the manager is for.

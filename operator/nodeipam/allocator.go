@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
+	"github.com/cadastre/cadastre/operator/fence"
 	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
@@ -36,7 +37,7 @@ type Allocator struct {
 	lister   corelisters.NodeLister // none before Run
 	mode     mode
 	book     *book
-	gate     *gate
+	gate     *fence.Gate
 	reports  *reports
 	metrics  *metrics
 	log      *slog.Logger
@@ -72,7 +73,7 @@ type mode interface {
 func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	deps, settings = deps.withDefaults(), settings.withDefaults()
 	a := &Allocator{warned: map[netip.Prefix]int{}, deps: deps, settings: settings, log: deps.Log, term: deps.Instance,
-		api: apiServer{deps.Client, settings.CallTimeout}, gate: &gate{fence: deps.Fence, timeout: settings.CallTimeout}}
+		api: apiServer{deps.Client, settings.CallTimeout}, gate: gateOf(deps.Fence, settings.CallTimeout)}
 	var set *cidrset.Set
 	var err error
 	switch settings.Type {

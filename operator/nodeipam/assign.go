@@ -143,7 +143,7 @@ func (a *Allocator) publish(ctx context.Context, node *v1.Node, blocks []netip.P
 	o := ownerOf(node)
 	var err error
 	for range tries {
-		if err = a.gate.check(ctx); err != nil {
+		if err = a.gate.Check(ctx); err != nil {
 			return nil, fmt.Errorf("write the podCIDRs of node %q: %w", o.Name, err)
 		}
 		var live *v1.Node

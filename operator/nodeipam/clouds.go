@@ -39,7 +39,7 @@ func (d cloudDoor) aliases(ctx context.Context, node *v1.Node) ([]netip.Prefix, 
 }
 
 func (d cloudDoor) addAlias(ctx context.Context, node *v1.Node, p netip.Prefix) error {
-	if err := d.gate.check(ctx); err != nil {
+	if err := d.gate.Check(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.settings.CallTimeout)

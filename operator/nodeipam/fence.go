@@ -7,12 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"github.com/cadastre/cadastre/operator/fence"
 )
 
 // ErrDeposed is wrapped by the errors of a leader that is none any more.
@@ -80,55 +81,10 @@ func (f *LeaseFence) Check(ctx context.Context) error {
 	return nil
 }
 
-// gate asks the fence for all who wait together: a question that begins after
-// the last of them came answers every one.
-type gate struct {
-	fence   Fence
-	timeout time.Duration // of one question
-
-	mu      sync.Mutex
-	waiting *question // not asked yet
-	asked   *question // being asked, or answered
-}
-
-type question struct {
-	done chan struct{}
-	err  error
-}
-
-func (g *gate) ask(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, g.timeout)
-	defer cancel()
-	return g.fence.Check(ctx)
-}
-
-// check is the fence's Check, begun after the call. Without a fence all is well.
-func (g *gate) check(ctx context.Context) error {
-	if g.fence == nil {
-		return nil
+// gateOf asks a fence for all who wait together. Without one all is well.
+func gateOf(f Fence, timeout time.Duration) *fence.Gate {
+	if f == nil {
+		return fence.NewGate(nil, timeout)
 	}
-	g.mu.Lock()
-	q, before := g.waiting, g.asked
-	first := q == nil
-	if first {
-		q = &question{done: make(chan struct{})}
-		g.waiting = q
-	}
-	g.mu.Unlock()
-	if first {
-		if before != nil {
-			<-before.done
-		}
-		g.mu.Lock()
-		g.waiting, g.asked = nil, q
-		g.mu.Unlock()
-		q.err = g.ask(ctx)
-		close(q.done)
-	}
-	select {
-	case <-q.done:
-		return q.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return fence.NewGate(f.Check, timeout)
 }

@@ -73,7 +73,7 @@ func (a *Allocator) learn1(node *v1.Node) {
 // takeOver writes to every node that has no podCIDRs, so that patches that an
 // earlier leader has sent, and that have not arrived, are refused. See Fence.
 func (a *Allocator) takeOver(ctx context.Context, nodes []v1.Node) error {
-	if err := a.gate.check(ctx); err != nil {
+	if err := a.gate.Check(ctx); err != nil {
 		return err
 	}
 	todo := make(chan *v1.Node)

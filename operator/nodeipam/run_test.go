@@ -366,13 +366,13 @@ func TestTheGateAsksOnceForAllWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		slow := &slowFence{}
-		gate := &gate{fence: slow, timeout: time.Minute}
+		gate := gateOf(slow, time.Minute)
 		errs := make(chan error, 100)
-		go func() { errs <- gate.check(t.Context()) }()
+		go func() { errs <- gate.Check(t.Context()) }()
 		synctest.Wait() // it is being asked
 		slow.err.Store(true)
 		for range 50 {
-			go func() { errs <- gate.check(t.Context()) }()
+			go func() { errs <- gate.Check(t.Context()) }()
 		}
 		settle(time.Minute)
 		g.Expect(<-errs).To(Succeed(), "asked before")
@@ -382,7 +382,7 @@ func TestTheGateAsksOnceForAllWhoWait(t *testing.T) {
 		g.Expect(slow.asked.Load()).To(Equal(int32(2)))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("stopped"))
-		g.Expect(gate.check(ctx)).NotTo(Succeed())
+		g.Expect(gate.Check(ctx)).NotTo(Succeed())
 	})
 }
 

@@ -169,7 +169,7 @@ func (m *clusterMode) intend(ctx context.Context, node *v1.Node, blocks []netip.
 		if node.Annotations[IntentAnnotation] == joined(blocks) {
 			return node, nil
 		}
-		if err = m.gate.check(ctx); err != nil {
+		if err = m.gate.Check(ctx); err != nil {
 			return nil, err
 		}
 		var live *v1.Node
