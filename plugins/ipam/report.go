@@ -34,9 +34,9 @@ type ReporterDeps struct {
 
 // Reporter makes this node's NetResourceSet where there is none, and writes into
 // it what the node uses, and its half of the handshake in which addresses go back
-// (package handshake). It says
-// that a block is ready to go only when the loop has committed that it is lent
-// no more, and of an object only that which the loop has seen as it is.
+// (package handshake). It says that a block is ready to go only when the loop has
+// committed that it is lent no more, and writes only into the version of the
+// object that the loop has seen.
 //
 // It is driven by Run alone. No event waits for it.
 type Reporter struct {
@@ -161,8 +161,10 @@ func sameUse(a, b *kv.NetResourceSet) bool {
 	return maps.EqualFunc(a.Used, b.Used, func(x, y *kv.NetResource) bool { return proto.Equal(x, y) }) && maps.Equal(a.CidrStates, b.CidrStates)
 }
 
-// write writes the report into the object as it is, if that is what the loop
-// has acted upon. Otherwise an event is on its way.
+// write writes the report into the object as it is, if that is the version that
+// the loop has acted upon. Otherwise events are on their way, by which it may
+// lend again what it does not now, even where the object says the same: the mark
+// that the loop has seen may have been taken back, and set anew.
 func (r *Reporter) write(ctx context.Context, s *state) (bool, error) {
 	key := kv.NetResourceSetKey(s.set.Name)
 	x, found, err := r.deps.Store.Get(ctx, key)
@@ -173,7 +175,7 @@ func (r *Reporter) write(ctx context.Context, s *state) (bool, error) {
 	if err := proto.Unmarshal(x.Value, is); err != nil {
 		return false, fmt.Errorf("read %s: %w", key, err)
 	}
-	if x.ModRevision > s.seen || !sameResources(is, s.set) { // it may look the same again, and mean another time
+	if x.ModRevision > s.seen || !sameResources(is, s.set) {
 		return false, nil
 	}
 	next := r.deps.IPAM.report(s, is)
