@@ -174,7 +174,7 @@ func TestPlanWarns(t *testing.T) {
 		{"external IPAM", pods + ", useExternalIPAM: true}",
 			[]string{"pod subnets come from Node.spec.podCIDRs (useExternalIPAM): the plan shows what would follow from the node ID"}},
 		{"netresource", pods + "}\ncadastre: {podBlocks: netresource, kvdb: {type: kubernetes}}",
-			[]string{"pod subnets come from NetResourceSet.spec.ipam (podBlocks: netresource, kvdb: {type: kubernetes}): the plan shows what would follow from the node ID"}},
+			[]string{"pod subnets come from NetResourceSet.spec.ipam (podBlocks: netresource): the plan shows what would follow from the node ID"}},
 		{"static", pods + "}\ncadastre: {podBlocks: static, staticPodCIDRs: [10.9.0.0/29]}",
 			[]string{"a /29 of 10.1.0.0/16 has only 4 addresses for pods", "pod subnets are those of cadastre.staticPodCIDRs, whatever the node ID"}},
 		{"DHCP", pods + ", nodeInterconnectDHCP: true}", []string{"DHCP decides on node addresses (nodeInterconnectDHCP): nodeIPAddress is empty"}},
