@@ -5,7 +5,6 @@ package nodeipam
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -360,47 +359,6 @@ func TestNamesAreLockedOneByOne(t *testing.T) {
 	unlock()
 	g.Eventually(done).Should(BeClosed())
 	g.Expect(n.locks).To(BeEmpty())
-}
-
-func TestTheGateAsksOnceForAllWhoWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := NewWithT(t)
-		slow := &slowFence{}
-		gate := gateOf(slow, time.Minute)
-		errs := make(chan error, 100)
-		go func() { errs <- gate.Check(t.Context()) }()
-		synctest.Wait() // it is being asked
-		slow.err.Store(true)
-		for range 50 {
-			go func() { errs <- gate.Check(t.Context()) }()
-		}
-		settle(time.Minute)
-		g.Expect(<-errs).To(Succeed(), "asked before")
-		for range 50 {
-			g.Expect(<-errs).To(MatchError(ErrDeposed), "asked after")
-		}
-		g.Expect(slow.asked.Load()).To(Equal(int32(2)))
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("stopped"))
-		g.Expect(gate.Check(ctx)).NotTo(Succeed())
-	})
-}
-
-// slowFence takes a second, and answers what was true when it was asked.
-type slowFence struct {
-	err   atomic.Bool
-	asked atomic.Int32
-}
-
-func (*slowFence) Term() string { return "" }
-func (f *slowFence) Check(context.Context) error {
-	f.asked.Add(1)
-	deposed := f.err.Load()
-	time.Sleep(time.Second)
-	if deposed {
-		return ErrDeposed
-	}
-	return nil
 }
 
 func TestEventsThatMatter(t *testing.T) {
