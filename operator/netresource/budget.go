@@ -41,18 +41,11 @@ func (b *budget) take(ctx context.Context) error {
 	wait := b.next.Sub(now)
 	b.next = b.next.Add(b.every)
 	b.mu.Unlock()
-	if wait <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if err := pause(ctx, wait); err != nil {
 		b.mu.Lock()
 		b.next = b.next.Add(-b.every)
 		b.mu.Unlock()
-		return fmt.Errorf("wait for a turn to call the provider: %w", ctx.Err())
+		return fmt.Errorf("wait for a turn to call the provider: %w", err)
 	}
+	return nil
 }

@@ -8,9 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -298,12 +296,9 @@ func tally(all v1alpha1.AllocationMap, without map[string]time.Time) (s sums) {
 	return s
 }
 
-// sizeOf is how many addresses a key of a pool is.
+// sizeOf is how many addresses a key of a pool is; one that is none counts as one.
 func sizeOf(key string) (size int, v6 bool) {
-	if !strings.Contains(key, "/") {
-		return 1, strings.Contains(key, ":")
-	}
-	p, err := netip.ParsePrefix(key)
+	p, err := handshake.ParseKey(key)
 	if err != nil {
 		return 1, false
 	}

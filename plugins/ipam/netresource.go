@@ -72,7 +72,7 @@ func (i *IPAM) lendable(s *state) (open []netip.Prefix) {
 	}
 	keys := append(slices.Sorted(maps.Keys(s.set.GetPool())), s.set.GetPodCidrs()...)
 	for _, key := range keys {
-		p, err := parseResource(key)
+		p, err := handshake.ParseKey(key)
 		switch {
 		case err != nil:
 			say(key, err.Error())
@@ -103,7 +103,7 @@ func (i *IPAM) lendable(s *state) (open []netip.Prefix) {
 func goingBack(set *kv.NetResourceSet) spans {
 	var all []netip.Prefix
 	for key, state := range set.GetReleases() {
-		if p, err := parseResource(key); err == nil && !handshake.Lendable(handshake.State(state)) {
+		if p, err := handshake.ParseKey(key); err == nil && !handshake.Lendable(handshake.State(state)) {
 			all = append(all, p)
 		}
 	}
@@ -127,21 +127,6 @@ func withoutInner(sorted []netip.Prefix, say func(key, text string)) (outer []ne
 		outer = append(outer, p)
 	}
 	return outer
-}
-
-// parseResource is the block that a key of a pool stands for.
-func parseResource(key string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(key); err == nil && a.Zone() == "" && !a.Is4In6() {
-		return netip.PrefixFrom(a, a.BitLen()), nil
-	}
-	p, err := netip.ParsePrefix(key)
-	switch {
-	case err != nil || p.Addr().Is4In6():
-		return netip.Prefix{}, fmt.Errorf("is neither an address nor a block like 10.1.4.0/28")
-	case p != p.Masked():
-		return netip.Prefix{}, fmt.Errorf("has host bits set: %s would be right", p.Masked())
-	}
-	return p, nil
 }
 
 // activeBlocks are the blocks that the ledger lends from.
@@ -224,14 +209,6 @@ func (i *IPAM) routed(s *state) []netip.Prefix {
 	return sortedPrefixes(all)
 }
 
-// resourceKey is what a block is called in a pool.
-func resourceKey(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return p.String()
-}
-
 // firstSet is the NetResourceSet of a node that has none, with the blocks that
 // addresses are held of. Where the loop has committed that there is no set
 // nothing more is lent, so that these are all.
@@ -243,7 +220,7 @@ func (i *IPAM) firstSet() *kv.NetResourceSet {
 	}}
 	for _, b := range i.Ledger.Stats() {
 		if b.Pool == PodPool && b.Held+b.Cooling+b.Quarantined > 0 {
-			set.Pool[resourceKey(b.Block)] = &kv.NetResource{}
+			set.Pool[handshake.Key(b.Block)] = &kv.NetResource{}
 		}
 	}
 	return set

@@ -250,7 +250,7 @@ func (i *IPAM) report(s *state, set *kv.NetResourceSet) *kv.NetResourceSet {
 
 // answer is this node's half of the handshake over one key of the pool.
 func (u usage) answer(s *state, open spans, key string, entry handshake.State) handshake.State {
-	p, err := parseResource(key)
+	p, err := handshake.ParseKey(key)
 	inPool := s.set.Pool[key] != nil || slices.Contains(s.set.PodCidrs, key)
 	answer := handshake.Answer(entry, handshake.Seen{InPool: inPool, Leased: err == nil && u.held.overlap(p)})
 	if answer == handshake.Ready && err == nil && open.overlap(p) {
@@ -306,14 +306,14 @@ func (i *IPAM) usage(s *state) usage {
 			held = append(held, b.Block)
 		}
 		for a, what := range edges(b.Block) { // nobody could be lent them either
-			u.owners[a], u.keys[a] = "cadastre/"+what, resourceKey(b.Block)
+			u.owners[a], u.keys[a] = "cadastre/"+what, handshake.Key(b.Block)
 		}
 	}
 	for _, l := range i.Ledger.Leases() {
 		if l.Pool != PodPool || l.Purpose == ledger.ForInfra {
 			continue
 		}
-		u.owners[l.Addr], u.keys[l.Addr] = holder(l), resourceKey(l.Block)
+		u.owners[l.Addr], u.keys[l.Addr] = holder(l), handshake.Key(l.Block)
 		held = append(held, netip.PrefixFrom(l.Addr, l.Addr.BitLen()))
 	}
 	u.held = spansOf(held)

@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/handshake"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
@@ -37,24 +38,15 @@ func (n *node) see(obj *v1alpha1.NetResourceSet) {
 	n.obj, n.bad = obj, ""
 	last := "" // always the same one of several
 	for key := range obj.Spec.IPAM.Pool {
-		if _, ok := blockOf(key); !ok && key >= last {
+		if _, err := handshake.ParseKey(key); err != nil && key >= last {
 			last, n.bad = key, fmt.Sprintf("spec.ipam.pool: block %q must be a CIDR like 10.1.4.0/28: it is taken out", key)
 		}
 	}
 	for _, key := range obj.Spec.IPAM.PodCIDRs {
-		if _, ok := blockOf(string(key)); !ok {
+		if _, err := handshake.ParseKey(string(key)); err != nil {
 			n.bad = fmt.Sprintf("spec.ipam.podCIDRs: block %q must be a CIDR like 10.1.4.0/28: it is not used", key)
 		}
 	}
-}
-
-// blockOf is the block that a key names; false where that is none.
-func blockOf(key string) (netip.Prefix, bool) {
-	if ip, err := netip.ParseAddr(key); err == nil {
-		return netip.PrefixFrom(ip, ip.BitLen()), true
-	}
-	prefix, err := netip.ParsePrefix(key)
-	return prefix, err == nil && prefix == prefix.Masked()
 }
 
 // load records what the newest version says that the node has.
@@ -71,9 +63,10 @@ func (n *node) load() {
 // pool may have lost them, as that of a cluster which was restored, and what is
 // left of an earlier mode was never in it. Those that somebody has stay his.
 func (n *node) claim() {
+	lengths := n.lengths()
 	for _, text := range slices.Sorted(maps.Keys(n.obj.Status.IPAM.Used)) {
 		ip, err := netip.ParseAddr(text)
-		if err != nil || n.covers(ip) {
+		if _, has := n.blockOf(ip, lengths); has || err != nil {
 			continue
 		}
 		for prefix, r := range n.provider.ranges {
@@ -83,7 +76,7 @@ func (n *node) claim() {
 			block := netip.PrefixFrom(ip, r.bits).Masked()
 			set, owner := n.provider.sets[family(block)], cidrset.NewOwner(n.name, n.name+" "+block.String())
 			if set.Occupy(owner, block, n.provider.config.Now()) == nil {
-				n.blocks[block] = owner
+				n.blocks[block], lengths[r.bits] = owner, true
 			} else {
 				_ = set.Return(owner, block) // it was only tried
 			}
@@ -91,20 +84,32 @@ func (n *node) claim() {
 	}
 }
 
-// covers is whether an address is of a block of the node.
-func (n *node) covers(ip netip.Addr) bool {
-	for bits := ip.BitLen(); bits >= 0; bits-- {
-		if _, ok := n.blocks[netip.PrefixFrom(ip, bits).Masked()]; ok {
-			return true
+// lengths are those of the node's blocks. A node may have thousands of blocks,
+// and use as many addresses, and all nodes wait meanwhile: blocks are looked up
+// by the lengths that there are.
+func (n *node) lengths() map[int]bool {
+	lengths := map[int]bool{}
+	for prefix := range n.blocks {
+		lengths[prefix.Bits()] = true
+	}
+	return lengths
+}
+
+// blockOf is the block of the node that an address is of.
+func (n *node) blockOf(ip netip.Addr, lengths map[int]bool) (netip.Prefix, bool) {
+	for bits := range lengths {
+		prefix, err := ip.Prefix(bits) // fails where it is longer than an address
+		if _, ours := n.blocks[prefix]; ours && err == nil {
+			return prefix, true
 		}
 	}
-	return false
+	return netip.Prefix{}, false
 }
 
 // occupy records a block that the node has.
 func (n *node) occupy(key string) {
-	prefix, ok := blockOf(key)
-	if _, has := n.blocks[prefix]; has || !ok {
+	prefix, err := handshake.ParseKey(key)
+	if _, has := n.blocks[prefix]; has || err != nil {
 		return
 	}
 	owner := cidrset.NewOwner(n.name, n.name+" "+prefix.String())
@@ -184,11 +189,7 @@ func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.A
 	n.complete()
 	all := make(v1alpha1.AllocationMap, len(n.blocks))
 	for prefix := range n.blocks {
-		key := prefix.String()
-		if prefix.IsSingleIP() {
-			key = prefix.Addr().String()
-		}
-		all[key] = v1alpha1.AllocationIP{SubnetID: n.provider.poolOf(prefix)}
+		all[handshake.Key(prefix)] = v1alpha1.AllocationIP{SubnetID: n.provider.poolOf(prefix)}
 	}
 	return all, nil
 }
@@ -330,31 +331,17 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 			continue
 		}
 		excess -= size(prefix)
-		key := prefix.String()
-		if prefix.IsSingleIP() {
-			key = prefix.Addr().String()
-		}
-		a.IPsToRelease = append(a.IPsToRelease, key)
+		a.IPsToRelease = append(a.IPsToRelease, handshake.Key(prefix))
 	}
 	return a
 }
 
-// used are the blocks of which an address is used. A node may have thousands of
-// both, and all nodes wait meanwhile: blocks are looked up, by the lengths that there are.
+// used are the blocks of which an address is used.
 func (n *node) used() map[netip.Prefix]bool {
-	lengths := map[int]bool{}
-	for prefix := range n.blocks {
-		lengths[prefix.Bits()] = true
-	}
-	used := map[netip.Prefix]bool{}
+	used, lengths := map[netip.Prefix]bool{}, n.lengths()
 	for key := range n.obj.Status.IPAM.Used {
-		ip, err := netip.ParseAddr(key)
-		if err != nil {
-			continue
-		}
-		for bits := range lengths {
-			prefix, err := ip.Prefix(bits) // fails where it is longer than an address
-			if _, ours := n.blocks[prefix]; ours && err == nil {
+		if ip, err := netip.ParseAddr(key); err == nil {
+			if prefix, ok := n.blockOf(ip, lengths); ok {
 				used[prefix] = true
 			}
 		}
@@ -381,9 +368,9 @@ func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) err
 	defer n.provider.mu.Unlock()
 	var failed []error
 	for _, key := range a.IPsToRelease {
-		prefix, ok := blockOf(key)
-		if !ok {
-			failed = append(failed, fmt.Errorf("release %q of node %s: it must be an address or a CIDR like 10.1.4.0/28", key, n.name))
+		prefix, err := handshake.ParseKey(key)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("release %q of node %s: it %w", key, n.name, err))
 			continue
 		}
 		failed = append(failed, n.drop(prefix))

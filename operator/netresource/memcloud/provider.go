@@ -11,11 +11,11 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/handshake"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/watermark"
 )
@@ -145,14 +145,6 @@ func (n *node) PopulateStatusFields(r *v1alpha1.NetResourceSet) {
 	}
 }
 
-// key is a unit as the pool has it.
-func key(u netip.Prefix) string {
-	if u.IsSingleIP() {
-		return u.Addr().String()
-	}
-	return u.String()
-}
-
 // ResyncInterfacesAndIPs implements netresource.NetResourceOperations.
 func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.AllocationMap, error) {
 	instance := n.instance()
@@ -165,7 +157,7 @@ func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.A
 	all := make(v1alpha1.AllocationMap, units)
 	for _, i := range n.provider.view[instance] {
 		for _, u := range i.units {
-			all[key(u)] = v1alpha1.AllocationIP{Resource: i.id, SubnetID: string(i.subnet)}
+			all[handshake.Key(u)] = v1alpha1.AllocationIP{Resource: i.id, SubnetID: string(i.subnet)}
 		}
 	}
 	return all, nil
@@ -255,7 +247,7 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 			}
 			if !anyOf(used, u) {
 				a.InterfaceID, a.PoolID = i.id, i.subnet
-				a.IPsToRelease = append(a.IPsToRelease, key(u))
+				a.IPsToRelease = append(a.IPsToRelease, handshake.Key(u))
 				excess -= n.size()
 			}
 		}
@@ -283,16 +275,9 @@ func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) err
 	var units []netip.Prefix
 	var changes []change
 	for _, text := range a.IPsToRelease {
-		if !strings.Contains(text, "/") {
-			ip, err := netip.ParseAddr(text)
-			if err != nil {
-				return fmt.Errorf("release %q: it must be an address or a prefix: %w", text, err)
-			}
-			text = netip.PrefixFrom(ip, ip.BitLen()).String()
-		}
-		u, err := netip.ParsePrefix(text)
+		u, err := handshake.ParseKey(text)
 		if err != nil {
-			return fmt.Errorf("release %q: it must be an address or a prefix: %w", text, err)
+			return fmt.Errorf("release %q: it %w", text, err)
 		}
 		units = append(units, u)
 		changes = append(changes, change{n.provider.cloud.config.Now(), nic{id: a.InterfaceID, instance: instance, subnet: a.PoolID}, u, true})
@@ -345,7 +330,7 @@ func (i *nic) InterfaceID() string { return i.id }
 // ForeachAddress implements v1alpha1.Interface.
 func (i *nic) ForeachAddress(instanceID string, fn v1alpha1.AddressIterator) error {
 	for _, u := range i.units {
-		if err := fn(instanceID, i.id, key(u), string(i.subnet)); err != nil {
+		if err := fn(instanceID, i.id, handshake.Key(u), string(i.subnet)); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
@@ -141,10 +142,12 @@ func (x *tenants) take(address, who string) {
 	x.by[address] = who
 }
 
-func (x *tenants) leave(address string) {
+func (x *tenants) leave(address, who string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.by, address)
+	if x.by[address] == who {
+		delete(x.by, address)
+	}
 }
 
 func (x *tenants) wrong() error {
@@ -183,22 +186,29 @@ func (w *town) lacks() int {
 	return max(w.want-len(w.pods), len(w.pods)-w.want)
 }
 
-// live has pods come and go until ctx ends.
-func (w *town) live(ctx context.Context) {
-	tick := time.NewTicker(40 * time.Millisecond)
+// every does something again and again until ctx ends.
+func every(ctx context.Context, d time.Duration, do func()) {
+	tick := time.NewTicker(d)
 	defer tick.Stop()
-	for serial := 0; ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			do()
 		}
+	}
+}
+
+// live has pods come and go until ctx ends. What fails is tried again: a pod
+// whose answer was lost is asked for under the same name.
+func (w *town) live(ctx context.Context) {
+	serial := 0
+	every(ctx, 40*time.Millisecond, func() {
 		w.mu.Lock()
 		more, less, down := len(w.pods) < w.want, len(w.pods) > w.want, w.down
-		var oldest string
-		for name := range w.pods {
-			oldest = max(oldest, name)
-		}
+		last := slices.Max(append(slices.Collect(maps.Keys(w.pods)), ""))
+		address := w.pods[last]
 		w.mu.Unlock()
 		name := fmt.Sprintf("%s-%06d", w.name, serial)
 		switch {
@@ -206,7 +216,7 @@ func (w *town) live(ctx context.Context) {
 		case more:
 			ips, err := w.pod("ADD", name)
 			if err != nil || len(ips) == 0 {
-				continue // with the same name: what was lost on its way is answered again
+				return
 			}
 			serial++
 			w.e.tenants.take(ips[0], name)
@@ -214,36 +224,23 @@ func (w *town) live(ctx context.Context) {
 			w.pods[name] = ips[0]
 			w.mu.Unlock()
 		case less:
-			w.mu.Lock()
-			address := w.pods[oldest]
-			w.mu.Unlock()
-			w.e.tenants.leave(address)
-			for ctx.Err() == nil {
-				if _, err := w.pod("DEL", oldest); err == nil {
-					break
-				}
-				<-tick.C
+			w.e.tenants.leave(address, last) // from now on another one may have it
+			if _, err := w.pod("DEL", last); err != nil {
+				return
 			}
 			w.mu.Lock()
-			delete(w.pods, oldest)
+			delete(w.pods, last)
 			w.mu.Unlock()
 		}
-	}
+	})
 }
 
 // watch looks again and again whether two nodes may lend of one block.
 func (e *estate) watch(ctx context.Context) {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	every(ctx, 100*time.Millisecond, func() {
 		sets, err := e.all(ctx)
 		if err != nil {
-			continue
+			return
 		}
 		lent := map[string]string{}
 		for _, n := range sets {
@@ -258,22 +255,17 @@ func (e *estate) watch(ctx context.Context) {
 				lent[key] = n.Name
 			}
 		}
-	}
+	})
 }
 
 // meddle changes objects that operator and agents write, so that these conflict.
 func (e *estate) meddle(ctx context.Context, names []string) {
-	tick := time.NewTicker(30 * time.Millisecond)
-	defer tick.Stop()
-	for i := 0; ; i++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	i := 0
+	every(ctx, 30*time.Millisecond, func() {
+		i++
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{"e2e":"%d"}}}`, i)
 		_, _ = e.sets.Patch(ctx, names[rand.IntN(len(names))], types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	}
+	})
 }
 
 // TestNetResourceSets: 20 agents live on blocks of an AddressPool that two
