@@ -102,6 +102,9 @@ func TestPodsGetTheAddressesOfTheNetResourceSet(t *testing.T) {
 		n.g.Expect(n.add(fmt.Sprint("pod", i))).To(Equal(fmt.Sprintf("10.9.0.%d", i)))
 	}
 	n.g.Expect(n.add("more")).To(Equal("10.9.0.18"))
+	n.del("pod5")
+	n.clock.now = n.clock.now.Add(2 * time.Minute) // it has cooled
+	n.g.Expect(n.add("again")).To(Equal("10.9.0.5"))
 	n.g.Expect(n.BlockGateway(netip.MustParsePrefix("10.9.0.18/28")).String()).To(Equal("10.9.0.17"))
 	n.sound()
 }

@@ -104,6 +104,26 @@ func TestWhatIsStagedIsTold(t *testing.T) {
 	})
 }
 
+// The subnets that a plugin publishes count, whatever the Node object says.
+func TestPodSubnetsArePublished(t *testing.T) {
+	publishing(t, func(t *testing.T, g Gomega, p *publisher) {
+		p.resync(&kv.Node{Name: "a", Uid: "uid", PodCidrs: []string{"10.1.0.0/24"}})
+		p.commit(t)
+		g.Expect(p.own().PodCidrs).To(Equal([]string{"10.1.0.0/24"}))
+		p.PublishPodCIDRs([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/28")})
+		g.Expect(p.Staged()).To(HaveExactElements(ContainSubstring("10.9.0.0/28")))
+		p.commit(t)
+		g.Expect(p.own().PodCidrs).To(Equal([]string{"10.9.0.0/28"}))
+		p.PublishPodCIDRs([]netip.Prefix{netip.MustParsePrefix("10.9.0.16/28")})
+		p.Undo()
+		p.commit(t)
+		g.Expect(p.own().PodCidrs).To(Equal([]string{"10.9.0.0/28"}))
+		p.PublishPodCIDRs(nil)
+		p.commit(t)
+		g.Expect(p.own().PodCidrs).To(BeEmpty(), "it has none")
+	})
+}
+
 func TestPublishingIsUndone(t *testing.T) {
 	publishing(t, func(t *testing.T, g Gomega, p *publisher) {
 		p.publish("192.168.16.1/24")

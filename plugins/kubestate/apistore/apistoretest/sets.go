@@ -108,13 +108,12 @@ func setCases() map[string]func(*exam) {
 			m.Releases["10.9.0.7"] = "ready-for-release"
 			_, err = x.report(s, m, rev)
 			x.Expect(err).NotTo(HaveOccurred())
-			x.Eventually(func() bool {
-				batch := <-w.Events()
+			x.Eventually(w.Events(), patience).Should(Receive(WithTransform(func(batch []kvdb.Event) string {
 				m := &kv.NetResourceSet{}
 				x.Expect(batch[0].Key).To(Equal(kv.NetResourceSetKey(thisNode)))
 				x.Expect(proto.Unmarshal(batch[0].Value, m)).To(Succeed())
-				return m.Releases["10.9.0.7"] == "ready-for-release"
-			}, patience).Should(BeTrue())
+				return m.Releases["10.9.0.7"]
+			}, Equal("ready-for-release"))))
 			x.operate(func(n *v1alpha1.NetResourceSet) {
 				x.Expect(n.Status.Addresses.Capacity).To(Equal(16))
 				x.Expect(n.Spec.IPAM.Pool["10.9.0.7"].IsPrimary).To(BeTrue())
