@@ -6,6 +6,10 @@ PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
 FUZZTIME ?= 3000x
 BENCH ?= .cache/bench
+# What make chaos leaves, and its sizes: long or short; seeds of the simulations. CHAOS_KILLS and others: see test/chaos/doc.go.
+ATTACKS ?= .cache/chaos
+CHAOS ?= long
+SIM_SEEDS ?= 20000
 # The race detector needs a C compiler.
 CC_FOUND := $(shell command -v $${CC:-cc} 2>/dev/null || command -v gcc 2>/dev/null)
 RACE := $(if $(CC_FOUND),-race,)
@@ -67,9 +71,8 @@ fuzz: ## each fuzzer for FUZZTIME (3000 runs)
 lint: ## golangci-lint, where it is installed
 	@if command -v golangci-lint >/dev/null; then golangci-lint run; else echo "golangci-lint is not installed: make check has run go vet and gofmt"; fi
 
-chaos: ## the long crash test and simulation (CHAOS_KILLS, SIM_SEEDS)
-	CHAOS=long $(GO) test -timeout 3h -count=1 -v ./test/chaos
-	SIM_SEEDS=$${SIM_SEEDS:-20000} $(GO) test -timeout 3h -count=1 -run Simulation ./cmd/cadastre-agent
+chaos: ## attacks on real agents, and simulations, into $(ATTACKS) and docs/reliability.md (hours; CHAOS=short SIM_SEEDS=1000: ten minutes)
+	CHAOS=$(CHAOS) SIM_SEEDS=$(SIM_SEEDS) $(GO) run ./test/chaos/cmd/reliability -doc docs/reliability.md $(ATTACKS)
 
 bench: ## our benchmarks beside the peers', into $(BENCH) and docs/performance.md
 	$(GO) run ./test/peers/cmd/report -doc docs/performance.md $(BENCH)

@@ -17,6 +17,7 @@ type Request struct {
 	Pool     string
 	Key      Key // who holds the lease; must not be zero
 	Pod      Pod
+	NetNS    string // path of the pod's network namespace; "": not known
 	Purpose  Purpose
 	Families []Family     // one address of each; nil: of every family that the pool has active blocks of
 	Wanted   []netip.Addr // exactly these instead
@@ -29,7 +30,8 @@ type Request struct {
 }
 
 // Claim leases one address of each family asked for, all or none. A key that
-// has leases already gets these, without a write; fresh tells the two apart.
+// has leases already gets these, without a write; fresh tells the two apart. They
+// keep the pod and the network namespace of the claim that took them.
 // The leases are durable when Claim returns.
 func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh bool, err error) {
 	st := l.brief()
@@ -305,6 +307,7 @@ func (st *Stage) put(at place, req *Request, hash uint32, reason string) *lease 
 func (l *Ledger) lend(at place, req *Request, hash uint32, reason string) *lease {
 	x := l.newLease()
 	x.addr, x.block, x.key, x.pod, x.purpose, x.gen, x.reason = at.addr, at.block, req.Key, req.Pod, req.Purpose, l.gen, reason
+	x.netns = req.NetNS
 	x.since = l.opt.Now().UnixNano()
 	if req.Expiry != (Expiry{}) {
 		x.timer, x.state = l.newTimer(x, req.Expiry), Pending

@@ -78,6 +78,7 @@ type Lease struct {
 	Purpose    Purpose
 	Key        Key
 	Pod        Pod
+	NetNS      string        // path of the pod's network namespace, as its first CNI ADD named it
 	Since      time.Time     // of the state
 	Reason     string        // why it is quarantined
 	Generation uint64        // of the claim: never the same for two claims of one process
@@ -105,6 +106,7 @@ type lease struct {
 	leaving bool
 	key     Key
 	pod     Pod
+	netns   string
 	reason  string
 	gen     uint64
 	since   int64         // Unix time in ns
@@ -116,7 +118,7 @@ type lease struct {
 func (l *lease) value() Lease {
 	v := Lease{
 		Addr: l.addr, Block: l.block.prefix, Pool: l.block.pool.Name, State: l.state, Purpose: l.purpose,
-		Key: l.key, Pod: l.pod, Since: time.Unix(0, l.since).UTC(), Reason: l.reason, Generation: l.gen,
+		Key: l.key, Pod: l.pod, NetNS: l.netns, Since: time.Unix(0, l.since).UTC(), Reason: l.reason, Generation: l.gen,
 	}
 	if l.timer != nil {
 		v.Expiry, v.Expires = l.timer.Expiry, l.timer.at

@@ -43,7 +43,7 @@ func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
 		State: uint32(x.state), Purpose: uint32(x.purpose),
 		Network: x.key.Network, ContainerId: x.key.ContainerID, IfName: x.key.IfName,
 		PodNamespace: x.pod.Namespace, PodName: x.pod.Name, PodUid: x.pod.UID,
-		Generation: x.gen, Since: x.since, Reason: x.reason,
+		Generation: x.gen, Since: x.since, Reason: x.reason, Netns: x.netns,
 	}
 	if x.state == Cooling {
 		m.CoolingSinceUptime, m.BootId = int64(x.cooled), l.opt.BootID
@@ -228,7 +228,7 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	}
 	x := &lease{
 		addr: a, block: b, state: State(m.State), purpose: Purpose(m.Purpose), gen: m.Generation, since: m.Since, reason: m.Reason,
-		key: Key{m.Network, m.ContainerId, m.IfName}, pod: Pod{m.PodNamespace, m.PodName, m.PodUid},
+		netns: m.Netns, key: Key{m.Network, m.ContainerId, m.IfName}, pod: Pod{m.PodNamespace, m.PodName, m.PodUid},
 	}
 	if x.state == Pending && m.ExpiryToken != "" {
 		x.timer = l.resumeTimer(x, m)

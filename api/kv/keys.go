@@ -26,6 +26,7 @@ const (
 	KubeNodePrefix      = ClusterPrefix + "node/"
 	PoolPrefix          = ClusterPrefix + "pool/"
 	CustomNetworkPrefix = ClusterPrefix + "network/"
+	PrefixClaimPrefix   = ClusterPrefix + "claim/"
 )
 
 // PoolsKey is written with every pool that is new, so that of two that share
@@ -41,6 +42,7 @@ const (
 	PodResource            = "pod"            // *Pod
 	NodeConfigResource     = "nodeconfig"     // *NodeConfig
 	NetResourceSetResource = "netresourceset" // *NetResourceSet
+	PrefixClaimResource    = "prefixclaim"    // *PrefixClaim
 )
 
 // Resource is one kind of message and where it is stored.
@@ -59,6 +61,7 @@ func Resources() []Resource {
 		{NodeResource, false, KubeNodePrefix, func() proto.Message { return &Node{} }},
 		{PoolResource, false, PoolPrefix, func() proto.Message { return &Pool{} }},
 		{CustomNetworkResource, false, CustomNetworkPrefix, func() proto.Message { return &CustomNetwork{} }},
+		{PrefixClaimResource, false, PrefixClaimPrefix, func() proto.Message { return &PrefixClaim{} }},
 		{PodResource, true, "pod/", func() proto.Message { return &Pod{} }},
 		{NodeConfigResource, true, "config", func() proto.Message { return &NodeConfig{} }},
 		{NetResourceSetResource, true, "netresourceset", func() proto.Message { return &NetResourceSet{} }},
@@ -147,6 +150,17 @@ func NodeKey(name string) string { return KubeNodePrefix + name }
 
 // NodeRecordKey is where a NodeRecord is stored.
 func NodeRecordKey(id uint32) string { return NodeRecordPrefix + strconv.FormatUint(uint64(id), 10) }
+
+// NodeRecordID returns the node ID whose record is stored at key, 0 if key is not
+// one of a node record.
+func NodeRecordID(key string) uint32 {
+	text, ok := strings.CutPrefix(key, NodeRecordPrefix)
+	id, err := strconv.ParseUint(text, 10, 32)
+	if !ok || err != nil || NodeRecordKey(uint32(id)) != key {
+		return 0
+	}
+	return uint32(id)
+}
 
 // NodeNameKey is where a NodeName is stored.
 func NodeNameKey(name string) string { return namePrefix + name }

@@ -31,20 +31,22 @@ const (
 // released, so that the generation goes on rising and IDs are used again in
 // the order of their release. Stored at cluster/node-id/<id>.
 type NodeRecord struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Instance      string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`                                 // UUID made once in the node's state directory
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                            // raised each time the ID changes hands, or is claimed again
-	IpAddresses   []string               `protobuf:"bytes,5,rep,name=ip_addresses,json=ipAddresses,proto3" json:"ip_addresses,omitempty"`        // of the vswitch, "192.168.16.5/24"
-	NodeUid       string                 `protobuf:"bytes,6,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`                    // of the Kubernetes Node, as evidence only
-	Released      int64                  `protobuf:"varint,7,opt,name=released,proto3" json:"released,omitempty"`                                // Unix time in ns; 0: it is held
-	Clean         bool                   `protobuf:"varint,8,opt,name=clean,proto3" json:"clean,omitempty"`                                      // released by somebody who knew that nothing of it is in use
-	SupersededBy  uint32                 `protobuf:"varint,9,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`    // the ID that another instance of this name has claimed since; 0: none
-	PodCidrs      []string               `protobuf:"bytes,10,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`                // of its Node object, for those who do not read that
-	MgmtAddresses []string               `protobuf:"bytes,11,rep,name=mgmt_addresses,json=mgmtAddresses,proto3" json:"mgmt_addresses,omitempty"` // likewise
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Id               uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name             string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Instance         string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`                                           // UUID made once in the node's state directory
+	Generation       uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                                      // raised each time the ID changes hands, or is claimed again
+	IpAddresses      []string               `protobuf:"bytes,5,rep,name=ip_addresses,json=ipAddresses,proto3" json:"ip_addresses,omitempty"`                  // of the vswitch, "192.168.16.5/24"
+	NodeUid          string                 `protobuf:"bytes,6,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`                              // of the Kubernetes Node, as evidence only
+	Released         int64                  `protobuf:"varint,7,opt,name=released,proto3" json:"released,omitempty"`                                          // Unix time in ns; 0: it is held
+	Clean            bool                   `protobuf:"varint,8,opt,name=clean,proto3" json:"clean,omitempty"`                                                // released by somebody who knew that nothing of it is in use
+	SupersededBy     uint32                 `protobuf:"varint,9,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`              // the ID that another instance of this name has claimed since; 0: none
+	PodCidrs         []string               `protobuf:"bytes,10,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`                          // of its Node object, for those who do not read that
+	MgmtAddresses    []string               `protobuf:"bytes,11,rep,name=mgmt_addresses,json=mgmtAddresses,proto3" json:"mgmt_addresses,omitempty"`           // likewise
+	ExplicitBlocks   bool                   `protobuf:"varint,12,opt,name=explicit_blocks,json=explicitBlocks,proto3" json:"explicit_blocks,omitempty"`       // its pod blocks have claims of their own: none follows from the ID
+	QuarantinedUntil int64                  `protobuf:"varint,13,opt,name=quarantined_until,json=quarantinedUntil,proto3" json:"quarantined_until,omitempty"` // Unix time in ns: claimed in a store that was new or wiped, and not allocated from yet; 0: it may be
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *NodeRecord) Reset() {
@@ -154,6 +156,132 @@ func (x *NodeRecord) GetMgmtAddresses() []string {
 	return nil
 }
 
+func (x *NodeRecord) GetExplicitBlocks() bool {
+	if x != nil {
+		return x.ExplicitBlocks
+	}
+	return false
+}
+
+func (x *NodeRecord) GetQuarantinedUntil() int64 {
+	if x != nil {
+		return x.QuarantinedUntil
+	}
+	return 0
+}
+
+// PrefixClaim says that a node has, or asks for, the right to a prefix that the
+// other nodes route to it and that does not follow from its node ID: a podCIDR, a
+// static block, a pinned node address. It is pending until its holder has seen
+// that no other node has the prefix. Stored at cluster/claim/<network>.<prefix>.<node>.
+type PrefixClaim struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Network       string                 `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"` // "default"; node addresses are in "nodes"
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`   // "10.1.77.0/24"; a node address is a whole one, "192.168.16.2/32"
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	NodeId        uint32                 `protobuf:"varint,4,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"` // whose beat says that the holder is alive
+	Instance      string                 `protobuf:"bytes,5,opt,name=instance,proto3" json:"instance,omitempty"`
+	NodeUid       string                 `protobuf:"bytes,6,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"` // of the Kubernetes Node, "" without one
+	Held          bool                   `protobuf:"varint,7,opt,name=held,proto3" json:"held,omitempty"`                     // false: pending, allows nothing
+	Since         int64                  `protobuf:"varint,8,opt,name=since,proto3" json:"since,omitempty"`                   // Unix time in ns: when it became what it is
+	Ends          int64                  `protobuf:"varint,9,opt,name=ends,proto3" json:"ends,omitempty"`                     // Unix time in ns: the node was released, and the claim ends then; 0: it was not
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrefixClaim) Reset() {
+	*x = PrefixClaim{}
+	mi := &file_api_kv_kv_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrefixClaim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrefixClaim) ProtoMessage() {}
+
+func (x *PrefixClaim) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrefixClaim.ProtoReflect.Descriptor instead.
+func (*PrefixClaim) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PrefixClaim) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *PrefixClaim) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *PrefixClaim) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PrefixClaim) GetNodeId() uint32 {
+	if x != nil {
+		return x.NodeId
+	}
+	return 0
+}
+
+func (x *PrefixClaim) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *PrefixClaim) GetNodeUid() string {
+	if x != nil {
+		return x.NodeUid
+	}
+	return ""
+}
+
+func (x *PrefixClaim) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *PrefixClaim) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *PrefixClaim) GetEnds() int64 {
+	if x != nil {
+		return x.Ends
+	}
+	return 0
+}
+
 // NodeName is which ID was last claimed under a node's name. It makes claims of
 // one name follow each other. Stored at name/<name>.
 type NodeName struct {
@@ -166,7 +294,7 @@ type NodeName struct {
 
 func (x *NodeName) Reset() {
 	*x = NodeName{}
-	mi := &file_api_kv_kv_proto_msgTypes[1]
+	mi := &file_api_kv_kv_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -178,7 +306,7 @@ func (x *NodeName) String() string {
 func (*NodeName) ProtoMessage() {}
 
 func (x *NodeName) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[1]
+	mi := &file_api_kv_kv_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -191,7 +319,7 @@ func (x *NodeName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeName.ProtoReflect.Descriptor instead.
 func (*NodeName) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{1}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *NodeName) GetId() uint32 {
@@ -221,7 +349,7 @@ type PoolUse struct {
 
 func (x *PoolUse) Reset() {
 	*x = PoolUse{}
-	mi := &file_api_kv_kv_proto_msgTypes[2]
+	mi := &file_api_kv_kv_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -233,7 +361,7 @@ func (x *PoolUse) String() string {
 func (*PoolUse) ProtoMessage() {}
 
 func (x *PoolUse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[2]
+	mi := &file_api_kv_kv_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -246,7 +374,7 @@ func (x *PoolUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolUse.ProtoReflect.Descriptor instead.
 func (*PoolUse) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{2}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PoolUse) GetPool() string {
@@ -283,18 +411,22 @@ type NodeBeat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
-	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // of the record
-	Session       string                 `protobuf:"bytes,4,opt,name=session,proto3" json:"session,omitempty"`        // UUID of one run of the agent
-	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`                 // Unix time in ns, by the agent's clock
-	Stopped       bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`       // the agent has ended in good order
-	Pools         []*PoolUse             `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`            // what the node has of each pool
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`                      // of the record
+	Session       string                 `protobuf:"bytes,4,opt,name=session,proto3" json:"session,omitempty"`                             // UUID of one run of the agent
+	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`                                      // Unix time in ns, by the agent's clock
+	Stopped       bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`                            // the agent has ended in good order
+	Pools         []*PoolUse             `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`                                 // what the node has of each pool
+	ProductUuid   string                 `protobuf:"bytes,20,opt,name=product_uuid,json=productUuid,proto3" json:"product_uuid,omitempty"` // DMI product UUID of the machine that the agent runs on; "": unknown
+	BootId        string                 `protobuf:"bytes,21,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`                // of that machine's present boot
+	Expire        int64                  `protobuf:"varint,31,opt,name=expire,proto3" json:"expire,omitempty"`                             // ns: how long after this beat its agent may allocate without the store; 0: written before the field existed
+	NodeName      string                 `protobuf:"bytes,30,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`          // of the node that was there; "": written before the field existed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeBeat) Reset() {
 	*x = NodeBeat{}
-	mi := &file_api_kv_kv_proto_msgTypes[3]
+	mi := &file_api_kv_kv_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -306,7 +438,7 @@ func (x *NodeBeat) String() string {
 func (*NodeBeat) ProtoMessage() {}
 
 func (x *NodeBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[3]
+	mi := &file_api_kv_kv_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -319,7 +451,7 @@ func (x *NodeBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeBeat.ProtoReflect.Descriptor instead.
 func (*NodeBeat) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{3}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *NodeBeat) GetId() uint32 {
@@ -371,6 +503,34 @@ func (x *NodeBeat) GetPools() []*PoolUse {
 	return nil
 }
 
+func (x *NodeBeat) GetProductUuid() string {
+	if x != nil {
+		return x.ProductUuid
+	}
+	return ""
+}
+
+func (x *NodeBeat) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *NodeBeat) GetExpire() int64 {
+	if x != nil {
+		return x.Expire
+	}
+	return 0
+}
+
+func (x *NodeBeat) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
 // Node is a Kubernetes Node, as far as addresses go.
 type Node struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -384,7 +544,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_kv_kv_proto_msgTypes[4]
+	mi := &file_api_kv_kv_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -396,7 +556,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[4]
+	mi := &file_api_kv_kv_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -409,7 +569,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{4}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Node) GetName() string {
@@ -456,7 +616,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_api_kv_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +628,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +641,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{5}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Pod) GetNamespace() string {
@@ -552,7 +712,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_api_kv_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -564,7 +724,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -577,7 +737,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{6}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Pool) GetName() string {
@@ -639,7 +799,7 @@ type PoolRange struct {
 
 func (x *PoolRange) Reset() {
 	*x = PoolRange{}
-	mi := &file_api_kv_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +811,7 @@ func (x *PoolRange) String() string {
 func (*PoolRange) ProtoMessage() {}
 
 func (x *PoolRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +824,7 @@ func (x *PoolRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRange.ProtoReflect.Descriptor instead.
 func (*PoolRange) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{7}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PoolRange) GetCidr() string {
@@ -696,7 +856,7 @@ type CustomNetwork struct {
 
 func (x *CustomNetwork) Reset() {
 	*x = CustomNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +868,7 @@ func (x *CustomNetwork) String() string {
 func (*CustomNetwork) ProtoMessage() {}
 
 func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +881,7 @@ func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustomNetwork.ProtoReflect.Descriptor instead.
 func (*CustomNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{8}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CustomNetwork) GetName() string {
@@ -774,7 +934,7 @@ type NodeConfig struct {
 
 func (x *NodeConfig) Reset() {
 	*x = NodeConfig{}
-	mi := &file_api_kv_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +946,7 @@ func (x *NodeConfig) String() string {
 func (*NodeConfig) ProtoMessage() {}
 
 func (x *NodeConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +959,7 @@ func (x *NodeConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeConfig.ProtoReflect.Descriptor instead.
 func (*NodeConfig) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{9}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodeConfig) GetNodeName() string {
@@ -857,7 +1017,7 @@ type NetResourceSet struct {
 
 func (x *NetResourceSet) Reset() {
 	*x = NetResourceSet{}
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +1029,7 @@ func (x *NetResourceSet) String() string {
 func (*NetResourceSet) ProtoMessage() {}
 
 func (x *NetResourceSet) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +1042,7 @@ func (x *NetResourceSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResourceSet.ProtoReflect.Descriptor instead.
 func (*NetResourceSet) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NetResourceSet) GetName() string {
@@ -953,7 +1113,7 @@ type NetResource struct {
 
 func (x *NetResource) Reset() {
 	*x = NetResource{}
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1125,7 @@ func (x *NetResource) String() string {
 func (*NetResource) ProtoMessage() {}
 
 func (x *NetResource) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1138,7 @@ func (x *NetResource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResource.ProtoReflect.Descriptor instead.
 func (*NetResource) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NetResource) GetOwner() string {
@@ -1016,7 +1176,7 @@ type NetResourceMarks struct {
 
 func (x *NetResourceMarks) Reset() {
 	*x = NetResourceMarks{}
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1188,7 @@ func (x *NetResourceMarks) String() string {
 func (*NetResourceMarks) ProtoMessage() {}
 
 func (x *NetResourceMarks) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1201,7 @@ func (x *NetResourceMarks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResourceMarks.ProtoReflect.Descriptor instead.
 func (*NetResourceMarks) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NetResourceMarks) GetMinAllocate() int32 {
@@ -1096,7 +1256,7 @@ type PodNetwork struct {
 
 func (x *PodNetwork) Reset() {
 	*x = PodNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1268,7 @@ func (x *PodNetwork) String() string {
 func (*PodNetwork) ProtoMessage() {}
 
 func (x *PodNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1281,7 @@ func (x *PodNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNetwork.ProtoReflect.Descriptor instead.
 func (*PodNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PodNetwork) GetNamespace() string {
@@ -1183,7 +1343,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1355,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1368,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Route) GetDst() string {
@@ -1238,7 +1398,7 @@ type NodeRoute struct {
 
 func (x *NodeRoute) Reset() {
 	*x = NodeRoute{}
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1410,7 @@ func (x *NodeRoute) String() string {
 func (*NodeRoute) ProtoMessage() {}
 
 func (x *NodeRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1423,7 @@ func (x *NodeRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRoute.ProtoReflect.Descriptor instead.
 func (*NodeRoute) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeRoute) GetDst() string {
@@ -1311,7 +1471,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1483,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1496,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -1421,13 +1581,14 @@ type Lease struct {
 	ExcludedBy         string                 `protobuf:"bytes,21,opt,name=excluded_by,json=excludedBy,proto3" json:"excluded_by,omitempty"`
 	ExcludedReason     string                 `protobuf:"bytes,22,opt,name=excluded_reason,json=excludedReason,proto3" json:"excluded_reason,omitempty"`
 	NoLease            bool                   `protobuf:"varint,23,opt,name=no_lease,json=noLease,proto3" json:"no_lease,omitempty"` // it is here for its exclusion alone; state says quarantined to older versions
+	Netns              string                 `protobuf:"bytes,24,opt,name=netns,proto3" json:"netns,omitempty"`                     // path of the network namespace that the CNI request of the claim named
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1600,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1613,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -1616,6 +1777,13 @@ func (x *Lease) GetNoLease() bool {
 	return false
 }
 
+func (x *Lease) GetNetns() string {
+	if x != nil {
+		return x.Netns
+	}
+	return ""
+}
+
 // Block is one block of a node's journal.
 type Block struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1628,7 +1796,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1808,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1821,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Block) GetPool() string {
@@ -1687,7 +1855,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1867,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1880,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Meta) GetBootId() string {
@@ -1726,7 +1894,7 @@ var File_api_kv_kv_proto protoreflect.FileDescriptor
 
 const file_api_kv_kv_proto_rawDesc = "" +
 	"\n" +
-	"\x0fapi/kv/kv.proto\x12\vcadastre.kv\"\xc5\x02\n" +
+	"\x0fapi/kv/kv.proto\x12\vcadastre.kv\"\x9b\x03\n" +
 	"\n" +
 	"NodeRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
@@ -1742,7 +1910,19 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\rsuperseded_by\x18\t \x01(\rR\fsupersededBy\x12\x1b\n" +
 	"\tpod_cidrs\x18\n" +
 	" \x03(\tR\bpodCidrs\x12%\n" +
-	"\x0emgmt_addresses\x18\v \x03(\tR\rmgmtAddresses\"6\n" +
+	"\x0emgmt_addresses\x18\v \x03(\tR\rmgmtAddresses\x12'\n" +
+	"\x0fexplicit_blocks\x18\f \x01(\bR\x0eexplicitBlocks\x12+\n" +
+	"\x11quarantined_until\x18\r \x01(\x03R\x10quarantinedUntil\"\xe1\x01\n" +
+	"\vPrefixClaim\x12\x18\n" +
+	"\anetwork\x18\x01 \x01(\tR\anetwork\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x17\n" +
+	"\anode_id\x18\x04 \x01(\rR\x06nodeId\x12\x1a\n" +
+	"\binstance\x18\x05 \x01(\tR\binstance\x12\x19\n" +
+	"\bnode_uid\x18\x06 \x01(\tR\anodeUid\x12\x12\n" +
+	"\x04held\x18\a \x01(\bR\x04held\x12\x14\n" +
+	"\x05since\x18\b \x01(\x03R\x05since\x12\x12\n" +
+	"\x04ends\x18\t \x01(\x03R\x04ends\"6\n" +
 	"\bNodeName\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\"i\n" +
@@ -1752,7 +1932,7 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
 	"\x04open\x18\x03 \x01(\bR\x04open\x12\x16\n" +
-	"\x06leases\x18\x04 \x01(\x04R\x06leases\"\xc6\x01\n" +
+	"\x06leases\x18\x04 \x01(\x04R\x06leases\"\xb7\x02\n" +
 	"\bNodeBeat\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1e\n" +
@@ -1762,7 +1942,11 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\tR\asession\x12\x0e\n" +
 	"\x02at\x18\x05 \x01(\x03R\x02at\x12\x18\n" +
 	"\astopped\x18\x06 \x01(\bR\astopped\x12*\n" +
-	"\x05pools\x18\a \x03(\v2\x14.cadastre.kv.PoolUseR\x05pools\"g\n" +
+	"\x05pools\x18\a \x03(\v2\x14.cadastre.kv.PoolUseR\x05pools\x12!\n" +
+	"\fproduct_uuid\x18\x14 \x01(\tR\vproductUuid\x12\x17\n" +
+	"\aboot_id\x18\x15 \x01(\tR\x06bootId\x12\x16\n" +
+	"\x06expire\x18\x1f \x01(\x03R\x06expire\x12\x1b\n" +
+	"\tnode_name\x18\x1e \x01(\tR\bnodeName\"g\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -1861,7 +2045,7 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x15host_interconnect_vpp\x18\x05 \x03(\tR\x13hostInterconnectVpp\x126\n" +
 	"\x17host_interconnect_linux\x18\x06 \x03(\tR\x15hostInterconnectLinux\x12\x19\n" +
 	"\bnode_ips\x18\a \x03(\tR\anodeIps\x12\x1b\n" +
-	"\tvxlan_ips\x18\b \x03(\tR\bvxlanIps\"\xc7\x05\n" +
+	"\tvxlan_ips\x18\b \x03(\tR\bvxlanIps\"\xdd\x05\n" +
 	"\x05Lease\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1d\n" +
 	"\n" +
@@ -1890,7 +2074,8 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\vexcluded_by\x18\x15 \x01(\tR\n" +
 	"excludedBy\x12'\n" +
 	"\x0fexcluded_reason\x18\x16 \x01(\tR\x0eexcludedReason\x12\x19\n" +
-	"\bno_lease\x18\x17 \x01(\bR\anoLease\"O\n" +
+	"\bno_lease\x18\x17 \x01(\bR\anoLease\x12\x14\n" +
+	"\x05netns\x18\x18 \x01(\tR\x05netns\"O\n" +
 	"\x05Block\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x1a\n" +
@@ -1910,44 +2095,45 @@ func file_api_kv_kv_proto_rawDescGZIP() []byte {
 	return file_api_kv_kv_proto_rawDescData
 }
 
-var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_api_kv_kv_proto_goTypes = []any{
 	(*NodeRecord)(nil),       // 0: cadastre.kv.NodeRecord
-	(*NodeName)(nil),         // 1: cadastre.kv.NodeName
-	(*PoolUse)(nil),          // 2: cadastre.kv.PoolUse
-	(*NodeBeat)(nil),         // 3: cadastre.kv.NodeBeat
-	(*Node)(nil),             // 4: cadastre.kv.Node
-	(*Pod)(nil),              // 5: cadastre.kv.Pod
-	(*Pool)(nil),             // 6: cadastre.kv.Pool
-	(*PoolRange)(nil),        // 7: cadastre.kv.PoolRange
-	(*CustomNetwork)(nil),    // 8: cadastre.kv.CustomNetwork
-	(*NodeConfig)(nil),       // 9: cadastre.kv.NodeConfig
-	(*NetResourceSet)(nil),   // 10: cadastre.kv.NetResourceSet
-	(*NetResource)(nil),      // 11: cadastre.kv.NetResource
-	(*NetResourceMarks)(nil), // 12: cadastre.kv.NetResourceMarks
-	(*PodNetwork)(nil),       // 13: cadastre.kv.PodNetwork
-	(*Route)(nil),            // 14: cadastre.kv.Route
-	(*NodeRoute)(nil),        // 15: cadastre.kv.NodeRoute
-	(*NodeNetwork)(nil),      // 16: cadastre.kv.NodeNetwork
-	(*Lease)(nil),            // 17: cadastre.kv.Lease
-	(*Block)(nil),            // 18: cadastre.kv.Block
-	(*Meta)(nil),             // 19: cadastre.kv.Meta
-	nil,                      // 20: cadastre.kv.NetResourceSet.PoolEntry
-	nil,                      // 21: cadastre.kv.NetResourceSet.UsedEntry
-	nil,                      // 22: cadastre.kv.NetResourceSet.ReleasesEntry
-	nil,                      // 23: cadastre.kv.NetResourceSet.CidrStatesEntry
+	(*PrefixClaim)(nil),      // 1: cadastre.kv.PrefixClaim
+	(*NodeName)(nil),         // 2: cadastre.kv.NodeName
+	(*PoolUse)(nil),          // 3: cadastre.kv.PoolUse
+	(*NodeBeat)(nil),         // 4: cadastre.kv.NodeBeat
+	(*Node)(nil),             // 5: cadastre.kv.Node
+	(*Pod)(nil),              // 6: cadastre.kv.Pod
+	(*Pool)(nil),             // 7: cadastre.kv.Pool
+	(*PoolRange)(nil),        // 8: cadastre.kv.PoolRange
+	(*CustomNetwork)(nil),    // 9: cadastre.kv.CustomNetwork
+	(*NodeConfig)(nil),       // 10: cadastre.kv.NodeConfig
+	(*NetResourceSet)(nil),   // 11: cadastre.kv.NetResourceSet
+	(*NetResource)(nil),      // 12: cadastre.kv.NetResource
+	(*NetResourceMarks)(nil), // 13: cadastre.kv.NetResourceMarks
+	(*PodNetwork)(nil),       // 14: cadastre.kv.PodNetwork
+	(*Route)(nil),            // 15: cadastre.kv.Route
+	(*NodeRoute)(nil),        // 16: cadastre.kv.NodeRoute
+	(*NodeNetwork)(nil),      // 17: cadastre.kv.NodeNetwork
+	(*Lease)(nil),            // 18: cadastre.kv.Lease
+	(*Block)(nil),            // 19: cadastre.kv.Block
+	(*Meta)(nil),             // 20: cadastre.kv.Meta
+	nil,                      // 21: cadastre.kv.NetResourceSet.PoolEntry
+	nil,                      // 22: cadastre.kv.NetResourceSet.UsedEntry
+	nil,                      // 23: cadastre.kv.NetResourceSet.ReleasesEntry
+	nil,                      // 24: cadastre.kv.NetResourceSet.CidrStatesEntry
 }
 var file_api_kv_kv_proto_depIdxs = []int32{
-	2,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
-	7,  // 1: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	20, // 2: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
-	12, // 3: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
-	21, // 4: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
-	22, // 5: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
-	23, // 6: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
-	14, // 7: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
-	11, // 8: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
-	11, // 9: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
+	3,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
+	8,  // 1: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
+	21, // 2: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
+	13, // 3: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
+	22, // 4: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
+	23, // 5: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
+	24, // 6: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
+	15, // 7: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	12, // 8: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
+	12, // 9: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
 	10, // [10:10] is the sub-list for method output_type
 	10, // [10:10] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
@@ -1966,7 +2152,7 @@ func file_api_kv_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

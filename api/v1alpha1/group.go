@@ -24,6 +24,7 @@ const (
 	NodeBeats      = "nodebeats"
 	Pools          = "pools"
 	PoolChanges    = "poolchanges"
+	PrefixClaims   = "prefixclaims"
 
 	NetResourceSets = "netresourcesets"
 	AddressPools    = "addresspools"
@@ -40,6 +41,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion(),
 		&CustomNetwork{}, &CustomNetworkList{}, &NodeConfig{}, &NodeConfigList{},
 		&NodeID{}, &NodeIDList{}, &NodeName{}, &NodeNameList{}, &NodeBeat{}, &NodeBeatList{}, &Pool{}, &PoolList{}, &PoolChange{}, &PoolChangeList{},
+		&PrefixClaim{}, &PrefixClaimList{},
 		&NetResourceSet{}, &NetResourceSetList{}, &AddressPool{}, &AddressPoolList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion())

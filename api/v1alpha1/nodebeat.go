@@ -6,6 +6,7 @@ package v1alpha1
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -37,6 +38,20 @@ type NodeBeatSpec struct {
 	Stopped bool `json:"stopped,omitempty"`
 	// +optional
 	Pools []PoolUse `json:"pools,omitempty"`
+	// ProductUUID is the DMI product UUID of the machine, where it is known.
+	// +optional
+	ProductUUID string `json:"productUUID,omitempty"`
+	// BootID identifies the present boot of the machine.
+	// +optional
+	BootID string `json:"bootID,omitempty"`
+	// Expire is how long after this beat its agent may allocate without the store.
+	//
+	// +optional
+	Expire metav1.Duration `json:"expire,omitempty"`
+	// NodeName is the node that was there, "" in beats of agents before this field.
+	//
+	// +optional
+	NodeName string `json:"nodeName,omitempty"`
 }
 
 // PoolUse is what a node has of a pool.
@@ -71,6 +86,8 @@ func (b *NodeBeat) ToKV() (*kv.NodeBeat, error) {
 	}
 	m := &kv.NodeBeat{
 		Id: id, Instance: b.Spec.Instance, Generation: uint64(b.Spec.Generation), Session: b.Spec.Session, At: at, Stopped: b.Spec.Stopped,
+		ProductUuid: b.Spec.ProductUUID, BootId: b.Spec.BootID,
+		NodeName: b.Spec.NodeName, Expire: int64(b.Spec.Expire.Duration),
 	}
 	for _, u := range b.Spec.Pools {
 		m.Pools = append(m.Pools, &kv.PoolUse{Pool: u.Pool, Generation: uint64(u.Generation), Open: u.Open, Leases: uint64(u.Leases)})
@@ -82,6 +99,8 @@ func (b *NodeBeat) ToKV() (*kv.NodeBeat, error) {
 func NodeBeatFrom(m *kv.NodeBeat) *NodeBeat {
 	b := &NodeBeat{Spec: NodeBeatSpec{
 		Instance: m.Instance, Generation: int64(m.Generation), Session: m.Session, At: text(m.At), Stopped: m.Stopped,
+		ProductUUID: m.ProductUuid, BootID: m.BootId,
+		NodeName: m.NodeName, Expire: metav1.Duration{Duration: time.Duration(m.Expire)},
 	}}
 	b.Name = strconv.FormatUint(uint64(m.Id), 10)
 	for _, u := range m.Pools {

@@ -61,6 +61,16 @@ type NodeIDSpec struct {
 	// +kubebuilder:validation:Format=int64
 	// +optional
 	SupersededBy uint32 `json:"supersededBy,omitempty"`
+	// ExplicitBlocks says that the pod blocks of the node have PrefixClaims of
+	// their own, and that none follows from the ID.
+	//
+	// +optional
+	ExplicitBlocks bool `json:"explicitBlocks,omitempty"`
+	// QuarantinedUntil is set while the node allocates nothing, because the ID was
+	// claimed when the store was new or wiped: a node that held it before takes it back.
+	//
+	// +optional
+	QuarantinedUntil string `json:"quarantinedUntil,omitempty"`
 }
 
 // NodeIDList is what a list answers.
@@ -83,10 +93,15 @@ func (n *NodeID) ToKV() (*kv.NodeRecord, error) {
 	if err != nil {
 		return nil, fmt.Errorf("NodeID %s: spec.released: %w", n.Name, err)
 	}
+	quarantined, err := nanos(n.Spec.QuarantinedUntil)
+	if err != nil {
+		return nil, fmt.Errorf("NodeID %s: spec.quarantinedUntil: %w", n.Name, err)
+	}
 	return &kv.NodeRecord{
 		Id: id, Name: n.Spec.NodeName, Instance: n.Spec.Instance, Generation: uint64(n.Spec.Generation), IpAddresses: n.Spec.IPAddresses,
 		NodeUid: n.Spec.NodeUID, Released: released, Clean: n.Spec.Clean, SupersededBy: n.Spec.SupersededBy,
-		PodCidrs: n.Spec.PodCIDRs, MgmtAddresses: n.Spec.MgmtAddresses,
+		PodCidrs: n.Spec.PodCIDRs, MgmtAddresses: n.Spec.MgmtAddresses, ExplicitBlocks: n.Spec.ExplicitBlocks,
+		QuarantinedUntil: quarantined,
 	}, nil
 }
 
@@ -94,7 +109,8 @@ func (n *NodeID) ToKV() (*kv.NodeRecord, error) {
 func NodeIDFrom(r *kv.NodeRecord) *NodeID {
 	n := &NodeID{Spec: NodeIDSpec{
 		NodeName: r.Name, Instance: r.Instance, Generation: int64(r.Generation), IPAddresses: r.IpAddresses, PodCIDRs: r.PodCidrs,
-		MgmtAddresses: r.MgmtAddresses, NodeUID: r.NodeUid, Released: text(r.Released), Clean: r.Clean, SupersededBy: r.SupersededBy,
+		MgmtAddresses: r.MgmtAddresses, NodeUID: r.NodeUid, Released: text(r.Released), Clean: r.Clean, SupersededBy: r.SupersededBy, ExplicitBlocks: r.ExplicitBlocks,
+		QuarantinedUntil: text(r.QuarantinedUntil),
 	}}
 	n.Name = strconv.FormatUint(uint64(r.Id), 10)
 	return n

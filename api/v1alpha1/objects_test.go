@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -99,7 +101,37 @@ func TestNothingIsLost(t *testing.T) {
 		n := stored(g, v1alpha1.NodeNameFrom("a", name))
 		same(n.ToKV(), name, nil)
 		g.Expect(n.Name).To(Equal("a"))
+
+		claim := &kv.PrefixClaim{}
+		fill(rnd, claim.ProtoReflect())
+		claim.Prefix = []string{"10.1.77.0/24", "192.168.16.2/32", "fd00:1::/64", "::1/128"}[rnd.IntN(4)]
+		object, err := v1alpha1.PrefixClaimFrom(claim)
+		g.Expect(err).NotTo(HaveOccurred())
+		backClaim, err := stored(g, object).ToKV()
+		same(backClaim, claim, err)
 	}
+}
+
+// The name of a claim is that of an object: one of two claims never hides the other.
+func TestNamesOfPrefixClaims(t *testing.T) {
+	g := NewWithT(t)
+	names := map[string]bool{}
+	for _, network := range []string{kv.PodNetworkClaims, kv.NodeNetworkClaims} {
+		for _, prefix := range []string{"10.1.77.0/24", "10.1.77.0/25", "10.1.7.0/24", "::/64", "fd00:1::/64", "fd00::1:0:0:0/64", "fd00:1::1/128"} {
+			for _, node := range []string{"a", "b.example"} {
+				name := kv.PrefixClaimName(network, netip.MustParsePrefix(prefix), node)
+				g.Expect(validation.NameIsDNSSubdomain(name, false)).To(BeEmpty(), name)
+				g.Expect(names).NotTo(HaveKey(name))
+				names[name] = true
+			}
+		}
+	}
+	object, err := v1alpha1.PrefixClaimFrom(&kv.PrefixClaim{Network: "default", Prefix: "10.1.77.0/24", Node: "a"})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(object.Name).To(Equal("default.10-1-77-0-24.a"))
+	object.Spec.NodeName = "b"
+	_, err = object.ToKV()
+	g.Expect(err).To(MatchError(ContainSubstring("give the name default.10-1-77-0-24.b")))
 }
 
 // What people wrote by hand, and wrongly, is named.

@@ -20,9 +20,9 @@ type clock struct {
 	bootID string
 }
 
-// newHostClock is this machine's.
-func newHostClock() (clock, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+// newHostClock is this machine's; the kernel tells the boot ID in a file.
+func newHostClock(bootIDFile string) (clock, error) {
+	id, err := os.ReadFile(bootIDFile)
 	if err != nil {
 		return clock{}, fmt.Errorf("read the boot ID: %w", err)
 	}

@@ -4,10 +4,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
+	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -32,7 +36,11 @@ func (a *agent) busy() bool {
 
 // cluster is how this node stands to the cluster, for the metrics.
 func (a *agent) cluster() restapi.Cluster {
-	return restapi.Cluster{KVDBConnected: a.source.Status().Connected, NodeIDConflict: a.keeper.Problem() != "", PoolProblems: len(a.ipam.Problems())}
+	waiting := len(a.claimer.Waiting())
+	return restapi.Cluster{
+		KVDBConnected: a.source.Status().Connected, NodeIDConflict: a.keeper.Problem() != "", PoolProblems: len(a.ipam.Problems()),
+		ClaimsHeld: len(a.claimer.All()) - waiting, ClaimsWaiting: waiting,
+	}
 }
 
 // dispatchTimeout is how long a request for a resync may wait to be taken.
@@ -53,7 +61,7 @@ func (a *agent) dispatch() error {
 
 // nodes are the nodes of the cluster as the store has them.
 func (a *agent) nodes(ctx context.Context) ([]localapi.Node, error) {
-	registered, err := nodesync.List(ctx, a.store)
+	registered, unreadable, err := nodesync.ListAll(ctx, a.store)
 	if err != nil {
 		return nil, err
 	}
@@ -75,21 +83,41 @@ func (a *agent) nodes(ctx context.Context) ([]localapi.Node, error) {
 		}
 		all = append(all, n)
 	}
+	for _, u := range unreadable {
+		all = append(all, localapi.Node{ID: u.ID, Addresses: []string{}, PodCIDRs: []string{}, Pools: []localapi.PoolUse{}, Problem: u.Err.Error()})
+	}
+	slices.SortFunc(all, func(x, y localapi.Node) int { return cmp.Compare(x.ID, y.ID) })
 	return all, nil
 }
 
-func (a *agent) releaseNode(ctx context.Context, name string, force bool) (uint32, error) {
+func (a *agent) releaseNode(ctx context.Context, name string, force bool) (reply localapi.NodeReleaseReply, err error) {
 	if name == a.opt.nodeName {
-		return 0, &localapi.StatusError{Status: http.StatusConflict, Err: errors.New("it is this node, which is alive: ask another one")}
+		return reply, &localapi.StatusError{Status: http.StatusConflict, Err: errors.New("it is this node, which is alive: ask another one")}
 	}
-	id, err := nodesync.Release(ctx, a.store, nodesync.Gone{Name: name, Force: force, Fresh: a.conf.Cadastre.NodeIDs.Fresh}, a.clock.now())
+	ids := a.conf.Cadastre.NodeIDs
+	reply.ID, err = nodesync.Release(ctx, a.store, nodesync.Gone{Name: name, Force: force, Fresh: ids.Fresh, Expire: ids.Expire, Claims: a.register()}, a.clock.now())
 	switch {
 	case errors.Is(err, nodesync.ErrNoNode):
-		return 0, &localapi.StatusError{Status: http.StatusNotFound, Err: err}
+		return reply, &localapi.StatusError{Status: http.StatusNotFound, Err: err}
 	case errors.Is(err, nodesync.ErrFresh):
-		return 0, &localapi.StatusError{Status: http.StatusConflict, Err: err}
+		return reply, &localapi.StatusError{Status: http.StatusConflict, Err: err}
+	case errors.Is(err, apistore.ErrPolicy):
+		return reply, &localapi.StatusError{Status: http.StatusForbidden, Err: fmt.Errorf("%w; an agent may not release another node: run "+
+			`"kubectl -n cadastre-system exec deployment/cadastre-operator -- /cadastre-operator node release %s", or "cadastre-operator node release" with --kubeconfig`, err, name)}
+	case err != nil:
+		return reply, err
 	}
-	return id, err
+	nodes, err := nodesync.List(ctx, a.store)
+	if err != nil {
+		return reply, err
+	}
+	for _, n := range nodes {
+		if n.Id == reply.ID && n.Released != 0 && !n.Clean && n.Beat != nil {
+			until := time.Unix(0, n.Beat.At).Add(ids.Expire).UTC()
+			reply.Until = &until
+		}
+	}
+	return reply, nil
 }
 
 // pools are the pools of the cluster, and this node's blocks of them.

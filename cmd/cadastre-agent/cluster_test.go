@@ -66,7 +66,7 @@ ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 24}
 cadastre:
   coolDown: 1s
   kvdb: {type: etcd, endpoints: [%q]}
-  nodeIDs: {refresh: 300ms, fresh: 2s, expire: 1h}
+  nodeIDs: {refresh: 300ms, fresh: 2s, expire: 1h, quarantine: 0s}
   controller: {delayLocalResync: 300ms, remoteDBProbingInterval: 300ms, delayAfterErrorHealing: 100ms}
 `, endpoint)
 }
@@ -85,7 +85,7 @@ func newMember(t *testing.T, name, endpoint string) *member {
 func (m *member) start() {
 	conf, _, err := contivconf.Parse([]byte(m.conf))
 	m.g.Expect(err).NotTo(HaveOccurred())
-	clock, err := newHostClock()
+	clock, err := newHostClock("/proc/sys/kernel/random/boot_id")
 	m.g.Expect(err).NotTo(HaveOccurred())
 	m.log = &logBuffer{}
 	ctx, stop := context.WithCancel(context.Background())
@@ -175,7 +175,8 @@ func TestAClusterThatLosesItsStore(t *testing.T) {
 	}
 	members[2].start() // from its mirror
 	members[2].isReady()
-	g.Expect(members[2].a.source.Status().From).To(Equal("mirror"))
+	// The source says where the state came from after the loop has applied it, so it may follow readiness.
+	g.Eventually(func() string { return members[2].a.source.Status().From }, soon, 10*time.Millisecond).Should(Equal("mirror"))
 	g.Expect(members[2].subnet()).To(Equal(subnets["c"]))
 	g.Expect(members[2].ask("ADD", "c1")).To(Equal(pods["c"]))
 

@@ -48,6 +48,7 @@ ipamConfig:
   serviceCIDR: 198.18.0.0/15
 cadastre:
   kvdb: {type: etcd, endpoints: ["127.0.0.1:1"]}
+  nodeIDs: {quarantine: 0s}
   controller: {startupResyncDeadline: 10m, eventTimeout: 10m}
 `
 
@@ -96,7 +97,7 @@ func (f *fleet) count() (ops map[string]int, peak int) {
 func (f *fleet) open(ctx context.Context, i int, ended *sync.WaitGroup) (start func()) {
 	conf, _, err := contivconf.Parse([]byte(scaleConf))
 	f.g.Expect(err).NotTo(HaveOccurred())
-	clock, err := newHostClock()
+	clock, err := newHostClock("/proc/sys/kernel/random/boot_id")
 	f.g.Expect(err).NotTo(HaveOccurred())
 	name, dir := fmt.Sprintf("node-%05d", i), f.t.TempDir()
 	file, err := bolt.OpenFile(filepath.Join(dir, "cadastre.db"), bolt.FileOptions{})

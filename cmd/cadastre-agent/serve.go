@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,10 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 	start("cluster state", a.source.Run)
 	start("start without the cluster store", a.source.StartLocal)
 	start("node ID", a.keeper.Run)
+	start("claims", a.claimer.Run)
+	if a.told != nil {
+		start("Node condition", a.told.run)
+	}
 	if s, ok := a.sink.(interface{ Run(context.Context) error }); ok {
 		start("southbound", s.Run)
 	}
@@ -57,6 +62,11 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 		start("NetResourceSet", a.reporter.Run)
 	}
 	start("ledger", a.ledger.Run)
+	if a.file != nil {
+		start("database", func(ctx context.Context) error {
+			return a.file.Watch(ctx, cmp.Or(a.opt.checkEvery, defaultCheckEvery))
+		})
+	}
 	start("podmanager", a.podmanager.Run)
 	start("API", api)
 	if a.docker != nil {

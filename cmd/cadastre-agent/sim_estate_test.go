@@ -19,6 +19,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // TestSimulationOnANetResourceSet is the simulation of a node whose blocks are
@@ -30,7 +31,9 @@ func TestSimulationOnANetResourceSet(t *testing.T) {
 	if testing.Short() {
 		n = 25
 	}
+	tried := attack.Begin(t, attack.BlockSim)
 	for seed := range uint64(n) {
+		tried.Add(1)
 		estate := newSimEstate()
 		if err := simulateOn(t, seed, 80, estate, nil); err != nil {
 			t.Fatal(err)
@@ -78,7 +81,7 @@ const simSet = "netresourceset of the node"
 
 // begin makes the world one of NetResourceSets.
 func (e *simEstate) begin(w *world) {
-	w.conf = "cadastre: {podBlocks: netresource, coolDown: 30s, kvdb: {type: kubernetes}, controller: {remoteDBProbingInterval: 1s}}"
+	w.conf = "cadastre: {podBlocks: netresource, coolDown: 30s, kvdb: {type: kubernetes}, nodeIDs: {quarantine: 0s}, controller: {remoteDBProbingInterval: 1s}}"
 	w.store = laggedStore{w.store, w.rnd.Uint64()}
 	e.put(w, kv.NodeKey("n"), &kv.Node{Name: "n", Uid: "u"}, nil)
 }

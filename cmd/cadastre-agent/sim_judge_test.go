@@ -379,6 +379,14 @@ func (j *judge) inTouch(m *machine, p *process) {
 	}
 }
 
+// beaten is when an agent last said, in this history of the store, that it has the
+// ID and is there.
+func (j *judge) beaten(id uint32) time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.beat[id]
+}
+
 // conflict is why m could not have node ID id some time ago, or any where that is
 // 0, as the store has it; "" for no reason.
 func (j *judge) conflict(m *machine, id uint32, ago time.Duration) string {
@@ -388,16 +396,24 @@ func (j *judge) conflict(m *machine, id uint32, ago time.Duration) string {
 		b := beats[id]
 		return b != nil && !b.Stopped && m.now().Sub(time.Unix(0, b.At)) < j.c.fresh+ago && b.Session != m.session()
 	}
+	alive := func(id uint32) bool { // whatever the clocks say: a copy of a disk looks whether the beat changes
+		b := beats[id]
+		return b != nil && !b.Stopped && b.Session != m.session() && time.Since(j.beaten(id)) < j.c.fresh+ago
+	}
+	leaving := func(id uint32) bool { // the agent that had it may allocate until it stops by itself
+		b := beats[id]
+		return b != nil && b.Instance == records[id].GetInstance() && !b.Stopped && m.now().Sub(time.Unix(0, b.At)) < 24*time.Hour+ago
+	}
 	for n := uint32(1); n <= limit; n++ {
-		if r := records[n]; r == nil || r.Released != 0 && (r.Clean || r.Instance == m.disk.instance || !fresh(n)) {
+		if r := records[n]; r == nil || r.Released != 0 && (r.Clean || r.Instance == m.disk.instance || !leaving(n)) {
 			free++
 		}
 	}
 	switch r := records[id]; {
 	case id != 0 && r != nil && r.Released == 0 && r.Instance != m.disk.instance:
 		return "another node has it"
-	case id != 0 && r != nil && r.Released != 0 && !r.Clean && r.Instance != m.disk.instance && fresh(id):
-		return "another node had it just now"
+	case id != 0 && r != nil && r.Released != 0 && !r.Clean && r.Instance != m.disk.instance && leaving(id):
+		return "another node had it, and may still allocate"
 	case id > limit:
 		return "it is too large"
 	case id == 0 && free == 0:
@@ -407,7 +423,7 @@ func (j *judge) conflict(m *machine, id uint32, ago time.Duration) string {
 		r := records[n]
 		same := r.Instance == m.disk.instance
 		switch {
-		case !fresh(n):
+		case !fresh(n) && !(same && alive(n)):
 		case same && m.ran(beats[n].Session):
 			return "the store was set back to an earlier run of it"
 		case r.Released != 0:

@@ -27,6 +27,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/journal"
 	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -311,7 +312,7 @@ func (m *machine) assemble() (*process, error) {
 		now: m.now, uptime: func() time.Duration { return time.Since(booted) }, bootID: boot,
 	}, parts{
 		store: link, mirror: mirrorOf{x}, journal: journalOf{x}, disk: localOf{x}, sink: m.sink, instance: m.disk.instance,
-		session: m.session(), random: m.random,
+		session: m.session(), machine: nodesync.Machine{ProductUUID: "product " + m.label, BootID: boot}, random: m.random,
 	})
 	if err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ func (j *judge) settled(m *machine) {
 	switch s := p.a.source.Status(); {
 	case !s.Connected:
 		j.c.fail("%s does not follow the store: %s", m.label, s.Error)
-	case problem == "" && p.a.ready() != nil && !j.c.drained():
+	case problem == "" && p.a.ready() != nil && !j.c.drained() && !j.pinnedElsewhere(m):
 		j.c.fail("%s is not ready: %v", m.label, p.a.ready())
 	case problem != "" && !strings.Contains(p.a.status().NodeIDProblem, problem):
 		j.c.fail("%s does not say what is wrong: %s", m.label, problem)
@@ -75,6 +75,18 @@ func (j *judge) settled(m *machine) {
 	j.poolsOf(m, p)
 	j.home(m, p)
 	j.southbound(m, p)
+}
+
+// pinnedElsewhere reports whether another node publishes the address that is
+// pinned for this one.
+func (j *judge) pinnedElsewhere(m *machine) bool {
+	pinned := m.running().a.nodeconfig.MainIP()
+	for _, r := range j.c.records() {
+		if r.Name != m.name && r.Released == 0 && slices.Contains(r.IpAddresses, pinned.String()) {
+			return true
+		}
+	}
+	return false
 }
 
 // drained is whether the pod network has no pool to lend from, which is so only

@@ -202,8 +202,8 @@ func (c *simCluster) usurp() {
 		m.halt(c.rnd.IntN(2) == 0)
 	}
 	if other := c.anyServing(); other != nil && len(c.machines) < atMost && other.name != m.name {
-		id, err := other.serving().a.releaseNode(simContext(), m.name, true)
-		c.say("%s: release of %s by force -> ID %d, %v", other.label, m.name, id, err)
+		reply, err := other.serving().a.releaseNode(simContext(), m.name, true)
+		c.say("%s: release of %s by force -> ID %d, %v", other.label, m.name, reply.ID, err)
 		c.newMachine("", nil)
 		c.pass(time.Duration(c.rnd.IntN(300)) * time.Second)
 	}
@@ -236,8 +236,8 @@ func (c *simCluster) release(force bool) {
 		return
 	}
 	name := all[c.rnd.IntN(len(all))]
-	id, err := through.serving().a.releaseNode(simContext(), name, force)
-	c.say("%s: release of %s (force: %v) -> ID %d, %v", through.label, name, force, id, err)
+	reply, err := through.serving().a.releaseNode(simContext(), name, force)
+	c.say("%s: release of %s (force: %v) -> ID %d, %v", through.label, name, force, reply.ID, err)
 }
 
 // simContext ends before long.

@@ -31,6 +31,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // The simulation runs the whole agent but its sockets in one process and in
@@ -48,7 +49,9 @@ func TestSimulation(t *testing.T) {
 		from, _ = strconv.ParseUint(s, 10, 64)
 		n = 1
 	}
+	tried := attack.Begin(t, attack.Sim)
 	for seed := from; seed < from+n; seed++ {
+		tried.Add(1)
 		if err := simulate(t, seed, 60, nil); err != nil {
 			t.Fatalf("%v\nreplay it: SIM_SEED=%d go test ./cmd/cadastre-agent -run TestSimulation", err, seed)
 		}

@@ -4,33 +4,20 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
-
-// checkOlder stops the lending where the database came back older than it was.
-func (a *agent) checkOlder() error {
-	older, want := a.file.Older()
-	if !older {
-		return nil
-	}
-	if a.opt.acceptOlder {
-		a.log.Warn("the database came back older than it was, which is accepted: addresses lent since then may be lent twice", "wasAtRevision", want)
-		return a.file.AcceptOlder()
-	}
-	a.ledger.Suspend("store", fmt.Sprintf("the database came back older than it was (it was at revision %d), so addresses may be in use that it does not know; reboot the node, or start the agent with --accept-older-store once these are gone", want))
-	a.log.Error("no new address is lent", "reason", a.ledger.Suspended())
-	return nil
-}
 
 // live says why the agent should be restarted.
 func (a *agent) live() error {
@@ -60,6 +47,17 @@ func (a *agent) ready() error {
 	case a.ledger.Suspended() != "":
 		return errors.New(a.ledger.Suspended())
 	}
+	return cmp.Or(a.hasAddress(), a.healthy())
+}
+
+// healthy returns why a commit failed, until one is tried that succeeds.
+func (a *agent) healthy() error {
+	if a.file == nil {
+		return nil
+	}
+	if err := a.file.Health(); err != nil {
+		return fmt.Errorf("a commit to the database failed: %w", err)
+	}
 	return nil
 }
 
@@ -74,9 +72,13 @@ func (a *agent) status() localapi.Status {
 	s.KVDBConnected, s.KVDBError, s.KVDBRevision, s.StateFrom = k.Connected, k.Error, k.Revision, k.From
 	s.NodeIDGeneration, s.NodeIDProblem = a.keeper.Held().Generation, a.keeper.Problem()
 	s.Notes = append([]string{}, a.ipam.Notes()...)
+	for _, key := range k.Unreadable {
+		s.Notes = append(s.Notes, fmt.Sprintf("the value of %s in the cluster store cannot be read: node ID %d counts as taken, and there is no route to its node", key, kv.NodeRecordID(key)))
+	}
 	for _, p := range a.ipam.Problems() {
 		s.Notes = append(s.Notes, p.Object+": "+p.Text)
 	}
+	s.Claims = a.claims()
 	if why := a.nodeconfig.Problem(); why != "" {
 		s.Notes = append(s.Notes, why)
 	}
@@ -85,6 +87,9 @@ func (a *agent) status() localapi.Status {
 	}
 	if err := a.ready(); err != nil {
 		s.Ready, s.ReadyError = false, err.Error()
+	}
+	if err := a.healthy(); err != nil {
+		s.DatabaseError = err.Error()
 	}
 	intents, _ := cni.ReadIntents(cni.IntentDir(a.socket())) // those that cannot be read are logged when they are applied
 	s.Waiting = len(intents)

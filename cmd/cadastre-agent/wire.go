@@ -28,6 +28,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipnet"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
@@ -48,6 +49,8 @@ type agent struct {
 	ledger  *ledger.Ledger
 	loop    *controller.Controller
 	keeper  *nodesync.Keeper
+	claimer *claims.Claimer
+	told    *reporter // of the Node condition; nil: there is no Node object
 	source  *kubestate.Source
 	sink    controller.Sink
 	metrics *restapi.Metrics
@@ -89,7 +92,9 @@ func wire(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 // openState opens the node's database and makes an agent of it.
 func openState(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock) (*agent, error) {
 	file, err := bolt.OpenFile(filepath.Join(opt.stateDir, "cadastre.db"), bolt.FileOptions{
-		Holder: "cadastre-agent of node " + opt.nodeName, LevelPath: filepath.Join(opt.runDir, "db.level"), BootID: clock.bootID,
+		Holder: "cadastre-agent of node " + opt.nodeName, BootID: clock.bootID, Now: clock.now, Fail: opt.fail(log),
+		Notes:  []string{filepath.Join(opt.runDir, "db.note"), filepath.Join(opt.stateDir, "cadastre.db.note")},
+		Level1: filepath.Join(opt.runDir, "db.level"),
 	})
 	if err != nil {
 		return nil, err
@@ -111,13 +116,14 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	p := parts{journal: file.Journal(), disk: file, records: func(part string) ipamapi.Records { return file.Records(part) }, instance: instance, session: newUUID(), random: mathrand.Float64}
+	p := parts{journal: file.Journal(), disk: file, records: func(part string) ipamapi.Records { return file.Records(part) }, instance: instance, session: newUUID(), machine: machineOf(opt, clock), random: mathrand.Float64}
 	if p.dockerListener, err = activated(dockerSocketName, os.Getenv); err != nil {
 		return nil, err
 	}
 	if err := openStore(&p, conf.Cadastre, file, whose{opt.nodeName, log}); err != nil {
 		return nil, err
 	}
+	logMachine(log, p, opt)
 	if err := openSink(&p, conf.Cadastre.Routes, log); err != nil {
 		return nil, errors.Join(err, p.store.Close())
 	}
@@ -126,8 +132,10 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 		return nil, errors.Join(err, p.store.Close())
 	}
 	a.file = file
-	a.restapi.Backup = file.Backup
-	return a, a.checkOlder()
+	a.restapi.Backup, a.restapi.Accept = file.Backup, a.accept
+	a.suspendInDoubt()
+	_ = file.Probe(ctx) // a file that cannot be written is in a.ready, and damage that only a commit finds ends the process here
+	return a, nil
 }
 
 // parts are what a simulation replaces.
@@ -140,6 +148,7 @@ type parts struct {
 	sink     controller.Sink
 	instance string
 	session  string
+	machine  nodesync.Machine
 	random   func() float64            // of claims and beats
 	jitter   func() float64            // of reconnects; nil: the same
 	last     []controller.EventHandler // after all others
@@ -166,6 +175,9 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	}
 	a.metrics = restapi.NewMetrics(a.ledger.Stats, func() controller.Status { return a.loop.Status() })
 	a.metrics.Watch(a.cluster)
+	if s, ok := p.store.(conditioned); ok {
+		a.told = newReporter(a, s)
+	}
 	p.store = &timedStore{p.store, a.metrics.Request}
 	a.store = p.store
 	timed.observe = a.metrics.Commit
@@ -174,15 +186,19 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.keeper, err = nodesync.NewKeeper(nodesync.KeeperDeps{
 		Log: log, Store: p.store, Disk: p.disk, EventLoop: eventLoop{a}, Now: clock.now, Random: p.random,
 		Identity: nodesync.Identity{
-			Name: opt.nodeName, Instance: p.instance, Session: p.session, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh, Random: p.random,
+			Name: opt.nodeName, Instance: p.instance, Session: p.session, Machine: p.machine, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh, Expire: conf.Cadastre.NodeIDs.Expire, Random: p.random,
+			Claims: a.register(), Explicit: ipam.ExplicitBlocks(a.contivconf), Quarantine: quarantine(conf, p),
 		},
-		Refresh: conf.Cadastre.NodeIDs.Refresh, Expire: conf.Cadastre.NodeIDs.Expire, Settle: settle(conf),
+		Refresh: conf.Cadastre.NodeIDs.Refresh, Expire: conf.Cadastre.NodeIDs.Expire, Settle: settle(conf), Alone: p.mirror == nil,
 		Follows: func() bool { return a.source.Status().Connected }, Busy: a.busy, Uses: func() []*kv.PoolUse { return a.ipam.PoolUses() }, Suspend: func(why string) { a.ledger.Suspend("node ID", why) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Keeper: a.keeper})
+	if a.claimer, err = a.newClaimer(p); err != nil {
+		return nil, err
+	}
+	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Keeper: a.keeper, Claims: a.claimer})
 	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
 		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), Timeout: conf.Cadastre.Controller.EventTimeout,
 		Ready: a.ready, Observe: a.metrics.Served, IsPodPool: func(name string) bool { return a.ipam.HasNetwork(name) },
@@ -190,10 +206,10 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		*d = ipam.Deps{
 			PluginDeps: controller.PluginDeps{Name: "ipam", Log: log}, NodeSync: a.nodesync, ContivConf: a.contivconf, ServiceLabel: node,
-			EventLoop: eventLoop{a}, PodManager: a.podmanager, Ledger: a.ledger, Stage: stage,
+			EventLoop: eventLoop{a}, PodManager: a.podmanager, Ledger: a.ledger, Stage: stage, Claims: a.claimer,
 		}
 	}))
-	a.ipnet = ipnet.NewPlugin(ipnet.Deps{PluginDeps: deps(), NodeSync: a.nodesync, IPAM: a.ipam, Ledger: a.ledger, MainIP: a.nodeconfig.MainIP, NodeIPs: conf.Cadastre.Routes == contivconf.RoutesNodeIP})
+	a.ipnet = ipnet.NewPlugin(ipnet.Deps{PluginDeps: deps(), NodeSync: a.nodesync, IPAM: a.ipam, Ledger: a.ledger, MainIP: a.nodeconfig.MainIP, NodeIPs: conf.Cadastre.Routes == contivconf.RoutesNodeIP, Claims: a.claimer})
 
 	handlers := []controller.EventHandler{a.nodeconfig, a.nodesync, a.podmanager, a.ipam, a.ipnet}
 	if conf.Cadastre.Docker.Enabled {
@@ -205,13 +221,13 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.loop = controller.New(loopConfig(conf.Cadastre.Controller), controller.Deps{
 		Log: log, Sink: p.sink, Observe: a.metrics.Event,
 		Handlers:   append(handlers, p.last...),
-		Committers: []controller.Committer{stage, a.nodesync, a.ipam},
+		Committers: []controller.Committer{stage, a.nodesync, a.ipam, a.ipnet},
 	})
 	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
 		a.reporter = ipam.NewReporter(ipam.ReporterDeps{Log: log, IPAM: a.ipam, Store: p.store, Now: clock.now})
 	}
 	a.source = kubestate.New(kubestate.Deps{
-		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.keeper.Confirm, Upkeep: both(nodesync.Upkeep, ipam.Upkeep(a.contivconf)), Mirror: p.mirror,
+		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.claim, Upkeep: both(nodesync.Upkeep(opt.nodeName), ipam.Upkeep(a.contivconf)), Mirror: p.mirror,
 		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.jitter, Timing: timing(conf),
 	})
 	tcp, err := tcpListener(conf.Cadastre.REST)

@@ -36,7 +36,22 @@ import (
 const version = "0.1.0-dev"
 
 // options are the command line.
-type options struct{ socket, agent, data string }
+type options struct {
+	socket, agent, data string
+	exit                func(int) // ends the process at once
+}
+
+// checkEvery is the interval at which the database file is checked.
+const checkEvery = 5 * time.Second
+
+// fail ends the process with one sentence. Nothing is closed: an open database that
+// another program has changed may hold its locks for ever.
+func (o options) fail(log *slog.Logger) func(error) {
+	return func(err error) {
+		log.Error("the plugin ends", "error", err)
+		o.exit(1)
+	}
+}
 
 func parse(args []string, getenv func(string) string, stderr io.Writer) (opt options, err error) {
 	fs := flag.NewFlagSet("cadastre-docker-plugin", flag.ContinueOnError)
@@ -58,9 +73,10 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (opt opt
 	return opt, nil
 }
 
-// run is the whole program; it returns the exit code.
-func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer) int {
+// run is the whole program; it returns the exit code, unless it ends with exit.
+func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer, exit func(int)) int {
 	opt, err := parse(args, getenv, stderr)
+	opt.exit = exit
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -97,7 +113,7 @@ const (
 
 // open opens the own ledger and makes the parts around it.
 func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err error) {
-	file, err := bolt.OpenFile(filepath.Join(opt.data, "cadastre.db"), bolt.FileOptions{Holder: "cadastre-docker-plugin"})
+	file, err := bolt.OpenFile(filepath.Join(opt.data, "cadastre.db"), bolt.FileOptions{Holder: "cadastre-docker-plugin", Fail: opt.fail(log)})
 	if err != nil {
 		return nil, err
 	}
@@ -120,6 +136,7 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 	if err != nil {
 		return nil, err
 	}
+	_ = file.Probe(ctx) // its outcome is the file's health
 	p = &plugin{file: file}
 	if p.ledger, err = ledger.Open(ctx, file.Journal(), ledger.Options{Log: log}); err != nil {
 		return nil, err
@@ -151,6 +168,10 @@ func (p *plugin) apiDeps(opt options, instance string, log *slog.Logger) restapi
 				KVDB: "bolt", StateDir: opt.data, PodBlocks: "nowhere: there are no pods here", Loop: controller.Status{Running: true, Resynced: true, Healthy: true},
 				Notes: []string{p.door.Status()},
 			}
+			if err := p.file.Health(); err != nil {
+				s.DatabaseError = err.Error()
+				s.Ready, s.ReadyError = false, "a commit to the database failed: "+err.Error()
+			}
 			for _, b := range p.ledger.Stats() {
 				s.Blocks = append(s.Blocks, localapi.Block{
 					Pool: b.Pool, Family: b.Family.String(), Block: b.Block.String(), State: b.State.String(), Size: b.Size, Free: b.Free,
@@ -171,7 +192,8 @@ func (p *plugin) apiDeps(opt options, instance string, log *slog.Logger) restapi
 func (p *plugin) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	parts := []func(context.Context) error{p.ledger.Run, p.docker.Run, p.docker.Serve, p.api.Serve}
+	watch := func(ctx context.Context) error { return p.file.Watch(ctx, checkEvery) }
+	parts := []func(context.Context) error{watch, p.ledger.Run, p.docker.Run, p.docker.Serve, p.api.Serve}
 	errs := make([]error, len(parts))
 	var wait sync.WaitGroup
 	for i, part := range parts {

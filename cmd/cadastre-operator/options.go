@@ -64,6 +64,9 @@ const (
 	storeKubernetes = "kubernetes" // objects of the API server
 )
 
+// How long a node that is gone keeps its ID and its claims, by default.
+const defaultExpire = 24 * time.Hour
+
 // options are the command line.
 type options struct {
 	kubeconfig  string
@@ -137,7 +140,7 @@ func (o *options) register(fs *pflag.FlagSet) {
 	fs.StringVar(&s.key, flagKey, "", "the `file` with its key")
 	fs.StringVar(&s.username, flagUsername, "", "our name for etcd")
 	fs.StringVar(&s.passwordFile, flagPasswordFile, "", "the `file` with its password")
-	fs.DurationVar(&o.expire, flagExpire, 24*time.Hour, "how long a node that Kubernetes does not have keeps its ID after its agent's last beat; 0 for ever")
+	fs.DurationVar(&o.expire, flagExpire, defaultExpire, "how long a node that Kubernetes does not have keeps its ID and its claims after its agent's last beat: more than the agents' cadastre.nodeIDs.expire; 0 for ever")
 
 	fs.IntVarP(&o.verbosity, flagVerbosity, flagVerbosity, 0, "how much is logged: 0, or 4 for what helps to find errors")
 	fs.BoolVar(&o.version, flagVersion, false, "print the version and end")
@@ -203,6 +206,12 @@ func (o *options) wanted(p *problems) (all []string) {
 		}
 	}
 	return all
+}
+
+// lookForGone returns how often nodes are looked for that are gone: a twelfth of
+// the time after which they lose their IDs and claims, so that it adds little.
+func (o *options) lookForGone() time.Duration {
+	return min(max(o.expire/12, time.Second), 10*time.Minute)
 }
 
 // plan is which controllers run, and why the others do not.

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/spf13/pflag"
@@ -107,6 +108,15 @@ func TestPlan(t *testing.T) {
 			}
 			g.Expect(len(plan.run) + len(plan.not)).To(Equal(len(allControllers())))
 		})
+	}
+}
+
+// TestHowOftenGoneNodesAreLookedFor: well below the time that they have.
+func TestHowOftenGoneNodesAreLookedFor(t *testing.T) {
+	for expire, want := range map[time.Duration]time.Duration{
+		24 * time.Hour: 10 * time.Minute, 6 * time.Minute: 30 * time.Second, time.Second: time.Second, 0: time.Second,
+	} {
+		NewWithT(t).Expect((&options{expire: expire}).lookForGone()).To(Equal(want), expire.String())
 	}
 }
 

@@ -49,9 +49,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, h host) i
 		Short: "Gives nodes their podCIDRs or pools and reflects Kubernetes' state into the cluster store",
 		Long: `cadastre-operator gives nodes their podCIDRs (--allocate-node-cidrs), keeps pools
 of addresses of theirs at watermarks (--netresource-provider), reflects Kubernetes'
-state into the cluster store, and gives up the node IDs of nodes that are gone
-(--kvdb-endpoints, or --kvdb-type=kubernetes for the last). Of several operators
-one works; the others wait for its Lease.`,
+state into the cluster store, and gives up the node IDs and claims of nodes that
+are gone (--kvdb-endpoints, or --kvdb-type=kubernetes for the last). With a cluster
+store no node gets a podCIDR that the agent of another node claims. Of several
+operators one works; the others wait for its Lease.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -64,11 +65,12 @@ one works; the others wait for its Lease.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runWith(cmd.Context(), o, stdout, stderr, h) },
 	}
 	o.register(cmd.Flags())
+	cmd.AddCommand(nodeCmd(h))
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	cmd.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	began := false
-	cmd.PreRun = func(*cobra.Command, []string) { began = true }
+	cmd.PersistentPreRun = func(*cobra.Command, []string) { began = true }
 	err := cmd.ExecuteContext(ctx)
 	switch {
 	case err == nil:

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/operator/ksr"
 	"github.com/cadastre/cadastre/operator/nodeipam"
+	"github.com/cadastre/cadastre/operator/nodeipam/agentclaims"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
@@ -83,7 +85,7 @@ func (p *operator) nodeIPAM(fence nodeipam.Fence) (c controller, err error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(p.clients.kube, 0, informers.WithTransform(withoutFields))
 	nodes := factory.Core().V1().Nodes()
 	a, err := nodeipam.NewAllocator(nodeipam.Deps{
-		Client: p.clients.kube, Nodes: nodes, Cloud: p.cloud, Fence: fence, Log: p.log, Instance: p.identity,
+		Client: p.clients.kube, Nodes: nodes, Cloud: p.cloud, Fence: fence, Log: p.log, Instance: p.identity, Claims: p.claims(),
 	}, settings)
 	if err != nil {
 		return c, err
@@ -106,6 +108,16 @@ func (p *operator) nodeIPAM(fence nodeipam.Fence) (c controller, err error) {
 	return controller{controllerNodeIPAM, run, ready}, p.metrics.add(a.Metrics())
 }
 
+// claims reads what the agents claim, nil without a cluster store.
+func (p *operator) claims() nodeipam.Claims {
+	if p.store == nil {
+		p.log.Info("the claims of the agents are not known: a block is free as soon as no Node object has it", "controller", controllerNodeIPAM,
+			"reason", "neither --"+flagEndpoints+" nor --"+flagStoreType+"="+storeKubernetes+" is given")
+		return nil
+	}
+	return agentclaims.Reader{Store: p.store, Expire: cmp.Or(p.options.expire, defaultExpire), Now: time.Now}
+}
+
 // reflector copies Kubernetes' state into the cluster store.
 func (p *operator) reflector(fence nodeipam.Fence) (controller, error) {
 	r := ksr.New(ksr.Deps{
@@ -120,12 +132,18 @@ func (p *operator) reflector(fence nodeipam.Fence) (controller, error) {
 	return controller{controllerKSR, r.Run, ready}, p.metrics.add(r.Metrics())
 }
 
-// releaser gives up the node IDs of nodes that are gone.
+// releaser gives up the node IDs and the claims of nodes that are gone.
 func (p *operator) releaser(fence nodeipam.Fence) (controller, error) {
+	gone := func(node ksr.Lookup) nodesync.Expired {
+		return nodesync.Expired{After: p.options.expire, Node: node}
+	}
 	r := ksr.NewReleaser(ksr.ReleaserDeps{
-		Log: p.log, Client: p.clients.kube, Fence: fenceOf(fence),
-		Release: func(ctx context.Context, exists func(string) (bool, error)) ([]string, error) {
-			return nodesync.ReleaseExpired(ctx, p.store, nodesync.Expired{After: p.options.expire, Exists: exists}, time.Now())
+		Log: p.log, Client: p.clients.kube, Fence: fenceOf(fence), Every: p.options.lookForGone(),
+		Release: func(ctx context.Context, node ksr.Lookup) ([]string, error) {
+			return nodesync.ReleaseExpired(ctx, p.store, gone(node), time.Now())
+		},
+		EndClaims: func(ctx context.Context, node ksr.Lookup) ([]string, error) {
+			return nodesync.EndClaims(ctx, p.store, gone(node), time.Now())
 		},
 	})
 	return controller{controllerNodeIDs, r.Run, func() error { return nil }}, p.metrics.add(r.Metrics()...)

@@ -58,6 +58,7 @@ func newAgent(t *testing.T) *fakeAgent {
 	})
 	a.mux.HandleFunc("POST "+localapi.PathRelease, a.release)
 	a.mux.HandleFunc(localapi.PathEvents, events(someEvents()...))
+	a.json(localapi.PathAccept, localapi.AcceptReport{Leases: []localapi.Lease{}, Unleased: []localapi.Lease{}})
 	a.json("GET "+localapi.PathNodes, someNodes())
 	a.json("POST "+localapi.PathNodeRelease, localapi.NodeReleaseReply{ID: 7})
 	a.json("GET "+localapi.PathPools, somePools())

@@ -48,6 +48,18 @@ ID  NAME    STATE     ADDRESSES                     PODS         SEEN   GENERATI
 	g.Expect(call(t, agent.socket, "", "node", "list", "-o", "json")).To(Equal(outcome{0, "[]\n", ""}))
 }
 
+// A node whose record cannot be read is shown by its ID, and the reason in JSON.
+func TestNodeListWithARecordThatCannotBeRead(t *testing.T) {
+	g := NewWithT(t)
+	agent := bareAgent(t)
+	agent.text(localapi.PathNodes, 200, `[{"id": 6, "problem": "the value of cluster/node-id/6 cannot be read"}]`)
+	expectText(t, call(t, agent.socket, "", "node", "list").out, `
+ID  NAME  STATE       ADDRESSES  PODS  SEEN
+6   -     unreadable  -          -     never
+`)
+	g.Expect(call(t, agent.socket, "", "node", "list", "-o", "json").out).To(ContainSubstring("cluster/node-id/6 cannot be read"))
+}
+
 func TestNodeRelease(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		g := NewWithT(t)

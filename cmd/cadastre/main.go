@@ -5,7 +5,7 @@
 // addresses, which addresses are lent and to whom, and how the node's agent is.
 // kubectl finds it as a plugin where it is installed as kubectl-cadastre.
 //
-// plan (without --against) and restore work on files; every other verb asks the
+// plan (without --against), restore and database work on files; every other verb asks the
 // agent over its unix socket. All of them print with -o table, wide, json or
 // yaml. Exit codes:
 //

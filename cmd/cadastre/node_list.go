@@ -59,6 +59,8 @@ func (a *app) nodesTable(nodes []localapi.Node, wide bool) string {
 
 func nodeState(n localapi.Node) string {
 	switch {
+	case n.Problem != "":
+		return "unreadable"
 	case n.Released:
 		return "released"
 	case n.Self:

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,17 +17,22 @@ import (
 type nodeReleased struct {
 	Name string `json:"name"`
 	ID   uint32 `json:"id"`
+	// Until is when other nodes may have what the node had, nil: now.
+	Until *time.Time `json:"until,omitempty"`
 }
 
 func (a *app) nodeReleaseCmd() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "release NAME",
-		Short: "Make the ID of a node free that is gone for good",
-		Long: `release makes the ID of a node free, and with it its subnets, so that another node
-may claim them. The node must be gone for good: where it still runs, two nodes
-may then use the same addresses. An agent refuses to release its own node, and
-one that was there a moment ago; --force overrides the latter.`,
+		Short: "Release the ID and the claims of a node that is gone for good",
+		Long: `release gives up the ID and the claims of a node, and with them its subnets, so
+that another node may have them. The node must be gone for good: its pods, if any
+are left, then share their addresses with those of another node. If its agent may
+still allocate addresses, since it was last seen less than cadastre.nodeIDs.expire
+ago and has not said that it ends, other nodes wait until that time is over. An
+agent refuses to release its own node, and one that was there a moment ago; --force
+overrides the latter.`,
 		Example: `  cadastre node release node-7
   cadastre node release node-7 --force`,
 		Args:              oneName,
@@ -38,8 +44,14 @@ one that was there a moment ago; --force overrides the latter.`,
 			if err := a.client().post(ctx, localapi.PathNodeRelease, localapi.NodeReleaseRequest{Name: args[0], Force: force}, &reply); err != nil {
 				return fmt.Errorf("node release: %w", err)
 			}
-			done := nodeReleased{args[0], reply.ID}
-			return a.print(done, func(bool) string { return fmt.Sprintf("released node ID %d of %s\n", done.ID, clean(done.Name)) })
+			done := nodeReleased{args[0], reply.ID, reply.Until}
+			return a.print(done, func(bool) string {
+				text := fmt.Sprintf("released node ID %d of %s\n", done.ID, clean(done.Name))
+				if done.Until != nil {
+					text += fmt.Sprintf("its agent may still run: other nodes get its addresses from %s on\n", done.Until.Format(time.RFC3339))
+				}
+				return text
+			})
 		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also if the node was there a moment ago")

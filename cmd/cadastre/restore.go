@@ -23,7 +23,7 @@ const (
 type restoreReport struct {
 	Kept   string `json:"kept"`   // where the replaced database is now, "" if there was none
 	Leases int    `json:"leases"` // in the restored one
-	Older  bool   `json:"older"`  // than the replaced one
+	Older  bool   `json:"older"`  // than the replaced one, or another database
 }
 
 // restoreFunc puts the backup in file into the place of the database at path.
@@ -45,9 +45,9 @@ func (a *app) restoreCmd() *cobra.Command {
 		Long: `restore puts a backup in the place of the agent's database and keeps the one that
 was there. The agent must not run. It works on files and asks nobody.
 
-The agent does not know what was lent after the backup was made. It goes on to
-serve the leases in it, but lends no new address before the node was rebooted, or
-before it was started with --accept-older-store by somebody who is sure.`,
+The agent does not know what was allocated after the backup was made. It serves
+the leases in the backup, and allocates no new address before a person who knows
+that nothing else is in use has run cadastre accept.`,
 		Example: `  cadastre restore /var/backups/cadastre.db`,
 		Args:    oneFile,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
@@ -73,11 +73,11 @@ func restoredText(r restored) string {
 	}
 	if r.Older {
 		text += `
-The backup is older than the database that was there: addresses may have been
-lent since. The agent will serve the leases in it, but will not lend new
-addresses until the node was rebooted, or until it is started with
-    cadastre-agent --accept-older-store
-Do the latter only where nothing uses an address that the backup does not know.
+The backup lacks what the database that was there knew: addresses may have been
+allocated since. The agent will serve the leases in the backup, and allocate no
+new addresses. Once it runs, see what is forgotten, and accept it, with
+    cadastre accept
+Accept only if nothing uses an address that the backup does not know.
 `
 	}
 	return text

@@ -32,7 +32,7 @@ func everyVerb(t *testing.T) [][]string {
 		{"status"}, {"status", "--live"}, {"status", "--ready"}, {"leases"}, {"leases", "--pool", "none"},
 		{"release", "--pod", "default/web", "--yes"}, {"release", "--pod", "default/none"},
 		{"events"}, {"resync"}, {"check"}, {"version"},
-		{"backup", filepath.Join(t.TempDir(), "copy.db")}, {"restore", "copy.db"},
+		{"backup", filepath.Join(t.TempDir(), "copy.db")}, {"restore", "copy.db"}, {"accept"}, {"accept", "--yes"},
 		{"node", "list"}, {"node", "release", "node-7"}, {"pool", "list"},
 		{"apply", "-f", poolsFile(t)}, {"apply", "-f", poolsFile(t), "--dry-run"},
 	}

@@ -92,11 +92,17 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 		g.add("suspended", "no new address is lent: "+s.Suspended)
 	}
 	g.add("event loop", loopText(s, now, wide))
+	if s.DatabaseError != "" {
+		g.add("database", s.DatabaseError)
+	}
 	g.add("store", s.KVDB+", state in "+s.StateDir)
 	if text := clusterText(s); text != "" {
 		g.add("cluster", text)
 	}
 	g.add("pod blocks", "from "+s.PodBlocks)
+	for _, c := range s.Claims {
+		g.add("claim", claimText(c, now))
+	}
 	if s.Waiting > 0 {
 		g.add("waiting", plural(s.Waiting, "DEL", "DELs")+" that found no agent")
 	}
@@ -114,6 +120,21 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 		text += "no blocks\n"
 	}
 	return text
+}
+
+// claimText describes a claim, and what a pending one waits for.
+func claimText(c localapi.Claim, now time.Time) string {
+	what := c.Prefix
+	if c.Network == "nodes" {
+		what = "node address " + strings.TrimSuffix(strings.TrimSuffix(c.Prefix, "/32"), "/128")
+	}
+	if c.Held {
+		return what + " is held"
+	}
+	if c.Reason == "" {
+		return what + " is asked for"
+	}
+	return fmt.Sprintf("%s is waited for since %s: %s", what, age(now, c.Since), c.Reason)
 }
 
 func nodeText(s localapi.Status, wide bool) string {

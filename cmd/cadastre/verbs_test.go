@@ -279,11 +279,11 @@ the database that was there is now /state/cadastre.db.replaced
 	expectText(t, restore("copy.db").out, `
 restored /state/cadastre.db from copy.db: 7 leases
 
-The backup is older than the database that was there: addresses may have been
-lent since. The agent will serve the leases in it, but will not lend new
-addresses until the node was rebooted, or until it is started with
-    cadastre-agent --accept-older-store
-Do the latter only where nothing uses an address that the backup does not know.
+The backup lacks what the database that was there knew: addresses may have been
+allocated since. The agent will serve the leases in the backup, and allocate no
+new addresses. Once it runs, see what is forgotten, and accept it, with
+    cadastre accept
+Accept only if nothing uses an address that the backup does not know.
 `)
 	g := NewWithT(t)
 	g.Expect(restore("copy.db", "-o", "json").out).To(MatchJSON(`{"file":"copy.db","database":"/state/cadastre.db","kept":"","leases":7,"older":true}`))

@@ -94,69 +94,26 @@ func TestFormats(t *testing.T) {
 	fail := errors.New("no room")
 	step := func(err error) migration {
 		return func(tx *bbolt.Tx) error {
-			b, _ := tx.CreateBucketIfNotExists([]byte("new"))
-			_ = b.Put([]byte("k"), []byte("v"))
+			table, _ := createTable(tx, "new")
+			_ = table.put("k", []byte("v"))
 			return err
 		}
 	}
-	_, err := OpenFile(path, FileOptions{format: 3, migrations: []migration{step(nil), step(fail)}})
+	_, err := OpenFile(path, FileOptions{format: Format + 2, migrations: []migration{step(nil), step(fail)}})
 	g.Expect(err).To(MatchError(fail))
 	f := openFile(t, path, FileOptions{}) // a migration that fails changes nothing
-	g.Expect(f.db.View(func(tx *bbolt.Tx) error {
+	g.Expect(f.view(func(tx *bbolt.Tx) error {
 		g.Expect(tx.Bucket([]byte("new"))).To(BeNil())
 		return nil
 	})).To(Succeed())
 	f.Close()
-	f = openFile(t, path, FileOptions{format: 3, migrations: []migration{step(nil), step(nil)}})
+	f = openFile(t, path, FileOptions{format: Format + 2, migrations: []migration{step(nil), step(nil)}})
 	f.Close()
-	g.Expect(path + ".format-1").To(BeAnExistingFile())
+	g.Expect(path + ".format-2").To(BeAnExistingFile())
 	_, err = OpenFile(path, FileOptions{})
 	g.Expect(err).To(MatchError(ErrNewer))
-	g.Expect(err).To(MatchError(ContainSubstring("its format is 3, this program knows 1: install the newer program again")))
-	openFile(t, path+".format-1", FileOptions{})
-}
-
-func TestAnOlderCopyIsNoticedWithinOneBoot(t *testing.T) {
-	ctx, dir := context.Background(), t.TempDir()
-	path, note := filepath.Join(dir, "cadastre.db"), filepath.Join(dir, "level")
-	put := func(f *File) {
-		if err := f.Journal().Commit(ctx, []kvdb.Op{kvdb.Put("a", nil)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	older := func(_ Gomega, boot string) bool {
-		f := openFile(t, path, FileOptions{LevelPath: note, BootID: boot})
-		defer f.Close()
-		is, _ := f.Older()
-		return is
-	}
-	g := NewWithT(t)
-	f := openFile(t, path, FileOptions{LevelPath: note, BootID: "b1"})
-	for range 15 { // past the number that any other base would have too
-		put(f)
-	}
-	var old bytes.Buffer
-	_, err := f.Backup(&old)
-	g.Expect(err).NotTo(HaveOccurred())
-	put(f)
-	f.Close()
-	g.Expect(older(g, "b1")).To(BeFalse(), "a restart")
-	g.Expect(os.WriteFile(path, old.Bytes(), 0o600)).To(Succeed())
-	g.Expect(older(g, "b1")).To(BeTrue(), "an old copy")
-	g.Expect(older(g, "b1")).To(BeTrue(), "it stays one")
-	f = openFile(t, path, FileOptions{LevelPath: note, BootID: "b1"})
-	for range 9 {
-		put(f) // by what is released of it, say
-	}
-	f.Close()
-	g.Expect(older(g, "b1")).To(BeTrue(), "also when it was written to")
-	g.Expect(older(g, "b2")).To(BeFalse(), "after a reboot nothing of what is missing can be in use")
-
-	g.Expect(os.WriteFile(path, old.Bytes(), 0o600)).To(Succeed())
-	f = openFile(t, path, FileOptions{LevelPath: note, BootID: "b1"})
-	g.Expect(f.AcceptOlder()).To(Succeed())
-	f.Close()
-	g.Expect(older(g, "b1")).To(BeFalse())
+	g.Expect(err).To(MatchError(ContainSubstring("its format is 4, this program knows 2: install the newer program again")))
+	openFile(t, path+".format-2", FileOptions{})
 }
 
 func TestLocal(t *testing.T) {

@@ -5,6 +5,7 @@ package bolt
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,37 +15,30 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// The names inside the store's bucket. A record is the ModRevision, 8 bytes
-// big endian, and then the value; the revision is stored likewise.
+// The names inside the store's bucket. The value of a record is the ModRevision,
+// 8 bytes big endian, and then the value; the revision is stored likewise.
 const (
-	keysBucket  = "keys"
-	metaBucket  = "meta"
-	revisionKey = "revision"
-	revisionLen = 8
+	keysBucket     = "keys"
+	revisionBucket = "meta"
+	revisionKey    = "revision"
+	revisionLen    = 8
 )
 
-var (
-	errNoLayout = errors.New("bucket holds no store")
-	errDamaged  = errors.New("record is damaged")
-)
+var errNoLayout = errors.New("bucket holds no store")
 
 // layout is the store's bucket within one bbolt transaction.
-type layout struct{ keys, meta *bbolt.Bucket }
+type layout struct{ keys, meta table }
 
-func openLayout(tx *bbolt.Tx, name []byte) (layout, error) {
-	b := tx.Bucket(name)
-	if b == nil {
-		return layout{}, errNoLayout
-	}
-	l := layout{keys: b.Bucket([]byte(keysBucket)), meta: b.Bucket([]byte(metaBucket))}
-	if l.keys == nil || l.meta == nil {
+func openLayout(tx *bbolt.Tx, name string) (layout, error) {
+	l := layout{keys: openTable(tx, name+"/"+keysBucket), meta: openTable(tx, name+"/"+revisionBucket)}
+	if l.keys.b == nil || l.meta.b == nil {
 		return layout{}, errNoLayout
 	}
 	return l, nil
 }
 
-func createLayout(tx *bbolt.Tx, name []byte) error {
-	b, err := tx.CreateBucketIfNotExists(name)
+func createLayout(tx *bbolt.Tx, name string) error {
+	b, err := tx.CreateBucketIfNotExists([]byte(name))
 	if err != nil {
 		return err
 	}
@@ -52,48 +46,57 @@ func createLayout(tx *bbolt.Tx, name []byte) error {
 		return fmt.Errorf("%w, but something else: %q", errNoLayout, key)
 	}
 	var l layout
-	if l.keys, err = b.CreateBucket([]byte(keysBucket)); err != nil {
+	if l.keys, err = createTable(tx, name+"/"+keysBucket); err != nil {
 		return err
 	}
-	if l.meta, err = b.CreateBucket([]byte(metaBucket)); err != nil {
+	if l.meta, err = createTable(tx, name+"/"+revisionBucket); err != nil {
 		return err
+	}
+	if y, err := l.meta.tally(); err != nil || y.count > 0 {
+		return errors.Join(damaged(fmt.Errorf("bucket %s is missing", name)), err)
 	}
 	return l.setRevision(0)
 }
 
-// prepare creates what is missing and answers the revision. It writes only
-// where it must, for a write is a sync of the disk.
+// prepare creates what is missing, reads every record, and returns the revision.
+// It writes only if it must, because a write is a sync of the disk.
 func (s *Store) prepare() (rev int64, err error) {
 	read := func(tx *bbolt.Tx) error {
 		l, err := openLayout(tx, s.bucket)
-		if err == nil {
-			rev, err = l.revision()
+		if err != nil {
+			return err
 		}
-		return err
+		if rev, err = l.revision(); err != nil {
+			return err
+		}
+		return errors.Join(l.keys.verify(), l.meta.verify())
 	}
-	if err = s.db.View(read); errors.Is(err, errNoLayout) {
-		err = s.db.Update(func(tx *bbolt.Tx) error { return createLayout(tx, s.bucket) })
+	if err = s.f.view(read); errors.Is(err, errNoLayout) {
+		err = s.f.commits.commit(context.Background(), func(tx *bbolt.Tx) (bool, error) { return true, createLayout(tx, s.bucket) })
 	}
 	return rev, err
 }
 
 func (l layout) revision() (int64, error) {
-	raw := l.meta.Get([]byte(revisionKey))
-	if len(raw) != revisionLen {
-		return 0, fmt.Errorf("read revision of the store: %w", errDamaged)
+	raw, err := l.meta.get(revisionKey)
+	if err == nil && len(raw) != revisionLen {
+		err = damaged(errors.New("the store has no revision"))
+	}
+	if err != nil {
+		return 0, err
 	}
 	return int64(binary.BigEndian.Uint64(raw)), nil
 }
 
 func (l layout) setRevision(rev int64) error {
-	return l.meta.Put([]byte(revisionKey), binary.BigEndian.AppendUint64(nil, uint64(rev)))
+	return l.meta.put(revisionKey, binary.BigEndian.AppendUint64(nil, uint64(rev)))
 }
 
-// get answers a copy, for bbolt's memory is gone with its transaction.
+// get returns a copy, because bbolt's memory is gone with its transaction.
 func (l layout) get(key string) (kvdb.KeyValue, bool, error) {
-	raw := l.keys.Get([]byte(key))
-	if raw == nil {
-		return kvdb.KeyValue{}, false, nil
+	raw, err := l.keys.get(key)
+	if err != nil || raw == nil {
+		return kvdb.KeyValue{}, false, err
 	}
 	kv, err := decode([]byte(key), raw)
 	return kv, err == nil, err
@@ -101,8 +104,12 @@ func (l layout) get(key string) (kvdb.KeyValue, bool, error) {
 
 func (l layout) list(prefix string) ([]kvdb.KeyValue, error) {
 	var kvs []kvdb.KeyValue
-	c := l.keys.Cursor()
-	for key, raw := c.Seek([]byte(prefix)); bytes.HasPrefix(key, []byte(prefix)) && key != nil; key, raw = c.Next() {
+	c := l.keys.b.Cursor()
+	for key, sealed := c.Seek([]byte(prefix)); bytes.HasPrefix(key, []byte(prefix)) && key != nil; key, sealed = c.Next() {
+		raw, err := unseal(l.keys.name, key, sealed)
+		if err != nil {
+			return nil, err
+		}
 		kv, err := decode(key, raw)
 		if err != nil {
 			return nil, err
@@ -114,12 +121,12 @@ func (l layout) list(prefix string) ([]kvdb.KeyValue, error) {
 
 // lookup is a txn.Lookup.
 func (l layout) lookup(key string) (int64, error) {
-	raw := l.keys.Get([]byte(key))
+	raw, err := l.keys.get(key)
 	switch {
-	case raw == nil:
-		return 0, nil
+	case err != nil || raw == nil:
+		return 0, err
 	case len(raw) < revisionLen:
-		return 0, fmt.Errorf("read %q: %w", key, errDamaged)
+		return 0, errNoRevision(key)
 	}
 	return int64(binary.BigEndian.Uint64(raw)), nil
 }
@@ -127,15 +134,15 @@ func (l layout) lookup(key string) (int64, error) {
 func (l layout) write(events []kvdb.Event) error {
 	for _, e := range events {
 		if e.Deleted {
-			if err := l.keys.Delete([]byte(e.Key)); err != nil {
-				return fmt.Errorf("delete %q: %w", e.Key, err)
+			if err := l.keys.delete(e.Key); err != nil {
+				return err
 			}
 			continue
 		}
 		record := make([]byte, revisionLen, revisionLen+len(e.Value))
 		binary.BigEndian.PutUint64(record, uint64(e.ModRevision))
-		if err := l.keys.Put([]byte(e.Key), append(record, e.Value...)); err != nil {
-			return fmt.Errorf("put %q: %w", e.Key, err)
+		if err := l.keys.put(e.Key, append(record, e.Value...)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -143,11 +150,15 @@ func (l layout) write(events []kvdb.Event) error {
 
 func decode(key, raw []byte) (kvdb.KeyValue, error) {
 	if len(raw) < revisionLen {
-		return kvdb.KeyValue{}, fmt.Errorf("read %q: %w", key, errDamaged)
+		return kvdb.KeyValue{}, errNoRevision(string(key))
 	}
 	return kvdb.KeyValue{
 		Key:         string(key),
 		Value:       bytes.Clone(raw[revisionLen:]),
 		ModRevision: int64(binary.BigEndian.Uint64(raw)),
 	}, nil
+}
+
+func errNoRevision(key string) error {
+	return damaged(fmt.Errorf("record %q of the store has no revision", key))
 }

@@ -22,8 +22,7 @@ const (
 )
 
 // Mirror is this node's copy of a part of the cluster store, to start from when
-// that is away. Each value has a checksum, as in the journal. One goroutine
-// writes it.
+// that is away. One goroutine writes it.
 type Mirror struct{ f *File }
 
 // Mirror is the copy of the cluster store in the file.
@@ -32,21 +31,20 @@ func (f *File) Mirror() *Mirror { return &Mirror{f} }
 // Load is what is mirrored and the revision that it is of, 0 where nothing
 // was ever mirrored. A mirror with a damaged value is refused as a whole.
 func (m *Mirror) Load(ctx context.Context) (kvs []kvdb.KeyValue, revision int64, err error) {
-	err = guard(func() error {
-		return m.f.db.View(func(tx *bbolt.Tx) error {
-			if revision = mirrorRevision(tx); revision == 0 || tx.Bucket([]byte(mirrorBucket)) == nil {
-				return nil
+	err = m.f.view(func(tx *bbolt.Tx) (err error) {
+		kvs = nil
+		if err := openTable(tx, mirrorMeta).verify(); err != nil {
+			return err
+		}
+		if revision, err = mirrorRevision(tx); err != nil || revision == 0 {
+			return err
+		}
+		return openTable(tx, mirrorBucket).each(func(k, v []byte) error {
+			if ctx.Err() != nil {
+				return fmt.Errorf("load the mirror: %w", context.Cause(ctx))
 			}
-			return tx.Bucket([]byte(mirrorBucket)).ForEach(func(k, v []byte) error {
-				if ctx.Err() != nil {
-					return fmt.Errorf("load the mirror: %w", context.Cause(ctx))
-				}
-				if len(v) < checksumLen || !bytes.Equal(v[:checksumLen], checksum(k, v[checksumLen:])) {
-					return fmt.Errorf("%w: mirrored value %q does not fit its checksum", ErrDamaged, k)
-				}
-				kvs = append(kvs, kvdb.KeyValue{Key: string(k), Value: bytes.Clone(v[checksumLen:])})
-				return nil
-			})
+			kvs = append(kvs, kvdb.KeyValue{Key: string(k), Value: bytes.Clone(v)})
+			return nil
 		})
 	})
 	if err != nil {
@@ -55,45 +53,67 @@ func (m *Mirror) Load(ctx context.Context) (kvs []kvdb.KeyValue, revision int64,
 	return kvs, revision, nil
 }
 
-// Replace makes the mirror what kvs are as of revision. Only what differs is written.
+// Replace makes the mirror what kvs are as of revision. Only what differs is
+// written. A damaged mirror is dropped first.
 func (m *Mirror) Replace(ctx context.Context, kvs []kvdb.KeyValue, revision int64) error {
 	wanted := make(map[string]bool, len(kvs))
 	for _, x := range kvs {
 		wanted[x.Key] = true
 	}
-	return m.update(ctx, revision, func(b *bbolt.Bucket) error {
-		var gone [][]byte
-		if err := b.ForEach(func(k, _ []byte) error {
-			if !wanted[string(k)] {
-				gone = append(gone, bytes.Clone(k))
-			}
-			return nil
-		}); err != nil {
+	return m.update(ctx, revision, func(tx *bbolt.Tx) error {
+		gone, err := unwanted(tx, wanted)
+		if err != nil {
+			gone, err = nil, dropMirror(tx)
+		}
+		if err != nil {
 			return err
 		}
-		for _, k := range gone {
-			if err := b.Delete(k); err != nil {
+		t, err := createTable(tx, mirrorBucket)
+		if err != nil {
+			return err
+		}
+		for _, key := range gone {
+			if err := t.delete(key); err != nil {
 				return err
 			}
 		}
 		for _, x := range kvs {
-			if err := mirrorPut(b, x); err != nil {
+			if err := t.put(x.Key, x.Value); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// unwanted returns the mirrored keys that are not wanted, or that the mirror is damaged.
+func unwanted(tx *bbolt.Tx, wanted map[string]bool) (gone []string, err error) {
+	if err := openTable(tx, mirrorMeta).verify(); err != nil {
+		return nil, err
+	}
+	err = openTable(tx, mirrorBucket).each(func(k, _ []byte) error {
+		if !wanted[string(k)] {
+			gone = append(gone, string(k))
+		}
+		return nil
+	})
+	return gone, err
 }
 
 // Apply changes the mirror as events say and notes the revision.
 func (m *Mirror) Apply(ctx context.Context, events []kvdb.Event, revision int64) error {
-	return m.update(ctx, revision, func(b *bbolt.Bucket) error {
+	return m.update(ctx, revision, func(tx *bbolt.Tx) error {
+		t, err := createTable(tx, mirrorBucket)
+		if err != nil {
+			return err
+		}
 		for _, ev := range events {
 			if ev.Deleted {
-				if err := b.Delete([]byte(ev.Key)); err != nil {
-					return err
-				}
-			} else if err := mirrorPut(b, ev.KeyValue); err != nil {
+				err = t.delete(ev.Key)
+			} else {
+				err = t.put(ev.Key, ev.Value)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -101,25 +121,16 @@ func (m *Mirror) Apply(ctx context.Context, events []kvdb.Event, revision int64)
 	})
 }
 
-func (m *Mirror) update(ctx context.Context, revision int64, change func(*bbolt.Bucket) error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("write the mirror in %s: %w", m.f.path, context.Cause(ctx))
-	}
-	err := guard(func() error {
-		return m.f.db.Update(func(tx *bbolt.Tx) error {
-			b, err := tx.CreateBucketIfNotExists([]byte(mirrorBucket))
-			if err != nil {
-				return err
-			}
-			if err := change(b); err != nil {
-				return err
-			}
-			meta, err := tx.CreateBucketIfNotExists([]byte(mirrorMeta))
-			if err != nil {
-				return err
-			}
-			return meta.Put([]byte("revision"), binary.BigEndian.AppendUint64(nil, uint64(revision)))
-		})
+func (m *Mirror) update(ctx context.Context, revision int64, write func(*bbolt.Tx) error) error {
+	err := m.f.commits.commit(ctx, func(tx *bbolt.Tx) (bool, error) {
+		if err := write(tx); err != nil {
+			return true, err
+		}
+		meta, err := createTable(tx, mirrorMeta)
+		if err != nil {
+			return true, err
+		}
+		return true, meta.put(revisionKey, binary.BigEndian.AppendUint64(nil, uint64(revision)))
 	})
 	if err != nil {
 		return fmt.Errorf("write the mirror in %s: %w", m.f.path, err)
@@ -127,20 +138,21 @@ func (m *Mirror) update(ctx context.Context, revision int64, change func(*bbolt.
 	return nil
 }
 
-func mirrorPut(b *bbolt.Bucket, x kvdb.KeyValue) error {
-	k := []byte(x.Key)
-	v := append(checksum(k, x.Value), x.Value...)
-	if bytes.Equal(b.Get(k), v) {
-		return nil
+// mirrorRevision is 0 if nothing was ever mirrored.
+func mirrorRevision(tx *bbolt.Tx) (int64, error) {
+	v, err := openTable(tx, mirrorMeta).get(revisionKey)
+	if err != nil || len(v) != revisionLen {
+		return 0, err
 	}
-	return b.Put(k, v)
+	return int64(binary.BigEndian.Uint64(v)), nil
 }
 
-func mirrorRevision(tx *bbolt.Tx) int64 {
-	if b := tx.Bucket([]byte(mirrorMeta)); b != nil {
-		if v := b.Get([]byte("revision")); len(v) == 8 {
-			return int64(binary.BigEndian.Uint64(v))
+// dropMirror makes the mirror one that was never written.
+func dropMirror(tx *bbolt.Tx) error {
+	for _, name := range []string{mirrorBucket, mirrorMeta} {
+		if _, err := openTable(tx, name).reset(tx); err != nil {
+			return err
 		}
 	}
-	return 0
+	return nil
 }

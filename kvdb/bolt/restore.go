@@ -11,13 +11,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"go.etcd.io/bbolt"
 )
 
 // RestoreReport is what a restore has done.
 type RestoreReport struct {
 	Kept   string // where the database that was replaced is now, "" if there was none
 	Leases int    // of the restored one, as verify counted them
-	Older  bool   // the restored one is older than the one that was replaced
+	Older  bool   // the restored one lacks commits of the one that was replaced, or is another database
 }
 
 // Restore puts a backup in the place of the database at path, which nobody may
@@ -53,13 +55,13 @@ func restore(ctx context.Context, backup, path string, verify func(context.Conte
 		return report, err
 	}
 	report.Leases, err = verify(ctx, f)
-	revision, rerr := f.revision()
-	if err = errors.Join(err, rerr, f.Close()); err != nil {
+	new := f.trust.last
+	if err = errors.Join(err, f.Close()); err != nil {
 		return report, err
 	}
-	report.Older = revision < have
-	if have > 0 {
-		if report.Kept, err = keep(path, have); err != nil {
+	report.Older = have.present && (new.lineage != have.commit.lineage || new.sequence < have.commit.sequence)
+	if have.present {
+		if report.Kept, err = keep(path, have.revision); err != nil {
 			return report, err
 		}
 	}
@@ -82,21 +84,33 @@ func keep(path string, revision int) (string, error) {
 	}
 }
 
-// holdOld opens the database at path, if it can be, so that nobody else does.
-// revision is 0 where there is none.
-func holdOld(path string) (f *File, revision int, err error) {
+// replaced is what is known of a database that is about to be replaced.
+type replaced struct {
+	present  bool
+	revision int
+	commit   commitID
+}
+
+// holdOld opens the database at path, if it can be, so that no other process does.
+// It is neither migrated nor written to.
+func holdOld(path string) (f *File, have replaced, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, nil
+		return nil, have, nil
 	}
-	f, err = OpenFile(path, FileOptions{})
+	have.present = true
+	f, err = OpenFile(path, FileOptions{lockOnly: true})
 	if errors.Is(err, ErrHeld) {
-		return nil, 0, err
+		return nil, have, err
 	}
 	if err != nil {
-		return nil, 1, nil // damaged: it is kept all the same
+		return nil, have, nil // damaged: it is kept all the same
 	}
-	revision, err = f.revision()
-	return f, max(revision, 1), err
+	_ = f.view(func(tx *bbolt.Tx) (err error) { // likewise
+		have.revision = tx.ID()
+		have.commit, err = readCommit(tx)
+		return err
+	})
+	return f, have, nil
 }
 
 func copyFile(from, to string) error {

@@ -1,32 +1,27 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bolt is a store in one bucket of a bbolt database.
+// Package bolt keeps a node's database in one file: the ledger's journal, the
+// embedded cluster store, a mirror of a cluster store elsewhere, and what the node
+// remembers of itself.
 //
-// The database belongs to the caller, who opens it, may keep other things in
-// other buckets, and closes it after the Store: Close of the Store leaves it
-// open. The bucket belongs to the Store, to one at a time. Every method may be
-// called from any goroutine, but none while that goroutine has a bbolt
-// transaction open, which would wait for itself.
+// One process has the file open at a time. Every method may be called from any
+// goroutine. All parts write through one committer: changes that wait at the same
+// time are one transaction, in order, and what N callers pay for is one sync of
+// the disk, not N. A caller is answered when its change is durable. A change that
+// fails fails alone; if the database cannot commit, all callers of the group get
+// its error. If a context ends first, a change still queued is withdrawn and
+// changes nothing.
 //
-// Transactions that wait at the same time are committed together, in order,
-// each with its own conditions and its own revision: what N callers pay for is
-// one sync of the disk, not N. The first that finds nobody committing starts
-// the one goroutine that does; it ends when nobody waits, and Close awaits it.
-//
-// A transaction that fails with kvdb.ErrConditions changed nothing and fails
-// alone. If the database cannot commit, all of the group get its error. If the
-// context ends first, a transaction still queued is withdrawn and changes
-// nothing; one being committed goes on, its outcome unknown to the caller.
-//
-// Revisions survive a restart, the history for watches does not: a watch from
-// a revision made by an earlier process ends with kvdb.ErrCompacted.
+// Of the embedded store each transaction has its own conditions and its own
+// revision. Revisions survive a restart, the history for watches does not: a watch
+// from a revision made by an earlier process ends with kvdb.ErrCompacted.
 //
 // Example:
 //
-//	db, err := bbolt.Open("cadastre.db", 0o600, nil)
-//	defer db.Close()
-//	store, err := bolt.New(db, "kvdb")
+//	f, err := bolt.OpenFile("cadastre.db", bolt.FileOptions{})
+//	defer f.Close()
+//	store, err := f.Store()
 //	defer store.Close()
 //	kv, found, err := store.Get(ctx, "nodes/5")
 package bolt
@@ -46,37 +41,35 @@ import (
 // defaultHistory is the number of transactions kept for watches.
 const defaultHistory = 1000
 
-// Store is a kvdb.Store in a bucket.
+// Store is a kvdb.Store in a bucket of the file. Close it before the file.
 type Store struct {
-	db      *bbolt.DB
-	bucket  []byte
-	log     *watchlog.Log
-	commits sync.WaitGroup // the goroutine that commits, if there is one
+	f      *File
+	bucket string
+	log    *watchlog.Log
+	calls  sync.WaitGroup // of Txn that are not answered yet
 
-	mu         sync.Mutex
-	queue      []*call
-	committing bool
-	closed     bool
+	mu     sync.Mutex
+	closed bool
 }
 
 var _ kvdb.Store = (*Store)(nil)
 
-// Option changes how New makes a store.
-type Option func(*options)
+// option changes how newStore makes a store.
+type option func(*options)
 
 type options struct{ history int }
 
-// History keeps the last n transactions (at least one) for watches.
-func History(n int) Option { return func(o *options) { o.history = n } }
+// history keeps the last n transactions (at least one) for watches.
+func history(n int) option { return func(o *options) { o.history = n } }
 
-// New returns the store in bucket of db, which is created if it is missing. A
-// bucket that holds anything else is an error and left alone.
-func New(db *bbolt.DB, bucket string, opts ...Option) (*Store, error) {
+// newStore returns the store in a bucket of f, which is created if it is missing.
+// A bucket that holds anything else is an error and left alone.
+func newStore(f *File, bucket string, opts ...option) (*Store, error) {
 	o := options{history: defaultHistory}
 	for _, set := range opts {
 		set(&o)
 	}
-	s := &Store{db: db, bucket: []byte(bucket)}
+	s := &Store{f: f, bucket: bucket}
 	rev, err := s.prepare()
 	if err != nil {
 		return nil, fmt.Errorf("open store in bucket %q: %w", bucket, err)
@@ -142,17 +135,13 @@ func (s *Store) Watch(ctx context.Context, prefix string, fromRev int64) (kvdb.W
 }
 
 // Close implements kvdb.Store. Queued transactions fail, those being committed
-// are awaited; the database stays open.
+// are awaited; the file stays open.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
-	queued := s.queue
-	s.queue = nil
 	s.mu.Unlock()
-	for _, c := range queued {
-		c.end(kvdb.ErrClosed)
-	}
-	s.commits.Wait()
+	s.f.commits.withdrawAll(s, kvdb.ErrClosed)
+	s.calls.Wait()
 	s.log.Close()
 	return nil
 }
@@ -162,7 +151,7 @@ func (s *Store) view(ctx context.Context, read func(layout) error) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	return s.db.View(func(tx *bbolt.Tx) error {
+	return s.f.view(func(tx *bbolt.Tx) error {
 		l, err := openLayout(tx, s.bucket)
 		if err != nil {
 			return err
@@ -171,7 +160,7 @@ func (s *Store) view(ctx context.Context, read func(layout) error) error {
 	})
 }
 
-// ready tells why nothing can be done now.
+// ready returns why nothing can be done now.
 func (s *Store) ready(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,30 +17,24 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// openDB opens a database that does not wait for the disk: what is tested here
+// openNoSync opens a file that does not wait for the disk: what is tested here
 // is not the disk.
-func openDB(t *testing.T, path string, options *bbolt.Options) *bbolt.DB {
+func openNoSync(t *testing.T, path string) *File {
 	t.Helper()
-	if options == nil {
-		options = &bbolt.Options{NoSync: true}
-	}
-	db, err := bbolt.Open(path, 0o600, options)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { _ = db.Close() })
-	return db
+	return openFile(t, path, FileOptions{tune: func(o *bbolt.Options) { o.NoSync = true }})
 }
 
-func openStore(t *testing.T, db *bbolt.DB, opts ...Option) *Store {
+func openStore(t *testing.T, f *File, opts ...option) *Store {
 	t.Helper()
-	s, err := New(db, "kvdb", opts...)
+	s, err := newStore(f, "kvdb", opts...)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
-func newStore(t *testing.T, opts ...Option) *Store {
+func makeStore(t *testing.T, opts ...option) *Store {
 	t.Helper()
-	return openStore(t, openDB(t, filepath.Join(t.TempDir(), "cadastre.db"), nil), opts...)
+	return openStore(t, openNoSync(t, filepath.Join(t.TempDir(), "cadastre.db")), opts...)
 }
 
 func put(t *testing.T, s kvdb.Store, key, value string) int64 {
@@ -51,21 +45,21 @@ func put(t *testing.T, s kvdb.Store, key, value string) int64 {
 }
 
 func TestContract(t *testing.T) {
-	kvdbtest.Run(t, func(t *testing.T) kvdb.Store { return newStore(t) })
+	kvdbtest.Run(t, func(t *testing.T) kvdb.Store { return makeStore(t) })
 }
 
 func TestContractWithNeighbours(t *testing.T) {
 	// The keys of another bucket, and of another store, are nobody's business.
 	kvdbtest.Run(t, func(t *testing.T) kvdb.Store {
-		s := newStore(t)
-		NewWithT(t).Expect(s.db.Update(func(tx *bbolt.Tx) error {
+		s := makeStore(t)
+		NewWithT(t).Expect(s.f.db.Update(func(tx *bbolt.Tx) error {
 			journal, err := tx.CreateBucket([]byte("journal"))
 			if err != nil {
 				return err
 			}
 			return journal.Put([]byte("a"), []byte("not yours"))
 		})).To(Succeed())
-		other, err := New(s.db, "other")
+		other, err := newStore(s.f, "other")
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		t.Cleanup(func() { _ = other.Close() })
 		put(t, other, "a", "not yours either")
@@ -76,17 +70,17 @@ func TestContractWithNeighbours(t *testing.T) {
 func TestRevisionsSurviveRestart(t *testing.T) {
 	g := NewWithT(t)
 	path := filepath.Join(t.TempDir(), "cadastre.db")
-	db := openDB(t, path, nil)
-	s := openStore(t, db)
+	f := openNoSync(t, path)
+	s := openStore(t, f)
 	put(t, s, "a", "1")
 	put(t, s, "b", "1")
 	gone, err := s.Txn(t.Context(), nil, []kvdb.Op{kvdb.Delete("b")})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(s.Close()).To(Succeed())
-	g.Expect(db.View(func(*bbolt.Tx) error { return nil })).To(Succeed(), "the database is still its owner's")
-	g.Expect(db.Close()).To(Succeed())
+	g.Expect(f.view(func(*bbolt.Tx) error { return nil })).To(Succeed(), "the file is still its owner's")
+	g.Expect(f.Close()).To(Succeed())
 
-	s = openStore(t, openDB(t, path, nil))
+	s = openStore(t, openNoSync(t, path))
 	kvs, rev, err := s.List(t.Context(), "")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(rev).To(Equal(gone))
@@ -104,16 +98,17 @@ func TestRevisionsSurviveRestart(t *testing.T) {
 
 func TestOpeningWritesOnlyOnce(t *testing.T) {
 	g := NewWithT(t)
-	s := newStore(t)
-	before := txid(t, s.db)
-	_, err := New(s.db, "kvdb")
+	s := makeStore(t)
+	before := txid(t, s.f.db)
+	_, err := newStore(s.f, "kvdb")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(txid(t, s.db)).To(Equal(before))
+	g.Expect(txid(t, s.f.db)).To(Equal(before))
 }
 
 func TestForeignBucketIsLeftAlone(t *testing.T) {
 	g := NewWithT(t)
-	db := openDB(t, filepath.Join(t.TempDir(), "cadastre.db"), nil)
+	f := openNoSync(t, filepath.Join(t.TempDir(), "cadastre.db"))
+	db := f.db
 	g.Expect(db.Update(func(tx *bbolt.Tx) error {
 		b, err := tx.CreateBucket([]byte("journal"))
 		if err != nil {
@@ -122,30 +117,30 @@ func TestForeignBucketIsLeftAlone(t *testing.T) {
 		return b.Put([]byte("entry"), nil)
 	})).To(Succeed())
 	before := txid(t, db)
-	_, err := New(db, "journal")
+	_, err := newStore(f, "journal")
 	g.Expect(err).To(MatchError(errNoLayout))
 	g.Expect(txid(t, db)).To(Equal(before))
-	_, err = New(db, "")
+	_, err = newStore(f, "")
 	g.Expect(err).To(HaveOccurred())
 }
 
 func TestDamageIsReported(t *testing.T) {
 	g := NewWithT(t)
-	s := newStore(t)
+	s := makeStore(t)
 	put(t, s, "good", "1")
-	g.Expect(s.db.Update(func(tx *bbolt.Tx) error {
+	g.Expect(s.f.db.Update(func(tx *bbolt.Tx) error {
 		l, err := openLayout(tx, s.bucket)
 		if err != nil {
 			return err
 		}
-		return l.keys.Put([]byte("bad"), []byte("short"))
+		return l.keys.b.Put([]byte("bad"), []byte("short"))
 	})).To(Succeed())
 	_, _, err := s.Get(t.Context(), "bad")
-	g.Expect(err).To(MatchError(errDamaged))
+	g.Expect(err).To(MatchError(ErrDamaged))
 	_, _, err = s.List(t.Context(), "")
-	g.Expect(err).To(MatchError(errDamaged))
+	g.Expect(err).To(MatchError(ErrDamaged))
 	_, err = s.Txn(t.Context(), []kvdb.Cond{kvdb.Absent("bad")}, []kvdb.Op{kvdb.Put("good", nil)})
-	g.Expect(err).To(MatchError(errDamaged))
+	g.Expect(err).To(MatchError(ErrDamaged))
 	put(t, s, "bad", "mended")
 	_, found, err := s.Get(t.Context(), "bad")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -154,10 +149,10 @@ func TestDamageIsReported(t *testing.T) {
 
 func TestDatabaseClosedTooEarly(t *testing.T) {
 	g := NewWithT(t)
-	s := newStore(t)
+	s := makeStore(t)
 	w, err := s.Watch(t.Context(), "", 0)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(s.db.Close()).To(Succeed())
+	g.Expect(s.f.Close()).To(Succeed())
 	_, _, err = s.Get(t.Context(), "a")
 	g.Expect(err).To(HaveOccurred())
 	_, err = s.Txn(t.Context(), nil, []kvdb.Op{kvdb.Put("a", nil)})

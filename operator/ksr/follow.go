@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -271,6 +272,8 @@ func (r *Reflector) write(ctx context.Context) error {
 	return nil
 }
 
+// batch returns what one transaction writes. A key that changes again meanwhile
+// comes twice from the queue: the later look counts.
 func (r *Reflector) batch() (ops []kvdb.Op) {
 	size := 0
 	for len(ops) < kvdb.MaxOps && size < maxBytes-maxValue {
@@ -278,6 +281,7 @@ func (r *Reflector) batch() (ops []kvdb.Op) {
 		if !ok {
 			break
 		}
+		ops = slices.DeleteFunc(ops, func(op kvdb.Op) bool { return op.Key == key })
 		if op, needed := r.compare(key); needed {
 			ops = append(ops, op)
 			size += len(op.Key) + len(op.Value)

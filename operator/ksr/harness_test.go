@@ -4,6 +4,7 @@
 package ksr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,8 @@ func (w *world) intercept(f *clienttesting.Fake, tracker clienttesting.ObjectTra
 	f.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if err := w.trouble(action.GetResource().Resource); err != nil {
+		resource := action.GetResource().Resource
+		if err := cmp.Or(w.trouble(resource), w.lost[action.GetVerb()+" "+resource]); err != nil {
 			return true, nil, err
 		}
 		return false, nil, nil
@@ -137,7 +139,8 @@ func (w *world) comeUp() {
 	w.down = false
 }
 
-// lose has every request for a resource answered with err, nil for no more.
+// lose has every request for a resource answered with err, nil for no more. With
+// "list nodes" that is every list of them.
 func (w *world) lose(resource string, err error) {
 	w.mu.Lock()
 	w.lost[resource] = err

@@ -17,24 +17,32 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ReleaserDeps are what a Releaser is given. Client and Release are needed.
+// Lookup returns the UID of the Node that the API server has under a name now;
+// found is false if there is none.
+type Lookup func(name string) (uid string, found bool, err error)
+
+// ReleaserDeps are what a Releaser is given. Client, Release and EndClaims are needed.
 type ReleaserDeps struct {
 	Log    *slog.Logger // slog's default
 	Client kubernetes.Interface
 	Fence  func(context.Context) error // as that of a Reflector
 	// Release gives up the IDs of nodes that are gone for good, and names them.
-	Release     func(ctx context.Context, exists func(name string) (bool, error)) ([]string, error)
+	Release func(ctx context.Context, node Lookup) ([]string, error)
+	// EndClaims ends the claims of nodes that are gone for good, and names them.
+	EndClaims   func(ctx context.Context, node Lookup) ([]string, error)
 	Every       time.Duration // how often: 10 minutes
 	CallTimeout time.Duration // of one request to the API server or to the fence: 10 s
 }
 
-// Releaser has the node IDs of nodes that are gone given up. That there is no
-// Node of a name it believes only where the API server itself has said so twice,
-// in a whole list and when asked for that one: a wrong answer would give away a
-// node's addresses. While the API server does not answer nothing is given up.
+// Releaser has the node IDs and the claims of nodes that are gone given up. It
+// believes that there is no Node of a name only if the API server itself has said
+// so twice, when asked for that one and in a whole list: a wrong answer would
+// give away a node's addresses. While the API server does not answer nothing is
+// given up.
 type Releaser struct {
 	deps     ReleaserDeps
 	released prometheus.Counter
+	ended    prometheus.Counter
 	failures prometheus.Counter
 }
 
@@ -48,13 +56,14 @@ func NewReleaser(deps ReleaserDeps) *Releaser {
 	return &Releaser{
 		deps:     deps,
 		released: prometheus.NewCounter(prometheus.CounterOpts{Name: "cadastre_node_ids_released_total", Help: "Node IDs of nodes that are gone and were given up."}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "cadastre_node_ids_release_errors_total", Help: "Attempts to give up node IDs that have failed, in part at least."}),
+		ended:    prometheus.NewCounter(prometheus.CounterOpts{Name: "cadastre_claims_ended_total", Help: "Claims that have ended because their nodes are gone, or were released."}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "cadastre_node_ids_release_errors_total", Help: "Attempts to give up node IDs and claims that have failed, in part at least."}),
 	}
 }
 
 // Metrics are to be registered once.
 func (r *Releaser) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{r.released, r.failures}
+	return []prometheus.Collector{r.released, r.ended, r.failures}
 }
 
 // Run works until ctx ends. It fails only where another process leads (ErrDeposed).
@@ -64,20 +73,16 @@ func (r *Releaser) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, ErrDeposed):
-			return fmt.Errorf("give up the IDs of nodes that are gone: %w", err)
+			return fmt.Errorf("give up the IDs and claims of nodes that are gone: %w", err)
 		case err != nil:
 			r.failures.Inc()
-			r.deps.Log.Warn("not all IDs of nodes that are gone could be given up; this is tried again", "in", r.deps.Every, "error", err)
+			r.deps.Log.Warn("not all IDs and claims of nodes that are gone could be given up; this is tried again", "in", r.deps.Every, "error", err)
 		}
 	}
 	return nil
 }
 
 func (r *Releaser) once(ctx context.Context) error {
-	nodes, err := r.nodes(ctx)
-	if err != nil {
-		return err
-	}
 	if r.deps.Fence != nil {
 		asking, cancel := context.WithTimeout(ctx, r.deps.CallTimeout)
 		err := r.deps.Fence(asking)
@@ -86,17 +91,50 @@ func (r *Releaser) once(ctx context.Context) error {
 			return err
 		}
 	}
-	names, err := r.deps.Release(ctx, func(name string) (bool, error) { return r.exists(ctx, nodes, name) })
+	look := lookups{Releaser: r}
+	node := func(name string) (string, bool, error) { return look.node(ctx, name) }
+	names, err := r.deps.Release(ctx, node)
 	if len(names) > 0 {
 		r.released.Add(float64(len(names)))
 		r.deps.Log.Info("nodes are gone for good; their IDs are given up", "nodes", names)
 	}
-	return err
+	claims, endErr := r.deps.EndClaims(ctx, node)
+	if len(claims) > 0 {
+		r.ended.Add(float64(len(claims)))
+		r.deps.Log.Info("nodes are gone for good, or were released; their claims have ended", "claims", claims)
+	}
+	return errors.Join(err, endErr)
 }
 
-// nodes are the names of all Nodes that there are now.
-func (r *Releaser) nodes(ctx context.Context) (map[string]bool, error) {
-	names := map[string]bool{}
+// lookups are those of one run. The Nodes are listed once, and only if one of
+// them seems to be gone.
+type lookups struct {
+	*Releaser
+	uids map[string]string // by name; nil: not listed yet
+}
+
+func (l *lookups) node(ctx context.Context, name string) (uid string, found bool, err error) {
+	asking, cancel := context.WithTimeout(ctx, l.deps.CallTimeout)
+	defer cancel()
+	n, err := l.deps.Client.CoreV1().Nodes().Get(asking, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return string(n.UID), true, nil
+	case !apierrors.IsNotFound(err):
+		return "", false, fmt.Errorf("look whether Node %q is gone: %w", name, err)
+	}
+	if l.uids == nil {
+		if l.uids, err = l.nodes(ctx); err != nil {
+			return "", false, err
+		}
+	}
+	uid, found = l.uids[name]
+	return uid, found, nil
+}
+
+// nodes returns the UIDs of all Nodes that there are now.
+func (r *Releaser) nodes(ctx context.Context) (map[string]string, error) {
+	uids := map[string]string{}
 	for next := ""; ; {
 		asking, cancel := context.WithTimeout(ctx, r.deps.CallTimeout)
 		list, err := r.deps.Client.CoreV1().Nodes().List(asking, metav1.ListOptions{Limit: 500, Continue: next})
@@ -105,26 +143,10 @@ func (r *Releaser) nodes(ctx context.Context) (map[string]bool, error) {
 			return nil, fmt.Errorf("list the Nodes: %w", err)
 		}
 		for _, n := range list.Items {
-			names[n.Name] = true
+			uids[n.Name] = string(n.UID)
 		}
 		if next = list.Continue; next == "" {
-			return names, nil
+			return uids, nil
 		}
 	}
-}
-
-func (r *Releaser) exists(ctx context.Context, nodes map[string]bool, name string) (bool, error) {
-	if nodes[name] {
-		return true, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.deps.CallTimeout)
-	defer cancel()
-	_, err := r.deps.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look whether Node %q is gone: %w", name, err)
-	}
-	return true, nil
 }

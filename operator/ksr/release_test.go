@@ -45,13 +45,18 @@ func TestReleases(t *testing.T) {
 		r := NewReleaser(ReleaserDeps{
 			Client: w.client, Every: time.Hour, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			Fence: func(context.Context) error { return fence.Load().([]error)[0] },
-			Release: func(_ context.Context, exists func(string) (bool, error)) ([]string, error) {
+			Release: func(_ context.Context, node Lookup) ([]string, error) {
 				meanwhile.Load().(func())()
 				for _, name := range []string{"a", "gone"} {
-					found, err := exists(name)
-					answers <- fmt.Sprint(name, " ", found, " ", err != nil)
+					uid, found, err := node(name)
+					answers <- fmt.Sprint(name, " ", uid != "", " ", found, " ", err != nil)
 				}
 				return []string{"gone"}, errDown
+			},
+			EndClaims: func(_ context.Context, node Lookup) ([]string, error) {
+				_, found, err := node("gone")
+				answers <- fmt.Sprint("claims ", found, " ", err != nil)
+				return []string{"x", "y"}, nil
 			},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -60,23 +65,24 @@ func TestReleases(t *testing.T) {
 		go func() { ended <- r.Run(ctx) }()
 		g.Expect(calls()).To(BeEmpty())
 		settle(90 * time.Minute)
-		g.Expect(calls()).To(Equal([]string{"a true false", "gone false false"}))
+		g.Expect(calls()).To(Equal([]string{"a true true false", "gone false false false", "claims false false"}))
 		g.Expect(count(r.released)).To(Equal(1.))
+		g.Expect(count(r.ended)).To(Equal(2.))
 		g.Expect(count(r.failures)).To(Equal(1.), "what was given up counts, what was not too")
 
 		for _, err := range []error{errDown, noSuchResource("nodes")} {
 			w.lose("nodes", err)
 			settle(time.Hour)
-			g.Expect(calls()).To(BeEmpty(), "there is no list")
+			g.Expect(calls()).To(HaveEach(HaveSuffix(" false true")), "the API server does not answer")
 			w.lose("nodes", nil)
 		}
-		meanwhile.Store(func() { w.lose("nodes", errDown) })
+		w.lose("list nodes", errDown)
 		settle(time.Hour)
-		g.Expect(calls()).To(Equal([]string{"a true false", "gone false true"}), "the API server does not answer for this one")
+		g.Expect(calls()).To(Equal([]string{"a true true false", "gone false false true", "claims false true"}), "only the list would say that it is gone")
+		w.lose("list nodes", nil)
 		meanwhile.Store(func() { w.put(node("gone")) })
-		w.lose("nodes", nil)
 		settle(time.Hour)
-		g.Expect(calls()).To(Equal([]string{"a true false", "gone true false"}), "it has just come")
+		g.Expect(calls()).To(Equal([]string{"a true true false", "gone true true false", "claims true false"}), "it has just come")
 		fence.Store([]error{errDown})
 		settle(time.Hour)
 		g.Expect(calls()).To(BeEmpty(), "somebody else may lead")

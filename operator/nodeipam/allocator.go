@@ -38,6 +38,7 @@ type Allocator struct {
 	mode     mode
 	book     *book
 	gate     *fence.Gate
+	claims   *claimReader
 	reports  *reports
 	metrics  *metrics
 	log      *slog.Logger
@@ -73,7 +74,7 @@ type mode interface {
 func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	deps, settings = deps.withDefaults(), settings.withDefaults()
 	a := &Allocator{warned: map[netip.Prefix]int{}, deps: deps, settings: settings, log: deps.Log, term: deps.Instance,
-		api: apiServer{deps.Client, settings.CallTimeout}, gate: gateOf(deps.Fence, settings.CallTimeout)}
+		api: apiServer{deps.Client, settings.CallTimeout}, gate: gateOf(deps.Fence, settings.CallTimeout), claims: newClaimReader(deps.Claims, settings.CallTimeout)}
 	var set *cidrset.Set
 	var err error
 	switch settings.Type {

@@ -94,7 +94,7 @@ func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 	if err != nil {
 		return err
 	}
-	if len(m.book.conflicts(o)) > 0 {
+	if len(m.book.conflicts(o)) > 0 || m.claims.last.Load().check(o.Name, blocks) != nil {
 		live, err := m.touch(ctx, node) // what was sent with these blocks cannot arrive any more
 		if err != nil || live == nil {
 			return err
@@ -115,12 +115,12 @@ func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 	return err
 }
 
-// choose is the blocks of a node: those that it was offered before, or new ones.
+// choose returns the blocks of a node: those that it was offered before, or new ones.
 func (a *Allocator) choose(ctx context.Context, node *v1.Node) ([]netip.Prefix, error) {
 	sizes, err := a.settings.SizeOf(node, a.book.pools())
 	var blocks []netip.Prefix
 	if err == nil {
-		blocks, err = a.book.allocate(ownerOf(node), sizes)
+		blocks, err = a.reserve(ctx, ownerOf(node), sizes)
 	}
 	switch {
 	case errors.Is(err, cidrset.ErrSize):
@@ -128,8 +128,35 @@ func (a *Allocator) choose(ctx context.Context, node *v1.Node) ([]netip.Prefix, 
 		return nil, fmt.Errorf("%w: %w", ErrQuarantined, err)
 	case errors.Is(err, cidrset.ErrExhausted), errors.Is(err, cidrset.ErrNoRange):
 		a.reports.unserved(ctx, node, err)
+	case errors.Is(err, errNoClaims):
+		a.reports.problem(ctx, node, ReasonAssignmentFailed, errNoClaims.Error())
 	}
 	return blocks, err
+}
+
+// reserve takes blocks for o in the book. New ones are in no claim of another
+// node that was written before they were free: the claims are read again when
+// the book has them for o, and thus after the Node object was gone by which an
+// agent could have learned of them.
+func (a *Allocator) reserve(ctx context.Context, o cidrset.Owner, sizes []int) ([]netip.Prefix, error) {
+	had, _ := a.book.blocks(o)
+	claims, err := a.claims.read(ctx)
+	for i := 0; err == nil && i < tries; i++ {
+		blocks, e := a.book.allocate(o, claims.choice(o.Name, sizes))
+		if e != nil {
+			return nil, e
+		}
+		if claims, err = a.claims.read(ctx); err == nil && claims.check(o.Name, minus(blocks, had)) == nil {
+			return blocks, nil
+		}
+		if a.book.takeBack(o, had) {
+			a.wake()
+		}
+	}
+	if err == nil {
+		err = fmt.Errorf("choose blocks for node %q: %w", o.Name, errUnsettled)
+	}
+	return nil, err
 }
 
 // tries is how often a patch is tried before the node goes back to the queue.

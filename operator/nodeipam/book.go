@@ -72,11 +72,11 @@ func (b *book) blocks(o cidrset.Owner) (blocks []netip.Prefix, pending bool) {
 }
 
 // allocate gives o a block of every pool, or those that it has.
-func (b *book) allocate(o cidrset.Owner, sizes []int) ([]netip.Prefix, error) {
+func (b *book) allocate(o cidrset.Owner, c cidrset.Choice) ([]netip.Prefix, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
-	return b.set.Allocate(o, sizes, b.now())
+	return b.set.Choose(o, c, b.now())
 }
 
 // occupy records what o is known to have. errs says, for each, what is wrong.

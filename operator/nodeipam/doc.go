@@ -23,6 +23,15 @@
 // of its name and UID. Objects that are being deleted keep their blocks, and
 // get none.
 //
+// That a Node object is gone does not free its blocks: pods of it may live on,
+// and their agent claims the blocks until the last of them has ended. Claims
+// (Deps.Claims, read by package agentclaims) are looked at with every choice. No
+// node is offered a block that overlaps another node's claim; a node whose agent
+// holds a block gets that one again. The claims are read after the book has the
+// block for the node, so that every claim counts that was written while another
+// Node object had the block. A later claim is decided between the agents: the
+// one that does not hold the block waits.
+//
 // Every patch says which object it is for (UID), and as it was when (its
 // resourceVersion). See Fence for what two leaders can do to each other, which
 // is nothing.

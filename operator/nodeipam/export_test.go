@@ -6,6 +6,7 @@ package nodeipam
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -134,4 +135,24 @@ func (b Bench) Program(stop <-chan struct{}) (Deps, informers.SharedInformerFact
 	nodes.Informer()
 	factory.Start(stop)
 	return Deps{Client: client, Nodes: nodes, Events: b.events, Log: quiet()}, factory
+}
+
+// WatchWrites calls f after every write to a node.
+func (b Bench) WatchWrites(f func()) { b.server.watch = func(*server) { f() } }
+
+// NumberedNodes are the podCIDRs of the nodes that have some, for f of WatchWrites.
+func (b Bench) NumberedNodes() map[string][]string {
+	all := map[string][]string{}
+	for name, n := range b.server.nodes {
+		if numbered(n) {
+			all[name] = podCIDRTexts(n)
+		}
+	}
+	return all
+}
+
+// Offered are the blocks that the book has for the Node object that there is now.
+func (b Bench) Offered(name string) []netip.Prefix {
+	blocks, _ := b.book.blocks(ownerOf(b.server.node(name)))
+	return blocks
 }

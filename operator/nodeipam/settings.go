@@ -52,6 +52,7 @@ type Deps struct {
 	Client   clientset.Interface
 	Nodes    informers.NodeInformer
 	Cloud    Cloud
+	Claims   Claims           // of the agents; none: a block is free as soon as no Node object has it
 	Fence    Fence            // none: nobody else writes podCIDRs, and nobody has
 	Events   EventRecorder    // Run makes one that writes to the API server
 	Log      *slog.Logger     // slog's default

@@ -104,7 +104,10 @@ type NetResource struct {
 type NodeIDs struct {
 	Refresh time.Duration `json:"refresh"` // how often an agent says that it is there
 	Fresh   time.Duration `json:"fresh"`   // how long that says that it is alive
-	Expire  time.Duration `json:"expire"`  // after how long without it the ID may be released
+	Expire  time.Duration `json:"expire"`  // after how long without it its ID and claims may go to another node
+	// Quarantine is how long a node allocates nothing that claimed its ID in a new or
+	// wiped store; 0: not at all.
+	Quarantine time.Duration `json:"quarantine"`
 }
 
 // Routes says what is done about the way to other nodes' pods.

@@ -166,6 +166,7 @@ func TestOurSection(t *testing.T) {
 	want.REST = contivconf.REST{":9999", "/etc/cadastre/s.pem", "/etc/cadastre/s.key", "/etc/cadastre/ca.pem"}
 	want.Log = contivconf.Log{contivconf.LogDebug, contivconf.LogJSON}
 	want.Docker = contivconf.Docker{Enabled: true, Socket: "/tmp/cadastre.sock"}
+	want.NodeIDs.Expire = 5 * time.Minute // blocks are assigned
 	want.Controller.DelayRetry, want.Controller.EventHistoryAgeLimit, want.Controller.EventTimeout = 2*time.Second, 24*time.Hour, 90*time.Second
 	g.Expect(c).To(Equal(want))
 }

@@ -76,6 +76,9 @@ func (r *reading) config() *Config {
 	if ipam.UseExternalIPAM && !r.given["cadastre.podBlocks"] {
 		cfg.Cadastre.PodBlocks = PodBlocksPodCIDR
 	}
+	if (cfg.Cadastre.PodBlocks == PodBlocksPodCIDR || cfg.Cadastre.PodBlocks == PodBlocksStatic) && !r.given["cadastre.nodeIDs.expire"] {
+		cfg.Cadastre.NodeIDs.Expire = expireAssigned
+	}
 	// false is what Contiv's manifest says in any case, so it denies nothing.
 	ipam.UseExternalIPAM = ipam.UseExternalIPAM || cfg.Cadastre.PodBlocks == PodBlocksPodCIDR
 	for i, s := range raw.StaticPodCIDRs {

@@ -77,6 +77,15 @@ type InterfaceConfig struct {
 	UseDHCP       bool   `json:"useDHCP"`
 }
 
+// Defaults of cadastre.nodeIDs.expire. Blocks that follow from node IDs are not
+// given to another node for want of IDs, so they keep for a day. Blocks that a
+// controller assigns go to another node soon: 5 minutes is when Kubernetes itself
+// gives up the pods of a node that it does not reach (tolerationSeconds: 300).
+const (
+	expireDerived  = 24 * time.Hour
+	expireAssigned = 5 * time.Minute
+)
+
 func defaultRaw() rawConfig {
 	return rawConfig{
 		IPAM: rawIPAM{
@@ -95,7 +104,7 @@ func defaultRaw() rawConfig {
 			WaitForPodCIDR: true,
 			CoolDown:       time.Minute,
 			KVDB:           KVDB{Type: KVDBBolt, Prefix: "/cadastre/"},
-			NodeIDs:        NodeIDs{Refresh: time.Minute, Fresh: 3 * time.Minute, Expire: 24 * time.Hour},
+			NodeIDs:        NodeIDs{Refresh: time.Minute, Fresh: 3 * time.Minute, Expire: expireDerived, Quarantine: 3 * time.Minute},
 			Routes:         RoutesNone,
 			Log:            Log{Level: LogInfo, Format: LogText},
 			Docker:         Docker{Socket: "/run/docker/plugins/cadastre.sock"},

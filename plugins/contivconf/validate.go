@@ -107,6 +107,7 @@ func (n *NodeIDs) validate(p *problems) {
 	checkDuration(p, section+"refresh", n.Refresh, year, false)
 	checkDuration(p, section+"fresh", n.Fresh, year, false)
 	checkDuration(p, section+"expire", n.Expire, year, false)
+	checkDuration(p, section+"quarantine", n.Quarantine, year, true)
 	if n.Fresh < 2*n.Refresh {
 		p.add(RuleRange, section+"fresh", short(n.Fresh), "is less than twice refresh (%s): a node would look dead between two signs of life; write %s", short(n.Refresh), short(3*n.Refresh))
 	}

@@ -5,6 +5,7 @@ package ipam_test
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -127,6 +128,7 @@ func running(t *testing.T, conf string, id uint32) *node {
 // resync is one resync of the cluster's state, committed as the loop would.
 func (n *node) resync() error {
 	n.resyncs++
+	n.ownNode()
 	err := n.Resync(&controller.DBResync{Revision: n.revision, KubeState: n.kube}, n.kube, n.resyncs, newTxn())
 	if err != nil {
 		n.Stage.Undo()
@@ -212,6 +214,24 @@ func (n *node) reports(name string, change func(*kv.Pod), addresses ...string) {
 // podCIDRs makes the cluster's state say which subnets this node's pods have.
 func (n *node) podCIDRs(cidrs ...string) {
 	n.put(kubestate.Nodes, kv.NodeKey(thisNode), &kv.Node{Name: thisNode, PodCidrs: cidrs})
+}
+
+// ownNode has nodesync say what is in this node's Node object.
+func (n *node) ownNode() {
+	own, ok := n.kube[kubestate.Nodes][kv.NodeKey(thisNode)].(*kv.Node)
+	if !ok {
+		return
+	}
+	known := &nodesync.Node{ID: n.nodes.id, Name: thisNode}
+	for _, text := range own.PodCidrs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			known.PodCIDRs, known.PodCIDRProblem = nil, fmt.Sprintf("%q is not a network", text)
+			break
+		}
+		known.PodCIDRs = append(known.PodCIDRs, p)
+	}
+	n.nodes.all[thisNode] = known
 }
 
 func (n *node) put(resource, key string, m proto.Message) {

@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
 	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
 // Pools that the plugin keeps in the ledger.
@@ -32,6 +34,7 @@ type Deps struct {
 	ServiceLabel controller.AgentLabel
 	EventLoop    controller.EventLoop
 	PodManager   Sandboxes // nil: no sandbox is ever known
+	Claims       Claims    // nil: every block is this node's
 	Ledger       *ledger.Ledger
 	Stage        *ledger.Stage // what the loop commits
 }
@@ -62,15 +65,22 @@ type state struct {
 	families []addrplan.Family
 	nodes    []addrplan.Node           // by family; without a pod subnet where there is none
 	external map[uint32][]netip.Prefix // pod subnets of other nodes that have theirs on record
+	holders  holders                   // of claims, where external is set
 	pending  string                    // why there is no pod subnet yet
-	known    []poolplan.Pool           // all pools of the cluster
-	pools    []poolplan.Pool           // those that this node's blocks come from
-	networks map[string]network        // what this node has of each
-	set      *kv.NetResourceSet        // that the blocks are of, where they are of one
-	seen     int64                     // revision of the store up to which set is its newest version
-	problems []Problem
-	mismatch string
-	notes    []string
+	wanted   []claims.Target           // blocks that this node has if it holds their claims
+	waiting  []claims.Target           // those whose claims it does not hold
+	asked    []netip.Prefix            // what the Node object says, in our families
+	// askedProblem is why that cannot be used, as nodesync has it.
+	askedProblem string
+	known        []poolplan.Pool    // all pools of the cluster
+	pools        []poolplan.Pool    // those that this node's blocks come from
+	networks     map[string]network // what this node has of each
+	set          *kv.NetResourceSet // that the blocks are of, where they are of one
+	seen         int64              // revision of the store up to which set is its newest version
+	problems     []Problem
+	kept         []Problem // of them, the blocks that are refused and stay open
+	mismatch     string
+	notes        []string
 }
 
 func beforeResync() *state { return &state{pending: "no resync yet"} }
@@ -120,4 +130,7 @@ func (i *IPAM) AfterInit() error { return nil }
 func (i *IPAM) Close() error { return nil }
 
 // Pending says why this node has no pod subnet yet, "" if it has.
-func (i *IPAM) Pending() string { return i.state.Load().pending }
+func (i *IPAM) Pending() string {
+	s := i.state.Load()
+	return cmp.Or(s.pending, i.waitsFor(s))
+}

@@ -38,7 +38,8 @@ func (i *IPAM) fromNetResources() bool {
 // used is reported and harms nothing else.
 func (i *IPAM) deriveResources(s *state) error {
 	name := i.ServiceLabel.GetAgentLabel()
-	s.external, s.set, s.seen, s.pending = i.subnetsOnRecord(), i.register.set, i.register.seen, ""
+	i.followNodes(s)
+	s.set, s.seen, s.pending = i.register.set, i.register.seen, ""
 	if s.set == nil {
 		s.pending = fmt.Sprintf("waiting for NetResourceSet %s, which this agent makes where there is a Node %s", name, name)
 	}

@@ -269,8 +269,9 @@ func (i *IPAM) deriveNetworks(s *state) error {
 	if !byID {
 		s.pools = slices.DeleteFunc(s.pools, func(p poolplan.Pool) bool { return p.Network == PodPool })
 	}
-	s.networks, s.problems = networksOf(s.pools, s.nodeID)
-	s.problems = append(i.register.problems(i.reserved()), s.problems...)
+	var problems []Problem
+	s.networks, problems = networksOf(s.pools, s.nodeID)
+	s.problems = slices.Concat(i.register.problems(i.reserved()), problems, s.kept)
 	if i.fromNetResources() {
 		return i.deriveResources(s)
 	}
@@ -334,12 +335,12 @@ func (s *state) setPrimary(open []netip.Prefix) error {
 	return nil
 }
 
-// publish tells the cluster what this node has.
+// publish tells the cluster what this node has. Nodes whose configuration already
+// gives them blocks in another way have to know it too, also of blocks that follow
+// from the node ID (Implied).
 func (i *IPAM) publish(s *state) {
 	i.NodeSync.PublishPools()
-	if i.fromNetResources() { // single addresses are routed by whoever gives them
-		i.NodeSync.PublishPodCIDRs(slices.DeleteFunc(i.routed(s), netip.Prefix.IsSingleIP))
-	}
+	i.NodeSync.PublishPodCIDRs(slices.DeleteFunc(i.routed(s), netip.Prefix.IsSingleIP)) // single addresses are routed by the node that gives them
 }
 
 func (i *IPAM) reserved() []poolplan.Reserved { return Reserved(i.ContivConf) }
@@ -367,7 +368,7 @@ func (i *IPAM) BlocksOf(n *nodesync.Node) (all []netip.Prefix) {
 		return nil
 	}
 	if s.external != nil {
-		all = append(all, sortedPrefixes(n.PodCIDRs)...)
+		all = append(all, sortedPrefixes(s.holders.without(n))...)
 	}
 	networks, _ := networksOf(s.pools, n.ID)
 	for _, name := range slices.Sorted(maps.Keys(networks)) {

@@ -38,6 +38,8 @@ func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (
 	switch ev := event.(type) {
 	case *nodesync.NodeUpdate:
 		return i.updateNode(ev, txn)
+	case *nodesync.ClaimChange:
+		return i.updateClaims(txn)
 	case *controller.KubeStateChange:
 		if i.isOwnSet(ev) {
 			return i.updateResources(ev, txn)
@@ -60,7 +62,7 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 		return "", errors.New(why)
 	}
 	leases, fresh, err := i.Stage.Claim(ledger.Request{
-		Pool: ev.Pool, Key: ev.Key, Pod: ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID}, Wanted: ev.Wanted,
+		Pool: ev.Pool, Key: ev.Key, Pod: ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID}, NetNS: ev.Netns, Wanted: ev.Wanted,
 	})
 	if err != nil {
 		return "", err

@@ -202,11 +202,14 @@ type committed struct {
 	poke  chan struct{}
 }
 
-// Commit has the Reporter look at what was committed. It comes behind the
-// ledger's stage.
+// Commit has the Reporter and the Claimer look at what was committed. It comes
+// behind the ledger's stage.
 func (i *IPAM) Commit(context.Context) error {
 	if s := i.state.Load(); s.networks != nil { // there was a resync
 		i.committed.state.Store(s)
+		if i.Claims != nil { // none are wanted where blocks follow from the node ID: earlier ones end with their last leases
+			i.Claims.Want(kv.PodNetworkClaims, s.wanted)
+		}
 	}
 	select {
 	case i.committed.poke <- struct{}{}:

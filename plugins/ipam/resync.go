@@ -69,8 +69,10 @@ func (i *IPAM) derive(data controller.KubeStateData) (*state, error) {
 		if err := s.setPods(i.ContivConf.StaticPodCIDRs()); err != nil {
 			return nil, err
 		}
+		i.openHeld(s, i.ContivConf.StaticPodCIDRs())
 	case contivconf.PodBlocksPodCIDR:
-		i.fromNodeObject(s, data)
+		i.followNodes(s)
+		i.fromNodeObject(s)
 	}
 	return s, i.deriveNetworks(s)
 }
@@ -98,44 +100,82 @@ func (s *state) setPods(subnets []netip.Prefix) error {
 }
 
 // fromNodeObject takes the pod subnets from Node.spec.podCIDRs. An object that
-// is no good is reported and harms nothing else: the node has no subnet then.
-func (i *IPAM) fromNodeObject(s *state, data controller.KubeStateData) {
-	s.external = i.subnetsOnRecord()
-	own, _ := data[kubestate.Nodes][kv.NodeKey(i.ServiceLabel.GetAgentLabel())].(*kv.Node)
-	var cidrs []netip.Prefix
-	for _, text := range own.GetPodCidrs() {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			s.pending = fmt.Sprintf("Node.spec.podCIDRs of node %s: %q is no network like 10.1.5.0/24", own.GetName(), text)
-			break
-		}
-		cidrs = append(cidrs, p)
+// cannot be used is reported and harms nothing else: the node has no subnet then.
+func (i *IPAM) fromNodeObject(s *state) {
+	name := i.ServiceLabel.GetAgentLabel()
+	own := i.NodeSync.GetAllNodes()[name]
+	if own == nil {
+		own = &nodesync.Node{}
 	}
-	if s.pending == "" && len(cidrs) == 0 {
-		if !i.ContivConf.WaitForPodCIDR() {
-			return // as derived from the node ID
+	s.asked, s.askedProblem = i.ofOurFamilies(own.PodCIDRs), own.PodCIDRProblem
+	subnets := s.asked
+	switch {
+	case own.PodCIDRProblem != "":
+		s.pending = fmt.Sprintf("Node.spec.podCIDRs of node %s: %s", name, own.PodCIDRProblem)
+	case len(own.PodCIDRs) == 0 && !i.ContivConf.WaitForPodCIDR():
+		subnets = podSubnets(s.nodes) // as derived from the node ID
+	case len(own.PodCIDRs) == 0:
+		s.pending = fmt.Sprintf("waiting for Node.spec.podCIDRs of node %s", name)
+	default:
+		if err := i.refusal(s, subnets); err != nil {
+			s.pending = fmt.Sprintf("Node.spec.podCIDRs of node %s: %v", name, err)
 		}
-		s.pending = fmt.Sprintf("waiting for Node.spec.podCIDRs of node %s", i.ServiceLabel.GetAgentLabel())
 	}
 	if s.pending != "" {
-		cidrs = nil
+		subnets = i.keptOpen(s, subnets)
 	}
-	err := s.clash(cidrs)
-	if err == nil {
-		err = s.setPods(cidrs)
-	}
-	if err != nil {
-		s.pending = fmt.Sprintf("Node.spec.podCIDRs of node %s: %v", own.GetName(), err)
-		_ = s.setPods(nil) // never fails
-	}
+	i.openHeld(s, subnets)
 	for f, n := range s.nodes {
-		if s.pending == "" && !n.PodSubnet.IsValid() {
-			s.pending = fmt.Sprintf("waiting for a network of the family of %s in Node.spec.podCIDRs of node %s", s.families[f].Pods, own.GetName())
+		if s.pending == "" && len(s.waiting) == 0 && !n.PodSubnet.IsValid() {
+			s.pending = fmt.Sprintf("waiting for a network of the family of %s in Node.spec.podCIDRs of node %s", s.families[f].Pods, name)
 		}
 	}
 	if s.pending != "" {
 		i.Log.Warn("this node has no pod subnet", "reason", s.pending)
 	}
+}
+
+// refusal returns why subnets cannot be blocks of this node: one overlaps a
+// network that is not for pods, lies outside the pod networks, is all of one that
+// other nodes need too, or has no room for a pod.
+func (i *IPAM) refusal(s *state, subnets []netip.Prefix) error {
+	if err := s.clash(subnets); err != nil {
+		return err
+	}
+	for _, p := range subnets {
+		for f, family := range s.families {
+			switch {
+			case p.Addr().Is4() != family.Pods.Addr().Is4():
+				continue
+			case !p.Overlaps(family.Pods):
+				return fmt.Errorf("%s is outside podSubnetCIDR %s", p, family.Pods)
+			case p.Bits() < family.Pods.Bits():
+				return fmt.Errorf("%s is larger than podSubnetCIDR %s", p, family.Pods)
+			case p.Bits() == family.Pods.Bits() && len(i.NodeSync.GetAllNodes()) > 1:
+				return fmt.Errorf("%s is all of podSubnetCIDR, which the other nodes need too", p)
+			}
+			if _, err := s.families[f].WithPodSubnet(s.nodeID, p.Masked()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keptOpen returns the subnets that cannot be new blocks but are blocks already,
+// with leases: these are reported and stay open.
+func (i *IPAM) keptOpen(s *state, subnets []netip.Prefix) (kept []netip.Prefix) {
+	for _, b := range i.Ledger.Stats() {
+		open := slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Masked() == b.Block })
+		if b.Pool == PodPool && b.State == ledger.Active && b.Held > 0 && open {
+			kept = append(kept, b.Block)
+			s.kept = append(s.kept, Problem{Object: "node/" + i.ServiceLabel.GetAgentLabel(), Text: s.pending + "; it stays open because it has leases"})
+		}
+	}
+	if len(kept) == len(subnets) && len(kept) > 0 {
+		s.pending = ""
+	}
+	return kept
 }
 
 // clash is an error where one of the subnets overlaps a network that is not for
@@ -156,15 +196,16 @@ func (s *state) clash(subnets []netip.Prefix) error {
 	return nil
 }
 
-// subnetsOnRecord are the pod subnets that external IPAM has given to nodes.
-func (i *IPAM) subnetsOnRecord() map[uint32][]netip.Prefix {
-	subnets := map[uint32][]netip.Prefix{}
-	for _, n := range i.NodeSync.GetAllNodes() {
+// followNodes notes the pod subnets that external IPAM has given to nodes,
+// without those of which another node holds the claim.
+func (i *IPAM) followNodes(s *state) {
+	nodes := i.NodeSync.GetAllNodes()
+	s.external, s.holders = map[uint32][]netip.Prefix{}, holdersOf(nodes)
+	for _, n := range nodes {
 		if n.ID != 0 {
-			subnets[n.ID] = n.PodCIDRs
+			s.external[n.ID] = s.holders.without(n)
 		}
 	}
-	return subnets
 }
 
 // grant hands the blocks to the ledger and takes the infra leases first.
@@ -350,7 +391,8 @@ func (i *IPAM) adoptOne(s *state, a netip.Addr, pod *kv.Pod) error {
 //   - NodeUpdate if external IPAM is in use: for the current node it may
 //     trigger PodCIDRChange, for others it changes their pod subnets
 //   - changes of pools, custom networks and this node's NetResourceSet, AddPod and DeletePod, and NodeUpdate
-//     of the current node without external IPAM, to tell of a mismatch: these
+//     of the current node without external IPAM, to tell of a mismatch, and
+//     ClaimChange: these
 //     are extensions of the published plugin
 func (i *IPAM) HandlesEvent(event controller.Event) bool {
 	if event.Method() != controller.Update {
@@ -359,40 +401,50 @@ func (i *IPAM) HandlesEvent(event controller.Event) bool {
 	if update, ok := event.(*nodesync.NodeUpdate); ok {
 		return i.ContivConf.UseExternalIPAM() || i.fromNetResources() || update.NodeName == i.ServiceLabel.GetAgentLabel()
 	}
+	if _, ok := event.(*nodesync.ClaimChange); ok {
+		return true
+	}
 	return isPodEvent(event) || isNetworkChange(event) || i.isOwnSet(event)
 }
 
 // updateNode follows the nodes with external IPAM.
 func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) (string, error) {
 	s := *i.state.Load()
-	own := ev.NodeName == i.ServiceLabel.GetAgentLabel()
-	if own {
+	isOwn := ev.NodeName == i.ServiceLabel.GetAgentLabel()
+	if isOwn {
 		i.noteMismatch(&s)
-	} else {
-		s.external = i.subnetsOnRecord()
+	}
+	if !isOwn || s.external != nil { // the claims of this node count for the routes, too
+		i.followNodes(&s)
 	}
 	i.state.Store(&s)
 	switch {
-	case !own:
+	case !isOwn:
 		return "", nil
 	case !i.ContivConf.UseExternalIPAM():
 		return s.mismatch, nil
 	}
-	var cidrs []netip.Prefix
-	if ev.NewState != nil {
-		cidrs = i.ofOurFamilies(ev.NewState.PodCIDRs)
+	own := ev.NewState
+	if own == nil {
+		own = &nodesync.Node{}
 	}
-	have, want := podSubnets(s.nodes), cidrs
-	if len(cidrs) == 0 && !i.ContivConf.WaitForPodCIDR() {
+	asked := i.ofOurFamilies(own.PodCIDRs)
+	if sameSet(s.asked, asked) && s.askedProblem == own.PodCIDRProblem {
+		return "", nil
+	}
+	have, want := podSubnets(s.nodes), asked
+	if len(own.PodCIDRs) == 0 && !i.ContivConf.WaitForPodCIDR() {
 		derived, err := i.ContivConf.Cluster().Node(s.nodeID)
 		if err != nil {
 			return "", err
 		}
 		want = podSubnets(derived)
 	}
-	if sameSet(have, want) {
-		return "", nil
-	}
+	return i.changePodCIDR(have, want, txn)
+}
+
+// changePodCIDR announces that the pod subnets have to be derived anew.
+func (i *IPAM) changePodCIDR(have, want []netip.Prefix, txn controller.UpdateOperations) (string, error) {
 	change := &PodCIDRChange{}
 	if len(want) > 0 {
 		change.LocalPodCIDR = toNet(want[0].Masked())

@@ -38,11 +38,12 @@ func (l label) GetAgentLabel() string { return string(l) }
 // cluster is a nodesync that remembers what was published.
 type cluster struct {
 	id        uint32
+	nodes     nodesync.Nodes
 	published [][]netip.Prefix
 }
 
 func (c *cluster) GetNodeID() uint32              { return c.id }
-func (c *cluster) GetAllNodes() nodesync.Nodes    { return nodesync.Nodes{} }
+func (c *cluster) GetAllNodes() nodesync.Nodes    { return c.nodes }
 func (c *cluster) PublishPools()                  {}
 func (c *cluster) PublishPodCIDRs([]netip.Prefix) {}
 func (c *cluster) PublishNodeIPs(as []netip.Prefix) error {

@@ -18,6 +18,7 @@
 package ipnet
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -30,6 +31,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 )
 
@@ -45,6 +47,15 @@ type Deps struct {
 	// NodeIPs has routes lead to the addresses of the other nodes' Node objects,
 	// for nodes without a vswitch, rather than to those that follow from their IDs.
 	NodeIPs bool
+	// Claims claims a MainIP that does not follow from the node ID; nil: it is
+	// this node's.
+	Claims Claims
+}
+
+// Claims claims node addresses.
+type Claims interface {
+	Hold(claims.Target) claims.Standing
+	Want(network string, targets []claims.Target)
 }
 
 // Addresses is what the plugin asks of ipam.
@@ -66,9 +77,14 @@ type Leases interface {
 type IPNet struct {
 	Deps
 	routed map[string]uint32 // keys of the routes that are wanted, and the node of each
+	pinned []claims.Target   // the node addresses that do not follow from the ID
+	asking bool              // a claim of one of them was not asked for yet: what is published stays
 }
 
-var _ controller.EventHandler = (*IPNet)(nil)
+var (
+	_ controller.EventHandler = (*IPNet)(nil)
+	_ controller.Committer    = (*IPNet)(nil)
+)
 
 // NewPlugin makes the plugin.
 func NewPlugin(deps Deps) *IPNet {
@@ -88,7 +104,7 @@ func (p *IPNet) Close() error { return nil }
 // HandlesEvent selects resyncs, AddPod, DeletePod and what moves pod subnets.
 func (p *IPNet) HandlesEvent(event controller.Event) bool {
 	switch event.(type) {
-	case *podmanager.AddPod, *podmanager.DeletePod, *nodesync.NodeUpdate, *ipam.PodNetworkChange:
+	case *podmanager.AddPod, *podmanager.DeletePod, *nodesync.NodeUpdate, *ipam.PodNetworkChange, *nodesync.ClaimChange:
 		return true
 	}
 	return event.Method() != controller.Update
@@ -119,7 +135,7 @@ func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, tx
 		txn.Put(Key(k), podNetwork(k, leases[0].Pod, prefixes, routes))
 	}
 	p.putRoutes(txn)
-	return p.NodeSync.PublishNodeIPs(addresses)
+	return p.publish(addresses)
 }
 
 // Update fills in an AddPod, and takes away what a DeletePod ends.
@@ -148,7 +164,16 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 	case *ipam.PodNetworkChange:
 		node, addresses := p.nodeNetwork()
 		txn.Put(NodeKey, node)
-		return p.replaceRoutes(txn), p.NodeSync.PublishNodeIPs(addresses)
+		return p.replaceRoutes(txn), p.publish(addresses)
+	case *nodesync.ClaimChange:
+		if len(p.pinned) == 0 {
+			break
+		}
+		node, addresses := p.nodeNetwork()
+		if have := txn.Get(NodeKey); have == nil || !proto.Equal(have, node) {
+			txn.Put(NodeKey, node)
+		}
+		return "", p.publish(addresses)
 	}
 	return "", nil
 }
@@ -188,6 +213,45 @@ func podNetwork(k ledger.Key, pod ledger.Pod, addresses []netip.Prefix, routes [
 	return m
 }
 
+// Commit has the node addresses claimed that do not follow from the node ID.
+func (p *IPNet) Commit(context.Context) error {
+	if p.Claims != nil {
+		p.Claims.Want(kv.NodeNetworkClaims, p.pinned)
+	}
+	return nil
+}
+
+// Undo does nothing: what is wanted follows from the configuration alone.
+func (p *IPNet) Undo() {}
+
+// pin returns the node address instead of derived: main, if this node holds its
+// claim, and none while it waits for it. An address that the ID derives needs none.
+func (p *IPNet) pin(main, derived netip.Prefix) netip.Prefix {
+	if p.Claims == nil || main.Addr() == derived.Addr() {
+		return main
+	}
+	t := claims.NodeAddress(main.Addr())
+	p.pinned = append(p.pinned, t)
+	standing := p.Claims.Hold(t)
+	if !standing.Held && standing.Blocker == nil {
+		p.asking = true
+	}
+	if !standing.Held {
+		return netip.Prefix{}
+	}
+	return main
+}
+
+// publish has the other nodes reach this one by addresses. While a claim was not
+// asked for yet they go on by what the record says: an agent that is upgraded, or
+// must wait before it may ask, still has the address that it had.
+func (p *IPNet) publish(addresses []netip.Prefix) error {
+	if p.asking {
+		return nil
+	}
+	return p.NodeSync.PublishNodeIPs(addresses)
+}
+
 // nodeNetwork is what this node holds, and the addresses that other nodes
 // reach it by.
 func (p *IPNet) nodeNetwork() (*kv.NodeNetwork, []netip.Prefix) {
@@ -202,9 +266,10 @@ func (p *IPNet) nodeNetwork() (*kv.NodeNetwork, []netip.Prefix) {
 	if p.MainIP != nil {
 		main = p.MainIP()
 	}
+	p.pinned, p.asking = nil, false
 	for _, n := range p.IPAM.Nodes() {
 		if main.IsValid() && main.Addr().Is4() == n.HostSubnet.Addr().Is4() {
-			n.NodeIP = main
+			n.NodeIP = p.pin(main, n.NodeIP)
 		}
 		put(&m.PodSubnets, n.PodSubnet, n.PodSubnet.IsValid())
 		put(&m.PodGateways, n.PodGateway, n.PodGateway.IsValid())

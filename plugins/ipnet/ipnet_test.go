@@ -5,6 +5,7 @@ package ipnet_test
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -13,7 +14,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/ipnet"
-	"github.com/cadastre/cadastre/plugins/kubestate"
+	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
 const (
@@ -152,7 +153,7 @@ func TestAnAddThatCannotBeMadeTrue(t *testing.T) {
 func TestRoutesOfABlockThatDrains(t *testing.T) {
 	running(t, external, func(g Gomega, a *agent) {
 		give := func(cidr string) {
-			a.kube[kubestate.Nodes] = map[string]proto.Message{kv.NodeKey("node-a"): &kv.Node{Name: "node-a", PodCidrs: []string{cidr}}}
+			a.cluster.nodes = nodesync.Nodes{"node-a": {ID: 5, Name: "node-a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix(cidr)}}}
 			a.resync()
 		}
 		give("10.1.77.0/25")

@@ -85,6 +85,13 @@ func (p *IPNet) putRoutes(txn controller.ResyncOperations) {
 	}
 }
 
+func claimsOf(n *nodesync.Node) []netip.Prefix {
+	if n == nil {
+		return nil
+	}
+	return n.Claims
+}
+
 // replaceRoutes puts all routes anew and takes away those that are no more.
 func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
 	was := p.routed
@@ -98,8 +105,12 @@ func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
 }
 
 // updateRoutes follows one node. Where its subnets meet, or met, those of
-// another node all routes are put anew.
+// another node all routes are put anew, and so they are if its claims change, which
+// decide about the routes to other nodes.
 func (p *IPNet) updateRoutes(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) string {
+	if !slices.Equal(claimsOf(ev.PrevState), claimsOf(ev.NewState)) {
+		return p.replaceRoutes(txn)
+	}
 	now := map[string]*kv.NodeRoute{}
 	for _, r := range p.routesTo(ev.NewState) {
 		key := kv.SinkRoutePrefix + r.Dst

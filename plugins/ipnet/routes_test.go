@@ -239,6 +239,8 @@ func TestRoutesWithExternalIPAM(t *testing.T) {
 		w.podCIDRs("node-g", "10.1.99.0/24", "10.1.98.0/24")
 		w.has("10.1.98.0/24 via 192.168.16.7 to 7 node-g", "10.1.99.0/24 via 192.168.16.7 to 7 node-g")
 		w.podCIDRs("node-g", "10.1.99.0/24", "nonsense", "10.1.97.3/24")
+		w.has() // a list with one bad entry counts as a whole
+		w.podCIDRs("node-g", "10.1.99.0/24", "10.1.97.3/24")
 		w.has("10.1.97.0/24 via 192.168.16.7 to 7 node-g", "10.1.99.0/24 via 192.168.16.7 to 7 node-g")
 		w.set(kv.NodeKey("node-g"), nil)
 		w.has()

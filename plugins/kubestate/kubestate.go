@@ -58,6 +58,7 @@ const (
 	CustomNetworks  = kv.CustomNetworkResource
 	NodeConfigs     = kv.NodeConfigResource
 	NetResourceSets = kv.NetResourceSetResource
+	PrefixClaims    = kv.PrefixClaimResource
 )
 
 // ExternalSource is the name of the store as a source of external configuration.
@@ -121,6 +122,8 @@ type Status struct {
 	Error     string // why it is not connected
 	Revision  int64  // of the store, as of the last snapshot or change
 	From      string // "remote", "mirror", or "" before the first state was pushed
+
+	Unreadable []string // keys of node records that cannot be read, sorted
 }
 
 // Where the state of the loop is from.
@@ -396,7 +399,10 @@ func (s *Source) snapshot(ctx context.Context, waiting *[]demand) (w watches, er
 		*waiting = demands
 		return w, err
 	}
-	s.setStatus(func(st *Status) { *st = Status{Connected: true, Revision: rev, From: FromRemote} })
+	unreadable := s.unreadable()
+	s.setStatus(func(st *Status) {
+		*st = Status{Connected: true, Revision: rev, From: FromRemote, Unreadable: unreadable}
+	})
 	return w, nil
 }
 
@@ -522,6 +528,10 @@ func (s *Source) take(ev kvdb.Event) controller.Event {
 		now = s.decode(ev.KeyValue)
 		s.known[ev.Key] = now
 	}
+	if kv.NodeRecordID(ev.Key) != 0 && (prev.message == nil || now.message == nil) {
+		unreadable := s.unreadable()
+		s.setStatus(func(st *Status) { st.Unreadable = unreadable })
+	}
 	if prev.message == nil && now.message == nil {
 		return nil
 	}
@@ -545,9 +555,24 @@ func (s *Source) decode(x kvdb.KeyValue) entry {
 	if e.message == nil {
 		return e
 	}
-	if err := proto.Unmarshal(x.Value, e.message); err != nil {
+	err := proto.Unmarshal(x.Value, e.message)
+	if m, ok := e.message.(*kv.NodeRecord); err == nil && ok && kv.NodeRecordKey(m.Id) != x.Key {
+		err = fmt.Errorf("it is the record of node ID %d", m.Id)
+	}
+	if err != nil {
 		s.deps.Log.Warn("a value of the store cannot be read and is left out", "key", x.Key, "error", err)
 		return entry{revision: x.ModRevision}
 	}
 	return e
+}
+
+// unreadable returns the keys of node records that cannot be read.
+func (s *Source) unreadable() (keys []string) {
+	for key, e := range s.known {
+		if e.message == nil && kv.NodeRecordID(key) != 0 {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }

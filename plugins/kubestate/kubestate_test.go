@@ -88,6 +88,7 @@ func TestAllResources(t *testing.T) {
 			kv.NodeRecordKey(5): &kv.NodeRecord{Id: 5}, kv.NodeKey("a"): &kv.Node{Name: "a"}, kv.PoolKey("p"): &kv.Pool{Name: "p"},
 			kv.CustomNetworkKey("n"): &kv.CustomNetwork{Name: "n"}, podKey("a"): &kv.Pod{Name: "a"}, kv.NodeConfigKey(thisNode): &kv.NodeConfig{NodeName: thisNode},
 			kv.NetResourceSetKey(thisNode):        &kv.NetResourceSet{Name: thisNode},
+			kv.PrefixClaimPrefix + "default.a":    &kv.PrefixClaim{Node: "a"},
 			kv.ExternalKey(thisNode, kv.SinkNode): &kv.NodeNetwork{Id: 5}, kv.ExternalKey(thisNode, "route/10.9.0.0/16"): &kv.NodeRoute{Dst: "10.9.0.0/16"},
 			kv.ExternalKey(thisNode, "pod/pods/c1/eth0"): &kv.PodNetwork{Name: "a"},
 		}
@@ -291,6 +292,18 @@ func TestValuesThatCannotBeDecoded(t *testing.T) {
 		synctest.Wait()
 		r.g.Expect(r.counts()).To(Equal([]int{1, 0}))
 		r.comes(want)
+		r.g.Expect(r.Status().Unreadable).To(BeEmpty(), "of no ID")
+		r.putRaw(kv.NodeRecordKey(7), garbage)
+		r.put(kv.NodeRecordKey(3), &kv.NodeRecord{Id: 4})
+		synctest.Wait()
+		r.comes(want)
+		r.g.Expect(r.Status().Unreadable).To(Equal([]string{kv.NodeRecordKey(3), kv.NodeRecordKey(7)}))
+		r.g.Expect(r.Resync(t.Context())).To(Succeed())
+		r.g.Expect(r.Status().Unreadable).To(HaveLen(2))
+		r.remove(kv.NodeRecordKey(3))
+		r.remove(kv.NodeRecordKey(7))
+		synctest.Wait()
+		r.g.Expect(r.Status().Unreadable).To(BeEmpty())
 		r.pod("bad", "10.1.5.3") // repaired
 		synctest.Wait()
 		want[podAt("bad")] = "pod bad 10.1.5.3"

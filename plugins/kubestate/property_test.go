@@ -85,7 +85,7 @@ func (s *script) op() kvdb.Op {
 	case kubestate.Pods:
 		m = &kv.Pod{Name: fmt.Sprint("p", n)}
 	case kubestate.NodeRecords:
-		m = &kv.NodeRecord{Id: n}
+		m = &kv.NodeRecord{Id: kv.NodeRecordID(key), Name: fmt.Sprint("n", n)}
 	case kubestate.Nodes:
 		m = &kv.Node{Name: fmt.Sprint("n", n)}
 	case kubestate.Pools:

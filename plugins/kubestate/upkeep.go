@@ -39,11 +39,20 @@ func (s *Source) keepUp(ctx context.Context, known []map[string]entry, found map
 	}
 	state := stateOf(found)
 	for _, before := range slices.Backward(known) {
-		if writes := s.deps.Upkeep(stateOf(before), state, gone); len(writes) > 0 {
+		writes := slices.DeleteFunc(s.deps.Upkeep(stateOf(before), state, gone), func(w Write) bool { return heldUnreadably(found, w.Key) })
+		if len(writes) > 0 {
 			return true, s.write(ctx, writes, found)
 		}
 	}
 	return false, nil
+}
+
+// heldUnreadably reports whether key is a node record that is there and cannot be read.
+// The store has not lost it: it may be of a later generation than any that this
+// node knew, so its holder alone may write it again.
+func heldUnreadably(found map[string]entry, key string) bool {
+	e, ok := found[key]
+	return ok && e.message == nil && kv.NodeRecordID(key) != 0
 }
 
 // write writes what nobody else has written since it was found.

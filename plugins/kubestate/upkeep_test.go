@@ -341,6 +341,36 @@ func TestWhatWasSeenBeingDeleted(t *testing.T) {
 	})
 }
 
+// A node record that is there and cannot be read is not lost: it may be of a later
+// generation than the one that this node knew.
+func TestANodeRecordThatCannotBeReadIsNotWrittenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.put(kv.NodeRecordKey(5), &kv.NodeRecord{Id: 5, Name: "a"})
+		r.put(kv.NodeRecordKey(6), &kv.NodeRecord{Id: 6, Name: "b"})
+		r.with(func(d *kubestate.Deps) {
+			d.Upkeep = func(known, found controller.KubeStateData, _ []string) (all []kubestate.Write) {
+				for key, m := range known[kubestate.NodeRecords] {
+					if found[kubestate.NodeRecords][key] == nil {
+						all = append(all, kubestate.Write{Key: key, Message: m})
+					}
+				}
+				return all
+			}
+		}).run()
+		defer r.end(t)
+		synctest.Wait()
+		garbage := []byte{0xff, 0xff}
+		r.putRaw(kv.NodeRecordKey(5), garbage)
+		r.remove(kv.NodeRecordKey(6))
+		synctest.Wait()
+		r.comes(map[string]string{kubestate.NodeRecords + " " + kv.NodeRecordKey(6): "record 6 b"})
+		x, _, err := r.store.Get(context.Background(), kv.NodeRecordKey(5))
+		r.g.Expect(err).NotTo(HaveOccurred())
+		r.g.Expect(x.Value).To(Equal(garbage))
+	})
+}
+
 // A node record that somebody deletes comes back; when it has, what was known
 // before is looked at no more.
 func TestANodeRecordIsDeleted(t *testing.T) {

@@ -10,7 +10,9 @@
 // released keeps its generation, and the one that was released longest ago is
 // the last to be used again. Whoever loses its ID (the cluster store was wiped,
 // or came back older, and somebody was faster) keeps serving the addresses that
-// it has lent, lends no new one, and says so.
+// it has lent, lends no new one, and says so. So does an agent that finds the
+// beats of another process with its identity: a clone of its disk, or a second
+// copy of its memory.
 //
 // All else happens in the loop: the plugin's state is rebuilt by each resync and
 // changed by KubeStateChange; whatever changes for a node becomes a NodeUpdate
@@ -65,7 +67,11 @@ type Node struct {
 	Name            string
 	VppIPAddresses  []netip.Prefix
 	MgmtIPAddresses []netip.Addr
-	PodCIDRs        []netip.Prefix
+	// PodCIDRs are those of the Node object; of another node whose blocks have
+	// claims, those that it publishes. They are none if one of them cannot be parsed.
+	PodCIDRs       []netip.Prefix
+	PodCIDRProblem string         // why the podCIDRs cannot be used, "" if they can
+	Claims         []netip.Prefix // blocks of the pod network that the node holds claims of
 }
 
 // String describes the node on one line.
@@ -73,7 +79,14 @@ func (n *Node) String() string {
 	if n == nil {
 		return "<none>"
 	}
-	return fmt.Sprintf("ID=%d name=%s vpp=%v mgmt=%v podCIDRs=%v", n.ID, n.Name, n.VppIPAddresses, n.MgmtIPAddresses, n.PodCIDRs)
+	s := fmt.Sprintf("ID=%d name=%s vpp=%v mgmt=%v podCIDRs=%v", n.ID, n.Name, n.VppIPAddresses, n.MgmtIPAddresses, n.PodCIDRs)
+	if n.PodCIDRProblem != "" {
+		s += fmt.Sprintf(" problem=%q", n.PodCIDRProblem)
+	}
+	if len(n.Claims) > 0 {
+		s += fmt.Sprintf(" claims=%v", n.Claims)
+	}
+	return s
 }
 
 // Equal compares by value.
@@ -82,7 +95,8 @@ func (n *Node) Equal(m *Node) bool {
 		return n == m
 	}
 	return n.ID == m.ID && n.Name == m.Name && slices.Equal(n.VppIPAddresses, m.VppIPAddresses) &&
-		slices.Equal(n.MgmtIPAddresses, m.MgmtIPAddresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs)
+		slices.Equal(n.MgmtIPAddresses, m.MgmtIPAddresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs) &&
+		n.PodCIDRProblem == m.PodCIDRProblem && slices.Equal(n.Claims, m.Claims)
 }
 
 // NodeIDChange says that this node's ID got into doubt, or is this node's again.

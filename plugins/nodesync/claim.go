@@ -15,6 +15,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
 // Identity is who claims a node ID, and which IDs will do.
@@ -22,11 +23,19 @@ type Identity struct {
 	Name     string
 	Instance string                  // UUID of the node's state directory
 	Session  string                  // UUID of this run of the agent
-	Running  bool                    // this run has an ID already: no other one of this instance may be there
+	Machine  Machine                 // that the agent runs on
 	Pinned   uint32                  // exactly this one; 0: any
 	Limit    func([]*kv.Pool) uint32 // the largest ID that fits the cluster's networks and pools
 	Fresh    time.Duration           // how long a beat says that its agent is alive
+	Expire   time.Duration           // how long after its last beat an agent may allocate; 0: Fresh
 	Random   func() float64          // in [0,1); nil: IDs are tried in order only
+	// Quarantine is how long an ID is not allocated from that was claimed in a new or
+	// wiped store; 0: not at all.
+	Quarantine time.Duration
+	Claims     *claims.Register // of prefixes, which an ID may imply; nil: there are none
+	Explicit   bool             // the pod blocks of this node have claims of their own
+
+	twins *twins // nil: not looked for
 }
 
 // Held is a node ID and the generation of its record.
@@ -58,6 +67,9 @@ const attempts = 100
 func Claim(ctx context.Context, store kvdb.Store, who Identity, want Held, now time.Time) (Held, error) {
 	for range attempts {
 		held, err := claimOnce(ctx, store, who, want, now)
+		if err == nil {
+			err = checkImplied(ctx, store, who, claimed{held, held.ID == want.ID}, now)
+		}
 		if !errors.Is(err, kvdb.ErrConditions) {
 			if err != nil {
 				return Held{}, fmt.Errorf("claim a node ID for %s: %w", who.Name, err)
@@ -71,14 +83,15 @@ func Claim(ctx context.Context, store kvdb.Store, who Identity, want Held, now t
 // stored is a node record and the revision that it was written at.
 type stored struct {
 	*kv.NodeRecord
-	revision int64
+	revision   int64
+	unreadable error // why it says nothing but its ID, which its key tells; nil: it can be read
 }
 
 // register is the node records, and what limits their number.
 type register struct {
 	byID  map[uint32]stored
 	limit uint32
-	beats []kvdb.Cond // those that were looked at have not changed
+	beats map[uint32]lastBeat // that were looked at: none may have changed
 }
 
 func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, now time.Time) (Held, error) {
@@ -102,12 +115,12 @@ func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, n
 				ErrInstanceInUse, own.Id, own.Name, at(beat)))
 		}
 	}
-	if own.NodeRecord != nil && who.Running {
-		if beat, err := reg.beat(ctx, store, own.Id); err != nil || fresh(beat, who, now) {
-			return Held{}, cmp.Or(err, errOtherSession)
+	if own.NodeRecord != nil {
+		if err := reg.lookForTwin(ctx, store, who, own.Id, now); err != nil {
+			return Held{}, err
 		}
 	}
-	if c.id, err = reg.given(who, want, own); err != nil {
+	if c.id, err = reg.given(who, c); err != nil {
 		return Held{}, err
 	}
 	if c.id != 0 {
@@ -127,6 +140,9 @@ const tries = 16
 // them fail for all but one, so the choice widens.
 func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity, c claim) (Held, error) {
 	free, err := r.free()
+	if err == nil {
+		free, err = withoutClaimed(ctx, who, free)
+	}
 	if err != nil {
 		return Held{}, err
 	}
@@ -162,19 +178,24 @@ func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity,
 	return Held{}, kvdb.ErrConditions
 }
 
-// leaving fails where the ID was released by force and its agent was there not
-// long ago: it does not know yet, and may claim it again.
+// leaving fails if the ID was released while its agent may still allocate: that
+// does not know of the release if it cannot reach the store, and allocates until
+// Expire after its last beat.
 func (r *register) leaving(ctx context.Context, store kvdb.Store, who Identity, c claim) error {
 	s := r.byID[c.id]
-	if s.NodeRecord == nil || s.Released == 0 || s.Clean || s.Instance == who.Instance {
+	if s.NodeRecord == nil || s.Released == 0 || s.Clean || s.Instance == who.Instance && s.Name == who.Name {
 		return nil
 	}
 	beat, err := r.beat(ctx, store, c.id)
-	if err != nil || !fresh(beat, who, c.now) {
+	wait := max(who.Fresh, who.Expire)
+	if s.Instance == who.Instance {
+		wait = who.Fresh
+	}
+	if err != nil || beat.GetInstance() != s.Instance || !mayAllocate(beat, wait, c.now) {
 		return err
 	}
-	return fmt.Errorf("%w: node ID %d was released while node %s (instance %s) was there, at %s: it may still have addresses of it in use for %s after that",
-		ErrIDTaken, c.id, s.Name, s.Instance, at(beat), who.Fresh)
+	return fmt.Errorf("%w: node ID %d was released while node %s (instance %s) may still allocate from it: it was last seen at %s, and stops by itself within %s",
+		ErrIDTaken, c.id, s.Name, s.Instance, at(beat), wait)
 }
 
 // lastClaim is what was last claimed under a name and when, 0 for never. One that
@@ -193,7 +214,7 @@ func readRegister(ctx context.Context, store kvdb.Store, who Identity) (*registe
 	if err != nil {
 		return nil, err
 	}
-	reg := &register{byID: map[uint32]stored{}}
+	reg := &register{byID: map[uint32]stored{}, beats: map[uint32]lastBeat{}}
 	var pools []*kv.Pool
 	for _, x := range kvs {
 		if r, _ := kv.ResourceOf(x.Key); r.Name == kv.PoolResource {
@@ -202,11 +223,9 @@ func readRegister(ctx context.Context, store kvdb.Store, who Identity) (*registe
 			}
 			continue
 		}
-		m := &kv.NodeRecord{}
-		if err := proto.Unmarshal(x.Value, m); err != nil {
-			return nil, fmt.Errorf("node record %s: %w", x.Key, err)
+		if m, err := readRecord(x); m != nil {
+			reg.byID[m.Id] = stored{m, x.ModRevision, err}
 		}
-		reg.byID[m.Id] = stored{m, x.ModRevision}
 	}
 	reg.limit = who.Limit(pools)
 	return reg, nil
@@ -240,7 +259,7 @@ func (r *register) rivals(ctx context.Context, store kvdb.Store, who Identity, n
 		if err != nil {
 			return nil, err
 		}
-		if fresh(beat, who, now) {
+		if fresh(signed(beat, s.Name), who, now) {
 			return nil, fmt.Errorf("%w: node ID %d is of instance %s, which was there at %s; this one is %s: do two nodes have one name? If its state directory was lost, it gets a new ID %s after that, or at once after \"cadastre node release --force %s\"",
 				ErrNameInUse, s.Id, s.Instance, at(beat), who.Instance, who.Fresh, who.Name)
 		}
@@ -255,35 +274,43 @@ func fresh(beat *kv.NodeBeat, who Identity, now time.Time) bool {
 	return beat != nil && !beat.Stopped && beat.Session != who.Session && now.Sub(time.Unix(0, beat.At)) < who.Fresh
 }
 
-func at(beat *kv.NodeBeat) string { return time.Unix(0, beat.GetAt()).UTC().Format(time.RFC3339) }
-
-// beat reads a beat, nil for none. What is decided by it holds while it stays the last.
-func (r *register) beat(ctx context.Context, store kvdb.Store, id uint32) (*kv.NodeBeat, error) {
-	beat := &kv.NodeBeat{}
-	at, err := get(ctx, store, kv.BeatKey(id), beat)
-	if err != nil {
-		return nil, err
-	}
-	r.beats = append(r.beats, kvdb.Cond{Key: kv.BeatKey(id), ModRevision: at})
-	if at == 0 {
-		return nil, nil
-	}
-	return beat, nil
+// mayAllocate reports whether the agent that wrote a beat may still allocate
+// although it cannot reach the store.
+func mayAllocate(beat *kv.NodeBeat, expire time.Duration, now time.Time) bool {
+	return expire > 0 && beat != nil && !beat.Stopped && now.Sub(time.Unix(0, beat.At)) < max(expire, time.Duration(beat.Expire))
 }
 
+// signed returns beat unless another node than name wrote it, which a policy of the
+// API server cannot prevent: it says nothing of an agent of name.
+func signed(beat *kv.NodeBeat, name string) *kv.NodeBeat {
+	if by := beat.GetNodeName(); by != "" && by != name {
+		return nil
+	}
+	return beat
+}
+
+func at(beat *kv.NodeBeat) string { return time.Unix(0, beat.GetAt()).UTC().Format(time.RFC3339) }
+
 // given is the ID to have where there is no choice, 0 where there is.
-func (r *register) given(who Identity, want Held, own stored) (uint32, error) {
-	wanted, why := want.ID, "this node has addresses of it in use"
+func (r *register) given(who Identity, c claim) (uint32, error) {
+	wanted, why := c.want.ID, "this node has addresses of it in use"
 	if who.Pinned != 0 {
 		wanted, why = who.Pinned, "cadastre.nodeID asks for it"
 	}
-	if wanted == 0 && own.NodeRecord != nil {
-		wanted = own.Id
+	if wanted == 0 && c.own.NodeRecord != nil {
+		wanted = c.own.Id
 	}
 	if wanted == 0 {
 		return 0, nil
 	}
-	if s, ok := r.byID[wanted]; ok && s.Instance != who.Instance && s.Released == 0 {
+	s, ok := r.byID[wanted]
+	if ok && s.unreadable != nil {
+		if c.isOwn(who, wanted) {
+			return wanted, r.fits(wanted)
+		}
+		return 0, fmt.Errorf("%w: %w, so node ID %d counts as taken; %s", ErrIDTaken, s.unreadable, wanted, why)
+	}
+	if ok && s.Instance != who.Instance && s.Released == 0 && !takesBack(s, c) {
 		return 0, fmt.Errorf("%w: node ID %d is of node %s (instance %s); %s", ErrIDTaken, wanted, s.Name, s.Instance, why)
 	}
 	return wanted, r.fits(wanted)
@@ -344,8 +371,16 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 	was := r.byID[c.id]
 	record := &kv.NodeRecord{Id: c.id, Name: who.Name, Instance: who.Instance, Generation: max(was.GetGeneration(), c.want.Generation) + 1}
 	var t txn
+	record.ExplicitBlocks = who.Explicit
+	if c.want.ID != c.id {
+		record.QuarantinedUntil = r.quarantine(who, c.now)
+	}
+	claimed := c.own.NodeRecord != nil && c.own.ExplicitBlocks && kv.KnowsClaims(r.beats[c.own.Id].beat)
 	if c.own.NodeRecord != nil {
-		record.IpAddresses, record.NodeUid = c.own.IpAddresses, c.own.NodeUid
+		// Until the blocks that are in use have claims, see Keeper.ClaimsBlocks.
+		record.ExplicitBlocks = who.Explicit && claimed
+		record.QuarantinedUntil = max(record.QuarantinedUntil, c.own.QuarantinedUntil)
+		record.IpAddresses, record.NodeUid, record.PodCidrs = c.own.IpAddresses, c.own.NodeUid, c.own.PodCidrs
 		if c.own.Id == c.id && c.own.Name == who.Name && c.own.Generation >= c.want.Generation && c.own.SupersededBy == 0 {
 			record = c.own.NodeRecord // nothing to claim
 		}
@@ -355,17 +390,25 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 		old.SupersededBy = c.id
 		t.put(kv.NodeRecordKey(s.Id), s.revision, old)
 	}
-	if record == c.own.NodeRecord {
+	switch {
+	case record == c.own.NodeRecord && record.ExplicitBlocks && !claimed: // see claims.KnowsClaims
+		record = proto.Clone(record).(*kv.NodeRecord)
+		record.ExplicitBlocks = false
+		t.put(kv.NodeRecordKey(c.id), c.own.revision, record)
+	case record == c.own.NodeRecord:
 		t.conds = append(t.conds, kvdb.AtRevision(kv.NodeRecordKey(c.id), c.own.revision))
-	} else {
+	default:
 		t.put(kv.NodeNameKey(who.Name), c.nameAt, &kv.NodeName{Id: c.id, Instance: who.Instance})
 		t.put(kv.NodeRecordKey(c.id), was.revision, record) // revision 0 where there was none
 	}
-	// Whoever beats under this ID now is an earlier run of this agent, or finds
-	// by this beat that it has lost the ID.
-	t.putAny(kv.BeatKey(c.id), &kv.NodeBeat{
-		Id: c.id, Instance: who.Instance, Generation: record.Generation, Session: who.Session, At: c.now.UnixNano(),
-	})
+	// An agent that beat under this ID before is an earlier run of this one, or
+	// finds by this beat that it has lost the ID. The beat may be the only trace of
+	// a twin, if the ID was released or the record was lost.
+	if err := r.lookForTwin(ctx, store, who, c.id, c.now); err != nil {
+		return Held{}, err
+	}
+	beat := who.beat(Held{c.id, record.Generation}, c.now)
+	t.put(kv.BeatKey(c.id), r.beats[c.id].revision, beat)
 	others, err := r.others(ctx, store, who, c)
 	if err != nil {
 		return Held{}, err
@@ -375,7 +418,14 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 		gone.Released = c.now.UnixNano()
 		t.put(kv.NodeRecordKey(s.Id), s.revision, gone)
 	}
-	t.conds = append(t.conds, r.beats...)
+	for id, b := range r.beats {
+		if id != c.id {
+			t.conds = append(t.conds, kvdb.Cond{Key: kv.BeatKey(id), ModRevision: b.revision})
+		}
+	}
+	if err := who.twins.try(beat); err != nil {
+		return Held{}, err
+	}
 	_, err = t.commit(ctx, store)
 	return Held{c.id, record.Generation}, err
 }
@@ -412,11 +462,6 @@ type txn struct {
 // put writes m if key is as it was at revision.
 func (t *txn) put(key string, revision int64, m proto.Message) {
 	t.conds = append(t.conds, kvdb.Cond{Key: key, ModRevision: revision})
-	t.putAny(key, m)
-}
-
-// putAny writes m whatever is there.
-func (t *txn) putAny(key string, m proto.Message) {
 	value, err := proto.Marshal(m)
 	t.err = errors.Join(t.err, err)
 	t.ops = append(t.ops, kvdb.Put(key, value))

@@ -71,7 +71,7 @@ func TestClaims(t *testing.T) {
 				all := records(g, store)
 				if err == nil {
 					g.Expect(all[held.ID]).To(And(HaveField("Name", x.who.Name), HaveField("Instance", x.who.Instance), HaveField("Generation", held.Generation), HaveField("Released", BeZero())))
-					g.Expect(beatOf(g, store, held.ID)).To(And(HaveField("Session", x.who.Session), HaveField("Generation", held.Generation), HaveField("At", began().Add(x.at).UnixNano())))
+					g.Expect(beatOf(g, store, held.ID)).To(And(HaveField("Session", x.who.Session), HaveField("NodeName", x.who.Name), HaveField("Generation", held.Generation), HaveField("At", began().Add(x.at).UnixNano())))
 				}
 				for id, m := range all {
 					g.Expect(m.Generation).To(BeNumerically(">=", generations[id]), "claim %d", i)

@@ -15,10 +15,12 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// Expired is which node IDs nobody needs any more.
+// Expired says when a node is gone for good.
 type Expired struct {
-	After  time.Duration              // without a beat of any record of the name; more than the agents' Expire
-	Exists func(string) (bool, error) // whether the cluster has a node of this name, as of now
+	After time.Duration // without a beat; more than the agents' Expire
+	// Node returns the UID of the node that the cluster has under a name now, ""
+	// if that is not known. found is false if there is none.
+	Node func(name string) (uid string, found bool, err error)
 }
 
 // ReleaseExpired releases the IDs of nodes that are gone: no agent of the name
@@ -57,7 +59,7 @@ func releaseExpired(ctx context.Context, store kvdb.Store, e Expired, records []
 	var begin, end txn
 	for _, n := range records {
 		if n.Beat == nil {
-			begin.put(kv.BeatKey(n.Id), n.beatAt, &kv.NodeBeat{Id: n.Id, Instance: n.Instance, Generation: n.Generation, At: now.UnixNano(), Stopped: true})
+			begin.put(kv.BeatKey(n.Id), n.beatAt, &kv.NodeBeat{Id: n.Id, Instance: n.Instance, Generation: n.Generation, At: now.UnixNano(), Stopped: true, NodeName: n.Name})
 			begin.conds = append(begin.conds, kvdb.AtRevision(kv.NodeRecordKey(n.Id), n.revision))
 			continue
 		}
@@ -72,10 +74,9 @@ func releaseExpired(ctx context.Context, store kvdb.Store, e Expired, records []
 		_, err := begin.commit(ctx, store)
 		return false, err
 	}
-	exists, err := e.Exists(records[0].Name)
-	if err != nil || exists {
+	if _, found, err := e.Node(records[0].Name); err != nil || found {
 		return false, err
 	}
-	_, err = end.commit(ctx, store)
+	_, err := end.commit(ctx, store)
 	return err == nil, err
 }

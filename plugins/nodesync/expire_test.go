@@ -6,6 +6,7 @@ package nodesync_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,15 +19,13 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// only has the cluster know these nodes.
-func only(names ...string) func(string) (bool, error) {
-	return func(name string) (bool, error) {
-		for _, n := range names {
-			if n == name {
-				return true, nil
-			}
+// only has the cluster know these nodes, each with a UID of "uid-" and its name.
+func only(names ...string) func(string) (string, bool, error) {
+	return func(name string) (string, bool, error) {
+		if slices.Contains(names, name) {
+			return "uid-" + name, true, nil
 		}
-		return false, nil
+		return "", false, nil
 	}
 }
 
@@ -56,7 +55,7 @@ func TestIDsOfNodesThatAreGoneExpire(t *testing.T) {
 				put(g, store, kv.BeatKey(id), beat)
 			}
 			now := began().Add(c.after)
-			released, err := nodesync.ReleaseExpired(t.Context(), store, nodesync.Expired{After: expire, Exists: only(c.exists...)}, now)
+			released, err := nodesync.ReleaseExpired(t.Context(), store, nodesync.Expired{After: expire, Node: only(c.exists...)}, now)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(released).To(Equal(c.want))
 			if len(c.want) > 0 {
@@ -76,7 +75,7 @@ func TestOneRecordOfANameThatIsAliveKeepsAll(t *testing.T) {
 	next, err := nodesync.Claim(t.Context(), store, reinstalled("a"), nodesync.Held{}, began().Add(2*expire))
 	g.Expect(err).NotTo(HaveOccurred())
 
-	e := nodesync.Expired{After: expire, Exists: only()}
+	e := nodesync.Expired{After: expire, Node: only()}
 	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, began().Add(2*expire+time.Hour))).To(BeEmpty())
 	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, began().Add(4*expire))).To(Equal([]string{"a"}))
 	g.Expect(records(g, store)[old].Released).NotTo(BeZero())
@@ -95,7 +94,7 @@ func TestTheTimeOfARecordWithoutABeatBegins(t *testing.T) {
 	_, err := store.Txn(t.Context(), nil, []kvdb.Op{kvdb.Delete(kv.BeatKey(id))})
 	g.Expect(err).NotTo(HaveOccurred())
 
-	e := nodesync.Expired{After: expire, Exists: only()}
+	e := nodesync.Expired{After: expire, Node: only()}
 	first := began().Add(100 * expire)
 	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, first)).To(BeEmpty())
 	g.Expect(nodesync.ReleaseExpired(t.Context(), store, e, first.Add(expire-1))).To(BeEmpty())
@@ -126,7 +125,7 @@ func TestARecordThatGoesGetsNoBeat(t *testing.T) {
 		_, err := store.Txn(t.Context(), nil, []kvdb.Op{kvdb.Delete(kv.NodeRecordKey(id))})
 		g.Expect(err).NotTo(HaveOccurred())
 	}}
-	g.Expect(nodesync.ReleaseExpired(t.Context(), goes, nodesync.Expired{After: expire, Exists: only()}, began())).To(BeEmpty())
+	g.Expect(nodesync.ReleaseExpired(t.Context(), goes, nodesync.Expired{After: expire, Node: only()}, began())).To(BeEmpty())
 	g.Expect(beatOf(g, store, id)).To(BeNil())
 }
 
@@ -136,11 +135,11 @@ func TestAnAgentThatComesBackWhileItsIDExpires(t *testing.T) {
 	defer store.Close()
 	id := claim(t, store, who("a")).ID
 	now := began().Add(expire)
-	released, err := nodesync.ReleaseExpired(t.Context(), store, nodesync.Expired{After: expire, Exists: func(string) (bool, error) {
+	released, err := nodesync.ReleaseExpired(t.Context(), store, nodesync.Expired{After: expire, Node: func(string) (string, bool, error) {
 		beat := proto.Clone(beatOf(g, store, id)).(*kv.NodeBeat) // it beats after it was looked at
 		beat.At = now.UnixNano()
 		put(g, store, kv.BeatKey(id), beat)
-		return false, nil
+		return "", false, nil
 	}}, now)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(released).To(BeEmpty())
@@ -154,11 +153,11 @@ func TestWhatCannotBeAskedOfOneNodeHarmsNoOther(t *testing.T) {
 	claim(t, store, who("a"))
 	claim(t, store, who("b"))
 	away := errors.New("the API server is away")
-	released, err := nodesync.ReleaseExpired(t.Context(), store, nodesync.Expired{After: expire, Exists: func(name string) (bool, error) {
+	released, err := nodesync.ReleaseExpired(t.Context(), store, nodesync.Expired{After: expire, Node: func(name string) (string, bool, error) {
 		if name == "a" {
-			return false, away
+			return "", false, away
 		}
-		return false, nil
+		return "", false, nil
 	}}, began().Add(expire))
 	g.Expect(err).To(MatchError(away))
 	g.Expect(err).To(MatchError(ContainSubstring("node a")))

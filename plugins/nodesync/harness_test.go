@@ -40,7 +40,12 @@ func limit(n uint32) func([]*kv.Pool) uint32 { return func([]*kv.Pool) uint32 { 
 
 // who is the first run of a node whose instance follows from its name.
 func who(name string) nodesync.Identity {
-	return nodesync.Identity{Name: name, Instance: "uuid-of-" + name, Session: "run-1-of-" + name, Limit: limit(254), Fresh: fresh}
+	return nodesync.Identity{Name: name, Instance: "uuid-of-" + name, Session: "run-1-of-" + name, Machine: machineOf(name), Limit: limit(254), Fresh: fresh}
+}
+
+// machineOf is the machine of a node in its first boot.
+func machineOf(name string) nodesync.Machine {
+	return nodesync.Machine{ProductUUID: "product-of-" + name, BootID: "boot-1-of-" + name}
 }
 
 // with is w, changed.
@@ -167,9 +172,10 @@ func (d *disk) copied() *disk {
 // node is an agent as far as its ID goes.
 type node struct {
 	*nodesync.Keeper
-	g    Gomega
-	disk *disk
-	stop func() // ends Run and waits for it
+	g        Gomega
+	disk     *disk
+	identity nodesync.Identity
+	stop     func() // ends Run and waits for it
 
 	mu        sync.Mutex
 	suspended string
@@ -183,12 +189,8 @@ type node struct {
 // newNode makes a node of w that is not run yet.
 func newNode(t *testing.T, store kvdb.Store, w nodesync.Identity, d *disk, changes ...func(*nodesync.KeeperDeps)) *node {
 	t.Helper()
-	n := &node{g: NewWithT(t), disk: d}
-	deps := nodesync.KeeperDeps{
-		Log: slog.New(slog.NewTextHandler(n, nil)), Store: store, Disk: d, EventLoop: n, Identity: w,
-		Refresh: refresh, Expire: expire, Now: n.now, Random: func() float64 { return 0.5 },
-		Busy: n.isBusy, Uses: n.poolUses, Suspend: n.suspend,
-	}
+	n := &node{g: NewWithT(t), disk: d, identity: w}
+	deps := depsOf(n, store, w)
 	for _, change := range changes {
 		change(&deps)
 	}
@@ -196,6 +198,15 @@ func newNode(t *testing.T, store kvdb.Store, w nodesync.Identity, d *disk, chang
 	n.Keeper, err = nodesync.NewKeeper(deps)
 	n.g.Expect(err).NotTo(HaveOccurred())
 	return n
+}
+
+// depsOf is what a node gives its keeper.
+func depsOf(n *node, store kvdb.Store, w nodesync.Identity) nodesync.KeeperDeps {
+	return nodesync.KeeperDeps{
+		Log: slog.New(slog.NewTextHandler(n, nil)), Store: store, Disk: n.disk, EventLoop: n, Identity: w,
+		Refresh: refresh, Expire: expire, Now: n.now, Random: func() float64 { return 0.5 },
+		Busy: n.isBusy, Uses: n.poolUses, Suspend: n.suspend,
+	}
 }
 
 // run runs it until its stop is called, or the test ends.
@@ -251,11 +262,9 @@ func (n *node) suspend(reason string) {
 // suspension is why nothing is lent; it must not differ from what is told.
 func (n *node) suspension() string {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.suspended == "" {
-		return ""
-	}
-	return strings.TrimPrefix(n.suspended, fmt.Sprintf("node ID %d: ", n.ID()))
+	why := n.suspended
+	n.mu.Unlock() // the keeper asks for the time with its own lock held
+	return strings.TrimPrefix(why, fmt.Sprintf("node ID %d: ", n.ID()))
 }
 
 // events are the problems that events told, "" for the end of one.
@@ -293,4 +302,21 @@ func (n *node) PushEvent(ev controller.Event) error {
 // PushEventWait implements controller.EventLoop.
 func (n *node) PushEventWait(context.Context, controller.Event) error {
 	return errors.New("a keeper waits for nobody")
+}
+
+// resume returns a second process with the memory of n and a copy of its disk.
+func (n *node) resume(t *testing.T, store kvdb.Store, changes ...func(*nodesync.KeeperDeps)) *node {
+	t.Helper()
+	r := &node{g: NewWithT(t), identity: n.identity}
+	r.Keeper = n.Resume(func() nodesync.KeeperDeps {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		r.disk, r.offset, r.busy, r.uses, r.suspended = n.disk.copied(), n.offset, n.busy, n.uses, n.suspended
+		deps := depsOf(r, store, r.identity)
+		for _, change := range changes {
+			change(&deps)
+		}
+		return deps
+	})
+	return r
 }

@@ -29,6 +29,7 @@ type KeeperDeps struct {
 	Refresh   time.Duration // between two beats, at most
 	Settle    time.Duration // how long the first claim of all waits for nodes that know of others; 0: not
 	Expire    time.Duration // after how long without a beat others may release the ID
+	Alone     bool          // the store is of this node alone, on the same disk: it has no trace of a twin
 	Now       func() time.Time
 	Random    func() float64
 	Follows   func() bool          // the store is being read; nil: always
@@ -50,6 +51,7 @@ type Keeper struct {
 	busy  chan struct{} // full while Confirm is at work
 	own   own           // of who is busy
 	saved remembered    // of who is busy: what is on the disk
+	twins *twins        // of who is busy; nil: the node is alone
 
 	telling sync.Mutex // held while a problem comes or goes and is made known
 	untold  bool       // of who tells: a problem from before Run
@@ -60,7 +62,9 @@ type Keeper struct {
 	session   bool      // it did so in this run
 	used      bool      // addresses were derived from it
 	problem   string
-	kind      error // of the problem; nil for none
+	kind      error     // of the problem; nil for none
+	look      time.Time // when a twin counts as stopped if it does not beat again
+	young     time.Time // when the quarantine of the ID ends
 	said      said
 	stored    said // what the store has, as of the last beat
 }
@@ -71,6 +75,9 @@ type remembered struct {
 	Generation uint64    `json:"generation"`
 	Confirmed  time.Time `json:"confirmed"`
 	Problem    string    `json:"problem,omitempty"` // it was lost
+	Session    string    `json:"session,omitempty"` // of the run that the store confirmed last
+	Pending    string    `json:"pending,omitempty"` // of a run that was about to beat for the first time
+	Machine    Machine   `json:"machine"`           // that the store confirmed it on
 }
 
 // diskName is where the disk has it.
@@ -84,15 +91,20 @@ func NewKeeper(deps KeeperDeps) (*Keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the node ID that this node remembers: %w", err)
 	}
-	if text == "" {
-		return k, nil
+	if text != "" {
+		if err := json.Unmarshal([]byte(text), &k.saved); err != nil {
+			return nil, fmt.Errorf("read the node ID that this node remembers: %q: %w", text, err)
+		}
 	}
-	if err := json.Unmarshal([]byte(text), &k.saved); err != nil {
-		return nil, fmt.Errorf("read the node ID that this node remembers: %q: %w", text, err)
+	if !deps.Alone {
+		k.twins = newTwins(deps.Identity, k.saved, k.announcePending)
 	}
 	k.held, k.confirmed = Held{k.saved.ID, k.saved.Generation}, k.saved.Confirmed
 	if k.problem, k.kind = k.saved.Problem, errBefore; k.problem == "" {
 		k.problem, k.kind = k.overdue()
+	}
+	if k.problem == "" {
+		k.problem, k.kind = k.movedDisk()
 	}
 	if k.problem != "" {
 		deps.Suspend(reason(k.held, k.problem))
@@ -139,8 +151,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	k.tellBefore()
 	for {
 		wait := k.deps.Refresh*4/5 + time.Duration(k.deps.Random()*float64(k.deps.Refresh/5))
-		if left := k.left(); left > 0 {
-			wait = min(wait, left)
+		for _, left := range []time.Duration{k.left(), k.nextLook(), k.nextQuarantine()} {
+			if left > 0 {
+				wait = min(wait, left)
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -153,7 +167,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if k.ID() == 0 || k.deps.Follows != nil && !k.deps.Follows() {
 			continue // for who reads the store: it puts back first what the store has lost
 		}
-		if err := k.confirmInTerm(ctx); err != nil && ctx.Err() == nil {
+		if err := k.confirmInTerm(ctx); errors.Is(err, controller.ErrFatal) {
+			return err
+		} else if err != nil && ctx.Err() == nil {
 			k.deps.Log.Warn("the node ID cannot be confirmed now", "error", err)
 			k.checkTerm()
 		}
@@ -184,21 +200,25 @@ func (k *Keeper) Confirm(ctx context.Context) error {
 	began := k.deps.Now() // no later than what the store is told
 	held, err := k.confirm(ctx)
 	kind := conflict(err)
+	k.lookAgain(err)
 	switch {
 	case err == nil:
 		return k.keep(held, began)
 	case kind == nil:
 		return err
+	case k.ID() == 0 && (kind == errMaybeTwin || kind == errOtherSession):
+		return err // there is nothing to lend from yet, and the twin may stop
 	case k.ID() == 0:
 		return controller.NewFatalError(err)
+	case k.tookBack(kind):
+		// The next start must not begin with this ID from its mirror.
+		return controller.NewFatalError(errors.Join(err, k.save(remembered{})))
 	}
 	k.lose(err.Error(), kind)
 	return nil
 }
 
 var (
-	// errOtherSession is what a run finds whose identity another run uses.
-	errOtherSession = errors.New("another agent runs with this node's identity: was its disk copied?")
 	// errOverdue is the kind of problem that time makes.
 	errOverdue = errors.New("the node ID was not confirmed for long")
 	// errBefore is the kind of problem that the run before had.
@@ -207,7 +227,7 @@ var (
 
 // conflict is why err says that the ID is not this node's, nil if it does not.
 func conflict(err error) error {
-	for _, kind := range []error{ErrNameInUse, ErrInstanceInUse, ErrIDTaken, ErrNoID, errOtherSession} {
+	for _, kind := range []error{ErrNameInUse, ErrInstanceInUse, ErrIDTaken, ErrNoID, errOtherSession, errMaybeTwin} {
 		if errors.Is(err, kind) {
 			return kind
 		}
@@ -237,11 +257,11 @@ func (k *Keeper) confirm(ctx context.Context) (Held, error) {
 // claim claims want again, or an ID for the first time.
 func (k *Keeper) claim(ctx context.Context, want Held) (Held, error) {
 	who := k.deps.Identity
+	who.twins = k.twins
 	if k.inUse() && who.Pinned != 0 && who.Pinned != want.ID {
 		k.deps.Log.Warn("cadastre.nodeID asks for another node ID, which the next start will claim", "nodeID", want.ID, "asked for", who.Pinned)
 		who.Pinned = 0 // or what is in use here would be released
 	}
-	who.Running = k.confirmedInThisRun()
 	if want.ID == 0 {
 		if err := k.settle(ctx); err != nil {
 			return Held{}, err
@@ -334,22 +354,26 @@ func (k *Keeper) beatOnce(ctx context.Context, held Held) error {
 	say := k.said // its slices are never changed
 	k.mu.Unlock()
 	now := k.own
-	now.record = say.in(k.own.record)
+	now.record = say.in(k.own.record, k.deps.Identity.Explicit)
+	endQuarantine(now.record, k.deps.Now())
 	var t txn
 	if proto.Equal(now.record, k.own.record) {
 		t.conds = append(t.conds, kvdb.AtRevision(kv.NodeRecordKey(held.ID), now.recordAt))
 	} else {
 		t.put(kv.NodeRecordKey(held.ID), now.recordAt, now.record)
 	}
-	t.put(kv.BeatKey(held.ID), now.beatAt, &kv.NodeBeat{
-		Id: held.ID, Instance: k.deps.Identity.Instance, Generation: held.Generation, Session: k.deps.Identity.Session,
-		At: k.deps.Now().UnixNano(), Pools: k.deps.Uses(),
-	})
+	beat := k.deps.Identity.beat(held, k.deps.Now())
+	beat.Pools = k.deps.Uses()
+	t.put(kv.BeatKey(held.ID), now.beatAt, beat)
 	k.own = own{}
+	if err := k.twins.try(beat); err != nil {
+		return err
+	}
 	rev, err := t.commit(ctx, k.deps.Store)
 	if err != nil {
 		return err
 	}
+	k.twins.wrote(beat, rev)
 	if now.beatAt = rev; len(t.ops) == 2 {
 		now.recordAt = rev
 	}
@@ -360,23 +384,27 @@ func (k *Keeper) beatOnce(ctx context.Context, held Held) error {
 	return nil
 }
 
-// readOwn reads the record and the beat. It fails where the beat is of another
-// run with this identity.
+// readOwn reads the record and the beat. It fails while the beat is a twin's. A
+// record that cannot be read is none: the claim decides about it.
 func (k *Keeper) readOwn(ctx context.Context, id uint32) error {
 	k.own = own{}
-	record, beat := &kv.NodeRecord{}, &kv.NodeBeat{}
-	recordAt, err := get(ctx, k.deps.Store, kv.NodeRecordKey(id), record)
-	if err != nil || recordAt == 0 {
+	x, found, err := k.deps.Store.Get(ctx, kv.NodeRecordKey(id))
+	if err != nil || !found {
 		return err
 	}
-	beatAt, err := get(ctx, k.deps.Store, kv.BeatKey(id), beat)
+	record, err := readRecord(x)
+	if err != nil {
+		k.deps.Log.Warn("the record of this node cannot be read", "error", err)
+		return nil
+	}
+	last, err := readBeat(ctx, k.deps.Store, id)
 	if err != nil {
 		return err
 	}
-	if who := k.deps.Identity; beatAt != 0 && beat.Instance == who.Instance && beat.Session != who.Session && fresh(beat, who, k.deps.Now()) {
-		return errOtherSession
+	if err := k.twins.look(id, last.beat, last.revision, k.deps.Now()); err != nil {
+		return err
 	}
-	k.own = own{record, recordAt, beatAt}
+	k.own = own{record, x.ModRevision, last.revision}
 	return nil
 }
 
@@ -395,8 +423,10 @@ func get(ctx context.Context, store kvdb.Store, key string, into proto.Message) 
 // keep makes held this node's ID, first on disk.
 func (k *Keeper) keep(held Held, began time.Time) error {
 	was := k.saved
-	if age := began.Sub(was.Confirmed); held != (Held{was.ID, was.Generation}) || was.Problem != "" || age > k.slack() || age < 0 {
-		if err := k.save(remembered{ID: held.ID, Generation: held.Generation, Confirmed: began}); err != nil {
+	quarantine, ends := k.quarantined()
+	now := remembered{Problem: quarantine, ID: held.ID, Generation: held.Generation, Confirmed: began, Session: k.deps.Identity.Session, Machine: k.deps.Identity.Machine}
+	if age := began.Sub(was.Confirmed); age > k.slack() || age < 0 || !now.equalButTime(was) {
+		if err := k.save(now); err != nil {
 			return err
 		}
 	}
@@ -409,12 +439,16 @@ func (k *Keeper) keep(held Held, began time.Time) error {
 		k.tell(fmt.Sprintf("node ID %d is this node's from its next start on", held.ID), ErrIDTaken)
 		return nil
 	}
-	k.held, k.confirmed, k.session = held, began, true
+	k.held, k.confirmed, k.session, k.young = held, began, true, ends
 	k.mu.Unlock()
 	if held != before {
 		k.deps.Log.Info("node ID claimed", "nodeID", held.ID, "generation", held.Generation)
 	}
-	k.tell("", nil)
+	if quarantine != "" {
+		k.tell(quarantine, errYoung)
+	} else {
+		k.tell("", nil)
+	}
 	return nil
 }
 
@@ -543,8 +577,8 @@ func (k *Keeper) sayGoodbye(ctx context.Context) {
 	for ctx.Err() == nil { // a beat that was cut off may still arrive
 		last := &kv.NodeBeat{}
 		at, err := get(ctx, k.deps.Store, kv.BeatKey(held.ID), last)
-		if err != nil || at == 0 || last.Session != k.deps.Identity.Session {
-			return // the store is away, or the ID is not ours: nobody to tell
+		if err != nil || at == 0 || last.Session != k.deps.Identity.Session || k.twins != nil && !k.twins.own(last, at) {
+			return // the store is away, or the ID is another process's: there is nothing to tell
 		}
 		last.At, last.Stopped = k.deps.Now().UnixNano(), true
 		var t txn

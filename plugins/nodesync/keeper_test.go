@@ -398,7 +398,7 @@ func TestHowOftenTheStoreIsAsked(t *testing.T) {
 			return strings.Join(asked, " ")
 		}
 		a := newNode(t, store, who("a"), newDisk())
-		g.Expect(count(func() { a.confirm(t) })).To(Equal("get list txn get get txn"))
+		g.Expect(count(func() { a.confirm(t) })).To(Equal("get list get txn get get txn"))
 		g.Expect(count(func() { a.confirm(t) })).To(Equal("txn"))
 		a.run(t)
 		beats := count(func() { time.Sleep(time.Hour) })
@@ -406,7 +406,7 @@ func TestHowOftenTheStoreIsAsked(t *testing.T) {
 		g.Expect(strings.ReplaceAll(beats, "txn", "")).To(MatchRegexp("^ *$"))
 		restarted := newNode(t, store, again(who("a")), a.disk)
 		a.stop()
-		g.Expect(count(func() { restarted.confirm(t) })).To(Equal("get list txn get get txn"))
+		g.Expect(count(func() { restarted.confirm(t) })).To(Equal("get list get txn get get txn"))
 		put(g, store, kv.BeatKey(1), beatOf(g, store, 1))
 		g.Expect(count(func() { restarted.confirm(t) })).To(Equal("txn get get txn"), "it looks again")
 	})

@@ -43,7 +43,7 @@ func newNeighbourhood(t *testing.T) *neighbourhood {
 	t.Cleanup(func() { _ = store.Close() })
 	n := &neighbourhood{
 		NodeSync: nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), Keeper: newNode(t, store, who("a"), newDisk()).confirm(t).Keeper}),
-		g:        NewWithT(t), kube: controller.KubeStateData{kubestate.NodeRecords: {}, kubestate.Nodes: {}},
+		g:        NewWithT(t), kube: controller.KubeStateData{kubestate.NodeRecords: {}, kubestate.Nodes: {}, kubestate.PrefixClaims: {}},
 	}
 	n.resync()
 	return n
@@ -137,7 +137,7 @@ func TestGarbageInANode(t *testing.T) {
 	n := newNeighbourhood(t)
 	n.record(2, "b", "192.168.16.2/24", "192.168.16", "")
 	n.object("b", "10.1.2.0", "172.16.0.2", "node-b.example")
-	g.Expect(n.GetAllNodes()["b"].String()).To(Equal("ID=2 name=b vpp=[192.168.16.2/24] mgmt=[172.16.0.2] podCIDRs=[]"))
+	g.Expect(n.GetAllNodes()["b"].String()).To(Equal(`ID=2 name=b vpp=[192.168.16.2/24] mgmt=[172.16.0.2] podCIDRs=[] problem="\"10.1.2.0\" is not a network, such as 10.1.5.0/24"`))
 }
 
 // A resync makes of the final state what the changes made step by step.

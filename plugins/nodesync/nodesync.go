@@ -15,6 +15,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/kubestate"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
 // Deps is what the plugin is given.
@@ -22,6 +23,15 @@ type Deps struct {
 	controller.PluginDeps
 	ServiceLabel controller.AgentLabel
 	Keeper       *Keeper
+	Claims       ClaimWatcher // nil: this node claims no prefixes
+}
+
+// ClaimWatcher learns which changes of the cluster's state may matter to the
+// claims of this node.
+type ClaimWatcher interface {
+	// Changed reports a change of a claim, nil for that of a node record.
+	Changed(node string, claim *kv.PrefixClaim)
+	Poke()
 }
 
 // NodeSync is the plugin. It belongs to the loop.
@@ -124,18 +134,26 @@ func (p *NodeSync) HandlesEvent(event controller.Event) bool {
 		return true
 	}
 	change, ok := event.(*controller.KubeStateChange)
-	return ok && (change.Resource == kubestate.NodeRecords || change.Resource == kubestate.Nodes)
+	return ok && slices.Contains(followed(), change.Resource)
+}
+
+// followed returns the resources that nodes are derived from.
+func followed() []string {
+	return []string{kubestate.NodeRecords, kubestate.Nodes, kubestate.PrefixClaims}
 }
 
 // Resync rebuilds the nodes from their records and their Kubernetes objects.
 func (p *NodeSync) Resync(_ controller.Event, state controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
 	p.said = map[string]map[string]proto.Message{}
-	for _, resource := range []string{kubestate.NodeRecords, kubestate.Nodes} {
+	for _, resource := range followed() {
 		for key, m := range state[resource] {
 			p.note(key, m)
 		}
 	}
 	p.lookAtOwn()
+	if p.Claims != nil {
+		p.Claims.Poke()
+	}
 	return nil
 }
 
@@ -175,6 +193,7 @@ func (p *NodeSync) Update(event controller.Event, txn controller.UpdateOperation
 	if change.New != nil {
 		p.note(change.Key, change.New)
 	}
+	p.tellClaims(change)
 	if _, own := before[p.ServiceLabel.GetAgentLabel()]; own {
 		p.lookAtOwn()
 	}
@@ -190,6 +209,19 @@ func (p *NodeSync) Update(event controller.Event, txn controller.UpdateOperation
 	return "", nil
 }
 
+// tellClaims tells the claimer of a claim or a record that has changed.
+func (p *NodeSync) tellClaims(change *controller.KubeStateChange) {
+	if p.Claims == nil || change.Resource == kubestate.Nodes {
+		return
+	}
+	claim, ok := change.New.(*kv.PrefixClaim)
+	if prev, isClaim := change.Prev.(*kv.PrefixClaim); !ok && isClaim { // it is gone: held by no node
+		claim = proto.Clone(prev).(*kv.PrefixClaim)
+		claim.Held = false
+	}
+	p.Claims.Changed(p.ServiceLabel.GetAgentLabel(), claim)
+}
+
 // Revert does nothing: the changes of the cluster's state are not undone.
 func (p *NodeSync) Revert(controller.Event) error { return nil }
 
@@ -199,6 +231,8 @@ func nameOf(m proto.Message) string {
 		return m.Name
 	case *kv.Node:
 		return m.Name
+	case *kv.PrefixClaim:
+		return m.Node
 	}
 	return ""
 }
@@ -236,16 +270,39 @@ func (p *NodeSync) node(name string) *Node {
 			}
 		case *kv.Node:
 			known, object = true, true
-			n.MgmtIPAddresses, n.PodCIDRs = parse(m.Addresses, netip.ParseAddr), parse(m.PodCidrs, netip.ParsePrefix)
+			n.MgmtIPAddresses = parse(m.Addresses, netip.ParseAddr)
+			n.PodCIDRs, n.PodCIDRProblem = podCIDRs(m.PodCidrs)
+		case *kv.PrefixClaim:
+			if t, err := claims.TargetOf(m); err == nil && m.Held && m.Network == kv.PodNetworkClaims {
+				n.Claims = append(n.Claims, t.Prefix)
+			}
 		}
 	}
 	if !known {
 		return nil
 	}
-	if newest != nil && !object && name != p.ServiceLabel.GetAgentLabel() { // nobody reflects its Node object: its agent tells
-		n.MgmtIPAddresses, n.PodCIDRs = parse(newest.MgmtAddresses, netip.ParseAddr), parse(newest.PodCidrs, netip.ParsePrefix)
+	if newest == nil || name == p.ServiceLabel.GetAgentLabel() {
+		return n
+	}
+	if !object { // its Node object is not reflected here: its agent says what is in it
+		n.MgmtIPAddresses = parse(newest.MgmtAddresses, netip.ParseAddr)
+	}
+	if !object || newest.ExplicitBlocks {
+		n.PodCIDRs, n.PodCIDRProblem = podCIDRs(newest.PodCidrs)
 	}
 	return n
+}
+
+// podCIDRs parses the podCIDRs of a node: all of them, or none and what is wrong.
+func podCIDRs(texts []string) (all []netip.Prefix, problem string) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Sprintf("%q is not a network, such as 10.1.5.0/24", text)
+		}
+		all = append(all, p)
+	}
+	return all, ""
 }
 
 func newer(a, b *kv.NodeRecord) bool {

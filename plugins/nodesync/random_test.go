@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // Agents of one cluster, in simulated time, driven by one seed: they start,
@@ -34,7 +35,9 @@ func TestAtRandom(t *testing.T) {
 	}
 	for kind := range stores() {
 		t.Run(kind, func(t *testing.T) {
+			tried := attack.Begin(t, attack.IDWorld)
 			for seed := from; seed < from+n; seed++ {
+				tried.Add(1)
 				if err := live(t, seed, 120, kind == "without transactions"); err != nil {
 					t.Fatalf("seed %d: %v\nreplay it: NODES_SEED=%d go test ./plugins/nodesync -run TestAtRandom", seed, err, seed)
 				}
@@ -91,7 +94,8 @@ func (w *world) step() {
 		w.say("end %s (%s)", m.name, m.instance)
 		w.end(a, false)
 	case a != nil && x < 16:
-		w.say("crash of %s (%s)", m.name, m.instance)
+		m.boots += w.rnd.IntN(2)
+		w.say("crash of %s (%s), boot %d", m.name, m.instance, m.boots)
 		w.end(a, true)
 	case a != nil && x < 60:
 		how := weather(w.rnd.IntN(4))
@@ -101,7 +105,7 @@ func (w *world) step() {
 			a.lost = a.released
 		}
 		w.mu.Unlock()
-		a.link.set(how)
+		w.spoil(a, how)
 	case x < 70:
 		w.sweep()
 	case x < 80:
@@ -124,14 +128,22 @@ func (w *world) newMachine(m *machine) {
 		return
 	}
 	n := len(w.machines)
-	x := w.rnd.IntN(4)
+	x := w.rnd.IntN(5)
 	if !w.twins {
-		x = 2 + x/2
+		x = 2 + x%2
 	}
 	switch x {
 	case 0:
-		w.say("a copy of %s (%s)", m.name, m.instance)
-		w.add(m.name, m.instance, m.disk.copied()).busy = m.busy
+		c := w.add(m.name, m.instance, m.disk.copied())
+		if c.busy = m.busy; w.rnd.IntN(3) == 0 {
+			c.host, c.boots = m.host, m.boots
+		}
+		w.say("a copy of %s (%s) on %s, from %s", m.name, m.instance, c.host, m.host)
+	case 4:
+		if a := m.agent; a != nil && a.ID() != 0 && !a.fatal.Load() {
+			w.say("a snapshot of %s (%s) is resumed", m.name, m.instance)
+			w.resume(a)
+		}
 	case 1:
 		w.say("a copy of %s (%s) under another name", m.name, m.instance)
 		w.add(fmt.Sprint("n", n), m.instance, m.disk.copied()).busy = m.busy
@@ -142,9 +154,10 @@ func (w *world) newMachine(m *machine) {
 		if m.agent != nil {
 			w.end(m.agent, true)
 		}
+		w.disks++
 		w.say("%s loses its disk", m.name)
 		w.mu.Lock()
-		m.disk, m.instance, m.busy = newDisk(), fmt.Sprintf("%s-again-%d", m.instance, n), false
+		m.disk, m.instance, m.busy = newDisk(), fmt.Sprintf("%s-again-%d", m.instance, w.disks), false
 		w.mu.Unlock()
 	}
 }
@@ -154,6 +167,7 @@ func (w *world) jump(m *machine) {
 	w.say("clock of %s (%s) jumps to %s", m.name, m.instance, to)
 	if m.agent != nil {
 		m.agent.jump(to - m.offset)
+		w.disturb(m.agent)
 	}
 	m.offset = to
 	w.reflect = time.Duration(w.rnd.Int64N(int64(2*worldJump))) - worldJump

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
 var (
@@ -33,24 +34,32 @@ type Registered struct {
 }
 
 // List reads all node records, released ones too, by ID. It lists the store once.
+// Records that cannot be read are left out.
 func List(ctx context.Context, store kvdb.Store) ([]Registered, error) {
+	all, _, err := ListAll(ctx, store)
+	return all, err
+}
+
+// ListAll is List with the records that cannot be read, likewise by ID.
+func ListAll(ctx context.Context, store kvdb.Store) (all []Registered, unreadable []Unreadable, err error) {
 	kvs, _, err := store.List(ctx, kv.NodeRecordPrefix, kv.BeatPrefix)
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes: %w", err)
+		return nil, nil, fmt.Errorf("list the nodes: %w", err)
 	}
 	byID, beats := map[uint32]Registered{}, map[string]kvdb.KeyValue{}
 	for _, x := range kvs {
-		if r, ok := kv.ResourceOf(x.Key); ok && r.Name == kv.NodeRecordResource {
-			m := &kv.NodeRecord{}
-			if proto.Unmarshal(x.Value, m) != nil {
-				continue // the claim that would write it over says so
-			}
-			byID[m.Id] = Registered{NodeRecord: m, revision: x.ModRevision}
+		if r, ok := kv.ResourceOf(x.Key); !ok || r.Name != kv.NodeRecordResource {
+			beats[x.Key] = x
 			continue
 		}
-		beats[x.Key] = x
+		m, err := readRecord(x)
+		switch {
+		case err == nil:
+			byID[m.Id] = Registered{NodeRecord: m, revision: x.ModRevision}
+		case m != nil:
+			unreadable = append(unreadable, Unreadable{m.Id, err})
+		}
 	}
-	var all []Registered
 	for id, r := range byID {
 		x, m := beats[kv.BeatKey(id)], &kv.NodeBeat{}
 		r.beatAt = x.ModRevision
@@ -60,19 +69,24 @@ func List(ctx context.Context, store kvdb.Store) ([]Registered, error) {
 		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b Registered) int { return cmp.Compare(a.Id, b.Id) })
-	return all, nil
+	slices.SortFunc(unreadable, func(a, b Unreadable) int { return cmp.Compare(a.ID, b.ID) })
+	return all, unreadable, nil
 }
 
 // Gone is a node that is gone for good.
 type Gone struct {
-	Name  string
-	Force bool          // also if its agent was there not long ago
-	Fresh time.Duration // how long ago that is
+	Name   string
+	Force  bool             // also if its agent was there not long ago
+	Fresh  time.Duration    // how long ago that is
+	Expire time.Duration    // how long after its last beat an agent may allocate; 0: Fresh
+	Claims *claims.Register // of prefixes; nil: there are none
 }
 
-// Release gives up the ID of a node that is gone. It is refused while the node's
-// agent was there within the last g.Fresh, unless g.Force is set. Without force the ID counts as cleanly released: it may be the
-// next to be claimed.
+// Release gives up the ID and ends the claims of a node that is gone. It is
+// refused while the node's agent was there within the last g.Fresh, unless g.Force
+// is set. An ID whose agent may still allocate, since it has not beaten for less
+// than g.Expire and has not said that it ends, is not released cleanly: another
+// node gets it only after that time. So it is with the claims.
 func Release(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (uint32, error) {
 	r := release{Gone: g, now: now, wrote: map[uint32]*kv.NodeRecord{}}
 	for range attempts {
@@ -81,10 +95,17 @@ func Release(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (uint
 			if err != nil {
 				return 0, fmt.Errorf("release the ID of node %s: %w", g.Name, err)
 			}
-			return id, nil
+			return id, g.endClaims(ctx, now)
 		}
 	}
 	return 0, fmt.Errorf("release the ID of node %s: others were faster %d times", g.Name, attempts)
+}
+
+func (g Gone) endClaims(ctx context.Context, now time.Time) error {
+	if g.Claims == nil {
+		return nil
+	}
+	return g.Claims.End(ctx, g.Name, now)
 }
 
 // release is one under way.
@@ -119,7 +140,7 @@ func (r *release) once(ctx context.Context, store kvdb.Store) (id uint32, err er
 			t.conds = append(t.conds, kvdb.Cond{Key: kv.BeatKey(n.Id), ModRevision: n.beatAt}) // or the agent is back
 			r.wrote[n.Id] = n.NodeRecord
 		}
-		if !alive {
+		if !mayAllocate(n.Beat, max(r.Fresh, r.Expire), r.now) {
 			gone = append(gone, n)
 		}
 		if id == 0 || n.SupersededBy == 0 {

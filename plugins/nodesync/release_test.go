@@ -67,6 +67,21 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// The copy of a disk under another name does not get the ID of the original, which
+// may be alive, when that is released by force: it waits until the beat is old.
+func TestTheIDOfACopiedDiskIsReleasedByForce(t *testing.T) {
+	g := NewWithT(t)
+	store := mem.New()
+	defer store.Close()
+	held := claim(t, store, who("a"))
+	_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Force: true, Fresh: fresh}, began())
+	g.Expect(err).NotTo(HaveOccurred())
+	renamed := with(again(who("a")), func(w *nodesync.Identity) { w.Name = "copy" })
+	_, err = nodesync.Claim(t.Context(), store, renamed, held, began().Add(fresh-1))
+	g.Expect(err).To(MatchError(nodesync.ErrIDTaken))
+	g.Expect(nodesync.Claim(t.Context(), store, renamed, held, began().Add(fresh))).To(HaveField("ID", held.ID))
+}
+
 // With the term of the cluster instead of fresh nobody gets an ID before it ends.
 func TestNoReleaseBeforeTheTermEnds(t *testing.T) {
 	g := NewWithT(t)

@@ -18,25 +18,33 @@ type said struct {
 	podCIDRs  []string // of its Node object, for those who do not read it; likewise
 	mgmt      []string
 	blocks    []string // instead of podCIDRs; nil: nothing is said
+	explicit  bool     // the blocks have claims of their own
 }
 
 func (s said) equal(t said) bool {
 	return slices.Equal(s.addresses, t.addresses) && s.uid == t.uid && slices.Equal(s.podCIDRs, t.podCIDRs) && slices.Equal(s.mgmt, t.mgmt) &&
-		(s.blocks == nil) == (t.blocks == nil) && slices.Equal(s.blocks, t.blocks)
+		(s.blocks == nil) == (t.blocks == nil) && slices.Equal(s.blocks, t.blocks) && s.explicit == t.explicit
 }
 
-// in is the record r with what the node says of itself.
-func (s said) in(r *kv.NodeRecord) *kv.NodeRecord {
+// in returns the record r with what the node says of itself. canClaim reports
+// whether its blocks have claims of their own at all.
+func (s said) in(r *kv.NodeRecord, canClaim bool) *kv.NodeRecord {
 	r = proto.Clone(r).(*kv.NodeRecord)
 	if s.addresses != nil {
 		r.IpAddresses = s.addresses
 	}
 	if s.uid != "" {
-		r.NodeUid, r.PodCidrs, r.MgmtAddresses = s.uid, s.podCIDRs, s.mgmt
+		r.NodeUid, r.MgmtAddresses = s.uid, s.mgmt
 	}
-	if s.blocks != nil {
+	switch {
+	case s.blocks != nil:
 		r.PodCidrs = s.blocks
+	case s.uid != "" && canClaim: // otherwise the Node object does not say what this node has
+		r.PodCidrs = s.podCIDRs
+	case r.ExplicitBlocks && !canClaim:
+		r.PodCidrs = nil
 	}
+	r.ExplicitBlocks = canClaim && (r.ExplicitBlocks || s.explicit)
 	return r
 }
 

@@ -12,28 +12,45 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/kubestate"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
-// Upkeep is the kubestate.Upkeep of node records: a record never disappears, so
-// one that this node knew and the store lacks, or has of an earlier generation,
-// was lost by the store and is written again, whosesoever it is. Otherwise a
-// newcomer could claim the ID of a node that is about to come back, and routes
-// to nodes that are alive would go. A record of another instance is left alone,
-// however early, unless it was cleanly released: addresses of that ID may be lent
-// already, by somebody who is not told. Who comes back finds its ID taken. Nor is
-// a release repeated that an older store does not know: the agent may be back.
-func Upkeep(known, found controller.KubeStateData, _ []string) (writes []kubestate.Write) {
-	for _, key := range slices.Sorted(maps.Keys(known[kubestate.NodeRecords])) {
-		mine, ok := known[kubestate.NodeRecords][key].(*kv.NodeRecord)
-		there, _ := found[kubestate.NodeRecords][key].(*kv.NodeRecord)
-		if ok && later(mine, there) {
-			writes = append(writes, kubestate.Write{Key: key, Message: proto.Clone(mine)})
+// Upkeep returns the kubestate.Upkeep of node records for the agent of node name.
+// A record never disappears: one that this node knew and the store lacks, or has
+// of an earlier generation and released, was lost by the store and is written
+// again, whichever node it is of. Otherwise a newcomer could claim the ID of a
+// node that is about to come back, and routes to nodes that are alive would go.
+//
+// A record that the store has as held is written by its own node only, which
+// raises its generation when it is back: the ID is in no danger until then, and
+// with the API server as the store another node's agent may not write it. A record
+// of another instance is left alone, however early, unless it was cleanly
+// released: its holder may have allocated addresses of the ID. Nor is a release
+// repeated that an older store does not have: the agent may be back.
+//
+// With a record that was lost go the claims of its node, which are written first:
+// otherwise another node could claim what a node holds that is not back yet.
+func Upkeep(name string) kubestate.Upkeep {
+	return func(known, found controller.KubeStateData, _ []string) (writes []kubestate.Write) {
+		writes = lostClaims(known, found)
+		for _, key := range slices.Sorted(maps.Keys(known[kubestate.NodeRecords])) {
+			mine, ok := known[kubestate.NodeRecords][key].(*kv.NodeRecord)
+			there, _ := found[kubestate.NodeRecords][key].(*kv.NodeRecord)
+			if ok && later(mine, there) && mayWrite(name, mine, there) {
+				writes = append(writes, kubestate.Write{Key: key, Message: proto.Clone(mine)})
+			}
 		}
+		return writes
 	}
-	return writes
 }
 
-// later is whether a is what became of b, and b may be written over.
+// mayWrite reports whether the agent of node name may write a over b: a record of
+// its own, or over one that no node holds.
+func mayWrite(name string, a, b *kv.NodeRecord) bool {
+	return b == nil || b.Released != 0 && a.Generation > b.Generation || a.Name == name && b.Name == name
+}
+
+// later reports whether a is what became of b, and b may be written over.
 func later(a, b *kv.NodeRecord) bool {
 	if b != nil && b.Instance != a.Instance && (b.Released == 0 || !b.Clean) {
 		return false
@@ -42,4 +59,34 @@ func later(a, b *kv.NodeRecord) bool {
 		return a.Generation > b.GetGeneration()
 	}
 	return a.Released == 0 && b.Released == 0 && a.SupersededBy != 0 && b.SupersededBy == 0
+}
+
+// lostClaims returns the held claims that the store lost together with the record
+// of their node, except those of which another node holds the addresses by now. A
+// claim that is gone while the record is as it was has ended.
+func lostClaims(known, found controller.KubeStateData) (writes []kubestate.Write) {
+	for _, key := range slices.Sorted(maps.Keys(known[kubestate.PrefixClaims])) {
+		mine, ok := known[kubestate.PrefixClaims][key].(*kv.PrefixClaim)
+		if !ok || !mine.Held || mine.Ends != 0 || found[kubestate.PrefixClaims][key] != nil {
+			continue
+		}
+		record, ok := known[kubestate.NodeRecords][kv.NodeRecordKey(mine.NodeId)].(*kv.NodeRecord)
+		there, _ := found[kubestate.NodeRecords][kv.NodeRecordKey(mine.NodeId)].(*kv.NodeRecord)
+		if ok && record.Name == mine.Node && later(record, there) && !heldByAnother(mine, found) {
+			writes = append(writes, kubestate.Write{Key: key, Message: proto.Clone(mine)})
+		}
+	}
+	return writes
+}
+
+// heldByAnother reports whether another node holds addresses of a claim.
+func heldByAnother(c *kv.PrefixClaim, found controller.KubeStateData) bool {
+	t, err := claims.TargetOf(c)
+	for _, m := range found[kubestate.PrefixClaims] {
+		other, ok := m.(*kv.PrefixClaim)
+		if u, failed := claims.TargetOf(other); ok && err == nil && failed == nil && other.Held && other.Node != c.Node && t.Overlaps(u) {
+			return true
+		}
+	}
+	return err != nil
 }

@@ -31,6 +31,12 @@ func TestWhatTheStoreHasLostOfRecordsIsWrittenAgain(t *testing.T) {
 	released := &kv.NodeRecord{Id: 5, Name: "a", Generation: 3, Released: 7}
 	superseded := &kv.NodeRecord{Id: 5, Name: "a", Generation: 3, SupersededBy: 9}
 	claimed := &kv.NodeRecord{Id: 5, Name: "b", Generation: 4}
+	again := &kv.NodeRecord{Id: 5, Name: "a", Generation: 4}
+	of := func(name string, r *kv.NodeRecord) *kv.NodeRecord {
+		r = proto.Clone(r).(*kv.NodeRecord)
+		r.Name = name
+		return r
+	}
 	newcomer := &kv.NodeRecord{Id: 5, Name: "c", Instance: "another", Generation: 1}
 	gone := &kv.NodeRecord{Id: 5, Name: "c", Instance: "another", Generation: 1, Released: 7, Clean: true}
 	forced := &kv.NodeRecord{Id: 5, Name: "c", Instance: "another", Generation: 1, Released: 7}
@@ -43,7 +49,12 @@ func TestWhatTheStoreHasLostOfRecordsIsWrittenAgain(t *testing.T) {
 		"lost":                            {held, nil, true},
 		"a release is lost too":           {released, nil, true},
 		"it changed hands meanwhile":      {held, claimed, false},
-		"an older store":                  {claimed, held, true},
+		"an older store":                  {again, held, true},
+		"of another node":                 {of("b", again), of("b", held), false},
+		"of another node, lost":           {of("b", held), nil, true},
+		"of another node, not released":   {of("b", again), of("b", released), true},
+		"of another node, superseded":     {of("b", superseded), of("b", held), false},
+		"claimed by another node":         {claimed, held, false},
 		"released meanwhile":              {held, released, false},
 		"an older store, before it":       {released, held, false},
 		"superseded meanwhile":            {held, superseded, false},
@@ -57,7 +68,7 @@ func TestWhatTheStoreHasLostOfRecordsIsWrittenAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			writes := nodesync.Upkeep(registerOf(c.known), registerOf(c.found), nil)
+			writes := nodesync.Upkeep("a")(registerOf(c.known), registerOf(c.found), nil)
 			if !c.write {
 				g.Expect(writes).To(BeEmpty())
 				return
@@ -87,13 +98,13 @@ func TestUpkeepSettles(t *testing.T) {
 		}
 		for range 2 {
 			for _, known := range nodes {
-				for _, w := range nodesync.Upkeep(registerOf(known), registerOf(store), nil) {
+				for _, w := range nodesync.Upkeep("")(registerOf(known), registerOf(store), nil) {
 					store = w.Message.(*kv.NodeRecord)
 				}
 			}
 		}
 		for _, known := range nodes {
-			g.Expect(nodesync.Upkeep(registerOf(known), registerOf(store), nil)).To(BeEmpty())
+			g.Expect(nodesync.Upkeep("")(registerOf(known), registerOf(store), nil)).To(BeEmpty())
 			g.Expect(store.Generation).To(BeNumerically(">=", known.Generation))
 		}
 	})

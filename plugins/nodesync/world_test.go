@@ -37,6 +37,8 @@ const (
 // machine is what outlives an agent.
 type machine struct {
 	name, instance string
+	host           string // the hardware; agents on one host have one product UUID
+	boots          int
 	disk           *disk
 	busy           bool // addresses of its ID are in use
 	offset         time.Duration
@@ -51,6 +53,8 @@ type agent struct {
 	*node
 	of       *machine
 	link     *link
+	calm     time.Time  // since when nothing has happened to it
+	resumed  bool       // of a snapshot of another process's memory
 	store    kvdb.Store // through link
 	cancel   context.CancelFunc
 	ended    sync.WaitGroup
@@ -66,10 +70,11 @@ type world struct {
 	rnd     *rand.Rand
 	store   *past
 	copies  []copyOf
+	disks   int       // that were lost
 	reborn  time.Time // when the store was wiped or restored last
 	late    sync.WaitGroup
 	jumps   bool // clocks do; then the store does not lose its past
-	twins   bool // disks are copied
+	twins   bool // disks are copied, and snapshots of machines resumed
 	pieces  bool // the store has no transactions
 	admin   kvdb.Store
 	reflect time.Duration
@@ -104,6 +109,7 @@ func (w *world) add(name, instance string, d *disk) *machine {
 	m := &machine{name: name, instance: instance, disk: d}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	m.host = fmt.Sprint("host-", len(w.machines))
 	w.machines = append(w.machines, m)
 	return m
 }
@@ -140,14 +146,21 @@ func (d diskOf) SetLocal(name, value string) error {
 // start starts an agent on a machine.
 func (w *world) start(m *machine, how weather) {
 	m.runs++
-	a := &agent{of: m, link: newLink(w.store, w.rnd.Uint64(), &w.late)}
+	a := &agent{of: m, link: newLink(w.store, w.rnd.Uint64(), &w.late), calm: time.Now()}
 	a.link.set(how)
 	id := nodesync.Identity{
 		Name: m.name, Instance: m.instance, Session: fmt.Sprintf("%s/%s/%d/%d", m.name, m.instance, m.runs, w.rnd.Int32()), Pinned: m.pin,
-		Limit: limit(worldIDs), Fresh: fresh, Random: rand.New(rand.NewPCG(w.rnd.Uint64(), 1)).Float64,
+		Machine: nodesync.Machine{ProductUUID: m.host, BootID: fmt.Sprint(m.host, " boot ", m.boots)},
+		Limit:   limit(worldIDs), Fresh: fresh, Random: rand.New(rand.NewPCG(w.rnd.Uint64(), 1)).Float64,
 	}
 	a.store = w.through(a.link)
 	a.node = newNodeAt(w.t, m, a, id)
+	w.launch(a)
+}
+
+// launch runs the agent of a machine.
+func (w *world) launch(a *agent) {
+	m := a.of
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	w.mu.Lock()
@@ -160,16 +173,19 @@ func (w *world) start(m *machine, how weather) {
 
 func newNodeAt(t *testing.T, m *machine, a *agent, id nodesync.Identity) *node {
 	seed := rand.New(rand.NewPCG(uint64(m.runs), 9))
-	n := newNode(t, a.store, id, m.disk, func(d *nodesync.KeeperDeps) {
-		d.Log, d.Expire, d.Random = slog.New(slog.DiscardHandler), worldExpire, seed.Float64
-		d.Disk = diskOf{m.disk, a.link}
-		now, offset := d.Now, m.offset // NewKeeper looks at the clock
-		d.Now = func() time.Time { return now().Add(offset) }
-	})
+	n := newNode(t, a.store, id, m.disk, func(d *nodesync.KeeperDeps) { inWorld(d, a, seed) })
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.busy = m.busy
 	return n
+}
+
+// inWorld makes the dependencies those of an agent of a world.
+func inWorld(d *nodesync.KeeperDeps, a *agent, rnd *rand.Rand) {
+	d.Log, d.Expire, d.Random = slog.New(slog.DiscardHandler), worldExpire, rnd.Float64
+	d.Disk = diskOf{a.of.disk, a.link}
+	now, offset := d.Now, a.of.offset // NewKeeper looks at the clock
+	d.Now = func() time.Time { return now().Add(offset) }
 }
 
 // follow does what the source and the loop do: the state of the cluster is read
@@ -217,7 +233,7 @@ func (a *agent) keepUp(ctx context.Context) error {
 		}
 		var conds []kvdb.Cond
 		var ops []kvdb.Op
-		for _, write := range nodesync.Upkeep(a.of.mirror, found, nil) {
+		for _, write := range nodesync.Upkeep(a.of.name)(a.of.mirror, found, nil) {
 			value, err := proto.Marshal(write.Message)
 			if err != nil {
 				return err
@@ -350,7 +366,11 @@ func (w *world) alone() {
 		if used := a.used.Load(); used != 0 && a.ID() != used {
 			w.fault("%s (%s) went from node ID %d to %d", m.name, m.instance, used, a.ID())
 		}
-		if !a.lends() || w.excused(a) {
+		if !a.lends() {
+			continue
+		}
+		w.twice(a)
+		if w.excused(a) {
 			continue
 		}
 		other := lends[a.ID()]
@@ -377,6 +397,7 @@ func (w *world) check() error {
 		} else if a.lends() && since >= worldTerm+2*refresh+2*worldJump {
 			w.fault("%s (%s) may lend %s after it was confirmed, by its clock", m.name, m.instance, since)
 		}
+		w.suspects(a)
 		if (a.suspension() == "") != (a.Problem() == "") {
 			w.fault("%s (%s) is suspended for %q, and its problem is %q", m.name, m.instance, a.suspension(), a.Problem())
 		}
@@ -397,7 +418,7 @@ func (m *machine) offsetAtStart(a *agent) time.Duration {
 // settle ends the bad weather, and finds agents that do not know what is so.
 func (w *world) settle() error {
 	for _, a := range w.agents() {
-		a.link.set(fine)
+		w.spoil(a, fine)
 	}
 	w.late.Wait()
 	time.Sleep(20 * time.Minute)
@@ -410,7 +431,7 @@ func (w *world) settle() error {
 		own := r != nil && r.Instance == a.of.instance && r.Name == a.of.name && r.Released == 0 && r.SupersededBy == 0 && r.Generation == a.Held().Generation
 		twice := slices.ContainsFunc(w.agents(), func(b *agent) bool { return a != b && (a.of.instance == b.of.instance || a.of.name == b.of.name) })
 		switch {
-		case a.fatal.Load() || twice && a.Problem() != "":
+		case a.fatal.Load() || twice && (a.Problem() != "" || a.ID() == 0):
 		case own != (a.Problem() == ""):
 			return fmt.Errorf("%s (%s) has node ID %d and problem %q, and the record is %v", a.of.name, a.of.instance, a.ID(), a.Problem(), r)
 		case own && time.Since(a.Confirmed().Add(-a.of.offset)) > 2*refresh+2*worldJump:

@@ -37,13 +37,13 @@ func (p *RESTAPI) releaseNode(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, errors.New("name: is empty: give the name of a node"))
 		return
 	}
-	id, err := p.ReleaseNode(r.Context(), req.Name, req.Force)
+	reply, err := p.ReleaseNode(r.Context(), req.Name, req.Force)
 	if err != nil {
 		writeError(w, statusOf(err, http.StatusInternalServerError), err)
 		return
 	}
-	p.Log.Info("node ID released by hand", "node", req.Name, "id", id, "force", req.Force)
-	_ = writeJSON(w, http.StatusOK, localapi.NodeReleaseReply{ID: id})
+	p.Log.Info("node ID released by hand", "node", req.Name, "id", reply.ID, "force", req.Force)
+	_ = writeJSON(w, http.StatusOK, reply)
 }
 
 func (p *RESTAPI) pools(w http.ResponseWriter, r *http.Request) {

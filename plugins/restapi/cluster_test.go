@@ -108,9 +108,9 @@ func TestReleasingANode(t *testing.T) {
 			g := NewWithT(t)
 			asked := ""
 			h := newAgent(t).with(func(d *restapi.Deps) {
-				d.ReleaseNode = func(_ context.Context, name string, force bool) (uint32, error) {
+				d.ReleaseNode = func(_ context.Context, name string, force bool) (localapi.NodeReleaseReply, error) {
 					asked = fmt.Sprint(name, " ", force)
-					return 5, c.err
+					return localapi.NodeReleaseReply{ID: 5}, c.err
 				}
 			})
 			code, body := ask(h, "POST", localapi.PathNodeRelease, c.body)
@@ -192,7 +192,10 @@ func TestTheClusterReadOnly(t *testing.T) {
 	deps := newAgent(t).deps
 	harm := func() { t.Error("something was changed") }
 	deps.Dispatch = func() error { harm(); return nil }
-	deps.ReleaseNode = func(context.Context, string, bool) (uint32, error) { harm(); return 0, nil }
+	deps.ReleaseNode = func(context.Context, string, bool) (localapi.NodeReleaseReply, error) {
+		harm()
+		return localapi.NodeReleaseReply{}, nil
+	}
 	deps.Apply = func(context.Context, []byte, bool) (localapi.ApplyResult, error) {
 		harm()
 		return localapi.ApplyResult{}, nil

@@ -47,7 +47,7 @@ func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
 			}
 			p.Log.Info("released by hand", "address", l.Addr, "pool", l.Pool, "key", l.Key.String(), "pod", l.Pod.String())
 		}
-		reply.Leases = append(reply.Leases, toJSON(l))
+		reply.Leases = append(reply.Leases, LeaseOf(l))
 	}
 	if failed != nil && len(reply.Leases) == 0 {
 		writeError(w, http.StatusInternalServerError, failed)

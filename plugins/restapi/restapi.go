@@ -55,8 +55,11 @@ type Deps struct {
 	Events    func(seq uint64) ([]controller.Record, <-chan struct{})
 	Resync    func(context.Context) error
 	Backup    func(io.Writer) (int64, error)
-	Dump      func(context.Context) (map[string]proto.Message, error)
-	Metrics   prometheus.Gatherer
+	// Accept returns what a database in doubt may not know and, unless dryRun is
+	// set, trusts it from then on. It may be nil.
+	Accept  func(ctx context.Context, dryRun bool) (localapi.AcceptReport, error)
+	Dump    func(context.Context) (map[string]proto.Message, error)
+	Metrics prometheus.Gatherer
 
 	// What of these is nil is answered with 501. An error that is a
 	// *localapi.StatusError is answered with its status.
@@ -65,7 +68,7 @@ type Deps struct {
 	Dispatch    func() error                        // asks for a resync and returns at once
 	IPAM        func() (localapi.ContivIPAM, error) // an error is 503: not yet known
 	Nodes       func(context.Context) ([]localapi.Node, error)
-	ReleaseNode func(ctx context.Context, name string, force bool) (id uint32, err error)
+	ReleaseNode func(ctx context.Context, name string, force bool) (localapi.NodeReleaseReply, error)
 	Pools       func(context.Context) ([]localapi.Pool, error)
 	// Apply changes nothing if dryRun is set, if the result says Refused, or if
 	// there is an error.

@@ -32,6 +32,8 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux.HandleFunc("POST "+localapi.PathResync, p.resync)
 	mux.HandleFunc("GET "+localapi.PathBackup, p.backup)
 	mux.HandleFunc("GET "+localapi.PathCheck, p.check)
+	mux.HandleFunc("GET "+localapi.PathAccept, offered(p.Accept != nil, p.accept(true)))
+	mux.HandleFunc("POST "+localapi.PathAccept, offered(p.Accept != nil, p.accept(false)))
 	mux.HandleFunc("POST "+localapi.PathDispatch, offered(p.Dispatch != nil, p.dispatch))
 	mux.HandleFunc("POST "+localapi.PathNodeRelease, offered(p.ReleaseNode != nil, p.releaseNode))
 	mux.HandleFunc("POST "+localapi.PathApply, offered(p.Apply != nil, p.apply))
@@ -45,7 +47,7 @@ func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+localapi.PathStatus, func(w http.ResponseWriter, _ *http.Request) {
 		s := p.Status()
-		s.Notes, s.Blocks = present(s.Notes), present(s.Blocks)
+		s.Notes, s.Blocks, s.Claims = present(s.Notes), present(s.Blocks), present(s.Claims)
 		_ = writeJSON(w, http.StatusOK, s)
 	})
 	mux.HandleFunc("GET "+localapi.PathLeases, p.leases)
@@ -168,16 +170,17 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 func (p *RESTAPI) leases(w http.ResponseWriter, _ *http.Request) {
 	all := []localapi.Lease{}
 	for _, l := range p.Ledger.Leases() {
-		all = append(all, toJSON(l))
+		all = append(all, LeaseOf(l))
 	}
 	_ = writeJSON(w, http.StatusOK, all)
 }
 
-func toJSON(l ledger.Lease) localapi.Lease {
+// LeaseOf returns a lease as the API shows it.
+func LeaseOf(l ledger.Lease) localapi.Lease {
 	out := localapi.Lease{
 		IP: l.Addr.String(), Family: ledger.FamilyOf(l.Addr).String(), Pool: l.Pool, Block: l.Block.String(), State: l.State.String(),
 		Purpose: l.Purpose.String(), Network: l.Key.Network, ContainerID: l.Key.ContainerID, IfName: l.Key.IfName,
-		PodName: l.Pod.Name, PodNamespace: l.Pod.Namespace, PodUID: l.Pod.UID, Since: l.Since, Reason: l.Reason, Generation: l.Generation,
+		PodName: l.Pod.Name, PodNamespace: l.Pod.Namespace, PodUID: l.Pod.UID, NetNS: l.NetNS, Since: l.Since, Reason: l.Reason, Generation: l.Generation,
 	}
 	if l.Purpose == ledger.ForInfra { // its key is the ledger's own affair
 		out.Network, out.ContainerID = "", ""

@@ -129,7 +129,8 @@ func (j timed) Commit(ctx context.Context, ops []kvdb.Op) error {
 // onDisk is a journal as the agent has it.
 func onDisk(tb testing.TB) ledger.Journal {
 	tb.Helper()
-	f, err := bolt.OpenFile(filepath.Join(tempDir(tb), "cadastre.db"), bolt.FileOptions{LevelPath: filepath.Join(runDir(tb), "level"), BootID: "bench"})
+	dir := tempDir(tb)
+	f, err := bolt.OpenFile(filepath.Join(dir, "cadastre.db"), bolt.FileOptions{Notes: []string{filepath.Join(runDir(tb), "db.note"), filepath.Join(dir, "cadastre.db.note")}, BootID: "bench"})
 	if err != nil {
 		tb.Fatal(err)
 	}

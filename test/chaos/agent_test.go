@@ -65,6 +65,7 @@ type node struct {
 	conf     string
 	program  string   // "": the agent as it is
 	env      []string // beside that of the test
+	flags    []string // of the agent, beside those that each one has
 }
 
 // newNode makes the directories in one whose name is short, since the path of
@@ -109,7 +110,7 @@ func (n *node) launch(t *testing.T, flags ...string) *agent {
 	defer log.Close()
 	info, err := log.Stat()
 	g.Expect(err).NotTo(HaveOccurred())
-	args := append([]string{"--config", n.conf, "--node-name", n.name, "--state-dir", n.stateDir, "--run-dir", n.runDir}, flags...)
+	args := append([]string{"--config", n.conf, "--node-name", n.name, "--state-dir", n.stateDir, "--run-dir", n.runDir}, append(n.flags, flags...)...)
 	a := &agent{node: n, cmd: exec.Command(cmp.Or(n.program, program("cadastre-agent")), args...), began: info.Size(), ended: make(chan struct{})}
 	a.cmd.Env = append(os.Environ(), n.env...)
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it does not outlive a test that panics

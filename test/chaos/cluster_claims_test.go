@@ -19,6 +19,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb/etcd"
 	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // claimant is one instance that claims IDs, or an operator who releases them,
@@ -120,6 +121,7 @@ func (c *claimant) spoil(ctx context.Context, rnd *rand.Rand) {
 // do so too, while operators release them, over networks that fail in the
 // middle, and looks for an order that explains what each was told.
 func TestHistoriesOfClaims(t *testing.T) {
+	tried := attack.Begin(t, attack.IDClaim)
 	t.Parallel()
 	g := NewWithT(t)
 	s := seed(t)
@@ -129,6 +131,7 @@ func TestHistoriesOfClaims(t *testing.T) {
 		h := newIDHistory(0, 0, 1, 1, 2, 3)
 		g.Expect(claimAndRelease(t, server, h, epoch, s)).To(Succeed(), "epoch %d", epoch)
 		g.Expect(h.check(searchLimit)).To(Succeed(), "epoch %d", epoch)
+		tried.Add(len(h.ops))
 		for _, op := range h.ops {
 			fates[fmt.Sprint(op.Verb, " ", op.Fate)]++
 		}
@@ -224,6 +227,7 @@ const lateness = 300 * time.Millisecond
 // starts, again and again: an instance never has two IDs, keeps the one that it
 // was told, and shares it with nobody.
 func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
+	tried := attack.Begin(t, attack.IDClaim)
 	t.Parallel()
 	g := NewWithT(t)
 	s := seed(t)
@@ -253,6 +257,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 		last, err := k.read(t.Context(), store.store, uuids)
 		g.Expect(err).NotTo(HaveOccurred())
 		k.end(last)
+		tried.Add(len(k.ops))
 		g.Expect(k.check(searchLimit)).To(Succeed(), "epoch %d", epoch)
 		for _, m := range k.members { // and all of them work
 			m.join(t)

@@ -16,6 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // clockSource is where the agent gets the time from.
@@ -81,6 +82,7 @@ func (m *member) wear(t *testing.T, program string) (set func(ahead time.Duratio
 // Clocks that are set are about the times that are stored: everything else is
 // measured by clocks that nobody can set.
 func TestClocksThatAreSet(t *testing.T) {
+	attack.Begin(t, attack.Clock).Add(7)
 	t.Parallel()
 	program := buildSkewed(t)
 	const far = 2 * time.Hour // more than an ID is confirmed for

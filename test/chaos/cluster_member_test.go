@@ -42,7 +42,7 @@ ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 27}
 cadastre:
   coolDown: 0s
   kvdb: {type: etcd, endpoints: ["%s"], prefix: %s}
-  nodeIDs: {refresh: 300ms, fresh: 2s, expire: 1h}
+  nodeIDs: {refresh: 300ms, fresh: 2s, expire: 1h, quarantine: 0s}
   controller: {delayLocalResync: 300ms, remoteDBProbingInterval: 300ms, delayAfterErrorHealing: 100ms, startupResyncDeadline: 1h}
 `, strings.Join(endpoints, `", "`), prefix)
 }
@@ -138,6 +138,13 @@ func (m *member) change(t *testing.T, from, to string) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(conf)).To(ContainSubstring(from))
 	g.Expect(os.WriteFile(m.conf, []byte(strings.ReplaceAll(string(conf), from, to)), 0o600)).To(Succeed())
+}
+
+// forLastVersion leaves out of the configuration what an agent of the last version
+// does not know. A store that has nodes already needs none of it.
+func (m *member) forLastVersion(t *testing.T) {
+	t.Helper()
+	m.change(t, ", quarantine: 0s", "")
 }
 
 // waitForStore has the next start wait for the store, and not begin with the

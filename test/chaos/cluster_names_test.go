@@ -12,6 +12,7 @@ import (
 
 	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // twin is another machine with the name of m.
@@ -23,6 +24,7 @@ func twin(t *testing.T, m *member, server *etcdtest.Server) *member {
 // TestTwoAgentsOfOneName starts a second agent under a name while the first is
 // there, and when it was not there for a while.
 func TestTwoAgentsOfOneName(t *testing.T) {
+	attack.Begin(t, attack.SameName).Add(1)
 	t.Parallel()
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
@@ -55,11 +57,13 @@ func TestTwoAgentsOfOneName(t *testing.T) {
 
 // TestTwoAgentsOfOneNameAtOnce starts both at the same moment.
 func TestTwoAgentsOfOneNameAtOnce(t *testing.T) {
+	tried := attack.Begin(t, attack.SameName)
 	t.Parallel()
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
 	store := newRegistry(t, server.Endpoint())
 	for i := range number(t, "CHAOS_NAMES", 5, 200) {
+		tried.Add(1)
 		one := newMember(t, fmt.Sprint("n", i), server)
 		two := twin(t, one, server)
 		one.run(t)
@@ -83,6 +87,7 @@ func TestTwoAgentsOfOneNameAtOnce(t *testing.T) {
 // TestAgentThatIsSupersededWhileItIsCutOff is a network that hides an agent
 // for longer than its beats are fresh: another one gets its name, but not its ID.
 func TestAgentThatIsSupersededWhileItIsCutOff(t *testing.T) {
+	attack.Begin(t, attack.SameName).Add(1)
 	t.Parallel()
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
@@ -119,6 +124,7 @@ func TestAgentThatIsSupersededWhileItIsCutOff(t *testing.T) {
 // TestPoolsChangeWhileAnAgentIsCutOff: what an agent has not heard of is not
 // done without it.
 func TestPoolsChangeWhileAnAgentIsCutOff(t *testing.T) {
+	attack.Begin(t, attack.NoStore).Add(1)
 	t.Parallel()
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
@@ -175,6 +181,7 @@ func TestNetworksThatHalfWork(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			attack.Begin(t, attack.NoStore).Add(1)
 			g := NewWithT(t)
 			server := etcdtest.Start(t)
 			all := newMembers(t, "a b", server)
@@ -196,6 +203,7 @@ func TestNetworksThatHalfWork(t *testing.T) {
 	}
 	t.Run("slow", func(t *testing.T) {
 		t.Parallel()
+		attack.Begin(t, attack.NoStore).Add(1)
 		g := NewWithT(t)
 		server := etcdtest.Start(t)
 		a := newMembers(t, "a", server)[0]

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // TestClusterInARandomWorld has agents live through random calamities of
@@ -24,9 +25,11 @@ func TestClusterInARandomWorld(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
+			tried := attack.Begin(t, attack.World)
 			w := newWorld(t, s+uint64(i), 3+i%2)
 			g.Expect(w.blame(w.calm())).To(Succeed())
 			for range number(t, "CHAOS_STEPS", 45, 200) {
+				tried.Add(1)
 				if err := w.step(); err != nil {
 					t.Fatal(w.blame(err))
 				}
@@ -34,6 +37,7 @@ func TestClusterInARandomWorld(t *testing.T) {
 			g.Expect(w.blame(w.calm())).To(Succeed())
 			requests, err := w.overlaps()
 			g.Expect(err).NotTo(HaveOccurred())
+			tried.Except("node IDs that went to another node after the store had lost them, whose addresses are not compared", w.counts["(an ID went to somebody faster)"])
 			t.Logf("seed %d: %d requests, %d members; %v", w.seed, requests, len(w.members), w.counts)
 		})
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // twoPools drains the first pool and opens another.
@@ -117,6 +118,7 @@ func TestEtcdIsWipedUnderAllAgents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			attack.Begin(t, attack.Wipe).Add(1)
 			g := NewWithT(t)
 			server := etcdtest.Start(t)
 			all := newMembers(t, "a b c", server)
@@ -144,6 +146,7 @@ func TestEtcdIsWipedUnderAllAgents(t *testing.T) {
 // TestEtcdGoesBackToBeforeTheLastJoined restores a snapshot that knows neither
 // the last agent nor the pools of today.
 func TestEtcdGoesBackToBeforeTheLastJoined(t *testing.T) {
+	attack.Begin(t, attack.Wipe).Add(1)
 	t.Parallel()
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
@@ -178,6 +181,7 @@ func TestNewcomerIsFasterThanTheOwner(t *testing.T) {
 	for name, wipes := range map[string]int{"for the first time": 0, "and it was wiped before": 2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			attack.Begin(t, attack.Wipe).Add(wipes + 1)
 			newcomerIsFaster(t, wipes)
 		})
 	}
@@ -241,6 +245,7 @@ func newcomerIsFaster(t *testing.T, wipes int) {
 // is there: it has the owner's record, too. A newcomer that finds nobody waits
 // for such a one for two probing intervals.
 func TestNewcomerMeetsWhoKnowsTheOwner(t *testing.T) {
+	attack.Begin(t, attack.Wipe).Add(1)
 	t.Parallel()
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
@@ -266,6 +271,7 @@ func TestNewcomerMeetsWhoKnowsTheOwner(t *testing.T) {
 // has claimed its own ID again, and has not written yet what it knows of others:
 // it reads the store some time after it was lost, and the newcomer finds a node.
 func TestNewcomerMeetsWhoIsAboutToTell(t *testing.T) {
+	attack.Begin(t, attack.Wipe).Add(1)
 	if !looksForFound() {
 		t.Skip("an agent writes what it knows of other nodes later than its own record, and newcomers do not wait for that yet: set CHAOS_FOUND=1 to look")
 	}
@@ -288,6 +294,7 @@ func TestNewcomerMeetsWhoIsAboutToTell(t *testing.T) {
 
 // TestOwnerThatIsDrainedGetsAnotherID ends the same story as operations.md does.
 func TestOwnerThatIsDrainedGetsAnotherID(t *testing.T) {
+	attack.Begin(t, attack.Wipe).Add(1)
 	t.Parallel()
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
@@ -310,6 +317,7 @@ func TestOwnerThatIsDrainedGetsAnotherID(t *testing.T) {
 // of another for a while, as the store said several times, and has another one
 // now: what it remembers of the first one is void.
 func TestIDThatItsOwnerGotBackIsNotLostAgain(t *testing.T) {
+	attack.Begin(t, attack.Wipe).Add(4)
 	t.Parallel()
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
@@ -341,6 +349,7 @@ func TestIDThatItsOwnerGotBackIsNotLostAgain(t *testing.T) {
 // another one: a snapshot has it with the first one, and others write the second
 // one before it is back itself. It must not have both.
 func TestNodeThatMovedBeforeARestore(t *testing.T) {
+	attack.Begin(t, attack.Wipe).Add(2)
 	if !looksForFound() {
 		t.Skip("a node whose record others have written does not give back another one that the store has of it yet: set CHAOS_FOUND=1 to look")
 	}
@@ -382,6 +391,7 @@ func TestNodeThatMovedBeforeARestore(t *testing.T) {
 // TestLeaderlessMinute stops two of three servers: nothing that was lent or can
 // be lent depends on them, and nobody new comes in.
 func TestLeaderlessMinute(t *testing.T) {
+	attack.Begin(t, attack.NoStore).Add(1)
 	t.Parallel()
 	g := NewWithT(t)
 	etcd := etcdtest.StartCluster(t, 3)
@@ -435,6 +445,7 @@ func TestLeaderlessMinute(t *testing.T) {
 // TestMassRestart kills all agents and etcd at the same moment, and starts all
 // of them at the same moment.
 func TestMassRestart(t *testing.T) {
+	tried := attack.Begin(t, attack.NoStore)
 	t.Parallel()
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
@@ -442,6 +453,7 @@ func TestMassRestart(t *testing.T) {
 	was := leases(t, all)
 	store := newRegistry(t, server.Endpoint())
 	for range number(t, "CHAOS_MASS", 2, 20) {
+		tried.Add(1)
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = server.Stop() })
 		for _, m := range all {

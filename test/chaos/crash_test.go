@@ -23,6 +23,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // TestSIGKILL kills agents at random moments while clients ask for more
@@ -33,11 +34,13 @@ func TestSIGKILL(t *testing.T) {
 	for name, conf := range map[string]string{"one family, 60 s cool-down": smallConf, "two families, no cool-down": dualConf} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			tried := attack.Begin(t, attack.Kill)
 			c := newCrash(t, conf)
 			began := time.Now()
 			for c.kills < (kills+1)/2 && c.failed() == nil {
 				c.round(t)
 			}
+			tried.Add(c.kills)
 			c.finish(t)
 			t.Logf("%d SIGKILLs in %s, %d of them before the agent served, %d restarts after SIGTERM, %d books read offline; requests: %v",
 				c.kills, time.Since(began).Round(time.Millisecond), c.early, c.stops, c.offline, c.fates)

@@ -18,7 +18,7 @@
 // The files cluster_* are about agents over one etcd, which runs in the test and
 // is stopped, wiped and restored there, with a proxy between it and each agent:
 //
-//   - stories, each of one calamity (cluster_store, cluster_names, cluster_clock);
+//   - stories, each of one calamity (cluster_store, cluster_names, cluster_clock, cluster_clones);
 //   - a random world of agents, whose state is compared with what the store and
 //     clients say after each of its calamities (cluster_world, cluster_invariants);
 //   - histories of node IDs: who was told which, while claims, releases and
@@ -35,6 +35,9 @@
 // CHAOS_CLAIMS, CHAOS_CLAIM_KILLS, CHAOS_NAMES, CHAOS_MASS, and CHAOS_LEADERLESS (seconds).
 // CHAOS_SEED=S repeats what a failed run has printed (the choices are repeated,
 // the scheduler's are not).
+//
+// Each test that attacks counts what it tries (package attack); make chaos writes the
+// counts and results into docs/reliability.md.
 //
 // The tests need Linux, and TMPDIR on a path that leaves room for a unix
 // socket. The full disk needs a mount namespace: root, or user namespaces; where

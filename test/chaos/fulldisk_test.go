@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,11 +15,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // insideEnv is set in the mount namespace that TestFullDisk makes.
@@ -34,6 +37,7 @@ func TestFullDisk(t *testing.T) {
 		t.Run("start", startOnFullDisk)
 		return
 	}
+	attack.Begin(t, attack.FullDisk) // what is tried is counted inside
 	cmd := exec.Command(os.Args[0], "-test.run=^TestFullDisk$", "-test.v", "-test.count=1")
 	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
@@ -156,6 +160,7 @@ func (f *filler) fill(clients int, name string) {
 }
 
 func fillDisk(t *testing.T, clients int) {
+	attack.Begin(t, attack.FullDisk).Add(2)
 	g := NewWithT(t)
 	n := newSmallDisk(t, "256k")
 	a := n.start(t)
@@ -176,7 +181,7 @@ func fillDisk(t *testing.T, clients int) {
 
 	a.kill()
 	n.resize(t, "8m")
-	a = n.start(t)
+	a = n.start(t, "--check-database-every", "50ms")
 	f.settle(g)
 	g.Expect(f.ask(Key{"net", "room", "eth0"}, Add)).To(Equal(Answered))
 	for _, k := range f.told {
@@ -188,16 +193,35 @@ func fillDisk(t *testing.T, clients int) {
 	refused := f.codes["ADD refused"]
 	f.fill(clients, "c")
 	g.Expect(f.codes["ADD refused"]).To(BeNumerically(">", refused), "the disk was not full again: %v", f.codes)
-	free() // room, without a restart
+	g.Eventually(n.whyNotReady, patience, 10*time.Millisecond).Should(And(ContainSubstring("a commit to the database failed"), ContainSubstring("no space left on device")))
+	r, _, err := ask(n.socket(), cni.Request{Command: "STATUS", Network: "net"}, leaving{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(r.Error).NotTo(BeNil())
+	g.Expect(r.Error.Code).To(BeEquivalentTo(cni.CodeNotAvailable))
+	live, _, err := exchange(n.socket(), http.MethodGet, localapi.PathHealthz, nil, leaving{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(live).To(Equal(http.StatusOK), "a restart does not help")
+	free() // room, without a restart and without traffic
+	g.Eventually(n.whyNotReady, patience, 10*time.Millisecond).Should(BeEmpty())
 	g.Expect(f.ask(Key{"net", "again", "eth0"}, Add)).To(Equal(Answered))
 	f.settle(g)
 	t.Logf("full at %d attachments; %v", full, f.codes)
 	g.Expect(a.stop()).To(Succeed())
 }
 
+// whyNotReady is what readiness says, "" for ready.
+func (n *node) whyNotReady() (string, error) {
+	status, answer, err := exchange(n.socket(), http.MethodGet, localapi.PathReadyz, nil, leaving{})
+	if err != nil || status == http.StatusOK {
+		return "", err
+	}
+	return string(answer), nil
+}
+
 // startOnFullDisk starts an agent where nothing at all can be written: it
 // needs nothing to serve the leases that there are.
 func startOnFullDisk(t *testing.T) {
+	attack.Begin(t, attack.FullDisk).Add(1)
 	g := NewWithT(t)
 	n := newSmallDisk(t, "1m")
 	a := n.start(t)
@@ -212,5 +236,6 @@ func startOnFullDisk(t *testing.T) {
 	for _, k := range f.told {
 		g.Expect(f.ask(k, Add)).To(Equal(Answered))
 	}
+	g.Eventually(n.whyNotReady, patience, 10*time.Millisecond).Should(ContainSubstring("no space left on device"), "before the first new ADD")
 	g.Expect(a.stop()).To(Succeed())
 }

@@ -16,6 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // searchLimit is how long the search for one order may take.
@@ -35,6 +36,7 @@ func TestLinearizability(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
+			tried := attack.Begin(t, attack.Linear)
 			s := seed(t)
 			n := newNode(t, c.conf)
 			a := n.start(t)
@@ -43,6 +45,7 @@ func TestLinearizability(t *testing.T) {
 			for epoch := range epochs {
 				h, err := r.run(epoch, random(s, epoch))
 				g.Expect(err).NotTo(HaveOccurred(), "epoch %d", epoch)
+				tried.Add(r.clients * r.each)
 				g.Expect(h.CheckKeys(searchLimit)).To(Succeed(), "epoch %d", epoch)
 				g.Expect(h.CheckAddresses()).To(Succeed(), "epoch %d", epoch)
 				if !r.leave {
@@ -253,6 +256,7 @@ func TestClientsThatHangUp(t *testing.T) {
 	a := n.start(t)
 	rnd := random(s, 0)
 	count := number(t, "CHAOS_HANGUPS", 800, 20000)
+	attack.Begin(t, attack.HangUp).Add(count)
 	var mu sync.Mutex
 	told := map[Key]bool{}
 	abandoned := 0

@@ -4,13 +4,16 @@
 package chaos
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // mustAdd leases an address for the attachment "net/<id>/eth0".
@@ -24,10 +27,35 @@ func (n *node) mustAdd(t *testing.T, id string) (k Key, addr string) {
 	return k, r.IPs[0].Address
 }
 
+// accept runs cadastre accept, first without --yes, which shows and changes nothing.
+func (n *node) accept(t *testing.T) (shown string) {
+	t.Helper()
+	g := NewWithT(t)
+	out, err := n.cli("accept")
+	var exit *exec.ExitError
+	g.Expect(errors.As(err, &exit)).To(BeTrue(), out)
+	g.Expect(exit.ExitCode()).To(Equal(1))
+	g.Expect(out).To(And(ContainSubstring("nothing was changed"), ContainSubstring("--yes")))
+	_, f, err := ask(n.socket(), Key{"net", "not-yet", "eth0"}.request(Add), leaving{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(f).To(Equal(Refused))
+	yes, err := n.cli("accept", "--yes")
+	g.Expect(err).NotTo(HaveOccurred(), yes)
+	return out
+}
+
+// cli runs the command line against the agent.
+func (n *node) cli(args ...string) (string, error) {
+	cmd := exec.Command(program("cadastre"), append(args, "--socket", n.socket())...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
 // TestOlderStore puts an older copy of the database in the place of the newer
 // one, within the same boot: what it knows is served, nothing new is lent, also
 // after further restarts, until somebody accepts that.
 func TestOlderStore(t *testing.T) {
+	tried := attack.Begin(t, attack.Older)
 	g := NewWithT(t)
 	n := newNode(t, roomyConf)
 	a := n.start(t)
@@ -43,11 +71,12 @@ func TestOlderStore(t *testing.T) {
 
 	p := &past{node: n}
 	for i := range 3 {
+		tried.Add(1)
 		a = n.start(t)
 		suspended, err := p.suspended(fmt.Sprint("new", i))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(suspended).To(BeTrue(), "start %d on the older database:\n%s", i+1, a.log())
-		g.Expect(a.log()).To(ContainSubstring("--accept-older-store"), "it says what to do")
+		g.Expect(a.log()).To(ContainSubstring("cadastre accept"), "it says what to do")
 		_, still := n.mustAdd(t, "first")
 		g.Expect(still).To(Equal(was), "what the older database knows is served")
 		r, f, err := ask(n.socket(), later.request(Add), leaving{})
@@ -65,7 +94,8 @@ func TestOlderStore(t *testing.T) {
 			a.kill()
 		}
 	}
-	a = n.start(t, "--accept-older-store")
+	a = n.start(t)
+	n.accept(t)
 	n.mustAdd(t, "accepted")
 	a.kill()
 	a = n.start(t)
@@ -78,6 +108,7 @@ func TestOlderStore(t *testing.T) {
 
 // TestOlderByAnyNumber does so for many revisions, and for a file that is gone.
 func TestOlderByAnyNumber(t *testing.T) {
+	tried := attack.Begin(t, attack.Older)
 	g := NewWithT(t)
 	n := newNode(t, roomyConf)
 	a := n.start(t)
@@ -85,6 +116,7 @@ func TestOlderByAnyNumber(t *testing.T) {
 	a.kill()
 	p := &past{node: n}
 	for i := range 24 {
+		tried.Add(1)
 		before, err := os.ReadFile(n.db())
 		g.Expect(err).NotTo(HaveOccurred())
 		a := n.start(t)
@@ -92,8 +124,7 @@ func TestOlderByAnyNumber(t *testing.T) {
 		a.kill()
 		now, err := os.ReadFile(n.db())
 		g.Expect(err).NotTo(HaveOccurred())
-		level, err := os.ReadFile(n.levelPath())
-		g.Expect(err).NotTo(HaveOccurred())
+		notes := n.readNotes(g)
 
 		if i%8 == 7 {
 			g.Expect(os.Remove(n.db())).To(Succeed())
@@ -104,10 +135,10 @@ func TestOlderByAnyNumber(t *testing.T) {
 		if a.awaitServing() == nil { // to refuse a file that is gone is as good
 			suspended, err := p.suspended("new")
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(suspended).To(BeTrue(), "%q was noted:\n%s", level, a.log())
+			g.Expect(suspended).To(BeTrue(), "%q was noted:\n%s", notes, a.log())
 		}
 		a.kill()
 		g.Expect(os.WriteFile(n.db(), now, 0o600)).To(Succeed())
-		g.Expect(os.WriteFile(n.levelPath(), level, 0o600)).To(Succeed())
+		n.writeNotes(g, notes)
 	}
 }

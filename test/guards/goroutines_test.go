@@ -15,6 +15,7 @@ import (
 func threads() exceptions {
 	return exceptions{
 		"ipam/datastore/jsonfile.go: Go":                       "closes a file that nothing is read from or written to; the next write but one waits for it",
+		"cmd/cadastre-agent/claims.go: AfterFunc":              "tries again what a full queue refused; ends with the event loop",
 		"cmd/cadastre-agent/serve.go: Go":                      "all parts of the agent start here and are awaited here",
 		"cmd/cadastre-docker-plugin/run.go: Go":                "the plugin's parts, awaited in serve",
 		"cmd/cadastre-operator/lead.go: AfterFunc":             "ends the work with the leadership; stopped when the work ends",
@@ -41,7 +42,7 @@ func threads() exceptions {
 		"plugins/kubestate/kubestatetest/cases.go: Go":         "workers of a test, awaited by it",
 		"plugins/kubestate/kubestatetest/suite.go: Go":         "workers of a test, awaited by it",
 		"plugins/dockeripam/dockeripam.go: AfterFunc":          "shuts the server down when the agent ends; awaited by Serve",
-		"kvdb/bolt/commit.go: Go":                              "commits what callers wait for together; awaited by Close",
+		"kvdb/bolt/committer.go: Go":                           "commits what callers wait for together; awaited by Close",
 		"kvdb/etcd/call.go: AfterFunc":                         "ends a request with the store; stopped when the request ends",
 		"kvdb/etcd/client.go: AfterFunc":                       "ends a dial with the call that needs it",
 		"kvdb/etcd/etcdtest/link.go: Go":                       "both ways of a connection through the proxy; awaited by its Close",

@@ -33,7 +33,7 @@ func large() exceptions {
 		"test/guards/published_manager_test.go: managerAPI":         "a list",
 		"operator/netresource/manager.go: NewNetResourceSetManager": "published",
 		"test/guards/published_operator_test.go: operatorAPI":       "a list",
-		"kvdb/bolt/commit_test.go: send":                            "one line of a scenario a call",
+		"kvdb/bolt/txn_test.go: send":                               "one line of a scenario a call",
 		"plugins/contivconf/validate.go: bothOrNone":                "two keys with their values, and what to say",
 		"plugins/contivconf/validate_networks.go: checkOneNode":     "a network with its keys, lengths and bounds",
 	}

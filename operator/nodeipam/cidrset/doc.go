@@ -20,6 +20,9 @@
 // owners claim is free when both are gone, and a range that is added later
 // begins without what is already claimed of it. Blocks may have any size.
 //
+// A Choice narrows an allocation: blocks that the owner gets before any other,
+// and prefixes that it must not get although they are free in the book.
+//
 // Operations cost the same at any fullness. Only conflicts, and changes of the
 // ranges, look at all that is held. A Set is not safe for concurrent use: its
 // owner locks. An operation that fails has changed nothing, but for Occupy, as

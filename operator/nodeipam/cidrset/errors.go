@@ -37,6 +37,7 @@ type Exhausted struct {
 	Bits     int    // of the block that was wanted
 	Capacity uint64 // blocks of the pool's ranges, in their own sizes
 	Used     uint64
+	Claimed  uint64 // free blocks of the wanted size that Choice.Taken has excluded
 	Cooling  int
 	Next     time.Time // when the next block has cooled; zero where none is cooling
 }
@@ -44,6 +45,9 @@ type Exhausted struct {
 func (e *Exhausted) Error() string {
 	text := fmt.Sprintf("allocate for node %q: %v in pool %d: of %d blocks %d are in use, none is left of size /%d",
 		e.Node, ErrExhausted, e.Pool, e.Capacity, e.Used, e.Bits)
+	if e.Claimed > 0 {
+		text += fmt.Sprintf("; free blocks that wait for claims of other nodes to end: %d", e.Claimed)
+	}
 	if e.Cooling > 0 {
 		text += fmt.Sprintf("; %d are cooling, the next until %s", e.Cooling, e.Next.UTC().Format(time.RFC3339))
 	}

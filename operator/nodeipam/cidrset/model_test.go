@@ -110,7 +110,71 @@ func (m *naive) blocks(o Owner) (all []netip.Prefix) {
 	return all
 }
 
-func (m *naive) next(r *naiveRange, bits int, order Order) (netip.Prefix, bool) {
+// wish is what an allocation asks for.
+type wish struct {
+	bits          int
+	order         Order
+	prefer, taken []netip.Prefix
+}
+
+// takenIn returns the first of the wish's taken prefixes that overlaps a block.
+func (w wish) takenIn(block netip.Prefix) (netip.Prefix, bool) {
+	i := slices.IndexFunc(w.taken, block.Overlaps)
+	if i < 0 {
+		return netip.Prefix{}, false
+	}
+	return w.taken[i], true
+}
+
+// preferred takes the first preferred block that serves a pool.
+func (m *naive) preferred(pool int, w wish) (netip.Prefix, bool) {
+	for _, p := range w.prefer {
+		first, end := m.span(p)
+		r := m.rangeAt(first)
+		if r == nil || m.rangeAt(end-1) != r || r.Pool != pool || r.draining || p.Bits() != cmp.Or(w.bits, r.Bits) {
+			continue
+		}
+		if m.allFree(first, end-first) {
+			return p, true
+		}
+		var cold []netip.Prefix
+		claimed := false
+		for at := first; at < end; at++ {
+			claimed = claimed || m.claimed(at)
+		}
+		for _, c := range m.cooling {
+			if c.prefix.Overlaps(p) {
+				cold = append(cold, c.prefix)
+			}
+		}
+		if !claimed && slices.Equal(cold, []netip.Prefix{p}) {
+			m.cooling = slices.DeleteFunc(m.cooling, func(c naiveCooling) bool { return c.prefix == p })
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// excluded counts the free blocks of a pool that the wish says are taken.
+func (m *naive) excluded(pool int, w wish) (n uint64) {
+	for _, r := range m.ranges {
+		bits := cmp.Or(w.bits, r.Bits)
+		if r.Pool != pool || r.draining || bits < r.Prefix.Bits() || bits > r.Prefix.Addr().BitLen() {
+			continue
+		}
+		first, end := m.span(r.Prefix)
+		size := 1 << (r.Prefix.Addr().BitLen() - bits)
+		for at := first; at < end; at += size {
+			if m.allFree(at, size) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (m *naive) next(r *naiveRange, w wish) (netip.Prefix, bool) {
+	bits, order := cmp.Or(w.bits, r.Bits), w.order
 	if r.draining || bits < r.Prefix.Bits() || bits > r.Prefix.Addr().BitLen() {
 		return netip.Prefix{}, false
 	}
@@ -122,7 +186,7 @@ func (m *naive) next(r *naiveRange, bits int, order Order) (netip.Prefix, bool) 
 	}
 	for n := range (end - first) / size {
 		at := first + (from+n*size)%(end-first)
-		if m.allFree(at, size) {
+		if _, taken := w.takenIn(m.prefix(at, size)); !taken && m.allFree(at, size) {
 			r.cursor = (at - first + size) % (end - first)
 			return m.prefix(at, size), true
 		}
@@ -130,9 +194,11 @@ func (m *naive) next(r *naiveRange, bits int, order Order) (netip.Prefix, bool) 
 	return netip.Prefix{}, false
 }
 
-func (m *naive) allocate(o Owner, bits int, order Order) ([]netip.Prefix, bool) {
+// allocate returns the blocks of o; or, where a pool has none for it, how many
+// of that pool are free and taken.
+func (m *naive) allocate(o Owner, w wish) (blocks []netip.Prefix, excluded uint64, ok bool) {
 	m.tick()
-	claims, cursors := slices.Clone(m.claims), []int{}
+	claims, cooling, cursors := slices.Clone(m.claims), slices.Clone(m.cooling), []int{}
 	for _, r := range m.ranges {
 		cursors = append(cursors, r.cursor)
 	}
@@ -144,7 +210,7 @@ func (m *naive) allocate(o Owner, bits int, order Order) ([]netip.Prefix, bool) 
 		first, end := m.span(p)
 		r := m.rangeAt(first)
 		if r == nil || m.rangeAt(end-1) != r {
-			return m.blocks(o), true // a foreign one serves all pools of the family
+			return m.blocks(o), 0, true // a foreign one serves all pools of the family
 		}
 		has[r.Pool] = true
 	}
@@ -152,29 +218,27 @@ func (m *naive) allocate(o Owner, bits int, order Order) ([]netip.Prefix, bool) 
 		if has[pool] || !pools[pool] {
 			continue
 		}
-		i := slices.IndexFunc(m.ranges, func(r *naiveRange) bool {
-			if r.Pool != pool {
-				return false
+		p, ok := m.preferred(pool, w)
+		for i := 0; i < len(m.ranges) && !ok; i++ {
+			if r := m.ranges[i]; r.Pool == pool {
+				p, ok = m.next(r, w)
 			}
-			p, ok := m.next(r, cmp.Or(bits, r.Bits), order)
-			if ok {
-				m.claims = append(m.claims, naiveClaim{o, p})
-				m.pending[naiveClaim{o, p}] = true
-			}
-			return ok
-		})
-		if i < 0 {
+		}
+		if !ok {
+			excluded = m.excluded(pool, w)
 			for _, c := range m.claims[len(claims):] {
 				delete(m.pending, c)
 			}
-			m.claims = claims
+			m.claims, m.cooling = claims, cooling
 			for i, r := range m.ranges {
 				r.cursor = cursors[i]
 			}
-			return nil, false
+			return nil, excluded, false
 		}
+		m.claims = append(m.claims, naiveClaim{o, p})
+		m.pending[naiveClaim{o, p}] = true
 	}
-	return m.blocks(o), len(m.blocks(o)) > 0
+	return m.blocks(o), 0, len(m.blocks(o)) > 0
 }
 
 func (m *naive) occupy(o Owner, p netip.Prefix) {
@@ -291,14 +355,31 @@ func (p *play) block() netip.Prefix {
 }
 
 func (p *play) Allocate() {
-	o, bits := p.owner(), 0
+	o, w := p.owner(), wish{order: p.order}
 	if rapid.IntRange(0, 2).Draw(p.T, "sized") == 0 {
-		bits = p.m.universe.Addr().BitLen() - rapid.IntRange(0, 6).Draw(p.T, "bits")
+		w.bits = p.m.universe.Addr().BitLen() - rapid.IntRange(0, 6).Draw(p.T, "bits")
 	}
-	want, ok := p.m.allocate(o, bits, p.order)
-	got, err := p.s.Allocate(o, []int{bits, bits}, p.at())
+	for range rapid.IntRange(0, 2).Draw(p.T, "preferred") {
+		prefer := p.block()
+		if n := len(p.m.cooling); n > 0 && rapid.Bool().Draw(p.T, "cooling") {
+			prefer = p.m.cooling[rapid.IntRange(0, n-1).Draw(p.T, "which")].prefix
+			if w.bits != 0 && rapid.Bool().Draw(p.T, "a part, or more") {
+				prefer = netip.PrefixFrom(prefer.Addr(), w.bits).Masked()
+			}
+		}
+		w.prefer = append(w.prefer, prefer)
+	}
+	for range rapid.IntRange(0, 3).Draw(p.T, "taken") {
+		w.taken = append(w.taken, p.block())
+	}
+	want, excluded, ok := p.m.allocate(o, w)
+	got, err := p.s.Choose(o, Choice{Sizes: []int{w.bits, w.bits}, Prefer: w.prefer, Taken: w.takenIn}, p.at())
 	if (err == nil) != ok || !slices.Equal(got, want) {
-		p.Fatalf("allocate /%d for %v: %v, %v; the model says %v", bits, o, got, err, want)
+		p.Fatalf("allocate %+v for %v: %v, %v; the model says %v", w, o, got, err, want)
+	}
+	var full *Exhausted
+	if errors.As(err, &full) && full.Claimed != excluded {
+		p.Fatalf("allocate %+v for %v: %v; the model says %d are taken", w, o, err, excluded)
 	}
 }
 

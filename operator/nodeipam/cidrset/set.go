@@ -49,11 +49,10 @@ type Set struct {
 // New makes a Set without ranges.
 func New(policy Policy) *Set { return &Set{policy: policy} }
 
-// Allocate gives o one block of every pool of which it has none, in the order
-// of the pools, pending; or, where one pool has none left, nothing at all.
-// sizes are the prefix lengths that the node wants, by pool; 0, and what is
-// missing, is the range's own. What o has already is among the answer.
-func (s *Set) Allocate(o Owner, sizes []int, now time.Time) ([]netip.Prefix, error) {
+// Choose gives o one block of every pool of which it has none, in the order
+// of the pools, pending; or, where one pool has none left, nothing at all. What
+// o has already is among the answer.
+func (s *Set) Choose(o Owner, c Choice, now time.Time) ([]netip.Prefix, error) {
 	s.expire(now)
 	h := s.owners.find(o.ID)
 	fresh := h == nil
@@ -61,21 +60,21 @@ func (s *Set) Allocate(o Owner, sizes []int, now time.Time) ([]netip.Prefix, err
 		h = s.owners.take(o)
 	}
 	had := len(h.blocks)
+	var revived []*cooling
 	for pool := range s.pools {
 		if s.served(h, pool) {
 			continue
 		}
-		size := 0
-		if pool < len(sizes) {
-			size = sizes[pool]
-		}
-		b, err := s.grant(o, pool, size)
+		b, was, err := s.grant(o, pool, &c)
 		if err != nil {
-			s.undo(h, had)
+			s.undo(h, had, revived)
 			if fresh {
 				s.owners.give(h)
 			}
 			return nil, err
+		}
+		if was != nil {
+			revived = append(revived, was)
 		}
 		h.blocks = append(h.blocks, b)
 	}
@@ -113,9 +112,14 @@ func (s *Set) is4(pool int) bool {
 	return i >= 0 && s.tracts[i].Prefix.Addr().Is4()
 }
 
-// grant takes for o the next free block of a pool, of the size given or of the range's.
-func (s *Set) grant(o Owner, pool, size int) (block, error) {
-	fits := false
+// grant takes for o a preferred block of a pool, or the next free one, of the
+// size that c says or of the range's. was is the entry of a block that cooled.
+func (s *Set) grant(o Owner, pool int, c *Choice) (b block, was *cooling, err error) {
+	if b, was, ok := s.preferred(pool, c); ok {
+		return b, was, nil
+	}
+	fits, size := false, c.sizeOf(pool)
+	var excluded uint64
 	for _, t := range s.tracts {
 		if t.Pool != pool {
 			continue
@@ -131,19 +135,23 @@ func (s *Set) grant(o Owner, pool, size int) (block, error) {
 		if t.draining {
 			continue
 		}
-		if p, ok := t.next(bits, s.policy.Order); ok {
+		p, n, ok := t.next(bits, s.policy.Order, c.Taken)
+		if ok {
 			t.blocks++
 			t.counters.allocated += t.blocksOf(p)
-			return newBlock(p, t), nil
+			return newBlock(p, t), nil, nil
 		}
+		excluded += n
 	}
 	if !fits {
-		return block{}, fmt.Errorf("allocate for node %q: %w: no range of pool %d can be cut in /%d", o.Name, ErrSize, pool, size)
+		return block{}, nil, fmt.Errorf("allocate for node %q: %w: no range of pool %d can be cut in /%d", o.Name, ErrSize, pool, size)
 	}
-	return block{}, s.exhausted(o, pool, size)
+	e := s.exhausted(o, pool, size)
+	e.Claimed = excluded
+	return block{}, nil, e
 }
 
-func (s *Set) exhausted(o Owner, pool, size int) error {
+func (s *Set) exhausted(o Owner, pool, size int) *Exhausted {
 	e := &Exhausted{Node: o.Name, Pool: pool, Bits: size}
 	for _, t := range s.tracts {
 		if t.Pool != pool {
@@ -163,13 +171,19 @@ func (s *Set) exhausted(o Owner, pool, size int) error {
 }
 
 // undo gives back the blocks of h from number had on. Nobody has seen them.
-func (s *Set) undo(h *holding, had int) {
+// Those that were cooling before go on cooling.
+func (s *Set) undo(h *holding, had int, revived []*cooling) {
 	for i := had; i < len(h.blocks); i++ {
 		t, p := h.blocks[i].tract, h.blocks[i].prefix()
 		t.cursor = t.before
-		t.release(p)
 		t.blocks--
 		t.counters.allocated -= t.blocksOf(p)
+		if j := slices.IndexFunc(revived, func(c *cooling) bool { return c.prefix == p }); j >= 0 {
+			revived[j].tract = t
+			t.cooling++
+			continue
+		}
+		t.release(p)
 	}
 	h.blocks = h.blocks[:had]
 }

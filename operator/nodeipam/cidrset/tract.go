@@ -41,23 +41,44 @@ func (t *tract) has(p netip.Prefix) bool { return covers(t.Prefix, p) }
 // capacity is the number of the range's blocks.
 func (t *tract) capacity() uint64 { return count(t.Bits - t.Prefix.Bits()) }
 
-// next takes the next free block of length bits.
-func (t *tract) next(bits int, order Order) (netip.Prefix, bool) {
+// next takes the next free block of length bits that taken says nothing about.
+// Without one it returns the number of free blocks that taken has excluded.
+func (t *tract) next(bits int, order Order, taken func(netip.Prefix) (netip.Prefix, bool)) (p netip.Prefix, excluded uint64, ok bool) {
 	if bits < t.Prefix.Bits() {
-		return netip.Prefix{}, false
+		return netip.Prefix{}, 0, false
 	}
 	t.refine(bits)
 	from := t.cursor
 	if order == Lowest {
 		from = netip.Addr{}
 	}
-	v, ok := t.search(from, bits)
-	if !ok {
-		return netip.Prefix{}, false
+	var claimed aside
+	defer claimed.free(t)
+	for {
+		v, ok := t.search(from, bits)
+		if !ok {
+			return netip.Prefix{}, claimed.whole, false
+		}
+		p = t.out(v)
+		if taken != nil {
+			if other, ok := taken(p); ok {
+				t.release(p)
+				claimed.set(t, t.wider(p, other), bits)
+				continue
+			}
+		}
+		t.skip(from, v.Addr(), bits)
+		t.before, t.cursor = t.cursor, t.after(v)
+		return p, 0, true
 	}
-	t.skip(from, v.Addr(), bits)
-	t.before, t.cursor = t.cursor, t.after(v)
-	return t.out(v), true
+}
+
+// wider returns the wider of two overlapping prefixes, as far as the range has it.
+func (t *tract) wider(p, other netip.Prefix) netip.Prefix {
+	if part, ok := overlap(t.Prefix, other); ok && part.Bits() < p.Bits() {
+		return part
+	}
+	return p
 }
 
 // search takes the next free block, in the index.
@@ -111,21 +132,24 @@ func (t *tract) untouched(p netip.Prefix) bool {
 func (t *tract) takeRest(p netip.Prefix) (taken uint64) {
 	t.refine(p.Bits())
 	before := t.used
-	t.fill(p)
+	t.fill(p, nil)
 	return t.used - before
 }
 
-func (t *tract) fill(p netip.Prefix) {
-	if t.take(p) || p.Bits() >= t.unit {
-		return
+// fill takes what is free of p, and appends it to parts, in the fewest prefixes.
+func (t *tract) fill(p netip.Prefix, parts []netip.Prefix) []netip.Prefix {
+	if t.take(p) {
+		return append(parts, p)
+	}
+	if p.Bits() >= t.unit {
+		return parts
 	}
 	v, ok := t.space.Next(t.in(p).Addr(), t.width())
 	if !ok || !p.Contains(t.out(v).Addr()) {
-		return // nothing is free in p
+		return parts // nothing is free in p
 	}
 	low, high := halves(p)
-	t.fill(low)
-	t.fill(high)
+	return t.fill(high, t.fill(low, parts))
 }
 
 // refine makes the index fine enough for blocks of length bits.

@@ -76,6 +76,7 @@ func (r reader) shared() []kind {
 		{resource: v1alpha1.Resource(v1alpha1.NodeNames), object: "NodeName", prefix: kv.NodeNameKey(""), decode: decode((*v1alpha1.NodeName).ToKV), encode: encodeNodeName, counts: true},
 		{resource: v1alpha1.Resource(v1alpha1.Pools), object: "Pool", prefix: kv.PoolPrefix, decode: decode((*v1alpha1.Pool).ToKV), encode: encodePool},
 		{resource: v1alpha1.Resource(v1alpha1.PoolChanges), object: "PoolChange", prefix: kv.PoolsKey, exact: v1alpha1.PoolChangeName, decode: decodePoolChange, encode: encodePoolChange, counts: true},
+		{resource: v1alpha1.Resource(v1alpha1.PrefixClaims), object: "PrefixClaim", prefix: kv.PrefixClaimPrefix, decode: decodeErr((*v1alpha1.PrefixClaim).ToKV), encode: encodePrefixClaim},
 		{resource: v1alpha1.Resource(v1alpha1.CustomNetworks), prefix: kv.CustomNetworkPrefix, decode: decode((*v1alpha1.CustomNetwork).ToKV)},
 	}
 	if r.node == "" {
@@ -194,6 +195,14 @@ func encodePool(value []byte, _ string, _ *unstructured.Unstructured) (runtime.O
 	m := &kv.Pool{}
 	err := proto.Unmarshal(value, m)
 	return v1alpha1.PoolFrom(m), err
+}
+
+func encodePrefixClaim(value []byte, _ string, _ *unstructured.Unstructured) (runtime.Object, error) {
+	m := &kv.PrefixClaim{}
+	if err := proto.Unmarshal(value, m); err != nil {
+		return nil, err
+	}
+	return v1alpha1.PrefixClaimFrom(m)
 }
 
 // Objects that only order the writes of others count them: the API server does

@@ -33,6 +33,9 @@ var (
 	// ErrReadOnly is returned for a write of a key that is other people's object,
 	// or none that there can be.
 	ErrReadOnly = errors.New("apistore: the key is not one that is written here")
+	// ErrPolicy is returned for a write that a ValidatingAdmissionPolicy refuses,
+	// such as the one that limits an agent to its own node's objects.
+	ErrPolicy = errors.New("apistore: a policy of the cluster refuses the write")
 	// ErrOlder is how watches end when the API server has an older state than
 	// it had: its own store was restored.
 	ErrOlder = errors.New("apistore: the API server came back with an older state")
@@ -199,10 +202,18 @@ func known(k kind, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("the API server has no %s: apply the definitions of k8s/crd: %w", k.resource.GroupResource(), err)
+	case byPolicy(err):
+		return fmt.Errorf("%s: %w: %w", k.resource.GroupResource(), ErrPolicy, err)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%s: the role of this process lacks something of k8s/: %w", k.resource.GroupResource(), err)
 	}
 	return fmt.Errorf("%s: %w", k.resource.GroupResource(), err)
+}
+
+// byPolicy reports whether a ValidatingAdmissionPolicy has refused a write. An API
+// server tells that from a missing right in the text only.
+func byPolicy(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy ")
 }
 
 // unreadable is the value of an object that cannot be read: no message at all.

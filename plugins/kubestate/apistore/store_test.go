@@ -292,6 +292,28 @@ func TestNoDefinition(t *testing.T) {
 	r.Expect(found).To(BeFalse())
 }
 
+// A refusal by a policy is told from a missing right and from a lost race.
+func TestAPolicyRefuses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rev := r.put("p", 1)
+	key := kv.PoolKey("p")
+	for verb, txn := range map[string]func() (int64, error){
+		"create": func() (int64, error) { return r.Txn(t.Context(), nil, []kvdb.Op{r.pool("q", 1)}) },
+		"update": func() (int64, error) {
+			return r.Txn(t.Context(), []kvdb.Cond{kvdb.AtRevision(key, rev)}, []kvdb.Op{r.pool("p", 2)})
+		},
+		"delete": func() (int64, error) {
+			return r.Txn(t.Context(), []kvdb.Cond{kvdb.AtRevision(key, rev)}, []kvdb.Op{kvdb.Delete(key)})
+		},
+	} {
+		r.server.Plan(apistoretest.On(verb, 1, apistoretest.Refuse()))
+		_, err := txn()
+		r.Expect(err).To(And(MatchError(apistore.ErrPolicy), MatchError(ContainSubstring("it is of node b")), Not(MatchError(kvdb.ErrConditions)), Not(MatchError(ContainSubstring("the role")))), verb)
+	}
+	r.Expect(r.generation("p")).To(Equal(uint64(1)))
+}
+
 // An object that cannot be read is there all the same: it can be written over,
 // and is taken for free by nobody.
 func TestUnreadable(t *testing.T) {

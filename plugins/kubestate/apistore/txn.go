@@ -150,9 +150,13 @@ func (s *Store) writeAt(ctx context.Context, op kvdb.Op, p placed) (rev int64, e
 		if p.version == "" {
 			return 0, nil
 		}
-		return 0, s.ask(ctx, func(ctx context.Context) error {
+		err := s.ask(ctx, func(ctx context.Context) error {
 			return resource.Delete(ctx, p.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &p.version}})
 		})
+		if apierrors.IsForbidden(err) {
+			err = known(p.kind, err)
+		}
+		return 0, err
 	}
 	u, err := p.object(op.Value)
 	if err != nil {

@@ -20,6 +20,7 @@ type Node struct {
 	Self       bool       `json:"self"`     // it is the node that answers
 	LastSeen   *time.Time `json:"lastSeen"` // by the store; null: never
 	Pools      []PoolUse  `json:"pools"`
+	Problem    string     `json:"problem,omitempty"` // why the record cannot be read; nothing but ID is known then
 }
 
 // PoolUse is what a node has of a pool, as of its last word.
@@ -37,9 +38,12 @@ type NodeReleaseRequest struct {
 	Force bool   `json:"force,omitempty"`
 }
 
-// NodeReleaseReply is the ID that is free now.
+// NodeReleaseReply is the ID that was released.
 type NodeReleaseReply struct {
 	ID uint32 `json:"id"`
+	// Until is when the node's agent stops allocating by itself, if that may still
+	// run. Before that no other node is given the ID or what the node claimed.
+	Until *time.Time `json:"until,omitempty"`
 }
 
 // Pool is one address space of the cluster, and this node's blocks of it.

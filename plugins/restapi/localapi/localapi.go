@@ -26,6 +26,7 @@ const (
 	PathResync  = "/v1/resync"  // POST; answers when it is done
 	PathCheck   = "/v1/check"   // CheckReport
 	PathBackup  = "/v1/backup"  // the database file
+	PathAccept  = "/v1/accept"  // what a database in doubt may not know; POST accepts it: AcceptReport
 	PathSink    = "/v1/sink"    // what is wanted southbound, by key
 	PathMetrics = "/metrics"
 	PathHealthz = "/healthz"
@@ -61,6 +62,7 @@ type Lease struct {
 	PodName      string    `json:"podName"`
 	PodNamespace string    `json:"podNamespace"`
 	PodUID       string    `json:"podUID,omitempty"`
+	NetNS        string    `json:"netns,omitempty"` // path of the network namespace that the first ADD named
 	Since        time.Time `json:"since"`
 	Reason       string    `json:"reason,omitempty"`
 	Generation   uint64    `json:"generation"`
@@ -91,14 +93,27 @@ type Status struct {
 	StateFrom        string `json:"stateFrom"`
 	NodeIDGeneration uint64 `json:"nodeIDGeneration"` // of the claim of NodeID
 	// NodeIDProblem is why the node cannot be sure that NodeID is its own, if so.
-	NodeIDProblem string            `json:"nodeIDProblem,omitempty"`
-	Notes         []string          `json:"notes"` // what differs, and harms nothing: contiv.conf and a pool
-	StateDir      string            `json:"stateDir"`
+	NodeIDProblem string `json:"nodeIDProblem,omitempty"`
+	// Claims are those of podCIDRs, static blocks and pinned node addresses.
+	Claims   []Claim  `json:"claims"`
+	Notes    []string `json:"notes"` // what differs, and harms nothing: contiv.conf and a pool
+	StateDir string   `json:"stateDir"`
+	// DatabaseError is why a commit to the database failed, if so.
+	DatabaseError string            `json:"databaseError,omitempty"`
 	PodBlocks     string            `json:"podBlocks"`
 	Rebooted      int               `json:"endedByReboot"` // leases that the last reboot ended
 	Waiting       int               `json:"waitingDELs"`
 	Blocks        []Block           `json:"blocks"`
 	Loop          controller.Status `json:"eventLoop"`
+}
+
+// Claim is the right of this node to a prefix that does not follow from its ID.
+type Claim struct {
+	Network string    `json:"network"` // default: pods; nodes: node addresses
+	Prefix  string    `json:"prefix"`
+	Held    bool      `json:"held"`
+	Reason  string    `json:"reason,omitempty"` // what it waits for, until when, and what ends that
+	Since   time.Time `json:"since"`
 }
 
 // Block counts the addresses of one block.

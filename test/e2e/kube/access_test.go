@@ -52,10 +52,15 @@ func (c *cluster) apply(path string) (string, error) {
 	return c.kubectl(append([]string{"apply", "--validate=strict"}, which...)...)
 }
 
-// account is a kubeconfig with a token of a service account, as the pods have
-// that run under it.
+// account returns a kubeconfig with a token of a service account that is bound to
+// no object.
 func (c *cluster) account(namespace, name string) (kubeconfig string, err error) {
-	token, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(c.t.Context(), name, &authentication.TokenRequest{}, createOptions())
+	return c.accountWith(namespace, name, authentication.TokenRequestSpec{})
+}
+
+// accountWith returns a kubeconfig with a token of a service account.
+func (c *cluster) accountWith(namespace, name string, spec authentication.TokenRequestSpec) (kubeconfig string, err error) {
+	token, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(c.t.Context(), name, &authentication.TokenRequest{Spec: spec}, createOptions())
 	if err != nil {
 		return "", fmt.Errorf("ask for a token of service account %s/%s: %w", namespace, name, err)
 	}

@@ -33,9 +33,10 @@ const kvdbPrefix = "/cadastre-e2e/"
 // viaEtcd is the configuration of nodes that follow podCIDRs through an etcd.
 func viaEtcd(server *etcdtest.Server) string {
 	return fmt.Sprintf(`
-ipamConfig: {useExternalIPAM: true}
+ipamConfig: {useExternalIPAM: true, podSubnetCIDR: 10.64.0.0/11}
 cadastre:
   coolDown: 0s
+  nodeIDs: {quarantine: 0s}
   kvdb: {type: etcd, endpoints: ["%s"], prefix: %s}
   controller: {delayLocalResync: 1s, remoteDBProbingInterval: 1s, delayAfterErrorHealing: 100ms}
 `, server.Endpoint(), kvdbPrefix)
@@ -44,9 +45,10 @@ cadastre:
 // viaAPIServer is that of nodes that need no etcd.
 func viaAPIServer(kubeconfig string) string {
 	return fmt.Sprintf(`
-ipamConfig: {useExternalIPAM: true}
+ipamConfig: {useExternalIPAM: true, podSubnetCIDR: 10.64.0.0/11}
 cadastre:
   coolDown: 0s
+  nodeIDs: {quarantine: 0s}
   kvdb: {type: kubernetes, kubeconfig: %s}
   controller: {delayLocalResync: 1s, remoteDBProbingInterval: 1s, delayAfterErrorHealing: 100ms}
 `, kubeconfig)

@@ -39,12 +39,8 @@ func TestManifests(t *testing.T) {
 		t.Run(x.mode, func(t *testing.T) {
 			c := openCluster(t, newPlane(t).kubeconfig)
 			g := c.g
-			_, err := c.apply(filepath.Join("..", "..", "..", "k8s", x.mode))
-			g.Expect(err).NotTo(HaveOccurred())
-			_, err = c.kubectl("wait", "--for=condition=Established", "--all", "crd")
-			g.Expect(err).NotTo(HaveOccurred())
-			c.awaitRoles()
-			store := map[string]any{"type": "kubernetes", "kubeconfig": c.mustAccount("cadastre-agent")}
+			c.applyMode(x.mode)
+			store := map[string]any{"type": "kubernetes", "kubeconfig": c.agentAccount("n1")}
 			args := c.operatorArgs()
 			if x.etcd {
 				server := etcdtest.Start(t)
@@ -123,9 +119,7 @@ type denied struct{ account, verb, group, resource string }
 func rolesSayNoMore(t *testing.T, mode string, more []denied) {
 	c := openCluster(t, newPlane(t).kubeconfig)
 	g := c.g
-	_, err := c.apply(filepath.Join("..", "..", "..", "k8s", mode))
-	g.Expect(err).NotTo(HaveOccurred())
-	c.awaitRoles()
+	c.applyMode(mode)
 	for _, x := range append(more, []denied{
 		{"cadastre-agent", "patch", "", "nodes"},
 		{"cadastre-agent", "update", "", "pods"},
@@ -185,6 +179,7 @@ func (c *cluster) agentConf(store map[string]any) string {
 		c.g.Expect(conf["cadastre"]["kvdb"]).To(HaveKeyWithValue("type", store["type"]))
 		conf["cadastre"]["kvdb"], conf["cadastre"]["routes"] = store, "none"
 		conf["cadastre"]["controller"] = map[string]any{"remoteDBProbingInterval": "1s"} // the first node waits for others by it
+		conf["cadastre"]["nodeIDs"] = map[string]any{"quarantine": "0s"}                 // the store is new, and known to be
 		out, err := yaml.Marshal(conf)
 		c.g.Expect(err).NotTo(HaveOccurred())
 		return string(out)

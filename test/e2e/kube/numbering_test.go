@@ -90,6 +90,14 @@ func startManager(t *testing.T, c *cluster, o nodeipam.Options, limits ...string
 	})
 }
 
+// startKubeControllers runs Kubernetes' own controller manager with these controllers.
+func (c *cluster) startKubeControllers(names ...string) *process {
+	c.t.Helper()
+	return startProcess(c.t, "kube-controller-manager", exec.Command(filepath.Join(os.Getenv(assetsEnv), "kube-controller-manager"),
+		"--kubeconfig="+c.kubeconfig, "--controllers="+strings.Join(names, ","), "--leader-elect=false",
+		"--bind-address=127.0.0.1", fmt.Sprint("--secure-port=", freePort(c.t)), "--cert-dir="+c.t.TempDir()))
+}
+
 // revived starts a process, and what it answers does so again if it has ended.
 func revived(start func() *process) (revive func()) {
 	p := start()

@@ -81,6 +81,7 @@ cadastre:
   podBlocks: netresource
   netResource: {preAllocate: 4}
   coolDown: 0s
+  nodeIDs: {quarantine: 0s}
   kvdb: {type: kubernetes, kubeconfig: %s}
   controller: {delayLocalResync: 1s, remoteDBProbingInterval: 1s, delayAfterErrorHealing: 100ms}
 `, e.kubeconfig)

@@ -233,7 +233,7 @@ func (t *tale) configure() error {
 	if err != nil {
 		return fmt.Errorf("configure the agent: %w", err)
 	}
-	return os.WriteFile(t.Config, []byte(text+"  coolDown: 0s\n"), 0o600)
+	return os.WriteFile(t.Config, []byte(text+"  nodeIDs: {quarantine: 0s}\n  coolDown: 0s\n"), 0o600)
 }
 
 // ready starts the node, and waits until pods can run on it.

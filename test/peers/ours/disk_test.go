@@ -52,7 +52,7 @@ const wide = "10.0.0.0/12"
 // openFile opens the node's database in dir as the agent does.
 func openFile(tb testing.TB, dir, run string) *bolt.File {
 	tb.Helper()
-	f, err := bolt.OpenFile(filepath.Join(dir, "cadastre.db"), bolt.FileOptions{LevelPath: filepath.Join(run, "level"), BootID: "bench"})
+	f, err := bolt.OpenFile(filepath.Join(dir, "cadastre.db"), bolt.FileOptions{Notes: []string{filepath.Join(run, "db.note"), filepath.Join(dir, "cadastre.db.note")}, BootID: "bench"})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -16,6 +16,7 @@ const (
 	tear
 	drop
 	hold
+	refuse
 )
 
 // Fail answers with an internal error, and nothing is done.
@@ -26,6 +27,10 @@ func Tear() Fault { return Fault{kind: tear} }
 
 // Drop does what was asked and breaks the connection.
 func Drop() Fault { return Fault{kind: drop} }
+
+// Refuse answers as a ValidatingAdmissionPolicy that denies the request, and
+// nothing is done.
+func Refuse() Fault { return Fault{kind: refuse} }
 
 // Hold waits until release is closed before it does what was asked; it does so
 // too where nobody waits for the answer any more.

@@ -105,6 +105,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	case f.kind == fail:
 		answer(w, nil, apierrors.NewInternalError(errors.New("an injected fault")))
 		return
+	case f.kind == refuse:
+		answer(w, nil, apierrors.NewForbidden(r.group, r.name, errors.New("ValidatingAdmissionPolicy 'p' with binding 'p' denied request: it is of node b")))
+		return
 	case f.kind == hold:
 		<-f.hold
 	}

@@ -26,6 +26,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/cadastre/cadastre/test/section"
 )
 
 func main() {
@@ -113,7 +115,7 @@ func run(ctx context.Context, args []string) error {
 		return errors.Join(failed, err)
 	}
 	if o.doc != "" {
-		failed = errors.Join(failed, replaceSection(o.doc, text))
+		failed = errors.Join(failed, section.Replace(o.doc, text))
 	}
 	return failed
 }

@@ -226,32 +226,6 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-func TestReplaceSection(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "page.md")
-	write := func(s string) {
-		if err := os.WriteFile(file, []byte(s), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("before\n" + beginMark + "\nold\n" + endMark + "\nafter\n")
-	for range 2 {
-		if err := replaceSection(file, "new\n"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := "before\n" + beginMark + "\nnew\n" + endMark + "\nafter\n"; string(got) != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	write("no markers")
-	if err := replaceSection(file, "new"); err == nil {
-		t.Error("a page without markers is no error")
-	}
-}
-
 func TestNumbers(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 6.54321: "6.54", 65.4321: "65.4", 654.321: "654", 1234567: "1\u202f234\u202f567"} {
 		if got := plain(v); got != want {

@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// register returns the claims of the cluster store.
+func (a *agent) register() *claims.Register {
+	ids := a.conf.Cadastre.NodeIDs
+	return &claims.Register{Store: a.store, Implied: ipam.Implied(a.contivconf), Fresh: ids.Fresh, Expire: ids.Expire}
+}
+
+// newClaimer returns the claimer of this node's prefixes.
+func (a *agent) newClaimer(p parts) (*claims.Claimer, error) {
+	return claims.NewClaimer(claims.ClaimerDeps{
+		Log: a.log, Register: *a.register(), Disk: p.disk, Node: a.keeper.Claimant, InUse: a.inUse, Initial: a.initialClaims(),
+		CoolDown: a.conf.Cadastre.CoolDown, Refresh: a.conf.Cadastre.NodeIDs.Refresh, Now: a.clock.now, Random: p.random,
+		Suspend: func(why string) { a.ledger.Suspend("claims", why) },
+		Asked: func() {
+			if ipam.ExplicitBlocks(a.contivconf) && !a.waitsForUsed() {
+				a.keeper.ClaimsBlocks()
+			}
+		},
+		Changed: a.claimsChanged,
+	})
+}
+
+// quarantine returns how long a node ID is quarantined that was claimed in a new
+// store. A store of this node alone has no other nodes.
+func quarantine(conf *contivconf.Config, p parts) time.Duration {
+	if p.mirror == nil {
+		return 0
+	}
+	return conf.Cadastre.NodeIDs.Quarantine
+}
+
+// fullQueueRetry is how long an event waits that the full queue of the loop refused.
+const fullQueueRetry = time.Second
+
+// claimsChanged tells the event loop and the Node condition that a claim stands
+// otherwise than before. No other event makes the loop open the block, so a full queue is tried
+// again. It does not wait for room: the source of the cluster's state may call it
+// before the first resync, without which the loop takes nothing from the queue.
+func (a *agent) claimsChanged() {
+	a.told.look()
+	err := a.loop.PushEvent(&nodesync.ClaimChange{})
+	if err == nil || errors.Is(err, controller.ErrClosedController) {
+		return
+	}
+	a.log.Warn("the event loop did not take a change of this node's claims; this is tried again", "error", err, "wait", fullQueueRetry)
+	time.AfterFunc(fullQueueRetry, a.claimsChanged)
+}
+
+// initialClaims returns the blocks that need claims before the first event: those
+// of the configuration, and those that have leases.
+func (a *agent) initialClaims() (all []claims.Target) {
+	if !ipam.ExplicitBlocks(a.contivconf) {
+		return nil
+	}
+	if a.conf.Cadastre.PodBlocks == contivconf.PodBlocksStatic {
+		for _, p := range a.contivconf.StaticPodCIDRs() {
+			all = append(all, claims.Block(p))
+		}
+	}
+	for _, b := range a.ledger.Stats() {
+		if t := claims.Block(b.Block); b.Pool == ipam.PodPool && leased(b) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// inUse reports whether addresses of a block are leased.
+func (a *agent) inUse(t claims.Target) bool {
+	if t.Network != kv.PodNetworkClaims {
+		return false
+	}
+	for _, b := range a.ledger.Stats() {
+		if b.Pool == ipam.PodPool && b.Block == t.Prefix && leased(b) {
+			return true
+		}
+	}
+	return false
+}
+
+func leased(b ledger.BlockStat) bool { return b.Held+b.Cooling+b.Quarantined > 0 }
+
+// claim confirms the node ID, and then the claims of this node. A claim that
+// cannot be confirmed does not keep the cluster's state from being followed.
+func (a *agent) claim(ctx context.Context) error {
+	if err := a.keeper.Confirm(ctx); err != nil {
+		return err
+	}
+	if err := a.claimer.Confirm(ctx); err != nil {
+		a.log.Warn("the claims of this node cannot be confirmed now", "error", err)
+	}
+	return nil
+}
+
+// waitsForUsed reports whether a block that has leases has no claim yet. Other
+// nodes must respect the node's record until it has.
+func (a *agent) waitsForUsed() bool {
+	for t := range a.claimer.Waiting() {
+		if a.inUse(t) {
+			return true
+		}
+	}
+	return false
+}
+
+// claims returns how the claims of this node stand, in order.
+func (a *agent) claims() []localapi.Claim {
+	all := []localapi.Claim{}
+	for t, s := range a.claimer.All() {
+		c := localapi.Claim{Network: t.Network, Prefix: t.Prefix.String(), Held: s.Held, Since: s.Since.UTC()}
+		if s.Blocker != nil {
+			c.Reason = s.Blocker.String()
+		}
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b localapi.Claim) int {
+		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Prefix, b.Prefix))
+	})
+	return all
+}
+
+// hasAddress fails if this node waits for its pinned node address: without it no
+// other node reaches its pods.
+func (a *agent) hasAddress() error {
+	for t, s := range a.claimer.Waiting() {
+		if t.Network == kv.NodeNetworkClaims && s.Blocker != nil {
+			return fmt.Errorf("waiting for the claim of node address %s: %s", t.Prefix.Addr(), s.Blocker)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package bolt
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// Commit identifies a state of a database to people.
+type Commit struct {
+	Lineage  string
+	Sequence uint64 // 0: not known
+	At       time.Time
+}
+
+// Doubt says why a database may not know all that this node has leased. New
+// addresses must not be allocated from it before a person has accepted it.
+type Doubt struct {
+	Reason string // a sentence
+	Known  Commit // the newest commit that was noted
+}
+
+// trust is what an open database and its notes say of each other. It belongs to
+// the committing goroutine, but for OpenFile.
+type trust struct {
+	notes     *notes
+	last      commitID  // that the file has
+	attempted *commitID // that it may have instead, after a commit that failed
+	why       doubt
+	known     *known
+	accepting bool // the transaction under way begins a new lineage, and ends the doubt
+	leaving   bool // the transaction under way leaves the format that has identities
+}
+
+// assess reads the notes and compares the database with them, before anything
+// is written. format is that of the file, 0 for an empty one.
+func (f *File) assess(format uint64) (err error) {
+	found := readNotes(f.opt.Notes)
+	t := &f.trust
+	db := commitID{sequence: 1} // of format 1: a database that no note is about
+	if format != 1 {
+		if err := f.view(func(tx *bbolt.Tx) (err error) { db, err = readCommit(tx); return err }); err != nil {
+			return err
+		}
+		if format > 1 && db.sequence == 0 {
+			return damaged(fmt.Errorf("it has no record %q", commitKey))
+		}
+		t.last = db
+	}
+	var against *note
+	if len(f.opt.Notes) > 0 {
+		t.why, against = judge(found, db, f.opt.BootID)
+		if format == 1 && t.why == doubtNoNote {
+			t.why, err = f.olderIn1()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if t.why != "" && against != nil {
+		if t.known = against.Known; t.known == nil {
+			t.known = &known{against.Lineage, against.Sequence, against.At}
+		}
+	}
+	if t.last.sequence == 0 {
+		t.last = commitID{lineage: f.opt.Random()}
+	}
+	if t.notes, err = openNotes(f.opt.Notes, found); err != nil {
+		return err
+	}
+	f.publish(t.last, t.last)
+	return f.note() // a doubt must survive before anything is committed
+}
+
+// note writes what is known of the database to the note files.
+func (f *File) note() error {
+	t := &f.trust
+	f.doubted.Store(t.doubt())
+	return t.notes.write(note{
+		Lineage: t.last.lineage, Sequence: t.last.sequence, ID: t.last.id, At: t.last.at, Boot: f.opt.BootID, Doubt: t.why, Known: t.known,
+	})
+}
+
+// olderIn1 applies the rule of format 1: the file db.level in the run directory
+// has the newest revision of this boot, and whether an older one was found before.
+func (f *File) olderIn1() (doubt, error) {
+	revision, err := f.revision()
+	if err != nil || f.opt.Level1 == "" {
+		return "", err
+	}
+	data, _ := os.ReadFile(f.opt.Level1) // none: nothing is known against the file
+	var noted int
+	var boot, mark string
+	if n, _ := fmt.Sscanf(string(data), "%d %s %s", &noted, &boot, &mark); n < 3 || boot != f.opt.BootID {
+		return "", nil
+	}
+	if mark == suspect1 || revision < noted {
+		return doubtFormat1, nil
+	}
+	return "", nil
+}
+
+// suspect1 is the third word of db.level for a file in doubt.
+const suspect1 = "suspect"
+
+// Doubt returns why the database is in doubt, nil if it is not.
+func (f *File) Doubt() *Doubt { return f.doubted.Load() }
+
+// Last returns the last commit.
+func (f *File) Last() Commit {
+	c := f.recent.Load()[0]
+	return Commit{c.lineage.String(), c.sequence, c.time()}
+}
+
+// Accept makes the database as it is one that is trusted. It begins a new lineage:
+// a database with the commits that are given up here is another one from now on.
+func (f *File) Accept(ctx context.Context) error {
+	err := f.commits.commit(ctx, func(*bbolt.Tx) (bool, error) {
+		if f.trust.why == "" {
+			return false, nil
+		}
+		f.trust.accepting = true
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("accept database %s: %w", f.path, err)
+	}
+	return nil
+}
+
+func (t *trust) doubt() *Doubt {
+	if t.why == "" {
+		return nil
+	}
+	d := &Doubt{}
+	if t.known != nil {
+		d.Known = Commit{t.known.Lineage.String(), t.known.Sequence, time.Unix(0, t.known.At).UTC()}
+	}
+	d.Reason = t.why.sentence(d.Known)
+	return d
+}
+
+// sentence says what is wrong. It names no commit of the database itself, because
+// that goes on while the doubt lasts.
+func (d doubt) sentence(known Commit) string {
+	noted := fmt.Sprintf("commit %d of %s", known.Sequence, known.At.Format(time.RFC3339))
+	switch d {
+	case doubtNoNote:
+		return "the database is not empty, and neither of its notes is readable, so it may be an older copy"
+	case doubtEmpty:
+		return "the database was empty, and " + noted + " was noted: it was removed"
+	case doubtOlder:
+		return "the database came back older than it was: " + noted + " was noted, and is not in it"
+	case doubtForked, doubtAhead:
+		return "the database is not the one that was noted: " + noted + " is not its last but one"
+	case doubtLineage:
+		return "the database is another one than the one that was noted, whose last commit was " + noted
+	case doubtFormat1:
+		return "the database came back older than it was, as the last version of the agent noted"
+	}
+	return fmt.Sprintf("the database is in doubt (%s)", string(d))
+}

@@ -1,0 +1,282 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package bolt
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/kvdb"
+)
+
+// place is where a database and its notes are.
+type place struct {
+	t           *testing.T
+	path, level string
+	run, state  string
+	boot        string
+}
+
+func newPlace(t *testing.T) *place {
+	dir := t.TempDir()
+	return &place{
+		t: t, path: filepath.Join(dir, "s", "cadastre.db"), level: filepath.Join(dir, "r", "db.level"),
+		run: filepath.Join(dir, "r", "db.note"), state: filepath.Join(dir, "s", "cadastre.db.note"), boot: "boot-1",
+	}
+}
+
+func (p *place) options() FileOptions {
+	return FileOptions{Notes: []string{p.run, p.state}, BootID: p.boot, Level1: p.level}
+}
+
+func (p *place) open() *File { return openFile(p.t, p.path, p.options()) }
+
+// use opens the database, lets f use it, and closes it.
+func (p *place) use(f func(g Gomega, file *File)) {
+	p.t.Helper()
+	file := p.open()
+	f(NewWithT(p.t), file)
+	NewWithT(p.t).Expect(file.Close()).To(Succeed())
+}
+
+func (p *place) commit(n int) {
+	p.t.Helper()
+	p.use(func(g Gomega, file *File) {
+		for i := range n {
+			g.Expect(file.Journal().Commit(p.t.Context(), []kvdb.Op{kvdb.Put(fmt.Sprint(i), nil)})).To(Succeed())
+		}
+	})
+}
+
+// doubt opens the database and returns why it is in doubt.
+func (p *place) doubt() (why string) {
+	p.t.Helper()
+	p.use(func(_ Gomega, file *File) {
+		if d := file.Doubt(); d != nil {
+			why = d.Reason
+		}
+	})
+	return why
+}
+
+func (p *place) read(path string) []byte {
+	p.t.Helper()
+	data, err := os.ReadFile(path)
+	NewWithT(p.t).Expect(err).NotTo(HaveOccurred())
+	return data
+}
+
+func (p *place) write(path string, data []byte) {
+	p.t.Helper()
+	NewWithT(p.t).Expect(os.WriteFile(path, data, 0o600)).To(Succeed())
+}
+
+func TestAnOlderCopyIsInDoubtUntilItIsAccepted(t *testing.T) {
+	g := NewWithT(t)
+	p := newPlace(t)
+	p.commit(15)
+	old := p.read(p.path)
+	p.commit(3)
+	newer := p.read(p.path)
+	g.Expect(p.doubt()).To(BeEmpty(), "a restart")
+	p.write(p.path, old)
+	for range 2 {
+		g.Expect(p.doubt()).To(And(ContainSubstring("older than it was: commit 19 of "), ContainSubstring("was noted")))
+		p.commit(9) // by what is released of it, say
+	}
+	p.boot = "boot-2"
+	g.Expect(p.doubt()).To(ContainSubstring("commit 19 of "), "a reboot does not end it")
+	p.use(func(g Gomega, file *File) {
+		known := file.Doubt().Known
+		g.Expect(known.Sequence).To(Equal(uint64(19)))
+		before := file.Last()
+		g.Expect(known.Lineage).To(Equal(before.Lineage))
+		g.Expect(file.Accept(t.Context())).To(Succeed())
+		g.Expect(file.Doubt()).To(BeNil())
+		g.Expect(file.Last().Lineage).NotTo(Equal(before.Lineage), "it is another database from now on")
+		g.Expect(file.Accept(t.Context())).To(Succeed(), "again")
+	})
+	g.Expect(p.doubt()).To(BeEmpty())
+	p.write(p.path, newer)
+	g.Expect(p.doubt()).To(ContainSubstring("another one"), "what was given up does not come back unnoticed")
+}
+
+func TestNotes(t *testing.T) {
+	remove := func(p *place, paths ...string) {
+		for _, path := range paths {
+			NewWithT(p.t).Expect(os.Remove(path)).To(Succeed())
+		}
+	}
+	spoil := map[string]func(p *place, path string){
+		"removed":     func(p *place, path string) { remove(p, path) },
+		"emptied":     func(p *place, path string) { p.write(path, nil) },
+		"truncated":   func(p *place, path string) { p.write(path, p.read(path)[:noteSlot/2]) },
+		"overwritten": func(p *place, path string) { p.write(path, bytes.Repeat([]byte("text "), 300)) },
+	}
+	for name, spoil := range spoil {
+		for which, paths := range map[string]func(p *place) []string{
+			"run":   func(p *place) []string { return []string{p.run} },
+			"state": func(p *place) []string { return []string{p.state} },
+			"both":  func(p *place) []string { return []string{p.run, p.state} },
+		} {
+			t.Run(which+" "+name, func(t *testing.T) {
+				g := NewWithT(t)
+				p := newPlace(t)
+				p.commit(5)
+				old := p.read(p.path)
+				p.commit(5)
+				for _, path := range paths(p) {
+					spoil(p, path)
+				}
+				if which == "both" {
+					g.Expect(p.doubt()).To(ContainSubstring("neither of its notes is readable"))
+				} else {
+					g.Expect(p.doubt()).To(BeEmpty(), "the other note is enough")
+					for _, path := range paths(p) {
+						spoil(p, path)
+					}
+				}
+				p.write(p.path, old)
+				g.Expect(p.doubt()).NotTo(BeEmpty(), "an older copy")
+			})
+		}
+	}
+}
+
+func TestATornNoteLeavesTheOneBefore(t *testing.T) {
+	g := NewWithT(t)
+	path := filepath.Join(t.TempDir(), "note")
+	s, err := openNotes([]string{path}, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	for i := range uint64(10) {
+		g.Expect(s.write(note{Sequence: i + 1, Boot: "b", Known: &known{}})).To(Succeed())
+		n, ok := readNote(path)
+		g.Expect(ok).To(BeTrue())
+		g.Expect(n.Sequence).To(Equal(i + 1))
+		if i == 0 {
+			continue
+		}
+		whole, err := os.ReadFile(path)
+		g.Expect(err).NotTo(HaveOccurred())
+		torn := bytes.Clone(whole)
+		at := int(s.count%noteSlots) * noteSlot
+		copy(torn[at+100:at+noteSlot], bytes.Repeat([]byte{0}, noteSlot-100))
+		g.Expect(os.WriteFile(path, torn, 0o600)).To(Succeed())
+		n, ok = readNote(path)
+		g.Expect(ok).To(BeTrue())
+		g.Expect(n.Sequence).To(Equal(i))
+		g.Expect(os.WriteFile(path, whole, 0o600)).To(Succeed())
+	}
+	g.Expect(s.close()).To(Succeed())
+}
+
+func TestANoteThatCannotBeWrittenFailsTheCommit(t *testing.T) {
+	g := NewWithT(t)
+	p := newPlace(t)
+	f := p.open()
+	g.Expect(f.trust.notes.files[0].Close()).To(Succeed())
+	g.Expect(f.SetLocal("a", "1")).To(Succeed(), "one of two is enough")
+	g.Expect(f.trust.notes.files[1].Close()).To(Succeed())
+	g.Expect(f.SetLocal("a", "2")).To(MatchError(os.ErrClosed))
+	g.Expect(f.Health()).To(HaveOccurred())
+}
+
+func TestTheRuleOfFormat1DecidesOnce(t *testing.T) {
+	for what, c := range map[string]struct {
+		level string
+		doubt bool
+	}{
+		"no note":           {"", false},
+		"the same revision": {"%d boot-1 trusted", false},
+		"a newer revision":  {"%[2]d boot-1 trusted", true},
+		"suspect":           {"%d boot-1 suspect", true},
+		"another boot":      {"%[2]d boot-0 suspect", false},
+		"text":              {"text", false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			g := NewWithT(t)
+			p := newPlace(t)
+			data := p.read("testdata/format-1.db")
+			g.Expect(os.MkdirAll(filepath.Dir(p.path), 0o700)).To(Succeed())
+			p.write(p.path, data)
+			if c.level != "" {
+				g.Expect(os.MkdirAll(filepath.Dir(p.level), 0o700)).To(Succeed())
+				p.write(p.level, fmt.Appendf(nil, c.level+"\n", revisionOf(t, p.path), revisionOf(t, p.path)+1))
+			}
+			for range 2 {
+				if c.doubt {
+					g.Expect(p.doubt()).To(ContainSubstring("as the last version of the agent noted"))
+				} else {
+					g.Expect(p.doubt()).To(BeEmpty())
+				}
+				_, err := os.Stat(p.level)
+				g.Expect(errors.Is(err, os.ErrNotExist)).To(BeTrue())
+			}
+			p.write(p.path, data)
+			g.Expect(p.doubt()).NotTo(BeEmpty(), "a copy of format 1 is an older one, once there is a newer one")
+		})
+	}
+}
+
+func revisionOf(t *testing.T, path string) int {
+	t.Helper()
+	f, err := OpenFile(path, FileOptions{lockOnly: true})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	defer f.Close()
+	n, err := f.revision()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return n
+}
+
+func TestDowngradeTakesTheDoubtAlong(t *testing.T) {
+	for _, doubt := range []bool{false, true} {
+		t.Run(fmt.Sprint(doubt), func(t *testing.T) {
+			g := NewWithT(t)
+			p := newPlace(t)
+			p.commit(5)
+			old := p.read(p.path)
+			p.commit(5)
+			if doubt {
+				p.write(p.path, old)
+			}
+			_, err := Downgrade(t.Context(), p.path, p.options())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(p.run).NotTo(BeAnExistingFile())
+			g.Expect(p.state).NotTo(BeAnExistingFile())
+			var noted int
+			var boot, mark string
+			_, err = fmt.Sscanf(string(p.read(p.level)), "%d %s %s", &noted, &boot, &mark)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(noted).To(Equal(revisionOf(t, p.path)))
+			g.Expect(boot).To(Equal(p.boot))
+			g.Expect(mark).To(Equal(map[bool]string{false: "trusted", true: "suspect"}[doubt]))
+			g.Expect(p.doubt() != "").To(Equal(doubt), "and up again")
+		})
+	}
+}
+
+// TestATornMetaPage spoils the page that bbolt writes last in a commit, as a crash
+// in the middle of it does: the commit before it counts, and is the one that was noted.
+func TestATornMetaPage(t *testing.T) {
+	g := NewWithT(t)
+	p := newPlace(t)
+	p.commit(4)
+	run, state := p.read(p.run), p.read(p.state)
+	p.commit(1)
+	data := p.read(p.path)
+	at := revisionOf(t, p.path) % 2 * os.Getpagesize()
+	clear(data[at : at+512])
+	p.write(p.path, data)
+	p.write(p.run, run)
+	p.write(p.state, state)
+	g.Expect(p.doubt()).To(BeEmpty())
+	p.commit(1)
+	g.Expect(p.doubt()).To(BeEmpty())
+}

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/journal"
+)
+
+func TestALeaseKeepsTheNetworkNamespaceOfItsFirstClaim(t *testing.T) {
+	g := NewWithT(t)
+	b := open(g, journal.NewMemory())
+	b.pool(ledger.Pool{Name: "default"}, "10.1.5.0/24")
+	req := ledger.Request{Pool: "default", Key: key(1), Pod: pod(1), NetNS: "/run/netns/a"}
+	leases, fresh, err := b.Claim(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(fresh).To(BeTrue())
+	g.Expect(leases[0].NetNS).To(Equal("/run/netns/a"))
+
+	req.NetNS = "/run/netns/b"
+	leases, fresh, err = b.Claim(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(fresh).To(BeFalse())
+	g.Expect(leases[0].NetNS).To(Equal("/run/netns/a"), "a repeated claim writes nothing")
+
+	b.reopen()
+	g.Expect(b.Leases()[0].NetNS).To(Equal("/run/netns/a"), "after a restart")
+}

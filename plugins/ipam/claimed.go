@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
+	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
+)
+
+// Claims claims blocks that do not follow from the node ID.
+type Claims interface {
+	// Hold asks for a target, and returns how its claim stands.
+	Hold(claims.Target) claims.Standing
+	// Want replaces the targets of a network by those that are committed.
+	Want(network string, targets []claims.Target)
+	// Standing returns how a claim stands, and asks for nothing.
+	Standing(claims.Target) claims.Standing
+}
+
+// claimsBlocks reports whether the blocks of this node need claims of their own.
+// A NetResourceSet is the claim itself.
+func (i *IPAM) claimsBlocks() bool { return ExplicitBlocks(i.ContivConf) }
+
+// ExplicitBlocks reports whether the configuration gives nodes blocks that do not
+// follow from their IDs and are not those of a NetResourceSet.
+func ExplicitBlocks(conf contivconf.API) bool {
+	switch conf.PodBlocks() {
+	case contivconf.PodBlocksPodCIDR, contivconf.PodBlocksStatic:
+		return true
+	}
+	return false
+}
+
+// openHeld makes those of the subnets the node's pod subnets whose claims it
+// holds, and notes the others.
+func (i *IPAM) openHeld(s *state, subnets []netip.Prefix) {
+	var held []netip.Prefix
+	for _, p := range subnets {
+		s.wanted = append(s.wanted, claims.Block(p))
+		standing := claims.Standing{Held: true}
+		if i.Claims != nil {
+			standing = i.Claims.Hold(claims.Block(p))
+		}
+		if standing.Held {
+			held = append(held, p)
+		} else {
+			s.waiting = append(s.waiting, claims.Block(p))
+		}
+	}
+	_ = s.setPods(held) // refusal, or the configuration, has seen that there is room
+}
+
+// waitsFor says which claim keeps this node from having a pod subnet, and what
+// that waits for; "" for none.
+func (i *IPAM) waitsFor(s *state) string {
+	for _, t := range s.waiting {
+		switch standing := i.Claims.Standing(t); {
+		case standing.Held:
+			return fmt.Sprintf("this node holds the claim of %s, and is about to open it", t.Prefix)
+		case standing.Blocker == nil:
+			return fmt.Sprintf("waiting for the claim of %s", t.Prefix)
+		default:
+			return fmt.Sprintf("waiting for the claim of %s: %s", t.Prefix, standing.Blocker)
+		}
+	}
+	return ""
+}
+
+// updateClaims derives the pod subnets anew if a claim came to be held, or is
+// not held any more.
+func (i *IPAM) updateClaims(txn controller.UpdateOperations) (string, error) {
+	s := i.state.Load()
+	if s.networks == nil {
+		return "", nil // before the first resync
+	}
+	if !i.claimsBlocks() { // what it holds is left from a configuration that did
+		i.publish(s)
+		return "", nil
+	}
+	have, next := podSubnets(s.nodes), &state{nodeID: s.nodeID, families: s.families, nodes: slices.Clone(s.nodes)}
+	i.openHeld(next, each(s.wanted, func(t claims.Target) netip.Prefix { return t.Prefix }))
+	if now := podSubnets(next.nodes); !sameSet(have, now) {
+		return i.changePodCIDR(have, now, txn)
+	}
+	i.publish(s) // a block that drained may have been given back
+	return "", nil
+}
+
+// Implied returns what follows from a node record, as package claims asks it: the
+// node addresses and the pod blocks of its ID, and what the record says that the
+// node has. Agents record their blocks, also those that follow from their IDs, and
+// agents that know no claims their podCIDRs. So no other block of the ID is theirs
+// if there are some, unless this node's configuration says that blocks follow from IDs.
+func Implied(conf contivconf.API) func(*kv.NodeRecord, []*kv.Pool) []claims.Target {
+	return func(r *kv.NodeRecord, stored []*kv.Pool) (all []claims.Target) {
+		for _, f := range conf.Cluster().Families {
+			if p, err := f.NodeIP(r.Id); err == nil {
+				all = append(all, claims.NodeAddress(p.Addr()))
+			}
+		}
+		for _, text := range r.IpAddresses {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				all = append(all, claims.NodeAddress(p.Addr()))
+			}
+		}
+		if r.ExplicitBlocks {
+			return all
+		}
+		recorded := 0
+		for _, text := range r.PodCidrs {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				all = append(all, claims.Block(p))
+				recorded++
+			}
+		}
+		if recorded > 0 && conf.PodBlocks() != contivconf.PodBlocksNodeID {
+			return all
+		}
+		return append(all, blocksOfID(conf, r.Id, stored)...)
+	}
+}
+
+// blocksOfID returns the pod blocks that follow from a node ID.
+func blocksOfID(conf contivconf.API, id uint32, stored []*kv.Pool) (all []claims.Target) {
+	var pools []poolplan.Pool
+	for _, m := range stored {
+		if p, err := poolplan.FromMessage(m); err == nil && p.State != poolplan.Removed {
+			pools = append(pools, p)
+		}
+	}
+	if !slices.ContainsFunc(pools, func(p poolplan.Pool) bool { return p.Network == PodPool }) {
+		pools = append(pools, poolplan.FromCluster(conf.Cluster()))
+	}
+	networks, _ := networksOf(pools, id)
+	for _, name := range slices.Sorted(maps.Keys(networks)) {
+		for _, p := range slices.Concat(networks[name].open, networks[name].draining) {
+			all = append(all, claims.Block(p))
+		}
+	}
+	return all
+}
+
+// holders are the held claims of all nodes, sorted by prefix.
+type holders []heldBlock
+
+type heldBlock struct {
+	prefix netip.Prefix
+	node   string
+}
+
+func holdersOf(nodes nodesync.Nodes) (all holders) {
+	for _, n := range nodes {
+		for _, p := range n.Claims {
+			all = append(all, heldBlock{p, n.Name})
+		}
+	}
+	slices.SortFunc(all, func(a, b heldBlock) int { return a.prefix.Compare(b.prefix) })
+	return all
+}
+
+// without returns the pod subnets of a node that do not overlap a claim of another one.
+func (h holders) without(n *nodesync.Node) (rest []netip.Prefix) {
+	for _, p := range n.PodCIDRs {
+		if _, taken := h.other(p, n.Name); !taken {
+			rest = append(rest, p)
+		}
+	}
+	return rest
+}
+
+// other returns the claim of another node that overlaps a prefix: one that contains
+// it, or one that lies in it. A node may hold claims within each other.
+func (h holders) other(p netip.Prefix, node string) (heldBlock, bool) {
+	p = p.Masked()
+	for bits := p.Bits(); bits >= 0; bits-- {
+		outer := netip.PrefixFrom(p.Addr(), bits).Masked()
+		for k := h.at(outer); k < len(h) && h[k].prefix == outer; k++ {
+			if h[k].node != node {
+				return h[k], true
+			}
+		}
+	}
+	for k := h.at(p); k < len(h) && p.Contains(h[k].prefix.Addr()); k++ {
+		if h[k].node != node {
+			return h[k], true
+		}
+	}
+	return heldBlock{}, false
+}
+
+// at returns the index of the first claim that is not before a prefix.
+func (h holders) at(p netip.Prefix) int {
+	k, _ := slices.BinarySearchFunc(h, p, func(x heldBlock, p netip.Prefix) int { return x.prefix.Compare(p) })
+	return k
+}

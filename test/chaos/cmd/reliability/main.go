@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command reliability runs the tests that attack the agent, and writes what was
+// tried, how often, and the result as Markdown.
+//
+//	go run ./test/chaos/cmd/reliability OUT                               # run all, write OUT/report.md
+//	go run ./test/chaos/cmd/reliability -doc docs/reliability.md OUT      # and between the markers of that file
+//	go run ./test/chaos/cmd/reliability -render -doc FILE OUT             # run nothing
+//
+// The environment chooses the sizes: CHAOS, CHAOS_*, SIM_SEEDS and NODES_SEEDS, as
+// in package chaos. OUT/NAME.json is the output of "go test -json", OUT/NAME.tries
+// what the tests counted, OUT/run.json when and with what they ran. The exit code is 1 if a
+// test failed, or if a kind of attack was not tried.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cadastre/cadastre/test/section"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "reliability:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("reliability", flag.ContinueOnError)
+	doc := flags.String("doc", "", "write the report between the markers of this `file`, too")
+	render := flags.Bool("render", false, "run nothing, only write the report again")
+	flags.Usage = func() {
+		fmt.Fprintln(flags.Output(), "usage: reliability [flags] OUT")
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() != 1 {
+		return fmt.Errorf("got %d arguments, want the output folder: reliability [flags] OUT", flags.NArg())
+	}
+	out, err := filepath.Abs(flags.Arg(0))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	if !*render {
+		if err := runAll(ctx, out); err != nil {
+			return err
+		}
+	}
+	r, err := readReport(out)
+	if err != nil {
+		return err
+	}
+	text := r.render()
+	if err := os.WriteFile(filepath.Join(out, "report.md"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	if *doc != "" {
+		if err := section.Replace(*doc, text); err != nil {
+			return err
+		}
+	}
+	return r.problems()
+}
