@@ -107,6 +107,11 @@ func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	if deps.Fence != nil {
 		a.term = deps.Fence.Term() + " " + a.term
 	}
+	if deps.Nodes != nil {
+		// A factory starts the informers that were asked for before its Start,
+		// and callers of the published API start it before they call Run.
+		deps.Nodes.Informer()
+	}
 	a.book = newBook(set, deps.Now)
 	a.reports = newReports(a.api, deps)
 	a.metrics = newMetrics(a.book, a.reports, a.running.Load)

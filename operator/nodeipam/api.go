@@ -57,7 +57,8 @@ const (
 	SyncFromCluster NodeSyncMode = "SyncFromCluster"
 )
 
-// New makes the allocator of a type. clusterCIDR and nodeCIDRMaskSize are not
+// New makes the allocator of a type, and registers the informer of nodes: a
+// caller may start its factory before Run or after it. clusterCIDR and nodeCIDRMaskSize are not
 // looked at where the cloud chooses the CIDRs; serviceCIDR and cloud may be nil
 // where they are not needed. NewAllocator can have more ranges, and both families.
 func New(kubeClient clientset.Interface, cloud Cloud, nodeInformer informers.NodeInformer, allocatorType CIDRAllocatorType,
@@ -72,7 +73,8 @@ func New(kubeClient clientset.Interface, cloud Cloud, nodeInformer informers.Nod
 	return checked(NewAllocator(Deps{Client: kubeClient, Nodes: nodeInformer, Cloud: cloud}, settings))
 }
 
-// NewCIDRRangeAllocator makes a RangeAllocator. nodeList are the nodes that there
+// NewCIDRRangeAllocator makes a RangeAllocator, and registers the informer of
+// nodes. nodeList are the nodes that there
 // are; with nil they are read from the API server before the first CIDR is given.
 func NewCIDRRangeAllocator(client clientset.Interface, nodeInformer informers.NodeInformer, clusterCIDR *net.IPNet, serviceCIDR *net.IPNet,
 	subNetMaskSize int, nodeList *v1.NodeList) (CIDRAllocator, error) {
@@ -90,7 +92,8 @@ func NewCIDRRangeAllocator(client clientset.Interface, nodeInformer informers.No
 	return a, nil
 }
 
-// NewCloudCIDRAllocator makes a CloudAllocator.
+// NewCloudCIDRAllocator makes a CloudAllocator, and registers the informer of
+// nodes.
 func NewCloudCIDRAllocator(client clientset.Interface, cloud Cloud, nodeInformer informers.NodeInformer) (CIDRAllocator, error) {
 	return checked(NewAllocator(Deps{Client: client, Nodes: nodeInformer, Cloud: cloud}, Settings{Type: CloudAllocatorType}))
 }
@@ -178,13 +181,18 @@ func NewControllerOf(deps Deps, settings Settings) (*Controller, error) {
 }
 
 // Start reads all nodes, and then keeps them synchronized until Close. It
-// returns when the nodes are read, or cannot be.
+// returns when the nodes are read, or cannot be. The informer is registered
+// before Start returns, and may be started afterwards.
 func (c *Controller) Start(nodeInformer informers.NodeInformer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stop != nil {
 		return errors.New("start the IPAM controller: it was started before")
 	}
+	if nodeInformer == nil {
+		return errors.New("start the IPAM controller: the informer of nodes is nil")
+	}
+	nodeInformer.Informer()
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := c.allocator.load(ctx); err != nil {
 		cancel()
