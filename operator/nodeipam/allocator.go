@@ -31,23 +31,23 @@ var (
 
 // Allocator is what all types have in common. Use NewAllocator.
 type Allocator struct {
-	deps     Deps
-	settings Settings
-	api      nodeAPI
-	lister   corelisters.NodeLister // none before Run
-	mode     mode
-	book     *book
-	gate     *fence.Gate
-	claims   *claimReader
-	reports  *reports
-	metrics  *metrics
-	log      *slog.Logger
-	term     string
-	touches  atomic.Uint64 // makes every write of a term another
-	names    nameLocks
-	queue    queue
-	running  atomic.Bool
-	warned   map[netip.Prefix]int // of the audit: how full a range was
+	deps        Deps
+	settings    Settings
+	api         nodeAPI
+	lister      corelisters.NodeLister // none before Run
+	mode        mode
+	book        *book
+	gate        *fence.Gate
+	claims      *claimReader
+	reports     *reports
+	metrics     *metrics
+	log         *slog.Logger
+	term        string
+	withdrawals atomic.Uint64 // makes every one of a term another
+	names       nameLocks
+	queue       queue
+	running     atomic.Bool
+	warned      map[netip.Prefix]int // of the audit: how full a range was
 
 	loading sync.Mutex // held while the book is made
 	loaded  bool
@@ -59,8 +59,6 @@ var _ CIDRAllocator = (*Allocator)(nil)
 type mode interface {
 	// settle brings a node to where the mode wants it. An error is tried again.
 	settle(ctx context.Context, node *v1.Node) error
-	// recall records what a node without podCIDRs is known to get.
-	recall(node *v1.Node)
 	// gives is true where the mode chooses the blocks.
 	gives() bool
 	// pins is true where a node may get, by other ways than its podCIDRs, what

@@ -69,9 +69,9 @@ func (a apiServer) patchStatus(ctx context.Context, name string, body []byte) er
 // made again under its name has another UID, and one that somebody has written
 // since has another resourceVersion: the API server then refuses the patch.
 type meta struct {
-	UID             types.UID         `json:"uid,omitempty"`
-	ResourceVersion string            `json:"resourceVersion,omitempty"`
-	Annotations     map[string]string `json:"annotations,omitempty"`
+	UID             types.UID          `json:"uid,omitempty"`
+	ResourceVersion string             `json:"resourceVersion,omitempty"`
+	Annotations     map[string]*string `json:"annotations,omitempty"` // nil removes one
 }
 
 // spec is the part that gives a node its CIDRs.
@@ -80,31 +80,38 @@ type spec struct {
 	PodCIDRs []string `json:"podCIDRs"`
 }
 
-// specPatch sets the podCIDRs of node, if it still is as it was read.
+// specPatch sets the podCIDRs of node, if it still is as it was read. What the
+// node was about to get is then no news any more.
 func specPatch(node *v1.Node, blocks []netip.Prefix) ([]byte, error) {
 	texts := make([]string, len(blocks))
 	for i, p := range blocks {
 		texts[i] = p.String()
 	}
+	about := meta{UID: node.UID, ResourceVersion: node.ResourceVersion}
+	if _, ok := node.Annotations[IntentAnnotation]; ok {
+		about.Annotations = map[string]*string{IntentAnnotation: nil}
+	}
 	return marshal(node.Name, struct {
 		Metadata meta `json:"metadata"`
 		Spec     spec `json:"spec"`
-	}{meta{UID: node.UID, ResourceVersion: node.ResourceVersion}, spec{texts[0], texts}})
+	}{about, spec{texts[0], texts}})
 }
 
 // intentPatch writes down what node is about to get, if it still is as it was read.
 func intentPatch(node *v1.Node, blocks []netip.Prefix) ([]byte, error) {
+	intent := joined(blocks)
 	return marshal(node.Name, struct {
 		Metadata meta `json:"metadata"`
-	}{meta{node.UID, node.ResourceVersion, map[string]string{IntentAnnotation: joined(blocks)}}})
+	}{meta{node.UID, node.ResourceVersion, map[string]*string{IntentAnnotation: &intent}}})
 }
 
-// termPatch changes node whatever was written since it was read, so that
-// nothing that was sent before can be applied afterwards.
-func termPatch(node *v1.Node, term string) ([]byte, error) {
+// withdrawPatch replaces what node is about to get by text, whatever was written
+// since it was read. A text that no other patch has changes the node for sure,
+// and nothing that was sent before can be applied afterwards.
+func withdrawPatch(node *v1.Node, text string) ([]byte, error) {
 	return marshal(node.Name, struct {
 		Metadata meta `json:"metadata"`
-	}{meta{UID: node.UID, Annotations: map[string]string{TermAnnotation: term}}})
+	}{meta{UID: node.UID, Annotations: map[string]*string{IntentAnnotation: &text}}})
 }
 
 // conditionPatch sets a condition of node.

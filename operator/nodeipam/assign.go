@@ -21,9 +21,8 @@ type rangeMode struct{ *Allocator }
 
 var _ mode = (*rangeMode)(nil)
 
-func (m *rangeMode) gives() bool     { return true }
-func (m *rangeMode) pins() bool      { return false }
-func (m *rangeMode) recall(*v1.Node) {}
+func (m *rangeMode) gives() bool { return true }
+func (m *rangeMode) pins() bool  { return false }
 func (m *rangeMode) pace() pace {
 	return &untilItWorks{Timeout{MaxBackoff: m.settings.MaxRetry, InitialRetry: m.settings.FirstRetry}}
 }
@@ -95,7 +94,7 @@ func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 		return err
 	}
 	if len(m.book.conflicts(o)) > 0 || m.claims.last.Load().check(o.Name, blocks) != nil {
-		live, err := m.touch(ctx, node) // what was sent with these blocks cannot arrive any more
+		live, err := m.withdraw(ctx, node) // what was sent with these blocks cannot arrive any more
 		if err != nil || live == nil {
 			return err
 		}
@@ -107,6 +106,14 @@ func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 			return err
 		}
 		node = live
+	}
+	if m.intends() {
+		if node, err = m.intend(ctx, node, blocks); err != nil || node == nil {
+			return err
+		}
+		if numbered(node) {
+			return m.accept(ctx, node)
+		}
 	}
 	live, err := m.publish(ctx, node, blocks)
 	if err == nil && live != nil {
@@ -189,6 +196,9 @@ func (a *Allocator) publish(ctx context.Context, node *v1.Node, blocks []netip.P
 			return live, a.published(ctx, live, blocks)
 		case live.DeletionTimestamp != nil:
 			return nil, nil
+		case a.intends() && !intended(live, blocks):
+			return nil, errors.Join(err, fmt.Errorf("write podCIDRs %s of node %q: another process has changed its annotation %s to %q",
+				joined(blocks), o.Name, IntentAnnotation, live.Annotations[IntentAnnotation]))
 		}
 		node = live
 	}

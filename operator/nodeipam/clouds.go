@@ -146,10 +146,9 @@ type cloudMode struct{ cloudDoor }
 
 var _ mode = (*cloudMode)(nil)
 
-func (m *cloudMode) gives() bool     { return false }
-func (m *cloudMode) pins() bool      { return false }
-func (m *cloudMode) recall(*v1.Node) {}
-func (m *cloudMode) pace() pace      { return &cloudPace{random: m.deps.Random, rest: m.settings.Audit} }
+func (m *cloudMode) gives() bool { return false }
+func (m *cloudMode) pins() bool  { return false }
+func (m *cloudMode) pace() pace  { return &cloudPace{random: m.deps.Random, rest: m.settings.Audit} }
 
 func (m *cloudMode) settle(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {

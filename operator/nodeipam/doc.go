@@ -33,8 +33,9 @@
 // one that does not hold the block waits.
 //
 // Every patch says which object it is for (UID), and as it was when (its
-// resourceVersion). See Fence for what two leaders can do to each other, which
-// is nothing.
+// resourceVersion). With a Fence the node is told first what it is about to get
+// (IntentAnnotation): a new leader lists the nodes, and knows which blocks may
+// still be under way, and to which nodes. See Fence.
 //
 // A node whose podCIDRs cannot be read, are of no range, or are somebody else's
 // is reported: an event, a condition and a metric, each once. Its CIDRs are

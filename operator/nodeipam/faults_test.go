@@ -28,7 +28,7 @@ func story() []func(*server) {
 
 // play lets an allocator live through the story, and checks, at the end, that
 // every node has its CIDRs and that nobody else has anything.
-func play(t *testing.T, s *server) error {
+func play(t *testing.T, s *server, change ...func(*Deps)) error {
 	t.Helper()
 	g := NewWithT(t)
 	s.watch = func(s *server) {
@@ -37,7 +37,7 @@ func play(t *testing.T, s *server) error {
 		}
 	}
 	settings := ranges("10.0.0.0/24 28", "fd00::/60 64")
-	b := newBench(t, newServer(), settings)
+	b := newBench(t, newServer(), settings, change...)
 	b.server, b.api, b.reports.api = s, s, s
 	b.loaded = false
 	for _, chapter := range story() {
@@ -104,20 +104,27 @@ func leaked(stat cidrset.Stat) error {
 	return nil
 }
 
+// withFence makes an allocator write down what nodes are about to get.
+func withFence(d *Deps) { d.Fence = &fenced{} }
+
+func withoutFence(*Deps) {}
+
 func TestEveryFaultAtEveryStep(t *testing.T) {
 	g := NewWithT(t)
-	plain := newServer()
-	g.Expect(play(t, plain)).To(Succeed())
-	for _, f := range []fault{fail, tear, refuse, conflict, delay} {
-		for n := 1; n <= plain.calls; n++ {
-			lags := []int{0}
-			if f == delay {
-				lags = []int{1, 2, 3, 5, 8, 1000}
-			}
-			for _, lag := range lags {
-				s := newServer()
-				s.fault, s.lag = at(n, f), lag
-				g.Expect(play(t, s)).To(Succeed(), "%s at call %d of %d, lag %d", f, n, plain.calls, lag)
+	for _, fence := range []func(*Deps){withoutFence, withFence} {
+		plain := newServer()
+		g.Expect(play(t, plain, fence)).To(Succeed())
+		for _, f := range []fault{fail, tear, refuse, conflict, delay} {
+			for n := 1; n <= plain.calls; n++ {
+				lags := []int{0}
+				if f == delay {
+					lags = []int{1, 2, 3, 5, 8, 1000}
+				}
+				for _, lag := range lags {
+					s := newServer()
+					s.fault, s.lag = at(n, f), lag
+					g.Expect(play(t, s, fence)).To(Succeed(), "%s at call %d of %d, lag %d", f, n, plain.calls, lag)
+				}
 			}
 		}
 	}

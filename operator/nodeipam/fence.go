@@ -16,17 +16,20 @@ import (
 	"github.com/cadastre/cadastre/operator/fence"
 )
 
-// ErrDeposed is wrapped by the errors of a leader that is none any more.
+// ErrDeposed is wrapped by the errors of a leader that was deposed.
 var ErrDeposed = errors.New("another process leads now")
 
 // Fence keeps a leader that was deposed from giving blocks.
 //
-// It is one half of what does so. A leader reads a node, asks the fence, and
-// only then patches the node as it was read. A new leader first writes to all
-// nodes that have no podCIDRs, and only then gives blocks to any. So what an
-// older leader still has under way either came before, and is seen by the new
-// one, or is refused by the API server, because the node is not as it was read.
-// No clock is involved. An Allocator is for one leadership: who is elected again
+// It is one half of what does so. A leader first writes to a node which blocks
+// the node is about to get (IntentAnnotation), then asks the fence, and only then
+// patches the podCIDRs of the node as it was read before it asked. A new leader
+// first lists the nodes. A patch that an older leader has under way was fenced
+// before the new leader was elected, so the list shows either what the patch is
+// about to write, or a node that has changed since, for which the API server
+// refuses the patch. The new leader keeps these blocks for their nodes and gives
+// all others at once. It need not write to any node first, and no clock is
+// involved. An Allocator is for one leadership: a process that is elected again
 // makes a new one, with a new Fence.
 type Fence interface {
 	// Term names this leadership; no other one has the same name.

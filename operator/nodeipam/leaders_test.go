@@ -378,38 +378,45 @@ func TestLeadersDoNotCollide(t *testing.T) {
 	}
 }
 
-// TestLatePatchesAreRefused is what the worlds above come upon by chance.
-func TestLatePatchesAreRefused(t *testing.T) {
+// TestLatePatchesCollideWithNothing shows one by one what the worlds above come
+// upon by chance.
+func TestLatePatchesCollideWithNothing(t *testing.T) {
 	for _, x := range []struct {
 		what   string
-		before func(*server) // before the new leader begins
-		after  func(*server) // after that
+		late   func(call) bool // the patch that arrives when another process leads
+		before func(*server)   // before the new leader begins
+		after  func(*server)   // after that
+		want   string          // what the next node gets
 	}{
-		{"the node is as it was", func(*server) {}, func(*server) {}},
-		{"made again before", func(s *server) { s.remove("a"); s.put("a") }, func(*server) {}},
-		{"made again after", func(*server) {}, func(s *server) { s.remove("a"); s.put("a") }},
-		{"gone", func(s *server) { s.remove("a") }, func(*server) {}},
+		{"the podCIDRs", call.gives, func(*server) {}, func(*server) {}, "10.0.0.16/28"},
+		{"the intent", func(c call) bool { return !c.gives() }, func(*server) {}, func(*server) {}, "10.0.0.0/28"},
+		{"made again before", call.gives, func(s *server) { s.remove("a"); s.put("a") }, func(*server) {}, "10.0.0.0/28"},
+		{"made again after", call.gives, func(*server) {}, func(s *server) { s.remove("a"); s.put("a") }, "10.0.0.16/28"},
+		{"gone", call.gives, func(s *server) { s.remove("a") }, func(*server) {}, "10.0.0.0/28"},
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			g := NewWithT(t)
 			s := newServer()
-			old := newBench(t, s, ranges("10.0.0.0/24 28"), func(d *Deps) { d.Instance = "old" })
+			old := newBench(t, s, ranges("10.0.0.0/24 28"), withFence, func(d *Deps) { d.Instance = "old" })
 			s.put("a")
 			s.lag = 1000
 			s.fault = func(c call) fault {
-				if c.what == "patch" {
+				switch {
+				case c.what == "patch" && x.late(c):
 					return delay
+				case c.what == "get":
+					return fail
 				}
-				return fail
+				return none
 			}
 			g.Expect(old.look(t.Context(), "a")).NotTo(Succeed())
 			s.fault = nil
 			x.before(s)
-			leader := newBench(t, s, ranges("10.0.0.0/24 28"), func(d *Deps) { d.Instance = "new" })
+			leader := newBench(t, s, ranges("10.0.0.0/24 28"), withFence, func(d *Deps) { d.Instance = "new" })
 			x.after(s)
 			s.put("b")
 			g.Expect(leader.look(t.Context(), "b")).To(Succeed())
-			g.Expect(s.cidrs()["b"]).To(Equal([]string{"10.0.0.0/28"}), "the block that was on its way to a")
+			g.Expect(s.cidrs()["b"]).To(Equal([]string{x.want}))
 			g.Expect(s.late).NotTo(BeEmpty())
 			s.arrive()
 			g.Expect(s.overlaps()).To(Succeed())
@@ -420,27 +427,29 @@ func TestLatePatchesAreRefused(t *testing.T) {
 	}
 }
 
-// A write that changes nothing keeps nobody out.
-func TestEveryTouchChangesTheNode(t *testing.T) {
+// A write that changes nothing refuses no late patch.
+func TestEveryWithdrawalChangesTheNode(t *testing.T) {
 	g := NewWithT(t)
 	s := newServer()
 	node := s.put("a")
 	b := newBench(t, s, ranges("10.0.0.0/24 28"))
-	seen := []string{node.ResourceVersion, s.node("a").ResourceVersion}
+	seen := []string{s.node("a").ResourceVersion}
 	for range 3 {
-		live, err := b.touch(t.Context(), node)
+		live, err := b.withdraw(t.Context(), node)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(intentOf(live)).To(BeEmpty())
+		g.Expect(seen).NotTo(ContainElement(live.ResourceVersion))
+		seen = append(seen, live.ResourceVersion)
+	}
+	for _, random := range []float64{.1, .2} { // the same process, and the same term
+		again := newBench(t, s, ranges("10.0.0.0/24 28"), func(d *Deps) { d.Random = func() float64 { return random } })
+		live, err := again.withdraw(t.Context(), node)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(seen).NotTo(ContainElement(live.ResourceVersion))
 		seen = append(seen, live.ResourceVersion)
 	}
-	g.Expect(seen[0]).NotTo(Equal(seen[1]))
-	for _, random := range []float64{.1, .2} { // the same process, and the same term
-		newBench(t, s, ranges("10.0.0.0/24 28"), func(d *Deps) { d.Random = func() float64 { return random } })
-		g.Expect(seen).NotTo(ContainElement(s.node("a").ResourceVersion))
-		seen = append(seen, s.node("a").ResourceVersion)
-	}
 	s.remove("a")
-	g.Expect(b.touch(t.Context(), node)).To(BeNil())
+	g.Expect(b.withdraw(t.Context(), node)).To(BeNil())
 	s.put("a")
-	g.Expect(b.touch(t.Context(), node)).To(BeNil(), "it is another one")
+	g.Expect(b.withdraw(t.Context(), node)).To(BeNil(), "it is another one")
 }

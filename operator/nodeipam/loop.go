@@ -151,8 +151,18 @@ func (a *Allocator) handlers() cache.ResourceEventHandler {
 func matters(old, node *v1.Node) bool {
 	return old.UID != node.UID || !slices.Equal(podCIDRTexts(old), podCIDRTexts(node)) ||
 		(old.DeletionTimestamp == nil) != (node.DeletionTimestamp == nil) || old.Spec.ProviderID != node.Spec.ProviderID ||
-		!numbered(node) && (!maps.Equal(old.Labels, node.Labels) || !maps.Equal(old.Annotations, node.Annotations)) ||
+		!numbered(node) && (!maps.Equal(old.Labels, node.Labels) || !maps.Equal(foreignAnnotations(old), foreignAnnotations(node))) ||
 		networkStatus(old) != networkStatus(node)
+}
+
+// foreignAnnotations returns the annotations that others write.
+func foreignAnnotations(node *v1.Node) map[string]string {
+	if _, ok := node.Annotations[IntentAnnotation]; !ok {
+		return node.Annotations
+	}
+	rest := maps.Clone(node.Annotations)
+	delete(rest, IntentAnnotation)
+	return rest
 }
 
 // work looks at nodes until the queue is closed. It stops all when this process

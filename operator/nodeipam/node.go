@@ -13,22 +13,30 @@ import (
 	v1 "k8s.io/api/core/v1"
 	netutils "k8s.io/utils/net"
 
+	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
+// annotationDomain begins the names of all labels and annotations of Cadastre.
+const annotationDomain = v1alpha1.Group
+
+// formerIntent was the name of IntentAnnotation, and is read if the node has no
+// other.
+const formerIntent = "nodeipam.cadastre.io/intent"
+
 // What is written to, and read from, the metadata of Node objects.
 const (
-	// TermAnnotation is written when a leader begins to a node that has no
-	// podCIDRs, so that nothing that an earlier leader has sent can reach it.
-	TermAnnotation = "nodeipam.cadastre.io/term"
-	// IntentAnnotation is the CIDRs that IPAMFromCluster is about to give to a
-	// node's machine: what survives a crash between cloud and cluster.
-	IntentAnnotation = "nodeipam.cadastre.io/intent"
+	// IntentAnnotation holds the CIDRs that a node is about to get. It is written
+	// before the patch of podCIDRs that gives them, and removed by that patch.
+	// The next leader reads there what may still be under way. IPAMFromCluster
+	// writes it always, because it also changes the cloud; RangeAllocator only
+	// with a Fence. When an offer is withdrawn the value says so.
+	IntentAnnotation = annotationDomain + "/node-cidr-intent"
 	// SizeIPv4 and SizeIPv6 are labels, or annotations, by which a node wants
 	// blocks of another prefix length than its range's.
-	SizeIPv4 = "nodeipam.cadastre.io/mask-size-ipv4"
+	SizeIPv4 = annotationDomain + "/node-cidr-mask-size-ipv4"
 	// SizeIPv6 is SizeIPv4 for the other family.
-	SizeIPv6 = "nodeipam.cadastre.io/mask-size-ipv6"
+	SizeIPv6 = annotationDomain + "/node-cidr-mask-size-ipv6"
 )
 
 func ownerOf(node *v1.Node) cidrset.Owner { return cidrset.NewOwner(node.Name, string(node.UID)) }
@@ -92,14 +100,23 @@ func sizesOf(node *v1.Node, pools []netip.Prefix) ([]int, error) {
 	return sizes, nil
 }
 
-// intentOf is what a node was about to get, empty if nothing or unreadable.
+// intentOf returns what a node is about to get, nothing if that was withdrawn.
 func intentOf(node *v1.Node) (all []netip.Prefix) {
-	for text := range strings.SplitSeq(node.Annotations[IntentAnnotation], ",") {
-		if p, err := parseCIDR(text); err == nil {
+	text, ok := node.Annotations[IntentAnnotation]
+	if !ok {
+		text = node.Annotations[formerIntent]
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		if p, err := parseCIDR(part); err == nil {
 			all = append(all, p)
 		}
 	}
 	return all
+}
+
+// intended reports whether the node says that it is about to get these blocks.
+func intended(node *v1.Node, blocks []netip.Prefix) bool {
+	return node.Annotations[IntentAnnotation] == joined(blocks)
 }
 
 func joined(all []netip.Prefix) string {

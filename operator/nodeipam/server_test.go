@@ -82,7 +82,11 @@ type call struct {
 	number int
 	what   string // get, list, patch, status
 	node   string
+	body   string // of a patch
 }
+
+// gives reports whether the request is to set podCIDRs.
+func (c call) gives() bool { return strings.Contains(c.body, "podCIDRs") }
 
 type fault int
 
@@ -193,7 +197,7 @@ func (s *server) arrive() {
 }
 
 // enter counts a call and says what happens to it.
-func (s *server) enter(what, name string) fault {
+func (s *server) enter(what, name string, body []byte) fault {
 	s.mu.Lock()
 	s.calls++
 	due := slices.IndexFunc(s.late, func(l latePatch) bool { return l.due <= s.calls })
@@ -206,11 +210,11 @@ func (s *server) enter(what, name string) fault {
 	if s.fault == nil {
 		return none
 	}
-	return s.fault(call{s.calls, what, name})
+	return s.fault(call{s.calls, what, name, string(body)})
 }
 
 func (s *server) get(ctx context.Context, name string) (*v1.Node, error) {
-	if s.enter("get", name) != none {
+	if s.enter("get", name, nil) != none {
 		return nil, errLost
 	}
 	if n := s.node(name); n != nil {
@@ -220,7 +224,7 @@ func (s *server) get(ctx context.Context, name string) (*v1.Node, error) {
 }
 
 func (s *server) list(context.Context) (all []v1.Node, err error) {
-	if s.enter("list", "") != none {
+	if s.enter("list", "", nil) != none {
 		return nil, errLost
 	}
 	s.mu.Lock()
@@ -232,16 +236,16 @@ func (s *server) list(context.Context) (all []v1.Node, err error) {
 }
 
 func (s *server) patch(_ context.Context, name string, body []byte) (*v1.Node, error) {
-	return s.answer("patch", name, func() (*v1.Node, error) { return s.apply(name, body) })
+	return s.answer("patch", name, body, func() (*v1.Node, error) { return s.apply(name, body) })
 }
 
 func (s *server) patchStatus(_ context.Context, name string, body []byte) error {
-	_, err := s.answer("status", name, func() (*v1.Node, error) { return s.apply(name, body) })
+	_, err := s.answer("status", name, body, func() (*v1.Node, error) { return s.apply(name, body) })
 	return err
 }
 
-func (s *server) answer(what, name string, do func() (*v1.Node, error)) (*v1.Node, error) {
-	switch s.enter(what, name) {
+func (s *server) answer(what, name string, body []byte, do func() (*v1.Node, error)) (*v1.Node, error) {
+	switch s.enter(what, name, body) {
 	case fail:
 		return nil, errLost
 	case tear:
@@ -325,7 +329,11 @@ func patched(old *v1.Node, body []byte) (*v1.Node, error) {
 	}
 	node := old.DeepCopy()
 	for k, v := range p.Metadata.Annotations {
-		metav1.SetMetaDataAnnotation(&node.ObjectMeta, k, v)
+		if v == nil {
+			delete(node.Annotations, k)
+			continue
+		}
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, k, *v)
 	}
 	if p.Spec != nil {
 		if numbered(old) && !slices.Equal(podCIDRTexts(old), p.Spec.PodCIDRs) {

@@ -28,13 +28,12 @@ type Settings struct {
 	Reserved []netip.Prefix    // never given: service ranges, exclusions
 	Policy   cidrset.Policy
 
-	Workers      int           // nodes that are worked on at the same time: 16
-	Audit        time.Duration // how often all is looked at, whatever was missed: 5 minutes
-	CallTimeout  time.Duration // of one request to the API server or the cloud: 30 s
-	FirstRetry   time.Duration // after an error: 250 ms, then twice as long
-	MaxRetry     time.Duration // at most: 30 s (RangeAllocator)
-	TakeoverTime time.Duration // how long a node that cannot be written holds up a takeover: 2 minutes
-	Sync         Config        // of the IPAMFrom modes: 30 s, 10 s, 250 ms
+	Workers     int           // nodes that are worked on at the same time: 16
+	Audit       time.Duration // how often all is looked at, whatever was missed: 5 minutes
+	CallTimeout time.Duration // of one request to the API server or the cloud: 30 s
+	FirstRetry  time.Duration // after an error: 250 ms, then twice as long
+	MaxRetry    time.Duration // at most: 30 s (RangeAllocator)
+	Sync        Config        // of the IPAMFrom modes: 30 s, 10 s, 250 ms
 
 	// SizeOf are the prefix lengths that a node wants, by pool, 0 for the
 	// range's. By default they are read from its labels and annotations.
@@ -53,7 +52,7 @@ type Deps struct {
 	Nodes    informers.NodeInformer
 	Cloud    Cloud
 	Claims   Claims           // of the agents; none: a block is free as soon as no Node object has it
-	Fence    Fence            // none: nobody else writes podCIDRs, and nobody has
+	Fence    Fence            // nil: no other process writes podCIDRs, and none has patches under way
 	Events   EventRecorder    // Run makes one that writes to the API server
 	Log      *slog.Logger     // slog's default
 	Now      func() time.Time // time.Now
@@ -68,7 +67,6 @@ func (s Settings) withDefaults() Settings {
 	s.CallTimeout = cmp.Or(s.CallTimeout, 30*time.Second)
 	s.FirstRetry = cmp.Or(s.FirstRetry, 250*time.Millisecond)
 	s.MaxRetry = cmp.Or(s.MaxRetry, 30*time.Second)
-	s.TakeoverTime = cmp.Or(s.TakeoverTime, 2*time.Minute)
 	s.Sync.Resync = cmp.Or(s.Sync.Resync, 30*time.Second)
 	s.Sync.MaxBackoff = cmp.Or(s.Sync.MaxBackoff, 10*time.Second)
 	s.Sync.InitialRetry = cmp.Or(s.Sync.InitialRetry, 250*time.Millisecond)

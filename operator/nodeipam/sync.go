@@ -10,7 +10,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // syncPace looks at every node again and again.
@@ -31,10 +30,9 @@ type fromCloudMode struct{ cloudDoor }
 
 var _ mode = (*fromCloudMode)(nil)
 
-func (m *fromCloudMode) gives() bool     { return false }
-func (m *fromCloudMode) pins() bool      { return false }
-func (m *fromCloudMode) recall(*v1.Node) {}
-func (m *fromCloudMode) pace() pace      { return m.syncPace() }
+func (m *fromCloudMode) gives() bool { return false }
+func (m *fromCloudMode) pins() bool  { return false }
+func (m *fromCloudMode) pace() pace  { return m.syncPace() }
 
 func (m *fromCloudMode) settle(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {
@@ -74,14 +72,6 @@ func (m *clusterMode) gives() bool { return true }
 func (m *clusterMode) pins() bool  { return true } // to its machine
 func (m *clusterMode) pace() pace  { return m.syncPace() }
 
-// recall takes what a node was about to get when an earlier process ended. If
-// that is somebody else's now, it is told when the node is looked at.
-func (m *clusterMode) recall(node *v1.Node) {
-	if intent := intentOf(node); len(intent) > 0 {
-		_ = m.book.occupy(ownerOf(node), intent)
-	}
-}
-
 func (m *clusterMode) settle(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {
 		if numbered(node) {
@@ -115,7 +105,6 @@ func (m *clusterMode) settle(ctx context.Context, node *v1.Node) error {
 // give gives a node without podCIDRs a block of each pool, all the way.
 func (m *clusterMode) give(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
 	o := ownerOf(node)
-	m.recall(node)
 	if blocks, _ := m.book.blocks(o); len(blocks) == 0 && len(aliases) > 0 {
 		// The machine has something, and nobody knows why. If it can be
 		// this node's, it is.
@@ -158,48 +147,4 @@ func (m *clusterMode) addAliases(ctx context.Context, node *v1.Node, blocks []ne
 		}
 	}
 	return nil
-}
-
-// intend writes down what node is about to get. It returns the node as it is
-// then; nil if it is gone.
-func (m *clusterMode) intend(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
-	o := ownerOf(node)
-	var err error
-	for range tries {
-		if node.Annotations[IntentAnnotation] == joined(blocks) {
-			return node, nil
-		}
-		if err = m.gate.Check(ctx); err != nil {
-			return nil, err
-		}
-		var live *v1.Node
-		if live, err = m.patchIntent(ctx, node, blocks); err == nil {
-			return live, nil
-		}
-		live, e := m.live(ctx, o)
-		switch {
-		case e != nil:
-			return nil, e
-		case live == nil:
-			m.release(o)
-			return nil, nil
-		case numbered(live):
-			return live, nil
-		}
-		node = live
-	}
-	return nil, err
-}
-
-func (m *clusterMode) patchIntent(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
-	body, err := intentPatch(node, blocks)
-	if err != nil {
-		return nil, err
-	}
-	live, err := m.api.patch(ctx, node.Name, body)
-	m.metrics.patched(err)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("write down that node %q is to get %s: %w", node.Name, joined(blocks), err)
-	}
-	return live, err
 }

@@ -22,7 +22,6 @@ func threads() exceptions {
 		"cmd/cadastre-operator/lead.go: Go":                    "the election and the controllers; awaited by lead and work",
 		"cmd/cadastre-operator/serve.go: Go":                   "the listener; awaited by serve",
 		"operator/nodeipam/api.go: go":                         "Controller.Start; ended and awaited by Close",
-		"operator/nodeipam/load.go: Go":                        "the workers of a takeover, awaited by it",
 		"operator/nodeipam/loop.go: Go":                        "Run's workers; ended by its context, awaited by it",
 		"operator/netresource/objects/objects.go: Go":          "the informer; awaited by Follow",
 		"operator/netresource/clusterpool/follow.go: Go":       "writes status; awaited by Follow",

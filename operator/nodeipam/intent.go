@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// intends reports whether a node is told what it is about to get before it gets
+// it: for the next leader, or because the cloud is told as well.
+func (a *Allocator) intends() bool { return a.mode.gives() && (a.deps.Fence != nil || a.mode.pins()) }
+
+// intend writes down what node is about to get. It returns the node as it is
+// then; nil if it is gone or going.
+func (a *Allocator) intend(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
+	o := ownerOf(node)
+	var err error
+	for range tries {
+		if intended(node, blocks) {
+			return node, nil
+		}
+		if err = a.gate.Check(ctx); err != nil {
+			return nil, err
+		}
+		var live *v1.Node
+		if live, err = a.patchIntent(ctx, node, blocks); err == nil {
+			return live, nil
+		}
+		live, e := a.live(ctx, o)
+		switch {
+		case e != nil:
+			return nil, e
+		case live == nil:
+			a.release(o)
+			return nil, nil
+		case numbered(live):
+			return live, nil
+		case live.DeletionTimestamp != nil:
+			return nil, nil
+		}
+		node = live
+	}
+	return nil, err
+}
+
+func (a *Allocator) patchIntent(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
+	body, err := intentPatch(node, blocks)
+	if err != nil {
+		return nil, err
+	}
+	live, err := a.api.patch(ctx, node.Name, body)
+	a.metrics.patched(err)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("write down that node %q is to get %s: %w", node.Name, joined(blocks), err)
+	}
+	return live, err
+}
+
+// recall takes what a node without podCIDRs is about to get for that node: a
+// patch with these blocks may be under way. If another node has them now, that
+// is found out when the node is looked at. Only what the first list of all nodes
+// shows counts: an intent that arrives later is that of a deposed leader, which
+// its fence keeps from going on.
+func (a *Allocator) recall(node *v1.Node) {
+	if intent := intentOf(node); len(intent) > 0 {
+		a.book.occupy(ownerOf(node), intent)
+	}
+}
+
+// withdraw takes back what a node was offered: it changes the node, so that
+// nothing that was sent to it before can be applied. It returns the node as it
+// is then; nil if that object is gone.
+func (a *Allocator) withdraw(ctx context.Context, node *v1.Node) (*v1.Node, error) {
+	body, err := withdrawPatch(node, fmt.Sprintf("withdrawn %s %d", a.term, a.withdrawals.Add(1)))
+	if err != nil {
+		return nil, err
+	}
+	live, err := a.api.patch(ctx, node.Name, body)
+	a.metrics.patched(err)
+	switch {
+	case err == nil:
+		return live, nil
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case !refused(err):
+		return nil, fmt.Errorf("withdraw what node %q was offered: %w", node.Name, err)
+	}
+	if live, e := a.live(ctx, ownerOf(node)); e == nil && live == nil {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("withdraw what node %q was offered: %w", node.Name, err)
+}
