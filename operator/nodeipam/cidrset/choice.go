@@ -14,6 +14,9 @@ type Choice struct {
 	// Sizes holds the prefix lengths that the node wants, by pool. 0 and a
 	// missing entry stand for the range's own.
 	Sizes []int
+	// Fits reports whether a range may be cut in blocks of a length that is not
+	// its own. With nil it may be cut in every length.
+	Fits func(r Range, bits int) bool
 	// Prefer lists blocks to take before any other, in this order. A block
 	// counts if it is free or cooling, has the wanted size, and lies in a range
 	// that is not draining. Taken is not asked about it.
@@ -32,6 +35,17 @@ func (c *Choice) sizeOf(pool int) int {
 	return 0
 }
 
+// bits returns the prefix length of a block of t, false if t cannot have the
+// wanted one.
+func (c *Choice) bits(t *tract) (int, bool) {
+	bits := c.sizeOf(t.Pool)
+	if bits == 0 || bits == t.Bits {
+		return t.Bits, true
+	}
+	possible := bits >= t.Prefix.Bits() && bits <= t.Prefix.Addr().BitLen()
+	return bits, possible && (c.Fits == nil || c.Fits(t.Range, bits))
+}
+
 // Allocate gives o one block of every pool, as Choose does with these sizes.
 func (s *Set) Allocate(o Owner, sizes []int, now time.Time) ([]netip.Prefix, error) {
 	return s.Choose(o, Choice{Sizes: sizes}, now)
@@ -46,11 +60,7 @@ func (s *Set) preferred(pool int, c *Choice) (b block, was *cooling, ok bool) {
 		if t == nil || t.Pool != pool || t.draining {
 			continue
 		}
-		want := c.sizeOf(pool)
-		if want == 0 {
-			want = t.Bits
-		}
-		if p.Bits() != want {
+		if bits, ok := c.bits(t); !ok || p.Bits() != bits {
 			continue
 		}
 		b = newBlock(p, t)

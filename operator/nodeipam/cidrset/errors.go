@@ -25,6 +25,8 @@ var (
 	ErrRange = errors.New("bad range")
 	// ErrNoRange is returned for a range that is not known.
 	ErrNoRange = errors.New("no such range")
+	// ErrNoBlock is returned for a prefix that is not exactly one block.
+	ErrNoBlock = errors.New("not exactly one block")
 	// ErrSize is returned for a block size that no range of a pool can have.
 	ErrSize = errors.New("bad block size")
 )

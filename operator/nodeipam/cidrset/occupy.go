@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -78,6 +79,27 @@ func (s *Set) Reserve(p netip.Prefix) {
 	if s.reserve.find(p) < 0 {
 		s.reserve.blocks = append(s.reserve.blocks, s.contest(p))
 	}
+}
+
+// CheckBlocks returns an error unless every one of the prefixes is exactly one
+// block of a range, without host bits, and no pool has two of them. fits reports
+// whether a range can have a block of a length.
+func (s *Set) CheckBlocks(all []netip.Prefix, fits func(r Range, bits int) bool) error {
+	var of []int // pools
+	for _, p := range all {
+		t := s.tractOf(p.Masked())
+		if t == nil {
+			return fmt.Errorf("%s: %w", p, ErrOutOfRange)
+		}
+		if p != p.Masked() || !fits(t.Range, p.Bits()) {
+			return fmt.Errorf("%s: %w of range %s, such as %s", p, ErrNoBlock, t.Prefix, netip.PrefixFrom(p.Addr(), t.Bits).Masked())
+		}
+		if slices.Contains(of, t.Pool) {
+			return fmt.Errorf("%s: %w: it is the second one of pool %d, and a node has one of each pool", p, ErrNoBlock, t.Pool)
+		}
+		of = append(of, t.Pool)
+	}
+	return nil
 }
 
 // tractOf is the range that has all of p.

@@ -124,11 +124,8 @@ func (s *Set) grant(o Owner, pool int, c *Choice) (b block, was *cooling, err er
 		if t.Pool != pool {
 			continue
 		}
-		bits := size
-		if size == 0 {
-			bits = t.Bits
-		}
-		if bits < t.Prefix.Bits() || bits > t.Prefix.Addr().BitLen() {
+		bits, ok := c.bits(t)
+		if !ok {
 			continue
 		}
 		fits = true

@@ -326,3 +326,56 @@ func TestServicesAreNeverGiven(t *testing.T) {
 		}
 	}
 }
+
+func TestSizesThatARangeDoesNotAllow(t *testing.T) {
+	g := NewWithT(t)
+	s := setOf(t, "10.0.0.0/16", 24)
+	g.Expect(s.AddRange(Range{Prefix: pfx("10.8.0.0/16"), Bits: 24})).To(Succeed())
+	fits := func(r Range, bits int) bool { return r.Prefix == pfx("10.8.0.0/16") && bits >= 20 }
+	for i, x := range []struct {
+		bits int
+		want string // "" for none
+	}{{0, "10.0.0.0/24"}, {24, "10.0.1.0/24"}, {20, "10.8.0.0/20"}, {19, ""}, {15, ""}, {33, ""}} {
+		got, err := s.Choose(node(i), Choice{Sizes: []int{x.bits}, Fits: fits}, epoch())
+		if x.want == "" {
+			g.Expect(err).To(MatchError(ErrSize), "/%d", x.bits)
+			continue
+		}
+		g.Expect(err).NotTo(HaveOccurred(), "/%d", x.bits)
+		g.Expect(got).To(Equal([]netip.Prefix{pfx(x.want)}))
+	}
+}
+
+func TestCheckBlocks(t *testing.T) {
+	g := NewWithT(t)
+	s := setOf(t, "10.0.0.0/16", 24)
+	g.Expect(s.AddRange(Range{Prefix: pfx("fd00::/48"), Bits: 64, Pool: 1})).To(Succeed())
+	own := func(r Range, bits int) bool { return bits == r.Bits }
+	for _, x := range []struct {
+		blocks []string
+		want   error
+	}{
+		{nil, nil},
+		{[]string{"10.0.7.0/24"}, nil},
+		{[]string{"10.0.7.0/24", "fd00:0:0:7::/64"}, nil},
+		{[]string{"10.0.7.0/24", "fd00:0:0:7::/63"}, ErrNoBlock},
+		{[]string{"10.0.7.0/24", "10.0.8.0/24"}, ErrNoBlock},
+		{[]string{"10.0.7.0/24", "10.0.7.0/24"}, ErrNoBlock},
+		{[]string{"10.0.7.1/24"}, ErrNoBlock},
+		{[]string{"10.0.0.0/16"}, ErrNoBlock},
+		{[]string{"10.0.0.0/15"}, ErrOutOfRange},
+		{[]string{"10.1.0.0/24"}, ErrOutOfRange},
+	} {
+		var all []netip.Prefix
+		for _, p := range x.blocks {
+			all = append(all, netip.MustParsePrefix(p))
+		}
+		err := s.CheckBlocks(all, own)
+		if x.want == nil {
+			g.Expect(err).NotTo(HaveOccurred(), "%v", x.blocks)
+			continue
+		}
+		g.Expect(err).To(MatchError(x.want), "%v", x.blocks)
+	}
+	g.Expect(s.Stat(epoch()).Owners).To(BeZero())
+}
