@@ -127,6 +127,7 @@ func (o *options) register(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&n.MoreRanges, nodeipam.FlagMoreRanges, nil, "further `CIDRs` of pods, of the families of the first, each with =BITS for nodes' CIDRs of another length")
 	fs.StringSliceVar(&n.Exclude, nodeipam.FlagExclude, nil, "`CIDRs` of which no node gets any")
 	fs.StringVar(&n.Order, nodeipam.FlagOrder, "next", "which free CIDR a node gets: the next or the lowest")
+	fs.StringSliceVar(&n.SizeLimits, nodeipam.FlagSizeLimits, nil, "`CIDR=MIN-MAX`: nodes may ask for blocks of this range with a prefix length from MIN to MAX, by label or annotation "+nodeipam.SizeIPv4+" or "+nodeipam.SizeIPv6+"; without it these are not read")
 	fs.DurationVar(&n.CoolDown, nodeipam.FlagCoolDown, 0, "how long a CIDR rests when its node is gone")
 
 	o.netresource.register(fs)

@@ -133,7 +133,7 @@ func TestHelpAndVersion(t *testing.T) {
 	for _, flag := range []string{
 		"kubeconfig", "kube-api-qps", "kube-api-burst", "controllers", "bind-address", "v", "version",
 		"leader-elect", "leader-elect-lease-duration", "leader-elect-renew-deadline", "leader-elect-retry-period", "leader-elect-resource-name", "leader-elect-resource-namespace",
-		"allocate-node-cidrs", "cidr-allocator-type", "cluster-cidr", "service-cluster-ip-range", "node-cidr-mask-size", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6",
+		"allocate-node-cidrs", "cidr-allocator-type", "cluster-cidr", "service-cluster-ip-range", "node-cidr-mask-size", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6", "node-cidr-mask-size-limits",
 		"netresource-provider", "release-excess-ips", "excess-ip-release-delay", "netresource-workers", "netresource-resync-interval", "provider-qps", "provider-burst", "pool-cool-down", "pre-allocate", "netresource-orphan-interval",
 	} {
 		g.Expect(out.String()).To(MatchRegexp(`(?m)^ +(-v, )?--%s\b`, flag))

@@ -97,6 +97,9 @@ func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	if err == nil && a.mode.gives() && len(settings.Ranges) == 0 {
 		err = errors.New("it needs a cluster CIDR")
 	}
+	if err == nil && a.mode.gives() {
+		err = settings.checkLimits()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("make a CIDR allocator of type %s: %w", settings.Type, err)
 	}

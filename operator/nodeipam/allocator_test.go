@@ -194,29 +194,6 @@ func TestNodesThatAreGoing(t *testing.T) {
 	})
 }
 
-func TestNodesWantOtherSizes(t *testing.T) {
-	g := NewWithT(t)
-	s := newServer()
-	b := newBench(t, s, ranges("10.0.0.0/16 24", "fd00::/48 64"))
-	s.put("large", func(n *v1.Node) { n.Labels = map[string]string{SizeIPv4: "22"} })
-	s.put("small", func(n *v1.Node) { n.Annotations = map[string]string{SizeIPv4: "26", SizeIPv6: "72"} })
-	s.put("usual")
-	s.put("wrong", func(n *v1.Node) { n.Labels = map[string]string{SizeIPv4: "many"} })
-	s.put("too-large", func(n *v1.Node) { n.Labels = map[string]string{SizeIPv4: "15"} })
-	g.Expect(b.look(t.Context(), "usual", "large", "small")).To(Succeed())
-	g.Expect(s.cidrs()["usual"]).To(Equal([]string{"10.0.0.0/24", "fd00::/64"}))
-	g.Expect(s.cidrs()["large"]).To(Equal([]string{"10.0.4.0/22", "fd00:0:0:1::/64"}))
-	g.Expect(s.cidrs()["small"]).To(Equal([]string{"10.0.8.0/26", "fd00:0:0:2::/72"}))
-	for _, name := range []string{"wrong", "too-large"} {
-		g.Expect(b.look(t.Context(), name)).To(And(MatchError(ErrQuarantined), MatchError(cidrset.ErrSize)))
-		g.Expect(s.cidrs()[name]).To(BeEmpty())
-	}
-	g.Expect(b.events.of(ReasonInvalidSize)).To(HaveLen(2))
-	s.edit("wrong", func(n *v1.Node) { n.Labels = nil })
-	g.Expect(b.look(t.Context(), "wrong")).To(Succeed())
-	g.Expect(conditionOf(s.node("wrong"), ConditionProblem).Status).To(Equal(v1.ConditionFalse))
-}
-
 func TestSettingsThatCannotWork(t *testing.T) {
 	for what, x := range map[string]struct {
 		settings Settings
@@ -227,6 +204,10 @@ func TestSettingsThatCannotWork(t *testing.T) {
 		"no cloud":        {Settings{Type: CloudAllocatorType}, "it needs a cloud"},
 		"blocks too big":  {ranges("10.0.0.0/26 24"), "larger than the range"},
 		"overlap":         {ranges("10.0.0.0/16 24", "10.0.8.0/24 28"), "overlaps"},
+		"limit, no range": {limited(ranges("10.0.0.0/16 24"), "10.0.0.0/17=22-26"), "10.0.0.0/17 is not a range of this cluster"},
+		"limit too wide":  {limited(ranges("10.0.0.0/16 24"), "10.0.0.0/16=15-26"), "want MIN from 16 to 24, and MAX from 24 to 32"},
+		"limit too small": {limited(ranges("10.0.0.0/16 24"), "10.0.0.0/16=25-26"), "want MIN from 16 to 24, and MAX from 24 to 32"},
+		"two limits":      {limited(ranges("10.0.0.0/16 24"), "10.0.0.0/16=23-26", "10.0.0.0/16=22-26"), "the range has another limit"},
 		"only services":   {Settings{Ranges: ranges("10.0.0.0/16 24").Ranges, Reserved: prefixes("10.0.0.0/8")}, "no CIDRs remaining"},
 		"no cloud either": {Settings{Type: IPAMFromClusterAllocatorType, Ranges: ranges("10.0.0.0/16 24").Ranges}, "it needs a cloud"},
 	} {

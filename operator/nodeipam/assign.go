@@ -149,7 +149,9 @@ func (a *Allocator) reserve(ctx context.Context, o cidrset.Owner, sizes []int) (
 	had, _ := a.book.blocks(o)
 	claims, err := a.claims.read(ctx)
 	for i := 0; err == nil && i < tries; i++ {
-		blocks, e := a.book.allocate(o, claims.choice(o.Name, sizes))
+		choice := claims.choice(o.Name, sizes)
+		choice.Fits = a.settings.fits
+		blocks, e := a.book.allocate(o, choice)
 		if e != nil {
 			return nil, e
 		}
@@ -183,6 +185,9 @@ func (a *Allocator) publish(ctx context.Context, node *v1.Node, blocks []netip.P
 		var live *v1.Node
 		if live, err = a.patchSpec(ctx, node, blocks); err == nil {
 			a.metrics.assignedAfter(a.deps.Now().Sub(node.CreationTimestamp.Time))
+			if text := a.settings.unheard(node, a.book.pools()); a.mode.gives() && text != "" {
+				a.reports.event(node, ReasonInvalidSize, text)
+			}
 			return live, a.published(ctx, live, blocks)
 		}
 		live, e := a.live(ctx, o)

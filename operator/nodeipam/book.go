@@ -106,6 +106,13 @@ func (b *book) claim(o cidrset.Owner, blocks []netip.Prefix) error {
 	return nil
 }
 
+// check returns an error unless all are exactly one block of a pool each.
+func (b *book) check(all []netip.Prefix, fits func(cidrset.Range, int) bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.set.CheckBlocks(all, fits)
+}
+
 // takeBack takes from o all but keep. Of what was only offered it is known never
 // to get the rest; what it had, before a cluster was restored, cools.
 func (b *book) takeBack(o cidrset.Owner, keep []netip.Prefix) (freed bool) {

@@ -23,7 +23,7 @@ func machineOf(node *v1.Node) Machine {
 	return Machine{Node: node.Name, ProviderID: node.Spec.ProviderID}
 }
 
-// aliases are what the cloud routes to a node's machine.
+// aliases returns what the cloud routes to a node's machine, as the cloud says it.
 func (d cloudDoor) aliases(ctx context.Context, node *v1.Node) ([]netip.Prefix, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.settings.CallTimeout)
 	defer cancel()
@@ -31,11 +31,16 @@ func (d cloudDoor) aliases(ctx context.Context, node *v1.Node) ([]netip.Prefix, 
 	if err != nil {
 		return nil, fmt.Errorf("read the aliases of node %q in cloud %s: %w", node.Name, d.deps.Cloud.ProviderName(), err)
 	}
-	masked := make([]netip.Prefix, len(all)) // the cloud may go on using its own
+	return all, nil
+}
+
+// masked returns the prefixes without their host bits.
+func masked(all []netip.Prefix) []netip.Prefix {
+	plain := make([]netip.Prefix, len(all)) // the cloud may go on using its own
 	for i, p := range all {
-		masked[i] = p.Masked()
+		plain[i] = p.Masked()
 	}
-	return masked, nil
+	return plain
 }
 
 func (d cloudDoor) addAlias(ctx context.Context, node *v1.Node, p netip.Prefix) error {
@@ -162,7 +167,7 @@ func (m *cloudMode) settle(ctx context.Context, node *v1.Node) error {
 		m.reports.problem(ctx, node, ReasonNotAvailable, err.Error())
 		return err
 	}
-	want := m.oneOfEach(node, all)
+	want := m.oneOfEach(node, masked(all))
 	differ, err := wants(node, want)
 	switch {
 	case err != nil:

@@ -129,6 +129,48 @@ func TestNodeSync(t *testing.T) {
 	}
 }
 
+// A machine may route what it likes: IPAMFromCluster takes it for the node's
+// block only if it is exactly one.
+func TestOnlyOneBlockIsTakenFromTheCloud(t *testing.T) {
+	for what, x := range map[string]struct {
+		aliases []string
+		want    string // a part of the event; "" if the node gets the alias
+	}{
+		"one block":            {[]string{"10.1.7.0/24"}, ""},
+		"the whole network":    {[]string{"10.1.0.0/16"}, "10.1.0.0/16: not exactly one block of range 10.1.0.0/16, such as 10.1.0.0/24"},
+		"an address of it":     {[]string{"10.1.2.3/16"}, "10.1.2.3/16: not exactly one block of range 10.1.0.0/16, such as 10.1.2.0/24"},
+		"a larger block":       {[]string{"10.1.6.0/23"}, "10.1.6.0/23: not exactly one block of range 10.1.0.0/16, such as 10.1.6.0/24"},
+		"a smaller block":      {[]string{"10.1.6.128/25"}, "10.1.6.128/25: not exactly one block of range 10.1.0.0/16, such as 10.1.6.0/24"},
+		"not aligned":          {[]string{"10.1.7.9/24"}, "10.1.7.9/24: not exactly one block of range 10.1.0.0/16, such as 10.1.7.0/24"},
+		"wider than the range": {[]string{"10.0.0.0/8"}, "10.0.0.0/8: out of the ranges of this cluster"},
+		"another network":      {[]string{"192.168.0.0/24"}, "192.168.0.0/24: out of the ranges of this cluster"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			g := NewWithT(t)
+			l := newLand(t, fromCluster, "10.1.0.0/16 24")
+			l.cloud.AddMachine("node0", "mem://node0")
+			l.cloud.SetAliases("node0", prefixes(x.aliases...)...)
+			l.Put("node0")
+			l.come("other")
+			err := l.Look(t.Context(), "node0")
+			if x.want == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(l.CIDRs()["node0"]).To(Equal(x.aliases))
+				return
+			}
+			g.Expect(err).To(MatchError(nodeipam.ErrMode))
+			g.Expect(l.CIDRs()["node0"]).To(BeEmpty())
+			g.Expect(l.Held()).NotTo(HaveKey("node0"))
+			g.Expect(l.Events(nodeipam.ReasonInvalidMode)).To(ConsistOf(And(ContainSubstring(`node "node0"`), ContainSubstring(x.want))))
+			l.cloud.SetAliases("node0") // the cloud's owner removes it
+			for _, name := range []string{"node0", "other"} {
+				g.Expect(l.Look(t.Context(), name)).To(Succeed())
+				g.Expect(l.CIDRs()[name]).To(HaveLen(1))
+			}
+		})
+	}
+}
+
 func TestNodeSyncDelete(t *testing.T) {
 	for _, kind := range []nodeipam.CIDRAllocatorType{fromCluster, fromCloud, nodeipam.CloudAllocatorType} {
 		for _, cidr := range []string{"", "10.1.3.0/24", "invalid"} {

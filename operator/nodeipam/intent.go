@@ -68,9 +68,15 @@ func (a *Allocator) patchIntent(ctx context.Context, node *v1.Node, blocks []net
 // shows counts: an intent that arrives later is that of a deposed leader, which
 // its fence keeps from going on.
 func (a *Allocator) recall(node *v1.Node) {
-	if intent := intentOf(node); len(intent) > 0 {
-		a.book.occupy(ownerOf(node), intent)
+	intent := intentOf(node)
+	if len(intent) == 0 {
+		return
 	}
+	if err := a.book.check(intent, a.settings.fits); err != nil {
+		a.log.Warn("what a node is about to get is not an offer of this operator, and is not respected", "node", node.Name, "annotation", IntentAnnotation, "err", err)
+		return
+	}
+	a.book.occupy(ownerOf(node), intent)
 }
 
 // withdraw takes back what a node was offered: it changes the node, so that

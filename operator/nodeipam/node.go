@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,8 +31,9 @@ const (
 	// writes it always, because it also changes the cloud; RangeAllocator only
 	// with a Fence. When an offer is withdrawn the value says so.
 	IntentAnnotation = annotationDomain + "/node-cidr-intent"
-	// SizeIPv4 and SizeIPv6 are labels, or annotations, by which a node wants
-	// blocks of another prefix length than its range's.
+	// SizeIPv4 and SizeIPv6 name the label, or annotation, by which a node asks
+	// for a block of another prefix length than its range's. They are read only
+	// with Settings.SizeLimits.
 	SizeIPv4 = annotationDomain + "/node-cidr-mask-size-ipv4"
 	// SizeIPv6 is SizeIPv4 for the other family.
 	SizeIPv6 = annotationDomain + "/node-cidr-mask-size-ipv6"
@@ -74,30 +74,6 @@ func parseCIDR(text string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%q is no CIDR: %w", text, err)
 	}
 	return prefixOf(n)
-}
-
-// sizesOf reads the wanted block sizes of a node. pools are a range of each pool.
-func sizesOf(node *v1.Node, pools []netip.Prefix) ([]int, error) {
-	sizes := make([]int, len(pools))
-	for i, p := range pools {
-		name := SizeIPv6
-		if p.Addr().Is4() {
-			name = SizeIPv4
-		}
-		text := node.Labels[name]
-		if text == "" {
-			text = node.Annotations[name]
-		}
-		if text == "" {
-			continue
-		}
-		bits, err := strconv.Atoi(text)
-		if err != nil || bits < 1 || bits > p.Addr().BitLen() {
-			return nil, fmt.Errorf("%w: node %q: %s is %q, not a prefix length of 1 to %d", cidrset.ErrSize, node.Name, name, text, p.Addr().BitLen())
-		}
-		sizes[i] = bits
-	}
-	return sizes, nil
 }
 
 // intentOf returns what a node is about to get, nothing if that was withdrawn.

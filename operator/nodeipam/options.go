@@ -4,6 +4,7 @@
 package nodeipam
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -27,6 +28,7 @@ const (
 	FlagExclude    = "exclude-cidrs"
 	FlagOrder      = "node-cidr-order"
 	FlagCoolDown   = "node-cidr-cool-down"
+	FlagSizeLimits = "node-cidr-mask-size-limits"
 )
 
 // Default prefix lengths of blocks.
@@ -49,6 +51,7 @@ type Options struct {
 	Exclude    []string      // FlagExclude: CIDRs that no node gets
 	Order      string        // FlagOrder: "next" (if empty) or "lowest"
 	CoolDown   time.Duration // FlagCoolDown
+	SizeLimits []string      // FlagSizeLimits: "CIDR=MIN-MAX", of a range; none: nodes cannot ask for a size
 }
 
 // Validate tells all that is wrong with the options.
@@ -67,6 +70,7 @@ func (o Options) Settings() (s Settings, warnings []string, errs []error) {
 	if r.settings.Type != CloudAllocatorType {
 		r.cluster()
 		r.more()
+		r.limits()
 	}
 	r.service()
 	r.policy()
@@ -215,6 +219,30 @@ func (r *reader) more() {
 			continue
 		}
 		r.settings.Ranges = append(r.settings.Ranges, cidrset.Range{Prefix: p, Bits: bits, Pool: r.settings.Ranges[i].Pool})
+	}
+}
+
+// limits reads which sizes of blocks nodes may ask for.
+func (r *reader) limits() {
+	for _, text := range r.options.SizeLimits {
+		var l SizeLimit
+		cidr, span, _ := strings.Cut(text, "=")
+		low, high, _ := strings.Cut(span, "-")
+		var err [3]error
+		l.Range, err[0] = parseCIDR(cidr)
+		l.Min, err[1] = strconv.Atoi(low)
+		l.Max, err[2] = strconv.Atoi(high)
+		if errors.Join(err[:]...) != nil {
+			r.fail(FlagSizeLimits, text, "want CIDR=MIN-MAX, such as 10.0.0.0/16=22-26")
+			continue
+		}
+		r.settings.SizeLimits = append(r.settings.SizeLimits, l)
+	}
+	if len(r.errs) > 0 { // the ranges are not all there
+		return
+	}
+	if err := r.settings.checkLimits(); err != nil {
+		r.fail(FlagSizeLimits, strings.Join(r.options.SizeLimits, ","), "%w", err)
 	}
 }
 

@@ -35,10 +35,24 @@ type Settings struct {
 	MaxRetry    time.Duration // at most: 30 s (RangeAllocator)
 	Sync        Config        // of the IPAMFrom modes: 30 s, 10 s, 250 ms
 
-	// SizeOf are the prefix lengths that a node wants, by pool, 0 for the
-	// range's. By default they are read from its labels and annotations.
+	// SizeLimits allow nodes to ask for blocks of other lengths than their
+	// range's. A range without an entry gives blocks of its own length only.
+	SizeLimits []SizeLimit
+	// SizeOf returns the prefix lengths that a node wants, by pool, 0 for the
+	// range's. By default they are read from its labels and annotations
+	// (SizeIPv4, SizeIPv6), for families that SizeLimits has. SizeLimits limits
+	// the result, also that of another function.
 	SizeOf func(node *v1.Node, pools []netip.Prefix) ([]int, error)
 }
+
+// SizeLimit allows nodes to ask for blocks of a range with prefix lengths from
+// Min to Max.
+type SizeLimit struct {
+	Range    netip.Prefix
+	Min, Max int
+}
+
+func (l SizeLimit) String() string { return fmt.Sprintf("%s=%d-%d", l.Range, l.Min, l.Max) }
 
 // EventRecorder is what is needed of client-go's record.EventRecorder.
 type EventRecorder interface {
@@ -71,7 +85,7 @@ func (s Settings) withDefaults() Settings {
 	s.Sync.MaxBackoff = cmp.Or(s.Sync.MaxBackoff, 10*time.Second)
 	s.Sync.InitialRetry = cmp.Or(s.Sync.InitialRetry, 250*time.Millisecond)
 	if s.SizeOf == nil {
-		s.SizeOf = sizesOf
+		s.SizeOf = s.sizesOf
 	}
 	return s
 }

@@ -5,11 +5,108 @@ package nodeipam
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	. "github.com/onsi/gomega"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
+
+// limited lets nodes ask for block sizes, as the flag does.
+func limited(s Settings, limits ...string) Settings {
+	r := &reader{options: Options{SizeLimits: limits}, settings: Settings{Ranges: s.Ranges}}
+	r.limits()
+	if len(r.settings.SizeLimits) != len(limits) {
+		panic(fmt.Sprint(r.errs))
+	}
+	s.SizeLimits = r.settings.SizeLimits
+	return s
+}
+
+func labelled(name, text string) func(*v1.Node) {
+	return func(n *v1.Node) { n.Labels = map[string]string{name: text} }
+}
+
+func TestNodesWantOtherSizes(t *testing.T) {
+	g := NewWithT(t)
+	s := newServer()
+	b := newBench(t, s, limited(ranges("10.0.0.0/16 24", "fd00::/48 64"), "10.0.0.0/16=22-26", "fd00::/48=64-72"))
+	s.put("large", labelled(SizeIPv4, "22"))
+	s.put("small", func(n *v1.Node) { n.Annotations = map[string]string{SizeIPv4: "26", SizeIPv6: "72"} })
+	s.put("usual")
+	g.Expect(b.look(t.Context(), "usual", "large", "small")).To(Succeed())
+	g.Expect(s.cidrs()["usual"]).To(Equal([]string{"10.0.0.0/24", "fd00::/64"}))
+	g.Expect(s.cidrs()["large"]).To(Equal([]string{"10.0.4.0/22", "fd00:0:0:1::/64"}))
+	g.Expect(s.cidrs()["small"]).To(Equal([]string{"10.0.8.0/26", "fd00:0:0:2::/72"}))
+	g.Expect(b.events.events).To(BeEmpty())
+
+	for name, x := range map[string]struct{ label, text, want string }{
+		"wrong":      {SizeIPv4, "many", "10.0.0.0/16=22-26"},
+		"too-large":  {SizeIPv4, "21", "10.0.0.0/16=22-26"},
+		"too-small":  {SizeIPv4, "27", "10.0.0.0/16=22-26"},
+		"large-IPv6": {SizeIPv6, "63", "fd00::/48=64-72"},
+	} {
+		s.put(name, labelled(x.label, x.text))
+		for range 3 {
+			g.Expect(b.look(t.Context(), name)).To(And(MatchError(ErrQuarantined), MatchError(cidrset.ErrSize)))
+		}
+		g.Expect(s.cidrs()[name]).To(BeEmpty(), "podCIDRs are set once: those of another size would stay")
+		g.Expect(b.events.of(ReasonInvalidSize)).To(ContainElement(And(HavePrefix(name+" "),
+			ContainSubstring(fmt.Sprintf("%s=%q: want a prefix length within --%s %s", x.label, x.text, FlagSizeLimits, x.want)))))
+	}
+	g.Expect(b.events.of(ReasonInvalidSize)).To(HaveLen(4), "each once")
+	s.edit("wrong", func(n *v1.Node) { n.Labels = nil })
+	g.Expect(b.look(t.Context(), "wrong")).To(Succeed())
+	g.Expect(conditionOf(s.node("wrong"), ConditionProblem).Status).To(Equal(v1.ConditionFalse))
+}
+
+// Anyone who may label a node could take half of the cluster's network with it.
+func TestSizesAreNotReadWithoutLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		s := newServer()
+		for _, name := range []string{"half", "other-half"} {
+			s.put(name, labelled(SizeIPv4, "17"))
+		}
+		for i := range 6 {
+			s.put(fmt.Sprint("n", i))
+		}
+		c := start(t, s, ranges("10.0.0.0/16 24", "fd00::/48 64"))
+		defer c.end()
+		settle(time.Hour)
+		for name, have := range s.cidrs() {
+			g.Expect(have).To(ConsistOf(HaveSuffix("/24"), HaveSuffix("/64")), name)
+		}
+		g.Expect(c.events.of(ReasonInvalidSize)).To(HaveLen(2), "each of the two is told once")
+		g.Expect(c.events.of(ReasonInvalidSize)[0]).To(ContainSubstring(`%s="17" is not read: the operator has no --%s`, SizeIPv4, FlagSizeLimits))
+		g.Expect(c.allocator.Status().Problems).To(BeEmpty())
+	})
+}
+
+// A limit is that of its range, also for a function that a program has given.
+func TestLimitsAreThoseOfTheirRange(t *testing.T) {
+	g := NewWithT(t)
+	settings := ranges("10.0.0.0/16 24")
+	settings.Ranges = append(settings.Ranges, cidrset.Range{Prefix: pfx("10.8.0.0/16"), Bits: 25})
+	settings = limited(settings, "10.8.0.0/16=22-26")
+	s := newServer()
+	b := newBench(t, s, settings)
+	s.put("a", labelled(SizeIPv4, "22"))
+	s.put("b")
+	g.Expect(b.look(t.Context(), "a", "b")).To(Succeed())
+	g.Expect(s.cidrs()).To(Equal(map[string][]string{"a": {"10.8.0.0/22"}, "b": {"10.0.0.0/24"}}))
+
+	settings.SizeOf = func(*v1.Node, []netip.Prefix) ([]int, error) { return []int{17}, nil }
+	s = newServer()
+	b = newBench(t, s, settings)
+	s.put("a")
+	g.Expect(b.look(t.Context(), "a")).To(MatchError(cidrset.ErrSize))
+	g.Expect(s.cidrs()["a"]).To(BeEmpty())
+}
 
 // Upstream's book knows one size. With another one after a restart, a part of a
 // live node's block is given away.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
 // syncPace looks at every node again and again.
@@ -38,7 +40,8 @@ func (m *fromCloudMode) settle(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {
 		return nil
 	}
-	aliases, err := m.aliases(ctx, node)
+	all, err := m.aliases(ctx, node)
+	aliases := masked(all)
 	switch {
 	case err != nil:
 		return err
@@ -79,13 +82,14 @@ func (m *clusterMode) settle(ctx context.Context, node *v1.Node) error {
 		}
 		return nil
 	}
-	aliases, err := m.aliases(ctx, node)
+	all, err := m.aliases(ctx, node)
 	if err != nil {
 		return err
 	}
 	if !numbered(node) {
-		return m.give(ctx, node, aliases)
+		return m.give(ctx, node, all)
 	}
+	aliases := masked(all)
 	if err := m.adopt(ctx, node); err != nil {
 		return err
 	}
@@ -102,14 +106,14 @@ func (m *clusterMode) settle(ctx context.Context, node *v1.Node) error {
 	return m.routed(ctx, node)
 }
 
-// give gives a node without podCIDRs a block of each pool, all the way.
-func (m *clusterMode) give(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
-	o := ownerOf(node)
+// give gives a node without podCIDRs a block of each pool, all the way. all are
+// the aliases as the cloud says them.
+func (m *clusterMode) give(ctx context.Context, node *v1.Node, all []netip.Prefix) error {
+	o, aliases := ownerOf(node), masked(all)
 	if blocks, _ := m.book.blocks(o); len(blocks) == 0 && len(aliases) > 0 {
-		// The machine has something, and nobody knows why. If it can be
-		// this node's, it is.
-		if err := m.book.claim(o, m.oneOfEach(node, aliases)); err != nil {
-			return m.errInvalidMode(ctx, node, fmt.Sprintf("the cluster is to say which podCIDRs it has, and the cloud routes %s to it already: %v", joined(aliases), err))
+		// No process of ours has noted why. If it can be this node's, it is.
+		if err := m.adoptAliases(node, m.oneOfEach(node, all)); err != nil {
+			return m.errInvalidMode(ctx, node, fmt.Sprintf("the cluster is to say which podCIDRs it has, and the cloud routes %s to it already: %v", joined(all), err))
 		}
 	}
 	blocks, err := m.choose(ctx, node)
@@ -138,6 +142,25 @@ func (m *clusterMode) give(ctx context.Context, node *v1.Node, aliases []netip.P
 		return err
 	}
 	return m.checkRouted(ctx, live, blocks)
+}
+
+// adoptAliases takes for a node what its machine has, if that is exactly one
+// block of each pool, in the size that the node is to get, and free.
+func (m *clusterMode) adoptAliases(node *v1.Node, aliases []netip.Prefix) error {
+	sizes, err := m.settings.SizeOf(node, m.book.pools())
+	if err != nil {
+		return err
+	}
+	fits := func(r cidrset.Range, bits int) bool {
+		if r.Pool < len(sizes) && sizes[r.Pool] != 0 {
+			return bits == sizes[r.Pool] && m.settings.fits(r, bits)
+		}
+		return bits == r.Bits
+	}
+	if err := m.book.check(aliases, fits); err != nil {
+		return err
+	}
+	return m.book.claim(ownerOf(node), aliases)
 }
 
 func (m *clusterMode) addAliases(ctx context.Context, node *v1.Node, blocks []netip.Prefix) error {

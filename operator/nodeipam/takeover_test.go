@@ -130,3 +130,26 @@ func TestPodCIDRsAreOnlySentToANodeThatSaysSo(t *testing.T) {
 	g.Expect(b.lookUntilItWorks(t.Context())).To(Succeed())
 	g.Expect(s.cidrs()["a"]).To(Equal([]string{"10.0.0.0/28"}))
 }
+
+// A node may write its own annotations: what is there counts only if it can be
+// an offer.
+func TestAnIntentThatIsNoOffer(t *testing.T) {
+	for name, intent := range map[string]string{
+		"the whole network": "10.0.0.0/24",
+		"half of it":        "10.0.0.0/25",
+		"every block":       "10.0.0.0/28,10.0.0.16/28,10.0.0.32/28,10.0.0.48/28,10.0.0.64/28,10.0.0.80/28,10.0.0.96/28,10.0.0.112/28",
+		"a part of a block": "10.0.0.0/30",
+		"another network":   "192.168.0.0/28",
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := newServer()
+			s.put("a", func(n *v1.Node) { n.Annotations = map[string]string{IntentAnnotation: intent} })
+			s.put("b")
+			b := newBench(t, s, ranges("10.0.0.0/24 28"), withFence)
+			g.Expect(b.held()).To(BeEmpty())
+			g.Expect(b.look(t.Context(), "b", "a")).To(Succeed())
+			g.Expect(s.cidrs()).To(Equal(map[string][]string{"b": {"10.0.0.0/28"}, "a": {"10.0.0.16/28"}}))
+		})
+	}
+}

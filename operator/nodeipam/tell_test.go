@@ -174,7 +174,7 @@ func TestANodeHasOneProblemAtATime(t *testing.T) {
 	g := NewWithT(t)
 	s := newServer()
 	s.put("full", with("10.0.0.0/28"))
-	b := newBench(t, s, ranges("10.0.0.0/28 28"))
+	b := newBench(t, s, limited(ranges("10.0.0.0/28 28"), "10.0.0.0/28=28-28"))
 	size := func(text string) { s.edit("a", func(n *v1.Node) { n.Labels = map[string]string{SizeIPv4: text} }) }
 	s.put("a")
 	g.Expect(b.look(t.Context(), "a")).To(MatchError(cidrset.ErrExhausted))
