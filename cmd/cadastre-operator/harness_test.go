@@ -6,9 +6,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -26,8 +29,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 
@@ -97,40 +102,79 @@ func (s *stand) client(cut *atomic.Bool) *fake.Clientset {
 	return all
 }
 
-// stamp does what an API server does for optimistic locking.
+// stamp does what an API server does for optimistic locking. The cases are
+// types, not interfaces: those of a create and of an update have the same methods.
 func (s *stand) stamp(action clienttesting.Action) (bool, runtime.Object, error) {
 	s.writes.Lock()
 	defer s.writes.Unlock()
 	switch a := action.(type) {
-	case clienttesting.CreateAction:
-		if a.GetVerb() == "create" && a.GetResource().Resource == "leases" {
-			s.next(a.GetObject())
-		}
-	case clienttesting.UpdateAction:
-		m, err := meta.Accessor(a.GetObject())
-		must(err)
-		old, err := s.tracker.Get(a.GetResource(), a.GetNamespace(), m.GetName())
-		if err != nil {
-			return true, nil, err
-		}
-		was, err := meta.Accessor(old)
-		must(err)
-		if was.GetResourceVersion() != m.GetResourceVersion() {
-			return true, nil, apierrors.NewConflict(a.GetResource().GroupResource(), m.GetName(), errors.New("it has changed"))
-		}
+	case clienttesting.CreateActionImpl:
 		is := a.GetObject().DeepCopyObject()
 		s.next(is)
+		return true, is, s.tracker.Create(a.GetResource(), is, a.GetNamespace())
+	case clienttesting.UpdateActionImpl:
+		is := a.GetObject().DeepCopyObject()
+		m, err := meta.Accessor(is)
+		must(err)
+		if _, err := s.unchanged(action, m); err != nil {
+			return true, nil, err
+		}
+		s.next(is)
 		return true, is, s.tracker.Update(a.GetResource(), is, a.GetNamespace())
-	case clienttesting.PatchAction:
-		_, is, err := clienttesting.ObjectReaction(s.tracker)(action)
+	case clienttesting.PatchActionImpl:
+		is, err := s.patched(a)
 		if err != nil {
 			return true, nil, err
 		}
-		is = is.DeepCopyObject()
 		s.next(is)
 		return true, is, s.tracker.Update(a.GetResource(), is, a.GetNamespace())
+	case clienttesting.GetActionImpl, clienttesting.ListActionImpl, clienttesting.DeleteActionImpl:
+		return false, nil, nil
 	}
-	return false, nil, nil
+	return true, nil, fmt.Errorf("the test's API server has no rules for %s of %s", action.GetVerb(), action.GetResource().Resource)
+}
+
+// unchanged returns the object that is to be written, if it is the one that the
+// writer names, and as the writer has read it.
+func (s *stand) unchanged(a clienttesting.Action, want metav1.Object) (runtime.Object, error) {
+	old, err := s.tracker.Get(a.GetResource(), a.GetNamespace(), want.GetName())
+	if err != nil {
+		return nil, err
+	}
+	was, err := meta.Accessor(old)
+	must(err)
+	patch := a.GetVerb() == "patch" // what a patch does not name is no condition
+	if same := was.GetResourceVersion() == want.GetResourceVersion(); !same && (!patch || want.GetResourceVersion() != "") {
+		return nil, apierrors.NewConflict(a.GetResource().GroupResource(), want.GetName(), errors.New("the object has been modified"))
+	}
+	if want.GetUID() != "" && was.GetUID() != want.GetUID() {
+		return nil, apierrors.NewConflict(a.GetResource().GroupResource(), want.GetName(), errors.New("the UID is another"))
+	}
+	return old, nil
+}
+
+// patched returns what a patch makes of its object, which it leaves as it is.
+func (s *stand) patched(a clienttesting.PatchActionImpl) (runtime.Object, error) {
+	var named struct{ Metadata metav1.ObjectMeta }
+	if err := json.Unmarshal(a.GetPatch(), &named); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	named.Metadata.Name = a.GetName()
+	old, err := s.unchanged(a, &named.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	scratch := clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
+	must(scratch.Create(a.GetResource(), old.DeepCopyObject(), a.GetNamespace()))
+	_, is, err := clienttesting.ObjectReaction(scratch)(a)
+	if err != nil {
+		return nil, err
+	}
+	was, one := old.(*corev1.Node)
+	if node, two := is.(*corev1.Node); one && two && len(was.Spec.PodCIDRs) > 0 && !slices.Equal(was.Spec.PodCIDRs, node.Spec.PodCIDRs) {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, a.GetName(), field.ErrorList{field.Forbidden(field.NewPath("spec", "podCIDRs"), "it is set once")})
+	}
+	return is, nil
 }
 
 func (s *stand) next(obj runtime.Object) {

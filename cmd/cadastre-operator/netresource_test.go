@@ -73,7 +73,12 @@ func (s *stand) objectRules(action clienttesting.Action) (bool, runtime.Object, 
 		return o.DeepCopyObject().(*unstructured.Unstructured), nil
 	}
 	switch a := action.(type) {
-	case clienttesting.UpdateAction:
+	case clienttesting.CreateActionImpl:
+		is := a.GetObject().DeepCopyObject().(*unstructured.Unstructured)
+		is.SetUID(types.UID(fmt.Sprintf("uid-%s-%d", is.GetName(), s.version.Load())))
+		s.next(is)
+		return true, is, s.objects.Create(a.GetResource(), is, "")
+	case clienttesting.UpdateActionImpl:
 		is := a.GetObject().DeepCopyObject().(*unstructured.Unstructured)
 		old, err := get(is.GetName())
 		if err != nil {

@@ -12,11 +12,15 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/kvdb"
@@ -85,6 +89,48 @@ func TestTwoOperators(t *testing.T) {
 		s.Expect(s.lease()).To(HavePrefix("three_"))
 		s.Expect(s.node("b").GetPodCidrs()).To(HaveLen(2))
 		s.Expect(three.stop()).To(BeZero())
+	})
+}
+
+// Several operators find the lease of one that is gone, at the same moment: each
+// of them has read it when the first one writes it.
+func TestOperatorsThatWantTheLeaseAtOnce(t *testing.T) {
+	bubble(t, func(s *stand) {
+		gone := s.start("gone", nil, all()...)
+		settle(5 * time.Second)
+		gone.cut.Store(true)
+		s.Expect(<-gone.code).To(Equal(exitFailed))
+		s.Expect(s.lease()).To(HavePrefix("gone_"))
+
+		const n = 5
+		var others []*program
+		var read atomic.Int64
+		together := make(chan struct{})
+		for i := range n {
+			others = append(others, s.start(fmt.Sprint("n", i), func(h *host) {
+				connect := h.clients
+				h.clients = func(o options) (clients, error) {
+					c, err := connect(o)
+					c.kube.(*fake.Clientset).PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+						if read.Add(1) == n {
+							close(together)
+						}
+						<-together // until each of them is about to write what it has read
+						return false, nil, nil
+					})
+					return c, err
+				}
+			}, all()...))
+		}
+		settle(time.Minute)
+		working := 0
+		for _, p := range others {
+			working += strings.Count(p.log.String(), "a controller runs\" controller=nodeipam")
+		}
+		s.Expect(working).To(Equal(1))
+		for _, p := range others {
+			s.Expect(p.stop()).To(BeZero(), "%s", &p.log)
+		}
 	})
 }
 
