@@ -291,3 +291,16 @@ func bubble(t *testing.T, f func(s *stand)) {
 		f(s)
 	})
 }
+
+// patient returns a context for tests in real time. It ends shortly before the
+// limit of go test: how fast the machine is does not matter, and a test that
+// waits in vain still says for what.
+func patient(t *testing.T) context.Context {
+	end, ok := t.Deadline()
+	if !ok {
+		return t.Context()
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), end.Add(-10*time.Second))
+	t.Cleanup(cancel)
+	return ctx
+}

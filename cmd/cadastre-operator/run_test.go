@@ -209,6 +209,71 @@ func TestWithoutElection(t *testing.T) {
 	})
 }
 
+// TestAnOperatorIsKilled while it gives a node its podCIDRs: the next one, with or
+// without an election, gives the block that is under way to no other node, and does
+// not wait for a node that it cannot write.
+func TestAnOperatorIsKilled(t *testing.T) {
+	for _, elect := range []string{"--leader-elect=true", "--leader-elect=false"} {
+		t.Run(elect, func(t *testing.T) {
+			bubble(t, func(s *stand) {
+				args := all(elect, "--cluster-cidr=10.1.0.0/22", "--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=1s")
+				gives := func(a clienttesting.Action) bool {
+					p, ok := a.(clienttesting.PatchActionImpl)
+					return ok && p.GetName() == "stuck" && strings.Contains(string(p.GetPatch()), "podCIDRs")
+				}
+				sent := make(chan clienttesting.Action, 100)
+				var dead atomic.Bool
+				faulty := func(fault func(clienttesting.Action) bool) func(*host) {
+					return func(h *host) {
+						connect := h.clients
+						h.clients = func(o options) (clients, error) {
+							c, err := connect(o)
+							c.kube.(*fake.Clientset).PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+								return fault(a), nil, errDown
+							})
+							return c, err
+						}
+					}
+				}
+				s.addNode("stuck")
+				one := s.start("one", faulty(func(a clienttesting.Action) bool {
+					if gives(a) {
+						dead.Store(true)
+						sent <- a.DeepCopy()
+					}
+					return dead.Load()
+				}), args...)
+				late := <-sent
+				one.cut.Store(true)
+				one.cancel()
+				<-one.code
+				for i := range 3 {
+					s.addNode(fmt.Sprint("n", i))
+				}
+
+				began := time.Now()
+				two := s.start("two", faulty(func(a clienttesting.Action) bool {
+					return a.(clienttesting.PatchActionImpl).GetName() == "stuck"
+				}), args...)
+				settle(10 * time.Second)
+				for i := range 3 {
+					s.Expect(s.cidrs(fmt.Sprint("n", i))).To(HaveLen(1), "%s after the start: %s", time.Since(began), &two.log)
+				}
+				_, _, err := s.stamp(late)
+				s.Expect(err).NotTo(HaveOccurred(), "it arrives")
+				settle(time.Minute)
+				given := map[string]string{}
+				for _, name := range []string{"stuck", "n0", "n1", "n2"} {
+					s.Expect(s.cidrs(name)).To(HaveLen(1), name)
+					s.Expect(given).NotTo(HaveKey(s.cidrs(name)[0]), name)
+					given[s.cidrs(name)[0]] = name
+				}
+				s.Expect(two.stop()).To(BeZero())
+			})
+		})
+	}
+}
+
 // TestAControllerEnds: then all end, and the lease is given back.
 func TestAControllerEnds(t *testing.T) {
 	bubble(t, func(s *stand) {
@@ -283,8 +348,8 @@ func TestProbesAndMetrics(t *testing.T) {
 		status, text := get(g, at, "/readyz")
 		g.Expect(status).To(Equal(http.StatusOK), text)
 		g.Expect(text).To(Equal("[+]election: leading\n[+]nodeipam ok\n[+]ksr ok\n[+]nodeids ok\n[+]netresource ok\n"))
-	}, "20s", "20ms").Should(Succeed())
-	s.Eventually(func() []string { return s.cidrs("a") }, "10s").Should(HaveLen(2))
+	}).WithContext(patient(t)).WithPolling(20 * time.Millisecond).Should(Succeed())
+	s.Eventually(func() []string { return s.cidrs("a") }).WithContext(patient(t)).Should(HaveLen(2))
 	s.Eventually(func(g Gomega) {
 		_, text := get(g, at, "/metrics")
 		for _, line := range []string{
@@ -293,7 +358,7 @@ func TestProbesAndMetrics(t *testing.T) {
 		} {
 			g.Expect(text).To(ContainSubstring(line))
 		}
-	}, "10s", "20ms").Should(Succeed())
+	}).WithContext(patient(t)).WithPolling(20 * time.Millisecond).Should(Succeed())
 
 	two := s.start("two", change, args...)
 	second := <-two.addr
@@ -309,7 +374,7 @@ func TestProbesAndMetrics(t *testing.T) {
 	s.Eventually(func(g Gomega) {
 		_, text := get(g, second, "/readyz")
 		g.Expect(text).To(ContainSubstring("[+]ksr ok"))
-	}, "20s", "20ms").Should(Succeed())
+	}).WithContext(patient(t)).WithPolling(20 * time.Millisecond).Should(Succeed())
 	s.Expect(two.stop()).To(BeZero())
 }
 

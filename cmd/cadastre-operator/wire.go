@@ -82,6 +82,9 @@ func (p *operator) nodeIPAM(fence nodeipam.Fence) (c controller, err error) {
 	for _, w := range warnings {
 		p.log.Warn("a flag is not used as given", "controller", controllerNodeIPAM, "reason", w)
 	}
+	if fence == nil {
+		fence = only{p.identity}
+	}
 	factory := informers.NewSharedInformerFactoryWithOptions(p.clients.kube, 0, informers.WithTransform(withoutFields))
 	nodes := factory.Core().V1().Nodes()
 	a, err := nodeipam.NewAllocator(nodeipam.Deps{
@@ -107,6 +110,16 @@ func (p *operator) nodeIPAM(fence nodeipam.Fence) (c controller, err error) {
 	}
 	return controller{controllerNodeIPAM, run, ready}, p.metrics.add(a.Metrics())
 }
+
+// only is the fence of an operator without an election: no other one may run, but
+// one that was killed may have writes under way.
+type only struct{ identity string }
+
+// Term implements nodeipam.Fence.
+func (o only) Term() string { return o.identity }
+
+// Check implements nodeipam.Fence.
+func (only) Check(ctx context.Context) error { return ctx.Err() }
 
 // claims reads what the agents claim, nil without a cluster store.
 func (p *operator) claims() nodeipam.Claims {

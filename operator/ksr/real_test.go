@@ -57,7 +57,7 @@ func TestEtcdIsWiped(t *testing.T) {
 				all[x.Key] = string(x.Value)
 			}
 			g.Expect(all).To(Equal(wanted))
-		}, "30s", "20ms").Should(Succeed())
+		}).WithContext(patient(t)).WithPolling(20 * time.Millisecond).Should(Succeed())
 	}
 	reflected(nil)
 	kept, err := server.Snapshot()

@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -348,16 +350,26 @@ func TestNamesAreLockedOneByOne(t *testing.T) {
 	g := NewWithT(t)
 	var n nameLocks
 	unlock := n.lock("a")
-	other := n.lock("b")
-	other()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		n.lock("a")()
-	}()
-	g.Consistently(done, "20ms").ShouldNot(BeClosed())
+	n.lock("b")() // another name does not wait
 	unlock()
-	g.Eventually(done).Should(BeClosed())
+
+	var inside, collisions atomic.Int32
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 200 {
+				unlock := n.lock("a")
+				if inside.Add(1) > 1 {
+					collisions.Add(1)
+				}
+				runtime.Gosched()
+				inside.Add(-1)
+				unlock()
+			}
+		})
+	}
+	group.Wait()
+	g.Expect(collisions.Load()).To(BeZero())
 	g.Expect(n.locks).To(BeEmpty())
 }
 
