@@ -35,9 +35,19 @@ func bans() []ban {
 		{regexp.MustCompile(`(^|[^\w.-])[/]home/\w`), "home/", machine, say("cd /", "home/me")},
 		{regexp.MustCompile(`(^|[^\w.-])[/]Users/\w`), "Users/", machine, say("cd /", "Users/me")},
 		{regexp.MustCompile(`(^|[^\w.-])[/]root/\w`), "root/", machine, say("cd /", "root/go")},
+		{regexp.MustCompile(`\bcadastre[.]io/`), "cadastre", "labels, annotations and objects of Cadastre have one domain: cadastre.dev", say("x.cadastre", ".io/y")},
 		{regexp.MustCompile(`\bTO[D]O\b`), say("TO", "DO"), todo, say("// TO", "DO: later")},
 		{regexp.MustCompile(`\bFIX[M]E\b`), say("FIX", "ME"), todo, say("# FIX", "ME")},
 		{regexp.MustCompile(`\bX[X]X\b`), say("X", "XX"), todo, say("X", "XX")},
+	}
+}
+
+// formerDomain lists the places that need the domain that annotations of nodes had.
+func formerDomain() exceptions {
+	const domain = "cadastre" + ".io/"
+	return exceptions{
+		"operator/nodeipam/node.go: " + domain: "an intent under its former name is respected",
+		"CHANGELOG.md: " + domain:              "how to remove what nothing reads any more",
 	}
 }
 
