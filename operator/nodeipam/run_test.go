@@ -45,7 +45,6 @@ func start(t *testing.T, s *server, settings Settings, change ...func(*Deps)) *c
 	a, err := NewAllocator(deps, settings)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	c.allocator = a
-	deps.Nodes.Informer()
 	factory.Start(c.stop)
 	go func() {
 		defer close(c.ended)

@@ -42,7 +42,6 @@ func startLibrary(t *testing.T, c *cluster, o nodeipam.Options) (revive func()) 
 	deps := nodeipam.Deps{Client: c.client, Nodes: factory.Core().V1().Nodes(), Log: slog.New(slog.DiscardHandler)}
 	a, err := nodeipam.NewAllocator(deps, settings)
 	g.Expect(err).NotTo(HaveOccurred())
-	deps.Nodes.Informer()
 	end, ended := make(chan struct{}), make(chan struct{})
 	factory.Start(end)
 	go func() {
