@@ -308,6 +308,9 @@ func (m *machine) assemble() (*process, error) {
 		m.mu.Unlock()
 	}}
 	x := access{m.disk, dead}
+	if err := markRunDir(m.dir); err != nil {
+		return nil, err
+	}
 	a, err := assemble(context.Background(), options{nodeName: m.name, runDir: m.dir}, conf, slog.New(slog.DiscardHandler), clock{
 		now: m.now, uptime: func() time.Duration { return time.Since(booted) }, bootID: boot,
 	}, parts{

@@ -212,6 +212,15 @@ func simulateOn(t *testing.T, seed uint64, steps int, estate *simEstate, sabotag
 func (w *world) say(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
 // start starts an agent on what is there.
+// markRunDir makes what an agent makes in its run directory when it starts.
+func markRunDir(dir string) error {
+	lock, err := lockRunDir(dir, os.Geteuid())
+	if err != nil {
+		return err
+	}
+	return lock.Close()
+}
+
 func (w *world) start() {
 	w.bad.mood.Store(0)
 	w.fault.Store(0)
@@ -223,6 +232,9 @@ func (w *world) start() {
 	boot := w.boot
 	dead := &atomic.Bool{}
 	booted := w.booted
+	if err := markRunDir(w.dir); err != nil {
+		w.t.Fatal(err)
+	}
 	a, err := assemble(context.Background(), options{nodeName: "n", runDir: w.dir}, conf, slog.New(slog.DiscardHandler), clock{
 		now: func() time.Time { return time.Now().Add(time.Duration(w.wall.Load())) }, uptime: func() time.Duration { return time.Since(booted) }, bootID: fmt.Sprint("boot-", boot),
 	}, parts{

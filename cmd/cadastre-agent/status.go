@@ -91,7 +91,7 @@ func (a *agent) status() localapi.Status {
 	if err := a.healthy(); err != nil {
 		s.DatabaseError = err.Error()
 	}
-	intents, _ := cni.ReadIntents(cni.IntentDir(a.socket())) // those that cannot be read are logged when they are applied
+	intents, _, _ := cni.ReadIntents(cni.IntentDir(a.socket()), os.Geteuid()) // what cannot be read is logged when it is applied
 	s.Waiting = len(intents)
 	s.Blocks = []localapi.Block{}
 	for _, b := range a.ledger.Stats() {

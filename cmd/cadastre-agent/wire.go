@@ -77,7 +77,7 @@ func (l label) GetAgentLabel() string { return string(l) }
 
 // wire opens the node's database and makes an agent that does not run yet.
 func wire(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock) (*agent, error) {
-	lock, err := lockRunDir(opt.runDir)
+	lock, err := lockRunDir(opt.runDir, os.Geteuid())
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	}
 	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Keeper: a.keeper, Claims: a.claimer})
 	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
-		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), Timeout: conf.Cadastre.Controller.EventTimeout,
+		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), UID: os.Geteuid(), Timeout: conf.Cadastre.Controller.EventTimeout,
 		Ready: a.ready, Observe: a.metrics.Served, IsPodPool: func(name string) bool { return a.ipam.HasNetwork(name) },
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {

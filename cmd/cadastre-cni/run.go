@@ -5,7 +5,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"time"
@@ -133,7 +132,7 @@ func read(req cni.Request, answer []byte, version string) ([]byte, *cni.Error) {
 func leave(socket string, req cni.Request, body []byte, why error) *cni.Error {
 	in, dir := cni.Intent{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}, cni.IntentDir(socket)
 	if err := in.Write(dir); err != nil {
-		return cni.Errorf(cni.CodeTryAgain, "DEL: the Cadastre agent does not answer at %s: %v", socket, errors.Join(why, err))
+		return cni.Errorf(cni.CodeTryAgain, "DEL: the Cadastre agent does not answer at %s (%v), and the DEL must be repeated: %v: start cadastre-agent, or correct ipam.socket or CADASTRE_SOCKET", socket, why, err)
 	}
 	if answer, err := post(socket, cni.Path, body, time.Second); err == nil {
 		if _, cerr := read(req, answer, ""); cerr == nil {

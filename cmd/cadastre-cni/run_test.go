@@ -61,15 +61,24 @@ func newAgent(t *testing.T, answers ...func(net.Conn)) *agent {
 	return a
 }
 
-// runDir is a short empty directory.
+// runDir is a short directory, empty but for what an agent puts there when it starts.
 func runDir(t *testing.T) string {
 	t.Helper()
+	g := NewWithT(t)
 	dir, err := os.MkdirTemp("", "cni")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	g.Expect(os.Mkdir(filepath.Join(dir, "del"), 0o700)).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(dir, cni.LockFile), nil, 0o600)).To(Succeed())
 	return dir
+}
+
+// waiting returns the DELs that wait for the agent of a socket.
+func waiting(g Gomega, socket string) []cni.Intent {
+	all, refused, err := cni.ReadIntents(cni.IntentDir(socket), os.Geteuid())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(refused).To(BeEmpty())
+	return all
 }
 
 func (a *agent) serve(c net.Conn) {
@@ -184,7 +193,7 @@ func TestEachCommand(t *testing.T) {
 				Pod: cni.Pod{Namespace: "ns", Name: "web-0", UID: "u-1"}, Previous: []string{"10.1.5.2/24"},
 				Attachments: &[]cni.Attachment{{ContainerID: "a", IfName: "b"}},
 			}))
-			g.Expect(filepath.Join(filepath.Dir(a.socket), "del")).NotTo(BeADirectory(), "nothing was written down")
+			g.Expect(waiting(g, a.socket)).To(BeEmpty(), "nothing was written down")
 		})
 	}
 }
@@ -205,7 +214,7 @@ func TestTheAgentRefuses(t *testing.T) {
 			o := call(g, env(command), conf(a.socket, ""))
 			g.Expect(o.exit).To(Equal(1))
 			g.Expect(o.err).To(Equal(cni.Error{CNIVersion: "1.1.0", Code: 101, Msg: "no", Details: "never"}))
-			g.Expect(filepath.Join(filepath.Dir(a.socket), "del")).NotTo(BeADirectory())
+			g.Expect(waiting(g, a.socket)).To(BeEmpty())
 		})
 	}
 }
@@ -242,10 +251,9 @@ func TestTheAgentIsAway(t *testing.T) {
 					socket = newAgent(t, answer).socket
 				}
 				o := call(g, env(command), conf(socket, ""))
-				dir := filepath.Join(filepath.Dir(socket), "del")
 				if command == "DEL" {
 					g.Expect(o).To(Equal(outcome{}), "it succeeds and says nothing")
-					g.Expect(cni.ReadIntents(dir)).To(Equal([]cni.Intent{{Network: "pods", ContainerID: "4f1c", IfName: "eth0"}}))
+					g.Expect(waiting(g, socket)).To(Equal([]cni.Intent{{Network: "pods", ContainerID: "4f1c", IfName: "eth0"}}))
 					return
 				}
 				g.Expect(o.exit).To(Equal(1))
@@ -253,7 +261,7 @@ func TestTheAgentIsAway(t *testing.T) {
 				g.Expect(o.err.CNIVersion).To(Equal("1.1.0"))
 				g.Expect(o.err.Msg).To(And(ContainSubstring(socket), ContainSubstring("cadastre-agent"), ContainSubstring("CADASTRE_SOCKET")))
 				g.Expect(o.err.Msg).NotTo(ContainSubstring("\n"))
-				g.Expect(dir).NotTo(BeADirectory())
+				g.Expect(waiting(g, socket)).To(BeEmpty())
 			})
 		}
 	}
@@ -270,7 +278,7 @@ func TestTheAgentDied(t *testing.T) {
 	g.Expect(call(g, env("ADD"), conf(socket, "")).err.Code).To(BeNumerically("==", cni.CodeTryAgain))
 	g.Expect(call(g, env("DEL"), conf(socket, "")).exit).To(BeZero())
 	g.Expect(call(g, env("DEL"), conf(socket, "")).exit).To(BeZero(), "as often as one likes")
-	g.Expect(cni.ReadIntents(cni.IntentDir(socket))).To(HaveLen(1))
+	g.Expect(waiting(g, socket)).To(HaveLen(1))
 }
 
 // A refusal that is no CNI error: the agent is there, but ADD is not served.
@@ -283,18 +291,41 @@ func TestAnAnswerThatIsNone(t *testing.T) {
 		g.Expect(o.err.Code).To(BeNumerically("==", cni.CodeTryAgain))
 		g.Expect(o.err.Msg).To(And(ContainSubstring(fmt.Sprint(code)), ContainSubstring("for a reason")))
 		g.Expect(call(g, env("DEL"), conf(a.socket, "")).err.Code).To(BeNumerically("==", cni.CodeTryAgain))
-		g.Expect(cni.IntentDir(a.socket)).NotTo(BeADirectory(), "it is there, so nothing waits for it")
+		g.Expect(waiting(g, a.socket)).To(BeEmpty(), "it is there, so nothing waits for it")
 	}
 	g := NewWithT(t)
 	a := newAgent(t, ok("this is no JSON"))
 	g.Expect(call(g, env("ADD"), conf(a.socket, "")).err.Code).To(BeNumerically("==", cni.CodeDecode))
 }
 
+// A DEL whose socket is not where an agent is, or has been since the machine was
+// booted, fails and names the directory: no agent would ever read it there.
+func TestADelWithAWrongSocket(t *testing.T) {
+	for name, spoil := range map[string]func(dir string) error{
+		"a directory of something else": func(dir string) error { return os.Remove(filepath.Join(dir, cni.LockFile)) },
+		"no directory":                  os.RemoveAll,
+		"a directory of all users":      func(dir string) error { return os.Chmod(dir, 0o777) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			dir := runDir(t)
+			g.Expect(spoil(dir)).To(Succeed())
+			socket := filepath.Join(dir, "agent.sock")
+			o := call(g, env("DEL"), conf(socket, ""))
+			g.Expect(o.exit).To(Equal(1))
+			g.Expect(o.err.Code).To(BeNumerically("==", cni.CodeTryAgain))
+			g.Expect(o.err.Msg).To(And(ContainSubstring(cni.IntentDir(socket)), ContainSubstring("CADASTRE_SOCKET")))
+			g.Expect(o.err.Msg).NotTo(ContainSubstring("\n"))
+			entries, _ := os.ReadDir(filepath.Join(dir, "del"))
+			g.Expect(entries).To(BeEmpty())
+		})
+	}
+}
+
 func TestTooManyDelsWait(t *testing.T) {
 	g := NewWithT(t)
 	socket := filepath.Join(runDir(t), "agent.sock")
 	dir := cni.IntentDir(socket)
-	g.Expect(os.Mkdir(dir, 0o700)).To(Succeed())
 	for i := range cni.MaxIntents {
 		g.Expect(os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".json")), []byte("{}"), 0o600)).To(Succeed())
 	}
@@ -320,7 +351,7 @@ func TestTheAgentComesBackMeanwhile(t *testing.T) {
 			g := NewWithT(t)
 			a := newAgent(t, raw(""), c.second)
 			g.Expect(call(g, env("DEL"), conf(a.socket, ""))).To(Equal(outcome{}))
-			g.Expect(cni.ReadIntents(cni.IntentDir(a.socket))).To(HaveLen(c.waits))
+			g.Expect(waiting(g, a.socket)).To(HaveLen(c.waits))
 			g.Expect(a.count()).To(Equal(2))
 		})
 	}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -177,7 +179,9 @@ const (
 func newAgent(t *testing.T, conf string) *agent {
 	t.Helper()
 	memory := journal.NewMemory()
-	a := &agent{g: NewWithT(t), memory: memory, journal: &journal.Faulty{Journal: memory}, dir: t.TempDir(), now: time.Now}
+	a := &agent{g: NewWithT(t), memory: memory, journal: &journal.Faulty{Journal: memory}, dir: filepath.Join(t.TempDir(), "run", "del"), now: time.Now}
+	a.g.Expect(os.MkdirAll(a.dir, 0o700)).To(Succeed())
+	a.g.Expect(os.WriteFile(filepath.Join(filepath.Dir(a.dir), cni.LockFile), nil, 0o600)).To(Succeed())
 	a.start(conf)
 	return a
 }
@@ -190,7 +194,7 @@ func (a *agent) start(conf string) {
 	a.g.Expect(err).NotTo(HaveOccurred())
 	a.loop = &loop{stage: a.book.Begin(), txn: &txn{values: map[string]proto.Message{}}}
 	a.PodManager = podmanager.NewPlugin(podmanager.Deps{
-		PluginDeps: controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}, EventLoop: a.loop, Ledger: a.book, IntentDir: a.dir,
+		PluginDeps: controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}, EventLoop: a.loop, Ledger: a.book, IntentDir: a.dir, UID: os.Geteuid(),
 		Timeout: time.Minute, Ready: func() error { return a.ready }, Observe: a.observe,
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {

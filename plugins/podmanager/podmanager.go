@@ -52,6 +52,7 @@ type Deps struct {
 	EventLoop controller.EventLoop
 	Ledger    Book
 	IntentDir string                 // where DELs wait that found no agent
+	UID       int                    // the agent's user, who owns IntentDir
 	Timeout   time.Duration          // of one request; 0: a minute
 	Now       func() time.Time       // nil: time.Now
 	IsPodPool func(name string) bool // whether pods may have addresses of it, besides the default pool; may be nil

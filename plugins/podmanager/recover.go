@@ -14,11 +14,16 @@ import (
 )
 
 // Recover applies the DELs that found no agent. It is called after the loop
-// has begun and before anything is served.
+// has begun and before anything is served. A file that is not such a DEL is set
+// aside and logged; it keeps the agent from nothing.
 func (p *PodManager) Recover(ctx context.Context) error {
-	intents, err := cni.ReadIntents(p.IntentDir)
+	intents, refused, err := cni.ReadIntents(p.IntentDir, p.UID)
 	if err != nil {
-		p.Log.Warn("some DELs that wait cannot be read", "error", err)
+		p.Log.Error("the DELs that wait for the agent cannot be read", "error", err)
+	}
+	for _, r := range refused {
+		now, err := cni.SetAside(p.IntentDir, r.Name)
+		p.Log.Error("a file among the DELs that wait is refused: look where it comes from, then remove it", "reason", r.Err, "setAside", now, "error", err)
 	}
 	for _, in := range intents {
 		if err := p.applyIntent(ctx, in); err != nil {

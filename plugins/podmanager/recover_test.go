@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +29,8 @@ func (a *agent) leaves(container string) cni.Intent {
 
 // waiting are the containers whose DELs wait.
 func (a *agent) waiting() []string {
-	intents, _ := cni.ReadIntents(a.dir)
+	intents, _, err := cni.ReadIntents(a.dir, os.Geteuid())
+	a.g.Expect(err).NotTo(HaveOccurred())
 	all := []string{}
 	for _, in := range intents {
 		all = append(all, in.ContainerID)
@@ -62,17 +64,38 @@ func TestNoDelsWait(t *testing.T) {
 	g.Expect(a.Recover(context.Background())).To(Succeed())
 }
 
-// What cannot be read does not keep the others, and stays for people to look at.
-func TestFilesThatAreNoDels(t *testing.T) {
-	g := NewWithT(t)
-	a := newAgent(t, plain)
-	a.add("c1")
-	a.leaves("c1")
-	garbage := filepath.Join(a.dir, "0.json")
-	g.Expect(os.WriteFile(garbage, []byte("{"), 0o600)).To(Succeed())
-	g.Expect(a.Recover(context.Background())).To(Succeed())
-	g.Expect(a.held()).To(BeEmpty())
-	g.Expect(garbage).To(BeAnExistingFile())
+// A file that is not a DEL does not keep the others, frees nothing, and is set
+// aside for people to look at.
+func TestFilesThatAreNotDels(t *testing.T) {
+	for name, plant := range map[string]func(g Gomega, path string){
+		"garbage": func(g Gomega, path string) { g.Expect(os.WriteFile(path, []byte("{"), 0o600)).To(Succeed()) },
+		"a pipe":  func(g Gomega, path string) { g.Expect(syscall.Mkfifo(path, 0o666)).To(Succeed()) },
+		"another user's": func(g Gomega, path string) {
+			if os.Geteuid() != 0 {
+				t.Skip("only root can give a file away")
+			}
+			g.Expect(os.Chown(path, 65534, 65534)).To(Succeed())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newAgent(t, plain)
+			a.add("c1")
+			a.add("victim")
+			a.leaves("c1")
+			path := filepath.Join(a.dir, a.leaves("victim").Name())
+			if name != "another user's" {
+				g.Expect(os.Remove(path)).To(Succeed())
+			}
+			plant(g, path)
+			g.Expect(a.Recover(context.Background())).To(Succeed())
+			g.Expect(a.held()).To(Equal([]string{"victim"}))
+			entries, err := os.ReadDir(a.dir)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(entries).To(HaveLen(1))
+			g.Expect(entries[0].Name()).To(HavePrefix("refused-"))
+		})
+	}
 }
 
 // A DEL that cannot be applied is not forgotten.

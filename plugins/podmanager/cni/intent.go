@@ -9,14 +9,28 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // MaxIntents is how many DELs may wait for an agent that is away.
 const MaxIntents = 1024
+
+// maxIntentSize limits what is read of one file: several times the longest names.
+const maxIntentSize = 16 << 10
+
+// LockFile is the file in a run directory by which an agent marks it as its own.
+const LockFile = "agent.lock"
+
+// Names in a directory of intents that are not intents.
+const (
+	unfinished = ".new-"    // being written
+	setAside   = "refused-" // by SetAside
+)
 
 // Intent is a DEL that found no agent. The agent applies it before it serves,
 // and before the next ADD of the same attachment.
@@ -26,7 +40,7 @@ type Intent struct {
 	IfName      string `json:"ifName"`
 }
 
-// IntentDir is where the intents for the agent of a socket are.
+// IntentDir returns the directory of the intents for the agent of a socket.
 func IntentDir(socket string) string { return filepath.Join(filepath.Dir(socket), "del") }
 
 // Name is the intent's file: the same for the same attachment.
@@ -36,9 +50,60 @@ func (in Intent) Name() string {
 	return hex.EncodeToString(h.Sum(nil)) + ".json"
 }
 
-// Write makes the intent durable in dir.
+// CheckDir fails unless dir is a directory that the user uid owns, and that no
+// other user may write to.
+func CheckDir(dir string, uid int) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	return checkDir(dir, info, uid)
+}
+
+func checkDir(dir string, info fs.FileInfo, uid int) error {
+	switch owner, mode := ownerOf(info), info.Mode().Perm(); {
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	case owner != uid:
+		return fmt.Errorf("directory %s is owned by user %d and has mode %04o: it must be owned by user %d, and mode 0700 would be right", dir, owner, mode, uid)
+	case mode&0o022 != 0:
+		return fmt.Errorf("directory %s is owned by user %d and has mode %04o, so other users may write to it: mode 0700 would be right", dir, owner, mode)
+	}
+	return nil
+}
+
+// ownerOf returns the user ID of a file's owner, -1 if it is not known.
+func ownerOf(info fs.FileInfo) int {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Uid)
+	}
+	return -1
+}
+
+// checkMarked fails unless dir is the directory of intents of a run directory
+// that an agent has marked as its own. All three belong to one user.
+func checkMarked(dir string) error {
+	run := filepath.Dir(dir)
+	lock, err := os.Lstat(filepath.Join(run, LockFile))
+	if err == nil && !lock.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", filepath.Join(run, LockFile))
+	}
+	if err == nil {
+		err = CheckDir(run, ownerOf(lock))
+	}
+	if err == nil {
+		err = CheckDir(dir, ownerOf(lock))
+	}
+	if err != nil {
+		return fmt.Errorf("no agent reads %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Write makes the intent durable in dir, which an agent must have made: a DEL
+// that no agent will ever read has not been done.
 func (in Intent) Write(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := checkMarked(dir); err != nil {
 		return fmt.Errorf("keep the DEL for the agent: %w", err)
 	}
 	path := filepath.Join(dir, in.Name())
@@ -49,7 +114,7 @@ func (in Intent) Write(dir string) error {
 		}
 		waiting := 0
 		for _, e := range entries {
-			if strings.HasSuffix(e.Name(), ".json") {
+			if isIntent(e.Name()) && strings.HasSuffix(e.Name(), ".json") {
 				waiting++
 			}
 		}
@@ -68,7 +133,7 @@ func (in Intent) Write(dir string) error {
 }
 
 func writeDurably(dir, path string, data []byte) error {
-	f, err := os.CreateTemp(dir, ".new-*")
+	f, err := os.CreateTemp(dir, unfinished+"*")
 	if err != nil {
 		return err
 	}
@@ -102,41 +167,122 @@ func (in Intent) Remove(dir string) error {
 	return nil
 }
 
-// Waiting is true where the intent is in dir.
+// Waiting reports whether the intent is in dir.
 func (in Intent) Waiting(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, in.Name()))
+	_, err := os.Lstat(filepath.Join(dir, in.Name()))
 	return err == nil
 }
 
-// ReadIntents reads all intents of dir, by name. Files that are none are
-// reported and left alone. A dir that is not there has none.
-func ReadIntents(dir string) ([]Intent, error) {
-	entries, err := os.ReadDir(dir)
+// Refused is a file among the intents that is not taken for one.
+type Refused struct {
+	Name string // of the file
+	Err  error
+}
+
+// ReadIntents reads all intents of dir, by name, for an agent of the user uid. It
+// takes small regular files that this user or root owns and that have no other
+// name. It follows no link, waits for no pipe, and leaves the files that it
+// refuses where they are. A dir that does not exist has no intents.
+func ReadIntents(dir string, uid int) (intents []Intent, refused []Refused, err error) {
+	fail := func(err error) ([]Intent, []Refused, error) {
+		return nil, nil, fmt.Errorf("read the DELs that wait: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the DELs that wait: %w", err)
+		return fail(err)
 	}
-	var intents []Intent
-	var errs []error
+	defer root.Close()
+	info, err := root.Stat(".")
+	if err == nil {
+		err = checkDir(dir, info, uid)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return fail(err)
+	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".new-") {
+		if !isIntent(e.Name()) {
 			continue
 		}
-		var in Intent
-		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err == nil {
-			err = json.Unmarshal(data, &in)
-		}
-		if err == nil && in.Name() != e.Name() {
-			err = errors.New("its name does not fit its content")
-		}
+		in, err := readIntent(root, e.Name(), uid)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(dir, e.Name()), err))
+			refused = append(refused, Refused{e.Name(), fmt.Errorf("%s: %w", filepath.Join(dir, e.Name()), err)})
 			continue
 		}
 		intents = append(intents, in)
 	}
-	return intents, errors.Join(errs...)
+	return intents, refused, nil
+}
+
+func isIntent(name string) bool {
+	return !strings.HasPrefix(name, unfinished) && !strings.HasPrefix(name, setAside)
+}
+
+// readIntent reads one file. It looks before it opens, since opening a device may
+// do something, and once more afterwards, since the name may be another file's.
+func readIntent(root *os.Root, name string, uid int) (in Intent, err error) {
+	before, err := root.Lstat(name)
+	if err == nil {
+		err = checkIntentFile(before, uid)
+	}
+	if err != nil {
+		return in, err
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return in, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return in, err
+	}
+	if !os.SameFile(before, info) {
+		return in, errors.New("it was replaced while it was read")
+	}
+	if err := checkIntentFile(info, uid); err != nil {
+		return in, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxIntentSize))
+	if err != nil {
+		return in, err
+	}
+	if err := json.Unmarshal(data, &in); err != nil {
+		return in, err
+	}
+	if in.Name() != name {
+		return in, errors.New("its name does not fit its content")
+	}
+	return in, nil
+}
+
+func checkIntentFile(info fs.FileInfo, uid int) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch owner := ownerOf(info); {
+	case !ok || !info.Mode().IsRegular():
+		return fmt.Errorf("it is of type %s: an intent is a regular file", info.Mode().Type())
+	case owner != uid && owner != 0:
+		return fmt.Errorf("it is owned by user %d: an intent is owned by user %d or by root", owner, uid)
+	case st.Nlink != 1:
+		return fmt.Errorf("it has %d names: an intent has one", st.Nlink)
+	case info.Size() > maxIntentSize:
+		return fmt.Errorf("it has %d bytes: an intent has at most %d", info.Size(), maxIntentSize)
+	}
+	return nil
+}
+
+// SetAside renames a file that was refused, so that it is reported once and does
+// not count as an intent. It returns the new path.
+func SetAside(dir, name string) (string, error) {
+	path := filepath.Join(dir, setAside+name)
+	if err := os.Rename(filepath.Join(dir, name), path); err != nil {
+		return "", fmt.Errorf("set aside a file that is not an intent: %w", err)
+	}
+	return path, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -17,6 +18,29 @@ import (
 
 func intent(container string) cni.Intent {
 	return cni.Intent{Network: "pods", ContainerID: container, IfName: "eth0"}
+}
+
+// intentDir returns the directory of intents of a run directory that an agent has
+// marked as its own.
+func intentDir(t *testing.T) string {
+	t.Helper()
+	g := NewWithT(t)
+	run := filepath.Join(t.TempDir(), "run")
+	dir := cni.IntentDir(filepath.Join(run, "agent.sock"))
+	g.Expect(os.MkdirAll(dir, 0o700)).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(run, cni.LockFile), nil, 0o600)).To(Succeed())
+	return dir
+}
+
+// readAll returns the intents of dir and the names of the files that were refused.
+func readAll(g Gomega, dir string) (all []cni.Intent, refused []string) {
+	all, bad, err := cni.ReadIntents(dir, os.Geteuid())
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, r := range bad {
+		g.Expect(r.Err).To(MatchError(ContainSubstring(filepath.Join(dir, r.Name))))
+		refused = append(refused, r.Name)
+	}
+	return all, refused
 }
 
 func files(g Gomega, dir string) []string {
@@ -31,7 +55,7 @@ func files(g Gomega, dir string) []string {
 
 func TestTheLifeOfAnIntent(t *testing.T) {
 	g := NewWithT(t)
-	dir := cni.IntentDir(filepath.Join(t.TempDir(), "run", "agent.sock"))
+	dir := intentDir(t)
 	g.Expect(dir).To(HaveSuffix("/run/del"))
 	in := intent("c1")
 	g.Expect(in.Waiting(dir)).To(BeFalse())
@@ -40,13 +64,13 @@ func TestTheLifeOfAnIntent(t *testing.T) {
 	g.Expect(in.Waiting(dir)).To(BeTrue())
 	g.Expect(in.Write(dir)).To(Succeed(), "again")
 	g.Expect(files(g, dir)).To(Equal([]string{in.Name()}), "one attachment, one file, and nothing half done beside it")
-	info, err := os.Stat(dir)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o700)))
-	g.Expect(cni.ReadIntents(dir)).To(Equal([]cni.Intent{in}))
+	all, refused := readAll(g, dir)
+	g.Expect(all).To(Equal([]cni.Intent{in}))
+	g.Expect(refused).To(BeEmpty())
 	g.Expect(in.Remove(dir)).To(Succeed())
 	g.Expect(in.Waiting(dir)).To(BeFalse())
-	g.Expect(cni.ReadIntents(dir)).To(BeEmpty())
+	all, _ = readAll(g, dir)
+	g.Expect(all).To(BeEmpty())
 }
 
 // A name is the same for the same attachment, always, and for no other.
@@ -68,7 +92,7 @@ func TestTheNameOfAnIntent(t *testing.T) {
 // As many as that and no more; those that are there can still be repeated.
 func TestTheLimitOfIntents(t *testing.T) {
 	g := NewWithT(t)
-	dir := t.TempDir()
+	dir := intentDir(t)
 	for i := range cni.MaxIntents {
 		in := intent(fmt.Sprint("c", i))
 		data, err := json.Marshal(in)
@@ -81,38 +105,115 @@ func TestTheLimitOfIntents(t *testing.T) {
 	g.Expect(intent("c7").Write(dir)).To(Succeed())
 	g.Expect(intent("c8").Remove(dir)).To(Succeed())
 	g.Expect(intent("one too many").Write(dir)).To(Succeed())
-	g.Expect(cni.ReadIntents(dir)).To(HaveLen(cni.MaxIntents))
+	all, _ := readAll(g, dir)
+	g.Expect(all).To(HaveLen(cni.MaxIntents))
 }
 
-// Files that are none are reported, by name, and left alone.
-func TestFilesThatAreNoIntents(t *testing.T) {
-	g := NewWithT(t)
-	dir := t.TempDir()
-	g.Expect(intent("c1").Write(dir)).To(Succeed())
-	stolen, err := json.Marshal(intent("c2"))
-	g.Expect(err).NotTo(HaveOccurred())
-	for name, data := range map[string]string{
-		"garbage.json": "{", "empty.json": "", intent("c3").Name(): string(stolen), "README": "do not touch", ".new-123": "half written",
+// A file that is not an intent is refused by name, without waiting for it and
+// without reading it whole, and keeps no intent from being read.
+func TestFilesThatAreRefused(t *testing.T) {
+	victim := intent("victim")
+	text, err := json.Marshal(victim)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for name, plant := range map[string]func(g Gomega, path string){
+		"garbage":       func(g Gomega, path string) { g.Expect(os.WriteFile(path, []byte("{"), 0o600)).To(Succeed()) },
+		"an empty file": func(g Gomega, path string) { g.Expect(os.WriteFile(path, nil, 0o600)).To(Succeed()) },
+		"a directory":   func(g Gomega, path string) { g.Expect(os.Mkdir(path, 0o700)).To(Succeed()) },
+		"another one's intent": func(g Gomega, path string) {
+			g.Expect(os.WriteFile(path, []byte(`{"network": "x"}`), 0o600)).To(Succeed())
+		},
+		"a pipe": func(g Gomega, path string) { g.Expect(syscall.Mkfifo(path, 0o666)).To(Succeed()) },
+		"a link": func(g Gomega, path string) {
+			g.Expect(os.WriteFile(path+".new", text, 0o600)).To(Succeed())
+			g.Expect(os.Rename(path+".new", filepath.Dir(path)+"/.new-target")).To(Succeed())
+			g.Expect(os.Symlink(".new-target", path)).To(Succeed())
+		},
+		"a second name": func(g Gomega, path string) {
+			g.Expect(os.WriteFile(path, text, 0o600)).To(Succeed())
+			g.Expect(os.Link(path, filepath.Join(filepath.Dir(filepath.Dir(path)), "other"))).To(Succeed())
+		},
+		"a huge file": func(g Gomega, path string) {
+			g.Expect(os.WriteFile(path, text, 0o600)).To(Succeed())
+			g.Expect(os.Truncate(path, 3<<30)).To(Succeed()) // it has holes only
+		},
+		"another user's file": func(g Gomega, path string) {
+			if os.Geteuid() != 0 {
+				t.Skip("only root can give a file away")
+			}
+			g.Expect(os.WriteFile(path, text, 0o600)).To(Succeed())
+			g.Expect(os.Chown(path, 65534, 65534)).To(Succeed())
+		},
 	} {
-		g.Expect(os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600)).To(Succeed())
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			dir := intentDir(t)
+			g.Expect(intent("c1").Write(dir)).To(Succeed())
+			g.Expect(os.WriteFile(filepath.Join(dir, ".new-123"), []byte("half written"), 0o600)).To(Succeed())
+			plant(g, filepath.Join(dir, victim.Name()))
+			all, refused := readAll(g, dir)
+			g.Expect(all).To(Equal([]cni.Intent{intent("c1")}))
+			g.Expect(refused).To(Equal([]string{victim.Name()}))
+			_, bad, err := cni.ReadIntents(dir, os.Geteuid())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(bad[0].Err).To(MatchError(ContainSubstring(map[string]string{
+				"a directory": "a regular file", "a pipe": "a regular file", "a link": "a regular file", "a second name": "2 names",
+				"a huge file": "at most 16384", "another user's file": "user 65534", "another one's intent": "its name",
+			}[name])))
+			path, err := cni.SetAside(dir, bad[0].Name)
+			g.Expect(err).NotTo(HaveOccurred())
+			_, err = os.Lstat(path)
+			g.Expect(err).NotTo(HaveOccurred(), "it is kept for people to look at")
+			all, refused = readAll(g, dir)
+			g.Expect(all).To(HaveLen(1))
+			g.Expect(refused).To(BeEmpty(), "it is reported once")
+		})
 	}
-	g.Expect(os.Mkdir(filepath.Join(dir, "dir"), 0o700)).To(Succeed())
-	before := files(g, dir)
-	all, err := cni.ReadIntents(dir)
-	g.Expect(all).To(Equal([]cni.Intent{intent("c1")}))
-	for _, name := range []string{"garbage.json", "empty.json", intent("c3").Name(), "README", "dir"} {
-		g.Expect(err).To(MatchError(ContainSubstring(filepath.Join(dir, name))))
-	}
-	g.Expect(err.Error()).NotTo(ContainSubstring(".new-"))
-	g.Expect(files(g, dir)).To(Equal(before))
 }
 
-func TestAnIntentThatCannotBeWritten(t *testing.T) {
+// A DEL is kept only in a directory that an agent has made and marked, and that no
+// other user may write to.
+func TestADirectoryThatNoAgentReads(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(g Gomega, run string)
+		say   string
+	}{
+		"there is none":        {func(g Gomega, run string) { g.Expect(os.RemoveAll(run)).To(Succeed()) }, cni.LockFile},
+		"no agent was there":   {func(g Gomega, run string) { g.Expect(os.Remove(filepath.Join(run, cni.LockFile))).To(Succeed()) }, cni.LockFile},
+		"no agent has made it": {func(g Gomega, run string) { g.Expect(os.Remove(filepath.Join(run, "del"))).To(Succeed()) }, "del"},
+		"the mark is a link": {func(g Gomega, run string) {
+			g.Expect(os.Rename(filepath.Join(run, cni.LockFile), filepath.Join(run, "x"))).To(Succeed())
+			g.Expect(os.Symlink("x", filepath.Join(run, cni.LockFile))).To(Succeed())
+		}, "regular"},
+		"others write into the run directory": {func(g Gomega, run string) { g.Expect(os.Chmod(run, 0o777)).To(Succeed()) }, "0777"},
+		"others write into it":                {func(g Gomega, run string) { g.Expect(os.Chmod(filepath.Join(run, "del"), 0o770)).To(Succeed()) }, "0770"},
+		"it is another user's": {func(g Gomega, run string) {
+			if os.Geteuid() != 0 {
+				t.Skip("only root can give a directory away")
+			}
+			g.Expect(os.Chown(filepath.Join(run, "del"), 65534, 65534)).To(Succeed())
+		}, "65534"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			dir := intentDir(t)
+			c.spoil(g, filepath.Dir(dir))
+			g.Expect(intent("c1").Write(dir)).To(MatchError(And(ContainSubstring("no agent reads "+dir), ContainSubstring(c.say))))
+			g.Expect(intent("c1").Waiting(dir)).To(BeFalse())
+		})
+	}
+}
+
+func TestADirectoryThatCannotBeRead(t *testing.T) {
 	g := NewWithT(t)
 	file := filepath.Join(t.TempDir(), "file")
 	g.Expect(os.WriteFile(file, nil, 0o600)).To(Succeed())
-	g.Expect(intent("c1").Write(filepath.Join(file, "del"))).To(MatchError(ContainSubstring("keep the DEL for the agent")))
-	_, err := cni.ReadIntents(file)
+	_, _, err := cni.ReadIntents(file, os.Geteuid())
 	g.Expect(err).To(MatchError(ContainSubstring("read the DELs that wait")))
-	g.Expect(cni.ReadIntents(filepath.Join(t.TempDir(), "was never made"))).To(BeEmpty())
+	dir := intentDir(t)
+	g.Expect(intent("c1").Write(dir)).To(Succeed())
+	g.Expect(os.Chmod(dir, 0o777)).To(Succeed())
+	_, _, err = cni.ReadIntents(dir, os.Geteuid())
+	g.Expect(err).To(MatchError(And(ContainSubstring(dir), ContainSubstring("0777"), ContainSubstring("0700"))))
+	all, _ := readAll(g, filepath.Join(t.TempDir(), "was never made"))
+	g.Expect(all).To(BeEmpty())
 }
