@@ -70,7 +70,7 @@ func TestSandboxesAfterARestart(t *testing.T) {
 		a.sandbox(c)
 	}
 	a.del("a-new")
-	a.add("of another pod")
+	a.add("of-another-pod")
 	a.start(dual)
 	g.Expect(a.newest()).To(Equal("m-middle"))
 	a.resync()

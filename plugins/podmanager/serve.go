@@ -62,6 +62,9 @@ func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	}
 	switch req.Command {
 	case "ADD":
+		if err := req.CheckNames(); err != nil {
+			return cni.Reply{}, err
+		}
 		return p.add(ctx, key, req)
 	case "DEL":
 		return cni.Reply{}, p.del(ctx, key)

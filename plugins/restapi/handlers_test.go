@@ -56,6 +56,7 @@ func TestBadBodies(t *testing.T) {
 		for name, body := range map[string]string{
 			"nothing": "", "no JSON": "{", "a list": "[]", "a field of another type": `{"containerID": 5}`,
 			"two values": `{} {}`, "rubbish behind it": `{} x`, "too much": `{"containerID": "` + strings.Repeat("x", 5<<20) + `"}`,
+			"a byte that is not UTF-8": "{\"containerID\": \"c\xff\"}", "a character that is cut off": "{\"containerID\": \"c\xe2\x82\"}",
 		} {
 			t.Run(path+" "+name, func(t *testing.T) {
 				g := NewWithT(t)

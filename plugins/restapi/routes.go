@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -119,23 +120,40 @@ func writeError(w http.ResponseWriter, status int, err error) {
 	_ = writeJSON(w, status, localapi.Error{Error: err.Error()})
 }
 
-// readJSON reads the body into v; unknown fields are an error, but for CNI.
+// readJSON reads the body into v. Unknown fields are an error, but for CNI.
 func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	if r.URL.Path != localapi.PathCNI { // whose other end may be of a newer version
-		d.DisallowUnknownFields()
-	}
-	err := d.Decode(v)
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
-		if _, more := d.Token(); more != io.EOF {
-			err = errors.New("something follows the JSON value")
-		}
+		err = decode(body, v, r.URL.Path == localapi.PathCNI) // whose other end may be of a newer version
 	}
 	if err != nil {
 		writeError(w, http.StatusBadRequest, fmt.Errorf("body of %s: %w", r.URL.Path, err))
 		return false
 	}
 	return true
+}
+
+// decode decodes one JSON value. The decoder would replace each byte that is not
+// UTF-8 by the same character, and so make one name of two.
+func decode(body []byte, v any, unknown bool) error {
+	for i := 0; i < len(body); {
+		c, n := utf8.DecodeRune(body[i:])
+		if c == utf8.RuneError && n == 1 {
+			return fmt.Errorf("byte %d (0x%02x) is not UTF-8: JSON must be UTF-8", i, body[i])
+		}
+		i += n
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if !unknown {
+		d.DisallowUnknownFields()
+	}
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, more := d.Token(); more != io.EOF {
+		return errors.New("something follows the JSON value")
+	}
+	return nil
 }
 
 // cni answers with a cni.Reply, or with {"error": a CNI error}; with 503 where

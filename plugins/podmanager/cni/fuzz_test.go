@@ -41,7 +41,7 @@ func FuzzParseConfig(f *testing.F) {
 		if c.Name == "" || c.Pool == "" || !slices.Contains(cni.Versions(), c.CNIVersion) {
 			t.Fatalf("%+v", c)
 		}
-		r, err := cni.NewRequest(cni.Invocation{Command: command, Args: "K8S_POD_NAME=x"}, c)
+		r, err := cni.NewRequest(cni.Invocation{Command: command, ContainerID: "4f1c", IfName: "eth0", Args: "K8S_POD_NAME=x"}, c)
 		if err != nil {
 			if !known(err.Code) {
 				t.Fatalf("code %d: %q", err.Code, err.Msg)
@@ -75,7 +75,7 @@ func FuzzParseArgs(f *testing.F) {
 		if err != nil || again != pod || sameIP != ip {
 			t.Fatalf("%q: %+v %q, again %+v %q", args, pod, ip, again, sameIP)
 		}
-		r, err := cni.NewRequest(cni.Invocation{Command: "ADD", Args: args}, &cni.Config{})
+		r, err := cni.NewRequest(cni.Invocation{Command: "ADD", ContainerID: "4f1c", IfName: "eth0", Args: args}, &cni.Config{Name: "pods"})
 		if err == nil && len(r.Wanted) == 0 && ip != "" || err != nil && !known(err.Code) {
 			t.Fatalf("%q: %v %v", args, r.Wanted, err)
 		}

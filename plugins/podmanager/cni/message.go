@@ -66,6 +66,10 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 	}
 	if inv.Command != "ADD" {
 		r.Wanted = nil
+		// As JSON has them, so that an attachment has one name in every encoding.
+		r.ContainerID, r.IfName = string([]rune(r.ContainerID)), string([]rune(r.IfName))
+	} else if err := r.CheckNames(); err != nil {
+		return Request{}, err
 	} else if len(r.Wanted) == 0 && ip != "" {
 		r.Wanted = strings.Split(ip, ",")
 	}

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"bytes"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	maxName   = 253 // bytes of a name: the limit of Kubernetes' own names
+	maxIfName = 15  // bytes of an interface name: IFNAMSIZ of the kernel, without the final zero
+)
+
+// CheckNames returns an error that names the first name of an ADD which cannot be
+// one, or nil. Both ends of the socket call it, since a program may ask the agent
+// without cadastre-cni. Names of other requests are not checked: what was added
+// under a name that is refused now can still be deleted.
+func (r Request) CheckNames() *Error {
+	const rule = "it must begin with a letter or a digit, letters, digits, '_', '.' and '-' may follow, and 253 bytes are the most"
+	if !validName(r.Network) || len(r.Network) > maxName {
+		return Errorf(CodeInvalidConfig, "network name %.300q is invalid: %s", r.Network, rule)
+	}
+	for _, n := range []struct {
+		name, value string
+		need        bool
+	}{
+		{"containerID (CNI_CONTAINERID)", r.ContainerID, true},
+		{"pod namespace (K8S_POD_NAMESPACE in CNI_ARGS)", r.Pod.Namespace, false},
+		{"pod name (K8S_POD_NAME in CNI_ARGS)", r.Pod.Name, false},
+		{"pod UID (K8S_POD_UID in CNI_ARGS)", r.Pod.UID, false},
+	} {
+		if (n.need || n.value != "") && (!validName(n.value) || len(n.value) > maxName) {
+			return Errorf(CodeEnvironment, "%s %.300q is invalid: %s", n.name, n.value, rule)
+		}
+	}
+	if why := badIfName(r.IfName); why != "" {
+		return Errorf(CodeEnvironment, "ifName (CNI_IFNAME) %.300q is invalid: %s", r.IfName, why)
+	}
+	return nil
+}
+
+// badIfName says why the kernel, or a reader of UTF-8, does not take a name for one
+// of an interface.
+func badIfName(s string) string {
+	switch {
+	case s == "" || s == "." || s == "..":
+		return `it must not be empty, "." or ".."`
+	case len(s) > maxIfName:
+		return "15 bytes are the most"
+	case strings.ContainsRune(s, utf8.RuneError): // also U+FFFD itself, which decoders put in the place of bad bytes
+		return "it must be UTF-8"
+	case strings.ContainsAny(s, "/:"), strings.ContainsFunc(s, unicode.IsSpace), strings.ContainsFunc(s, unicode.IsControl):
+		return "'/', ':', white space and control characters are not allowed"
+	case bytes.IndexByte([]byte(s), 0xa0) >= 0: // the kernel looks at single bytes
+		return "the kernel takes byte 0xa0 in it for white space"
+	}
+	return ""
+}
