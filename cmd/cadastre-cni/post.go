@@ -41,6 +41,11 @@ func post(socket, path string, body []byte, limit time.Duration) ([]byte, error)
 	return parse(answer)
 }
 
+// notServing is why an agent that answers does not serve CNI requests now.
+type notServing string
+
+func (e notServing) Error() string { return string(e) }
+
 // parse takes the body out of an HTTP answer. It is an error for an answer
 // that is cut off, and for the status that means that the agent does not serve.
 func parse(answer []byte) ([]byte, error) {
@@ -53,6 +58,10 @@ func parse(answer []byte) ([]byte, error) {
 		return nil, errors.New("the answer is no HTTP")
 	}
 	if status == "502" || status == "503" || status == "504" {
+		var said struct{ Error string }
+		if status == "503" && json.Unmarshal(body, &said) == nil && said.Error != "" {
+			return nil, notServing(said.Error)
+		}
 		return nil, fmt.Errorf("status %s: %s", status, bytes.TrimSpace(body))
 	}
 	length := -1

@@ -5,6 +5,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"time"
@@ -101,6 +102,9 @@ func exchange(socket string, req cni.Request, version string) ([]byte, *cni.Erro
 	code := uint(cni.CodeTryAgain)
 	if req.Command == "STATUS" {
 		code = cni.CodeNotAvailable
+	}
+	if why, ok := errors.AsType[notServing](err); ok {
+		return nil, cni.Errorf(code, "%s: the Cadastre agent at %s does not serve yet: %s", req.Command, socket, why)
 	}
 	return nil, cni.Errorf(code, "%s: the Cadastre agent does not answer at %s (%v): start cadastre-agent, or name its socket in ipam.socket or CADASTRE_SOCKET", req.Command, socket, err)
 }

@@ -21,6 +21,7 @@ package podmanager
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -38,12 +39,13 @@ type API interface {
 	NewestSandbox(pod kv.PodID) (key ledger.Key, found bool)
 }
 
-// Book is what the plugin reads of the ledger.
+// Book is what the plugin asks of the ledger.
 type Book interface {
 	ByKey(ledger.Key) []ledger.Lease
 	Leases() []ledger.Lease
 	Stats() []ledger.BlockStat
 	Suspended() string
+	Release(context.Context, ledger.Selector) ([]ledger.Lease, error)
 }
 
 // Deps is what the plugin is given.
@@ -58,6 +60,9 @@ type Deps struct {
 	IsPodPool func(name string) bool // whether pods may have addresses of it, besides the default pool; may be nil
 	Ready     func() error           // why ADD cannot be served; nil: it can
 	Observe   func(Served)           // called for each request; may be nil
+	// Unsynced reports whether the loop waits for its first resync, and until then
+	// takes none of this plugin's events; nil: it never does.
+	Unsynced func() bool
 }
 
 // Served is one request and its outcome, for metrics.
@@ -89,6 +94,9 @@ func NewPlugin(deps Deps) *PodManager {
 	}
 	if deps.Now == nil {
 		deps.Now = time.Now
+	}
+	if deps.Unsynced == nil {
+		deps.Unsynced = func() bool { return false }
 	}
 	return &PodManager{Deps: deps, seq: newSequencer(), applying: make(chan struct{}, 1), orphans: orphans{signal: make(chan struct{}, 1)}}
 }

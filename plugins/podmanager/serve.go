@@ -39,7 +39,7 @@ func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, err
 		p.observe(served)
 		return reply, nil
 	}
-	cerr := toCNI(req, err)
+	cerr := p.toCNI(req, err)
 	served.Code = cerr.Code
 	p.observe(served)
 	if req.Command != "STATUS" { // which is asked every few seconds
@@ -85,6 +85,11 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 	wanted, err := parseWanted(req.Wanted)
 	if err != nil {
 		return cni.Reply{}, err
+	}
+	if p.Unsynced() { // the caller is to hear why before it gives up
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, p.Timeout/4)
+		defer cancel()
 	}
 	expires, _ := ctx.Deadline()
 	ev := &AddPod{
@@ -186,8 +191,33 @@ func (p *PodManager) remove(ctx context.Context, key ledger.Key) error {
 	})
 }
 
+// releaseEarly releases the lease of ev before the first resync, which may have to
+// wait for the cluster store: the southbound has nothing of it yet. It reports
+// whether ev is done; otherwise the loop has begun meanwhile, and has to take it.
+func (p *PodManager) releaseEarly(ctx context.Context, ev *DeletePod) (bool, error) {
+	if !p.Unsynced() {
+		return false, nil
+	}
+	if !ev.Void() {
+		freed, err := p.Ledger.Release(ctx, ledger.Selector{Key: ev.Key, Generation: ev.Generation})
+		if err != nil {
+			return true, err
+		}
+		ev.Freed = addrs(freed)
+	}
+	return p.Unsynced(), nil
+}
+
 // push pushes a DeletePod and waits for it.
 func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
+	if done, err := p.releaseEarly(ctx, ev); done || err != nil {
+		p.tidy(ev.Key)
+		if ev.ended != nil {
+			ev.ended()
+		}
+		p.logReleased(ev, err)
+		return err
+	}
 	ev.Expires, _ = ctx.Deadline()
 	if ev.Expires.IsZero() {
 		ev.Expires = p.Now().Add(p.Timeout)
@@ -202,12 +232,16 @@ func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
 	}
 	select {
 	case err := <-ev.done:
-		if err == nil && len(ev.Freed) > 0 {
-			p.Log.Info("released", "addresses", ev.Freed, "network", ev.Key.Network, "container", ev.Key.ContainerID, "if", ev.Key.IfName)
-		}
+		p.logReleased(ev, err)
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("DEL %s: not answered in time: %w", ev.Key, context.Cause(ctx))
+	}
+}
+
+func (p *PodManager) logReleased(ev *DeletePod, err error) {
+	if err == nil && len(ev.Freed) > 0 {
+		p.Log.Info("released", "addresses", ev.Freed, "network", ev.Key.Network, "container", ev.Key.ContainerID, "if", ev.Key.IfName)
 	}
 }
 
@@ -312,19 +346,27 @@ func (p *PodManager) status(pool string) error {
 	return nil
 }
 
-// toCNI gives an error its code.
-func toCNI(req cni.Request, err error) *cni.Error {
+// toCNI gives an error its code. An ADD that is to be tried again says why the node
+// is not ready, as the status does.
+func (p *PodManager) toCNI(req cni.Request, err error) *cni.Error {
 	if cerr, ok := errors.AsType[*cni.Error](err); ok {
 		return cerr
 	}
 	code := uint(cni.CodeTryAgain)
 	switch {
+	case errors.Is(err, ledger.ErrExhausted):
+		code = cni.CodeFull
 	case errors.Is(err, ledger.ErrTaken), errors.Is(err, ledger.ErrOutside), errors.Is(err, ledger.ErrKeyHeld):
 		code = cni.CodeRefused
 	case errors.Is(err, ledger.ErrNoPool):
 		code = cni.CodeInvalidConfig
 	}
 	msg, _, _ := strings.Cut(err.Error(), "\n")
+	if req.Command == "ADD" && code == cni.CodeTryAgain && p.Ready != nil {
+		if why := p.Ready(); why != nil && !strings.Contains(msg, why.Error()) {
+			msg = fmt.Sprintf("%s; the node is not ready: %v", msg, why)
+		}
+	}
 	return &cni.Error{Code: code, Msg: msg}
 }
 

@@ -256,7 +256,7 @@ func run(socket string, k Key, v Verb, listed []cni.Attachment) (reply, Fate, er
 	if err := json.Unmarshal(out, r.Error); err != nil {
 		return r, "", fmt.Errorf("cadastre-cni %s: %q: %w", v, out, err)
 	}
-	if strings.Contains(r.Error.Msg, "does not answer") {
+	if strings.Contains(r.Error.Msg, "does not answer") || strings.Contains(r.Error.Msg, "does not serve") {
 		return r, Lost, nil
 	}
 	return r, Refused, nil

@@ -257,7 +257,7 @@ func (c *crash) plausible(k Key, v Verb, r reply, f Fate) error {
 		return fmt.Errorf("ADD %s was told %v: %d addresses were to be expected", k, r.IPs, c.families)
 	case f != Refused:
 		return nil
-	case v == Add && r.Error.Code == cni.CodeTryAgain && strings.Contains(r.Error.Msg, "no IP address is free"):
+	case v == Add && r.Error.Code == cni.CodeFull:
 		return nil
 	case v == Check && r.Error.Code == cni.CodeUnknown:
 		return nil

@@ -181,7 +181,7 @@ func (r *rally) ask(h *History, op Op, req cni.Request, leave leaving) (Op, erro
 	case leave.half && strings.Contains(answer.Error.Msg, "context canceled"):
 		op.Fate, op.Back = Abandoned, forever
 	case op.Verb == Add && answer.Error.Code == cni.CodeTryAgain && strings.Contains(answer.Error.Msg, "cancelled by a DEL"):
-	case op.Verb == Add && !r.leave && answer.Error.Code == cni.CodeTryAgain && strings.Contains(answer.Error.Msg, "no IP address is free"):
+	case op.Verb == Add && !r.leave && answer.Error.Code == cni.CodeFull:
 	case op.Verb == Check && answer.Error.Code == cni.CodeUnknown:
 	case op.Verb == Check && answer.Error.Code == cni.CodeDiffers:
 		op.Differs = true

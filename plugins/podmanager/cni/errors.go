@@ -5,7 +5,8 @@ package cni
 
 import "fmt"
 
-// Codes of the specification, and our own from 100 on.
+// Codes of the specification, and our own from 100 on. docs/cni.md has the same
+// table for administrators.
 const (
 	CodeVersion       = 1
 	CodeUnsupported   = 2
@@ -14,11 +15,12 @@ const (
 	CodeIO            = 5
 	CodeDecode        = 6
 	CodeInvalidConfig = 7
-	CodeTryAgain      = 11
+	CodeTryAgain      = 11 // the agent is away, starts, or is not ready
 	CodeNotAvailable  = 50 // STATUS: ADD cannot be served
 	CodeInternal      = 999
 	CodeDiffers       = 100 // CHECK: the address is not the one of prevResult
 	CodeRefused       = 101 // ADD: the address that was asked for cannot be had
+	CodeFull          = 102 // ADD: no address is free
 )
 
 // Error is an error as CNI prints it.
