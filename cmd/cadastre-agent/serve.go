@@ -119,7 +119,7 @@ func (a *agent) recover(ctx context.Context) error {
 // serveCNI answers a CNI request once the DELs that waited are applied.
 func (a *agent) serveCNI(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	if !a.serving.answering.Load() {
-		return cni.Reply{}, fmt.Errorf("%s: %w", req.Command, podmanager.ErrAway)
+		return cni.Reply{}, fmt.Errorf("%s: %w: %v", req.Command, podmanager.ErrAway, a.ready())
 	}
 	return a.podmanager.Serve(ctx, req)
 }

@@ -39,7 +39,7 @@ func (a *agent) ready() error {
 	s := a.loop.Status()
 	switch {
 	case !s.Resynced:
-		return errors.New("no resync has succeeded yet")
+		return a.noResync()
 	case !a.serving.recovered.Load():
 		return errors.New("DELs that waited for the agent are being applied")
 	case a.ipam.Pending() != "":
@@ -48,6 +48,24 @@ func (a *agent) ready() error {
 		return errors.New(a.ledger.Suspended())
 	}
 	return cmp.Or(a.hasAddress(), a.healthy())
+}
+
+// unsynced reports whether the event loop waits for the cluster's state to begin.
+func (a *agent) unsynced() bool {
+	s := a.loop.Status()
+	return !s.Resynced && s.Current == ""
+}
+
+// noResync says what the first resync waits for.
+func (a *agent) noResync() error {
+	k := a.source.Status()
+	switch {
+	case k.Error != "":
+		return fmt.Errorf("no resync has succeeded yet: the state of the cluster cannot be read from the store (%s): %s", a.conf.Cadastre.KVDB.Type, k.Error)
+	case k.From == "":
+		return fmt.Errorf("no resync has succeeded yet: the state of the cluster is being read from the store (%s)", a.conf.Cadastre.KVDB.Type)
+	}
+	return errors.New("no resync has succeeded yet")
 }
 
 // healthy returns why a commit failed, until one is tried that succeeds.

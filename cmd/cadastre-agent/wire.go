@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	mathrand "math/rand/v2"
 	"net"
 	"os"
@@ -201,7 +202,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Keeper: a.keeper, Claims: a.claimer})
 	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
 		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), UID: os.Geteuid(), Timeout: conf.Cadastre.Controller.EventTimeout,
-		Ready: a.ready, Observe: a.metrics.Served, IsPodPool: func(name string) bool { return a.ipam.HasNetwork(name) },
+		Ready: a.ready, Unsynced: a.unsynced, Observe: a.metrics.Served, IsPodPool: func(name string) bool { return a.ipam.HasNetwork(name) },
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		*d = ipam.Deps{
@@ -218,7 +219,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		})
 		handlers = append(handlers, a.docker)
 	}
-	a.loop = controller.New(loopConfig(conf.Cadastre.Controller), controller.Deps{
+	a.loop = controller.New(loopConfig(conf.Cadastre), controller.Deps{
 		Log: log, Sink: p.sink, Observe: a.metrics.Event,
 		Handlers:   append(handlers, p.last...),
 		Committers: []controller.Committer{stage, a.nodesync, a.ipam, a.ipnet},
@@ -265,11 +266,19 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// loopConfig is the event loop's part of the configuration.
-func loopConfig(c contivconf.Controller) controller.Config {
-	conf := controller.DefaultConfig()
+// never is longer than any agent runs.
+const never time.Duration = math.MaxInt64
+
+// loopConfig returns the event loop's part of the configuration. A cluster store may
+// be away for any time, so that only the embedded one has a deadline for the first
+// resync: the agent waits, serves what it has, and its status says what it waits for.
+func loopConfig(all contivconf.Cadastre) controller.Config {
+	conf, c := controller.DefaultConfig(), all.Controller
 	conf.EnableRetry, conf.DelayRetry, conf.MaxRetryAttempts, conf.EnableExpBackoffRetry = c.EnableRetry, c.DelayRetry, c.MaxRetryAttempts, c.EnableExpBackoffRetry
-	conf.StartupResyncDeadline = c.StartupResyncDeadline
+	conf.StartupResyncDeadline = never
+	if all.KVDB.Type == contivconf.KVDBBolt {
+		conf.StartupResyncDeadline = c.StartupResyncDeadline
+	}
 	conf.EnablePeriodicHealing, conf.PeriodicHealingInterval = c.EnablePeriodicHealing, c.PeriodicHealingInterval
 	conf.DelayAfterErrorHealing, conf.HealingBackoffLimit, conf.MaxHealingAttempts = c.DelayAfterErrorHealing, c.HealingBackoffLimit, c.MaxHealingAttempts
 	conf.EventTimeout, conf.EnableVerification = c.EventTimeout, c.EnableVerification
