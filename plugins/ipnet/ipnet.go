@@ -131,7 +131,7 @@ func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, tx
 		for _, l := range leases {
 			prefixes = append(prefixes, l.Prefix())
 		}
-		_, routes := p.routes(prefixes)
+		_, routes := p.routes(leases[0].Pool, prefixes)
 		txn.Put(Key(k), podNetwork(k, leases[0].Pod, prefixes, routes))
 	}
 	p.putRoutes(txn)
@@ -142,7 +142,7 @@ func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, tx
 func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) (string, error) {
 	switch ev := event.(type) {
 	case *podmanager.AddPod:
-		ev.Gateways, ev.Routes = p.routes(ev.Addresses)
+		ev.Gateways, ev.Routes = p.routes(ev.Pool, ev.Addresses)
 		pod := ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID}
 		m := podNetwork(ev.Key, pod, ev.Addresses, ev.Routes)
 		if have := txn.Get(Key(ev.Key)); have != nil && proto.Equal(have, m) {
@@ -181,14 +181,16 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 // Revert does nothing: the transaction was not committed.
 func (p *IPNet) Revert(controller.Event) error { return nil }
 
-// routes are the gateway of each address and one default route per family. The
-// gateway is that of the address's block, also where that is draining.
-func (p *IPNet) routes(addresses []netip.Prefix) (gateways []netip.Addr, routes []podmanager.Route) {
+// routes returns the gateway of each address, that of its block, also of one that
+// drains; and for addresses of the pods' own pool one default route per family. An
+// interface in another network would take over the egress of the pod, which goes
+// through the first one.
+func (p *IPNet) routes(pool string, addresses []netip.Prefix) (gateways []netip.Addr, routes []podmanager.Route) {
 	seen := map[bool]bool{}
 	for _, a := range addresses {
 		gw := p.IPAM.BlockGateway(a)
 		gateways = append(gateways, gw)
-		if is4 := gw.Is4(); !seen[is4] {
+		if is4 := gw.Is4(); pool == ipam.PodPool && !seen[is4] {
 			seen[is4] = true
 			any := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 			if is4 {

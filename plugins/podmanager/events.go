@@ -29,7 +29,7 @@ type AddPod struct {
 
 	Addresses  []netip.Prefix // each with the length of its block
 	Gateways   []netip.Addr   // one for each address
-	Routes     []Route        // one default route per family
+	Routes     []Route        // one default route per family, if Pool is the pods' own
 	Fresh      bool           // the addresses were taken by this event
 	Generation uint64         // of that claim
 

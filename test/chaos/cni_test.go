@@ -105,6 +105,65 @@ func TestTheCodesOfCNI(t *testing.T) {
 	}
 }
 
+// A second interface, in another network, leaves the egress of the pod alone, unless
+// its configuration asks for a default route. The southbound has the same routes
+// after an update and after a resync.
+func TestOnlyTheDefaultPoolHasADefaultRoute(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	n := newNode(t, dualConf)
+	a := n.start(t)
+	pools := n.dir + "/pools.yaml"
+	g.Expect(os.WriteFile(pools, []byte("pools: [{name: blue, network: blue, ranges: [{cidr: 10.5.0.0/16, oneNodePrefixLen: 24}, {cidr: 'fd06::/48', oneNodePrefixLen: 64}]}]"), 0o600)).To(Succeed())
+	g.Eventually(func() (bool, error) { s, err := n.status(); return s.Ready, err }, patience, 20*time.Millisecond).Should(BeTrue())
+	out, err := n.cli("apply", "-f", pools)
+	g.Expect(err).NotTo(HaveOccurred(), out)
+	type result struct {
+		IPs    []cni.IP    `json:"ips"`
+		Routes []cni.Route `json:"routes"`
+	}
+	add := func(container, ipam string) (r result, said string) {
+		cmd := exec.Command(program("cadastre-cni"))
+		cmd.Stdin = bytes.NewReader([]byte(config(n.socket(), ipam, "")))
+		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + container, "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/x", "CNI_PATH=/opt/cni/bin"}
+		out, err := cmd.Output()
+		if err == nil {
+			err = json.Unmarshal(out, &r)
+		}
+		if err != nil {
+			said = fmt.Sprint(err, string(out))
+		}
+		return r, said
+	}
+	g.Eventually(func() string { _, said := add("first", `, "pool": "blue"`); return said }, patience, 50*time.Millisecond).Should(BeEmpty())
+	for _, c := range []struct {
+		container, ipam string
+		want            []cni.Route
+	}{
+		{"c1", "", []cni.Route{{Dst: "0.0.0.0/0", GW: "10.1.0.33"}, {Dst: "::/0", GW: "fd01:0:0:1::1"}}},
+		{"c2", `, "pool": "blue"`, nil},
+		{"c3", `, "pool": "blue", "routes": [{"dst": "10.5.0.0/16"}]`, []cni.Route{{Dst: "10.5.0.0/16"}}},
+		{"c4", `, "pool": "blue", "routes": [{"dst": "0.0.0.0/0"}]`, []cni.Route{{Dst: "0.0.0.0/0"}}},
+	} {
+		for range 2 { // a repeated ADD has the same answer
+			r, said := add(c.container, c.ipam)
+			g.Expect(said).To(BeEmpty())
+			g.Expect(r.IPs).To(HaveLen(2))
+			g.Expect(r.IPs[0].Gateway).NotTo(BeEmpty(), "for the main plugin's own address, and for routes without one")
+			g.Expect(r.Routes).To(Equal(c.want), c.ipam)
+		}
+	}
+	southbound := func() map[string]int {
+		var values map[string]struct{ Routes []any }
+		g.Expect(get(n.socket(), localapi.PathSink, &values)).To(Succeed())
+		return map[string]int{"c1": len(values["pod/net/c1/eth0"].Routes), "c2": len(values["pod/net/c2/eth0"].Routes)}
+	}
+	g.Expect(southbound()).To(Equal(map[string]int{"c1": 2, "c2": 0}))
+	g.Expect(a.stop()).To(Succeed())
+	n.start(t)
+	g.Eventually(southbound, patience, 20*time.Millisecond).Should(Equal(map[string]int{"c1": 2, "c2": 0}))
+}
+
 // Two programs ask the agent without cadastre-cni, under names that differ in bytes
 // that are not UTF-8: a decoder makes one name of both.
 func TestNamesThatAreNotUTF8(t *testing.T) {

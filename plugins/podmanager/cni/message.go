@@ -23,7 +23,7 @@ type Request struct {
 	Pool        string        `json:"pool,omitempty"`
 	Wanted      []string      `json:"wanted,omitempty"`
 	Previous    []string      `json:"previous,omitempty"`
-	Routes      *[]Route      `json:"routes,omitempty"`      // absent: one default route per family
+	Routes      *[]Route      `json:"routes,omitempty"`      // absent: a default route per family with the default pool, none with another
 	Attachments *[]Attachment `json:"attachments,omitempty"` // GC: absent frees nothing
 }
 
