@@ -22,8 +22,12 @@ func (p *PodManager) Recover(ctx context.Context) error {
 		p.Log.Error("the DELs that wait for the agent cannot be read", "error", err)
 	}
 	for _, r := range refused {
-		now, err := cni.SetAside(p.IntentDir, r.Name)
-		p.Log.Error("a file among the DELs that wait is refused: look where it comes from, then remove it", "reason", r.Err, "setAside", now, "error", err)
+		aside, err := cni.SetAside(p.IntentDir, r.Name)
+		if err != nil {
+			p.Log.Error("a file among the DELs that wait is refused, and stays", "reason", r.Err, "error", err)
+			continue
+		}
+		p.Log.Error("a file among the DELs that wait is refused: look where it comes from, then remove it", "reason", r.Err, "setAside", aside)
 	}
 	for _, in := range intents {
 		if err := p.applyIntent(ctx, in); err != nil {
