@@ -33,7 +33,7 @@ func early(t *testing.T, f func(g Gomega, a *agent)) {
 	})
 }
 
-// Whatever releases does so before the loop takes events, and leaves none behind.
+// Every kind of release is done before the loop takes events, and leaves none behind.
 func TestReleasesBeforeTheFirstResync(t *testing.T) {
 	for name, release := range map[string]func(a *agent) error{
 		"DEL": func(a *agent) error { _, err := a.serve(request("DEL", "c1")); return err },
@@ -96,7 +96,7 @@ func TestAReleaseBeforeTheFirstResyncFails(t *testing.T) {
 	})
 }
 
-// An ADD waits for a while, and then says what the node waits for; one whose
+// An ADD waits for a while, and then says what the node waits for. An ADD whose
 // attachment was deleted meanwhile leases nothing when the loop begins.
 func TestAnADDBeforeTheFirstResync(t *testing.T) {
 	early(t, func(g Gomega, a *agent) {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -78,6 +79,10 @@ func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	return cni.Reply{}, cni.Errorf(cni.CodeInvalidConfig, "command %q is none of ADD, DEL, CHECK, GC, STATUS", req.Command)
 }
 
+// firstResync is the longest that an ADD waits for the first resync. cadastre-cni
+// waits for an answer for a minute.
+const firstResync = 15 * time.Second
+
 func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (cni.Reply, error) {
 	if err := p.applyIntent(ctx, cni.Intent{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName}); err != nil {
 		return cni.Reply{}, err
@@ -88,7 +93,7 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 	}
 	if p.Unsynced() { // the caller is to hear why before it gives up
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, p.Timeout/4)
+		ctx, cancel = context.WithTimeout(ctx, min(p.Timeout/4, firstResync))
 		defer cancel()
 	}
 	expires, _ := ctx.Deadline()

@@ -219,7 +219,7 @@ func TestAnAgentThatStartsWithoutItsStore(t *testing.T) {
 	}
 }
 
-// What an agent has on its own disk it serves before it has heard of its store.
+// An agent serves the leases on its own disk before its store answers.
 func TestLeasesAreServedBeforeTheStoreAnswers(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
