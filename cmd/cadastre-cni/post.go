@@ -51,11 +51,11 @@ func (e notServing) Error() string { return string(e) }
 func parse(answer []byte) ([]byte, error) {
 	head, body, ok := bytes.Cut(answer, []byte("\r\n\r\n"))
 	if !ok || len(head) < len("HTTP/1.1 200") || !bytes.HasPrefix(head, []byte("HTTP/1.")) || head[8] != ' ' {
-		return nil, errors.New("the answer is no HTTP")
+		return nil, errors.New("the answer is not HTTP")
 	}
 	status := string(head[9:12])
 	if n, err := strconv.Atoi(status); err != nil || n < 100 {
-		return nil, errors.New("the answer is no HTTP")
+		return nil, errors.New("the answer is not HTTP")
 	}
 	if status == "502" || status == "503" || status == "504" {
 		var said struct{ Error string }

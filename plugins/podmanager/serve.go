@@ -152,7 +152,7 @@ func parseWanted(texts []string) ([]netip.Addr, error) {
 	for _, s := range texts {
 		a, err := netip.ParseAddr(s)
 		if err != nil || a.Zone() != "" {
-			return nil, cni.Errorf(cni.CodeInvalidConfig, "requested address %q is no IP address", s)
+			return nil, cni.Errorf(cni.CodeInvalidConfig, "requested address %q is not an IP address", s)
 		}
 		if a = a.Unmap(); !slices.Contains(wanted, a) {
 			wanted = append(wanted, a)
@@ -258,7 +258,7 @@ func (p *PodManager) check(key ledger.Key, req cni.Request) error {
 	for _, s := range req.Previous {
 		want, err := netip.ParsePrefix(s)
 		if err != nil {
-			return cni.Errorf(cni.CodeDecode, "CHECK: prevResult: address %q is no address with its prefix length", s)
+			return cni.Errorf(cni.CodeDecode, "CHECK: prevResult: address %q is not an address with its prefix length, such as 10.1.5.2/24", s)
 		}
 		if !slices.Contains(have, want.Addr()) {
 			return cni.Errorf(cni.CodeDiffers, "CHECK: prevResult has %s, but %s holds %v", want.Addr(), key, have)

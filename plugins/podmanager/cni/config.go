@@ -151,10 +151,10 @@ func (c *Config) readIPAM(keys map[string]json.RawMessage) *Error {
 	}
 	for _, r := range c.Routes {
 		if p, err := netip.ParsePrefix(r.Dst); err != nil || p != p.Masked() {
-			return Errorf(CodeInvalidConfig, "ipam.routes: dst %q is no network like 10.0.0.0/8", r.Dst)
+			return Errorf(CodeInvalidConfig, "ipam.routes: dst %q is not a network such as 10.0.0.0/8", r.Dst)
 		}
 		if _, err := netip.ParseAddr(r.GW); r.GW != "" && err != nil {
-			return Errorf(CodeInvalidConfig, "ipam.routes: gw %q is no address", r.GW)
+			return Errorf(CodeInvalidConfig, "ipam.routes: gw %q is not an IP address", r.GW)
 		}
 	}
 	return nil

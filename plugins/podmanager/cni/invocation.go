@@ -80,7 +80,7 @@ func checkIfName(s string) *Error {
 	case len(s) > 15:
 		return Errorf(CodeEnvironment, "CNI_IFNAME %q is invalid: at most 15 characters are allowed", s)
 	case s == "." || s == "..":
-		return Errorf(CodeEnvironment, "CNI_IFNAME %q is invalid: it is no name", s)
+		return Errorf(CodeEnvironment, "CNI_IFNAME %q is invalid: it must not be \".\" or \"..\"", s)
 	case strings.ContainsAny(s, "/: \t\n\v\f\r\u0085\u00a0"):
 		return Errorf(CodeEnvironment, "CNI_IFNAME %q is invalid: '/', ':' and white space are not allowed", s)
 	}
@@ -103,7 +103,7 @@ func ParseArgs(args string) (pod Pod, ip string, err *Error) {
 		}
 		k, v, ok := strings.Cut(kv, "=")
 		if !ok {
-			return pod, "", Errorf(CodeEnvironment, "CNI_ARGS: %q is no KEY=VALUE pair", kv)
+			return pod, "", Errorf(CodeEnvironment, "CNI_ARGS: %q is not a KEY=VALUE pair", kv)
 		}
 		switch k {
 		case "K8S_POD_NAMESPACE":

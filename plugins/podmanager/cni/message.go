@@ -76,7 +76,7 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 	for i, w := range r.Wanted { // "10.1.5.9" or "10.1.5.9/24"
 		a, _, _ := strings.Cut(w, "/")
 		if _, err := netip.ParseAddr(a); err != nil {
-			return Request{}, Errorf(CodeInvalidConfig, "requested address %q is no IP address", w)
+			return Request{}, Errorf(CodeInvalidConfig, "requested address %q is not an IP address", w)
 		}
 		r.Wanted[i] = a
 	}
