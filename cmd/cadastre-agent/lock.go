@@ -6,6 +6,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -43,6 +45,67 @@ func lockRunDir(dir string, uid int) (*os.File, error) {
 		_, _ = f.WriteAt(fmt.Appendf(nil, "pid %d", os.Getpid()), 0) // for the error above
 	}
 	return f, nil
+}
+
+// runDirKey is where the database has the run directory of the last start.
+const runDirKey = "run directory"
+
+// localValues are the values that the database has of this agent alone.
+type localValues interface {
+	Local(key string) (string, error)
+	SetLocal(key, value string) error
+}
+
+// leaveRunDir notes which run directory this agent has. If it had another one
+// before, the DELs that wait there are moved, and it is no longer marked: a DEL with
+// the old socket path would not be read. What fails is tried again at the next start.
+func leaveRunDir(values localValues, dir string, uid int, log *slog.Logger) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	was, err := values.Local(runDirKey)
+	if err != nil || was == dir {
+		return err
+	}
+	if was != "" {
+		err = abandonRunDir(was, dir, uid)
+	}
+	if err == nil {
+		err = values.SetLocal(runDirKey, dir)
+	}
+	if err != nil {
+		log.Warn("DELs may wait in the run directory that this agent had before", "directory", was, "error", err)
+	}
+	return nil
+}
+
+// abandonRunDir leaves alone what another agent has by now, or a reboot has emptied.
+func abandonRunDir(was, now string, uid int) error {
+	mark := filepath.Join(was, cni.LockFile)
+	f, err := os.OpenFile(mark, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	intents, _, err := cni.ReadIntents(cni.IntentDir(filepath.Join(was, socketName)), uid)
+	if err != nil {
+		return err
+	}
+	for _, in := range intents {
+		if err := in.Write(cni.IntentDir(filepath.Join(now, socketName))); err != nil {
+			return err
+		}
+	}
+	return os.Remove(mark) // DELs with the old path fail from here on
 }
 
 // makeOwn makes a directory if there is none, and fails if another user may write

@@ -100,6 +100,9 @@ func openState(ctx context.Context, opt options, conf *contivconf.Config, log *s
 	if err != nil {
 		return nil, err
 	}
+	if err := leaveRunDir(file, opt.runDir, os.Geteuid(), log); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
 	a, err := open(ctx, opt, conf, log, clock, file)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())

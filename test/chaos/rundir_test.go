@@ -59,6 +59,44 @@ func TestADELIsKeptWhereAnAgentReadsIt(t *testing.T) {
 	g.Expect(book).To(BeEmpty())
 }
 
+// An agent gets another run directory: the DELs that wait in the old one are applied,
+// and later ones with the old path fail.
+func TestARunDirectoryIsMoved(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	n := newNode(t, smallConf)
+	a := n.start(t)
+	one, _ := n.mustAdd(t, "one")
+	two, _ := n.mustAdd(t, "two")
+	a.kill()
+	old := *n
+	said, ok := delWith(g, old.socket(), one)
+	g.Expect(ok).To(BeTrue(), said)
+	n.runDir = filepath.Join(n.dir, "moved")
+	a = n.start(t)
+	book, _, err := readBook(n.socket())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(book).To(HaveLen(1))
+	g.Expect(book[0].Key).To(Equal(two))
+	for range 2 {
+		said, ok = delWith(g, old.socket(), two)
+		g.Expect(ok).To(BeFalse(), "no agent reads it there")
+		g.Expect(said).To(ContainSubstring(old.intentDir()))
+		a.kill()
+	}
+	said, ok = delWith(g, n.socket(), two)
+	g.Expect(ok).To(BeTrue(), said)
+
+	other := n.sibling("other") // an agent of its own in the directory that was left
+	g.Expect(os.Mkdir(other.dir, 0o700)).To(Succeed())
+	other.runDir = old.runDir
+	other.start(t)
+	n.start(t)
+	book, _, err = readBook(n.socket())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(book).To(BeEmpty())
+}
+
 // Another user has put files among the DELs that wait while the run directory was
 // open to all users. The agent is not started there; nor do the files free a lease,
 // stop the agent or fill its memory once the directory is closed.
