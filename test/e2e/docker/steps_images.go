@@ -97,7 +97,7 @@ func (t *tale) images(ctx context.Context) error {
 	}
 	_, err = t.engine.do(ctx, "run", "--detach", "--name", "agent", "--network", "host", "--read-only", "--cap-drop", "ALL", "--cap-add", "NET_ADMIN",
 		"--security-opt", "no-new-privileges:true", "--health-interval", "1s", "--volume", conf+":/etc/cadastre/contiv.conf:ro", "--volume", "state:/var/lib/cadastre",
-		"--tmpfs", "/run/cadastre", agentImage, "--node-name=in-a-container")
+		"--tmpfs", "/run/cadastre:mode=0700", agentImage, "--node-name=in-a-container")
 	if err != nil {
 		return err
 	}
