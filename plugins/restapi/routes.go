@@ -5,6 +5,7 @@ package restapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -214,8 +215,11 @@ func (p *RESTAPI) resync(w http.ResponseWriter, r *http.Request) {
 	_ = writeJSON(w, http.StatusOK, struct{}{})
 }
 
+// check reads all of the ledger's file. net/http ends a request's context when the
+// caller closes its sending half, as "nc -N" does; such a caller still reads the
+// answer, so the check does not end with that context.
 func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
-	findings, err := p.Ledger.Check(r.Context())
+	findings, err := p.Ledger.Check(context.WithoutCancel(r.Context()))
 	if err != nil {
 		writeError(w, http.StatusInternalServerError, err)
 		return
@@ -238,7 +242,7 @@ func (p *RESTAPI) backup(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (p *RESTAPI) dump(w http.ResponseWriter, r *http.Request) {
-	values, err := p.Dump(r.Context())
+	values, err := p.Dump(context.WithoutCancel(r.Context())) // as in check
 	if err != nil {
 		writeError(w, http.StatusInternalServerError, err)
 		return
