@@ -32,6 +32,7 @@ func threads() exceptions {
 		"operator/ksr/follow.go: AfterFunc":                    "bounds the opening of a watch; stopped when it is open",
 		"operator/ksr/ksr.go: Go":                              "one feed for each kind; awaited by Run",
 		"cmd/cadastre/release.go: go":                          "a read from the terminal cannot be cancelled; it ends with the process",
+		"httpserver/httpserver.go: AfterFunc":                  "shuts the server down when its context ends; awaited by Serve",
 		"controller/process.go: AfterFunc":                     "the watchdog of an event, stopped when the event ends",
 		"ipam/ipamapi/ipamapitest/races.go: go":                "workers of a test, awaited by it",
 		"plugins/kubestate/apistore/apistoretest/cases.go: Go": "workers of a test, awaited by it",
