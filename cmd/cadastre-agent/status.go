@@ -12,6 +12,7 @@ import (
 	"os"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
@@ -126,7 +127,7 @@ func toBlock(b ledger.BlockStat) localapi.Block {
 }
 
 // tcpListener is the read-only listener that the configuration asks for.
-func tcpListener(conf contivconf.REST) (*restapi.TCP, error) {
+func tcpListener(conf contivconf.REST, limits httpserver.Limits) (*restapi.TCP, error) {
 	if conf.Listen == "" {
 		return nil, nil
 	}
@@ -145,5 +146,5 @@ func tcpListener(conf contivconf.REST) (*restapi.TCP, error) {
 			return nil, fmt.Errorf("cadastre.rest.clientCA %s: it has no certificate", conf.ClientCA)
 		}
 	}
-	return &restapi.TCP{Listen: conf.Listen, TLS: c}, nil
+	return &restapi.TCP{Listen: conf.Listen, TLS: c, Limits: limits}, nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/bolt"
@@ -121,6 +122,9 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 		return nil, err
 	}
 	p := parts{journal: file.Journal(), disk: file, records: func(part string) ipamapi.Records { return file.Records(part) }, instance: instance, session: newUUID(), machine: machineOf(opt, clock), random: mathrand.Float64}
+	if p.shares, err = httpserver.ShareOfProcess(); err != nil {
+		return nil, err
+	}
 	if p.dockerListener, err = activated(dockerSocketName, os.Getenv); err != nil {
 		return nil, err
 	}
@@ -157,7 +161,8 @@ type parts struct {
 	jitter   func() float64            // of reconnects; nil: the same
 	last     []controller.EventHandler // after all others
 
-	dockerListener net.Listener // that a supervisor has opened; nil: none
+	dockerListener net.Listener      // that a supervisor has opened; nil: none
+	shares         httpserver.Shares // of the descriptors, by listener
 }
 
 // assemble lists every plugin, in order, with what it is given.
@@ -219,6 +224,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	if conf.Cadastre.Docker.Enabled {
 		a.docker = dockeripam.NewPlugin(dockeripam.Deps{
 			PluginDeps: deps(), EventLoop: eventLoop{a}, Stage: stage, NewDriver: a.dockerDriver(p.records("docker")), Socket: conf.Cadastre.Docker.Socket, Listener: p.dockerListener,
+			Limits: httpserver.Limits{Connections: p.shares.Other},
 		})
 		handlers = append(handlers, a.docker)
 	}
@@ -234,12 +240,12 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.claim, Upkeep: both(nodesync.Upkeep(opt.nodeName), ipam.Upkeep(a.contivconf)), Mirror: p.mirror,
 		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.jitter, Timing: timing(conf),
 	})
-	tcp, err := tcpListener(conf.Cadastre.REST)
+	tcp, err := tcpListener(conf.Cadastre.REST, httpserver.Limits{Connections: p.shares.Other})
 	if err != nil {
 		return nil, err
 	}
 	a.restapi = restapi.NewPlugin(restapi.Deps{
-		PluginDeps: deps(), Socket: a.socket(), Listening: func() { close(a.listening) }, TCP: tcp, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
+		PluginDeps: deps(), Socket: a.socket(), Limits: httpserver.Limits{Connections: p.shares.Local}, Listening: func() { close(a.listening) }, TCP: tcp, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
 		Events: a.loop.Events, History: a.loop.Query, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
 		Dispatch: a.dispatch, IPAM: a.contivIPAM, Nodes: a.nodes, ReleaseNode: a.releaseNode, Pools: a.pools, Apply: a.apply,
 	})

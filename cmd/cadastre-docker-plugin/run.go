@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
@@ -136,6 +137,10 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 	if err != nil {
 		return nil, err
 	}
+	shares, err := httpserver.ShareOfProcess()
+	if err != nil {
+		return nil, err
+	}
 	_ = file.Probe(ctx) // its outcome is the file's health
 	p = &plugin{file: file}
 	if p.ledger, err = ledger.Open(ctx, file.Journal(), ledger.Options{Log: log}); err != nil {
@@ -145,12 +150,15 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 	config := ipamapi.Config{Local: ipamapi.Space{Name: ownLocal}, Global: ipamapi.Space{Name: ownGlobal}, HostID: instance}
 	p.docker = dockeripam.NewPlugin(dockeripam.Deps{
 		PluginDeps: controller.PluginDeps{Log: log}, Socket: opt.socket, Around: p.door.around,
+		Limits: httpserver.Limits{Connections: shares.Local / 2}, // a forwarded request has a connection to the agent, too
 		NewDriver: func(ctx context.Context, _ ipamapi.PoolOpener) (dockeripam.Driver, error) {
 			host := dockeripam.Host{Log: log, Own: func() []netip.Prefix { return nil }}
 			return ipamapi.New(ctx, ipamapi.Deps{Ledger: p.ledger, Records: file.Records("docker"), Host: host, Config: config, Log: log})
 		},
 	})
-	p.api = restapi.NewPlugin(p.apiDeps(opt, instance, log))
+	api := p.apiDeps(opt, instance, log)
+	api.Limits.Connections = shares.Other
+	p.api = restapi.NewPlugin(api)
 	return p, nil
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/cadastre/cadastre/httpserver"
 )
 
 // serve runs the operator until ctx ends or a part of it fails.
@@ -31,24 +33,24 @@ func (p *operator) serve(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := &http.Server{Handler: p.routes(), ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	server := httpserver.New(httpserver.Config{Listener: listener, Handler: p.routes(), Limits: httpserver.Limits{Connections: connections}, Log: p.log})
 	var group sync.WaitGroup
 	var failed error
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx)) // probes are answered until the work has ended
+	defer stop()
 	group.Go(func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			failed = fmt.Errorf("answer at %s: %w", listener.Addr(), err)
-			cancel()
-		}
+		failed = server.Serve(serving)
+		cancel()
 	})
 	err = p.lead(ctx)
-	closing, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer done()
-	if server.Shutdown(closing) != nil {
-		_ = server.Close() // somebody is slow to read
-	}
+	stop()
 	group.Wait()
 	return errors.Join(err, failed)
 }
+
+// connections is how many callers of probes and metrics are answered at one time; it
+// is far below what any process may open.
+const connections = 64
 
 func (p *operator) routes() http.Handler {
 	mux := http.NewServeMux()

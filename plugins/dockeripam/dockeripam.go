@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/ledger"
 )
@@ -48,6 +49,7 @@ type Deps struct {
 	Listener  net.Listener                         // instead of a socket of its own: it was activated; may be nil
 	Patience  time.Duration                        // for the driver to be there; 0: 10 s
 	After     func(time.Duration) <-chan time.Time // nil: time.After
+	Limits    httpserver.Limits
 	// Around is what is around the handler on the socket; nil: nothing.
 	Around func(http.Handler) http.Handler
 }
@@ -161,26 +163,8 @@ func (p *DockerIPAM) Serve(ctx context.Context) error {
 	if p.Around != nil {
 		handler = p.Around(handler)
 	}
-	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug),
-		BaseContext: func(net.Listener) context.Context { return ctx }, // ends those that wait for the driver
-	}
-	stopped := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		if err := server.Shutdown(end); err != nil {
-			p.Log.Warn("a request of Docker is broken off: the agent ends", "error", err)
-			stopped <- server.Close()
-			return
-		}
-		stopped <- nil
-	})
-	err := server.Serve(l)
-	if !stop() {
-		return <-stopped
-	}
-	return fmt.Errorf("answer Docker on %s: %w", l.Addr(), err)
+	// Base ends the requests that wait for the driver.
+	return httpserver.New(httpserver.Config{Listener: l, Handler: handler, Limits: p.Limits, Log: p.Log, Base: ctx}).Serve(ctx)
 }
 
 // maxSocketPath is the longest path of a socket that first has a temporary name.

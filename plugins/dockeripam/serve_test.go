@@ -120,7 +120,7 @@ func TestTheListenerBreaks(t *testing.T) {
 	n.assemble()
 	n.start(n.plugin.Serve)
 	n.Expect(l.Close()).To(Succeed())
-	n.Eventually(n.ended, patience).Should(Receive(MatchError(HavePrefix("answer Docker on "))))
+	n.Eventually(n.ended, patience).Should(Receive(MatchError(HavePrefix("answer on "))))
 	n.running = 0
 }
 

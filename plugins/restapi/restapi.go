@@ -35,6 +35,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -44,8 +45,9 @@ import (
 type Deps struct {
 	controller.PluginDeps
 	Socket    string
-	Listening func() // called when the socket is there; may be nil
-	TCP       *TCP   // nil: none
+	Limits    httpserver.Limits // of the socket
+	Listening func()            // called when the socket is there; may be nil
+	TCP       *TCP              // nil: none
 	CNI       func(context.Context, cni.Request) (cni.Reply, error)
 	// Delivered is told whether the answer of CNI has reached its caller; may be nil.
 	Delivered func(cni.Request, cni.Reply, error)
@@ -79,6 +81,7 @@ type Deps struct {
 type TCP struct {
 	Listen string
 	TLS    *tls.Config
+	Limits httpserver.Limits
 }
 
 // RESTAPI is the plugin.
@@ -114,60 +117,39 @@ func (p *RESTAPI) Serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	servers := []*http.Server{{
-		Handler: p.guard(p.Handler()),
+	ctx, cancel := context.WithCancel(ctx) // ends the streams, and one listener if the other fails
+	defer cancel()
+	// A request that is under way when the agent stops is answered by the loop;
+	// only streams end at once.
+	base := context.WithValue(context.Background(), stopping{}, ctx.Done())
+	servers := []*httpserver.Server{httpserver.New(httpserver.Config{
+		Listener: unix, Handler: p.guard(p.Handler()), Limits: p.Limits, Log: p.Log, Base: base,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, allowed{}, peerAllowed(c))
 		},
-	}}
+	})}
 	if p.Listening != nil {
 		p.Listening()
 	}
-	listeners := []net.Listener{unix}
 	if p.TCP != nil {
 		tcp, err := net.Listen("tcp", p.TCP.Listen)
 		if err != nil {
 			return errors.Join(fmt.Errorf("rest.listen %s: %w", p.TCP.Listen, err), unix.Close())
 		}
-		servers, listeners = append(servers, &http.Server{Handler: p.ReadOnlyHandler()}), append(listeners, tls.NewListener(tcp, p.TCP.TLS))
+		servers = append(servers, httpserver.New(httpserver.Config{
+			Listener: tcp, TLS: p.TCP.TLS, Handler: p.ReadOnlyHandler(), Limits: p.TCP.Limits, Log: p.Log, Base: base,
+		}))
 	}
-	return p.serve(ctx, servers, listeners)
-}
-
-func (p *RESTAPI) serve(ctx context.Context, servers []*http.Server, listeners []net.Listener) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	failed := make(chan error, len(servers))
+	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
 	for i, s := range servers {
-		s.ReadHeaderTimeout, s.IdleTimeout = 5*time.Second, 2*time.Minute
-		s.ErrorLog = slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)
-		// A request that is under way when the agent stops is answered by the loop;
-		// only streams end at once.
-		s.BaseContext = func(net.Listener) context.Context {
-			return context.WithValue(context.Background(), stopping{}, ctx.Done())
-		}
 		wg.Go(func() {
-			if err := s.Serve(listeners[i]); !errors.Is(err, http.ErrServerClosed) {
-				failed <- fmt.Errorf("serve %s: %w", listeners[i].Addr(), err)
-			}
+			errs[i] = s.Serve(ctx)
+			cancel()
 		})
 	}
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-failed:
-	}
-	cancel() // ends the streams
-	stop, done := context.WithTimeout(context.Background(), 5*time.Second)
-	defer done()
-	for _, s := range servers {
-		if serr := s.Shutdown(stop); serr != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}
 	wg.Wait()
-	return err
+	return errors.Join(errs...)
 }
 
 // maxSocketPath is the longest path of a socket that first has a temporary name.

@@ -41,7 +41,6 @@ func threads() exceptions {
 		"plugins/kubestate/apistore/watch.go: go":              "the streams of a watch; awaited by Close",
 		"plugins/kubestate/kubestatetest/cases.go: Go":         "workers of a test, awaited by it",
 		"plugins/kubestate/kubestatetest/suite.go: Go":         "workers of a test, awaited by it",
-		"plugins/dockeripam/dockeripam.go: AfterFunc":          "shuts the server down when the agent ends; awaited by Serve",
 		"kvdb/bolt/committer.go: Go":                           "commits what callers wait for together; awaited by Close",
 		"kvdb/etcd/call.go: AfterFunc":                         "ends a request with the store; stopped when the request ends",
 		"kvdb/etcd/client.go: AfterFunc":                       "ends a dial with the call that needs it",

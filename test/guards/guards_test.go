@@ -24,6 +24,7 @@ func TestSources(t *testing.T) {
 		{"time is injected", each(all, clock), clocks()},
 		{"tests do not sleep", each(all, sleeps), nil},
 		{"goroutines start in few places", each(all, goroutines), threads()},
+		{"HTTP servers have limits", each(all, servers), nil},
 		{"every plugin has its place", unplaced(all), nil},
 		{"every plugin has its README", readmes(plugins(all), pages(t)), nil},
 	} {
