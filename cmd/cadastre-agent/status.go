@@ -5,8 +5,6 @@ package main
 
 import (
 	"cmp"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -126,25 +124,29 @@ func toBlock(b ledger.BlockStat) localapi.Block {
 	}
 }
 
-// tcpListener is the read-only listener that the configuration asks for.
-func tcpListener(conf contivconf.REST, limits httpserver.Limits) (*restapi.TCP, error) {
-	if conf.Listen == "" {
-		return nil, nil
-	}
-	cert, err := tls.LoadX509KeyPair(conf.Cert, conf.Key)
-	if err != nil {
-		return nil, fmt.Errorf("cadastre.rest.cert %s, key %s: %w", conf.Cert, conf.Key, err)
-	}
-	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if conf.ClientCA != "" {
-		pem, err := os.ReadFile(conf.ClientCA)
-		if err != nil {
-			return nil, fmt.Errorf("cadastre.rest.clientCA: %w", err)
-		}
-		c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !c.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("cadastre.rest.clientCA %s: it has no certificate", conf.ClientCA)
+// tcpListeners returns the read-only listener and that of the metrics, as far as the
+// configuration asks for them.
+func tcpListeners(conf contivconf.Cadastre, limits httpserver.Limits) (rest, metrics *restapi.TCP, err error) {
+	if r := conf.REST; r.Listen != "" {
+		if rest, err = tcpListener(r.Listen, httpserver.Files{Cert: r.Cert, Key: r.Key, ClientCA: r.ClientCA}, limits); err != nil {
+			return nil, nil, fmt.Errorf("cadastre.rest: %w", err)
 		}
 	}
-	return &restapi.TCP{Listen: conf.Listen, TLS: c, Limits: limits}, nil
+	if m := conf.Metrics; m.Enabled {
+		if metrics, err = tcpListener(m.Listen, httpserver.Files{Cert: m.Cert, Key: m.Key, ClientCA: m.ClientCA}, limits); err != nil {
+			return nil, nil, fmt.Errorf("cadastre.metrics: %w", err)
+		}
+	}
+	return rest, metrics, nil
+}
+
+// tcpListener returns a listener with TLS, or without it if no certificate is named.
+func tcpListener(address string, files httpserver.Files, limits httpserver.Limits) (*restapi.TCP, error) {
+	tcp := &restapi.TCP{Listen: address, Limits: limits}
+	if files.Cert == "" {
+		return tcp, nil
+	}
+	var err error
+	tcp.TLS, err = files.Config()
+	return tcp, err
 }

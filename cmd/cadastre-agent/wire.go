@@ -240,12 +240,12 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.claim, Upkeep: both(nodesync.Upkeep(opt.nodeName), ipam.Upkeep(a.contivconf)), Mirror: p.mirror,
 		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.jitter, Timing: timing(conf),
 	})
-	tcp, err := tcpListener(conf.Cadastre.REST, httpserver.Limits{Connections: p.shares.Other})
+	tcp, metrics, err := tcpListeners(conf.Cadastre, httpserver.Limits{Connections: p.shares.Other})
 	if err != nil {
 		return nil, err
 	}
 	a.restapi = restapi.NewPlugin(restapi.Deps{
-		PluginDeps: deps(), Socket: a.socket(), Limits: httpserver.Limits{Connections: p.shares.Local}, Listening: func() { close(a.listening) }, TCP: tcp, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
+		PluginDeps: deps(), Socket: a.socket(), Limits: httpserver.Limits{Connections: p.shares.Local}, Listening: func() { close(a.listening) }, TCP: tcp, MetricsTCP: metrics, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
 		Events: a.loop.Events, History: a.loop.Query, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
 		Dispatch: a.dispatch, IPAM: a.contivIPAM, Nodes: a.nodes, ReleaseNode: a.releaseNode, Pools: a.pools, Apply: a.apply,
 	})

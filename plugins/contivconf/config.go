@@ -52,6 +52,7 @@ type Cadastre struct {
 	NodeIDs        NodeIDs
 	Routes         Routes
 	REST           REST
+	Metrics        Metrics
 	Log            Log
 	Docker         Docker
 	Controller     Controller
@@ -122,6 +123,16 @@ const (
 
 // REST is the read-only HTTPS listener; there is none where Listen is empty.
 type REST struct {
+	Listen   string `json:"listen"`
+	Cert     string `json:"cert"`
+	Key      string `json:"key"`
+	ClientCA string `json:"clientCA"`
+}
+
+// Metrics is the listener for metrics and probes. It has plain text on a loopback
+// address, and TLS everywhere else.
+type Metrics struct {
+	Enabled  bool   `json:"enabled"`
 	Listen   string `json:"listen"`
 	Cert     string `json:"cert"`
 	Key      string `json:"key"`

@@ -164,6 +164,7 @@ func TestOurSection(t *testing.T) {
 	want.KVDB = contivconf.KVDB{contivconf.KVDBEtcd, []string{"https://10.0.0.1:2379", "etcd.example:2379", "[fd00::1]:2379"}, "/lab/",
 		"/etc/cadastre/ca.pem", "/etc/cadastre/client.pem", "/etc/cadastre/client.key", "1234", "/etc/cadastre/password", ""}
 	want.REST = contivconf.REST{":9999", "/etc/cadastre/s.pem", "/etc/cadastre/s.key", "/etc/cadastre/ca.pem"}
+	want.Metrics = contivconf.Metrics{true, "10.0.0.1:9998", "/etc/cadastre/s.pem", "/etc/cadastre/s.key", "/etc/cadastre/ca.pem"}
 	want.Log = contivconf.Log{contivconf.LogDebug, contivconf.LogJSON}
 	want.Docker = contivconf.Docker{Enabled: true, Socket: "/tmp/cadastre.sock"}
 	want.NodeIDs.Expire = 5 * time.Minute // blocks are assigned

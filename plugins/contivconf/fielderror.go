@@ -56,6 +56,7 @@ const (
 	RuleEnum         Rule = "enum"          // not one of the allowed words
 	RuleRange        Rule = "range"         // a number or duration out of range
 	RuleKVDB         Rule = "kvdb"          // a store that could not be reached as described
+	RuleMetrics      Rule = "metrics"       // a listener for metrics without address or TLS
 	RuleREST         Rule = "rest"          // a listener without address or TLS
 )
 

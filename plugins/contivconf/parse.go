@@ -69,7 +69,7 @@ func (r *reading) config() *Config {
 		IPAM: ipam,
 		Cadastre: Cadastre{
 			NodeID: raw.NodeID, PodBlocks: raw.PodBlocks, WaitForPodCIDR: raw.WaitForPodCIDR, CoolDown: raw.CoolDown,
-			KVDB: raw.KVDB, NetResource: raw.NetResource, NodeIDs: raw.NodeIDs, Routes: raw.Routes, REST: raw.REST, Log: raw.Log, Docker: raw.Docker, Controller: raw.Controller,
+			KVDB: raw.KVDB, NetResource: raw.NetResource, NodeIDs: raw.NodeIDs, Routes: raw.Routes, REST: raw.REST, Metrics: raw.Metrics, Log: raw.Log, Docker: raw.Docker, Controller: raw.Controller,
 		},
 		NodeConfigs: r.raw.NodeConfig,
 	}

@@ -46,6 +46,7 @@ type rawCadastre struct {
 	NodeIDs        NodeIDs       `json:"nodeIDs"`
 	Routes         Routes        `json:"routes"`
 	REST           REST          `json:"rest"`
+	Metrics        Metrics       `json:"metrics"`
 	Log            Log           `json:"log"`
 	Docker         Docker        `json:"docker"`
 	Controller     Controller    `json:"controller"`
@@ -107,6 +108,7 @@ func defaultRaw() rawConfig {
 			NodeIDs:        NodeIDs{Refresh: time.Minute, Fresh: 3 * time.Minute, Expire: expireDerived, Quarantine: 3 * time.Minute},
 			Routes:         RoutesNone,
 			Log:            Log{Level: LogInfo, Format: LogText},
+			Metrics:        Metrics{Listen: "127.0.0.1:10262"},
 			Docker:         Docker{Socket: "/run/docker/plugins/cadastre.sock"},
 			Controller:     defaultController(),
 		},

@@ -80,6 +80,7 @@ func (c *Cadastre) validate(p *problems) {
 	c.NodeIDs.validate(p)
 	oneOf(p, "cadastre.routes", c.Routes, RoutesNone, RoutesHostGW, RoutesNodeIP)
 	c.REST.validate(p)
+	c.Metrics.validate(p)
 	if c.Docker.Enabled && c.Docker.Socket == "" {
 		p.add(RuleMissing, "cadastre.docker.socket", "", "is empty: write a path, such as /run/docker/plugins/cadastre.sock")
 	}
@@ -185,6 +186,25 @@ func isEndpoint(s string) bool {
 func isPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return err == nil && n > 0
+}
+
+func (m *Metrics) validate(p *problems) {
+	const section = "cadastre.metrics."
+	if !m.Enabled {
+		return
+	}
+	host, port, err := net.SplitHostPort(m.Listen)
+	address, _ := netip.ParseAddr(host)
+	switch {
+	case err != nil || !isPort(port):
+		p.add(RuleMetrics, section+"listen", m.Listen, "is not an address to listen on: write host:port, such as 127.0.0.1:10262")
+	case m.Cert == "" && m.Key == "" && !address.IsLoopback():
+		p.add(RuleMetrics, section+"listen", m.Listen, "is not a loopback address, and has no TLS: set cert and key, or write 127.0.0.1:%s", port)
+	}
+	bothOrNone(p, RuleMetrics, section, "cert", m.Cert, "key", m.Key)
+	if m.ClientCA != "" && m.Cert == "" && m.Key == "" {
+		p.add(RuleMetrics, section+"clientCA", m.ClientCA, "would not be used without TLS: set cert and key, or remove it")
+	}
 }
 
 func (r *REST) validate(p *problems) {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package restapi is the agent's local HTTP API: one unix socket for the CNI
-// plugin, the command line and curl, and, if it is configured, a read-only TLS
-// listener.
+// plugin, the command line and curl, and, if they are configured, a read-only TLS
+// listener and one for metrics and probes.
 //
 // The socket is 0600, and only root and the agent's own user are answered, by
 // the credentials of the peer. The plugin keeps no state; it asks what it is
@@ -47,8 +47,10 @@ type Deps struct {
 	Socket    string
 	Limits    httpserver.Limits // of the socket
 	Listening func()            // called when the socket is there; may be nil
-	TCP       *TCP              // nil: none
-	CNI       func(context.Context, cni.Request) (cni.Reply, error)
+	TCP       *TCP              // the read-only listener; nil: none
+	// MetricsTCP is the listener for what a scraper reads; nil: none.
+	MetricsTCP *TCP
+	CNI        func(context.Context, cni.Request) (cni.Reply, error)
 	// Delivered is told whether the answer of CNI has reached its caller; may be nil.
 	Delivered func(cni.Request, cni.Reply, error)
 	Delete    func(context.Context, ledger.Lease) error // of a pod, through the loop
@@ -77,10 +79,10 @@ type Deps struct {
 	Apply func(ctx context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error)
 }
 
-// TCP is the read-only listener.
+// TCP is a listener on the network.
 type TCP struct {
 	Listen string
-	TLS    *tls.Config
+	TLS    *tls.Config // nil: plain text
 	Limits httpserver.Limits
 }
 
@@ -128,16 +130,25 @@ func (p *RESTAPI) Serve(ctx context.Context) error {
 			return context.WithValue(ctx, allowed{}, peerAllowed(c))
 		},
 	})}
+	listeners := []net.Listener{unix}
 	if p.Listening != nil {
 		p.Listening()
 	}
-	if p.TCP != nil {
-		tcp, err := net.Listen("tcp", p.TCP.Listen)
-		if err != nil {
-			return errors.Join(fmt.Errorf("rest.listen %s: %w", p.TCP.Listen, err), unix.Close())
+	for _, x := range []struct {
+		key     string
+		tcp     *TCP
+		handler http.Handler
+	}{{"rest.listen", p.TCP, p.ReadOnlyHandler()}, {"metrics.listen", p.MetricsTCP, p.MetricsHandler()}} {
+		if x.tcp == nil {
+			continue
 		}
+		l, err := net.Listen("tcp", x.tcp.Listen)
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s %s: %w", x.key, x.tcp.Listen, err), closeAll(listeners))
+		}
+		listeners = append(listeners, l)
 		servers = append(servers, httpserver.New(httpserver.Config{
-			Listener: tcp, TLS: p.TCP.TLS, Handler: p.ReadOnlyHandler(), Limits: p.TCP.Limits, Log: p.Log, Base: base,
+			Listener: l, TLS: x.tcp.TLS, Handler: x.handler, Limits: x.tcp.Limits, Log: p.Log, Base: base,
 		}))
 	}
 	errs := make([]error, len(servers))
@@ -150,6 +161,13 @@ func (p *RESTAPI) Serve(ctx context.Context) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+func closeAll(listeners []net.Listener) (err error) {
+	for _, l := range listeners {
+		err = errors.Join(err, l.Close())
+	}
+	return err
 }
 
 // maxSocketPath is the longest path of a socket that first has a temporary name.

@@ -45,8 +45,11 @@ func (p *RESTAPI) Handler() http.Handler {
 // ReadOnlyHandler is what a network may see.
 func (p *RESTAPI) ReadOnlyHandler() http.Handler { return answerAll(p.readOnly()) }
 
+// MetricsHandler answers what a scraper and probes ask, and nothing else.
+func (p *RESTAPI) MetricsHandler() http.Handler { return answerAll(p.observed()) }
+
 func (p *RESTAPI) readOnly() *http.ServeMux {
-	mux := http.NewServeMux()
+	mux := p.observed()
 	mux.HandleFunc("GET "+localapi.PathStatus, func(w http.ResponseWriter, _ *http.Request) {
 		s := p.Status()
 		s.Notes, s.Blocks, s.Claims = present(s.Notes), present(s.Blocks), present(s.Claims)
@@ -60,6 +63,11 @@ func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux.HandleFunc("GET "+localapi.PathEventHistory, offered(p.History != nil, p.history))
 	mux.HandleFunc("GET "+localapi.PathIPAM, offered(p.IPAM != nil, p.contivIPAM))
 	mux.HandleFunc("GET "+localapi.PathAllocations, p.allocations)
+	return mux
+}
+
+func (p *RESTAPI) observed() *http.ServeMux {
+	mux := http.NewServeMux()
 	mux.Handle("GET "+localapi.PathMetrics, promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+localapi.PathHealthz, func(w http.ResponseWriter, _ *http.Request) {
 		s := p.Status()
