@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/leaderelection"
 
+	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
@@ -44,6 +46,9 @@ const (
 	flagLeaseName      = "leader-elect-resource-name"
 	flagLeaseNamespace = "leader-elect-resource-namespace"
 	flagBind           = "bind-address"
+	flagTLSCert        = "tls-cert-file"
+	flagTLSKey         = "tls-private-key-file"
+	flagClientCA       = "client-ca-file"
 	flagControllers    = "controllers"
 	flagStoreType      = "kvdb-type"
 	flagEndpoints      = "kvdb-endpoints"
@@ -67,6 +72,9 @@ const (
 // How long a node that is gone keeps its ID and its claims, by default.
 const defaultExpire = 24 * time.Hour
 
+// defaultBind is where probes and metrics are answered, by default.
+const defaultBind = "127.0.0.1:10261"
+
 // options are the command line.
 type options struct {
 	kubeconfig  string
@@ -74,6 +82,7 @@ type options struct {
 	burst       int
 	elect       electOptions
 	bind        string
+	tls         httpserver.Files
 	controllers []string
 	nodeipam    nodeipam.Options
 	netresource poolOptions
@@ -106,7 +115,10 @@ func (o *options) register(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, flagKubeconfig, "", "the `file` that says where the API server is; empty in a pod, whose account is used")
 	fs.Float32Var(&o.qps, flagQPS, 500, "requests a second to the API server, at most; negative for no limit")
 	fs.IntVar(&o.burst, flagBurst, 1000, "requests at once to the API server")
-	fs.StringVar(&o.bind, flagBind, ":10261", "the `address:port` of /livez, /readyz, /healthz and /metrics, over HTTP; empty for none")
+	fs.StringVar(&o.bind, flagBind, defaultBind, "the `address:port` of /livez, /readyz, /healthz and /metrics; any address but a loopback one needs TLS; empty for none")
+	fs.StringVar(&o.tls.Cert, flagTLSCert, "", "the `file` with the certificate of that listener; empty for plain text")
+	fs.StringVar(&o.tls.Key, flagTLSKey, "", "the `file` with its private key")
+	fs.StringVar(&o.tls.ClientCA, flagClientCA, "", "the `file` with the authorities of the certificates that callers of /metrics need; empty for none")
 
 	e := &o.elect
 	fs.BoolVar(&e.enabled, flagElect, true, "work only while leading; without it no other operator may run")
@@ -160,11 +172,7 @@ func (o *options) validate() []error {
 	o.elect.validate(&p)
 	o.store.validate(&p)
 	wanted := o.wanted(&p)
-	if o.bind != "" {
-		if err := checkBind(o.bind); err != nil {
-			p.add(flagBind, o.bind, "%w: write :10261, or 127.0.0.1:10261, or nothing for no listener", err)
-		}
-	}
+	o.validateListener(&p)
 	if o.qps == 0 {
 		p.add(flagQPS, o.qps, "it must not be 0: write a negative number for no limit")
 	}
@@ -191,6 +199,27 @@ func (o *options) validate() []error {
 			nodeipam.FlagAllocate, flagEndpoints, flagStoreType, storeKubernetes, flagProvider)
 	}
 	return p
+}
+
+// validateListener tells what is wrong with the listener of probes and metrics.
+func (o *options) validateListener(p *problems) {
+	host, _, _ := net.SplitHostPort(o.bind)
+	address, _ := netip.ParseAddr(host)
+	encrypted := o.tls.Cert != "" || o.tls.Key != ""
+	if err := checkBind(o.bind); o.bind != "" && err != nil {
+		p.add(flagBind, o.bind, "%w: write %s, or nothing for no listener", err, defaultBind)
+	} else if o.bind != "" && !encrypted && !address.IsLoopback() {
+		p.add(flagBind, o.bind, "it is not a loopback address, and has no TLS: give --%s and --%s, or write %s", flagTLSCert, flagTLSKey, defaultBind)
+	}
+	if encrypted && o.tls.Key == "" {
+		p.add(flagTLSCert, o.tls.Cert, "it needs --%s as well", flagTLSKey)
+	}
+	if encrypted && o.tls.Cert == "" {
+		p.add(flagTLSKey, o.tls.Key, "it needs --%s as well", flagTLSCert)
+	}
+	if o.tls.ClientCA != "" && !encrypted {
+		p.add(flagClientCA, o.tls.ClientCA, "it would not be used without TLS: give --%s and --%s, or leave it out", flagTLSCert, flagTLSKey)
+	}
 }
 
 // wanted are the controllers that --controllers names.

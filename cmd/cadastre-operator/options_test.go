@@ -36,8 +36,12 @@ func TestFlagsThatAreWrong(t *testing.T) {
 		{kvdb + " --leader-elect-retry-period=9s", []string{"--leader-elect-renew-deadline=10s: it must be more than 1.2 times --leader-elect-retry-period"}},
 		{kvdb + " --leader-elect-retry-period=0", []string{"--leader-elect-retry-period=0s: it must be more than 0"}},
 		{kvdb + " --leader-elect-resource-name= --leader-elect-resource-namespace=", []string{`--leader-elect-resource-name=""`, `--leader-elect-resource-namespace=""`}},
-		{kvdb + " --bind-address=localhost", []string{"--bind-address=localhost: it has no port: write :10261"}},
+		{kvdb + " --bind-address=localhost", []string{"--bind-address=localhost: it has no port: write 127.0.0.1:10261"}},
 		{kvdb + " --bind-address=:123456", []string{`--bind-address=:123456: "123456" is no port`}},
+		{kvdb + " --bind-address=:10261", []string{"--bind-address=:10261: it is not a loopback address, and has no TLS: give --tls-cert-file and --tls-private-key-file, or write 127.0.0.1:10261"}},
+		{kvdb + " --tls-cert-file=c", []string{"--tls-cert-file=c: it needs --tls-private-key-file as well"}},
+		{kvdb + " --bind-address=:10261 --tls-private-key-file=k", []string{"--tls-private-key-file=k: it needs --tls-cert-file as well"}},
+		{kvdb + " --client-ca-file=ca", []string{"--client-ca-file=ca: it would not be used without TLS"}},
 		{kvdb + " --kube-api-qps=0 --kube-api-burst=0", []string{"--kube-api-qps=0: ", "--kube-api-burst=0: it must be at least 1"}},
 		{kvdb + " --node-id-expire=-1h", []string{"--node-id-expire=-1h0m0s: it must not be negative: write 0 for never"}},
 		{kvdb + " -v=-1", []string{"--v=-1: it must be 0 to 10"}},
@@ -131,7 +135,7 @@ func TestHelpAndVersion(t *testing.T) {
 	g.Expect(run(t.Context(), []string{"--help"}, &out, &errs, host{})).To(BeZero())
 	g.Expect(errs.String()).To(BeEmpty())
 	for _, flag := range []string{
-		"kubeconfig", "kube-api-qps", "kube-api-burst", "controllers", "bind-address", "v", "version",
+		"kubeconfig", "kube-api-qps", "kube-api-burst", "controllers", "bind-address", "tls-cert-file", "tls-private-key-file", "client-ca-file", "v", "version",
 		"leader-elect", "leader-elect-lease-duration", "leader-elect-renew-deadline", "leader-elect-retry-period", "leader-elect-resource-name", "leader-elect-resource-namespace",
 		"allocate-node-cidrs", "cidr-allocator-type", "cluster-cidr", "service-cluster-ip-range", "node-cidr-mask-size", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6", "node-cidr-mask-size-limits",
 		"netresource-provider", "release-excess-ips", "excess-ip-release-delay", "netresource-workers", "netresource-resync-interval", "provider-qps", "provider-burst", "pool-cool-down", "pre-allocate", "netresource-orphan-interval",

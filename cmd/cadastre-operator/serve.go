@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +25,17 @@ func (p *operator) serve(ctx context.Context) error {
 	if p.options.bind == "" {
 		return p.lead(ctx)
 	}
+	var encryption *tls.Config
+	if files := p.options.tls; files.Cert != "" {
+		c, err := files.Config()
+		if err != nil {
+			return fmt.Errorf("--%s, --%s, --%s: %w", flagTLSCert, flagTLSKey, flagClientCA, err)
+		}
+		encryption = c
+		if files.ClientCA != "" { // a kubelet that probes has no certificate; metrics insists on one
+			encryption.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+	}
 	listener, err := net.Listen("tcp", p.options.bind)
 	if err != nil {
 		return fmt.Errorf("--%s=%s: %w", flagBind, p.options.bind, err)
@@ -33,7 +45,7 @@ func (p *operator) serve(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := httpserver.New(httpserver.Config{Listener: listener, Handler: p.routes(), Limits: httpserver.Limits{Connections: connections}, Log: p.log})
+	server := httpserver.New(httpserver.Config{Listener: listener, TLS: encryption, Handler: p.routes(), Limits: httpserver.Limits{Connections: connections}, Log: p.log})
 	var group sync.WaitGroup
 	var failed error
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx)) // probes are answered until the work has ended
@@ -57,8 +69,19 @@ func (p *operator) routes() http.Handler {
 	mux.HandleFunc("GET /livez", p.answer(p.alive))
 	mux.HandleFunc("GET /healthz", p.answer(p.alive))
 	mux.HandleFunc("GET /readyz", p.answer(p.ready))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", p.certified(promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{})))
 	return mux
+}
+
+// certified refuses callers without a certificate if there are authorities for them.
+func (p *operator) certified(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.options.tls.ClientCA != "" && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
+			http.Error(w, "GET "+r.URL.Path+" needs a client certificate of an authority in --"+flagClientCA, http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // check is one line of a probe's answer.
