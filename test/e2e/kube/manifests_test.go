@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -164,7 +165,7 @@ func (c *cluster) operatorArgs() []string {
 }
 
 // agentConf is the contiv.conf that was applied, with another store, without
-// routes, and with less patience.
+// routes, with less patience, and with metrics at a port of its own.
 func (c *cluster) agentConf(store map[string]any) string {
 	c.t.Helper()
 	maps, err := c.client.CoreV1().ConfigMaps(namespace).List(c.t.Context(), metav1.ListOptions{})
@@ -180,6 +181,9 @@ func (c *cluster) agentConf(store map[string]any) string {
 		conf["cadastre"]["kvdb"], conf["cadastre"]["routes"] = store, "none"
 		conf["cadastre"]["controller"] = map[string]any{"remoteDBProbingInterval": "1s"} // the first node waits for others by it
 		conf["cadastre"]["nodeIDs"] = map[string]any{"quarantine": "0s"}                 // the store is new, and known to be
+		metrics, ok := conf["cadastre"]["metrics"].(map[string]any)
+		c.g.Expect(ok).To(BeTrue(), "agents of the manifests have metrics")
+		metrics["listen"] = fmt.Sprint("127.0.0.1:", freePort(c.t))
 		out, err := yaml.Marshal(conf)
 		c.g.Expect(err).NotTo(HaveOccurred())
 		return string(out)
