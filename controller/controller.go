@@ -91,18 +91,29 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 }
 
-// PushEvent queues an event, or fails at once; then Done will not be called.
+// PushEvent queues an event, or fails at once; then Done will not be called. A handler
+// may push with it only an event that does not block (ErrWaitInLoop).
 func (c *Controller) PushEvent(event Event) error {
-	if err := c.queue.push(queued{Event: event, pushed: c.deps.Now()}); err != nil {
-		return fmt.Errorf("push event %s: %w", event.GetName(), err)
+	ev, err := c.admit(event, false)
+	if err != nil {
+		return err
+	}
+	if err := c.queue.push(ev); err != nil {
+		return fmt.Errorf("push event %s: %w", ev.name, err)
 	}
 	return nil
 }
 
-// PushEventWait is PushEvent, but waits for room until ctx ends.
+// PushEventWait queues an event as PushEvent does, but waits for room until ctx ends.
+// Room is given to those who wait in the order in which they came. A handler that calls
+// it gets ErrWaitInLoop.
 func (c *Controller) PushEventWait(ctx context.Context, event Event) error {
-	if err := c.queue.pushWait(ctx, queued{Event: event, pushed: c.deps.Now()}); err != nil {
-		return fmt.Errorf("push event %s: %w", event.GetName(), err)
+	ev, err := c.admit(event, true)
+	if err != nil {
+		return err
+	}
+	if err := c.queue.pushWait(ctx, ev); err != nil {
+		return fmt.Errorf("push event %s: %w", ev.name, err)
 	}
 	return nil
 }
@@ -139,7 +150,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	for c.fatal == nil && ctx.Err() == nil {
 		select { // a healing that is due comes before what is queued
 		case <-c.healing.timer.C:
-			c.process(work, queued{Event: c.healing.event(), pushed: c.deps.Now()})
+			c.process(work, c.own(c.healing.event()))
 			continue
 		default:
 		}
@@ -153,10 +164,10 @@ func (c *Controller) Run(ctx context.Context) error {
 			}
 		case <-c.healing.periodic.C:
 			if c.resyncs > 0 && !c.healing.due {
-				c.process(work, queued{Event: &HealingResync{Type: Periodic}, pushed: c.deps.Now()})
+				c.process(work, c.own(&HealingResync{Type: Periodic}))
 			}
 		case <-c.healing.timer.C:
-			c.process(work, queued{Event: c.healing.event(), pushed: c.deps.Now()})
+			c.process(work, c.own(c.healing.event()))
 		}
 	}
 	return c.close(work)
@@ -189,7 +200,7 @@ func (c *Controller) close(ctx context.Context) error {
 		outcome = ErrEventLoopIsAborting
 		c.deps.Log.Error("event loop is aborting", "error", c.fatal)
 	} else if c.synced {
-		c.process(ctx, queued{Event: &Shutdown{}, pushed: c.deps.Now()})
+		c.process(ctx, c.own(&Shutdown{}))
 	}
 	left = append(left, c.queue.close()...)
 	for i := range left {
@@ -209,6 +220,6 @@ func (c *Controller) close(ctx context.Context) error {
 
 func (c *Controller) finish(ev *queued, err error) {
 	ev.finish(err, func(r any) {
-		c.deps.Log.Error("Done of an event panicked", "event", ev.GetName(), "panic", r)
+		c.deps.Log.Error("Done of an event panicked", "event", ev.name, "panic", r)
 	})
 }

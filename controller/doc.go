@@ -19,14 +19,20 @@
 //	RevertOnFailure          stop, Revert the handlers that had finished, commit nothing
 //
 // A handler that panics has failed with a PanicError. An error that wraps
-// ErrAbort stops the event and is followed by a resync; one that wraps ErrFatal
-// ends the loop. After a resync that failed, nothing of its transaction is
+// ErrAbort stops the event, reverts it if it is RevertOnFailure, and is followed by
+// a resync. One that wraps ErrFatal ends the loop, also when it comes from Revert,
+// a Committer or the Sink. After a resync that failed, nothing of its transaction is
 // committed southbound, and another is tried, later and later, until one
 // succeeds or the limit is reached, which is fatal.
 //
 // The first event is a DBResync; what comes before it waits. What the last
 // DBResync has brought already is not processed again: changes up to its
 // revision, and a local DBResync after one that was not; Done gets nil.
+//
+// An event that cannot be processed (its GetName panics, its Method is unknown, it
+// has a value without a key) fails alone with ErrMalformedEvent: no handler sees it.
+// A DBResync only loses the values that have no key or no message. The loop copies
+// the maps of an event; the messages in them are shared: neither side changes them.
 //
 // # Southbound values
 //
@@ -46,9 +52,12 @@
 // # Promises
 //
 // Done is called exactly once for every event that PushEvent has accepted, on
-// whatever path, also at shutdown. A handler never pushes: what should follow
-// goes through the transaction (FollowUp) and overtakes the queue. Handlers
-// never wait for a disk or a network; the loop does, once, under the deadline of
+// whatever path, also at shutdown. Producers that wait for room are served in the
+// order in which they came. A handler does not push: what should follow goes through
+// the transaction (FollowUp) and overtakes the queue, except that after 16 follow-ups
+// in a row one event of a producer has its turn. At most 16 events follow from one
+// another; the next FollowUp fails, and with it its handler. A push that would wait
+// fails with ErrWaitInLoop if the loop's goroutine makes it. Handlers never wait for a disk or a network; the loop does, once, under the deadline of
 // the event. Maps are walked in the order of their keys.
 //
 // # Threads

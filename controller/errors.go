@@ -22,10 +22,18 @@ var (
 	ErrExpired = errors.New("event was not processed before its deadline")
 	// ErrBlockingFollowUp is returned by FollowUp: waiting for it would wait for ever.
 	ErrBlockingFollowUp = errors.New("a follow-up event cannot be blocking")
+	// ErrFollowUpDepth is returned by FollowUp where events follow from one another without an end.
+	ErrFollowUpDepth = errors.New("too long a chain of follow-up events")
+	// ErrWaitInLoop is returned by PushEvent for a blocking event, and by PushEventWait, when the event
+	// loop itself calls them, in a handler say: it would wait for itself.
+	ErrWaitInLoop = errors.New("the event loop would wait for itself: use FollowUp of the transaction")
+	// ErrMalformedEvent is returned by PushEvent for a nil event, and given to Done for one whose method
+	// panics, whose Method is unknown, or which has a value without a key.
+	ErrMalformedEvent = errors.New("malformed event")
 	// ErrNoResync ends a loop that got no DBResync in time.
 	ErrNoResync = errors.New("no resync with the database before the deadline")
 	// ErrNotUpdateEvent is given to Done for an event of method Update without its methods.
-	ErrNotUpdateEvent = errors.New("event of method Update is no UpdateEvent")
+	ErrNotUpdateEvent = errors.New("event of method Update does not implement UpdateEvent")
 
 	// ErrMessageType is wrapped by the refusal of a value from outside whose key has a message of another type.
 	ErrMessageType = errors.New("message of another type")

@@ -127,7 +127,9 @@ func (s *sources) set(source, key string, m proto.Message) {
 func (s *sources) replace(source string, values map[string]proto.Message) {
 	s.remove(source)
 	for k, m := range values {
-		s.set(source, k, m)
+		if k != "" {
+			s.set(source, k, m)
+		}
 	}
 }
 

@@ -23,19 +23,20 @@ type EventHandler interface {
 	Resync(event Event, kubeStateData KubeStateData, resyncCount int, txn ResyncOperations) error
 	// Update reacts to an update event and says in a few words what it changed.
 	Update(event Event, txn UpdateOperations) (changeDescription string, err error)
-	// Revert undoes what Update has done for the same event.
+	// Revert undoes what Update has done for the same event, which is RevertOnFailure.
 	Revert(event Event) error
 }
 
 // ResyncOperations is the transaction of a resync.
 type ResyncOperations interface {
-	// Put wants value under key.
+	// Put wants value under key. An empty key fails the handler.
 	Put(key string, value proto.Message)
 	// Get is what handlers want under key, nil if nothing. Values from outside do
 	// not show here.
 	Get(key string) proto.Message
-	// FollowUp queues event before all others. It fails for a blocking event.
-	// The follow-ups of an event that is reverted are dropped.
+	// FollowUp queues event before those of producers. It fails for a blocking
+	// event, for a nil one, and where too many events have followed from one another;
+	// the handler has then failed also if it ignores the error. The follow-ups of an event that is reverted are dropped.
 	FollowUp(event Event) error
 }
 

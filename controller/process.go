@@ -21,6 +21,8 @@ type run struct {
 	c         *Controller
 	ev        queued
 	update    UpdateEvent // nil for a resync
+	reverts   bool        // an update that an error reverts
+	reverse   bool        // an update that goes through the handlers backwards
 	txn       *transaction
 	rec       *Record
 	finished  []EventHandler // whose Update or Resync has succeeded
@@ -35,7 +37,7 @@ func (c *Controller) process(ctx context.Context, ev queued) {
 	began := c.deps.Now()
 	r := &run{c: c, ev: ev, finished: c.finished[:0], rec: &Record{
 		SeqNum: c.seq, ProcessingStart: began, Waited: began.Sub(ev.pushed),
-		Name: ev.GetName(), Method: ev.Method(), IsFollowUp: ev.isFollowUp, FollowUpTo: ev.followUpTo,
+		Name: ev.name, Method: ev.method, IsFollowUp: ev.isFollowUp, FollowUpTo: ev.followUpTo,
 		Handlers: []HandlerRecord{}, Txn: []string{},
 	}}
 	r.describeEvent()
@@ -44,8 +46,8 @@ func (c *Controller) process(ctx context.Context, ev queued) {
 		r.end(nil)
 		return
 	}
-	if e, ok := ev.Event.(ExpiringEvent); ok && began.After(e.Deadline()) {
-		r.end(fmt.Errorf("%s: %w (it waited %s)", ev.GetName(), ErrExpired, r.rec.Waited.Round(time.Millisecond)))
+	if r.expired(began) {
+		r.end(fmt.Errorf("%s: %w (it waited %s)", ev.name, ErrExpired, r.rec.Waited.Round(time.Millisecond)))
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.EventTimeout)
@@ -54,6 +56,14 @@ func (c *Controller) process(ctx context.Context, ev queued) {
 	c.unwatch()
 	cancel()
 	r.end(err)
+}
+
+// expired reports whether the event's producer has given it up.
+func (r *run) expired(now time.Time) (late bool) {
+	if e, ok := r.ev.Event.(ExpiringEvent); ok && r.ev.fault == nil {
+		r.ev.fault = guard(func() error { late = now.After(e.Deadline()); return nil })
+	}
+	return late
 }
 
 // kept is whether records outlive their events.
@@ -132,32 +142,18 @@ func (c *Controller) bark(w *watchdog) {
 
 // do runs the handlers and the commits, and heals.
 func (r *run) do(ctx context.Context) error {
-	c := r.c
-	if r.ev.Method() == Update {
-		u, ok := r.ev.Event.(UpdateEvent)
-		if !ok {
-			return fmt.Errorf("%s: %w", r.ev.GetName(), ErrNotUpdateEvent)
-		}
-		r.update = u
-		r.patchCache()
-		r.txn = newTransaction(c.wanted)
-	} else {
-		c.resyncs++
-		if db, ok := r.ev.Event.(*DBResync); ok {
-			c.kubeState = db.KubeState
-			if !db.Local {
-				c.remote, c.revision = true, db.Revision
-			}
-		}
-		r.txn = newTransaction(nil)
+	if err := r.inspect(); err != nil {
+		return err
 	}
+	c := r.c
+	r.begin()
 	r.takeExternal()
-	if r.ev.Method() == DownstreamResync {
+	if r.ev.method == DownstreamResync {
 		err := r.commitSink(ctx)
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrFatal) {
 			c.heal(err, false)
 		}
-		return errors.Join(append(r.outside, err)...)
+		return r.outcome(err)
 	}
 	stopped := r.handle()
 	if err := r.special(); err != nil {
@@ -171,8 +167,39 @@ func (r *run) do(ctx context.Context) error {
 	} else {
 		r.revert(ctx, false)
 	}
-	r.scheduleHealing(errors.Join(r.errs...))
-	return errors.Join(append(r.errs, r.outside...)...)
+	err := r.outcome(r.errs...)
+	if c.fatal == nil {
+		r.scheduleHealing(errors.Join(r.errs...))
+	}
+	return err
+}
+
+// begin brings the loop's state up to the event, and opens its transaction.
+func (r *run) begin() {
+	c := r.c
+	if r.update != nil {
+		r.patchCache()
+		r.txn = newTransaction(c.wanted, r.ev.depth)
+		return
+	}
+	c.resyncs++
+	if db, ok := r.ev.Event.(*DBResync); ok {
+		r.takeKubeState(db.KubeState)
+		if !db.Local {
+			c.remote, c.revision = true, db.Revision
+		}
+	}
+	r.txn = newTransaction(nil, r.ev.depth)
+}
+
+// outcome joins errs with those of values from outside. A fatal one among them, of
+// a committer, a revert or the southbound, ends the loop.
+func (r *run) outcome(errs ...error) error {
+	err := errors.Join(append(errs, r.outside...)...)
+	if errors.Is(err, ErrFatal) {
+		r.c.fatal = err
+	}
+	return err
 }
 
 // patchCache applies a KubeStateChange before the handlers see it.
@@ -184,9 +211,6 @@ func (r *run) patchCache() {
 	if change.New == nil {
 		delete(r.c.kubeState[change.Resource], change.Key)
 		return
-	}
-	if r.c.kubeState == nil {
-		r.c.kubeState = KubeStateData{}
 	}
 	if r.c.kubeState[change.Resource] == nil {
 		r.c.kubeState[change.Resource] = map[string]proto.Message{}
@@ -201,16 +225,24 @@ func (r *run) handle() (stopped bool) {
 	if r.c.kept() {
 		r.rec.Handlers = make([]HandlerRecord, 0, len(handlers))
 	}
-	reverse := r.update != nil && r.update.Direction() == Reverse
 	began := r.c.deps.Now()
 	for i := range handlers {
 		h := handlers[i]
-		if reverse {
+		if r.reverse {
 			h = handlers[len(handlers)-1-i]
 		}
 		change, wanted, err := r.call(h)
 		if !wanted && err == nil {
 			continue
+		}
+		if err == nil {
+			r.finished = append(r.finished, h)
+		}
+		if misuse := r.txn.misuse; misuse != nil {
+			r.txn.misuse = nil
+			if !errors.Is(err, misuse) {
+				err = errors.Join(err, misuse)
+			}
 		}
 		rec := HandlerRecord{Handler: h.String(), Change: change}
 		if r.c.kept() {
@@ -218,14 +250,13 @@ func (r *run) handle() (stopped bool) {
 			rec.Duration, began = now.Sub(began), now
 		}
 		if err == nil {
-			r.finished = append(r.finished, h)
 			r.rec.Handlers = append(r.rec.Handlers, rec)
 			continue
 		}
 		rec.Error = err.Error()
 		r.rec.Handlers = append(r.rec.Handlers, rec)
-		r.errs = append(r.errs, fmt.Errorf("%s: %s: %w", h, r.ev.GetName(), err))
-		if errors.Is(err, ErrFatal) || errors.Is(err, ErrAbort) || r.reverts() {
+		r.errs = append(r.errs, fmt.Errorf("%s: %s: %w", h, r.ev.name, err))
+		if errors.Is(err, ErrFatal) || errors.Is(err, ErrAbort) || r.reverts {
 			return true
 		}
 	}
@@ -245,8 +276,6 @@ func (r *run) call(h EventHandler) (change string, wanted bool, err error) {
 	return "", true, h.Resync(r.ev.Event, r.c.kubeState, r.c.resyncs, r.txn)
 }
 
-func (r *run) reverts() bool { return r.update != nil && r.update.TransactionType() == RevertOnFailure }
-
 // guard turns a panic into an error.
 func guard(f func() error) (err error) {
 	defer caught(&err)
@@ -263,23 +292,22 @@ func caught(err *error) {
 // special ends the event for fatal and aborting errors: nothing is committed.
 func (r *run) special() error {
 	err := errors.Join(r.errs...)
-	switch {
-	case errors.Is(err, ErrFatal):
-		r.c.fatal = err
-	case errors.Is(err, ErrAbort):
-		if r.update != nil {
-			r.callRevert()
-		}
-		if r.update == nil {
-			r.c.resynced(r.ev.Event, err)
-		} else {
-			r.c.heal(err, true)
-		}
-	default:
+	if !errors.Is(err, ErrFatal) && !errors.Is(err, ErrAbort) {
 		return nil
+	}
+	if r.reverts && !errors.Is(err, ErrFatal) {
+		r.callRevert()
 	}
 	r.undo()
 	r.txn.followUps = nil
+	err = r.outcome(r.errs...)
+	switch {
+	case r.c.fatal != nil:
+	case r.update == nil:
+		r.c.resynced(r.ev.Event, err)
+	default:
+		r.c.heal(err, true)
+	}
 	return err
 }
 
@@ -298,14 +326,14 @@ func (r *run) commit(ctx context.Context) {
 	if err := r.commitStaged(ctx); err != nil {
 		r.rec.CommitError = err.Error()
 		r.errs = append(r.errs, err)
-		if r.reverts() {
+		if r.reverts {
 			r.revert(ctx, true)
 		}
 		return
 	}
 	if err := r.commitSink(ctx); err != nil {
 		r.errs = append(r.errs, err)
-		if r.reverts() {
+		if r.reverts {
 			r.revert(ctx, true)
 		}
 	}
@@ -317,7 +345,7 @@ func (r *run) commitStaged(ctx context.Context) error {
 			for _, y := range r.c.deps.Committers[i+1:] {
 				y.Undo()
 			}
-			return fmt.Errorf("%s: %w", r.ev.GetName(), err)
+			return fmt.Errorf("%s: %w", r.ev.name, err)
 		}
 	}
 	return nil
@@ -347,7 +375,7 @@ func (r *run) callRevert() {
 		rec := HandlerRecord{Handler: h.String(), Revert: true, Duration: r.c.deps.Now().Sub(began)}
 		if err != nil {
 			rec.Error = err.Error()
-			r.errs = append(r.errs, fmt.Errorf("%s: revert %s: %w", h, r.ev.GetName(), err))
+			r.errs = append(r.errs, fmt.Errorf("%s: revert %s: %w", h, r.ev.name, err))
 			r.reverted = false
 		}
 		r.rec.Handlers = append(r.rec.Handlers, rec)
@@ -378,7 +406,9 @@ func (r *run) end(err error) {
 	}
 	if r.txn != nil {
 		for _, ev := range r.txn.followUps {
-			c.queue.pushFollowUp(queued{Event: ev, pushed: rec.ProcessingEnd, isFollowUp: true, followUpTo: rec.SeqNum, verified: r.ev.verified})
+			ev.pushed, ev.isFollowUp, ev.followUpTo = rec.ProcessingEnd, true, rec.SeqNum
+			ev.depth, ev.verified = r.ev.depth+1, r.ev.verified
+			c.queue.pushFollowUp(ev)
 		}
 	}
 	r.noteOutcome(err)

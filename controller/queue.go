@@ -6,6 +6,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,9 +14,13 @@ import (
 // queued is an event that was accepted. Its finish is the only caller of Done.
 type queued struct {
 	Event
+	name       string
+	method     EventMethodType
+	fault      error // why it cannot be processed
 	pushed     time.Time
 	isFollowUp bool
 	followUpTo uint64 // sequence number of the event that this one follows
+	depth      int    // number of events that it follows, one after the other
 	verified   bool   // it follows a verification
 	finished   bool
 }
@@ -65,23 +70,31 @@ func (r *ring) take(i int) queued {
 	return x
 }
 
-// queue is a bounded FIFO of events from producers, and an unbounded one of
-// follow-ups before it (a handler cannot wait, and makes few).
+// maxFollowUpsInARow bounds the follow-ups that are taken before one event of a producer.
+const maxFollowUpsInARow = 16
+
+// queue holds a bounded FIFO of events from producers, and one of follow-ups, which
+// go first. Follow-ups need no room (a handler cannot wait), but after
+// maxFollowUpsInARow of them the first event of a producer has its turn.
 type queue struct {
 	mu        sync.Mutex
 	limit     int
 	events    ring
 	followUps ring
+	inARow    int // follow-ups that were taken since the last event of a producer
+	waiting   []*waiter
 	closed    bool
 	ready     chan struct{} // has a token while something is queued
-	room      chan struct{} // closed and made anew when there is room for somebody who waits
-	waiting   bool          // somebody waits for room
-	gone      chan struct{} // closed by close
 }
 
-func newQueue(limit int) *queue {
-	return &queue{limit: limit, ready: make(chan struct{}, 1), room: make(chan struct{}), gone: make(chan struct{})}
+// waiter is a producer that waits for room, in order of arrival.
+type waiter struct {
+	ev   queued
+	over chan struct{} // closed when the event is queued, or err is set
+	err  error
 }
+
+func newQueue(limit int) *queue { return &queue{limit: limit, ready: make(chan struct{}, 1)} }
 
 func (q *queue) push(ev queued) error {
 	q.mu.Lock()
@@ -94,7 +107,7 @@ func (q *queue) pushLocked(ev queued) error {
 	switch {
 	case q.closed:
 		return ErrClosedController
-	case q.events.n >= q.limit && !isDB:
+	case !q.hasRoom() && !isDB:
 		return ErrEventQueueFull
 	}
 	q.events.push(ev)
@@ -102,28 +115,44 @@ func (q *queue) pushLocked(ev queued) error {
 	return nil
 }
 
-// pushWait pushes as soon as there is room.
+func (q *queue) hasRoom() bool { return q.events.n < q.limit }
+
+// pushWait pushes as soon as there is room and it is the caller's turn.
 func (q *queue) pushWait(ctx context.Context, ev queued) error {
-	for {
-		q.mu.Lock()
-		err := q.pushLocked(ev)
-		q.waiting = q.waiting || err == ErrEventQueueFull
-		room := q.room
+	q.mu.Lock()
+	if err := q.pushLocked(ev); err != ErrEventQueueFull {
 		q.mu.Unlock()
-		if err != ErrEventQueueFull {
-			return err
-		}
-		select {
-		case <-room:
-		case <-q.gone:
-			return ErrClosedController
-		case <-ctx.Done():
-			return fmt.Errorf("wait for room in the event queue: %w", context.Cause(ctx))
-		}
+		return err
 	}
+	w := &waiter{ev: ev, over: make(chan struct{})}
+	q.waiting = append(q.waiting, w)
+	q.mu.Unlock()
+	select {
+	case <-w.over:
+		return w.err
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.Index(q.waiting, w)
+	if i < 0 { // it was queued, or refused, in the meantime
+		return w.err
+	}
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	return fmt.Errorf("wait for room in the event queue: %w", context.Cause(ctx))
 }
 
-// pushFollowUp puts an event before all but the follow-ups that are queued.
+// admitWaiting queues the events of those who wait, the first ones first, while there is room.
+func (q *queue) admitWaiting() {
+	n := 0
+	for ; n < len(q.waiting) && q.hasRoom(); n++ {
+		q.events.push(q.waiting[n].ev)
+		close(q.waiting[n].over)
+	}
+	q.waiting = slices.Delete(q.waiting, 0, n)
+}
+
+// pushFollowUp puts an event behind the follow-ups that are queued.
 func (q *queue) pushFollowUp(ev queued) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -154,15 +183,14 @@ func (q *queue) pop(all bool) (ev queued, ok bool) {
 		if !ok {
 			return ev, false
 		}
-	case q.followUps.n > 0:
+	case q.followUps.n > 0 && (q.inARow < maxFollowUpsInARow || q.events.n == 0):
 		ev, ok = q.followUps.take(0), true
+		q.inARow++
 	case q.events.n > 0:
 		ev, ok = q.events.take(0), true
+		q.inARow = 0
 	}
-	if q.waiting && q.events.n < q.limit {
-		close(q.room)
-		q.room, q.waiting = make(chan struct{}), false
-	}
+	q.admitWaiting()
 	if q.followUps.n+q.events.n > 0 {
 		q.signal()
 	}
@@ -173,10 +201,12 @@ func (q *queue) pop(all bool) (ev queued, ok bool) {
 func (q *queue) close() []queued {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.closed {
-		q.closed = true
-		close(q.gone)
+	q.closed = true
+	for _, w := range q.waiting {
+		w.err = ErrClosedController
+		close(w.over)
 	}
+	q.waiting = nil
 	var left []queued
 	for _, r := range []*ring{&q.followUps, &q.events} {
 		for r.n > 0 {

@@ -100,18 +100,28 @@ func (s *MemorySink) Commits() int {
 	return s.commits
 }
 
+// maxFollowUpDepth bounds how many events follow from one another. A longer chain
+// is that of handlers which make follow-ups for ever.
+const maxFollowUpDepth = 16
+
 // transaction is what handlers build. It lives for one event.
 type transaction struct {
 	wanted    map[string]proto.Message // by handlers, before this event; nil for a resync
 	changes   map[string]proto.Message
-	followUps []Event
+	depth     int // of the event
+	followUps []queued
+	misuse    error // of the handler that is being called: what it asked for and did not get
 }
 
-func newTransaction(wanted map[string]proto.Message) *transaction {
-	return &transaction{wanted: wanted}
+func newTransaction(wanted map[string]proto.Message, depth int) *transaction {
+	return &transaction{wanted: wanted, depth: depth}
 }
 
 func (t *transaction) Put(key string, value proto.Message) {
+	if key == "" {
+		t.misused(fmt.Errorf("%s a value under an empty key: want a southbound key", operation(value)))
+		return
+	}
 	if t.changes == nil { // most events put nothing
 		t.changes = map[string]proto.Message{}
 	}
@@ -128,9 +138,25 @@ func (t *transaction) Get(key string) proto.Message {
 }
 
 func (t *transaction) FollowUp(event Event) error {
-	if event.IsBlocking() {
-		return fmt.Errorf("follow up with %s: %w", event.GetName(), ErrBlockingFollowUp)
+	ev, blocking, err := admit(event)
+	switch {
+	case err != nil:
+		return t.misused(fmt.Errorf("follow up: %w", err))
+	case ev.fault != nil:
+		return t.misused(fmt.Errorf("follow up: %w", malformed(ev.name, ev.fault)))
+	case blocking:
+		return t.misused(fmt.Errorf("follow up with %s: %w", ev.name, ErrBlockingFollowUp))
+	case t.depth == maxFollowUpDepth:
+		return t.misused(fmt.Errorf("follow up with %s: %w: %d events have followed from one another", ev.name, ErrFollowUpDepth, t.depth))
 	}
-	t.followUps = append(t.followUps, event)
+	t.followUps = append(t.followUps, ev)
 	return nil
+}
+
+// misused keeps the first error, which fails the handler also if it ignores it.
+func (t *transaction) misused(err error) error {
+	if t.misuse == nil {
+		t.misuse = err
+	}
+	return err
 }

@@ -29,7 +29,7 @@ func (r *run) commitSink(ctx context.Context) error {
 		return nil
 	}
 	retry := Retry{c.cfg.EnableRetry, c.cfg.DelayRetry, c.cfg.MaxRetryAttempts, c.cfg.EnableExpBackoffRetry}
-	txn := Transaction{Seq: r.rec.SeqNum, Method: r.ev.Method(), Description: r.describe(), Values: values, RevertOnFailure: r.reverts(), Retry: retry}
+	txn := Transaction{Seq: r.rec.SeqNum, Method: r.ev.method, Description: r.describe(), Values: values, RevertOnFailure: r.reverts, Retry: retry}
 	if c.kept() {
 		for _, v := range values {
 			r.rec.Txn = append(r.rec.Txn, operation(v.Message)+" "+v.Key)
@@ -37,9 +37,9 @@ func (r *run) commitSink(ctx context.Context) error {
 	}
 	err := guard(func() error { return c.deps.Sink.Commit(ctx, txn) })
 	if err != nil {
-		err = fmt.Errorf("%s: commit southbound: %w", r.ev.GetName(), err)
+		err = fmt.Errorf("%s: commit southbound: %w", r.ev.name, err)
 		r.rec.TxnError = err.Error()
-		if r.reverts() {
+		if r.reverts {
 			return err
 		}
 	}
@@ -89,7 +89,7 @@ func (r *run) touched() []string {
 			keys = slices.AppendSeq(keys, maps.Keys(r.c.external.values[name]))
 		}
 	}
-	if r.ev.Method() == DownstreamResync {
+	if r.ev.method == DownstreamResync {
 		keys = slices.AppendSeq(keys, maps.Keys(r.c.wanted))
 	}
 	slices.Sort(keys)
@@ -102,7 +102,7 @@ func (r *run) wants(key string) (m proto.Message, handled bool) {
 	if m, ok := r.txn.changes[key]; ok {
 		return m, true
 	}
-	if r.update == nil && r.ev.Method() != DownstreamResync {
+	if r.update == nil && r.ev.method != DownstreamResync {
 		return nil, false
 	}
 	return r.c.wanted[key], false
@@ -111,7 +111,7 @@ func (r *run) wants(key string) (m proto.Message, handled bool) {
 // keepWanted remembers what handlers want.
 func (r *run) keepWanted() {
 	c := r.c
-	if r.ev.Method() == DownstreamResync {
+	if r.ev.method == DownstreamResync {
 		return
 	}
 	if r.update == nil {
@@ -171,7 +171,7 @@ func (r *run) onlyOutside(err error) bool {
 }
 
 func (r *run) describe() string {
-	s := r.ev.GetName()
+	s := r.ev.name
 	for _, h := range r.rec.Handlers {
 		if h.Change != "" {
 			s += "\n* " + h.Handler + ": " + h.Change

@@ -70,7 +70,9 @@ func (c *Controller) verify(ctx, work context.Context) {
 		return
 	}
 	v.due = false
-	c.process(work, queued{Event: &VerificationResync{}, pushed: c.deps.Now(), isFollowUp: true, followUpTo: v.of, verified: true})
+	ev := c.own(&VerificationResync{})
+	ev.isFollowUp, ev.followUpTo, ev.verified = true, v.of, true
+	c.process(work, ev)
 }
 
 // findings compares what a VerificationResync has come to with what there was.
@@ -84,7 +86,7 @@ func (r *run) findings() {
 		r.unchanged = len(found) == 0
 	}
 	for _, ev := range r.txn.followUps {
-		found = append(found, "follow-up: "+ev.GetName())
+		found = append(found, "follow-up: "+ev.name)
 	}
 	for _, x := range r.c.deps.Committers {
 		if s, ok := x.(StagingCommitter); ok {
