@@ -41,7 +41,7 @@ func (c *Controller) admit(event Event, waits bool) (queued, error) {
 	switch {
 	case err != nil:
 		return ev, fmt.Errorf("push event: %w", err)
-	case (waits || blocking) && onLoop():
+	case (waits || blocking) && OnLoop():
 		return ev, fmt.Errorf("push event %s: %w", ev.name, ErrWaitInLoop)
 	}
 	ev.pushed = c.deps.Now()
@@ -58,9 +58,10 @@ func (c *Controller) own(event Event) queued {
 // runName is how the runtime calls the loop.
 const runName = "github.com/cadastre/cadastre/controller.(*Controller).Run"
 
-// onLoop reports whether its caller was called by an event loop: by a handler, a
-// committer, a sink or Done. EventLoop has no parameter that could say so.
-func onLoop() bool {
+// OnLoop reports whether its caller was called by an event loop: by a handler, a
+// committer, a sink or Done. The methods of EventLoop, and those that one plugin
+// publishes for others, have no parameter that could say so.
+func OnLoop() bool {
 	var pcs [64]uintptr
 	for skip := 2; ; skip += len(pcs) {
 		n := runtime.Callers(skip, pcs[:])

@@ -105,6 +105,21 @@ func (st *Stage) Staged() (all []string) {
 	return all
 }
 
+// Claimed returns the leases of k that Commit would make, by address. Any goroutine may call it.
+func (st *Stage) Claimed(k Key) []Lease {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	var found []*lease
+	st.l.held(&k, st.l.hash(&k), func(x *lease) bool {
+		if x.staged && x.owner == st {
+			found = append(found, x)
+		}
+		return true
+	})
+	slices.SortFunc(found, compareAddr)
+	return values(found)
+}
+
 // SetPool makes pool known, or changes its policy.
 func (st *Stage) SetPool(pool Pool) error {
 	if err := checkPool(pool); err != nil {

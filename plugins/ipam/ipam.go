@@ -6,6 +6,8 @@ package ipam
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
@@ -32,9 +34,9 @@ type Deps struct {
 	NodeSync     nodesync.API
 	ContivConf   contivconf.API
 	ServiceLabel controller.AgentLabel
-	EventLoop    controller.EventLoop
-	PodManager   Sandboxes // nil: no sandbox is ever known
-	Claims       Claims    // nil: every block is this node's
+	EventLoop    controller.EventLoop // may be nil: what follows from an event goes through its transaction
+	PodManager   Sandboxes            // nil: the leases say which sandbox of a pod is the newest
+	Claims       Claims               // nil: every block is this node's
 	Ledger       *ledger.Ledger
 	Stage        *ledger.Stage // what the loop commits
 }
@@ -50,6 +52,7 @@ type IPAM struct {
 	state     *atomic.Pointer[state]
 	committed *committed
 	register  register // of the loop
+	event     *atomic.Pointer[podEvent]
 }
 
 var (
@@ -93,7 +96,10 @@ type Option func(*IPAM)
 
 // NewPlugin makes an IPAM plugin; options give it its dependencies.
 func NewPlugin(opts ...Option) *IPAM {
-	p := &IPAM{state: &atomic.Pointer[state]{}, committed: &committed{poke: make(chan struct{}, 1)}, register: newRegister()}
+	p := &IPAM{
+		state: &atomic.Pointer[state]{}, event: &atomic.Pointer[podEvent]{},
+		committed: &committed{poke: make(chan struct{}, 1)}, register: newRegister(),
+	}
 	p.state.Store(beforeResync())
 	p.Name = "ipam"
 	for _, opt := range opts {
@@ -110,8 +116,12 @@ func UseDeps(set func(*Deps)) Option {
 	return func(p *IPAM) { set(&p.Deps) }
 }
 
-// Init makes the ledger and its stage where none were given, without a journal.
+// Init fails if a dependency is missing. It makes the ledger and its stage where none
+// were given, without a journal.
 func (i *IPAM) Init() (err error) {
+	if err := i.missing(); err != nil {
+		return fmt.Errorf("init %s: %w", i.Name, err)
+	}
 	if i.Ledger == nil {
 		if i.Ledger, err = ledger.Open(context.Background(), nil, ledger.Options{Log: i.Log}); err != nil {
 			return err
@@ -119,6 +129,32 @@ func (i *IPAM) Init() (err error) {
 	}
 	if i.Stage == nil {
 		i.Stage = i.Ledger.Begin()
+	}
+	return nil
+}
+
+// missing names the first dependency that is required and was not given.
+func (i *IPAM) missing() error {
+	for _, d := range []struct {
+		name  string
+		given bool
+	}{
+		{"NodeSync", i.NodeSync != nil}, {"ContivConf", i.ContivConf != nil}, {"ServiceLabel", i.ServiceLabel != nil},
+	} {
+		if !d.given {
+			return fmt.Errorf("dependency %s is missing: set Deps.%s with NewPlugin(UseDeps(...))", d.name, d.name)
+		}
+	}
+	return nil
+}
+
+// usable fails for a plugin whose methods would have nothing to work with.
+func (i *IPAM) usable() error {
+	if err := i.missing(); err != nil {
+		return err
+	}
+	if i.Ledger == nil || i.Stage == nil {
+		return errors.New("the plugin has no ledger: call Init first")
 	}
 	return nil
 }

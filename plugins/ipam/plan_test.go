@@ -15,6 +15,7 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam"
 )
 
@@ -113,7 +114,10 @@ func TestNothingIsKnownBeforeTheFirstResync(t *testing.T) {
 
 func TestTheDefaultPluginIsAnIPAM(t *testing.T) {
 	g := NewWithT(t)
-	p := ipam.NewPlugin()
+	cfg, _, err := contivconf.Parse([]byte(defaults))
+	g.Expect(err).NotTo(HaveOccurred())
+	p := ipam.DefaultPlugin // a copy
+	p.NodeSync, p.ContivConf, p.ServiceLabel = &nodes{id: 5}, contivconf.NewPlugin(cfg), label(thisNode)
 	g.Expect(p.Init()).To(Succeed())
 	g.Expect(p.Ledger).NotTo(BeNil())
 	g.Expect(p.GetPodIP(pod("p1"))).To(BeNil())

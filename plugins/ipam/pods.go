@@ -72,6 +72,7 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 	}
 	i.byFamily(leases)
 	ev.Addresses = each(leases, ledger.Lease.Prefix)
+	i.event.Store(&podEvent{AddPod: ev, pod: ev.Pod, onLoop: controller.OnLoop()})
 	if !fresh { // it stays the pod's that it was leased to
 		ev.Pod, ev.UID = kv.PodID{Namespace: leases[0].Pod.Namespace, Name: leases[0].Pod.Name}, leases[0].Pod.UID
 		return "", nil
@@ -103,7 +104,11 @@ func (i *IPAM) deletePod(ev *podmanager.DeletePod) (string, error) {
 // Revert gives back what an AddPod has taken; a repeated one took nothing.
 func (i *IPAM) Revert(event controller.Event) error {
 	ev, ok := event.(*podmanager.AddPod)
-	if !ok || !ev.Fresh {
+	if !ok {
+		return nil
+	}
+	i.event.Store(nil)
+	if !ev.Fresh {
 		return nil
 	}
 	ev.Fresh = false
@@ -111,36 +116,100 @@ func (i *IPAM) Revert(event controller.Event) error {
 	return err
 }
 
-// podKey is the key of a pod's newest sandbox, or that of the Go API.
+// podEvent is the AddPod that ipam has handled last. It is at work until it is over.
+type podEvent struct {
+	*podmanager.AddPod
+	pod    kv.PodID // that was asked for
+	onLoop bool     // an event loop processes it: only its own goroutine may learn what is not committed
+}
+
+// ownEvent returns the event at work, if it is one of the pod's and the caller is part
+// of its processing, otherwise nil.
+func (i *IPAM) ownEvent(podID kv.PodID) *podEvent {
+	ev := i.event.Load()
+	if ev == nil || ev.pod != podID || ev.Over() || ev.onLoop && !controller.OnLoop() {
+		return nil
+	}
+	return ev
+}
+
+// staged are the leases that the pod's own event is about to make, if it is at work.
+func (i *IPAM) staged(podID kv.PodID) []ledger.Lease {
+	ev := i.ownEvent(podID)
+	if ev == nil {
+		return nil
+	}
+	leases := i.Stage.Claimed(ev.Key)
+	i.byFamily(leases)
+	return leases
+}
+
+// podKey is the key that the pod's own event claims for, otherwise that of its newest
+// sandbox, otherwise that of the Go API.
 func (i *IPAM) podKey(podID kv.PodID) ledger.Key {
-	if i.PodManager != nil {
-		if key, ok := i.PodManager.NewestSandbox(podID); ok {
-			return key
-		}
+	if ev := i.ownEvent(podID); ev != nil && len(i.Ledger.ByKey(ev.Key)) > 0 {
+		return ev.Key
+	}
+	if key, ok := i.newestSandbox(podID); ok {
+		return key
 	}
 	return ledger.Key{Network: ledger.APINetwork, ContainerID: "pod:" + podID.String(), IfName: "eth0"}
 }
 
-// AllocatePodIPs leases an address of each family for the pod. It fails with
-// ledger.ErrBusy while the event that claims for the pod is processed: a handler
-// of that event reads its Addresses instead.
+// newestSandbox asks podmanager. Without one it is the attachment with the pod's newest lease.
+func (i *IPAM) newestSandbox(podID kv.PodID) (key ledger.Key, found bool) {
+	if i.PodManager != nil {
+		return i.PodManager.NewestSandbox(podID)
+	}
+	newest := uint64(0)
+	for _, l := range i.Ledger.Leases() {
+		isOurs := l.Purpose == ledger.ForPod && l.State == ledger.Held && l.Pod.Namespace == podID.Namespace && l.Pod.Name == podID.Name
+		if isOurs && (!found || l.Generation > newest) {
+			key, newest, found = l.Key, l.Generation, true
+		}
+	}
+	return key, found
+}
+
+// AllocatePodIPs leases an address of each family for the pod. During the pod's own
+// AddPod it answers from the stage what ipam has claimed for the pod; elsewhere it
+// fails with ledger.ErrBusy until that event is done.
 func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) ([]net.IP, error) {
-	req := ledger.Request{Pool: PodPool, Key: i.podKey(podID), Pod: ledger.Pod{Namespace: podID.Namespace, Name: podID.Name}}
+	if err := i.usable(); err != nil {
+		return nil, fmt.Errorf("allocate an address for pod %s: %w", podID, err)
+	}
+	var wanted []netip.Addr
 	if i.ContivConf.UseExternalIPAM() && ipamData != "" {
 		a, err := externalAddress(ipamType, ipamData)
 		if err != nil {
 			return nil, fmt.Errorf("allocate an address for pod %s: %w", podID, err)
 		}
-		req.Wanted = []netip.Addr{a}
-	} else if why := i.Pending(); why != "" {
-		return nil, fmt.Errorf("allocate an address for pod %s: %s", podID, why)
+		wanted = []netip.Addr{a}
 	}
-	leases, _, err := i.Ledger.Claim(context.Background(), req)
+	leases, err := i.allocate(podID, wanted)
 	if err != nil {
 		return nil, fmt.Errorf("allocate an address for pod %s: %w", podID, err)
 	}
 	i.byFamily(leases)
 	return each(leases, func(l ledger.Lease) net.IP { return toIP(l.Addr) }), nil
+}
+
+func (i *IPAM) allocate(podID kv.PodID, wanted []netip.Addr) ([]ledger.Lease, error) {
+	if leases := i.staged(podID); len(leases) > 0 {
+		for _, a := range wanted {
+			if !slices.ContainsFunc(leases, func(l ledger.Lease) bool { return l.Addr == a }) {
+				return nil, fmt.Errorf("external IPAM says %s: the event that adds the pod has claimed %s", a, leases[0].Addr)
+			}
+		}
+		return leases, nil
+	}
+	if why := i.Pending(); why != "" && wanted == nil {
+		return nil, errors.New(why)
+	}
+	leases, _, err := i.Ledger.Claim(context.Background(), ledger.Request{
+		Pool: PodPool, Key: i.podKey(podID), Pod: ledger.Pod{Namespace: podID.Namespace, Name: podID.Name}, Wanted: wanted,
+	})
+	return leases, err
 }
 
 // AllocatePodIP tries to allocate IP address for the given pod.
@@ -171,10 +240,17 @@ func externalAddress(ipamType, ipamData string) (netip.Addr, error) {
 	return a, nil
 }
 
-// GetPodIPs are the addresses of a pod, each with the mask of one host.
+// GetPodIPs are the addresses of a pod, each with the mask of one host. During the
+// pod's own AddPod they are what ipam has staged.
 func (i *IPAM) GetPodIPs(podID kv.PodID) []*net.IPNet {
-	leases := i.Ledger.ByKey(i.podKey(podID))
-	i.byFamily(leases)
+	if i.usable() != nil {
+		return nil
+	}
+	leases := i.staged(podID)
+	if len(leases) == 0 {
+		leases = i.Ledger.ByKey(i.podKey(podID))
+		i.byFamily(leases)
+	}
 	return each(leases, func(l ledger.Lease) *net.IPNet { return toNet(netip.PrefixFrom(l.Addr, l.Addr.BitLen())) })
 }
 
@@ -184,7 +260,15 @@ func (i *IPAM) GetPodIP(podID kv.PodID) *net.IPNet { return first(i.GetPodIPs(po
 
 // ReleasePodIP releases the pod IP address making it available for new PODs.
 // What the southbound has of a sandbox goes with its DeletePod, or the next resync.
+// During the pod's own AddPod it does nothing: only the revert of the event knows
+// whether the event has taken the address, or an earlier one.
 func (i *IPAM) ReleasePodIP(podID kv.PodID) error {
+	if err := i.usable(); err != nil {
+		return fmt.Errorf("release the address of pod %s: %w", podID, err)
+	}
+	if ev := i.ownEvent(podID); ev != nil && (ev.onLoop || len(i.Stage.Claimed(ev.Key)) > 0) {
+		return nil
+	}
 	leases, err := i.Ledger.Release(context.Background(), ledger.Selector{Key: i.podKey(podID)})
 	if err != nil {
 		return fmt.Errorf("release the address of pod %s: %w", podID, err)

@@ -27,6 +27,9 @@ import (
 // data, as a difference: blocks are opened and drained, unknown used addresses
 // are quarantined, no lease is forgotten.
 func (i *IPAM) Resync(event controller.Event, kubeStateData controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
+	if err := i.usable(); err != nil {
+		return controller.NewFatalError(fmt.Errorf("resync %s: %w", i.Name, err))
+	}
 	i.register.resync(kubeStateData)
 	i.register.set, _ = kubeStateData[kubestate.NetResourceSets][kv.NetResourceSetKey(i.ServiceLabel.GetAgentLabel())].(*kv.NetResourceSet)
 	if db, ok := event.(*controller.DBResync); ok {

@@ -36,6 +36,7 @@ type AddPod struct {
 	ticket      uint64
 	undelivered bool          // it was answered, but the answer did not arrive
 	state       atomic.Uint32 // waiting, answered or abandoned
+	over        atomic.Bool
 	done        chan error
 	ended       func(ev *AddPod, err error, heard bool) // called from Done
 }
@@ -84,12 +85,16 @@ func (ev *AddPod) Deadline() time.Time { return ev.Expires }
 // Done answers the producer. Whether it was still there is decided here, in the
 // loop, once: an answer that is given now counts as heard.
 func (ev *AddPod) Done(err error) {
+	ev.over.Store(true)
 	heard := ev.state.CompareAndSwap(waiting, answered)
 	ev.ended(ev, err, heard && err == nil)
 	if heard {
 		ev.done <- err
 	}
 }
+
+// Over reports whether the event is done: committed or reverted. Any goroutine may call it.
+func (ev *AddPod) Over() bool { return ev.over.Load() }
 
 // DeletePod ends one attachment. Deleting what is not there succeeds.
 type DeletePod struct {
