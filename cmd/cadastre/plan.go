@@ -122,6 +122,13 @@ func (a *app) plan(config, ids string) error {
 	if err != nil {
 		return err
 	}
+	if twice := cfg.DerivedTwice(); len(twice) > 0 {
+		lines := make([]error, len(twice))
+		for i, e := range twice {
+			lines[i] = e
+		}
+		return fmt.Errorf("configuration %s:\n%w", config, errors.Join(lines...))
+	}
 	if ids == "" {
 		if cfg.Cadastre.NodeID == 0 {
 			return usagef("--node-id is missing, and cadastre.nodeID in %s pins none: write --node-id 5, or --node-id 1-10", config)

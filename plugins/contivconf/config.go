@@ -37,6 +37,8 @@ type Config struct {
 	// them: a gateway in here would give the nodes different opinions of each
 	// other's addresses.
 	NodeConfigs []NodeConfig
+	// Tolerated is what LoadInUse has found that Load would not accept.
+	Tolerated []*FieldError
 }
 
 // Cadastre is the section "cadastre".

@@ -44,6 +44,9 @@ type API interface {
 	// NetResource is how this node's NetResourceSet begins.
 	NetResource() NetResource
 
+	// StaticAddresses are those under nodeConfig that no pool may contain, by the path of their key.
+	StaticAddresses() map[string]netip.Addr
+
 	// PinnedNodeID is the node ID to claim, 0 for any.
 	PinnedNodeID() uint32
 }
@@ -102,6 +105,15 @@ func (c *ContivConf) CoolDown() time.Duration { return c.cfg.Cadastre.CoolDown }
 
 // NetResource implements API.
 func (c *ContivConf) NetResource() NetResource { return c.cfg.Cadastre.NetResource }
+
+// StaticAddresses implements API.
+func (c *ContivConf) StaticAddresses() map[string]netip.Addr {
+	all := map[string]netip.Addr{}
+	for _, s := range c.cfg.statics() {
+		all[s.field] = s.addr
+	}
+	return all
+}
 
 // PinnedNodeID implements API.
 func (c *ContivConf) PinnedNodeID() uint32 { return c.cfg.Cadastre.NodeID }

@@ -47,6 +47,8 @@ const (
 	RuleOneNode      Rule = "one-node"      // a one-node prefix length that leaves no room
 	RuleNoRoom       Rule = "no-room"       // a shared network without room for one node
 	RuleOverlap      Rule = "overlap"       // two networks share addresses
+	RuleReserved     Rule = "reserved"      // a network of special purpose: loopback, link-local, multicast
+	RuleCollision    Rule = "collision"     // an address that something else has
 	RuleAllowOverlap Rule = "allow-overlap" // not a pair of networks
 	RuleGateway      Rule = "gateway"       // not a host of the node network
 	RuleNodeID       Rule = "node-id"       // a pinned ID that fits not every network
@@ -97,6 +99,20 @@ func (p *problems) settle() {
 	for _, e := range p.list {
 		p.settled[e.Field] = true
 	}
+}
+
+// tolerate takes out what is tolerable.
+func (p *problems) tolerate() (tolerated []*FieldError) {
+	rest := p.list[:0:0]
+	for _, e := range p.list {
+		if e.Rule.tolerable() {
+			tolerated = append(tolerated, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	p.list = rest
+	return tolerated
 }
 
 func (p *problems) err() error {

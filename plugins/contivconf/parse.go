@@ -29,12 +29,19 @@ func newReading() *reading {
 }
 
 // Load reads and parses the file at path.
-func Load(path string) (*Config, []string, error) {
+func Load(path string) (*Config, []string, error) { return load(path, false) }
+
+// LoadInUse reads the file as Load does, for an agent that may have leases already. An
+// address that is reserved or collides is not an error, but in Config.Tolerated: whether
+// the agent starts with it depends on its state.
+func LoadInUse(path string) (*Config, []string, error) { return load(path, true) }
+
+func load(path string, inUse bool) (*Config, []string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read configuration: %w", err)
 	}
-	cfg, unused, err := Parse(data)
+	cfg, unused, err := parse(data, inUse)
 	if err != nil {
 		return nil, nil, fmt.Errorf("configuration %s:\n%w", path, err)
 	}
@@ -45,7 +52,9 @@ func Load(path string) (*Config, []string, error) {
 // returns the sorted paths of the keys that are in the file and change
 // nothing: dataplane keys, which are not used yet, and networks that another
 // key overrides. Its error is made of FieldErrors, one for each problem.
-func Parse(data []byte) (*Config, []string, error) {
+func Parse(data []byte) (*Config, []string, error) { return parse(data, false) }
+
+func parse(data []byte, inUse bool) (*Config, []string, error) {
 	r := newReading()
 	if content := r.document(data); content != nil {
 		r.object(place{}, content, reflect.ValueOf(&r.raw).Elem())
@@ -55,6 +64,9 @@ func Parse(data []byte) (*Config, []string, error) {
 	r.problems.settle()
 	cfg.validate(&r.problems)
 	r.blameDefaults()
+	if inUse {
+		cfg.Tolerated = r.problems.tolerate()
+	}
 	if err := r.problems.err(); err != nil {
 		return nil, nil, err
 	}

@@ -31,7 +31,7 @@ func (c *Config) validate(p *problems) {
 	c.Cadastre.validate(p)
 	for i, n := range c.NodeConfigs {
 		if _, err := netip.ParsePrefix(n.MainVPPInterface.IP); err != nil && n.MainVPPInterface.IP != "" {
-			p.add(RuleCIDR, "nodeConfig["+decimal(i)+"].mainVPPInterface.ip", n.MainVPPInterface.IP, "is no address with the length of its network: write one such as 192.168.16.10/24")
+			p.add(RuleCIDR, "nodeConfig["+decimal(i)+"].mainVPPInterface.ip", n.MainVPPInterface.IP, "is no address with the length of its network: write one such as 192.168.17.10/24")
 		}
 	}
 	if c.IPAM.UseExternalIPAM != (c.Cadastre.PodBlocks == PodBlocksPodCIDR) {
@@ -39,6 +39,7 @@ func (c *Config) validate(p *problems) {
 			"contradicts ipamConfig.useExternalIPAM, which means \"podcidr\": remove one of the two")
 	}
 	c.validateStatic(p)
+	c.validateAddresses(p)
 	c.Cadastre.validateNetResource(p)
 }
 

@@ -13,9 +13,9 @@
 //
 // Example: with
 //
-//	nodeConfig: [{nodeName: node-a, mainVPPInterface: {ip: 192.168.16.200/24}}]
+//	nodeConfig: [{nodeName: node-a, mainVPPInterface: {ip: 192.168.17.200/24}}]
 //
-// node-a tells the others that it is at 192.168.16.200, whatever its node ID.
+// node-a tells the others that it is at 192.168.17.200, whatever its node ID.
 package nodeconfig
 
 import (
@@ -99,7 +99,7 @@ func parse(text string) (netip.Prefix, error) {
 	}
 	ip, err := netip.ParsePrefix(text)
 	if err != nil || ip.Addr() == ip.Masked().Addr() && ip.Addr().BitLen()-ip.Bits() > 1 {
-		return netip.Prefix{}, fmt.Errorf("main IP %q of the node's configuration is no address with the length of its network, such as 192.168.16.10/24", text)
+		return netip.Prefix{}, fmt.Errorf("main IP %q of the node's configuration is no address with the length of its network, such as 192.168.17.10/24", text)
 	}
 	return ip, nil
 }

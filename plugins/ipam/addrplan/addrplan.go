@@ -143,6 +143,25 @@ func nodeAddr(field string, network netip.Prefix, id uint32, gw netip.Addr) (net
 	return netip.PrefixFrom(a, network.Bits()), nil
 }
 
+// NodeWithin returns the ID of the node to which address a of the network with this
+// name follows. Of a pod subnet or a VPP-host link all addresses are the node's.
+func (f Family) NodeWithin(name string, a netip.Addr) (id uint32, found bool) {
+	err := ErrUndefined
+	switch name {
+	case "podSubnetCIDR":
+		id, err = addrspace.NodeOfPrefix(f.Pods, f.PodsOneNode, a)
+	case "vppHostSubnetCIDR":
+		id, err = addrspace.NodeOfPrefix(f.Hosts, f.HostsOneNode, a)
+	case "nodeInterconnectCIDR":
+		if f.Nodes.IsValid() {
+			id, err = addrspace.NodeOfAddr(f.Nodes, a, f.Gateway)
+		}
+	case "vxlanCIDR":
+		id, err = addrspace.NodeOfAddr(f.Vxlan, a, netip.Addr{})
+	}
+	return id, err == nil
+}
+
 // MaxNodeID is the largest ID that fits every network of every family.
 func (c Cluster) MaxNodeID() uint32 {
 	most := c.MaxLinkID()
