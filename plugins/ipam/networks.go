@@ -357,6 +357,10 @@ func Reserved(conf contivconf.API) (all []poolplan.Reserved) {
 			}
 		}
 	}
+	static := conf.StaticAddresses()
+	for _, field := range slices.Sorted(maps.Keys(static)) {
+		all = append(all, poolplan.Reserved{Name: field, Net: netip.PrefixFrom(static[field], static[field].BitLen())})
+	}
 	return all
 }
 

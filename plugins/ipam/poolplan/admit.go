@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
 // Admit says why p cannot be added to the pools that there are, where it does
@@ -67,6 +68,11 @@ func (m *making) admit(c candidate, others []Pool, reserved []Reserved) {
 		for _, n := range reserved {
 			if r.CIDR.Overlaps(n.Net) {
 				m.blame(c, i, "overlaps %s, %s", n.Name, n.Net)
+			}
+		}
+		if !c.reopened { // nodes may have leases there
+			if err := addrspace.CheckUsable(r.CIDR); err != nil {
+				m.add(rangeField(c.at, i)+cidrKey, r.CIDR.String(), "%s", err)
 			}
 		}
 		m.admitNodes(c, i)
