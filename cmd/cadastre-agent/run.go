@@ -31,7 +31,7 @@ func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) i
 		fmt.Fprintln(stderr, "cadastre-agent:", err)
 		return 2
 	}
-	conf, unused, err := contivconf.Load(opt.config)
+	conf, unused, err := contivconf.LoadInUse(opt.config)
 	if err != nil {
 		fmt.Fprintln(stderr, "cadastre-agent:", err)
 		return 1

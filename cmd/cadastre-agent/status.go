@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/httpserver"
@@ -95,6 +96,7 @@ func (a *agent) status() localapi.Status {
 	for _, p := range a.ipam.Problems() {
 		s.Notes = append(s.Notes, p.Object+": "+p.Text)
 	}
+	s.Notes = append(s.Notes, a.doubtful()...)
 	s.Claims = a.claims()
 	if why := a.nodeconfig.Problem(); why != "" {
 		s.Notes = append(s.Notes, why)
@@ -115,6 +117,32 @@ func (a *agent) status() localapi.Status {
 		s.Blocks = append(s.Blocks, toBlock(b))
 	}
 	return s
+}
+
+// doubtful lists the addresses of the configuration that are reserved, or that something
+// else has too.
+func (a *agent) doubtful() (all []string) {
+	for _, e := range slices.Concat(a.conf.Tolerated, a.conf.DerivedTwice()) {
+		all = append(all, "contiv.conf: "+e.Error())
+	}
+	return all
+}
+
+// admitAddresses refuses a configuration with such addresses on a node that begins. One
+// that has blocks already goes on: its leases are safe, and only a person can move them.
+// An address that follows from a node ID too is claimed in the store before it is used.
+func (a *agent) admitAddresses() error {
+	if len(a.conf.Tolerated) > 0 && len(a.ledger.Stats()) == 0 {
+		var errs []error
+		for _, e := range a.conf.Tolerated {
+			errs = append(errs, e)
+		}
+		return fmt.Errorf("configuration %s:\n%w", a.opt.config, errors.Join(errs...))
+	}
+	for _, text := range a.doubtful() {
+		a.log.Warn("an address of the configuration is in doubt", "problem", text)
+	}
+	return nil
 }
 
 func toBlock(b ledger.BlockStat) localapi.Block {

@@ -182,6 +182,9 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	if err != nil {
 		return nil, err
 	}
+	if err := a.admitAddresses(); err != nil {
+		return nil, err
+	}
 	a.metrics = restapi.NewMetrics(a.ledger.Stats, func() controller.Status { return a.loop.Status() })
 	a.metrics.Watch(a.cluster)
 	if s, ok := p.store.(conditioned); ok {
