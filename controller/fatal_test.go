@@ -88,6 +88,7 @@ func TestAFatalErrorOfAPeriodicHealingEndsTheLoop(t *testing.T) {
 		g.Expect(c.PushEvent(&controller.DBResync{})).To(Succeed())
 		synctest.Wait()
 		south.fail = controller.NewFatalError(errors.New("broken"))
+		c.Status() // its lock orders the line before and the loop's next event, which a timer starts
 		g.Expect(<-result).To(MatchError(controller.ErrFatal))
 	})
 }
