@@ -19,13 +19,21 @@ func admit(event Event) (ev queued, blocking bool, err error) {
 	if event == nil || isNil(event) {
 		return ev, false, fmt.Errorf("%w: it is a nil %T: want a pointer to an event", ErrMalformedEvent, event)
 	}
-	ev = queued{Event: event, name: fmt.Sprintf("%T", event)}
-	ev.fault = guard(func() error {
-		ev.name = event.GetName()
-		ev.method, blocking = event.Method(), event.IsBlocking()
-		return nil
-	})
+	ev.Event = event
+	ev.name, ev.method, blocking, ev.fault = ask(event)
 	return ev, blocking, nil
+}
+
+// ask calls the methods of an event that the loop needs before it processes the event.
+func ask(event Event) (name string, method EventMethodType, blocking bool, err error) {
+	defer func() {
+		if err != nil && name == "" {
+			name = fmt.Sprintf("%T", event)
+		}
+	}()
+	defer caught(&err)
+	name = event.GetName()
+	return name, event.Method(), event.IsBlocking(), nil
 }
 
 // isNil reports whether v is a nil pointer of a type, which is not == nil.
@@ -68,11 +76,8 @@ func OnLoop() bool {
 		if n == 0 {
 			return false
 		}
-		frames := runtime.CallersFrames(pcs[:n])
-		for more := true; more; {
-			var f runtime.Frame
-			f, more = frames.Next()
-			if f.Function == runName {
+		for _, pc := range pcs[:n] { // Run is too large to be inlined, so it has a frame of its own
+			if runtime.FuncForPC(pc-1).Name() == runName {
 				return true
 			}
 		}

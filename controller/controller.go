@@ -105,8 +105,8 @@ func (c *Controller) PushEvent(event Event) error {
 }
 
 // PushEventWait queues an event as PushEvent does, but waits for room until ctx ends.
-// Room is given to those who wait in the order in which they came. A handler that calls
-// it gets ErrWaitInLoop.
+// Waiting producers get room in order of arrival. A handler that calls it gets
+// ErrWaitInLoop.
 func (c *Controller) PushEventWait(ctx context.Context, event Event) error {
 	ev, err := c.admit(event, true)
 	if err != nil {

@@ -142,7 +142,7 @@ func (q *queue) pushWait(ctx context.Context, ev queued) error {
 	return fmt.Errorf("wait for room in the event queue: %w", context.Cause(ctx))
 }
 
-// admitWaiting queues the events of those who wait, the first ones first, while there is room.
+// admitWaiting queues the events of waiting producers in order of arrival while there is room.
 func (q *queue) admitWaiting() {
 	n := 0
 	for ; n < len(q.waiting) && q.hasRoom(); n++ {
