@@ -31,7 +31,7 @@ func (c *Config) validate(p *problems) {
 	c.Cadastre.validate(p)
 	for i, n := range c.NodeConfigs {
 		if _, err := netip.ParsePrefix(n.MainVPPInterface.IP); err != nil && n.MainVPPInterface.IP != "" {
-			p.add(RuleCIDR, "nodeConfig["+decimal(i)+"].mainVPPInterface.ip", n.MainVPPInterface.IP, "is no address with the length of its network: write one such as 192.168.17.10/24")
+			p.add(RuleCIDR, "nodeConfig["+decimal(i)+"].mainVPPInterface.ip", n.MainVPPInterface.IP, "is not an address with the length of its network: write one such as 192.168.17.10/24")
 		}
 	}
 	if c.IPAM.UseExternalIPAM != (c.Cadastre.PodBlocks == PodBlocksPodCIDR) {

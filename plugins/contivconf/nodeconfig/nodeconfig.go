@@ -99,7 +99,7 @@ func parse(text string) (netip.Prefix, error) {
 	}
 	ip, err := netip.ParsePrefix(text)
 	if err != nil || ip.Addr() == ip.Masked().Addr() && ip.Addr().BitLen()-ip.Bits() > 1 {
-		return netip.Prefix{}, fmt.Errorf("main IP %q of the node's configuration is no address with the length of its network, such as 192.168.17.10/24", text)
+		return netip.Prefix{}, fmt.Errorf("main IP %q of the node's configuration is not an address with the length of its network: want one such as 192.168.17.10/24", text)
 	}
 	return ip, nil
 }
