@@ -131,17 +131,24 @@ type Pool struct {
 	FromPods   bool   // LedgerPool is that of the pod network
 	Chosen     bool   // by the Driver
 	Requests   int    // that were not released yet
+	Leases     int    // addresses that were requested through it, gateways included
 }
 
 // Pools are all pools by ID.
 func (d *Driver) Pools() []Pool {
 	d.change.Lock()
 	defer d.change.Unlock()
+	leases := map[string]int{}
+	for _, l := range d.ledger.Leases() {
+		if _, ours := d.poolOf(l); ours {
+			leases[l.Key.Network]++
+		}
+	}
 	var all []Pool
 	for key, e := range d.entries {
 		all = append(all, Pool{
 			ID: key, Space: e.id.space, Prefix: e.id.prefix, SubPool: e.id.sub, Group: e.id.group,
-			LedgerPool: e.book.pool, FromPods: e.book.pods, Chosen: e.chosen, Requests: e.refs,
+			LedgerPool: e.book.pool, FromPods: e.book.pods, Chosen: e.chosen, Requests: e.refs, Leases: leases[key],
 		})
 	}
 	slices.SortFunc(all, func(x, y Pool) int { return strings.Compare(x.ID, y.ID) })

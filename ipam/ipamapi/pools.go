@@ -220,27 +220,27 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 	if e.refs > 1 {
 		return d.recount(ctx, e, -1)
 	}
+	_, err := d.end(ctx, e, func([]ledger.Lease) error { return nil })
+	return err
+}
+
+// end ends a pool with all its leases and returns them, unless allow refuses it.
+// Its caller holds change.
+func (d *Driver) end(ctx context.Context, e *entry, allow func([]ledger.Lease) error) ([]ledger.Lease, error) {
 	e.book.life.Lock()
 	defer e.book.life.Unlock()
 	last, members := e.book.entries == 1, d.members(e)
 	leases := d.leasesOf(e, members)
+	if err := allow(leases); err != nil {
+		return nil, err
+	}
 	if len(leases) == 0 {
-		if err := d.save(ctx, saving{key, nil}); err != nil {
-			return err
-		}
-		d.end(e)
-		if last && e.book.asked { // a crash now leaves a pool without leases: the next start closes it
-			d.strays[e.book.pool] = struct{}{}
-			if err := d.changePools(ctx, PoolChange{}); err != nil {
-				d.log.Warn("a Docker pool is released, and is still to be closed in the ledger", "pool", key, "error", err)
-			}
-		}
-		return nil
+		return nil, d.endEmpty(ctx, e, last)
 	}
 	closing := e.record()
 	closing.Closing = true // from here on a crash ends the pool
-	if err := d.save(ctx, saving{key, closing}); err != nil {
-		return err
+	if err := d.save(ctx, saving{e.key, closing}); err != nil {
+		return nil, err
 	}
 	keys := keysOf(leases)
 	var err error
@@ -251,22 +251,38 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 	}
 	if err != nil {
 		d.keep(ctx, e)
-		return err
+		return nil, err
 	}
 	for _, l := range leases {
 		if i := slices.IndexFunc(members, func(m *entry) bool { return m.book.pool == l.Pool && m.book.prefix.Contains(l.Addr) }); i >= 0 {
 			d.ended(members[i].book, l.Addr)
 		}
 	}
-	d.end(e)
-	if err := d.save(ctx, saving{key, nil}); err != nil {
-		d.log.Warn("a Docker pool is released, and its record still to be deleted", "pool", key, "error", err)
+	d.forget(e)
+	if err := d.save(ctx, saving{e.key, nil}); err != nil {
+		d.log.Warn("a Docker pool is released, and its record still to be deleted", "pool", e.key, "error", err)
+	}
+	return leases, nil
+}
+
+// endEmpty ends a pool without leases; last is set if no other pool uses its
+// addresses.
+func (d *Driver) endEmpty(ctx context.Context, e *entry, last bool) error {
+	if err := d.save(ctx, saving{e.key, nil}); err != nil {
+		return err
+	}
+	d.forget(e)
+	if last && e.book.asked { // a crash now leaves a pool without leases: the next start closes it
+		d.strays[e.book.pool] = struct{}{}
+		if err := d.changePools(ctx, PoolChange{}); err != nil {
+			d.log.Warn("a Docker pool is released, and is still to be closed in the ledger", "pool", e.key, "error", err)
+		}
 	}
 	return nil
 }
 
-// end makes e unknown.
-func (d *Driver) end(e *entry) {
+// forget makes e unknown.
+func (d *Driver) forget(e *entry) {
 	e.gone = true
 	d.remove(e)
 	d.log.LogAttrs(context.Background(), slog.LevelInfo, "Docker pool released", slog.String("pool", e.key))

@@ -271,7 +271,7 @@ func TestThePoolsOfTheLedger(t *testing.T) {
 			"10.1.0.9:docker/POOL:held:docker:POOL/02:42:0a:01:00:03/02:42:0a:01:00:03#10.1.0.9 " +
 			"10.1.0.10:docker/POOL:held:docker:POOL//#10.1.0.10"))
 	g.Expect(w.Pools()).To(Equal([]ipamapi.Pool{{
-		ID: id, Space: "LocalDefault", Prefix: pfx("10.1.0.0/24"), LedgerPool: "docker/LocalDefault/10.1.0.0/24", Requests: 1,
+		ID: id, Space: "LocalDefault", Prefix: pfx("10.1.0.0/24"), LedgerPool: "docker/LocalDefault/10.1.0.0/24", Requests: 1, Leases: 4,
 	}}))
 	g.Expect(w.Capability()).To(Equal(ipamapi.Capability{RequiresMACAddress: true}))
 	g.Expect(w.IsBuiltIn()).To(BeFalse())

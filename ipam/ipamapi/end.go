@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipamapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// ErrPoolInUse is returned by EndPool for a pool with leases.
+var ErrPoolInUse = errors.New("addresses of the pool are in use")
+
+// Holder names what a lease of a Docker pool is for. The engine tells a driver
+// neither the network nor the container.
+type Holder struct {
+	PoolID   string // the pool through which the address was requested
+	Endpoint string // its name or MAC, as far as the engine has told them
+	MAC      string
+	Gateway  bool // a gateway of PoolID, not an endpoint
+}
+
+// HolderOf returns the holder of a lease that the engine has requested; ok is
+// false for every other lease.
+func HolderOf(l ledger.Lease) (h Holder, ok bool) {
+	who := holder(l)
+	switch {
+	case l.Purpose == ledger.ForDocker:
+	case l.Purpose != ledger.ForInfra || !who.gateway || !strings.HasPrefix(l.Pool, ledgerPrefix):
+		return Holder{}, false
+	}
+	return Holder{PoolID: l.Key.Network, Endpoint: who.name, MAC: who.mac, Gateway: who.gateway}, true
+}
+
+// String describes the holder: the gateway, or the endpoint as far as it is known.
+func (h Holder) String() string {
+	switch {
+	case h.Gateway:
+		return "the gateway"
+	case h.Endpoint != "" && h.Endpoint != h.MAC && h.MAC != "":
+		return fmt.Sprintf("endpoint %q with MAC %s", h.Endpoint, h.MAC)
+	case h.MAC != "":
+		return "the endpoint with MAC " + h.MAC
+	case h.Endpoint != "":
+		return fmt.Sprintf("endpoint %q", h.Endpoint)
+	}
+	return "an endpoint that the engine has not named"
+}
+
+// EndPool ends a pool whatever number of requests for it are not released yet,
+// for an engine that has lost the network and never releases it. It returns the
+// leases that end with it. A pool with leases is ended only with force, otherwise
+// it fails with ErrPoolInUse. A network that still uses the pool gets no more
+// addresses, and its addresses may be allocated to other networks.
+func (d *Driver) EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error) {
+	d.change.Lock()
+	defer d.change.Unlock()
+	e := d.entries[poolID]
+	if e == nil {
+		return nil, fmt.Errorf("end pool %q: %w", poolID, ErrPoolNotFound)
+	}
+	leases, err := d.end(ctx, e, func(leases []ledger.Lease) error {
+		if len(leases) > 0 && !force {
+			return fmt.Errorf("%w: %s", ErrPoolInUse, inUse(leases))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("end pool %q: %w", poolID, err)
+	}
+	return leases, nil
+}
+
+// inUse counts leases and names the first of them.
+func inUse(leases []ledger.Lease) string {
+	const most = 4
+	leases = slices.Clone(leases)
+	slices.SortFunc(leases, func(x, y ledger.Lease) int { return cmp.Or(x.Addr.Compare(y.Addr), strings.Compare(x.Pool, y.Pool)) })
+	var named []string
+	for _, l := range leases[:min(len(leases), most)] {
+		h, _ := HolderOf(l)
+		named = append(named, fmt.Sprintf("%s is held by %s", l.Addr, h))
+	}
+	text := strings.Join(named, ", ")
+	if n := len(leases) - most; n > 0 {
+		text += fmt.Sprintf(" and %d more addresses are held", n)
+	}
+	return text
+}
