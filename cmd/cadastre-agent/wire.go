@@ -252,6 +252,9 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		Events: a.loop.Events, History: a.loop.Query, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
 		Dispatch: a.dispatch, IPAM: a.contivIPAM, Nodes: a.nodes, ReleaseNode: a.releaseNode, Pools: a.pools, Apply: a.apply,
 	})
+	if a.docker != nil {
+		a.restapi.DockerPools, a.restapi.EndDockerPool = a.docker.Pools, a.docker.EndPool
+	}
 	return a, nil
 }
 

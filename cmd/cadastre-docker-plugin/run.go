@@ -169,7 +169,7 @@ func (p *plugin) apiDeps(opt options, instance string, log *slog.Logger) restapi
 	none := errors.New("this is Docker's plugin: there is no event loop")
 	return restapi.Deps{
 		PluginDeps: controller.PluginDeps{Log: log}, Socket: filepath.Join(opt.data, "agent.sock"), Ledger: p.ledger, Backup: p.file.Backup,
-		Metrics: prometheus.NewRegistry(),
+		Metrics: prometheus.NewRegistry(), DockerPools: p.docker.Pools, EndDockerPool: p.docker.EndPool,
 		Status: func() localapi.Status {
 			s := localapi.Status{
 				Version: version + " (Docker's plugin)", NodeName: name, Instance: instance, Started: started, Live: true, Ready: true, Serving: true,

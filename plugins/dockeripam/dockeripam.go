@@ -54,8 +54,13 @@ type Deps struct {
 	Around func(http.Handler) http.Handler
 }
 
-// Driver is what answers. It wants MACs, and no replays.
-type Driver interface{ ipamapi.Ipam }
+// Driver answers the engine, and lists and ends its pools for an administrator.
+// It wants MACs, and no replays.
+type Driver interface {
+	ipamapi.Ipam
+	Pools() []ipamapi.Pool
+	EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error)
+}
 
 // DockerIPAM is the plugin.
 type DockerIPAM struct {
@@ -147,6 +152,38 @@ func (p *DockerIPAM) start(ctx context.Context) (Driver, error) {
 		return nil, err
 	}
 	return p.NewDriver(ctx, pools)
+}
+
+// errNotStarted is the answer to whatever needs the driver before it exists.
+var errNotStarted = errors.New("the agent has had no first resync yet: see cadastre status")
+
+// started returns the driver, or errNotStarted.
+func (p *DockerIPAM) started() (Driver, error) {
+	select {
+	case <-p.ready:
+		return p.driver, nil
+	default:
+		return nil, errNotStarted
+	}
+}
+
+// Pools returns the pools of Docker's networks.
+func (p *DockerIPAM) Pools() ([]ipamapi.Pool, error) {
+	d, err := p.started()
+	if err != nil {
+		return nil, fmt.Errorf("list Docker's pools: %w", err)
+	}
+	return d.Pools(), nil
+}
+
+// EndPool ends a pool that the engine does not release, and returns the leases
+// that end with it; a pool with leases is ended only with force.
+func (p *DockerIPAM) EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error) {
+	d, err := p.started()
+	if err != nil {
+		return nil, fmt.Errorf("end Docker's pool %q: %w", poolID, err)
+	}
+	return d.EndPool(ctx, poolID, force)
 }
 
 // Serve answers the engine until ctx ends, then finishes what is under way.

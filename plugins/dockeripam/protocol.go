@@ -103,7 +103,7 @@ func (p *DockerIPAM) with(w http.ResponseWriter, r *http.Request, do func(Driver
 	case <-p.ready:
 	case <-ctx.Done():
 		w.Header().Set("Retry-After", strconv.Itoa(int(p.Patience/time.Second)))
-		fail(w, http.StatusServiceUnavailable, errors.New("the agent has had no first resync yet: see cadastre status"))
+		fail(w, http.StatusServiceUnavailable, errNotStarted)
 		return
 	}
 	v, err := do(p.driver)

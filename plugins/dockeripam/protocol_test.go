@@ -161,7 +161,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 }
 
 // nothing is a driver that answers what no driver should.
-type nothing struct{ ipamapi.Ipam }
+type nothing struct{ dockeripam.Driver }
 
 func (nothing) RequestAddress(string, net.IP, map[string]string) (*net.IPNet, map[string]string, error) {
 	return nil, nil, nil

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -82,6 +83,9 @@ func matcher(req localapi.ReleaseRequest) (func(ledger.Lease) bool, error) {
 	if given != 1 {
 		return nil, errors.New("give exactly one of ip, containerID and pod")
 	}
+	if req.DockerPool != "" && req.IP == "" {
+		return nil, fmt.Errorf("dockerPool: %q goes with ip only", req.DockerPool)
+	}
 	switch {
 	case req.IP != "":
 		a, err := netip.ParseAddr(req.IP)
@@ -101,11 +105,16 @@ func matcher(req localapi.ReleaseRequest) (func(ledger.Lease) bool, error) {
 	return func(l ledger.Lease) bool { return l.Pod.Namespace == namespace && l.Pod.Name == name }, nil
 }
 
-// refuse says why a lease that matches is not released.
+// refuse returns why a lease that matches is not released.
 func refuse(l ledger.Lease, req localapi.ReleaseRequest) string {
+	holder, docker := ipamapi.HolderOf(l)
 	switch {
 	case l.State == ledger.Cooling:
 		return "it is released already and cools down"
+	case docker && refuseDocker(l, holder, req) != "":
+		return refuseDocker(l, holder, req)
+	case !docker && req.DockerPool != "":
+		return elsewhere(l)
 	case l.Purpose == ledger.ForInfra:
 		return "the node itself uses it (" + l.Key.IfName + ")"
 	case l.State == ledger.Quarantined && !req.Quarantined:

@@ -36,6 +36,7 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/httpserver"
+	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -77,6 +78,9 @@ type Deps struct {
 	// Apply changes nothing if dryRun is set, if the result says Refused, or if
 	// there is an error.
 	Apply func(ctx context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error)
+
+	DockerPools   func() ([]ipamapi.Pool, error)
+	EndDockerPool func(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error)
 }
 
 // TCP is a listener on the network.

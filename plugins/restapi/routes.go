@@ -39,6 +39,7 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux.HandleFunc("POST "+localapi.PathDispatch, offered(p.Dispatch != nil, p.dispatch))
 	mux.HandleFunc("POST "+localapi.PathNodeRelease, offered(p.ReleaseNode != nil, p.releaseNode))
 	mux.HandleFunc("POST "+localapi.PathApply, offered(p.Apply != nil, p.apply))
+	mux.HandleFunc("POST "+localapi.PathDockerPoolRelease, withDocker(p.EndDockerPool != nil, p.releaseDockerPool))
 	return answerAll(mux)
 }
 
@@ -60,6 +61,7 @@ func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux.HandleFunc("GET "+localapi.PathSink, p.dump)
 	mux.HandleFunc("GET "+localapi.PathNodes, offered(p.Nodes != nil, p.nodes))
 	mux.HandleFunc("GET "+localapi.PathPools, offered(p.Pools != nil, p.pools))
+	mux.HandleFunc("GET "+localapi.PathDockerPools, withDocker(p.DockerPools != nil, p.dockerPools))
 	mux.HandleFunc("GET "+localapi.PathEventHistory, offered(p.History != nil, p.history))
 	mux.HandleFunc("GET "+localapi.PathIPAM, offered(p.IPAM != nil, p.contivIPAM))
 	mux.HandleFunc("GET "+localapi.PathAllocations, p.allocations)

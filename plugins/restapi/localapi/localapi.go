@@ -37,6 +37,9 @@ const (
 	PathPools       = "/v1/pools"         // every Pool
 	PathApply       = "/v1/pools/apply"   // POST ApplyRequest -> ApplyResult, or ApplyRefusal
 
+	PathDockerPools       = "/v1/docker/pools"         // every DockerPool
+	PathDockerPoolRelease = "/v1/docker/pools/release" // POST DockerPoolRelease -> DockerPoolReleased
+
 	// As Contiv-VPP has published them.
 	PathEventHistory = "/controller/event-history" // controller.Records, oldest first; with seq-num one of them
 	PathDispatch     = "/controller/resync"        // POST -> Dispatched, before anything is done
@@ -139,7 +142,10 @@ type ReleaseRequest struct {
 	IfName      string `json:"ifName,omitempty"` // with ContainerID; "": all
 	Pod         string `json:"pod,omitempty"`    // namespace/name
 	Quarantined bool   `json:"quarantined,omitempty"`
-	DryRun      bool   `json:"dryRun,omitempty"` // only say what would be freed
+	// DockerPool is the ID of Docker's pool that IP was requested through. Without
+	// it no lease of Docker is freed.
+	DockerPool string `json:"dockerPool,omitempty"`
+	DryRun     bool   `json:"dryRun,omitempty"` // only say what would be freed
 	// Only, if not nil, are the generations that may be freed: those that a
 	// dry run has shown.
 	Only []uint64 `json:"only,omitempty"`
