@@ -62,6 +62,8 @@ func newAgent(t *testing.T) *fakeAgent {
 	a.json("GET "+localapi.PathNodes, someNodes())
 	a.json("POST "+localapi.PathNodeRelease, localapi.NodeReleaseReply{ID: 7})
 	a.json("GET "+localapi.PathPools, somePools())
+	a.json("GET "+localapi.PathDockerPools, []localapi.DockerPool{{ID: "LocalDefault/10.50.0.0/24", AddressSpace: "LocalDefault", CIDR: "10.50.0.0/24", Requests: 1}})
+	a.json("POST "+localapi.PathDockerPoolRelease, localapi.DockerPoolReleased{ID: "LocalDefault/10.50.0.0/24", Leases: []localapi.Lease{}})
 	a.json("POST "+localapi.PathApply, someResult())
 	return a
 }

@@ -37,6 +37,8 @@ func (f *releaseFlags) check() error {
 		return usagef("release wants exactly one of --ip, --container and --pod, but has %d of them", given)
 	case f.IfName != "" && f.ContainerID == "":
 		return usagef("--if: %q goes with --container only", f.IfName)
+	case f.DockerPool != "" && f.IP == "":
+		return usagef("--docker-pool: %q goes with --ip only", f.DockerPool)
 	case f.Pod != "":
 		return checkPod(f.Pod)
 	case f.IP != "":
@@ -63,13 +65,17 @@ func (f *releaseFlags) matches(l localapi.Lease) bool {
 func (a *app) releaseCmd() *cobra.Command {
 	var f releaseFlags
 	cmd := &cobra.Command{
-		Use:   "release {--ip ADDRESS | --container ID [--if NAME] | --pod NAMESPACE/NAME}",
-		Short: "Give addresses back that nobody will give back",
-		Long: `release gives back the addresses of a container or pod that has ended without
-its runtime saying so. It lists them and asks before it does anything, and then
-gives back no other ones than those.`,
+		Use:   "release {--ip ADDRESS [--docker-pool ID] | --container ID [--if NAME] | --pod NAMESPACE/NAME}",
+		Short: "Release addresses of a container or pod that has ended",
+		Long: `release frees the addresses of a container or pod that has ended without a DEL of
+its runtime. It lists them and asks first, and then frees exactly the listed ones.
+
+Docker releases its addresses itself. If the engine has lost a container, --ip with
+--docker-pool releases its address; a gateway ends with its pool ("cadastre docker
+pools release").`,
 		Example: `  cadastre release --pod default/web
-  cadastre release --ip 10.1.5.9 --quarantined --yes`,
+  cadastre release --ip 10.1.5.9 --quarantined --yes
+  cadastre release --ip 10.50.0.2 --docker-pool LocalDefault/10.50.0.0/24`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
@@ -84,9 +90,10 @@ gives back no other ones than those.`,
 	flags.StringVar(&f.ContainerID, "container", "", "the leases of the container with this whole `ID`")
 	flags.StringVar(&f.IfName, "if", "", "with --container: only the interface of this `NAME`")
 	flags.StringVar(&f.Pod, "pod", "", "the leases of this pod, `NAMESPACE/NAME`")
+	flags.StringVar(&f.DockerPool, "docker-pool", "", "with --ip: the `ID` of Docker's pool that has the address, as cadastre docker pools lists it")
 	flags.BoolVar(&f.Quarantined, "quarantined", false, "quarantined ones too")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
-	for _, name := range []string{"ip", "container", "if", "pod"} {
+	for _, name := range []string{"ip", "docker-pool", "container", "if", "pod"} {
 		completeValues(cmd, name)
 	}
 	return cmd
@@ -191,15 +198,19 @@ func releasedText(done localapi.ReleaseReply) string {
 	return fmt.Sprintf("released %s: %s\n", plural(len(ips), "address", "addresses"), strings.Join(ips, ", "))
 }
 
-// confirm asks for a yes. Whoever interrupts has not said it.
+// confirm asks whether n addresses are to be released.
 func (a *app) confirm(ctx context.Context, n int) error {
-	question := fmt.Sprintf("Release these %d addresses? [y/N] ", n)
 	if n == 1 {
-		question = "Release this address? [y/N] "
+		return a.ask(ctx, "Release this address? [y/N] ")
 	}
+	return a.ask(ctx, fmt.Sprintf("Release these %d addresses? [y/N] ", n))
+}
+
+// ask fails unless the question is answered with yes. An interrupt is a no.
+func (a *app) ask(ctx context.Context, question string) error {
 	fmt.Fprint(a.stderr, question)
 	answer := make(chan string, 1)
-	go func() { // ends with the process, if nobody answers
+	go func() { // ends with the process if there is no answer
 		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
 		answer <- strings.ToLower(strings.TrimSpace(line))
 	}()

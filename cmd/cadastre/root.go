@@ -108,7 +108,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 	completeValues(root, "output", formats()...)
 	root.SetHelpCommand(helpCmd())
 	root.AddCommand(a.planCmd(), a.statusCmd(), a.leasesCmd(), a.releaseCmd(), a.eventsCmd(), a.resyncCmd(), a.checkCmd(),
-		a.nodeCmd(), a.poolCmd(), a.applyCmd(), a.backupCmd(), a.restoreCmd(), a.acceptCmd(), a.databaseCmd(), a.versionCmd())
+		a.nodeCmd(), a.poolCmd(), a.dockerCmd(), a.applyCmd(), a.backupCmd(), a.restoreCmd(), a.acceptCmd(), a.databaseCmd(), a.versionCmd())
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {
 		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // otherwise it takes any argument

@@ -34,6 +34,7 @@ func everyVerb(t *testing.T) [][]string {
 		{"events"}, {"resync"}, {"check"}, {"version"},
 		{"backup", filepath.Join(t.TempDir(), "copy.db")}, {"restore", "copy.db"}, {"accept"}, {"accept", "--yes"},
 		{"node", "list"}, {"node", "release", "node-7"}, {"pool", "list"},
+		{"docker", "pools"}, {"docker", "pools", "release", "LocalDefault/10.50.0.0/24", "--yes"},
 		{"apply", "-f", poolsFile(t)}, {"apply", "-f", poolsFile(t), "--dry-run"},
 	}
 }
@@ -66,7 +67,7 @@ func TestEveryVerbInEveryFormat(t *testing.T) {
 // needsAgent are the verbs that nothing can be done about without an agent.
 func needsAgent() [][]string {
 	return [][]string{{"status"}, {"status", "--live"}, {"status", "--ready"}, {"leases"}, {"release", "--ip", "10.1.5.2"}, {"events"}, {"events", "-f"},
-		{"resync"}, {"check"}, {"backup", "-"}, {"node", "list"}, {"node", "release", "node-7"}, {"pool", "list"}, {"apply", "-f", contivConf}}
+		{"resync"}, {"check"}, {"backup", "-"}, {"node", "list"}, {"node", "release", "node-7"}, {"pool", "list"}, {"docker", "pools"}, {"docker", "pools", "release", "x"}, {"apply", "-f", contivConf}}
 }
 
 func TestNoAgent(t *testing.T) {
@@ -165,6 +166,8 @@ func TestUsage(t *testing.T) {
 		{"release", "release wants exactly one of --ip, --container and --pod, but has 0 of them"},
 		{"release --ip 10.1.5.2 --pod a/b", "but has 2 of them"},
 		{"release --ip 10.1.5.2/24", `--ip: "10.1.5.2/24" is no address: write one without prefix length or zone, such as 10.1.5.2`},
+		{"release --pod a/b --docker-pool x", `--docker-pool: "x" goes with --ip only`},
+		{"docker pools release", "release takes one ID of a pool, as cadastre docker pools lists it, but was given 0 arguments"},
 		{"release --ip 10.1.5.2 --if eth0", `--if: "eth0" goes with --container only`},
 		{"release --pod web", `--pod: "web" is no pod`},
 		{"status --live --ready", "[live ready]"},
@@ -217,7 +220,7 @@ func TestHelpAndCompletion(t *testing.T) {
 		{"completion bash", "__start_cadastre"},
 		{"__complete leases -o ''", "table\nwide\njson\nyaml\n"},
 		{"__complete leases --state ''", "pending\nheld\ncooling\nquarantined\n"},
-		{"__complete re", "release\tGive addresses back that nobody will give back\nrestore"},
+		{"__complete re", "release\tRelease addresses of a container or pod that has ended\nrestore"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			g := NewWithT(t)

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// dockerCmd groups the verbs for Docker's pools.
+func (a *app) dockerCmd() *cobra.Command {
+	return group("docker", "List and release the pools of Docker's networks", a.dockerPoolsCmd())
+}
+
+const dockerPoolsHelp = `pools lists the pools that the Docker engine has requested for its networks, and
+the addresses held in them. The pools are the agent's, or those of the managed
+plugin cadastre-docker-plugin if its socket is named with --socket:
+
+  cadastre --socket /var/lib/docker/plugins/ID/propagated-mount/agent.sock docker pools
+
+The engine tells a driver neither the name of a network nor of a container: docker
+network ls and docker network inspect show the network of a subnet.`
+
+func (a *app) dockerPoolsCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pools",
+		Short: "List the pools of Docker's networks",
+		Long:  dockerPoolsHelp,
+		Example: `  cadastre docker pools
+  cadastre docker pools release LocalDefault/10.50.0.0/24`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			pools, err := a.getDockerPools(ctx)
+			if err != nil {
+				return fmt.Errorf("docker pools: %w", err)
+			}
+			return a.print(pools, func(bool) string { return dockerPoolsTable(pools) })
+		}),
+	}
+	cmd.AddCommand(a.dockerPoolReleaseCmd())
+	return cmd
+}
+
+// getDockerPools returns all pools by ID; never nil.
+func (a *app) getDockerPools(ctx context.Context) ([]localapi.DockerPool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	pools := []localapi.DockerPool{}
+	err := a.client().get(ctx, localapi.PathDockerPools, &pools)
+	return pools, err
+}
+
+func dockerPoolsTable(pools []localapi.DockerPool) string {
+	if len(pools) == 0 {
+		return "no pools\n"
+	}
+	g := grid{{"POOL", "CIDR", "SUB-POOL", "LEASES", "REQUESTS", "REQUESTED WITH"}}
+	for _, p := range pools {
+		g.add(p.ID, p.CIDR, p.SubPool, fmt.Sprint(p.Leases), fmt.Sprint(p.Requests), requestedWith(p))
+	}
+	return g.String()
+}
+
+// requestedWith describes the request that made a pool.
+func requestedWith(p localapi.DockerPool) string {
+	text := "its subnet"
+	if p.Chosen {
+		text = "no subnet"
+	}
+	if p.FromPods {
+		text += ", from the pod block"
+	}
+	if p.Group != "" {
+		text += ", cadastre.group=" + p.Group
+	}
+	return text
+}
+
+const dockerPoolReleaseHelp = `release ends a pool that the Docker engine does not release itself, because it has
+lost the network: it was reset, or its state directory was replaced. Remove a network
+that the engine still knows with "docker network rm": the engine then releases the
+pool.
+
+A pool with leases is refused. --force releases it with all its addresses, its
+gateway included. Nothing asks the engine: if a network still uses the pool, its
+running containers keep their addresses while other networks may be given the same
+ones, and it gets no address for a new container.`
+
+func (a *app) dockerPoolReleaseCmd() *cobra.Command {
+	var force, yes bool
+	cmd := &cobra.Command{
+		Use:   "release ID",
+		Short: "Release a pool that the Docker engine has lost",
+		Long:  dockerPoolReleaseHelp,
+		Example: `  cadastre docker pools release LocalDefault/10.50.0.0/24
+  cadastre docker pools release LocalDefault/10.50.0.0/24 --force --yes`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return fmt.Errorf("%s takes one ID of a pool, as cadastre docker pools lists it, but was given %d arguments", cmd.Name(), len(args))
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			if err := a.releaseDockerPool(ctx, localapi.DockerPoolRelease{ID: args[0], Force: force}, yes); err != nil {
+				return fmt.Errorf("docker pools release %s: %w", args[0], err)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also with leases: a network that still uses the pool then shares its addresses with others")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func (a *app) releaseDockerPool(ctx context.Context, req localapi.DockerPoolRelease, yes bool) error {
+	pools, err := a.getDockerPools(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(pools, func(p localapi.DockerPool) bool { return p.ID == req.ID })
+	if i < 0 {
+		return errors.New("there is no such pool: cadastre docker pools lists them")
+	}
+	if p := pools[i]; !yes && (p.Leases == 0 || req.Force) {
+		fmt.Fprint(a.stderr, dockerPoolsTable(pools[i:i+1]))
+		if p.Leases > 0 {
+			a.note("Its %s will be free for other networks, whether or not a container still uses them.", plural(p.Leases, "address", "addresses"))
+		}
+		if err := a.ask(ctx, "Release this pool? [y/N] "); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, workTimeout)
+	defer cancel()
+	var done localapi.DockerPoolReleased
+	err = a.client().post(ctx, localapi.PathDockerPoolRelease, req, &done)
+	var refused *refusedError
+	if errors.As(err, &refused) && refused.status == http.StatusConflict {
+		return fmt.Errorf("%w\nremove the network with docker network rm, and the engine releases the pool; if the engine has lost the network, "+
+			"--force releases the pool with these addresses", err)
+	}
+	if err != nil {
+		return err
+	}
+	return a.print(done, func(bool) string {
+		return fmt.Sprintf("released pool %s and %s in it\n", clean(done.ID), plural(len(done.Leases), "address", "addresses"))
+	})
+}
