@@ -39,7 +39,7 @@ func (a *agent) cluster() restapi.Cluster {
 	waiting := len(a.claimer.Waiting())
 	return restapi.Cluster{
 		KVDBConnected: a.source.Status().Connected, NodeIDConflict: a.keeper.Problem() != "", PoolProblems: len(a.ipam.Problems()),
-		ClaimsHeld: len(a.claimer.All()) - waiting, ClaimsWaiting: waiting,
+		ClaimsHeld: len(a.claimer.All()) - waiting, ClaimsWaiting: waiting, ConfigDiffers: a.ipam.ConfigDiffers() != "",
 	}
 }
 

@@ -255,7 +255,7 @@ func TestPoolsChangeLive(t *testing.T) {
 	g.Eventually(func() string { return b.subnet() }, soon, 10*time.Millisecond).Should(Equal("10.2.1.0/25"))
 	g.Expect(b.ask("ADD", "old")).To(Equal(old))
 	g.Expect(b.ask("ADD", "new")).To(HavePrefix("10.2.1."))
-	g.Expect(b.a.ipam.Notes()).To(HaveExactElements(ContainSubstring("contiv.conf")))
+	g.Expect(b.a.status().ConfigProblem).To(ContainSubstring("contiv.conf"))
 
 	removed := "pools: [{name: default, state: removed}]"
 	g.Eventually(func() string { return a.apply(removed).Text }, soon, 10*time.Millisecond).Should(ContainSubstring("2 (b)  default  1"), "b has a lease of it")

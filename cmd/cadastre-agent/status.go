@@ -89,6 +89,7 @@ func (a *agent) status() localapi.Status {
 	k := a.source.Status()
 	s.KVDBConnected, s.KVDBError, s.KVDBRevision, s.StateFrom = k.Connected, k.Error, k.Revision, k.From
 	s.NodeIDGeneration, s.NodeIDProblem = a.keeper.Held().Generation, a.keeper.Problem()
+	s.ConfigProblem = a.ipam.ConfigDiffers()
 	s.Notes = append([]string{}, a.ipam.Notes()...)
 	for _, key := range k.Unreadable {
 		s.Notes = append(s.Notes, fmt.Sprintf("the value of %s in the cluster store cannot be read: node ID %d counts as taken, and there is no route to its node", key, kv.NodeRecordID(key)))

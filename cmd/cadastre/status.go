@@ -91,6 +91,9 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	if s.Suspended != "" {
 		g.add("suspended", "no new address is lent: "+s.Suspended)
 	}
+	if s.ConfigProblem != "" {
+		g.add("problem", s.ConfigProblem)
+	}
 	g.add("event loop", loopText(s, now, wide))
 	if s.DatabaseError != "" {
 		g.add("database", s.DatabaseError)

@@ -30,6 +30,7 @@ default 10.1.5.0/24 active: 12 held, 2 infra, 3 cooling, 0 quarantined, 237 free
 `)
 	agent, s := bareAgent(t), someStatus()
 	s.Ready, s.ReadyError, s.Suspended, s.Waiting, s.Rebooted = false, "no node ID yet", "the database is older than it was", 1, 3
+	s.ConfigProblem = "contiv.conf has podSubnetCIDR 10.9.0.0/16"
 	s.Loop.Healthy, s.Loop.LastError, s.Loop.Current, s.Loop.CurrentSince = false, "sink away", "Add Pod", noon().Add(-time.Second)
 	agent.json(localapi.PathStatus, s)
 	expectText(t, call(t, agent.socket, "", "status", "-o", "wide").out, `
@@ -39,6 +40,7 @@ instance    c0ffee
 live        yes
 ready       no: no node ID yet
 suspended   no new address is lent: the database is older than it was
+problem     contiv.conf has podSubnetCIDR 10.9.0.0/16
 event loop  healing: sink away; 42 events processed, 1 queued, 0 follow-ups; in Add Pod for 1s
 store       bolt, state in /var/lib/cadastre
 pod blocks  from nodeid
@@ -52,7 +54,7 @@ default 10.1.5.0/24 active: 12 held, 2 infra, 3 cooling, 0 quarantined, 237 free
 func TestStatusOfTheCluster(t *testing.T) {
 	agent, s := bareAgent(t), someStatus()
 	s.KVDB, s.KVDBConnected, s.KVDBRevision, s.StateFrom, s.NodeIDGeneration = "etcd", true, 42, "remote", 3
-	s.NodeIDProblem, s.Notes = "another instance has claimed it", []string{"contiv.conf says 10.1.0.0/16", "and so on"}
+	s.NodeIDProblem, s.Notes = "another instance has claimed it", []string{"Mismatch of node ID and podCIDRs", "and so on"}
 	agent.json(localapi.PathStatus, s)
 	expectText(t, call(t, agent.socket, "", "status", "-o", "wide").out, `
 node        node-5, ID 5 of generation 3, which may not be its own: another instance has claimed it
@@ -64,7 +66,7 @@ event loop  healthy; 42 events processed, 1 queued, 0 follow-ups
 store       etcd, state in /var/lib/cadastre
 cluster     connected; its state of revision 42
 pod blocks  from nodeid
-note        contiv.conf says 10.1.0.0/16
+note        Mismatch of node ID and podCIDRs
 note        and so on
 default 10.1.5.0/24 active: 12 held, 2 infra, 3 cooling, 0 quarantined, 237 free of 256, 2 reserved
 `)

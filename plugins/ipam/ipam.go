@@ -83,7 +83,7 @@ type state struct {
 	problems     []Problem
 	kept         []Problem // of them, the blocks that are refused and stay open
 	mismatch     string
-	notes        []string
+	differs      string // contiv.conf from the pools of the cluster
 }
 
 func beforeResync() *state { return &state{pending: "no resync yet"} }

@@ -278,31 +278,11 @@ func (i *IPAM) deriveNetworks(s *state) error {
 	if !byID {
 		return nil
 	}
-	s.notes = i.configDiffers(s.pools)
+	i.noteDifference(s)
 	if open, draining, errs := poolplan.Blocks(s.pools, PodPool, s.nodeID); len(open)+len(draining) == 0 && len(errs) > 0 {
 		return errors.Join(errs...) // the node ID fits no pool of the cluster
 	}
 	return s.setPrimary(s.networks[PodPool].open)
-}
-
-// configDiffers says where contiv.conf, which gave the pod network of the cluster
-// its first pool, says something else than is lent from by now.
-func (i *IPAM) configDiffers(pools []poolplan.Pool) []string {
-	conf := poolplan.FromCluster(i.ContivConf.Cluster())
-	var active []string
-	for _, p := range pools {
-		if p.Network != PodPool || p.State != poolplan.Active {
-			continue
-		}
-		if slices.Equal(p.Ranges, conf.Ranges) {
-			return nil
-		}
-		active = append(active, p.String())
-	}
-	if len(active) == 0 {
-		active = append(active, "no open pool")
-	}
-	return []string{fmt.Sprintf("contiv.conf says %s; the cluster has %s, which counts: contiv.conf gives only the first value (cadastre apply changes pools)", conf, strings.Join(active, " and "))}
 }
 
 // setPrimary makes the first open block of each family the node's pod subnet.
@@ -393,13 +373,14 @@ func (i *IPAM) Pools() []poolplan.Pool { return slices.Clone(i.state.Load().pool
 // Problems are what is wrong with single pools and custom networks.
 func (i *IPAM) Problems() []Problem { return i.state.Load().problems }
 
-// Notes are differences that somebody should know of.
+// Notes returns differences that do not keep the node from working: one of node
+// ID and Node object.
 func (i *IPAM) Notes() []string {
 	s := i.state.Load()
 	if s.mismatch == "" {
-		return s.notes
+		return nil
 	}
-	return append(slices.Clone(s.notes), s.mismatch)
+	return []string{s.mismatch}
 }
 
 // PoolUses is what this node has of each pool, as the ledger has it now. Any

@@ -272,13 +272,18 @@ func TestPoolsWinOverTheConfiguration(t *testing.T) {
 	n.g.Expect(n.resync()).To(Succeed())
 	n.has("default 10.1.5.0/24", "|")
 	n.g.Expect(n.PodSubnetAllNodes().String()).To(Equal("10.1.0.0/16"))
-	n.g.Expect(n.Notes()).To(ConsistOf(And(ContainSubstring("10.9.0.0/16 cut in /25"), ContainSubstring("10.1.0.0/16 cut in /24"), ContainSubstring("contiv.conf gives only the first value"))))
+	n.g.Expect(n.ConfigDiffers()).To(Equal("contiv.conf has podSubnetCIDR 10.9.0.0/16 (a /25 for each node), but the cluster has pool default with 10.1.0.0/16 (a /24 for each node), " +
+		"and the cluster's pools count: write the ranges of one of them into contiv.conf, or change the pools with cadastre apply"))
 	n.start(defaults)
 	n.g.Expect(n.resync()).To(Succeed())
-	n.g.Expect(n.Notes()).To(BeEmpty())
+	n.g.Expect(n.ConfigDiffers()).To(BeEmpty())
+	n.pools(draining(aPool("default", 2, "10.1.0.0/16 24")))
+	n.g.Expect(n.ConfigDiffers()).To(BeEmpty(), "the first half of a change")
+	n.pools(aPool("pods-2", 1, "10.9.0.0/16 25"), draining(aPool("default", 2, "10.1.0.0/16 24")))
+	n.g.Expect(n.ConfigDiffers()).To(ContainSubstring("podSubnetCIDR 10.1.0.0/16 (a /24 for each node), but the cluster has pool pods-2 with 10.9.0.0/16"))
 	n = running(t, "ipamConfig: {podSubnetCIDR: 10.9.0.0/16}", 5) // nothing is stored yet
 	n.has("default 10.9.5.0/24", "|")
-	n.g.Expect(n.Notes()).To(BeEmpty())
+	n.g.Expect(n.ConfigDiffers()).To(BeEmpty())
 }
 
 // Who does not fit a custom network has no block of it, and everything else.

@@ -432,7 +432,7 @@ func (h *history) podStep() {
 func (h *history) state() []any {
 	open, drain := h.granted()
 	return []any{
-		open, drain, h.troubles(), h.Notes(), h.Pools(), h.Nodes(), h.Pending(), fmt.Sprint(h.BlocksOf(&nodesync.Node{ID: 7})), h.PoolUses(), h.node.pods(),
+		open, drain, h.troubles(), h.Notes(), h.ConfigDiffers(), h.Pools(), h.Nodes(), h.Pending(), fmt.Sprint(h.BlocksOf(&nodesync.Node{ID: 7})), h.PoolUses(), h.node.pods(),
 	}
 }
 

@@ -58,6 +58,7 @@ type Cluster struct {
 	PoolProblems   int // pools that this node does not follow
 	ClaimsHeld     int // prefixes that this node has claimed
 	ClaimsWaiting  int // and that another node has
+	ConfigDiffers  bool
 }
 
 // Watch adds the gauges of the cluster; it is called once at most, before
@@ -69,6 +70,7 @@ func (m *Metrics) Watch(cluster func() Cluster) {
 	m.Registry.MustRegister(
 		gauge("cadastre_kvdb_connected", "Whether the cluster store answers: 1 or 0.", func(c Cluster) float64 { return number(c.KVDBConnected) }),
 		gauge("cadastre_node_id_conflict", "Whether the node cannot be sure that its ID is its own: 1 or 0.", func(c Cluster) float64 { return number(c.NodeIDConflict) }),
+		gauge("cadastre_config_differs", "Whether contiv.conf differs from the pools that the cluster uses: 1 or 0.", func(c Cluster) float64 { return number(c.ConfigDiffers) }),
 		gauge("cadastre_pool_problems", "Pools that this node does not follow.", func(c Cluster) float64 { return float64(c.PoolProblems) }),
 		gauge("cadastre_claims_held", "Prefixes whose claim this node holds.", func(c Cluster) float64 { return float64(c.ClaimsHeld) }),
 		gauge("cadastre_claims_waiting", "Prefixes that this node claims and another node has.", func(c Cluster) float64 { return float64(c.ClaimsWaiting) }))

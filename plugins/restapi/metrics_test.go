@@ -97,6 +97,9 @@ func TestMetricsOfTheCluster(t *testing.T) {
 	expect(1, 0, 0)
 	cluster = restapi.Cluster{NodeIDConflict: true, PoolProblems: 3}
 	expect(0, 1, 3)
+	g.Expect(values(a.scrape()["cadastre_config_differs"])).To(Equal([]string{": 0"}))
+	cluster.ConfigDiffers = true
+	g.Expect(values(a.scrape()["cadastre_config_differs"])).To(Equal([]string{": 1"}))
 }
 
 // Everything that is ours has our prefix and says what it is.

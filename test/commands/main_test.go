@@ -166,6 +166,13 @@ func (m *machine) pod(command, container string) outcome {
 	}, conf, "cadastre-cni")
 }
 
+// via returns a client of the server on a unix socket.
+func via(socket string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+}
+
 // engine calls Docker's remote IPAM protocol on a socket, as the engine does.
 type engine struct {
 	*machine
@@ -174,12 +181,9 @@ type engine struct {
 
 // post calls a method and returns one field of the answer, or the error in it.
 func (e engine) post(method string, args map[string]any, field string) string {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", e.at)
-	}}}
 	body, err := json.Marshal(args)
 	e.Expect(err).NotTo(HaveOccurred())
-	resp, err := client.Post("http://plugin.moby.localhost/"+method, "", bytes.NewReader(body))
+	resp, err := via(e.at).Post("http://plugin.moby.localhost/"+method, "", bytes.NewReader(body))
 	e.Expect(err).NotTo(HaveOccurred())
 	text, err := io.ReadAll(resp.Body)
 	e.Expect(errors.Join(err, resp.Body.Close())).To(Succeed())

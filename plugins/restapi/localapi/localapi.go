@@ -98,9 +98,11 @@ type Status struct {
 	// NodeIDProblem is why the node cannot be sure that NodeID is its own, if so.
 	NodeIDProblem string `json:"nodeIDProblem,omitempty"`
 	// Claims are those of podCIDRs, static blocks and pinned node addresses.
-	Claims   []Claim  `json:"claims"`
-	Notes    []string `json:"notes"` // what differs, and harms nothing: contiv.conf and a pool
-	StateDir string   `json:"stateDir"`
+	Claims []Claim `json:"claims"`
+	// ConfigProblem is how contiv.conf differs from the pools that the cluster uses, if so.
+	ConfigProblem string   `json:"configProblem,omitempty"`
+	Notes         []string `json:"notes"` // what differs, and harms nothing: node ID and Node object
+	StateDir      string   `json:"stateDir"`
 	// DatabaseError is why a commit to the database failed, if so.
 	DatabaseError string            `json:"databaseError,omitempty"`
 	PodBlocks     string            `json:"podBlocks"`
