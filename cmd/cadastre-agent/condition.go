@@ -5,35 +5,47 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// conditionType is the type of the Node condition that the agent writes where the
-// API server is the cluster store.
-const conditionType = "CadastrePrefixesHeld"
+// Types of the Node conditions that the agent writes where the API server is the
+// cluster store.
+const (
+	claimsCondition = "CadastrePrefixesHeld"
+	configCondition = "CadastreConfigurationApplied"
+)
+
+// configWarning is the reason of the warning event about a configuration that the
+// cluster does not use.
+const configWarning = "ConfigurationDiffers"
 
 // conditioned is a cluster store that has a Node object for this node.
 type conditioned interface {
 	SetNodeCondition(context.Context, apistore.NodeCondition) error
+	WarnNode(context.Context, apistore.NodeWarning) error
 }
 
-// reporter writes the Node condition. One goroutine runs it.
+// reporter writes the Node conditions and events. One goroutine runs it.
 type reporter struct {
-	a     *agent
-	store conditioned
-	poke  chan struct{}
-	wrote string // what the condition says, without the times in it; "": not written in this run
+	a      *agent
+	store  conditioned
+	poke   chan struct{}
+	wrote  map[string]string // by type what the condition says, without the times in it; absent: not written in this run
+	warned string            // the difference that the last warning event in this run is about
 }
 
 func newReporter(a *agent, store conditioned) *reporter {
-	return &reporter{a: a, store: store, poke: make(chan struct{}, 1)}
+	return &reporter{a: a, store: store, poke: make(chan struct{}, 1), wrote: map[string]string{}}
 }
 
-// look has the condition compared with the claims soon.
+// look has the conditions compared with the agent's state soon.
 func (r *reporter) look() {
 	if r == nil {
 		return
@@ -44,7 +56,23 @@ func (r *reporter) look() {
 	}
 }
 
-// run writes the condition whenever it differs, until ctx ends. What cannot be
+// observe returns the observer of the event loop. The conditions are compared with
+// the agent's state after the first resync, and after an event that changed how
+// contiv.conf differs from the cluster's pools.
+func (a *agent) observe() func(*controller.Record) {
+	before, resynced := "", false
+	return func(r *controller.Record) {
+		a.metrics.Event(r)
+		was := resynced
+		resynced = was || a.loop.Status().Resynced
+		if now := a.ipam.ConfigDiffers(); now != before || resynced != was {
+			before = now
+			a.told.look()
+		}
+	}
+}
+
+// run writes the conditions whenever they differ, until ctx ends. What cannot be
 // written is tried again after a refresh.
 func (r *reporter) run(ctx context.Context) error {
 	for {
@@ -55,35 +83,67 @@ func (r *reporter) run(ctx context.Context) error {
 		case <-time.After(r.a.conf.Cadastre.NodeIDs.Refresh):
 		}
 		if err := r.write(ctx); err != nil && ctx.Err() == nil {
-			r.a.log.Warn("the Node object does not say how the claims of this node are", "error", err)
+			r.a.log.Warn("the Node object does not show the claims and the configuration of this node; this is tried again", "error", err)
 		}
 	}
 }
 
 func (r *reporter) write(ctx context.Context) error {
-	all := r.a.claims()
-	if len(all) == 0 && r.wrote == "" {
-		return nil // this node claims nothing
-	}
-	condition := apistore.NodeCondition{
-		Type: conditionType, OK: true, Reason: "ClaimsHeld", Message: "this node holds the claims of all its prefixes", Since: r.a.clock.now(),
-	}
-	said := condition.Reason
-	for _, c := range all {
-		if !c.Held {
-			condition.OK, condition.Reason, condition.Message = false, "WaitingForClaim", claimMessage(c)
-			said = c.Prefix + " " + c.Since.String()
-			break
+	err := errors.Join(r.set(ctx, r.held), r.set(ctx, r.configured))
+	differs := r.a.ipam.ConfigDiffers()
+	if differs != "" && differs != r.warned {
+		if warning := r.store.WarnNode(ctx, apistore.NodeWarning{Reason: configWarning, Message: differs, At: r.a.clock.now()}); warning != nil {
+			return errors.Join(err, warning)
 		}
 	}
-	if said == r.wrote {
+	r.warned = differs
+	return err
+}
+
+// set writes a condition that says something else than the last one of its type;
+// says identifies what it says, "" for nothing to write.
+func (r *reporter) set(ctx context.Context, state func() (c apistore.NodeCondition, says string)) error {
+	c, says := state()
+	if says == "" || says == r.wrote[c.Type] {
 		return nil
 	}
-	if err := r.store.SetNodeCondition(ctx, condition); err != nil {
+	c.Since = r.a.clock.now()
+	if err := r.store.SetNodeCondition(ctx, c); err != nil {
 		return err
 	}
-	r.wrote = said
+	r.wrote[c.Type] = says
 	return nil
+}
+
+// held returns the condition of the claims of this node.
+func (r *reporter) held() (c apistore.NodeCondition, says string) {
+	all := r.a.claims()
+	if len(all) == 0 && r.wrote[claimsCondition] == "" {
+		return c, "" // this node claims nothing
+	}
+	c = apistore.NodeCondition{Type: claimsCondition, OK: true, Reason: "ClaimsHeld", Message: "this node holds the claims of all its prefixes"}
+	for _, claim := range all {
+		if !claim.Held {
+			c.OK, c.Reason, c.Message = false, "WaitingForClaim", claimMessage(claim)
+			return c, claim.Prefix + " " + claim.Since.String()
+		}
+	}
+	return c, c.Reason
+}
+
+// configured returns the condition of the configuration of this node, once the
+// pools of the cluster are known.
+func (r *reporter) configured() (c apistore.NodeCondition, says string) {
+	c = apistore.NodeCondition{Type: configCondition, OK: true, Reason: "PoolsEqual", Message: "the cluster uses the pod network of this node's contiv.conf"}
+	if !r.a.loop.Status().Resynced {
+		return c, ""
+	}
+	if differs := r.a.ipam.ConfigDiffers(); differs != "" {
+		c.OK, c.Reason, c.Message = false, "PoolsDiffer", differs
+	} else if mode := r.a.conf.Cadastre.PodBlocks; mode != contivconf.PodBlocksNodeID {
+		c.Reason, c.Message = "NoPools", fmt.Sprintf("podBlocks is %s: the pod blocks of this node are not taken from pools of the cluster", mode)
+	}
+	return c, c.Message
 }
 
 func claimMessage(c localapi.Claim) string {

@@ -53,7 +53,7 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 	start("node ID", a.keeper.Run)
 	start("claims", a.claimer.Run)
 	if a.told != nil {
-		start("Node condition", a.told.run)
+		start("Node conditions", a.told.run)
 	}
 	if s, ok := a.sink.(interface{ Run(context.Context) error }); ok {
 		start("southbound", s.Run)

@@ -52,7 +52,7 @@ type agent struct {
 	loop    *controller.Controller
 	keeper  *nodesync.Keeper
 	claimer *claims.Claimer
-	told    *reporter // of the Node condition; nil: there is no Node object
+	told    *reporter // of the Node conditions; nil: there is no Node object
 	source  *kubestate.Source
 	sink    controller.Sink
 	metrics *restapi.Metrics
@@ -232,7 +232,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		handlers = append(handlers, a.docker)
 	}
 	a.loop = controller.New(loopConfig(conf.Cadastre), controller.Deps{
-		Log: log, Sink: p.sink, Observe: a.metrics.Event,
+		Log: log, Sink: p.sink, Observe: a.observe(),
 		Handlers:   append(handlers, p.last...),
 		Committers: []controller.Committer{stage, a.nodesync, a.ipam, a.ipnet},
 	})

@@ -44,7 +44,7 @@ func (c *cluster) awaitPolicies() {
 		beat("1", "n"),
 		create(v1alpha1.Pools, "Pool", "p", fields{"network": "p", "ranges": []any{}, "generation": int64(1)}),
 		create(v1alpha1.PoolChanges, "PoolChange", v1alpha1.PoolChangeName, fields{"writes": int64(1)}),
-		prefixClaim("10.1.77.0/24", "n", nil),
+		prefixClaim("10.1.77.0/24", "n", nil), nodeEvent("n"),
 	} {
 		c.g.Eventually(w, patience, pace).WithArguments(unbound, true).Should(beRefused(ofNoNode))
 	}
@@ -56,7 +56,7 @@ func (c *cluster) allowAgents() {
 	meta := metav1.ObjectMeta{Name: "e2e-agents"}
 	_, err := c.client.RbacV1().ClusterRoles().Create(c.t.Context(), &rbac.ClusterRole{ObjectMeta: meta, Rules: []rbac.PolicyRule{
 		{APIGroups: []string{"cadastre.dev"}, Resources: []string{"*"}, Verbs: []string{"*"}},
-		{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"*"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes/status", "events"}, Verbs: []string{"*"}},
 	}}, createOptions())
 	c.g.Expect(err).NotTo(HaveOccurred())
 	_, err = c.client.RbacV1().ClusterRoleBindings().Create(c.t.Context(), &rbac.ClusterRoleBinding{

@@ -117,6 +117,8 @@ func attempts() []attempt {
 
 		{"another Node's status", report(nodes, "n2", problem), "Node n2: the agent of node n1 may write the status of Node n1 only"},
 		{"its Node's status", report(nodes, "n1", problem), ""},
+		{"an event about another Node", nodeEvent("n2"), "the agent of node n1 may write events about Node n1 only"},
+		{"an event about its Node", nodeEvent("n1"), ""},
 	}
 }
 

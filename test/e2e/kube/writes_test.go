@@ -108,6 +108,19 @@ func beat(id, node string) write {
 	return create(v1alpha1.NodeBeats, "NodeBeat", id, spec)
 }
 
+// nodeEvent creates a warning event about a Node.
+func nodeEvent(node string) write {
+	return func(w writer, dry bool) error {
+		u := &unstructured.Unstructured{Object: fields{
+			"metadata": fields{"name": node + ".e2e"}, "involvedObject": fields{"kind": "Node", "name": node}, "type": "Warning", "reason": "E2E", "message": "a test",
+		}}
+		u.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Event"})
+		events := w.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace("default")
+		_, err := events.Create(w.t.Context(), u, metav1.CreateOptions{DryRun: dryRun(dry)})
+		return err
+	}
+}
+
 // claimName returns the name of the PrefixClaim of a node for 10.1.N.0/24.
 func claimName(prefix, node string) string {
 	return "default." + strings.NewReplacer(".", "-", "/", "-").Replace(prefix) + "." + node

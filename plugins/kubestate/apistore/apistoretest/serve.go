@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -189,7 +191,11 @@ func (s *Server) do(r *request) (any, error) {
 	case "update":
 		return s.update(r, was, r.body)
 	case "patch":
-		return s.update(r, was, merge(was, r.body).(object))
+		now := merge(was, r.body).(object)
+		if r.Header.Get("Content-Type") == string(types.StrategicMergePatchType) {
+			mergeConditions(now, was)
+		}
+		return s.update(r, was, now)
 	case "delete":
 		return s.remove(r, was)
 	}
@@ -212,6 +218,8 @@ func (s *Server) create(r *request) (any, error) {
 	m["creationTimestamp"] = "2000-01-01T00:00:00Z"
 	if r.namespaced {
 		m["namespace"] = r.namespace
+	}
+	if r.kind == "Pod" {
 		r.body["status"] = object{"phase": "Pending"}
 	} else if r.resource.status && !r.lax {
 		delete(r.body, "status")
@@ -334,6 +342,25 @@ func (r *request) matcher() (func(object) bool, error) {
 		}
 		return sel.Matches(set)
 	}, nil
+}
+
+// mergeConditions keeps the conditions of was that now has none of the type of: a
+// strategic merge patch merges status.conditions by type.
+func mergeConditions(now, was object) {
+	conditions := func(o object) []any {
+		status, _ := o["status"].(object)
+		all, _ := status["conditions"].([]any)
+		return all
+	}
+	all := conditions(now)
+	for _, old := range conditions(was) {
+		if !slices.ContainsFunc(all, func(c any) bool { return c.(object)["type"] == old.(object)["type"] }) {
+			all = append(all, old)
+		}
+	}
+	if status, ok := now["status"].(object); ok && all != nil {
+		status["conditions"] = all
+	}
 }
 
 // merge applies a JSON merge patch.

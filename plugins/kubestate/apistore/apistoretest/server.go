@@ -186,8 +186,9 @@ func (s *Server) Restore(then Snapshot, bump bool) {
 // resources are those that there are.
 func resources() map[schema.GroupResource]resource {
 	all := map[schema.GroupResource]resource{
-		{Resource: "nodes"}: {kind: "Node", status: true, lax: true},
-		{Resource: "pods"}:  {kind: "Pod", status: true, lax: true, namespaced: true},
+		{Resource: "nodes"}:  {kind: "Node", status: true, lax: true},
+		{Resource: "pods"}:   {kind: "Pod", status: true, lax: true, namespaced: true},
+		{Resource: "events"}: {kind: "Event", namespaced: true},
 	}
 	for name, kind := range map[string]string{
 		v1alpha1.CustomNetworks: "CustomNetwork", v1alpha1.NodeConfigs: "NodeConfig", v1alpha1.NodeIDs: "NodeID",
