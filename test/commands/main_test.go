@@ -41,7 +41,7 @@ const binEnv = "COMMANDS_BIN"
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "commands-bin-")
 	if err == nil {
-		err = errors.Join(watchSources(), stage.Build(context.Background(), ".", dir, "../../cmd/cadastre-agent", "../../cmd/cadastre-cni", "../../cmd/cadastre", "../../cmd/cadastre-docker-plugin"),
+		err = errors.Join(stage.Build(context.Background(), ".", dir, "../../cmd/cadastre-agent", "../../cmd/cadastre-cni", "../../cmd/cadastre", "../../cmd/cadastre-docker-plugin"),
 			os.Setenv(binEnv, dir))
 	}
 	if err != nil {
@@ -53,8 +53,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// watchSources opens the programs' sources: go test's cache of results knows the
-// files that a test has looked at, not those that the compiler reads.
+// watchSources looks at the programs' sources: go test's cache of results knows the
+// files that a running test has looked at, not those that the compiler reads.
 func watchSources() error {
 	return filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -84,7 +84,7 @@ func newMachine(t *testing.T, conf string) *machine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cmd") // a test's own is too long for a socket
 	m := &machine{Gomega: NewWithT(t), t: t, dir: dir}
-	m.Expect(err).NotTo(HaveOccurred())
+	m.Expect(errors.Join(err, watchSources())).To(Succeed())
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	m.socket = m.path("run/agent.sock")
 	m.write("contiv.conf", strings.ReplaceAll(conf, "DIR", dir))
