@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
@@ -171,7 +172,19 @@ func (a *agent) apply(ctx context.Context, file []byte, dryRun bool) (localapi.A
 	if errors.As(err, &bad) {
 		return toApplyResult(poolplan.Plan{Problems: bad}), &localapi.StatusError{Status: http.StatusBadRequest, Err: err}
 	}
-	return toApplyResult(plan), err
+	result := toApplyResult(plan)
+	result.Text += a.unused(plan)
+	return result, err
+}
+
+// unused returns a note about changes of the pod network's pools if this node has
+// its blocks from elsewhere.
+func (a *agent) unused(plan poolplan.Plan) string {
+	mode := a.conf.Cadastre.PodBlocks
+	if mode == contivconf.PodBlocksNodeID || plan.Err() != nil || !slices.ContainsFunc(plan.Changes, func(c poolplan.Change) bool { return c.To.Network == ipam.PodPool }) {
+		return ""
+	}
+	return fmt.Sprintf("\nThis node takes no blocks of the pools of network %s: its podBlocks is %s.\n", ipam.PodPool, mode)
 }
 
 func toApplyResult(plan poolplan.Plan) localapi.ApplyResult {

@@ -66,7 +66,7 @@ func activated(name string, getenv func(string) string) (net.Listener, error) {
 	}
 	n, err := strconv.Atoi(getenv("LISTEN_FDS"))
 	if err != nil {
-		return nil, fmt.Errorf("LISTEN_FDS %q is no number", getenv("LISTEN_FDS"))
+		return nil, fmt.Errorf("LISTEN_FDS %q is not a number", getenv("LISTEN_FDS"))
 	}
 	names := strings.Split(getenv("LISTEN_FDNAMES"), ":")
 	for i := range n {

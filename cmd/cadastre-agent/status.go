@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
@@ -39,7 +40,7 @@ func (a *agent) ready() error {
 	s := a.loop.Status()
 	switch {
 	case !s.Resynced:
-		return a.noResync()
+		return a.noResync(s)
 	case !a.serving.recovered.Load():
 		return errors.New("DELs that waited for the agent are being applied")
 	case a.ipam.Pending() != "":
@@ -56,16 +57,19 @@ func (a *agent) unsynced() bool {
 	return !s.Resynced && s.Current == ""
 }
 
-// noResync says what the first resync waits for.
-func (a *agent) noResync() error {
+// noResync returns what the first resync waits for, as far as it is known.
+func (a *agent) noResync(s controller.Status) error {
+	const what = "no resync has succeeded yet"
 	k := a.source.Status()
 	switch {
+	case s.LastError != "":
+		return fmt.Errorf("%s: %s", what, s.LastError)
 	case k.Error != "":
-		return fmt.Errorf("no resync has succeeded yet: the state of the cluster cannot be read from the store (%s): %s", a.conf.Cadastre.KVDB.Type, k.Error)
+		return fmt.Errorf("%s: the state of the cluster cannot be read from the store (%s): %s", what, a.conf.Cadastre.KVDB.Type, k.Error)
 	case k.From == "":
-		return fmt.Errorf("no resync has succeeded yet: the state of the cluster is being read from the store (%s)", a.conf.Cadastre.KVDB.Type)
+		return fmt.Errorf("%s: the state of the cluster is being read from the store (%s)", what, a.conf.Cadastre.KVDB.Type)
 	}
-	return errors.New("no resync has succeeded yet")
+	return errors.New(what)
 }
 
 // healthy returns why a commit failed, until one is tried that succeeds.

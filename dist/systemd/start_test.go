@@ -158,5 +158,5 @@ func testNoSocket(t *testing.T, agent string) {
 	cmd.Env = append(os.Environ(), "LISTEN_FDS=many", "LISTEN_FDNAMES=docker")
 	out, err = cmd.CombinedOutput()
 	s.Expect(err).To(HaveOccurred())
-	s.Expect(string(out)).To(ContainSubstring("is no number"))
+	s.Expect(string(out)).To(ContainSubstring("is not a number"))
 }
