@@ -128,7 +128,7 @@ func (a *app) readFile(file string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("read %s: %w", name, err)
 	case len(text) > maxFile:
-		return "", fmt.Errorf("%s has more than %d bytes: it is no file of pools", name, maxFile)
+		return "", fmt.Errorf("%s has more than %d bytes: it is not a file of pools", name, maxFile)
 	case strings.TrimSpace(string(text)) == "":
 		return "", fmt.Errorf("%s is empty", name)
 	}

@@ -93,7 +93,7 @@ func (f *follower) stream(ctx context.Context) error {
 func (f *follower) print(raw json.RawMessage) error {
 	var r struct{ SeqNum *uint64 }
 	if err := json.Unmarshal(raw, &r); err != nil || r.SeqNum == nil {
-		return fmt.Errorf("read the agent's answer: %.80q is no event", raw)
+		return fmt.Errorf("read the agent's answer: %.80q is not an event", raw)
 	}
 	seq := *r.SeqNum
 	switch {

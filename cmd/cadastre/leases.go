@@ -4,7 +4,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,7 +24,7 @@ func leaseStates() []string { return []string{"pending", "held", "cooling", "qua
 
 func (f leaseFilter) check() error {
 	if f.state != "" && !slices.Contains(leaseStates(), f.state) {
-		return usagef("--state: %q is no state: write one of %s", f.state, strings.Join(leaseStates(), ", "))
+		return usagef("--state: %q is not a state: write one of %s", f.state, strings.Join(leaseStates(), ", "))
 	}
 	if f.pod != "" {
 		return checkPod(f.pod)
@@ -33,7 +35,7 @@ func (f leaseFilter) check() error {
 func checkPod(pod string) error {
 	namespace, name, ok := strings.Cut(pod, "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return usagef("--pod: %q is no pod: write NAMESPACE/NAME, such as default/web", pod)
+		return usagef("--pod: %q is not a pod: write NAMESPACE/NAME, such as default/web", pod)
 	}
 	return nil
 }
@@ -80,11 +82,49 @@ func (a *app) leases(ctx context.Context, f leaseFilter) error {
 	if err != nil {
 		return fmt.Errorf("leases: %w", err)
 	}
+	if f.pool != "" && len(found) == 0 {
+		if err := a.knownPool(ctx, f.pool); err != nil {
+			return fmt.Errorf("leases: %w", err)
+		}
+	}
 	if a.forPeople() && len(found) == 0 {
 		a.note("no leases")
 		return nil
 	}
 	return a.print(found, func(wide bool) string { return a.leasesTable(found, wide) })
+}
+
+// knownPool fails for a name that --pool cannot select: a lease is of the network of
+// its pool in the cluster, which may have another name.
+func (a *app) knownPool(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var s localapi.Status
+	if err := a.client().get(ctx, localapi.PathStatus, &s); err != nil {
+		return err
+	}
+	var known []string
+	for _, b := range s.Blocks {
+		known = append(known, b.Pool)
+	}
+	var pools []localapi.Pool
+	var refused *refusedError
+	if err := a.client().get(ctx, localapi.PathPools, &pools); err != nil && !errors.As(err, &refused) { // Docker's plugin has no such pools
+		return err
+	}
+	for _, p := range pools {
+		known = append(known, p.Network)
+	}
+	if slices.Contains(known, name) {
+		return nil
+	}
+	for _, p := range pools {
+		if p.Name == name {
+			return fmt.Errorf("--pool: the leases of pool %s are in pool %s, which is named after its network: write --pool %[2]s", name, p.Network)
+		}
+	}
+	slices.Sort(known)
+	return fmt.Errorf("--pool: this node has no pool %q: its pools are %s", name, cmp.Or(strings.Join(slices.Compact(known), ", "), "none"))
 }
 
 // getLeases are the leases for which keep is true; never nil.

@@ -172,7 +172,7 @@ func parseIDs(s string) (idRange, error) {
 func parseID(whole, s string) (uint32, error) {
 	id, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || id == 0 {
-		return 0, usagef("--node-id: %q is no node ID: write one from 1 on, such as 5, or a range such as 1-10", whole)
+		return 0, usagef("--node-id: %q is not a node ID: write one from 1 on, such as 5, or a range such as 1-10", whole)
 	}
 	return uint32(id), nil
 }

@@ -44,7 +44,7 @@ func (f *releaseFlags) check() error {
 	case f.IP != "":
 		addr, err := netip.ParseAddr(f.IP)
 		if err != nil || addr.Zone() != "" {
-			return usagef("--ip: %q is no address: write one without prefix length or zone, such as 10.1.5.2", f.IP)
+			return usagef("--ip: %q is not an address: write one without prefix length or zone, such as 10.1.5.2", f.IP)
 		}
 		f.IP = addr.Unmap().String()
 	}
@@ -162,8 +162,15 @@ func (a *app) nothingToRelease(ctx context.Context, f *releaseFlags, would local
 			return errors.New("nothing was released: " + strings.Join(would.Skipped, "; ") + hint)
 		}
 	}
+	where := ""
+	if f.IP != "" && len(would.Skipped) == 0 {
+		var err error
+		if where, err = a.unleased(ctx, f.IP); err != nil {
+			return fmt.Errorf("release: %w", err)
+		}
+	}
 	return a.print(would, func(bool) string {
-		text := "nothing to release"
+		text := "nothing to release" + where
 		for _, s := range would.Skipped {
 			text += "\n" + clean(s)
 		}
@@ -172,6 +179,23 @@ func (a *app) nothingToRelease(ctx context.Context, f *releaseFlags, would local
 		}
 		return text + "\n"
 	})
+}
+
+// unleased describes an address without a lease: free, or of no block of this node.
+func (a *app) unleased(ctx context.Context, ip string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var s localapi.Status
+	if err := a.client().get(ctx, localapi.PathStatus, &s); err != nil {
+		return "", err
+	}
+	addr := netip.MustParseAddr(ip) // check has read it
+	for _, b := range s.Blocks {
+		if p, err := netip.ParsePrefix(b.Block); err == nil && p.Contains(addr) {
+			return fmt.Sprintf(": %s of pool %s is not leased", ip, clean(b.Pool)), nil
+		}
+	}
+	return fmt.Sprintf(": %s is in no block of this node %s (see cadastre node list for those of others)", ip, clean(s.NodeName)), nil
 }
 
 // showRelease lists what is about to be released. Where the output is for

@@ -103,7 +103,7 @@ func TestReleaseNothing(t *testing.T) {
 		args string
 		want outcome
 	}{
-		{"--ip 10.1.5.77", outcome{0, "nothing to release\n", ""}},
+		{"--ip 10.1.5.77", outcome{0, "nothing to release: 10.1.5.77 of pool default is not leased\n", ""}},
 		{"--ip 10.1.5.3", outcome{0, "nothing to release\n10.1.5.3: it is released already and cools down\n", ""}},
 		{"--container 0123456789ab", outcome{0, "nothing to release: no container has this whole ID (see cadastre leases -o wide)\n", ""}},
 		{"--ip 10.1.5.9", outcome{1, "", "cadastre: nothing was released: 10.1.5.9: it is quarantined\nquarantined ones are released with --quarantined\n"}},

@@ -112,6 +112,9 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	if s.Rebooted > 0 {
 		g.add("reboot", "ended "+plural(s.Rebooted, "lease", "leases"))
 	}
+	for _, full := range fullPools(s.Blocks) {
+		g.add("full", full)
+	}
 	for _, note := range s.Notes {
 		g.add("note", note)
 	}
@@ -141,6 +144,9 @@ func claimText(c localapi.Claim, now time.Time) string {
 }
 
 func nodeText(s localapi.Status, wide bool) string {
+	if s.NodeID == 0 {
+		return s.NodeName + ", which has no node ID yet"
+	}
 	text := fmt.Sprintf("%s, ID %d", s.NodeName, s.NodeID)
 	if wide && s.NodeIDGeneration > 0 {
 		text += fmt.Sprintf(" of generation %d", s.NodeIDGeneration)
@@ -151,8 +157,8 @@ func nodeText(s localapi.Status, wide bool) string {
 	return text
 }
 
-// clusterText is how the cluster store is; "" where the agent has nothing to
-// say of it.
+// clusterText describes the cluster store; "" if the agent has none but its own
+// database and says nothing of it.
 func clusterText(s localapi.Status) string {
 	var text string
 	switch {
@@ -160,7 +166,7 @@ func clusterText(s localapi.Status) string {
 		text = "connected"
 	case s.KVDBError != "":
 		text = "not connected: " + s.KVDBError
-	case s.StateFrom != "":
+	case s.StateFrom != "" || s.KVDB != "bolt":
 		text = "not connected"
 	default:
 		return ""
@@ -174,6 +180,30 @@ func clusterText(s localapi.Status) string {
 		text += "; no state yet"
 	}
 	return text
+}
+
+// fullPools describes the pools that have leases and no free address of a family.
+func fullPools(blocks []localapi.Block) (all []string) {
+	type key struct{ pool, family string }
+	sums, order := map[key]localapi.Block{}, []key{}
+	for _, b := range blocks {
+		if b.State != "active" {
+			continue
+		}
+		k := key{b.Pool, b.Family}
+		if _, known := sums[k]; !known {
+			order = append(order, k)
+		}
+		s := sums[k]
+		s.Free, s.Held, s.Cooling, s.Quarantined = sum(s.Free, b.Free), s.Held+b.Held, s.Cooling+b.Cooling, s.Quarantined+b.Quarantined
+		sums[k] = s
+	}
+	for _, k := range order {
+		if s := sums[k]; s.Free == 0 && s.Held > 0 {
+			all = append(all, fmt.Sprintf("no %s address is free in pool %s: %d are held, %d cooling, %d quarantined", k.family, k.pool, s.Held, s.Cooling, s.Quarantined))
+		}
+	}
+	return all
 }
 
 func blockText(b localapi.Block, wide bool) string {

@@ -154,7 +154,7 @@ func TestLeasesForPrograms(t *testing.T) {
 		"containerID": "0123456789abcdef", "ifName": "eth0", "podName": "web", "podNamespace": "default", "since": "2026-03-04T10:25:00Z"} {
 		g.Expect(found[0]).To(HaveKeyWithValue(key, value))
 	}
-	for _, flags := range [][]string{{"--pool", "other"}, {"--pod", "default/none"}, {"--state", "pending"}} {
+	for _, flags := range [][]string{{"--pool", "blue"}, {"--pod", "default/none"}, {"--state", "pending"}} {
 		got := call(t, agent.socket, "", append([]string{"leases", "-o", "json"}, flags...)...)
 		g.Expect(got).To(Equal(outcome{0, "[]\n", ""}), strings.Join(flags, " "))
 		g.Expect(call(t, agent.socket, "", append([]string{"leases"}, flags...)...)).To(Equal(outcome{0, "", "no leases\n"}))

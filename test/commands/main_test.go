@@ -126,9 +126,13 @@ func (m *machine) start(name string, args ...string) (stop func()) {
 
 // startAgent starts the agent and waits until it is ready.
 func (m *machine) startAgent() (stop func()) {
-	stop = m.start("cadastre-agent", "--config", m.path("contiv.conf"), "--node-name", "node-1", "--state-dir", m.path("state"), "--run-dir", m.path("run"))
+	stop = m.launchAgent()
 	m.awaitReady()
 	return stop
+}
+
+func (m *machine) launchAgent() (stop func()) {
+	return m.start("cadastre-agent", "--config", m.path("contiv.conf"), "--node-name", "node-1", "--state-dir", m.path("state"), "--run-dir", m.path("run"))
 }
 
 func (m *machine) awaitReady() {

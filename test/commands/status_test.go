@@ -49,3 +49,61 @@ func TestAConfigurationThatDiffers(t *testing.T) {
 		stop()
 	}
 }
+
+// A full node says so in the status, and is not full with a second pool.
+func TestTheStatusOfAFullNode(t *testing.T) {
+	m := newMachine(t, fullConf)
+	m.startAgent()
+	const full = "full        no ipv4 address is free in pool default: 12 are held, 0 cooling, 0 quarantined\n"
+	m.Expect(m.cadastre("status").Out).NotTo(ContainSubstring("full "))
+	m.fill()
+	m.Expect(m.cadastre("status").Out).To(ContainSubstring(full))
+	m.write("pools.yaml", "pools: [{name: pods-2, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}]}]")
+	m.Expect(m.cadastre("apply", "-f", "pools.yaml").Code).To(BeZero())
+	m.Eventually(func() string { return m.cadastre("status").Out }, awaited).ShouldNot(ContainSubstring("full "))
+}
+
+// A node that cannot be ready says which store it waits for, and shows no node ID.
+func TestTheStatusOfANodeWithoutItsStore(t *testing.T) {
+	m := newMachine(t, `cadastre: {kvdb: {type: etcd, endpoints: ["http://127.0.0.1:1"]}}`)
+	m.launchAgent()
+	m.Eventually(func() string { return m.cadastre("status").Out }, awaited).Should(ContainSubstring("ready "))
+	m.Expect(m.cadastre("status").Out).To(And(
+		ContainSubstring("node        node-1, which has no node ID yet\n"), ContainSubstring("cluster     not connected"),
+		MatchRegexp(`ready       no: no resync has succeeded yet: the cluster store( \(etcd\) has not answered yet| does not answer: )`)))
+}
+
+// What a node does not have is not called empty.
+func TestUnknownPoolsAndAddresses(t *testing.T) {
+	m := newMachine(t, "ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 24}")
+	m.startAgent()
+	m.write("pools.yaml", "pools: [{name: pods-2, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}]}]")
+	m.Expect(m.cadastre("apply", "-f", "pools.yaml").Code).To(BeZero())
+	for _, x := range []struct {
+		args string
+		want outcome
+	}{
+		{"leases --pool nosuch", outcome{1, "", "cadastre: leases: --pool: this node has no pool \"nosuch\": its pools are default, vpphost\n"}},
+		{"leases --pool pods-2", outcome{1, "", "cadastre: leases: --pool: the leases of pool pods-2 are in pool default, which is named after its network: write --pool default\n"}},
+		{"leases --pool vpphost --state cooling", outcome{0, "", "no leases\n"}},
+		{"release --ip 10.1.1.77", outcome{0, "nothing to release: 10.1.1.77 of pool default is not leased\n", ""}},
+		{"release --ip 10.1.7.7", outcome{0, "nothing to release: 10.1.7.7 is in no block of this node node-1 (see cadastre node list for those of others)\n", ""}},
+		{"release --ip fd00::7", outcome{0, "nothing to release: fd00::7 is in no block of this node node-1 (see cadastre node list for those of others)\n", ""}},
+	} {
+		m.Expect(m.cadastre(strings.Fields(x.args)...)).To(Equal(x.want), x.args)
+	}
+}
+
+// A pool of the pod network is of no use to a node with podCIDRs: apply says so.
+func TestApplyWhereItHasNoEffect(t *testing.T) {
+	m := newMachine(t, "ipamConfig: {podSubnetCIDR: 10.1.0.0/16, useExternalIPAM: true}")
+	m.launchAgent()
+	m.write("pools.yaml", "pools: [{name: pods-2, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}]}]")
+	m.write("blue.yaml", "pools: [{name: blue, network: blue, ranges: [{cidr: 10.3.0.0/16, oneNodePrefixLen: 24}]}]")
+	const unused = "This node takes no blocks of the pools of network default: its podBlocks is podcidr.\n"
+	m.Eventually(func() outcome { return m.cadastre("apply", "--dry-run", "-f", "pools.yaml") }, awaited).Should(HaveField("Code", 0))
+	for _, args := range [][]string{{"apply", "--dry-run"}, {"plan", "--against", m.socket}, {"apply"}} {
+		m.Expect(m.cadastre(append(args, "-f", "pools.yaml")...).Out).To(HaveSuffix(unused), "%s", args)
+	}
+	m.Expect(m.cadastre("apply", "-f", "blue.yaml")).To(And(HaveField("Code", 0), HaveField("Out", Not(ContainSubstring(unused)))))
+}
