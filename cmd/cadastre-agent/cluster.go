@@ -93,7 +93,7 @@ func (a *agent) nodes(ctx context.Context) ([]localapi.Node, error) {
 
 func (a *agent) releaseNode(ctx context.Context, name string, force bool) (reply localapi.NodeReleaseReply, err error) {
 	if name == a.opt.nodeName {
-		return reply, &localapi.StatusError{Status: http.StatusConflict, Err: errors.New("it is this node, which is alive: ask another one")}
+		return reply, &localapi.StatusError{Status: http.StatusConflict, Err: fmt.Errorf("%s is this node, and its agent runs: stop it, and ask the agent of another node", name)}
 	}
 	ids := a.conf.Cadastre.NodeIDs
 	reply.ID, err = nodesync.Release(ctx, a.store, nodesync.Gone{Name: name, Force: force, Fresh: ids.Fresh, Expire: ids.Expire, Claims: a.register()}, a.clock.now())

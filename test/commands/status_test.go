@@ -88,6 +88,7 @@ func TestUnknownPoolsAndAddresses(t *testing.T) {
 		{"leases --pool vpphost --state cooling", outcome{0, "", "no leases\n"}},
 		{"release --ip 10.1.1.77", outcome{0, "nothing to release: 10.1.1.77 of pool default is not leased\n", ""}},
 		{"release --ip 10.1.7.7", outcome{0, "nothing to release: 10.1.7.7 is in no block of this node node-1 (see cadastre node list for those of others)\n", ""}},
+		{"node release node-1", outcome{1, "", "cadastre: node release: node-1 is this node, and its agent runs: stop it, and ask the agent of another node\n"}},
 		{"release --ip fd00::7", outcome{0, "nothing to release: fd00::7 is in no block of this node node-1 (see cadastre node list for those of others)\n", ""}},
 	} {
 		m.Expect(m.cadastre(strings.Fields(x.args)...)).To(Equal(x.want), x.args)
