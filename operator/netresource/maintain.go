@@ -162,6 +162,9 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 	n.mu.Unlock()
 	if room := max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6); room > 0 {
 		a.MaxIPsToAllocate = min(room, request)
+		// Published providers take what is available, and do not look at the maximum.
+		a.AvailableForAllocationIPv4 = min(a.AvailableForAllocationIPv4, a.MaxIPsToAllocate)
+		a.AvailableForAllocationIPv6 = min(a.AvailableForAllocationIPv6, a.MaxIPsToAllocate)
 		if err := n.manager.turn(ctx); err != nil {
 			return false, err
 		}

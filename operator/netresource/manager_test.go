@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -129,17 +130,26 @@ func TestADeadAgentKeepsItsAddresses(t *testing.T) {
 
 type gauges struct {
 	netresource.MetricsAPI
-	nodes, ips map[string]int
-	resyncs    int
+
+	mu                  sync.Mutex
+	nodes, ips, overdue map[string]int
+	resyncs             int
 }
 
-func (m *gauges) SetAllocatedIPs(typ string, n int)         { m.ips[typ] = n }
-func (m *gauges) SetNetResourceSets(category string, n int) { m.nodes[category] = n }
-func (m *gauges) IncResyncCount()                           { m.resyncs++ }
+func (m *gauges) set(to map[string]int, key string, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	to[key] = n
+}
+
+func (m *gauges) SetAllocatedIPs(typ string, n int)         { m.set(m.ips, typ, n) }
+func (m *gauges) SetNetResourceSets(category string, n int) { m.set(m.nodes, category, n) }
+func (m *gauges) SetOverdueCalls(operation string, n int)   { m.set(m.overdue, operation, n) }
+func (m *gauges) IncResyncCount()                           { m.mu.Lock(); m.resyncs++; m.mu.Unlock() }
 
 func TestAHundredNodes(t *testing.T) {
 	cloud, config := defaults()
-	m := &gauges{MetricsAPI: netresource.NewMetrics("test"), nodes: map[string]int{}, ips: map[string]int{}}
+	m := &gauges{MetricsAPI: netresource.NewMetrics("test"), nodes: map[string]int{}, ips: map[string]int{}, overdue: map[string]int{}}
 	config.Metrics = m
 	simulated(t, cloud, config, func(t *testing.T, g *WithT, r *rig) {
 		for i := range 100 {
@@ -198,6 +208,7 @@ func (n *fixedNode) UpdatedNode(*v1alpha1.NetResourceSet)          {}
 func (n *fixedNode) PopulateStatusFields(*v1alpha1.NetResourceSet) {}
 func (n *fixedNode) GetMaximumAllocatableIPv4() int                { return 0 }
 func (n *fixedNode) GetMinimumAllocatableIPv4() int                { return 10 }
+func (n *fixedNode) IsPrefixDelegated() bool                       { return false }
 func (n *fixedNode) GetMaximumBurstableAllocatableIPv4() int       { return 0 }
 func (n *fixedNode) all() v1alpha1.AllocationMap {
 	all, ip := v1alpha1.AllocationMap{}, netip.MustParseAddr("10.0.0.1")
@@ -366,6 +377,22 @@ func TestPrefixesAreUnits(t *testing.T) {
 		rest(10 * time.Minute)
 		g.Expect(r.level("node")).To(Equal([2]int{1, 0}))
 		g.Expect(r.manager.Get("node").IsPrefixDelegationEnabled()).To(BeTrue())
+		r.consistent("node")
+	})
+}
+
+// A prefix of which one address is used counts as used when an excess is counted.
+func TestUsedPrefixesAreNoExcess(t *testing.T) {
+	cloud, config := defaults()
+	cloud.PrefixLen, config.ReleaseExcess = 28, true
+	simulated(t, cloud, config, func(t *testing.T, g *WithT, r *rig) {
+		a := r.add("node", v1alpha1.IPAMSpec{PreAllocate: 8})
+		a.use(40)
+		rest(time.Minute)
+		g.Expect(r.level("node")).To(Equal([2]int{3, 40}))
+		a.use(1)
+		rest(10 * time.Minute)
+		g.Expect(r.level("node")).To(Equal([2]int{2, 1}), "32 - 16 - 8 are less than a prefix")
 		r.consistent("node")
 	})
 }

@@ -247,9 +247,12 @@ func (n *NetResource) count() {
 	n.level = watermark.Level{
 		Total: sum.of(v6), GivingBack: tally(back, n.release.gone).of(v6), Used: used.of(v6),
 	}
-	marks := n.marks()
+	marks, kept := n.marks(), n.level
+	if n.ops.IsPrefixDelegated() { // a prefix goes back only as a whole
+		kept.Used = max(kept.Used, n.ops.GetUsedIPWithPrefixes())
+	}
 	n.stats.UsedIPs, n.stats.AvailableIPs = n.level.Used, n.level.Total-n.level.GivingBack
-	n.stats.NeededIPs, n.stats.ExcessIPs = marks.Needed(n.level), n.manager.config.excess(marks, n.level)
+	n.stats.NeededIPs, n.stats.ExcessIPs = marks.Needed(n.level), n.manager.config.excess(marks, kept)
 	if burst := n.ops.GetMaximumBurstableAllocatableIPv4(); burst > 0 {
 		n.stats.ExcessIPs = 0
 		if n.stats.NeededIPs > 0 {

@@ -104,7 +104,13 @@ func TestAWriteThatIsLate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, api := NewWithT(t), memapi.New()
 				way := &slow{API: api, arrives: make(chan struct{}), answer: make(chan error, 9)}
-				one := blockManager(t, way, "one", func(context.Context) error { return nil })
+				var deposed atomic.Bool
+				one := blockManager(t, way, "one", func(context.Context) error {
+					if deposed.Load() {
+						return errors.New("another manager leads")
+					}
+					return nil
+				})
 				z, err := api.Create(named("z"))
 				g.Expect(err).NotTo(HaveOccurred())
 				b, err := api.Create(named("b"))
@@ -123,6 +129,7 @@ func TestAWriteThatIsLate(t *testing.T) {
 					close(way.arrives)
 					g.Expect(<-way.answer).To(Succeed())
 				}
+				deposed.Store(true)
 				g.Expect(two.Start(t.Context())).To(Succeed())
 				if late {
 					close(way.arrives)

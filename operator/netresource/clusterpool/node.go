@@ -392,12 +392,16 @@ func (n *node) GetMinimumAllocatableIPv4() int { return n.provider.config.Pre }
 // IsPrefixDelegated implements netresource.NetResourceOperations.
 func (n *node) IsPrefixDelegated() bool { return true }
 
-// GetUsedIPWithPrefixes implements netresource.NetResourceOperations.
+// GetUsedIPWithPrefixes implements netresource.NetResourceOperations. It counts the
+// family that watermarks count.
 func (n *node) GetUsedIPWithPrefixes() int {
 	n.provider.mu.Lock()
 	defer n.provider.mu.Unlock()
-	count := 0
+	count, main := 0, n.main()
 	for prefix := range n.used() {
+		if family(prefix) != main {
+			continue
+		}
 		count = min(count+size(prefix), math.MaxInt32)
 	}
 	return count
