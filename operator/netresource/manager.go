@@ -35,8 +35,13 @@ type Config struct {
 	RetryInterval   time.Duration // first pause after an error; 0: 1 second
 	RetryMost       time.Duration // longest one; 0: 1 minute
 	Consistency     time.Duration // how long the provider may show what it was before a call; 0: 1 minute, less: not at all
-	QPS             float64       // calls to the provider in a second; 0: 20, less: no bound
-	Burst           int           // 0: 30
+	// CallTimeout is the deadline of a call of the provider for one node; 0: 30
+	// seconds. A call that lasts longer than a thirtieth of it gives its worker's
+	// place to another node.
+	CallTimeout time.Duration
+	ReadTimeout time.Duration // deadline of Resync; 0: 2 minutes
+	QPS         float64       // calls to the provider in a second; 0: 20, less: no bound
+	Burst       int           // 0: 30
 
 	// Fence returns nil where this manager still was the one at some moment after
 	// it was called. It is asked before each write and each call to the provider;
@@ -69,6 +74,7 @@ func (c Config) withDefaults() Config {
 	c.RetryInterval = cmp.Or(c.RetryInterval, time.Second)
 	c.RetryMost = max(cmp.Or(c.RetryMost, time.Minute), c.RetryInterval)
 	c.Consistency = max(cmp.Or(c.Consistency, time.Minute), 0)
+	c.CallTimeout, c.ReadTimeout = cmp.Or(c.CallTimeout, 30*time.Second), cmp.Or(c.ReadTimeout, 2*time.Minute)
 	c.QPS, c.Burst = cmp.Or(c.QPS, 20), cmp.Or(c.Burst, 30)
 	if c.Pending == nil {
 		c.Pending = func(string) int { return 0 }

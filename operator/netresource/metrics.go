@@ -27,6 +27,7 @@ type MetricsAPI interface {
 // Metrics is the MetricsAPI of Prometheus, and a collector of it.
 type Metrics struct {
 	ips, perSubnet, nodes                 *prometheus.GaugeVec
+	overdue                               *prometheus.GaugeVec
 	interfaces                            prometheus.Gauge
 	allocations, releases, interfaceCalls *prometheus.CounterVec
 	resyncs                               prometheus.Counter
@@ -35,6 +36,7 @@ type Metrics struct {
 
 var (
 	_ MetricsAPI           = (*Metrics)(nil)
+	_ OverdueObserver      = (*Metrics)(nil)
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
@@ -49,7 +51,8 @@ func NewMetrics(namespace string) *Metrics {
 	return &Metrics{
 		ips:            gauge("ips", "Addresses of all nodes: used, available (free), needed.", "type"),
 		perSubnet:      gauge("available_ips_per_subnet", "Addresses that are left of a subnet or pool.", "subnet_id", "availability_zone"),
-		nodes:          gauge("nodes", "Nodes: total, in-deficit, at-capacity.", "category"),
+		nodes:          gauge("nodes", "Nodes: total, in-deficit, at-capacity, unknown (not yet read from the provider).", "category"),
+		overdue:        gauge("provider_calls_overdue", "Calls of the provider that are past their deadline and have not returned.", "operation"),
 		interfaces:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "ipam", Name: "available", Help: "Interfaces that can still be made, or filled."}),
 		allocations:    counter("allocation_ops", "Addresses that were taken.", "subnet_id"),
 		releases:       counter("release_ops", "Addresses that were given back.", "subnet_id"),
@@ -70,7 +73,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 
 func (m *Metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.ips, m.perSubnet, m.nodes, m.interfaces, m.allocations, m.releases, m.interfaceCalls, m.resyncs, m.maintain, m.sync, m.resync,
+		m.ips, m.perSubnet, m.nodes, m.overdue, m.interfaces, m.allocations, m.releases, m.interfaceCalls, m.resyncs, m.maintain, m.sync, m.resync,
 	}
 }
 
@@ -112,6 +115,11 @@ func (m *Metrics) SetAvailableIPsPerSubnet(subnetID, availabilityZone string, av
 // SetNetResourceSets implements MetricsAPI.
 func (m *Metrics) SetNetResourceSets(category string, nodes int) {
 	m.nodes.WithLabelValues(category).Set(float64(nodes))
+}
+
+// SetOverdueCalls implements OverdueObserver.
+func (m *Metrics) SetOverdueCalls(operation string, calls int) {
+	m.overdue.WithLabelValues(operation).Set(float64(calls))
 }
 
 // IncResyncCount implements MetricsAPI.

@@ -146,7 +146,7 @@ func (q *queue) finish(it *item, took, latency time.Duration, folds int) {
 }
 
 // run does what is due with up to workers at once, until ctx ends and what is
-// under way has.
+// under way has. A run that gives its place back (leave) does not count.
 func (q *queue) run(ctx context.Context, workers int, do func(ctx context.Context, key string)) {
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -162,9 +162,10 @@ func (q *queue) run(ctx context.Context, workers int, do func(ctx context.Contex
 		it, folds, latency, wait := q.next()
 		if it != nil {
 			work.Go(func() {
-				defer func() { <-slots }()
+				leave := sync.OnceFunc(func() { <-slots })
+				defer leave()
 				began := q.now()
-				do(ctx, it.key)
+				do(withPlace(ctx, leave), it.key)
 				q.finish(it, q.now().Sub(began), latency, folds)
 			})
 			continue
