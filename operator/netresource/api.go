@@ -26,8 +26,8 @@ var (
 // AllocationImplementation is a provider. Beside what is said of a node, it
 // knows nothing of the watermarks.
 type AllocationImplementation interface {
-	// CreateNetResource makes what serves one node. It is called once for a node,
-	// and must not call back.
+	// CreateNetResource makes what serves one node; nil refuses the node. It is called
+	// again only after it has panicked, and must not call back.
 	CreateNetResource(obj *v1alpha1.NetResourceSet, node *NetResource) NetResourceOperations
 	// GetPoolQuota is what is left of all pools.
 	GetPoolQuota() v1alpha1.PoolQuotaMap
@@ -44,7 +44,9 @@ type Forgetter interface {
 
 // NetResourceOperations is a provider for one node. Calls of one node do not
 // overlap, but for UpdatedNode and the getters. A call that returns an error may
-// have been done, and ReleaseIPs of what is not there is no error.
+// have been done, and ReleaseIPs of what is not there succeeds. A call that takes
+// longer than Config.CallTimeout counts as one that may have been done; while it
+// has not returned, other calls may come, but none of its kind.
 type NetResourceOperations interface {
 	// UpdatedNode is told every version of the NetResourceSet.
 	UpdatedNode(obj *v1alpha1.NetResourceSet)

@@ -18,6 +18,14 @@
 // whose call has failed waits, twice as long each time, with jitter. While the
 // provider cannot be read nothing is changed.
 //
+// Each call to the provider has a deadline (CallTimeout, ReadTimeout) and a goroutine
+// of its own. A call that lasts holds up no other node: it soon gives its worker's
+// place away. After the deadline its outcome is unknown: there is no second call of
+// its kind for the node before the first has returned, or a reading of the provider
+// has shown what it did. A gauge counts such calls, and the status of the node tells
+// of them. A provider that panics, or answers neither with a result nor with an
+// error, has failed for that node only.
+//
 // What a node is given is written to its spec after the status that describes
 // it. The provider is called to release only what the API server has accepted as
 // released; what happened to a call that ended in an error is found out by the

@@ -4,6 +4,7 @@
 package netresource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,9 +39,9 @@ func (n *NetResource) attend(ctx context.Context, syncTime time.Time) {
 	}
 	n.release.read(syncTime, n.manager.config.Consistency, n.available)
 	n.mu.Unlock()
-	n.recalculate(ctx)
+	n.recalculate(ctx, 0)
 	n.mu.Lock()
-	if n.known && n.stats.NeededIPs == 0 {
+	if n.known && n.stats.NeededIPs == 0 && n.unresolved == nil && len(n.resource.Status.IPAM.ReleaseIPs) == 0 {
 		n.full, n.lastError = "", ""
 	}
 	n.mu.Unlock()
@@ -66,7 +67,7 @@ func (n *NetResource) round(ctx context.Context) error {
 		m.maintain.add(n.name, "retry", wait)
 		return nil
 	}
-	n.recalculate(ctx)
+	n.recalculate(ctx, 0)
 	if !n.due() {
 		return n.writeOrRetry(ctx)
 	}
@@ -86,7 +87,7 @@ func (n *NetResource) round(ctx context.Context) error {
 		n.lastError = err.Error()
 	}
 	n.mu.Unlock()
-	n.recalculate(ctx)
+	n.recalculate(ctx, 0)
 	if mutated {
 		m.resync.add(resyncKey, "changed", 0)
 	}
@@ -131,29 +132,34 @@ func (n *NetResource) pause() time.Duration {
 
 // change does what is due. It is never both to take and to give.
 func (n *NetResource) change(ctx context.Context) (mutated bool, err error) {
-	if mutated, err = n.giveBack(ctx); err != nil || mutated {
+	mutated, err = n.giveBack(ctx)
+	if mutated || err != nil && !errors.Is(err, ErrUnderWay) {
 		return mutated, err
 	}
 	n.mu.Lock()
 	n.full = ""
 	n.count()
-	needed, burst := n.stats.NeededIPs, n.ops.GetMaximumBurstableAllocatableIPv4()
+	needed, burst := n.stats.NeededIPs, n.limits.burst
 	request := n.marks().Request(n.level)
 	n.mu.Unlock()
 	if burst > 0 {
 		request = max(needed, request)
 	}
 	if needed == 0 {
-		return false, nil
+		return false, err
 	}
-	return n.allocate(ctx, request)
+	mutated, err2 := n.allocate(ctx, request)
+	return mutated, errors.Join(err, err2)
 }
 
 // allocate takes up to request addresses, on what interfaces there are, or on a
 // new one. Whatever the outcome of a call, what it has done is read back.
 func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, err error) {
+	if err := n.inDoubt(); err != nil {
+		return false, err
+	}
 	m := n.manager.config.Metrics
-	a, err := n.ops.PrepareIPAllocation(n.log)
+	a, err := n.whereToTake(ctx)
 	if err != nil {
 		return false, fmt.Errorf("find where %d addresses can come from: %w", request, err)
 	}
@@ -168,14 +174,17 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 		if err := n.manager.turn(ctx); err != nil {
 			return false, err
 		}
-		if err = n.ops.AllocateIPs(ctx, a); err == nil {
+		_, err = n.takeMore(ctx, opTake, func(ctx context.Context, ops NetResourceOperations) (made, error) {
+			return made{}, ops.AllocateIPs(ctx, a)
+		})
+		if err == nil {
 			m.IncAllocationAttempt("success", string(a.PoolID))
 			m.AddIPAllocation(string(a.PoolID), int64(a.MaxIPsToAllocate))
 			return true, nil
 		}
 		m.IncAllocationAttempt("ip assignment failed", string(a.PoolID))
 		err = fmt.Errorf("take %d addresses of pool %q on interface %q: %w", a.MaxIPsToAllocate, a.PoolID, a.InterfaceID, err)
-		if errors.Is(err, ErrThrottled) || ctx.Err() != nil || a.AvailableInterfaces == 0 {
+		if errors.Is(err, ErrThrottled) || errors.Is(err, ErrUnknownOutcome) || ctx.Err() != nil || a.AvailableInterfaces == 0 {
 			return true, err
 		}
 		n.log.Warn("another interface is made, because the first has failed", "error", err)
@@ -188,13 +197,16 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 	if err := n.manager.turn(ctx); err != nil {
 		return true, err
 	}
-	got, phrase, err2 := n.ops.CreateInterface(ctx, a, n.log)
+	got, err2 := n.takeMore(ctx, opInterface, func(ctx context.Context, ops NetResourceOperations) (got made, err error) {
+		got.addresses, got.phrase, err = ops.CreateInterface(ctx, a, n.log)
+		return got, err
+	})
 	if err2 != nil {
-		m.IncAllocationAttempt(phrase, string(a.PoolID))
+		m.IncAllocationAttempt(cmp.Or(got.phrase, "interface creation failed"), string(a.PoolID))
 		return true, errors.Join(err, fmt.Errorf("make an interface with %d addresses: %w", request, err2))
 	}
 	m.IncAllocationAttempt("success", string(a.PoolID))
-	m.AddIPAllocation(string(a.PoolID), int64(got))
+	m.AddIPAllocation(string(a.PoolID), int64(got.addresses))
 	return true, nil
 }
 
@@ -214,34 +226,39 @@ func (n *NetResource) tellCapacity(request int) {
 // plan decides which entries of the handshake go on, begin, or are taken back.
 // It does so for the newest version of the NetResourceSet, before each attempt to
 // write it. Where it is not known what the node has, all stays as it is.
-func (n *NetResource) plan() {
+func (n *NetResource) plan(ctx context.Context) error {
 	n.mu.Lock()
 	n.release.hold = n.removed || !n.known || !n.waitsFor.IsZero()
 	if n.release.hold {
 		n.mu.Unlock()
-		return
+		return nil
 	}
 	n.count()
 	entries, level := n.resource.Status.IPAM.ReleaseIPs, n.level
 	needed, excess := n.marks().Needed(level), n.stats.ExcessIPs
 	n.release.begin(entries, n.available)
-	if !n.manager.config.ReleaseExcess || n.ops.GetMaximumBurstableAllocatableIPv4() > 0 {
+	if !n.manager.config.ReleaseExcess || n.limits.burst > 0 {
 		needed, excess = math.MaxInt, 0
 	}
 	if needed > 0 {
 		n.release.abort(entries, needed)
 	}
 	n.mu.Unlock()
-	if needed <= 0 {
-		n.candidates(excess, level)
+	if needed > 0 {
+		return nil
 	}
+	return n.candidates(ctx, excess, level)
 }
 
 // candidates chooses what is asked back next.
-func (n *NetResource) candidates(excess int, level watermark.Level) {
+func (n *NetResource) candidates(ctx context.Context, excess int, level watermark.Level) error {
 	var chosen []string
 	if excess > 0 {
-		if a := n.ops.PrepareIPRelease(excess+level.GivingBack, n.log); a != nil {
+		a, err := n.whatToGive(ctx, excess+level.GivingBack)
+		if err != nil {
+			return err
+		}
+		if a != nil {
 			chosen = a.IPsToRelease
 		}
 	}
@@ -255,4 +272,5 @@ func (n *NetResource) candidates(excess int, level watermark.Level) {
 			n.manager.maintain.add(n.name, "delay", c.ReleaseDelay)
 		}
 	}
+	return nil
 }

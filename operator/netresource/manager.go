@@ -98,6 +98,7 @@ func (c Config) withDefaults() Config {
 type NetResourceSetManager struct {
 	config   Config
 	budget   *budget
+	calls    *calls
 	gate     *fence.Gate
 	maintain *queue // by node
 	sync     *queue // by node
@@ -133,7 +134,7 @@ func New(c Config) (*NetResourceSetManager, error) {
 		c.API = fenced{c.API, gate}
 	}
 	return &NetResourceSetManager{
-		config: c, budget: newBudget(max(c.QPS, 0), c.Burst, c.Now), gate: gate, nodes: map[string]*NetResource{}, refused: map[string]bool{},
+		config: c, calls: newCalls(&c), budget: newBudget(max(c.QPS, 0), c.Burst, c.Now), gate: gate, nodes: map[string]*NetResource{}, refused: map[string]bool{},
 		maintain: newQueue(c.TriggerInterval, c.Metrics.PoolMaintainerTrigger(), c.Now),
 		sync:     newQueue(c.TriggerInterval, c.Metrics.K8sSyncTrigger(), c.Now),
 		resync:   newQueue(max(c.TriggerInterval, c.ResyncInterval/30), c.Metrics.ResyncTrigger(), c.Now),
@@ -179,7 +180,8 @@ func (n *NetResourceSetManager) Start(ctx context.Context) error {
 	return nil
 }
 
-// Close ends what Start has begun, and waits for it.
+// Close ends what Start has begun, and waits for it. The error names calls of the
+// provider that do not return although their context has ended.
 func (n *NetResourceSetManager) Close() error {
 	n.mu.Lock()
 	stop := n.stop
@@ -188,7 +190,7 @@ func (n *NetResourceSetManager) Close() error {
 		stop()
 	}
 	n.work.Wait()
-	return nil
+	return n.calls.close()
 }
 
 // attendSoon has a node looked at, after a part of the time that all nodes need
@@ -206,7 +208,13 @@ func (n *NetResourceSetManager) attendSoon(name, reason string) {
 
 // read has the provider read itself.
 func (n *NetResourceSetManager) read(ctx context.Context) bool {
-	begun := n.config.Instances.Resync(ctx)
+	begun, err := request[time.Time]{
+		operation: operation{name: opRead}, deadline: n.config.ReadTimeout,
+		do: func(ctx context.Context) (time.Time, error) { return n.config.Instances.Resync(ctx), nil },
+	}.ask(ctx, n.calls)
+	if err != nil && ctx.Err() == nil {
+		n.config.Log.Warn("read the provider", "error", err)
+	}
 	n.SetInstancesAPIReadiness(!begun.IsZero())
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -236,36 +244,48 @@ func (n *NetResourceSetManager) resyncAll(ctx context.Context, _ string) {
 // provider's last reading of itself has begun.
 func (n *NetResourceSetManager) Resync(ctx context.Context, syncTime time.Time) {
 	n.config.Metrics.IncResyncCount()
-	ctx, cancel := context.WithTimeout(ctx, n.config.ResyncInterval)
-	defer cancel()
 	nodes := n.GetNodesByIPWatermark()
-	n.each(nodes, func(node *NetResource) { node.attend(ctx, syncTime) })
-	n.report(nodes)
+	n.each(ctx, nodes, func(ctx context.Context, node *NetResource) {
+		ctx, cancel := context.WithTimeout(ctx, n.config.ResyncInterval)
+		defer cancel()
+		if node.Ops() == nil { // the provider has failed to make what serves it
+			_ = n.Update(node.ResourceCopy())
+		}
+		node.attend(ctx, syncTime)
+	})
+	n.report(ctx, nodes)
 }
 
-// each does something with nodes, with Workers of them at once.
-func (n *NetResourceSetManager) each(nodes []*NetResource, do func(*NetResource)) {
-	work := make(chan *NetResource)
-	var workers sync.WaitGroup
-	for range min(int(n.config.Workers), len(nodes)) {
-		workers.Go(func() {
-			for node := range work {
-				do(node)
-			}
+// each does something with nodes, with Workers of them at once. It does not wait
+// for nodes that the provider holds up.
+func (n *NetResourceSetManager) each(ctx context.Context, nodes []*NetResource, do func(context.Context, *NetResource)) {
+	places := make(chan struct{}, n.config.Workers)
+	var all sync.WaitGroup
+	for _, node := range nodes {
+		places <- struct{}{}
+		all.Add(1)
+		leave := sync.OnceFunc(func() {
+			<-places
+			all.Done()
+		})
+		n.work.Go(func() {
+			defer leave()
+			do(withPlace(ctx, leave), node)
 		})
 	}
-	for _, node := range nodes {
-		work <- node
-	}
-	close(work)
-	workers.Wait()
+	all.Wait()
 }
 
-// report sets the metrics of all nodes.
-func (n *NetResourceSetManager) report(nodes []*NetResource) {
+// report sets the metrics of all nodes. A node of which it is not known what it has
+// counts neither as satisfied nor as in need.
+func (n *NetResourceSetManager) report(ctx context.Context, nodes []*NetResource) {
 	var sum Statistics
-	deficit, full := 0, 0
+	deficit, full, unknown := 0, 0, 0
 	for _, node := range nodes {
+		if !node.Known() {
+			unknown++
+			continue
+		}
 		s := node.Stats()
 		sum.UsedIPs += s.UsedIPs
 		sum.AvailableIPs += s.AvailableIPs
@@ -286,7 +306,15 @@ func (n *NetResourceSetManager) report(nodes []*NetResource) {
 	m.SetNetResourceSets("total", len(nodes))
 	m.SetNetResourceSets("in-deficit", deficit)
 	m.SetNetResourceSets("at-capacity", full)
-	for id, quota := range n.config.Instances.GetPoolQuota() {
+	m.SetNetResourceSets("unknown", unknown)
+	quotas, err := request[v1alpha1.PoolQuotaMap]{
+		operation: operation{name: opQuota},
+		do:        func(context.Context) (v1alpha1.PoolQuotaMap, error) { return n.config.Instances.GetPoolQuota(), nil },
+	}.ask(ctx, n.calls)
+	if err != nil && ctx.Err() == nil {
+		n.config.Log.Warn("ask the provider what is left of its pools", "error", err)
+	}
+	for id, quota := range quotas {
 		m.SetAvailableIPsPerSubnet(string(id), quota.AvailabilityZone, quota.AvailableIPs)
 	}
 }
@@ -296,25 +324,89 @@ func (n *NetResourceSetManager) Create(resource *v1alpha1.NetResourceSet) error 
 	return n.Update(resource)
 }
 
-// Update is called with every version of a NetResourceSet. It keeps a copy.
+// Update is called with every version of a NetResourceSet. It keeps a copy. At the
+// first version it is counted what the node lacks before Update returns. A provider
+// that panics or hangs has the node's status tell so.
 func (n *NetResourceSetManager) Update(resource *v1alpha1.NetResourceSet) error {
 	if resource == nil || resource.Name == "" {
 		return errors.New("update a NetResourceSet: it must have a name")
 	}
-	n.mu.Lock()
-	node := n.nodes[resource.Name]
-	if node == nil {
-		node = newNetResource(n, resource)
-		node.ops = n.config.Instances.CreateNetResource(resource.DeepCopy(), node)
-		if n.refused[resource.Name] = node.ops == nil; node.ops == nil {
-			n.mu.Unlock()
-			return fmt.Errorf("update the NetResourceSet %s: the provider does not serve it", resource.Name)
+	node := n.Get(resource.Name)
+	if node == nil || node.Ops() == nil {
+		var err error
+		if node, err = n.create(node, resource); err != nil {
+			return fmt.Errorf("update the NetResourceSet %s: %w", resource.Name, err)
 		}
-		n.nodes[resource.Name] = node
 	}
-	n.mu.Unlock()
 	node.UpdatedResource(resource)
 	return nil
+}
+
+// create has the provider make what serves a node; known is the node if that was
+// tried before. The node is known from then on even if the provider fails.
+func (n *NetResourceSetManager) create(known *NetResource, resource *v1alpha1.NetResourceSet) (*NetResource, error) {
+	node := known
+	if node == nil {
+		node = newNetResource(n, resource)
+	}
+	copied := resource.DeepCopy()
+	ops, err := request[NetResourceOperations]{
+		operation: operation{opCreate, resource.Name}, wait: n.calls.brief(),
+		do: func(context.Context) (NetResourceOperations, error) {
+			return n.config.Instances.CreateNetResource(copied, node), nil
+		},
+		late: func(ops NetResourceOperations, err error) { n.createdLate(node, ops, err) },
+	}.ask(context.Background(), n.calls)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.refused[resource.Name] = err == nil && ops == nil; n.refused[resource.Name] {
+		return nil, errors.New("the provider does not serve it")
+	}
+	if other := n.nodes[resource.Name]; other != nil && other != node {
+		return other, nil
+	}
+	node.mu.Lock()
+	defer node.mu.Unlock()
+	if node.opsError = err; err == nil {
+		node.ops = ops
+	}
+	n.nodes[resource.Name] = node
+	return node, nil
+}
+
+// createdLate takes over what the provider has made for a node after Update had
+// returned.
+func (n *NetResourceSetManager) createdLate(node *NetResource, ops NetResourceOperations, err error) {
+	if n.Get(node.name) != node {
+		n.forget(node.name)
+		return
+	}
+	if err != nil || ops == nil {
+		return // the next version of the NetResourceSet tries again
+	}
+	node.mu.Lock()
+	node.ops = ops
+	node.mu.Unlock()
+	node.updated()
+}
+
+// forget has the provider know that a node is gone, unless there is one of the same
+// name again.
+func (n *NetResourceSetManager) forget(name string) {
+	f, ok := n.config.Instances.(Forgetter)
+	if !ok || n.Get(name) != nil {
+		return
+	}
+	_, err := request[struct{}]{
+		operation: operation{opForget, name}, wait: n.calls.brief(),
+		do: func(context.Context) (struct{}, error) {
+			f.Forget(name)
+			return struct{}{}, nil
+		},
+	}.ask(context.Background(), n.calls)
+	if err != nil {
+		n.config.Log.Warn("tell the provider that a node is gone", "node", name, "error", err)
+	}
 }
 
 // Delete is called when a NetResourceSet was deleted. What the provider has for
@@ -331,9 +423,7 @@ func (n *NetResourceSetManager) Delete(nodeName string) error {
 	n.maintain.remove(nodeName)
 	n.sync.remove(nodeName)
 	node.remove()
-	if f, ok := n.config.Instances.(Forgetter); ok {
-		f.Forget(nodeName)
-	}
+	n.forget(nodeName)
 	return nil
 }
 

@@ -160,7 +160,7 @@ func TestAHundredNodes(t *testing.T) {
 			g.Expect(r.level(nodeName(i))).To(Equal([2]int{10, 0}))
 		}
 		g.Expect(r.manager.Close()).To(Succeed())
-		g.Expect(m.nodes).To(Equal(map[string]int{"total": 100, "in-deficit": 0, "at-capacity": 0}))
+		g.Expect(m.nodes).To(Equal(map[string]int{"total": 100, "in-deficit": 0, "at-capacity": 0, "unknown": 0}))
 		g.Expect(m.ips).To(Equal(map[string]int{"used": 0, "available": 1000, "needed": 0}))
 		g.Expect(m.resyncs).To(BeNumerically(">", 0))
 		g.Expect(r.cloud.Calls()["create"]).To(Equal(100), "each was asked for once")

@@ -6,6 +6,7 @@ package netresource
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"strconv"
@@ -23,22 +24,26 @@ import (
 type NetResource struct {
 	name    string
 	manager *NetResourceSetManager
-	ops     NetResourceOperations
 	log     *slog.Logger
 	turn    chan struct{}
 
 	mu           sync.Mutex
+	ops          NetResourceOperations    // nil: the provider has made none yet
+	opsError     error                    // why
 	resource     *v1alpha1.NetResourceSet // the newest version that was seen
 	available    v1alpha1.AllocationMap   // what the provider has last said
+	limits       limits                   // likewise
 	level        watermark.Level
 	stats        Statistics
-	known        bool      // available was read
+	known        bool      // available was read from a provider that can be read
 	removed      bool      // the NetResourceSet is gone
 	stopped      time.Time // when the instance was not found; zero: it runs
 	waitsFor     time.Time // no decision before the provider was read after that; zero: decide
+	unresolved   *taken    // a call that takes addresses and has not returned; nil: none
 	failures     int       // rounds without success
 	retryAt      time.Time // not before then, after a failure
 	lastError    string
+	updateError  string // why the provider does not know the newest version
 	full         string // what is to be told of a node that can have no more
 	toldCapacity time.Time
 	release      releases
@@ -72,21 +77,49 @@ func (n *NetResource) remove() {
 }
 
 // UpdatedResource is told every version of the NetResourceSet. It is true if
-// there is something to do, which then begins.
+// there is something to do, which then begins. After the first version it is
+// counted what the node lacks, unless the provider cannot be read or hangs.
 func (n *NetResource) UpdatedResource(resource *v1alpha1.NetResourceSet) bool {
 	n.accept(resource)
-	n.ops.UpdatedNode(n.ResourceCopy()) // which may be newer
-	known := n.counted()
+	return n.updated()
+}
+
+// updated has the provider know the newest version, and begins what there is to do.
+func (n *NetResource) updated() bool {
+	brief := n.manager.calls.brief()
+	n.tell(brief)
+	first := !n.Known()
+	if first {
+		n.glance(brief)
+	}
 	switch {
-	case !known:
+	case first:
 		n.manager.attendSoon(n.name, "new")
 		return true
-	case n.due():
+	case n.recount():
 		n.manager.maintain.add(n.name, "update", 0)
 		return true
 	}
 	n.manager.sync.add(n.name, "update", 0)
 	return false
+}
+
+// glance counts for the first time, unless a round is doing so.
+func (n *NetResource) glance(wait time.Duration) {
+	select {
+	case n.turn <- struct{}{}:
+		defer n.give()
+		n.recalculate(context.Background(), wait)
+	default:
+	}
+}
+
+// Known reports whether it was read from the provider what the node has. Of a node
+// of which it was not, Stats and GetNeededAddresses say nothing.
+func (n *NetResource) Known() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.known
 }
 
 // counted counts anew, if it is known what the node has, and returns whether it is.
@@ -125,7 +158,11 @@ func older(a, b string) bool {
 }
 
 // Ops is what the provider made for the node.
-func (n *NetResource) Ops() NetResourceOperations { return n.ops }
+func (n *NetResource) Ops() NetResourceOperations {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ops
+}
 
 // InstanceID is the provider's name of the machine.
 func (n *NetResource) InstanceID() (id string) {
@@ -136,7 +173,9 @@ func (n *NetResource) InstanceID() (id string) {
 
 // IsPrefixDelegationEnabled is whether the node gets prefixes.
 func (n *NetResource) IsPrefixDelegationEnabled() bool {
-	return n.manager.config.PrefixDelegation && n.ops.IsPrefixDelegated()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.manager.config.PrefixDelegation && n.limits.prefixes
 }
 
 // IsRunning is false for a minute after the provider did not know the instance,
@@ -212,21 +251,30 @@ func (n *NetResource) due() bool {
 }
 
 // recalculate asks the provider's view what the node has, and counts.
-func (n *NetResource) recalculate(ctx context.Context) {
-	available, err := n.ops.ResyncInterfacesAndIPs(ctx, n.log)
+func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
+	readable := n.manager.InstancesAPIIsReady()
+	v, err := n.read(ctx, wait)
 	now := n.manager.config.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if err == nil && v.available == nil && len(n.available)+len(n.resource.Spec.IPAM.Pool) > 0 {
+		err = fmt.Errorf("call ResyncInterfacesAndIPs for node %s: neither a map nor an error: want an empty map for a node that has nothing", n.name)
+	}
 	if err != nil {
 		n.known, n.level = false, watermark.Level{}
 		n.stats.NeededIPs, n.stats.ExcessIPs = 0, 0
+		n.lastError = fmt.Errorf("it is not known what the node has: %w", err).Error()
 		if errors.Is(err, ErrInstanceNotFound) && n.stopped.IsZero() {
 			n.stopped = now
 		}
 		return
 	}
-	n.available, n.known, n.stopped = available, true, time.Time{}
+	n.available, n.limits, n.stopped = v.available, v.limits, time.Time{}
+	if !n.known && readable {
+		n.known, n.lastError = true, ""
+	}
 	n.count()
+	n.resolve()
 }
 
 // count sets level and stats of what is known.
@@ -248,12 +296,12 @@ func (n *NetResource) count() {
 		Total: sum.of(v6), GivingBack: tally(back, n.release.gone).of(v6), Used: used.of(v6),
 	}
 	marks, kept := n.marks(), n.level
-	if n.ops.IsPrefixDelegated() { // a prefix goes back only as a whole
-		kept.Used = max(kept.Used, n.ops.GetUsedIPWithPrefixes())
+	if n.limits.prefixes { // a prefix goes back only as a whole
+		kept.Used = max(kept.Used, n.limits.used)
 	}
 	n.stats.UsedIPs, n.stats.AvailableIPs = n.level.Used, n.level.Total-n.level.GivingBack
 	n.stats.NeededIPs, n.stats.ExcessIPs = marks.Needed(n.level), n.manager.config.excess(marks, kept)
-	if burst := n.ops.GetMaximumBurstableAllocatableIPv4(); burst > 0 {
+	if burst := n.limits.burst; burst > 0 {
 		n.stats.ExcessIPs = 0
 		if n.stats.NeededIPs > 0 {
 			n.stats.NeededIPs = burst
@@ -266,9 +314,9 @@ func (n *NetResource) marks() watermark.Marks {
 	s := n.resource.Spec.IPAM
 	m := watermark.Marks{Pre: s.PreAllocate, Min: s.MinAllocate, Max: s.MaxAllocate, Above: s.MaxAboveWatermark, Pending: n.manager.config.Pending(n.name)}
 	if m.Pre == 0 {
-		m.Pre = n.ops.GetMinimumAllocatableIPv4()
+		m.Pre = n.limits.least
 	}
-	if most := n.ops.GetMaximumAllocatableIPv4(); most > 0 && (m.Max == 0 || m.Max > most) {
+	if most := n.limits.most; most > 0 && (m.Max == 0 || m.Max > most) {
 		m.Max = most
 	}
 	return m

@@ -162,18 +162,18 @@ func (n *NetResource) giveBack(ctx context.Context) (mutated bool, err error) {
 		if err := n.manager.turn(ctx); err != nil {
 			return mutated, errors.Join(append(failed, err)...)
 		}
-		mutated = true
-		if err := n.ops.ReleaseIPs(ctx, a); err != nil {
+		err := n.giveUp(ctx, a)
+		if err == nil {
+			n.manager.config.Metrics.AddIPRelease(string(a.PoolID), int64(len(a.IPsToRelease)))
+		} else {
 			failed = append(failed, fmt.Errorf("release %d addresses of pool %q on interface %q: %w", len(a.IPsToRelease), a.PoolID, a.InterfaceID, err))
-			continue
 		}
-		n.manager.config.Metrics.AddIPRelease(string(a.PoolID), int64(len(a.IPsToRelease)))
-		now := n.manager.config.Now()
-		n.mu.Lock()
-		for _, key := range a.IPsToRelease {
-			n.release.gone[key] = now
+		if errors.Is(err, ErrUnderWay) {
+			break
 		}
-		n.mu.Unlock()
+		if mutated = true; errors.Is(err, ErrUnknownOutcome) {
+			break
+		}
 	}
 	return mutated, errors.Join(failed...)
 }

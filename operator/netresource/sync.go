@@ -4,7 +4,9 @@
 package netresource
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -51,21 +53,28 @@ func (n *NetResource) write(ctx context.Context) error {
 	})
 }
 
-// writeStatus writes what of the status is the operator's.
+// writeStatus writes what of the status is the operator's. What the provider cannot
+// be asked for is left as it is, and the status says why.
 func (n *NetResource) writeStatus(ctx context.Context) error {
 	return n.put(ctx, "status", n.manager.config.API.UpdateStatus, func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
-		n.plan()
+		err := n.plan(ctx)
 		copied := *base // all but the status is only read
 		r := &copied
 		r.Status = *base.Status.DeepCopy()
 		n.PopulateIPReleaseStatus(r)
 		n.mu.Lock()
-		r.Status.IPAM.OperatorStatus.Error = n.lastError
+		r.Status.IPAM.OperatorStatus.Error = cmp.Or(n.lastError, n.updateError)
 		if n.known {
 			r.Status.Addresses = v1alpha1.AddressCounts{Used: n.stats.UsedIPs, Available: n.stats.AvailableIPs, Capacity: n.marks().Max}
 		}
 		n.mu.Unlock()
-		n.ops.PopulateStatusFields(r)
+		own, err2 := n.populated(ctx, r)
+		if err2 == nil {
+			r.Status = own.Status
+		}
+		if err = errors.Join(err, err2); err != nil && r.Status.IPAM.OperatorStatus.Error == "" {
+			r.Status.IPAM.OperatorStatus.Error = err.Error()
+		}
 		if equality.Semantic.DeepEqual(&base.Status, &r.Status) {
 			return nil
 		}

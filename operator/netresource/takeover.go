@@ -29,7 +29,7 @@ const termAnnotation = "cadastre.dev/operator-term"
 // the call itself was later than that.
 func (n *NetResourceSetManager) takeOver(ctx context.Context) error {
 	if n.config.Term != "" {
-		n.each(n.GetNodesByIPWatermark(), func(node *NetResource) { node.mark(ctx) })
+		n.each(ctx, n.GetNodesByIPWatermark(), func(ctx context.Context, node *NetResource) { node.mark(ctx) })
 	}
 	if n.config.Since.IsZero() {
 		return ctx.Err()
@@ -54,7 +54,7 @@ func (n *NetResource) mark(ctx context.Context) {
 			return next
 		})
 		if err == nil || apierrors.IsInvalid(err) { // an invalid object is nobody's to write
-			n.ops.UpdatedNode(n.ResourceCopy())
+			n.tell(0)
 			return
 		}
 		if ctx.Err() != nil {
