@@ -18,6 +18,7 @@ import (
 
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/test/linear"
 )
 
 // historyIDs is how many IDs there are for the nodes of a history.
@@ -106,8 +107,8 @@ func (r request) done(s register) (next []register, answers []request) {
 // registerModel is the model of a store with transactions, or without them
 // (loose): a node that moves has two IDs for a moment there, and who comes then
 // may be refused what is free a moment later. Nothing is done by a refusal.
-func registerModel(loose bool) porcupine.Model {
-	m := porcupine.NondeterministicModel{
+func registerModel(loose bool) porcupine.NondeterministicModel {
+	return porcupine.NondeterministicModel{
 		Init: func() []any { return []any{register{}} },
 		Step: func(state, input, _ any) (next []any) {
 			r, s := input.(request), state.(register)
@@ -124,7 +125,6 @@ func registerModel(loose bool) porcupine.Model {
 			return next
 		},
 	}
-	return m.ToModel()
 }
 
 // historyOf has nodes claim and others release, over links that are not good.
@@ -183,21 +183,21 @@ func (r *request) do(t *testing.T, slow kvdb.Store, session string) {
 func TestHistories(t *testing.T) {
 	for name, kind := range stores() {
 		t.Run(name, func(t *testing.T) {
-			loose, seeds, patience, unanswered := name == "without transactions", uint64(200), 20*time.Second, 0
+			loose, seeds, steps, unanswered := name == "without transactions", uint64(200), int64(5e6), 0
 			if loose {
-				seeds, patience = 100, time.Second // there is more that may have been
+				seeds, steps = 100, 5e5 // there is more that may have been
 			}
 			for seed := range seeds {
 				ops := historyOf(t, seed, kind)
 				if loose {
 					ops = append(ops, repeated(ops)...)
 				}
-				switch porcupine.CheckOperationsTimeout(registerModel(loose), ops, patience) {
+				switch linear.Check(registerModel(loose), ops, steps) {
 				case porcupine.Ok:
 					continue
 				case porcupine.Unknown:
 					if unanswered++; !loose || unanswered > 30 {
-						t.Fatalf("seed %d: no answer in time for %d requests", seed, len(ops))
+						t.Fatalf("seed %d: no answer in %d steps for %d requests", seed, steps, len(ops))
 					}
 					continue
 				}
@@ -224,7 +224,7 @@ func repeated(ops []porcupine.Operation) (all []porcupine.Operation) {
 // A history in which an answer is not true must be found.
 func TestAFalseHistoryIsFound(t *testing.T) {
 	found := 0
-	for seed := range uint64(12) { // of which one or another takes too long
+	for seed := range uint64(12) { // of which some take too many steps
 		ops := historyOf(t, seed, func(s kvdb.Store) kvdb.Store { return s })
 		rnd := rand.New(rand.NewPCG(seed, 99))
 		for {
@@ -235,7 +235,7 @@ func TestAFalseHistoryIsFound(t *testing.T) {
 				break
 			}
 		}
-		if porcupine.CheckOperationsTimeout(registerModel(false), ops, 3*time.Second) == porcupine.Illegal {
+		if linear.Check(registerModel(false), ops, 1e6) == porcupine.Illegal {
 			found++
 		}
 	}

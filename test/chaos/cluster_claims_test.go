@@ -126,11 +126,16 @@ func TestHistoriesOfClaims(t *testing.T) {
 	g := NewWithT(t)
 	s := seed(t)
 	server := etcdtest.Start(t)
-	fates := map[string]int{}
+	fates, unchecked := map[string]int{}, 0
 	for epoch := range number(t, "CHAOS_CLAIMS", 5, 400) {
 		h := newIDHistory(0, 0, 1, 1, 2, 3)
 		g.Expect(claimAndRelease(t, server, h, epoch, s)).To(Succeed(), "epoch %d", epoch)
-		g.Expect(h.check(searchLimit)).To(Succeed(), "epoch %d", epoch)
+		switch err := h.check(searchLimit); {
+		case errors.Is(err, ErrNotChecked) && epoch != fairWeather: // the slower the machine, the more requests are lost
+			unchecked++
+		default:
+			g.Expect(err).NotTo(HaveOccurred(), "epoch %d", epoch)
+		}
 		tried.Add(len(h.ops))
 		for _, op := range h.ops {
 			fates[fmt.Sprint(op.Verb, " ", op.Fate)]++
@@ -140,7 +145,7 @@ func TestHistoriesOfClaims(t *testing.T) {
 			g.Expect(h.check(searchLimit)).To(MatchError(ErrNoOrder), "a lie is found")
 		}
 	}
-	t.Logf("%v", fates)
+	t.Logf("%v; %d histories have too many orders to be checked", fates, unchecked)
 	g.Expect(fates["CLAIM answered"]).To(BeNumerically(">", 0))
 	g.Expect(fates["CLAIM lost"]).To(BeNumerically(">", 0), "no network has failed")
 	g.Expect(fates["RELEASE answered"]).To(BeNumerically(">", 0))
@@ -169,9 +174,13 @@ func claimAndRelease(t *testing.T, server *etcdtest.Server, h *idHistory, epoch 
 	defer cancel()
 	var all []*claimant
 	var uuids []string
+	patience := 200 * time.Millisecond
+	if epoch == fairWeather {
+		patience = time.Minute // no request is lost, however slow the machine is
+	}
 	for i := range len(h.names) + 1 { // the last is the operator
 		way := newProxy(t, server.Address())
-		store, err := etcd.Open(etcd.Config{Endpoints: []string{way.Address()}, Prefix: prefix, RequestTimeout: 200 * time.Millisecond})
+		store, err := etcd.Open(etcd.Config{Endpoints: []string{way.Address()}, Prefix: prefix, RequestTimeout: patience})
 		if err != nil {
 			return err
 		}
@@ -258,7 +267,11 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		k.end(last)
 		tried.Add(len(k.ops))
-		g.Expect(k.check(searchLimit)).To(Succeed(), "epoch %d", epoch)
+		if err := k.check(searchLimit); errors.Is(err, ErrNotChecked) {
+			t.Logf("epoch %d: %v", epoch, err)
+		} else {
+			g.Expect(err).NotTo(HaveOccurred(), "epoch %d", epoch)
+		}
 		for _, m := range k.members { // and all of them work
 			m.join(t)
 		}

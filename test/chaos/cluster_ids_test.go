@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/cadastre/cadastre/test/linear"
 	. "github.com/onsi/gomega"
 )
 
@@ -95,8 +96,9 @@ func (h *idHistory) end(all owned) {
 	h.ops = append(h.ops, idOp{Verb: readIDs, All: all, Fate: Answered, Call: now + 1, Back: now + 2})
 }
 
-// check looks for an order of the requests that explains all answers.
-func (h *idHistory) check(limit time.Duration) error {
+// check looks for an order of the requests that explains all answers, in at most
+// limit steps.
+func (h *idHistory) check(limit int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	slices.SortStableFunc(h.ops, func(x, y idOp) int { return cmp.Compare(x.Call, y.Call) })
@@ -117,11 +119,11 @@ func (h *idHistory) check(limit time.Duration) error {
 			return next
 		},
 	}
-	switch porcupine.CheckOperationsTimeout(m.ToModel(), history, limit) {
+	switch linear.Check(m, history, limit) {
 	case porcupine.Ok:
 		return nil
 	case porcupine.Unknown:
-		return fmt.Errorf("%d requests: %w of %s", len(h.ops), ErrNotChecked, limit)
+		return fmt.Errorf("%d requests: %w, more than %d", len(h.ops), ErrNotChecked, limit)
 	}
 	err := ErrNoOrder
 	for _, op := range h.ops {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/cadastre/cadastre/test/linear"
 )
 
 // Op is one request of a history. A GC is one Op for every attachment that it
@@ -110,11 +112,12 @@ func (h *History) Ops() []Op {
 // ErrNoOrder is returned for a history that no order of its ops explains.
 var ErrNoOrder = errors.New("no order of these requests explains their answers")
 
-// ErrNotChecked is returned where the search for an order took too long.
-var ErrNotChecked = errors.New("the search for an order took too long")
+// ErrNotChecked is returned if the search for an order took too many steps.
+var ErrNotChecked = errors.New("the search for an order took too many steps")
 
-// CheckKeys looks at the ops of each key by themselves.
-func (h *History) CheckKeys(limit time.Duration) error {
+// CheckKeys looks at the ops of each key by themselves, for each in at most limit
+// steps.
+func (h *History) CheckKeys(limit int64) error {
 	byKey := map[Key][]Op{}
 	for _, op := range h.Ops() {
 		byKey[op.Key] = append(byKey[op.Key], op)
@@ -130,7 +133,7 @@ func (h *History) CheckKeys(limit time.Duration) error {
 
 // CheckWhole looks at all keys at once: no address is held by two. It knows
 // up to eight keys, and no abandoned ADD.
-func (h *History) CheckWhole(limit time.Duration) error {
+func (h *History) CheckWhole(limit int64) error {
 	ops := h.Ops()
 	index := map[Key]int{}
 	for _, op := range ops {
@@ -144,16 +147,16 @@ func (h *History) CheckWhole(limit time.Duration) error {
 	return search(wholeModel(index), ops, limit)
 }
 
-func search(model porcupine.Model, ops []Op, limit time.Duration) error {
+func search(model porcupine.NondeterministicModel, ops []Op, limit int64) error {
 	var history []porcupine.Operation
 	for _, op := range ops {
 		history = append(history, porcupine.Operation{ClientId: op.Client, Input: op, Output: op, Call: op.Call, Return: op.Back})
 	}
-	switch porcupine.CheckOperationsTimeout(model, history, limit) {
+	switch linear.Check(model, history, limit) {
 	case porcupine.Ok:
 		return nil
 	case porcupine.Unknown:
-		return fmt.Errorf("%d requests: %w of %s", len(ops), ErrNotChecked, limit)
+		return fmt.Errorf("%d requests: %w, more than %d", len(ops), ErrNotChecked, limit)
 	}
 	err := ErrNoOrder
 	for _, op := range ops {
@@ -172,8 +175,8 @@ func (op Op) String() string {
 }
 
 // keyModel is one attachment: "" holds nothing, untold, or an address.
-func keyModel() porcupine.Model {
-	m := porcupine.NondeterministicModel{
+func keyModel() porcupine.NondeterministicModel {
+	return porcupine.NondeterministicModel{
 		Init: func() []any { return []any{""} },
 		Step: func(state, input, _ any) []any {
 			var next []any
@@ -183,7 +186,6 @@ func keyModel() porcupine.Model {
 			return next
 		},
 	}
-	return m.ToModel()
 }
 
 // next are the states that may follow s; none where op cannot have had its
@@ -259,8 +261,8 @@ func (op Op) nextOfCheck(s string) []string {
 type whole [8]string
 
 // wholeModel is all attachments: each as in keyModel, and no address twice.
-func wholeModel(index map[Key]int) porcupine.Model {
-	m := porcupine.NondeterministicModel{
+func wholeModel(index map[Key]int) porcupine.NondeterministicModel {
+	return porcupine.NondeterministicModel{
 		Init: func() []any { return []any{whole{}} },
 		Step: func(state, input, _ any) []any {
 			w, op := state.(whole), input.(Op)
@@ -277,7 +279,6 @@ func wholeModel(index map[Key]int) porcupine.Model {
 			return next
 		},
 	}
-	return m.ToModel()
 }
 
 // CheckAddresses looks at the times at which an address was held for certain:
