@@ -44,14 +44,26 @@ func (m *IPAM) AllocateIPString(ipAddr, owner string) error {
 func (m *IPAM) certain(ip net.IP, owner string, report bool) (*AllocationResult, error) {
 	a, ok := netip.AddrFromSlice(ip)
 	if !ok {
-		return nil, fmt.Errorf("Invalid IP address: %s has %d bytes, 4 or 16 would be right", ip, len(ip))
+		return nil, badBytes(ip)
 	}
 	return m.take(a.Unmap(), owner, report)
 }
 
-// take takes a certain address. One that an earlier process has taken for the
-// same owner is taken once more: that is how owners are restored.
+func badBytes(ip net.IP) error {
+	return fmt.Errorf("Invalid IP address: %s has %d bytes, 4 or 16 would be right", ip, len(ip))
+}
+
+// take takes a certain address from the allocator of its family.
 func (m *IPAM) take(a netip.Addr, owner string, report bool) (*AllocationResult, error) {
+	if x, ok := m.external(ledger.FamilyOf(a)); ok {
+		return m.takeExternal(x, a, owner, report)
+	}
+	return m.takeOwn(a, owner, report)
+}
+
+// takeOwn takes a certain address from the ledger. One that an earlier process has
+// taken for the same owner is taken once more: that is how owners are restored.
+func (m *IPAM) takeOwn(a netip.Addr, owner string, report bool) (*AllocationResult, error) {
 	if err := m.usable(ledger.FamilyOf(a)); err != nil {
 		return nil, err
 	}
@@ -109,6 +121,13 @@ func (m *IPAM) AllocateNextWithExpiration(family, owner string, timeout time.Dur
 	if err != nil {
 		return nil, nil, allocation("the next address", owner, err)
 	}
+	if m.hasExternal(fs) {
+		c := claim{owner: owner, key: m.key(owner), more: true, timeout: timeout}
+		if ipv4Result, ipv6Result, err = m.nextOfEach(fs, c); err != nil {
+			return nil, nil, allocation("the next address", owner, err)
+		}
+		return ipv4Result, ipv6Result, nil
+	}
 	var e ledger.Expiry
 	if timeout != 0 {
 		e = ledger.Expiry{Token: m.deps.UUID(), After: timeout}
@@ -148,6 +167,18 @@ func (m *IPAM) nextOf(family Family, owner string, report bool) (*AllocationResu
 	if err != nil {
 		return nil, allocation("the next address", owner, err)
 	}
+	if x, ok := m.external(fs[0]); ok {
+		r, err := m.nextExternal(x, fs[0], claim{owner: owner}, report)
+		if err != nil {
+			return nil, allocation("the next address", owner, err)
+		}
+		return r, nil
+	}
+	return m.nextOwn(fs, owner, report)
+}
+
+// nextOwn takes any address of a family from the ledger.
+func (m *IPAM) nextOwn(fs []ledger.Family, owner string, report bool) (*AllocationResult, error) {
 	v := m.view.Load()
 	if v.strict && v.set == nil {
 		return nil, allocation("the next address", owner, errNoSet())
@@ -230,7 +261,17 @@ func (m *IPAM) ReleaseIP(ip net.IP) error {
 	return m.release(a.Unmap())
 }
 
+// release gives an address back to the allocator of its family. Before the caller
+// has put another one there it may have been taken from the ledger.
 func (m *IPAM) release(a netip.Addr) error {
+	if x, ok := m.external(ledger.FamilyOf(a)); ok && !m.holdsOwn(a) {
+		return m.releaseExternal(x, a)
+	}
+	return m.releaseOwn(a)
+}
+
+// releaseOwn gives an address back to the ledger.
+func (m *IPAM) releaseOwn(a netip.Addr) error {
 	if err := m.usable(ledger.FamilyOf(a)); err != nil {
 		return err
 	}
@@ -255,14 +296,18 @@ func (m *IPAM) ReleaseIPString(releaseArg string) (err error) {
 	switch {
 	case m.broken != nil:
 		return m.broken
-	case m.mode == Delegated:
+	case m.mode == Delegated && !m.hasExternal(m.families.both):
 		return ErrDelegated
+	}
+	others, err := m.releaseOwner(releaseArg, "")
+	if err != nil {
+		return &callError{"release", "all addresses", releaseArg, err}
 	}
 	n, err := m.deps.Ledger.Free(context.Background(), ledger.Selector{Key: m.key(releaseArg)})
 	if err != nil {
 		return &callError{"release", "all addresses", releaseArg, err}
 	}
-	if n == 0 {
+	if n+others == 0 {
 		return fmt.Errorf("Invalid IP address or owner name: %q", releaseArg)
 	}
 	m.poke()
@@ -278,6 +323,12 @@ func (m *IPAM) StartExpirationTimer(ip net.IP, timeout time.Duration) (string, e
 		return "", fmt.Errorf("start an expiration timer: %w", err)
 	}
 	e := ledger.Expiry{Token: m.deps.UUID(), After: timeout}
+	if x, ok := m.external(ledger.FamilyOf(a)); ok {
+		if err := m.startTimer(x, a, e); err != nil {
+			return "", err
+		}
+		return e.Token, nil
+	}
 	if err := m.deps.Ledger.StartExpiry(context.Background(), m.selector(a), e); err != nil {
 		return "", err
 	}
@@ -289,6 +340,9 @@ func (m *IPAM) StopExpirationTimer(ip net.IP, allocationUUID string) error {
 	a, err := m.timed(ip)
 	if err != nil {
 		return fmt.Errorf("stop an expiration timer: %w", err)
+	}
+	if _, ok := m.external(ledger.FamilyOf(a)); ok {
+		return m.stopTimer(a, allocationUUID)
 	}
 	return m.deps.Ledger.StopExpiry(context.Background(), m.selector(a), allocationUUID)
 }

@@ -18,48 +18,61 @@ type allocator struct {
 
 var _ Allocator = (*allocator)(nil)
 
-// own refuses an address of the other family.
-func (a *allocator) own(ip net.IP) error {
+// own parses an address, and refuses one of the other family.
+func (a *allocator) own(ip net.IP) (netip.Addr, error) {
 	x, ok := netip.AddrFromSlice(ip)
-	if ok && ledger.FamilyOf(x.Unmap()) != a.family {
-		return &callError{"use", ip.String(), "", disabledHere(a.family)}
+	if !ok {
+		return x, badBytes(ip)
 	}
-	return nil
+	if x = x.Unmap(); ledger.FamilyOf(x) != a.family {
+		return x, &callError{"use", ip.String(), "", disabledHere(a.family)}
+	}
+	return x, nil
 }
 
 type disabledHere ledger.Family
 
 func (f disabledHere) Error() string {
-	return "it is no address of the allocator's family, " + ledger.Family(f).String()
+	return "it is not an address of the allocator's family, " + ledger.Family(f).String()
+}
+
+func (a *allocator) take(ip net.IP, owner string, report bool) (*AllocationResult, error) {
+	x, err := a.own(ip)
+	if err != nil {
+		return nil, err
+	}
+	return a.m.takeOwn(x, owner, report)
 }
 
 func (a *allocator) Allocate(ip net.IP, owner string) (*AllocationResult, error) {
-	if err := a.own(ip); err != nil {
-		return nil, err
-	}
-	return a.m.certain(ip, owner, true)
+	return a.take(ip, owner, true)
 }
 
 func (a *allocator) AllocateWithoutSyncUpstream(ip net.IP, owner string) (*AllocationResult, error) {
-	if err := a.own(ip); err != nil {
-		return nil, err
-	}
-	return a.m.certain(ip, owner, false)
+	return a.take(ip, owner, false)
 }
 
 func (a *allocator) Release(ip net.IP) error {
-	if err := a.own(ip); err != nil {
+	x, err := a.own(ip)
+	if err != nil {
 		return err
 	}
-	return a.m.ReleaseIP(ip)
+	return a.m.releaseOwn(x)
+}
+
+func (a *allocator) next(owner string, report bool) (*AllocationResult, error) {
+	if err := a.m.usable(a.family); err != nil {
+		return nil, allocation("the next address", owner, err)
+	}
+	return a.m.nextOwn(a.m.families.one[a.family], owner, report)
 }
 
 func (a *allocator) AllocateNext(owner string) (*AllocationResult, error) {
-	return a.m.nextOf(Family(a.family.String()), owner, true)
+	return a.next(owner, true)
 }
 
 func (a *allocator) AllocateNextWithoutSyncUpstream(owner string) (*AllocationResult, error) {
-	return a.m.nextOf(Family(a.family.String()), owner, false)
+	return a.next(owner, false)
 }
 
 func (a *allocator) Dump() (map[string]string, string) {

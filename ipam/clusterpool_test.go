@@ -357,7 +357,7 @@ func TestTheStateIsReported(t *testing.T) {
 		g.Expect(written()).To(HaveLen(2))
 		g.Expect(written()[1]).To(HaveKeyWithValue("10.1.0.0/24", "depleted"))
 		g.Expect(o.made).To(Equal(1))
-		g.Expect(o.events).To(Equal([]string{"NRS n1 create true"}))
+		g.Expect(o.events).To(Equal([]string{"cadastre.dev/v1alpha1::NetResourceSet NetResourceSet create true false", "NetResourceSet create true"}))
 		g.Expect(o.subs[0].OnDeleteNetResourceSet(&ipam.NetResourceSet{Name: "n1"})).To(Succeed())
 		_, err = w.AllocateNextFamily(ipam.IPv4, me)
 		g.Expect(err).NotTo(HaveOccurred(), "it goes on with what it has")

@@ -86,10 +86,12 @@ func (o *owner) LocalAllocCIDRsUpdated(v4, v6 []*ipam.CIDR) {
 	}
 	o.cidrs = append(o.cidrs, told)
 }
-func (o *owner) K8sEventReceived(kind, scope, action string, valid, _ bool) {
-	o.events = append(o.events, fmt.Sprint(kind, " ", scope, " ", action, " ", valid))
+func (o *owner) K8sEventReceived(kind, scope, action string, valid, equal bool) {
+	o.events = append(o.events, fmt.Sprint(kind, " ", scope, " ", action, " ", valid, " ", equal))
 }
-func (o *owner) K8sEventProcessed(scope, action string, ok bool) {}
+func (o *owner) K8sEventProcessed(scope, action string, ok bool) {
+	o.events = append(o.events, fmt.Sprint(scope, " ", action, " ", ok))
+}
 func (o *owner) RegisterNetResourceSetSubscriber(s ipam.NetResourceSetSubscriber) {
 	o.subs = append(o.subs, s)
 }

@@ -19,10 +19,11 @@ import (
 
 // IPAM is an address manager. Use New or NewIPAM; any goroutine may call it.
 type IPAM struct {
-	// IPv6Allocator is the IPv6 addresses; nil where they are disabled. It is set
-	// once: taking it away disables the family, another one in its place is not asked.
+	// IPv6Allocator allocates IPv6 addresses; nil if they are disabled. A caller may
+	// put an allocator of its own here, or nil, before it calls the IPAM: that one is
+	// asked then, one call at a time, and the ledger has none of its addresses.
 	IPv6Allocator Allocator
-	// IPv4Allocator is the IPv4 addresses, likewise.
+	// IPv4Allocator allocates IPv4 addresses, likewise.
 	IPv4Allocator Allocator
 
 	broken   error // why New failed, for NewIPAM, which cannot say it
@@ -38,6 +39,8 @@ type IPAM struct {
 	view     atomic.Pointer[view]
 	restored [2]atomic.Bool
 	wake     chan struct{} // there may be something to report
+
+	externals externals // addresses of allocators of the caller
 
 	change  sync.Mutex // one change of blocks at a time
 	source  source
@@ -241,7 +244,9 @@ func (m *IPAM) usable(f ledger.Family) error {
 	case m.allocatorOf(f) == nil:
 		return disabled(f)
 	case m.mode == Delegated:
-		return ErrDelegated
+		if _, ok := m.external(f); !ok {
+			return ErrDelegated
+		}
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ import (
 
 // Server is the node's side of a CNI IPAM plugin: addresses by container. An
 // ADD can be repeated, a DEL frees what its container holds and nothing of a
-// later one. Use NewServer; any goroutine may call it.
+// later one. Use NewServer; any goroutine may call it. Of allocators of the caller
+// it remembers in memory what each container holds; Endpoints and Sweep do not see it.
 type Server struct {
 	m    *IPAM
 	door string
@@ -46,11 +47,18 @@ func (s *Server) ADD(family, owner, containerID, _ string) (ipv4Result, ipv6Resu
 		err = errors.New("an owner and a container ID are needed")
 	}
 	v := m.view.Load()
-	if err == nil && v.strict && v.set == nil {
+	external := m.hasExternal(fs)
+	if err == nil && !external && v.strict && v.set == nil {
 		err = errNoSet()
+	}
+	if err == nil && external {
+		ipv4Result, ipv6Result, err = m.nextOfEach(fs, claim{owner: owner, container: containerID, key: s.key(owner, containerID)})
 	}
 	if err != nil {
 		return nil, nil, allocation("addresses for container "+containerID, owner, err)
+	}
+	if external {
+		return ipv4Result, ipv6Result, nil
 	}
 	leases, _, err := m.deps.Ledger.Claim(context.Background(), ledger.Request{
 		Pool: m.pool.Name, Key: s.key(owner, containerID), Families: fs, Within: v.within,
@@ -82,8 +90,13 @@ func (s *Server) DEL(owner, containerID string) (err error) {
 	if s.m.broken != nil {
 		return s.m.broken
 	}
-	if s.m.mode == Delegated {
+	if s.m.mode == Delegated && !s.m.hasExternal(s.m.families.both) {
 		return ErrDelegated
+	}
+	if containerID != "" {
+		if _, err := s.m.releaseOwner(owner, containerID); err != nil {
+			return &callError{"release", "the addresses of container " + containerID, owner, err}
+		}
 	}
 	if _, err := s.m.deps.Ledger.Release(context.Background(), ledger.Selector{Key: s.key(owner, containerID)}); err != nil {
 		return &callError{"release", "the addresses of container " + containerID, owner, err}

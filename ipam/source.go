@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/cadastre/cadastre/ledger"
@@ -207,46 +208,49 @@ type subscriber struct{ m *IPAM }
 
 var _ NetResourceSetSubscriber = subscriber{}
 
-// scopes of K8sEventRegister.
+// Arguments of K8sEventRegister, as the published package passes them.
 const (
-	created = "create"
-	updated = "update"
-	deleted = "delete"
+	apiGroup = "cadastre.dev/v1alpha1::NetResourceSet"
+	scope    = "NetResourceSet"
+	created  = "create"
+	updated  = "update"
+	deleted  = "delete"
 )
 
 // OnAddNetResourceSet follows this node's.
-func (s subscriber) OnAddNetResourceSet(set *NetResourceSet) error { return s.follow(created, set) }
+func (s subscriber) OnAddNetResourceSet(set *NetResourceSet) error {
+	return s.follow(created, nil, set)
+}
 
 // OnUpdateNetResourceSet follows this node's.
-func (s subscriber) OnUpdateNetResourceSet(_, set *NetResourceSet) error {
-	return s.follow(updated, set)
+func (s subscriber) OnUpdateNetResourceSet(old, set *NetResourceSet) error {
+	return s.follow(updated, old, set)
 }
 
 // OnDeleteNetResourceSet changes nothing: what the node was given last stays.
 func (s subscriber) OnDeleteNetResourceSet(set *NetResourceSet) error {
 	if set != nil && set.Name == s.m.deps.Name {
-		s.m.log.Warn("the NetResourceSet of this node is gone: it goes on with what it was given last", "name", set.Name)
-		s.count(set, deleted, true)
+		s.m.log.Warn("the NetResourceSet of this node is gone: it goes on with what it was given last", "name", s.m.deps.Name)
+		s.m.deps.Events.K8sEventReceived(apiGroup, scope, deleted, true, false)
+		s.m.deps.Events.K8sEventProcessed(scope, deleted, true)
 	}
 	return nil
 }
 
-func (s subscriber) follow(action string, set *NetResourceSet) error {
-	if set == nil || set.Name != s.m.deps.Name {
+// follow follows a version of this node's NetResourceSet. An event without one is
+// counted as not valid, those of other nodes are not counted.
+func (s subscriber) follow(action string, old, set *NetResourceSet) error {
+	if set == nil {
+		s.m.deps.Events.K8sEventReceived(apiGroup, scope, action, false, false)
 		return nil
 	}
-	err := s.m.Update(context.Background(), set)
-	s.count(set, action, err == nil)
-	return err
-}
-
-func (s subscriber) count(set *NetResourceSet, action string, ok bool) {
-	kind := "NetResourceSet"
-	if s.m.deps.Owner != nil {
-		kind = s.m.deps.Owner.ResourceType()
+	if set.Name != s.m.deps.Name {
+		return nil
 	}
-	s.m.deps.Events.K8sEventReceived(kind, set.Name, action, ok, false)
-	s.m.deps.Events.K8sEventProcessed(set.Name, action, ok)
+	s.m.deps.Events.K8sEventReceived(apiGroup, scope, action, true, old != nil && reflect.DeepEqual(old, set))
+	err := s.m.Update(context.Background(), set)
+	s.m.deps.Events.K8sEventProcessed(scope, action, err == nil)
+	return err
 }
 
 // free is how many addresses of a family can be lent.
@@ -302,7 +306,7 @@ func (m *IPAM) missing() string {
 		return ""
 	}
 	for _, f := range m.families.both {
-		if m.allocatorOf(f) != nil && m.free(f) == 0 {
+		if _, external := m.external(f); !external && m.allocatorOf(f) != nil && m.free(f) == 0 {
 			return fmt.Sprintf("no pod CIDR has a free %s address", f)
 		}
 	}

@@ -20,8 +20,12 @@ var ErrRestoring = errors.New("what was in use before is not yet allocated again
 // RestoreFinished says that what was in use before is allocated again: from now
 // on the state is reported, and addresses and CIDRs are given back.
 func (m *IPAM) RestoreFinished() {
-	m.finished(ledger.IPv4)
-	m.finished(ledger.IPv6)
+	for _, f := range []ledger.Family{ledger.IPv4, ledger.IPv6} {
+		if x, ok := m.external(f); ok {
+			x.RestoreFinished()
+		}
+		m.finished(f)
+	}
 }
 
 func (m *IPAM) finished(f ledger.Family) {
@@ -138,7 +142,7 @@ func (m *IPAM) Dump() (allocv4 map[string]string, allocv6 map[string]string, sta
 	}
 	four, six := m.dump()
 	var parts []string
-	for _, x := range []struct {
+	for f, x := range []struct {
 		name string
 		a    Allocator
 		d    *familyDump
@@ -146,6 +150,9 @@ func (m *IPAM) Dump() (allocv4 map[string]string, allocv6 map[string]string, sta
 		if x.a == nil {
 			x.d.held = nil
 			continue
+		}
+		if a, ok := m.external(ledger.Family(f)); ok {
+			*x.d = m.dumpExternal(a)
 		}
 		parts = append(parts, x.name+x.d.status)
 	}

@@ -1,0 +1,277 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam_test
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/ipam"
+)
+
+var errFull = errors.New("the range is full")
+
+// box is an allocator of a caller: it has some addresses, and writes down how it is asked.
+type box struct {
+	free  []string
+	held  []string
+	asked []string
+}
+
+func (b *box) give(what string, i int) (*ipam.AllocationResult, error) {
+	b.asked = append(b.asked, what)
+	if i < 0 || i >= len(b.free) {
+		return nil, errFull
+	}
+	a := b.free[i]
+	b.free, b.held = slices.Delete(b.free, i, i+1), append(b.held, a)
+	return &ipam.AllocationResult{IP: net.ParseIP(a), GatewayIP: "of the box"}, nil
+}
+
+func (b *box) Allocate(ip net.IP, owner string) (*ipam.AllocationResult, error) {
+	return b.give("Allocate "+owner, slices.Index(b.free, ip.String()))
+}
+
+func (b *box) AllocateWithoutSyncUpstream(ip net.IP, owner string) (*ipam.AllocationResult, error) {
+	return b.give("AllocateWithoutSyncUpstream "+owner, slices.Index(b.free, ip.String()))
+}
+
+func (b *box) AllocateNext(owner string) (*ipam.AllocationResult, error) {
+	return b.give("AllocateNext "+owner, 0)
+}
+
+func (b *box) AllocateNextWithoutSyncUpstream(owner string) (*ipam.AllocationResult, error) {
+	return b.give("AllocateNextWithoutSyncUpstream "+owner, 0)
+}
+
+func (b *box) Release(ip net.IP) error {
+	b.asked = append(b.asked, "Release")
+	i := slices.Index(b.held, ip.String())
+	if i < 0 {
+		return errors.New("it is not allocated")
+	}
+	b.free, b.held = append(b.free, b.held[i]), slices.Delete(b.held, i, i+1)
+	return nil
+}
+
+func (b *box) Dump() (map[string]string, string) {
+	all := map[string]string{}
+	for _, a := range b.held {
+		all[a] = ""
+	}
+	return all, "a box"
+}
+
+func (b *box) RestoreFinished() { b.asked = append(b.asked, "RestoreFinished") }
+
+// boxed is an IPAM with an allocator of the caller for IPv4, and the ledger's for IPv6.
+func boxed(g Gomega) (*world, *box) {
+	w, b := hosted(g, nil, "1.1.1.0/24", "f00d::/120"), &box{free: []string{"9.9.9.1", "9.9.9.2", "9.9.9.3"}}
+	w.IPv4Allocator = b
+	return w, b
+}
+
+const me2 = "default/other"
+
+func TestAnAllocatorOfTheCallerIsAsked(t *testing.T) {
+	for name, c := range map[string]struct {
+		call func(w *world) error
+		want []string
+		held []string
+	}{
+		"AllocateIP":       {func(w *world) error { return w.AllocateIP(ip("9.9.9.2"), me) }, []string{"Allocate " + me}, []string{"9.9.9.2"}},
+		"AllocateIPString": {func(w *world) error { return w.AllocateIPString("9.9.9.2", me) }, []string{"Allocate " + me}, []string{"9.9.9.2"}},
+		"AllocateIPWithoutSyncUpstream": {func(w *world) error {
+			_, err := w.AllocateIPWithoutSyncUpstream(ip("9.9.9.2"), me)
+			return err
+		}, []string{"AllocateWithoutSyncUpstream " + me}, []string{"9.9.9.2"}},
+		"AllocateNextFamily": {func(w *world) error {
+			r, err := w.AllocateNextFamily(ipam.IPv4, me)
+			w.g.Expect(r.GatewayIP).To(Equal("of the box"))
+			return err
+		}, []string{"AllocateNext " + me}, []string{"9.9.9.1"}},
+		"AllocateNextFamilyWithoutSyncUpstream": {func(w *world) error {
+			_, err := w.AllocateNextFamilyWithoutSyncUpstream(ipam.IPv4, me)
+			return err
+		}, []string{"AllocateNextWithoutSyncUpstream " + me}, []string{"9.9.9.1"}},
+		"AllocateNext, both families": {func(w *world) error {
+			four, six, err := w.AllocateNext("", me)
+			w.g.Expect(text(four)).To(Equal("9.9.9.1"))
+			w.g.Expect(text(six)).To(Equal("f00d::1"))
+			return err
+		}, []string{"AllocateNext " + me}, []string{"9.9.9.1"}},
+		"an address is blacklisted": {func(w *world) error {
+			w.BlacklistIP(ip("9.9.9.1"), "router")
+			w.g.Expect(w.AllocateIP(ip("9.9.9.1"), me)).To(MatchError(ipam.ErrBlacklisted))
+			r, err := w.AllocateNextFamily(ipam.IPv4, me)
+			w.g.Expect(text(r)).To(Equal("9.9.9.2"))
+			w.g.Expect(w.held()).To(HaveKeyWithValue("9.9.9.1", me+" (blacklisted)"))
+			return err
+		}, []string{"AllocateNext " + me, "AllocateNext " + me}, []string{"9.9.9.1", "9.9.9.2"}},
+		"ReleaseIP": {func(w *world) error {
+			w.g.Expect(w.AllocateIP(ip("9.9.9.2"), me)).To(Succeed())
+			return w.ReleaseIP(ip("9.9.9.2"))
+		}, []string{"Allocate " + me, "Release"}, nil},
+		"ReleaseIPString of an owner": {func(w *world) error {
+			_, _, err := w.AllocateNext("", me)
+			w.g.Expect(err).NotTo(HaveOccurred())
+			_, err = w.AllocateNextFamily(ipam.IPv4, me2)
+			w.g.Expect(err).NotTo(HaveOccurred())
+			w.g.Expect(w.ReleaseIPString("default/none")).NotTo(Succeed())
+			w.g.Expect(w.ReleaseIPString(me)).To(Succeed())
+			w.g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me2}), "of both families")
+			return nil
+		}, []string{"AllocateNext " + me, "AllocateNext " + me2, "Release"}, []string{"9.9.9.2"}},
+		"RestoreFinished": {func(w *world) error { w.RestoreFinished(); return nil }, []string{"RestoreFinished"}, nil},
+		"IPv6 from the ledger": {func(w *world) error {
+			_, err := w.AllocateNextFamily(ipam.IPv6, me)
+			return err
+		}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, b := boxed(g)
+			g.Expect(c.call(w)).To(Succeed())
+			g.Expect(b.asked).To(Equal(c.want))
+			g.Expect(slices.Sorted(slices.Values(b.held))).To(Equal(slices.Sorted(slices.Values(c.held))))
+			_, _, status := w.Dump()
+			g.Expect(status).To(ContainSubstring("IPv4: a box, IPv6: "))
+			w.consistent()
+		})
+	}
+}
+
+func TestBothFamiliesOrNoneWithAnAllocatorOfTheCaller(t *testing.T) {
+	g := NewWithT(t)
+	w, b := boxed(g)
+	b.free = nil
+	_, _, err := w.AllocateNext("", me)
+	g.Expect(err).To(MatchError(errFull))
+	g.Expect(w.held()).To(BeEmpty(), "the IPv6 address is given back")
+
+	w.IPv4Allocator, w.IPv6Allocator = w.IPv6Allocator, b // of another family: refused by it
+	b.free = []string{"9.9.9.1"}
+	_, _, err = w.AllocateNext("", me)
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(b.held).To(BeEmpty(), "and this one, too")
+}
+
+func TestTimersOfAllocatorsOfTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		w, b := boxed(g)
+		first, _, err := w.AllocateNextWithExpiration("ipv4", me, time.Minute)
+		g.Expect(err).NotTo(HaveOccurred())
+		second, _, err := w.AllocateNextWithExpiration("ipv4", me, time.Minute)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(first.ExpirationUUID).NotTo(BeEmpty())
+		_, err = w.StartExpirationTimer(second.IP, time.Minute)
+		g.Expect(err).To(HaveOccurred(), "it has one")
+		g.Expect(w.StopExpirationTimer(second.IP, first.ExpirationUUID)).NotTo(Succeed())
+		g.Expect(w.StopExpirationTimer(second.IP, second.ExpirationUUID)).To(Succeed())
+		g.Expect(w.StopExpirationTimer(second.IP, second.ExpirationUUID)).NotTo(Succeed())
+		_, err = w.StartExpirationTimer(ip("9.9.9.3"), time.Minute)
+		g.Expect(err).To(HaveOccurred(), "it is not allocated")
+		time.Sleep(time.Minute + 1)
+		synctest.Wait()
+		g.Expect(b.held).To(Equal([]string{"9.9.9.2"}))
+		g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me}))
+
+		third, err := w.StartExpirationTimer(second.IP, time.Minute)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(third).NotTo(BeEmpty())
+		g.Expect(w.ReleaseIP(second.IP)).To(Succeed())
+		g.Expect(w.AllocateIP(second.IP, me2)).To(Succeed())
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me2}), "an old timer does not end a new lease")
+	})
+}
+
+// counting is an allocator around the one that the IPAM has made.
+type counting struct {
+	ipam.Allocator
+	n int
+}
+
+func (c *counting) AllocateNext(owner string) (*ipam.AllocationResult, error) {
+	c.n++
+	return c.Allocator.AllocateNext(owner)
+}
+
+func TestAnAllocatorAroundTheIPAMsOwn(t *testing.T) {
+	g := NewWithT(t)
+	w := hosted(g, nil, "1.1.1.0/24", "")
+	c := &counting{Allocator: w.IPv4Allocator}
+	w.IPv4Allocator = c
+	r, err := w.AllocateNextFamily(ipam.IPv4, me)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(c.n).To(Equal(1))
+	g.Expect(w.AllocateIP(ip("1.1.1.9"), me)).To(Succeed())
+	g.Expect(w.held()).To(Equal(map[string]string{text(r): me, "1.1.1.9": me}))
+	g.Expect(w.ReleaseIPString(me)).To(Succeed())
+	g.Expect(w.deps.Ledger.Leases()).To(BeEmpty())
+	w.consistent()
+}
+
+func TestContainersGetAddressesOfAnAllocatorOfTheCaller(t *testing.T) {
+	g := NewWithT(t)
+	w, b := boxed(g)
+	s := ipam.NewServer(w.IPAM)
+	for range 2 { // an ADD can be repeated
+		four, six, err := s.ADD("", me, "c1", "")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect([]string{text(four), text(six)}).To(Equal([]string{"9.9.9.1", "f00d::1"}))
+	}
+	four, _, err := s.ADD("ipv4", me, "c2", "")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(text(four)).To(Equal("9.9.9.2"))
+	g.Expect(s.DEL(me, "c1")).To(Succeed())
+	g.Expect(s.DEL(me, "c1")).To(Succeed())
+	g.Expect(b.held).To(Equal([]string{"9.9.9.2"}), "that of the later container stays")
+	g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me}))
+}
+
+func TestAnAllocatorForADisabledFamily(t *testing.T) {
+	g := NewWithT(t)
+	w := hosted(g, nil, "", "f00d::/120")
+	_, err := w.AllocateNextFamily(ipam.IPv4, me)
+	g.Expect(err).To(MatchError(ipam.ErrIPv4Disabled))
+	w.IPv4Allocator = &box{free: []string{"9.9.9.1"}}
+	_, err = w.AllocateNextFamily(ipam.IPv4, me)
+	g.Expect(err).NotTo(HaveOccurred())
+	w.IPv6Allocator = nil
+	_, err = w.AllocateNextFamily(ipam.IPv6, me)
+	g.Expect(err).To(MatchError(ipam.ErrIPv6Disabled))
+}
+
+// The arguments are those that the published package passes.
+func TestEventsAreCountedAsPublished(t *testing.T) {
+	g, o := NewWithT(t), &owner{}
+	_, err := ipam.New(t.Context(), ipam.Deps{Name: "n1", Config: mode("cluster-pool-v2beta"), Owner: o, Events: o})
+	g.Expect(err).NotTo(HaveOccurred())
+	s, set := o.subs[0], &ipam.NetResourceSet{Name: "n1", PodCIDRs: []string{"10.1.0.0/24"}}
+	same, more := *set, *set
+	more.PodCIDRs = []string{"10.1.0.0/24", "10.2.0.0/24"}
+	g.Expect(s.OnAddNetResourceSet(set)).To(Succeed())
+	g.Expect(s.OnUpdateNetResourceSet(set, &same)).To(Succeed())
+	g.Expect(s.OnUpdateNetResourceSet(set, &more)).To(Succeed())
+	g.Expect(s.OnUpdateNetResourceSet(set, nil)).To(Succeed())
+	g.Expect(s.OnAddNetResourceSet(&ipam.NetResourceSet{Name: "n2"})).To(Succeed())
+	g.Expect(s.OnDeleteNetResourceSet(set)).To(Succeed())
+	const received = "cadastre.dev/v1alpha1::NetResourceSet NetResourceSet "
+	g.Expect(o.events).To(Equal([]string{
+		received + "create true false", "NetResourceSet create true",
+		received + "update true true", "NetResourceSet update true",
+		received + "update true false", "NetResourceSet update true",
+		received + "update false false",
+		received + "delete true false", "NetResourceSet delete true",
+	}))
+}
