@@ -78,6 +78,10 @@ func (ds *DataStore) assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, 
 	req := claimOf(key, pod)
 	ds.hints.Lock()
 	s, x, err := ds.claim(ctx, st, &req, f)
+	before := netip.Addr{}
+	if err == nil {
+		before = s.prior
+	}
 	ds.hints.Unlock()
 	if err != nil { // also if the key has an address
 		if have := ds.book.ByKey(ledgerKey(key)); len(have) > 0 {
@@ -87,7 +91,7 @@ func (ds *DataStore) assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, 
 	}
 	if st != nil {
 		if err := st.Commit(ctx); err != nil {
-			ds.free(s, 0)
+			ds.takeBack(s, x, before)
 			return Assigned{}, fmt.Errorf("assign %s to %s: %w", x, key, err)
 		}
 	}
@@ -182,11 +186,42 @@ func (ds *DataStore) claimFrom(ctx context.Context, st *ledger.Stage, s *spot, r
 	case !fresh:
 		return a, ledger.ErrKeyHeld
 	}
-	s.lent = a
+	s.advance(a)
 	if s.prefix.IsSingleIP() {
 		s.until = never
 	}
 	return a, nil
+}
+
+// advance moves the cursor to an address that is claimed.
+func (s *spot) advance(a netip.Addr) {
+	if s.prior = s.lent; !s.prior.IsValid() {
+		s.prior = a.Prev()
+	}
+	s.lent = a
+	if len(s.failed) > 0 {
+		delete(s.failed, a)
+	}
+}
+
+// takeBack has a claim that could not be written leave the cursor where it was
+// before. If the claims after it fail, too, the cursor goes back by all of them.
+func (ds *DataStore) takeBack(s *spot, a, before netip.Addr) {
+	ds.hints.Lock()
+	defer ds.hints.Unlock()
+	if s.failed == nil {
+		s.failed = map[netip.Addr]netip.Addr{}
+	}
+	s.failed[a] = before
+	for {
+		before, failed := s.failed[s.lent]
+		if !failed {
+			break
+		}
+		delete(s.failed, s.lent)
+		s.lent = before
+	}
+	s.until, s.lane.until = 0, 0
 }
 
 // rested is when an address of s, none of which is free, will have cooled.

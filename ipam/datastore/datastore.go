@@ -118,8 +118,10 @@ type lane struct {
 type spot struct {
 	prefix netip.Prefix
 	lane   *lane
-	lent   netip.Addr    // last
-	until  time.Duration // uptime before which no address of it is free, unless one is released
+	lent   netip.Addr                // last: the cursor
+	prior  netip.Addr                // the cursor before that
+	failed map[netip.Addr]netip.Addr // claims that could not be written, and the cursor before each
+	until  time.Duration             // uptime before which no address of it is free, unless one is released
 }
 
 // laneSpots is how many blocks a pool gets: the ledger looks at each of them.

@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -161,4 +164,67 @@ func TestFailedWriteLeavesAddressesWhereTheyWere(t *testing.T) {
 	cp.Error = nil
 	g.Expect(ds.RemoveENIFromDataStore("eni-1", true)).To(Succeed())
 	g.Expect(cp.Data.(*CheckpointData).Allocations).To(BeEmpty())
+}
+
+// A pod gets the address that it would have got without the writes that failed.
+func TestFailedWritesLeaveTheCursor(t *testing.T) {
+	for name, prefix := range map[string]bool{"addresses of a prefix": true, "single addresses": false} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			cp := NewTestCheckpoint(nil)
+			ds, _ := store(Options{Checkpoint: cp, PrefixMode: prefix})
+			g.Expect(ds.AddENI("eni-1", 0, true, false)).To(Succeed())
+			want := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"}
+			if prefix {
+				want = []string{"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"}
+				g.Expect(ds.AddPrefix("eni-1", netip.MustParsePrefix("10.0.0.0/28"))).To(Succeed())
+			} else {
+				for _, ip := range want {
+					g.Expect(ds.AddIPv4AddressToStore("eni-1", ip)).To(Succeed())
+				}
+			}
+			for n, ip := range want {
+				cp.Error = errWrite
+				for range 3 {
+					_, _, err := ds.AssignPodIPv4Address(key(n))
+					g.Expect(err).To(MatchError(errWrite))
+				}
+				cp.Error = nil
+				g.Expect(assign(g, ds, n)).To(Equal(ip))
+			}
+			g.Expect(ds.Check()).To(BeEmpty())
+		})
+	}
+}
+
+// blocking is a Checkpointer whose writes wait, and then fail.
+type blocking struct {
+	*TestCheckpoint
+	begun, end chan struct{}
+}
+
+func (b *blocking) Checkpoint(any) error {
+	b.begun <- struct{}{}
+	<-b.end
+	return errWrite
+}
+
+func TestFailedWritesOfManyPodsLeaveTheCursor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		b := &blocking{NewTestCheckpoint(nil), make(chan struct{}, 9), make(chan struct{})}
+		ds, _ := store(Options{Checkpoint: b, PrefixMode: true})
+		g.Expect(ds.AddENI("eni-1", 0, true, false)).To(Succeed())
+		g.Expect(ds.AddPrefix("eni-1", netip.MustParsePrefix("10.0.0.0/28"))).To(Succeed())
+		var work sync.WaitGroup
+		for n := range 4 {
+			work.Go(func() { _, _, _ = ds.AssignPodIPv4Address(key(n)) })
+		}
+		synctest.Wait() // all of them are claimed, and one is being written
+		close(b.end)
+		work.Wait()
+		_, _, err := ds.AssignPodIPv4Address(key(9))
+		g.Expect(err).To(MatchError(errWrite))
+		g.Expect(err.Error()).To(ContainSubstring("assign 10.0.0.0 to"))
+	})
 }
