@@ -64,7 +64,7 @@ type wall struct {
 // suites are made for tests: whoever implements kvdb.Store or ledger's journal,
 // also outside of this module, runs them.
 func suites() []string {
-	return []string{"./kvdb/kvdbtest", "./kvdb/etcd/etcdtest", "./ledger/journal/journaltest", "./ipam/ipamapi/ipamapitest",
+	return []string{"./kvdb/kvdbtest", "./kvdb/etcd/etcdtest", "./ledger/journal/journaltest", "./ipam/ipamapi/ipamapitest", "./operator/netresource/netresourcetest",
 		"./plugins/kubestate/kubestatetest", "./plugins/kubestate/apistore/apistoretest"}
 }
 
