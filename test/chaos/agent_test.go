@@ -22,6 +22,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/test/stage"
 )
 
 // Configurations of agents.
@@ -73,6 +74,7 @@ type node struct {
 func newNode(t *testing.T, conf string) *node {
 	t.Helper()
 	g := NewWithT(t)
+	g.Expect(stage.LookAtSources("../..")).To(Succeed())
 	dir, err := os.MkdirTemp("", "cc")
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {

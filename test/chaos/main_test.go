@@ -6,13 +6,11 @@ package chaos
 import (
 	"flag"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -62,9 +60,6 @@ func buildPrograms() (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := watchSources(); err != nil {
-		return "", err
-	}
 	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/cadastre-agent", "../../cmd/cadastre-cni", "../../cmd/cadastre")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -72,23 +67,6 @@ func buildPrograms() (dir string, err error) {
 		return "", fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
 	return dir, os.Setenv(binEnv, dir)
-}
-
-// watchSources looks at the programs' sources: the cache of go test takes a
-// result for old if something has changed that the test has looked at, and
-// knows nothing of what the compiler reads.
-func watchSources() error {
-	return filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && len(d.Name()) > 2:
-			return fs.SkipDir
-		case strings.HasSuffix(path, ".go") || d.Name() == "go.mod":
-			_, err = os.Stat(path)
-		}
-		return err
-	})
 }
 
 func program(name string) string { return filepath.Join(os.Getenv(binEnv), name) }

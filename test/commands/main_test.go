@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -53,22 +52,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// watchSources looks at the programs' sources: go test's cache of results knows the
-// files that a running test has looked at, not those that the compiler reads.
-func watchSources() error {
-	return filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && len(d.Name()) > 2:
-			return fs.SkipDir
-		case strings.HasSuffix(path, ".go") || d.Name() == "go.mod":
-			_, err = os.Stat(path)
-		}
-		return err
-	})
-}
-
 // awaited bounds the wait for another process; it decides no result.
 const awaited = "60s"
 
@@ -84,7 +67,7 @@ func newMachine(t *testing.T, conf string) *machine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cmd") // a test's own is too long for a socket
 	m := &machine{Gomega: NewWithT(t), t: t, dir: dir}
-	m.Expect(errors.Join(err, watchSources())).To(Succeed())
+	m.Expect(errors.Join(err, stage.LookAtSources("../.."))).To(Succeed())
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	m.socket = m.path("run/agent.sock")
 	m.write("contiv.conf", strings.ReplaceAll(conf, "DIR", dir))

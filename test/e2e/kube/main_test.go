@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -110,9 +109,6 @@ func buildOurs(bin string) error {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return err
 	}
-	if err := watchSources(); err != nil {
-		return err
-	}
 	args := []string{"build", "-o", bin + string(os.PathSeparator)}
 	for _, name := range []string{"cadastre-agent", "cadastre-operator"} {
 		dir := filepath.Join("..", "..", "..", "cmd", name)
@@ -124,24 +120,6 @@ func buildOurs(bin string) error {
 		return fmt.Errorf("build our programs: %w\n%s", err, out)
 	}
 	return os.Setenv(binEnv, bin)
-}
-
-// watchSources looks at the programs' sources: the cache of go test takes a
-// result for old if something has changed that the test has looked at, and knows
-// nothing of what a compiler reads that it starts.
-func watchSources() error {
-	root := filepath.Join("..", "..", "..")
-	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && path != root && strings.HasPrefix(d.Name(), "."):
-			return fs.SkipDir
-		case strings.HasSuffix(path, ".go") || d.Name() == "go.mod":
-			_, err = os.Stat(path)
-		}
-		return err
-	})
 }
 
 // wrapped are the programs that envtest starts. They are started by way of this

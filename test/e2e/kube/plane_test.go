@@ -19,6 +19,8 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/cadastre/cadastre/test/stage"
 )
 
 // startTime is how long a control plane may take that others hinder.
@@ -130,5 +132,8 @@ func mayRun(t *testing.T) {
 	t.Helper()
 	if why := missing(); why != "" {
 		t.Skip("NOT RUN: ", why)
+	}
+	if err := stage.LookAtSources("../../.."); err != nil {
+		t.Fatal(err)
 	}
 }
