@@ -27,7 +27,7 @@ var (
 // knows nothing of the watermarks.
 type AllocationImplementation interface {
 	// CreateNetResource makes what serves one node; nil refuses the node. It is called
-	// again only after it has panicked, and must not call back.
+	// again after it has panicked or has refused the node, and must not call back.
 	CreateNetResource(obj *v1alpha1.NetResourceSet, node *NetResource) NetResourceOperations
 	// GetPoolQuota is what is left of all pools.
 	GetPoolQuota() v1alpha1.PoolQuotaMap

@@ -64,6 +64,7 @@ type taken struct {
 type nodeCall[T any] struct {
 	name string
 	do   func(context.Context, NetResourceOperations) (T, error)
+	keys []string       // what it gives back
 	late func(T, error) // nil: the node is looked at again
 	wait time.Duration
 }
@@ -80,7 +81,7 @@ func (c nodeCall[T]) ask(ctx context.Context, n *NetResource) (T, error) {
 		c.late = func(T, error) { n.manager.maintain.add(n.name, "late", 0) }
 	}
 	return request[T]{
-		operation: operation{c.name, n.name}, late: c.late, wait: c.wait,
+		operation: operation{c.name, n.name}, keys: c.keys, late: c.late, wait: c.wait,
 		do: func(ctx context.Context) (T, error) { return c.do(ctx, ops) },
 	}.ask(ctx, n.manager.calls)
 }
@@ -168,27 +169,42 @@ type made struct {
 // other one is made.
 func (n *NetResource) takeMore(ctx context.Context, name string, do func(context.Context, NetResourceOperations) (made, error)) (made, error) {
 	n.mu.Lock()
-	n.unresolved = &taken{operation{name, n.name}, addressesOf(n.available)}
+	t := &taken{operation{name, n.name}, addressesOf(n.available)}
+	n.unresolved = t
 	n.mu.Unlock()
 	m, err := nodeCall[made]{
 		name: name, do: do,
-		late: func(made, error) { n.returned() },
+		late: func(made, error) {
+			n.readBack()
+			n.isKnown(t)
+		},
 	}.ask(ctx, n)
-	if !errors.Is(err, ErrUnknownOutcome) && !errors.Is(err, ErrUnderWay) {
-		n.mu.Lock()
-		n.unresolved = nil
-		n.mu.Unlock()
+	if !errors.Is(err, ErrUnknownOutcome) { // if it is ErrUnderWay, there was no call
+		n.isKnown(t)
 	}
 	return m, err
 }
 
-// returned is called when a call that changes something at the provider has
-// returned late. What it has done is read back before anything is decided.
-func (n *NetResource) returned() {
+// isKnown ends the doubt about a call. There may be one about a later call.
+func (n *NetResource) isKnown(t *taken) {
 	n.mu.Lock()
-	n.unresolved, n.waitsFor = nil, n.manager.config.Now()
-	n.mu.Unlock()
-	n.manager.resync.add(resyncKey, "late", 0)
+	defer n.mu.Unlock()
+	if n.unresolved == t {
+		n.unresolved = nil
+	}
+}
+
+// readBack is called when a call that changes something at the provider has
+// returned late. What it has done is read before anything is decided, also for a
+// node that has got the name of this one in the meantime.
+func (n *NetResource) readBack() {
+	m := n.manager
+	if now := m.Get(n.name); now != nil {
+		now.mu.Lock()
+		now.waitsFor = m.config.Now()
+		now.mu.Unlock()
+	}
+	m.resync.add(resyncKey, "late", 0)
 }
 
 // resolve looks whether a reading of the provider from after a call that has not
@@ -215,15 +231,19 @@ func (n *NetResource) inDoubt() error {
 // giveUp makes the call that gives addresses back.
 func (n *NetResource) giveUp(ctx context.Context, a *ReleaseAction) error {
 	gone := func() {
+		node := n.manager.Get(n.name) // another one if n was deleted in the meantime
+		if node == nil {
+			return
+		}
 		now := n.manager.config.Now()
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		node.mu.Lock()
+		defer node.mu.Unlock()
 		for _, key := range a.IPsToRelease {
-			n.release.gone[key] = now
+			node.release.gone[key] = now
 		}
 	}
 	_, err := nodeCall[struct{}]{
-		name: opGive,
+		name: opGive, keys: a.IPsToRelease,
 		do: func(ctx context.Context, ops NetResourceOperations) (struct{}, error) {
 			return struct{}{}, ops.ReleaseIPs(ctx, a)
 		},
@@ -231,10 +251,7 @@ func (n *NetResource) giveUp(ctx context.Context, a *ReleaseAction) error {
 			if err == nil {
 				gone()
 			}
-			n.mu.Lock()
-			n.waitsFor = n.manager.config.Now()
-			n.mu.Unlock()
-			n.manager.resync.add(resyncKey, "late", 0)
+			n.readBack()
 		},
 	}.ask(ctx, n)
 	if err == nil {

@@ -44,13 +44,26 @@ type calls struct {
 	observer OverdueObserver // may be nil
 
 	mu      sync.Mutex
+	closed  bool
 	kinds   map[operation]*call // calls that another one of their kind must not overlap
 	all     map[*call]operation // calls that have not returned
 	overdue map[string]int      // calls past their deadline, by operation
 }
 
-// operation is a kind of call.
+// operation is what a call asks for.
 type operation struct{ name, node string }
+
+// kind returns the operation whose place a call takes. Both ways to take addresses
+// exclude each other, and so do making and forgetting what serves a node.
+func (o operation) kind() operation {
+	switch o.name {
+	case opInterface:
+		o.name = opTake
+	case opForget:
+		o.name = opCreate
+	}
+	return o
+}
 
 func (o operation) String() string {
 	if o.node == "" {
@@ -62,6 +75,7 @@ func (o operation) String() string {
 // call is a call that has not returned. calls.mu guards the flags.
 type call struct {
 	since    time.Time
+	keys     []string // what it gives back
 	cancel   context.CancelFunc
 	returned chan struct{}
 	given    chan struct{} // closed when it has returned or its caller waits no more
@@ -81,6 +95,7 @@ func newCalls(c *Config) *calls {
 type request[T any] struct {
 	operation
 	do       func(context.Context) (T, error)
+	keys     []string       // what the call gives back
 	late     func(T, error) // gets the answer if the caller waits no more; may be nil
 	wait     time.Duration  // how long the caller waits; 0: until the deadline
 	deadline time.Duration  // 0: that of calls
@@ -92,22 +107,24 @@ func (r request[T]) ask(ctx context.Context, c *calls) (answer T, err error) {
 		r.deadline = c.deadline
 	}
 	ctx2, cancel := context.WithTimeout(ctx, r.deadline)
-	x, err := c.begin(ctx2, r.operation, cancel)
-	if err != nil {
+	x := &call{keys: r.keys, cancel: cancel, returned: make(chan struct{}), given: make(chan struct{})}
+	if err := c.begin(ctx2, r.operation, x); err != nil {
 		cancel()
 		return answer, err
 	}
 	var value T
-	var failed error
+	failed := fmt.Errorf("call %s: %w: it has ended its goroutine", r.operation, ErrPanicked)
 	late := time.AfterFunc(r.deadline, func() { c.isOverdue(r.operation, x) })
 	go func() {
 		defer cancel()
+		defer close(x.returned)
+		defer func() { // also if the provider calls runtime.Goexit
+			late.Stop()
+			if left := c.end(r.operation, x); left && r.late != nil {
+				r.late(value, failed)
+			}
+		}()
 		value, failed = guarded(ctx2, c, r)
-		late.Stop()
-		if left := c.end(r.operation, x); left && r.late != nil {
-			r.late(value, failed)
-		}
-		close(x.returned)
 	}()
 	if c.await(ctx2, x, r.wait) {
 		return value, failed
@@ -131,25 +148,28 @@ func guarded[T any](ctx context.Context, c *calls, r request[T]) (value T, err e
 
 // begin registers a call. One of the same kind that its caller still waits for is
 // waited for.
-func (c *calls) begin(ctx context.Context, what operation, cancel context.CancelFunc) (*call, error) {
+func (c *calls) begin(ctx context.Context, what operation, x *call) error {
 	for {
 		c.mu.Lock()
-		x := c.kinds[what]
-		if x == nil {
-			x = &call{since: c.now(), cancel: cancel, returned: make(chan struct{}), given: make(chan struct{})}
-			c.kinds[what], c.all[x] = x, what
-			c.mu.Unlock()
-			return x, nil
+		before, closed := c.kinds[what.kind()], c.closed
+		if before == nil && !closed {
+			x.since = c.now()
+			c.kinds[what.kind()], c.all[x] = x, what
 		}
-		left := x.left
+		left := before != nil && before.left
 		c.mu.Unlock()
-		if left {
-			return nil, fmt.Errorf("call %s: %w since %s", what, ErrUnderWay, x.since.Format(time.RFC3339))
+		switch {
+		case closed:
+			return fmt.Errorf("call %s: %w", what, ErrClosed)
+		case before == nil:
+			return nil
+		case left:
+			return fmt.Errorf("call %s: %w since %s", what, ErrUnderWay, before.since.Format(time.RFC3339))
 		}
 		select {
-		case <-x.given:
+		case <-before.given:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("call %s: wait for the call before: %w", what, ctx.Err())
+			return fmt.Errorf("call %s: wait for the call before: %w", what, ctx.Err())
 		}
 	}
 }
@@ -158,8 +178,8 @@ func (c *calls) begin(ctx context.Context, what operation, cancel context.Cancel
 func (c *calls) end(what operation, x *call) (left bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.kinds[what] == x {
-		delete(c.kinds, what)
+	if c.kinds[what.kind()] == x {
+		delete(c.kinds, what.kind())
 	}
 	delete(c.all, x)
 	if x.overdue {
@@ -231,7 +251,17 @@ func (c *calls) count(name string, by int) {
 func (c *calls) resolve(what operation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.kinds, what)
+	delete(c.kinds, what.kind())
+}
+
+// givenBack returns what a call that has not returned gives back.
+func (c *calls) givenBack(node string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x := c.kinds[operation{opGive, node}]; x != nil {
+		return x.keys
+	}
+	return nil
 }
 
 // brief returns how long a caller that must not be held up waits: the less, the
@@ -248,10 +278,11 @@ func (c *calls) brief() time.Duration {
 	return c.patience / time.Duration(1+hang)
 }
 
-// close ends the contexts of all calls and waits for them to return, a sixth of the
-// deadline at most. The error names those that have not.
+// close permits no more calls, ends the contexts of those under way and waits for
+// them to return, a sixth of the deadline at most. The error names those that have not.
 func (c *calls) close() error {
 	c.mu.Lock()
+	c.closed = true
 	all := maps.Clone(c.all)
 	c.mu.Unlock()
 	for x := range all {

@@ -184,6 +184,9 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 		}
 		m.IncAllocationAttempt("ip assignment failed", string(a.PoolID))
 		err = fmt.Errorf("take %d addresses of pool %q on interface %q: %w", a.MaxIPsToAllocate, a.PoolID, a.InterfaceID, err)
+		if errors.Is(err, ErrUnderWay) {
+			return false, err
+		}
 		if errors.Is(err, ErrThrottled) || errors.Is(err, ErrUnknownOutcome) || ctx.Err() != nil || a.AvailableInterfaces == 0 {
 			return true, err
 		}
@@ -203,7 +206,7 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 	})
 	if err2 != nil {
 		m.IncAllocationAttempt(cmp.Or(got.phrase, "interface creation failed"), string(a.PoolID))
-		return true, errors.Join(err, fmt.Errorf("make an interface with %d addresses: %w", request, err2))
+		return err != nil || !errors.Is(err2, ErrUnderWay), errors.Join(err, fmt.Errorf("make an interface with %d addresses: %w", request, err2))
 	}
 	m.IncAllocationAttempt("success", string(a.PoolID))
 	m.AddIPAllocation(string(a.PoolID), int64(got.addresses))

@@ -249,7 +249,7 @@ func (n *NetResourceSetManager) Resync(ctx context.Context, syncTime time.Time) 
 		ctx, cancel := context.WithTimeout(ctx, n.config.ResyncInterval)
 		defer cancel()
 		if node.Ops() == nil { // the provider has failed to make what serves it
-			_ = n.Update(node.ResourceCopy())
+			n.serve(node)
 		}
 		node.attend(ctx, syncTime)
 	})
@@ -350,44 +350,78 @@ func (n *NetResourceSetManager) create(known *NetResource, resource *v1alpha1.Ne
 		node = newNetResource(n, resource)
 	}
 	copied := resource.DeepCopy()
+	registered := make(chan struct{})
+	defer close(registered)
 	ops, err := request[NetResourceOperations]{
 		operation: operation{opCreate, resource.Name}, wait: n.calls.brief(),
 		do: func(context.Context) (NetResourceOperations, error) {
-			return n.config.Instances.CreateNetResource(copied, node), nil
+			if ops := node.Ops(); ops != nil { // of another call, which was waited for
+				return ops, nil
+			}
+			ops := n.config.Instances.CreateNetResource(copied, node)
+			node.servedBy(ops)
+			return ops, nil
 		},
-		late: func(ops NetResourceOperations, err error) { n.createdLate(node, ops, err) },
+		late: func(ops NetResourceOperations, err error) {
+			<-registered
+			n.createdLate(node, ops, err)
+		},
 	}.ask(context.Background(), n.calls)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.refused[resource.Name] = err == nil && ops == nil; n.refused[resource.Name] {
+	other, refused := n.register(node, known == nil, err == nil && ops == nil, err)
+	switch {
+	case refused:
 		return nil, errors.New("the provider does not serve it")
+	case other == nil:
+		n.forget(resource.Name)
+		return nil, errors.New("it was deleted in the meantime")
 	}
-	if other := n.nodes[resource.Name]; other != nil && other != node {
-		return other, nil
-	}
-	node.mu.Lock()
-	defer node.mu.Unlock()
-	if node.opsError = err; err == nil {
-		node.ops = ops
-	}
-	n.nodes[resource.Name] = node
-	return node, nil
+	return other, nil
 }
 
-// createdLate takes over what the provider has made for a node after Update had
+// register notes the outcome of CreateNetResource: the node that has the name, nil
+// if there is none any more, and whether the provider refuses it.
+func (n *NetResourceSetManager) register(node *NetResource, first, refuses bool, err error) (other *NetResource, refused bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if other = n.nodes[node.name]; other != node && (other != nil || !first) {
+		return other, false
+	}
+	if refuses {
+		delete(n.nodes, node.name)
+		n.refused[node.name] = true
+		node.remove()
+		return nil, true
+	}
+	delete(n.refused, node.name)
+	n.nodes[node.name] = node
+	node.mu.Lock()
+	defer node.mu.Unlock()
+	node.opsError = err
+	return node, false
+}
+
+// createdLate goes on with what the provider has made for a node after Update had
 // returned.
 func (n *NetResourceSetManager) createdLate(node *NetResource, ops NetResourceOperations, err error) {
-	if n.Get(node.name) != node {
+	other, refused := n.register(node, false, err == nil && ops == nil, err)
+	switch {
+	case other == nil && !refused:
 		n.forget(node.name)
+	case other != nil && other != node:
+		n.serve(other)
+	case other != nil && err == nil:
+		node.updated()
+	}
+}
+
+// serve tries again to have the provider make what serves a node.
+func (n *NetResourceSetManager) serve(node *NetResource) {
+	if node.Ops() != nil {
 		return
 	}
-	if err != nil || ops == nil {
-		return // the next version of the NetResourceSet tries again
+	if other, err := n.create(node, node.ResourceCopy()); err == nil && other == node {
+		node.updated()
 	}
-	node.mu.Lock()
-	node.ops = ops
-	node.mu.Unlock()
-	node.updated()
 }
 
 // forget has the provider know that a node is gone, unless there is one of the same
@@ -402,6 +436,11 @@ func (n *NetResourceSetManager) forget(name string) {
 		do: func(context.Context) (struct{}, error) {
 			f.Forget(name)
 			return struct{}{}, nil
+		},
+		late: func(struct{}, error) {
+			if node := n.Get(name); node != nil { // there is one again, which had to wait
+				n.serve(node)
+			}
 		},
 	}.ask(context.Background(), n.calls)
 	if err != nil {

@@ -63,6 +63,12 @@ func (n *NetResource) take(ctx context.Context) error {
 	select {
 	case n.turn <- struct{}{}:
 		return nil
+	default:
+		leave(ctx) // a call of the round before may hang
+	}
+	select {
+	case n.turn <- struct{}{}:
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -164,6 +170,13 @@ func (n *NetResource) Ops() NetResourceOperations {
 	return n.ops
 }
 
+// servedBy notes what the provider has made for the node.
+func (n *NetResource) servedBy(ops NetResourceOperations) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ops = ops
+}
+
 // InstanceID is the provider's name of the machine.
 func (n *NetResource) InstanceID() (id string) {
 	n.mu.Lock()
@@ -202,12 +215,18 @@ func (n *NetResource) Pool() (pool v1alpha1.AllocationMap) {
 
 // pool is not to be changed: available is replaced as a whole, too.
 func (n *NetResource) pool() v1alpha1.AllocationMap {
-	if len(n.release.gone) == 0 {
+	given := n.manager.calls.givenBack(n.name)
+	if len(n.release.gone)+len(given) == 0 {
 		return n.available
 	}
 	pool := maps.Clone(n.available)
 	for key := range n.release.gone {
 		delete(pool, key)
+	}
+	for _, key := range given { // asked of a NetResourceSet of this name that is deleted
+		if _, open := n.resource.Status.IPAM.ReleaseIPs[key]; !open {
+			delete(pool, key)
+		}
 	}
 	return pool
 }
@@ -264,7 +283,7 @@ func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
 		n.known, n.level = false, watermark.Level{}
 		n.stats.NeededIPs, n.stats.ExcessIPs = 0, 0
 		n.lastError = fmt.Errorf("it is not known what the node has: %w", err).Error()
-		if errors.Is(err, ErrInstanceNotFound) && n.stopped.IsZero() {
+		if errors.Is(err, ErrInstanceNotFound) && readable && n.stopped.IsZero() {
 			n.stopped = now
 		}
 		return
@@ -280,7 +299,7 @@ func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
 // count sets level and stats of what is known.
 func (n *NetResource) count() {
 	entries := n.resource.Status.IPAM.ReleaseIPs
-	sum := tally(n.available, n.release.gone)
+	sum := tally(n.pool(), nil)
 	v6 := sum.v4 == 0 && sum.v6 > 0
 	var back v1alpha1.AllocationMap
 	for key, state := range entries {

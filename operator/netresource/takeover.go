@@ -54,7 +54,7 @@ func (n *NetResource) mark(ctx context.Context) {
 			return next
 		})
 		if err == nil || apierrors.IsInvalid(err) { // an invalid object is nobody's to write
-			n.tell(0)
+			n.tell(n.manager.calls.brief())
 			return
 		}
 		if ctx.Err() != nil {
