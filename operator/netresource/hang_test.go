@@ -21,7 +21,8 @@ import (
 )
 
 // unwell is a provider that does something else than its cloud for the calls that
-// are in its way: the key is an operation and a node.
+// are in its way: the key is an operation and a node. What changes something ignores
+// its context, and is done late.
 type unwell struct {
 	*memcloud.Provider
 
@@ -97,21 +98,21 @@ func (n *unwellNode) PrepareIPAllocation(l *slog.Logger) (*netresource.Allocatio
 
 func (n *unwellNode) CreateInterface(ctx context.Context, a *netresource.AllocationAction, l *slog.Logger) (int, string, error) {
 	n.u.enter("CreateInterface " + n.name)
-	got, phrase, err := n.NetResourceOperations.CreateInterface(ctx, a, l)
+	got, phrase, err := n.NetResourceOperations.CreateInterface(context.WithoutCancel(ctx), a, l)
 	n.u.enter("answer of CreateInterface " + n.name)
 	return got, phrase, err
 }
 
 func (n *unwellNode) AllocateIPs(ctx context.Context, a *netresource.AllocationAction) error {
 	n.u.enter("AllocateIPs " + n.name)
-	err := n.NetResourceOperations.AllocateIPs(ctx, a)
+	err := n.NetResourceOperations.AllocateIPs(context.WithoutCancel(ctx), a)
 	n.u.enter("answer of AllocateIPs " + n.name)
 	return err
 }
 
 func (n *unwellNode) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) error {
 	n.u.enter("ReleaseIPs " + n.name)
-	return n.NetResourceOperations.ReleaseIPs(ctx, a)
+	return n.NetResourceOperations.ReleaseIPs(context.WithoutCancel(ctx), a)
 }
 
 func (n *unwellNode) GetMaximumAllocatableIPv4() int {
