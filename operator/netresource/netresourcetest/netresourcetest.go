@@ -31,6 +31,7 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/handshake"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/memapi"
 )
 
 // Provider is what is checked.
@@ -81,6 +82,14 @@ func (c Check) Run(p Provider) error {
 	if s.p.Patience == 0 {
 		s.p.Patience = 30 * time.Second
 	}
+	var err error
+	s.manager, err = netresource.New(netresource.Config{
+		Instances: s.impl, API: memapi.New(), Log: s.log, QPS: -1,
+		CallTimeout: 30 * s.p.Patience, // Update waits for a thirtieth of it
+	})
+	if err != nil {
+		return fmt.Errorf("check %q: %w", c.Name, err)
+	}
 	return within(10*s.p.Patience, func() error { return c.run(s) })
 }
 
@@ -105,9 +114,10 @@ func within(limit time.Duration, do func() error) error {
 
 // stage is one run of a check.
 type stage struct {
-	p    Provider
-	impl netresource.AllocationImplementation
-	log  *slog.Logger
+	p       Provider
+	impl    netresource.AllocationImplementation
+	manager *netresource.NetResourceSetManager // makes the nodes; it is not started
+	log     *slog.Logger
 }
 
 // node returns the operations of a new node, after the provider was read.
@@ -117,9 +127,13 @@ func (s *stage) node(name string) (netresource.NetResourceOperations, *v1alpha1.
 	if s.impl.Resync(context.Background()).IsZero() {
 		return nil, nil, errors.New("Resync: the provider cannot be read")
 	}
-	ops := s.impl.CreateNetResource(n.DeepCopy(), nil)
+	s.manager.SetInstancesAPIReadiness(true)
+	if err := s.manager.Update(n); err != nil {
+		return nil, nil, fmt.Errorf("CreateNetResource: %w", err)
+	}
+	ops := s.manager.Get(name).Ops()
 	if ops == nil {
-		return nil, nil, fmt.Errorf("CreateNetResource: node %s is refused", name)
+		return nil, nil, fmt.Errorf("CreateNetResource: the provider has panicked, or has not returned within %s", s.p.Patience)
 	}
 	return ops, n, nil
 }
@@ -301,7 +315,9 @@ func unused(s *stage) error {
 		p, _ := handshake.ParseKey(key)
 		n.Status.IPAM.Used[p.Addr().String()] = v1alpha1.AllocationIP{Owner: "default/pod"}
 	}
-	ops.UpdatedNode(n.DeepCopy())
+	if err := s.manager.Update(n); err != nil {
+		return fmt.Errorf("UpdatedNode: %w", err)
+	}
 	if a := ops.PrepareIPRelease(count, s.log); a != nil && len(a.IPsToRelease) > 0 {
 		return fmt.Errorf("PrepareIPRelease: %v are chosen, and an address of each is used", a.IPsToRelease)
 	}

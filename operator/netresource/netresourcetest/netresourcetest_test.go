@@ -29,8 +29,9 @@ func cloud(bits int) netresource.AllocationImplementation {
 
 func TestOurProvidersKeepTheContract(t *testing.T) {
 	for name, p := range map[string]netresourcetest.Provider{
-		"memcloud, addresses": {New: func() netresource.AllocationImplementation { return cloud(0) }, Unit: 1},
-		"memcloud, prefixes":  {New: func() netresource.AllocationImplementation { return cloud(28) }, Unit: 16},
+		"memcloud, addresses":    {New: func() netresource.AllocationImplementation { return cloud(0) }, Unit: 1},
+		"memcloud, prefixes":     {New: func() netresource.AllocationImplementation { return cloud(28) }, Unit: 16},
+		"memcloud, as published": {New: func() netresource.AllocationImplementation { return published{cloud(0)} }, Unit: 1},
 		"clusterpool": {Unit: 16, New: func() netresource.AllocationImplementation {
 			p := clusterpool.New(clusterpool.Config{})
 			pool := &v1alpha1.AddressPool{Spec: v1alpha1.AddressPoolSpec{CIDRs: []v1alpha1.AddressPoolCIDR{{CIDR: "10.0.0.0/20", BlockPrefixLen: 28}}}}
@@ -41,6 +42,29 @@ func TestOurProvidersKeepTheContract(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { netresourcetest.Run(t, p) })
 	}
+}
+
+// published is a provider that uses what it was given for a node, as published ones do.
+type published struct {
+	netresource.AllocationImplementation
+}
+
+type publishedNode struct {
+	netresource.NetResourceOperations
+	node *netresource.NetResource
+}
+
+func (p published) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetResource) netresource.NetResourceOperations {
+	return publishedNode{p.AllocationImplementation.CreateNetResource(o, n), n}
+}
+
+func (n publishedNode) UpdatedNode(*v1alpha1.NetResourceSet) {
+	n.NetResourceOperations.UpdatedNode(n.node.ResourceCopy())
+}
+
+func (n publishedNode) PrepareIPRelease(excess int, log *slog.Logger) *netresource.ReleaseAction {
+	n.UpdatedNode(nil)
+	return n.NetResourceOperations.PrepareIPRelease(excess, log)
 }
 
 // bad is a provider with one defect.
@@ -70,6 +94,12 @@ func (b *bad) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetRe
 		b.first = b.AllocationImplementation.CreateNetResource(o, n)
 	}
 	return &badNode{b.first, b, map[string]bool{}}
+}
+
+func (n *badNode) UpdatedNode(o *v1alpha1.NetResourceSet) {
+	if n.b.defect != "one node's addresses for another" { // else all nodes are the first one
+		n.NetResourceOperations.UpdatedNode(o)
+	}
 }
 
 func (n *badNode) PrepareIPAllocation(log *slog.Logger) (*netresource.AllocationAction, error) {
