@@ -323,7 +323,7 @@ func (m *IPAM) StartExpirationTimer(ip net.IP, timeout time.Duration) (string, e
 		return "", fmt.Errorf("start an expiration timer: %w", err)
 	}
 	e := ledger.Expiry{Token: m.deps.UUID(), After: timeout}
-	if x, ok := m.external(ledger.FamilyOf(a)); ok {
+	if x, ok := m.external(ledger.FamilyOf(a)); ok && !m.holdsOwn(a) {
 		if err := m.startTimer(x, a, e); err != nil {
 			return "", err
 		}
@@ -341,7 +341,7 @@ func (m *IPAM) StopExpirationTimer(ip net.IP, allocationUUID string) error {
 	if err != nil {
 		return fmt.Errorf("stop an expiration timer: %w", err)
 	}
-	if _, ok := m.external(ledger.FamilyOf(a)); ok {
+	if _, ok := m.external(ledger.FamilyOf(a)); ok && !m.holdsOwn(a) {
 		return m.stopTimer(a, allocationUUID)
 	}
 	return m.deps.Ledger.StopExpiry(context.Background(), m.selector(a), allocationUUID)

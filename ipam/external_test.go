@@ -275,3 +275,17 @@ func TestEventsAreCountedAsPublished(t *testing.T) {
 		received + "delete true false", "NetResourceSet delete true",
 	}))
 }
+
+// A timer that was started before the caller has put an allocator there is stopped
+// all the same: it would end the lease of a pod that runs.
+func TestATimerFromBeforeIsStopped(t *testing.T) {
+	g := NewWithT(t)
+	w := hosted(g, nil, "1.1.1.0/24", "f00d::/120")
+	r, _, err := w.AllocateNextWithExpiration("ipv4", me, time.Hour)
+	g.Expect(err).NotTo(HaveOccurred())
+	w.IPv4Allocator = &box{}
+	g.Expect(w.StopExpirationTimer(r.IP, r.ExpirationUUID)).To(Succeed())
+	uuid, err := w.StartExpirationTimer(r.IP, time.Hour)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(w.StopExpirationTimer(r.IP, uuid)).To(Succeed())
+}
