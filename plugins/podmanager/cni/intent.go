@@ -81,29 +81,32 @@ func ownerOf(info fs.FileInfo) int {
 }
 
 // checkMarked fails unless dir is the directory of intents of a run directory
-// that an agent has marked as its own. All three belong to one user.
-func checkMarked(dir string) error {
+// that an agent has marked as its own. All three belong to one user, the agent's,
+// which it returns.
+func checkMarked(dir string) (uid int, err error) {
 	run := filepath.Dir(dir)
 	lock, err := os.Lstat(filepath.Join(run, LockFile))
 	if err == nil && !lock.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", filepath.Join(run, LockFile))
 	}
 	if err == nil {
-		err = CheckDir(run, ownerOf(lock))
+		uid = ownerOf(lock)
+		err = CheckDir(run, uid)
 	}
 	if err == nil {
-		err = CheckDir(dir, ownerOf(lock))
+		err = CheckDir(dir, uid)
 	}
 	if err != nil {
-		return fmt.Errorf("no agent reads %s: %w", dir, err)
+		return 0, fmt.Errorf("no agent reads %s: %w", dir, err)
 	}
-	return nil
+	return uid, nil
 }
 
 // Write makes the intent durable in dir, which an agent must have made: a DEL
 // that no agent will ever read has not been done.
 func (in Intent) Write(dir string) error {
-	if err := checkMarked(dir); err != nil {
+	uid, err := checkMarked(dir)
+	if err != nil {
 		return fmt.Errorf("keep the DEL for the agent: %w", err)
 	}
 	path := filepath.Join(dir, in.Name())
@@ -126,18 +129,24 @@ func (in Intent) Write(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeDurably(dir, path, data); err != nil {
+	if err := writeDurably(path, data, uid); err != nil {
 		return fmt.Errorf("keep the DEL for the agent: %w", err)
 	}
 	return nil
 }
 
-func writeDurably(dir, path string, data []byte) error {
+// writeDurably writes a file of mode 0600 for the user uid: an agent that is not
+// root cannot read a file of root.
+func writeDurably(path string, data []byte, uid int) error {
+	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, unfinished+"*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
+	if err == nil && uid != os.Geteuid() {
+		err = f.Chown(uid, -1)
+	}
 	if err == nil {
 		err = f.Sync()
 	}
@@ -182,7 +191,8 @@ type Refused struct {
 // ReadIntents reads all intents of dir, by name, for an agent of the user uid. It
 // takes small regular files that this user or root owns and that have no other
 // name. It follows no link, waits for no pipe, and leaves the files that it
-// refuses where they are. A dir that does not exist has no intents.
+// refuses where they are. A dir that does not exist has no intents. The error is
+// about what could not be read this time; it may be an intent, so it is not refused.
 func ReadIntents(dir string, uid int) (intents []Intent, refused []Refused, err error) {
 	fail := func(err error) ([]Intent, []Refused, error) {
 		return nil, nil, fmt.Errorf("read the DELs that wait: %w", err)
@@ -210,15 +220,39 @@ func ReadIntents(dir string, uid int) (intents []Intent, refused []Refused, err 
 		if !isIntent(e.Name()) {
 			continue
 		}
-		in, err := readIntent(root, e.Name(), uid)
-		if err != nil {
-			refused = append(refused, Refused{e.Name(), fmt.Errorf("%s: %w", filepath.Join(dir, e.Name()), err)})
-			continue
+		in, rerr := readIntent(root, e.Name(), uid)
+		for range maxReplaced {
+			if rerr != errReplaced {
+				break
+			}
+			in, rerr = readIntent(root, e.Name(), uid)
 		}
-		intents = append(intents, in)
+		_, bad := errors.AsType[refusal](rerr)
+		switch path := filepath.Join(dir, e.Name()); {
+		case rerr == nil:
+			intents = append(intents, in)
+		case bad:
+			refused = append(refused, Refused{e.Name(), fmt.Errorf("%s: %w", path, rerr)})
+		case !errors.Is(rerr, fs.ErrNotExist): // else it was applied or withdrawn meanwhile
+			err = errors.Join(err, fmt.Errorf("read the DEL that waits in %s: %w", path, rerr))
+		}
 	}
-	return intents, refused, nil
+	return intents, refused, err
 }
+
+// refusal says why a file is not an intent.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+
+// errReplaced is the error of an intent that its writer wrote again while it was
+// read: a runtime repeats a DEL.
+var errReplaced = errors.New("it was replaced while it was read")
+
+// maxReplaced is how often an intent that was replaced is read again at once.
+const maxReplaced = 10
 
 func isIntent(name string) bool {
 	return !strings.HasPrefix(name, unfinished) && !strings.HasPrefix(name, setAside)
@@ -243,8 +277,8 @@ func readIntent(root *os.Root, name string, uid int) (in Intent, err error) {
 	if err != nil {
 		return in, err
 	}
-	if !os.SameFile(before, info) {
-		return in, errors.New("it was replaced while it was read")
+	if st, ok := info.Sys().(*syscall.Stat_t); !os.SameFile(before, info) || ok && st.Nlink == 0 {
+		return in, errReplaced
 	}
 	if err := checkIntentFile(info, uid); err != nil {
 		return in, err
@@ -254,10 +288,10 @@ func readIntent(root *os.Root, name string, uid int) (in Intent, err error) {
 		return in, err
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
-		return in, err
+		return in, refuse("%v", err)
 	}
 	if in.Name() != name {
-		return in, errors.New("its name does not fit its content")
+		return in, refuse("its name does not fit its content")
 	}
 	return in, nil
 }
@@ -266,13 +300,13 @@ func checkIntentFile(info fs.FileInfo, uid int) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch owner := ownerOf(info); {
 	case !ok || !info.Mode().IsRegular():
-		return fmt.Errorf("it is of type %s: an intent is a regular file", info.Mode().Type())
+		return refuse("it is of type %s: an intent is a regular file", info.Mode().Type())
 	case owner != uid && owner != 0:
-		return fmt.Errorf("it is owned by user %d: an intent is owned by user %d or by root", owner, uid)
+		return refuse("it is owned by user %d: an intent is owned by user %d or by root", owner, uid)
 	case st.Nlink != 1:
-		return fmt.Errorf("it has %d names: an intent has one", st.Nlink)
+		return refuse("it has %d names: an intent has one", st.Nlink)
 	case info.Size() > maxIntentSize:
-		return fmt.Errorf("it has %d bytes: an intent has at most %d", info.Size(), maxIntentSize)
+		return refuse("it has %d bytes: an intent has at most %d", info.Size(), maxIntentSize)
 	}
 	return nil
 }

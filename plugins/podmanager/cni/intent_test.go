@@ -5,6 +5,7 @@ package cni_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -216,4 +217,57 @@ func TestADirectoryThatCannotBeRead(t *testing.T) {
 	g.Expect(err).To(MatchError(And(ContainSubstring(dir), ContainSubstring("0777"), ContainSubstring("0700"))))
 	all, _ := readAll(g, filepath.Join(t.TempDir(), "was never made"))
 	g.Expect(all).To(BeEmpty())
+}
+
+// A runtime repeats its DELs, and others are applied meanwhile: an intent that is
+// written again or goes while it is read is not refused, which would lose the DEL.
+func TestAnIntentIsWrittenAgainWhileItIsRead(t *testing.T) {
+	g := NewWithT(t)
+	dir := intentDir(t)
+	stays, comes := intent("stays"), intent("comes and goes")
+	g.Expect(stays.Write(dir)).To(Succeed())
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			if err := errors.Join(stays.Write(dir), comes.Write(dir), comes.Remove(dir)); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	for range 5000 {
+		all, refused := readAll(g, dir)
+		g.Expect(all).To(ContainElement(stays))
+		g.Expect(refused).To(BeEmpty())
+	}
+	close(stop)
+	g.Expect(<-done).To(Succeed())
+}
+
+// The agent of a run directory may be another user than cadastre-cni, which is root.
+func TestAnAgentThatIsNotRootReadsTheIntentsOfRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+	g := NewWithT(t)
+	dir := intentDir(t)
+	const agent = 65534
+	for _, path := range []string{filepath.Dir(dir), filepath.Join(filepath.Dir(dir), cni.LockFile), dir} {
+		g.Expect(os.Chown(path, agent, agent)).To(Succeed())
+	}
+	g.Expect(intent("c1").Write(dir)).To(Succeed())
+	info, err := os.Stat(filepath.Join(dir, intent("c1").Name()))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)))
+	g.Expect(info.Sys().(*syscall.Stat_t).Uid).To(BeEquivalentTo(agent), "only its owner may read it")
+	all, refused, err := cni.ReadIntents(dir, agent)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(refused).To(BeEmpty())
+	g.Expect(all).To(Equal([]cni.Intent{intent("c1")}))
 }
