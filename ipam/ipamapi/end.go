@@ -57,10 +57,15 @@ func (h Holder) String() string {
 // for an engine that has lost the network and never releases it. It returns the
 // leases that end with it. A pool with leases is ended only with force, otherwise
 // it fails with ErrPoolInUse. A network that still uses the pool gets no more
-// addresses, and its addresses may be allocated to other networks.
+// addresses, and its addresses may be allocated to other networks. A call that
+// has begun does not end with ctx.
 func (d *Driver) EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error) {
 	d.change.Lock()
 	defer d.change.Unlock()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("end pool %q: %w", poolID, context.Cause(ctx))
+	}
+	ctx = context.WithoutCancel(ctx) // in the middle the pool would be there until the next start only
 	e := d.entries[poolID]
 	if e == nil {
 		return nil, fmt.Errorf("end pool %q: %w", poolID, ErrPoolNotFound)

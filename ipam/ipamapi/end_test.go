@@ -65,6 +65,45 @@ func TestEndPoolFails(t *testing.T) {
 	}
 }
 
+// hangUp is a caller that is gone after so many commits of records.
+type hangUp struct {
+	ipamapi.Records
+	after  int
+	cancel func()
+}
+
+func (h *hangUp) Commit(ctx context.Context, put map[string][]byte, del []string) error {
+	err := h.Records.Commit(ctx, put, del)
+	if h.after--; h.after == 0 {
+		h.cancel()
+	}
+	return err
+}
+
+// A caller that hangs up in the middle leaves no pool that is there until the next
+// start only: the engine may have a network on it.
+func TestEndPoolWithoutItsCaller(t *testing.T) {
+	for after := range 3 { // 0: before it has begun
+		g := NewWithT(t)
+		w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
+		id := w.pool("10.1.0.0/24", "")
+		w.get(id, "")
+		ctx, cancel := context.WithCancel(t.Context())
+		if after == 0 {
+			cancel()
+		}
+		d, err := ipamapi.New(t.Context(), ipamapi.Deps{Ledger: w.ledger, Records: &hangUp{w.records, after, cancel}, Host: w.host})
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = d.EndPool(ctx, id, true)
+		pools, leases := d.Pools(), w.leases()
+		g.Expect(err == nil).To(Equal(len(pools) == 0), "%v", err)
+		w.restart()
+		g.Expect(w.Pools()).To(HaveLen(len(pools)), "%d", after)
+		g.Expect(w.leases()).To(Equal(leases), "%d", after)
+		cancel()
+	}
+}
+
 func TestHolderOf(t *testing.T) {
 	for _, x := range []struct {
 		what string
