@@ -56,6 +56,7 @@ type Driver struct {
 	entries  map[string]*entry
 	groups   map[group][]*entry  // in the order of the requests; replaced, never changed
 	released map[string]struct{} // IDs that ended since the start
+	closed   map[string]struct{} // and those of records that are Ended
 }
 
 var _ Ipam = (*Driver)(nil)
@@ -79,7 +80,7 @@ func New(ctx context.Context, deps Deps) (*Driver, error) {
 	d := &Driver{
 		ledger: deps.Ledger, opener: deps.Pools, records: deps.Records, host: deps.Host, config: config, log: deps.Log,
 		realms: map[string]*realm{}, put: map[string][]byte{}, dirty: map[string]struct{}{}, strays: map[string]struct{}{}, shaky: map[string]*book{}, early: map[string]int64{},
-		entries: map[string]*entry{}, groups: map[group][]*entry{}, released: map[string]struct{}{},
+		entries: map[string]*entry{}, groups: map[group][]*entry{}, released: map[string]struct{}{}, closed: map[string]struct{}{},
 	}
 	if d.opener == nil {
 		d.opener = NewDirectPools(d.ledger)

@@ -57,8 +57,10 @@ func (h Holder) String() string {
 // for an engine that has lost the network and never releases it. It returns the
 // leases that end with it. A pool with leases is ended only with force, otherwise
 // it fails with ErrPoolInUse. A network that still uses the pool gets no more
-// addresses, and its addresses may be allocated to other networks. A call that
-// has begun does not end with ctx.
+// addresses, and its addresses may be allocated to other networks: a pool that had
+// leases stays on record as ended until it is requested again, since it is not
+// known which of its addresses are in use. A call that has begun does not end with
+// ctx.
 func (d *Driver) EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error) {
 	d.change.Lock()
 	defer d.change.Unlock()
@@ -70,12 +72,12 @@ func (d *Driver) EndPool(ctx context.Context, poolID string, force bool) ([]ledg
 	if e == nil {
 		return nil, fmt.Errorf("end pool %q: %w", poolID, ErrPoolNotFound)
 	}
-	leases, err := d.end(ctx, e, func(leases []ledger.Lease) error {
+	leases, err := d.end(ctx, e, ending{forever: true, allow: func(leases []ledger.Lease) error {
 		if len(leases) > 0 && !force {
 			return fmt.Errorf("%w: %s", ErrPoolInUse, inUse(leases))
 		}
 		return nil
-	})
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("end pool %q: %w", poolID, err)
 	}

@@ -44,7 +44,15 @@ func TestEndPool(t *testing.T) {
 		g.Expect(w.leases()).To(BeEmpty())
 		_, err = w.EndPool(t.Context(), id, true)
 		g.Expect(err).To(MatchError(ipamapi.ErrPoolNotFound))
+		_, err = w.ask(id, "")
+		g.Expect(err).To(MatchError(ipamapi.ErrPoolNotFound), "containers of a network that still uses it may have any address")
 	}
+	g.Expect(w.pool("10.1.0.0/24", "")).To(Equal(id), "for a network that is made again")
+	w.get(id, "")
+	w.restart()
+	w.get(id, "")
+	g.Expect(w.ReleasePool(id)).To(Succeed())
+	g.Expect(w.records.keys()).To(BeEmpty())
 	g.Expect(w.check()).To(Succeed())
 }
 

@@ -32,6 +32,8 @@ func (d *Driver) known(key string) (e *entry, released bool) {
 	defer d.mu.RUnlock()
 	if e = d.entries[key]; e == nil {
 		_, released = d.released[key]
+		_, ended := d.closed[key]
+		released = released || ended
 	}
 	return e, released
 }

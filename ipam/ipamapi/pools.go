@@ -220,25 +220,31 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 	if e.refs > 1 {
 		return d.recount(ctx, e, -1)
 	}
-	_, err := d.end(ctx, e, func([]ledger.Lease) error { return nil })
+	_, err := d.end(ctx, e, ending{allow: func([]ledger.Lease) error { return nil }})
 	return err
 }
 
-// end ends a pool with all its leases and returns them, unless allow refuses it.
-// Its caller holds change.
-func (d *Driver) end(ctx context.Context, e *entry, allow func([]ledger.Lease) error) ([]ledger.Lease, error) {
+// ending is how a pool ends.
+type ending struct {
+	allow   func([]ledger.Lease) error
+	forever bool // with leases it stays on record as ended
+}
+
+// end ends a pool with all its leases and returns them, unless how.allow refuses
+// it. Its caller holds change.
+func (d *Driver) end(ctx context.Context, e *entry, how ending) ([]ledger.Lease, error) {
 	e.book.life.Lock()
 	defer e.book.life.Unlock()
 	last, members := e.book.entries == 1, d.members(e)
 	leases := d.leasesOf(e, members)
-	if err := allow(leases); err != nil {
+	if err := how.allow(leases); err != nil {
 		return nil, err
 	}
 	if len(leases) == 0 {
 		return nil, d.endEmpty(ctx, e, last)
 	}
 	closing := e.record()
-	closing.Closing = true // from here on a crash ends the pool
+	closing.Closing, closing.Ended = true, how.forever // from here on a crash ends the pool
 	if err := d.save(ctx, saving{e.key, closing}); err != nil {
 		return nil, err
 	}
@@ -259,6 +265,12 @@ func (d *Driver) end(ctx context.Context, e *entry, allow func([]ledger.Lease) e
 		}
 	}
 	d.forget(e)
+	if how.forever {
+		d.mu.Lock()
+		d.closed[e.key] = struct{}{}
+		d.mu.Unlock()
+		return leases, nil
+	}
 	if err := d.save(ctx, saving{e.key, nil}); err != nil {
 		d.log.Warn("a Docker pool is released, and its record still to be deleted", "pool", e.key, "error", err)
 	}

@@ -31,6 +31,7 @@ type record struct {
 	Refs     int            `json:"refs"`
 	Chosen   bool           `json:"chosen,omitempty"`   // by the Driver: nobody named its prefix
 	Closing  bool           `json:"closing,omitempty"`  // it is released, but for the leases
+	Ended    bool           `json:"ended,omitempty"`    // by EndPool, with leases, and not requested since
 	Gateways map[string]int `json:"gateways,omitempty"` // how many networks have it beside the first one
 }
 
@@ -72,6 +73,8 @@ func (d *Driver) save(ctx context.Context, all ...saving) error {
 		x := saving{key: key}
 		if e := d.entries[key]; e != nil {
 			x.record = e.record()
+		} else if _, ended := d.closed[key]; ended {
+			x.record = &record{Version: recordVersion, Closing: true, Ended: true}
 		}
 		all = append(all, x)
 	}

@@ -32,13 +32,18 @@ func (d *Driver) restore(ctx context.Context) error {
 		if r.Version > recordVersion {
 			return fmt.Errorf("the record of %s is of version %d, this program knows %d: install the newer program again", key, r.Version, recordVersion)
 		}
-		if err != nil || r.Refs < 1 {
+		if err != nil || r.Refs < 1 && !r.Ended {
 			d.log.Error("the record of a Docker pool cannot be read; its ID says what is needed", "pool", key, "error", err)
 			r = record{Version: recordVersion, Refs: 1}
 			changes = append(changes, saving{key, &r})
 		}
 		if r.Closing {
-			closing[key], changes = id, append(changes, saving{key, nil})
+			closing[key] = id
+			if r.Ended {
+				d.closed[key] = struct{}{}
+			} else {
+				changes = append(changes, saving{key, nil})
+			}
 			return nil
 		}
 		d.insert(&entry{id: id, key: key, refs: r.Refs, chosen: r.Chosen, shared: r.Gateways})
@@ -169,6 +174,7 @@ func (d *Driver) insert(e *entry) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.entries[e.key] = e
+	delete(d.closed, e.key)
 	if e.id.group != "" {
 		g := e.id.inGroup()
 		d.groups[g] = append(slices.Clone(d.groups[g]), e)
