@@ -4,6 +4,7 @@
 package dockeripam
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
@@ -80,8 +82,13 @@ func (p *DockerIPAM) Handler() http.Handler {
 func call[T any](p *DockerIPAM, do func(Driver, T) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var args *T
-		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&args)
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if err == nil {
+			err = json.NewDecoder(bytes.NewReader(body)).Decode(&args)
+		}
 		switch {
+		case err == nil && !utf8.Valid(body):
+			err = errors.New("it is not UTF-8, which the decoder would replace: two names would become one")
 		case errors.Is(err, io.EOF):
 			err = errors.New("it is empty: the engine sent the request again without its arguments")
 		case err == nil && args == nil:

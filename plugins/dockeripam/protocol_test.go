@@ -68,6 +68,19 @@ func TestWhatTheEngineReads(t *testing.T) {
 	n.expectSound()
 }
 
+// A decoder replaces each byte that is not UTF-8 by the same character: the two
+// groups would be one, whose pools lend for each other.
+func TestNamesThatAreNotUTF8(t *testing.T) {
+	n, e := run(t)
+	for _, group := range []string{"a\xff", "a\xfe"} {
+		status, answer, err := e.post("IpamDriver.RequestPool", []byte(`{"AddressSpace":"LocalDefault","Pool":"10.1.0.0/16","Options":{"`+ipamapi.GroupOption+`":"`+group+`"}}`))
+		n.Expect(err).NotTo(HaveOccurred())
+		n.Expect(status).To(Equal(http.StatusBadRequest), "%s", answer)
+		bothShapes(n, answer, "IpamDriver.RequestPool", "not UTF-8")
+	}
+	n.Expect(n.recorded()).To(BeEmpty())
+}
+
 func TestHeaders(t *testing.T) {
 	n, e := run(t)
 	for method, want := range map[string]int{"Plugin.Activate": 200, "IpamDriver.RequestPool": 400, "Nothing": 404} {
