@@ -90,7 +90,7 @@ func matcher(req localapi.ReleaseRequest) (func(ledger.Lease) bool, error) {
 	case req.IP != "":
 		a, err := netip.ParseAddr(req.IP)
 		if err != nil {
-			return nil, fmt.Errorf("ip: %q is no IP address", req.IP)
+			return nil, fmt.Errorf("ip: %q is not an IP address", req.IP)
 		}
 		return func(l ledger.Lease) bool { return l.Addr == a.Unmap() && (req.Pool == "" || req.Pool == l.Pool) }, nil
 	case req.ContainerID != "":
