@@ -113,6 +113,14 @@ func (b *book) check(all []netip.Prefix, fits func(cidrset.Range, int) bool) err
 	return b.set.CheckBlocks(all, fits)
 }
 
+// checkFree returns an error if another owner has a part of one of the blocks, or if
+// it is reserved.
+func (b *book) checkFree(o cidrset.Owner, blocks []netip.Prefix) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.set.CheckFree(o, blocks)
+}
+
 // takeBack takes from o all but keep. Of what was only offered it is known never
 // to get the rest; what it had, before a cluster was restored, cools.
 func (b *book) takeBack(o cidrset.Owner, keep []netip.Prefix) (freed bool) {

@@ -10,6 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
 // intends reports whether a node is told what it is about to get before it gets
@@ -62,21 +64,39 @@ func (a *Allocator) patchIntent(ctx context.Context, node *v1.Node, blocks []net
 	return live, err
 }
 
-// recall takes what a node without podCIDRs is about to get for that node: a
-// patch with these blocks may be under way. If another node has them now, that
-// is found out when the node is looked at. Only what the first list of all nodes
-// shows counts: an intent that arrives later is that of a deposed leader, which
-// its fence keeps from going on.
-func (a *Allocator) recall(node *v1.Node) {
-	intent := intentOf(node)
-	if len(intent) == 0 {
-		return
+// recall takes what nodes without podCIDRs are about to get for these nodes: patches
+// with these blocks may be under way. If two of them are to get the same block, that
+// is found out when they are looked at. Only what the first list of all nodes shows
+// counts: an intent that arrives later is that of a deposed leader, which its fence
+// keeps from going on.
+func (a *Allocator) recall(nodes []v1.Node) {
+	offers := map[cidrset.Owner][]netip.Prefix{}
+	for i := range nodes {
+		node := &nodes[i]
+		intent := intentOf(node)
+		if numbered(node) || len(intent) == 0 {
+			continue
+		}
+		if err := a.checkOffer(ownerOf(node), intent); err != nil {
+			a.log.Warn("what a node is about to get is not an offer of this operator, and is not respected", "node", node.Name, "annotation", IntentAnnotation, "err", err)
+			continue
+		}
+		offers[ownerOf(node)] = intent
 	}
+	for o, intent := range offers {
+		a.book.occupy(o, intent)
+	}
+}
+
+// checkOffer returns an error unless a leader can have offered these blocks. A node
+// may write its own annotations: what another node has in its podCIDRs, and what no
+// node gets, is not taken for it, so that the other node is not in a conflict. These
+// blocks need not be held back, and the node is told anew before it gets others.
+func (a *Allocator) checkOffer(o cidrset.Owner, intent []netip.Prefix) error {
 	if err := a.book.check(intent, a.settings.fits); err != nil {
-		a.log.Warn("what a node is about to get is not an offer of this operator, and is not respected", "node", node.Name, "annotation", IntentAnnotation, "err", err)
-		return
+		return err
 	}
-	a.book.occupy(ownerOf(node), intent)
+	return a.book.checkFree(o, intent)
 }
 
 // withdraw takes back what a node was offered: it changes the node, so that

@@ -55,10 +55,8 @@ func (a *Allocator) learn(nodes []v1.Node) {
 			a.book.occupy(ownerOf(node), blocks)
 		}
 	}
-	for i := range nodes {
-		if node := &nodes[i]; !numbered(node) && a.mode.gives() {
-			a.recall(node)
-		}
+	if a.mode.gives() {
+		a.recall(nodes)
 	}
 	if a.settings.Policy.CoolDown > 0 {
 		a.book.goOn(nodes)

@@ -102,6 +102,19 @@ func (s *Set) CheckBlocks(all []netip.Prefix, fits func(r Range, bits int) bool)
 	return nil
 }
 
+// CheckFree returns a Conflict if another owner has a part of one of the prefixes,
+// or if it is reserved.
+func (s *Set) CheckFree(o Owner, all []netip.Prefix) error {
+	for _, p := range all {
+		for other, held := range s.overlapping(p) {
+			if other.owner != o {
+				return &Conflict{o, p, other.owner, held.prefix()}
+			}
+		}
+	}
+	return nil
+}
+
 // tractOf is the range that has all of p.
 func (s *Set) tractOf(p netip.Prefix) *tract {
 	for _, t := range s.tracts {
