@@ -19,7 +19,6 @@ package restapi
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -51,6 +50,7 @@ type Deps struct {
 	TCP       *TCP              // the read-only listener; nil: none
 	// MetricsTCP is the listener for what a scraper reads; nil: none.
 	MetricsTCP *TCP
+	After      func(time.Duration) <-chan time.Time // until it tries again to listen; nil: time.After
 	CNI        func(context.Context, cni.Request) (cni.Reply, error)
 	// Delivered is told whether the answer of CNI has reached its caller; may be nil.
 	Delivered func(cni.Request, cni.Reply, error)
@@ -83,15 +83,11 @@ type Deps struct {
 	EndDockerPool func(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error)
 }
 
-// TCP is a listener on the network.
-type TCP struct {
-	Listen string
-	TLS    *tls.Config // nil: plain text
-	Limits httpserver.Limits
-}
-
 // RESTAPI is the plugin.
-type RESTAPI struct{ Deps }
+type RESTAPI struct {
+	Deps
+	unheard unheard
+}
 
 // NewPlugin makes the plugin.
 func NewPlugin(deps Deps) *RESTAPI {
@@ -99,7 +95,10 @@ func NewPlugin(deps Deps) *RESTAPI {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	return &RESTAPI{deps}
+	if deps.After == nil {
+		deps.After = time.After
+	}
+	return &RESTAPI{Deps: deps}
 }
 
 // Init does nothing.
@@ -128,50 +127,31 @@ func (p *RESTAPI) Serve(ctx context.Context) error {
 	// A request that is under way when the agent stops is answered by the loop;
 	// only streams end at once.
 	base := context.WithValue(context.Background(), stopping{}, ctx.Done())
-	servers := []*httpserver.Server{httpserver.New(httpserver.Config{
+	local := httpserver.New(httpserver.Config{
 		Listener: unix, Handler: p.guard(p.Handler()), Limits: p.Limits, Log: p.Log, Base: base,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, allowed{}, peerAllowed(c))
 		},
-	})}
-	listeners := []net.Listener{unix}
+	})
 	if p.Listening != nil {
 		p.Listening()
 	}
-	for _, x := range []struct {
-		key     string
-		tcp     *TCP
-		handler http.Handler
-	}{{"rest.listen", p.TCP, p.ReadOnlyHandler()}, {"metrics.listen", p.MetricsTCP, p.MetricsHandler()}} {
-		if x.tcp == nil {
-			continue
+	servers := []func() error{func() error { return local.Serve(ctx) }}
+	for _, e := range []endpoint{{"rest.listen", p.TCP, p.ReadOnlyHandler()}, {"metrics.listen", p.MetricsTCP, p.MetricsHandler()}} {
+		if e.tcp != nil {
+			servers = append(servers, func() error { return p.serveTCP(ctx, base, e) })
 		}
-		l, err := net.Listen("tcp", x.tcp.Listen)
-		if err != nil {
-			return errors.Join(fmt.Errorf("%s %s: %w", x.key, x.tcp.Listen, err), closeAll(listeners))
-		}
-		listeners = append(listeners, l)
-		servers = append(servers, httpserver.New(httpserver.Config{
-			Listener: l, TLS: x.tcp.TLS, Handler: x.handler, Limits: x.tcp.Limits, Log: p.Log, Base: base,
-		}))
 	}
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
-	for i, s := range servers {
+	for i, serve := range servers {
 		wg.Go(func() {
-			errs[i] = s.Serve(ctx)
+			errs[i] = serve()
 			cancel()
 		})
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-func closeAll(listeners []net.Listener) (err error) {
-	for _, l := range listeners {
-		err = errors.Join(err, l.Close())
-	}
-	return err
 }
 
 // maxSocketPath is the longest path of a socket that first has a temporary name.

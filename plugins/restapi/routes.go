@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -53,6 +54,7 @@ func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux := p.observed()
 	mux.HandleFunc("GET "+localapi.PathStatus, func(w http.ResponseWriter, _ *http.Request) {
 		s := p.Status()
+		s.Notes = slices.Concat(s.Notes, p.unheard.notes())
 		s.Notes, s.Blocks, s.Claims = present(s.Notes), present(s.Blocks), present(s.Claims)
 		_ = writeJSON(w, http.StatusOK, s)
 	})

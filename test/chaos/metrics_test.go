@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -104,6 +105,30 @@ func TestMetricsAreScraped(t *testing.T) {
 		config = config.Clone()
 		config.Certificates = []tls.Certificate{own}
 		newScraper("https://"+address, config).expectMetrics(g)
+	})
+
+	// Every local user may listen on such a port before the agent does.
+	t.Run("on a port that another program has", func(t *testing.T) {
+		g := NewWithT(t)
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		g.Expect(err).NotTo(HaveOccurred())
+		defer taken.Close()
+		n, address := newNode(t, ""), taken.Addr().String()
+		n.configure(g, fmt.Sprintf("listen: %q", address))
+		n.start(t)
+		k, addresses := n.mustAdd(t, "pod")
+		g.Expect(addresses).NotTo(BeEmpty())
+		_, fate, err := ask(n.socket(), k.request(Del), leaving{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(fate).To(Equal(Answered))
+		notes := func() (string, error) {
+			s, err := n.status()
+			return strings.Join(s.Notes, "\n"), err
+		}
+		g.Expect(notes()).To(ContainSubstring("metrics.listen " + address))
+		g.Expect(taken.Close()).To(Succeed())
+		newScraper("http://"+address, nil).expectMetrics(g)
+		g.Expect(notes()).NotTo(ContainSubstring(address))
 	})
 
 	t.Run("not in plain text from other machines", func(t *testing.T) {
