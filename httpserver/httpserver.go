@@ -46,6 +46,10 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
+// maxHeader is the size of a request's header. The default of net/http is 1 MiB, so
+// that the callers that one listener accepts could make the program hold 256 MiB.
+const maxHeader = 64 << 10
+
 // grace is the time that requests have to end after the server's context.
 const grace = 5 * time.Second
 
@@ -85,6 +89,7 @@ func New(c Config) *Server {
 	}
 	s.http = &http.Server{
 		Handler:           bound(c.Handler, bounded, limits.Body),
+		MaxHeaderBytes:    maxHeader,
 		ReadHeaderTimeout: limits.Header, ReadTimeout: limits.Read, IdleTimeout: limits.Idle,
 		ErrorLog:    slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return c.Base },

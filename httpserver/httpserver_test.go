@@ -100,6 +100,19 @@ func echo(w http.ResponseWriter, r *http.Request) {
 
 const half = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf"
 
+// TestLargeHeaders: a header takes no more memory than a caller has use for.
+func TestLargeHeaders(t *testing.T) {
+	for size, want := range map[int]int{32 << 10: http.StatusOK, 128 << 10: http.StatusRequestHeaderFieldsTooLarge} {
+		inBubble(t, echo, func(g Gomega, callers *pipes) {
+			conn := callers.dial()
+			defer conn.Close()
+			send(conn, "GET / HTTP/1.1\r\nHost: a\r\nX: "+strings.Repeat("x", size)+"\r\n\r\n")
+			status, _ := read(g, conn)
+			g.Expect(status).To(Equal(want), "%d bytes", size)
+		})
+	}
+}
+
 // TestSlowCallers: each kind of slow caller has its limit, after which the
 // connection is closed.
 func TestSlowCallers(t *testing.T) {
