@@ -81,7 +81,7 @@ func (c *Cadastre) validate(p *problems) {
 	c.NodeIDs.validate(p)
 	oneOf(p, "cadastre.routes", c.Routes, RoutesNone, RoutesHostGW, RoutesNodeIP)
 	c.REST.validate(p)
-	c.Metrics.validate(p)
+	c.Metrics.validate(p, c.REST.Listen)
 	if c.Docker.Enabled && c.Docker.Socket == "" {
 		p.add(RuleMissing, "cadastre.docker.socket", "", "is empty: write a path, such as /run/docker/plugins/cadastre.sock")
 	}
@@ -189,7 +189,7 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-func (m *Metrics) validate(p *problems) {
+func (m *Metrics) validate(p *problems, rest string) {
 	const section = "cadastre.metrics."
 	if !m.Enabled {
 		return
@@ -201,6 +201,9 @@ func (m *Metrics) validate(p *problems) {
 		p.add(RuleMetrics, section+"listen", m.Listen, "is not an address to listen on: write host:port, such as 127.0.0.1:10262")
 	case m.Cert == "" && m.Key == "" && !address.IsLoopback():
 		p.add(RuleMetrics, section+"listen", m.Listen, "is not a loopback address, and has no TLS: set cert and key, or write 127.0.0.1:%s", port)
+	}
+	if m.Listen == rest {
+		p.add(RuleMetrics, section+"listen", m.Listen, "is cadastre.rest.listen as well: write an address with another port")
 	}
 	bothOrNone(p, RuleMetrics, section, "cert", m.Cert, "key", m.Key)
 	if m.ClientCA != "" && m.Cert == "" && m.Key == "" {
