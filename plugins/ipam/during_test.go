@@ -226,6 +226,26 @@ func TestExternalDataIsComparedWithWhatTheEventHasClaimed(t *testing.T) {
 	a.g.Expect(a.held()).To(Equal([]string{"10.1.5.2"}))
 }
 
+func TestTheAddressOfExternalDataIsAnsweredWhateverItsFamily(t *testing.T) {
+	a := newAgent(t, dual+"\ncadastre: {podBlocks: podcidr}", func(d *ipam.Deps) {
+		d.NodeSync = &nodes{id: 5, all: nodesync.Nodes{thisNode: {ID: 5, Name: thisNode, PodCIDRs: []netip.Prefix{
+			netip.MustParsePrefix("10.1.5.0/24"), netip.MustParsePrefix("fd00:1:0:5::/64"),
+		}}}}
+	})
+	var got []string
+	ask := func(controller.Event, controller.UpdateOperations) error {
+		ip, err := a.ipam.AllocatePodIP(pod("web"), "host-local", `{"version":"6","address":"fd00:1:0:5::2/64"}`)
+		got = append(got, ip.String())
+		return err
+	}
+	a.wiring.update = ask
+	_, err := a.serve("ADD", "web")
+	a.g.Expect(err).NotTo(HaveOccurred())
+	a.g.Expect(ask(nil, nil)).To(Succeed(), "after Done, too")
+	a.g.Expect(got).To(Equal([]string{"fd00:1:0:5::2", "fd00:1:0:5::2"}))
+	a.g.Expect(a.held()).To(Equal([]string{"10.1.5.2", "fd00:1:0:5::2"}))
+}
+
 // What is not committed is for the event's own handlers only.
 func TestAnotherGoroutineIsNotToldOfAStagedAddress(t *testing.T) {
 	a := newAgent(t, defaults, nil)
@@ -318,6 +338,37 @@ func TestALaterEventMayReleaseTheAddress(t *testing.T) {
 	_, err = a.serve("DEL", "other")
 	a.g.Expect(err).NotTo(HaveOccurred())
 	a.g.Expect(a.held()).To(BeEmpty())
+}
+
+// Multus adds further interfaces to a pod, each with an event of its own.
+func TestAFurtherInterfaceDoesNotChangeThePodsAddress(t *testing.T) {
+	for name, more := range map[string]func(*ipam.Deps){
+		"with podmanager":              nil,
+		"with the published Deps only": func(d *ipam.Deps) { d.PodManager = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAgent(t, defaults, more)
+			_, err := a.serve("ADD", "web")
+			a.g.Expect(err).NotTo(HaveOccurred())
+			further := a.request("ADD", "web")
+			further.Network, further.IfName = "second", "net1"
+			answers := a.asks(nil)
+			a.last.update = func(controller.Event, controller.UpdateOperations) error { return errors.New("no wire") }
+			a.wiring.revert = func(controller.Event) error { return a.ipam.ReleasePodIP(pod("web")) }
+			_, err = a.deliver(further)
+			a.g.Expect(err).To(HaveOccurred())
+			a.g.Expect(a.held()).To(Equal([]string{"10.1.5.2"}), "the revert of net1 is not one of eth0")
+
+			*answers, a.last.update = nil, nil
+			_, err = a.deliver(further)
+			a.g.Expect(err).NotTo(HaveOccurred())
+			a.g.Expect(*answers).To(Equal([]string{"10.1.5.2/32", "10.1.5.2", "10.1.5.2/32", "none"}))
+			a.g.Expect(a.held()).To(HaveLen(2))
+			a.g.Expect(text(a.ipam.GetPodIP(pod("web")))).To(Equal("10.1.5.2/32"), "after Done, too")
+			a.g.Expect(a.ipam.ReleasePodIP(pod("web"))).To(Succeed())
+			a.g.Expect(a.held()).To(And(HaveLen(1), Not(ContainElement("10.1.5.2"))))
+		})
+	}
 }
 
 // An event loop of another agent calls the handlers from where it likes.

@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,10 +134,11 @@ func (i *IPAM) ownEvent(podID kv.PodID) *podEvent {
 	return ev
 }
 
-// staged are the leases that the pod's own event is about to make, if it is at work.
+// staged are the leases that the pod's own event is about to make for the pod's main
+// attachment, if it is at work.
 func (i *IPAM) staged(podID kv.PodID) []ledger.Lease {
 	ev := i.ownEvent(podID)
-	if ev == nil {
+	if ev == nil || i.mainOf(podID, ev.Key) != ev.Key {
 		return nil
 	}
 	leases := i.Stage.Claimed(ev.Key)
@@ -144,11 +146,13 @@ func (i *IPAM) staged(podID kv.PodID) []ledger.Lease {
 	return leases
 }
 
-// podKey is the key that the pod's own event claims for, otherwise that of its newest
-// sandbox, otherwise that of the Go API.
+// podKey is the key of the main attachment of the container that the pod's own event
+// is about, otherwise that of its newest sandbox, otherwise that of the Go API.
 func (i *IPAM) podKey(podID kv.PodID) ledger.Key {
-	if ev := i.ownEvent(podID); ev != nil && len(i.Ledger.ByKey(ev.Key)) > 0 {
-		return ev.Key
+	if ev := i.ownEvent(podID); ev != nil {
+		if key := i.mainOf(podID, ev.Key); len(i.Ledger.ByKey(key)) > 0 {
+			return key
+		}
 	}
 	if key, ok := i.newestSandbox(podID); ok {
 		return key
@@ -156,19 +160,37 @@ func (i *IPAM) podKey(podID kv.PodID) ledger.Key {
 	return ledger.Key{Network: ledger.APINetwork, ContainerID: "pod:" + podID.String(), IfName: "eth0"}
 }
 
-// newestSandbox asks podmanager. Without one it is the attachment with the pod's newest lease.
+// newestSandbox asks podmanager. Without one it is the main attachment of the
+// container with the pod's newest lease.
 func (i *IPAM) newestSandbox(podID kv.PodID) (key ledger.Key, found bool) {
 	if i.PodManager != nil {
 		return i.PodManager.NewestSandbox(podID)
 	}
-	newest := uint64(0)
-	for _, l := range i.Ledger.Leases() {
-		isOurs := l.Purpose == ledger.ForPod && l.State == ledger.Held && l.Pod.Namespace == podID.Namespace && l.Pod.Name == podID.Name
-		if isOurs && (!found || l.Generation > newest) {
-			key, newest, found = l.Key, l.Generation, true
+	leases := i.leasesOf(podID)
+	if len(leases) == 0 {
+		return ledger.Key{}, false
+	}
+	return i.mainOf(podID, leases[len(leases)-1].Key), true
+}
+
+// mainOf returns the main attachment of the container that has attachment key: the
+// first one that was made. A further interface does not change the pod's address.
+func (i *IPAM) mainOf(podID kv.PodID, key ledger.Key) ledger.Key {
+	for _, l := range i.leasesOf(podID) {
+		if l.Key.ContainerID == key.ContainerID {
+			return l.Key
 		}
 	}
-	return key, found
+	return key
+}
+
+// leasesOf returns the leases that the pod holds, the oldest first.
+func (i *IPAM) leasesOf(podID kv.PodID) []ledger.Lease {
+	leases := slices.DeleteFunc(i.Ledger.Leases(), func(l ledger.Lease) bool {
+		return l.Purpose != ledger.ForPod || l.State != ledger.Held || l.Pod.Namespace != podID.Namespace || l.Pod.Name != podID.Name
+	})
+	slices.SortStableFunc(leases, func(x, y ledger.Lease) int { return cmp.Compare(x.Generation, y.Generation) })
+	return leases
 }
 
 // AllocatePodIPs leases an address of each family for the pod. During the pod's own
@@ -191,7 +213,13 @@ func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) 
 		return nil, fmt.Errorf("allocate an address for pod %s: %w", podID, err)
 	}
 	i.byFamily(leases)
-	return each(leases, func(l ledger.Lease) net.IP { return toIP(l.Addr) }), nil
+	all := each(leases, func(l ledger.Lease) netip.Addr { return l.Addr })
+	for _, a := range wanted { // AllocatePodIP answers it, whatever its family
+		if at := slices.Index(all, a); at > 0 {
+			all = slices.Insert(slices.Delete(all, at, at+1), 0, a)
+		}
+	}
+	return each(all, toIP), nil
 }
 
 func (i *IPAM) allocate(podID kv.PodID, wanted []netip.Addr) ([]ledger.Lease, error) {

@@ -35,7 +35,7 @@ import (
 
 // API is what other plugins may ask.
 type API interface {
-	// NewestSandbox is the key of the newest sandbox of a pod.
+	// NewestSandbox returns the key of the main attachment of the newest sandbox of a pod.
 	NewestSandbox(pod kv.PodID) (key ledger.Key, found bool)
 }
 
@@ -110,7 +110,7 @@ func (p *PodManager) AfterInit() error { return nil }
 // Close does nothing.
 func (p *PodManager) Close() error { return nil }
 
-// NewestSandbox is the key of the newest sandbox of a pod.
+// NewestSandbox returns the key of the main attachment of the newest sandbox of a pod.
 func (p *PodManager) NewestSandbox(pod kv.PodID) (ledger.Key, bool) { return p.sandboxes.newest(pod) }
 
 // HandlesEvent selects resyncs, AddPod and DeletePod.
@@ -198,6 +198,8 @@ func (s *sandboxes) remove(key ledger.Key) {
 	}
 }
 
+// newest returns the first attachment of the newest container. A further interface of
+// it is not the pod's main one.
 func (s *sandboxes) newest(pod kv.PodID) (ledger.Key, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -205,7 +207,8 @@ func (s *sandboxes) newest(pod kv.PodID) (ledger.Key, bool) {
 	if len(keys) == 0 {
 		return ledger.Key{}, false
 	}
-	return keys[len(keys)-1], true
+	container := keys[len(keys)-1].ContainerID
+	return keys[slices.IndexFunc(keys, func(k ledger.Key) bool { return k.ContainerID == container })], true
 }
 
 func addrs(leases []ledger.Lease) []netip.Addr {
