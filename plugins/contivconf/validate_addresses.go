@@ -19,34 +19,34 @@ func (r Rule) tolerable() bool { return r == RuleReserved || r == RuleCollision 
 // these are sound.
 func (c *Config) validateAddresses(p *problems) {
 	sound := len(p.list) == 0
-	reserved := func(field string, n netip.Prefix) {
+	reserved := func(field, text string, n netip.Prefix) {
 		if n.IsValid() && !n.Addr().Is4In6() {
 			if err := addrspace.CheckUsable(n); err != nil {
-				p.add(RuleReserved, field, n.String(), "%s", err)
+				p.add(RuleReserved, field, text, "%s", err)
 			}
 		}
 	}
 	for _, f := range c.IPAM.Cluster.Families {
 		for i, n := range networksOf(f) {
-			reserved("ipamConfig."+networkNames()[i], n)
+			reserved("ipamConfig."+networkNames()[i], n.String(), n)
 		}
 		if f.Gateway.IsValid() && sound {
 			c.validateAddress(p, "ipamConfig.defaultGateway", f.Gateway.String(), f.Gateway)
 		}
 	}
 	for i, b := range c.Cadastre.StaticPodCIDRs {
-		reserved("cadastre.staticPodCIDRs["+decimal(i)+"]", b)
+		reserved("cadastre.staticPodCIDRs["+decimal(i)+"]", b.String(), b)
 	}
 	for i, x := range c.Cadastre.Docker.Pools {
 		base, _ := netip.ParsePrefix(x.Base)
-		reserved("cadastre.docker.pools["+decimal(i)+"].base", base)
+		reserved("cadastre.docker.pools["+decimal(i)+"].base", x.Base, base)
 	}
 	first := map[netip.Addr]string{}
 	for _, s := range c.statics() {
 		if s.kind == gatewayOf && s.addr.Is6() && s.addr.IsLinkLocalUnicast() {
 			continue // a router's own address
 		}
-		reserved(s.field, netip.PrefixFrom(s.addr, s.addr.BitLen()))
+		reserved(s.field, s.text, netip.PrefixFrom(s.addr, s.addr.BitLen()))
 		if sound {
 			c.validateAddress(p, s.field, s.text, s.addr)
 		}
@@ -104,6 +104,11 @@ func (c *Config) statics() (all []static) {
 // validateAddress reports an address that pods, VPP-host links, VXLAN interfaces or
 // services have.
 func (c *Config) validateAddress(p *problems, field, text string, a netip.Addr) {
+	for i, b := range c.Cadastre.StaticPodCIDRs {
+		if b.Contains(a) {
+			p.add(RuleCollision, field, text, "is an address of cadastre.staticPodCIDRs[%d], %s, which is for pods: write an address outside of it", i, b)
+		}
+	}
 	most := c.IPAM.Cluster.MaxNodeID()
 	for _, f := range c.IPAM.Cluster.Families {
 		for i, n := range networksOf(f) {
