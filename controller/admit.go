@@ -127,6 +127,8 @@ func checkKeys(ev Event) error {
 			return fmt.Errorf("resource %q, key %q: want both", ev.Resource, ev.Key)
 		case isNil(ev.New):
 			return fmt.Errorf("resource %q, key %q: New is a nil %T: want a message, or nil without a type for a removal", ev.Resource, ev.Key, ev.New)
+		case isNil(ev.Prev):
+			return fmt.Errorf("resource %q, key %q: Prev is a nil %T: want a message, or nil without a type for an addition", ev.Resource, ev.Key, ev.Prev)
 		}
 	case *ExternalConfigChange:
 		return checkExternal(ev.Source, ev.Values)

@@ -53,18 +53,21 @@
 //
 // Done is called exactly once for every event that PushEvent has accepted, on
 // whatever path, also at shutdown. Producers that wait for room are served in the
-// order in which they came. A handler does not push: what should follow goes through
-// the transaction (FollowUp) and overtakes the queue, except that after 16 follow-ups
-// in a row one event of a producer has its turn. At most 16 events follow from one
-// another; the next FollowUp fails, and with it its handler. A push that would wait
-// fails with ErrWaitInLoop if the loop's goroutine makes it. Handlers never wait for a disk or a network; the loop does, once, under the deadline of
-// the event. Maps are walked in the order of their keys.
+// order in which they came. A handler does not wait for its loop: what should follow
+// goes through the transaction (FollowUp) and overtakes the queue, except that after 16
+// follow-ups in a row one event of a producer has its turn. At most 16 events follow
+// from one another; the next FollowUp fails, and with it its handler. A push that would
+// wait fails with ErrWaitInLoop if the loop's goroutine makes it. The loop does not know
+// goroutines that a handler starts: a handler that waits for one that pushes so is stuck
+// until the context of the push ends, and Status says so after EventTimeout. Handlers
+// never wait for a disk or a network; the loop does, once, under the deadline of the
+// event. Maps are walked in the order of their keys.
 //
 // # Threads
 //
 // Run is the loop. Handlers, Committers and the Sink are called from it only.
-// PushEvent, PushEventWait, Status, Events and Query may be used from anywhere
-// but a handler.
+// PushEvent, PushEventWait, Status, Events and Query may be used from anywhere. In a
+// handler only PushEvent of an event that does not block succeeds.
 //
 // Example, the life of a pod's address:
 //

@@ -190,6 +190,9 @@ func (r *run) takeExternal() {
 	s := &r.c.external
 	switch ev := r.ev.Event.(type) {
 	case *DBResync:
+		if err := checkExternal(ExternalDB, ev.ExternalConfig); err != nil {
+			r.outside = append(r.outside, malformed(r.ev.name, fmt.Errorf("%w: left out", err)))
+		}
 		s.replace(ExternalDB, ev.ExternalConfig)
 		r.noteExternal(ExternalDB, ev.ExternalConfig)
 	case *ExternalConfigResync:
@@ -208,6 +211,9 @@ func (r *run) noteExternal(source string, values map[string]proto.Message) {
 		return
 	}
 	for _, k := range slices.Sorted(maps.Keys(values)) {
+		if k == "" { // left out
+			continue
+		}
 		r.rec.External = append(r.rec.External, source+": "+operation(values[k])+" "+k)
 	}
 }

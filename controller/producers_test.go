@@ -248,6 +248,9 @@ func TestAMalformedEventFailsAlone(t *testing.T) {
 		"new is a typed nil": {func(*change) controller.Event {
 			return &controller.KubeStateChange{Resource: "pod", Key: "a", New: (*wrapperspb.BoolValue)(nil)}
 		}, true},
+		"prev is a typed nil": {func(*change) controller.Event {
+			return &controller.KubeStateChange{Resource: "pod", Key: "a", Prev: (*wrapperspb.BoolValue)(nil), New: value[""]}
+		}, true},
 		"external change": {func(x *change) controller.Event {
 			return &controller.ExternalConfigChange{Source: "x", Values: value, OnDone: x.Done}
 		}, true},
@@ -299,6 +302,12 @@ func TestASnapshotLosesOnlyWhatHasNoKey(t *testing.T) {
 		}})).To(Succeed())
 		g.Expect(<-done).To(MatchError(controller.ErrMalformedEvent))
 		synctest.Wait()
+		g.Expect(c.PushEvent(&controller.DBResync{OnDone: func(err error) { done <- err }, KubeState: controller.KubeStateData{"pod": {"a": good}},
+			ExternalConfig: map[string]proto.Message{"": good, "route": good}})).To(Succeed())
+		g.Expect(<-done).To(And(MatchError(controller.ErrMalformedEvent), MatchError(ContainSubstring("empty key"))))
+		synctest.Wait()
+		rs, _ := c.Events(2)
+		g.Expect(rs).To(HaveExactElements(HaveField("External", HaveExactElements("db: put route"))))
 		g.Expect(seen["pod"]).To(And(HaveLen(1), HaveKey("a")))
 		g.Expect(c.Status().Healthy).To(BeTrue())
 	})
