@@ -44,7 +44,7 @@ func (b *logBuffer) String() string {
 }
 
 // soon is how long anything may take on a slow machine.
-const soon = 30 * time.Second
+const soon = 5 * time.Minute
 
 // member is one agent of a cluster: its directories outlive its processes.
 type member struct {

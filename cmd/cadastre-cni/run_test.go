@@ -428,10 +428,8 @@ func TestAnAgentThatNeverAnswers(t *testing.T) {
 	silent := make(chan struct{})
 	a := newAgent(t, func(net.Conn) { <-silent })
 	defer close(silent)
-	began := time.Now()
 	_, err := post(a.socket, cni.Path, []byte("{}"), 50*time.Millisecond)
 	g.Expect(errors.Is(err, os.ErrDeadlineExceeded)).To(BeTrue(), "%v", err)
-	g.Expect(time.Since(began)).To(BeNumerically("<", 5*time.Second))
 	for _, command := range []string{"ADD", "DEL", "CHECK", "GC"} {
 		g.Expect(timeout(command)).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
 	}

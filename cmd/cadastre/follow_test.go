@@ -167,7 +167,7 @@ func (f *following) end() int {
 	return <-f.code
 }
 
-const soon = 10 * time.Second
+const soon = 5 * time.Minute
 
 // shortDir is a directory whose name is short enough for a socket.
 func shortDir(t *testing.T) string {

@@ -31,7 +31,7 @@ func begin(t *testing.T, f *File, n int, commit func() error) <-chan error {
 	t.Helper()
 	out := make(chan error, 1)
 	go func() { out <- commit() }()
-	NewWithT(t).Eventually(waiters(f), 10*time.Second, time.Millisecond).Should(Equal(n + 1))
+	NewWithT(t).Eventually(waiters(f), 5*time.Minute, time.Millisecond).Should(Equal(n + 1))
 	return out
 }
 

@@ -50,7 +50,7 @@ func send(ctx context.Context, t *testing.T, s *Store, n int, conds []kvdb.Cond,
 		rev, err := s.Txn(ctx, conds, ops)
 		out <- answer{rev, err}
 	}()
-	NewWithT(t).Eventually(queued(s), 10*time.Second, time.Millisecond).Should(Equal(n + 1))
+	NewWithT(t).Eventually(queued(s), 5*time.Minute, time.Millisecond).Should(Equal(n + 1))
 	return out
 }
 
@@ -142,7 +142,7 @@ func TestTransactionBeingCommittedGoesOn(t *testing.T) {
 		defer m.mu.Unlock()
 		return m.busy && len(m.queue) == 0
 	}
-	g.Eventually(taken, 10*time.Second, time.Millisecond).Should(BeTrue())
+	g.Eventually(taken, 5*time.Minute, time.Millisecond).Should(BeTrue())
 	cancel()
 	g.Expect(<-out).To(And(MatchError(context.Canceled), MatchError(ContainSubstring("not known"))))
 	clear(value) // the caller may reuse what it passed

@@ -20,7 +20,7 @@ import (
 func TestPassword(t *testing.T) {
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
-	cfg := at(server.Endpoint())
+	cfg := hurried(server.Endpoint())
 	cfg.Username, cfg.Password = "agent", "secret"
 	s := open(t, cfg)
 	for what, err := range everything(t.Context(), s) {

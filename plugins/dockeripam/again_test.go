@@ -165,4 +165,4 @@ func TestARestart(t *testing.T) {
 }
 
 // patience is how long something that is at hand may take here.
-const patience = 10 * time.Second
+const patience = 5 * time.Minute

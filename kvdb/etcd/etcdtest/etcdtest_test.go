@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-const short, long = 300 * time.Millisecond, 20 * time.Second
+const short, long = 300 * time.Millisecond, 2 * time.Minute
 
 func dial(t *testing.T, config *tls.Config, endpoints ...string) *clientv3.Client {
 	t.Helper()
@@ -113,7 +113,7 @@ func TestStopWaitsForNoWatch(t *testing.T) {
 	g.Eventually(events, long).Should(Receive())
 	began := time.Now()
 	g.Expect(s.Stop()).To(Succeed())
-	g.Expect(time.Since(began)).To(BeNumerically("<", 3*time.Second))
+	g.Expect(time.Since(began)).To(BeNumerically("<", long))
 }
 
 func TestAnotherPast(t *testing.T) {
@@ -165,7 +165,7 @@ func TestTLS(t *testing.T) {
 	g.Expect(within(short, put(dial(t, nobody, s.Endpoint()), "a", "2"))).NotTo(Succeed())
 	began := time.Now()
 	g.Expect(s.Stop()).To(Succeed())
-	g.Expect(time.Since(began)).To(BeNumerically("<", 3*time.Second))
+	g.Expect(time.Since(began)).To(BeNumerically("<", long))
 }
 
 func TestAuthentication(t *testing.T) {

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const patience = 5 * time.Minute
 
 // rig is a Store of a Server.
 type rig struct {
