@@ -72,7 +72,7 @@ func (s *supervisor) start(pid, names string, files ...*os.File) (end func(), lo
 	s.Expect(cmd.Start()).To(Succeed())
 	return func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+		late := time.AfterFunc(5*time.Minute, func() { _ = cmd.Process.Kill() })
 		err := cmd.Wait()
 		s.Expect(late.Stop()).To(BeTrue(), "the agent does not end: %s", log)
 		s.Expect(err).NotTo(HaveOccurred(), "%s", log)
@@ -87,7 +87,7 @@ func (s *supervisor) ask(name string) chan string {
 		return new(net.Dialer).DialContext(ctx, "unix", s.path(name))
 	}}
 	go func() {
-		client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
+		client := &http.Client{Transport: transport, Timeout: 5 * time.Minute}
 		resp, err := client.Post("http://plugin.moby.localhost/IpamDriver.GetDefaultAddressSpaces", "", nil)
 		if err != nil {
 			answer <- err.Error()

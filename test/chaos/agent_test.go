@@ -54,8 +54,8 @@ cadastre: {coolDown: 0s}
 `
 )
 
-// patience is how long anything may take that should happen soon.
-const patience = 20 * time.Second
+// patience ends the wait for what should happen soon: it is the limit of a hang, not of a slow machine.
+const patience = 2 * time.Minute
 
 // node is where an agent lives: its directories outlive it.
 type node struct {

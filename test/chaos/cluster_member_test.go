@@ -53,9 +53,9 @@ const (
 	fresh   = 2 * time.Second
 )
 
-// healing is how long a cluster may take to be well again: several tries of
-// five seconds, with growing pauses.
-const healing = 45 * time.Second
+// healing ends the wait for a cluster to be well again: several tries of five
+// seconds, with growing pauses, on a machine of any speed.
+const healing = 3 * time.Minute
 
 // member is a node of a cluster, its network to etcd, and its agent.
 type member struct {
