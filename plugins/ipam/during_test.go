@@ -314,6 +314,34 @@ func TestARevertGivesBackWhatTheEventHasTakenAndNoMore(t *testing.T) {
 	}
 }
 
+// The runtime deletes an old sandbox after it has made the new one, and Contiv-VPP's
+// caller releases the pod's address in that event.
+func TestALateDeletionOfAnOldSandboxLeavesTheNewOneItsAddress(t *testing.T) {
+	for name, more := range map[string]func(*ipam.Deps){
+		"with podmanager":              nil,
+		"with the published Deps only": func(d *ipam.Deps) { d.PodManager = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAgent(t, defaults, more)
+			old, young := a.request("ADD", "web"), a.request("ADD", "web")
+			old.ContainerID, young.ContainerID = "old", "young"
+			for _, r := range []cni.Request{old, young} {
+				_, err := a.deliver(r)
+				a.g.Expect(err).NotTo(HaveOccurred())
+			}
+			a.g.Expect(a.held()).To(Equal([]string{"10.1.5.2", "10.1.5.3"}))
+			a.wiring.update = func(controller.Event, controller.UpdateOperations) error { return a.ipam.ReleasePodIP(pod("web")) }
+			old.Command, young.Command = "DEL", "DEL"
+			_, err := a.deliver(old)
+			a.g.Expect(err).NotTo(HaveOccurred())
+			a.g.Expect(a.held()).To(Equal([]string{"10.1.5.3"}))
+			_, err = a.deliver(young)
+			a.g.Expect(err).NotTo(HaveOccurred())
+			a.g.Expect(a.held()).To(BeEmpty())
+		})
+	}
+}
+
 func TestTheAddressIsAnsweredUntilTheDeletionIsDone(t *testing.T) {
 	a := newAgent(t, defaults, nil)
 	_, err := a.serve("ADD", "web")
@@ -330,10 +358,12 @@ func TestTheAddressIsAnsweredUntilTheDeletionIsDone(t *testing.T) {
 	a.g.Expect(a.held()).To(BeEmpty())
 }
 
-func TestALaterEventMayReleaseTheAddress(t *testing.T) {
+// What AllocatePodIP has leased has no sandbox whose deletion would release it.
+func TestAHandlerReleasesWhatAllocatePodIPHasLeased(t *testing.T) {
 	a := newAgent(t, defaults, nil)
-	_, err := a.serve("ADD", "web")
+	_, err := a.ipam.AllocatePodIP(pod("web"), "", "")
 	a.g.Expect(err).NotTo(HaveOccurred())
+	a.g.Expect(a.held()).To(Equal([]string{"10.1.5.2"}))
 	a.wiring.update = func(controller.Event, controller.UpdateOperations) error { return a.ipam.ReleasePodIP(pod("web")) }
 	_, err = a.serve("DEL", "other")
 	a.g.Expect(err).NotTo(HaveOccurred())

@@ -290,6 +290,9 @@ func (i *IPAM) GetPodIP(podID kv.PodID) *net.IPNet { return first(i.GetPodIPs(po
 // What the southbound has of a sandbox goes with its DeletePod, or the next resync.
 // During the pod's own AddPod it does nothing: only the revert of the event knows
 // whether the event has taken the address, or an earlier one.
+// A handler that calls it, in a DeletePod for one, releases only what AllocatePodIP
+// has leased: ipam itself releases the lease of the sandbox that the event deletes,
+// and the newest sandbox of the pod may be another one.
 func (i *IPAM) ReleasePodIP(podID kv.PodID) error {
 	if err := i.usable(); err != nil {
 		return fmt.Errorf("release the address of pod %s: %w", podID, err)
@@ -297,7 +300,11 @@ func (i *IPAM) ReleasePodIP(podID kv.PodID) error {
 	if ev := i.ownEvent(podID); ev != nil && (ev.onLoop || len(i.Stage.Claimed(ev.Key)) > 0) {
 		return nil
 	}
-	leases, err := i.Ledger.Release(context.Background(), ledger.Selector{Key: i.podKey(podID)})
+	key := i.podKey(podID)
+	if key.Network != ledger.APINetwork && controller.OnLoop() {
+		return nil
+	}
+	leases, err := i.Ledger.Release(context.Background(), ledger.Selector{Key: key})
 	if err != nil {
 		return fmt.Errorf("release the address of pod %s: %w", podID, err)
 	}
