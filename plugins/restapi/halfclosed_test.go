@@ -6,6 +6,7 @@ package restapi_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"testing"
@@ -45,11 +46,24 @@ func calledOff(ctx context.Context) error {
 // TestACallerThatClosesItsSendingHalf: the request ends with the sending half of the
 // connection, and the caller waits for the answer.
 func TestACallerThatClosesItsSendingHalf(t *testing.T) {
-	for _, path := range []string{localapi.PathCheck, localapi.PathSink} {
+	for path, request := range map[string]string{
+		localapi.PathCheck:       "GET %s HTTP/1.0\r\n\r\n",
+		localapi.PathSink:        "GET %s HTTP/1.0\r\n\r\n",
+		localapi.PathNodes:       "GET %s HTTP/1.0\r\n\r\n",
+		localapi.PathPools:       "GET %s HTTP/1.0\r\n\r\n",
+		localapi.PathResync:      "POST %s HTTP/1.0\r\n\r\n",
+		localapi.PathNodeRelease: "POST %s HTTP/1.0\r\nContent-Length: 12\r\n\r\n{\"name\":\"n\"}",
+	} {
 		t.Run(path, func(t *testing.T) {
 			g := NewWithT(t)
 			a := newAgent(t)
 			a.deps.Dump = func(ctx context.Context) (map[string]proto.Message, error) { return nil, calledOff(ctx) }
+			a.deps.Nodes = func(ctx context.Context) ([]localapi.Node, error) { return nil, calledOff(ctx) }
+			a.deps.Pools = func(ctx context.Context) ([]localapi.Pool, error) { return nil, calledOff(ctx) }
+			a.deps.Resync = calledOff
+			a.deps.ReleaseNode = func(ctx context.Context, _ string, _ bool) (localapi.NodeReleaseReply, error) {
+				return localapi.NodeReleaseReply{}, calledOff(ctx)
+			}
 			var err error
 			a.deps.Ledger, err = ledger.Open(ctx(), &hurried{Journal: journal.NewMemory()}, ledger.Options{})
 			g.Expect(err).NotTo(HaveOccurred())
@@ -57,7 +71,7 @@ func TestACallerThatClosesItsSendingHalf(t *testing.T) {
 			c, err := net.Dial("unix", s.socket)
 			g.Expect(err).NotTo(HaveOccurred())
 			defer c.Close()
-			_, err = c.Write([]byte("GET " + path + " HTTP/1.0\r\n\r\n"))
+			_, err = fmt.Fprintf(c, request, path)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(c.(*net.UnixConn).CloseWrite()).To(Succeed())
 			answer, err := http.ReadResponse(bufio.NewReader(c), nil)

@@ -85,10 +85,16 @@ func (p *RESTAPI) observed() *http.ServeMux {
 }
 
 // answerAll gives what mux does not know an answer in JSON: 404, or 405 where
-// another method would do.
+// another method would do. net/http ends a request's context also when the caller
+// closes its sending half, as "nc -N" does. Such a caller still reads the answer, so
+// a request runs to its end, but for two: an ADD whose caller has gone is taken back,
+// and events are followed as long as the caller is there.
 func answerAll(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {
+			if r.URL.Path != localapi.PathCNI && r.URL.Path != localapi.PathEvents {
+				r = r.WithContext(context.WithoutCancel(r.Context()))
+			}
 			mux.ServeHTTP(w, r)
 			return
 		}
@@ -227,11 +233,9 @@ func (p *RESTAPI) resync(w http.ResponseWriter, r *http.Request) {
 	_ = writeJSON(w, http.StatusOK, struct{}{})
 }
 
-// check reads all of the ledger's file. net/http ends a request's context when the
-// caller closes its sending half, as "nc -N" does; such a caller still reads the
-// answer, so the check does not end with that context.
+// check reads all of the ledger's file.
 func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
-	findings, err := p.Ledger.Check(context.WithoutCancel(r.Context()))
+	findings, err := p.Ledger.Check(r.Context())
 	if err != nil {
 		writeError(w, http.StatusInternalServerError, err)
 		return
@@ -254,7 +258,7 @@ func (p *RESTAPI) backup(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (p *RESTAPI) dump(w http.ResponseWriter, r *http.Request) {
-	values, err := p.Dump(context.WithoutCancel(r.Context())) // as in check
+	values, err := p.Dump(r.Context())
 	if err != nil {
 		writeError(w, http.StatusInternalServerError, err)
 		return
