@@ -96,6 +96,17 @@ func abandonRunDir(was, now string, uid int) error {
 	} else if err != nil {
 		return err
 	}
+	if err := copyIntents(was, now, uid); err != nil {
+		return err
+	}
+	if err := os.Remove(mark); err != nil { // DELs with the old path fail from here on
+		return err
+	}
+	return copyIntents(was, now, uid) // those that came in the meantime
+}
+
+// copyIntents copies the DELs that wait in one run directory into another.
+func copyIntents(was, now string, uid int) error {
 	intents, _, err := cni.ReadIntents(cni.IntentDir(filepath.Join(was, socketName)), uid)
 	if err != nil {
 		return err
@@ -105,7 +116,7 @@ func abandonRunDir(was, now string, uid int) error {
 			return err
 		}
 	}
-	return os.Remove(mark) // DELs with the old path fail from here on
+	return nil
 }
 
 // makeOwn makes a directory if there is none, and fails if another user may write
