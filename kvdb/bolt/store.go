@@ -54,27 +54,15 @@ type Store struct {
 
 var _ kvdb.Store = (*Store)(nil)
 
-// option changes how newStore makes a store.
-type option func(*options)
-
-type options struct{ history int }
-
-// history keeps the last n transactions (at least one) for watches.
-func history(n int) option { return func(o *options) { o.history = n } }
-
 // newStore returns the store in a bucket of f, which is created if it is missing.
 // A bucket that holds anything else is an error and left alone.
-func newStore(f *File, bucket string, opts ...option) (*Store, error) {
-	o := options{history: defaultHistory}
-	for _, set := range opts {
-		set(&o)
-	}
+func newStore(f *File, bucket string) (*Store, error) {
 	s := &Store{f: f, bucket: bucket}
 	rev, err := s.prepare()
 	if err != nil {
 		return nil, fmt.Errorf("open store in bucket %q: %w", bucket, err)
 	}
-	s.log = watchlog.New(o.history, rev)
+	s.log = watchlog.New(defaultHistory, rev)
 	return s, nil
 }
 

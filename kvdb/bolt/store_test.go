@@ -24,17 +24,17 @@ func openNoSync(t *testing.T, path string) *File {
 	return openFile(t, path, FileOptions{tune: func(o *bbolt.Options) { o.NoSync = true }})
 }
 
-func openStore(t *testing.T, f *File, opts ...option) *Store {
+func openStore(t *testing.T, f *File) *Store {
 	t.Helper()
-	s, err := newStore(f, "kvdb", opts...)
+	s, err := newStore(f, "kvdb")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
-func makeStore(t *testing.T, opts ...option) *Store {
+func makeStore(t *testing.T) *Store {
 	t.Helper()
-	return openStore(t, openNoSync(t, filepath.Join(t.TempDir(), "cadastre.db")), opts...)
+	return openStore(t, openNoSync(t, filepath.Join(t.TempDir(), "cadastre.db")))
 }
 
 func put(t *testing.T, s kvdb.Store, key, value string) int64 {

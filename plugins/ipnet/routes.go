@@ -15,9 +15,6 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// RouteKey is where the NodeRoute to a pod subnet is put.
-func RouteKey(dst netip.Prefix) string { return kv.SinkRoutePrefix + dst.String() }
-
 // routesTo are the routes to the pod subnets of another node. Where the node has
 // no address of a subnet's family the route has no gateway: what is sent there
 // must not leave by another way.

@@ -12,8 +12,8 @@
 // the loopback interface, always at the same endpoint, whatever is done to it.
 // Its methods may be called from any goroutine; those that stop it wait for one
 // another. After one has failed the server is stopped, and Restart may be tried.
-// Nothing is synced to the disk unless Durable is asked for: a server survives
-// its own end, not that of the machine.
+// Nothing is synced to the disk: a server survives its own end, not that of the
+// machine.
 //
 // Stop is a death, not a farewell: requests and streams are broken off, and a
 // leader does not hand over. Three ways lead to another past at the same
@@ -69,16 +69,12 @@ type Option func(*options)
 
 type options struct {
 	tick     time.Duration
-	durable  bool
 	tls      bool
 	maxBytes uint
 }
 
 // TLS lets clients in with a certificate only, which Server.ClientTLS has.
 func TLS() Option { return func(o *options) { o.tls = true } }
-
-// Durable syncs to the disk as a server in production does.
-func Durable() Option { return func(o *options) { o.durable = true } }
 
 // Tick is the interval of heartbeats; an election begins after ten. The
 // default is 10 ms for one server and 100 ms for several, which have to keep

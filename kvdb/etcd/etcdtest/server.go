@@ -156,7 +156,7 @@ func (s *Server) config() (*embed.Config, error) {
 	cfg.InitialClusterToken = s.token
 	cfg.TickMs = uint(s.tick.Milliseconds())
 	cfg.ElectionMs = 10 * cfg.TickMs
-	cfg.UnsafeNoFsync = !s.durable
+	cfg.UnsafeNoFsync = true
 	cfg.BcryptCost = bcryptCost
 	cfg.EnableGRPCGateway = false
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())

@@ -335,11 +335,6 @@ func (f *fake) others() []string {
 	return all
 }
 
-// changes are the calls that the fake saw but lists.
-func (f *fake) changes() []string {
-	return slices.DeleteFunc(slices.Clone(f.log), func(s string) bool { return strings.HasPrefix(s, "list") })
-}
-
 func newFakeSink(opt Options) (*Sink, *fake) {
 	f := newFake()
 	opt.Protocol, opt.Table = Protocol, unix.RT_TABLE_MAIN
