@@ -12,8 +12,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// readAll reads every page that a record is on, so that damage shows at the start
-// and not later, and then compares the pages with the list of free ones.
+// readAll checks every page in use, and reads every record, so that damage shows at
+// the start and not later. Then it compares the pages with the list of free ones.
 func (f *File) readAll() error {
 	var walk func(b *bbolt.Bucket) error
 	walk = func(b *bbolt.Bucket) error {
@@ -25,6 +25,9 @@ func (f *File) readAll() error {
 		})
 	}
 	return f.view(func(tx *bbolt.Tx) error {
+		if err := f.checkBounds(tx); err != nil {
+			return err
+		}
 		if err := tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return walk(b) }); err != nil {
 			return err
 		}
@@ -34,8 +37,8 @@ func (f *File) readAll() error {
 
 // checkFree returns an error if a page that is in use is on the list of free pages:
 // it would be overwritten. bbolt checks that in a goroutine of its own, in which a
-// fault of the mapped file would end the process; it reads no page there that
-// readAll has not read.
+// fault of the mapped file would end the process; checkBounds has found that there
+// is nothing to read outside of the file.
 func (f *File) checkFree(tx *bbolt.Tx) error {
 	if !f.metasWhole() {
 		return nil
