@@ -277,7 +277,7 @@ func readIntent(root *os.Root, name string, uid int) (in Intent, err error) {
 	if err != nil {
 		return in, err
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !os.SameFile(before, info) || ok && st.Nlink == 0 {
+	if !os.SameFile(before, info) {
 		return in, errReplaced
 	}
 	if err := checkIntentFile(info, uid); err != nil {
@@ -303,6 +303,8 @@ func checkIntentFile(info fs.FileInfo, uid int) error {
 		return refuse("it is of type %s: an intent is a regular file", info.Mode().Type())
 	case owner != uid && owner != 0:
 		return refuse("it is owned by user %d: an intent is owned by user %d or by root", owner, uid)
+	case st.Nlink == 0: // another file has its name since it was found
+		return errReplaced
 	case st.Nlink != 1:
 		return refuse("it has %d names: an intent has one", st.Nlink)
 	case info.Size() > maxIntentSize:
