@@ -357,7 +357,7 @@ func checkEndpoint(text string) error {
 		u, err := url.Parse(text)
 		switch {
 		case err != nil:
-			return errors.New("it is no URL")
+			return errors.New("it is not a URL")
 		case u.Scheme != "http" && u.Scheme != "https":
 			return fmt.Errorf("%s is not known", u.Scheme)
 		case u.User != nil:
@@ -369,7 +369,7 @@ func checkEndpoint(text string) error {
 	}
 	name, _, err := net.SplitHostPort(host)
 	if err != nil || name == "" {
-		return errors.New("it is no endpoint")
+		return errors.New("it is not an endpoint")
 	}
 	return checkBind(host)
 }
@@ -381,7 +381,7 @@ func checkBind(text string) error {
 		return errors.New("it has no port")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
-		return fmt.Errorf("%q is no port", port)
+		return fmt.Errorf("%q is not a port", port)
 	}
 	return nil
 }

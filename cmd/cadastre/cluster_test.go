@@ -193,7 +193,7 @@ func TestApplyRefused(t *testing.T) {
 
 // What is no refusal of the file is 1: a file that is none, a conflict of another kind.
 func TestApplyFails(t *testing.T) {
-	problem := localapi.Problem{Field: "pools[0].name", Value: "B", Problem: "is no name: write b"}
+	problem := localapi.Problem{Field: "pools[0].name", Value: "B", Problem: "is not a name: write b"}
 	for _, c := range []struct {
 		status int
 		answer localapi.ApplyRefusal
@@ -201,8 +201,8 @@ func TestApplyFails(t *testing.T) {
 	}{
 		{400, localapi.ApplyRefusal{Error: "line 3: no YAML"}, "line 3: no YAML\n"},
 		{400, localapi.ApplyRefusal{Error: "it cannot be read", ApplyResult: localapi.ApplyResult{Refused: true, Problems: []localapi.Problem{problem}}},
-			"it cannot be read\npools[0].name: \"B\" is no name: write b\n"},
-		{400, localapi.ApplyRefusal{Error: problem.String(), ApplyResult: localapi.ApplyResult{Problems: []localapi.Problem{problem}}}, "pools[0].name: \"B\" is no name: write b\n"},
+			"it cannot be read\npools[0].name: \"B\" is not a name: write b\n"},
+		{400, localapi.ApplyRefusal{Error: problem.String(), ApplyResult: localapi.ApplyResult{Problems: []localapi.Problem{problem}}}, "pools[0].name: \"B\" is not a name: write b\n"},
 		{409, localapi.ApplyRefusal{Error: "another apply runs"}, "another apply runs\n"},
 		{503, localapi.ApplyRefusal{Error: "the store does not answer"}, "the store does not answer\n"},
 	} {

@@ -21,7 +21,7 @@ const never = time.Duration(1<<63 - 1)
 func (ds *DataStore) AddIPv4AddressToStore(eniID string, ipv4 string) error {
 	a, err := netip.ParseAddr(ipv4)
 	if err != nil || !a.Is4() {
-		return fmt.Errorf("add address %q to interface %q: it is no IPv4 address like 10.0.0.5", ipv4, eniID)
+		return fmt.Errorf("add address %q to interface %q: it is not an IPv4 address like 10.0.0.5", ipv4, eniID)
 	}
 	return ds.AddAddress(eniID, a)
 }
@@ -37,7 +37,7 @@ func (ds *DataStore) AddPrefix(eniID string, p netip.Prefix) error { return ds.a
 
 func (ds *DataStore) add(eniID string, p netip.Prefix, isPrefix bool) error {
 	if !p.IsValid() || p != p.Masked() || p.Addr().Zone() != "" || p.Addr().Is4In6() {
-		return fmt.Errorf("add %s to interface %q: it is no address or has host bits", p, eniID)
+		return fmt.Errorf("add %s to interface %q: it is not an address or has host bits", p, eniID)
 	}
 	ds.life.Lock()
 	defer ds.life.Unlock()

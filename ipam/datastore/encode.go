@@ -127,7 +127,7 @@ func decodeFile(text []byte, into any) error {
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if err := d.Decode(&seal); err != nil {
-		return fmt.Errorf("it is no JSON object, or cut off: %w", err)
+		return fmt.Errorf("it is not a JSON object, or cut off: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("something follows its end, at byte %d", d.InputOffset())
@@ -139,7 +139,7 @@ func decodeFile(text []byte, into any) error {
 		}
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("it is no checkpoint: %w", err)
+		return fmt.Errorf("it is not a checkpoint: %w", err)
 	}
 	return nil
 }

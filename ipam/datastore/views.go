@@ -316,7 +316,7 @@ func (ds *DataStore) Check() (findings []string) {
 	}
 	for _, s := range ds.spots {
 		if have[s.prefix] != s.lane.pool {
-			findings = append(findings, fmt.Sprintf("%s of interface %q is no block of its pool", s.prefix, s.lane.of.ID))
+			findings = append(findings, fmt.Sprintf("%s of interface %q is not a block of its pool", s.prefix, s.lane.of.ID))
 		}
 	}
 	return append(findings, sizes(ds)...)

@@ -116,7 +116,7 @@ func predefined(field string, list []Predefined) (byFamily [2][]Predefined, err 
 	for i := range list {
 		p := &list[i]
 		if p.Base = canonical(p.Base); !p.Base.IsValid() {
-			return byFamily, fmt.Errorf("%s[%d]: the base is no prefix", field, i)
+			return byFamily, fmt.Errorf("%s[%d]: the base is not a prefix", field, i)
 		}
 		if p.Size < p.Base.Bits() || p.Size > p.Base.Addr().BitLen() {
 			return byFamily, fmt.Errorf("%s[%d]: size %d of base %s: it must be from %d to %d", field, i, p.Size, p.Base, p.Base.Bits(), p.Base.Addr().BitLen())

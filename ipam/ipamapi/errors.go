@@ -30,7 +30,7 @@ var (
 	ErrNoMoreSubnets = invalidParameter("all predefined address pools have been fully subnetted")
 	// ErrPoolNotFound is returned for an address of a pool that was released.
 	ErrPoolNotFound = notFound("cannot find address pool")
-	// ErrInvalidAddress is returned for a release of what is no address.
+	// ErrInvalidAddress is returned for a release of what is not an address.
 	ErrInvalidAddress = invalidParameter("invalid address")
 	// ErrNotNow is returned where nothing new is lent at present.
 	ErrNotNow = unavailable("no new addresses are lent at present")

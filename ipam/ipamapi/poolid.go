@@ -66,7 +66,7 @@ func (id poolID) lends() netip.Prefix {
 
 // parsePoolID reads an ID as String writes it, and only so.
 func parsePoolID(s string) (poolID, error) {
-	fail := func() (poolID, error) { return poolID{}, fmt.Errorf("%w: %q is no pool ID", ErrBadPool, s) }
+	fail := func() (poolID, error) { return poolID{}, fmt.Errorf("%w: %q is not a pool ID", ErrBadPool, s) }
 	path, query, _ := strings.Cut(s, "?")
 	parts := strings.Split(path, "/")
 	if len(parts) != 3 && len(parts) != 5 || parts[0] == "" {

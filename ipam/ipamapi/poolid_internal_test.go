@@ -69,7 +69,7 @@ func TestPredefinedPools(t *testing.T) {
 	for text, bad := range map[string][]Predefined{
 		"Pools[1]: size 8 of base 10.0.0.0/16: it must be from 16 to 32": list("10.1.0.0/16", 24, "10.0.0.0/16", 8),
 		"Pools[0]: size 33 of base 10.0.0.0/16":                          list("10.0.0.0/16", 33),
-		"Pools[0]: the base is no prefix":                                {{}},
+		"Pools[0]: the base is not a prefix":                             {{}},
 	} {
 		_, err := predefined("Pools", bad)
 		g.Expect(err).To(MatchError(ContainSubstring(text)))

@@ -129,7 +129,7 @@ func TestLeasesOutliveTheRecords(t *testing.T) {
 	g.Expect(w.ledger.Stats()).To(HaveLen(1))
 	g.Expect(w.records.keys()).To(Equal([]string{a, b}), "and on record again")
 	_, err := w.ask(a, "10.1.0.1", ipamapi.EndpointName, "gateway")
-	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated), "a gateway is no endpoint")
+	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated), "a gateway is not an endpoint")
 	g.Expect(w.get(c, "")).To(Equal("10.3.0.2/24"))
 	w.forget()
 	w.restart()

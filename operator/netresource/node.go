@@ -341,7 +341,7 @@ func (n *NetResource) marks() watermark.Marks {
 	return m
 }
 
-// sums are how many addresses a map has, by family. What is no address counts
+// sums are how many addresses a map has, by family. What is not an address counts
 // as IPv4.
 type sums struct{ v4, v6 int }
 

@@ -58,12 +58,12 @@ func TestTheAPIServer(t *testing.T) {
 func refusals(t *testing.T, server dynamic.Interface) {
 	g, c := NewWithT(t), netresource.NewClient(server, 0)
 	for what, spec := range map[string]v1alpha1.NetResourceSetSpec{
-		"a key that is no address": {IPAM: v1alpha1.IPAMSpec{Pool: v1alpha1.AllocationMap{"here": {}}}},
-		"a pod CIDR that is none":  {IPAM: v1alpha1.IPAMSpec{PodCIDRs: []v1alpha1.PodCIDR{"10.0.0.1"}}},
-		"less than nothing":        {IPAM: v1alpha1.IPAMSpec{MinAllocate: -1}},
-		"pre":                      {IPAM: v1alpha1.IPAMSpec{PreAllocate: -2}},
-		"min above max":            {IPAM: v1alpha1.IPAMSpec{MinAllocate: 9, MaxAllocate: 8}},
-		"a node without an IP":     {Addresses: []v1alpha1.NetResourceAddress{{IP: "node"}}},
+		"a key that is not an address": {IPAM: v1alpha1.IPAMSpec{Pool: v1alpha1.AllocationMap{"here": {}}}},
+		"a pod CIDR that is none":      {IPAM: v1alpha1.IPAMSpec{PodCIDRs: []v1alpha1.PodCIDR{"10.0.0.1"}}},
+		"less than nothing":            {IPAM: v1alpha1.IPAMSpec{MinAllocate: -1}},
+		"pre":                          {IPAM: v1alpha1.IPAMSpec{PreAllocate: -2}},
+		"min above max":                {IPAM: v1alpha1.IPAMSpec{MinAllocate: 9, MaxAllocate: 8}},
+		"a node without an IP":         {Addresses: []v1alpha1.NetResourceAddress{{IP: "node"}}},
 	} {
 		n := &v1alpha1.NetResourceSet{Spec: spec}
 		n.Name = "bad"

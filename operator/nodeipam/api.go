@@ -228,7 +228,7 @@ func prefixOf(n *net.IPNet) (netip.Prefix, error) {
 	a, ok := netip.AddrFromSlice(n.IP)
 	ones, width := n.Mask.Size()
 	if !ok || width == 0 || width > a.BitLen() {
-		return netip.Prefix{}, fmt.Errorf("%v is no CIDR", n)
+		return netip.Prefix{}, fmt.Errorf("%v is not a CIDR", n)
 	}
 	if a.Is4In6() && (width == 32 || ones >= 96) {
 		a = a.Unmap()

@@ -71,7 +71,7 @@ func numbered(node *v1.Node) bool { return len(podCIDRTexts(node)) > 0 }
 func parseCIDR(text string) (netip.Prefix, error) {
 	_, n, err := netutils.ParseCIDRSloppy(text)
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("%q is no CIDR: %w", text, err)
+		return netip.Prefix{}, fmt.Errorf("%q is not a CIDR: %w", text, err)
 	}
 	return prefixOf(n)
 }

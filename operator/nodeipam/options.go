@@ -131,7 +131,7 @@ func (r *reader) cluster() {
 	}
 	all, ok := r.cidrs(FlagCluster, o.Cluster)
 	if !ok {
-		r.fail(FlagCluster, o.Cluster, "it is no list of CIDRs")
+		r.fail(FlagCluster, o.Cluster, "it is not a list of CIDRs")
 		return
 	}
 	r.masks(all)
@@ -210,7 +210,7 @@ func (r *reader) more() {
 		bits := r.settings.Ranges[i].Bits
 		if sized {
 			if bits, err = strconv.Atoi(mask); err != nil {
-				r.fail(FlagMoreRanges, text, "%q is no prefix length", mask)
+				r.fail(FlagMoreRanges, text, "%q is not a prefix length", mask)
 				continue
 			}
 		}
@@ -251,7 +251,7 @@ func (r *reader) service() {
 	if o.Service != "" {
 		all, ok := r.cidrs(FlagService, o.Service)
 		if !ok {
-			r.warnings = append(r.warnings, fmt.Sprintf("--%s=%s: it is no list of CIDRs, and is left out", FlagService, o.Service))
+			r.warnings = append(r.warnings, fmt.Sprintf("--%s=%s: it is not a list of CIDRs, and is left out", FlagService, o.Service))
 		}
 		r.settings.Reserved = all
 	}

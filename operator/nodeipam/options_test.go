@@ -38,7 +38,7 @@ func TestOptions(t *testing.T) {
 			[]string{"10.0.0.0/21 24 0", "2000::/48 64 1", "10.8.0.0/16 24 0", "fd00::/40 56 1"}},
 
 		{"none", Options{}, `--cluster-cidr="": it must be given with --allocate-node-cidrs`, nil},
-		{"unreadable", Options{Cluster: "10.0.0.0/33"}, "--cluster-cidr=10.0.0.0/33: it is no list of CIDRs", nil},
+		{"unreadable", Options{Cluster: "10.0.0.0/33"}, "--cluster-cidr=10.0.0.0/33: it is not a list of CIDRs", nil},
 		{"three", Options{Cluster: "10.0.0.0/16,2000::/48,10.1.0.0/16"}, "there are 3 CIDRs, and there can be one, or one of each family", nil},
 		{"two of IPv4", Options{Cluster: "10.0.0.0/16,10.1.0.0/16"}, "the two CIDRs are of the same family", nil},
 		{"two of IPv6", Options{Cluster: "2000::/48,2001::/48"}, "the two CIDRs are of the same family", nil},
@@ -65,7 +65,7 @@ func TestOptions(t *testing.T) {
 		{"an exclusion that is none", Options{Cluster: v4, Exclude: []string{"10.0.0.0"}}, "--exclude-cidrs=10.0.0.0", nil},
 		{"a range that is none", Options{Cluster: v4, MoreRanges: []string{"x"}}, "--more-cluster-cidrs=x", nil},
 		{"a range of another family", Options{Cluster: v4, MoreRanges: []string{"fd00::/48"}}, "--cluster-cidr has no CIDR of this family", nil},
-		{"a range with no size", Options{Cluster: v4, MoreRanges: []string{"10.8.0.0/16=x"}}, `"x" is no prefix length`, nil},
+		{"a range with no size", Options{Cluster: v4, MoreRanges: []string{"10.8.0.0/16=x"}}, `"x" is not a prefix length`, nil},
 		{"a range too small", Options{Cluster: v4, MoreRanges: []string{"10.8.0.0/16=15"}}, "it cannot be cut in /15", nil},
 		{"ranges that overlap", Options{Cluster: v4, MoreRanges: []string{"10.0.7.0/24"}}, "it overlaps 10.0.0.0/21", nil},
 	} {
@@ -107,7 +107,7 @@ func TestOptionsThatAreNotLookedAt(t *testing.T) {
 
 	settings, warnings, errs = Options{Allocate: true, Cluster: "10.0.0.0/16", Service: "10.0.0.0/20,nonsense", Exclude: []string{"10.0.1.0/24"}}.Settings()
 	g.Expect(errs).To(BeEmpty())
-	g.Expect(warnings).To(ConsistOf("--service-cluster-ip-range=10.0.0.0/20,nonsense: it is no list of CIDRs, and is left out"))
+	g.Expect(warnings).To(ConsistOf("--service-cluster-ip-range=10.0.0.0/20,nonsense: it is not a list of CIDRs, and is left out"))
 	g.Expect(settings.Reserved).To(Equal(prefixes("10.0.1.0/24")))
 
 	settings, _, _ = Options{Allocate: true, Cluster: "10.0.0.0/16", Service: "10.0.0.0/20", Order: "lowest", CoolDown: time.Minute}.Settings()

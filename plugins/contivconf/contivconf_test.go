@@ -219,7 +219,7 @@ func TestValidate(t *testing.T) {
 		{"twice the same", func(c *contivconf.Config) {
 			c.IPAM.Cluster.Families = append(c.IPAM.Cluster.Families, c.IPAM.Cluster.Families[0])
 		}, "of the same family"},
-		{"a hole", func(c *contivconf.Config) { c.IPAM.Cluster.Families[0].Vxlan = netip.Prefix{} }, "ipamConfig.vxlanCIDR: is no network"},
+		{"a hole", func(c *contivconf.Config) { c.IPAM.Cluster.Families[0].Vxlan = netip.Prefix{} }, "ipamConfig.vxlanCIDR: is not a network"},
 		{"another family", func(c *contivconf.Config) { c.IPAM.Cluster.Families[0].Vxlan = netip.MustParsePrefix("fd00::/64") }, "not of the same family"},
 		{"host bits", func(c *contivconf.Config) {
 			c.IPAM.Cluster.Families[0].Vxlan = netip.MustParsePrefix("192.168.30.1/24")

@@ -30,7 +30,7 @@ func (r *reading) prefix(key, s string) (netip.Prefix, bool) {
 func checkPrefix(p netip.Prefix) (Rule, string) {
 	switch {
 	case !p.IsValid():
-		return RuleMissing, "is no network: write address/length, such as 10.1.0.0/16"
+		return RuleMissing, "is not a network: write address/length, such as 10.1.0.0/16"
 	case p.Addr().Is4In6() && p.Bits() >= 96:
 		return RuleMapped, "is an IPv4 network written as IPv6: write " + netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked().String()
 	case p.Addr().Is4In6():

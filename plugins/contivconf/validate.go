@@ -96,11 +96,11 @@ func (x DockerPool) validate(p *problems, section string) {
 	base, err := netip.ParsePrefix(x.Base)
 	switch {
 	case err != nil:
-		p.add(RuleCIDR, section+"base", x.Base, "is no network: write one such as 172.20.0.0/14")
+		p.add(RuleCIDR, section+"base", x.Base, "is not a network: write one such as 172.20.0.0/14")
 	case base != base.Masked():
 		p.add(RuleHostBits, section+"base", x.Base, "has host bits set: write %s", base.Masked())
 	case int(x.Size) < base.Bits() || int(x.Size) > base.Addr().BitLen():
-		p.add(RuleRange, section+"size", decimal(int(x.Size)), "is no length of a part of %s: write a number from %d to %d", base, base.Bits(), base.Addr().BitLen())
+		p.add(RuleRange, section+"size", decimal(int(x.Size)), "is not a length of a part of %s: write a number from %d to %d", base, base.Bits(), base.Addr().BitLen())
 	}
 }
 

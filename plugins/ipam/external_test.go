@@ -60,7 +60,7 @@ func TestAnExternalAddressIsRecordedAndChecked(t *testing.T) {
 		{name: "the NAT loopback", data: `{"address":"10.1.77.254/24"}`, is: ledger.ErrTaken, saying: "10.1.77.254"},
 		{name: "the network", data: `{"address":"10.1.77.0/24"}`, is: ledger.ErrOutside, saying: "10.1.77.0"},
 		{name: "without a mask", data: `{"address":"10.1.77.9"}`, saying: `"10.1.77.9"`},
-		{name: "without an address", data: `{}`, saying: "no address"},
+		{name: "without an address", data: `{}`, saying: "not an address"},
 		{name: "no JSON", data: `10.1.77.9/24`, saying: "error by unmarshalling external IPAM result: "},
 		{name: "not even closed", data: `{"address":"10.1.77.9/24"`, saying: "error by unmarshalling external IPAM result: "},
 		{name: "JSON of another type", data: `{"address":17}`, saying: "error by unmarshalling external IPAM result: "},

@@ -259,7 +259,7 @@ func externalAddress(ipamType, ipamData string) (netip.Addr, error) {
 	}
 	p, err := netip.ParsePrefix(ip.Address)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("external IPAM result of %q: address %q is no address with its prefix length", ipamType, ip.Address)
+		return netip.Addr{}, fmt.Errorf("external IPAM result of %q: address %q is not an address with its prefix length", ipamType, ip.Address)
 	}
 	a := p.Addr().Unmap()
 	if ip.Version != "" && (ip.Version == "4") != a.Is4() {

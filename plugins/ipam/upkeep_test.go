@@ -176,7 +176,7 @@ func networkLooks() []look {
 		{"named as the node's link", defaults, nothing, stored(firstPool(), aNetwork("vpphost", "10.6.0.0/16", 24)), nil, nil},
 		{"named as nothing may be", defaults, nothing, stored(firstPool(), aNetwork("a/b", "10.6.0.0/16", 24), aNetwork("", "10.6.0.0/16", 24)), nil, nil},
 		{"stored under another name", defaults, nothing, at(stored(firstPool()), kubestate.CustomNetworks, kv.CustomNetworkKey("red"), blue()), nil, nil},
-		{"that is no network", defaults, nothing, stored(firstPool(), aNetwork("blue", "10.5.0.0", 24), aNetwork("red", "", 24), aNetwork("green", "10.5.0.0/24", 24)), nil, nil},
+		{"that is not a network", defaults, nothing, stored(firstPool(), aNetwork("blue", "10.5.0.0", 24), aNetwork("red", "", 24), aNetwork("green", "10.5.0.0/24", 24)), nil, nil},
 		{"that overlaps the pods' network", defaults, nothing, stored(firstPool(), aNetwork("blue", "10.0.0.0/15", 24)), nil, nil},
 		{"that overlaps what drains", defaults, nothing, stored(firstPool(), draining(aPool("old", 2, "10.5.0.0/17 24")), blue()), nil, nil},
 		{"that overlaps what is removed", defaults, nothing, stored(firstPool(), removed(aPool("old", 3, "10.5.0.0/17 24")), blue()), nil, []string{guard, blueLine}},

@@ -127,7 +127,7 @@ func TestReleasingANode(t *testing.T) {
 
 func TestApply(t *testing.T) {
 	const empty = `"problems": [], "blocks": [], "moves": []`
-	problem := localapi.Problem{Field: "pools[0].name", Value: "B", Problem: "is no name: write b"}
+	problem := localapi.Problem{Field: "pools[0].name", Value: "B", Problem: "is not a name: write b"}
 	for _, c := range []struct {
 		name   string
 		result localapi.ApplyResult
@@ -144,13 +144,13 @@ func TestApply(t *testing.T) {
 			"blocks": [{"pool": "blue", "node": "node-a", "leases": 3, "reason": "pool blue: node-a has 3 leases"}, {"pool": "red", "node": "", "leases": 0, "reason": "pool red is not drained"}], "moves": []}`},
 		{"refused with a text only", localapi.ApplyResult{Refused: true, Text: "no\n"}, nil, false, 409, `{"error": "nothing was changed: no", "text": "no\n", "changes": 0, "refused": true, ` + empty + `}`},
 		{"refused for a problem", localapi.ApplyResult{Refused: true, Problems: []localapi.Problem{problem, {Field: "pools", Problem: "is empty"}}}, nil, false, 409,
-			`{"error": "nothing was changed: pools[0].name: \"B\" is no name: write b\npools: is empty", "text": "", "changes": 0, "refused": true, "problems": [
-			{"field": "pools[0].name", "value": "B", "problem": "is no name: write b"}, {"field": "pools", "value": "", "problem": "is empty"}], "blocks": [], "moves": []}`},
+			`{"error": "nothing was changed: pools[0].name: \"B\" is not a name: write b\npools: is empty", "text": "", "changes": 0, "refused": true, "problems": [
+			{"field": "pools[0].name", "value": "B", "problem": "is not a name: write b"}, {"field": "pools", "value": "", "problem": "is empty"}], "blocks": [], "moves": []}`},
 		{"it would be refused", localapi.ApplyResult{Refused: true, Text: "no"}, nil, true, 200, `{"text": "no", "changes": 0, "refused": true, ` + empty + `}`},
 		{"refused by an error", localapi.ApplyResult{Refused: true, Text: "no"}, &localapi.StatusError{Status: 409, Err: errInjected}, false, 409,
 			`{"error": "injected", "text": "no", "changes": 0, "refused": true, ` + empty + `}`},
 		{"no YAML", localapi.ApplyResult{Problems: []localapi.Problem{problem}}, &localapi.StatusError{Status: 400, Err: fmt.Errorf("line 3: %w", errInjected)}, true, 400,
-			`{"error": "line 3: injected", "text": "", "changes": 0, "refused": false, "problems": [{"field": "pools[0].name", "value": "B", "problem": "is no name: write b"}], "blocks": [], "moves": []}`},
+			`{"error": "line 3: injected", "text": "", "changes": 0, "refused": false, "problems": [{"field": "pools[0].name", "value": "B", "problem": "is not a name: write b"}], "blocks": [], "moves": []}`},
 		{"the store is away", localapi.ApplyResult{}, errInjected, false, 500, `{"error": "injected", "text": "", "changes": 0, "refused": false, ` + empty + `}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

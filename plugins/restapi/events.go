@@ -51,7 +51,7 @@ func eventArguments(r *http.Request) (seq uint64, follow bool, err error) {
 	args := r.URL.Query()
 	if s := args.Get("since"); s != "" {
 		if seq, err = strconv.ParseUint(s, 10, 64); err != nil {
-			return 0, false, fmt.Errorf("since: %q is no sequence number", s)
+			return 0, false, fmt.Errorf("since: %q is not a sequence number", s)
 		}
 	}
 	if s := args.Get("follow"); s != "" {

@@ -190,7 +190,7 @@ func (c *cluster) add(ctx context.Context, n *node, of netip.Prefix) error {
 	octets := of.Addr().As4()
 	octets[2] = byte(n.id)
 	if block := netip.PrefixFrom(netip.AddrFrom4(octets), 24); p.Address.Masked() != block {
-		return fmt.Errorf("ADD %s on node ID %d: %s is no address of %s", p.Name, n.id, p.Address, block)
+		return fmt.Errorf("ADD %s on node ID %d: %s is not an address of %s", p.Name, n.id, p.Address, block)
 	}
 	c.Say("%s: %s was given %s; its gateway is %s.", n.Node, p.Name, p.Address, p.Gateway)
 	return nil

@@ -119,7 +119,7 @@ func (p *Pod) Inside() (addrs []netip.Prefix, err error) {
 func (p *Pod) VerifyAdded(subnet netip.Prefix, gateway netip.Addr, others []*Pod) error {
 	switch {
 	case p.Address.Masked() != subnet || p.Address == subnet:
-		return fmt.Errorf("ADD %s: %s is no address of %s", p.Name, p.Address, subnet)
+		return fmt.Errorf("ADD %s: %s is not an address of %s", p.Name, p.Address, subnet)
 	case p.Gateway != gateway || p.Address.Addr() == p.Gateway:
 		return fmt.Errorf("ADD %s: the gateway of %s is %s, not the plan's %s", p.Name, p.Address, p.Gateway, gateway)
 	case slices.ContainsFunc(others, func(o *Pod) bool { return o.Address == p.Address }):

@@ -53,7 +53,7 @@ func TestWhereTheMainIPIsFrom(t *testing.T) {
 		"the object wins":                     {"10.1.1.1/24", object("10.1.1.2/24"), "10.1.1.2/24", ""},
 		"the object replaces the whole entry": {"10.1.1.1/24", object(""), "invalid Prefix", ""},
 		"a bad object":                        {"10.1.1.1/24", object("10.1.1.2"), "10.1.1.1/24", `"10.1.1.2"`},
-		"a network is no address":             {"", object("10.1.1.0/24"), "invalid Prefix", `"10.1.1.0/24"`},
+		"a network is not an address":         {"", object("10.1.1.0/24"), "invalid Prefix", `"10.1.1.0/24"`},
 		"a host route":                        {"", object("10.1.1.2/32"), "10.1.1.2/32", ""},
 		"IPv6":                                {"", object("fd00::2/64"), "fd00::2/64", ""},
 	} {

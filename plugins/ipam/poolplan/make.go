@@ -181,7 +181,7 @@ func (m *making) step(at string, w Wanted) {
 
 func (m *making) addition(at string, w Wanted) {
 	if w.State != Active {
-		m.add(at+stateKey, w.State.String(), "is no state of a pool that is not there: the pools are %s; a new one is active", m.poolNames())
+		m.add(at+stateKey, w.State.String(), "is not a state of a pool that is not there: the pools are %s; a new one is active", m.poolNames())
 		return
 	}
 	if len(w.Ranges) == 0 {

@@ -229,8 +229,8 @@ func TestStatesFollowEachOther(t *testing.T) {
 			`pools[0].name: "default" is the name of a pool that was removed, and no pool has it again: choose another one, such as "default-2"; the addresses may be the same`}},
 		rule{"removed is said again", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: removed, ranges: [{cidr: 10.1.0.0/16, oneNodePrefixLen: 24}]}]", nil},
 		rule{"unknown pools", with(v4, as(poolplan.Removed, pool("gone", "10.3.0.0/16 24"))), "pools: [{name: defualt, state: draining}, {name: x, state: removed}, {name: w}]", []string{
-			`pools[0].state: "draining" is no state of a pool that is not there: the pools are default; a new one is active`,
-			`pools[1].state: "removed" is no state of a pool that is not there: the pools are default; a new one is active`,
+			`pools[0].state: "draining" is not a state of a pool that is not there: the pools are default; a new one is active`,
+			`pools[1].state: "removed" is not a state of a pool that is not there: the pools are default; a new one is active`,
 			`pools[2].ranges: is missing: there is no pool w yet; the pools are default`}},
 		rule{"a cluster without pools", with(), "pools: [{name: w}]", []string{`pools[0].ranges: is missing: there is no pool w yet; the pools are none`}},
 	)
@@ -255,8 +255,8 @@ func TestMakeTrustsNobody(t *testing.T) {
 	g := NewWithT(t)
 	p := poolplan.Make(with().Situation, []poolplan.Wanted{{Name: "a", Ranges: make([]poolplan.Range, 1), State: 7}, {Name: "a"}})
 	g.Expect(lines(g, p.Err())).To(Equal([]string{
-		"pools[0].ranges[0].cidr: is no network: write address/length, such as 10.2.0.0/16",
-		`pools[0].state: "state 7" is no state: write one of active, draining, removed`,
+		"pools[0].ranges[0].cidr: is not a network: write address/length, such as 10.2.0.0/16",
+		`pools[0].state: "state 7" is not a state: write one of active, draining, removed`,
 		`pools[1].name: "a" is the name of pools[0] too: keep one of them`}))
 }
 

@@ -53,7 +53,7 @@ func (ps *problems) checkWanted(wanted []Wanted) {
 		}
 		ps.checkRanges(at, w.Ranges)
 		if w.State > Removed {
-			ps.add(at+stateKey, w.State.String(), "is no state: write one of %s", strings.Join(states(), ", "))
+			ps.add(at+stateKey, w.State.String(), "is not a state: write one of %s", strings.Join(states(), ", "))
 		}
 		if j, twice := first[w.Name]; !twice {
 			first[w.Name] = i
@@ -133,7 +133,7 @@ func (ps *problems) ranges(at string, value any) []Range {
 func (ps *problems) state(field, s string) State {
 	i := slices.Index(states(), s)
 	if i < 0 {
-		ps.add(field, s, "is no state: write one of %s", strings.Join(states(), ", "))
+		ps.add(field, s, "is not a state: write one of %s", strings.Join(states(), ", "))
 		return Active
 	}
 	return State(i)

@@ -113,10 +113,10 @@ func TestBadEntries(t *testing.T) {
 			`pools[2].ranges[0].oneNodePrefixLen: is missing: write the prefix length of one node's block, such as 24`,
 			`pools[3]: must be a section with keys of its own`}},
 		badFile{"names", "pools: [{name: -a}, {name: a_b}, {name: A}, {name: a.}, {name: " + strings.Repeat("a", 64) + "}, {name: " + strings.Repeat("b", 63) + "}, {name: a, network: ö}]", []string{
-			`pools[0].name: "-a" is no name: ` + nameRule, `pools[1].name: "a_b" is no name: ` + nameRule, `pools[2].name: "A" is no name: ` + nameRule,
-			`pools[3].name: "a." is no name: ` + nameRule, `pools[4].name: "` + strings.Repeat("a", 64) + `" is no name: ` + nameRule, `pools[6].network: "ö" is no name: ` + nameRule}},
+			`pools[0].name: "-a" is not a name: ` + nameRule, `pools[1].name: "a_b" is not a name: ` + nameRule, `pools[2].name: "A" is not a name: ` + nameRule,
+			`pools[3].name: "a." is not a name: ` + nameRule, `pools[4].name: "` + strings.Repeat("a", 64) + `" is not a name: ` + nameRule, `pools[6].network: "ö" is not a name: ` + nameRule}},
 		badFile{"a pool twice", "pools: [{name: a}, {name: b}, {name: a, state: draining}]", []string{`pools[2].name: "a" is the name of pools[0] too: keep one of them`}},
-		badFile{"a state", "pools: [{name: a, state: gone}]", []string{`pools[0].state: "gone" is no state: write one of active, draining, removed`}},
+		badFile{"a state", "pools: [{name: a, state: gone}]", []string{`pools[0].state: "gone" is not a state: write one of active, draining, removed`}},
 		badFile{"networks", `
 pools:
 - name: a
@@ -147,7 +147,7 @@ pools:
 			`pools[3].ranges[2].oneNodePrefixLen: "-1" must be higher than the prefix length of 10.4.0.0/16: write 17 to 29`,
 			`pools[3].ranges[2].cidr: "10.4.0.0/16" is of the same family as ranges[0], 10.3.0.0/16: a pool has one range a family, so write another pool for it`}},
 		badFile{"a value that is too long to show", "pools: [{name: a, state: " + strings.Repeat("x", 100) + "}]",
-			[]string{`pools[0].state: "` + strings.Repeat("x", 80) + `..." is no state: write one of active, draining, removed`}},
+			[]string{`pools[0].state: "` + strings.Repeat("x", 80) + `..." is not a state: write one of active, draining, removed`}},
 	)
 }
 

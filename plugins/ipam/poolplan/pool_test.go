@@ -73,7 +73,7 @@ func TestBadMessages(t *testing.T) {
 	}{
 		{"names", func(m *kv.Pool) { m.Name, m.Network = "", "Blue" }, []string{
 			`name: is missing: write 1 to 63 lower case letters, digits, '-' and '.', beginning and ending with a letter or a digit, such as "pods-2"`,
-			`network: "Blue" is no name: write 1 to 63 lower case letters, digits, '-' and '.', beginning and ending with a letter or a digit, such as "pods-2"`}},
+			`network: "Blue" is not a name: write 1 to 63 lower case letters, digits, '-' and '.', beginning and ending with a letter or a digit, such as "pods-2"`}},
 		{"generation", func(m *kv.Pool) { m.Generation = 0 }, []string{`generation: "0" is none: the first one is 1`}},
 		{"no range", func(m *kv.Pool) { m.Ranges = nil }, []string{`ranges: is missing: a pool has one or two ranges`}},
 		{"no network", func(m *kv.Pool) { m.Ranges[0].Cidr = "x" },

@@ -79,7 +79,7 @@ func (ps *problems) checkRange(cidrField, oneNodeField string, r Range) {
 	p := r.CIDR
 	switch {
 	case !p.IsValid():
-		ps.add(cidrField, "", "is no network: write address/length, such as 10.2.0.0/16")
+		ps.add(cidrField, "", "is not a network: write address/length, such as 10.2.0.0/16")
 		return
 	case p.Addr().Is4In6() && p.Bits() >= 96:
 		ps.add(cidrField, p.String(), "is an IPv4 network written as IPv6: write %s", netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked())
@@ -125,6 +125,6 @@ func (ps *problems) checkName(field, name string) {
 	case name == "":
 		ps.add(field, "", "is missing: %s", right)
 	case len(name) > most || other >= 0 || !plain(rune(name[0])) || !plain(rune(name[len(name)-1])):
-		ps.add(field, name, "is no name: %s", right)
+		ps.add(field, name, "is not a name: %s", right)
 	}
 }

@@ -69,7 +69,7 @@ NODE          POOL  LEASES  STANDS IN THE WAY
 refused, nothing is changed
 
   pools[1].ranges[0].cidr: "10.1.0.0/16" overlaps pool default, 10.1.0.0/16: give it addresses of its own, such as 10.2.0.0/16
-  pools[2].state: "draining" is no state of a pool that is not there: the pools are default, old; a new one is active
+  pools[2].state: "draining" is not a state of a pool that is not there: the pools are default, old; a new one is active
 
 NODE          POOL  LEASES  STANDS IN THE WAY
 5 (node-5)    old   12      has 12 leases

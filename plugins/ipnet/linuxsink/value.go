@@ -115,7 +115,7 @@ func gateway(text string, dst netip.Prefix) (netip.Addr, error) {
 	case a.Zone() != "" || a.Is6() && a.IsLinkLocalUnicast():
 		return netip.Addr{}, fmt.Errorf("gateway %s is good on one interface only", a)
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
-		return netip.Addr{}, fmt.Errorf("gateway %s is no address of another node", a)
+		return netip.Addr{}, fmt.Errorf("gateway %s is not an address of another node", a)
 	}
 	return a, nil
 }

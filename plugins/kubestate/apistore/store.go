@@ -241,7 +241,7 @@ func (s *Store) keyValue(k kind, u *unstructured.Unstructured) (kvdb.KeyValue, e
 func revision(resourceVersion string) (int64, error) {
 	n, err := strconv.ParseInt(resourceVersion, 10, 64)
 	if err != nil || n <= 0 {
-		return 0, fmt.Errorf("resourceVersion %q is no number from 1 on", resourceVersion)
+		return 0, fmt.Errorf("resourceVersion %q is not a number from 1 on", resourceVersion)
 	}
 	return n, nil
 }

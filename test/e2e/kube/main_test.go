@@ -94,7 +94,7 @@ func missing() string {
 		return assetsEnv + " is not set: make e2e-kube builds a control plane and sets it"
 	}
 	if !filepath.IsAbs(assets) {
-		return fmt.Sprintf("%s=%s is no absolute path", assetsEnv, assets)
+		return fmt.Sprintf("%s=%s is not an absolute path", assetsEnv, assets)
 	}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"} {
 		if _, err := exec.LookPath(filepath.Join(assets, name)); err != nil {
@@ -166,7 +166,7 @@ func pidOf(dir, name string) (int, error) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err == nil && pid <= 1 {
-		err = errors.New("it is no number of a process")
+		err = errors.New("it is not a number of a process")
 	}
 	return pid, err
 }
