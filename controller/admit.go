@@ -63,7 +63,7 @@ func (c *Controller) own(event Event) queued {
 	return ev
 }
 
-// runName is how the runtime calls the loop.
+// runName holds the runtime's name of the loop's function.
 const runName = "github.com/cadastre/cadastre/controller.(*Controller).Run"
 
 // OnLoop reports whether its caller was called by an event loop: by a handler, a

@@ -65,7 +65,7 @@ type conn struct {
 	leave func()
 }
 
-// part is what a caller has to take within the limit of a write.
+// part holds the bytes that a caller must take within the limit of a write.
 const part = 64 << 10
 
 // Write writes b, each part within the limit.

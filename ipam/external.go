@@ -32,7 +32,7 @@ type externalLease struct {
 	token     string      // of the timer
 }
 
-// claim is what is asked of several allocators at once.
+// claim holds a request to several allocators at once.
 type claim struct {
 	owner     string
 	container string

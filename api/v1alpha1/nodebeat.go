@@ -44,7 +44,7 @@ type NodeBeatSpec struct {
 	// BootID identifies the present boot of the machine.
 	// +optional
 	BootID string `json:"bootID,omitempty"`
-	// Expire is how long after this beat its agent may allocate without the store.
+	// Expire limits how long after this beat its agent may allocate without the store.
 	//
 	// +optional
 	Expire metav1.Duration `json:"expire,omitempty"`

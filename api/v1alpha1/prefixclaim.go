@@ -46,9 +46,9 @@ type PrefixClaimSpec struct {
 	//
 	// +optional
 	Held bool `json:"held,omitempty"`
-	// Since is when the claim was asked for, or held.
+	// Since holds the time when the claim was asked for, or held.
 	Since string `json:"since"`
-	// Ends is when the claim of a node that was released ends.
+	// Ends holds the time when the claim of a released node ends.
 	//
 	// +optional
 	Ends string `json:"ends,omitempty"`

@@ -51,7 +51,7 @@ func quarantine(conf *contivconf.Config, p parts) time.Duration {
 	return conf.Cadastre.NodeIDs.Quarantine
 }
 
-// fullQueueRetry is how long an event waits that the full queue of the loop refused.
+// fullQueueRetry delays the next try of an event that the full queue of the loop refused.
 const fullQueueRetry = time.Second
 
 // claimsChanged tells the event loop and the Node condition that a claim stands

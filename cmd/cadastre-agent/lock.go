@@ -47,7 +47,7 @@ func lockRunDir(dir string, uid int) (*os.File, error) {
 	return f, nil
 }
 
-// runDirKey is where the database has the run directory of the last start.
+// runDirKey names the record of the run directory of the last start.
 const runDirKey = "run directory"
 
 // localValues are the values that the database has of this agent alone.

@@ -379,7 +379,7 @@ func (j *judge) inTouch(m *machine, p *process) {
 	}
 }
 
-// beaten is when an agent last said, in this history of the store, that it has the
+// beaten holds the time when an agent last said, in this history of the store, that it has the
 // ID and is there.
 func (j *judge) beaten(id uint32) time.Time {
 	j.mu.Lock()

@@ -41,7 +41,7 @@ func post(socket, path string, body []byte, limit time.Duration) ([]byte, error)
 	return parse(answer)
 }
 
-// notServing is why an agent that answers does not serve CNI requests now.
+// notServing explains why an agent that answers does not serve CNI requests now.
 type notServing string
 
 func (e notServing) Error() string { return string(e) }

@@ -143,7 +143,7 @@ func (s *stand) unchanged(a clienttesting.Action, want metav1.Object) (runtime.O
 	}
 	was, err := meta.Accessor(old)
 	must(err)
-	patch := a.GetVerb() == "patch" // what a patch does not name is no condition
+	patch := a.GetVerb() == "patch" // a patch sets no condition on what it does not name
 	if same := was.GetResourceVersion() == want.GetResourceVersion(); !same && (!patch || want.GetResourceVersion() != "") {
 		return nil, apierrors.NewConflict(a.GetResource().GroupResource(), want.GetName(), errors.New("the object has been modified"))
 	}

@@ -72,7 +72,7 @@ const (
 // How long a node that is gone keeps its ID and its claims, by default.
 const defaultExpire = 24 * time.Hour
 
-// defaultBind is where probes and metrics are answered, by default.
+// defaultBind is the default address for probes and metrics.
 const defaultBind = "127.0.0.1:10261"
 
 // options are the command line.

@@ -17,7 +17,7 @@ import (
 
 const defaultRunDir = "/run/cadastre"
 
-// downgraded is what database downgrade prints.
+// downgraded holds the output of database downgrade.
 type downgraded struct {
 	Database string `json:"database"`
 	Format   int    `json:"format"`

@@ -17,7 +17,7 @@ import (
 type nodeReleased struct {
 	Name string `json:"name"`
 	ID   uint32 `json:"id"`
-	// Until is when other nodes may have what the node had, nil: now.
+	// Until holds the time from which other nodes may have the node's ID and blocks, nil: now.
 	Until *time.Time `json:"until,omitempty"`
 }
 

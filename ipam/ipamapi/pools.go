@@ -224,7 +224,7 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 	return err
 }
 
-// ending is how a pool ends.
+// ending selects how a pool ends.
 type ending struct {
 	allow   func([]ledger.Lease) error
 	forever bool // with leases it stays on record as ended

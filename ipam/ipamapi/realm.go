@@ -69,7 +69,7 @@ func (r *realm) overlapping(p netip.Prefix, host []netip.Prefix) error {
 	return fmt.Errorf("%w: %s overlaps %s of %s (--ipam-opt %s=true allows it)", ErrPoolOverlap, p, first, r.name, OverlapOption)
 }
 
-// clash is what of others overlaps p. A default route is not a network.
+// clash returns the network of another owner that overlaps p. A default route is not a network.
 func clash(p netip.Prefix, others []netip.Prefix) (netip.Prefix, bool) {
 	for _, x := range others {
 		if x.Bits() > 0 && x.Overlaps(p) {

@@ -3,7 +3,7 @@
 
 package bolt
 
-// doubt is why a database may not know all that this node has leased.
+// doubt explains why a database may not know all that this node has leased.
 type doubt string
 
 // Doubts.

@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 )
 
-// note is what is known of a database outside of it.
+// note holds what the agent knows of a database outside of the database file.
 type note struct {
 	Count    uint64   `json:"n"` // of the notes written about this database: the newest has the highest
 	Lineage  identity `json:"lineage"`

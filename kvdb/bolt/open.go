@@ -106,7 +106,7 @@ func (f *File) open() error {
 	return nil
 }
 
-// create makes the database at path where there is none. It gets its name when
+// create makes the database at path if the file does not exist. It gets its name when
 // it is whole: an empty file is a damaged one.
 func create(path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
@@ -192,7 +192,7 @@ func (f *File) checkSize() error {
 }
 
 // verify compares every record with its checksum, and every table with its tally.
-// A damaged mirror is left to those who load it, because it is only a copy.
+// A damaged mirror is left to the source that loads it, because it is only a copy.
 func (f *File) verify() error {
 	return f.view(func(tx *bbolt.Tx) error {
 		names, err := tables(tx)

@@ -84,7 +84,7 @@ func keep(path string, revision int) (string, error) {
 	}
 }
 
-// replaced is what is known of a database that is about to be replaced.
+// replaced describes a database that is about to be replaced.
 type replaced struct {
 	present  bool
 	revision int

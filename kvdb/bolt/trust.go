@@ -26,7 +26,7 @@ type Doubt struct {
 	Known  Commit // the newest commit that was noted
 }
 
-// trust is what an open database and its notes say of each other. It belongs to
+// trust compares an open database with its notes. It belongs to
 // the committing goroutine, but for OpenFile.
 type trust struct {
 	notes     *notes

@@ -16,7 +16,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// place is where a database and its notes are.
+// place holds the paths of a database and its notes.
 type place struct {
 	t           *testing.T
 	path, level string

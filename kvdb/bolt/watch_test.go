@@ -19,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// attacks are what another program may do to an open file.
+// attacks returns what another program may do to an open file.
 func attacks() map[string]func(g Gomega, path, backup string) {
 	read := func(g Gomega, path string) []byte {
 		data, err := os.ReadFile(path)

@@ -21,7 +21,7 @@ import (
 // found is false if there is none.
 type Lookup func(name string) (uid string, found bool, err error)
 
-// ReleaserDeps are what a Releaser is given. Client, Release and EndClaims are needed.
+// ReleaserDeps holds the dependencies of a Releaser. Client, Release and EndClaims are needed.
 type ReleaserDeps struct {
 	Log    *slog.Logger // slog's default
 	Client kubernetes.Interface

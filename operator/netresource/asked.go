@@ -28,7 +28,7 @@ const (
 	opGive      = "ReleaseIPs"
 )
 
-// limits are what the getters of the provider say of a node. They are asked
+// limits holds what the getters of the provider say of a node. They are asked
 // together with another call, since a getter may hang as well.
 type limits struct {
 	most, least, burst int
@@ -47,7 +47,7 @@ func limitsOf(ops NetResourceOperations) limits {
 	return l
 }
 
-// view is what the provider says of a node.
+// view holds what the provider says of a node.
 type view struct {
 	available v1alpha1.AllocationMap
 	limits    limits
@@ -159,7 +159,7 @@ func (n *NetResource) whatToGive(ctx context.Context, excess int) (*ReleaseActio
 	}.ask(ctx, n)
 }
 
-// made is what CreateInterface has returned.
+// made holds the result of CreateInterface.
 type made struct {
 	addresses int
 	phrase    string

@@ -50,7 +50,7 @@ type calls struct {
 	overdue map[string]int      // calls past their deadline, by operation
 }
 
-// operation is what a call asks for.
+// operation names a call and its node.
 type operation struct{ name, node string }
 
 // kind returns the operation whose place a call takes. Both ways to take addresses

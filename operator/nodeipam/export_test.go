@@ -151,7 +151,7 @@ func (b Bench) NumberedNodes() map[string][]string {
 	return all
 }
 
-// Offered are the blocks that the book has for the Node object that there is now.
+// Offered returns the blocks that the book has for the present Node object.
 func (b Bench) Offered(name string) []netip.Prefix {
 	blocks, _ := b.book.blocks(ownerOf(b.server.node(name)))
 	return blocks

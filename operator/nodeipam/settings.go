@@ -59,7 +59,7 @@ type EventRecorder interface {
 	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
 }
 
-// Deps are what an Allocator is given. Nodes is needed for Run only, and
+// Deps holds the dependencies of an Allocator. Nodes is needed for Run only, and
 // NewAllocator registers its informer; Cloud is needed by the cloud types only. All others that are missing have defaults.
 type Deps struct {
 	Client   clientset.Interface

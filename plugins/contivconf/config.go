@@ -37,7 +37,7 @@ type Config struct {
 	// them: a gateway in here would give the nodes different opinions of each
 	// other's addresses.
 	NodeConfigs []NodeConfig
-	// Tolerated is what LoadInUse has found that Load would not accept.
+	// Tolerated lists the problems that LoadInUse accepted and Load refuses.
 	Tolerated []*FieldError
 }
 
@@ -108,7 +108,7 @@ type NodeIDs struct {
 	Refresh time.Duration `json:"refresh"` // how often an agent says that it is there
 	Fresh   time.Duration `json:"fresh"`   // how long that says that it is alive
 	Expire  time.Duration `json:"expire"`  // after how long without it its ID and claims may go to another node
-	// Quarantine is how long a node allocates nothing that claimed its ID in a new or
+	// Quarantine delays the first allocation of a node that claimed its ID in a new or
 	// wiped store; 0: not at all.
 	Quarantine time.Duration `json:"quarantine"`
 }

@@ -73,7 +73,7 @@ type state struct {
 	wanted   []claims.Target           // blocks that this node has if it holds their claims
 	waiting  []claims.Target           // those whose claims it does not hold
 	asked    []netip.Prefix            // what the Node object says, in our families
-	// askedProblem is why that cannot be used, as nodesync has it.
+	// askedProblem explains why nodesync cannot use that.
 	askedProblem string
 	known        []poolplan.Pool    // all pools of the cluster
 	pools        []poolplan.Pool    // those that this node's blocks come from

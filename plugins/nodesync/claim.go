@@ -29,7 +29,7 @@ type Identity struct {
 	Fresh    time.Duration           // how long a beat says that its agent is alive
 	Expire   time.Duration           // how long after its last beat an agent may allocate; 0: Fresh
 	Random   func() float64          // in [0,1); nil: IDs are tried in order only
-	// Quarantine is how long an ID is not allocated from that was claimed in a new or
+	// Quarantine delays allocation from an ID that was claimed in a new or
 	// wiped store; 0: not at all.
 	Quarantine time.Duration
 	Claims     *claims.Register // of prefixes, which an ID may imply; nil: there are none

@@ -200,7 +200,7 @@ func newNode(t *testing.T, store kvdb.Store, w nodesync.Identity, d *disk, chang
 	return n
 }
 
-// depsOf is what a node gives its keeper.
+// depsOf returns the dependencies of a node's keeper.
 func depsOf(n *node, store kvdb.Store, w nodesync.Identity) nodesync.KeeperDeps {
 	return nodesync.KeeperDeps{
 		Log: slog.New(slog.NewTextHandler(n, nil)), Store: store, Disk: n.disk, EventLoop: n, Identity: w,

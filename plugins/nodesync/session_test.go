@@ -29,7 +29,7 @@ func (d dyingDisk) SetLocal(name, value string) error {
 	return d.disk.SetLocal(name, value)
 }
 
-// end is where a process dies: at its n-th operation, which is done if torn is set
+// end stops a process at its n-th operation, which is done if torn is set
 // and not otherwise.
 type end struct {
 	n    int

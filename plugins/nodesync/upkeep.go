@@ -50,7 +50,7 @@ func mayWrite(name string, a, b *kv.NodeRecord) bool {
 	return b == nil || b.Released != 0 && a.Generation > b.Generation || a.Name == name && b.Name == name
 }
 
-// later reports whether a is what became of b, and b may be written over.
+// later reports whether a is a later version of b, so that b may be overwritten.
 func later(a, b *kv.NodeRecord) bool {
 	if b != nil && b.Instance != a.Instance && (b.Released == 0 || !b.Clean) {
 		return false

@@ -11,7 +11,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// noticed is how long it may take until one of two processes with one identity
+// noticed limits the time until one of two processes with one identity
 // has noticed the other, if nothing disturbs them.
 const noticed = 2*refresh + time.Minute
 

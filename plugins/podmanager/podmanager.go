@@ -39,7 +39,7 @@ type API interface {
 	NewestSandbox(pod kv.PodID) (key ledger.Key, found bool)
 }
 
-// Book is what the plugin asks of the ledger.
+// Book holds the ledger's methods that the plugin calls.
 type Book interface {
 	ByKey(ledger.Key) []ledger.Lease
 	Leases() []ledger.Lease

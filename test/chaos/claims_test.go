@@ -96,7 +96,7 @@ func TestAPodCIDRIsAssignedToASecondNode(t *testing.T) {
 	g.Expect(text).To(MatchRegexp(`claim +10\.1\.77\.0/27 is waited for since .*: node a holds 10\.1\.77\.0/27; it was last seen at .*cadastre node release a`))
 
 	b.kill()
-	b.run(t) // a restart of who waits changes nothing
+	b.run(t) // a restart of the waiting node changes nothing
 	g.Eventually(func() error { return b.waits("a") }, healing, 20*time.Millisecond).Should(Succeed())
 	a.kill()
 	a.join(t) // nor does one of the holder

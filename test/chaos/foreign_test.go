@@ -16,7 +16,7 @@ import (
 	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
-// foreign is what another program does to the database of an agent that runs.
+// foreign changes the database of a running agent as another program would.
 func foreign() map[string]func(g *WithT, db, backup string) {
 	cut := func(part int64) func(g *WithT, db, _ string) {
 		return func(g *WithT, db, _ string) {

@@ -209,7 +209,7 @@ func fillDisk(t *testing.T, clients int) {
 	g.Expect(a.stop()).To(Succeed())
 }
 
-// whyNotReady is what readiness says, "" for ready.
+// whyNotReady returns the message of the readiness probe, "" if the agent is ready.
 func (n *node) whyNotReady() (string, error) {
 	status, answer, err := exchange(n.socket(), http.MethodGet, localapi.PathReadyz, nil, leaving{})
 	if err != nil || status == http.StatusOK {

@@ -19,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
-// searchLimit is how many steps the search for one order may take: fifty times what
+// searchLimit limits the steps of the search for one order: fifty times what
 // most histories of these tests need.
 const searchLimit = 5_000_000
 

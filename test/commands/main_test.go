@@ -122,7 +122,7 @@ func (m *machine) awaitReady() {
 	m.Eventually(func() outcome { return m.cadastre("status", "--ready") }, awaited).Should(HaveField("Code", 0))
 }
 
-// outcome is what a call of a program left.
+// outcome holds the result of a call of a program.
 type outcome struct {
 	Code     int
 	Out, Err string

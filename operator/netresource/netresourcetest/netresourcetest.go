@@ -34,7 +34,7 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource/memapi"
 )
 
-// Provider is what is checked.
+// Provider is the provider under test.
 type Provider struct {
 	// New makes a provider without nodes, which can give each of two nodes at least
 	// twelve units.
@@ -42,7 +42,7 @@ type Provider struct {
 	// Unit is the number of addresses of the smallest unit that the provider gives:
 	// 1, or the size of a prefix.
 	Unit int
-	// Patience is how long a call may take whose context has ended; 0: 30 seconds.
+	// Patience limits a call whose context has ended; 0: 30 seconds.
 	Patience time.Duration
 }
 

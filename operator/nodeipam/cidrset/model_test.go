@@ -110,7 +110,7 @@ func (m *naive) blocks(o Owner) (all []netip.Prefix) {
 	return all
 }
 
-// wish is what an allocation asks for.
+// wish holds the request of an allocation.
 type wish struct {
 	bits          int
 	order         Order

@@ -40,7 +40,7 @@ type ClaimerDeps struct {
 	Random   func() float64
 }
 
-// Standing is how the claim of this node for a target stands.
+// Standing represents the state of this node's claim for a target.
 type Standing struct {
 	Held    bool
 	Blocker *Blocker  // what a pending claim waits for; nil while it is held or was not asked for yet
@@ -218,7 +218,7 @@ func (c *Claimer) Poke() {
 	}
 }
 
-// retryIn is how long Run waits after a look that failed.
+// retryIn delays Run after a look that failed.
 const retryIn = time.Second
 
 // Run looks at the store again and again until ctx ends.

@@ -85,7 +85,7 @@ type Register struct {
 	Expire  time.Duration // how long after its last beat a node may still allocate
 }
 
-// Outcome is how the claim of a node stands.
+// Outcome represents the state of a node's claim.
 type Outcome struct {
 	Held     bool
 	Revision int64    // of the claim
@@ -109,7 +109,7 @@ func (r Register) Restore(ctx context.Context, me Node, t Target, now time.Time)
 	return r.ask(ctx, me, t, asking{now: now, first: true})
 }
 
-// asking is how a claim is asked for.
+// asking holds one request for a claim.
 type asking struct {
 	now   time.Time
 	first bool // before pending claims of other nodes

@@ -28,7 +28,7 @@ const (
 	expire = 5 * time.Minute
 )
 
-// epoch is when the worlds begin.
+// epoch is the time at which the worlds begin.
 func epoch() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) }
 
 // implied has node ID n imply block 10.1.n.0/24 and node address 192.168.16.n.
@@ -229,7 +229,7 @@ func block(text string) claims.Target { return claims.Block(netip.MustParsePrefi
 
 func address(text string) claims.Target { return claims.NodeAddress(netip.MustParseAddr(text)) }
 
-// scenario is what goes before the processes that are interleaved, and what must
+// scenario holds what happens before the interleaved processes, and what must
 // be true in the end.
 type scenario struct {
 	before func(*world) []func(kvdb.Store) error

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// diskName is where the disk has the held claims.
+// diskName names the record of the held claims on the disk.
 const diskName = "claims"
 
 // remembered is one held claim on disk.

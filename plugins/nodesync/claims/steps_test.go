@@ -16,7 +16,7 @@ var (
 	errLost    = errors.New("the reply was lost")
 )
 
-// fate is what becomes of one request.
+// fate selects the outcome of one request.
 type fate int
 
 const (

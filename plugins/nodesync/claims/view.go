@@ -23,7 +23,7 @@ type stored struct {
 	revision int64
 }
 
-// view is what the store says of claims, nodes and pools at one revision.
+// view holds the claims, nodes and pools of the store at one revision.
 type view struct {
 	claims  map[string]stored
 	records []*kv.NodeRecord
@@ -94,7 +94,7 @@ func (r Register) mayAllocate(b *kv.NodeBeat) time.Duration {
 	return max(r.Expire, time.Duration(b.GetExpire()))
 }
 
-// Blocker is what is in the way of a claim.
+// Blocker describes what prevents a claim.
 type Blocker struct {
 	Target
 	Node     string
@@ -106,7 +106,7 @@ type Blocker struct {
 	Expires  time.Time // when it ends if the node is gone by then
 }
 
-// String says who has the prefix, until when, and what ends that.
+// String names the holder of the prefix, the end of its claim, and what ends it earlier.
 func (b *Blocker) String() string {
 	if b.Node == "" {
 		return fmt.Sprintf("node ID %d implies %s, and its record cannot be read: see \"cadastre node list\"", b.NodeID, b.Prefix)

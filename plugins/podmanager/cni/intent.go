@@ -251,7 +251,7 @@ func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(forma
 // read: a runtime repeats a DEL.
 var errReplaced = errors.New("it was replaced while it was read")
 
-// maxReplaced is how often an intent that was replaced is read again at once.
+// maxReplaced limits how often a replaced intent is read again at once.
 const maxReplaced = 10
 
 func isIntent(name string) bool {

@@ -5,7 +5,7 @@ package localapi
 
 import "time"
 
-// AcceptReport is what a database in doubt may not know.
+// AcceptReport lists what a database in doubt may not know.
 type AcceptReport struct {
 	Reason   string  `json:"reason"`   // why the database is in doubt, "" if it is not
 	Noted    Commit  `json:"noted"`    // the newest commit that was noted

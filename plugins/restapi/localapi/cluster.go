@@ -41,7 +41,7 @@ type NodeReleaseRequest struct {
 // NodeReleaseReply is the ID that was released.
 type NodeReleaseReply struct {
 	ID uint32 `json:"id"`
-	// Until is when the node's agent stops allocating by itself, if that may still
+	// Until holds the time when the node's agent stops allocating by itself, if that may still
 	// run. Before that no other node is given the ID or what the node claimed.
 	Until *time.Time `json:"until,omitempty"`
 }

@@ -99,11 +99,11 @@ type Status struct {
 	NodeIDProblem string `json:"nodeIDProblem,omitempty"`
 	// Claims are those of podCIDRs, static blocks and pinned node addresses.
 	Claims []Claim `json:"claims"`
-	// ConfigProblem is how contiv.conf differs from the pools that the cluster uses, if so.
+	// ConfigProblem describes how contiv.conf differs from the pools that the cluster uses, "" if it does not.
 	ConfigProblem string   `json:"configProblem,omitempty"`
 	Notes         []string `json:"notes"` // what differs, and harms nothing: node ID and Node object
 	StateDir      string   `json:"stateDir"`
-	// DatabaseError is why a commit to the database failed, if so.
+	// DatabaseError is the error of a failed commit to the database, "" if none failed.
 	DatabaseError string            `json:"databaseError,omitempty"`
 	PodBlocks     string            `json:"podBlocks"`
 	Rebooted      int               `json:"endedByReboot"` // leases that the last reboot ended

@@ -27,7 +27,7 @@ type verdict struct {
 	said string
 }
 
-// row is what became of one kind of attack.
+// row holds the results of one kind of attack.
 type row struct {
 	attack.Attack
 	count   int64

@@ -42,7 +42,7 @@ func (s suite) command() []string {
 	return append([]string{"test", "-json", "-count=1", "-timeout=5h"}, s.args...)
 }
 
-// circumstances are what the results depend on.
+// circumstances lists what the results depend on.
 type circumstances struct {
 	Began, Ended time.Time
 	Go           string
