@@ -148,7 +148,7 @@ func (f *File) prepare() error {
 	if f.opt.lockOnly {
 		return nil
 	}
-	if err := f.readAll(); err != nil {
+	if err := f.view(f.checkPages); err != nil {
 		return damaged(err)
 	}
 	have, err := f.checkFormat()
