@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ipam"
 	"github.com/cadastre/cadastre/ledger"
-	"github.com/cadastre/cadastre/ledger/journal"
 )
 
 // An address for a pod that has to be confirmed, and one that nobody confirms.

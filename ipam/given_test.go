@@ -13,9 +13,9 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ipam"
 	"github.com/cadastre/cadastre/ledger"
-	"github.com/cadastre/cadastre/ledger/journal"
 )
 
 // given is an IPAM of single addresses.

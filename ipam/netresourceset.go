@@ -6,7 +6,7 @@ package ipam
 import (
 	"net/netip"
 
-	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/ledger"
 )
 

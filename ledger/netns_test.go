@@ -8,8 +8,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ledger"
-	"github.com/cadastre/cadastre/ledger/journal"
 )
 
 func TestALeaseKeepsTheNetworkNamespaceOfItsFirstClaim(t *testing.T) {

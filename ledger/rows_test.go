@@ -12,9 +12,9 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/addrspace"
-	"github.com/cadastre/cadastre/ledger/journal"
 )
 
 // onBoth runs a test on a ledger with a journal, and on one without.

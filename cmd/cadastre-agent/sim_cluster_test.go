@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/ledger"
-	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // The simulation of a cluster runs several agents, each whole but for its

@@ -14,12 +14,12 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam"
-	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // TestSimulationOnANetResourceSet is the simulation of a node whose blocks are

@@ -18,9 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/nodesync/claims"
-	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // What agents with blocks from podCIDRs go by, and the operator of the manifests.

@@ -23,8 +23,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/kvdb"
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 )
 
 // node reads a reflected node, nil for none.

@@ -15,9 +15,9 @@ import (
 	. "github.com/onsi/gomega"
 	"pgregory.net/rapid"
 
+	"github.com/cadastre/cadastre/internal/testkit/journal"
 	. "github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ledger"
-	"github.com/cadastre/cadastre/ledger/journal"
 )
 
 const modelCoolDown = time.Minute

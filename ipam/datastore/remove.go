@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cadastre/cadastre/watermark"
+	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
 // minENIAge is how long an interface is kept after it was added, used or not:

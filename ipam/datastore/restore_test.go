@@ -13,8 +13,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/journal"
 	. "github.com/cadastre/cadastre/ipam/datastore"
-	"github.com/cadastre/cadastre/ledger/journal"
 )
 
 func TestRestore(t *testing.T) {

@@ -3,7 +3,7 @@
 
 package datastore
 
-import "github.com/cadastre/cadastre/watermark"
+import "github.com/cadastre/cadastre/operator/netresource/watermark"
 
 // Targets are how many addresses a node wants to have. WarmIP and MinimumIP
 // together are one way to say so, WarmENI and WarmPrefix are others: where one

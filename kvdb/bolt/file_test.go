@@ -15,8 +15,8 @@ import (
 	. "github.com/onsi/gomega"
 	"go.etcd.io/bbolt"
 
+	"github.com/cadastre/cadastre/internal/testkit/journaltest"
 	"github.com/cadastre/cadastre/kvdb"
-	"github.com/cadastre/cadastre/ledger/journal/journaltest"
 )
 
 func openFile(t *testing.T, path string, opt FileOptions) *File {

@@ -13,12 +13,12 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/internal/testkit/memapi"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
-	"github.com/cadastre/cadastre/operator/netresource/memcloud"
 )
 
 // TestNothingIsAskedForTwiceInDoubt: the answer to a call was lost, and until

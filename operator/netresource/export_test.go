@@ -3,7 +3,7 @@
 
 package netresource
 
-import "github.com/cadastre/cadastre/watermark"
+import "github.com/cadastre/cadastre/operator/netresource/watermark"
 
 // WithOldFormula has a manager use the excess that others have used, which jumps
 // at Min+Above, to compare.

@@ -13,7 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/cadastre/cadastre/watermark"
+	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
 // MaintainIPPool is one round: it takes what the node lacks, or goes on with

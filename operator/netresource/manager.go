@@ -17,7 +17,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/operator/fence"
-	"github.com/cadastre/cadastre/watermark"
+	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
 // Config is what a manager works with. Only Instances and API must be given.

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/handshake"
-	"github.com/cadastre/cadastre/watermark"
+	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
 // NetResource is one node. Its rounds follow each other: whoever has the turn

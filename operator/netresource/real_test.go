@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
-	"github.com/cadastre/cadastre/operator/netresource/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource/objects"
 )
 

@@ -12,8 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/handshake"
 )
 
 // releases is what the operator remembers of the way back of addresses and

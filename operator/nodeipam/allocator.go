@@ -17,8 +17,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
+	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/fence"
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
 var (
@@ -73,7 +73,7 @@ func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	deps, settings = deps.withDefaults(), settings.withDefaults()
 	a := &Allocator{warned: map[netip.Prefix]int{}, deps: deps, settings: settings, log: deps.Log, term: deps.Instance,
 		api: apiServer{deps.Client, settings.CallTimeout}, gate: gateOf(deps.Fence, settings.CallTimeout), claims: newClaimReader(deps.Claims, settings.CallTimeout)}
-	var set *cidrset.Set
+	var set *blocks.Set
 	var err error
 	switch settings.Type {
 	case RangeAllocatorType:
@@ -121,9 +121,9 @@ func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 
 // everything is a book for modes that choose no blocks: all CIDRs are of one of
 // two ranges, so that two nodes with one CIDR are noticed.
-func everything(policy cidrset.Policy) (*cidrset.Set, error) {
-	set := cidrset.New(policy)
-	for i, r := range []cidrset.Range{
+func everything(policy blocks.Policy) (*blocks.Set, error) {
+	set := blocks.New(policy)
+	for i, r := range []blocks.Range{
 		{Prefix: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Bits: 24},
 		{Prefix: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Bits: 64},
 	} {
@@ -177,7 +177,7 @@ func (a *Allocator) ReleaseCIDR(node *v1.Node) error {
 
 // letGo releases what o has, if the API server has no such object any more. A
 // cache is not asked: it may lag, and may even be set back by a relist.
-func (a *Allocator) letGo(ctx context.Context, o cidrset.Owner) (gone bool, err error) {
+func (a *Allocator) letGo(ctx context.Context, o blocks.Owner) (gone bool, err error) {
 	live, err := a.live(ctx, o)
 	if err != nil {
 		return false, fmt.Errorf("release the CIDRs of node %q: look whether it is gone: %w", o.Name, err)
@@ -190,7 +190,7 @@ func (a *Allocator) letGo(ctx context.Context, o cidrset.Owner) (gone bool, err 
 }
 
 // release frees what o, which is gone, has had.
-func (a *Allocator) release(o cidrset.Owner) {
+func (a *Allocator) release(o blocks.Owner) {
 	blocks, shared := a.book.release(o)
 	a.reports.gone(o)
 	if len(blocks) > 0 {
@@ -210,23 +210,23 @@ func (a *Allocator) wake() {
 }
 
 // AddRange adds a range while the allocator runs.
-func (a *Allocator) AddRange(r cidrset.Range) error {
-	return a.change(func(s *cidrset.Set) error { return s.AddRange(r) })
+func (a *Allocator) AddRange(r blocks.Range) error {
+	return a.change(func(s *blocks.Set) error { return s.AddRange(r) })
 }
 
 // DrainRange stops giving blocks of a range; nodes keep those that they have.
 func (a *Allocator) DrainRange(p netip.Prefix) error {
-	return a.change(func(s *cidrset.Set) error { return s.DrainRange(p) })
+	return a.change(func(s *blocks.Set) error { return s.DrainRange(p) })
 }
 
 // ResumeRange is the reverse of DrainRange.
 func (a *Allocator) ResumeRange(p netip.Prefix) error {
-	return a.change(func(s *cidrset.Set) error { return s.ResumeRange(p) })
+	return a.change(func(s *blocks.Set) error { return s.ResumeRange(p) })
 }
 
 // RemoveRange removes a range of which no node has anything and nothing cools.
 func (a *Allocator) RemoveRange(p netip.Prefix) error {
-	return a.change(func(s *cidrset.Set) error {
+	return a.change(func(s *blocks.Set) error {
 		s.Stat(a.deps.Now()) // what has cooled is free
 		return s.RemoveRange(p)
 	})
@@ -234,10 +234,10 @@ func (a *Allocator) RemoveRange(p netip.Prefix) error {
 
 // ResizeRange changes the size of the blocks that new nodes get of a range.
 func (a *Allocator) ResizeRange(p netip.Prefix, bits int) error {
-	return a.change(func(s *cidrset.Set) error { return s.Resize(p, bits) })
+	return a.change(func(s *blocks.Set) error { return s.Resize(p, bits) })
 }
 
-func (a *Allocator) change(f func(*cidrset.Set) error) error {
+func (a *Allocator) change(f func(*blocks.Set) error) error {
 	if err := a.book.change(f); err != nil {
 		return fmt.Errorf("change the cluster's ranges: %w", err)
 	}
@@ -252,7 +252,7 @@ func (a *Allocator) change(f func(*cidrset.Set) error) error {
 // Status is how an Allocator stands.
 type Status struct {
 	Leading  bool
-	Book     cidrset.Stat
+	Book     blocks.Stat
 	Waiting  []string // nodes for which nothing is left
 	Problems []Problem
 }

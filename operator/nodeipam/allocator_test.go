@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // TestNodesThatAreThereAlready is upstream's table, in which bad nodes keep the
@@ -121,7 +121,7 @@ func TestAllocateOrOccupy(t *testing.T) {
 			err := b.AllocateOrOccupyCIDR(node)
 			g.Expect(s.cidrs()["node0"]).To(Equal(x.want))
 			if x.want == nil {
-				g.Expect(err).To(MatchError(cidrset.ErrExhausted))
+				g.Expect(err).To(MatchError(blocks.ErrExhausted))
 				g.Expect(s.writes).NotTo(ContainElement(ContainSubstring("podCIDR\"")))
 				g.Expect(b.events.of(ReasonNotAvailable)).To(HaveLen(1))
 				return
@@ -144,7 +144,7 @@ func TestAReleasedCIDRIsGivenAgain(t *testing.T) {
 	}
 	b := newBench(t, s, ranges("127.123.234.0/28 30"))
 	node := s.put("node0")
-	g.Expect(b.AllocateOrOccupyCIDR(node)).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.AllocateOrOccupyCIDR(node)).To(MatchError(blocks.ErrExhausted))
 	other := s.node("other-b")
 	g.Expect(b.ReleaseCIDR(other)).To(MatchError(ContainSubstring("still has it")), "a node that is there keeps its CIDR")
 	s.remove("other-b")
@@ -175,7 +175,7 @@ func TestNodesThatAreGoing(t *testing.T) {
 			s := newServer()
 			s.put("old", with("10.10.0.0/24"))
 			settings := ranges("10.10.0.0/16 24")
-			settings.Policy.Order = cidrset.Lowest
+			settings.Policy.Order = blocks.Lowest
 			b := newBench(t, s, settings)
 			x.do(s)
 			g.Expect(b.look(t.Context())).To(Succeed())

@@ -16,7 +16,7 @@ import (
 	informers "k8s.io/client-go/informers/core/v1"
 	clientset "k8s.io/client-go/kubernetes"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // CIDRAllocator gives nodes their CIDRs.
@@ -120,7 +120,7 @@ func oneRange(t CIDRAllocatorType, cluster, service *net.IPNet, bits int) (Setti
 	if err != nil {
 		return s, fmt.Errorf("make a CIDR allocator of type %s: cluster CIDR: %w", t, err)
 	}
-	s.Ranges = []cidrset.Range{{Prefix: p, Bits: bits}}
+	s.Ranges = []blocks.Range{{Prefix: p, Bits: bits}}
 	if service == nil {
 		return s, nil
 	}

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // rangeMode is RangeAllocator.
@@ -39,7 +39,7 @@ func (m *rangeMode) settle(ctx context.Context, node *v1.Node) error {
 }
 
 // live is o's Node object as the API server has it, nil if it is gone.
-func (a *Allocator) live(ctx context.Context, o cidrset.Owner) (*v1.Node, error) {
+func (a *Allocator) live(ctx context.Context, o blocks.Owner) (*v1.Node, error) {
 	node, err := a.api.get(ctx, o.Name)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -55,19 +55,19 @@ func (a *Allocator) live(ctx context.Context, o cidrset.Owner) (*v1.Node, error)
 // adopt records what a node has, and reports what is wrong with it. As its
 // CIDRs are set, no others can reach it any more.
 func (a *Allocator) adopt(ctx context.Context, node *v1.Node) error {
-	blocks, err := podCIDRsOf(node)
+	cidrs, err := podCIDRsOf(node)
 	reason := ReasonInvalidPodCIDR
 	o := ownerOf(node)
-	for _, e := range a.book.occupy(o, blocks) {
+	for _, e := range a.book.occupy(o, cidrs) {
 		if e != nil && err == nil {
 			reason = ReasonConflict
-			if errors.Is(e, cidrset.ErrOutOfRange) {
+			if errors.Is(e, blocks.ErrOutOfRange) {
 				reason = ReasonOutOfRange
 			}
 		}
 		err = errors.Join(err, e)
 	}
-	if !a.mode.pins() && a.book.takeBack(o, blocks) {
+	if !a.mode.pins() && a.book.takeBack(o, cidrs) {
 		a.wake()
 	}
 	if err != nil {
@@ -125,27 +125,27 @@ func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 // choose returns the blocks of a node: those that it was offered before, or new ones.
 func (a *Allocator) choose(ctx context.Context, node *v1.Node) ([]netip.Prefix, error) {
 	sizes, err := a.settings.SizeOf(node, a.book.pools())
-	var blocks []netip.Prefix
+	var cidrs []netip.Prefix
 	if err == nil {
-		blocks, err = a.reserve(ctx, ownerOf(node), sizes)
+		cidrs, err = a.reserve(ctx, ownerOf(node), sizes)
 	}
 	switch {
-	case errors.Is(err, cidrset.ErrSize):
+	case errors.Is(err, blocks.ErrSize):
 		a.reports.problem(ctx, node, ReasonInvalidSize, err.Error())
 		return nil, fmt.Errorf("%w: %w", ErrQuarantined, err)
-	case errors.Is(err, cidrset.ErrExhausted), errors.Is(err, cidrset.ErrNoRange):
+	case errors.Is(err, blocks.ErrExhausted), errors.Is(err, blocks.ErrNoRange):
 		a.reports.unserved(ctx, node, err)
 	case errors.Is(err, errNoClaims):
 		a.reports.problem(ctx, node, ReasonAssignmentFailed, errNoClaims.Error())
 	}
-	return blocks, err
+	return cidrs, err
 }
 
 // reserve takes blocks for o in the book. New ones are in no claim of another
 // node that was written before they were free: the claims are read again when
 // the book has them for o, and thus after the Node object was gone by which an
 // agent could have learned of them.
-func (a *Allocator) reserve(ctx context.Context, o cidrset.Owner, sizes []int) ([]netip.Prefix, error) {
+func (a *Allocator) reserve(ctx context.Context, o blocks.Owner, sizes []int) ([]netip.Prefix, error) {
 	had, _ := a.book.blocks(o)
 	claims, err := a.claims.read(ctx)
 	for i := 0; err == nil && i < tries; i++ {

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // audits looks, from time to time, at all nodes of which something was missed.
@@ -58,7 +58,7 @@ func (a *Allocator) warnOfFullness() {
 }
 
 // fullness is 90 or 80 where so many of a hundred blocks are in use, else 0.
-func fullness(r cidrset.RangeStat) int {
+func fullness(r blocks.RangeStat) int {
 	for _, percent := range []int{90, 80} {
 		if float64(r.Used)*100 >= float64(percent)*float64(r.Capacity) {
 			return percent

@@ -13,7 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // book is the Set behind its lock, with the names of the owners. It calls
@@ -22,16 +22,16 @@ type book struct {
 	now func() time.Time
 
 	mu    sync.Mutex
-	set   *cidrset.Set
-	names map[string][]cidrset.Owner // who has blocks, by name
+	set   *blocks.Set
+	names map[string][]blocks.Owner // who has blocks, by name
 }
 
-func newBook(set *cidrset.Set, now func() time.Time) *book {
-	return &book{now: now, set: set, names: map[string][]cidrset.Owner{}}
+func newBook(set *blocks.Set, now func() time.Time) *book {
+	return &book{now: now, set: set, names: map[string][]blocks.Owner{}}
 }
 
 // note keeps names true after the blocks of o changed.
-func (b *book) note(o cidrset.Owner) {
+func (b *book) note(o blocks.Owner) {
 	blocks, _ := b.set.Blocks(o)
 	owners := b.names[o.Name]
 	i := slices.Index(owners, o)
@@ -46,33 +46,33 @@ func (b *book) note(o cidrset.Owner) {
 }
 
 // owners are all who have blocks under a name.
-func (b *book) owners(name string) []cidrset.Owner {
+func (b *book) owners(name string) []blocks.Owner {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.names[name])
 }
 
 // all are all who have blocks.
-func (b *book) all() []cidrset.Owner {
+func (b *book) all() []blocks.Owner {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var all []cidrset.Owner
+	var all []blocks.Owner
 	for _, owners := range b.names {
 		all = append(all, owners...)
 	}
-	slices.SortFunc(all, func(o, p cidrset.Owner) int { return cmp.Compare(o.Name, p.Name) })
+	slices.SortFunc(all, func(o, p blocks.Owner) int { return cmp.Compare(o.Name, p.Name) })
 	return all
 }
 
 // blocks are those of o; pending is true where o may not know it.
-func (b *book) blocks(o cidrset.Owner) (blocks []netip.Prefix, pending bool) {
+func (b *book) blocks(o blocks.Owner) (blocks []netip.Prefix, pending bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.Blocks(o)
 }
 
 // allocate gives o a block of every pool, or those that it has.
-func (b *book) allocate(o cidrset.Owner, c cidrset.Choice) ([]netip.Prefix, error) {
+func (b *book) allocate(o blocks.Owner, c blocks.Choice) ([]netip.Prefix, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
@@ -80,7 +80,7 @@ func (b *book) allocate(o cidrset.Owner, c cidrset.Choice) ([]netip.Prefix, erro
 }
 
 // occupy records what o is known to have. errs says, for each, what is wrong.
-func (b *book) occupy(o cidrset.Owner, blocks []netip.Prefix) (errs []error) {
+func (b *book) occupy(o blocks.Owner, blocks []netip.Prefix) (errs []error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
@@ -91,7 +91,7 @@ func (b *book) occupy(o cidrset.Owner, blocks []netip.Prefix) (errs []error) {
 }
 
 // claim takes all blocks for o, or none where one is not free or of no range.
-func (b *book) claim(o cidrset.Owner, blocks []netip.Prefix) error {
+func (b *book) claim(o blocks.Owner, blocks []netip.Prefix) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
@@ -107,7 +107,7 @@ func (b *book) claim(o cidrset.Owner, blocks []netip.Prefix) error {
 }
 
 // check returns an error unless all are exactly one block of a pool each.
-func (b *book) check(all []netip.Prefix, fits func(cidrset.Range, int) bool) error {
+func (b *book) check(all []netip.Prefix, fits func(blocks.Range, int) bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.CheckBlocks(all, fits)
@@ -115,7 +115,7 @@ func (b *book) check(all []netip.Prefix, fits func(cidrset.Range, int) bool) err
 
 // checkFree returns an error if another owner has a part of one of the blocks, or if
 // it is reserved.
-func (b *book) checkFree(o cidrset.Owner, blocks []netip.Prefix) error {
+func (b *book) checkFree(o blocks.Owner, blocks []netip.Prefix) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.CheckFree(o, blocks)
@@ -123,7 +123,7 @@ func (b *book) checkFree(o cidrset.Owner, blocks []netip.Prefix) error {
 
 // takeBack takes from o all but keep. Of what was only offered it is known never
 // to get the rest; what it had, before a cluster was restored, cools.
-func (b *book) takeBack(o cidrset.Owner, keep []netip.Prefix) (freed bool) {
+func (b *book) takeBack(o blocks.Owner, keep []netip.Prefix) (freed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
@@ -142,7 +142,7 @@ func (b *book) takeBack(o cidrset.Owner, keep []netip.Prefix) (freed bool) {
 
 // release frees what o has, which is gone. It says what that was, and who had
 // shared some of it.
-func (b *book) release(o cidrset.Owner) (blocks []netip.Prefix, shared []*cidrset.Conflict) {
+func (b *book) release(o blocks.Owner) (blocks []netip.Prefix, shared []*blocks.Conflict) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
@@ -154,20 +154,20 @@ func (b *book) release(o cidrset.Owner) (blocks []netip.Prefix, shared []*cidrse
 	return blocks, shared
 }
 
-func (b *book) conflicts(o cidrset.Owner) []*cidrset.Conflict {
+func (b *book) conflicts(o blocks.Owner) []*blocks.Conflict {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.Conflicts(o)
 }
 
 // change changes the ranges.
-func (b *book) change(f func(*cidrset.Set) error) error {
+func (b *book) change(f func(*blocks.Set) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return f(b.set)
 }
 
-func (b *book) stat() cidrset.Stat {
+func (b *book) stat() blocks.Stat {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.Stat(b.now())

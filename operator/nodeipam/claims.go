@@ -13,8 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/fence"
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
 // Claim says that the agent of a node has a right to a pod block, or waits for
@@ -150,8 +150,8 @@ func (x *claimIndex) check(node string, blocks []netip.Prefix) error {
 
 // choice returns which blocks a node may get: first those that its agent holds,
 // because pods may live there, and none that another node claims.
-func (x *claimIndex) choice(node string, sizes []int) cidrset.Choice {
-	choice := cidrset.Choice{Sizes: sizes}
+func (x *claimIndex) choice(node string, sizes []int) blocks.Choice {
+	choice := blocks.Choice{Sizes: sizes}
 	if len(x.blocks) == 0 {
 		return choice
 	}

@@ -14,11 +14,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 	"github.com/cadastre/cadastre/operator/nodeipam/agentclaims"
-	"github.com/cadastre/cadastre/operator/nodeipam/memcloud"
 )
 
 // agents are the claims that agents have written, in a store.

@@ -16,8 +16,8 @@ import (
 	. "github.com/onsi/gomega"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
-	"github.com/cadastre/cadastre/operator/nodeipam/memcloud"
 )
 
 const (

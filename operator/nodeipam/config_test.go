@@ -14,8 +14,8 @@ import (
 	informers "k8s.io/client-go/informers/core/v1"
 	clientset "k8s.io/client-go/kubernetes"
 
+	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
-	"github.com/cadastre/cadastre/operator/nodeipam/memcloud"
 )
 
 // TestPublishedNames has the API as it was published, but for the Cloud, which

@@ -12,7 +12,7 @@
 // # Who owns what
 //
 // Node objects are the truth: what a node has in spec.podCIDRs it has, whoever
-// wrote it. The book (package cidrset) is a copy of that, made anew by whoever
+// wrote it. The book (package blocks) is a copy of that, made anew by whoever
 // begins to lead, and what is more in it: blocks that were offered to a node
 // and are not in its Node object yet (pending), and those that cool down.
 //
@@ -51,7 +51,7 @@
 // Example: two ranges of IPv4, one of IPv6, and no services in either.
 //
 //	a, err := nodeipam.NewAllocator(nodeipam.Deps{Client: client, Nodes: factory.Core().V1().Nodes(), Fence: fence},
-//		nodeipam.Settings{Ranges: []cidrset.Range{
+//		nodeipam.Settings{Ranges: []blocks.Range{
 //			{Prefix: netip.MustParsePrefix("10.0.0.0/16"), Bits: 24},
 //			{Prefix: netip.MustParsePrefix("10.8.0.0/16"), Bits: 25},
 //			{Prefix: netip.MustParsePrefix("fd00::/48"), Bits: 64, Pool: 1},

@@ -13,16 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
+	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/nodeipam"
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
-	"github.com/cadastre/cadastre/operator/nodeipam/memcloud"
 )
 
 // Three ranges, of two families: a node gets a block of IPv4 and one of IPv6.
 func ExampleNewAllocator() {
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
 	a, err := nodeipam.NewAllocator(nodeipam.Deps{Client: client, Log: slog.New(slog.DiscardHandler)}, nodeipam.Settings{
-		Ranges: []cidrset.Range{
+		Ranges: []blocks.Range{
 			{Prefix: netip.MustParsePrefix("10.0.0.0/16"), Bits: 24},
 			{Prefix: netip.MustParsePrefix("10.8.0.0/16"), Bits: 25},
 			{Prefix: netip.MustParsePrefix("fd00::/48"), Bits: 64, Pool: 1},

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // Bench is a bench for package nodeipam_test, which can import memcloud.
@@ -106,7 +106,7 @@ const (
 )
 
 // Leaked is what is in use though nobody is left.
-func Leaked(stat cidrset.Stat) error { return leaked(stat) }
+func Leaked(stat blocks.Stat) error { return leaked(stat) }
 
 // Arrive lets what was delayed arrive.
 func (b Bench) Arrive() { b.server.arrive() }

@@ -12,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // story is what a cluster goes through: nodes come, go, and come again.
@@ -92,7 +92,7 @@ func (b *bench) lookUntilItWorks(ctx context.Context) error {
 }
 
 // leaked is what is in use though nobody is left.
-func leaked(stat cidrset.Stat) error {
+func leaked(stat blocks.Stat) error {
 	if stat.Owners+stat.Pending+stat.Foreign > 0 {
 		return fmt.Errorf("nobody is left, and there is %+v", stat)
 	}
@@ -177,7 +177,7 @@ func TestAnUnknownOutcomeIsPending(t *testing.T) {
 	s.put("b")
 	s.put("c")
 	g.Expect(b.look(t.Context(), "b")).To(Succeed())
-	g.Expect(b.look(t.Context(), "c")).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.look(t.Context(), "c")).To(MatchError(blocks.ErrExhausted))
 	g.Expect(s.cidrs()).To(Equal(map[string][]string{"a": {"10.0.0.0/28"}, "b": {"10.0.0.16/28"}, "c": nil}))
 	s.fault = nil
 	g.Expect(b.look(t.Context(), "a")).To(Succeed())
@@ -311,7 +311,7 @@ func TestTwoNodesWithOneCIDR(t *testing.T) {
 	s.put("d")
 	g.Expect(b.look(t.Context(), "c")).To(Succeed())
 	g.Expect(s.cidrs()["c"]).To(Equal([]string{"10.0.0.16/28"}))
-	g.Expect(b.look(t.Context(), "d")).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.look(t.Context(), "d")).To(MatchError(blocks.ErrExhausted))
 }
 
 // A second controller that gives CIDRs, as there was in some clusters.
@@ -381,10 +381,10 @@ func TestAFailedFamilyLosesNothing(t *testing.T) {
 	s.put("b")
 	g.Expect(b.look(t.Context(), "a")).To(Succeed())
 	for range 50 {
-		g.Expect(b.look(t.Context(), "b")).To(MatchError(cidrset.ErrExhausted))
+		g.Expect(b.look(t.Context(), "b")).To(MatchError(blocks.ErrExhausted))
 	}
 	g.Expect(b.book.stat().Ranges[0].Used).To(Equal(uint64(1)))
-	g.Expect(b.AddRange(cidrset.Range{Prefix: pfx("fd01::/64"), Bits: 64, Pool: 1})).To(Succeed())
+	g.Expect(b.AddRange(blocks.Range{Prefix: pfx("fd01::/64"), Bits: 64, Pool: 1})).To(Succeed())
 	g.Expect(b.look(t.Context(), "b")).To(Succeed())
 	g.Expect(s.cidrs()["b"]).To(Equal([]string{"10.0.0.16/28", "fd01::/64"}))
 }
@@ -413,13 +413,13 @@ func TestExhaustionIsToldOnce(t *testing.T) {
 	_ = b.look(t.Context())
 	g.Expect(s.writes).To(HaveLen(conditions), "conditions are written once")
 
-	g.Expect(b.AddRange(cidrset.Range{Prefix: pfx("10.0.1.0/25"), Bits: 28})).To(Succeed())
+	g.Expect(b.AddRange(blocks.Range{Prefix: pfx("10.0.1.0/25"), Bits: 28})).To(Succeed())
 	g.Expect(b.look(t.Context())).To(Succeed())
 	g.Expect(b.Status().Waiting).To(BeEmpty())
 	g.Expect(conditionOf(s.node(waiting), ConditionProblem).Status).To(Equal(v1.ConditionFalse))
 	g.Expect(conditionOf(s.node(waiting), ConditionProblem).Reason).To(Equal(ReasonAssigned))
 	s.put("late")
-	g.Expect(b.look(t.Context())).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.look(t.Context())).To(MatchError(blocks.ErrExhausted))
 	g.Expect(b.events.of(ReasonNotAvailable)).To(HaveLen(2), "and again, when it happens again")
 	s.remove("late")
 	g.Expect(b.look(t.Context())).To(Succeed())
@@ -467,24 +467,24 @@ func TestRangesChangeAtRuntime(t *testing.T) {
 	s.put("foreign", with("10.9.0.0/28"))
 	_ = b.look(t.Context())
 	g.Expect(b.events.of(ReasonOutOfRange)).To(HaveLen(1))
-	g.Expect(b.AddRange(cidrset.Range{Prefix: pfx("10.9.0.0/27"), Bits: 28})).To(Succeed())
+	g.Expect(b.AddRange(blocks.Range{Prefix: pfx("10.9.0.0/27"), Bits: 28})).To(Succeed())
 	g.Expect(b.look(t.Context())).To(Succeed(), "what was foreign is of a range now")
 	g.Expect(b.Status().Problems).To(BeEmpty())
 	g.Expect(b.DrainRange(pfx("10.0.0.0/27"))).To(Succeed())
 	s.put("b")
 	g.Expect(b.look(t.Context())).To(Succeed())
 	g.Expect(s.cidrs()["b"]).To(Equal([]string{"10.9.0.16/28"}))
-	g.Expect(b.RemoveRange(pfx("10.0.0.0/27"))).To(MatchError(cidrset.ErrInUse))
+	g.Expect(b.RemoveRange(pfx("10.0.0.0/27"))).To(MatchError(blocks.ErrInUse))
 	s.remove("a")
 	g.Expect(b.look(t.Context())).To(Succeed())
 	g.Expect(b.RemoveRange(pfx("10.0.0.0/27"))).To(Succeed())
 	s.put("c")
-	g.Expect(b.look(t.Context())).To(MatchError(cidrset.ErrExhausted))
-	g.Expect(b.AddRange(cidrset.Range{Prefix: pfx("10.0.0.0/27"), Bits: 28})).To(Succeed())
+	g.Expect(b.look(t.Context())).To(MatchError(blocks.ErrExhausted))
+	g.Expect(b.AddRange(blocks.Range{Prefix: pfx("10.0.0.0/27"), Bits: 28})).To(Succeed())
 	g.Expect(b.ResizeRange(pfx("10.0.0.0/27"), 29)).To(Succeed())
 	g.Expect(b.look(t.Context())).To(Succeed())
 	g.Expect(s.cidrs()["c"]).To(Equal([]string{"10.0.0.0/29"}))
-	g.Expect(b.ResumeRange(pfx("10.7.0.0/27"))).To(MatchError(cidrset.ErrNoRange))
+	g.Expect(b.ResumeRange(pfx("10.7.0.0/27"))).To(MatchError(blocks.ErrNoRange))
 }
 
 // Somebody who asks before the nodes are known gets nothing.
@@ -499,5 +499,5 @@ func TestNothingIsGivenBeforeTheNodesAreRead(t *testing.T) {
 	g.Expect(b.AllocateOrOccupyCIDR(node)).To(MatchError(ContainSubstring("list the nodes")))
 	g.Expect(b.ReleaseCIDR(node)).To(MatchError(ContainSubstring("list the nodes")))
 	s.fault = nil
-	g.Expect(b.AllocateOrOccupyCIDR(node)).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.AllocateOrOccupyCIDR(node)).To(MatchError(blocks.ErrExhausted))
 }

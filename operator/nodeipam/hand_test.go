@@ -9,8 +9,8 @@ import (
 	. "github.com/onsi/gomega"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
-	"github.com/cadastre/cadastre/operator/nodeipam/memcloud"
 )
 
 // A node may write its own annotations, also that of what it is about to get: what

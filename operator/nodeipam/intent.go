@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // intends reports whether a node is told what it is about to get before it gets
@@ -70,7 +70,7 @@ func (a *Allocator) patchIntent(ctx context.Context, node *v1.Node, blocks []net
 // counts: an intent that arrives later is that of a deposed leader, which its fence
 // keeps from going on.
 func (a *Allocator) recall(nodes []v1.Node) {
-	offers := map[cidrset.Owner][]netip.Prefix{}
+	offers := map[blocks.Owner][]netip.Prefix{}
 	for i := range nodes {
 		node := &nodes[i]
 		intent := intentOf(node)
@@ -92,7 +92,7 @@ func (a *Allocator) recall(nodes []v1.Node) {
 // may write its own annotations: what another node has in its podCIDRs, and what no
 // node gets, is not taken for it, so that the other node is not in a conflict. These
 // blocks need not be held back, and the node is told anew before it gets others.
-func (a *Allocator) checkOffer(o cidrset.Owner, intent []netip.Prefix) error {
+func (a *Allocator) checkOffer(o blocks.Owner, intent []netip.Prefix) error {
 	if err := a.book.check(intent, a.settings.fits); err != nil {
 		return err
 	}

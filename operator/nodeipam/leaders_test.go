@@ -19,7 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // world is an API server, a lease, and processes that want to lead. Every
@@ -132,7 +132,7 @@ func (p *process) live(ctx context.Context) {
 
 func (p *process) lead(ctx context.Context, term int) {
 	settings := ranges("10.0.0.0/28 30")
-	settings.Workers, settings.Policy.Order = 1, cidrset.Lowest
+	settings.Workers, settings.Policy.Order = 1, blocks.Lowest
 	a, err := NewAllocator(Deps{Log: quiet(), Now: newClock().Now, Fence: lease{p, term}, Instance: fmt.Sprint(p.name, term)}, settings)
 	if err != nil {
 		panic(err)

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // Run implements CIDRAllocator: it gives nodes their CIDRs until stopCh is
@@ -193,7 +193,7 @@ func (a *Allocator) again(name string, err error) {
 		return
 	}
 	wait, again := a.queue.paceOf(name, a.mode.pace).after(err)
-	var full *cidrset.Exhausted
+	var full *blocks.Exhausted
 	switch {
 	case errors.Is(err, ErrQuarantined), errors.Is(err, ErrMode): // it was told
 		a.log.Debug("node is left as it is", "node", name, "err", err)

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // metrics are upstream's, under upstream's names (one of which has a typing
@@ -97,7 +97,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.assigned.Collect(ch)
 }
 
-func (m *metrics) collectRange(ch chan<- prometheus.Metric, r cidrset.RangeStat) {
+func (m *metrics) collectRange(ch chan<- prometheus.Metric, r blocks.RangeStat) {
 	name := r.Prefix.String()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, value, append([]string{name}, labels...)...)
@@ -107,7 +107,7 @@ func (m *metrics) collectRange(ch chan<- prometheus.Metric, r cidrset.RangeStat)
 	send(m.most, prometheus.GaugeValue, float64(r.Capacity))
 	send(m.usage, prometheus.GaugeValue, float64(r.Used)/float64(r.Capacity))
 	buckets := map[float64]uint64{}
-	for i, most := range cidrset.SkipBuckets() {
+	for i, most := range blocks.SkipBuckets() {
 		buckets[most] = r.Skipped.Buckets[i]
 	}
 	ch <- prometheus.MustNewConstHistogram(m.tries, r.Skipped.Count, r.Skipped.Sum, buckets, name)
@@ -142,7 +142,7 @@ func refused(err error) bool {
 func (m *metrics) synced(err error) {
 	outcome := "ok"
 	switch {
-	case errors.Is(err, cidrset.ErrExhausted):
+	case errors.Is(err, blocks.ErrExhausted):
 		outcome = "exhausted"
 	case errors.Is(err, ErrQuarantined):
 		outcome = "quarantined"

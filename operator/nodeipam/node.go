@@ -13,7 +13,7 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // annotationDomain begins the names of all labels and annotations of Cadastre.
@@ -39,7 +39,7 @@ const (
 	SizeIPv6 = annotationDomain + "/node-cidr-mask-size-ipv6"
 )
 
-func ownerOf(node *v1.Node) cidrset.Owner { return cidrset.NewOwner(node.Name, string(node.UID)) }
+func ownerOf(node *v1.Node) blocks.Owner { return blocks.NewOwner(node.Name, string(node.UID)) }
 
 // podCIDRsOf are the CIDRs of a node, those that can be read, and why others cannot.
 func podCIDRsOf(node *v1.Node) (all []netip.Prefix, err error) {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // The names of the flags; the first seven are upstream's.
@@ -138,7 +138,7 @@ func (r *reader) cluster() {
 	for pool, p := range all {
 		bits := r.maskOf(p, len(all) > 1)
 		r.checkMask(p, bits)
-		r.settings.Ranges = append(r.settings.Ranges, cidrset.Range{Prefix: p, Bits: bits, Pool: pool})
+		r.settings.Ranges = append(r.settings.Ranges, blocks.Range{Prefix: p, Bits: bits, Pool: pool})
 	}
 }
 
@@ -202,7 +202,7 @@ func (r *reader) more() {
 			r.fail(FlagMoreRanges, text, "%v", err)
 			continue
 		}
-		i := slices.IndexFunc(r.settings.Ranges, func(x cidrset.Range) bool { return x.Prefix.Addr().Is4() == p.Addr().Is4() })
+		i := slices.IndexFunc(r.settings.Ranges, func(x blocks.Range) bool { return x.Prefix.Addr().Is4() == p.Addr().Is4() })
 		if i < 0 {
 			r.fail(FlagMoreRanges, text, "--%s has no CIDR of this family", FlagCluster)
 			continue
@@ -218,7 +218,7 @@ func (r *reader) more() {
 			r.fail(FlagMoreRanges, text, "it cannot be cut in /%d", bits)
 			continue
 		}
-		r.settings.Ranges = append(r.settings.Ranges, cidrset.Range{Prefix: p, Bits: bits, Pool: r.settings.Ranges[i].Pool})
+		r.settings.Ranges = append(r.settings.Ranges, blocks.Range{Prefix: p, Bits: bits, Pool: r.settings.Ranges[i].Pool})
 	}
 }
 
@@ -269,7 +269,7 @@ func (r *reader) policy() {
 	switch r.options.Order {
 	case "", "next":
 	case "lowest":
-		r.settings.Policy.Order = cidrset.Lowest
+		r.settings.Policy.Order = blocks.Lowest
 	default:
 		r.fail(FlagOrder, r.options.Order, `it must be "next" or "lowest"`)
 	}

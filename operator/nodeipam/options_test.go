@@ -11,7 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // TestOptions is the table of upstream's flags, and of ours.
@@ -112,7 +112,7 @@ func TestOptionsThatAreNotLookedAt(t *testing.T) {
 
 	settings, _, _ = Options{Allocate: true, Cluster: "10.0.0.0/16", Service: "10.0.0.0/20", Order: "lowest", CoolDown: time.Minute}.Settings()
 	g.Expect(settings.Reserved).To(Equal(prefixes("10.0.0.0/20")))
-	g.Expect(settings.Policy).To(Equal(cidrset.Policy{Order: cidrset.Lowest, CoolDown: time.Minute}))
+	g.Expect(settings.Policy).To(Equal(blocks.Policy{Order: blocks.Lowest, CoolDown: time.Minute}))
 }
 
 // A list with several mistakes tells them all.

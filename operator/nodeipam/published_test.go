@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
-	"github.com/cadastre/cadastre/operator/nodeipam/memcloud"
 )
 
 // published is a program of another project: it knows the published names, and

@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // Reasons of events and conditions. The first five are upstream's.
@@ -44,10 +44,10 @@ type reports struct {
 
 	mu        sync.Mutex
 	events    EventRecorder // none before Run
-	problems  map[cidrset.ID]Problem
-	marked    map[cidrset.ID]bool      // nodes that have a condition of ours
-	waiting   map[string]cidrset.Owner // nodes for which nothing is left, by name
-	exhausted bool                     // and it was told
+	problems  map[blocks.ID]Problem
+	marked    map[blocks.ID]bool      // nodes that have a condition of ours
+	waiting   map[string]blocks.Owner // nodes for which nothing is left, by name
+	exhausted bool                    // and it was told
 }
 
 // Problem is what is wrong with a node.
@@ -59,7 +59,7 @@ type Problem struct {
 
 func newReports(api nodeAPI, deps Deps) *reports {
 	return &reports{api: api, log: deps.Log, now: deps.Now, events: deps.Events,
-		problems: map[cidrset.ID]Problem{}, marked: map[cidrset.ID]bool{}, waiting: map[string]cidrset.Owner{}}
+		problems: map[blocks.ID]Problem{}, marked: map[blocks.ID]bool{}, waiting: map[string]blocks.Owner{}}
 }
 
 func (r *reports) record(events EventRecorder) {
@@ -148,7 +148,7 @@ func (r *reports) served(name string) bool {
 }
 
 // gone forgets a Node object.
-func (r *reports) gone(o cidrset.Owner) {
+func (r *reports) gone(o blocks.Owner) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.problems, o.ID)

@@ -9,7 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // TestANodeKeepsWhatItHas: the API server lets podCIDRs be set once, so a family
@@ -40,7 +40,7 @@ func TestARestartInAFullCluster(t *testing.T) {
 	}
 	g.Expect(b.events.events).To(BeEmpty())
 	s.put("c")
-	g.Expect(b.look(t.Context())).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.look(t.Context())).To(MatchError(blocks.ErrExhausted))
 	g.Expect(s.cidrs()["c"]).To(BeEmpty())
 }
 
@@ -62,7 +62,7 @@ func TestPodCIDRsThatChange(t *testing.T) {
 	g.Expect(b.held()).To(Equal(s.cidrs()))
 	g.Expect(s.cidrs()).To(ContainElement([]string{"10.0.0.0/28"}), "what it had is given again")
 	s.put("e")
-	g.Expect(b.look(t.Context(), "e")).To(MatchError(cidrset.ErrExhausted), "and nothing twice")
+	g.Expect(b.look(t.Context(), "e")).To(MatchError(blocks.ErrExhausted), "and nothing twice")
 }
 
 // What a node had, and somebody may still send to, rests before another gets it.
@@ -76,5 +76,5 @@ func TestAPodCIDRThatChangedCools(t *testing.T) {
 	s.edit("a", with("10.0.0.16/28"))
 	g.Expect(b.look(t.Context())).To(Succeed())
 	s.put("b")
-	g.Expect(b.look(t.Context(), "b")).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.look(t.Context(), "b")).To(MatchError(blocks.ErrExhausted))
 }

@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // cluster is a server with a running allocator, in a bubble of simulated time.
@@ -182,7 +182,7 @@ func TestWaitingNodesAreServedAtOnceWhenThereIsRoom(t *testing.T) {
 		settle(time.Second)
 		g.Expect(s.cidrs()).To(Or(
 			Equal(map[string][]string{"b": {"10.0.0.0/24"}, "c": nil}), Equal(map[string][]string{"c": {"10.0.0.0/24"}, "b": nil})))
-		g.Expect(c.allocator.AddRange(cidrset.Range{Prefix: pfx("10.1.0.0/24"), Bits: 24})).To(Succeed())
+		g.Expect(c.allocator.AddRange(blocks.Range{Prefix: pfx("10.1.0.0/24"), Bits: 24})).To(Succeed())
 		settle(time.Second)
 		g.Expect(s.cidrs()).To(And(HaveKeyWithValue("b", HaveLen(1)), HaveKeyWithValue("c", HaveLen(1))))
 		g.Expect(c.events.of(ReasonNotAvailable)).To(HaveLen(1))

@@ -34,7 +34,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // TestMain turns off what client-go does with errors that nobody handles: it
@@ -459,7 +459,7 @@ func ranges(texts ...string) Settings {
 		if _, err := fmt.Sscan(t, &p, &bits); err != nil {
 			panic(err)
 		}
-		s.Ranges = append(s.Ranges, cidrset.Range{Prefix: pfx(p), Bits: bits, Pool: i})
+		s.Ranges = append(s.Ranges, blocks.Range{Prefix: pfx(p), Bits: bits, Pool: i})
 	}
 	return s
 }

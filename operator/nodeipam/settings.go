@@ -17,16 +17,16 @@ import (
 	informers "k8s.io/client-go/informers/core/v1"
 	clientset "k8s.io/client-go/kubernetes"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // Settings say how blocks are given. What is zero has the default that its
 // comment names.
 type Settings struct {
 	Type     CIDRAllocatorType // RangeAllocator
-	Ranges   []cidrset.Range   // a node gets one block of every pool
+	Ranges   []blocks.Range    // a node gets one block of every pool
 	Reserved []netip.Prefix    // never given: service ranges, exclusions
-	Policy   cidrset.Policy
+	Policy   blocks.Policy
 
 	Workers     int           // nodes that are worked on at the same time: 16
 	Audit       time.Duration // how often all is looked at, whatever was missed: 5 minutes
@@ -107,8 +107,8 @@ func (d Deps) withDefaults() Deps {
 }
 
 // newSet makes the book of the settings, and finds what is wrong with them.
-func (s Settings) newSet() (*cidrset.Set, error) {
-	set := cidrset.New(s.Policy)
+func (s Settings) newSet() (*blocks.Set, error) {
+	set := blocks.New(s.Policy)
 	for _, r := range s.Ranges {
 		if err := set.AddRange(r); err != nil {
 			return nil, err
@@ -119,7 +119,7 @@ func (s Settings) newSet() (*cidrset.Set, error) {
 	}
 	for _, r := range set.Stat(time.Time{}).Ranges {
 		if r.Free() == 0 {
-			return nil, fmt.Errorf("range %s: %w: all of it is reserved (%v)", r.Prefix, cidrset.ErrExhausted, s.Reserved)
+			return nil, fmt.Errorf("range %s: %w: all of it is reserved (%v)", r.Prefix, blocks.ErrExhausted, s.Reserved)
 		}
 	}
 	return set, nil

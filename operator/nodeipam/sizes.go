@@ -12,11 +12,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // fits reports whether nodes may have blocks of this length of a range.
-func (s *Settings) fits(r cidrset.Range, bits int) bool {
+func (s *Settings) fits(r blocks.Range, bits int) bool {
 	return bits == r.Bits || slices.ContainsFunc(s.SizeLimits, func(l SizeLimit) bool {
 		return l.Range.Masked() == r.Prefix && l.Min <= bits && bits <= l.Max
 	})
@@ -43,7 +43,7 @@ func (s *Settings) sizesOf(node *v1.Node, pools []netip.Prefix) ([]int, error) {
 		}
 		bits, err := strconv.Atoi(text)
 		if err != nil || !slices.ContainsFunc(limits, func(l SizeLimit) bool { return l.Min <= bits && bits <= l.Max }) {
-			return nil, fmt.Errorf("%w: node %q asks for %s=%q: want a prefix length within --%s %s", cidrset.ErrSize, node.Name, name, text, FlagSizeLimits, texts(limits))
+			return nil, fmt.Errorf("%w: node %q asks for %s=%q: want a prefix length within --%s %s", blocks.ErrSize, node.Name, name, text, FlagSizeLimits, texts(limits))
 		}
 		sizes[i] = bits
 	}
@@ -78,7 +78,7 @@ func (s *Settings) unheard(node *v1.Node, pools []netip.Prefix) string {
 // the range's own length.
 func (s *Settings) checkLimits() error {
 	for i, l := range s.SizeLimits {
-		r := slices.IndexFunc(s.Ranges, func(r cidrset.Range) bool { return r.Prefix.Masked() == l.Range.Masked() })
+		r := slices.IndexFunc(s.Ranges, func(r blocks.Range) bool { return r.Prefix.Masked() == l.Range.Masked() })
 		switch {
 		case r < 0:
 			return fmt.Errorf("size limit %s: %s is not a range of this cluster: want one of %v", l, l.Range, s.Ranges)

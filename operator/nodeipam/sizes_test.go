@@ -13,7 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // limited lets nodes ask for block sizes, as the flag does.
@@ -52,7 +52,7 @@ func TestNodesWantOtherSizes(t *testing.T) {
 	} {
 		s.put(name, labelled(x.label, x.text))
 		for range 3 {
-			g.Expect(b.look(t.Context(), name)).To(And(MatchError(ErrQuarantined), MatchError(cidrset.ErrSize)))
+			g.Expect(b.look(t.Context(), name)).To(And(MatchError(ErrQuarantined), MatchError(blocks.ErrSize)))
 		}
 		g.Expect(s.cidrs()[name]).To(BeEmpty(), "podCIDRs are set once: those of another size would stay")
 		g.Expect(b.events.of(ReasonInvalidSize)).To(ContainElement(And(HavePrefix(name+" "),
@@ -91,7 +91,7 @@ func TestSizesAreNotReadWithoutLimits(t *testing.T) {
 func TestLimitsAreThoseOfTheirRange(t *testing.T) {
 	g := NewWithT(t)
 	settings := ranges("10.0.0.0/16 24")
-	settings.Ranges = append(settings.Ranges, cidrset.Range{Prefix: pfx("10.8.0.0/16"), Bits: 25})
+	settings.Ranges = append(settings.Ranges, blocks.Range{Prefix: pfx("10.8.0.0/16"), Bits: 25})
 	settings = limited(settings, "10.8.0.0/16=22-26")
 	s := newServer()
 	b := newBench(t, s, settings)
@@ -104,7 +104,7 @@ func TestLimitsAreThoseOfTheirRange(t *testing.T) {
 	s = newServer()
 	b = newBench(t, s, settings)
 	s.put("a")
-	g.Expect(b.look(t.Context(), "a")).To(MatchError(cidrset.ErrSize))
+	g.Expect(b.look(t.Context(), "a")).To(MatchError(blocks.ErrSize))
 	g.Expect(s.cidrs()["a"]).To(BeEmpty())
 }
 

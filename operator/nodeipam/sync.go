@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // syncPace looks at every node again and again.
@@ -151,7 +151,7 @@ func (m *clusterMode) adoptAliases(node *v1.Node, aliases []netip.Prefix) error 
 	if err != nil {
 		return err
 	}
-	fits := func(r cidrset.Range, bits int) bool {
+	fits := func(r blocks.Range, bits int) bool {
 		if r.Pool < len(sizes) && sizes[r.Pool] != 0 {
 			return bits == sizes[r.Pool] && m.settings.fits(r, bits)
 		}

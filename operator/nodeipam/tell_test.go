@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 )
 
 // lines is a log without its times.
@@ -147,7 +147,7 @@ func TestConditionsThatAreNotTrueAnyMore(t *testing.T) {
 	s.put("a")
 	s.put("b")
 	g.Expect(b.look(t.Context(), "a")).To(Succeed())
-	g.Expect(b.look(t.Context(), "b")).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.look(t.Context(), "b")).To(MatchError(blocks.ErrExhausted))
 	s.remove("a")
 	s.fault = func(c call) fault {
 		if c.what == "status" {
@@ -177,13 +177,13 @@ func TestANodeHasOneProblemAtATime(t *testing.T) {
 	b := newBench(t, s, limited(ranges("10.0.0.0/28 28"), "10.0.0.0/28=28-28"))
 	size := func(text string) { s.edit("a", func(n *v1.Node) { n.Labels = map[string]string{SizeIPv4: text} }) }
 	s.put("a")
-	g.Expect(b.look(t.Context(), "a")).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.look(t.Context(), "a")).To(MatchError(blocks.ErrExhausted))
 	size("x")
-	g.Expect(b.look(t.Context(), "a")).To(MatchError(cidrset.ErrSize))
+	g.Expect(b.look(t.Context(), "a")).To(MatchError(blocks.ErrSize))
 	g.Expect(b.Status().Waiting).To(BeEmpty())
 	g.Expect(b.Status().Problems).To(ConsistOf(HaveField("Reason", ReasonInvalidSize)))
 	size("")
-	g.Expect(b.look(t.Context(), "a")).To(MatchError(cidrset.ErrExhausted))
+	g.Expect(b.look(t.Context(), "a")).To(MatchError(blocks.ErrExhausted))
 	g.Expect(b.Status().Waiting).To(Equal([]string{"a"}))
 	g.Expect(b.Status().Problems).To(BeEmpty())
 	g.Expect(conditionOf(s.node("a"), ConditionProblem).Reason).To(Equal(ReasonNotAvailable))

@@ -10,7 +10,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/cadastre/cadastre/yamldoc"
+	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
 // wholeFile is the field of what is wrong with no key in particular.

@@ -12,9 +12,9 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
 
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/plugins/dockeripam"
-	"github.com/cadastre/cadastre/test/netlab"
 )
 
 // route adds a route by way of a link.

@@ -15,8 +15,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
-	"github.com/cadastre/cadastre/ledger/journal"
 	"github.com/cadastre/cadastre/plugins/dockeripam"
 )
 

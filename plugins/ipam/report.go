@@ -17,8 +17,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/handshake"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
 )

@@ -13,10 +13,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/testkit/kubestatetest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/kvdb/mem"
-	"github.com/cadastre/cadastre/plugins/kubestate/kubestatetest"
 )
 
 // kvWorld is a cluster with a kvdb, which others write past the line of this node.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/cadastre/cadastre/internal/testkit/linear"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/nodesync"
-	"github.com/cadastre/cadastre/test/linear"
 )
 
 // historyIDs is how many IDs there are for the nodes of a history.

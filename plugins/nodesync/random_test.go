@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/plugins/nodesync"
-	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // Agents of one cluster, in simulated time, driven by one seed: they start,

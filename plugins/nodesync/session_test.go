@@ -11,7 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/kvdb/faulty"
+	"github.com/cadastre/cadastre/internal/testkit/faulty"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
-	"github.com/cadastre/cadastre/test/linear"
+	"github.com/cadastre/cadastre/internal/testkit/linear"
 	. "github.com/onsi/gomega"
 )
 

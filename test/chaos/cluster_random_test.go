@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/kvdb"
-	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // TestClusterInARandomWorld has agents live through random calamities of

@@ -18,9 +18,9 @@ import (
 	. "github.com/onsi/gomega"
 	"go.etcd.io/bbolt"
 
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // past is what a killed agent has left.

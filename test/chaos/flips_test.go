@@ -17,7 +17,7 @@ import (
 	. "github.com/onsi/gomega"
 	"go.etcd.io/bbolt"
 
-	"github.com/cadastre/cadastre/test/chaos/attack"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 )
 
 // dockerConf has a Docker part beside roomyConf.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/cadastre/cadastre/test/linear"
+	"github.com/cadastre/cadastre/internal/testkit/linear"
 )
 
 // Op is one request of a history. A GC is one Op for every attachment that it

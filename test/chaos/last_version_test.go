@@ -12,7 +12,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/test/chaos/attack"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 )
 
 // lastVersion is the last commit whose agent writes format 1.

@@ -15,8 +15,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // searchLimit limits the steps of the search for one order: fifty times what

@@ -9,8 +9,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
-	"github.com/cadastre/cadastre/test/chaos/attack"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 )
 
 // TestRollingUpgrade upgrades the agents of a cluster one after the other, and rolls

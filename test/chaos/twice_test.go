@@ -13,8 +13,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/test/chaos/attack"
 )
 
 // sibling is another node with the same configuration: with directories of its

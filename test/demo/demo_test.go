@@ -14,8 +14,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cadastre/cadastre/test/stage"
-	"github.com/cadastre/cadastre/test/stage/stagetest"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stagetest"
 )
 
 func TestMain(m *testing.M) { stagetest.Main(m, main) }

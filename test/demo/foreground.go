@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // foreground runs an agent with its files in .run until ctx ends, and prints

@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // showLeases shows who holds what and compares it with what the pods were told.

@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/test/netlab"
-	"github.com/cadastre/cadastre/test/stage"
 )
 
 // openNode makes the node's network namespace, in which everything else runs.

@@ -6,7 +6,7 @@ package main
 import (
 	"context"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // bridgeName is the node's bridge, which pods are attached to.

@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cadastre/cadastre/test/netlab"
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // cluster is what the steps share.

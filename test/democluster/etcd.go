@@ -21,7 +21,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // etcdVerb makes the program etcd.

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/test/stage"
 )
 
 // plan is what cadastre plan prints, as far as it is compared here.

@@ -38,7 +38,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 func main() {

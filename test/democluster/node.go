@@ -12,9 +12,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/test/netlab"
-	"github.com/cadastre/cadastre/test/stage"
 )
 
 // node is one machine of the cluster: its namespace, its agent, its pods.

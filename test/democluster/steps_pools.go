@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/test/stage"
 )
 
 // poolsYAML is the second file of pools.

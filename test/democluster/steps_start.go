@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // openNodes makes the network namespaces.

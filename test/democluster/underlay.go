@@ -11,7 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/cadastre/cadastre/test/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 // The networks between the nodes. etcd is reached by addresses that are there

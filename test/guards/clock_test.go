@@ -22,7 +22,6 @@ func clocks() exceptions {
 		"ledger/ledger.go: time.Now":                     "Options.Uptime where none is given",
 		"ledger/ledger.go: time.Since":                   "Options.Uptime where none is given",
 		"ledger/ledger.go: time.NewTimer":                "the ledger's one timer, which no answer depends on",
-		"ledger/journal/faulty.go: time.After":           "the delay of an injected fault",
 		"plugins/podmanager/recover.go: time.NewTicker":  "how often the folder of waiting DELs is looked into, outside of the loop",
 		"plugins/kubestate/kubestate.go: time.After":     "the pause before the store is tried again",
 		"plugins/kubestate/kubestate.go: time.NewTicker": "when the store is probed and the mirror written",

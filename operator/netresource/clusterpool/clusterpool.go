@@ -45,8 +45,8 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
 var (
@@ -69,7 +69,7 @@ type Provider struct {
 
 	mu     sync.Mutex
 	synced bool
-	sets   [2]*cidrset.Set // IPv4, IPv6
+	sets   [2]*blocks.Set // IPv4, IPv6
 	pools  map[string]*v1alpha1.AddressPool
 	ranges map[netip.Prefix]*cut
 	nodes  map[string]*node
@@ -95,9 +95,9 @@ func New(c Config) *Provider {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	policy := cidrset.Policy{CoolDown: c.CoolDown}
+	policy := blocks.Policy{CoolDown: c.CoolDown}
 	return &Provider{
-		config: c, sets: [2]*cidrset.Set{cidrset.New(policy), cidrset.New(policy)}, pools: map[string]*v1alpha1.AddressPool{},
+		config: c, sets: [2]*blocks.Set{blocks.New(policy), blocks.New(policy)}, pools: map[string]*v1alpha1.AddressPool{},
 		ranges: map[netip.Prefix]*cut{}, nodes: map[string]*node{}, errs: map[string]error{},
 	}
 }
@@ -155,7 +155,7 @@ func (p *Provider) setRange(pool string, c v1alpha1.AddressPoolCIDR) (netip.Pref
 	r := p.ranges[prefix]
 	switch {
 	case r == nil:
-		if err := set.AddRange(cidrset.Range{Prefix: prefix, Bits: c.BlockPrefixLen}); err != nil {
+		if err := set.AddRange(blocks.Range{Prefix: prefix, Bits: c.BlockPrefixLen}); err != nil {
 			return prefix, fmt.Errorf("spec.cidrs: %s: %w", prefix, err)
 		}
 		p.ranges[prefix] = &cut{pool: pool, bits: c.BlockPrefixLen}
@@ -288,7 +288,7 @@ func (p *Provider) CreateNetResource(obj *v1alpha1.NetResourceSet, _ *netresourc
 	defer p.mu.Unlock()
 	n := p.nodes[obj.Name]
 	if n == nil {
-		n = &node{provider: p, name: obj.Name, blocks: map[netip.Prefix]cidrset.Owner{}}
+		n = &node{provider: p, name: obj.Name, blocks: map[netip.Prefix]blocks.Owner{}}
 		p.nodes[obj.Name] = n
 	}
 	n.see(obj)

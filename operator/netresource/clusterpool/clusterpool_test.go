@@ -20,11 +20,11 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/internal/testkit/memapi"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -14,10 +14,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
 // node is the provider for one node; the provider's lock guards it.
@@ -25,10 +25,10 @@ type node struct {
 	provider *Provider
 	name     string
 	obj      *v1alpha1.NetResourceSet
-	blocks   map[netip.Prefix]cidrset.Owner // each block has an owner of its own
-	bad      string                         // a block of the newest version that is none
-	short    string                         // why a family is missing
-	gone     bool                           // the NetResourceSet was deleted
+	blocks   map[netip.Prefix]blocks.Owner // each block has an owner of its own
+	bad      string                        // a block of the newest version that is none
+	short    string                        // why a family is missing
+	gone     bool                          // the NetResourceSet was deleted
 }
 
 var _ netresource.NetResourceOperations = (*node)(nil)
@@ -74,7 +74,7 @@ func (n *node) claim() {
 				continue
 			}
 			block := netip.PrefixFrom(ip, r.bits).Masked()
-			set, owner := n.provider.sets[family(block)], cidrset.NewOwner(n.name, n.name+" "+block.String())
+			set, owner := n.provider.sets[family(block)], blocks.NewOwner(n.name, n.name+" "+block.String())
 			if set.Occupy(owner, block, n.provider.config.Now()) == nil {
 				n.blocks[block], lengths[r.bits] = owner, true
 			} else {
@@ -112,7 +112,7 @@ func (n *node) occupy(key string) {
 	if _, has := n.blocks[prefix]; has || err != nil {
 		return
 	}
-	owner := cidrset.NewOwner(n.name, n.name+" "+prefix.String())
+	owner := blocks.NewOwner(n.name, n.name+" "+prefix.String())
 	n.blocks[prefix] = owner
 	// A conflict stays, and is told by PopulateStatusFields as long as it does.
 	_ = n.provider.sets[family(prefix)].Occupy(owner, prefix, n.provider.config.Now())
@@ -135,17 +135,17 @@ func (n *node) drop(prefix netip.Prefix) error {
 func (n *node) add(family int) (netip.Prefix, error) {
 	p := n.provider
 	p.given++
-	owner := cidrset.NewOwner(n.name, fmt.Sprintf("%s #%d", n.name, p.given))
-	blocks, err := p.sets[family].Allocate(owner, nil, p.config.Now())
-	if errors.Is(err, cidrset.ErrNoRange) {
+	owner := blocks.NewOwner(n.name, fmt.Sprintf("%s #%d", n.name, p.given))
+	cidrs, err := p.sets[family].Allocate(owner, nil, p.config.Now())
+	if errors.Is(err, blocks.ErrNoRange) {
 		return netip.Prefix{}, fmt.Errorf("%w: %w", ErrNoPool, err)
 	}
 	if err != nil {
 		return netip.Prefix{}, err
 	}
 	p.sets[family].Confirm(owner)
-	n.blocks[blocks[0]] = owner
-	return blocks[0], nil
+	n.blocks[cidrs[0]] = owner
+	return cidrs[0], nil
 }
 
 // UpdatedNode implements netresource.NetResourceOperations. Once the book

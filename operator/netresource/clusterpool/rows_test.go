@@ -18,10 +18,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/internal/testkit/memapi"
+	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
 )
 
 // cluster is a manager over a provider, and an API server that tells it of all.
@@ -309,7 +309,7 @@ func TestWithoutPoolsNothingIsGiven(t *testing.T) {
 	g.Expect(p.GetPoolQuota()).To(BeEmpty())
 	_, err := a.PrepareIPAllocation(nil)
 	g.Expect(err).To(MatchError(clusterpool.ErrNoPool))
-	g.Expect(a.AllocateIPs(t.Context(), action(1))).To(Or(MatchError(clusterpool.ErrNoPool), MatchError(cidrset.ErrNoRange)))
+	g.Expect(a.AllocateIPs(t.Context(), action(1))).To(Or(MatchError(clusterpool.ErrNoPool), MatchError(blocks.ErrNoRange)))
 	g.Expect(a.ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"10.9.9.0/24", "10.9.9.9"}})).To(Succeed(), "of what it never had")
 	g.Expect(keys(t, a)).To(Equal([]string{"10.0.0.0/24"}))
 	g.Expect(a.ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"10.0.0.0/24"}})).To(Succeed())
@@ -327,7 +327,7 @@ func TestACIDRThatIsInTheWayIsWaitedFor(t *testing.T) {
 	p.Resync(ctx)
 	n := p.CreateNetResource(set("n"), nil)
 	g.Expect(n.AllocateIPs(ctx, action(1))).To(Succeed())
-	g.Expect(p.SetPool(pool("b", 24, "10.1.0.0/16"))).To(MatchError(cidrset.ErrRange))
+	g.Expect(p.SetPool(pool("b", 24, "10.1.0.0/16"))).To(MatchError(blocks.ErrRange))
 	p.RemovePool("a")
 	p.Resync(ctx)
 	g.Expect(p.Status("b").Error).To(ContainSubstring("overlaps 10.0.0.0/15"), "a block of it is held")

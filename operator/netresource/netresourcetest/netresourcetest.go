@@ -28,10 +28,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/handshake"
+	"github.com/cadastre/cadastre/internal/testkit/memapi"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
 )
 
 // Provider is the provider under test.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/test/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -18,8 +18,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/stagetest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/test/stage/stagetest"
 )
 
 func TestMain(m *testing.M) { stagetest.Main(m, main) }

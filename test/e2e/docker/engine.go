@@ -19,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // image is what containers are made of.

@@ -30,7 +30,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 func main() {

@@ -12,8 +12,8 @@ import (
 	"os/exec"
 	"syscall"
 
-	"github.com/cadastre/cadastre/test/netlab"
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // machine is what this machine has; tests replace it.

@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"syscall"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // start starts cmd in the room; its output is appended to a file. (stage.Start

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/test/stage"
 )
 
 // onePlan has containers and a pod share the node's block.

@@ -35,7 +35,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 func main() {

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/cadastre/cadastre/test/netlab"
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // machine is what this machine has; tests replace it.

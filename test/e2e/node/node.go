@@ -17,7 +17,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/cadastre/cadastre/test/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // nodeName is that of the only node.

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/test/stage"
 )
 
 // tale is what the steps share.

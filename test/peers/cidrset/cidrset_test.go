@@ -25,7 +25,7 @@ import (
 	upstream "k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset"
 	netutils "k8s.io/utils/net"
 
-	"github.com/cadastre/cadastre/operator/nodeipam/cidrset"
+	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/test/peers/workload"
 )
 
@@ -71,22 +71,22 @@ func kubernetes(tb testing.TB, s shape) workload.Pool[*net.IPNet] {
 
 // node is a Node object as far as it matters, and the block that it has.
 type node struct {
-	owner cidrset.Owner
+	owner blocks.Owner
 	block netip.Prefix
 }
 
 // book is ours behind its lock, with nodes that have no block.
 type book struct {
 	mu    sync.Mutex
-	set   *cidrset.Set
+	set   *blocks.Set
 	nodes []node
 	now   time.Time
 }
 
 func newBook(tb testing.TB, s shape, coolDown time.Duration) *book {
-	b := &book{set: cidrset.New(cidrset.Policy{CoolDown: coolDown}), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	b := &book{set: blocks.New(blocks.Policy{CoolDown: coolDown}), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	p := netip.MustParsePrefix(s.prefix)
-	if err := b.set.AddRange(cidrset.Range{Prefix: p, Bits: s.bits}); err != nil {
+	if err := b.set.AddRange(blocks.Range{Prefix: p, Bits: s.bits}); err != nil {
 		tb.Fatal(err)
 	}
 	for n := p.Bits() + 1; n <= s.bits-16; n++ { // all but the first 65 536 blocks are taken
@@ -95,7 +95,7 @@ func newBook(tb testing.TB, s shape, coolDown time.Duration) *book {
 		b.set.Reserve(netip.PrefixFrom(netip.AddrFrom16(a), n))
 	}
 	for i := range blocks + 1 {
-		b.nodes = append(b.nodes, node{owner: cidrset.NewOwner(fmt.Sprintf("node-%d.example.org", i), uid(i))})
+		b.nodes = append(b.nodes, node{owner: blocks.NewOwner(fmt.Sprintf("node-%d.example.org", i), uid(i))})
 	}
 	return b
 }
@@ -171,7 +171,7 @@ func suite[T any](b *testing.B, mk func() workload.Pool[T]) {
 func BenchmarkTheOwner(b *testing.B) {
 	text := uid(1)
 	for b.Loop() {
-		cidrset.NewOwner("node-1.example.org", text)
+		blocks.NewOwner("node-1.example.org", text)
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/cadastre/cadastre/test/section"
+	"github.com/cadastre/cadastre/internal/testkit/section"
 )
 
 func main() {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cadastre/cadastre/test/chaos/attack"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 )
 
 // render returns the section that the program writes.

@@ -11,7 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/test/chaos/attack"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 )
 
 // left writes what runs have left: the outputs and the counts of suites by name,

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cadastre/cadastre/test/chaos/attack"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 )
 
 // event is one line of "go test -json".

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cadastre/cadastre/test/chaos/attack"
+	"github.com/cadastre/cadastre/internal/testkit/attack"
 )
 
 // suite is one run of "go test".

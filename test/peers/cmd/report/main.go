@@ -27,7 +27,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/cadastre/cadastre/test/section"
+	"github.com/cadastre/cadastre/internal/testkit/section"
 )
 
 func main() {

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package section_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cadastre/cadastre/internal/testkit/section"
+)
+
+func TestReplace(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "page.md")
+	write := func(s string) {
+		if err := os.WriteFile(file, []byte(s), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("before\n" + section.Begin + "\nold\n" + section.End + "\nafter\n")
+	for range 2 {
+		if err := section.Replace(file, "new\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "before\n" + section.Begin + "\nnew\n" + section.End + "\nafter\n"; string(got) != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	write("no markers")
+	if err := section.Replace(file, "new"); err == nil {
+		t.Error("a page without markers is no error")
+	}
+}

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package blocks
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+var (
+	// ErrExhausted is wrapped by an Exhausted: no block is free.
+	ErrExhausted = errors.New("no CIDRs remaining")
+	// ErrOutOfRange is returned for a block that is not, or not wholly, of a range.
+	ErrOutOfRange = errors.New("out of the ranges of this cluster")
+	// ErrConflict is wrapped by a Conflict: somebody else holds the block.
+	ErrConflict = errors.New("CIDR is taken")
+	// ErrNotHeld is returned where an owner gives back what it does not hold.
+	ErrNotHeld = errors.New("not held by this owner")
+	// ErrInUse is returned for a range that cannot be removed yet.
+	ErrInUse = errors.New("range is in use")
+	// ErrRange is returned for a range that makes no sense, or overlaps another.
+	ErrRange = errors.New("bad range")
+	// ErrNoRange is returned for a range that is not known.
+	ErrNoRange = errors.New("no such range")
+	// ErrNoBlock is returned for a prefix that is not exactly one block.
+	ErrNoBlock = errors.New("not exactly one block")
+	// ErrSize is returned for a block size that no range of a pool can have.
+	ErrSize = errors.New("bad block size")
+)
+
+// Exhausted is the error of an allocation that found no free block. Its text is
+// made when somebody reads it: nodes that wait ask often.
+type Exhausted struct {
+	Node     string // for which it was
+	Pool     int
+	Bits     int    // of the block that was wanted
+	Capacity uint64 // blocks of the pool's ranges, in their own sizes
+	Used     uint64
+	Claimed  uint64 // free blocks of the wanted size that Choice.Taken has excluded
+	Cooling  int
+	Next     time.Time // when the next block has cooled; zero where none is cooling
+}
+
+func (e *Exhausted) Error() string {
+	text := fmt.Sprintf("allocate for node %q: %v in pool %d: of %d blocks %d are in use, none is left of size /%d",
+		e.Node, ErrExhausted, e.Pool, e.Capacity, e.Used, e.Bits)
+	if e.Claimed > 0 {
+		text += fmt.Sprintf("; free blocks that wait for claims of other nodes to end: %d", e.Claimed)
+	}
+	if e.Cooling > 0 {
+		text += fmt.Sprintf("; %d are cooling, the next until %s", e.Cooling, e.Next.UTC().Format(time.RFC3339))
+	}
+	return text
+}
+
+func (e *Exhausted) Unwrap() error { return ErrExhausted }
+
+// Conflict is the error of an owner whose block overlaps somebody else's.
+type Conflict struct {
+	Owner  Owner
+	Block  netip.Prefix
+	Holder Owner // no name: the block is reserved
+	Held   netip.Prefix
+}
+
+func (e *Conflict) Error() string {
+	if e.Holder == (Owner{}) {
+		return fmt.Sprintf("%v: %s of node %q is in the reserved range %s", ErrConflict, e.Block, e.Owner.Name, e.Held)
+	}
+	return fmt.Sprintf("%v: %s of node %q overlaps %s of node %q", ErrConflict, e.Block, e.Owner.Name, e.Held, e.Holder.Name)
+}
+
+func (e *Conflict) Unwrap() error { return ErrConflict }
