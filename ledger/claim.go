@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
 // Request is a claim.
@@ -22,8 +20,10 @@ type Request struct {
 	Families []Family     // one address of each; nil: of every family that the pool has active blocks of
 	Wanted   []netip.Addr // exactly these instead
 
-	After  netip.Addr     // not zero: the next one after it, whatever the pool's order is
-	Within []netip.Prefix // only of these blocks, in this order
+	Order  Order          // Lowest or Serial: instead of the pool's order
+	After  netip.Addr     // not zero: the next one after it, whatever the order is
+	Within []netip.Prefix // only of these blocks and parts of blocks, the first one with room
+	Except []netip.Prefix // none of these addresses of Within
 	More   bool           // also where the key has leases already; this claim cannot be repeated
 	Rested bool           // rather none than one that still cools
 	Expiry Expiry         // not zero: the lease is pending
@@ -238,17 +238,15 @@ func (p *pool) families(fs []Family) []Family {
 func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
 	s := &p.fam[f]
 	l.expire(p, s)
-	order := p.Order
-	if req.After.IsValid() && FamilyOf(req.After) == f {
-		order, s.cursor = Serial, req.After
-	}
-	if b, a, ok := s.takeFor(order, req.Within); ok {
+	cursor := s.cursor(req.Purpose)
+	if b, a, ok := s.takeFor(req, p.from(req, f, *cursor)); ok {
+		*cursor = a
 		return place{b, a, nil}, nil
 	}
 	for old := s.cooling.head; old != nil && !req.Rested; old = old.next {
-		if b := s.blockOf(old.addr); b != nil && b.state == Active && !p.isReserved(b, old.addr) && req.allows(b) {
+		if b := s.blockOf(old.addr); b != nil && b.state == Active && !p.isReserved(b, old.addr) && req.allows(b, old.addr) {
 			s.cooling.remove(old)
-			s.cursor = old.addr
+			*cursor = old.addr
 			return place{b, old.addr, old}, nil
 		}
 	}
@@ -256,12 +254,7 @@ func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
 	if !slices.Contains(p.families(room[:0]), f) {
 		return place{}, fmt.Errorf("%w of family %s yet", ErrNoBlock, f)
 	}
-	return place{}, p.exhausted(f)
-}
-
-// allows is true for a block that the request may be served from.
-func (r *Request) allows(b *block) bool {
-	return len(r.Within) == 0 || slices.Contains(r.Within, b.prefix)
+	return place{}, p.exhausted(f, req)
 }
 
 // pickAddr takes a named address. Only infra may have one that is never lent.
@@ -320,18 +313,6 @@ func (l *Ledger) lend(at place, req *Request, hash uint32, reason string) *lease
 	}
 	l.link(x, hash)
 	return x
-}
-
-// exhausted counts where the addresses of a family are.
-func (p *pool) exhausted(f Family) error {
-	e := &Exhausted{Pool: p.Name, Family: f, Cooling: p.fam[f].cooling.n}
-	for _, b := range p.fam[f].blocks {
-		if b.state == Active {
-			e.Size, e.Reserved = e.Size+addrspace.Size(b.prefix), e.Reserved+b.reserved
-			e.Held, e.Quarantined = e.Held+b.users-b.quarantined+b.infra, e.Quarantined+b.quarantined
-		}
-	}
-	return e
 }
 
 // Quarantine stages a lease of an address that something in the world uses and

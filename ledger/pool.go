@@ -88,8 +88,8 @@ type pool struct {
 type side struct {
 	blocks  []*block // ordered by prefix; two active ones never overlap
 	leases  table
-	cursor  netip.Addr
-	cooling list // oldest first, all blocks
+	cursors [2]netip.Addr // last address that was allocated, see cursor
+	cooling list          // oldest first, all blocks
 }
 
 // block is an aligned prefix of a pool, granted to this node.
@@ -203,32 +203,34 @@ func (s *side) remove(b *block) {
 	s.blocks = slices.DeleteFunc(s.blocks, func(x *block) bool { return x == b })
 }
 
-// takeFor takes the next free address of the blocks that are given, in their
-// order; of all blocks, in the pool's order, where none are given.
-func (s *side) takeFor(order Order, within []netip.Prefix) (*block, netip.Addr, bool) {
-	if len(within) == 0 {
-		return s.take(order)
+// cursor returns the last address that was allocated for pods, or for all else:
+// the containers of one pool do not move the place where its pods continue.
+func (s *side) cursor(purpose Purpose) *netip.Addr {
+	if purpose == ForPod {
+		return &s.cursors[0]
 	}
-	for _, prefix := range within {
-		i, ok := s.place(prefix)
-		if !ok || s.blocks[i].state != Active || s.blocks[i].space.Free() == 0 {
-			continue
-		}
-		from := netip.Addr{}
-		if order != Lowest && s.cursor.IsValid() && prefix.Contains(s.cursor) {
-			from = s.cursor.Next()
-		}
-		return s.takeFrom(s.blocks[i], from)
-	}
-	return nil, netip.Addr{}, false
+	return &s.cursors[1]
 }
 
-// take takes the next free address in the pool's order; false where none is free.
-func (s *side) take(order Order) (*block, netip.Addr, bool) {
-	from := netip.Addr{}
-	if order != Lowest && s.cursor.IsValid() {
-		from = s.cursor.Next()
+// from returns the address at which the search for a request starts, the zero
+// Addr for the lowest one; cursor is the last address that was allocated.
+func (p *pool) from(req *Request, f Family, cursor netip.Addr) netip.Addr {
+	order := p.Order
+	if req.Order != Next {
+		order = req.Order
 	}
+	switch {
+	case req.After.IsValid() && FamilyOf(req.After) == f:
+		return req.After.Next()
+	case order == Lowest || !cursor.IsValid():
+		return netip.Addr{}
+	}
+	return cursor.Next()
+}
+
+// take takes the first free address at or above from, and after the last one
+// the lowest one; false if none is free.
+func (s *side) take(from netip.Addr) (*block, netip.Addr, bool) {
 	switch len(s.blocks) {
 	case 0:
 		return nil, netip.Addr{}, false
@@ -261,11 +263,7 @@ func (s *side) takeFrom(b *block, from netip.Addr) (*block, netip.Addr, bool) {
 		return nil, netip.Addr{}, false
 	}
 	a, ok := b.space.TakeNextAddr(from)
-	if !ok {
-		return nil, netip.Addr{}, false
-	}
-	s.cursor = a
-	return b, a, true
+	return b, a, ok
 }
 
 // list is a list of cooling leases, the one that cools longest first.

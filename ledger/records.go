@@ -241,14 +241,15 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	return x, nil
 }
 
-// setCursors puts each pool's cursor where the newest lease is.
+// setCursors puts each pool's cursors where the newest leases are.
 func (l *Ledger) setCursors() {
 	for _, p := range l.pools {
 		for i := range p.fam {
-			newest := uint64(0)
+			newest := map[*netip.Addr]uint64{}
 			for x := range p.fam[i].leases.all() {
-				if x.purpose != ForInfra && x.gen >= newest {
-					newest, p.fam[i].cursor = x.gen, x.addr
+				cursor := p.fam[i].cursor(x.purpose)
+				if x.purpose != ForInfra && x.gen >= newest[cursor] {
+					newest[cursor], *cursor = x.gen, x.addr
 				}
 			}
 		}
