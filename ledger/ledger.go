@@ -58,6 +58,7 @@ type Ledger struct {
 	mu        sync.Mutex
 	settled   *sync.Cond // a stage was committed or undone
 	pools     map[string]*pool
+	spaces    map[string]*subnets // by Pool.Space
 	byKey     table
 	byPod     table
 	seed      maphash.Seed
@@ -81,7 +82,7 @@ type Ledger struct {
 func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	opt.defaults()
 	l := &Ledger{
-		opt: opt, journal: journal, pools: map[string]*pool{}, byKey: table{by: byKey}, byPod: table{by: byPod},
+		opt: opt, journal: journal, pools: map[string]*pool{}, spaces: map[string]*subnets{}, byKey: table{by: byKey}, byPod: table{by: byPod},
 		suspended: map[string]string{},
 		seed:      maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}

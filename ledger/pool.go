@@ -32,10 +32,11 @@ type Pool struct {
 	CoolDown     time.Duration  // from release to reuse
 	ReserveEdges bool           // the first and the last address of each block are never lent
 	Exclude      []netip.Prefix // never lent either
+	Space        string         // address space of the blocks, for FreeSubnet and Overlapping; "": none
 }
 
 func (p Pool) equal(q Pool) bool {
-	return p.Name == q.Name && p.Order == q.Order && p.CoolDown == q.CoolDown && p.ReserveEdges == q.ReserveEdges && slices.Equal(p.Exclude, q.Exclude)
+	return p.Name == q.Name && p.Order == q.Order && p.CoolDown == q.CoolDown && p.ReserveEdges == q.ReserveEdges && slices.Equal(p.Exclude, q.Exclude) && p.Space == q.Space
 }
 
 // Family is an address family.
@@ -82,6 +83,7 @@ type pool struct {
 	fam      [2]side
 	timers   timers
 	excluded map[netip.Addr]exclusion // also of addresses in no block
+	subnets  *subnets                 // of Space; nil: none
 }
 
 // side is one family of a pool.
@@ -104,6 +106,7 @@ type block struct {
 	quarantined int    // of the users
 	infra       int
 	staged      bool // its grant, or its draining, is not committed yet
+	beside      bool // overlaps an earlier block of its address space
 }
 
 // reserve makes space anew: all addresses but those that the policy never
@@ -187,6 +190,7 @@ func (p *pool) giveBack(s *side, a netip.Addr) {
 func (s *side) add(b *block) {
 	i, _ := s.place(b.prefix)
 	s.blocks = slices.Insert(s.blocks, i, b)
+	b.pool.subnets.add(b)
 }
 
 // place is where a block is, or belongs, among the others. No prefix has host bits.
@@ -201,6 +205,7 @@ func comparePrefix(p, q netip.Prefix) int {
 
 func (s *side) remove(b *block) {
 	s.blocks = slices.DeleteFunc(s.blocks, func(x *block) bool { return x == b })
+	b.pool.subnets.remove(b)
 }
 
 // cursor returns the last address that was allocated for pods, or for all else:

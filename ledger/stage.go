@@ -130,6 +130,7 @@ func (st *Stage) SetPool(pool Pool) error {
 	defer l.mu.Unlock()
 	p := l.pool(pool.Name)
 	st.changes = append(st.changes, change{kind: adjusted, before: &policy{p, p.Pool, p.known}})
+	l.enter(p, pool.Space)
 	p.set(pool, true)
 	return nil
 }
@@ -242,6 +243,7 @@ func (l *Ledger) revert(c change) {
 			l.retract(c.block)
 		}
 	case adjusted:
+		l.enter(c.before.pool, c.before.Pool.Space)
 		c.before.pool.set(c.before.Pool, c.before.known)
 	case amended:
 		c.lease.owner = nil
