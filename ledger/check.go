@@ -23,7 +23,7 @@ func (l *Ledger) Check(ctx context.Context) (findings []string, err error) {
 		findings = l.checkMemory()
 		want, werr := l.wanted()
 		l.mu.Unlock()
-		if werr != nil || l.journal == nil {
+		if _, null := l.journal.(NullJournal); null || werr != nil {
 			err = werr
 			return
 		}

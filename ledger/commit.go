@@ -151,7 +151,7 @@ func (l *Ledger) flush(ctx context.Context) error {
 	l.mu.Lock()
 	clean := len(l.dirty) == 0
 	l.mu.Unlock()
-	if clean || l.journal == nil || ctx.Err() != nil {
+	if clean || ctx.Err() != nil {
 		return nil
 	}
 	return l.group.commit(nil, l.commitGroup)

@@ -5,6 +5,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -13,19 +14,7 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/cadastre/cadastre/kvdb"
 )
-
-// Journal keeps the ledger's records. Commit is atomic: all ops or none. An
-// error leaves its outcome unknown; the next Commit writes it over. Only the
-// ledger writes to it, one Commit at a time.
-type Journal interface {
-	// Load calls f for every record, in the order of their keys.
-	Load(ctx context.Context, f func(kvdb.KeyValue) error) error
-	// Commit returns when the ops are durable.
-	Commit(ctx context.Context, ops []kvdb.Op) error
-}
 
 // Options are the ledger's parameters; the zero value is of use.
 type Options struct {
@@ -51,7 +40,7 @@ func (o *Options) defaults() {
 // Ledger is the book. Use Open; any goroutine may call its methods.
 type Ledger struct {
 	opt     Options
-	journal Journal // nil: nothing is durable (for measurements)
+	journal Journal
 	group   committer
 	briefs  sync.Pool // stages of calls that are over
 
@@ -80,6 +69,9 @@ type Ledger struct {
 // earlier boot, the leases of sandboxes, which cannot have survived, begin to
 // cool; all other leases stay.
 func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
+	if journal == nil {
+		return nil, errors.New("open the ledger: no journal is given: want one, or NullJournal to keep nothing")
+	}
 	opt.defaults()
 	l := &Ledger{
 		opt: opt, journal: journal, pools: map[string]*pool{}, spaces: map[string]*subnets{}, byKey: table{by: byKey}, byPod: table{by: byPod},
@@ -88,9 +80,6 @@ func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	}
 	l.settled = sync.NewCond(&l.mu)
 	l.group.open()
-	if journal == nil {
-		return l, nil
-	}
 	if err := l.load(ctx); err != nil {
 		return nil, fmt.Errorf("load the ledger: %w", err)
 	}

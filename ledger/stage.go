@@ -285,12 +285,6 @@ func (st *Stage) Commit(ctx context.Context) error {
 		st.Undo()
 		return fmt.Errorf("commit to the ledger: %w", context.Cause(ctx))
 	}
-	if l.journal == nil {
-		l.mu.Lock()
-		l.settle([]*Stage{st}, nil)
-		l.mu.Unlock()
-		return nil
-	}
 	l.mu.Lock()
 	st.committing = true
 	l.mu.Unlock()
@@ -364,13 +358,12 @@ func (l *Ledger) settle(stages []*Stage, err error) {
 			case claimed:
 				c.lease.staged, c.lease.owner = false, nil
 			case left:
-				cools := c.cools || l.journal == nil && coolsDown(c.lease)
-				if uptime < 0 && cools {
+				if uptime < 0 && c.cools {
 					uptime = l.opt.Uptime()
 				}
 				c.lease.leaving, c.lease.owner = false, nil
 				l.unlink(c.lease)
-				l.cool(c.lease, cools, uptime)
+				l.cool(c.lease, c.cools, uptime)
 			case granted:
 				c.block.staged = false
 			case amended:
