@@ -34,34 +34,80 @@ type Request struct {
 // keep the pod and the network namespace of the claim that took them.
 // The leases are durable when Claim returns.
 func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh bool, err error) {
-	st := l.brief()
-	leases, fresh, err = st.Claim(req)
+	err = l.autocommit(ctx, func(st *Stage) (err error) {
+		leases, fresh, err = st.claimInto(nil, &req)
+		return err
+	})
 	if err != nil {
-		return nil, false, err
+		return nil, false, explain(err, "claim an address for %s", req.Key)
 	}
-	if err := st.Commit(ctx); err != nil {
-		return nil, false, fmt.Errorf("claim an address for %s: %w", req.Key, err)
-	}
-	l.briefs.Put(st)
 	return leases, fresh, nil
 }
 
-// Claim stages what Ledger.Claim would do. Without a commit nothing of it is answered.
+// ClaimOne is Claim of one address. Its answer needs no memory of its own.
+func (l *Ledger) ClaimOne(ctx context.Context, req Request) (x Lease, err error) {
+	x, _, err = l.claimOne(ctx, &req)
+	return x, err
+}
+
+// ClaimAddr is ClaimOne for a caller that only needs the address, and whether it
+// is a new one.
+func (l *Ledger) ClaimAddr(ctx context.Context, req *Request) (a netip.Addr, fresh bool, err error) {
+	x, fresh, err := l.claimOne(ctx, req)
+	return x.Addr, fresh, err
+}
+
+func (l *Ledger) claimOne(ctx context.Context, req *Request) (x Lease, fresh bool, err error) {
+	if len(req.Wanted)+len(req.Families) != 1 {
+		return x, false, fmt.Errorf("claim one address in pool %q for %s: %d families and %d addresses are named, want one of both",
+			req.Pool, req.Key, len(req.Families), len(req.Wanted))
+	}
+	err = l.autocommit(ctx, func(st *Stage) (err error) {
+		x, fresh, err = st.claimOne(req)
+		return err
+	})
+	if err != nil {
+		return Lease{}, false, explain(err, "claim an address for %s", req.Key)
+	}
+	return x, fresh, nil
+}
+
+// Claim stages what Ledger.Claim commits.
 func (st *Stage) Claim(req Request) (leases []Lease, fresh bool, err error) {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
 	return st.claimInto(nil, &req)
 }
 
-// claimInto is Claim with room for its answer.
+// ClaimAddr stages what Ledger.ClaimAddr commits.
+func (st *Stage) ClaimAddr(req *Request) (a netip.Addr, fresh bool, err error) {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	x, fresh, err := st.claimOne(req)
+	return x.Addr, fresh, err
+}
+
+func (st *Stage) claimOne(req *Request) (x Lease, fresh bool, err error) {
+	var room [1]Lease
+	leases, fresh, err := st.claimInto(room[:0], req)
+	switch {
+	case err != nil:
+		return Lease{}, false, err
+	case len(leases) != 1:
+		return Lease{}, false, fmt.Errorf("claim one address in pool %q for %s: %w of %d addresses",
+			req.Pool, req.Key, ErrKeyHeld, len(leases))
+	}
+	return leases[0], fresh, nil
+}
+
+// claimInto stages a claim and appends its leases to room.
 func (st *Stage) claimInto(room []Lease, req *Request) (leases []Lease, fresh bool, err error) {
-	l := st.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	have, hash, err := l.admit(st, req)
+	have, hash, err := st.l.admit(st, req)
 	if err != nil {
 		return nil, false, err
 	}
 	if len(have) > 0 {
-		leases, err = l.repeat(req, have)
+		leases, err = st.l.repeat(req, have)
 		return leases, false, err
 	}
 	began := len(st.changes)
@@ -130,7 +176,7 @@ func (l *Ledger) settledOf(st *Stage, k *Key, h uint32) ([]*lease, error) {
 		if wait, err := l.others(st, have); err != nil || !wait {
 			return have, err
 		}
-		l.settled.Wait()
+		l.ended.Wait()
 	}
 }
 
@@ -141,7 +187,7 @@ func (l *Ledger) others(st *Stage, xs []*lease) (wait bool, err error) {
 	for _, x := range xs {
 		switch {
 		case x.owner == nil || x.owner == st:
-		case !x.owner.brief && !x.owner.committing:
+		case !x.owner.autocommit && !x.owner.committing:
 			return false, ErrBusy
 		default:
 			wait = true

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cadastre/cadastre/api/kv"
 )
 
 // Options are the ledger's parameters; the zero value is of use.
@@ -41,11 +43,10 @@ func (o *Options) defaults() {
 type Ledger struct {
 	opt     Options
 	journal Journal
-	group   committer
-	briefs  sync.Pool // stages of calls that are over
 
 	mu        sync.Mutex
-	settled   *sync.Cond // a stage was committed or undone
+	commits   committer
+	ended     *sync.Cond // a stage was committed or undone
 	pools     map[string]*pool
 	spaces    map[string]*subnets // by Pool.Space
 	byKey     table
@@ -60,6 +61,7 @@ type Ledger struct {
 	armed     int                 // timers of all pools
 	lapsed    uint64              // leases that nobody has confirmed in time
 
+	record  kv.Lease // the record that is written next
 	spare   []*lease // forgotten ones, to be used again
 	found   []*lease // room for those that a release looks for
 	touched []*block // room for those that a commit may have emptied
@@ -78,8 +80,8 @@ func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 		suspended: map[string]string{},
 		seed:      maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
-	l.settled = sync.NewCond(&l.mu)
-	l.group.open()
+	l.ended = sync.NewCond(&l.mu)
+	l.initCommitter()
 	if err := l.load(ctx); err != nil {
 		return nil, fmt.Errorf("load the ledger: %w", err)
 	}
@@ -196,13 +198,9 @@ func (l *Ledger) drop(x *lease) {
 	p.giveBack(s, x.addr)
 }
 
-// cool makes x, which is unlinked already, cooling, or drops it.
-func (l *Ledger) cool(x *lease, cools bool, uptime time.Duration) {
-	if !cools {
-		l.drop(x)
-		return
-	}
-	x.state, x.cooled, x.since, x.reason, x.timer = Cooling, uptime, l.opt.Now().UnixNano(), "", nil
+// cool makes x cooling, which is unlinked already.
+func (l *Ledger) cool(x *lease, uptime time.Duration, since int64) {
+	x.state, x.cooled, x.since, x.reason, x.timer = Cooling, uptime, since, "", nil
 	x.block.pool.fam[FamilyOf(x.addr)].cooling.insert(x)
 	l.poke()
 }
