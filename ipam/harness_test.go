@@ -107,9 +107,13 @@ type world struct {
 	tokens  atomic.Int64
 }
 
-// start opens the ledger and makes the IPAM; once more, it is a restart.
+// start opens the ledger, with the null journal if the world has none, and makes the
+// IPAM; a second call is a restart.
 func (w *world) start() {
 	g := w.g
+	if w.journal == nil {
+		w.journal = ledger.NullJournal{}
+	}
 	l, err := ledger.Open(context.Background(), w.journal, ledger.Options{
 		Uptime: func() time.Duration { return w.uptime }, BootID: w.boot, Now: func() time.Time { return time.Unix(1e9, 0) },
 	})

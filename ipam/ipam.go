@@ -117,7 +117,7 @@ func build(ctx context.Context, deps Deps) (*IPAM, error) {
 		return nil, err
 	}
 	if deps.Ledger == nil {
-		if deps.Ledger, err = ledger.Open(ctx, nil, ledger.Options{Log: deps.Log}); err != nil {
+		if deps.Ledger, err = ledger.Open(ctx, ledger.NullJournal{}, ledger.Options{Log: deps.Log}); err != nil {
 			return nil, err
 		}
 	}

@@ -18,19 +18,16 @@ import (
 // Check compares the ledger with itself and with its journal, and says in
 // plain sentences what does not fit. No commit is made meanwhile.
 func (l *Ledger) Check(ctx context.Context) (findings []string, err error) {
-	l.group.pause(func() {
-		l.mu.Lock()
-		findings = l.checkMemory()
-		want, werr := l.wanted()
-		l.mu.Unlock()
-		if werr != nil || l.journal == nil {
-			err = werr
-			return
-		}
-		var more []string
-		more, err = l.checkJournal(ctx, want)
-		findings = append(findings, more...)
-	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pause()
+	defer l.endWriting()
+	findings = l.checkMemory()
+	if _, null := l.journal.(NullJournal); null {
+		return findings, nil
+	}
+	more, err := l.checkJournal(ctx)
+	findings = append(findings, more...)
 	if err != nil {
 		return findings, fmt.Errorf("check the ledger: %w", err)
 	}
@@ -158,7 +155,7 @@ func (l *Ledger) wanted() (map[string][]byte, error) {
 			if e.stage != nil || p.fam[FamilyOf(a)].lease(a) != nil {
 				continue
 			}
-			if err := add(emptyOp(p, a)); err != nil {
+			if err := add(l.emptyOp(p, a)); err != nil {
 				return nil, err
 			}
 		}
@@ -166,8 +163,13 @@ func (l *Ledger) wanted() (map[string][]byte, error) {
 	return want, nil
 }
 
-func (l *Ledger) checkJournal(ctx context.Context, want map[string][]byte) (findings []string, err error) {
-	l.mu.Lock()
+// checkJournal compares the journal with memory. Claims go on meanwhile, up to
+// their commit.
+func (l *Ledger) checkJournal(ctx context.Context) (findings []string, err error) {
+	want, err := l.wanted()
+	if err != nil {
+		return nil, err
+	}
 	unsure := maps.Clone(l.dirty)
 	for _, p := range l.pools { // what somebody is at
 		for a, e := range p.excluded {
@@ -189,6 +191,7 @@ func (l *Ledger) checkJournal(ctx context.Context, want map[string][]byte) (find
 		}
 	}
 	l.mu.Unlock()
+	defer l.mu.Lock()
 	err = l.journal.Load(ctx, func(r kvdb.KeyValue) error {
 		v, ok := want[r.Key]
 		_, skip := unsure[r.Key]

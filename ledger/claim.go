@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
 // Request is a claim.
@@ -22,8 +20,10 @@ type Request struct {
 	Families []Family     // one address of each; nil: of every family that the pool has active blocks of
 	Wanted   []netip.Addr // exactly these instead
 
-	After  netip.Addr     // not zero: the next one after it, whatever the pool's order is
-	Within []netip.Prefix // only of these blocks, in this order
+	Order  Order          // Lowest or Serial: instead of the pool's order
+	After  netip.Addr     // not zero: the next one after it, whatever the order is
+	Within []netip.Prefix // only of these blocks and parts of blocks, the first one with room
+	Except []netip.Prefix // none of these addresses of Within
 	More   bool           // also where the key has leases already; this claim cannot be repeated
 	Rested bool           // rather none than one that still cools
 	Expiry Expiry         // not zero: the lease is pending
@@ -34,34 +34,80 @@ type Request struct {
 // keep the pod and the network namespace of the claim that took them.
 // The leases are durable when Claim returns.
 func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh bool, err error) {
-	st := l.brief()
-	leases, fresh, err = st.Claim(req)
+	err = l.autocommit(ctx, func(st *Stage) (err error) {
+		leases, fresh, err = st.claimInto(nil, &req)
+		return err
+	})
 	if err != nil {
-		return nil, false, err
+		return nil, false, explain(err, "claim an address for %s", req.Key)
 	}
-	if err := st.Commit(ctx); err != nil {
-		return nil, false, fmt.Errorf("claim an address for %s: %w", req.Key, err)
-	}
-	l.briefs.Put(st)
 	return leases, fresh, nil
 }
 
-// Claim stages what Ledger.Claim would do. Without a commit nothing of it is answered.
+// ClaimOne is Claim of one address. Its answer needs no memory of its own.
+func (l *Ledger) ClaimOne(ctx context.Context, req Request) (x Lease, err error) {
+	x, _, err = l.claimOne(ctx, &req)
+	return x, err
+}
+
+// ClaimAddr is ClaimOne for a caller that only needs the address, and whether it
+// is a new one.
+func (l *Ledger) ClaimAddr(ctx context.Context, req *Request) (a netip.Addr, fresh bool, err error) {
+	x, fresh, err := l.claimOne(ctx, req)
+	return x.Addr, fresh, err
+}
+
+func (l *Ledger) claimOne(ctx context.Context, req *Request) (x Lease, fresh bool, err error) {
+	if len(req.Wanted)+len(req.Families) != 1 {
+		return x, false, fmt.Errorf("claim one address in pool %q for %s: %d families and %d addresses are named, want one of both",
+			req.Pool, req.Key, len(req.Families), len(req.Wanted))
+	}
+	err = l.autocommit(ctx, func(st *Stage) (err error) {
+		x, fresh, err = st.claimOne(req)
+		return err
+	})
+	if err != nil {
+		return Lease{}, false, explain(err, "claim an address for %s", req.Key)
+	}
+	return x, fresh, nil
+}
+
+// Claim stages what Ledger.Claim commits.
 func (st *Stage) Claim(req Request) (leases []Lease, fresh bool, err error) {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
 	return st.claimInto(nil, &req)
 }
 
-// claimInto is Claim with room for its answer.
+// ClaimAddr stages what Ledger.ClaimAddr commits.
+func (st *Stage) ClaimAddr(req *Request) (a netip.Addr, fresh bool, err error) {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	x, fresh, err := st.claimOne(req)
+	return x.Addr, fresh, err
+}
+
+func (st *Stage) claimOne(req *Request) (x Lease, fresh bool, err error) {
+	var room [1]Lease
+	leases, fresh, err := st.claimInto(room[:0], req)
+	switch {
+	case err != nil:
+		return Lease{}, false, err
+	case len(leases) != 1:
+		return Lease{}, false, fmt.Errorf("claim one address in pool %q for %s: %w of %d addresses",
+			req.Pool, req.Key, ErrKeyHeld, len(leases))
+	}
+	return leases[0], fresh, nil
+}
+
+// claimInto stages a claim and appends its leases to room.
 func (st *Stage) claimInto(room []Lease, req *Request) (leases []Lease, fresh bool, err error) {
-	l := st.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	have, hash, err := l.admit(st, req)
+	have, hash, err := st.l.admit(st, req)
 	if err != nil {
 		return nil, false, err
 	}
 	if len(have) > 0 {
-		leases, err = l.repeat(req, have)
+		leases, err = st.l.repeat(req, have)
 		return leases, false, err
 	}
 	began := len(st.changes)
@@ -130,7 +176,7 @@ func (l *Ledger) settledOf(st *Stage, k *Key, h uint32) ([]*lease, error) {
 		if wait, err := l.others(st, have); err != nil || !wait {
 			return have, err
 		}
-		l.settled.Wait()
+		l.ended.Wait()
 	}
 }
 
@@ -141,7 +187,7 @@ func (l *Ledger) others(st *Stage, xs []*lease) (wait bool, err error) {
 	for _, x := range xs {
 		switch {
 		case x.owner == nil || x.owner == st:
-		case !x.owner.brief && !x.owner.committing:
+		case !x.owner.autocommit && !x.owner.committing:
 			return false, ErrBusy
 		default:
 			wait = true
@@ -238,17 +284,15 @@ func (p *pool) families(fs []Family) []Family {
 func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
 	s := &p.fam[f]
 	l.expire(p, s)
-	order := p.Order
-	if req.After.IsValid() && FamilyOf(req.After) == f {
-		order, s.cursor = Serial, req.After
-	}
-	if b, a, ok := s.takeFor(order, req.Within); ok {
+	cursor := s.cursor(req.Purpose)
+	if b, a, ok := s.takeFor(req, p.from(req, f, *cursor)); ok {
+		*cursor = a
 		return place{b, a, nil}, nil
 	}
 	for old := s.cooling.head; old != nil && !req.Rested; old = old.next {
-		if b := s.blockOf(old.addr); b != nil && b.state == Active && !p.isReserved(b, old.addr) && req.allows(b) {
+		if b := s.blockOf(old.addr); b != nil && b.state == Active && !p.isReserved(b, old.addr) && req.allows(b, old.addr) {
 			s.cooling.remove(old)
-			s.cursor = old.addr
+			*cursor = old.addr
 			return place{b, old.addr, old}, nil
 		}
 	}
@@ -256,12 +300,7 @@ func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
 	if !slices.Contains(p.families(room[:0]), f) {
 		return place{}, fmt.Errorf("%w of family %s yet", ErrNoBlock, f)
 	}
-	return place{}, p.exhausted(f)
-}
-
-// allows is true for a block that the request may be served from.
-func (r *Request) allows(b *block) bool {
-	return len(r.Within) == 0 || slices.Contains(r.Within, b.prefix)
+	return place{}, p.exhausted(f, req)
 }
 
 // pickAddr takes a named address. Only infra may have one that is never lent.
@@ -320,18 +359,6 @@ func (l *Ledger) lend(at place, req *Request, hash uint32, reason string) *lease
 	}
 	l.link(x, hash)
 	return x
-}
-
-// exhausted counts where the addresses of a family are.
-func (p *pool) exhausted(f Family) error {
-	e := &Exhausted{Pool: p.Name, Family: f, Cooling: p.fam[f].cooling.n}
-	for _, b := range p.fam[f].blocks {
-		if b.state == Active {
-			e.Size, e.Reserved = e.Size+addrspace.Size(b.prefix), e.Reserved+b.reserved
-			e.Held, e.Quarantined = e.Held+b.users-b.quarantined+b.infra, e.Quarantined+b.quarantined
-		}
-	}
-	return e
 }
 
 // Quarantine stages a lease of an address that something in the world uses and

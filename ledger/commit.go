@@ -4,155 +4,235 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
-	"maps"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// committer lets those who commit at the same time share one write, without a
-// timer and without a goroutine: the first of a group that finds no commit
-// under way leads it; whoever comes while it writes makes the next group.
+// committer lets stages that are committed at the same time share one write of
+// the journal. It has no timer and no goroutine: the first caller that finds no
+// write in progress leads its group; stages that come while it writes collect in
+// the other group. All fields are guarded by Ledger.mu.
 type committer struct {
-	mu      sync.Mutex
-	busy    bool
-	next    *group
-	writing chan struct{} // has room for one: the leader while it writes
+	groups     [2]group
+	collecting int  // index of the group that a stage joins
+	writing    bool // a leader writes, or Check reads
+
+	ops  []kvdb.Op // of the write in progress
+	idle []*Stage  // stages of finished calls, for the next ones
 }
 
-// group is the stages of one commit.
+// group is the stages of one commit. Its two instances take turns.
 type group struct {
 	stages []*Stage
-	lead   chan struct{} // gets one token when the group before it is done
-	done   chan struct{}
-	err    error
+	// turn wakes one of the stages when the group before is written, and all of
+	// them when this group is.
+	turn sync.Cond
 }
 
-func newGroup() *group {
-	return &group{lead: make(chan struct{}, 1), done: make(chan struct{})}
-}
+// maxIdle limits what is kept for reuse: idle stages, and the capacity of slices.
+const maxIdle = 256
 
-func (c *committer) open() { c.next, c.writing = newGroup(), make(chan struct{}, 1) }
-
-// commit adds st (nil: nothing but what is due anyway) to the next group and
-// returns when write has run for it.
-func (c *committer) commit(st *Stage, write func([]*Stage) error) error {
-	c.mu.Lock()
-	g := c.next
-	g.stages = append(g.stages, st)
-	if c.busy {
-		c.mu.Unlock()
-		select {
-		case <-g.done:
-			return g.err
-		case <-g.lead:
-		}
-		c.mu.Lock()
+func (l *Ledger) initCommitter() {
+	for i := range l.commits.groups {
+		l.commits.groups[i].turn.L = &l.mu
 	}
-	c.busy = true
-	c.next = newGroup()
-	c.mu.Unlock()
-
-	c.writing <- struct{}{}
-	g.err = write(g.stages)
-	<-c.writing
-
-	c.mu.Lock()
-	if len(c.next.stages) > 0 {
-		c.next.lead <- struct{}{}
-	} else {
-		c.busy = false
-	}
-	c.mu.Unlock()
-	close(g.done)
-	return g.err
 }
 
-// pause runs f while nobody commits.
-func (c *committer) pause(f func()) {
-	c.writing <- struct{}{}
-	defer func() { <-c.writing }()
-	f()
+// commitError marks the error of a commit, apart from those of staging.
+type commitError struct{ err error }
+
+func (e *commitError) Error() string { return "commit to the ledger: " + e.err.Error() }
+func (e *commitError) Unwrap() error { return e.err }
+
+// explain adds to the error of a commit what was to be committed. Errors of
+// staging say that themselves.
+func explain(err error, format string, args ...any) error {
+	var failed *commitError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// commitGroup writes the records of the stages and of what is dirty in one
-// journal commit, and settles the stages by its outcome.
-func (l *Ledger) commitGroup(stages []*Stage) error {
-	stages = slices.DeleteFunc(stages, func(st *Stage) bool { return st == nil })
-	l.mu.Lock()
-	ops, err := l.groupOps(stages)
-	l.mu.Unlock()
-	if err == nil && len(ops) > 0 {
-		// The deadline of one caller must not fail the others: none is passed on.
-		err = l.journal.Commit(context.Background(), ops)
-	}
+// autocommit stages what f stages and commits it.
+func (l *Ledger) autocommit(ctx context.Context, f func(*Stage) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	st := l.idleStage()
+	if err := f(st); err != nil {
+		st.undoTo(0)
+		return err
+	}
+	if err := l.commit(ctx, st); err != nil {
+		return err
+	}
+	if len(l.commits.idle) < maxIdle && cap(st.changes) <= maxIdle {
+		l.commits.idle = append(l.commits.idle, st)
+	}
+	return nil
+}
+
+func (l *Ledger) idleStage() *Stage {
+	if n := len(l.commits.idle); n > 0 {
+		st := l.commits.idle[n-1]
+		l.commits.idle = l.commits.idle[:n-1]
+		return st
+	}
+	st := &Stage{l: l, autocommit: true}
+	st.changes = st.first[:0]
+	return st
+}
+
+// commit makes what st stages durable, or undoes it.
+func (l *Ledger) commit(ctx context.Context, st *Stage) error {
+	if st.Empty() && !l.unsure {
+		return nil
+	}
+	if ctx.Err() != nil {
+		st.undoTo(0)
+		return &commitError{context.Cause(ctx)}
+	}
+	if err := l.join(st); err != nil {
+		return &commitError{err}
+	}
+	return nil
+}
+
+// join adds st to the group that collects and returns when the group is written.
+// Only the leader of the group writes; the deadline of no caller ends a write.
+func (l *Ledger) join(st *Stage) error {
+	c := &l.commits
+	g := &c.groups[c.collecting]
+	g.stages = append(g.stages, st)
+	st.committing = true
+	for st.committing {
+		if c.writing {
+			g.turn.Wait()
+		} else {
+			l.lead(g)
+		}
+	}
+	err := st.err
+	st.err = nil
+	return err
+}
+
+// lead writes the records of a group in one commit of the journal. The lock is
+// free meanwhile.
+func (l *Ledger) lead(g *group) {
+	c := &l.commits
+	c.writing = true
+	c.collecting ^= 1
+	ops, err := l.groupOps(g.stages)
+	if err == nil && len(ops) > 0 {
+		err = l.write(ops)
+	}
 	if err != nil {
-		for _, op := range ops { // what the journal has of it now is not known
+		for _, op := range ops { // the journal may have these records, or the ones before
 			l.dirty[op.Key] = struct{}{}
 		}
 		l.unsure = l.unsure || len(ops) > 0
 	} else if len(l.dirty) == 0 {
 		l.unsure = false
 	}
-	l.settle(stages, err)
-	return err
+	l.finish(g.stages, err)
+	clear(ops)
+	if cap(ops) <= maxIdle {
+		c.ops = ops[:0]
+	} else {
+		c.ops = nil
+	}
+	clear(g.stages)
+	g.stages = g.stages[:0]
+	g.turn.Broadcast()
+	l.endWriting()
 }
 
-// groupOps are the ops of the stages, and those of the dirty records that no
-// stage is about to change; these are dirty no more.
-func (l *Ledger) groupOps(stages []*Stage) ([]kvdb.Op, error) {
-	all := map[string]kvdb.Op{}
-	now, uptime := l.opt.Now(), l.uptimeFor(stages)
+func (l *Ledger) write(ops []kvdb.Op) error {
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	return l.journal.Commit(context.Background(), ops)
+}
+
+// pause returns when no write is in progress; none begins before endWriting.
+func (l *Ledger) pause() {
+	c := &l.commits
+	for c.writing {
+		c.groups[c.collecting].turn.Wait()
+	}
+	c.writing = true
+}
+
+// endWriting lets the group that collects begin.
+func (l *Ledger) endWriting() {
+	l.commits.writing = false
+	l.commits.groups[l.commits.collecting].turn.Signal()
+}
+
+// groupOps returns the ops of the stages, and those of the dirty records that no
+// stage is about to change; these are dirty no more. Each key has one op.
+func (l *Ledger) groupOps(stages []*Stage) (ops []kvdb.Op, err error) {
+	ops = l.commits.ops[:0]
 	for _, st := range stages {
-		m, err := st.ops(now, uptime)
+		if ops, err = st.appendOps(ops); err != nil {
+			return nil, err
+		}
+	}
+	if len(ops) > 1 {
+		ops = lastOfKey(ops)
+	}
+	if len(l.dirty) == 0 {
+		return ops, nil
+	}
+	staged := ops
+	for key := range l.dirty {
+		if _, ok := slices.BinarySearchFunc(staged, key, compareKey); ok {
+			continue
+		}
+		op, ok, err := l.currentOp(key)
 		if err != nil {
 			return nil, err
 		}
-		maps.Copy(all, m)
-	}
-	for key := range l.dirty {
-		if _, ok := all[key]; !ok {
-			op, ok, err := l.truth(key)
-			if err != nil {
-				for k := range all { // still to be written
-					l.dirty[k] = struct{}{}
-				}
-				return nil, err
-			}
-			if !ok {
-				continue
-			}
-			all[key] = op
-		}
-		delete(l.dirty, key)
-	}
-	return slices.SortedFunc(maps.Values(all), func(x, y kvdb.Op) int { return strings.Compare(x.Key, y.Key) }), nil
-}
-
-func (l *Ledger) uptimeFor(stages []*Stage) time.Duration {
-	for _, st := range stages {
-		for _, c := range st.changes {
-			if c.kind == left && coolsDown(c.lease) {
-				return l.opt.Uptime()
-			}
+		if ok {
+			ops = append(ops, op)
 		}
 	}
-	return 0
+	for i := range ops {
+		delete(l.dirty, ops[i].Key)
+	}
+	slices.SortFunc(ops, func(x, y kvdb.Op) int { return cmp.Compare(x.Key, y.Key) })
+	return ops, nil
 }
 
-// flush writes what is dirty.
+func compareKey(op kvdb.Op, key string) int { return strings.Compare(op.Key, key) }
+
+// lastOfKey sorts ops by key and keeps the last op of each key.
+func lastOfKey(ops []kvdb.Op) []kvdb.Op {
+	slices.SortStableFunc(ops, func(x, y kvdb.Op) int { return strings.Compare(x.Key, y.Key) })
+	n := 0
+	for i := range ops {
+		if i+1 == len(ops) || ops[i].Key != ops[i+1].Key {
+			ops[n] = ops[i]
+			n++
+		}
+	}
+	clear(ops[n:])
+	return ops[:n]
+}
+
+// flush writes the dirty records.
 func (l *Ledger) flush(ctx context.Context) error {
 	l.mu.Lock()
-	clean := len(l.dirty) == 0
-	l.mu.Unlock()
-	if clean || l.journal == nil || ctx.Err() != nil {
+	defer l.mu.Unlock()
+	if len(l.dirty) == 0 || ctx.Err() != nil {
 		return nil
 	}
-	return l.group.commit(nil, l.commitGroup)
+	return l.join(&Stage{l: l})
 }

@@ -41,33 +41,33 @@ type bar struct {
 	lifted bool
 }
 
-// Exclude excludes an address; once more, with another owner or reason, it says
-// these from now on.
+// Exclude excludes an address. A second call replaces the owner and the reason.
 func (l *Ledger) Exclude(ctx context.Context, e Exclusion) error {
-	st := l.brief()
-	if err := st.Exclude(e); err != nil {
-		return err
-	}
-	if err := st.Commit(ctx); err != nil {
-		return fmt.Errorf("exclude %s from pool %q: %w", e.Addr, e.Pool, err)
-	}
-	return nil
+	err := l.autocommit(ctx, func(st *Stage) error { return st.exclude(e) })
+	return explain(err, "exclude %s from pool %q", e.Addr, e.Pool)
 }
 
 // Readmit ends the exclusion of an address, if there is one.
 func (l *Ledger) Readmit(ctx context.Context, pool string, a netip.Addr) error {
-	st := l.brief()
-	if err := st.Readmit(pool, a); err != nil {
-		return err
-	}
-	if err := st.Commit(ctx); err != nil {
-		return fmt.Errorf("readmit %s to pool %q: %w", a, pool, err)
-	}
-	return nil
+	err := l.autocommit(ctx, func(st *Stage) error { return st.readmit(pool, a) })
+	return explain(err, "readmit %s to pool %q", a, pool)
 }
 
-// Exclude stages what Ledger.Exclude would do.
+// Exclude stages the change that Ledger.Exclude commits.
 func (st *Stage) Exclude(e Exclusion) error {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	return st.exclude(e)
+}
+
+// Readmit stages the change that Ledger.Readmit commits.
+func (st *Stage) Readmit(pool string, a netip.Addr) error {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	return st.readmit(pool, a)
+}
+
+func (st *Stage) exclude(e Exclusion) error {
 	if e.Pool == "" || !e.Addr.IsValid() || e.Addr.Is4In6() || e.Addr.Zone() != "" {
 		return fmt.Errorf("exclude address %s from pool %q: a pool and a plain IPv4 or IPv6 address are needed", e.Addr, e.Pool)
 	}
@@ -77,8 +77,7 @@ func (st *Stage) Exclude(e Exclusion) error {
 	return nil
 }
 
-// Readmit stages what Ledger.Readmit would do.
-func (st *Stage) Readmit(pool string, a netip.Addr) error {
+func (st *Stage) readmit(pool string, a netip.Addr) error {
 	if err := st.bar(Exclusion{Pool: pool, Addr: a}, true); err != nil {
 		return fmt.Errorf("readmit %s to pool %q: %w", a, pool, err)
 	}
@@ -87,8 +86,6 @@ func (st *Stage) Readmit(pool string, a netip.Addr) error {
 
 func (st *Stage) bar(e Exclusion, lift bool) error {
 	l := st.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for {
 		l.lapse()
 		p := l.pools[e.Pool]
@@ -108,10 +105,10 @@ func (st *Stage) bar(e Exclusion, lift bool) error {
 				st.setBar(&bar{pool: p, addr: e.Addr, before: now, was: was, lease: x, lifted: lift}, e)
 			}
 			return nil
-		case by == st || !by.brief && !by.committing:
+		case by == st || !by.autocommit && !by.committing:
 			return ErrBusy
 		}
-		l.settled.Wait()
+		l.ended.Wait()
 	}
 }
 
@@ -199,21 +196,23 @@ func (b *bar) op(l *Ledger) (kvdb.Op, error) {
 		delete(b.pool.excluded, b.addr)
 	}
 	if x == nil {
-		return emptyOp(b.pool, b.addr)
+		return l.emptyOp(b.pool, b.addr)
 	}
 	return l.leaseOp(x)
 }
 
 // emptyOp makes the record of an address that nobody holds: of its exclusion, or none.
-func emptyOp(p *pool, a netip.Addr) (kvdb.Op, error) {
+func (l *Ledger) emptyOp(p *pool, a netip.Addr) (kvdb.Op, error) {
 	key := leaseKey(p.Name, a)
 	e, ok := p.excluded[a]
 	if !ok {
 		return kvdb.Delete(key), nil
 	}
-	m := kv.Lease{Address: a.AsSlice(), BlockBits: uint32(a.BitLen()), Pool: p.Name, State: uint32(Quarantined), Reason: e.reason, NoLease: true}
-	e.write(&m)
-	return record(key, &m)
+	m := l.newRecord(a)
+	m.BlockBits, m.Pool = uint32(a.BitLen()), p.Name
+	m.State, m.Reason, m.NoLease = uint32(Quarantined), e.reason, true
+	e.write(m)
+	return record(key, m)
 }
 
 func (e exclusion) write(m *kv.Lease) {

@@ -141,8 +141,8 @@ func (l *Ledger) newLease() *lease {
 	return x
 }
 
-// reuse takes a lease that was dropped, and that nobody can have a pointer to.
-func (l *Ledger) reuse(x *lease) {
+// recycle keeps a lease for reuse that no table, list or stage refers to.
+func (l *Ledger) recycle(x *lease) {
 	if len(l.spare) < maxSpare {
 		*x = lease{}
 		l.spare = append(l.spare, x)

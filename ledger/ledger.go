@@ -5,6 +5,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -14,18 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/api/kv"
 )
-
-// Journal keeps the ledger's records. Commit is atomic: all ops or none. An
-// error leaves its outcome unknown; the next Commit writes it over. Only the
-// ledger writes to it, one Commit at a time.
-type Journal interface {
-	// Load calls f for every record, in the order of their keys.
-	Load(ctx context.Context, f func(kvdb.KeyValue) error) error
-	// Commit returns when the ops are durable.
-	Commit(ctx context.Context, ops []kvdb.Op) error
-}
 
 // Options are the ledger's parameters; the zero value is of use.
 type Options struct {
@@ -51,13 +42,13 @@ func (o *Options) defaults() {
 // Ledger is the book. Use Open; any goroutine may call its methods.
 type Ledger struct {
 	opt     Options
-	journal Journal // nil: nothing is durable (for measurements)
-	group   committer
-	briefs  sync.Pool // stages of calls that are over
+	journal Journal
 
 	mu        sync.Mutex
-	settled   *sync.Cond // a stage was committed or undone
+	commits   committer
+	ended     *sync.Cond // a stage was committed or undone
 	pools     map[string]*pool
+	spaces    map[string]*subnets // by Pool.Space
 	byKey     table
 	byPod     table
 	seed      maphash.Seed
@@ -70,6 +61,7 @@ type Ledger struct {
 	armed     int                 // timers of all pools
 	lapsed    uint64              // leases that nobody has confirmed in time
 
+	record  kv.Lease // the record that is written next
 	spare   []*lease // forgotten ones, to be used again
 	found   []*lease // room for those that a release looks for
 	touched []*block // room for those that a commit may have emptied
@@ -79,17 +71,17 @@ type Ledger struct {
 // earlier boot, the leases of sandboxes, which cannot have survived, begin to
 // cool; all other leases stay.
 func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
+	if journal == nil {
+		return nil, errors.New("open the ledger: no journal is given: want one, or NullJournal to keep nothing")
+	}
 	opt.defaults()
 	l := &Ledger{
-		opt: opt, journal: journal, pools: map[string]*pool{}, byKey: table{by: byKey}, byPod: table{by: byPod},
+		opt: opt, journal: journal, pools: map[string]*pool{}, spaces: map[string]*subnets{}, byKey: table{by: byKey}, byPod: table{by: byPod},
 		suspended: map[string]string{},
 		seed:      maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
-	l.settled = sync.NewCond(&l.mu)
-	l.group.open()
-	if journal == nil {
-		return l, nil
-	}
+	l.ended = sync.NewCond(&l.mu)
+	l.initCommitter()
 	if err := l.load(ctx); err != nil {
 		return nil, fmt.Errorf("load the ledger: %w", err)
 	}
@@ -206,13 +198,9 @@ func (l *Ledger) drop(x *lease) {
 	p.giveBack(s, x.addr)
 }
 
-// cool makes x, which is unlinked already, cooling, or drops it.
-func (l *Ledger) cool(x *lease, cools bool, uptime time.Duration) {
-	if !cools {
-		l.drop(x)
-		return
-	}
-	x.state, x.cooled, x.since, x.reason, x.timer = Cooling, uptime, l.opt.Now().UnixNano(), "", nil
+// cool makes x cooling, which is unlinked already.
+func (l *Ledger) cool(x *lease, uptime time.Duration, since int64) {
+	x.state, x.cooled, x.since, x.reason, x.timer = Cooling, uptime, since, "", nil
 	x.block.pool.fam[FamilyOf(x.addr)].cooling.insert(x)
 	l.poke()
 }

@@ -124,7 +124,11 @@ func (l *Ledger) lapseIn(p *pool, now time.Duration) {
 			continue
 		}
 		l.unlink(x)
-		l.cool(x, coolsDown(x), t.at)
+		if coolsDown(x) {
+			l.cool(x, t.at, l.opt.Now().UnixNano())
+		} else {
+			l.drop(x)
+		}
 		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
 		l.lapsed++
 		l.opt.Log.Info("a lease that nobody has confirmed is released", "pool", p.Name, "address", x.addr, "key", x.key, "after", t.After)
@@ -145,40 +149,38 @@ func (l *Ledger) Lapsed() uint64 {
 	return l.lapsed
 }
 
-// StartExpiry makes held leases pending. It fails where there is none, and
-// where one is pending already.
+// StartExpiry makes held leases pending. It fails if the selector has no lease,
+// or one that is pending already.
 func (l *Ledger) StartExpiry(ctx context.Context, sel Selector, e Expiry) error {
-	st := l.brief()
-	if err := st.StartExpiry(sel, e); err != nil {
-		return err
-	}
-	if err := st.Commit(ctx); err != nil {
-		return fmt.Errorf("start an expiry: %w", err)
-	}
-	return nil
+	err := l.autocommit(ctx, func(st *Stage) error { return st.startExpiry(&sel, e) })
+	return explain(err, "start an expiry for %s", sel.what())
 }
 
 // StopExpiry makes pending leases held: they are confirmed. The token must be
-// that of their Expiry. It fails where a lease is not, or no longer, pending.
+// that of their Expiry. It fails if a lease is not, or no longer, pending.
 func (l *Ledger) StopExpiry(ctx context.Context, sel Selector, token string) error {
-	st := l.brief()
-	if err := st.StopExpiry(sel, token); err != nil {
-		return err
-	}
-	if err := st.Commit(ctx); err != nil {
-		return fmt.Errorf("stop an expiry: %w", err)
-	}
-	return nil
+	err := l.autocommit(ctx, func(st *Stage) error { return st.stopExpiry(&sel, token) })
+	return explain(err, "stop the expiry of %s", sel.what())
 }
 
-// StartExpiry stages what Ledger.StartExpiry would do.
+// StartExpiry stages the change that Ledger.StartExpiry commits.
 func (st *Stage) StartExpiry(sel Selector, e Expiry) error {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	return st.startExpiry(&sel, e)
+}
+
+// StopExpiry stages the change that Ledger.StopExpiry commits.
+func (st *Stage) StopExpiry(sel Selector, token string) error {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	return st.stopExpiry(&sel, token)
+}
+
+func (st *Stage) startExpiry(sel *Selector, e Expiry) error {
 	if err := e.check(); err != nil || e == (Expiry{}) {
 		return fmt.Errorf("start an expiry for %s: %w", sel.what(), errorOr(err, "it has neither a token nor a time"))
 	}
-	l := st.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	found, err := st.amendable(sel)
 	if err != nil {
 		return fmt.Errorf("start an expiry for %s: %w", sel.what(), err)
@@ -189,16 +191,12 @@ func (st *Stage) StartExpiry(sel Selector, e Expiry) error {
 		}
 	}
 	for _, x := range found {
-		st.amend(x, l.newTimer(x, e))
+		st.amend(x, st.l.newTimer(x, e))
 	}
 	return nil
 }
 
-// StopExpiry stages what Ledger.StopExpiry would do.
-func (st *Stage) StopExpiry(sel Selector, token string) error {
-	l := st.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (st *Stage) stopExpiry(sel *Selector, token string) error {
 	found, err := st.amendable(sel)
 	if err != nil {
 		return fmt.Errorf("stop the expiry of %s: %w", sel.what(), err)
@@ -225,7 +223,7 @@ func errorOr(err error, text string) error {
 }
 
 // what the selector names, in words.
-func (s Selector) what() string {
+func (s *Selector) what() string {
 	switch {
 	case s.Key != (Key{}):
 		return s.Key.String()
@@ -237,8 +235,8 @@ func (s Selector) what() string {
 
 // amendable are the held and pending leases of a selector, once no other stage
 // is at them.
-func (st *Stage) amendable(sel Selector) ([]*lease, error) {
-	found, err := st.l.findSettled(st, &sel)
+func (st *Stage) amendable(sel *Selector) ([]*lease, error) {
+	found, err := st.l.findSettled(st, sel)
 	if err != nil {
 		return nil, err
 	}

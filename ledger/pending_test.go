@@ -464,7 +464,7 @@ func TestMoreAndWithin(t *testing.T) {
 func TestOneKeyWithManyLeases(t *testing.T) {
 	g := NewWithT(t)
 	ctx := context.Background()
-	l, err := ledger.Open(ctx, nil, ledger.Options{})
+	l, err := ledger.Open(ctx, ledger.NullJournal{}, ledger.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
 	b := &bench{Ledger: l, g: g}
 	b.pool(noCoolDown(), "10.1.0.0/18")

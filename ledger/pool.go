@@ -32,10 +32,11 @@ type Pool struct {
 	CoolDown     time.Duration  // from release to reuse
 	ReserveEdges bool           // the first and the last address of each block are never lent
 	Exclude      []netip.Prefix // never lent either
+	Space        string         // address space of the blocks, for FreeSubnet and Overlapping; "": none
 }
 
 func (p Pool) equal(q Pool) bool {
-	return p.Name == q.Name && p.Order == q.Order && p.CoolDown == q.CoolDown && p.ReserveEdges == q.ReserveEdges && slices.Equal(p.Exclude, q.Exclude)
+	return p.Name == q.Name && p.Order == q.Order && p.CoolDown == q.CoolDown && p.ReserveEdges == q.ReserveEdges && slices.Equal(p.Exclude, q.Exclude) && p.Space == q.Space
 }
 
 // Family is an address family.
@@ -82,14 +83,15 @@ type pool struct {
 	fam      [2]side
 	timers   timers
 	excluded map[netip.Addr]exclusion // also of addresses in no block
+	subnets  *subnets                 // of Space; nil: none
 }
 
 // side is one family of a pool.
 type side struct {
 	blocks  []*block // ordered by prefix; two active ones never overlap
 	leases  table
-	cursor  netip.Addr
-	cooling list // oldest first, all blocks
+	cursors [2]netip.Addr // last address that was allocated, see cursor
+	cooling list          // oldest first, all blocks
 }
 
 // block is an aligned prefix of a pool, granted to this node.
@@ -104,6 +106,7 @@ type block struct {
 	quarantined int    // of the users
 	infra       int
 	staged      bool // its grant, or its draining, is not committed yet
+	beside      bool // overlaps an earlier block of its address space
 }
 
 // reserve makes space anew: all addresses but those that the policy never
@@ -187,6 +190,7 @@ func (p *pool) giveBack(s *side, a netip.Addr) {
 func (s *side) add(b *block) {
 	i, _ := s.place(b.prefix)
 	s.blocks = slices.Insert(s.blocks, i, b)
+	b.pool.subnets.add(b)
 }
 
 // place is where a block is, or belongs, among the others. No prefix has host bits.
@@ -201,34 +205,37 @@ func comparePrefix(p, q netip.Prefix) int {
 
 func (s *side) remove(b *block) {
 	s.blocks = slices.DeleteFunc(s.blocks, func(x *block) bool { return x == b })
+	b.pool.subnets.remove(b)
 }
 
-// takeFor takes the next free address of the blocks that are given, in their
-// order; of all blocks, in the pool's order, where none are given.
-func (s *side) takeFor(order Order, within []netip.Prefix) (*block, netip.Addr, bool) {
-	if len(within) == 0 {
-		return s.take(order)
+// cursor returns the last address that was allocated for pods, or for all else:
+// the containers of one pool do not move the place where its pods continue.
+func (s *side) cursor(purpose Purpose) *netip.Addr {
+	if purpose == ForPod {
+		return &s.cursors[0]
 	}
-	for _, prefix := range within {
-		i, ok := s.place(prefix)
-		if !ok || s.blocks[i].state != Active || s.blocks[i].space.Free() == 0 {
-			continue
-		}
-		from := netip.Addr{}
-		if order != Lowest && s.cursor.IsValid() && prefix.Contains(s.cursor) {
-			from = s.cursor.Next()
-		}
-		return s.takeFrom(s.blocks[i], from)
-	}
-	return nil, netip.Addr{}, false
+	return &s.cursors[1]
 }
 
-// take takes the next free address in the pool's order; false where none is free.
-func (s *side) take(order Order) (*block, netip.Addr, bool) {
-	from := netip.Addr{}
-	if order != Lowest && s.cursor.IsValid() {
-		from = s.cursor.Next()
+// from returns the address at which the search for a request starts, the zero
+// Addr for the lowest one; cursor is the last address that was allocated.
+func (p *pool) from(req *Request, f Family, cursor netip.Addr) netip.Addr {
+	order := p.Order
+	if req.Order != Next {
+		order = req.Order
 	}
+	switch {
+	case req.After.IsValid() && FamilyOf(req.After) == f:
+		return req.After.Next()
+	case order == Lowest || !cursor.IsValid():
+		return netip.Addr{}
+	}
+	return cursor.Next()
+}
+
+// take takes the first free address at or above from, and after the last one
+// the lowest one; false if none is free.
+func (s *side) take(from netip.Addr) (*block, netip.Addr, bool) {
 	switch len(s.blocks) {
 	case 0:
 		return nil, netip.Addr{}, false
@@ -261,11 +268,7 @@ func (s *side) takeFrom(b *block, from netip.Addr) (*block, netip.Addr, bool) {
 		return nil, netip.Addr{}, false
 	}
 	a, ok := b.space.TakeNextAddr(from)
-	if !ok {
-		return nil, netip.Addr{}, false
-	}
-	s.cursor = a
-	return b, a, true
+	return b, a, ok
 }
 
 // list is a list of cooling leases, the one that cools longest first.

@@ -28,9 +28,14 @@ const (
 )
 
 func leaseKey(pool string, a netip.Addr) string {
-	b := make([]byte, 0, len(pool)+18)
-	b = append(append(append(b, leasePrefix...), pool...), 0)
-	return string(append(b, a.AsSlice()...))
+	var room [64]byte
+	b := append(append(append(room[:0], leasePrefix...), pool...), 0)
+	if a.Is4() {
+		four := a.As4()
+		return string(append(b, four[:]...))
+	}
+	six := a.As16()
+	return string(append(b, six[:]...))
 }
 
 func blockKey(pool string, p netip.Prefix) string {
@@ -38,13 +43,12 @@ func blockKey(pool string, p netip.Prefix) string {
 }
 
 func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
-	m := kv.Lease{
-		Address: x.addr.AsSlice(), BlockBits: uint32(x.block.prefix.Bits()), Pool: x.block.pool.Name,
-		State: uint32(x.state), Purpose: uint32(x.purpose),
-		Network: x.key.Network, ContainerId: x.key.ContainerID, IfName: x.key.IfName,
-		PodNamespace: x.pod.Namespace, PodName: x.pod.Name, PodUid: x.pod.UID,
-		Generation: x.gen, Since: x.since, Reason: x.reason, Netns: x.netns,
-	}
+	m := l.newRecord(x.addr)
+	m.BlockBits, m.Pool = uint32(x.block.prefix.Bits()), x.block.pool.Name
+	m.State, m.Purpose = uint32(x.state), uint32(x.purpose)
+	m.Network, m.ContainerId, m.IfName = x.key.Network, x.key.ContainerID, x.key.IfName
+	m.PodNamespace, m.PodName, m.PodUid = x.pod.Namespace, x.pod.Name, x.pod.UID
+	m.Generation, m.Since, m.Reason, m.Netns = x.gen, x.since, x.reason, x.netns
 	if x.state == Cooling {
 		m.CoolingSinceUptime, m.BootId = int64(x.cooled), l.opt.BootID
 	}
@@ -52,9 +56,24 @@ func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
 		m.ExpiryToken, m.ExpiresAfter, m.PendingSinceUptime, m.BootId = t.Token, int64(t.After), int64(t.at-t.After), l.opt.BootID
 	}
 	if e, ok := x.block.pool.excluded[x.addr]; ok {
-		e.write(&m)
+		e.write(m)
 	}
-	return record(leaseKey(x.block.pool.Name, x.addr), &m)
+	return record(leaseKey(x.block.pool.Name, x.addr), m)
+}
+
+// newRecord returns the empty record of an address. It is used again by the next call.
+func (l *Ledger) newRecord(a netip.Addr) *kv.Lease {
+	b := l.record.Address[:0]
+	l.record.Reset()
+	if a.Is4() {
+		four := a.As4()
+		b = append(b, four[:]...)
+	} else {
+		six := a.As16()
+		b = append(b, six[:]...)
+	}
+	l.record.Address = b
+	return &l.record
 }
 
 func record(key string, m *kv.Lease) (kvdb.Op, error) {
@@ -73,9 +92,9 @@ func blockOp(b *block) (kvdb.Op, error) {
 	return kvdb.Put(blockKey(b.pool.Name, b.prefix), v), nil
 }
 
-// truth is the op that makes the record under key what memory says; false
+// currentOp is the op that makes the record under key what memory says; false
 // while somebody's change of it is under way.
-func (l *Ledger) truth(key string) (kvdb.Op, bool, error) {
+func (l *Ledger) currentOp(key string) (kvdb.Op, bool, error) {
 	name, rest, _ := strings.Cut(key[1:], "\x00")
 	p := l.pools[name]
 	if p == nil {
@@ -98,7 +117,7 @@ func (l *Ledger) truth(key string) (kvdb.Op, bool, error) {
 		return kvdb.Op{}, false, nil
 	}
 	if x == nil {
-		op, err := emptyOp(p, a)
+		op, err := l.emptyOp(p, a)
 		return op, true, err
 	}
 	if x.owner != nil {
@@ -241,14 +260,15 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	return x, nil
 }
 
-// setCursors puts each pool's cursor where the newest lease is.
+// setCursors puts each pool's cursors where the newest leases are.
 func (l *Ledger) setCursors() {
 	for _, p := range l.pools {
 		for i := range p.fam {
-			newest := uint64(0)
+			newest := map[*netip.Addr]uint64{}
 			for x := range p.fam[i].leases.all() {
-				if x.purpose != ForInfra && x.gen >= newest {
-					newest, p.fam[i].cursor = x.gen, x.addr
+				cursor := p.fam[i].cursor(x.purpose)
+				if x.purpose != ForInfra && x.gen >= newest[cursor] {
+					newest[cursor], *cursor = x.gen, x.addr
 				}
 			}
 		}

@@ -23,37 +23,63 @@ type Selector struct {
 	Quarantined bool   // by address: also a quarantined one, whoever holds it
 }
 
-// Release frees the leases of a selector and returns them. What is not there
-// is released already: no error and no write. The release is durable when it
-// returns.
-func (l *Ledger) Release(ctx context.Context, sel Selector) ([]Lease, error) {
-	st := l.brief()
-	leases, err := st.Release(sel)
+// Release frees the leases of a selector and returns them by address. A lease
+// that does not exist is released already: no error and no write. The release is
+// durable when Release returns.
+func (l *Ledger) Release(ctx context.Context, sel Selector) (leases []Lease, err error) {
+	err = l.releaseEach(ctx, &sel, func(x *lease) { leases = append(leases, x.value()) })
+	return sortedOrNone(leases, err)
+}
+
+// Free is Release for a caller that only needs the number of leases it has freed.
+func (l *Ledger) Free(ctx context.Context, sel Selector) (n int, err error) {
+	if err := l.releaseEach(ctx, &sel, func(*lease) { n++ }); err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// FreeKey is Release of the lease of a key, for a caller that only needs its
+// address and pool: the zero ones, if the key had none.
+func (l *Ledger) FreeKey(ctx context.Context, k Key) (a netip.Addr, pool string, err error) {
+	err = l.releaseEach(ctx, &Selector{Key: k}, func(x *lease) { a, pool = x.addr, x.block.pool.Name })
+	if err != nil {
+		return netip.Addr{}, "", err
+	}
+	return a, pool, nil
+}
+
+// Release stages the change that Ledger.Release commits.
+func (st *Stage) Release(sel Selector) (leases []Lease, err error) {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	err = st.releaseEach(&sel, func(x *lease) { leases = append(leases, x.value()) })
+	return sortedOrNone(leases, err)
+}
+
+func sortedOrNone(leases []Lease, err error) ([]Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := st.Commit(ctx); err != nil {
-		return nil, fmt.Errorf("release: %w", err)
+	if len(leases) > 1 {
+		slices.SortFunc(leases, func(x, y Lease) int { return x.Addr.Compare(y.Addr) })
 	}
-	l.briefs.Put(st)
 	return leases, nil
 }
 
-// Release stages what Ledger.Release would do.
-func (st *Stage) Release(sel Selector) ([]Lease, error) {
-	var leases []Lease
-	if err := st.releaseEach(&sel, func(x *lease) { leases = append(leases, x.value()) }); err != nil {
-		return nil, err
+// releaseEach commits the release of the leases of a selector, and calls f for
+// each of them before.
+func (l *Ledger) releaseEach(ctx context.Context, sel *Selector, f func(*lease)) error {
+	err := l.autocommit(ctx, func(st *Stage) error { return st.releaseEach(sel, f) })
+	if err != nil {
+		return explain(err, "release %s", sel.what())
 	}
-	slices.SortFunc(leases, func(x, y Lease) int { return x.Addr.Compare(y.Addr) })
-	return leases, nil
+	return nil
 }
 
 // releaseEach stages the release of the leases of a selector, and calls f for
 // each of them before.
 func (st *Stage) releaseEach(sel *Selector, f func(*lease)) error {
-	st.l.mu.Lock()
-	defer st.l.mu.Unlock()
 	found, err := st.l.findSettled(st, sel)
 	if err != nil {
 		return fmt.Errorf("release: %w", err)
@@ -81,7 +107,7 @@ func (l *Ledger) findSettled(st *Stage, sel *Selector) ([]*lease, error) {
 		if wait, err := l.others(st, found); err != nil || !wait {
 			return found, err
 		}
-		l.settled.Wait()
+		l.ended.Wait()
 	}
 }
 
@@ -138,7 +164,7 @@ func (st *Stage) release(x *lease) {
 		i := slices.IndexFunc(st.changes, func(c change) bool { return c.kind == claimed && c.lease == x })
 		st.l.revert(st.changes[i])
 		st.changes = slices.DeleteFunc(st.changes, func(c change) bool { return c.lease == x && (c.kind == claimed || c.kind == amended) })
-		st.l.settled.Broadcast()
+		st.l.ended.Broadcast()
 		return
 	}
 	x.leaving, x.owner = true, st

@@ -17,9 +17,9 @@ import (
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// onBoth runs a test on a ledger with a journal, and on one without.
+// onBoth runs a test on a ledger with a journal, and on one with the null journal.
 func onBoth(t *testing.T, test func(b *bench)) {
-	for name, j := range map[string]ledger.Journal{"journal": journal.NewMemory(), "none": nil} {
+	for name, j := range map[string]ledger.Journal{"journal": journal.NewMemory(), "null": ledger.NullJournal{}} {
 		t.Run(name, func(t *testing.T) {
 			b := open(NewWithT(t), j)
 			test(b)

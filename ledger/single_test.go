@@ -18,25 +18,24 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// TestAnswersAreTheSameWithoutAJournal runs the same calls with a journal, where
-// each is staged and written, and without one, where claims and releases of one
-// address are true at once.
-func TestAnswersAreTheSameWithoutAJournal(t *testing.T) {
+// TestAnswersAreTheSameWithTheNullJournal runs the same calls with a journal in
+// memory and with the null journal.
+func TestAnswersAreTheSameWithTheNullJournal(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			g := NewWithT(t)
-			written, atOnce := open(g, journal.NewMemory()), open(g, nil)
+			written, null := open(g, journal.NewMemory()), open(g, ledger.NullJournal{})
 			rnd := rand.New(rand.NewPCG(seed, 11))
 			pool := ledger.Pool{Name: "default", ReserveEdges: true, CoolDown: time.Duration(seed%3) * time.Minute, Order: ledger.Order(seed % 2)}
 			written.pool(pool, "10.1.5.0/28", "fd00::/125")
-			atOnce.pool(pool, "10.1.5.0/28", "fd00::/125")
+			null.pool(pool, "10.1.5.0/28", "fd00::/125")
 			for step := range 300 {
 				what, f := call(rnd, pool)
-				g.Expect(f(atOnce)).To(Equal(f(written)), "step %d: %s", step, what)
-				g.Expect(atOnce.Leases()).To(Equal(written.Leases()), "step %d: %s", step, what)
-				g.Expect(atOnce.Stats()).To(Equal(written.Stats()), "step %d: %s", step, what)
-				g.Expect(atOnce.Exclusions()).To(Equal(written.Exclusions()), "step %d: %s", step, what)
-				g.Expect(atOnce.Check(t.Context())).To(BeEmpty(), "step %d: %s", step, what)
+				g.Expect(f(null)).To(Equal(f(written)), "step %d: %s", step, what)
+				g.Expect(null.Leases()).To(Equal(written.Leases()), "step %d: %s", step, what)
+				g.Expect(null.Stats()).To(Equal(written.Stats()), "step %d: %s", step, what)
+				g.Expect(null.Exclusions()).To(Equal(written.Exclusions()), "step %d: %s", step, what)
+				g.Expect(null.Check(t.Context())).To(BeEmpty(), "step %d: %s", step, what)
 			}
 			g.Expect(written.Check(t.Context())).To(BeEmpty())
 		})
@@ -130,7 +129,7 @@ func others(rnd *rand.Rand, n int, pool ledger.Pool, a netip.Addr, sel ledger.Se
 }
 
 func TestClaimsOfOneAddressNameOne(t *testing.T) {
-	for name, j := range map[string]ledger.Journal{"with a journal": journal.NewMemory(), "without": nil} {
+	for name, j := range map[string]ledger.Journal{"with a journal": journal.NewMemory(), "null": ledger.NullJournal{}} {
 		t.Run(name, func(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
 			b := open(g, j)
@@ -193,10 +192,10 @@ func TestARestedClaimWaitsForTheCoolDown(t *testing.T) {
 	g.Expect(b.Check(ctx)).To(BeEmpty())
 }
 
-// TestManyAtOnceWithoutAJournal is for the race detector.
-func TestManyAtOnceWithoutAJournal(t *testing.T) {
+// TestManyAtOnceWithTheNullJournal is for the race detector.
+func TestManyAtOnceWithTheNullJournal(t *testing.T) {
 	g := NewWithT(t)
-	b := open(g, nil)
+	b := open(g, ledger.NullJournal{})
 	b.pool(noCoolDown(), "10.1.5.0/26")
 	var all sync.WaitGroup
 	for n := range 4 {
@@ -217,4 +216,10 @@ func TestManyAtOnceWithoutAJournal(t *testing.T) {
 	}
 	all.Wait()
 	g.Expect(b.Check(t.Context())).To(BeEmpty())
+}
+
+func TestOpenWithoutAJournalIsRefused(t *testing.T) {
+	g := NewWithT(t)
+	_, err := ledger.Open(t.Context(), nil, ledger.Options{})
+	g.Expect(err).To(MatchError(ContainSubstring("NullJournal")))
 }

@@ -20,12 +20,13 @@ import (
 // A Stage belongs to one goroutine at a time. After Commit or Undo it is empty
 // and can be used again.
 type Stage struct {
-	l       *Ledger
-	changes []change
-	brief   bool      // of one call that commits at once: others may wait for it
-	first   [2]change // room for the usual claim
+	l          *Ledger
+	changes    []change
+	first      [2]change // room for the changes of a usual call
+	autocommit bool      // committed within the call that made it: other calls wait for it
 
-	committing bool // under the ledger's lock: others may wait for it
+	committing bool  // guarded by Ledger.mu: other calls wait for it
+	err        error // of the commit
 }
 
 // change is one entry of a Stage.
@@ -34,12 +35,14 @@ type change struct {
 	lease    *lease
 	replaced *lease // claimed: the lease that had the address: a cooling one, or infra of a draining block
 	block    *block
-	state    BlockState // granted: the state before
-	isNew    bool       // granted: the block was not there before
-	before   *policy    // adjusted
-	cools    bool       // left: the address cools, as the journal was told
-	timer    *timer     // amended: its new one; nil: it is held
-	bar      *bar       // barred
+	state    BlockState    // granted: the state before
+	isNew    bool          // granted: the block was not there before
+	before   *policy       // adjusted
+	cools    bool          // left: the address cools
+	cooled   time.Duration // left: the uptime at which it begins to cool
+	since    int64         // left, amended: the time of the change
+	timer    *timer        // amended: its new one; nil: it is held
+	bar      *bar          // barred
 }
 
 // policy is what a pool was before it was adjusted.
@@ -62,16 +65,6 @@ const (
 
 // Begin makes an empty Stage.
 func (l *Ledger) Begin() *Stage { return &Stage{l: l} }
-
-// brief is a Stage of one call.
-func (l *Ledger) brief() *Stage {
-	st, ok := l.briefs.Get().(*Stage)
-	if !ok {
-		st = &Stage{l: l, brief: true}
-		st.changes = st.first[:0]
-	}
-	return st
-}
 
 // Empty is true where nothing is staged.
 func (st *Stage) Empty() bool { return len(st.changes) == 0 }
@@ -130,6 +123,7 @@ func (st *Stage) SetPool(pool Pool) error {
 	defer l.mu.Unlock()
 	p := l.pool(pool.Name)
 	st.changes = append(st.changes, change{kind: adjusted, before: &policy{p, p.Pool, p.known}})
+	l.enter(p, pool.Space)
 	p.set(pool, true)
 	return nil
 }
@@ -217,7 +211,7 @@ func (st *Stage) undoTo(n int) {
 	}
 	clear(st.changes[n:])
 	st.changes = st.changes[:n]
-	st.l.settled.Broadcast()
+	st.l.ended.Broadcast()
 }
 
 func (l *Ledger) revert(c change) {
@@ -242,6 +236,7 @@ func (l *Ledger) revert(c change) {
 			l.retract(c.block)
 		}
 	case adjusted:
+		l.enter(c.before.pool, c.before.Pool.Space)
 		c.before.pool.set(c.before.Pool, c.before.known)
 	case amended:
 		c.lease.owner = nil
@@ -264,89 +259,67 @@ func (l *Ledger) retract(b *block) {
 	s.remove(b)
 }
 
-// Commit makes all that is staged durable, together with what others want to
-// commit at the same time. After an error all of it is undone. Where nothing is
-// staged, but an earlier commit failed, what that may have left in the journal
-// is written over: nothing may be answered from a memory that the journal
-// contradicts.
+// Commit makes all that is staged durable, in one write with the other stages
+// that are committed at the same time. After an error all of it is undone. If
+// nothing is staged but an earlier commit failed, Commit writes the records of
+// that commit again: no answer may come from a memory that the journal contradicts.
 func (st *Stage) Commit(ctx context.Context) error {
-	l := st.l
-	if st.Empty() {
-		l.mu.Lock()
-		unsure := l.unsure
-		l.mu.Unlock()
-		if !unsure {
-			return nil
-		}
-	}
-	if err := ctx.Err(); err != nil {
-		st.Undo()
-		return fmt.Errorf("commit to the ledger: %w", context.Cause(ctx))
-	}
-	if l.journal == nil {
-		l.mu.Lock()
-		l.settle([]*Stage{st}, nil)
-		l.mu.Unlock()
-		return nil
-	}
-	l.mu.Lock()
-	st.committing = true
-	l.mu.Unlock()
-	err := l.group.commit(st, l.commitGroup)
-	l.mu.Lock()
-	st.committing = false
-	l.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("commit to the ledger: %w", err)
-	}
-	return nil
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	return st.l.commit(ctx, st)
 }
 
-// ops are the records of all that is staged. Cooling is recorded as beginning now.
-func (st *Stage) ops(now time.Time, uptime time.Duration) (map[string]kvdb.Op, error) {
+// appendOps appends the records of all that is staged. A released lease begins to
+// cool now.
+func (st *Stage) appendOps(ops []kvdb.Op) ([]kvdb.Op, error) {
 	l := st.l
-	ops := make(map[string]kvdb.Op, len(st.changes))
-	put := func(op kvdb.Op, err error) error {
-		ops[op.Key] = op
-		return err
-	}
 	for i := range st.changes {
 		c := &st.changes[i]
+		var op kvdb.Op
 		var err error
 		switch c.kind {
 		case claimed:
-			err = put(l.leaseOp(c.lease))
+			op, err = l.leaseOp(c.lease)
 		case left:
-			if c.cools = coolsDown(c.lease); !c.cools {
-				err = put(emptyOp(c.lease.block.pool, c.lease.addr))
-				break
-			}
-			gone := *c.lease
-			gone.state, gone.cooled, gone.since, gone.reason, gone.timer = Cooling, uptime, now.UnixNano(), "", nil
-			err = put(l.leaseOp(&gone))
+			op, err = l.releaseOp(c)
 		case granted:
-			err = put(blockOp(c.block))
+			op, err = blockOp(c.block)
+		case adjusted:
+			continue
 		case amended:
+			c.since = l.opt.Now().UnixNano()
 			to := *c.lease
-			to.timer, to.state, to.since = c.timer, c.timer.state(), now.UnixNano()
-			err = put(l.leaseOp(&to))
+			to.timer, to.state, to.since = c.timer, c.timer.state(), c.since
+			op, err = l.leaseOp(&to)
 		case barred:
-			err = put(c.bar.op(l))
+			op, err = c.bar.op(l)
 		}
 		if err != nil {
-			return nil, err
+			return ops, err
 		}
+		ops = append(ops, op)
 	}
 	return ops, nil
 }
 
-// settle ends stages: all that they hold becomes true, or is undone.
-func (l *Ledger) settle(stages []*Stage, err error) {
-	uptime := time.Duration(-1)
+// releaseOp returns the record of an address whose lease is released.
+func (l *Ledger) releaseOp(c *change) (kvdb.Op, error) {
+	if c.cools = coolsDown(c.lease); !c.cools {
+		return l.emptyOp(c.lease.block.pool, c.lease.addr)
+	}
+	c.cooled, c.since = l.opt.Uptime(), l.opt.Now().UnixNano()
+	to := *c.lease
+	to.state, to.cooled, to.since, to.reason, to.timer = Cooling, c.cooled, c.since, "", nil
+	return l.leaseOp(&to)
+}
+
+// finish ends stages: what they hold becomes true, or is undone after an error.
+func (l *Ledger) finish(stages []*Stage, err error) {
 	touched := l.touched[:0]
 	for _, st := range stages {
-		for _, c := range st.changes {
-			switch c.kind {
+		st.committing, st.err = false, err
+		for i := range st.changes {
+			switch c := &st.changes[i]; c.kind {
 			case claimed, left, amended:
 				touched = append(touched, c.lease.block)
 			case granted:
@@ -357,28 +330,8 @@ func (l *Ledger) settle(stages []*Stage, err error) {
 			st.undoTo(0)
 			continue
 		}
-		for _, c := range st.changes {
-			switch c.kind {
-			case claimed:
-				c.lease.staged, c.lease.owner = false, nil
-			case left:
-				cools := c.cools || l.journal == nil && coolsDown(c.lease)
-				if uptime < 0 && cools {
-					uptime = l.opt.Uptime()
-				}
-				c.lease.leaving, c.lease.owner = false, nil
-				l.unlink(c.lease)
-				l.cool(c.lease, cools, uptime)
-			case granted:
-				c.block.staged = false
-			case amended:
-				c.lease.owner = nil
-				l.disarm(c.lease)
-				c.lease.timer, c.lease.state, c.lease.since = c.timer, c.timer.state(), l.opt.Now().UnixNano()
-				l.arm(c.lease)
-			case barred:
-				c.bar.settle()
-			}
+		for i := range st.changes {
+			l.apply(&st.changes[i])
 		}
 		clear(st.changes)
 		st.changes = st.changes[:0]
@@ -386,6 +339,36 @@ func (l *Ledger) settle(stages []*Stage, err error) {
 	for _, b := range touched {
 		l.sweepBlock(b)
 	}
-	l.touched = touched
-	l.settled.Broadcast()
+	clear(touched)
+	l.touched = touched[:0]
+	l.ended.Broadcast()
+}
+
+// apply makes a change true that is durable.
+func (l *Ledger) apply(c *change) {
+	switch c.kind {
+	case claimed:
+		c.lease.staged, c.lease.owner = false, nil
+		if c.replaced != nil {
+			l.recycle(c.replaced)
+		}
+	case left:
+		c.lease.leaving, c.lease.owner = false, nil
+		l.unlink(c.lease)
+		if c.cools {
+			l.cool(c.lease, c.cooled, c.since)
+		} else {
+			l.drop(c.lease)
+			l.recycle(c.lease)
+		}
+	case granted:
+		c.block.staged = false
+	case amended:
+		c.lease.owner = nil
+		l.disarm(c.lease)
+		c.lease.timer, c.lease.state, c.lease.since = c.timer, c.timer.state(), c.since
+		l.arm(c.lease)
+	case barred:
+		c.bar.settle()
+	}
 }

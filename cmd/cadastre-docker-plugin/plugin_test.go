@@ -90,7 +90,7 @@ func (s *stand) startAgent(l *ledger.Ledger, records ipamapi.Records) (stop func
 }
 
 func (s *stand) ledger() *ledger.Ledger {
-	l, err := ledger.Open(context.Background(), nil, ledger.Options{})
+	l, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
 	s.Expect(err).NotTo(HaveOccurred())
 	return l
 }

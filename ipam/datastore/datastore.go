@@ -179,7 +179,7 @@ func New(opt Options) *DataStore {
 		opt:                      opt, clock: &clock{uptime: opt.Uptime, base: opt.Now().Add(-up).Round(0)},
 		attached: map[string]*attachment{}, lanes: map[string]*lane{}, freed: map[netip.Prefix]time.Duration{}, seed: maphash.MakeSeed(),
 	}
-	var j ledger.Journal
+	var j ledger.Journal = ledger.NullJournal{}
 	if _, null := opt.Checkpoint.(NullCheckpoint); !null {
 		ds.journal = newJournal(opt.Checkpoint, opt.BootID)
 		j = ds.journal

@@ -19,7 +19,7 @@ import (
 
 // inProcess is a driver without durability.
 func inProcess(b *testing.B, config ipamapi.Config) *ipamapi.Driver {
-	l, err := ledger.Open(context.Background(), nil, ledger.Options{})
+	l, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

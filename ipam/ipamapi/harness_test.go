@@ -69,7 +69,11 @@ type world struct {
 	config  ipamapi.Config
 }
 
+// newWorld returns a driver on a ledger with the journal j, or with the null journal if j is nil.
 func newWorld(g Gomega, j ledger.Journal, config ipamapi.Config) *world {
+	if j == nil {
+		j = ledger.NullJournal{}
+	}
 	w := &world{g: g, journal: j, records: &flaky{MemoryRecords: ipamapi.NewMemoryRecords()}, host: &host{}, config: config}
 	w.restart()
 	return w

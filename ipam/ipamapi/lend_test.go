@@ -132,7 +132,7 @@ func (o *opener) Change(ctx context.Context, c ipamapi.PoolChange) error {
 }
 
 func unsureWorld(g Gomega) (*world, *opener) {
-	l, err := ledger.Open(context.Background(), nil, ledger.Options{})
+	l, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
 	o := &opener{DirectPools: ipamapi.NewDirectPools(l)}
 	w := &world{g: g, ledger: l}

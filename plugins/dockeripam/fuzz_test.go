@@ -38,7 +38,7 @@ func FuzzHandler(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
-		l, err := ledger.Open(t.Context(), nil, ledger.Options{})
+		l, err := ledger.Open(t.Context(), ledger.NullJournal{}, ledger.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

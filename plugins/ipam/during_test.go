@@ -76,7 +76,7 @@ func newAgent(t *testing.T, conf string, more func(*ipam.Deps)) *agent {
 	a := &agent{g: NewWithT(t), wiring: &wiring{}, last: &wiring{}, sink: &controller.MemorySink{}}
 	cfg, _, err := contivconf.Parse([]byte(conf))
 	a.g.Expect(err).NotTo(HaveOccurred())
-	book, err := ledger.Open(context.Background(), nil, ledger.Options{})
+	book, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
 	a.g.Expect(err).NotTo(HaveOccurred())
 	stage := book.Begin()
 	a.pods = podmanager.NewPlugin(podmanager.Deps{

@@ -117,13 +117,13 @@ func UseDeps(set func(*Deps)) Option {
 }
 
 // Init fails if a dependency is missing. It makes the ledger and its stage where none
-// were given, without a journal.
+// were given, with the null journal.
 func (i *IPAM) Init() (err error) {
 	if err := i.missing(); err != nil {
 		return fmt.Errorf("init %s: %w", i.Name, err)
 	}
 	if i.Ledger == nil {
-		if i.Ledger, err = ledger.Open(context.Background(), nil, ledger.Options{Log: i.Log}); err != nil {
+		if i.Ledger, err = ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{Log: i.Log}); err != nil {
 			return err
 		}
 	}

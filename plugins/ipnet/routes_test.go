@@ -61,7 +61,7 @@ func newWorld(t *testing.T, conf string) *world {
 	})
 	w.g.Expect(err).NotTo(HaveOccurred())
 	nodes := nodesync.NewPlugin(nodesync.Deps{PluginDeps: controller.PluginDeps{Log: log}, ServiceLabel: label(w.own), Keeper: keeper})
-	book, err := ledger.Open(context.Background(), nil, ledger.Options{})
+	book, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
 	w.g.Expect(err).NotTo(HaveOccurred())
 	stage := book.Begin()
 	addresses := ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {

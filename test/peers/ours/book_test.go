@@ -80,11 +80,11 @@ func openBook(tb testing.TB, j ledger.Journal, block string, coolDown time.Durat
 	return l
 }
 
-// book is a ledger without a journal: nothing of it is durable, as with the
+// book is a ledger with the null journal: nothing of it is durable, as with the
 // peers. number numbers the attachments.
 func book(tb testing.TB, block string, coolDown time.Duration, number func() uint64) workload.Pool[ledger.Key] {
 	ctx := context.Background()
-	l := openBook(tb, nil, block, coolDown)
+	l := openBook(tb, ledger.NullJournal{}, block, coolDown)
 	return workload.Pool[ledger.Key]{
 		Cap: 1<<(32-netip.MustParsePrefix(block).Bits()) - 2,
 		Next: func() (ledger.Key, error) {
@@ -102,7 +102,7 @@ func book(tb testing.TB, block string, coolDown time.Duration, number func() uin
 // named is a book that is asked for certain addresses.
 func named(tb testing.TB, block string) workload.Pool[netip.Addr] {
 	ctx := context.Background()
-	l := openBook(tb, nil, block, 0)
+	l := openBook(tb, ledger.NullJournal{}, block, 0)
 	number := counter()
 	claim := func(wanted []netip.Addr) (netip.Addr, error) {
 		key, pod := attachment(number())

@@ -19,7 +19,7 @@ import (
 // moby's is.
 func dockerDriver(tb testing.TB, config ipamapi.Config) *ipamapi.Driver {
 	tb.Helper()
-	l, err := ledger.Open(context.Background(), nil, ledger.Options{})
+	l, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -17,7 +17,7 @@ func BenchmarkLedgerMemory(b *testing.B) {
 	const n = 50_000
 	b.Run("claimed", func(b *testing.B) {
 		workload.HeapOf(b, n, func() any {
-			l, number, ctx := openBook(b, nil, wide, 0), counter(), context.Background()
+			l, number, ctx := openBook(b, ledger.NullJournal{}, wide, 0), counter(), context.Background()
 			for range n {
 				key, pod := attachment(number())
 				if _, _, err := l.Claim(ctx, ledger.Request{Pool: poolName, Key: key, Pod: pod}); err != nil {
