@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/fence"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // fenceTimeout is how long the fence may take to answer.
@@ -17,7 +17,7 @@ const fenceTimeout = 10 * time.Second
 
 // may returns nil where this manager still was the one at some moment after the
 // call.
-func may(ctx context.Context, gate *fence.Gate) error {
+func may(ctx context.Context, gate *runner.Gate) error {
 	if err := gate.Check(ctx); err != nil {
 		return fmt.Errorf("look whether this is still the manager of NetResourceSets: %w", err)
 	}
@@ -27,7 +27,7 @@ func may(ctx context.Context, gate *fence.Gate) error {
 // fenced is an API server that is written to only by who may.
 type fenced struct {
 	NetResourceSetGetterUpdater
-	gate *fence.Gate
+	gate *runner.Gate
 }
 
 // Create implements NetResourceSetGetterUpdater.

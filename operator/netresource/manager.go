@@ -16,8 +16,9 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/fence"
+
 	"github.com/cadastre/cadastre/operator/netresource/watermark"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // Config is what a manager works with. Only Instances and API must be given.
@@ -99,7 +100,7 @@ type NetResourceSetManager struct {
 	config   Config
 	budget   *budget
 	calls    *calls
-	gate     *fence.Gate
+	gate     *runner.Gate
 	maintain *queue // by node
 	sync     *queue // by node
 	resync   *queue // one key
@@ -129,7 +130,7 @@ func New(c Config) (*NetResourceSetManager, error) {
 		return nil, errors.New("make a manager of NetResourceSets: Config.Instances and Config.API must both be given")
 	}
 	c = c.withDefaults()
-	gate := fence.NewGate(c.Fence, fenceTimeout)
+	gate := runner.NewGate(c.Fence, fenceTimeout)
 	if c.Fence != nil {
 		c.API = fenced{c.API, gate}
 	}
