@@ -19,6 +19,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/operator/netresource/objects"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // Client is the NetResourceSetGetterUpdater of an API server, and follows its
@@ -81,7 +82,7 @@ func (c *Client) complete(ctx context.Context, m *NetResourceSetManager) error {
 		case err == nil && missing == "":
 			return nil
 		}
-		if err := pause(ctx, m.config.RetryInterval); err != nil {
+		if err := runner.Wait(ctx, m.config.RetryInterval); err != nil {
 			return fmt.Errorf("wait until NetResourceSet %q is seen: %w", missing, err)
 		}
 	}

@@ -78,7 +78,7 @@ func (c nodeCall[T]) ask(ctx context.Context, n *NetResource) (T, error) {
 		return none, fmt.Errorf("call %s for node %s, which the provider does not serve yet: %w", c.name, n.name, err)
 	}
 	if c.late == nil {
-		c.late = func(T, error) { n.manager.maintain.add(n.name, "late", 0) }
+		c.late = func(T, error) { n.manager.maintain.Add(n.name, "late", 0) }
 	}
 	return request[T]{
 		operation: operation{c.name, n.name}, keys: c.keys, late: c.late, wait: c.wait,
@@ -204,7 +204,7 @@ func (n *NetResource) readBack() {
 		now.waitsFor = m.config.Now()
 		now.mu.Unlock()
 	}
-	m.resync.add(resyncKey, "late", 0)
+	m.resync.Add(resyncKey, "late", 0)
 }
 
 // resolve looks whether a reading of the provider from after a call that has not

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // budget is the token bucket that all calls to the provider take from.
@@ -41,7 +43,7 @@ func (b *budget) take(ctx context.Context) error {
 	wait := b.next.Sub(now)
 	b.next = b.next.Add(b.every)
 	b.mu.Unlock()
-	if err := pause(ctx, wait); err != nil {
+	if err := runner.Wait(ctx, wait); err != nil {
 		b.mu.Lock()
 		b.next = b.next.Add(-b.every)
 		b.mu.Unlock()

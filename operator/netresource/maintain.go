@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/cadastre/cadastre/internal/backoff"
 	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
@@ -46,7 +47,7 @@ func (n *NetResource) attend(ctx context.Context, syncTime time.Time) {
 	}
 	n.mu.Unlock()
 	if n.due() {
-		n.manager.maintain.add(n.name, "resync", 0)
+		n.manager.maintain.Add(n.name, "resync", 0)
 		return
 	}
 	if err := n.writeOrRetry(ctx); err != nil && ctx.Err() == nil {
@@ -57,14 +58,14 @@ func (n *NetResource) attend(ctx context.Context, syncTime time.Time) {
 func (n *NetResource) round(ctx context.Context) error {
 	m := n.manager
 	if !m.InstancesAPIIsReady() {
-		m.maintain.add(n.name, "not ready", n.pause())
+		m.maintain.Add(n.name, "not ready", n.pause())
 		return fmt.Errorf("maintain the pool of node %s: %w", n.name, ErrNotReady)
 	}
 	if !n.IsRunning() {
 		return nil
 	}
 	if wait := n.wait(); wait > 0 {
-		m.maintain.add(n.name, "retry", wait)
+		m.maintain.Add(n.name, "retry", wait)
 		return nil
 	}
 	n.recalculate(ctx, 0)
@@ -89,14 +90,14 @@ func (n *NetResource) round(ctx context.Context) error {
 	n.mu.Unlock()
 	n.recalculate(ctx, 0)
 	if mutated {
-		m.resync.add(resyncKey, "changed", 0)
+		m.resync.Add(resyncKey, "changed", 0)
 	}
 	if err != nil {
 		pause := n.pause()
 		n.mu.Lock()
 		n.retryAt = now.Add(pause)
 		n.mu.Unlock()
-		m.maintain.add(n.name, "retry", pause)
+		m.maintain.Add(n.name, "retry", pause)
 		err = fmt.Errorf("maintain the pool of node %s: %w", n.name, err)
 	}
 	return errors.Join(err, n.writeOrRetry(ctx))
@@ -106,7 +107,7 @@ func (n *NetResource) round(ctx context.Context) error {
 func (n *NetResource) writeOrRetry(ctx context.Context) error {
 	err := n.write(ctx)
 	if err != nil && ctx.Err() == nil {
-		n.manager.sync.add(n.name, "retry", n.manager.config.RetryInterval)
+		n.manager.sync.Add(n.name, "retry", n.manager.config.RetryInterval)
 	}
 	return err
 }
@@ -118,16 +119,13 @@ func (n *NetResource) wait() time.Duration {
 	return n.retryAt.Sub(n.manager.config.Now())
 }
 
-// pause is how long to wait after the last failure: longer each time, with jitter.
+// pause returns how long to wait after the last failure, or before the first one.
 func (n *NetResource) pause() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.manager.config
-	d := c.RetryMost
-	if n.failures < 16 {
-		d = min(d, c.RetryInterval<<max(n.failures-1, 0))
-	}
-	return d/2 + time.Duration(c.Random()*float64(d)/2)
+	policy := backoff.Policy{First: c.RetryInterval, Limit: c.RetryMost, Random: c.Random}
+	return policy.After(max(n.failures, 1))
 }
 
 // change does what is due. It is never both to take and to give.
@@ -272,7 +270,7 @@ func (n *NetResource) candidates(ctx context.Context, excess int, level watermar
 	for _, key := range chosen {
 		if since, ok := n.release.since[key]; ok && since.IsZero() {
 			n.release.since[key] = c.Now()
-			n.manager.maintain.add(n.name, "delay", c.ReleaseDelay)
+			n.manager.maintain.Add(n.name, "delay", c.ReleaseDelay)
 		}
 	}
 	return nil

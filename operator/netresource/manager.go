@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/fence"
 	"github.com/cadastre/cadastre/operator/netresource/watermark"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // Config is what a manager works with. Only Instances and API must be given.
@@ -99,10 +99,10 @@ type NetResourceSetManager struct {
 	config   Config
 	budget   *budget
 	calls    *calls
-	gate     *fence.Gate
-	maintain *queue // by node
-	sync     *queue // by node
-	resync   *queue // one key
+	gate     *runner.Gate
+	maintain *runner.Queue // by node
+	sync     *runner.Queue // by node
+	resync   *runner.Queue // one key
 
 	mu      sync.Mutex
 	nodes   map[string]*NetResource
@@ -129,15 +129,16 @@ func New(c Config) (*NetResourceSetManager, error) {
 		return nil, errors.New("make a manager of NetResourceSets: Config.Instances and Config.API must both be given")
 	}
 	c = c.withDefaults()
-	gate := fence.NewGate(c.Fence, fenceTimeout)
-	if c.Fence != nil {
-		c.API = fenced{c.API, gate}
-	}
 	return &NetResourceSetManager{
-		config: c, calls: newCalls(&c), budget: newBudget(max(c.QPS, 0), c.Burst, c.Now), gate: gate, nodes: map[string]*NetResource{}, refused: map[string]bool{},
-		maintain: newQueue(c.TriggerInterval, c.Metrics.PoolMaintainerTrigger(), c.Now),
-		sync:     newQueue(c.TriggerInterval, c.Metrics.K8sSyncTrigger(), c.Now),
-		resync:   newQueue(max(c.TriggerInterval, c.ResyncInterval/30), c.Metrics.ResyncTrigger(), c.Now),
+		config:   c,
+		calls:    newCalls(&c),
+		budget:   newBudget(max(c.QPS, 0), c.Burst, c.Now),
+		gate:     runner.NewGate(c.Fence, fenceTimeout),
+		nodes:    map[string]*NetResource{},
+		refused:  map[string]bool{},
+		maintain: runner.NewQueue(c.TriggerInterval, c.Metrics.PoolMaintainerTrigger(), c.Now),
+		sync:     runner.NewQueue(c.TriggerInterval, c.Metrics.K8sSyncTrigger(), c.Now),
+		resync:   runner.NewQueue(max(c.TriggerInterval, c.ResyncInterval/30), c.Metrics.ResyncTrigger(), c.Now),
 	}, nil
 }
 
@@ -173,10 +174,10 @@ func (n *NetResourceSetManager) Start(ctx context.Context) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.resync.add(resyncKey, "periodic", n.config.ResyncInterval)
-	n.work.Go(func() { n.maintain.run(ctx, int(n.config.Workers), n.maintainNode) })
-	n.work.Go(func() { n.sync.run(ctx, int(n.config.Workers), n.syncNode) })
-	n.work.Go(func() { n.resync.run(ctx, 1, n.resyncAll) })
+	n.resync.Add(resyncKey, "periodic", n.config.ResyncInterval)
+	n.work.Go(func() { n.maintain.Run(ctx, int(n.config.Workers), n.maintainNode) })
+	n.work.Go(func() { n.sync.Run(ctx, int(n.config.Workers), n.syncNode) })
+	n.work.Go(func() { n.resync.Run(ctx, 1, n.resyncAll) })
 	return nil
 }
 
@@ -203,7 +204,7 @@ func (n *NetResourceSetManager) attendSoon(name, reason string) {
 	if n.config.QPS > 0 && nodes > n.config.Burst {
 		spread = time.Duration(float64(nodes) / n.config.QPS * float64(time.Second))
 	}
-	n.maintain.add(name, reason, time.Duration(n.config.Random()*float64(min(spread, n.config.ResyncInterval))))
+	n.maintain.Add(name, reason, time.Duration(n.config.Random()*float64(min(spread, n.config.ResyncInterval))))
 }
 
 // read has the provider read itself.
@@ -224,14 +225,15 @@ func (n *NetResourceSetManager) read(ctx context.Context) bool {
 	return n.ready
 }
 
-func (n *NetResourceSetManager) resyncAll(ctx context.Context, _ string) {
-	defer n.resync.add(resyncKey, "periodic", n.config.ResyncInterval)
+func (n *NetResourceSetManager) resyncAll(ctx context.Context, _ string, leave func()) {
+	ctx = withPlace(ctx, leave)
+	defer n.resync.Add(resyncKey, "periodic", n.config.ResyncInterval)
 	if !n.read(ctx) {
 		if ctx.Err() != nil {
 			return
 		}
 		n.config.Log.Warn("the provider cannot be read: nothing is changed until it can")
-		n.resync.add(resyncKey, "retry", n.config.RetryInterval)
+		n.resync.Add(resyncKey, "retry", n.config.RetryInterval)
 		return
 	}
 	n.mu.Lock()
@@ -459,8 +461,8 @@ func (n *NetResourceSetManager) Delete(nodeName string) error {
 	if node == nil {
 		return nil
 	}
-	n.maintain.remove(nodeName)
-	n.sync.remove(nodeName)
+	n.maintain.Remove(nodeName)
+	n.sync.Remove(nodeName)
 	node.remove()
 	n.forget(nodeName)
 	return nil
@@ -469,7 +471,7 @@ func (n *NetResourceSetManager) Delete(nodeName string) error {
 // Recount is called when Config.Pending of a node has changed.
 func (n *NetResourceSetManager) Recount(nodeName string) {
 	if node := n.Get(nodeName); node != nil && node.recount() {
-		n.maintain.add(nodeName, "pending", 0)
+		n.maintain.Add(nodeName, "pending", 0)
 	}
 }
 
@@ -544,13 +546,25 @@ func (n *NetResourceSetManager) turn(ctx context.Context) error {
 	if err := n.budget.take(ctx); err != nil {
 		return err
 	}
-	return may(ctx, n.gate)
+	return n.checkFence(ctx)
+}
+
+// fenceTimeout limits one call of Config.Fence.
+const fenceTimeout = 10 * time.Second
+
+// checkFence returns nil if this manager still led at some moment after the call.
+func (n *NetResourceSetManager) checkFence(ctx context.Context) error {
+	if err := n.gate.Check(ctx); err != nil {
+		return fmt.Errorf("check the fence of the manager of NetResourceSets: %w", err)
+	}
+	return nil
 }
 
 // ResourceType is the kind that the manager is for.
 func (n *NetResourceSetManager) ResourceType() string { return "NetResourceSet" }
 
-func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string) {
+func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string, leave func()) {
+	ctx = withPlace(ctx, leave)
 	if node := n.Get(name); node != nil {
 		if err := node.MaintainIPPool(ctx); err != nil && ctx.Err() == nil {
 			node.log.Warn("keep the addresses of the node at its watermarks", "error", err)
@@ -558,11 +572,12 @@ func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string) {
 	}
 }
 
-func (n *NetResourceSetManager) syncNode(ctx context.Context, name string) {
+func (n *NetResourceSetManager) syncNode(ctx context.Context, name string, leave func()) {
+	ctx = withPlace(ctx, leave)
 	if node := n.Get(name); node != nil {
 		if err := node.syncToAPIServer(ctx); err != nil && ctx.Err() == nil {
 			node.log.Warn("write the NetResourceSet", "error", err)
-			n.sync.add(name, "retry", n.config.RetryInterval)
+			n.sync.Add(name, "retry", n.config.RetryInterval)
 		}
 	}
 }

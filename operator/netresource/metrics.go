@@ -24,6 +24,15 @@ type MetricsAPI interface {
 	ResyncTrigger() TriggerObserver
 }
 
+// TriggerObserver sees the requests of one kind and the runs that answer them.
+type TriggerObserver interface {
+	// QueueEvent is called for every request.
+	QueueEvent(reason string)
+	// PostRun is called after every run, with its duration, how long the first
+	// request for it has waited, and how many requests it has answered.
+	PostRun(callDuration, latency time.Duration, folds int)
+}
+
 // Metrics is the MetricsAPI of Prometheus, and a collector of it.
 type Metrics struct {
 	ips, perSubnet, nodes                 *prometheus.GaugeVec

@@ -82,6 +82,19 @@ func (n *NetResource) remove() {
 	n.removed = true
 }
 
+func (n *NetResource) isRemoved() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.removed
+}
+
+// newest returns the newest version of the NetResourceSet, which is only read.
+func (n *NetResource) newest() *v1alpha1.NetResourceSet {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.resource
+}
+
 // UpdatedResource is told every version of the NetResourceSet. It is true if
 // there is something to do, which then begins. After the first version it is
 // counted what the node lacks, unless the provider cannot be read or hangs.
@@ -103,10 +116,10 @@ func (n *NetResource) updated() bool {
 		n.manager.attendSoon(n.name, "new")
 		return true
 	case n.recount():
-		n.manager.maintain.add(n.name, "update", 0)
+		n.manager.maintain.Add(n.name, "update", 0)
 		return true
 	}
-	n.manager.sync.add(n.name, "update", 0)
+	n.manager.sync.Add(n.name, "update", 0)
 	return false
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/operator/netresource/objects"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // Sweeper deletes NetResourceSets whose node is gone, which frees what they have.
@@ -50,7 +51,7 @@ func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) e
 		defer work.Wait()
 		defer cancel()
 		work.Go(func() {
-			for orphans := (&Orphans{}); pause(ctx, s.Every) == nil; {
+			for orphans := (&Orphans{}); runner.Wait(ctx, s.Every) == nil; {
 				if err := s.pass(ctx, orphans, nodes.GetStore()); err != nil && ctx.Err() == nil {
 					s.Log.Warn("not all NetResourceSets of nodes that are gone could be deleted; this is tried again", "in", s.Every, "error", err)
 				}

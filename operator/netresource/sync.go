@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // syncToAPIServer writes what is not written yet.
@@ -26,7 +27,7 @@ func (n *NetResource) syncToAPIServer(ctx context.Context) error {
 		return err
 	}
 	if n.due() {
-		n.manager.maintain.add(n.name, "sync", 0)
+		n.manager.maintain.Add(n.name, "sync", 0)
 	}
 	return nil
 }
@@ -82,41 +83,45 @@ func (n *NetResource) writeStatus(ctx context.Context) error {
 	})
 }
 
-// put writes what change makes of the newest version, unless that is nil. Upon a conflict the newest version is read, once. A NetResourceSet that is
-// gone is not written.
-func (n *NetResource) put(ctx context.Context, what string, write func(a, b *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error),
-	change func(*v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet) error {
-	for attempt := 0; ; attempt++ {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("write the %s of NetResourceSet %s: %w", what, n.name, err)
-		}
-		n.mu.Lock()
-		removed, base := n.removed, n.resource
-		n.mu.Unlock()
-		if removed {
-			return nil
-		}
-		next := change(base) // nobody changes base: versions are replaced as a whole
-		if next == nil {
-			return nil
-		}
-		written, err := write(base, next)
-		switch {
-		case err == nil && written != nil:
-			n.accept(written)
-			return nil
-		case err == nil, apierrors.IsNotFound(err):
-			return nil
-		case attempt > 0 || !apierrors.IsConflict(err):
-			return fmt.Errorf("write the %s of NetResourceSet %s: %w", what, n.name, err)
-		}
-		fresh, err := n.manager.config.API.Get(n.name)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read NetResourceSet %s after a conflict: %w", n.name, err)
-		}
-		n.accept(fresh)
+// put writes the version that change derives from the newest one, unless that is
+// nil. After a conflict it reads the newest version and tries once more. It
+// succeeds without a write if the NetResourceSet is gone.
+func (n *NetResource) put(
+	ctx context.Context,
+	what string,
+	write func(a, b *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error),
+	change func(*v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet,
+) error {
+	var next *v1alpha1.NetResourceSet
+	_, err := runner.Write[*v1alpha1.NetResourceSet]{
+		Fence: n.manager.checkFence,
+		Settled: func(base *v1alpha1.NetResourceSet) bool {
+			if n.isRemoved() {
+				return true
+			}
+			next = change(base) // base stays as it is: versions are replaced as a whole
+			return next == nil
+		},
+		Send: func(_ context.Context, base *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
+			written, err := write(base, next)
+			if err == nil && written != nil {
+				n.accept(written)
+			}
+			return written, err
+		},
+		Read: func(context.Context) (*v1alpha1.NetResourceSet, error) {
+			fresh, err := n.manager.config.API.Get(n.name)
+			if err != nil {
+				return nil, fmt.Errorf("read it after a conflict: %w", err)
+			}
+			n.accept(fresh)
+			return n.newest(), nil
+		},
+		Retry:    apierrors.IsConflict,
+		Attempts: 2,
+	}.Do(ctx, n.newest())
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
 	}
+	return fmt.Errorf("write the %s of NetResourceSet %s: %w", what, n.name, err)
 }

@@ -5,12 +5,11 @@ package netresource
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // termAnnotation of a NetResourceSet is Config.Term of the last manager.
@@ -34,7 +33,7 @@ func (n *NetResourceSetManager) takeOver(ctx context.Context) error {
 	if n.config.Since.IsZero() {
 		return ctx.Err()
 	}
-	return pause(ctx, n.config.Since.Add(n.config.Consistency).Sub(n.config.Now()))
+	return runner.Wait(ctx, n.config.Since.Add(n.config.Consistency).Sub(n.config.Now()))
 }
 
 // mark writes the manager's term to the NetResourceSet, until that succeeds or
@@ -61,23 +60,8 @@ func (n *NetResource) mark(ctx context.Context) {
 			return
 		}
 		n.log.Warn("the NetResourceSet cannot be taken over yet; this is tried again, and until then nothing is changed", "in", c.RetryInterval, "error", err)
-		if pause(ctx, c.RetryInterval) != nil {
+		if runner.Wait(ctx, c.RetryInterval) != nil {
 			return
 		}
-	}
-}
-
-// pause waits for d, or for the end of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait %s: %w", d, ctx.Err())
 	}
 }

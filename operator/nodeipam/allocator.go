@@ -18,7 +18,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/cadastre/cadastre/operator/blocks"
-	"github.com/cadastre/cadastre/operator/fence"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 var (
@@ -37,7 +37,7 @@ type Allocator struct {
 	lister      corelisters.NodeLister // none before Run
 	mode        mode
 	book        *book
-	gate        *fence.Gate
+	gate        *runner.Gate
 	claims      *claimReader
 	reports     *reports
 	metrics     *metrics

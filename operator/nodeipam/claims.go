@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/operator/blocks"
-	"github.com/cadastre/cadastre/operator/fence"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // Claim says that the agent of a node has a right to a pod block, or waits for
@@ -41,7 +41,7 @@ var (
 
 // claimReader reads the claims once for all nodes that wait for them.
 type claimReader struct {
-	gate *fence.Gate
+	gate *runner.Gate
 	last atomic.Pointer[claimIndex]
 }
 
@@ -50,10 +50,10 @@ func newClaimReader(claims Claims, timeout time.Duration) *claimReader {
 	r := &claimReader{}
 	r.last.Store(indexOf(nil))
 	if claims == nil {
-		r.gate = fence.NewGate(nil, timeout)
+		r.gate = runner.NewGate(nil, timeout)
 		return r
 	}
-	r.gate = fence.NewGate(func(ctx context.Context) error {
+	r.gate = runner.NewGate(func(ctx context.Context) error {
 		all, err := claims.Claims(ctx)
 		if err == nil {
 			r.last.Store(indexOf(all))

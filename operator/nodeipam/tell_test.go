@@ -13,11 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
-	coordination "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/cadastre/cadastre/operator/blocks"
 )
@@ -187,47 +183,4 @@ func TestANodeHasOneProblemAtATime(t *testing.T) {
 	g.Expect(b.Status().Waiting).To(Equal([]string{"a"}))
 	g.Expect(b.Status().Problems).To(BeEmpty())
 	g.Expect(conditionOf(s.node("a"), ConditionProblem).Reason).To(Equal(ReasonNotAvailable))
-}
-
-func TestLeaseFence(t *testing.T) {
-	g := NewWithT(t)
-	ctx := t.Context()
-	client := fake.NewClientset()
-	leases := client.CoordinationV1().Leases("kube-system")
-	fence := func(identity string) (*LeaseFence, error) {
-		return NewLeaseFence(ctx, client.CoordinationV1(), "kube-system", "cadastre-operator", identity)
-	}
-	_, err := fence("one")
-	g.Expect(err).To(MatchError(ContainSubstring("look who holds lease kube-system/cadastre-operator")))
-	g.Expect(err).NotTo(MatchError(ErrDeposed), "nobody knows")
-
-	uid := types.UID("1")
-	hold := func(holder string, transitions int32) {
-		lease := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: "cadastre-operator", Namespace: "kube-system", UID: uid},
-			Spec: coordination.LeaseSpec{HolderIdentity: &holder, LeaseTransitions: &transitions}}
-		_ = leases.Delete(ctx, lease.Name, metav1.DeleteOptions{})
-		_, err := leases.Create(ctx, lease, metav1.CreateOptions{})
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	hold("one", 3)
-	f, err := fence("one")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(f.Term()).To(Equal("one/3"))
-	g.Expect(f.Check(ctx)).To(Succeed())
-	_, err = fence("two")
-	g.Expect(err).To(MatchError(ErrDeposed))
-	hold("two", 4)
-	g.Expect(f.Check(ctx)).To(MatchError(And(ContainSubstring(`is held by "two" (4)`), ContainSubstring("another process leads"))))
-	hold("one", 5)
-	g.Expect(f.Check(ctx)).To(MatchError(ErrDeposed), "it led again, but others did between")
-	again, err := fence("one")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(again.Term()).NotTo(Equal(f.Term()))
-	uid = "2"
-	hold("one", 5)
-	g.Expect(again.Check(ctx)).To(MatchError(ErrDeposed), "the lease was deleted: nobody knows who led")
-	again, err = fence("one")
-	g.Expect(err).NotTo(HaveOccurred())
-	hold("", 5)
-	g.Expect(again.Check(ctx)).To(MatchError(ErrDeposed), "it was given up")
 }

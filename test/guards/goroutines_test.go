@@ -29,7 +29,7 @@ func threads() exceptions {
 		"ipam/external.go: AfterFunc":                                 "releases an address whose timer has expired; stopped with the timer",
 		"operator/netresource/calls.go: go":                           "a call of the provider; awaited by its caller until the deadline, then counted in a gauge; Close names those that do not return",
 		"operator/netresource/calls.go: AfterFunc":                    "counts a call that is past its deadline; stopped when the call returns",
-		"operator/netresource/queue.go: Go":                           "awaited by run",
+		"operator/runner/queue.go: Go":                                "a run of a key; awaited by Queue.Run",
 		"operator/netresource/sweep.go: Go":                           "deletes orphans; awaited by Follow",
 		"operator/ksr/feed.go: Go":                                    "the informer of a kind; awaited by the feed",
 		"operator/ksr/follow.go: AfterFunc":                           "bounds the opening of a watch; stopped when it is open",

@@ -17,6 +17,7 @@ import (
 func variables() exceptions {
 	return exceptions{
 		"plugins/ipam/ipam.go: DefaultPlugin":            "published under this name as a variable",
+		"operator/nodeipam/fence.go: ErrDeposed":         "the runner's error, under the name that docs/apis.md lists",
 		"ipam/ipamapi/errors.go: ErrInvalidAddressSpace": "published under this name, with a class",
 		"ipam/ipamapi/errors.go: ErrInvalidPool":         "published under this name, with a class",
 		"ipam/ipamapi/errors.go: ErrInvalidSubPool":      "published under this name, with a class",

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package fence_test
+package runner_test
 
 import (
 	"context"
@@ -13,12 +13,12 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/operator/fence"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
-var errDeposed = errors.New("another one leads")
+var errDeposed = errors.New("another process leads")
 
-// lease takes a second, and answers what was true when it was asked.
+// lease answers after a second with what was true when it was asked.
 type lease struct {
 	lost  atomic.Bool
 	asked atomic.Int32
@@ -38,13 +38,13 @@ func (l *lease) check(ctx context.Context) error {
 	return nil
 }
 
-func TestTheGateAsksOnceForAllWhoWait(t *testing.T) {
+func TestGateAsksOnceForConcurrentCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, l := NewWithT(t), &lease{}
-		gate := fence.NewGate(l.check, time.Minute)
+		gate := runner.NewGate(l.check, time.Minute)
 		errs := make(chan error, 100)
 		go func() { errs <- gate.Check(t.Context()) }()
-		synctest.Wait() // it is being asked
+		synctest.Wait() // the question is under way
 		l.lost.Store(true)
 		for range 50 {
 			go func() { errs <- gate.Check(t.Context()) }()
@@ -57,15 +57,15 @@ func TestTheGateAsksOnceForAllWhoWait(t *testing.T) {
 	})
 }
 
-func TestWhoGivesUpIsNoAnswerForOthers(t *testing.T) {
+func TestGateAnswersOtherCallersAfterOneGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, l := NewWithT(t), &lease{}
-		gate := fence.NewGate(l.check, time.Minute)
+		gate := runner.NewGate(l.check, time.Minute)
 		errs, gone := make(chan error, 1), make(chan error, 2)
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { gone <- gate.Check(t.Context()) }() // is asking
+		go func() { gone <- gate.Check(t.Context()) }() // asks
 		synctest.Wait()
-		go func() { gone <- gate.Check(ctx) }() // will ask next, for the other one too
+		go func() { gone <- gate.Check(ctx) }() // asks next, for the last caller too
 		synctest.Wait()
 		go func() { errs <- gate.Check(t.Context()) }()
 		synctest.Wait()
@@ -76,14 +76,14 @@ func TestWhoGivesUpIsNoAnswerForOthers(t *testing.T) {
 	})
 }
 
-func TestAQuestionEnds(t *testing.T) {
+func TestGateQuestionTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
-		gate := fence.NewGate((&lease{}).check, time.Millisecond)
+		gate := runner.NewGate((&lease{}).check, time.Millisecond)
 		g.Expect(gate.Check(t.Context())).To(MatchError(context.DeadlineExceeded))
-		g.Expect(fence.NewGate(nil, time.Second).Check(t.Context())).To(Succeed(), "nobody is asked")
+		g.Expect(runner.NewGate(nil, time.Second).Check(t.Context())).To(Succeed(), "there is nothing to ask")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		g.Expect(fence.NewGate(nil, time.Second).Check(ctx)).NotTo(Succeed())
+		g.Expect(runner.NewGate(nil, time.Second).Check(ctx)).NotTo(Succeed())
 	})
 }

@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runner
+
+import (
+	"context"
+	"fmt"
+)
+
+// Write describes a write of one object of the API server under optimistic
+// concurrency. T is the object as it was read.
+type Write[T any] struct {
+	// Fence is called between reading an object and writing it.
+	Fence func(context.Context) error
+	// Settled reports whether the object needs no write (any more). nil: it does.
+	Settled func(T) bool
+	// Send writes what follows from the object, under the resourceVersion that it
+	// was read with, and returns the object as it is then.
+	Send func(context.Context, T) (T, error)
+	// Read returns the newest version of the object. It is called after a Send
+	// that failed: the API server may have applied it all the same.
+	Read func(context.Context) (T, error)
+	// Retry reports whether the object is to be read and written again after this
+	// error of Send. nil: after every error.
+	Retry func(error) bool
+	// Attempts limits the calls of Send.
+	Attempts int
+}
+
+// Do writes until the object is settled, and returns it as it is then. After the
+// last attempt it returns the newest version with the error of Send.
+func (w Write[T]) Do(ctx context.Context, object T) (T, error) {
+	for attempt := 1; ; attempt++ {
+		if err := ctx.Err(); err != nil {
+			return object, err
+		}
+		if w.Settled != nil && w.Settled(object) {
+			return object, nil
+		}
+		if err := w.Fence(ctx); err != nil {
+			return object, err
+		}
+		written, err := w.Send(ctx, object)
+		if err == nil {
+			return written, nil
+		}
+		if w.Retry != nil && (attempt == w.Attempts || !w.Retry(err)) {
+			return object, err
+		}
+		newest, readErr := w.Read(ctx)
+		if readErr != nil {
+			return object, fmt.Errorf("%w, after the write had failed: %s", readErr, err.Error())
+		}
+		object = newest
+		if attempt == w.Attempts {
+			if w.Settled != nil && w.Settled(object) {
+				return object, nil
+			}
+			return object, err
+		}
+	}
+}
