@@ -16,7 +16,7 @@ func (s *Space) markRange(first, last netip.Addr, free bool) bool {
 		return false
 	}
 	for p := range Cover(first, last) {
-		if off, k, _ := s.block(p); !s.alike(off, k, !free) {
+		if off, k, ok := s.block(p); !ok || !s.alike(off, k, !free) {
 			return false
 		}
 	}
@@ -52,23 +52,26 @@ func Cover(first, last netip.Addr) iter.Seq[netip.Prefix] {
 }
 
 // FreePrefixes yields the largest free aligned prefixes, in order.
-func (s *Space) FreePrefixes() iter.Seq[netip.Prefix] {
+func (s *Space) FreePrefixes() iter.Seq[netip.Prefix] { return s.FreeWithin(s.base) }
+
+// FreeWithin yields the largest free aligned prefixes of p, in order; none if p is not
+// a prefix of the Space. A caller may take what it has got and go on.
+func (s *Space) FreeWithin(p netip.Prefix) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
-		length := s.base.Addr().BitLen()
-		_, off, ok := s.find(0, u128{})
-		for ok {
-			most, k := min(uint(off.trailingZeros()), s.width), uint(0)
+		off, width, ok := s.block(p)
+		for last := off.or(ones(width)); ok; {
+			if _, off, ok = s.root.next(0, off); !ok || last.less(off) {
+				return
+			}
+			most, k := min(uint(off.trailingZeros()), width), uint(0)
 			for k < most && s.alike(off, k+1, true) {
 				k++
 			}
-			if !yield(netip.PrefixFrom(s.addr(off), length-int(k))) {
+			end := off.or(ones(k))
+			if !yield(netip.PrefixFrom(s.addr(off), s.unit-int(k))) || end == last {
 				return
 			}
-			above := off.or(ones(k)).add(u64(1))
-			if above.isZero() || s.mask.less(above) {
-				return
-			}
-			_, off, ok = s.root.next(0, above)
+			off = end.add(u64(1))
 		}
 	}
 }

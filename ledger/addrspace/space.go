@@ -21,9 +21,11 @@ import (
 // Use New. A Space is not safe for concurrent use.
 type Space struct {
 	base  netip.Prefix
+	unit  int  // prefix length of the smallest part: an address, or a block
+	shift uint // number of bits of an address below the unit
 	first u128 // of base
-	mask  u128 // of the host bits
-	width uint // number of host bits
+	mask  u128 // of the units of base
+	width uint // number of bits of a unit's number
 	is4   bool
 	free  u128 // number of free addresses; 2^128 wraps to 0, see Free
 
@@ -33,10 +35,16 @@ type Space struct {
 }
 
 // New makes a Space of all addresses of base, all free. Host bits of base are ignored.
-func New(base netip.Prefix) *Space {
+func New(base netip.Prefix) *Space { return NewBlocks(base, base.Addr().BitLen()) }
+
+// NewBlocks returns a Space of all blocks of base with the prefix length unit, all
+// free. Free counts blocks, no smaller prefix can be taken, and methods that take an
+// address act on its block. So 65 536 nodes of a /8 fit into a cache.
+func NewBlocks(base netip.Prefix, unit int) *Space {
 	base = base.Masked()
-	s := &Space{base: base, first: toU128(base.Addr()), is4: base.Addr().Is4()}
-	s.width = uint(base.Addr().BitLen() - base.Bits())
+	s := &Space{base: base, unit: unit, first: toU128(base.Addr()), is4: base.Addr().Is4()}
+	s.width = uint(unit - base.Bits())
+	s.shift = uint(base.Addr().BitLen() - unit)
 	s.mask = ones(s.width)
 	size := uint(pageBits) // of the root: the largest with more than one slot
 	if s.width > size {
@@ -89,7 +97,7 @@ func (s *Space) TakeNext(from netip.Addr, bits int) (netip.Prefix, bool) {
 	if !ok {
 		return netip.Prefix{}, false
 	}
-	s.markAt(n, off, uint(s.base.Addr().BitLen()-bits), false)
+	s.markAt(n, off, uint(s.unit-bits), false)
 	return netip.PrefixFrom(s.addr(off), bits), true
 }
 
@@ -103,7 +111,7 @@ func (s *Space) Next(from netip.Addr, bits int) (netip.Prefix, bool) {
 }
 
 func (s *Space) next(from netip.Addr, bits int) (n *node, off u128, ok bool) {
-	k := uint(s.base.Addr().BitLen() - bits) // more than any width, if negative
+	k := uint(s.unit - bits) // more than any width, if negative
 	if k > s.width {
 		return nil, u128{}, false
 	}
@@ -180,8 +188,7 @@ func (s *Space) ReleaseRange(first, last netip.Addr) bool { return s.markRange(f
 // String names the Space and how much of it is free.
 func (s *Space) String() string { return fmt.Sprintf("%s (%d free)", s.base, s.Free()) }
 
-// offset is a's distance from the first address; 0 and false if a is not of the
-// Space.
+// offset is the number of a's unit; 0 and false if a is not of the Space.
 func (s *Space) offset(a netip.Addr) (u128, bool) {
 	if a.Is4() != s.is4 || !a.IsValid() {
 		return u128{}, false
@@ -189,9 +196,9 @@ func (s *Space) offset(a netip.Addr) (u128, bool) {
 	var off u128
 	if s.is4 {
 		b := a.As4()
-		off.lo = uint64(binary.BigEndian.Uint32(b[:])) - s.first.lo
+		off.lo = (uint64(binary.BigEndian.Uint32(b[:])) - s.first.lo) >> (s.shift & 63)
 	} else {
-		off = toU128(a).sub(s.first)
+		off = toU128(a).sub(s.first).shr(s.shift)
 	}
 	if s.mask.less(off) {
 		return u128{}, false
@@ -202,19 +209,20 @@ func (s *Space) offset(a netip.Addr) (u128, bool) {
 func (s *Space) addr(off u128) netip.Addr {
 	if s.is4 {
 		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], uint32(s.first.lo+off.lo))
+		binary.BigEndian.PutUint32(b[:], uint32(s.first.lo+off.lo<<(s.shift&63)))
 		return netip.AddrFrom4(b)
 	}
-	return toAddr(s.first.add(off), false)
+	return toAddr(s.first.add(off.shl(s.shift)), false)
 }
 
-// block is where p lies; false where p is not of the Space, or not masked.
+// block is where p lies; false where p is not of the Space, smaller than a unit, or
+// not masked.
 func (s *Space) block(p netip.Prefix) (off u128, k uint, ok bool) {
 	off, ok = s.offset(p.Addr())
-	if !ok || p.Bits() < s.base.Bits() {
+	if !ok || p.Bits() < s.base.Bits() || p.Bits() > s.unit || s.shift > 0 && p != p.Masked() {
 		return off, 0, false
 	}
-	k = uint(s.base.Addr().BitLen() - p.Bits())
+	k = uint(s.unit - p.Bits())
 	return off, k, off.floor(k) == off
 }
 
