@@ -149,6 +149,22 @@ func TestNothingIsAnsweredFromWhatAFailedWriteLeft(t *testing.T) {
 	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(1), "to say so it had to be made true")
 }
 
+func TestRepeatedAssignmentInAFullStoreWaitsForItsWrite(t *testing.T) {
+	g := NewWithT(t)
+	f := &faulty{TestCheckpoint: NewTestCheckpoint(nil), k: 2, after: true}
+	ds, _ := store(Options{Checkpoint: f})
+	add(g, ds, "eni-1", 0, "1.1.1.1")
+	assign(g, ds, 1)
+	_, _, err := ds.UnassignPodIPv4Address(key(1))
+	g.Expect(err).To(MatchError(errWrite))
+	g.Expect(f.Data.(*CheckpointData).Allocations).To(BeEmpty(), "the checkpoint has it as released")
+	f.k = 3
+	_, _, err = ds.AssignPodIPv4Address(key(1))
+	g.Expect(err).To(MatchError(errWrite))
+	g.Expect(assign(g, ds, 1)).To(Equal("1.1.1.1"))
+	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(1))
+}
+
 func TestFailedWriteLeavesAddressesWhereTheyWere(t *testing.T) {
 	g := NewWithT(t)
 	cp := NewTestCheckpoint(nil)
