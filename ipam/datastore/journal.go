@@ -172,6 +172,17 @@ func (j *journal) at(key string) (CheckpointEntry, bool) {
 	return CheckpointEntry{}, false
 }
 
+// within returns the entries whose addresses a prefix contains.
+func (j *journal) within(p netip.Prefix) map[netip.Addr]CheckpointEntry {
+	entries := map[netip.Addr]CheckpointEntry{}
+	for _, r := range j.rows {
+		if a, err := r.entry.addr(); err == nil && p.Contains(a) {
+			entries[a] = r.entry
+		}
+	}
+	return entries
+}
+
 // data is the whole checkpoint. Whoever gets it may keep it.
 func (j *journal) data() *CheckpointData {
 	d := &CheckpointData{Version: CheckpointFormatVersion, Allocations: make([]CheckpointEntry, 0, len(j.rows))}
@@ -207,9 +218,6 @@ func (j *journal) entry(record []byte) (CheckpointEntry, error) {
 	}
 	if was, ok := j.quiet[a]; ok { // the ledger does not know all that was in it
 		return was, nil
-	}
-	if e.NetworkName == unplaced { // it was restored as cooling: of whom it was is not known any more
-		e.IPAMKey = IPAMKey{}
 	}
 	if ledger.State(m.State) == ledger.Cooling {
 		since := time.Duration(m.CoolingSinceUptime)

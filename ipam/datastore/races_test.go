@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,6 +94,32 @@ func TestRaces(t *testing.T) {
 			s := ds.GetIPStats(ledger.IPv4)
 			g.Expect(s.Assigned).To(Equal(len(o.of)))
 		})
+	}
+}
+
+func TestCoolingAddressIsNotAssignedUnderContention(t *testing.T) {
+	g := NewWithT(t)
+	const addresses = 4
+	for range 100 {
+		ds, _ := store(Options{CoolDown: time.Hour})
+		g.Expect(ds.AddENI("eni-1", 0, true, false)).To(Succeed())
+		for n := range addresses {
+			g.Expect(ds.AddAddress("eni-1", netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}))).To(Succeed())
+		}
+		var all sync.WaitGroup
+		var assigned atomic.Int64
+		for n := range 2 * addresses {
+			all.Go(func() {
+				if _, _, err := ds.AssignPodIPv4Address(key(n)); err != nil {
+					return
+				}
+				assigned.Add(1)
+				_, _, _ = ds.UnassignPodIPv4Address(key(n))
+			})
+		}
+		all.Wait()
+		g.Expect(assigned.Load()).To(BeEquivalentTo(addresses))
+		stats(g, ds, addresses, 0, addresses)
 	}
 }
 

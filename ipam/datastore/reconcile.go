@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// freedFor is how long an address that was removed is not added again by
+	// recentRemoval is how long an address that was removed is not added again by
 	// Reconcile: what the machine says of its interfaces is late.
-	freedFor = time.Minute
+	recentRemoval = time.Minute
 	// backOff is how long the cloud is not asked for more after it had none.
 	backOff = 2 * time.Minute
 )
@@ -64,8 +64,8 @@ func (ds *DataStore) Reconcile(ctx context.Context, seen []Attachment, ask Ask) 
 }
 
 func (ds *DataStore) ids() (all []string) {
-	ds.life.RLock()
-	defer ds.life.RUnlock()
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
 	for _, a := range ds.sorted() {
 		all = append(all, a.ID)
 	}
@@ -110,11 +110,11 @@ func (ds *DataStore) reconcile(ctx context.Context, a Attachment, ask Ask) error
 // RecentlyFreed is whether p is known to have been removed, and whether that was
 // less than a minute ago. What is older is forgotten when it was asked for.
 func (ds *DataStore) RecentlyFreed(p netip.Prefix) (known, recent bool) {
-	ds.life.Lock()
-	defer ds.life.Unlock()
-	at, known := ds.freed[p]
-	if recent = known && ds.clock.now()-at < freedFor; !recent {
-		delete(ds.freed, p)
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	at, known := ds.removed[p]
+	if recent = known && ds.opt.Uptime()-at < recentRemoval; !recent {
+		delete(ds.removed, p)
 	}
 	return known, recent
 }
@@ -122,17 +122,17 @@ func (ds *DataStore) RecentlyFreed(p netip.Prefix) (known, recent bool) {
 // Exhausted notes that the cloud has no more addresses; BackingOff is true for
 // two minutes then.
 func (ds *DataStore) Exhausted() {
-	ds.life.Lock()
-	defer ds.life.Unlock()
-	at := ds.clock.now()
-	ds.empty = &at
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	at := ds.opt.Uptime()
+	ds.exhausted = &at
 }
 
 // BackingOff is true while the cloud is not to be asked for more addresses.
 func (ds *DataStore) BackingOff() bool {
-	ds.life.RLock()
-	defer ds.life.RUnlock()
-	return ds.empty != nil && ds.clock.now()-*ds.empty < backOff
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	return ds.exhausted != nil && ds.opt.Uptime()-*ds.exhausted < backOff
 }
 
 // Shrink removes what is over by the targets, of one family, and says what the
@@ -161,10 +161,10 @@ func (ds *DataStore) Shrink(t Targets, f ledger.Family) (map[string][]netip.Pref
 
 // unused are the blocks of an interface that nothing is assigned of and nothing cools of.
 func (ds *DataStore) unused(eniID string, f ledger.Family) (free []netip.Prefix) {
-	ds.life.RLock()
-	defer ds.life.RUnlock()
-	for _, b := range ds.book.Stats() {
-		if l := ds.lanes[b.Pool]; l != nil && l.of.ID == eniID && b.Family == f && l.prefixes == ds.opt.PrefixMode && b.Held+b.Cooling == 0 {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	for _, b := range ds.ledger.Stats() {
+		if l := ds.subpools[b.Pool]; l != nil && l.of.ID == eniID && b.Family == f && l.prefixes == ds.opt.PrefixMode && b.Held+b.Cooling == 0 {
 			free = append(free, b.Block)
 		}
 	}

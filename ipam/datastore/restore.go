@@ -4,7 +4,6 @@
 package datastore
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
@@ -20,31 +19,32 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// unplaced is the ledger's pool of what was restored of interfaces that are not
-// attached. Its name cannot be that of a lane. It has every address, and lends none.
+// unplaced is the ledger's pool for restored addresses of interfaces that are not
+// attached. It has every address, and the store assigns none of it. No subpool
+// has this name, since theirs contain a slash.
 const unplaced = "unplaced"
 
-// restored is an entry of a checkpoint, looked through.
+// restored is an entry of a checkpoint with its address and state.
 type restored struct {
 	CheckpointEntry
-	a     netip.Addr
+	addr  netip.Addr
 	cools bool
-	since time.Duration
+	since time.Duration // uptime at which it began to cool
 }
 
-// ReadBackingStore takes over what the checkpoint has: once, when the
-// interfaces were added that are known, and before anything is assigned. Where
-// there is no checkpoint the store begins empty. Where the checkpoint is not
-// understood, the error says what to do, and nothing is assigned until it was
-// read. The checkpoint is not written.
+// ReadBackingStore restores the addresses of pods from the checkpoint. It is
+// called once, after the known interfaces were added and before the first
+// assignment. Without a checkpoint the store begins empty. If the checkpoint
+// cannot be read, the error says what to do, and nothing is assigned until a
+// later call succeeds. The checkpoint is not written.
 func (ds *DataStore) ReadBackingStore() error {
-	ds.life.Lock()
-	defer ds.life.Unlock()
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
 	if ds.failed != nil {
 		return fmt.Errorf("restore the checkpoint: %w", ds.failed)
 	}
-	if slices.ContainsFunc(ds.book.Leases(), func(x ledger.Lease) bool { return x.State == ledger.Held }) {
-		return fmt.Errorf("restore the checkpoint: addresses are assigned already; it is read once, before the first is")
+	if slices.ContainsFunc(ds.ledger.Leases(), func(x ledger.Lease) bool { return x.State == ledger.Held }) {
+		return fmt.Errorf("restore the checkpoint: addresses are assigned already: want one call, before the first assignment")
 	}
 	ds.refused = ds.restore()
 	if ds.refused != nil {
@@ -58,44 +58,42 @@ func (ds *DataStore) restore() error {
 	err := ds.opt.Checkpoint.Restore(&data)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || os.IsNotExist(err):
-		ds.opt.Log.Info("there is no checkpoint: no address is assigned")
+		ds.opt.Log.Info("no checkpoint: the store begins empty")
 		return nil
 	case err != nil:
 		return err
 	case data.Version != CheckpointFormatVersion:
-		return fmt.Errorf("it is of version %q, %q would be right: start the program that wrote it, or drain the node, remove the checkpoint and reboot", data.Version, CheckpointFormatVersion)
+		return fmt.Errorf("it is of version %q: want %q: start the program that wrote it, or drain the node, remove the checkpoint and reboot",
+			data.Version, CheckpointFormatVersion)
 	}
 	if c, ok := ds.opt.Checkpoint.(interface{ Recovered() string }); ok && c.Recovered() != "" {
-		ds.opt.Log.Error("the checkpoint is damaged; the one before it holds all that it held, and was taken", "damage", c.Recovered())
+		ds.opt.Log.Error("the checkpoint is damaged: restored the previous one, which has all its entries", "damage", c.Recovered())
 	}
 	entries, err := ds.examine(data)
 	if err != nil {
 		return fmt.Errorf("%w: drain the node, remove the checkpoint and reboot, or correct it", err)
 	}
 	if ds.journal == nil {
-		return ds.take(entries)
+		return ds.occupy(entries)
 	}
 	ds.journal.quiet = map[netip.Addr]CheckpointEntry{}
+	defer func() { ds.journal.quiet = nil }()
 	for _, e := range entries {
 		if e.cools {
 			e.CoolingSince, e.BootID = &e.since, ds.opt.BootID
 		}
-		ds.journal.quiet[e.a] = e.CheckpointEntry
+		ds.journal.quiet[e.addr] = e.CheckpointEntry
 	}
-	defer func() { ds.journal.quiet = nil }()
-	if err := ds.take(entries); err != nil {
-		return errors.Join(err, ds.forget())
-	}
-	return nil
+	return ds.occupy(entries)
 }
 
-// examine looks the entries through, so that nothing is begun that cannot be ended.
+// examine checks all entries and returns those that are held, or still cool.
 func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 	links, err := ds.links()
 	if err != nil {
 		return nil, err
 	}
-	now := ds.clock.now()
+	now := ds.opt.Uptime()
 	entries := make([]restored, 0, len(data.Allocations)+len(data.Cooling))
 	owners, addresses := map[IPAMKey]bool{}, map[netip.Addr]bool{}
 	for i, e := range slices.Concat(data.Allocations, data.Cooling) {
@@ -105,14 +103,14 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 		case err != nil:
 			return nil, err
 		case addresses[a]:
-			return nil, fmt.Errorf("entry of %s: address %s is in it twice: %w", e.IPAMKey, a, ds.say(&Error{Code: IPAlreadyInStoreError, IP: a.String()}))
+			return nil, fmt.Errorf("entry of %s: address %s is in it twice: %w", e.IPAMKey, a, ds.logged(&Error{Code: IPAlreadyInStoreError, IP: a.String()}))
 		case !cools && e.IPAMKey.IsZero():
 			return nil, fmt.Errorf("address %s is in it without a key", a)
 		case !cools && owners[e.IPAMKey]:
 			return nil, fmt.Errorf("address %s: %s has another one", a, e.IPAMKey)
 		}
 		addresses[a] = true
-		x := restored{CheckpointEntry: e, a: a, cools: cools, since: now}
+		x := restored{CheckpointEntry: e, addr: a, cools: cools, since: now}
 		rebooted := ds.opt.BootID != "" && e.BootID != "" && e.BootID != ds.opt.BootID
 		switch {
 		case cools && e.CoolingSince != nil && e.BootID != "" && e.BootID == ds.opt.BootID:
@@ -120,7 +118,7 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 		case !cools:
 			owners[e.IPAMKey] = true
 			if x.cools = rebooted || links.lacks(e.Metadata); x.cools {
-				ds.opt.Log.Info("a pod is gone: its address cools", "address", a, "key", e.IPAMKey, "rebooted", rebooted)
+				ds.opt.Log.Info("a pod has ended: its address cools", "address", a, "key", e.IPAMKey, "rebooted", rebooted)
 			}
 		}
 		if x.cools && now-x.since >= ds.opt.CoolDown {
@@ -131,7 +129,7 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 	return entries, nil
 }
 
-// links are the host's network interfaces; nil where nobody looks.
+// links holds the names of the host's network interfaces; nil: they are not known.
 type links []string
 
 func (ds *DataStore) links() (links, error) {
@@ -140,13 +138,13 @@ func (ds *DataStore) links() (links, error) {
 	}
 	all, err := ds.opt.Links()
 	if err != nil {
-		return nil, fmt.Errorf("list the network interfaces of the host, to see which pods are there: %w", err)
+		return nil, fmt.Errorf("list the network interfaces of the host: %w", err)
 	}
 	return append(links{}, all...), nil
 }
 
-// lacks is true where the host's end of a pod's interface is not there. Its
-// name ends with a hash of the pod's name, after a prefix that may be configured.
+// lacks reports whether the host's end of a pod's interface is missing. Its name
+// is a configurable prefix and a hash of the pod's name.
 func (l links) lacks(m IPAMMetadata) bool {
 	if l == nil || m.K8SPodName == "" {
 		return false
@@ -155,61 +153,57 @@ func (l links) lacks(m IPAMMetadata) bool {
 	return !slices.ContainsFunc(l, func(name string) bool { return strings.HasSuffix(name, suffix) })
 }
 
-// LinkSuffix is how the name of the host's end of a pod's interface ends.
+// LinkSuffix returns the end of the name of the host's end of a pod's interface.
 func LinkSuffix(m IPAMMetadata) string {
 	h := sha1.Sum([]byte(m.K8SPodNamespace + "." + m.K8SPodName))
 	return hex.EncodeToString(h[:])[:11]
 }
 
-// take claims what was restored: what is held first, then what cools, longest first.
-func (ds *DataStore) take(entries []restored) error {
+// occupy claims the addresses that pods hold, and cools the others.
+func (ds *DataStore) occupy(entries []restored) error {
 	if err := ds.openUnplaced(entries); err != nil {
 		return err
 	}
-	st := ds.book.Begin()
+	ctx := context.Background()
+	st := ds.ledger.Begin()
 	for _, e := range entries {
 		if e.cools {
 			continue
 		}
 		req := claimOf(e.IPAMKey, e.Metadata)
-		req.Pool, req.Wanted = ds.poolOf(e.a), []netip.Addr{e.a}
+		req.Pool, req.Wanted = ds.poolOf(e.addr), []netip.Addr{e.addr}
 		if _, _, err := st.Claim(req); err != nil {
 			st.Undo()
 			return err
 		}
 	}
-	if err := st.Commit(context.Background()); err != nil {
+	if err := st.Commit(ctx); err != nil {
 		return err
 	}
-	slices.SortStableFunc(entries, func(x, y restored) int { return cmp.Compare(x.since, y.since) })
 	for _, e := range entries {
-		if e.cools {
-			if err := ds.cool(ds.poolOf(e.a), e.a, e.since); err != nil {
-				return err
-			}
+		if !e.cools {
+			continue
+		}
+		if err := ds.ledger.Cool(ctx, ds.poolOf(e.addr), e.addr, e.since); err != nil {
+			return err
 		}
 	}
-	ds.look()
 	return nil
 }
 
-// look has all hints forgotten. ds.life is held for writing.
-func (ds *DataStore) look() {
-	for _, s := range ds.spots {
-		s.until, s.lane.until = 0, 0
-	}
-}
-
-// openUnplaced makes the pool of what is of no interface, if it is needed.
+// openUnplaced opens the pool unplaced if an entry needs it.
 func (ds *DataStore) openUnplaced(entries []restored) error {
-	if !slices.ContainsFunc(entries, func(e restored) bool { return ds.poolOf(e.a) == unplaced }) {
+	if !slices.ContainsFunc(entries, func(e restored) bool { return ds.poolOf(e.addr) == unplaced }) {
 		return nil
 	}
 	ds.unplaced = true
-	ds.opt.Log.Warn("the checkpoint has addresses of interfaces that are not attached: they are kept until the interfaces come")
-	st := ds.book.Begin()
-	err := st.SetPool(ledger.Pool{Name: unplaced, Order: ledger.Lowest, CoolDown: ds.opt.CoolDown})
-	err = errors.Join(err, st.SetBlocks(unplaced, []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}))
+	ds.opt.Log.Warn("the checkpoint has addresses of interfaces that are not attached: they are kept until the interfaces are added")
+	st := ds.ledger.Begin()
+	err := st.SetPool(ledger.Pool{Name: unplaced, CoolDown: ds.opt.CoolDown})
+	if err == nil {
+		everything := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+		err = st.SetBlocks(unplaced, everything)
+	}
 	if err != nil {
 		st.Undo()
 		return err
@@ -217,85 +211,34 @@ func (ds *DataStore) openUnplaced(entries []restored) error {
 	return st.Commit(context.Background())
 }
 
+// poolOf returns the pool of the block that has a.
 func (ds *DataStore) poolOf(a netip.Addr) string {
-	if _, s := ds.place(netip.PrefixFrom(a, a.BitLen())); s != nil {
-		return s.lane.pool
+	if _, b, found := ds.find(netip.PrefixFrom(a, a.BitLen())); found {
+		return b.of.pool
 	}
 	return unplaced
 }
 
-// cool has a cool in pool since then. Nothing that began to cool later may
-// cool there yet: the ledger frees them in their order.
-func (ds *DataStore) cool(pool string, a netip.Addr, since time.Duration) error {
-	ds.clock.fixed = &since
-	defer func() { ds.clock.fixed = nil }()
-	key := ledger.Key{Network: unplaced, ContainerID: "cooling", IfName: a.String()}
-	if _, _, err := ds.book.Claim(context.Background(), ledger.Request{Pool: pool, Key: key, Wanted: []netip.Addr{a}}); err != nil {
-		return err
-	}
-	_, err := ds.book.Release(context.Background(), ledger.Selector{Key: key})
-	return err
-}
-
-// forget gives up what was restored before an error.
-func (ds *DataStore) forget() error {
-	var errs []error
-	for _, x := range ds.book.Leases() {
-		_, err := ds.book.Release(context.Background(), ledger.Selector{Key: x.Key})
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// adopt moves what was restored of s to its interface. In the checkpoint nothing
-// changes: so nothing is written.
-func (ds *DataStore) adopt(s *spot) error {
+// placeRestored moves the restored addresses of a new block to its interface. The
+// checkpoint has them already, so it is not written.
+func (ds *DataStore) placeRestored(b block) error {
 	if !ds.unplaced {
 		return nil
 	}
 	if ds.journal != nil {
-		ds.journal.quiet = map[netip.Addr]CheckpointEntry{}
-		for _, r := range ds.journal.rows {
-			if a, err := r.entry.addr(); err == nil && s.prefix.Contains(a) {
-				ds.journal.quiet[a] = r.entry
-			}
-		}
+		ds.journal.quiet = ds.journal.within(b.prefix)
 		defer func() { ds.journal.quiet = nil }()
 	}
 	ds.unplaced = false
 	var errs []error
-	for _, x := range ds.book.Leases() {
+	for _, x := range ds.ledger.Leases() {
 		switch {
 		case x.Pool != unplaced:
-		case s.prefix.Contains(x.Addr):
-			errs = append(errs, ds.move(s, x))
+		case b.prefix.Contains(x.Addr):
+			errs = append(errs, ds.ledger.Move(context.Background(), unplaced, b.of.pool, x.Addr))
 		default:
 			ds.unplaced = true
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// move takes x out of the pool of the unplaced, which leaves it cooling there;
-// taking and releasing it as infra ends that, because infra does not cool.
-func (ds *DataStore) move(s *spot, x ledger.Lease) error {
-	ctx := context.Background()
-	if x.State == ledger.Held {
-		if _, err := ds.book.Release(ctx, ledger.Selector{Key: x.Key}); err != nil {
-			return err
-		}
-	}
-	key := ledger.Key{Network: unplaced, ContainerID: "moving", IfName: x.Addr.String()}
-	wanted := []netip.Addr{x.Addr}
-	if _, _, err := ds.book.Claim(ctx, ledger.Request{Pool: unplaced, Key: key, Purpose: ledger.ForInfra, Wanted: wanted}); err != nil {
-		return err
-	}
-	if _, err := ds.book.Release(ctx, ledger.Selector{Key: key}); err != nil {
-		return err
-	}
-	if x.State == ledger.Cooling {
-		return ds.cool(s.lane.pool, x.Addr, ds.clock.since(x.Since))
-	}
-	_, _, err := ds.book.Claim(ctx, ledger.Request{Pool: s.lane.pool, Key: x.Key, Pod: x.Pod, Wanted: wanted})
-	return err
 }

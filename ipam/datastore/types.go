@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/cadastre/cadastre/ledger"
 )
 
 // Texts of errors. They are compared as texts; see Error.
@@ -85,7 +87,12 @@ type IPAMKey struct {
 	IfName      string `json:"ifName"`
 }
 
-// IsZero is true for the key of nobody.
+// ipamKey converts the key of a lease.
+func ipamKey(k ledger.Key) IPAMKey {
+	return IPAMKey{NetworkName: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
+}
+
+// IsZero reports whether k is the zero key, which holds no address.
 func (k IPAMKey) IsZero() bool { return k == IPAMKey{} }
 
 // String is "network/container/interface".

@@ -27,10 +27,10 @@ func (ds *DataStore) RemoveUnusedENIFromStore(warmIPTarget int, minimumIPTarget 
 // interfaces is for the caller to look at. It removes at most one: of those
 // that may go, the one with the highest device number.
 func (ds *DataStore) RemoveUnusedENI(t Targets) string {
-	ds.life.Lock()
-	defer ds.life.Unlock()
-	all := ds.tally(func(*lane) bool { return true })
-	total, now := sum(all), ds.clock.now()
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	all := ds.stats(func(*subpool) bool { return true })
+	total, now := sum(all), ds.opt.Uptime()
 	for _, a := range slices.Backward(ds.sorted()) {
 		if why := ds.keeps(a, all[a], total, t, now); why != "" {
 			ds.opt.Log.Debug("an interface stays", "interface", a.ID, "because", why)

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"slices"
+	"time"
+)
+
+// FirstFree returns the first of pools that has a free address of family f. If
+// none has, ok is false, and wait is the time until the first of their cooling
+// addresses is free, or negative if none cools. The answer is a hint: another
+// claim may take the address before the caller's.
+func (l *Ledger) FirstFree(f Family, pools []string) (pool string, wait time.Duration, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lapse()
+	wait = -1
+	for _, name := range pools {
+		p := l.pools[name]
+		if p == nil {
+			continue
+		}
+		s := &p.fam[f]
+		l.expire(p, s)
+		if slices.ContainsFunc(s.blocks, func(b *block) bool { return b.state == Active && b.space.Free() > 0 }) {
+			return name, 0, true
+		}
+		for x := s.cooling.head; x != nil; x = x.next {
+			if x.block.state != Active {
+				continue
+			}
+			if rest := p.CoolDown - (l.opt.Uptime() - x.cooled); wait < 0 || rest < wait {
+				wait = rest
+			}
+			break
+		}
+	}
+	return "", wait, false
+}
