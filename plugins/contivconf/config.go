@@ -3,51 +3,43 @@
 
 // Package contivconf turns contiv.conf into a typed, validated configuration.
 //
-// Parse accepts the file of a Contiv-VPP cluster as it is: keys keep their
-// places, are matched whatever their case, and those that only a vswitch
-// dataplane needs are accepted and returned as not used yet. What is
-// Cadastre's own stands under "cadastre:". Everything else that is unknown, and
-// every value that could not work, is a FieldError with the key, the value and
-// what would be right; all of them are reported at once. A Config that Parse
-// returned gives a plan for node ID 1 and for a pinned node ID.
+// Parse accepts the file of a Contiv-VPP cluster without changes: keys keep their
+// places and match in any case. Keys that only a vswitch dataplane needs are accepted
+// and returned as not used. Cadastre's own keys are under "cadastre:". Parse reports
+// every other unknown key and every value that could not work at once, each as a
+// yamldoc.Problem. A Config that Parse returned gives a plan for node ID 1 and for a
+// pinned node ID.
 //
-// A file with the one line
-//
-//	ipamConfig: {podSubnetCIDR: 10.1.0.0/16}
-//
-// is the default cluster, in which node 5 has
-//
-//	pods      10.1.5.0/24, gateway 10.1.5.1, NAT loopback 10.1.5.254
-//	VPP-host  172.30.5.1 and 172.30.5.2
-//	node      192.168.16.5/24, VXLAN 192.168.30.5/24
+// A Config does not change while the agent runs; any goroutine may read it.
 package contivconf
 
 import (
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
-// Config is what a contiv.conf says, with defaults for what it does not say.
+// Config holds the values of a contiv.conf, and defaults for the missing ones.
 type Config struct {
 	IPAM     *IPAMConfig
 	Cadastre Cadastre
-	// NodeConfigs are Contiv's settings for single nodes. The main interface's
-	// address is what the node tells the others; no other address follows from
-	// them: a gateway in here would give the nodes different opinions of each
-	// other's addresses.
+	// NodeConfigs holds Contiv's settings for single nodes. The node publishes the main
+	// interface's address. No other address follows from them: with a gateway here the
+	// nodes would derive different addresses of each other.
 	NodeConfigs []NodeConfig
-	// Tolerated lists the problems that LoadInUse accepted and Load refuses.
-	Tolerated []*FieldError
+	// Tolerated lists the problems that LoadInUse accepts and Load refuses.
+	Tolerated yamldoc.Problems
 }
 
-// Cadastre is the section "cadastre".
+// Cadastre holds the section "cadastre".
 type Cadastre struct {
 	NodeID         uint32 // 0: claim one
 	PodBlocks      PodBlocks
-	StaticPodCIDRs []netip.Prefix // the blocks of this node where PodBlocks is static
-	WaitForPodCIDR bool           // podcidr: serve no pod before the Node object has its podCIDRs
-	CoolDown       time.Duration  // how long an address rests before it is lent again
+	StaticPodCIDRs []netip.Prefix // the blocks of this node if PodBlocks is static
+	WaitForPodCIDR bool           // with podcidr: serve no pod before the Node object has its podCIDRs
+	CoolDown       time.Duration  // between the release of an address and its next allocation
 	AllowOverlap   []NetworkPair
 	KVDB           KVDB
 	NetResource    NetResource
@@ -60,7 +52,7 @@ type Cadastre struct {
 	Controller     Controller
 }
 
-// PodBlocks says who decides which block of pod addresses a node has.
+// PodBlocks selects the source of a node's blocks of pod addresses.
 type PodBlocks string
 
 // The sources of blocks.
@@ -71,7 +63,7 @@ const (
 	PodBlocksStatic      PodBlocks = "static"      // staticPodCIDRs
 )
 
-// KVDBType is a kind of cluster store.
+// KVDBType selects the kind of cluster store.
 type KVDBType string
 
 // The cluster stores.
@@ -81,7 +73,7 @@ const (
 	KVDBKubernetes KVDBType = "kubernetes" // the API server: objects of group cadastre.dev
 )
 
-// KVDB is where the cluster store is.
+// KVDB holds the address of the cluster store and the credentials for it.
 type KVDB struct {
 	Type         KVDBType `json:"type"`
 	Endpoints    []string `json:"endpoints"`
@@ -94,36 +86,36 @@ type KVDB struct {
 	Kubeconfig   string   `json:"kubeconfig"`
 }
 
-// NetResource is the watermarks with which an agent makes its NetResourceSet
-// where there is none; from then on the object has them.
+// NetResource holds the watermarks that an agent writes into its NetResourceSet when
+// it creates it. Afterwards the object holds them.
 type NetResource struct {
-	MinAllocate       int `json:"minAllocate"`       // addresses that the node has at least
-	MaxAllocate       int `json:"maxAllocate"`       // and at most; 0: as many as the provider can
+	MinAllocate       int `json:"minAllocate"`       // the least addresses that the node has
+	MaxAllocate       int `json:"maxAllocate"`       // the most; 0: as many as the provider can
 	PreAllocate       int `json:"preAllocate"`       // free at all times; 0: the provider's own value, -1: none
-	MaxAboveWatermark int `json:"maxAboveWatermark"` // more that are taken at once, and kept
+	MaxAboveWatermark int `json:"maxAboveWatermark"` // further addresses that are taken at once and kept
 }
 
-// NodeIDs is how long a claim to a node ID counts.
+// NodeIDs holds the timing of claims to node IDs.
 type NodeIDs struct {
-	Refresh time.Duration `json:"refresh"` // how often an agent says that it is there
-	Fresh   time.Duration `json:"fresh"`   // how long that says that it is alive
-	Expire  time.Duration `json:"expire"`  // after how long without it its ID and claims may go to another node
+	Refresh time.Duration `json:"refresh"` // period in which an agent writes its beat
+	Fresh   time.Duration `json:"fresh"`   // how long a node counts as alive after a beat
+	Expire  time.Duration `json:"expire"`  // time without a beat after which its ID and claims may go to another node
 	// Quarantine delays the first allocation of a node that claimed its ID in a new or
-	// wiped store; 0: not at all.
+	// wiped store; 0: no delay.
 	Quarantine time.Duration `json:"quarantine"`
 }
 
-// Routes says what is done about the way to other nodes' pods.
+// Routes selects how packets reach the pods of other nodes.
 type Routes string
 
-// The ways.
+// The values of Routes.
 const (
-	RoutesNone   Routes = "none"   // somebody else sees to it
+	RoutesNone   Routes = "none"   // the agent makes no routes
 	RoutesHostGW Routes = "hostgw" // routes in Linux, by the other nodes' addresses in nodeInterconnectCIDR
 	RoutesNodeIP Routes = "nodeip" // routes in Linux, by the addresses of the other nodes' Node objects
 )
 
-// REST is the read-only HTTPS listener; there is none where Listen is empty.
+// REST configures the read-only HTTPS listener; there is none if Listen is empty.
 type REST struct {
 	Listen   string `json:"listen"`
 	Cert     string `json:"cert"`
@@ -131,8 +123,8 @@ type REST struct {
 	ClientCA string `json:"clientCA"`
 }
 
-// Metrics is the listener for metrics and probes. It has plain text on a loopback
-// address, and TLS everywhere else.
+// Metrics configures the listener for metrics and probes. It serves plain text on a
+// loopback address, and TLS on all others.
 type Metrics struct {
 	Enabled  bool   `json:"enabled"`
 	Listen   string `json:"listen"`
@@ -141,7 +133,7 @@ type Metrics struct {
 	ClientCA string `json:"clientCA"`
 }
 
-// LogFormat is how a log line looks.
+// LogFormat selects the format of log lines.
 type LogFormat string
 
 // The log formats.
@@ -150,7 +142,7 @@ const (
 	LogJSON LogFormat = "json"
 )
 
-// LogLevel is the least level that is logged.
+// LogLevel selects the lowest level that is logged.
 type LogLevel string
 
 // The log levels.
@@ -161,7 +153,7 @@ const (
 	LogError LogLevel = "error"
 )
 
-// Slog is the level as log/slog counts; info where l is none of the levels.
+// Slog returns the level for log/slog; info if l is not one of the levels.
 func (l LogLevel) Slog() slog.Level {
 	switch l {
 	case LogDebug:
@@ -174,31 +166,28 @@ func (l LogLevel) Slog() slog.Level {
 	return slog.LevelInfo
 }
 
-// Log is how much is logged, and how.
+// Log holds the settings of the log.
 type Log struct {
 	Level  LogLevel  `json:"level"`
 	Format LogFormat `json:"format"`
 }
 
-// Docker is Docker's IPAM driver.
+// Docker configures Docker's IPAM driver.
 type Docker struct {
 	Enabled  bool          `json:"enabled"`
 	Socket   string        `json:"socket"`
-	FromPods bool          `json:"fromPods"` // pools that nobody names are parts of this node's pod block
-	Pools    []DockerPool  `json:"pools"`    // where the other ones are chosen from; none: Docker's own list
-	CoolDown time.Duration `json:"coolDown"` // how long a container's address rests
-	Serial   bool          `json:"serial"`   // lend the address after the last one instead of the lowest one
+	FromPods bool          `json:"fromPods"` // requests without a pool get a part of this node's pod block
+	Pools    []DockerPool  `json:"pools"`    // the source of other such pools; none: Docker's own list
+	CoolDown time.Duration `json:"coolDown"` // the cool-down of a container's address
+	Serial   bool          `json:"serial"`   // allocate the address after the last one instead of the lowest one
 }
 
-// DockerPool is a network that is cut into pools of one length.
+// DockerPool holds a network whose parts of one length are pools.
 type DockerPool struct {
 	Base string `json:"base"`
 	Size uint8  `json:"size"`
 }
 
-// Default is the configuration of an empty file: the addresses and timings
-// with which Contiv-VPP's manifest deploys a cluster.
-func Default() *Config {
-	r := newReading()
-	return r.config()
-}
+// Default returns the configuration of an empty file: the addresses and timings with
+// which Contiv-VPP's manifest deploys a cluster.
+func Default() *Config { return newReading(defaultRaw()).config() }

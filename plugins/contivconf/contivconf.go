@@ -11,63 +11,63 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 )
 
-// API is what other plugins ask the configuration. Nothing that they do to an
-// answer reaches the configuration.
+// API answers the other plugins' questions about the configuration. It returns copies.
 type API interface {
-	// GetIPAMConfig is the networks, and how they came about.
+	// GetIPAMConfig returns the networks and their sources.
 	GetIPAMConfig() *IPAMConfig
 
-	// GetStaticDefaultGW is the cluster-wide default gateway of the first
-	// family, which no node gets as its address. It is the zero Addr where
-	// there is none, and with DHCP.
+	// GetStaticDefaultGW returns the cluster-wide default gateway of the first family,
+	// which no node gets as its address. It is the zero Addr if there is none, and
+	// with DHCP.
 	GetStaticDefaultGW() netip.Addr
 
-	// Cluster is the networks from which every node's addresses follow.
+	// Cluster returns the networks from which every node's addresses follow.
 	Cluster() addrplan.Cluster
 
-	// PodBlocks says where this node's blocks of pod addresses come from.
+	// PodBlocks returns the source of this node's blocks of pod addresses.
 	PodBlocks() PodBlocks
 
-	// StaticPodCIDRs are those blocks where PodBlocks is static.
+	// StaticPodCIDRs returns those blocks if PodBlocks is static.
 	StaticPodCIDRs() []netip.Prefix
 
-	// UseExternalIPAM is whether somebody else decides on pod subnets.
+	// UseExternalIPAM reports whether another component assigns pod subnets.
 	UseExternalIPAM() bool
 
-	// WaitForPodCIDR is whether, with external IPAM, no pod is served before
-	// the Node object has its podCIDRs.
+	// WaitForPodCIDR reports whether, with external IPAM, the agent serves no pod
+	// before the Node object has its podCIDRs.
 	WaitForPodCIDR() bool
 
-	// CoolDown is how long an address rests before it is lent again.
+	// CoolDown returns the time between the release of an address and its next
+	// allocation.
 	CoolDown() time.Duration
 
-	// NetResource is how this node's NetResourceSet begins.
+	// NetResource returns the initial watermarks of this node's NetResourceSet.
 	NetResource() NetResource
 
-	// StaticAddresses are those under nodeConfig that no pool may contain, by the path of their key.
+	// StaticAddresses returns the addresses under nodeConfig, which no pool may
+	// contain, by the path of their key.
 	StaticAddresses() map[string]netip.Addr
 
-	// PinnedNodeID is the node ID to claim, 0 for any.
+	// PinnedNodeID returns the node ID to claim, 0 for any.
 	PinnedNodeID() uint32
 }
 
-// ContivConf is the plugin: a configuration that does not change while the
-// agent runs.
+// ContivConf is the plugin that serves the configuration.
 type ContivConf struct{ cfg *Config }
 
-// NewPlugin serves cfg, which must be valid.
+// NewPlugin returns a plugin that serves cfg, which must be valid.
 func NewPlugin(cfg *Config) *ContivConf { return &ContivConf{cfg: cfg} }
 
-// String is the name of the plugin.
+// String returns the name of the plugin.
 func (c *ContivConf) String() string { return "contivconf" }
 
-// Init has nothing to do.
+// Init does nothing.
 func (c *ContivConf) Init() error { return nil }
 
-// AfterInit has nothing to do.
+// AfterInit does nothing.
 func (c *ContivConf) AfterInit() error { return nil }
 
-// Close has nothing to do.
+// Close does nothing.
 func (c *ContivConf) Close() error { return nil }
 
 // GetIPAMConfig implements API.

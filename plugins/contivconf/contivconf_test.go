@@ -17,6 +17,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 )
 
@@ -122,19 +123,20 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	_, unused, err := contivconf.Parse([]byte("ipamConfig: {podSubnetCIDR: 10.1.0.1/16, vxlanCIDR: nonsense, serviceCIDR: 172.30.0.0/24}\nlog: {}\ncadastre: {coolDown: -1s, log: {level: loud}}\n"))
 	g.Expect(unused).To(BeNil())
 	var fields []string
-	for _, e := range contivconf.FieldErrors(fmt.Errorf("file: %w", err)) {
+	for _, e := range problemsOf(fmt.Errorf("file: %w", err)) {
 		fields = append(fields, e.Field)
 	}
 	g.Expect(fields).To(Equal([]string{"log", "ipamConfig.podSubnetCIDR", "ipamConfig.vxlanCIDR", "cadastre.log.level", "cadastre.coolDown"}))
 
 	// What can be compared is compared although something else is wrong.
 	_, _, err = contivconf.Parse([]byte("ipamConfig: {vxlanCIDR: nonsense, podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 31}"))
-	g.Expect(contivconf.FieldErrors(err)).To(HaveLen(1))
-	var one *contivconf.FieldError
-	g.Expect(errors.As(err, &one)).To(BeTrue())
-	g.Expect(*one).To(Equal(contivconf.FieldError{contivconf.RuleCIDR, "ipamConfig.vxlanCIDR", "nonsense", "is not a network: write address/length, such as 10.1.0.0/16 or fd00:1::/48"}))
-	g.Expect(contivconf.FieldErrors(nil)).To(BeEmpty())
-	g.Expect(contivconf.FieldErrors(errors.New("other"))).To(BeEmpty())
+	g.Expect(problemsOf(err)).To(HaveLen(1))
+	g.Expect(problemsOf(err)[0]).To(Equal(yamldoc.Problem{
+		Rule:  yamldoc.RuleCIDR,
+		Field: "ipamConfig.vxlanCIDR",
+		Value: "nonsense",
+		Text:  "is not a network: write address/length, such as 10.1.0.0/16 or fd00:1::/48",
+	}))
 }
 
 func TestOverlapsOfEachPair(t *testing.T) {
@@ -144,7 +146,7 @@ func TestOverlapsOfEachPair(t *testing.T) {
 			g := NewWithT(t)
 			conf := fmt.Sprintf("ipamConfig: {%s: 10.50.0.0/16, %s: 10.50.0.0/20, podSubnetOneNodePrefixLen: 24}\n", a, b)
 			_, _, err := contivconf.Parse([]byte(conf))
-			g.Expect(contivconf.FieldErrors(err)).To(HaveLen(1), conf)
+			g.Expect(problemsOf(err)).To(HaveLen(1), conf)
 			g.Expect(err).To(MatchError(ContainSubstring("ipamConfig."+a+": \"10.50.0.0/16\" overlaps "+b)), conf)
 			for _, pair := range []string{a + "/" + b, strings.ToUpper(b) + "/" + a} {
 				cfg := mustParse(t, conf+"cadastre: {allowOverlap: ["+pair+"]}")
@@ -267,7 +269,7 @@ func TestLoad(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("read configuration: open ")))
 	_, _, err = contivconf.Load("testdata/bad/cidr.conf")
 	g.Expect(err).To(MatchError(HavePrefix("configuration testdata/bad/cidr.conf:\nipamConfig.podSubnetCIDR: ")))
-	g.Expect(contivconf.FieldErrors(err)).To(HaveLen(1))
+	g.Expect(problemsOf(err)).To(HaveLen(1))
 }
 
 func TestLogLevels(t *testing.T) {

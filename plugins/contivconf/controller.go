@@ -4,12 +4,15 @@
 package contivconf
 
 import (
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
-// Controller is the event loop's settings: the keys of Contiv's
-// controller.conf, and three of ours.
+// Controller holds the settings of the event loop: the keys of Contiv's
+// controller.conf, and three of Cadastre.
 type Controller struct {
 	EnableRetry           bool          `json:"enableRetry"`
 	DelayRetry            time.Duration `json:"delayRetry"`
@@ -22,11 +25,11 @@ type Controller struct {
 	EnablePeriodicHealing   bool          `json:"enablePeriodicHealing"`
 	PeriodicHealingInterval time.Duration `json:"periodicHealingInterval"`
 	DelayAfterErrorHealing  time.Duration `json:"delayAfterErrorHealing"`
-	HealingBackoffLimit     time.Duration `json:"healingBackoffLimit"` // ours: the longest pause between two healing attempts
-	MaxHealingAttempts      int           `json:"maxHealingAttempts"`  // ours: failed ones in a row before the agent gives up
+	HealingBackoffLimit     time.Duration `json:"healingBackoffLimit"` // not in Contiv: the longest pause between two healing attempts
+	MaxHealingAttempts      int           `json:"maxHealingAttempts"`  // not in Contiv: failed attempts in a row before the agent ends
 
 	RemoteDBProbingInterval time.Duration `json:"remoteDBProbingInterval"`
-	EventTimeout            time.Duration `json:"eventTimeout"` // ours: the deadline of one event
+	EventTimeout            time.Duration `json:"eventTimeout"` // not in Contiv: the deadline of one event
 
 	RecordEventHistory            bool          `json:"recordEventHistory"`
 	EventHistoryAgeLimit          time.Duration `json:"eventHistoryAgeLimit" conf:"minutes"`
@@ -37,21 +40,30 @@ type Controller struct {
 
 func defaultController() Controller {
 	return Controller{
-		EnableRetry: true, DelayRetry: time.Second, MaxRetryAttempts: 3, EnableExpBackoffRetry: true,
-		DelayLocalResync: 5 * time.Second, StartupResyncDeadline: 30 * time.Second,
-		PeriodicHealingInterval: 30 * time.Second, DelayAfterErrorHealing: 5 * time.Second,
-		HealingBackoffLimit: 5 * time.Minute, MaxHealingAttempts: 8,
-		RemoteDBProbingInterval: 3 * time.Second, EventTimeout: time.Minute,
-		RecordEventHistory: true, EventHistoryAgeLimit: time.Hour, PermanentlyRecordedInitPeriod: 10 * time.Minute,
+		EnableRetry:                   true,
+		DelayRetry:                    time.Second,
+		MaxRetryAttempts:              3,
+		EnableExpBackoffRetry:         true,
+		DelayLocalResync:              5 * time.Second,
+		StartupResyncDeadline:         30 * time.Second,
+		PeriodicHealingInterval:       30 * time.Second,
+		DelayAfterErrorHealing:        5 * time.Second,
+		HealingBackoffLimit:           5 * time.Minute,
+		MaxHealingAttempts:            8,
+		RemoteDBProbingInterval:       3 * time.Second,
+		EventTimeout:                  time.Minute,
+		RecordEventHistory:            true,
+		EventHistoryAgeLimit:          time.Hour,
+		PermanentlyRecordedInitPeriod: 10 * time.Minute,
 	}
 }
 
-func (c *Controller) validate(p *problems) {
+func (c *Controller) validate(p *yamldoc.Collector) {
 	const section, day, year = "cadastre.controller.", 24 * time.Hour, 365 * 24 * time.Hour
 	for _, d := range []struct {
-		key         string
-		value, most time.Duration
-		zero        bool // 0 has a meaning: at once, or never
+		key          string
+		value, limit time.Duration
+		zero         bool // 0 is allowed: at once, or never
 	}{
 		{"delayRetry", c.DelayRetry, day, true},
 		{"delayLocalResync", c.DelayLocalResync, day, true},
@@ -64,22 +76,26 @@ func (c *Controller) validate(p *problems) {
 		{"eventHistoryAgeLimit", c.EventHistoryAgeLimit, year, true},
 		{"permanentlyRecordedInitPeriod", c.PermanentlyRecordedInitPeriod, year, true},
 	} {
-		checkDuration(p, section+d.key, d.value, d.most, d.zero)
+		checkDuration(p, section+d.key, d.value, d.limit, d.zero)
 	}
 	for _, n := range []struct {
-		key                string
-		value, least, most int
+		key              string
+		value, low, high int
 	}{
 		{"maxRetryAttempts", c.MaxRetryAttempts, 0, 1000},
 		{"maxHealingAttempts", c.MaxHealingAttempts, 1, 1000},
 	} {
-		if n.value < n.least || n.value > n.most {
-			p.add(RuleRange, section+n.key, decimal(n.value), "is out of range: write a number from %d to %d", n.least, n.most)
-		}
+		checkNumber(p, section+n.key, n.value, n.low, n.high)
 	}
 }
 
-func checkDuration(p *problems, field string, value, most time.Duration, zero bool) {
+func checkNumber(p *yamldoc.Collector, field string, value, low, high int) {
+	if value < low || value > high {
+		p.Add(RuleRange, field, strconv.Itoa(value), "is out of range: write a number from %d to %d", low, high)
+	}
+}
+
+func checkDuration(p *yamldoc.Collector, field string, value, limit time.Duration, zero bool) {
 	problem := ""
 	switch {
 	case value == 0 && zero:
@@ -88,15 +104,15 @@ func checkDuration(p *problems, field string, value, most time.Duration, zero bo
 		problem = "is negative"
 	case value < time.Millisecond:
 		problem = "is too short (a number without a unit counts nanoseconds)"
-	case value > most:
+	case value > limit:
 		problem = "is too long"
 	default:
 		return
 	}
-	p.add(RuleRange, field, short(value), "%s: write a duration from 1ms to %s", problem, short(most))
+	p.Add(RuleRange, field, short(value), "%s: write a duration from 1ms to %s", problem, short(limit))
 }
 
-// short is d as people write it: 24h for 24h0m0s.
+// short returns d without zero minutes and seconds: 24h for 24h0m0s.
 func short(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

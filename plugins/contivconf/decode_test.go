@@ -14,26 +14,22 @@ import (
 
 	"github.com/onsi/gomega"
 	"pgregory.net/rapid"
+
+	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
-// leaves are the keys without keys of their own, with the types of their values.
-func leaves(at place, t reflect.Type) map[string]reflect.Type {
+// leaves returns the keys without keys of their own, with the types of their values.
+func leaves() map[string]reflect.Type {
 	all := map[string]reflect.Type{}
-	for _, f := range fields(t) {
-		where, typ := at.child(f), f.typ
-		if typ.Kind() == reflect.Slice && typ.Elem().Kind() == reflect.Struct {
-			where, typ = where.item(0), typ.Elem()
-		}
-		if typ.Kind() == reflect.Struct {
-			maps.Copy(all, leaves(where, typ))
-		} else {
-			all[where.path] = typ
+	for _, k := range knownKeys() {
+		if !k.Section {
+			all[k.Path] = k.Type
 		}
 	}
 	return all
 }
 
-// sample is a value for a key of type t, and what is read from it.
+// sample returns a value for a key of type t, and the result of reading it.
 func sample(path string, t reflect.Type) (yaml string, want any) {
 	minutes := strings.HasSuffix(path, "AgeLimit") || strings.HasSuffix(path, "InitPeriod")
 	switch {
@@ -51,7 +47,7 @@ func sample(path string, t reflect.Type) (yaml string, want any) {
 	return "7", reflect.ValueOf(7).Convert(t).Interface()
 }
 
-// document is a file with one key.
+// document returns a file with one key.
 func document(path, value string) string {
 	var b strings.Builder
 	indent := ""
@@ -71,15 +67,14 @@ func document(path, value string) string {
 	return b.String()
 }
 
-func read(text string) *reading {
-	r := &reading{given: map[string]bool{}, unused: map[string]bool{}}
-	if content := r.document([]byte(text)); content != nil {
-		r.object(place{}, content, reflect.ValueOf(&r.raw).Elem())
-	}
+// read returns the keys of a file, without defaults.
+func read(text []byte) *reading {
+	r := newReading(rawConfig{})
+	r.Decode(text, &r.raw)
 	return r
 }
 
-// values are the non-zero leaves of a struct.
+// values returns the non-zero leaves of a struct.
 func values(v reflect.Value) []any {
 	switch {
 	case v.IsZero():
@@ -96,40 +91,40 @@ func values(v reflect.Value) []any {
 	return []any{v.Interface()}
 }
 
-// Each key fills a field of its own, in whatever case it is written.
+// Each key fills a field of its own, in any case.
 func TestEveryKeyIsRead(t *testing.T) {
-	all := leaves(place{}, reflect.TypeFor[rawConfig]())
+	all := leaves()
 	for path, typ := range all {
 		g := gomega.NewWithT(t)
 		yaml, want := sample(path, typ)
 		for _, written := range []string{path, strings.ToUpper(path), strings.ToLower(path)} {
-			r := read(document(written, yaml))
-			g.Expect(r.problems.list).To(gomega.BeEmpty(), written)
+			r := read([]byte(document(written, yaml)))
+			g.Expect(r.Problems).To(gomega.BeEmpty(), written)
 			g.Expect(values(reflect.ValueOf(r.raw))).To(gomega.Equal([]any{want}), written)
-			g.Expect(slices.Collect(maps.Keys(r.given))).To(gomega.Equal([]string{path}))
+			g.Expect(slices.Collect(maps.Keys(r.Given))).To(gomega.Equal([]string{path}))
 		}
 	}
 	gomega.NewWithT(t).Expect(len(all)).To(gomega.BeNumerically(">", 100))
 }
 
-// A key without a value is as good as none, and a value of another type is an
-// error that names the key.
+// A key without a value counts as absent. A value of another type is an error that
+// names the key.
 func TestEveryKeyIsTyped(t *testing.T) {
-	for path, typ := range leaves(place{}, reflect.TypeFor[rawConfig]()) {
+	for path, typ := range leaves() {
 		g := gomega.NewWithT(t)
-		r := read(document(path, ""))
-		g.Expect(r.problems.list).To(gomega.BeEmpty(), path)
-		g.Expect(r.given).To(gomega.BeEmpty(), path)
+		r := read([]byte(document(path, "")))
+		g.Expect(r.Problems).To(gomega.BeEmpty(), path)
+		g.Expect(r.Given).To(gomega.BeEmpty(), path)
 
-		r = read(document(path, "{a: 1}"))
-		g.Expect(r.problems.list).To(gomega.HaveLen(1), path)
-		g.Expect(r.problems.list[0].Field).To(gomega.Equal(strings.ReplaceAll(path, "[]", "[0]")))
+		r = read([]byte(document(path, "{a: 1}")))
+		g.Expect(r.Problems).To(gomega.HaveLen(1), path)
+		g.Expect(r.Problems[0].Field).To(gomega.Equal(strings.ReplaceAll(path, "[]", "[0]")))
 		g.Expect(values(reflect.ValueOf(r.raw))).To(gomega.BeEmpty(), path)
 
 		if typ.Kind() != reflect.String {
-			r = read(document(path, `"text"`))
-			g.Expect(r.problems.list).To(gomega.HaveLen(1), path)
-			g.Expect(r.problems.list[0].Value).To(gomega.Equal("text"))
+			r = read([]byte(document(path, `"text"`)))
+			g.Expect(r.Problems).To(gomega.HaveLen(1), path)
+			g.Expect(r.Problems[0].Value).To(gomega.Equal("text"))
 		}
 	}
 }
@@ -147,26 +142,26 @@ func TestDurations(t *testing.T) {
 		{"coolDown", "5e9", 5 * time.Second, ""},
 		{"coolDown", "0", 0, ""},
 		{"coolDown", "-5s", -5 * time.Second, ""}, // refused by Validate
-		{"coolDown", `"5"`, 0, RuleDuration},
-		{"coolDown", "1.5", 0, RuleDuration},
-		{"coolDown", "99999999999999999999", 0, RuleDuration},
-		{"coolDown", "true", 0, RuleDuration},
-		{"coolDown", "[5s]", 0, RuleDuration},
+		{"coolDown", `"5"`, 0, yamldoc.RuleDuration},
+		{"coolDown", "1.5", 0, yamldoc.RuleDuration},
+		{"coolDown", "99999999999999999999", 0, yamldoc.RuleDuration},
+		{"coolDown", "true", 0, yamldoc.RuleDuration},
+		{"coolDown", "[5s]", 0, yamldoc.RuleDuration},
 		{"controller.eventHistoryAgeLimit", "1440", 24 * time.Hour, ""},
 		{"controller.eventHistoryAgeLimit", "-1", -time.Minute, ""},
-		{"controller.eventHistoryAgeLimit", "60m", 0, RuleType},
-		{"controller.eventHistoryAgeLimit", "1.5", 0, RuleType},
-		{"controller.eventHistoryAgeLimit", "9223372036854775807", 0, RuleType},
-		{"controller.eventHistoryAgeLimit", "-9223372036854775808", 0, RuleType},
+		{"controller.eventHistoryAgeLimit", "60m", 0, yamldoc.RuleType},
+		{"controller.eventHistoryAgeLimit", "1.5", 0, yamldoc.RuleType},
+		{"controller.eventHistoryAgeLimit", "9223372036854775807", 0, yamldoc.RuleType},
+		{"controller.eventHistoryAgeLimit", "-9223372036854775808", 0, yamldoc.RuleType},
 	} {
 		g := gomega.NewWithT(t)
-		r := read(document("cadastre."+c.key, c.written))
+		r := read([]byte(document("cadastre."+c.key, c.written)))
 		if c.rule != "" {
-			g.Expect(r.problems.list).To(gomega.HaveLen(1), c.written)
-			g.Expect(r.problems.list[0].Rule).To(gomega.Equal(c.rule), c.written)
+			g.Expect(r.Problems).To(gomega.HaveLen(1), c.written)
+			g.Expect(r.Problems[0].Rule).To(gomega.Equal(c.rule), c.written)
 			continue
 		}
-		g.Expect(r.problems.list).To(gomega.BeEmpty(), c.written)
+		g.Expect(r.Problems).To(gomega.BeEmpty(), c.written)
 		got := r.raw.Cadastre.CoolDown + r.raw.Cadastre.Controller.EventHistoryAgeLimit
 		g.Expect(got).To(gomega.Equal(c.want), c.written)
 	}
@@ -179,13 +174,13 @@ func TestShortDurations(t *testing.T) {
 	}
 }
 
-// Damage to a key is an error that names a key of the file's own, whatever the damage.
+// A misspelt key is an error that names a known key, however it is misspelt.
 func TestDamagedKeys(t *testing.T) {
 	known := map[string]bool{}
 	for _, k := range knownKeys() {
-		known[k.path] = true
+		known[k.Path] = true
 	}
-	paths := slices.Sorted(maps.Keys(leaves(place{}, reflect.TypeFor[rawConfig]())))
+	paths := slices.Sorted(maps.Keys(leaves()))
 	rapid.Check(t, func(t *rapid.T) {
 		path := rapid.SampledFrom(paths).Draw(t, "path")
 		parent, key := "", path
@@ -194,18 +189,18 @@ func TestDamagedKeys(t *testing.T) {
 		}
 		at := rapid.IntRange(0, len(key)-1).Draw(t, "at")
 		damaged := parent + key[:at] + rapid.SampledFrom([]string{"", "x", "zz"}).Draw(t, "for") + key[at+1:]
-		r := read(document(damaged, ""))
-		for _, e := range r.problems.list {
-			if e.Rule != RuleUnknownKey && e.Rule != RuleType {
+		r := read([]byte(document(damaged, "")))
+		for _, e := range r.Problems {
+			if e.Rule != yamldoc.RuleUnknownKey && e.Rule != yamldoc.RuleType {
 				t.Fatalf("%s: %v", damaged, e)
 			}
 			var nearest string
-			if _, err := fmt.Sscanf(e.Problem, "unknown key; the nearest known one is %q", &nearest); err == nil && !known[nearest] {
+			if _, err := fmt.Sscanf(e.Text, "unknown key; the nearest known one is %q", &nearest); err == nil && !known[nearest] {
 				t.Fatalf("%s: %q is not a key", damaged, nearest)
 			}
 		}
-		if len(r.problems.list) != 1 && !known[damaged] {
-			t.Fatalf("%s: %v", damaged, r.problems.err())
+		if len(r.Problems) != 1 && !known[damaged] {
+			t.Fatalf("%s: %v", damaged, r.Err())
 		}
 	})
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 )
 
-// IPAMConfig is the section "ipamConfig".
+// IPAMConfig holds the section "ipamConfig".
 type IPAMConfig struct {
 	UseExternalIPAM      bool // the same as PodBlocks being podcidr
 	NodeInterconnectDHCP bool // node addresses come from DHCP: no family has Nodes or a Gateway
-	// ContivCIDR is what the networks were cut from, for each family; empty
-	// where they are named one by one.
+	// ContivCIDR holds the network of each family that the others are taken from;
+	// empty if they are named one by one.
 	ContivCIDR []netip.Prefix
-	// Cluster is the networks from which every node's addresses follow.
+	// Cluster holds the networks from which every node's addresses follow.
 	Cluster addrplan.Cluster
 }
 
-// The one-node prefix lengths where the file says nothing.
+// Defaults of the one-node prefix lengths.
 const (
 	defaultLenIPv4 = 24
 	defaultLenIPv6 = 64
@@ -61,9 +61,11 @@ func (r *reading) oneByOne(c *IPAMConfig) listing {
 	hostNets, vxlanNets := r.lineUp(pods, hosts), r.lineUp(pods, vxlan)
 	for i, p := range pods.prefixes {
 		c.Cluster.Families = append(c.Cluster.Families, addrplan.Family{
-			Pods: p, PodsOneNode: r.oneNode(podLen, i, p, raw.PodSubnetOneNodePrefixLen, raw.PodSubnetOneNodePrefixLenIPv6),
-			Hosts: hostNets[i], HostsOneNode: r.oneNode(hostLen, i, p, raw.VPPHostSubnetOneNodePrefixLen, raw.VPPHostSubnetOneNodePrefixLenIPv6),
-			Vxlan: vxlanNets[i],
+			Pods:         p,
+			PodsOneNode:  r.oneNode(podLen, i, p, raw.PodSubnetOneNodePrefixLen, raw.PodSubnetOneNodePrefixLenIPv6),
+			Hosts:        hostNets[i],
+			HostsOneNode: r.oneNode(hostLen, i, p, raw.VPPHostSubnetOneNodePrefixLen, raw.VPPHostSubnetOneNodePrefixLenIPv6),
+			Vxlan:        vxlanNets[i],
 		})
 	}
 	return pods
@@ -74,7 +76,7 @@ const (
 	hostLen = "vppHostSubnetOneNodePrefixLen"
 )
 
-// oneNodeKey is the key of the one-node prefix length of family number i.
+// oneNodeKey returns the key of the one-node prefix length of family number i.
 func oneNodeKey(key string, i int) string {
 	if i > 0 {
 		key += "IPv6"
@@ -82,13 +84,13 @@ func oneNodeKey(key string, i int) string {
 	return "ipamConfig." + key
 }
 
-// oneNode is the one-node prefix length of family number i. Which default is
-// meant depends on the family, whatever the key's name says.
+// oneNode returns the one-node prefix length of family number i. The default depends
+// on the family of p, not on the name of the key.
 func (r *reading) oneNode(key string, i int, p netip.Prefix, first, other uint8) int {
 	switch {
-	case !r.given[oneNodeKey(key, i)] && p.Addr().Is4():
+	case !r.Given[oneNodeKey(key, i)] && p.Addr().Is4():
 		return defaultLenIPv4
-	case !r.given[oneNodeKey(key, i)]:
+	case !r.Given[oneNodeKey(key, i)]:
 		return defaultLenIPv6
 	case i > 0:
 		return int(other)
@@ -96,11 +98,11 @@ func (r *reading) oneNode(key string, i int, p netip.Prefix, first, other uint8)
 	return int(first)
 }
 
-// fromContivCIDR cuts the networks from contivCIDR, which overrides the keys
-// that name them one by one.
+// fromContivCIDR takes the networks from contivCIDR, which overrides the keys that
+// name them one by one.
 func (r *reading) fromContivCIDR(c *IPAMConfig) listing {
 	raw := &r.raw.IPAM
-	// Contiv wants these to parse even where it does not use them.
+	// Contiv requires these to parse even if it does not use them.
 	r.networks("podSubnetCIDR", raw.PodSubnetCIDR)
 	r.networks("vppHostSubnetCIDR", raw.VPPHostSubnetCIDR)
 	r.networks("vxlanCIDR", raw.VxlanCIDR)
@@ -113,7 +115,8 @@ func (r *reading) fromContivCIDR(c *IPAMConfig) listing {
 	for _, p := range contiv.prefixes {
 		f, err := addrplan.FromContivCIDR(p)
 		if err != nil {
-			r.problems.add(RuleContivCIDR, contiv.key, p.String(), "is too small: at least 18 host bits are needed, so /%d or less", p.Addr().BitLen()-18)
+			r.Add(RuleContivCIDR, contiv.key, p.String(),
+				"is too small: at least 18 host bits are needed, so /%d or less", p.Addr().BitLen()-18)
 			contiv.bad = true
 		}
 		c.Cluster.Families = append(c.Cluster.Families, f)
@@ -126,12 +129,12 @@ func (r *reading) fromContivCIDR(c *IPAMConfig) listing {
 	return contiv
 }
 
-// nodeNetworks settles the node interconnect and its gateways: DHCP over
-// nodeInterconnectCIDR in the file, over contivCIDR, over the default.
+// nodeNetworks sets the node interconnect and its gateways. DHCP precedes
+// nodeInterconnectCIDR in the file, which precedes contivCIDR and the default.
 func (r *reading) nodeNetworks(c *IPAMConfig, base listing) {
 	raw, families := &r.raw.IPAM, c.Cluster.Families
 	gateways := r.gateways(raw.DefaultGateway)
-	explicit := r.given["ipamConfig.nodeInterconnectCIDR"] && strings.TrimSpace(raw.NodeInterconnectCIDR) != ""
+	explicit := r.Given["ipamConfig.nodeInterconnectCIDR"] && strings.TrimSpace(raw.NodeInterconnectCIDR) != ""
 	if c.NodeInterconnectDHCP {
 		if explicit {
 			r.networks("nodeInterconnectCIDR", raw.NodeInterconnectCIDR)
@@ -148,41 +151,46 @@ func (r *reading) nodeNetworks(c *IPAMConfig, base listing) {
 		}
 	}
 	for _, gw := range gateways {
-		i := slices.IndexFunc(families, func(f addrplan.Family) bool { return familyOf(f.Pods.Addr()) == familyOf(gw) })
+		i := slices.IndexFunc(families, func(f addrplan.Family) bool {
+			return familyOf(f.Pods.Addr()) == familyOf(gw)
+		})
 		if i >= 0 {
 			families[i].Gateway = gw
 		} else if len(families) > 0 {
-			r.problems.add(RuleFamily, "ipamConfig.defaultGateway", gw.String(), "is an %s address, but %s names no %s network: remove it, or add the network",
+			r.Add(RuleFamily, "ipamConfig.defaultGateway", gw.String(),
+				"is an %s address, but %s names no %s network: remove it, or add the network",
 				familyOf(gw), base, familyOf(gw))
 		}
 	}
 }
 
-// idle notes keys of ipamConfig that another key overrides.
+// idle marks keys of ipamConfig that another key overrides as unused.
 func (r *reading) idle(keys ...string) {
 	for _, key := range keys {
-		if key = "ipamConfig." + key; r.given[key] {
-			r.unused[key] = true
+		if key = "ipamConfig." + key; r.Given[key] {
+			r.Unused[key] = true
 		}
 	}
 }
 
-// blameDefaults says of values that are not in the file where they come from.
-func (r *reading) blameDefaults() {
-	cut := []string{"podSubnetCIDR", "vppHostSubnetCIDR", "vxlanCIDR", "nodeInterconnectCIDR"}
-	for _, e := range r.problems.list {
+// explainDefaults adds to the problems of values that are not in the file where the
+// values come from.
+func (r *reading) explainDefaults() {
+	derived := []string{"podSubnetCIDR", "vppHostSubnetCIDR", "vxlanCIDR", "nodeInterconnectCIDR"}
+	for i := range r.Problems {
+		e := &r.Problems[i]
 		key, ok := strings.CutPrefix(e.Field, "ipamConfig.")
 		switch {
-		case !ok || e.Value == "" || r.given[e.Field]:
-		case r.raw.IPAM.ContivCIDR == "" || !slices.Contains(cut, key):
-			e.Problem += " (" + e.Value + " is the default)"
+		case !ok || e.Value == "" || r.Given[e.Field]:
+		case r.raw.IPAM.ContivCIDR == "" || !slices.Contains(derived, key):
+			e.Text += " (" + e.Value + " is the default)"
 		default:
-			e.Problem += " (" + e.Value + " is cut from contivCIDR, " + r.raw.IPAM.ContivCIDR + ")"
+			e.Text += " (" + e.Value + " is cut from contivCIDR, " + r.raw.IPAM.ContivCIDR + ")"
 		}
 	}
 }
 
-// String names the listing in a message about another one.
+// String returns the listing as messages about another one name it.
 func (l listing) String() string {
 	if l.isDefault {
 		return l.key + " (" + l.text + ", the default)"
@@ -190,35 +198,39 @@ func (l listing) String() string {
 	return l.key + " (" + l.text + ")"
 }
 
-// lineUp is the networks of l, one for each of base; where they do not match,
-// which is reported, they are the zero Prefix. Nothing where base is bad.
+// lineUp returns the networks of l, one for each of base. If the families do not
+// match it reports that and returns zero Prefixes. It returns nil if base is bad.
 func (r *reading) lineUp(base, l listing) []netip.Prefix {
 	if base.bad {
 		return nil
 	}
-	holes := make([]netip.Prefix, len(base.prefixes))
+	none := make([]netip.Prefix, len(base.prefixes))
 	if l.bad {
-		return holes
+		return none
 	}
 	missing, surplus := lacking(l, base), lacking(base, l)
 	switch {
 	case missing != "":
-		r.problems.add(RuleFamily, l.key, l.text, "has no %s network, but %s has one: name the same families in the same order", missing, base)
-		return holes
+		r.Add(RuleFamily, l.key, l.text,
+			"has no %s network, but %s has one: name the same families in the same order", missing, base)
+		return none
 	case surplus != "":
-		r.problems.add(RuleFamily, l.key, l.text, "has an %s network, but %s has none: name the same families in the same order", surplus, base)
-		return holes
+		r.Add(RuleFamily, l.key, l.text,
+			"has an %s network, but %s has none: name the same families in the same order", surplus, base)
+		return none
 	case l.prefixes[0].Addr().Is4() != base.prefixes[0].Addr().Is4():
-		r.problems.add(RuleFamily, l.key, l.text, "names the families in another order than %s: write \"%s,%s\"", base, l.prefixes[1], l.prefixes[0])
-		return holes
+		r.Add(RuleFamily, l.key, l.text,
+			"names the families in another order than %s: write \"%s,%s\"", base, l.prefixes[1], l.prefixes[0])
+		return none
 	}
 	return l.prefixes
 }
 
-// lacking is a family of b that a does not have.
+// lacking returns a family of b that a does not have, "" if there is none.
 func lacking(a, b listing) string {
 	for _, p := range b.prefixes {
-		if !slices.ContainsFunc(a.prefixes, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }) {
+		sameFamily := func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }
+		if !slices.ContainsFunc(a.prefixes, sameFamily) {
 			return familyOf(p.Addr())
 		}
 	}

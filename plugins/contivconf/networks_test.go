@@ -39,8 +39,8 @@ func TestGateways(t *testing.T) {
 			g := NewWithT(t)
 			cfg, _, err := contivconf.Parse([]byte("ipamConfig: {" + c.conf + "}"))
 			if c.rule != "" {
-				g.Expect(contivconf.FieldErrors(err)).To(HaveLen(1))
-				g.Expect(contivconf.FieldErrors(err)[0].Rule).To(Equal(c.rule))
+				g.Expect(problemsOf(err)).To(HaveLen(1))
+				g.Expect(problemsOf(err)[0].Rule).To(Equal(c.rule))
 				return
 			}
 			g.Expect(err).NotTo(HaveOccurred())

@@ -15,15 +15,15 @@ import (
 // which networkNames has them.
 type NetworkPair struct{ A, B string }
 
-// String is the pair as it is written in allowOverlap.
+// String returns the pair as it is written in allowOverlap.
 func (n NetworkPair) String() string { return n.A + "/" + n.B }
 
-// networkNames are the keys of the networks that must not overlap.
+// networkNames returns the keys of the networks that must not overlap.
 func networkNames() []string {
 	return []string{"podSubnetCIDR", "vppHostSubnetCIDR", "nodeInterconnectCIDR", "vxlanCIDR", "serviceCIDR"}
 }
 
-// networksOf are the networks of a family, in the order of networkNames.
+// networksOf returns the networks of a family, in the order of networkNames.
 func networksOf(f addrplan.Family) []netip.Prefix {
 	return []netip.Prefix{f.Pods, f.Hosts, f.Nodes, f.Vxlan, f.Service}
 }
@@ -33,10 +33,13 @@ func (r *reading) pair(key, s string) (NetworkPair, bool) {
 	names := networkNames()
 	var at []int
 	for part := range strings.SplitSeq(s, "/") {
-		at = append(at, slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, strings.TrimSpace(part)) }))
+		at = append(at, slices.IndexFunc(names, func(n string) bool {
+			return strings.EqualFold(n, strings.TrimSpace(part))
+		}))
 	}
 	if len(at) != 2 || at[0] < 0 || at[1] < 0 || at[0] == at[1] {
-		r.problems.add(RuleAllowOverlap, key, s, "is not a pair of networks: write two of %s with a slash between them, such as \"podSubnetCIDR/vxlanCIDR\"",
+		r.Add(RuleAllowOverlap, key, s,
+			"is not a pair of networks: write two of %s with a slash between them, such as \"podSubnetCIDR/vxlanCIDR\"",
 			strings.Join(names, ", "))
 		return NetworkPair{}, false
 	}

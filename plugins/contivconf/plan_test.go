@@ -128,7 +128,7 @@ func TestAnythingAcceptedCanBePlanned(t *testing.T) {
 			t.Fatalf("the largest ID cannot be pinned: %v", err)
 		}
 		_, _, err = contivconf.Parse(fmt.Appendf(nil, conf, uint64(most)+1))
-		if found := contivconf.FieldErrors(err); len(found) != 1 || found[0].Rule != contivconf.RuleNodeID {
+		if found := problemsOf(err); len(found) != 1 || found[0].Rule != contivconf.RuleNodeID {
 			t.Fatalf("ID %d: %v", most+1, err)
 		}
 	})

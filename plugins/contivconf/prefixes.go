@@ -6,42 +6,27 @@ package contivconf
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
-// prefix reads one network, reporting what is wrong with it.
+// prefix reads one network and reports what is wrong with it.
 func (r *reading) prefix(key, s string) (netip.Prefix, bool) {
-	p, err := netip.ParsePrefix(s)
-	if err != nil {
-		hint := "such as 10.1.0.0/16 or fd00:1::/48"
-		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
-			hint = "with the length of its prefix, such as " + s + "/" + decimal(a.BitLen()/2)
-		}
-		r.problems.add(RuleCIDR, key, s, "is not a network: write address/length, %s", hint)
-		return netip.Prefix{}, false
+	p, problem := yamldoc.ParsePrefix(s, "10.1.0.0/16 or fd00:1::/48")
+	rule := yamldoc.RuleCIDR
+	if problem == "" {
+		rule, problem = checkPrefix(p)
 	}
-	if rule, problem := checkPrefix(p); problem != "" {
-		r.problems.add(rule, key, s, "%s", problem)
+	if problem != "" {
+		r.Add(rule, key, s, "%s", problem)
 		return netip.Prefix{}, false
 	}
 	return p, true
 }
 
-// checkPrefix is what is wrong with a network as such.
-func checkPrefix(p netip.Prefix) (Rule, string) {
-	switch {
-	case !p.IsValid():
-		return RuleMissing, "is not a network: write address/length, such as 10.1.0.0/16"
-	case p.Addr().Is4In6() && p.Bits() >= 96:
-		return RuleMapped, "is an IPv4 network written as IPv6: write " + netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked().String()
-	case p.Addr().Is4In6():
-		return RuleMapped, "holds IPv4 addresses written as IPv6: write an IPv4 network, such as 10.1.0.0/16"
-	case p != p.Masked():
-		return RuleHostBits, "has host bits set: write " + p.Masked().String()
-	}
-	return "", ""
-}
+func checkPrefix(p netip.Prefix) (Rule, string) { return yamldoc.CheckPrefix(p, "10.1.0.0/16") }
 
-// listing is one key's networks, one for each family.
+// listing holds the networks of one key, one for each family.
 type listing struct {
 	key, text string
 	prefixes  []netip.Prefix
@@ -52,10 +37,11 @@ type listing struct {
 // networks reads "v4", "v6", "v4,v6" or "v6,v4" at a key of ipamConfig.
 func (r *reading) networks(key, s string) listing {
 	key = "ipamConfig." + key
-	l := listing{key: key, text: s, isDefault: !r.given[key]}
+	l := listing{key: key, text: s, isDefault: !r.Given[key]}
 	if strings.TrimSpace(s) == "" {
 		l.bad = true
-		r.problems.add(RuleMissing, key, "", "is empty: write a network, such as 10.1.0.0/16, or remove the key to have the default")
+		r.Add(yamldoc.RuleMissing, key, "",
+			"is empty: write a network, such as 10.1.0.0/16, or remove the key to have the default")
 		return l
 	}
 	for part := range strings.SplitSeq(s, ",") {
@@ -68,7 +54,8 @@ func (r *reading) networks(key, s string) listing {
 	}
 	if !l.bad && repeatsFamily(l.prefixes) {
 		l.bad = true
-		r.problems.add(RuleSameFamily, key, s, "names two networks of one family: write one network, or one IPv4 and one IPv6 network")
+		r.Add(RuleSameFamily, key, s,
+			"names two networks of one family: write one network, or one IPv4 and one IPv6 network")
 	}
 	return l
 }
@@ -104,11 +91,13 @@ func (r *reading) gateways(s string) []netip.Addr {
 		a, err := netip.ParseAddr(part)
 		switch {
 		case err != nil || a.Zone() != "":
-			r.problems.add(RuleGateway, key, part, "is not an address: write one without prefix length or zone, such as 192.168.16.100")
+			r.Add(RuleGateway, key, part,
+				"is not an address: write one without prefix length or zone, such as 192.168.16.100")
 		case a.Is4In6():
-			r.problems.add(RuleMapped, key, part, "is an IPv4 address written as IPv6: write %s", a.Unmap())
+			r.Add(yamldoc.RuleMapped, key, part, "is an IPv4 address written as IPv6: write %s", a.Unmap())
 		case seen[familyOf(a)]:
-			r.problems.add(RuleSameFamily, key, s, "names two gateways of one family: write one, or one IPv4 and one IPv6 address")
+			r.Add(RuleSameFamily, key, s,
+				"names two gateways of one family: write one, or one IPv4 and one IPv6 address")
 		default:
 			seen[familyOf(a)] = true
 			all = append(all, a)

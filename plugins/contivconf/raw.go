@@ -5,9 +5,9 @@ package contivconf
 
 import "time"
 
-// rawConfig is the file as it is written; its fields are the keys there are.
-// The tag conf:"unused" marks what is accepted because Contiv-VPP has it, and
-// means nothing here yet.
+// rawConfig holds the values of the file as they are written; its fields are the keys.
+// The tag conf:"unused" marks keys that are accepted because Contiv-VPP has them, and
+// that change nothing yet.
 type rawConfig struct {
 	vswitchKeys
 	IPAM       rawIPAM      `json:"ipamConfig"`
@@ -52,8 +52,8 @@ type rawCadastre struct {
 	Controller     Controller    `json:"controller"`
 }
 
-// NodeConfig is Contiv's settings for one node. But for the main interface's IP,
-// only a vswitch dataplane uses them.
+// NodeConfig holds Contiv's settings for one node. Only a vswitch dataplane uses them,
+// except the main interface's IP.
 type NodeConfig struct {
 	NodeName           string              `json:"nodeName"`
 	MainVPPInterface   MainInterfaceConfig `json:"mainVPPInterface"`
@@ -63,25 +63,25 @@ type NodeConfig struct {
 	NatExternalTraffic bool                `json:"natExternalTraffic" conf:"unused"`
 }
 
-// MainInterfaceConfig is the interface by which other nodes reach this one. An
-// IP replaces the one that follows from the node ID.
+// MainInterfaceConfig holds the interface by which other nodes reach this one. An IP
+// replaces the one that follows from the node ID.
 type MainInterfaceConfig struct {
 	InterfaceName string `json:"interfaceName" conf:"unused"`
 	IP            string `json:"ip"`
 	UseDHCP       bool   `json:"useDHCP" conf:"unused"`
 }
 
-// InterfaceConfig is one interface of a NodeConfig.
+// InterfaceConfig holds one interface of a NodeConfig.
 type InterfaceConfig struct {
 	InterfaceName string `json:"interfaceName"`
 	IP            string `json:"ip"`
 	UseDHCP       bool   `json:"useDHCP"`
 }
 
-// Defaults of cadastre.nodeIDs.expire. Blocks that follow from node IDs are not
-// given to another node for want of IDs, so they keep for a day. Blocks that a
-// controller assigns go to another node soon: 5 minutes is when Kubernetes itself
-// gives up the pods of a node that it does not reach (tolerationSeconds: 300).
+// Defaults of cadastre.nodeIDs.expire. There are enough node IDs, so the blocks that
+// follow from them keep for a day. A controller soon assigns blocks to another node:
+// Kubernetes gives up the pods of an unreachable node after 5 minutes
+// (tolerationSeconds: 300).
 const (
 	expireDerived  = 24 * time.Hour
 	expireAssigned = 5 * time.Minute
@@ -105,12 +105,17 @@ func defaultRaw() rawConfig {
 			WaitForPodCIDR: true,
 			CoolDown:       time.Minute,
 			KVDB:           KVDB{Type: KVDBBolt, Prefix: "/cadastre/"},
-			NodeIDs:        NodeIDs{Refresh: time.Minute, Fresh: 3 * time.Minute, Expire: expireDerived, Quarantine: 3 * time.Minute},
-			Routes:         RoutesNone,
-			Log:            Log{Level: LogInfo, Format: LogText},
-			Metrics:        Metrics{Listen: "127.0.0.1:10262"},
-			Docker:         Docker{Socket: "/run/docker/plugins/cadastre.sock"},
-			Controller:     defaultController(),
+			NodeIDs: NodeIDs{
+				Refresh:    time.Minute,
+				Fresh:      3 * time.Minute,
+				Expire:     expireDerived,
+				Quarantine: 3 * time.Minute,
+			},
+			Routes:     RoutesNone,
+			Log:        Log{Level: LogInfo, Format: LogText},
+			Metrics:    Metrics{Listen: "127.0.0.1:10262"},
+			Docker:     Docker{Socket: "/run/docker/plugins/cadastre.sock"},
+			Controller: defaultController(),
 		},
 	}
 }

@@ -5,7 +5,6 @@ package contivconf
 
 import (
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -38,19 +37,17 @@ func TestReferenceHasEveryKey(t *testing.T) {
 	g := gomega.NewWithT(t)
 	data, err := os.ReadFile("../../conf/reference.conf")
 	g.Expect(err).NotTo(gomega.HaveOccurred())
-	r := newReading()
-	r.object(place{}, r.document(uncommented(data)), reflect.ValueOf(&r.raw).Elem())
-	g.Expect(r.problems.list).To(gomega.BeEmpty())
+	r := read(uncommented(data))
+	g.Expect(r.Problems).To(gomega.BeEmpty())
 	for _, k := range knownKeys() {
-		if !k.section {
-			g.Expect(r.given).To(gomega.HaveKey(k.path))
-			g.Expect(r.unused[k.path]).To(gomega.Equal(k.unused), k.path)
+		if !k.Section {
+			g.Expect(r.Given).To(gomega.HaveKey(k.Path))
+			g.Expect(r.Unused[k.Path]).To(gomega.Equal(k.Unused), k.Path)
 		}
 	}
 
 	// What is written out is what the code has as its default.
-	r = &reading{given: map[string]bool{}, unused: map[string]bool{}}
-	r.object(place{}, r.document(data), reflect.ValueOf(&r.raw).Elem())
+	r = read(data)
 	want := defaultRaw()
 	want.IPAM.PodSubnetOneNodePrefixLenIPv6, want.IPAM.VPPHostSubnetOneNodePrefixLenIPv6 = 0, 0 // commented out
 	g.Expect(r.raw).To(gomega.Equal(want))
@@ -78,7 +75,7 @@ func TestReadme(t *testing.T) {
 		g.Expect(readme).To(gomega.ContainSubstring(section + "\n"))
 	}
 	for _, k := range knownKeys() {
-		if key, ours := strings.CutPrefix(k.path, "cadastre."); ours && !k.section {
+		if key, ours := strings.CutPrefix(k.Path, "cadastre."); ours && !k.Section {
 			g.Expect(readme).To(gomega.ContainSubstring("| `" + key + "` |"))
 		}
 	}

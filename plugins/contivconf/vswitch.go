@@ -3,7 +3,7 @@
 
 package contivconf
 
-// vswitchKeys are the top-level keys of Contiv-VPP that configure its
+// vswitchKeys holds the top-level keys of Contiv-VPP that configure its
 // dataplane, in the versions 2.1 and 3.4 and between.
 type vswitchKeys struct {
 	// Interfaces.
@@ -45,7 +45,7 @@ type vswitchKeys struct {
 	CRDNodeConfigurationDisabled bool   `json:"crdNodeConfigurationDisabled" conf:"unused"`
 }
 
-// srv6Keys are the prefixes of segment IDs.
+// srv6Keys holds the prefixes of segment IDs.
 type srv6Keys struct {
 	ServicePolicyBSIDSubnetCIDR            string `json:"servicePolicyBSIDSubnetCIDR"`
 	ServicePodLocalSIDSubnetCIDR           string `json:"servicePodLocalSIDSubnetCIDR"`

@@ -1,21 +1,13 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeconfig is the part of the configuration that is this node's own
-// and may change while the agent runs: the NodeConfig of the cluster's state
-// where there is one, which replaces the node's entry under nodeConfig in
-// contiv.conf as a whole, else that entry.
+// Package nodeconfig serves this node's own part of the configuration, which may
+// change while the agent runs. It is the NodeConfig of the cluster's state if there is
+// one, else the node's entry under nodeConfig in contiv.conf.
 //
-// A change becomes a NodeConfigChange, by which all plugins build what they want
-// anew. One that is no good is reported (Problem), and the node goes on with
-// what it had from contiv.conf. The plugin belongs to the loop; Problem may be
-// asked by anybody.
-//
-// Example: with
-//
-//	nodeConfig: [{nodeName: node-a, mainVPPInterface: {ip: 192.168.17.200/24}}]
-//
-// node-a tells the others that it is at 192.168.17.200, whatever its node ID.
+// A change becomes a NodeConfigChange, an upstream resync. If a NodeConfig is not
+// valid, Problem reports it and the node uses its entry in contiv.conf. The plugin
+// belongs to the loop; any goroutine may call Problem.
 package nodeconfig
 
 import (
@@ -32,23 +24,23 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate"
 )
 
-// Deps is what the plugin is given.
+// Deps holds the dependencies of the plugin.
 type Deps struct {
 	controller.PluginDeps
 	ServiceLabel controller.AgentLabel
-	File         []contivconf.NodeConfig // of contiv.conf
+	File         []contivconf.NodeConfig // from contiv.conf
 }
 
 // NodeConfig is the plugin.
 type NodeConfig struct {
 	Deps
-	object  *kv.NodeConfig // nil: there is none
+	object  *kv.NodeConfig // nil: the cluster's state has none
 	problem atomic.Pointer[string]
 }
 
 var _ controller.EventHandler = (*NodeConfig)(nil)
 
-// NewPlugin makes the plugin.
+// NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *NodeConfig {
 	deps.Name = "contivconf"
 	return &NodeConfig{Deps: deps}
@@ -63,15 +55,15 @@ func (p *NodeConfig) AfterInit() error { return nil }
 // Close does nothing.
 func (p *NodeConfig) Close() error { return nil }
 
-// MainIP is the address of the node's main interface with the length of its
-// network, the zero Prefix where it follows from the node ID.
+// MainIP returns the address of the node's main interface with the length of its
+// network, the zero Prefix if it follows from the node ID.
 func (p *NodeConfig) MainIP() netip.Prefix {
 	ip, err := p.mainIP()
 	p.report(err)
 	return ip
 }
 
-// mainIP falls back to contiv.conf where the object is no good.
+// mainIP falls back to contiv.conf if the object is not valid.
 func (p *NodeConfig) mainIP() (netip.Prefix, error) {
 	inFile := p.inFile()
 	if p.object == nil {
@@ -104,7 +96,7 @@ func parse(text string) (netip.Prefix, error) {
 	return ip, nil
 }
 
-// Problem is what is wrong with the node's configuration, "" for nothing.
+// Problem returns what is wrong with the node's configuration, "" if nothing is.
 func (p *NodeConfig) Problem() string {
 	if s := p.problem.Load(); s != nil {
 		return *s
@@ -140,7 +132,7 @@ func (p *NodeConfig) Resync(_ controller.Event, state controller.KubeStateData, 
 	return nil
 }
 
-// Update has everything built anew where the configuration has changed.
+// Update requests an upstream resync if the configuration has changed.
 func (p *NodeConfig) Update(event controller.Event, txn controller.UpdateOperations) (string, error) {
 	now, _ := event.(*controller.KubeStateChange).New.(*kv.NodeConfig)
 	if proto.Equal(now, p.object) && (now == nil) == (p.object == nil) {
@@ -150,15 +142,15 @@ func (p *NodeConfig) Update(event controller.Event, txn controller.UpdateOperati
 	return "the node's configuration has changed", txn.FollowUp(&NodeConfigChange{NodeConfig: now})
 }
 
-// Revert does nothing: the cluster's state is not undone.
+// Revert does nothing: the cluster's state does not change back.
 func (p *NodeConfig) Revert(controller.Event) error { return nil }
 
-// NodeConfigChange says that the configuration of this node has changed.
+// NodeConfigChange is the event of a changed configuration of this node.
 type NodeConfigChange struct {
-	NodeConfig *kv.NodeConfig // nil: there is none any more
+	NodeConfig *kv.NodeConfig // nil: it was deleted
 }
 
-// GetName is "Node Config Change".
+// GetName returns "Node Config Change".
 func (ev *NodeConfigChange) GetName() string { return "Node Config Change" }
 
 func (ev *NodeConfigChange) String() string {
@@ -168,10 +160,10 @@ func (ev *NodeConfigChange) String() string {
 	return fmt.Sprintf("%s\n* main IP: %s", ev.GetName(), ev.NodeConfig.MainIp)
 }
 
-// Method is UpstreamResync.
+// Method returns UpstreamResync.
 func (ev *NodeConfigChange) Method() controller.EventMethodType { return controller.UpstreamResync }
 
-// IsBlocking is false.
+// IsBlocking returns false.
 func (ev *NodeConfigChange) IsBlocking() bool { return false }
 
 // Done does nothing.

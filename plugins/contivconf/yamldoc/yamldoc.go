@@ -1,18 +1,13 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package yamldoc reads a file that is to be one YAML document, as strictly as
-// people who edit such files deserve: keys that are there twice, a second
-// document, and whatever follows the first one are found, and not passed over
-// as decoders do. It keeps nothing and may be called by anybody.
+// Package yamldoc reads a file of one YAML document into a struct and collects all
+// that is wrong with it. It finds what decoders pass over: a key that is given
+// twice, a second document, and text behind the first one. Each Problem names the
+// field, the value and what would be right. A Collector takes the problems that the
+// caller finds in the values as well.
 //
-// Read finds all that is wrong, and returns what can be read all the same, so
-// that the caller finds what is wrong with that in the same pass.
-//
-// Example:
-//
-//	content, ok, faults := yamldoc.Read([]byte("a: 1\na: 2"))
-//	// faults[0]: Twice, key "a", line 2
+// A Decoder belongs to its caller and is for one file. The package keeps no state.
 package yamldoc
 
 import (
@@ -27,69 +22,57 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Kind is a kind of fault.
-type Kind int
-
-// The kinds.
-const (
-	Syntax  Kind = iota // Text says why it is not valid YAML
-	Several             // there is more than one document
-	Twice               // Key is there twice, the second time in Line; where Key is "", Text says it
-)
-
-// Fault is one thing that is wrong.
-type Fault struct {
-	Kind Kind
-	Key  string
-	Line int
-	Text string
-}
-
-// Read is the content of the file's document, as package json has it with
-// numbers as json.Number, nil for an empty one; ok is false where it cannot be
-// read. The faults are all that is wrong with the file.
-func Read(file []byte) (content any, ok bool, faults []Fault) {
+// read returns the content of the file's document, as package json has it with
+// numbers as json.Number, nil for an empty one. ok is false if it cannot be read.
+func read(file []byte) (content any, ok bool, found Problems) {
+	add := func(rule Rule, text string) { found = append(found, Problem{Rule: rule, Field: WholeFile, Text: text}) }
+	syntax := func(err error) { add(RuleSyntax, "is not valid YAML: "+strings.TrimPrefix(err.Error(), "yaml: ")) }
 	converted, err := yaml.YAMLToJSONStrict(file)
 	if err != nil {
 		// Strict refuses duplicate keys. Reading on finds the other problems.
 		lax, laxErr := yaml.YAMLToJSON(file)
 		if laxErr != nil {
-			return nil, false, []Fault{{Kind: Syntax, Text: plain(laxErr)}}
+			syntax(laxErr)
+			return nil, false, found
 		}
-		faults, converted = twice(err), lax
+		found, converted = duplicates(err), lax
 	}
-	if several(file) {
-		faults = append(faults, Fault{Kind: Several})
-	} else if err := behind(file); err != nil {
-		faults = append(faults, Fault{Kind: Syntax, Text: plain(err)})
+	if hasSecondDocument(file) {
+		add(RuleDocument, "has more than one YAML document: remove the \"---\" between them, or all but one")
+	} else if err := checkRest(file); err != nil {
+		syntax(err)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(converted))
 	decoder.UseNumber()
 	if err := decoder.Decode(&content); err != nil {
-		return nil, false, append(faults, Fault{Kind: Syntax, Text: err.Error()})
+		syntax(err)
+		return nil, false, found
 	}
-	return content, true, faults
+	return content, true, found
 }
 
-func plain(err error) string { return strings.TrimPrefix(err.Error(), "yaml: ") }
-
-// twice are the keys that the strict decoder has found twice.
-func twice(err error) (faults []Fault) {
+// duplicates returns the keys that the strict decoder has found twice.
+func duplicates(err error) (found Problems) {
 	for line := range strings.Lines(err.Error()) {
-		f := Fault{Kind: Twice}
-		if _, err := fmt.Sscanf(strings.TrimSpace(line), "line %d: key %q already set in map", &f.Line, &f.Key); err == nil {
-			faults = append(faults, f)
+		var key string
+		var number int
+		if _, err := fmt.Sscanf(strings.TrimSpace(line), "line %d: key %q already set in map", &number, &key); err == nil {
+			found = append(found, Problem{
+				Rule:  RuleDuplicateKey,
+				Field: printable(key),
+				Text:  fmt.Sprintf("is given twice, the second time in line %d: keep one", number),
+			})
 		}
 	}
-	if len(faults) == 0 {
-		faults = []Fault{{Kind: Twice, Text: err.Error()}}
+	if len(found) == 0 {
+		found = Problems{{Rule: RuleDuplicateKey, Field: WholeFile, Text: "has a key twice: " + err.Error()}}
 	}
-	return faults
+	return found
 }
 
-// behind is what is wrong with what follows the first document, which other
-// decoders do not look at: "{}" and a key in the next line, for one.
-func behind(file []byte) error {
+// checkRest returns the first error behind the first document, which other decoders
+// do not read: for example "{}" with a key in the next line.
+func checkRest(file []byte) error {
 	decoder := yamlv3.NewDecoder(bytes.NewReader(file))
 	for {
 		var document yamlv3.Node
@@ -101,8 +84,9 @@ func behind(file []byte) error {
 	}
 }
 
-// several finds a second document. Decoders make one of an empty rest, too.
-func several(file []byte) bool {
+// hasSecondDocument reports whether a second document begins. A decoder returns one
+// for an empty rest too, so this looks at the lines.
+func hasSecondDocument(file []byte) bool {
 	content, ended := false, false
 	for line := range bytes.Lines(bytes.TrimPrefix(file, []byte("\ufeff"))) {
 		trimmed := bytes.TrimSpace(line)

@@ -4,8 +4,6 @@
 package yamldoc_test
 
 import (
-	"encoding/json"
-	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -13,48 +11,66 @@ import (
 	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
-func TestRead(t *testing.T) {
-	one := map[string]any{"a": json.Number("1")}
+type item struct {
+	A *int   `json:"a"`
+	B string `json:"b"`
+}
+
+type file struct {
+	A     int    `json:"a"`
+	Items []item `json:"items"`
+}
+
+func decode(text string, exact bool) (f file, d *yamldoc.Decoder, ok bool) {
+	d = yamldoc.NewDecoder(yamldoc.Options{
+		Example: "a: 1",
+		Exact:   exact,
+		Unknown: func(path, key string, known []string) string { return "is unknown at " + path },
+	})
+	ok = d.Decode([]byte(text), &f)
+	return f, d, ok
+}
+
+func TestDecodeReadsOneDocument(t *testing.T) {
+	second := "(file): has more than one YAML document: remove the \"---\" between them, or all but one"
 	for name, c := range map[string]struct {
-		file    string
-		content any
-		ok      bool
-		faults  []yamldoc.Fault
+		file string
+		a    int
+		ok   bool
+		want []string
 	}{
-		"one document":                {"a: 1\n", one, true, nil},
-		"with marks around it":        {"---\na: 1\n...\n", one, true, nil},
-		"nothing":                     {"", nil, true, nil},
-		"a comment":                   {"# nothing\n", nil, true, nil},
-		"another document":            {"a: 1\n---\nb: 2\n", one, true, []yamldoc.Fault{{Kind: yamldoc.Several}}},
-		"another one behind the end":  {"a: 1\n...\nb: 2\n", one, true, []yamldoc.Fault{{Kind: yamldoc.Several}}},
-		"a key behind a whole one":    {"{a: 1}\nb: 2\n", one, true, []yamldoc.Fault{{Kind: yamldoc.Syntax, Text: "line 1: did not find expected <document start>"}}},
-		"a key twice":                 {"a: 0\na: 1\n", one, true, []yamldoc.Fault{{Kind: yamldoc.Twice, Key: "a", Line: 2}}},
-		"a key twice, and a document": {"a: 0\na: 1\n---\n", one, true, []yamldoc.Fault{{Kind: yamldoc.Twice, Key: "a", Line: 2}, {Kind: yamldoc.Several}}},
+		"one document":               {"a: 1\n", 1, true, nil},
+		"with marks around it":       {"---\na: 1\n...\n", 1, true, nil},
+		"empty":                      {"", 0, true, nil},
+		"a comment":                  {"# nothing\n", 0, true, nil},
+		"a second document":          {"a: 1\n---\nb: 2\n", 1, true, []string{second}},
+		"a second one after the end": {"a: 1\n...\nb: 2\n", 1, true, []string{second}},
+		"a key behind a mapping": {"{a: 1}\nb: 2\n", 1, true, []string{
+			"(file): is not valid YAML: line 1: did not find expected <document start>"}},
+		"a key twice": {"a: 0\na: 1\n", 1, true, []string{
+			"a: is given twice, the second time in line 2: keep one"}},
+		"a key twice, and a document": {"a: 0\na: 1\n---\n", 1, true, []string{
+			"a: is given twice, the second time in line 2: keep one", second}},
+		"not YAML": {"a: [1\n", 0, false, []string{
+			"(file): is not valid YAML: line 1: did not find expected ',' or ']'"}},
+		"a list": {"- a\n", 0, false, []string{
+			`(file): must be made of keys and values, such as "a: 1"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			content, ok, faults := yamldoc.Read([]byte(c.file))
-			if c.content == nil {
-				g.Expect(content).To(BeNil())
-			} else {
-				g.Expect(content).To(Equal(c.content))
-			}
+			f, d, ok := decode(c.file, false)
+			g.Expect(f.A).To(Equal(c.a))
 			g.Expect(ok).To(Equal(c.ok))
-			g.Expect(faults).To(Equal(c.faults))
+			var texts []string
+			for _, p := range d.Problems {
+				texts = append(texts, p.Error())
+			}
+			g.Expect(texts).To(Equal(c.want))
 		})
 	}
 }
 
-func TestReadOfWhatIsNoYAML(t *testing.T) {
-	g := NewWithT(t)
-	content, ok, faults := yamldoc.Read([]byte("a: [1\n"))
-	g.Expect(content).To(BeNil())
-	g.Expect(ok).To(BeFalse())
-	g.Expect(faults).To(HaveLen(1))
-	g.Expect(faults[0].Kind).To(Equal(yamldoc.Syntax))
-}
-
-func TestASecondDocument(t *testing.T) {
+func TestDecodeFindsASecondDocument(t *testing.T) {
 	for text, second := range map[string]bool{
 		"":                           false,
 		"a: 1\n":                     false,
@@ -71,7 +87,48 @@ func TestASecondDocument(t *testing.T) {
 		"a: 1\r\n---\r\nb: 1\r\n":    true,
 		"----: 1\n---x: 1\n":         false,
 	} {
-		_, _, faults := yamldoc.Read([]byte(text))
-		NewWithT(t).Expect(slices.Contains(faults, yamldoc.Fault{Kind: yamldoc.Several})).To(Equal(second), "%q", text)
+		_, d, _ := decode(text, false)
+		found := false
+		for _, p := range d.Problems {
+			found = found || p.Rule == yamldoc.RuleDocument
+		}
+		NewWithT(t).Expect(found).To(Equal(second), "%q", text)
 	}
+}
+
+func TestExactRefusesWhatOthersAccept(t *testing.T) {
+	for text, want := range map[string]string{
+		"A: 1":                 "A: is unknown at ",
+		"items: [null]":        "items[0]: must be a section with keys of its own",
+		"items: [{b: 7}]":      `items[0].b: "7" must be a text: write it in quotes`,
+		"items: [{b: true}]":   `items[0].b: "true" must be a text: write it in quotes`,
+		"items: [{b: \"  \"}]": "items[0].b: is empty: write a text, or remove the key",
+	} {
+		g := NewWithT(t)
+		_, d, _ := decode(text, true)
+		g.Expect(d.Err()).To(MatchError(want), text)
+		_, d, _ = decode(text, false)
+		g.Expect(d.Err()).NotTo(HaveOccurred(), text)
+	}
+}
+
+func TestAnAbsentPointerStaysNil(t *testing.T) {
+	g := NewWithT(t)
+	f, d, _ := decode("items: [{b: x}, {a: 0}, {a: }]", true)
+	g.Expect(d.Err()).NotTo(HaveOccurred())
+	g.Expect(f.Items[0].A).To(BeNil())
+	g.Expect(f.Items[1].A).To(HaveValue(Equal(0)))
+	g.Expect(f.Items[2].A).To(BeNil())
+}
+
+func TestAMutedFieldTakesNoFurtherProblem(t *testing.T) {
+	g := NewWithT(t)
+	_, d, _ := decode("a: x\nitems: [x]\n", false)
+	g.Expect(d.Problems).To(HaveLen(2))
+	d.Add(yamldoc.RuleMissing, "a", "", "is missing")
+	d.Add(yamldoc.RuleMissing, "items[0].b", "", "is missing")
+	g.Expect(d.Problems).To(HaveLen(2))
+	d.Add(yamldoc.RuleMissing, "items[1].b", "", "is missing")
+	d.Add(yamldoc.RuleMissing, "ab", "", "is missing")
+	g.Expect(d.Problems).To(HaveLen(4))
 }

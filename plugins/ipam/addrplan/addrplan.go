@@ -61,7 +61,13 @@ type Node struct {
 // all but network, gateway, NAT loopback and the last one.
 func (n Node) PodCapacity() uint64 { return Capacity(n.PodSubnet) }
 
-// Capacity is the number of addresses that pods can have in a pod subnet.
+// A pod subnet has at least PodHostBits host bits, which it needs for PodSubnetUses.
+const (
+	PodHostBits   = 3
+	PodSubnetUses = "network, gateway, a pod, NAT loopback and the last address"
+)
+
+// Capacity returns the number of addresses that pods can have in a pod subnet.
 func Capacity(podSubnet netip.Prefix) uint64 {
 	size := addrspace.Size(podSubnet)
 	if size == ^uint64(0) {

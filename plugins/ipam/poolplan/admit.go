@@ -10,6 +10,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/ledger/addrspace"
+	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 )
 
 // Admit says why p cannot be added to the pools that there are, where it does
@@ -20,7 +21,7 @@ func Admit(p Pool, pools []Pool, reserved []Reserved) error {
 	if old, exists := m.known[p.Name]; exists {
 		m.add(nameKey, p.Name, "is the name of a pool that is there, of network %s: choose another one", old.Network)
 	}
-	if m.checkRanges("", p.Ranges); len(m.list) == 0 {
+	if m.checkRanges("", p.Ranges); len(m.Problems) == 0 {
 		m.admit(candidate{Pool: p}, pools, reserved)
 	}
 	return m.err()
@@ -119,7 +120,7 @@ func (m *making) admitNodes(c candidate, i int) {
 	if r.OneNode > need {
 		right = append(right, fmt.Sprintf("a network of /%d or less", r.OneNode-need))
 	}
-	if r.CIDR.Bits()+need <= r.width()-leastHostBits {
+	if r.CIDR.Bits()+need <= r.width()-addrplan.PodHostBits {
 		right = append(right, fmt.Sprintf("%s %d or more", oneNodeKey, r.CIDR.Bits()+need))
 	}
 	m.add(rangeField(c.at, i)+cidrKey, r.CIDR.String(), "%s; write %s", text, strings.Join(right, ", or "))

@@ -73,8 +73,8 @@ func (c Change) verb() string { return []string{"remove", "add", "reopen", "drai
 // file that has been applied gives a plan without changes.
 func Make(s Situation, wanted []Wanted) Plan {
 	m := newMaking(s, wanted)
-	if m.checkWanted(wanted); len(m.list) > 0 {
-		return Plan{Problems: m.inOrder()}
+	if m.checkWanted(wanted); len(m.Problems) > 0 {
+		return Plan{Problems: m.sorted()}
 	}
 	for i, w := range wanted {
 		m.step(poolField(i), w)
@@ -84,7 +84,7 @@ func Make(s Situation, wanted []Wanted) Plan {
 	slices.SortStableFunc(m.steps, func(a, b step) int {
 		return cmp.Or(cmp.Compare(a.kind(), b.kind()), compareNames(a.To.Name, b.To.Name))
 	})
-	p := Plan{Problems: m.inOrder(), Blocks: m.blockers()}
+	p := Plan{Problems: m.sorted(), Blocks: m.blockers()}
 	if p.Err() == nil {
 		for _, st := range m.steps {
 			p.Changes = append(p.Changes, st.Change)
@@ -208,7 +208,7 @@ func (m *making) poolNames() string {
 func (m *making) sameRanges(at string, old Pool, ranges []Range) {
 	var found Problems
 	differs := func(field, value, format string, args ...any) {
-		found = append(found, Problem{field, value, fmt.Sprintf(format, args...)})
+		found = append(found, Problem{Field: field, Value: value, Text: fmt.Sprintf(format, args...)})
 	}
 	for i, r := range ranges {
 		field := rangeField(at, i)

@@ -80,7 +80,7 @@ func FromMessage(m *kv.Pool) (Pool, error) {
 	if len(p.Ranges) == 0 {
 		ps.add("ranges", "", "is missing: a pool has one or two ranges")
 	}
-	ps.settle()
+	ps.Mute()
 	ps.checkRanges("", p.Ranges)
 	if err := ps.err(); err != nil {
 		return Pool{}, fmt.Errorf("stored pool %q: %w", m.GetName(), err)
