@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -254,7 +255,7 @@ func TestRandomDamage(t *testing.T) {
 	rnd := random(s, 0)
 	p := newPast(t, newNode(t, roomyConf), 40)
 	counts := map[string]int{}
-	for i := range number(t, "CHAOS_DAMAGES", 60, 5000) {
+	for i := range effort.Times(t, 60) {
 		tried.Add(1)
 		what, data := p.damage(rnd)
 		p.restore(g, data)
