@@ -56,7 +56,7 @@ e2e-kube: ## operator and agent against a real Kubernetes API server (test/kube;
 e2e-node: ## a kubelet and a containerd with our CNI plugin, for real (as root; installs Debian packages; the first build takes minutes)
 	@$(GO) run ./test/e2e/node
 
-test: vet unit ## what every change must pass: go vet, gofmt, the tests with few seeds (at most five minutes)
+test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
 
 vet: ## go vet and gofmt
 	$(GO) vet ./...
@@ -95,9 +95,8 @@ generate: ## the protobuf messages (needs protoc), and the definitions of our Ku
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
-ci: ## what .ci/run does: make test, then lint, race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
+ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
 	$(MAKE) test
-	$(MAKE) lint
 	$(MAKE) race EFFORT=10
 	$(MAKE) fuzz
 	$(MAKE) demo
