@@ -73,7 +73,7 @@ func (d *resident) awaitService() error {
 		case err == nil && s.Serving && s.Loop.Resynced && s.Waiting == 0:
 			return nil
 		case time.Now().After(limit):
-			return fmt.Errorf("it does not serve %s after its start: %v, %s", restarting, err, s.ReadyError)
+			return fmt.Errorf("it does not serve %s after its start: %w, %s", restarting, err, s.ReadyError)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func keepLending(t *testing.T, members ...*member) *lending {
 				for _, v := range []Verb{Add, Check, Del} {
 					r, f, err := ask(m.socket(), k.request(v), leaving{})
 					if err == nil && f != Answered {
-						err = fmt.Errorf("%s: %s %s: %s %v", m.name, v, k, f, r.Error)
+						err = fmt.Errorf("%s: %s %s: %s %w", m.name, v, k, f, r.Error)
 					}
 					l.mu.Lock()
 					l.n++

@@ -212,7 +212,7 @@ func (p *past) same() error {
 		r, f, err := ask(p.socket(), h.Key.request(Add), leaving{})
 		addrs, _ := addresses(r.IPs)
 		if err != nil || f != Answered || len(addrs) != 1 || addrs[0] != h.Addr {
-			return fmt.Errorf("a repeated ADD of %s: %s %v %v, it holds %s", h.Key, f, r, err, h.Addr)
+			return fmt.Errorf("a repeated ADD of %s: %s %v %w, it holds %s", h.Key, f, r, err, h.Addr)
 		}
 	}
 	return nil
@@ -242,7 +242,7 @@ func (p *past) suspended(id string) (bool, error) {
 	if status := r.Error != nil && r.Error.Code == cni.CodeNotAvailable; status == (f == Refused) {
 		return status, err
 	}
-	return false, fmt.Errorf("STATUS: %v, but a new ADD was %s", r.Error, f)
+	return false, fmt.Errorf("STATUS: %w, but a new ADD was %s", r.Error, f)
 }
 
 // TestRandomDamage damages a little of the file: whatever becomes of it, the
