@@ -128,7 +128,7 @@ func TestHistoriesOfClaims(t *testing.T) {
 	s := seed(t)
 	server := etcdtest.Start(t)
 	fates, unchecked := map[string]int{}, 0
-	for epoch := range effort.Times(t, 5) {
+	for epoch := range max(5, effort.Times(t, 5)) {
 		h := newIDHistory(0, 0, 1, 1, 2, 3)
 		g.Expect(claimAndRelease(t, server, h, epoch, s)).To(Succeed(), "epoch %d", epoch)
 		switch err := h.check(searchLimit); {
@@ -243,7 +243,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 	s := seed(t)
 	server := etcdtest.Start(t)
 	kills := map[Fate]int{}
-	for epoch := range effort.Times(t, 2) {
+	for epoch := range max(2, effort.Times(t, 2)) {
 		rnd := random(s, epoch)
 		g.Expect(untilFree(server.Wipe)).To(Succeed())
 		store := newRegistry(t, server.Endpoint())

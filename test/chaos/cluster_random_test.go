@@ -21,6 +21,7 @@ import (
 // themselves, their networks and their etcd, and checks all that may never
 // break after each of them.
 func TestClusterInARandomWorld(t *testing.T) {
+	effort.Need(t, "a world of agents takes tens of seconds")
 	s := seed(t)
 	for i := range effort.Times(t, 2) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

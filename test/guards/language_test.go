@@ -39,7 +39,6 @@ func notYetPlain() []string {
 		"internal/testkit/etcdtest",
 		"internal/testkit/faulty",
 		"internal/testkit/ipamapitest",
-		"internal/testkit/journal",
 		"internal/testkit/kubestatetest",
 		"internal/testkit/memapi",
 		"internal/testkit/memcloud",
