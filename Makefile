@@ -6,10 +6,12 @@ PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
 FUZZTIME ?= 3000x
 BENCH ?= .cache/bench
-# What make chaos leaves, and its sizes: long or short; seeds of the simulations. CHAOS_KILLS and others: see test/chaos/doc.go.
+# The folder of what make chaos leaves.
 ATTACKS ?= .cache/chaos
-CHAOS ?= long
-SIM_SEEDS ?= 20000
+# Repetitions of the tests with random input: CADASTRE_TEST_EFFORT, see internal/testkit/effort.
+EFFORT ?= 1
+LINT_VERSION := v2.15.0
+LINT := .cache/bin/golangci-lint-$(LINT_VERSION)
 # The race detector needs a C compiler.
 CC_FOUND := $(shell command -v $${CC:-cc} 2>/dev/null || command -v gcc 2>/dev/null)
 RACE := $(if $(CC_FOUND),-race,)
@@ -19,7 +21,8 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube e2e-node test unit check fuzz lint chaos bench generate ci clean
+.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube e2e-node test vet check unit race fuzz lint chaos bench \
+	generate ci nightly clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -53,26 +56,36 @@ e2e-kube: ## operator and agent against a real Kubernetes API server (test/kube;
 e2e-node: ## a kubelet and a containerd with our CNI plugin, for real (as root; installs Debian packages; the first build takes minutes)
 	@$(GO) run ./test/e2e/node
 
-test: check unit fuzz ## everything that a change must pass: vet, gofmt, tests, fuzzers
+test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
 
-check: ## go vet and gofmt
+vet: ## go vet and gofmt
 	$(GO) vet ./...
 	@out=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
 		if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi
 
-unit: ## the tests, with the race detector where a C compiler is found
+check: vet lint ## go vet, gofmt and golangci-lint
+
+unit: ## the tests, without the race detector; EFFORT=10 repeats the random ones as often as make ci
+	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout 20m ./...
+
+race: ## the tests with the race detector, where a C compiler is found
 	@$(if $(RACE),true,echo "no C compiler is found: the tests run without the race detector")
-	$(GO) test $(RACE) -timeout 30m ./...
+	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test $(RACE) -timeout 40m ./...
 
 fuzz: ## each fuzzer for FUZZTIME (3000 runs)
 	@set -e; for f in $(FUZZERS); do \
 		$(GO) test -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$${f%:*}"; done
 
-lint: ## golangci-lint, where it is installed
-	@if command -v golangci-lint >/dev/null; then golangci-lint run; else echo "golangci-lint is not installed: make check has run go vet and gofmt"; fi
+lint: $(LINT) ## golangci-lint, in the version of this file, which is installed into .cache/bin
+	$(LINT) run ./...
 
-chaos: ## attacks on real agents, and simulations, into $(ATTACKS) and docs/reliability.md (hours; CHAOS=short SIM_SEEDS=1000: ten minutes)
-	CHAOS=$(CHAOS) SIM_SEEDS=$(SIM_SEEDS) $(GO) run ./test/chaos/cmd/reliability -doc docs/reliability.md $(ATTACKS)
+$(LINT):
+	GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	@mv .cache/bin/golangci-lint $@
+
+chaos: EFFORT = 300
+chaos: ## attacks on real agents, and simulations, into $(ATTACKS) and docs/reliability.md (hours; EFFORT=10: ten minutes)
+	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) run ./test/chaos/cmd/reliability -doc docs/reliability.md $(ATTACKS)
 
 bench: ## our benchmarks beside the peers', into $(BENCH) and docs/performance.md
 	$(GO) run ./test/peers/cmd/report -doc docs/performance.md $(BENCH)
@@ -82,12 +95,19 @@ generate: ## the protobuf messages (needs protoc), and the definitions of our Ku
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
-ci: ## what .ci/run does: make test, then each end-to-end target
+ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
 	$(MAKE) test
+	$(MAKE) race EFFORT=10
+	$(MAKE) fuzz
 	$(MAKE) demo
 	$(MAKE) demo-cluster
 	$(MAKE) e2e-docker
 	$(MAKE) e2e-kube E2E_FLAGS=-short
+
+nightly: ## what takes longer than make ci may: all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
+	$(MAKE) e2e-kube
+	$(MAKE) fuzz FUZZTIME=300000x
+	$(MAKE) chaos
 
 clean: ## remove what the other targets have made
 	rm -rf $(BIN) .run .cache

@@ -71,7 +71,7 @@ const part = 64 << 10
 // Write writes b, each part within the limit.
 func (c *conn) Write(b []byte) (n int, err error) {
 	for more := true; more && err == nil; more = n < len(b) {
-		if err = c.Conn.SetWriteDeadline(time.Now().Add(c.write)); err == nil {
+		if err = c.SetWriteDeadline(time.Now().Add(c.write)); err == nil {
 			var taken int
 			taken, err = c.Conn.Write(b[n:min(len(b), n+part)])
 			n += taken

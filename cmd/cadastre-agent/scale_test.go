@@ -19,6 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/kvdb/etcd"
@@ -28,7 +29,7 @@ import (
 // TestScale runs many agents, each with its own loop, database and connection,
 // against one etcd, and reports what that costs. SCALE is the number of agents.
 func TestScale(t *testing.T) {
-	n := 12
+	n := max(3, min(12, effort.Times(t, 12)))
 	if s := os.Getenv("SCALE"); s != "" {
 		n, _ = strconv.Atoi(s)
 	}

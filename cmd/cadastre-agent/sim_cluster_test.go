@@ -20,28 +20,18 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/ledger"
 )
 
 // The simulation of a cluster runs several agents, each whole but for its
-// sockets, over one store in simulated time, driven by one seed. SIM_SEED replays a
-// seed, SIM_SEEDS says how many to try, SIM_STEPS how many steps; SIM_OMIT leaves
+// sockets, over one store in simulated time, driven by one seed. Package effort
+// chooses the seeds, SIM_STEPS the number of steps; SIM_OMIT leaves
 // steps out (by number, with commas), and SIM_SHRINK finds those that a failure
 // does not need.
 func TestClusterSimulation(t *testing.T) {
-	from, n, steps := uint64(0), uint64(100), 60
-	if testing.Short() {
-		n = 10
-	}
-	if s := os.Getenv("SIM_SEEDS"); s != "" {
-		n, _ = strconv.ParseUint(s, 10, 64)
-	}
-	if s := os.Getenv("SIM_SEED"); s != "" {
-		from, _ = strconv.ParseUint(s, 10, 64)
-		if os.Getenv("SIM_SEEDS") == "" {
-			n = 1
-		}
-	}
+	from, n := effort.Seeds(t, 100)
+	steps := 60
 	if s := os.Getenv("SIM_STEPS"); s != "" {
 		steps, _ = strconv.Atoi(s)
 	}
@@ -87,7 +77,7 @@ type simPlan struct {
 
 // String is how to ask for it.
 func (p simPlan) String() string {
-	s := fmt.Sprintf("SIM_SEED=%d SIM_STEPS=%d", p.seed, p.steps)
+	s := fmt.Sprintf("%s=%d SIM_STEPS=%d", effort.SeedEnv, p.seed, p.steps)
 	if len(p.omit) == 0 {
 		return s
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam"
@@ -27,10 +28,7 @@ import (
 // killed. What was taken back is somebody else's: nothing of it may be held, or
 // have been held too shortly before.
 func TestSimulationOnANetResourceSet(t *testing.T) {
-	n, taken := 80, 0
-	if testing.Short() {
-		n = 25
-	}
+	n, taken := effort.Times(t, 80), 0
 	tried := attack.Begin(t, attack.BlockSim)
 	for seed := range uint64(n) {
 		tried.Add(1)

@@ -15,7 +15,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
@@ -35,25 +35,15 @@ import (
 )
 
 // The simulation runs the whole agent but its sockets in one process and in
-// simulated time, driven by one seed. SIM_SEED replays a seed, SIM_SEEDS says
-// how many to try.
+// simulated time, driven by one seed. Package effort chooses
+// the seeds.
 func TestSimulation(t *testing.T) {
-	from, n := uint64(0), uint64(250)
-	if testing.Short() {
-		n = 25
-	}
-	if s := os.Getenv("SIM_SEEDS"); s != "" {
-		n, _ = strconv.ParseUint(s, 10, 64)
-	}
-	if s := os.Getenv("SIM_SEED"); s != "" {
-		from, _ = strconv.ParseUint(s, 10, 64)
-		n = 1
-	}
+	from, n := effort.Seeds(t, 250)
 	tried := attack.Begin(t, attack.Sim)
 	for seed := from; seed < from+n; seed++ {
 		tried.Add(1)
 		if err := simulate(t, seed, 60, nil); err != nil {
-			t.Fatalf("%v\nreplay it: SIM_SEED=%d go test ./cmd/cadastre-agent -run TestSimulation", err, seed)
+			t.Fatalf("%v\nreplay it: %s=%d go test ./cmd/cadastre-agent -run TestSimulation", err, effort.SeedEnv, seed)
 		}
 	}
 }

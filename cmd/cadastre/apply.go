@@ -120,7 +120,7 @@ func (a *app) readFile(file string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		from, name = f, file
 	}
 	text, err := io.ReadAll(io.LimitReader(from, maxFile+1))

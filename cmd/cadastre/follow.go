@@ -44,7 +44,7 @@ func (a *app) follow(ctx context.Context, from uint64) error {
 		before := f.next
 		err := f.stream(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the user has interrupted it
 		}
 		if errors.Is(err, errRestarted) {
 			continue
@@ -57,7 +57,7 @@ func (a *app) follow(ctx context.Context, from uint64) error {
 		}
 		f.gone()
 		if a.pause(ctx, pause) != nil {
-			return nil
+			return nil //nolint:nilerr // the user has interrupted it
 		}
 		pause = min(2*pause, maxPause)
 	}

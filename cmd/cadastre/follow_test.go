@@ -121,7 +121,7 @@ func (s *screen) Write(p []byte) (int, error) {
 func (s *screen) text() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.Buffer.String()
+	return s.String()
 }
 
 // events are the printed ones.

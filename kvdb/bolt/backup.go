@@ -31,7 +31,7 @@ func (f *File) Backup(w io.Writer) (n int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }()
 	return io.Copy(w, in)
 }
 

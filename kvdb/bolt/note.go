@@ -78,7 +78,7 @@ func readNote(path string) (newest note, ok bool) {
 	if err != nil {
 		return note{}, false
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	slot := make([]byte, noteSlot)
 	for i := range int64(noteSlots) {
 		if _, err := f.ReadAt(slot, i*noteSlot); err != nil && !errors.Is(err, io.EOF) {

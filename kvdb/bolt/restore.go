@@ -103,7 +103,7 @@ func holdOld(path string) (f *File, have replaced, err error) {
 		return nil, have, err
 	}
 	if err != nil {
-		return nil, have, nil // damaged: it is kept all the same
+		return nil, have, nil //nolint:nilerr // a damaged database is kept all the same
 	}
 	_ = f.view(func(tx *bbolt.Tx) (err error) { // likewise
 		have.revision = tx.ID()
@@ -118,7 +118,7 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }()
 	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

@@ -6,40 +6,29 @@ package nodesync_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
 // Agents of one cluster, in simulated time, driven by one seed: they start,
 // end, crash, lose and copy their disks; their links are bad; the store is
 // wiped and restored; IDs are released, rightly and wrongly; clocks jump.
-// NODES_SEED replays a seed, NODES_SEEDS says how many to try.
+// Package effort chooses the seeds.
 func TestAtRandom(t *testing.T) {
-	from, n := uint64(0), uint64(24)
-	if testing.Short() {
-		n = 6
-	}
-	if s := os.Getenv("NODES_SEEDS"); s != "" {
-		n, _ = strconv.ParseUint(s, 10, 64)
-	}
-	if s := os.Getenv("NODES_SEED"); s != "" {
-		from, _ = strconv.ParseUint(s, 10, 64)
-		n = 1
-	}
+	from, n := effort.Seeds(t, 24)
 	for kind := range stores() {
 		t.Run(kind, func(t *testing.T) {
 			tried := attack.Begin(t, attack.IDWorld)
 			for seed := from; seed < from+n; seed++ {
 				tried.Add(1)
 				if err := live(t, seed, 120, kind == "without transactions"); err != nil {
-					t.Fatalf("seed %d: %v\nreplay it: NODES_SEED=%d go test ./plugins/nodesync -run TestAtRandom", seed, err, seed)
+					t.Fatalf("seed %d: %v\nreplay it: %s=%d go test ./plugins/nodesync -run TestAtRandom", seed, err, effort.SeedEnv, seed)
 				}
 			}
 		})

@@ -62,7 +62,7 @@ func TestCheckUnderLoad(t *testing.T) {
 				k := Key{"net", fmt.Sprintf("load%d-%d", w, i), "eth0"}
 				for _, v := range []Verb{Add, Del} {
 					if r, fate, err := ask(n.socket(), k.request(v), leaving{}); err != nil || fate != Answered {
-						errs[w] = fmt.Errorf("%s: %s, %v, %v", v, fate, r.Error, err)
+						errs[w] = fmt.Errorf("%s: %s, %w, %w", v, fate, r.Error, err)
 					}
 				}
 			}

@@ -187,7 +187,7 @@ func ask(socket string, req cni.Request, leave leaving) (reply, Fate, error) {
 		return reply{}, "", fmt.Errorf("%s: %q: %w", req.Command, answer, err)
 	}
 	if r.Error != nil {
-		return r, Refused, nil
+		return r, Refused, nil //nolint:nilerr // the answer carries it
 	}
 	return r, Answered, nil
 }

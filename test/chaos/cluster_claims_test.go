@@ -16,6 +16,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/etcd"
@@ -127,7 +128,7 @@ func TestHistoriesOfClaims(t *testing.T) {
 	s := seed(t)
 	server := etcdtest.Start(t)
 	fates, unchecked := map[string]int{}, 0
-	for epoch := range number(t, "CHAOS_CLAIMS", 5, 400) {
+	for epoch := range max(5, effort.Times(t, 5)) {
 		h := newIDHistory(0, 0, 1, 1, 2, 3)
 		g.Expect(claimAndRelease(t, server, h, epoch, s)).To(Succeed(), "epoch %d", epoch)
 		switch err := h.check(searchLimit); {
@@ -242,7 +243,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 	s := seed(t)
 	server := etcdtest.Start(t)
 	kills := map[Fate]int{}
-	for epoch := range number(t, "CHAOS_CLAIM_KILLS", 2, 100) {
+	for epoch := range max(2, effort.Times(t, 2)) {
 		rnd := random(s, epoch)
 		g.Expect(untilFree(server.Wipe)).To(Succeed())
 		store := newRegistry(t, server.Endpoint())
@@ -254,7 +255,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 		k.hear(idOp{Verb: claimID}) // the first one waits for others, and nobody else does
 		for range 10 {
 			k.round()
-			if rnd.IntN(3) == 0 && number(t, "CHAOS_CLAIM_RELEASES", 0, 1) == 1 {
+			if rnd.IntN(3) == 0 && effort.Level(t) >= effort.Nightly {
 				k.release(t.Context(), store.store, rnd.IntN(len(k.names)), true)
 			}
 		}

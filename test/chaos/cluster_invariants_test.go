@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -73,7 +73,7 @@ func (d *resident) awaitService() error {
 		case err == nil && s.Serving && s.Loop.Resynced && s.Waiting == 0:
 			return nil
 		case time.Now().After(limit):
-			return fmt.Errorf("it does not serve %s after its start: %v, %s", restarting, err, s.ReadyError)
+			return fmt.Errorf("it does not serve %s after its start: %w, %s", restarting, err, s.ReadyError)
 		}
 	}
 }
@@ -297,7 +297,7 @@ func (w *world) awaitQuiet() error {
 		err := w.quiet()
 		if took := time.Since(began); err == nil || took > healing {
 			return err
-		} else if took > 3*time.Second && !nudged && os.Getenv("CHAOS") != "long" {
+		} else if took > 3*time.Second && !nudged && effort.Level(w.t) < effort.Nightly {
 			nudged = true // who failed often would wait for longer before it tries again
 			for _, d := range w.staying() {
 				var said string

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -62,7 +63,7 @@ func TestTwoAgentsOfOneNameAtOnce(t *testing.T) {
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
 	store := newRegistry(t, server.Endpoint())
-	for i := range number(t, "CHAOS_NAMES", 5, 200) {
+	for i := range effort.Times(t, 5) {
 		tried.Add(1)
 		one := newMember(t, fmt.Sprint("n", i), server)
 		two := twin(t, one, server)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/kvdb"
 )
 
@@ -20,15 +21,16 @@ import (
 // themselves, their networks and their etcd, and checks all that may never
 // break after each of them.
 func TestClusterInARandomWorld(t *testing.T) {
+	effort.Need(t, "a world of agents takes tens of seconds")
 	s := seed(t)
-	for i := range number(t, "CHAOS_WORLDS", 2, 20) {
+	for i := range effort.Times(t, 2) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
 			tried := attack.Begin(t, attack.World)
 			w := newWorld(t, s+uint64(i), 3+i%2)
 			g.Expect(w.blame(w.calm())).To(Succeed())
-			for range number(t, "CHAOS_STEPS", 45, 200) {
+			for range longer(t, 45, 200) {
 				tried.Add(1)
 				if err := w.step(); err != nil {
 					t.Fatal(w.blame(err))

@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -50,7 +51,7 @@ func keepLending(t *testing.T, members ...*member) *lending {
 				for _, v := range []Verb{Add, Check, Del} {
 					r, f, err := ask(m.socket(), k.request(v), leaving{})
 					if err == nil && f != Answered {
-						err = fmt.Errorf("%s: %s %s: %s %v", m.name, v, k, f, r.Error)
+						err = fmt.Errorf("%s: %s %s: %s %w", m.name, v, k, f, r.Error)
 					}
 					l.mu.Lock()
 					l.n++
@@ -419,7 +420,7 @@ func TestLeaderlessMinute(t *testing.T) {
 	g.Expect(all[0].mustStatus(t).StateFrom).To(Equal("mirror"))
 	late := newMember(t, "late", etcd.Members...)
 	late.run(t)
-	minute := time.Duration(number(t, "CHAOS_LEADERLESS", 4, 60)) * time.Second
+	minute := time.Duration(longer(t, 4, 60)) * time.Second
 	g.Consistently(func() bool {
 		s, err := late.status()
 		return err == nil && (s.NodeID != 0 || s.Ready)
@@ -452,7 +453,7 @@ func TestMassRestart(t *testing.T) {
 	all := newMembers(t, "a b c d e", server)
 	was := leases(t, all)
 	store := newRegistry(t, server.Endpoint())
-	for range number(t, "CHAOS_MASS", 2, 20) {
+	for range effort.Times(t, 2) {
 		tried.Add(1)
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = server.Stop() })

@@ -20,6 +20,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
@@ -30,7 +31,7 @@ import (
 // attachments than there are addresses, and proves after every restart that
 // what clients were told is what is held.
 func TestSIGKILL(t *testing.T) {
-	kills := number(t, "CHAOS_KILLS", 320, 10000)
+	kills := effort.Times(t, 320)
 	for name, conf := range map[string]string{"one family, 60 s cool-down": smallConf, "two families, no cool-down": dualConf} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

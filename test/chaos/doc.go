@@ -28,13 +28,11 @@
 // it first must find out and lend nothing new. The clock of an agent is set in a
 // build of its own, in which clock.go is another one.
 //
-// The default run takes about two minutes. CHAOS=long runs for many times that
-// (give go test -timeout 2h). CHAOS_KILLS=N chooses the number of SIGKILLs;
-// CHAOS_EPOCHS, CHAOS_HANGUPS, CHAOS_DAMAGES and CHAOS_TWICE do so for the other
-// tests that repeat themselves, of clusters CHAOS_WORLDS and CHAOS_STEPS,
-// CHAOS_CLAIMS, CHAOS_CLAIM_KILLS, CHAOS_NAMES, CHAOS_MASS, and CHAOS_LEADERLESS (seconds).
-// CHAOS_SEED=S repeats what a failed run has printed (the choices are repeated,
-// the scheduler's are not).
+// CADASTRE_TEST_EFFORT chooses how often each test repeats itself (package effort): 1
+// is the default, "make ci" has 10, "make chaos" 300 (give go test -timeout 5h).
+// CADASTRE_TEST_SEED=S repeats the choices of a failed run, which prints S. The
+// scheduler's choices are not repeated. CHAOS_FOUND=1 also runs the tests of the known
+// failures in docs/reliability.md.
 //
 // Each test that attacks counts what it tries (package attack); make chaos writes the
 // counts and results into docs/reliability.md.

@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -211,7 +212,7 @@ func (p *past) same() error {
 		r, f, err := ask(p.socket(), h.Key.request(Add), leaving{})
 		addrs, _ := addresses(r.IPs)
 		if err != nil || f != Answered || len(addrs) != 1 || addrs[0] != h.Addr {
-			return fmt.Errorf("a repeated ADD of %s: %s %v %v, it holds %s", h.Key, f, r, err, h.Addr)
+			return fmt.Errorf("a repeated ADD of %s: %s %v %w, it holds %s", h.Key, f, r, err, h.Addr)
 		}
 	}
 	return nil
@@ -241,7 +242,7 @@ func (p *past) suspended(id string) (bool, error) {
 	if status := r.Error != nil && r.Error.Code == cni.CodeNotAvailable; status == (f == Refused) {
 		return status, err
 	}
-	return false, fmt.Errorf("STATUS: %v, but a new ADD was %s", r.Error, f)
+	return false, fmt.Errorf("STATUS: %w, but a new ADD was %s", r.Error, f)
 }
 
 // TestRandomDamage damages a little of the file: whatever becomes of it, the
@@ -254,7 +255,7 @@ func TestRandomDamage(t *testing.T) {
 	rnd := random(s, 0)
 	p := newPast(t, newNode(t, roomyConf), 40)
 	counts := map[string]int{}
-	for i := range number(t, "CHAOS_DAMAGES", 60, 5000) {
+	for i := range effort.Times(t, 60) {
 		tried.Add(1)
 		what, data := p.damage(rnd)
 		p.restore(g, data)

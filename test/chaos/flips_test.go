@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 )
 
 // dockerConf has a Docker part beside roomyConf.
@@ -71,7 +72,7 @@ func TestBitFlipsInEveryBucket(t *testing.T) {
 	for _, bucket := range slices.Sorted(maps.Keys(all)) {
 		t.Run(bucket, func(t *testing.T) {
 			tried := attack.Begin(t, attack.Flip)
-			for i := range number(t, "CHAOS_FLIPS", 4, 200) {
+			for i := range effort.Times(t, 4) {
 				tried.Add(1)
 				p.flipOne(t, rnd, all[bucket], fmt.Sprint(bucket, i))
 			}

@@ -16,6 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
@@ -26,7 +27,7 @@ const searchLimit = 5_000_000
 // TestLinearizability lets clients ask for the same few attachments at once,
 // which no runtime does, and looks for an order that explains all answers.
 func TestLinearizability(t *testing.T) {
-	epochs := number(t, "CHAOS_EPOCHS", 60, 3000)
+	epochs := effort.Times(t, 60)
 	for name, c := range map[string]struct {
 		conf  string
 		rally rally
@@ -256,7 +257,7 @@ func TestClientsThatHangUp(t *testing.T) {
 	n := newNode(t, roomyConf)
 	a := n.start(t)
 	rnd := random(s, 0)
-	count := number(t, "CHAOS_HANGUPS", 800, 20000)
+	count := effort.Times(t, 800)
 	attack.Begin(t, attack.HangUp).Add(count)
 	var mu sync.Mutex
 	told := map[Key]bool{}

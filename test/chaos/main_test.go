@@ -10,11 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 )
 
 // binEnv is where the programs are: set by TestMain, and inherited by what it
@@ -71,35 +72,27 @@ func buildPrograms() (dir string, err error) {
 
 func program(name string) string { return filepath.Join(os.Getenv(binEnv), name) }
 
-// number is the value of an environment variable, or one of two defaults.
-func number(t *testing.T, env string, short, long int) int {
+// longer returns a duration or a length that only a nightly run can afford, or the
+// small value that the other runs take.
+func longer(t *testing.T, small, nightly int) int {
 	t.Helper()
-	if s := os.Getenv(env); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatalf("%s=%s: %v", env, s, err)
-		}
-		return n
+	if effort.Level(t) >= effort.Nightly {
+		return nightly
 	}
-	if os.Getenv("CHAOS") == "long" {
-		return long
-	}
-	return short
+	return small
 }
 
-// seed is CHAOS_SEED, or a new one; a failed test prints it.
+// seed returns the seed that the environment names, or a new one. A failed test prints
+// it.
 func seed(t *testing.T) uint64 {
 	t.Helper()
-	s := rand.Uint64()
-	if env := os.Getenv("CHAOS_SEED"); env != "" {
-		var err error
-		if s, err = strconv.ParseUint(env, 10, 64); err != nil {
-			t.Fatalf("CHAOS_SEED=%s: %v", env, err)
-		}
+	s, set := effort.Seed(t)
+	if !set {
+		s = rand.Uint64()
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("repeat with CHAOS_SEED=%d", s)
+			t.Logf("repeat with %s=%d", effort.SeedEnv, s)
 		}
 	})
 	return s

@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
@@ -97,7 +98,7 @@ func TestTwoAgentsAtOnce(t *testing.T) {
 			} else {
 				two.runDir = one.runDir
 			}
-			for i := range number(t, "CHAOS_TWICE", 4, 100) {
+			for i := range effort.Times(t, 4) {
 				tried.Add(1)
 				if shared == "run directory" { // the other database is not an older one
 					g.Expect(os.RemoveAll(one.runDir)).To(Succeed())

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/internal/testkit/stagetest"
 )
@@ -21,6 +22,7 @@ import (
 func TestMain(m *testing.M) { stagetest.Main(m, main) }
 
 func TestDemo(t *testing.T) {
+	effort.Need(t, "an end-to-end test, which make demo runs once")
 	b := stagetest.BuildAll(t)
 	for _, w := range stagetest.Ways() {
 		t.Run(string(w), func(t *testing.T) { testWay(t, b, w) })

@@ -16,6 +16,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/internal/testkit/stagetest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -24,6 +25,7 @@ import (
 func TestMain(m *testing.M) { stagetest.Main(m, main) }
 
 func TestCluster(t *testing.T) {
+	effort.Need(t, "an end-to-end test, which make demo-cluster runs once")
 	b := stagetest.BuildAll(t)
 	with := withNamespaces(t)
 	for _, w := range []stage.Way{with, stage.WayNone} {

@@ -45,9 +45,6 @@ func (s source) dir() string         { return path.Dir(s.path) }
 func (s source) test() bool          { return strings.HasSuffix(s.path, "_test.go") }
 func (s source) generated() bool     { return ast.IsGenerated(s.file) }
 func (s source) line(n ast.Node) int { return s.set.Position(n.Pos()).Line }
-func (s source) lines(n ast.Node) int {
-	return s.set.Position(n.End()).Line - s.set.Position(n.Pos()).Line + 1
-}
 
 // in tells whether the file is in one of the folders or below.
 func (s source) in(folders ...string) bool {

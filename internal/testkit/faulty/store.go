@@ -1,23 +1,17 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faulty wraps a store and lets chosen operations fail, wait, tear
-// (done, but answered with an error) or, for watches, break off. It is for
-// tests of whatever has to survive that.
+// Package faulty plans faults for tests: an operation fails before its effect, waits,
+// tears (its effect happens, and the answer is an error) or, for watches, breaks off.
 //
-// The wrapper owns the store that it wraps: Close closes both. Every method
-// may be called from any goroutine. Operations are counted as they begin, so
-// the n-th is well defined only as far as their order is; Close is none. Which
-// fault the n-th one meets is chosen by plans; where several name one, the
-// first does. Without a fault an operation is exactly that of the wrapped store.
+// A Plan chooses the fault of the n-th operation. A Planner counts the operations of
+// one fake and carries out the chosen faults; if several plans name a fault, the first
+// one counts. Store is a kvdb.Store with a Planner; package journal has the journal of a
+// ledger with one. Operations are counted as they begin.
 //
-// Example, a third operation that is applied but looks failed:
-//
-//	store := faulty.New(mem.New(), faulty.At(3, faulty.Tear()))
-//	defer store.Close()
-//	...
-//	_, err := store.Txn(ctx, nil, ops) // the third operation
-//	errors.Is(err, faulty.ErrInjected) // true, and ops are stored
+// A Store owns the store that it wraps: Close closes both, and is not counted. Any
+// goroutine may call each method. Without a fault an operation behaves like the one of
+// the wrapped store.
 package faulty
 
 import (
@@ -25,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/cadastre/cadastre/kvdb"
 )
@@ -35,150 +28,79 @@ var ErrInjected = errors.New("faulty: injected fault")
 
 // Store is a kvdb.Store with faults.
 type Store struct {
+	Planner
 	inner    kvdb.Store
-	done     chan struct{} // closed by Close
 	watchers sync.WaitGroup
-
-	mu     sync.Mutex
-	plans  []Plan
-	count  int
-	closed bool
 }
 
 var _ kvdb.Store = (*Store)(nil)
 
-// New wraps inner.
+// New returns a Store that wraps inner.
 func New(inner kvdb.Store, plans ...Plan) *Store {
-	return &Store{inner: inner, plans: plans, done: make(chan struct{})}
-}
-
-// Reset replaces all plans and counts from one again.
-func (s *Store) Reset(plans ...Plan) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.plans, s.count = plans, 0
-}
-
-// Count is the number of operations since New or Reset.
-func (s *Store) Count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.count
+	s := &Store{inner: inner}
+	s.Reset(plans...)
+	return s
 }
 
 // Get implements kvdb.Store.
-func (s *Store) Get(ctx context.Context, key string) (kvdb.KeyValue, bool, error) {
-	f, err := s.begin(ctx, Get)
+func (s *Store) Get(ctx context.Context, key string) (kv kvdb.KeyValue, found bool, err error) {
+	err = s.Do(ctx, Get, func() (err error) {
+		kv, found, err = s.inner.Get(ctx, key)
+		return err
+	})
 	if err != nil {
 		return kvdb.KeyValue{}, false, fmt.Errorf("get %q: %w", key, err)
 	}
-	kv, found, err := s.inner.Get(ctx, key)
-	if f.kind == tear {
-		return kvdb.KeyValue{}, false, fmt.Errorf("get %q: %w", key, f.err)
-	}
-	return kv, found, err
+	return kv, found, nil
 }
 
 // List implements kvdb.Store.
-func (s *Store) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
-	f, err := s.begin(ctx, List)
+func (s *Store) List(ctx context.Context, prefixes ...string) (kvs []kvdb.KeyValue, rev int64, err error) {
+	err = s.Do(ctx, List, func() (err error) {
+		kvs, rev, err = s.inner.List(ctx, prefixes...)
+		return err
+	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("list %q: %w", prefixes, err)
 	}
-	kvs, rev, err := s.inner.List(ctx, prefixes...)
-	if f.kind == tear {
-		return nil, 0, fmt.Errorf("list %q: %w", prefixes, f.err)
-	}
-	return kvs, rev, err
+	return kvs, rev, nil
 }
 
 // Txn implements kvdb.Store.
-func (s *Store) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (int64, error) {
-	f, err := s.begin(ctx, Txn)
+func (s *Store) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (rev int64, err error) {
+	err = s.Do(ctx, Txn, func() (err error) {
+		rev, err = s.inner.Txn(ctx, conds, ops)
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("apply transaction: %w", err)
 	}
-	rev, err := s.inner.Txn(ctx, conds, ops)
-	if f.kind == tear {
-		return 0, fmt.Errorf("apply transaction: %w", f.err)
-	}
-	return rev, err
+	return rev, nil
 }
 
 // Watch implements kvdb.Store.
-func (s *Store) Watch(ctx context.Context, prefix string, fromRev int64) (kvdb.Watcher, error) {
-	f, err := s.begin(ctx, Watch)
-	if err != nil {
+func (s *Store) Watch(ctx context.Context, prefix string, fromRev int64) (w kvdb.Watcher, err error) {
+	f := s.next(Watch)
+	err = f.do(ctx, s.waiting(), func() (err error) {
+		w, err = s.inner.Watch(ctx, prefix, fromRev)
+		return err
+	})
+	switch {
+	case err != nil && w != nil: // a torn watch is closed again
+		w.Close()
+		fallthrough
+	case err != nil:
 		return nil, fmt.Errorf("watch %q: %w", prefix, err)
-	}
-	w, err := s.inner.Watch(ctx, prefix, fromRev)
-	if err == nil && f.kind == cut {
+	case f.kind == cut:
 		return s.relay(ctx, w, f)
 	}
-	if f.kind == tear {
-		if err == nil {
-			w.Close()
-		}
-		return nil, fmt.Errorf("watch %q: %w", prefix, f.err)
-	}
-	return w, err
+	return w, nil
 }
 
 // Close implements kvdb.Store.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.done)
-	}
-	s.mu.Unlock()
+	s.end()
 	err := s.inner.Close()
 	s.watchers.Wait()
 	return err
-}
-
-// begin counts an operation and answers its fault, or the error with which it
-// ends before it reached the wrapped store.
-func (s *Store) begin(ctx context.Context, op string) (Fault, error) {
-	f := s.choose(op)
-	switch f.kind {
-	case fail:
-		return f, f.err
-	case wait:
-		return f, s.wait(ctx, f)
-	}
-	return f, nil
-}
-
-func (s *Store) choose(op string) (f Fault) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.count++
-	if s.closed {
-		return Fault{} // the wrapped store says so
-	}
-	for _, plan := range s.plans { // all are asked: they may be counting
-		if g := plan(op, s.count); f.kind == none {
-			f = g
-		}
-	}
-	return f
-}
-
-func (s *Store) wait(ctx context.Context, f Fault) error {
-	var expired <-chan time.Time
-	if f.release == nil {
-		timer := time.NewTimer(f.delay)
-		defer timer.Stop()
-		expired = timer.C
-	}
-	select {
-	case <-expired:
-	case <-f.release:
-	case <-s.done:
-		return kvdb.ErrClosed
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	return nil
 }

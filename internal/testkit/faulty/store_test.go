@@ -237,3 +237,26 @@ func TestConcurrentOperationsMeetOneFault(t *testing.T) {
 	g.Expect(failed).To(HaveLen(1))
 	g.Expect(s.Count()).To(Equal(40))
 }
+
+// A fake of a test's own has a Planner: the n-th call of one kind fails before its
+// effect, or after it.
+func TestPlannerOfAFake(t *testing.T) {
+	g := NewWithT(t)
+	var p faulty.Planner
+	effects := 0
+	patch := func() error {
+		return p.Do(t.Context(), "patch", func() error {
+			effects++
+			return nil
+		})
+	}
+	g.Expect(patch()).To(Succeed(), "the zero Planner plans nothing")
+	p.Reset(faulty.On("patch", 2, faulty.Tear()), faulty.On("patch", 3, faulty.Fail()), faulty.Always("get", faulty.Fail()))
+	g.Expect(patch()).To(Succeed())
+	g.Expect(patch()).To(MatchError(faulty.ErrInjected))
+	g.Expect(effects).To(Equal(3), "a torn call has its effect")
+	g.Expect(patch()).To(MatchError(faulty.ErrInjected))
+	g.Expect(effects).To(Equal(3), "a failed call has none")
+	g.Expect(p.Do(t.Context(), "get", patch)).To(MatchError(faulty.ErrInjected))
+	g.Expect(p.Count()).To(Equal(4))
+}

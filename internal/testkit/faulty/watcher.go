@@ -82,7 +82,7 @@ func (w *watcher) follow(ctx context.Context, f Fault) error {
 		}
 		select {
 		case w.events <- batch:
-		case <-w.store.done:
+		case <-w.store.waiting():
 			return fmt.Errorf("watch: %w", kvdb.ErrClosed)
 		case <-ctx.Done():
 			return nil

@@ -10,24 +10,25 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/faulty"
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// Fault is what happens to a commit.
+// Fault selects a fault of package faulty for a commit.
 type Fault uint8
 
 // Faults.
 const (
 	None  Fault = iota
-	Fail        // nothing is applied, an error is returned
-	Tear        // all is applied, but an error is returned: the outcome is unknown to the caller
-	Delay       // all is applied, late
+	Fail        // faulty.Fail
+	Tear        // faulty.Tear
+	Delay       // faulty.Delay for the Lag of the journal
 )
 
 // ErrInjected is the error of Fail and Tear.
 var ErrInjected = errors.New("injected fault")
 
-// At is a plan in which only commit number k (from 1) meets a fault.
+// At returns a plan with one fault, for commit number k (from 1).
 func At(k int64, f Fault) func(n int64) Fault {
 	return func(n int64) Fault {
 		if n == k {
@@ -43,7 +44,7 @@ type Journal interface {
 	Commit(ctx context.Context, ops []kvdb.Op) error
 }
 
-// Faulty passes everything on to Journal, but for the commits that Plan says.
+// Faulty is a Journal whose commits meet the faults of Plan.
 type Faulty struct {
 	Journal
 	Plan func(n int64) Fault // of commit number n, from 1; nil: none
@@ -57,23 +58,17 @@ func (j *Faulty) Commit(ctx context.Context, ops []kvdb.Op) error {
 	if j.Plan != nil {
 		fault = j.Plan(n)
 	}
-	switch fault {
-	case Fail:
-		return fmt.Errorf("commit %d: %w", n, ErrInjected)
-	case Tear:
-		if err := j.Journal.Commit(ctx, ops); err != nil {
-			return err
-		}
-		return fmt.Errorf("commit %d: %w", n, ErrInjected)
-	case Delay:
-		select {
-		case <-time.After(j.Lag):
-		case <-ctx.Done():
-			return fmt.Errorf("commit %d: %w", n, context.Cause(ctx))
-		}
+	planned := map[Fault]faulty.Fault{
+		Fail:  faulty.FailWith(ErrInjected),
+		Tear:  faulty.TearWith(ErrInjected),
+		Delay: faulty.Delay(j.Lag),
+	}[fault]
+	err := planned.Do(ctx, func() error { return j.Journal.Commit(ctx, ops) })
+	if err != nil {
+		return fmt.Errorf("commit %d: %w", n, err)
 	}
-	return j.Journal.Commit(ctx, ops)
+	return nil
 }
 
-// Commits is the number of commits that were asked for.
+// Commits returns the number of commits that were asked for.
 func (j *Faulty) Commits() int64 { return j.n.Load() }

@@ -16,11 +16,12 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
-// Way is how network namespaces are made.
+// Way selects the process that makes network namespaces.
 type Way string
 
+// The ways.
 const (
-	WayAuto Way = "auto" // the first of the others that works
+	WayAuto Way = "auto" // the first of the following that works
 	WayRoot Way = "root" // by this process
 	WayUser Way = "user" // by this program, started again as root of a user namespace
 	WayNone Way = "none" // not at all

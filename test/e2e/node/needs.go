@@ -108,7 +108,7 @@ func staticBusybox() (path string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("look whether %s is static: %w", path, err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	for _, p := range file.Progs {
 		if p.Type == elf.PT_INTERP {
 			return "", fmt.Errorf("%s is not static", path)

@@ -8,8 +8,7 @@
 //	go run ./test/chaos/cmd/reliability -doc docs/reliability.md OUT      # and between the markers of that file
 //	go run ./test/chaos/cmd/reliability -render -doc FILE OUT             # run nothing
 //
-// The environment chooses the sizes: CHAOS, CHAOS_*, SIM_SEEDS and NODES_SEEDS, as
-// in package chaos. OUT/NAME.json is the output of "go test -json", OUT/NAME.tries
+// CADASTRE_TEST_EFFORT chooses the number of repetitions (package effort). OUT/NAME.json is the output of "go test -json", OUT/NAME.tries
 // what the tests counted, OUT/run.json when and with what they ran. The exit code is 1 if a
 // test failed, or if a kind of attack was not tried.
 package main

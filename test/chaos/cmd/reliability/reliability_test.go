@@ -20,7 +20,7 @@ func left(t *testing.T, outputs, tries map[string]string) (out string) {
 	t.Helper()
 	g := NewWithT(t)
 	out = t.TempDir()
-	c, err := json.Marshal(circumstances{Go: "go1.2", Settings: []string{"CHAOS_KILLS=3"}})
+	c, err := json.Marshal(circumstances{Go: "go1.2", Settings: []string{"CADASTRE_TEST_EFFORT=3"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.WriteFile(runFile(out), c, 0o600)).To(Succeed())
 	for _, s := range suites() {
@@ -85,7 +85,7 @@ func TestTheReport(t *testing.T) {
 		ContainSubstring("- `TestOther`: wrong\n"),
 		ContainSubstring("- kill: released (3)\n"),
 		ContainSubstring("- `a package`: "),
-		ContainSubstring("CHAOS_KILLS=3")))
+		ContainSubstring("CADASTRE_TEST_EFFORT=3")))
 	g.Expect(r.problems()).To(MatchError(And(ContainSubstring("TestFlips/local/deep"), ContainSubstring("TestOther"), ContainSubstring("wipe: nothing was tried"))))
 	g.Expect(r.problems()).NotTo(MatchError(ContainSubstring("kill:")))
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 )
 
 // suite is one run of "go test".
@@ -84,7 +85,7 @@ func (s suite) run(ctx context.Context, out string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // the report reads what the file lacks
 	began := time.Now()
 	cmd := exec.CommandContext(ctx, "go", s.command()...)
 	cmd.Env = append(os.Environ(), attack.FileEnv+"="+s.tries(out), "SIM_ALL=1")
@@ -109,11 +110,11 @@ func (s suite) output(out string) string { return filepath.Join(out, s.name+".js
 func (s suite) tries(out string) string  { return filepath.Join(out, s.name+".tries") }
 func runFile(out string) string          { return filepath.Join(out, "run.json") }
 
-// settings returns the variables that choose sizes, sorted.
+// settings returns the variables that choose the number of repetitions, sorted.
 func settings(environ []string) (chosen []string) {
 	for _, v := range environ {
 		name, value, _ := strings.Cut(v, "=")
-		if value != "" && (name == "CHAOS" || name == "SIM_SEEDS" || name == "NODES_SEEDS" || strings.HasPrefix(name, "CHAOS_") && name != "CHAOS_SEED") {
+		if value != "" && (name == effort.Env || name == "CHAOS_FOUND") {
 			chosen = append(chosen, v)
 		}
 	}

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package effort scales the tests that repeat themselves: with random seeds, with
+// kills of real processes, with damaged files.
+//
+// One environment variable, CADASTRE_TEST_EFFORT, applies to all of them. "make test"
+// runs with 1, the default; "make ci" with 10; "make nightly" with 100. A test states
+// the number of its repetitions at effort 10, and package effort scales that number.
+// CADASTRE_TEST_SEED makes a test run with one seed; a failed test prints its value.
+// The functions read the environment only and may be called by any goroutine.
+package effort
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+)
+
+// The environment variables.
+const (
+	Env     = "CADASTRE_TEST_EFFORT"
+	SeedEnv = "CADASTRE_TEST_SEED"
+)
+
+// CI and Nightly are the efforts of "make ci" and of "make nightly".
+const (
+	CI      = 10
+	Nightly = 100
+)
+
+// Level returns the effort: 1 if the variable is unset, and with -short.
+func Level(t testing.TB) int {
+	t.Helper()
+	level, err := parse(os.Getenv(Env))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if testing.Short() {
+		return 1
+	}
+	return level
+}
+
+func parse(text string) (int, error) {
+	if text == "" {
+		return 1, nil
+	}
+	level, err := strconv.Atoi(text)
+	if err != nil || level < 1 {
+		return 0, fmt.Errorf("parse %s %q: want a whole number of at least 1, such as %d", Env, text, CI)
+	}
+	return level, nil
+}
+
+// Times returns the number of repetitions of a test that has n of them at effort CI.
+// It is at least 1.
+func Times(t testing.TB, n int) int {
+	t.Helper()
+	return scale(n, Level(t))
+}
+
+func scale(n, level int) int { return max(1, n*level/CI) }
+
+// Need skips a test that takes tens of seconds for one repetition if the effort is
+// below CI.
+func Need(t testing.TB, reason string) {
+	t.Helper()
+	if Level(t) < CI {
+		t.Skipf("NOT RUN: %s: set %s=%d", reason, Env, CI)
+	}
+}
+
+// Seed returns the seed that the environment names, and whether it names one.
+func Seed(t testing.TB) (seed uint64, set bool) {
+	t.Helper()
+	text := os.Getenv(SeedEnv)
+	if text == "" {
+		return 0, false
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("parse %s %q: want the number that a failed test has printed", SeedEnv, text)
+	}
+	return seed, true
+}
+
+// Seeds returns the first seed and the number of seeds of a test that tries n of
+// them at effort CI: from 0, or the one seed that the environment names.
+func Seeds(t testing.TB, n int) (first, count uint64) {
+	t.Helper()
+	if seed, set := Seed(t); set {
+		return seed, 1
+	}
+	return 0, uint64(Times(t, n))
+}
