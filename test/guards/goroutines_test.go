@@ -15,8 +15,8 @@ import (
 func threads() exceptions {
 	return exceptions{
 		"ipam/datastore/jsonfile.go: Go":                              "closes a file that nothing is read from or written to; the next write but one waits for it",
-		"cmd/cadastre-agent/claims.go: AfterFunc":                     "tries again what a full queue refused; ends with the event loop",
-		"cmd/cadastre-agent/serve.go: Go":                             "all parts of the agent start here and are awaited here",
+		"agent/claims.go: AfterFunc":                                  "tries again what a full queue refused; ends with the event loop",
+		"agent/run.go: Go":                                            "all parts of the agent start here and are awaited here",
 		"cmd/cadastre-docker-plugin/run.go: Go":                       "the plugin's parts, awaited in serve",
 		"cmd/cadastre-operator/lead.go: AfterFunc":                    "ends the work with the leadership; stopped when the work ends",
 		"cmd/cadastre-operator/lead.go: Go":                           "the election and the controllers; awaited by lead and work",
