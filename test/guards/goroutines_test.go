@@ -36,6 +36,7 @@ func threads() exceptions {
 		"operator/ksr/ksr.go: Go":                                     "one feed for each kind; awaited by Run",
 		"cmd/cadastre/release.go: go":                                 "a read from the terminal cannot be cancelled; it ends with the process",
 		"httpserver/httpserver.go: AfterFunc":                         "shuts the server down when its context ends; awaited by Serve",
+		"controller/lifecycle.go: go":                                 "the loop of AfterInit; ended and awaited by Close",
 		"controller/process.go: AfterFunc":                            "the watchdog of an event, stopped when the event ends",
 		"internal/testkit/ipamapitest/races.go: go":                   "workers of a test, awaited by it",
 		"internal/testkit/apistoretest/cases.go: Go":                  "workers of a test, awaited by it",
