@@ -63,8 +63,8 @@ func (c *Controller) own(event Event) queued {
 	return ev
 }
 
-// runName holds the runtime's name of the loop's function.
-const runName = "github.com/cadastre/cadastre/controller.(*Controller).Run"
+// loopName holds the runtime's name of the loop's function.
+const loopName = "github.com/cadastre/cadastre/controller.(*Controller).loop"
 
 // OnLoop reports whether its caller was called by an event loop: by a handler, a
 // committer, a sink or Done. The methods of EventLoop, and those that one plugin
@@ -76,8 +76,8 @@ func OnLoop() bool {
 		if n == 0 {
 			return false
 		}
-		for _, pc := range pcs[:n] { // Run is too large to be inlined, so it has a frame of its own
-			if runtime.FuncForPC(pc-1).Name() == runName {
+		for _, pc := range pcs[:n] { // loop is too large to be inlined, so it has a frame of its own
+			if runtime.FuncForPC(pc-1).Name() == loopName {
 				return true
 			}
 		}

@@ -14,19 +14,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Deps is what the loop is given.
+// Deps holds what the loop works with.
 type Deps struct {
 	Log        *slog.Logger
-	Handlers   []EventHandler // in order: dependencies first
-	Committers []Committer    // in order
+	Handlers   []EventHandler // in order: dependencies first; AddHandlers appends to them
+	Committers []Committer    // in order; AddCommitters appends to them
 	Sink       Sink
 	Now        func() time.Time
 	Observe    func(*Record) // called after each event; may be nil
 }
 
-// Controller is the event loop. Use New and Run.
+// Controller runs the event loop. A program with a context calls Run. A plugin agent,
+// such as Ligato's, calls Init, AfterInit and Close instead.
 type Controller struct {
 	cfg     Config
+	life    lifecycle
 	deps    Deps
 	queue   *queue
 	history *history
@@ -47,17 +49,17 @@ type Controller struct {
 	verification verification
 	watchdog     *watchdog
 	finished     []EventHandler  // memory of run.finished
-	handled      []HandlerRecord // memory of records that nobody keeps
+	handled      []HandlerRecord // memory of records that are not kept
 	fatal        error
 }
 
-// status is what others may read of the loop.
+// status holds what any goroutine may read of the loop.
 type status struct {
 	mu sync.Mutex
 	Status
 }
 
-// Status is a snapshot of the loop.
+// Status holds a snapshot of the loop.
 type Status struct {
 	Running      bool
 	Resynced     bool   // a resync has succeeded since the start
@@ -74,7 +76,7 @@ type Status struct {
 	VerificationFailures uint64 // verifications that have found something
 }
 
-// New makes a loop; nothing runs until Run is called.
+// New returns a loop that does not run yet. It accepts events.
 func New(cfg Config, deps Deps) *Controller {
 	if deps.Now == nil {
 		deps.Now = time.Now
@@ -86,8 +88,14 @@ func New(cfg Config, deps Deps) *Controller {
 		deps.Sink = &MemorySink{}
 	}
 	return &Controller{
-		cfg: cfg, deps: deps, queue: newQueue(cfg.QueueSize), history: newHistory(cfg, deps.Now()),
-		kubeState: KubeStateData{}, wanted: map[string]proto.Message{}, applied: map[string]sent{},
+		cfg:       cfg,
+		deps:      deps,
+		life:      newLifecycle(),
+		queue:     newQueue(cfg.QueueSize),
+		history:   newHistory(cfg, deps.Now()),
+		kubeState: KubeStateData{},
+		wanted:    map[string]proto.Message{},
+		applied:   map[string]sent{},
 	}
 }
 
@@ -118,11 +126,11 @@ func (c *Controller) PushEventWait(ctx context.Context, event Event) error {
 	return nil
 }
 
-// Events are the records from sequence number seq on, and a channel that is
-// closed when there are more.
+// Events returns the records from sequence number seq on, and a channel that closes
+// when there are more.
 func (c *Controller) Events(seq uint64) ([]Record, <-chan struct{}) { return c.history.since(seq) }
 
-// Status is how the loop is.
+// Status returns a snapshot of the loop.
 func (c *Controller) Status() Status {
 	c.status.mu.Lock()
 	defer c.status.mu.Unlock()
@@ -137,9 +145,8 @@ func (c *Controller) setStatus(f func(*Status)) {
 	f(&c.status.Status)
 }
 
-// Run is the loop. It returns nil when ctx has ended, and the error when one is
-// fatal. All events that it has accepted are done when it returns; it runs once.
-func (c *Controller) Run(ctx context.Context) error {
+// loop processes events until ctx ends or an error is fatal.
+func (c *Controller) loop(ctx context.Context) error {
 	c.setStatus(func(s *Status) { s.Running = true })
 	deadline := time.NewTimer(c.cfg.StartupResyncDeadline)
 	defer deadline.Stop()
@@ -192,7 +199,7 @@ func (c *Controller) processQueued(ctx, work context.Context) {
 	}
 }
 
-// close ends the loop: handlers are told, and what is queued is answered.
+// close ends the loop: it hands Shutdown to the handlers and answers what is queued.
 func (c *Controller) close(ctx context.Context) error {
 	left := c.queue.close()
 	outcome := ErrClosedController

@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller is the central event loop: one goroutine that owns the
-// state of all plugins. Whoever wants something of a plugin pushes an Event;
-// the loop hands it to the handlers in the order in which they are listed
-// (dependencies first), makes durable what they staged, commits the
-// transaction that they built southbound, and calls Done.
+// Package controller runs the central event loop: one goroutine that owns the state
+// of all plugins. A producer pushes an Event. The loop hands the event to the handlers
+// in their order (dependencies first), makes durable what they staged, commits their
+// transaction southbound, and calls Done.
 //
 // # Events
 //
@@ -22,12 +21,12 @@
 // ErrAbort stops the event, reverts it if it is RevertOnFailure, and is followed by
 // a resync. One that wraps ErrFatal ends the loop, also when it comes from Revert,
 // a Committer or the Sink. After a resync that failed, nothing of its transaction is
-// committed southbound, and another is tried, later and later, until one
-// succeeds or the limit is reached, which is fatal.
+// committed southbound. The loop repeats the resync with growing delays until one
+// succeeds; the limit of repetitions is a fatal error.
 //
-// The first event is a DBResync; what comes before it waits. What the last
-// DBResync has brought already is not processed again: changes up to its
-// revision, and a local DBResync after one that was not; Done gets nil.
+// The first event is a DBResync; earlier events wait for it. The loop skips what the
+// last DBResync has brought already: changes up to its revision, and a local DBResync
+// after a remote one. Done of a skipped event gets nil.
 //
 // An event that cannot be processed (its GetName panics, its Method is unknown, it
 // has a value without a key) fails alone with ErrMalformedEvent: no handler sees it.
@@ -41,21 +40,21 @@
 // DBResync for the source "db") may have values for the same keys. The sink gets
 // both merged: the internal value first, then the sources in the order of their
 // names, as proto.Merge does it. A message of another type is refused: logged,
-// recorded, told to whoever brought it, and left out. Where only values fail
-// that no handler wants, a resync could not heal them and none is scheduled.
+// recorded, returned to the source, and left out. If only values fail that no
+// handler wants, the loop schedules no resync, which could not heal them.
 //
-// With EnableVerification every clean event is followed by a VerificationResync,
-// after its last follow-up: where handlers then come to another state than the
-// events had, that is a bug of a handler; it is logged, recorded and counted, and
-// the new state applied.
+// With EnableVerification the loop processes a VerificationResync after each clean
+// event and its follow-ups. If the handlers then come to another state than the
+// events had, a handler has a bug: the loop logs, records and counts the difference,
+// and applies the new state.
 //
 // # Promises
 //
 // Done is called exactly once for every event that PushEvent has accepted, on
 // whatever path, also at shutdown. Producers that wait for room are served in the
-// order in which they came. A handler does not wait for its loop: what should follow
-// goes through the transaction (FollowUp) and overtakes the queue, except that after 16
-// follow-ups in a row one event of a producer has its turn. At most 16 events follow
+// order in which they came. A handler does not wait for its loop: it adds a follow-up
+// to the transaction (FollowUp), which overtakes the queue. After 16 follow-ups in a
+// row one event of a producer has its turn. At most 16 events follow
 // from one another; the next FollowUp fails, and with it its handler. A push that would
 // wait fails with ErrWaitInLoop if the loop's goroutine makes it. The loop does not know
 // goroutines that a handler starts: a handler that waits for one that pushes so is stuck
@@ -65,12 +64,8 @@
 //
 // # Threads
 //
-// Run is the loop. Handlers, Committers and the Sink are called from it only.
-// PushEvent, PushEventWait, Status, Events and Query may be used from anywhere. In a
-// handler only PushEvent of an event that does not block succeeds.
-//
-// Example, the life of a pod's address:
-//
-//	CNI ADD -> PushEventWait(AddPod) -> ipam stages a claim, ipnet puts routes
-//	        -> ledger commit -> sink commit -> Done(nil) -> CNI result
+// The loop is one goroutine: that of the caller of Run, or the one that AfterInit
+// starts and Close ends. Only the loop calls handlers, Committers and the Sink. Any
+// goroutine may call PushEvent, PushEventWait, Status, Events and Query. In a handler
+// only PushEvent of an event that does not block succeeds.
 package controller

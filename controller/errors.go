@@ -18,14 +18,16 @@ var (
 	ErrClosedController = errors.New("controller was closed")
 	// ErrEventLoopIsAborting is given to Done after a fatal error.
 	ErrEventLoopIsAborting = errors.New("event loop is aborting")
+	// ErrStarted is returned by Run and AfterInit of a loop that was started or closed before.
+	ErrStarted = errors.New("the event loop was started or closed before: want a new one")
 	// ErrExpired is given to Done for an event that was not processed in time.
 	ErrExpired = errors.New("event was not processed before its deadline")
 	// ErrBlockingFollowUp is returned by FollowUp: waiting for it would wait for ever.
 	ErrBlockingFollowUp = errors.New("a follow-up event cannot be blocking")
-	// ErrFollowUpDepth is returned by FollowUp where events follow from one another without an end.
+	// ErrFollowUpDepth is returned by FollowUp if too many events follow from one another.
 	ErrFollowUpDepth = errors.New("too long a chain of follow-up events")
-	// ErrWaitInLoop is returned by PushEvent for a blocking event, and by PushEventWait, when the event
-	// loop itself calls them, in a handler say: it would wait for itself.
+	// ErrWaitInLoop is returned by PushEvent of a blocking event, by PushEventWait and by Close if the
+	// event loop itself calls them, for example in a handler: the loop would wait for itself.
 	ErrWaitInLoop = errors.New("the event loop would wait for itself: use FollowUp of the transaction")
 	// ErrMalformedEvent is returned by PushEvent for a nil event, and given to Done for one whose method
 	// panics, whose Method is unknown, or which has a value without a key.
@@ -57,10 +59,10 @@ type AbortEventError struct{ Err error }
 
 func (e *AbortEventError) Error() string { return fmt.Sprintf("%v: %v", ErrAbort, e.Err) }
 
-// Unwrap makes it both ErrAbort and the error that it was made of.
+// Unwrap returns ErrAbort and the error itself.
 func (e *AbortEventError) Unwrap() []error { return []error{ErrAbort, e.Err} }
 
-// PanicError is a panic of a handler.
+// PanicError holds the panic of a handler.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -68,8 +70,8 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
 
-// ValueErrors are errors of single values, by southbound key. A Sink that
-// returns them says that all other values of the transaction were applied.
+// ValueErrors holds errors of single values, by southbound key. A Sink that returns
+// them has applied all other values of the transaction.
 type ValueErrors map[string]error
 
 func (e ValueErrors) Error() string {
@@ -83,7 +85,7 @@ func (e ValueErrors) Error() string {
 	return s.String()
 }
 
-// Unwrap are the errors in the order of their keys.
+// Unwrap returns the errors in the order of their keys.
 func (e ValueErrors) Unwrap() []error {
 	var errs []error
 	for _, k := range e.failed() {
@@ -92,13 +94,13 @@ func (e ValueErrors) Unwrap() []error {
 	return errs
 }
 
-// failed are the keys that have an error.
+// failed returns the keys that have an error.
 func (e ValueErrors) failed() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(e)), func(k string) bool { return e[k] == nil })
 }
 
-// valueErrors are the ValueErrors that err consists of, nil where there is
-// anything else in it: what was joined with them is not of single values.
+// valueErrors returns the ValueErrors that err consists of. It returns nil if err
+// holds any other error, which is not of single values.
 func valueErrors(err error) ValueErrors {
 	for err != nil {
 		if e, ok := any(err).(ValueErrors); ok {

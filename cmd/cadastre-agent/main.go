@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command cadastre-agent is the node daemon: it derives the node's subnets and
-// leases addresses to pods. See wire.go for what it is made of.
+// leases addresses to pods. Package agent lists its parts.
 package main
 
 import (

@@ -10,20 +10,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
+	"strconv"
 	"strings"
-	"time"
 
+	"github.com/cadastre/cadastre/agent"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 )
 
-// version of the program.
-const version = "0.1.0-dev"
-
-// run is the whole program; it returns the exit code, unless it ends with exit.
+// run runs the agent until ctx ends and returns the exit code of the process. exit
+// ends the process at once.
 func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) int {
-	opt, err := parseFlags(args, stderr)
-	opt.exit = exit
+	node, err := parseFlags(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -31,7 +30,7 @@ func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) i
 		fmt.Fprintln(stderr, "cadastre-agent:", err)
 		return 2
 	}
-	conf, unused, err := contivconf.LoadInUse(opt.config)
+	conf, unused, err := contivconf.LoadInUse(node.ConfigFile)
 	if err != nil {
 		fmt.Fprintln(stderr, "cadastre-agent:", err)
 		return 1
@@ -40,17 +39,7 @@ func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) i
 	if len(unused) > 0 {
 		log.Info("configuration keys that are not used yet", "keys", strings.Join(unused, ", "))
 	}
-	clock, err := newHostClock(opt.bootIDFile)
-	if err != nil {
-		log.Error("the agent cannot start", "error", err)
-		return 1
-	}
-	a, err := wire(ctx, opt, conf, log, clock)
-	if err != nil {
-		log.Error("the agent cannot start", "error", err)
-		return 1
-	}
-	if err := errors.Join(a.serve(ctx, a.restapi.Serve), a.close()); err != nil {
+	if err := runAgent(ctx, conf, node, log, exit); err != nil {
 		log.Error("the agent ends", "error", err)
 		return 1
 	}
@@ -58,57 +47,46 @@ func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) i
 	return 0
 }
 
-// options are the command line.
-type options struct {
-	config     string
-	nodeName   string
-	stateDir   string
-	runDir     string
-	checkEvery time.Duration // the database; 0: defaultCheckEvery
-
-	bootIDFile      string
-	productUUIDFile string
-
-	exit func(int) // ends the process at once; nil: the agent ends as it does on any error
-}
-
-const defaultCheckEvery = 5 * time.Second
-
-// fail ends the process with one sentence. Nothing is closed: an open database that
-// another program has changed may hold its locks for ever.
-func (o options) fail(log *slog.Logger) func(error) {
-	return func(err error) {
-		log.Error("the agent ends", "error", err)
-		if o.exit != nil {
-			o.exit(1)
-		}
+func runAgent(ctx context.Context, conf *contivconf.Config, node agent.Node, log *slog.Logger, exit func(int)) error {
+	docker, err := activated(dockerSocketName, os.Getenv)
+	if err != nil {
+		return err
 	}
+	a, err := agent.New(conf,
+		agent.WithNode(node),
+		agent.WithLog(log),
+		agent.WithExit(func(error) { exit(1) }),
+		agent.WithListeners(agent.Listeners{Docker: docker}),
+	)
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
 }
 
-func parseFlags(args []string, stderr io.Writer) (options, error) {
-	var opt options
-	host, _ := os.Hostname()
+func parseFlags(args []string, stderr io.Writer) (agent.Node, error) {
+	node := agent.DefaultNode()
 	fs := flag.NewFlagSet("cadastre-agent", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.StringVar(&opt.config, "config", "/etc/cadastre/contiv.conf", "the configuration `file`")
-	fs.StringVar(&opt.nodeName, "node-name", host, "the `name` of this node, as Kubernetes has it")
-	fs.StringVar(&opt.stateDir, "state-dir", "/var/lib/cadastre", "the `directory` of the database")
-	fs.StringVar(&opt.runDir, "run-dir", "/run/cadastre", "the `directory` of the socket; must be emptied by a reboot")
-	fs.DurationVar(&opt.checkEvery, "check-database-every", defaultCheckEvery, "the `interval` at which the database file is checked for changes by other programs, and at which a commit is tried again after one has failed")
-	fs.StringVar(&opt.bootIDFile, "boot-id", "/proc/sys/kernel/random/boot_id", "the `file` with the boot ID of this machine")
-	fs.StringVar(&opt.productUUIDFile, "product-uuid", "/sys/class/dmi/id/product_uuid", "the `file` with the DMI product UUID of this machine, by which a copy of the disk on another machine is noticed; root alone may read it")
+	fs.StringVar(&node.ConfigFile, "config", node.ConfigFile, "the configuration `file`")
+	fs.StringVar(&node.Name, "node-name", node.Name, "the `name` of this node, as Kubernetes has it")
+	fs.StringVar(&node.StateDir, "state-dir", node.StateDir, "the `directory` of the database")
+	fs.StringVar(&node.RunDir, "run-dir", node.RunDir, "the `directory` of the socket; must be emptied by a reboot")
+	fs.DurationVar(&node.CheckInterval, "check-database-every", node.CheckInterval, "the `interval` at which the agent checks the database file for changes by other programs, and repeats a commit that failed")
+	fs.StringVar(&node.BootIDFile, "boot-id", node.BootIDFile, "the `file` with the boot ID of this machine")
+	fs.StringVar(&node.ProductUUIDFile, "product-uuid", node.ProductUUIDFile, "the `file` with the DMI product UUID of this machine, by which the agent notices a copy of the disk on another machine; only root may read it")
 	if err := fs.Parse(args); err != nil {
-		return opt, err
+		return node, err
 	}
 	switch {
 	case fs.NArg() > 0:
-		return opt, fmt.Errorf("unexpected argument %q: only flags are known", fs.Arg(0))
-	case opt.checkEvery <= 0:
-		return opt, fmt.Errorf("--check-database-every is %s: give a duration above zero, such as %s", opt.checkEvery, defaultCheckEvery)
-	case opt.nodeName == "":
-		return opt, errors.New("--node-name is empty and the host has no name: give one")
+		return node, fmt.Errorf("unexpected argument %q: only flags are known", fs.Arg(0))
+	case node.CheckInterval <= 0:
+		return node, fmt.Errorf("--check-database-every is %s: give a duration above zero, such as %s", node.CheckInterval, agent.DefaultCheckInterval)
+	case node.Name == "":
+		return node, errors.New("--node-name is empty and the host has no name: give one")
 	}
-	return opt, nil
+	return node, nil
 }
 
 func newLogger(w io.Writer, conf contivconf.Log) *slog.Logger {
@@ -117,4 +95,34 @@ func newLogger(w io.Writer, conf contivconf.Log) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// dockerSocketName names the socket that a supervisor opens for Docker.
+const dockerSocketName = "docker"
+
+// activated returns the listener of a name that a supervisor has opened for this
+// process (systemd's LISTEN_FDS), nil if there is none.
+func activated(name string, getenv func(string) string) (net.Listener, error) {
+	if getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return nil, nil
+	}
+	n, err := strconv.Atoi(getenv("LISTEN_FDS"))
+	if err != nil {
+		return nil, fmt.Errorf("LISTEN_FDS %q is not a number", getenv("LISTEN_FDS"))
+	}
+	names := strings.Split(getenv("LISTEN_FDNAMES"), ":")
+	for i := range n {
+		if i >= len(names) || names[i] != name {
+			continue
+		}
+		const first = 3
+		f := os.NewFile(uintptr(first+i), name)
+		defer f.Close()
+		l, err := net.FileListener(f)
+		if err != nil {
+			return nil, fmt.Errorf("use the socket %q that was opened for this process: %w", name, err)
+		}
+		return l, nil
+	}
+	return nil, nil
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // clockSource is where the agent gets the time from.
-const clockSource = "../../cmd/cadastre-agent/clock.go"
+const clockSource = "../../agent/clock.go"
 
 // skewed is what a build for these tests puts in the place of time.Now: the
 // wall clock is changed by as many seconds as a file says, the monotonic one

@@ -15,8 +15,8 @@ import (
 func threads() exceptions {
 	return exceptions{
 		"ipam/datastore/jsonfile.go: Go":                              "closes a file that nothing is read from or written to; the next write but one waits for it",
-		"cmd/cadastre-agent/claims.go: AfterFunc":                     "tries again what a full queue refused; ends with the event loop",
-		"cmd/cadastre-agent/serve.go: Go":                             "all parts of the agent start here and are awaited here",
+		"agent/claims.go: AfterFunc":                                  "tries again what a full queue refused; ends with the event loop",
+		"agent/run.go: Go":                                            "all parts of the agent start here and are awaited here",
 		"cmd/cadastre-docker-plugin/run.go: Go":                       "the plugin's parts, awaited in serve",
 		"cmd/cadastre-operator/lead.go: AfterFunc":                    "ends the work with the leadership; stopped when the work ends",
 		"cmd/cadastre-operator/lead.go: Go":                           "the election and the controllers; awaited by lead and work",
@@ -36,6 +36,7 @@ func threads() exceptions {
 		"operator/ksr/ksr.go: Go":                                     "one feed for each kind; awaited by Run",
 		"cmd/cadastre/release.go: go":                                 "a read from the terminal cannot be cancelled; it ends with the process",
 		"httpserver/httpserver.go: AfterFunc":                         "shuts the server down when its context ends; awaited by Serve",
+		"controller/lifecycle.go: go":                                 "the loop of AfterInit; ended and awaited by Close",
 		"controller/process.go: AfterFunc":                            "the watchdog of an event, stopped when the event ends",
 		"internal/testkit/ipamapitest/races.go: go":                   "workers of a test, awaited by it",
 		"internal/testkit/apistoretest/cases.go: Go":                  "workers of a test, awaited by it",

@@ -31,7 +31,7 @@ type suite struct {
 func suites() []suite {
 	return []suite{
 		{"chaos", []string{"./test/chaos"}},
-		{"simulation", []string{"-run", "Simulation", "./cmd/cadastre-agent"}},
+		{"simulation", []string{"-run", "Simulation", "./agent"}},
 		{"claims", []string{"./plugins/nodesync/claims"}},
 		{"nodes", []string{"-run", "TestAtRandom|Clone|Snapshot|TestACrash", "./plugins/nodesync"}},
 		{"operator", []string{"-run", "Autoscaler|NodeObject", "./cmd/cadastre-operator"}},

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"bytes"
@@ -195,7 +195,7 @@ type machine struct {
 
 // process is one run of an agent.
 type process struct {
-	a     *agent
+	a     *assembly
 	api   http.Handler
 	begun time.Time
 	id    uint32            // the first that it had
@@ -311,9 +311,9 @@ func (m *machine) assemble() (*process, error) {
 	if err := markRunDir(m.dir); err != nil {
 		return nil, err
 	}
-	a, err := assemble(context.Background(), options{nodeName: m.name, runDir: m.dir}, conf, slog.New(slog.DiscardHandler), clock{
+	a, err := assemble(context.Background(), Node{Name: m.name, RunDir: m.dir}, conf, slog.New(slog.DiscardHandler), clock{
 		now: m.now, uptime: func() time.Duration { return time.Since(booted) }, bootID: boot,
-	}, parts{
+	}, dependencies{
 		store: link, mirror: mirrorOf{x}, journal: journalOf{x}, disk: localOf{x}, sink: m.sink, instance: m.disk.instance,
 		session: m.session(), machine: nodesync.Machine{ProductUUID: "product " + m.label, BootID: boot}, random: m.random,
 	})

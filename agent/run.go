@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"cmp"
@@ -25,7 +25,7 @@ type state struct {
 
 // serve runs the agent until ctx ends or a part of it fails; api answers
 // requests. All goroutines of the agent start here and are awaited here.
-func (a *agent) serve(ctx context.Context, api func(context.Context) error) error {
+func (a *assembly) serve(ctx context.Context, api func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -42,8 +42,8 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 			cancel() // none goes on without the others
 		})
 	}
-	a.log.Info("the agent starts", "node", a.opt.nodeName, "nodeID", a.keeper.ID(), "instance", a.instance, "version", version,
-		"stateDir", a.opt.stateDir, "socket", a.socket())
+	a.log.Info("the agent starts", "node", a.node.Name, "nodeID", a.keeper.ID(), "instance", a.instance, "version", version,
+		"stateDir", a.node.StateDir, "socket", a.socket())
 	if n := a.ledger.Rebooted(); n > 0 {
 		a.log.Info("the machine was booted: leases of its sandboxes have ended", "count", n)
 	}
@@ -64,7 +64,7 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 	start("ledger", a.ledger.Run)
 	if a.file != nil {
 		start("database", func(ctx context.Context) error {
-			return a.file.Watch(ctx, cmp.Or(a.opt.checkEvery, defaultCheckEvery))
+			return a.file.Watch(ctx, cmp.Or(a.node.CheckInterval, DefaultCheckInterval))
 		})
 	}
 	start("podmanager", a.podmanager.Run)
@@ -92,7 +92,7 @@ func (a *agent) serve(ctx context.Context, api func(context.Context) error) erro
 // recover applies the DELs that waited for the agent. They go through the loop,
 // so they wait for its first resync. While they cannot be applied no CNI request
 // is answered.
-func (a *agent) recover(ctx context.Context) error {
+func (a *assembly) recover(ctx context.Context) error {
 	for {
 		err := a.podmanager.Recover(ctx)
 		if err == nil {
@@ -117,7 +117,7 @@ func (a *agent) recover(ctx context.Context) error {
 }
 
 // serveCNI answers a CNI request once the DELs that waited are applied.
-func (a *agent) serveCNI(ctx context.Context, req cni.Request) (cni.Reply, error) {
+func (a *assembly) serveCNI(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	if !a.serving.answering.Load() {
 		return cni.Reply{}, fmt.Errorf("%s: %w: %v", req.Command, podmanager.ErrAway, a.ready())
 	}
@@ -125,7 +125,7 @@ func (a *agent) serveCNI(ctx context.Context, req cni.Request) (cni.Reply, error
 }
 
 // close lets go of what open has opened.
-func (a *agent) close() error {
+func (a *assembly) close() error {
 	err := a.store.Close()
 	if s, ok := a.sink.(io.Closer); ok {
 		err = errors.Join(err, s.Close())

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"cmp"
@@ -26,7 +26,7 @@ import (
 )
 
 // busy is whether addresses that follow from the node ID are in use.
-func (a *agent) busy() bool {
+func (a *assembly) busy() bool {
 	for _, b := range a.ledger.Stats() {
 		if b.Held+b.Cooling+b.Quarantined > 0 {
 			return true
@@ -36,7 +36,7 @@ func (a *agent) busy() bool {
 }
 
 // cluster is how this node stands to the cluster, for the metrics.
-func (a *agent) cluster() restapi.Cluster {
+func (a *assembly) cluster() restapi.Cluster {
 	waiting := len(a.claimer.Waiting())
 	return restapi.Cluster{
 		KVDBConnected: a.source.Status().Connected, NodeIDConflict: a.keeper.Problem() != "", PoolProblems: len(a.ipam.Problems()),
@@ -47,7 +47,7 @@ func (a *agent) cluster() restapi.Cluster {
 // dispatchTimeout is how long a request for a resync may wait to be taken.
 const dispatchTimeout = 5 * time.Second
 
-func (a *agent) dispatch() error {
+func (a *assembly) dispatch() error {
 	ctx, cancel := context.WithTimeout(context.Background(), dispatchTimeout)
 	defer cancel()
 	err := a.source.Dispatch(ctx)
@@ -61,7 +61,7 @@ func (a *agent) dispatch() error {
 }
 
 // nodes are the nodes of the cluster as the store has them.
-func (a *agent) nodes(ctx context.Context) ([]localapi.Node, error) {
+func (a *assembly) nodes(ctx context.Context) ([]localapi.Node, error) {
 	registered, unreadable, err := nodesync.ListAll(ctx, a.store)
 	if err != nil {
 		return nil, err
@@ -91,8 +91,8 @@ func (a *agent) nodes(ctx context.Context) ([]localapi.Node, error) {
 	return all, nil
 }
 
-func (a *agent) releaseNode(ctx context.Context, name string, force bool) (reply localapi.NodeReleaseReply, err error) {
-	if name == a.opt.nodeName {
+func (a *assembly) releaseNode(ctx context.Context, name string, force bool) (reply localapi.NodeReleaseReply, err error) {
+	if name == a.node.Name {
 		return reply, &localapi.StatusError{Status: http.StatusConflict, Err: fmt.Errorf("%s is this node, and its agent runs: stop it, and ask the agent of another node", name)}
 	}
 	ids := a.conf.Cadastre.NodeIDs
@@ -122,7 +122,7 @@ func (a *agent) releaseNode(ctx context.Context, name string, force bool) (reply
 }
 
 // pools are the pools of the cluster, and this node's blocks of them.
-func (a *agent) pools(context.Context) ([]localapi.Pool, error) {
+func (a *assembly) pools(context.Context) ([]localapi.Pool, error) {
 	stats := a.ledger.Stats()
 	problems := map[string]string{}
 	for _, p := range a.ipam.Problems() {
@@ -166,7 +166,7 @@ func withoutPool(pools []poolplan.Pool, problems []ipam.Problem) (all []localapi
 }
 
 // apply changes the pools of the cluster.
-func (a *agent) apply(ctx context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error) {
+func (a *assembly) apply(ctx context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error) {
 	plan, err := ipam.Apply(ctx, a.store, ipam.Reserved(a.contivconf), file, dryRun)
 	var bad poolplan.Problems
 	if errors.As(err, &bad) {
@@ -179,7 +179,7 @@ func (a *agent) apply(ctx context.Context, file []byte, dryRun bool) (localapi.A
 
 // unused returns a note about changes of the pod network's pools if this node has
 // its blocks from elsewhere.
-func (a *agent) unused(plan poolplan.Plan) string {
+func (a *assembly) unused(plan poolplan.Plan) string {
 	mode := a.conf.Cadastre.PodBlocks
 	if mode == contivconf.PodBlocksNodeID || plan.Err() != nil || !slices.ContainsFunc(plan.Changes, func(c poolplan.Change) bool { return c.To.Network == ipam.PodPool }) {
 		return ""
@@ -216,13 +216,13 @@ func prefixesOf(lists ...[]poolplan.Block) (all []netip.Prefix) {
 }
 
 // contivIPAM is what Contiv-VPP's REST says of a node's addresses.
-func (a *agent) contivIPAM() (localapi.ContivIPAM, error) {
+func (a *assembly) contivIPAM() (localapi.ContivIPAM, error) {
 	nodes := a.ipam.Nodes()
 	if len(nodes) == 0 {
 		return localapi.ContivIPAM{}, errors.New("no resync yet: the node's networks are not known")
 	}
 	c := a.contivconf.GetIPAMConfig()
-	out := localapi.ContivIPAM{NodeID: a.keeper.ID(), NodeName: a.opt.nodeName, NodeIP: nodes[0].NodeIP.Addr(), PodSubnetThisNode: nodes[0].PodSubnet, VPPHostNetwork: nodes[0].HostSubnet}
+	out := localapi.ContivIPAM{NodeID: a.keeper.ID(), NodeName: a.node.Name, NodeIP: nodes[0].NodeIP.Addr(), PodSubnetThisNode: nodes[0].PodSubnet, VPPHostNetwork: nodes[0].HostSubnet}
 	if len(nodes) > 1 {
 		for _, n := range nodes {
 			out.NodeIPs, out.PodSubnetsThisNode, out.VPPHostNetworks = append(out.NodeIPs, n.NodeIP.Addr()), append(out.PodSubnetsThisNode, n.PodSubnet), append(out.VPPHostNetworks, n.HostSubnet)

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"bytes"
@@ -53,7 +53,7 @@ type member struct {
 	dir  string
 	conf string
 
-	a     *agent
+	a     *assembly
 	stop  context.CancelFunc
 	ended chan error
 	log   *logBuffer
@@ -85,11 +85,13 @@ func newMember(t *testing.T, name, endpoint string) *member {
 func (m *member) start() {
 	conf, _, err := contivconf.Parse([]byte(m.conf))
 	m.g.Expect(err).NotTo(HaveOccurred())
-	clock, err := newHostClock("/proc/sys/kernel/random/boot_id")
-	m.g.Expect(err).NotTo(HaveOccurred())
 	m.log = &logBuffer{}
+	node := DefaultNode()
+	node.Name, node.StateDir, node.RunDir = m.name, m.dir, filepath.Join(m.dir, "run")
+	agent, err := New(conf, WithNode(node), WithLog(slog.New(slog.NewTextHandler(m.log, nil))))
+	m.g.Expect(err).NotTo(HaveOccurred())
 	ctx, stop := context.WithCancel(context.Background())
-	m.a, err = wire(ctx, options{nodeName: m.name, stateDir: m.dir, runDir: filepath.Join(m.dir, "run")}, conf, slog.New(slog.NewTextHandler(m.log, nil)), clock)
+	m.a, err = agent.open(ctx)
 	m.g.Expect(err).NotTo(HaveOccurred())
 	m.stop, m.ended = stop, make(chan error, 1)
 	go func() { m.ended <- m.a.serve(ctx, m.a.restapi.Serve) }()

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"bytes"
@@ -43,7 +43,7 @@ func TestSimulation(t *testing.T) {
 	for seed := from; seed < from+n; seed++ {
 		tried.Add(1)
 		if err := simulate(t, seed, 60, nil); err != nil {
-			t.Fatalf("%v\nreplay it: %s=%d go test ./cmd/cadastre-agent -run TestSimulation", err, effort.SeedEnv, seed)
+			t.Fatalf("%v\nreplay it: %s=%d go test ./agent -run TestSimulation", err, effort.SeedEnv, seed)
 		}
 	}
 }
@@ -86,7 +86,7 @@ type world struct {
 	sink   controller.MemorySink
 	away   atomic.Int32 // southbound commits that are still to fail
 
-	a      *agent
+	a      *assembly
 	api    http.Handler
 	stop   context.CancelFunc
 	ended  chan error
@@ -225,11 +225,11 @@ func (w *world) start() {
 	if err := markRunDir(w.dir); err != nil {
 		w.t.Fatal(err)
 	}
-	a, err := assemble(context.Background(), options{nodeName: "n", runDir: w.dir}, conf, slog.New(slog.DiscardHandler), clock{
+	a, err := assemble(context.Background(), Node{Name: "n", RunDir: w.dir}, conf, slog.New(slog.DiscardHandler), clock{
 		now: func() time.Time { return time.Now().Add(time.Duration(w.wall.Load())) }, uptime: func() time.Duration { return time.Since(booted) }, bootID: fmt.Sprint("boot-", boot),
-	}, parts{
+	}, dependencies{
 		store: w.store, journal: diskOf{w, dead}, disk: &w.local, sink: &w.sink, instance: "i", session: fmt.Sprint("session of ", time.Now().UnixNano()),
-		random: func() float64 { return 0.5 }, last: []controller.EventHandler{&w.bad},
+		random: func() float64 { return 0.5 }, handlers: []func(Plugins) []controller.EventHandler{func(Plugins) []controller.EventHandler { return []controller.EventHandler{&w.bad} }},
 	})
 	if err != nil {
 		w.t.Fatal(err)

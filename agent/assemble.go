@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"context"
@@ -36,9 +36,9 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi"
 )
 
-// agent is all that runs on a node.
-type agent struct {
-	opt      options
+// assembly holds every part of a running agent.
+type assembly struct {
+	node     Node
 	conf     *contivconf.Config
 	log      *slog.Logger
 	clock    clock
@@ -77,42 +77,49 @@ type label string
 // GetAgentLabel is the name.
 func (l label) GetAgentLabel() string { return string(l) }
 
-// wire opens the node's database and makes an agent that does not run yet.
-func wire(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock) (*agent, error) {
-	lock, err := lockRunDir(opt.runDir, os.Geteuid())
+// open opens the node's database and the stores, and assembles the agent.
+func (a *Agent) open(ctx context.Context) (*assembly, error) {
+	clock, err := newHostClock(a.node.BootIDFile)
 	if err != nil {
 		return nil, err
 	}
-	a, err := openState(ctx, opt, conf, log, clock)
+	lock, err := lockRunDir(a.node.RunDir, os.Geteuid())
+	if err != nil {
+		return nil, err
+	}
+	running, err := a.openState(ctx, clock)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	a.lock = lock
-	return a, nil
+	running.lock = lock
+	return running, nil
 }
 
-// openState opens the node's database and makes an agent of it.
-func openState(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock) (*agent, error) {
-	file, err := bolt.OpenFile(filepath.Join(opt.stateDir, "cadastre.db"), bolt.FileOptions{
-		Holder: "cadastre-agent of node " + opt.nodeName, BootID: clock.bootID, Now: clock.now, Fail: opt.fail(log),
-		Notes:  []string{filepath.Join(opt.runDir, "db.note"), filepath.Join(opt.stateDir, "cadastre.db.note")},
-		Level1: filepath.Join(opt.runDir, "db.level"),
+// openState opens the node's database and what depends on it.
+func (a *Agent) openState(ctx context.Context, clock clock) (*assembly, error) {
+	file, err := bolt.OpenFile(filepath.Join(a.node.StateDir, "cadastre.db"), bolt.FileOptions{
+		Holder: "cadastre-agent of node " + a.node.Name,
+		BootID: clock.bootID,
+		Now:    clock.now,
+		Fail:   a.fail,
+		Notes:  []string{filepath.Join(a.node.RunDir, "db.note"), filepath.Join(a.node.StateDir, "cadastre.db.note")},
+		Level1: filepath.Join(a.node.RunDir, "db.level"),
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := leaveRunDir(file, opt.runDir, os.Geteuid(), log); err != nil {
+	if err := leaveRunDir(file, a.node.RunDir, os.Geteuid(), a.log); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	a, err := open(ctx, opt, conf, log, clock, file)
+	running, err := a.openStores(ctx, clock, file)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return a, nil
+	return running, nil
 }
 
-// open makes an agent of an open database.
-func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock, file *bolt.File) (*agent, error) {
+// openStores opens the cluster store and the southbound.
+func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*assembly, error) {
 	instance, err := file.Local("instance")
 	if err == nil && instance == "" {
 		instance = newUUID()
@@ -121,33 +128,40 @@ func open(ctx context.Context, opt options, conf *contivconf.Config, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	p := parts{journal: file.Journal(), disk: file, records: func(part string) ipamapi.Records { return file.Records(part) }, instance: instance, session: newUUID(), machine: machineOf(opt, clock), random: mathrand.Float64}
-	if p.shares, err = httpserver.ShareOfProcess(); err != nil {
+	d := dependencies{
+		journal:        file.Journal(),
+		disk:           file,
+		records:        func(part string) ipamapi.Records { return file.Records(part) },
+		instance:       instance,
+		session:        newUUID(),
+		machine:        machineOf(a.node, clock),
+		random:         mathrand.Float64,
+		handlers:       a.handlers,
+		dockerListener: a.listeners.Docker,
+	}
+	if d.shares, err = httpserver.ShareOfProcess(); err != nil {
 		return nil, err
 	}
-	if p.dockerListener, err = activated(dockerSocketName, os.Getenv); err != nil {
+	if err := a.openStore(&d, file); err != nil {
 		return nil, err
 	}
-	if err := openStore(&p, conf.Cadastre, file, whose{opt.nodeName, log}); err != nil {
-		return nil, err
+	logMachine(a.log, d, a.node)
+	if err := a.openSink(&d); err != nil {
+		return nil, errors.Join(err, d.store.Close())
 	}
-	logMachine(log, p, opt)
-	if err := openSink(&p, conf.Cadastre.Routes, log); err != nil {
-		return nil, errors.Join(err, p.store.Close())
-	}
-	a, err := assemble(ctx, opt, conf, log, clock, p)
+	running, err := assemble(ctx, a.node, a.conf, a.log, clock, d)
 	if err != nil {
-		return nil, errors.Join(err, p.store.Close())
+		return nil, errors.Join(err, d.store.Close())
 	}
-	a.file = file
-	a.restapi.Backup, a.restapi.Accept = file.Backup, a.accept
-	a.suspendInDoubt()
-	_ = file.Probe(ctx) // a file that cannot be written is in a.ready, and damage that only a commit finds ends the process here
-	return a, nil
+	running.file = file
+	running.restapi.Backup, running.restapi.Accept = file.Backup, running.accept
+	running.suspendInDoubt()
+	_ = file.Probe(ctx) // a file that cannot be written is in assembly.ready, and damage that only a commit finds ends the process here
+	return running, nil
 }
 
-// parts are what a simulation replaces.
-type parts struct {
+// dependencies holds what an assembly is made on; a simulation replaces all of it.
+type dependencies struct {
 	store    kvdb.Store
 	mirror   kubestate.Mirror // nil: the store is of this node
 	journal  ledger.Journal
@@ -157,26 +171,26 @@ type parts struct {
 	instance string
 	session  string
 	machine  nodesync.Machine
-	random   func() float64            // of claims and beats
-	jitter   func() float64            // of reconnects; nil: the same
-	last     []controller.EventHandler // after all others
+	random   func() float64                            // of claims and beats
+	jitter   func() float64                            // of reconnects; nil: the same
+	handlers []func(Plugins) []controller.EventHandler // behind those of the agent
 
 	dockerListener net.Listener      // that a supervisor has opened; nil: none
 	shares         httpserver.Shares // of the descriptors, by listener
 }
 
 // assemble lists every plugin, in order, with what it is given.
-func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *slog.Logger, clock clock, p parts) (*agent, error) {
-	a := &agent{opt: opt, conf: conf, log: log, clock: clock, started: clock.now(), instance: p.instance, store: p.store, sink: p.sink, listening: make(chan struct{})}
+func assemble(ctx context.Context, node Node, conf *contivconf.Config, log *slog.Logger, clock clock, d dependencies) (*assembly, error) {
+	a := &assembly{node: node, conf: conf, log: log, clock: clock, started: clock.now(), instance: d.instance, store: d.store, sink: d.sink, listening: make(chan struct{})}
 	deps := func() controller.PluginDeps { return controller.PluginDeps{Log: log} }
-	node := label(opt.nodeName)
+	nodeLabel := label(node.Name)
 
-	if p.jitter == nil {
-		p.jitter = p.random
+	if d.jitter == nil {
+		d.jitter = d.random
 	}
 	a.contivconf = contivconf.NewPlugin(conf)
-	a.nodeconfig = nodeconfig.NewPlugin(nodeconfig.Deps{PluginDeps: deps(), ServiceLabel: node, File: conf.NodeConfigs})
-	timed := &timedJournal{Journal: p.journal}
+	a.nodeconfig = nodeconfig.NewPlugin(nodeconfig.Deps{PluginDeps: deps(), ServiceLabel: nodeLabel, File: conf.NodeConfigs})
+	timed := &timedJournal{Journal: d.journal}
 	var err error
 	a.ledger, err = ledger.Open(ctx, timed, ledger.Options{Log: log, Now: clock.now, Uptime: clock.uptime, BootID: clock.bootID})
 	if err != nil {
@@ -187,37 +201,37 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	}
 	a.metrics = restapi.NewMetrics(a.ledger.Stats, func() controller.Status { return a.loop.Status() })
 	a.metrics.Watch(a.cluster)
-	if s, ok := p.store.(conditioned); ok {
+	if s, ok := d.store.(conditioned); ok {
 		a.told = newReporter(a, s)
 	}
-	p.store = &timedStore{p.store, a.metrics.Request}
-	a.store = p.store
+	d.store = &timedStore{d.store, a.metrics.Request}
+	a.store = d.store
 	timed.observe = a.metrics.Commit
 	stage := a.ledger.Begin()
 
 	a.keeper, err = nodesync.NewKeeper(nodesync.KeeperDeps{
-		Log: log, Store: p.store, Disk: p.disk, EventLoop: eventLoop{a}, Now: clock.now, Random: p.random,
+		Log: log, Store: d.store, Disk: d.disk, EventLoop: eventLoop{a}, Now: clock.now, Random: d.random,
 		Identity: nodesync.Identity{
-			Name: opt.nodeName, Instance: p.instance, Session: p.session, Machine: p.machine, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh, Expire: conf.Cadastre.NodeIDs.Expire, Random: p.random,
-			Claims: a.register(), Explicit: ipam.ExplicitBlocks(a.contivconf), Quarantine: quarantine(conf, p),
+			Name: node.Name, Instance: d.instance, Session: d.session, Machine: d.machine, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh, Expire: conf.Cadastre.NodeIDs.Expire, Random: d.random,
+			Claims: a.register(), Explicit: ipam.ExplicitBlocks(a.contivconf), Quarantine: quarantine(conf, d),
 		},
-		Refresh: conf.Cadastre.NodeIDs.Refresh, Expire: conf.Cadastre.NodeIDs.Expire, Settle: settle(conf), Alone: p.mirror == nil,
+		Refresh: conf.Cadastre.NodeIDs.Refresh, Expire: conf.Cadastre.NodeIDs.Expire, Settle: settle(conf), Alone: d.mirror == nil,
 		Follows: func() bool { return a.source.Status().Connected }, Busy: a.busy, Uses: func() []*kv.PoolUse { return a.ipam.PoolUses() }, Suspend: func(why string) { a.ledger.Suspend("node ID", why) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	if a.claimer, err = a.newClaimer(p); err != nil {
+	if a.claimer, err = a.newClaimer(d); err != nil {
 		return nil, err
 	}
-	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: node, Keeper: a.keeper, Claims: a.claimer})
+	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: nodeLabel, Keeper: a.keeper, Claims: a.claimer})
 	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
 		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), UID: os.Geteuid(), Timeout: conf.Cadastre.Controller.EventTimeout,
 		Ready: a.ready, Unsynced: a.unsynced, Observe: a.metrics.Served, IsPodPool: func(name string) bool { return a.ipam.HasNetwork(name) },
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		*d = ipam.Deps{
-			PluginDeps: controller.PluginDeps{Name: "ipam", Log: log}, NodeSync: a.nodesync, ContivConf: a.contivconf, ServiceLabel: node,
+			PluginDeps: controller.PluginDeps{Name: "ipam", Log: log}, NodeSync: a.nodesync, ContivConf: a.contivconf, ServiceLabel: nodeLabel,
 			EventLoop: eventLoop{a}, PodManager: a.podmanager, Ledger: a.ledger, Stage: stage, Claims: a.claimer,
 		}
 	}))
@@ -226,30 +240,33 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 	handlers := []controller.EventHandler{a.nodeconfig, a.nodesync, a.podmanager, a.ipam, a.ipnet}
 	if conf.Cadastre.Docker.Enabled {
 		a.docker = dockeripam.NewPlugin(dockeripam.Deps{
-			PluginDeps: deps(), EventLoop: eventLoop{a}, Stage: stage, NewDriver: a.dockerDriver(p.records("docker")), Socket: conf.Cadastre.Docker.Socket, Listener: p.dockerListener,
-			Limits: httpserver.Limits{Connections: p.shares.Other},
+			PluginDeps: deps(), EventLoop: eventLoop{a}, Stage: stage, NewDriver: a.dockerDriver(d.records("docker")), Socket: conf.Cadastre.Docker.Socket, Listener: d.dockerListener,
+			Limits: httpserver.Limits{Connections: d.shares.Other},
 		})
 		handlers = append(handlers, a.docker)
 	}
+	for _, more := range d.handlers {
+		handlers = append(handlers, more(Plugins{a.contivconf, a.nodesync, a.ipam, a.ledger, eventLoop{a}})...)
+	}
 	a.loop = controller.New(loopConfig(conf.Cadastre), controller.Deps{
-		Log: log, Sink: p.sink, Observe: a.observe(),
-		Handlers:   append(handlers, p.last...),
+		Log: log, Sink: d.sink, Observe: a.observe(),
+		Handlers:   handlers,
 		Committers: []controller.Committer{stage, a.nodesync, a.ipam, a.ipnet},
 	})
 	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
-		a.reporter = ipam.NewReporter(ipam.ReporterDeps{Log: log, IPAM: a.ipam, Store: p.store, Now: clock.now})
+		a.reporter = ipam.NewReporter(ipam.ReporterDeps{Log: log, IPAM: a.ipam, Store: d.store, Now: clock.now})
 	}
 	a.source = kubestate.New(kubestate.Deps{
-		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.claim, Upkeep: both(nodesync.Upkeep(opt.nodeName), ipam.Upkeep(a.contivconf)), Mirror: p.mirror,
-		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.jitter, Timing: timing(conf),
+		Log: log, Node: node.Name, Store: d.store, EventLoop: a.loop, Claim: a.claim, Upkeep: both(nodesync.Upkeep(node.Name), ipam.Upkeep(a.contivconf)), Mirror: d.mirror,
+		Ready: func() bool { return a.keeper.ID() != 0 }, Random: d.jitter, Timing: timing(conf),
 	})
-	tcp, metrics, err := tcpListeners(conf.Cadastre, httpserver.Limits{Connections: p.shares.Other})
+	tcp, metrics, err := tcpListeners(conf.Cadastre, httpserver.Limits{Connections: d.shares.Other})
 	if err != nil {
 		return nil, err
 	}
 	a.restapi = restapi.NewPlugin(restapi.Deps{
-		PluginDeps: deps(), Socket: a.socket(), Limits: httpserver.Limits{Connections: p.shares.Local}, Listening: func() { close(a.listening) }, TCP: tcp, MetricsTCP: metrics, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
-		Events: a.loop.Events, History: a.loop.Query, Resync: a.source.Resync, Dump: p.sink.Dump, Metrics: a.metrics.Registry,
+		PluginDeps: deps(), Socket: a.socket(), Limits: httpserver.Limits{Connections: d.shares.Local}, Listening: func() { close(a.listening) }, TCP: tcp, MetricsTCP: metrics, CNI: a.serveCNI, Delivered: a.podmanager.Delivered, Delete: a.podmanager.Delete, Status: a.status, Ledger: a.ledger,
+		Events: a.loop.Events, History: a.loop.Query, Resync: a.source.Resync, Dump: d.sink.Dump, Metrics: a.metrics.Registry,
 		Dispatch: a.dispatch, IPAM: a.contivIPAM, Nodes: a.nodes, ReleaseNode: a.releaseNode, Pools: a.pools, Apply: a.apply,
 	})
 	if a.docker != nil {
@@ -259,7 +276,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 }
 
 // eventLoop breaks the circle between the loop and the plugins that push.
-type eventLoop struct{ a *agent }
+type eventLoop struct{ a *assembly }
 
 // PushEvent pushes to the loop.
 func (e eventLoop) PushEvent(ev controller.Event) error { return e.a.loop.PushEvent(ev) }
@@ -272,7 +289,7 @@ func (e eventLoop) PushEventWait(ctx context.Context, ev controller.Event) error
 // socketName is the local API's, in the run directory.
 const socketName = "agent.sock"
 
-func (a *agent) socket() string { return filepath.Join(a.opt.runDir, socketName) }
+func (a *assembly) socket() string { return filepath.Join(a.node.RunDir, socketName) }
 
 func newUUID() string {
 	var b [16]byte

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"cmp"
@@ -21,7 +21,7 @@ import (
 )
 
 // live says why the agent should be restarted.
-func (a *agent) live() error {
+func (a *assembly) live() error {
 	s := a.loop.Status()
 	switch {
 	case s.Fatal != "":
@@ -33,7 +33,7 @@ func (a *agent) live() error {
 }
 
 // ready says why ADD cannot be served.
-func (a *agent) ready() error {
+func (a *assembly) ready() error {
 	if err := a.live(); err != nil {
 		return err
 	}
@@ -52,13 +52,13 @@ func (a *agent) ready() error {
 }
 
 // unsynced reports whether the event loop waits for the cluster's state to begin.
-func (a *agent) unsynced() bool {
+func (a *assembly) unsynced() bool {
 	s := a.loop.Status()
 	return !s.Resynced && s.Current == ""
 }
 
 // noResync returns what the first resync waits for, as far as it is known.
-func (a *agent) noResync(s controller.Status) error {
+func (a *assembly) noResync(s controller.Status) error {
 	const what = "no resync has succeeded yet"
 	k := a.source.Status()
 	switch {
@@ -73,7 +73,7 @@ func (a *agent) noResync(s controller.Status) error {
 }
 
 // healthy returns why a commit failed, until one is tried that succeeds.
-func (a *agent) healthy() error {
+func (a *assembly) healthy() error {
 	if a.file == nil {
 		return nil
 	}
@@ -83,10 +83,10 @@ func (a *agent) healthy() error {
 	return nil
 }
 
-func (a *agent) status() localapi.Status {
+func (a *assembly) status() localapi.Status {
 	s := localapi.Status{
-		Version: version, NodeName: a.opt.nodeName, NodeID: a.keeper.ID(), Instance: a.instance, Started: a.started.UTC(),
-		Suspended: a.ledger.Suspended(), KVDB: string(a.conf.Cadastre.KVDB.Type), StateDir: a.opt.stateDir,
+		Version: version, NodeName: a.node.Name, NodeID: a.keeper.ID(), Instance: a.instance, Started: a.started.UTC(),
+		Suspended: a.ledger.Suspended(), KVDB: string(a.conf.Cadastre.KVDB.Type), StateDir: a.node.StateDir,
 		PodBlocks: string(a.conf.Cadastre.PodBlocks), Rebooted: a.ledger.Rebooted(), Loop: a.loop.Status(), Live: true, Ready: true,
 		Serving: a.serving.recovered.Load(),
 	}
@@ -126,7 +126,7 @@ func (a *agent) status() localapi.Status {
 
 // doubtful lists the addresses of the configuration that are reserved, or that something
 // else has too.
-func (a *agent) doubtful() (all []string) {
+func (a *assembly) doubtful() (all []string) {
 	for _, e := range slices.Concat(a.conf.Tolerated, a.conf.DerivedTwice()) {
 		all = append(all, "contiv.conf: "+e.Error())
 	}
@@ -136,13 +136,13 @@ func (a *agent) doubtful() (all []string) {
 // admitAddresses refuses a configuration with such addresses on a node that begins. One
 // that has blocks already goes on: its leases are safe, and only a person can move them.
 // An address that follows from a node ID too is claimed in the store before it is used.
-func (a *agent) admitAddresses() error {
+func (a *assembly) admitAddresses() error {
 	if len(a.conf.Tolerated) > 0 && len(a.ledger.Stats()) == 0 {
 		var errs []error
 		for _, e := range a.conf.Tolerated {
 			errs = append(errs, e)
 		}
-		return fmt.Errorf("configuration %s:\n%w", a.opt.config, errors.Join(errs...))
+		return fmt.Errorf("configuration %s:\n%w", a.node.ConfigFile, errors.Join(errs...))
 	}
 	for _, text := range a.doubtful() {
 		a.log.Warn("an address of the configuration is in doubt", "problem", text)

@@ -1,16 +1,12 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
-	"strconv"
-	"strings"
 
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/plugins/dockeripam"
@@ -18,7 +14,7 @@ import (
 )
 
 // dockerDriver makes Docker's driver once the loop can open its pools.
-func (a *agent) dockerDriver(records ipamapi.Records) func(context.Context, ipamapi.PoolOpener) (dockeripam.Driver, error) {
+func (a *assembly) dockerDriver(records ipamapi.Records) func(context.Context, ipamapi.PoolOpener) (dockeripam.Driver, error) {
 	return func(ctx context.Context, opener ipamapi.PoolOpener) (dockeripam.Driver, error) {
 		conf := a.conf.Cadastre.Docker
 		c := ipamapi.Config{HostID: a.instance, Serial: conf.Serial, CoolDown: conf.CoolDown}
@@ -39,7 +35,7 @@ func (a *agent) dockerDriver(records ipamapi.Records) func(context.Context, ipam
 }
 
 // networks are those of the cluster, all of them.
-func (a *agent) networks() (all []netip.Prefix) {
+func (a *assembly) networks() (all []netip.Prefix) {
 	for _, f := range a.contivconf.Cluster().Families {
 		for _, p := range []netip.Prefix{f.Pods, f.Hosts, f.Nodes, f.Vxlan, f.Service} {
 			if p.IsValid() {
@@ -53,34 +49,4 @@ func (a *agent) networks() (all []netip.Prefix) {
 		}
 	}
 	return all
-}
-
-// dockerSocketName is what a supervisor calls the socket that it opens for Docker.
-const dockerSocketName = "docker"
-
-// activated is the listener of that name that a supervisor has opened for this
-// process (systemd's LISTEN_FDS), nil for none.
-func activated(name string, getenv func(string) string) (net.Listener, error) {
-	if getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
-		return nil, nil
-	}
-	n, err := strconv.Atoi(getenv("LISTEN_FDS"))
-	if err != nil {
-		return nil, fmt.Errorf("LISTEN_FDS %q is not a number", getenv("LISTEN_FDS"))
-	}
-	names := strings.Split(getenv("LISTEN_FDNAMES"), ":")
-	for i := range n {
-		if i >= len(names) || names[i] != name {
-			continue
-		}
-		const first = 3
-		f := os.NewFile(uintptr(first+i), name)
-		defer f.Close()
-		l, err := net.FileListener(f)
-		if err != nil {
-			return nil, fmt.Errorf("use the socket %q that was opened for this process: %w", name, err)
-		}
-		return l, nil
-	}
-	return nil, nil
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"context"
@@ -60,7 +60,7 @@ type fleet struct {
 	n      int
 	jitter bool
 	server *etcdtest.Server
-	agents []*agent
+	agents []*assembly
 
 	mu    sync.Mutex
 	ops   map[string]int
@@ -109,11 +109,11 @@ func (f *fleet) open(ctx context.Context, i int, ended *sync.WaitGroup) (start f
 	if !f.jitter {
 		jitter = func() float64 { return 0 }
 	}
-	p := parts{
+	p := dependencies{
 		store: store, mirror: file.Mirror(), journal: file.Journal(), disk: file, sink: &controller.MemorySink{},
 		instance: "instance of " + name, session: "session of " + name, random: rand.Float64, jitter: jitter,
 	}
-	a, err := assemble(ctx, options{nodeName: name, runDir: dir}, conf, slog.New(slog.DiscardHandler), clock, p)
+	a, err := assemble(ctx, Node{Name: name, RunDir: dir}, conf, slog.New(slog.DiscardHandler), clock, p)
 	f.g.Expect(err).NotTo(HaveOccurred())
 	f.agents[i] = a
 	return func() {
@@ -135,7 +135,7 @@ func heap() uint64 {
 }
 
 // all waits until every agent is as wanted.
-func (f *fleet) all(what string, is func(*agent) bool) time.Duration {
+func (f *fleet) all(what string, is func(*assembly) bool) time.Duration {
 	began := time.Now()
 	f.g.Eventually(func() (left int) {
 		for _, a := range f.agents {
@@ -153,7 +153,7 @@ func (f *fleet) measure() {
 	var ended sync.WaitGroup
 	defer ended.Wait()
 	defer stop()
-	f.agents = make([]*agent, f.n)
+	f.agents = make([]*assembly, f.n)
 	before := heap()
 	var starts []func()
 	for i := range f.n {
@@ -163,9 +163,9 @@ func (f *fleet) measure() {
 	for _, start := range starts {
 		start()
 	}
-	f.all("ready", func(a *agent) bool { return a.ready() == nil })
+	f.all("ready", func(a *assembly) bool { return a.ready() == nil })
 	ready := time.Since(began)
-	settled := f.all("knows the way to all others", func(a *agent) bool {
+	settled := f.all("knows the way to all others", func(a *assembly) bool {
 		values, _ := a.sink.Dump(ctx)
 		return len(values) == f.n // the node, and a route to each other
 	})
@@ -180,10 +180,10 @@ func (f *fleet) measure() {
 	f.g.Expect(ids).To(HaveLen(f.n), "every node has a subnet of its own")
 
 	f.g.Expect(f.server.Stop()).To(Succeed())
-	f.all("disconnected", func(a *agent) bool { return !a.source.Status().Connected })
+	f.all("disconnected", func(a *assembly) bool { return !a.source.Status().Connected })
 	f.count()
 	f.g.Expect(f.server.Restart()).To(Succeed())
-	back := f.all("connected again", func(a *agent) bool { return a.source.Status().Connected })
+	back := f.all("connected again", func(a *assembly) bool { return a.source.Status().Connected })
 	ops, peak = f.count()
 	f.t.Logf("after etcd has restarted all follow it again in %s", back.Round(time.Millisecond))
 	f.report("restart of etcd", ops, peak)

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // suspendInDoubt allocates no new address from a database that is in doubt.
-func (a *agent) suspendInDoubt() {
+func (a *assembly) suspendInDoubt() {
 	d := a.file.Doubt()
 	if d == nil {
 		return
@@ -25,7 +25,7 @@ func (a *agent) suspendInDoubt() {
 
 // accept returns what a database in doubt may not know and, unless dryRun is set,
 // trusts it from now on.
-func (a *agent) accept(ctx context.Context, dryRun bool) (localapi.AcceptReport, error) {
+func (a *assembly) accept(ctx context.Context, dryRun bool) (localapi.AcceptReport, error) {
 	r := localapi.AcceptReport{Database: toCommit(a.file.Last()), Leases: []localapi.Lease{}, Unleased: []localapi.Lease{}}
 	for _, l := range a.ledger.Leases() {
 		switch {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"errors"
@@ -58,7 +58,7 @@ func TestClusterSimulation(t *testing.T) {
 			plan, err = shrink(t, plan, err)
 		}
 		if err != nil {
-			t.Errorf("%v\nreplay it: %s go test ./cmd/cadastre-agent -run TestClusterSimulation", err, plan)
+			t.Errorf("%v\nreplay it: %s go test ./agent -run TestClusterSimulation", err, plan)
 			if os.Getenv("SIM_ALL") == "" {
 				return
 			}

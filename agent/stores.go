@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
@@ -18,36 +17,43 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 )
 
-// openStore opens the cluster store, and for one that is elsewhere the mirror of it.
-func openStore(p *parts, all contivconf.Cadastre, file *bolt.File, who whose) (err error) {
-	conf, probing := all.KVDB, all.Controller.RemoteDBProbingInterval
-	switch conf.Type {
-	case contivconf.KVDBBolt:
-		p.store, err = file.Store()
+// openStore opens the cluster store, and the mirror of one that other nodes use too.
+func (a *Agent) openStore(d *dependencies, file *bolt.File) (err error) {
+	conf, probing := a.conf.Cadastre.KVDB, a.conf.Cadastre.Controller.RemoteDBProbingInterval
+	if conf.Type != contivconf.KVDBBolt {
+		d.mirror = file.Mirror()
+	}
+	switch {
+	case a.store != nil:
+		d.store = a.store
+		return nil
+	case conf.Type == contivconf.KVDBBolt:
+		d.store, err = file.Store()
 		return err
-	case contivconf.KVDBKubernetes:
-		p.mirror = file.Mirror()
-		p.store, err = apistore.Open(apistore.Config{
-			Kubeconfig: conf.Kubeconfig, Node: who.node, NetResources: all.PodBlocks == contivconf.PodBlocksNetResource,
-			UserAgent: "cadastre-agent", Timeout: requestTimeout(probing), Log: who.log,
+	case conf.Type == contivconf.KVDBKubernetes:
+		d.store, err = apistore.Open(apistore.Config{
+			Kubeconfig:   conf.Kubeconfig,
+			Node:         a.node.Name,
+			NetResources: a.conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource,
+			UserAgent:    "cadastre-agent",
+			Timeout:      requestTimeout(probing),
+			Log:          a.log,
 		})
 		return err
 	}
-	log := who.log
-	cfg := etcd.Config{Endpoints: conf.Endpoints, Prefix: conf.Prefix, Username: conf.Username, Log: log, KeepAlive: 3 * probing}
+	cfg := etcd.Config{
+		Endpoints: conf.Endpoints,
+		Prefix:    conf.Prefix,
+		Username:  conf.Username,
+		Log:       a.log,
+		KeepAlive: 3 * probing,
+	}
 	files := etcd.Files{CA: conf.CA, Cert: conf.Cert, Key: conf.Key, Password: conf.PasswordFile}
 	if err = files.Read(&cfg); err != nil {
 		return keyed(conf, err)
 	}
-	p.mirror = file.Mirror()
-	p.store, err = etcd.Open(cfg)
+	d.store, err = etcd.Open(cfg)
 	return err
-}
-
-// whose store it is.
-type whose struct {
-	node string
-	log  *slog.Logger
 }
 
 // requestTimeout is how long the API server may take for one request: as long as
@@ -71,13 +77,17 @@ func keyed(conf contivconf.KVDB, err error) error {
 }
 
 // openSink opens the southbound.
-func openSink(p *parts, routes contivconf.Routes, log *slog.Logger) (err error) {
-	if routes == contivconf.RoutesNone {
-		p.sink = &controller.MemorySink{}
+func (a *Agent) openSink(d *dependencies) (err error) {
+	switch {
+	case a.sink != nil:
+		d.sink = a.sink
+		return nil
+	case a.conf.Cadastre.Routes == contivconf.RoutesNone:
+		d.sink = &controller.MemorySink{}
 		return nil
 	}
-	p.sink, err = linuxsink.New(linuxsink.Options{OnFailure: func(key string, err error) {
-		log.Error("a route could not be made, and is not tried again before the next resync", "key", key, "error", err)
+	d.sink, err = linuxsink.New(linuxsink.Options{OnFailure: func(key string, err error) {
+		a.log.Error("gave up making a route until the next resync", "key", key, "error", err)
 	}})
 	return err
 }

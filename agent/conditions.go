@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"context"
@@ -34,14 +34,14 @@ type conditioned interface {
 
 // reporter writes the Node conditions and events. One goroutine runs it.
 type reporter struct {
-	a      *agent
+	a      *assembly
 	store  conditioned
 	poke   chan struct{}
 	wrote  map[string]string // by type what the condition says, without the times in it; absent: not written in this run
 	warned string            // the difference that the last warning event in this run is about
 }
 
-func newReporter(a *agent, store conditioned) *reporter {
+func newReporter(a *assembly, store conditioned) *reporter {
 	return &reporter{a: a, store: store, poke: make(chan struct{}, 1), wrote: map[string]string{}}
 }
 
@@ -59,7 +59,7 @@ func (r *reporter) look() {
 // observe returns the observer of the event loop. The conditions are compared with
 // the agent's state after the first resync, and after an event that changed how
 // contiv.conf differs from the cluster's pools.
-func (a *agent) observe() func(*controller.Record) {
+func (a *assembly) observe() func(*controller.Record) {
 	before, resynced := "", false
 	return func(r *controller.Record) {
 		a.metrics.Event(r)

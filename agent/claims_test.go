@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func TestAChangeOfClaimsIsNotLostToAFullQueue(t *testing.T) {
 		conf := controller.DefaultConfig()
 		conf.QueueSize = 1
 		loop := controller.New(conf, controller.Deps{Log: slog.New(slog.DiscardHandler)})
-		a := &agent{log: slog.New(slog.DiscardHandler), loop: loop}
+		a := &assembly{log: slog.New(slog.DiscardHandler), loop: loop}
 		g.Expect(loop.PushEvent(&nodesync.NodeIDChange{})).To(Succeed())
 		a.claimsChanged()
 		ctx, cancel := context.WithCancel(context.Background())

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"cmp"
@@ -22,16 +22,16 @@ import (
 )
 
 // register returns the claims of the cluster store.
-func (a *agent) register() *claims.Register {
+func (a *assembly) register() *claims.Register {
 	ids := a.conf.Cadastre.NodeIDs
 	return &claims.Register{Store: a.store, Implied: ipam.Implied(a.contivconf), Fresh: ids.Fresh, Expire: ids.Expire}
 }
 
 // newClaimer returns the claimer of this node's prefixes.
-func (a *agent) newClaimer(p parts) (*claims.Claimer, error) {
+func (a *assembly) newClaimer(d dependencies) (*claims.Claimer, error) {
 	return claims.NewClaimer(claims.ClaimerDeps{
-		Log: a.log, Register: *a.register(), Disk: p.disk, Node: a.keeper.Claimant, InUse: a.inUse, Initial: a.initialClaims(),
-		CoolDown: a.conf.Cadastre.CoolDown, Refresh: a.conf.Cadastre.NodeIDs.Refresh, Now: a.clock.now, Random: p.random,
+		Log: a.log, Register: *a.register(), Disk: d.disk, Node: a.keeper.Claimant, InUse: a.inUse, Initial: a.initialClaims(),
+		CoolDown: a.conf.Cadastre.CoolDown, Refresh: a.conf.Cadastre.NodeIDs.Refresh, Now: a.clock.now, Random: d.random,
 		Suspend: func(why string) { a.ledger.Suspend("claims", why) },
 		Asked: func() {
 			if ipam.ExplicitBlocks(a.contivconf) && !a.waitsForUsed() {
@@ -44,8 +44,8 @@ func (a *agent) newClaimer(p parts) (*claims.Claimer, error) {
 
 // quarantine returns how long a node ID is quarantined that was claimed in a new
 // store. A store of this node alone has no other nodes.
-func quarantine(conf *contivconf.Config, p parts) time.Duration {
-	if p.mirror == nil {
+func quarantine(conf *contivconf.Config, d dependencies) time.Duration {
+	if d.mirror == nil {
 		return 0
 	}
 	return conf.Cadastre.NodeIDs.Quarantine
@@ -58,7 +58,7 @@ const fullQueueRetry = time.Second
 // otherwise than before. No other event makes the loop open the block, so a full queue is tried
 // again. It does not wait for room: the source of the cluster's state may call it
 // before the first resync, without which the loop takes nothing from the queue.
-func (a *agent) claimsChanged() {
+func (a *assembly) claimsChanged() {
 	a.told.look()
 	err := a.loop.PushEvent(&nodesync.ClaimChange{})
 	if err == nil || errors.Is(err, controller.ErrClosedController) {
@@ -70,7 +70,7 @@ func (a *agent) claimsChanged() {
 
 // initialClaims returns the blocks that need claims before the first event: those
 // of the configuration, and those that have leases.
-func (a *agent) initialClaims() (all []claims.Target) {
+func (a *assembly) initialClaims() (all []claims.Target) {
 	if !ipam.ExplicitBlocks(a.contivconf) {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (a *agent) initialClaims() (all []claims.Target) {
 }
 
 // inUse reports whether addresses of a block are leased.
-func (a *agent) inUse(t claims.Target) bool {
+func (a *assembly) inUse(t claims.Target) bool {
 	if t.Network != kv.PodNetworkClaims {
 		return false
 	}
@@ -104,7 +104,7 @@ func leased(b ledger.BlockStat) bool { return b.Held+b.Cooling+b.Quarantined > 0
 
 // claim confirms the node ID, and then the claims of this node. A claim that
 // cannot be confirmed does not keep the cluster's state from being followed.
-func (a *agent) claim(ctx context.Context) error {
+func (a *assembly) claim(ctx context.Context) error {
 	if err := a.keeper.Confirm(ctx); err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (a *agent) claim(ctx context.Context) error {
 
 // waitsForUsed reports whether a block that has leases has no claim yet. Other
 // nodes must respect the node's record until it has.
-func (a *agent) waitsForUsed() bool {
+func (a *assembly) waitsForUsed() bool {
 	for t := range a.claimer.Waiting() {
 		if a.inUse(t) {
 			return true
@@ -126,7 +126,7 @@ func (a *agent) waitsForUsed() bool {
 }
 
 // claims returns how the claims of this node stand, in order.
-func (a *agent) claims() []localapi.Claim {
+func (a *assembly) claims() []localapi.Claim {
 	all := []localapi.Claim{}
 	for t, s := range a.claimer.All() {
 		c := localapi.Claim{Network: t.Network, Prefix: t.Prefix.String(), Held: s.Held, Since: s.Since.UTC()}
@@ -143,7 +143,7 @@ func (a *agent) claims() []localapi.Claim {
 
 // hasAddress fails if this node waits for its pinned node address: without it no
 // other node reaches its pods.
-func (a *agent) hasAddress() error {
+func (a *assembly) hasAddress() error {
 	for t, s := range a.claimer.Waiting() {
 		if t.Network == kv.NodeNetworkClaims && s.Blocker != nil {
 			return fmt.Errorf("waiting for the claim of node address %s: %s", t.Prefix.Addr(), s.Blocker)
