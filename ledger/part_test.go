@@ -61,6 +61,19 @@ func TestClaimWithinAPartOfABlock(t *testing.T) {
 	g.Expect(b.findings()).To(BeEmpty())
 }
 
+func TestAPoolWithoutBlocksStartsAtItsLowestAddress(t *testing.T) {
+	g := NewWithT(t)
+	b := open(g, journal.NewMemory())
+	b.pool(ledger.Pool{Name: "default"}, "10.1.5.0/24")
+	for n := range 2 {
+		g.Expect(b.claim(n)).To(Equal(fmt.Sprint("10.1.5.", n)))
+		b.release(n)
+	}
+	b.pool(ledger.Pool{Name: "default"})
+	b.pool(ledger.Pool{Name: "default"}, "10.1.5.0/24")
+	g.Expect(b.claim(3)).To(Equal("10.1.5.0"))
+}
+
 func TestClaimWithinAPartAfterAnAddress(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())

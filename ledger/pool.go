@@ -206,6 +206,9 @@ func comparePrefix(p, q netip.Prefix) int {
 func (s *side) remove(b *block) {
 	s.blocks = slices.DeleteFunc(s.blocks, func(x *block) bool { return x == b })
 	b.pool.subnets.remove(b)
+	if len(s.blocks) == 0 {
+		s.cursors = [2]netip.Addr{}
+	}
 }
 
 // cursor returns the last address that was allocated for pods, or for all else:

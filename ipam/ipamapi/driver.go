@@ -44,19 +44,16 @@ type Driver struct {
 	number  atomic.Uint64 // last one in a key
 	replays ledger.Replays
 
-	change sync.Mutex // one change of pools at a time; taken before any book's life
-	realms map[string]*realm
-	put    map[string][]byte   // what is being written
-	dirty  map[string]struct{} // records that may differ from memory
-	strays map[string]struct{} // pools of the ledger that should be closed
-	shaky  map[string]*book    // and those that should be open, by name
-	early  map[string]int64    // leases of pools of the ledger that are not known yet
+	change    sync.Mutex // one change of pools at a time; taken before the life of a pool
+	spaces    map[string]*addressSpace
+	put       map[string][]byte   // records that are being written
+	dirty     map[string]struct{} // records that may differ from memory
+	unsettled map[string]struct{} // pools of the ledger that may be open or closed against memory
 
-	mu       sync.RWMutex // taken last; written under change as well
-	entries  map[string]*entry
-	groups   map[group][]*entry  // in the order of the requests; replaced, never changed
-	released map[string]struct{} // IDs that ended since the start
-	closed   map[string]struct{} // and those of records that are Ended
+	mu     sync.RWMutex // taken last; written under change as well
+	pools  map[string]*pool
+	groups map[group][]*pool // in the order of the requests; replaced, never changed
+	ended  map[string]bool   // IDs that ended since the start, and (true) those whose record is Ended
 }
 
 var _ Ipam = (*Driver)(nil)
@@ -78,9 +75,19 @@ func New(ctx context.Context, deps Deps) (*Driver, error) {
 		return nil, fmt.Errorf("configuration of the Docker driver: %w", err)
 	}
 	d := &Driver{
-		ledger: deps.Ledger, opener: deps.Pools, records: deps.Records, host: deps.Host, config: config, log: deps.Log,
-		realms: map[string]*realm{}, put: map[string][]byte{}, dirty: map[string]struct{}{}, strays: map[string]struct{}{}, shaky: map[string]*book{}, early: map[string]int64{},
-		entries: map[string]*entry{}, groups: map[group][]*entry{}, released: map[string]struct{}{}, closed: map[string]struct{}{},
+		ledger:    deps.Ledger,
+		opener:    deps.Pools,
+		records:   deps.Records,
+		host:      deps.Host,
+		config:    config,
+		log:       deps.Log,
+		spaces:    map[string]*addressSpace{},
+		put:       map[string][]byte{},
+		dirty:     map[string]struct{}{},
+		unsettled: map[string]struct{}{},
+		pools:     map[string]*pool{},
+		groups:    map[group][]*pool{},
+		ended:     map[string]bool{},
 	}
 	if d.opener == nil {
 		d.opener = NewDirectPools(d.ledger)
@@ -99,9 +106,9 @@ func New(ctx context.Context, deps Deps) (*Driver, error) {
 		if err != nil {
 			return nil, fmt.Errorf("configuration of the Docker driver: %w", err)
 		}
-		d.realms[x.space.Name] = newRealm(x.space.Name, byFamily)
+		d.spaces[x.space.Name] = newAddressSpace(x.space.Name, byFamily)
 	}
-	d.realms[config.Local.Name].pods = config.FromPods
+	d.spaces[config.Local.Name].pods = config.FromPods
 	if err := d.restore(ctx); err != nil {
 		return nil, fmt.Errorf("start the Docker driver: %w", err)
 	}
@@ -146,10 +153,18 @@ func (d *Driver) Pools() []Pool {
 		}
 	}
 	var all []Pool
-	for key, e := range d.entries {
+	for key, p := range d.pools {
 		all = append(all, Pool{
-			ID: key, Space: e.id.space, Prefix: e.id.prefix, SubPool: e.id.sub, Group: e.id.group,
-			LedgerPool: e.book.pool, FromPods: e.book.pods, Chosen: e.chosen, Requests: e.refs, Leases: leases[key],
+			ID:         key,
+			Space:      p.id.space,
+			Prefix:     p.id.prefix,
+			SubPool:    p.id.sub,
+			Group:      p.id.group,
+			LedgerPool: p.ledger,
+			FromPods:   p.fromPods(),
+			Chosen:     p.chosen,
+			Requests:   p.requests,
+			Leases:     leases[key],
 		})
 	}
 	slices.SortFunc(all, func(x, y Pool) int { return strings.Compare(x.ID, y.ID) })

@@ -68,11 +68,11 @@ func (d *Driver) EndPool(ctx context.Context, poolID string, force bool) ([]ledg
 		return nil, fmt.Errorf("end pool %q: %w", poolID, context.Cause(ctx))
 	}
 	ctx = context.WithoutCancel(ctx) // in the middle the pool would be there until the next start only
-	e := d.entries[poolID]
-	if e == nil {
+	p := d.pools[poolID]
+	if p == nil {
 		return nil, fmt.Errorf("end pool %q: %w", poolID, ErrPoolNotFound)
 	}
-	leases, err := d.end(ctx, e, ending{forever: true, allow: func(leases []ledger.Lease) error {
+	leases, err := d.end(ctx, p, ending{forever: true, allow: func(leases []ledger.Lease) error {
 		if len(leases) > 0 && !force {
 			return fmt.Errorf("%w: %s", ErrPoolInUse, inUse(leases))
 		}

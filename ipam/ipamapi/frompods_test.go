@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -141,6 +142,30 @@ func TestNoPartOfThePodBlockIsFree(t *testing.T) {
 	_, err := w.request("", "")
 	g.Expect(err).To(MatchError(ipamapi.ErrNoMoreSubnets))
 	g.Expect(w.pool("0.0.0.0/29", "")).To(Equal("LocalDefault/10.1.5.8/29?pods=default"))
+}
+
+// Containers allocate from their part only: in their own order, not its edges, and
+// what cools longest when nothing else is free. Pods continue after the last pod.
+func TestContainersDoNotMovePods(t *testing.T) {
+	g := NewWithT(t)
+	w := podWorld(g, "10.1.5.0/26")
+	st := w.ledger.Begin()
+	g.Expect(st.SetPool(ledger.Pool{Name: "default", ReserveEdges: true, CoolDown: time.Hour})).To(Succeed())
+	g.Expect(st.Commit(context.Background())).To(Succeed())
+	id := w.pool("0.0.0.0/29", "")
+	g.Expect(w.pod(1)).To(Equal("10.1.5.2"))
+	for n := range 6 {
+		g.Expect(w.get(id, "")).To(Equal(fmt.Sprintf("10.1.5.%d/29", 9+n)))
+	}
+	g.Expect(w.pod(2)).To(Equal("10.1.5.3"))
+	w.free(id, "10.1.5.12")
+	w.free(id, "10.1.5.10")
+	g.Expect(w.get(id, "")).To(Equal("10.1.5.12/29"), "the one that has cooled longest")
+	g.Expect(w.get(id, "")).To(Equal("10.1.5.10/29"))
+	_, err := w.ask(id, "")
+	g.Expect(err).To(And(MatchError(ipamapi.ErrNoAvailableIPs), MatchError(ContainSubstring("of 8 addresses 6 are held, 0 cooling"))))
+	g.Expect(w.pod(3)).To(Equal("10.1.5.4"))
+	g.Expect(w.check()).To(Succeed())
 }
 
 // A pod keeps its address, whatever its network is called.

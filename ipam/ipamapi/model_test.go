@@ -23,6 +23,7 @@ type model struct {
 	released map[string]bool // since the start
 	host     []netip.Prefix
 	lists    []ipamapi.Predefined // in order
+	leases   int                  // that were ever allocated
 }
 
 type modelPool struct {
@@ -38,6 +39,7 @@ type modelBook struct {
 
 type modelLease struct {
 	pool, name, mac     string
+	number              int // of all leases
 	gateway             int // networks that have it
 	restored, confirmed bool
 }
@@ -58,7 +60,7 @@ func (s step) String() string {
 }
 
 func (m *model) clone() *model {
-	n := &model{pools: map[string]*modelPool{}, released: maps.Clone(m.released), host: m.host, lists: m.lists}
+	n := &model{pools: map[string]*modelPool{}, released: maps.Clone(m.released), host: m.host, lists: m.lists, leases: m.leases}
 	books := map[*modelBook]*modelBook{}
 	for id, p := range m.pools {
 		if books[p.book] == nil {
@@ -80,9 +82,22 @@ func (m *model) clone() *model {
 func (m *model) restart() {
 	clear(m.released)
 	for _, p := range m.pools {
+		newest := 0
 		p.book.cursor = netip.Addr{}
-		for _, l := range p.book.leases {
+		for a, l := range p.book.leases {
 			l.restored, l.confirmed = true, false
+			if l.gateway == 0 && l.number > newest {
+				newest, p.book.cursor = l.number, a
+			}
+		}
+	}
+}
+
+// skip goes on after the address that a failed call would have got.
+func (m *model) skip(failed *model) {
+	for id, p := range m.pools {
+		if q := failed.pools[id]; q != nil {
+			p.book.cursor = q.book.cursor
 		}
 	}
 }
@@ -295,7 +310,8 @@ func (m *model) address(s step) (string, error) {
 	}
 	answer := netip.PrefixFrom(a, p.prefix.Bits()).String()
 	if l == nil {
-		l = &modelLease{pool: s.pool, name: s.name, mac: s.mac}
+		m.leases++
+		l = &modelLease{pool: s.pool, name: s.name, mac: s.mac, number: m.leases}
 		if s.gateway {
 			l = &modelLease{pool: s.pool, gateway: 1}
 		}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/cadastre/cadastre/ledger"
@@ -91,4 +92,69 @@ func (p *DirectPools) Change(ctx context.Context, change PoolChange) error {
 		return err
 	}
 	return st.Commit(ctx)
+}
+
+// grant returns the ledger's pool of p with its block.
+func (d *Driver) grant(p *pool) PoolGrant {
+	return PoolGrant{
+		Pool: ledger.Pool{
+			Name:     p.ledger,
+			Order:    d.config.order(),
+			CoolDown: d.config.CoolDown,
+			Exclude:  p.edges,
+			Space:    d.spaces[p.id.space].inLedger(),
+		},
+		Blocks: []netip.Prefix{p.id.prefix},
+	}
+}
+
+// settle changes the ledger's pools of which an earlier change failed to what
+// they should be.
+func (d *Driver) settle(ctx context.Context) error {
+	if len(d.unsettled) == 0 {
+		return nil
+	}
+	return d.changePools(ctx, PoolChange{})
+}
+
+// changePools changes pools of the ledger, and settles the others that need it.
+func (d *Driver) changePools(ctx context.Context, change PoolChange) error {
+	asked := change
+	for name := range d.unsettled {
+		if asked.names(name) {
+			continue
+		}
+		if p := d.openIn(name); p != nil {
+			change.Open = append(change.Open, d.grant(p))
+		} else {
+			change.Close = append(change.Close, PoolClosing{Pool: name})
+		}
+	}
+	if err := d.opener.Change(ctx, change); err != nil {
+		for _, x := range asked.Open {
+			d.unsettled[x.Pool.Name] = struct{}{}
+		}
+		for _, x := range asked.Close {
+			d.unsettled[x.Pool] = struct{}{}
+		}
+		return fmt.Errorf("change the ledger's pools: %w", err)
+	}
+	clear(d.unsettled)
+	return nil
+}
+
+// names reports whether the change opens or closes a pool of the ledger.
+func (c PoolChange) names(pool string) bool {
+	return slices.ContainsFunc(c.Open, func(x PoolGrant) bool { return x.Pool.Name == pool }) ||
+		slices.ContainsFunc(c.Close, func(x PoolClosing) bool { return x.Pool == pool })
+}
+
+// openIn returns a pool whose prefix is the block of a pool of the ledger, nil if there is none.
+func (d *Driver) openIn(name string) *pool {
+	for _, p := range d.pools {
+		if p.ledger == name && !p.fromPods() {
+			return p
+		}
+	}
+	return nil
 }

@@ -56,10 +56,10 @@ func (o owner) named(poolID string, a netip.Addr) ledger.Key {
 	return o.key(poolID, a.AppendTo(room[:0]))
 }
 
-// purpose is what a lease of b is for. A gateway in the pod block is none of the
-// node's own, which go with the block.
-func (o owner) purpose(b *book) ledger.Purpose {
-	if o.gateway && !b.pods {
+// purpose returns the purpose of a lease of m. A gateway in the pod block is not
+// one of the node's own, which go with the block.
+func (o owner) purpose(m *pool) ledger.Purpose {
+	if o.gateway && !m.fromPods() {
 		return ledger.ForInfra
 	}
 	return ledger.ForDocker

@@ -56,8 +56,8 @@ func (id poolID) ledgerPool() string {
 // ledgerPrefix is how the names of Docker's pools in the ledger begin.
 const ledgerPrefix = "docker/"
 
-// lends is the part that requests for any address are served from.
-func (id poolID) lends() netip.Prefix {
+// allocates returns the part that requests for any address are served from.
+func (id poolID) allocates() netip.Prefix {
 	if id.sub.IsValid() {
 		return id.sub
 	}

@@ -129,6 +129,7 @@ func (w *walk) step() (string, error) {
 	want, wanted := next.do(s)
 	if errors.Is(err, journal.ErrInjected) {
 		if w.torn++; w.torn > 1 || w.rnd.IntN(3) > 0 {
+			w.model.skip(next)
 			return s.String() + " (failed)", nil // nothing has changed
 		}
 		w.restart()

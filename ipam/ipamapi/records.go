@@ -38,8 +38,8 @@ type record struct {
 // recordVersion is the version that this program writes.
 const recordVersion = 1
 
-func (e *entry) record() *record {
-	return &record{Version: recordVersion, Refs: e.refs, Chosen: e.chosen, Gateways: e.shared}
+func (p *pool) record() *record {
+	return &record{Version: recordVersion, Refs: p.requests, Chosen: p.chosen, Gateways: p.shared}
 }
 
 // text is the record in JSON. The usual one is written without reflection, which
@@ -71,9 +71,9 @@ func (d *Driver) save(ctx context.Context, all ...saving) error {
 			continue
 		}
 		x := saving{key: key}
-		if e := d.entries[key]; e != nil {
-			x.record = e.record()
-		} else if _, ended := d.closed[key]; ended {
+		if p := d.pools[key]; p != nil {
+			x.record = p.record()
+		} else if d.ended[key] {
 			x.record = &record{Version: recordVersion, Closing: true, Ended: true}
 		}
 		all = append(all, x)

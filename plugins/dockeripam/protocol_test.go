@@ -64,7 +64,7 @@ func TestWhatTheEngineReads(t *testing.T) {
 		n.Expect(string(answer)).To(Equal(x.answer), "%s %s", x.method, x.body)
 	}
 	n.Expect(n.recorded()).To(Equal([]string{"10.1.0.0/16/10.1.2.0/24"}))
-	n.Expect(n.pools()).To(BeEmpty(), "nobody has asked for an address of it")
+	n.Expect(n.pools()).To(Equal([]string{"10.1.0.0/16"}), "the ledger has every pool")
 	n.expectSound()
 }
 

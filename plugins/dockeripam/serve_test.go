@@ -175,8 +175,8 @@ func TestShutdownWithoutAnEnd(t *testing.T) {
 	n.Expect(n.stop()).To(BeEmpty(), "that is no failure of the agent")
 }
 
-// TestTheLoopHasEnded: no pool of the ledger is opened any more, and it is said.
-func TestTheLoopHasEnded(t *testing.T) {
+// Without the loop no pool is opened, and addresses are allocated as before.
+func TestAddressesWithoutTheLoop(t *testing.T) {
 	n := newNode(t)
 	n.assemble()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -189,9 +189,9 @@ func TestTheLoopHasEnded(t *testing.T) {
 	n.Expect(e.address(n, id, "")).To(Equal("10.1.0.1/16"))
 	cancel()
 	n.Expect(<-loop).To(Succeed())
-	_, _, err := e.RequestAddress(e.pool(n, ""), nil, nil)
+	_, err := e.RequestPool(ipamapi.PoolRequest{AddressSpace: "LocalDefault"})
 	n.Expect(err).To(MatchError(ContainSubstring("change the ledger's pools")))
-	n.Expect(e.address(n, id, "")).To(Equal("10.1.0.2/16"), "addresses of pools that are open do not need it")
+	n.Expect(e.address(n, id, "")).To(Equal("10.1.0.2/16"), "an address needs no change of pools")
 }
 
 // TestEverybodyAtOnce: what was answered is durable, and only that is held.

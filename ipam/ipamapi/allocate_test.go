@@ -98,8 +98,8 @@ func TestAnAddressThatIsStaged(t *testing.T) {
 	g.Expect(err).To(MatchError(ipamapi.ErrIPAlreadyAllocated))
 	g.Expect(w.get(id, "")).To(Equal("10.1.2.2/16"))
 	st.Undo()
+	g.Expect(w.get(id, "")).To(Equal("10.1.2.1/16"), "an address whose claim was undone is free")
 	g.Expect(w.get(id, "")).To(Equal("10.1.2.3/16"))
-	g.Expect(w.get(id, "")).To(Equal("10.1.2.1/16"))
 }
 
 // opener is a PoolOpener that can be made to fail: without doing it, after
@@ -156,27 +156,26 @@ func TestAChangeOfUnknownOutcome(t *testing.T) {
 	w, o := unsureWorld(g)
 	busy := errors.New("the loop is busy")
 	o.after = busy
-	id := w.pool("10.1.0.0/16", "")
-	g.Expect(w.blocks()).To(BeEmpty(), "its record is enough")
-	_, err := w.ask(id, "")
+	_, err := w.request("10.1.0.0/16", "")
 	g.Expect(err).To(MatchError(busy))
-	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/16"}), "it was done all the same")
-	o.before = busy
-	g.Expect(w.ReleasePool(id)).To(Succeed())
-	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/16"}))
-	o.before, o.after = nil, nil
-	id = w.pool("10.1.0.0/24", "")
+	g.Expect(w.pools()).To(BeEmpty())
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/16"}), "the change was made all the same")
+	o.before, o.after = busy, nil
+	_, err = w.request("10.1.0.0/24", "")
+	g.Expect(err).To(MatchError(busy), "what the ledger has is not known")
+	o.before = nil
+	id := w.pool("10.1.0.0/24", "")
 	w.get(id, "")
-	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}), "with the next change the other one goes")
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}), "the next change closes the other one")
 	w.free(id, "10.1.0.1")
 	o.before = busy
-	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(Succeed(), "nobody has an address of it")
+	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(Succeed(), "it has no leases")
 	g.Expect(w.pools()).To(BeEmpty())
 	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}))
 	o.before = nil
 	w.pool("10.1.0.0/24", "")
 	w.get(id, "")
-	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}), "who comes back is not closed")
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}), "a pool that is requested again stays open")
 	g.Expect(o.changes[len(o.changes)-1].Close).To(BeEmpty())
 	o.before = busy
 	g.Expect(w.ReleasePool("LocalDefault/10.1.0.0/24")).To(MatchError(busy))
@@ -455,29 +454,37 @@ func TestNamesAreMadeFitForTheJournal(t *testing.T) {
 	g.Expect(w.get(id, "10.1.0.1", ipamapi.EndpointName, "a\xffb#7")).To(Equal("10.1.0.1/16"))
 }
 
-// A pool of the ledger is opened with the first request for an address of it,
-// by however many at once.
-func TestOpenedWhenItIsNeeded(t *testing.T) {
+// The ledger has the block of a pool before the request for the pool is answered,
+// and loses it with the last pool of its prefix.
+func TestAPoolIsABlockOfTheLedgerAtOnce(t *testing.T) {
 	g := NewWithT(t)
 	w, o := unsureWorld(g)
-	id, other := w.pool("10.1.0.0/24", ""), w.pool("10.2.0.0/24", "", ipamapi.GroupOption, "g")
-	third := w.pool("10.3.0.0/24", "", ipamapi.GroupOption, "g")
-	w.free(id, "10.1.0.1")
-	g.Expect(o.changes).To(BeEmpty())
-	var wait sync.WaitGroup
-	for range 8 {
-		wait.Go(func() { w.get(id, "") })
-	}
-	wait.Wait()
+	whole := w.pool("10.1.0.0/24", "")
+	g.Expect(w.blocks()).To(Equal([]string{"10.1.0.0/24"}))
+	part := w.pool("10.1.0.0/24", "10.1.0.128/25")
+	w.pool("10.1.0.0/24", "10.1.0.128/25")
+	g.Expect(o.changes).To(HaveLen(1), "the block is there already")
+	w.get(part, "")
+	w.get(whole, "")
+	g.Expect(o.changes).To(HaveLen(1), "an address needs no change")
+	g.Expect(w.ReleasePool(part)).To(Succeed())
+	g.Expect(w.ReleasePool(part)).To(Succeed())
 	g.Expect(o.changes).To(HaveLen(1))
-	g.Expect(w.ledger.Leases()).To(HaveLen(8))
-	w.get(third, "")
-	g.Expect(w.blocks()).To(ConsistOf("10.1.0.0/24", "10.2.0.0/24", "10.3.0.0/24"), "those that stand in for it as well")
+	g.Expect(w.ReleasePool(whole)).To(Succeed())
 	g.Expect(o.changes).To(HaveLen(2))
-	fourth := w.pool("10.4.0.0/24", "")
-	for _, x := range []string{id, other, third, fourth} {
-		g.Expect(w.ReleasePool(x)).To(Succeed())
-	}
 	g.Expect(w.blocks()).To(BeEmpty())
-	g.Expect(o.changes).To(HaveLen(5), "what was never opened is not closed")
+}
+
+// Two requests at the same time never get one prefix, nor overlapping ones.
+func TestOnlyTheLedgerDecidesWhichPrefixesAreFree(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(g, journal.NewMemory(), ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/16 24")}})
+	st := w.ledger.Begin()
+	g.Expect(st.SetPool(ledger.Pool{Name: "docker/LocalDefault/10.0.0.0/23", Space: "docker/LocalDefault"})).To(Succeed())
+	g.Expect(st.SetBlocks("docker/LocalDefault/10.0.0.0/23", prefixes("10.0.0.0/23"))).To(Succeed())
+	g.Expect(st.Commit(context.Background())).To(Succeed())
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.0.2.0/24"))
+	_, err := w.request("10.0.1.0/24", "")
+	g.Expect(err).To(MatchError(ipamapi.ErrPoolOverlap))
+	g.Expect(w.pool("10.0.0.0/23", "")).To(Equal("LocalDefault/10.0.0.0/23"), "its own block")
 }

@@ -180,7 +180,7 @@ func TestOverlapWithTheHost(t *testing.T) {
 		_, err = w.request(p, "", ipamapi.OverlapOption, "false")
 		g.Expect(err).To(MatchError(ContainSubstring("of the host")), p)
 		_, err = w.request(p, "", ipamapi.OverlapOption, "yes")
-		g.Expect(err).To(MatchError(ContainSubstring(`option cadastre.allow-overlap is "yes", it must be true or false`)))
+		g.Expect(err).To(MatchError(ContainSubstring(`option cadastre.allow-overlap is "yes", want true or false`)))
 	}
 	_, err := w.request("192.168.1.0/24", "192.168.1.8/29")
 	g.Expect(err).To(MatchError(ipamapi.ErrPoolOverlap), "with a sub-pool, too")
