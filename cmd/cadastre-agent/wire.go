@@ -240,7 +240,7 @@ func assemble(ctx context.Context, opt options, conf *contivconf.Config, log *sl
 		a.reporter = ipam.NewReporter(ipam.ReporterDeps{Log: log, IPAM: a.ipam, Store: p.store, Now: clock.now})
 	}
 	a.source = kubestate.New(kubestate.Deps{
-		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.claim, Upkeep: both(nodesync.Upkeep(opt.nodeName), ipam.Upkeep(a.contivconf)), Mirror: p.mirror,
+		Log: log, Node: opt.nodeName, Store: p.store, EventLoop: a.loop, Claim: a.claim, Repair: both(nodesync.Upkeep(opt.nodeName), ipam.Repair(a.contivconf)), Mirror: p.mirror,
 		Ready: func() bool { return a.keeper.ID() != 0 }, Random: p.jitter, Timing: timing(conf),
 	})
 	tcp, metrics, err := tcpListeners(conf.Cadastre, httpserver.Limits{Connections: p.shares.Other})
