@@ -257,7 +257,7 @@ func assemble(ctx context.Context, node Node, conf *contivconf.Config, log *slog
 		a.reporter = ipam.NewReporter(ipam.ReporterDeps{Log: log, IPAM: a.ipam, Store: d.store, Now: clock.now})
 	}
 	a.source = kubestate.New(kubestate.Deps{
-		Log: log, Node: node.Name, Store: d.store, EventLoop: a.loop, Claim: a.claim, Upkeep: both(nodesync.Upkeep(node.Name), ipam.Upkeep(a.contivconf)), Mirror: d.mirror,
+		Log: log, Node: node.Name, Store: d.store, EventLoop: a.loop, Claim: a.claim, Repair: both(nodesync.Upkeep(node.Name), ipam.Repair(a.contivconf)), Mirror: d.mirror,
 		Ready: func() bool { return a.keeper.ID() != 0 }, Random: d.jitter, Timing: timing(conf),
 	})
 	tcp, metrics, err := tcpListeners(conf.Cadastre, httpserver.Limits{Connections: d.shares.Other})

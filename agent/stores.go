@@ -93,7 +93,7 @@ func (a *Agent) openSink(d *dependencies) (err error) {
 }
 
 // both keeps up what a keeps up and what b does.
-func both(a, b kubestate.Upkeep) kubestate.Upkeep {
+func both(a, b kubestate.Repair) kubestate.Repair {
 	return func(known, found controller.KubeStateData, gone []string) []kubestate.Write {
 		return append(a(known, found, gone), b(known, found, gone)...)
 	}

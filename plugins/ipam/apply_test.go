@@ -319,7 +319,7 @@ func TestPoolsThatChangeUnderAnApply(t *testing.T) {
 		{"an apply adds what overlaps", func(s *clusterStore) { s.does(added("a", "10.2.0.0/17")) }, added("b", "10.2.0.0/16"), "overlaps pool a"},
 		{"a custom network gets what overlaps", func(s *clusterStore) {
 			state := stored(firstPool(), aNetwork("blue", "10.2.0.0/16", 24))
-			for _, w := range upkeepOf(s.g, defaults)(nil, state, nil) {
+			for _, w := range repairOf(s.g, defaults)(nil, state, nil) {
 				s.put(w.Key, w.Message)
 			}
 		}, added("b", "10.2.0.0/16"), "overlaps pool blue"},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/backoff"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
 )
@@ -78,11 +79,6 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// backoff is how long to wait after an error.
-func (r *Reporter) backoff() time.Duration {
-	return min(r.deps.Every<<min(r.failed-1, 10), retryLimit)
-}
-
 // look reports once if there is something new, and answers when to look again.
 // The loop commits often; no commit has a request sent before its time.
 func (r *Reporter) look(ctx context.Context) time.Duration {
@@ -124,8 +120,9 @@ func (r *Reporter) told(ctx context.Context, err error) time.Duration {
 	if r.failed++; r.failed == 1 {
 		r.deps.Log.Warn("the NetResourceSet of this node cannot be written; this is tried again", "error", err)
 	}
-	r.next = r.deps.Now().Add(r.backoff())
-	return r.backoff()
+	wait := backoff.Policy{First: r.deps.Every, Limit: retryLimit}.After(r.failed)
+	r.next = r.deps.Now().Add(wait)
+	return wait
 }
 
 // make makes the object where there is a Node and none: it was never made, was

@@ -53,7 +53,7 @@ func newCluster(t *testing.T, n int, confs ...string) *cluster {
 		m := &member{loop: &loop{}, mirror: &memMirror{}, far: newRemote(c.far)}
 		m.Source = kubestate.New(kubestate.Deps{
 			Log: slog.New(slog.DiscardHandler), Node: fmt.Sprint("node-", i), Store: m.far, EventLoop: m.loop, Mirror: m.mirror,
-			Upkeep: ipam.Upkeep(contivconf.NewPlugin(cfg)), Random: rand.New(rand.NewPCG(uint64(i), 3)).Float64, Timing: kubestate.Timing{Spread: time.Second},
+			Repair: ipam.Repair(contivconf.NewPlugin(cfg)), Random: rand.New(rand.NewPCG(uint64(i), 3)).Float64, Timing: kubestate.Timing{Spread: time.Second},
 		})
 		c.nodes = append(c.nodes, m)
 	}

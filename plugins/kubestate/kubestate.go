@@ -1,35 +1,29 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubestate is where the cluster's state comes from: it reads what is
-// reflected in the kvdb for this node, pushes it into the event loop as one
-// DBResync, and every later change as a KubeStateChange (or, for what
-// configures the southbound, an ExternalConfigChange). Where there is no kvdb,
-// package apistore makes one of Kubernetes' API server; package kubestatetest is
-// what a Source promises over both.
+// Package kubestate feeds the cluster's state into the event loop. A Source reads
+// what is reflected in the kvdb for this node, pushes it as one DBResync, and each
+// later change as a KubeStateChange (or, for configuration of the southbound, an
+// ExternalConfigChange). In a cluster without a kvdb, package apistore serves
+// Kubernetes' API server as one.
 //
-// The snapshot is taken at one revision and the watches continue from the next,
-// so that no change is lost or seen twice. When a watch breaks, when the store
-// does not answer a probe, or when Resync is called, a new snapshot is taken;
-// how long a node waits before is spread at random, so that a store which comes
-// back is not asked by all at once. A value that cannot be decoded is logged
-// and left out; it harms nobody else.
+// The snapshot is of one revision and the watches continue from the next, so no
+// change is lost or seen twice. The Source takes a new snapshot when a watch breaks,
+// when the store does not answer several probes, or when Resync is called. It waits
+// a random time before, so that not all nodes read a store at once that comes back.
+// A value that cannot be decoded is logged and left out; other values are not
+// affected.
 //
-// Before each snapshot the node's ID is claimed or confirmed (Deps.Claim), and
-// what the store lost or lacks is written (Deps.Upkeep).
+// Before each snapshot the Source claims or confirms the node's ID (Deps.Claim), and
+// writes what the store has lost or lacks (Deps.Repair).
 //
-// What was read is kept in a Mirror on this node. If the store does not answer
-// within Timing.DelayLocal of the start, the mirror is pushed as a local
-// DBResync, and the loop goes on from there; the store's state follows as a
-// further resync, which the plugins apply as a difference.
+// The Source keeps a copy of what it read in a Mirror on this node. If the store does
+// not answer within Timing.DelayLocal of the start, it pushes the mirror as a local
+// DBResync. The store's state follows as a further resync, which the plugins apply as
+// a difference.
 //
-// Source is driven by its Run and StartLocal; the other methods may be called
-// from any goroutine but a handler's.
-//
-// Example:
-//
-//	src := kubestate.New(kubestate.Deps{Node: "node-a", Store: store, EventLoop: loop, Log: log})
-//	err := src.Run(ctx)       // pushes the first DBResync, then changes
+// Run and StartLocal drive a Source, each in one goroutine, and return when their
+// context ends. Any goroutine except a handler's may call the other methods.
 package kubestate
 
 import (
@@ -46,6 +40,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/backoff"
 	"github.com/cadastre/cadastre/kvdb"
 )
 
@@ -64,44 +59,47 @@ const (
 // ExternalSource is the name of the store as a source of external configuration.
 const ExternalSource = "db"
 
-// Deps is what a Source is given.
+// Deps holds the dependencies of a Source.
 type Deps struct {
 	Log       *slog.Logger
-	Node      string // this node's name: its pods and its configuration are read
+	Node      string // this node's name: the Source reads its pods and its configuration
 	Store     kvdb.Store
 	EventLoop controller.EventLoop
-	Claim     func(context.Context) error // the node's ID; nil: nothing to claim
-	Upkeep    Upkeep                      // nil: nothing to keep up
-	Mirror    Mirror                      // nil: none, the store is of this node
-	Ready     func() bool                 // this node has an ID, so that the mirror may be used; nil: always
-	Timing    Timing
-	Random    func() float64   // in [0,1); nil: 1/2 always
-	Now       func() time.Time // nil: time.Now
+	Claim     func(context.Context) error // claims the node's ID; nil: nothing to claim
+	Repair    Repair                      // nil: nothing to repair
+	Mirror    Mirror                      // nil: none, the store is on this node
+	// Ready reports whether this node has an ID, so that the mirror may be used; nil:
+	// always.
+	Ready  func() bool
+	Timing Timing
+	Random func() float64   // in [0,1); nil: 1/2 always
+	Now    func() time.Time // nil: time.Now
 }
 
-// Timing is how long a Source waits for what. Zero values are defaults.
+// Timing holds the waits of a Source. Zero values are defaults.
 type Timing struct {
-	RetryIn    time.Duration // after the store failed for the first time; a second
-	RetryLimit time.Duration // the wait doubles up to this; 30 seconds
-	DelayLocal time.Duration // before the mirror is used; 0: at once
-	Probe      time.Duration // how often the store is probed; 0: never
-	Spread     time.Duration // over which nodes come back after a watch broke; 0: at once
+	RetryIn    time.Duration // wait after the store failed for the first time; 0: a second
+	RetryLimit time.Duration // the wait doubles up to this; 0: 30 seconds
+	DelayLocal time.Duration // wait before the mirror is used; 0: none
+	Probe      time.Duration // period of probes of the store; 0: never
+	Spread     time.Duration // nodes come back within this time after a watch broke; 0: at once
 }
 
-// spreadOneNode is how much wider the spread is with each node of the cluster:
-// ten thousand nodes come back within 20 s.
+// spreadOneNode widens the spread for each node of the cluster: ten thousand nodes
+// come back within 20 s.
 const spreadOneNode = 2 * time.Millisecond
 
 // Source feeds the event loop.
 type Source struct {
 	deps    Deps
+	backoff backoff.Policy
 	demands chan demand
 	ended   chan struct{} // closed when Run returns
 
 	// Of Run only.
 	known   map[string]entry   // by key of the store, as of the last event pushed
-	before  []map[string]entry // what was known since Upkeep last had nothing to write
-	gone    []string           // what was seen being deleted, where Upkeep's writes failed
+	before  []map[string]entry // states since Repair last had nothing to write
+	deleted []string           // keys that the Source saw being deleted while Repair's writes failed
 	unsaved []kvdb.Event       // that the mirror does not have yet
 	stale   bool               // the mirror could not be written
 
@@ -109,33 +107,33 @@ type Source struct {
 	status Status
 }
 
-// entry is one value.
+// entry holds one value of the store.
 type entry struct {
 	resource string        // "" for external configuration
-	message  proto.Message // nil: it cannot be read, or is none of ours
+	message  proto.Message // nil: it cannot be read, or is of another program
 	revision int64
 }
 
-// Status is how a Source is.
+// Status holds the state of a Source.
 type Status struct {
 	Connected bool
-	Error     string // why it is not connected
+	Error     string // the reason why it is not connected
 	Revision  int64  // of the store, as of the last snapshot or change
 	From      string // "remote", "mirror", or "" before the first state was pushed
 
 	Unreadable []string // keys of node records that cannot be read, sorted
 }
 
-// Where the state of the loop is from.
+// Sources of the loop's state.
 const (
 	FromRemote = "remote"
 	FromMirror = "mirror"
 )
 
-// demand is somebody who wants a resync and waits for its outcome.
+// demand is a request for a resync. done receives its outcome.
 type demand struct{ done chan<- error }
 
-// New makes a Source; Run starts it.
+// New returns a Source; Run starts it.
 func New(deps Deps) *Source {
 	if deps.Timing.RetryIn == 0 {
 		deps.Timing.RetryIn = time.Second
@@ -149,10 +147,20 @@ func New(deps Deps) *Source {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	return &Source{deps: deps, demands: make(chan demand), ended: make(chan struct{}), known: map[string]entry{}}
+	return &Source{
+		deps: deps,
+		backoff: backoff.Policy{
+			First:  deps.Timing.RetryIn,
+			Limit:  deps.Timing.RetryLimit,
+			Random: deps.Random,
+		},
+		demands: make(chan demand),
+		ended:   make(chan struct{}),
+		known:   map[string]entry{},
+	}
 }
 
-// Status is how the Source is now.
+// Status returns the current state of the Source.
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +173,7 @@ func (s *Source) setStatus(f func(*Status)) {
 	f(&s.status)
 }
 
-// Resync has a new snapshot processed and returns the outcome.
+// Resync requests a new snapshot and returns the outcome of its event.
 func (s *Source) Resync(ctx context.Context) error {
 	done, err := s.demand(ctx)
 	if err != nil {
@@ -179,7 +187,7 @@ func (s *Source) Resync(ctx context.Context) error {
 	}
 }
 
-// Dispatch asks for a new snapshot and does not wait for it.
+// Dispatch requests a new snapshot and does not wait for it.
 func (s *Source) Dispatch(ctx context.Context) error {
 	_, err := s.demand(ctx)
 	return err
@@ -191,17 +199,17 @@ func (s *Source) demand(ctx context.Context) (<-chan error, error) {
 	case s.demands <- demand{done}:
 		return done, nil
 	case <-s.ended:
-		return nil, fmt.Errorf("ask for a resync: %w", controller.ErrClosedController)
+		return nil, fmt.Errorf("request a resync: %w", controller.ErrClosedController)
 	case <-ctx.Done():
-		return nil, fmt.Errorf("ask for a resync: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("request a resync: %w", context.Cause(ctx))
 	}
 }
 
-// Run pushes snapshots and changes until ctx ends. It runs once. It fails only
-// where Deps.Claim fails for good (controller.ErrFatal).
+// Run pushes snapshots and changes until ctx ends. It runs once. It fails only if
+// Deps.Claim fails for good (controller.ErrFatal).
 func (s *Source) Run(ctx context.Context) error {
 	defer close(s.ended)
-	s.recall(ctx)
+	s.reload(ctx)
 	var waiting []demand
 	failures := 0
 	for {
@@ -210,7 +218,7 @@ func (s *Source) Run(ctx context.Context) error {
 			answer(&waiting, controller.ErrClosedController)
 			return nil
 		}
-		if err == nil { // a resync was asked for
+		if err == nil { // a resync was requested
 			failures = 0
 			continue
 		}
@@ -222,7 +230,7 @@ func (s *Source) Run(ctx context.Context) error {
 		if failures++; !since.IsZero() && s.deps.Now().Sub(since) > s.deps.Timing.RetryIn {
 			failures = 0
 		}
-		wait := s.backoff(failures)
+		wait := s.backoff.After(failures)
 		if !since.IsZero() {
 			wait = max(wait, s.spread())
 		}
@@ -236,26 +244,14 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// spread is how long to wait after a connection that worked has ended, as that
-// of all other nodes may have.
+// spread returns the wait after a connection that worked has ended: those of all
+// other nodes may have ended with it.
 func (s *Source) spread() time.Duration {
 	spread := s.deps.Timing.Spread
 	if spread > 0 {
 		spread = max(spread, time.Duration(s.count(NodeRecords))*spreadOneNode)
 	}
 	return time.Duration(s.deps.Random() * float64(spread))
-}
-
-// backoff is how long to wait after so many failures in a row.
-func (s *Source) backoff(failures int) time.Duration {
-	if failures == 0 {
-		return 0
-	}
-	limit := s.deps.Timing.RetryIn
-	for range failures - 1 {
-		limit = min(2*limit, s.deps.Timing.RetryLimit)
-	}
-	return limit/2 + time.Duration(s.deps.Random()*float64(limit/2))
 }
 
 func (s *Source) count(resource string) (n int) {
@@ -274,8 +270,8 @@ func answer(waiting *[]demand, err error) {
 	*waiting = nil
 }
 
-// follow pushes a snapshot and then what changes, until a resync is asked for
-// (nil) or the store fails. It tells when the snapshot was pushed, if it was.
+// follow pushes a snapshot and then the changes, until a resync is requested (nil) or
+// the store fails. since is the time at which the snapshot was pushed, if it was.
 func (s *Source) follow(ctx context.Context, waiting *[]demand) (since time.Time, err error) {
 	watches, err := s.snapshot(ctx, waiting)
 	if err != nil {
@@ -328,11 +324,11 @@ func (s *Source) follow(ctx context.Context, waiting *[]demand) (since time.Time
 	}
 }
 
-// silence is how many probes in a row fail before the store is read anew. A
-// store that is busy must not get more to do for it.
+// silence is the number of probes in a row that fail before the store is read again:
+// a busy store must not get more work for being busy.
 const silence = 3
 
-// probed says at once what a probe has found.
+// probed publishes the result of a probe at once.
 func (s *Source) probed(err error) {
 	s.setStatus(func(st *Status) {
 		st.Connected, st.Error = err == nil, ""
@@ -342,7 +338,7 @@ func (s *Source) probed(err error) {
 	})
 }
 
-// ticker ticks every d, or never where d is 0.
+// ticker returns a ticker with period d, one that never ticks if d is 0.
 func ticker(d time.Duration) *time.Ticker {
 	t := time.NewTicker(max(d, time.Millisecond))
 	if d == 0 {
@@ -351,7 +347,7 @@ func ticker(d time.Duration) *time.Ticker {
 	return t
 }
 
-// prober is a store that can be asked whether it is there for less than a read.
+// prober is a store whose presence can be tested for less than a read.
 type prober interface{ Probe(context.Context) error }
 
 func (s *Source) probe(ctx context.Context) error {
@@ -364,7 +360,7 @@ func (s *Source) probe(ctx context.Context) error {
 	return p.Probe(ctx)
 }
 
-// watches are those of what all nodes share, and of what is this node's.
+// watches holds the watch of what all nodes share and that of this node's part.
 type watches struct{ cluster, node kvdb.Watcher }
 
 func (w watches) close() {
@@ -406,11 +402,11 @@ func (s *Source) snapshot(ctx context.Context, waiting *[]demand) (w watches, er
 	return w, nil
 }
 
-// attempts bounds how often the store is put in order against others who do the same.
+// attempts limits the repairs of the store in one snapshot: other nodes do the same.
 const attempts = 100
 
-// read makes what is in the store known, once what it lacks is written and the
-// node's ID is confirmed.
+// read repairs the store, confirms the node's ID and then makes the content of the
+// store known.
 func (s *Source) read(ctx context.Context) ([]kvdb.KeyValue, int64, error) {
 	claimed := s.deps.Claim == nil
 	claim := func() error {
@@ -420,9 +416,9 @@ func (s *Source) read(ctx context.Context) ([]kvdb.KeyValue, int64, error) {
 		claimed = true
 		return s.deps.Claim(ctx)
 	}
-	// A newcomer knows nothing that the store could lack. Whoever has an ID puts
-	// back what was lost before it writes anything of its own, by which the store
-	// would look as if it had lost nothing.
+	// A new node knows nothing that the store could lack. A node with an ID repairs the
+	// store before it writes its own record: with that record the store would look as
+	// if it had lost nothing.
 	if s.deps.Ready != nil && !s.deps.Ready() {
 		if err := claim(); err != nil {
 			return nil, 0, err
@@ -434,11 +430,11 @@ func (s *Source) read(ctx context.Context) ([]kvdb.KeyValue, int64, error) {
 			return nil, 0, fmt.Errorf("list the store: %w", err)
 		}
 		found := s.entries(kvs)
-		written, err := s.keepUp(ctx, append(slices.Clip(s.before), s.known), found, s.gone)
+		written, err := s.repair(ctx, append(slices.Clip(s.before), s.known), found, s.deleted)
 		if err != nil {
 			return nil, 0, err
 		}
-		s.gone = nil
+		s.deleted = nil
 		if written {
 			continue
 		}
@@ -448,10 +444,10 @@ func (s *Source) read(ctx context.Context) ([]kvdb.KeyValue, int64, error) {
 		s.known, s.before = found, nil
 		return kvs, rev, nil
 	}
-	return nil, 0, fmt.Errorf("put the store in order: others were faster %d times", attempts)
+	return nil, 0, fmt.Errorf("repair the store: gave up after %d conflicting writes", attempts)
 }
 
-// entries reads values.
+// entries decodes values.
 func (s *Source) entries(kvs []kvdb.KeyValue) map[string]entry {
 	all := make(map[string]entry, len(kvs))
 	for _, x := range kvs {
@@ -460,7 +456,7 @@ func (s *Source) entries(kvs []kvdb.KeyValue) map[string]entry {
 	return all
 }
 
-// resyncOf is the event with which the loop begins anew.
+// resyncOf returns the resync event of a state.
 func resyncOf(entries map[string]entry, rev int64) *controller.DBResync {
 	ev := &controller.DBResync{Revision: rev, KubeState: stateOf(entries), ExternalConfig: map[string]proto.Message{}}
 	for key, e := range entries {
@@ -471,19 +467,19 @@ func resyncOf(entries map[string]entry, rev int64) *controller.DBResync {
 	return ev
 }
 
-// changes pushes what one transaction of the store has changed.
+// changes pushes the changes of one transaction of the store.
 func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
-	if slices.ContainsFunc(batch, keptUp) {
+	if slices.ContainsFunc(batch, needsRepair) {
 		s.before = append(s.before, maps.Clone(s.known))
 	}
 	var events []controller.Event
-	var gone []string
+	var deleted []string
 	for _, ev := range batch {
 		if change := s.take(ev); change != nil {
 			events = append(events, change)
 		}
 		if ev.Deleted {
-			gone = append(gone, ev.Key)
+			deleted = append(deleted, ev.Key)
 		}
 	}
 	s.setStatus(func(st *Status) { st.Revision = max(st.Revision, batch[0].ModRevision) }) // there are two watches
@@ -493,33 +489,33 @@ func (s *Source) changes(ctx context.Context, batch []kvdb.Event) error {
 			return err
 		}
 	}
-	if len(s.before) == 0 || !slices.ContainsFunc(batch, lookedAt) {
+	if len(s.before) == 0 || !slices.ContainsFunc(batch, mayEndRepair) {
 		return nil
 	}
-	written, err := s.keepUp(ctx, s.before, s.known, gone)
+	written, err := s.repair(ctx, s.before, s.known, deleted)
 	switch {
 	case err != nil:
-		s.gone = gone
-	case !written: // otherwise what was written will come, and is looked at again
+		s.deleted = deleted
+	case !written: // otherwise the event of the write will cause another repair
 		s.before = nil
 	}
 	return err
 }
 
-// keptUp is whether Upkeep may have something to write because of ev.
-func keptUp(ev kvdb.Event) bool {
+// needsRepair reports whether Repair may have something to write because of ev.
+func needsRepair(ev kvdb.Event) bool {
 	r, _ := kv.ResourceOf(ev.Key)
 	return r.Name == Pools || r.Name == CustomNetworks || r.Name == NodeRecords && ev.Deleted
 }
 
-// lookedAt is whether ev may be what Upkeep has waited for.
-func lookedAt(ev kvdb.Event) bool {
+// mayEndRepair reports whether Repair may have nothing left to write after ev.
+func mayEndRepair(ev kvdb.Event) bool {
 	r, _ := kv.ResourceOf(ev.Key)
-	return keptUp(ev) || r.Name == NodeRecords
+	return needsRepair(ev) || r.Name == NodeRecords
 }
 
-// take makes one change known. It is what the change is to the loop, nil for
-// nothing: what cannot be read is as good as gone.
+// take makes one change known and returns its event for the loop. It returns nil if
+// the loop need not know: a value that cannot be read counts as absent.
 func (s *Source) take(ev kvdb.Event) controller.Event {
 	prev, now := s.known[ev.Key], entry{}
 	if ev.Deleted {
@@ -537,14 +533,22 @@ func (s *Source) take(ev kvdb.Event) controller.Event {
 	}
 	if sinkKey, ok := kv.External(ev.Key); ok {
 		return &controller.ExternalConfigChange{
-			Source: ExternalSource, Revision: ev.ModRevision, Values: map[string]proto.Message{sinkKey: now.message},
+			Source:   ExternalSource,
+			Revision: ev.ModRevision,
+			Values:   map[string]proto.Message{sinkKey: now.message},
 		}
 	}
 	resource, _ := kv.ResourceOf(ev.Key)
-	return &controller.KubeStateChange{Key: ev.Key, Resource: resource.Name, Revision: ev.ModRevision, Prev: prev.message, New: now.message}
+	return &controller.KubeStateChange{
+		Key:      ev.Key,
+		Resource: resource.Name,
+		Revision: ev.ModRevision,
+		Prev:     prev.message,
+		New:      now.message,
+	}
 }
 
-// decode reads a value.
+// decode returns the entry of a value.
 func (s *Source) decode(x kvdb.KeyValue) entry {
 	e := entry{revision: x.ModRevision}
 	if sinkKey, ok := kv.External(x.Key); ok {

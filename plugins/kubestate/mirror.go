@@ -14,20 +14,20 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// Mirror is this node's copy of what it has read of the store. Only the Source
+// Mirror holds this node's copy of what it has read of the store. Only the Source
 // writes it.
 type Mirror interface {
-	// Load is the copy and the revision that it is of; 0: there is none.
+	// Load returns the copy and its revision; revision 0: there is none.
 	Load(ctx context.Context) (kvs []kvdb.KeyValue, revision int64, err error)
-	// Replace makes kvs the copy.
+	// Replace stores kvs as the copy.
 	Replace(ctx context.Context, kvs []kvdb.KeyValue, revision int64) error
-	// Apply changes the copy.
+	// Apply applies events to the copy.
 	Apply(ctx context.Context, events []kvdb.Event, revision int64) error
 }
 
-// saveEvery is how long a change may wait to be mirrored. A pool is mirrored
-// before the loop hears of it: a node that starts without the store must not
-// know less of pools than it has said it follows.
+// saveEvery is the longest time that a change waits to be mirrored. A pool is mirrored
+// before the loop receives it: a node that starts without the store must not know
+// less of pools than it has published.
 const saveEvery = time.Second
 
 // StartLocal waits for Timing.DelayLocal and pushes the mirror if the store has
@@ -44,24 +44,27 @@ func (s *Source) StartLocal(ctx context.Context) error {
 	return nil
 }
 
-// pushLocal pushes the mirror. Should the store answer at this moment, the loop
-// takes no local state after a remote one.
+// pushLocal pushes the mirror. If the store answers at the same time, the loop refuses
+// the local state after the remote one.
 func (s *Source) pushLocal(ctx context.Context) {
 	if s.Status().From != "" {
 		return
 	}
 	if s.deps.Ready != nil && !s.deps.Ready() {
-		s.deps.Log.Warn("this node has no ID yet, so it has no state to start from", "waited", s.deps.Timing.DelayLocal)
+		s.deps.Log.Warn("this node has no ID yet, so it has no state to start from",
+			"waited", s.deps.Timing.DelayLocal)
 		return
 	}
 	kvs, rev, err := s.deps.Mirror.Load(ctx)
 	if err != nil || rev == 0 {
-		s.deps.Log.Error("the cluster store does not answer, and there is no mirror of it to start from", "waited", s.deps.Timing.DelayLocal, "error", err)
+		s.deps.Log.Error("the cluster store does not answer, and there is no mirror of it to start from",
+			"waited", s.deps.Timing.DelayLocal, "error", err)
 		return
 	}
 	ev := resyncOf(s.entries(kvs), rev)
 	ev.Local = true
-	s.deps.Log.Warn("the cluster store does not answer: starting from the mirror of it", "waited", s.deps.Timing.DelayLocal, "revision", rev)
+	s.deps.Log.Warn("the cluster store does not answer: starting from the mirror of it",
+		"waited", s.deps.Timing.DelayLocal, "revision", rev)
 	if err := s.deps.EventLoop.PushEventWait(ctx, ev); err != nil {
 		s.deps.Log.Error("the mirror cannot be used", "error", err)
 		return
@@ -73,14 +76,15 @@ func (s *Source) pushLocal(ctx context.Context) {
 	})
 }
 
-// recall makes the mirror what is known, so that what the store has lost is noticed.
-func (s *Source) recall(ctx context.Context) {
+// reload takes the mirror as the known state, so that Repair notices what the store
+// has lost.
+func (s *Source) reload(ctx context.Context) {
 	if s.deps.Mirror == nil {
 		return
 	}
 	kvs, _, err := s.deps.Mirror.Load(ctx)
 	if err != nil {
-		s.deps.Log.Error("the mirror of the cluster store cannot be read; it is made anew", "error", err)
+		s.deps.Log.Error("the mirror of the cluster store cannot be read; it is written again", "error", err)
 		return
 	}
 	s.known = s.entries(kvs)
@@ -94,13 +98,13 @@ func (s *Source) replaceMirror(ctx context.Context, kvs []kvdb.KeyValue, rev int
 	s.mirrored(s.deps.Mirror.Replace(ctx, kvs, rev))
 }
 
-// note has a batch mirrored, at once where it changes pools.
+// note mirrors a batch, at once if it changes pools, otherwise with the next save.
 func (s *Source) note(ctx context.Context, batch []kvdb.Event) {
 	if s.deps.Mirror == nil {
 		return
 	}
 	s.unsaved = append(s.unsaved, batch...)
-	if slices.ContainsFunc(batch, keptUp) {
+	if slices.ContainsFunc(batch, needsRepair) {
 		s.save(ctx)
 	}
 }
@@ -118,7 +122,7 @@ func (s *Source) save(ctx context.Context) {
 	s.mirrored(s.deps.Mirror.Apply(ctx, events, events[len(events)-1].ModRevision))
 }
 
-// saveAll makes the mirror anew after it could not be written.
+// saveAll replaces the mirror after a write of it failed.
 func (s *Source) saveAll(ctx context.Context) {
 	var kvs []kvdb.KeyValue
 	for key, e := range s.known {

@@ -30,14 +30,14 @@ type script struct {
 	inner    kvdb.Store // of the rig's store: all are written here, past all faults
 	far      *remote
 	mirror   *memMirror
-	keeping  *keeping
+	repairs  *repairs
 	restarts bool // and a mirror that fails
 	log      []string
 }
 
 func newScript(t *testing.T, seed uint64, restarts bool) *script {
 	s := &script{
-		rig: newRig(t), t: t, rnd: rand.New(rand.NewPCG(seed, 2)), mirror: &memMirror{}, keeping: &keeping{wanted: []string{"default"}},
+		rig: newRig(t), t: t, rnd: rand.New(rand.NewPCG(seed, 2)), mirror: &memMirror{}, repairs: &repairs{wanted: []string{"default"}},
 		restarts: restarts,
 	}
 	s.install(mem.New())
@@ -51,7 +51,7 @@ func (s *script) make() {
 	s.loop = &loop{}
 	random := rand.New(rand.NewPCG(s.rnd.Uint64(), 6))
 	s.with(func(d *kubestate.Deps) {
-		d.Store, d.Mirror, d.Upkeep, d.Random = s.far, s.mirror, s.keeping.upkeep, random.Float64
+		d.Store, d.Mirror, d.Repair, d.Random = s.far, s.mirror, s.repairs.repair, random.Float64
 		d.Timing = kubestate.Timing{DelayLocal: 3 * time.Second, Spread: 2 * time.Second}
 	})
 	s.run()

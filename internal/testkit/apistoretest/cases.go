@@ -20,16 +20,16 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 )
 
-func (x *exam) revisionOf(u *unstructured.Unstructured) int64 {
+func (x *harness) revisionOf(u *unstructured.Unstructured) int64 {
 	n, err := strconv.ParseInt(u.GetResourceVersion(), 10, 64)
 	x.Expect(err).NotTo(HaveOccurred())
 	return n
 }
 
 // serverCases are what Store takes for granted.
-func serverCases() map[string]func(*exam) {
-	return map[string]func(*exam){
-		"versions": func(x *exam) {
+func serverCases() map[string]func(*harness) {
+	return map[string]func(*harness){
+		"versions": func(x *harness) {
 			a, b := x.network("a", "10.1.0.0/16"), x.network("b", "10.2.0.0/16")
 			p := x.pod("p", thisNode, "")
 			x.Expect(x.revisionOf(b)).To(BeNumerically(">", x.revisionOf(a)))
@@ -37,7 +37,7 @@ func serverCases() map[string]func(*exam) {
 			x.Expect(x.network("a", "10.1.0.0/16").GetResourceVersion()).To(Equal(a.GetResourceVersion()), "nothing changed")
 			x.Expect(x.revisionOf(x.network("a", "10.3.0.0/16"))).To(BeNumerically(">", x.revisionOf(p)))
 		},
-		"conflicts": func(x *exam) {
+		"conflicts": func(x *harness) {
 			networks := x.at(v1alpha1.Resource(v1alpha1.CustomNetworks))
 			a := x.network("a", "10.1.0.0/16")
 			x.network("a", "10.2.0.0/16")
@@ -59,7 +59,7 @@ func serverCases() map[string]func(*exam) {
 			err = networks.Delete(x.ctx, "a", metav1.DeleteOptions{})
 			x.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
 		},
-		"patches": func(x *exam) {
+		"patches": func(x *harness) {
 			networks := x.at(v1alpha1.Resource(v1alpha1.CustomNetworks))
 			a := x.network("a", "10.1.0.0/16")
 			b, err := networks.Patch(x.ctx, "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"l":"1"}},"spec":{"subnetCIDR":"10.2.0.0/16"}}`), metav1.PatchOptions{})
@@ -73,7 +73,7 @@ func serverCases() map[string]func(*exam) {
 			x.Expect(err).NotTo(HaveOccurred())
 			x.Expect(b.GetLabels()).To(BeEmpty())
 		},
-		"the past": func(x *exam) {
+		"the past": func(x *harness) {
 			networks := x.at(v1alpha1.Resource(v1alpha1.CustomNetworks))
 			x.network("a", "10.1.0.0/16")
 			then := x.network("b", "10.2.0.0/16")
@@ -92,9 +92,9 @@ func serverCases() map[string]func(*exam) {
 }
 
 // storeCases are Get, List and Txn.
-func storeCases() map[string]func(*exam) {
-	return map[string]func(*exam){
-		"objects": func(x *exam) {
+func storeCases() map[string]func(*harness) {
+	return map[string]func(*harness){
+		"objects": func(x *harness) {
 			x.network("blue", "10.5.0.0/16")
 			x.nodeConfig(thisNode, "192.168.16.1")
 			x.nodeConfig(otherNode, "192.168.16.2")
@@ -122,7 +122,7 @@ func storeCases() map[string]func(*exam) {
 			x.Expect(none).To(BeEmpty())
 			x.Expect(rev).To(BeNumerically(">=", x.revisionOf(n)))
 		},
-		"writes": func(x *exam) {
+		"writes": func(x *harness) {
 			record := &kv.NodeRecord{Id: 5, Name: "a", Instance: "i", Generation: 3, IpAddresses: []string{"10.0.0.1"}, Released: 1700000000000000001, Clean: true}
 			rev := x.write(nil, x.op(kv.NodeRecordKey(5), record), x.op(kv.BeatKey(5), &kv.NodeBeat{Id: 5, Instance: "i", At: 7}), x.op(kv.NodeNameKey("a"), &kv.NodeName{Id: 5}), kvdb.Put(kv.PoolsKey, nil), x.pool("p", 1))
 			all, at := x.list("cluster/", "beat/", "name/")
@@ -141,7 +141,7 @@ func storeCases() map[string]func(*exam) {
 			all, _ = x.list(kv.PoolPrefix)
 			x.Expect(all).To(Equal([]string{"cluster/pool/p: p 2"}))
 		},
-		"what is to be fought for": func(x *exam) {
+		"what is to be fought for": func(x *harness) {
 			for _, put := range []kvdb.Op{kvdb.Put(kv.PoolsKey, nil), x.op(kv.NodeNameKey("a"), &kv.NodeName{Id: 5})} {
 				first := x.write(nil, put)
 				second := x.write([]kvdb.Cond{kvdb.AtRevision(put.Key, first)}, put)
@@ -155,9 +155,9 @@ func storeCases() map[string]func(*exam) {
 }
 
 // refusalCases are what Txn does not do.
-func refusalCases() map[string]func(*exam) {
-	return map[string]func(*exam){
-		"conditions on others": func(x *exam) {
+func refusalCases() map[string]func(*harness) {
+	return map[string]func(*harness){
+		"conditions on others": func(x *harness) {
 			rev := x.write(nil, x.pool("p", 1))
 			x.Expect(x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("p"))}, x.pool("q", 1))).To(MatchError(kvdb.ErrConditions))
 			x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev-1)})).To(MatchError(kvdb.ErrConditions))
@@ -167,7 +167,7 @@ func refusalCases() map[string]func(*exam) {
 			all, _ := x.list(kv.PoolPrefix)
 			x.Expect(all).To(Equal([]string{"cluster/pool/p: p 1", "cluster/pool/r: r 1"}))
 		},
-		"refusals": func(x *exam) {
+		"refusals": func(x *harness) {
 			for _, key := range []string{kv.NodeKey(thisNode), kv.CustomNetworkKey("a"), kv.NodeConfigKey(thisNode), kv.PodKey(thisNode, kv.PodID{Namespace: "a", Name: "b"}), "other", "", kv.PoolPrefix, kv.PoolKey("a/b")} {
 				x.Expect(x.try(nil, x.pool("p", 1), kvdb.Put(key, nil))).To(MatchError(apistore.ErrReadOnly), key)
 			}
@@ -183,9 +183,9 @@ func refusalCases() map[string]func(*exam) {
 }
 
 // endCases are many at once, and Close.
-func endCases() map[string]func(*exam) {
-	return map[string]func(*exam){
-		"races": func(x *exam) {
+func endCases() map[string]func(*harness) {
+	return map[string]func(*harness){
+		"races": func(x *harness) {
 			wins := make([]int, 8)
 			var workers sync.WaitGroup
 			for i := range wins {
@@ -207,7 +207,7 @@ func endCases() map[string]func(*exam) {
 			workers.Wait()
 			x.Expect(wins).To(ContainElement(BeNumerically(">", 0)))
 		},
-		"the end": func(x *exam) {
+		"the end": func(x *harness) {
 			x.Expect(x.store.Probe(x.ctx)).To(Succeed())
 			ctx, cancel := context.WithCancel(x.ctx)
 			cancel()
@@ -235,7 +235,7 @@ func endCases() map[string]func(*exam) {
 
 // writer writes pairs of objects of two kinds, the second after the first, and
 // tells when it has ended.
-func (x *exam) writer(n int) *sync.WaitGroup {
+func (x *harness) writer(n int) *sync.WaitGroup {
 	var work sync.WaitGroup
 	work.Go(func() {
 		for i := range n {

@@ -18,7 +18,7 @@ import (
 )
 
 // withSets is a Store that has this node's NetResourceSet.
-func (x *exam) withSets() *apistore.Store {
+func (x *harness) withSets() *apistore.Store {
 	s, err := apistore.Open(apistore.Config{REST: x.rest, Node: thisNode, NetResources: true, Log: slog.New(slog.DiscardHandler)})
 	x.Expect(err).NotTo(HaveOccurred())
 	x.t.Cleanup(func() { x.Expect(s.Close()).To(Succeed()) })
@@ -26,7 +26,7 @@ func (x *exam) withSets() *apistore.Store {
 }
 
 // report writes this node's set if it is as it was at a revision.
-func (x *exam) report(s *apistore.Store, m *kv.NetResourceSet, at int64) (int64, error) {
+func (x *harness) report(s *apistore.Store, m *kv.NetResourceSet, at int64) (int64, error) {
 	value, err := proto.Marshal(m)
 	x.Expect(err).NotTo(HaveOccurred())
 	key := kv.NetResourceSetKey(thisNode)
@@ -34,7 +34,7 @@ func (x *exam) report(s *apistore.Store, m *kv.NetResourceSet, at int64) (int64,
 }
 
 // set is this node's set as a Store has it.
-func (x *exam) set(s *apistore.Store) (*kv.NetResourceSet, int64) {
+func (x *harness) set(s *apistore.Store) (*kv.NetResourceSet, int64) {
 	kvs, found, err := s.Get(x.ctx, kv.NetResourceSetKey(thisNode))
 	x.Expect(err).NotTo(HaveOccurred())
 	x.Expect(found).To(BeTrue())
@@ -44,7 +44,7 @@ func (x *exam) set(s *apistore.Store) (*kv.NetResourceSet, int64) {
 }
 
 // operate changes the object as the operator does, its status too.
-func (x *exam) operate(change func(*v1alpha1.NetResourceSet)) {
+func (x *harness) operate(change func(*v1alpha1.NetResourceSet)) {
 	sets := x.at(v1alpha1.Resource(v1alpha1.NetResourceSets))
 	n := &v1alpha1.NetResourceSet{}
 	read := func() {
@@ -63,9 +63,9 @@ func (x *exam) operate(change func(*v1alpha1.NetResourceSet)) {
 }
 
 // setCases are about NetResourceSets, which two sides write.
-func setCases() map[string]func(*exam) {
-	return map[string]func(*exam){
-		"made by the agent, and then its status only": func(x *exam) {
+func setCases() map[string]func(*harness) {
+	return map[string]func(*harness){
+		"made by the agent, and then its status only": func(x *harness) {
 			s := x.withSets()
 			_, err := x.report(s, &kv.NetResourceSet{
 				Name: thisNode, Pool: map[string]*kv.NetResource{"10.9.0.0/28": {}}, Marks: &kv.NetResourceMarks{PreAllocate: 8},
@@ -88,7 +88,7 @@ func setCases() map[string]func(*exam) {
 			_, err = x.report(s, m, 0)
 			x.Expect(err).To(MatchError(kvdb.ErrConditions), "it is there")
 		},
-		"of two sides neither loses what it wrote": func(x *exam) {
+		"of two sides neither loses what it wrote": func(x *harness) {
 			s := x.withSets()
 			_, err := x.report(s, &kv.NetResourceSet{Name: thisNode}, 0)
 			x.Expect(err).NotTo(HaveOccurred())
@@ -119,7 +119,7 @@ func setCases() map[string]func(*exam) {
 				x.Expect(n.Spec.IPAM.Pool["10.9.0.7"].IsPrimary).To(BeTrue())
 			})
 		},
-		"only of those who ask, and of this node": func(x *exam) {
+		"only of those who ask, and of this node": func(x *harness) {
 			s := x.withSets()
 			_, err := x.report(s, &kv.NetResourceSet{Name: thisNode}, 0)
 			x.Expect(err).NotTo(HaveOccurred())

@@ -40,8 +40,8 @@ const (
 // patience is how long a change may take to arrive.
 const patience = 20 * time.Second
 
-// exam is a Store of an API server, and an administrator of that.
-type exam struct {
+// harness is a Store of an API server, and an administrator of that.
+type harness struct {
 	Gomega
 	t     *testing.T
 	ctx   context.Context
@@ -56,13 +56,13 @@ type exam struct {
 // uses meanwhile; objects of Store's kinds that are there are deleted.
 func Run(t *testing.T, open func(t *testing.T) *rest.Config) {
 	t.Helper()
-	for name, cases := range map[string]map[string]func(*exam){
+	for name, cases := range map[string]map[string]func(*harness){
 		"server": serverCases(), "store": storeCases(), "refusals": refusalCases(), "ends": endCases(),
 		"sets": setCases(), "watch": watchCases(), "where watches begin and end": edgeCases(), "random": randomCases(),
 	} {
 		for title, f := range cases {
 			t.Run(name+"/"+title, func(t *testing.T) {
-				x := newExam(t, open(t))
+				x := newHarness(t, open(t))
 				defer func() { x.Expect(x.store.Close()).To(Succeed()) }()
 				f(x)
 			})
@@ -70,8 +70,8 @@ func Run(t *testing.T, open func(t *testing.T) *rest.Config) {
 	}
 }
 
-func newExam(t *testing.T, config *rest.Config) *exam {
-	x := &exam{Gomega: NewWithT(t), t: t, ctx: t.Context()}
+func newHarness(t *testing.T, config *rest.Config) *harness {
+	x := &harness{Gomega: NewWithT(t), t: t, ctx: t.Context()}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 1000, 1000
 	x.rest = config
@@ -89,7 +89,7 @@ func nodes() schema.GroupVersionResource { return corev1.SchemeGroupVersion.With
 func pods() schema.GroupVersionResource  { return corev1.SchemeGroupVersion.WithResource("pods") }
 
 // at is where the objects of a resource are.
-func (x *exam) at(r schema.GroupVersionResource) dynamic.ResourceInterface {
+func (x *harness) at(r schema.GroupVersionResource) dynamic.ResourceInterface {
 	if r == pods() {
 		return x.admin.Resource(r).Namespace(namespace)
 	}
@@ -97,7 +97,7 @@ func (x *exam) at(r schema.GroupVersionResource) dynamic.ResourceInterface {
 }
 
 // clear deletes all objects.
-func (x *exam) clear() {
+func (x *harness) clear() {
 	all := []schema.GroupVersionResource{nodes(), pods()}
 	for _, name := range []string{v1alpha1.CustomNetworks, v1alpha1.NodeConfigs, v1alpha1.NodeIDs, v1alpha1.NodeNames, v1alpha1.NodeBeats, v1alpha1.Pools, v1alpha1.PoolChanges, v1alpha1.PrefixClaims, v1alpha1.NetResourceSets} {
 		all = append(all, v1alpha1.Resource(name))
@@ -112,7 +112,7 @@ func (x *exam) clear() {
 }
 
 // unstructuredOf is an object as the API server takes it.
-func (x *exam) unstructuredOf(kind string, o runtime.Object) *unstructured.Unstructured {
+func (x *harness) unstructuredOf(kind string, o runtime.Object) *unstructured.Unstructured {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	x.Expect(err).NotTo(HaveOccurred())
 	u := &unstructured.Unstructured{Object: content}
@@ -124,7 +124,7 @@ func (x *exam) unstructuredOf(kind string, o runtime.Object) *unstructured.Unstr
 }
 
 // put makes an object what o says, whatever there is.
-func (x *exam) put(r schema.GroupVersionResource, kind string, o runtime.Object) *unstructured.Unstructured {
+func (x *harness) put(r schema.GroupVersionResource, kind string, o runtime.Object) *unstructured.Unstructured {
 	u := x.unstructuredOf(kind, o)
 	var done *unstructured.Unstructured
 	x.Eventually(func() error {
@@ -141,20 +141,20 @@ func (x *exam) put(r schema.GroupVersionResource, kind string, o runtime.Object)
 	return done
 }
 
-func (x *exam) network(name, cidr string) *unstructured.Unstructured {
+func (x *harness) network(name, cidr string) *unstructured.Unstructured {
 	n := &v1alpha1.CustomNetwork{Spec: v1alpha1.CustomNetworkSpec{SubnetCIDR: cidr, SubnetOneNodePrefixLen: 24}}
 	n.Name = name
 	return x.put(v1alpha1.Resource(v1alpha1.CustomNetworks), "CustomNetwork", n)
 }
 
-func (x *exam) nodeConfig(name, gateway string) *unstructured.Unstructured {
+func (x *harness) nodeConfig(name, gateway string) *unstructured.Unstructured {
 	c := &v1alpha1.NodeConfig{Spec: v1alpha1.NodeConfigSpec{Gateway: gateway}}
 	c.Name = name
 	return x.put(v1alpha1.Resource(v1alpha1.NodeConfigs), "NodeConfig", c)
 }
 
 // node has a Node with a podCIDR, "" for none yet.
-func (x *exam) node(name, cidr string) *unstructured.Unstructured {
+func (x *harness) node(name, cidr string) *unstructured.Unstructured {
 	n := &corev1.Node{}
 	n.Name = name
 	if cidr != "" {
@@ -164,7 +164,7 @@ func (x *exam) node(name, cidr string) *unstructured.Unstructured {
 }
 
 // pod has a Pod on a node, "" for none yet; ip is its address.
-func (x *exam) pod(name, node, ip string) *unstructured.Unstructured {
+func (x *harness) pod(name, node, ip string) *unstructured.Unstructured {
 	p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	p.Name, p.Namespace = name, namespace
 	u, err := x.at(pods()).Create(x.ctx, x.unstructuredOf("Pod", p), metav1.CreateOptions{})
@@ -176,7 +176,7 @@ func (x *exam) pod(name, node, ip string) *unstructured.Unstructured {
 }
 
 // podIP gives a Pod an address.
-func (x *exam) podIP(name, ip string) (done *unstructured.Unstructured) {
+func (x *harness) podIP(name, ip string) (done *unstructured.Unstructured) {
 	x.Eventually(func() error {
 		u, err := x.at(pods()).Get(x.ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -193,7 +193,7 @@ func (x *exam) podIP(name, ip string) (done *unstructured.Unstructured) {
 }
 
 // remove deletes an object at once.
-func (x *exam) remove(r schema.GroupVersionResource, name string) {
+func (x *harness) remove(r schema.GroupVersionResource, name string) {
 	now := int64(0)
 	err := x.at(r).Delete(x.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 	x.Expect(apierrors.IsNotFound(err) || err == nil).To(BeTrue(), "delete %s: %v", name, err)
@@ -204,37 +204,37 @@ func (x *exam) remove(r schema.GroupVersionResource, name string) {
 }
 
 // write writes to the store.
-func (x *exam) write(conds []kvdb.Cond, ops ...kvdb.Op) int64 {
+func (x *harness) write(conds []kvdb.Cond, ops ...kvdb.Op) int64 {
 	rev, err := x.store.Txn(x.ctx, conds, ops)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	return rev
 }
 
 // try is the error of a write.
-func (x *exam) try(conds []kvdb.Cond, ops ...kvdb.Op) error {
+func (x *harness) try(conds []kvdb.Cond, ops ...kvdb.Op) error {
 	_, err := x.store.Txn(x.ctx, conds, ops)
 	return err
 }
 
-func (x *exam) op(key string, m proto.Message) kvdb.Op {
+func (x *harness) op(key string, m proto.Message) kvdb.Op {
 	value, err := proto.Marshal(m)
 	x.Expect(err).NotTo(HaveOccurred())
 	return kvdb.Put(key, value)
 }
 
 // pool is a write of a pool of a generation.
-func (x *exam) pool(name string, generation int) kvdb.Op {
+func (x *harness) pool(name string, generation int) kvdb.Op {
 	return x.op(kv.PoolKey(name), &kv.Pool{Name: name, Network: "default", Generation: uint64(generation)})
 }
 
-func (x *exam) get(key string) (kvdb.KeyValue, bool) {
+func (x *harness) get(key string) (kvdb.KeyValue, bool) {
 	kv, found, err := x.store.Get(x.ctx, key)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	return kv, found
 }
 
 // list is what is stored, in words, and its revision.
-func (x *exam) list(prefixes ...string) ([]string, int64) {
+func (x *harness) list(prefixes ...string) ([]string, int64) {
 	kvs, rev, err := x.store.List(x.ctx, prefixes...)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	all := []string{}
@@ -283,7 +283,7 @@ func describe(x kvdb.KeyValue) string {
 }
 
 // watch opens a watch that ends with the test.
-func (x *exam) watch(prefix string, from int64) kvdb.Watcher {
+func (x *harness) watch(prefix string, from int64) kvdb.Watcher {
 	w, err := x.store.Watch(x.ctx, prefix, from)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	x.t.Cleanup(w.Close)
@@ -291,7 +291,7 @@ func (x *exam) watch(prefix string, from int64) kvdb.Watcher {
 }
 
 // next is the next event of a watch, in words.
-func (x *exam) next(w kvdb.Watcher) string {
+func (x *harness) next(w kvdb.Watcher) string {
 	ctx, cancel := context.WithTimeout(x.ctx, patience)
 	defer cancel()
 	select {
@@ -310,7 +310,7 @@ func (x *exam) next(w kvdb.Watcher) string {
 }
 
 // upTo reads a watch until it has delivered last, and tells all.
-func (x *exam) upTo(w kvdb.Watcher, last string) (all []string) {
+func (x *harness) upTo(w kvdb.Watcher, last string) (all []string) {
 	for !slices.Contains(all, last) {
 		all = append(all, x.next(w))
 	}

@@ -20,9 +20,9 @@ import (
 )
 
 // watchCases are what a Watch delivers.
-func watchCases() map[string]func(*exam) {
-	return map[string]func(*exam){
-		"changes": func(x *exam) {
+func watchCases() map[string]func(*harness) {
+	return map[string]func(*harness){
+		"changes": func(x *harness) {
 			x.network("old", "10.1.0.0/16")
 			_, rev := x.list(kv.ClusterPrefix)
 			x.network("a", "10.5.0.0/16") // before it is watched
@@ -42,7 +42,7 @@ func watchCases() map[string]func(*exam) {
 			x.Expect(w.Events()).To(BeClosed())
 			x.Expect(w.Err()).NotTo(HaveOccurred())
 		},
-		"this node": func(x *exam) {
+		"this node": func(x *harness) {
 			first := x.node(thisNode, "")
 			_, rev := x.list(kv.ClusterPrefix, kv.NodePrefix(thisNode))
 			shared, own := x.watch(kv.ClusterPrefix, rev+1), x.watch(kv.NodePrefix(thisNode), rev+1)
@@ -74,15 +74,15 @@ func watchCases() map[string]func(*exam) {
 }
 
 // edgeCases are how a Watch begins and ends, and List as of one moment.
-func edgeCases() map[string]func(*exam) {
-	return map[string]func(*exam){
-		"from now on": func(x *exam) {
+func edgeCases() map[string]func(*harness) {
+	return map[string]func(*harness){
+		"from now on": func(x *harness) {
 			x.write(nil, x.pool("p", 1))
 			w := x.watch(kv.PoolPrefix, 0)
 			x.write(nil, x.pool("p", 2))
 			x.Expect(x.next(w)).To(Equal("cluster/pool/p: p 2"))
 		},
-		"too long ago": func(x *exam) {
+		"too long ago": func(x *harness) {
 			x.write(nil, x.pool("p", 1))
 			w, err := x.store.Watch(x.ctx, kv.PoolPrefix, 1)
 			if err != nil {
@@ -97,7 +97,7 @@ func edgeCases() map[string]func(*exam) {
 			}
 			x.Expect(w.Err()).To(MatchError(kvdb.ErrCompacted))
 		},
-		"contexts": func(x *exam) {
+		"contexts": func(x *harness) {
 			ctx, cancel := context.WithCancel(x.ctx)
 			w, err := x.store.Watch(ctx, kv.ClusterPrefix, 0)
 			x.Expect(err).NotTo(HaveOccurred())
@@ -108,14 +108,14 @@ func edgeCases() map[string]func(*exam) {
 			w.Close()
 			w.Close()
 		},
-		"nothing to watch": func(x *exam) {
+		"nothing to watch": func(x *harness) {
 			w := x.watch(kv.ExternalKey(thisNode, ""), 0)
 			x.write(nil, x.pool("p", 1))
 			x.Consistently(w.Events(), 100*time.Millisecond).ShouldNot(Receive())
 			w.Close()
 		},
 		// The writer's first object is never behind the second, nor ahead by more than one.
-		"one moment": func(x *exam) {
+		"one moment": func(x *harness) {
 			const n = 60
 			work := x.writer(n)
 			defer work.Wait()
@@ -142,10 +142,10 @@ func edgeCases() map[string]func(*exam) {
 }
 
 // randomCases have what a List and its Watch say always be what there is.
-func randomCases() map[string]func(*exam) {
-	cases := map[string]func(*exam){}
+func randomCases() map[string]func(*harness) {
+	cases := map[string]func(*harness){}
 	for seed := range uint64(4) {
-		cases[fmt.Sprint("changes ", seed)] = func(x *exam) {
+		cases[fmt.Sprint("changes ", seed)] = func(x *harness) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			const n = 40
 			work := x.writer(n)
@@ -177,7 +177,7 @@ func randomCases() map[string]func(*exam) {
 }
 
 // change changes some object.
-func (x *exam) change(rnd *rand.Rand) {
+func (x *harness) change(rnd *rand.Rand) {
 	name, n := fmt.Sprint("x", rnd.IntN(2)), rnd.IntN(200)
 	switch rnd.IntN(8) {
 	case 0:
@@ -217,7 +217,7 @@ func newFollowed(kvs []kvdb.KeyValue, rev int64) *followed {
 
 // follow reads watches until what is known is as wanted, and nothing follows.
 // Each event must be later than what is known of its key.
-func (f *followed) follow(x *exam, watches []kvdb.Watcher, want []string) {
+func (f *followed) follow(x *harness, watches []kvdb.Watcher, want []string) {
 	patience, cancel := context.WithTimeout(x.ctx, patience)
 	defer cancel()
 	for {
@@ -240,7 +240,7 @@ func (f *followed) follow(x *exam, watches []kvdb.Watcher, want []string) {
 	}
 }
 
-func (f *followed) take(x *exam, ev kvdb.Event) {
+func (f *followed) take(x *harness, ev kvdb.Event) {
 	x.Expect(ev.ModRevision).To(And(BeNumerically(">", f.rev), BeNumerically(">", f.state[ev.Key].ModRevision)), ev.Key)
 	if f.state[ev.Key] = ev.KeyValue; ev.Deleted {
 		delete(f.state, ev.Key)

@@ -24,14 +24,14 @@ import (
 // World is a cluster whose store is its API server, for kubestatetest. The
 // store's way to the API server can be cut; the administrator has another.
 type World struct {
-	*exam
+	*harness
 	line   *line
 	server *Server // nil for a real one
 }
 
 // NewWorld makes a World of an API server as Run wants it.
 func NewWorld(t *testing.T, config *rest.Config) *World {
-	w := &World{exam: newExam(t, config), line: &line{conns: map[net.Conn]bool{}}}
+	w := &World{harness: newHarness(t, config), line: &line{conns: map[net.Conn]bool{}}}
 	w.Expect(w.store.Close()).To(Succeed())
 	config = rest.CopyConfig(config)
 	config.Dial = w.line.dial

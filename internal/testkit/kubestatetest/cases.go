@@ -18,7 +18,7 @@ import (
 )
 
 // fill has one of everything.
-func (x *exam) fill() {
+func (x *harness) fill() {
 	x.node(ThisNode, "10.1.1.0/24")
 	x.node(OtherNode, "10.1.2.0/24")
 	x.pod(ThisNode, "a", "10.1.1.2")
@@ -32,9 +32,9 @@ func (x *exam) fill() {
 }
 
 // cases are what a Source promises.
-func cases() map[string]func(*exam) {
-	all := map[string]func(*exam){
-		"a snapshot and then changes": func(x *exam) {
+func cases() map[string]func(*harness) {
+	all := map[string]func(*harness){
+		"a snapshot and then changes": func(x *harness) {
 			x.fill()
 			x.run()
 			x.comes()
@@ -54,13 +54,13 @@ func cases() map[string]func(*exam) {
 			remote, local := x.loop.snapshots()
 			x.Expect([]int{remote, local}).To(Equal([]int{1, 0}))
 		},
-		"nothing yet": func(x *exam) {
+		"nothing yet": func(x *harness) {
 			x.run()
 			x.comes()
 			x.fill()
 			x.comes()
 		},
-		"what is another node's": func(x *exam) {
+		"what is another node's": func(x *harness) {
 			x.fill()
 			x.run()
 			x.comes()
@@ -72,7 +72,7 @@ func cases() map[string]func(*exam) {
 			x.pod(ThisNode, "last", "10.1.1.9")
 			x.comes()
 		},
-		"a node that is made again": func(x *exam) {
+		"a node that is made again": func(x *harness) {
 			x.node(ThisNode, "10.1.1.0/24")
 			x.run()
 			x.comes()
@@ -86,15 +86,15 @@ func cases() map[string]func(*exam) {
 	}
 	maps.Copy(all, endings())
 	for seed := range uint64(3) {
-		all[fmt.Sprint("at random ", seed)] = func(x *exam) { random(x, rand.New(rand.NewPCG(seed, 5))) }
+		all[fmt.Sprint("at random ", seed)] = func(x *harness) { random(x, rand.New(rand.NewPCG(seed, 5))) }
 	}
 	return all
 }
 
 // endings are what happens to a Source when its store does not do as usual.
-func endings() map[string]func(*exam) {
-	return map[string]func(*exam){
-		"watches that end": func(x *exam) {
+func endings() map[string]func(*harness) {
+	return map[string]func(*harness){
+		"watches that end": func(x *harness) {
 			x.fill()
 			x.run()
 			for i, end := range []func(){x.world.BreakWatches, x.world.CompactWatches, x.world.BreakWatches} {
@@ -105,7 +105,7 @@ func endings() map[string]func(*exam) {
 			}
 			x.comes()
 		},
-		"the store is away": func(x *exam) {
+		"the store is away": func(x *harness) {
 			x.fill()
 			x.run()
 			x.comes()
@@ -116,7 +116,7 @@ func endings() map[string]func(*exam) {
 			x.world.Heal()
 			x.comes()
 		},
-		"a start without the store": func(x *exam) {
+		"a start without the store": func(x *harness) {
 			x.fill()
 			x.run()
 			x.comes()
@@ -135,14 +135,14 @@ func endings() map[string]func(*exam) {
 			x.world.Heal()
 			x.comes()
 		},
-		"a resync on demand": func(x *exam) {
+		"a resync on demand": func(x *harness) {
 			x.run()
 			x.comes()
 			x.fill()
 			x.Expect(x.source.Resync(x.t.Context())).To(Succeed())
 			x.comes()
 		},
-		"what the store lacks": func(x *exam) {
+		"what the store lacks": func(x *harness) {
 			x.keep = []string{"default"}
 			x.run()
 			x.pools[kubestate.Pools+" "+kv.PoolKey("default")] = "1"
@@ -164,7 +164,7 @@ func endings() map[string]func(*exam) {
 
 // older has the store come back as it was: pools that were known are written
 // again, the rest is as it is.
-func older(x *exam) {
+func older(x *harness) {
 	x.fill()
 	x.run()
 	x.comes()
@@ -186,7 +186,7 @@ func older(x *exam) {
 }
 
 // many has several write while the Source takes snapshots.
-func many(x *exam) {
+func many(x *harness) {
 	x.run()
 	var work sync.WaitGroup
 	ctx, cancel := context.WithCancel(x.t.Context())
@@ -209,7 +209,7 @@ func many(x *exam) {
 }
 
 // random does at random what can happen.
-func random(x *exam, rnd *rand.Rand) {
+func random(x *harness, rnd *rand.Rand) {
 	x.keep = []string{"default"}
 	x.pools[kubestate.Pools+" "+kv.PoolKey("default")] = "1"
 	x.run()
@@ -245,7 +245,7 @@ func random(x *exam, rnd *rand.Rand) {
 }
 
 // generation is one that no pool has had.
-func (x *exam) generation() int {
+func (x *harness) generation() int {
 	x.count++
 	return 1000 * x.count
 }

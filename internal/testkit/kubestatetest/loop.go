@@ -139,7 +139,7 @@ func describe(m proto.Message) string {
 	return "?"
 }
 
-func marshal(x *exam, m proto.Message) []byte {
+func marshal(x *harness, m proto.Message) []byte {
 	value, err := proto.Marshal(m)
 	x.Expect(err).NotTo(HaveOccurred())
 	return value

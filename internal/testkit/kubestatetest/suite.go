@@ -72,15 +72,15 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 	t.Helper()
 	for title, f := range cases() {
 		t.Run(title, func(t *testing.T) {
-			x := newExam(t, open(t))
+			x := newHarness(t, open(t))
 			defer x.end()
 			f(x)
 		})
 	}
 }
 
-// exam is a Source of a World.
-type exam struct {
+// harness is a Source of a World.
+type harness struct {
 	Gomega
 	t      *testing.T
 	world  World
@@ -96,16 +96,16 @@ type exam struct {
 	ended  chan error
 }
 
-func newExam(t *testing.T, w World) *exam {
-	return &exam{Gomega: NewWithT(t), t: t, world: w, want: map[string]string{}, pools: map[string]string{}, mirror: &mirror{}}
+func newHarness(t *testing.T, w World) *harness {
+	return &harness{Gomega: NewWithT(t), t: t, world: w, want: map[string]string{}, pools: map[string]string{}, mirror: &mirror{}}
 }
 
 // run starts a Source with a new loop, as a new process has them.
-func (x *exam) run() {
+func (x *harness) run() {
 	ctx, stop := context.WithCancel(context.Background())
 	x.loop, x.stop, x.ended = &loop{}, stop, make(chan error, 2)
 	source := kubestate.New(kubestate.Deps{
-		Log: slog.New(slog.DiscardHandler), Node: ThisNode, Store: x.world.Store(), EventLoop: x.loop, Mirror: x.mirror, Upkeep: x.upkeep,
+		Log: slog.New(slog.DiscardHandler), Node: ThisNode, Store: x.world.Store(), EventLoop: x.loop, Mirror: x.mirror, Repair: x.repair,
 		Timing: kubestate.Timing{RetryIn: 10 * time.Millisecond, RetryLimit: 100 * time.Millisecond, DelayLocal: 50 * time.Millisecond},
 	})
 	x.source = source
@@ -116,7 +116,7 @@ func (x *exam) run() {
 }
 
 // halt ends the Source; the world goes on.
-func (x *exam) halt() {
+func (x *harness) halt() {
 	x.stop()
 	for range cap(x.ended) {
 		x.Expect(<-x.ended).To(Succeed())
@@ -125,20 +125,20 @@ func (x *exam) halt() {
 	x.noFaults()
 }
 
-func (x *exam) end() {
+func (x *harness) end() {
 	if x.stop != nil {
 		x.halt()
 	}
 	x.world.Close()
 }
 
-func (x *exam) noFaults() {
+func (x *harness) noFaults() {
 	_, faults := x.loop.seen()
 	x.ExpectWithOffset(2, faults).To(BeEmpty())
 }
 
 // comes waits until the loop knows exactly what there is.
-func (x *exam) comes() {
+func (x *harness) comes() {
 	x.t.Helper()
 	want := maps.Clone(x.want)
 	maps.Copy(want, x.pools)
@@ -149,8 +149,8 @@ func (x *exam) comes() {
 	x.noFaults()
 }
 
-// upkeep is an Upkeep of pools: those that were known, and those that must be.
-func (x *exam) upkeep(known, found controller.KubeStateData, _ []string) (all []kubestate.Write) {
+// repair is a kubestate.Repair of pools: those that were known, and those in keep.
+func (x *harness) repair(known, found controller.KubeStateData, _ []string) (all []kubestate.Write) {
 	lacking := map[string]*kv.Pool{}
 	for _, name := range x.keep {
 		lacking[kv.PoolKey(name)] = &kv.Pool{Name: name, Network: "default", Generation: 1}
@@ -168,42 +168,42 @@ func (x *exam) upkeep(known, found controller.KubeStateData, _ []string) (all []
 
 // What others do, and what a loop should know of it.
 
-func (x *exam) node(name, cidr string) {
+func (x *harness) node(name, cidr string) {
 	x.world.PutNode(name, cidr)
 	x.wants(name == ThisNode, kubestate.Nodes, kv.NodeKey(name), cidr)
 }
 
-func (x *exam) noNode(name string) {
+func (x *harness) noNode(name string) {
 	x.world.DeleteNode(name)
 	x.wants(name == ThisNode, kubestate.Nodes, kv.NodeKey(name), "")
 }
 
-func (x *exam) pod(node, name, ip string) {
+func (x *harness) pod(node, name, ip string) {
 	x.world.PutPod(node, name, ip)
 	x.wants(node == ThisNode, kubestate.Pods, podKey(name), ip)
 }
 
-func (x *exam) noPod(node, name string) {
+func (x *harness) noPod(node, name string) {
 	x.world.DeletePod(node, name)
 	x.wants(node == ThisNode, kubestate.Pods, podKey(name), "")
 }
 
-func (x *exam) network(name, cidr string) {
+func (x *harness) network(name, cidr string) {
 	x.world.PutNetwork(name, cidr)
 	x.wants(true, kubestate.CustomNetworks, kv.CustomNetworkKey(name), cidr)
 }
 
-func (x *exam) noNetwork(name string) {
+func (x *harness) noNetwork(name string) {
 	x.world.DeleteNetwork(name)
 	x.wants(true, kubestate.CustomNetworks, kv.CustomNetworkKey(name), "")
 }
 
-func (x *exam) config(node, gateway string) {
+func (x *harness) config(node, gateway string) {
 	x.world.PutNodeConfig(node, gateway)
 	x.wants(node == ThisNode, kubestate.NodeConfigs, kv.NodeConfigKey(node), gateway)
 }
 
-func (x *exam) noConfig(node string) {
+func (x *harness) noConfig(node string) {
 	x.world.DeleteNodeConfig(node)
 	x.wants(node == ThisNode, kubestate.NodeConfigs, kv.NodeConfigKey(node), "")
 }
@@ -212,7 +212,7 @@ func podKey(name string) string {
 	return kv.PodKey(ThisNode, kv.PodID{Namespace: "default", Name: name})
 }
 
-func (x *exam) wants(here bool, resource, key, what string) {
+func (x *harness) wants(here bool, resource, key, what string) {
 	at := resource + " " + key
 	if delete(x.want, at); here && what != "" {
 		x.want[at] = what
@@ -220,23 +220,23 @@ func (x *exam) wants(here bool, resource, key, what string) {
 }
 
 // pool is what a node, or an administrator, writes.
-func (x *exam) pool(name string, generation int) {
+func (x *harness) pool(name string, generation int) {
 	x.write(kvdb.Put(kv.PoolKey(name), marshal(x, &kv.Pool{Name: name, Network: "default", Generation: uint64(generation)})))
 	x.pools[kubestate.Pools+" "+kv.PoolKey(name)] = fmt.Sprint(generation)
 }
 
-func (x *exam) record(id uint32, name string) {
+func (x *harness) record(id uint32, name string) {
 	x.write(kvdb.Put(kv.NodeRecordKey(id), marshal(x, &kv.NodeRecord{Id: id, Name: name, Instance: "i", Generation: 1})))
 	x.pools[kubestate.NodeRecords+" "+kv.NodeRecordKey(id)] = name
 }
 
-func (x *exam) write(ops ...kvdb.Op) {
+func (x *harness) write(ops ...kvdb.Op) {
 	_, err := x.world.Store().Txn(x.t.Context(), nil, ops)
 	x.Expect(err).NotTo(HaveOccurred())
 }
 
 // change is some change of somebody.
-func (x *exam) change(rnd *rand.Rand) {
+func (x *harness) change(rnd *rand.Rand) {
 	node, name, n := []string{ThisNode, OtherNode}[rnd.IntN(2)], fmt.Sprint("x", rnd.IntN(3)), rnd.IntN(250)+1
 	switch rnd.IntN(9) {
 	case 0, 1:

@@ -11,31 +11,30 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/backoff"
 )
 
-// maxDelay is where a delay that doubles stops, unless it began higher.
+// maxDelay limits a delay that doubles, unless it began higher.
 const maxDelay = time.Hour
 
-// pending is a key that is to be tried again.
+// pending holds a key that is to be tried again.
 type pending struct {
 	want
 	retry    controller.Retry
-	attempts int // that have failed, without the transaction's own
+	attempts int // that failed, not counting the transaction's own
 	due      time.Time
 }
 
-// next is when the next attempt is due.
+// next returns the time of the next attempt.
 func (p *pending) next(now time.Time) time.Time {
-	delay := p.retry.Delay
+	wait := backoff.Policy{First: p.retry.Delay}
 	if p.retry.ExponentialBackoff {
-		for range p.attempts {
-			delay = min(2*delay, max(p.retry.Delay, maxDelay))
-		}
+		wait.Limit = maxDelay
 	}
-	return now.Add(delay)
+	return now.Add(wait.After(p.attempts + 1))
 }
 
-// schedule plans the attempts of what has failed.
+// schedule plans the next attempts of the failed keys.
 func (s *Sink) schedule(retry controller.Retry, failed []failure) {
 	if !retry.Enabled || retry.MaxAttempts < 1 {
 		return
@@ -50,11 +49,11 @@ func (s *Sink) schedule(retry controller.Retry, failed []failure) {
 	}
 	select {
 	case s.wake <- struct{}{}:
-	default: // Run is about to look
+	default: // Run is woken already
 	}
 }
 
-// Run tries again what has failed, until ctx ends or the sink is closed.
+// Run repeats failed writes until ctx ends or the sink is closed.
 func (s *Sink) Run(ctx context.Context) error {
 	for {
 		var timer <-chan time.Time
@@ -73,7 +72,7 @@ func (s *Sink) Run(ctx context.Context) error {
 	}
 }
 
-// nextDue is how long to wait, and whether there is anything to wait for.
+// nextDue returns the time until the next attempt; any is false if there is none.
 func (s *Sink) nextDue() (wait time.Duration, any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +85,7 @@ func (s *Sink) nextDue() (wait time.Duration, any bool) {
 	return wait, any
 }
 
-// retry tries all that is due and reports what failed for the last time.
+// retry repeats all due writes and reports those that failed for the last time.
 func (s *Sink) retry(ctx context.Context) {
 	final := s.retryDue(ctx)
 	slices.SortFunc(final, func(x, y failure) int { return strings.Compare(x.key, y.key) })
@@ -112,7 +111,7 @@ func (s *Sink) retryDue(ctx context.Context) (final []failure) {
 	}
 	failed, _ := s.apply(ctx, &change{form: s.form, kernel: s.kernel}, wants, controller.Transaction{Method: controller.Update})
 	if ctx.Err() != nil {
-		return nil // nobody is to know of attempts that were cut short
+		return nil // an attempt that the context ended counts for nothing
 	}
 	errs := map[string]error{}
 	for _, f := range failed {

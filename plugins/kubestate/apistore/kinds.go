@@ -176,7 +176,7 @@ func decodeErr[O any, M proto.Message](f func(*O) (M, error)) func(*unstructured
 	}
 }
 
-// decodePoolChange is what Upkeep writes there: a message without anything.
+// decodePoolChange returns the value that a repair writes: an empty message.
 func decodePoolChange(*unstructured.Unstructured) (proto.Message, error) { return &kv.Meta{}, nil }
 
 func encodeNodeID(value []byte, _ string, _ *unstructured.Unstructured) (runtime.Object, error) {

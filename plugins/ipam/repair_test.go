@@ -106,10 +106,10 @@ func lines(writes []kubestate.Write) (all []string) {
 	return all
 }
 
-func upkeepOf(g Gomega, conf string) kubestate.Upkeep {
+func repairOf(g Gomega, conf string) kubestate.Repair {
 	cfg, _, err := contivconf.Parse([]byte(conf))
 	g.Expect(err).NotTo(HaveOccurred())
-	return ipam.Upkeep(contivconf.NewPlugin(cfg))
+	return ipam.Repair(contivconf.NewPlugin(cfg))
 }
 
 // guard is what is written with pools that are new.
@@ -118,7 +118,7 @@ const guard = "cluster/pools"
 // The first pools, as they are written.
 const first, blueLine = "default of default 1 10.1.0.0/16/24 from contiv.conf", "blue of blue 1 10.5.0.0/16/24 from network/blue"
 
-// look is one look of Upkeep at the store.
+// look is one call of Repair.
 type look struct {
 	name         string
 	conf         string
@@ -207,14 +207,14 @@ func deletionLooks() []look {
 	}
 }
 
-func TestUpkeep(t *testing.T) {
+func TestRepair(t *testing.T) {
 	for _, c := range slices.Concat(looks(), networkLooks(), deletionLooks()) {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
-			upkeep := upkeepOf(g, c.conf)
+			repair := repairOf(g, c.conf)
 			known, found := cloned(c.known), cloned(c.found)
-			g.Expect(lines(upkeep(c.known, c.found, c.gone))).To(Equal(c.want))
-			g.Expect(lines(upkeep(c.known, c.found, c.gone))).To(Equal(c.want), "it remembers nothing")
+			g.Expect(lines(repair(c.known, c.found, c.gone))).To(Equal(c.want))
+			g.Expect(lines(repair(c.known, c.found, c.gone))).To(Equal(c.want), "it remembers nothing")
 			g.Expect(same(c.known, known) && same(c.found, found)).To(BeTrue(), "it is pure")
 		})
 	}
@@ -269,15 +269,15 @@ func some(rnd *rand.Rand) controller.KubeStateData {
 // Whatever a node knows and finds: when what it wants is written, again and
 // again, there is soon nothing left; generations only rise, and nothing that was
 // known is lost.
-func TestUpkeepComesToRest(t *testing.T) {
+func TestRepairEnds(t *testing.T) {
 	for seed := range uint64(2000) {
 		g := NewWithT(t)
 		rnd := rand.New(rand.NewPCG(seed, 7))
-		upkeep := upkeepOf(g, []string{defaults, external}[rnd.IntN(2)])
+		repair := repairOf(g, []string{defaults, external}[rnd.IntN(2)])
 		known, found := some(rnd), some(rnd)
 		gone := []string{kv.CustomNetworkKey("blue"), kv.PoolKey("red")}[:rnd.IntN(3)]
 		rounds := 0
-		for writes := upkeep(known, found, gone); len(writes) > 0; writes = upkeep(known, found, nil) {
+		for writes := repair(known, found, gone); len(writes) > 0; writes = repair(known, found, nil) {
 			rounds++
 			g.Expect(rounds).To(BeNumerically("<", 5), "seed %d", seed)
 			for _, w := range writes {
@@ -327,17 +327,17 @@ func TestNodeIDLimit(t *testing.T) {
 	}
 }
 
-// history is a random life of the pools of a store that Upkeep keeps.
+// history is a random life of the pools of a store that Repair repairs.
 type history struct {
 	*node
 	rnd    *rand.Rand
-	upkeep kubestate.Upkeep
+	repair kubestate.Repair
 	pods   int
 	given  map[string]string // addresses by container
 	log    []string
 }
 
-// write changes the store and lets Upkeep see to it, as one node of the cluster would.
+// write changes the store and repairs it, as one node of the cluster would.
 func (h *history) write(key string, m proto.Message) {
 	h.log = append(h.log, fmt.Sprint(key, " = ", m))
 	before := cloned(h.kube)
@@ -347,7 +347,7 @@ func (h *history) write(key string, m proto.Message) {
 	}
 	h.change(key, m)
 	for range 10 {
-		writes := h.upkeep(before, h.kube, gone)
+		writes := h.repair(before, h.kube, gone)
 		gone = nil
 		for _, w := range writes {
 			if p, ok := w.Message.(*kv.Pool); ok {
@@ -443,7 +443,7 @@ func TestChangesOfPoolsEndWhereAResyncEnds(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			h := &history{node: newNode(t, defaults, 5), rnd: rand.New(rand.NewPCG(seed, 8)), given: map[string]string{}}
-			h.upkeep = upkeepOf(h.g, defaults)
+			h.repair = repairOf(h.g, defaults)
 			h.kube = stored(firstPool())
 			h.g.Expect(h.resync()).To(Succeed())
 			for range 60 {

@@ -24,20 +24,19 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate"
 )
 
-// keeping is an Upkeep that wants the pools back that are lost, and asks for
-// certain others.
-type keeping struct {
-	mu     sync.Mutex
-	wanted []string // pools
-	gone   []string // all keys that were seen being deleted
-	asked  int
+// repairs is a Repair that writes lost pools again, and those in wanted.
+type repairs struct {
+	mu      sync.Mutex
+	wanted  []string // pools
+	deleted []string // all keys that the Source saw being deleted
+	calls   int
 }
 
-func (k *keeping) upkeep(known, found controller.KubeStateData, gone []string) (all []kubestate.Write) {
+func (k *repairs) repair(known, found controller.KubeStateData, deleted []string) (all []kubestate.Write) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.asked++
-	k.gone = append(k.gone, gone...)
+	k.calls++
+	k.deleted = append(k.deleted, deleted...)
 	lacking := map[string]*kv.Pool{}
 	for _, name := range k.wanted {
 		lacking[kv.PoolKey(name)] = &kv.Pool{Name: name, Generation: 1}
@@ -53,16 +52,16 @@ func (k *keeping) upkeep(known, found controller.KubeStateData, gone []string) (
 	return all
 }
 
-func (k *keeping) seenGone() []string {
+func (k *repairs) seenDeleted() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Clone(k.gone)
+	return slices.Clone(k.deleted)
 }
 
-// kept is a rig that keeps the store up.
-func kept(t *testing.T, wanted ...string) (*rig, *keeping) {
-	k := &keeping{wanted: wanted}
-	return newRig(t).with(func(d *kubestate.Deps) { d.Upkeep = k.upkeep }), k
+// repairing returns a rig that repairs the store.
+func repairing(t *testing.T, wanted ...string) (*rig, *repairs) {
+	k := &repairs{wanted: wanted}
+	return newRig(t).with(func(d *kubestate.Deps) { d.Repair = k.repair }), k
 }
 
 // pool puts a pool of a generation; poolAt is how the loop sees it.
@@ -92,11 +91,11 @@ func never(lacks ...string) func(*controller.DBResync) string {
 	}
 }
 
-// What the store lacks is written before the loop hears of anything; where it
-// is in order, nothing is.
-func TestUpkeepComesFirst(t *testing.T) {
+// The Source writes what the store lacks before it pushes an event. If the store is in
+// order it writes nothing.
+func TestTheStoreIsRepairedBeforeTheFirstEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := kept(t, "default", "blue")
+		r, _ := repairing(t, "default", "blue")
 		r.loop.check = never("default", "blue")
 		r.run()
 		defer r.end(t)
@@ -110,9 +109,9 @@ func TestUpkeepComesFirst(t *testing.T) {
 	})
 }
 
-// Others who do the same at the same time are no obstacle, also where they are
-// faster very often; and a transaction whose outcome is not known is looked at again.
-func TestUpkeepAgainstOthers(t *testing.T) {
+// Other nodes that repair at the same time are not an obstacle, even if they are faster
+// very often. After a transaction with an unknown outcome the store is read again.
+func TestARepairIsRepeatedAfterConflictingWrites(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		times int
@@ -122,15 +121,15 @@ func TestUpkeepAgainstOthers(t *testing.T) {
 	}{
 		{"they are faster once", 1, faulty.FailWith(kvdb.ErrConditions), 0, ""},
 		{"they are faster ninety times", 90, faulty.FailWith(kvdb.ErrConditions), 0, ""},
-		{"they are faster for long", 150, faulty.FailWith(kvdb.ErrConditions), 0, "others were faster 100 times"},
+		{"they are faster for long", 150, faulty.FailWith(kvdb.ErrConditions), 0, "gave up after 100 conflicting writes"},
 		{"and then they are not", 150, faulty.FailWith(kvdb.ErrConditions), 2 * time.Second, ""},
-		{"the outcome is lost", 1, faulty.Tear(), 0, "put the store in order"},
+		{"the outcome is lost", 1, faulty.Tear(), 0, "repair the store"},
 		{"and is found", 1, faulty.Tear(), 2 * time.Second, ""},
 		{"it fails", 1, faulty.Fail(), 2 * time.Second, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, _ := kept(t, "default")
+				r, _ := repairing(t, "default")
 				left := c.times
 				r.store.Reset(func(op string, _ int) faulty.Fault {
 					if op != faulty.Txn || left == 0 {
@@ -156,10 +155,10 @@ func TestUpkeepAgainstOthers(t *testing.T) {
 	}
 }
 
-// What cannot be read where something is lacking is written over, and nothing else.
-func TestUpkeepOfWhatCannotBeRead(t *testing.T) {
+// Repair writes over an unreadable value only if a value is missing at its key.
+func TestAnUnreadableValueIsRepairedLikeAnAbsentOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := kept(t, "default")
+		r, _ := repairing(t, "default")
 		garbage := []byte{0xff, 0xff}
 		r.putRaw(kv.PoolKey("default"), garbage)
 		r.putRaw(kv.PoolKey("blue"), garbage)
@@ -178,9 +177,9 @@ func TestUpkeepOfWhatCannotBeRead(t *testing.T) {
 	})
 }
 
-// A store that comes back empty or older, or in which somebody deletes, has its
-// pools again before the loop hears of it: from what this node knew, also before
-// it was started.
+// A store that comes back empty or older, or in which pools are deleted, has its pools
+// again before the loop receives the change: this node writes what it knew, also what
+// it knew before it was started.
 func TestAStoreThatLosesPools(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -219,10 +218,10 @@ func TestAStoreThatLosesPools(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k, m := &keeping{}, &memMirror{}
+				k, m := &repairs{}, &memMirror{}
 				r := newRig(t)
 				far := newRemote(r.store)
-				deps := func(d *kubestate.Deps) { d.Upkeep, d.Mirror, d.Store = k.upkeep, m, far }
+				deps := func(d *kubestate.Deps) { d.Repair, d.Mirror, d.Store = k.repair, m, far }
 				r.pool("default", 1)
 				r.pool("blue", 7)
 				r.with(deps).run()
@@ -250,7 +249,7 @@ func TestAStoreThatLosesPools(t *testing.T) {
 // More than fits a transaction is written in several.
 func TestAStoreThatLosesManyPools(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := kept(t)
+		r, _ := repairing(t)
 		generations := map[string]int{}
 		for i := range 250 {
 			name := fmt.Sprint("p", i)
@@ -258,8 +257,8 @@ func TestAStoreThatLosesManyPools(t *testing.T) {
 			generations[name] = i + 1
 		}
 		far := newRemote(r.store)
-		k := &keeping{}
-		r.with(func(d *kubestate.Deps) { d.Upkeep, d.Store = k.upkeep, far }).run()
+		k := &repairs{}
+		r.with(func(d *kubestate.Deps) { d.Repair, d.Store = k.repair, far }).run()
 		defer r.end(t)
 		synctest.Wait()
 		r.loop.check = never(slices.Collect(maps.Keys(generations))...)
@@ -286,14 +285,14 @@ func (s *intruder) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (i
 }
 
 // Of two that were lost at once another node writes one: the other is not forgotten.
-func TestSomebodyElsePutsOneOfTwoBack(t *testing.T) {
+func TestAnotherNodeRepairsOneOfTwoPools(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &keeping{}
+		k := &repairs{}
 		r := newRig(t)
 		store := &intruder{Store: r.store}
 		r.pool("a", 1)
 		r.pool("b", 1)
-		r.with(func(d *kubestate.Deps) { d.Upkeep, d.Store = k.upkeep, store }).run()
+		r.with(func(d *kubestate.Deps) { d.Repair, d.Store = k.repair, store }).run()
 		defer r.end(t)
 		synctest.Wait()
 		store.intrude = func() { r.pool("a", 9) }
@@ -303,41 +302,41 @@ func TestSomebodyElsePutsOneOfTwoBack(t *testing.T) {
 	})
 }
 
-// Upkeep is told which keys were seen being deleted; what a snapshot merely
-// lacks was not. Where the writing failed it is told once more.
-func TestWhatWasSeenBeingDeleted(t *testing.T) {
+// Repair receives the keys that were seen being deleted, not those that a snapshot only
+// lacks. If a write failed it receives them once more.
+func TestRepairReceivesTheDeletedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &keeping{}
+		k := &repairs{}
 		r := newRig(t)
 		far := newRemote(r.store)
-		r.with(func(d *kubestate.Deps) { d.Upkeep, d.Store = k.upkeep, far })
+		r.with(func(d *kubestate.Deps) { d.Repair, d.Store = k.repair, far })
 		for _, name := range []string{"blue", "red", "green"} {
 			r.put(kv.CustomNetworkKey(name), &kv.CustomNetwork{Name: name})
 		}
 		r.run()
 		defer r.end(t)
 		synctest.Wait()
-		r.g.Expect(k.asked).To(Equal(1))
+		r.g.Expect(k.calls).To(Equal(1))
 		r.pod("a", "10.1.5.2")
 		r.put(kv.NodeKey("n"), &kv.Node{})
 		synctest.Wait()
-		r.g.Expect(k.asked).To(Equal(1), "it is asked about pools and networks only")
+		r.g.Expect(k.calls).To(Equal(1), "it is called for pools and networks only")
 		r.remove(kv.CustomNetworkKey("blue"))
 		synctest.Wait()
-		r.g.Expect(k.seenGone()).To(Equal([]string{kv.CustomNetworkKey("blue")}))
+		r.g.Expect(k.seenDeleted()).To(Equal([]string{kv.CustomNetworkKey("blue")}))
 		far.goes()
 		r.remove(kv.CustomNetworkKey("red"))
 		far.comes(r.store)
 		time.Sleep(10 * time.Second)
 		r.g.Expect(r.counts()[0]).To(Equal(2))
-		r.g.Expect(k.seenGone()).To(Equal([]string{kv.CustomNetworkKey("blue")}))
+		r.g.Expect(k.seenDeleted()).To(Equal([]string{kv.CustomNetworkKey("blue")}))
 
 		k.wanted = []string{"p"} // something to write
 		r.store.Reset(faulty.On(faulty.Txn, 2, faulty.Fail()))
 		r.remove(kv.CustomNetworkKey("green"))
 		time.Sleep(10 * time.Second)
 		r.comes(map[string]string{podAt("a"): "pod a 10.1.5.2", kubestate.Nodes + " " + kv.NodeKey("n"): "node  ", poolAt("p"): "pool p 1 false"})
-		r.g.Expect(k.seenGone()[1:]).To(Equal([]string{kv.CustomNetworkKey("green"), kv.CustomNetworkKey("green")}))
+		r.g.Expect(k.seenDeleted()[1:]).To(Equal([]string{kv.CustomNetworkKey("green"), kv.CustomNetworkKey("green")}))
 	})
 }
 
@@ -349,7 +348,7 @@ func TestANodeRecordThatCannotBeReadIsNotWrittenOver(t *testing.T) {
 		r.put(kv.NodeRecordKey(5), &kv.NodeRecord{Id: 5, Name: "a"})
 		r.put(kv.NodeRecordKey(6), &kv.NodeRecord{Id: 6, Name: "b"})
 		r.with(func(d *kubestate.Deps) {
-			d.Upkeep = func(known, found controller.KubeStateData, _ []string) (all []kubestate.Write) {
+			d.Repair = func(known, found controller.KubeStateData, _ []string) (all []kubestate.Write) {
 				for key, m := range known[kubestate.NodeRecords] {
 					if found[kubestate.NodeRecords][key] == nil {
 						all = append(all, kubestate.Write{Key: key, Message: m})
@@ -371,15 +370,15 @@ func TestANodeRecordThatCannotBeReadIsNotWrittenOver(t *testing.T) {
 	})
 }
 
-// A node record that somebody deletes comes back; when it has, what was known
-// before is looked at no more.
+// A node record that is deleted comes back. Afterwards the earlier state is not
+// compared any more.
 func TestANodeRecordIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		r := newRig(t)
 		r.put(kv.NodeRecordKey(5), &kv.NodeRecord{Id: 5, Name: "a"})
 		r.with(func(d *kubestate.Deps) {
-			d.Upkeep = func(known, found controller.KubeStateData, _ []string) (all []kubestate.Write) {
+			d.Repair = func(known, found controller.KubeStateData, _ []string) (all []kubestate.Write) {
 				asked.Add(1)
 				for key, m := range known[kubestate.NodeRecords] {
 					if found[kubestate.NodeRecords][key] == nil {
@@ -394,7 +393,7 @@ func TestANodeRecordIsDeleted(t *testing.T) {
 		r.g.Expect(asked.Swap(0)).To(BeNumerically("==", 1))
 		r.put(kv.NodeRecordKey(6), &kv.NodeRecord{Id: 6, Name: "b"})
 		synctest.Wait()
-		r.g.Expect(asked.Swap(0)).To(BeZero(), "a record that comes or changes is no matter of it")
+		r.g.Expect(asked.Swap(0)).To(BeZero(), "it is not called for a record that comes or changes")
 		for range 3 {
 			r.remove(kv.NodeRecordKey(5))
 			synctest.Wait()
