@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cadastre/cadastre/internal/testkit/stage"
+)
+
+// patience bounds the wait for another process; it decides no result.
+const patience = time.Minute
+
+// machine holds the programs that run in the folder of one script.
+type machine struct {
+	stage.Agent
+	process *stage.Process
+}
+
+type machineKey struct{}
+
+func machineOf(ts *testscript.TestScript) *machine {
+	return ts.Value(machineKey{}).(*machine)
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.Dir, name) }
+
+// start starts the program of cmd, whose output goes to the agent's log.
+func (m *machine) start(cmd *exec.Cmd) error {
+	if m.process != nil {
+		return errors.New("a program runs already")
+	}
+	log, err := os.OpenFile(m.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	m.process, err = stage.Start(cmd, func(f func() error) error { return f() })
+	return errors.Join(err, log.Close()) // the program has its own
+}
+
+// end ends the program with stop and forgets it.
+func (m *machine) end(stop func(*stage.Process) error) error {
+	if m.process == nil {
+		return errors.New("no program runs")
+	}
+	err := stop(m.process)
+	m.process = nil
+	return err
+}
+
+func (m *machine) close() {
+	if m.process != nil {
+		_ = m.process.Stop(patience)
+	}
+}
+
+// runAgent implements the command agent.
+func runAgent(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: agent start|launch|stop|kill")
+	}
+	m := machineOf(ts)
+	switch args[0] {
+	case "start", "launch":
+		conf := os.Expand(ts.ReadFile(m.Config), ts.Getenv)
+		ts.Check(os.WriteFile(m.Config, []byte(conf), 0o600))
+		ts.Check(m.start(m.Command(nil)))
+		if args[0] == "start" {
+			m.await(ts)
+		}
+	case "stop":
+		ts.Check(m.end(func(p *stage.Process) error { return p.Stop(patience) }))
+	case "kill":
+		ts.Check(m.end((*stage.Process).Kill))
+	default:
+		ts.Fatalf("usage: agent start|launch|stop|kill")
+	}
+}
+
+// await waits until the program serves.
+func (m *machine) await(ts *testscript.TestScript) {
+	if err := m.Await(context.Background(), m.process); err != nil {
+		log, _ := os.ReadFile(m.Log())
+		ts.Fatalf("%v\n%s", err, log)
+	}
+}
+
+// runDocker implements the command docker.
+func runDocker(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 || args[0] != "start" {
+		ts.Fatalf("usage: docker start")
+	}
+	m := machineOf(ts)
+	if ts.Getenv("DRIVER") == "agent" {
+		runAgent(ts, false, args)
+		return
+	}
+	ts.Check(os.MkdirAll(filepath.Dir(m.Socket()), 0o700)) // the plugin serves its API in its data folder
+	ts.Check(m.start(exec.Command(m.Program("cadastre-docker-plugin"),
+		"--socket", m.path("docker.sock"), "--agent", m.path("none.sock"), "--data", filepath.Dir(m.Socket()))))
+	m.await(ts)
+}
+
+// runPod implements the command pod.
+func runPod(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: pod ADD|CHECK|DEL NAME")
+	}
+	stdout, stderr, err := machineOf(ts).pod(args[0], args[1])
+	fmt.Fprint(ts.Stdout(), stdout)
+	fmt.Fprint(ts.Stderr(), stderr)
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		ts.Check(err)
+	}
+	if neg == (err == nil) {
+		ts.Fatalf("pod %s: %v\n%s%s", strings.Join(args, " "), err, stdout, stderr)
+	}
+}
+
+// pod runs the CNI plugin for a container of a pod, as a main plugin does.
+func (m *machine) pod(command, container string) (stdout, stderr string, err error) {
+	cmd := exec.Command(m.Program("cadastre-cni"))
+	cmd.Env = append(os.Environ(),
+		"CNI_COMMAND="+command,
+		"CNI_CONTAINERID="+container,
+		"CNI_NETNS=/run/netns/"+container,
+		"CNI_IFNAME=eth0",
+		"CNI_PATH=/opt/cni/bin",
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+container,
+	)
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(
+		`{"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "ipam": {"type": "cadastre-cni", "socket": %q}}`, m.Socket()))
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// fill implements the command fill.
+func fill(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: fill")
+	}
+	const most = 300 // more than a /24 has
+	for n := range most {
+		if stdout, stderr, err := machineOf(ts).pod("ADD", fmt.Sprintf("filler-%d", n)); err != nil {
+			fmt.Fprint(ts.Stdout(), stdout, stderr)
+			return
+		}
+	}
+	ts.Fatalf("%d pods have not filled the node", most)
+}
+
+// printLeases implements the command leases.
+func printLeases(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: leases")
+	}
+	all, _, err := machineOf(ts).Leases(context.Background())
+	ts.Check(err)
+	for _, l := range all {
+		if l.State == "held" && l.Purpose == "pod" {
+			fmt.Fprintf(ts.Stdout(), "%s %s/%s since %s\n", l.IP, l.PodNamespace, l.PodName, l.Since)
+		}
+	}
+}
+
+// eventually implements the command eventually.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: eventually PATTERN PROGRAM [ARGS]")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	m := machineOf(ts)
+	var out []byte
+	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+		cmd := exec.Command(m.Program(args[1]), args[2:]...)
+		cmd.Dir = ts.MkAbs(".")
+		cmd.Env = append(os.Environ(), "CADASTRE_SOCKET="+m.Socket())
+		if out, err = cmd.CombinedOutput(); err == nil && pattern.Match(out) {
+			fmt.Fprint(ts.Stdout(), string(out))
+			return
+		}
+	}
+	ts.Fatalf("%s: %v: no match for %#q in\n%s", strings.Join(args[1:], " "), err, args[0], out)
+}
+
+// checkMetric implements the command metric.
+func checkMetric(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: metric NAME VALUE")
+	}
+	out, err := machineOf(ts).Get(context.Background(), "/metrics")
+	ts.Check(err)
+	for line := range strings.Lines(out) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), args[0]+" "); ok {
+			if value != args[1] {
+				ts.Fatalf("metric %s is %s, want %s", args[0], value, args[1])
+			}
+			return
+		}
+	}
+	ts.Fatalf("there is no metric %s", args[0])
+}
+
+// runExample implements the command example: it writes the file that the example names,
+// and runs its commands.
+func runExample(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: example HEADING")
+	}
+	m := machineOf(ts)
+	page, err := os.ReadFile("../../docs/operations.md")
+	ts.Check(err)
+	_, section, found := strings.Cut(string(page), "\n## "+args[0]+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var file, text string
+	var commands [][]string
+	for line := range strings.Lines(section) {
+		code, indented := strings.CutPrefix(line, "    ")
+		name, isFile := strings.CutPrefix(code, "# ")
+		switch {
+		case !indented:
+		case isFile && file == "":
+			file = strings.TrimSpace(name)
+		case strings.HasPrefix(code, "cadastre "):
+			commands = append(commands, strings.Fields(strings.ReplaceAll(code, "/run/cadastre/agent.sock", m.Socket())))
+		case file != "":
+			text += code
+		}
+	}
+	if !found || text == "" || len(commands) == 0 {
+		ts.Fatalf("docs/operations.md has no example with a file and commands below %q", args[0])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(file), []byte(text), 0o600))
+	for _, c := range commands {
+		ts.Check(ts.Exec(c[0], c[1:]...))
+	}
+}
