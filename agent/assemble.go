@@ -45,17 +45,17 @@ type assembly struct {
 	started  time.Time
 	instance string
 
-	lock    *os.File   // of the run directory; nil in a simulation
-	file    *bolt.File // nil in a simulation
-	store   kvdb.Store
-	ledger  *ledger.Ledger
-	loop    *controller.Controller
-	keeper  *nodesync.Keeper
-	claimer *claims.Claimer
-	told    *reporter // of the Node conditions; nil: there is no Node object
-	source  *kubestate.Source
-	sink    controller.Sink
-	metrics *restapi.Metrics
+	lock      *os.File   // of the run directory; nil in a simulation
+	file      *bolt.File // nil in a simulation
+	store     kvdb.Store
+	ledger    *ledger.Ledger
+	loop      *controller.Controller
+	idClaimer *nodesync.IDClaimer
+	claimer   *claims.Claimer
+	told      *reporter // of the Node conditions; nil: there is no Node object
+	source    *kubestate.Source
+	sink      controller.Sink
+	metrics   *restapi.Metrics
 
 	contivconf *contivconf.ContivConf
 	nodeconfig *nodeconfig.NodeConfig
@@ -209,7 +209,7 @@ func assemble(ctx context.Context, node Node, conf *contivconf.Config, log *slog
 	timed.observe = a.metrics.Commit
 	stage := a.ledger.Begin()
 
-	a.keeper, err = nodesync.NewKeeper(nodesync.KeeperDeps{
+	a.idClaimer, err = nodesync.NewIDClaimer(nodesync.IDClaimerDeps{
 		Log: log, Store: d.store, Disk: d.disk, EventLoop: eventLoop{a}, Now: clock.now, Random: d.random,
 		Identity: nodesync.Identity{
 			Name: node.Name, Instance: d.instance, Session: d.session, Machine: d.machine, Pinned: conf.Cadastre.NodeID, Limit: ipam.NodeIDLimit(a.contivconf), Fresh: conf.Cadastre.NodeIDs.Fresh, Expire: conf.Cadastre.NodeIDs.Expire, Random: d.random,
@@ -224,7 +224,7 @@ func assemble(ctx context.Context, node Node, conf *contivconf.Config, log *slog
 	if a.claimer, err = a.newClaimer(d); err != nil {
 		return nil, err
 	}
-	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: nodeLabel, Keeper: a.keeper, Claims: a.claimer})
+	a.nodesync = nodesync.NewPlugin(nodesync.Deps{PluginDeps: deps(), ServiceLabel: nodeLabel, IDClaimer: a.idClaimer, Claims: a.claimer})
 	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
 		PluginDeps: deps(), EventLoop: eventLoop{a}, Ledger: a.ledger, IntentDir: cni.IntentDir(a.socket()), UID: os.Geteuid(), Timeout: conf.Cadastre.Controller.EventTimeout,
 		Ready: a.ready, Unsynced: a.unsynced, Observe: a.metrics.Served, IsPodPool: func(name string) bool { return a.ipam.HasNetwork(name) },
@@ -257,8 +257,8 @@ func assemble(ctx context.Context, node Node, conf *contivconf.Config, log *slog
 		a.reporter = ipam.NewReporter(ipam.ReporterDeps{Log: log, IPAM: a.ipam, Store: d.store, Now: clock.now})
 	}
 	a.source = kubestate.New(kubestate.Deps{
-		Log: log, Node: node.Name, Store: d.store, EventLoop: a.loop, Claim: a.claim, Repair: both(nodesync.Upkeep(node.Name), ipam.Repair(a.contivconf)), Mirror: d.mirror,
-		Ready: func() bool { return a.keeper.ID() != 0 }, Random: d.jitter, Timing: timing(conf),
+		Log: log, Node: node.Name, Store: d.store, EventLoop: a.loop, Claim: a.claim, Repair: both(nodesync.Repair(node.Name), ipam.Repair(a.contivconf)), Mirror: d.mirror,
+		Ready: func() bool { return a.idClaimer.ID() != 0 }, Random: d.jitter, Timing: timing(conf),
 	})
 	tcp, metrics, err := tcpListeners(conf.Cadastre, httpserver.Limits{Connections: d.shares.Other})
 	if err != nil {

@@ -30,12 +30,12 @@ func (a *assembly) register() *claims.Register {
 // newClaimer returns the claimer of this node's prefixes.
 func (a *assembly) newClaimer(d dependencies) (*claims.Claimer, error) {
 	return claims.NewClaimer(claims.ClaimerDeps{
-		Log: a.log, Register: *a.register(), Disk: d.disk, Node: a.keeper.Claimant, InUse: a.inUse, Initial: a.initialClaims(),
+		Log: a.log, Register: *a.register(), Disk: d.disk, Node: a.idClaimer.Claimant, InUse: a.inUse, Initial: a.initialClaims(),
 		CoolDown: a.conf.Cadastre.CoolDown, Refresh: a.conf.Cadastre.NodeIDs.Refresh, Now: a.clock.now, Random: d.random,
 		Suspend: func(why string) { a.ledger.Suspend("claims", why) },
 		Asked: func() {
 			if ipam.ExplicitBlocks(a.contivconf) && !a.waitsForUsed() {
-				a.keeper.ClaimsBlocks()
+				a.idClaimer.ClaimsBlocks()
 			}
 		},
 		Changed: a.claimsChanged,
@@ -105,7 +105,7 @@ func leased(b ledger.BlockStat) bool { return b.Held+b.Cooling+b.Quarantined > 0
 // claim confirms the node ID, and then the claims of this node. A claim that
 // cannot be confirmed does not keep the cluster's state from being followed.
 func (a *assembly) claim(ctx context.Context) error {
-	if err := a.keeper.Confirm(ctx); err != nil {
+	if err := a.idClaimer.Confirm(ctx); err != nil {
 		return err
 	}
 	if err := a.claimer.Confirm(ctx); err != nil {

@@ -39,7 +39,7 @@ func (a *assembly) busy() bool {
 func (a *assembly) cluster() restapi.Cluster {
 	waiting := len(a.claimer.Waiting())
 	return restapi.Cluster{
-		KVDBConnected: a.source.Status().Connected, NodeIDConflict: a.keeper.Problem() != "", PoolProblems: len(a.ipam.Problems()),
+		KVDBConnected: a.source.Status().Connected, NodeIDConflict: a.idClaimer.Problem() != "", PoolProblems: len(a.ipam.Problems()),
 		ClaimsHeld: len(a.claimer.All()) - waiting, ClaimsWaiting: waiting, ConfigDiffers: a.ipam.ConfigDiffers() != "",
 	}
 }
@@ -222,7 +222,7 @@ func (a *assembly) contivIPAM() (localapi.ContivIPAM, error) {
 		return localapi.ContivIPAM{}, errors.New("no resync yet: the node's networks are not known")
 	}
 	c := a.contivconf.GetIPAMConfig()
-	out := localapi.ContivIPAM{NodeID: a.keeper.ID(), NodeName: a.node.Name, NodeIP: nodes[0].NodeIP.Addr(), PodSubnetThisNode: nodes[0].PodSubnet, VPPHostNetwork: nodes[0].HostSubnet}
+	out := localapi.ContivIPAM{NodeID: a.idClaimer.ID(), NodeName: a.node.Name, NodeIP: nodes[0].NodeIP.Addr(), PodSubnetThisNode: nodes[0].PodSubnet, VPPHostNetwork: nodes[0].HostSubnet}
 	if len(nodes) > 1 {
 		for _, n := range nodes {
 			out.NodeIPs, out.PodSubnetsThisNode, out.VPPHostNetworks = append(out.NodeIPs, n.NodeIP.Addr()), append(out.PodSubnetsThisNode, n.PodSubnet), append(out.VPPHostNetworks, n.HostSubnet)

@@ -198,7 +198,7 @@ func TestAClusterThatLosesItsStore(t *testing.T) {
 	for _, m := range members {
 		g.Expect(m.subnet()).To(Equal(subnets[m.name]))
 		g.Expect(m.ask("ADD", "c1")).To(Equal(pods[m.name]))
-		g.Expect(m.a.keeper.Problem()).To(BeEmpty())
+		g.Expect(m.a.idClaimer.Problem()).To(BeEmpty())
 	}
 }
 
@@ -219,7 +219,7 @@ func TestAnOwnerThatIsTooLate(t *testing.T) {
 	g.Expect(newcomer.subnet()).To(Equal("10.1.1.0/24"))
 
 	owner.start()
-	g.Eventually(func() string { return owner.a.keeper.Problem() }, soon, 10*time.Millisecond).Should(ContainSubstring("newcomer"))
+	g.Eventually(func() string { return owner.a.idClaimer.Problem() }, soon, 10*time.Millisecond).Should(ContainSubstring("newcomer"))
 	g.Eventually(func() string { return owner.ask("ADD", "c1") }, soon, 10*time.Millisecond).Should(Equal(address), "what is lent is served")
 	g.Expect(owner.ask("ADD", "c2")).To(ContainSubstring("suspended: node ID 1"))
 	g.Expect(owner.a.status().NodeIDProblem).To(ContainSubstring("newcomer"))

@@ -42,7 +42,7 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 			cancel() // none goes on without the others
 		})
 	}
-	a.log.Info("the agent starts", "node", a.node.Name, "nodeID", a.keeper.ID(), "instance", a.instance, "version", version,
+	a.log.Info("the agent starts", "node", a.node.Name, "nodeID", a.idClaimer.ID(), "instance", a.instance, "version", version,
 		"stateDir", a.node.StateDir, "socket", a.socket())
 	if n := a.ledger.Rebooted(); n > 0 {
 		a.log.Info("the machine was booted: leases of its sandboxes have ended", "count", n)
@@ -50,7 +50,7 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	start("event loop", a.loop.Run)
 	start("cluster state", a.source.Run)
 	start("start without the cluster store", a.source.StartLocal)
-	start("node ID", a.keeper.Run)
+	start("node ID", a.idClaimer.Run)
 	start("claims", a.claimer.Run)
 	if a.told != nil {
 		start("Node conditions", a.told.run)

@@ -279,12 +279,12 @@ func (j *judge) processOf(m *machine) {
 	if p == nil || !p.a.loop.Status().Resynced {
 		return
 	}
-	if id := p.a.keeper.ID(); p.id == 0 {
+	if id := p.a.idClaimer.ID(); p.id == 0 {
 		p.id = id
 	} else if p.id != id {
 		j.c.fail("%s changes its node ID from %d to %d while it runs", m.label, p.id, id)
 	}
-	if p.a.status().NodeIDProblem != p.a.keeper.Problem() || p.a.keeper.Problem() != "" && p.a.ready() == nil {
+	if p.a.status().NodeIDProblem != p.a.idClaimer.Problem() || p.a.idClaimer.Problem() != "" && p.a.ready() == nil {
 		j.c.fail("%s does not say that its node ID is in doubt", m.label)
 	}
 	for _, pool := range p.a.ipam.Pools() {
@@ -326,10 +326,10 @@ func (j *judge) mirrorOf(m *machine, p *process) {
 // How long ago that was is told by the machine's clock, which may have jumped.
 func (j *judge) doubtOf(m *machine, p *process) {
 	heard := m.answers.Load()
-	if p.a.keeper.Problem() == "" && m.doubt && m.doubtAt == heard && !j.c.jumped {
+	if p.a.idClaimer.Problem() == "" && m.doubt && m.doubtAt == heard && !j.c.jumped {
 		j.c.fail("%s lends again, and the store has not answered since its node ID was in doubt", m.label)
 	}
-	m.doubt, m.doubtAt = p.a.keeper.Problem() != "" && !m.wasFull, heard
+	m.doubt, m.doubtAt = p.a.idClaimer.Problem() != "" && !m.wasFull, heard
 }
 
 // termOf wants an agent that the store has not confirmed for long to know it.
@@ -338,7 +338,7 @@ func (j *judge) termOf(m *machine, p *process) {
 	heard := m.heard
 	m.mu.Unlock()
 	expire := p.a.conf.Cadastre.NodeIDs.Expire
-	if time.Since(m.calm) > 2*time.Minute && m.now().Sub(heard) > expire*5/6+expire/24 && p.a.keeper.Problem() == "" {
+	if time.Since(m.calm) > 2*time.Minute && m.now().Sub(heard) > expire*5/6+expire/24 && p.a.idClaimer.Problem() == "" {
 		j.c.fail("%s has not heard of the store for %s and lends on", m.label, m.now().Sub(heard))
 	}
 }
@@ -360,7 +360,7 @@ func (j *judge) inTouch(m *machine, p *process) {
 	if !j.isCalm(m) {
 		return
 	}
-	id, problem := p.a.keeper.ID(), p.a.keeper.Problem()
+	id, problem := p.a.idClaimer.ID(), p.a.idClaimer.Problem()
 	if s := p.a.source.Status(); !s.Connected {
 		j.c.fail("%s does not follow the store: %s", m.label, s.Error)
 	}
@@ -373,8 +373,8 @@ func (j *judge) inTouch(m *machine, p *process) {
 		j.c.fail("%s lends under node ID %d, of which the store says %v", m.label, id, r)
 	}
 	for _, other := range j.c.machines {
-		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news && (q.a.keeper.ID() == id || other.name == m.name && epoch == 0) && problem == "" && q.a.keeper.Problem() == "" {
-			j.c.fail("%s and %s both lend, with one node ID or one name: %d %s and %d %s", m.label, other.label, id, m.name, q.a.keeper.ID(), other.name)
+		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news && (q.a.idClaimer.ID() == id || other.name == m.name && epoch == 0) && problem == "" && q.a.idClaimer.Problem() == "" {
+			j.c.fail("%s and %s both lend, with one node ID or one name: %d %s and %d %s", m.label, other.label, id, m.name, q.a.idClaimer.ID(), other.name)
 		}
 	}
 }

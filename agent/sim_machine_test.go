@@ -365,7 +365,7 @@ func (m *machine) add(k ledger.Key) {
 	if p == nil {
 		return
 	}
-	had, doubt, fresh := m.told[k], p.a.keeper.Problem(), len(p.a.ledger.ByKey(k)) == 0
+	had, doubt, fresh := m.told[k], p.a.idClaimer.Problem(), len(p.a.ledger.ByKey(k)) == 0
 	full := m.disk.full.Load()
 	address, code, msg := p.ask("ADD", k)
 	m.c.say("%s: ADD %s -> %s", m.label, k, cmpText(address, msg))
@@ -377,7 +377,7 @@ func (m *machine) add(k ledger.Key) {
 	case code != 0:
 	case had != "" && had != address:
 		m.c.fail("%s has told %s that it has %s, and now %s", m.label, k, had, address)
-	case had == "" && fresh && doubt != "" && p.a.keeper.Problem() != "":
+	case had == "" && fresh && doubt != "" && p.a.idClaimer.Problem() != "":
 		m.c.fail("%s lends %s to %s although its node ID is in doubt: %s", m.label, address, k, doubt)
 	}
 	if code == 0 {

@@ -85,14 +85,14 @@ func (a *assembly) healthy() error {
 
 func (a *assembly) status() localapi.Status {
 	s := localapi.Status{
-		Version: version, NodeName: a.node.Name, NodeID: a.keeper.ID(), Instance: a.instance, Started: a.started.UTC(),
+		Version: version, NodeName: a.node.Name, NodeID: a.idClaimer.ID(), Instance: a.instance, Started: a.started.UTC(),
 		Suspended: a.ledger.Suspended(), KVDB: string(a.conf.Cadastre.KVDB.Type), StateDir: a.node.StateDir,
 		PodBlocks: string(a.conf.Cadastre.PodBlocks), Rebooted: a.ledger.Rebooted(), Loop: a.loop.Status(), Live: true, Ready: true,
 		Serving: a.serving.recovered.Load(),
 	}
 	k := a.source.Status()
 	s.KVDBConnected, s.KVDBError, s.KVDBRevision, s.StateFrom = k.Connected, k.Error, k.Revision, k.From
-	s.NodeIDGeneration, s.NodeIDProblem = a.keeper.Held().Generation, a.keeper.Problem()
+	s.NodeIDGeneration, s.NodeIDProblem = a.idClaimer.Held().Generation, a.idClaimer.Problem()
 	s.ConfigProblem = a.ipam.ConfigDiffers()
 	s.Notes = append([]string{}, a.ipam.Notes()...)
 	for _, key := range k.Unreadable {

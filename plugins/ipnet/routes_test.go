@@ -55,12 +55,12 @@ func newWorld(t *testing.T, conf string) *world {
 	cfg, _, err := contivconf.Parse([]byte(conf))
 	w.g.Expect(err).NotTo(HaveOccurred())
 	log := slog.New(slog.DiscardHandler)
-	keeper, err := nodesync.NewKeeper(nodesync.KeeperDeps{
+	claimer, err := nodesync.NewIDClaimer(nodesync.IDClaimerDeps{
 		Log: log, Store: mem.New(), Disk: disk{}, EventLoop: w, Now: time.Now, Random: func() float64 { return 0 }, Refresh: time.Hour, Expire: time.Hour,
 		Busy: func() bool { return false }, Uses: func() []*kv.PoolUse { return nil }, Suspend: func(string) {},
 	})
 	w.g.Expect(err).NotTo(HaveOccurred())
-	nodes := nodesync.NewPlugin(nodesync.Deps{PluginDeps: controller.PluginDeps{Log: log}, ServiceLabel: label(w.own), Keeper: keeper})
+	nodes := nodesync.NewPlugin(nodesync.Deps{PluginDeps: controller.PluginDeps{Log: log}, ServiceLabel: label(w.own), IDClaimer: claimer})
 	book, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
 	w.g.Expect(err).NotTo(HaveOccurred())
 	stage := book.Begin()

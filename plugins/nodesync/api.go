@@ -6,7 +6,7 @@
 //
 // An ID is claimed before the cluster's state is read for the first time, by the
 // node's name and its instance (Claim), remembered on the node's disk, and
-// confirmed from then on (Keeper). A record never disappears: an ID that is
+// confirmed from then on (IDClaimer). A record never disappears: an ID that is
 // released keeps its generation, and the one that was released longest ago is
 // the last to be used again. Whoever loses its ID (the cluster store was wiped,
 // or came back older, and somebody was faster) keeps serving the addresses that
@@ -16,14 +16,14 @@
 //
 // All else happens in the loop: the plugin's state is rebuilt by each resync and
 // changed by KubeStateChange; whatever changes for a node becomes a NodeUpdate
-// event. What is published in an event that commits is written by the Keeper,
+// event. What is published in an event that commits is written by the IDClaimer,
 // soon and until it succeeds: no event waits for the store.
 //
 // Example:
 //
-//	keeper, err := nodesync.NewKeeper(nodesync.KeeperDeps{Store: store, Disk: file, Identity: who, ...})
-//	err = keeper.Confirm(ctx)
-//	p := nodesync.NewPlugin(nodesync.Deps{Keeper: keeper, ...})
+//	claimer, err := nodesync.NewIDClaimer(nodesync.IDClaimerDeps{Store: store, Disk: file, Identity: who, ...})
+//	err = claimer.Confirm(ctx)
+//	p := nodesync.NewPlugin(nodesync.Deps{IDClaimer: claimer, ...})
 //	p.GetNodeID()    // 1 on a new store
 package nodesync
 

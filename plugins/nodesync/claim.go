@@ -377,7 +377,7 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 	}
 	claimed := c.own.NodeRecord != nil && c.own.ExplicitBlocks && kv.KnowsClaims(r.beats[c.own.Id].beat)
 	if c.own.NodeRecord != nil {
-		// Until the blocks that are in use have claims, see Keeper.ClaimsBlocks.
+		// Until the blocks that are in use have claims, see IDClaimer.ClaimsBlocks.
 		record.ExplicitBlocks = who.Explicit && claimed
 		record.QuarantinedUntil = max(record.QuarantinedUntil, c.own.QuarantinedUntil)
 		record.IpAddresses, record.NodeUid, record.PodCidrs = c.own.IpAddresses, c.own.NodeUid, c.own.PodCidrs

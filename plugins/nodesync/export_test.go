@@ -10,10 +10,10 @@ import (
 
 // Resume returns a second process with the memory of k, as after a snapshot of
 // its machine was resumed twice. It calls deps while nothing is at work in k.
-func (k *Keeper) Resume(deps func() KeeperDeps) *Keeper {
+func (k *IDClaimer) Resume(deps func() IDClaimerDeps) *IDClaimer {
 	k.busy <- struct{}{}
 	defer func() { <-k.busy }()
-	r := &Keeper{deps: deps(), poke: make(chan struct{}, 1), busy: make(chan struct{}, 1), own: k.own, saved: k.saved}
+	r := &IDClaimer{deps: deps(), poke: make(chan struct{}, 1), busy: make(chan struct{}, 1), own: k.own, saved: k.saved}
 	if k.twins != nil {
 		t := *k.twins
 		t.announce, t.tried, t.watched = r.announcePending, slices.Clone(t.tried), maps.Clone(t.watched)

@@ -171,7 +171,7 @@ func (d *disk) copied() *disk {
 
 // node is an agent as far as its ID goes.
 type node struct {
-	*nodesync.Keeper
+	*nodesync.IDClaimer
 	g        Gomega
 	disk     *disk
 	identity nodesync.Identity
@@ -187,7 +187,7 @@ type node struct {
 }
 
 // newNode makes a node of w that is not run yet.
-func newNode(t *testing.T, store kvdb.Store, w nodesync.Identity, d *disk, changes ...func(*nodesync.KeeperDeps)) *node {
+func newNode(t *testing.T, store kvdb.Store, w nodesync.Identity, d *disk, changes ...func(*nodesync.IDClaimerDeps)) *node {
 	t.Helper()
 	n := &node{g: NewWithT(t), disk: d, identity: w}
 	deps := depsOf(n, store, w)
@@ -195,14 +195,14 @@ func newNode(t *testing.T, store kvdb.Store, w nodesync.Identity, d *disk, chang
 		change(&deps)
 	}
 	var err error
-	n.Keeper, err = nodesync.NewKeeper(deps)
+	n.IDClaimer, err = nodesync.NewIDClaimer(deps)
 	n.g.Expect(err).NotTo(HaveOccurred())
 	return n
 }
 
-// depsOf returns the dependencies of a node's keeper.
-func depsOf(n *node, store kvdb.Store, w nodesync.Identity) nodesync.KeeperDeps {
-	return nodesync.KeeperDeps{
+// depsOf returns the dependencies of a node's claimer.
+func depsOf(n *node, store kvdb.Store, w nodesync.Identity) nodesync.IDClaimerDeps {
+	return nodesync.IDClaimerDeps{
 		Log: slog.New(slog.NewTextHandler(n, nil)), Store: store, Disk: n.disk, EventLoop: n, Identity: w,
 		Refresh: refresh, Expire: expire, Now: n.now, Random: func() float64 { return 0.5 },
 		Busy: n.isBusy, Uses: n.poolUses, Suspend: n.suspend,
@@ -263,7 +263,7 @@ func (n *node) suspend(reason string) {
 func (n *node) suspension() string {
 	n.mu.Lock()
 	why := n.suspended
-	n.mu.Unlock() // the keeper asks for the time with its own lock held
+	n.mu.Unlock() // the claimer asks for the time with its own lock held
 	return strings.TrimPrefix(why, fmt.Sprintf("node ID %d: ", n.ID()))
 }
 
@@ -301,14 +301,14 @@ func (n *node) PushEvent(ev controller.Event) error {
 
 // PushEventWait implements controller.EventLoop.
 func (n *node) PushEventWait(context.Context, controller.Event) error {
-	return errors.New("a keeper waits for nobody")
+	return errors.New("a claimer waits for nobody")
 }
 
 // resume returns a second process with the memory of n and a copy of its disk.
-func (n *node) resume(t *testing.T, store kvdb.Store, changes ...func(*nodesync.KeeperDeps)) *node {
+func (n *node) resume(t *testing.T, store kvdb.Store, changes ...func(*nodesync.IDClaimerDeps)) *node {
 	t.Helper()
 	r := &node{g: NewWithT(t), identity: n.identity}
-	r.Keeper = n.Resume(func() nodesync.KeeperDeps {
+	r.IDClaimer = n.Resume(func() nodesync.IDClaimerDeps {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		r.disk, r.offset, r.busy, r.uses, r.suspended = n.disk.copied(), n.offset, n.busy, n.uses, n.suspended

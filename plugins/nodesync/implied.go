@@ -85,11 +85,11 @@ func checkImplied(ctx context.Context, store kvdb.Store, who Identity, c claimed
 // ClaimsBlocks has the record say that the pod blocks of this node have claims of
 // their own. It is called once those that are in use have them: until then the
 // blocks of the record, or of its ID, are what other nodes respect.
-func (k *Keeper) ClaimsBlocks() { k.say(func(s *said) { s.explicit = true }) }
+func (k *IDClaimer) ClaimsBlocks() { k.say(func(s *said) { s.explicit = true }) }
 
 // Claimant returns this node as the claimant of prefixes; false while the store
 // has not confirmed its ID, or that is in doubt.
-func (k *Keeper) Claimant() (claims.Node, bool) {
+func (k *IDClaimer) Claimant() (claims.Node, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	who := k.deps.Identity

@@ -107,7 +107,7 @@ func TestTheClaimerHearsOfChanges(t *testing.T) {
 	defer store.Close()
 	w := &watcher{}
 	n := &neighbourhood{
-		NodeSync: nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), Keeper: newNode(t, store, who("a"), newDisk()).confirm(t).Keeper, Claims: w}),
+		NodeSync: nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), IDClaimer: newNode(t, store, who("a"), newDisk()).confirm(t).IDClaimer, Claims: w}),
 		g:        g, kube: controller.KubeStateData{kubestate.NodeRecords: {}, kubestate.Nodes: {}, kubestate.PrefixClaims: {}},
 	}
 	n.resync()
@@ -164,7 +164,7 @@ func TestWhatTheStoreHasLostOfClaimsIsWrittenAgain(t *testing.T) {
 				found[kubestate.PrefixClaims] = of(c.found)
 			}
 			var written []string
-			for _, w := range nodesync.Upkeep("a")(known, found, nil) {
+			for _, w := range nodesync.Repair("a")(known, found, nil) {
 				written = append(written, w.Key)
 			}
 			key := block.Key("b")

@@ -42,7 +42,7 @@ func newNeighbourhood(t *testing.T) *neighbourhood {
 	store := mem.New()
 	t.Cleanup(func() { _ = store.Close() })
 	n := &neighbourhood{
-		NodeSync: nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), Keeper: newNode(t, store, who("a"), newDisk()).confirm(t).Keeper}),
+		NodeSync: nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), IDClaimer: newNode(t, store, who("a"), newDisk()).confirm(t).IDClaimer}),
 		g:        NewWithT(t), kube: controller.KubeStateData{kubestate.NodeRecords: {}, kubestate.Nodes: {}, kubestate.PrefixClaims: {}},
 	}
 	n.resync()

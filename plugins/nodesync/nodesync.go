@@ -22,7 +22,7 @@ import (
 type Deps struct {
 	controller.PluginDeps
 	ServiceLabel controller.AgentLabel
-	Keeper       *Keeper
+	IDClaimer    *IDClaimer
 	Claims       ClaimWatcher // nil: this node claims no prefixes
 }
 
@@ -56,7 +56,7 @@ func NewPlugin(deps Deps) *NodeSync {
 	return &NodeSync{Deps: deps, said: map[string]map[string]proto.Message{}}
 }
 
-// Init does nothing: the keeper claims the ID.
+// Init does nothing: the claimer claims the ID.
 func (p *NodeSync) Init() error { return nil }
 
 // AfterInit does nothing.
@@ -66,7 +66,7 @@ func (p *NodeSync) AfterInit() error { return nil }
 func (p *NodeSync) Close() error { return nil }
 
 // GetNodeID is this node's ID.
-func (p *NodeSync) GetNodeID() uint32 { return p.Keeper.Use() }
+func (p *NodeSync) GetNodeID() uint32 { return p.IDClaimer.Use() }
 
 // GetAllNodes is what is known of all nodes.
 func (p *NodeSync) GetAllNodes() Nodes {
@@ -93,18 +93,18 @@ func (p *NodeSync) PublishPodCIDRs(cidrs []netip.Prefix) {
 // PublishPools stages it for the commit of this event.
 func (p *NodeSync) PublishPools() { p.pools = true }
 
-// Commit hands what is staged to the keeper.
+// Commit hands what is staged to the claimer.
 func (p *NodeSync) Commit(context.Context) error {
 	if p.staged {
 		published := textsOf(p.publish)
-		p.Keeper.say(func(s *said) { s.addresses = published })
+		p.IDClaimer.say(func(s *said) { s.addresses = published })
 	}
 	if p.cidrs != nil {
 		published := textsOf(p.cidrs)
-		p.Keeper.say(func(s *said) { s.blocks = published })
+		p.IDClaimer.say(func(s *said) { s.blocks = published })
 	}
 	if p.pools {
-		p.Keeper.Poke()
+		p.IDClaimer.Poke()
 	}
 	p.Undo()
 	return nil
@@ -112,7 +112,7 @@ func (p *NodeSync) Commit(context.Context) error {
 
 // Staged says whether Commit would tell the cluster something new.
 func (p *NodeSync) Staged() (all []string) {
-	addresses, blocks := p.Keeper.published()
+	addresses, blocks := p.IDClaimer.published()
 	if p.staged && !slices.Equal(addresses, textsOf(p.publish)) {
 		all = append(all, fmt.Sprintf("publish the node's addresses %v", p.publish))
 	}
@@ -157,18 +157,18 @@ func (p *NodeSync) Resync(_ controller.Event, state controller.KubeStateData, _ 
 	return nil
 }
 
-// lookAtOwn has the keeper look where the cluster does not know this node as it
+// lookAtOwn has the claimer look where the cluster does not know this node as it
 // should, and tells it what is in the Node object.
 func (p *NodeSync) lookAtOwn() {
-	held := p.Keeper.Held()
+	held := p.IDClaimer.Held()
 	name := p.ServiceLabel.GetAgentLabel()
 	record, _ := p.said[name][kv.NodeRecordKey(held.ID)].(*kv.NodeRecord)
 	if record == nil || record.Generation != held.Generation || record.Released != 0 || record.SupersededBy != 0 {
-		p.Keeper.Poke()
+		p.IDClaimer.Poke()
 	}
 	if node, _ := p.said[name][kv.NodeKey(name)].(*kv.Node); node.GetUid() != "" {
 		cidrs, mgmt := slices.Clone(node.PodCidrs), slices.Clone(node.Addresses)
-		p.Keeper.say(func(s *said) { s.uid, s.podCIDRs, s.mgmt = node.Uid, cidrs, mgmt })
+		p.IDClaimer.say(func(s *said) { s.uid, s.podCIDRs, s.mgmt = node.Uid, cidrs, mgmt })
 	}
 }
 

@@ -26,12 +26,12 @@ type publisher struct {
 	store *faulty.Store
 }
 
-// publishing runs a test over a publisher whose keeper runs too, in simulated time.
+// publishing runs a test over a publisher whose claimer runs too, in simulated time.
 func publishing(t *testing.T, test func(t *testing.T, g Gomega, p *publisher)) {
 	t.Helper()
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		p := &publisher{store: store, node: newNode(t, store, who("a"), newDisk()).confirm(t)}
-		p.NodeSync = nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), Keeper: p.node.Keeper})
+		p.NodeSync = nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), IDClaimer: p.node.IDClaimer})
 		p.Use()
 		p.resync(nil)
 		p.run(t)

@@ -49,7 +49,7 @@ func (s said) in(r *kv.NodeRecord, canClaim bool) *kv.NodeRecord {
 }
 
 // say changes what the node says of itself and has it written soon.
-func (k *Keeper) say(change func(*said)) {
+func (k *IDClaimer) say(change func(*said)) {
 	k.mu.Lock()
 	change(&k.said)
 	same := k.said.equal(k.stored)
@@ -60,7 +60,7 @@ func (k *Keeper) say(change func(*said)) {
 }
 
 // published are the addresses and the pod subnets that the node says it has.
-func (k *Keeper) published() (addresses, blocks []string) {
+func (k *IDClaimer) published() (addresses, blocks []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.said.addresses, k.said.blocks

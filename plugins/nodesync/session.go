@@ -16,7 +16,7 @@ import (
 // announcePending stores the session of this run on the disk before its first
 // beat, beside the one that this beat replaces. A crash between the two writes is
 // still a restart: the store shows one of the two sessions.
-func (k *Keeper) announcePending(replaces string) error {
+func (k *IDClaimer) announcePending(replaces string) error {
 	session := k.deps.Identity.Session
 	if k.saved.Session == session || k.saved.Pending == session {
 		return nil
@@ -36,7 +36,7 @@ func (r remembered) equalButTime(s remembered) bool {
 // movedDisk returns a problem if the store last confirmed the ID on another
 // machine, or if that cannot be told. The disk may then be a copy, and until the
 // store has confirmed the ID, the agent cannot know whether the original is alive.
-func (k *Keeper) movedDisk() (problem string, kind error) {
+func (k *IDClaimer) movedDisk() (problem string, kind error) {
 	if k.twins == nil || k.twins.moved == 0 {
 		return "", nil
 	}
@@ -53,7 +53,7 @@ func (k *Keeper) movedDisk() (problem string, kind error) {
 }
 
 // lookAgain notes when a twin counts as stopped, if err is about one.
-func (k *Keeper) lookAgain(err error) {
+func (k *IDClaimer) lookAgain(err error) {
 	var twin *twinError
 	is := errors.As(err, &twin)
 	k.mu.Lock()
@@ -67,7 +67,7 @@ func (k *Keeper) lookAgain(err error) {
 }
 
 // nextLook returns how long it is until a twin counts as stopped, 0 without one.
-func (k *Keeper) nextLook() time.Duration {
+func (k *IDClaimer) nextLook() time.Duration {
 	k.mu.Lock()
 	at := k.look
 	k.mu.Unlock()

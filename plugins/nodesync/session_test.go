@@ -52,7 +52,7 @@ func crash(t *testing.T, store *faulty.Store, w nodesync.Identity, d *disk, at e
 		}
 		return faulty.Fail()
 	})
-	a := newNode(t, store, w, d, func(deps *nodesync.KeeperDeps) { deps.Disk = dyingDisk{d, dies} })
+	a := newNode(t, store, w, d, func(deps *nodesync.IDClaimerDeps) { deps.Disk = dyingDisk{d, dies} })
 	_ = a.Confirm(t.Context())
 	store.Reset()
 	return done >= n
@@ -132,7 +132,7 @@ func TestAStartWithoutTheStore(t *testing.T) {
 					newNode(t, store, w, d).confirm(t)
 					time.Sleep(2 * fresh)
 					store.Reset(away)
-					a := newNode(t, store, on(w, c.second), d, func(deps *nodesync.KeeperDeps) { deps.Alone = alone }).run(t)
+					a := newNode(t, store, on(w, c.second), d, func(deps *nodesync.IDClaimerDeps) { deps.Alone = alone }).run(t)
 					synctest.Wait()
 					if c.why == "" || alone {
 						g.Expect(a.suspension()).To(BeEmpty())

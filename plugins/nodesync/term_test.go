@@ -25,7 +25,7 @@ func TestAnAgentThatIsCutOff(t *testing.T) {
 		for _, every := range []time.Duration{10 * time.Second, refresh, 23 * time.Hour} {
 			t.Run(name+", asked every "+every.String(), func(t *testing.T) {
 				bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
-					a := newNode(t, store, who("a"), newDisk(), func(d *nodesync.KeeperDeps) { d.Refresh = every }).confirm(t).run(t)
+					a := newNode(t, store, who("a"), newDisk(), func(d *nodesync.IDClaimerDeps) { d.Refresh = every }).confirm(t).run(t)
 					a.Use()
 					store.Reset(plan)
 					last := a.Confirmed()
@@ -165,7 +165,7 @@ func TestAClockThatIsSet(t *testing.T) {
 				a.stop()
 
 				store.Reset(away)
-				next := newNode(t, store, again(who("a")), a.disk, func(d *nodesync.KeeperDeps) {
+				next := newNode(t, store, again(who("a")), a.disk, func(d *nodesync.IDClaimerDeps) {
 					d.Now = func() time.Time { return a.now().Add(c.jump) }
 				})
 				g.Expect(next.Problem() == "").To(Equal(c.lend), next.Problem())

@@ -173,7 +173,7 @@ func (w *world) launch(a *agent) {
 
 func newNodeAt(t *testing.T, m *machine, a *agent, id nodesync.Identity) *node {
 	seed := rand.New(rand.NewPCG(uint64(m.runs), 9))
-	n := newNode(t, a.store, id, m.disk, func(d *nodesync.KeeperDeps) { inWorld(d, a, seed) })
+	n := newNode(t, a.store, id, m.disk, func(d *nodesync.IDClaimerDeps) { inWorld(d, a, seed) })
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.busy = m.busy
@@ -181,10 +181,10 @@ func newNodeAt(t *testing.T, m *machine, a *agent, id nodesync.Identity) *node {
 }
 
 // inWorld makes the dependencies those of an agent of a world.
-func inWorld(d *nodesync.KeeperDeps, a *agent, rnd *rand.Rand) {
+func inWorld(d *nodesync.IDClaimerDeps, a *agent, rnd *rand.Rand) {
 	d.Log, d.Expire, d.Random = slog.New(slog.DiscardHandler), worldExpire, rnd.Float64
 	d.Disk = diskOf{a.of.disk, a.link}
-	now, offset := d.Now, a.of.offset // NewKeeper looks at the clock
+	now, offset := d.Now, a.of.offset // NewIDClaimer looks at the clock
 	d.Now = func() time.Time { return now().Add(offset) }
 }
 
@@ -233,7 +233,7 @@ func (a *agent) keepUp(ctx context.Context) error {
 		}
 		var conds []kvdb.Cond
 		var ops []kvdb.Op
-		for _, write := range nodesync.Upkeep(a.of.name)(a.of.mirror, found, nil) {
+		for _, write := range nodesync.Repair(a.of.name)(a.of.mirror, found, nil) {
 			value, err := proto.Marshal(write.Message)
 			if err != nil {
 				return err

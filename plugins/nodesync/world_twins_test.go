@@ -40,7 +40,7 @@ func (w *world) resume(a *agent) {
 	b := &agent{of: m, link: newLink(w.store, w.rnd.Uint64(), &w.late), calm: time.Now(), resumed: true}
 	b.store = w.through(b.link)
 	seed := rand.New(rand.NewPCG(w.rnd.Uint64(), 9))
-	b.node = a.node.resume(w.t, b.store, func(d *nodesync.KeeperDeps) {
+	b.node = a.node.resume(w.t, b.store, func(d *nodesync.IDClaimerDeps) {
 		m.disk = b.nodeDisk(d)
 		inWorld(d, b, seed)
 	})
@@ -51,7 +51,7 @@ func (w *world) resume(a *agent) {
 }
 
 // nodeDisk is the disk that a resumed node was given.
-func (a *agent) nodeDisk(d *nodesync.KeeperDeps) *disk {
+func (a *agent) nodeDisk(d *nodesync.IDClaimerDeps) *disk {
 	copied, _ := d.Disk.(*disk)
 	return copied
 }

@@ -49,7 +49,7 @@ func takesBack(s stored, c claim) bool {
 
 // quarantined returns the problem of the ID that was just confirmed, nil for none,
 // and when it ends.
-func (k *Keeper) quarantined() (problem string, ends time.Time) {
+func (k *IDClaimer) quarantined() (problem string, ends time.Time) {
 	until := k.own.record.GetQuarantinedUntil()
 	if until == 0 {
 		return "", time.Time{}
@@ -68,14 +68,14 @@ func endQuarantine(r *kv.NodeRecord, now time.Time) {
 
 // tookBack reports whether another node took this node's ID back that was in
 // quarantine. Nothing of it was allocated, so that the next start claims another one.
-func (k *Keeper) tookBack(kind error) bool {
+func (k *IDClaimer) tookBack(kind error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return kind == ErrIDTaken && k.kind == errYoung
 }
 
 // nextQuarantine returns how long the quarantine of the ID still takes, 0 for none.
-func (k *Keeper) nextQuarantine() time.Duration {
+func (k *IDClaimer) nextQuarantine() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.young.IsZero() {

@@ -54,18 +54,18 @@ func newNode(tb testing.TB, j ledger.Journal) *node {
 	store := mem.New()
 	log := controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}
 	stage, late := n.ledger.Begin(), &lateLoop{}
-	keeper, err := nodesync.NewKeeper(nodesync.KeeperDeps{
+	claimer, err := nodesync.NewIDClaimer(nodesync.IDClaimerDeps{
 		Log: log.Log, Store: store, Disk: forgetful{}, EventLoop: late, Refresh: time.Minute, Expire: 24 * time.Hour, Now: time.Now,
 		Identity: nodesync.Identity{Name: "bench", Instance: "bench", Session: "bench", Limit: func([]*kv.Pool) uint32 { return 255 }, Fresh: time.Minute},
 		Random:   func() float64 { return 0.5 }, Busy: func() bool { return false }, Uses: func() []*kv.PoolUse { return nil }, Suspend: func(string) {},
 	})
 	if err == nil {
-		err = keeper.Confirm(context.Background())
+		err = claimer.Confirm(context.Background())
 	}
 	if err != nil {
 		tb.Fatal(err)
 	}
-	sync := nodesync.NewPlugin(nodesync.Deps{PluginDeps: log, ServiceLabel: label("bench"), Keeper: keeper})
+	sync := nodesync.NewPlugin(nodesync.Deps{PluginDeps: log, ServiceLabel: label("bench"), IDClaimer: claimer})
 	n.pods = podmanager.NewPlugin(podmanager.Deps{PluginDeps: log, EventLoop: late, Ledger: n.ledger, IntentDir: filepath.Join(runDir(tb), "del")})
 	addresses := ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		*d = ipam.Deps{

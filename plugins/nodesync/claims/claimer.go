@@ -55,7 +55,7 @@ type Standing struct {
 // moment at which the Claimer begins to give a claim back, Hold refuses it.
 //
 // Held claims are remembered on disk, so that a start without the store serves
-// them; nodesync.Keeper bounds for how long. Confirm and Run may run at the same
+// them; nodesync.IDClaimer bounds for how long. Confirm and Run may run at the same
 // time; the other methods never wait for the store.
 type Claimer struct {
 	deps ClaimerDeps

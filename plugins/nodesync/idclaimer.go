@@ -19,8 +19,8 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// KeeperDeps is what a Keeper is given.
-type KeeperDeps struct {
+// IDClaimerDeps is what an IDClaimer is given.
+type IDClaimerDeps struct {
 	Log       *slog.Logger
 	Store     kvdb.Store
 	Disk      Disk
@@ -38,15 +38,15 @@ type KeeperDeps struct {
 	Suspend   func(reason string)  // stops lending new addresses; "" lets it go on; must return soon
 }
 
-// Keeper keeps this node's ID: it claims it, confirms it, tells the cluster what
+// IDClaimer keeps this node's ID: it claims it, confirms it, tells the cluster what
 // the node says of itself, and notices when somebody else has it. The ID of a
 // process never changes. If it is lost, no new address is lent, and what is
 // lent stays; so it is after a restart, until the store says otherwise.
 //
 // Confirm is called by who reads the store, before it does, and by Run. The
 // other methods may be called from anywhere and wait for nothing.
-type Keeper struct {
-	deps  KeeperDeps
+type IDClaimer struct {
+	deps  IDClaimerDeps
 	poke  chan struct{}
 	busy  chan struct{} // full while Confirm is at work
 	own   own           // of who is busy
@@ -83,10 +83,10 @@ type remembered struct {
 // diskName is where the disk has it.
 const diskName = "node-id"
 
-// NewKeeper makes a Keeper that knows what its disk remembers. Where that is a
+// NewIDClaimer makes an IDClaimer that knows what its disk remembers. Where that is a
 // problem, or too long ago, nothing is lent from the start.
-func NewKeeper(deps KeeperDeps) (*Keeper, error) {
-	k := &Keeper{deps: deps, poke: make(chan struct{}, 1), busy: make(chan struct{}, 1)}
+func NewIDClaimer(deps IDClaimerDeps) (*IDClaimer, error) {
+	k := &IDClaimer{deps: deps, poke: make(chan struct{}, 1), busy: make(chan struct{}, 1)}
 	text, err := deps.Disk.Local(diskName)
 	if err != nil {
 		return nil, fmt.Errorf("read the node ID that this node remembers: %w", err)
@@ -114,31 +114,31 @@ func NewKeeper(deps KeeperDeps) (*Keeper, error) {
 }
 
 // ID is this node's ID, 0 before it was claimed for the first time.
-func (k *Keeper) ID() uint32 { return k.Held().ID }
+func (k *IDClaimer) ID() uint32 { return k.Held().ID }
 
 // Held is the ID and the generation of its record.
-func (k *Keeper) Held() Held {
+func (k *IDClaimer) Held() Held {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.held
 }
 
 // Problem is why no new address may be lent under the ID, "" if it may.
-func (k *Keeper) Problem() string {
+func (k *IDClaimer) Problem() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.problem
 }
 
 // Confirmed is when the store last confirmed the ID.
-func (k *Keeper) Confirmed() time.Time {
+func (k *IDClaimer) Confirmed() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.confirmed
 }
 
 // Poke has the ID confirmed soon.
-func (k *Keeper) Poke() {
+func (k *IDClaimer) Poke() {
 	select {
 	case k.poke <- struct{}{}:
 	default:
@@ -147,7 +147,7 @@ func (k *Keeper) Poke() {
 
 // Run confirms the ID again and again until ctx ends, and says then that the
 // agent has ended.
-func (k *Keeper) Run(ctx context.Context) error {
+func (k *IDClaimer) Run(ctx context.Context) error {
 	k.tellBefore()
 	for {
 		wait := k.deps.Refresh*4/5 + time.Duration(k.deps.Random()*float64(k.deps.Refresh/5))
@@ -178,7 +178,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // confirmInTerm is Confirm, but a store that does not answer is not waited for
 // when the term ends.
-func (k *Keeper) confirmInTerm(ctx context.Context) error {
+func (k *IDClaimer) confirmInTerm(ctx context.Context) error {
 	if left := k.left(); left > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, left)
@@ -190,7 +190,7 @@ func (k *Keeper) confirmInTerm(ctx context.Context) error {
 // Confirm has the store confirm the ID, claims it if it has to, and writes what
 // is new. It fails where the store does; and, with controller.ErrFatal, where
 // this node can have no ID at all. A lost ID is no error: see Problem.
-func (k *Keeper) Confirm(ctx context.Context) error {
+func (k *IDClaimer) Confirm(ctx context.Context) error {
 	select {
 	case k.busy <- struct{}{}:
 		defer func() { <-k.busy }()
@@ -235,7 +235,7 @@ func conflict(err error) error {
 	return nil
 }
 
-func (k *Keeper) confirm(ctx context.Context) (Held, error) {
+func (k *IDClaimer) confirm(ctx context.Context) (Held, error) {
 	want := k.Held()
 	for range attempts {
 		if k.confirmedInThisRun() {
@@ -255,7 +255,7 @@ func (k *Keeper) confirm(ctx context.Context) (Held, error) {
 }
 
 // claim claims want again, or an ID for the first time.
-func (k *Keeper) claim(ctx context.Context, want Held) (Held, error) {
+func (k *IDClaimer) claim(ctx context.Context, want Held) (Held, error) {
 	who := k.deps.Identity
 	who.twins = k.twins
 	if k.inUse() && who.Pinned != 0 && who.Pinned != want.ID {
@@ -277,7 +277,7 @@ func (k *Keeper) claim(ctx context.Context, want Held) (Held, error) {
 
 // settle waits before the first claim in a store without any node: it may have
 // been wiped a moment ago, and whoever knew it is about to write it again.
-func (k *Keeper) settle(ctx context.Context) error {
+func (k *IDClaimer) settle(ctx context.Context) error {
 	if k.deps.Settle == 0 {
 		return nil
 	}
@@ -295,21 +295,21 @@ func (k *Keeper) settle(ctx context.Context) error {
 }
 
 // confirmedInThisRun is whether a claim by this run stands.
-func (k *Keeper) confirmedInThisRun() bool {
+func (k *IDClaimer) confirmedInThisRun() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.session
 }
 
 // inUse is whether the loop has derived addresses from the ID.
-func (k *Keeper) inUse() bool {
+func (k *IDClaimer) inUse() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.used
 }
 
 // Use is ID for who derives addresses from it: from now on it is this one.
-func (k *Keeper) Use() uint32 {
+func (k *IDClaimer) Use() uint32 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.used = k.held.ID != 0
@@ -324,7 +324,7 @@ type own struct {
 
 // beat says that the agent is there, and writes what it says of itself. It does
 // nothing (false) where the record is not of held any more.
-func (k *Keeper) beat(ctx context.Context, held Held) (bool, error) {
+func (k *IDClaimer) beat(ctx context.Context, held Held) (bool, error) {
 	for range attempts {
 		if k.own.record == nil || k.own.record.Id != held.ID {
 			if err := k.readOwn(ctx, held.ID); err != nil {
@@ -349,7 +349,7 @@ func (k *Keeper) beat(ctx context.Context, held Held) (bool, error) {
 
 // beatOnce writes the beat, and the record if it changes, where both are as
 // they were. Unless it succeeds they have to be read again.
-func (k *Keeper) beatOnce(ctx context.Context, held Held) error {
+func (k *IDClaimer) beatOnce(ctx context.Context, held Held) error {
 	k.mu.Lock()
 	say := k.said // its slices are never changed
 	k.mu.Unlock()
@@ -386,7 +386,7 @@ func (k *Keeper) beatOnce(ctx context.Context, held Held) error {
 
 // readOwn reads the record and the beat. It fails while the beat is a twin's. A
 // record that cannot be read is none: the claim decides about it.
-func (k *Keeper) readOwn(ctx context.Context, id uint32) error {
+func (k *IDClaimer) readOwn(ctx context.Context, id uint32) error {
 	k.own = own{}
 	x, found, err := k.deps.Store.Get(ctx, kv.NodeRecordKey(id))
 	if err != nil || !found {
@@ -421,7 +421,7 @@ func get(ctx context.Context, store kvdb.Store, key string, into proto.Message) 
 }
 
 // keep makes held this node's ID, first on disk.
-func (k *Keeper) keep(held Held, began time.Time) error {
+func (k *IDClaimer) keep(held Held, began time.Time) error {
 	was := k.saved
 	quarantine, ends := k.quarantined()
 	now := remembered{Problem: quarantine, ID: held.ID, Generation: held.Generation, Confirmed: began, Session: k.deps.Identity.Session, Machine: k.deps.Identity.Machine}
@@ -453,7 +453,7 @@ func (k *Keeper) keep(held Held, began time.Time) error {
 }
 
 // lose has nothing lent any more, also after a restart.
-func (k *Keeper) lose(problem string, kind error) {
+func (k *IDClaimer) lose(problem string, kind error) {
 	k.telling.Lock()
 	k.tell(problem, kind)
 	k.telling.Unlock()
@@ -467,7 +467,7 @@ func (k *Keeper) lose(problem string, kind error) {
 	}
 }
 
-func (k *Keeper) save(r remembered) error {
+func (k *IDClaimer) save(r remembered) error {
 	text, err := json.Marshal(r)
 	if err == nil {
 		err = k.deps.Disk.SetLocal(diskName, string(text))
@@ -481,10 +481,10 @@ func (k *Keeper) save(r remembered) error {
 
 // slack is by how much the disk may be behind with the time of the last
 // confirmation, and the clock with the time that it told before.
-func (k *Keeper) slack() time.Duration { return k.deps.Expire / 24 }
+func (k *IDClaimer) slack() time.Duration { return k.deps.Expire / 24 }
 
 // left is how long the ID may be used if it is not confirmed again.
-func (k *Keeper) left() time.Duration {
+func (k *IDClaimer) left() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.confirmed.Add(k.deps.Expire * 5 / 6).Sub(k.deps.Now())
@@ -492,7 +492,7 @@ func (k *Keeper) left() time.Duration {
 
 // overdue is a problem where the store has not confirmed the ID for so long
 // that others may soon release it, or where the clock does not tell.
-func (k *Keeper) overdue() (problem string, kind error) {
+func (k *IDClaimer) overdue() (problem string, kind error) {
 	left := k.left()
 	k.mu.Lock()
 	id, confirmed := k.held.ID, k.confirmed
@@ -509,7 +509,7 @@ func (k *Keeper) overdue() (problem string, kind error) {
 }
 
 // checkTerm stops the lending where the ID is overdue.
-func (k *Keeper) checkTerm() {
+func (k *IDClaimer) checkTerm() {
 	k.telling.Lock()
 	defer k.telling.Unlock()
 	if problem, kind := k.overdue(); problem != "" && k.Problem() == "" {
@@ -522,7 +522,7 @@ func reason(held Held, problem string) string {
 }
 
 // tell makes a problem, or its end, known. It is called by who holds telling.
-func (k *Keeper) tell(problem string, kind error) {
+func (k *IDClaimer) tell(problem string, kind error) {
 	k.mu.Lock()
 	was, wasKind, held := k.problem, k.kind, k.held
 	k.problem, k.kind = problem, kind
@@ -541,7 +541,7 @@ func (k *Keeper) tell(problem string, kind error) {
 }
 
 // tellBefore makes known what was a problem before there was an event loop.
-func (k *Keeper) tellBefore() {
+func (k *IDClaimer) tellBefore() {
 	k.telling.Lock()
 	defer k.telling.Unlock()
 	if k.untold {
@@ -549,7 +549,7 @@ func (k *Keeper) tellBefore() {
 	}
 }
 
-func (k *Keeper) announce(held Held, problem string) {
+func (k *IDClaimer) announce(held Held, problem string) {
 	k.untold = false
 	if problem == "" {
 		k.deps.Log.Info("the node ID is this node's again", "nodeID", held.ID, "generation", held.Generation)
@@ -564,7 +564,7 @@ func (k *Keeper) announce(held Held, problem string) {
 // goodbye is how long an agent that ends waits for the store.
 const goodbye = 2 * time.Second
 
-func (k *Keeper) sayGoodbye(ctx context.Context) {
+func (k *IDClaimer) sayGoodbye(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
 	select {

@@ -205,7 +205,7 @@ func TestTheIDOfAProcessNeverChanges(t *testing.T) {
 }
 
 // The loop derives addresses from the remembered ID while another one is
-// being claimed: whenever it does, it and the Keeper agree in the end.
+// being claimed: whenever it does, it and the IDClaimer agree in the end.
 func TestAnIDThatIsUsedWhileItIsClaimed(t *testing.T) {
 	for k := 1; k <= 12; k++ {
 		bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
@@ -423,7 +423,7 @@ func TestBeatsAreJittered(t *testing.T) {
 			return faulty.Fault{}
 		})
 		n := 0
-		a := newNode(t, store, who("a"), newDisk(), func(d *nodesync.KeeperDeps) {
+		a := newNode(t, store, who("a"), newDisk(), func(d *nodesync.IDClaimerDeps) {
 			d.Random = func() float64 { n++; return float64(n%10) / 10 }
 		}).confirm(t)
 		at = nil
@@ -458,7 +458,7 @@ func TestBeatsTellOfThePools(t *testing.T) {
 // of it; no other claim does.
 func TestTheFirstClaimOfAll(t *testing.T) {
 	const settle = 30 * time.Second
-	waits := func(d *nodesync.KeeperDeps) { d.Settle = settle }
+	waits := func(d *nodesync.IDClaimerDeps) { d.Settle = settle }
 	for name, c := range map[string]struct {
 		before, meanwhile bool // another node is known
 		remembered        bool
@@ -530,7 +530,7 @@ func TestADiskThatCannotBeRead(t *testing.T) {
 	g := NewWithT(t)
 	d := newDisk()
 	g.Expect(d.SetLocal("node-id", "{")).To(Succeed())
-	_, err := nodesync.NewKeeper(nodesync.KeeperDeps{Disk: d})
+	_, err := nodesync.NewIDClaimer(nodesync.IDClaimerDeps{Disk: d})
 	g.Expect(err).To(MatchError(ContainSubstring("node ID")))
 }
 
@@ -564,7 +564,7 @@ func (l brokenLoop) PushEvent(controller.Event) error { return fmt.Errorf("push:
 func TestALoopThatTakesNoEvent(t *testing.T) {
 	for err, said := range map[error]bool{controller.ErrEventQueueFull: true, controller.ErrClosedController: false} {
 		bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
-			a := newNode(t, store, who("a"), newDisk(), func(d *nodesync.KeeperDeps) { d.EventLoop = brokenLoop{err: err} }).confirm(t)
+			a := newNode(t, store, who("a"), newDisk(), func(d *nodesync.IDClaimerDeps) { d.EventLoop = brokenLoop{err: err} }).confirm(t)
 			a.Use()
 			wipe(g, store)
 			claim(t, store, who("c"))

@@ -68,7 +68,7 @@ func TestWhatTheStoreHasLostOfRecordsIsWrittenAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			writes := nodesync.Upkeep("a")(registerOf(c.known), registerOf(c.found), nil)
+			writes := nodesync.Repair("a")(registerOf(c.known), registerOf(c.found), nil)
 			if !c.write {
 				g.Expect(writes).To(BeEmpty())
 				return
@@ -98,13 +98,13 @@ func TestUpkeepSettles(t *testing.T) {
 		}
 		for range 2 {
 			for _, known := range nodes {
-				for _, w := range nodesync.Upkeep("")(registerOf(known), registerOf(store), nil) {
+				for _, w := range nodesync.Repair("")(registerOf(known), registerOf(store), nil) {
 					store = w.Message.(*kv.NodeRecord)
 				}
 			}
 		}
 		for _, known := range nodes {
-			g.Expect(nodesync.Upkeep("")(registerOf(known), registerOf(store), nil)).To(BeEmpty())
+			g.Expect(nodesync.Repair("")(registerOf(known), registerOf(store), nil)).To(BeEmpty())
 			g.Expect(store.Generation).To(BeNumerically(">=", known.Generation))
 		}
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
-// Upkeep returns the kubestate.Repair of node records for the agent of node name.
+// Repair returns the kubestate.Repair of node records for the agent of node name.
 // A record never disappears: one that this node knew and the store lacks, or has
 // of an earlier generation and released, was lost by the store and is written
 // again, whichever node it is of. Otherwise a newcomer could claim the ID of a
@@ -30,7 +30,7 @@ import (
 //
 // With a record that was lost go the claims of its node, which are written first:
 // otherwise another node could claim what a node holds that is not back yet.
-func Upkeep(name string) kubestate.Repair {
+func Repair(name string) kubestate.Repair {
 	return func(known, found controller.KubeStateData, _ []string) (writes []kubestate.Write) {
 		writes = lostClaims(known, found)
 		for _, key := range slices.Sorted(maps.Keys(known[kubestate.NodeRecords])) {
