@@ -19,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"time"
 
@@ -74,11 +73,6 @@ func DefaultNode() Node {
 		ConfigFile:      "/etc/cadastre/contiv.conf",
 		CheckInterval:   DefaultCheckInterval,
 	}
-}
-
-// Listeners holds sockets that the caller has opened. The agent closes them.
-type Listeners struct {
-	Docker net.Listener // of Docker's driver; nil: the socket that cadastre.docker names
 }
 
 // Plugins holds the plugins that an event handler may use, in the order in which

@@ -24,26 +24,42 @@ import (
 // register returns the claims of the cluster store.
 func (a *assembly) register() *claims.Register {
 	ids := a.conf.Cadastre.NodeIDs
-	return &claims.Register{Store: a.store, Implied: ipam.Implied(a.contivconf), Fresh: ids.Fresh, Expire: ids.Expire}
+	return &claims.Register{
+		Store:   a.store,
+		Implied: ipam.Implied(a.contivconf),
+		Fresh:   ids.Fresh,
+		Expire:  ids.Expire,
+	}
 }
 
-// newClaimer returns the claimer of this node's prefixes.
-func (a *assembly) newClaimer(d dependencies) (*claims.Claimer, error) {
-	return claims.NewClaimer(claims.ClaimerDeps{
-		Log: a.log, Register: *a.register(), Disk: d.disk, Node: a.idClaimer.Claimant, InUse: a.inUse, Initial: a.initialClaims(),
-		CoolDown: a.conf.Cadastre.CoolDown, Refresh: a.conf.Cadastre.NodeIDs.Refresh, Now: a.clock.now, Random: d.random,
-		Suspend: func(why string) { a.ledger.Suspend("claims", why) },
-		Asked: func() {
-			if ipam.ExplicitBlocks(a.contivconf) && !a.waitsForUsed() {
-				a.idClaimer.ClaimsBlocks()
-			}
-		},
-		Changed: a.claimsChanged,
-	})
+// idLeases shows and stops the leases of addresses that follow from the node ID.
+type idLeases struct{ ledger *ledger.Ledger }
+
+// InUse reports whether any address is leased.
+func (l idLeases) InUse() bool { return slices.ContainsFunc(l.ledger.Stats(), hasLeases) }
+
+// Suspend stops new leases; an empty reason allows them again.
+func (l idLeases) Suspend(reason string) { l.ledger.Suspend("node ID", reason) }
+
+// hasID reports whether the node has an ID.
+func (a *assembly) hasID() bool { return a.idClaimer.ID() != 0 }
+
+// claimsAsked lets the claims replace what the node's record implies, once each block
+// that has leases has a claim. Other nodes must respect the record until then.
+func (a *assembly) claimsAsked() {
+	if !ipam.ExplicitBlocks(a.contivconf) {
+		return
+	}
+	for t := range a.claimer.Waiting() {
+		if a.leased(t) {
+			return
+		}
+	}
+	a.idClaimer.ClaimsBlocks()
 }
 
-// quarantine returns how long a node ID is quarantined that was claimed in a new
-// store. A store of this node alone has no other nodes.
+// quarantine returns the quarantine of a node ID that was claimed in a new store. A
+// store that only this node uses has none.
 func quarantine(conf *contivconf.Config, d dependencies) time.Duration {
 	if d.mirror == nil {
 		return 0
@@ -51,20 +67,20 @@ func quarantine(conf *contivconf.Config, d dependencies) time.Duration {
 	return conf.Cadastre.NodeIDs.Quarantine
 }
 
-// fullQueueRetry delays the next try of an event that the full queue of the loop refused.
+// fullQueueRetry delays the next attempt to push an event into a full queue.
 const fullQueueRetry = time.Second
 
-// claimsChanged tells the event loop and the Node condition that a claim stands
-// otherwise than before. No other event makes the loop open the block, so a full queue is tried
-// again. It does not wait for room: the source of the cluster's state may call it
-// before the first resync, without which the loop takes nothing from the queue.
+// claimsChanged has the event loop and the Node condition look at the claims. No other
+// event makes the loop open the block, so claimsChanged tries a full queue again. It
+// does not wait for room: the source of the cluster's state may call it before the
+// first resync, without which the loop takes nothing from the queue.
 func (a *assembly) claimsChanged() {
-	a.told.look()
+	a.conditions.look()
 	err := a.loop.PushEvent(&nodesync.ClaimChange{})
 	if err == nil || errors.Is(err, controller.ErrClosedController) {
 		return
 	}
-	a.log.Warn("the event loop did not take a change of this node's claims; this is tried again", "error", err, "wait", fullQueueRetry)
+	a.log.Warn("the event loop did not take a change of this node's claims; trying again", "error", err, "wait", fullQueueRetry)
 	time.AfterFunc(fullQueueRetry, a.claimsChanged)
 }
 
@@ -80,27 +96,27 @@ func (a *assembly) initialClaims() (all []claims.Target) {
 		}
 	}
 	for _, b := range a.ledger.Stats() {
-		if t := claims.Block(b.Block); b.Pool == ipam.PodPool && leased(b) {
+		if t := claims.Block(b.Block); b.Pool == ipam.PodPool && hasLeases(b) {
 			all = append(all, t)
 		}
 	}
 	return all
 }
 
-// inUse reports whether addresses of a block are leased.
-func (a *assembly) inUse(t claims.Target) bool {
+// leased reports whether addresses of a block are leased.
+func (a *assembly) leased(t claims.Target) bool {
 	if t.Network != kv.PodNetworkClaims {
 		return false
 	}
 	for _, b := range a.ledger.Stats() {
-		if b.Pool == ipam.PodPool && b.Block == t.Prefix && leased(b) {
+		if b.Pool == ipam.PodPool && b.Block == t.Prefix && hasLeases(b) {
 			return true
 		}
 	}
 	return false
 }
 
-func leased(b ledger.BlockStat) bool { return b.Held+b.Cooling+b.Quarantined > 0 }
+func hasLeases(b ledger.BlockStat) bool { return b.Held+b.Cooling+b.Quarantined > 0 }
 
 // claim confirms the node ID, and then the claims of this node. A claim that
 // cannot be confirmed does not keep the cluster's state from being followed.
@@ -114,18 +130,7 @@ func (a *assembly) claim(ctx context.Context) error {
 	return nil
 }
 
-// waitsForUsed reports whether a block that has leases has no claim yet. Other
-// nodes must respect the node's record until it has.
-func (a *assembly) waitsForUsed() bool {
-	for t := range a.claimer.Waiting() {
-		if a.inUse(t) {
-			return true
-		}
-	}
-	return false
-}
-
-// claims returns how the claims of this node stand, in order.
+// claims returns the states of this node's claims, in order.
 func (a *assembly) claims() []localapi.Claim {
 	all := []localapi.Claim{}
 	for t, s := range a.claimer.All() {

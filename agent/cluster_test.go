@@ -138,7 +138,7 @@ func (m *member) ask(command, container string) string {
 }
 
 func (m *member) apply(file string) localapi.ApplyResult {
-	r, err := m.a.apply(context.Background(), []byte(file), false)
+	r, err := m.a.clusterViews().Apply(context.Background(), []byte(file), false)
 	m.g.Expect(err).NotTo(HaveOccurred())
 	return r
 }
@@ -222,13 +222,13 @@ func TestAnOwnerThatIsTooLate(t *testing.T) {
 	g.Eventually(func() string { return owner.a.idClaimer.Problem() }, soon, 10*time.Millisecond).Should(ContainSubstring("newcomer"))
 	g.Eventually(func() string { return owner.ask("ADD", "c1") }, soon, 10*time.Millisecond).Should(Equal(address), "what is lent is served")
 	g.Expect(owner.ask("ADD", "c2")).To(ContainSubstring("suspended: node ID 1"))
-	g.Expect(owner.a.status().NodeIDProblem).To(ContainSubstring("newcomer"))
+	g.Expect(owner.a.Status().NodeIDProblem).To(ContainSubstring("newcomer"))
 	g.Expect(owner.log.String()).To(ContainSubstring("in doubt"))
 	records, _ := owner.a.loop.Events(0)
 	g.Expect(records).To(ContainElement(HaveField("Name", "Node ID Change")))
 
 	g.Expect(owner.ask("DEL", "c1")).To(BeEmpty())
-	g.Eventually(func() bool { return owner.a.busy() }, soon, 50*time.Millisecond).Should(BeFalse())
+	g.Eventually(func() bool { return idLeases{owner.a.ledger}.InUse() }, soon, 50*time.Millisecond).Should(BeFalse())
 	owner.end()
 	owner.start() // nothing depends on the lost ID any more: it gets another one
 	owner.follows()
@@ -257,7 +257,7 @@ func TestPoolsChangeLive(t *testing.T) {
 	g.Eventually(func() string { return b.subnet() }, soon, 10*time.Millisecond).Should(Equal("10.2.1.0/25"))
 	g.Expect(b.ask("ADD", "old")).To(Equal(old))
 	g.Expect(b.ask("ADD", "new")).To(HavePrefix("10.2.1."))
-	g.Expect(b.a.status().ConfigProblem).To(ContainSubstring("contiv.conf"))
+	g.Expect(b.a.Status().ConfigProblem).To(ContainSubstring("contiv.conf"))
 
 	removed := "pools: [{name: default, state: removed}]"
 	g.Eventually(func() string { return a.apply(removed).Text }, soon, 10*time.Millisecond).Should(ContainSubstring("2 (b)  default  1"), "b has a lease of it")

@@ -26,32 +26,32 @@ const (
 // cluster does not use.
 const configWarning = "ConfigurationDiffers"
 
-// conditioned is a cluster store that has a Node object for this node.
-type conditioned interface {
+// nodeObject is implemented by a cluster store that has a Node object for this node.
+type nodeObject interface {
 	SetNodeCondition(context.Context, apistore.NodeCondition) error
 	WarnNode(context.Context, apistore.NodeWarning) error
 }
 
-// reporter writes the Node conditions and events. One goroutine runs it.
-type reporter struct {
+// conditionWriter writes the Node conditions and events. One goroutine runs it.
+type conditionWriter struct {
 	a      *assembly
-	store  conditioned
+	store  nodeObject
 	poke   chan struct{}
-	wrote  map[string]string // by type what the condition says, without the times in it; absent: not written in this run
+	wrote  map[string]string // the text of each condition without its times, by type; absent: not written in this run
 	warned string            // the difference that the last warning event in this run is about
 }
 
-func newReporter(a *assembly, store conditioned) *reporter {
-	return &reporter{a: a, store: store, poke: make(chan struct{}, 1), wrote: map[string]string{}}
+func newConditionWriter(a *assembly, store nodeObject) *conditionWriter {
+	return &conditionWriter{a: a, store: store, poke: make(chan struct{}, 1), wrote: map[string]string{}}
 }
 
 // look has the conditions compared with the agent's state soon.
-func (r *reporter) look() {
-	if r == nil {
+func (w *conditionWriter) look() {
+	if w == nil {
 		return
 	}
 	select {
-	case r.poke <- struct{}{}:
+	case w.poke <- struct{}{}:
 	default:
 	}
 }
@@ -67,58 +67,58 @@ func (a *assembly) observe() func(*controller.Record) {
 		resynced = was || a.loop.Status().Resynced
 		if now := a.ipam.ConfigDiffers(); now != before || resynced != was {
 			before = now
-			a.told.look()
+			a.conditions.look()
 		}
 	}
 }
 
-// run writes the conditions whenever they differ, until ctx ends. What cannot be
-// written is tried again after a refresh.
-func (r *reporter) run(ctx context.Context) error {
+// run writes the conditions whenever they differ, until ctx ends. It repeats
+// a write that failed after a refresh.
+func (w *conditionWriter) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-r.poke:
-		case <-time.After(r.a.conf.Cadastre.NodeIDs.Refresh):
+		case <-w.poke:
+		case <-time.After(w.a.conf.Cadastre.NodeIDs.Refresh):
 		}
-		if err := r.write(ctx); err != nil && ctx.Err() == nil {
-			r.a.log.Warn("the Node object does not show the claims and the configuration of this node; this is tried again", "error", err)
+		if err := w.write(ctx); err != nil && ctx.Err() == nil {
+			w.a.log.Warn("the Node object does not show the claims and the configuration of this node; trying again", "error", err)
 		}
 	}
 }
 
-func (r *reporter) write(ctx context.Context) error {
-	err := errors.Join(r.set(ctx, r.held), r.set(ctx, r.configured))
-	differs := r.a.ipam.ConfigDiffers()
-	if differs != "" && differs != r.warned {
-		if warning := r.store.WarnNode(ctx, apistore.NodeWarning{Reason: configWarning, Message: differs, At: r.a.clock.now()}); warning != nil {
+func (w *conditionWriter) write(ctx context.Context) error {
+	err := errors.Join(w.set(ctx, w.held), w.set(ctx, w.configured))
+	differs := w.a.ipam.ConfigDiffers()
+	if differs != "" && differs != w.warned {
+		if warning := w.store.WarnNode(ctx, apistore.NodeWarning{Reason: configWarning, Message: differs, At: w.a.clock.now()}); warning != nil {
 			return errors.Join(err, warning)
 		}
 	}
-	r.warned = differs
+	w.warned = differs
 	return err
 }
 
-// set writes a condition that says something else than the last one of its type;
-// says identifies what it says, "" for nothing to write.
-func (r *reporter) set(ctx context.Context, state func() (c apistore.NodeCondition, says string)) error {
+// set writes a condition whose content differs from the last one of its type. says
+// identifies the content; it is empty if there is nothing to write.
+func (w *conditionWriter) set(ctx context.Context, state func() (c apistore.NodeCondition, says string)) error {
 	c, says := state()
-	if says == "" || says == r.wrote[c.Type] {
+	if says == "" || says == w.wrote[c.Type] {
 		return nil
 	}
-	c.Since = r.a.clock.now()
-	if err := r.store.SetNodeCondition(ctx, c); err != nil {
+	c.Since = w.a.clock.now()
+	if err := w.store.SetNodeCondition(ctx, c); err != nil {
 		return err
 	}
-	r.wrote[c.Type] = says
+	w.wrote[c.Type] = says
 	return nil
 }
 
 // held returns the condition of the claims of this node.
-func (r *reporter) held() (c apistore.NodeCondition, says string) {
-	all := r.a.claims()
-	if len(all) == 0 && r.wrote[claimsCondition] == "" {
+func (w *conditionWriter) held() (c apistore.NodeCondition, says string) {
+	all := w.a.claims()
+	if len(all) == 0 && w.wrote[claimsCondition] == "" {
 		return c, "" // this node claims nothing
 	}
 	c = apistore.NodeCondition{Type: claimsCondition, OK: true, Reason: "ClaimsHeld", Message: "this node holds the claims of all its prefixes"}
@@ -133,14 +133,14 @@ func (r *reporter) held() (c apistore.NodeCondition, says string) {
 
 // configured returns the condition of the configuration of this node, once the
 // pools of the cluster are known.
-func (r *reporter) configured() (c apistore.NodeCondition, says string) {
+func (w *conditionWriter) configured() (c apistore.NodeCondition, says string) {
 	c = apistore.NodeCondition{Type: configCondition, OK: true, Reason: "PoolsEqual", Message: "the cluster uses the pod network of this node's contiv.conf"}
-	if !r.a.loop.Status().Resynced {
+	if !w.a.loop.Status().Resynced {
 		return c, ""
 	}
-	if differs := r.a.ipam.ConfigDiffers(); differs != "" {
+	if differs := w.a.ipam.ConfigDiffers(); differs != "" {
 		c.OK, c.Reason, c.Message = false, "PoolsDiffer", differs
-	} else if mode := r.a.conf.Cadastre.PodBlocks; mode != contivconf.PodBlocksNodeID {
+	} else if mode := w.a.conf.Cadastre.PodBlocks; mode != contivconf.PodBlocksNodeID {
 		c.Reason, c.Message = "NoPools", fmt.Sprintf("podBlocks is %s: the pod blocks of this node are not taken from pools of the cluster", mode)
 	}
 	return c, c.Message

@@ -106,7 +106,7 @@ func TestADifferentConfigurationIsACondition(t *testing.T) {
 		m.follows()
 		g.Eventually(func() string { return api.condition(configured) }, soon, 10*time.Millisecond).Should(HavePrefix("False: PoolsDiffer: " + differs))
 		g.Eventually(api.warnings, soon, 10*time.Millisecond).Should(ConsistOf(HavePrefix("Warning ConfigurationDiffers Node/a(a): " + differs)))
-		g.Expect(m.a.status().ConfigProblem).To(HavePrefix(differs))
+		g.Expect(m.a.Status().ConfigProblem).To(HavePrefix(differs))
 	}
 	m.apply("pools: [{name: pods-2, ranges: [{cidr: 10.9.0.0/16, oneNodePrefixLen: 24}]}, {name: default, state: draining}]")
 	g.Eventually(func() string { return api.condition(configured) }, soon, 10*time.Millisecond).Should(Equal(same), "the cluster has changed")

@@ -17,14 +17,14 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// state is how far the agent has come.
-type state struct {
+// progress records how far the agent has come.
+type progress struct {
 	answering atomic.Bool // CNI requests are answered
 	recovered atomic.Bool // the DELs that waited are applied
 }
 
-// serve runs the agent until ctx ends or a part of it fails; api answers
-// requests. All goroutines of the agent start here and are awaited here.
+// serve runs the agent until ctx ends or a part of it fails. api serves the API. All
+// goroutines of the agent start here, and serve awaits them.
 func (a *assembly) serve(ctx context.Context, api func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -39,7 +39,7 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 				mu.Unlock()
 			}
-			cancel() // none goes on without the others
+			cancel() // all parts end together
 		})
 	}
 	a.log.Info("the agent starts", "node", a.node.Name, "nodeID", a.idClaimer.ID(), "instance", a.instance, "version", version,
@@ -52,8 +52,8 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	start("start without the cluster store", a.source.StartLocal)
 	start("node ID", a.idClaimer.Run)
 	start("claims", a.claimer.Run)
-	if a.told != nil {
-		start("Node conditions", a.told.run)
+	if a.conditions != nil {
+		start("Node conditions", a.conditions.run)
 	}
 	if s, ok := a.sink.(interface{ Run(context.Context) error }); ok {
 		start("southbound", s.Run)
@@ -89,19 +89,18 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	return errors.Join(errs...)
 }
 
-// recover applies the DELs that waited for the agent. They go through the loop,
-// so they wait for its first resync. While they cannot be applied no CNI request
-// is answered.
+// recover applies the DELs that waited for the agent. They go through the loop, so they
+// wait for its first resync. Until they are applied the agent answers no CNI request.
 func (a *assembly) recover(ctx context.Context) error {
 	for {
 		err := a.podmanager.Recover(ctx)
 		if err == nil {
-			a.serving.answering.Store(true)
+			a.progress.answering.Store(true)
 			// Once more for those that came to wait meanwhile; podmanager.Run tries again what fails.
 			if err := a.podmanager.Recover(ctx); err != nil && ctx.Err() == nil {
 				a.log.Warn("DELs that wait for the agent cannot be applied yet", "error", err)
 			}
-			a.serving.recovered.Store(true)
+			a.progress.recovered.Store(true)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -116,15 +115,21 @@ func (a *assembly) recover(ctx context.Context) error {
 	}
 }
 
-// serveCNI answers a CNI request once the DELs that waited are applied.
-func (a *assembly) serveCNI(ctx context.Context, req cni.Request) (cni.Reply, error) {
-	if !a.serving.answering.Load() {
-		return cni.Reply{}, fmt.Errorf("%s: %w: %v", req.Command, podmanager.ErrAway, a.ready())
-	}
-	return a.podmanager.Serve(ctx, req)
+// pods serves CNI requests once the DELs that waited are applied.
+type pods struct {
+	*podmanager.PodManager
+	a *assembly
 }
 
-// close lets go of what open has opened.
+// Serve serves a CNI request.
+func (p pods) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
+	if !p.a.progress.answering.Load() {
+		return cni.Reply{}, fmt.Errorf("%s: %w: %v", req.Command, podmanager.ErrAway, p.a.ready())
+	}
+	return p.PodManager.Serve(ctx, req)
+}
+
+// close closes what open has opened.
 func (a *assembly) close() error {
 	err := a.store.Close()
 	if s, ok := a.sink.(io.Closer); ok {

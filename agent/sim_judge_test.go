@@ -284,7 +284,7 @@ func (j *judge) processOf(m *machine) {
 	} else if p.id != id {
 		j.c.fail("%s changes its node ID from %d to %d while it runs", m.label, p.id, id)
 	}
-	if p.a.status().NodeIDProblem != p.a.idClaimer.Problem() || p.a.idClaimer.Problem() != "" && p.a.ready() == nil {
+	if p.a.Status().NodeIDProblem != p.a.idClaimer.Problem() || p.a.idClaimer.Problem() != "" && p.a.ready() == nil {
 		j.c.fail("%s does not say that its node ID is in doubt", m.label)
 	}
 	for _, pool := range p.a.ipam.Pools() {

@@ -325,7 +325,7 @@ func (m *machine) assemble() (*process, error) {
 
 // serving is the process where it answers requests.
 func (m *machine) serving() *process {
-	if p := m.running(); p != nil && p.a.serving.answering.Load() {
+	if p := m.running(); p != nil && p.a.progress.answering.Load() {
 		return p
 	}
 	return nil

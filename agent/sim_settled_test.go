@@ -63,7 +63,7 @@ func (j *judge) settled(m *machine) {
 		j.c.fail("%s does not follow the store: %s", m.label, s.Error)
 	case problem == "" && p.a.ready() != nil && !j.c.drained() && !j.pinnedElsewhere(m):
 		j.c.fail("%s is not ready: %v", m.label, p.a.ready())
-	case problem != "" && !strings.Contains(p.a.status().NodeIDProblem, problem):
+	case problem != "" && !strings.Contains(p.a.Status().NodeIDProblem, problem):
 		j.c.fail("%s does not say what is wrong: %s", m.label, problem)
 	case why == "":
 		j.c.fail("%s takes its node ID for lost (%s), and the store does not say so", m.label, problem)

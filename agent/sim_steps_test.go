@@ -202,7 +202,7 @@ func (c *simCluster) usurp() {
 		m.halt(c.rnd.IntN(2) == 0)
 	}
 	if other := c.anyServing(); other != nil && len(c.machines) < atMost && other.name != m.name {
-		reply, err := other.serving().a.releaseNode(simContext(), m.name, true)
+		reply, err := other.serving().a.clusterViews().ReleaseNode(simContext(), m.name, true)
 		c.say("%s: release of %s by force -> ID %d, %v", other.label, m.name, reply.ID, err)
 		c.newMachine("", nil)
 		c.pass(time.Duration(c.rnd.IntN(300)) * time.Second)
@@ -236,7 +236,7 @@ func (c *simCluster) release(force bool) {
 		return
 	}
 	name := all[c.rnd.IntN(len(all))]
-	reply, err := through.serving().a.releaseNode(simContext(), name, force)
+	reply, err := through.serving().a.clusterViews().ReleaseNode(simContext(), name, force)
 	c.say("%s: release of %s (force: %v) -> ID %d, %v", through.label, name, force, reply.ID, err)
 }
 
@@ -379,7 +379,7 @@ func (c *simCluster) drainAll() {
 
 func (c *simCluster) apply(m *machine, entry string) {
 	p := m.serving()
-	r, err := p.a.apply(simContext(), []byte("pools: ["+entry+"]"), false)
+	r, err := p.a.clusterViews().Apply(simContext(), []byte("pools: ["+entry+"]"), false)
 	text := fmt.Sprintf("%d changes, error %v", r.Changes, err)
 	if r.Refused {
 		text = "refused: " + strings.ReplaceAll(r.Text, "\n", " ")

@@ -246,7 +246,7 @@ func (w *world) start() {
 	}()
 	time.Sleep(time.Minute) // a first resync that failed has healed by now
 	synctest.Wait()
-	if !a.serving.recovered.Load() {
+	if !a.progress.recovered.Load() {
 		w.t.Fatalf("the agent does not get ready: %v\n%s", a.ready(), strings.Join(w.log, "\n"))
 	}
 }

@@ -5,22 +5,22 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/httpserver"
-	"github.com/cadastre/cadastre/ledger"
-	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// live says why the agent should be restarted.
+// live returns an error if the agent should be restarted.
 func (a *assembly) live() error {
 	s := a.loop.Status()
 	switch {
@@ -32,7 +32,7 @@ func (a *assembly) live() error {
 	return nil
 }
 
-// ready says why ADD cannot be served.
+// ready returns an error while the agent cannot serve ADD.
 func (a *assembly) ready() error {
 	if err := a.live(); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (a *assembly) ready() error {
 	switch {
 	case !s.Resynced:
 		return a.noResync(s)
-	case !a.serving.recovered.Load():
+	case !a.progress.recovered.Load():
 		return errors.New("DELs that waited for the agent are being applied")
 	case a.ipam.Pending() != "":
 		return errors.New(a.ipam.Pending())
@@ -57,7 +57,7 @@ func (a *assembly) unsynced() bool {
 	return !s.Resynced && s.Current == ""
 }
 
-// noResync returns what the first resync waits for, as far as it is known.
+// noResync returns an error that names what the first resync waits for.
 func (a *assembly) noResync(s controller.Status) error {
 	const what = "no resync has succeeded yet"
 	k := a.source.Status()
@@ -72,7 +72,7 @@ func (a *assembly) noResync(s controller.Status) error {
 	return errors.New(what)
 }
 
-// healthy returns why a commit failed, until one is tried that succeeds.
+// healthy returns the error of the last commit.
 func (a *assembly) healthy() error {
 	if a.file == nil {
 		return nil
@@ -83,15 +83,27 @@ func (a *assembly) healthy() error {
 	return nil
 }
 
-func (a *assembly) status() localapi.Status {
+// Status describes the agent.
+func (a *assembly) Status() localapi.Status {
 	s := localapi.Status{
-		Version: version, NodeName: a.node.Name, NodeID: a.idClaimer.ID(), Instance: a.instance, Started: a.started.UTC(),
-		Suspended: a.ledger.Suspended(), KVDB: string(a.conf.Cadastre.KVDB.Type), StateDir: a.node.StateDir,
-		PodBlocks: string(a.conf.Cadastre.PodBlocks), Rebooted: a.ledger.Rebooted(), Loop: a.loop.Status(), Live: true, Ready: true,
-		Serving: a.serving.recovered.Load(),
+		Version:   version,
+		NodeName:  a.node.Name,
+		NodeID:    a.idClaimer.ID(),
+		Instance:  a.instance,
+		Started:   a.started.UTC(),
+		Suspended: a.ledger.Suspended(),
+		KVDB:      string(a.conf.Cadastre.KVDB.Type),
+		StateDir:  a.node.StateDir,
+		PodBlocks: string(a.conf.Cadastre.PodBlocks),
+		Rebooted:  a.ledger.Rebooted(),
+		Loop:      a.loop.Status(),
+		Live:      true,
+		Ready:     true,
+		Serving:   a.progress.recovered.Load(),
 	}
 	k := a.source.Status()
-	s.KVDBConnected, s.KVDBError, s.KVDBRevision, s.StateFrom = k.Connected, k.Error, k.Revision, k.From
+	s.KVDBConnected, s.KVDBError = k.Connected, k.Error
+	s.KVDBRevision, s.StateFrom = k.Revision, k.From
 	s.NodeIDGeneration, s.NodeIDProblem = a.idClaimer.Held().Generation, a.idClaimer.Problem()
 	s.ConfigProblem = a.ipam.ConfigDiffers()
 	s.Notes = append([]string{}, a.ipam.Notes()...)
@@ -119,13 +131,12 @@ func (a *assembly) status() localapi.Status {
 	s.Waiting = len(intents)
 	s.Blocks = []localapi.Block{}
 	for _, b := range a.ledger.Stats() {
-		s.Blocks = append(s.Blocks, toBlock(b))
+		s.Blocks = append(s.Blocks, restapi.BlockOf(b))
 	}
 	return s
 }
 
-// doubtful lists the addresses of the configuration that are reserved, or that something
-// else has too.
+// doubtful lists the addresses of the configuration that are reserved, or used twice.
 func (a *assembly) doubtful() (all []string) {
 	for _, e := range slices.Concat(a.conf.Tolerated, a.conf.DerivedTwice()) {
 		all = append(all, "contiv.conf: "+e.Error())
@@ -133,9 +144,9 @@ func (a *assembly) doubtful() (all []string) {
 	return all
 }
 
-// admitAddresses refuses a configuration with such addresses on a node that begins. One
-// that has blocks already goes on: its leases are safe, and only a person can move them.
-// An address that follows from a node ID too is claimed in the store before it is used.
+// admitAddresses refuses a configuration with reserved addresses on a new node. A node
+// that has blocks goes on: its leases are safe, and only a person can move them. An
+// address that follows from a node ID too is claimed in the store before it is used.
 func (a *assembly) admitAddresses() error {
 	if len(a.conf.Tolerated) > 0 && len(a.ledger.Stats()) == 0 {
 		var errs []error
@@ -150,36 +161,46 @@ func (a *assembly) admitAddresses() error {
 	return nil
 }
 
-func toBlock(b ledger.BlockStat) localapi.Block {
-	return localapi.Block{
-		Pool: b.Pool, Family: b.Family.String(), Block: b.Block.String(), State: b.State.String(), Size: b.Size, Free: b.Free,
-		Held: b.Held, Infra: b.Infra, Cooling: b.Cooling, Quarantined: b.Quarantined, Reserved: b.Reserved,
+// clusterState returns the gauges of the node's place in the cluster.
+func (a *assembly) clusterState() restapi.ClusterState {
+	waiting := len(a.claimer.Waiting())
+	return restapi.ClusterState{
+		KVDBConnected:  a.source.Status().Connected,
+		NodeIDConflict: a.idClaimer.Problem() != "",
+		PoolProblems:   len(a.ipam.Problems()),
+		ClaimsHeld:     len(a.claimer.All()) - waiting,
+		ClaimsWaiting:  waiting,
+		ConfigDiffers:  a.ipam.ConfigDiffers() != "",
 	}
 }
 
-// tcpListeners returns the read-only listener and that of the metrics, as far as the
-// configuration asks for them.
-func tcpListeners(conf contivconf.Cadastre, limits httpserver.Limits) (rest, metrics *restapi.TCP, err error) {
-	if r := conf.REST; r.Listen != "" {
-		if rest, err = tcpListener(r.Listen, httpserver.Files{Cert: r.Cert, Key: r.Key, ClientCA: r.ClientCA}, limits); err != nil {
-			return nil, nil, fmt.Errorf("cadastre.rest: %w", err)
-		}
-	}
-	if m := conf.Metrics; m.Enabled {
-		if metrics, err = tcpListener(m.Listen, httpserver.Files{Cert: m.Cert, Key: m.Key, ClientCA: m.ClientCA}, limits); err != nil {
-			return nil, nil, fmt.Errorf("cadastre.metrics: %w", err)
-		}
-	}
-	return rest, metrics, nil
+// clusterViews shows and changes the cluster for the local API.
+type clusterViews struct{ *restapi.ClusterViews }
+
+func (a *assembly) clusterViews() clusterViews {
+	return clusterViews{&restapi.ClusterViews{
+		NodeName:   a.node.Name,
+		Instance:   a.instance,
+		NodeID:     a.idClaimer,
+		Config:     a.conf.Cadastre,
+		ContivConf: a.contivconf,
+		Networks:   a.ipam,
+		Ledger:     a.ledger,
+		Store:      a.store,
+		Claims:     a.register(),
+		Now:        a.clock.now,
+	}}
 }
 
-// tcpListener returns a listener with TLS, or without it if no certificate is named.
-func tcpListener(address string, files httpserver.Files, limits httpserver.Limits) (*restapi.TCP, error) {
-	tcp := &restapi.TCP{Listen: address, Limits: limits}
-	if files.Cert == "" {
-		return tcp, nil
+// ReleaseNode makes the ID of a node free that is gone. If the policies of the API
+// server refuse that, the error names the command that may.
+func (v clusterViews) ReleaseNode(ctx context.Context, name string, force bool) (localapi.NodeReleaseReply, error) {
+	reply, err := v.ClusterViews.ReleaseNode(ctx, name, force)
+	if errors.Is(err, apistore.ErrPolicy) {
+		const hint = `"kubectl -n cadastre-system exec deployment/cadastre-operator -- /cadastre-operator node release %s", ` +
+			`or "cadastre-operator node release" with --kubeconfig`
+		err = fmt.Errorf("%w; an agent may not release another node: run "+hint, err, name)
+		err = &localapi.StatusError{Status: http.StatusForbidden, Err: err}
 	}
-	var err error
-	tcp.TLS, err = files.Config()
-	return tcp, err
+	return reply, err
 }

@@ -4,11 +4,17 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/httpserver"
+	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/kvdb/etcd"
 	"github.com/cadastre/cadastre/plugins/contivconf"
@@ -16,6 +22,89 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 )
+
+// open opens the node's database and the stores, and assembles the agent.
+func (a *Agent) open(ctx context.Context) (*assembly, error) {
+	clock, err := newHostClock(a.node.BootIDFile)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockRunDir(a.node.RunDir, os.Geteuid())
+	if err != nil {
+		return nil, err
+	}
+	running, err := a.openState(ctx, clock)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	running.lock = lock
+	return running, nil
+}
+
+// openState opens the node's database and what depends on it.
+func (a *Agent) openState(ctx context.Context, clock clock) (*assembly, error) {
+	file, err := bolt.OpenFile(filepath.Join(a.node.StateDir, "cadastre.db"), bolt.FileOptions{
+		Holder: "cadastre-agent of node " + a.node.Name,
+		BootID: clock.bootID,
+		Now:    clock.now,
+		Fail:   a.fail,
+		Notes:  []string{filepath.Join(a.node.RunDir, "db.note"), filepath.Join(a.node.StateDir, "cadastre.db.note")},
+		Level1: filepath.Join(a.node.RunDir, "db.level"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := leaveRunDir(file, a.node.RunDir, os.Geteuid(), a.log); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	running, err := a.openStores(ctx, clock, file)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return running, nil
+}
+
+// openStores opens the cluster store and the southbound.
+func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*assembly, error) {
+	instance, err := file.Local("instance")
+	if err == nil && instance == "" {
+		instance = newUUID()
+		err = file.SetLocal("instance", instance)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := dependencies{
+		journal:   file.Journal(),
+		disk:      file,
+		records:   func(part string) ipamapi.Records { return file.Records(part) },
+		instance:  instance,
+		session:   newUUID(),
+		machine:   machineOf(a.node, clock),
+		random:    mathrand.Float64,
+		handlers:  a.handlers,
+		listeners: a.listeners,
+	}
+	if d.shares, err = httpserver.ShareOfProcess(); err != nil {
+		return nil, err
+	}
+	if err := a.openStore(&d, file); err != nil {
+		return nil, err
+	}
+	logMachine(a.log, d, a.node)
+	if err := a.openSink(&d); err != nil {
+		return nil, errors.Join(err, d.store.Close())
+	}
+	running, err := assemble(ctx, a.node, a.conf, a.log, clock, d)
+	if err != nil {
+		return nil, errors.Join(err, d.store.Close())
+	}
+	running.file = file
+	running.restapi.Database, running.restapi.Doubt = file, file
+	running.suspendInDoubt()
+	_ = file.Probe(ctx) // a file that cannot be written is in assembly.ready, and damage that only a commit finds ends the process here
+	return running, nil
+}
 
 // openStore opens the cluster store, and the mirror of one that other nodes use too.
 func (a *Agent) openStore(d *dependencies, file *bolt.File) (err error) {
@@ -56,11 +145,11 @@ func (a *Agent) openStore(d *dependencies, file *bolt.File) (err error) {
 	return err
 }
 
-// requestTimeout is how long the API server may take for one request: as long as
-// three probes fail in.
+// requestTimeout bounds one request to the API server: the time in which three probes
+// fail.
 func requestTimeout(probing time.Duration) time.Duration { return max(3*probing, 10*time.Second) }
 
-// keyed says by its key which file for etcd is not as it should be.
+// keyed names the configuration key of the file for etcd that is wrong.
 func keyed(conf contivconf.KVDB, err error) error {
 	bad := new(etcd.FileError)
 	if !errors.As(err, &bad) {
@@ -92,16 +181,17 @@ func (a *Agent) openSink(d *dependencies) (err error) {
 	return err
 }
 
-// both keeps up what a keeps up and what b does.
+// both runs both the repair of a and then that of b.
 func both(a, b kubestate.Repair) kubestate.Repair {
 	return func(known, found controller.KubeStateData, gone []string) []kubestate.Write {
 		return append(a(known, found, gone), b(known, found, gone)...)
 	}
 }
 
-// settle is how long the first node of a store waits for others: as long as
-// these take to notice that the store is back. A store of this node has no others.
-func settle(conf *contivconf.Config) time.Duration {
+// firstWait returns the time for which the first node of a store waits for other
+// nodes: as long as they take to notice that the store is back. Only this node uses the
+// embedded store.
+func firstWait(conf *contivconf.Config) time.Duration {
 	if conf.Cadastre.KVDB.Type == contivconf.KVDBBolt {
 		return 0
 	}
@@ -109,12 +199,24 @@ func settle(conf *contivconf.Config) time.Duration {
 	return min(3*c.RemoteDBProbingInterval, c.StartupResyncDeadline/2)
 }
 
-// timing is the source's part of the configuration.
+// timing returns the part of the configuration that kubestate uses.
 func timing(conf *contivconf.Config) kubestate.Timing {
 	c := conf.Cadastre.Controller
 	t := kubestate.Timing{DelayLocal: c.DelayLocalResync}
 	if conf.Cadastre.KVDB.Type != contivconf.KVDBBolt {
-		t.Probe, t.Spread, t.RetryLimit = c.RemoteDBProbingInterval, c.RemoteDBProbingInterval, max(c.RemoteDBProbingInterval, time.Second)
+		t.Probe = c.RemoteDBProbingInterval
+		t.Spread = c.RemoteDBProbingInterval
+		t.RetryLimit = max(c.RemoteDBProbingInterval, time.Second)
 	}
 	return t
+}
+
+// suspendInDoubt allocates no new address from a database that is in doubt.
+func (a *assembly) suspendInDoubt() {
+	d := a.file.Doubt()
+	if d == nil {
+		return
+	}
+	a.ledger.Suspend("database", fmt.Sprintf("%s; addresses may be in use that it does not know: see what would be forgotten with cadastre accept", d.Reason))
+	a.log.Error("no new address is allocated", "reason", a.ledger.Suspended())
 }

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/httpserver"
@@ -27,8 +26,6 @@ import (
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/dockeripam"
-	"github.com/cadastre/cadastre/plugins/podmanager"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -104,6 +101,7 @@ type plugin struct {
 	door   *door
 	docker *dockeripam.DockerIPAM
 	api    *restapi.RESTAPI
+	status localapi.Status // what of it does not change
 }
 
 // Names of what the database keeps beside the ledger.
@@ -157,43 +155,50 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 		},
 	})
 	api := p.apiDeps(opt, instance, log)
-	api.Limits.Connections = shares.Other
+	api.Listen.Limits.Connections = shares.Other
 	p.api = restapi.NewPlugin(api)
 	return p, nil
 }
 
 // apiDeps is the local API, as far as there is something to say without pods.
 func (p *plugin) apiDeps(opt options, instance string, log *slog.Logger) restapi.Deps {
-	started := time.Now().UTC()
 	name, _ := os.Hostname()
-	none := errors.New("this is Docker's plugin: there is no event loop")
-	return restapi.Deps{
-		PluginDeps: controller.PluginDeps{Log: log}, Socket: filepath.Join(opt.data, "agent.sock"), Ledger: p.ledger, Backup: p.file.Backup,
-		Metrics: prometheus.NewRegistry(), DockerPools: p.docker.Pools, EndDockerPool: p.docker.EndPool,
-		Status: func() localapi.Status {
-			s := localapi.Status{
-				Version: version + " (Docker's plugin)", NodeName: name, Instance: instance, Started: started, Live: true, Ready: true, Serving: true,
-				KVDB: "bolt", StateDir: opt.data, PodBlocks: "nowhere: there are no pods here", Loop: controller.Status{Running: true, Resynced: true, Healthy: true},
-				Notes: []string{p.door.Status()},
-			}
-			if err := p.file.Health(); err != nil {
-				s.DatabaseError = err.Error()
-				s.Ready, s.ReadyError = false, "a commit to the database failed: "+err.Error()
-			}
-			for _, b := range p.ledger.Stats() {
-				s.Blocks = append(s.Blocks, localapi.Block{
-					Pool: b.Pool, Family: b.Family.String(), Block: b.Block.String(), State: b.State.String(), Size: b.Size, Free: b.Free,
-					Held: b.Held, Infra: b.Infra, Cooling: b.Cooling, Quarantined: b.Quarantined, Reserved: b.Reserved,
-				})
-			}
-			return s
-		},
-		CNI:    func(context.Context, cni.Request) (cni.Reply, error) { return cni.Reply{}, podmanager.ErrAway },
-		Delete: func(context.Context, ledger.Lease) error { return none },
-		Resync: func(context.Context) error { return none },
-		Dump:   func(context.Context) (map[string]proto.Message, error) { return nil, none },
-		Events: func(uint64) ([]controller.Record, <-chan struct{}) { return nil, nil },
+	p.status = localapi.Status{
+		Version:   version + " (Docker's plugin)",
+		NodeName:  name,
+		Instance:  instance,
+		Started:   time.Now().UTC(),
+		Live:      true,
+		Ready:     true,
+		Serving:   true,
+		KVDB:      "bolt",
+		StateDir:  opt.data,
+		PodBlocks: "nowhere: there are no pods here",
+		Loop:      controller.Status{Running: true, Resynced: true, Healthy: true},
 	}
+	return restapi.Deps{
+		PluginDeps: controller.PluginDeps{Log: log},
+		Listen:     restapi.Listen{Socket: filepath.Join(opt.data, "agent.sock")},
+		Agent:      p,
+		Ledger:     p.ledger,
+		Metrics:    prometheus.NewRegistry(),
+		Database:   p.file,
+		Docker:     p.docker,
+	}
+}
+
+// Status describes the plugin as the local API shows it.
+func (p *plugin) Status() localapi.Status {
+	s := p.status
+	s.Notes = []string{p.door.Status()}
+	if err := p.file.Health(); err != nil {
+		s.DatabaseError = err.Error()
+		s.Ready, s.ReadyError = false, "a commit to the database failed: "+err.Error()
+	}
+	for _, b := range p.ledger.Stats() {
+		s.Blocks = append(s.Blocks, restapi.BlockOf(b))
+	}
+	return s
 }
 
 // serve runs all parts until ctx ends or one of them fails.

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -62,7 +63,7 @@ func (r *agentRun) forget() {
 	r.records = nil
 }
 
-func (r *agentRun) since(seq uint64) ([]controller.Record, <-chan struct{}) {
+func (r *agentRun) Events(seq uint64) ([]controller.Record, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []controller.Record
@@ -83,14 +84,24 @@ func (r *agentRun) events(from, to int) []string {
 	return all
 }
 
+// Status implements restapi.Agent.
+func (r *agentRun) Status() localapi.Status { return localapi.Status{Started: r.started} }
+
+// Query implements restapi.Loop.
+func (r *agentRun) Query(controller.HistoryQuery) ([]controller.Record, error) {
+	return nil, errors.New("not used")
+}
+
 // serve is the agent's real API on a socket, until stop is called.
 func (r *agentRun) serve(t *testing.T, socket string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	listening, ended := make(chan struct{}), make(chan error, 1)
 	api := restapi.NewPlugin(restapi.Deps{
-		Socket: socket, Listening: func() { close(listening) }, Events: r.since, Metrics: prometheus.NewRegistry(),
-		Status: func() localapi.Status { return localapi.Status{Started: r.started} },
+		Listen:  restapi.Listen{Socket: socket, Opened: func() { close(listening) }},
+		Agent:   r,
+		Loop:    r,
+		Metrics: prometheus.NewRegistry(),
 	})
 	go func() { ended <- api.Serve(ctx) }()
 	select {

@@ -57,7 +57,7 @@ func newWorld(t *testing.T, conf string) *world {
 	log := slog.New(slog.DiscardHandler)
 	claimer, err := nodesync.NewIDClaimer(nodesync.IDClaimerDeps{
 		Log: log, Store: mem.New(), Disk: disk{}, EventLoop: w, Now: time.Now, Random: func() float64 { return 0 }, Refresh: time.Hour, Expire: time.Hour,
-		Busy: func() bool { return false }, Uses: func() []*kv.PoolUse { return nil }, Suspend: func(string) {},
+		Leases: noLeases{},
 	})
 	w.g.Expect(err).NotTo(HaveOccurred())
 	nodes := nodesync.NewPlugin(nodesync.Deps{PluginDeps: controller.PluginDeps{Log: log}, ServiceLabel: label(w.own), IDClaimer: claimer})
@@ -408,3 +408,9 @@ func TestRoutesEndWhereAResyncEnds(t *testing.T) {
 		}
 	}
 }
+
+// noLeases implements nodesync.Leases of a node without any.
+type noLeases struct{}
+
+func (noLeases) InUse() bool    { return false }
+func (noLeases) Suspend(string) {}

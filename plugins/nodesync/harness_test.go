@@ -197,6 +197,7 @@ func newNode(t *testing.T, store kvdb.Store, w nodesync.Identity, d *disk, chang
 	var err error
 	n.IDClaimer, err = nodesync.NewIDClaimer(deps)
 	n.g.Expect(err).NotTo(HaveOccurred())
+	n.Attach(nil, n)
 	return n
 }
 
@@ -205,7 +206,7 @@ func depsOf(n *node, store kvdb.Store, w nodesync.Identity) nodesync.IDClaimerDe
 	return nodesync.IDClaimerDeps{
 		Log: slog.New(slog.NewTextHandler(n, nil)), Store: store, Disk: n.disk, EventLoop: n, Identity: w,
 		Refresh: refresh, Expire: expire, Now: n.now, Random: func() float64 { return 0.5 },
-		Busy: n.isBusy, Uses: n.poolUses, Suspend: n.suspend,
+		Leases: n,
 	}
 }
 
@@ -241,19 +242,22 @@ func (n *node) jump(d time.Duration) {
 	n.offset += d
 }
 
-func (n *node) isBusy() bool {
+// InUse implements nodesync.Leases.
+func (n *node) InUse() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.busy
 }
 
-func (n *node) poolUses() []*kv.PoolUse {
+// PoolUses implements nodesync.PoolReporter.
+func (n *node) PoolUses() []*kv.PoolUse {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.uses
 }
 
-func (n *node) suspend(reason string) {
+// Suspend implements nodesync.Leases.
+func (n *node) Suspend(reason string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.suspended = reason
@@ -318,5 +322,6 @@ func (n *node) resume(t *testing.T, store kvdb.Store, changes ...func(*nodesync.
 		}
 		return deps
 	})
+	r.Attach(nil, r)
 	return r
 }

@@ -17,36 +17,53 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/plugins/kubestate"
 )
 
-// IDClaimerDeps is what an IDClaimer is given.
+// IDClaimerDeps holds the dependencies of an IDClaimer.
 type IDClaimerDeps struct {
 	Log       *slog.Logger
 	Store     kvdb.Store
 	Disk      Disk
 	EventLoop controller.EventLoop // gets a NodeIDChange when a problem comes or goes
+	Leases    Leases
 	Identity  Identity
 	Refresh   time.Duration // between two beats, at most
-	Settle    time.Duration // how long the first claim of all waits for nodes that know of others; 0: not
-	Expire    time.Duration // after how long without a beat others may release the ID
-	Alone     bool          // the store is of this node alone, on the same disk: it has no trace of a twin
+	FirstWait time.Duration // the first claim in a store waits for nodes that know more; 0: not
+	Expire    time.Duration // after the last beat; then another node may release the ID
+	Alone     bool          // only this node uses the store, on the same disk: it has no trace of a twin
 	Now       func() time.Time
 	Random    func() float64
-	Follows   func() bool          // the store is being read; nil: always
-	Busy      func() bool          // addresses that follow from the ID are in use
-	Uses      func() []*kv.PoolUse // what this node has of each pool
-	Suspend   func(reason string)  // stops lending new addresses; "" lets it go on; must return soon
 }
 
-// IDClaimer keeps this node's ID: it claims it, confirms it, tells the cluster what
-// the node says of itself, and notices when somebody else has it. The ID of a
-// process never changes. If it is lost, no new address is lent, and what is
-// lent stays; so it is after a restart, until the store says otherwise.
+// Leases shows and stops the leases of addresses that follow from the node ID. Its
+// methods must return soon.
+type Leases interface {
+	InUse() bool
+	Suspend(reason string) // stops new leases; "" allows them again
+}
+
+// StateSource shows how the cluster store is read. kubestate.Source implements it.
+type StateSource interface {
+	Status() kubestate.Status
+}
+
+// PoolReporter counts what this node has of each pool. The IPAM plugin implements it.
+type PoolReporter interface {
+	PoolUses() []*kv.PoolUse
+}
+
+// IDClaimer claims this node's ID, confirms the claim, publishes what the node reports
+// of itself, and notices if another process has the ID. The ID of a process never
+// changes. If it is lost, the node keeps its leases and makes no new one, also after a
+// restart, until the store confirms the ID.
 //
-// Confirm is called by who reads the store, before it does, and by Run. The
-// other methods may be called from anywhere and wait for nothing.
+// The reader of the store calls Confirm before it reads; Run calls it too. Any
+// goroutine may call the other methods, which do not wait.
 type IDClaimer struct {
 	deps  IDClaimerDeps
+	state StateSource  // nil: the store is always read
+	pools PoolReporter // nil: the node has no pools
 	poke  chan struct{}
 	busy  chan struct{} // full while Confirm is at work
 	own   own           // of who is busy
@@ -83,8 +100,8 @@ type remembered struct {
 // diskName is where the disk has it.
 const diskName = "node-id"
 
-// NewIDClaimer makes an IDClaimer that knows what its disk remembers. Where that is a
-// problem, or too long ago, nothing is lent from the start.
+// NewIDClaimer returns an IDClaimer with the ID that its disk remembers. If the ID has a
+// problem, or was not confirmed for too long, it suspends new leases at once.
 func NewIDClaimer(deps IDClaimerDeps) (*IDClaimer, error) {
 	k := &IDClaimer{deps: deps, poke: make(chan struct{}, 1), busy: make(chan struct{}, 1)}
 	text, err := deps.Disk.Local(diskName)
@@ -107,13 +124,30 @@ func NewIDClaimer(deps IDClaimerDeps) (*IDClaimer, error) {
 		k.problem, k.kind = k.movedDisk()
 	}
 	if k.problem != "" {
-		deps.Suspend(reason(k.held, k.problem))
+		deps.Leases.Suspend(reason(k.held, k.problem))
 		k.untold = true
 	}
 	return k, nil
 }
 
-// ID is this node's ID, 0 before it was claimed for the first time.
+// Attach sets the parts of the agent that need the claimer to be made. It must be
+// called before Confirm and Run.
+func (k *IDClaimer) Attach(state StateSource, pools PoolReporter) {
+	k.state, k.pools = state, pools
+}
+
+// poolUses returns what this node has of each pool.
+func (k *IDClaimer) poolUses() []*kv.PoolUse {
+	if k.pools == nil {
+		return nil
+	}
+	return k.pools.PoolUses()
+}
+
+// storeIsRead reports whether the agent reads the cluster store.
+func (k *IDClaimer) storeIsRead() bool { return k.state == nil || k.state.Status().Connected }
+
+// ID returns this node's ID, 0 before it was claimed for the first time.
 func (k *IDClaimer) ID() uint32 { return k.Held().ID }
 
 // Held is the ID and the generation of its record.
@@ -164,7 +198,7 @@ func (k *IDClaimer) Run(ctx context.Context) error {
 		case <-time.After(wait):
 		}
 		k.checkTerm()
-		if k.ID() == 0 || k.deps.Follows != nil && !k.deps.Follows() {
+		if k.ID() == 0 || !k.storeIsRead() {
 			continue // for who reads the store: it puts back first what the store has lost
 		}
 		if err := k.confirmInTerm(ctx); errors.Is(err, controller.ErrFatal) {
@@ -263,31 +297,31 @@ func (k *IDClaimer) claim(ctx context.Context, want Held) (Held, error) {
 		who.Pinned = 0 // or what is in use here would be released
 	}
 	if want.ID == 0 {
-		if err := k.settle(ctx); err != nil {
+		if err := k.waitForNodes(ctx); err != nil {
 			return Held{}, err
 		}
 	}
 	held, err := Claim(ctx, k.deps.Store, who, want, k.deps.Now())
-	if errors.Is(err, ErrIDTaken) && who.Pinned == 0 && !k.inUse() && !k.deps.Busy() {
+	if errors.Is(err, ErrIDTaken) && who.Pinned == 0 && !k.inUse() && !k.deps.Leases.InUse() {
 		k.deps.Log.Warn("the node ID that this node remembers is taken, and nothing here depends on it: claiming another one", "error", err)
 		held, err = Claim(ctx, k.deps.Store, who, Held{}, k.deps.Now())
 	}
 	return held, err
 }
 
-// settle waits before the first claim in a store without any node: it may have
+// waitForNodes waits before the first claim in a store without any node: it may have
 // been wiped a moment ago, and whoever knew it is about to write it again.
-func (k *IDClaimer) settle(ctx context.Context) error {
-	if k.deps.Settle == 0 {
+func (k *IDClaimer) waitForNodes(ctx context.Context) error {
+	if k.deps.FirstWait == 0 {
 		return nil
 	}
 	kvs, _, err := k.deps.Store.List(ctx, kv.NodeRecordPrefix)
 	if err != nil || len(kvs) > 0 {
 		return err
 	}
-	k.deps.Log.Info("the cluster store has no node: it is new, or was wiped; waiting for nodes that know more", "wait", k.deps.Settle)
+	k.deps.Log.Info("the cluster store has no node: it is new, or was wiped; waiting for nodes that know more", "wait", k.deps.FirstWait)
 	select {
-	case <-time.After(k.deps.Settle):
+	case <-time.After(k.deps.FirstWait):
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("wait for other nodes: %w", context.Cause(ctx))
@@ -363,7 +397,7 @@ func (k *IDClaimer) beatOnce(ctx context.Context, held Held) error {
 		t.put(kv.NodeRecordKey(held.ID), now.recordAt, now.record)
 	}
 	beat := k.deps.Identity.beat(held, k.deps.Now())
-	beat.Pools = k.deps.Uses()
+	beat.Pools = k.poolUses()
 	t.put(kv.BeatKey(held.ID), now.beatAt, beat)
 	k.own = own{}
 	if err := k.twins.try(beat); err != nil {
@@ -531,9 +565,9 @@ func (k *IDClaimer) tell(problem string, kind error) {
 	case problem == was:
 		return
 	case problem == "":
-		k.deps.Suspend("")
+		k.deps.Leases.Suspend("")
 	default:
-		k.deps.Suspend(reason(held, problem))
+		k.deps.Leases.Suspend(reason(held, problem))
 	}
 	if kind != wasKind { // else it is the same problem with another time in its text
 		k.announce(held, problem)

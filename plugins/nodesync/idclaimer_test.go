@@ -458,7 +458,7 @@ func TestBeatsTellOfThePools(t *testing.T) {
 // of it; no other claim does.
 func TestTheFirstClaimOfAll(t *testing.T) {
 	const settle = 30 * time.Second
-	waits := func(d *nodesync.IDClaimerDeps) { d.Settle = settle }
+	waits := func(d *nodesync.IDClaimerDeps) { d.FirstWait = settle }
 	for name, c := range map[string]struct {
 		before, meanwhile bool // another node is known
 		remembered        bool

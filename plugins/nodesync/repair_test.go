@@ -82,7 +82,7 @@ func TestWhatTheStoreHasLostOfRecordsIsWrittenAgain(t *testing.T) {
 
 // Whoever writes first, and however often: all nodes end with the same records,
 // and there is nothing left to write.
-func TestUpkeepSettles(t *testing.T) {
+func TestRepairEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := NewWithT(t)
 		record := rapid.Custom(func(t *rapid.T) *kv.NodeRecord {

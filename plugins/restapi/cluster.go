@@ -13,7 +13,7 @@ import (
 )
 
 func (p *RESTAPI) nodes(w http.ResponseWriter, r *http.Request) {
-	found, err := p.Nodes(r.Context())
+	found, err := p.Cluster.Nodes(r.Context())
 	if err != nil {
 		writeError(w, statusOf(err, http.StatusInternalServerError), err)
 		return
@@ -37,7 +37,7 @@ func (p *RESTAPI) releaseNode(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, errors.New("name: is empty: give the name of a node"))
 		return
 	}
-	reply, err := p.ReleaseNode(r.Context(), req.Name, req.Force)
+	reply, err := p.Cluster.ReleaseNode(r.Context(), req.Name, req.Force)
 	if err != nil {
 		writeError(w, statusOf(err, http.StatusInternalServerError), err)
 		return
@@ -47,7 +47,7 @@ func (p *RESTAPI) releaseNode(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *RESTAPI) pools(w http.ResponseWriter, r *http.Request) {
-	found, err := p.Pools(r.Context())
+	found, err := p.Cluster.Pools(r.Context())
 	if err != nil {
 		writeError(w, statusOf(err, http.StatusInternalServerError), err)
 		return
@@ -71,7 +71,7 @@ func (p *RESTAPI) apply(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, errors.New("file: is empty: give the text of a file of pools"))
 		return
 	}
-	result, err := p.Apply(r.Context(), []byte(req.File), req.DryRun)
+	result, err := p.Cluster.Apply(r.Context(), []byte(req.File), req.DryRun)
 	result.Problems, result.Blocks, result.Moves = present(result.Problems), present(result.Blocks), present(result.Moves)
 	switch {
 	case err != nil:

@@ -27,7 +27,7 @@ func TestNodes(t *testing.T) {
 		{ID: 6, Name: "node-b", Released: true},
 	}
 	h := newAgent(t).with(func(d *restapi.Deps) {
-		d.Nodes = func(context.Context) ([]localapi.Node, error) { return given, nil }
+		d.Cluster = cluster{nodes: func(context.Context) ([]localapi.Node, error) { return given, nil }}
 	})
 	code, body := ask(h, "GET", localapi.PathNodes, "")
 	g.Expect(code).To(Equal(200))
@@ -46,7 +46,7 @@ func TestPools(t *testing.T) {
 		{Name: "blue", Problem: "it overlaps"},
 	}
 	h := newAgent(t).with(func(d *restapi.Deps) {
-		d.Pools = func(context.Context) ([]localapi.Pool, error) { return given, nil }
+		d.Cluster = cluster{pools: func(context.Context) ([]localapi.Pool, error) { return given, nil }}
 	})
 	code, body := ask(h, "GET", localapi.PathPools, "")
 	g.Expect(code).To(Equal(200))
@@ -73,8 +73,10 @@ func TestListsOfTheCluster(t *testing.T) {
 			t.Run(path+" "+name, func(t *testing.T) {
 				g := NewWithT(t)
 				h := newAgent(t).with(func(d *restapi.Deps) {
-					d.Nodes = func(context.Context) ([]localapi.Node, error) { return nil, c.err }
-					d.Pools = func(context.Context) ([]localapi.Pool, error) { return nil, c.err }
+					d.Cluster = cluster{
+						nodes: func(context.Context) ([]localapi.Node, error) { return nil, c.err },
+						pools: func(context.Context) ([]localapi.Pool, error) { return nil, c.err },
+					}
 				})
 				code, body := ask(h, "GET", path, "")
 				g.Expect(code).To(Equal(c.code))
@@ -108,10 +110,10 @@ func TestReleasingANode(t *testing.T) {
 			g := NewWithT(t)
 			asked := ""
 			h := newAgent(t).with(func(d *restapi.Deps) {
-				d.ReleaseNode = func(_ context.Context, name string, force bool) (localapi.NodeReleaseReply, error) {
+				d.Cluster = cluster{releaseNode: func(_ context.Context, name string, force bool) (localapi.NodeReleaseReply, error) {
 					asked = fmt.Sprint(name, " ", force)
 					return localapi.NodeReleaseReply{ID: 5}, c.err
-				}
+				}}
 			})
 			code, body := ask(h, "POST", localapi.PathNodeRelease, c.body)
 			g.Expect(code).To(Equal(c.code))
@@ -156,11 +158,11 @@ func TestApply(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
 			h := newAgent(t).with(func(d *restapi.Deps) {
-				d.Apply = func(_ context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error) {
+				d.Cluster = cluster{apply: func(_ context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error) {
 					g.Expect(string(file)).To(Equal("pools: []\n"))
 					g.Expect(dryRun).To(Equal(c.dry))
 					return c.result, c.err
-				}
+				}}
 			})
 			body, err := json.Marshal(localapi.ApplyRequest{File: "pools: []\n", DryRun: c.dry})
 			g.Expect(err).NotTo(HaveOccurred())
@@ -175,10 +177,10 @@ func TestApplyOfNothing(t *testing.T) {
 	for _, body := range []string{`{}`, `{"file": " \n"}`, `{"file": 5}`, `{"file": "pools: []", "dry-run": true}`, ``, `{"file": "` + strings.Repeat("#", 5<<20) + `"}`} {
 		g := NewWithT(t)
 		h := newAgent(t).with(func(d *restapi.Deps) {
-			d.Apply = func(context.Context, []byte, bool) (localapi.ApplyResult, error) {
+			d.Cluster = cluster{apply: func(context.Context, []byte, bool) (localapi.ApplyResult, error) {
 				t.Error("it was applied")
 				return localapi.ApplyResult{}, nil
-			}
+			}}
 		})
 		code, answer := ask(h, "POST", localapi.PathApply, body)
 		g.Expect(code).To(Equal(http.StatusBadRequest))
@@ -191,18 +193,20 @@ func TestTheClusterReadOnly(t *testing.T) {
 	g := NewWithT(t)
 	deps := newAgent(t).deps
 	harm := func() { t.Error("something was changed") }
-	deps.Dispatch = func() error { harm(); return nil }
-	deps.ReleaseNode = func(context.Context, string, bool) (localapi.NodeReleaseReply, error) {
-		harm()
-		return localapi.NodeReleaseReply{}, nil
+	deps.State = state{dispatch: func(context.Context) error { harm(); return nil }}
+	deps.Cluster = cluster{
+		releaseNode: func(context.Context, string, bool) (localapi.NodeReleaseReply, error) {
+			harm()
+			return localapi.NodeReleaseReply{}, nil
+		},
+		apply: func(context.Context, []byte, bool) (localapi.ApplyResult, error) {
+			harm()
+			return localapi.ApplyResult{}, nil
+		},
+		nodes: func(context.Context) ([]localapi.Node, error) { return nil, nil },
+		pools: func(context.Context) ([]localapi.Pool, error) { return nil, nil },
+		ipam:  func() (localapi.ContivIPAM, error) { return localapi.ContivIPAM{}, nil },
 	}
-	deps.Apply = func(context.Context, []byte, bool) (localapi.ApplyResult, error) {
-		harm()
-		return localapi.ApplyResult{}, nil
-	}
-	deps.Nodes = func(context.Context) ([]localapi.Node, error) { return nil, nil }
-	deps.Pools = func(context.Context) ([]localapi.Pool, error) { return nil, nil }
-	deps.IPAM = func() (localapi.ContivIPAM, error) { return localapi.ContivIPAM{}, nil }
 	h := restapi.NewPlugin(deps).ReadOnlyHandler()
 	for _, path := range []string{localapi.PathNodes, localapi.PathPools, localapi.PathIPAM, localapi.PathAllocations} {
 		code, _ := ask(h, "GET", path, "")

@@ -5,6 +5,7 @@ package restapi
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
@@ -31,7 +33,7 @@ func (p *RESTAPI) history(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, err)
 		return
 	}
-	records, err := p.History(q)
+	records, err := p.Loop.Query(q)
 	switch {
 	case errors.Is(err, controller.ErrNoRecord):
 		writeError(w, http.StatusNotFound, err)
@@ -40,17 +42,31 @@ func (p *RESTAPI) history(w http.ResponseWriter, r *http.Request) {
 		writeError(w, statusOf(err, http.StatusInternalServerError), err)
 		return
 	}
-	all := make([]controller.Record, 0, len(records))
+	all := make([]localapi.ContivRecord, 0, len(records))
 	for _, rec := range records {
-		rec.Handlers, rec.Txn = present(rec.Handlers), present(rec.Txn)
-		all = append(all, rec)
+		all = append(all, contivRecord(rec))
 	}
-	slices.SortStableFunc(all, func(a, b controller.Record) int { return cmp.Compare(a.SeqNum, b.SeqNum) })
+	slices.SortStableFunc(all, func(a, b localapi.ContivRecord) int { return cmp.Compare(a.SeqNum, b.SeqNum) })
 	if q.SeqNum != nil && len(all) == 1 {
 		_ = writeJSON(w, http.StatusOK, all[0])
 		return
 	}
 	_ = writeJSON(w, http.StatusOK, all)
+}
+
+// contivRecord returns a record in the form that Contiv-VPP's clients decode.
+func contivRecord(r controller.Record) localapi.ContivRecord {
+	out := localapi.ContivRecord{
+		Record:      r,
+		Method:      int(r.Method),
+		Handlers:    make([]localapi.ContivHandler, 0, len(r.Handlers)),
+		TxnErrorStr: r.TxnError,
+		TxnValues:   present(r.Txn),
+	}
+	for _, h := range r.Handlers {
+		out.Handlers = append(out.Handlers, localapi.ContivHandler{HandlerRecord: h, ErrorStr: h.Error})
+	}
+	return out
 }
 
 // historyQuery refuses also the arguments that the history does not know: a
@@ -70,17 +86,27 @@ func historyQuery(r *http.Request) (controller.HistoryQuery, error) {
 	return controller.ParseHistoryQuery(args)
 }
 
+// dispatchTimeout bounds the time until the loop has been asked for a resync.
+const dispatchTimeout = 5 * time.Second
+
 // dispatch asks for a resync and does not wait for it.
-func (p *RESTAPI) dispatch(w http.ResponseWriter, _ *http.Request) {
-	if err := p.Dispatch(); err != nil {
-		writeError(w, statusOf(err, http.StatusServiceUnavailable), err)
+func (p *RESTAPI) dispatch(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), dispatchTimeout)
+	defer cancel()
+	err := p.State.Dispatch(ctx)
+	switch {
+	case errors.Is(err, controller.ErrClosedController):
+		writeError(w, http.StatusServiceUnavailable, err)
+		return
+	case err != nil:
+		writeError(w, statusOf(err, http.StatusConflict), err)
 		return
 	}
 	_ = writeJSON(w, http.StatusOK, localapi.Dispatched)
 }
 
 func (p *RESTAPI) contivIPAM(w http.ResponseWriter, _ *http.Request) {
-	data, err := p.IPAM()
+	data, err := p.Cluster.IPAM()
 	if err != nil {
 		writeError(w, statusOf(err, http.StatusServiceUnavailable), err)
 		return
@@ -90,8 +116,8 @@ func (p *RESTAPI) contivIPAM(w http.ResponseWriter, _ *http.Request) {
 
 func (p *RESTAPI) allocations(w http.ResponseWriter, _ *http.Request) {
 	first := ledger.IPv4
-	if p.IPAM != nil {
-		if data, err := p.IPAM(); err == nil && data.PodSubnetThisNode.Addr().Is6() {
+	if p.Cluster != nil {
+		if data, err := p.Cluster.IPAM(); err == nil && data.PodSubnetThisNode.Addr().Is6() {
 			first = ledger.IPv6
 		}
 	}

@@ -4,6 +4,7 @@
 package restapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -26,18 +27,24 @@ func (a *agent) with(change func(*restapi.Deps)) http.Handler {
 	return restapi.NewPlugin(deps).Handler()
 }
 
-// What an agent was not given it does not offer; asking is no harm.
+// A request for a dependency that is nil is answered with 501.
 func TestWhatIsNotOffered(t *testing.T) {
 	g := NewWithT(t)
-	a := newAgent(t)
+	h := newAgent(t).with(func(d *restapi.Deps) { d.Loop, d.State, d.Southbound, d.Database, d.Pods = nil, nil, nil, nil, nil })
 	for _, c := range []struct{ method, path string }{
-		{"GET", localapi.PathEventHistory}, {"POST", localapi.PathDispatch}, {"GET", localapi.PathIPAM}, {"GET", localapi.PathNodes},
-		{"POST", localapi.PathNodeRelease}, {"GET", localapi.PathPools}, {"POST", localapi.PathApply},
+		{"GET", localapi.PathEventHistory}, {"GET", localapi.PathEvents},
+		{"POST", localapi.PathDispatch}, {"POST", localapi.PathResync},
+		{"GET", localapi.PathSink}, {"GET", localapi.PathBackup},
+		{"GET", localapi.PathAccept}, {"POST", localapi.PathAccept},
+		{"GET", localapi.PathIPAM}, {"GET", localapi.PathNodes}, {"POST", localapi.PathNodeRelease},
+		{"GET", localapi.PathPools}, {"POST", localapi.PathApply},
 	} {
-		code, body := ask(a.handler, c.method, c.path, "{}")
+		code, body := ask(h, c.method, c.path, "{}")
 		g.Expect(code).To(Equal(http.StatusNotImplemented), c.path)
 		g.Expect(reason(g, body)).To(Equal(c.method + " " + c.path + ": this agent does not offer it"))
 	}
+	code, _ := ask(h, "POST", localapi.PathCNI, `{"command": "ADD"}`)
+	g.Expect(code).To(Equal(http.StatusServiceUnavailable), "the CNI plugin does as without an agent")
 }
 
 func TestDispatch(t *testing.T) {
@@ -48,12 +55,12 @@ func TestDispatch(t *testing.T) {
 	}{
 		"asked for":       {nil, 200, `"Resync request was successfully dispatched."`},
 		"stopped":         {fmt.Errorf("ask for a resync: %w", controller.ErrClosedController), 503, `{"error": "ask for a resync: controller was closed"}`},
-		"asked for twice": {fmt.Errorf("resync: %w", &localapi.StatusError{Status: 409, Err: errInjected}), 409, `{"error": "resync: injected"}`},
-		"no status":       {&localapi.StatusError{Status: 200, Err: errInjected}, 503, `{"error": "injected"}`},
+		"asked for twice": {fmt.Errorf("resync: %w", errInjected), 409, `{"error": "resync: injected"}`},
+		"no status":       {&localapi.StatusError{Status: 200, Err: errInjected}, 409, `{"error": "injected"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			h := newAgent(t).with(func(d *restapi.Deps) { d.Dispatch = func() error { return c.err } })
+			h := newAgent(t).with(func(d *restapi.Deps) { d.State = state{dispatch: func(context.Context) error { return c.err }} })
 			code, body := ask(h, "POST", localapi.PathDispatch, "")
 			g.Expect(code).To(Equal(c.code))
 			g.Expect(body).To(MatchJSON(c.answer))
@@ -103,7 +110,9 @@ func TestContivIPAM(t *testing.T) {
 			g := NewWithT(t)
 			data := ipamOf()
 			c.change(&data)
-			h := newAgent(t).with(func(d *restapi.Deps) { d.IPAM = func() (localapi.ContivIPAM, error) { return data, nil } })
+			h := newAgent(t).with(func(d *restapi.Deps) {
+				d.Cluster = cluster{ipam: func() (localapi.ContivIPAM, error) { return data, nil }}
+			})
 			code, body := ask(h, "GET", localapi.PathIPAM, "")
 			g.Expect(code).To(Equal(200))
 			g.Expect(body).To(MatchJSON(c.want))
@@ -112,33 +121,12 @@ func TestContivIPAM(t *testing.T) {
 	}
 }
 
-// published is the answer as a client of Contiv-VPP reads it.
-type published struct {
-	NodeID            uint32 `json:"nodeId"`
-	NodeIP            string `json:"nodeIP"`
-	PodSubnetThisNode string `json:"podSubnetThisNode"`
-	Config            *struct {
-		UseExternalIPAM           bool   `json:"useExternalIPAM,omitempty"`
-		PodSubnetCIDR             string `json:"podSubnetCIDR,omitempty"`
-		PodSubnetOneNodePrefixLen uint8  `json:"podSubnetOneNodePrefixLen,omitempty"`
-	} `json:"config"`
-}
-
-func TestPublishedClientsReadIt(t *testing.T) {
-	g := NewWithT(t)
-	h := newAgent(t).with(func(d *restapi.Deps) { d.IPAM = func() (localapi.ContivIPAM, error) { return ipamOf(), nil } })
-	_, body := ask(h, "GET", localapi.PathIPAM, "")
-	var p published
-	g.Expect(json.Unmarshal([]byte(body), &p)).To(Succeed())
-	g.Expect(fmt.Sprint(p.NodeID, p.NodeIP, p.PodSubnetThisNode, *p.Config)).To(Equal("5192.168.16.510.1.5.0/24{false 10.1.0.0/16 24}"))
-}
-
 func TestContivIPAMIsNotKnownYet(t *testing.T) {
 	g := NewWithT(t)
 	h := newAgent(t).with(func(d *restapi.Deps) {
-		d.IPAM = func() (localapi.ContivIPAM, error) {
+		d.Cluster = cluster{ipam: func() (localapi.ContivIPAM, error) {
 			return localapi.ContivIPAM{}, fmt.Errorf("no resync yet: %w", errInjected)
-		}
+		}}
 	})
 	code, body := ask(h, "GET", localapi.PathIPAM, "")
 	g.Expect(code).To(Equal(http.StatusServiceUnavailable))
@@ -209,14 +197,14 @@ func TestAllocations(t *testing.T) {
 		"ns/api":    `{"MainIP":"10.1.5.8","CustomIfIPs":{"net1":"10.5.0.2"}}`,
 	}))
 	first6 := a.with(func(d *restapi.Deps) {
-		d.IPAM = func() (localapi.ContivIPAM, error) {
+		d.Cluster = cluster{ipam: func() (localapi.ContivIPAM, error) {
 			return localapi.ContivIPAM{PodSubnetThisNode: prefix("fd00:1:0:5::/64")}, nil
-		}
+		}}
 	})
 	g.Expect(allocated(g, first6)["ns/both"]).To(Equal(`{"MainIP":"fd00:1:0:5::1","MainIPs":["fd00:1:0:5::1","10.1.5.6"],"CustomIfIPs":{"net1/blue":"fd00:b::"},` +
 		`"CustomIfAllIPs":{"net1/blue":["fd00:b::","10.5.0.0"]}}`))
 	failing := a.with(func(d *restapi.Deps) {
-		d.IPAM = func() (localapi.ContivIPAM, error) { return localapi.ContivIPAM{}, errInjected }
+		d.Cluster = cluster{ipam: func() (localapi.ContivIPAM, error) { return localapi.ContivIPAM{}, errInjected }}
 	})
 	g.Expect(allocated(g, failing)["ns/both"]).To(HavePrefix(`{"MainIP":"10.1.5.6"`))
 }

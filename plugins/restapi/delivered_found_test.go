@@ -35,7 +35,7 @@ func TestACallerThatHangsUpAfterTheAnswer(t *testing.T) {
 	a := newAgent(t)
 	a.reply = cni.Reply{IPs: []cni.IP{{Address: "10.1.5.9/24"}}}
 	var delivered []error
-	a.deps.Delivered = func(_ cni.Request, _ cni.Reply, err error) { delivered = append(delivered, err) }
+	a.deps.Pods = &pods{serve: a.serveCNI, delivered: func(err error) { delivered = append(delivered, err) }}
 	c, cancel := context.WithCancel(ctx())
 	defer cancel()
 	r := httptest.NewRequest("POST", localapi.PathCNI, strings.NewReader(`{"command": "ADD", "network": "pods", "containerID": "c9", "ifName": "eth0", "pod": {}}`))

@@ -24,7 +24,7 @@ func withDocker(given bool, h http.HandlerFunc) http.HandlerFunc {
 }
 
 func (p *RESTAPI) dockerPools(w http.ResponseWriter, _ *http.Request) {
-	found, err := p.DockerPools()
+	found, err := p.Docker.Pools()
 	if err != nil {
 		writeError(w, http.StatusServiceUnavailable, err)
 		return
@@ -51,7 +51,7 @@ func (p *RESTAPI) releaseDockerPool(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, errors.New("id is empty: want the ID of a pool, such as LocalDefault/10.50.0.0/24"))
 		return
 	}
-	leases, err := p.EndDockerPool(r.Context(), req.ID, req.Force)
+	leases, err := p.Docker.EndPool(r.Context(), req.ID, req.Force)
 	switch {
 	case errors.Is(err, ipamapi.ErrPoolNotFound):
 		writeError(w, http.StatusNotFound, err)
@@ -65,7 +65,7 @@ func (p *RESTAPI) releaseDockerPool(w http.ResponseWriter, r *http.Request) {
 	}
 	reply := localapi.DockerPoolReleased{ID: req.ID, Leases: []localapi.Lease{}}
 	for _, l := range leases {
-		reply.Leases = append(reply.Leases, LeaseOf(l))
+		reply.Leases = append(reply.Leases, leaseOf(l))
 	}
 	p.Log.Info("Docker pool released by hand", "pool", req.ID, "leases", len(leases), "force", req.Force)
 	_ = writeJSON(w, http.StatusOK, reply)

@@ -22,12 +22,12 @@ func (p *RESTAPI) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.Header().Set(localapi.EventsStarted, p.Status().Started.UTC().Format(time.RFC3339Nano))
+	w.Header().Set(localapi.EventsStarted, p.Agent.Status().Started.UTC().Format(time.RFC3339Nano))
 	flush := http.NewResponseController(w)
 	stop, _ := r.Context().Value(stopping{}).(<-chan struct{})
 	enc := json.NewEncoder(w)
 	for last := !follow; ; {
-		records, more := p.Events(seq)
+		records, more := p.Loop.Events(seq)
 		for _, rec := range records {
 			if enc.Encode(rec) != nil {
 				return

@@ -57,12 +57,14 @@ func TestACallerThatClosesItsSendingHalf(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			g := NewWithT(t)
 			a := newAgent(t)
-			a.deps.Dump = func(ctx context.Context) (map[string]proto.Message, error) { return nil, calledOff(ctx) }
-			a.deps.Nodes = func(ctx context.Context) ([]localapi.Node, error) { return nil, calledOff(ctx) }
-			a.deps.Pools = func(ctx context.Context) ([]localapi.Pool, error) { return nil, calledOff(ctx) }
-			a.deps.Resync = calledOff
-			a.deps.ReleaseNode = func(ctx context.Context, _ string, _ bool) (localapi.NodeReleaseReply, error) {
-				return localapi.NodeReleaseReply{}, calledOff(ctx)
+			a.deps.Southbound = dumper(func(ctx context.Context) (map[string]proto.Message, error) { return nil, calledOff(ctx) })
+			a.deps.State = state{resync: calledOff}
+			a.deps.Cluster = cluster{
+				nodes: func(ctx context.Context) ([]localapi.Node, error) { return nil, calledOff(ctx) },
+				pools: func(ctx context.Context) ([]localapi.Pool, error) { return nil, calledOff(ctx) },
+				releaseNode: func(ctx context.Context, _ string, _ bool) (localapi.NodeReleaseReply, error) {
+					return localapi.NodeReleaseReply{}, calledOff(ctx)
+				},
 			}
 			var err error
 			a.deps.Ledger, err = ledger.Open(ctx(), &hurried{Journal: journal.NewMemory()}, ledger.Options{})

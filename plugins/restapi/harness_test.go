@@ -65,11 +65,14 @@ func newAgent(t testing.TB) *agent {
 	a.g.Expect(err).NotTo(HaveOccurred())
 	a.metrics = restapi.NewMetrics(a.book.Stats, func() controller.Status { return controller.Status{Queued: 3, FollowUps: 1, Processed: 17} })
 	a.deps = restapi.Deps{
-		CNI: a.serveCNI, Delete: a.delete, Status: a.getStatus, Ledger: a.book, Events: a.events, Resync: func(context.Context) error { return a.err },
-		Backup: func(w io.Writer) (int64, error) { return a.backup(w) }, Metrics: a.metrics.Registry,
-		Dump: func(context.Context) (map[string]proto.Message, error) {
-			return map[string]proto.Message{"node": &kv.NodeNetwork{Id: 5, PodSubnets: []string{"10.1.5.0/24"}}}, a.err
-		},
+		Agent:      a,
+		Ledger:     a.book,
+		Metrics:    a.metrics.Registry,
+		Pods:       &pods{serve: a.serveCNI, remove: a.delete},
+		Loop:       loop{events: a.events},
+		State:      state{resync: func(context.Context) error { return a.err }},
+		Database:   copier(func(w io.Writer) (int64, error) { return a.backup(w) }),
+		Southbound: dumper(a.dump),
 	}
 	a.handler = restapi.NewPlugin(a.deps).Handler()
 	a.fill()
@@ -130,11 +133,75 @@ func (a *agent) delete(ctx context.Context, l ledger.Lease) error {
 	return err
 }
 
-func (a *agent) getStatus() localapi.Status {
+// Status is what the test says.
+func (a *agent) Status() localapi.Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.status
 }
+
+func (a *agent) dump(context.Context) (map[string]proto.Message, error) {
+	return map[string]proto.Message{"node": &kv.NodeNetwork{Id: 5, PodSubnets: []string{"10.1.5.0/24"}}}, a.err
+}
+
+// pods, loop, state, cluster and the types of one function stand for the parts of an
+// agent. A function that is nil must not be called, except delivered.
+type pods struct {
+	serve     func(context.Context, cni.Request) (cni.Reply, error)
+	delivered func(error)
+	remove    func(context.Context, ledger.Lease) error
+}
+
+func (p *pods) Serve(ctx context.Context, r cni.Request) (cni.Reply, error) { return p.serve(ctx, r) }
+func (p *pods) Delete(ctx context.Context, l ledger.Lease) error            { return p.remove(ctx, l) }
+func (p *pods) Delivered(_ cni.Request, _ cni.Reply, err error) {
+	if p.delivered != nil {
+		p.delivered(err)
+	}
+}
+
+type loop struct {
+	events func(uint64) ([]controller.Record, <-chan struct{})
+	query  func(controller.HistoryQuery) ([]controller.Record, error)
+}
+
+func (l loop) Events(seq uint64) ([]controller.Record, <-chan struct{}) { return l.events(seq) }
+func (l loop) Query(q controller.HistoryQuery) ([]controller.Record, error) {
+	return l.query(q)
+}
+
+type state struct {
+	resync, dispatch func(context.Context) error
+}
+
+func (s state) Resync(ctx context.Context) error   { return s.resync(ctx) }
+func (s state) Dispatch(ctx context.Context) error { return s.dispatch(ctx) }
+
+type cluster struct {
+	nodes       func(context.Context) ([]localapi.Node, error)
+	releaseNode func(context.Context, string, bool) (localapi.NodeReleaseReply, error)
+	pools       func(context.Context) ([]localapi.Pool, error)
+	apply       func(context.Context, []byte, bool) (localapi.ApplyResult, error)
+	ipam        func() (localapi.ContivIPAM, error)
+}
+
+func (c cluster) Nodes(ctx context.Context) ([]localapi.Node, error) { return c.nodes(ctx) }
+func (c cluster) Pools(ctx context.Context) ([]localapi.Pool, error) { return c.pools(ctx) }
+func (c cluster) IPAM() (localapi.ContivIPAM, error)                 { return c.ipam() }
+func (c cluster) ReleaseNode(ctx context.Context, name string, force bool) (localapi.NodeReleaseReply, error) {
+	return c.releaseNode(ctx, name, force)
+}
+func (c cluster) Apply(ctx context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error) {
+	return c.apply(ctx, file, dryRun)
+}
+
+type copier func(io.Writer) (int64, error)
+
+func (f copier) Backup(w io.Writer) (int64, error) { return f(w) }
+
+type dumper func(context.Context) (map[string]proto.Message, error)
+
+func (f dumper) Dump(ctx context.Context) (map[string]proto.Message, error) { return f(ctx) }
 
 func (a *agent) events(seq uint64) ([]controller.Record, <-chan struct{}) {
 	a.mu.Lock()
@@ -207,7 +274,7 @@ func runDir(t testing.TB) string {
 func (a *agent) serve(t *testing.T, socket string) *server {
 	t.Helper()
 	deps := a.deps
-	deps.Socket = socket
+	deps.Listen.Socket = socket
 	c, cancel := context.WithCancel(ctx())
 	s := &server{socket: socket, stop: cancel, ended: make(chan error, 1)}
 	s.http = &http.Client{Transport: &http.Transport{

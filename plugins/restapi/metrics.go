@@ -15,8 +15,8 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager"
 )
 
-// Metrics are the agent's. Counts of leases and of the queue are taken when
-// they are asked for; the rest is told by those who do the work.
+// Metrics holds the agent's metrics. A scrape counts leases and queued events; the
+// parts of the agent report all other values.
 type Metrics struct {
 	Registry *prometheus.Registry
 
@@ -28,7 +28,7 @@ type Metrics struct {
 	cniTime  *prometheus.HistogramVec
 }
 
-// NewMetrics makes the metrics of a ledger and a loop.
+// NewMetrics returns the metrics of a ledger and a loop.
 func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) *Metrics {
 	buckets := prometheus.ExponentialBuckets(0.00002, 2.5, 14)
 	m := &Metrics{
@@ -47,33 +47,33 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 			Help: "Time of a CNI request, the wait in the queue included.", Buckets: buckets}, []string{"command"}),
 	}
 	m.Registry.MustRegister(m.events, m.handlers, m.store, m.kvdb, m.cni, m.cniTime,
-		&books{stats: stats, loop: loop}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		&collector{stats: stats, loop: loop}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// Cluster is how the agent stands to the rest of the cluster.
-type Cluster struct {
+// ClusterState holds the gauges of the node's place in the cluster.
+type ClusterState struct {
 	KVDBConnected  bool
 	NodeIDConflict bool
 	PoolProblems   int // pools that this node does not follow
-	ClaimsHeld     int // prefixes that this node has claimed
-	ClaimsWaiting  int // and that another node has
+	ClaimsHeld     int // prefixes whose claim this node holds
+	ClaimsWaiting  int // prefixes that this node claims and another node holds
 	ConfigDiffers  bool
 }
 
-// Watch adds the gauges of the cluster; it is called once at most, before
-// anybody asks for metrics.
-func (m *Metrics) Watch(cluster func() Cluster) {
-	gauge := func(name, help string, value func(Cluster) float64) prometheus.Collector {
+// Watch adds the gauges of the cluster. It must be called at most once, before the
+// first scrape.
+func (m *Metrics) Watch(cluster func() ClusterState) {
+	gauge := func(name, help string, value func(ClusterState) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(cluster()) })
 	}
 	m.Registry.MustRegister(
-		gauge("cadastre_kvdb_connected", "Whether the cluster store answers: 1 or 0.", func(c Cluster) float64 { return number(c.KVDBConnected) }),
-		gauge("cadastre_node_id_conflict", "Whether the node cannot be sure that its ID is its own: 1 or 0.", func(c Cluster) float64 { return number(c.NodeIDConflict) }),
-		gauge("cadastre_config_differs", "Whether contiv.conf differs from the pools that the cluster uses: 1 or 0.", func(c Cluster) float64 { return number(c.ConfigDiffers) }),
-		gauge("cadastre_pool_problems", "Pools that this node does not follow.", func(c Cluster) float64 { return float64(c.PoolProblems) }),
-		gauge("cadastre_claims_held", "Prefixes whose claim this node holds.", func(c Cluster) float64 { return float64(c.ClaimsHeld) }),
-		gauge("cadastre_claims_waiting", "Prefixes that this node claims and another node has.", func(c Cluster) float64 { return float64(c.ClaimsWaiting) }))
+		gauge("cadastre_kvdb_connected", "Whether the cluster store answers: 1 or 0.", func(c ClusterState) float64 { return number(c.KVDBConnected) }),
+		gauge("cadastre_node_id_conflict", "Whether the node cannot be sure that its ID is its own: 1 or 0.", func(c ClusterState) float64 { return number(c.NodeIDConflict) }),
+		gauge("cadastre_config_differs", "Whether contiv.conf differs from the pools that the cluster uses: 1 or 0.", func(c ClusterState) float64 { return number(c.ConfigDiffers) }),
+		gauge("cadastre_pool_problems", "Pools that this node does not follow.", func(c ClusterState) float64 { return float64(c.PoolProblems) }),
+		gauge("cadastre_claims_held", "Prefixes whose claim this node holds.", func(c ClusterState) float64 { return float64(c.ClaimsHeld) }),
+		gauge("cadastre_claims_waiting", "Prefixes that this node claims and another node has.", func(c ClusterState) float64 { return float64(c.ClaimsWaiting) }))
 }
 
 func number(b bool) float64 {
@@ -83,7 +83,7 @@ func number(b bool) float64 {
 	return 0
 }
 
-// Event notes one event.
+// Event counts one event.
 func (m *Metrics) Event(r *controller.Record) {
 	outcome := "ok"
 	if r.Error != "" {
@@ -95,18 +95,18 @@ func (m *Metrics) Event(r *controller.Record) {
 	}
 }
 
-// Served notes one CNI request.
+// Served counts one CNI request.
 func (m *Metrics) Served(s podmanager.Served) {
 	m.cni.WithLabelValues(s.Command, strconv.FormatUint(uint64(s.Code), 10)).Inc()
 	m.cniTime.WithLabelValues(s.Command).Observe(s.Took.Seconds())
 }
 
-// Commit notes one commit to the journal.
+// Commit counts one commit to the journal.
 func (m *Metrics) Commit(took time.Duration, err error) {
 	m.store.WithLabelValues(outcomeOf(err)).Observe(took.Seconds())
 }
 
-// Request notes one request to the cluster store.
+// Request counts one request to the cluster store.
 func (m *Metrics) Request(what string, took time.Duration, err error) {
 	m.kvdb.WithLabelValues(what, outcomeOf(err)).Observe(took.Seconds())
 }
@@ -118,48 +118,52 @@ func outcomeOf(err error) string {
 	return "ok"
 }
 
-// books collects what is counted on demand.
-type books struct {
+// collector counts leases and events on demand.
+type collector struct {
 	stats func() []ledger.BlockStat
 	loop  func() controller.Status
 }
 
 func leasesDesc() *prometheus.Desc {
-	return prometheus.NewDesc("cadastre_leases", "Leases by pool, family and state; infra are those that the node itself uses.", []string{"pool", "family", "state"}, nil)
+	return prometheus.NewDesc("cadastre_leases", "Leases by pool, family and state; the node itself uses those of state infra.", []string{"pool", "family", "state"}, nil)
 }
 
 func addressesDesc() *prometheus.Desc {
-	return prometheus.NewDesc("cadastre_pool_addresses", "Addresses of the active blocks: all of them, and those that are free.", []string{"pool", "family", "kind"}, nil)
+	return prometheus.NewDesc("cadastre_pool_addresses", "Addresses of the active blocks by kind: all, or free.", []string{"pool", "family", "kind"}, nil)
 }
 
 func queueDesc() *prometheus.Desc {
-	return prometheus.NewDesc("cadastre_event_queue_length", "Events that wait.", []string{"kind"}, nil)
+	return prometheus.NewDesc("cadastre_event_queue_length", "Events in the queue.", []string{"kind"}, nil)
 }
 
 func processedDesc() *prometheus.Desc {
 	return prometheus.NewDesc("cadastre_events_processed_total", "Events processed since the start.", nil, nil)
 }
 
-// Describe tells what is collected.
-func (b *books) Describe(ch chan<- *prometheus.Desc) {
+// Describe sends the descriptions of the metrics.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{leasesDesc(), addressesDesc(), queueDesc(), processedDesc()} {
 		ch <- d
 	}
 }
 
-// Collect counts.
-func (b *books) Collect(ch chan<- prometheus.Metric) {
+// Collect counts leases and events.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	type side struct{ pool, family string }
-	sum := map[side]ledger.BlockStat{}
-	for _, s := range b.stats() {
-		k := side{s.Pool, s.Family.String()}
+	type familyPool struct{ pool, family string }
+	sum := map[familyPool]ledger.BlockStat{}
+	for _, s := range c.stats() {
+		k := familyPool{s.Pool, s.Family.String()}
 		t := sum[k]
-		t.Held, t.Infra, t.Cooling, t.Quarantined = t.Held+s.Held, t.Infra+s.Infra, t.Cooling+s.Cooling, t.Quarantined+s.Quarantined
+		t.Held += s.Held
+		t.Infra += s.Infra
+		t.Cooling += s.Cooling
+		t.Quarantined += s.Quarantined
 		if s.State == ledger.Active {
-			t.Size, t.Free = t.Size+s.Size, t.Free+s.Free
+			t.Size += s.Size
+			t.Free += s.Free
 		}
 		sum[k] = t
 	}
@@ -171,7 +175,7 @@ func (b *books) Collect(ch chan<- prometheus.Metric) {
 		gauge(addressesDesc(), float64(t.Size), k.pool, k.family, "all")
 		gauge(addressesDesc(), float64(t.Free), k.pool, k.family, "free")
 	}
-	s := b.loop()
+	s := c.loop()
 	gauge(queueDesc(), float64(s.Queued), "events")
 	gauge(queueDesc(), float64(s.FollowUps), "followups")
 	ch <- prometheus.MustNewConstMetric(processedDesc(), prometheus.CounterValue, float64(s.Processed))

@@ -84,8 +84,8 @@ func TestMetricsOfTheCluster(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)
 	g.Expect(a.scrape()).NotTo(HaveKey("cadastre_kvdb_connected"))
-	var cluster restapi.Cluster
-	a.metrics.Watch(func() restapi.Cluster { return cluster })
+	var cluster restapi.ClusterState
+	a.metrics.Watch(func() restapi.ClusterState { return cluster })
 	expect := func(connected, conflict, problems int) {
 		all := a.scrape()
 		g.Expect(values(all["cadastre_kvdb_connected"])).To(Equal([]string{fmt.Sprint(": ", connected)}))
@@ -95,7 +95,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 	expect(0, 0, 0)
 	cluster.KVDBConnected = true
 	expect(1, 0, 0)
-	cluster = restapi.Cluster{NodeIDConflict: true, PoolProblems: 3}
+	cluster = restapi.ClusterState{NodeIDConflict: true, PoolProblems: 3}
 	expect(0, 1, 3)
 	g.Expect(values(a.scrape()["cadastre_config_differs"])).To(Equal([]string{": 0"}))
 	cluster.ConfigDiffers = true
@@ -106,7 +106,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 func TestTheNamesOfMetrics(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)
-	a.metrics.Watch(func() restapi.Cluster { return restapi.Cluster{} })
+	a.metrics.Watch(func() restapi.ClusterState { return restapi.ClusterState{} })
 	for name, f := range a.scrape() {
 		g.Expect(name).To(MatchRegexp("^(cadastre|go|process|promhttp)_"))
 		g.Expect(f.GetHelp()).NotTo(BeEmpty(), name)

@@ -48,7 +48,7 @@ func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
 			}
 			p.Log.Info("released by hand", "address", l.Addr, "pool", l.Pool, "key", l.Key.String(), "pod", l.Pod.String())
 		}
-		reply.Leases = append(reply.Leases, LeaseOf(l))
+		reply.Leases = append(reply.Leases, leaseOf(l))
 	}
 	if failed != nil && len(reply.Leases) == 0 {
 		writeError(w, http.StatusInternalServerError, failed)
@@ -127,8 +127,8 @@ func refuse(l ledger.Lease, req localapi.ReleaseRequest) string {
 
 // releaseOne releases a lease that was found, if it is still the same one.
 func (p *RESTAPI) releaseOne(ctx context.Context, l ledger.Lease) error {
-	if l.Purpose == ledger.ForPod && l.State == ledger.Held {
-		return p.Delete(ctx, l)
+	if l.Purpose == ledger.ForPod && l.State == ledger.Held && p.Pods != nil {
+		return p.Pods.Delete(ctx, l)
 	}
 	_, err := p.Ledger.Release(ctx, ledger.Selector{
 		Addr: l.Addr, Pool: l.Pool, Purpose: l.Purpose, Generation: l.Generation, Quarantined: l.State == ledger.Quarantined,

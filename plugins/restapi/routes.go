@@ -32,15 +32,15 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux := p.readOnly()
 	mux.HandleFunc("POST "+localapi.PathCNI, p.cni)
 	mux.HandleFunc("POST "+localapi.PathRelease, p.release)
-	mux.HandleFunc("POST "+localapi.PathResync, p.resync)
-	mux.HandleFunc("GET "+localapi.PathBackup, p.backup)
+	mux.HandleFunc("POST "+localapi.PathResync, offered(p.State != nil, p.resync))
+	mux.HandleFunc("GET "+localapi.PathBackup, offered(p.Database != nil, p.backup))
 	mux.HandleFunc("GET "+localapi.PathCheck, p.check)
-	mux.HandleFunc("GET "+localapi.PathAccept, offered(p.Accept != nil, p.accept(true)))
-	mux.HandleFunc("POST "+localapi.PathAccept, offered(p.Accept != nil, p.accept(false)))
-	mux.HandleFunc("POST "+localapi.PathDispatch, offered(p.Dispatch != nil, p.dispatch))
-	mux.HandleFunc("POST "+localapi.PathNodeRelease, offered(p.ReleaseNode != nil, p.releaseNode))
-	mux.HandleFunc("POST "+localapi.PathApply, offered(p.Apply != nil, p.apply))
-	mux.HandleFunc("POST "+localapi.PathDockerPoolRelease, withDocker(p.EndDockerPool != nil, p.releaseDockerPool))
+	mux.HandleFunc("GET "+localapi.PathAccept, offered(p.Doubt != nil, p.accept(true)))
+	mux.HandleFunc("POST "+localapi.PathAccept, offered(p.Doubt != nil, p.accept(false)))
+	mux.HandleFunc("POST "+localapi.PathDispatch, offered(p.State != nil, p.dispatch))
+	mux.HandleFunc("POST "+localapi.PathNodeRelease, offered(p.Cluster != nil, p.releaseNode))
+	mux.HandleFunc("POST "+localapi.PathApply, offered(p.Cluster != nil, p.apply))
+	mux.HandleFunc("POST "+localapi.PathDockerPoolRelease, withDocker(p.Docker != nil, p.releaseDockerPool))
 	return answerAll(mux)
 }
 
@@ -53,19 +53,19 @@ func (p *RESTAPI) MetricsHandler() http.Handler { return answerAll(p.observed())
 func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux := p.observed()
 	mux.HandleFunc("GET "+localapi.PathStatus, func(w http.ResponseWriter, _ *http.Request) {
-		s := p.Status()
+		s := p.Agent.Status()
 		s.Notes = slices.Concat(s.Notes, p.unheard.notes())
 		s.Notes, s.Blocks, s.Claims = present(s.Notes), present(s.Blocks), present(s.Claims)
 		_ = writeJSON(w, http.StatusOK, s)
 	})
 	mux.HandleFunc("GET "+localapi.PathLeases, p.leases)
-	mux.HandleFunc("GET "+localapi.PathEvents, p.events)
-	mux.HandleFunc("GET "+localapi.PathSink, p.dump)
-	mux.HandleFunc("GET "+localapi.PathNodes, offered(p.Nodes != nil, p.nodes))
-	mux.HandleFunc("GET "+localapi.PathPools, offered(p.Pools != nil, p.pools))
-	mux.HandleFunc("GET "+localapi.PathDockerPools, withDocker(p.DockerPools != nil, p.dockerPools))
-	mux.HandleFunc("GET "+localapi.PathEventHistory, offered(p.History != nil, p.history))
-	mux.HandleFunc("GET "+localapi.PathIPAM, offered(p.IPAM != nil, p.contivIPAM))
+	mux.HandleFunc("GET "+localapi.PathEvents, offered(p.Loop != nil, p.events))
+	mux.HandleFunc("GET "+localapi.PathSink, offered(p.Southbound != nil, p.dump))
+	mux.HandleFunc("GET "+localapi.PathNodes, offered(p.Cluster != nil, p.nodes))
+	mux.HandleFunc("GET "+localapi.PathPools, offered(p.Cluster != nil, p.pools))
+	mux.HandleFunc("GET "+localapi.PathDockerPools, withDocker(p.Docker != nil, p.dockerPools))
+	mux.HandleFunc("GET "+localapi.PathEventHistory, offered(p.Loop != nil, p.history))
+	mux.HandleFunc("GET "+localapi.PathIPAM, offered(p.Cluster != nil, p.contivIPAM))
 	mux.HandleFunc("GET "+localapi.PathAllocations, p.allocations)
 	return mux
 }
@@ -74,11 +74,11 @@ func (p *RESTAPI) observed() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+localapi.PathMetrics, promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+localapi.PathHealthz, func(w http.ResponseWriter, _ *http.Request) {
-		s := p.Status()
+		s := p.Agent.Status()
 		probe(w, s.Live, s.LiveError)
 	})
 	mux.HandleFunc("GET "+localapi.PathReadyz, func(w http.ResponseWriter, _ *http.Request) {
-		s := p.Status()
+		s := p.Agent.Status()
 		probe(w, s.Ready, s.ReadyError)
 	})
 	return mux
@@ -182,7 +182,11 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 	if !readJSON(w, r, &req) {
 		return
 	}
-	reply, err := p.CNI(r.Context(), req)
+	if p.Pods == nil {
+		writeError(w, http.StatusServiceUnavailable, podmanager.ErrAway)
+		return
+	}
+	reply, err := p.Pods.Serve(r.Context(), req)
 	var cerr *cni.Error
 	switch {
 	case err == nil:
@@ -190,9 +194,7 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 		if werr == nil { // it is a few hundred bytes: flushing it tells whether somebody is there
 			werr = http.NewResponseController(w).Flush()
 		}
-		if p.Delivered != nil {
-			p.Delivered(req, reply, werr)
-		}
+		p.Pods.Delivered(req, reply, werr)
 	case errors.Is(err, podmanager.ErrAway):
 		writeError(w, http.StatusServiceUnavailable, err)
 	case errors.As(err, &cerr):
@@ -207,13 +209,13 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 func (p *RESTAPI) leases(w http.ResponseWriter, _ *http.Request) {
 	all := []localapi.Lease{}
 	for _, l := range p.Ledger.Leases() {
-		all = append(all, LeaseOf(l))
+		all = append(all, leaseOf(l))
 	}
 	_ = writeJSON(w, http.StatusOK, all)
 }
 
-// LeaseOf returns a lease as the API shows it.
-func LeaseOf(l ledger.Lease) localapi.Lease {
+// leaseOf returns a lease as the API shows it.
+func leaseOf(l ledger.Lease) localapi.Lease {
 	out := localapi.Lease{
 		IP: l.Addr.String(), Family: ledger.FamilyOf(l.Addr).String(), Pool: l.Pool, Block: l.Block.String(), State: l.State.String(),
 		Purpose: l.Purpose.String(), Network: l.Key.Network, ContainerID: l.Key.ContainerID, IfName: l.Key.IfName,
@@ -226,7 +228,7 @@ func LeaseOf(l ledger.Lease) localapi.Lease {
 }
 
 func (p *RESTAPI) resync(w http.ResponseWriter, r *http.Request) {
-	if err := p.Resync(r.Context()); err != nil {
+	if err := p.State.Resync(r.Context()); err != nil {
 		writeError(w, http.StatusInternalServerError, err)
 		return
 	}
@@ -249,7 +251,7 @@ func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
 func (p *RESTAPI) backup(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Trailer", "X-Bytes")
-	n, err := p.Backup(w)
+	n, err := p.Database.Backup(w)
 	if err != nil { // what was sent is not a whole file: cut the connection
 		p.Log.Error("backup failed", "error", err)
 		panic(http.ErrAbortHandler)
@@ -258,7 +260,7 @@ func (p *RESTAPI) backup(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (p *RESTAPI) dump(w http.ResponseWriter, r *http.Request) {
-	values, err := p.Dump(r.Context())
+	values, err := p.Southbound.Dump(r.Context())
 	if err != nil {
 		writeError(w, http.StatusInternalServerError, err)
 		return

@@ -77,7 +77,7 @@ func TestAStaleSocket(t *testing.T) {
 
 func TestASocketWithTooLongAPath(t *testing.T) {
 	g := NewWithT(t)
-	p := restapi.NewPlugin(restapi.Deps{Socket: "/tmp/" + strings.Repeat("x", 99)})
+	p := restapi.NewPlugin(restapi.Deps{Listen: restapi.Listen{Socket: "/tmp/" + strings.Repeat("x", 99)}})
 	g.Expect(p.Serve(t.Context())).To(MatchError(ContainSubstring("its path has 104 bytes, and Linux takes 103")))
 }
 
@@ -87,7 +87,7 @@ func TestALiveSocket(t *testing.T) {
 	a := newAgent(t)
 	s := a.serve(t, socketIn(runDir(t)))
 	deps := a.deps
-	deps.Socket = s.socket
+	deps.Listen.Socket = s.socket
 	err := restapi.NewPlugin(deps).Serve(ctx())
 	g.Expect(err).To(MatchError(And(ContainSubstring(s.socket), ContainSubstring("another agent"))))
 	code, _ := s.get(g, localapi.PathStatus)
@@ -100,7 +100,7 @@ func TestASocketThatCannotBeMade(t *testing.T) {
 	g.Expect(os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)).To(Succeed())
 	for _, socket := range []string{socketIn(filepath.Join(dir, "file")), socketIn(filepath.Join(dir, strings.Repeat("x", 120)))} {
 		deps := newAgent(t).deps
-		deps.Socket = socket
+		deps.Listen.Socket = socket
 		g.Expect(restapi.NewPlugin(deps).Serve(ctx())).To(MatchError(ContainSubstring(socket)))
 	}
 }
@@ -110,11 +110,11 @@ func TestTheAgentStopsDuringARequest(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	a.deps.CNI = func(context.Context, cni.Request) (cni.Reply, error) {
+	a.deps.Pods = &pods{serve: func(context.Context, cni.Request) (cni.Reply, error) {
 		close(begun)
 		<-goOn
 		return cni.Reply{Freed: 7}, nil
-	}
+	}}
 	s := a.serve(t, socketIn(runDir(t)))
 	answer := make(chan string, 1)
 	go func() {

@@ -17,11 +17,12 @@ import (
 	"github.com/cadastre/cadastre/httpserver"
 )
 
-// TCP is a listener on the network.
+// TCP describes a listener on the network.
 type TCP struct {
-	Listen string
-	TLS    *tls.Config // nil: plain text
-	Limits httpserver.Limits
+	Listener net.Listener // nil: Serve listens on Address
+	Address  string
+	TLS      *tls.Config // nil: plain text
+	Limits   httpserver.Limits
 }
 
 // endpoint is a listener on the network, with the key of its configuration.
@@ -68,10 +69,13 @@ func (u *unheard) notes() []string {
 // have taken the port before the agent started, and must not keep pods from getting
 // addresses on the local socket.
 func (p *RESTAPI) open(ctx context.Context, e endpoint) (net.Listener, error) {
+	if e.tcp.Listener != nil {
+		return e.tcp.Listener, nil
+	}
 	for {
-		l, err := net.Listen("tcp", e.tcp.Listen)
+		l, err := net.Listen("tcp", e.tcp.Address)
 		if err != nil {
-			err = fmt.Errorf("cadastre.%s %s: %w", e.key, e.tcp.Listen, err)
+			err = fmt.Errorf("cadastre.%s %s: %w", e.key, e.tcp.Address, err)
 		}
 		if p.unheard.note(e.key, err) && err != nil {
 			p.Log.Warn("a listener is not open, and is tried again", "err", err, "every", listenAgain)
@@ -80,7 +84,7 @@ func (p *RESTAPI) open(ctx context.Context, e endpoint) (net.Listener, error) {
 			return l, nil
 		}
 		select {
-		case <-p.After(listenAgain):
+		case <-p.Listen.After(listenAgain):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

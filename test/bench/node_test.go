@@ -57,7 +57,7 @@ func newNode(tb testing.TB, j ledger.Journal) *node {
 	claimer, err := nodesync.NewIDClaimer(nodesync.IDClaimerDeps{
 		Log: log.Log, Store: store, Disk: forgetful{}, EventLoop: late, Refresh: time.Minute, Expire: 24 * time.Hour, Now: time.Now,
 		Identity: nodesync.Identity{Name: "bench", Instance: "bench", Session: "bench", Limit: func([]*kv.Pool) uint32 { return 255 }, Fresh: time.Minute},
-		Random:   func() float64 { return 0.5 }, Busy: func() bool { return false }, Uses: func() []*kv.PoolUse { return nil }, Suspend: func(string) {},
+		Random:   func() float64 { return 0.5 }, Leases: noLeases{},
 	})
 	if err == nil {
 		err = claimer.Confirm(context.Background())
@@ -171,3 +171,9 @@ func runDir(tb testing.TB) string {
 	})
 	return dir
 }
+
+// noLeases implements nodesync.Leases of a node without any.
+type noLeases struct{}
+
+func (noLeases) InUse() bool    { return false }
+func (noLeases) Suspend(string) {}

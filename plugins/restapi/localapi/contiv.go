@@ -3,10 +3,35 @@
 
 package localapi
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/cadastre/cadastre/controller"
+)
 
 // Dispatched is the answer to a POST of PathDispatch, a JSON string.
 const Dispatched = "Resync request was successfully dispatched."
+
+// ContivRecord represents an event of PathEventHistory with the keys and types of
+// Contiv-VPP. The errors there are of a type that JSON does not decode: they are null
+// here, and their texts have keys of their own, as Contiv-VPP has it for handlers.
+type ContivRecord struct {
+	controller.Record
+	Method   int // 0: full resync, 1: upstream, 2: downstream, 3: update
+	Handlers []ContivHandler
+	TxnError *struct{} // null
+	Txn      *struct{} // null: a record of Contiv-VPP's scheduler
+
+	TxnErrorStr string   `json:",omitempty"`
+	TxnValues   []string // of the southbound transaction
+}
+
+// ContivHandler represents the result of one handler.
+type ContivHandler struct {
+	controller.HandlerRecord
+	Error    *struct{} // null
+	ErrorStr string    `json:",omitempty"`
+}
 
 // ContivIPAM is the node's part of the address plan, with the keys of
 // Contiv-VPP. What is absent is "": a zero address or prefix is written so.
