@@ -25,7 +25,7 @@ import (
 
 func TestCoolDown(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{CoolDown: time.Hour})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{CoolDown: time.Hour})
 	whole, part := w.pool("10.1.0.0/29", ""), w.pool("10.2.0.0/16", "10.2.2.0/30")
 	for _, x := range []struct{ id, first, second, third string }{
 		{whole, "10.1.0.2", "10.1.0.1", "10.1.0.3"}, {part, "10.2.2.1", "10.2.2.0", "10.2.2.2"},
@@ -50,7 +50,7 @@ func TestCoolDown(t *testing.T) {
 
 func TestSerialByConfiguration(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{Serial: true})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{Serial: true})
 	for _, id := range []string{w.pool("10.1.0.0/29", ""), w.pool("10.2.0.0/29", "10.2.0.0/30")} {
 		first := w.get(id, "")
 		second := w.get(id, "")
@@ -65,7 +65,7 @@ func TestSerialByConfiguration(t *testing.T) {
 // else is left.
 func TestReleasedByHand(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	id := w.pool("10.1.0.0/16", "10.1.2.0/28")
 	for range 16 {
 		w.get(id, "")
@@ -86,7 +86,7 @@ func TestReleasedByHand(t *testing.T) {
 // While an event is at an address nobody else gets it.
 func TestAnAddressThatIsStaged(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	id := w.pool("10.1.0.0/16", "10.1.2.0/30")
 	w.get(id, "")
 	st := w.ledger.Begin()
@@ -249,7 +249,7 @@ func TestAPoolChangeIsWholeOrNot(t *testing.T) {
 // and request them again: a lease never outlives its pool.
 func TestPoolsComeAndGoUnderLoad(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	pool := func(n int) string {
 		return w.pool(fmt.Sprintf("10.%d.0.0/24", n), "", ipamapi.GroupOption, "all")
 	}

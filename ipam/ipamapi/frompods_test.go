@@ -168,6 +168,26 @@ func TestContainersDoNotMovePods(t *testing.T) {
 	g.Expect(w.check()).To(Succeed())
 }
 
+// A part of the pod block overlaps no pool that has its own prefix, nor the other way round.
+func TestPartsAndPoolsDoNotOverlap(t *testing.T) {
+	g := NewWithT(t)
+	w := podWorld(g, "10.1.5.0/24")
+	g.Expect(w.pool("10.1.9.32/28", "", ipamapi.OverlapOption, "true")).To(Equal("LocalDefault/10.1.9.32/28"))
+	w.grantPods("10.1.9.0/24")
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.9.16/28?pods=default"))
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.9.48/28?pods=default"))
+	w.config = ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.1.9.0/26 28")}}
+	*w.host = nil
+	w.restart()
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.9.0/28"))
+	_, err := w.request("", "")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoMoreSubnets))
+	for _, p := range []string{"10.1.9.16/29", "10.1.9.32/29"} {
+		_, err := w.request(p, "")
+		g.Expect(err).To(MatchError(ipamapi.ErrPoolOverlap), p)
+	}
+}
+
 // A pod keeps its address, whatever its network is called.
 func TestDockerReleasesNoPod(t *testing.T) {
 	g := NewWithT(t)

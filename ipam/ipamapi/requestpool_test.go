@@ -134,7 +134,7 @@ func TestChosenPools(t *testing.T) {
 			for i := 0; i < len(fields); i += 2 {
 				list = append(list, fields[i]+" "+fields[i+1])
 			}
-			w := newWorld(g, nil, ipamapi.Config{Local: ipamapi.Space{Pools: lists(list...)}})
+			w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{Local: ipamapi.Space{Pools: lists(list...)}})
 			for _, p := range strings.Fields(x.taken) {
 				w.pool(p, "")
 			}
@@ -159,7 +159,7 @@ func TestChosenPools(t *testing.T) {
 // What was released between what the host has is chosen again, once.
 func TestChosenPoolsBesideTheHosts(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/16 24")}})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/16 24")}})
 	*w.host = host{pfx("10.0.0.0/24")}
 	a, b, c := w.pool("", ""), w.pool("", ""), w.pool("", "")
 	g.Expect([]string{a, b, c}).To(Equal([]string{"LocalDefault/10.0.1.0/24", "LocalDefault/10.0.2.0/24", "LocalDefault/10.0.3.0/24"}))
@@ -216,7 +216,7 @@ func TestOverlapOnPurpose(t *testing.T) {
 
 func TestManyCallersGetAllPools(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/10 24")}})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/10 24")}})
 	const n = 16384
 	ids := make([]string, n)
 	var wait sync.WaitGroup
@@ -243,7 +243,7 @@ func TestManyCallersGetAllPools(t *testing.T) {
 
 func TestLargePoolsAreFilled(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	for bits := 16; bits <= 20; bits++ {
 		id := w.pool(netip.PrefixFrom(ip(fmt.Sprintf("10.%d.0.0", bits)), bits).String(), "")
 		n := 1<<(32-bits) - 2
@@ -283,7 +283,7 @@ func TestThePoolsOfTheLedger(t *testing.T) {
 
 func TestNewRefusesABadConfiguration(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	for _, c := range []ipamapi.Config{
 		{Local: ipamapi.Space{Name: "a/b"}}, {Local: ipamapi.Space{Pools: lists("10.0.0.0/8 4")}}, {Global: ipamapi.Space{Pools: lists("10.0.0.0/8 40")}},
 	} {

@@ -206,6 +206,26 @@ func TestAPoolThatWasOpenedInVain(t *testing.T) {
 	}
 }
 
+// The release of a part fails after the journal has taken it: a crash right after
+// that finds the pool with its leases.
+func TestACrashAfterAReleaseThatFailed(t *testing.T) {
+	g := NewWithT(t)
+	fault := journal.None
+	w := newWorld(g, &journal.Faulty{Journal: journal.NewMemory(), Plan: func(int64) journal.Fault {
+		f := fault
+		fault = journal.None
+		return f
+	}}, ipamapi.Config{})
+	part := w.pool("10.1.0.0/16", "10.1.2.0/24")
+	w.pool("10.1.0.0/16", "")
+	w.get(part, "")
+	before := w.text()
+	fault = journal.Tear
+	g.Expect(w.ReleasePool(part)).To(MatchError(journal.ErrInjected))
+	w.restart()
+	g.Expect(w.text()).To(Equal(before))
+}
+
 func TestWhatSomebodyElseHoldsIsLeftAlone(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
