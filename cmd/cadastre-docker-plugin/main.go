@@ -1,20 +1,18 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cadastre-docker-plugin is Docker's managed plugin: a door, and behind
-// it this machine's agent. What the engine asks is forwarded to the agent's
-// socket. Where no agent has ever answered there, the plugin has a ledger of its
-// own, in its data directory, and says in its status that it does not share the
-// pods' plan.
+// Command cadastre-docker-plugin is Docker's managed plugin: a proxy of this
+// machine's agent. It forwards the engine's requests to the agent's socket. As long as
+// no agent has answered there, the plugin serves them from a ledger of its own, in its
+// data directory, and its status says that it does not share the pods' plan.
 //
-// The two never mix. Pools of the own ledger are in address spaces of their own
-// (PluginLocal, PluginGlobal), so that each pool's ID says where it belongs, for
-// as long as there is the pool. Once an agent has answered, which is written
-// down before the engine hears it, new pools are the agent's only, and while it
-// is away they are refused.
+// The two ledgers are separate. Pools of the own ledger are in address spaces of
+// their own (PluginLocal, PluginGlobal), so the ID of a pool always names its ledger.
+// After an agent has answered, which the plugin records before it answers the engine,
+// new pools are the agent's only, and requests fail while the agent is away.
 //
-// The flags are the plugin's paths as docker/plugin/config.json has them. The
-// data directory has the database and the socket of the local API:
+// The flags are the plugin's paths as in docker/plugin/config.json. The data
+// directory holds the database and the socket of the local API:
 //
 //	cadastre --socket /var/lib/docker/plugins/ID/propagated-mount/agent.sock status
 package main

@@ -112,7 +112,7 @@ func (s *stand) post(socket, method, path, body string) (int, map[string]any) {
 	return resp.StatusCode, v
 }
 
-// ask asks the door; the answer is a field of what it says, or its error.
+// ask asks the proxy; the answer is a field of what it says, or its error.
 func (s *stand) ask(method, body, field string) string {
 	status, v := s.post("docker.sock", http.MethodPost, "/"+method, body)
 	if status != http.StatusOK {
@@ -144,8 +144,8 @@ func (s *stand) note() string {
 	return fmt.Sprint(v["notes"])
 }
 
-// TestAlone: without an agent there is a ledger, and it says what it is not.
-func TestAlone(t *testing.T) {
+// Without an agent the plugin has a ledger of its own, and its status says so.
+func TestWithoutAgent(t *testing.T) {
 	s := newStand(t)
 	stop := s.start()
 	s.Expect(s.ask("Plugin.Activate", "", "Implements")).To(Equal("[IpamDriver]"))
@@ -170,15 +170,15 @@ func TestAlone(t *testing.T) {
 	s.Expect(s.address(id)).To(Equal("198.18.0.1/16"))
 }
 
-// TestTheAgentComes: what the own ledger has given stays its own, all else is
-// the agent's, also while it is away and after a restart.
-func TestTheAgentComes(t *testing.T) {
+// Pools of the own ledger stay there; all others are the agent's, even while it is
+// away and after a restart.
+func TestAgentStartsLater(t *testing.T) {
 	s := newStand(t)
 	stop := s.start()
 	before := s.pool("198.18.0.0/16")
 	l, records := s.ledger(), ipamapi.NewMemoryRecords()
 	stopAgent := s.startAgent(l, records)
-	s.Expect(s.note()).To(ContainSubstring("does not share"), "nobody has asked it yet")
+	s.Expect(s.note()).To(ContainSubstring("does not share"), "the engine has not asked yet")
 	s.Expect(s.spaces()).To(Equal("LocalDefault"))
 	s.Expect(s.note()).To(ContainSubstring("forwarded to the agent"))
 	id := s.pool("198.19.0.0/16")
@@ -193,7 +193,7 @@ func TestTheAgentComes(t *testing.T) {
 	away := And(HavePrefix("503 the agent at "+s.path("agent.sock")), ContainSubstring("does not answer"))
 	stopAgent()
 	for range 2 {
-		s.Expect(s.spaces()).To(away, "the own ledger is no stand-in")
+		s.Expect(s.spaces()).To(away, "the own ledger does not replace the agent")
 		s.Expect(s.ask("IpamDriver.RequestPool", `{"AddressSpace":"LocalDefault"}`, "PoolID")).To(away)
 		s.Expect(s.address(id)).To(away)
 		s.Expect(s.release(id)).To(away, "or its pool would leak unheard")
@@ -209,8 +209,8 @@ func TestTheAgentComes(t *testing.T) {
 	s.Expect(s.ask("IpamDriver.RequestAddress", "", "Address")).To(HavePrefix("400 "))
 }
 
-// TestAnAgentThatIsNotReady is an agent all the same.
-func TestAnAgentThatIsNotReady(t *testing.T) {
+// An agent that has not started its driver counts as an agent.
+func TestAgentWithoutResync(t *testing.T) {
 	s := newStand(t)
 	p := dockeripam.NewPlugin(dockeripam.Deps{Socket: s.path("agent.sock"), Patience: time.Millisecond})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -224,17 +224,17 @@ func TestAnAgentThatIsNotReady(t *testing.T) {
 	s.Expect(s.spaces()).To(ContainSubstring("does not answer"), "pods may have addresses that the own ledger does not know")
 }
 
-// TestTheDiskIsFull: nobody hears of an agent that a restart would not know.
-func TestTheDiskIsFull(t *testing.T) {
+// The plugin does not answer with an agent that it cannot record.
+func TestAgentThatCannotBeRecorded(t *testing.T) {
 	s := newStand(t)
 	defer s.startAgent(s.ledger(), ipamapi.NewMemoryRecords())()
-	d := newDoor(slog.New(slog.DiscardHandler), s.path("agent.sock"), false, func() error { return os.ErrPermission })
+	d := newProxy(slog.New(slog.DiscardHandler), s.path("agent.sock"), false, func() error { return os.ErrPermission })
 	p := dockeripam.NewPlugin(dockeripam.Deps{PluginDeps: controller.PluginDeps{}, Socket: s.path("docker.sock"), Around: d.around})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Serve(ctx) }()
 	s.Eventually(s.path("docker.sock"), "20s").Should(BeAnExistingFile())
-	s.Expect(s.spaces()).To(HavePrefix("503 write down that there is an agent"))
+	s.Expect(s.spaces()).To(HavePrefix("503 record that an agent has answered"))
 	s.Expect(d.seen.Load()).To(BeFalse())
 	cancel()
 	s.Expect(<-ended).To(Succeed())

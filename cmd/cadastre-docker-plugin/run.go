@@ -33,7 +33,7 @@ import (
 // version of the program.
 const version = "0.1.0-dev"
 
-// options are the command line.
+// options holds the command line.
 type options struct {
 	socket, agent, data string
 	exit                func(int) // ends the process at once
@@ -71,7 +71,7 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (opt opt
 	return opt, nil
 }
 
-// run is the whole program; it returns the exit code, unless it ends with exit.
+// run runs the program and returns its exit code, unless exit ends the process.
 func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer, exit func(int)) int {
 	opt, err := parse(args, getenv, stderr)
 	opt.exit = exit
@@ -94,23 +94,23 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	return 0
 }
 
-// plugin is all that runs.
+// plugin holds the parts of the process.
 type plugin struct {
 	file   *bolt.File
 	ledger *ledger.Ledger
-	door   *door
+	proxy  *proxy
 	docker *dockeripam.DockerIPAM
 	api    *restapi.RESTAPI
 	status localapi.Status // what of it does not change
 }
 
-// Names of what the database keeps beside the ledger.
+// Keys of the local values in the database.
 const (
 	instanceKey = "instance"
 	seenKey     = "agent-seen"
 )
 
-// open opens the own ledger and makes the parts around it.
+// open opens the own ledger and assembles the parts.
 func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err error) {
 	file, err := bolt.OpenFile(filepath.Join(opt.data, "cadastre.db"), bolt.FileOptions{Holder: "cadastre-docker-plugin", Fail: opt.fail(log)})
 	if err != nil {
@@ -144,10 +144,10 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 	if p.ledger, err = ledger.Open(ctx, file.Journal(), ledger.Options{Log: log}); err != nil {
 		return nil, err
 	}
-	p.door = newDoor(log, opt.agent, seen != "", func() error { return file.SetLocal(seenKey, "yes") })
+	p.proxy = newProxy(log, opt.agent, seen != "", func() error { return file.SetLocal(seenKey, "yes") })
 	config := ipamapi.Config{Local: ipamapi.Space{Name: ownLocal}, Global: ipamapi.Space{Name: ownGlobal}, HostID: instance}
 	p.docker = dockeripam.NewPlugin(dockeripam.Deps{
-		PluginDeps: controller.PluginDeps{Log: log}, Socket: opt.socket, Around: p.door.around,
+		PluginDeps: controller.PluginDeps{Log: log}, Socket: opt.socket, Around: p.proxy.around,
 		Limits: httpserver.Limits{Connections: shares.Local / 2}, // a forwarded request has a connection to the agent, too
 		NewDriver: func(ctx context.Context, _ ipamapi.PoolOpener) (dockeripam.Driver, error) {
 			host := dockeripam.Host{Log: log, Own: func() []netip.Prefix { return nil }}
@@ -160,7 +160,7 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 	return p, nil
 }
 
-// apiDeps is the local API, as far as there is something to say without pods.
+// apiDeps returns the dependencies of the local API: there are no pods.
 func (p *plugin) apiDeps(opt options, instance string, log *slog.Logger) restapi.Deps {
 	name, _ := os.Hostname()
 	p.status = localapi.Status{
@@ -190,7 +190,7 @@ func (p *plugin) apiDeps(opt options, instance string, log *slog.Logger) restapi
 // Status describes the plugin as the local API shows it.
 func (p *plugin) Status() localapi.Status {
 	s := p.status
-	s.Notes = []string{p.door.Status()}
+	s.Notes = []string{p.proxy.Status()}
 	if err := p.file.Health(); err != nil {
 		s.DatabaseError = err.Error()
 		s.Ready, s.ReadyError = false, "a commit to the database failed: "+err.Error()
@@ -212,7 +212,7 @@ func (p *plugin) serve(ctx context.Context) error {
 	for i, part := range parts {
 		wait.Go(func() {
 			errs[i] = part(ctx)
-			cancel() // none goes on without the others
+			cancel() // no part runs without the others
 		})
 	}
 	wait.Wait()

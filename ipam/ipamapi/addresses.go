@@ -10,7 +10,7 @@ import (
 	"net/netip"
 )
 
-// RequestAddress gives an address of a pool, with the length of its prefix.
+// RequestAddress returns an address of a pool, with the length of its prefix.
 func (d *Driver) RequestAddress(poolID string, ip net.IP, options map[string]string) (*net.IPNet, map[string]string, error) {
 	var a netip.Addr
 	if len(ip) > 0 {
@@ -27,7 +27,7 @@ func (d *Driver) RequestAddress(poolID string, ip net.IP, options map[string]str
 	return toNet(p), nil, nil
 }
 
-// toNet is p for the engine, in one piece of memory.
+// toNet returns p in the engine's type, with one allocation.
 func toNet(p netip.Prefix) *net.IPNet {
 	x := new(struct {
 		net.IPNet
@@ -46,7 +46,7 @@ func toNet(p netip.Prefix) *net.IPNet {
 	return &x.IPNet
 }
 
-// ReleaseAddress gives up an address. One that is not held is released already.
+// ReleaseAddress releases an address. It succeeds if the address is not held.
 func (d *Driver) ReleaseAddress(poolID string, ip net.IP) error {
 	a, ok := netip.AddrFromSlice(ip)
 	if !ok {

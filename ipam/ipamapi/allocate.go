@@ -74,7 +74,7 @@ func (d *Driver) reopen(ctx context.Context, key string) (*pool, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: %q", ErrBadPool, id.space)
 	}
-	if err := d.settle(ctx); err != nil {
+	if err := d.repair(ctx); err != nil {
 		return nil, err
 	}
 	if there := s.pools[id.prefix]; len(there) == 0 {

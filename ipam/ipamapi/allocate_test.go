@@ -25,7 +25,7 @@ import (
 
 func TestCoolDown(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{CoolDown: time.Hour})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{CoolDown: time.Hour})
 	whole, part := w.pool("10.1.0.0/29", ""), w.pool("10.2.0.0/16", "10.2.2.0/30")
 	for _, x := range []struct{ id, first, second, third string }{
 		{whole, "10.1.0.2", "10.1.0.1", "10.1.0.3"}, {part, "10.2.2.1", "10.2.2.0", "10.2.2.2"},
@@ -48,9 +48,9 @@ func TestCoolDown(t *testing.T) {
 	g.Expect(w.get(part, "")).To(Equal("10.2.2.0/16"), "nothing cools longer than its pool lives")
 }
 
-func TestSerialByConfiguration(t *testing.T) {
+func TestSerialOrderFromTheConfiguration(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{Serial: true})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{Serial: true})
 	for _, id := range []string{w.pool("10.1.0.0/29", ""), w.pool("10.2.0.0/29", "10.2.0.0/30")} {
 		first := w.get(id, "")
 		second := w.get(id, "")
@@ -63,9 +63,9 @@ func TestSerialByConfiguration(t *testing.T) {
 
 // An address that was released behind the driver's back is found when nothing
 // else is left.
-func TestReleasedByHand(t *testing.T) {
+func TestReleaseBesideTheDriver(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	id := w.pool("10.1.0.0/16", "10.1.2.0/28")
 	for range 16 {
 		w.get(id, "")
@@ -83,10 +83,10 @@ func TestReleasedByHand(t *testing.T) {
 	g.Expect(w.ledger.Leases()).To(BeEmpty())
 }
 
-// While an event is at an address nobody else gets it.
-func TestAnAddressThatIsStaged(t *testing.T) {
+// An address that an event has staged is not allocated.
+func TestStagedAddressIsNotAllocated(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	id := w.pool("10.1.0.0/16", "10.1.2.0/30")
 	w.get(id, "")
 	st := w.ledger.Begin()
@@ -141,7 +141,7 @@ func unsureWorld(g Gomega) (*world, *opener) {
 	return w, o
 }
 
-// blocks are those of the ledger that lend.
+// blocks returns the active blocks of the ledger.
 func (w *world) blocks() (all []string) {
 	for _, s := range w.ledger.Stats() {
 		if s.State == ledger.Active {
@@ -151,7 +151,7 @@ func (w *world) blocks() (all []string) {
 	return all
 }
 
-func TestAChangeOfUnknownOutcome(t *testing.T) {
+func TestPoolChangeOfUnknownOutcome(t *testing.T) {
 	g := NewWithT(t)
 	w, o := unsureWorld(g)
 	busy := errors.New("the loop is busy")
@@ -186,7 +186,7 @@ func TestAChangeOfUnknownOutcome(t *testing.T) {
 }
 
 // A release that failed, and is done later, takes no pool away that is in use.
-func TestAChangeThatComesLate(t *testing.T) {
+func TestPoolChangeMadeLate(t *testing.T) {
 	busy := errors.New("the loop is busy")
 	for _, late := range [][]error{{busy}, {busy, busy}} {
 		g := NewWithT(t)
@@ -222,7 +222,7 @@ func TestAChangeThatComesLate(t *testing.T) {
 	}
 }
 
-func TestAPoolChangeIsWholeOrNot(t *testing.T) {
+func TestPoolChangeIsAtomic(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	id := w.pool("10.1.0.0/16", "")
@@ -245,11 +245,11 @@ func TestAPoolChangeIsWholeOrNot(t *testing.T) {
 	}
 }
 
-// TestPoolsComeAndGoUnderLoad has callers that use pools, while others release
+// TestRequestsWhilePoolsEndAndReturn has callers that use pools, while others release
 // and request them again: a lease never outlives its pool.
-func TestPoolsComeAndGoUnderLoad(t *testing.T) {
+func TestRequestsWhilePoolsEndAndReturn(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	pool := func(n int) string {
 		return w.pool(fmt.Sprintf("10.%d.0.0/24", n), "", ipamapi.GroupOption, "all")
 	}
@@ -329,8 +329,8 @@ func (j *gate) atOnce(n int, call func(i int)) {
 	j.closed = nil
 }
 
-// TestOneEndpointAsksTwiceAtOnce is the retry of an engine that did not wait.
-func TestOneEndpointAsksTwiceAtOnce(t *testing.T) {
+// TestConcurrentRequestsOfOneEndpoint is the retry of an engine that did not wait.
+func TestConcurrentRequestsOfOneEndpoint(t *testing.T) {
 	g := NewWithT(t)
 	j := &gate{Memory: journal.NewMemory()}
 	w := newWorld(g, j, ipamapi.Config{})
@@ -347,7 +347,7 @@ func TestOneEndpointAsksTwiceAtOnce(t *testing.T) {
 	g.Expect(answers[15]).To(Equal("10.1.7.8/16"))
 }
 
-func TestManyNetworksShareAGateway(t *testing.T) {
+func TestConcurrentRequestsForOneGateway(t *testing.T) {
 	g := NewWithT(t)
 	j := &gate{Memory: journal.NewMemory()}
 	w := newWorld(g, j, ipamapi.Config{})
@@ -361,7 +361,7 @@ func TestManyNetworksShareAGateway(t *testing.T) {
 	g.Expect(w.ledger.Leases()).To(BeEmpty())
 }
 
-func TestASharedGatewayThatIsNotRecorded(t *testing.T) {
+func TestSharedGatewayWithoutRecord(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	id := w.pool("10.1.0.0/16", "")
@@ -405,16 +405,16 @@ func TestGroups(t *testing.T) {
 	g.Expect(w.ledger.Stats()).To(HaveEach(HaveField("State", ledger.Active)))
 	g.Expect(w.pool("10.2.0.0/30", "", ipamapi.GroupOption, "blue") + w.pool("10.2.0.0/30", "", ipamapi.GroupOption, "red")).To(Equal(b + red))
 	g.Expect(w.ReleasePool(b)).To(Succeed())
-	g.Expect(w.ledger.Leases()).To(HaveLen(4), "the book is red's, too")
+	g.Expect(w.ledger.Leases()).To(HaveLen(4), "the block is red's, too")
 	g.Expect(w.ReleasePool(red)).To(Succeed())
-	g.Expect(w.ledger.Leases()).To(HaveLen(2), "with its last pool a book ends")
+	g.Expect(w.ledger.Leases()).To(HaveLen(2), "a block ends with its last pool")
 	g.Expect(w.ReleaseAddress(a, []byte{10, 2, 0, 1})).To(MatchError(ipamapi.ErrIPOutOfRange))
 	g.Expect(w.ReleasePool(a)).To(Succeed())
 	g.Expect(w.ledger.Leases()).To(BeEmpty())
 }
 
-// TestAClaimThatComesTooLate waits for a pool whose release is under way.
-func TestAClaimThatComesTooLate(t *testing.T) {
+// TestRequestDuringTheReleaseOfItsPool waits for a pool whose release is under way.
+func TestRequestDuringTheReleaseOfItsPool(t *testing.T) {
 	for range 10 {
 		g := NewWithT(t)
 		j := &gate{Memory: journal.NewMemory()}
@@ -444,7 +444,7 @@ func TestAClaimThatComesTooLate(t *testing.T) {
 	}
 }
 
-func TestNamesAreMadeFitForTheJournal(t *testing.T) {
+func TestNamesThatAreNotUTF8(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	id := w.pool("10.1.0.0/16", "", ipamapi.GroupOption, "\xff")
@@ -456,7 +456,7 @@ func TestNamesAreMadeFitForTheJournal(t *testing.T) {
 
 // The ledger has the block of a pool before the request for the pool is answered,
 // and loses it with the last pool of its prefix.
-func TestAPoolIsABlockOfTheLedgerAtOnce(t *testing.T) {
+func TestPoolIsABlockOfTheLedger(t *testing.T) {
 	g := NewWithT(t)
 	w, o := unsureWorld(g)
 	whole := w.pool("10.1.0.0/24", "")
@@ -476,7 +476,7 @@ func TestAPoolIsABlockOfTheLedgerAtOnce(t *testing.T) {
 }
 
 // Two requests at the same time never get one prefix, nor overlapping ones.
-func TestOnlyTheLedgerDecidesWhichPrefixesAreFree(t *testing.T) {
+func TestLedgerDecidesWhichPrefixesAreFree(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/16 24")}})
 	st := w.ledger.Begin()

@@ -17,7 +17,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// inProcess is a driver without durability.
+// inProcess returns a driver that keeps nothing.
 func inProcess(b *testing.B, config ipamapi.Config) *ipamapi.Driver {
 	l, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
 	if err != nil {
@@ -139,7 +139,7 @@ func BenchmarkFull(b *testing.B) {
 			done := cpu(b)
 			for b.Loop() {
 				if _, _, err := d.RequestAddress(p.PoolID, nil, c.options); err == nil {
-					b.Fatal("a full pool lends")
+					b.Fatal("a full pool has allocated an address")
 				}
 			}
 			done()

@@ -14,24 +14,24 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// Config is what a Driver can be told. The zero value is of use: Docker's own
-// names, lists and order.
+// Config configures a Driver. The zero value selects Docker's own names, lists and
+// order.
 type Config struct {
 	Local    Space         // for networks of this host
 	Global   Space         // for networks of a swarm
-	HostID   string        // what is unique of the host: its local IPv6 pools follow from it
-	Serial   bool          // lend the address after the last one instead of the lowest one
+	HostID   string        // unique name of the host, from which its local IPv6 pools follow
+	Serial   bool          // allocate the address after the last one instead of the lowest one
 	CoolDown time.Duration // from an address's release to its reuse
 	FromPods FromPods
 }
 
-// Space is an address space: pools of one never overlap.
+// Space configures an address space: pools of one space do not overlap.
 type Space struct {
 	Name  string       // "": LocalDefault or GlobalDefault
-	Pools []Predefined // where pools are chosen from; nil: Docker's own list
+	Pools []Predefined // prefixes from which the Driver chooses pools; nil: Docker's own list
 }
 
-// Predefined is a prefix that is cut into pools of the length Size.
+// Predefined is a prefix from which the Driver chooses pools of the length Size.
 type Predefined struct {
 	Base netip.Prefix
 	Size int
@@ -40,11 +40,11 @@ type Predefined struct {
 // FromPods makes pools of the local space parts of the node's own pod block.
 type FromPods struct {
 	Pool  string // the ledger's pool of the pod network; "": pools have prefixes of their own
-	Size4 int    // length of an IPv4 pool that is not asked for by size; 0: 28
-	Size6 int    // of an IPv6 pool; 0: 112
+	Size4 int    // length of an IPv4 pool that is requested without a length; 0: 28
+	Size6 int    // the same of an IPv6 pool; 0: 112
 }
 
-// defaults fills in what is not said, and checks the rest.
+// defaults returns the configuration with defaults for empty fields, and checks it.
 func (c Config) defaults() (Config, error) {
 	local, global := defaultPools()
 	for _, x := range []struct {
@@ -57,14 +57,14 @@ func (c Config) defaults() (Config, error) {
 			x.space.Name = x.name
 		}
 		if strings.ContainsAny(x.space.Name, "/?") {
-			return c, fmt.Errorf("%s.Name: %q has a / or a ?, which part the names in pool IDs", x.field, x.space.Name)
+			return c, fmt.Errorf("%s.Name: %q contains / or ?, which separate the names in pool IDs", x.field, x.space.Name)
 		}
 		if x.space.Pools == nil {
 			x.space.Pools = x.pools
 		}
 	}
 	if c.Local.Name == c.Global.Name {
-		return c, fmt.Errorf("Global.Name: %q is the name of the local space, too", c.Global.Name)
+		return c, fmt.Errorf("Global.Name: %q is also the name of the local space", c.Global.Name)
 	}
 	if !slices.ContainsFunc(c.Local.Pools, func(p Predefined) bool { return p.Base.Addr().Is6() }) {
 		c.Local.Pools = append(slices.Clone(c.Local.Pools), Predefined{hostPrefix(c.HostID), 64})
@@ -79,7 +79,7 @@ func (c Config) defaults() (Config, error) {
 		c.FromPods.Size6 = 112
 	}
 	if strings.Contains(c.FromPods.Pool, "/") {
-		return c, fmt.Errorf("FromPods.Pool: %q has a /, as no pool of a pod network has", c.FromPods.Pool)
+		return c, fmt.Errorf("FromPods.Pool: %q contains /, want the name of a pod network's pool", c.FromPods.Pool)
 	}
 	return c, nil
 }
@@ -91,7 +91,7 @@ func (c Config) order() ledger.Order {
 	return ledger.Lowest
 }
 
-// defaultPools are the lists that Docker has where nothing else is configured.
+// defaultPools returns Docker's default lists.
 func defaultPools() (local, global []Predefined) {
 	for _, s := range []string{"172.17.0.0/16", "172.18.0.0/16", "172.19.0.0/16", "172.20.0.0/14", "172.24.0.0/14", "172.28.0.0/14"} {
 		local = append(local, Predefined{netip.MustParsePrefix(s), 16})
@@ -100,7 +100,7 @@ func defaultPools() (local, global []Predefined) {
 	return local, []Predefined{{netip.MustParsePrefix("10.0.0.0/8"), 24}}
 }
 
-// hostPrefix is the unique local IPv6 prefix of a host, the same as Docker's
+// hostPrefix returns the unique local IPv6 prefix of a host, the same as Docker's
 // own for the same ID: fd, and 40 bits of a hash.
 func hostPrefix(hostID string) netip.Prefix {
 	sum := sha256.Sum256([]byte(hostID))
@@ -109,8 +109,8 @@ func hostPrefix(hostID string) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(a), 48)
 }
 
-// predefined is a list by family: in order, and without what is in another one
-// already.
+// predefined returns a list by family, ordered, without the prefixes that another
+// one contains.
 func predefined(field string, list []Predefined) (byFamily [2][]Predefined, err error) {
 	list = slices.Clone(list)
 	for i := range list {

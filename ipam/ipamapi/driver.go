@@ -16,24 +16,24 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// HostView is what the Driver knows of the machine.
+// HostView lists the networks of the machine.
 type HostView interface {
-	// Networks are the node's own subnets and the destinations of the host's
+	// Networks returns the node's own subnets and the destinations of the host's
 	// routes: no pool may overlap them.
 	Networks() []netip.Prefix
 }
 
-// Deps are what a Driver is given. Only Ledger is needed.
+// Deps holds the dependencies of a Driver. Only Ledger is required.
 type Deps struct {
 	Ledger  *ledger.Ledger
-	Pools   PoolOpener // nil: nobody else changes pools of the ledger
+	Pools   PoolOpener // nil: only the Driver changes pools of the ledger
 	Records Records    // nil: they end with the process
-	Host    HostView   // nil: there is nothing to overlap
+	Host    HostView   // nil: the host has no networks
 	Config  Config
 	Log     *slog.Logger
 }
 
-// Driver is an Ipam on the ledger. Use New; any goroutine may call its methods.
+// Driver implements Ipam on the ledger. Any goroutine may call its methods.
 type Driver struct {
 	ledger  *ledger.Ledger
 	opener  PoolOpener
@@ -41,14 +41,14 @@ type Driver struct {
 	host    HostView
 	config  Config
 	log     *slog.Logger
-	number  atomic.Uint64 // last one in a key
+	number  atomic.Uint64 // the last number in the key of a lease
 	replays ledger.Replays
 
-	change    sync.Mutex // one change of pools at a time; taken before the life of a pool
-	spaces    map[string]*addressSpace
-	put       map[string][]byte   // records that are being written
-	dirty     map[string]struct{} // records that may differ from memory
-	unsettled map[string]struct{} // pools of the ledger that may be open or closed against memory
+	change      sync.Mutex // one change of pools at a time; taken before the life of a pool
+	spaces      map[string]*addressSpace
+	put         map[string][]byte   // records that are being written
+	dirty       map[string]struct{} // records that may differ from memory
+	unconfirmed map[string]struct{} // pools of the ledger whose last change failed, perhaps after it was made
 
 	mu     sync.RWMutex // taken last; written under change as well
 	pools  map[string]*pool
@@ -58,7 +58,7 @@ type Driver struct {
 
 var _ Ipam = (*Driver)(nil)
 
-// group is pools that stand in for each other.
+// group names pools that serve each other's requests when they are full.
 type group struct {
 	space, name string
 	is4         bool
@@ -66,28 +66,27 @@ type group struct {
 
 func (id poolID) inGroup() group { return group{id.space, id.group, id.prefix.Addr().Is4()} }
 
-// New makes a Driver and opens the pools of its records in the ledger. From then
-// on no pool of the ledger whose name begins with "docker/" may be changed by
-// anybody else.
+// New returns a Driver and opens the pools of its records in the ledger. From then
+// on only the Driver may change pools of the ledger whose name begins with "docker/".
 func New(ctx context.Context, deps Deps) (*Driver, error) {
 	config, err := deps.Config.defaults()
 	if err != nil {
 		return nil, fmt.Errorf("configuration of the Docker driver: %w", err)
 	}
 	d := &Driver{
-		ledger:    deps.Ledger,
-		opener:    deps.Pools,
-		records:   deps.Records,
-		host:      deps.Host,
-		config:    config,
-		log:       deps.Log,
-		spaces:    map[string]*addressSpace{},
-		put:       map[string][]byte{},
-		dirty:     map[string]struct{}{},
-		unsettled: map[string]struct{}{},
-		pools:     map[string]*pool{},
-		groups:    map[group][]*pool{},
-		ended:     map[string]bool{},
+		ledger:      deps.Ledger,
+		opener:      deps.Pools,
+		records:     deps.Records,
+		host:        deps.Host,
+		config:      config,
+		log:         deps.Log,
+		spaces:      map[string]*addressSpace{},
+		put:         map[string][]byte{},
+		dirty:       map[string]struct{}{},
+		unconfirmed: map[string]struct{}{},
+		pools:       map[string]*pool{},
+		groups:      map[group][]*pool{},
+		ended:       map[string]bool{},
 	}
 	if d.opener == nil {
 		d.opener = NewDirectPools(d.ledger)
@@ -120,29 +119,29 @@ func (d *Driver) GetDefaultAddressSpaces() (string, string, error) {
 	return d.config.Local.Name, d.config.Global.Name, nil
 }
 
-// IsBuiltIn is false.
+// IsBuiltIn returns false.
 func (d *Driver) IsBuiltIn() bool { return false }
 
-// Capability is what the Driver wants of the engine: MACs, to tell endpoints
-// apart. It wants no replays, since it forgets nothing, and a pool that is
-// requested again would be counted again.
+// Capability returns the capabilities of the Driver. It needs MACs, to tell endpoints
+// apart. It needs no replays: it forgets nothing, and it would count a pool that is
+// requested again.
 func (d *Driver) Capability() Capability { return Capability{RequiresMACAddress: true} }
 
-// Pool is a pool of the Driver, for those who look.
+// Pool describes a pool of the Driver.
 type Pool struct {
 	ID         string
 	Space      string
 	Prefix     netip.Prefix
 	SubPool    netip.Prefix // the zero Prefix: all of Prefix
 	Group      string
-	LedgerPool string // where its leases are
+	LedgerPool string // the ledger's pool with its leases
 	FromPods   bool   // LedgerPool is that of the pod network
-	Chosen     bool   // by the Driver
-	Requests   int    // that were not released yet
+	Chosen     bool   // the Driver has chosen the prefix
+	Requests   int    // requests that are not released yet
 	Leases     int    // addresses that were requested through it, gateways included
 }
 
-// Pools are all pools by ID.
+// Pools returns all pools by ID.
 func (d *Driver) Pools() []Pool {
 	d.change.Lock()
 	defer d.change.Unlock()

@@ -12,6 +12,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/ipamapitest"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/ledger"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,6 +23,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-func TestContractWithoutAJournal(t *testing.T) {
-	ipamapitest.Run(t, func(t *testing.T) ipamapi.Ipam { return newWorld(NewWithT(t), nil, ipamapi.Config{}).Driver })
+func TestContractWithTheNullJournal(t *testing.T) {
+	ipamapitest.Run(t, func(t *testing.T) ipamapi.Ipam {
+		return newWorld(NewWithT(t), ledger.NullJournal{}, ipamapi.Config{}).Driver
+	})
 }

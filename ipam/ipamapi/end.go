@@ -17,42 +17,6 @@ import (
 // ErrPoolInUse is returned by EndPool for a pool with leases.
 var ErrPoolInUse = errors.New("addresses of the pool are in use")
 
-// Holder names what a lease of a Docker pool is for. The engine tells a driver
-// neither the network nor the container.
-type Holder struct {
-	PoolID   string // the pool through which the address was requested
-	Endpoint string // its name or MAC, as far as the engine has told them
-	MAC      string
-	Gateway  bool // a gateway of PoolID, not an endpoint
-}
-
-// HolderOf returns the holder of a lease that the engine has requested; ok is
-// false for every other lease.
-func HolderOf(l ledger.Lease) (h Holder, ok bool) {
-	who := holder(l)
-	switch {
-	case l.Purpose == ledger.ForDocker:
-	case l.Purpose != ledger.ForInfra || !who.gateway || !strings.HasPrefix(l.Pool, ledgerPrefix):
-		return Holder{}, false
-	}
-	return Holder{PoolID: l.Key.Network, Endpoint: who.name, MAC: who.mac, Gateway: who.gateway}, true
-}
-
-// String describes the holder: the gateway, or the endpoint as far as it is known.
-func (h Holder) String() string {
-	switch {
-	case h.Gateway:
-		return "the gateway"
-	case h.Endpoint != "" && h.Endpoint != h.MAC && h.MAC != "":
-		return fmt.Sprintf("endpoint %q with MAC %s", h.Endpoint, h.MAC)
-	case h.MAC != "":
-		return "the endpoint with MAC " + h.MAC
-	case h.Endpoint != "":
-		return fmt.Sprintf("endpoint %q", h.Endpoint)
-	}
-	return "an endpoint that the engine has not named"
-}
-
 // EndPool ends a pool whatever number of requests for it are not released yet,
 // for an engine that has lost the network and never releases it. It returns the
 // leases that end with it. A pool with leases is ended only with force, otherwise

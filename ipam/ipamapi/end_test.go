@@ -57,7 +57,7 @@ func TestEndPool(t *testing.T) {
 }
 
 // A commit that fails leaves the pool as it was.
-func TestEndPoolFails(t *testing.T) {
+func TestEndPoolWithFailedCommit(t *testing.T) {
 	for _, fault := range []journal.Fault{journal.Fail, journal.Tear} {
 		g := NewWithT(t)
 		w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
@@ -90,7 +90,7 @@ func (h *hangUp) Commit(ctx context.Context, put map[string][]byte, del []string
 
 // A caller that hangs up in the middle leaves no pool that is there until the next
 // start only: the engine may have a network on it.
-func TestEndPoolWithoutItsCaller(t *testing.T) {
+func TestEndPoolAfterItsCallerHasGone(t *testing.T) {
 	for after := range 3 { // 0: before it has begun
 		g := NewWithT(t)
 		w := newWorld(g, journal.NewMemory(), ipamapi.Config{})

@@ -24,19 +24,19 @@ var (
 	ErrBadPool             = invalidParameter("address space does not contain specified address pool")
 )
 
-// Errors that the contract has no name for.
+// Errors that the contract does not name.
 var (
-	// ErrNoMoreSubnets is returned where no pool is left that could be chosen.
+	// ErrNoMoreSubnets is returned if no prefix is free for a pool.
 	ErrNoMoreSubnets = invalidParameter("all predefined address pools have been fully subnetted")
 	// ErrPoolNotFound is returned for an address of a pool that was released.
 	ErrPoolNotFound = notFound("cannot find address pool")
-	// ErrInvalidAddress is returned for a release of what is not an address.
+	// ErrInvalidAddress is returned for bytes that are not an address.
 	ErrInvalidAddress = invalidParameter("invalid address")
-	// ErrNotNow is returned where nothing new is lent at present.
-	ErrNotNow = unavailable("no new addresses are lent at present")
+	// ErrNotNow is returned while no new addresses are allocated.
+	ErrNotNow = unavailable("no new addresses are allocated at present")
 )
 
-// Classes of errors are told apart by a method.
+// Errors of each class have a marker method.
 type (
 	invalidParameterError struct{ text string }
 	forbiddenError        struct{ text string }
@@ -66,7 +66,7 @@ func (*unavailableError) Unavailable() {}
 // NotFound marks the class.
 func (*notFoundError) NotFound() {}
 
-// classed gives an error of the ledger its class.
+// classed returns an error of the ledger with its class; nil for nil.
 func classed(err error) error {
 	for _, x := range []struct{ ledger, ours error }{
 		{ledger.ErrExhausted, ErrNoAvailableIPs},
@@ -83,14 +83,14 @@ func classed(err error) error {
 	return err
 }
 
-// classedError is an error of another package with one of ours. Its text is made
-// when somebody asks: for engines it is enough to know that a pool is full.
+// classedError combines an error of the ledger with one of the contract. It builds
+// its text only on demand: a full pool of a group needs none.
 type classedError struct{ class, cause error }
 
 func (e *classedError) Error() string   { return e.class.Error() + ": " + e.cause.Error() }
 func (e *classedError) Unwrap() []error { return []error{e.class, e.cause} }
 
-// callError says which call failed.
+// callError names the call that failed.
 type callError struct {
 	call, pool string
 	addr       netip.Addr // the zero Addr: any

@@ -59,7 +59,7 @@ func TestPoolsOfThePodBlock(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	id := w.pool("", "")
 	g.Expect(id).To(Equal("LocalDefault/10.1.5.32/28?pods=default"), "the first part without leases")
-	g.Expect(w.get(id, "", ipamapi.RequestAddressType, ipamapi.Gateway)).To(Equal("10.1.5.33/28"), "its edges are not lent")
+	g.Expect(w.get(id, "", ipamapi.RequestAddressType, ipamapi.Gateway)).To(Equal("10.1.5.33/28"), "its edges are not allocated")
 	g.Expect(w.get(id, "", ipamapi.EndpointName, "web")).To(Equal("10.1.5.34/28"))
 	g.Expect(w.leases()).To(ContainSubstring("10.1.5.34:default:held:docker:" + id + "/web/#2"))
 	g.Expect(w.pool("0.0.0.0/27", "")).To(Equal("LocalDefault/10.1.5.64/27?pods=default"))
@@ -80,7 +80,7 @@ func TestPoolsOfThePodBlock(t *testing.T) {
 	g.Expect(w.check()).To(Succeed())
 }
 
-func TestContainersAndPodsShareOnePlan(t *testing.T) {
+func TestContainersAndPodsShareABlock(t *testing.T) {
 	g := NewWithT(t)
 	w := podWorld(g, "10.1.5.0/24")
 	id := w.pool("10.1.5.0/24", "")
@@ -168,8 +168,28 @@ func TestContainersDoNotMovePods(t *testing.T) {
 	g.Expect(w.check()).To(Succeed())
 }
 
+// A part of the pod block overlaps no pool that has its own prefix, nor the other way round.
+func TestPartsAndPoolsDoNotOverlap(t *testing.T) {
+	g := NewWithT(t)
+	w := podWorld(g, "10.1.5.0/24")
+	g.Expect(w.pool("10.1.9.32/28", "", ipamapi.OverlapOption, "true")).To(Equal("LocalDefault/10.1.9.32/28"))
+	w.grantPods("10.1.9.0/24")
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.9.16/28?pods=default"))
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.9.48/28?pods=default"))
+	w.config = ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.1.9.0/26 28")}}
+	*w.host = nil
+	w.restart()
+	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.1.9.0/28"))
+	_, err := w.request("", "")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoMoreSubnets))
+	for _, p := range []string{"10.1.9.16/29", "10.1.9.32/29"} {
+		_, err := w.request(p, "")
+		g.Expect(err).To(MatchError(ipamapi.ErrPoolOverlap), p)
+	}
+}
+
 // A pod keeps its address, whatever its network is called.
-func TestDockerReleasesNoPod(t *testing.T) {
+func TestReleaseOfAPodsAddress(t *testing.T) {
 	g := NewWithT(t)
 	w := podWorld(g, "10.1.5.0/26")
 	id := w.pool("", "")
@@ -182,7 +202,7 @@ func TestDockerReleasesNoPod(t *testing.T) {
 	g.Expect(w.ledger.Leases()).To(HaveLen(2))
 }
 
-func TestThePodBlockMoves(t *testing.T) {
+func TestPoolsOfADrainingPodBlock(t *testing.T) {
 	g := NewWithT(t)
 	w := podWorld(g, "10.1.5.0/24")
 	id := w.pool("", "")
@@ -190,7 +210,7 @@ func TestThePodBlockMoves(t *testing.T) {
 	w.get(id, "", ipamapi.EndpointName, "web")
 	w.grantPods("10.1.9.0/24", "fd00:9::/64")
 	_, err := w.ask(id, "")
-	g.Expect(err).To(MatchError(ipamapi.ErrNoAvailableIPs), "a block that drains lends nothing")
+	g.Expect(err).To(MatchError(ipamapi.ErrNoAvailableIPs), "a draining block allocates nothing")
 	big := w.pool("fd00:9::/64", "") // where trying them all would take forever
 	w.grantPods("10.1.9.0/24")
 	_, err = w.ask(big, "")
@@ -212,7 +232,7 @@ func TestThePodBlockMoves(t *testing.T) {
 	g.Expect(err).To(And(MatchError(ipamapi.ErrNotNow), MatchError(ContainSubstring("has no block yet"))))
 }
 
-func TestAPoolIDOfThePodBlockOutlivesTheStore(t *testing.T) {
+func TestPoolIDOfThePodBlockWithoutRecords(t *testing.T) {
 	g := NewWithT(t)
 	w := podWorld(g, "10.1.5.0/24", "fd00:5::/64")
 	id, six := w.pool("", ""), w.pool("::/0", "")

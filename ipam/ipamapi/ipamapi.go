@@ -2,59 +2,59 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ipamapi is the contract between Docker's engine and an IPAM driver,
-// as libnetwork published it, and a Driver that keeps it on the ledger.
+// as libnetwork published it, and a Driver that implements it on the ledger.
 //
-// # Who owns what
+// # Ownership
 //
-// The addresses are the ledger's: a container's lease is a lease like a pod's,
-// with the purpose docker, its key made of the pool's ID, the endpoint's name
-// and its MAC; a gateway is a lease for infra. What else there is to know of a
-// pool (how often it was requested, what more than one network uses) is the
-// Driver's, and is in Records. The ledger's pools have another owner, in the
-// agent its event loop: the Driver changes them through a PoolOpener. Any
-// goroutine may call a Driver. Addresses do not wait for pools; changes of
-// pools wait for each other.
+// The ledger holds the addresses and the prefixes, and decides which of them are
+// free. A pool of the Driver is a block of the ledger, or a part of a block, and
+// the lease of a container is a lease like that of a pod, with the purpose docker.
+// Its key consists of the pool's ID, the endpoint's name and its MAC. A gateway is
+// an infra lease.
+//
+// The Driver holds what only the engine means: the ID of a pool, the number of
+// requests for it, its group, and the gateways that several networks share. It
+// stores them in Records.
+//
+// Another component owns the ledger's pools, in the agent its event loop: the
+// Driver changes them through a PoolOpener. Any goroutine may call a Driver.
+// Calls for addresses do not wait for calls for pools; calls that change pools
+// wait for each other.
 //
 // # Pools
 //
-// A pool is named by an ID that says everything needed to serve it, so an ID
-// that the engine has kept is served also when the records are lost. Pools of
-// one address space and prefix share one book of addresses, whatever part of
-// it (a sub-pool) each lends from. A request for a pool that is there already
-// gives the same ID and counts; a release takes one off, and the last one gives
-// up the pool with all its addresses. Requests without a prefix always get
-// another pool. No pool overlaps another one of its space, nor the host's
-// networks, unless it is requested with OverlapOption. The ledger gets a pool
-// with the first request for an address of it. Pools that are requested
-// with the same GroupOption stand in for each other when one is full, because
-// an engine never tries the next pool of a remote driver.
+// The ID of a pool says everything that is needed to serve the pool, so an ID that
+// the engine has kept is served even if the records are lost. Pools of one address
+// space and prefix share one block, whatever part of it (a sub-pool) each of them
+// allocates from. A request for an existing pool returns the same ID and adds one
+// to its requests; a release takes one off, and the last release ends the pool with
+// all its leases. Each request without a prefix returns another pool. A pool
+// overlaps no other pool of its space and none of the host's networks, unless it is
+// requested with OverlapOption. If a pool with a GroupOption is full, the other
+// pools of its group serve its requests, because an engine never tries the next
+// pool of a remote driver.
 //
 // With Config.FromPods pools are parts of the node's own pod block, and their
 // addresses are leases of the pod network's pool.
 //
 // # Addresses
 //
-// A request for any address is never repeated: each gets another one, the
-// lowest by default. A request for a named address can be repeated by the same
-// endpoint (by its name or its MAC); for others the address is in use. The
-// engine replays without saying for whom: this is believed once for each lease
-// that is older than the Driver. A release frees only what was taken through
-// the same pool, and may be repeated.
+// A request for any address is never a repetition: each returns another address,
+// the lowest by default. The endpoint (by its name or its MAC) can repeat a request
+// for a named address; for every other endpoint the address is in use. The engine
+// repeats requests without naming the endpoint: the Driver answers such a
+// repetition once for each lease that is older than the Driver. A release frees only
+// an address that was requested through the same pool, and may be repeated.
 //
 // # Failures
 //
-// Nothing is answered before it is durable. A call that fails has changed
-// nothing; what a failed commit may have left in the records is written over by
-// the next one. After a crash a pool is there or not, with all its leases or
-// with none. Errors wrap the well-known ones, whose classes are methods, as
-// libnetwork's are: InvalidParameter, Forbidden, Unavailable, NotFound.
-//
-// Example: a network with its gateway, and a container.
-//
-//	d, err := ipamapi.New(ctx, ipamapi.Deps{Ledger: l, Records: records, Config: ipamapi.Config{HostID: machineID}})
-//	p, err := d.RequestPool(ipamapi.PoolRequest{AddressSpace: "LocalDefault"}) // LocalDefault/172.17.0.0/16
-//	gw, _, err := d.RequestAddress(p.PoolID, nil, map[string]string{ipamapi.RequestAddressType: ipamapi.Gateway})
-//	ip, _, err := d.RequestAddress(p.PoolID, nil, map[string]string{ipamapi.EndpointName: "web"}) // 172.17.0.2/16
+// A call returns after its changes are durable. A call that fails has changed
+// nothing; the next commit writes over what a failed commit may have left in the
+// records. The Driver opens a pool in the ledger before it writes the record, and
+// closes a pool that it could not record. After a crash a pool exists or not, with
+// all its leases or with none. Errors wrap the well-known errors of the contract;
+// their classes are methods, as in libnetwork: InvalidParameter, Forbidden,
+// Unavailable, NotFound.
 package ipamapi
 
 import (
@@ -63,40 +63,40 @@ import (
 )
 
 const (
-	// PluginEndpointType is the type under which the plugin system knows IPAM drivers.
+	// PluginEndpointType is the type of IPAM drivers in the plugin system.
 	PluginEndpointType = "IpamDriver"
-	// RequestAddressType is the option of RequestAddress that says what the address is for.
+	// RequestAddressType is the option of RequestAddress that names the purpose of the address.
 	RequestAddressType = "RequestAddressType"
 )
 
 const (
-	// Prefix is how the labels begin that libnetwork keeps for itself.
+	// Prefix is the prefix of libnetwork's own labels.
 	Prefix = "com.docker.network"
 	// AllocSerialPrefix is the option of RequestAddress that, if "true", asks for
-	// the address after the last one that was lent instead of the lowest one.
+	// the address after the last one that was allocated instead of the lowest one.
 	AllocSerialPrefix = Prefix + ".ipam.serial"
 )
 
-// Labels that the engine uses in options of RequestAddress.
+// Options of RequestAddress and their values.
 const (
 	// Gateway is the value of RequestAddressType for the gateway of a pool.
 	Gateway = Prefix + ".gateway"
-	// EndpointName is the name of the endpoint that the address is for.
+	// EndpointName is the option that holds the name of the endpoint.
 	EndpointName = Prefix + ".endpoint.name"
-	// EndpointMAC is its MAC address.
+	// EndpointMAC is the option that holds the MAC address of the endpoint.
 	EndpointMAC = Prefix + ".endpoint.macaddress"
 )
 
 // Options of RequestPool that the Driver knows ("docker network create --ipam-opt").
 const (
-	// GroupOption names a group of pools that stand in for each other.
+	// GroupOption names a group of pools: when one is full, the others serve its requests.
 	GroupOption = "cadastre.group"
 	// OverlapOption, if "true", lets a pool overlap other pools, the node's
 	// subnets and the host's routes.
 	OverlapOption = "cadastre.allow-overlap"
 )
 
-// Capability is what a driver wants of the engine.
+// Capability tells the engine which calls and arguments a driver needs.
 type Capability struct {
 	// RequiresMACAddress asks for the endpoint's MAC with every request for an address.
 	RequiresMACAddress bool
@@ -105,52 +105,52 @@ type Capability struct {
 	RequiresRequestReplay bool
 }
 
-// Registerer is the engine's side: where drivers are made known.
+// Registerer is the engine's registry of drivers.
 type Registerer interface {
-	// RegisterIpamDriver makes a driver known that wants nothing special.
+	// RegisterIpamDriver registers a driver without capabilities.
 	RegisterIpamDriver(name string, driver Ipam) error
-	// RegisterIpamDriverWithCapabilities makes a driver known with what it wants.
+	// RegisterIpamDriverWithCapabilities registers a driver with its capabilities.
 	RegisterIpamDriverWithCapabilities(name string, driver Ipam, capability *Capability) error
 }
 
-// PoolRequest is what RequestPool is asked for.
+// PoolRequest holds the arguments of RequestPool.
 type PoolRequest struct {
 	// AddressSpace is one of GetDefaultAddressSpaces.
 	AddressSpace string
-	// Pool is a prefix. Without one, or with an unspecified address (0.0.0.0/24),
-	// the driver chooses; the length then says the size.
+	// Pool is a prefix. If it is empty or has an unspecified address (0.0.0.0/24),
+	// the driver chooses the prefix; the length is then its size.
 	Pool string
-	// SubPool is the part of Pool that requests for any address are served from.
+	// SubPool is the part of Pool from which requests for any address are served.
 	SubPool string
-	// Options are the driver's; the unknown ones are ignored.
+	// Options are options of the driver; it ignores unknown ones.
 	Options map[string]string
-	// V6 is the family of a pool that the driver chooses.
+	// V6 selects IPv6 for a pool that the driver chooses.
 	V6 bool
 }
 
-// AllocatedPool is the answer of RequestPool.
+// AllocatedPool holds the result of RequestPool.
 type AllocatedPool struct {
-	// PoolID is what the pool is called in all other calls.
+	// PoolID names the pool in all other calls.
 	PoolID string
-	// Pool is the whole prefix, also where addresses come from a sub-pool.
+	// Pool is the whole prefix, even if addresses come from a sub-pool.
 	Pool netip.Prefix
-	// Meta has addresses that were reserved along with the pool, by label.
+	// Meta holds the addresses that were reserved along with the pool, by label.
 	Meta map[string]string
 }
 
-// Ipam is what the engine calls.
+// Ipam is the interface that the engine calls.
 type Ipam interface {
 	// GetDefaultAddressSpaces returns the names of the local and the global address space.
 	GetDefaultAddressSpaces() (string, string, error)
-	// RequestPool gives a pool, a certain one or any.
+	// RequestPool returns a certain pool, or any.
 	RequestPool(req PoolRequest) (AllocatedPool, error)
-	// ReleasePool gives up a pool.
+	// ReleasePool releases a pool.
 	ReleasePool(poolID string) error
-	// RequestAddress gives an address of a pool, a certain one or (nil) any, with
-	// the length of the pool's prefix.
+	// RequestAddress returns a certain address of a pool, or (nil) any, with the
+	// length of the pool's prefix.
 	RequestAddress(string, net.IP, map[string]string) (*net.IPNet, map[string]string, error)
-	// ReleaseAddress gives up an address of a pool.
+	// ReleaseAddress releases an address of a pool.
 	ReleaseAddress(string, net.IP) error
-	// IsBuiltIn is true for the drivers that are part of the engine.
+	// IsBuiltIn reports whether the driver is part of the engine.
 	IsBuiltIn() bool
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
 
-// model is what a driver should do, in the most simple way: it looks at
-// everything, one after the other.
+// model implements a driver in the simplest way: it scans everything, one after the
+// other.
 type model struct {
 	pools    map[string]*modelPool
 	released map[string]bool // since the start
@@ -29,10 +29,10 @@ type model struct {
 type modelPool struct {
 	prefix, sub netip.Prefix
 	refs        int
-	book        *modelBook
+	block       *modelBlock
 }
 
-type modelBook struct {
+type modelBlock struct {
 	leases map[netip.Addr]*modelLease
 	cursor netip.Addr
 }
@@ -61,33 +61,33 @@ func (s step) String() string {
 
 func (m *model) clone() *model {
 	n := &model{pools: map[string]*modelPool{}, released: maps.Clone(m.released), host: m.host, lists: m.lists, leases: m.leases}
-	books := map[*modelBook]*modelBook{}
+	blocks := map[*modelBlock]*modelBlock{}
 	for id, p := range m.pools {
-		if books[p.book] == nil {
-			b := &modelBook{leases: map[netip.Addr]*modelLease{}, cursor: p.book.cursor}
-			for a, l := range p.book.leases {
+		if blocks[p.block] == nil {
+			b := &modelBlock{leases: map[netip.Addr]*modelLease{}, cursor: p.block.cursor}
+			for a, l := range p.block.leases {
 				same := *l
 				b.leases[a] = &same
 			}
-			books[p.book] = b
+			blocks[p.block] = b
 		}
 		same := *p
-		same.book = books[p.book]
+		same.block = blocks[p.block]
 		n.pools[id] = &same
 	}
 	return n
 }
 
-// restart is what a new process knows.
+// restart forgets the state that ends with a process.
 func (m *model) restart() {
 	clear(m.released)
 	for _, p := range m.pools {
 		newest := 0
-		p.book.cursor = netip.Addr{}
-		for a, l := range p.book.leases {
+		p.block.cursor = netip.Addr{}
+		for a, l := range p.block.leases {
 			l.restored, l.confirmed = true, false
 			if l.gateway == 0 && l.number > newest {
-				newest, p.book.cursor = l.number, a
+				newest, p.block.cursor = l.number, a
 			}
 		}
 	}
@@ -97,7 +97,7 @@ func (m *model) restart() {
 func (m *model) skip(failed *model) {
 	for id, p := range m.pools {
 		if q := failed.pools[id]; q != nil {
-			p.book.cursor = q.book.cursor
+			p.block.cursor = q.block.cursor
 		}
 	}
 }
@@ -124,10 +124,10 @@ func (m *model) overlaps(p netip.Prefix, host bool) bool {
 	return host && slices.ContainsFunc(m.host, p.Overlaps)
 }
 
-func (m *model) bookOf(p netip.Prefix) *modelBook {
+func (m *model) blockOf(p netip.Prefix) *modelBlock {
 	for _, q := range m.pools {
 		if q.prefix == p {
-			return q.book
+			return q.block
 		}
 	}
 	return nil
@@ -164,19 +164,19 @@ func (m *model) request(s step) (string, error) {
 		p.refs++
 		return id, nil
 	}
-	book := m.bookOf(prefix)
-	if book == nil && m.overlaps(prefix, true) {
+	block := m.blockOf(prefix)
+	if block == nil && m.overlaps(prefix, true) {
 		return "", ipamapi.ErrPoolOverlap
 	}
-	m.add(id, prefix, sub, book)
+	m.add(id, prefix, sub, block)
 	return id, nil
 }
 
-func (m *model) add(id string, prefix, sub netip.Prefix, book *modelBook) *modelPool {
-	if book == nil {
-		book = &modelBook{leases: map[netip.Addr]*modelLease{}}
+func (m *model) add(id string, prefix, sub netip.Prefix, block *modelBlock) *modelPool {
+	if block == nil {
+		block = &modelBlock{leases: map[netip.Addr]*modelLease{}}
 	}
-	m.pools[id] = &modelPool{prefix, sub, 1, book}
+	m.pools[id] = &modelPool{prefix, sub, 1, block}
 	delete(m.released, id)
 	return m.pools[id]
 }
@@ -221,7 +221,7 @@ func (m *model) releasePool(id string) error {
 	if p.refs--; p.refs > 0 {
 		return nil
 	}
-	maps.DeleteFunc(p.book.leases, func(_ netip.Addr, l *modelLease) bool { return l.pool == id })
+	maps.DeleteFunc(p.block.leases, func(_ netip.Addr, l *modelLease) bool { return l.pool == id })
 	delete(m.pools, id)
 	m.released[id] = true
 	return nil
@@ -234,9 +234,9 @@ func (p *modelPool) edge(a netip.Addr) bool {
 	return a == p.prefix.Addr() || a.Is4() && !p.prefix.Contains(a.Next())
 }
 
-func (p *modelPool) free(a netip.Addr) bool { return !p.edge(a) && p.book.leases[a] == nil }
+func (p *modelPool) free(a netip.Addr) bool { return !p.edge(a) && p.block.leases[a] == nil }
 
-// any is the address that is lent to whoever wants any.
+// any returns the address that a request for any address gets.
 func (p *modelPool) any(serial bool) (netip.Addr, bool) {
 	part := p.sub
 	if !part.IsValid() {
@@ -247,7 +247,7 @@ func (p *modelPool) any(serial bool) (netip.Addr, bool) {
 		if !p.free(a) {
 			continue
 		}
-		if !serial || !p.book.cursor.IsValid() || p.book.cursor.Less(a) {
+		if !serial || !p.block.cursor.IsValid() || p.block.cursor.Less(a) {
 			return a, true
 		}
 		if !first.IsValid() {
@@ -257,8 +257,8 @@ func (p *modelPool) any(serial bool) (netip.Addr, bool) {
 	return first, first.IsValid()
 }
 
-// adopt is what becomes of a pool that only its ID is left of.
-func (m *model) adopt(id string) (*modelPool, error) {
+// reopen returns the pool of an ID without a record.
+func (m *model) reopen(id string) (*modelPool, error) {
 	if m.released[id] {
 		return nil, ipamapi.ErrPoolNotFound
 	}
@@ -267,11 +267,11 @@ func (m *model) adopt(id string) (*modelPool, error) {
 	if len(parts) == 5 {
 		sub = pfx(parts[3] + "/" + parts[4])
 	}
-	book := m.bookOf(prefix)
-	if book == nil && m.overlaps(prefix, false) {
+	block := m.blockOf(prefix)
+	if block == nil && m.overlaps(prefix, false) {
 		return nil, ipamapi.ErrPoolOverlap
 	}
-	p := m.add(id, prefix, sub, book)
+	p := m.add(id, prefix, sub, block)
 	first := prefix.Addr()
 	if sub.IsValid() {
 		first = sub.Addr()
@@ -280,7 +280,7 @@ func (m *model) adopt(id string) (*modelPool, error) {
 		first = first.Next()
 	}
 	if p.free(first) {
-		p.book.leases[first] = &modelLease{pool: id, gateway: 1}
+		p.block.leases[first] = &modelLease{pool: id, gateway: 1}
 	}
 	return p, nil
 }
@@ -289,7 +289,7 @@ func (m *model) address(s step) (string, error) {
 	p := m.pools[s.pool]
 	if p == nil {
 		var err error
-		if p, err = m.adopt(s.pool); err != nil {
+		if p, err = m.reopen(s.pool); err != nil {
 			return "", err
 		}
 	}
@@ -299,9 +299,9 @@ func (m *model) address(s step) (string, error) {
 		if a, ok = p.any(s.serial); !ok {
 			return "", ipamapi.ErrNoAvailableIPs
 		}
-		p.book.cursor = a
+		p.block.cursor = a
 	} else {
-		switch l = p.book.leases[a]; {
+		switch l = p.block.leases[a]; {
 		case !p.prefix.Contains(a):
 			return "", ipamapi.ErrIPOutOfRange
 		case p.edge(a):
@@ -315,7 +315,7 @@ func (m *model) address(s step) (string, error) {
 		if s.gateway {
 			l = &modelLease{pool: s.pool, gateway: 1}
 		}
-		p.book.leases[a] = l
+		p.block.leases[a] = l
 		return answer, nil
 	}
 	same := s.name != "" && s.name == l.name || s.mac != "" && s.mac == l.mac
@@ -341,7 +341,7 @@ func (m *model) releaseAddress(s step) error {
 	if !p.prefix.Contains(s.addr) {
 		return ipamapi.ErrIPOutOfRange
 	}
-	l := p.book.leases[s.addr]
+	l := p.block.leases[s.addr]
 	if l == nil || l.pool != s.pool {
 		return nil
 	}
@@ -349,7 +349,7 @@ func (m *model) releaseAddress(s step) error {
 		l.gateway--
 		return nil
 	}
-	delete(p.book.leases, s.addr)
+	delete(p.block.leases, s.addr)
 	return nil
 }
 
@@ -358,7 +358,7 @@ func (m *model) text() string {
 	var all []string
 	for id, p := range m.pools {
 		all = append(all, fmt.Sprintf("%s*%d", id, p.refs))
-		for a, l := range p.book.leases {
+		for a, l := range p.block.leases {
 			if l.pool == id {
 				all = append(all, fmt.Sprintf("%s of %s: %s,%s,%t", a, l.pool, l.name, l.mac, l.gateway > 0))
 			}
@@ -393,7 +393,7 @@ func (w *world) text() string {
 func (m *model) shares() string {
 	var all []string
 	for id, p := range m.pools {
-		for a, l := range p.book.leases {
+		for a, l := range p.block.leases {
 			if l.pool == id && l.gateway > 1 {
 				all = append(all, fmt.Sprintf("%s of %s: %d", a, id, l.gateway-1))
 			}

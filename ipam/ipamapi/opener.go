@@ -13,28 +13,28 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// PoolOpener changes pools of the ledger on behalf of the one who owns them.
+// PoolOpener changes pools of the ledger on behalf of their owner.
 type PoolOpener interface {
-	// Change makes all of the change durable, or none of it, before it returns,
-	// which must not take forever: the engine waits. After an error its outcome is
-	// unknown; the changes that follow come after it, whenever it is made.
+	// Change makes all of the change durable, or none of it, before it returns. It
+	// returns in limited time: the engine waits. After an error the outcome is
+	// unknown: the change may still be made, but before every change that follows.
 	Change(ctx context.Context, change PoolChange) error
 }
 
-// PoolChange is pools that come and go. In a program with an event loop it is
-// what the event carries; its handler stages it.
+// PoolChange lists the pools to open and to close. In a program with an event loop
+// an event carries it, and the handler stages it.
 type PoolChange struct {
 	Open  []PoolGrant
 	Close []PoolClosing
 }
 
-// PoolGrant is a pool of the ledger with the blocks that it is to have.
+// PoolGrant is a pool of the ledger with its blocks.
 type PoolGrant struct {
 	Pool   ledger.Pool
 	Blocks []netip.Prefix
 }
 
-// PoolClosing is a pool that gives up its blocks, and the leases that end with it.
+// PoolClosing names a pool that loses its blocks, and the leases that end with it.
 type PoolClosing struct {
 	Pool    string
 	Release []ledger.Key
@@ -70,8 +70,8 @@ func releaseAll(st *ledger.Stage, keys []ledger.Key) error {
 	return nil
 }
 
-// DirectPools is the PoolOpener of a ledger that nobody else changes pools of.
-// Use NewDirectPools; any goroutine may call it.
+// DirectPools is the PoolOpener of a ledger whose pools no other component changes.
+// Any goroutine may call it.
 type DirectPools struct {
 	mu     sync.Mutex
 	ledger *ledger.Ledger
@@ -79,7 +79,7 @@ type DirectPools struct {
 
 var _ PoolOpener = (*DirectPools)(nil)
 
-// NewDirectPools makes the PoolOpener of l.
+// NewDirectPools returns the PoolOpener of l.
 func NewDirectPools(l *ledger.Ledger) *DirectPools { return &DirectPools{ledger: l} }
 
 // Change commits the change.
@@ -108,19 +108,19 @@ func (d *Driver) grant(p *pool) PoolGrant {
 	}
 }
 
-// settle changes the ledger's pools of which an earlier change failed to what
-// they should be.
-func (d *Driver) settle(ctx context.Context) error {
-	if len(d.unsettled) == 0 {
+// repair opens or closes the pools of the ledger whose last change failed, as the
+// Driver's pools need it.
+func (d *Driver) repair(ctx context.Context) error {
+	if len(d.unconfirmed) == 0 {
 		return nil
 	}
 	return d.changePools(ctx, PoolChange{})
 }
 
-// changePools changes pools of the ledger, and settles the others that need it.
+// changePools changes pools of the ledger, and repairs those whose last change failed.
 func (d *Driver) changePools(ctx context.Context, change PoolChange) error {
 	asked := change
-	for name := range d.unsettled {
+	for name := range d.unconfirmed {
 		if asked.names(name) {
 			continue
 		}
@@ -132,14 +132,14 @@ func (d *Driver) changePools(ctx context.Context, change PoolChange) error {
 	}
 	if err := d.opener.Change(ctx, change); err != nil {
 		for _, x := range asked.Open {
-			d.unsettled[x.Pool.Name] = struct{}{}
+			d.unconfirmed[x.Pool.Name] = struct{}{}
 		}
 		for _, x := range asked.Close {
-			d.unsettled[x.Pool] = struct{}{}
+			d.unconfirmed[x.Pool] = struct{}{}
 		}
 		return fmt.Errorf("change the ledger's pools: %w", err)
 	}
-	clear(d.unsettled)
+	clear(d.unconfirmed)
 	return nil
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// owner is who an address is for, as far as the engine says.
+// owner is the endpoint or the gateway that gets an address, as far as the engine
+// names it.
 type owner struct {
 	name, mac string // of the endpoint
 	gateway   bool
@@ -27,11 +28,11 @@ func ownerOf(options map[string]string) owner {
 	}
 }
 
-// gatewayMark stands in the key of a gateway where endpoints have their MAC.
+// gatewayMark takes the place of the MAC in the key of a gateway.
 const gatewayMark = "gateway"
 
-// key is the ledger's key of a lease: the pool's ID, the endpoint's name or
-// else its MAC, and the MAC with what tells the leases of one endpoint apart.
+// key returns the ledger's key of a lease: the pool's ID, the endpoint's name or
+// else its MAC, and the MAC with a mark that tells the leases of one endpoint apart.
 func (o owner) key(poolID string, mark []byte) ledger.Key {
 	name, mac := o.name, o.mac
 	switch {
@@ -44,13 +45,13 @@ func (o owner) key(poolID string, mark []byte) ledger.Key {
 	return ledger.Key{Network: poolID, ContainerID: name, IfName: string(append(append(append(room[:0], mac...), '#'), mark...))}
 }
 
-// numbered is the key of a lease of any address.
+// numbered returns the key of a lease of any address.
 func (o owner) numbered(poolID string, n uint64) ledger.Key {
 	var room [20]byte
 	return o.key(poolID, strconv.AppendUint(room[:0], n, 10))
 }
 
-// named is the key of a lease of a certain address.
+// named returns the key of a lease of a certain address.
 func (o owner) named(poolID string, a netip.Addr) ledger.Key {
 	var room [40]byte
 	return o.key(poolID, a.AppendTo(room[:0]))
@@ -65,7 +66,7 @@ func (o owner) purpose(m *pool) ledger.Purpose {
 	return ledger.ForDocker
 }
 
-// holder is the owner of a lease.
+// holder returns the owner of a lease.
 func holder(l ledger.Lease) owner {
 	mac := l.Key.IfName
 	if i := strings.LastIndexByte(mac, '#'); i >= 0 {
@@ -77,7 +78,7 @@ func holder(l ledger.Lease) owner {
 	return owner{name: l.Key.ContainerID, mac: mac}
 }
 
-// is true where both are the same endpoint, or both gateways.
+// is reports whether both are the same endpoint, or both gateways.
 func (o owner) is(p owner) bool {
 	if o.gateway || p.gateway {
 		return o.gateway && p.gateway
@@ -87,7 +88,7 @@ func (o owner) is(p owner) bool {
 
 func (o owner) known() bool { return o.name != "" || o.mac != "" || o.gateway }
 
-// number is the number in the key of a lease of any address, 0 if there is none.
+// number returns the number in the key of a lease of any address, 0 if it has none.
 func number(k ledger.Key) uint64 {
 	n, err := strconv.ParseUint(k.IfName[strings.LastIndexByte(k.IfName, '#')+1:], 10, 64)
 	if err != nil {

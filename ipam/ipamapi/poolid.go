@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// poolID is what a pool's ID says: all that is needed to serve the pool.
+// poolID holds the parts of a pool's ID: all that is needed to serve the pool.
 //
 //	LocalDefault/10.2.0.0/16                             a pool
 //	LocalDefault/10.2.0.0/16/10.2.2.0/24?group=blue      a part of it, in a group
@@ -20,7 +20,7 @@ type poolID struct {
 	prefix netip.Prefix
 	sub    netip.Prefix // zero: all of prefix
 	group  string
-	pods   string // the ledger's pool whose addresses these are, "" for one of its own
+	pods   string // the pod network's pool in the ledger, "" for a pool with its own prefix
 }
 
 func (id poolID) String() string {
@@ -43,7 +43,7 @@ func (id poolID) String() string {
 	return s + "?" + q.Encode()
 }
 
-// ledgerPool is the name of the ledger's pool. The slashes keep it apart from
+// ledgerPool returns the name of the ledger's pool. The slashes keep it apart from
 // the names of pod networks.
 func (id poolID) ledgerPool() string {
 	if id.pods != "" {
@@ -53,7 +53,7 @@ func (id poolID) ledgerPool() string {
 	return string(id.prefix.AppendTo(append(append(append(room[:0], ledgerPrefix...), id.space...), '/')))
 }
 
-// ledgerPrefix is how the names of Docker's pools in the ledger begin.
+// ledgerPrefix is the prefix of the names of Docker's pools in the ledger.
 const ledgerPrefix = "docker/"
 
 // allocates returns the part that requests for any address are served from.
@@ -64,7 +64,7 @@ func (id poolID) allocates() netip.Prefix {
 	return id.prefix
 }
 
-// parsePoolID reads an ID as String writes it, and only so.
+// parsePoolID parses an ID. It accepts only the form that String writes.
 func parsePoolID(s string) (poolID, error) {
 	fail := func() (poolID, error) { return poolID{}, fmt.Errorf("%w: %q is not a pool ID", ErrBadPool, s) }
 	path, query, _ := strings.Cut(s, "?")
@@ -91,8 +91,8 @@ func parsePoolID(s string) (poolID, error) {
 	return id, nil
 }
 
-// canonical is p without host bits, in its own family; the zero Prefix where
-// there is none, as in ::ffff:0:0/90.
+// canonical returns p without host bits, in its own family; the zero Prefix if it
+// has none, as ::ffff:0:0/90.
 func canonical(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() {
 		if p.Bits() < 96 {
@@ -103,5 +103,5 @@ func canonical(p netip.Prefix) netip.Prefix {
 	return p.Masked()
 }
 
-// within is true where all of p is in q.
+// within reports whether q contains all of p.
 func within(p, q netip.Prefix) bool { return p.Bits() >= q.Bits() && q.Contains(p.Addr()) }

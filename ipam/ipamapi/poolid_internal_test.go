@@ -86,13 +86,13 @@ func TestConfig(t *testing.T) {
 	six := Predefined{netip.MustParsePrefix("fd77::/48"), 64}
 	c, err = Config{Local: Space{Pools: []Predefined{six}}}.defaults()
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(c.Local.Pools).To(Equal([]Predefined{six}), "who has IPv6 pools gets no others")
+	g.Expect(c.Local.Pools).To(Equal([]Predefined{six}), "a list with IPv6 pools gets no further ones")
 	for text, bad := range map[string]Config{
-		`Local.Name: "a/b" has a /`:     {Local: Space{Name: "a/b"}},
-		`Global.Name: "a?" has a / or`:  {Global: Space{Name: "a?"}},
-		`Global.Name: "x" is the name`:  {Local: Space{Name: "x"}, Global: Space{Name: "x"}},
-		`CoolDown: -1s is negative`:     {CoolDown: -1e9},
-		`FromPods.Pool: "docker/x" has`: {FromPods: FromPods{Pool: "docker/x"}},
+		`Local.Name: "a/b" contains /`:         {Local: Space{Name: "a/b"}},
+		`Global.Name: "a?" contains / or`:      {Global: Space{Name: "a?"}},
+		`Global.Name: "x" is also the name`:    {Local: Space{Name: "x"}, Global: Space{Name: "x"}},
+		`CoolDown: -1s is negative`:            {CoolDown: -1e9},
+		`FromPods.Pool: "docker/x" contains /`: {FromPods: FromPods{Pool: "docker/x"}},
 	} {
 		_, err := bad.defaults()
 		g.Expect(err).To(MatchError(ContainSubstring(text)))

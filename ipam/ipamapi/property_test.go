@@ -20,10 +20,10 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// TestTheDriverIsAsTheModel makes random calls, of which some meet commits that
+// TestDriverAgainstModel makes random calls, of which some meet commits that
 // fail (with and without having been applied), restarts and crashes, and
 // compares answers, pools and leases with the model after each.
-func TestTheDriverIsAsTheModel(t *testing.T) {
+func TestDriverAgainstModel(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			if err := wander(NewWithT(t), rand.New(rand.NewPCG(seed, 11)), 250, nil); err != nil {
@@ -33,7 +33,7 @@ func TestTheDriverIsAsTheModel(t *testing.T) {
 	}
 }
 
-func TestTheModelFindsABrokenDriver(t *testing.T) {
+func TestModelFindsABrokenDriver(t *testing.T) {
 	g := NewWithT(t)
 	for name, sabotage := range map[string]func(*world){
 		"a lease is lost": func(w *world) {
@@ -66,7 +66,7 @@ type walk struct {
 	model  *model
 	faults []journal.Fault // of the next commits of the ledger
 	ids    []string        // that were ever given
-	torn   int             // calls that failed since the stores were settled
+	torn   int             // calls that failed since the last flush
 }
 
 func wander(g Gomega, rnd *rand.Rand, steps int, sabotage func(*world)) error {
@@ -105,16 +105,16 @@ func wander(g Gomega, rnd *rand.Rand, steps int, sabotage func(*world)) error {
 // step makes one call or a restart.
 func (w *walk) step() (string, error) {
 	if w.rnd.IntN(20) == 0 {
-		if err := w.settle(); err != nil {
-			return "settling", err
+		if err := w.flush(); err != nil {
+			return "flush", err
 		}
 		w.restart()
 		w.model.restart()
 		return "restart", nil
 	}
 	s := w.choose()
-	adopts := s.what == "address" && w.model.pools[s.pool] == nil // which is several calls
-	if w.rnd.IntN(6) == 0 && !adopts {
+	reopens := s.what == "address" && w.model.pools[s.pool] == nil // which is several calls
+	if w.rnd.IntN(6) == 0 && !reopens {
 		faults := make([]journal.Fault, w.rnd.IntN(2), 2)
 		faults = append(faults, []journal.Fault{journal.Fail, journal.Tear}[w.rnd.IntN(2)])
 		if w.rnd.IntN(2) == 0 {
@@ -138,7 +138,7 @@ func (w *walk) step() (string, error) {
 			if m.text() == w.text() && m.shares() == w.shares() {
 				m.restart()
 				w.model = m
-				return s.String() + " (crashed)", w.settle()
+				return s.String() + " (crashed)", w.flush()
 			}
 		}
 		return s.String() + " (crashed)", fmt.Errorf("there is\n%s\nbefore it was\n%s\nit was to be\n%s", w.text(), w.model.text(), next.text())
@@ -150,8 +150,8 @@ func (w *walk) step() (string, error) {
 	return s.String(), nil
 }
 
-// settle has commits in both stores, which write over what failed ones left.
-func (w *walk) settle() error {
+// flush makes commits in both stores, which write over what failed ones left.
+func (w *walk) flush() error {
 	id, err := w.request("192.0.2.0/24", "")
 	if err != nil {
 		return err

@@ -14,25 +14,25 @@ import (
 	"sync"
 )
 
-// Records keeps what is known of the pools. Only a Driver writes to it, one
-// Commit at a time. An error leaves its outcome unknown; the next Commit writes
-// it over.
+// Records stores the records of the pools. Only a Driver writes to it, one Commit
+// at a time. After an error the outcome is unknown; the next Commit writes the
+// same records again.
 type Records interface {
 	// Load calls f for every record.
 	Load(ctx context.Context, f func(key string, value []byte) error) error
 	// Commit puts and deletes all of these or none, and returns when that is durable.
-	// The map is the caller's, who uses it again.
+	// The caller reuses the map.
 	Commit(ctx context.Context, put map[string][]byte, del []string) error
 }
 
-// record is what is kept of a pool under its ID.
+// record holds the durable state of a pool. Its key is the pool's ID.
 type record struct {
 	Version  int            `json:"version"`
-	Refs     int            `json:"refs"`
-	Chosen   bool           `json:"chosen,omitempty"`   // by the Driver: nobody named its prefix
-	Closing  bool           `json:"closing,omitempty"`  // it is released, but for the leases
+	Refs     int            `json:"refs"`               // requests that are not released
+	Chosen   bool           `json:"chosen,omitempty"`   // the Driver has chosen the prefix
+	Closing  bool           `json:"closing,omitempty"`  // released, while its leases may still exist
 	Ended    bool           `json:"ended,omitempty"`    // by EndPool, with leases, and not requested since
-	Gateways map[string]int `json:"gateways,omitempty"` // how many networks have it beside the first one
+	Gateways map[string]int `json:"gateways,omitempty"` // by address: networks that have it beside the first one
 }
 
 // recordVersion is the version that this program writes.
@@ -42,8 +42,8 @@ func (p *pool) record() *record {
 	return &record{Version: recordVersion, Refs: p.requests, Chosen: p.chosen, Gateways: p.shared}
 }
 
-// text is the record in JSON. The usual one is written without reflection, which
-// would take longer than all else that a request for a pool does.
+// text returns the record in JSON. It encodes the usual record without reflection,
+// which would take longer than all else that a request for a pool does.
 func (r *record) text() ([]byte, error) {
 	if r.Closing || len(r.Gateways) > 0 {
 		return json.Marshal(r)
@@ -57,13 +57,13 @@ func (r *record) text() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// saving is a record that is to be written, nil to delete it.
+// saving is a record to write, or to delete if it is nil.
 type saving struct {
 	key    string
 	record *record
 }
 
-// save writes records, and what is still to be written over.
+// save writes records, and those again whose last write failed.
 func (d *Driver) save(ctx context.Context, all ...saving) error {
 	n := len(all)
 	for key := range d.dirty {
@@ -102,8 +102,8 @@ func (d *Driver) save(ctx context.Context, all ...saving) error {
 	return nil
 }
 
-// MemoryRecords are records that end with the process. Use NewMemoryRecords;
-// any goroutine may call it.
+// MemoryRecords stores records in memory: they end with the process. Any goroutine
+// may call it.
 type MemoryRecords struct {
 	mu      sync.Mutex
 	records map[string][]byte
@@ -111,7 +111,7 @@ type MemoryRecords struct {
 
 var _ Records = (*MemoryRecords)(nil)
 
-// NewMemoryRecords makes empty records.
+// NewMemoryRecords returns empty records.
 func NewMemoryRecords() *MemoryRecords { return &MemoryRecords{records: map[string][]byte{}} }
 
 // Load calls f for every record in the order of their keys.

@@ -111,7 +111,7 @@ func (d *Driver) forget(p *pool, recorded bool) {
 func (d *Driver) keep(ctx context.Context, p *pool) {
 	err := d.save(ctx, saving{p.key, p.record()})
 	if err == nil {
-		err = d.settle(ctx)
+		err = d.repair(ctx)
 	}
 	if err == nil {
 		err = d.ledger.Begin().Commit(ctx) // writes over what a failed commit may have left

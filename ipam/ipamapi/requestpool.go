@@ -82,7 +82,7 @@ func (d *Driver) requestPool(ctx context.Context, req PoolRequest) (*pool, error
 	}
 	d.change.Lock()
 	defer d.change.Unlock()
-	if err := d.settle(ctx); err != nil {
+	if err := d.repair(ctx); err != nil {
 		return nil, err
 	}
 	chosen := !w.id.prefix.IsValid()
@@ -165,7 +165,7 @@ func (d *Driver) create(ctx context.Context, p *pool) error {
 	}
 	if err := d.save(ctx, saving{p.key, p.record()}); err != nil {
 		if opens {
-			d.unsettled[p.ledger] = struct{}{}
+			d.unconfirmed[p.ledger] = struct{}{}
 		}
 		return err
 	}

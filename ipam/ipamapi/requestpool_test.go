@@ -31,7 +31,7 @@ func lists(texts ...string) (all []ipamapi.Predefined) {
 	return all
 }
 
-func TestTheErrorsAreTheContracts(t *testing.T) {
+func TestErrorsOfTheContract(t *testing.T) {
 	g := NewWithT(t)
 	for _, x := range []struct {
 		err         error
@@ -49,7 +49,7 @@ func TestTheErrorsAreTheContracts(t *testing.T) {
 		{ipamapi.ErrNoMoreSubnets, "InvalidParameter", "all predefined address pools have been fully subnetted"},
 		{ipamapi.ErrPoolNotFound, "NotFound", "cannot find address pool"},
 		{ipamapi.ErrInvalidAddress, "InvalidParameter", "invalid address"},
-		{ipamapi.ErrNotNow, "Unavailable", "no new addresses are lent at present"},
+		{ipamapi.ErrNotNow, "Unavailable", "no new addresses are allocated at present"},
 	} {
 		g.Expect(x.err.Error()).To(Equal(x.text))
 		for _, class := range []string{"InvalidParameter", "Forbidden", "Unavailable", "NotFound"} {
@@ -60,7 +60,7 @@ func TestTheErrorsAreTheContracts(t *testing.T) {
 		To(Equal("IpamDriver RequestAddressType com.docker.network com.docker.network.ipam.serial"))
 }
 
-func TestErrorsSayWhatWasAttempted(t *testing.T) {
+func TestErrorsNameTheCall(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	id := w.pool("10.1.0.0/30", "")
@@ -134,7 +134,7 @@ func TestChosenPools(t *testing.T) {
 			for i := 0; i < len(fields); i += 2 {
 				list = append(list, fields[i]+" "+fields[i+1])
 			}
-			w := newWorld(g, nil, ipamapi.Config{Local: ipamapi.Space{Pools: lists(list...)}})
+			w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{Local: ipamapi.Space{Pools: lists(list...)}})
 			for _, p := range strings.Fields(x.taken) {
 				w.pool(p, "")
 			}
@@ -157,9 +157,9 @@ func TestChosenPools(t *testing.T) {
 }
 
 // What was released between what the host has is chosen again, once.
-func TestChosenPoolsBesideTheHosts(t *testing.T) {
+func TestChosenPoolsAvoidTheHostsNetworks(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/16 24")}})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/16 24")}})
 	*w.host = host{pfx("10.0.0.0/24")}
 	a, b, c := w.pool("", ""), w.pool("", ""), w.pool("", "")
 	g.Expect([]string{a, b, c}).To(Equal([]string{"LocalDefault/10.0.1.0/24", "LocalDefault/10.0.2.0/24", "LocalDefault/10.0.3.0/24"}))
@@ -214,9 +214,9 @@ func TestOverlapOnPurpose(t *testing.T) {
 	w.pool("10.1.0.0/16", "")
 }
 
-func TestManyCallersGetAllPools(t *testing.T) {
+func TestConcurrentRequestsForAllPools(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/10 24")}})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{Local: ipamapi.Space{Pools: lists("10.0.0.0/10 24")}})
 	const n = 16384
 	ids := make([]string, n)
 	var wait sync.WaitGroup
@@ -241,9 +241,9 @@ func TestManyCallersGetAllPools(t *testing.T) {
 	g.Expect(w.pool("", "")).To(Equal("LocalDefault/10.33.7.0/24"))
 }
 
-func TestLargePoolsAreFilled(t *testing.T) {
+func TestEveryAddressOfALargePool(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	for bits := 16; bits <= 20; bits++ {
 		id := w.pool(netip.PrefixFrom(ip(fmt.Sprintf("10.%d.0.0", bits)), bits).String(), "")
 		n := 1<<(32-bits) - 2
@@ -257,7 +257,7 @@ func TestLargePoolsAreFilled(t *testing.T) {
 	}
 }
 
-func TestThePoolsOfTheLedger(t *testing.T) {
+func TestLeasesInTheLedger(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	id := w.pool("10.1.0.0/24", "")
@@ -281,9 +281,9 @@ func TestThePoolsOfTheLedger(t *testing.T) {
 	g.Expect(w.check()).To(Succeed())
 }
 
-func TestNewRefusesABadConfiguration(t *testing.T) {
+func TestInvalidConfiguration(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(g, nil, ipamapi.Config{})
+	w := newWorld(g, ledger.NullJournal{}, ipamapi.Config{})
 	for _, c := range []ipamapi.Config{
 		{Local: ipamapi.Space{Name: "a/b"}}, {Local: ipamapi.Space{Pools: lists("10.0.0.0/8 4")}}, {Global: ipamapi.Space{Pools: lists("10.0.0.0/8 40")}},
 	} {

@@ -15,7 +15,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-func TestARestartForgetsNothing(t *testing.T) {
+func TestRestart(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	a, b := w.pool("", ""), w.pool("10.2.0.0/16", "10.2.2.0/24", ipamapi.GroupOption, "blue")
@@ -44,7 +44,7 @@ func TestARestartForgetsNothing(t *testing.T) {
 	g.Expect(w.ReleasePool(c)).To(MatchError(ipamapi.ErrBadPool))
 }
 
-func TestAReplayIsBelievedOnce(t *testing.T) {
+func TestReplayIsAnsweredOnce(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	id := w.pool("10.1.0.0/24", "")
@@ -75,7 +75,7 @@ func TestAReplayIsBelievedOnce(t *testing.T) {
 	taken("10.1.0.1")
 }
 
-func TestAPoolIDOutlivesTheStore(t *testing.T) {
+func TestPoolIDWithoutRecords(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	a, b := w.pool("", ""), w.pool("10.2.0.0/16", "10.2.2.0/24")
@@ -114,7 +114,7 @@ func TestAPoolIDOutlivesTheStore(t *testing.T) {
 	g.Expect(err).To(MatchError(ipamapi.ErrBadPool))
 }
 
-func TestLeasesOutliveTheRecords(t *testing.T) {
+func TestLeasesWithoutRecords(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	a, b := w.pool("10.1.0.0/16", ""), w.pool("10.1.0.0/16", "10.1.2.0/24")
@@ -136,7 +136,7 @@ func TestLeasesOutliveTheRecords(t *testing.T) {
 	g.Expect(w.pools()).To(Equal(a + "*1 " + b + "*1 " + c + "*1"))
 }
 
-func TestRecordsThatCannotBeRead(t *testing.T) {
+func TestUnreadableRecords(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	id := w.pool("10.1.0.0/16", "")
@@ -156,8 +156,8 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	g.Expect(w.begin()).To(MatchError(ContainSubstring("is of version 2, this program knows 1: install the newer program again")))
 }
 
-// TestACrashedReleaseEnds stops in the middle of a release.
-func TestACrashedReleaseEnds(t *testing.T) {
+// TestCrashDuringARelease stops in the middle of a release.
+func TestCrashDuringARelease(t *testing.T) {
 	g := NewWithT(t)
 	j := journal.NewMemory()
 	w := newWorld(g, j, ipamapi.Config{})
@@ -187,7 +187,7 @@ func TestACrashedReleaseEnds(t *testing.T) {
 
 // A pool that is served as its ID says, and cannot be recorded, is closed again
 // with the next change.
-func TestAPoolThatWasOpenedInVain(t *testing.T) {
+func TestPoolWithoutRecordIsClosed(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	for _, fault := range []journal.Fault{journal.Fail, journal.Tear} {
@@ -206,7 +206,27 @@ func TestAPoolThatWasOpenedInVain(t *testing.T) {
 	}
 }
 
-func TestWhatSomebodyElseHoldsIsLeftAlone(t *testing.T) {
+// The release of a part fails after the journal has taken it: a crash right after
+// that finds the pool with its leases.
+func TestCrashAfterAFailedRelease(t *testing.T) {
+	g := NewWithT(t)
+	fault := journal.None
+	w := newWorld(g, &journal.Faulty{Journal: journal.NewMemory(), Plan: func(int64) journal.Fault {
+		f := fault
+		fault = journal.None
+		return f
+	}}, ipamapi.Config{})
+	part := w.pool("10.1.0.0/16", "10.1.2.0/24")
+	w.pool("10.1.0.0/16", "")
+	w.get(part, "")
+	before := w.text()
+	fault = journal.Tear
+	g.Expect(w.ReleasePool(part)).To(MatchError(journal.ErrInjected))
+	w.restart()
+	g.Expect(w.text()).To(Equal(before))
+}
+
+func TestLeasesOfOtherComponentsStay(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	st := w.ledger.Begin()
@@ -227,12 +247,12 @@ func TestWhatSomebodyElseHoldsIsLeftAlone(t *testing.T) {
 	for _, s := range w.ledger.Stats() {
 		left = append(left, s.Pool+" "+s.State.String())
 	}
-	g.Expect(left).To(Equal([]string{"default active", "docker/Old/10.9.0.0/24 active"}), "a pool that nobody has anything of is closed")
+	g.Expect(left).To(Equal([]string{"default active", "docker/Old/10.9.0.0/24 active"}), "a pool without leases is closed")
 }
 
-// TestAFailedCallChangesNothing lets each commit of each call fail, in both
+// TestFailedCallChangesNothing lets each commit of each call fail, in both
 // ways, and the process go on or crash.
-func TestAFailedCallChangesNothing(t *testing.T) {
+func TestFailedCallChangesNothing(t *testing.T) {
 	calls := map[string]func(*world) error{
 		"a new pool":       func(w *world) error { _, err := w.request("10.9.0.0/16", ""); return err },
 		"a chosen pool":    func(w *world) error { _, err := w.request("", ""); return err },

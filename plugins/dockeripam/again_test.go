@@ -21,7 +21,7 @@ import (
 // gated is a driver whose answers wait at a gate.
 type gated struct {
 	dockeripam.Driver
-	at   chan struct{} // somebody has come to the gate
+	at   chan struct{} // gets a token for each call at the gate
 	open chan struct{}
 }
 
@@ -61,9 +61,9 @@ func (n *node) send(method string, args any) net.Conn {
 	return c
 }
 
-// TestTheEngineHangsUp: what was chosen for it is free again, since it cannot
-// know of it. What it has named stays, since it may ask again.
-func TestTheEngineHangsUp(t *testing.T) {
+// A choice for an engine that hangs up is free again, since the engine cannot know
+// it. A pool or an address that it has named stays, since it may ask again.
+func TestEngineHangsUp(t *testing.T) {
 	for _, x := range []struct {
 		what, method  string
 		args          map[string]any
@@ -96,9 +96,8 @@ func TestTheEngineHangsUp(t *testing.T) {
 	}
 }
 
-// TestSentAgain: a request whose answer was lost arrives once more, with or
-// without its body.
-func TestSentAgain(t *testing.T) {
+// A request whose answer was lost arrives once more, with or without its body.
+func TestRepeatedRequests(t *testing.T) {
 	n, e := run(t)
 	id := e.pool(n, "10.1.0.0/16")
 	n.Expect(e.pool(n, "10.1.0.0/16")).To(Equal(id))
@@ -128,8 +127,8 @@ func TestSentAgain(t *testing.T) {
 	n.Expect(n.leases()).To(BeEmpty())
 }
 
-// TestHalfARequest: the engine is killed while it writes.
-func TestHalfARequest(t *testing.T) {
+// The engine is killed while it writes.
+func TestPartialRequest(t *testing.T) {
 	n, e := run(t)
 	id := e.pool(n, "10.1.0.0/16")
 	for _, text := range []string{
@@ -147,8 +146,8 @@ func TestHalfARequest(t *testing.T) {
 	n.Expect(n.leases()).To(Equal([]string{"10.1.0.1"}))
 }
 
-// TestARestart: what the engine knows is good after it.
-func TestARestart(t *testing.T) {
+// Pools and addresses stay valid after a restart.
+func TestRestart(t *testing.T) {
 	n, e := run(t)
 	id := e.pool(n, "10.1.0.0/16")
 	e.address(n, id, "", ipamapi.RequestAddressType, ipamapi.Gateway)
@@ -164,5 +163,5 @@ func TestARestart(t *testing.T) {
 	n.expectSound()
 }
 
-// patience is how long something that is at hand may take here.
+// patience limits the waiting of tests that expect something at once.
 const patience = 5 * time.Minute

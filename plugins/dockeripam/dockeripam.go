@@ -1,23 +1,17 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dockeripam is Docker's IPAM driver: it answers the engine's remote
-// protocol on a unix socket, and has the pools of Docker networks opened and
-// closed in the event loop. Addresses are leases of the same ledger as those of
-// pods.
+// Package dockeripam is Docker's IPAM driver: it serves the engine's remote
+// protocol on a unix socket, and the event loop opens and closes the pools of Docker
+// networks. Addresses are leases of the same ledger as those of pods.
 //
-// The plugin owns its socket and the driver (package ipamapi), which is made
-// when the loop has had its first resync; what the engine asks before waits,
-// and is refused after Deps.Patience. The handler belongs to the loop. Nothing is
-// answered before it is durable. The engine may send a request twice: one with
-// an explicit pool or address has the same answer then, and a release of what
-// is gone succeeds. A pool or an address that was chosen for an engine that has
-// hung up is taken back.
-//
-// Example, after "docker network create --ipam-driver cadastre blue":
-//
-//	POST /IpamDriver.RequestPool {"AddressSpace":"LocalDefault","Pool":"","V6":false}
-//	{"PoolID":"LocalDefault/172.18.0.0/16","Pool":"172.18.0.0/16","Data":{}}
+// The plugin owns its socket and the driver (package ipamapi). It starts the driver
+// after the loop's first resync; earlier requests wait, and fail after
+// Deps.Patience. The event handler belongs to the loop. An answer is sent after its
+// changes are durable. The engine may send a request twice: a request that names its
+// pool or address gets the same answer again, and a release of an unknown pool or
+// address succeeds. If the engine hangs up before it has the answer, the plugin
+// releases the pool or the address that it has chosen for the request.
 package dockeripam
 
 import (
@@ -37,25 +31,24 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// Deps is what the plugin is given.
+// Deps holds the dependencies of the plugin.
 type Deps struct {
 	controller.PluginDeps
-	EventLoop controller.EventLoop // nil: NewDriver needs none, and is given no opener
-	Stage     *ledger.Stage        // what the loop commits
-	// NewDriver makes the driver, with the opener that it is to use. It may wait
-	// for the loop.
+	EventLoop controller.EventLoop // nil: NewDriver gets no opener
+	Stage     *ledger.Stage        // committed by the loop
+	// NewDriver returns the driver, which uses the opener. It may wait for the loop.
 	NewDriver func(context.Context, ipamapi.PoolOpener) (Driver, error)
 	Socket    string
-	Listener  net.Listener                         // instead of a socket of its own: it was activated; may be nil
-	Patience  time.Duration                        // for the driver to be there; 0: 10 s
+	Listener  net.Listener                         // used instead of Socket, as with socket activation; may be nil
+	Patience  time.Duration                        // limit for a request that waits for the driver; 0: 10 s
 	After     func(time.Duration) <-chan time.Time // nil: time.After
 	Limits    httpserver.Limits
-	// Around is what is around the handler on the socket; nil: nothing.
+	// Around wraps the handler of the socket; nil: nothing does.
 	Around func(http.Handler) http.Handler
 }
 
 // Driver answers the engine, and lists and ends its pools for an administrator.
-// It wants MACs, and no replays.
+// It needs MACs, and no replays.
 type Driver interface {
 	ipamapi.Ipam
 	Pools() []ipamapi.Pool
@@ -66,12 +59,12 @@ type Driver interface {
 type DockerIPAM struct {
 	Deps
 	driver Driver
-	ready  chan struct{} // closed when driver is there
+	ready  chan struct{} // closed when driver is set
 }
 
 var _ controller.EventHandler = (*DockerIPAM)(nil)
 
-// NewPlugin makes the plugin.
+// NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *DockerIPAM {
 	deps.Name = "dockeripam"
 	if deps.Patience == 0 {
@@ -95,8 +88,8 @@ func (p *DockerIPAM) AfterInit() error { return nil }
 // Close does nothing: networks outlive the process.
 func (p *DockerIPAM) Close() error { return nil }
 
-// HandlesEvent selects the changes of Docker's pools. A resync changes nothing of
-// them: the ledger keeps them.
+// HandlesEvent selects the changes of Docker's pools. A resync does not change them:
+// the ledger keeps them.
 func (p *DockerIPAM) HandlesEvent(event controller.Event) bool {
 	_, ok := event.(*PoolsChange)
 	return ok
@@ -119,7 +112,7 @@ func (p *DockerIPAM) Update(event controller.Event, _ controller.UpdateOperation
 // Revert does nothing: what was staged is undone with the event.
 func (p *DockerIPAM) Revert(controller.Event) error { return nil }
 
-// Run makes the driver and returns when ctx ends.
+// Run starts the driver and returns when ctx ends.
 func (p *DockerIPAM) Run(ctx context.Context) error {
 	for {
 		driver, err := p.start(ctx)
@@ -141,8 +134,8 @@ func (p *DockerIPAM) Run(ctx context.Context) error {
 	}
 }
 
-// start makes the driver once the loop has had its first resync, which no change
-// of pools comes before.
+// start returns the driver after the loop's first resync: the loop takes no change of
+// pools before it.
 func (p *DockerIPAM) start(ctx context.Context) (Driver, error) {
 	if p.EventLoop == nil {
 		return p.NewDriver(ctx, nil)
@@ -154,7 +147,7 @@ func (p *DockerIPAM) start(ctx context.Context) (Driver, error) {
 	return p.NewDriver(ctx, pools)
 }
 
-// errNotStarted is the answer to whatever needs the driver before it exists.
+// errNotStarted is returned for requests that need the driver before it exists.
 var errNotStarted = errors.New("the agent has had no first resync yet: see cadastre status")
 
 // started returns the driver, or errNotStarted.
@@ -186,7 +179,7 @@ func (p *DockerIPAM) EndPool(ctx context.Context, poolID string, force bool) ([]
 	return d.EndPool(ctx, poolID, force)
 }
 
-// Serve answers the engine until ctx ends, then finishes what is under way.
+// Serve answers the engine until ctx ends, then finishes the open requests.
 func (p *DockerIPAM) Serve(ctx context.Context) error {
 	l := p.Listener
 	if l == nil {
@@ -207,7 +200,7 @@ func (p *DockerIPAM) Serve(ctx context.Context) error {
 // maxSocketPath is the longest path of a socket that first has a temporary name.
 const maxSocketPath = 107 - len(".new")
 
-// listen makes the socket. It gets its mode before it gets its name.
+// listen creates the socket. It gets its mode before it gets its name.
 func (p *DockerIPAM) listen() (net.Listener, error) {
 	fail := func(err error) (net.Listener, error) {
 		return nil, fmt.Errorf("listen for Docker on %s: %w", p.Socket, err)

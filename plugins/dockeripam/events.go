@@ -18,7 +18,7 @@ type PoolsChange struct {
 	done   chan error
 }
 
-// GetName is "Docker Pools Change".
+// GetName returns "Docker Pools Change".
 func (ev *PoolsChange) GetName() string { return "Docker Pools Change" }
 
 func (ev *PoolsChange) String() string {
@@ -32,32 +32,32 @@ func (ev *PoolsChange) String() string {
 	return s
 }
 
-// Method is Update.
+// Method returns Update.
 func (ev *PoolsChange) Method() controller.EventMethodType { return controller.Update }
 
-// TransactionType is RevertOnFailure.
+// TransactionType returns RevertOnFailure.
 func (ev *PoolsChange) TransactionType() controller.UpdateTransactionType {
 	return controller.RevertOnFailure
 }
 
-// Direction is Forward.
+// Direction returns Forward.
 func (ev *PoolsChange) Direction() controller.UpdateDirectionType { return controller.Forward }
 
-// IsBlocking is true.
+// IsBlocking returns true.
 func (ev *PoolsChange) IsBlocking() bool { return true }
 
-// Done tells who waits.
+// Done passes the outcome to the caller that waits.
 func (ev *PoolsChange) Done(err error) { ev.done <- err }
 
 // opener changes the ledger's pools through the loop, which owns them.
 type opener struct{ loop controller.EventLoop }
 
-// changeLimit is how long the engine waits for a loop that does not come to it.
+// changeLimit limits the time that the engine waits for the loop.
 const changeLimit = 30 * time.Second
 
-// Change pushes the change and waits for its outcome, but not forever.
+// Change pushes the change and waits for its outcome, for at most changeLimit.
 func (o opener) Change(ctx context.Context, change ipamapi.PoolChange) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, changeLimit, fmt.Errorf("the event loop has not come to it for %s: see cadastre status", changeLimit))
+	ctx, cancel := context.WithTimeoutCause(ctx, changeLimit, fmt.Errorf("the event loop has not handled it for %s: see cadastre status", changeLimit))
 	defer cancel()
 	return o.push(ctx, change)
 }

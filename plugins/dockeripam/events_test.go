@@ -30,7 +30,7 @@ func change(names ...string) ipamapi.PoolChange {
 	return c
 }
 
-func TestTheEvent(t *testing.T) {
+func TestPoolsChange(t *testing.T) {
 	g := NewWithT(t)
 	ev := &dockeripam.PoolsChange{Change: change("docker/a", "docker/b")}
 	ev.Change.Close = []ipamapi.PoolClosing{{Pool: "docker/c"}}
@@ -48,8 +48,8 @@ func TestTheEvent(t *testing.T) {
 	g.Expect(errors.Join(p.Init(), p.AfterInit(), p.Close(), p.Revert(ev), p.Resync(nil, nil, 0, nil))).To(Succeed())
 }
 
-// TestAChangeThatCannotBe changes nothing of the ledger, and does not stop the loop.
-func TestAChangeThatCannotBe(t *testing.T) {
+// An invalid change does not change the ledger, and does not stop the loop.
+func TestInvalidPoolsChange(t *testing.T) {
 	n, e := run(t)
 	id := e.pool(n, "10.1.0.0/16")
 	e.address(n, id, "")
@@ -78,7 +78,7 @@ func TestAChangeThatCannotBe(t *testing.T) {
 	n.Eventually(n.pools).Should(Or(Equal([]string{"10.1.0.0/16"}), ContainElement("docker/late")), "its outcome is not known")
 }
 
-// deaf is a loop that comes to nothing but the first event.
+// deaf is a loop that handles the first event only.
 type deaf struct{ events int }
 
 func (d *deaf) PushEvent(ev controller.Event) error {
@@ -90,8 +90,8 @@ func (d *deaf) PushEvent(ev controller.Event) error {
 
 func (d *deaf) PushEventWait(_ context.Context, ev controller.Event) error { return d.PushEvent(ev) }
 
-// TestALoopThatDoesNotComeToIt: an engine must not wait forever.
-func TestALoopThatDoesNotComeToIt(t *testing.T) {
+// An engine must not wait forever for the loop.
+func TestLoopThatHandlesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -103,15 +103,15 @@ func TestALoopThatDoesNotComeToIt(t *testing.T) {
 		ended := make(chan error, 1)
 		began := time.Now()
 		go func() { ended <- p.Run(ctx) }()
-		g.Expect(<-failed).To(MatchError(And(ContainSubstring("wait for Docker Pools Change"), ContainSubstring("the event loop has not come to it for 30s"))))
+		g.Expect(<-failed).To(MatchError(And(ContainSubstring("wait for Docker Pools Change"), ContainSubstring("the event loop has not handled it for 30s"))))
 		g.Expect(time.Since(began)).To(Equal(30 * time.Second))
 		cancel()
 		g.Expect(<-ended).To(Succeed())
 	})
 }
 
-// TestTheDriverWaitsForTheLoop, and gives up with it.
-func TestTheDriverWaitsForTheLoop(t *testing.T) {
+// The driver starts after the first resync, and stops waiting when the plugin ends.
+func TestDriverStartsAfterTheFirstResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -22,9 +22,9 @@ func methods() []string {
 	return append(withArguments(), "IpamDriver.GetDefaultAddressSpaces", "IpamDriver.GetCapabilities", "Plugin.Activate", "IpamDriver.Nothing")
 }
 
-// FuzzHandler sends a request a line, whose first byte says the method: whatever
-// they are, each has an answer that the engine can read, of a status that says
-// whose fault it is, and the ledger is sound and restores what it had.
+// FuzzHandler sends one request for each line; its first byte selects the method. Each
+// request gets an answer that the engine can read, with the status of its class, and
+// the ledger stays consistent and restorable.
 func FuzzHandler(f *testing.F) {
 	for _, seed := range []string{
 		"0{\"AddressSpace\":\"LocalDefault\",\"Pool\":\"10.1.0.0/16\",\"SubPool\":\"10.1.2.0/24\",\"Options\":{\"cadastre.group\":\"g\"}}\n" +
@@ -81,7 +81,7 @@ func fuzzOne(t *testing.T, handler http.Handler, method string, body []byte) {
 	}
 	var answer map[string]any
 	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
-		t.Fatalf("%s %q: %q is no object: %v", method, body, w.Body, err)
+		t.Fatalf("%s %q: %q is not an object: %v", method, body, w.Body, err)
 	}
 	failed, _ := answer["Err"].(string)
 	if (failed == "") != (w.Code == http.StatusOK) || answer["Err"] != answer["Error"] {

@@ -12,8 +12,8 @@ import (
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
 
-// Host is what this machine's networks are: those of the cluster, and where its
-// routes lead. Routes that cannot be read are logged, and do not count.
+// Host lists the networks of this machine: those of the cluster and the destinations
+// of its routes. If it cannot read the routes, it logs that and ignores them.
 type Host struct {
 	Log *slog.Logger
 	Own func() []netip.Prefix
@@ -21,8 +21,8 @@ type Host struct {
 
 var _ ipamapi.HostView = Host{}
 
-// Networks are the prefixes that no Docker pool may overlap. Default routes and
-// link-local ones are not among them.
+// Networks returns the prefixes that no Docker pool may overlap, without default
+// routes and link-local prefixes.
 func (h Host) Networks() []netip.Prefix {
 	all := h.Own()
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)

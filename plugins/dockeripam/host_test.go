@@ -30,7 +30,7 @@ func route(link netlink.Link, dst, via string) error {
 	return netlink.RouteAdd(r)
 }
 
-func TestTheHostsNetworks(t *testing.T) {
+func TestNetworksOfTheHost(t *testing.T) {
 	if err := netlab.Try(); err != nil {
 		t.Skipf("NOT RUN: this process cannot make network namespaces: %v", err)
 	}
@@ -77,8 +77,8 @@ func TestTheHostsNetworks(t *testing.T) {
 	}
 }
 
-// TestPoolsKeepOffTheHost: neither chosen nor named, but for those who insist.
-func TestPoolsKeepOffTheHost(t *testing.T) {
+// No pool overlaps a network of the host, unless the request allows it.
+func TestPoolsAvoidTheHostsNetworks(t *testing.T) {
 	n := newNode(t)
 	n.host = networks{netip.MustParsePrefix("172.17.0.0/16"), netip.MustParsePrefix("10.8.0.0/24")}
 	e := n.begin()

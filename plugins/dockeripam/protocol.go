@@ -20,13 +20,13 @@ import (
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
 
-// contentType is what the engine asks for.
+// contentType is the media type that the engine accepts.
 const contentType = "application/vnd.docker.plugins.v1.2+json"
 
-// maxBody is far above any request.
+// maxBody is far above the size of any request.
 const maxBody = 1 << 20
 
-// Messages of the protocol, with its names.
+// Messages of the protocol, with its field names.
 type (
 	poolRequest struct {
 		AddressSpace, Pool, SubPool string
@@ -50,14 +50,14 @@ type (
 	failure        struct{ Err, Error string } // engines and libraries look for the one or the other
 )
 
-// Handler is the remote protocol.
+// Handler returns the handler of the remote protocol.
 func (p *DockerIPAM) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /Plugin.Activate", func(w http.ResponseWriter, _ *http.Request) {
 		_ = reply(w, map[string][]string{"Implements": {ipamapi.PluginEndpointType}})
 	})
-	// It does not wait for the driver: an engine that hears an error does without
-	// MACs for as long as it runs.
+	// It does not wait for the driver: after an error the engine sends no MACs for as
+	// long as it runs.
 	mux.HandleFunc("POST /IpamDriver.GetCapabilities", func(w http.ResponseWriter, _ *http.Request) {
 		_ = reply(w, ipamapi.Capability{RequiresMACAddress: true})
 	})
@@ -77,8 +77,8 @@ func (p *DockerIPAM) Handler() http.Handler {
 	return mux
 }
 
-// call reads the arguments of a method. The engine sends a request again when a
-// connection breaks, and then without a body: an empty one has no defaults.
+// call decodes the arguments of a method. The engine sends a request again when a
+// connection breaks, and then without a body: an empty body has no defaults.
 func call[T any](p *DockerIPAM, do func(Driver, T) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var args *T
@@ -102,7 +102,7 @@ func call[T any](p *DockerIPAM, do func(Driver, T) (any, error)) http.HandlerFun
 	}
 }
 
-// with does something with the driver, once it is there.
+// with calls do when the driver is ready, and sends the result.
 func (p *DockerIPAM) with(w http.ResponseWriter, r *http.Request, do func(Driver) (any, error)) {
 	ctx, cancel := context.WithTimeout(r.Context(), p.Patience)
 	defer cancel()
@@ -124,12 +124,12 @@ func (p *DockerIPAM) with(w http.ResponseWriter, r *http.Request, do func(Driver
 		v = choice.answer
 	}
 	if err := reply(w, v); err != nil && ok {
-		p.Log.Warn("Docker has not heard the answer, which is taken back", "call", r.URL.Path, "answer", v, "error", errors.Join(err, choice.undo()))
+		p.Log.Warn("Docker has not got the answer, and its choice is released", "call", r.URL.Path, "answer", v, "error", errors.Join(err, choice.undo()))
 	}
 }
 
-// chosen is an answer that was made for one request. If that does not hear it,
-// nobody ever will: the engine does not know what to release.
+// chosen is the answer to a request without a pool or address. If the engine does
+// not get it, the engine cannot release the choice; undo does.
 type chosen struct {
 	answer any
 	undo   func() error
@@ -193,12 +193,12 @@ func parseIP(text string) (net.IP, error) {
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil {
-		return nil, fmt.Errorf("address %q is none: %w", text, ipamapi.ErrInvalidAddress)
+		return nil, fmt.Errorf("%q is not an address: %w", text, ipamapi.ErrInvalidAddress)
 	}
 	return a.AsSlice(), nil
 }
 
-// notNil makes JSON's null an empty object.
+// notNil returns an empty map for nil, which JSON would write as null.
 func notNil(m map[string]string) map[string]string {
 	if m == nil {
 		return map[string]string{}
@@ -206,7 +206,7 @@ func notNil(m map[string]string) map[string]string {
 	return m
 }
 
-// reply fails where the caller has hung up.
+// reply sends an answer. It fails if the caller has hung up.
 func reply(w http.ResponseWriter, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -226,7 +226,7 @@ func fail(w http.ResponseWriter, status int, err error) {
 	_ = json.NewEncoder(w).Encode(failure{Err: err.Error(), Error: err.Error()})
 }
 
-// statusOf is the status of an error's class.
+// statusOf returns the status of an error's class.
 func statusOf(err error) int {
 	for _, x := range []struct {
 		status int
@@ -244,7 +244,7 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// has is whether an error of the chain has the marker T.
+// has reports whether an error of the chain has the marker T.
 func has[T any](err error) bool {
 	var marked T
 	return errors.As(err, &marked)

@@ -37,7 +37,7 @@ func bothShapes(g Gomega, answer []byte, parts ...string) {
 	}
 }
 
-func TestWhatTheEngineReads(t *testing.T) {
+func TestAnswers(t *testing.T) {
 	n, e := run(t)
 	for _, x := range []struct{ method, body, answer string }{
 		{"Plugin.Activate", "", `{"Implements":["IpamDriver"]}`},
@@ -69,7 +69,7 @@ func TestWhatTheEngineReads(t *testing.T) {
 }
 
 // A decoder replaces each byte that is not UTF-8 by the same character: the two
-// groups would be one, whose pools lend for each other.
+// groups would be one, whose pools serve each other's requests.
 func TestNamesThatAreNotUTF8(t *testing.T) {
 	n, e := run(t)
 	for _, group := range []string{"a\xff", "a\xfe"} {
@@ -92,7 +92,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestArgumentsHaveNoDefaults: what the engine sends again has no body.
+// A request that the engine sends again has no body.
 func TestArgumentsHaveNoDefaults(t *testing.T) {
 	n, e := run(t)
 	id := e.pool(n, "10.1.0.0/16")
@@ -167,7 +167,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 	id = e.pool(n, "")
 	n.failing.Store(true)
 	_, _, err = e.RequestAddress(id, nil, nil)
-	n.Expect(err).To(MatchError(ContainSubstring(journal.ErrInjected.Error())), "a full disk is no class of the contract")
+	n.Expect(err).To(MatchError(ContainSubstring(journal.ErrInjected.Error())), "the contract has no class for a full disk")
 	n.failing.Store(false)
 	n.Expect(e.address(n, id, "")).To(Equal("172.17.0.1/16"))
 	n.expectSound()
@@ -235,8 +235,8 @@ func TestBeforeTheFirstResync(t *testing.T) {
 	n.Expect(<-answered).To(Equal("10.1.0.1/16"))
 }
 
-// TestADriverThatCannotStart is tried again.
-func TestADriverThatCannotStart(t *testing.T) {
+// TestDriverStartsAfterAnError is tried again.
+func TestDriverStartsAfterAnError(t *testing.T) {
 	n := newNode(t)
 	tries := 0
 	n.deps.Patience = 20 * time.Second

@@ -28,7 +28,7 @@ func abandoned(g Gomega, path string) {
 	g.Expect(l.Close()).To(Succeed())
 }
 
-func TestTheSocket(t *testing.T) {
+func TestSocket(t *testing.T) {
 	n := newNode(t)
 	n.Expect(os.MkdirAll(filepath.Dir(n.socket), 0o755)).To(Succeed())
 	abandoned(n, n.socket)
@@ -50,7 +50,7 @@ func TestTheSocket(t *testing.T) {
 	n.Expect(n.socket).NotTo(BeAnExistingFile())
 }
 
-func TestSocketsThatCannotBe(t *testing.T) {
+func TestInvalidSockets(t *testing.T) {
 	n := newNode(t)
 	dir := filepath.Dir(filepath.Dir(n.socket))
 	n.Expect(os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)).To(Succeed())
@@ -68,8 +68,8 @@ func TestSocketsThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestAGivenListener: its socket was there before the agent, and stays.
-func TestAGivenListener(t *testing.T) {
+// The socket of a listener that the plugin gets stays when the plugin ends.
+func TestActivatedListener(t *testing.T) {
 	n := newNode(t)
 	n.Expect(os.MkdirAll(filepath.Dir(n.socket), 0o755)).To(Succeed())
 	supervisor, err := net.Listen("unix", n.socket)
@@ -85,7 +85,7 @@ func TestAGivenListener(t *testing.T) {
 	}
 	answered := make(chan error, 1)
 	ask := func() {
-		c, err := net.Dial("unix", n.socket) // before anybody listens, as it were
+		c, err := net.Dial("unix", n.socket) // before the plugin listens
 		n.Expect(err).NotTo(HaveOccurred())
 		go func() {
 			defer c.Close()
@@ -111,8 +111,8 @@ func TestAGivenListener(t *testing.T) {
 	}
 }
 
-// TestTheListenerBreaks: the agent has to know.
-func TestTheListenerBreaks(t *testing.T) {
+// Serve ends with an error if its listener fails.
+func TestListenerFails(t *testing.T) {
 	n := newNode(t)
 	l, err := net.Listen("unix", filepath.Join(filepath.Dir(filepath.Dir(n.socket)), "x.sock"))
 	n.Expect(err).NotTo(HaveOccurred())
@@ -124,8 +124,8 @@ func TestTheListenerBreaks(t *testing.T) {
 	n.running = 0
 }
 
-// TestShutdown: what is under way is answered, what waits for the driver is
-// refused, and neither keeps the agent from ending.
+// Open requests are answered, requests that wait for the driver are refused, and
+// neither keeps the agent from ending.
 func TestShutdown(t *testing.T) {
 	n, g := gate(t)
 	e := n.begin()
@@ -162,8 +162,8 @@ func TestShutdownBeforeTheDriver(t *testing.T) {
 	n.Expect(<-answered).To(HaveOccurred())
 }
 
-// TestShutdownWithoutAnEnd: somebody never finishes a request.
-func TestShutdownWithoutAnEnd(t *testing.T) {
+// A client that never finishes its request does not keep the agent from ending.
+func TestShutdownWithAnUnfinishedRequest(t *testing.T) {
 	t.Parallel() // it takes as long as an agent waits
 	n, _ := run(t)
 	c, err := net.Dial("unix", n.socket)
@@ -172,7 +172,7 @@ func TestShutdownWithoutAnEnd(t *testing.T) {
 	_, err = fmt.Fprintf(c, "POST /IpamDriver.ReleasePool HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
 	n.Expect(err).NotTo(HaveOccurred())
 	n.Expect(newEngine(t, n.socket).call("Plugin.Activate", nil, &struct{}{})).To(Succeed()) // by now it is being read
-	n.Expect(n.stop()).To(BeEmpty(), "that is no failure of the agent")
+	n.Expect(n.stop()).To(BeEmpty(), "the agent has not failed")
 }
 
 // Without the loop no pool is opened, and addresses are allocated as before.
@@ -194,8 +194,8 @@ func TestAddressesWithoutTheLoop(t *testing.T) {
 	n.Expect(e.address(n, id, "")).To(Equal("10.1.0.2/16"), "an address needs no change of pools")
 }
 
-// TestEverybodyAtOnce: what was answered is durable, and only that is held.
-func TestEverybodyAtOnce(t *testing.T) {
+// Every answered address is durable, and only these are held.
+func TestShutdownUnderLoad(t *testing.T) {
 	n, e := run(t)
 	shared := e.pool(n, "10.1.0.0/16")
 	const callers, each = 32, 25
@@ -247,7 +247,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 	n.expectSound()
 }
 
-// TestManyConnections: none of them keeps another one waiting.
+// An idle connection does not keep another one waiting.
 func TestManyConnections(t *testing.T) {
 	n, e := run(t)
 	for range 200 {

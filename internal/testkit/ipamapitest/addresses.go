@@ -12,7 +12,7 @@ import (
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
 
-func filledPart(e *exam) {
+func filledPart(e *suite) {
 	for _, how := range []map[string]string{nil, serial()} {
 		id := e.pool("172.28.0.0/16", "172.28.30.0/24")
 		e.Expect(e.fill(id, 256, how)).To(Equal("172.28.30.255/16"))
@@ -27,7 +27,7 @@ func filledPart(e *exam) {
 	}
 }
 
-func order(e *exam) {
+func order(e *suite) {
 	for _, x := range []struct {
 		how              map[string]string
 		afterOne, afterB string
@@ -51,7 +51,7 @@ func order(e *exam) {
 	e.Expect(e.get(id, "", options(ipamapi.AllocSerialPrefix, "yes"))).To(Equal("10.3.0.7/24"), "only true is serial")
 }
 
-func manyAddresses(e *exam) {
+func manyAddresses(e *suite) {
 	for _, x := range []struct {
 		prefix, last string
 		n            int
@@ -72,7 +72,7 @@ func manyAddresses(e *exam) {
 	}
 }
 
-func smallPools(e *exam) {
+func smallPools(e *suite) {
 	two := e.pool("192.168.0.2/31", "")
 	for _, a := range []string{"192.168.0.1", "192.168.0.4", "192.168.0.100"} {
 		_, err := e.ask(two, a, nil)
@@ -98,7 +98,7 @@ func smallPools(e *exam) {
 	}
 }
 
-func hugePools(e *exam) {
+func hugePools(e *suite) {
 	for subnet, bits := range map[string]string{"fd00:1::": "/32", "fd00:2::": "/48", "fd00:3::": "/64", "fd00:4::": "/80"} {
 		id := e.pool(subnet+bits, "")
 		e.Expect(e.get(id, "", nil)).To(Equal(subnet + "1" + bits))
@@ -115,7 +115,7 @@ func hugePools(e *exam) {
 	e.Expect(e.get(part, "", nil)).To(Equal("fd01:0:0:7::1/32"))
 }
 
-func reused(e *exam) {
+func reused(e *suite) {
 	id := e.pool("10.5.0.0/23", "")
 	e.fill(id, 510, nil)
 	for _, a := range []string{"10.5.0.1", "10.5.1.254", "10.5.0.255", "10.5.1.0", "10.5.0.64", "10.5.0.128", "10.5.1.127", "10.5.0.17", "10.5.1.200"} {
@@ -126,7 +126,7 @@ func reused(e *exam) {
 	}
 }
 
-func heldByOne(e *exam) {
+func heldByOne(e *suite) {
 	const a = "192.168.100.250"
 	id := e.pool("192.168.0.0/16", "")
 	e.get(id, a, nil)
@@ -153,8 +153,8 @@ func heldByOne(e *exam) {
 	taken(endpoint("", "02:42:00:00:00:01"))
 	e.free(id, a)
 
-	lent := e.get(id, "", endpoint("db", "02:42:00:00:00:03"))
-	e.Expect(lent).To(Equal("192.168.0.1/16"))
+	allocated := e.get(id, "", endpoint("db", "02:42:00:00:00:03"))
+	e.Expect(allocated).To(Equal("192.168.0.1/16"))
 	e.get(id, "192.168.0.1", endpoint("db", "02:42:00:00:00:03"))
 	_, err := e.ask(id, "192.168.0.1", endpoint("web", ""))
 	e.Expect(err).To(failWith(ipamapi.ErrIPAlreadyAllocated))
@@ -164,7 +164,7 @@ func heldByOne(e *exam) {
 	}
 }
 
-func anyIsAnother(e *exam) {
+func anyIsAnother(e *suite) {
 	id := e.pool("10.6.0.0/24", "")
 	web := endpoint("web", "02:42:00:00:00:01")
 	e.Expect(e.get(id, "", web)).To(Equal("10.6.0.1/24"))
@@ -177,7 +177,7 @@ func anyIsAnother(e *exam) {
 	e.Expect(e.get(id, "10.6.0.2", web)).To(Equal("10.6.0.2/24"), "the others are as they were")
 }
 
-func readAddresses(e *exam) {
+func readAddresses(e *suite) {
 	id, six := e.pool("192.168.0.0/24", ""), e.pool("fd00::/64", "")
 	for _, a := range []string{"192.168.1.1", "10.0.0.1", "fd00::1", "0.0.0.0"} {
 		_, err := e.ask(id, a, nil)
@@ -194,7 +194,7 @@ func readAddresses(e *exam) {
 	e.get(id, "192.168.0.9", nil)
 }
 
-func repeatedRelease(e *exam) {
+func repeatedRelease(e *suite) {
 	id := e.pool("10.8.0.0/24", "")
 	e.fill(id, 3, nil)
 	e.free(id, "10.8.0.2", "10.8.0.2", "10.8.0.77")
@@ -204,20 +204,20 @@ func repeatedRelease(e *exam) {
 	e.free(id, "10.8.0.0", "10.8.0.255")
 	e.fill(id, 250, nil)
 	_, err := e.ask(id, "", nil)
-	e.Expect(err).To(failWith(ipamapi.ErrNoAvailableIPs), "edges are not lent, also when somebody has released them")
+	e.Expect(err).To(failWith(ipamapi.ErrNoAvailableIPs), "edges are not allocated, even if a caller has released them")
 }
 
-func ownRelease(e *exam) {
+func ownRelease(e *suite) {
 	whole, part := e.pool("10.8.0.0/16", ""), e.pool("10.8.0.0/16", "10.8.3.0/24")
 	e.get(whole, "10.8.3.7", nil)
-	e.free(part, "10.8.3.7") // is no error, since it may be late
+	e.free(part, "10.8.3.7") // not an error, since it may be late
 	_, err := e.ask(part, "10.8.3.7", nil)
 	e.Expect(err).To(failWith(ipamapi.ErrIPAlreadyAllocated), "it was taken through another pool")
 	e.free(whole, "10.8.3.7")
 	e.get(part, "10.8.3.7", nil)
 }
 
-func gateways(e *exam) {
+func gateways(e *suite) {
 	id := e.pool("10.9.0.0/24", "")
 	e.Expect(e.get(id, "", gateway())).To(Equal("10.9.0.1/24"))
 	e.get(id, "10.9.0.2", nil) // an auxiliary address
@@ -238,7 +238,7 @@ func gateways(e *exam) {
 	e.get(shared, "10.10.0.9", nil)
 }
 
-func poolsTakeAlong(e *exam) {
+func poolsTakeAlong(e *suite) {
 	id := e.pool("10.11.0.0/24", "")
 	e.get(id, "", gateway())
 	e.fill(id, 20, nil)
@@ -253,7 +253,7 @@ func poolsTakeAlong(e *exam) {
 	e.Expect(err).To(failWith(ipamapi.ErrIPAlreadyAllocated), "what is of the other pool stays")
 }
 
-func standIn(e *exam) {
+func standIn(e *suite) {
 	grouped := func(prefix, name string) string {
 		p, err := e.RequestPool(ipamapi.PoolRequest{AddressSpace: e.local, Pool: prefix, Options: options(ipamapi.GroupOption, name)})
 		e.Expect(err).NotTo(HaveOccurred())

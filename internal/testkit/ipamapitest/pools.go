@@ -12,7 +12,7 @@ import (
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
 
-func spaces(e *exam) {
+func spaces(e *suite) {
 	e.Expect(e.local).NotTo(BeEmpty())
 	e.Expect(e.global).NotTo(Or(BeEmpty(), Equal(e.local)))
 	for _, space := range []string{"", "elsewhere"} {
@@ -21,7 +21,7 @@ func spaces(e *exam) {
 	}
 }
 
-func namedPools(e *exam) {
+func namedPools(e *suite) {
 	local := e.pool("10.0.0.0/8", "")
 	global, err := e.RequestPool(ipamapi.PoolRequest{AddressSpace: e.global, Pool: "10.0.0.0/8"})
 	e.Expect(err).NotTo(HaveOccurred())
@@ -39,7 +39,7 @@ func namedPools(e *exam) {
 	e.refused("1003:1:2:3::/64", "", ipamapi.ErrPoolOverlap)
 }
 
-func countedPools(e *exam) {
+func countedPools(e *suite) {
 	id := e.pool("10.7.0.0/16", "")
 	e.Expect(e.pool("10.7.0.0/16", "")).To(Equal(id))
 	e.Expect(e.ReleasePool(id)).To(Succeed())
@@ -52,7 +52,7 @@ func countedPools(e *exam) {
 	e.pool("10.7.1.0/24", "")
 }
 
-func parents(e *exam) {
+func parents(e *suite) {
 	parent, child := e.pool("172.28.0.0/16", ""), e.pool("172.28.0.0/16", "172.28.30.0/24")
 	e.Expect(e.ReleasePool(child)).To(Succeed())
 	e.refused("172.28.30.0/24", "", ipamapi.ErrPoolOverlap)
@@ -66,14 +66,14 @@ func parents(e *exam) {
 	e.Expect(e.pool("172.28.0.0/16", "")).To(Equal(parent), "the same pool has the same ID")
 }
 
-// chosen is a pool of the driver's choice.
-func (e *exam) chosen(pool string, v6 bool) ipamapi.AllocatedPool {
+// chosen requests a pool without a prefix.
+func (e *suite) chosen(pool string, v6 bool) ipamapi.AllocatedPool {
 	p, err := e.RequestPool(ipamapi.PoolRequest{AddressSpace: e.local, Pool: pool, V6: v6})
 	e.Expect(err).NotTo(HaveOccurred(), "pool %q", pool)
 	return p
 }
 
-func chosenPools(e *exam) {
+func chosenPools(e *suite) {
 	e.Expect(e.chosen("", false).Pool.String()).To(Equal("172.17.0.0/16"))
 	e.Expect(e.chosen("0.0.0.0/24", false).Pool.String()).To(Equal("172.18.0.0/24"))
 	e.Expect(e.chosen("", false).Pool.String()).To(Equal("172.19.0.0/16"), "the usual size is as it was")
@@ -94,7 +94,7 @@ func chosenPools(e *exam) {
 	e.Expect(p.Pool.String()).To(Equal("10.0.0.0/24"))
 }
 
-func neverRepeated(e *exam) {
+func neverRepeated(e *suite) {
 	var all []ipamapi.AllocatedPool
 	for n := range 31 {
 		p := e.chosen("", false)
@@ -113,7 +113,7 @@ func neverRepeated(e *exam) {
 	e.Expect(e.pool(all[7].Pool.String(), "")).To(Equal(all[7].PoolID), "by its name it is the same")
 }
 
-func readPools(e *exam) {
+func readPools(e *suite) {
 	for _, bad := range []string{"10.0.0.0", "10.0.0.0/", "10.0.0/8", "10.0.0.0/33", "-", "fd00::/129", "300.1.1.0/24", "10.1.2.3/0", "::ffff:10.0.0.0/95"} {
 		e.refused(bad, "", ipamapi.ErrInvalidPool)
 	}
@@ -137,7 +137,7 @@ func readPools(e *exam) {
 	}
 }
 
-func parts(e *exam) {
+func parts(e *suite) {
 	whole := e.pool("10.10.0.0/15", "10.10.0.0/16")
 	e.Expect(e.pool("10.10.0.0/15", "10.10.0.0/16")).To(Equal(whole), "a request can be repeated")
 	half, other := e.pool("10.10.0.0/15", "10.10.0.0/17"), e.pool("10.10.0.0/15", "10.11.0.0/16")
@@ -153,7 +153,7 @@ func parts(e *exam) {
 	e.refused("10.0.0.0/8", "10.200.0.0/16", ipamapi.ErrPoolOverlap)
 }
 
-func overlaps(e *exam) {
+func overlaps(e *suite) {
 	e.pool("10.2.0.0/16", "")
 	e.pool("10.4.4.0/22", "")
 	e.pool("fd00:2::/32", "")

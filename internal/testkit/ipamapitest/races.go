@@ -17,7 +17,7 @@ import (
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
 
-// together calls f for each worker at the same time and gives what came of it.
+// together calls f for each worker at the same time and returns all results.
 func together[T any](workers int, f func(worker int) []T) (all []T) {
 	var mu sync.Mutex
 	var wait sync.WaitGroup
@@ -39,7 +39,7 @@ func isFull(err error) bool {
 	return errors.Is(err, ipamapi.ErrNoAvailableIPs) || err != nil && strings.Contains(err.Error(), ipamapi.ErrNoAvailableIPs.Error())
 }
 
-func parallelFill(e *exam) {
+func parallelFill(e *suite) {
 	for _, x := range []struct {
 		prefix, sub string
 		size        int
@@ -77,7 +77,7 @@ func parallelFill(e *exam) {
 	}
 }
 
-func parallelPools(e *exam) {
+func parallelPools(e *suite) {
 	type got struct{ id, prefix string }
 	pools := together(8, func(int) (mine []got) {
 		for range 32 {
@@ -110,8 +110,8 @@ func parallelPools(e *exam) {
 }
 
 // race lets callers take and release addresses of a pool that is too small for
-// them. What a caller holds nobody else may be given.
-func race(e *exam) {
+// them. No two callers may hold one address.
+func race(e *suite) {
 	id := e.pool("10.6.0.0/27", "")
 	var mu sync.Mutex
 	holds := map[string]int{}

@@ -1,14 +1,9 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipamapitest is what an engine may expect of a driver, as a suite of
-// tests: for ipamapi's Driver in process, and for whatever speaks for one over
-// a wire. There errors are texts only, and a release of what is not known may
-// succeed; the suite accepts both.
-//
-// Example:
-//
-//	ipamapitest.Run(t, func(t *testing.T) ipamapi.Ipam { return newDriver(t, ipamapi.Config{}) })
+// Package ipamapitest tests a driver as an engine uses it: ipamapi's Driver in
+// process, or a client of a driver over a wire. A client gets errors as texts only,
+// and a release of an unknown pool may succeed; the suite accepts both.
 package ipamapitest
 
 import (
@@ -24,42 +19,42 @@ import (
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
 
-// Run tests drivers that open makes: each without pools, with the zero Config,
-// on a host that has no networks.
+// Run tests the drivers that open returns: each without pools, with the zero Config,
+// on a host without networks.
 func Run(t *testing.T, open func(t *testing.T) ipamapi.Ipam) {
 	for _, x := range []struct {
 		name string
-		test func(*exam)
+		test func(*suite)
 	}{
-		{"spaces have names", spaces},
-		{"pools are named", namedPools},
+		{"address spaces", spaces},
+		{"pools with a prefix", namedPools},
 		{"pools are counted", countedPools},
-		{"a pool outlives its parts", parents},
+		{"a pool and its parts end separately", parents},
 		{"pools are chosen", chosenPools},
 		{"a chosen pool is never repeated", neverRepeated},
-		{"pools are read with care", readPools},
+		{"invalid pools", readPools},
 		{"parts of one pool", parts},
 		{"overlaps", overlaps},
 		{"a part is filled and no more", filledPart},
 		{"the order of addresses", order},
-		{"where many addresses lead", manyAddresses},
+		{"many addresses", manyAddresses},
 		{"small pools", smallPools},
 		{"huge pools", hugePools},
-		{"a released address is lent again", reused},
-		{"an address is held by one", heldByOne},
-		{"any address is another one", anyIsAnother},
-		{"addresses are read with care", readAddresses},
+		{"a released address is allocated again", reused},
+		{"an address has one holder", heldByOne},
+		{"a request for any address is not repeated", anyIsAnother},
+		{"invalid addresses", readAddresses},
 		{"a release can be repeated", repeatedRelease},
-		{"a release frees its own only", ownRelease},
+		{"a release through another pool", ownRelease},
 		{"gateways", gateways},
-		{"a pool takes its addresses along", poolsTakeAlong},
-		{"pools stand in for each other", standIn},
-		{"many callers fill a pool", parallelFill},
-		{"many callers get many pools", parallelPools},
-		{"many callers never share an address", race},
+		{"a pool ends with its addresses", poolsTakeAlong},
+		{"pools of a group", standIn},
+		{"concurrent requests fill a pool", parallelFill},
+		{"concurrent requests for pools", parallelPools},
+		{"concurrent callers never share an address", race},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			e := &exam{Gomega: NewWithT(t), Ipam: open(t)}
+			e := &suite{Gomega: NewWithT(t), Ipam: open(t)}
 			var err error
 			e.local, e.global, err = e.GetDefaultAddressSpaces()
 			e.Expect(err).NotTo(HaveOccurred())
@@ -68,14 +63,14 @@ func Run(t *testing.T, open func(t *testing.T) ipamapi.Ipam) {
 	}
 }
 
-// exam is one test with its driver.
-type exam struct {
+// suite is one test with its driver.
+type suite struct {
 	Gomega
 	ipamapi.Ipam
 	local, global string
 }
 
-// options are pairs of names and values.
+// options returns a map of pairs of names and values.
 func options(pairs ...string) map[string]string {
 	all := map[string]string{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -98,12 +93,12 @@ func failWith(want error) types.GomegaMatcher {
 }
 
 // request asks for a pool of the local space: prefix and sub-pool.
-func (e *exam) request(prefix, sub string) (ipamapi.AllocatedPool, error) {
+func (e *suite) request(prefix, sub string) (ipamapi.AllocatedPool, error) {
 	return e.RequestPool(ipamapi.PoolRequest{AddressSpace: e.local, Pool: prefix, SubPool: sub, V6: strings.Contains(prefix, ":")})
 }
 
-// pool is the ID of a pool that must be given.
-func (e *exam) pool(prefix, sub string) string {
+// pool requests a pool, which must succeed, and returns its ID.
+func (e *suite) pool(prefix, sub string) string {
 	p, err := e.request(prefix, sub)
 	e.Expect(err).NotTo(HaveOccurred(), "pool %q, sub-pool %q", prefix, sub)
 	if prefix != "" && !netip.MustParsePrefix(prefix).Addr().IsUnspecified() {
@@ -112,13 +107,13 @@ func (e *exam) pool(prefix, sub string) string {
 	return p.PoolID
 }
 
-func (e *exam) refused(prefix, sub string, why error) {
+func (e *suite) refused(prefix, sub string, why error) {
 	_, err := e.request(prefix, sub)
 	e.Expect(err).To(failWith(why), "pool %q, sub-pool %q", prefix, sub)
 }
 
-// ask asks for an address, "" for any, and gives it with its length.
-func (e *exam) ask(pool, addr string, options map[string]string) (string, error) {
+// ask requests an address, "" for any, and returns it with its length.
+func (e *suite) ask(pool, addr string, options map[string]string) (string, error) {
 	n, _, err := e.RequestAddress(pool, net.ParseIP(addr), options)
 	if err != nil {
 		return "", err
@@ -126,8 +121,8 @@ func (e *exam) ask(pool, addr string, options map[string]string) (string, error)
 	return n.String(), nil
 }
 
-// get is an address that must be given.
-func (e *exam) get(pool, addr string, options map[string]string) string {
+// get requests an address, which must succeed.
+func (e *suite) get(pool, addr string, options map[string]string) string {
 	got, err := e.ask(pool, addr, options)
 	e.Expect(err).NotTo(HaveOccurred(), "address %q", addr)
 	if addr != "" {
@@ -136,8 +131,8 @@ func (e *exam) get(pool, addr string, options map[string]string) string {
 	return got
 }
 
-// fill gets any address n times, and gives the last one.
-func (e *exam) fill(pool string, n int, options map[string]string) (last string) {
+// fill requests any address n times, and returns the last one.
+func (e *suite) fill(pool string, n int, options map[string]string) (last string) {
 	for range n {
 		got, err := e.ask(pool, "", options)
 		e.Expect(err).NotTo(HaveOccurred())
@@ -146,11 +141,11 @@ func (e *exam) fill(pool string, n int, options map[string]string) (last string)
 	return last
 }
 
-func (e *exam) free(pool string, addrs ...string) {
+func (e *suite) free(pool string, addrs ...string) {
 	for _, a := range addrs {
 		e.Expect(e.ReleaseAddress(pool, net.ParseIP(a))).To(Succeed(), "release %s", a)
 	}
 }
 
-// gone matches the release of what is not known: over a wire it succeeds.
+// gone matches the release of an unknown pool or address: over a wire it succeeds.
 func gone() types.GomegaMatcher { return Or(Succeed(), failWith(ipamapi.ErrBadPool)) }
