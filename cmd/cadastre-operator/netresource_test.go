@@ -31,6 +31,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/operator/netresource/objects"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 func sets() schema.GroupVersionResource { return v1alpha1.Resource(v1alpha1.NetResourceSets) }
@@ -193,7 +194,7 @@ func TestPoolsAreNotKeptUnasked(t *testing.T) {
 		s.Expect(s.blocks("a")).To(BeEmpty())
 		s.Expect(s.set("a")).NotTo(BeNil())
 		s.Expect(p.stop()).To(BeZero())
-		s.Expect(p.log.String()).To(ContainSubstring(`msg="a controller is not run" controller=netresource reason="--netresource-provider is not given"`))
+		s.Expect(p.log.String()).To(ContainSubstring(`msg="a controller does not run" controller=netresource reason="--netresource-provider is not given"`))
 	})
 }
 
@@ -244,9 +245,9 @@ func TestPoolsOfSomebodyWhoIsDeposed(t *testing.T) {
 		s.steal("somebody")
 		s.addSet("a")
 		settle(time.Minute)
-		s.Expect(p.code).To(Receive(Equal(exitFailed)), "the fence has told, not the election")
+		s.Expect(p.code).To(Receive(Equal(exitFailed)), "the fence stopped it, not the election")
 		s.Expect(s.blocks("a")).To(BeEmpty())
-		s.Expect(p.log.String()).To(ContainSubstring("controller netresource: keep the pools of nodes"))
+		s.Expect(p.log.String()).To(ContainSubstring("the fence stopped the controllers: "))
 	})
 }
 
@@ -340,19 +341,17 @@ func TestPoolsThatAreNotReady(t *testing.T) {
 			return false, nil, nil
 		})
 		p := &operator{log: slog.New(slog.DiscardHandler), clients: clients{kube: s.client(new(atomic.Bool)), dynamic: ours}, identity: "one"}
-		p.metrics = newMetrics(p)
 		p.options.netresource = poolOptions{provider: providerClusterPool, workers: 2, resync: time.Second, qps: 20, burst: 30, preAllocate: 8}
-		c, err := p.netResource(nil)
+		c, err := p.netResource(new(runner.Term))
 		s.Expect(err).NotTo(HaveOccurred())
-		s.Expect(c.ready()).To(MatchError("it has not begun"))
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		go func() { ended <- c.run(ctx) }()
+		go func() { ended <- c.Run(ctx) }()
 		settle(time.Minute)
-		s.Expect(c.ready()).To(MatchError("the AddressPools are being read"))
+		s.Expect(c.Ready()).To(MatchError("the AddressPools are being read"))
 		close(answers)
 		settle(time.Minute)
-		s.Expect(c.ready()).To(Succeed())
+		s.Expect(c.Ready()).To(Succeed())
 		cancel()
 		s.Expect(<-ended).To(Succeed())
 	})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/operator/nodeipam"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // The controllers.
@@ -105,8 +106,8 @@ type storeOptions struct {
 	username, passwordFile string
 }
 
-// there is true where a cluster store is named.
-func (s storeOptions) there() bool { return s.kind == storeKubernetes || len(s.endpoints) > 0 }
+// configured reports whether the flags name a cluster store.
+func (s storeOptions) configured() bool { return s.kind == storeKubernetes || len(s.endpoints) > 0 }
 
 // register makes the options flags.
 func (o *options) register(fs *pflag.FlagSet) {
@@ -238,9 +239,10 @@ func (o *options) wanted(p *problems) (all []string) {
 	return all
 }
 
-// lookForGone returns how often nodes are looked for that are gone: a twelfth of
-// the time after which they lose their IDs and claims, so that it adds little.
-func (o *options) lookForGone() time.Duration {
+// releaseInterval returns the time between two searches for nodes that are gone: a
+// twelfth of the time after which they lose their IDs and claims, so that it adds
+// little to it.
+func (o *options) releaseInterval() time.Duration {
 	return min(max(o.expire/12, time.Second), 10*time.Minute)
 }
 
@@ -267,7 +269,7 @@ func (o *options) plan() plan {
 		switch {
 		case o.store.kind == storeKubernetes:
 			not[controllerKSR] = "the agents read the API server themselves"
-		case !o.store.there():
+		case !o.store.configured():
 			not[controllerKSR] = "--" + flagEndpoints + " is not given"
 		case !slices.Contains(o.controllers, "-"+controllerNodeIDs): // it is a part of the reflector
 			delete(not, controllerNodeIDs)
@@ -275,7 +277,7 @@ func (o *options) plan() plan {
 	}
 	switch {
 	case not[controllerNodeIDs] != "":
-	case !o.store.there():
+	case !o.store.configured():
 		not[controllerNodeIDs] = "--" + flagEndpoints + " is not given"
 	case o.expire == 0:
 		not[controllerNodeIDs] = "--" + flagExpire + " is 0"
@@ -287,6 +289,21 @@ func (o *options) plan() plan {
 		}
 	}
 	return plan{run, not}
+}
+
+// election returns the election of the options, nil for none.
+func (e electOptions) election(c clients) *runner.Election {
+	if !e.enabled {
+		return nil
+	}
+	return &runner.Election{
+		Leases:        c.leases,
+		Namespace:     e.namespace,
+		Name:          e.name,
+		LeaseDuration: e.leaseDuration,
+		RenewDeadline: e.renewDeadline,
+		RetryPeriod:   e.retryPeriod,
+	}
 }
 
 func (e electOptions) validate(p *problems) {

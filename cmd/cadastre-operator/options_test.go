@@ -120,7 +120,7 @@ func TestHowOftenGoneNodesAreLookedFor(t *testing.T) {
 	for expire, want := range map[time.Duration]time.Duration{
 		24 * time.Hour: 10 * time.Minute, 6 * time.Minute: 30 * time.Second, time.Second: time.Second, 0: time.Second,
 	} {
-		NewWithT(t).Expect((&options{expire: expire}).lookForGone()).To(Equal(want), expire.String())
+		NewWithT(t).Expect((&options{expire: expire}).releaseInterval()).To(Equal(want), expire.String())
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/operator/nodeipam"
@@ -113,31 +112,4 @@ func runWith(ctx context.Context, o options, stdout, stderr io.Writer, h host) e
 	}
 	log.Info("the operator has ended")
 	return nil
-}
-
-// open makes an operator that does not run yet.
-func open(o options, h host, log *slog.Logger) (p *operator, err error) {
-	name, err := h.hostname()
-	if err != nil {
-		return nil, fmt.Errorf("find out the host's name: %w", err)
-	}
-	p = &operator{options: o, log: log, cloud: h.cloud, identity: name + "_" + string(uuid.NewUUID()), listening: h.listening}
-	p.metrics = newMetrics(p)
-	if p.clients, err = h.clients(o); err != nil {
-		return nil, err
-	}
-	if o.store.there() {
-		if p.store, err = h.store(o.store, p.clients, log); err != nil {
-			return nil, err
-		}
-	}
-	return p, nil
-}
-
-// close lets go of what open has opened.
-func (p *operator) close() error {
-	if p.store == nil {
-		return nil
-	}
-	return p.store.Close()
 }

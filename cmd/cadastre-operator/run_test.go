@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // node reads a reflected node, nil for none.
@@ -83,7 +85,7 @@ func TestTwoOperators(t *testing.T) {
 		two.cut.Store(true) // it is cut off, and its lease runs out
 		settle(12 * time.Second)
 		s.Expect(<-two.code).To(Equal(exitFailed))
-		s.Expect(two.log.String()).To(ContainSubstring(errLost.Error()))
+		s.Expect(two.log.String()).To(ContainSubstring(runner.ErrLeaseLost.Error()))
 		s.addNode("b")
 		settle(20 * time.Second)
 		s.Expect(s.lease()).To(HavePrefix("three_"))
@@ -378,24 +380,33 @@ func TestProbesAndMetrics(t *testing.T) {
 	s.Expect(two.stop()).To(BeZero())
 }
 
-// TestProbesThatFail: not ready before everything is read, not alive when the
-// election has stopped.
-func TestProbesThatFail(t *testing.T) {
+func TestReadinessNamesWhatAControllerWaitsFor(t *testing.T) {
 	g := NewWithT(t)
-	p := &operator{options: options{elect: electOptions{enabled: true, leaseDuration: 15 * time.Second, renewDeadline: 10 * time.Second}}}
-	p.lookedFor = time.Now().Add(-time.Minute)
-	g.Expect(p.alive()[0].err).To(MatchError(ContainSubstring("1m0s ago")))
-	p.lookedFor = time.Now().Add(-20 * time.Second)
-	g.Expect(p.alive()[0].err).NotTo(HaveOccurred())
-	p.options.elect.enabled = false
-	p.lookedFor = time.Time{}
-	g.Expect(p.alive()[0].err).NotTo(HaveOccurred())
-
-	p.setWorks(true, []controller{{"x", nil, func() error { return fmt.Errorf("it reads\nmuch") }}})
-	w := &recorder{header: http.Header{}}
-	p.answer(p.ready)(w, nil)
-	g.Expect(w.status).To(Equal(http.StatusServiceUnavailable))
-	g.Expect(w.String()).To(Equal("[+]election: leading\n[-]x: it reads: much\n"))
+	x := runner.Controller{
+		Name:  "x",
+		Run:   func(ctx context.Context) error { <-ctx.Done(); return nil },
+		Ready: func() error { return errors.New("it reads\nmuch") },
+	}
+	p := &operator{runner: runner.New(runner.Config{
+		Controllers: func(*runner.Term) ([]runner.Controller, error) { return []runner.Controller{x}, nil },
+	})}
+	answer := func() (int, string) {
+		w := &recorder{header: http.Header{}}
+		p.answer(p.ready)(w, nil)
+		return w.status, w.String()
+	}
+	status, text := answer()
+	g.Expect(status).To(Equal(http.StatusOK))
+	g.Expect(text).To(Equal("[+]election: waiting to lead\n"))
+	ctx, cancel := context.WithCancel(patient(t))
+	ended := make(chan error, 1)
+	go func() { ended <- p.runner.Run(ctx) }()
+	g.Eventually(p.runner.Leading).WithContext(ctx).Should(BeTrue())
+	status, text = answer()
+	g.Expect(status).To(Equal(http.StatusServiceUnavailable))
+	g.Expect(text).To(Equal("[+]election: leading\n[-]x: it reads: much\n"))
+	cancel()
+	g.Expect(<-ended).To(Succeed())
 }
 
 type recorder struct {

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -23,7 +22,7 @@ import (
 func (p *operator) serve(ctx context.Context) error {
 	p.log.Info("the operator starts", "version", version, "identity", p.identity)
 	if p.options.bind == "" {
-		return p.lead(ctx)
+		return p.runner.Run(ctx)
 	}
 	var encryption *tls.Config
 	if files := p.options.tls; files.Cert != "" {
@@ -54,7 +53,7 @@ func (p *operator) serve(ctx context.Context) error {
 		failed = server.Serve(serving)
 		cancel()
 	})
-	err = p.lead(ctx)
+	err = p.runner.Run(ctx)
 	stop()
 	group.Wait()
 	return errors.Join(err, failed)
@@ -69,7 +68,7 @@ func (p *operator) routes() http.Handler {
 	mux.HandleFunc("GET /livez", p.answer(p.alive))
 	mux.HandleFunc("GET /healthz", p.answer(p.alive))
 	mux.HandleFunc("GET /readyz", p.answer(p.ready))
-	mux.Handle("GET /metrics", p.certified(promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", p.certified(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{})))
 	return mux
 }
 
@@ -112,32 +111,21 @@ func (p *operator) answer(checks func() []check) http.HandlerFunc {
 	}
 }
 
-// alive fails where the election has stopped, so that whoever watches this
-// process starts it again. That the API server does not answer is no reason.
+// alive fails if the election has stopped, so that a supervisor restarts this
+// process.
 func (p *operator) alive() []check {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c := check{name: "election"}
-	e := p.options.elect
-	if e.enabled && !p.lookedFor.IsZero() {
-		if idle := time.Since(p.lookedFor); idle > e.leaseDuration+e.renewDeadline {
-			c.err = fmt.Errorf("the lease was last asked for %s ago", idle.Round(time.Second))
-		}
-	}
-	return []check{c}
+	return []check{{name: "election", err: p.runner.Alive()}}
 }
 
-// ready fails where a controller has not read all that it needs. An operator
-// that waits for its lease is ready to work.
+// ready fails while a controller has not read all that it needs. An operator
+// that waits for its lease is ready to lead.
 func (p *operator) ready() []check {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.leading {
+	if !p.runner.Leading() {
 		return []check{{name: "election", note: "waiting to lead"}}
 	}
 	all := []check{{name: "election", note: "leading"}}
-	for _, c := range p.works {
-		all = append(all, check{name: c.name, err: c.ready()})
+	for _, c := range p.runner.Running() {
+		all = append(all, check{name: c.Name, err: c.Waiting()})
 	}
 	return all
 }

@@ -10,50 +10,107 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"sync"
+	goruntime "runtime"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/informers"
 
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/operator/ksr"
+	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 	"github.com/cadastre/cadastre/operator/nodeipam/agentclaims"
+	"github.com/cadastre/cadastre/operator/runner"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// operator is all that runs.
+// operator holds the parts of the program that exist before it leads.
 type operator struct {
 	options   options
 	log       *slog.Logger
 	clients   clients
-	store     kvdb.Store     // nil where no flag names one
+	store     kvdb.Store     // nil: no flag names one
 	cloud     nodeipam.Cloud // nil: none
 	identity  string
-	metrics   *metrics
+	registry  *prometheus.Registry
+	runner    *runner.Runner
 	listening func(net.Addr)
-
-	mu        sync.Mutex
-	leading   bool
-	works     []controller // while leading
-	lookedFor time.Time    // when the lease was last asked for
 }
 
-// controller is one part of the work of a leader.
-type controller struct {
-	name string
-	// run works until the context ends, and waits for all that it has started.
-	run func(context.Context) error
-	// ready tells what a controller still waits for, nil for nothing.
-	ready func() error
+// open returns an operator that does not run yet.
+func open(o options, h host, log *slog.Logger) (*operator, error) {
+	name, err := h.hostname()
+	if err != nil {
+		return nil, fmt.Errorf("read the host's name: %w", err)
+	}
+	p := &operator{
+		options:   o,
+		log:       log,
+		cloud:     h.cloud,
+		identity:  name + "_" + string(uuid.NewUUID()),
+		registry:  prometheus.NewRegistry(),
+		listening: h.listening,
+	}
+	if p.clients, err = h.clients(o); err != nil {
+		return nil, err
+	}
+	if o.store.configured() {
+		if p.store, err = h.store(o.store, p.clients, log); err != nil {
+			return nil, err
+		}
+	}
+	p.runner = runner.New(runner.Config{
+		Identity:    p.identity,
+		Election:    o.elect.election(p.clients),
+		Controllers: p.controllers,
+		Registry:    p.registry,
+		Log:         log,
+	})
+	p.registerMetrics()
+	return p, nil
 }
 
-// wire lists every controller, with what it is given. The fence is that of this
-// leadership; it is nil where there is no election.
-func (p *operator) wire(fence nodeipam.Fence) (all []controller, err error) {
+// close closes the store.
+func (p *operator) close() error {
+	if p.store == nil {
+		return nil
+	}
+	return p.store.Close()
+}
+
+// registerMetrics registers the metrics of the program; the runner registers
+// those of the controllers.
+func (p *operator) registerMetrics() {
+	leader := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "cadastre_operator_leader",
+		Help: "1 while this process leads and its controllers run, else 0.",
+	}, func() float64 {
+		if p.runner.Leading() {
+			return 1
+		}
+		return 0
+	})
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "cadastre_operator_build_info",
+		Help:        "Version of this program and of Go; always 1.",
+		ConstLabels: prometheus.Labels{"version": version, "go_version": goruntime.Version()},
+	})
+	build.Set(1)
+	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
+	p.registry.MustRegister(leader, build, collectors.NewGoCollector(), process)
+}
+
+// controllers returns every controller that the options select, with its
+// dependencies, for one leadership.
+func (p *operator) controllers(term *runner.Term) (all []runner.Controller, err error) {
 	plan := p.options.plan()
-	makers := map[string]func(nodeipam.Fence) (controller, error){
+	constructors := map[string]func(*runner.Term) (runner.Controller, error){
 		controllerNodeIPAM:    p.nodeIPAM,
 		controllerKSR:         p.reflector,
 		controllerNodeIDs:     p.releaser,
@@ -61,20 +118,21 @@ func (p *operator) wire(fence nodeipam.Fence) (all []controller, err error) {
 	}
 	for _, name := range allControllers() {
 		if why := plan.not[name]; why != "" {
-			p.log.Info("a controller is not run", "controller", name, "reason", why)
+			p.log.Info("a controller does not run", "controller", name, "reason", why)
 			continue
 		}
-		c, err := makers[name](fence)
+		c, err := constructors[name](term)
 		if err != nil {
 			return nil, fmt.Errorf("controller %s: %w", name, err)
 		}
+		c.Name = name
 		all = append(all, c)
 	}
 	return all, nil
 }
 
-// nodeIPAM gives nodes their podCIDRs.
-func (p *operator) nodeIPAM(fence nodeipam.Fence) (c controller, err error) {
+// nodeIPAM returns the controller that assigns podCIDRs to nodes.
+func (p *operator) nodeIPAM(term *runner.Term) (c runner.Controller, err error) {
 	settings, warnings, errs := p.options.nodeipam.Settings()
 	if len(errs) > 0 {
 		return c, errors.Join(errs...)
@@ -82,19 +140,23 @@ func (p *operator) nodeIPAM(fence nodeipam.Fence) (c controller, err error) {
 	for _, w := range warnings {
 		p.log.Warn("a flag is not used as given", "controller", controllerNodeIPAM, "reason", w)
 	}
-	if fence == nil {
-		fence = only{p.identity}
-	}
-	factory := informers.NewSharedInformerFactoryWithOptions(p.clients.kube, 0, informers.WithTransform(withoutFields))
+	factory := informers.NewSharedInformerFactoryWithOptions(p.clients.kube, 0, informers.WithTransform(dropManagedFields))
 	nodes := factory.Core().V1().Nodes()
 	a, err := nodeipam.NewAllocator(nodeipam.Deps{
-		Client: p.clients.kube, Nodes: nodes, Cloud: p.cloud, Fence: fence, Log: p.log, Instance: p.identity, Claims: p.claims(),
+		Client:   p.clients.kube,
+		Nodes:    nodes,
+		Cloud:    p.cloud,
+		Fence:    term,
+		Log:      p.log,
+		Instance: p.identity,
+		Claims:   p.claims(),
 	}, settings)
 	if err != nil {
 		return c, err
 	}
 	informer := nodes.Informer()
-	run := func(ctx context.Context) error {
+	c.Metrics = []prometheus.Collector{a.Metrics()}
+	c.Run = func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)
 		factory.Start(ctx.Done())
 		err := a.RunContext(ctx)
@@ -102,56 +164,69 @@ func (p *operator) nodeIPAM(fence nodeipam.Fence) (c controller, err error) {
 		factory.Shutdown()
 		return err
 	}
-	ready := func() error {
+	c.Ready = func() error {
 		if !a.Status().Leading || !informer.HasSynced() {
 			return errors.New("the nodes are being read")
 		}
 		return nil
 	}
-	return controller{controllerNodeIPAM, run, ready}, p.metrics.add(a.Metrics())
+	return c, nil
 }
 
-// only is the fence of an operator without an election: no other one may run, but
-// one that was killed may have writes under way.
-type only struct{ identity string }
+// dropManagedFields removes a large part of objects that no controller reads.
+func dropManagedFields(obj any) (any, error) {
+	if m, ok := obj.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+	}
+	return obj, nil
+}
 
-// Term implements nodeipam.Fence.
-func (o only) Term() string { return o.identity }
-
-// Check implements nodeipam.Fence.
-func (only) Check(ctx context.Context) error { return ctx.Err() }
-
-// claims reads what the agents claim, nil without a cluster store.
+// claims returns the reader of the agents' claims, nil without a cluster store.
 func (p *operator) claims() nodeipam.Claims {
 	if p.store == nil {
-		p.log.Info("the claims of the agents are not known: a block is free as soon as no Node object has it", "controller", controllerNodeIPAM,
+		p.log.Info("the claims of the agents are not known: a block is free as soon as no Node object has it",
+			"controller", controllerNodeIPAM,
 			"reason", "neither --"+flagEndpoints+" nor --"+flagStoreType+"="+storeKubernetes+" is given")
 		return nil
 	}
 	return agentclaims.Reader{Store: p.store, Expire: cmp.Or(p.options.expire, defaultExpire), Now: time.Now}
 }
 
-// reflector copies Kubernetes' state into the cluster store.
-func (p *operator) reflector(fence nodeipam.Fence) (controller, error) {
+// reflector returns the controller that copies Kubernetes' state into the cluster store.
+func (p *operator) reflector(term *runner.Term) (c runner.Controller, _ error) {
 	r := ksr.New(ksr.Deps{
-		Log: p.log, Client: p.clients.kube, Dynamic: p.clients.dynamic, Store: p.store, Fence: fenceOf(fence),
+		Log:     p.log,
+		Client:  p.clients.kube,
+		Dynamic: p.clients.dynamic,
+		Store:   p.store,
+		Fence:   term.Check,
 	}, ksr.Settings{})
-	ready := func() error {
-		if s := r.Status(); !s.Synced {
-			return errors.Join(errors.New("not everything has been reflected yet"), nonEmpty(s.Error))
+	c.Metrics = []prometheus.Collector{r.Metrics()}
+	c.Run = r.Run
+	c.Ready = func() error {
+		switch s := r.Status(); {
+		case s.Synced:
+			return nil
+		case s.Error != "":
+			return fmt.Errorf("not all keys have been compared yet: %s", s.Error)
+		default:
+			return errors.New("not all keys have been compared yet")
 		}
-		return nil
 	}
-	return controller{controllerKSR, r.Run, ready}, p.metrics.add(r.Metrics())
+	return c, nil
 }
 
-// releaser gives up the node IDs and the claims of nodes that are gone.
-func (p *operator) releaser(fence nodeipam.Fence) (controller, error) {
+// releaser returns the controller that releases the node IDs and the claims of
+// nodes that are gone.
+func (p *operator) releaser(term *runner.Term) (c runner.Controller, _ error) {
 	gone := func(node ksr.Lookup) nodesync.Expired {
 		return nodesync.Expired{After: p.options.expire, Node: node}
 	}
 	r := ksr.NewReleaser(ksr.ReleaserDeps{
-		Log: p.log, Client: p.clients.kube, Fence: fenceOf(fence), Every: p.options.lookForGone(),
+		Log:    p.log,
+		Client: p.clients.kube,
+		Fence:  term.Check,
+		Every:  p.options.releaseInterval(),
 		Release: func(ctx context.Context, node ksr.Lookup) ([]string, error) {
 			return nodesync.ReleaseExpired(ctx, p.store, gone(node), time.Now())
 		},
@@ -159,34 +234,73 @@ func (p *operator) releaser(fence nodeipam.Fence) (controller, error) {
 			return nodesync.EndClaims(ctx, p.store, gone(node), time.Now())
 		},
 	})
-	return controller{controllerNodeIDs, r.Run, func() error { return nil }}, p.metrics.add(r.Metrics()...)
+	c.Metrics = []prometheus.Collector{r.Metrics()}
+	c.Run = r.Run
+	return c, nil
 }
 
-// fenceOf is the fence of nodeipam as ksr's.
-func fenceOf(fence nodeipam.Fence) func(context.Context) error {
-	if fence == nil {
-		return nil
+// statusInterval is the time between two writes of the status of AddressPools.
+const statusInterval = 30 * time.Second
+
+// netResource returns the controller that keeps the addresses of nodes at their
+// watermarks. It begins when it has read, in this order, the AddressPools, the
+// pods that wait for addresses, the Nodes and the NetResourceSets.
+func (p *operator) netResource(term *runner.Term) (c runner.Controller, _ error) {
+	o, metrics := p.options.netresource, netresource.NewMetrics("cadastre_operator")
+	provider := clusterpool.New(clusterpool.Config{CoolDown: o.coolDown, Pre: o.preAllocate})
+	client := netresource.NewClient(p.clients.dynamic, 0)
+	pods := netresource.NewPodCount(p.clients.kube)
+	m, err := netresource.New(netresource.Config{
+		Instances:      provider,
+		API:            client,
+		Metrics:        metrics,
+		Pending:        pods.Of,
+		Log:            p.log,
+		Workers:        int64(o.workers),
+		ResyncInterval: o.resync,
+		QPS:            o.qps,
+		Burst:          o.burst,
+		ReleaseExcess:  o.release,
+		ReleaseDelay:   cmp.Or(o.releaseDelay, -1), // 0 would stand for the default
+		Consistency:    -1,                         // the provider reads the NetResourceSets themselves
+		Fence:          term.Check,
+		Term:           term.Term(),
+		Since:          term.Since(),
+	})
+	if err != nil {
+		return c, err
 	}
-	return func(ctx context.Context) error {
-		err := fence.Check(ctx)
-		if errors.Is(err, nodeipam.ErrDeposed) {
-			return fmt.Errorf("%w: %w", ksr.ErrDeposed, err)
+	sweeper := netresource.Sweeper{
+		Client: client,
+		Kube:   p.clients.kube,
+		Fence:  term.Check,
+		Every:  o.sweep,
+		Log:    p.log,
+	}
+	var waiting atomic.Value // what is being read, a string
+	waiting.Store("the AddressPools are being read")
+	c.Metrics = []prometheus.Collector{metrics}
+	c.Run = func(ctx context.Context) error {
+		err := provider.Follow(ctx, p.clients.dynamic, statusInterval, p.log, func(ctx context.Context) error {
+			waiting.Store("the pods that wait for addresses are being read")
+			return pods.Follow(ctx, m.Recount, func(ctx context.Context) error {
+				waiting.Store("the Nodes are being read")
+				return sweeper.Follow(ctx, func(ctx context.Context) error {
+					waiting.Store("the NetResourceSets are being read and taken over")
+					return client.Run(ctx, m)
+				})
+			})
+		})
+		if ctx.Err() != nil {
+			return nil
 		}
 		return err
 	}
-}
-
-// withoutFields leaves out what is large and nobody here reads.
-func withoutFields(obj any) (any, error) {
-	if m, ok := obj.(metav1.Object); ok {
-		m.SetManagedFields(nil)
-	}
-	return obj, nil
-}
-
-func nonEmpty(text string) error {
-	if text == "" {
+	c.Ready = func() error {
+		if !m.InstancesAPIIsReady() {
+			return errors.New(waiting.Load().(string))
+		}
 		return nil
 	}
-	return errors.New(text)
+	return c, nil
 }

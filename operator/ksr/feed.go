@@ -13,53 +13,57 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// byKey is the index of caches by the key of the store.
+// byKey names the index of caches by the key in the store.
 const byKey = "kvdb"
 
-// feed keeps the objects of one kind known.
+// feed follows the objects of one kind.
 type feed struct {
 	kind kind
 	r    *Reflector
 
 	mu      sync.Mutex
 	state   State
-	err     error         // why the kind is not synced, or what the API server last said
-	objects cache.Indexer // what is known; nil for nothing. It stays when the kind disappears
+	err     error         // why the kind is not synced, or the last error of the API server
+	objects cache.Indexer // nil until all have been read once; it stays when the kind disappears
 }
 
-func (f *feed) look() (State, error) {
+func (f *feed) current() (State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.state, f.err
 }
 
-// known are the objects, nil where they have not all been read.
+// known returns the objects, nil if they have not all been read.
 func (f *feed) known() cache.Indexer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.objects
 }
 
-// set changes how the kind stands and says so, once.
+// set changes the state of the kind, and logs the change once.
 func (f *feed) set(state State, err error) {
 	f.mu.Lock()
-	news := f.state != state || fmt.Sprint(f.err) != fmt.Sprint(err)
-	matters := f.state != state || (f.err == nil) != (err == nil)
+	differs := f.state != state || fmt.Sprint(f.err) != fmt.Sprint(err)
+	affectsStore := f.state != state || (f.err == nil) != (err == nil)
 	f.state, f.err = state, err
 	f.mu.Unlock()
-	if !news {
+	if !differs {
 		return
 	}
 	switch {
 	case state == Missing:
-		f.r.log.Info("a kind of object is not reflected; it is looked for again", "resource", f.kind.gvr.String(), "every", f.r.settings.LookAgain, "reason", err)
+		f.r.log.Info("a kind of object is not reflected, looking for it again",
+			"resource", f.kind.gvr.String(), "every", f.r.settings.LookAgain, "reason", err)
 	case err != nil:
 		f.r.log.Warn("objects of the API server cannot be read, trying again", "resource", f.kind.gvr.String(), "error", err)
 	}
-	if !matters {
+	if !affectsStore {
 		return
 	}
 	select {
@@ -68,22 +72,22 @@ func (f *feed) set(state State, err error) {
 	}
 }
 
-// run keeps objects known until ctx ends, whenever the API server has the kind.
+// run follows the objects until ctx ends, whenever the API server has the kind.
 func (f *feed) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
-		err := f.find(ctx)
+		err := f.probe(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case missing(err):
 			failures = 0
 			f.set(Missing, err)
-			sleep(ctx, f.r.settings.LookAgain)
+			_ = runner.Wait(ctx, f.r.settings.LookAgain)
 		case err != nil:
 			failures++
 			f.set(Waiting, err)
-			sleep(ctx, f.r.backoff(failures))
+			_ = runner.Wait(ctx, f.r.backoff.After(failures))
 		default:
 			failures = 0
 			f.follow(ctx)
@@ -91,21 +95,21 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// find asks the API server whether it has the kind.
-func (f *feed) find(ctx context.Context) error {
+// probe returns nil if the API server has the kind.
+func (f *feed) probe(ctx context.Context) error {
 	if !f.kind.custom {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.r.settings.CallTimeout)
-	defer cancel()
-	_, err := f.r.deps.Dynamic.Resource(f.kind.gvr).List(ctx, metav1.ListOptions{Limit: 1})
+	_, err := runner.Within(ctx, f.r.settings.CallTimeout, func(ctx context.Context) (*unstructured.UnstructuredList, error) {
+		return f.r.deps.Dynamic.Resource(f.kind.gvr).List(ctx, metav1.ListOptions{Limit: 1})
+	})
 	return err
 }
 
-// missing is true for the answer that the kind is not there, or not for us.
+// missing reports whether the API server does not have the kind, or forbids it.
 func missing(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) }
 
-// follow runs one informer until ctx ends, or the kind is not there any more.
+// follow runs one informer until ctx ends, or the API server loses the kind.
 func (f *feed) follow(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -115,18 +119,18 @@ func (f *feed) follow(ctx context.Context) {
 		informer.AddIndexers(cache.Indexers{byKey: keyOf}),
 		informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 			if f.kind.custom && missing(err) {
-				cancel() // it is said when it is looked for again
+				cancel() // the next probe reports it
 				return
 			}
-			f.trouble(informer, err)
+			f.failed(informer, err)
 		}),
 	)
 	if err == nil {
 		_, err = informer.AddEventHandler(f.handlers())
 	}
-	if err != nil { // of an informer that runs already, which this one does not
+	if err != nil { // an informer that runs already returns one
 		f.set(Waiting, err)
-		sleep(ctx, f.r.settings.RetryLimit)
+		_ = runner.Wait(ctx, f.r.settings.RetryLimit)
 		return
 	}
 	var group sync.WaitGroup
@@ -142,52 +146,52 @@ func (f *feed) follow(ctx context.Context) {
 	group.Wait()
 }
 
-// trouble notes why objects cannot be read. What was known stays known.
-func (f *feed) trouble(informer cache.SharedIndexInformer, err error) {
+// failed records why objects cannot be read. Those that were read stay known.
+func (f *feed) failed(informer cache.SharedIndexInformer, err error) {
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return // a watch that ends, as they do; the next one is about to begin
+		return // watches end regularly, and the informer begins the next one
 	}
 	f.r.metrics.errors.WithLabelValues("watch").Inc()
 	if !informer.HasSynced() {
 		f.set(Waiting, err)
 		return
 	}
-	f.r.log.Warn("a watch of the API server has failed, and begins again", "resource", f.kind.gvr.String(), "error", err)
+	f.r.log.Warn("a watch of the API server failed, beginning again", "resource", f.kind.gvr.String(), "error", err)
 }
 
-// handlers say which keys to look at.
+// handlers returns the handlers that queue the keys of changed objects.
 func (f *feed) handlers() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(is any) {
 			if o, ok := is.(*object); ok {
-				f.r.queue.add(o.key)
+				f.r.enqueue(o.key)
 			}
 		},
 		UpdateFunc: func(was, is any) {
 			old, ok1 := was.(*object)
 			o, ok2 := is.(*object)
 			if ok1 && ok2 && !same(old, o) {
-				f.r.queue.add(old.key, o.key)
+				f.r.enqueue(old.key, o.key)
 			}
 		},
 		DeleteFunc: func(was any) {
-			if unseen, ok := was.(cache.DeletedFinalStateUnknown); ok {
-				was = unseen.Obj
+			if tombstone, ok := was.(cache.DeletedFinalStateUnknown); ok {
+				was = tombstone.Obj
 			}
 			if o, ok := was.(*object); ok {
-				f.r.queue.add(o.key)
+				f.r.enqueue(o.key)
 			}
 		},
 	}
 }
 
-// same is true where nothing that is stored has changed. The kubelet writes to
-// pods and nodes all the time.
+// same reports whether two versions are stored alike. The kubelet writes to pods
+// and nodes all the time.
 func same(old, o *object) bool {
 	return old.key == o.key && bytes.Equal(old.value, o.value) && fmt.Sprint(old.err) == fmt.Sprint(o.err)
 }
 
-// keyOf is the index function of byKey.
+// keyOf implements cache.IndexFunc for byKey.
 func keyOf(obj any) ([]string, error) {
 	if o, ok := obj.(*object); ok && o.key != "" {
 		return []string{o.key}, nil

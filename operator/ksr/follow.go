@@ -18,16 +18,26 @@ import (
 // maxBytes bounds the values of one transaction.
 const maxBytes = 512 << 10
 
-// listTimeouts is how much longer a List may take than another request: it is many.
+// listTimeouts is how much longer a List may take than another request: it
+// returns many keys.
 const listTimeouts = 6
 
-// scopes are the prefixes below which the reflected keys are. The second is what
-// NodePrefix begins with, whatever the node.
+// scopes returns the prefixes of all reflected keys. NodePrefix of any node begins
+// with the second.
 func scopes() (cluster, nodes string) {
 	return kv.ClusterPrefix, strings.TrimSuffix(kv.NodePrefix(""), "/")
 }
 
-// feedOf is the feed of the kind that a key is of, nil for a key that is none of ours.
+// enqueue queues keys to be compared; an empty one stands for an object without a key.
+func (r *Reflector) enqueue(keys ...string) {
+	for _, key := range keys {
+		if key != "" {
+			r.queue.Add(key, "", 0)
+		}
+	}
+}
+
+// feedOf returns the feed of a key's kind, nil for a key that is not reflected.
 func (r *Reflector) feedOf(key string) *feed {
 	resource, ok := kv.ResourceOf(key)
 	if !ok {
@@ -41,13 +51,13 @@ func (r *Reflector) feedOf(key string) *feed {
 	return nil
 }
 
-// follow looks at all keys, and then at those that change, until all are to be
-// looked at again (nil) or something fails.
+// follow compares all keys, and then those that change. It returns nil when all
+// keys are to be compared again.
 func (r *Reflector) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	select {
-	case <-r.changed: // what is known is looked at below
+	case <-r.changed: // mark queues what is known
 	default:
 	}
 	cluster, nodes := scopes()
@@ -67,7 +77,7 @@ func (r *Reflector) follow(ctx context.Context) error {
 	defer probe.Stop()
 	defer sweep.Stop()
 	for swept := false; ; {
-		if !swept && r.queue.len() == 0 {
+		if !swept && r.queue.Len() == 0 {
 			swept = true
 			r.swept()
 		}
@@ -81,13 +91,13 @@ func (r *Reflector) follow(ctx context.Context) error {
 			return nil
 		case <-r.changed:
 			return nil
-		case <-r.queue.ready:
+		case <-r.queue.Ready():
 			if err := r.write(ctx); err != nil {
 				return err
 			}
 			continue
 		case <-probe.C:
-			clear(r.fights)
+			clear(r.conflicts)
 			if err := r.probe(ctx); err != nil {
 				return err
 			}
@@ -100,30 +110,30 @@ func (r *Reflector) follow(ctx context.Context) error {
 		if !open {
 			return ended(watch)
 		}
-		r.see(batch)
-		if err := r.fought(); err != nil {
+		r.observe(batch)
+		if err := r.checkContention(); err != nil {
 			return err
 		}
 	}
 }
 
-// mostFights is how often one key is repaired between two probes. Whoever writes
-// it again each time has another view of the API server, and believes to lead.
-const mostFights = 50
+// maxConflicts limits the repairs of one key between two probes. A process that
+// writes the key again each time reads another API server, or also leads.
+const maxConflicts = 50
 
-// fought fails where somebody else writes a key again and again: the store is
-// left alone for a while then.
-func (r *Reflector) fought() error {
-	for key, n := range r.fights {
-		if n > mostFights {
-			clear(r.fights)
-			return fmt.Errorf("%w: %s was written %d times", errFought, key, n)
+// checkContention fails if another process writes a key again and again. This
+// process then waits before it writes again.
+func (r *Reflector) checkContention() error {
+	for key, n := range r.conflicts {
+		if n > maxConflicts {
+			clear(r.conflicts)
+			return fmt.Errorf("%w: %s was written %d times", errContended, key, n)
 		}
 	}
 	return nil
 }
 
-// watch opens a watch, which ends with ctx at the latest.
+// watch opens a watch that ends with ctx at the latest.
 func (r *Reflector) watch(ctx context.Context, prefix string, from int64) (kvdb.Watcher, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(r.settings.CallTimeout, func() { cancel(context.DeadlineExceeded) })
@@ -135,7 +145,7 @@ func (r *Reflector) watch(ctx context.Context, prefix string, from int64) (kvdb.
 	return w, err
 }
 
-// ended is why a watch has.
+// ended returns why a watch has ended.
 func ended(w kvdb.Watcher) error {
 	err := w.Err()
 	if err == nil {
@@ -154,7 +164,7 @@ func (r *Reflector) list(ctx context.Context, prefixes ...string) ([]kvdb.KeyVal
 	return kvs, rev, nil
 }
 
-// probe asks the store for its revision and nothing else.
+// probe reads the store's revision.
 func (r *Reflector) probe(ctx context.Context) error {
 	_, rev, err := r.list(ctx)
 	if err != nil {
@@ -163,8 +173,8 @@ func (r *Reflector) probe(ctx context.Context) error {
 	return r.advance(rev)
 }
 
-// advance takes note of a revision, which never goes back but where the store
-// was exchanged.
+// advance records a revision. It fails if the revision goes back, because the
+// store was replaced.
 func (r *Reflector) advance(rev int64) error {
 	if rev < r.rev {
 		return fmt.Errorf("%w: revision %d was seen before, now it is %d", errOlder, r.rev, rev)
@@ -173,8 +183,8 @@ func (r *Reflector) advance(rev int64) error {
 	return nil
 }
 
-// mark takes what is stored as given, and has all keys looked at: those that are
-// stored, and those that should be.
+// mark records what the store has, and queues all keys: those that are stored,
+// and those that should be.
 func (r *Reflector) mark(kvs []kvdb.KeyValue, rev int64) {
 	clear(r.stored)
 	r.rev = rev
@@ -183,12 +193,12 @@ func (r *Reflector) mark(kvs []kvdb.KeyValue, rev int64) {
 		if f := r.feedOf(x.Key); f != nil {
 			r.stored[x.Key] = stored{value: x.Value, rev: x.ModRevision}
 			counts[f.kind.resource]++
-			r.queue.add(x.Key)
+			r.enqueue(x.Key)
 		}
 	}
 	for _, f := range r.feeds {
 		if objects := f.known(); objects != nil {
-			r.queue.add(objects.ListIndexFuncValues(byKey)...)
+			r.enqueue(objects.ListIndexFuncValues(byKey)...)
 		}
 	}
 	r.mu.Lock()
@@ -196,18 +206,18 @@ func (r *Reflector) mark(kvs []kvdb.KeyValue, rev int64) {
 	r.mu.Unlock()
 }
 
-// swept is called when all keys have been looked at.
+// swept records that all keys have been compared.
 func (r *Reflector) swept() {
 	r.setStatus(func(s *Status) {
 		*s = Status{Synced: true, Connected: true, LastSweep: r.deps.Now()}
 	})
 	r.metrics.sweeps.Inc()
-	r.log.Debug("the cluster store is as the API server", "revision", r.rev)
+	r.log.Debug("the cluster store matches the API server", "revision", r.rev)
 }
 
-// see takes note of what one transaction of the store has changed. Our own are
-// known already.
-func (r *Reflector) see(batch []kvdb.Event) {
+// observe records what one transaction of the store has changed. The
+// Reflector's own transactions are known already.
+func (r *Reflector) observe(batch []kvdb.Event) {
 	for _, ev := range batch {
 		r.rev = max(r.rev, ev.ModRevision)
 		if r.feedOf(ev.Key) == nil {
@@ -225,13 +235,13 @@ func (r *Reflector) see(batch []kvdb.Event) {
 			if ev.Deleted {
 				delete(r.stored, ev.Key)
 			}
-			r.fights[ev.Key]++
-			r.queue.add(ev.Key)
+			r.conflicts[ev.Key]++
+			r.enqueue(ev.Key)
 		}
 	}
 }
 
-// put takes note of what is stored under a key.
+// put records what is stored under a key.
 func (r *Reflector) put(key string, s stored) {
 	was, found := r.stored[key]
 	r.stored[key] = s
@@ -246,8 +256,8 @@ func (r *Reflector) put(key string, s stored) {
 	}
 }
 
-// write looks at keys until there are as many to write as one transaction takes,
-// or no more, and writes those.
+// write compares keys until one transaction is full or the queue is empty, and
+// commits the difference.
 func (r *Reflector) write(ctx context.Context) error {
 	ops := r.batch()
 	if len(ops) == 0 {
@@ -255,8 +265,8 @@ func (r *Reflector) write(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.settings.CallTimeout)
 	defer cancel()
-	if err := r.leads(ctx); err != nil {
-		return err
+	if err := r.gate.Check(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errFence, err)
 	}
 	rev, err := r.deps.Store.Txn(ctx, nil, ops)
 	if err != nil {
@@ -272,12 +282,12 @@ func (r *Reflector) write(ctx context.Context) error {
 	return nil
 }
 
-// batch returns what one transaction writes. A key that changes again meanwhile
-// comes twice from the queue: the later look counts.
+// batch returns the operations of one transaction. A key that changes again in
+// the meantime is taken twice: the later comparison counts.
 func (r *Reflector) batch() (ops []kvdb.Op) {
 	size := 0
 	for len(ops) < kvdb.MaxOps && size < maxBytes-maxValue {
-		key, ok := r.queue.take()
+		key, ok := r.queue.Take()
 		if !ok {
 			break
 		}
@@ -290,8 +300,8 @@ func (r *Reflector) batch() (ops []kvdb.Op) {
 	return ops
 }
 
-// compare is what is to be written under a key so that the store has what the
-// caches have.
+// compare returns the operation that makes the store equal to the caches for one
+// key; needed is false if they are equal.
 func (r *Reflector) compare(key string) (op kvdb.Op, needed bool) {
 	f := r.feedOf(key)
 	if f == nil {
@@ -299,7 +309,7 @@ func (r *Reflector) compare(key string) (op kvdb.Op, needed bool) {
 	}
 	objects := f.known()
 	if objects == nil {
-		return op, false // who knows what there is
+		return op, false // the objects have not been read
 	}
 	found, err := objects.ByIndex(byKey, key)
 	if err != nil {
@@ -320,7 +330,7 @@ func (r *Reflector) compare(key string) (op kvdb.Op, needed bool) {
 	return kvdb.Put(key, o.value), o.err == nil && (!have || !bytes.Equal(s.value, o.value))
 }
 
-// report says once that an object cannot be stored, and forgets it when it can.
+// report logs, once, that an object cannot be stored, and clears that when it can.
 func (r *Reflector) report(key string, err error) {
 	r.mu.Lock()
 	was := r.bad[key]
@@ -332,6 +342,6 @@ func (r *Reflector) report(key string, err error) {
 	r.mu.Unlock()
 	if err != nil && fmt.Sprint(was) != fmt.Sprint(err) {
 		r.metrics.errors.WithLabelValues("object").Inc()
-		r.log.Error("an object of the API server cannot be stored, and is left out", "key", key, "error", err)
+		r.log.Error("an object of the API server cannot be stored, and is skipped", "key", key, "error", err)
 	}
 }

@@ -23,19 +23,19 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 )
 
-// kind is one kind of object and what is stored of it. Two objects never have
-// one key.
+// kind describes one kind of object and its messages in the store. No two objects
+// have the same key.
 type kind struct {
 	resource string // as package kv names it
 	gvr      schema.GroupVersionResource
-	custom   bool // the API server may not have it
+	custom   bool // a custom resource, which the API server may not have
 	informer func() cache.SharedIndexInformer
-	key      func(obj any) string // "" for nowhere
+	key      func(obj any) string // "": the object is not stored
 	message  func(obj any) (proto.Message, error)
 }
 
-// kinds are all that are reflected. Who adds one adds it to package kv as well,
-// and to nothing else.
+// kinds returns all kinds that are reflected. A new kind is added here and in
+// package kv.
 func kinds(d Deps) []kind {
 	pods := func() cache.SharedIndexInformer {
 		return coreinformers.NewFilteredPodInformer(d.Client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
@@ -67,7 +67,7 @@ func kinds(d Deps) []kind {
 	return all
 }
 
-// podKey is below the pod's node. A pod that is on none is nowhere.
+// podKey returns a key below the pod's node, "" for a pod that is on no node.
 func podKey(obj any) string {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok || pod.Spec.NodeName == "" {
@@ -76,7 +76,7 @@ func podKey(obj any) string {
 	return kv.PodKey(pod.Spec.NodeName, kv.PodID{Name: pod.Name, Namespace: pod.Namespace})
 }
 
-// named is a key that is made of the object's name.
+// named makes a key of the object's name.
 func named(key func(name string) string) func(any) string {
 	return func(obj any) string {
 		m, err := meta.Accessor(obj)
@@ -87,40 +87,40 @@ func named(key func(name string) string) func(any) string {
 	}
 }
 
-// message is the conversion of typed objects.
+// message converts typed objects.
 func message[O any, M proto.Message](convert func(O) M) func(any) (proto.Message, error) {
 	return func(obj any) (proto.Message, error) {
 		o, ok := obj.(O)
 		if !ok {
-			return nil, fmt.Errorf("it is a %T", obj)
+			return nil, fmt.Errorf("convert an object: it has type %T", obj)
 		}
 		return convert(o), nil
 	}
 }
 
-// decoded is the conversion of custom resources.
+// decoded converts custom resources.
 func decoded[O any, M proto.Message](convert func(*O) M) func(any) (proto.Message, error) {
 	return func(obj any) (proto.Message, error) {
 		u, ok := obj.(*unstructured.Unstructured)
 		if !ok {
-			return nil, fmt.Errorf("it is a %T", obj)
+			return nil, fmt.Errorf("convert an object: it has type %T", obj)
 		}
 		o := new(O)
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
-			return nil, fmt.Errorf("it is no %T: %w", o, err)
+			return nil, fmt.Errorf("convert to %T: %w", o, err)
 		}
 		return convert(o), nil
 	}
 }
 
-// maxValue is how large a value may be; a store takes no more than a megabyte
-// at a time.
+// maxValue limits the size of a value; a store accepts one megabyte a transaction.
 const maxValue = 256 << 10
 
-// errLarge is why an object is not stored.
-var errLarge = errors.New("it is too large to be stored")
+// errLarge is returned for an object whose message exceeds maxValue.
+var errLarge = errors.New("the object is too large to be stored")
 
-// object is what is kept of an object in a cache: where it is stored, and as what.
+// object is the reduced form of an object that a cache keeps: its key and its value
+// in the store.
 type object struct {
 	metav1.ObjectMeta // name, namespace, UID and version only
 	key               string
@@ -128,8 +128,8 @@ type object struct {
 	err               error // why there is no value
 }
 
-// reduce makes an object of what the API server has sent. It may be called again
-// with what it has made.
+// reduce implements cache.TransformFunc. An informer may also call it with its own
+// result.
 func (k kind) reduce(obj any) (any, error) {
 	if o, ok := obj.(*object); ok {
 		return o, nil

@@ -1,45 +1,40 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ksr is the Kubernetes state reflector: it keeps a copy of what agents
-// need of the API server in the cluster store, under the keys and in the words
-// of package kv. Reflected are pods that are on a node, nodes, and where the
-// API server has them custom networks and node configurations.
+// Package ksr reflects Kubernetes' state: it keeps a copy of the objects that
+// agents need in the cluster store, under the keys and in the messages of package
+// kv. It reflects pods that are on a node, nodes and, if the API server has them,
+// custom networks and node configurations.
 //
-// # Who owns what
+// # Ownership
 //
 // The API server is the truth. A Reflector owns the keys of the kinds that it
-// reflects, and no others: node records, beats, pools and what configures the
-// southbound are never touched. Keys of a kind whose objects have never all been
-// read, as the API server does not have it, are left as they are, so that
-// nothing is deleted for want of evidence. An object that cannot be stored is
-// reported; what was stored of it stays, and nobody else is harmed.
+// reflects, and writes no others: neither node records and beats nor pools and
+// the configuration of the southbound. If the API server does not have a kind,
+// its keys stay as they are, because absence of evidence deletes nothing. An
+// object that cannot be stored is reported, its key keeps its value, and other
+// objects are not affected.
 //
-// # How
+// # Mark and sweep
 //
-// Whatever happens, an object or a key that changes, only says which key to
-// look at. Then what the caches have is compared with what the store has, by
-// value, and the difference is written, up to kvdb.MaxOps keys a transaction.
-// All keys are looked at (mark and sweep) when a Reflector begins, after every
-// error of the store, when a watch of it ends, when its revision goes back, when
-// a kind comes to be there, and once in a while. The store's own changes are
-// watched, so that what somebody else has changed or lost is put right at once.
+// A change of an object or of a key only queues the key. The Reflector then
+// compares the caches with the store by value, and writes the difference, up to
+// kvdb.MaxOps keys a transaction. It queues all keys when it begins, after every
+// error of the store, when a watch of the store ends, when the store's revision
+// goes back, when the API server begins to have a kind, and periodically. It also
+// watches the store, so it repairs at once what another writer changed or lost.
 //
-// Before every transaction Deps.Fence is asked whether this process still leads.
-// One that was under way while another process took over may still arrive; the
-// new leader sees it, and writes what is right.
+// # Leadership
 //
-// A Releaser is another matter: it gives up the node IDs of nodes that are gone,
-// in the same store or in another one.
+// Deps.Fence is called before every transaction. A transaction that was under way
+// when another process took over may still arrive; the new leader sees it, and
+// writes the right value.
 //
-// Run works until its context ends, and everything that it has started has ended
-// when it returns. All methods may be called from any goroutine.
+// A Releaser releases the node IDs and claims of nodes that are gone, in the same
+// store or in another one.
 //
-// Example:
-//
-//	r := ksr.New(ksr.Deps{Client: client, Dynamic: dynamic, Store: store, Fence: fence, Log: log}, ksr.Settings{})
-//	registry.MustRegister(r.Metrics())
-//	err := r.Run(ctx)
+// Run works until its context ends; everything that it started has ended when it
+// returns. Any goroutine may call any method.
 package ksr
 
 import (
@@ -56,43 +51,42 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/cadastre/cadastre/internal/backoff"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// ErrDeposed is wrapped by the Fence of a process that leads no more.
-var ErrDeposed = errors.New("another process leads now")
-
-// Why all keys are looked at again.
+// Why all keys are compared again.
 var (
-	errOlder  = errors.New("the store came back older than it was")
-	errEnded  = errors.New("the watch has ended")
-	errFought = errors.New("somebody else writes what is reflected here")
-	errFence  = errors.New("it is not certain that this process leads")
+	errOlder     = errors.New("the store came back older than it was")
+	errEnded     = errors.New("the watch has ended")
+	errContended = errors.New("another process writes the reflected keys")
+	errFence     = errors.New("this process may not lead any more")
 )
 
-// Deps are what a Reflector is given. Client and Store are needed.
+// Deps holds the dependencies of a Reflector. Client and Store are needed.
 type Deps struct {
 	Log     *slog.Logger // slog's default
 	Client  kubernetes.Interface
-	Dynamic dynamic.Interface // for custom resources; none: these are not reflected
+	Dynamic dynamic.Interface // for custom resources; nil: these are not reflected
 	Store   kvdb.Store
-	// Fence is asked before anything is written. It returns nil while this
-	// process leads; an error that wraps ErrDeposed ends Run. None: nobody else
-	// reflects.
+	// Fence is called before every write. It returns nil while this process
+	// leads; an error that wraps runner.ErrDeposed ends Run. nil: no other
+	// process reflects.
 	Fence  func(context.Context) error
 	Now    func() time.Time // time.Now
 	Random func() float64   // in [0, 1)
 }
 
-// Settings say how long what takes. What is zero has the default that its
+// Settings holds intervals and limits. A zero field has the default that its
 // comment names.
 type Settings struct {
-	RetryIn     time.Duration // after the store failed: 250 ms, then twice as long
-	RetryLimit  time.Duration // at most: 15 s
-	CallTimeout time.Duration // of one request to the store or to the fence: 10 s
-	Probe       time.Duration // how often the store is asked for its revision: 5 s
-	Sweep       time.Duration // how often all keys are looked at, whatever was missed: 10 minutes
-	LookAgain   time.Duration // for kinds that the API server does not have: 30 s
+	RetryIn     time.Duration // first wait after an error, doubled after each further one: 250 ms
+	RetryLimit  time.Duration // longest wait after an error: 15 s
+	CallTimeout time.Duration // limit of one request to the store, and of one call of the fence: 10 s
+	Probe       time.Duration // between two reads of the store's revision: 5 s
+	Sweep       time.Duration // between two comparisons of all keys: 10 minutes
+	LookAgain   time.Duration // between two searches for a kind that the API server does not have: 30 s
 }
 
 func (s Settings) withDefaults() Settings {
@@ -115,26 +109,25 @@ func (d Deps) withDefaults() Deps {
 	if d.Random == nil {
 		d.Random = rand.Float64
 	}
-	if d.Fence == nil {
-		d.Fence = func(context.Context) error { return nil }
-	}
 	return d
 }
 
-// Reflector reflects. Use New.
+// Reflector copies objects of the API server into the cluster store. Use New.
 type Reflector struct {
 	deps     Deps
 	settings Settings
 	log      *slog.Logger
+	gate     *runner.Gate
+	backoff  backoff.Policy
 	feeds    []*feed
-	queue    *queue
-	changed  chan struct{} // a kind has come to be known, or not to be there
+	queue    *runner.Queue // keys to compare
+	changed  chan struct{} // the objects of a kind were read, or the kind is missing
 	metrics  *metrics
 
-	// Of Run's loop only.
-	stored map[string]stored // by key, of the reflected kinds
-	rev    int64             // the highest one seen since the last List
-	fights map[string]int    // how often others have written a key since the last probe
+	// These belong to Run's goroutine.
+	stored    map[string]stored // by key, of the reflected kinds
+	rev       int64             // highest one seen since the last List
+	conflicts map[string]int    // writes of other processes since the last probe, by key
 
 	mu     sync.Mutex
 	status Status
@@ -142,40 +135,40 @@ type Reflector struct {
 	counts map[string]int   // keys in the store, by resource
 }
 
-// stored is what the store has under a key.
+// stored is the value of a key in the store.
 type stored struct {
 	value []byte
 	rev   int64
-	gone  bool // we have deleted it, and have not seen that yet
+	gone  bool // deleted by this process, and the watch has not shown that yet
 }
 
-// Status is how a Reflector stands.
+// Status reports what a Reflector has done.
 type Status struct {
-	Synced    bool      // all kinds are known or not there, and all keys were looked at
+	Synced    bool      // each kind is known or missing, and all keys were compared
 	Connected bool      // the store is followed
-	Error     string    // why it is not
-	LastSweep time.Time // when all keys were last looked at; zero for never
-	Pending   int       // keys that are to be looked at
+	Error     string    // why the store is not followed
+	LastSweep time.Time // of the last comparison of all keys; zero: none yet
+	Pending   int       // keys that wait to be compared
 	Kinds     []KindStatus
 	Bad       []Bad
 }
 
-// KindStatus is how a kind stands.
+// KindStatus reports on one kind of object.
 type KindStatus struct {
 	Resource string // as package kv names it
 	State    State
-	Stored   int // keys
+	Stored   int // keys in the store
 	Error    string
 }
 
-// State is how far the objects of a kind are known.
+// State says whether the objects of a kind have been read.
 type State string
 
 // The states.
 const (
 	Waiting State = "waiting" // they are being read
 	Synced  State = "synced"  // they are known
-	Missing State = "missing" // the API server does not have the kind, or does not let us read it
+	Missing State = "missing" // the API server does not have the kind, or forbids to read it
 )
 
 // Bad is an object that cannot be stored.
@@ -184,13 +177,26 @@ type Bad struct {
 	Error string
 }
 
-// New makes a Reflector, which does nothing before Run.
+// New returns a Reflector that does nothing before Run.
 func New(deps Deps, settings Settings) *Reflector {
+	deps, settings = deps.withDefaults(), settings.withDefaults()
 	r := &Reflector{
-		deps: deps.withDefaults(), settings: settings.withDefaults(), queue: newQueue(), changed: make(chan struct{}, 1),
-		stored: map[string]stored{}, fights: map[string]int{}, bad: map[string]error{}, counts: map[string]int{},
+		deps:     deps,
+		settings: settings,
+		log:      deps.Log,
+		gate:     runner.NewGate(deps.Fence, settings.CallTimeout),
+		backoff: backoff.Policy{
+			First:  settings.RetryIn,
+			Limit:  settings.RetryLimit,
+			Random: deps.Random,
+		},
+		queue:     runner.NewQueue(0, nil, nil),
+		changed:   make(chan struct{}, 1),
+		stored:    map[string]stored{},
+		conflicts: map[string]int{},
+		bad:       map[string]error{},
+		counts:    map[string]int{},
 	}
-	r.log = r.deps.Log
 	for _, k := range kinds(r.deps) {
 		r.feeds = append(r.feeds, &feed{kind: k, r: r, state: Waiting})
 	}
@@ -198,17 +204,17 @@ func New(deps Deps, settings Settings) *Reflector {
 	return r
 }
 
-// Metrics are to be registered once.
+// Metrics returns the metrics of the Reflector, to be registered once.
 func (r *Reflector) Metrics() prometheus.Collector { return r.metrics }
 
-// Status tells how the Reflector stands.
+// Status returns what the Reflector has done so far.
 func (r *Reflector) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.status
-	s.Pending = r.queue.len()
+	s.Pending = r.queue.Len()
 	for _, f := range r.feeds {
-		state, err := f.look()
+		state, err := f.current()
 		k := KindStatus{Resource: f.kind.resource, State: state, Stored: r.counts[f.kind.resource]}
 		if err != nil {
 			k.Error = err.Error()
@@ -227,8 +233,8 @@ func (r *Reflector) setStatus(f func(*Status)) {
 	f(&r.status)
 }
 
-// Run reflects until ctx ends. It runs once. It fails only where another process
-// leads (ErrDeposed), or the store was closed.
+// Run reflects until ctx ends. It runs once. It fails only if another process
+// leads (runner.ErrDeposed), or if the store was closed.
 func (r *Reflector) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -241,7 +247,7 @@ func (r *Reflector) Run(ctx context.Context) error {
 	return err
 }
 
-// reflect follows the store, again and again.
+// reflect follows the store, and begins again after each error.
 func (r *Reflector) reflect(ctx context.Context) error {
 	for !r.known() {
 		select {
@@ -263,59 +269,28 @@ func (r *Reflector) reflect(ctx context.Context) error {
 		}
 		r.metrics.failed(err)
 		r.setStatus(func(s *Status) { s.Connected, s.Error = false, err.Error() })
-		if errors.Is(err, ErrDeposed) || errors.Is(err, kvdb.ErrClosed) {
+		if errors.Is(err, runner.ErrDeposed) || errors.Is(err, kvdb.ErrClosed) {
 			return fmt.Errorf("reflect the API server's state: %w", err)
 		}
 		if r.deps.Now().Sub(began) > r.settings.RetryLimit {
 			failures = 0
 		}
 		failures++
-		wait := r.backoff(failures)
-		r.log.Warn("the cluster store cannot be kept up, trying again", "in", wait.Round(time.Millisecond), "error", err)
-		if !sleep(ctx, wait) {
+		wait := r.backoff.After(failures)
+		r.log.Warn("the cluster store is not up to date, trying again", "in", wait.Round(time.Millisecond), "error", err)
+		if runner.Wait(ctx, wait) != nil {
 			return nil
 		}
 	}
 }
 
-// leads asks the fence.
-func (r *Reflector) leads(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, r.settings.CallTimeout)
-	defer cancel()
-	if err := r.deps.Fence(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errFence, err)
-	}
-	return nil
-}
-
-// known is true when each kind is synced or cannot be had. Those that Kubernetes
-// always has can be had.
+// known reports whether each kind has been read, or cannot be read now. The kinds
+// that every API server has are waited for.
 func (r *Reflector) known() bool {
 	for _, f := range r.feeds {
-		if state, err := f.look(); state == Waiting && (!f.kind.custom || err == nil) {
+		if state, err := f.current(); state == Waiting && (!f.kind.custom || err == nil) {
 			return false
 		}
 	}
 	return true
-}
-
-// backoff is how long to wait after so many failures in a row.
-func (r *Reflector) backoff(failures int) time.Duration {
-	limit := r.settings.RetryIn
-	for range failures - 1 {
-		limit = min(2*limit, r.settings.RetryLimit)
-	}
-	return limit/2 + time.Duration(r.deps.Random()*float64(limit/2))
-}
-
-// sleep is false when the context ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // populate makes objects of all kinds.
@@ -116,9 +117,9 @@ func TestBatches(t *testing.T) {
 			o, err := kinds(b.deps)[1].reduce(n)
 			b.Expect(err).NotTo(HaveOccurred())
 			b.Expect(b.feeds[1].known().Add(o)).To(Succeed())
-			b.queue.add(o.(*object).key)
+			b.enqueue(o.(*object).key)
 		}
-		for b.queue.len() > 0 {
+		for b.queue.Len() > 0 {
 			size := 0
 			for _, op := range b.batch() {
 				size += len(op.Key) + len(op.Value)
@@ -221,13 +222,13 @@ func TestFence(t *testing.T) {
 		b.expectReflected(store, nil)
 		b.Expect(b.Status().Error).To(BeEmpty())
 
-		answer.Store([]error{fmt.Errorf("no: %w", ErrDeposed)})
+		answer.Store([]error{fmt.Errorf("no: %w", runner.ErrDeposed)})
 		settle(time.Hour)
 		b.Expect(b.Status().Connected).To(BeTrue(), "there was nothing to write")
 		w.put(node("later"))
 		settle(time.Second)
 		b.Expect(b.has(store)).NotTo(HaveKey("cluster/node/later"))
-		b.Expect(b.stop()).To(MatchError(ErrDeposed), "it has ended by itself")
+		b.Expect(b.stop()).To(MatchError(runner.ErrDeposed), "it has ended by itself")
 	})
 }
 

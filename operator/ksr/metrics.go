@@ -10,81 +10,60 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// metrics are those of a Reflector.
+// metrics holds the metrics of a Reflector.
 type metrics struct {
-	r      *Reflector
+	*runner.Metrics
 	writes *prometheus.CounterVec
 	errors *prometheus.CounterVec
 	sweeps prometheus.Counter
-
-	objects, bad, synced, pending, connected, lastSweep *prometheus.Desc
 }
-
-var _ prometheus.Collector = (*metrics)(nil)
 
 func newMetrics(r *Reflector) *metrics {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("cadastre_ksr_"+name, help, labels, nil)
-	}
+	m := runner.NewMetrics("cadastre_ksr_")
+	objects := m.Desc("objects", "Keys in the cluster store, by resource.", "resource")
+	bad := m.Desc("bad_objects", "Objects that cannot be stored.")
+	synced := m.Desc("synced", "1 if all objects of a resource have been read, else 0.", "resource")
+	pending := m.Desc("pending", "Keys that wait to be compared with the cluster store.")
+	connected := m.Desc("connected", "1 while the cluster store is followed, else 0.")
+	lastSweep := m.Desc("last_sweep_timestamp_seconds", "Time of the last comparison of all keys; 0: none yet.")
+	m.OnCollect(func(ch chan<- prometheus.Metric) {
+		gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+		}
+		status := r.Status()
+		for _, k := range status.Kinds {
+			gauge(objects, float64(k.Stored), k.Resource)
+			gauge(synced, oneIf(k.State == Synced), k.Resource)
+		}
+		gauge(bad, float64(len(status.Bad)))
+		gauge(pending, float64(status.Pending))
+		gauge(connected, oneIf(status.Connected))
+		last := 0.
+		if !status.LastSweep.IsZero() {
+			last = float64(status.LastSweep.UnixMilli()) / 1000
+		}
+		gauge(lastSweep, last)
+	})
 	return &metrics{
-		r: r,
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cadastre_ksr_writes_total",
-			Help: "Keys that were written to the cluster store, by resource and what was done: put or delete."}, []string{"resource", "op"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cadastre_ksr_errors_total",
-			Help: "Failures, by what failed: store, older (the store came back so), fence, watch (of the API server), object (that cannot be stored)."}, []string{"what"}),
-		sweeps:    prometheus.NewCounter(prometheus.CounterOpts{Name: "cadastre_ksr_sweeps_total", Help: "How often all keys were looked at."}),
-		objects:   desc("objects", "Keys in the cluster store, by resource.", "resource"),
-		bad:       desc("bad_objects", "Objects that cannot be stored."),
-		synced:    desc("synced", "Whether the objects of a resource are known: 1 or 0.", "resource"),
-		pending:   desc("pending", "Keys that are to be looked at."),
-		connected: desc("connected", "Whether the cluster store is followed: 1 or 0."),
-		lastSweep: desc("last_sweep_timestamp_seconds", "When all keys were last looked at; 0 for never."),
+		Metrics: m,
+		writes:  m.Counter("writes_total", "Keys written to the cluster store, by resource and operation: put or delete.", "resource", "op"),
+		errors: m.Counter("errors_total",
+			"Failures by kind: store, older (the store lost writes), fence, watch (of the API server), object (cannot be stored).", "what"),
+		sweeps: m.Counter("sweeps_total", "Comparisons of all keys.").WithLabelValues(),
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.objects, m.bad, m.synced, m.pending, m.connected, m.lastSweep} {
-		ch <- d
-	}
-	for _, c := range []prometheus.Collector{m.writes, m.errors, m.sweeps} {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-	}
-	status := m.r.Status()
-	for _, k := range status.Kinds {
-		gauge(m.objects, float64(k.Stored), k.Resource)
-		gauge(m.synced, truth(k.State == Synced), k.Resource)
-	}
-	gauge(m.bad, float64(len(status.Bad)))
-	gauge(m.pending, float64(status.Pending))
-	gauge(m.connected, truth(status.Connected))
-	last := 0.
-	if !status.LastSweep.IsZero() {
-		last = float64(status.LastSweep.UnixMilli()) / 1000
-	}
-	gauge(m.lastSweep, last)
-	for _, c := range []prometheus.Collector{m.writes, m.errors, m.sweeps} {
-		c.Collect(ch)
-	}
-}
-
-func truth(b bool) float64 {
+func oneIf(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// wrote counts a key.
+// wrote counts a written key.
 func (m *metrics) wrote(op kvdb.Op) {
 	resource, _ := kv.ResourceOf(op.Key)
 	what := "put"
@@ -94,7 +73,7 @@ func (m *metrics) wrote(op kvdb.Op) {
 	m.writes.WithLabelValues(resource.Name, what).Inc()
 }
 
-// failed counts an error of the store, or of what is asked before it is written.
+// failed counts an error of the store or of the fence.
 func (m *metrics) failed(err error) {
 	what := "store"
 	switch {

@@ -298,10 +298,10 @@ func TestSomebodyWhoAlwaysWritesAgain(t *testing.T) {
 		b.write(kvdb.Put(key, []byte("foe")))
 		settle(time.Minute)
 		b.Expect(b.Status().Connected && b.Status().Error == "").To(BeFalse())
-		b.Expect(b.Status().Error).To(ContainSubstring("somebody else writes"))
+		b.Expect(b.Status().Error).To(ContainSubstring("another process writes"))
 		cancel()
 		watch.Close()
-		b.Expect(<-foe).To(BeNumerically("<", 60*mostFights), "in a minute")
+		b.Expect(<-foe).To(BeNumerically("<", 60*maxConflicts), "in a minute")
 		settle(time.Minute)
 		b.expectReflected(store, nil)
 	})
@@ -325,7 +325,7 @@ func TestAFightIsForgotten(t *testing.T) {
 				b.start()
 				defer b.stop()
 				settle(time.Second)
-				for range mostFights + 1 {
+				for range maxConflicts + 1 {
 					b.write(kvdb.Put(key, []byte("foe")))
 					settle(c.between)
 				}

@@ -16,6 +16,8 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 func count(c prometheus.Counter) float64 {
@@ -86,9 +88,9 @@ func TestReleases(t *testing.T) {
 		fence.Store([]error{errDown})
 		settle(time.Hour)
 		g.Expect(calls()).To(BeEmpty(), "somebody else may lead")
-		fence.Store([]error{ErrDeposed})
+		fence.Store([]error{runner.ErrDeposed})
 		settle(time.Hour)
-		g.Expect(<-ended).To(MatchError(ErrDeposed))
+		g.Expect(<-ended).To(MatchError(runner.ErrDeposed))
 		g.Expect(calls()).To(BeEmpty())
 	})
 }
