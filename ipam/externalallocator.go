@@ -15,9 +15,10 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// externals are the addresses of allocators that the caller has put into an IPAM,
-// with their owners and timers, in memory. mu is held while such an allocator is
-// asked, so that it is asked by one goroutine at a time, as the published package does.
+// externals holds the addresses of allocators that the caller has set in the
+// IPAM, with their owners and timers, in memory: the ledger has no blocks of them.
+// mu is locked while such an allocator is called, so that one goroutine calls it
+// at a time, as in the published package.
 type externals struct {
 	mu   sync.Mutex
 	held map[netip.Addr]*externalLease
@@ -26,22 +27,13 @@ type externals struct {
 // externalLease is an address of an allocator of the caller.
 type externalLease struct {
 	owner     string
-	container string // "": it was not taken for a container
+	container string // "": it is of no container
 	result    *AllocationResult
-	timer     *time.Timer // nil: none runs
+	timer     *time.Timer // nil: no timer runs
 	token     string      // of the timer
 }
 
-// claim holds a request to several allocators at once.
-type claim struct {
-	owner     string
-	container string
-	key       ledger.Key // for what comes from the ledger
-	more      bool       // likewise: more addresses for a key that has some
-	timeout   time.Duration
-}
-
-// external returns the allocator that the caller has put in the place of the IPAM's own.
+// external returns the allocator that the caller has set instead of the IPAM's.
 func (m *IPAM) external(f ledger.Family) (Allocator, bool) {
 	if m.broken != nil {
 		return nil, false
@@ -65,9 +57,9 @@ func (m *IPAM) hasExternal(fs []ledger.Family) bool {
 	})
 }
 
-// holdsOwn reports whether the ledger has a lease of the address, and no allocator
-// of the caller does.
-func (m *IPAM) holdsOwn(a netip.Addr) bool {
+// inLedger reports whether the ledger has a lease of the address, and no allocator
+// of the caller has the address.
+func (m *IPAM) inLedger(a netip.Addr) bool {
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()
 	if m.externals.held[a] != nil {
@@ -77,20 +69,20 @@ func (m *IPAM) holdsOwn(a netip.Addr) bool {
 	return ok && m.ours(&l)
 }
 
-// takeExternal takes a certain address.
-func (m *IPAM) takeExternal(x Allocator, a netip.Addr, owner string, report bool) (*AllocationResult, error) {
-	if e, ok := m.deps.Ledger.Excluded(m.pool.Name, a); ok {
-		return nil, allocation(a.String(), owner, fmt.Errorf("%w by %q", ErrBlacklisted, e.Owner))
+// allocateExternal allocates a named address.
+func (m *IPAM) allocateExternal(x Allocator, a netip.Addr, owner string, report bool) (*AllocationResult, error) {
+	if err := m.blacklisted(a); err != nil {
+		return nil, allocation(a.String(), owner, err)
 	}
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()
-	take := x.AllocateWithoutSyncUpstream
+	allocate := x.AllocateWithoutSyncUpstream
 	if report {
-		take = x.Allocate
+		allocate = x.Allocate
 	}
-	r, err := take(a.AsSlice(), owner)
+	r, err := allocate(a.AsSlice(), owner)
 	if err == nil {
-		_, err = m.record(r, claim{owner: owner})
+		_, err = m.record(r, request{owner: owner})
 	}
 	if err != nil {
 		return nil, allocation(a.String(), owner, err)
@@ -98,26 +90,25 @@ func (m *IPAM) takeExternal(x Allocator, a netip.Addr, owner string, report bool
 	return r, nil
 }
 
-// record notes the owner of an address. The lock of externals is held.
-func (m *IPAM) record(r *AllocationResult, c claim) (netip.Addr, error) {
+// record notes the owner of an address. m.externals is locked.
+func (m *IPAM) record(r *AllocationResult, req request) (netip.Addr, error) {
 	if r == nil {
 		return netip.Addr{}, errors.New("the allocator has returned neither an address nor an error")
 	}
-	a, ok := netip.AddrFromSlice(r.IP)
-	if !ok {
-		return netip.Addr{}, badBytes(r.IP)
+	a, err := addrOf(r.IP)
+	if err != nil {
+		return a, err
 	}
 	if m.externals.held == nil {
 		m.externals.held = map[netip.Addr]*externalLease{}
 	}
-	a = a.Unmap()
-	m.externals.held[a] = &externalLease{owner: c.owner, container: c.container, result: r}
+	m.externals.held[a] = &externalLease{owner: req.owner, container: req.container, result: r}
 	return a, nil
 }
 
-// nextExternal takes any address. A blacklisted one stays with its allocator, so
-// that the next one is another.
-func (m *IPAM) nextExternal(x Allocator, f ledger.Family, c claim, report bool) (*AllocationResult, error) {
+// nextExternal allocates any address. A blacklisted one stays allocated, so that
+// the allocator returns another one next.
+func (m *IPAM) nextExternal(x Allocator, f ledger.Family, req request, report bool) (*AllocationResult, error) {
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()
 	next := x.AllocateNextWithoutSyncUpstream
@@ -125,23 +116,23 @@ func (m *IPAM) nextExternal(x Allocator, f ledger.Family, c claim, report bool) 
 		next = x.AllocateNext
 	}
 	for {
-		r, err := next(c.owner)
+		r, err := next(req.owner)
 		if err != nil {
 			return nil, err
 		}
-		a, err := m.record(r, c)
+		a, err := m.record(r, req)
 		if err != nil {
 			return nil, err
 		}
 		if ledger.FamilyOf(a) != f {
-			return nil, errors.Join(fmt.Errorf("the allocator of family %s has returned %s", f, a), m.giveBack(x, a))
+			return nil, errors.Join(fmt.Errorf("the allocator of family %s has returned %s", f, a), m.releaseLocked(x, a))
 		}
 		if _, excluded := m.deps.Ledger.Excluded(m.pool.Name, a); excluded {
-			m.externals.held[a].owner, m.externals.held[a].container = c.owner+" (blacklisted)", ""
+			m.externals.held[a].owner, m.externals.held[a].container = req.owner+" (blacklisted)", ""
 			continue
 		}
-		if c.timeout != 0 {
-			e := ledger.Expiry{Token: m.deps.UUID(), After: c.timeout}
+		if req.timeout != 0 {
+			e := ledger.Expiry{Token: m.deps.UUID(), After: req.timeout}
 			m.start(x, a, e)
 			r.ExpirationUUID = e.Token
 		}
@@ -149,22 +140,22 @@ func (m *IPAM) nextExternal(x Allocator, f ledger.Family, c claim, report bool) 
 	}
 }
 
-// nextOfEach takes an address of each family, all or none, IPv6 first. A container
-// that has one of a family keeps it.
-func (m *IPAM) nextOfEach(fs []ledger.Family, c claim) (ipv4Result, ipv6Result *AllocationResult, err error) {
+// nextOfEach allocates an address of each family, all or none, IPv6 first. A
+// container that has one of a family keeps it.
+func (m *IPAM) nextOfEach(fs []ledger.Family, req request) (ipv4Result, ipv6Result *AllocationResult, err error) {
 	var undo func() error
 	for _, f := range []ledger.Family{ledger.IPv6, ledger.IPv4} {
 		if !slices.Contains(fs, f) {
 			continue
 		}
-		r, back, err := m.nextFrom(f, c)
+		r, release, err := m.nextOf(f, req)
 		if err != nil {
 			if undo != nil {
 				err = errors.Join(err, undo())
 			}
 			return nil, nil, err
 		}
-		if undo = back; f == ledger.IPv4 {
+		if undo = release; f == ledger.IPv4 {
 			ipv4Result = r
 		} else {
 			ipv6Result = r
@@ -173,76 +164,54 @@ func (m *IPAM) nextOfEach(fs []ledger.Family, c claim) (ipv4Result, ipv6Result *
 	return ipv4Result, ipv6Result, nil
 }
 
-// nextFrom takes an address from the allocator of a family; undo gives it back, and
-// is nil if the container had it before.
-func (m *IPAM) nextFrom(f ledger.Family, c claim) (r *AllocationResult, undo func() error, err error) {
+// nextOf allocates an address from the allocator of a family. undo releases it,
+// and is nil if the container had it before.
+func (m *IPAM) nextOf(f ledger.Family, req request) (r *AllocationResult, undo func() error, err error) {
 	x, ok := m.external(f)
-	if !ok {
-		return m.nextFromLedger(f, c)
+	if ok {
+		if r := m.heldBy(f, req); r != nil {
+			return r, nil, nil
+		}
+		if r, err = m.nextExternal(x, f, req, true); err != nil {
+			return nil, nil, err
+		}
+		a, _ := addrOf(r.IP)
+		return r, func() error { return m.releaseExternal(x, a) }, nil
 	}
-	if r := m.heldBy(f, c); r != nil {
-		return r, nil, nil
-	}
-	if r, err = m.nextExternal(x, f, c, true); err != nil {
-		return nil, nil, err
-	}
-	a, _ := netip.AddrFromSlice(r.IP)
-	return r, func() error { return m.releaseExternal(x, a.Unmap()) }, nil
-}
-
-// nextFromLedger is nextFrom of a family without an allocator of the caller.
-func (m *IPAM) nextFromLedger(f ledger.Family, c claim) (r *AllocationResult, undo func() error, err error) {
-	v := m.view.Load()
-	if v.strict && v.set == nil {
-		return nil, nil, errNoSet()
-	}
-	var e ledger.Expiry
-	if c.timeout != 0 {
-		e = ledger.Expiry{Token: m.deps.UUID(), After: c.timeout}
-	}
-	ctx := context.Background()
-	leases, fresh, err := m.deps.Ledger.Claim(ctx, ledger.Request{
-		Pool: m.pool.Name, Key: c.key, Families: m.families.one[f], Within: v.within, More: c.more, Expiry: e,
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	i := slices.IndexFunc(leases, func(l ledger.Lease) bool { return ledger.FamilyOf(l.Addr) == f })
-	if i < 0 {
-		return nil, nil, fmt.Errorf("%w: it was given addresses before, and none of %s", ledger.ErrKeyHeld, f)
-	}
-	m.poke()
+	results, fresh, err := m.claim(m.families.one[f], req)
 	if fresh {
+		a, _ := addrOf(results[f].IP)
 		undo = func() error {
-			_, err := m.deps.Ledger.Free(ctx, ledger.Selector{Addr: leases[i].Addr, Pool: m.pool.Name, Network: c.key.Network})
+			sel := ledger.Selector{Addr: a, Pool: m.pool.Name, Network: req.key.Network}
+			_, err := m.deps.Ledger.Free(context.Background(), sel)
 			return err
 		}
 	}
-	return m.result(v, leases[i].Addr, leases[i].Expiry.Token), undo, nil
+	return results[f], undo, err
 }
 
-// heldBy returns what a container has of a family.
-func (m *IPAM) heldBy(f ledger.Family, c claim) *AllocationResult {
+// heldBy returns the address that a container has of a family, or nil.
+func (m *IPAM) heldBy(f ledger.Family, req request) *AllocationResult {
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()
 	for a, l := range m.externals.held {
-		if c.container != "" && l.container == c.container && l.owner == c.owner && ledger.FamilyOf(a) == f {
+		if req.container != "" && l.container == req.container && l.owner == req.owner && ledger.FamilyOf(a) == f {
 			return l.result
 		}
 	}
 	return nil
 }
 
-// releaseExternal gives an address back to its allocator.
+// releaseExternal releases an address to its allocator.
 func (m *IPAM) releaseExternal(x Allocator, a netip.Addr) error {
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()
-	return m.giveBack(x, a)
+	return m.releaseLocked(x, a)
 }
 
-// giveBack is releaseExternal with the lock held. Only when the allocator has the
-// address its owner and its timer are forgotten.
-func (m *IPAM) giveBack(x Allocator, a netip.Addr) error {
+// releaseLocked is releaseExternal with m.externals locked. The owner and the
+// timer of an address are forgotten after its release has succeeded.
+func (m *IPAM) releaseLocked(x Allocator, a netip.Addr) error {
 	if err := x.Release(a.AsSlice()); err != nil {
 		return &callError{"release", a.String(), "", err}
 	}
@@ -253,9 +222,9 @@ func (m *IPAM) giveBack(x Allocator, a netip.Addr) error {
 	return nil
 }
 
-// releaseOwner gives back what an owner, or one of its containers, has of
-// allocators of the caller, and returns how many addresses those are.
-func (m *IPAM) releaseOwner(owner, container string) (n int, err error) {
+// releaseAllExternal releases the addresses of an owner, or of one of its
+// containers, and returns their number.
+func (m *IPAM) releaseAllExternal(owner, container string) (n int, err error) {
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()
 	for a, l := range m.externals.held {
@@ -264,13 +233,13 @@ func (m *IPAM) releaseOwner(owner, container string) (n int, err error) {
 		}
 		if x, ok := m.external(ledger.FamilyOf(a)); ok {
 			n++
-			err = errors.Join(err, m.giveBack(x, a))
+			err = errors.Join(err, m.releaseLocked(x, a))
 		}
 	}
 	return n, err
 }
 
-// startTimer has an address given back after a time.
+// startTimer starts the expiration timer of an address.
 func (m *IPAM) startTimer(x Allocator, a netip.Addr, e ledger.Expiry) error {
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()
@@ -284,7 +253,7 @@ func (m *IPAM) startTimer(x Allocator, a netip.Addr, e ledger.Expiry) error {
 	return nil
 }
 
-// start is startTimer for an address that has no timer. The lock is held.
+// start starts the timer of an address that has none. m.externals is locked.
 func (m *IPAM) start(x Allocator, a netip.Addr, e ledger.Expiry) {
 	l := m.externals.held[a]
 	l.token = e.Token
@@ -295,13 +264,13 @@ func (m *IPAM) start(x Allocator, a netip.Addr, e ledger.Expiry) {
 			return
 		}
 		l.timer = nil
-		if err := m.giveBack(x, a); err != nil {
-			m.log.Warn("an address whose timer has expired could not be released", "address", a, "owner", l.owner, "error", err)
+		if err := m.releaseLocked(x, a); err != nil {
+			m.log.Warn("an expired address could not be released", "address", a, "owner", l.owner, "error", err)
 		}
 	})
 }
 
-// stopTimer keeps an address from being given back.
+// stopTimer stops the expiration timer of an address.
 func (m *IPAM) stopTimer(a netip.Addr, token string) error {
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()
@@ -317,8 +286,8 @@ func (m *IPAM) stopTimer(a netip.Addr, token string) error {
 	}
 }
 
-// dumpExternal returns what an allocator of the caller has, with the owners that
-// are known.
+// dumpExternal returns the addresses of an allocator of the caller with their
+// owners, as far as they are known.
 func (m *IPAM) dumpExternal(x Allocator) (d familyDump) {
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()

@@ -6,7 +6,6 @@ package ipam
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,45 +15,42 @@ import (
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// givenIPs are the single addresses of a NetResourceSet.
-type givenIPs struct {
-	about map[netip.Addr]PoolIP
-	lends map[netip.Addr]bool   // those that can be lent
-	back  map[netip.Addr]string // those in a handshake, and the answer to it; "": none yet
+// poolIPs holds the single addresses of a NetResourceSet.
+type poolIPs struct {
+	about       map[netip.Addr]PoolIP
+	allocatable map[netip.Addr]bool
+	answers     map[netip.Addr]string // to the operator's requests to release; "": not decided yet
 }
 
 func errNoSet() error { return errors.New("the NetResourceSet of this node is not available") }
 
-// offered is why an address that somebody names is not lent.
-func (v *view) offered(a netip.Addr, mode Mode) error {
-	if mode != Given {
-		return nil
-	}
-	if v.set == nil {
+// refuses returns why a single address must not be allocated, or nil.
+func (s *snapshot) refuses(a netip.Addr) error {
+	if s.set == nil {
 		return errNoSet()
 	}
-	if len(v.given.about) == 0 {
+	if len(s.ips.about) == 0 {
 		return errors.New("no IPs available")
 	}
-	switch about, ok := v.given.about[a]; {
+	switch about, ok := s.ips.about[a]; {
 	case !ok:
 		return NewIPNotAvailableInPoolError(a.AsSlice())
-	case v.given.lends[a]:
+	case s.ips.allocatable[a]:
 		return nil
-	case !handshake.Lendable(handshake.State(v.given.back[a])):
+	case !handshake.Lendable(handshake.State(s.ips.answers[a])):
 		return ErrGivenBack
-	case v.strict && !about.Subnet.IsValid():
-		return fmt.Errorf("its subnet is not known")
+	case s.strict && !about.Subnet.IsValid():
+		return errors.New("its subnet is not known")
 	}
 	return NewIPNotAvailableInPoolError(a.AsSlice())
 }
 
-// describe adds what is known of an address.
-func (v *view) describe(a netip.Addr, r *AllocationResult) {
-	if v.given.about == nil {
+// describe adds the interface and the networks of an address.
+func (s *snapshot) describe(a netip.Addr, r *AllocationResult) {
+	if s.ips.about == nil {
 		return
 	}
-	about, ok := v.given.about[a]
+	about, ok := s.ips.about[a]
 	if !ok {
 		return
 	}
@@ -70,110 +66,112 @@ func (v *view) describe(a netip.Addr, r *AllocationResult) {
 	}
 }
 
-// readGiven reads the addresses of a NetResourceSet.
-func (m *IPAM) readGiven(set *NetResourceSet) givenIPs {
-	g := givenIPs{about: map[netip.Addr]PoolIP{}, lends: map[netip.Addr]bool{}, back: map[netip.Addr]string{}}
+// readPoolIPs reads the single addresses of a NetResourceSet.
+func (m *IPAM) readPoolIPs(set *NetResourceSet) poolIPs {
+	ips := poolIPs{
+		about:       map[netip.Addr]PoolIP{},
+		allocatable: map[netip.Addr]bool{},
+		answers:     map[netip.Addr]string{},
+	}
 	for text, about := range set.Pool {
 		a, err := netip.ParseAddr(text)
 		a = a.Unmap()
 		switch {
 		case err != nil || a.Zone() != "":
-			m.log.Error("an address of the NetResourceSet is none", "name", set.Name, "address", text)
+			m.log.Error("a text in the pool of the NetResourceSet is not an address", "name", set.Name, "text", text)
 		case m.allocatorOf(ledger.FamilyOf(a)) == nil:
 		case m.named == vpcENI && !about.Subnet.IsValid():
-			m.log.Error("an address of the NetResourceSet is not lent: its subnet is not known", "name", set.Name, "address", text)
-			g.about[a] = about
+			m.log.Error("an address of the NetResourceSet has no subnet: it is not allocated", "name", set.Name, "address", text)
+			ips.about[a] = about
 		default:
-			g.about[a], g.lends[a] = about, true
+			ips.about[a], ips.allocatable[a] = about, true
 		}
 	}
-	return g
+	return ips
 }
 
-// updateGiven lends the addresses of a NetResourceSet. One that is to go back
-// is lent no more, durably, before its giver hears that it is ready; one that
-// was lent in the meantime does not go back.
-func (m *IPAM) updateGiven(ctx context.Context, next *source) error {
-	g := m.readGiven(next.set)
+// updatePoolIPs grants the single addresses of a NetResourceSet. An address that
+// the operator wants to release is taken out of the pool, durably, before the
+// answer "ready"; an address that was allocated meanwhile stays.
+func (m *IPAM) updatePoolIPs(ctx context.Context, next *resources) error {
+	ips := m.readPoolIPs(next.set)
 	var ready []netip.Addr
 	for text, state := range next.set.Status.ReleaseIPs {
 		a, err := netip.ParseAddr(text)
 		if a = a.Unmap(); err != nil {
 			continue
 		}
-		_, ours := g.about[a]
+		_, inPool := ips.about[a]
 		if state == MarkedForRelease && !m.isRestored() {
-			g.back[a] = "" // nobody knows yet who uses it
+			ips.answers[a] = "" // running pods may not be restored yet
 			continue
 		}
-		next := handshake.Answer(handshake.State(state), handshake.Seen{InPool: ours, Leased: m.inUse(a)})
-		if next == handshake.None {
+		answer := handshake.Answer(handshake.State(state), handshake.Seen{InPool: inPool, Leased: m.leased(a)})
+		if answer == handshake.None {
 			continue
 		}
-		g.back[a] = string(next)
-		if !handshake.Lendable(next) {
-			delete(g.lends, a)
+		ips.answers[a] = string(answer)
+		if !handshake.Lendable(answer) {
+			delete(ips.allocatable, a)
 		}
-		if next == handshake.Ready {
+		if answer == handshake.Ready {
 			ready = append(ready, a)
 		}
 	}
-	if err := m.grantGiven(ctx, g); err != nil {
+	if err := m.grantPoolIPs(ctx, ips); err != nil {
 		return err
 	}
-	late := slices.DeleteFunc(ready, func(a netip.Addr) bool { return !m.inUse(a) })
+	late := slices.DeleteFunc(ready, func(a netip.Addr) bool { return !m.leased(a) })
 	for _, a := range late {
-		g.back[a], g.lends[a] = DoNotRelease, true
+		ips.answers[a], ips.allocatable[a] = DoNotRelease, true
 	}
 	if len(late) > 0 {
-		if err := m.grantGiven(ctx, g); err != nil {
+		if err := m.grantPoolIPs(ctx, ips); err != nil {
 			return err
 		}
 	}
-	next.given = g
+	next.ips = ips
 	return nil
 }
 
-// inUse is true for an address that somebody holds, or has held just now.
-func (m *IPAM) inUse(a netip.Addr) bool {
+// leased reports whether an address has a lease, held or cooling.
+func (m *IPAM) leased(a netip.Addr) bool {
 	_, ok := m.deps.Ledger.Lookup(m.pool.Name, a)
 	return ok
 }
 
-// grantGiven grants the addresses that can be lent, if they are others than
-// before: there may be many.
-func (m *IPAM) grantGiven(ctx context.Context, g givenIPs) error {
-	if m.source.granted != nil && maps.Equal(m.source.granted, g.lends) {
-		return nil
-	}
-	m.source.granted = nil // after an error it is not known
-	blocks := make([]netip.Prefix, 0, len(g.lends))
-	for a := range g.lends {
+// grantPoolIPs grants the allocatable addresses, unless the ledger has exactly
+// these: they may be very many. A grant that has failed may be applied later, so
+// the next one is made in any case.
+func (m *IPAM) grantPoolIPs(ctx context.Context, ips poolIPs) error {
+	blocks := make([]netip.Prefix, 0, len(ips.allocatable))
+	for a := range ips.allocatable {
 		blocks = append(blocks, netip.PrefixFrom(a, a.BitLen()))
 	}
 	slices.SortFunc(blocks, netip.Prefix.Compare)
-	if err := m.deps.Grants.Grant(ctx, m.pool, blocks); err != nil {
-		return err
+	if !m.unsure && slices.Equal(blocks, m.deps.Ledger.Blocks(m.pool.Name)) {
+		return nil
 	}
-	m.source.granted = maps.Clone(g.lends)
-	return nil
+	err := m.deps.Grants.Grant(ctx, m.pool, blocks)
+	m.unsure = err != nil
+	return err
 }
 
-// reviewGiven is who holds which address, and the answers of the handshake. An
-// address that has gone back and left the pool is no longer spoken of.
-func (m *IPAM) reviewGiven(ctx context.Context) (used map[string]Use, back map[string]string, err error) {
-	if slices.Contains(slices.Collect(maps.Values(m.source.given.back)), "") { // from before it was restored
-		if err := m.updateGiven(ctx, &m.source); err != nil {
+// reviewPoolIPs returns the use of each leased address, and the answers to the
+// operator. An address that has left the pool after its release has no answer.
+func (m *IPAM) reviewPoolIPs(ctx context.Context) (used map[string]Use, answers map[string]string, err error) {
+	if slices.Contains(slices.Collect(maps.Values(m.resources.ips.answers)), "") { // from before RestoreFinished
+		if err := m.updatePoolIPs(ctx, &m.resources); err != nil {
 			return nil, nil, err
 		}
-		m.show()
+		m.publish()
 	}
-	used, back = map[string]Use{}, map[string]string{}
+	used, answers = map[string]Use{}, map[string]string{}
 	for _, l := range m.leases() {
-		used[l.Addr.String()] = Use{m.holder(&l), m.source.given.about[l.Addr].Interface}
+		used[l.Addr.String()] = Use{m.holder(&l), m.resources.ips.about[l.Addr].Interface}
 	}
-	for a, state := range m.source.given.back {
-		back[a.String()] = state
+	for a, state := range m.resources.ips.answers {
+		answers[a.String()] = state
 	}
-	return used, back, nil
+	return used, answers, nil
 }
