@@ -47,8 +47,6 @@ func notYetPlain() []string {
 		"internal/testkit/section",
 		"internal/testkit/stage",
 		"internal/testkit/stagetest",
-		"ipam",
-		"ipam/datastore",
 		"ipam/ipamapi",
 		"k8s",
 		"k8s/crd",
