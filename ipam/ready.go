@@ -39,7 +39,7 @@ func (m *IPAM) missing() string {
 	}
 	set := m.resources.set
 	if set == nil && (m.mode == ClusterPool || len(m.stats()) == 0) {
-		return fmt.Sprintf("NetResourceSet %q has not come", m.deps.Name)
+		return fmt.Sprintf("NetResourceSet %q was not received yet", m.deps.Name)
 	}
 	if m.mode == Given {
 		want := 1
