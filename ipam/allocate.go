@@ -9,26 +9,28 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// AllocateIP takes a certain address.
+// AllocateIP allocates a named address.
 func (m *IPAM) AllocateIP(ip net.IP, owner string) (err error) {
-	_, err = m.certain(ip, owner, true)
+	_, err = m.allocateIP(ip, owner, true)
 	return err
 }
 
-// AllocateIPWithAllocationResult takes a certain address and says what is known of it.
+// AllocateIPWithAllocationResult allocates a named address and returns its
+// interface and networks.
 func (m *IPAM) AllocateIPWithAllocationResult(ip net.IP, owner string) (result *AllocationResult, err error) {
-	return m.certain(ip, owner, true)
+	return m.allocateIP(ip, owner, true)
 }
 
-// AllocateIPWithoutSyncUpstream takes a certain address; nothing is reported
-// because of it. It is what those call who restore what was in use before.
+// AllocateIPWithoutSyncUpstream allocates a named address without a report
+// upstream. Callers that restore the addresses of running pods use it.
 func (m *IPAM) AllocateIPWithoutSyncUpstream(ip net.IP, owner string) (result *AllocationResult, err error) {
-	return m.certain(ip, owner, false)
+	return m.allocateIP(ip, owner, false)
 }
 
 // AllocateIPString is AllocateIP of a text.
@@ -37,45 +39,54 @@ func (m *IPAM) AllocateIPString(ipAddr, owner string) error {
 	if err != nil || a.Zone() != "" {
 		return fmt.Errorf("Invalid IP address: %s", ipAddr)
 	}
-	_, err = m.take(a.Unmap(), owner, true)
+	_, err = m.allocateAddr(a.Unmap(), owner, true)
 	return err
 }
 
-func (m *IPAM) certain(ip net.IP, owner string, report bool) (*AllocationResult, error) {
+func (m *IPAM) allocateIP(ip net.IP, owner string, report bool) (*AllocationResult, error) {
+	a, err := addrOf(ip)
+	if err != nil {
+		return nil, err
+	}
+	return m.allocateAddr(a, owner, report)
+}
+
+// addrOf converts ip, which may be an IPv4 address in 16 bytes.
+func addrOf(ip net.IP) (netip.Addr, error) {
 	a, ok := netip.AddrFromSlice(ip)
 	if !ok {
-		return nil, badBytes(ip)
+		return a, fmt.Errorf("Invalid IP address: %s has %d bytes, want 4 or 16", ip, len(ip))
 	}
-	return m.take(a.Unmap(), owner, report)
+	return a.Unmap(), nil
 }
 
-func badBytes(ip net.IP) error {
-	return fmt.Errorf("Invalid IP address: %s has %d bytes, 4 or 16 would be right", ip, len(ip))
-}
-
-// take takes a certain address from the allocator of its family.
-func (m *IPAM) take(a netip.Addr, owner string, report bool) (*AllocationResult, error) {
+// allocateAddr allocates a named address from the allocator of its family.
+func (m *IPAM) allocateAddr(a netip.Addr, owner string, report bool) (*AllocationResult, error) {
 	if x, ok := m.external(ledger.FamilyOf(a)); ok {
-		return m.takeExternal(x, a, owner, report)
+		return m.allocateExternal(x, a, owner, report)
 	}
-	return m.takeOwn(a, owner, report)
+	return m.claimAddr(a, owner, report)
 }
 
-// takeOwn takes a certain address from the ledger. One that an earlier process has
-// taken for the same owner is taken once more: that is how owners are restored.
-func (m *IPAM) takeOwn(a netip.Addr, owner string, report bool) (*AllocationResult, error) {
+// claimAddr claims a named address in the ledger. A repeated claim of an address
+// that the owner has from an earlier process succeeds once: owners are restored
+// that way.
+func (m *IPAM) claimAddr(a netip.Addr, owner string, report bool) (*AllocationResult, error) {
 	if err := m.usable(ledger.FamilyOf(a)); err != nil {
 		return nil, err
 	}
-	v := m.view.Load()
+	s := m.snapshot.Load()
 	if l, ok := m.restore(a, owner); ok {
-		return m.result(v, a, l.Expiry.Token), nil
+		return m.result(s, a, l.Expiry.Token), nil
 	}
-	if err := m.barred(v, a); err != nil {
+	if err := m.refuses(s, a); err != nil {
 		return nil, allocation(a.String(), owner, err)
 	}
 	_, _, err := m.deps.Ledger.ClaimAddr(context.Background(), &ledger.Request{
-		Pool: m.pool.Name, Key: m.key(owner), Wanted: []netip.Addr{a}, More: true,
+		Pool:   m.pool.Name,
+		Key:    m.key(owner),
+		Wanted: []netip.Addr{a},
+		More:   true,
 	})
 	if errors.Is(err, ledger.ErrTaken) {
 		err = fmt.Errorf("IP already in use: %w", err)
@@ -86,11 +97,11 @@ func (m *IPAM) takeOwn(a netip.Addr, owner string, report bool) (*AllocationResu
 	if report {
 		m.poke()
 	}
-	return m.result(v, a, ""), nil
+	return m.result(s, a, ""), nil
 }
 
-// restore is the lease of an address that the owner has from an earlier process
-// and has not asked for since.
+// restore returns the lease of an address that the owner has from an earlier
+// process and has not asked for since.
 func (m *IPAM) restore(a netip.Addr, owner string) (ledger.Lease, bool) {
 	if !m.replays.Any() {
 		return ledger.Lease{}, false
@@ -99,107 +110,95 @@ func (m *IPAM) restore(a netip.Addr, owner string) (ledger.Lease, bool) {
 	return l, ok && l.Key == m.key(owner) && m.replays.Confirm(l.Generation)
 }
 
-// barred is why an address is lent to nobody.
-func (m *IPAM) barred(v *view, a netip.Addr) error {
-	if e, ok := m.deps.Ledger.Excluded(m.pool.Name, a); ok {
-		return fmt.Errorf("%w by %q", ErrBlacklisted, e.Owner)
+// refuses returns why an address must not be allocated, or nil.
+func (m *IPAM) refuses(s *snapshot, a netip.Addr) error {
+	if err := m.blacklisted(a); err != nil {
+		return err
 	}
-	return v.offered(a, m.mode)
+	if m.mode != Given {
+		return nil
+	}
+	return s.refuses(a)
 }
 
-// AllocateNext takes an address of each enabled family, all or none, or of the
-// one named.
+// AllocateNext allocates an address of each enabled family, all or none, or of
+// the named family.
 func (m *IPAM) AllocateNext(family, owner string) (ipv4Result, ipv6Result *AllocationResult, err error) {
 	return m.AllocateNextWithExpiration(family, owner, 0)
 }
 
-// AllocateNextWithExpiration is AllocateNext, and the addresses are given back
-// unless StopExpirationTimer is called for each of them within the timeout. A
-// timeout of 0 starts no timer.
+// AllocateNextWithExpiration is AllocateNext with an expiration timer: the
+// addresses are released unless StopExpirationTimer is called for each of them
+// within the timeout. A timeout of 0 starts no timer.
 func (m *IPAM) AllocateNextWithExpiration(family, owner string, timeout time.Duration) (ipv4Result, ipv6Result *AllocationResult, err error) {
 	fs, err := m.wanted(family)
+	if err == nil {
+		ipv4Result, ipv6Result, err = m.allocateNext(fs, request{key: m.key(owner), owner: owner, more: true, timeout: timeout})
+	}
 	if err != nil {
 		return nil, nil, allocation("the next address", owner, err)
-	}
-	if m.hasExternal(fs) {
-		c := claim{owner: owner, key: m.key(owner), more: true, timeout: timeout}
-		if ipv4Result, ipv6Result, err = m.nextOfEach(fs, c); err != nil {
-			return nil, nil, allocation("the next address", owner, err)
-		}
-		return ipv4Result, ipv6Result, nil
-	}
-	var e ledger.Expiry
-	if timeout != 0 {
-		e = ledger.Expiry{Token: m.deps.UUID(), After: timeout}
-	}
-	v := m.view.Load()
-	leases, err := m.next(v, fs, owner, e)
-	if err != nil {
-		return nil, nil, err
-	}
-	m.poke()
-	for i := range leases {
-		if leases[i].Addr.Is4() {
-			ipv4Result = m.result(v, leases[i].Addr, e.Token)
-		} else {
-			ipv6Result = m.result(v, leases[i].Addr, e.Token)
-		}
 	}
 	return ipv4Result, ipv6Result, nil
 }
 
-// AllocateNextFamily takes any address of a family.
+// AllocateNextFamily allocates any address of a family.
 func (m *IPAM) AllocateNextFamily(family Family, owner string) (result *AllocationResult, err error) {
-	return m.nextOf(family, owner, true)
+	return m.allocateFamily(family, owner, true)
 }
 
-// AllocateNextFamilyWithoutSyncUpstream takes any address of a family; nothing
-// is reported because of it.
+// AllocateNextFamilyWithoutSyncUpstream allocates any address of a family without
+// a report upstream.
 func (m *IPAM) AllocateNextFamilyWithoutSyncUpstream(family Family, owner string) (result *AllocationResult, err error) {
-	return m.nextOf(family, owner, false)
+	return m.allocateFamily(family, owner, false)
 }
 
-func (m *IPAM) nextOf(family Family, owner string, report bool) (*AllocationResult, error) {
+func (m *IPAM) allocateFamily(family Family, owner string, report bool) (r *AllocationResult, err error) {
+	var fs []ledger.Family
 	if family == "" {
-		return nil, allocation("the next address", owner, unknownFamily(""))
+		err = unknownFamily("")
+	} else {
+		fs, err = m.wanted(string(family))
 	}
-	fs, err := m.wanted(string(family))
+	if err == nil {
+		if x, ok := m.external(fs[0]); ok {
+			r, err = m.nextExternal(x, fs[0], request{owner: owner}, report)
+		} else {
+			r, err = m.claimNext(fs, owner, report)
+		}
+	}
 	if err != nil {
 		return nil, allocation("the next address", owner, err)
 	}
-	if x, ok := m.external(fs[0]); ok {
-		r, err := m.nextExternal(x, fs[0], claim{owner: owner}, report)
-		if err != nil {
-			return nil, allocation("the next address", owner, err)
-		}
-		return r, nil
-	}
-	return m.nextOwn(fs, owner, report)
+	return r, nil
 }
 
-// nextOwn takes any address of a family from the ledger.
-func (m *IPAM) nextOwn(fs []ledger.Family, owner string, report bool) (*AllocationResult, error) {
-	v := m.view.Load()
-	if v.strict && v.set == nil {
-		return nil, allocation("the next address", owner, errNoSet())
+// claimNext claims any address of the one family of fs in the ledger.
+func (m *IPAM) claimNext(fs []ledger.Family, owner string, report bool) (*AllocationResult, error) {
+	s := m.snapshot.Load()
+	if s.strict && s.set == nil {
+		return nil, errNoSet()
 	}
 	a, _, err := m.deps.Ledger.ClaimAddr(context.Background(), &ledger.Request{
-		Pool: m.pool.Name, Key: m.key(owner), Families: fs, Within: v.within, More: true,
+		Pool:     m.pool.Name,
+		Key:      m.key(owner),
+		Families: fs,
+		Within:   s.within,
+		More:     true,
 	})
 	if err != nil {
-		return nil, allocation("the next address", owner, err)
+		return nil, err
 	}
 	if report {
 		m.poke()
 	}
-	return m.result(v, a, ""), nil
+	return m.result(s, a, ""), nil
 }
 
 func unknownFamily(family string) error {
-	return fmt.Errorf("unknown address family %q: %q or %q would be right", family, IPv4, IPv6)
+	return fmt.Errorf("unknown address family %q: want %q or %q", family, IPv4, IPv6)
 }
 
-// wanted are the families of a name; all that are enabled, if it is "".
+// wanted returns the family of a name; all enabled families, if it is "".
 func (m *IPAM) wanted(family string) ([]ledger.Family, error) {
 	four, six := m.usable(ledger.IPv4), m.usable(ledger.IPv6)
 	switch {
@@ -219,23 +218,60 @@ func (m *IPAM) wanted(family string) ([]ledger.Family, error) {
 	return nil, four
 }
 
-// next takes any address of each family, all or none.
-func (m *IPAM) next(v *view, fs []ledger.Family, owner string, e ledger.Expiry) ([]ledger.Lease, error) {
-	if v.strict && v.set == nil {
-		return nil, allocation("the next address", owner, errNoSet())
-	}
-	leases, _, err := m.deps.Ledger.Claim(context.Background(), ledger.Request{
-		Pool: m.pool.Name, Key: m.key(owner), Families: fs, Within: v.within, More: true, Expiry: e,
-	})
-	if err != nil {
-		return nil, allocation("the next address", owner, err)
-	}
-	return leases, nil
+// request is an allocation of any address of some families.
+type request struct {
+	key       ledger.Key // of leases in the ledger
+	owner     string
+	container string        // "": the addresses are of no container
+	more      bool          // also if the key has leases
+	timeout   time.Duration // 0: no expiration timer
 }
 
-// result is what is known of an address, in one piece of memory. A token is of
-// its timer.
-func (m *IPAM) result(v *view, at netip.Addr, token string) *AllocationResult {
+// allocateNext allocates an address of each family, all or none.
+func (m *IPAM) allocateNext(fs []ledger.Family, r request) (ipv4Result, ipv6Result *AllocationResult, err error) {
+	if m.hasExternal(fs) {
+		return m.nextOfEach(fs, r)
+	}
+	results, _, err := m.claim(fs, r)
+	return results[ledger.IPv4], results[ledger.IPv6], err
+}
+
+// claim claims an address of each family in the ledger, all or none. A key that
+// has leases gets these, unless r wants more; fresh tells the two apart.
+func (m *IPAM) claim(fs []ledger.Family, r request) (results [2]*AllocationResult, fresh bool, err error) {
+	s := m.snapshot.Load()
+	if s.strict && s.set == nil {
+		return results, false, errNoSet()
+	}
+	var expiry ledger.Expiry
+	if r.timeout != 0 {
+		expiry = ledger.Expiry{Token: m.deps.UUID(), After: r.timeout}
+	}
+	leases, fresh, err := m.deps.Ledger.Claim(context.Background(), ledger.Request{
+		Pool:     m.pool.Name,
+		Key:      r.key,
+		Families: fs,
+		Within:   s.within,
+		More:     r.more,
+		Expiry:   expiry,
+	})
+	if err != nil {
+		return results, false, err
+	}
+	m.poke()
+	for _, f := range fs {
+		i := slices.IndexFunc(leases, func(l ledger.Lease) bool { return ledger.FamilyOf(l.Addr) == f })
+		if i < 0 {
+			return [2]*AllocationResult{}, false, fmt.Errorf("%w: its earlier addresses include none of %s", ledger.ErrKeyHeld, f)
+		}
+		results[f] = m.result(s, leases[i].Addr, leases[i].Expiry.Token)
+	}
+	return results, fresh, nil
+}
+
+// result describes an address, in one allocation of memory. token is that of its
+// expiration timer.
+func (m *IPAM) result(s *snapshot, at netip.Addr, token string) *AllocationResult {
 	x := new(struct {
 		AllocationResult
 		ip [net.IPv6len]byte
@@ -248,110 +284,6 @@ func (m *IPAM) result(v *view, at netip.Addr, token string) *AllocationResult {
 		x.IP = x.ip[:]
 	}
 	x.ExpirationUUID = token
-	v.describe(at, &x.AllocationResult)
+	s.describe(at, &x.AllocationResult)
 	return &x.AllocationResult
-}
-
-// ReleaseIP gives an address back. One that is not held is released already.
-func (m *IPAM) ReleaseIP(ip net.IP) error {
-	a, ok := netip.AddrFromSlice(ip)
-	if !ok {
-		return fmt.Errorf("release an address: %s has %d bytes, 4 or 16 would be right", ip, len(ip))
-	}
-	return m.release(a.Unmap())
-}
-
-// release gives an address back to the allocator of its family. Before the caller
-// has put another one there it may have been taken from the ledger.
-func (m *IPAM) release(a netip.Addr) error {
-	if x, ok := m.external(ledger.FamilyOf(a)); ok && !m.holdsOwn(a) {
-		return m.releaseExternal(x, a)
-	}
-	return m.releaseOwn(a)
-}
-
-// releaseOwn gives an address back to the ledger.
-func (m *IPAM) releaseOwn(a netip.Addr) error {
-	if err := m.usable(ledger.FamilyOf(a)); err != nil {
-		return err
-	}
-	if _, err := m.deps.Ledger.Free(context.Background(), m.selector(a)); err != nil {
-		return &callError{"release", a.String(), "", err}
-	}
-	m.poke()
-	return nil
-}
-
-// selector selects the lease of an address that was taken through this door.
-func (m *IPAM) selector(a netip.Addr) ledger.Selector {
-	return ledger.Selector{Addr: a, Pool: m.pool.Name, Network: m.deps.Door}
-}
-
-// ReleaseIPString gives an address back, or, where the text is none, all
-// addresses of the owner of that name, all or none.
-func (m *IPAM) ReleaseIPString(releaseArg string) (err error) {
-	if a, err := netip.ParseAddr(releaseArg); err == nil && a.Zone() == "" {
-		return m.release(a.Unmap())
-	}
-	switch {
-	case m.broken != nil:
-		return m.broken
-	case m.mode == Delegated && !m.hasExternal(m.families.both):
-		return ErrDelegated
-	}
-	others, err := m.releaseOwner(releaseArg, "")
-	if err != nil {
-		return &callError{"release", "all addresses", releaseArg, err}
-	}
-	n, err := m.deps.Ledger.Free(context.Background(), ledger.Selector{Key: m.key(releaseArg)})
-	if err != nil {
-		return &callError{"release", "all addresses", releaseArg, err}
-	}
-	if n+others == 0 {
-		return fmt.Errorf("Invalid IP address or owner name: %q", releaseArg)
-	}
-	m.poke()
-	return nil
-}
-
-// StartExpirationTimer has an address given back after timeout, unless
-// StopExpirationTimer is called with the UUID before. The address must be
-// allocated and must have no timer.
-func (m *IPAM) StartExpirationTimer(ip net.IP, timeout time.Duration) (string, error) {
-	a, err := m.timed(ip)
-	if err != nil {
-		return "", fmt.Errorf("start an expiration timer: %w", err)
-	}
-	e := ledger.Expiry{Token: m.deps.UUID(), After: timeout}
-	if x, ok := m.external(ledger.FamilyOf(a)); ok && !m.holdsOwn(a) {
-		if err := m.startTimer(x, a, e); err != nil {
-			return "", err
-		}
-		return e.Token, nil
-	}
-	if err := m.deps.Ledger.StartExpiry(context.Background(), m.selector(a), e); err != nil {
-		return "", err
-	}
-	return e.Token, nil
-}
-
-// StopExpirationTimer keeps an address from being given back.
-func (m *IPAM) StopExpirationTimer(ip net.IP, allocationUUID string) error {
-	a, err := m.timed(ip)
-	if err != nil {
-		return fmt.Errorf("stop an expiration timer: %w", err)
-	}
-	if _, ok := m.external(ledger.FamilyOf(a)); ok && !m.holdsOwn(a) {
-		return m.stopTimer(a, allocationUUID)
-	}
-	return m.deps.Ledger.StopExpiry(context.Background(), m.selector(a), allocationUUID)
-}
-
-func (m *IPAM) timed(ip net.IP) (netip.Addr, error) {
-	a, ok := netip.AddrFromSlice(ip)
-	if !ok {
-		return a, fmt.Errorf("%s has %d bytes, 4 or 16 would be right", ip, len(ip))
-	}
-	a = a.Unmap()
-	return a, m.usable(ledger.FamilyOf(a))
 }

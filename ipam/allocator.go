@@ -4,13 +4,14 @@
 package ipam
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// allocator is one family of an IPAM.
+// allocator allocates the addresses of one family of an IPAM from the ledger.
 type allocator struct {
 	m      *IPAM
 	family ledger.Family
@@ -18,53 +19,37 @@ type allocator struct {
 
 var _ Allocator = (*allocator)(nil)
 
-// own parses an address, and refuses one of the other family.
-func (a *allocator) own(ip net.IP) (netip.Addr, error) {
-	x, ok := netip.AddrFromSlice(ip)
-	if !ok {
-		return x, badBytes(ip)
+// addr converts an address of the allocator's family.
+func (a *allocator) addr(ip net.IP) (netip.Addr, error) {
+	x, err := addrOf(ip)
+	if err == nil && ledger.FamilyOf(x) != a.family {
+		err = fmt.Errorf("use %s: it is not an address of the allocator's family, %s", ip, a.family)
 	}
-	if x = x.Unmap(); ledger.FamilyOf(x) != a.family {
-		return x, &callError{"use", ip.String(), "", disabledHere(a.family)}
-	}
-	return x, nil
-}
-
-type disabledHere ledger.Family
-
-func (f disabledHere) Error() string {
-	return "it is not an address of the allocator's family, " + ledger.Family(f).String()
-}
-
-func (a *allocator) take(ip net.IP, owner string, report bool) (*AllocationResult, error) {
-	x, err := a.own(ip)
-	if err != nil {
-		return nil, err
-	}
-	return a.m.takeOwn(x, owner, report)
+	return x, err
 }
 
 func (a *allocator) Allocate(ip net.IP, owner string) (*AllocationResult, error) {
-	return a.take(ip, owner, true)
+	x, err := a.addr(ip)
+	if err != nil {
+		return nil, err
+	}
+	return a.m.claimAddr(x, owner, true)
 }
 
 func (a *allocator) AllocateWithoutSyncUpstream(ip net.IP, owner string) (*AllocationResult, error) {
-	return a.take(ip, owner, false)
+	x, err := a.addr(ip)
+	if err != nil {
+		return nil, err
+	}
+	return a.m.claimAddr(x, owner, false)
 }
 
 func (a *allocator) Release(ip net.IP) error {
-	x, err := a.own(ip)
+	x, err := a.addr(ip)
 	if err != nil {
 		return err
 	}
-	return a.m.releaseOwn(x)
-}
-
-func (a *allocator) next(owner string, report bool) (*AllocationResult, error) {
-	if err := a.m.usable(a.family); err != nil {
-		return nil, allocation("the next address", owner, err)
-	}
-	return a.m.nextOwn(a.m.families.one[a.family], owner, report)
+	return a.m.releaseLease(x)
 }
 
 func (a *allocator) AllocateNext(owner string) (*AllocationResult, error) {
@@ -73,6 +58,16 @@ func (a *allocator) AllocateNext(owner string) (*AllocationResult, error) {
 
 func (a *allocator) AllocateNextWithoutSyncUpstream(owner string) (*AllocationResult, error) {
 	return a.next(owner, false)
+}
+
+func (a *allocator) next(owner string, report bool) (r *AllocationResult, err error) {
+	if err = a.m.usable(a.family); err == nil {
+		r, err = a.m.claimNext(a.m.families.one[a.family], owner, report)
+	}
+	if err != nil {
+		return nil, allocation("the next address", owner, err)
+	}
+	return r, nil
 }
 
 func (a *allocator) Dump() (map[string]string, string) {
@@ -85,7 +80,7 @@ func (a *allocator) Dump() (map[string]string, string) {
 
 func (a *allocator) RestoreFinished() { a.m.finished(a.family) }
 
-// delegated is the allocator of a node whose CNI plugin has an IPAM of its own.
+// delegated is the allocator of a node whose CNI plugin has its own IPAM.
 type delegated struct{}
 
 var _ Allocator = delegated{}

@@ -19,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// sizes are the blocks that are measured, with what they lend.
+// sizes returns the measured blocks with their numbers of pod addresses.
 func sizes() []struct {
 	name, block string
 	n           int
@@ -38,7 +38,7 @@ func inMemory(b *testing.B, block string) *ipam.IPAM {
 	return m
 }
 
-// names are owners, each with its own memory, as a runtime names pods.
+// names returns owners, each with its own memory, as a runtime names pods.
 func names() func() string {
 	n := 0
 	return func() string { n++; return fmt.Sprintf("default/pod-%08d", n) }
@@ -64,8 +64,7 @@ func fill(b *testing.B, m *ipam.IPAM, name func() string, n, keep int) (held []n
 }
 
 // BenchmarkNext allocates any address and releases a random older one, with the
-// block at a given fullness. The owners' names are made outside of the clock's
-// way: as many as there are calls, they are a part of what is measured.
+// block at a given fullness. Formatting the owner's name is a part of the time.
 func BenchmarkNext(b *testing.B) {
 	for _, s := range sizes() {
 		for _, full := range []struct {
@@ -117,7 +116,7 @@ func BenchmarkExpiring(b *testing.B) {
 	}
 }
 
-// BenchmarkFull asks a full block.
+// BenchmarkFull allocates from a full block.
 func BenchmarkFull(b *testing.B) {
 	for _, s := range sizes() {
 		b.Run(s.name, func(b *testing.B) {
@@ -127,7 +126,7 @@ func BenchmarkFull(b *testing.B) {
 			done := cpu(b)
 			for b.Loop() {
 				if _, err := m.AllocateNextFamily(ipam.IPv4, me); err == nil {
-					b.Fatal("a full block lends")
+					b.Fatal("a full block has allocated an address")
 				}
 			}
 			done()
@@ -135,7 +134,7 @@ func BenchmarkFull(b *testing.B) {
 	}
 }
 
-// BenchmarkRestore opens a database of 16 000 leases, a part of them pending.
+// BenchmarkRestore opens a database of 16 000 leases, a tenth of them pending.
 func BenchmarkRestore(b *testing.B) {
 	const n = 16_000
 	ctx := context.Background()
@@ -185,7 +184,7 @@ func BenchmarkRestore(b *testing.B) {
 	done()
 }
 
-// BenchmarkMemory is what an address costs.
+// BenchmarkMemory reports the heap of an address.
 func BenchmarkMemory(b *testing.B) {
 	const n = 50_000
 	for b.Loop() {

@@ -11,23 +11,23 @@ import (
 )
 
 var (
-	// ErrIPv4Disabled is returned where IPv4 addresses are not lent.
+	// ErrIPv4Disabled is the error if IPv4 is disabled.
 	ErrIPv4Disabled = errors.New("IPv4 allocation disabled")
-	// ErrIPv6Disabled is returned where IPv6 addresses are not lent.
+	// ErrIPv6Disabled is the error if IPv6 is disabled.
 	ErrIPv6Disabled = errors.New("IPv6 allocation disabled")
-	// ErrDelegated is returned where a CNI plugin has an IPAM of its own.
+	// ErrDelegated is the error if a CNI plugin has its own IPAM.
 	ErrDelegated = errors.New("operation not supported: the addresses are left to the CNI plugin")
-	// ErrBlacklisted is returned for an address that is never lent.
+	// ErrBlacklisted is the error for a blacklisted address.
 	ErrBlacklisted = errors.New("IP is blacklisted")
-	// ErrGivenBack is returned for an address that is on its way back to whoever gave it.
+	// ErrGivenBack is the error for an address that the operator releases.
 	ErrGivenBack = errors.New("IP is marked or ready for release")
 )
 
 // ErrAllocation is an error of an allocation.
 type ErrAllocation error
 
-// callError says which call failed. Its text is made when somebody asks: for
-// callers it is often enough to know that a pool is full.
+// callError adds the call to an error. Error formats the text, since many callers
+// only test for an exhausted pool.
 type callError struct {
 	call, what, owner string
 	err               error

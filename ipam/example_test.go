@@ -6,38 +6,56 @@ package ipam_test
 import (
 	"context"
 	"fmt"
+	"log"
+	"net/netip"
 	"time"
 
-	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ipam"
-	"github.com/cadastre/cadastre/ledger"
 )
 
-// An address for a pod that has to be confirmed, and one that nobody confirms.
+// settings is the configuration of a node in host scope with both families.
+type settings struct{}
+
+func (settings) IPv4Enabled() bool                    { return true }
+func (settings) IPv6Enabled() bool                    { return true }
+func (settings) IPAMMode() string                     { return "kubernetes" }
+func (settings) HealthCheckingEnabled() bool          { return false }
+func (settings) UnreachableRoutesEnabled() bool       { return false }
+func (settings) SetIPv4NativeRoutingCIDR(*ipam.CIDR)  {}
+func (settings) GetIPv4NativeRoutingCIDR() *ipam.CIDR { return nil }
+func (settings) GetCCEEndpointGC() time.Duration      { return time.Minute }
+func (settings) GetFixedIPTimeout() time.Duration     { return time.Minute }
+func (settings) IPv4() ipam.NodeAddressingFamily      { return podCIDR("10.1.5.0/24") }
+func (settings) IPv6() ipam.NodeAddressingFamily      { return podCIDR("fd00::/120") }
+
+// podCIDR is the pod CIDR of one family.
+type podCIDR string
+
+func (c podCIDR) AllocationCIDR() *ipam.CIDR { return ipam.NewCIDR(netip.MustParsePrefix(string(c))) }
+
+// An address for a pod that must be confirmed within ten minutes. The ledger is in
+// memory; Deps.Ledger takes one that keeps its leases.
 func Example() {
-	uptime := time.Hour
-	l, err := ledger.Open(context.Background(), journal.NewMemory(), ledger.Options{Uptime: func() time.Duration { return uptime }})
+	m, err := ipam.New(context.Background(), ipam.Deps{Config: settings{}, Node: settings{}})
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
-	m, err := ipam.New(context.Background(), ipam.Deps{
-		Ledger: l, Config: &config{mode: "kubernetes", v4: true, v6: true}, Node: node{"10.1.5.0/24", "fd00::/120"},
-	})
+	v4, v6, err := m.AllocateNextWithExpiration("", "default/web", 10*time.Minute)
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
-	web, _, _ := m.AllocateNextWithExpiration("ipv4", "default/web", 10*time.Minute)
-	fmt.Println(web.IP, m.StopExpirationTimer(web.IP, web.ExpirationUUID))
-	_, db, _ := m.AllocateNextWithExpiration("ipv6", "default/db", 10*time.Minute)
-	fmt.Println(db.IP)
-	uptime += time.Hour
-	fmt.Println(m.Dump())
-	fmt.Println(m.ReleaseIPString("default/web"))
+	fmt.Println(v4.IP, v6.IP)
+	for _, r := range []*ipam.AllocationResult{v4, v6} { // the pod runs
+		if err := m.StopExpirationTimer(r.IP, r.ExpirationUUID); err != nil {
+			log.Fatal(err)
+		}
+	}
+	_, _, status := m.Dump()
+	fmt.Println(status)
+	if err := m.ReleaseIPString("default/web"); err != nil { // the pod was deleted
+		log.Fatal(err)
+	}
 	// Output:
-	// 10.1.5.1 <nil>
-	// fd00::1
-	// map[10.1.5.1:default/web] map[] IPv4: 1/254 allocated from 10.1.5.0/24, IPv6: 0/254 allocated from fd00::/120
-	// <nil>
+	// 10.1.5.1 fd00::1
+	// IPv4: 1/254 allocated from 10.1.5.0/24, IPv6: 1/254 allocated from fd00::/120
 }

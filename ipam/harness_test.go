@@ -54,17 +54,17 @@ func mode(name string) *config { return &config{mode: name, v4: true, v6: true} 
 // node is a NodeAddressing.
 type node struct{ v4, v6 string }
 
-func (n node) IPv4() ipam.NodeAddressingFamily { return side(n.v4) }
-func (n node) IPv6() ipam.NodeAddressingFamily { return side(n.v6) }
+func (n node) IPv4() ipam.NodeAddressingFamily { return allocationCIDR(n.v4) }
+func (n node) IPv6() ipam.NodeAddressingFamily { return allocationCIDR(n.v6) }
 
-type side string
+type allocationCIDR string
 
-func (s side) AllocationCIDR() *ipam.CIDR {
+func (s allocationCIDR) AllocationCIDR() *ipam.CIDR {
 	p, _ := netip.ParsePrefix(string(s))
 	return ipam.NewCIDR(p)
 }
 
-// owner is an Owner that writes down what it is told, and a K8sEventRegister.
+// owner is an Owner and a K8sEventRegister that records its calls.
 type owner struct {
 	mu     sync.Mutex
 	cidrs  [][2][]string
@@ -78,13 +78,13 @@ func (o *owner) ResourceType() string          { return "NRS" }
 func (o *owner) LocalAllocCIDRsUpdated(v4, v6 []*ipam.CIDR) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var told [2][]string
+	var cidrs [2][]string
 	for i, list := range [][]*ipam.CIDR{v4, v6} {
 		for _, c := range list {
-			told[i] = append(told[i], c.String())
+			cidrs[i] = append(cidrs[i], c.String())
 		}
 	}
-	o.cidrs = append(o.cidrs, told)
+	o.cidrs = append(o.cidrs, cidrs)
 }
 func (o *owner) K8sEventReceived(kind, scope, action string, valid, equal bool) {
 	o.events = append(o.events, fmt.Sprint(kind, " ", scope, " ", action, " ", valid, " ", equal))
@@ -96,7 +96,7 @@ func (o *owner) RegisterNetResourceSetSubscriber(s ipam.NetResourceSetSubscriber
 	o.subs = append(o.subs, s)
 }
 
-// world is a ledger with a clock that the test turns, and an IPAM on it.
+// world is an IPAM on a ledger with a clock that the test sets.
 type world struct {
 	*ipam.IPAM
 	g       Gomega
@@ -126,7 +126,7 @@ func (w *world) start() {
 
 func (w *world) consistent() { w.g.Expect(w.deps.Ledger.Check(context.Background())).To(BeEmpty()) }
 
-// hosted is an IPAM in host scope.
+// hosted returns an IPAM in host scope.
 func hosted(g Gomega, j ledger.Journal, v4, v6 string) *world {
 	w := &world{g: g, journal: j, boot: "boot", uptime: time.Hour, deps: ipam.Deps{
 		Config: &config{mode: "kubernetes", v4: v4 != "", v6: v6 != ""}, Node: node{v4, v6},
@@ -144,7 +144,7 @@ func text(r *ipam.AllocationResult) string {
 	return r.IP.String()
 }
 
-// held is the owner of each address.
+// held returns the owner of each address.
 func (w *world) held() map[string]string {
 	four, six, _ := w.Dump()
 	all := map[string]string{}

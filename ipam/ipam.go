@@ -17,16 +17,18 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// IPAM is an address manager. Use New or NewIPAM; any goroutine may call it.
+// IPAM is the address manager of a node. Use New or NewIPAM; any goroutine may
+// call its methods.
 type IPAM struct {
-	// IPv6Allocator allocates IPv6 addresses; nil if they are disabled. A caller may
-	// put an allocator of its own here, or nil, before it calls the IPAM: that one is
-	// asked then, one call at a time, and the ledger has none of its addresses.
+	// IPv6Allocator allocates IPv6 addresses; nil if they are disabled. Before its
+	// first call of the IPAM, a caller may set its own allocator here, or nil. The
+	// IPAM then calls that allocator, one call at a time, and the ledger has none of
+	// its addresses.
 	IPv6Allocator Allocator
-	// IPv4Allocator allocates IPv4 addresses, likewise.
+	// IPv4Allocator allocates IPv4 addresses, under the same rules.
 	IPv4Allocator Allocator
 
-	broken   error // why New failed, for NewIPAM, which cannot say it
+	broken   error // of New in NewIPAM, which returns no error
 	deps     Deps
 	mode     Mode
 	named    string // the mode's published name
@@ -35,16 +37,16 @@ type IPAM struct {
 	families families
 	replays  ledger.Replays
 
-	// view is what the last NetResourceSet says; allocations read it without a lock.
-	view     atomic.Pointer[view]
+	snapshot atomic.Pointer[snapshot] // of resources: allocations take no lock
 	restored [2]atomic.Bool
-	wake     chan struct{} // there may be something to report
+	wake     chan struct{} // Sync has something to report
 
 	externals externals // addresses of allocators of the caller
 
-	change  sync.Mutex // one change of blocks at a time
-	source  source
-	updated chan struct{} // closed and made anew when a NetResourceSet has come
+	change    sync.Mutex // held during a change of blocks
+	resources resources
+	unsure    bool          // the last grant of single addresses has failed
+	updated   chan struct{} // closed and replaced when a NetResourceSet was applied
 }
 
 var (
@@ -52,17 +54,17 @@ var (
 	_ StatusObject  = (*IPAM)(nil)
 )
 
-// Deps is what an IPAM is made of.
+// Deps holds the dependencies and parameters of an IPAM.
 type Deps struct {
 	Name   string           // of the node's NetResourceSet
-	Node   NodeAddressing   // needed in host scope
-	Config Configuration    // needed
+	Node   NodeAddressing   // required in host scope
+	Config Configuration    // required
 	Owner  Owner            // may be nil
-	Events K8sEventRegister // may be nil: then NetResourceSets come through Update
-	Ledger *ledger.Ledger   // the book; nil: one in memory, which forgets
-	Grants Granter          // nil: nobody else changes the ledger's pools
+	Events K8sEventRegister // may be nil: then the program calls Update
+	Ledger *ledger.Ledger   // nil: a new one in memory
+	Grants Granter          // nil: the IPAM is the only owner of the ledger's pools
 	Pool   ledger.Pool      // of the ledger; without a name: DefaultPool
-	Door   string           // under which the leases are kept; "": DefaultDoor
+	Door   string           // the network in the keys of leases; "": DefaultDoor
 	UUID   func() string    // of expiration timers; nil: random ones
 	Log    *slog.Logger     // nil: none
 }
@@ -70,23 +72,31 @@ type Deps struct {
 // DefaultDoor is the network in the keys of an IPAM's leases.
 const DefaultDoor = "ipam"
 
-// DefaultPool is the ledger's pool of an IPAM that is given none: an address
-// that is released can be lent again at once.
+// DefaultPool returns the ledger's pool of an IPAM that is given none. It has no
+// cool-down.
 func DefaultPool() ledger.Pool { return ledger.Pool{Name: "ipam", ReserveEdges: true} }
 
-// Lender is an Owner that has a ledger, for NewIPAM.
+// Lender is an Owner that provides the ledger of NewIPAM.
 type Lender interface {
-	// Ledger is the book to be used.
+	// Ledger returns the ledger to allocate from.
 	Ledger() *ledger.Ledger
 }
 
-// NewIPAM makes an IPAM as the published function does. Where that would end
-// the process, every call of the IPAM returns the reason, as Err does. Its book
-// is the owner's, if that is a Lender, else one in memory.
-func NewIPAM(networkResourceSetName string, nodeAddressing NodeAddressing, c Configuration, owner Owner, k8sEventReg K8sEventRegister, _ MtuConfiguration) *IPAM {
+// NewIPAM returns an IPAM as the published function does. If New fails, where the
+// published function ends the process, every call of the IPAM returns the error,
+// as Err does. The IPAM allocates from the owner's ledger if the owner is a
+// Lender, otherwise from one in memory.
+func NewIPAM(
+	networkResourceSetName string,
+	nodeAddressing NodeAddressing,
+	c Configuration,
+	owner Owner,
+	k8sEventReg K8sEventRegister,
+	_ MtuConfiguration,
+) *IPAM {
 	deps := Deps{Name: networkResourceSetName, Node: nodeAddressing, Config: c, Owner: owner, Events: k8sEventReg}
-	if lender, ok := owner.(Lender); ok {
-		deps.Ledger = lender.Ledger()
+	if provider, ok := owner.(Lender); ok {
+		deps.Ledger = provider.Ledger()
 	}
 	m, err := New(context.Background(), deps)
 	if err != nil {
@@ -95,7 +105,7 @@ func NewIPAM(networkResourceSetName string, nodeAddressing NodeAddressing, c Con
 	return m
 }
 
-// New makes an IPAM. Leases of an earlier process are there again.
+// New returns an IPAM with the leases of earlier processes.
 func New(ctx context.Context, deps Deps) (*IPAM, error) {
 	m, err := build(ctx, deps)
 	if err == nil {
@@ -107,7 +117,7 @@ func New(ctx context.Context, deps Deps) (*IPAM, error) {
 	return m, nil
 }
 
-// build makes an IPAM that has no block yet.
+// build returns an IPAM without blocks.
 func build(ctx context.Context, deps Deps) (*IPAM, error) {
 	if deps.Config == nil {
 		return nil, errors.New("a configuration is needed")
@@ -123,10 +133,16 @@ func build(ctx context.Context, deps Deps) (*IPAM, error) {
 	}
 	deps.defaults()
 	m := &IPAM{
-		deps: deps, mode: mode, named: deps.Config.IPAMMode(), log: deps.Log, pool: deps.Pool, families: makeFamilies(),
-		wake: make(chan struct{}, 1), updated: make(chan struct{}),
+		deps:     deps,
+		mode:     mode,
+		named:    deps.Config.IPAMMode(),
+		log:      deps.Log,
+		pool:     deps.Pool,
+		families: makeFamilies(),
+		wake:     make(chan struct{}, 1),
+		updated:  make(chan struct{}),
 	}
-	m.view.Store(&view{})
+	m.snapshot.Store(&snapshot{})
 	if mode == Given {
 		m.pool.ReserveEdges = false // each block is one address
 	}
@@ -163,7 +179,7 @@ func (d *Deps) defaults() {
 	}
 }
 
-// randomUUID is an UUID of version 4.
+// randomUUID returns a UUID of version 4.
 func randomUUID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -171,7 +187,7 @@ func randomUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// open gives the pool the blocks that are known, and begins to listen for more.
+// open grants the known blocks and subscribes to NetResourceSets.
 func (m *IPAM) open(ctx context.Context) error {
 	m.replays.Begin(m.leases())
 	switch m.mode {
@@ -183,9 +199,9 @@ func (m *IPAM) open(ctx context.Context) error {
 		if err := m.deps.Grants.Grant(ctx, m.pool, blocks); err != nil {
 			return err
 		}
-		m.tellOwner(blocks)
+		m.notifyOwner(blocks)
 	case ClusterPool, Given:
-		if err := m.adopt(ctx); err != nil {
+		if err := m.reload(ctx); err != nil {
 			return err
 		}
 		if m.deps.Events != nil {
@@ -195,38 +211,38 @@ func (m *IPAM) open(ctx context.Context) error {
 	return nil
 }
 
-// nodeBlocks are the blocks of a node in host scope.
+// nodeBlocks returns the blocks of a node in host scope.
 func (m *IPAM) nodeBlocks() (blocks []netip.Prefix, err error) {
 	if m.deps.Node == nil {
 		return nil, errors.New("host scope: the node's addressing is needed")
 	}
-	for f, side := range []func() NodeAddressingFamily{m.deps.Node.IPv4, m.deps.Node.IPv6} {
+	for f, addressing := range []func() NodeAddressingFamily{m.deps.Node.IPv4, m.deps.Node.IPv6} {
 		if m.allocatorOf(ledger.Family(f)) == nil {
 			continue
 		}
 		var cidr *CIDR
-		if s := side(); s != nil {
-			cidr = s.AllocationCIDR()
+		if a := addressing(); a != nil {
+			cidr = a.AllocationCIDR()
 		}
 		p := cidr.Prefix()
 		switch {
 		case !p.IsValid() || ledger.FamilyOf(p.Addr()) != ledger.Family(f):
-			return nil, fmt.Errorf("host scope: allocation CIDR %v of %s is none of that family", cidr, ledger.Family(f))
-		case !lendable(p):
-			return nil, fmt.Errorf("host scope: allocation CIDR %s has no address to lend beside its first and last one: a /30 (IPv4) or /126 (IPv6) is the least", p)
+			return nil, fmt.Errorf("host scope: allocation CIDR %v: want a CIDR of family %s", cidr, ledger.Family(f))
+		case !hasPodAddress(p):
+			return nil, fmt.Errorf("host scope: allocation CIDR %s has no address beside its first and last one: want at least a /30 (IPv4) or /126 (IPv6)", p)
 		}
 		blocks = append(blocks, p)
 	}
 	return blocks, nil
 }
 
-// lendable is true for a CIDR that has more than its first and its last address.
-func lendable(p netip.Prefix) bool { return p.Addr().BitLen()-p.Bits() >= 2 }
+// hasPodAddress reports whether a CIDR has more than its first and last address.
+func hasPodAddress(p netip.Prefix) bool { return p.Addr().BitLen()-p.Bits() >= 2 }
 
-// Err is why NewIPAM could not make the IPAM work; nil where it did.
+// Err returns the error of New in NewIPAM, or nil.
 func (m *IPAM) Err() error { return m.broken }
 
-// Mode is where addresses come from.
+// Mode returns the mode of the IPAM.
 func (m *IPAM) Mode() Mode { return m.mode }
 
 func (m *IPAM) allocatorOf(f ledger.Family) Allocator {
@@ -236,7 +252,7 @@ func (m *IPAM) allocatorOf(f ledger.Family) Allocator {
 	return m.IPv6Allocator
 }
 
-// usable is why addresses of f cannot be had.
+// usable returns why addresses of f cannot be allocated, or nil.
 func (m *IPAM) usable(f ledger.Family) error {
 	switch {
 	case m.broken != nil:
@@ -251,14 +267,14 @@ func (m *IPAM) usable(f ledger.Family) error {
 	return nil
 }
 
-// leases are the ledger's leases of the pool, but those that are cooling.
+// leases returns the leases of the pool without the cooling ones.
 func (m *IPAM) leases() []ledger.Lease {
-	return slices.DeleteFunc(m.deps.Ledger.Leases(), func(l ledger.Lease) bool {
-		return l.Pool != m.pool.Name || l.State == ledger.Cooling
+	return slices.DeleteFunc(m.deps.Ledger.LeasesOf(m.pool.Name), func(l ledger.Lease) bool {
+		return l.State == ledger.Cooling
 	})
 }
 
-// ours is true for a lease that was taken through this door.
+// ours reports whether this IPAM has claimed a lease.
 func (m *IPAM) ours(l *ledger.Lease) bool { return l.Key.Network == m.deps.Door }
 
 func (m *IPAM) key(owner string) ledger.Key {

@@ -23,12 +23,12 @@ const me, other = "default/test", "default/test2"
 
 func plain(g Gomega) *world { return hosted(g, journal.NewMemory(), "1.1.1.0/24", "f00d::/120") }
 
-func TestAllocateAndReleaseACertainAddress(t *testing.T) {
+func TestAllocateAndReleaseOfANamedAddress(t *testing.T) {
 	for _, a := range []string{"1.1.1.7", "f00d::7"} {
 		t.Run(a, func(t *testing.T) {
 			g := NewWithT(t)
 			w := plain(g)
-			g.Expect(w.ReleaseIP(ip(a))).To(Succeed(), "what is free is released")
+			g.Expect(w.ReleaseIP(ip(a))).To(Succeed(), "a free address")
 			g.Expect(w.AllocateIP(ip(a), me)).To(Succeed())
 			g.Expect(w.ReleaseIP(ip(a))).To(Succeed())
 			g.Expect(w.held()).To(BeEmpty())
@@ -37,7 +37,7 @@ func TestAllocateAndReleaseACertainAddress(t *testing.T) {
 	}
 }
 
-func TestABlacklistedAddressIsNotLent(t *testing.T) {
+func TestBlacklistedAddressIsNotAllocated(t *testing.T) {
 	for _, a := range []string{"1.1.1.1", "f00d::1"} {
 		t.Run(a, func(t *testing.T) {
 			g := NewWithT(t)
@@ -53,7 +53,7 @@ func TestABlacklistedAddressIsNotLent(t *testing.T) {
 	}
 }
 
-func TestTheZeroBlacklistIsEmpty(t *testing.T) {
+func TestZeroBlacklistIsEmpty(t *testing.T) {
 	g := NewWithT(t)
 	var none *ipam.IPBlacklist
 	g.Expect(none.Contains(ip("1.1.1.1"))).To(BeFalse())
@@ -72,11 +72,11 @@ func TestReleaseByOwner(t *testing.T) {
 	w := plain(g)
 	g.Expect(w.AllocateIPString("1.1.1.7", me)).To(Succeed())
 	g.Expect(w.AllocateIPString("f00d::7", me)).To(Succeed())
-	g.Expect(w.AllocateIPString("f00d::8", "default/somebody")).To(Succeed())
+	g.Expect(w.AllocateIPString("f00d::8", "default/third")).To(Succeed())
 	g.Expect(w.ReleaseIPString(other)).To(MatchError(ContainSubstring("Invalid IP address or owner name")))
 	g.Expect(w.ReleaseIPString(me)).To(Succeed())
 	g.Expect(w.ReleaseIPString(me)).NotTo(Succeed())
-	g.Expect(w.held()).To(Equal(map[string]string{"f00d::8": "default/somebody"}))
+	g.Expect(w.held()).To(Equal(map[string]string{"f00d::8": "default/third"}))
 	g.Expect(w.ReleaseIPString("f00d::8")).To(Succeed(), "by address")
 	g.Expect(w.held()).To(BeEmpty())
 }
@@ -136,7 +136,7 @@ func TestExpirationTimer(t *testing.T) {
 	}
 }
 
-func TestNextWithExpiration(t *testing.T) {
+func TestAllocationWithExpiration(t *testing.T) {
 	const timeout = 50 * time.Millisecond
 	for _, stopped := range []bool{false, true} {
 		t.Run(fmt.Sprint("stopped=", stopped), func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestNextWithExpiration(t *testing.T) {
 	}
 }
 
-func TestNextWithoutATimeoutHasNoTimer(t *testing.T) {
+func TestAllocationWithoutTimeoutHasNoTimer(t *testing.T) {
 	g := NewWithT(t)
 	w := plain(g)
 	four, _, err := w.AllocateNextWithExpiration("ipv4", me, 0)
@@ -209,7 +209,7 @@ func TestDump(t *testing.T) {
 	g.Expect(line).To(Equal("1/254 allocated from f00d::/120"))
 }
 
-func TestABlacklistedAddressExhaustsTheBlockSooner(t *testing.T) {
+func TestBlacklistedAddressesReduceTheBlock(t *testing.T) {
 	g := NewWithT(t)
 	w := hosted(g, journal.NewMemory(), "1.1.1.0/30", "")
 	w.BlacklistIP(ip("1.1.1.1"), "router")
@@ -264,7 +264,7 @@ func TestFamiliesByName(t *testing.T) {
 	g.Expect(text(r)).To(Equal("1.1.1.1"))
 }
 
-func TestADisabledFamily(t *testing.T) {
+func TestDisabledFamily(t *testing.T) {
 	g := NewWithT(t)
 	w := hosted(g, journal.NewMemory(), "1.1.1.0/24", "")
 	g.Expect(w.IPv6Allocator).To(BeNil())
@@ -310,7 +310,7 @@ func TestBadAddresses(t *testing.T) {
 	g.Expect(w.held()).To(BeEmpty())
 }
 
-func TestAnotherDoorIsLeftAlone(t *testing.T) {
+func TestLeasesOfAnotherNetworkStay(t *testing.T) {
 	g := NewWithT(t)
 	w := plain(g)
 	leases, _, err := w.deps.Ledger.Claim(context.Background(), ledger.Request{
@@ -324,10 +324,10 @@ func TestAnotherDoorIsLeftAlone(t *testing.T) {
 	g.Expect(w.AllocateIP(a, me)).NotTo(Succeed())
 	_, err = w.StartExpirationTimer(a, time.Minute)
 	g.Expect(err).To(MatchError(ledger.ErrNotOwner))
-	g.Expect(w.held()).To(Equal(map[string]string{a.String(): me}), "but it is shown")
+	g.Expect(w.held()).To(Equal(map[string]string{a.String(): me}), "Dump shows it")
 }
 
-func TestARestartKeepsWhatIsHeld(t *testing.T) {
+func TestRestartKeepsLeasesAndBlacklist(t *testing.T) {
 	g := NewWithT(t)
 	w := plain(g)
 	g.Expect(w.AllocateIPString("1.1.1.7", me)).To(Succeed())
@@ -335,21 +335,21 @@ func TestARestartKeepsWhatIsHeld(t *testing.T) {
 	w.BlacklistIP(ip("1.1.1.9"), "router")
 	w.start()
 	g.Expect(w.Unconfirmed()).To(Equal(map[string]string{"1.1.1.7": me, "1.1.1.8": other}))
-	g.Expect(w.AllocateIPString("1.1.1.7", other)).To(MatchError(ledger.ErrTaken), "it is another's")
+	g.Expect(w.AllocateIPString("1.1.1.7", other)).To(MatchError(ledger.ErrTaken), "another owner has it")
 	r, err := w.AllocateIPWithoutSyncUpstream(ip("1.1.1.7"), me)
 	g.Expect(err).NotTo(HaveOccurred(), "its owner is restored")
 	g.Expect(text(r)).To(Equal("1.1.1.7"))
 	g.Expect(w.AllocateIPString("1.1.1.7", me)).To(MatchError(ledger.ErrTaken), "once")
 	w.RestoreFinished()
-	g.Expect(w.Unconfirmed()).To(Equal(map[string]string{"1.1.1.8": other}), "who says nothing loses nothing")
+	g.Expect(w.Unconfirmed()).To(Equal(map[string]string{"1.1.1.8": other}), "an unconfirmed address stays")
 	g.Expect(w.held()).To(HaveKeyWithValue("1.1.1.8", other))
-	g.Expect(w.AllocateIPString("1.1.1.9", me)).To(MatchError(ipam.ErrBlacklisted), "so is the blacklist")
+	g.Expect(w.AllocateIPString("1.1.1.9", me)).To(MatchError(ipam.ErrBlacklisted), "the blacklist is kept")
 	g.Expect(w.Readmit(context.Background(), netip.MustParseAddr("1.1.1.9"))).To(Succeed())
 	g.Expect(w.AllocateIPString("1.1.1.9", me)).To(Succeed())
 	w.consistent()
 }
 
-func TestNewIPAMSaysLaterWhatWasWrong(t *testing.T) {
+func TestEachCallReturnsTheErrorOfNewIPAM(t *testing.T) {
 	g := NewWithT(t)
 	for _, m := range []*ipam.IPAM{
 		ipam.NewIPAM("n", node{"1.1.1.0/24", ""}, mode("nonsense"), nil, nil, nil),
@@ -379,19 +379,19 @@ func TestNewIPAMSaysLaterWhatWasWrong(t *testing.T) {
 	}
 }
 
-// lender is an Owner with a ledger.
-type lender struct {
+// ledgerOwner is an Owner that provides a ledger.
+type ledgerOwner struct {
 	owner
 	ledger *ledger.Ledger
 }
 
-func (l *lender) Ledger() *ledger.Ledger { return l.ledger }
+func (l *ledgerOwner) Ledger() *ledger.Ledger { return l.ledger }
 
 func TestNewIPAM(t *testing.T) {
 	g := NewWithT(t)
 	l, err := ledger.Open(context.Background(), journal.NewMemory(), ledger.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
-	o := &lender{ledger: l}
+	o := &ledgerOwner{ledger: l}
 	m := ipam.NewIPAM("n", node{"1.1.1.0/24", "f00d::/120"}, mode("kubernetes"), o, nil, nil)
 	g.Expect(m.Err()).NotTo(HaveOccurred())
 	g.Expect(m.AllocateIPString("1.1.1.7", me)).To(Succeed())
@@ -456,7 +456,7 @@ func TestAllocatorsOfAFamily(t *testing.T) {
 	}
 }
 
-func TestARebootEndsWhatPodsHeld(t *testing.T) {
+func TestRebootReleasesTheAddressesOfPods(t *testing.T) {
 	g := NewWithT(t)
 	w := plain(g)
 	w.deps.Pool = ledger.Pool{Name: "ipam", CoolDown: time.Minute, ReserveEdges: true}
@@ -468,7 +468,7 @@ func TestARebootEndsWhatPodsHeld(t *testing.T) {
 	w.boot, w.uptime = "another", time.Second
 	w.start()
 	g.Expect(w.held()).To(Equal(map[string]string{"1.1.1.9": "router (blacklisted)"}))
-	g.Expect(w.AllocateIPString("1.1.1.7", me)).To(Succeed(), "it may be asked for while it cools")
+	g.Expect(w.AllocateIPString("1.1.1.7", me)).To(Succeed(), "a named address is allocated while it cools")
 	r, err := w.AllocateNextFamily(ipam.IPv4, me)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(text(r)).NotTo(Equal("1.1.1.1"), "which is cooling")

@@ -12,7 +12,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// Mode is where a node's addresses come from.
+// Mode selects the source of a node's addresses.
 type Mode uint8
 
 // Modes.
@@ -20,7 +20,7 @@ const (
 	HostScope   Mode = iota // one block of each family, known at the start
 	ClusterPool             // a list of CIDRs in the NetResourceSet, which grows and shrinks
 	Given                   // single addresses in the NetResourceSet
-	Delegated               // a CNI plugin has an IPAM of its own
+	Delegated               // none: a CNI plugin has its own IPAM
 )
 
 func (m Mode) String() string {
@@ -37,10 +37,10 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode %d", m)
 }
 
-// vpcENI is the mode in which an address is of no use without its subnet.
+// vpcENI names the mode in which an address is useless without its subnet.
 const vpcENI = "vpc-eni"
 
-// ParseMode is the Mode of what Configuration.IPAMMode says.
+// ParseMode converts the name that Configuration.IPAMMode returns.
 func ParseMode(name string) (Mode, error) {
 	switch name {
 	case "kubernetes", "cluster-pool":
@@ -52,30 +52,30 @@ func ParseMode(name string) (Mode, error) {
 	case "delegated-plugin":
 		return Delegated, nil
 	}
-	return 0, fmt.Errorf("IPAM mode %q is none of kubernetes, cluster-pool, cluster-pool-v2beta, vpc-route, crd, vpc-eni, rdma, privatecloudbase, delegated-plugin", name)
+	const names = "kubernetes, cluster-pool, cluster-pool-v2beta, vpc-route, crd, vpc-eni, rdma, privatecloudbase or delegated-plugin"
+	return 0, fmt.Errorf("parse IPAM mode %q: want %s", name, names)
 }
 
-// Granter changes the blocks of the ledger's pool on behalf of the one who owns
-// its pools: in a program with an event loop, through that.
+// Granter changes the blocks of the ledger's pool. In a program with an event loop
+// the loop owns the pools, and the Granter pushes an event.
 type Granter interface {
-	// Grant gives the pool exactly these blocks, durably, before it returns. What
-	// is missing drains; what is in a block keeps its lease. It must not wait for
-	// anybody who waits for the IPAM: a handler of an event loop that calls Update
-	// needs a Granter that commits right there.
+	// Grant sets the blocks of the pool, durably, before it returns. A missing block
+	// drains, and leases stay. It must not wait for a caller of the IPAM: an event
+	// handler that calls Update needs a Granter that commits within the handler.
 	Grant(ctx context.Context, pool ledger.Pool, blocks []netip.Prefix) error
 }
 
-// DirectGranter is the Granter of a ledger that nobody else changes pools of.
-// Use NewDirectGranter; any goroutine may call it.
+// DirectGranter is the Granter of the only owner of a ledger's pools. Use
+// NewDirectGranter; any goroutine may call its methods.
 type DirectGranter struct {
 	mu     sync.Mutex
 	ledger *ledger.Ledger
 }
 
-// NewDirectGranter makes the Granter of l.
+// NewDirectGranter returns a Granter for l.
 func NewDirectGranter(l *ledger.Ledger) *DirectGranter { return &DirectGranter{ledger: l} }
 
-// Grant commits the change.
+// Grant commits the blocks within the call.
 func (d *DirectGranter) Grant(ctx context.Context, pool ledger.Pool, blocks []netip.Prefix) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

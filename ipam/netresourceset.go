@@ -10,32 +10,34 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// NetResourceSet is what this package needs of the object of that name: what a
-// node was given, and what was agreed about giving it back.
+// NetResourceSet holds the part of the object of that name that this package uses:
+// the resources of a node, and the state of their release.
 type NetResourceSet struct {
 	Name string
 
-	// PodCIDRs are the CIDRs of a cluster pool, the first one first to be used up.
+	// PodCIDRs holds the CIDRs of a cluster pool. The first one is used up first.
 	PodCIDRs []string
-	// AllocationThreshold is how many free addresses are too few; 0: 8.
+	// AllocationThreshold is the number of free addresses below which the node needs
+	// another CIDR; 0: 8.
 	AllocationThreshold int
-	// ReleaseThreshold is how many free addresses must stay elsewhere for a CIDR
-	// to be released; 0: 16.
+	// ReleaseThreshold is the number of free addresses in other CIDRs from which a
+	// CIDR can be released; 0: 16.
 	ReleaseThreshold int
 
-	// Pool are single addresses.
+	// Pool holds single addresses.
 	Pool map[string]PoolIP
-	// MinAllocate and PreAllocate say how many of them it takes to start.
+	// MinAllocate and PreAllocate are the numbers of them that a start requires: the
+	// first that is not 0.
 	MinAllocate, PreAllocate int
 
-	// VPCCIDRs are the CIDRs of the cloud network, the primary one first.
+	// VPCCIDRs holds the CIDRs of the cloud network, the primary one first.
 	VPCCIDRs []string
 
-	// Status is what was reported last, and the other side's part of the handshake.
+	// Status holds the last report, and the operator's part of the handshake.
 	Status Status
 }
 
-// PoolIP is what is known of an address of a NetResourceSet.
+// PoolIP describes a single address of a NetResourceSet.
 type PoolIP struct {
 	Interface string       // "": not known
 	MAC       string       // of the interface
@@ -50,32 +52,32 @@ const (
 	Released = "released"
 )
 
-// State of an address in Status.ReleaseIPs: the whole handshake in which an
-// address goes back to whoever gave it.
+// State of an address in Status.ReleaseIPs: the handshake in which the operator
+// releases an address.
 const (
-	MarkedForRelease = string(handshake.Marked)       // said by the giver
-	ReadyForRelease  = string(handshake.Ready)        // said here: it is not in use, and will not be
-	DoNotRelease     = string(handshake.DoNotRelease) // said here: it is in use, or not ours
-	ReleasedIP       = string(handshake.Released)     // said by the giver
+	MarkedForRelease = string(handshake.Marked)       // set by the operator
+	ReadyForRelease  = string(handshake.Ready)        // set here: it is not in use, and is not allocated
+	DoNotRelease     = string(handshake.DoNotRelease) // set here: it is in use, or not in the pool
+	ReleasedIP       = string(handshake.Released)     // set by the operator
 )
 
-// Status is what is reported upstream. It is a value: changing it changes nothing.
+// Status holds the state that is reported upstream. It is a copy.
 type Status struct {
-	// Used is who holds which of the single addresses.
+	// Used holds the use of single addresses.
 	Used map[string]Use
-	// PodCIDRs is the state of each CIDR.
+	// PodCIDRs holds the state of each CIDR.
 	PodCIDRs map[string]string
-	// ReleaseIPs is the state of each address that goes back.
+	// ReleaseIPs holds the state of each address that the operator releases.
 	ReleaseIPs map[string]string
 }
 
-// Use is who holds an address.
+// Use describes the use of an address.
 type Use struct {
 	Owner     string
 	Interface string
 }
 
-// families are the sets of families that a call may ask for, made once.
+// families holds the sets of families that a call may name, allocated once.
 type families struct {
 	one  [2][]ledger.Family
 	both []ledger.Family

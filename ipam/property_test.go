@@ -22,41 +22,41 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// naive is a manager that nobody would run: a map.
-type naive struct {
-	held   map[string]*naiveLease
-	barred map[string]bool
+// model is a manager in maps.
+type model struct {
+	held     map[string]*modelLease
+	excluded map[string]bool
 }
 
-type naiveLease struct {
+type modelLease struct {
 	owner string
 	uuid  string
 	ends  time.Duration // 0: never
 	old   bool          // of an earlier process, and not asked for since
 }
 
-// play drives a manager and the naive one with the same random calls, and
-// compares who holds what after each. fault says what happens to the next
-// commit; restart puts another process in the place of this one.
-type play struct {
+// harness drives a manager and the model with the same random calls, and compares
+// the owners of all addresses after each. fault is that of the next commit;
+// restart replaces the manager by that of another process.
+type harness struct {
 	*world
 	rnd     *rand.Rand
-	model   naive
+	model   model
 	fault   *journal.Fault
 	restart func()
 }
 
-func (p *play) addr() string {
+func (p *harness) addr() string {
 	if p.rnd.IntN(2) == 0 {
 		return fmt.Sprintf("1.1.1.%d", p.rnd.IntN(16))
 	}
 	return netip.MustParseAddr(fmt.Sprintf("f00d::%x", p.rnd.IntN(16))).String()
 }
 
-func (p *play) owner() string { return fmt.Sprint("default/pod-", p.rnd.IntN(6)) }
+func (p *harness) owner() string { return fmt.Sprint("default/pod-", p.rnd.IntN(6)) }
 
-// lapse ends what the model has pending.
-func (p *play) lapse() {
+// expire releases the expired addresses of the model.
+func (p *harness) expire() {
 	for a, l := range p.model.held {
 		if l.ends > 0 && l.ends <= p.uptime {
 			delete(p.model.held, a)
@@ -64,15 +64,15 @@ func (p *play) lapse() {
 	}
 }
 
-func (p *play) note(owner string, after time.Duration, results ...*ipam.AllocationResult) {
+func (p *harness) note(owner string, after time.Duration, results ...*ipam.AllocationResult) {
 	for _, r := range results {
 		if r == nil {
 			continue
 		}
 		a := text(r)
-		p.g.Expect(p.model.held).NotTo(HaveKey(a), "lent twice")
-		p.g.Expect(p.model.barred).NotTo(HaveKey(a), "it is blacklisted")
-		l := &naiveLease{owner: owner, uuid: r.ExpirationUUID}
+		p.g.Expect(p.model.held).NotTo(HaveKey(a), "allocated twice")
+		p.g.Expect(p.model.excluded).NotTo(HaveKey(a), "it is blacklisted")
+		l := &modelLease{owner: owner, uuid: r.ExpirationUUID}
 		if after > 0 {
 			l.ends = p.uptime + after
 		}
@@ -80,38 +80,38 @@ func (p *play) note(owner string, after time.Duration, results ...*ipam.Allocati
 	}
 }
 
-func (p *play) step() {
-	p.lapse()
-	a, who, after := p.addr(), p.owner(), time.Duration(1+p.rnd.IntN(60))*time.Second
+func (p *harness) step() {
+	p.expire()
+	a, owner, after := p.addr(), p.owner(), time.Duration(1+p.rnd.IntN(60))*time.Second
 	had := p.model.held[a]
 	switch p.rnd.IntN(12) {
 	case 0, 1:
-		err := p.AllocateIPString(a, who)
+		err := p.AllocateIPString(a, owner)
 		if err != nil {
 			break
 		}
 		if had != nil {
-			p.g.Expect(had.old && had.owner == who).To(BeTrue(), "%s was taken", a)
+			p.g.Expect(had.old && had.owner == owner).To(BeTrue(), "%s was taken", a)
 			had.old = false
 			break
 		}
-		p.model.held[a] = &naiveLease{owner: who}
+		p.model.held[a] = &modelLease{owner: owner}
 	case 2, 3:
-		if v4, v6, err := p.AllocateNext([]string{"", "ipv4", "ipv6"}[p.rnd.IntN(3)], who); err == nil {
-			p.note(who, 0, v4, v6)
+		if v4, v6, err := p.AllocateNext([]string{"", "ipv4", "ipv6"}[p.rnd.IntN(3)], owner); err == nil {
+			p.note(owner, 0, v4, v6)
 		}
 	case 4:
-		if v4, v6, err := p.AllocateNextWithExpiration("", who, after); err == nil {
-			p.note(who, after, v4, v6)
+		if v4, v6, err := p.AllocateNextWithExpiration("", owner, after); err == nil {
+			p.note(owner, after, v4, v6)
 		}
 	case 5:
 		if p.ReleaseIPString(a) == nil {
 			delete(p.model.held, a)
 		}
 	case 6:
-		if err := p.ReleaseIPString(who); err == nil {
+		if err := p.ReleaseIPString(owner); err == nil {
 			for a, l := range p.model.held {
-				if l.owner == who {
+				if l.owner == owner {
 					delete(p.model.held, a)
 				}
 			}
@@ -125,12 +125,12 @@ func (p *play) step() {
 	case 8:
 		p.stopOne()
 	case 9:
-		if p.Exclude(context.Background(), netip.MustParseAddr(a), who, "") == nil {
-			p.model.barred[a] = true
+		if p.Exclude(context.Background(), netip.MustParseAddr(a), owner, "") == nil {
+			p.model.excluded[a] = true
 		}
 	case 10:
 		p.uptime += time.Duration(p.rnd.IntN(30)) * time.Second
-		p.lapse()
+		p.expire()
 	case 11:
 		if p.rnd.IntN(4) > 0 {
 			break
@@ -145,8 +145,8 @@ func (p *play) step() {
 	}
 }
 
-// stopOne stops a timer of the model, or fails to stop one that is none.
-func (p *play) stopOne() {
+// stopOne stops the timer of an address of the model, which may have none.
+func (p *harness) stopOne() {
 	for a, l := range p.model.held {
 		p.g.Expect(p.StopExpirationTimer(ip(a), "no such")).NotTo(Succeed())
 		err := p.StopExpirationTimer(ip(a), l.uuid)
@@ -160,38 +160,38 @@ func (p *play) stopOne() {
 	}
 }
 
-func (p *play) compare() {
-	p.lapse()
+func (p *harness) compare() {
+	p.expire()
 	want, shown := map[string]string{}, 0
 	for a, l := range p.model.held {
 		want[a] = l.owner
 	}
 	have := p.held()
-	for a, who := range have {
-		if p.model.barred[a] && want[a] == "" {
+	for a, owner := range have {
+		if p.model.excluded[a] && want[a] == "" {
 			delete(have, a)
 			shown++
-			p.g.Expect(who).To(HaveSuffix("(blacklisted)"))
+			p.g.Expect(owner).To(HaveSuffix("(blacklisted)"))
 		}
 	}
 	p.g.Expect(have).To(Equal(want))
 	p.consistent()
 }
 
-func newPlay(g Gomega, seed uint64, j func() ledger.Journal) *play {
+func newHarness(g Gomega, seed uint64, j func() ledger.Journal) *harness {
 	fault := journal.None
-	p := &play{rnd: rand.New(rand.NewPCG(seed, 5)), fault: &fault, model: naive{map[string]*naiveLease{}, map[string]bool{}}}
+	p := &harness{rnd: rand.New(rand.NewPCG(seed, 5)), fault: &fault, model: model{map[string]*modelLease{}, map[string]bool{}}}
 	p.world = hosted(g, j(), "1.1.1.0/28", "f00d::/124")
 	p.restart = func() { p.world.journal = j(); p.start() }
 	return p
 }
 
-func TestAgainstANaiveManager(t *testing.T) {
+func TestAgainstAModel(t *testing.T) {
 	for seed := range uint64(15) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			memory := journal.NewMemory()
-			var p *play
-			p = newPlay(NewWithT(t), seed, func() ledger.Journal {
+			var p *harness
+			p = newHarness(NewWithT(t), seed, func() ledger.Journal {
 				return &journal.Faulty{Journal: memory, Plan: func(int64) journal.Fault {
 					if p == nil {
 						return journal.None
@@ -208,13 +208,12 @@ func TestAgainstANaiveManager(t *testing.T) {
 	}
 }
 
-// TestAgainstANaiveManagerOnDisk is the same on a database that is closed and
-// opened again in the middle of timers.
-func TestAgainstANaiveManagerOnDisk(t *testing.T) {
+// The database is closed and opened again while timers run.
+func TestAgainstAModelOnDisk(t *testing.T) {
 	g := NewWithT(t)
 	path := filepath.Join(t.TempDir(), "cadastre.db")
 	var file *bolt.File
-	p := newPlay(g, 1, func() ledger.Journal {
+	p := newHarness(g, 1, func() ledger.Journal {
 		if file != nil {
 			g.Expect(file.Close()).To(Succeed())
 		}
@@ -236,9 +235,9 @@ func TestAgainstANaiveManagerOnDisk(t *testing.T) {
 	g.Expect(file.Close()).To(Succeed())
 }
 
-// TestEachFaultOfAManager makes every commit of a short life fail or be torn:
-// what was answered with an error has changed nothing.
-func TestEachFaultOfAManager(t *testing.T) {
+// Every commit of a scenario fails or is torn. A call that returns an error has
+// changed nothing.
+func TestFaultAtEachCommit(t *testing.T) {
 	for n := int64(1); n <= 12; n++ {
 		for _, fault := range []journal.Fault{journal.Fail, journal.Tear} {
 			t.Run(fmt.Sprint(n, fault), func(t *testing.T) {
@@ -278,22 +277,21 @@ func TestEachFaultOfAManager(t *testing.T) {
 	}
 }
 
-// TestAtOnce has many callers at one manager: nothing is lent twice, and what
-// is left is what was not released.
-func TestAtOnce(t *testing.T) {
+// Concurrent callers get different addresses, and the unreleased ones remain.
+func TestConcurrentCallers(t *testing.T) {
 	g := NewWithT(t)
 	w := hosted(g, journal.NewMemory(), "1.1.1.0/26", "f00d::/122")
 	s := ipam.NewServer(w.IPAM)
 	var mu sync.Mutex
-	lent := map[string]bool{}
+	allocated := map[string]bool{}
 	take := func(rs ...*ipam.AllocationResult) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, r := range rs {
-			if r != nil && lent[text(r)] {
-				t.Errorf("%s is lent twice", r.IP)
+			if r != nil && allocated[text(r)] {
+				t.Errorf("%s is allocated twice", r.IP)
 			} else if r != nil {
-				lent[text(r)] = true
+				allocated[text(r)] = true
 			}
 		}
 	}
@@ -302,7 +300,7 @@ func TestAtOnce(t *testing.T) {
 		defer mu.Unlock()
 		for _, r := range rs {
 			if r != nil {
-				delete(lent, text(r))
+				delete(allocated, text(r))
 			}
 		}
 	}
@@ -310,31 +308,31 @@ func TestAtOnce(t *testing.T) {
 	for n := range 8 {
 		all.Go(func() {
 			for i := range 50 {
-				who := fmt.Sprintf("default/pod-%d-%d", n, i)
+				owner := fmt.Sprintf("default/pod-%d-%d", n, i)
 				switch i % 4 {
 				case 0, 1:
-					v4, v6, err := w.AllocateNextWithExpiration("", who, time.Hour)
+					v4, v6, err := w.AllocateNextWithExpiration("", owner, time.Hour)
 					if err != nil {
 						continue
 					}
 					take(v4, v6)
 					_ = w.StopExpirationTimer(v4.IP, v4.ExpirationUUID)
 					give(v4, v6)
-					if err := w.ReleaseIPString(who); err != nil {
+					if err := w.ReleaseIPString(owner); err != nil {
 						t.Error(err)
 					}
 				case 2:
-					v4, v6, err := s.ADD("", who, "c", "")
+					v4, v6, err := s.ADD("", owner, "c", "")
 					if err != nil {
 						continue
 					}
 					take(v4, v6)
 					give(v4, v6)
-					if err := s.DEL(who, "c"); err != nil {
+					if err := s.DEL(owner, "c"); err != nil {
 						t.Error(err)
 					}
 				default:
-					w.BlacklistIP(ip(fmt.Sprint("1.1.1.", 1+n)), who)
+					w.BlacklistIP(ip(fmt.Sprint("1.1.1.", 1+n)), owner)
 					w.Dump()
 					_ = w.DebugStatus()
 					w.RestoreFinished()
@@ -343,9 +341,9 @@ func TestAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	g.Expect(lent).To(BeEmpty())
-	for _, who := range w.held() {
-		g.Expect(who).To(HaveSuffix("(blacklisted)"))
+	g.Expect(allocated).To(BeEmpty())
+	for _, owner := range w.held() {
+		g.Expect(owner).To(HaveSuffix("(blacklisted)"))
 	}
 	w.consistent()
 }

@@ -8,116 +8,76 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// Server is the node's side of a CNI IPAM plugin: addresses by container. An
-// ADD can be repeated, a DEL frees what its container holds and nothing of a
-// later one. Use NewServer; any goroutine may call it. Of allocators of the caller
-// it remembers in memory what each container holds; Endpoints and Sweep do not see it.
+// Server allocates addresses for the containers of a node's CNI IPAM plugin. A
+// repeated ADD returns the same addresses. A DEL releases the addresses of its
+// container, and none of a later container. Use NewServer; any goroutine may call
+// its methods. The addresses of allocators of the caller are kept in memory only;
+// Endpoints and Sweep do not see them.
 type Server struct {
 	m    *IPAM
 	door string
 
 	mu   sync.Mutex
-	gone map[uint64]bool // claims that were found to be gone by the last Sweep
+	gone map[uint64]bool // generations of claims whose container the last Sweep found gone
 }
 
 var _ CNIIPAMServer = (*Server)(nil)
 
-// cni is what the door of a Server has behind that of its IPAM.
+// cni is the suffix of the network in the keys of containers.
 const cni = "/cni"
 
-// NewServer makes a Server of m.
+// NewServer returns a Server that allocates from m.
 func NewServer(m *IPAM) *Server { return &Server{m: m, door: m.deps.Door + cni} }
 
 func (s *Server) key(owner, containerID string) ledger.Key {
 	return ledger.Key{Network: s.door, ContainerID: owner, IfName: containerID}
 }
 
-// ADD takes an address of each enabled family, all or none, or of the one
-// named. Once more for the same container, it answers the same.
+// ADD allocates an address of each enabled family, all or none, or of the named
+// family. A repeated call for a container returns the same addresses.
 func (s *Server) ADD(family, owner, containerID, _ string) (ipv4Result, ipv6Result *AllocationResult, err error) {
-	m := s.m
-	fs, err := m.wanted(family)
+	fs, err := s.m.wanted(family)
 	if err == nil && (owner == "" || containerID == "") {
 		err = errors.New("an owner and a container ID are needed")
 	}
-	v := m.view.Load()
-	external := m.hasExternal(fs)
-	if err == nil && !external && v.strict && v.set == nil {
-		err = errNoSet()
-	}
-	if err == nil && external {
-		ipv4Result, ipv6Result, err = m.nextOfEach(fs, claim{owner: owner, container: containerID, key: s.key(owner, containerID)})
+	if err == nil {
+		r := request{key: s.key(owner, containerID), owner: owner, container: containerID}
+		ipv4Result, ipv6Result, err = s.m.allocateNext(fs, r)
 	}
 	if err != nil {
 		return nil, nil, allocation("addresses for container "+containerID, owner, err)
-	}
-	if external {
-		return ipv4Result, ipv6Result, nil
-	}
-	leases, _, err := m.deps.Ledger.Claim(context.Background(), ledger.Request{
-		Pool: m.pool.Name, Key: s.key(owner, containerID), Families: fs, Within: v.within,
-	})
-	for _, f := range fs {
-		if err == nil && !slices.ContainsFunc(leases, func(l ledger.Lease) bool { return ledger.FamilyOf(l.Addr) == f }) {
-			err = fmt.Errorf("%w: it was given addresses before, and none of %s", ledger.ErrKeyHeld, f)
-		}
-	}
-	if err != nil {
-		return nil, nil, allocation("addresses for container "+containerID, owner, err)
-	}
-	m.poke()
-	for i := range leases {
-		f := ledger.FamilyOf(leases[i].Addr)
-		switch {
-		case !slices.Contains(fs, f):
-		case f == ledger.IPv4:
-			ipv4Result = m.result(v, leases[i].Addr, leases[i].Expiry.Token)
-		default:
-			ipv6Result = m.result(v, leases[i].Addr, leases[i].Expiry.Token)
-		}
 	}
 	return ipv4Result, ipv6Result, nil
 }
 
-// DEL gives back what a container holds. One that holds nothing is no error.
+// DEL releases the addresses of a container. Without any it succeeds.
 func (s *Server) DEL(owner, containerID string) (err error) {
-	if s.m.broken != nil {
-		return s.m.broken
+	if containerID == "" { // ADD refuses it
+		return s.m.releases()
 	}
-	if s.m.mode == Delegated && !s.m.hasExternal(s.m.families.both) {
-		return ErrDelegated
-	}
-	if containerID != "" {
-		if _, err := s.m.releaseOwner(owner, containerID); err != nil {
-			return &callError{"release", "the addresses of container " + containerID, owner, err}
-		}
-	}
-	if _, err := s.m.deps.Ledger.Release(context.Background(), ledger.Selector{Key: s.key(owner, containerID)}); err != nil {
-		return &callError{"release", "the addresses of container " + containerID, owner, err}
-	}
-	s.m.poke()
-	return nil
+	_, err = s.m.releaseAll("the addresses of container "+containerID, s.key(owner, containerID), owner, containerID)
+	return err
 }
 
-// Endpoint is a container with what it holds.
+// Endpoint is a container with its addresses.
 type Endpoint struct {
 	Owner, ContainerID string
 	Addrs              []netip.Addr
 }
 
-// Endpoints are all containers that hold something, by owner and container.
+// Endpoints returns the containers that have addresses.
 func (s *Server) Endpoints() []Endpoint {
 	all, _ := s.endpoints()
 	return all
 }
 
-// endpoints are all containers with the generations of their claims.
+// endpoints returns the containers that have addresses, and the generations of
+// their claims.
 func (s *Server) endpoints() (all []Endpoint, generations []uint64) {
 	if s.m.broken != nil {
 		return nil, nil
@@ -131,16 +91,17 @@ func (s *Server) endpoints() (all []Endpoint, generations []uint64) {
 		if !ok {
 			i = len(all)
 			at[l.Key] = i
-			all, generations = append(all, Endpoint{Owner: l.Key.ContainerID, ContainerID: l.Key.IfName}), append(generations, l.Generation)
+			all = append(all, Endpoint{Owner: l.Key.ContainerID, ContainerID: l.Key.IfName})
+			generations = append(generations, l.Generation)
 		}
 		all[i].Addrs = append(all[i].Addrs, l.Addr)
 	}
 	return all, generations
 }
 
-// Sweep releases what containers hold that are gone for the second time in a
-// row. gone is to say true only where it has proof; where it does not know, it
-// returns an error, and nothing is done about that container.
+// Sweep releases the addresses of containers that gone reports for the second
+// time in a row. gone returns true only with proof that the container has ended;
+// without proof it returns an error, and the container keeps its addresses.
 func (s *Server) Sweep(ctx context.Context, gone func(Endpoint) (bool, error)) (released []Endpoint, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,12 +134,12 @@ func (s *Server) Sweep(ctx context.Context, gone func(Endpoint) (bool, error)) (
 	return released, errors.Join(errs...)
 }
 
-// Dump is who holds which address.
+// Dump returns the owner of each address, and the state in one line.
 func (s *Server) Dump() (allocv4 map[string]string, allocv6 map[string]string, status string) {
 	return s.m.Dump()
 }
 
-// DebugStatus is that of the IPAM, with the containers.
+// DebugStatus returns the status of the IPAM and the containers.
 func (s *Server) DebugStatus() string {
 	text := s.m.DebugStatus()
 	for _, e := range s.Endpoints() {
@@ -187,5 +148,5 @@ func (s *Server) DebugStatus() string {
 	return text
 }
 
-// RestoreFinished is that of the IPAM.
+// RestoreFinished is IPAM.RestoreFinished.
 func (s *Server) RestoreFinished() { s.m.RestoreFinished() }

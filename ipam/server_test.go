@@ -32,11 +32,11 @@ func TestServer(t *testing.T) {
 	g.Expect(text(next)).To(Equal("1.1.1.2"), "the sandbox that follows has its own")
 	g.Expect(s.DEL(me, "c0")).To(Succeed())
 	g.Expect(s.DEL(other, "c1")).To(Succeed())
-	g.Expect(w.ReleaseIP(four.IP)).To(MatchError(ledger.ErrNotOwner), "it was taken through another door")
+	g.Expect(w.ReleaseIP(four.IP)).To(MatchError(ledger.ErrNotOwner), "the container's lease has another network")
 	g.Expect(s.DEL(me, "c1")).To(Succeed())
 	g.Expect(s.DEL(me, "c1")).To(Succeed())
 	held, _, _ := s.Dump()
-	g.Expect(held).To(Equal(map[string]string{"1.1.1.2": me}), "a late DEL of the first does not hit the second")
+	g.Expect(held).To(Equal(map[string]string{"1.1.1.2": me}), "a late DEL of the first container spares the second")
 	g.Expect(s.Endpoints()).To(Equal([]ipam.Endpoint{{Owner: me, ContainerID: "c2", Addrs: []netip.Addr{
 		netip.MustParseAddr("1.1.1.2"), netip.MustParseAddr("f00d::2"),
 	}}}))
@@ -54,10 +54,10 @@ func TestServer(t *testing.T) {
 	_, _, err = s.ADD("ipv4", me, "c4", "")
 	g.Expect(err).NotTo(HaveOccurred())
 	_, _, err = s.ADD("", me, "c4", "")
-	g.Expect(err).To(MatchError(ledger.ErrKeyHeld), "not half of what was asked for")
+	g.Expect(err).To(MatchError(ledger.ErrKeyHeld), "both families or none")
 }
 
-func TestServerOfAnIPAMThatDoesNotWork(t *testing.T) {
+func TestServerOfABrokenIPAM(t *testing.T) {
 	g := NewWithT(t)
 	m := ipam.NewIPAM("n", nil, mode("nonsense"), nil, nil, nil)
 	s := ipam.NewServer(m)
@@ -69,7 +69,7 @@ func TestServerOfAnIPAMThatDoesNotWork(t *testing.T) {
 
 // The defects of the published manager, one by one.
 
-func TestDefectASpecificIPv6AddressHasNoResult(t *testing.T) {
+func TestDefectNamedIPv6AddressHasNoResult(t *testing.T) {
 	g := NewWithT(t)
 	w := plain(g)
 	for _, f := range []func() (*ipam.AllocationResult, error){
@@ -84,7 +84,7 @@ func TestDefectASpecificIPv6AddressHasNoResult(t *testing.T) {
 	}
 }
 
-func TestDefectAnAddressOfIPv6OnlyBringsANilIPv4Address(t *testing.T) {
+func TestDefectIPv6OnlyReturnsANilIPv4Address(t *testing.T) {
 	g := NewWithT(t)
 	w := hosted(g, journal.NewMemory(), "", "f00d::/120")
 	s := ipam.NewServer(w.IPAM)
@@ -97,7 +97,7 @@ func TestDefectAnAddressOfIPv6OnlyBringsANilIPv4Address(t *testing.T) {
 	g.Expect(s.Endpoints()[0].Addrs).To(Equal([]netip.Addr{netip.MustParseAddr("f00d::1")}))
 }
 
-func TestDefectTheCollectorNeedsARecordThatIsMissing(t *testing.T) {
+func TestDefectCollectorNeedsAMissingRecord(t *testing.T) {
 	g := NewWithT(t)
 	ctx := context.Background()
 	w := plain(g)
@@ -115,14 +115,14 @@ func TestDefectTheCollectorNeedsARecordThatIsMissing(t *testing.T) {
 	}
 	released, err := s.Sweep(ctx, look)
 	g.Expect(err).To(MatchError(ContainSubstring("no answer")))
-	g.Expect(released).To(BeEmpty(), "once is no proof")
+	g.Expect(released).To(BeEmpty(), "one finding is not enough")
 	released, _ = s.Sweep(ctx, look)
 	g.Expect(released).To(HaveLen(1))
 	g.Expect(w.held()).To(Equal(map[string]string{"1.1.1.1": "default/alive", "1.1.1.3": "default/unknown", "1.1.1.99": "default/gone"}))
 	_, _, err = s.ADD("ipv4", "default/gone", "gone", "")
 	g.Expect(err).NotTo(HaveOccurred())
 	released, _ = s.Sweep(ctx, look)
-	g.Expect(released).To(BeEmpty(), "a container of the same name is another one")
+	g.Expect(released).To(BeEmpty(), "a later container of the same name")
 }
 
 func TestDefectTheTestsAssumeBothFamilies(t *testing.T) {
@@ -152,7 +152,7 @@ func TestDefectTheTestsAssumeBothFamilies(t *testing.T) {
 	}
 }
 
-func TestDefectATimerOfAnAddressThatNobodyHolds(t *testing.T) {
+func TestDefectTimerOfAFreeAddress(t *testing.T) {
 	g := NewWithT(t)
 	w := plain(g)
 	uuid, err := w.StartExpirationTimer(ip("1.1.1.7"), time.Minute)
@@ -160,11 +160,11 @@ func TestDefectATimerOfAnAddressThatNobodyHolds(t *testing.T) {
 	g.Expect(uuid).To(BeEmpty())
 	g.Expect(w.AllocateIPString("1.1.1.7", me)).To(Succeed())
 	w.uptime += time.Hour
-	g.Expect(w.held()).To(HaveKey("1.1.1.7"), "and it does not hit who comes later")
+	g.Expect(w.held()).To(HaveKey("1.1.1.7"), "and does not release a later allocation")
 	g.Expect(w.StopExpirationTimer(ip("1.1.1.8"), "x")).To(MatchError(ledger.ErrNoLease))
 }
 
-func TestDefectThePoolSizeIsZeroAfterARestore(t *testing.T) {
+func TestDefectPoolSizeIsZeroAfterARestore(t *testing.T) {
 	g := NewWithT(t)
 	o := &owner{}
 	w := &world{g: g, journal: journal.NewMemory(), deps: ipam.Deps{Name: "n1", Config: &config{mode: "crd", v4: true}, Owner: o}}
@@ -177,7 +177,7 @@ func TestDefectThePoolSizeIsZeroAfterARestore(t *testing.T) {
 	g.Expect(status).To(Equal("IPv4: 1/2 allocated"))
 }
 
-func TestDefectTheBlacklistErrorNamesTheWrongOwner(t *testing.T) {
+func TestDefectBlacklistErrorNamesTheWrongOwner(t *testing.T) {
 	g := NewWithT(t)
 	w := plain(g)
 	w.BlacklistIP(ip("1.1.1.7"), "router")

@@ -7,18 +7,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// ErrRestoring is returned for a review before RestoreFinished.
-var ErrRestoring = errors.New("what was in use before is not yet allocated again")
+// ErrRestoring is the error of a Review before RestoreFinished.
+var ErrRestoring = errors.New("the addresses of running pods are not restored yet")
 
-// RestoreFinished says that what was in use before is allocated again: from now
-// on the state is reported, and addresses and CIDRs are given back.
+// RestoreFinished marks the addresses of running pods as restored: from now on
+// the state is reported, and addresses and CIDRs can be released.
 func (m *IPAM) RestoreFinished() {
 	for _, f := range []ledger.Family{ledger.IPv4, ledger.IPv6} {
 		if x, ok := m.external(f); ok {
@@ -39,8 +41,8 @@ func (m *IPAM) isRestored() bool {
 	return m.restored[ledger.IPv4].Load() && m.restored[ledger.IPv6].Load()
 }
 
-// Unconfirmed are the addresses that an earlier process has lent and that
-// nobody has asked for again, with their owners. They stay until they are released.
+// Unconfirmed returns the addresses of an earlier process, with their owners, that
+// this process was not asked for yet. They stay until they are released.
 func (m *IPAM) Unconfirmed() map[string]string {
 	all := map[string]string{}
 	if m.broken != nil {
@@ -54,8 +56,8 @@ func (m *IPAM) Unconfirmed() map[string]string {
 	return all
 }
 
-// Review is the state to be reported. CIDRs that can be given back are lent no
-// more when it returns.
+// Review returns the state to report. It drains the CIDRs that the state reports as
+// released.
 func (m *IPAM) Review(ctx context.Context) (st Status, err error) {
 	switch {
 	case m.broken != nil:
@@ -69,14 +71,14 @@ func (m *IPAM) Review(ctx context.Context) (st Status, err error) {
 	case ClusterPool:
 		st.PodCIDRs, err = m.reviewCIDRs(ctx)
 	case Given:
-		st.Used, st.ReleaseIPs, err = m.reviewGiven(ctx)
+		st.Used, st.ReleaseIPs, err = m.reviewPoolIPs(ctx)
 	}
 	return st, err
 }
 
-// Sync reports the state with write until ctx ends: what has changed, not more
-// often than every, and again where it failed. It makes sure first that there
-// is a NetResourceSet. Whoever starts it waits for it.
+// Sync reports each change of the state with write, until ctx ends: at most once
+// in every, and again after a failure. First it has the owner create the
+// NetResourceSet. The caller starts Sync in a goroutine and waits for it.
 func (m *IPAM) Sync(ctx context.Context, every time.Duration, write func(context.Context, Status) error) error {
 	if m.broken != nil || m.mode != ClusterPool && m.mode != Given {
 		return m.broken
@@ -93,7 +95,7 @@ func (m *IPAM) Sync(ctx context.Context, every time.Duration, write func(context
 			return nil
 		case <-m.wake:
 		}
-		select { // not sooner than that
+		select {
 		case <-ctx.Done():
 			return nil
 		case <-pause.C:
@@ -109,13 +111,13 @@ func (m *IPAM) Sync(ctx context.Context, every time.Duration, write func(context
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			m.log.Warn("the state of the addresses could not be reported; it is tried again", "error", err)
+			m.log.Warn("the state of the addresses could not be reported: retrying", "error", err)
 			m.poke()
 		}
 	}
 }
 
-// holder is whom a lease is shown for.
+// holder returns the owner of a lease, for people.
 func (m *IPAM) holder(l *ledger.Lease) string {
 	switch {
 	case l.State == ledger.Quarantined:
@@ -128,14 +130,14 @@ func (m *IPAM) holder(l *ledger.Lease) string {
 	return l.Key.String()
 }
 
-// familyDump is one family for Dump.
+// familyDump holds one family for Dump.
 type familyDump struct {
 	held   map[string]string
 	status string
 }
 
-// Dump is who holds which address, by family, and the state in one line. A
-// blacklisted address of a block is shown as such.
+// Dump returns the owner of each address by family, and the state in one line. A
+// blacklisted address of a block has the suffix "(blacklisted)".
 func (m *IPAM) Dump() (allocv4 map[string]string, allocv6 map[string]string, status string) {
 	if m.broken != nil {
 		return nil, nil, "Not running: " + m.broken.Error()
@@ -193,7 +195,7 @@ func (m *IPAM) dump() (four, six familyDump) {
 	return four, six
 }
 
-// stats are the counts of the pool's blocks.
+// stats returns the counts of the pool's blocks.
 func (m *IPAM) stats() (all []ledger.BlockStat) {
 	for _, s := range m.deps.Ledger.Stats() {
 		if s.Pool == m.pool.Name {
@@ -203,7 +205,7 @@ func (m *IPAM) stats() (all []ledger.BlockStat) {
 	return all
 }
 
-// oneLine counts what can be lent, not what is never lent.
+// oneLine returns the numbers of held and of allocatable addresses, with the blocks.
 func (m *IPAM) oneLine(f ledger.Family, held int, stats []ledger.BlockStat) string {
 	total, from := uint64(0), ""
 	for _, s := range stats {
@@ -222,7 +224,7 @@ func (m *IPAM) oneLine(f ledger.Family, held int, stats []ledger.BlockStat) stri
 	return line
 }
 
-// DebugStatus is everything that an IPAM knows beside the leases, as text.
+// DebugStatus returns the state of the IPAM as text for people.
 func (m *IPAM) DebugStatus() string {
 	if m == nil {
 		return "<nil>"
@@ -233,7 +235,7 @@ func (m *IPAM) DebugStatus() string {
 	if m.broken != nil {
 		return b.String()
 	}
-	fmt.Fprintf(&b, "pool: %s, cool-down %s, door %s\nrestored: %t\nlapsed: %d\n", m.pool.Name, m.pool.CoolDown, m.deps.Door, m.isRestored(), m.deps.Ledger.Lapsed())
+	fmt.Fprintf(&b, "pool: %s, cool-down %s, network %s\nrestored: %t\nexpired: %d\n", m.pool.Name, m.pool.CoolDown, m.deps.Door, m.isRestored(), m.deps.Ledger.Lapsed())
 	for _, s := range m.stats() {
 		fmt.Fprintf(&b, "block %s: %s, %d held, %d cooling, %d quarantined, %d free\n", s.Block, s.State, s.Held+s.Infra, s.Cooling, s.Quarantined, s.Free)
 	}
@@ -248,7 +250,7 @@ func (m *IPAM) DebugStatus() string {
 		}
 	}
 	unconfirmed := m.Unconfirmed()
-	for _, a := range sortedKeys(unconfirmed) {
+	for _, a := range slices.Sorted(maps.Keys(unconfirmed)) {
 		fmt.Fprintf(&b, "unconfirmed %s: %q\n", a, unconfirmed[a])
 	}
 	return b.String()

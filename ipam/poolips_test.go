@@ -18,14 +18,15 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// given is an IPAM of single addresses.
-func given(g Gomega, name string) *world {
+// singleAddresses returns an IPAM of single addresses.
+func singleAddresses(g Gomega, name string) *world {
 	w := &world{g: g, journal: journal.NewMemory(), boot: "boot", deps: ipam.Deps{Name: "n1", Config: &config{mode: name, v4: true, v6: true}}}
 	w.start()
 	return w
 }
 
-// give tells it of addresses, and of the handshake in pairs of address and state.
+// give applies a NetResourceSet with addresses, and with the handshake in pairs of
+// address and state.
 func (w *world) give(addrs []string, handshake ...string) {
 	set := &ipam.NetResourceSet{Name: "n1", Pool: map[string]ipam.PoolIP{}, Status: ipam.Status{ReleaseIPs: map[string]string{}}}
 	for _, a := range addrs {
@@ -46,9 +47,9 @@ func (w *world) answers() map[string]string {
 
 func four() []string { return []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"} }
 
-func TestGivenAddresses(t *testing.T) {
+func TestSingleAddresses(t *testing.T) {
 	g := NewWithT(t)
-	w := given(g, "crd")
+	w := singleAddresses(g, "crd")
 	g.Expect(w.AllocateIPString("10.0.0.1", me)).To(MatchError(ContainSubstring("NetResourceSet of this node is not available")))
 	_, err := w.AllocateNextFamily(ipam.IPv4, me)
 	g.Expect(err).To(HaveOccurred())
@@ -69,23 +70,23 @@ func TestGivenAddresses(t *testing.T) {
 	g.Expect(seen).To(Equal(map[string]bool{"10.0.0.1": true, "10.0.0.3": true, "10.0.0.4": true}))
 	_, _, err = w.AllocateNext("", other)
 	g.Expect(err).To(MatchError(ledger.ErrExhausted))
-	g.Expect(w.ReleaseIP(ip("10.0.0.9"))).To(Succeed(), "what is not held is released")
+	g.Expect(w.ReleaseIP(ip("10.0.0.9"))).To(Succeed(), "a free address")
 	w.RestoreFinished()
 	st, err := w.Review(context.Background())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(st.Used).To(HaveLen(4))
 	g.Expect(st.Used).To(HaveKeyWithValue("10.0.0.2", ipam.Use{Owner: me, Interface: "eni-1"}))
 	w.give([]string{"10.0.0.1"})
-	g.Expect(w.held()).To(HaveLen(4), "who holds what is taken away keeps it")
+	g.Expect(w.held()).To(HaveLen(4), "leases stay")
 	g.Expect(w.ReleaseIPString("10.0.0.2")).To(Succeed())
 	_, err = w.AllocateNextFamily(ipam.IPv4, me)
 	g.Expect(err).To(MatchError(ledger.ErrExhausted))
 	w.consistent()
 }
 
-func TestAnAddressNeedsItsSubnet(t *testing.T) {
+func TestAddressWithoutSubnetIsNotAllocated(t *testing.T) {
 	g := NewWithT(t)
-	w := given(g, "vpc-eni")
+	w := singleAddresses(g, "vpc-eni")
 	_, err := w.AllocateNextFamily(ipam.IPv4, me)
 	g.Expect(err).To(MatchError(ContainSubstring("not available")))
 	set := &ipam.NetResourceSet{Name: "n1", VPCCIDRs: []string{"10.0.0.0/8", "nonsense", "172.16.0.0/12"}, Pool: map[string]ipam.PoolIP{
@@ -113,7 +114,7 @@ func TestAnAddressNeedsItsSubnet(t *testing.T) {
 func TestHandshake(t *testing.T) {
 	const marked, ready, refused, released = ipam.MarkedForRelease, ipam.ReadyForRelease, ipam.DoNotRelease, ipam.ReleasedIP
 	g := NewWithT(t)
-	w := given(g, "crd")
+	w := singleAddresses(g, "crd")
 	w.RestoreFinished()
 	w.give(four())
 	for _, a := range four()[:3] {
@@ -125,14 +126,14 @@ func TestHandshake(t *testing.T) {
 	_, err := w.AllocateNextFamily(ipam.IPv4, me)
 	g.Expect(err).To(HaveOccurred())
 	g.Expect(w.ReleaseIPString("10.0.0.1")).To(Succeed())
-	g.Expect(w.AllocateIPString("10.0.0.1", me)).To(Succeed(), "what was refused is lent again")
+	g.Expect(w.AllocateIPString("10.0.0.1", me)).To(Succeed(), "it is allocated again after a refusal")
 	w.start() // an answer outlives a restart
 	w.RestoreFinished()
 	w.give(four(), "10.0.0.4", ready)
 	g.Expect(w.answers()).To(Equal(map[string]string{"10.0.0.4": ready}))
 	_, err = w.AllocateNextFamily(ipam.IPv4, me)
 	g.Expect(err).To(HaveOccurred())
-	w.give(four()) // the giver has thought better of it
+	w.give(four()) // the operator withdraws the request
 	g.Expect(w.answers()).To(BeEmpty())
 	g.Expect(w.AllocateIPString("10.0.0.4", me)).To(Succeed())
 	g.Expect(w.ReleaseIPString("10.0.0.4")).To(Succeed())
@@ -141,24 +142,24 @@ func TestHandshake(t *testing.T) {
 	g.Expect(w.answers()).To(Equal(map[string]string{"10.0.0.4": released}))
 	g.Expect(w.AllocateIPString("10.0.0.4", me)).To(MatchError(ipam.ErrGivenBack))
 	w.give(four()[:3], "10.0.0.4", released)
-	g.Expect(w.answers()).To(BeEmpty(), "it has left the pool: nobody speaks of it")
+	g.Expect(w.answers()).To(BeEmpty(), "it has left the pool")
 	w.give(four())
-	g.Expect(w.AllocateIPString("10.0.0.4", me)).To(Succeed(), "it is given again")
+	g.Expect(w.AllocateIPString("10.0.0.4", me)).To(Succeed(), "it is in the pool again")
 }
 
 func TestNoAnswerBeforeRestoreIsFinished(t *testing.T) {
 	g := NewWithT(t)
-	w := given(g, "crd")
+	w := singleAddresses(g, "crd")
 	w.give(four(), "10.0.0.1", ipam.MarkedForRelease, "10.0.0.2", ipam.MarkedForRelease)
-	g.Expect(w.AllocateIPString("10.0.0.1", me)).To(Succeed(), "an endpoint of before is restored")
+	g.Expect(w.AllocateIPString("10.0.0.1", me)).To(Succeed(), "the address of a running pod is restored")
 	w.RestoreFinished()
 	g.Expect(w.answers()).To(Equal(map[string]string{"10.0.0.1": ipam.DoNotRelease, "10.0.0.2": ipam.ReadyForRelease}))
 	g.Expect(w.AllocateIPString("10.0.0.2", me)).To(MatchError(ipam.ErrGivenBack))
 }
 
-func TestACoolingAddressDoesNotGoBack(t *testing.T) {
+func TestCoolingAddressIsNotReadyForRelease(t *testing.T) {
 	g := NewWithT(t)
-	w := given(g, "crd")
+	w := singleAddresses(g, "crd")
 	w.deps.Pool = ledger.Pool{Name: "ipam", CoolDown: time.Minute}
 	w.start()
 	w.RestoreFinished()
@@ -175,7 +176,7 @@ func TestACoolingAddressDoesNotGoBack(t *testing.T) {
 func TestReadyWaitsForEnoughAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
-		w := given(g, "crd")
+		w := singleAddresses(g, "crd")
 		w.RestoreFinished()
 		done := make(chan error)
 		go func() { done <- w.Ready(context.Background()) }()
@@ -183,7 +184,7 @@ func TestReadyWaitsForEnoughAddresses(t *testing.T) {
 		set.Status.ReleaseIPs = map[string]string{"10.0.0.2": ipam.MarkedForRelease}
 		g.Expect(w.Update(context.Background(), set)).To(Succeed())
 		synctest.Wait()
-		g.Expect(done).NotTo(Receive(), "what goes back does not count")
+		g.Expect(done).NotTo(Receive(), "an address to be released does not count")
 		again := *set
 		again.MinAllocate = 0
 		g.Expect(w.Update(context.Background(), &again)).To(Succeed())
@@ -191,9 +192,9 @@ func TestReadyWaitsForEnoughAddresses(t *testing.T) {
 	})
 }
 
-func TestAddressesThatHaveNotChangedAreNotGrantedAgain(t *testing.T) {
+func TestUnchangedAddressesAreNotGrantedAgain(t *testing.T) {
 	g := NewWithT(t)
-	w := given(g, "crd")
+	w := singleAddresses(g, "crd")
 	counted := &countingGranter{inner: ipam.NewDirectGranter(w.deps.Ledger)}
 	w.deps.Grants = counted
 	var err error
@@ -207,7 +208,7 @@ func TestAddressesThatHaveNotChangedAreNotGrantedAgain(t *testing.T) {
 	g.Expect(w.Update(context.Background(), &ipam.NetResourceSet{Name: "n1"})).NotTo(Succeed())
 	counted.fail = false
 	w.give(four())
-	g.Expect(counted.n).To(Equal(before+2), "what came of the one that failed is not known")
+	g.Expect(counted.n).To(Equal(before+2), "the outcome of the failed grant is not known")
 	g.Expect(w.AllocateIPString("10.0.0.1", me)).To(Succeed())
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// cluster is a cluster pool of one family whose CIDRs are named by a number.
+// cluster is a cluster pool of one family. Its CIDRs are numbered.
 type cluster struct {
 	*world
 	family ipam.Family
@@ -141,7 +141,7 @@ func TestOneCIDR(t *testing.T) {
 			g.Expect(c.status()).To(Equal(map[bool]string{true: "1:in-use", false: "1:depleted"}[i >= 8]), "%d free", i)
 		}
 		c.list()
-		g.Expect(c.status()).To(BeEmpty(), "it is forgotten")
+		g.Expect(c.status()).To(BeEmpty(), "it has left the list")
 		g.Expect(c.next()).To(Equal("none"))
 	})
 }
@@ -174,13 +174,13 @@ func TestTwoCIDRs(t *testing.T) {
 	})
 }
 
-func TestAReleasedCIDRIsNotLentFrom(t *testing.T) {
+func TestReleasedCIDRAllocatesNothing(t *testing.T) {
 	eachFamily(t, func(c *cluster) {
 		g := c.g
 		c.list(1, 2)
 		g.Expect(c.status()).To(Equal("1:in-use 2:released"))
 		c.take(30)
-		g.Expect(c.next()).To(Equal("none"), "somebody else may have it by now")
+		g.Expect(c.next()).To(Equal("none"), "another node may have it by now")
 		g.Expect(c.status()).To(Equal("1:depleted 2:released"))
 		c.start() // nor after a restart
 		c.RestoreFinished()
@@ -189,7 +189,7 @@ func TestAReleasedCIDRIsNotLentFrom(t *testing.T) {
 		g.Expect(c.status()).To(Equal("1:depleted 2:released"))
 		c.list(1)
 		g.Expect(c.status()).To(Equal("1:depleted"))
-		c.list(1, 2) // it is given once more
+		c.list(1, 2) // it is listed once more
 		g.Expect(c.status()).To(Equal("1:depleted 2:in-use"))
 		g.Expect(c.next()).To(Equal(c.ip(2, 1)))
 	})
@@ -207,7 +207,7 @@ func TestCIDRsRemovedWhileInUse(t *testing.T) {
 		{"both used", func(c *cluster) { c.list(1, 2); c.take(31); c.list(1) }, "1:depleted 2:depleted"},
 		{"used, and back", func(c *cluster) { c.list(1); c.take(1); c.list(); c.list(1) }, "1:in-use"},
 		{"used, and freed", func(c *cluster) { c.list(1); c.take(1); c.list(); c.release(1, 1) }, "1:released"},
-		{"used, freed, and told again", func(c *cluster) { c.list(1); c.take(1); c.list(); c.release(1, 1); c.list() }, ""},
+		{"used, freed, and listed once more", func(c *cluster) { c.list(1); c.take(1); c.list(); c.release(1, 1); c.list() }, ""},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			eachFamily(t, func(c *cluster) {
@@ -218,7 +218,7 @@ func TestCIDRsRemovedWhileInUse(t *testing.T) {
 	}
 }
 
-func TestAFullCIDRInTheMiddleIsRemoved(t *testing.T) {
+func TestRemovalOfAFullCIDRInTheMiddle(t *testing.T) {
 	eachFamily(t, func(c *cluster) {
 		g := c.g
 		c.list(1, 2)
@@ -228,7 +228,7 @@ func TestAFullCIDRInTheMiddleIsRemoved(t *testing.T) {
 		g.Expect(c.status()).To(Equal("1:depleted 2:depleted 3:in-use"))
 		c.release(2, 5)
 		g.Expect(c.status()).To(Equal("1:depleted 2:depleted 3:in-use"))
-		g.Expect(c.next()).To(Equal(c.ip(3, 1)), "what is free in it is not lent again")
+		g.Expect(c.next()).To(Equal(c.ip(3, 1)), "its free addresses are not allocated again")
 		g.Expect(c.AllocateIPString(c.ip(2, 5), me)).To(MatchError(ledger.ErrOutside))
 		g.Expect(c.ReleaseIPString(c.ip(2, 6))).To(Succeed())
 		c.release(2, count(1, 30)...)
@@ -238,12 +238,12 @@ func TestAFullCIDRInTheMiddleIsRemoved(t *testing.T) {
 	})
 }
 
-func TestListsThatAreNone(t *testing.T) {
+func TestInvalidCIDRsAreDropped(t *testing.T) {
 	g := NewWithT(t)
 	c := clusterPool(g, ipam.IPv4)
 	set := &ipam.NetResourceSet{PodCIDRs: []string{"10.1.1.0/27", "10.1.1.0/27", "10.1.1.7/27", "10.1.1.0/28", "nonsense", "fd00::/64", ""}}
 	c.update(set)
-	g.Expect(c.status()).To(Equal("1:in-use"), "duplicates, overlaps, other families and what is none")
+	g.Expect(c.status()).To(Equal("1:in-use"), "duplicates, overlaps, other families and invalid texts are dropped")
 }
 
 func TestSmallCIDRs(t *testing.T) {
@@ -267,7 +267,7 @@ func TestSmallCIDRs(t *testing.T) {
 	}
 }
 
-func TestOtherThresholds(t *testing.T) {
+func TestConfiguredThresholds(t *testing.T) {
 	g := NewWithT(t)
 	c := clusterPool(g, ipam.IPv4)
 	c.update(&ipam.NetResourceSet{PodCIDRs: []string{c.cidr(1), c.cidr(2)}, AllocationThreshold: 61, ReleaseThreshold: 31})
@@ -276,7 +276,7 @@ func TestOtherThresholds(t *testing.T) {
 	g.Expect(c.status()).To(Equal("1:in-use 2:in-use"))
 }
 
-func TestCoolingAddressesKeepACIDR(t *testing.T) {
+func TestCoolingAddressesKeepTheirCIDR(t *testing.T) {
 	g := NewWithT(t)
 	c := clusterPool(g, ipam.IPv4)
 	c.deps.Pool = ledger.Pool{Name: "ipam", CoolDown: time.Minute, ReserveEdges: true}
@@ -286,7 +286,7 @@ func TestCoolingAddressesKeepACIDR(t *testing.T) {
 	c.take(31)
 	c.release(2, 1)
 	c.release(1, count(1, 30)...)
-	g.Expect(c.status()).To(Equal("1:depleted 2:in-use"), "what is cooling is neither free nor given back")
+	g.Expect(c.status()).To(Equal("1:depleted 2:in-use"), "a cooling address is neither free nor released")
 	c.uptime += time.Minute
 	g.Expect(c.status()).To(Equal("1:in-use 2:released"))
 }
@@ -298,13 +298,12 @@ func TestNothingIsReleasedBeforeRestoreIsFinished(t *testing.T) {
 	c.list(1, 2)
 	_, err := c.Review(context.Background())
 	g.Expect(err).To(MatchError(ipam.ErrRestoring))
-	g.Expect(c.AllocateIPString(c.ip(2, 7), me)).To(Succeed(), "an endpoint of before is restored")
+	g.Expect(c.AllocateIPString(c.ip(2, 7), me)).To(Succeed(), "the address of a running pod is restored")
 	c.IPv4Allocator.RestoreFinished()
 	g.Expect(c.status()).To(Equal("1:released 2:in-use"))
 }
 
-// TestTheStateIsReported runs Sync on a clock of its own.
-func TestTheStateIsReported(t *testing.T) {
+func TestSyncReportsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		o := &owner{}
@@ -334,7 +333,7 @@ func TestTheStateIsReported(t *testing.T) {
 		g.Expect(o.subs[0].OnAddNetResourceSet(&ipam.NetResourceSet{Name: "n2", PodCIDRs: []string{"10.9.0.0/24"}})).To(Succeed(), "another node's")
 		g.Expect(o.subs[0].OnAddNetResourceSet(&ipam.NetResourceSet{Name: "n1", PodCIDRs: []string{"10.1.0.0/24", "10.2.0.0/24", "fd00::/120"}})).To(Succeed())
 		wait()
-		g.Expect(written()).To(BeEmpty(), "nothing before restore is finished")
+		g.Expect(written()).To(BeEmpty(), "nothing before RestoreFinished")
 		w.RestoreFinished()
 		wait()
 		first := map[string]string{"10.1.0.0/24": "in-use", "10.2.0.0/24": "released", "fd00::/120": "in-use"}
@@ -342,7 +341,7 @@ func TestTheStateIsReported(t *testing.T) {
 		_, _, err := w.AllocateNext("", me)
 		g.Expect(err).NotTo(HaveOccurred())
 		wait()
-		g.Expect(written()).To(HaveLen(1), "what has not changed is not written")
+		g.Expect(written()).To(HaveLen(1), "an unchanged state is not written")
 		mu.Lock()
 		fails = 2
 		mu.Unlock()
@@ -360,7 +359,7 @@ func TestTheStateIsReported(t *testing.T) {
 		g.Expect(o.events).To(Equal([]string{"cadastre.dev/v1alpha1::NetResourceSet NetResourceSet create true false", "NetResourceSet create true"}))
 		g.Expect(o.subs[0].OnDeleteNetResourceSet(&ipam.NetResourceSet{Name: "n1"})).To(Succeed())
 		_, err = w.AllocateNextFamily(ipam.IPv4, me)
-		g.Expect(err).NotTo(HaveOccurred(), "it goes on with what it has")
+		g.Expect(err).NotTo(HaveOccurred(), "the node keeps its CIDRs")
 		g.Expect(o.cidrs[0]).To(Equal([2][]string{{"10.1.0.0/24", "10.2.0.0/24"}, {"fd00::/120"}}))
 		cancel()
 		<-done
@@ -373,7 +372,7 @@ func TestReadyWaitsForACIDR(t *testing.T) {
 		c := clusterPool(g, ipam.IPv4)
 		short, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		g.Expect(c.Ready(short)).To(MatchError(And(ContainSubstring(`NetResourceSet "n1" has not come`), ContainSubstring("deadline"))))
+		g.Expect(c.Ready(short)).To(MatchError(And(ContainSubstring(`NetResourceSet "n1" was not received yet`), ContainSubstring("deadline"))))
 		done := make(chan error)
 		go func() { done <- c.Ready(context.Background()) }()
 		synctest.Wait()
@@ -385,8 +384,7 @@ func TestReadyWaitsForACIDR(t *testing.T) {
 	})
 }
 
-// TestARestartWithoutANetResourceSet serves from the blocks of before.
-func TestARestartWithoutANetResourceSet(t *testing.T) {
+func TestRestartWithoutANetResourceSet(t *testing.T) {
 	g := NewWithT(t)
 	c := clusterPool(g, ipam.IPv4)
 	c.list(2, 1, 3)
@@ -398,12 +396,12 @@ func TestARestartWithoutANetResourceSet(t *testing.T) {
 	c.release(1, 4)
 	c.release(3, 1)
 	g.Expect(c.next()).To(Equal(c.ip(1, 4)))
-	g.Expect(c.next()).To(Equal("none"), "what was draining still is")
+	g.Expect(c.next()).To(Equal("none"), "a draining CIDR still drains")
 	c.list(2, 1)
 	g.Expect(c.status()).To(Equal("1:depleted 2:depleted"))
 }
 
-func TestWhatFailsToBeGrantedChangesNothing(t *testing.T) {
+func TestFailedGrantChangesNothing(t *testing.T) {
 	for n := int64(1); n <= 6; n++ {
 		for _, fault := range []journal.Fault{journal.Fail, journal.Tear} {
 			t.Run(fmt.Sprint(n, fault), func(t *testing.T) {
@@ -423,8 +421,8 @@ func TestWhatFailsToBeGrantedChangesNothing(t *testing.T) {
 				}
 				before := c.held()
 				c.list(2, 3)
-				for a, who := range before {
-					g.Expect(c.held()).To(HaveKeyWithValue(a, who))
+				for a, owner := range before {
+					g.Expect(c.held()).To(HaveKeyWithValue(a, owner))
 				}
 				c.start()
 				g.Expect(c.held()).To(Equal(before))

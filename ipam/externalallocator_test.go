@@ -18,40 +18,40 @@ import (
 
 var errFull = errors.New("the range is full")
 
-// box is an allocator of a caller: it has some addresses, and writes down how it is asked.
-type box struct {
+// fakeAllocator is an allocator of a caller. It has some addresses and records its calls.
+type fakeAllocator struct {
 	free  []string
 	held  []string
 	asked []string
 }
 
-func (b *box) give(what string, i int) (*ipam.AllocationResult, error) {
+func (b *fakeAllocator) give(what string, i int) (*ipam.AllocationResult, error) {
 	b.asked = append(b.asked, what)
 	if i < 0 || i >= len(b.free) {
 		return nil, errFull
 	}
 	a := b.free[i]
 	b.free, b.held = slices.Delete(b.free, i, i+1), append(b.held, a)
-	return &ipam.AllocationResult{IP: net.ParseIP(a), GatewayIP: "of the box"}, nil
+	return &ipam.AllocationResult{IP: net.ParseIP(a), GatewayIP: "of the fakeAllocator"}, nil
 }
 
-func (b *box) Allocate(ip net.IP, owner string) (*ipam.AllocationResult, error) {
+func (b *fakeAllocator) Allocate(ip net.IP, owner string) (*ipam.AllocationResult, error) {
 	return b.give("Allocate "+owner, slices.Index(b.free, ip.String()))
 }
 
-func (b *box) AllocateWithoutSyncUpstream(ip net.IP, owner string) (*ipam.AllocationResult, error) {
+func (b *fakeAllocator) AllocateWithoutSyncUpstream(ip net.IP, owner string) (*ipam.AllocationResult, error) {
 	return b.give("AllocateWithoutSyncUpstream "+owner, slices.Index(b.free, ip.String()))
 }
 
-func (b *box) AllocateNext(owner string) (*ipam.AllocationResult, error) {
+func (b *fakeAllocator) AllocateNext(owner string) (*ipam.AllocationResult, error) {
 	return b.give("AllocateNext "+owner, 0)
 }
 
-func (b *box) AllocateNextWithoutSyncUpstream(owner string) (*ipam.AllocationResult, error) {
+func (b *fakeAllocator) AllocateNextWithoutSyncUpstream(owner string) (*ipam.AllocationResult, error) {
 	return b.give("AllocateNextWithoutSyncUpstream "+owner, 0)
 }
 
-func (b *box) Release(ip net.IP) error {
+func (b *fakeAllocator) Release(ip net.IP) error {
 	b.asked = append(b.asked, "Release")
 	i := slices.Index(b.held, ip.String())
 	if i < 0 {
@@ -61,26 +61,26 @@ func (b *box) Release(ip net.IP) error {
 	return nil
 }
 
-func (b *box) Dump() (map[string]string, string) {
+func (b *fakeAllocator) Dump() (map[string]string, string) {
 	all := map[string]string{}
 	for _, a := range b.held {
 		all[a] = ""
 	}
-	return all, "a box"
+	return all, "a fakeAllocator"
 }
 
-func (b *box) RestoreFinished() { b.asked = append(b.asked, "RestoreFinished") }
+func (b *fakeAllocator) RestoreFinished() { b.asked = append(b.asked, "RestoreFinished") }
 
-// boxed is an IPAM with an allocator of the caller for IPv4, and the ledger's for IPv6.
-func boxed(g Gomega) (*world, *box) {
-	w, b := hosted(g, nil, "1.1.1.0/24", "f00d::/120"), &box{free: []string{"9.9.9.1", "9.9.9.2", "9.9.9.3"}}
+// withFakeAllocator returns an IPAM with a fakeAllocator for IPv4, and the ledger's for IPv6.
+func withFakeAllocator(g Gomega) (*world, *fakeAllocator) {
+	w, b := hosted(g, nil, "1.1.1.0/24", "f00d::/120"), &fakeAllocator{free: []string{"9.9.9.1", "9.9.9.2", "9.9.9.3"}}
 	w.IPv4Allocator = b
 	return w, b
 }
 
 const me2 = "default/other"
 
-func TestAnAllocatorOfTheCallerIsAsked(t *testing.T) {
+func TestAllocatorOfTheCallerIsCalled(t *testing.T) {
 	for name, c := range map[string]struct {
 		call func(w *world) error
 		want []string
@@ -94,7 +94,7 @@ func TestAnAllocatorOfTheCallerIsAsked(t *testing.T) {
 		}, []string{"AllocateWithoutSyncUpstream " + me}, []string{"9.9.9.2"}},
 		"AllocateNextFamily": {func(w *world) error {
 			r, err := w.AllocateNextFamily(ipam.IPv4, me)
-			w.g.Expect(r.GatewayIP).To(Equal("of the box"))
+			w.g.Expect(r.GatewayIP).To(Equal("of the fakeAllocator"))
 			return err
 		}, []string{"AllocateNext " + me}, []string{"9.9.9.1"}},
 		"AllocateNextFamilyWithoutSyncUpstream": {func(w *world) error {
@@ -137,12 +137,12 @@ func TestAnAllocatorOfTheCallerIsAsked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			w, b := boxed(g)
+			w, b := withFakeAllocator(g)
 			g.Expect(c.call(w)).To(Succeed())
 			g.Expect(b.asked).To(Equal(c.want))
 			g.Expect(slices.Sorted(slices.Values(b.held))).To(Equal(slices.Sorted(slices.Values(c.held))))
 			_, _, status := w.Dump()
-			g.Expect(status).To(ContainSubstring("IPv4: a box, IPv6: "))
+			g.Expect(status).To(ContainSubstring("IPv4: a fakeAllocator, IPv6: "))
 			w.consistent()
 		})
 	}
@@ -150,23 +150,23 @@ func TestAnAllocatorOfTheCallerIsAsked(t *testing.T) {
 
 func TestBothFamiliesOrNoneWithAnAllocatorOfTheCaller(t *testing.T) {
 	g := NewWithT(t)
-	w, b := boxed(g)
+	w, b := withFakeAllocator(g)
 	b.free = nil
 	_, _, err := w.AllocateNext("", me)
 	g.Expect(err).To(MatchError(errFull))
-	g.Expect(w.held()).To(BeEmpty(), "the IPv6 address is given back")
+	g.Expect(w.held()).To(BeEmpty(), "the IPv6 address is released")
 
 	w.IPv4Allocator, w.IPv6Allocator = w.IPv6Allocator, b // of another family: refused by it
 	b.free = []string{"9.9.9.1"}
 	_, _, err = w.AllocateNext("", me)
 	g.Expect(err).To(HaveOccurred())
-	g.Expect(b.held).To(BeEmpty(), "and this one, too")
+	g.Expect(b.held).To(BeEmpty(), "and this one")
 }
 
 func TestTimersOfAllocatorsOfTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
-		w, b := boxed(g)
+		w, b := withFakeAllocator(g)
 		first, _, err := w.AllocateNextWithExpiration("ipv4", me, time.Minute)
 		g.Expect(err).NotTo(HaveOccurred())
 		second, _, err := w.AllocateNextWithExpiration("ipv4", me, time.Minute)
@@ -191,11 +191,11 @@ func TestTimersOfAllocatorsOfTheCaller(t *testing.T) {
 		g.Expect(w.AllocateIP(second.IP, me2)).To(Succeed())
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me2}), "an old timer does not end a new lease")
+		g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me2}), "an old timer does not release a new allocation")
 	})
 }
 
-// counting is an allocator around the one that the IPAM has made.
+// counting wraps the allocator of the IPAM.
 type counting struct {
 	ipam.Allocator
 	n int
@@ -206,7 +206,7 @@ func (c *counting) AllocateNext(owner string) (*ipam.AllocationResult, error) {
 	return c.Allocator.AllocateNext(owner)
 }
 
-func TestAnAllocatorAroundTheIPAMsOwn(t *testing.T) {
+func TestAllocatorThatWrapsTheIPAMsOwn(t *testing.T) {
 	g := NewWithT(t)
 	w := hosted(g, nil, "1.1.1.0/24", "")
 	c := &counting{Allocator: w.IPv4Allocator}
@@ -221,9 +221,9 @@ func TestAnAllocatorAroundTheIPAMsOwn(t *testing.T) {
 	w.consistent()
 }
 
-func TestContainersGetAddressesOfAnAllocatorOfTheCaller(t *testing.T) {
+func TestServerUsesTheAllocatorOfTheCaller(t *testing.T) {
 	g := NewWithT(t)
-	w, b := boxed(g)
+	w, b := withFakeAllocator(g)
 	s := ipam.NewServer(w.IPAM)
 	for range 2 { // an ADD can be repeated
 		four, six, err := s.ADD("", me, "c1", "")
@@ -235,16 +235,16 @@ func TestContainersGetAddressesOfAnAllocatorOfTheCaller(t *testing.T) {
 	g.Expect(text(four)).To(Equal("9.9.9.2"))
 	g.Expect(s.DEL(me, "c1")).To(Succeed())
 	g.Expect(s.DEL(me, "c1")).To(Succeed())
-	g.Expect(b.held).To(Equal([]string{"9.9.9.2"}), "that of the later container stays")
+	g.Expect(b.held).To(Equal([]string{"9.9.9.2"}), "the later container keeps its address")
 	g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me}))
 }
 
-func TestAnAllocatorForADisabledFamily(t *testing.T) {
+func TestAllocatorOfTheCallerForADisabledFamily(t *testing.T) {
 	g := NewWithT(t)
 	w := hosted(g, nil, "", "f00d::/120")
 	_, err := w.AllocateNextFamily(ipam.IPv4, me)
 	g.Expect(err).To(MatchError(ipam.ErrIPv4Disabled))
-	w.IPv4Allocator = &box{free: []string{"9.9.9.1"}}
+	w.IPv4Allocator = &fakeAllocator{free: []string{"9.9.9.1"}}
 	_, err = w.AllocateNextFamily(ipam.IPv4, me)
 	g.Expect(err).NotTo(HaveOccurred())
 	w.IPv6Allocator = nil
@@ -276,14 +276,14 @@ func TestEventsAreCountedAsPublished(t *testing.T) {
 	}))
 }
 
-// A timer that was started before the caller has put an allocator there is stopped
-// all the same: it would end the lease of a pod that runs.
-func TestATimerFromBeforeIsStopped(t *testing.T) {
+// A timer from before the caller set an allocator can be stopped, so that it does
+// not release the address of a running pod.
+func TestTimerOfALeaseFromBeforeTheAllocatorIsStopped(t *testing.T) {
 	g := NewWithT(t)
 	w := hosted(g, nil, "1.1.1.0/24", "f00d::/120")
 	r, _, err := w.AllocateNextWithExpiration("ipv4", me, time.Hour)
 	g.Expect(err).NotTo(HaveOccurred())
-	w.IPv4Allocator = &box{}
+	w.IPv4Allocator = &fakeAllocator{}
 	g.Expect(w.StopExpirationTimer(r.IP, r.ExpirationUUID)).To(Succeed())
 	uuid, err := w.StartExpirationTimer(r.IP, time.Hour)
 	g.Expect(err).NotTo(HaveOccurred())

@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// ReleaseIP releases an address. Without a lease of the address it succeeds.
+func (m *IPAM) ReleaseIP(ip net.IP) error {
+	a, err := addrOf(ip)
+	if err != nil {
+		return fmt.Errorf("release an address: %w", err)
+	}
+	return m.release(a)
+}
+
+// release releases an address to the allocator of its family. The ledger may
+// have a lease of it from before the caller set its own allocator.
+func (m *IPAM) release(a netip.Addr) error {
+	if x, ok := m.external(ledger.FamilyOf(a)); ok && !m.inLedger(a) {
+		return m.releaseExternal(x, a)
+	}
+	return m.releaseLease(a)
+}
+
+// releaseLease releases the lease of an address.
+func (m *IPAM) releaseLease(a netip.Addr) error {
+	if err := m.usable(ledger.FamilyOf(a)); err != nil {
+		return err
+	}
+	if _, err := m.deps.Ledger.Free(context.Background(), m.selector(a)); err != nil {
+		return &callError{"release", a.String(), "", err}
+	}
+	m.poke()
+	return nil
+}
+
+// selector selects the lease of an address that this IPAM has claimed.
+func (m *IPAM) selector(a netip.Addr) ledger.Selector {
+	return ledger.Selector{Addr: a, Pool: m.pool.Name, Network: m.deps.Door}
+}
+
+// ReleaseIPString releases the address that releaseArg is. If it is not an
+// address, it names an owner, and all addresses of the owner are released, all or
+// none.
+func (m *IPAM) ReleaseIPString(releaseArg string) (err error) {
+	if a, err := netip.ParseAddr(releaseArg); err == nil && a.Zone() == "" {
+		return m.release(a.Unmap())
+	}
+	n, err := m.releaseAll("all addresses", m.key(releaseArg), releaseArg, "")
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return fmt.Errorf("Invalid IP address or owner name: %q", releaseArg)
+	}
+	return nil
+}
+
+// releaseAll releases the addresses of an owner, or of one of its containers, and
+// returns their number.
+func (m *IPAM) releaseAll(what string, key ledger.Key, owner, container string) (int, error) {
+	if err := m.releases(); err != nil {
+		return 0, err
+	}
+	external, err := m.releaseAllExternal(owner, container)
+	n := 0
+	if err == nil {
+		n, err = m.deps.Ledger.Free(context.Background(), ledger.Selector{Key: key})
+	}
+	if err != nil {
+		return 0, &callError{"release", what, owner, err}
+	}
+	m.poke()
+	return n + external, nil
+}
+
+// releases returns why no address can be released, or nil.
+func (m *IPAM) releases() error {
+	switch {
+	case m.broken != nil:
+		return m.broken
+	case m.mode == Delegated && !m.hasExternal(m.families.both):
+		return ErrDelegated
+	}
+	return nil
+}
+
+// StartExpirationTimer starts a timer that releases an address after timeout,
+// unless StopExpirationTimer is called with the UUID before. The address must be
+// allocated and must have no timer.
+func (m *IPAM) StartExpirationTimer(ip net.IP, timeout time.Duration) (string, error) {
+	a, err := m.usableAddr(ip)
+	if err != nil {
+		return "", fmt.Errorf("start an expiration timer: %w", err)
+	}
+	e := ledger.Expiry{Token: m.deps.UUID(), After: timeout}
+	if x, ok := m.external(ledger.FamilyOf(a)); ok && !m.inLedger(a) {
+		err = m.startTimer(x, a, e)
+	} else {
+		err = m.deps.Ledger.StartExpiry(context.Background(), m.selector(a), e)
+	}
+	if err != nil {
+		return "", err
+	}
+	return e.Token, nil
+}
+
+// StopExpirationTimer stops the timer of an address.
+func (m *IPAM) StopExpirationTimer(ip net.IP, allocationUUID string) error {
+	a, err := m.usableAddr(ip)
+	if err != nil {
+		return fmt.Errorf("stop an expiration timer: %w", err)
+	}
+	if _, ok := m.external(ledger.FamilyOf(a)); ok && !m.inLedger(a) {
+		return m.stopTimer(a, allocationUUID)
+	}
+	return m.deps.Ledger.StopExpiry(context.Background(), m.selector(a), allocationUUID)
+}
+
+// usableAddr converts ip, whose family must be enabled.
+func (m *IPAM) usableAddr(ip net.IP) (netip.Addr, error) {
+	a, err := addrOf(ip)
+	if err != nil {
+		return a, err
+	}
+	return a, m.usable(ledger.FamilyOf(a))
+}

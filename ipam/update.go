@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// resources holds what a NetResourceSet gives this node. IPAM.change guards it.
+type resources struct {
+	set   *NetResourceSet // nil: none was received yet
+	cidrs [2]cidrList     // of a cluster pool, by family
+	ips   poolIPs         // single addresses
+}
+
+// snapshot holds what allocations need of the resources. It is a value.
+type snapshot struct {
+	set    *NetResourceSet
+	within []netip.Prefix // the blocks in the order in which they are used up; nil: the pool's order
+	ips    poolIPs
+	strict bool // addresses need the data of the NetResourceSet
+}
+
+// reload takes the blocks of an earlier process from the ledger, for the time
+// until a NetResourceSet is received.
+func (m *IPAM) reload(ctx context.Context) error {
+	for f := range m.resources.cidrs {
+		m.resources.cidrs[f].state = map[netip.Prefix]cidrState{}
+	}
+	for _, s := range m.stats() {
+		list := &m.resources.cidrs[s.Family]
+		list.order = append(list.order, s.Block)
+		if s.State == ledger.Draining {
+			list.state[s.Block] = cidrUnlisted
+		}
+	}
+	m.publish()
+	return m.deps.Grants.Grant(ctx, m.pool, m.deps.Ledger.Blocks(m.pool.Name))
+}
+
+// publish replaces the snapshot of the resources.
+func (m *IPAM) publish() {
+	s := &snapshot{set: m.resources.set, ips: m.resources.ips, strict: m.named == vpcENI}
+	if m.mode == ClusterPool && s.set != nil {
+		s.within = active(m.resources.cidrs)
+	}
+	m.snapshot.Store(s)
+}
+
+// Update applies a NetResourceSet of this node: new addresses can be allocated,
+// missing ones no longer, and leases stay. It ignores the NetResourceSets of other
+// nodes. After an error nothing has changed.
+func (m *IPAM) Update(ctx context.Context, set *NetResourceSet) error {
+	switch {
+	case m.broken != nil:
+		return m.broken
+	case m.mode != ClusterPool && m.mode != Given, set == nil, set.Name != m.deps.Name:
+		return nil
+	}
+	cidrs, err := m.apply(ctx, set)
+	if err != nil {
+		return fmt.Errorf("follow NetResourceSet %q: %w", set.Name, err)
+	}
+	if m.mode == ClusterPool {
+		m.notifyOwner(cidrs)
+	}
+	if vpc := m.GetVpcCIDRs(); len(vpc) > 0 && vpc[0].Prefix().Addr().Is4() {
+		m.deps.Config.SetIPv4NativeRoutingCIDR(vpc[0])
+	}
+	m.poke()
+	return nil
+}
+
+// apply grants the resources of set and publishes them. It returns the CIDRs of a
+// cluster pool.
+func (m *IPAM) apply(ctx context.Context, set *NetResourceSet) (cidrs []netip.Prefix, err error) {
+	m.change.Lock()
+	defer m.change.Unlock()
+	next := m.resources
+	next.set = set
+	if m.mode == ClusterPool {
+		err = m.updateCIDRs(ctx, &next)
+	} else {
+		err = m.updatePoolIPs(ctx, &next)
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.resources = next
+	m.publish()
+	close(m.updated)
+	m.updated = make(chan struct{})
+	return slices.Concat(next.cidrs[ledger.IPv4].order, next.cidrs[ledger.IPv6].order), nil
+}
+
+// GetVpcCIDRs returns the CIDRs of the cloud network, the primary one first; nil
+// if the addresses are not from a cloud.
+func (m *IPAM) GetVpcCIDRs() (vpcCIDRs []*CIDR) {
+	if m.broken != nil || m.mode != Given {
+		return nil
+	}
+	set := m.snapshot.Load().set
+	if set == nil {
+		return nil
+	}
+	for _, text := range set.VPCCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			vpcCIDRs = append(vpcCIDRs, NewCIDR(p))
+		}
+	}
+	return vpcCIDRs
+}
+
+// notifyOwner calls the owner with the blocks that pods have addresses of.
+func (m *IPAM) notifyOwner(blocks []netip.Prefix) {
+	if m.deps.Owner == nil {
+		return
+	}
+	var byFamily [2][]netip.Prefix
+	for _, p := range blocks {
+		f := ledger.FamilyOf(p.Addr())
+		byFamily[f] = append(byFamily[f], p)
+	}
+	m.deps.Owner.LocalAllocCIDRsUpdated(toCIDRs(byFamily[ledger.IPv4]), toCIDRs(byFamily[ledger.IPv6]))
+}
