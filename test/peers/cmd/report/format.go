@@ -66,7 +66,7 @@ func (c cell) text(r *results) string {
 	if !ok {
 		return absent
 	}
-	return c.format(v.mid)
+	return c.format(v)
 }
 
 // table is a Markdown table; the first column is the names of the rows.
