@@ -42,12 +42,12 @@ func main() {
 
 // run is the whole program; it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	play := stage.Play{
-		Name: "demo", Title: title, Socket: stage.SocketName, Acts: tell,
+	harness := stage.Harness{
+		Name: "demo", Title: title, Socket: stage.SocketName, Scenario: runScenario,
 		Usage: "demo [flags]      shows everything and cleans up\n       demo [flags] run  starts an agent in the foreground",
 		Verbs: []string{"run"}, Other: foreground,
 	}
-	return play.Run(ctx, args, stdout, stderr)
+	return harness.Run(ctx, args, stdout, stderr)
 }
 
 // title says what is to come.

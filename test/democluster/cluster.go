@@ -20,7 +20,7 @@ import (
 // cluster is what the steps share.
 type cluster struct {
 	stage.Place
-	*stage.Story
+	*stage.Scenario
 	way      stage.Way
 	underlay *netlab.Namespace // nil without namespaces
 	etcd     *etcd
@@ -40,10 +40,10 @@ type talk interface {
 // limit is how long everything may take.
 const limit = 4 * time.Minute
 
-// tell takes every step and then, whatever has happened, lets go of everything
+// runScenario takes every step and then, whatever has happened, lets go of everything
 // but the files.
-func tell(ctx context.Context, p stage.Place, w stage.Way, s *stage.Story) error {
-	c := &cluster{Place: p, Story: s, way: w}
+func runScenario(ctx context.Context, p stage.Place, w stage.Way, s *stage.Scenario) error {
+	c := &cluster{Place: p, Scenario: s, way: w}
 	c.etcd = &etcd{dir: p.Dir, within: c.within}
 	err := c.all(ctx)
 	ending := c.end()

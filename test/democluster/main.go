@@ -57,11 +57,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	}
-	play := stage.Play{
+	harness := stage.Harness{
 		Name: "democluster", Usage: "democluster [flags]  shows everything and cleans up",
-		Title: title, Socket: "node-9/" + stage.SocketName, Acts: tell,
+		Title: title, Socket: "node-9/" + stage.SocketName, Scenario: runScenario,
 	}
-	return play.Run(ctx, args, stdout, stderr)
+	return harness.Run(ctx, args, stdout, stderr)
 }
 
 // title says what is to come.

@@ -112,13 +112,13 @@ func changed(before, after []localapi.Lease) error {
 }
 
 // expectSame fails unless the leases are as they were.
-func (t *tale) expectSame(ctx context.Context, before []localapi.Lease) error {
+func (t *scenario) expectSame(ctx context.Context, before []localapi.Lease) error {
 	after, _, err := t.Leases(ctx)
 	return errors.Join(err, changed(before, after))
 }
 
 // look sees what there is, compares it, and asks the ledger whether it is sound.
-func (t *tale) look(ctx context.Context) (scene, error) {
+func (t *scenario) look(ctx context.Context) (scene, error) {
 	var s scene
 	if err := t.lookAtContainers(ctx, &s); err != nil {
 		return s, err
@@ -135,7 +135,7 @@ func (t *tale) look(ctx context.Context) (scene, error) {
 }
 
 // expect looks until everything fits; nothing else is under way.
-func (t *tale) expect(ctx context.Context) (s scene, err error) {
+func (t *scenario) expect(ctx context.Context) (s scene, err error) {
 	err = t.eventually(ctx, "containers, engine and ledger agree", func(ctx context.Context) error {
 		s, err = t.look(ctx)
 		return err
@@ -147,7 +147,7 @@ func (t *tale) expect(ctx context.Context) (s scene, err error) {
 	return s, err
 }
 
-func (t *tale) lookAtContainers(ctx context.Context, s *scene) error {
+func (t *scenario) lookAtContainers(ctx context.Context, s *scene) error {
 	var all []struct{ ID string }
 	if err := t.engine.get(ctx, "/containers/json?all=1", &all); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (a attachment) addresses() (all []string) {
 	return all
 }
 
-func (t *tale) lookAtNetworks(ctx context.Context, s *scene) error {
+func (t *scenario) lookAtNetworks(ctx context.Context, s *scene) error {
 	var all []struct {
 		ID, Name string
 		IPAM     struct {

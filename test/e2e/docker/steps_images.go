@@ -35,7 +35,7 @@ func lastStage(dockerfile string) (text string, programs []string, err error) {
 }
 
 // imageOf builds the image of a Dockerfile from programs that are there.
-func (t *tale) imageOf(ctx context.Context, dockerfile, name string) error {
+func (t *scenario) imageOf(ctx context.Context, dockerfile, name string) error {
 	whole, err := os.ReadFile(filepath.Join(t.Root, "docker", dockerfile))
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (t *tale) imageOf(ctx context.Context, dockerfile, name string) error {
 }
 
 // images builds the images' last stages and runs them as they are meant to be.
-func (t *tale) images(ctx context.Context) error {
+func (t *scenario) images(ctx context.Context) error {
 	t.Step("Build the last stages of docker/*.Dockerfile. Install the CNI plugin with the one, and run an agent of the other, with a capability and nothing to write to but its state.")
 	if err := stage.Build(ctx, t.Root, t.Bin, "./docker/cni-installer"); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (t *tale) images(ctx context.Context) error {
 const pluginName = "cadastre-e2e/plugin:1"
 
 // managedPlugin has the engine run its plugin: without an agent, then with one.
-func (t *tale) managedPlugin(ctx context.Context) (err error) {
+func (t *scenario) managedPlugin(ctx context.Context) (err error) {
 	t.Step("Install docker/plugin as a managed plugin: without an agent it has a ledger of its own, with one it is its door.")
 	dir := filepath.Join(t.engine.dir, "plugin")
 	if err := t.pluginFiles(dir); err != nil {
@@ -158,7 +158,7 @@ func (t *tale) managedPlugin(ctx context.Context) (err error) {
 }
 
 // pluginFiles are what make dist makes.
-func (t *tale) pluginFiles(dir string) error {
+func (t *scenario) pluginFiles(dir string) error {
 	config, err := os.ReadFile(filepath.Join(t.Root, "docker", "plugin", "config.json"))
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (t *tale) pluginFiles(dir string) error {
 }
 
 // ownLedger is the plugin as something to look at with cadastre.
-func (t *tale) ownLedger(ctx context.Context) (stage.Agent, error) {
+func (t *scenario) ownLedger(ctx context.Context) (stage.Agent, error) {
 	id, err := t.engine.do(ctx, "plugin", "inspect", "--format", "{{.ID}}", pluginName)
 	if err != nil {
 		return stage.Agent{}, err
@@ -199,7 +199,7 @@ func (t *tale) ownLedger(ctx context.Context) (stage.Agent, error) {
 
 // throughPlugin enables the plugin and runs a container in a network of it; what
 // it is given is a lease of whoever is behind the plugin.
-func (t *tale) throughPlugin(ctx context.Context, behind func(context.Context) (stage.Agent, error)) (given string, err error) {
+func (t *scenario) throughPlugin(ctx context.Context, behind func(context.Context) (stage.Agent, error)) (given string, err error) {
 	if _, err := t.engine.do(ctx, "plugin", "enable", pluginName); err != nil {
 		return "", err
 	}

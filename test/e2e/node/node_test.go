@@ -223,7 +223,7 @@ func TestShippedFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, mode := range []string{derived, external} {
 		place := stage.Place{Root: filepath.Join("..", "..", ".."), Bin: dir, Dir: dir}
-		story := &tale{mode: mode, plane: plane{dir: dir}, Agent: stage.Agent{Place: place, Config: filepath.Join(dir, mode)}}
+		story := &scenario{mode: mode, plane: plane{dir: dir}, Agent: stage.Agent{Place: place, Config: filepath.Join(dir, mode)}}
 		g.Expect(story.configure()).To(Succeed())
 		text, err := os.ReadFile(story.Config)
 		g.Expect(err).NotTo(HaveOccurred())
