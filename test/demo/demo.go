@@ -14,7 +14,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// demo is what the steps share.
+// demo holds the state that the steps share.
 type demo struct {
 	stage.Agent
 	*stage.Scenario
@@ -27,7 +27,7 @@ type demo struct {
 	plan    plan
 }
 
-// plan is what cadastre plan prints, as far as it is compared here.
+// plan holds the part of the output of cadastre plan that is compared here.
 type plan struct {
 	Pods    netip.Prefix `json:"podSubnetThisNode"`
 	Gateway netip.Addr   `json:"podGatewayIP"`

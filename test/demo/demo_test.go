@@ -133,7 +133,7 @@ func testFenced(t *testing.T, b stagetest.Built) {
 	}
 }
 
-// testBuilding is what make demo does.
+// testBuilding does the same as make demo.
 func testBuilding(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN: -short")

@@ -56,7 +56,7 @@ func title(w stage.Way, why string) string {
 	case stage.WayNone:
 		return fmt.Sprintf("Cadastre's demo, without network namespaces (%s): all is done but sending packets.", why)
 	case stage.WayUser:
-		return "Cadastre's demo, in network namespaces of a user namespace: nobody needs to be root."
+		return "Cadastre's demo, in network namespaces of a user namespace: root is not needed."
 	}
 	return "Cadastre's demo, in network namespaces of its own."
 }
