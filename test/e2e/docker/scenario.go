@@ -28,7 +28,7 @@ type scenario struct {
 	miscounted []string // networks that the engine does not let go of before its restart
 }
 
-// limit is how long everything may take.
+// limit bounds the time of the whole scenario.
 const limit = 8 * time.Minute
 
 // runScenario takes every step and then, whatever has happened, lets go of everything
@@ -109,7 +109,7 @@ func (t *scenario) open(ctx context.Context) (err error) {
 	return t.engine.load(ctx, inside)
 }
 
-// pluginSocket is where the engine looks for the driver, as seen in the room.
+// pluginSocket is the path at which the engine looks for the driver, as seen in the room.
 const pluginSocket = "/run/docker/plugins/cadastre.sock"
 
 // configure writes the agent's configuration. What is released is gone at once.
@@ -147,7 +147,8 @@ func (t *scenario) launchAgent(ctx context.Context, cmd *exec.Cmd) (err error) {
 	})
 }
 
-// pluginSocket is where the engine looks for the driver, as seen from outside.
+// pluginSocket returns the path at which the engine looks for the driver, as seen from
+// outside.
 func (t *scenario) pluginSocket() string {
 	return filepath.Join(runDir(t.engine.dir), strings.TrimPrefix(pluginSocket, "/run"))
 }

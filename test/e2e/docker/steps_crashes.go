@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// running waits until these containers run, whatever others do.
+// running waits until these containers run; it ignores the other ones.
 func (t *scenario) running(ctx context.Context, want ...string) error {
 	return t.eventually(ctx, fmt.Sprintf("the containers %s run", want), func(ctx context.Context) error {
 		out, err := t.engine.do(ctx, "ps", "--format", "{{.Names}}")
@@ -215,8 +215,8 @@ func (t *scenario) engineWithoutAgent(ctx context.Context) error {
 	return t.expectFixed(ctx)
 }
 
-// engineFirst starts the engine first, with the socket there already: somebody
-// else has opened it and hands it to the agent, as systemd does. What the engine
+// engineFirst starts the engine first, with the socket there already: another
+// process has opened it and hands it to the agent, as systemd does. What the engine
 // has to release is not lost then.
 func (t *scenario) engineFirst(ctx context.Context) (err error) {
 	t.Step("Kill both; open the socket as systemd does, start the engine, and the agent 3 s later.")

@@ -17,8 +17,8 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// lastStage is what a Dockerfile of ours does once the programs are built, with
-// these beside it. The stage before it needs a registry.
+// lastStage returns the last stage of a Dockerfile of ours, with the built programs
+// beside it. The stage before it needs a registry.
 func lastStage(dockerfile string) (text string, programs []string, err error) {
 	i := strings.LastIndex(dockerfile, "\nFROM ")
 	if i < 0 {
@@ -122,7 +122,7 @@ func (t *scenario) images(ctx context.Context) error {
 	return err
 }
 
-// pluginName is what the engine calls the managed plugin.
+// pluginName is the engine's name of the managed plugin.
 const pluginName = "cadastre-e2e/plugin:1"
 
 // managedPlugin has the engine run its plugin: without an agent, then with one.
@@ -139,7 +139,7 @@ func (t *scenario) managedPlugin(ctx context.Context) (err error) {
 		_, rerr := t.engine.do(context.WithoutCancel(ctx), "plugin", "rm", "--force", pluginName)
 		err = errors.Join(err, rerr)
 	}()
-	if _, err := t.engine.do(ctx, "plugin", "set", pluginName, "AGENT_SOCKET=/run/host/nobody.sock"); err != nil {
+	if _, err := t.engine.do(ctx, "plugin", "set", pluginName, "AGENT_SOCKET=/run/host/none.sock"); err != nil {
 		return err
 	}
 	own, err := t.throughPlugin(ctx, func(ctx context.Context) (stage.Agent, error) { return t.ownLedger(ctx) })
@@ -157,7 +157,7 @@ func (t *scenario) managedPlugin(ctx context.Context) (err error) {
 	return nil
 }
 
-// pluginFiles are what make dist makes.
+// pluginFiles makes the same files as make dist.
 func (t *scenario) pluginFiles(dir string) error {
 	config, err := os.ReadFile(filepath.Join(t.Root, "docker", "plugin", "config.json"))
 	if err != nil {
@@ -197,8 +197,8 @@ func (t *scenario) ownLedger(ctx context.Context) (stage.Agent, error) {
 	return a, nil
 }
 
-// throughPlugin enables the plugin and runs a container in a network of it; what
-// it is given is a lease of whoever is behind the plugin.
+// throughPlugin enables the plugin and runs a container in a network of it; its
+// address is a lease of the agent or plugin behind it.
 func (t *scenario) throughPlugin(ctx context.Context, behind func(context.Context) (stage.Agent, error)) (given string, err error) {
 	if _, err := t.engine.do(ctx, "plugin", "enable", pluginName); err != nil {
 		return "", err

@@ -83,7 +83,7 @@ func (t *scenario) everyWay(ctx context.Context) error {
 	return nil
 }
 
-// refusals are what must fail, and leave nothing behind.
+// refusals makes requests that must fail, and leave nothing behind.
 func (t *scenario) refusals(ctx context.Context) error {
 	t.Step("Ask for what must be refused: each leaves the ledger as it was.")
 	before, _, err := t.Leases(ctx)

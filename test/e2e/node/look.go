@@ -25,7 +25,7 @@ type pod struct {
 
 func (p pod) name() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
 
-// scene is what there is at one moment.
+// scene holds the pods and leases of one moment.
 type scene struct {
 	pods   []pod
 	leases []localapi.Lease // of pods

@@ -110,7 +110,7 @@ func (t *scenario) end(well bool) (err error) {
 	return err
 }
 
-// here is where processes start: this process is in the room.
+// here starts processes in this process's room.
 func here(f func() error) error { return f() }
 
 // start starts a program that is to run until the end.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// format is how a number is written.
+// format writes a number.
 type format func(float64) string
 
 // plain is a number with about three digits that count, the thousands apart.

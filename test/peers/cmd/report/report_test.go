@@ -100,9 +100,9 @@ func TestAims(t *testing.T) {
 // A table shows what was measured, marks what was not, and is a table all the same.
 func TestRender(t *testing.T) {
 	r := parsed(t, "ours", raw+"BenchmarkIndex/lowest/16/churn/last-2 100 1234 ns/op\n")
-	r.missing = []string{"somebody"}
+	r.missing = []string{"a peer"}
 	page := render(r, "A machine.")
-	for _, want := range []string{"A machine.", "**Not in this run:** somebody.", "| Cadastre index, lowest first | 30.0 | – | – | – | – | – | – | 1\u202f234 | – |"} {
+	for _, want := range []string{"A machine.", "**Not in this run:** a peer.", "| Cadastre index, lowest first | 30.0 | – | – | – | – | – | – | 1\u202f234 | – |"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("%q is not in the page", want)
 		}
@@ -214,7 +214,7 @@ func TestMostAndLeast(t *testing.T) {
 		t.Errorf("least is %v, %v", v, ok)
 	}
 	if _, ok := most(all[0], at("ours", "nothing"))(r); ok {
-		t.Error("one is missing, and nobody says so")
+		t.Error("one is missing without an error")
 	}
 }
 
@@ -243,7 +243,7 @@ func TestChoose(t *testing.T) {
 	if ps, err := choose([]string{"cni", "ours"}); err != nil || names(ps) != "cni, ours" {
 		t.Errorf("got %v, %v", ps, err)
 	}
-	if _, err := choose([]string{"nobody"}); err == nil || !strings.Contains(err.Error(), "limits") {
+	if _, err := choose([]string{"unknown"}); err == nil || !strings.Contains(err.Error(), "limits") {
 		t.Errorf("an unknown package: %v", err)
 	}
 }
