@@ -19,12 +19,12 @@
 // The stores are in the folders below: mem, bolt and (for clusters) etcd.
 // Each passes kvdbtest.Run, which is the contract in executable form.
 //
-// Example, claiming node ID 5 if nobody holds it:
+// Example, claiming node ID 5 if no node holds it:
 //
 //	_, err := store.Txn(ctx,
 //		[]kvdb.Cond{kvdb.Absent("nodes/5")},
 //		[]kvdb.Op{kvdb.Put("nodes/5", record)})
-//	if errors.Is(err, kvdb.ErrConditions) { ... somebody was faster }
+//	if errors.Is(err, kvdb.ErrConditions) { ... another node was faster }
 package kvdb
 
 import (
@@ -123,6 +123,6 @@ type Store interface {
 	// at fromRev are no longer kept it fails (at once or through
 	// Watcher.Err) with ErrCompacted.
 	Watch(ctx context.Context, prefix string, fromRev int64) (Watcher, error)
-	// Close ends all watches and frees the store. Calling it twice is no error.
+	// Close ends all watches and frees the store. A second call does nothing.
 	Close() error
 }

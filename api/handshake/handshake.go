@@ -21,8 +21,8 @@
 //
 // "released" is written before the provider is called, upon the very entry that
 // said ready. That write is the fence: an operator that acts on an old view, or
-// a second one, cannot make it, and whoever takes over finds that there is no way
-// back, and asks the provider again. An address whose call has an unknown outcome
+// a second one, cannot make it, and an operator that takes over finds that there is no
+// way back, and asks the provider again. An address whose call has an unknown outcome
 // is thus never lent.
 //
 // The agent's half of the bargain: while its newest view of the entry is not
@@ -37,7 +37,7 @@
 //	}
 package handshake
 
-// State is what an entry says.
+// State is the state of an entry in the hand-over of an address or a block.
 type State string
 
 // The states, by who writes them.
@@ -49,13 +49,13 @@ const (
 	Released     State = "released"           // operator
 )
 
-// Seen is what an agent knows of an address or a block.
+// Seen holds an agent's knowledge of an address or a block.
 type Seen struct {
 	InPool bool // it is in the spec's pool, in the same object as the entry
 	Leased bool // a lease of it is held, pending, cooling or quarantined
 }
 
-// Answer is what the agent makes of an entry; None takes it away.
+// Answer returns the state that the agent gives an entry; None removes the entry.
 func Answer(entry State, s Seen) State {
 	switch {
 	case entry == Marked && (!s.InPool || s.Leased):
@@ -63,7 +63,7 @@ func Answer(entry State, s Seen) State {
 	case entry == Marked:
 		return Ready
 	case entry == Ready && s.Leased:
-		// It should not be, since nothing of it was lent. Whoever holds it keeps it.
+		// It should not be, since nothing of it was allocated. The holder keeps it.
 		return DoNotRelease
 	case entry == Released && !s.InPool:
 		return None
@@ -74,7 +74,7 @@ func Answer(entry State, s Seen) State {
 // Lendable is whether an agent may lend an address that has this entry.
 func Lendable(entry State) bool { return entry == None || entry == DoNotRelease }
 
-// Want is what an operator knows of an address or a block.
+// Want holds an operator's knowledge of an address or a block.
 type Want struct {
 	Excess bool // the node has too much with it, and had for the delay
 	Needed bool // the node needs it
@@ -82,7 +82,7 @@ type Want struct {
 	Back   bool // the provider says, well after that, that the node has it
 }
 
-// Decide is what the operator makes of an entry; None takes it away.
+// Decide returns the state that the operator gives an entry; None removes the entry.
 func Decide(entry State, w Want) State {
 	switch entry {
 	case None:
@@ -103,7 +103,7 @@ func Decide(entry State, w Want) State {
 			return None
 		}
 	default:
-		return None // nobody says such a thing
+		return None // no version writes such a state
 	}
 	return entry
 }

@@ -71,7 +71,7 @@ func (o object) copy() object {
 	return object{o.rv, maps.Clone(o.entries), maps.Clone(o.pool)}
 }
 
-// operator is what one process knows. A second one may run at the same time.
+// operator holds the knowledge of one process. A second one may run at the same time.
 type operator struct {
 	view object
 	gone map[int]bool

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 )
 
-// Key is what an address or a block is called in a pool and in entries: an
-// address without a length, a block as a CIDR.
+// Key names an address or a block in a pool and in entries: an address without a length,
+// a block as a CIDR.
 func Key(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()

@@ -3,8 +3,8 @@
 
 // Package kv has the messages that are stored or committed southbound, and the
 // keys that they are stored under. The messages are generated from kv.proto
-// (make generate); everybody may read them, nobody may change one that was
-// handed to somebody else.
+// (make generate). All packages may read them. A message that was handed to another
+// package is not changed any more.
 //
 // Example: the pod default/web-0 of node-a is stored at
 //

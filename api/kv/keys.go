@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Parts of the cluster store. What is below ClusterPrefix every node reads;
-// what is below NodePrefix of a name, that node alone; beats, nobody but who
-// decides on a node ID.
+// Parts of the cluster store. Every node reads the keys below ClusterPrefix. Only the
+// node of a name reads the keys below its NodePrefix. Beats are read when a node ID is
+// claimed or released.
 const (
 	ClusterPrefix = "cluster/"
 	nodesPrefix   = "node/"
@@ -92,7 +92,7 @@ func External(key string) (sinkKey string, ok bool) {
 	return strings.CutPrefix(rest, "external/")
 }
 
-// ExternalKey is where the configuration of a southbound key of a node is stored.
+// ExternalKey returns the key of the configuration of a node's southbound key.
 func ExternalKey(node, sinkKey string) string { return NodePrefix(node) + "external/" + sinkKey }
 
 // Keys of the southbound transaction.
@@ -130,25 +130,25 @@ func (id PodID) String() string {
 	return id.Namespace + "/" + id.Name
 }
 
-// NodePrefix is what the keys begin with that are for one node only.
+// NodePrefix returns the prefix of the keys for one node only.
 func NodePrefix(node string) string { return nodesPrefix + node + "/" }
 
-// PodPrefix is where the pods of a node are stored.
+// PodPrefix returns the prefix of the keys of a node's pods.
 func PodPrefix(node string) string { return NodePrefix(node) + "pod/" }
 
-// PodKey is where a Pod of a node is stored.
+// PodKey returns the key of a Pod of a node.
 func PodKey(node string, id PodID) string { return PodPrefix(node) + id.Namespace + "/" + id.Name }
 
-// NodeConfigKey is where the NodeConfig of a node is stored.
+// NodeConfigKey returns the key of the NodeConfig of a node.
 func NodeConfigKey(node string) string { return NodePrefix(node) + "config" }
 
-// NetResourceSetKey is where the NetResourceSet of a node is stored.
+// NetResourceSetKey returns the key of the NetResourceSet of a node.
 func NetResourceSetKey(node string) string { return NodePrefix(node) + "netresourceset" }
 
-// NodeKey is where a Node is stored.
+// NodeKey returns the key of a Node.
 func NodeKey(name string) string { return KubeNodePrefix + name }
 
-// NodeRecordKey is where a NodeRecord is stored.
+// NodeRecordKey returns the key of a NodeRecord.
 func NodeRecordKey(id uint32) string { return NodeRecordPrefix + strconv.FormatUint(uint64(id), 10) }
 
 // NodeRecordID returns the node ID whose record is stored at key, 0 if key is not
@@ -162,14 +162,14 @@ func NodeRecordID(key string) uint32 {
 	return uint32(id)
 }
 
-// NodeNameKey is where a NodeName is stored.
+// NodeNameKey returns the key of a NodeName.
 func NodeNameKey(name string) string { return namePrefix + name }
 
-// BeatKey is where a NodeBeat is stored.
+// BeatKey returns the key of a NodeBeat.
 func BeatKey(id uint32) string { return BeatPrefix + strconv.FormatUint(uint64(id), 10) }
 
-// PoolKey is where a Pool is stored.
+// PoolKey returns the key of a Pool.
 func PoolKey(name string) string { return PoolPrefix + name }
 
-// CustomNetworkKey is where a CustomNetwork is stored.
+// CustomNetworkKey returns the key of a CustomNetwork.
 func CustomNetworkKey(name string) string { return CustomNetworkPrefix + name }

@@ -24,7 +24,7 @@ type AddressPool struct {
 	Status AddressPoolStatus `json:"status,omitempty"`
 }
 
-// AddressPoolSpec is what there is.
+// AddressPoolSpec holds the addresses of a pool.
 type AddressPoolSpec struct {
 	// CIDRs may be added; one that is taken away gives no more blocks.
 	//
@@ -48,19 +48,19 @@ type AddressPoolCIDR struct {
 	BlockPrefixLen int `json:"blockPrefixLen"`
 }
 
-// AddressPoolStatus is how the pool stands.
+// AddressPoolStatus holds the use of a pool.
 type AddressPoolStatus struct {
-	// Free is how many addresses are left, of IPv4 if there is any.
+	// Free is the number of addresses left, of IPv4 if there is any.
 	//
 	// +optional
 	Free int64 `json:"free"`
-	// Error is why the pool, or a part of it, is not used.
+	// Error is the reason why the pool, or a part of it, is not used.
 	//
 	// +optional
 	Error string `json:"error,omitempty"`
 }
 
-// AddressPoolList is what a list answers.
+// AddressPoolList holds the answer to a list.
 //
 // +kubebuilder:object:root=true
 type AddressPoolList struct {

@@ -44,7 +44,7 @@ type CustomNetworkSpec struct {
 	SubnetOneNodePrefixLenIPv6 uint32 `json:"subnetOneNodePrefixLenIPv6,omitempty"`
 }
 
-// CustomNetworkList is what a list answers.
+// CustomNetworkList holds the answer to a list.
 //
 // +kubebuilder:object:root=true
 type CustomNetworkList struct {

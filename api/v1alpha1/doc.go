@@ -8,8 +8,8 @@
 // one, and how one node is set up. Where agents have no etcd, the cluster's
 // other state is objects too: NodeID, NodeName and NodeBeat are what agents
 // claim node IDs with, Pool is a part of a pod network. Those are written by
-// agents (and by "cadastre apply"); "kubectl get nodeids,pools" shows them, and
-// nobody else should change them.
+// agents (and by "cadastre apply"); "kubectl get nodeids,pools" shows them. No other
+// program should change them.
 //
 // A NetResourceSet is what one node has of addresses, and wants, where an
 // operator keeps pools at watermarks; an AddressPool is what such an operator

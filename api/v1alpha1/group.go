@@ -30,10 +30,10 @@ const (
 	AddressPools    = "addresspools"
 )
 
-// GroupVersion is what the objects' apiVersion says.
+// GroupVersion returns the apiVersion of the objects.
 func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Group, Version: Version} }
 
-// Resource is where the API server has the objects of a kind.
+// Resource returns the API server's resource for the objects of a kind.
 func Resource(name string) schema.GroupVersionResource { return GroupVersion().WithResource(name) }
 
 // AddToScheme makes the objects known to a scheme.

@@ -9,8 +9,8 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 )
 
-// NodeToKV is a Node in the words of package kv. Its addresses are those that
-// are no names; a node of an old API server has only the first of its podCIDRs.
+// NodeToKV returns a Node as a message of package kv. Its addresses are those that
+// are not names; a node of an old API server has only the first of its podCIDRs.
 func NodeToKV(n *corev1.Node) *kv.Node {
 	m := &kv.Node{Name: n.Name, Uid: string(n.UID), PodCidrs: append([]string(nil), n.Spec.PodCIDRs...)}
 	if len(m.PodCidrs) == 0 && n.Spec.PodCIDR != "" {
@@ -24,8 +24,8 @@ func NodeToKV(n *corev1.Node) *kv.Node {
 	return m
 }
 
-// PodToKV is a Pod in the words of package kv. One that is on no node yet is
-// of no interest to anybody: see its Node.
+// PodToKV returns a Pod as a message of package kv. A pod without a node is not needed by
+// any reader: see its Node.
 func PodToKV(p *corev1.Pod) *kv.Pod {
 	m := &kv.Pod{
 		Namespace: p.Namespace, Name: p.Name, Uid: string(p.UID), Node: p.Spec.NodeName,

@@ -30,7 +30,7 @@ type NetResourceSet struct {
 	Status NetResourceSetStatus `json:"status,omitempty"`
 }
 
-// NetResourceSetSpec is what the node is, and what it is given.
+// NetResourceSetSpec describes the node and holds its addresses.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.instanceID) || size(oldSelf.instanceID) == 0 || (has(self.instanceID) && self.instanceID == oldSelf.instanceID)",message="instanceID never changes: delete the NetResourceSet of a machine that is gone"
 type NetResourceSetSpec struct {
@@ -64,7 +64,7 @@ type NetResourceAddress struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.maxAllocate) || self.maxAllocate == 0 || !has(self.minAllocate) || self.minAllocate <= self.maxAllocate",message="minAllocate must not be more than maxAllocate"
 type IPAMSpec struct {
-	// Pool is what the node may lend: addresses, and blocks of them as CIDRs. It
+	// Pool holds the addresses that the node may allocate, and blocks of them as CIDRs. It
 	// is written by the operator; an agent that makes the object writes what its
 	// pods have addresses of.
 	//
@@ -77,26 +77,26 @@ type IPAMSpec struct {
 	// +listType=set
 	// +optional
 	PodCIDRs []PodCIDR `json:"podCIDRs,omitempty"`
-	// MinAllocate is how many addresses the node has at least.
+	// MinAllocate is the least number of addresses of the node.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65536
 	// +optional
 	MinAllocate int `json:"minAllocate,omitempty"`
-	// MaxAllocate is how many it has at most; 0: what its instance can have.
+	// MaxAllocate is the largest number of addresses; 0: as many as its instance can have.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65536
 	// +optional
 	MaxAllocate int `json:"maxAllocate,omitempty"`
-	// PreAllocate is how many are free at all times; 0: the provider's minimum,
+	// PreAllocate is the number that is free at all times; 0: the provider's minimum,
 	// less: none.
 	//
 	// +kubebuilder:validation:Minimum=-1
 	// +kubebuilder:validation:Maximum=65536
 	// +optional
 	PreAllocate int `json:"preAllocate,omitempty"`
-	// MaxAboveWatermark is how many more are taken at once, and kept.
+	// MaxAboveWatermark is the number of further addresses taken at once, and kept.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65536
@@ -109,7 +109,7 @@ type IPAMSpec struct {
 	// +kubebuilder:validation:Maximum=65536
 	// +optional
 	PodCIDRAllocationThreshold int `json:"podCIDRAllocationThreshold,omitempty"`
-	// PodCIDRReleaseThreshold is how many stay free when one is given back; 0: 16.
+	// PodCIDRReleaseThreshold is the number that stays free when a block is given back; 0: 16.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65536
@@ -130,7 +130,7 @@ type AllocationMap map[string]AllocationIP
 
 // AllocationIP is an address, or a block, of a node.
 type AllocationIP struct {
-	// Owner is who uses it.
+	// Owner is the user of the address.
 	//
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
@@ -151,7 +151,7 @@ type AllocationIP struct {
 	IsPrimary bool `json:"isPrimary,omitempty"`
 }
 
-// NetResourceSetStatus is how the node stands.
+// NetResourceSetStatus holds the use of the node's addresses.
 type NetResourceSetStatus struct {
 	// +optional
 	IPAM IPAMStatus `json:"ipam,omitempty"`
@@ -161,17 +161,17 @@ type NetResourceSetStatus struct {
 	Addresses AddressCounts `json:"addresses,omitempty"`
 }
 
-// AddressCounts are what "kubectl get" shows.
+// AddressCounts holds the numbers that "kubectl get" shows.
 type AddressCounts struct {
-	// Used is how many cannot be lent: leased, or cooling.
+	// Used is the number that cannot be allocated: leased, or cooling.
 	//
 	// +optional
 	Used int `json:"used"`
-	// Available is how many the node has.
+	// Available is the number that the node has.
 	//
 	// +optional
 	Available int `json:"available"`
-	// Capacity is how many it could have.
+	// Capacity is the number that it could have.
 	//
 	// +optional
 	Capacity int `json:"capacity"`
@@ -184,7 +184,7 @@ type IPAMStatus struct {
 	//
 	// +optional
 	Used AllocationMap `json:"used,omitempty"`
-	// PodCIDRs are how the agent uses its blocks.
+	// PodCIDRs holds the agent's use of its blocks.
 	//
 	// +optional
 	PodCIDRs PodCIDRMap `json:"podCIDRs,omitempty"`
@@ -210,12 +210,12 @@ type IPReleaseStatus string
 // +kubebuilder:validation:MaxProperties=128
 type PodCIDRMap map[string]PodCIDRMapEntry
 
-// PodCIDRMapEntry is how a block is used.
+// PodCIDRMapEntry holds the use of a block.
 type PodCIDRMapEntry struct {
 	Status PodCIDRStatus `json:"status"`
 }
 
-// PodCIDRStatus is what the agent says of a block.
+// PodCIDRStatus is the agent's state of a block.
 //
 // +kubebuilder:validation:Enum=released;depleted;in-use
 type PodCIDRStatus string
@@ -227,13 +227,13 @@ const (
 	PodCIDRInUse    PodCIDRStatus = "in-use"
 )
 
-// OperatorStatus is what the operator could not do.
+// OperatorStatus holds the operator's errors.
 type OperatorStatus struct {
 	// +optional
 	Error string `json:"error,omitempty"`
 }
 
-// NetResourceSetList is what a list answers.
+// NetResourceSetList holds the answer to a list.
 //
 // +kubebuilder:object:root=true
 type NetResourceSetList struct {

@@ -27,8 +27,8 @@ func (n *NetResourceSet) ToKV() *kv.NetResourceSet {
 	return m
 }
 
-// NetResourceSetFrom is what an agent writes: the object that it makes where
-// there is none (old is nil), and otherwise what of old's status is the agent's.
+// NetResourceSetFrom returns the object that an agent writes: a new one if there is none
+// (old is nil), and otherwise old with the agent's part of its status.
 func NetResourceSetFrom(m *kv.NetResourceSet, old *NetResourceSet) *NetResourceSet {
 	if old == nil {
 		n := &NetResourceSet{Spec: NetResourceSetSpec{IPAM: IPAMSpec{

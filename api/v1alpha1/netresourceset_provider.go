@@ -6,7 +6,7 @@ package v1alpha1
 // PoolID is a provider's name of a pool: a subnet, or an AddressPool.
 type PoolID string
 
-// PoolQuota is what is left of a pool.
+// PoolQuota holds the free part of a pool.
 //
 // +kubebuilder:object:generate=false
 type PoolQuota struct {
@@ -14,7 +14,7 @@ type PoolQuota struct {
 	AvailableIPs     int
 }
 
-// PoolQuotaMap is what is left of all pools.
+// PoolQuotaMap holds the free parts of all pools.
 //
 // +kubebuilder:object:generate=false
 type PoolQuotaMap map[PoolID]PoolQuota

@@ -13,8 +13,8 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 )
 
-// NodeBeat says when the holder of the node ID that is its name was there. It is
-// apart from NodeID because nobody watches it. It is written by agents.
+// NodeBeat holds the time at which the holder of the node ID that is its name was last
+// alive. It is apart from NodeID because it has no watchers. Agents write it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster
@@ -54,7 +54,7 @@ type NodeBeatSpec struct {
 	NodeName string `json:"nodeName,omitempty"`
 }
 
-// PoolUse is what a node has of a pool.
+// PoolUse holds a node's part of a pool.
 type PoolUse struct {
 	Pool       string `json:"pool"`
 	Generation int64  `json:"generation"`
@@ -64,7 +64,7 @@ type PoolUse struct {
 	Leases int64 `json:"leases,omitempty"`
 }
 
-// NodeBeatList is what a list answers.
+// NodeBeatList holds the answer to a list.
 //
 // +kubebuilder:object:root=true
 type NodeBeatList struct {

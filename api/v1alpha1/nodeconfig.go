@@ -9,7 +9,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 )
 
-// NodeConfig is how the node of its name is set up. It replaces the node's
+// NodeConfig configures the node of its name. It replaces the node's
 // entry in contiv.conf.
 //
 // +kubebuilder:object:root=true
@@ -60,7 +60,7 @@ type InterfaceConfig struct {
 	UseDHCP bool `json:"useDHCP,omitempty"`
 }
 
-// NodeConfigList is what a list answers.
+// NodeConfigList holds the answer to a list.
 //
 // +kubebuilder:object:root=true
 type NodeConfigList struct {

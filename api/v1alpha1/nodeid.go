@@ -13,7 +13,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 )
 
-// NodeID is who holds the node ID that is its name. It is written by agents.
+// NodeID names the holder of the node ID that is its name. Agents write it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=cadastre
@@ -48,11 +48,11 @@ type NodeIDSpec struct {
 	MgmtAddresses []string `json:"mgmtAddresses,omitempty"`
 	// +optional
 	NodeUID string `json:"nodeUID,omitempty"`
-	// Released is when the ID was given up; it is held where that is empty.
+	// Released is the time at which the ID was released; empty while it is held.
 	//
 	// +optional
 	Released string `json:"released,omitempty"`
-	// Clean is whether that was by somebody who knew that nothing of it is in use.
+	// Clean reports that no address of the ID was in use when it was released.
 	//
 	// +optional
 	Clean bool `json:"clean,omitempty"`
@@ -73,7 +73,7 @@ type NodeIDSpec struct {
 	QuarantinedUntil string `json:"quarantinedUntil,omitempty"`
 }
 
-// NodeIDList is what a list answers.
+// NodeIDList holds the answer to a list.
 //
 // +kubebuilder:object:root=true
 type NodeIDList struct {

@@ -33,7 +33,7 @@ type NodeNameSpec struct {
 	Writes int64 `json:"writes"`
 }
 
-// NodeNameList is what a list answers.
+// NodeNameList holds the answer to a list.
 //
 // +kubebuilder:object:root=true
 type NodeNameList struct {

@@ -87,7 +87,7 @@ func TestNothingIsLost(t *testing.T) {
 		for _, m := range []proto.Message{record, beat, pool, name} {
 			fill(rnd, m.ProtoReflect())
 		}
-		record.Id, beat.Id = max(1, record.Id), max(1, beat.Id) // 0 is nobody's
+		record.Id, beat.Id = max(1, record.Id), max(1, beat.Id) // 0 is not a node ID
 		same := func(back, m proto.Message, err error) {
 			t.Helper()
 			g.Expect(err).NotTo(HaveOccurred())

@@ -49,7 +49,7 @@ type PoolRange struct {
 	OneNodePrefixLen uint32 `json:"oneNodePrefixLen"`
 }
 
-// PoolList is what a list answers.
+// PoolList holds the answer to a list.
 //
 // +kubebuilder:object:root=true
 type PoolList struct {

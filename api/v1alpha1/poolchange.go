@@ -27,7 +27,7 @@ type PoolChangeSpec struct {
 	Writes int64 `json:"writes"`
 }
 
-// PoolChangeList is what a list answers.
+// PoolChangeList holds the answer to a list.
 //
 // +kubebuilder:object:root=true
 type PoolChangeList struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// defaultSocket is where an agent listens unless it is told otherwise.
+// defaultSocket is the default path of an agent's socket.
 const defaultSocket = "/run/cadastre/agent.sock"
 
 // maxInput is far above any network configuration.

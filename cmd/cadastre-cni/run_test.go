@@ -131,7 +131,7 @@ func ok(body string) func(net.Conn) { return status(200, body) }
 
 const lease = `{"ips": [{"address": "10.1.5.2/24", "gateway": "10.1.5.1"}], "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.5.1"}]}`
 
-// env is what a runtime sets for a command.
+// env returns the environment that a runtime sets for a command.
 func env(command string, more ...string) func(string) string {
 	all := map[string]string{
 		"CNI_COMMAND": command, "CNI_CONTAINERID": "4f1c", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "eth0", "CNI_PATH": "/opt/cni/bin",
@@ -149,7 +149,7 @@ func conf(socket, more string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "ipam": {"type": "cadastre-cni", "socket": %q}%s}`, socket, more)
 }
 
-// outcome is what a runtime sees of a call.
+// outcome holds the result of a call for a runtime.
 type outcome struct {
 	exit int
 	out  string
@@ -222,17 +222,17 @@ func TestTheAgentRefuses(t *testing.T) {
 // away are the ways in which an agent may be away.
 func away() map[string]func(net.Conn) {
 	return map[string]func(net.Conn){
-		"it stops":                      status(503, `{"error": "the agent is stopping"}`),
-		"a proxy has no agent":          status(502, "bad gateway"),
-		"a proxy has no answer":         status(504, "gateway timeout"),
-		"it hangs up":                   raw(""),
-		"its answer is cut off":         raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ips\": []}"),
-		"its head is cut off":           raw("HTTP/1.1 200 OK\r\nContent-Le"),
-		"its answer is longer":          raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}{}"),
-		"its answer has no length":      raw("HTTP/1.1 200 OK\r\n\r\n{}"),
-		"its answer has a bad length":   raw("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n{}"),
-		"somebody else answers":         raw("220 mail.example ESMTP\r\n\r\n"),
-		"somebody else answers shortly": raw("\r\n\r\n"),
+		"it stops":                       status(503, `{"error": "the agent is stopping"}`),
+		"a proxy has no agent":           status(502, "bad gateway"),
+		"a proxy has no answer":          status(504, "gateway timeout"),
+		"it hangs up":                    raw(""),
+		"its answer is cut off":          raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ips\": []}"),
+		"its head is cut off":            raw("HTTP/1.1 200 OK\r\nContent-Le"),
+		"its answer is longer":           raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}{}"),
+		"its answer has no length":       raw("HTTP/1.1 200 OK\r\n\r\n{}"),
+		"its answer has a bad length":    raw("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n{}"),
+		"another server answers":         raw("220 mail.example ESMTP\r\n\r\n"),
+		"another server answers shortly": raw("\r\n\r\n"),
 	}
 }
 
@@ -271,7 +271,7 @@ func TestTheAgentIsAway(t *testing.T) {
 	}
 }
 
-// A socket that nobody listens on any more is as good as none.
+// A socket without a listener counts as none.
 func TestTheAgentDied(t *testing.T) {
 	g := NewWithT(t)
 	socket := filepath.Join(runDir(t), "agent.sock")
@@ -285,7 +285,7 @@ func TestTheAgentDied(t *testing.T) {
 	g.Expect(waiting(g, socket)).To(HaveLen(1))
 }
 
-// A refusal that is no CNI error: the agent is there, but ADD is not served.
+// A refusal that is not a CNI error: the agent is there, but ADD is not served.
 func TestAnAnswerThatIsNone(t *testing.T) {
 	for _, code := range []int{400, 403, 404, 405, 500} {
 		g := NewWithT(t)
@@ -298,7 +298,7 @@ func TestAnAnswerThatIsNone(t *testing.T) {
 		g.Expect(waiting(g, a.socket)).To(BeEmpty(), "it is there, so nothing waits for it")
 	}
 	g := NewWithT(t)
-	a := newAgent(t, ok("this is no JSON"))
+	a := newAgent(t, ok("not JSON"))
 	g.Expect(call(g, env("ADD"), conf(a.socket, "")).err.Code).To(BeNumerically("==", cni.CodeDecode))
 }
 
@@ -377,7 +377,7 @@ func TestWhichSocket(t *testing.T) {
 	g.Expect(o.err.Msg).To(ContainSubstring("/run/cadastre/agent.sock"))
 }
 
-// What is wrong before anybody is asked.
+// Errors that are found before the agent is asked.
 func TestBadInput(t *testing.T) {
 	for _, c := range []struct {
 		name    string

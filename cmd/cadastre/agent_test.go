@@ -26,7 +26,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// noon is when all tests run.
+// noon returns the time of all tests.
 func noon() time.Time { return time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC) }
 
 // fakeAgent answers on a unix socket as the agent does.
@@ -211,7 +211,7 @@ func someResult() localapi.ApplyResult {
 	return localapi.ApplyResult{Text: "pool blue: draining\n1 change", Changes: 1, Problems: []localapi.Problem{}, Blocks: []localapi.Blocker{}, Moves: []localapi.Move{}}
 }
 
-// outcome is what a call of the program left.
+// outcome holds the result of a call of the program.
 type outcome struct {
 	code     int
 	out, err string
@@ -234,8 +234,8 @@ func callWith(ctx context.Context, socket, stdin string, restore restoreFunc, ar
 	return outcome{code, out.String(), errs.String()}
 }
 
-// nobody is a socket that nobody listens on.
-func nobody(t *testing.T) string { return filepath.Join(t.TempDir(), "none.sock") }
+// noListener returns the path of a socket without a listener.
+func noListener(t *testing.T) string { return filepath.Join(t.TempDir(), "none.sock") }
 
 // expectText compares a whole output, which want has with a leading newline.
 func expectText(t *testing.T, got, want string) {

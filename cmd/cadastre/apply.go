@@ -89,7 +89,7 @@ func (a *app) apply(ctx context.Context, c *client, file string, dryRun bool) er
 	return &exitError{exitFindings, errors.New("refused: nothing was changed")}
 }
 
-// applyText is what the agent says, in whole lines.
+// applyText returns the agent's refusal in whole lines.
 func applyText(r localapi.ApplyRefusal) string {
 	text := strings.TrimSpace(cmp.Or(r.Text, r.Error))
 	if text == "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// backupReport is what backup prints.
+// backupReport holds the output of backup.
 type backupReport struct {
 	File  string `json:"file"`
 	Bytes int64  `json:"bytes"`

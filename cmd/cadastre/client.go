@@ -22,7 +22,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// defaultSocket is where an agent listens unless it is told otherwise.
+// defaultSocket is the default path of an agent's socket.
 const defaultSocket = "/run/cadastre/agent.sock"
 
 const (

@@ -148,9 +148,9 @@ func TestApply(t *testing.T) {
 func TestPlanAgainst(t *testing.T) {
 	g := NewWithT(t)
 	agent, asked := applier(t, 200, someResult())
-	g.Expect(call(t, nobody(t), poolsText, "plan", "--against", agent.socket, "-f", "-").code).To(Equal(0))
+	g.Expect(call(t, noListener(t), poolsText, "plan", "--against", agent.socket, "-f", "-").code).To(Equal(0))
 	g.Expect(*asked).To(HaveLen(1))
-	got := call(t, agent.socket, poolsText, "plan", "--against", nobody(t), "-f", "-")
+	got := call(t, agent.socket, poolsText, "plan", "--against", noListener(t), "-f", "-")
 	g.Expect(got.code).To(Equal(exitNoAgent))
 	g.Expect(got.err).To(HavePrefix("cadastre: plan: no agent answers at "))
 }
@@ -191,7 +191,7 @@ func TestApplyRefused(t *testing.T) {
 	g.Expect(call(t, agent.socket, poolsText, "apply", "-f", "-").out).To(Equal("nothing was changed: so be it\n"))
 }
 
-// What is no refusal of the file is 1: a file that is none, a conflict of another kind.
+// An error that is not a refusal of the file is 1: an unreadable file, a conflict of another kind.
 func TestApplyFails(t *testing.T) {
 	problem := localapi.Problem{Field: "pools[0].name", Value: "B", Problem: "is not a name: write b"}
 	for _, c := range []struct {

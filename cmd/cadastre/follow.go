@@ -30,7 +30,7 @@ type follower struct {
 	next    uint64 // what is to be printed next
 	certain bool   // there must be an event of that number
 	reached bool   // an agent has answered once
-	away    bool   // somebody was told that it does not any more
+	away    bool   // a message said that it does not any more
 }
 
 // errRestarted ends a stream that began in the middle of another run.

@@ -30,7 +30,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// agentRun is what one run of an agent has to tell: events from 0 on.
+// agentRun holds the events of one run of an agent, from 0 on.
 type agentRun struct {
 	started time.Time
 
@@ -75,7 +75,7 @@ func (r *agentRun) Events(seq uint64) ([]controller.Record, <-chan struct{}) {
 	return found, r.more
 }
 
-// events are what a follower has to print of it.
+// events returns the events that a follower has to print.
 func (r *agentRun) events(from, to int) []string {
 	var all []string
 	for i := from; i < to; i++ {
@@ -117,7 +117,7 @@ func (r *agentRun) serve(t *testing.T, socket string) (stop func()) {
 	})
 }
 
-// screen is what a program that still runs has printed.
+// screen holds the output of a program that still runs.
 type screen struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -315,7 +315,7 @@ func TestFollowWithoutAStart(t *testing.T) {
 	g.Expect(f.errs.text()).To(ContainSubstring("agent restarted"))
 }
 
-// What is no event ends it, as trying again would bring the same.
+// An answer that is not an event ends it: another try would bring the same.
 func TestFollowNonsense(t *testing.T) {
 	for _, body := range []string{"nonsense", "[]\n", `{"Name":"Add Pod"}` + "\n", `{"SeqNum":-1}` + "\n"} {
 		g := NewWithT(t)

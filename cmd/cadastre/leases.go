@@ -17,7 +17,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// leaseFilter is what the flags of leases select; an empty field selects all.
+// leaseFilter holds the flags that select leases; an empty field selects all.
 type leaseFilter struct{ pool, pod, state string }
 
 func leaseStates() []string { return []string{"pending", "held", "cooling", "quarantined"} }

@@ -13,7 +13,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// nodeCmd is what there is to say about nodes.
+// nodeCmd returns the commands about nodes.
 func (a *app) nodeCmd() *cobra.Command {
 	return group("node", "Show the nodes of the cluster, release the IDs of those that are gone", a.nodeListCmd(), a.nodeReleaseCmd())
 }
@@ -69,7 +69,7 @@ func nodeState(n localapi.Node) string {
 	return "held"
 }
 
-// seen is how long ago a node was there.
+// seen returns the time since a node was last alive.
 func (a *app) seen(n localapi.Node) string {
 	if n.LastSeen == nil {
 		return "never"

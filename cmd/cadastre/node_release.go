@@ -13,7 +13,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// nodeReleased is what node release prints.
+// nodeReleased holds the output of node release.
 type nodeReleased struct {
 	Name string `json:"name"`
 	ID   uint32 `json:"id"`

@@ -74,7 +74,7 @@ func (a *app) write(out []byte) error {
 	return nil
 }
 
-// note tells people something that is no part of the output.
+// note prints a message for people, which is not a part of the output.
 func (a *app) note(format string, args ...any) {
 	fmt.Fprintf(a.stderr, format+"\n", args...)
 }
@@ -126,7 +126,7 @@ func shown(cell string) string {
 	return clean(cell)
 }
 
-// clean keeps what others have named from moving the cursor of a terminal.
+// clean removes the characters of a foreign name that could move the cursor of a terminal.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -145,7 +145,7 @@ func cleanLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// age is how long ago t was, as kubectl says it: 45s, 12m, 3h20m, 4d.
+// age returns the time since t in kubectl's form: 45s, 12m, 3h20m, 4d.
 func age(now, t time.Time) string {
 	if t.IsZero() {
 		return ""

@@ -26,7 +26,7 @@ const (
 	fewPods       = 10   // a capacity below this is worth a warning
 )
 
-// familyPlan is what one family holds for a node.
+// familyPlan holds the subnets and addresses of a node in one family.
 type familyPlan struct {
 	PodSubnetThisNode              netip.Prefix `json:"podSubnetThisNode"`
 	PodSubnetAllNodes              netip.Prefix `json:"podSubnetAllNodes"`
@@ -73,7 +73,7 @@ func (a *app) planCmd() *cobra.Command {
 		Use:   "plan",
 		Short: "Show what follows from a configuration and a node ID",
 		Long: `plan shows every subnet and address that follows from a configuration and a node
-ID, or says what is wrong with either. It works on the file and asks nobody.
+ID, or says what is wrong with either. It reads the file only.
 
 With --against it shows what would follow from a file of pools for the cluster
 that an agent is of, and changes nothing. The exit code is 4 where the file would

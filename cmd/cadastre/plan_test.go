@@ -23,7 +23,7 @@ func plan(t *testing.T, text string, args ...string) outcome {
 			t.Fatal(err)
 		}
 	}
-	return call(t, nobody(t), "", append([]string{"plan", "--config", path}, args...)...)
+	return call(t, noListener(t), "", append([]string{"plan", "--config", path}, args...)...)
 }
 
 const dualStack = `ipamConfig:
@@ -230,7 +230,7 @@ func TestPlanRefuses(t *testing.T) {
 		})
 	}
 	g := NewWithT(t)
-	got := call(t, nobody(t), "", "plan", "--config", filepath.Join(t.TempDir(), "none.conf"), "--node-id", "5")
+	got := call(t, noListener(t), "", "plan", "--config", filepath.Join(t.TempDir(), "none.conf"), "--node-id", "5")
 	g.Expect(got.code).To(Equal(exitFailed))
 	g.Expect(got.err).To(HaveSuffix("no such file or directory: name the file with --config\n"))
 }

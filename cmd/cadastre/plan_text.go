@@ -14,7 +14,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 )
 
-// warnings are what is allowed, but may not be what somebody wanted.
+// warnings returns the settings that are allowed, but may not be meant.
 func warnings(cfg *contivconf.Config, unused []string) []string {
 	all := []string{}
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -129,7 +129,7 @@ func podAddresses(f familyPlan) string {
 	return fmt.Sprintf("%s - %s (%s)", f.FirstPodIP, f.LastPodIP, capacity(f))
 }
 
-// capacity is the number of pods; one that nobody could read is rounded up.
+// capacity is the number of pods; one with too many digits to read is rounded up.
 func capacity(f familyPlan) string {
 	const readable = 1_000_000_000
 	if f.PodCapacity < readable {

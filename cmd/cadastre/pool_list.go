@@ -13,7 +13,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// poolCmd is what there is to say about pools.
+// poolCmd returns the commands about pools.
 func (a *app) poolCmd() *cobra.Command {
 	return group("pool", "Show the pools of the cluster", a.poolListCmd())
 }

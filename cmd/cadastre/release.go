@@ -51,7 +51,7 @@ func (f *releaseFlags) check() error {
 	return nil
 }
 
-// matches is what the agent compares.
+// matches reports whether the agent would select the lease.
 func (f *releaseFlags) matches(l localapi.Lease) bool {
 	switch {
 	case f.IP != "":
@@ -124,7 +124,7 @@ func (a *app) release(ctx context.Context, f *releaseFlags) error {
 		return err
 	}
 	if len(done.Leases) < len(would.Leases) {
-		return fmt.Errorf("release: %d of %s were released: the others have changed since they were listed", len(done.Leases), plural(len(would.Leases), "address", "addresses"))
+		return fmt.Errorf("release: %d of %s were released: the other ones have changed since they were listed", len(done.Leases), plural(len(would.Leases), "address", "addresses"))
 	}
 	return nil
 }
@@ -146,8 +146,7 @@ func (c *client) release(ctx context.Context, f *releaseFlags, only []localapi.L
 	return reply, err
 }
 
-// nothingToRelease is no error, unless there is something that was asked for
-// and is still not free to be lent again.
+// nothingToRelease returns an error only if an address was named that is still not free.
 func (a *app) nothingToRelease(ctx context.Context, f *releaseFlags, would localapi.ReleaseReply) error {
 	if len(would.Skipped) > 0 {
 		found, err := a.getLeases(ctx, f.matches)
@@ -198,8 +197,8 @@ func (a *app) unleased(ctx context.Context, ip string) (string, error) {
 	return fmt.Sprintf(": %s is in no block of this node %s (see cadastre node list for those of others)", ip, clean(s.NodeName)), nil
 }
 
-// showRelease lists what is about to be released. Where the output is for
-// programs the list is for whoever is asked, if anybody is.
+// showRelease lists the leases that are about to be released. If the output is for
+// programs, the list goes to the user who is asked, if there is a question.
 func (a *app) showRelease(would localapi.ReleaseReply, yes bool) error {
 	text := a.leasesTable(would.Leases, a.output == formatWide)
 	for _, s := range would.Skipped {

@@ -20,7 +20,7 @@ ADDRESS    STATE  PURPOSE  POOL     POD          NETWORK  CONTAINER     IF    AG
 fd00:1::2  held   pod      default  default/web  k8s      0123456789ab  eth0  1h35m
 `
 
-// held is what is not free in the end.
+// held returns the number of addresses that are not free in the end.
 func (a *fakeAgent) held() int {
 	n := 0
 	for _, l := range a.leases {
@@ -58,7 +58,7 @@ func TestReleaseAsks(t *testing.T) {
 	}
 }
 
-// Whoever interrupts has not said yes.
+// An interrupt is not a yes.
 func TestReleaseInterrupted(t *testing.T) {
 	g := NewWithT(t)
 	agent := newAgent(t)
@@ -97,7 +97,7 @@ func TestReleaseSelectors(t *testing.T) {
 	}
 }
 
-// Nothing that matches is no error; something that matches and stays is one.
+// No matching lease is a success; a matching lease that stays is an error.
 func TestReleaseNothing(t *testing.T) {
 	for _, c := range []struct {
 		args string
@@ -127,11 +127,11 @@ func TestReleaseOnlyWhatWasShown(t *testing.T) {
 	got := call(t, agent.socket, "", "release", "--pod", "default/web", "--yes")
 	g.Expect(got.code).To(Equal(exitFailed))
 	g.Expect(got.out).To(HaveSuffix("released 1 address: fd00:1::2\n"))
-	g.Expect(got.err).To(Equal("cadastre: release: 1 of 2 addresses were released: the others have changed since they were listed\n"))
+	g.Expect(got.err).To(Equal("cadastre: release: 1 of 2 addresses were released: the other ones have changed since they were listed\n"))
 	g.Expect(agent.held()).To(Equal(3))
 }
 
-// For programs the output is the answer only; the list is for whoever is asked.
+// For programs the output is the answer only; the list is for the user who is asked.
 func TestReleaseForPrograms(t *testing.T) {
 	g := NewWithT(t)
 	got := call(t, newAgent(t).socket, "y\n", "release", "--ip", "10.1.5.2", "-o", "json")

@@ -19,7 +19,7 @@ const (
 	databaseName    = "cadastre.db"
 )
 
-// restoreReport is what a restore did.
+// restoreReport holds the result of a restore.
 type restoreReport struct {
 	Kept   string `json:"kept"`   // where the replaced database is now, "" if there was none
 	Leases int    `json:"leases"` // in the restored one
@@ -30,7 +30,7 @@ type restoreReport struct {
 // Its error names both.
 type restoreFunc func(ctx context.Context, file, path string) (restoreReport, error)
 
-// restored is what restore prints.
+// restored holds the output of restore.
 type restored struct {
 	File     string `json:"file"`
 	Database string `json:"database"`
@@ -43,7 +43,7 @@ func (a *app) restoreCmd() *cobra.Command {
 		Use:   "restore FILE",
 		Short: "Put a backup in the place of the agent's database",
 		Long: `restore puts a backup in the place of the agent's database and keeps the one that
-was there. The agent must not run. It works on files and asks nobody.
+was there. The agent must not run. It works on files only.
 
 The agent does not know what was allocated after the backup was made. It serves
 the leases in the backup, and allocates no new address before a person who knows

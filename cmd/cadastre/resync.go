@@ -12,7 +12,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// resyncReport is what resync prints.
+// resyncReport holds the output of resync.
 type resyncReport struct {
 	Done    bool    `json:"done"`
 	Seconds float64 `json:"seconds"`

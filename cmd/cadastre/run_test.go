@@ -71,7 +71,7 @@ func needsAgent() [][]string {
 }
 
 func TestNoAgent(t *testing.T) {
-	socket := nobody(t)
+	socket := noListener(t)
 	for _, args := range needsAgent() {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			g := NewWithT(t)
@@ -85,8 +85,8 @@ func TestNoAgent(t *testing.T) {
 	}
 }
 
-// A socket file that a killed agent has left is no agent either.
-func TestWhatIsNoAgent(t *testing.T) {
+// A socket file that a killed agent has left counts as no agent.
+func TestSocketsWithoutAnAgent(t *testing.T) {
 	g := NewWithT(t)
 	left := filepath.Join(t.TempDir(), "left")
 	g.Expect(os.WriteFile(left, nil, 0o600)).To(Succeed())
@@ -100,7 +100,7 @@ func TestWhatIsNoAgent(t *testing.T) {
 func TestSocketComesFromFlagThenEnvironment(t *testing.T) {
 	g := NewWithT(t)
 	agent := newAgent(t)
-	g.Expect(call(t, nobody(t), "", "leases", "--socket", agent.socket).code).To(Equal(0))
+	g.Expect(call(t, noListener(t), "", "leases", "--socket", agent.socket).code).To(Equal(0))
 	g.Expect(call(t, agent.socket, "", "leases").code).To(Equal(0))
 
 	var out, errs bytes.Buffer
@@ -127,7 +127,7 @@ func TestAgentRefuses(t *testing.T) {
 	}
 }
 
-// An answer that is no answer is 1, but for check.
+// An unreadable answer is 1, but for check.
 func TestAgentTalksNonsense(t *testing.T) {
 	for _, body := range []string{"", "{", "nonsense", "[1,"} {
 		agent := bareAgent(t)
@@ -228,7 +228,7 @@ func TestHelpAndCompletion(t *testing.T) {
 			for i := range args {
 				args[i] = strings.ReplaceAll(args[i], "EMPTY", "")
 			}
-			got := call(t, nobody(t), "", args...)
+			got := call(t, noListener(t), "", args...)
 			g.Expect(got.code).To(Equal(0), got.err)
 			if c.args == "completion" {
 				g.Expect(got.out).To(ContainSubstring("bash"))
@@ -243,7 +243,7 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// Output that nobody got is a failure, and check must not call that clean.
+// Output that cannot be written is a failure, and check must not call that clean.
 func TestOutputFails(t *testing.T) {
 	agent := newAgent(t)
 	for _, c := range []struct {
@@ -269,7 +269,7 @@ func TestInterrupted(t *testing.T) {
 	g.Expect(callWith(ctx, newAgent(t).socket, "", nil, "events", "-f")).To(Equal(outcome{}), "that is how following ends")
 }
 
-// What others have named cannot move the cursor of a terminal.
+// A foreign name cannot move the cursor of a terminal.
 func TestTerminalIsSafe(t *testing.T) {
 	g := NewWithT(t)
 	agent := newAgent(t)

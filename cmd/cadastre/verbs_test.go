@@ -201,7 +201,7 @@ func (g *gate) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Followed events come one by one, until somebody interrupts: exit code 0.
+// Followed events come one by one, until the user interrupts: exit code 0.
 func TestFollowEvents(t *testing.T) {
 	for _, c := range []struct {
 		output string
@@ -250,12 +250,12 @@ func TestVersion(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(call(t, newAgent(t).socket, "", "version").out).To(MatchRegexp(`^cadastre  0\.1\.0-dev, .*go1\..*\nagent     0\.1\.0\n$`))
 
-	got := call(t, nobody(t), "", "version")
+	got := call(t, noListener(t), "", "version")
 	g.Expect(got.code).To(Equal(0))
 	g.Expect(got.out).To(ContainSubstring("agent     unknown: no agent answers at "))
 
 	var v versions
-	g.Expect(json.Unmarshal([]byte(call(t, nobody(t), "", "version", "-o", "json").out), &v)).To(Succeed())
+	g.Expect(json.Unmarshal([]byte(call(t, noListener(t), "", "version", "-o", "json").out), &v)).To(Succeed())
 	g.Expect(v.Client.Version).To(Equal(version))
 	g.Expect(v.Agent).To(BeEmpty())
 	g.Expect(v.AgentError).NotTo(BeEmpty())

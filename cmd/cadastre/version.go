@@ -15,14 +15,14 @@ import (
 
 const version = "0.1.0-dev"
 
-// versions is what version prints.
+// versions holds the output of version.
 type versions struct {
 	Client     clientVersion `json:"client"`
 	Agent      string        `json:"agent"` // "" where none answers
 	AgentError string        `json:"agentError,omitempty"`
 }
 
-// clientVersion is how this program was built.
+// clientVersion describes the build of this program.
 type clientVersion struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"` // of the source, where known

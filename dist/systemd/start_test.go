@@ -79,8 +79,8 @@ func (s *supervisor) start(pid, names string, files ...*os.File) (end func(), lo
 	}, log
 }
 
-// ask asks what an engine asks first; the socket's queue holds it as long as
-// nobody accepts.
+// ask asks what an engine asks first; the socket's queue holds it until
+// a program accepts.
 func (s *supervisor) ask(name string) chan string {
 	answer := make(chan string, 1)
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -143,7 +143,7 @@ func testSockets(t *testing.T, agent string) {
 	}
 }
 
-// testNoSocket: what is handed and is no socket is an error that says so.
+// testNoSocket hands over a file that is not a socket, which the error names.
 func testNoSocket(t *testing.T, agent string) {
 	s := newSupervisor(t, agent)
 	file, err := os.Open(s.path("conf"))

@@ -114,7 +114,7 @@ func testVerify(t *testing.T, agent string) {
 	out, err := exec.CommandContext(t.Context(), verify, append([]string{"verify", "--man=no"}, paths...)...).CombinedOutput()
 	var ours []string
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "cadastre") { // others may be of the machine's units
+		if strings.Contains(line, "cadastre") { // the machine's units may have more lines
 			ours = append(ours, line)
 		}
 	}

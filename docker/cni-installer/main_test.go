@@ -31,7 +31,7 @@ func TestInstall(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o755)), "whatever the umask")
 
-	running, err := os.Open(path("opt/cni/bin/plugin")) // somebody has the old one open
+	running, err := os.Open(path("opt/cni/bin/plugin")) // a process has the old one open
 	g.Expect(err).NotTo(HaveOccurred())
 	defer running.Close()
 	stdout.Reset()

@@ -46,8 +46,8 @@ func (f *File) guard(use func() error) error {
 	return err
 }
 
-// fail notes that the file cannot be used any more and tells the owner, once. All
-// others wait until the owner knows.
+// fail notes that the file cannot be used any more and tells the owner, once. All other
+// callers wait until the owner knows.
 func (f *File) fail(err error) error {
 	if f.opened {
 		err = fmt.Errorf("database %s: %w", f.path, err)

@@ -28,8 +28,8 @@ type Mirror struct{ f *File }
 // Mirror is the copy of the cluster store in the file.
 func (f *File) Mirror() *Mirror { return &Mirror{f} }
 
-// Load is what is mirrored and the revision that it is of, 0 where nothing
-// was ever mirrored. A mirror with a damaged value is refused as a whole.
+// Load returns the mirrored values and their revision, 0 if nothing was ever mirrored.
+// A mirror with a damaged value is refused as a whole.
 func (m *Mirror) Load(ctx context.Context) (kvs []kvdb.KeyValue, revision int64, err error) {
 	err = m.f.view(func(tx *bbolt.Tx) (err error) {
 		kvs = nil

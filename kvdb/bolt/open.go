@@ -164,7 +164,7 @@ func (f *File) prepare() error {
 	if err := f.verify(); err != nil {
 		return err
 	}
-	if f.opt.Holder != "" { // for the error that others get; a full disk is no reason not to start
+	if f.opt.Holder != "" { // for the error of other processes; a full disk does not prevent a start
 		_ = os.WriteFile(holderPath(f.path), fmt.Appendf(nil, "%s (pid %d)", f.opt.Holder, os.Getpid()), 0o600)
 	}
 	return nil

@@ -115,7 +115,7 @@ func (p *pages) take(id uint64) ([]byte, error) {
 }
 
 // tree checks a page and all below it, whose keys are from least on and before end;
-// nil is no limit.
+// nil sets no limit.
 func (p *pages) tree(id uint64, least, end []byte) error {
 	data, err := p.take(id)
 	if err == nil {

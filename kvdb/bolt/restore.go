@@ -15,14 +15,14 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// RestoreReport is what a restore has done.
+// RestoreReport holds the result of a restore.
 type RestoreReport struct {
 	Kept   string // where the database that was replaced is now, "" if there was none
 	Leases int    // of the restored one, as verify counted them
 	Older  bool   // the restored one lacks commits of the one that was replaced, or is another database
 }
 
-// Restore puts a backup in the place of the database at path, which nobody may
+// Restore puts a backup in the place of the database at path, which no process may
 // have open. The backup is opened, migrated if need be, and verified as a copy
 // first; nothing is replaced before that has succeeded. verify counts its leases.
 func Restore(ctx context.Context, backup, path string, verify func(context.Context, *File) (int, error)) (RestoreReport, error) {
@@ -37,7 +37,7 @@ func restore(ctx context.Context, backup, path string, verify func(context.Conte
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return report, err
 	}
-	// Nobody may open the old one until the new one is in its place.
+	// No process may open the old one until the new one is in its place.
 	old, have, err := holdOld(path)
 	if err != nil {
 		return report, err

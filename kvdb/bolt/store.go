@@ -109,7 +109,7 @@ func (s *Store) List(ctx context.Context, prefixes ...string) (kvs []kvdb.KeyVal
 func (s *Store) Watch(ctx context.Context, prefix string, fromRev int64) (kvdb.Watcher, error) {
 	if fromRev == 0 {
 		// The log lags the database by the group just committed, which
-		// others may have read already; so ask the database what now is.
+		// readers may have seen already; so ask the database for its state.
 		err := s.view(ctx, func(l layout) error {
 			rev, err := l.revision()
 			fromRev = rev + 1

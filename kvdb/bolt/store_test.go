@@ -49,7 +49,7 @@ func TestContract(t *testing.T) {
 }
 
 func TestContractWithNeighbours(t *testing.T) {
-	// The keys of another bucket, and of another store, are nobody's business.
+	// The keys of another bucket, and of another store, do not appear.
 	kvdbtest.Run(t, func(t *testing.T) kvdb.Store {
 		s := makeStore(t)
 		NewWithT(t).Expect(s.f.db.Update(func(tx *bbolt.Tx) error {

@@ -125,7 +125,7 @@ func TestQueuedTransactionIsWithdrawn(t *testing.T) {
 func TestTransactionBeingCommittedGoesOn(t *testing.T) {
 	g := NewWithT(t)
 	s := makeStore(t)
-	// To grow its map the commit must wait until nobody reads.
+	// To grow its map the commit must wait until no transaction reads.
 	reader, err := s.f.db.Begin(false)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = reader.Rollback() })

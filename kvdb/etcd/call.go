@@ -49,7 +49,7 @@ func (s *Store) send(ctx context.Context, known past, send request) (reset, err 
 	return reset, explain(ctx, err)
 }
 
-// noAnswer is why a request ends that etcd does not answer.
+// noAnswer returns the error of a request that etcd does not answer.
 func (s *Store) noAnswer() error {
 	return fmt.Errorf("no answer within %v: %w", s.cfg.RequestTimeout, context.DeadlineExceeded)
 }
@@ -89,7 +89,7 @@ func (s *Store) key(k string) []byte { return []byte(s.cfg.Prefix + k) }
 // rangeOf is the first key of a prefix and the first one behind it.
 func (s *Store) rangeOf(prefix string) (key, end []byte) {
 	if prefix = s.cfg.Prefix + prefix; prefix == "" {
-		return []byte{0}, []byte{0} // which is how etcd says all
+		return []byte{0}, []byte{0} // in etcd's protocol: all keys
 	}
 	return []byte(prefix), []byte(clientv3.GetPrefixRangeEnd(prefix))
 }

@@ -33,7 +33,7 @@ const (
 // connections that ping more often than every five seconds.
 const minPing = 10 * time.Second
 
-// maxRequest is how large a request may be, with room to spare for one that
+// maxRequest limits the size of a request, with room to spare for one that
 // etcd would still take.
 const maxRequest = 2 << 20
 
@@ -133,7 +133,7 @@ func (s *Store) authenticate(ctx context.Context) error {
 	return err
 }
 
-// explain is what a caller is told of err, which ended a request in ctx.
+// explain returns the error for the caller of a request in ctx that ended with err.
 func explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -157,7 +157,7 @@ func explain(ctx context.Context, err error) error {
 	}
 }
 
-// expired tells whether err is about the end of a context, whoever noticed it.
+// expired reports whether err is about the end of a context, noticed here or in a member.
 func expired(err error) bool {
 	code := status.Code(err)
 	return code == codes.DeadlineExceeded || code == codes.Canceled ||

@@ -24,11 +24,11 @@ func TestPassword(t *testing.T) {
 	cfg.Username, cfg.Password = "agent", "secret"
 	s := open(t, cfg)
 	for what, err := range everything(t.Context(), s) {
-		g.Expect(err).NotTo(HaveOccurred(), "%s while nobody asks for a password", what)
+		g.Expect(err).NotTo(HaveOccurred(), "%s while no password is required", what)
 	}
 	g.Expect(server.EnableAuth(t.Context(), "agent", "secret", cfg.Prefix)).To(Succeed())
 	for what, err := range everything(t.Context(), s) {
-		g.Expect(err).NotTo(HaveOccurred(), "%s since somebody does", what)
+		g.Expect(err).NotTo(HaveOccurred(), "%s since one is required", what)
 	}
 
 	w := watch(t, s, "", 0)
@@ -93,7 +93,7 @@ func TestObserveSeesEachRequest(t *testing.T) {
 	g.Expect(err).To(MatchError(kvdb.ErrConditions))
 	g.Expect(seen.err(etcd.OpTxn)).To(MatchError(kvdb.ErrConditions))
 
-	// What is refused here is no request.
+	// The store refuses these before they are requests.
 	_, err = s.Txn(t.Context(), nil, []kvdb.Op{kvdb.Put("", nil)})
 	g.Expect(err).To(MatchError(kvdb.ErrKey))
 	g.Expect(s.Close()).To(Succeed())

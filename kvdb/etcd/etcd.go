@@ -4,12 +4,12 @@
 // Package etcd is the store of a cluster: what agents, operator and tools have
 // in common lives below one prefix of an etcd.
 //
-// Who opens a Store owns it and closes it. The etcd belongs to whoever runs it;
-// other programs may write to it, below the prefix too, and every transaction
+// The caller of Open owns the Store and closes it. The etcd is not ours: other programs
+// may write to it, below the prefix too, and every transaction
 // of theirs raises the revision. Every method may be called from any goroutine.
 // All reads are linearizable, all prefixes of a List are of one revision.
 //
-// Open asks nobody anything: etcd may be away. A call waits for it until its
+// Open sends no request: etcd may be away. A call waits for it until its
 // context ends, or for RequestTimeout, and then fails with an error that names
 // the endpoints. A Get or List that failed has changed nothing. A Txn that
 // failed with anything but kvdb.ErrConditions, kvdb.ErrTooManyOps or
@@ -38,15 +38,15 @@
 // backup or exchanged. All watches that are open then end with ErrReset, what
 // was remembered is forgotten, and the answer itself is returned as it is. Most
 // watches have ended by then, with their streams; what is left are those of
-// members that nobody has exchanged yet. Probe, called every few seconds, makes
+// members that were not exchanged yet. Probe, called every few seconds, makes
 // sure that this is found where there is no other traffic.
 //
-// An etcd that went back and was written past the old revision before anybody
+// An etcd that went back and was written past the old revision before the store
 // looked cannot be told from one that never was away by its revision. But it
 // cannot do so without ending its connections. So a Watch is refused if it
 // continues what was read before a connection was lost and made again, and a
-// List whose pages are from before and after that starts over. Whoever wants
-// to see changes of that time opens another Store. What remains: between a List
+// List whose pages are from before and after that starts over. A caller that
+// wants to see changes of that time opens another Store. What remains: between a List
 // and the Watch that continues it the store is exchanged, and other calls find
 // it at just the same revision, or first below and then above.
 //
@@ -104,10 +104,10 @@ const (
 type Config struct {
 	// Endpoints are host:port, or URLs of which all are http or all https.
 	Endpoints []string
-	// Prefix is what all keys of the store begin with in etcd, as
+	// Prefix begins all keys of the store in etcd, as
 	// "/cadastre/"; callers never see it. It may be empty.
 	Prefix string
-	// TLS is used for https, and for endpoints that are no URLs.
+	// TLS is used for https, and for endpoints that are not URLs.
 	TLS *tls.Config
 	// Username and Password are used if both are given.
 	Username, Password string
@@ -116,10 +116,10 @@ type Config struct {
 	Log *slog.Logger
 	// RequestTimeout bounds each request; a List may consist of several.
 	RequestTimeout time.Duration
-	// KeepAlive is how long a watch may be silent before its member is asked
-	// for a sign of life, KeepAliveTimeout how long that may take.
+	// KeepAlive limits the silence of a watch before its member is asked for a sign of
+	// life, KeepAliveTimeout the time until that comes.
 	KeepAlive, KeepAliveTimeout time.Duration
-	// PageSize is how many keys List asks for at a time.
+	// PageSize is the number of keys that List asks for at a time.
 	PageSize int
 	// Observe, if not nil, is called after each request that was sent to etcd,
 	// or should have been. It must return soon and call nothing of the Store.

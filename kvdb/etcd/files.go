@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Files are where the secrets of a Config are kept. Those that are empty are
-// done without; Cert and Key are given together.
+// Files holds the paths of the secrets of a Config. Empty ones are not used; Cert and Key
+// are given together.
 type Files struct {
 	CA        string // certificates, which the server's is checked with
 	Cert, Key string // the client's own
@@ -30,8 +30,8 @@ const (
 	FilePassword File = "password"
 )
 
-// FileError tells which file cannot be used. Whoever has asked for it says under
-// which name of his own it was given. Err has the path, unless it is about a
+// FileError names the file that cannot be used. The caller adds the name of the setting
+// that it came from. Err has the path, unless it is about a
 // certificate and its key, which may both be to blame.
 type FileError struct {
 	File File
@@ -40,7 +40,7 @@ type FileError struct {
 
 func (e *FileError) Error() string { return string(e.File) + ": " + e.Err.Error() }
 
-// Unwrap is what is wrong with the file.
+// Unwrap returns the error of the file.
 func (e *FileError) Unwrap() error { return e.Err }
 
 // Read sets TLS and Password of c to what is in the files. All its errors are a

@@ -139,7 +139,7 @@ func TestListIsOfOneRevision(t *testing.T) {
 		}
 		revs[rev] = true
 	}
-	g.Expect(len(revs)).To(BeNumerically(">", 1), "nobody wrote meanwhile")
+	g.Expect(len(revs)).To(BeNumerically(">", 1), "there was no write meanwhile")
 }
 
 // Each page of a list is compacted away before it is read, some times: the

@@ -9,7 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// past is what is known of the history of the store.
+// past holds the known history of the store.
 type past struct {
 	cluster uint64 // 0 while nothing is known
 	rev     int64  // the highest one seen, which the store never goes below

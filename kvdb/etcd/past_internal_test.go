@@ -27,17 +27,17 @@ func reconnect(s *Store) {
 	}
 }
 
-// lesson is some answers, and what is known after them; resets is whether the
-// last one shows another past.
-type lesson struct {
+// answerCase has a sequence of answers and the expected knowledge after them; resets
+// reports whether the last one shows another past.
+type answerCase struct {
 	name   string
 	learn  func(s *Store) error
 	resets bool
 	known  past
 }
 
-func lessons() []lesson {
-	return []lesson{
+func answerCases() []answerCase {
+	return []answerCase{
 		{"nothing yet", func(*Store) error { return nil }, false, past{}},
 		{"first answer", func(s *Store) error { return s.learn(past{}, header(1, 5)) }, false, past{1, 5, 0, 0, 0, 0}},
 		{"the same revision", func(s *Store) error {
@@ -106,7 +106,7 @@ func lessons() []lesson {
 // What is known is compared with what was known when a request was sent:
 // answers overtake each other.
 func TestLearn(t *testing.T) {
-	for _, c := range lessons() {
+	for _, c := range answerCases() {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
 			s, err := Open(Config{Endpoints: []string{"127.0.0.1:1"}})

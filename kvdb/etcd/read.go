@@ -17,10 +17,10 @@ import (
 	"github.com/cadastre/cadastre/kvdb/internal/txn"
 )
 
-// maxStarts is how often a List begins anew.
+// maxStarts limits the restarts of a List.
 const maxStarts = 5
 
-// errTorn is why a List begins anew: its pages may be of different histories.
+// errTorn makes a List begin anew: its pages may be of different histories.
 var errTorn = errors.New("the connection to etcd was lost meanwhile")
 
 // Get implements kvdb.Store.

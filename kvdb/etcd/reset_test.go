@@ -85,7 +85,7 @@ func TestWatchDoesNotOutliveItsStore(t *testing.T) {
 }
 
 // A client that has listed, and watches only when the store is another one, is
-// told so: its revision means something else now. Others may have read before.
+// told so: its revision means something else now. Other clients may have read before.
 func TestWatchAfterTheStoreWasExchanged(t *testing.T) {
 	t.Parallel()
 	for name, e := range exchanges() {
@@ -96,7 +96,7 @@ func TestWatchAfterTheStoreWasExchanged(t *testing.T) {
 			_, rev, err := s.List(t.Context(), "a")
 			g.Expect(err).NotTo(HaveOccurred())
 			e.happen(t, server, kept)
-			if e.later != 10 { // else the revision is the same again, and nobody can tell
+			if e.later != 10 { // else the revision is the same again, and the store cannot tell
 				g.Eventually(func() error { return s.Probe(t.Context()) }, long).Should(Succeed())
 			}
 			g.Eventually(func() error {

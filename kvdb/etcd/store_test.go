@@ -20,7 +20,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb/kvdbtest"
 )
 
-// long is how long to wait for what must happen.
+// long bounds the wait for an event that must happen.
 const long = 2 * time.Minute
 
 // TestMain gives what members of a cluster say to each other the time to end:

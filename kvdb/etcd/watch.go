@@ -16,11 +16,11 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// watchID is that of the one watch of each stream. Who asks for the ID a
-// second time is refused at once, which serves as a sign of life.
+// watchID is the ID of the one watch of each stream. A second request for the ID is
+// refused at once, which serves as a sign of life.
 const watchID = 1
 
-// errLost is why a revision cannot be trusted any more.
+// errLost reports that a revision cannot be trusted any more.
 var errLost = errors.New("the connection to etcd was lost since the revision was read")
 
 // Watch implements kvdb.Store. It returns when etcd has confirmed the watch.
@@ -146,14 +146,14 @@ func (w *watcher) recognize(h *pb.ResponseHeader) error {
 		return err
 	}
 	if w.next == 0 {
-		// The member may be behind what others have told already.
+		// The member may lag behind the answers of other members.
 		w.next = max(h.Revision, w.known.rev) + 1
 		return nil
 	}
 	return w.store.trust(w.known, w.next-1)
 }
 
-// refusal is why a response says that the watch is none.
+// refusal returns the reason that a response gives for the end of a watch.
 func refusal(r *pb.WatchResponse) error {
 	switch {
 	case !r.Canceled && r.CompactRevision == 0:

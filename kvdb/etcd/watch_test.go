@@ -34,7 +34,7 @@ func TestWatchOfACompactedRevision(t *testing.T) {
 	g.Expect(next(t, watch(t, s, "", last))[0].ModRevision).To(Equal(last))
 }
 
-// A watch that nobody reads holds up neither writers nor other watches, and
+// A watch without a reader holds up neither writers nor other watches, and
 // learns that it was overtaken.
 func TestSlowWatchIsOvertaken(t *testing.T) {
 	g := NewWithT(t)
@@ -170,7 +170,7 @@ func TestWatchEndsWithItsConnection(t *testing.T) {
 	}
 }
 
-// A slow network is no reason to end anything.
+// A slow network ends no call and no watch.
 func TestSlowNetwork(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

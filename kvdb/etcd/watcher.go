@@ -107,7 +107,7 @@ func (w *watcher) follow() error {
 	}
 }
 
-// received is what the stream has brought.
+// received holds one answer of the stream.
 type received struct {
 	response *pb.WatchResponse
 	err      error

@@ -190,7 +190,7 @@ func TestTransactionsAreLinearizable(t *testing.T) {
 	}
 }
 
-// A batch that nobody takes does not outlive the watch.
+// A batch without a reader does not outlive the watch.
 func TestCloseLeavesNothingBehind(t *testing.T) {
 	g := NewWithT(t)
 	w := scripted(t, &script{responses: []*pb.WatchResponse{response("a@5"), response("a@6")}, end: io.EOF}, 1)

@@ -150,7 +150,7 @@ func wrongSeveral() map[string]func(kvdb.Store) kvdb.Store {
 }
 
 // listOneByOne lists prefix by prefix: in order if sorted, each key once if
-// once, but never at one revision if somebody writes.
+// once, but never at one revision during writes.
 func listOneByOne(sorted, once bool) func(s kvdb.Store, ctx context.Context, prefixes []string) ([]kvdb.KeyValue, int64, error) {
 	return func(s kvdb.Store, ctx context.Context, prefixes []string) (all []kvdb.KeyValue, rev int64, err error) {
 		for _, prefix := range prefixes {

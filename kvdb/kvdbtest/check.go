@@ -10,12 +10,12 @@
 // share one revision counter. After a failed check the store is closed, as far
 // as it can be, and nothing else is left behind.
 //
-// A store to be examined is empty, and nobody else raises its revision while a
+// A store to be checked is empty, and no other program raises its revision while a
 // check runs; what it did before is of no concern, so a fresh prefix of a
 // cluster's etcd will do. It must keep the last 500 transactions for watches.
 //
-// Where the contract leaves room, the suite holds all stores to what etcd
-// does: deleting what is not stored is no change, a transaction that changes
+// If the contract leaves room, the suite holds all stores to the behaviour of etcd:
+// deleting a key that is not stored changes nothing, a transaction that changes
 // nothing takes no revision, and of conditions there may be as many as of
 // operations, MaxOps. A batch of a watch is exactly one transaction.
 //
@@ -40,13 +40,13 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// patience is how long one check may take with a store that answers.
+// patience limits the time of one check with a store that answers.
 const patience = 60 * time.Second
 
 // Check is one rule of the contract.
 type Check struct {
 	Name string
-	run  func(x *exam)
+	run  func(x *suite)
 }
 
 // Checks are all rules of the contract.
@@ -74,7 +74,7 @@ func Run(t *testing.T, open func(t *testing.T) kvdb.Store) {
 // Verify tells how store breaks the rule; nil if it does not. It takes no
 // longer than ctx, if the store heeds that, and closes store.
 func (c Check) Verify(ctx context.Context, store kvdb.Store) (err error) {
-	x := &exam{ctx: ctx, store: store}
+	x := &suite{ctx: ctx, store: store}
 	x.Gomega = gomega.NewGomega(func(message string, skip ...int) {
 		depth := 1
 		if len(skip) > 0 {

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hopeless is how long to wait for a broken store to do what it never will. A
+// hopeless bounds the wait for an event that a broken store never delivers. A
 // sound one is not waited for, so this being short makes no test unreliable.
 const hopeless = 100 * time.Millisecond
 

@@ -16,7 +16,7 @@ func conditionChecks() []Check {
 	}
 }
 
-func conditions(x *exam) {
+func conditions(x *suite) {
 	a := x.write(puts("a=1", "a2=1")...)
 	b := x.put("b", "1")
 	at, absent := kvdb.AtRevision, kvdb.Absent
@@ -55,7 +55,7 @@ func conditions(x *exam) {
 	}
 }
 
-func conditionsFollow(x *exam) {
+func conditionsFollow(x *suite) {
 	first := x.put("a", "1")
 	atFirst := []kvdb.Cond{kvdb.AtRevision("a", first)}
 	second := x.put("a", "1")

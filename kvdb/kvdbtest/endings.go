@@ -21,7 +21,7 @@ func endingChecks() []Check {
 	}
 }
 
-func watchEndsWithContext(x *exam) {
+func watchEndsWithContext(x *suite) {
 	ctx, cancel := context.WithCancel(x.ctx)
 	defer cancel()
 	idle, unread, open := x.watchWith(ctx, "", 0), x.watchWith(ctx, "", 0), x.watch("", 0)
@@ -37,7 +37,7 @@ func watchEndsWithContext(x *exam) {
 	x.expectNext(open, stored("a", "1", rev))
 }
 
-func watchEndsWithClose(x *exam) {
+func watchEndsWithClose(x *suite) {
 	w, other := x.watch("", 0), x.watch("", 0)
 	rev := x.put("a", "1")
 	w.Close()
@@ -48,7 +48,7 @@ func watchEndsWithClose(x *exam) {
 	x.expectNext(other, stored("a", "1", rev))
 }
 
-func watchEndsWithStore(x *exam) {
+func watchEndsWithStore(x *suite) {
 	idle, unread, closed := x.watch("b", 0), x.watch("a", 0), x.watch("", 0)
 	closed.Close()
 	x.put("a", "1")
@@ -61,7 +61,7 @@ func watchEndsWithStore(x *exam) {
 	x.Expect(err).NotTo(HaveOccurred(), "it had ended before")
 }
 
-func closed(x *exam) {
+func closed(x *suite) {
 	rev := x.put("a", "1")
 	x.Expect(x.store.Close()).To(Succeed())
 	_, _, err := x.store.Get(x.ctx, "a")
@@ -77,7 +77,7 @@ func closed(x *exam) {
 	x.Expect(x.store.Close()).To(Succeed(), "a second time")
 }
 
-func heedContext(x *exam) {
+func heedContext(x *suite) {
 	rev := x.put("a", "1")
 	ctx, cancel := context.WithCancel(x.ctx)
 	cancel()

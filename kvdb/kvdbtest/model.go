@@ -15,7 +15,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// modelSteps and modelSeeds are what the random check is worth: a few hundred
+// modelSteps and modelSeeds are the size of the random check: a few hundred
 // transactions, the same ones every time.
 const (
 	modelSteps = 150
@@ -95,8 +95,8 @@ func (m *model) since(rev int64, prefix string) [][]string {
 func modelChecks() []Check {
 	var checks []Check
 	for seed := range uint64(modelSeeds) {
-		checks = append(checks, Check{fmt.Sprintf("agree with a model, seed %d", seed), func(x *exam) {
-			r := &ramble{exam: x, rand: rand.New(rand.NewPCG(seed, seed)), model: newModel()}
+		checks = append(checks, Check{fmt.Sprintf("agree with a model, seed %d", seed), func(x *suite) {
+			r := &ramble{suite: x, rand: rand.New(rand.NewPCG(seed, seed)), model: newModel()}
 			r.run()
 		}})
 	}
@@ -105,7 +105,7 @@ func modelChecks() []Check {
 
 // ramble is a random walk of a store and a model together.
 type ramble struct {
-	*exam
+	*suite
 	rand  *rand.Rand
 	model *model
 	rev   int64

@@ -28,7 +28,7 @@ func raceChecks() []Check {
 	}
 }
 
-func raceForKey(x *exam) {
+func raceForKey(x *suite) {
 	const callers, keys = 8, 5
 	var mu sync.Mutex
 	winners := map[string]string{}
@@ -58,7 +58,7 @@ func raceForKey(x *exam) {
 	}
 }
 
-func raceCounters(x *exam) {
+func raceCounters(x *suite) {
 	const callers, rounds = 4, 15
 	x.Expect(together(callers, func(i int) error {
 		for range rounds {
@@ -93,19 +93,19 @@ func increment(ctx context.Context, store kvdb.Store, keys ...string) error {
 			conds = append(conds, kvdb.AtRevision(key, kv.ModRevision))
 			ops = append(ops, kvdb.Put(key, []byte(strconv.Itoa(n+1))))
 		}
-		runtime.Gosched() // here is where another may come first
+		runtime.Gosched() // another may come first
 		if _, err := store.Txn(ctx, conds, ops); !errors.Is(err, kvdb.ErrConditions) {
 			return err
 		}
 	}
 }
 
-func raceReaders(x *exam) { readTriples(x, "") }
+func raceReaders(x *suite) { readTriples(x, "") }
 
-func racePrefixes(x *exam) { readTriples(x, "c", "a", "b") }
+func racePrefixes(x *suite) { readTriples(x, "c", "a", "b") }
 
-// readTriples lists, while somebody writes, what is always written together.
-func readTriples(x *exam, prefixes ...string) {
+// readTriples lists, during writes, keys that are always written together.
+func readTriples(x *suite, prefixes ...string) {
 	const readers, rounds = 2, 30
 	reading := make(chan struct{}, readers) // one for each that is done
 	x.Expect(together(1+readers, func(i int) error {
@@ -152,7 +152,7 @@ type picture struct {
 	watcher kvdb.Watcher
 }
 
-func raceListAndWatch(x *exam) {
+func raceListAndWatch(x *suite) {
 	const callers, rounds = 4, 30
 	ctx, cancel := context.WithCancel(x.ctx)
 	progress := make(chan written)
@@ -202,7 +202,7 @@ func scribble(ctx context.Context, store kvdb.Store, caller, rounds int, progres
 	return nil
 }
 
-func (x *exam) take() picture {
+func (x *suite) take() picture {
 	kvs, rev := x.list("")
 	p := picture{rev: rev, kvs: []string{}, watcher: x.watch("", rev+1)}
 	for _, kv := range kvs {
@@ -213,7 +213,7 @@ func (x *exam) take() picture {
 
 // develop compares a picture, and what its watch delivered, with what was
 // written before and after it.
-func (x *exam) develop(p picture, all []written) {
+func (x *suite) develop(p picture, all []written) {
 	m := newModel()
 	for i, w := range all {
 		if i > 0 {

@@ -27,7 +27,7 @@ func readChecks() []Check {
 	}
 }
 
-func getStored(x *exam) {
+func getStored(x *suite) {
 	first := x.put("a", "1")
 	x.put("b", "\x00\xff\x80")
 	kv, found, err := x.store.Get(x.ctx, "a")
@@ -45,7 +45,7 @@ func getStored(x *exam) {
 	x.Expect(kv).To(Equal(kvdb.KeyValue{Key: "a", Value: []byte("2"), ModRevision: second}))
 }
 
-func getMissing(x *exam) {
+func getMissing(x *suite) {
 	x.put("a/b", "1")
 	for _, key := range []string{"a", "a/", "a/b/", "a/c"} {
 		_, found, err := x.store.Get(x.ctx, key)
@@ -56,19 +56,19 @@ func getMissing(x *exam) {
 	x.Expect(err).To(MatchError(kvdb.ErrKey))
 }
 
-func listEmpty(x *exam) {
+func listEmpty(x *suite) {
 	x.expectStored("")
 	x.expectStored("a/")
 }
 
-func listOrder(x *exam) {
+func listOrder(x *suite) {
 	x.write(puts("b=", "\xff=", "B=", "a=")...)
 	x.write(puts("a/b=", "a0=", "\xff\xff=", "A=", "a/=")...)
 	x.write(puts("\x00=", "ab=", "é=")...)
 	x.expectStored("", "\x00=", "A=", "B=", "a=", "a/=", "a/b=", "a0=", "ab=", "b=", "é=", "\xff=", "\xff\xff=")
 }
 
-func listPrefix(x *exam) {
+func listPrefix(x *suite) {
 	x.write(puts("a=", "a/=", "a/b=", "a/b/c=", "a0=", "b=",
 		"p=", "p\xfe=", "p\xff=", "p\xffq=", "p\xff\xff=", "q=", "\xff=", "\xff\xff=", "\xff\xff\x01=")...)
 	x.expectStored("a", "a=", "a/=", "a/b=", "a/b/c=", "a0=")
@@ -83,7 +83,7 @@ func listPrefix(x *exam) {
 	x.Expect(all).To(HaveLen(15))
 }
 
-func listValues(x *exam) {
+func listValues(x *suite) {
 	first := x.write(puts("a=1", "b=1")...)
 	second := x.put("b", "2")
 	last := x.write(kvdb.Delete("a"), kvdb.Put("c", []byte("3")))
@@ -98,7 +98,7 @@ func listValues(x *exam) {
 	x.Expect(elsewhere).To(BeNumerically(">=", last), "the revision is the store's, not that of the keys listed")
 }
 
-func emptyValues(x *exam) {
+func emptyValues(x *suite) {
 	w := x.watch("", 0)
 	rev := x.write(kvdb.Put("a", nil), kvdb.Put("b", []byte{}))
 	x.expectStored("", "a=", "b=")
@@ -106,7 +106,7 @@ func emptyValues(x *exam) {
 	x.expectNext(w, stored("a", "", rev), stored("b", "", rev))
 }
 
-func copyInput(x *exam) {
+func copyInput(x *suite) {
 	w := x.watch("", 0)
 	value := []byte("before")
 	ops := []kvdb.Op{kvdb.Put("a", value), kvdb.Put("b", []byte("b"))}
@@ -120,7 +120,7 @@ func copyInput(x *exam) {
 	x.expectNext(w, stored("a", "before", rev), stored("b", "b", rev))
 }
 
-func listSeveral(x *exam) {
+func listSeveral(x *suite) {
 	x.write(puts("a=", "a/=", "a/1=", "a/2=", "a0=", "b/1=", "c/1=", "c/2=", "\xff1=")...)
 	for _, c := range []struct{ prefixes, want []string }{
 		{[]string{"a/", "c/"}, []string{"a/=", "a/1=", "a/2=", "c/1=", "c/2="}},
@@ -138,7 +138,7 @@ func listSeveral(x *exam) {
 	}
 }
 
-func listNoPrefix(x *exam) {
+func listNoPrefix(x *suite) {
 	rev := x.put("a", "1")
 	x.Expect(x.listed()).To(BeEmpty())
 	_, now, err := x.store.List(x.ctx)
@@ -146,7 +146,7 @@ func listNoPrefix(x *exam) {
 	x.Expect(now).To(Equal(rev))
 }
 
-func maxPrefixes(x *exam) {
+func maxPrefixes(x *suite) {
 	x.write(puts("000=", "050=", "099=", "100=")...)
 	var prefixes []string
 	for i := range kvdb.MaxOps + 1 {

@@ -23,7 +23,7 @@ func transactionChecks() []Check {
 	}
 }
 
-func revisionByOne(x *exam) {
+func revisionByOne(x *suite) {
 	rev := x.put("a", "1")
 	x.Expect(rev).To(BeNumerically(">=", 1))
 	x.Expect(x.put("a", "1")).To(Equal(rev+1), "the same value again is a change")
@@ -35,7 +35,7 @@ func revisionByOne(x *exam) {
 	x.Expect(x.put("a", "3")).To(Equal(rev + 4))
 }
 
-func oneRevision(x *exam) {
+func oneRevision(x *suite) {
 	before := x.write(puts("c=1", "d=1")...)
 	rev := x.write(kvdb.Put("b", nil), kvdb.Delete("c"), kvdb.Put("a", nil), kvdb.Put("d", nil))
 	x.Expect(rev).To(BeNumerically(">", before))
@@ -46,7 +46,7 @@ func oneRevision(x *exam) {
 	}
 }
 
-func emptyTransaction(x *exam) {
+func emptyTransaction(x *suite) {
 	_, start := x.list("")
 	got, err := x.store.Txn(x.ctx, nil, nil)
 	x.Expect(err).NotTo(HaveOccurred())
@@ -61,7 +61,7 @@ func emptyTransaction(x *exam) {
 	x.Expect(now).To(Equal(rev))
 }
 
-func deleteKeys(x *exam) {
+func deleteKeys(x *suite) {
 	x.write(puts("a=1", "a/b=1", "b=1", "c=1")...)
 	x.write(kvdb.Delete("a"))
 	x.expectStored("", "a/b=1", "b=1", "c=1")
@@ -72,7 +72,7 @@ func deleteKeys(x *exam) {
 	x.Expect(found).To(BeFalse())
 }
 
-func deleteMissing(x *exam) {
+func deleteMissing(x *suite) {
 	w := x.watch("", 0)
 	rev := x.put("a", "1")
 	x.Expect(x.write(kvdb.Delete("b"), kvdb.Delete("a/"))).To(Equal(rev))
@@ -84,7 +84,7 @@ func deleteMissing(x *exam) {
 	x.expectNext(w, stored("end", "", last))
 }
 
-func maxOps(x *exam) {
+func maxOps(x *suite) {
 	var ops []kvdb.Op
 	var conds []kvdb.Cond
 	for i := range kvdb.MaxOps + 1 {
@@ -105,7 +105,7 @@ func maxOps(x *exam) {
 	x.expectStored("")
 }
 
-func badKeys(x *exam) {
+func badKeys(x *suite) {
 	rev := x.put("a", "1")
 	put := func(key string) kvdb.Op { return kvdb.Put(key, []byte("2")) }
 	for name, ops := range map[string][]kvdb.Op{

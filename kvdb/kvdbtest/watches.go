@@ -20,11 +20,11 @@ func watchChecks() []Check {
 		{"watch a prefix", watchPrefix},
 		{"deliver a transaction as one batch in order of keys", watchBatch},
 		{"deliver only what was applied", watchApplied},
-		{"let a slow watch hold up nobody", watchSlow},
+		{"let a slow watch hold up no other", watchSlow},
 	}
 }
 
-func watchNow(x *exam) {
+func watchNow(x *suite) {
 	x.put("a", "before")
 	w := x.watch("", 0)
 	rev := x.put("a", "after")
@@ -36,7 +36,7 @@ func watchNow(x *exam) {
 	x.Expect(w.Err()).NotTo(HaveOccurred())
 }
 
-func watchPast(x *exam) {
+func watchPast(x *suite) {
 	var revs []int64
 	for i := range 10 {
 		revs = append(revs, x.put("a", fmt.Sprint(i)))
@@ -53,7 +53,7 @@ func watchPast(x *exam) {
 	x.expectNext(w, stored("a", "live", rev))
 }
 
-func watchFromList(x *exam) {
+func watchFromList(x *suite) {
 	_, rev := x.list("")
 	fresh := x.watch("", rev+1)
 	first := x.put("a", "1")
@@ -65,7 +65,7 @@ func watchFromList(x *exam) {
 	x.expectNext(fresh, stored("a", "2", second))
 }
 
-func watchFuture(x *exam) {
+func watchFuture(x *suite) {
 	rev := x.put("a", "1")
 	w := x.watch("", rev+2)
 	x.put("a", "2")
@@ -73,7 +73,7 @@ func watchFuture(x *exam) {
 	x.expectNext(w, stored("a", "3", last))
 }
 
-func watchPrefix(x *exam) {
+func watchPrefix(x *suite) {
 	_, rev := x.list("")
 	slash, bytes, none := x.watch("a/", 0), x.watch("p\xff", rev+1), x.watch("x", 0)
 	rev = x.write(puts("a=1", "a/=1", "a/b=1", "a0=1", "p=1", "p\xff=1", "p\xff\xff=1", "q=1")...)
@@ -87,7 +87,7 @@ func watchPrefix(x *exam) {
 	x.expectNext(none, stored("x", "", rev))
 }
 
-func watchBatch(x *exam) {
+func watchBatch(x *suite) {
 	w := x.watch("", 0)
 	rev := x.write(puts("c=1", "a=1", "d=1", "b=1")...)
 	x.expectNext(w, stored("a", "1", rev), stored("b", "1", rev), stored("c", "1", rev), stored("d", "1", rev))
@@ -108,7 +108,7 @@ func watchBatch(x *exam) {
 	}
 }
 
-func watchApplied(x *exam) {
+func watchApplied(x *suite) {
 	w := x.watch("", 0)
 	rev := x.put("a", "1")
 	x.Expect(x.try([]kvdb.Cond{kvdb.Absent("a")}, puts("a=2", "b=2")...)).To(MatchError(kvdb.ErrConditions))
@@ -119,7 +119,7 @@ func watchApplied(x *exam) {
 	x.expectNext(w, stored("a", "1", same))
 }
 
-func watchSlow(x *exam) {
+func watchSlow(x *suite) {
 	slow, fast := x.watch("", 0), x.watch("", 0)
 	var want []string
 	for i := range 50 {

@@ -62,7 +62,7 @@ func TestSlowWatchIsCompacted(t *testing.T) {
 	w, err := s.Watch(t.Context(), "", 0)
 	g.Expect(err).NotTo(HaveOccurred())
 	for range 100 {
-		put(g, s, "a", "1") // nobody reads, nothing blocks
+		put(g, s, "a", "1") // there is no reader, and nothing blocks
 	}
 	last := int64(0)
 	for batch := range w.Events() {

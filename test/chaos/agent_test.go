@@ -57,7 +57,7 @@ cadastre: {coolDown: 0s}
 // patience ends the wait for what should happen soon: it is the limit of a hang, not of a slow machine.
 const patience = 2 * time.Minute
 
-// node is where an agent lives: its directories outlive it.
+// node holds the directories of an agent, which outlive its processes.
 type node struct {
 	name     string
 	dir      string

@@ -25,12 +25,12 @@ import (
 
 // Errors of exchange that tell what may have become of the request.
 var (
-	errNotSent   = errors.New("nobody listens")
+	errNotSent   = errors.New("there is no listener")
 	errLost      = errors.New("the connection broke")
 	errAbandoned = errors.New("the client went away")
 )
 
-// leaving is how a client goes away before it has an answer.
+// leaving selects the moment at which a client ends before it has an answer.
 type leaving struct {
 	after time.Duration // 0: it stays
 	// half closes the sending side only: the agent sees that the client is
@@ -154,14 +154,14 @@ func readBook(socket string) (book Book, infra int, err error) {
 	return book, infra, nil
 }
 
-// reply is what the agent answers to a CNI request.
+// reply holds the agent's answer to a CNI request.
 type reply struct {
 	cni.Reply
 	Error *cni.Error `json:"error"`
 }
 
-// ask posts a CNI request. An error in the reply is no err; with one, the
-// outcome of the request is its fate.
+// ask posts a CNI request. An error in the reply is not returned as err; if err is set, the
+// fate is the outcome of the request.
 func ask(socket string, req cni.Request, leave leaving) (reply, Fate, error) {
 	body, err := json.Marshal(req)
 	if err != nil {

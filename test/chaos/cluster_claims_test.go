@@ -35,14 +35,14 @@ type claimant struct {
 	runs     int
 }
 
-// briefly is how long a beat is fresh in these histories.
+// briefly bounds the age of a fresh beat in these histories.
 const briefly = 40 * time.Millisecond
 
 func nameOf(name int) string { return fmt.Sprint("n", name) }
 
 func instanceOf(i int) string { return fmt.Sprint("instance-", i) }
 
-// claim is what an agent does that starts.
+// claim takes the steps of an agent that starts.
 func (c *claimant) claim(ctx context.Context) idOp {
 	c.runs++
 	who := nodesync.Identity{
@@ -64,7 +64,7 @@ func (c *claimant) claim(ctx context.Context) idOp {
 	})
 }
 
-// release is what an operator does.
+// release takes the steps of an operator.
 func (h *idHistory) release(ctx context.Context, store kvdb.Store, name int, force bool) idOp {
 	return h.do(idOp{Verb: releaseID, Name: name}, func(op *idOp) {
 		id, err := nodesync.Release(ctx, store, nodesync.Gone{Name: nameOf(name), Force: force, Fresh: briefly}, time.Now())
@@ -81,7 +81,7 @@ func (h *idHistory) release(ctx context.Context, store kvdb.Store, name int, for
 	})
 }
 
-// read is what "cadastre node list" shows.
+// read returns the content of "cadastre node list".
 func (h *idHistory) read(ctx context.Context, store kvdb.Store, instances []string) (all owned, err error) {
 	list, err := nodesync.List(ctx, store)
 	for _, x := range list {
@@ -142,7 +142,7 @@ func TestHistoriesOfClaims(t *testing.T) {
 			fates[fmt.Sprint(op.Verb, " ", op.Fate)]++
 		}
 		if epoch == fairWeather { // elsewhere there are too many orders to be tried in vain
-			g.Expect(h.lie()).To(BeTrue(), "nobody has an ID")
+			g.Expect(h.lie()).To(BeTrue(), "no instance has an ID")
 			g.Expect(h.check(searchLimit)).To(MatchError(ErrNoOrder), "a lie is found")
 		}
 	}
@@ -152,7 +152,7 @@ func TestHistoriesOfClaims(t *testing.T) {
 	g.Expect(fates["RELEASE answered"]).To(BeNumerically(">", 0))
 }
 
-// lie has another instance told an ID that somebody has, at the end.
+// lie adds, at the end, an answer that gives an instance the ID of another one.
 func (h *idHistory) lie() bool {
 	last := h.ops[len(h.ops)-1]
 	for i, id := range last.All {
@@ -235,7 +235,7 @@ const lateness = 300 * time.Millisecond
 
 // TestAgentsAreKilledWhileTheyClaim kills agents at random moments of their
 // starts, again and again: an instance never has two IDs, keeps the one that it
-// was told, and shares it with nobody.
+// was told, and shares it with no other.
 func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 	tried := attack.Begin(t, attack.IDClaim)
 	t.Parallel()
@@ -252,7 +252,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 			k.members = append(k.members, newMember(t, nameOf(i), server))
 		}
 		k.run(0)
-		k.hear(idOp{Verb: claimID}) // the first one waits for others, and nobody else does
+		k.hear(idOp{Verb: claimID}) // the first one waits for other nodes, and no later one does
 		for range 10 {
 			k.round()
 			if rnd.IntN(3) == 0 && effort.Level(t) >= effort.Nightly {
@@ -324,7 +324,7 @@ func (k *killing) round() {
 		NewWithT(k.t).Expect(err).NotTo(HaveOccurred())
 		what := undone
 		for _, x := range held {
-			if x.Name == nameOf(op.Name) { // it was not told, but everybody can see it
+			if x.Name == nameOf(op.Name) { // it was not told, but every node can see it
 				what, op.Fate, op.ID = Lost, Answered, x.Id
 			}
 		}

@@ -19,12 +19,12 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 )
 
-// clockSource is where the agent gets the time from.
+// clockSource is the file from which the agent gets the time.
 const clockSource = "../../agent/clock.go"
 
-// skewed is what a build for these tests puts in the place of time.Now: the
-// wall clock is changed by as many seconds as a file says, the monotonic one
-// runs on, as where somebody sets the clock of a machine.
+// skewed replaces time.Now in a build for these tests: the wall clock is changed by the
+// number of seconds in a file, the monotonic one runs on, as if the clock of a machine
+// was set.
 const skewed = `
 func skewed() time.Time {
 	now := time.Now()
@@ -80,7 +80,7 @@ func (m *member) wear(t *testing.T, program string) (set func(ahead time.Duratio
 }
 
 // Clocks that are set are about the times that are stored: everything else is
-// measured by clocks that nobody can set.
+// measured by clocks that cannot be set.
 func TestClocksThatAreSet(t *testing.T) {
 	attack.Begin(t, attack.Clock).Add(7)
 	t.Parallel()

@@ -24,7 +24,7 @@ const (
 	readIDs   Verb = "READ"
 )
 
-// maxInstances is how many instances one history of node IDs may have.
+// maxInstances limits the instances of one history of node IDs.
 const maxInstances = 16
 
 // owned is which ID each instance has, 0 for none.
@@ -36,7 +36,7 @@ type idOp struct {
 	Instance   int  // CLAIM
 	Name       int  // CLAIM and RELEASE
 	Fate       Fate // Refused: nothing is changed
-	None       bool // RELEASE that was refused because nobody has an ID of this name
+	None       bool // RELEASE that was refused because no node of this name has an ID
 	ID         uint32
 	All        owned // READ
 	Call, Back int64
@@ -102,7 +102,7 @@ func (h *idHistory) check(limit int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	slices.SortStableFunc(h.ops, func(x, y idOp) int { return cmp.Compare(x.Call, y.Call) })
-	var seen []uint32 // an ID that nobody has seen is as good as none
+	var seen []uint32 // an ID that was never seen counts as none
 	var history []porcupine.Operation
 	for i, op := range h.ops {
 		seen = append(append(seen, op.ID), op.All[:]...)
@@ -231,11 +231,11 @@ func TestHistoriesOfNodeIDs(t *testing.T) {
 		"it is read back":                   {true, []idOp{lost(1, 0), claim(3, 4, 0, 3), reads(3)}},
 		"it is forgotten":                   {false, []idOp{lost(1, 0), claim(3, 4, 0, 3), reads()}},
 		"held by none":                      {false, []idOp{claim(1, 2, 0, 1), reads()}},
-		"held by somebody else":             {false, []idOp{claim(1, 2, 0, 1), reads(0, 1)}},
+		"held by another":                   {false, []idOp{claim(1, 2, 0, 1), reads(0, 1)}},
 		"two of one name":                   {true, []idOp{claim(1, 2, 1, 1), claim(3, 4, 2, 2), reads(0, 1, 2)}},
 		"which are released together":       {true, []idOp{claim(1, 2, 1, 1), claim(3, 4, 2, 2), release(5, 6, 1, 2), reads()}},
 		"or not at all":                     {false, []idOp{claim(1, 2, 1, 1), claim(3, 4, 2, 2), release(5, 6, 1, 2), reads(0, 1)}},
-		"a release of what nobody has":      {true, []idOp{none(1, 2, 0), claim(3, 4, 0, 1), reads(1)}},
+		"a release of an unheld ID":         {true, []idOp{none(1, 2, 0), claim(3, 4, 0, 1), reads(1)}},
 		"a release that does not see it":    {false, []idOp{claim(1, 2, 0, 1), none(3, 4, 0)}},
 		"a release of another ID":           {false, []idOp{claim(1, 2, 0, 1), release(3, 4, 0, 2)}},
 		"a lost release was done":           {true, []idOp{claim(1, 2, 0, 1), {Verb: releaseID, Fate: Lost, Call: 3, Back: 90}, claim(5, 6, 1, 1), reads(0, 1)}},

@@ -16,12 +16,11 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// restarting is how long an agent may take to serve what it has lent, whatever
-// it can reach.
+// restarting limits the time until an agent serves its leases, whatever it can reach.
 const restarting = 8 * time.Second
 
-// check compares what agents, store and clients say, while no client asks. It
-// needs nobody to be well.
+// check compares agents, store and clients while no client asks. No agent has to be well
+// for it.
 func (w *world) check() error {
 	var errs []error
 	for _, d := range w.staying() {
@@ -47,10 +46,10 @@ func (d *resident) check(w *world) error {
 		}
 		return err
 	}
-	if !d.lent {
-		d.lent = d.follows() == nil
+	if !d.started {
+		d.started = d.follows() == nil
 	}
-	if err != nil || !d.lent {
+	if err != nil || !d.started {
 		return err
 	}
 	if err := d.awaitService(); err != nil {
@@ -109,7 +108,7 @@ func (d *resident) checkBook() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.book = book
-	return errors.Join(err, d.oracle.Settle(book, nil))
+	return errors.Join(err, d.oracle.Check(book, nil))
 }
 
 // checkDoubt: an agent whose ID is in doubt lends nothing new. It is in doubt
@@ -166,7 +165,7 @@ func (w *world) lookAt(x nodesync.Registered) error {
 	}
 	switch {
 	case d == nil:
-		return fmt.Errorf("node ID %d is of %s, whom nobody knows", x.Id, x.Name)
+		return fmt.Errorf("node ID %d is of %s, which is unknown", x.Id, x.Name)
 	case d.instance != "" && d.instance != x.Instance, x.SupersededBy != 0:
 		return fmt.Errorf("node ID %d is of %s, but of instance %s, not %s; superseded by %d", x.Id, x.Name, x.Instance, d.instance, x.SupersededBy)
 	case d.id != 0 && d.id != x.Id && !d.exposed && len(d.rivals) == 0:
@@ -186,13 +185,13 @@ func (w *world) lookAt(x nodesync.Registered) error {
 			return fmt.Errorf("node ID %d is of %s, although it is that of %s, which the store had not lost", x.Id, d.name, other.name)
 		}
 		w.say("%s has node ID %d of %s, which was slower", d.name, x.Id, other.name)
-		w.counts["(an ID went to somebody faster)"]++
+		w.counts["(an ID went to a faster node)"]++
 		d.rivals[other], other.rivals[d] = true, true
 	}
 	return nil
 }
 
-// certainly is what is held for certain.
+// certainly returns the attachments that hold an address for certain.
 func (o *Oracle) certainly() Book {
 	var book Book
 	for k, b := range o.beliefs {
@@ -206,7 +205,7 @@ func (o *Oracle) certainly() Book {
 }
 
 // addresses are held by one owner each, except that a node which lost its ID
-// to somebody faster keeps what it had lent.
+// to a faster one keeps its leases.
 func (w *world) addresses() error {
 	type owner struct {
 		*resident
@@ -349,8 +348,8 @@ func (w *world) quiet() error {
 	return errors.Join(errs...)
 }
 
-// moved is whether the store has other records of a node than that of its ID: it
-// is not told of the others yet, and nobody finds the way there. See
+// moved reports whether the store has other records of a node than that of its ID: the
+// node does not know those yet. See
 // TestNodeThatMovedBeforeARestore.
 func (d *resident) moved(held map[uint32]nodesync.Registered) bool {
 	n := 0

@@ -26,7 +26,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// prefixOf is where agents keep their cluster in an etcd. No other one has it:
+// prefixOf returns the prefix of a cluster's keys in an etcd. No other cluster has it:
 // agents that a test has left behind, or those of another test, may come to an
 // etcd by the port that one of theirs has had.
 func prefixOf(endpoint string) string {
@@ -96,7 +96,7 @@ func (m *member) saying() string {
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
 
-// untilFree calls do again for as long as somebody else has the port that it
+// untilFree calls do again as long as another process has the port that it
 // needs: an etcd that has just ended lets go of its own a little later.
 func untilFree(do func() error) error {
 	for limit := time.Now().Add(patience); ; pause(10 * time.Millisecond) {
@@ -189,7 +189,7 @@ func (m *member) pass() { m.network((*etcdtest.Proxy).Pass) }
 // docs/reliability.md lists.
 func looksForFound() bool { return os.Getenv("CHAOS_FOUND") != "" }
 
-// status is what the agent says of itself.
+// status returns the agent's status.
 func (n *node) status() (s localapi.Status, err error) {
 	err = get(n.socket(), localapi.PathStatus, &s)
 	if err == nil && !s.Live {
@@ -322,7 +322,7 @@ func (r registry) list() ([]nodesync.Registered, error) {
 	}
 }
 
-// holders are the records that somebody holds, by ID.
+// holders returns the records that a node holds, by ID.
 func (r registry) holders() (map[uint32]nodesync.Registered, error) {
 	all, err := r.list()
 	held := map[uint32]nodesync.Registered{}

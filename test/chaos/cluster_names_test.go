@@ -37,7 +37,7 @@ func TestTwoAgentsOfOneName(t *testing.T) {
 		ContainSubstring("another instance has this node's name"), ContainSubstring(first.mustStatus(t).Instance)), "it says who has it")
 	store := newRegistry(t, server.Endpoint())
 	store.mustHold(t, map[*member]uint32{first: 1})
-	g.Expect(store.list()).To(HaveLen(1), "whoever was refused has left nothing")
+	g.Expect(store.list()).To(HaveLen(1), "the refused agent has left nothing")
 
 	first.kill()
 	g.Eventually(func() error { // refused for as long as the first may be alive
@@ -103,11 +103,11 @@ func TestAgentThatIsSupersededWhileItIsCutOff(t *testing.T) {
 		}
 		return second.follows()
 	}, healing, 50*time.Millisecond).Should(Succeed())
-	g.Expect(first.alone()).To(Succeed(), "nobody has told it")
+	g.Expect(first.alone()).To(Succeed(), "it was not told")
 	theirs := map[*member]string{second: second.ask(t, Add, "pod")}
 	g.Expect(second.mustStatus(t).NodeID).To(BeEquivalentTo(3), "an ID of its own, not that of its name")
 	alone := first.ask(t, Add, "alone")
-	g.Expect(alone).To(HavePrefix("10.1.0."), "its ID is nobody else's")
+	g.Expect(alone).To(HavePrefix("10.1.0."), "no other node has its ID")
 
 	first.pass()
 	g.Eventually(first.doubts, healing, 20*time.Millisecond).Should(Succeed())
@@ -141,7 +141,7 @@ func TestPoolsChangeWhileAnAgentIsCutOff(t *testing.T) {
 	g.Expect(here.ask(t, Del, "pod")).To(BeEmpty())
 	g.Eventually(away.alone, healing, 20*time.Millisecond).Should(Succeed())
 	old := away.ask(t, Add, "new")
-	g.Expect(old).To(HavePrefix("10.1.0."), "it lends of the block that nobody else has")
+	g.Expect(old).To(HavePrefix("10.1.0."), "it allocates from the block that no other node has")
 
 	const removed = "pools: [{name: default, state: removed}]"
 	refusal := func() string {
@@ -172,8 +172,8 @@ func TestPoolsChangeWhileAnAgentIsCutOff(t *testing.T) {
 	g.Expect(away.ask(t, Add, "newest")).To(HavePrefix("10.2.0."))
 }
 
-// TestNetworksThatHalfWork is about networks that nobody resets: agents notice
-// within seconds, lend on, and are back soon after.
+// TestNetworksThatHalfWork is about networks without resets: agents notice within seconds,
+// allocate on, and are back soon after.
 func TestNetworksThatHalfWork(t *testing.T) {
 	for name, spoil := range map[string]func(*etcdtest.Proxy){
 		"nothing arrives":  (*etcdtest.Proxy).Blackhole,

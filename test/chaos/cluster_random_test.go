@@ -39,7 +39,7 @@ func TestClusterInARandomWorld(t *testing.T) {
 			g.Expect(w.blame(w.calm())).To(Succeed())
 			requests, err := w.overlaps()
 			g.Expect(err).NotTo(HaveOccurred())
-			tried.Except("node IDs that went to another node after the store had lost them, whose addresses are not compared", w.counts["(an ID went to somebody faster)"])
+			tried.Except("node IDs that went to another node after the store had lost them, whose addresses are not compared", w.counts["(an ID went to a faster node)"])
 			t.Logf("seed %d: %d requests, %d members; %v", w.seed, requests, len(w.members), w.counts)
 		})
 	}
@@ -69,7 +69,7 @@ type liar struct {
 	k, l Key // what a and b have lent
 }
 
-// record is what the store has of an ID.
+// record returns the store's record of an ID.
 func (x liar) record(id uint32) *kv.NodeRecord {
 	held, err := x.store.holders()
 	x.g.Expect(err).NotTo(HaveOccurred())
@@ -98,7 +98,7 @@ func (x liar) believe(d *resident, k Key, address string) func() {
 	return func() { d.oracle.belief(k).told = []netip.Addr{netip.MustParseAddr(address)} }
 }
 
-// lie is what is told, and how it must be found.
+// lie holds a false answer, and the check that must find it.
 type lie struct {
 	says string
 	tell func()
@@ -109,7 +109,7 @@ func (x liar) lies(held string) []lie {
 	a, b := x.a, x.b
 	check := func() error { return a.check(x.world) }
 	return []lie{
-		{"of stranger, whom nobody knows", x.change(a.id, func(r *kv.NodeRecord) { r.Name = "stranger" }), x.look},
+		{"of stranger, which is unknown", x.change(a.id, func(r *kv.NodeRecord) { r.Name = "stranger" }), x.look},
 		{"but of instance other", x.change(a.id, func(r *kv.NodeRecord) { r.Instance = "other" }), x.look},
 		{"has node IDs", x.change(a.id, func(r *kv.NodeRecord) { r.Name, r.Instance = b.name, b.instance }), x.look},
 		{"superseded by 9", x.change(a.id, func(r *kv.NodeRecord) { r.SupersededBy = 9 }), x.look},
@@ -149,7 +149,7 @@ func TestWrongWorldsAreFound(t *testing.T) {
 	g.Expect(x.b.ask(w, x.l, Add, false)).To(Equal(Answered))
 	g.Expect(w.blame(w.calm())).To(Succeed())
 	held, others := x.a.book[0].Addr.String(), x.b.book[0].Addr.String()
-	x.a.cut() // or they put the records in order before anybody looks
+	x.a.cut() // or they put the records in order before the check
 	x.b.cut()
 	for _, lie := range x.lies(held) {
 		g.Expect(w.look()).To(Succeed(), "before %s", lie.says)

@@ -78,7 +78,7 @@ func (l *lending) end() error {
 	return errors.Join(l.errs...)
 }
 
-// leases is what each member lends to "net/pod/eth0"; each must keep it.
+// leases returns the lease of "net/pod/eth0" on each member; each must keep it.
 func leases(t *testing.T, members []*member) map[*member]string {
 	t.Helper()
 	all := map[*member]string{}
@@ -175,9 +175,9 @@ func TestEtcdGoesBackToBeforeTheLastJoined(t *testing.T) {
 	kept(t, was)
 }
 
-// TestNewcomerIsFasterThanTheOwner is about an ID that a wiped store gives to
-// somebody else, since nobody is there who knows better: its owner serves what
-// it has lent, and lends nothing new.
+// TestNewcomerIsFasterThanTheOwner is about an ID that a wiped store gives to another
+// node, since no node that knows better is there: its owner serves its leases, and
+// allocates nothing new.
 func TestNewcomerIsFasterThanTheOwner(t *testing.T) {
 	for name, wipes := range map[string]int{"for the first time": 0, "and it was wiped before": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -225,7 +225,7 @@ func newcomerIsFaster(t *testing.T, wipes int) {
 	owner.kill()
 	owner.cut()
 	owner.run(t)
-	servesOnly() // it remembers, although nobody tells
+	servesOnly() // it remembers by itself
 	owner.pass()
 	servesOnly()
 
@@ -243,7 +243,7 @@ func newcomerIsFaster(t *testing.T, wipes int) {
 }
 
 // TestNewcomerMeetsWhoKnowsTheOwner is the same, but for one other agent that
-// is there: it has the owner's record, too. A newcomer that finds nobody waits
+// is there: it has the owner's record, too. A newcomer that finds no node waits
 // for such a one for two probing intervals.
 func TestNewcomerMeetsWhoKnowsTheOwner(t *testing.T) {
 	attack.Begin(t, attack.Wipe).Add(1)
@@ -352,7 +352,7 @@ func TestIDThatItsOwnerGotBackIsNotLostAgain(t *testing.T) {
 func TestNodeThatMovedBeforeARestore(t *testing.T) {
 	attack.Begin(t, attack.Wipe).Add(2)
 	if !looksForFound() {
-		t.Skip("a node whose record others have written does not give back another one that the store has of it yet: set CHAOS_FOUND=1 to look")
+		t.Skip("a node whose record other nodes have written does not give back another one that the store has of it yet: set CHAOS_FOUND=1 to look")
 	}
 	t.Parallel()
 	g := NewWithT(t)
@@ -390,7 +390,7 @@ func TestNodeThatMovedBeforeARestore(t *testing.T) {
 }
 
 // TestLeaderlessMinute stops two of three servers: nothing that was lent or can
-// be lent depends on them, and nobody new comes in.
+// be allocated depends on them, and no new node comes in.
 func TestLeaderlessMinute(t *testing.T) {
 	attack.Begin(t, attack.NoStore).Add(1)
 	t.Parallel()
@@ -424,7 +424,7 @@ func TestLeaderlessMinute(t *testing.T) {
 	g.Consistently(func() bool {
 		s, err := late.status()
 		return err == nil && (s.NodeID != 0 || s.Ready)
-	}, max(time.Second, minute-time.Since(began)), 100*time.Millisecond).Should(BeFalse(), "nobody new comes in")
+	}, max(time.Second, minute-time.Since(began)), 100*time.Millisecond).Should(BeFalse(), "no new node comes in")
 	kept(t, was)
 	var restarts sync.WaitGroup
 	for i, m := range etcd.Members {

@@ -46,7 +46,7 @@ type resident struct {
 	id       uint32 // 0: none yet
 	way      string // how its network is
 	delay    time.Duration
-	lent     bool // it was ready once: it needs nobody to start
+	started  bool // it was ready once: it can start alone
 	exposed  bool // the store may have lost its record
 	rivals   map[*resident]bool
 	gone     bool // for good
@@ -73,13 +73,13 @@ func newWorld(t *testing.T, seed uint64, n int) *world {
 	}
 	w.store = newRegistry(t, w.server.Endpoint())
 	for range n {
-		w.settle()
+		w.populate()
 	}
 	return w
 }
 
-// settle adds a member and starts it.
-func (w *world) settle() {
+// populate adds a member and starts it.
+func (w *world) populate() {
 	n := len(w.members)
 	d := &resident{member: newMember(w.t, fmt.Sprint("w", n), w.server), way: "pass", rivals: map[*resident]bool{}, oracle: NewOracle(), trace: map[Key][]string{}}
 	for i := range 3 {
@@ -151,7 +151,7 @@ func (w *world) step() error {
 	var clients sync.WaitGroup
 	for _, d := range w.staying() {
 		for _, c := range d.clients {
-			if n := 2 + c.rnd.IntN(4); d.lent {
+			if n := 2 + c.rnd.IntN(4); d.started {
 				clients.Go(func() {
 					for range n {
 						d.request(w, c)
@@ -169,7 +169,7 @@ func (w *world) step() error {
 	if err == nil {
 		err = w.check()
 	}
-	if all := time.Since(began); all > time.Second { // somebody waits for what it should not
+	if all := time.Since(began); all > time.Second { // a member waits without need
 		w.say("  which took %s, with all answers %s, checked %s", happened.Round(time.Millisecond), answered.Round(time.Millisecond), all.Round(time.Millisecond))
 	}
 	return err
@@ -255,7 +255,7 @@ func (w *world) happen() error {
 	}
 }
 
-// calamity is what may happen. do answers "" where it cannot happen now.
+// calamity represents an event of the world. do answers "" if it cannot happen now.
 type calamity struct {
 	weight int // of 100
 	name   string
@@ -328,7 +328,7 @@ func (w *world) killOne() (string, error) {
 		return "", nil
 	}
 	d.kill()
-	if w.rnd.IntN(3) == 0 { // it is back before anybody looks
+	if w.rnd.IntN(3) == 0 { // it is back before the check
 		d.run(w.t)
 		return d.name + ", and starts again", nil
 	}
@@ -429,11 +429,11 @@ func (w *world) newcomer() (string, error) {
 	if len(w.staying()) >= 6 {
 		return "", nil
 	}
-	w.settle()
+	w.populate()
 	return w.members[len(w.members)-1].name, nil
 }
 
-// usurper is a newcomer that finds an empty etcd and nobody who knows better.
+// usurper starts a newcomer that finds an empty etcd and no node that knows better.
 func (w *world) usurper() (string, error) {
 	if len(w.staying()) >= 6 {
 		return "", nil
@@ -445,7 +445,7 @@ func (w *world) usurper() (string, error) {
 	if err := w.etcd(w.server.Wipe); err != nil {
 		return "", err
 	}
-	w.settle()
+	w.populate()
 	d := w.members[len(w.members)-1]
 	for limit := time.Now().Add(healing); d.follows() != nil; pause(5 * time.Millisecond) {
 		if time.Now().After(limit) {
@@ -455,10 +455,10 @@ func (w *world) usurper() (string, error) {
 	return d.name, nil
 }
 
-// farewell is a node that was stopped and never comes back; somebody releases it.
+// farewell stops a node that never comes back; an operator releases it.
 func (w *world) farewell() (string, error) {
-	d := w.pick(func(d *resident) bool { return dead(d) && d.lent })
-	via := w.pick(func(d *resident) bool { return running(d) && d.lent && d.way == "pass" })
+	d := w.pick(func(d *resident) bool { return dead(d) && d.started })
+	via := w.pick(func(d *resident) bool { return running(d) && d.started && d.way == "pass" })
 	if d == nil || via == nil || !w.up || len(w.staying()) < 4 {
 		return "", nil
 	}
@@ -475,7 +475,7 @@ func (w *world) farewell() (string, error) {
 
 // twin starts a second machine under the name of one that is there: it must end.
 func (w *world) twin() (string, error) {
-	d := w.pick(func(d *resident) bool { return running(d) && d.lent && d.way == "pass" && d.follows() == nil })
+	d := w.pick(func(d *resident) bool { return running(d) && d.started && d.way == "pass" && d.follows() == nil })
 	if d == nil || !w.up || !w.beats(d) {
 		return "", nil
 	}
@@ -506,7 +506,7 @@ func (w *world) beats(d *resident) bool {
 
 // changePools drains what there is and opens a new pool.
 func (w *world) changePools() (string, error) {
-	via := w.pick(func(d *resident) bool { return running(d) && d.lent && d.way == "pass" })
+	via := w.pick(func(d *resident) bool { return running(d) && d.started && d.way == "pass" })
 	var pools []localapi.Pool
 	if via == nil || !w.up || w.pools >= 3 || get(via.socket(), localapi.PathPools, &pools) != nil {
 		return "", nil //nolint:nilerr // a later step tries again

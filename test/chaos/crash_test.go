@@ -132,7 +132,7 @@ func (c *crash) round(t *testing.T) {
 		return
 	}
 	c.awayWG.Wait()
-	c.settle()
+	c.compare()
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, w := range c.workers {
@@ -160,7 +160,7 @@ func (c *crash) round(t *testing.T) {
 	c.lock(func() { c.oracle.Died() })
 	if c.rnd.IntN(4) == 0 {
 		c.offline++
-		c.fail(c.settleOffline(t))
+		c.fail(c.compareOffline(t))
 	}
 	c.startAwayDELs()
 }
@@ -204,7 +204,7 @@ func (c *crash) note(k Key, line string) {
 	c.trace[k] = lines[max(0, len(lines)-24):]
 }
 
-// step is one request of a client. It is false where nobody listens.
+// step is one request of a client. It is false without a listener.
 func (c *crash) step(w *worker) bool {
 	k := w.keys[w.rnd.IntN(len(w.keys))]
 	viaPlugin := w.rnd.IntN(25) == 0
@@ -228,8 +228,8 @@ func (c *crash) step(w *worker) bool {
 	return c.gc(w, viaPlugin)
 }
 
-// do sends a request about one key and tells the oracle. It is false where
-// nobody listens.
+// do sends a request about one key and tells the oracle. It is false without a
+// listener.
 func (c *crash) do(k Key, v Verb, send func() (reply, Fate, error)) bool {
 	c.lock(func() { c.oracle.Begin(k, v); c.note(k, string(v)+" ...") })
 	r, f, err := send()
@@ -321,9 +321,9 @@ func (c *crash) startAwayDELs() {
 	}
 }
 
-// settle compares what the agent says it holds with what clients were told,
+// compare compares the agent's leases with the answers to clients,
 // once no DEL waits any more.
-func (c *crash) settle() {
+func (c *crash) compare() {
 	if err := c.node.awaitDELs(); err != nil {
 		c.fail(err)
 		return
@@ -344,12 +344,12 @@ func (c *crash) settle() {
 	if infra != c.infra {
 		c.fail(fmt.Errorf("%d infra leases, there were %d", infra, c.infra))
 	}
-	c.lock(func() { err = c.oracle.Settle(book, nil) })
+	c.lock(func() { err = c.oracle.Check(book, nil) })
 	c.fail(err)
 }
 
-// settleOffline does so with a copy of the database, while the agent is dead.
-func (c *crash) settleOffline(t *testing.T) error {
+// compareOffline does so with a copy of the database, while the agent is dead.
+func (c *crash) compareOffline(t *testing.T) error {
 	book, findings, err := readOffline(t.Context(), c.node)
 	if err != nil {
 		return fmt.Errorf("read the database offline: %w", err)
@@ -362,7 +362,7 @@ func (c *crash) settleOffline(t *testing.T) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.oracle.Settle(book, waiting); err != nil {
+	if err := c.oracle.Check(book, waiting); err != nil {
 		return fmt.Errorf("offline: %w", err)
 	}
 	return nil
@@ -414,18 +414,18 @@ func (c *crash) finish(t *testing.T) {
 	}
 	g := NewWithT(t)
 	c.agent = c.node.start(t)
-	c.settle()
+	c.compare()
 	for _, w := range c.workers {
 		for _, k := range w.keys {
 			c.do(k, Del, func() (reply, Fate, error) { return ask(c.node.socket(), k.request(Del), leaving{}) })
 		}
 	}
-	c.settle()
+	c.compare()
 	book, _, err := readBook(c.node.socket())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(book).To(BeEmpty())
 	waiting, err := os.ReadDir(c.node.intentDir())
 	g.Expect(err == nil || errors.Is(err, os.ErrNotExist)).To(BeTrue(), "%v", err)
-	g.Expect(slices.DeleteFunc(waiting, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), ".new-") })).To(BeEmpty(), "DELs that nobody applies")
+	g.Expect(slices.DeleteFunc(waiting, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), ".new-") })).To(BeEmpty(), "DELs that were not applied")
 	g.Expect(c.agent.stop()).To(Succeed())
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// past is what a killed agent has left.
+// past holds the files that a killed agent has left.
 type past struct {
 	*node
 	data  []byte   // of the database
@@ -170,7 +170,7 @@ func TestDamagedFileIsRefused(t *testing.T) {
 }
 
 // TestDamagedRecords changes one character of one lease, wherever the file has
-// it: that is found out, since it would give the address to somebody else.
+// it: that is found out, since it would give the address to another owner.
 func TestDamagedRecords(t *testing.T) {
 	p := newPast(t, newNode(t, roomyConf), 40)
 	victim := p.held[20]

@@ -93,7 +93,7 @@ func (n *node) occupy(t *testing.T) (free func()) {
 	return func() { _ = os.Remove(path) }
 }
 
-// filler is what clients know of a disk that fills.
+// filler holds the clients' knowledge of a disk that fills.
 type filler struct {
 	mu     sync.Mutex
 	node   *node
@@ -132,12 +132,12 @@ func (f *filler) ask(k Key, v Verb) Fate {
 	return fate
 }
 
-// settle compares what is held with what was told, while nothing is under way.
-func (f *filler) settle(g *WithT) {
+// compare compares leases with answers, while nothing is under way.
+func (f *filler) compare(g *WithT) {
 	g.Expect(errors.Join(f.errs...)).To(Succeed())
 	book, infra, err := readBook(f.node.socket())
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(f.oracle.Settle(book, nil)).To(Succeed())
+	g.Expect(f.oracle.Check(book, nil)).To(Succeed())
 	g.Expect(infra).To(Equal(4))
 	var report localapi.CheckReport
 	g.Expect(get(f.node.socket(), localapi.PathCheck, &report)).To(Succeed())
@@ -176,18 +176,18 @@ func fillDisk(t *testing.T, clients int) {
 	f.oracle.Died()
 	a.kill()
 	a = n.start(t)
-	f.settle(g)
+	f.compare(g)
 	f.fill(clients, "b")
 
 	a.kill()
 	n.resize(t, "8m")
 	a = n.start(t, "--check-database-every", "50ms")
-	f.settle(g)
+	f.compare(g)
 	g.Expect(f.ask(Key{"net", "room", "eth0"}, Add)).To(Equal(Answered))
 	for _, k := range f.told {
 		g.Expect(f.ask(k, Del)).To(Equal(Answered))
 	}
-	f.settle(g)
+	f.compare(g)
 
 	free := n.occupy(t)
 	refused := f.codes["ADD refused"]
@@ -204,7 +204,7 @@ func fillDisk(t *testing.T, clients int) {
 	free() // room, without a restart and without traffic
 	g.Eventually(n.whyNotReady, patience, 10*time.Millisecond).Should(BeEmpty())
 	g.Expect(f.ask(Key{"net", "again", "eth0"}, Add)).To(Equal(Answered))
-	f.settle(g)
+	f.compare(g)
 	t.Logf("full at %d attachments; %v", full, f.codes)
 	g.Expect(a.stop()).To(Succeed())
 }
@@ -232,7 +232,7 @@ func startOnFullDisk(t *testing.T) {
 	g.Expect(a.stop()).To(Succeed())
 	n.occupy(t)
 	a = n.start(t)
-	f.settle(g)
+	f.compare(g)
 	for _, k := range f.told {
 		g.Expect(f.ask(k, Add)).To(Equal(Answered))
 	}

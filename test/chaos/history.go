@@ -39,8 +39,8 @@ const release Verb = "RELEASE"
 // forever is after all histories.
 const forever = math.MaxInt64
 
-// untold is an address that somebody holds and nobody was told of.
-const untold = "?"
+// unanswered is an address that is held without an answer to its client.
+const unanswered = "?"
 
 // History is a set of concurrent requests. Any goroutine may record.
 type History struct {
@@ -62,9 +62,9 @@ func (h *History) Record(op Op) {
 	h.ops = append(h.ops, op)
 }
 
-// End is called when all that was abandoned is over too, with what is held
-// then: it ends the ops that are not over, and adds that nobody keeps what
-// nobody was told of.
+// End is called when the abandoned requests are over too, with the leases of that moment:
+// it ends the ops that are not over, and adds that a lease without an answer does not
+// stay.
 func (h *History) End(held map[Key]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,7 +174,7 @@ func (op Op) String() string {
 	return s
 }
 
-// keyModel is one attachment: "" holds nothing, untold, or an address.
+// keyModel is one attachment: "" holds nothing, unanswered, or an address.
 func keyModel() porcupine.NondeterministicModel {
 	return porcupine.NondeterministicModel{
 		Init: func() []any { return []any{""} },
@@ -201,8 +201,8 @@ func (op Op) next(s string) []string {
 	case Check:
 		return op.nextOfCheck(s)
 	case release:
-		if s == untold {
-			return []string{untold, ""}
+		if s == unanswered {
+			return []string{unanswered, ""}
 		}
 		return []string{s}
 	case read:
@@ -215,12 +215,12 @@ func (op Op) next(s string) []string {
 
 func (op Op) nextOfAdd(s string) []string {
 	switch {
-	case op.Fate == Answered && (s == "" || s == untold || s == op.Addr):
+	case op.Fate == Answered && (s == "" || s == unanswered || s == op.Addr):
 		return []string{op.Addr}
 	case op.Fate == Answered:
 		return nil
 	case s == "" && (op.Fate == Abandoned || op.Fate == Lost):
-		return []string{"", untold}
+		return []string{"", unanswered}
 	}
 	return []string{s}
 }
@@ -240,7 +240,7 @@ func (op Op) nextOfCheck(s string) []string {
 	switch {
 	case op.Fate == Answered && op.Addr == "":
 		ok = s != ""
-	case op.Fate == Answered && s == untold:
+	case op.Fate == Answered && s == unanswered:
 		return []string{op.Addr}
 	case op.Fate == Answered:
 		ok = s == op.Addr
@@ -257,7 +257,7 @@ func (op Op) nextOfCheck(s string) []string {
 	return nil
 }
 
-// whole is what eight attachments hold.
+// whole holds the addresses of eight attachments.
 type whole [8]string
 
 // wholeModel is all attachments: each as in keyModel, and no address twice.

@@ -63,7 +63,7 @@ func TestLinearizability(t *testing.T) {
 	}
 }
 
-// rally is how histories are made.
+// rally makes histories.
 type rally struct {
 	socket  string
 	keys    int
@@ -216,8 +216,8 @@ func (r *rally) gc(h *History, op Op, keys []Key, rnd *rand.Rand) ([]Op, error) 
 	return ops, err
 }
 
-// quiet waits until the agent has done all that it was asked, and taken back
-// what nobody was told of, and returns what is held.
+// quiet waits until the agent has done all requests and taken back the leases whose
+// client was not told, and returns the leases.
 func (r *rally) quiet(h *History) (map[Key]string, error) {
 	// The loop is first come, first served: with this DEL, all before it is done.
 	if _, f, err := ask(r.socket, Key{"fence", "fence", "eth0"}.request(Del), leaving{}); err != nil || f != Answered {
@@ -244,13 +244,13 @@ func (r *rally) quiet(h *History) (map[Key]string, error) {
 			return held, nil
 		}
 		if time.Now().After(limit) {
-			return nil, fmt.Errorf("still held, and nobody was told:%s", unheard)
+			return nil, fmt.Errorf("still held, and its client was not told:%s", unheard)
 		}
 	}
 }
 
 // TestClientsThatHangUp lets clients close their connections in the middle of
-// an ADD: what nobody was told of must not stay.
+// an ADD: a lease whose client was not told must not stay.
 func TestClientsThatHangUp(t *testing.T) {
 	g := NewWithT(t)
 	s := seed(t)

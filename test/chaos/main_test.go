@@ -18,8 +18,8 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/effort"
 )
 
-// binEnv is where the programs are: set by TestMain, and inherited by what it
-// starts again in another namespace.
+// binEnv names the folder of the programs: set by TestMain, and inherited by the process
+// that it starts again in another namespace.
 const binEnv = "CHAOS_BIN"
 
 func TestMain(m *testing.M) {

@@ -16,7 +16,7 @@ type Key struct{ Network, ContainerID, IfName string }
 // String is "network/containerID/ifName".
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// Verb is what is asked for an attachment. A GC is a Del of every attachment
+// Verb is a request for an attachment. A GC is a Del of every attachment
 // that it does not list.
 type Verb string
 
@@ -28,14 +28,14 @@ const (
 	GC    Verb = "GC"
 )
 
-// Fate is how a request ended for its client.
+// Fate is the outcome of a request for its client.
 type Fate string
 
 // Fates of requests.
 const (
 	Answered  Fate = "answered"  // with success
 	Refused   Fate = "refused"   // answered with an error: nothing is changed
-	NotSent   Fate = "not sent"  // nobody listened
+	NotSent   Fate = "not sent"  // there was no listener
 	Lost      Fate = "lost"      // the agent died with it: it is done or not
 	Abandoned Fate = "abandoned" // the client went away: the agent may still do it
 )
@@ -53,7 +53,7 @@ func Told(addrs ...netip.Addr) Outcome {
 	return Outcome{Fate: Answered, Addrs: addrs}
 }
 
-// Book is what is held, in the order of the book: attachments with addresses.
+// Book lists the attachments with their addresses, in the order of the agent's list.
 type Book []Holding
 
 // Holding is one address and who holds it.
@@ -67,8 +67,8 @@ type Holding struct {
 // is for one goroutine at a time.
 type Oracle struct{ beliefs map[Key]*belief }
 
-// belief is what one attachment may hold: nothing (none), what it was told
-// (told), something that nobody was told of (any).
+// belief holds the possible states of one attachment: no address (none), the address of
+// an answer (told), an address without an answer (any).
 type belief struct {
 	none   bool
 	told   []netip.Addr
@@ -165,12 +165,12 @@ func (o *Oracle) Died() {
 	}
 }
 
-// Settle is called with all that is held, by pods, while no request is under
+// Check is called with all leases of pods while no request is under
 // way and none that was abandoned can still be done. It says what contradicts
 // what clients were told; after that, what the book says is what is known.
 // waiting is true for attachments whose DEL waits on disk: those may still be
 // in the book (nil: none).
-func (o *Oracle) Settle(book Book, waiting func(Key) bool) error {
+func (o *Oracle) Check(book Book, waiting func(Key) bool) error {
 	var errs []error
 	holder := map[netip.Addr]Key{}
 	held := map[Key][]netip.Addr{}
@@ -190,14 +190,14 @@ func (o *Oracle) Settle(book Book, waiting func(Key) bool) error {
 		if waiting != nil && waiting(k) {
 			continue
 		}
-		if err := b.settle(k, found); err != nil {
+		if err := b.check(k, found); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (b *belief) settle(k Key, found []netip.Addr) error {
+func (b *belief) check(k Key, found []netip.Addr) error {
 	before := *b
 	*b = belief{none: found == nil, told: found}
 	switch {

@@ -40,8 +40,8 @@ func restart(idAddr ...string) step {
 	return step{book: book}
 }
 
-// play returns the error of the last step; all others must succeed.
-func play(g *WithT, steps []step) error {
+// runSteps returns the error of the last step; all earlier ones must succeed.
+func runSteps(g *WithT, steps []step) error {
 	o := NewOracle()
 	var last error
 	for i, s := range steps {
@@ -49,7 +49,7 @@ func play(g *WithT, steps []step) error {
 		switch {
 		case s.book != nil:
 			o.Died()
-			last = o.Settle(s.book, func(k Key) bool {
+			last = o.Check(s.book, func(k Key) bool {
 				for _, w := range s.waiting {
 					if w == k {
 						return true
@@ -93,7 +93,7 @@ func TestOracleAcceptsWhatMayBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			g.Expect(play(g, steps)).To(Succeed())
+			g.Expect(runSteps(g, steps)).To(Succeed())
 		})
 	}
 }
@@ -111,7 +111,7 @@ func TestOracleRejectsWhatMustNotBe(t *testing.T) {
 		"told what a restart has shown":                {"which net/a/eth0 holds", []step{add("a", Lost), restart("a=10.0.0.1"), told("b", "10.0.0.1")}},
 		"a DEL is forgotten":                           {"given back", []step{told("a", "10.0.0.1"), del("a", Answered), restart("a=10.0.0.1")}},
 		"a DEL that waited is forgotten":               {"given back", []step{told("a", "10.0.0.1"), del("a", Answered), {book: Book{{key("a"), addr("10.0.0.1")}}, waiting: []Key{key("a")}}, restart("a=10.0.0.1")}},
-		"something nobody asked for":                   {"never asked", []step{restart("a=10.0.0.1")}},
+		"something without a request":                  {"never asked", []step{restart("a=10.0.0.1")}},
 		"held after nothing was done":                  {"given back", []step{add("a", NotSent), restart("a=10.0.0.1")}},
 		"held after a refusal":                         {"given back", []step{add("a", Refused), restart("a=10.0.0.1")}},
 		"an abandoned repeat frees":                    {"holds nothing", []step{told("a", "10.0.0.1"), add("a", Abandoned), restart()}},
@@ -122,11 +122,11 @@ func TestOracleRejectsWhatMustNotBe(t *testing.T) {
 		"CHECK does not see it":                        {"was refused", []step{told("a", "10.0.0.1"), check("a", Refused)}},
 		"CHECK sees a ghost":                           {"holds nothing", []step{told("a", "10.0.0.1"), del("a", Answered), check("a", Answered)}},
 		"one family is lost":                           {"it was told", []step{{key: key("a"), verb: Add, out: Told(addr("fd00::1"), addr("10.0.0.1"))}, restart("a=10.0.0.1")}},
-		"what was settled changes":                     {"holds nothing", []step{add("a", Lost), restart("a=10.0.0.1"), restart()}},
+		"a checked lease vanishes":                     {"holds nothing", []step{add("a", Lost), restart("a=10.0.0.1"), restart()}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			g.Expect(play(g, c.steps)).To(MatchError(ContainSubstring(c.says)))
+			g.Expect(runSteps(g, c.steps)).To(MatchError(ContainSubstring(c.says)))
 		})
 	}
 }

@@ -27,7 +27,7 @@ func (n *node) sibling(name string) *node {
 	return &s
 }
 
-// mustEnd is what an agent says that ends with 1.
+// mustEnd returns the output of an agent that ends with 1.
 func (a *agent) mustEnd(t *testing.T) string {
 	t.Helper()
 	g := NewWithT(t)
@@ -184,7 +184,7 @@ func TestManyDELsThatWait(t *testing.T) {
 		g.Expect(os.WriteFile(filepath.Join(n.intentDir(), fmt.Sprintf(".new-%d", i)), nil, 0o600)).To(Succeed())
 	}
 	out, ok = del(last)
-	g.Expect(ok).To(BeTrue(), "files that are no DEL are not counted as such: %s", out)
+	g.Expect(ok).To(BeTrue(), "files without a DEL are not counted as such: %s", out)
 	for i := range cni.MaxIntents - 2 {
 		in := cni.Intent{Network: "net", ContainerID: fmt.Sprint("gone", i), IfName: "eth0"}
 		text := fmt.Sprintf(`{"network":%q,"containerID":%q,"ifName":%q}`, in.Network, in.ContainerID, in.IfName)

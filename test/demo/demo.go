@@ -14,10 +14,10 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// demo is what the steps share.
+// demo holds the state that the steps share.
 type demo struct {
 	stage.Agent
-	*stage.Story
+	*stage.Scenario
 	way     stage.Way
 	node    *netlab.Namespace // nil without namespaces, like every pod's
 	pods    []*stage.Pod
@@ -27,7 +27,7 @@ type demo struct {
 	plan    plan
 }
 
-// plan is what cadastre plan prints, as far as it is compared here.
+// plan holds the part of the output of cadastre plan that is compared here.
 type plan struct {
 	Pods    netip.Prefix `json:"podSubnetThisNode"`
 	Gateway netip.Addr   `json:"podGatewayIP"`
@@ -38,10 +38,10 @@ func agentIn(p stage.Place) stage.Agent {
 	return stage.Agent{Place: p, Config: filepath.Join(p.Root, "conf", "contiv.conf"), Node: "demo-node"}
 }
 
-// tell takes every step and then, whatever has happened, lets go of everything
+// runScenario takes every step and then, whatever has happened, lets go of everything
 // but the files.
-func tell(ctx context.Context, p stage.Place, w stage.Way, s *stage.Story) error {
-	d := &demo{Agent: agentIn(p), Story: s, way: w}
+func runScenario(ctx context.Context, p stage.Place, w stage.Way, s *stage.Scenario) error {
+	d := &demo{Agent: agentIn(p), Scenario: s, way: w}
 	err := d.all(ctx)
 	return s.End(ctx, err, d.end(), stage.Log{Of: "The agent", Path: d.Log()})
 }

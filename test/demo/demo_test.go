@@ -41,11 +41,11 @@ func testWay(t *testing.T, b stagetest.Built, w stage.Way) {
 	if code := run(t.Context(), b.Args("--namespaces="+string(w)), &stdout, &stderr); code != 0 || stderr.Len() > 0 {
 		t.Fatalf("exit code %d: %s%s", code, &stdout, &stderr)
 	}
-	verifyTold(t, stdout.String(), w)
+	verifyOutput(t, stdout.String(), w)
 }
 
-// verifyTold looks for what the README promises.
-func verifyTold(t *testing.T, told string, w stage.Way) {
+// verifyOutput looks for what the README promises.
+func verifyOutput(t *testing.T, told string, w stage.Way) {
 	t.Helper()
 	want := []string{
 		"claimed node ID 1.", "pod addresses  10.1.1.2 - 10.1.1.253", "demo/pod-1 was given 10.1.1.2/24", "demo/pod-2 was given 10.1.1.3/24",
@@ -118,7 +118,7 @@ func testFenced(t *testing.T, b stagetest.Built) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	verifyTold(t, string(out), stage.WayNone)
+	verifyOutput(t, string(out), stage.WayNone)
 	first, _, _ := strings.Cut(string(out), "\n")
 	for _, text := range []string{"without network namespaces", "operation not permitted", "no more user namespaces"} {
 		if !strings.Contains(first, text) {
@@ -133,7 +133,7 @@ func testFenced(t *testing.T, b stagetest.Built) {
 	}
 }
 
-// testBuilding is what make demo does.
+// testBuilding does the same as make demo.
 func testBuilding(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN: -short")
@@ -143,7 +143,7 @@ func testBuilding(t *testing.T) {
 	if code := run(t.Context(), []string{"--namespaces=none"}, &stdout, &stderr); code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, &stdout, &stderr)
 	}
-	verifyTold(t, stdout.String(), stage.WayNone)
+	verifyOutput(t, stdout.String(), stage.WayNone)
 }
 
 // testForeground does what demo run suggests, word for word.

@@ -19,7 +19,7 @@ import (
 // foreground runs an agent with its files in .run until ctx ends, and prints
 // what can be done with it.
 func foreground(ctx context.Context, opt stage.Options, stdout, stderr io.Writer) error {
-	a, err := settleForeground(ctx, opt, stdout)
+	a, err := prepareForeground(ctx, opt, stdout)
 	if err != nil {
 		return err
 	}
@@ -41,8 +41,8 @@ func foreground(ctx context.Context, opt stage.Options, stdout, stderr io.Writer
 	return errors.Join(err, agent.Halt(10*time.Second))
 }
 
-// settleForeground builds the programs into bin, unless they are there.
-func settleForeground(ctx context.Context, opt stage.Options, stdout io.Writer) (a stage.Agent, err error) {
+// prepareForeground builds the programs into bin, unless they are there.
+func prepareForeground(ctx context.Context, opt stage.Options, stdout io.Writer) (a stage.Agent, err error) {
 	p := stage.Place{Root: opt.Root, Bin: opt.Bin, Dir: opt.Dir}
 	if p.Root == "" {
 		if p.Root, err = stage.Repository(ctx); err != nil {
@@ -66,7 +66,7 @@ func settleForeground(ctx context.Context, opt stage.Options, stdout io.Writer) 
 	return a, nil
 }
 
-// suggest is what to try next. Lines that begin with $ are commands.
+// suggest returns the commands to try next. Lines that begin with $ are commands.
 func suggest(a stage.Agent) string {
 	return strings.NewReplacer("@BIN", shown(a.Bin), "@CONFIG", shown(a.Config), "@SOCKET", shown(a.Socket()), "@STATE", shown(a.State())).Replace(`
 An agent runs here; its log is on this terminal. Ctrl-C stops it, and what it has

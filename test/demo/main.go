@@ -42,12 +42,12 @@ func main() {
 
 // run is the whole program; it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	play := stage.Play{
-		Name: "demo", Title: title, Socket: stage.SocketName, Acts: tell,
+	harness := stage.Harness{
+		Name: "demo", Title: title, Socket: stage.SocketName, Scenario: runScenario,
 		Usage: "demo [flags]      shows everything and cleans up\n       demo [flags] run  starts an agent in the foreground",
 		Verbs: []string{"run"}, Other: foreground,
 	}
-	return play.Run(ctx, args, stdout, stderr)
+	return harness.Run(ctx, args, stdout, stderr)
 }
 
 // title says what is to come.
@@ -56,7 +56,7 @@ func title(w stage.Way, why string) string {
 	case stage.WayNone:
 		return fmt.Sprintf("Cadastre's demo, without network namespaces (%s): all is done but sending packets.", why)
 	case stage.WayUser:
-		return "Cadastre's demo, in network namespaces of a user namespace: nobody needs to be root."
+		return "Cadastre's demo, in network namespaces of a user namespace: root is not needed."
 	}
 	return "Cadastre's demo, in network namespaces of its own."
 }

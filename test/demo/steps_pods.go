@@ -25,7 +25,7 @@ func (d *demo) addTwo(ctx context.Context) error {
 
 // addThird adds a third pod after the crash.
 func (d *demo) addThird(ctx context.Context) error {
-	d.Step("Give a third pod an address, which nobody else has.")
+	d.Step("Give a third pod an address, which no other pod has.")
 	if err := d.add(ctx, "pod-3"); err != nil {
 		return err
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// cluster is what the steps share.
+// cluster holds the state that the steps share.
 type cluster struct {
 	stage.Place
-	*stage.Story
+	*stage.Scenario
 	way      stage.Way
 	underlay *netlab.Namespace // nil without namespaces
 	etcd     *etcd
@@ -37,13 +37,13 @@ type talk interface {
 	End() error
 }
 
-// limit is how long everything may take.
+// limit bounds the time of the whole demo.
 const limit = 4 * time.Minute
 
-// tell takes every step and then, whatever has happened, lets go of everything
+// runScenario takes every step and then, whatever has happened, lets go of everything
 // but the files.
-func tell(ctx context.Context, p stage.Place, w stage.Way, s *stage.Story) error {
-	c := &cluster{Place: p, Story: s, way: w}
+func runScenario(ctx context.Context, p stage.Place, w stage.Way, s *stage.Scenario) error {
+	c := &cluster{Place: p, Scenario: s, way: w}
 	c.etcd = &etcd{dir: p.Dir, within: c.within}
 	err := c.all(ctx)
 	ending := c.end()
@@ -58,7 +58,7 @@ func (c *cluster) all(ctx context.Context) error {
 		c.loseEtcd, c.etcdComesBack,
 		c.loseEverything, c.startOne, c.newcomerFirst, c.othersReturn,
 		c.changePools, c.newPods, c.releaseNode, c.replaceNode,
-		c.loseEverybody, c.ownerReturns, c.giveBack,
+		c.loseAllNodes, c.ownerReturns, c.giveBack,
 		c.delete, c.stop,
 	} {
 		if err := ctx.Err(); err != nil {
@@ -133,7 +133,7 @@ func (c *cluster) write(path, text string) error {
 }
 
 // contivConf is the configuration of every node. The times are short, so that
-// nobody waits; addresses that were given back rest for as long as it takes. A
+// the demo is; addresses that were given back rest for as long as it takes. A
 // newcomer waits for two probing intervals, within which an agent has to find an
 // etcd that was away for seconds: the longer it was away, the less often it asks.
 func (c *cluster) contivConf() string {

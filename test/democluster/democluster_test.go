@@ -58,7 +58,7 @@ func testWay(t *testing.T, b stagetest.Built, w stage.Way) {
 	told := stdout.String()
 	for _, text := range []string{
 		"was given 10.1.1.2/24; its gateway is 10.1.1.1", "from its mirror of the store", "All agents follow it again",
-		"node-4: pod-4b was given 10.1.4.3/24", "Nobody has had a doubt about its node ID", "4 blocks drain, 10 leases stay",
+		"node-4: pod-4b was given 10.1.4.3/24", "No node has had a doubt about its node ID", "4 blocks drain, 10 leases stay",
 		"was given 10.2.4.2/24; its gateway is 10.2.4.1", "refused: nothing was changed", "stop it and wait 3s", "released node ID 4 of node-4",
 		"node-5: pod-5a was given 10.2.4.2/24", "says in its [status log events metrics]: node ID 1: ", "the node ID is taken: node ID 1 is of node node-6",
 		"lending of new addresses is suspended", "released node ID 1 of node-6", "was given 10.2.1.3/24", "all 11 pods pass CHECK",
@@ -106,7 +106,7 @@ func testFailing(t *testing.T, b stagetest.Built) {
 func TestEtcdThatCannotServe(t *testing.T) {
 	g := NewWithT(t)
 	here := func(f func() error) error { return f() }
-	e := &etcd{dir: t.TempDir(), client: "http://192.0.2.1:1", peer: "http://192.0.2.1:2", within: here} // an address of nobody
+	e := &etcd{dir: t.TempDir(), client: "http://192.0.2.1:1", peer: "http://192.0.2.1:2", within: here} // an address for documentation
 	g.Expect(e.start(t.Context())).To(MatchError(ContainSubstring("etcd does not serve")))
 	g.Eventually(e.process.Done(), 10*time.Second).Should(BeClosed())
 	g.Expect(e.end()).To(MatchError(ContainSubstring("ended by itself")))

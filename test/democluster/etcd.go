@@ -27,10 +27,10 @@ import (
 // etcdVerb makes the program etcd.
 const etcdVerb = "etcd"
 
-// etcdReady is what it prints when it serves.
+// etcdReady is its output when it serves.
 const etcdReady = "ready\n"
 
-// serveEtcd runs etcd until ctx ends, or somebody kills it.
+// serveEtcd runs etcd until ctx ends, or it is killed.
 func serveEtcd(ctx context.Context, args []string, stdout io.Writer) error {
 	fs := flag.NewFlagSet(etcdVerb, flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the error says it
@@ -53,7 +53,7 @@ func serveEtcd(ctx context.Context, args []string, stdout io.Writer) error {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{*clientURL}, []url.URL{*clientURL}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{*peerURL}, []url.URL{*peerURL}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.TickMs, cfg.ElectionMs = 50, 500 // there is nobody to elect
+	cfg.TickMs, cfg.ElectionMs = 50, 500 // a single member
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func serveEtcd(ctx context.Context, args []string, stdout io.Writer) error {
 	select {
 	case <-server.Server.ReadyNotify():
 		signal.Ignore(syscall.SIGPIPE)
-		_, _ = io.WriteString(stdout, etcdReady) // unless nobody waits for it any more
+		_, _ = io.WriteString(stdout, etcdReady) // unless the reader has ended
 	case err := <-server.Err():
 		return err
 	case <-ctx.Done():
@@ -136,7 +136,7 @@ func (e *etcd) stop() error {
 	return p.Stop(10 * time.Second)
 }
 
-// end ends it at once, if it runs: nobody needs its data any more.
+// end ends it at once, if it runs: its data is not needed any more.
 func (e *etcd) end() error {
 	if e.process == nil {
 		return nil
@@ -149,7 +149,7 @@ func (e *etcd) end() error {
 	}
 }
 
-// freePort is one of the loopback interface that nobody listens on, below those
+// freePort returns a port of the loopback interface without a listener, below those
 // that the kernel gives to outgoing connections.
 func freePort() (netip.AddrPort, error) {
 	const low, high = 12000, 32000

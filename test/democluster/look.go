@@ -19,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// plan is what cadastre plan prints, as far as it is compared here.
+// plan holds the part of the output of cadastre plan that is compared here.
 type plan struct {
 	Pods    netip.Prefix `json:"podSubnetThisNode"`
 	Address netip.Prefix `json:"nodeIPAddress"`
@@ -108,7 +108,7 @@ func (c *cluster) compare(list []localapi.Node) error {
 	return nil
 }
 
-// view is what must not move on a node.
+// view holds the addresses and subnets of a node that must not move.
 type view struct {
 	id     uint32
 	blocks string
@@ -297,8 +297,8 @@ func (c *cluster) refused(ctx context.Context, n *node, why string, args ...stri
 	return nil
 }
 
-// lendsNothing fails unless an ADD is refused.
-func (c *cluster) lendsNothing(ctx context.Context, n *node) error {
+// allocatesNothing fails unless an ADD is refused.
+func (c *cluster) allocatesNothing(ctx context.Context, n *node) error {
 	p, err := n.add(ctx)
 	switch {
 	case ctx.Err() != nil:

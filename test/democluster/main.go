@@ -10,7 +10,7 @@
 // started again. Pods reach each other across the nodes. Then etcd is killed and
 // comes back; it is wiped while all agents are dead, and a newcomer is there
 // before most of them; pools change under live pods; a node leaves for good; and
-// etcd is wiped once more, with nobody left to tell a newcomer which ID is not
+// etcd is wiped once more, with no node left to tell a newcomer which ID is not
 // free. After each step the addresses and subnets are compared with what they
 // were, and packets are sent again; some pods talk all the time, and may not lose
 // one packet.
@@ -57,11 +57,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	}
-	play := stage.Play{
+	harness := stage.Harness{
 		Name: "democluster", Usage: "democluster [flags]  shows everything and cleans up",
-		Title: title, Socket: "node-9/" + stage.SocketName, Acts: tell,
+		Title: title, Socket: "node-9/" + stage.SocketName, Scenario: runScenario,
 	}
-	return play.Run(ctx, args, stdout, stderr)
+	return harness.Run(ctx, args, stdout, stderr)
 }
 
 // title says what is to come.
@@ -70,7 +70,7 @@ func title(w stage.Way, why string) string {
 	case stage.WayNone:
 		return fmt.Sprintf("Cadastre's cluster demo, without network namespaces (%s): all is done but routes and packets.", why)
 	case stage.WayUser:
-		return "Cadastre's cluster demo, in network namespaces of a user namespace: nobody needs to be root."
+		return "Cadastre's cluster demo, in network namespaces of a user namespace: root is not needed."
 	}
 	return "Cadastre's cluster demo, in network namespaces of its own."
 }

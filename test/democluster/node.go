@@ -107,7 +107,7 @@ func (n *node) end() error {
 	return errors.Join(errs...)
 }
 
-// status is what the agent says of itself.
+// status returns the agent's status.
 func (n *node) status(ctx context.Context) (s localapi.Status, err error) {
 	_, err = n.Read(ctx, &s, "status")
 	return s, err

@@ -9,10 +9,9 @@ import (
 	"slices"
 )
 
-// loseEverybody leaves nobody who knows what the store has lost, and has a node
-// come that was never there.
-func (c *cluster) loseEverybody(ctx context.Context) (err error) {
-	c.Step("Kill and wipe everything again, start etcd, and then a new node alone, node-6. It waits for nodes that know more; nobody comes, and it gets node ID 1.")
+// loseAllNodes leaves no node that knows what the store has lost, and starts a new node.
+func (c *cluster) loseAllNodes(ctx context.Context) (err error) {
+	c.Step("Kill and wipe everything again, start etcd, and then a new node alone, node-6. It waits for nodes that know more; none comes, and it gets node ID 1.")
 	if c.before, err = c.look(ctx, c.nodes...); err != nil {
 		return err
 	}
@@ -34,7 +33,7 @@ func (c *cluster) loseEverybody(ctx context.Context) (err error) {
 		return err
 	}
 	if id != 1 {
-		return fmt.Errorf("%s has claimed node ID %d, not 1, which nobody else can have claimed", stranger.Node, id)
+		return fmt.Errorf("%s has claimed node ID %d, not 1, which no other node can have claimed", stranger.Node, id)
 	}
 	return c.heard(ctx)
 }
@@ -62,7 +61,7 @@ func (c *cluster) ownerReturns(ctx context.Context) error {
 		return err
 	}
 	c.Say("%s says in its %v: %s", n.Node, everywhere, s.Suspended)
-	if err := c.lendsNothing(ctx, n); err != nil {
+	if err := c.allocatesNothing(ctx, n); err != nil {
 		return err
 	}
 	if err := c.unmoved(ctx, n); err != nil {
@@ -95,7 +94,7 @@ func (c *cluster) giveBack(ctx context.Context) error {
 	if err := c.follows(ctx, fromStore, true, c.nodes...); err != nil {
 		return err
 	}
-	if err := c.settled(ctx); err != nil {
+	if err := c.awaitAgreement(ctx); err != nil {
 		return err
 	}
 	if err := c.unmoved(ctx, c.nodes...); err != nil {

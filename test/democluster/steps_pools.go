@@ -137,7 +137,7 @@ func (c *cluster) releaseNode(ctx context.Context) error {
 	if err := c.leave(ctx, via, n); err != nil {
 		return err
 	}
-	return c.settled(ctx)
+	return c.awaitAgreement(ctx)
 }
 
 // leave releases the ID of a node whose agent was stopped, which may be at once,

@@ -69,7 +69,7 @@ func (c *cluster) startAgents(ctx context.Context) error {
 	}
 	for id := uint32(1); id <= 3; id++ {
 		if c.by(id) == nil {
-			return fmt.Errorf("nobody has claimed node ID %d", id)
+			return fmt.Errorf("no node has claimed node ID %d", id)
 		}
 	}
 	return nil
@@ -92,7 +92,7 @@ func (c *cluster) joinAll(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.settled(ctx); err != nil {
+	if err := c.awaitAgreement(ctx); err != nil {
 		return err
 	}
 	if c.way == stage.WayNone {
@@ -127,8 +127,8 @@ func (c *cluster) join(ctx context.Context, n *node) error {
 	return nil
 }
 
-// settled waits until all nodes agree on who is there, and have their routes.
-func (c *cluster) settled(ctx context.Context) error {
+// awaitAgreement waits until all nodes agree on who is there, and have their routes.
+func (c *cluster) awaitAgreement(ctx context.Context) error {
 	if err := c.eventually(ctx, "the nodes agree", func() error { return c.agree(ctx) }); err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (c *cluster) addPods(ctx context.Context) error {
 	return nil
 }
 
-// firstRange and secondRange are what pods get addresses of.
+// firstRange and secondRange return the ranges of the pods' addresses.
 func firstRange() netip.Prefix  { return netip.MustParsePrefix("10.1.0.0/16") }
 func secondRange() netip.Prefix { return netip.MustParsePrefix("10.2.0.0/16") }
 

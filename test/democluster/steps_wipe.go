@@ -12,7 +12,7 @@ import (
 // loseEverything leaves nothing of the cluster but the agents' disks and the
 // kernel.
 func (c *cluster) loseEverything(ctx context.Context) (err error) {
-	c.Step("Kill etcd and all agents with SIGKILL, and remove all data of etcd. Pods talk on: the kernel needs nobody.")
+	c.Step("Kill etcd and all agents with SIGKILL, and remove all data of etcd. Pods talk on: the kernel does not need them.")
 	if c.before, err = c.look(ctx, c.nodes...); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (c *cluster) othersReturn(ctx context.Context) error {
 	if err := c.follows(ctx, fromStore, true, old...); err != nil {
 		return err
 	}
-	if err := c.settled(ctx); err != nil {
+	if err := c.awaitAgreement(ctx); err != nil {
 		return err
 	}
 	for _, n := range c.nodes {
@@ -113,7 +113,7 @@ func (c *cluster) othersReturn(ctx context.Context) error {
 			return fmt.Errorf("%s says that its node ID is in doubt: %v", n.Node, places)
 		}
 	}
-	c.Say("Nobody has had a doubt about its node ID.")
+	c.Say("No node has had a doubt about its node ID.")
 	if err := c.unmoved(ctx, old...); err != nil {
 		return err
 	}
@@ -137,5 +137,5 @@ func (c *cluster) enter(ctx context.Context, n *node, id uint32) error {
 	if err := n.ready(ctx); err != nil {
 		return err
 	}
-	return c.settled(ctx)
+	return c.awaitAgreement(ctx)
 }

@@ -102,8 +102,8 @@ func TestPagesThatAreNotTrueAreFound(t *testing.T) {
 		{"something else exported", "code", "const Limit", "func More() {}\nconst Limit", []string{"p.More: the package exports it"}},
 		{"one more method", "code", "(string, error) }", "(string, error); More() }", []string{"p.API.More: the package exports it", "p.Plugin.Get: the package exports it"}},
 		{"a row that was not published", "page", "| Default |", "| Defaults |", []string{"Defaults: it is not among what was published", "Default: it was published and has no row"}},
-		{"no signature", "page", "func(*p.Plugin)", "func(*q.Plugin)", []string{`p.Option: "type func(*q.Plugin)" is no signature`, "Option: published as"}},
-		{"a substitution that nobody needs", "page", "| podmodel.ID |", "| podmodel.ID | p.ID | |\n| infra.X |", []string{"infra.X: no published signature names it"}},
+		{"no signature", "page", "func(*p.Plugin)", "func(*q.Plugin)", []string{`p.Option: "type func(*q.Plugin)" is not a signature`, "Option: published as"}},
+		{"a substitution that is not needed", "page", "| podmodel.ID |", "| podmodel.ID | p.ID | |\n| infra.X |", []string{"infra.X: no published signature names it"}},
 		{"a substitution that is missing", "page", "| podmodel.ID | p.ID | ours |\n", "", []string{"Plugin.Set: published as"}},
 		{"an own symbol that is something else", "page", "const int", "const string", []string{"p.Limit: the page says const string, the code const int"}},
 	} {

@@ -67,7 +67,7 @@ func (a apiPage) substitute(sig string) string {
 	return sig
 }
 
-// declaration is what a signature of the page says.
+// declaration holds a signature of the page.
 type declaration struct {
 	kind string // func, var, const, type, field, embedded
 	typ  types.Type
@@ -101,11 +101,11 @@ func (a apiPage) read(u *universe, sig string) (declaration, error) {
 	fmt.Fprintf(&source, "var x %s\n", text)
 	file, err := parser.ParseFile(u.set, "signature", source.String(), parser.SkipObjectResolution)
 	if err != nil {
-		return declaration{}, fmt.Errorf("%q is no signature: %w", sig, err)
+		return declaration{}, fmt.Errorf("%q is not a signature: %w", sig, err)
 	}
 	c, err := u.check("check", []*ast.File{file})
 	if err != nil {
-		return declaration{}, fmt.Errorf("%q is no signature: %w", sig, err)
+		return declaration{}, fmt.Errorf("%q is not a signature: %w", sig, err)
 	}
 	return declaration{kind, c.types.Scope().Lookup("x").Type()}, nil
 }
@@ -233,7 +233,7 @@ func (a apiPage) beside(u *universe, p publication) []finding {
 	return found
 }
 
-// pageName is what the page calls a package: two may have the same name.
+// pageName returns the page's name of a package: two may have the same name.
 func (a apiPage) pageName(path, name string) string {
 	for on, of := range a.packages {
 		if of == path {

@@ -32,7 +32,7 @@ func clocks() exceptions {
 	}
 }
 
-// clockNames are what package time offers beside the arithmetic.
+// clockNames returns the names of package time beside its arithmetic.
 func clockNames() []string {
 	return []string{"Now", "Sleep", "After", "Since", "Until", "Tick", "NewTimer", "NewTicker", "AfterFunc"}
 }

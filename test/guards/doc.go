@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guards holds the repository to its rules: who may import whom, what
+// Package guards holds the repository to its rules: which package may import which, what
 // no source may contain, what every folder must have. It has tests only; they
 // read the tree that they stand in and change nothing.
 //
@@ -10,8 +10,8 @@
 // blind fails too.
 //
 // Exceptions stand beside the guard, each with its reason. One that nothing
-// needs any more is an error: the lists can only shrink, unless somebody adds
-// to them on purpose.
+// needs any more is an error: the lists can only shrink, unless a
+// developer adds to them on purpose.
 //
 // Example: a plugin that calls net.ParseIP ends in
 //

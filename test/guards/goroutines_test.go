@@ -59,7 +59,7 @@ func threads() exceptions {
 		"kvdb/etcd/watcher.go: Go":                                    "one for each watcher; awaited by Close",
 		"internal/testkit/faulty/watcher.go: Go":                      "one for each watcher; awaited by Close",
 		"kvdb/internal/watchlog/watcher.go: Go":                       "one for each watcher; awaited by Close",
-		"kvdb/kvdbtest/exam.go: Go":                                   "workers of a test, awaited by it",
+		"kvdb/kvdbtest/suite.go: Go":                                  "workers of a test, awaited by it",
 		"kvdb/kvdbtest/races.go: go":                                  "workers of a test, awaited by it",
 		"plugins/restapi/restapi.go: Go":                              "one for each listener; awaited by Serve",
 		"operator/netresource/netresourcetest/netresourcetest.go: go": "a check of a provider; awaited, or the check fails because it does not return",

@@ -29,7 +29,7 @@ func contract() []string { return []string{"HandlesEvent", "Resync", "Update", "
 // inLoop are all methods of handlers that the loop calls.
 func inLoop() []string { return append(contract(), "String", "Commit", "Undo") }
 
-// calls is who mentions whom.
+// calls maps a function to the functions that it mentions.
 type calls map[*types.Func][]*types.Func
 
 func (u *universe) calls() calls {

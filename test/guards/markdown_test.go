@@ -112,7 +112,7 @@ func cells(text string) []string {
 	return all
 }
 
-// anchors are what a link may name behind a #, as GitHub makes them.
+// anchors returns the names that a link may have behind a #, as GitHub makes them.
 func (doc document) anchors() map[string]bool {
 	all := map[string]bool{}
 	for _, h := range doc.headings {

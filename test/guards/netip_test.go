@@ -32,7 +32,7 @@ func netIPBorders() []string {
 	}
 }
 
-// netIPNames are what package net offers for addresses beside net/netip.
+// netIPNames returns the names of package net for addresses.
 func netIPNames() []string {
 	return []string{
 		"IP", "IPNet", "IPMask", "IPAddr", "ParseIP", "ParseCIDR", "CIDRMask", "IPv4", "IPv4Mask", "LookupIP", "ResolveIPAddr",

@@ -13,7 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// header is how every Go file begins.
+// header begins every Go file.
 const header = "// SPDX-FileCopyrightText: The Cadastre Authors\n// SPDX-License-Identifier: Apache-2.0\n\n"
 
 // headers finds files without the header.

@@ -3,7 +3,7 @@
 
 package guards
 
-// datastoreAPI is what the documentation of AWS's package datastore lists.
+// datastoreAPI returns the symbols in the documentation of AWS's package datastore.
 func datastoreAPI() []symbol {
 	return []symbol{
 		{"DuplicatedENIError", "const string"},

@@ -3,7 +3,7 @@
 
 package guards
 
-// dockerContract is what the documentation of libnetwork's package ipamapi lists.
+// dockerContract returns the symbols in the documentation of libnetwork's package ipamapi.
 func dockerContract() []symbol {
 	return []symbol{
 		{"PluginEndpointType", "const string"},

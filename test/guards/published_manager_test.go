@@ -3,7 +3,7 @@
 
 package guards
 
-// managerAPI is what the documentation of CCE's package ipam lists of the node's half.
+// managerAPI returns the symbols of the node in the documentation of CCE's package ipam.
 func managerAPI() []symbol {
 	return []symbol{
 		{"AllocationResult", "type struct"},

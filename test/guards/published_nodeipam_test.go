@@ -3,7 +3,7 @@
 
 package guards
 
-// nodeIPAM is what the documentation of Kubernetes' package ipam lists.
+// nodeIPAM returns the symbols in the documentation of Kubernetes' package ipam.
 func nodeIPAM() []symbol {
 	return []symbol{
 		{"RangeAllocatorType", "const nodeipam.CIDRAllocatorType"},

@@ -26,7 +26,7 @@ func publications() []publication {
 	}
 }
 
-// contivIPAM is what Contiv-VPP's documentation of package ipam lists.
+// contivIPAM returns the symbols in Contiv-VPP's documentation of package ipam.
 func contivIPAM() []symbol {
 	return []symbol{
 		{"DefaultPlugin", "var ipam.IPAM"},

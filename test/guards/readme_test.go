@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// sections are what the README of a plugin must have, in this order.
+// sections returns the headings that the README of a plugin must have, in this order.
 func sections() []string {
 	return []string{"Name", "Description", "Configuration", "Events", "Examples"}
 }

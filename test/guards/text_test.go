@@ -16,7 +16,7 @@ import (
 // maxFileSize bounds every file of the repository.
 const maxFileSize = 1 << 20
 
-// ban is what no file may say. The patterns are written so that they do not
+// ban is a text that no file may have. The patterns are written so that they do not
 // match themselves.
 type ban struct {
 	pattern *regexp.Regexp

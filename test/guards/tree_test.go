@@ -25,7 +25,7 @@ import (
 // module is the path of the main module.
 const module = "github.com/cadastre/cadastre"
 
-// root is where the repository begins, seen from this folder.
+// root is the path of the repository, seen from this folder.
 const root = "../.."
 
 // page is a file of the repository; path is from its root, with slashes.
@@ -100,7 +100,7 @@ func pages(t testing.TB) []page {
 	return all
 }
 
-// tracked is what git does not ignore, nil where git cannot tell.
+// tracked returns the files that git does not ignore, nil without git.
 func tracked() map[string]bool {
 	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	cmd.Dir = root
@@ -185,7 +185,7 @@ func (e exceptions) split(found []finding) (left, idle []string) {
 	return left, slices.Sorted(maps.Keys(unused))
 }
 
-// expectClean fails with everything that was found and is no exception.
+// expectClean fails with every finding that is not an exception.
 func expectClean(t *testing.T, found []finding, except exceptions) {
 	t.Helper()
 	left, idle := except.split(found)
@@ -206,7 +206,7 @@ func each(all []source, rule func(source) []finding) []finding {
 	return found
 }
 
-// subjects are what a rule finds in a text, for bad cases.
+// subjects returns the subjects of a rule's findings in a text, for bad cases.
 func subjects(t *testing.T, rule func(source) []finding, name, text string) []string {
 	t.Helper()
 	var all []string

@@ -15,7 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// pkg is what `go list` tells of a package. Imports leaves the tests out.
+// pkg holds the fields of `go list` for a package. Imports leaves the tests out.
 type pkg struct {
 	ImportPath string
 	Standard   bool
@@ -48,7 +48,7 @@ func goList(t testing.TB, args ...string) map[string]pkg {
 	}
 }
 
-// wall is what packages must not reach, however many imports away. A pattern
+// wall names packages that other packages must not reach, however many imports away. A pattern
 // is a package, or with "/..." a package and all below; "./" is our module, and
 // "..." is everything that is not in the standard library.
 type wall struct {
@@ -61,7 +61,7 @@ type wall struct {
 	bad     [2]string // an import that the wall must find
 }
 
-// suites are made for tests: whoever implements kvdb.Store or ledger's journal,
+// suites are made for tests: an implementation of kvdb.Store or of ledger's journal,
 // also outside of this module, runs them.
 func suites() []string {
 	return []string{"./kvdb/kvdbtest", "./operator/netresource/netresourcetest", "./internal/testkit/..."}
@@ -99,13 +99,13 @@ func walls() []wall {
 			why: "both halves of the handshake are pure: the standard library and nothing else",
 			bad: [2]string{"./api/handshake", "google.golang.org/protobuf/proto"}},
 		{from: []string{"./operator/netresource/watermark"}, banned: []string{"..."},
-			why: "how many addresses a node wants is one pure function for everybody who asks",
+			why: "how many addresses a node wants is one pure function for all callers",
 			bad: [2]string{"./operator/netresource/watermark", "google.golang.org/protobuf/proto"}},
 		{from: []string{"./httpserver"}, banned: []string{"..."},
 			why: "a listener's limits are the same, whatever is served",
 			bad: [2]string{"./httpserver", "github.com/prometheus/client_golang/prometheus/promhttp"}},
 		{from: []string{"./plugins/contivconf/yamldoc"}, banned: []string{"./..."},
-			why: "a file is a file, whoever reads it",
+			why: "the decoder does not depend on the meaning of a file",
 			bad: [2]string{"./plugins/contivconf/yamldoc", "./plugins/contivconf"}},
 		{from: []string{"./ledger/addrspace"}, banned: []string{"..."},
 			why: "address arithmetic is pure: the standard library and nothing else",
@@ -136,13 +136,13 @@ func walls() []wall {
 // what the earlier ones publish, never a later one.
 func pluginOrder() []string { return []string{"contivconf", "nodesync", "podmanager", "ipam", "ipnet"} }
 
-// besides are the plugins beside that order: kubestate produces what the
-// others read and imports none of them; restapi shows what the others do, and
-// dockeripam is a door of its own: none of them imports these two.
+// besides are the plugins beside that order: kubestate produces the state that the
+// others use and imports none of them; restapi shows their state, and dockeripam serves
+// Docker: none of them imports these two.
 func besides() []string { return []string{"kubestate", "restapi", "dockeripam"} }
 
 // shared are the packages below plugins that are not a plugin's own: pure, or
-// the other end of a socket. Everybody may import them.
+// the other end of a socket. Every package may import them.
 func shared() []string {
 	return []string{"./plugins/ipam/addrplan", "./plugins/ipam/poolplan", "./plugins/podmanager/cni", "./plugins/restapi/localapi"}
 }
@@ -164,10 +164,10 @@ func pluginWalls() []wall {
 	}
 	return append(all,
 		wall{from: below("kubestate"), banned: []string{"./plugins/..."}, but: below("kubestate"),
-			why: "kubestate is what the cluster says, whoever reads it",
+			why: "kubestate shows the state of the cluster and does not depend on its readers",
 			bad: [2]string{"./plugins/kubestate", "./plugins/nodesync"}},
 		wall{from: shared(), banned: []string{"./..."}, but: append(shared(), "./ledger/addrspace", "./controller", "./api/...", "./plugins/contivconf/yamldoc"),
-			why: "what everybody may import pulls no plugin in",
+			why: "packages that all may import pull no plugin in",
 			bad: [2]string{"./plugins/ipam/addrplan", "./plugins/ipam"}},
 	)
 }

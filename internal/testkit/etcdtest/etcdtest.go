@@ -29,7 +29,7 @@
 //	...
 //	proxy.Delay(20 * time.Millisecond) // each way
 //	proxy.Mute()                       // requests arrive, answers are lost
-//	proxy.Blackhole()                  // nothing arrives, and nobody is told
+//	proxy.Blackhole()                  // nothing arrives, and no error is sent
 //	proxy.Cut()                        // connections are reset, new ones too
 //	proxy.Pass()                       // all well again
 //
@@ -56,7 +56,7 @@ import (
 	"time"
 )
 
-// TB is what is needed of a test; *testing.T and *testing.B have it.
+// TB has the methods of *testing.T and *testing.B that this package calls.
 type TB interface {
 	Helper()
 	TempDir() string
@@ -81,7 +81,7 @@ func TLS() Option { return func(o *options) { o.tls = true } }
 // pace with each other on a busy machine.
 func Tick(d time.Duration) Option { return func(o *options) { o.tick = d } }
 
-// MaxRequestBytes is how large a request may be, and about how large a
+// MaxRequestBytes limits the size of a request, and about the size of a
 // fragment of a watch's answer is. The default is etcd's own, 1.5 MiB.
 func MaxRequestBytes(n uint) Option { return func(o *options) { o.maxBytes = n } }
 
@@ -105,7 +105,7 @@ func StartIn(dir string, opts ...Option) (*Server, error) {
 	return servers[0], nil
 }
 
-// attempts is how often other ports are tried where chosen ones are taken.
+// attempts limits the tries of other ports if the chosen ones are taken.
 const attempts = 5
 
 func startAll(dir string, n int, opts []Option) (servers []*Server, err error) {
@@ -185,7 +185,7 @@ func run(servers []*Server) (err error) {
 	return err
 }
 
-// freePorts finds ports that nobody listens on. They are below those that the
+// freePorts finds ports without a listener. They are below those that the
 // kernel gives to outgoing connections: a client that dials such a one while
 // the server is away may end up connected to itself, and keep the port.
 func freePorts(n int) ([]string, error) {

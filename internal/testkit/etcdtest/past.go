@@ -73,7 +73,7 @@ func (s *Server) Revision() (rev int64, err error) {
 	return rev, err
 }
 
-// EnableAuth lets in nobody any more but user, who may read and write the keys
+// EnableAuth refuses all clients but user, which may read and write the keys
 // that begin with prefix (the empty one: all), and root, who has the same password.
 func (s *Server) EnableAuth(ctx context.Context, user, password, prefix string) error {
 	return s.administer("enable authentication", func(c *clientv3.Client) error {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// conditions are what a network is like.
+// conditions holds the faults of a network.
 type conditions struct {
 	requests, answers bool // whether they get through
 	delay             time.Duration
@@ -19,7 +19,7 @@ type conditions struct {
 
 // Proxy is the network between clients and one server. Bytes are held, never
 // lost, while they do not get through: when all is well again a connection that
-// nobody has given up goes on. About a megabyte each way fits in between.
+// neither end has given up goes on. About a megabyte each way fits in between.
 type Proxy struct {
 	target   string
 	listener net.Listener
@@ -87,7 +87,7 @@ func (p *Proxy) Cut() {
 	})
 }
 
-// Blackhole lets nothing through in either direction and tells nobody:
+// Blackhole lets nothing through in either direction and sends no error:
 // connections stay open, new ones are accepted.
 func (p *Proxy) Blackhole() { p.change(func() { p.now.requests, p.now.answers = false, false }) }
 

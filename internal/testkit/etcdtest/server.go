@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// patience is how long a server may take to get ready.
+// patience limits the time until a server is ready.
 const patience = 30 * time.Second
 
 // bcryptCost is the lowest there is: passwords are not what is tested.
@@ -47,7 +47,7 @@ func (s *Server) Address() string { return s.address }
 // Endpoint is the server's URL for clients.
 func (s *Server) Endpoint() string { return s.scheme + "://" + s.address }
 
-// ClientTLS is what a client needs where TLS was asked for, else nil.
+// ClientTLS returns the configuration of a client, nil for a server without TLS.
 func (s *Server) ClientTLS() *tls.Config { return s.client.Clone() }
 
 // ClientFiles are the files with the same, where TLS was asked for.
@@ -124,7 +124,7 @@ func (s *Server) await() error {
 	}
 }
 
-// halt stops the server before it tells anybody: closed in the usual order it
+// halt stops the server without a word to its peers: closed in the usual order it
 // would hand over its leadership, and wait for seconds for open watches.
 func (s *Server) halt() {
 	if s.etcd == nil {

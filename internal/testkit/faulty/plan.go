@@ -23,7 +23,7 @@ const (
 	cut
 )
 
-// Fault is what happens to one operation; the zero Fault is nothing.
+// Fault selects what happens to one operation; the zero Fault is nothing.
 type Fault struct {
 	kind    kind
 	delay   time.Duration

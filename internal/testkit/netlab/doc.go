@@ -7,7 +7,7 @@
 // (or a process inside it).
 //
 // No function changes the network namespace that the program was started in.
-// New and Do need CAP_SYS_ADMIN and CAP_NET_ADMIN. Who is not root gets both by
+// New and Do need CAP_SYS_ADMIN and CAP_NET_ADMIN. A program without root gets both by
 // starting itself once more with Enter, as root of a user and network namespace
 // of its own. Try says whether the machine allows it, by doing it.
 //

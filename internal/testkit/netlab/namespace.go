@@ -41,7 +41,7 @@ func New() (*Namespace, error) {
 	return n, nil
 }
 
-// Path is where other processes find the namespace, as in CNI_NETNS. It is good
+// Path returns the path of the namespace for other processes, as in CNI_NETNS. It is good
 // until Close, while this program runs.
 func (n *Namespace) Path() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())

@@ -7,8 +7,14 @@ package section
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
 )
 
 // The markers around the part that is replaced.
@@ -30,4 +36,26 @@ func Replace(path, text string) error {
 	}
 	page := fmt.Sprintf("%s%s\n%s%s%s", before, Begin, text, End, after)
 	return os.WriteFile(path, []byte(page), 0o644)
+}
+
+// Main runs a program that writes a section, until it ends or is interrupted. If it
+// fails, Main prints the error after the program's name and ends the process with 1.
+func Main(name string, run func(ctx context.Context, args []string) error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		os.Exit(1)
+	}
+}
+
+// Publish writes text to report.md in the folder out and, if page is not empty, between
+// the markers of that page.
+func Publish(out, page, text string) error {
+	err := os.WriteFile(filepath.Join(out, "report.md"), []byte(text), 0o644)
+	if err != nil || page == "" {
+		return err
+	}
+	return Replace(page, text)
 }

@@ -33,6 +33,6 @@ func TestReplace(t *testing.T) {
 	}
 	write("no markers")
 	if err := section.Replace(file, "new"); err == nil {
-		t.Error("a page without markers is no error")
+		t.Error("a page without markers was accepted")
 	}
 }

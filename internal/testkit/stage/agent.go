@@ -20,7 +20,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// Agent is an agent's name and where its files are; Dir is its own.
+// Agent holds an agent's name and the paths of its files; Dir is its own.
 type Agent struct {
 	Place
 	Config string
@@ -31,19 +31,19 @@ type Agent struct {
 // in a socket's address, and the agent makes it under a longer name first.
 const MaxSocketPath = 107 - len(".new")
 
-// SocketName is where the socket is in an agent's directory.
+// SocketName is the path of the socket in an agent's directory.
 const SocketName = "run/agent.sock"
 
-// State is the agent's state directory.
+// State returns the agent's state directory.
 func (a Agent) State() string { return filepath.Join(a.Dir, "state") }
 
-// Socket is the agent's; its directory is the run directory.
+// Socket returns the path of the agent's socket; its directory is the run directory.
 func (a Agent) Socket() string { return filepath.Join(a.Dir, SocketName) }
 
-// Log is the file that Launch writes.
+// Log returns the path of the file that Launch writes.
 func (a Agent) Log() string { return filepath.Join(a.Dir, "agent.log") }
 
-// Command is the agent.
+// Command returns the command that starts the agent.
 func (a Agent) Command(log io.Writer) *exec.Cmd {
 	cmd := exec.Command(a.Program("cadastre-agent"), "--config", a.Config, "--node-name", a.Node,
 		"--state-dir", a.State(), "--run-dir", filepath.Dir(a.Socket()))
@@ -52,7 +52,7 @@ func (a Agent) Command(log io.Writer) *exec.Cmd {
 	return cmd
 }
 
-// Launch starts the agent within what within does.
+// Launch starts the agent; within calls its argument in the agent's network namespace.
 func (a Agent) Launch(within func(func() error) error) (*Process, error) {
 	log, err := os.OpenFile(a.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -62,7 +62,7 @@ func (a Agent) Launch(within func(func() error) error) (*Process, error) {
 	return p, errors.Join(err, log.Close()) // the agent has its own
 }
 
-// Await waits until the agent, which p is, answers that it serves.
+// Await waits until the agent, whose process is p, answers that it serves.
 func (a Agent) Await(ctx context.Context, p *Process) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -115,7 +115,7 @@ func get(ctx context.Context, client *http.Client, path string) (string, error) 
 	return string(body), nil
 }
 
-// CLI runs cadastre, as a person does, for what it prints.
+// CLI runs cadastre and returns its output.
 func (a Agent) CLI(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, a.Program("cadastre"), args...)
 	cmd.Dir = a.Root
@@ -123,7 +123,7 @@ func (a Agent) CLI(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, cmd)
 }
 
-// Read reads what cadastre prints as JSON.
+// Read runs cadastre with JSON output and decodes that into v.
 func (a Agent) Read(ctx context.Context, v any, args ...string) (string, error) {
 	out, err := a.CLI(ctx, append(args, "-o", "json")...)
 	if err != nil {
@@ -135,7 +135,7 @@ func (a Agent) Read(ctx context.Context, v any, args ...string) (string, error) 
 	return out, nil
 }
 
-// Leases are what cadastre leases prints.
+// Leases returns the leases that cadastre leases prints, and its output.
 func (a Agent) Leases(ctx context.Context) (all []localapi.Lease, text string, err error) {
 	text, err = a.Read(ctx, &all, "leases")
 	return all, text, err

@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// Options are the command line of a Play.
+// Options are the command line of a Harness.
 type Options struct {
-	Verb string // "" plays; one of Play.Verbs; and what the program starts itself with: probe, inside
+	Verb string // "" plays; one of Harness.Verbs; and what the program starts itself with: probe, inside
 	Way  Way
 	Root string // the repository; "": the one that the program is started in
 	Bin  string // the built programs; "": they are built
@@ -29,12 +29,12 @@ const (
 )
 
 // Parse reads the command line; help and problems go to stderr.
-func (p Play) Parse(args []string, stderr io.Writer) (Options, error) {
+func (h Harness) Parse(args []string, stderr io.Writer) (Options, error) {
 	opt := Options{Way: WayAuto}
-	fs := flag.NewFlagSet(p.Name, flag.ContinueOnError)
+	fs := flag.NewFlagSet(h.Name, flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
-		fmt.Fprintf(stderr, "usage: %s\n\n", p.Usage)
+		fmt.Fprintf(stderr, "usage: %s\n\n", h.Usage)
 		fs.PrintDefaults()
 	}
 	fs.Func("namespaces", "the `way` to make network namespaces: root, user, none, or auto, the first that works", opt.Way.Set)
@@ -48,8 +48,8 @@ func (p Play) Parse(args []string, stderr io.Writer) (Options, error) {
 	switch {
 	case fs.NArg() > 1:
 		return opt, fmt.Errorf("unexpected argument %q: flags come first", fs.Arg(1))
-	case opt.Verb != "" && opt.Verb != probe && opt.Verb != inside && !slices.Contains(p.Verbs, opt.Verb):
-		return opt, fmt.Errorf("unknown verb %q: known are [%s]", opt.Verb, strings.Join(p.Verbs, " "))
+	case opt.Verb != "" && opt.Verb != probe && opt.Verb != inside && !slices.Contains(h.Verbs, opt.Verb):
+		return opt, fmt.Errorf("unknown verb %q: known are [%s]", opt.Verb, strings.Join(h.Verbs, " "))
 	case opt.Verb == inside && (opt.Dir == "" || opt.Bin == "" || opt.Root == ""):
 		return opt, errors.New("inside needs --dir, --bin and --root: it is for the program itself")
 	}

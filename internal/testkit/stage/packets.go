@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// patience is how long one exchange may take.
+// patience limits the time of one exchange.
 const patience = 5 * time.Second
 
 // End is one end of an exchange: an address in a network namespace.
@@ -27,8 +27,8 @@ type End struct {
 // End is the pod as an end.
 func (p *Pod) End() End { return End{p.Name, p.Address.Addr(), p.NS.Do} }
 
-// Exchange is what was said: what the receiver got from whom, and what the
-// sender got back.
+// Exchange holds the packet that the receiver got, with its source, and the answer that
+// the sender got.
 type Exchange struct {
 	Seen          netip.AddrPort
 	Heard, Answer string

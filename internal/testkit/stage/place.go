@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 )
 
-// Place is where everything is.
+// Place holds the folders of a run.
 type Place struct {
 	Root string // the repository
 	Bin  string // the programs

@@ -154,8 +154,8 @@ func (p *Pod) VerifyDeleted() error {
 	return nil
 }
 
-// VerifyHeld fails unless each pod holds its address and nobody else holds one,
-// but for the node itself. What was given back and rests is passed over where
+// VerifyHeld fails unless each pod holds its address and, but for the node itself, no
+// other owner holds one. What was given back and rests is passed over where
 // resting is true.
 func VerifyHeld(leases []localapi.Lease, pods []*Pod, resting bool) error {
 	holders := map[string]*Pod{}

@@ -51,8 +51,8 @@ func Start(cmd *exec.Cmd, within func(func() error) error) (*Process, error) {
 	return p, nil
 }
 
-// Follow is a command that has been started already. It ends with this program
-// only if whoever started it saw to that.
+// Follow returns the process of a command that was started already. It ends with this
+// program only if it was started so.
 func Follow(cmd *exec.Cmd) *Process {
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	go func() {

@@ -25,7 +25,7 @@ func LookPath(program string) (string, error) {
 	return "", err
 }
 
-// AptGet runs apt-get, which asks nobody anything. The error has the last line
+// AptGet runs apt-get, which asks no questions. The error has the last line
 // of what it said.
 func AptGet(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"--quiet"}, args...)...)

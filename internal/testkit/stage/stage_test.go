@@ -28,14 +28,14 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	play := Play{Name: "play", Verbs: []string{"run"}}
-	opt, err := play.Parse([]string{"--namespaces", "user", "--bin", "b", "--root=/r", "run"}, io.Discard)
+	harness := Harness{Name: "harness", Verbs: []string{"run"}}
+	opt, err := harness.Parse([]string{"--namespaces", "user", "--bin", "b", "--root=/r", "run"}, io.Discard)
 	want := Options{Verb: "run", Way: WayUser, Bin: filepath.Join(here, "b"), Root: "/r"}
 	if err != nil || opt != want {
 		t.Errorf("%+v, %v; want %+v", opt, err, want)
 	}
 	for _, args := range []string{"jump", "run fast", "--namespaces=all", "--no-such-flag", "inside", "--dir=d --bin=b inside"} {
-		if opt, err := play.Parse(strings.Fields(args), io.Discard); err == nil {
+		if opt, err := harness.Parse(strings.Fields(args), io.Discard); err == nil {
 			t.Errorf("%s: %+v", args, opt)
 		}
 	}
@@ -61,26 +61,26 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-// TestRun plays without programs.
+// TestRun runs scenarios without programs.
 func TestRun(t *testing.T) {
-	failed := errors.New("the curtain is stuck")
+	failed := errors.New("a step fails")
 	for _, c := range []struct {
 		name           string
-		acts           func(context.Context, Place, Way, *Story) error
+		acts           func(context.Context, Place, Way, *Scenario) error
 		code           int
 		stdout, stderr string
 	}{
-		{"well", func(_ context.Context, p Place, _ Way, _ *Story) error {
+		{"well", func(_ context.Context, p Place, _ Way, _ *Scenario) error {
 			return os.WriteFile(filepath.Join(p.Dir, "file"), nil, 0o600)
 		}, 0, "why: it was asked for\n\n 1. Use the programs in /b.\n\nAll was as it must be", ""},
-		{"failing", func(context.Context, Place, Way, *Story) error { return failed }, 1, "", "play: the curtain is stuck\n"},
-		{"told", func(ctx context.Context, _ Place, _ Way, s *Story) error { return s.End(ctx, failed, nil) }, 1, "FAILED in step 1: the curtain is stuck", ""},
+		{"failing", func(context.Context, Place, Way, *Scenario) error { return failed }, 1, "", "harness: a step fails\n"},
+		{"told", func(ctx context.Context, _ Place, _ Way, s *Scenario) error { return s.End(ctx, failed, nil) }, 1, "FAILED in step 1: a step fails", ""},
 	} {
 		dir := t.TempDir()
 		t.Setenv("TMPDIR", dir)
 		var stdout, stderr strings.Builder
-		play := Play{Name: "play", Socket: "s", Title: func(_ Way, why string) string { return "why: " + why }, Acts: c.acts}
-		code := play.Run(t.Context(), []string{"--namespaces=none", "--root=/r", "--bin=/b"}, &stdout, &stderr)
+		harness := Harness{Name: "harness", Socket: "s", Title: func(_ Way, why string) string { return "why: " + why }, Scenario: c.acts}
+		code := harness.Run(t.Context(), []string{"--namespaces=none", "--root=/r", "--bin=/b"}, &stdout, &stderr)
 		if code != c.code || !strings.Contains(stdout.String(), c.stdout) || stderr.String() != c.stderr {
 			t.Errorf("%s: exit code %d: %s%s", c.name, code, &stdout, &stderr)
 		}
@@ -110,9 +110,9 @@ func TestDirLeavesRoomForTheSocket(t *testing.T) {
 	}
 }
 
-func TestStory(t *testing.T) {
+func TestScenarioPrintsItsSteps(t *testing.T) {
 	var out strings.Builder
-	s := &Story{W: &out, Steps: 8}
+	s := &Scenario{W: &out, Steps: 8}
 	s.Step("Do %s.", "this")
 	s.Say("\na\n\n  b 100%%\n")
 	s.Step("Do that.")
@@ -176,7 +176,7 @@ func TestSend(t *testing.T) {
 			t.Errorf("%s: %+v, %v", protocol, x, err)
 		}
 		if _, err = Send(t.Context(), protocol, End{"a", netip.MustParseAddr("127.0.0.2"), here}, End{"b", lo, here}); err == nil || !strings.Contains(err.Error(), "it came from 127.0.0.1") {
-			t.Errorf("%s from somebody else: %v", protocol, err)
+			t.Errorf("%s from another sender: %v", protocol, err)
 		}
 		gone := errors.New("no such namespace")
 		_, err = Send(t.Context(), protocol, End{"a", lo, func(func() error) error { return gone }}, End{"b", lo, here})

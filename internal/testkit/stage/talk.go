@@ -93,10 +93,10 @@ func (t *Talk) exchange(number uint64) error {
 	return nil
 }
 
-// Exchanges is how many there have been.
+// Exchanges returns the number of exchanges so far.
 func (t *Talk) Exchanges() uint64 { return t.exchanges.Load() }
 
-// Err is why it has ended by itself, nil while it goes on.
+// Err returns the reason why it has ended by itself, nil while it goes on.
 func (t *Talk) Err() error {
 	select {
 	case <-t.done:

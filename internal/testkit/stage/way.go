@@ -69,7 +69,7 @@ func tryRoot() error {
 	return nil
 }
 
-// TryUser tries WayUser: this program has to be a Play.
+// TryUser tries WayUser: this program has to be a Harness.
 func TryUser(ctx context.Context) error {
 	cmd, err := Again(ctx, probe)
 	if err != nil {

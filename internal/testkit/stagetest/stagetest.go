@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stagetest is for tests of programs that are a stage.Play: it makes
-// the test binary that program, for what the program starts again, and sees to
-// it that nothing is left behind. It belongs to tests; its functions are called
-// from the test's goroutine, and what they find fails the test at hand.
+// Package stagetest is for tests of programs that are a stage.Harness: it makes
+// the test binary that program, for the processes that the program starts again, and
+// checks that no file or process is left behind. Tests call its functions from their own
+// goroutine; a finding fails the test.
 //
 // Example, in package main of the program:
 //
@@ -44,7 +44,7 @@ const (
 	fenced    = "CADASTRE_STAGE_TEST_FENCED"
 )
 
-// Main runs the tests, or program where the tests have started themselves again.
+// Main runs the tests, or program if the tests have started themselves again.
 func Main(m *testing.M, program func()) {
 	switch {
 	case os.Getenv(fenced) != "":
@@ -75,8 +75,8 @@ func fence() error {
 	return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// Fenced is the program where no namespace can be made. It skips where that
-// cannot be arranged.
+// Fenced returns a command that runs the program without the right to make a namespace.
+// It skips the test if that cannot be arranged.
 func Fenced(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	if err := stage.TryUser(t.Context()); err != nil {
@@ -91,10 +91,10 @@ func Fenced(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Built are the repository and a directory with the programs.
+// Built holds the path of the repository and of a directory with the programs.
 type Built struct{ Root, Bin string }
 
-// Args are a command line that uses them.
+// Args returns a command line that uses them.
 func (b Built) Args(more ...string) []string {
 	return append([]string{"--root", b.Root, "--bin", b.Bin}, more...)
 }
@@ -113,7 +113,7 @@ func BuildAll(t *testing.T) Built {
 	return b
 }
 
-// Only are the programs of b with these names.
+// Only returns the programs of b with these names.
 func (b Built) Only(t *testing.T, names ...string) Built {
 	t.Helper()
 	bin := t.TempDir()
@@ -142,7 +142,7 @@ func Scratch(t *testing.T) {
 	})
 }
 
-// NeedWay skips where a way does not work.
+// NeedWay skips the test if a way does not work.
 func NeedWay(t *testing.T, w stage.Way) {
 	t.Helper()
 	if w != stage.WayNone && testing.Short() {
@@ -153,7 +153,7 @@ func NeedWay(t *testing.T, w stage.Way) {
 	}
 }
 
-// Ways are those that can be asked for.
+// Ways returns the ways that a user can choose.
 func Ways() []stage.Way { return []stage.Way{stage.WayRoot, stage.WayUser, stage.WayNone} }
 
 // Watcher is an output that calls found when text has been written.
@@ -179,7 +179,7 @@ func (w *Watcher) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is what was written so far.
+// String returns the text that was written so far.
 func (w *Watcher) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,7 +6,7 @@
 //
 // A Txn owns all that it holds, so its caller may go away or reuse its slices
 // while a store still has it queued; the events that Events answers share the
-// values of the Txn and nobody modifies either. A Txn is immutable and may be
+// values of the Txn and are not modified either. A Txn is immutable and may be
 // used by any goroutine. New and Events change nothing when they fail.
 //
 // A store applies a transaction by asking for its events and storing them:
@@ -16,7 +16,7 @@
 //	events, err := t.Events(rev+1, lookup)  // kvdb.ErrConditions
 //	if err == nil && len(events) > 0 { rev++; ... store and publish them }
 //
-// Deleting what is not stored is no event, and a transaction without events
+// Deleting a key that is not stored makes no event, and a transaction without events
 // takes no revision, as it is with etcd.
 package txn
 

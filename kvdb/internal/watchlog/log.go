@@ -9,7 +9,7 @@
 // goroutine, and none of them waits for a reader: a watcher is no more than a
 // revision that it reads next, plus the one batch that its reader has not
 // taken yet. If the log has meanwhile forgotten what it would read next it
-// ends with kvdb.ErrCompacted, so a slow reader costs nobody else anything.
+// ends with kvdb.ErrCompacted, so a slow reader does not hold up another.
 //
 // Events are shared by the log and all watchers and must not be modified; the
 // slice of a batch is the receiver's own.
@@ -41,7 +41,7 @@ type Log struct {
 	kept   map[int64][]kvdb.Event // by revision, oldest to last
 	oldest int64                  // last+1 while nothing is kept
 	last   int64
-	grown  chan struct{} // closed by the next change; nil while nobody waits
+	grown  chan struct{} // closed by the next change; nil while no watch waits
 }
 
 // New returns a log of up to limit transactions (at least one) for a store

@@ -55,20 +55,20 @@ func TestCompare(t *testing.T) {
 		change func(*scene)
 		want   string
 	}{
-		"leaked":            {func(s *scene) { s.endpoints, s.inside["db"] = s.endpoints[:2], nil }, "10.50.0.3 is leased to"},
-		"a leaked gateway":  {func(s *scene) { s.gateways = nil }, `10.50.0.1 is leased to "gateway#1"`},
-		"a leaked aux":      {func(s *scene) { s.aux = nil }, "10.50.0.9 is leased to"},
-		"not leased":        {func(s *scene) { s.leases = s.leases[2:] }, "10.50.0.2 of web in blue has 0 leases"},
-		"twice":             {func(s *scene) { s.leases = append(s.leases, s.leases[1]) }, "10.50.0.2 of web in blue has 2 leases"},
-		"two endpoints":     {func(s *scene) { s.endpoints[2].address = "10.50.0.2/24" }, "10.50.0.2 of db in blue has 0 leases"},
-		"of a pod":          {func(s *scene) { s.leases[1].Purpose, s.leases[1].Pool = "pod", "default" }, "is leased to a pod"},
-		"another's MAC":     {func(s *scene) { s.leases[1].IfName = "02:42:00:00:00:03#2" }, `is leased to "02:42:00:00:00:03#2"`},
-		"cooling":           {func(s *scene) { s.leases[2].State = "cooling" }, "10.50.0.3 is cooling"},
-		"another address":   {func(s *scene) { s.inside["db"] = []string{"10.50.0.4/24"} }, "db has the addresses [10.50.0.4/24], the engine says [10.50.0.3/24]"},
-		"another length":    {func(s *scene) { s.inside["db"] = []string{"10.50.0.3/16"} }, "db has the addresses"},
-		"no address":        {func(s *scene) { s.inside["db"] = nil }, "db has the addresses []"},
-		"nobody's endpoint": {func(s *scene) { delete(s.inside, "db") }, "db has the addresses [10.50.0.3/24] and does not run"},
-		"a shared gateway":  {func(s *scene) { s.leases[0].IfName = "02:42:00:00:00:05#1" }, "the gateway of blue is leased to"},
+		"leaked":           {func(s *scene) { s.endpoints, s.inside["db"] = s.endpoints[:2], nil }, "10.50.0.3 is leased to"},
+		"a leaked gateway": {func(s *scene) { s.gateways = nil }, `10.50.0.1 is leased to "gateway#1"`},
+		"a leaked aux":     {func(s *scene) { s.aux = nil }, "10.50.0.9 is leased to"},
+		"not leased":       {func(s *scene) { s.leases = s.leases[2:] }, "10.50.0.2 of web in blue has 0 leases"},
+		"twice":            {func(s *scene) { s.leases = append(s.leases, s.leases[1]) }, "10.50.0.2 of web in blue has 2 leases"},
+		"two endpoints":    {func(s *scene) { s.endpoints[2].address = "10.50.0.2/24" }, "10.50.0.2 of db in blue has 0 leases"},
+		"of a pod":         {func(s *scene) { s.leases[1].Purpose, s.leases[1].Pool = "pod", "default" }, "is leased to a pod"},
+		"another's MAC":    {func(s *scene) { s.leases[1].IfName = "02:42:00:00:00:03#2" }, `is leased to "02:42:00:00:00:03#2"`},
+		"cooling":          {func(s *scene) { s.leases[2].State = "cooling" }, "10.50.0.3 is cooling"},
+		"another address":  {func(s *scene) { s.inside["db"] = []string{"10.50.0.4/24"} }, "db has the addresses [10.50.0.4/24], the engine says [10.50.0.3/24]"},
+		"another length":   {func(s *scene) { s.inside["db"] = []string{"10.50.0.3/16"} }, "db has the addresses"},
+		"no address":       {func(s *scene) { s.inside["db"] = nil }, "db has the addresses []"},
+		"a stray endpoint": {func(s *scene) { delete(s.inside, "db") }, "db has the addresses [10.50.0.3/24] and does not run"},
+		"a shared gateway": {func(s *scene) { s.leases[0].IfName = "02:42:00:00:00:05#1" }, "the gateway of blue is leased to"},
 	} {
 		s := good()
 		x.change(&s)
@@ -118,7 +118,7 @@ func TestNeeds(t *testing.T) {
 		_, err := m.need(t.Context(), io.Discard)
 		g.Expect(err).To(MatchError(ContainSubstring(why)))
 		var stdout, stderr bytes.Buffer
-		g.Expect(run(t.Context(), m, nil, &stdout, &stderr)).To(BeZero(), "it is no failure")
+		g.Expect(run(t.Context(), m, nil, &stdout, &stderr)).To(BeZero(), "it is not a failure")
 		g.Expect(stdout.String()).To(And(HavePrefix(firstLine+"\n"), ContainSubstring("\nNOT RUN: "), ContainSubstring(why)))
 		g.Expect(stderr.Len()).To(BeZero())
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// image is what containers are made of.
+// image is the image of the containers.
 const image = "cadastre-e2e/inside:1"
 
 // engine is Docker's, in a room. Its data are below dir; its containers are in a
@@ -82,7 +82,7 @@ func (e *engine) await(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// usually is how long an engine may take that nobody hinders.
+// usually limits the time of an engine that nothing delays.
 const usually = time.Minute
 
 func (e *engine) start(ctx context.Context) error {

@@ -23,7 +23,7 @@ type endpoint struct {
 	address                 string // with its length
 }
 
-// scene is what there is at one moment.
+// scene holds the containers, networks and leases of one moment.
 type scene struct {
 	inside    map[string][]string // the addresses in each running container, with their lengths
 	endpoints []endpoint
@@ -51,17 +51,17 @@ func (s scene) compare() error {
 		leases[l.IP] = append(leases[l.IP], l)
 	}
 	// take takes the lease of an address, whose key begins in a certain way.
-	take := func(address, whose, begins string) {
+	take := func(address, owner, begins string) {
 		ip, _, _ := strings.Cut(address, "/")
 		all := leases[ip]
 		delete(leases, ip)
 		switch {
 		case len(all) != 1:
-			wrong("%s of %s has %d leases", ip, whose, len(all))
+			wrong("%s of %s has %d leases", ip, owner, len(all))
 		case !dockers(all[0]):
-			wrong("%s of %s is leased to a %s", ip, whose, all[0].Purpose)
+			wrong("%s of %s is leased to a %s", ip, owner, all[0].Purpose)
 		case !strings.HasPrefix(all[0].IfName, begins+"#"):
-			wrong("%s of %s is leased to %q, not to %q", ip, whose, all[0].IfName, begins)
+			wrong("%s of %s is leased to %q, not to %q", ip, owner, all[0].IfName, begins)
 		}
 	}
 	known := map[string][]string{}
@@ -88,7 +88,7 @@ func (s scene) compare() error {
 	for _, ip := range slices.Sorted(maps.Keys(leases)) {
 		for _, l := range leases[ip] {
 			if dockers(l) {
-				wrong("%s is leased to %q of %q, which nobody has", ip, l.IfName, l.Network)
+				wrong("%s is leased to %q of %q, which no container has", ip, l.IfName, l.Network)
 			}
 		}
 	}
@@ -112,13 +112,13 @@ func changed(before, after []localapi.Lease) error {
 }
 
 // expectSame fails unless the leases are as they were.
-func (t *tale) expectSame(ctx context.Context, before []localapi.Lease) error {
+func (t *scenario) expectSame(ctx context.Context, before []localapi.Lease) error {
 	after, _, err := t.Leases(ctx)
 	return errors.Join(err, changed(before, after))
 }
 
 // look sees what there is, compares it, and asks the ledger whether it is sound.
-func (t *tale) look(ctx context.Context) (scene, error) {
+func (t *scenario) look(ctx context.Context) (scene, error) {
 	var s scene
 	if err := t.lookAtContainers(ctx, &s); err != nil {
 		return s, err
@@ -135,7 +135,7 @@ func (t *tale) look(ctx context.Context) (scene, error) {
 }
 
 // expect looks until everything fits; nothing else is under way.
-func (t *tale) expect(ctx context.Context) (s scene, err error) {
+func (t *scenario) expect(ctx context.Context) (s scene, err error) {
 	err = t.eventually(ctx, "containers, engine and ledger agree", func(ctx context.Context) error {
 		s, err = t.look(ctx)
 		return err
@@ -147,7 +147,7 @@ func (t *tale) expect(ctx context.Context) (s scene, err error) {
 	return s, err
 }
 
-func (t *tale) lookAtContainers(ctx context.Context, s *scene) error {
+func (t *scenario) lookAtContainers(ctx context.Context, s *scene) error {
 	var all []struct{ ID string }
 	if err := t.engine.get(ctx, "/containers/json?all=1", &all); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (a attachment) addresses() (all []string) {
 	return all
 }
 
-func (t *tale) lookAtNetworks(ctx context.Context, s *scene) error {
+func (t *scenario) lookAtNetworks(ctx context.Context, s *scene) error {
 	var all []struct {
 		ID, Name string
 		IPAM     struct {
@@ -248,8 +248,7 @@ func onBridge(bridge, network string, gateways map[string]string) error {
 	return nil
 }
 
-// atOnce is how many things are done at the same time where not the number is
-// what is shown.
+// atOnce is the number of concurrent actions in steps that are not about that number.
 const atOnce = 4
 
 // together calls f for 0 to n-1, some at a time; the first error ends it.

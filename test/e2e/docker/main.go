@@ -46,19 +46,19 @@ const firstLine = "End to end with Docker: this installs Debian's docker.io (apt
 // run is the whole program; it returns the exit code.
 func run(ctx context.Context, m machine, args []string, stdout, stderr io.Writer) int {
 	var dockerd string
-	play := stage.Play{
+	harness := stage.Harness{
 		Name: "e2e-docker", Usage: "docker [flags]  runs the end-to-end test and cleans up", Verbs: []string{roomVerb},
 		Socket: "run/docker/plugins/cadastre.sock", Title: func(stage.Way, string) string { return "Using " + dockerd + "." },
-		Acts: func(ctx context.Context, p stage.Place, _ stage.Way, s *stage.Story) error {
-			return tell(ctx, p, s, dockerd)
+		Scenario: func(ctx context.Context, p stage.Place, _ stage.Way, s *stage.Scenario) error {
+			return runScenario(ctx, p, s, dockerd)
 		},
 		Other: func(_ context.Context, opt stage.Options, stdout, _ io.Writer) error {
 			return serveRoom(opt.Dir, os.Stdin, stdout)
 		},
 	}
-	opt, err := play.Parse(args, io.Discard)
+	opt, err := harness.Parse(args, io.Discard)
 	if err != nil || opt.Verb != "" { // which Run says
-		return play.Run(ctx, args, stdout, stderr)
+		return harness.Run(ctx, args, stdout, stderr)
 	}
 	fmt.Fprintln(stdout, firstLine)
 	if dockerd, err = m.need(ctx, stdout); err != nil {
@@ -73,5 +73,5 @@ func run(ctx context.Context, m machine, args []string, stdout, stderr io.Writer
 		fmt.Fprintln(stderr, "e2e-docker:", errors.New("--namespaces: only root can do this"))
 		return 2
 	}
-	return play.Run(ctx, slices.Concat([]string{"--namespaces=root"}, args), stdout, stderr)
+	return harness.Run(ctx, slices.Concat([]string{"--namespaces=root"}, args), stdout, stderr)
 }

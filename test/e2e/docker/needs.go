@@ -16,7 +16,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// machine is what this machine has; tests replace it.
+// machine holds the programs and rights of this machine; tests replace it.
 type machine struct {
 	root       bool
 	namespaces func() error
@@ -60,7 +60,7 @@ func (m machine) need(ctx context.Context, stdout io.Writer) (engine string, err
 }
 
 // install installs Debian's package. Where systemd runs the package would start
-// an engine for the whole machine, which nobody has asked for.
+// an engine for the whole machine, which is not wanted.
 func (m machine) install(ctx context.Context, stdout io.Writer) error {
 	if _, err := m.find("apt-get"); err != nil {
 		return errors.New("there is no dockerd, and no apt-get to install it with")

@@ -14,7 +14,7 @@ import (
 )
 
 // start starts cmd in the room; its output is appended to a file. (stage.Start
-// cannot: what it starts looks for its parent, which nobody sees from another
+// cannot: what it starts looks for its parent, which is not visible in another
 // PID namespace.)
 func (r *room) start(cmd *exec.Cmd, log string) (*stage.Process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -25,7 +25,7 @@ import (
 // roomVerb makes the program the first process of a room.
 const roomVerb = "room"
 
-// roomReady is what it prints when the room is furnished.
+// roomReady is its output when the room is furnished.
 const roomReady = "ready\n"
 
 // room is a network, mount and PID namespace with a /run of its own. All that
@@ -81,7 +81,7 @@ func openRoom(ctx context.Context, dir string) (r *room, err error) {
 	return r, nil
 }
 
-// runDir is what is /run inside.
+// runDir returns the path of the folder that is /run inside.
 func runDir(dir string) string { return filepath.Join(dir, "run") }
 
 // within calls f on a thread in the room, for processes to be started there. The
@@ -123,8 +123,8 @@ func (r *room) close() error {
 	return nil
 }
 
-// serveRoom is the first process: it furnishes the room, and reaps what others
-// have left, until nobody holds its input any more.
+// serveRoom is the first process: it furnishes the room, and reaps orphaned
+// processes, until its input is closed.
 func serveRoom(dir string, stdin io.Reader, stdout io.Writer) error {
 	if os.Getpid() != 1 {
 		return errors.New("room is for the program itself")

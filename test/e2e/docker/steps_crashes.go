@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// running waits until these containers run, whatever others do.
-func (t *tale) running(ctx context.Context, want ...string) error {
+// running waits until these containers run; it ignores the other ones.
+func (t *scenario) running(ctx context.Context, want ...string) error {
 	return t.eventually(ctx, fmt.Sprintf("the containers %s run", want), func(ctx context.Context) error {
 		out, err := t.engine.do(ctx, "ps", "--format", "{{.Names}}")
 		if err != nil {
@@ -34,7 +34,7 @@ func (t *tale) running(ctx context.Context, want ...string) error {
 }
 
 // policies has containers of every restart policy crash.
-func (t *tale) policies(ctx context.Context) error {
+func (t *scenario) policies(ctx context.Context) error {
 	t.Step("Let a container of each restart policy crash.")
 	policies := []string{"always", "on-failure", "unless-stopped", "no"}
 	for _, p := range policies {
@@ -73,7 +73,7 @@ func (t *tale) policies(ctx context.Context) error {
 }
 
 // expectFixed looks; the container with an address of its choice has it.
-func (t *tale) expectFixed(ctx context.Context) error {
+func (t *scenario) expectFixed(ctx context.Context) error {
 	s, err := t.expect(ctx)
 	if err == nil && !slices.Equal(s.inside["fixed"], []string{"10.50.0.88/24"}) {
 		err = fmt.Errorf("the container with --ip 10.50.0.88 has %s", s.inside["fixed"])
@@ -86,7 +86,7 @@ func (t *tale) expectFixed(ctx context.Context) error {
 func back() []string { return []string{"always", "fixed"} }
 
 // engineStops restarts the engine in good order.
-func (t *tale) engineStops(ctx context.Context) error {
+func (t *scenario) engineStops(ctx context.Context) error {
 	t.Step("Stop the engine and start it again.")
 	if err := t.engine.stop(); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (t *tale) engineStops(ctx context.Context) error {
 }
 
 // engineIsKilled kills the engine: it never says what its containers had.
-func (t *tale) engineIsKilled(ctx context.Context) error {
+func (t *scenario) engineIsKilled(ctx context.Context) error {
 	t.Step("Kill the engine with SIGKILL and start it again.")
 	if err := t.engine.kill(); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (t *tale) engineIsKilled(ctx context.Context) error {
 }
 
 // agentIsKilled kills the agent under a running engine.
-func (t *tale) agentIsKilled(ctx context.Context) error {
+func (t *scenario) agentIsKilled(ctx context.Context) error {
 	t.Step("Kill the agent with SIGKILL and start it again; the engine has not noticed.")
 	before, _, err := t.Leases(ctx)
 	if err != nil {
@@ -159,7 +159,7 @@ func (t *tale) agentIsKilled(ctx context.Context) error {
 }
 
 // bothAreKilled kills both; the agent is back first.
-func (t *tale) bothAreKilled(ctx context.Context) error {
+func (t *scenario) bothAreKilled(ctx context.Context) error {
 	t.Step("Kill both with SIGKILL; start the agent, and then the engine.")
 	if err := errors.Join(t.engine.kill(), t.killAgent()); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (t *tale) bothAreKilled(ctx context.Context) error {
 
 // engineWithoutAgent starts the engine while there is no agent: for each network
 // and each container it tries for about 15 s. So there is one of each.
-func (t *tale) engineWithoutAgent(ctx context.Context) error {
+func (t *scenario) engineWithoutAgent(ctx context.Context) error {
 	t.Step("Stop both; start the engine without an agent, and then the agent.")
 	for _, name := range []string{"c-plain", "always", "unless-stopped", "on-failure", "no"} {
 		if _, err := t.engine.do(ctx, "rm", "--force", name); err != nil {
@@ -215,10 +215,10 @@ func (t *tale) engineWithoutAgent(ctx context.Context) error {
 	return t.expectFixed(ctx)
 }
 
-// engineFirst starts the engine first, with the socket there already: somebody
-// else has opened it and hands it to the agent, as systemd does. What the engine
+// engineFirst starts the engine first, with the socket there already: another
+// process has opened it and hands it to the agent, as systemd does. What the engine
 // has to release is not lost then.
-func (t *tale) engineFirst(ctx context.Context) (err error) {
+func (t *scenario) engineFirst(ctx context.Context) (err error) {
 	t.Step("Kill both; open the socket as systemd does, start the engine, and the agent 3 s later.")
 	path := t.pluginSocket()
 	if err := errors.Join(t.engine.kill(), t.killAgent(), os.Remove(path)); err != nil {
@@ -259,7 +259,7 @@ func (t *tale) engineFirst(ctx context.Context) (err error) {
 }
 
 // activateAgent starts the agent with a listener as its file 3.
-func (t *tale) activateAgent(ctx context.Context, l *net.UnixListener) error {
+func (t *scenario) activateAgent(ctx context.Context, l *net.UnixListener) error {
 	file, err := l.File()
 	if err != nil {
 		return err

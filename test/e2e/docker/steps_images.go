@@ -17,8 +17,8 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// lastStage is what a Dockerfile of ours does once the programs are built, with
-// these beside it. The stage before it needs a registry.
+// lastStage returns the last stage of a Dockerfile of ours, with the built programs
+// beside it. The stage before it needs a registry.
 func lastStage(dockerfile string) (text string, programs []string, err error) {
 	i := strings.LastIndex(dockerfile, "\nFROM ")
 	if i < 0 {
@@ -35,7 +35,7 @@ func lastStage(dockerfile string) (text string, programs []string, err error) {
 }
 
 // imageOf builds the image of a Dockerfile from programs that are there.
-func (t *tale) imageOf(ctx context.Context, dockerfile, name string) error {
+func (t *scenario) imageOf(ctx context.Context, dockerfile, name string) error {
 	whole, err := os.ReadFile(filepath.Join(t.Root, "docker", dockerfile))
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (t *tale) imageOf(ctx context.Context, dockerfile, name string) error {
 }
 
 // images builds the images' last stages and runs them as they are meant to be.
-func (t *tale) images(ctx context.Context) error {
+func (t *scenario) images(ctx context.Context) error {
 	t.Step("Build the last stages of docker/*.Dockerfile. Install the CNI plugin with the one, and run an agent of the other, with a capability and nothing to write to but its state.")
 	if err := stage.Build(ctx, t.Root, t.Bin, "./docker/cni-installer"); err != nil {
 		return err
@@ -122,11 +122,11 @@ func (t *tale) images(ctx context.Context) error {
 	return err
 }
 
-// pluginName is what the engine calls the managed plugin.
+// pluginName is the engine's name of the managed plugin.
 const pluginName = "cadastre-e2e/plugin:1"
 
 // managedPlugin has the engine run its plugin: without an agent, then with one.
-func (t *tale) managedPlugin(ctx context.Context) (err error) {
+func (t *scenario) managedPlugin(ctx context.Context) (err error) {
 	t.Step("Install docker/plugin as a managed plugin: without an agent it has a ledger of its own, with one it is its door.")
 	dir := filepath.Join(t.engine.dir, "plugin")
 	if err := t.pluginFiles(dir); err != nil {
@@ -139,7 +139,7 @@ func (t *tale) managedPlugin(ctx context.Context) (err error) {
 		_, rerr := t.engine.do(context.WithoutCancel(ctx), "plugin", "rm", "--force", pluginName)
 		err = errors.Join(err, rerr)
 	}()
-	if _, err := t.engine.do(ctx, "plugin", "set", pluginName, "AGENT_SOCKET=/run/host/nobody.sock"); err != nil {
+	if _, err := t.engine.do(ctx, "plugin", "set", pluginName, "AGENT_SOCKET=/run/host/none.sock"); err != nil {
 		return err
 	}
 	own, err := t.throughPlugin(ctx, func(ctx context.Context) (stage.Agent, error) { return t.ownLedger(ctx) })
@@ -157,8 +157,8 @@ func (t *tale) managedPlugin(ctx context.Context) (err error) {
 	return nil
 }
 
-// pluginFiles are what make dist makes.
-func (t *tale) pluginFiles(dir string) error {
+// pluginFiles makes the same files as make dist.
+func (t *scenario) pluginFiles(dir string) error {
 	config, err := os.ReadFile(filepath.Join(t.Root, "docker", "plugin", "config.json"))
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (t *tale) pluginFiles(dir string) error {
 }
 
 // ownLedger is the plugin as something to look at with cadastre.
-func (t *tale) ownLedger(ctx context.Context) (stage.Agent, error) {
+func (t *scenario) ownLedger(ctx context.Context) (stage.Agent, error) {
 	id, err := t.engine.do(ctx, "plugin", "inspect", "--format", "{{.ID}}", pluginName)
 	if err != nil {
 		return stage.Agent{}, err
@@ -197,9 +197,9 @@ func (t *tale) ownLedger(ctx context.Context) (stage.Agent, error) {
 	return a, nil
 }
 
-// throughPlugin enables the plugin and runs a container in a network of it; what
-// it is given is a lease of whoever is behind the plugin.
-func (t *tale) throughPlugin(ctx context.Context, behind func(context.Context) (stage.Agent, error)) (given string, err error) {
+// throughPlugin enables the plugin and runs a container in a network of it; its
+// address is a lease of the agent or plugin behind it.
+func (t *scenario) throughPlugin(ctx context.Context, behind func(context.Context) (stage.Agent, error)) (given string, err error) {
 	if _, err := t.engine.do(ctx, "plugin", "enable", pluginName); err != nil {
 		return "", err
 	}

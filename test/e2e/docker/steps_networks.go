@@ -17,13 +17,13 @@ import (
 const driver = "cadastre"
 
 // network makes a network.
-func (t *tale) network(ctx context.Context, name string, args ...string) error {
+func (t *scenario) network(ctx context.Context, name string, args ...string) error {
 	_, err := t.engine.do(ctx, slices.Concat([]string{"network", "create", "--ipam-driver", driver}, args, []string{name})...)
 	return err
 }
 
 // container runs a container that waits.
-func (t *tale) container(ctx context.Context, name, network string, args ...string) error {
+func (t *scenario) container(ctx context.Context, name, network string, args ...string) error {
 	_, err := t.engine.do(ctx, slices.Concat([]string{"run", "--detach", "--name", name, "--network", network}, args, []string{image, "wait"})...)
 	return err
 }
@@ -56,7 +56,7 @@ func ways() []way {
 }
 
 // everyWay asks for networks in every way.
-func (t *tale) everyWay(ctx context.Context) error {
+func (t *scenario) everyWay(ctx context.Context) error {
 	t.Step("Make networks with and without --subnet, --ip-range, --gateway, --aux-address, --ipv6, and run a container in each; two with --ip.")
 	for _, w := range ways() {
 		if err := t.network(ctx, w.name, w.args...); err != nil {
@@ -83,8 +83,8 @@ func (t *tale) everyWay(ctx context.Context) error {
 	return nil
 }
 
-// refusals are what must fail, and leave nothing behind.
-func (t *tale) refusals(ctx context.Context) error {
+// refusals makes requests that must fail, and leave nothing behind.
+func (t *scenario) refusals(ctx context.Context) error {
 	t.Step("Ask for what must be refused: each leaves the ledger as it was.")
 	before, _, err := t.Leases(ctx)
 	if err != nil {
@@ -116,7 +116,7 @@ func (t *tale) refusals(ctx context.Context) error {
 }
 
 // twoNetworks puts a container into two networks, and takes it out again.
-func (t *tale) twoNetworks(ctx context.Context) error {
+func (t *scenario) twoNetworks(ctx context.Context) error {
 	t.Step("Put one container into two networks, a third one by its address, and out again; remove all containers but one.")
 	for _, args := range [][]string{
 		{"network", "connect", "subnet", "c-plain"}, {"network", "connect", "--ip", "10.52.0.9", "gateway", "c-plain"}, {"network", "connect", "sixes", "c-plain"},
@@ -165,7 +165,7 @@ func number(i int) string { return fmt.Sprintf("crowd-%d", i) }
 
 // manyEndpoints makes endpoints from many callers at once. A container that was
 // only created has none: they come with its start and with "network connect".
-func (t *tale) manyEndpoints(ctx context.Context) error {
+func (t *scenario) manyEndpoints(ctx context.Context) error {
 	const all = crowdContainers * crowdNetworks
 	t.Step("Make %d endpoints at once: %d containers start, and each is connected to %d more networks; then remove all at once.", all, crowdContainers, crowdNetworks-1)
 	if err := together(ctx, crowdNetworks, func(ctx context.Context, i int) error { return t.network(ctx, number(i)) }); err != nil {
@@ -231,7 +231,7 @@ func (t *tale) manyEndpoints(ctx context.Context) error {
 
 // removeCrowd removes the networks. An engine in which many endpoints come and
 // go at once may lose count of them, and counts again when it is restarted.
-func (t *tale) removeCrowd(ctx context.Context) error {
+func (t *scenario) removeCrowd(ctx context.Context) error {
 	var mu sync.Mutex
 	t.miscounted = nil
 	err := together(ctx, crowdNetworks, func(ctx context.Context, i int) error {

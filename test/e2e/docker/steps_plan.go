@@ -14,7 +14,7 @@ import (
 )
 
 // onePlan has containers and a pod share the node's block.
-func (t *tale) onePlan(ctx context.Context) error {
+func (t *scenario) onePlan(ctx context.Context) error {
 	t.Step("Start the agent with docker.fromPods: networks are parts of the node's pod block. Add a pod through CNI beside them.")
 	if err := t.configure("    fromPods: true\n"); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (t *tale) onePlan(ctx context.Context) error {
 }
 
 // showLeases shows who holds what, but for what the node itself needs.
-func (t *tale) showLeases(ctx context.Context) error {
+func (t *scenario) showLeases(ctx context.Context) error {
 	t.Say("$ cadastre leases")
 	out, err := t.CLI(ctx, "leases")
 	if err == nil {
@@ -77,7 +77,7 @@ func (t *tale) showLeases(ctx context.Context) error {
 }
 
 // nothingLeft removes everything and looks at what is left.
-func (t *tale) nothingLeft(ctx context.Context) error {
+func (t *scenario) nothingLeft(ctx context.Context) error {
 	t.Step("Remove all networks: no lease and no pool of Docker is left. Stop both, close the room, remove every file.")
 	for _, name := range []string{"part-1", "part-2", "subnet"} {
 		if _, err := t.engine.do(ctx, "network", "rm", name); err != nil {

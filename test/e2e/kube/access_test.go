@@ -136,6 +136,6 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 	}, patience, pace).Should(Succeed())
 	g.Expect(can(t, reader, authorization.ResourceAttributes{Verb: "list", Resource: "nodes"})).To(BeTrue())
 	g.Expect(can(t, reader, authorization.ResourceAttributes{Verb: "patch", Resource: "nodes"})).To(BeFalse())
-	_, err = c.account("default", "nobody")
-	g.Expect(err).To(MatchError(ContainSubstring(`"nobody" not found`)))
+	_, err = c.account("default", "unknown")
+	g.Expect(err).To(MatchError(ContainSubstring(`"unknown" not found`)))
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// kvdbPrefix is where the cluster's state is in the etcd of a test.
+// kvdbPrefix is the prefix of the cluster's state in the etcd of a test.
 const kvdbPrefix = "/cadastre-e2e/"
 
 // viaEtcd is the configuration of nodes that follow podCIDRs through an etcd.
@@ -217,7 +217,7 @@ func (a *agent) changes() (map[string]time.Time, error) {
 	return at, nil
 }
 
-// sink is what the agent wants southbound, as text.
+// sink reads the agent's southbound values as text.
 func (a *agent) sink(into *string) error {
 	var all json.RawMessage
 	err := a.request(http.MethodGet, localapi.PathSink, nil, &all)

@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// patience is how long anything may take that should happen soon, pace how
-// often it is looked at.
+// patience limits the time of an event that should happen soon, pace is the time between
+// two looks.
 const (
 	patience = 60 * time.Second
 	pace     = 50 * time.Millisecond

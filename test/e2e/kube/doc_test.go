@@ -20,7 +20,7 @@
 // With -short there are 200 nodes and 1 000 pods where there else are 2 000 and
 // 10 000.
 //
-// Example: a node gets its block from whoever gives them.
+// Example: a node gets its block from one of the controllers.
 //
 //	c := newCluster(t)
 //	startOperator(t, c, nodeipam.Options{Allocate: true, Cluster: "10.0.0.0/16"})

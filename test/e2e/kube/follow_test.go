@@ -71,7 +71,7 @@ func TestAForeignControllerDecides(t *testing.T) {
 		g := c.g
 		one := newAgent(t, "n1", conf)
 		_, err := one.pod("ADD", "early")
-		g.Expect(err).To(MatchError(ContainSubstring("podCIDR")), "not ready is no reason to compute one")
+		g.Expect(err).To(MatchError(ContainSubstring("podCIDR")), "a node that is not ready does not compute one")
 		c.create("n1")
 		startUpstream(t, c, nodeipam.Options{Allocate: true, Cluster: "10.77.0.0/16"})
 		c.awaitNumbered("n1")
@@ -148,7 +148,7 @@ func TestFromPatchToPodCIDRChange(t *testing.T) {
 			cidr := fmt.Sprintf("10.79.%d.0/24", i)
 			began := time.Now()
 			c.setPodCIDRs("n1", cidr)
-			a.awaitBlocks(cidr + " active") // nobody has anything of the one before
+			a.awaitBlocks(cidr + " active") // no pod has an address of the one before
 			if i >= 5 {                     // the first one is read at the start
 				var at map[string]time.Time
 				g.Eventually(func() (_ map[string]time.Time, err error) {

@@ -114,7 +114,7 @@ func overlap(a, b []netip.Prefix) bool {
 	return slices.ContainsFunc(a, func(x netip.Prefix) bool { return slices.ContainsFunc(b, x.Overlaps) })
 }
 
-// verdict is what was wrong. After a relist a deletion may be told late, so that
+// verdict returns the errors. After a relist a deletion may be told late, so that
 // of two nodes that seem to overlap one may be gone: live says who is there.
 func (j *judge) verdict(live func() (map[types.UID]holder, error)) error {
 	j.mu.Lock()

@@ -16,7 +16,7 @@ import (
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
-// leaseTime is how long the operators of these tests lead without a word.
+// leaseTime is the lease duration of the operators of these tests.
 const leaseTime = 3 * time.Second
 
 // electing are the flags of operators that are several.
@@ -25,7 +25,7 @@ func (c *cluster) electing(o nodeipam.Options) []string {
 		"--leader-elect-lease-duration="+leaseTime.String(), "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=300ms")
 }
 
-// holder is who has the lease that operators fight for.
+// holder returns the holder of the lease that the operators compete for.
 func (c *cluster) holder() (string, error) {
 	l, err := c.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(c.t.Context(), c.lease, getOptions())
 	if err != nil || l.Spec.HolderIdentity == nil {
@@ -57,7 +57,7 @@ func TestLeadersFight(t *testing.T) {
 		} else {
 			leader.kill()
 		}
-		g.Eventually(c.holder, patience, pace).ShouldNot(Equal(before), "nobody has taken over")
+		g.Eventually(c.holder, patience, pace).ShouldNot(Equal(before), "no operator has taken over")
 		c.awaitNumbered(some.await(10)...)
 		if freeze {
 			leader.signal(g, syscall.SIGCONT) // it believes to lead, for a moment

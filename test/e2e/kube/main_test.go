@@ -87,7 +87,7 @@ func leaks() (err error) {
 	return err
 }
 
-// missing is why the suite cannot run here, "" if it can.
+// missing returns the reason why the suite cannot run here, "" if it can.
 func missing() string {
 	assets := os.Getenv(assetsEnv)
 	if assets == "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 )
 
-// namespace is where the manifests put everything.
+// namespace is the namespace of all objects of the manifests.
 const namespace = "cadastre-system"
 
 // TestManifests applies every mode of k8s/ to an API server of its own, with
@@ -58,7 +58,7 @@ func TestManifests(t *testing.T) {
 			if x.external {
 				g.Expect(first(c.awaitNumbered("n1"))).To(Equal([]string{"10.1.0.0/24"}))
 			} else {
-				g.Expect(c.node("n1").Spec.PodCIDRs).To(BeEmpty(), "nobody sets them")
+				g.Expect(c.node("n1").Spec.PodCIDRs).To(BeEmpty(), "no controller sets them")
 			}
 			subnet := netip.MustParsePrefix(x.first).Masked()
 			a.awaitBlocks(subnet.String() + " active")
@@ -114,7 +114,7 @@ func TestRolesSayNoMore(t *testing.T) {
 	}
 }
 
-// denied is what an account may not do.
+// denied holds a request that an account may not make.
 type denied struct{ account, verb, group, resource string }
 
 func rolesSayNoMore(t *testing.T, mode string, more []denied) {

@@ -19,7 +19,7 @@ func small() nodeipam.Options {
 	return nodeipam.Options{Allocate: true, Cluster: "10.20.0.0/22", Order: "lowest"}
 }
 
-// each runs a test for everybody who gives nodes their CIDRs.
+// each runs a test for every controller that gives nodes their CIDRs.
 func each(t *testing.T, test func(t *testing.T, c *cluster, who numberer)) {
 	mayRun(t)
 	for _, who := range numberers() {
@@ -74,7 +74,7 @@ func TestFinalizedNodesKeepTheirBlocks(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			c.create(name, held)
 		}
-		c.create("going", held) // deleted before anybody gives it something
+		c.create("going", held) // deleted before a controller gives it a CIDR
 		c.remove("going")
 		who.start(t, c, small())
 		have := c.awaitNumbered("a", "b", "c")
@@ -164,7 +164,7 @@ func (c *cluster) createSome(prefix string, n int) (sure []string) {
 }
 
 // TestManyCreatedAgain: nodes are deleted and created again under their names
-// all the time, faster than anybody can look.
+// all the time, faster than a controller can look.
 func TestManyCreatedAgain(t *testing.T) {
 	each(t, func(t *testing.T, c *cluster, who numberer) {
 		who.start(t, c, nodeipam.Options{Allocate: true, Cluster: "10.50.0.0/19"}) // 32 blocks

@@ -19,8 +19,8 @@ import (
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
-// numberer is somebody who gives nodes their CIDRs, as he is started. He ends
-// with the test. What it answers starts him again if he has ended by himself, as
+// numberer starts a controller that gives nodes their CIDRs, and ends it with the test.
+// The returned function starts it again if it has ended by itself, as
 // a cluster does with what runs in it.
 type numberer struct {
 	name  string

@@ -23,7 +23,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// startTime is how long a control plane may take that others hinder.
+// startTime limits the start of a control plane on a busy machine.
 const startTime = 90 * time.Second
 
 // plane is a control plane: an etcd and a kube-apiserver.
@@ -118,7 +118,7 @@ func tail(data []byte, most int) string {
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
-// freePort is one of the loopback interface that nobody listens on.
+// freePort returns a port of the loopback interface without a listener.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -112,9 +112,9 @@ func TestAWipedStoreUnderThePolicy(t *testing.T) {
 		ids[a.name], held[a.name] = a.nodeID(), a.held()
 	}
 	g.Expect(ids).To(Equal(map[string]uint32{"n1": 1, "n2": 2, "n3": 3}))
-	before := l.settled(admin, 3)
+	before := l.awaitRecords(admin, 3)
 	g.Expect(admin.names(v1alpha1.NodeNames, v1alpha1.PoolChanges)).To(ConsistOf("nodenames n1", "nodenames n2", "nodenames n3", "poolchanges pools"))
-	for _, a := range l.agents { // each has read what the others have written
+	for _, a := range l.agents { // each has read the records of the other ones
 		a.process.stop(g)
 	}
 	for _, a := range l.agents {
@@ -134,7 +134,7 @@ func TestAWipedStoreUnderThePolicy(t *testing.T) {
 	l.agents["n2"].run()
 	l.agents["n3"].run()
 	g.Eventually(admin.has(before), patience, pace).Should(Succeed())
-	before = l.settled(admin, 4)
+	before = l.awaitRecords(admin, 4)
 	admin.wipe(g)
 	g.Eventually(admin.has(before), 2*patience, pace).Should(Succeed(), "while all run")
 	for name, id := range ids {
@@ -168,8 +168,8 @@ func (l *limited) older(admin writer) {
 	l.g.Expect(away.nodeID()).To(BeNumerically("==", 2))
 }
 
-// settled waits until n nodes have written all that is kept, and returns it.
-func (l *limited) settled(admin writer, n int) (all []string) {
+// awaitRecords waits until n nodes have written all kept records, and returns them.
+func (l *limited) awaitRecords(admin writer, n int) (all []string) {
 	l.t.Helper()
 	all = []string{"pools blue"}
 	for i := 1; i <= n; i++ {

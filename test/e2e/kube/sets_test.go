@@ -117,7 +117,7 @@ func (e *estate) all(ctx context.Context) (sets []*v1alpha1.NetResourceSet, err 
 	return sets, nil
 }
 
-// free is how many addresses the pool can give, by its status.
+// free returns the number of free addresses in the status of the pool.
 func (e *estate) free() (int64, error) {
 	u, err := e.pools.Get(e.t.Context(), "estate", getOptions())
 	if err != nil {
@@ -127,7 +127,7 @@ func (e *estate) free() (int64, error) {
 	return n, err
 }
 
-// tenants are who has which address, by what the agents have answered.
+// tenants maps addresses to their owners, by the answers of the agents.
 type tenants struct {
 	mu   sync.Mutex
 	by   map[string]string
@@ -180,7 +180,7 @@ func (w *town) away(down bool) {
 	w.down = down
 }
 
-// lacks is how many pods wait for an address, or for their end.
+// lacks returns the number of pods that wait for an address, or for their end.
 func (w *town) lacks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,17 +243,17 @@ func (e *estate) watch(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		lent := map[string]string{}
+		allocated := map[string]string{}
 		for _, n := range sets {
 			for key := range n.Spec.IPAM.Pool {
 				if !handshake.Lendable(handshake.State(n.Status.IPAM.ReleaseIPs[key])) {
 					continue
 				}
-				if other, ok := lent[key]; ok {
+				if other, ok := allocated[key]; ok {
 					e.tenants.take(key, n.Name+" lends it")
 					e.tenants.take(key, other+" lends it")
 				}
-				lent[key] = n.Name
+				allocated[key] = n.Name
 			}
 		}
 	})
@@ -270,10 +270,10 @@ func (e *estate) meddle(ctx context.Context, names []string) {
 }
 
 // TestNetResourceSets: 20 agents live on blocks of an AddressPool that two
-// operators manage. Pods come and go; whoever leads is killed in the middle of a
-// handshake, agents are killed, objects are changed under everybody's feet, and
-// one is deleted while its node lives. No address is held twice, no block is
-// lent by two nodes, and in the end the pool has back what nobody needs.
+// operators manage. Pods come and go; the leader is killed in the middle of a
+// handshake, agents are killed, objects are changed meanwhile, and one is deleted while
+// its node lives. No address is held twice, no block is used by two nodes, and in the end
+// the pool has all unused blocks back.
 func TestNetResourceSets(t *testing.T) {
 	mayRun(t)
 	e := newEstate(t)
@@ -294,7 +294,7 @@ func TestNetResourceSets(t *testing.T) {
 	}
 	work.Go(func() { e.watch(ctx) })
 	work.Go(func() { e.meddle(ctx, names) })
-	settled := func(what string) {
+	awaitRest := func(what string) {
 		t.Helper()
 		began := time.Now()
 		g.Eventually(func() (lacks int) {
@@ -310,7 +310,7 @@ func TestNetResourceSets(t *testing.T) {
 		for i, w := range towns {
 			w.set((round*13 + i*7) % 36)
 		}
-		settled(fmt.Sprint("round ", round))
+		awaitRest(fmt.Sprint("round ", round))
 		for i, w := range towns {
 			w.set((round + i) % 3)
 		}
@@ -322,20 +322,20 @@ func TestNetResourceSets(t *testing.T) {
 		victim.process.kill()
 		victim.run()
 		victim.away(false)
-		settled(fmt.Sprintf("round %d, after two kills", round))
+		awaitRest(fmt.Sprintf("round %d, after two kills", round))
 	}
 	e.deleteOfALivingNode(towns[3])
 	for _, w := range towns {
 		w.set(0)
 	}
-	settled("empty")
+	awaitRest("empty")
 	gone := towns[19]
 	gone.process.stop(g)
 	e.remove(gone.name)
 	g.Eventually(func() bool {
 		_, err := e.set(gone.name)
 		return apierrors.IsNotFound(err)
-	}, 3*patience, pace).Should(BeTrue(), "nobody deletes the set of a node that is gone")
+	}, 3*patience, pace).Should(BeTrue(), "the set of a node that is gone is not deleted")
 	g.Eventually(e.balance, 3*patience, time.Second).Should(Succeed())
 	g.Expect(e.tenants.wrong()).To(Succeed())
 	g.Expect(leader.hasEnded()).To(Succeed())
@@ -358,8 +358,8 @@ func (e *estate) awaitHandshake() {
 	}, patience, pace).Should(BeNumerically(">", 0), "nothing is asked back")
 }
 
-// deleteOfALivingNode: its agent claims again what its pods have, before
-// somebody else is given it.
+// deleteOfALivingNode: its agent claims the addresses of its pods again before
+// another node gets them.
 func (e *estate) deleteOfALivingNode(w *town) {
 	e.t.Helper()
 	w.set(5)

@@ -20,7 +20,7 @@ import (
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
-// amount is how many there are, by -short.
+// amount returns long, or short with -short.
 func amount(long, short int) int {
 	if testing.Short() {
 		return short
@@ -28,14 +28,14 @@ func amount(long, short int) int {
 	return long
 }
 
-// timing is how long it took to number nodes.
+// timing holds the times until the nodes have their CIDRs.
 type timing struct {
 	whole time.Duration // from the creation of the first to the number of the last
 	after time.Duration // since the last was created
 }
 
-// numberAll has somebody who has begun number n nodes that are created as fast
-// as the API server takes them.
+// numberAll lets a running controller number n nodes that are created as fast as the API
+// server takes them.
 func numberAll(t *testing.T, who numberer, n int) (took timing) {
 	t.Run(who.name, func(t *testing.T) {
 		c := newCluster(t)
@@ -57,7 +57,7 @@ func numberAll(t *testing.T, who numberer, n int) (took timing) {
 
 // TestManyNodes numbers many nodes, and compares with how long Kubernetes' own
 // controller takes on the same API server: without limits, and both as they are
-// where nobody sets flags.
+// without flags.
 func TestManyNodes(t *testing.T) {
 	mayRun(t)
 	n := amount(2000, 200)
@@ -69,7 +69,7 @@ func TestManyNodes(t *testing.T) {
 	few := amount(500, 200)
 	oursAsIs := numberAll(t, numberer{"operator as it is", func(t *testing.T, c *cluster, o nodeipam.Options) func() {
 		newOperator(t, c.kubeconfig, append(flags(o), "--controllers=nodeipam", "--leader-elect-resource-name="+c.lease)...)
-		return nil // nobody needs it
+		return nil // it is not needed
 	}}, few)
 	theirsAsIs := numberAll(t, numberer{"kube-controller-manager as it is", func(t *testing.T, c *cluster, o nodeipam.Options) func() {
 		return startManager(t, c, o)

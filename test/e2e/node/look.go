@@ -25,7 +25,7 @@ type pod struct {
 
 func (p pod) name() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
 
-// scene is what there is at one moment.
+// scene holds the pods and leases of one moment.
 type scene struct {
 	pods   []pod
 	leases []localapi.Lease // of pods
@@ -79,7 +79,7 @@ func changed(before, after []localapi.Lease) error {
 }
 
 // look sees what there is, compares it, and asks the ledger whether it is sound.
-func (t *tale) look(ctx context.Context) (s scene, err error) {
+func (t *scenario) look(ctx context.Context) (s scene, err error) {
 	var list struct{ Items []pod }
 	if err := t.plane.read(ctx, &list, "pods", "--all-namespaces"); err != nil {
 		return s, err
@@ -99,7 +99,7 @@ func (t *tale) look(ctx context.Context) (s scene, err error) {
 }
 
 // expect looks until n pods run and everything fits.
-func (t *tale) expect(ctx context.Context, n int) (s scene, err error) {
+func (t *scenario) expect(ctx context.Context, n int) (s scene, err error) {
 	err = t.eventually(ctx, fmt.Sprintf("%d pods and the leases agree", n), func(ctx context.Context) error {
 		if s, err = t.look(ctx); err == nil && len(s.pods) != n {
 			err = fmt.Errorf("there are %d pods", len(s.pods))
@@ -122,7 +122,7 @@ func (t *tale) expect(ctx context.Context, n int) (s scene, err error) {
 }
 
 // create creates a pod that sleeps.
-func (t *tale) create(ctx context.Context, name string) error {
+func (t *scenario) create(ctx context.Context, name string) error {
 	_, err := t.plane.feed(ctx, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"`+name+`"},"spec":{
 		"nodeName":"`+nodeName+`","terminationGracePeriodSeconds":1,"automountServiceAccountToken":false,"enableServiceLinks":false,"dnsPolicy":"Default",
 		"containers":[{"name":"main","image":"`+image+`","imagePullPolicy":"Never"}]}}`, "create", "--filename=-")
@@ -130,18 +130,18 @@ func (t *tale) create(ctx context.Context, name string) error {
 }
 
 // remove deletes pods, and waits until kubelet has let go of them.
-func (t *tale) remove(ctx context.Context, names ...string) error {
+func (t *scenario) remove(ctx context.Context, names ...string) error {
 	_, err := t.plane.kubectl(ctx, append([]string{"delete", "pod", "--timeout=" + patience.String()}, names...)...)
 	return err
 }
 
 // inside runs busybox in a pod, by way of API server, kubelet and containerd.
-func (t *tale) inside(ctx context.Context, name string, args ...string) (string, error) {
+func (t *scenario) inside(ctx context.Context, name string, args ...string) (string, error) {
 	return t.plane.kubectl(ctx, append([]string{"exec", name, "--", "/bin/busybox"}, args...)...)
 }
 
 // reach fails unless each pod has its address, and every other answers it.
-func (t *tale) reach(ctx context.Context, pods []pod) error {
+func (t *scenario) reach(ctx context.Context, pods []pod) error {
 	for _, from := range pods {
 		has, err := t.inside(ctx, from.Metadata.Name, "ip", "-4", "-o", "addr", "show", "dev", "eth0")
 		if err != nil {

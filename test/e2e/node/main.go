@@ -58,17 +58,17 @@ const (
 
 // run is the whole program; it returns the exit code.
 func run(ctx context.Context, m machine, args []string, stdout, stderr io.Writer) int {
-	play := stage.Play{
+	harness := stage.Harness{
 		Name: "e2e-node", Usage: "node [flags]  runs the end-to-end test and cleans up", Verbs: []string{derived, external},
 		Socket: external + "/agent/" + stage.SocketName, Title: func(stage.Way, string) string { return "Using containerd and kubelet." },
-		Acts: tellAll,
+		Scenario: runScenario,
 		Other: func(ctx context.Context, opt stage.Options, stdout, _ io.Writer) error {
-			return tell(ctx, opt, stdout)
+			return runInRoom(ctx, opt, stdout)
 		},
 	}
-	opt, err := play.Parse(args, io.Discard)
+	opt, err := harness.Parse(args, io.Discard)
 	if err != nil || opt.Verb != "" { // which Run says
-		return play.Run(ctx, args, stdout, stderr)
+		return harness.Run(ctx, args, stdout, stderr)
 	}
 	fmt.Fprintln(stdout, firstLine)
 	if opt.Way != stage.WayAuto && opt.Way != stage.WayRoot {
@@ -83,5 +83,5 @@ func run(ctx context.Context, m machine, args []string, stdout, stderr io.Writer
 		fmt.Fprintf(stdout, "NOT RUN: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return 0
 	}
-	return play.Run(ctx, slices.Concat([]string{"--namespaces=root"}, args), stdout, stderr)
+	return harness.Run(ctx, slices.Concat([]string{"--namespaces=root"}, args), stdout, stderr)
 }

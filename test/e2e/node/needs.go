@@ -19,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// machine is what this machine has; tests replace it.
+// machine holds the programs and rights of this machine; tests replace it.
 type machine struct {
 	root       bool
 	namespaces func() error
@@ -70,7 +70,7 @@ func (m machine) need(ctx context.Context, stdout io.Writer) error {
 	return nil
 }
 
-// pluginDir is where Debian's package has CNI's plugins.
+// pluginDir is the folder of CNI's plugins in Debian's package.
 const pluginDir = "/usr/lib/cni/"
 
 // plugins are those that a runtime and our conflist need, beside ours.

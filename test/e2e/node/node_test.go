@@ -102,7 +102,7 @@ func TestNeeds(t *testing.T) {
 	} {
 		g.Expect(m.need(t.Context(), io.Discard)).To(MatchError(ContainSubstring(why)))
 		var stdout, stderr bytes.Buffer
-		g.Expect(run(t.Context(), m, nil, &stdout, &stderr)).To(BeZero(), "it is no failure")
+		g.Expect(run(t.Context(), m, nil, &stdout, &stderr)).To(BeZero(), "it is not a failure")
 		g.Expect(stdout.String()).To(And(HavePrefix(firstLine+"\n"), ContainSubstring("\nNOT RUN: "), ContainSubstring(why)))
 		g.Expect(stderr.Len()).To(BeZero())
 	}
@@ -223,9 +223,9 @@ func TestShippedFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, mode := range []string{derived, external} {
 		place := stage.Place{Root: filepath.Join("..", "..", ".."), Bin: dir, Dir: dir}
-		story := &tale{mode: mode, plane: plane{dir: dir}, Agent: stage.Agent{Place: place, Config: filepath.Join(dir, mode)}}
-		g.Expect(story.configure()).To(Succeed())
-		text, err := os.ReadFile(story.Config)
+		s := &scenario{mode: mode, plane: plane{dir: dir}, Agent: stage.Agent{Place: place, Config: filepath.Join(dir, mode)}}
+		g.Expect(s.configure()).To(Succeed())
+		text, err := os.ReadFile(s.Config)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(string(text)).To(And(ContainSubstring("\n    kubeconfig: "+dir), HaveSuffix("  coolDown: 0s\n"), ContainSubstring("\ncadastre:\n")))
 		g.Expect(strings.Contains(string(text), "useExternalIPAM: true")).To(Equal(mode == external))

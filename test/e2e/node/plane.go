@@ -26,7 +26,7 @@ type plane struct {
 	assets string
 }
 
-// server is where the API server listens.
+// server is the URL of the API server.
 const server = "https://127.0.0.1:6443"
 
 // namespace is that of our manifests.
@@ -47,7 +47,7 @@ func (p plane) commands() []*exec.Cmd {
 			"--service-account-signing-key-file="+p.path("sa.key"), "--token-auth-file="+p.path("tokens.csv"), "--authorization-mode=Node,RBAC",
 			"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none", "--allow-privileged=true",
 			"--kubelet-preferred-address-types=InternalIP", // or exec would ask a DNS for the node
-			"--disable-admission-plugins=ServiceAccount"),  // nobody makes the default account
+			"--disable-admission-plugins=ServiceAccount"),  // there is no controller that makes the default account
 	}
 }
 

@@ -17,9 +17,9 @@ import (
 // assetsEnv says where Kubernetes' programs are; they are not built then.
 const assetsEnv = "KUBEBUILDER_ASSETS"
 
-// programs builds what the tale needs beside our programs, and answers the
+// programs builds what the scenario needs beside our programs, and answers the
 // directory of Kubernetes'.
-func programs(ctx context.Context, p stage.Place, s *stage.Story) (assets string, err error) {
+func programs(ctx context.Context, p stage.Place, s *stage.Scenario) (assets string, err error) {
 	if err := stage.Build(ctx, p.Root, p.Bin, "./docker/cni-installer"); err != nil {
 		return "", err
 	}

@@ -25,8 +25,8 @@ import (
 // process, which ends with this one; mounts and interfaces go with it.
 const clones = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID
 
-// tellAll builds what is missing and has the tale told in a room for each mode.
-func tellAll(ctx context.Context, p stage.Place, _ stage.Way, s *stage.Story) error {
+// runScenario builds what is missing and has the scenario told in a room for each mode.
+func runScenario(ctx context.Context, p stage.Place, _ stage.Way, s *stage.Scenario) error {
 	assets, err := programs(ctx, p, s)
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func tellAll(ctx context.Context, p stage.Place, _ stage.Way, s *stage.Story) er
 	return nil
 }
 
-// tellInRoom has a tale told by this program in a room, and removes what is left
+// tellInRoom has a scenario told by this program in a room, and removes what is left
 // outside of it.
 func tellInRoom(ctx context.Context, p stage.Place, stdout io.Writer, mode, assets string) (err error) {
 	dir := filepath.Join(p.Dir, mode)
@@ -83,7 +83,7 @@ func enter(ctx context.Context, p stage.Place, stdout io.Writer, mode, assets st
 	runtime.LockOSThread() // or it is killed when this thread ends
 	defer runtime.UnlockOSThread()
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("the tale of %s blocks: %w", mode, err)
+		return fmt.Errorf("the scenario of %s blocks: %w", mode, err)
 	}
 	return nil
 }

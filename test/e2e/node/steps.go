@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-func (t *tale) twoPods(ctx context.Context) error {
+func (t *scenario) twoPods(ctx context.Context) error {
 	t.Step("Create a pod, and another: they run, and have the addresses that the ledger has leased to them.")
 	if err := t.create(ctx, "first"); err != nil {
 		return err
@@ -31,7 +31,7 @@ func (t *tale) twoPods(ctx context.Context) error {
 	return t.reach(ctx, s.pods)
 }
 
-func (t *tale) agentIsKilled(ctx context.Context) error {
+func (t *scenario) agentIsKilled(ctx context.Context) error {
 	t.Step("Kill the agent with SIGKILL: pods do not notice. Start it again: the leases are the same, and a new pod gets a new address.")
 	before, err := t.look(ctx)
 	if err != nil {
@@ -60,7 +60,7 @@ func (t *tale) agentIsKilled(ctx context.Context) error {
 	return t.reach(ctx, now.pods)
 }
 
-func (t *tale) podGoesWithoutAgent(ctx context.Context) error {
+func (t *scenario) podGoesWithoutAgent(ctx context.Context) error {
 	t.Step("Delete a pod while the agent is away: the pod goes, and its lease when the agent is back.")
 	before, err := t.look(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (t *tale) podGoesWithoutAgent(ctx context.Context) error {
 	return t.reach(ctx, after.pods)
 }
 
-func (t *tale) podComesWithoutAgent(ctx context.Context) error {
+func (t *scenario) podComesWithoutAgent(ctx context.Context) error {
 	t.Step("Create a pod while the agent is away: each ADD fails and leaks nothing. The agent comes back: the pod runs, with one lease.")
 	before, err := t.look(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func (t *tale) podComesWithoutAgent(ctx context.Context) error {
 	return t.reach(ctx, after.pods)
 }
 
-func (t *tale) addsFailBehindUs(ctx context.Context) error {
+func (t *scenario) addsFailBehindUs(ctx context.Context) error {
 	t.Step("Break the plugin that comes after ours: each ADD leases an address, fails, and gives it back. Mend it: the pod runs, with one lease.")
 	before, err := t.look(ctx)
 	if err != nil {
@@ -144,7 +144,7 @@ func (t *tale) addsFailBehindUs(ctx context.Context) error {
 
 // awaitFailures waits until containerd has failed more than once to make a pod's
 // sandbox.
-func (t *tale) awaitFailures(ctx context.Context, name string) (f failures, err error) {
+func (t *scenario) awaitFailures(ctx context.Context, name string) (f failures, err error) {
 	const atLeast = 2
 	err = t.eventually(ctx, fmt.Sprintf("%d ADDs fail", atLeast), func(ctx context.Context) (err error) {
 		if f, err = t.failures(ctx, name); err == nil && f.count < atLeast {
@@ -161,7 +161,7 @@ type failures struct {
 	last  string
 }
 
-func (t *tale) failures(ctx context.Context, name string) (f failures, err error) {
+func (t *scenario) failures(ctx context.Context, name string) (f failures, err error) {
 	var list struct {
 		Items []struct {
 			Count   int
@@ -175,7 +175,7 @@ func (t *tale) failures(ctx context.Context, name string) (f failures, err error
 	return f, err
 }
 
-func (t *tale) nothingLeft(ctx context.Context) error {
+func (t *scenario) nothingLeft(ctx context.Context) error {
 	t.Step("Delete all pods: no lease is held for a pod.")
 	if err := t.remove(ctx, "--all"); err != nil {
 		return err

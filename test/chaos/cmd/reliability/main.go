@@ -15,28 +15,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
 	"github.com/cadastre/cadastre/internal/testkit/section"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "reliability:", err)
-		os.Exit(1)
-	}
-}
+func main() { section.Main("reliability", run) }
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("reliability", flag.ContinueOnError)
@@ -68,14 +55,8 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	text := r.render()
-	if err := os.WriteFile(filepath.Join(out, "report.md"), []byte(text), 0o644); err != nil {
+	if err := section.Publish(out, *doc, r.render()); err != nil {
 		return err
-	}
-	if *doc != "" {
-		if err := section.Replace(*doc, text); err != nil {
-			return err
-		}
 	}
 	return r.problems()
 }

@@ -48,7 +48,7 @@ type program struct {
 	version string // in which variable its version is; "": it knows it
 }
 
-// programs are what envtest looks for, and a controller manager to compare with.
+// programs returns the programs of envtest, and a controller manager to compare with.
 func programs() []program {
 	const version = "k8s.io/component-base/version"
 	return []program{
@@ -137,7 +137,7 @@ func upToDate(program, stamp, want string) bool {
 	return err == nil && string(have) == want
 }
 
-// origin is what the programs are made of: the modules and the compiler.
+// origin returns the versions of the modules and of the compiler.
 func origin(ctx context.Context, module string) (string, error) {
 	sum := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum"} {

@@ -39,8 +39,8 @@ func (a aim) judge(r *results) verdict {
 		if !ok || !ok2 {
 			continue
 		}
-		if x := ours.mid / limit.mid; !worst.known || x > worst.ratio {
-			worst = verdict{p, ours.mid, limit.mid, x, true}
+		if x := ours / limit; !worst.known || x > worst.ratio {
+			worst = verdict{p, ours, limit, x, true}
 		}
 	}
 	return worst

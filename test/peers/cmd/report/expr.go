@@ -7,7 +7,7 @@ import "math"
 
 // expr is a number that follows from results, or false where one that it needs
 // is missing.
-type expr func(*results) (value, bool)
+type expr func(*results) (float64, bool)
 
 // at is one metric; ns/op where no unit is given.
 func at(pkg, bench string, unit ...string) expr {
@@ -15,20 +15,19 @@ func at(pkg, bench string, unit ...string) expr {
 	if len(unit) > 0 {
 		p.unit = unit[0]
 	}
-	return func(r *results) (value, bool) { return r.at(p) }
+	return func(r *results) (float64, bool) { return r.at(p) }
 }
 
 // both combines two numbers. Their ranges are not of the same runs, so the
 // combination has none.
 func both(x, y expr, f func(x, y float64) float64) expr {
-	return func(r *results) (value, bool) {
+	return func(r *results) (float64, bool) {
 		a, ok := x(r)
 		b, ok2 := y(r)
 		if !ok || !ok2 {
-			return value{}, false
+			return 0, false
 		}
-		v := f(a.mid, b.mid)
-		return value{v, v, v}, true
+		return f(a, b), true
 	}
 }
 
@@ -52,5 +51,5 @@ func fold(f func(x, y float64) float64, x expr, others []expr) expr {
 
 // constant is a limit that is not measured.
 func constant(v float64) expr {
-	return func(*results) (value, bool) { return value{v, v, v}, true }
+	return func(*results) (float64, bool) { return v, true }
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// format is how a number is written.
+// format writes a number.
 type format func(float64) string
 
 // plain is a number with about three digits that count, the thousands apart.
@@ -66,7 +66,7 @@ func (c cell) text(r *results) string {
 	if !ok {
 		return absent
 	}
-	return c.format(v.mid)
+	return c.format(v)
 }
 
 // table is a Markdown table; the first column is the names of the rows.

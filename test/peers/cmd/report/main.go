@@ -11,7 +11,11 @@
 //	go run ./test/peers/cmd/report -bench 'Durable|Callers' OUT ours
 //	go run ./test/peers/cmd/report -doc docs/performance.md OUT
 //
-// OUT/NAME.txt is the raw output for benchstat, OUT/report.md the tables. The
+// OUT/NAME.txt is the raw output, OUT/report.md the tables. Two runs are compared with
+//
+//	go run golang.org/x/perf/cmd/benchstat OLD/ours.txt NEW/ours.txt
+//
+// The
 // environment variable DIR names the disk that durable rows are measured on;
 // without it, that is the disk of the temporary directory.
 package main
@@ -22,25 +26,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/cadastre/cadastre/internal/testkit/section"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "report:", err)
-		os.Exit(1)
-	}
-}
+func main() { section.Main("report", run) }
 
 // options are the command line.
 type options struct {
@@ -111,11 +103,5 @@ func run(ctx context.Context, args []string) error {
 	if n := strings.Count(text, "| "+absent+" |"); n > 0 {
 		fmt.Fprintf(os.Stderr, "report: %d numbers were not measured\n", n)
 	}
-	if err := os.WriteFile(filepath.Join(o.out, "report.md"), []byte(text), 0o644); err != nil {
-		return errors.Join(failed, err)
-	}
-	if o.doc != "" {
-		failed = errors.Join(failed, section.Replace(o.doc, text))
-	}
-	return failed
+	return errors.Join(failed, section.Publish(o.out, o.doc, text))
 }

@@ -80,7 +80,7 @@ func buildTest(ctx context.Context, p pkg, bin string) error {
 	return nil
 }
 
-// benchtime is how long each of p's benchmarks runs. A number of times is not divided.
+// benchtime returns the time of each of p's benchmarks. A number of times is not divided.
 func (p pkg) benchtime(o options) string {
 	d, err := time.ParseDuration(o.benchtime)
 	if err != nil || p.share == 0 {

@@ -4,34 +4,31 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"golang.org/x/perf/benchfmt"
 )
 
-// place is one metric of one benchmark: ours, Index/lowest/24/churn/0, ns/op.
+// place names one metric of one benchmark: ours, Index/lowest/24/churn/0, ns/op.
 // A benchmark that ran with several numbers of processors has "@N" at its end.
 type place struct{ pkg, bench, unit string }
 
-// results are all runs of all metrics.
+// results holds all runs of all metrics.
 type results struct {
 	runs    map[place][]float64
 	busy    bool           // prefer what is quiet
 	missing []string       // packages without a result, for people
-	asked   map[place]bool // what was looked for, where somebody wants to know; nil: nobody
+	asked   map[place]bool // if not nil, at notes the metrics that it is asked for
 }
 
-// value is the median of the runs and the range of them.
-type value struct{ mid, low, high float64 }
-
-func (r *results) at(p place) (value, bool) {
+// at returns the median of the runs of a metric, and whether there are any.
+func (r *results) at(p place) (float64, bool) {
 	if r.asked != nil {
 		r.asked[p] = true
 	}
@@ -40,13 +37,13 @@ func (r *results) at(p place) (value, bool) {
 	}
 	runs := slices.Sorted(slices.Values(r.runs[p]))
 	if len(runs) == 0 {
-		return value{}, false
+		return 0, false
 	}
-	return value{runs[len(runs)/2], runs[0], runs[len(runs)-1]}, true
+	return runs[len(runs)/2], true
 }
 
-// quiet is the metric that says the same, and takes less part in what the
-// neighbours do: processor time, or the fastest tenth of what has turns.
+// quiet returns the metric of the same thing that depends less on the load of the
+// machine: processor time, or the fastest tenth of what is measured in turns.
 func (p place) quiet() place {
 	if name, ok := strings.CutSuffix(p.unit, "-p50-ns"); ok {
 		p.unit = name + "-p10-ns"
@@ -79,35 +76,46 @@ func readResults(out string, busy bool) (*results, error) {
 	return r, nil
 }
 
-// parse adds the lines of one raw file and returns how many benchmarks these are.
+// parse adds what package benchfmt reads from the output of a package, and returns the
+// number of results.
 func (r *results) parse(name string, raw io.Reader) (n int, err error) {
-	processors := regexp.MustCompile(`-(\d+)$`)
-	lines := bufio.NewScanner(raw)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		f := strings.Fields(lines.Text())
-		if len(f) < 4 || !strings.HasPrefix(f[0], "Benchmark") {
-			continue
+	reader := benchfmt.NewReader(raw, name)
+	for reader.Scan() {
+		record := reader.Result()
+		if bad, ok := record.(*benchfmt.SyntaxError); ok && !strings.Contains(bad.Msg, "iteration count") {
+			return n, bad
 		}
-		if _, err := strconv.Atoi(f[1]); err != nil {
+		x, ok := record.(*benchfmt.Result)
+		if !ok {
 			continue // a line of a log
 		}
-		bench, cpus := strings.TrimPrefix(f[0], "Benchmark"), "1"
-		if m := processors.FindStringSubmatch(bench); m != nil {
-			bench, cpus = strings.TrimSuffix(bench, m[0]), m[1]
-		}
-		if strings.Contains(bench, "/parallel") {
-			bench += "@" + cpus
-		}
-		for i := 2; i+1 < len(f); i += 2 {
-			v, err := strconv.ParseFloat(f[i], 64)
-			if err != nil {
-				return n, fmt.Errorf("%q: %w", lines.Text(), err)
+		bench := benchName(x.Name)
+		for _, v := range x.Values {
+			if v.OrigUnit != "" {
+				v.Value, v.Unit = v.OrigValue, v.OrigUnit
 			}
-			p := place{name, bench, f[i+1]}
-			r.runs[p] = append(r.runs[p], v)
+			p := place{name, bench, v.Unit}
+			r.runs[p] = append(r.runs[p], v.Value)
 		}
 		n++
 	}
-	return n, lines.Err()
+	return n, reader.Err()
+}
+
+// benchName returns the name of a benchmark. A parallel one has its number of processors
+// behind an @.
+func benchName(name benchfmt.Name) string {
+	base, parts := name.Parts()
+	bench, cpus := string(base), "1"
+	for _, part := range parts {
+		if part[0] == '-' {
+			cpus = string(part[1:])
+			continue
+		}
+		bench += string(part)
+	}
+	if strings.Contains(bench, "/parallel") {
+		bench += "@" + cpus
+	}
+	return bench
 }

@@ -97,7 +97,7 @@ func indexTable() table {
 	tree, cilium := series("*limit: bitmap tree, no lock*", "limits", "Tree", subs), series("Cilium `ipallocator`", "cilium", "IPAllocator", subs)
 	return table{
 		title: "Any address taken and a random older one given back, ns a pair",
-		note: "Nobody records an owner here. A pool is held at a fullness with its free addresses at random places; \"one left\" has one single free address. " +
+		note: "No owner is recorded here. A pool is held at a fullness with its free addresses at random places; \"one left\" has one single free address. " +
 			"The last column is allocations a pair, of a /16 at 50 %.",
 		head: append(churnHeads("/24", "/16"), "allocs"),
 		rows: []row{

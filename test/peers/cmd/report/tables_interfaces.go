@@ -118,8 +118,8 @@ func deltaOf(f func(expr, ...expr) expr, store string) expr {
 	return f(all[0], all[1:]...)
 }
 
-// restored are what was measured; the published store takes minutes for 16 000
-// single addresses.
+// restored returns the measured sizes; the published store takes minutes for 16 000 single
+// addresses.
 func restored() []struct{ name, sub string } {
 	return []struct{ name, sub string }{
 		{"1 000 single addresses", "secondary/1000"}, {"1 000 in prefixes", "prefix/1000"}, {"16 000 in prefixes", "prefix/16000"},
@@ -128,7 +128,7 @@ func restored() []struct{ name, sub string } {
 
 func interfacesRestoreTable() table {
 	t := table{
-		title: "Who has what is read again after a restart, ms",
+		title: "Assignments are read again after a restart, ms",
 		note: "The interface datastores' ReadBackingStore, with the interfaces and addresses attached before the clock runs; AWS's takes minutes for 16 000 single addresses. " +
 			"The address manager opens its database, its ledger and itself; a tenth of its leases have timers.",
 		head: []string{"Cadastre, JSON file", "Cadastre, bbolt", "AWS, JSON file", "JSON: Cadastre / AWS"},
@@ -143,7 +143,7 @@ func interfacesRestoreTable() table {
 	return t
 }
 
-// interfaceHeap is what an assigned address takes.
+// interfaceHeap returns the memory of an assigned address.
 func interfaceHeap(mode, who string) expr {
 	return at(interfacesPkg, fmt.Sprintf("Memory/%s/%s", mode, who), "heapB/item")
 }

@@ -28,7 +28,7 @@ func managerTable() table {
 	}
 }
 
-// managerOtherOps are what can be asked beside any address.
+// managerOtherOps returns the operations beside a claim of any address.
 func managerOtherOps(ops ...string) []string {
 	var subs []string
 	for _, op := range ops {

@@ -18,10 +18,10 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// tale is what the steps share.
-type tale struct {
+// scenario holds the state that the steps share.
+type scenario struct {
 	stage.Agent
-	*stage.Story
+	*stage.Scenario
 	mode    string
 	plane   plane
 	node    node
@@ -37,20 +37,20 @@ type other struct {
 	process *stage.Process
 }
 
-// limit is how long a tale may take, patience how long each thing of it that
-// should happen soon.
+// limit bounds the time of a scenario, patience that of each event that should
+// happen soon.
 const (
 	limit    = 8 * time.Minute
 	patience = 2 * time.Minute
 )
 
-// tell takes every step in the room that this process is the first of, and lets
-// go of our programs in good order. All others end with the room.
-func tell(ctx context.Context, opt stage.Options, stdout io.Writer) error {
+// runInRoom takes every step in the room that this process is the first of, and ends
+// our programs in good order. All other programs end with the room.
+func runInRoom(ctx context.Context, opt stage.Options, stdout io.Writer) error {
 	place := stage.Place{Root: opt.Root, Bin: opt.Bin, Dir: filepath.Join(opt.Dir, "agent")}
 	p := plane{dir: filepath.Join(opt.Dir, "plane"), assets: os.Getenv(assetsEnv)}
-	t := &tale{
-		mode: opt.Verb, Story: &stage.Story{W: stdout}, plane: p, node: node{dir: filepath.Join(opt.Dir, "node"), group: groupName(opt.Dir), plane: p},
+	t := &scenario{
+		mode: opt.Verb, Scenario: &stage.Scenario{W: stdout}, plane: p, node: node{dir: filepath.Join(opt.Dir, "node"), group: groupName(opt.Dir), plane: p},
 		Agent: stage.Agent{Place: place, Config: filepath.Join(opt.Dir, "contiv.conf"), Node: nodeName},
 	}
 	if err := furnish(opt.Dir); err != nil {
@@ -70,7 +70,7 @@ func tell(ctx context.Context, opt stage.Options, stdout io.Writer) error {
 	return t.End(ctx, err, ending, logs...)
 }
 
-func (t *tale) all(ctx context.Context) error {
+func (t *scenario) all(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has taken longer than %s", limit))
 	defer cancel()
 	for _, step := range []func(context.Context) error{
@@ -89,7 +89,7 @@ func (t *tale) all(ctx context.Context) error {
 }
 
 // end stops our programs. Of the others none may have ended by itself.
-func (t *tale) end(well bool) (err error) {
+func (t *scenario) end(well bool) (err error) {
 	for _, o := range t.others {
 		select {
 		case <-o.process.Done():
@@ -110,11 +110,11 @@ func (t *tale) end(well bool) (err error) {
 	return err
 }
 
-// here is where processes start: this process is in the room.
+// here starts processes in this process's room.
 func here(f func() error) error { return f() }
 
 // start starts a program that is to run until the end.
-func (t *tale) start(cmd *exec.Cmd) (*stage.Process, error) {
+func (t *scenario) start(cmd *exec.Cmd) (*stage.Process, error) {
 	name := filepath.Base(cmd.Path)
 	log := filepath.Join(filepath.Dir(t.Dir), name+".log")
 	file, err := os.Create(log)
@@ -131,7 +131,7 @@ func (t *tale) start(cmd *exec.Cmd) (*stage.Process, error) {
 }
 
 // startAgent starts the agent and waits until it serves.
-func (t *tale) startAgent(ctx context.Context) (err error) {
+func (t *scenario) startAgent(ctx context.Context) (err error) {
 	if t.agent, err = t.Launch(here); err != nil {
 		return err
 	}
@@ -142,14 +142,14 @@ func (t *tale) startAgent(ctx context.Context) (err error) {
 }
 
 // killAgent ends it with SIGKILL.
-func (t *tale) killAgent() error {
+func (t *scenario) killAgent() error {
 	p := t.agent
 	t.agent = nil
 	return p.Kill()
 }
 
 // eventually tries until it succeeds, for as long as everything runs.
-func (t *tale) eventually(ctx context.Context, what string, try func(context.Context) error) error {
+func (t *scenario) eventually(ctx context.Context, what string, try func(context.Context) error) error {
 	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -182,7 +182,7 @@ func (t *tale) eventually(ctx context.Context, what string, try func(context.Con
 	}
 }
 
-func (t *tale) running() (all []*stage.Process) {
+func (t *scenario) running() (all []*stage.Process) {
 	for _, o := range t.others {
 		all = append(all, o.process)
 	}
@@ -193,7 +193,7 @@ func (t *tale) running() (all []*stage.Process) {
 }
 
 // open starts the control plane and applies the manifests.
-func (t *tale) open(ctx context.Context) error {
+func (t *scenario) open(ctx context.Context) error {
 	t.Step("Start etcd and a kube-apiserver, and apply k8s/crd and k8s/%s-kubernetes.", t.mode)
 	if err := os.MkdirAll(filepath.Dir(t.Socket()), 0o700); err != nil {
 		return err
@@ -224,7 +224,7 @@ func (t *tale) open(ctx context.Context) error {
 
 // configure writes the agent's configuration: that of the manifests, with an
 // account that it is told, and without a pause for what is released.
-func (t *tale) configure() error {
+func (t *scenario) configure() error {
 	shipped, err := os.ReadFile(filepath.Join(manifests(t.Place, t.mode), "contiv.conf"))
 	if err != nil {
 		return fmt.Errorf("configure the agent: %w", err)
@@ -237,7 +237,7 @@ func (t *tale) configure() error {
 }
 
 // ready starts the node, and waits until pods can run on it.
-func (t *tale) ready(ctx context.Context) error {
+func (t *scenario) ready(ctx context.Context) error {
 	t.Step("Start containerd, kubelet, our operator and an agent, and install CNI as the agent's pod does.")
 	if err := t.node.prepare(); err != nil {
 		return err
@@ -283,7 +283,7 @@ func (t *tale) ready(ctx context.Context) error {
 }
 
 // startOperator starts our operator with the flags of its Deployment.
-func (t *tale) startOperator(ctx context.Context) error {
+func (t *scenario) startOperator(ctx context.Context) error {
 	var d deployment
 	if err := t.plane.read(ctx, &d, "deployment", "cadastre-operator", "--namespace="+namespace); err != nil {
 		return err

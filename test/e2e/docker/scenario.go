@@ -17,10 +17,10 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// tale is what the steps share.
-type tale struct {
+// scenario holds the state that the steps share.
+type scenario struct {
 	stage.Agent
-	*stage.Story
+	*stage.Scenario
 	room   *room
 	engine *engine
 	agent  *stage.Process // nil while it does not run
@@ -28,13 +28,13 @@ type tale struct {
 	miscounted []string // networks that the engine does not let go of before its restart
 }
 
-// limit is how long everything may take.
+// limit bounds the time of the whole scenario.
 const limit = 8 * time.Minute
 
-// tell takes every step and then, whatever has happened, lets go of everything
+// runScenario takes every step and then, whatever has happened, lets go of everything
 // but the files.
-func tell(ctx context.Context, p stage.Place, s *stage.Story, dockerd string) error {
-	t := &tale{Story: s, Agent: stage.Agent{
+func runScenario(ctx context.Context, p stage.Place, s *stage.Scenario, dockerd string) error {
+	t := &scenario{Scenario: s, Agent: stage.Agent{
 		Place: stage.Place{Root: p.Root, Bin: p.Bin, Dir: filepath.Join(p.Dir, "agent")}, Config: filepath.Join(p.Dir, "contiv.conf"), Node: "node-1",
 	}}
 	t.engine = newEngine(p.Dir, dockerd, nil)
@@ -43,7 +43,7 @@ func tell(ctx context.Context, p stage.Place, s *stage.Story, dockerd string) er
 	return s.End(ctx, err, ending, stage.Log{Of: "The agent", Path: t.Log()}, stage.Log{Of: "The engine", Path: t.engine.log()})
 }
 
-func (t *tale) all(ctx context.Context) error {
+func (t *scenario) all(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for _, step := range []func(context.Context) error{
@@ -64,7 +64,7 @@ func (t *tale) all(ctx context.Context) error {
 }
 
 // end stops what runs, closes the room and removes what is outside of it.
-func (t *tale) end() error {
+func (t *scenario) end() error {
 	err := t.engine.end()
 	if t.agent != nil {
 		err = errors.Join(err, t.stopAgent())
@@ -77,7 +77,7 @@ func (t *tale) end() error {
 }
 
 // open makes the room, and in it agent and engine.
-func (t *tale) open(ctx context.Context) (err error) {
+func (t *scenario) open(ctx context.Context) (err error) {
 	t.Step("Open a room of its own for an agent and an engine, and make an image of one static program.")
 	if err := os.MkdirAll(t.Dir, 0o700); err != nil {
 		return err
@@ -109,11 +109,11 @@ func (t *tale) open(ctx context.Context) (err error) {
 	return t.engine.load(ctx, inside)
 }
 
-// pluginSocket is where the engine looks for the driver, as seen in the room.
+// pluginSocket is the path at which the engine looks for the driver, as seen in the room.
 const pluginSocket = "/run/docker/plugins/cadastre.sock"
 
 // configure writes the agent's configuration. What is released is gone at once.
-func (t *tale) configure(more string) error {
+func (t *scenario) configure(more string) error {
 	return os.WriteFile(t.Config, []byte(`ipamConfig:
   podSubnetCIDR: 10.1.0.0/16
   podSubnetOneNodePrefixLen: 24
@@ -125,11 +125,11 @@ cadastre:
 }
 
 // startAgent starts the agent in the room and waits until it serves.
-func (t *tale) startAgent(ctx context.Context) (err error) {
+func (t *scenario) startAgent(ctx context.Context) (err error) {
 	return t.launchAgent(ctx, t.Command(nil))
 }
 
-func (t *tale) launchAgent(ctx context.Context, cmd *exec.Cmd) (err error) {
+func (t *scenario) launchAgent(ctx context.Context, cmd *exec.Cmd) (err error) {
 	if t.agent, err = t.room.start(cmd, t.Log()); err != nil {
 		return err
 	}
@@ -147,20 +147,21 @@ func (t *tale) launchAgent(ctx context.Context, cmd *exec.Cmd) (err error) {
 	})
 }
 
-// pluginSocket is where the engine looks for the driver, as seen from outside.
-func (t *tale) pluginSocket() string {
+// pluginSocket returns the path at which the engine looks for the driver, as seen from
+// outside.
+func (t *scenario) pluginSocket() string {
 	return filepath.Join(runDir(t.engine.dir), strings.TrimPrefix(pluginSocket, "/run"))
 }
 
 // stopAgent ends it in good order.
-func (t *tale) stopAgent() error {
+func (t *scenario) stopAgent() error {
 	p := t.agent
 	t.agent = nil
 	return p.Stop(20 * time.Second)
 }
 
 // killAgent ends it with SIGKILL.
-func (t *tale) killAgent() error {
+func (t *scenario) killAgent() error {
 	p := t.agent
 	t.agent = nil
 	return p.Kill()
@@ -170,7 +171,7 @@ func (t *tale) killAgent() error {
 type over struct{ error }
 
 // eventually asks f again until it is content.
-func (t *tale) eventually(ctx context.Context, what string, f func(context.Context) error) error {
+func (t *scenario) eventually(ctx context.Context, what string, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	again := time.NewTicker(50 * time.Millisecond)

@@ -12,28 +12,28 @@ import (
 	"strings"
 )
 
-// Story prints numbered steps.
-type Story struct {
+// Scenario prints numbered steps.
+type Scenario struct {
 	W     io.Writer
-	Steps int // that were told
+	Steps int // that have begun
 }
 
 // Step begins the next step.
-func (s *Story) Step(format string, args ...any) {
+func (s *Scenario) Step(format string, args ...any) {
 	s.Steps++
 	fmt.Fprintf(s.W, "\n%2d. %s\n", s.Steps, fmt.Sprintf(format, args...))
 }
 
 // Say prints what belongs to the step, which may be many lines.
-func (s *Story) Say(format string, args ...any) {
+func (s *Scenario) Say(format string, args ...any) {
 	text := strings.Trim(fmt.Sprintf(format, args...), "\n")
 	for line := range strings.SplitSeq(text, "\n") {
 		fmt.Fprintln(s.W, strings.TrimRight("    "+line, " "))
 	}
 }
 
-// Show prints what cadastre prints.
-func (s *Story) Show(ctx context.Context, a Agent, args ...string) error {
+// Show runs cadastre and prints its output.
+func (s *Scenario) Show(ctx context.Context, a Agent, args ...string) error {
 	s.Say("$ cadastre %s", strings.Join(args, " "))
 	out, err := a.CLI(ctx, args...)
 	if err == nil {
@@ -42,9 +42,9 @@ func (s *Story) Show(ctx context.Context, a Agent, args ...string) error {
 	return err
 }
 
-// End says how the story ends badly: with err, or interrupted. The logs' ends
-// follow, by what they are of.
-func (s *Story) End(ctx context.Context, err, ending error, logs ...Log) error {
+// End prints the failure of a scenario: err, or that it was interrupted. The ends of the
+// logs follow.
+func (s *Scenario) End(ctx context.Context, err, ending error, logs ...Log) error {
 	switch {
 	case err == nil && ending == nil:
 		return nil
@@ -57,14 +57,14 @@ func (s *Story) End(ctx context.Context, err, ending error, logs ...Log) error {
 			s.tail(l)
 		}
 	}
-	return Told{err}
+	return Reported{err}
 }
 
-// Log is a file that may tell why something failed.
+// Log names a log file that may show the reason of a failure.
 type Log struct{ Of, Path string }
 
 // tail prints the end of a log.
-func (s *Story) tail(l Log) {
+func (s *Scenario) tail(l Log) {
 	const most = 20
 	data, err := os.ReadFile(l.Path)
 	if err != nil || len(data) == 0 {

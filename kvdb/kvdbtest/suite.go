@@ -15,16 +15,16 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// exam is one store under one check. Its methods fail the check if the store
+// suite holds one store under one check. Its methods fail the check if the store
 // does not do as told; they may only be called by the check's own goroutine.
-type exam struct {
+type suite struct {
 	Gomega
 	ctx      context.Context
 	store    kvdb.Store
 	watchers []kvdb.Watcher
 }
 
-func (x *exam) cleanUp() {
+func (x *suite) cleanUp() {
 	for _, w := range x.watchers {
 		w.Close()
 	}
@@ -33,37 +33,37 @@ func (x *exam) cleanUp() {
 }
 
 // write applies ops and answers the revision.
-func (x *exam) write(ops ...kvdb.Op) int64 {
+func (x *suite) write(ops ...kvdb.Op) int64 {
 	rev, err := x.store.Txn(x.ctx, nil, ops)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	return rev
 }
 
-func (x *exam) put(key, value string) int64 {
+func (x *suite) put(key, value string) int64 {
 	rev, err := x.store.Txn(x.ctx, nil, []kvdb.Op{kvdb.Put(key, []byte(value))})
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	return rev
 }
 
 // try applies ops under conds.
-func (x *exam) try(conds []kvdb.Cond, ops ...kvdb.Op) error {
+func (x *suite) try(conds []kvdb.Cond, ops ...kvdb.Op) error {
 	_, err := x.store.Txn(x.ctx, conds, ops)
 	return err
 }
 
-func (x *exam) list(prefix string) ([]kvdb.KeyValue, int64) {
+func (x *suite) list(prefix string) ([]kvdb.KeyValue, int64) {
 	kvs, rev, err := x.store.List(x.ctx, prefix)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	return kvs, rev
 }
 
 // expectStored expects exactly these keys and values, "key=value", below prefix.
-func (x *exam) expectStored(prefix string, want ...string) {
+func (x *suite) expectStored(prefix string, want ...string) {
 	x.ExpectWithOffset(1, x.listed(prefix)).To(Equal(append([]string{}, want...)), "stored below %q", prefix)
 }
 
 // listed are the keys and values, "key=value", below any of prefixes.
-func (x *exam) listed(prefixes ...string) []string {
+func (x *suite) listed(prefixes ...string) []string {
 	kvs, _, err := x.store.List(x.ctx, prefixes...)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	got := []string{}
@@ -74,11 +74,11 @@ func (x *exam) listed(prefixes ...string) []string {
 }
 
 // watch opens a watch that ends with the check.
-func (x *exam) watch(prefix string, from int64) kvdb.Watcher {
+func (x *suite) watch(prefix string, from int64) kvdb.Watcher {
 	return x.watchWith(x.ctx, prefix, from)
 }
 
-func (x *exam) watchWith(ctx context.Context, prefix string, from int64) kvdb.Watcher {
+func (x *suite) watchWith(ctx context.Context, prefix string, from int64) kvdb.Watcher {
 	w, err := x.store.Watch(ctx, prefix, from)
 	x.ExpectWithOffset(2, err).NotTo(HaveOccurred())
 	x.watchers = append(x.watchers, w)
@@ -86,7 +86,7 @@ func (x *exam) watchWith(ctx context.Context, prefix string, from int64) kvdb.Wa
 }
 
 // next answers the next batch.
-func (x *exam) next(w kvdb.Watcher) []kvdb.Event {
+func (x *suite) next(w kvdb.Watcher) []kvdb.Event {
 	batch, ok, err := receive(x.ctx, w)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	x.ExpectWithOffset(1, ok).To(BeTrue(), "the watch ended: %v", w.Err())
@@ -94,7 +94,7 @@ func (x *exam) next(w kvdb.Watcher) []kvdb.Event {
 }
 
 // expectNext expects the next batch to be these events, as describe puts them.
-func (x *exam) expectNext(w kvdb.Watcher, want ...string) {
+func (x *suite) expectNext(w kvdb.Watcher, want ...string) {
 	batch, ok, err := receive(x.ctx, w)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 	x.ExpectWithOffset(1, ok).To(BeTrue(), "the watch ended: %v", w.Err())
@@ -102,7 +102,7 @@ func (x *exam) expectNext(w kvdb.Watcher, want ...string) {
 }
 
 // end answers why the watch ended, and what it delivered before.
-func (x *exam) end(w kvdb.Watcher) ([][]kvdb.Event, error) {
+func (x *suite) end(w kvdb.Watcher) ([][]kvdb.Event, error) {
 	var rest [][]kvdb.Event
 	for {
 		batch, ok, err := receive(x.ctx, w)
