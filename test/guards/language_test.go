@@ -22,6 +22,7 @@ import (
 func notYetPlain() []string {
 	return []string{
 		".",
+		"agent",
 		"cmd/cadastre-operator",
 		"controller",
 		"docs",
@@ -30,6 +31,8 @@ func notYetPlain() []string {
 		"internal/testkit/memapi",
 		"internal/testkit/memcloud",
 		"internal/testkit/nodecloud",
+		"ipam",
+		"ipam/datastore",
 		"ledger",
 		"ledger/addrspace",
 		"operator/blocks",
@@ -53,7 +56,6 @@ func notYetPlain() []string {
 		"plugins/podmanager/cni",
 		"plugins/restapi",
 		"plugins/restapi/localapi",
-		"test/bench",
 	}
 }
 
