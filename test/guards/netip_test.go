@@ -21,6 +21,7 @@ func netIPBorders() []string {
 		"ipam/api.go",             // CCE's published manager
 		"ipam/allocate.go",        // its methods, and the conversions
 		"ipam/allocator.go",
+		"ipam/release.go",
 		"ipam/blacklist.go",
 		"operator/nodeipam/api.go",                  // Kubernetes' published node IPAM
 		"ipam/ipamapi/ipamapi.go",                   // Docker's published contract
