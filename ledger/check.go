@@ -43,23 +43,18 @@ func (l *Ledger) checkMemory() (findings []string) {
 		armed += len(p.timers)
 		l.checkTimers(p, say)
 		for i := range p.fam {
-			s := &p.fam[i]
+			fp := &p.fam[i]
 			cooling := 0
-			for _, x := range slices.SortedFunc(s.leases.all(), compareAddr) {
-				l.checkLease(p, s, x, say)
+			for _, x := range slices.SortedFunc(fp.leases.all(), compareAddr) {
+				l.checkLease(p, fp, x, say)
 				if x.state == Cooling {
 					cooling++
 				}
 			}
-			if cooling != s.cooling.n {
-				say("pool %q: %d addresses are cooling, %d are queued for it", name, cooling, s.cooling.n)
+			if cooling != fp.cooling.n {
+				say("pool %q: %d addresses are cooling, %d are queued for it", name, cooling, fp.cooling.n)
 			}
-			if len(s.blocks) == 1 {
-				b := s.blocks[0]
-				if got, want := b.space.Free(), addrspace.Size(b.prefix)-b.outside(s); got != want && addrspace.Size(b.prefix) != ^uint64(0) {
-					say("block %s of pool %q: %d addresses are free, %d should be", b.prefix, name, got, want)
-				}
-			}
+			fp.checkBlocks(say)
 		}
 	}
 	if armed != l.armed {
@@ -89,23 +84,47 @@ func (l *Ledger) checkTimers(p *pool, say func(string, ...any)) {
 	}
 }
 
-// outside is how many addresses of b are not free: reserved or leased.
-func (b *block) outside(s *side) uint64 {
-	n := b.reserved
-	for x := range s.leases.all() {
-		if b.prefix.Contains(x.addr) && !b.pool.isReserved(b, x.addr) {
-			n++
+// checkBlocks compares the free addresses of each block with its leases, and the
+// free lists with the blocks.
+func (fp *familyPool) checkBlocks(say func(string, ...any)) {
+	lists := [freeLists]*freeList{fp.freeList(byPrefix), fp.freeList(byRank)}
+	if !slices.IsSortedFunc(fp.blocks, func(x, y *block) int { return comparePrefix(x.prefix, y.prefix) }) {
+		say("the blocks %v are not sorted", fp.blocks)
+	}
+	for _, b := range fp.blocks {
+		name, size, outside, cooling := b.pool.Name, addrspace.Size(b.prefix), b.reserved, 0
+		for _, x := range fp.leasesIn(b.prefix) {
+			if !b.pool.isReserved(b, x.addr) {
+				outside++
+			}
+			if x.block == b && x.state == Cooling {
+				cooling++
+			}
+		}
+		if got := b.space.Free(); got != size-outside && size != ^uint64(0) {
+			say("block %s of pool %q: %d addresses are free, want %d", b.prefix, name, got, size-outside)
+		}
+		if cooling != b.cooling.n {
+			say("block %s of pool %q: %d addresses are cooling, %d are queued for it", b.prefix, name, cooling, b.cooling.n)
+		}
+		for by, l := range lists {
+			if b.state != Active {
+				continue
+			}
+			i := b.at[by]
+			if has := b.space.Free() > 0; l.blocks[i] != b || l.room[i/64]>>(i%64)&1 == 1 != has {
+				say("block %s of pool %q is not in free list %d as it is", b.prefix, name, by)
+			}
 		}
 	}
-	return n
 }
 
-func (l *Ledger) checkLease(p *pool, s *side, x *lease, say func(string, ...any)) {
-	if !slices.Contains(s.blocks, x.block) || !x.block.prefix.Contains(x.addr) {
+func (l *Ledger) checkLease(p *pool, fp *familyPool, x *lease, say func(string, ...any)) {
+	if i, ok := fp.place(x.block.prefix); !ok || fp.blocks[i] != x.block || !x.block.prefix.Contains(x.addr) {
 		say("%s of pool %q is in no block", x.addr, p.Name)
 		return
 	}
-	if s.lease(x.addr) != x {
+	if fp.lease(x.addr) != x {
 		say("%s of pool %q cannot be found by its address", x.addr, p.Name)
 	}
 	if x.block.space.IsFree(netip.PrefixFrom(x.addr, x.addr.BitLen())) {

@@ -272,7 +272,7 @@ type place struct {
 // families adds those that the pool has active blocks of to fs.
 func (p *pool) families(fs []Family) []Family {
 	for f := range p.fam {
-		if slices.ContainsFunc(p.fam[f].blocks, func(b *block) bool { return b.state == Active }) {
+		if len(p.fam[f].freeList(byPrefix).blocks) > 0 {
 			fs = append(fs, Family(f))
 		}
 	}
@@ -282,19 +282,18 @@ func (p *pool) families(fs []Family) []Family {
 // pickAny takes any address of a family; where none is free, the one that has
 // cooled longest.
 func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
-	s := &p.fam[f]
-	l.expire(p, s)
-	cursor := s.cursor(req.Purpose)
-	if b, a, ok := s.takeFor(req, p.from(req, f, *cursor)); ok {
+	fp := &p.fam[f]
+	l.expire(p, fp)
+	cursor := fp.cursor(req.Purpose)
+	if b, a, ok := fp.takeFor(req, p.from(req, f, *cursor)); ok {
+		fp.taken(b, a)
 		*cursor = a
 		return place{b, a, nil}, nil
 	}
-	for old := s.cooling.head; old != nil && !req.Rested; old = old.next {
-		if b := s.blockOf(old.addr); b != nil && b.state == Active && !p.isReserved(b, old.addr) && req.allows(b, old.addr) {
-			s.cooling.remove(old)
-			*cursor = old.addr
-			return place{b, old.addr, old}, nil
-		}
+	if old, b := fp.longestCooling(req); old != nil {
+		fp.removeCooling(old)
+		*cursor = old.addr
+		return place{b, old.addr, old}, nil
 	}
 	var room [2]Family
 	if !slices.Contains(p.families(room[:0]), f) {
@@ -305,9 +304,9 @@ func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
 
 // pickAddr takes a named address. Only infra may have one that is never lent.
 func (l *Ledger) pickAddr(st *Stage, p *pool, a netip.Addr, req *Request) (place, error) {
-	s := &p.fam[FamilyOf(a)]
-	l.expire(p, s)
-	b := s.blockOf(a)
+	fp := &p.fam[FamilyOf(a)]
+	l.expire(p, fp)
+	b := fp.blockOf(a)
 	switch {
 	case b == nil:
 		return place{}, fmt.Errorf("%w: it is in no block of pool %q", ErrOutside, p.Name)
@@ -320,12 +319,12 @@ func (l *Ledger) pickAddr(st *Stage, p *pool, a netip.Addr, req *Request) (place
 	case req.Purpose != ForInfra && p.isReserved(b, a):
 		return place{}, fmt.Errorf("%w: it is reserved by the policy of pool %q", ErrOutside, p.Name)
 	}
-	old := s.lease(a)
+	old := fp.lease(a)
 	switch {
 	case old == nil:
-		b.space.TakeAddr(a)
+		fp.occupyAll(a)
 	case old.state == Cooling && !req.Rested:
-		s.cooling.remove(old)
+		fp.removeCooling(old)
 	case old.owner == nil && old.purpose == ForInfra && req.Purpose == ForInfra && old.block.state == Draining:
 		l.unlink(old) // a block that is cut anew has the same gateway
 	default:
@@ -373,8 +372,8 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 		return false, fmt.Errorf("quarantine %s in pool %q: %w", a, pool, ErrNoPool)
 	}
 	l.lapse()
-	s := &p.fam[FamilyOf(a)]
-	b, old := s.blockOf(a), s.lease(a)
+	fp := &p.fam[FamilyOf(a)]
+	b, old := fp.blockOf(a), fp.lease(a)
 	switch {
 	case b == nil:
 		return false, fmt.Errorf("quarantine %s: %w: it is in no block of pool %q", a, ErrOutside, pool)
@@ -383,9 +382,9 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 	case old != nil && (old.state != Cooling || old.pod.Name == pod.Name && old.pod.Namespace == pod.Namespace):
 		return false, nil
 	case old != nil:
-		s.cooling.remove(old)
+		fp.removeCooling(old)
 	default:
-		b.space.TakeAddr(a)
+		fp.occupyAll(a)
 	}
 	l.gen++
 	st.put(place{b, a, old}, &Request{Pod: pod}, 0, reason)

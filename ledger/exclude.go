@@ -125,18 +125,14 @@ func (st *Stage) setBar(b *bar, e Exclusion) {
 		b.pool.excluded[b.addr] = exclusion{b.before.owner, b.before.reason, st}
 		return
 	}
-	b.pool.exclude(b.addr, exclusion{e.Owner, e.Reason, st})
+	b.pool.addExclusion(b.addr, exclusion{e.Owner, e.Reason, st})
 }
 
-// exclude keeps a out of the spaces of the blocks that contain it.
-func (p *pool) exclude(a netip.Addr, e exclusion) {
-	if _, was := p.excluded[a]; !was {
-		for _, b := range p.fam[FamilyOf(a)].blocks {
-			if b.prefix.Contains(a) && !p.isReserved(b, a) {
-				b.space.TakeAddr(a)
-				b.reserved++
-			}
-		}
+// addExclusion keeps a out of the spaces of the blocks that contain it.
+func (p *pool) addExclusion(a netip.Addr, e exclusion) {
+	if !p.isExcluded(a) {
+		p.reserveMore(a, 1)
+		p.fam[FamilyOf(a)].occupyAll(a)
 	}
 	if p.excluded == nil {
 		p.excluded = map[netip.Addr]exclusion{}
@@ -144,16 +140,26 @@ func (p *pool) exclude(a netip.Addr, e exclusion) {
 	p.excluded[a] = e
 }
 
-// readmit undoes exclude.
-func (p *pool) readmit(a netip.Addr) {
+// removeExclusion undoes addExclusion.
+func (p *pool) removeExclusion(a netip.Addr) {
 	delete(p.excluded, a)
-	s := &p.fam[FamilyOf(a)]
-	for _, b := range s.blocks {
-		if b.prefix.Contains(a) && !p.isReserved(b, a) {
-			b.reserved--
-			if s.lease(a) == nil {
-				b.space.ReleaseAddr(a)
-			}
+	p.reserveMore(a, -1)
+	fp := &p.fam[FamilyOf(a)]
+	if fp.lease(a) != nil {
+		return
+	}
+	if b := fp.blockOf(a); b != nil {
+		fp.vacate(b, a)
+	}
+}
+
+// reserveMore counts a, which is not excluded, as reserved or not, in the blocks
+// that do not reserve it by policy.
+func (p *pool) reserveMore(a netip.Addr, n int) {
+	fp := &p.fam[FamilyOf(a)]
+	for i := range fp.lengths {
+		if b := fp.blockOfLength(a, fp.lengths[i].bits); b != nil && !p.isReserved(b, a) {
+			b.reserved += uint64(n)
 		}
 	}
 }
@@ -167,7 +173,7 @@ func (b *bar) revert() {
 		b.pool.excluded[b.addr] = b.before
 		return
 	}
-	b.pool.readmit(b.addr)
+	b.pool.removeExclusion(b.addr)
 }
 
 // settle makes it true.
@@ -176,7 +182,7 @@ func (b *bar) settle() {
 		b.lease.owner = nil
 	}
 	if b.lifted {
-		b.pool.readmit(b.addr)
+		b.pool.removeExclusion(b.addr)
 		return
 	}
 	e := b.pool.excluded[b.addr]

@@ -3,10 +3,7 @@
 
 package ledger
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // FirstFree returns the first of pools that has a free address of family f. If
 // none has, ok is false, and wait is the time until the first of their cooling
@@ -22,12 +19,12 @@ func (l *Ledger) FirstFree(f Family, pools []string) (pool string, wait time.Dur
 		if p == nil {
 			continue
 		}
-		s := &p.fam[f]
-		l.expire(p, s)
-		if slices.ContainsFunc(s.blocks, func(b *block) bool { return b.state == Active && b.space.Free() > 0 }) {
+		fp := &p.fam[f]
+		l.expire(p, fp)
+		if fp.freeList(byPrefix).next(0) != nil {
 			return name, 0, true
 		}
-		for x := s.cooling.head; x != nil; x = x.next {
+		for x := fp.cooling.head; x != nil; x = x.cooling[ofFamily].next {
 			if x.block.state != Active {
 				continue
 			}

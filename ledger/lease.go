@@ -97,8 +97,8 @@ type lease struct {
 	addr    netip.Addr
 	block   *block
 	owner   *Stage
-	timer   *timer          // of a pending one
-	chains  [indices]*lease // next of a bucket of a table
+	timer   *timer         // of a pending one
+	chains  [indices]links // in the buckets of the tables
 	hashes  [indices]uint32
 	state   State
 	purpose Purpose
@@ -111,8 +111,7 @@ type lease struct {
 	gen     uint64
 	since   int64         // Unix time in ns
 	cooled  time.Duration // uptime when cooling began
-	prev    *lease        // cooling list
-	next    *lease
+	cooling [coolingLists]links
 }
 
 func (l *lease) value() Lease {

@@ -48,6 +48,7 @@ type Ledger struct {
 	commits   committer
 	ended     *sync.Cond // a stage was committed or undone
 	pools     map[string]*pool
+	order     []*pool             // the pools; none is ever removed
 	spaces    map[string]*subnets // by Pool.Space
 	byKey     table
 	byPod     table
@@ -59,6 +60,7 @@ type Ledger struct {
 	wake      chan struct{}       // something began to cool, or is pending
 	rebooted  int                 // leases that a reboot ended
 	armed     int                 // timers of all pools
+	due       time.Duration       // no lease expires before this uptime
 	lapsed    uint64              // leases that nobody has confirmed in time
 
 	record  kv.Lease // the record that is written next
@@ -78,7 +80,7 @@ func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	l := &Ledger{
 		opt: opt, journal: journal, pools: map[string]*pool{}, spaces: map[string]*subnets{}, byKey: table{by: byKey}, byPod: table{by: byPod},
 		suspended: map[string]string{},
-		seed:      maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
+		due:       never, seed: maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	l.ended = sync.NewCond(&l.mu)
 	l.initCommitter()
@@ -129,6 +131,7 @@ func (l *Ledger) pool(name string) *pool {
 	if p == nil {
 		p = &pool{Pool: Pool{Name: name}}
 		l.pools[name] = p
+		l.order = append(l.order, p)
 	}
 	return p
 }
@@ -193,15 +196,15 @@ func (b *block) count(x *lease, n int) {
 // drop forgets x, which is unlinked already, and frees its address.
 func (l *Ledger) drop(x *lease) {
 	p := x.block.pool
-	s := &p.fam[FamilyOf(x.addr)]
-	s.leases.remove(x)
-	p.giveBack(s, x.addr)
+	fp := &p.fam[FamilyOf(x.addr)]
+	fp.leases.remove(x)
+	fp.vacate(x.block, x.addr)
 }
 
 // cool makes x cooling, which is unlinked already.
 func (l *Ledger) cool(x *lease, uptime time.Duration, since int64) {
 	x.state, x.cooled, x.since, x.reason, x.timer = Cooling, uptime, since, "", nil
-	x.block.pool.fam[FamilyOf(x.addr)].cooling.insert(x)
+	x.block.family().insertCooling(x)
 	l.poke()
 }
 
@@ -217,49 +220,63 @@ func coolsDown(x *lease) bool {
 	return x.block.pool.CoolDown > 0 && x.block.state == Active && x.purpose != ForInfra
 }
 
-// expire frees the addresses of s that have cooled long enough.
-func (l *Ledger) expire(p *pool, s *side) {
-	if s.cooling.head == nil || !p.known { // unknown: its cool-down is not known yet either
+// expire frees the addresses of fp that have cooled long enough.
+func (l *Ledger) expire(p *pool, fp *familyPool) {
+	if fp.cooling.head == nil || !p.known { // unknown: its cool-down is not known yet either
 		return
 	}
-	for now := l.opt.Uptime(); s.cooling.head != nil && now-s.cooling.head.cooled >= p.CoolDown; {
-		x := s.cooling.head
-		s.cooling.remove(x)
+	for now := l.opt.Uptime(); fp.cooling.head != nil && now-fp.cooling.head.cooled >= p.CoolDown; {
+		x := fp.cooling.head
+		fp.removeCooling(x)
 		l.drop(x)
 		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
 	}
 }
 
-// sweepBlock forgets a draining block that nobody uses any more, with its infra leases.
-func (l *Ledger) sweepBlock(b *block) {
-	p := b.pool
-	s := &p.fam[FamilyOf(b.prefix.Addr())]
-	if b.state != Draining || b.users > 0 || b.staged || !slices.Contains(s.blocks, b) {
-		return
-	}
-	for x := range s.leases.all() {
-		if x.block != b {
+// sweep forgets the draining blocks among some that have no user any more, with
+// their infra leases.
+func (l *Ledger) sweep(blocks ...*block) {
+	var swept *familyPool // has forgotten blocks in its list
+	for _, b := range blocks {
+		if b.state != Draining || b.users > 0 || b.staged || b.forgotten {
 			continue
 		}
-		if x.owner != nil {
-			return // somebody is at it; the settling of that sweeps again
-		}
-	}
-	for x := range s.leases.all() {
-		if x.block == b {
-			if x.state == Cooling {
-				s.cooling.remove(x)
-			} else {
-				l.unlink(x)
+		if fp := b.family(); l.forget(b) && fp != swept {
+			if swept != nil {
+				swept.compact()
 			}
-			l.drop(x)
-			l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
+			swept = fp
 		}
 	}
-	s.remove(b)
+	if swept != nil {
+		swept.compact()
+		l.poke()
+	}
+}
+
+// forget removes a block and its leases, unless a stage changes one of them: the
+// end of that stage sweeps again.
+func (l *Ledger) forget(b *block) bool {
+	p, fp := b.pool, b.family()
+	leases := slices.DeleteFunc(fp.leasesIn(b.prefix), func(x *lease) bool { return x.block != b })
+	for _, x := range leases {
+		if x.owner != nil {
+			return false
+		}
+	}
+	for _, x := range leases {
+		if x.state == Cooling {
+			fp.removeCooling(x)
+		} else {
+			l.unlink(x)
+		}
+		l.drop(x)
+		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
+	}
+	fp.forget(b)
 	l.dirty[blockKey(p.Name, b.prefix)] = struct{}{}
 	l.opt.Log.Info("block released", "pool", p.Name, "block", b.prefix)
-	l.poke()
+	return true
 }
 
 // Run frees cooled addresses in the journal, too, until ctx ends. It is the
@@ -294,9 +311,9 @@ func (l *Ledger) expireAll() time.Duration {
 			wait = min(wait, p.timers[0].at-l.opt.Uptime())
 		}
 		for i := range p.fam {
-			s := &p.fam[i]
-			l.expire(p, s)
-			if x := s.cooling.head; x != nil && p.known {
+			fp := &p.fam[i]
+			l.expire(p, fp)
+			if x := fp.cooling.head; x != nil && p.known {
 				wait = min(wait, p.CoolDown-(l.opt.Uptime()-x.cooled))
 			}
 		}

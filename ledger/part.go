@@ -13,13 +13,13 @@ import (
 // takeFor takes the first free address at or above from, then from the
 // beginning, of the first part in req.Within with room; of the whole pool, if
 // Within is empty.
-func (s *side) takeFor(req *Request, from netip.Addr) (*block, netip.Addr, bool) {
+func (fp *familyPool) takeFor(req *Request, from netip.Addr) (*block, netip.Addr, bool) {
 	if len(req.Within) == 0 {
-		return s.take(from)
+		return fp.take(from)
 	}
 	for _, part := range req.Within {
-		b := s.blockAround(part)
-		if b == nil || b.space.Free() == 0 {
+		b := fp.blockAround(part)
+		if b == nil || !b.hasRoom {
 			continue
 		}
 		if a, ok := b.takePart(part, from, req.Except); ok {
@@ -30,11 +30,11 @@ func (s *side) takeFor(req *Request, from netip.Addr) (*block, netip.Addr, bool)
 }
 
 // blockAround returns the active block that contains all of part, nil if there is none.
-func (s *side) blockAround(part netip.Prefix) *block {
-	if i, ok := s.place(part); ok && s.blocks[i].state == Active {
-		return s.blocks[i]
+func (fp *familyPool) blockAround(part netip.Prefix) *block {
+	if i, ok := fp.place(part); ok && fp.blocks[i].state == Active {
+		return fp.blocks[i]
 	}
-	b := s.blockOf(part.Addr())
+	b := fp.blockOf(part.Addr())
 	if b == nil || b.state != Active || b.prefix.Bits() > part.Bits() {
 		return nil
 	}
@@ -80,28 +80,26 @@ func (r *Request) allows(b *block, a netip.Addr) bool {
 
 // exhausted counts in which states the addresses are that a request could not get.
 func (p *pool) exhausted(f Family, req *Request) error {
-	s := &p.fam[f]
+	fp := &p.fam[f]
 	e := &Exhausted{Pool: p.Name, Family: f}
 	if len(req.Within) == 0 {
-		e.Cooling = s.cooling.n
-		for _, b := range s.blocks {
-			if b.state == Active {
-				e.addBlock(b)
-			}
+		e.Cooling = fp.cooling.n
+		for _, b := range fp.freeList(byPrefix).blocks {
+			e.addBlock(b)
 		}
 		return e
 	}
 	for _, part := range req.Within {
-		if b := s.blockAround(part); b != nil && b.prefix == part {
+		b := fp.blockAround(part)
+		switch {
+		case b == nil:
+			continue
+		case b.prefix == part:
 			e.addBlock(b)
-		} else if b != nil {
-			e.addPart(s, part)
+		default:
+			e.addPart(fp, part)
 		}
-	}
-	for x := s.cooling.head; x != nil; x = x.next {
-		if slices.ContainsFunc(req.Within, func(part netip.Prefix) bool { return part.Contains(x.addr) }) {
-			e.Cooling++
-		}
+		e.Cooling += b.coolingIn(part)
 	}
 	return e
 }
@@ -112,12 +110,10 @@ func (e *Exhausted) addBlock(b *block) {
 }
 
 // addPart counts the addresses of a part one by one; those without a lease are
-// reserved, since none is free. A part may be larger than the number of leases.
-func (e *Exhausted) addPart(s *side, part netip.Prefix) {
-	size := addrspace.Size(part)
-	leased := uint64(0)
-	count := func(x *lease) {
-		leased++
+// reserved, since none is free.
+func (e *Exhausted) addPart(fp *familyPool, part netip.Prefix) {
+	size, leased := addrspace.Size(part), fp.leasesIn(part)
+	for _, x := range leased {
 		switch x.state {
 		case Held, Pending:
 			e.Held++
@@ -125,18 +121,5 @@ func (e *Exhausted) addPart(s *side, part netip.Prefix) {
 			e.Quarantined++
 		}
 	}
-	if size < uint64(s.leases.n) {
-		for a := part.Addr(); part.Contains(a); a = a.Next() {
-			if x := s.lease(a); x != nil {
-				count(x)
-			}
-		}
-	} else {
-		for x := range s.leases.all() {
-			if part.Contains(x.addr) {
-				count(x)
-			}
-		}
-	}
-	e.Size, e.Reserved = e.Size+size, e.Reserved+size-leased
+	e.Size, e.Reserved = e.Size+size, e.Reserved+size-uint64(len(leased))
 }

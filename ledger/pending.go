@@ -7,6 +7,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -87,6 +88,7 @@ func (l *Ledger) arm(x *lease) {
 	}
 	heap.Push(&x.block.pool.timers, x.timer)
 	l.armed++
+	l.due = min(l.due, x.timer.at)
 	l.poke()
 }
 
@@ -106,10 +108,25 @@ func (l *Ledger) lapse() {
 		return
 	}
 	now := l.opt.Uptime()
+	if now < l.due {
+		return
+	}
+	l.due = never
 	for _, p := range l.pools {
 		if p.known {
 			l.lapseIn(p, now)
+			l.expiryChanged(p)
 		}
+	}
+}
+
+// never is after every uptime.
+const never = time.Duration(math.MaxInt64)
+
+// expiryChanged notes when a lease of p expires next.
+func (l *Ledger) expiryChanged(p *pool) {
+	if p.known && len(p.timers) > 0 {
+		l.due = min(l.due, p.timers[0].at)
 	}
 }
 
@@ -132,7 +149,7 @@ func (l *Ledger) lapseIn(p *pool, now time.Duration) {
 		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
 		l.lapsed++
 		l.opt.Log.Info("a lease that nobody has confirmed is released", "pool", p.Name, "address", x.addr, "key", x.key, "after", t.After)
-		l.sweepBlock(x.block)
+		l.sweep(x.block)
 		l.poke()
 	}
 	for _, t := range busy {

@@ -4,7 +4,6 @@
 package ledger
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,14 +12,14 @@ import (
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// Order is how a pool chooses among its free addresses.
+// Order is the rule by which a pool chooses among its free addresses.
 type Order uint8
 
 // Orders of pools.
 const (
-	Next   Order = iota // go on after the last one lent, so that none is reused soon
+	Next   Order = iota // the next one after the last one, so that no address is reused soon
 	Lowest              // the lowest free one
-	Serial              // as Next; what Docker's swarm mode asks for
+	Serial              // as Next; the order that Docker's swarm mode asks for
 )
 
 func (o Order) String() string { return name("order", o, "next", "lowest", "serial") }
@@ -30,13 +29,30 @@ type Pool struct {
 	Name         string
 	Order        Order
 	CoolDown     time.Duration  // from release to reuse
-	ReserveEdges bool           // the first and the last address of each block are never lent
-	Exclude      []netip.Prefix // never lent either
+	ReserveEdges bool           // the first and the last address of each block are never allocated
+	Exclude      []netip.Prefix // never allocated either
 	Space        string         // address space of the blocks, for FreeSubnet and Overlapping; "": none
 }
 
 func (p Pool) equal(q Pool) bool {
-	return p.Name == q.Name && p.Order == q.Order && p.CoolDown == q.CoolDown && p.ReserveEdges == q.ReserveEdges && slices.Equal(p.Exclude, q.Exclude) && p.Space == q.Space
+	return p.Name == q.Name && p.Order == q.Order && p.CoolDown == q.CoolDown && p.Space == q.Space && p.reservesAs(q)
+}
+
+// reservesAs reports whether p and q reserve the same addresses.
+func (p Pool) reservesAs(q Pool) bool {
+	return p.ReserveEdges == q.ReserveEdges && slices.Equal(p.Exclude, q.Exclude)
+}
+
+func (p Pool) check() error {
+	switch {
+	case p.Name == "":
+		return fmt.Errorf("set a pool: its name is empty")
+	case p.Order > Serial:
+		return fmt.Errorf("set pool %q: order %d: want next, lowest or serial", p.Name, p.Order)
+	case p.CoolDown < 0:
+		return fmt.Errorf("set pool %q: cool-down %s is negative", p.Name, p.CoolDown)
+	}
+	return nil
 }
 
 // Family is an address family.
@@ -50,10 +66,10 @@ const (
 
 func (f Family) String() string { return name("family", f, "ipv4", "ipv6") }
 
-// MarshalText writes the name.
+// MarshalText returns the name.
 func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
-// FamilyOf is the family of a.
+// FamilyOf returns the family of a.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4
@@ -61,102 +77,66 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// BlockState is where a block is in its life; released ones are forgotten.
-type BlockState uint8
-
-// States of blocks. A draining block keeps its leases and lends nothing.
-const (
-	Active BlockState = iota
-	Draining
-)
-
-func (s BlockState) String() string { return name("block state", s, "active", "draining") }
-
-// MarshalText writes the name.
-func (s BlockState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
 // pool is a Pool with its blocks, by family. A pool without SetPool exists only
-// because the journal has leases of it.
+// because the journal has leases or exclusions of it.
 type pool struct {
 	Pool
-	known    bool
-	fam      [2]side
+	known    bool // SetPool was called: the policy is known
+	fam      [2]familyPool
 	timers   timers
-	excluded map[netip.Addr]exclusion // also of addresses in no block
+	exclude  [2][]netip.Prefix        // Pool.Exclude by family: sorted, none within another
+	excluded map[netip.Addr]exclusion // also addresses that are in no block
 	subnets  *subnets                 // of Space; nil: none
 }
 
-// side is one family of a pool.
-type side struct {
-	blocks  []*block // ordered by prefix; two active ones never overlap
-	leases  table
-	cursors [2]netip.Addr // last address that was allocated, see cursor
-	cooling list          // oldest first, all blocks
+// set changes the policy, and with it the reserved addresses of the blocks.
+func (p *pool) set(policy Pool, known bool) {
+	same := p.reservesAs(policy)
+	p.Pool, p.known = policy, known
+	if same {
+		return
+	}
+	p.exclude = byFamily(policy.Exclude)
+	for i := range p.fam {
+		p.fam[i].rebuild()
+	}
 }
 
-// block is an aligned prefix of a pool, granted to this node.
-type block struct {
-	prefix      netip.Prefix
-	last        netip.Addr // of prefix
-	pool        *pool
-	state       BlockState
-	space       *addrspace.Space
-	reserved    uint64 // edges and exclusions: out of space without a lease
-	users       int    // leases that keep a draining block: all but infra and cooling ones
-	quarantined int    // of the users
-	infra       int
-	staged      bool // its grant, or its draining, is not committed yet
-	beside      bool // overlaps an earlier block of its address space
-}
-
-// reserve makes space anew: all addresses but those that the policy never
-// lends. The leases are for the caller to take out (side.reclaim).
-func (b *block) reserve() {
-	b.space = addrspace.New(b.prefix)
-	b.last, _ = addrspace.NthLast(b.prefix, 0)
-	free := b.space.Free()
-	exclude := slices.SortedFunc(slices.Values(b.pool.Exclude), func(x, y netip.Prefix) int { return x.Bits() - y.Bits() })
-	for _, x := range exclude { // large ones first: one that cannot be taken is within an earlier one
-		if x = x.Masked(); x.Bits() < b.prefix.Bits() && x.Contains(b.prefix.Addr()) {
-			x = b.prefix
-		}
-		b.space.Take(x)
+// byFamily returns prefixes sorted, without those that another one contains.
+func byFamily(prefixes []netip.Prefix) (all [2][]netip.Prefix) {
+	sorted := make([]netip.Prefix, 0, len(prefixes))
+	for _, x := range prefixes {
+		sorted = append(sorted, x.Masked())
 	}
-	if b.pool.ReserveEdges && !b.prefix.IsSingleIP() {
-		b.space.TakeAddr(b.prefix.Addr())
-		b.space.TakeAddr(b.last)
-	}
-	for a := range b.pool.excluded {
-		b.space.TakeAddr(a)
-	}
-	b.reserved = free - b.space.Free()
-}
-
-// reclaim takes the leased addresses out of the spaces of the blocks that want
-// is true for. A lease may lie in two blocks: one draining, one active.
-func (s *side) reclaim(want func(*block) bool) {
-	draining := slices.ContainsFunc(s.blocks, func(b *block) bool { return b.state == Draining })
-	for x := range s.leases.all() {
-		if want(x.block) {
-			x.block.space.TakeAddr(x.addr)
-		}
-		if draining {
-			for _, b := range s.blocks {
-				if want(b) {
-					b.space.TakeAddr(x.addr)
-				}
-			}
+	slices.SortFunc(sorted, comparePrefix)
+	for _, x := range sorted {
+		list := &all[FamilyOf(x.Addr())]
+		if n := len(*list); n == 0 || !(*list)[n-1].Contains(x.Addr()) {
+			*list = append(*list, x)
 		}
 	}
+	return all
 }
 
+// comparePrefix sorts a prefix before those that are within it.
+func comparePrefix(p, q netip.Prefix) int {
+	if c := p.Addr().Compare(q.Addr()); c != 0 {
+		return c
+	}
+	return p.Bits() - q.Bits()
+}
+
+// isExcluded reports whether a is excluded by Ledger.Exclude.
 func (p *pool) isExcluded(a netip.Addr) bool {
+	if len(p.excluded) == 0 {
+		return false
+	}
 	_, ok := p.excluded[a]
 	return ok
 }
 
-// isReserved is true for an address that is never lent: by policy, or because
-// somebody has excluded it.
+// isReserved reports whether a is never allocated from b: by the policy, or
+// because it is excluded.
 func (p *pool) isReserved(b *block, a netip.Addr) bool {
 	if p.ReserveEdges && (a == b.prefix.Addr() || a == b.last) && !b.prefix.IsSingleIP() {
 		return true
@@ -164,177 +144,40 @@ func (p *pool) isReserved(b *block, a netip.Addr) bool {
 	if p.isExcluded(a) {
 		return true
 	}
-	return slices.ContainsFunc(p.Exclude, func(x netip.Prefix) bool { return x.Contains(a) })
+	list := p.exclude[FamilyOf(a)]
+	if len(list) == 0 {
+		return false
+	}
+	i, ok := slices.BinarySearchFunc(list, a, func(x netip.Prefix, a netip.Addr) int { return x.Addr().Compare(a) })
+	return ok || i > 0 && list[i-1].Contains(a)
 }
 
-// blockOf is the block that contains a, an active one before a draining one,
-// nil if there is none.
-func (s *side) blockOf(a netip.Addr) (found *block) {
-	for _, b := range s.blocks {
-		if b.prefix.Contains(a) && (found == nil || b.state == Active) {
-			found = b
+// reserve takes the addresses that are never allocated out of the space of b,
+// which is all free, and returns their number.
+func (p *pool) reserve(b *block) uint64 {
+	free := b.space.Free()
+	list := p.exclude[FamilyOf(b.last)]
+	i, ok := slices.BinarySearchFunc(list, b.prefix, comparePrefix)
+	if ok || i > 0 && list[i-1].Contains(b.prefix.Addr()) {
+		b.space.Take(b.prefix)
+	}
+	for ; i < len(list) && b.prefix.Contains(list[i].Addr()); i++ {
+		b.space.Take(list[i])
+	}
+	if p.ReserveEdges && !b.prefix.IsSingleIP() {
+		b.space.TakeAddr(b.prefix.Addr())
+		b.space.TakeAddr(b.last)
+	}
+	if size := addrspace.Size(b.prefix); size < uint64(len(p.excluded)) {
+		for a := b.prefix.Addr(); b.prefix.Contains(a); a = a.Next() {
+			if p.isExcluded(a) {
+				b.space.TakeAddr(a)
+			}
 		}
-	}
-	return found
-}
-
-// giveBack makes a free in every block that contains it.
-func (p *pool) giveBack(s *side, a netip.Addr) {
-	for _, b := range s.blocks {
-		if b.prefix.Contains(a) && !p.isReserved(b, a) {
-			b.space.ReleaseAddr(a)
-		}
-	}
-}
-
-func (s *side) add(b *block) {
-	i, _ := s.place(b.prefix)
-	s.blocks = slices.Insert(s.blocks, i, b)
-	b.pool.subnets.add(b)
-}
-
-// place is where a block is, or belongs, among the others. No prefix has host bits.
-func (s *side) place(p netip.Prefix) (int, bool) {
-	return slices.BinarySearchFunc(s.blocks, p, func(b *block, p netip.Prefix) int { return comparePrefix(b.prefix, p) })
-}
-
-// comparePrefix puts a prefix before those that are within it.
-func comparePrefix(p, q netip.Prefix) int {
-	return cmp.Or(p.Addr().Compare(q.Addr()), p.Bits()-q.Bits())
-}
-
-func (s *side) remove(b *block) {
-	s.blocks = slices.DeleteFunc(s.blocks, func(x *block) bool { return x == b })
-	b.pool.subnets.remove(b)
-	if len(s.blocks) == 0 {
-		s.cursors = [2]netip.Addr{}
-	}
-}
-
-// cursor returns the last address that was allocated for pods, or for all else:
-// the containers of one pool do not move the place where its pods continue.
-func (s *side) cursor(purpose Purpose) *netip.Addr {
-	if purpose == ForPod {
-		return &s.cursors[0]
-	}
-	return &s.cursors[1]
-}
-
-// from returns the address at which the search for a request starts, the zero
-// Addr for the lowest one; cursor is the last address that was allocated.
-func (p *pool) from(req *Request, f Family, cursor netip.Addr) netip.Addr {
-	order := p.Order
-	if req.Order != Next {
-		order = req.Order
-	}
-	switch {
-	case req.After.IsValid() && FamilyOf(req.After) == f:
-		return req.After.Next()
-	case order == Lowest || !cursor.IsValid():
-		return netip.Addr{}
-	}
-	return cursor.Next()
-}
-
-// take takes the first free address at or above from, and after the last one
-// the lowest one; false if none is free.
-func (s *side) take(from netip.Addr) (*block, netip.Addr, bool) {
-	switch len(s.blocks) {
-	case 0:
-		return nil, netip.Addr{}, false
-	case 1:
-		return s.takeFrom(s.blocks[0], from)
-	}
-	start := 0 // the block of the cursor; its addresses below the cursor come last
-	for i, b := range s.blocks {
-		if from.IsValid() && b.prefix.Addr().Compare(from) <= 0 {
-			start = i
-		}
-	}
-	for i := range len(s.blocks) + 1 {
-		b := s.blocks[(start+i)%len(s.blocks)]
-		if b.state != Active || b.space.Free() == 0 {
-			continue
-		}
-		if i > 0 {
-			return s.takeFrom(b, netip.Addr{})
-		}
-		if p, ok := b.space.Next(from, b.prefix.Addr().BitLen()); ok && (!from.IsValid() || from.Compare(p.Addr()) <= 0) {
-			return s.takeFrom(b, p.Addr())
-		}
-	}
-	return nil, netip.Addr{}, false
-}
-
-func (s *side) takeFrom(b *block, from netip.Addr) (*block, netip.Addr, bool) {
-	if b.state != Active {
-		return nil, netip.Addr{}, false
-	}
-	a, ok := b.space.TakeNextAddr(from)
-	return b, a, ok
-}
-
-// list is a list of cooling leases, the one that cools longest first.
-type list struct {
-	head, tail *lease
-	n          int
-}
-
-func (l *list) push(x *lease) {
-	x.prev, x.next = l.tail, nil
-	if l.tail != nil {
-		l.tail.next = x
 	} else {
-		l.head = x
+		for a := range p.excluded {
+			b.space.TakeAddr(a)
+		}
 	}
-	l.tail = x
-	l.n++
-}
-
-// insert puts x back where it was.
-func (l *list) insert(x *lease) {
-	after := l.tail
-	for after != nil && after.cooled > x.cooled {
-		after = after.prev
-	}
-	if after == l.tail {
-		l.push(x)
-		return
-	}
-	x.prev = after
-	if after == nil {
-		x.next, l.head = l.head, x
-	} else {
-		x.next, after.next = after.next, x
-	}
-	x.next.prev = x
-	l.n++
-}
-
-func (l *list) remove(x *lease) {
-	if x.prev != nil {
-		x.prev.next = x.next
-	} else {
-		l.head = x.next
-	}
-	if x.next != nil {
-		x.next.prev = x.prev
-	} else {
-		l.tail = x.prev
-	}
-	x.prev, x.next = nil, nil
-	l.n--
-}
-
-func checkPool(p Pool) error {
-	if p.Name == "" {
-		return fmt.Errorf("pool: name is empty")
-	}
-	if p.Order > Serial {
-		return fmt.Errorf("pool %q: order %d is none of next, lowest, serial", p.Name, p.Order)
-	}
-	if p.CoolDown < 0 {
-		return fmt.Errorf("pool %q: cool-down %s is negative", p.Name, p.CoolDown)
-	}
-	return nil
+	return free - b.space.Free()
 }

@@ -101,13 +101,14 @@ func (l *Ledger) currentOp(key string) (kvdb.Op, bool, error) {
 		return kvdb.Delete(key), true, nil
 	}
 	if strings.HasPrefix(key, blockPrefix) {
-		for i := range p.fam {
-			for _, b := range p.fam[i].blocks {
-				if b.prefix.String() == rest {
-					op, err := blockOp(b)
-					return op, true, err
-				}
-			}
+		prefix, err := netip.ParsePrefix(rest)
+		if err != nil {
+			return kvdb.Op{}, false, fmt.Errorf("block record %q: %w", key, err)
+		}
+		fp := &p.fam[FamilyOf(prefix.Addr())]
+		if i, ok := fp.place(prefix); ok {
+			op, err := blockOp(fp.blocks[i])
+			return op, true, err
 		}
 		return kvdb.Delete(key), true, nil
 	}
@@ -175,7 +176,7 @@ func (l *Ledger) load(ctx context.Context) error {
 	}
 	slices.SortStableFunc(cooling, func(x, y *lease) int { return cmp.Compare(x.cooled, y.cooled) })
 	for _, x := range cooling {
-		x.block.pool.fam[FamilyOf(x.addr)].cooling.push(x)
+		x.block.family().insertCooling(x)
 	}
 	l.setCursors()
 	return l.enterBoot(ctx, &meta)
@@ -210,12 +211,11 @@ func (l *Ledger) loadBlock(value []byte) error {
 		return fmt.Errorf("block record of pool %q: %w", m.Pool, err)
 	}
 	p := l.pool(m.Pool)
-	b := &block{prefix: prefix, pool: p}
-	b.reserve()
+	b := p.newBlock(prefix)
 	if m.Draining {
 		b.state = Draining
 	}
-	p.fam[FamilyOf(prefix.Addr())].add(b)
+	b.family().add(b)
 	return nil
 }
 
@@ -226,23 +226,21 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	}
 	p := l.pool(m.Pool)
 	if m.Excluded {
-		p.exclude(a, exclusion{owner: m.ExcludedBy, reason: m.ExcludedReason})
+		p.addExclusion(a, exclusion{owner: m.ExcludedBy, reason: m.ExcludedReason})
 	}
 	if m.NoLease {
 		return nil, nil
 	}
-	s := &p.fam[FamilyOf(a)]
+	fp := &p.fam[FamilyOf(a)]
 	prefix := netip.PrefixFrom(a, int(m.BlockBits)).Masked()
-	b := s.blockOf(a)
-	for _, x := range s.blocks {
-		if x.prefix == prefix {
-			b = x
-		}
+	b := fp.blockOfLength(a, int(m.BlockBits))
+	if b == nil {
+		b = fp.blockOf(a)
 	}
-	if b == nil { // its block was not recorded: keep it as one that lends nothing
-		b = &block{prefix: prefix, pool: p, state: Draining}
-		b.reserve()
-		s.add(b)
+	if b == nil { // its block was not recorded: keep it as one that allocates nothing
+		b = p.newBlock(prefix)
+		b.state = Draining
+		fp.add(b)
 		l.dirty[blockKey(p.Name, prefix)] = struct{}{}
 	}
 	x := &lease{
@@ -253,9 +251,7 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 		x.timer = l.resumeTimer(x, m)
 	}
 	l.gen = max(l.gen, m.Generation)
-	for _, other := range s.blocks {
-		other.space.TakeAddr(a)
-	}
+	fp.occupyAll(a)
 	l.link(x, l.hash(&x.key))
 	return x, nil
 }
@@ -307,7 +303,7 @@ func (l *Ledger) endSandboxes() ([]kvdb.Op, error) {
 	}) {
 		l.unlink(x)
 		x.state, x.cooled, x.since, x.timer = Cooling, now, l.opt.Now().UnixNano(), nil
-		x.block.pool.fam[FamilyOf(x.addr)].cooling.push(x)
+		x.block.family().insertCooling(x)
 		op, err := l.leaseOp(x)
 		ops, errs = append(ops, op), append(errs, err)
 		l.rebooted++

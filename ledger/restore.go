@@ -31,14 +31,14 @@ func (l *Ledger) coolFree(pool string, a netip.Addr, since time.Duration) error 
 	if err != nil {
 		return err
 	}
-	b.space.TakeAddr(a)
+	b.family().occupyAll(a)
 	l.gen++
 	x := l.newLease()
 	x.addr, x.block, x.gen = a, b, l.gen
 	x.state, x.cooled = Cooling, since
 	x.since = l.opt.Now().Add(since - l.opt.Uptime()).UnixNano()
 	l.link(x, 0)
-	b.pool.fam[FamilyOf(a)].cooling.insert(x)
+	b.family().insertCooling(x)
 	l.dirty[leaseKey(pool, a)] = struct{}{}
 	l.poke()
 	return nil
@@ -66,8 +66,8 @@ func (l *Ledger) move(from, to string, a netip.Addr) error {
 	if source == nil {
 		return ErrNoPool
 	}
-	s := &source.fam[FamilyOf(a)]
-	x := s.lease(a)
+	fp := &source.fam[FamilyOf(a)]
+	x := fp.lease(a)
 	switch {
 	case x == nil:
 		return fmt.Errorf("%w: it has no lease", ErrOutside)
@@ -80,16 +80,16 @@ func (l *Ledger) move(from, to string, a netip.Addr) error {
 	}
 	cooling := x.state == Cooling
 	if cooling {
-		s.cooling.remove(x)
+		fp.removeCooling(x)
 	} else {
 		l.unlink(x)
 	}
 	l.drop(x)
-	b.space.TakeAddr(a)
+	b.family().occupyAll(a)
 	x.block = b
 	l.link(x, l.hash(&x.key))
 	if cooling {
-		b.pool.fam[FamilyOf(a)].cooling.insert(x)
+		b.family().insertCooling(x)
 	}
 	l.dirty[leaseKey(from, a)] = struct{}{}
 	l.dirty[leaseKey(to, a)] = struct{}{}
@@ -103,9 +103,9 @@ func (l *Ledger) freeIn(pool string, a netip.Addr) (*block, error) {
 	if p == nil {
 		return nil, ErrNoPool
 	}
-	s := &p.fam[FamilyOf(a)]
-	l.expire(p, s)
-	b := s.blockOf(a)
+	fp := &p.fam[FamilyOf(a)]
+	l.expire(p, fp)
+	b := fp.blockOf(a)
 	switch {
 	case b == nil || b.state != Active:
 		return nil, fmt.Errorf("%w: no active block has it", ErrOutside)

@@ -36,6 +36,7 @@ type change struct {
 	replaced *lease // claimed: the lease that had the address: a cooling one, or infra of a draining block
 	block    *block
 	state    BlockState    // granted: the state before
+	rank     int           // ranked: the rank before
 	isNew    bool          // granted: the block was not there before
 	before   *policy       // adjusted
 	cools    bool          // left: the address cools
@@ -58,6 +59,7 @@ const (
 	claimed  changeKind = iota // lease is staged
 	left                       // lease is leaving
 	granted                    // block is new or has another state
+	ranked                     // block has another place in the order of SetBlocks
 	adjusted                   // pool has another policy
 	amended                    // lease has another timer
 	barred                     // an address is excluded, or no longer
@@ -115,83 +117,120 @@ func (st *Stage) Claimed(k Key) []Lease {
 
 // SetPool makes pool known, or changes its policy.
 func (st *Stage) SetPool(pool Pool) error {
-	if err := checkPool(pool); err != nil {
+	if err := pool.check(); err != nil {
 		return err
 	}
 	l := st.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.pool(pool.Name)
+	if p.known && p.equal(pool) {
+		return nil
+	}
 	st.changes = append(st.changes, change{kind: adjusted, before: &policy{p, p.Pool, p.known}})
 	l.enter(p, pool.Space)
 	p.set(pool, true)
+	l.expiryChanged(p)
 	return nil
 }
 
-// set changes the policy, and with it what the blocks reserve.
-func (p *pool) set(policy Pool, known bool) {
-	same := p.ReserveEdges == policy.ReserveEdges && slices.Equal(p.Exclude, policy.Exclude)
-	p.Pool, p.known = policy, known
-	if same {
-		return
-	}
-	for i := range p.fam {
-		for _, b := range p.fam[i].blocks {
-			b.reserve()
-		}
-		p.fam[i].reclaim(func(*block) bool { return true })
-	}
-}
-
-// SetBlocks says which blocks the pool has: new ones become active, missing
-// ones drain until their last lease is gone, ones that are back become active
+// SetBlocks sets the blocks of a pool: new ones become active, missing ones drain
+// until their last lease is gone, and missing ones that return become active
 // again. Leases stay as they are.
 func (st *Stage) SetBlocks(name string, prefixes []netip.Prefix) error {
-	l := st.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	wanted := make(map[netip.Prefix]bool, len(prefixes)) // there may be very many
-	sorted := slices.SortedFunc(slices.Values(prefixes), comparePrefix)
+	sorted, err := checkBlocks(name, prefixes)
+	if err != nil {
+		return err
+	}
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	p := st.l.pool(name)
+	four, _ := slices.BinarySearchFunc(sorted, IPv6, func(x netip.Prefix, f Family) int { return int(FamilyOf(x.Addr())) - int(f) })
+	for f, part := range [][]netip.Prefix{sorted[:four], sorted[four:]} {
+		st.drainOthers(&p.fam[f], part)
+	}
+	for f, part := range [][]netip.Prefix{sorted[:four], sorted[four:]} {
+		st.open(p, &p.fam[f], part)
+	}
+	st.rank(p, prefixes)
+	return nil
+}
+
+// checkBlocks returns prefixes sorted. They may be very many.
+func checkBlocks(name string, prefixes []netip.Prefix) ([]netip.Prefix, error) {
+	sorted := prefixes
+	if !slices.IsSortedFunc(sorted, comparePrefix) {
+		sorted = slices.SortedFunc(slices.Values(prefixes), comparePrefix)
+	}
 	for i, p := range sorted {
 		if p != p.Masked() {
-			return fmt.Errorf("grant %s to pool %q: host bits are set, %s would be right", p, name, p.Masked())
+			return nil, fmt.Errorf("grant %s to pool %q: host bits are set, want %s", p, name, p.Masked())
 		}
 		if i > 0 && p.Overlaps(sorted[i-1]) {
-			return fmt.Errorf("grant %s and %s to pool %q: %w", sorted[i-1], p, name, ErrOverlap)
-		}
-		wanted[p] = true
-	}
-	p := l.pool(name)
-	for i := range p.fam {
-		for _, b := range p.fam[i].blocks {
-			if !wanted[b.prefix] && (b.state != Draining || b.users == 0) {
-				st.setState(b, Draining)
-			}
+			return nil, fmt.Errorf("grant %s and %s to pool %q: %w", sorted[i-1], p, name, ErrOverlap)
 		}
 	}
-	for _, prefix := range prefixes {
-		s := &p.fam[FamilyOf(prefix.Addr())]
-		i, known := s.place(prefix)
+	return sorted, nil
+}
+
+// drainOthers drains the blocks that are not among sorted.
+func (st *Stage) drainOthers(fp *familyPool, sorted []netip.Prefix) {
+	for _, b := range fp.blocks {
+		for len(sorted) > 0 && comparePrefix(sorted[0], b.prefix) < 0 {
+			sorted = sorted[1:]
+		}
+		if len(sorted) > 0 && sorted[0] == b.prefix {
+			continue
+		}
+		if b.state != Draining || b.users == 0 {
+			st.setState(b, Draining)
+		}
+	}
+}
+
+// open makes the blocks of sorted active.
+func (st *Stage) open(p *pool, fp *familyPool, sorted []netip.Prefix) {
+	var opened []*block
+	have := fp.blocks
+	for _, prefix := range sorted {
+		for len(have) > 0 && comparePrefix(have[0].prefix, prefix) < 0 {
+			have = have[1:]
+		}
 		switch {
-		case !known:
-			b := &block{prefix: prefix, pool: p, staged: true}
-			s.add(b)
-			b.reserve()
-			s.reclaim(func(x *block) bool { return x == b })
+		case len(have) == 0 || have[0].prefix != prefix:
+			b := p.newBlock(prefix)
+			b.staged = true
+			opened = append(opened, b)
 			st.changes = append(st.changes, change{kind: granted, block: b, isNew: true})
-		case s.blocks[i].state != Active:
-			b := s.blocks[i]
-			st.setState(b, Active)
-			b.reserve() // while it drained another block may have lent its addresses
-			s.reclaim(func(x *block) bool { return x == b })
+		case have[0].state != Active:
+			st.setState(have[0], Active)
 		}
 	}
-	return nil
+	if len(opened) > 0 {
+		fp.add(opened...)
+	}
+}
+
+// rank notes the order of the blocks.
+func (st *Stage) rank(p *pool, prefixes []netip.Prefix) {
+	for rank, prefix := range prefixes {
+		fp := &p.fam[FamilyOf(prefix.Addr())]
+		i, _ := fp.place(prefix)
+		b := fp.blocks[i]
+		if b.rank == rank {
+			continue
+		}
+		if b.rank >= 0 {
+			st.changes = append(st.changes, change{kind: ranked, block: b, rank: b.rank})
+		}
+		b.rank, fp.free[byRank].valid = rank, false
+	}
 }
 
 func (st *Stage) setState(b *block, state BlockState) {
 	st.changes = append(st.changes, change{kind: granted, block: b, state: b.state})
 	b.state, b.staged = state, true
+	b.family().changed()
 }
 
 // Undo gives up all that is staged, last change first.
@@ -223,21 +262,27 @@ func (l *Ledger) revert(c change) {
 			l.drop(x)
 			break
 		}
-		x.block.pool.fam[FamilyOf(x.addr)].leases.remove(x)
+		fp := x.block.family()
+		fp.leases.remove(x)
 		l.link(c.replaced, l.hash(&c.replaced.key))
 		if c.replaced.state == Cooling {
-			x.block.pool.fam[FamilyOf(x.addr)].cooling.insert(c.replaced)
+			fp.insertCooling(c.replaced)
 		}
 	case left:
 		c.lease.leaving, c.lease.owner = false, nil
 	case granted:
 		c.block.state, c.block.staged = c.state, false
+		c.block.family().changed()
 		if c.isNew {
 			l.retract(c.block)
 		}
 	case adjusted:
 		l.enter(c.before.pool, c.before.Pool.Space)
 		c.before.pool.set(c.before.Pool, c.before.known)
+		l.expiryChanged(c.before.pool)
+	case ranked:
+		c.block.rank = c.rank
+		c.block.family().changed()
 	case amended:
 		c.lease.owner = nil
 	case barred:
@@ -248,15 +293,14 @@ func (l *Ledger) revert(c change) {
 // retract takes a block back whose grant was not committed. If somebody has
 // claimed from it meanwhile it stays until that is released.
 func (l *Ledger) retract(b *block) {
-	s := &b.pool.fam[FamilyOf(b.prefix.Addr())]
-	for x := range s.leases.all() {
-		if x.block == b {
-			b.state = Draining
-			l.dirty[blockKey(b.pool.Name, b.prefix)] = struct{}{}
-			return
-		}
+	fp := b.family()
+	if slices.ContainsFunc(fp.leasesIn(b.prefix), func(x *lease) bool { return x.block == b }) {
+		b.state = Draining
+		l.dirty[blockKey(b.pool.Name, b.prefix)] = struct{}{}
+		return
 	}
-	s.remove(b)
+	fp.forget(b)
+	fp.compact()
 }
 
 // Commit makes all that is staged durable, in one write with the other stages
@@ -284,7 +328,7 @@ func (st *Stage) appendOps(ops []kvdb.Op) ([]kvdb.Op, error) {
 			op, err = l.releaseOp(c)
 		case granted:
 			op, err = blockOp(c.block)
-		case adjusted:
+		case adjusted, ranked:
 			continue
 		case amended:
 			c.since = l.opt.Now().UnixNano()
@@ -336,9 +380,7 @@ func (l *Ledger) finish(stages []*Stage, err error) {
 		clear(st.changes)
 		st.changes = st.changes[:0]
 	}
-	for _, b := range touched {
-		l.sweepBlock(b)
-	}
+	l.sweep(touched...)
 	clear(touched)
 	l.touched = touched[:0]
 	l.ended.Broadcast()

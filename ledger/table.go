@@ -39,7 +39,17 @@ func (t *table) put(x *lease, h uint32) {
 	}
 	x.hashes[t.by] = h
 	i := t.bucket(h)
-	x.chains[t.by], t.heads[i] = t.heads[i], x
+	t.push(&t.heads[i], x)
+}
+
+// push adds x in front of the chain that begins at head.
+func (t *table) push(head **lease, x *lease) {
+	next := *head
+	x.chains[t.by] = links{next: next}
+	if next != nil {
+		next.chains[t.by].prev = x
+	}
+	*head = x
 }
 
 // bucket is where h belongs. Buckets from the last power of two on were split
@@ -62,24 +72,36 @@ func (t *table) split() {
 		return
 	}
 	old := last - 1<<(bits.Len(uint(last))-1)
-	stays, goes := &t.heads[old], &t.heads[last]
-	for x := *stays; x != nil; x = x.chains[t.by] {
-		if t.bucket(x.hashes[t.by]) == old {
-			*stays, stays = x, &x.chains[t.by]
-		} else {
-			*goes, goes = x, &x.chains[t.by]
+	var ends [2]*lease
+	x := t.heads[old]
+	t.heads[old] = nil
+	for x != nil {
+		next, i, to := x.chains[t.by].next, 0, old
+		if t.bucket(x.hashes[t.by]) != old {
+			i, to = 1, last
 		}
+		x.chains[t.by] = links{prev: ends[i]}
+		if ends[i] == nil {
+			t.heads[to] = x
+		} else {
+			ends[i].chains[t.by].next = x
+		}
+		ends[i], x = x, next
 	}
-	*stays, *goes = nil, nil
 }
 
 // remove takes x out, which is in.
 func (t *table) remove(x *lease) {
-	at := &t.heads[t.bucket(x.hashes[t.by])]
-	for *at != x {
-		at = &(*at).chains[t.by]
+	at := x.chains[t.by]
+	if at.prev != nil {
+		at.prev.chains[t.by].next = at.next
+	} else {
+		t.heads[t.bucket(x.hashes[t.by])] = at.next
 	}
-	*at, x.chains[t.by] = x.chains[t.by], nil
+	if at.next != nil {
+		at.next.chains[t.by].prev = at.prev
+	}
+	x.chains[t.by] = links{}
 	t.n--
 }
 
@@ -92,11 +114,11 @@ func (t *table) first(h uint32) *lease {
 }
 
 // next is the lease of the hash of x that is older than x.
-func (t *table) next(x *lease) *lease { return t.same(x.chains[t.by], x.hashes[t.by]) }
+func (t *table) next(x *lease) *lease { return t.same(x.chains[t.by].next, x.hashes[t.by]) }
 
 func (t *table) same(x *lease, h uint32) *lease {
 	for x != nil && x.hashes[t.by] != h {
-		x = x.chains[t.by]
+		x = x.chains[t.by].next
 	}
 	return x
 }
@@ -106,7 +128,7 @@ func (t *table) all() iter.Seq[*lease] {
 	return func(yield func(*lease) bool) {
 		for _, x := range t.heads {
 			for x != nil {
-				next := x.chains[t.by]
+				next := x.chains[t.by].next
 				if !yield(x) {
 					return
 				}
@@ -117,10 +139,10 @@ func (t *table) all() iter.Seq[*lease] {
 }
 
 // lease is the one of an address, nil if there is none.
-func (s *side) lease(a netip.Addr) *lease {
-	x := s.leases.first(hashAddr(a))
+func (fp *familyPool) lease(a netip.Addr) *lease {
+	x := fp.leases.first(hashAddr(a))
 	for x != nil && x.addr != a {
-		x = s.leases.next(x)
+		x = fp.leases.next(x)
 	}
 	return x
 }

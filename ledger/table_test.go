@@ -71,7 +71,7 @@ func TestAddressesAreSpread(t *testing.T) {
 			longest := 0
 			for _, x := range tab.heads {
 				n := 0
-				for ; x != nil; x = x.chains[byAddr] {
+				for ; x != nil; x = x.chains[byAddr].next {
 					n++
 				}
 				longest = max(longest, n)

@@ -91,9 +91,9 @@ func (l *Ledger) Lookup(pool string, a netip.Addr) (Lease, bool) {
 	defer l.mu.Unlock()
 	l.lapse()
 	if p := l.pools[pool]; p != nil {
-		s := &p.fam[FamilyOf(a)]
-		l.expire(p, s)
-		if x := s.lease(a); x != nil && !x.staged {
+		fp := &p.fam[FamilyOf(a)]
+		l.expire(p, fp)
+		if x := fp.lease(a); x != nil && !x.staged {
 			return x.value(), true
 		}
 	}
@@ -102,7 +102,7 @@ func (l *Ledger) Lookup(pool string, a netip.Addr) (Lease, bool) {
 
 // Cooling is since when the address of a block cools that will have cooled
 // first; false where none does.
-func (l *Ledger) Cooling(pool string, block netip.Prefix) (since time.Time, ok bool) {
+func (l *Ledger) Cooling(pool string, prefix netip.Prefix) (since time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lapse()
@@ -110,27 +110,34 @@ func (l *Ledger) Cooling(pool string, block netip.Prefix) (since time.Time, ok b
 	if p == nil {
 		return since, false
 	}
-	s := &p.fam[FamilyOf(block.Addr())]
-	l.expire(p, s)
-	for x := s.cooling.head; x != nil; x = x.next {
-		if block.Contains(x.addr) {
-			return x.value().Since, true
+	fp := &p.fam[FamilyOf(prefix.Addr())]
+	l.expire(p, fp)
+	blocks := fp.blocks
+	if b := fp.blockOf(prefix.Addr()); b != nil && len(fp.lengths) == 1 && b.prefix.Bits() <= prefix.Bits() {
+		blocks = []*block{b}
+	}
+	var first *lease
+	for _, b := range blocks {
+		for x := b.cooling.head; x != nil && (first == nil || x.cooled < first.cooled); x = x.cooling[ofBlock].next {
+			if prefix.Contains(x.addr) {
+				first = x
+			}
 		}
 	}
-	return since, false
+	if first == nil {
+		return since, false
+	}
+	return first.value().Since, true
 }
 
-// Stats are the counts of all blocks, by pool, family and prefix.
-func (l *Ledger) Stats() []BlockStat {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lapse()
-	var all []BlockStat
-	for _, p := range l.pools {
-		for i := range p.fam {
-			l.expire(p, &p.fam[i])
-			all = append(all, p.stats(Family(i))...)
-		}
+// statsAtOnce is the number of blocks whose counts are copied under one lock.
+const statsAtOnce = 256
+
+// Stats returns the counts of all blocks, by pool, family and prefix. Those of
+// one pool are of one instant; claims may come between those of two pools.
+func (l *Ledger) Stats() (all []BlockStat) {
+	for next := 0; next >= 0; {
+		next = l.appendStats(&all, next)
 	}
 	slices.SortFunc(all, func(x, y BlockStat) int {
 		return cmp.Or(strings.Compare(x.Pool, y.Pool), cmp.Compare(x.Family, y.Family), x.Block.Compare(y.Block))
@@ -138,22 +145,34 @@ func (l *Ledger) Stats() []BlockStat {
 	return all
 }
 
-func (p *pool) stats(f Family) []BlockStat {
-	s := &p.fam[f]
-	cooling := map[*block]int{}
-	for x := s.cooling.head; x != nil; x = x.next {
-		cooling[x.block]++
-	}
-	stats := make([]BlockStat, 0, len(s.blocks))
-	for _, b := range s.blocks {
-		stat := BlockStat{
-			Pool: p.Name, Family: f, Block: b.prefix, State: b.state, Size: addrspace.Size(b.prefix), Reserved: b.reserved,
-			Held: b.users - b.quarantined, Infra: b.infra, Quarantined: b.quarantined, Cooling: cooling[b],
+// appendStats appends the counts of some pools, from number i on, and returns the
+// number of the next pool, -1 after the last one.
+func (l *Ledger) appendStats(all *[]BlockStat, i int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lapse()
+	for enough := len(*all) + statsAtOnce; i < len(l.order) && len(*all) < enough; i++ {
+		p := l.order[i]
+		for f := range p.fam {
+			l.expire(p, &p.fam[f])
+			for _, b := range p.fam[f].blocks {
+				*all = append(*all, b.stat(Family(f)))
+			}
 		}
-		if b.state == Active {
-			stat.Free = b.space.Free()
-		}
-		stats = append(stats, stat)
 	}
-	return stats
+	if i == len(l.order) {
+		return -1
+	}
+	return i
+}
+
+func (b *block) stat(f Family) BlockStat {
+	s := BlockStat{
+		Pool: b.pool.Name, Family: f, Block: b.prefix, State: b.state, Size: addrspace.Size(b.prefix), Reserved: b.reserved,
+		Held: b.users - b.quarantined, Infra: b.infra, Quarantined: b.quarantined, Cooling: b.cooling.n,
+	}
+	if b.state == Active {
+		s.Free = b.space.Free()
+	}
+	return s
 }
