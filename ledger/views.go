@@ -41,21 +41,29 @@ func (l *Ledger) Leases() []Lease {
 	return values(l.sorted(func(x *lease) bool { return !x.staged }))
 }
 
-// sorted are the leases that f is true for, by pool and address.
-func (l *Ledger) sorted(f func(*lease) bool) []*lease {
-	var found []*lease
-	for _, p := range l.pools {
+// sorted returns the leases for which f is true, by pool and address.
+func (l *Ledger) sorted(f func(*lease) bool) (found []*lease) {
+	pools := slices.Clone(l.order)
+	slices.SortFunc(pools, func(x, y *pool) int { return strings.Compare(x.Name, y.Name) })
+	type at struct {
+		addr  netip.Addr // of the lease, which is in no cache
+		lease *lease
+	}
+	var part []at
+	for _, p := range pools {
 		for i := range p.fam {
+			part = part[:0]
 			for x := range p.fam[i].leases.all() {
 				if f(x) {
-					found = append(found, x)
+					part = append(part, at{x.addr, x})
 				}
+			}
+			slices.SortFunc(part, func(x, y at) int { return x.addr.Compare(y.addr) })
+			for _, x := range part {
+				found = append(found, x.lease)
 			}
 		}
 	}
-	slices.SortFunc(found, func(x, y *lease) int {
-		return cmp.Or(strings.Compare(x.block.pool.Name, y.block.pool.Name), x.addr.Compare(y.addr))
-	})
 	return found
 }
 

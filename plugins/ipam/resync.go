@@ -4,14 +4,13 @@
 package ipam
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -331,62 +330,86 @@ func (x infraLease) request() ledger.Request {
 	}
 }
 
-// adopt quarantines the addresses of our blocks that a pod reports and nobody
-// here has leased to it. A pod whose address is on lease is as it should be.
+// adopt quarantines the addresses of this node's blocks that a pod reports and that
+// are not leased to it. Most addresses of a cluster are of other nodes, and most of
+// this node's are leased: only the rest is sorted and staged.
 func (i *IPAM) adopt(s *state, data controller.KubeStateData) error {
-	var failed error
-	data.Sorted(kubestate.Pods, func(_ string, m proto.Message) bool {
+	names := slices.Sorted(maps.Keys(s.networks))
+	var unknown []reported
+	for _, m := range data[kubestate.Pods] {
 		pod, ok := m.(*kv.Pod)
 		if !ok || pod.HostNetwork || pod.Phase == "Succeeded" || pod.Phase == "Failed" {
-			return true
+			continue
 		}
 		for _, text := range pod.IpAddresses {
 			a, err := netip.ParseAddr(text)
 			if err != nil {
-				i.Log.Warn("a pod reports an address that is none", "pod", pod.Namespace+"/"+pod.Name, "address", text)
+				i.Log.Warn("a pod reports an address that cannot be parsed", "pod", pod.Namespace+"/"+pod.Name, "address", text)
 				continue
 			}
-			if failed = i.adoptOne(s, a.Unmap(), pod); failed != nil {
-				return false
+			x := reported{addr: a.Unmap(), pod: pod}
+			x.network = s.networkOf(names, x.addr)
+			if !i.isLeased(x) {
+				unknown = append(unknown, x)
 			}
 		}
-		return true
-	})
-	return failed
+	}
+	slices.SortFunc(unknown, compareReported)
+	for _, x := range unknown {
+		if err := i.adoptOne(x); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// networkOf is the network that an address is of. One that is in no open block
-// may be in one that drains.
-func (s *state) networkOf(a netip.Addr) string {
-	for _, name := range slices.Sorted(maps.Keys(s.networks)) {
+// reported is an address that a pod reports.
+type reported struct {
+	addr    netip.Addr
+	network string
+	pod     *kv.Pod
+}
+
+func compareReported(x, y reported) int {
+	return cmp.Or(x.addr.Compare(y.addr), cmp.Compare(x.pod.Namespace, y.pod.Namespace), cmp.Compare(x.pod.Name, y.pod.Name))
+}
+
+// networkOf returns the network, among names, that an address is of. An address in
+// no open block may be in one that drains.
+func (s *state) networkOf(names []string, a netip.Addr) string {
+	for _, name := range names {
 		n := s.networks[name]
-		for _, p := range slices.Concat(n.open, n.draining) {
-			if p.Contains(a) {
-				return name
-			}
+		contains := func(p netip.Prefix) bool { return p.Contains(a) }
+		if slices.ContainsFunc(n.open, contains) || slices.ContainsFunc(n.draining, contains) {
+			return name
 		}
 	}
 	return PodPool
 }
 
-func (i *IPAM) adoptOne(s *state, a netip.Addr, pod *kv.Pod) error {
-	id := ledger.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.Uid}
-	name := s.networkOf(a)
-	fresh, err := i.Stage.Quarantine(name, a, id, "pod "+id.String()+" reports it, nobody has leased it")
+// isLeased reports whether the address has a lease that does not cool. A lease of
+// another pod is logged.
+func (i *IPAM) isLeased(x reported) bool {
+	l, ok := i.Ledger.Lookup(x.network, x.addr)
+	if !ok || l.State == ledger.Cooling {
+		return false
+	}
+	if l.Pod.Name != "" && (l.Pod.Name != x.pod.Name || l.Pod.Namespace != x.pod.Namespace) {
+		i.Log.Warn("two pods have one address", "address", x.addr, "leased", l.Pod.String(), "reported", x.pod.Namespace+"/"+x.pod.Name)
+	}
+	return true
+}
+
+func (i *IPAM) adoptOne(x reported) error {
+	id := ledger.Pod{Namespace: x.pod.Namespace, Name: x.pod.Name, UID: x.pod.Uid}
+	fresh, err := i.Stage.Quarantine(x.network, x.addr, id, "pod "+id.String()+" reports it, nobody has leased it")
 	if isOutside(err) {
 		return nil // of another node
 	}
-	if err != nil {
-		return err
-	}
 	if fresh {
-		i.Log.Warn("address in use without a lease is quarantined", "address", a, "pod", id.String())
-		return nil
+		i.Log.Warn("address in use without a lease is quarantined", "address", x.addr, "pod", id.String())
 	}
-	if l, ok := i.Ledger.Lookup(name, a); ok && l.Pod.Name != "" && (l.Pod.Name != pod.Name || l.Pod.Namespace != pod.Namespace) {
-		i.Log.Warn("two pods have one address", "address", a, "leased", l.Pod.String(), "reported", id.String())
-	}
-	return nil
+	return err
 }
 
 // HandlesEvent selects:

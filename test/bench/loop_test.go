@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
@@ -21,7 +22,7 @@ func BenchmarkPod(b *testing.B) {
 	journals := []struct {
 		name string
 		open func(testing.TB) ledger.Journal
-	}{{"memory", func(testing.TB) ledger.Journal { return nil }}, {"disk", onDisk}}
+	}{{"null", func(testing.TB) ledger.Journal { return ledger.NullJournal{} }}, {"disk", onDisk}}
 	for _, j := range journals {
 		b.Run("ledger/"+j.name, func(b *testing.B) { alone(b, newNode(b, j.open(b)), onLedger) })
 		b.Run("loop/"+j.name, func(b *testing.B) { alone(b, newNode(b, j.open(b)), throughLoop) })
@@ -89,3 +90,68 @@ func together(b *testing.B, n *node, callers int, do pair) {
 	}
 	wg.Wait()
 }
+
+// BenchmarkResync is an ADD that waits for a resync of a node with many leases: add-ms.
+func BenchmarkResync(b *testing.B) {
+	for _, leases := range []int{1000, 100_000} {
+		b.Run(fmt.Sprint(leases), func(b *testing.B) {
+			ctx := context.Background()
+			n := newNodeWith(b, ledger.NullJournal{}, largeConf)
+			claimMany(b, n, leases)
+			resync := func() <-chan error {
+				done := make(chan error, 1)
+				if err := n.loop.PushEvent(&controller.DBResync{OnDone: func(err error) { done <- err }}); err != nil {
+					b.Fatal(err)
+				}
+				return done
+			}
+			if err := <-resync(); err != nil {
+				b.Fatal(err)
+			}
+			i := int64(0)
+			for b.Loop() {
+				i++
+				done := resync()
+				if err := throughLoop(ctx, n, i); err != nil {
+					b.Fatal(err)
+				}
+				if err := <-done; err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/1000/float64(i), "add-ms")
+		})
+	}
+}
+
+// claimMany claims the addresses of pods that no benchmark uses.
+func claimMany(b *testing.B, n *node, count int) {
+	b.Helper()
+	st := n.ledger.Begin()
+	for i := range count {
+		_, _, err := st.Claim(ledger.Request{
+			Pool: "default",
+			Key:  ledger.Key{Network: "cadastre", ContainerID: containerID(1<<40 + int64(i)), IfName: "eth0"},
+			Pod:  ledger.Pod{Namespace: "default", Name: fmt.Sprint("pod-", i)},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := st.Commit(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// largeConf gives each node a subnet for 131 072 pods.
+const largeConf = `
+ipamConfig:
+  podSubnetCIDR: 10.0.0.0/8
+  podSubnetOneNodePrefixLen: 15
+  vppHostSubnetCIDR: 172.16.0.0/12
+  vppHostSubnetOneNodePrefixLen: 28
+  nodeInterconnectCIDR: 100.64.0.0/16
+  vxlanCIDR: 100.65.0.0/16
+  serviceCIDR: 198.18.0.0/15
+cadastre: {coolDown: 0s}
+`

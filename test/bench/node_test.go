@@ -28,6 +28,7 @@ import (
 // node is the plugins of an agent around their loop, without its sockets.
 type node struct {
 	pods      *podmanager.PodManager
+	loop      *controller.Controller
 	ledger    *ledger.Ledger
 	committed *atomic.Int64 // ns spent in the journal
 }
@@ -36,18 +37,20 @@ type label string
 
 func (l label) GetAgentLabel() string { return string(l) }
 
-// newNode starts a node; nil is a ledger without a journal. The pods' addresses
-// have no cool-down, as in every row beside peers.
+// newNode starts a node. The pods' addresses have no cool-down, as in every row
+// beside peers.
 func newNode(tb testing.TB, j ledger.Journal) *node {
+	return newNodeWith(tb, j, "cadastre: {coolDown: 0s}")
+}
+
+func newNodeWith(tb testing.TB, j ledger.Journal, text string) *node {
 	tb.Helper()
-	conf, _, err := contivconf.Parse([]byte("cadastre: {coolDown: 0s}"))
+	conf, _, err := contivconf.Parse([]byte(text))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	n := &node{committed: &atomic.Int64{}}
-	if j != nil {
-		j = timed{j, n.committed}
-	}
+	j = timed{j, n.committed}
 	if n.ledger, err = ledger.Open(context.Background(), j, ledger.Options{BootID: "bench"}); err != nil {
 		tb.Fatal(err)
 	}
@@ -78,7 +81,8 @@ func newNode(tb testing.TB, j ledger.Journal) *node {
 		Handlers:   []controller.EventHandler{sync, n.pods, addresses, routes},
 		Committers: []controller.Committer{stage, sync},
 	})
-	run(tb, late.Controller, store)
+	n.loop = late.Controller
+	run(tb, n.loop, store)
 	return n
 }
 
