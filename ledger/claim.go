@@ -24,6 +24,7 @@ type Request struct {
 	After  netip.Addr     // not zero: the next one after it, whatever the order is
 	Within []netip.Prefix // only of these blocks and parts of blocks, the first one with room
 	Except []netip.Prefix // none of these addresses of Within
+	Listed bool           // without Within: the first block with room in the order of SetBlocks
 	More   bool           // also where the key has leases already; this claim cannot be repeated
 	Rested bool           // rather none than one that still cools
 	Expiry Expiry         // not zero: the lease is pending

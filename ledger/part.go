@@ -11,12 +11,30 @@ import (
 )
 
 // takeFor takes the first free address at or above from, then from the
-// beginning, of the first part in req.Within with room; of the whole pool, if
-// Within is empty.
+// beginning: of the first part in req.Within with room, of the first block with
+// room, or of the whole pool.
 func (fp *familyPool) takeFor(req *Request, from netip.Addr) (*block, netip.Addr, bool) {
-	if len(req.Within) == 0 {
-		return fp.take(from)
+	switch {
+	case len(req.Within) > 0:
+		return fp.takeWithin(req, from)
+	case req.Listed:
+		return fp.takeListed(from)
 	}
+	return fp.take(from)
+}
+
+// takeListed takes the first free address at or above from, then from the
+// beginning, of the first block with room in the order of SetBlocks.
+func (fp *familyPool) takeListed(from netip.Addr) (*block, netip.Addr, bool) {
+	b := fp.freeList(byRank).next(0)
+	if b == nil {
+		return nil, netip.Addr{}, false
+	}
+	a, ok := b.space.TakeNextAddr(from)
+	return b, a, ok
+}
+
+func (fp *familyPool) takeWithin(req *Request, from netip.Addr) (*block, netip.Addr, bool) {
 	for _, part := range req.Within {
 		b := fp.blockAround(part)
 		if b == nil || !b.hasRoom {

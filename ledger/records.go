@@ -108,7 +108,7 @@ func (l *Ledger) currentOp(key string) (kvdb.Op, bool, error) {
 		fp := &p.fam[FamilyOf(prefix.Addr())]
 		if i, ok := fp.place(prefix); ok {
 			op, err := blockOp(fp.blocks[i])
-			return op, true, err
+			return op, !fp.blocks[i].staged, err
 		}
 		return kvdb.Delete(key), true, nil
 	}
