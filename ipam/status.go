@@ -235,7 +235,7 @@ func (m *IPAM) DebugStatus() string {
 	if m.broken != nil {
 		return b.String()
 	}
-	fmt.Fprintf(&b, "pool: %s, cool-down %s, network %s\nrestored: %t\nexpired: %d\n", m.pool.Name, m.pool.CoolDown, m.deps.Door, m.isRestored(), m.deps.Ledger.Lapsed())
+	fmt.Fprintf(&b, "pool: %s, cool-down %s, network %s\nrestored: %t\nexpired: %d\n", m.pool.Name, m.pool.CoolDown, m.deps.Door, m.isRestored(), m.deps.Ledger.Expired())
 	for _, s := range m.stats() {
 		fmt.Fprintf(&b, "block %s: %s, %d held, %d cooling, %d quarantined, %d free\n", s.Block, s.State, s.Held+s.Infra, s.Cooling, s.Quarantined, s.Free)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// Check compares the ledger with itself and with its journal, and says in
-// plain sentences what does not fit. No commit is made meanwhile.
+// Check compares the tables and lists of the ledger with each other and with the
+// journal, and describes each difference. No commit is made meanwhile.
 func (l *Ledger) Check(ctx context.Context) (findings []string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,13 +34,13 @@ func (l *Ledger) Check(ctx context.Context) (findings []string, err error) {
 	return findings, nil
 }
 
-// checkMemory looks at every lease from every side that it can be found from.
+// checkMemory compares every lease with each table and list that should hold it.
 func (l *Ledger) checkMemory() (findings []string) {
 	say := func(format string, args ...any) { findings = append(findings, fmt.Sprintf(format, args...)) }
-	armed := 0
+	timersArmed := 0
 	for _, name := range slices.Sorted(maps.Keys(l.pools)) {
 		p := l.pools[name]
-		armed += len(p.timers)
+		timersArmed += len(p.timers)
 		l.checkTimers(p, say)
 		for i := range p.fam {
 			fp := &p.fam[i]
@@ -57,8 +57,8 @@ func (l *Ledger) checkMemory() (findings []string) {
 			fp.checkBlocks(say)
 		}
 	}
-	if armed != l.armed {
-		say("%d expiries are queued, %d should be", armed, l.armed)
+	if timersArmed != l.timersArmed {
+		say("%d expiries are queued, want %d", timersArmed, l.timersArmed)
 	}
 	return findings
 }
@@ -119,9 +119,10 @@ func (fp *familyPool) checkBlocks(say func(string, ...any)) {
 	}
 }
 
+// checkLease looks for x in its block and in the tables.
 func (l *Ledger) checkLease(p *pool, fp *familyPool, x *lease, say func(string, ...any)) {
-	if i, ok := fp.place(x.block.prefix); !ok || fp.blocks[i] != x.block || !x.block.prefix.Contains(x.addr) {
-		say("%s of pool %q is in no block", x.addr, p.Name)
+	if i, ok := fp.search(x.block.prefix); !ok || fp.blocks[i] != x.block || !x.block.prefix.Contains(x.addr) {
+		say("%s of pool %q has no block", x.addr, p.Name)
 		return
 	}
 	if fp.lease(x.addr) != x {
@@ -140,7 +141,8 @@ func (l *Ledger) checkLease(p *pool, fp *familyPool, x *lease, say func(string, 
 	}
 }
 
-// wanted is what the journal should have, but for what is dirty or under way.
+// wanted returns the records that the journal should have, without those that are
+// dirty or that a stage changes.
 func (l *Ledger) wanted() (map[string][]byte, error) {
 	want := map[string][]byte{}
 	add := func(op kvdb.Op, err error) error {
@@ -190,7 +192,7 @@ func (l *Ledger) checkJournal(ctx context.Context) (findings []string, err error
 		return nil, err
 	}
 	unsure := maps.Clone(l.dirty)
-	for _, p := range l.pools { // what somebody is at
+	for _, p := range l.pools { // records that a stage changes
 		for a, e := range p.excluded {
 			if e.stage != nil {
 				unsure[leaseKey(p.Name, a)] = struct{}{}
@@ -217,7 +219,7 @@ func (l *Ledger) checkJournal(ctx context.Context) (findings []string, err error
 		switch {
 		case skip || r.Key == metaKey:
 		case !ok:
-			findings = append(findings, fmt.Sprintf("the journal has record %q, the ledger does not know it", r.Key))
+			findings = append(findings, fmt.Sprintf("the journal has record %q, the ledger has none", r.Key))
 		case !bytes.Equal(v, r.Value) && r.Key[:1] != leasePrefix:
 			findings = append(findings, fmt.Sprintf("record %q of the journal differs from the ledger", r.Key))
 		case r.Key[:1] == leasePrefix && !sameLease(v, r.Value):

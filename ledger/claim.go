@@ -10,30 +10,30 @@ import (
 	"slices"
 )
 
-// Request is a claim.
+// Request describes a claim.
 type Request struct {
 	Pool     string
-	Key      Key // who holds the lease; must not be zero
+	Key      Key // owner of the lease; not zero
 	Pod      Pod
 	NetNS    string // path of the pod's network namespace; "": not known
 	Purpose  Purpose
-	Families []Family     // one address of each; nil: of every family that the pool has active blocks of
-	Wanted   []netip.Addr // exactly these instead
+	Families []Family     // one address of each; nil: every family of which the pool has active blocks
+	Wanted   []netip.Addr // exactly these addresses instead
 
 	Order  Order          // Lowest or Serial: instead of the pool's order
-	After  netip.Addr     // not zero: the next one after it, whatever the order is
+	After  netip.Addr     // not zero: the next address after it, in any order
 	Within []netip.Prefix // only of these blocks and parts of blocks, the first one with room
 	Except []netip.Prefix // none of these addresses of Within
 	Listed bool           // without Within: the first block with room in the order of SetBlocks
-	More   bool           // also where the key has leases already; this claim cannot be repeated
-	Rested bool           // rather none than one that still cools
+	More   bool           // a further lease of a key that has leases; this claim cannot be repeated
+	Rested bool           // never an address that cools
 	Expiry Expiry         // not zero: the lease is pending
 }
 
-// Claim leases one address of each family asked for, all or none. A key that
-// has leases already gets these, without a write; fresh tells the two apart. They
-// keep the pod and the network namespace of the claim that took them.
-// The leases are durable when Claim returns.
+// Claim leases one address of each family of the request, all or none. A key that
+// has leases already gets these, without a write, and fresh is false; they keep the
+// pod and the network namespace of their own claim. The leases are durable when
+// Claim returns.
 func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh bool, err error) {
 	err = l.autocommit(ctx, func(st *Stage) (err error) {
 		leases, fresh, err = st.claimInto(nil, &req)
@@ -120,8 +120,8 @@ func (st *Stage) claimInto(room []Lease, req *Request) (leases []Lease, fresh bo
 	return leases, true, nil
 }
 
-// admit begins a claim; have are the leases that answer it, if there are any,
-// and hash is that of its key.
+// admit checks a claim. It returns the leases that its key has already, and the hash
+// of the key.
 func (l *Ledger) admit(st *Stage, req *Request) (have []*lease, hash uint32, err error) {
 	if req.Key == (Key{}) {
 		return nil, 0, fmt.Errorf("claim in pool %q: the key is empty", req.Pool)
@@ -129,10 +129,10 @@ func (l *Ledger) admit(st *Stage, req *Request) (have []*lease, hash uint32, err
 	if err := req.Expiry.check(); err != nil {
 		return nil, 0, fmt.Errorf("claim in pool %q for %s: %w", req.Pool, req.Key, err)
 	}
-	l.lapse()
+	l.expirePending()
 	hash = l.hash(&req.Key)
 	if !req.More {
-		if have, err = l.settledOf(st, &req.Key, hash); err != nil {
+		if have, err = l.leasesOfKey(st, &req.Key, hash); err != nil {
 			return nil, 0, fmt.Errorf("claim for %s: %w", req.Key, err)
 		}
 	}
@@ -144,6 +144,7 @@ func (l *Ledger) admit(st *Stage, req *Request) (have []*lease, hash uint32, err
 
 func (r *Request) failed(err error) error { return &claimError{r.Pool, r.Key, r.Pod, err} }
 
+// describe returns an owner for an error text.
 func describe(k Key, p Pod) string {
 	if p.Name == "" {
 		return k.String()
@@ -151,8 +152,8 @@ func describe(k Key, p Pod) string {
 	return p.String() + " (" + k.String() + ")"
 }
 
-// claimError says what was to be claimed for whom. Its text is made when
-// somebody asks: many callers only want to know that a pool is full.
+// claimError adds the pool and the owner to the error of a claim. Error makes the
+// text: a claim of a full pool often needs none.
 type claimError struct {
 	pool string
 	key  Key
@@ -166,25 +167,26 @@ func (e *claimError) Error() string {
 
 func (e *claimError) Unwrap() error { return e.err }
 
-// settledOf are the leases of k, whose hash is h, once no other stage is at them.
-func (l *Ledger) settledOf(st *Stage, k *Key, h uint32) ([]*lease, error) {
+// leasesOfKey returns the leases of k, whose hash is h. It waits for other stages that
+// change them.
+func (l *Ledger) leasesOfKey(st *Stage, k *Key, h uint32) ([]*lease, error) {
 	for {
 		var have []*lease
 		l.held(k, h, func(x *lease) bool {
 			have = append(have, x)
 			return true
 		})
-		if wait, err := l.others(st, have); err != nil || !wait {
+		if wait, err := l.changedByOther(st, have); err != nil || !wait {
 			return have, err
 		}
 		l.ended.Wait()
 	}
 }
 
-// others is true where another stage is at one of the leases, and about to
-// settle. A stage that somebody fills in several steps is not waited for: it may
-// be the caller's own, one level up.
-func (l *Ledger) others(st *Stage, xs []*lease) (wait bool, err error) {
+// changedByOther reports whether a stage other than st changes one of the leases and
+// is about to end. It returns ErrBusy for a stage that is still being filled: that
+// one may be the caller's own, one level up, so that waiting for it would not end.
+func (l *Ledger) changedByOther(st *Stage, xs []*lease) (wait bool, err error) {
 	for _, x := range xs {
 		switch {
 		case x.owner == nil || x.owner == st:
@@ -203,8 +205,8 @@ func (l *Ledger) repeat(req *Request, have []*lease) ([]Lease, error) {
 	var leases []Lease
 	for _, x := range have {
 		switch {
-		case x.leaving:
-			return nil, fmt.Errorf("claim for %s: its release is under way", req.Key)
+		case x.releasing:
+			return nil, fmt.Errorf("claim for %s: its release is in progress", req.Key)
 		case x.block.pool.Name != req.Pool:
 			return nil, fmt.Errorf("claim in pool %q for %s: %w: %s of pool %q", req.Pool, req.Key, ErrKeyHeld, x.addr, x.block.pool.Name)
 		}
@@ -219,7 +221,7 @@ func (l *Ledger) repeat(req *Request, have []*lease) ([]Lease, error) {
 }
 
 func (st *Stage) claim(leases []Lease, req *Request, hash uint32) ([]Lease, error) {
-	p, err := st.l.lender(req)
+	p, err := st.l.poolFor(req)
 	if err != nil {
 		return nil, err
 	}
@@ -228,7 +230,7 @@ func (st *Stage) claim(leases []Lease, req *Request, hash uint32) ([]Lease, erro
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", a, err)
 		}
-		leases = append(leases, st.put(found, req, hash, "").value())
+		leases = append(leases, st.allocate(found, req, hash, "").value())
 	}
 	if len(req.Wanted) > 0 {
 		return leases, nil
@@ -243,7 +245,7 @@ func (st *Stage) claim(leases []Lease, req *Request, hash uint32) ([]Lease, erro
 		if err != nil {
 			return nil, err
 		}
-		leases = append(leases, st.put(found, req, hash, "").value())
+		leases = append(leases, st.allocate(found, req, hash, "").value())
 	}
 	if len(leases) == 0 {
 		return nil, ErrNoBlock
@@ -251,8 +253,8 @@ func (st *Stage) claim(leases []Lease, req *Request, hash uint32) ([]Lease, erro
 	return leases, nil
 }
 
-// lender is the pool that a claim is served from.
-func (l *Ledger) lender(req *Request) (*pool, error) {
+// poolFor returns the pool of a claim.
+func (l *Ledger) poolFor(req *Request) (*pool, error) {
 	p := l.pools[req.Pool]
 	if p == nil {
 		return nil, ErrNoPool
@@ -263,14 +265,14 @@ func (l *Ledger) lender(req *Request) (*pool, error) {
 	return p, nil
 }
 
-// place is an address that is out of the free ones, for a lease to be put there.
+// place is an address that was taken for a lease.
 type place struct {
 	block    *block
 	addr     netip.Addr
-	replaced *lease // that had the address: a cooling one, or infra of a draining block
+	replaced *lease // the lease before: cooling, or infra of a draining block
 }
 
-// families adds those that the pool has active blocks of to fs.
+// families appends the families of which the pool has active blocks.
 func (p *pool) families(fs []Family) []Family {
 	for f := range p.fam {
 		if len(p.fam[f].freeList(byPrefix).blocks) > 0 {
@@ -280,11 +282,11 @@ func (p *pool) families(fs []Family) []Family {
 	return fs
 }
 
-// pickAny takes any address of a family; where none is free, the one that has
-// cooled longest.
+// pickAny takes any address of a family: a free one, or else the one that has cooled
+// longest.
 func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
 	fp := &p.fam[f]
-	l.expire(p, fp)
+	l.expireCooling(p, fp)
 	cursor := fp.cursor(req.Purpose)
 	if b, a, ok := fp.takeFor(req, p.from(req, f, *cursor)); ok {
 		fp.taken(b, a)
@@ -303,18 +305,18 @@ func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
 	return place{}, p.exhausted(f, req)
 }
 
-// pickAddr takes a named address. Only infra may have one that is never lent.
+// pickAddr takes a named address. Only infra leases may have a reserved one.
 func (l *Ledger) pickAddr(st *Stage, p *pool, a netip.Addr, req *Request) (place, error) {
 	fp := &p.fam[FamilyOf(a)]
-	l.expire(p, fp)
+	l.expireCooling(p, fp)
 	b := fp.blockOf(a)
 	switch {
 	case b == nil:
-		return place{}, fmt.Errorf("%w: it is in no block of pool %q", ErrOutside, p.Name)
+		return place{}, fmt.Errorf("%w: no block of pool %q contains it", ErrOutside, p.Name)
 	case b.state != Active:
 		return place{}, fmt.Errorf("%w: its block %s is draining", ErrOutside, b.prefix)
 	case p.excluded[a].stage != nil && p.excluded[a].stage != st:
-		return place{}, fmt.Errorf("its exclusion is under way: %w", ErrBusy)
+		return place{}, fmt.Errorf("its exclusion is in progress: %w", ErrBusy)
 	case req.Purpose != ForInfra && p.isExcluded(a):
 		return place{}, fmt.Errorf("%w: %w by %s", ErrOutside, ErrExcluded, p.by(a))
 	case req.Purpose != ForInfra && p.isReserved(b, a):
@@ -327,26 +329,27 @@ func (l *Ledger) pickAddr(st *Stage, p *pool, a netip.Addr, req *Request) (place
 	case old.state == Cooling && !req.Rested:
 		fp.removeCooling(old)
 	case old.owner == nil && old.purpose == ForInfra && req.Purpose == ForInfra && old.block.state == Draining:
-		l.unlink(old) // a block that is cut anew has the same gateway
+		l.unlink(old) // a block of another size has the same gateway
 	default:
 		return place{}, fmt.Errorf("%w: %s by %s", ErrTaken, old.state, describe(old.key, old.pod))
 	}
 	return place{b, a, old}, nil
 }
 
-// put stages the lease of a place; a reason makes it quarantined.
-func (st *Stage) put(at place, req *Request, hash uint32, reason string) *lease {
-	x := st.l.lend(at, req, hash, reason)
+// allocate stages the lease of a place. A reason makes it quarantined.
+func (st *Stage) allocate(at place, req *Request, hash uint32, reason string) *lease {
+	x := st.l.allocate(at, req, hash, reason)
 	x.staged, x.owner = true, st
 	st.changes = append(st.changes, change{kind: claimed, lease: x, replaced: at.replaced})
 	return x
 }
 
-// lend makes the lease of a place; hash is that of the key.
-func (l *Ledger) lend(at place, req *Request, hash uint32, reason string) *lease {
+// allocate makes the lease of a place. hash is the hash of its key.
+func (l *Ledger) allocate(at place, req *Request, hash uint32, reason string) *lease {
 	x := l.newLease()
-	x.addr, x.block, x.key, x.pod, x.purpose, x.gen, x.reason = at.addr, at.block, req.Key, req.Pod, req.Purpose, l.gen, reason
-	x.netns = req.NetNS
+	x.addr, x.block = at.addr, at.block
+	x.key, x.pod, x.netns, x.purpose = req.Key, req.Pod, req.NetNS, req.Purpose
+	x.gen, x.reason = l.gen, reason
 	x.since = l.opt.Now().UnixNano()
 	if req.Expiry != (Expiry{}) {
 		x.timer, x.state = l.newTimer(x, req.Expiry), Pending
@@ -355,15 +358,15 @@ func (l *Ledger) lend(at place, req *Request, hash uint32, reason string) *lease
 		x.state = Quarantined
 	}
 	if at.replaced != nil {
-		at.block.pool.fam[FamilyOf(at.addr)].leases.remove(at.replaced)
+		at.block.family().leases.remove(at.replaced)
 	}
 	l.link(x, hash)
 	return x
 }
 
-// Quarantine stages a lease of an address that something in the world uses and
-// nobody claimed. It does nothing where the address has a lease already, or
-// cools after one of the same pod; it fails where no block contains it.
+// Quarantine stages a lease of an address that is in use without a claim. It does
+// nothing if the address has a lease, or cools after a lease of the same pod. It
+// fails if no block contains the address.
 func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (fresh bool, err error) {
 	l := st.l
 	l.mu.Lock()
@@ -372,14 +375,14 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 	if p == nil {
 		return false, fmt.Errorf("quarantine %s in pool %q: %w", a, pool, ErrNoPool)
 	}
-	l.lapse()
+	l.expirePending()
 	fp := &p.fam[FamilyOf(a)]
 	b, old := fp.blockOf(a), fp.lease(a)
 	switch {
 	case b == nil:
-		return false, fmt.Errorf("quarantine %s: %w: it is in no block of pool %q", a, ErrOutside, pool)
+		return false, fmt.Errorf("quarantine %s: %w: no block of pool %q contains it", a, ErrOutside, pool)
 	case p.excluded[a].stage != nil:
-		return false, fmt.Errorf("quarantine %s: its exclusion is under way: %w", a, ErrBusy)
+		return false, fmt.Errorf("quarantine %s: its exclusion is in progress: %w", a, ErrBusy)
 	case old != nil && (old.state != Cooling || old.pod.Name == pod.Name && old.pod.Namespace == pod.Namespace):
 		return false, nil
 	case old != nil:
@@ -388,6 +391,6 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 		fp.occupyAll(a)
 	}
 	l.gen++
-	st.put(place{b, a, old}, &Request{Pod: pod}, 0, reason)
+	st.allocate(place{b, a, old}, &Request{Pod: pod}, 0, reason)
 	return true, nil
 }

@@ -15,30 +15,30 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// Exclusion keeps an address from being lent, whoever holds it now and whether
-// or not a block contains it yet. It is durable and has no lease.
+// Exclusion keeps an address from being allocated, whether or not it has a lease now
+// and whether or not a block contains it yet. It is durable and is not a lease.
 type Exclusion struct {
 	Pool   string
 	Addr   netip.Addr
-	Owner  string // who wants it
+	Owner  string // component or person that excludes the address
 	Reason string
 }
 
-// exclusion is an Exclusion as the book keeps it. One with a stage is not
-// committed yet, but nobody is lent the address any more.
+// exclusion is an Exclusion in the ledger. One with a stage is not committed yet; its
+// address is not allocated any more.
 type exclusion struct {
 	owner, reason string
 	stage         *Stage
 }
 
-// bar is the change of an exclusion.
-type bar struct {
-	pool   *pool
-	addr   netip.Addr
-	before exclusion
-	was    bool   // excluded before
-	lease  *lease // of the address
-	lifted bool
+// exclusionChange is the begin or the end of an exclusion.
+type exclusionChange struct {
+	pool       *pool
+	addr       netip.Addr
+	before     exclusion
+	was        bool   // it was excluded before
+	lease      *lease // of the address
+	readmitted bool
 }
 
 // Exclude excludes an address. A second call replaces the owner and the reason.
@@ -71,25 +71,27 @@ func (st *Stage) exclude(e Exclusion) error {
 	if e.Pool == "" || !e.Addr.IsValid() || e.Addr.Is4In6() || e.Addr.Zone() != "" {
 		return fmt.Errorf("exclude address %s from pool %q: a pool and a plain IPv4 or IPv6 address are needed", e.Addr, e.Pool)
 	}
-	if err := st.bar(e, false); err != nil {
+	if err := st.changeExclusion(e, false); err != nil {
 		return fmt.Errorf("exclude %s from pool %q: %w", e.Addr, e.Pool, err)
 	}
 	return nil
 }
 
 func (st *Stage) readmit(pool string, a netip.Addr) error {
-	if err := st.bar(Exclusion{Pool: pool, Addr: a}, true); err != nil {
+	if err := st.changeExclusion(Exclusion{Pool: pool, Addr: a}, true); err != nil {
 		return fmt.Errorf("readmit %s to pool %q: %w", a, pool, err)
 	}
 	return nil
 }
 
-func (st *Stage) bar(e Exclusion, lift bool) error {
+// changeExclusion stages the begin of an exclusion, or its end. It waits for other
+// stages that change the address.
+func (st *Stage) changeExclusion(e Exclusion, readmit bool) error {
 	l := st.l
 	for {
-		l.lapse()
+		l.expirePending()
 		p := l.pools[e.Pool]
-		if p == nil && lift {
+		if p == nil && readmit {
 			return nil
 		}
 		p = l.pool(e.Pool)
@@ -101,8 +103,8 @@ func (st *Stage) bar(e Exclusion, lift bool) error {
 		}
 		switch {
 		case by == nil:
-			if now.owner != e.Owner || now.reason != e.Reason || was == lift {
-				st.setBar(&bar{pool: p, addr: e.Addr, before: now, was: was, lease: x, lifted: lift}, e)
+			if now.owner != e.Owner || now.reason != e.Reason || was == readmit {
+				st.stageExclusion(&exclusionChange{pool: p, addr: e.Addr, before: now, was: was, lease: x, readmitted: readmit}, e)
 			}
 			return nil
 		case by == st || !by.autocommit && !by.committing:
@@ -112,16 +114,16 @@ func (st *Stage) bar(e Exclusion, lift bool) error {
 	}
 }
 
-func (st *Stage) setBar(b *bar, e Exclusion) {
+func (st *Stage) stageExclusion(b *exclusionChange, e Exclusion) {
 	if b.lease != nil && b.lease.state == Cooling {
-		b.lease = nil // it may end at any time
+		b.lease = nil // it may end before the commit
 	}
 	if b.lease != nil {
 		b.lease.owner = st
 	}
-	st.changes = append(st.changes, change{kind: barred, bar: b})
-	if b.lifted {
-		// The address is lent again when this is committed: until then it stays excluded.
+	st.changes = append(st.changes, change{kind: excluded, exclusion: b})
+	if b.readmitted {
+		// Until the commit the address stays excluded.
 		b.pool.excluded[b.addr] = exclusion{b.before.owner, b.before.reason, st}
 		return
 	}
@@ -164,8 +166,8 @@ func (p *pool) reserveMore(a netip.Addr, n int) {
 	}
 }
 
-// revert undoes what is staged.
-func (b *bar) revert() {
+// revert undoes the staged change.
+func (b *exclusionChange) revert() {
 	if b.lease != nil {
 		b.lease.owner = nil
 	}
@@ -176,12 +178,12 @@ func (b *bar) revert() {
 	b.pool.removeExclusion(b.addr)
 }
 
-// settle makes it true.
-func (b *bar) settle() {
+// apply makes the durable change effective.
+func (b *exclusionChange) apply() {
 	if b.lease != nil {
 		b.lease.owner = nil
 	}
-	if b.lifted {
+	if b.readmitted {
 		b.pool.removeExclusion(b.addr)
 		return
 	}
@@ -190,15 +192,15 @@ func (b *bar) settle() {
 	b.pool.excluded[b.addr] = e
 }
 
-// op is the record of the address as it will be.
-func (b *bar) op(l *Ledger) (kvdb.Op, error) {
+// op returns the record of the address after the change.
+func (b *exclusionChange) op(l *Ledger) (kvdb.Op, error) {
 	x := b.lease
 	if x == nil { // or one that is cooling
 		x = b.pool.fam[FamilyOf(b.addr)].lease(b.addr)
 	}
 	e := b.pool.excluded[b.addr]
 	defer func() { b.pool.excluded[b.addr] = e }()
-	if b.lifted {
+	if b.readmitted {
 		delete(b.pool.excluded, b.addr)
 	}
 	if x == nil {
@@ -207,7 +209,7 @@ func (b *bar) op(l *Ledger) (kvdb.Op, error) {
 	return l.leaseOp(x)
 }
 
-// emptyOp makes the record of an address that nobody holds: of its exclusion, or none.
+// emptyOp returns the record of an address without a lease: its exclusion, or none.
 func (l *Ledger) emptyOp(p *pool, a netip.Addr) (kvdb.Op, error) {
 	key := leaseKey(p.Name, a)
 	e, ok := p.excluded[a]
@@ -225,7 +227,7 @@ func (e exclusion) write(m *kv.Lease) {
 	m.Excluded, m.ExcludedBy, m.ExcludedReason = true, e.owner, e.reason
 }
 
-// by is who has excluded a, in words.
+// by returns the owner of the exclusion of a and its reason.
 func (p *pool) by(a netip.Addr) string {
 	e := p.excluded[a]
 	if e.reason == "" {
@@ -234,7 +236,7 @@ func (p *pool) by(a netip.Addr) string {
 	return e.owner + " (" + e.reason + ")"
 }
 
-// Excluded says whether an address is excluded, and by whom.
+// Excluded returns the exclusion of an address, if it has a committed one.
 func (l *Ledger) Excluded(pool string, a netip.Addr) (Exclusion, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -246,8 +248,7 @@ func (l *Ledger) Excluded(pool string, a netip.Addr) (Exclusion, bool) {
 	return Exclusion{}, false
 }
 
-// Exclusions are all exclusions, by pool and address. What is staged is not
-// among them.
+// Exclusions returns all committed exclusions, by pool and address.
 func (l *Ledger) Exclusions() []Exclusion {
 	l.mu.Lock()
 	defer l.mu.Unlock()

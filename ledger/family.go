@@ -74,7 +74,7 @@ type familyPool struct {
 type length struct{ bits, n int }
 
 // place returns the index of a block, or the index where it belongs. p has no host bits.
-func (fp *familyPool) place(p netip.Prefix) (int, bool) {
+func (fp *familyPool) search(p netip.Prefix) (int, bool) {
 	return slices.BinarySearchFunc(fp.blocks, p, func(b *block, p netip.Prefix) int { return comparePrefix(b.prefix, p) })
 }
 
@@ -89,7 +89,7 @@ func (fp *familyPool) add(blocks ...*block) {
 		b.pool.subnets.add(b)
 	}
 	if len(blocks) == 1 {
-		i, _ := fp.place(blocks[0].prefix)
+		i, _ := fp.search(blocks[0].prefix)
 		fp.blocks = slices.Insert(fp.blocks, i, blocks[0])
 	} else {
 		fp.blocks = append(fp.blocks, blocks...)
@@ -195,7 +195,7 @@ func (fp *familyPool) blockOfLength(a netip.Addr, bits int) *block {
 	if err != nil {
 		return nil
 	}
-	if i, ok := fp.place(p); ok {
+	if i, ok := fp.search(p); ok {
 		return fp.blocks[i]
 	}
 	return nil

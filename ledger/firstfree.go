@@ -12,7 +12,7 @@ import "time"
 func (l *Ledger) FirstFree(f Family, pools []string) (pool string, wait time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lapse()
+	l.expirePending()
 	wait = -1
 	for _, name := range pools {
 		p := l.pools[name]
@@ -20,7 +20,7 @@ func (l *Ledger) FirstFree(f Family, pools []string) (pool string, wait time.Dur
 			continue
 		}
 		fp := &p.fam[f]
-		l.expire(p, fp)
+		l.expireCooling(p, fp)
 		if fp.freeList(byPrefix).next(0) != nil {
 			return name, 0, true
 		}

@@ -98,8 +98,8 @@ func (l *freeList) firstIn(i, end int) *block {
 	}
 }
 
-// at returns the number of the last block that begins at or below a, -1 if there
-// is none. The blocks are sorted by prefix.
+// find returns the number of the last block that begins at or below a, -1 if there is
+// none. The blocks are sorted by prefix.
 func (l *freeList) find(a netip.Addr) int {
 	if l.last < len(l.blocks) && l.blocks[l.last].prefix.Contains(a) {
 		return l.last

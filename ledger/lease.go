@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// Key is who holds a lease: one attachment of one container to one network.
+// Key identifies the owner of a lease: one attachment of one container to one network.
 type Key struct {
 	Network     string // name of the CNI or Docker network
 	ContainerID string
 	IfName      string
 }
 
-// String is "network/containerID/ifName".
+// String returns "network/containerID/ifName".
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// Pod says for whom a lease is held. It is kept for people and for look-ups by
-// pod; it is no part of the identity.
+// Pod names the pod of a lease, for look-ups and displays. It is not part of the
+// identity of the owner.
 type Pod struct{ Namespace, Name, UID string }
 
-// String is "namespace/name", or "" where there is no pod.
+// String returns "namespace/name", or "" for the zero Pod.
 func (p Pod) String() string {
 	if p.Name == "" {
 		return ""
@@ -31,7 +31,8 @@ func (p Pod) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// Purpose is what an address is for, and with it the door that it was taken through.
+// Purpose is the use of an address. It also names the interface of the claim: a
+// release by address frees only leases of its own purpose.
 type Purpose uint8
 
 // Purposes of leases.
@@ -43,13 +44,13 @@ const (
 
 func (p Purpose) String() string { return name("purpose", p, "pod", "docker", "infra") }
 
-// MarshalText writes the name.
+// MarshalText returns the name.
 func (p Purpose) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// State is where a lease is in its life.
+// State is the state of a lease.
 type State uint8
 
-// States of leases. Pending is for claims that somebody outside confirms later.
+// States of leases. A pending lease waits for a confirmation.
 const (
 	Held State = iota
 	Cooling
@@ -59,9 +60,10 @@ const (
 
 func (s State) String() string { return name("state", s, "held", "cooling", "pending", "quarantined") }
 
-// MarshalText writes the name.
+// MarshalText returns the name.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
+// name returns the name of v, or its number if it has none.
 func name[T ~uint8](what string, v T, names ...string) string {
 	if int(v) < len(names) {
 		return names[v]
@@ -69,7 +71,7 @@ func name[T ~uint8](what string, v T, names ...string) string {
 	return fmt.Sprintf("%s %d", what, v)
 }
 
-// Lease is one address and who holds it, as a value: changing it changes nothing.
+// Lease is a copy of one lease: an address and its owner.
 type Lease struct {
 	Addr       netip.Addr
 	Block      netip.Prefix
@@ -80,38 +82,39 @@ type Lease struct {
 	Pod        Pod
 	NetNS      string        // path of the pod's network namespace, as its first CNI ADD named it
 	Since      time.Time     // of the state
-	Reason     string        // why it is quarantined
-	Generation uint64        // of the claim: never the same for two claims of one process
-	Expiry     Expiry        // of a pending one
-	Expires    time.Duration // the uptime at which a pending one is released
+	Reason     string        // reason of the quarantine
+	Generation uint64        // number of the claim, unique in one process
+	Expiry     Expiry        // of a pending lease
+	Expires    time.Duration // the uptime at which a pending lease is released
 }
 
-// Prefix is the address with the length of its block, as CNI wants it: 10.1.5.2/24.
+// Prefix returns the address with the prefix length of its block, such as 10.1.5.2/24.
 func (l Lease) Prefix() netip.Prefix { return netip.PrefixFrom(l.Addr, l.Block.Bits()) }
 
-// lease is a Lease as the book keeps it. A staged one is not committed yet; a
-// leaving one has a release that is not committed yet. Both belong to owner.
+// lease is a lease in the ledger. The claim of a staged lease and the release of a
+// releasing lease are not committed yet; owner is the stage that holds the change.
 //
-// What a release looks at comes first: of a large book it is in no cache.
+// The fields that a release reads come first: a lease of a large ledger is in no
+// processor cache.
 type lease struct {
-	addr    netip.Addr
-	block   *block
-	owner   *Stage
-	timer   *timer         // of a pending one
-	chains  [indices]links // in the buckets of the tables
-	hashes  [indices]uint32
-	state   State
-	purpose Purpose
-	staged  bool
-	leaving bool
-	key     Key
-	pod     Pod
-	netns   string
-	reason  string
-	gen     uint64
-	since   int64         // Unix time in ns
-	cooled  time.Duration // uptime when cooling began
-	cooling [coolingLists]links
+	addr      netip.Addr
+	block     *block
+	owner     *Stage
+	timer     *timer         // of a pending lease
+	chains    [indices]links // in the buckets of the tables
+	hashes    [indices]uint32
+	state     State
+	purpose   Purpose
+	staged    bool
+	releasing bool
+	key       Key
+	pod       Pod
+	netns     string
+	reason    string
+	gen       uint64
+	since     int64         // Unix time in ns
+	cooled    time.Duration // uptime when cooling began
+	cooling   [coolingLists]links
 }
 
 func (l *lease) value() Lease {
@@ -125,25 +128,25 @@ func (l *lease) value() Lease {
 	return v
 }
 
-// maxSpare is how many forgotten leases are kept to be used again: claims and
-// releases that take turns need one, and a crowd that goes leaves no more.
-const maxSpare = 64
+// maxFreeLeases limits the leases that are kept for reuse. Claims and releases that
+// take turns need one.
+const maxFreeLeases = 64
 
-// newLease is an empty lease.
+// newLease returns an empty lease.
 func (l *Ledger) newLease() *lease {
-	n := len(l.spare)
+	n := len(l.freeLeases)
 	if n == 0 {
 		return &lease{}
 	}
-	x := l.spare[n-1]
-	l.spare = l.spare[:n-1]
+	x := l.freeLeases[n-1]
+	l.freeLeases = l.freeLeases[:n-1]
 	return x
 }
 
 // recycle keeps a lease for reuse that no table, list or stage refers to.
 func (l *Ledger) recycle(x *lease) {
-	if len(l.spare) < maxSpare {
+	if len(l.freeLeases) < maxFreeLeases {
 		*x = lease{}
-		l.spare = append(l.spare, x)
+		l.freeLeases = append(l.freeLeases, x)
 	}
 }

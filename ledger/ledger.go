@@ -18,12 +18,12 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 )
 
-// Options are the ledger's parameters; the zero value is of use.
+// Options are the ledger's parameters. The zero value is usable.
 type Options struct {
 	Log    *slog.Logger
 	Now    func() time.Time
-	Uptime func() time.Duration // time since boot: never jumps, never goes back
-	BootID string               // of the boot that Uptime counts from; "" if not known
+	Uptime func() time.Duration // time since boot; it never jumps or goes back
+	BootID string               // identifies the boot that Uptime counts from; "": unknown
 }
 
 func (o *Options) defaults() {
@@ -39,39 +39,40 @@ func (o *Options) defaults() {
 	}
 }
 
-// Ledger is the book. Use Open; any goroutine may call its methods.
+// Ledger holds pools, blocks and leases. Open returns one; any goroutine may call its
+// methods.
 type Ledger struct {
 	opt     Options
 	journal Journal
 
-	mu        sync.Mutex
-	commits   committer
-	ended     *sync.Cond // a stage was committed or undone
-	pools     map[string]*pool
-	order     []*pool             // the pools; none is ever removed
-	spaces    map[string]*subnets // by Pool.Space
-	byKey     table
-	byPod     table
-	seed      maphash.Seed
-	gen       uint64
-	suspended map[string]string   // why nothing new is lent, by cause
-	dirty     map[string]struct{} // records that may differ from memory: written with the next commit
-	unsure    bool                // a commit has failed: the journal may contradict memory
-	wake      chan struct{}       // something began to cool, or is pending
-	rebooted  int                 // leases that a reboot ended
-	armed     int                 // timers of all pools
-	due       time.Duration       // no lease expires before this uptime
-	lapsed    uint64              // leases that nobody has confirmed in time
+	mu          sync.Mutex
+	commits     committer
+	ended       *sync.Cond // a stage was committed or undone
+	pools       map[string]*pool
+	order       []*pool             // the pools; none is ever removed
+	spaces      map[string]*subnets // by Pool.Space
+	byKey       table
+	byPod       table
+	seed        maphash.Seed
+	gen         uint64
+	suspended   map[string]string   // the reasons for which nothing new is allocated, by cause
+	dirty       map[string]struct{} // records that may differ from memory: written with the next commit
+	unsure      bool                // a commit failed: the journal may contradict memory
+	wake        chan struct{}       // signals Run that a lease cools or is pending
+	rebooted    int                 // number of leases that a reboot ended
+	timersArmed int                 // number of timers of all pools
+	due         time.Duration       // no lease expires before this uptime
+	expired     uint64              // number of leases that were not confirmed in time
 
-	record  kv.Lease // the record that is written next
-	spare   []*lease // forgotten ones, to be used again
-	found   []*lease // room for those that a release looks for
-	touched []*block // room for those that a commit may have emptied
+	record     kv.Lease // the record that is written next
+	freeLeases []*lease // for reuse
+	found      []*lease // scratch: the leases of a selector
+	touched    []*block // scratch: the blocks of a commit
 }
 
-// Open loads the ledger from its journal. Where the journal was written in an
-// earlier boot, the leases of sandboxes, which cannot have survived, begin to
-// cool; all other leases stay.
+// Open loads the ledger from its journal. If the journal was written in an earlier
+// boot, the leases of sandboxes begin to cool, since no sandbox survives a reboot;
+// all other leases stay.
 func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	if journal == nil {
 		return nil, errors.New("open the ledger: no journal is given: want one, or NullJournal to keep nothing")
@@ -90,17 +91,17 @@ func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	return l, nil
 }
 
-// Rebooted is the number of leases that ended because the machine was booted
-// since they were taken.
+// Rebooted returns the number of leases that Open ended because the machine was
+// booted after their claim.
 func (l *Ledger) Rebooted() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rebooted
 }
 
-// Suspend stops lending new addresses and says why; leases that exist are
-// served as before. Each cause has one reason at a time; an empty one ends it,
-// and lending goes on when no cause is left.
+// Suspend stops the allocation of new addresses for a reason; existing leases are
+// served as before. A cause has one reason at a time. An empty reason ends the
+// cause, and the end of the last cause resumes the allocation.
 func (l *Ledger) Suspend(cause, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +112,7 @@ func (l *Ledger) Suspend(cause, reason string) {
 	l.suspended[cause] = reason
 }
 
-// Suspended is why nothing new is lent: the reasons given to Suspend, "" for none.
+// Suspended returns the reasons for which nothing new is allocated, "" if there are none.
 func (l *Ledger) Suspended() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,6 +127,7 @@ func (l *Ledger) suspension() string {
 	return strings.Join(reasons, "; ")
 }
 
+// pool returns the pool of a name. A new one has no policy yet.
 func (l *Ledger) pool(name string) *pool {
 	p := l.pools[name]
 	if p == nil {
@@ -138,12 +140,12 @@ func (l *Ledger) pool(name string) *pool {
 
 func (l *Ledger) hash(k *Key) uint32 { return uint32(maphash.Comparable(l.seed, *k)) }
 
-// hashPod is of the namespace and the name.
+// hashPod returns the hash of the namespace and the name.
 func (l *Ledger) hashPod(p *Pod) uint32 {
 	return uint32(maphash.Comparable(l.seed, [2]string{p.Namespace, p.Name}))
 }
 
-// held calls f for the leases of k, whose hash is h, until it returns false.
+// held calls f for the leases of k, whose hash is h, until f returns false.
 func (l *Ledger) held(k *Key, h uint32, f func(*lease) bool) {
 	for x := l.byKey.first(h); x != nil; {
 		next := l.byKey.next(x)
@@ -154,9 +156,9 @@ func (l *Ledger) held(k *Key, h uint32, f func(*lease) bool) {
 	}
 }
 
-// link makes x findable by address, key and pod. The hash is that of its key.
+// link adds x to the tables of addresses, keys and pods. hash is the hash of its key.
 func (l *Ledger) link(x *lease, hash uint32) {
-	x.block.pool.fam[FamilyOf(x.addr)].leases.put(x, hashAddr(x.addr))
+	x.block.family().leases.put(x, hashAddr(x.addr))
 	if x.state == Cooling {
 		return
 	}
@@ -170,7 +172,7 @@ func (l *Ledger) link(x *lease, hash uint32) {
 	}
 }
 
-// unlink undoes link, but for the address.
+// unlink removes x from the tables of keys and pods.
 func (l *Ledger) unlink(x *lease) {
 	x.block.count(x, -1)
 	l.disarm(x)
@@ -182,6 +184,7 @@ func (l *Ledger) unlink(x *lease) {
 	}
 }
 
+// count adds n leases such as x to the counts of b.
 func (b *block) count(x *lease, n int) {
 	if x.purpose == ForInfra {
 		b.infra += n
@@ -193,36 +196,37 @@ func (b *block) count(x *lease, n int) {
 	}
 }
 
-// drop forgets x, which is unlinked already, and frees its address.
+// drop removes x, which is unlinked already, and frees its address.
 func (l *Ledger) drop(x *lease) {
-	p := x.block.pool
-	fp := &p.fam[FamilyOf(x.addr)]
+	fp := x.block.family()
 	fp.leases.remove(x)
 	fp.vacate(x.block, x.addr)
 }
 
-// cool makes x cooling, which is unlinked already.
+// cool makes x cooling, which is unlinked already. uptime and since are the begin.
 func (l *Ledger) cool(x *lease, uptime time.Duration, since int64) {
 	x.state, x.cooled, x.since, x.reason, x.timer = Cooling, uptime, since, "", nil
 	x.block.family().insertCooling(x)
-	l.poke()
+	l.wakeRun()
 }
 
-// poke wakes Run.
-func (l *Ledger) poke() {
+// wakeRun lets Run look at the next expiry.
+func (l *Ledger) wakeRun() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
+// coolsDown reports whether the address of x cools after its release.
 func coolsDown(x *lease) bool {
 	return x.block.pool.CoolDown > 0 && x.block.state == Active && x.purpose != ForInfra
 }
 
-// expire frees the addresses of fp that have cooled long enough.
-func (l *Ledger) expire(p *pool, fp *familyPool) {
-	if fp.cooling.head == nil || !p.known { // unknown: its cool-down is not known yet either
+// expireCooling frees the addresses of fp that have cooled for the cool-down. The
+// cool-down of an unknown pool is unknown too.
+func (l *Ledger) expireCooling(p *pool, fp *familyPool) {
+	if fp.cooling.head == nil || !p.known {
 		return
 	}
 	for now := l.opt.Uptime(); fp.cooling.head != nil && now-fp.cooling.head.cooled >= p.CoolDown; {
@@ -230,11 +234,12 @@ func (l *Ledger) expire(p *pool, fp *familyPool) {
 		fp.removeCooling(x)
 		l.drop(x)
 		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
+		l.recycle(x)
 	}
 }
 
-// sweep forgets the draining blocks among some that have no user any more, with
-// their infra leases.
+// sweep removes those of blocks that drain and have no user any more, with their
+// infra leases.
 func (l *Ledger) sweep(blocks ...*block) {
 	var swept *familyPool // has forgotten blocks in its list
 	for _, b := range blocks {
@@ -250,7 +255,7 @@ func (l *Ledger) sweep(blocks ...*block) {
 	}
 	if swept != nil {
 		swept.compact()
-		l.poke()
+		l.wakeRun()
 	}
 }
 
@@ -279,8 +284,8 @@ func (l *Ledger) forget(b *block) bool {
 	return true
 }
 
-// Run frees cooled addresses in the journal, too, until ctx ends. It is the
-// ledger's one timer; the answers of all other methods do not depend on it.
+// Run writes expired leases to the journal until ctx ends. It has the ledger's only
+// timer. The answers of the other methods do not depend on Run.
 func (l *Ledger) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -293,26 +298,27 @@ func (l *Ledger) Run(ctx context.Context) error {
 		}
 		wait := l.expireAll()
 		if err := l.flush(ctx); err != nil {
-			l.opt.Log.Warn("ledger: expired leases are not yet out of the journal", "error", err)
+			l.opt.Log.Warn("expired leases are still in the journal", "error", err)
 			wait = min(wait, time.Minute)
 		}
 		timer.Reset(max(wait, time.Second))
 	}
 }
 
-// expireAll expires what it can and says when the next one is due.
+// expireAll ends the leases that have expired or cooled, and returns the time until
+// the next one.
 func (l *Ledger) expireAll() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wait := time.Hour
-	l.lapse()
+	l.expirePending()
 	for _, p := range l.pools {
 		if p.known && len(p.timers) > 0 {
 			wait = min(wait, p.timers[0].at-l.opt.Uptime())
 		}
 		for i := range p.fam {
 			fp := &p.fam[i]
-			l.expire(p, fp)
+			l.expireCooling(p, fp)
 			if x := fp.cooling.head; x != nil && p.known {
 				wait = min(wait, p.CoolDown-(l.opt.Uptime()-x.cooled))
 			}

@@ -94,8 +94,8 @@ func addrs(leases []ledger.Lease) string {
 	return strings.Join(s, " ")
 }
 
-// book is the whole ledger in one line.
-func (b *bench) book() string {
+// list returns all leases of the ledger in one line.
+func (b *bench) list() string {
 	var s []string
 	for _, l := range b.Leases() {
 		s = append(s, fmt.Sprintf("%s:%s:%s", l.Addr, l.State, l.Key.ContainerID))
@@ -117,10 +117,10 @@ func TestClaimAndRelease(t *testing.T) {
 	g.Expect(b.release(1)).To(Equal("10.1.5.1"))
 	g.Expect(b.release(1)).To(BeEmpty(), "released already")
 	g.Expect(b.claim(3)).To(Equal("10.1.5.3"), "not the one just released")
-	g.Expect(b.book()).To(Equal("10.1.5.1:cooling:c1 10.1.5.2:held:c2 10.1.5.3:held:c3"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:cooling:c1 10.1.5.2:held:c2 10.1.5.3:held:c3"))
 }
 
-func TestARepeatedClaimWritesNothing(t *testing.T) {
+func TestRepeatedClaimWritesNothing(t *testing.T) {
 	g := NewWithT(t)
 	m := journal.NewMemory()
 	b := open(g, m)
@@ -151,7 +151,7 @@ func TestCoolDown(t *testing.T) {
 	g.Expect(b.claim(4)).To(Equal("10.1.5.1"))
 }
 
-func TestCoolDownYieldsBeforeThePoolIsExhausted(t *testing.T) {
+func TestClaimOfAFullPoolEndsTheLongestCoolDown(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(defaultPool(), "10.1.5.0/29")
@@ -170,7 +170,7 @@ func TestCoolDownYieldsBeforeThePoolIsExhausted(t *testing.T) {
 	g.Expect(err).To(MatchError(ledger.ErrExhausted))
 }
 
-func TestARebootEndsSandboxesOnly(t *testing.T) {
+func TestRebootEndsOnlySandboxLeases(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(defaultPool(), "10.1.5.0/24")
@@ -188,9 +188,9 @@ func TestARebootEndsSandboxesOnly(t *testing.T) {
 	b.boot, b.uptime = "boot-2", time.Second
 	b.reopen()
 	g.Expect(b.Rebooted()).To(Equal(1))
-	g.Expect(b.book()).To(Equal("10.1.5.1:cooling:c1 10.1.5.2:held:docker 10.1.5.3:held:infra 10.1.5.4:held:pod:default/x"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:cooling:c1 10.1.5.2:held:docker 10.1.5.3:held:infra 10.1.5.4:held:pod:default/x"))
 	b.reopen()
-	g.Expect(b.book()).To(HavePrefix("10.1.5.1:cooling:c1"), "it is durable")
+	g.Expect(b.list()).To(HavePrefix("10.1.5.1:cooling:c1"), "it is durable")
 }
 
 func TestDualStackIsAllOrNothing(t *testing.T) {
@@ -201,7 +201,7 @@ func TestDualStackIsAllOrNothing(t *testing.T) {
 	g.Expect(b.claim(2)).To(Equal("10.1.5.2 fd00::2"))
 	_, err := b.claim(3)
 	g.Expect(err).To(MatchError(ContainSubstring("(ipv6)")))
-	g.Expect(b.book()).To(Equal("10.1.5.1:held:c1 10.1.5.2:held:c2 fd00::1:held:c1 fd00::2:held:c2"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:held:c1 10.1.5.2:held:c2 fd00::1:held:c1 fd00::2:held:c2"))
 	g.Expect(b.claim(1)).To(Equal("10.1.5.1 fd00::1"))
 	g.Expect(b.release(1)).To(Equal("10.1.5.1 fd00::1"))
 	g.Expect(b.claim(3)).To(Equal("10.1.5.4 fd00::1"))
@@ -251,7 +251,7 @@ func TestReleaseNeedsTheOwner(t *testing.T) {
 	g.Expect(err).To(MatchError(ledger.ErrNotOwner))
 	_, err = b.Release(ctx, ledger.Selector{})
 	g.Expect(err).To(HaveOccurred())
-	g.Expect(b.book()).To(Equal("10.1.5.1:held:c1"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:held:c1"))
 	leases, err := b.Release(ctx, ledger.Selector{Addr: ip("10.1.5.1"), Pool: "default"})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(addrs(leases)).To(Equal("10.1.5.1"))
@@ -272,7 +272,7 @@ func TestBlocksDrain(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	b.pool(defaultPool(), "10.1.7.0/24")
 	g.Expect(b.claim(1)).To(Equal("10.1.5.1"), "a live pod keeps its address")
-	g.Expect(b.claim(3)).To(Equal("10.1.7.1"), "a draining block lends nothing")
+	g.Expect(b.claim(3)).To(Equal("10.1.7.1"), "a draining block allocates nothing")
 	blocks := func() (s []string) {
 		for _, x := range b.Stats() {
 			s = append(s, fmt.Sprint(x.Block, " ", x.State))
@@ -283,7 +283,7 @@ func TestBlocksDrain(t *testing.T) {
 	b.pool(defaultPool(), "10.1.7.0/24")
 	g.Expect(blocks()).To(Equal([]string{"10.1.5.0/24 draining", "10.1.7.0/24 active"}))
 	b.release(1)
-	g.Expect(b.book()).To(Equal("10.1.5.2:held:c2 10.1.5.254:held:x 10.1.7.1:held:c3"), "no cooling in a draining block")
+	g.Expect(b.list()).To(Equal("10.1.5.2:held:c2 10.1.5.254:held:x 10.1.7.1:held:c3"), "no cooling in a draining block")
 	b.release(2)
 	g.Expect(blocks()).To(Equal([]string{"10.1.7.0/24 active"}), "released with its infra leases")
 	b.claim(4)
@@ -291,7 +291,7 @@ func TestBlocksDrain(t *testing.T) {
 	g.Expect(blocks()).To(Equal([]string{"10.1.7.0/24 active"}), "in the journal, too")
 }
 
-func TestABlockThatIsCutAnewNeverLendsALeasedAddress(t *testing.T) {
+func TestResizedBlockNeverAllocatesALeasedAddress(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(ledger.Pool{Name: "default", Order: ledger.Lowest}, "10.1.4.0/30")
@@ -329,13 +329,13 @@ func TestQuarantine(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(leases).To(BeEmpty())
 	b.reopen()
-	g.Expect(b.book()).To(Equal("10.1.5.1:quarantined: 10.1.5.2:held:c1"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:quarantined: 10.1.5.2:held:c1"))
 	leases, err = b.Release(ctx, ledger.Selector{Addr: ip("10.1.5.1"), Pool: "default", Quarantined: true})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(leases).To(HaveLen(1))
 }
 
-func TestSuspended(t *testing.T) {
+func TestSuspendedAllocation(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(defaultPool(), "10.1.5.0/24")
@@ -345,7 +345,7 @@ func TestSuspended(t *testing.T) {
 	b.Suspend("node ID", "")
 	b.Suspend("never", "")
 	_, err := b.claim(2)
-	g.Expect(err).To(MatchError(ContainSubstring("lending of new addresses is suspended: the store came back older")))
+	g.Expect(err).To(MatchError(ContainSubstring("allocation of new addresses is suspended: the store came back older")))
 	g.Expect(b.claim(1)).To(Equal("10.1.5.1"))
 	g.Expect(b.release(1)).To(Equal("10.1.5.1"))
 	b.Suspend("store", "")
@@ -353,7 +353,7 @@ func TestSuspended(t *testing.T) {
 }
 
 // A commit that fails, with the journal having taken it or not, changes nothing.
-func TestFailedCommits(t *testing.T) {
+func TestFailedCommitChangesNothing(t *testing.T) {
 	for _, fault := range []journal.Fault{journal.Fail, journal.Tear} {
 		t.Run(fmt.Sprint("fault=", fault), func(t *testing.T) {
 			g := NewWithT(t)
@@ -369,7 +369,7 @@ func TestFailedCommits(t *testing.T) {
 			b.claim(1)
 			b.claim(2)
 			b.release(2) // .2 cools
-			before := b.book()
+			before := b.list()
 
 			bad = true
 			_, err := b.claim(3)
@@ -377,21 +377,21 @@ func TestFailedCommits(t *testing.T) {
 			_, err = b.Release(context.Background(), ledger.Selector{Key: key(1)})
 			g.Expect(err).To(MatchError(journal.ErrInjected))
 			g.Expect(b.tryPool(defaultPool(), "10.9.0.0/24")).To(MatchError(journal.ErrInjected))
-			g.Expect(b.book()).To(Equal(before))
+			g.Expect(b.list()).To(Equal(before))
 			g.Expect(b.ByKey(key(3))).To(BeEmpty())
 
 			bad = false
 			g.Expect(b.claim(4)).NotTo(BeEmpty())
-			after := b.book()
+			after := b.list()
 			b.reopen()
-			g.Expect(b.book()).To(Equal(after), "the next commit wrote over what the failed ones may have left")
+			g.Expect(b.list()).To(Equal(after), "the next commit wrote over what the failed ones may have left")
 		})
 	}
 }
 
 // A commit that failed may have been applied. What is answered after it must
 // survive a crash, also where memory alone would not need a write.
-func TestNothingIsAnsweredThatTheJournalMayContradict(t *testing.T) {
+func TestAnswerAfterAFailedCommitIsDurable(t *testing.T) {
 	g := NewWithT(t)
 	tear := false
 	b := open(g, &journal.Faulty{Journal: journal.NewMemory(), Plan: func(int64) journal.Fault {
@@ -411,7 +411,7 @@ func TestNothingIsAnsweredThatTheJournalMayContradict(t *testing.T) {
 	tear = false
 	g.Expect(b.claim(1)).To(Equal("10.1.5.1"))
 	b.reopen() // a crash
-	g.Expect(b.book()).To(Equal("10.1.5.1:held:c1"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:held:c1"))
 
 	b.pool(defaultPool(), "10.1.5.0/24")
 	tear = true
@@ -423,7 +423,7 @@ func TestNothingIsAnsweredThatTheJournalMayContradict(t *testing.T) {
 	g.Expect(b.ByKey(key(2))).To(BeEmpty(), "and neither has the journal")
 }
 
-func TestClaimsOfOneKeyAtOnceShareOneLease(t *testing.T) {
+func TestConcurrentClaimsOfOneKeyShareOneLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		m := journal.NewMemory()
@@ -441,7 +441,7 @@ func TestClaimsOfOneKeyAtOnceShareOneLease(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsAtTheSameTimeIsCommittedTogether(t *testing.T) {
+func TestConcurrentClaimsShareOneCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		m := journal.NewMemory()
@@ -463,7 +463,7 @@ func TestWhoWaitsAtTheSameTimeIsCommittedTogether(t *testing.T) {
 	})
 }
 
-func TestAnEventAtWorkIsNotWaitedFor(t *testing.T) {
+func TestClaimOfAStagedKeyIsBusy(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(defaultPool(), "10.1.5.0/24")
@@ -471,18 +471,18 @@ func TestAnEventAtWorkIsNotWaitedFor(t *testing.T) {
 	_, fresh, err := st.Claim(ledger.Request{Pool: "default", Key: key(1)})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(fresh).To(BeTrue())
-	g.Expect(b.ByKey(key(1))).To(BeEmpty(), "nobody is told of what is not durable")
+	g.Expect(b.ByKey(key(1))).To(BeEmpty(), "a staged lease is not visible")
 	_, err = b.claim(1)
 	g.Expect(err).To(MatchError(ledger.ErrBusy), "it could be its own handler that asks")
 	_, err = b.Release(context.Background(), ledger.Selector{Key: key(1)})
 	g.Expect(err).To(MatchError(ledger.ErrBusy))
-	g.Expect(b.claim(2)).To(Equal("10.1.5.2"), "others go on")
+	g.Expect(b.claim(2)).To(Equal("10.1.5.2"), "another key is not busy")
 	g.Expect(b.Check(context.Background())).To(BeEmpty())
 	st.Undo()
 	g.Expect(b.claim(1)).To(Equal("10.1.5.3"))
 }
 
-func TestAnUndoneTakeoverCoolsOnWhereItWas(t *testing.T) {
+func TestUndoneClaimOfACoolingAddressKeepsItsPlace(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(defaultPool(), "10.1.5.0/29")
@@ -502,7 +502,7 @@ func TestAnUndoneTakeoverCoolsOnWhereItWas(t *testing.T) {
 	g.Expect(b.claim(13)).To(Equal("10.1.5.5"))
 }
 
-func TestRunFreesWhatHasCooledInTheJournal(t *testing.T) {
+func TestRunRemovesCooledLeasesFromTheJournal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		ctx, cancel := context.WithCancel(context.Background())

@@ -19,13 +19,13 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// promise is what the test's clients were told.
+// promise holds the addresses of each key that the test's clients were told.
 type promise map[ledger.Key]string // addresses that a key holds
 
-// TestNoPromiseIsBroken runs random claims, releases, block changes, commits
+// TestRandomFaultsKeepEveryAnswer runs random claims, releases, block changes, commits
 // that fail (with and without having been applied), restarts, reboots and
 // clocks that jump, and compares the ledger with what its clients were told.
-func TestNoPromiseIsBroken(t *testing.T) {
+func TestRandomFaultsKeepEveryAnswer(t *testing.T) {
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			g := NewWithT(t)
@@ -36,7 +36,7 @@ func TestNoPromiseIsBroken(t *testing.T) {
 	}
 }
 
-func TestTheModelFindsABrokenLedger(t *testing.T) {
+func TestModelFindsAStolenLease(t *testing.T) {
 	g := NewWithT(t)
 	found := 0
 	for seed := range uint64(20) { // a lease is stolen behind the clients' backs
@@ -156,12 +156,12 @@ func kept(b *bench, told promise, unsure map[ledger.Key]bool, now []string) erro
 	}
 	for k, a := range held {
 		if told[k] == "" && !unsure[k] {
-			return fmt.Errorf("%s holds %s, nobody was told", k, a)
+			return fmt.Errorf("%s holds %s, no client was told", k, a)
 		}
 	}
 	for _, s := range b.Stats() {
 		if s.State == ledger.Active && !slices.Contains(now, s.Block.String()) {
-			return fmt.Errorf("block %s lends, it should not", s.Block)
+			return fmt.Errorf("block %s allocates, it should drain", s.Block)
 		}
 	}
 	return nil

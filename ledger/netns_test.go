@@ -12,7 +12,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-func TestALeaseKeepsTheNetworkNamespaceOfItsFirstClaim(t *testing.T) {
+func TestLeaseKeepsTheNetworkNamespaceOfItsFirstClaim(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(ledger.Pool{Name: "default"}, "10.1.5.0/24")

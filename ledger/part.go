@@ -49,7 +49,7 @@ func (fp *familyPool) takeWithin(req *Request, from netip.Addr) (*block, netip.A
 
 // blockAround returns the active block that contains all of part, nil if there is none.
 func (fp *familyPool) blockAround(part netip.Prefix) *block {
-	if i, ok := fp.place(part); ok && fp.blocks[i].state == Active {
+	if i, ok := fp.search(part); ok && fp.blocks[i].state == Active {
 		return fp.blocks[i]
 	}
 	b := fp.blockOf(part.Addr())

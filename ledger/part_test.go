@@ -130,9 +130,9 @@ func TestExclusionsInAPart(t *testing.T) {
 	g.Expect(*full).To(Equal(ledger.Exhausted{Pool: "default", Size: 4, Held: 1, Reserved: 3}))
 }
 
-// TestPartsAsAModel compares claims within random parts, by random orders, with a
+// TestPartsAgreeWithAModel compares claims within random parts, by random orders, with a
 // search of all addresses one by one.
-func TestPartsAsAModel(t *testing.T) {
+func TestPartsAgreeWithAModel(t *testing.T) {
 	for seed := range uint64(20) {
 		g := NewWithT(t)
 		rnd := rand.New(rand.NewPCG(seed, 7))

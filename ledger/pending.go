@@ -11,27 +11,28 @@ import (
 	"time"
 )
 
-// Expiry makes a lease pending: unless somebody who has the token stops it in
-// time, the lease is released. It counts the time since boot and outlives a
+// Expiry makes a lease pending: the lease is released after a time, unless a caller
+// with the token stops the expiry. It counts the time since boot and survives a
 // restart; after a reboot it begins again.
 type Expiry struct {
-	Token string        // of this attempt; whoever stops the expiry must have it
+	Token string        // of this attempt; needed to stop the expiry
 	After time.Duration // above 0
 }
 
+// check returns an error unless e is zero or complete.
 func (e Expiry) check() error {
 	switch {
 	case e == Expiry{}:
 		return nil
 	case e.After <= 0:
-		return fmt.Errorf("expiry after %s: it must be above 0", e.After)
+		return fmt.Errorf("expiry after %s: want a time above 0", e.After)
 	case e.Token == "":
 		return fmt.Errorf("expiry after %s: its token is empty", e.After)
 	}
 	return nil
 }
 
-// timer is the Expiry of a lease. The leases that have one are in the heap of their pool.
+// timer is the Expiry of a lease. Each pool has a heap of the timers of its leases.
 type timer struct {
 	Expiry
 	at    time.Duration // uptime
@@ -39,7 +40,7 @@ type timer struct {
 	lease *lease
 }
 
-// timers is a heap, what expires first on top.
+// timers is a heap; the timer that expires first is on top.
 type timers []*timer
 
 func (t timers) Len() int           { return len(t) }
@@ -49,14 +50,14 @@ func (t timers) Swap(i, j int) {
 	t[i].index, t[j].index = i, j
 }
 
-// Push is for container/heap.
+// Push implements heap.Interface.
 func (t *timers) Push(x any) {
 	n := x.(*timer)
 	n.index = len(*t)
 	*t = append(*t, n)
 }
 
-// Pop is for container/heap.
+// Pop implements heap.Interface.
 func (t *timers) Pop() any {
 	old := *t
 	n := old[len(old)-1]
@@ -65,7 +66,7 @@ func (t *timers) Pop() any {
 	return n
 }
 
-// state is that of a lease with this timer, or with none.
+// state returns the state of a lease with this timer; t may be nil.
 func (t *timer) state() State {
 	if t == nil {
 		return Held
@@ -73,7 +74,7 @@ func (t *timer) state() State {
 	return Pending
 }
 
-// newTimer is nil where e is zero.
+// newTimer returns the timer of x, nil for the zero Expiry.
 func (l *Ledger) newTimer(x *lease, e Expiry) *timer {
 	if e == (Expiry{}) {
 		return nil
@@ -81,30 +82,31 @@ func (l *Ledger) newTimer(x *lease, e Expiry) *timer {
 	return &timer{Expiry: e, at: l.opt.Uptime() + e.After, lease: x}
 }
 
-// arm puts the timer of x, which is linked, into the heap of its pool.
+// arm adds the timer of x to the heap of its pool.
 func (l *Ledger) arm(x *lease) {
 	if x.timer == nil {
 		return
 	}
 	heap.Push(&x.block.pool.timers, x.timer)
-	l.armed++
+	l.timersArmed++
 	l.due = min(l.due, x.timer.at)
-	l.poke()
+	l.wakeRun()
 }
 
+// disarm removes the timer of x from the heap of its pool.
 func (l *Ledger) disarm(x *lease) {
 	if x.timer == nil {
 		return
 	}
 	heap.Remove(&x.block.pool.timers, x.timer.index)
-	l.armed--
+	l.timersArmed--
 }
 
-// lapse releases the pending leases whose time is over. Whoever looks at leases
-// does this first, so that no answer depends on Run. A pool that is not known
-// yet is left alone: its cool-down is not known either.
-func (l *Ledger) lapse() {
-	if l.armed == 0 {
+// expirePending releases the pending leases whose time is over. Each method that
+// reads leases calls it first, so that no answer depends on Run. It skips unknown
+// pools, since their cool-down is unknown.
+func (l *Ledger) expirePending() {
+	if l.timersArmed == 0 {
 		return
 	}
 	now := l.opt.Uptime()
@@ -114,7 +116,7 @@ func (l *Ledger) lapse() {
 	l.due = never
 	for _, p := range l.pools {
 		if p.known {
-			l.lapseIn(p, now)
+			l.expirePendingOf(p, now)
 			l.expiryChanged(p)
 		}
 	}
@@ -130,8 +132,8 @@ func (l *Ledger) expiryChanged(p *pool) {
 	}
 }
 
-func (l *Ledger) lapseIn(p *pool, now time.Duration) {
-	var busy []*timer // somebody is at their leases; who settles that decides
+func (l *Ledger) expirePendingOf(p *pool, now time.Duration) {
+	var busy []*timer // of leases that a stage changes: the end of the stage decides
 	for len(p.timers) > 0 && p.timers[0].at <= now {
 		t := p.timers[0]
 		x := t.lease
@@ -147,37 +149,37 @@ func (l *Ledger) lapseIn(p *pool, now time.Duration) {
 			l.drop(x)
 		}
 		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
-		l.lapsed++
-		l.opt.Log.Info("a lease that nobody has confirmed is released", "pool", p.Name, "address", x.addr, "key", x.key, "after", t.After)
+		l.expired++
+		l.opt.Log.Info("pending lease was not confirmed in time: it is released", "pool", p.Name, "address", x.addr, "key", x.key, "after", t.After)
 		l.sweep(x.block)
-		l.poke()
+		l.wakeRun()
 	}
 	for _, t := range busy {
 		heap.Push(&p.timers, t)
 	}
 }
 
-// Lapsed is the number of leases that were released because their expiry was
-// not stopped, since Open.
-func (l *Ledger) Lapsed() uint64 {
+// Expired returns the number of leases that were released since Open because their
+// expiry was not stopped.
+func (l *Ledger) Expired() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lapse()
-	return l.lapsed
+	l.expirePending()
+	return l.expired
 }
 
 // StartExpiry makes held leases pending. It fails if the selector has no lease,
 // or one that is pending already.
 func (l *Ledger) StartExpiry(ctx context.Context, sel Selector, e Expiry) error {
 	err := l.autocommit(ctx, func(st *Stage) error { return st.startExpiry(&sel, e) })
-	return explain(err, "start an expiry for %s", sel.what())
+	return explain(err, "start an expiry for %s", sel.describe())
 }
 
 // StopExpiry makes pending leases held: they are confirmed. The token must be
 // that of their Expiry. It fails if a lease is not, or no longer, pending.
 func (l *Ledger) StopExpiry(ctx context.Context, sel Selector, token string) error {
 	err := l.autocommit(ctx, func(st *Stage) error { return st.stopExpiry(&sel, token) })
-	return explain(err, "stop the expiry of %s", sel.what())
+	return explain(err, "stop the expiry of %s", sel.describe())
 }
 
 // StartExpiry stages the change that Ledger.StartExpiry commits.
@@ -196,11 +198,11 @@ func (st *Stage) StopExpiry(sel Selector, token string) error {
 
 func (st *Stage) startExpiry(sel *Selector, e Expiry) error {
 	if err := e.check(); err != nil || e == (Expiry{}) {
-		return fmt.Errorf("start an expiry for %s: %w", sel.what(), errorOr(err, "it has neither a token nor a time"))
+		return fmt.Errorf("start an expiry for %s: %w", sel.describe(), errorOr(err, "it has neither a token nor a time"))
 	}
-	found, err := st.amendable(sel)
+	found, err := st.extendable(sel)
 	if err != nil {
-		return fmt.Errorf("start an expiry for %s: %w", sel.what(), err)
+		return fmt.Errorf("start an expiry for %s: %w", sel.describe(), err)
 	}
 	for _, x := range found {
 		if x.state != Held {
@@ -208,15 +210,15 @@ func (st *Stage) startExpiry(sel *Selector, e Expiry) error {
 		}
 	}
 	for _, x := range found {
-		st.amend(x, st.l.newTimer(x, e))
+		st.extend(x, st.l.newTimer(x, e))
 	}
 	return nil
 }
 
 func (st *Stage) stopExpiry(sel *Selector, token string) error {
-	found, err := st.amendable(sel)
+	found, err := st.extendable(sel)
 	if err != nil {
-		return fmt.Errorf("stop the expiry of %s: %w", sel.what(), err)
+		return fmt.Errorf("stop the expiry of %s: %w", sel.describe(), err)
 	}
 	for _, x := range found {
 		switch {
@@ -227,11 +229,12 @@ func (st *Stage) stopExpiry(sel *Selector, token string) error {
 		}
 	}
 	for _, x := range found {
-		st.amend(x, nil)
+		st.extend(x, nil)
 	}
 	return nil
 }
 
+// errorOr returns err, or an error with a text if err is nil.
 func errorOr(err error, text string) error {
 	if err != nil {
 		return err
@@ -239,8 +242,8 @@ func errorOr(err error, text string) error {
 	return fmt.Errorf("%s", text)
 }
 
-// what the selector names, in words.
-func (s *Selector) what() string {
+// describe names the selection in an error.
+func (s *Selector) describe() string {
 	switch {
 	case s.Key != (Key{}):
 		return s.Key.String()
@@ -250,10 +253,10 @@ func (s *Selector) what() string {
 	return s.Addr.String()
 }
 
-// amendable are the held and pending leases of a selector, once no other stage
-// is at them.
-func (st *Stage) amendable(sel *Selector) ([]*lease, error) {
-	found, err := st.l.findSettled(st, sel)
+// extendable returns the held and pending leases of a selector. It waits for other
+// stages that change them.
+func (st *Stage) extendable(sel *Selector) ([]*lease, error) {
+	found, err := st.l.selectLeases(st, sel)
 	if err != nil {
 		return nil, err
 	}
@@ -262,8 +265,8 @@ func (st *Stage) amendable(sel *Selector) ([]*lease, error) {
 	}
 	for _, x := range found {
 		switch {
-		case x.leaving:
-			return nil, fmt.Errorf("%s: its release is under way: %w", x.addr, ErrBusy)
+		case x.releasing:
+			return nil, fmt.Errorf("%s: its release is in progress: %w", x.addr, ErrBusy)
 		case x.owner != nil:
 			return nil, fmt.Errorf("%s: it is staged already: %w", x.addr, ErrBusy)
 		case x.state != Held && x.state != Pending:
@@ -273,7 +276,8 @@ func (st *Stage) amendable(sel *Selector) ([]*lease, error) {
 	return found, nil
 }
 
-func (st *Stage) amend(x *lease, t *timer) {
+// extend stages another timer of x; nil for none.
+func (st *Stage) extend(x *lease, t *timer) {
 	x.owner = st
-	st.changes = append(st.changes, change{kind: amended, lease: x, timer: t})
+	st.changes = append(st.changes, change{kind: extended, lease: x, timer: t})
 }

@@ -44,7 +44,7 @@ func (b *bench) consistent() {
 
 func noCoolDown() ledger.Pool { return ledger.Pool{Name: "default", ReserveEdges: true} }
 
-func TestAPendingLeaseIsReleasedUnlessConfirmed(t *testing.T) {
+func TestPendingLeaseIsReleasedUnlessConfirmed(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(noCoolDown(), "10.1.5.0/29", "fd00::/125")
@@ -67,12 +67,12 @@ func TestAPendingLeaseIsReleasedUnlessConfirmed(t *testing.T) {
 	g.Expect(b.ByKey(key(1))).To(BeEmpty(), "its time is over, without Run")
 	g.Expect(b.confirm(1, "t1")).To(MatchError(ledger.ErrNoLease))
 	b.uptime += time.Minute
-	g.Expect(b.book()).To(Equal("10.1.5.2:held:c2 fd00::2:held:c2"))
-	g.Expect(b.Lapsed()).To(Equal(uint64(4)))
+	g.Expect(b.list()).To(Equal("10.1.5.2:held:c2 fd00::2:held:c2"))
+	g.Expect(b.Expired()).To(Equal(uint64(4)))
 	b.consistent()
 }
 
-func TestAReleaseEndsTheExpiry(t *testing.T) {
+func TestReleaseEndsTheExpiry(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(noCoolDown(), "10.1.5.0/30")
@@ -81,22 +81,22 @@ func TestAReleaseEndsTheExpiry(t *testing.T) {
 	g.Expect(b.release(1)).To(Equal("10.1.5.1"))
 	g.Expect(b.claim(3)).To(Equal("10.1.5.1"))
 	b.uptime += time.Hour
-	g.Expect(b.book()).To(Equal("10.1.5.1:held:c3 10.1.5.2:held:c2"), "no timer of an earlier lease hits a later one")
+	g.Expect(b.list()).To(Equal("10.1.5.1:held:c3 10.1.5.2:held:c2"), "no timer of an earlier lease hits a later one")
 }
 
-func TestALapsedLeaseCoolsFromItsDeadline(t *testing.T) {
+func TestExpiredLeaseCoolsFromItsDeadline(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(defaultPool(), "10.1.5.0/29")
 	b.claimPending(1, time.Minute)
 	b.claim(2)
 	b.uptime += 90 * time.Second
-	g.Expect(b.book()).To(Equal("10.1.5.1:cooling:c1 10.1.5.2:held:c2"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:cooling:c1 10.1.5.2:held:c2"))
 	b.release(2)
 	b.uptime += 29 * time.Second
-	g.Expect(b.book()).To(HavePrefix("10.1.5.1:cooling"))
+	g.Expect(b.list()).To(HavePrefix("10.1.5.1:cooling"))
 	b.uptime += time.Second
-	g.Expect(b.book()).To(Equal("10.1.5.2:cooling:c2"), "it has cooled since the minute was over")
+	g.Expect(b.list()).To(Equal("10.1.5.2:cooling:c2"), "it has cooled since the minute was over")
 	b.consistent()
 }
 
@@ -109,7 +109,7 @@ func TestExpiryNeedsATokenAndATime(t *testing.T) {
 		g.Expect(b.StartExpiry(context.Background(), ledger.Selector{Key: key(1)}, e)).NotTo(Succeed())
 	}
 	_, _, err := b.Claim(context.Background(), ledger.Request{Pool: "default", Key: key(2), Expiry: ledger.Expiry{Token: "t", After: -1}})
-	g.Expect(err).To(MatchError(ContainSubstring("expiry after -1ns: it must be above 0")))
+	g.Expect(err).To(MatchError(ContainSubstring("expiry after -1ns: want a time above 0")))
 }
 
 // TestExpirySurvivesARestart opens the database again in the middle of timers.
@@ -136,21 +136,21 @@ func TestExpirySurvivesARestart(t *testing.T) {
 	b.uptime += 59 * time.Second
 	b.wall = b.wall.Add(-1000 * time.Hour)
 	restart()
-	g.Expect(b.book()).To(ContainSubstring("10.1.5.1:pending:c1"))
+	g.Expect(b.list()).To(ContainSubstring("10.1.5.1:pending:c1"))
 	b.uptime += time.Second
-	g.Expect(b.book()).To(ContainSubstring("10.1.5.1:pending:c1"), "before its pool is known nothing happens")
+	g.Expect(b.list()).To(ContainSubstring("10.1.5.1:pending:c1"), "before its pool is known nothing happens")
 	b.pool(noCoolDown(), "10.1.5.0/29")
-	g.Expect(b.book()).To(Equal("10.1.5.2:pending:c2 10.1.5.3:held:c3 10.1.5.4:pending:c4"))
+	g.Expect(b.list()).To(Equal("10.1.5.2:pending:c2 10.1.5.3:held:c3 10.1.5.4:pending:c4"))
 	g.Expect(b.confirm(2, "t2")).To(Succeed(), "the token is kept")
 	b.uptime += time.Hour
 	restart()
 	b.pool(noCoolDown(), "10.1.5.0/29")
-	g.Expect(b.book()).To(Equal("10.1.5.2:held:c2 10.1.5.3:held:c3"), "what ran out while nobody was there is over")
+	g.Expect(b.list()).To(Equal("10.1.5.2:held:c2 10.1.5.3:held:c3"), "an expiry of the time without a process is over")
 	b.consistent()
 	g.Expect(file.Close()).To(Succeed())
 }
 
-func TestAfterARebootAnExpiryBeginsAgain(t *testing.T) {
+func TestExpiryBeginsAgainAfterAReboot(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(noCoolDown(), "10.1.5.0/29")
@@ -164,13 +164,13 @@ func TestAfterARebootAnExpiryBeginsAgain(t *testing.T) {
 	b.reopen()
 	b.pool(noCoolDown(), "10.1.5.0/29")
 	b.uptime += 59 * time.Second
-	g.Expect(b.book()).To(Equal("10.1.5.2:pending:c2"))
+	g.Expect(b.list()).To(Equal("10.1.5.2:pending:c2"))
 	b.consistent()
 	b.uptime += time.Second
-	g.Expect(b.book()).To(BeEmpty())
+	g.Expect(b.list()).To(BeEmpty())
 }
 
-func TestAStagedLeaseDoesNotLapse(t *testing.T) {
+func TestStagedLeaseDoesNotExpire(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())
 	b.pool(noCoolDown(), "10.1.5.0/29")
@@ -180,10 +180,10 @@ func TestAStagedLeaseDoesNotLapse(t *testing.T) {
 	g.Expect(st.StopExpiry(ledger.Selector{Key: key(1)}, "t1")).To(Succeed())
 	g.Expect(st.Staged()).To(Equal([]string{`expiry of 10.1.5.1 of pool "default"`}))
 	b.uptime += time.Hour
-	g.Expect(b.book()).To(Equal("10.1.5.1:pending:c1"), "who has it at work decides")
+	g.Expect(b.list()).To(Equal("10.1.5.1:pending:c1"), "the stage that changes the lease decides")
 	g.Expect(b.start(1, time.Minute)).To(MatchError(ledger.ErrBusy))
 	st.Undo()
-	g.Expect(b.book()).To(BeEmpty())
+	g.Expect(b.list()).To(BeEmpty())
 	b.consistent()
 }
 
@@ -211,22 +211,22 @@ func TestOneStageClaimsStartsStopsAndReleases(t *testing.T) {
 					g.Expect(st.Commit(ctx)).To(Succeed())
 				}
 				b.consistent()
-				before := b.book()
+				before := b.list()
 				b.reopen()
 				b.pool(noCoolDown(), "10.1.5.0/29")
-				g.Expect(b.book()).To(Equal(before))
+				g.Expect(b.list()).To(Equal(before))
 				b.consistent()
 			})
 		}
 	}
 }
 
-// stagedTwice is refused: what is staged has no expiry of its own to be changed.
+// stagedTwice is refused: a staged lease has no expiry that could be changed.
 func (b *bench) stagedTwice(st *ledger.Stage, sel ledger.Selector) error {
 	return st.StartExpiry(sel, ledger.Expiry{Token: "t", After: time.Minute})
 }
 
-func TestRunReleasesWhatNobodyConfirms(t *testing.T) {
+func TestRunReleasesUnconfirmedLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		m := journal.NewMemory()
@@ -253,7 +253,7 @@ func TestRunReleasesWhatNobodyConfirms(t *testing.T) {
 		}
 		time.Sleep(10*time.Minute + time.Second)
 		synctest.Wait()
-		g.Expect(records()).To(Equal(1), "the journal forgets it, too, and nobody had to ask")
+		g.Expect(records()).To(Equal(1), "Run removes the record without a call")
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		g.Expect(records()).To(Equal(0))
@@ -301,10 +301,10 @@ func TestExpiryAndItsFaults(t *testing.T) {
 					_, err = b.claim(4)
 				}
 				g.Expect(err).NotTo(HaveOccurred())
-				before := b.book()
+				before := b.list()
 				b.reopen()
 				b.pool(noCoolDown(), "10.1.5.0/29")
-				g.Expect(b.book()).To(Equal(before))
+				g.Expect(b.list()).To(Equal(before))
 				b.consistent()
 			})
 		}
@@ -339,10 +339,10 @@ func TestExclusion(t *testing.T) {
 			b.claim(98)
 			b.claim(99)
 			exclude()
-			b.g.Expect(b.book()).To(ContainSubstring("10.1.5.2:held:c99"), "who holds it keeps it")
+			b.g.Expect(b.list()).To(ContainSubstring("10.1.5.2:held:c99"), "the lease stays")
 			b.reopen()
 			b.pool(noCoolDown(), "10.1.5.0/29")
-			b.g.Expect(b.book()).To(ContainSubstring("10.1.5.2:held:c99"))
+			b.g.Expect(b.list()).To(ContainSubstring("10.1.5.2:held:c99"))
 			b.release(98)
 			b.release(99)
 		}},
@@ -396,7 +396,7 @@ func TestExclusion(t *testing.T) {
 	}
 }
 
-func TestAnExclusionCanBeUndone(t *testing.T) {
+func TestUndoneExclusion(t *testing.T) {
 	g := NewWithT(t)
 	ctx := context.Background()
 	b := open(g, journal.NewMemory())
@@ -409,7 +409,7 @@ func TestAnExclusionCanBeUndone(t *testing.T) {
 	_, ok := b.Excluded("default", ip("10.1.5.2"))
 	g.Expect(ok).To(BeFalse(), "it is not answered before it is durable")
 	_, err := b.claim(2)
-	g.Expect(err).To(MatchError(ledger.ErrExhausted), "but the address is lent no more")
+	g.Expect(err).To(MatchError(ledger.ErrExhausted), "the address is not allocated again")
 	_, err = b.Release(ctx, ledger.Selector{Key: key(1)})
 	g.Expect(err).To(MatchError(ledger.ErrBusy))
 	st.Undo()
@@ -455,7 +455,7 @@ func TestMoreAndWithin(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	request.Within = prefixes("10.1.5.0/30")
 	_, _, err = b.Claim(ctx, request)
-	g.Expect(err).To(MatchError(ledger.ErrExhausted), "what is free is not within")
+	g.Expect(err).To(MatchError(ledger.ErrExhausted), "the free addresses are outside of Within")
 	g.Expect(b.release(1)).To(Equal("10.1.5.1 10.1.5.2 10.1.6.1"))
 	b.consistent()
 }
@@ -478,9 +478,9 @@ func TestOneKeyWithManyLeases(t *testing.T) {
 	g.Expect(b.Leases()).To(BeEmpty())
 }
 
-// TestExpiryAgainstAModel compares random claims, expiries, exclusions and
+// TestExpiryAgreesWithAModel compares random claims, expiries, exclusions and
 // restarts with a model that knows each lease's deadline.
-func TestExpiryAgainstAModel(t *testing.T) {
+func TestExpiryAgreesWithAModel(t *testing.T) {
 	for seed := range uint64(15) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			g := NewWithT(t)
@@ -567,9 +567,9 @@ func prefixes(all ...string) (ps []netip.Prefix) {
 	return ps
 }
 
-// TestAnOlderVersionReadsTheRecords: one that knows neither expiries nor
-// exclusions reads these states, and keeps the addresses from being lent.
-func TestAnOlderVersionReadsTheRecords(t *testing.T) {
+// TestOlderVersionReadsTheRecords: one that knows neither expiries nor
+// exclusions reads these states, and does not allocate the addresses.
+func TestOlderVersionReadsTheRecords(t *testing.T) {
 	g := NewWithT(t)
 	m := journal.NewMemory()
 	b := open(g, m)

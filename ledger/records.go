@@ -19,8 +19,8 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// Records are keyed by what must be unique: a lease by its pool and address, so
-// that no journal can hold one address twice.
+// Keys of records. A lease is keyed by its pool and address, so that no journal can
+// hold one address twice.
 const (
 	metaKey     = "M"
 	blockPrefix = "B"
@@ -42,6 +42,7 @@ func blockKey(pool string, p netip.Prefix) string {
 	return blockPrefix + pool + "\x00" + p.String()
 }
 
+// leaseOp returns the op that writes the record of x.
 func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
 	m := l.newRecord(x.addr)
 	m.BlockBits, m.Pool = uint32(x.block.prefix.Bits()), x.block.pool.Name
@@ -76,6 +77,7 @@ func (l *Ledger) newRecord(a netip.Addr) *kv.Lease {
 	return &l.record
 }
 
+// record returns the op that writes m.
 func record(key string, m *kv.Lease) (kvdb.Op, error) {
 	v, err := proto.Marshal(m)
 	if err != nil {
@@ -84,6 +86,7 @@ func record(key string, m *kv.Lease) (kvdb.Op, error) {
 	return kvdb.Put(key, v), nil
 }
 
+// blockOp returns the op that writes the record of b.
 func blockOp(b *block) (kvdb.Op, error) {
 	v, err := proto.Marshal(&kv.Block{Pool: b.pool.Name, Prefix: b.prefix.String(), Draining: b.state == Draining})
 	if err != nil {
@@ -92,8 +95,8 @@ func blockOp(b *block) (kvdb.Op, error) {
 	return kvdb.Put(blockKey(b.pool.Name, b.prefix), v), nil
 }
 
-// currentOp is the op that makes the record under key what memory says; false
-// while somebody's change of it is under way.
+// currentOp returns the op that writes the record of key as memory has it; false if a
+// stage is about to change the record.
 func (l *Ledger) currentOp(key string) (kvdb.Op, bool, error) {
 	name, rest, _ := strings.Cut(key[1:], "\x00")
 	p := l.pools[name]
@@ -106,7 +109,7 @@ func (l *Ledger) currentOp(key string) (kvdb.Op, bool, error) {
 			return kvdb.Op{}, false, fmt.Errorf("block record %q: %w", key, err)
 		}
 		fp := &p.fam[FamilyOf(prefix.Addr())]
-		if i, ok := fp.place(prefix); ok {
+		if i, ok := fp.search(prefix); ok {
 			op, err := blockOp(fp.blocks[i])
 			return op, !fp.blocks[i].staged, err
 		}
@@ -130,7 +133,7 @@ func (l *Ledger) currentOp(key string) (kvdb.Op, bool, error) {
 
 // load builds memory from the journal.
 func (l *Ledger) load(ctx context.Context) error {
-	names := map[string]string{} // few, repeated in every lease
+	names := map[string]string{} // a few strings that every lease repeats
 	intern := func(s string) string {
 		if t, ok := names[s]; ok {
 			return t
@@ -155,7 +158,7 @@ func (l *Ledger) load(ctx context.Context) error {
 			leases = append(leases, m)
 			return nil
 		}
-		return fmt.Errorf("record %q is of no kind that this version knows", r.Key)
+		return fmt.Errorf("record %q: this version does not know its kind", r.Key)
 	})
 	if err != nil {
 		return err
@@ -182,8 +185,8 @@ func (l *Ledger) load(ctx context.Context) error {
 	return l.enterBoot(ctx, &meta)
 }
 
-// resumeCooling is the uptime at which the cooling of a record began: what the
-// record says if it is of this boot, else now, since no other clock can be trusted.
+// resumeCooling returns the uptime at which the cooling of a record began. A record
+// of another boot begins now, since no other clock can be trusted.
 func (l *Ledger) resumeCooling(m *kv.Lease) time.Duration {
 	now := l.opt.Uptime()
 	if m.BootId != "" && m.BootId == l.opt.BootID {
@@ -192,7 +195,7 @@ func (l *Ledger) resumeCooling(m *kv.Lease) time.Duration {
 	return now
 }
 
-// resumeTimer is the timer of a record: of this boot as it was, else from now on.
+// resumeTimer returns the timer of a record. A record of another boot begins now.
 func (l *Ledger) resumeTimer(x *lease, m *kv.Lease) *timer {
 	t := l.newTimer(x, Expiry{m.ExpiryToken, time.Duration(m.ExpiresAfter)})
 	if m.BootId != "" && m.BootId == l.opt.BootID {
@@ -222,7 +225,7 @@ func (l *Ledger) loadBlock(value []byte) error {
 func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	a, ok := netip.AddrFromSlice(m.Address)
 	if !ok || m.State > uint32(Quarantined) || m.Purpose > uint32(ForInfra) || int(m.BlockBits) > a.BitLen() {
-		return nil, fmt.Errorf("lease record of pool %q: address %x in state %d is not of this version", m.Pool, m.Address, m.State)
+		return nil, fmt.Errorf("lease record of pool %q: address %x in state %d is not valid in this version", m.Pool, m.Address, m.State)
 	}
 	p := l.pool(m.Pool)
 	if m.Excluded {
@@ -256,7 +259,7 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	return x, nil
 }
 
-// setCursors puts each pool's cursors where the newest leases are.
+// setCursors sets the cursors of each pool to the addresses of the newest leases.
 func (l *Ledger) setCursors() {
 	for _, p := range l.pools {
 		for i := range p.fam {
@@ -271,7 +274,7 @@ func (l *Ledger) setCursors() {
 	}
 }
 
-// enterBoot ends the leases of sandboxes where the journal is of another boot.
+// enterBoot ends the leases of sandboxes if the journal is of another boot.
 func (l *Ledger) enterBoot(ctx context.Context, meta *kv.Meta) error {
 	if l.opt.BootID == "" || l.opt.BootID == meta.BootId {
 		return nil
@@ -311,17 +314,16 @@ func (l *Ledger) endSandboxes() ([]kvdb.Op, error) {
 	return ops, errors.Join(errs...)
 }
 
-// APINetwork is the network of the keys that the IPAM plugin's Go API claims
-// under when no sandbox is known: Key{APINetwork, "pod:NAMESPACE/NAME", "eth0"}.
+// APINetwork is the network of the keys under which the IPAM plugin's Go API claims
+// for a pod without a known sandbox: Key{APINetwork, "pod:NAMESPACE/NAME", "eth0"}.
 // A CNI container ID has no colon, so no sandbox has such a key.
 const APINetwork = "contiv"
 
-// OfAPI is true for a key of the Go API, which is no sandbox.
+// OfAPI reports whether k is a key of the Go API, and not of a sandbox.
 func (k Key) OfAPI() bool { return k.Network == APINetwork && strings.HasPrefix(k.ContainerID, "pod:") }
 
-// sameLease compares two lease records. When cooling began may differ: a
-// restart in another boot begins it again without a write, and so is it with
-// pending.
+// sameLease compares two lease records. The begin of cooling and of an expiry may
+// differ: a restart in another boot begins both again without a write.
 func sameLease(x, y []byte) bool {
 	var a, b kv.Lease
 	if proto.Unmarshal(x, &a) != nil || proto.Unmarshal(y, &b) != nil {

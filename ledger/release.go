@@ -10,17 +10,17 @@ import (
 	"slices"
 )
 
-// Selector says which leases to release. Exactly one of Key, Pod and Addr is
-// set; the other fields narrow it down.
+// Selector selects leases by exactly one of Key, Pod and Addr; the other fields
+// narrow the selection.
 type Selector struct {
 	Key         Key
-	Pod         Pod        // by namespace and name; UID as well if it is set
+	Pod         Pod        // by namespace and name, and by UID if it is set
 	Addr        netip.Addr // needs Pool and Purpose, which must match
 	Pool        string
 	Purpose     Purpose
-	Network     string // by address: not "": only a lease under a key of this network
+	Network     string // by address, not "": only a lease under a key of this network
 	Generation  uint64 // not 0: only the lease of this claim
-	Quarantined bool   // by address: also a quarantined one, whoever holds it
+	Quarantined bool   // by address: also a quarantined lease of any owner
 }
 
 // Release frees the leases of a selector and returns them by address. A lease
@@ -57,6 +57,7 @@ func (st *Stage) Release(sel Selector) (leases []Lease, err error) {
 	return sortedOrNone(leases, err)
 }
 
+// sortedOrNone returns leases by address, or the error.
 func sortedOrNone(leases []Lease, err error) ([]Lease, error) {
 	if err != nil {
 		return nil, err
@@ -72,7 +73,7 @@ func sortedOrNone(leases []Lease, err error) ([]Lease, error) {
 func (l *Ledger) releaseEach(ctx context.Context, sel *Selector, f func(*lease)) error {
 	err := l.autocommit(ctx, func(st *Stage) error { return st.releaseEach(sel, f) })
 	if err != nil {
-		return explain(err, "release %s", sel.what())
+		return explain(err, "release %s", sel.describe())
 	}
 	return nil
 }
@@ -80,12 +81,12 @@ func (l *Ledger) releaseEach(ctx context.Context, sel *Selector, f func(*lease))
 // releaseEach stages the release of the leases of a selector, and calls f for
 // each of them before.
 func (st *Stage) releaseEach(sel *Selector, f func(*lease)) error {
-	found, err := st.l.findSettled(st, sel)
+	found, err := st.l.selectLeases(st, sel)
 	if err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
 	for _, x := range found {
-		if sel.Generation != 0 && x.gen != sel.Generation || x.leaving {
+		if sel.Generation != 0 && x.gen != sel.Generation || x.releasing {
 			continue
 		}
 		f(x)
@@ -94,25 +95,24 @@ func (st *Stage) releaseEach(sel *Selector, f func(*lease)) error {
 	return nil
 }
 
-// findSettled are the leases of a selector, once no other stage than st is at
-// them. They are for as long as the lock is held.
-func (l *Ledger) findSettled(st *Stage, sel *Selector) ([]*lease, error) {
+// selectLeases returns the leases of a selector. It waits for stages other than st
+// that change them. The slice is valid until the lock is released.
+func (l *Ledger) selectLeases(st *Stage, sel *Selector) ([]*lease, error) {
 	for {
-		l.lapse()
+		l.expirePending()
 		found, err := l.find(sel)
 		l.found = found
 		if err != nil {
 			return nil, err
 		}
-		if wait, err := l.others(st, found); err != nil || !wait {
+		if wait, err := l.changedByOther(st, found); err != nil || !wait {
 			return found, err
 		}
 		l.ended.Wait()
 	}
 }
 
-// find are the leases of a selector that are not cooling, the newest of a key
-// or a pod first: that is how they are unlinked soonest.
+// find returns the leases of a selector that do not cool.
 func (l *Ledger) find(sel *Selector) ([]*lease, error) {
 	found := l.found[:0]
 	switch {
@@ -132,11 +132,12 @@ func (l *Ledger) find(sel *Selector) ([]*lease, error) {
 		}
 		return found, err
 	default:
-		return nil, fmt.Errorf("neither a key nor a pod nor an address is given")
+		return nil, fmt.Errorf("the selector is empty: want a key, a pod or an address")
 	}
 	return found, nil
 }
 
+// findAddr returns the lease of an address, nil if the address has none.
 func (l *Ledger) findAddr(sel *Selector) (*lease, error) {
 	p := l.pools[sel.Pool]
 	if p == nil {
@@ -158,15 +159,15 @@ func (l *Ledger) findAddr(sel *Selector) (*lease, error) {
 	return x, nil
 }
 
-// release stages the release of x, or undoes its claim where that is staged here.
+// release stages the release of x, or undoes its claim if st has staged that.
 func (st *Stage) release(x *lease) {
 	if x.staged {
 		i := slices.IndexFunc(st.changes, func(c change) bool { return c.kind == claimed && c.lease == x })
 		st.l.revert(st.changes[i])
-		st.changes = slices.DeleteFunc(st.changes, func(c change) bool { return c.lease == x && (c.kind == claimed || c.kind == amended) })
+		st.changes = slices.DeleteFunc(st.changes, func(c change) bool { return c.lease == x && (c.kind == claimed || c.kind == extended) })
 		st.l.ended.Broadcast()
 		return
 	}
-	x.leaving, x.owner = true, st
-	st.changes = append(st.changes, change{kind: left, lease: x})
+	x.releasing, x.owner = true, st
+	st.changes = append(st.changes, change{kind: released, lease: x})
 }

@@ -5,18 +5,19 @@ package ledger
 
 import "sync"
 
-// Replays knows which leases an earlier process has claimed and nobody has asked
-// for again in this one. A face whose clients ask again after a restart, without
-// saying who they are, believes each of them once. The zero value knows of none.
+// Replays holds the leases that an earlier process has claimed and that no client has
+// asked for again since the start. A face whose clients repeat their requests after a
+// restart, without an identity, answers each of these leases once. The zero value
+// holds none.
 type Replays struct {
-	upTo uint64 // the newest claim at the start
+	upTo uint64 // generation of the newest claim at the start
 
 	mu        sync.Mutex
 	confirmed map[uint64]struct{}
 }
 
-// Begin takes the leases that there are at the start. It is called before all
-// other methods, which any goroutine may call.
+// Begin notes the leases of the start. It is called before all other methods, which
+// any goroutine may call.
 func (r *Replays) Begin(leases []Lease) {
 	r.confirmed = map[uint64]struct{}{}
 	for _, l := range leases {
@@ -24,11 +25,11 @@ func (r *Replays) Begin(leases []Lease) {
 	}
 }
 
-// Any is whether there was a lease at the start.
+// Any reports whether there was a lease at the start.
 func (r *Replays) Any() bool { return r.upTo != 0 }
 
-// Confirm notes that the lease of this generation was asked for. It is true once
-// for each lease that was there at the start.
+// Confirm notes a request for the lease of a generation. It reports true once for
+// each lease of the start.
 func (r *Replays) Confirm(generation uint64) bool {
 	if generation > r.upTo {
 		return false
@@ -40,7 +41,8 @@ func (r *Replays) Confirm(generation uint64) bool {
 	return !done
 }
 
-// Open is true for a lease that was there at the start and was not asked for since.
+// Open reports whether the lease of a generation is one of the start that no client
+// has asked for since.
 func (r *Replays) Open(generation uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -40,7 +40,7 @@ func (l *Ledger) coolFree(pool string, a netip.Addr, since time.Duration) error 
 	l.link(x, 0)
 	b.family().insertCooling(x)
 	l.dirty[leaseKey(pool, a)] = struct{}{}
-	l.poke()
+	l.wakeRun()
 	return nil
 }
 
@@ -93,7 +93,7 @@ func (l *Ledger) move(from, to string, a netip.Addr) error {
 	}
 	l.dirty[leaseKey(from, a)] = struct{}{}
 	l.dirty[leaseKey(to, a)] = struct{}{}
-	l.poke()
+	l.wakeRun()
 	return nil
 }
 
@@ -104,7 +104,7 @@ func (l *Ledger) freeIn(pool string, a netip.Addr) (*block, error) {
 		return nil, ErrNoPool
 	}
 	fp := &p.fam[FamilyOf(a)]
-	l.expire(p, fp)
+	l.expireCooling(p, fp)
 	b := fp.blockOf(a)
 	switch {
 	case b == nil || b.state != Active:

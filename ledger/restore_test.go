@@ -31,16 +31,16 @@ func TestCoolMakesAFreeAddressCoolSinceAnUptime(t *testing.T) {
 	} {
 		g.Expect(b.Cool(ctx, c.pool, ip(c.addr), 0)).To(MatchError(c.want), "%s in %s", c.addr, c.pool)
 	}
-	g.Expect(b.book()).To(Equal("10.1.5.1:held:c1 10.1.5.2:cooling: 10.1.5.3:cooling:"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:held:c1 10.1.5.2:cooling: 10.1.5.3:cooling:"))
 	b.consistent()
 	b.uptime += 30 * time.Second
-	g.Expect(b.book()).To(Equal("10.1.5.1:held:c1 10.1.5.3:cooling:"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:held:c1 10.1.5.3:cooling:"))
 	b.consistent()
 	b.reopen()
 	b.pool(defaultPool(), "10.1.5.0/29")
-	g.Expect(b.book()).To(Equal("10.1.5.1:held:c1 10.1.5.3:cooling:"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:held:c1 10.1.5.3:cooling:"))
 	b.uptime += 10 * time.Second
-	g.Expect(b.book()).To(Equal("10.1.5.1:held:c1"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:held:c1"))
 	b.consistent()
 }
 
@@ -90,8 +90,8 @@ func TestMoveKeepsTheLease(t *testing.T) {
 	b.reopen()
 	b.pool(defaultPool(), "10.1.5.0/29", "10.1.6.0/29")
 	b.pool(to, "10.1.5.0/30")
-	g.Expect(b.book()).To(Equal("10.1.5.1:cooling:c9 10.1.5.4:held:c4 10.1.5.1:held:c1 10.1.5.2:cooling:c2 10.1.5.3:held:c3"))
+	g.Expect(b.list()).To(Equal("10.1.5.1:cooling:c9 10.1.5.4:held:c4 10.1.5.1:held:c1 10.1.5.2:cooling:c2 10.1.5.3:held:c3"))
 	b.uptime += 40 * time.Second
-	g.Expect(b.book()).To(Equal("10.1.5.4:held:c4 10.1.5.1:held:c1 10.1.5.3:held:c3"))
+	g.Expect(b.list()).To(Equal("10.1.5.4:held:c4 10.1.5.1:held:c1 10.1.5.3:held:c3"))
 	b.consistent()
 }

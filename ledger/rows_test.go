@@ -28,7 +28,7 @@ func onBoth(t *testing.T, test func(b *bench)) {
 	}
 }
 
-// free is how many addresses the blocks still lend.
+// free returns the number of free addresses of each block.
 func (b *bench) free() (free []uint64) {
 	for _, s := range b.Stats() {
 		free = append(free, s.Free)
@@ -42,7 +42,7 @@ func (b *bench) want(n int, all ...string) error {
 	return err
 }
 
-func TestHowManyAddressesABlockLends(t *testing.T) {
+func TestNumberOfFreeAddressesOfABlock(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		for _, c := range []struct {
 			block      string
@@ -59,9 +59,9 @@ func TestHowManyAddressesABlockLends(t *testing.T) {
 	})
 }
 
-// TestTwoBlocksAreUsedUp lends all that two blocks have, in the pool's order or
+// TestClaimsFillTwoBlocks claims all addresses of two blocks, in the pool's order or
 // with one of them preferred.
-func TestTwoBlocksAreUsedUp(t *testing.T) {
+func TestClaimsFillTwoBlocks(t *testing.T) {
 	for _, c := range []struct {
 		name, first string
 		within      []netip.Prefix
@@ -97,8 +97,8 @@ func TestTwoBlocksAreUsedUp(t *testing.T) {
 	}
 }
 
-// TestWhatIsReleasedIsCountedAgain: once, and nothing else is.
-func TestWhatIsReleasedIsCountedAgain(t *testing.T) {
+// TestReleasedAddressesAreFree: once, and nothing else is.
+func TestReleasedAddressesAreFree(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.pool(noCoolDown(), "10.1.5.0/24", "10.1.6.0/24", "fd00::/120")
 		b.g.Expect(b.want(1, "10.1.6.9")).To(Succeed())
@@ -117,7 +117,7 @@ func TestWhatIsReleasedIsCountedAgain(t *testing.T) {
 		} {
 			b.g.Expect(b.Free(context.Background(), never)).To(BeZero(), "%+v", never)
 		}
-		b.g.Expect(b.free()).To(Equal([]uint64{254, 253, 254}), "what was never lent is not given back")
+		b.g.Expect(b.free()).To(Equal([]uint64{254, 253, 254}), "a free address is not released")
 		b.g.Expect(b.release(1)).To(Equal("10.1.6.9"))
 		b.g.Expect(b.free()).To(Equal([]uint64{254, 254, 254}))
 		b.g.Expect(b.release(1)).To(BeEmpty())
@@ -125,9 +125,9 @@ func TestWhatIsReleasedIsCountedAgain(t *testing.T) {
 	})
 }
 
-// TestAddressesThatAreKeptBack: those that no block has are kept, too, for the
+// TestExclusionsOutsideOfBlocks: those that no block has are kept, too, for the
 // block that may come, and make no difference until then.
-func TestAddressesThatAreKeptBack(t *testing.T) {
+func TestExclusionsOutsideOfBlocks(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		ctx := context.Background()
 		b.pool(noCoolDown(), "10.1.5.0/24")
@@ -147,8 +147,8 @@ func TestAddressesThatAreKeptBack(t *testing.T) {
 	})
 }
 
-// TestManyAtOnceOrNone asks for four addresses where three are free.
-func TestManyAtOnceOrNone(t *testing.T) {
+// TestClaimOfSeveralAddressesIsAllOrNothing asks for four addresses where three are free.
+func TestClaimOfSeveralAddressesIsAllOrNothing(t *testing.T) {
 	for name, four := range map[string]func(b *bench) error{
 		"by name": func(b *bench) error { return b.want(9, "10.1.5.4", "10.1.5.5", "10.1.5.6", "10.1.5.1") },
 		"by name, one outside": func(b *bench) error {
@@ -177,10 +177,10 @@ func TestManyAtOnceOrNone(t *testing.T) {
 					b.g.Expect(err).NotTo(HaveOccurred())
 				}
 				b.g.Expect(b.free()).To(Equal([]uint64{3}))
-				before := b.book()
+				before := b.list()
 				b.g.Expect(four(b)).NotTo(Succeed())
 				b.g.Expect(b.free()).To(Equal([]uint64{3}))
-				b.g.Expect(b.book()).To(Equal(before))
+				b.g.Expect(b.list()).To(Equal(before))
 				b.g.Expect(b.want(9, "10.1.5.4", "10.1.5.5", "10.1.5.6")).To(Succeed(), "three there are")
 				b.g.Expect(b.free()).To(Equal([]uint64{0}))
 			})
@@ -188,9 +188,9 @@ func TestManyAtOnceOrNone(t *testing.T) {
 	}
 }
 
-// TestAPartOfABlock lends a part of a block, the lowest address first. What the
+// TestPolicyLimitsABlockToAPart claims from a part of a block, the lowest address first. What the
 // node itself needs it takes out before.
-func TestAPartOfABlock(t *testing.T) {
+func TestPolicyLimitsABlockToAPart(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		pool := noCoolDown()
 		pool.Order = ledger.Lowest
@@ -218,12 +218,12 @@ func TestAPartOfABlock(t *testing.T) {
 		b.release(1)
 		b.g.Expect(b.claim(3)).To(Equal("10.1.5.11"))
 		b.pool(noCoolDown(), "10.1.5.0/24")
-		b.g.Expect(b.free()).To(Equal([]uint64{249}), "who has one keeps it")
+		b.g.Expect(b.free()).To(Equal([]uint64{249}), "leases stay")
 	})
 }
 
-// TestAPoolWithoutBlocksLendsNothing: releases work all the same.
-func TestAPoolWithoutBlocksLendsNothing(t *testing.T) {
+// TestPoolWithoutBlocks: releases work all the same.
+func TestPoolWithoutBlocks(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.pool(noCoolDown())
 		b.g.Expect(b.free()).To(BeEmpty())

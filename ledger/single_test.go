@@ -101,12 +101,12 @@ func call(rnd *rand.Rand, pool ledger.Pool) (what string, f func(*bench) string)
 			return fmt.Sprint(got, fresh, err, freed, rerr, st.Commit(ctx))
 		}
 	default:
-		return others(rnd, n, pool, a, sel)
+		return change(rnd, n, pool, a, sel)
 	}
 }
 
-// others are the calls that change what claims find.
-func others(rnd *rand.Rand, n int, pool ledger.Pool, a netip.Addr, sel ledger.Selector) (what string, f func(*bench) string) {
+// change returns a random call that changes the free addresses.
+func change(rnd *rand.Rand, n int, pool ledger.Pool, a netip.Addr, sel ledger.Selector) (what string, f func(*bench) string) {
 	ctx := context.Background()
 	switch op := rnd.IntN(5); op {
 	case 0:
@@ -114,7 +114,7 @@ func others(rnd *rand.Rand, n int, pool ledger.Pool, a netip.Addr, sel ledger.Se
 		return fmt.Sprint("blocks ", blocks), func(b *bench) string { return fmt.Sprint(b.tryPool(pool, blocks...)) }
 	case 1:
 		return fmt.Sprint("exclude ", a), func(b *bench) string {
-			return fmt.Sprint(b.Exclude(ctx, ledger.Exclusion{Pool: "default", Addr: a, Owner: "somebody"}))
+			return fmt.Sprint(b.Exclude(ctx, ledger.Exclusion{Pool: "default", Addr: a, Owner: "test"}))
 		}
 	case 2:
 		return fmt.Sprint("readmit ", a), func(b *bench) string { return fmt.Sprint(b.Readmit(ctx, "default", a)) }
@@ -128,7 +128,7 @@ func others(rnd *rand.Rand, n int, pool ledger.Pool, a netip.Addr, sel ledger.Se
 	}
 }
 
-func TestClaimsOfOneAddressNameOne(t *testing.T) {
+func TestClaimOneWantsOneFamilyOrAddress(t *testing.T) {
 	for name, j := range map[string]ledger.Journal{"with a journal": journal.NewMemory(), "null": ledger.NullJournal{}} {
 		t.Run(name, func(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
@@ -157,7 +157,7 @@ func TestClaimsOfOneAddressNameOne(t *testing.T) {
 	}
 }
 
-func TestARestedClaimWaitsForTheCoolDown(t *testing.T) {
+func TestRestedClaimWaitsForTheCoolDown(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	b := open(g, journal.NewMemory())
 	b.pool(defaultPool(), "10.1.5.0/30", "10.1.6.0/30")
@@ -192,8 +192,8 @@ func TestARestedClaimWaitsForTheCoolDown(t *testing.T) {
 	g.Expect(b.Check(ctx)).To(BeEmpty())
 }
 
-// TestManyAtOnceWithTheNullJournal is for the race detector.
-func TestManyAtOnceWithTheNullJournal(t *testing.T) {
+// TestConcurrentCallsWithTheNullJournal is for the race detector.
+func TestConcurrentCallsWithTheNullJournal(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, ledger.NullJournal{})
 	b.pool(noCoolDown(), "10.1.5.0/26")

@@ -13,12 +13,12 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// Stage collects claims and releases that are to be committed together. What
-// is staged cannot be taken by anybody else, but it is not anybody's yet
-// either: it can be undone until Commit has succeeded.
+// Stage collects claims, releases and changes of pools that are committed together.
+// No other caller can claim a staged address. No caller sees it as a lease either,
+// until Commit has succeeded; before that, Undo gives it back.
 //
-// A Stage belongs to one goroutine at a time. After Commit or Undo it is empty
-// and can be used again.
+// A Stage belongs to one goroutine at a time. After Commit or Undo it is empty and
+// can be used again.
 type Stage struct {
 	l          *Ledger
 	changes    []change
@@ -29,24 +29,24 @@ type Stage struct {
 	err        error // of the commit
 }
 
-// change is one entry of a Stage.
+// change is one entry of a Stage. The kinds that use a field are named before it.
 type change struct {
-	kind     changeKind
-	lease    *lease
-	replaced *lease // claimed: the lease that had the address: a cooling one, or infra of a draining block
-	block    *block
-	state    BlockState    // granted: the state before
-	rank     int           // ranked: the rank before
-	isNew    bool          // granted: the block was not there before
-	before   *policy       // adjusted
-	cools    bool          // left: the address cools
-	cooled   time.Duration // left: the uptime at which it begins to cool
-	since    int64         // left, amended: the time of the change
-	timer    *timer        // amended: its new one; nil: it is held
-	bar      *bar          // barred
+	kind      changeKind
+	lease     *lease
+	replaced  *lease // claimed: the lease that had the address: a cooling one, or infra of a draining block
+	block     *block
+	state     BlockState       // granted: the state before
+	rank      int              // ranked: the rank before
+	isNew     bool             // granted: the block is new
+	before    *policy          // adjusted
+	cools     bool             // released: the address cools
+	cooled    time.Duration    // released: the uptime at which it begins to cool
+	since     int64            // released, extended: the time of the change
+	timer     *timer           // extended: the new timer; nil: the lease is held
+	exclusion *exclusionChange // excluded
 }
 
-// policy is what a pool was before it was adjusted.
+// policy is the policy of a pool before a change.
 type policy struct {
 	pool  *pool
 	Pool  Pool
@@ -57,21 +57,21 @@ type changeKind uint8
 
 const (
 	claimed  changeKind = iota // lease is staged
-	left                       // lease is leaving
+	released                   // lease is releasing
 	granted                    // block is new or has another state
 	ranked                     // block has another place in the order of SetBlocks
-	adjusted                   // pool has another policy
-	amended                    // lease has another timer
-	barred                     // an address is excluded, or no longer
+	adjusted                   // a pool has another policy
+	extended                   // lease has another timer, or none
+	excluded                   // an exclusion begins or ends
 )
 
-// Begin makes an empty Stage.
+// Begin returns an empty Stage.
 func (l *Ledger) Begin() *Stage { return &Stage{l: l} }
 
-// Empty is true where nothing is staged.
+// Empty reports whether nothing is staged.
 func (st *Stage) Empty() bool { return len(st.changes) == 0 }
 
-// Staged says in a few words each what Commit would change.
+// Staged describes each change that Commit would make in a few words.
 func (st *Stage) Staged() (all []string) {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
@@ -80,7 +80,7 @@ func (st *Stage) Staged() (all []string) {
 		switch c.kind {
 		case claimed:
 			all = append(all, fmt.Sprintf("claim %s of pool %q for %s", c.lease.addr, c.lease.block.pool.Name, c.lease.key))
-		case left:
+		case released:
 			all = append(all, fmt.Sprintf("release %s of pool %q from %s", c.lease.addr, c.lease.block.pool.Name, c.lease.key))
 		case granted:
 			if c.isNew || c.state != c.block.state {
@@ -90,17 +90,18 @@ func (st *Stage) Staged() (all []string) {
 			if p := c.before.pool; !seen[p] && (!c.before.known || !c.before.Pool.equal(p.Pool)) {
 				all = append(all, fmt.Sprintf("policy of pool %q", p.Name))
 			}
-			seen[c.before.pool] = true // what it was before the first of them counts
-		case amended:
+			seen[c.before.pool] = true // only the policy before the first change counts
+		case extended:
 			all = append(all, fmt.Sprintf("expiry of %s of pool %q", c.lease.addr, c.lease.block.pool.Name))
-		case barred:
-			all = append(all, fmt.Sprintf("exclusion of %s of pool %q", c.bar.addr, c.bar.pool.Name))
+		case excluded:
+			all = append(all, fmt.Sprintf("exclusion of %s of pool %q", c.exclusion.addr, c.exclusion.pool.Name))
 		}
 	}
 	return all
 }
 
-// Claimed returns the leases of k that Commit would make, by address. Any goroutine may call it.
+// Claimed returns the leases of k that Commit would make, by address. Any goroutine
+// may call it.
 func (st *Stage) Claimed(k Key) []Lease {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
@@ -156,7 +157,7 @@ func (st *Stage) SetBlocks(name string, prefixes []netip.Prefix) error {
 	return nil
 }
 
-// checkBlocks returns prefixes sorted. They may be very many.
+// checkBlocks returns prefixes sorted, or an error if two of them overlap.
 func checkBlocks(name string, prefixes []netip.Prefix) ([]netip.Prefix, error) {
 	sorted := prefixes
 	if !slices.IsSortedFunc(sorted, comparePrefix) {
@@ -211,11 +212,11 @@ func (st *Stage) open(p *pool, fp *familyPool, sorted []netip.Prefix) {
 	}
 }
 
-// rank notes the order of the blocks.
+// rank keeps the order in which SetBlocks named the blocks.
 func (st *Stage) rank(p *pool, prefixes []netip.Prefix) {
 	for rank, prefix := range prefixes {
 		fp := &p.fam[FamilyOf(prefix.Addr())]
-		i, _ := fp.place(prefix)
+		i, _ := fp.search(prefix)
 		b := fp.blocks[i]
 		if b.rank == rank {
 			continue
@@ -227,20 +228,21 @@ func (st *Stage) rank(p *pool, prefixes []netip.Prefix) {
 	}
 }
 
+// setState stages another state of a block.
 func (st *Stage) setState(b *block, state BlockState) {
 	st.changes = append(st.changes, change{kind: granted, block: b, state: b.state})
 	b.state, b.staged = state, true
 	b.family().changed()
 }
 
-// Undo gives up all that is staged, last change first.
+// Undo undoes all that is staged, the last change first.
 func (st *Stage) Undo() {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
 	st.undoTo(0)
 }
 
-// undoTo undoes the changes from number n on.
+// undoTo undoes the changes from number n on, the last one first.
 func (st *Stage) undoTo(n int) {
 	if len(st.changes) == n {
 		return
@@ -253,6 +255,7 @@ func (st *Stage) undoTo(n int) {
 	st.l.ended.Broadcast()
 }
 
+// revert undoes a staged change.
 func (l *Ledger) revert(c change) {
 	switch c.kind {
 	case claimed:
@@ -268,8 +271,8 @@ func (l *Ledger) revert(c change) {
 		if c.replaced.state == Cooling {
 			fp.insertCooling(c.replaced)
 		}
-	case left:
-		c.lease.leaving, c.lease.owner = false, nil
+	case released:
+		c.lease.releasing, c.lease.owner = false, nil
 	case granted:
 		c.block.state, c.block.staged = c.state, false
 		c.block.family().changed()
@@ -283,15 +286,15 @@ func (l *Ledger) revert(c change) {
 	case ranked:
 		c.block.rank = c.rank
 		c.block.family().changed()
-	case amended:
+	case extended:
 		c.lease.owner = nil
-	case barred:
-		c.bar.revert()
+	case excluded:
+		c.exclusion.revert()
 	}
 }
 
-// retract takes a block back whose grant was not committed. If somebody has
-// claimed from it meanwhile it stays until that is released.
+// retract removes a block whose grant was not committed. If it has leases by now, it
+// drains until they are released.
 func (l *Ledger) retract(b *block) {
 	fp := b.family()
 	if slices.ContainsFunc(fp.leasesIn(b.prefix), func(x *lease) bool { return x.block == b }) {
@@ -324,19 +327,19 @@ func (st *Stage) appendOps(ops []kvdb.Op) ([]kvdb.Op, error) {
 		switch c.kind {
 		case claimed:
 			op, err = l.leaseOp(c.lease)
-		case left:
+		case released:
 			op, err = l.releaseOp(c)
 		case granted:
 			op, err = blockOp(c.block)
 		case adjusted, ranked:
 			continue
-		case amended:
+		case extended:
 			c.since = l.opt.Now().UnixNano()
 			to := *c.lease
 			to.timer, to.state, to.since = c.timer, c.timer.state(), c.since
 			op, err = l.leaseOp(&to)
-		case barred:
-			op, err = c.bar.op(l)
+		case excluded:
+			op, err = c.exclusion.op(l)
 		}
 		if err != nil {
 			return ops, err
@@ -357,14 +360,15 @@ func (l *Ledger) releaseOp(c *change) (kvdb.Op, error) {
 	return l.leaseOp(&to)
 }
 
-// finish ends stages: what they hold becomes true, or is undone after an error.
+// finish applies the changes of stages after their commit, or undoes them after an
+// error.
 func (l *Ledger) finish(stages []*Stage, err error) {
 	touched := l.touched[:0]
 	for _, st := range stages {
 		st.committing, st.err = false, err
 		for i := range st.changes {
 			switch c := &st.changes[i]; c.kind {
-			case claimed, left, amended:
+			case claimed, released, extended:
 				touched = append(touched, c.lease.block)
 			case granted:
 				touched = append(touched, c.block)
@@ -386,7 +390,7 @@ func (l *Ledger) finish(stages []*Stage, err error) {
 	l.ended.Broadcast()
 }
 
-// apply makes a change true that is durable.
+// apply makes a durable change effective.
 func (l *Ledger) apply(c *change) {
 	switch c.kind {
 	case claimed:
@@ -394,8 +398,8 @@ func (l *Ledger) apply(c *change) {
 		if c.replaced != nil {
 			l.recycle(c.replaced)
 		}
-	case left:
-		c.lease.leaving, c.lease.owner = false, nil
+	case released:
+		c.lease.releasing, c.lease.owner = false, nil
 		l.unlink(c.lease)
 		if c.cools {
 			l.cool(c.lease, c.cooled, c.since)
@@ -405,12 +409,12 @@ func (l *Ledger) apply(c *change) {
 		}
 	case granted:
 		c.block.staged = false
-	case amended:
+	case extended:
 		c.lease.owner = nil
 		l.disarm(c.lease)
 		c.lease.timer, c.lease.state, c.lease.since = c.timer, c.timer.state(), c.since
 		l.arm(c.lease)
-	case barred:
-		c.bar.settle()
+	case excluded:
+		c.exclusion.apply()
 	}
 }

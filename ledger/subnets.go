@@ -93,9 +93,9 @@ func (l *Ledger) FreePart(pool string, f Family, bits int, avoid []netip.Prefix)
 	if p == nil {
 		return netip.Prefix{}, false
 	}
-	l.lapse()
+	l.expirePending()
 	s := &p.fam[f]
-	l.expire(p, s)
+	l.expireCooling(p, s)
 	for _, b := range s.blocks {
 		if b.state != Active {
 			continue
@@ -172,14 +172,14 @@ func (l *Ledger) Blocks(pool string) (blocks []netip.Prefix) {
 func (l *Ledger) LeasesOf(pool string) []Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lapse()
+	l.expirePending()
 	p := l.pools[pool]
 	if p == nil {
 		return nil
 	}
 	var found []*lease
 	for i := range p.fam {
-		l.expire(p, &p.fam[i])
+		l.expireCooling(p, &p.fam[i])
 		for x := range p.fam[i].leases.all() {
 			if !x.staged {
 				found = append(found, x)

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 )
 
-// index is what leases are found by.
+// index names a table of leases.
 type index uint8
 
 const (
@@ -20,11 +20,10 @@ const (
 	indices
 )
 
-// table finds leases by a hash. They are chained in themselves, the newest of a
-// bucket first, so that a lease costs a table no memory but two buckets; a map
-// would keep a copy of each key, far from the lease. The table grows with each
-// lease, by splitting one bucket at a time (linear hashing): nobody waits for
-// all leases to be moved.
+// table finds leases by a hash. The leases of a bucket are a chain, the newest first,
+// whose links are in the leases; a map would keep a copy of each key, far from the
+// lease. The table grows with each lease by splitting one bucket (linear hashing), so
+// that no claim waits for a move of all leases.
 type table struct {
 	heads []*lease
 	n     int
@@ -52,8 +51,8 @@ func (t *table) push(head **lease, x *lease) {
 	*head = x
 }
 
-// bucket is where h belongs. Buckets from the last power of two on were split
-// off the ones that are as far from the first.
+// bucket returns the bucket of h. Each bucket from the last power of two on was split
+// from the one that is as far from the first.
 func (t *table) bucket(h uint32) int {
 	n := len(t.heads)
 	mask := 1<<bits.Len(uint(n-1)) - 1
@@ -63,8 +62,8 @@ func (t *table) bucket(h uint32) int {
 	return int(h) & (mask >> 1)
 }
 
-// split adds a bucket and gives it its part of the one that it is split off.
-// What stays and what goes keeps its order.
+// split adds a bucket and moves its part of another bucket there. Both chains keep
+// their order.
 func (t *table) split() {
 	t.heads = append(t.heads, nil)
 	last := len(t.heads) - 1
@@ -90,7 +89,7 @@ func (t *table) split() {
 	}
 }
 
-// remove takes x out, which is in.
+// remove removes x, which the table contains.
 func (t *table) remove(x *lease) {
 	at := x.chains[t.by]
 	if at.prev != nil {
@@ -105,7 +104,7 @@ func (t *table) remove(x *lease) {
 	t.n--
 }
 
-// first is the newest lease of hash h; another one may have this hash as well.
+// first returns the newest lease of hash h. Leases of several keys may have one hash.
 func (t *table) first(h uint32) *lease {
 	if t.n == 0 {
 		return nil
@@ -113,9 +112,10 @@ func (t *table) first(h uint32) *lease {
 	return t.same(t.heads[t.bucket(h)], h)
 }
 
-// next is the lease of the hash of x that is older than x.
+// next returns the next older lease of the hash of x.
 func (t *table) next(x *lease) *lease { return t.same(x.chains[t.by].next, x.hashes[t.by]) }
 
+// same returns the first lease of hash h in the chain from x on.
 func (t *table) same(x *lease, h uint32) *lease {
 	for x != nil && x.hashes[t.by] != h {
 		x = x.chains[t.by].next
@@ -123,7 +123,7 @@ func (t *table) same(x *lease, h uint32) *lease {
 	return x
 }
 
-// all are the leases, in no order. Whoever looks at one may remove it.
+// all yields the leases in no order. The loop may remove the lease that it is at.
 func (t *table) all() iter.Seq[*lease] {
 	return func(yield func(*lease) bool) {
 		for _, x := range t.heads {
@@ -138,7 +138,7 @@ func (t *table) all() iter.Seq[*lease] {
 	}
 }
 
-// lease is the one of an address, nil if there is none.
+// lease returns the lease of an address, nil if there is none.
 func (fp *familyPool) lease(a netip.Addr) *lease {
 	x := fp.leases.first(hashAddr(a))
 	for x != nil && x.addr != a {
@@ -147,9 +147,9 @@ func (fp *familyPool) lease(a netip.Addr) *lease {
 	return x
 }
 
-// hashAddr puts eight neighbours into one line of memory, since they are most
-// often lent one after the other, and spreads the lines: the upper bits of a
-// product depend on all bits below.
+// hashAddr puts eight neighbours into one line of memory, since they are usually
+// allocated one after the other, and spreads the lines: the upper bits of a product
+// depend on all bits below.
 func hashAddr(a netip.Addr) uint32 {
 	const odd = 0x9E3779B97F4A7C15 // 2^64 by the golden ratio
 	b := a.As16()

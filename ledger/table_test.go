@@ -12,9 +12,9 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// TestTableAgainstAModel puts leases in and takes them out, some of them under
+// TestTableAgreesWithAModel puts leases in and takes them out, some of them under
 // one hash, and compares the table with lists.
-func TestTableAgainstAModel(t *testing.T) {
+func TestTableAgreesWithAModel(t *testing.T) {
 	for seed := range uint64(20) {
 		g, rnd := NewWithT(t), rand.New(rand.NewPCG(seed, 3))
 		tab, model := table{by: byKey}, map[uint32][]*lease{} // the newest first
@@ -53,9 +53,9 @@ func TestTableAgainstAModel(t *testing.T) {
 	}
 }
 
-// TestAddressesAreSpread looks for the longest chain of addresses that are a
+// TestHashAddrSpreadsAddresses looks for the longest chain of addresses that are a
 // certain distance apart, as interfaces are.
-func TestAddressesAreSpread(t *testing.T) {
+func TestHashAddrSpreadsAddresses(t *testing.T) {
 	g := NewWithT(t)
 	for _, first := range []string{"10.0.0.5", "fd00::", "2001:db8:1:2:8000::"} {
 		for _, apart := range []int{1, 2, 8, 16, 64, 256, 4096, 65536} {

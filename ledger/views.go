@@ -20,7 +20,7 @@ type BlockStat struct {
 	Block       netip.Prefix
 	State       BlockState
 	Size        uint64
-	Free        uint64 // 0 where the block is draining
+	Free        uint64 // 0 if the block is draining
 	Held        int    // for pods and containers, pending ones included
 	Infra       int
 	Cooling     int
@@ -28,14 +28,14 @@ type BlockStat struct {
 	Reserved    uint64
 }
 
-// Leases are all leases, by pool and address. What is staged is not among them.
+// Leases returns all committed leases, by pool and address.
 func (l *Ledger) Leases() []Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lapse()
+	l.expirePending()
 	for _, p := range l.pools {
 		for i := range p.fam {
-			l.expire(p, &p.fam[i])
+			l.expireCooling(p, &p.fam[i])
 		}
 	}
 	return values(l.sorted(func(x *lease) bool { return !x.staged }))
@@ -77,11 +77,11 @@ func values(xs []*lease) []Lease {
 	return leases
 }
 
-// ByKey are the committed leases of a key, by address.
+// ByKey returns the committed leases of a key, by address.
 func (l *Ledger) ByKey(k Key) []Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lapse()
+	l.expirePending()
 	var found []*lease
 	l.held(&k, l.hash(&k), func(x *lease) bool {
 		if !x.staged {
@@ -93,14 +93,14 @@ func (l *Ledger) ByKey(k Key) []Lease {
 	return values(found)
 }
 
-// Lookup is the lease of an address of a pool.
+// Lookup returns the committed lease of an address of a pool.
 func (l *Ledger) Lookup(pool string, a netip.Addr) (Lease, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lapse()
+	l.expirePending()
 	if p := l.pools[pool]; p != nil {
 		fp := &p.fam[FamilyOf(a)]
-		l.expire(p, fp)
+		l.expireCooling(p, fp)
 		if x := fp.lease(a); x != nil && !x.staged {
 			return x.value(), true
 		}
@@ -108,18 +108,18 @@ func (l *Ledger) Lookup(pool string, a netip.Addr) (Lease, bool) {
 	return Lease{}, false
 }
 
-// Cooling is since when the address of a block cools that will have cooled
-// first; false where none does.
+// Cooling returns the begin of the cool-down that ends first in a prefix of a pool;
+// false if no address of it cools.
 func (l *Ledger) Cooling(pool string, prefix netip.Prefix) (since time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lapse()
+	l.expirePending()
 	p := l.pools[pool]
 	if p == nil {
 		return since, false
 	}
 	fp := &p.fam[FamilyOf(prefix.Addr())]
-	l.expire(p, fp)
+	l.expireCooling(p, fp)
 	blocks := fp.blocks
 	if b := fp.blockOf(prefix.Addr()); b != nil && len(fp.lengths) == 1 && b.prefix.Bits() <= prefix.Bits() {
 		blocks = []*block{b}
@@ -158,11 +158,11 @@ func (l *Ledger) Stats() (all []BlockStat) {
 func (l *Ledger) appendStats(all *[]BlockStat, i int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lapse()
+	l.expirePending()
 	for enough := len(*all) + statsAtOnce; i < len(l.order) && len(*all) < enough; i++ {
 		p := l.order[i]
 		for f := range p.fam {
-			l.expire(p, &p.fam[f])
+			l.expireCooling(p, &p.fam[f])
 			for _, b := range p.fam[f].blocks {
 				*all = append(*all, b.stat(Family(f)))
 			}

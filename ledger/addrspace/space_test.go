@@ -155,7 +155,7 @@ func TestSpaceAgreesWithTheNaiveModel(t *testing.T) {
 	}
 }
 
-func TestTheModelTestFindsABrokenIndex(t *testing.T) {
+func TestModelFindsABrokenIndex(t *testing.T) {
 	g := NewWithT(t)
 	b := pfx("10.1.5.0/24")
 	s := New(b)
@@ -193,7 +193,7 @@ func TestSpaceOfAnyWidth(t *testing.T) {
 	}
 }
 
-func TestSpaceRefusesWhatIsNotItsOwn(t *testing.T) {
+func TestSpaceRefusesForeignAddresses(t *testing.T) {
 	g := NewWithT(t)
 	s := New(pfx("10.1.5.0/24"))
 	for _, a := range []string{"10.1.4.255", "10.1.6.0", "fd00::1", "::ffff:10.1.5.3"} {
@@ -230,7 +230,7 @@ func TestBlocksOfDifferentSizesDoNotOverlap(t *testing.T) {
 	}
 }
 
-func TestFreePrefixesAreWhatIsFree(t *testing.T) {
+func TestFreePrefixesCoverTheFreeAddresses(t *testing.T) {
 	g := NewWithT(t)
 	s := New(pfx("10.1.5.0/24"))
 	s.TakeRange(ip("10.1.5.0"), ip("10.1.5.2"))
@@ -248,7 +248,7 @@ func TestCoverIsExact(t *testing.T) {
 	g.Expect(cover("10.0.0.6", "fd00::")).To(Equal("[]"))
 }
 
-func TestAWarmSpaceAllocatesNothing(t *testing.T) {
+func TestSpaceInSteadyUseAllocatesNothing(t *testing.T) {
 	for _, base := range []string{"10.1.5.0/24", "10.1.0.0/16", "fd00::/64"} {
 		g := NewWithT(t)
 		s := New(pfx(base))
@@ -270,7 +270,7 @@ func TestAWarmSpaceAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestMemoryIsGivenBack(t *testing.T) {
+func TestSpaceFreesMemory(t *testing.T) {
 	g := NewWithT(t)
 	for _, taken := range []bool{false, true} { // one taken where all is free, and the reverse
 		s := New(pfx("fd00::/64"))
@@ -289,7 +289,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestMemoryIsInProportion(t *testing.T) {
+func TestMemoryFollowsTheTakenAddresses(t *testing.T) {
 	g := NewWithT(t)
 	s := New(pfx("fd00::/64"))
 	rnd := rand.New(rand.NewPCG(4, 4))

@@ -61,7 +61,7 @@ func testWay(t *testing.T, b stagetest.Built, w stage.Way) {
 		"node-4: pod-4b was given 10.1.4.3/24", "No node has had a doubt about its node ID", "4 blocks drain, 10 leases stay",
 		"was given 10.2.4.2/24; its gateway is 10.2.4.1", "refused: nothing was changed", "stop it and wait 3s", "released node ID 4 of node-4",
 		"node-5: pod-5a was given 10.2.4.2/24", "says in its [status log events metrics]: node ID 1: ", "the node ID is taken: node ID 1 is of node node-6",
-		"lending of new addresses is suspended", "released node ID 1 of node-6", "was given 10.2.1.3/24", "all 11 pods pass CHECK",
+		"allocation of new addresses is suspended", "released node ID 1 of node-6", "was given 10.2.1.3/24", "all 11 pods pass CHECK",
 		"node-5: no pod holds an address", "\n22. Stop the agents", "nothing is left of it",
 	} {
 		g.Expect(told).To(ContainSubstring(text))
