@@ -57,7 +57,7 @@ func benchBlocks(b *testing.B, l *ledger.Ledger, pool ledger.Pool, blocks []neti
 	}
 }
 
-// longKey is a key as long as those of a container runtime.
+// longKey returns a key as long as those of a container runtime.
 func longKey(i int) ledger.Key {
 	return ledger.Key{Network: "cadastre", ContainerID: fmt.Sprintf("%064x", i), IfName: "eth0"}
 }
@@ -176,7 +176,7 @@ func BenchmarkExclusions(b *testing.B) {
 	})
 }
 
-// BenchmarkPolicyExclusions is the same with prefixes that the pool's policy excludes.
+// BenchmarkPolicyExclusions returns the same with prefixes that the pool's policy excludes.
 func BenchmarkPolicyExclusions(b *testing.B) {
 	sizes(b, func(b *testing.B, n int) {
 		pool := simplePool()

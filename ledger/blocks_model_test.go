@@ -93,6 +93,9 @@ func (e *estate) forget() {
 			delete(e.states, p)
 		}
 	}
+	if len(e.states) == 0 {
+		e.cursor = netip.Addr{} // a pool without blocks starts at its lowest address again
+	}
 }
 
 func (e *estate) hasLease(p netip.Prefix) bool {
@@ -307,6 +310,7 @@ func (w *walk) undoneBlocks() {
 			delete(w.states, p)
 		}
 	}
+	w.forget()
 }
 
 func (w *walk) exclude() {

@@ -169,7 +169,7 @@ func (fp *familyPool) taken(b *block, a netip.Addr) {
 	fp.noteRoom(b)
 }
 
-// vacate makes a free again in every block that contains it; b is the one of its lease.
+// vacate returns a free again in every block that contains it; b is the one of its lease.
 func (fp *familyPool) vacate(b *block, a netip.Addr) {
 	if len(fp.lengths) > 1 {
 		for i := range fp.lengths {

@@ -42,7 +42,7 @@ func TestAnswersAreTheSameWithTheNullJournal(t *testing.T) {
 	}
 }
 
-// call is a random call, for any ledger, and what it is.
+// call returns a random call, for any ledger, and what it is.
 func call(rnd *rand.Rand, pool ledger.Pool) (what string, f func(*bench) string) {
 	ctx, k, n := context.Background(), rnd.IntN(12), rnd.IntN(24)
 	a := ip("10.1.5.0")

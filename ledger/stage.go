@@ -390,7 +390,7 @@ func (l *Ledger) finish(stages []*Stage, err error) {
 	l.ended.Broadcast()
 }
 
-// apply makes a durable change effective.
+// apply returns a durable change effective.
 func (l *Ledger) apply(c *change) {
 	switch c.kind {
 	case claimed:

@@ -74,7 +74,7 @@ func takeNext(s *Space, bits int) (brief, bool) {
 	return p.Addr().As4(), true
 }
 
-// limited is a Space of base with no more than 2^16 addresses left of a /64.
+// limited returns a Space of base with no more than 2^16 addresses left of a /64.
 func limited(b *testing.B, base netip.Prefix, most int) *Space {
 	s := New(base)
 	if base.Bits() == 64 {
@@ -87,7 +87,7 @@ func limited(b *testing.B, base netip.Prefix, most int) *Space {
 	return s
 }
 
-// churn is the loop that other allocators were measured with, see rng.
+// churn returns the loop that other allocators were measured with, see rng.
 func churn[T any](b *testing.B, most int, frac float64, next func() (T, bool), free func(T) bool) {
 	live := make([]T, 0, most)
 	for range most {

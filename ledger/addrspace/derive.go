@@ -12,7 +12,7 @@ import (
 // ErrNodeID is wrapped by every refusal of a node ID that does not fit a subnet.
 var ErrNodeID = errors.New("node ID does not fit")
 
-// NodePrefix is the prefix of length bits of node id inside base:
+// NodePrefix returns the prefix of length bits of node id inside base:
 // base + (id mod 2^n) * 2^(width-n), n = bits - base.Bits(). IDs run from 1 to
 // 2^n; the last one has the subnet numbered 0, so that none is wasted.
 func NodePrefix(base netip.Prefix, bits int, id uint32) (netip.Prefix, error) {
@@ -29,7 +29,7 @@ func NodePrefix(base netip.Prefix, bits int, id uint32) (netip.Prefix, error) {
 	return netip.PrefixFrom(toAddr(a, base.Addr().Is4()), bits), nil
 }
 
-// NodeOfPrefix is the inverse of NodePrefix: the node whose prefix contains addr.
+// NodeOfPrefix returns the inverse of NodePrefix: the node whose prefix contains addr.
 func NodeOfPrefix(base netip.Prefix, bits int, addr netip.Addr) (uint32, error) {
 	base = base.Masked()
 	if err := checkOneNode(base, bits); err != nil {
@@ -49,7 +49,7 @@ func NodeOfPrefix(base netip.Prefix, bits int, addr netip.Addr) (uint32, error) 
 	return uint32(part.lo), nil
 }
 
-// NodeAddr is the address of node id on a network that all nodes share:
+// NodeAddr returns the address of node id on a network that all nodes share:
 // base + id, moved up by one where gateway (invalid: none) lies at or below it.
 // It is never the gateway, the network address or (IPv4) the broadcast address.
 func NodeAddr(base netip.Prefix, id uint32, gateway netip.Addr) (netip.Addr, error) {
@@ -80,7 +80,7 @@ func NodeAddr(base netip.Prefix, id uint32, gateway netip.Addr) (netip.Addr, err
 	return toAddr(toU128(base.Addr()).add(part), base.Addr().Is4()), nil
 }
 
-// NodeOfAddr is the inverse of NodeAddr.
+// NodeOfAddr returns the inverse of NodeAddr.
 func NodeOfAddr(base netip.Prefix, addr, gateway netip.Addr) (uint32, error) {
 	base = base.Masked()
 	if !base.Contains(addr) {
@@ -107,7 +107,7 @@ func NodeOfAddr(base netip.Prefix, addr, gateway netip.Addr) (uint32, error) {
 	return id, nil
 }
 
-// MaxNodePrefix is the largest node ID that NodePrefix accepts.
+// MaxNodePrefix returns the largest node ID that NodePrefix accepts.
 func MaxNodePrefix(base netip.Prefix, bits int) uint32 {
 	if checkOneNode(base, bits) != nil {
 		return 0
@@ -118,7 +118,7 @@ func MaxNodePrefix(base netip.Prefix, bits int) uint32 {
 	return ^uint32(0)
 }
 
-// MaxNodeAddr is the largest node ID that NodeAddr accepts, 0 if none.
+// MaxNodeAddr returns the largest node ID that NodeAddr accepts, 0 if none.
 func MaxNodeAddr(base netip.Prefix, gateway netip.Addr) uint32 {
 	n := uint(base.Addr().BitLen() - base.Bits())
 	if n < 2 {
@@ -139,7 +139,7 @@ func MaxNodeAddr(base netip.Prefix, gateway netip.Addr) uint32 {
 	return uint32(last.lo)
 }
 
-// Nth is address number n of p, counted from its first; ok is false past its end.
+// Nth returns address number n of p, counted from its first; ok is false past its end.
 func Nth(p netip.Prefix, n uint64) (addr netip.Addr, ok bool) {
 	p = p.Masked()
 	if last := ones(uint(p.Addr().BitLen() - p.Bits())); last.less(u64(n)) {
@@ -148,7 +148,7 @@ func Nth(p netip.Prefix, n uint64) (addr netip.Addr, ok bool) {
 	return toAddr(toU128(p.Addr()).add(u64(n)), p.Addr().Is4()), true
 }
 
-// NthLast is address number n of p counted down from its last, which is 0.
+// NthLast returns address number n of p counted down from its last, which is 0.
 func NthLast(p netip.Prefix, n uint64) (addr netip.Addr, ok bool) {
 	p = p.Masked()
 	last := ones(uint(p.Addr().BitLen() - p.Bits()))
@@ -158,7 +158,7 @@ func NthLast(p netip.Prefix, n uint64) (addr netip.Addr, ok bool) {
 	return toAddr(toU128(p.Addr()).add(last).sub(u64(n)), p.Addr().Is4()), true
 }
 
-// Sub is sub-prefix number n of length bits of p; ok is false past its end.
+// Sub returns sub-prefix number n of length bits of p; ok is false past its end.
 func Sub(p netip.Prefix, bits int, n uint64) (sub netip.Prefix, ok bool) {
 	p = p.Masked()
 	width := p.Addr().BitLen()
@@ -177,7 +177,7 @@ func Index(p netip.Prefix, bits int, addr netip.Addr) uint64 {
 	return off.shr(uint(addr.BitLen() - bits)).saturate()
 }
 
-// Size is the number of addresses of p, at most the largest uint64.
+// Size returns the number of addresses of p, at most the largest uint64.
 func Size(p netip.Prefix) uint64 {
 	n := uint(p.Addr().BitLen() - p.Bits())
 	if n >= 64 {

@@ -16,8 +16,8 @@ func (s *Space) addPage(n *node, off u128) (*node, *page) {
 }
 
 // expand makes the nodes that are missing between n, the lowest above off, and
-// the given size: one above off, and one where the ways to off and to what
-// there is in the same slot part.
+// the given size: one above off, and one at which the paths to off and to the other
+// child of the slot part.
 func (s *Space) expand(n *node, off u128, size uint8) *node {
 	if n.size == size {
 		return n
@@ -36,7 +36,7 @@ func (s *Space) expand(n *node, off u128, size uint8) *node {
 }
 
 // part puts a node between n and its kid, of the size at which off and the kid
-// are in different slots. What n knows of its slot stays the same.
+// are in different slots. The state of the slot of n stays the same.
 func (s *Space) part(n *node, kid *node, off u128) *node {
 	apart := off.xor(kid.first)
 	high := bits.Len64(apart.lo)

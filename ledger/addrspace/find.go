@@ -19,7 +19,7 @@ func (s *Space) find(k uint, from u128) (n *node, off u128, ok bool) {
 	return n, off, true
 }
 
-// lowest is the lowest free aligned block of 2^k addresses in n, which has one.
+// lowest returns the lowest free aligned block of 2^k addresses in n, which has one.
 func (n *node) lowest(k uint) (*node, u128) {
 	for {
 		d := lowest(fit(n.byOrder, k, n.order))
@@ -46,7 +46,7 @@ func (n *node) lowest(k uint) (*node, u128) {
 	}
 }
 
-// next is the first free aligned block of 2^k addresses at or above from, an
+// next returns the first free aligned block of 2^k addresses at or above from, an
 // address of n and a multiple of 2^k. It looks into two slots at most: only in
 // the slot of from may a block that is there be too low.
 func (n *node) next(k uint, from u128) (*node, u128, bool) {
@@ -69,7 +69,7 @@ func (n *node) next(k uint, from u128) (*node, u128, bool) {
 	return nil, u128{}, false
 }
 
-// nextInPages is next where n has pages.
+// nextInPages is next for a node that has pages.
 func (n *node) nextInPages(k uint, from uint64) (uint64, bool) {
 	d := uint(from) >> pageBits & 63
 	for w := fit(n.byOrder, k, n.order) >> d << d; w != 0; w &= w - 1 {

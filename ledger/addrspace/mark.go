@@ -12,12 +12,12 @@ func (s *Space) takeOne(n *node, off u128) {
 	was := int(n.orders[off.lo>>pageBits&63])
 	s.free = s.free.sub(u64(1))
 	if is := p.take(uint(off.lo), was); is != was {
-		s.settle(n, off, is)
+		s.update(n, off, is)
 	}
 }
 
 // mark makes the block of 2^k addresses at off, a multiple of 2^k, free or
-// taken. It is false, and nothing is changed, where a part is so already.
+// taken. If a part is so already, it changes nothing and reports false.
 func (s *Space) mark(off u128, k uint, free bool) bool {
 	n := s.locate(off, s.sizeFor(k))
 	if (k >= pageBits || n.page(off) == nil) && !n.alike(off, k, !free) {
@@ -26,8 +26,8 @@ func (s *Space) mark(off u128, k uint, free bool) bool {
 	return s.markAt(n, off, k, free)
 }
 
-// markAt is mark where n is the lowest node above the block. That the block is
-// not mixed is known, unless it is in a page that there is.
+// markAt is mark for a known n, the lowest node above the block. The block must not be
+// mixed, unless it is in an existing page.
 func (s *Space) markAt(n *node, off u128, k uint, free bool) bool {
 	if k >= pageBits {
 		s.markSlots(n, off, k, free)
@@ -44,12 +44,12 @@ func (s *Space) markAt(n *node, off u128, k uint, free bool) bool {
 	}
 	s.count(k, free)
 	if is != was {
-		s.settle(n, off, is)
+		s.update(n, off, is)
 	}
 	return true
 }
 
-// sizeFor is the size of the node of which a block of 2^k addresses is a slot,
+// sizeFor returns the size of the node of which a block of 2^k addresses is a slot,
 // or some slots, or a part of one.
 func (s *Space) sizeFor(k uint) uint8 {
 	if k < pageBits {
@@ -58,12 +58,12 @@ func (s *Space) sizeFor(k uint) uint8 {
 	return min(uint8(k/6*6), s.root.size)
 }
 
-// alike is true where the block of 2^k addresses at off is all free, or all taken.
+// alike reports whether the block of 2^k addresses at off is all free, or all taken.
 func (s *Space) alike(off u128, k uint, free bool) bool {
 	return s.locate(off, s.sizeFor(k)).alike(off, k, free)
 }
 
-// locate is the lowest node that there is above off, of the given size at least.
+// locate returns the lowest node that there is above off, of the given size at least.
 func (s *Space) locate(off u128, size uint8) *node {
 	if s.root.size == size {
 		return s.root
@@ -88,7 +88,7 @@ func (s *Space) markSlots(n *node, off u128, k uint, free bool) {
 	s.count(k, free)
 	if is := measure(n.byOrder); is != n.order {
 		n.order = is
-		s.settleAbove(n, off)
+		s.updateAbove(n, off)
 	}
 }
 

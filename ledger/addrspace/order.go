@@ -5,15 +5,14 @@ package addrspace
 
 // Pages and nodes have 64 slots each: a word of 64 addresses, or a page, or a
 // node. The order of a slot is the largest k for which it has a free aligned
-// block of 2^k addresses, -1 where all of it is taken. What a search needs are
-// the slots that have some order, and what a change needs is the order of a
-// slot, so both are kept: orders[d] is the order of slot d, and bit d of
-// byOrder[o+1] is set where that is o. The last word of byOrder has the slots
-// that are entirely free: the order of a page or node that has such slots is
-// determined by the longest run of them.
+// block of 2^k addresses, -1 if all of it is taken. A search needs the slots of an
+// order, and a change needs the order of a slot, so both are kept: orders[d] is the
+// order of slot d, and bit d of byOrder[o+1] is set if that order is o. The last word
+// of byOrder has the slots that are entirely free: the order of a page or node that
+// has such slots is determined by the longest run of them.
 
-// reorder makes is the order of slot d. all is the order of all slots together;
-// reorder gives what it is then.
+// reorder sets the order of slot d to is. all is the order of all slots together
+// before; reorder returns the one after.
 func reorder(byOrder []uint64, orders *[64]int8, d uint, is, all int) int {
 	bit, full, was := uint64(1)<<(d&63), len(byOrder)-2, int(orders[d&63])
 	orders[d&63] = int8(is)
@@ -39,7 +38,7 @@ func reorder(byOrder []uint64, orders *[64]int8, d uint, is, all int) int {
 	return all
 }
 
-// measure is the order of all slots together.
+// measure returns the order of all slots together.
 func measure(byOrder []uint64) int {
 	full := len(byOrder) - 2
 	if w := byOrder[full+1]; w != 0 {
@@ -54,7 +53,7 @@ func measure(byOrder []uint64) int {
 	return full - 1
 }
 
-// fit is the word of the slots that have a free block of 2^k addresses, or,
+// fit returns the word of the slots that have a free block of 2^k addresses, or,
 // where that is larger than a slot, of those at which there begins one. all is
 // the order of all slots together.
 func fit(byOrder []uint64, k uint, all int) uint64 {

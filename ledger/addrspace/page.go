@@ -41,7 +41,7 @@ func (p *page) take(at uint, all int) int {
 	return reorder(p.byOrder[:], &p.orders, i, is, all)
 }
 
-// release gives the address at back; it is false where it is free.
+// release frees the address at; it reports false if it is free already.
 func (p *page) release(at uint, all int) (int, bool) {
 	i, b := at>>6&63, at&63
 	w, was := p.words[i], int(p.orders[i])
@@ -58,7 +58,7 @@ func (p *page) release(at uint, all int) (int, bool) {
 }
 
 // mark makes the block of 2^k addresses at at free, or taken. It is false, and
-// nothing is changed, where a part of the block is so already.
+// nothing is changed, if a part of the block is so already.
 func (p *page) mark(at, k uint, free bool, all int) (int, bool) {
 	if k > 6 {
 		return p.markWords(at>>6&63, k-6, free, all)
@@ -119,7 +119,7 @@ func (p *page) fillWords(i, r uint, w uint64, order int8) {
 	}
 }
 
-// alike is true where the block of 2^k addresses at at is all free, or all taken.
+// alike reports whether the block of 2^k addresses at at is all free, or all taken.
 func (p *page) alike(at, k uint, free bool) bool {
 	i, b := at>>6&63, at&63
 	w, m := p.words[i], around(b, k)
@@ -135,7 +135,7 @@ func (p *page) alike(at, k uint, free bool) bool {
 	return w&m == m
 }
 
-// next is the first free aligned block of 2^k addresses at or above from, a
+// next returns the first free aligned block of 2^k addresses at or above from, a
 // multiple of 2^k. all is the order of p.
 func (p *page) next(k, from uint, all int) (uint, bool) {
 	if k == 0 {

@@ -27,7 +27,7 @@ func (s *Space) markRange(first, last netip.Addr, free bool) bool {
 }
 
 // Cover yields the fewest prefixes that together are the addresses from first
-// to last, both included, in order; none where last is below first.
+// to last, both included, in order; none if last is below first.
 func Cover(first, last netip.Addr) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		if first.Is4() != last.Is4() || !first.IsValid() {

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 )
 
-// Space knows which addresses of one prefix are free. It finds the next free
+// Space holds the free addresses of one prefix. It finds the next free
 // address, or the next free aligned prefix of any size, in a number of steps
 // that depends on the width of the prefix alone, not on how full it is. Its
 // memory grows with what was taken one by one, not with the size of the prefix.
@@ -30,11 +30,11 @@ type Space struct {
 	free  u128 // number of free addresses; 2^128 wraps to 0, see Free
 
 	root  *node
-	pages shelf[page]
-	nodes []shelf[node] // by size/6
+	pages freeList[page]
+	nodes []freeList[node] // by size/6
 }
 
-// New makes a Space of all addresses of base, all free. Host bits of base are ignored.
+// New returns a Space of all addresses of base, all free. Host bits of base are ignored.
 func New(base netip.Prefix) *Space { return NewBlocks(base, base.Addr().BitLen()) }
 
 // NewBlocks returns a Space of all blocks of base with the prefix length unit, all
@@ -51,15 +51,15 @@ func NewBlocks(base netip.Prefix, unit int) *Space {
 		size = (s.width - 1) / 6 * 6
 	}
 	s.root = makeNode(uint8(size), 1<<(max(s.width, size)-size))
-	s.nodes = make([]shelf[node], size/6)
+	s.nodes = make([]freeList[node], size/6)
 	s.mark(u128{}, s.width, true)
 	return s
 }
 
-// Base is the prefix that the Space was made of.
+// Base returns the prefix of the Space.
 func (s *Space) Base() netip.Prefix { return s.base }
 
-// Free is the number of free addresses, at most the largest uint64.
+// Free returns the number of free addresses, at most the largest uint64.
 func (s *Space) Free() uint64 {
 	if s.width == 128 && s.free.isZero() && s.root.order >= 0 {
 		return ^uint64(0)
@@ -101,7 +101,7 @@ func (s *Space) TakeNext(from netip.Addr, bits int) (netip.Prefix, bool) {
 	return netip.PrefixFrom(s.addr(off), bits), true
 }
 
-// Next finds what TakeNext would take.
+// Next returns the prefix that TakeNext would take.
 func (s *Space) Next(from netip.Addr, bits int) (netip.Prefix, bool) {
 	_, off, ok := s.next(from, bits)
 	if !ok {
@@ -126,7 +126,7 @@ func (s *Space) next(from netip.Addr, bits int) (n *node, off u128, ok bool) {
 	return s.find(k, off)
 }
 
-// TakeAddr takes a; it is false where a is not free or not of the Space.
+// TakeAddr takes a; it reports false if a is not free or not of the Space.
 func (s *Space) TakeAddr(a netip.Addr) bool {
 	off, ok := s.offset(a)
 	if !ok {
@@ -140,7 +140,7 @@ func (s *Space) TakeAddr(a netip.Addr) bool {
 	return true
 }
 
-// ReleaseAddr gives a back; it is false where a is free or not of the Space.
+// ReleaseAddr frees a; it reports false if a is free or not of the Space.
 func (s *Space) ReleaseAddr(a netip.Addr) bool {
 	off, ok := s.offset(a)
 	if !ok {
@@ -158,37 +158,37 @@ func (s *Space) ReleaseAddr(a netip.Addr) bool {
 	}
 	s.free = s.free.add(u64(1))
 	if is != was {
-		s.settle(n, off, is)
+		s.update(n, off, is)
 	}
 	return true
 }
 
-// Take takes all of p; it is false, and nothing changed, where a part of p is
-// not free or not of the Space.
+// Take takes all of p. If a part of p is not free or not of the Space, it changes
+// nothing and reports false.
 func (s *Space) Take(p netip.Prefix) bool { return s.markPrefix(p, false) }
 
-// Release gives all of p back; it is false, and nothing changed, where a part
-// of p is free or not of the Space.
+// Release frees all of p. If a part of p is free or not of the Space, it changes
+// nothing and reports false.
 func (s *Space) Release(p netip.Prefix) bool { return s.markPrefix(p, true) }
 
-// IsFree is true where all of p is free.
+// IsFree reports whether all of p is free.
 func (s *Space) IsFree(p netip.Prefix) bool {
 	off, k, ok := s.block(p)
 	return ok && s.alike(off, k, true)
 }
 
-// TakeRange takes the addresses from first to last, both included; it is
-// false, and nothing changed, where one of them is not free.
+// TakeRange takes the addresses from first to last, both included. If one of them is
+// not free, it changes nothing and reports false.
 func (s *Space) TakeRange(first, last netip.Addr) bool { return s.markRange(first, last, false) }
 
-// ReleaseRange gives the addresses from first to last back; it is false, and
-// nothing changed, where one of them is free.
+// ReleaseRange frees the addresses from first to last, both included. If one of them
+// is free, it changes nothing and reports false.
 func (s *Space) ReleaseRange(first, last netip.Addr) bool { return s.markRange(first, last, true) }
 
-// String names the Space and how much of it is free.
+// String returns the prefix of the Space and the number of free addresses.
 func (s *Space) String() string { return fmt.Sprintf("%s (%d free)", s.base, s.Free()) }
 
-// offset is the number of a's unit; 0 and false if a is not of the Space.
+// offset returns the number of a's unit; 0 and false if a is not of the Space.
 func (s *Space) offset(a netip.Addr) (u128, bool) {
 	if a.Is4() != s.is4 || !a.IsValid() {
 		return u128{}, false
@@ -215,8 +215,8 @@ func (s *Space) addr(off u128) netip.Addr {
 	return toAddr(s.first.add(off.shl(s.shift)), false)
 }
 
-// block is where p lies; false where p is not of the Space, smaller than a unit, or
-// not masked.
+// block returns the offset and the width of p; false if p is not of the Space, smaller
+// than a unit, or not masked.
 func (s *Space) block(p netip.Prefix) (off u128, k uint, ok bool) {
 	off, ok = s.offset(p.Addr())
 	if !ok || p.Bits() < s.base.Bits() || p.Bits() > s.unit || s.shift > 0 && p != p.Masked() {

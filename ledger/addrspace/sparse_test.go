@@ -26,7 +26,7 @@ type sparse struct {
 
 type block struct{ first, last u128 }
 
-// meets is the index of the first taken range that ends at or above off.
+// meets returns the index of the first taken range that ends at or above off.
 func (m *sparse) meets(off u128) int {
 	i, _ := slices.BinarySearchFunc(m.taken, off, func(r block, off u128) int {
 		if r.last.less(off) {

@@ -55,7 +55,7 @@ func (u u128) shr(n uint) u128 {
 	return u128{0, u.hi >> (n - 64)}
 }
 
-// floor is the largest multiple of 2^n that is not above u.
+// floor returns the largest multiple of 2^n that is not above u.
 func (u u128) floor(n uint) u128 {
 	if n < 64 {
 		return u128{u.hi, u.lo >> n << n}
@@ -83,7 +83,7 @@ func (u u128) trailingZeros() int {
 	return 64 + bits.TrailingZeros64(u.hi)
 }
 
-// saturate is u, or the largest uint64 where u is larger.
+// saturate returns u, or the largest uint64 if u is larger.
 func (u u128) saturate() uint64 {
 	if u.hi != 0 {
 		return ^uint64(0)
@@ -100,7 +100,7 @@ func toU128(a netip.Addr) u128 {
 	return u128{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
-// toAddr is the address numbered u, in the family of 32 or of 128 bits.
+// toAddr returns the address numbered u, in the family of 32 or of 128 bits.
 func toAddr(u u128, is4 bool) netip.Addr {
 	if is4 {
 		var b [4]byte

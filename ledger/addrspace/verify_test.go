@@ -26,11 +26,11 @@ func verify(s *Space) error {
 			return fmt.Errorf("idle page of order %d: %w", order, err)
 		}
 	}
-	for i, shelf := range s.nodes {
-		if shelf.used != c.nodes[i] || len(shelf.idle) > c.nodes[i]+few {
-			return fmt.Errorf("size %d: counted %d nodes, have %d and %d idle", 6*i, c.nodes[i], shelf.used, len(shelf.idle))
+	for i, freeList := range s.nodes {
+		if freeList.used != c.nodes[i] || len(freeList.idle) > c.nodes[i]+few {
+			return fmt.Errorf("size %d: counted %d nodes, have %d and %d idle", 6*i, c.nodes[i], freeList.used, len(freeList.idle))
 		}
-		for _, n := range shelf.idle {
+		for _, n := range freeList.idle {
 			if err := c.idle(n, 6*i); err != nil {
 				return err
 			}
@@ -46,7 +46,7 @@ type census struct {
 	nodes []int // by size/6
 }
 
-// page is the order of p.
+// page returns the order of p.
 func (c *census) page(p *page) (order int, err error) {
 	order = -1
 	var want [64]int
@@ -77,7 +77,7 @@ func haveOrders(byOrder []uint64, orders *[64]int8, want *[64]int) error {
 	return nil
 }
 
-// wholes is the order of the longest aligned run in w, -1 where it is 0.
+// wholes returns the order of the longest aligned run in w, -1 where it is 0.
 func wholes(w uint64) int {
 	if w == 0 {
 		return -1
@@ -121,7 +121,7 @@ func (c *census) node(n *node) error {
 	return nil
 }
 
-// slot is the order of slot d of n. It counts what is in it.
+// slot returns the order of slot d of n. It counts what is in it.
 func (c *census) slot(n *node, d uint) (order int, err error) {
 	all := pow2(uint(n.size))
 	switch {
@@ -188,7 +188,7 @@ func (c *census) idle(n *node, size int) error {
 		}
 	}
 	if int(n.size) != size || n.order >= 0 && n.order != size+6 {
-		return fmt.Errorf("idle node of size %d and order %d on the shelf of size %d", n.size, n.order, size)
+		return fmt.Errorf("idle node of size %d and order %d on the freeList of size %d", n.size, n.order, size)
 	}
 	before := *c
 	err := c.node(n)
@@ -196,11 +196,11 @@ func (c *census) idle(n *node, size int) error {
 	return err
 }
 
-// inUse is the number of nodes and pages below the root.
+// inUse returns the number of nodes and pages below the root.
 func (s *Space) inUse() int {
 	n := s.pages.used
-	for _, shelf := range s.nodes {
-		n += shelf.used
+	for _, freeList := range s.nodes {
+		n += freeList.used
 	}
 	return n
 }

@@ -14,13 +14,13 @@ var aligned = [8]uint64{
 // span[r] is a run of 2^r bits.
 var span = [8]uint64{1, 3, 0xf, 0xff, 0xffff, 0xffffffff, ^uint64(0)}
 
-// around is the aligned run of 2^r bits that has bit b.
+// around returns the aligned run of 2^r bits that has bit b.
 func around(b, r uint) uint64 { return span[r&7] << (b >> (r & 7) << (r & 7) & 63) }
 
-// lowest is the number of the lowest set bit of w, which is not 0.
+// lowest returns the number of the lowest set bit of w, which is not 0.
 func lowest(w uint64) uint { return uint(bits.TrailingZeros64(w)) }
 
-// runs is the word of the places at which 2^r set bits of w begin, aligned.
+// runs returns the word of the places at which 2^r set bits of w begin, aligned.
 func runs(w uint64, r uint) uint64 {
 	for i := uint(1); i < 1<<(r&7); i *= 2 {
 		w &= w >> (i & 63)
@@ -28,7 +28,7 @@ func runs(w uint64, r uint) uint64 {
 	return w & aligned[r&7]
 }
 
-// longestRun is the largest r for which runs(w, r) is not 0, and -1 for 0.
+// longestRun returns the largest r for which runs(w, r) is not 0, and -1 for 0.
 func longestRun(w uint64) int {
 	if w == 0 {
 		return -1

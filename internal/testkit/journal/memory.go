@@ -30,7 +30,7 @@ type Memory struct {
 	commits int
 }
 
-// NewMemory makes an empty journal.
+// NewMemory returns a empty journal.
 func NewMemory() *Memory { return &Memory{records: map[string][]byte{}} }
 
 // Load calls f for every record in the order of their keys.
@@ -64,14 +64,14 @@ func (m *Memory) Commit(ctx context.Context, ops []kvdb.Op) error {
 	return nil
 }
 
-// Commits is the number of commits that were applied.
+// Commits returns the number of commits that were applied.
 func (m *Memory) Commits() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.commits
 }
 
-// Clone is an independent journal with the same records, as after a crash now.
+// Clone returns an independent journal with the same records, as after a crash now.
 func (m *Memory) Clone() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()

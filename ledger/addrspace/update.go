@@ -5,13 +5,12 @@ package addrspace
 
 import "math/bits"
 
-// freePages is how many pages a node keeps in place that are all free, in case
-// that something of them is taken next. Pages that are all taken stay anyway.
+// freePages is the number of pages that are all free and that a node keeps for the
+// next take. Pages that are all taken stay anyway.
 const freePages = 4
 
-// settle makes is the order of the page of n that has off, and brings what is
-// above it up to date.
-func (s *Space) settle(n *node, off u128, is int) {
+// update sets the order of the page of n that has off, and updates the nodes above.
+func (s *Space) update(n *node, off u128, is int) {
 	d, was := uint(off.lo)>>pageBits&63, n.order
 	if is == pageBits {
 		if free := n.paged & n.free(); bits.OnesCount64(free) >= freePages {
@@ -20,12 +19,12 @@ func (s *Space) settle(n *node, off u128, is int) {
 	}
 	n.order = reorder(n.byOrder, &n.orders, d, is, was)
 	if n.order != was {
-		s.settleAbove(n, off)
+		s.updateAbove(n, off)
 	}
 }
 
-// settleAbove brings what is above n up to date after the order of n changed.
-func (s *Space) settleAbove(n *node, off u128) {
+// updateAbove updates the nodes above n after a change of the order of n.
+func (s *Space) updateAbove(n *node, off u128) {
 	for up := n.up; up != nil; n, up = up, up.up {
 		d := up.digit(off)
 		is, was := s.slotOrder(n, d), up.order
@@ -39,8 +38,8 @@ func (s *Space) settleAbove(n *node, off u128) {
 	}
 }
 
-// slotOrder is the order of slot d of the node above n, as n is now. Where n is
-// all free or all taken, it is given up.
+// slotOrder returns the order of slot d of the node above n, as n is now. A node
+// that is all free or all taken is removed.
 func (s *Space) slotOrder(n *node, d uint) int {
 	size := int(n.up.size)
 	if free := n.order == n.full(); free || n.order < 0 {

@@ -3,19 +3,19 @@
 
 package addrspace
 
-// A shelf keeps what was given up for the next time that it is needed, so that
-// a Space in steady use allocates nothing. It keeps no more than is in use, and
+// freeList keeps removed pages or nodes for reuse, so that a Space in steady use
+// allocates nothing. It keeps no more than is in use, and
 // a few: the rest goes to the garbage collector.
-type shelf[T any] struct {
+type freeList[T any] struct {
 	idle []*T
 	used int
 }
 
-// few are kept even where nothing is in use.
+// few is the number of elements that are kept even if none is in use.
 const few = 16
 
-// get is nil where there is nothing on the shelf.
-func (s *shelf[T]) get() *T {
+// get returns an element, nil if the list is empty.
+func (s *freeList[T]) get() *T {
 	s.used++
 	last := len(s.idle) - 1
 	if last < 0 {
@@ -26,7 +26,7 @@ func (s *shelf[T]) get() *T {
 	return x
 }
 
-func (s *shelf[T]) put(x *T) {
+func (s *freeList[T]) put(x *T) {
 	s.used--
 	if room := s.used + few; len(s.idle) < room {
 		s.idle = append(s.idle, x)
@@ -36,7 +36,7 @@ func (s *shelf[T]) put(x *T) {
 	}
 }
 
-// newPage is a page that is all free, or all taken.
+// newPage returns a page that is all free, or all taken.
 func (s *Space) newPage(free bool) *page {
 	p := s.pages.get()
 	if p == nil {
@@ -59,7 +59,7 @@ func (s *Space) givePages(n *node, mask uint64) {
 	}
 }
 
-// newNode is a node that is all free, or all taken.
+// newNode returns a node that is all free, or all taken.
 func (s *Space) newNode(size uint8, free bool) *node {
 	n := s.nodes[size/6].get()
 	if n == nil {
@@ -77,7 +77,7 @@ func (s *Space) giveNode(n *node) {
 	s.nodes[n.size/6].put(n)
 }
 
-// makeNode is a node with so many slots, all taken.
+// makeNode returns a node with so many slots, all taken.
 func makeNode(size uint8, slots int) *node {
 	n := &node{size: size, byOrder: make([]uint64, size+2)}
 	if size == pageBits {
