@@ -102,7 +102,7 @@ func (d *Driver) grant(p *pool) PoolGrant {
 			Order:    d.config.order(),
 			CoolDown: d.config.CoolDown,
 			Exclude:  p.edges,
-			Space:    d.spaces[p.id.space].inLedger(),
+			Space:    d.spaces[p.id.space].inLedger,
 		},
 		Blocks: []netip.Prefix{p.id.prefix},
 	}
