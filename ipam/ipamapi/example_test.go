@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/ledger"
 )
@@ -16,7 +15,7 @@ import (
 // A network with its gateway, and a container.
 func Example() {
 	ctx := context.Background()
-	l, err := ledger.Open(ctx, journal.NewMemory(), ledger.Options{})
+	l, err := ledger.Open(ctx, ledger.NullJournal{}, ledger.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

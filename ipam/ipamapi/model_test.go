@@ -321,7 +321,7 @@ func (m *model) address(s step) (string, error) {
 	same := s.name != "" && s.name == l.name || s.mac != "" && s.mac == l.mac
 	replay := s.name == "" && s.mac == "" && l.restored && !l.confirmed
 	switch {
-	case l.pool != s.pool, s.gateway != (l.gateway > 0) && !(replay && !s.gateway):
+	case l.pool != s.pool, s.gateway != (l.gateway > 0) && (!replay || s.gateway):
 		return "", ipamapi.ErrIPAlreadyAllocated
 	case s.gateway:
 		l.gateway++

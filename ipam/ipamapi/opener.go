@@ -73,25 +73,24 @@ func releaseAll(st *ledger.Stage, keys []ledger.Key) error {
 // DirectPools is the PoolOpener of a ledger whose pools no other component changes.
 // Any goroutine may call it.
 type DirectPools struct {
-	mu     sync.Mutex
-	ledger *ledger.Ledger
+	mu    sync.Mutex
+	stage *ledger.Stage
 }
 
 var _ PoolOpener = (*DirectPools)(nil)
 
 // NewDirectPools returns the PoolOpener of l.
-func NewDirectPools(l *ledger.Ledger) *DirectPools { return &DirectPools{ledger: l} }
+func NewDirectPools(l *ledger.Ledger) *DirectPools { return &DirectPools{stage: l.Begin()} }
 
 // Change commits the change.
 func (p *DirectPools) Change(ctx context.Context, change PoolChange) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := p.ledger.Begin()
-	if err := change.Stage(st); err != nil {
-		st.Undo()
+	if err := change.Stage(p.stage); err != nil {
+		p.stage.Undo()
 		return err
 	}
-	return st.Commit(ctx)
+	return p.stage.Commit(ctx)
 }
 
 // grant returns the ledger's pool of p with its block.
@@ -102,7 +101,7 @@ func (d *Driver) grant(p *pool) PoolGrant {
 			Order:    d.config.order(),
 			CoolDown: d.config.CoolDown,
 			Exclude:  p.edges,
-			Space:    d.spaces[p.id.space].inLedger(),
+			Space:    d.spaces[p.id.space].inLedger,
 		},
 		Blocks: []netip.Prefix{p.id.prefix},
 	}

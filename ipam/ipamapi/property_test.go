@@ -145,7 +145,7 @@ func (w *walk) step() (string, error) {
 	}
 	w.model = next
 	if got != want || !sameError(err, wanted) {
-		return s.String(), fmt.Errorf("it gave %q, %v; it should be %q, %v", got, err, want, wanted)
+		return s.String(), errors.Join(fmt.Errorf("it gave %q, it should be %q", got, want), err, wanted)
 	}
 	return s.String(), nil
 }

@@ -46,13 +46,13 @@ func (d *Driver) restore(ctx context.Context) error {
 
 // restoreRecord makes the pool of a record known, unless its release had begun.
 func (d *Driver) restoreRecord(r *restored, key string, value []byte) error {
-	id, err := parsePoolID(key)
-	if err != nil || d.spaces[id.space] == nil {
+	id, ok := d.configured(key)
+	if !ok {
 		d.log.Error("a record of a Docker pool is ignored: its key is not a pool ID of a configured address space", "record", key)
 		return nil
 	}
 	rec := record{Version: recordVersion, Refs: 1}
-	err = json.Unmarshal(value, &rec)
+	err := json.Unmarshal(value, &rec)
 	if rec.Version > recordVersion {
 		return fmt.Errorf("the record of %s is of version %d, this program knows %d: install the newer program again", key, rec.Version, recordVersion)
 	}
@@ -103,7 +103,12 @@ func (d *Driver) poolOf(l ledger.Lease) (poolID, bool) {
 	if l.State == ledger.Cooling || l.Purpose == ledger.ForPod {
 		return poolID{}, false
 	}
-	id, err := parsePoolID(l.Key.Network)
+	return d.configured(l.Key.Network)
+}
+
+// configured parses a pool ID. It is not ok if its address space is not configured.
+func (d *Driver) configured(key string) (id poolID, ok bool) {
+	id, err := parsePoolID(key)
 	return id, err == nil && d.spaces[id.space] != nil
 }
 

@@ -15,6 +15,7 @@ import (
 // are free in it, the ledger knows. It is guarded by Driver.change.
 type addressSpace struct {
 	name       string
+	inLedger   string                   // its name in the ledger
 	pods       FromPods                 // Pool is "" if pools are not of the pod block
 	predefined [2][]Predefined          // by family
 	pools      map[netip.Prefix][]*pool // by prefix: the whole and its parts
@@ -22,11 +23,13 @@ type addressSpace struct {
 }
 
 func newAddressSpace(name string, predefined [2][]Predefined) *addressSpace {
-	return &addressSpace{name: name, predefined: predefined, pools: map[netip.Prefix][]*pool{}}
+	return &addressSpace{
+		name:       name,
+		inLedger:   ledgerPrefix + name,
+		predefined: predefined,
+		pools:      map[netip.Prefix][]*pool{},
+	}
 }
-
-// inLedger returns the name of the ledger's address space.
-func (s *addressSpace) inLedger() string { return ledgerPrefix + s.name }
 
 func (s *addressSpace) add(p *pool) {
 	if p.fromPods() && len(s.pools[p.id.prefix]) == 0 {
@@ -55,7 +58,7 @@ func (d *Driver) overlapping(id poolID, host []netip.Prefix) error {
 			ErrPoolOverlap, id.prefix, host[i], OverlapOption)
 	}
 	s := d.spaces[id.space]
-	x, found := d.ledger.Overlapping(s.inLedger(), id.prefix, id.ledgerPool())
+	x, found := d.ledger.Overlapping(s.inLedger, id.prefix, id.ledgerPool())
 	for _, part := range s.parts {
 		if part.Overlaps(id.prefix) && (!found || part.Compare(x) < 0) {
 			x, found = part, true
@@ -82,7 +85,7 @@ func (d *Driver) choose(s *addressSpace, f ledger.Family, bits int, host []netip
 			continue
 		}
 		fits = true
-		if p, ok := d.ledger.FreeSubnet(s.inLedger(), x.Base, n, avoid); ok {
+		if p, ok := d.ledger.FreeSubnet(s.inLedger, x.Base, n, avoid); ok {
 			return p, nil
 		}
 	}

@@ -45,7 +45,7 @@ func (d *Driver) suballocate(s *addressSpace, f ledger.Family, bits int) (p neti
 		if !ok {
 			return p, true, fmt.Errorf("%w: no /%d of pool %q of the pod network is free", ErrNoMoreSubnets, bits, s.pods.Pool)
 		}
-		x, overlaps := d.ledger.Overlapping(s.inLedger(), p, "")
+		x, overlaps := d.ledger.Overlapping(s.inLedger, p, "")
 		if !overlaps {
 			return p, true, nil
 		}

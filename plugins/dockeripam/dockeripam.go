@@ -122,10 +122,9 @@ func (p *DockerIPAM) Run(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}
-		if ctx.Err() != nil {
-			return nil
+		if ctx.Err() == nil {
+			p.Log.Error("the Docker driver cannot start yet, trying again", "error", err)
 		}
-		p.Log.Error("the Docker driver cannot start yet, trying again", "error", err)
 		select {
 		case <-p.After(time.Second):
 		case <-ctx.Done():
@@ -187,7 +186,7 @@ func (p *DockerIPAM) Serve(ctx context.Context) error {
 		if l, err = p.listen(); err != nil {
 			return err
 		}
-		defer os.Remove(p.Socket)
+		defer func() { _ = os.Remove(p.Socket) }()
 	}
 	handler := p.Handler()
 	if p.Around != nil {

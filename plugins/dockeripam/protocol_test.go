@@ -235,7 +235,7 @@ func TestBeforeTheFirstResync(t *testing.T) {
 	n.Expect(<-answered).To(Equal("10.1.0.1/16"))
 }
 
-// TestDriverStartsAfterAnError is tried again.
+// A start that fails is repeated.
 func TestDriverStartsAfterAnError(t *testing.T) {
 	n := newNode(t)
 	tries := 0
