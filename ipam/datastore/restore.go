@@ -76,13 +76,13 @@ func (ds *DataStore) restore() error {
 	if ds.journal == nil {
 		return ds.occupy(entries)
 	}
-	ds.journal.quiet = map[netip.Addr]CheckpointEntry{}
-	defer func() { ds.journal.quiet = nil }()
+	ds.journal.recorded = map[netip.Addr]CheckpointEntry{}
+	defer func() { ds.journal.recorded = nil }()
 	for _, e := range entries {
 		if e.cools {
 			e.CoolingSince, e.BootID = &e.since, ds.opt.BootID
 		}
-		ds.journal.quiet[e.addr] = e.CheckpointEntry
+		ds.journal.recorded[e.addr] = e.CheckpointEntry
 	}
 	return ds.occupy(entries)
 }
@@ -226,8 +226,8 @@ func (ds *DataStore) placeRestored(b block) error {
 		return nil
 	}
 	if ds.journal != nil {
-		ds.journal.quiet = ds.journal.within(b.prefix)
-		defer func() { ds.journal.quiet = nil }()
+		ds.journal.recorded = ds.journal.within(b.prefix)
+		defer func() { ds.journal.recorded = nil }()
 	}
 	ds.unplaced = false
 	var errs []error
