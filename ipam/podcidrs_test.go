@@ -408,7 +408,7 @@ func TestFailedGrantChangesNothing(t *testing.T) {
 				g := NewWithT(t)
 				c := clusterPool(g, ipam.IPv4)
 				ctx := context.Background()
-				c.world.journal = &journal.Faulty{Journal: journal.NewMemory(), Plan: journal.At(2+n, fault)}
+				c.journal = &journal.Faulty{Journal: journal.NewMemory(), Plan: journal.At(2+n, fault)}
 				c.start()
 				c.RestoreFinished()
 				for range 2 { // each step is tried once more

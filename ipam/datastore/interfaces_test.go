@@ -38,7 +38,9 @@ func TestRemoveInterfaces(t *testing.T) {
 	g.Expect(ds.RemoveENIFromDataStore("eni-9", false)).To(text(UnknownENIError))
 	err := ds.RemoveENIFromDataStore("eni-1", false)
 	g.Expect(err).To(text(ENIInUseError))
-	g.Expect(err.(*Error).Detail()).To(And(ContainSubstring("eni-1"), ContainSubstring("1.1.1.1")))
+	var published *Error
+	g.Expect(errors.As(err, &published)).To(BeTrue())
+	g.Expect(published.Detail()).To(And(ContainSubstring("eni-1"), ContainSubstring("1.1.1.1")))
 	g.Expect(errors.Is(err, errors.New(ENIInUseError))).To(BeTrue())
 	g.Expect(ds.RemoveENIFromDataStore("eni-1", true)).To(Succeed())
 	g.Expect(ds.GetENIs()).To(BeZero())

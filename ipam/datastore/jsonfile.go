@@ -96,7 +96,7 @@ func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
 	}
 	gone := c.nameless
 	c.closing.Wait()
-	c.closing.Go(func() { gone.Close() }) // it was synced, or is nil
+	c.closing.Go(func() { _ = gone.Close() }) // it was synced, or is nil
 	return whole, nil
 }
 

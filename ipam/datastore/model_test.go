@@ -81,7 +81,6 @@ type subject struct {
 	g     Gomega
 	ds    *DataStore
 	clock *clock
-	fails bool
 	cp    func() Checkpointer
 	plan  *bool
 	model

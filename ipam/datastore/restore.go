@@ -104,7 +104,7 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 			return nil, err
 		case addresses[a]:
 			return nil, fmt.Errorf("entry of %s: address %s is in it twice: %w", e.IPAMKey, a, ds.logged(&Error{Code: IPAlreadyInStoreError, IP: a.String()}))
-		case !cools && e.IPAMKey.IsZero():
+		case !cools && e.IsZero():
 			return nil, fmt.Errorf("address %s is in it without a key", a)
 		case !cools && owners[e.IPAMKey]:
 			return nil, fmt.Errorf("address %s: %s has another one", a, e.IPAMKey)
