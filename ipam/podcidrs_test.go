@@ -180,6 +180,7 @@ func TestReleasedCIDRAllocatesNothing(t *testing.T) {
 		c.list(1, 2)
 		g.Expect(c.status()).To(Equal("1:in-use 2:released"))
 		c.take(30)
+		c.list(1, 2)
 		g.Expect(c.next()).To(Equal("none"), "another node may have it by now")
 		g.Expect(c.status()).To(Equal("1:depleted 2:released"))
 		c.start() // nor after a restart
