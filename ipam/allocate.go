@@ -37,7 +37,7 @@ func (m *IPAM) AllocateIPWithoutSyncUpstream(ip net.IP, owner string) (result *A
 func (m *IPAM) AllocateIPString(ipAddr, owner string) error {
 	a, err := netip.ParseAddr(ipAddr)
 	if err != nil || a.Zone() != "" {
-		return fmt.Errorf("Invalid IP address: %s", ipAddr)
+		return fmt.Errorf("Invalid IP address: %s", ipAddr) //nolint:staticcheck // the published text
 	}
 	_, err = m.allocateAddr(a.Unmap(), owner, true)
 	return err
@@ -55,6 +55,7 @@ func (m *IPAM) allocateIP(ip net.IP, owner string, report bool) (*AllocationResu
 func addrOf(ip net.IP) (netip.Addr, error) {
 	a, ok := netip.AddrFromSlice(ip)
 	if !ok {
+		//nolint:staticcheck // the published text
 		return a, fmt.Errorf("Invalid IP address: %s has %d bytes, want 4 or 16", ip, len(ip))
 	}
 	return a.Unmap(), nil

@@ -96,6 +96,8 @@ type RestoreTrigger interface {
 }
 
 // IPAMAllocator holds the methods of an IPAM that CNI plugins use.
+//
+//nolint:revive // a published name
 type IPAMAllocator interface {
 	StatusObject
 	RestoreTrigger

@@ -237,6 +237,9 @@ func TestServerUsesTheAllocatorOfTheCaller(t *testing.T) {
 	g.Expect(s.DEL(me, "c1")).To(Succeed())
 	g.Expect(b.held).To(Equal([]string{"9.9.9.2"}), "the later container keeps its address")
 	g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me}))
+	g.Expect(w.AllocateIP(ip("9.9.9.3"), me)).To(Succeed())
+	g.Expect(s.DEL(me, "")).To(Succeed())
+	g.Expect(b.held).To(Equal([]string{"9.9.9.2", "9.9.9.3"}), "an address of no container stays")
 }
 
 func TestAllocatorOfTheCallerForADisabledFamily(t *testing.T) {

@@ -180,6 +180,7 @@ func TestReleasedCIDRAllocatesNothing(t *testing.T) {
 		c.list(1, 2)
 		g.Expect(c.status()).To(Equal("1:in-use 2:released"))
 		c.take(30)
+		c.list(1, 2)
 		g.Expect(c.next()).To(Equal("none"), "another node may have it by now")
 		g.Expect(c.status()).To(Equal("1:depleted 2:released"))
 		c.start() // nor after a restart
@@ -408,7 +409,7 @@ func TestFailedGrantChangesNothing(t *testing.T) {
 				g := NewWithT(t)
 				c := clusterPool(g, ipam.IPv4)
 				ctx := context.Background()
-				c.world.journal = &journal.Faulty{Journal: journal.NewMemory(), Plan: journal.At(2+n, fault)}
+				c.journal = &journal.Faulty{Journal: journal.NewMemory(), Plan: journal.At(2+n, fault)}
 				c.start()
 				c.RestoreFinished()
 				for range 2 { // each step is tried once more

@@ -182,7 +182,7 @@ func newHarness(g Gomega, seed uint64, j func() ledger.Journal) *harness {
 	fault := journal.None
 	p := &harness{rnd: rand.New(rand.NewPCG(seed, 5)), fault: &fault, model: model{map[string]*modelLease{}, map[string]bool{}}}
 	p.world = hosted(g, j(), "1.1.1.0/28", "f00d::/124")
-	p.restart = func() { p.world.journal = j(); p.start() }
+	p.restart = func() { p.journal = j(); p.start() }
 	return p
 }
 

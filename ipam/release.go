@@ -60,7 +60,7 @@ func (m *IPAM) ReleaseIPString(releaseArg string) (err error) {
 		return err
 	}
 	if n == 0 {
-		return fmt.Errorf("Invalid IP address or owner name: %q", releaseArg)
+		return fmt.Errorf("Invalid IP address or owner name: %q", releaseArg) //nolint:staticcheck // the published text
 	}
 	return nil
 }

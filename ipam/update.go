@@ -30,15 +30,9 @@ type snapshot struct {
 // reload takes the blocks of an earlier process from the ledger, for the time
 // until a NetResourceSet is received.
 func (m *IPAM) reload(ctx context.Context) error {
-	for f := range m.resources.cidrs {
-		m.resources.cidrs[f].state = map[netip.Prefix]cidrState{}
-	}
 	for _, s := range m.stats() {
 		list := &m.resources.cidrs[s.Family]
 		list.order = append(list.order, s.Block)
-		if s.State == ledger.Draining {
-			list.state[s.Block] = cidrUnlisted
-		}
 	}
 	m.publish()
 	return m.deps.Grants.Grant(ctx, m.pool, m.deps.Ledger.Blocks(m.pool.Name))

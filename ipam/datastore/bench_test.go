@@ -32,7 +32,8 @@ func benchAddr(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// benchStore has total addresses: 50 an interface, or one interface with /28s.
+// benchStore returns a store of total addresses: 50 an interface, or one interface
+// with /28s.
 func benchStore(b *testing.B, cp Checkpointer, total int, prefixes bool) *DataStore {
 	b.Helper()
 	ds := New(Options{Checkpoint: cp, PrefixMode: prefixes})
@@ -67,7 +68,7 @@ func benchAssign(b *testing.B, ds *DataStore, n int) {
 	}
 }
 
-// churn assigns one address and unassigns the oldest, with assigned others.
+// churn assigns one address and releases the oldest, beside assigned others.
 func churn(b *testing.B, ds *DataStore, assigned int) {
 	for n := range assigned {
 		benchAssign(b, ds, n)
@@ -84,8 +85,8 @@ func churn(b *testing.B, ds *DataStore, assigned int) {
 	}
 }
 
-// processor reports the processor time of an operation, which neighbours on the
-// same machine take less part in than in the time elapsed.
+// processor reports the processor time of an operation, which depends less on other
+// programs of the machine than the elapsed time.
 func processor(b *testing.B) {
 	used := func() int64 {
 		var u syscall.Rusage
@@ -128,7 +129,8 @@ func BenchmarkNull(b *testing.B) {
 	}
 }
 
-// benchDir is on the disk under test: DIR, or where temporary files are.
+// benchDir returns a folder on the disk under test: in DIR, or in that of temporary
+// files.
 func benchDir(b *testing.B) string {
 	dir, err := os.MkdirTemp(os.Getenv("DIR"), "datastore")
 	if err != nil {
@@ -160,7 +162,7 @@ func (g *gate) Checkpoint(data any) error {
 	return g.Checkpointer.Checkpoint(data)
 }
 
-// churn2 is churn with the filling unwritten, with n-1 of n addresses assigned.
+// churn2 is churn with n-1 of n addresses assigned, without writing the filling.
 func churn2(b *testing.B, cp *gate, n int) {
 	ds := benchStore(b, cp, n, false)
 	for i := range n - 1 {
@@ -179,7 +181,7 @@ func churn2(b *testing.B, cp *gate, n int) {
 	}
 }
 
-// deltaGate is a gate for what has changed.
+// deltaGate is a gate for a DeltaCheckpointer.
 type deltaGate struct {
 	DeltaCheckpointer
 	open bool

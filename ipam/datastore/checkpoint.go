@@ -11,36 +11,35 @@ import (
 	"time"
 )
 
-// CheckpointData is what a checkpoint holds.
+// CheckpointData holds a checkpoint.
 type CheckpointData struct {
 	Version     string            `json:"version"`
 	Allocations []CheckpointEntry `json:"allocations"`
-	// Cooling are the addresses that were released and are not to be lent yet.
-	// It is ours: other readers of the format pass over it.
+	// Cooling holds the cooling addresses. Other readers of the format ignore it.
 	Cooling []CheckpointEntry `json:"cooling,omitempty"`
 }
 
-// CheckpointEntry is one address. The first two fields, and what follows up to
-// Metadata, are published; the last two are ours.
+// CheckpointEntry is one address. Other readers of the format ignore the last two
+// fields.
 type CheckpointEntry struct {
 	IPAMKey
 	IPv4                string       `json:"ipv4,omitempty"`
 	IPv6                string       `json:"ipv6,omitempty"`
 	AllocationTimestamp int64        `json:"allocationTimestamp,omitempty"` // Unix time in ns
 	Metadata            IPAMMetadata `json:"metadata,omitzero"`
-	// BootID is of the boot that it was written in, "" where that is not known.
+	// BootID is the ID of the boot in which it was written; "": not known.
 	BootID string `json:"bootID,omitempty"`
-	// CoolingSince is the time since boot when it began to cool; nil: it is held.
+	// CoolingSince is the uptime at which it began to cool; nil: it is assigned.
 	CoolingSince *time.Duration `json:"coolingSince,omitempty"`
 }
 
-// addr is the address of e.
+// addr parses the address of e.
 func (e *CheckpointEntry) addr() (netip.Addr, error) {
 	text, v6 := e.IPv4, false
 	if text == "" {
 		text, v6 = e.IPv6, true
 	} else if e.IPv6 != "" {
-		return netip.Addr{}, fmt.Errorf("entry of %s: it has two addresses, %q and %q; one would be right", e.IPAMKey, e.IPv4, e.IPv6)
+		return netip.Addr{}, fmt.Errorf("entry of %s: it has two addresses, %q and %q, want one", e.IPAMKey, e.IPv4, e.IPv6)
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil {
@@ -52,30 +51,30 @@ func (e *CheckpointEntry) addr() (netip.Addr, error) {
 	return a, nil
 }
 
-// Checkpointer keeps the whole of a checkpoint. An error of Checkpoint leaves
-// open what it has kept; an error of Restore that wraps fs.ErrNotExist says that
-// nothing was ever kept. One call at a time is made.
+// Checkpointer keeps a checkpoint. After an error of Checkpoint it may have kept the
+// data or not. An error of Restore that wraps fs.ErrNotExist means that there is no
+// checkpoint. The store makes one call at a time.
 type Checkpointer interface {
 	Checkpoint(data interface{}) error
 	Restore(into interface{}) error
 }
 
-// DeltaCheckpointer is a Checkpointer that can be told what has changed. An
-// entry is found by its address: what is put replaces what is there. All of a
-// call is kept, or none; an error leaves open which. The next call then repeats
-// what is true of the same addresses.
+// DeltaCheckpointer is a Checkpointer that can write changed entries only. The
+// address is the key of an entry: put replaces the entry of an address. A call is
+// kept as a whole or not at all; an error leaves open which, and the next call
+// repeats the current entries of the same addresses.
 type DeltaCheckpointer interface {
 	Checkpointer
 	CheckpointDelta(put, del []CheckpointEntry) error
 }
 
-// NullCheckpoint keeps nothing. For tests and measurements only.
+// NullCheckpoint keeps nothing, for tests and measurements.
 type NullCheckpoint struct{}
 
-// Checkpoint keeps nothing.
+// Checkpoint does nothing.
 func (c NullCheckpoint) Checkpoint(data interface{}) error { return nil }
 
-// Restore has nothing.
+// Restore returns fs.ErrNotExist.
 func (c NullCheckpoint) Restore(into interface{}) error { return fs.ErrNotExist }
 
 // TestCheckpoint keeps a checkpoint in memory, or fails with Error.
@@ -84,7 +83,7 @@ type TestCheckpoint struct {
 	Data  interface{}
 }
 
-// NewTestCheckpoint makes a TestCheckpoint that has data already; nil: it has nothing.
+// NewTestCheckpoint returns a TestCheckpoint with data; nil: it is empty.
 func NewTestCheckpoint(data interface{}) *TestCheckpoint { return &TestCheckpoint{Data: data} }
 
 // Checkpoint keeps data.
@@ -96,7 +95,7 @@ func (c *TestCheckpoint) Checkpoint(data interface{}) error {
 	return nil
 }
 
-// Restore copies what is kept, as a file would.
+// Restore copies Data through JSON, as a file would.
 func (c *TestCheckpoint) Restore(into interface{}) error {
 	switch {
 	case c.Error != nil:

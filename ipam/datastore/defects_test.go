@@ -16,7 +16,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// Each test here is named after a defect of the published store.
+// Each of these tests is named after a defect of the published store.
 
 func TestDefectRemovingAnInterfaceByForceCountsItsAddressesTwice(t *testing.T) {
 	g := NewWithT(t)
@@ -29,7 +29,7 @@ func TestDefectRemovingAnInterfaceByForceCountsItsAddressesTwice(t *testing.T) {
 	stats(g, ds, 2, 2, 0)
 }
 
-func TestDefectPodsWithIPv6AreNoPods(t *testing.T) {
+func TestDefectPodsWithIPv6AreNotCounted(t *testing.T) {
 	g := NewWithT(t)
 	ds, c := store(Options{PrefixMode: true})
 	g.Expect(ds.AddENI("eni-1", 1, false, false)).To(Succeed())
@@ -64,7 +64,7 @@ type stalled struct {
 	proceed chan struct{}
 }
 
-// NullStore is a NullCheckpoint that a DataStore does not know to be one.
+// NullStore is a NullCheckpoint of another type.
 type NullStore struct{ NullCheckpoint }
 
 func (s *stalled) Checkpoint(any) error {
@@ -74,7 +74,7 @@ func (s *stalled) Checkpoint(any) error {
 	return nil
 }
 
-func TestDefectEverybodyWaitsForTheDisk(t *testing.T) {
+func TestDefectAllCallersWaitForTheDisk(t *testing.T) {
 	g := NewWithT(t)
 	s := &stalled{entered: make(chan struct{}, 64), proceed: make(chan struct{})}
 	ds, _ := store(Options{Checkpoint: s, PrefixMode: true})
@@ -89,7 +89,7 @@ func TestDefectEverybodyWaitsForTheDisk(t *testing.T) {
 	for n := 1; n <= 40; n++ {
 		call(n)
 	}
-	// Who only looks does not wait. What is not written counts as taken, but is nobody's.
+	// Readers do not wait. An unwritten assignment counts, but has no owner yet.
 	g.Eventually(func() int { return ds.GetIPStats(ledger.IPv4).Assigned }).Should(BeNumerically(">", 30))
 	g.Expect(ds.AllocatedIPs()).To(BeEmpty())
 	e := ds.GetENIInfos().ENIs["eni-1"]
@@ -101,10 +101,10 @@ func TestDefectEverybodyWaitsForTheDisk(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	stats(g, ds, 256, 41, 0)
-	g.Expect(s.writes.Load()).To(BeNumerically("<", 15), "who waits at the same time is written together")
+	g.Expect(s.writes.Load()).To(BeNumerically("<", 15), "waiting calls share a write")
 }
 
-func TestDefectIntrospectionSharesWhatTheStoreWorksWith(t *testing.T) {
+func TestDefectIntrospectionSharesTheStoresMaps(t *testing.T) {
 	g := NewWithT(t)
 	ds, _ := store(Options{})
 	add(g, ds, "eni-1", 0, "1.1.1.1")
@@ -128,7 +128,7 @@ func TestDefectIntrospectionSharesWhatTheStoreWorksWith(t *testing.T) {
 	g.Expect(assign(g, ds, 1)).To(Equal("1.1.1.1"))
 }
 
-func TestDefectPodsWhoseInterfaceIsNotSeenYetAreErased(t *testing.T) {
+func TestDefectPodsOfLateInterfacesAreErased(t *testing.T) {
 	g := NewWithT(t)
 	cp := NewTestCheckpoint(data(CheckpointEntry{IPAMKey: key(1), IPv4: "1.1.1.1"}, CheckpointEntry{IPAMKey: key(2), IPv4: "1.1.2.1"}))
 	ds, _ := store(Options{Checkpoint: cp})
@@ -154,23 +154,23 @@ func TestDefectSingleAddressesStayInPrefixMode(t *testing.T) {
 	stats(g, ds, 16, 0, 0)
 	g.Expect(ds.GetENIIPs("eni-1")).To(BeEmpty())
 	known, recent := ds.RecentlyFreed(netip.MustParsePrefix("1.1.1.1/32"))
-	g.Expect(known && recent).To(BeTrue(), "so that it is not added again at once")
+	g.Expect(known && recent).To(BeTrue(), "Reconcile does not add it again at once")
 	g.Expect(cp.Data.(*CheckpointData).Allocations).To(BeEmpty())
 	_, _, err = ds.UnassignPodIPv4Address(key(1))
 	g.Expect(err).To(BeIdenticalTo(ErrUnknownPod))
 }
 
-func TestDefectCoolingAddressesAreFreeOnes(t *testing.T) {
+func TestDefectCoolingAddressesCountAsFree(t *testing.T) {
 	g := NewWithT(t)
 	ds, _ := store(Options{CoolDown: time.Minute})
 	add(g, ds, "eni-1", 0, "1.1.1.1")
 	assign(g, ds, 1)
 	unassign(g, ds, 1)
 	short, over := Targets{WarmIP: 1}.Want(ds.GetIPStats(ledger.IPv4), false)
-	g.Expect([]int{short, over}).To(Equal([]int{1, 0}), "no pod could start with it")
+	g.Expect([]int{short, over}).To(Equal([]int{1, 0}), "no pod can get it")
 }
 
-func TestDefectAnAddressOfTwoInterfaces(t *testing.T) {
+func TestDefectAddressOfTwoInterfaces(t *testing.T) {
 	g := NewWithT(t)
 	ds, _ := store(Options{})
 	add(g, ds, "eni-1", 0, "1.1.1.1", "eni-2", 1)

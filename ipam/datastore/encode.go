@@ -14,11 +14,11 @@ import (
 	"strconv"
 )
 
-// checksumField is a field of the file that no reader needs: a checksum over all
-// that is before it. Where it is missing somebody else wrote the file.
+// checksumField begins the last field of the file: a checksum over all bytes before
+// it. Other readers ignore it. A file of another program has none.
 const checksumField = `,"checksum":"`
 
-// encodeFile appends a checkpoint as a file has it to b.
+// encodeFile appends the text of a checkpoint file to b.
 func encodeFile(b []byte, d *CheckpointData) ([]byte, error) {
 	began := len(b)
 	b = append(slices.Grow(b, 128+224*(len(d.Allocations)+len(d.Cooling))), `{"version":`...)
@@ -47,8 +47,8 @@ func appendEntries(b []byte, all []CheckpointEntry) ([]byte, error) {
 	return b, errors.Join(errs...)
 }
 
-// appendEntry writes what encoding/json would; a test compares the two. It is
-// the most of the work of a write that everything is written with.
+// appendEntry appends what encoding/json would, which a test compares. Encoding the
+// entries is most of the work of writing a file.
 func appendEntry(b []byte, e *CheckpointEntry) ([]byte, error) {
 	f := fields{b: append(b, '{'), first: true}
 	f.text("networkName", e.NetworkName)
@@ -76,7 +76,7 @@ func appendEntry(b []byte, e *CheckpointEntry) ([]byte, error) {
 	return append(f.b, '}'), f.err
 }
 
-// fields appends the fields of an object to b.
+// fields appends the fields of a JSON object to b.
 type fields struct {
 	b     []byte
 	first bool
@@ -108,7 +108,7 @@ func (f *fields) number(name string, value int64) {
 	f.b = strconv.AppendInt(f.b, value, 10)
 }
 
-// appendText writes a string; one that needs no escape, as all are here, at once.
+// appendText appends a JSON string. Most strings need no escape.
 func appendText(b []byte, s string) ([]byte, error) {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
@@ -119,23 +119,23 @@ func appendText(b []byte, s string) ([]byte, error) {
 	return append(append(append(b, '"'), s...), '"'), nil
 }
 
-// decodeFile reads a file into into: one object, nothing after it, and what its
-// checksum says, if there is one. After an error into is as it was.
+// decodeFile decodes a file into into. The file must be one JSON object that
+// matches its checksum, if it has one. After an error into is unchanged.
 func decodeFile(text []byte, into any) error {
 	var seal struct {
 		Checksum string `json:"checksum"`
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if err := d.Decode(&seal); err != nil {
-		return fmt.Errorf("it is not a JSON object, or cut off: %w", err)
+		return fmt.Errorf("it is not a JSON object, or it is truncated: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("something follows its end, at byte %d", d.InputOffset())
+		return fmt.Errorf("it has data after the JSON object, at byte %d", d.InputOffset())
 	}
 	if seal.Checksum != "" {
 		body := text[:max(bytes.LastIndex(text, []byte(checksumField)), 0)]
 		if sum := fmt.Sprintf("%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))); sum != seal.Checksum {
-			return fmt.Errorf("its checksum is %q, %q would be right: it was damaged or edited; without the checksum an edited one is read", seal.Checksum, sum)
+			return fmt.Errorf("its checksum is %q, want %q: it is damaged or was edited; an edited file is read without a checksum", seal.Checksum, sum)
 		}
 	}
 	if err := json.Unmarshal(text, into); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/cadastre/cadastre/ipam/datastore"
 )
 
-// A node's store, its restart, and a pod that is deleted twice.
+// A store on a checkpoint file, its restart, and a pod that is deleted twice.
 func Example() {
 	dir, err := os.MkdirTemp("", "datastore")
 	if err != nil {
@@ -46,11 +46,11 @@ func Example() {
 	fmt.Println(ds.UnassignPodIPv4Address(key))
 	_, _, err = ds.UnassignPodIPv4Address(key)
 	fmt.Println(err)
-	fmt.Println(ds.FreeableIPs("eni-1"), "the second one cools")
+	fmt.Println(ds.FreeableIPs("eni-1"), "the second one is cooling")
 	// Output:
 	// 10.0.0.5 0 <nil>
 	// 10.0.0.5 0 <nil>
 	// 10.0.0.5 0 <nil>
 	// datastore: unknown pod
-	// [10.0.0.6 10.0.0.5] the second one cools
+	// [10.0.0.6 10.0.0.5] the second one is cooling
 }

@@ -22,7 +22,7 @@ import (
 
 var errWrite = errors.New("input/output error")
 
-// faulty is a Checkpointer whose k-th write fails, before anything is kept or after.
+// faulty is a Checkpointer whose k-th write fails, before or after it is kept.
 type faulty struct {
 	*TestCheckpoint
 	n, k  int
@@ -39,7 +39,7 @@ func (f *faulty) Checkpoint(data any) error {
 	return errWrite
 }
 
-// step is one call of the scenario; what it answered.
+// steps returns the calls of the scenario.
 func steps(ds *DataStore) []func() error {
 	assign := func(n int) func() error {
 		return func() error { _, _, err := ds.AssignPodIPv4Address(key(n)); return err }
@@ -57,9 +57,9 @@ func steps(ds *DataStore) []func() error {
 	}
 }
 
-// TestFaultAtEveryWrite lets every write of a scenario fail, in both ways. What
-// failed changed nothing; the same call then succeeds; and whenever the program
-// ends, the next one knows everybody who was answered.
+// Every write of a scenario fails, in both ways. A failed call has changed nothing,
+// and succeeds when it is repeated. A restart at any time restores every answered
+// assignment.
 func TestFaultAtEveryWrite(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for name, make := range map[string]func(k int) (Checkpointer, func() Checkpointer){
@@ -102,7 +102,7 @@ func runWithFaults(g Gomega, cp Checkpointer, crash func() Checkpointer, coolDow
 		if err != nil {
 			g.Expect(held(ds)).To(Equal(before), "step %d", i)
 			g.Expect(ds.GetIPStats(ledger.IPv4)).To(Equal(statsBefore), "step %d", i)
-			// Whoever was answered before is known, whatever the write has left.
+			// The answered assignments are restored, whatever the write has left.
 			next := New(c.options(Options{Checkpoint: crash(), CoolDown: coolDown, BootID: "b"}))
 			g.Expect(next.ReadBackingStore()).To(Succeed())
 			after := held(next)
@@ -112,7 +112,7 @@ func runWithFaults(g Gomega, cp Checkpointer, crash func() Checkpointer, coolDow
 					lost++
 				}
 			}
-			g.Expect(lost).To(BeNumerically("<=", 2), "at most what the failed call was about to end")
+			g.Expect(lost).To(BeNumerically("<=", 2), "at most the ones that the failed call releases")
 			g.Expect(step()).To(Succeed(), "step %d, again", i)
 		}
 		next := New(c.options(Options{Checkpoint: crash(), CoolDown: coolDown, BootID: "b"}))
@@ -122,7 +122,7 @@ func runWithFaults(g Gomega, cp Checkpointer, crash func() Checkpointer, coolDow
 	}
 }
 
-func TestNothingIsAnsweredFromWhatAFailedWriteLeft(t *testing.T) {
+func TestAnswersWaitForTheWriteAfterAFailedOne(t *testing.T) {
 	g := NewWithT(t)
 	f := &faulty{TestCheckpoint: NewTestCheckpoint(nil), k: 2, after: true}
 	ds, _ := store(Options{Checkpoint: f})
@@ -130,10 +130,10 @@ func TestNothingIsAnsweredFromWhatAFailedWriteLeft(t *testing.T) {
 	assign(g, ds, 1)
 	_, _, err := ds.UnassignPodIPv4Address(key(1))
 	g.Expect(err).To(MatchError(errWrite))
-	g.Expect(f.Data.(*CheckpointData).Allocations).To(BeEmpty(), "the file has it as released")
+	g.Expect(f.Data.(*CheckpointData).Allocations).To(BeEmpty(), "the checkpoint has it as released")
 	f.k = 3
 	_, _, err = ds.AssignPodIPv4Address(key(1))
-	g.Expect(err).To(MatchError(errWrite), "the answer needs a write first, which fails as well")
+	g.Expect(err).To(MatchError(errWrite), "the answer waits for a write, which fails as well")
 	g.Expect(assign(g, ds, 1)).To(Equal("1.1.1.1"))
 	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(1))
 	n := f.n
@@ -146,7 +146,7 @@ func TestNothingIsAnsweredFromWhatAFailedWriteLeft(t *testing.T) {
 	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(2))
 	_, _, err = ds.UnassignPodIPv4Address(key(2))
 	g.Expect(err).To(BeIdenticalTo(ErrUnknownPod))
-	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(1), "to say so it had to be made true")
+	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(1), "the answer was written first")
 }
 
 func TestRepeatedAssignmentInAFullStoreWaitsForItsWrite(t *testing.T) {
@@ -165,7 +165,7 @@ func TestRepeatedAssignmentInAFullStoreWaitsForItsWrite(t *testing.T) {
 	g.Expect(f.Data.(*CheckpointData).Allocations).To(HaveLen(1))
 }
 
-func TestFailedWriteLeavesAddressesWhereTheyWere(t *testing.T) {
+func TestFailedWriteRemovesNothing(t *testing.T) {
 	g := NewWithT(t)
 	cp := NewTestCheckpoint(nil)
 	ds, _ := store(Options{Checkpoint: cp})

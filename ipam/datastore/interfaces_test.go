@@ -38,7 +38,9 @@ func TestRemoveInterfaces(t *testing.T) {
 	g.Expect(ds.RemoveENIFromDataStore("eni-9", false)).To(text(UnknownENIError))
 	err := ds.RemoveENIFromDataStore("eni-1", false)
 	g.Expect(err).To(text(ENIInUseError))
-	g.Expect(err.(*Error).Detail()).To(And(ContainSubstring("eni-1"), ContainSubstring("1.1.1.1")))
+	var published *Error
+	g.Expect(errors.As(err, &published)).To(BeTrue())
+	g.Expect(published.Detail()).To(And(ContainSubstring("eni-1"), ContainSubstring("1.1.1.1")))
 	g.Expect(errors.Is(err, errors.New(ENIInUseError))).To(BeTrue())
 	g.Expect(ds.RemoveENIFromDataStore("eni-1", true)).To(Succeed())
 	g.Expect(ds.GetENIs()).To(BeZero())
@@ -97,9 +99,9 @@ func TestRemoveAddresses(t *testing.T) {
 	g.Expect(ds.Check()).To(BeEmpty())
 }
 
-// The published test of the store's life: assignments, a checkpoint that fails
-// and heals, an interface that is not needed any more.
-func TestLife(t *testing.T) {
+// The published test: assignments, a checkpoint that fails and heals, and an unused
+// interface.
+func TestLifeOfAStore(t *testing.T) {
 	g := NewWithT(t)
 	cp := NewTestCheckpoint(nil)
 	ds, c := store(Options{Checkpoint: cp, CoolDown: 30 * time.Second})
@@ -139,7 +141,7 @@ func TestLife(t *testing.T) {
 	g.Expect(device).To(Equal(2))
 	g.Expect(cp.Data.(*CheckpointData).Allocations).To(Equal([]CheckpointEntry{entry(1, "1.1.1.1", c), entry(3, "1.1.1.2", c)}))
 
-	g.Expect(ds.RemoveUnusedENIFromStore(0, 0)).To(BeEmpty(), "it is young, and its address cools")
+	g.Expect(ds.RemoveUnusedENIFromStore(0, 0)).To(BeEmpty(), "it is young, and its address is cooling")
 	c.pass(30 * time.Second)
 	g.Expect(ds.RemoveUnusedENIFromStore(0, 0)).To(BeEmpty(), "it is young")
 	c.pass(30 * time.Second)
@@ -148,7 +150,7 @@ func TestLife(t *testing.T) {
 	g.Expect(ds.Check()).To(BeEmpty())
 }
 
-func TestOldInterfaceWhoseAddressCoolsStays(t *testing.T) {
+func TestInterfaceWithACoolingAddressStays(t *testing.T) {
 	g := NewWithT(t)
 	ds, c := store(Options{CoolDown: time.Hour})
 	add(g, ds, "eni-1", 1, "1.1.1.1", "eni-2", 2)
@@ -178,7 +180,7 @@ func TestRemoveUnusedInterfaceByTargets(t *testing.T) {
 	stats(g, ds, 2, 2, 0)
 }
 
-func TestWhatIsNeverRemoved(t *testing.T) {
+func TestInterfacesThatAreNeverRemoved(t *testing.T) {
 	for _, c := range []struct {
 		what  Interface
 		stays bool
@@ -258,7 +260,7 @@ func TestSnapshotsAreCopies(t *testing.T) {
 	g.Expect(found).To(BeNil())
 	g.Expect(a).To(BeNil())
 	found, _ = p.FindAddressForSandbox(IPAMKey{})
-	g.Expect(found).To(BeNil(), "nobody has no address")
+	g.Expect(found).To(BeNil(), "the zero key has no address")
 	g.Expect(ds.AllocatedIPs()).To(Equal([]PodIPInfo{{IPAMKey: key(1), IP: "1.1.1.1", DeviceNumber: 0}}))
 }
 
@@ -267,12 +269,12 @@ func TestPrefixes(t *testing.T) {
 	ds, c := store(Options{PrefixMode: true, CoolDown: 30 * time.Second})
 	add(g, ds, "eni-1", 0, "10.0.0.0/28")
 	stats(g, ds, 16, 0, 0)
-	g.Expect(assign(g, ds, 0)).To(Equal("10.0.0.0"), "the first address of a prefix is as good as any")
+	g.Expect(assign(g, ds, 0)).To(Equal("10.0.0.0"), "the first address of a prefix is assigned, too")
 	g.Expect(assign(g, ds, 1)).To(Equal("10.0.0.1"))
 	g.Expect(assign(g, ds, 2)).To(Equal("10.0.0.2"))
 	unassign(g, ds, 1)
 	for n := 3; n < 16; n++ {
-		g.Expect(assign(g, ds, n)).NotTo(Equal("10.0.0.1"), "it cools")
+		g.Expect(assign(g, ds, n)).NotTo(Equal("10.0.0.1"), "it is cooling")
 	}
 	stats(g, ds, 16, 15, 1)
 	_, _, err := ds.AssignPodIPv4Address(key(16))
@@ -303,7 +305,7 @@ func TestPrefixModeOverASecondaryStore(t *testing.T) {
 	add(g, ds, "eni-2", 1, "10.0.0.0/28")
 	stats(g, ds, 17, 1, 0)
 	g.Expect(assign(g, ds, 2)).To(Equal("10.0.0.0"))
-	g.Expect(assign(g, ds, 1)).To(Equal("10.0.1.1"), "what was assigned stays")
+	g.Expect(assign(g, ds, 1)).To(Equal("10.0.1.1"), "an assigned address stays")
 	g.Expect(ds.DelIPv4AddressFromStore("eni-1", "10.0.1.1", false)).To(text(IPInUseError))
 	g.Expect(ds.DelIPv4AddressFromStore("eni-1", "10.0.1.1", true)).To(Succeed())
 	stats(g, ds, 16, 1, 0)
@@ -318,7 +320,7 @@ func TestCoolDownIsCounted(t *testing.T) {
 	stats(g, ds, 2, 2, 0)
 	unassign(g, ds, 2)
 	stats(g, ds, 2, 1, 1)
-	g.Expect(ds.GetIPStats(ledger.IPv4).Free()).To(BeZero(), "what cools is not free")
+	g.Expect(ds.GetIPStats(ledger.IPv4).Free()).To(BeZero(), "a cooling address is not free")
 	c.pass(time.Second)
 	stats(g, ds, 2, 1, 0)
 	g.Expect(assign(g, ds, 3)).To(Equal("1.1.1.2"))

@@ -19,29 +19,29 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// leaseRecords is how the keys of the ledger's lease records begin. Its other
-// records are of no use here: interfaces are attached again after a restart.
+// leaseRecords is the prefix of the keys of the ledger's lease records. Records of
+// blocks are dropped, since interfaces are attached again after a restart.
 const leaseRecords = "L"
 
 // journal is the ledger's journal, written through a Checkpointer. It loads
-// nothing: what a checkpoint has is claimed anew by ReadBackingStore, when it
-// is known which address is of which interface.
+// nothing: ReadBackingStore claims the addresses of a checkpoint after the
+// interfaces were attached.
 //
-// The ledger makes one Commit at a time; what ReadBackingStore sets is set
-// while nobody else may call the ledger.
+// The ledger makes one Commit at a time. Other methods, and changes of recorded,
+// need DataStore.mu locked.
 type journal struct {
 	to     Checkpointer
-	delta  DeltaCheckpointer // nil: to is given everything each time
+	delta  DeltaCheckpointer // nil: each write is of the whole checkpoint
 	bootID string
 
-	rows  []*row         // what the checkpoint has, by key
-	doubt map[string]row // what a failed write may have left in it
-	// quiet are entries that the checkpoint has already: what is committed of
-	// these addresses is not written.
-	quiet map[netip.Addr]CheckpointEntry
+	rows   []*row         // the entries of the checkpoint, by key
+	unsure map[string]row // entries that a failed write may have left in the checkpoint
+	// recorded holds entries that the checkpoint has already: commits of their
+	// addresses are not written.
+	recorded map[netip.Addr]CheckpointEntry
 }
 
-// row is an entry by the key of the ledger's record.
+// row is an entry with the key of the ledger's record.
 type row struct {
 	key   string
 	entry CheckpointEntry
@@ -50,12 +50,12 @@ type row struct {
 var _ ledger.Journal = (*journal)(nil)
 
 func newJournal(to Checkpointer, bootID string) *journal {
-	j := &journal{to: to, bootID: bootID, doubt: map[string]row{}}
+	j := &journal{to: to, bootID: bootID, unsure: map[string]row{}}
 	j.delta, _ = to.(DeltaCheckpointer)
 	return j
 }
 
-// Load has no records.
+// Load loads no records.
 func (j *journal) Load(context.Context, func(kvdb.KeyValue) error) error { return nil }
 
 // Commit writes the leases among ops.
@@ -72,8 +72,8 @@ func (j *journal) Commit(_ context.Context, ops []kvdb.Op) error {
 		}
 		all = append(all, c)
 		switch {
-		case c.quiet:
-		case c.gone:
+		case c.recorded:
+		case c.deleted:
 			del = append(del, c.entry)
 		default:
 			put = append(put, c.entry)
@@ -100,60 +100,61 @@ func (j *journal) Commit(_ context.Context, ops []kvdb.Op) error {
 		}
 	}
 	for _, c := range all {
-		delete(j.doubt, c.key)
+		delete(j.unsure, c.key)
 	}
 	return nil
 }
 
-// change is an op as a checkpoint sees it.
+// change is an op on a row.
 type change struct {
 	row
-	gone  bool
-	quiet bool
+	deleted  bool
+	recorded bool
 }
 
-// change is false where the checkpoint has nothing to do with op.
+// change converts an op; relevant is false if the op changes no entry.
 func (j *journal) change(op kvdb.Op) (c change, relevant bool, err error) {
 	if !strings.HasPrefix(op.Key, leaseRecords) {
 		return c, false, nil
 	}
-	c = change{row: row{key: op.Key}, gone: op.Delete}
+	c = change{row: row{key: op.Key}, deleted: op.Delete}
 	if !op.Delete {
 		if c.entry, err = j.entry(op.Value); err != nil {
 			return c, false, err
 		}
 	} else if old, ok := j.at(op.Key); ok {
 		c.entry = old
-	} else if old, ok := j.doubt[op.Key]; ok {
+	} else if old, ok := j.unsure[op.Key]; ok {
 		c.entry = old.entry
 	} else {
 		return c, false, nil
 	}
-	if len(j.quiet) > 0 {
+	if len(j.recorded) > 0 {
 		a, err := c.entry.addr()
 		if err != nil {
 			return c, false, err
 		}
-		_, c.quiet = j.quiet[a]
+		_, c.recorded = j.recorded[a]
 	}
 	return c, true, nil
 }
 
-// failed remembers what the checkpoint may have now.
+// failed notes the entries that the checkpoint may have now.
 func (j *journal) failed(all []change, err error) error {
 	for _, c := range all {
-		j.doubt[c.key] = c.row
+		j.unsure[c.key] = c.row
 	}
 	return fmt.Errorf("write the checkpoint: %w", err)
 }
 
-// apply changes the rows, but none in place: the ones before may be needed again.
+// apply changes the rows. It replaces a row and does not change it, since a
+// checkpoint in use may share it.
 func (j *journal) apply(c change) {
 	i, had := j.find(c.key)
 	switch {
-	case c.gone && had:
+	case c.deleted && had:
 		j.rows = slices.Delete(j.rows, i, i+1)
-	case c.gone:
+	case c.deleted:
 	case had:
 		j.rows[i] = &row{c.key, c.entry}
 	default:
@@ -183,7 +184,7 @@ func (j *journal) within(p netip.Prefix) map[netip.Addr]CheckpointEntry {
 	return entries
 }
 
-// data is the whole checkpoint. Whoever gets it may keep it.
+// data returns the whole checkpoint, which the Checkpointer may keep.
 func (j *journal) data() *CheckpointData {
 	d := &CheckpointData{Version: CheckpointFormatVersion, Allocations: make([]CheckpointEntry, 0, len(j.rows))}
 	for _, r := range j.rows {
@@ -196,7 +197,7 @@ func (j *journal) data() *CheckpointData {
 	return d
 }
 
-// entry is a lease record as a checkpoint has it.
+// entry converts a lease record.
 func (j *journal) entry(record []byte) (CheckpointEntry, error) {
 	var m kv.Lease
 	if err := proto.Unmarshal(record, &m); err != nil {
@@ -204,7 +205,7 @@ func (j *journal) entry(record []byte) (CheckpointEntry, error) {
 	}
 	a, ok := netip.AddrFromSlice(m.Address)
 	if !ok {
-		return CheckpointEntry{}, fmt.Errorf("address %x is none", m.Address)
+		return CheckpointEntry{}, fmt.Errorf("address %x: want 4 or 16 bytes", m.Address)
 	}
 	e := CheckpointEntry{
 		IPAMKey:             IPAMKey{NetworkName: m.Network, ContainerID: m.ContainerId, IfName: m.IfName},
@@ -216,7 +217,7 @@ func (j *journal) entry(record []byte) (CheckpointEntry, error) {
 	} else {
 		e.IPv6 = a.String()
 	}
-	if was, ok := j.quiet[a]; ok { // the ledger does not know all that was in it
+	if was, ok := j.recorded[a]; ok { // it has fields that a lease does not have
 		return was, nil
 	}
 	if ledger.State(m.State) == ledger.Cooling {

@@ -23,27 +23,27 @@ const (
 	entryRecord   = "A"
 )
 
-// JournalCheckpoint is a DeltaCheckpointer over a journal of its own, such as
-// the one in a file of kvdb/bolt: a record for each address, so that a write
-// costs the same however many there are. Any goroutine may call it.
+// JournalCheckpoint is a DeltaCheckpointer over its own journal, such as that of a
+// file of kvdb/bolt. It has a record for each address, so that the cost of a write
+// does not depend on their number. Any goroutine may call its methods.
 type JournalCheckpoint struct {
 	journal ledger.Journal
 
 	mu      sync.Mutex
-	version bool // it was written
+	version bool // the journal has the version record
 }
 
 var _ DeltaCheckpointer = (*JournalCheckpoint)(nil)
 
-// NewJournalCheckpoint makes a JournalCheckpoint. Nobody else may write to the
-// journal.
+// NewJournalCheckpoint returns a JournalCheckpoint, which must be the only writer of
+// the journal.
 func NewJournalCheckpoint(j ledger.Journal) *JournalCheckpoint { return &JournalCheckpoint{journal: j} }
 
-// Checkpoint makes the journal hold data, a *CheckpointData, and nothing else.
+// Checkpoint replaces the contents of the journal by data, a *CheckpointData.
 func (c *JournalCheckpoint) Checkpoint(data interface{}) error {
 	d, ok := data.(*CheckpointData)
 	if !ok {
-		return fmt.Errorf("checkpoint to a journal: data is a %T, a *CheckpointData would be right", data)
+		return fmt.Errorf("checkpoint to a journal: data is a %T, want a *CheckpointData", data)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *JournalCheckpoint) Checkpoint(data interface{}) error {
 	return nil
 }
 
-// CheckpointDelta writes what has changed.
+// CheckpointDelta writes changed entries.
 func (c *JournalCheckpoint) CheckpointDelta(put, del []CheckpointEntry) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,7 @@ func (c *JournalCheckpoint) CheckpointDelta(put, del []CheckpointEntry) error {
 		if err != nil {
 			return err
 		}
-		if !kept[key] { // it moved from one of the ledger's pools to another
+		if !kept[key] { // the address moved from one pool of the ledger to another
 			ops = append(ops, kvdb.Delete(key))
 		}
 	}
@@ -108,7 +108,8 @@ func (c *JournalCheckpoint) CheckpointDelta(put, del []CheckpointEntry) error {
 	return nil
 }
 
-// recordKey is made of the address: no journal can hold one twice.
+// recordKey returns the key of an entry: its address, so that no journal has an
+// address twice.
 func recordKey(e *CheckpointEntry) (string, error) {
 	a, err := e.addr()
 	if err != nil {
@@ -130,11 +131,11 @@ func recordOf(e *CheckpointEntry) (kvdb.Op, error) {
 }
 
 // Restore reads the journal into a *CheckpointData. The error wraps
-// fs.ErrNotExist where nothing was ever written.
+// fs.ErrNotExist if the journal is empty.
 func (c *JournalCheckpoint) Restore(into interface{}) error {
 	d, ok := into.(*CheckpointData)
 	if !ok {
-		return fmt.Errorf("restore from a journal: into is a %T, a *CheckpointData would be right", into)
+		return fmt.Errorf("restore from a journal: into is a %T, want a *CheckpointData", into)
 	}
 	var read CheckpointData
 	found := false
@@ -145,7 +146,7 @@ func (c *JournalCheckpoint) Restore(into interface{}) error {
 			read.Version = string(bytes.Clone(r.Value))
 			return nil
 		case !strings.HasPrefix(r.Key, entryRecord):
-			return fmt.Errorf("record %q is of no kind that this version knows", r.Key)
+			return fmt.Errorf("record %q is of an unknown kind", r.Key)
 		}
 		var e CheckpointEntry
 		if err := json.Unmarshal(r.Value, &e); err != nil {

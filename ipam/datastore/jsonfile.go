@@ -14,47 +14,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// JSONFile is a Checkpointer that writes one JSON object to a file, readable by
-// its owner only. What was written is on the disk before it gets the file's
-// name: a crash at any instant leaves the old file or the new one. The end of
-// the process loses nothing. The loss of power may bring a file back that is
-// some seconds old, but then no pod lives that could be in the new one: so the
-// directory is not waited for.
+// JSONFile is a Checkpointer that writes one JSON object to a file, readable by its
+// owner only. The data is on the disk before it gets the file's name: a crash
+// leaves the old file or the new one, and the end of the process loses nothing. A
+// loss of power may restore a file that is some seconds old, but no pod of the new
+// one survives it, so a write does not sync the directory.
 //
-// PATH.previous is the generation before, where it holds all that the file
-// holds: after a release. Where the file turns out to be damaged, Restore takes
-// that one if this cannot lead to an address being assigned twice: if the file
-// is one that was written here, and the previous one holds all that it held, for
-// the same keys. The file's mode says both: it is read-only then.
+// PATH.previous is the previous generation, kept after a release if it has all
+// entries of the file. If the file is damaged, Restore reads the previous one, but
+// only if no address can be assigned twice: this program has written the file, and
+// the previous one has all its entries under the same keys. The mode of the file
+// records both: it is read-only then.
 //
-// Any goroutine may call it; no two programs may write one file.
+// Any goroutine may call its methods. Only one program may write a file.
 type JSONFile struct {
 	path string
 
 	mu        sync.Mutex
-	began     bool            // what a crash may have left is gone
-	last      *CheckpointData // the last generation; nil where it is not known
+	began     bool            // the leftovers of a crash are removed
+	last      *CheckpointData // the last generation; nil: not known
 	recovered string
 	buffer    []byte
 
-	// Generations that were written here, held open: the file, the previous one,
-	// and the one that has lost its name. What that one takes on the disk is given
-	// back when it is closed, for which nobody waits but the next write but one.
+	// Open generations that this JSONFile has written: the file, the previous one,
+	// and one without a name. Closing the last frees its space on the disk, which
+	// takes long: only the next write but one waits for it.
 	current, before, nameless *os.File
-	closing                   sync.WaitGroup // of the last one
+	closing                   sync.WaitGroup // of nameless
 }
 
-// Modes of the file: of one that the previous generation covers, and any other.
+// Modes of the file: of one that the previous generation covers, and of any other.
 const (
 	coveredMode = fs.FileMode(0o400)
 	plainMode   = fs.FileMode(0o600)
 )
 
-// NewJSONFile makes a JSONFile.
+// NewJSONFile returns a JSONFile at path.
 func NewJSONFile(path string) *JSONFile { return &JSONFile{path: path} }
 
-// Checkpoint writes data, usually a *CheckpointData, which must not be changed
-// afterwards: the next one is compared with it.
+// Checkpoint writes data, usually a *CheckpointData. The caller must not change it
+// afterwards, since the next one is compared with it.
 func (c *JSONFile) Checkpoint(data interface{}) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +65,7 @@ func (c *JSONFile) Checkpoint(data interface{}) error {
 	return nil
 }
 
-// write writes data; whole is nil where it is not known what the file has then.
+// write writes data; whole is nil if the contents of the file are not known.
 func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
 	if err := c.begin(); err != nil {
 		return nil, err
@@ -79,7 +78,7 @@ func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
 	if covers(c.last, whole) {
 		mode = coveredMode
 	}
-	c.began = false // unless all goes well
+	c.began = false // until the write has succeeded
 	f, err := create(c.temporary(), text, mode)
 	if err != nil {
 		return nil, err
@@ -97,7 +96,7 @@ func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
 	}
 	gone := c.nameless
 	c.closing.Wait()
-	c.closing.Go(func() { gone.Close() }) // it was synced: nothing can be lost, nor where there is none
+	c.closing.Go(func() { _ = gone.Close() }) // it was synced, or is nil
 	return whole, nil
 }
 
@@ -105,7 +104,7 @@ func (c *JSONFile) temporary() string { return c.path + ".tmp" }
 
 func (c *JSONFile) previous() string { return c.path + ".previous" }
 
-// begin removes what a crash, or a write that failed, may have left.
+// begin removes the leftovers of a crash or a failed write.
 func (c *JSONFile) begin() error {
 	if c.began {
 		return nil
@@ -117,7 +116,7 @@ func (c *JSONFile) begin() error {
 	return nil
 }
 
-// encode makes the text; whole is nil where nobody knows what is in it.
+// encode returns the text of data; whole is nil if it is not a *CheckpointData.
 func (c *JSONFile) encode(data any) (whole *CheckpointData, text []byte, err error) {
 	whole, ok := data.(*CheckpointData)
 	if !ok {
@@ -128,7 +127,7 @@ func (c *JSONFile) encode(data any) (whole *CheckpointData, text []byte, err err
 	return whole, c.buffer, err
 }
 
-// covers is true where old holds all that is in young, in the same order.
+// covers reports whether old has all assignments of young, in the same order.
 func covers(old, young *CheckpointData) bool {
 	if old == nil || young == nil {
 		return false
@@ -147,8 +146,8 @@ func covers(old, young *CheckpointData) bool {
 	return true
 }
 
-// publish makes the temporary file the file. Where it may be needed, what was
-// the file becomes the previous one; otherwise that is of no use to anybody.
+// publish renames the temporary file to the file. With keep the old file becomes
+// the previous one.
 func (c *JSONFile) publish(keep bool) error {
 	if !keep {
 		return os.Rename(c.temporary(), c.path)
@@ -158,7 +157,7 @@ func (c *JSONFile) publish(keep bool) error {
 	case err == nil:
 		return os.Rename(c.temporary(), c.previous())
 	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, fs.ErrNotExist):
-		// The file was removed, or the file system cannot exchange two.
+		// The file was removed, or the file system cannot exchange two files.
 		if err := os.Remove(c.previous()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -167,8 +166,8 @@ func (c *JSONFile) publish(keep bool) error {
 	return fmt.Errorf("exchange %s and %s: %w", c.temporary(), c.path, err)
 }
 
-// create writes text to a new file, and has the disk begin with it. Sync waits
-// for the disk, and says what has failed.
+// create writes text to a new file, and starts its writing to the disk. Sync waits
+// for the disk and returns its error.
 func create(path string, text []byte, mode fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -181,8 +180,8 @@ func create(path string, text []byte, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// Restore reads the file. Where it is not there the error wraps fs.ErrNotExist.
-// A damaged file is left as it is, unless the previous one can be proved to do.
+// Restore reads the file. If there is none, the error wraps fs.ErrNotExist. A
+// damaged file stays, unless the previous one is proved to have all its entries.
 func (c *JSONFile) Restore(into interface{}) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +192,7 @@ func (c *JSONFile) Restore(into interface{}) error {
 	if err := decodeFile(text, into); err != nil {
 		damage := fmt.Errorf("checkpoint %s cannot be read: %w", c.path, err)
 		if err := c.fallBack(into); err != nil {
-			return fmt.Errorf("%w; the previous one is not taken: %w; keep pods off the node until the file is put right, or drain the node, remove it and reboot", damage, err)
+			return fmt.Errorf("%w; the previous one was not restored: %w; keep pods off the node until the file is repaired, or drain the node, remove it and reboot", damage, err)
 		}
 		c.recovered = damage.Error()
 	}
@@ -201,22 +200,23 @@ func (c *JSONFile) Restore(into interface{}) error {
 	return nil
 }
 
-// Recovered is why Restore has taken the previous generation, "" if it has not.
+// Recovered returns the damage for which Restore has read the previous generation;
+// "": it has not.
 func (c *JSONFile) Recovered() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.recovered
 }
 
-// fallBack restores the previous generation, where it is proved to hold all
-// that the damaged one held.
+// fallBack restores the previous generation, if it is proved to have all entries
+// of the damaged one.
 func (c *JSONFile) fallBack(into any) error {
 	info, err := os.Stat(c.path)
 	if err != nil {
 		return err
 	}
 	if info.Mode().Perm() != coveredMode {
-		return errors.New("the damaged one may hold more, or is of another program")
+		return errors.New("the damaged one may have more entries, or is of another program")
 	}
 	if _, err := os.Lstat(c.temporary()); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("a write was not completed, see %s", c.temporary())

@@ -52,7 +52,7 @@ func TestJSONFile(t *testing.T) {
 	g.Expect(NewJSONFile(checkpointFile(t) + "/not/there").Checkpoint(whole)).NotTo(Succeed())
 }
 
-func TestJSONFileIsWrittenAsEncodingJSONWould(t *testing.T) {
+func TestFileEqualsEncodingJSON(t *testing.T) {
 	g := NewWithT(t)
 	path := checkpointFile(t)
 	since := time.Duration(0)
@@ -110,11 +110,11 @@ func TestDamagedFile(t *testing.T) {
 		"released last, cut off":            {states: [][]int{{1}, {1, 2}, {1}}, damage: func(b []byte) []byte { return cut(bytes.TrimSpace(b)) }, want: []int{1, 2}},
 		"released last, empty":              {states: [][]int{{1}, {1, 2}, {1}}, damage: func([]byte) []byte { return nil }, want: []int{1, 2}},
 		"nothing changed":                   {states: [][]int{{1}, {1}}, damage: flip, want: []int{1}},
-		"something follows":                 {states: [][]int{{1}, {1}}, damage: func(b []byte) []byte { return append(b, "x"...) }, want: []int{1}},
+		"data after the object":             {states: [][]int{{1}, {1}}, damage: func(b []byte) []byte { return append(b, "x"...) }, want: []int{1}},
 		"assigned last":                     {states: [][]int{{1, 2}, {1}, {1, 2}}, damage: flip},
 		"assigned to another one":           {states: [][]int{{1, 2}, {1, 3}}, damage: flip},
 		"the first one":                     {states: [][]int{{1}}, damage: flip},
-		"written by somebody else since":    {states: [][]int{{1}, {1, 2}, {1}}, damage: flip, foreign: true},
+		"written by another program since":  {states: [][]int{{1}, {1, 2}, {1}}, damage: flip, foreign: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -133,7 +133,7 @@ func TestDamagedFile(t *testing.T) {
 			err = f.Restore(&d)
 			if c.want == nil {
 				g.Expect(err).To(MatchError(And(ContainSubstring(path), ContainSubstring("drain the node"))))
-				g.Expect(os.ReadFile(path)).To(BeEquivalentTo(broken), "it is left as it is")
+				g.Expect(os.ReadFile(path)).To(BeEquivalentTo(broken), "it stays")
 				return
 			}
 			g.Expect(err).NotTo(HaveOccurred())
@@ -150,7 +150,7 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-func TestDamagedFileWhoseWriteWasNotCompleted(t *testing.T) {
+func TestDamagedFileAfterAnIncompleteWrite(t *testing.T) {
 	g := NewWithT(t)
 	path := checkpointFile(t)
 	write(g, NewJSONFile(path), []int{1, 2, 3}, []int{1, 2}, []int{1})
@@ -179,7 +179,7 @@ func TestDamagedFileAfterARestart(t *testing.T) {
 	}
 }
 
-func TestFileThatWasRemoved(t *testing.T) {
+func TestRemovedFile(t *testing.T) {
 	g := NewWithT(t)
 	path := checkpointFile(t)
 	f := NewJSONFile(path)
@@ -192,7 +192,7 @@ func TestFileThatWasRemoved(t *testing.T) {
 	g.Expect(NewJSONFile(path).Restore(&d)).NotTo(Succeed(), "there is no previous one")
 }
 
-func TestFileThatCannotBeWritten(t *testing.T) {
+func TestFailedWriteLeavesTheFile(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "ipam.json")
@@ -210,9 +210,9 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 	g.Expect(restoredPods(d)).To(Equal([]int{1}))
 }
 
-// TestGenerationsDoNotPileUp counts the files that are held open: the file, the
+// TestNumberOfOpenGenerations counts the files that are held open: the file, the
 // previous one, and the one that the next write gives back.
-func TestGenerationsDoNotPileUp(t *testing.T) {
+func TestNumberOfOpenGenerations(t *testing.T) {
 	g := NewWithT(t)
 	path := checkpointFile(t)
 	f := NewJSONFile(path)

@@ -22,14 +22,14 @@ import (
 
 const modelCoolDown = time.Minute
 
-// model is a store as naive as can be: maps, and every address looked at.
+// model is a naive store: maps, and a look at every address.
 type model struct {
-	holder  map[netip.Addr]int           // who has what, attached or not
+	holder  map[netip.Addr]int           // the key of each assigned address, attached or not
 	cooling map[netip.Addr]time.Duration // since when
 	blocks  map[string][]netip.Prefix    // by interface
 	prefix  bool                         // the mode
-	// stale is what cooled of blocks that went. The checkpoint forgets it with
-	// the next write; if the process ends before, it cools on.
+	// stale holds the cooling addresses of removed blocks. The checkpoint forgets them
+	// with the next write; after a restart before that they go on cooling.
 	stale  map[netip.Addr]time.Duration
 	unsure bool // a write has failed: the next call writes in any case
 }
@@ -56,7 +56,7 @@ func (m *model) addressOf(n int) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// free are the addresses that may be assigned now.
+// free returns the addresses that can be assigned now.
 func (m *model) free(now time.Duration) (all []netip.Addr) {
 	for _, blocks := range m.blocks {
 		for _, p := range blocks {
@@ -81,7 +81,6 @@ type subject struct {
 	g     Gomega
 	ds    *DataStore
 	clock *clock
-	fails bool
 	cp    func() Checkpointer
 	plan  *bool
 	model
@@ -144,7 +143,7 @@ func (s *subject) failed(err error) bool {
 	return failed
 }
 
-// wrote notes a call that may have written, or must have.
+// wrote notes a call that has written, or may have.
 func (s *subject) wrote(must bool) {
 	if must || s.unsure {
 		clear(s.stale)
@@ -210,7 +209,7 @@ func (s *subject) unassign(*rapid.T) {
 	}
 }
 
-// release has a cool, or go with its block where that is of the other mode.
+// release makes a cool. A block of the other mode is removed with its last pod.
 func (s *subject) release(a netip.Addr) {
 	delete(s.holder, a)
 	for id, blocks := range s.blocks {
@@ -315,11 +314,11 @@ func (s *subject) detach(*rapid.T) {
 	}
 }
 
-// restart ends the process. Some interfaces are seen before the checkpoint is
-// read, some later, some never.
+// restart opens another store. Some interfaces are attached before the checkpoint
+// is read, some afterwards, some never.
 func (s *subject) restart(*rapid.T) {
 	if _, _, err := s.ds.UnassignPodIPv4Address(key(99)); s.failed(err) {
-		return // what the last failed write left is for another test
+		return // faults_test.go covers the leftovers of a failed write
 	}
 	s.wrote(false)
 	maps.Copy(s.cooling, s.stale)

@@ -123,7 +123,7 @@ func TestCoolingAddressIsNotAssignedUnderContention(t *testing.T) {
 	}
 }
 
-// turn assigns a key, and unassigns it most of the time.
+// turn assigns an address to a key, and releases it most of the time.
 func turn(ds *DataStore, o *owners, w int) error {
 	n := w
 	ip, _, err := ds.AssignPodIPv4Address(key(n))
@@ -136,10 +136,10 @@ func turn(ds *DataStore, o *owners, w int) error {
 	if err := o.take(ip, n); err != nil {
 		return err
 	}
-	if rand.IntN(3) == 0 { // it stays for a while
+	if rand.IntN(3) == 0 {
 		return nil
 	}
-	o.give(n) // before somebody else may have it
+	o.give(n) // before another key may have it
 	_, _, err = ds.UnassignPodIPv4Address(key(n))
 	if errors.Is(err, journal.ErrInjected) {
 		return o.take(ip, n)
@@ -162,7 +162,7 @@ func comeAndGo(ds *DataStore) error {
 	return err
 }
 
-func TestOneKeyFromManySides(t *testing.T) {
+func TestConcurrentAssignmentsOfOneKey(t *testing.T) {
 	g := NewWithT(t)
 	ds, _ := store(Options{Checkpoint: NewJournalCheckpoint(journal.NewMemory()), PrefixMode: true})
 	add(g, ds, "eni-1", 0, "10.0.0.0/24")
@@ -191,7 +191,7 @@ func TestOneKeyFromManySides(t *testing.T) {
 	stats(g, ds, 256, 50, 0)
 }
 
-func TestContextThatEnded(t *testing.T) {
+func TestEndedContext(t *testing.T) {
 	for name, cp := range map[string]Checkpointer{"with a checkpoint": NewTestCheckpoint(nil), "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	// recentRemoval is how long an address that was removed is not added again by
-	// Reconcile: what the machine says of its interfaces is late.
+	// recentRemoval is the time in which Reconcile does not add a removed block again:
+	// the metadata of the machine is late.
 	recentRemoval = time.Minute
-	// backOff is how long the cloud is not asked for more after it had none.
+	// backOff is the time in which the cloud is not asked again after it had no
+	// addresses.
 	backOff = 2 * time.Minute
 )
 
-// Attachment is an interface as the machine sees it, or the cloud, with its
-// addresses and prefixes.
+// Attachment is an interface with its addresses and prefixes, as the machine or the
+// cloud reports it.
 type Attachment struct {
 	Interface
 	Blocks []netip.Prefix // a whole address is a single address
 }
 
-// Ask asks the cloud, whose word counts, for the blocks of an interface; false
-// if it is not attached.
+// Ask returns the blocks of an interface according to the cloud, which decides;
+// false if the interface is not attached.
 type Ask func(ctx context.Context, eniID string) (blocks []netip.Prefix, attached bool, err error)
 
-// Reconcile makes the store what the machine sees. Interfaces and addresses
-// that it sees newly are added. Where something is not seen any more the cloud
-// is asked, and decides; where it does not answer nothing of that interface
-// changes. Where nothing is seen at all nothing changes: every machine has an
-// interface.
+// Reconcile adds the interfaces and addresses that the machine reports and the
+// store lacks. If the machine does not report one of the store, the cloud decides;
+// if the cloud does not answer, that interface does not change. If the machine
+// reports no interface at all, nothing changes, since every machine has one.
 func (ds *DataStore) Reconcile(ctx context.Context, seen []Attachment, ask Ask) error {
 	if len(seen) == 0 {
-		return fmt.Errorf("reconcile the interfaces: none is seen, at least the primary one should be: nothing is changed")
+		return fmt.Errorf("reconcile the interfaces: the machine reports none, want at least the primary one: nothing is changed")
 	}
 	var errs []error
 	present := map[string]bool{}
@@ -107,8 +107,8 @@ func (ds *DataStore) reconcile(ctx context.Context, a Attachment, ask Ask) error
 	return errors.Join(errs...)
 }
 
-// RecentlyFreed is whether p is known to have been removed, and whether that was
-// less than a minute ago. What is older is forgotten when it was asked for.
+// RecentlyFreed reports whether the removal of p is known, and whether it was less
+// than a minute ago. An older removal is forgotten after the call.
 func (ds *DataStore) RecentlyFreed(p netip.Prefix) (known, recent bool) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -119,8 +119,8 @@ func (ds *DataStore) RecentlyFreed(p netip.Prefix) (known, recent bool) {
 	return known, recent
 }
 
-// Exhausted notes that the cloud has no more addresses; BackingOff is true for
-// two minutes then.
+// Exhausted notes that the cloud has no more addresses. BackingOff returns true for
+// the next two minutes.
 func (ds *DataStore) Exhausted() {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -128,16 +128,16 @@ func (ds *DataStore) Exhausted() {
 	ds.exhausted = &at
 }
 
-// BackingOff is true while the cloud is not to be asked for more addresses.
+// BackingOff reports whether the cloud must not be asked for addresses.
 func (ds *DataStore) BackingOff() bool {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
 	return ds.exhausted != nil && ds.opt.Uptime()-*ds.exhausted < backOff
 }
 
-// Shrink removes what is over by the targets, of one family, and says what the
-// cloud can be given back, by interface. Nothing goes that cools. The interfaces
-// that are attached last give first.
+// Shrink removes the excess blocks of one family and returns them by interface, for
+// the return to the cloud. It removes no block with a cooling address, and begins
+// with the highest device number.
 func (ds *DataStore) Shrink(t Targets, f ledger.Family) (map[string][]netip.Prefix, error) {
 	_, over := t.Want(ds.GetIPStats(f), ds.opt.PrefixMode)
 	back := map[string][]netip.Prefix{}
@@ -159,12 +159,16 @@ func (ds *DataStore) Shrink(t Targets, f ledger.Family) (map[string][]netip.Pref
 	return back, nil
 }
 
-// unused are the blocks of an interface that nothing is assigned of and nothing cools of.
+// unused returns the blocks of an interface without assigned and cooling addresses.
 func (ds *DataStore) unused(eniID string, f ledger.Family) (free []netip.Prefix) {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
 	for _, b := range ds.ledger.Stats() {
-		if l := ds.subpools[b.Pool]; l != nil && l.of.ID == eniID && b.Family == f && l.prefixes == ds.opt.PrefixMode && b.Held+b.Cooling == 0 {
+		s := ds.subpools[b.Pool]
+		if s == nil || s.of.ID != eniID || s.family != f || s.prefixes != ds.opt.PrefixMode {
+			continue
+		}
+		if b.Held+b.Cooling == 0 {
 			free = append(free, b.Block)
 		}
 	}

@@ -76,13 +76,13 @@ func (ds *DataStore) restore() error {
 	if ds.journal == nil {
 		return ds.occupy(entries)
 	}
-	ds.journal.quiet = map[netip.Addr]CheckpointEntry{}
-	defer func() { ds.journal.quiet = nil }()
+	ds.journal.recorded = map[netip.Addr]CheckpointEntry{}
+	defer func() { ds.journal.recorded = nil }()
 	for _, e := range entries {
 		if e.cools {
 			e.CoolingSince, e.BootID = &e.since, ds.opt.BootID
 		}
-		ds.journal.quiet[e.addr] = e.CheckpointEntry
+		ds.journal.recorded[e.addr] = e.CheckpointEntry
 	}
 	return ds.occupy(entries)
 }
@@ -104,7 +104,7 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 			return nil, err
 		case addresses[a]:
 			return nil, fmt.Errorf("entry of %s: address %s is in it twice: %w", e.IPAMKey, a, ds.logged(&Error{Code: IPAlreadyInStoreError, IP: a.String()}))
-		case !cools && e.IPAMKey.IsZero():
+		case !cools && e.IsZero():
 			return nil, fmt.Errorf("address %s is in it without a key", a)
 		case !cools && owners[e.IPAMKey]:
 			return nil, fmt.Errorf("address %s: %s has another one", a, e.IPAMKey)
@@ -226,8 +226,8 @@ func (ds *DataStore) placeRestored(b block) error {
 		return nil
 	}
 	if ds.journal != nil {
-		ds.journal.quiet = ds.journal.within(b.prefix)
-		defer func() { ds.journal.quiet = nil }()
+		ds.journal.recorded = ds.journal.within(b.prefix)
+		defer func() { ds.journal.recorded = nil }()
 	}
 	ds.unplaced = false
 	var errs []error

@@ -53,10 +53,10 @@ func TestRestore(t *testing.T) {
 			g.Expect(err).To(MatchError(ContainSubstring(c.err)))
 			g.Expect(held(ds)).To(BeEmpty())
 			_, _, err = ds.AssignPodIPv4Address(key(3))
-			g.Expect(err).To(MatchError(ContainSubstring(c.err)), "nothing is assigned before it is known what is")
+			g.Expect(err).To(MatchError(ContainSubstring(c.err)), "nothing is assigned before the restore")
 			_, _, err = ds.UnassignPodIPv4Address(key(1))
-			g.Expect(err).To(MatchError(ContainSubstring(c.err)), "and nobody is told that it is gone")
-			g.Expect(cp.Data).To(Equal(c.kept), "what cannot be read is left as it is")
+			g.Expect(err).To(MatchError(ContainSubstring(c.err)), "nor reported as released")
+			g.Expect(cp.Data).To(Equal(c.kept), "the checkpoint stays")
 		})
 	}
 }
@@ -92,18 +92,18 @@ func TestRestoredAddressesOfAnInterfaceThatComesLater(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(ip).To(Equal("1.1.1.1"))
 			g.Expect(device).To(Equal(1))
-			g.Expect(cp.Data).To(BeIdenticalTo(kept), "nothing has changed, so nothing is written")
+			g.Expect(cp.Data).To(BeIdenticalTo(kept), "an unchanged checkpoint is not written")
 			if block != "1.1.1.1" {
 				for n := 2; n <= 16; n++ {
 					g.Expect(assign(g, ds, n)).NotTo(Equal("1.1.1.1"))
 				}
-				g.Expect(cp.Data.(*CheckpointData).Allocations).To(ContainElement(kept.Allocations[0]), "also what the ledger has no room for")
+				g.Expect(cp.Data.(*CheckpointData).Allocations).To(ContainElement(kept.Allocations[0]), "with the fields that a lease does not have")
 			}
 			_, _, err = ds.AssignPodIPv4Address(key(17))
 			g.Expect(err).To(MatchError(ErrNoAvailableIP))
 			unassign(g, ds, 1)
 			_, _, err = ds.AssignPodIPv4Address(key(17))
-			g.Expect(err).To(MatchError(ErrNoAvailableIP), "it cools, as any other")
+			g.Expect(err).To(MatchError(ErrNoAvailableIP), "it is cooling")
 			g.Expect(ds.Check()).To(BeEmpty())
 		})
 	}
@@ -146,7 +146,7 @@ func TestEntriesCopiedFromARuntime(t *testing.T) {
 	}
 }
 
-func TestPodsWhoseInterfaceIsGone(t *testing.T) {
+func TestPodsWithoutAHostInterfaceAreReleased(t *testing.T) {
 	with := CheckpointEntry{IPAMKey: key(1), IPv4: "1.1.1.1", Metadata: pod(1)}
 	without := CheckpointEntry{IPAMKey: key(2), IPv4: "1.1.1.2"}
 	g := NewWithT(t)
@@ -156,11 +156,11 @@ func TestPodsWhoseInterfaceIsGone(t *testing.T) {
 		err   error
 		held  int
 	}{
-		"there":             {links: []string{"lo", "eth0", "eni" + LinkSuffix(pod(1))}, held: 2},
-		"another prefix":    {links: []string{"vlan" + LinkSuffix(pod(1))}, held: 2},
-		"gone":              {links: []string{"lo", "eth0", "eni" + LinkSuffix(pod(7))}, held: 1},
-		"no links at all":   {links: nil, held: 1},
-		"the kernel is mum": {err: errors.New("netlink: interrupted system call")},
+		"there":            {links: []string{"lo", "eth0", "eni" + LinkSuffix(pod(1))}, held: 2},
+		"another prefix":   {links: []string{"vlan" + LinkSuffix(pod(1))}, held: 2},
+		"gone":             {links: []string{"lo", "eth0", "eni" + LinkSuffix(pod(7))}, held: 1},
+		"no links at all":  {links: nil, held: 1},
+		"the kernel fails": {err: errors.New("netlink: interrupted system call")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -168,7 +168,7 @@ func TestPodsWhoseInterfaceIsGone(t *testing.T) {
 			ds, clock := store(Options{Checkpoint: cp, CoolDown: time.Minute, Links: func() ([]string, error) { return c.links, c.err }})
 			add(g, ds, "eni-1", 0, "1.1.1.1", "1.1.1.2")
 			err := ds.ReadBackingStore()
-			g.Expect(cp.Data).To(Equal(data(with, without)), "the evidence stays until something new is written")
+			g.Expect(cp.Data).To(Equal(data(with, without)), "the checkpoint stays until the next write")
 			if c.err != nil {
 				g.Expect(err).To(MatchError(c.err))
 				return
@@ -239,13 +239,13 @@ func TestPodsOfAnEarlierBoot(t *testing.T) {
 	g.Expect(assign(g, ds, 2)).To(Equal("1.1.1.1"))
 }
 
-// A file that the published program has written.
+// foreignFile is a file that the published program has written.
 const foreignFile = `{"version":"vpc-cni-ipam/1","allocations":[` +
 	`{"networkName":"aws-cni","containerID":"container-1","ifName":"eth0","ipv4":"1.1.1.1"},` +
 	`{"networkName":"aws-cni","containerID":"container-2","ifName":"eth0","ipv4":"1.1.1.2","allocationTimestamp":1600000000000000001,` +
 	`"metadata":{"k8sPodNamespace":"default","k8sPodName":"web","interfacesCount":2}}]}`
 
-func TestFileOfThePublishedProgram(t *testing.T) {
+func TestRestoreOfAPublishedFile(t *testing.T) {
 	g := NewWithT(t)
 	path := filepath.Join(t.TempDir(), "ipam.json")
 	g.Expect(os.WriteFile(path, []byte(foreignFile), 0o600)).To(Succeed())
@@ -262,5 +262,5 @@ func TestFileOfThePublishedProgram(t *testing.T) {
 	g.Expect(d.Allocations[1]).To(Equal(CheckpointEntry{
 		IPAMKey: key(2), IPv4: "1.1.1.2", AllocationTimestamp: 1600000000000000001,
 		Metadata: IPAMMetadata{K8SPodNamespace: "default", K8SPodName: "web", InterfacesCount: 2},
-	}), "all that was in it is still in it")
+	}), "all fields are kept")
 }

@@ -5,25 +5,22 @@ package datastore
 
 import "github.com/cadastre/cadastre/operator/netresource/watermark"
 
-// Targets are how many addresses a node wants to have. WarmIP and MinimumIP
-// together are one way to say so, WarmENI and WarmPrefix are others: where one
-// of the first two is set, the others do not count.
+// Targets holds the numbers of addresses that a node wants. If WarmIP or MinimumIP
+// is set, WarmENI and WarmPrefix do not count.
 type Targets struct {
-	WarmENI    int // interfaces that nothing is assigned of
-	WarmIP     int // addresses that nothing is assigned of
-	MinimumIP  int // addresses in all
-	WarmPrefix int // prefixes that nothing is assigned of
-	MaxPods    int // no more addresses are wanted than this; 0: any number
+	WarmENI    int // interfaces without an assigned address
+	WarmIP     int // free addresses
+	MinimumIP  int // addresses in total
+	WarmPrefix int // prefixes without an assigned address
+	MaxPods    int // the most addresses to have; 0: no limit
 }
 
-// ByIP is true where the targets are addresses.
+// ByIP reports whether the targets are numbers of addresses.
 func (t Targets) ByIP() bool { return t.WarmIP > 0 || t.MinimumIP > 0 }
 
-// Want is how many addresses are missing and how many are too many, by the
-// targets in addresses: both in addresses or, with prefixes, in prefixes. What
-// cools is as good as assigned: it cannot be had.
-//
-// What is over is what can go without anything being missing afterwards.
+// Want returns the numbers of missing and of excess addresses by the targets in
+// addresses; with prefixes, of prefixes. A cooling address counts as assigned.
+// Without the excess ones nothing is missing.
 func (t Targets) Want(s Stats, prefixes bool) (short, over int) {
 	marks := watermark.AWS{WarmIP: t.WarmIP, MinimumIP: t.MinimumIP}.Marks()
 	level := watermark.Level{Total: s.Total, Used: s.Assigned + s.Cooling}
@@ -34,8 +31,8 @@ func (t Targets) Want(s Stats, prefixes bool) (short, over int) {
 	return short, max(0, min(s.FreePrefixes, s.Prefixes-watermark.Units(marks.Wanted(level), prefixSize)))
 }
 
-// TooLow is true where addresses are to be had from the cloud. perENI is how
-// many an interface has, without prefixes.
+// TooLow reports whether the node needs addresses from the cloud. perENI is the
+// number of addresses of an interface without prefixes.
 func (t Targets) TooLow(s Stats, prefixes bool, perENI int) bool {
 	if t.MaxPods > 0 && s.Total >= t.MaxPods {
 		return false
@@ -51,7 +48,7 @@ func (t Targets) TooLow(s Stats, prefixes bool, perENI int) bool {
 	return s.Free() < warm || warm == 0 && s.Free() == 0
 }
 
-// TooHigh is true where addresses are to be given back.
+// TooHigh reports whether the node can return addresses to the cloud.
 func (t Targets) TooHigh(s Stats, prefixes bool) bool {
 	if t.ByIP() {
 		_, over := t.Want(s, prefixes)

@@ -46,8 +46,8 @@ func TestTargetState(t *testing.T) {
 	}
 }
 
-// TestGivingBackNeverCreatesNeed looks at all small states.
-func TestGivingBackNeverCreatesNeed(t *testing.T) {
+// It checks all small states.
+func TestExcessNeverCreatesNeed(t *testing.T) {
 	g := NewWithT(t)
 	for total := range 24 {
 		for used := range total + 1 {
@@ -119,14 +119,14 @@ func TestTooLowAndTooHigh(t *testing.T) {
 		g.Expect(c.low && c.targets.TooHigh(c.stats, c.prefixes)).To(BeFalse(), "%+v", c)
 	}
 	g := NewWithT(t)
-	g.Expect(Targets{WarmENI: 1}.TooHigh(three(0), false)).To(BeFalse(), "whole interfaces are given back otherwise")
+	g.Expect(Targets{WarmENI: 1}.TooHigh(three(0), false)).To(BeFalse(), "RemoveUnusedENI returns whole interfaces")
 	g.Expect(Targets{WarmIP: 2}.TooHigh(three(0), false)).To(BeTrue())
 	g.Expect(Targets{}.TooHigh(prefix(0), true)).To(BeTrue())
 	g.Expect(Targets{WarmPrefix: 1}.TooHigh(prefix(0), true)).To(BeFalse())
 }
 
-// TestSteadyStates grows and shrinks a store by its targets until nothing
-// changes any more, and compares with the published tables.
+// A store grows and shrinks by its targets until nothing changes, and is compared
+// with the published tables.
 func TestSteadyStates(t *testing.T) {
 	for _, c := range []struct {
 		targets  Targets
@@ -233,7 +233,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-func TestRecentlyFreedAddresses(t *testing.T) {
+func TestRecentlyFreedBlocks(t *testing.T) {
 	g := NewWithT(t)
 	ds, c := store(Options{})
 	add(g, ds, "eni-1", 0, "1.1.1.1", "1.1.1.2")

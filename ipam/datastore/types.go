@@ -11,25 +11,25 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// Texts of errors. They are compared as texts; see Error.
+// Texts of errors, which callers compare; see Error.
 const (
-	// DuplicatedENIError is said where an interface is added that is there.
+	// DuplicatedENIError is the error for adding an attached interface.
 	DuplicatedENIError = "data store: duplicate ENI"
-	// IPAlreadyInStoreError is said where an address is added that is there, of whichever interface.
+	// IPAlreadyInStoreError is the error for adding an address that an interface has.
 	IPAlreadyInStoreError = "datastore: IP already in data store"
-	// UnknownIPError is said where an address is to be removed that is not there.
+	// UnknownIPError is the error for removing an unknown address.
 	UnknownIPError = "datastore: unknown IP"
-	// IPInUseError is said where an address is to be removed that a pod has.
+	// IPInUseError is the error for removing the address of a pod.
 	IPInUseError = "datastore: IP is used and can not be deleted"
-	// ENIInUseError is said where an interface is to be removed that pods have addresses of.
+	// ENIInUseError is the error for removing an interface with addresses of pods.
 	ENIInUseError = "datastore: ENI is used and can not be deleted"
-	// UnknownENIError is said of an interface that is not there.
+	// UnknownENIError is the error for an interface that is not attached.
 	UnknownENIError = "datastore: unknown ENI"
 )
 
-// Placeholders for what a container runtime could not say when its sandboxes
-// were copied into a checkpoint. No runtime is read here, but such entries are
-// found in checkpoints, and are unassigned by their container ID.
+// Placeholders in the keys of entries that the published program has copied from a
+// container runtime. This package reads no runtime, but releases such entries by
+// their container ID.
 const (
 	BackfillNetworkIface = "unknown"
 	BackfillNetworkName  = "_migrated-from-cri"
@@ -38,23 +38,23 @@ const (
 // CheckpointFormatVersion is the version of the checkpoints read and written.
 const CheckpointFormatVersion = "vpc-cni-ipam/1"
 
-// CheckpointMigrationPhase is how far the move from the container runtime to
-// checkpoints has come. In phase 1, entries that were copied from the runtime
-// may be met; from phase 2 on they are not looked for. Checkpoints are read and
-// written in every phase, since no runtime is.
+// CheckpointMigrationPhase is the phase of the published migration from the
+// container runtime to checkpoints. In phase 1 a checkpoint may have entries that
+// were copied from the runtime; from phase 2 on a release does not look for them.
+// Checkpoints are read and written in every phase.
 const CheckpointMigrationPhase = 1
 
 var (
-	// ErrUnknownPod is returned for a key that has no address. It is never wrapped.
+	// ErrUnknownPod is the error for a key without an address. It is never wrapped.
 	ErrUnknownPod = errors.New("datastore: unknown pod")
-	// ErrNoAvailableIP is wrapped where no address is left that could be assigned.
+	// ErrNoAvailableIP is wrapped if no address is free.
 	ErrNoAvailableIP = errors.New("datastore: no available IP addresses")
-	// ErrNotAttached is wrapped where a key has an address of an interface that is not attached.
+	// ErrNotAttached is wrapped if the interface of a key's address is not attached.
 	ErrNotAttached = errors.New("datastore: its interface is not attached")
 )
 
-// Error is one of the published errors. Its text is the published one, to the
-// letter, because that is what callers compare.
+// Error is a published error. Error returns exactly the published text, since
+// callers compare it.
 type Error struct {
 	Code string // the published text
 	ENI  string
@@ -62,13 +62,13 @@ type Error struct {
 	Why  string
 }
 
-// Error is the published text.
+// Error returns the published text.
 func (e *Error) Error() string { return e.Code }
 
-// Is is true for the same text.
+// Is reports whether target has the same text.
 func (e *Error) Is(target error) bool { return target.Error() == e.Code }
 
-// Detail says what it is about, for people.
+// Detail returns the text with the interface, the address and the reason.
 func (e *Error) Detail() string {
 	s := fmt.Sprintf("%s: interface %q", e.Code, e.ENI)
 	if e.IP != "" {
@@ -80,7 +80,8 @@ func (e *Error) Detail() string {
 	return s
 }
 
-// IPAMKey is who holds an address: one attachment of one container to one network.
+// IPAMKey identifies the owner of an address: one attachment of a container to a
+// network.
 type IPAMKey struct {
 	NetworkName string `json:"networkName"`
 	ContainerID string `json:"containerID"`
@@ -95,56 +96,55 @@ func ipamKey(k ledger.Key) IPAMKey {
 // IsZero reports whether k is the zero key, which holds no address.
 func (k IPAMKey) IsZero() bool { return k == IPAMKey{} }
 
-// String is "network/container/interface".
+// String returns "network/container/interface".
 func (k IPAMKey) String() string {
 	return k.NetworkName + "/" + k.ContainerID + "/" + k.IfName
 }
 
-// IPAMMetadata says for which pod an address is held. It is no part of the key.
+// IPAMMetadata names the pod of an address. It is not part of the key.
 type IPAMMetadata struct {
 	K8SPodNamespace string `json:"k8sPodNamespace,omitempty"`
 	K8SPodName      string `json:"k8sPodName,omitempty"`
-	// InterfacesCount is kept of what was restored, and not otherwise: no lease
-	// has room for it.
+	// InterfacesCount is kept in restored entries only: a lease does not have it.
 	InterfacesCount int `json:"interfacesCount,omitempty"`
 }
 
-// AddressInfo is an address of an interface, as it was when it was looked at.
+// AddressInfo is a copy of an address of an interface.
 type AddressInfo struct {
-	IPAMKey        IPAMKey // of whom it is; zero: of nobody
+	IPAMKey        IPAMKey // of the owner; zero: none
 	Address        string
-	UnassignedTime time.Time    // since when it cools; zero where it does not
+	UnassignedTime time.Time    // the beginning of the cool-down; zero: none
 	Metadata       IPAMMetadata `json:"-"`
 }
 
-// Assigned is true where the address is a pod's.
+// Assigned reports whether a pod has the address.
 func (addr AddressInfo) Assigned() bool { return !addr.IPAMKey.IsZero() }
 
-// PodIPInfo is the address of a pod and the interface that it is of.
+// PodIPInfo is the address of a pod with its interface.
 type PodIPInfo struct {
 	IPAMKey      IPAMKey
 	IP           string
-	DeviceNumber int // -1 where the interface is not attached
+	DeviceNumber int // -1 if the interface is not attached
 }
 
-// ENI is a network interface, as it was when it was looked at.
+// ENI is a copy of a network interface.
 type ENI struct {
 	ID           string
 	IsPrimary    bool
 	IsTrunk      bool
 	DeviceNumber int // 0 is the primary interface
-	// IPv4Addresses are the single addresses, and those of the prefixes that
-	// are assigned or cooling.
+	// IPv4Addresses holds the single addresses, and the assigned and cooling ones of
+	// prefixes.
 	IPv4Addresses map[string]*AddressInfo
 	IPv6Addresses map[string]*AddressInfo `json:",omitempty"`
-	// Prefixes are the prefixes that were attached, of both families.
+	// Prefixes holds the prefixes of both families.
 	Prefixes []string `json:",omitempty"`
 }
 
-// AssignedIPv4Addresses counts the addresses that pods have.
+// AssignedIPv4Addresses returns the number of IPv4 addresses of pods.
 func (e *ENI) AssignedIPv4Addresses() int { return assigned(e.IPv4Addresses) }
 
-// AssignedIPv6Addresses counts those of IPv6.
+// AssignedIPv6Addresses returns the number of IPv6 addresses of pods.
 func (e *ENI) AssignedIPv6Addresses() int { return assigned(e.IPv6Addresses) }
 
 func assigned(all map[string]*AddressInfo) (n int) {
@@ -156,10 +156,10 @@ func assigned(all map[string]*AddressInfo) (n int) {
 	return n
 }
 
-// ENIPool is interfaces by their ID.
+// ENIPool holds interfaces by their ID.
 type ENIPool map[string]*ENI
 
-// AssignedIPv4Addresses counts the addresses that pods have.
+// AssignedIPv4Addresses returns the number of IPv4 addresses of pods.
 func (p *ENIPool) AssignedIPv4Addresses() (n int) {
 	for _, e := range *p {
 		n += e.AssignedIPv4Addresses()
@@ -167,7 +167,8 @@ func (p *ENIPool) AssignedIPv4Addresses() (n int) {
 	return n
 }
 
-// FindAddressForSandbox is the interface and the address of a key, or nil and nil.
+// FindAddressForSandbox returns the interface and the address of a key, or nil and
+// nil.
 func (p *ENIPool) FindAddressForSandbox(ipamKey IPAMKey) (*ENI, *AddressInfo) {
 	if ipamKey.IsZero() {
 		return nil, nil
@@ -184,7 +185,7 @@ func (p *ENIPool) FindAddressForSandbox(ipamKey IPAMKey) (*ENI, *AddressInfo) {
 	return nil, nil
 }
 
-// ENIInfos is all interfaces, for people to look at.
+// ENIInfos holds all interfaces with their counts, for introspection.
 type ENIInfos struct {
 	TotalIPs    int // addresses of all interfaces
 	AssignedIPs int // of these, those that pods have

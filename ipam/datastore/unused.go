@@ -10,22 +10,22 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
-// minENIAge is how long an interface is kept after it was added, used or not:
-// whoever had it attached may be about to use it.
+// minENIAge is the age below which an unused interface stays: a pod may be about
+// to use it.
 const minENIAge = time.Minute
 
-// prefixSize is the number of addresses of a prefix that targets count with.
+// prefixSize is the number of addresses of a prefix in targets.
 const prefixSize = 16
 
-// RemoveUnusedENIFromStore removes an interface that is not used, and says
-// which; "" if there is none that may go. The targets count without it.
+// RemoveUnusedENIFromStore removes an unused interface without which the targets
+// are met, and returns its ID; "": there is none.
 func (ds *DataStore) RemoveUnusedENIFromStore(warmIPTarget int, minimumIPTarget int) string {
 	return ds.RemoveUnusedENI(Targets{WarmIP: warmIPTarget, MinimumIP: minimumIPTarget})
 }
 
-// RemoveUnusedENI is RemoveUnusedENIFromStore for all targets; that of whole
-// interfaces is for the caller to look at. It removes at most one: of those
-// that may go, the one with the highest device number.
+// RemoveUnusedENI is RemoveUnusedENIFromStore for all targets except WarmENI, which
+// the caller checks. It removes at most one interface, the one with the highest
+// device number.
 func (ds *DataStore) RemoveUnusedENI(t Targets) string {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -45,7 +45,7 @@ func (ds *DataStore) RemoveUnusedENI(t Targets) string {
 	return ""
 }
 
-// keeps is why a stays, "" if it may go.
+// keeps returns the reason for which a stays; "": it can be removed.
 func (ds *DataStore) keeps(a *attachment, mine, total Stats, t Targets, now time.Duration) string {
 	if ds.opt.PrefixMode {
 		t.WarmIP, t.MinimumIP = roundUp(t.WarmIP), roundUp(t.MinimumIP)
@@ -63,7 +63,7 @@ func (ds *DataStore) keeps(a *attachment, mine, total Stats, t Targets, now time
 	case mine.Assigned > 0:
 		return "pods have addresses of it"
 	case mine.Cooling > 0:
-		return "addresses of it cool"
+		return "addresses of it are cooling"
 	case t.WarmIP > 0 && free < t.WarmIP:
 		return "too few addresses would be free"
 	case t.MinimumIP > 0 && total.Total-mine.Total < t.MinimumIP:

@@ -187,7 +187,7 @@ func (ds *DataStore) GetENINeedsIP(maxIPperENI int, skipPrimary bool) *ENI {
 		n[b.of.of]++
 	}
 	for _, a := range ds.sorted() {
-		if !a.Excluded && !(skipPrimary && a.Primary) && n[a] < maxIPperENI {
+		if !a.Excluded && (!skipPrimary || !a.Primary) && n[a] < maxIPperENI {
 			return ds.pool(func(x *attachment) bool { return x == a })[a.ID]
 		}
 	}
