@@ -28,13 +28,6 @@
 // The agent's half of the bargain: while its newest view of the entry is not
 // Lendable it lends nothing of the address, and its view never goes back in time;
 // after a restart it reads the entries before it lends anything.
-//
-// Example: an agent that has seen a change of its NetResourceSet.
-//
-//	for key, state := range entries {
-//		next := handshake.Answer(state, handshake.Seen{InPool: inPool(key), Leased: leased(key)})
-//		if next != state { write(key, next) } // None: the entry is taken away
-//	}
 package handshake
 
 // State is the state of an entry in the hand-over of an address or a block.
