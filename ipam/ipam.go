@@ -76,8 +76,8 @@ const DefaultDoor = "ipam"
 // cool-down.
 func DefaultPool() ledger.Pool { return ledger.Pool{Name: "ipam", ReserveEdges: true} }
 
-// Lender is an Owner that provides the ledger of NewIPAM.
-type Lender interface {
+// LedgerOwner is an Owner that provides the ledger of NewIPAM.
+type LedgerOwner interface {
 	// Ledger returns the ledger to allocate from.
 	Ledger() *ledger.Ledger
 }
@@ -85,7 +85,7 @@ type Lender interface {
 // NewIPAM returns an IPAM as the published function does. If New fails, where the
 // published function ends the process, every call of the IPAM returns the error,
 // as Err does. The IPAM allocates from the owner's ledger if the owner is a
-// Lender, otherwise from one in memory.
+// LedgerOwner, otherwise from one in memory.
 func NewIPAM(
 	networkResourceSetName string,
 	nodeAddressing NodeAddressing,
@@ -95,7 +95,7 @@ func NewIPAM(
 	_ MtuConfiguration,
 ) *IPAM {
 	deps := Deps{Name: networkResourceSetName, Node: nodeAddressing, Config: c, Owner: owner, Events: k8sEventReg}
-	if provider, ok := owner.(Lender); ok {
+	if provider, ok := owner.(LedgerOwner); ok {
 		deps.Ledger = provider.Ledger()
 	}
 	m, err := New(context.Background(), deps)

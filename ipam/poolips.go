@@ -37,7 +37,7 @@ func (s *snapshot) refuses(a netip.Addr) error {
 		return NewIPNotAvailableInPoolError(a.AsSlice())
 	case s.ips.allocatable[a]:
 		return nil
-	case !handshake.Lendable(handshake.State(s.ips.answers[a])):
+	case !handshake.Allocatable(handshake.State(s.ips.answers[a])):
 		return ErrGivenBack
 	case s.strict && !about.Subnet.IsValid():
 		return errors.New("its subnet is not known")
@@ -111,7 +111,7 @@ func (m *IPAM) updatePoolIPs(ctx context.Context, next *resources) error {
 			continue
 		}
 		ips.answers[a] = string(answer)
-		if !handshake.Lendable(answer) {
+		if !handshake.Allocatable(answer) {
 			delete(ips.allocatable, a)
 		}
 		if answer == handshake.Ready {

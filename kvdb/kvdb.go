@@ -18,13 +18,6 @@
 //
 // The stores are in the folders below: mem, bolt and (for clusters) etcd.
 // Each passes kvdbtest.Run, which is the contract in executable form.
-//
-// Example, claiming node ID 5 if no node holds it:
-//
-//	_, err := store.Txn(ctx,
-//		[]kvdb.Cond{kvdb.Absent("nodes/5")},
-//		[]kvdb.Op{kvdb.Put("nodes/5", record)})
-//	if errors.Is(err, kvdb.ErrConditions) { ... another node was faster }
 package kvdb
 
 import (

@@ -1,40 +1,33 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handshake is how an address, or a block of them, goes back from a node
-// to where it came from. Operator and agent each own half of it and meet only in
+// Package handshake defines the hand-over of an address, or of a block, from a node back
+// to its provider. Operator and agent each own one part of it and meet only in
 // an entry of the node's NetResourceSet, which either writes with the
-// resourceVersion that it has read, or not at all. Both halves are pure
+// resourceVersion that it has read, or not at all. Both parts are pure
 // functions here, so that each can be tested against the other.
 //
 //	(none)              operator: more is free than wanted, long enough -> marked
-//	marked-for-release  agent: lends it no more; free -> ready, leased or not its own -> do-not-release
+//	marked-for-release  agent: allocates it no more; free -> ready, leased or not its own -> do-not-release
 //	ready-for-release   operator: still too much -> released, and now it calls the provider
 //	do-not-release      operator: takes the entry away; the agent ignores it
 //	released            operator: calls the provider until that has worked, then takes
 //	                    the address out of the pool; agent: takes the entry away once it is out
 //
 // Until it is released the operator may take the entry away at any time, because
-// the node needs the address again; the agent then lends it as before. An operator
+// the node needs the address again; the agent then allocates it as before. An operator
 // that begins marks again what it finds ready: an API server that came back older
-// may say so of what was lent since.
+// may say so of an address leased since.
 //
 // "released" is written before the provider is called, upon the very entry that
 // said ready. That write is the fence: an operator that acts on an old view, or
 // a second one, cannot make it, and an operator that takes over finds that there is no
 // way back, and asks the provider again. An address whose call has an unknown outcome
-// is thus never lent.
+// is thus never allocated.
 //
-// The agent's half of the bargain: while its newest view of the entry is not
-// Lendable it lends nothing of the address, and its view never goes back in time;
-// after a restart it reads the entries before it lends anything.
-//
-// Example: an agent that has seen a change of its NetResourceSet.
-//
-//	for key, state := range entries {
-//		next := handshake.Answer(state, handshake.Seen{InPool: inPool(key), Leased: leased(key)})
-//		if next != state { write(key, next) } // None: the entry is taken away
-//	}
+// The agent's part: while its newest view of the entry is not
+// Allocatable it allocates nothing of the address, and its view never goes back in time;
+// after a restart it reads the entries before it allocates anything.
 package handshake
 
 // State is the state of an entry in the hand-over of an address or a block.
@@ -71,8 +64,8 @@ func Answer(entry State, s Seen) State {
 	return entry
 }
 
-// Lendable is whether an agent may lend an address that has this entry.
-func Lendable(entry State) bool { return entry == None || entry == DoNotRelease }
+// Allocatable reports whether an agent may allocate an address that has this entry.
+func Allocatable(entry State) bool { return entry == None || entry == DoNotRelease }
 
 // Want holds an operator's knowledge of an address or a block.
 type Want struct {

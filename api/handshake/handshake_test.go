@@ -184,9 +184,9 @@ func (w *world) serve(t *testing.T, a int) {
 			w.write(&w.agent, func(o *object) { set(o, a, next) })
 		}
 	case 1:
-		if w.faults && w.agent.pool[a] && handshake.Lendable(w.agent.entries[a]) {
+		if w.faults && w.agent.pool[a] && handshake.Allocatable(w.agent.entries[a]) {
 			if !w.cloud[a] {
-				t.Fatalf("address %d is lent and the node does not have it, seed %d", a, w.seed)
+				t.Fatalf("address %d is allocated and the node does not have it, seed %d", a, w.seed)
 			}
 			w.leases[a] = true
 		}

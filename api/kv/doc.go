@@ -5,10 +5,6 @@
 // keys that they are stored under. The messages are generated from kv.proto
 // (make generate). All packages may read them. A message that was handed to another
 // package is not changed any more.
-//
-// Example: the pod default/web-0 of node-a is stored at
-//
-//	kv.PodKey("node-a", kv.PodID{Name: "web-0", Namespace: "default"})  // node/node-a/pod/default/web-0
 package kv
 
 //go:generate protoc -I ../.. --go_out=../.. --go_opt=paths=source_relative api/kv/kv.proto

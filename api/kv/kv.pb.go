@@ -341,7 +341,7 @@ type PoolUse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
 	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // of the Pool that the node has followed
-	Open          bool                   `protobuf:"varint,3,opt,name=open,proto3" json:"open,omitempty"`             // it may lend new addresses of it
+	Open          bool                   `protobuf:"varint,3,opt,name=open,proto3" json:"open,omitempty"`             // it may allocate new addresses of it
 	Leases        uint64                 `protobuf:"varint,4,opt,name=leases,proto3" json:"leases,omitempty"`         // above 0: addresses of it are in use
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -702,7 +702,7 @@ type Pool struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Network       string                 `protobuf:"bytes,2,opt,name=network,proto3" json:"network,omitempty"`    // "default": the pod network of the cluster
 	Ranges        []*PoolRange           `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`      // one a family at most
-	Draining      bool                   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"` // keeps its leases, lends nothing
+	Draining      bool                   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"` // keeps its leases, allocates nothing
 	Removed       bool                   `protobuf:"varint,5,opt,name=removed,proto3" json:"removed,omitempty"`   // nothing of it is in use anywhere
 	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
 	Origin        string                 `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"` // who gave it its first value: "contiv.conf", "apply", "network/blue"
@@ -1007,7 +1007,7 @@ type NetResourceSet struct {
 	Pool          map[string]*NetResource `protobuf:"bytes,2,rep,name=pool,proto3" json:"pool,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // by address, or block as a CIDR
 	PodCidrs      []string                `protobuf:"bytes,3,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
 	Marks         *NetResourceMarks       `protobuf:"bytes,4,opt,name=marks,proto3" json:"marks,omitempty"`
-	Used          map[string]*NetResource `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                               // by address: what cannot be lent
+	Used          map[string]*NetResource `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                               // by address: what cannot be allocated
 	Releases      map[string]string       `protobuf:"bytes,6,rep,name=releases,proto3" json:"releases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                       // by key of the pool: state of package handshake
 	CidrStates    map[string]string       `protobuf:"bytes,7,rep,name=cidr_states,json=cidrStates,proto3" json:"cidr_states,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of pod_cidrs: in-use, depleted
 	OperatorError string                  `protobuf:"bytes,8,opt,name=operator_error,json=operatorError,proto3" json:"operator_error,omitempty"`                                                                  // what the operator could not do
@@ -1577,7 +1577,7 @@ type Lease struct {
 	ExpiryToken        string                 `protobuf:"bytes,17,opt,name=expiry_token,json=expiryToken,proto3" json:"expiry_token,omitempty"`                         // of whom may confirm it; "": it is not pending
 	ExpiresAfter       int64                  `protobuf:"varint,18,opt,name=expires_after,json=expiresAfter,proto3" json:"expires_after,omitempty"`                     // ns
 	PendingSinceUptime int64                  `protobuf:"varint,19,opt,name=pending_since_uptime,json=pendingSinceUptime,proto3" json:"pending_since_uptime,omitempty"` // ns since boot_id
-	Excluded           bool                   `protobuf:"varint,20,opt,name=excluded,proto3" json:"excluded,omitempty"`                                                 // the address is never lent again
+	Excluded           bool                   `protobuf:"varint,20,opt,name=excluded,proto3" json:"excluded,omitempty"`                                                 // the address is never allocated again
 	ExcludedBy         string                 `protobuf:"bytes,21,opt,name=excluded_by,json=excludedBy,proto3" json:"excluded_by,omitempty"`
 	ExcludedReason     string                 `protobuf:"bytes,22,opt,name=excluded_reason,json=excludedReason,proto3" json:"excluded_reason,omitempty"`
 	NoLease            bool                   `protobuf:"varint,23,opt,name=no_lease,json=noLease,proto3" json:"no_lease,omitempty"` // it is here for its exclusion alone; state says quarantined to older versions

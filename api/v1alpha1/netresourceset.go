@@ -180,7 +180,7 @@ type AddressCounts struct {
 // IPAMStatus is written by both: Used and PodCIDRs by the agent, ReleaseIPs by
 // both as package handshake has it, the rest by the operator.
 type IPAMStatus struct {
-	// Used are the addresses that cannot be lent, cooling ones among them.
+	// Used are the addresses that cannot be allocated, cooling ones among them.
 	//
 	// +optional
 	Used AllocationMap `json:"used,omitempty"`

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command cadastre is the command line for people: what a node ID means in
-// addresses, which addresses are lent and to whom, and how the node's agent is.
+// addresses, which addresses are allocated and to whom, and how the node's agent is.
 // kubectl finds it as a plugin where it is installed as kubectl-cadastre.
 //
 // plan (without --against), restore and database work on files; every other verb asks the

@@ -16,14 +16,6 @@
 // Of the embedded store each transaction has its own conditions and its own
 // revision. Revisions survive a restart, the history for watches does not: a watch
 // from a revision made by an earlier process ends with kvdb.ErrCompacted.
-//
-// Example:
-//
-//	f, err := bolt.OpenFile("cadastre.db", bolt.FileOptions{})
-//	defer f.Close()
-//	store, err := f.Store()
-//	defer store.Close()
-//	kv, found, err := store.Get(ctx, "nodes/5")
 package bolt
 
 import (

@@ -49,19 +49,6 @@
 // wants to see changes of that time opens another Store. What remains: between a List
 // and the Watch that continues it the store is exchanged, and other calls find
 // it at just the same revision, or first below and then above.
-//
-// Example:
-//
-//	store, err := etcd.Open(etcd.Config{
-//		Endpoints: []string{"https://10.0.0.1:2379", "https://10.0.0.2:2379"},
-//		Prefix:    "/cadastre/",
-//		TLS:       clientTLS,
-//	})
-//	defer store.Close()
-//	kvs, rev, err := store.List(ctx, "nodes/", "pools/")
-//	w, err := store.Watch(ctx, "nodes/", rev+1)
-//	for batch := range w.Events() { ... }
-//	if w.Err() != nil { ... list again }
 package etcd
 
 import (

@@ -18,12 +18,6 @@
 // deleting a key that is not stored changes nothing, a transaction that changes
 // nothing takes no revision, and of conditions there may be as many as of
 // operations, MaxOps. A batch of a watch is exactly one transaction.
-//
-// Example:
-//
-//	func TestContract(t *testing.T) {
-//		kvdbtest.Run(t, func(*testing.T) kvdb.Store { return mem.New() })
-//	}
 package kvdbtest
 
 import (

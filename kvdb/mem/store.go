@@ -12,12 +12,6 @@
 // with kvdb.ErrCompacted and never holds up a writer.
 //
 // List looks at every key of the store, which is well for some ten thousands.
-//
-// Example:
-//
-//	store := mem.New(mem.History(100))
-//	defer store.Close()
-//	rev, err := store.Txn(ctx, nil, []kvdb.Op{kvdb.Put("nodes/5", record)})
 package mem
 
 import (

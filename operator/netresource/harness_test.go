@@ -188,7 +188,7 @@ func (a *agent) act(nrs *v1alpha1.NetResourceSet) {
 	}
 	maps.DeleteFunc(a.cools, func(_ string, until time.Time) bool { return !until.After(time.Now()) })
 	for _, key := range slices.Sorted(maps.Keys(nrs.Spec.IPAM.Pool)) {
-		if handshake.Lendable(handshake.State(ipam.ReleaseIPs[key])) {
+		if handshake.Allocatable(handshake.State(ipam.ReleaseIPs[key])) {
 			a.lend(key)
 		}
 	}

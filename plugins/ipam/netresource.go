@@ -90,7 +90,7 @@ func (i *IPAM) lendable(s *state) (open []netip.Prefix) {
 			say(key, "cannot be used: it overlaps "+s.pools[k].String())
 			continue
 		}
-		if handshake.Lendable(handshake.State(s.set.GetReleases()[key])) {
+		if handshake.Allocatable(handshake.State(s.set.GetReleases()[key])) {
 			open = append(open, p)
 		}
 	}
@@ -104,7 +104,7 @@ func (i *IPAM) lendable(s *state) (open []netip.Prefix) {
 func goingBack(set *kv.NetResourceSet) spans {
 	var all []netip.Prefix
 	for key, state := range set.GetReleases() {
-		if p, err := handshake.ParseKey(key); err == nil && !handshake.Lendable(handshake.State(state)) {
+		if p, err := handshake.ParseKey(key); err == nil && !handshake.Allocatable(handshake.State(state)) {
 			all = append(all, p)
 		}
 	}

@@ -36,12 +36,12 @@ cadastre: {allowOverlap: [podSubnetCIDR/serviceCIDR]}
 	smallConf = `
 ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 27}
 `
-	// tightConf has 4, and lends them again at once.
+	// tightConf has 4, and allocates them again at once.
 	tightConf = `
 ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 29}
 cadastre: {coolDown: 0s}
 `
-	// dualConf has 28 of IPv4 and many of IPv6, and lends them again at once.
+	// dualConf has 28 of IPv4 and many of IPv6, and allocates them again at once.
 	dualConf = `
 ipamConfig:
   podSubnetCIDR: 10.1.0.0/16,fd01::/48

@@ -96,7 +96,7 @@ func TestClocksThatAreSet(t *testing.T) {
 		b := newMembers(t, "b", server)[0]
 		was := leases(t, []*member{a, b})
 		store := newRegistry(t, server.Endpoint())
-		busy := keepLending(t, a, b)
+		busy := keepAllocating(t, a, b)
 		for _, ahead := range []time.Duration{far, -far, 0} {
 			set(ahead)
 			g.Eventually(func() time.Duration { // the clock is that of what is stored

@@ -49,7 +49,7 @@ func cloneOf(t *testing.T, m *member, server *etcdtest.Server) *member {
 	return c
 }
 
-// newOriginal is a member that has lent one address.
+// newOriginal is a member that has allocated one address.
 func newOriginal(t *testing.T, server *etcdtest.Server) (m *member, address string) {
 	t.Helper()
 	m = newMember(t, "a", server)
@@ -59,7 +59,7 @@ func newOriginal(t *testing.T, server *etcdtest.Server) (m *member, address stri
 }
 
 // TestACloneBesideTheOriginal is a disk that was copied to another machine under
-// the same name: from its first answer on it serves what is lent and lends nothing.
+// the same name: from its first answer on it serves its leases and allocates nothing.
 func TestACloneBesideTheOriginal(t *testing.T) {
 	attack.Begin(t, attack.Clone).Add(1)
 	t.Parallel()
@@ -133,7 +133,7 @@ func (m *member) reboot(t *testing.T) {
 }
 
 // TestARestartDoesNotWait has beats be fresh for an hour: the next run of a killed
-// agent lends within this test only if it knows the last beat for that of its own
+// agent allocates within this test only if it knows the last beat for that of its own
 // earlier run. A clone waits.
 func TestARestartDoesNotWait(t *testing.T) {
 	attack.Begin(t, attack.Clone).Add(1)

@@ -62,7 +62,7 @@ func (d *resident) check(w *world) error {
 	return errors.Join(d.checkID(w, s), d.checkBook(), d.checkDoubt(w, s))
 }
 
-// awaitService waits until the agent serves what it has lent.
+// awaitService waits until the agent serves its leases.
 func (d *resident) awaitService() error {
 	for limit := time.Now().Add(restarting); ; pause(time.Millisecond) {
 		s, err := d.status()
@@ -111,7 +111,7 @@ func (d *resident) checkBook() error {
 	return errors.Join(err, d.oracle.Check(book, nil))
 }
 
-// checkDoubt: an agent whose ID is in doubt lends nothing new. It is in doubt
+// checkDoubt: an agent whose ID is in doubt allocates nothing new. It is in doubt
 // only where the store has lost something.
 func (d *resident) checkDoubt(w *world, s localapi.Status) error {
 	if s.NodeIDProblem == "" {

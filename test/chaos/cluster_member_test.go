@@ -35,7 +35,7 @@ func prefixOf(endpoint string) string {
 }
 
 // clusterConf is a configuration with short times; each node has 28 addresses
-// for pods, which are lent again at once.
+// for pods, which are allocated again at once.
 func clusterConf(endpoints []string, prefix string) string {
 	return fmt.Sprintf(`
 ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 27}
@@ -84,7 +84,7 @@ func newMember(t *testing.T, name string, servers ...*etcdtest.Server) *member {
 	return m
 }
 
-// saying is the end of the log without what was lent.
+// saying is the end of the log without the leases.
 func (m *member) saying() string {
 	data, err := os.ReadFile(m.logPath())
 	if err != nil {
@@ -160,7 +160,7 @@ func (m *member) run(t *testing.T) {
 	m.agent = m.launch(t)
 }
 
-// join starts the agent and waits until it follows the cluster and lends.
+// join starts the agent and waits until it follows the cluster and allocates.
 func (m *member) join(t *testing.T) {
 	t.Helper()
 	m.run(t)
@@ -206,7 +206,7 @@ func (m *member) mustStatus(t *testing.T) localapi.Status {
 	return s
 }
 
-// follows is nil where the agent follows the store and lends addresses.
+// follows is nil where the agent follows the store and allocates addresses.
 func (m *member) follows() error {
 	s, err := m.status()
 	switch {
@@ -222,7 +222,7 @@ func (m *member) follows() error {
 	return nil
 }
 
-// alone is nil where the agent knows that the store is away, and lends.
+// alone is nil where the agent knows that the store is away, and allocates.
 func (m *member) alone() error {
 	s, err := m.status()
 	switch {

@@ -112,7 +112,7 @@ func TestAgentThatIsSupersededWhileItIsCutOff(t *testing.T) {
 	first.pass()
 	g.Eventually(first.doubts, healing, 20*time.Millisecond).Should(Succeed())
 	g.Expect(first.ask(t, Add, "late")).To(ContainSubstring("suspended: node ID 1"))
-	g.Expect(first.ask(t, Add, "pod")).To(Equal(was[first]), "what is lent is served")
+	g.Expect(first.ask(t, Add, "pod")).To(Equal(was[first]), "every lease is served")
 	g.Expect(first.ask(t, Add, "alone")).To(Equal(alone))
 	records, err := newRegistry(t, server.Endpoint()).list()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -188,7 +188,7 @@ func TestNetworksThatHalfWork(t *testing.T) {
 			all := newMembers(t, "a b", server)
 			a := all[0]
 			was := leases(t, all)
-			busy := keepLending(t, a)
+			busy := keepAllocating(t, a)
 			a.network(spoil)
 			began := time.Now()
 			g.Eventually(a.alone, 5*time.Second, 5*time.Millisecond).Should(Succeed(), "it notices within seconds")
@@ -209,7 +209,7 @@ func TestNetworksThatHalfWork(t *testing.T) {
 		server := etcdtest.Start(t)
 		a := newMembers(t, "a", server)[0]
 		a.network(func(p *etcdtest.Proxy) { p.Delay(100 * time.Millisecond) })
-		busy := keepLending(t, a)
+		busy := keepAllocating(t, a)
 		g.Consistently(a.follows, 3*time.Second, 50*time.Millisecond).Should(Succeed(), "slow is not away")
 		g.Expect(busy.end()).To(Succeed())
 		b := newMember(t, "b", server)

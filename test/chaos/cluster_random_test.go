@@ -66,7 +66,7 @@ type liar struct {
 	*world
 	g    *WithT
 	a, b *resident
-	k, l Key // what a and b have lent
+	k, l Key // what a and b have allocated
 }
 
 // record returns the store's record of an ID.

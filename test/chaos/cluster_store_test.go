@@ -25,8 +25,8 @@ pools:
 - {name: more, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 27}]}
 `
 
-// lending has members lend and take back without a pause, and counts.
-type lending struct {
+// allocating has members allocate and release without a pause, and counts.
+type allocating struct {
 	wg   sync.WaitGroup
 	once sync.Once
 	stop chan struct{}
@@ -35,9 +35,9 @@ type lending struct {
 	errs []error
 }
 
-// keepLending begins; what is not answered is an error of end.
-func keepLending(t *testing.T, members ...*member) *lending {
-	l := &lending{stop: make(chan struct{})}
+// keepAllocating begins; what is not answered is an error of end.
+func keepAllocating(t *testing.T, members ...*member) *allocating {
+	l := &allocating{stop: make(chan struct{})}
 	t.Cleanup(l.halt)
 	for _, m := range members {
 		l.wg.Go(func() {
@@ -64,16 +64,16 @@ func keepLending(t *testing.T, members ...*member) *lending {
 	return l
 }
 
-func (l *lending) halt() {
+func (l *allocating) halt() {
 	l.once.Do(func() { close(l.stop) })
 	l.wg.Wait()
 }
 
 // end stops and answers what went wrong.
-func (l *lending) end() error {
+func (l *allocating) end() error {
 	l.halt()
 	if l.n == 0 {
-		return errors.New("nothing was lent")
+		return errors.New("nothing was allocated")
 	}
 	return errors.Join(l.errs...)
 }
@@ -89,7 +89,7 @@ func leases(t *testing.T, members []*member) map[*member]string {
 	return all
 }
 
-// kept fails where one of them has changed, or is lent twice.
+// kept fails where one of them has changed, or is allocated twice.
 func kept(t *testing.T, was map[*member]string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -127,7 +127,7 @@ func TestEtcdIsWipedUnderAllAgents(t *testing.T) {
 			for _, m := range all {
 				generations[m] = m.mustStatus(t).NodeIDGeneration
 			}
-			busy := keepLending(t, all...)
+			busy := keepAllocating(t, all...)
 			g.Expect(untilFree(func() error { return wipe(server) })).To(Succeed())
 			store := newRegistry(t, server.Endpoint())
 			store.mustHold(t, idsOf(all))
@@ -135,7 +135,7 @@ func TestEtcdIsWipedUnderAllAgents(t *testing.T) {
 				m.awaitFollowing(t)
 				g.Expect(m.mustStatus(t).NodeIDGeneration).To(BeNumerically(">=", generations[m]), m.name)
 			}
-			g.Expect(busy.end()).To(Succeed(), "lending goes on all the time")
+			g.Expect(busy.end()).To(Succeed(), "allocation goes on all the time")
 			kept(t, was)
 			late := newMember(t, "late", server)
 			late.join(t)
@@ -160,7 +160,7 @@ func TestEtcdGoesBackToBeforeTheLastJoined(t *testing.T) {
 	for i, m := range all {
 		g.Eventually(m.subnet, healing, 20*time.Millisecond).Should(Equal(fmt.Sprintf("10.2.0.%d/27", 32*(i+1))))
 	}
-	busy := keepLending(t, all...)
+	busy := keepAllocating(t, all...)
 	g.Expect(untilFree(func() error { return server.Restore(snapshot) })).To(Succeed())
 	store := newRegistry(t, server.Endpoint())
 	store.mustHold(t, idsOf(all))
@@ -211,7 +211,7 @@ func newcomerIsFaster(t *testing.T, wipes int) {
 	servesOnly := func() {
 		t.Helper()
 		g.Eventually(owner.doubts, healing, 20*time.Millisecond).Should(Succeed())
-		g.Expect(owner.ask(t, Add, "pod")).To(Equal(was[owner]), "what is lent is served")
+		g.Expect(owner.ask(t, Add, "pod")).To(Equal(was[owner]), "every lease is served")
 		g.Expect(owner.ask(t, Check, "pod")).To(BeEmpty())
 		g.Expect(owner.ask(t, Add, "new")).To(ContainSubstring("suspended: node ID 1"))
 		g.Expect(owner.ask(t, Del, "new")).To(BeEmpty())
@@ -219,7 +219,7 @@ func newcomerIsFaster(t *testing.T, wipes int) {
 	servesOnly()
 	g.Expect(owner.mustStatus(t).NodeIDProblem).To(ContainSubstring("newcomer"), "it says who has it")
 	g.Eventually(owner.resync, healing, 50*time.Millisecond).Should(Succeed())
-	g.Consistently(owner.doubts, time.Second, 20*time.Millisecond).Should(Succeed(), "one of the two lends, and always the same")
+	g.Consistently(owner.doubts, time.Second, 20*time.Millisecond).Should(Succeed(), "one of the two allocates, and always the same")
 	g.Expect(newcomer.follows()).To(Succeed())
 	g.Expect(newcomer.ask(t, Add, "pod")).To(HavePrefix("10.1.0."))
 	owner.kill()
@@ -237,7 +237,7 @@ func newcomerIsFaster(t *testing.T, wipes int) {
 	store.mustHold(t, map[*member]uint32{owner: 1, other: 2})
 	kept(t, was)
 	newcomer.waitForStore(t)
-	newcomer.run(t) // nothing was lent there: it takes another one
+	newcomer.run(t) // nothing was allocated there: it takes another one
 	newcomer.awaitFollowing(t)
 	store.mustHold(t, map[*member]uint32{owner: 1, other: 2, newcomer: 3})
 }
@@ -389,7 +389,7 @@ func TestNodeThatMovedBeforeARestore(t *testing.T) {
 	kept(t, was)
 }
 
-// TestLeaderlessMinute stops two of three servers: nothing that was lent or can
+// TestLeaderlessMinute stops two of three servers: nothing that was allocated or can
 // be allocated depends on them, and no new node comes in.
 func TestLeaderlessMinute(t *testing.T) {
 	attack.Begin(t, attack.NoStore).Add(1)
@@ -400,7 +400,7 @@ func TestLeaderlessMinute(t *testing.T) {
 	was := leases(t, all)
 	leader, ok := etcd.Leader()
 	g.Expect(ok).To(BeTrue())
-	busy := keepLending(t, all...)
+	busy := keepAllocating(t, all...)
 	g.Expect(etcd.Members[leader].Stop()).To(Succeed()) // which the other two survive
 	g.Eventually(func() bool { _, led := etcd.Leader(); return led }, healing, 20*time.Millisecond).Should(BeTrue())
 	for _, m := range all {
@@ -413,7 +413,7 @@ func TestLeaderlessMinute(t *testing.T) {
 		g.Eventually(m.alone, healing, 20*time.Millisecond).Should(Succeed())
 	}
 	g.Expect(busy.end()).To(Succeed())
-	busy = keepLending(t, all[1])
+	busy = keepAllocating(t, all[1])
 	all[0].kill()
 	all[0].run(t) // from its mirror
 	g.Eventually(all[0].alone, healing, 20*time.Millisecond).Should(Succeed())

@@ -34,7 +34,7 @@ type past struct {
 	held  Book
 }
 
-// newPast lets an agent lend some addresses and kills it.
+// newPast lets an agent allocate some addresses and kills it.
 func newPast(t *testing.T, n *node, count int) *past {
 	t.Helper()
 	g := NewWithT(t)
@@ -247,7 +247,7 @@ func (p *past) suspended(id string) (bool, error) {
 
 // TestRandomDamage damages a little of the file: whatever becomes of it, the
 // agent refuses it, or holds what was held, or sees that the file is older and
-// lends nothing.
+// allocates nothing.
 func TestRandomDamage(t *testing.T) {
 	tried := attack.Begin(t, attack.Damage)
 	g := NewWithT(t)
@@ -307,7 +307,7 @@ func (p *past) judge(t *testing.T, data []byte, id string) (outcome string, err 
 	suspended, err := p.suspended(id)
 	switch {
 	case err == nil && suspended && !strings.Contains(a.log(), "cadastre accept"):
-		return "WRONG", fmt.Errorf("it lends nothing and does not say why:\n%s", a.log())
+		return "WRONG", fmt.Errorf("it allocates nothing and does not say why:\n%s", a.log())
 	case err == nil && suspended:
 		return "suspended", nil
 	}

@@ -70,7 +70,7 @@ func prepareForeground(ctx context.Context, opt stage.Options, stdout io.Writer)
 func suggest(a stage.Agent) string {
 	return strings.NewReplacer("@BIN", shown(a.Bin), "@CONFIG", shown(a.Config), "@SOCKET", shown(a.Socket()), "@STATE", shown(a.State())).Replace(`
 An agent runs here; its log is on this terminal. Ctrl-C stops it, and what it has
-lent stays in @STATE for the next time. Try in another terminal:
+allocated stays in @STATE for the next time. Try in another terminal:
 
   $ export CADASTRE_SOCKET=@SOCKET
   $ @BIN/cadastre status

@@ -306,7 +306,7 @@ func (c *cluster) allocatesNothing(ctx context.Context, n *node) error {
 	case p == nil:
 		return err
 	case err == nil:
-		return fmt.Errorf("%s was given %s on %s, which should lend nothing", p.Name, p.Address, n.Node)
+		return fmt.Errorf("%s was given %s on %s, which should allocate nothing", p.Name, p.Address, n.Node)
 	case !strings.Contains(err.Error(), "suspended: node ID"):
 		return err
 	}

@@ -41,7 +41,7 @@ func (c *cluster) loseAllNodes(ctx context.Context) (err error) {
 // ownerReturns starts the node that had ID 1.
 func (c *cluster) ownerReturns(ctx context.Context) error {
 	n, stranger := c.by(1), c.nodes[len(c.nodes)-1]
-	c.Step("Start the agent of %s, whose node ID 1 is now that of %s. It says so and lends nothing new; its pods keep what they have.", n.Node, stranger.Node)
+	c.Step("Start the agent of %s, whose node ID 1 is now that of %s. It says so and allocates nothing new; its pods keep what they have.", n.Node, stranger.Node)
 	if err := n.launch(); err != nil {
 		return err
 	}

@@ -10,14 +10,4 @@
 // New and Do need CAP_SYS_ADMIN and CAP_NET_ADMIN. A program without root gets both by
 // starting itself once more with Enter, as root of a user and network namespace
 // of its own. Try says whether the machine allows it, by doing it.
-//
-// Example, a socket in a namespace of its own:
-//
-//	pod, err := netlab.New()
-//	defer pod.Close()
-//	err = pod.Do(func() error {
-//		conn, err = net.ListenPacket("udp", "127.0.0.1:0") // stays inside for good
-//		return err
-//	})
-//	env := "CNI_NETNS=" + pod.Path()
 package netlab

@@ -15,18 +15,4 @@
 //
 // Everything may be called from any goroutine, but a Scenario and a Pod belong to
 // one at a time.
-//
-// Example, a program that shows an agent starting:
-//
-//	harness := stage.Harness{Name: "start", Socket: stage.SocketName, Title: title, Scenario: func(
-//		ctx context.Context, p stage.Place, w stage.Way, s *stage.Scenario) error {
-//		a := stage.Agent{Place: p, Config: "conf/contiv.conf", Node: "node-1"}
-//		s.Step("Start the agent.")
-//		process, err := a.Launch(func(f func() error) error { return f() })
-//		if err == nil {
-//			err = errors.Join(a.Await(ctx, process), process.Stop(10*time.Second))
-//		}
-//		return s.End(ctx, err, nil, stage.Log{Of: "The agent", Path: a.Log()})
-//	}}
-//	os.Exit(harness.Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 package stage

@@ -13,15 +13,6 @@
 //
 // Events are shared by the log and all watchers and must not be modified; the
 // slice of a batch is the receiver's own.
-//
-// Example:
-//
-//	log := watchlog.New(1000, rev)          // rev: the store's revision now
-//	w, err := log.Watch(ctx, "nodes/", rev+1)
-//	...
-//	log.Append(rev+1, events)               // the store, after each commit
-//	batch, ok := <-w.Events()               // the watcher's owner
-//	log.Close()                             // ends and awaits all watchers
 package watchlog
 
 import (

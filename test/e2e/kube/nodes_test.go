@@ -14,7 +14,7 @@ import (
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
-// small is a range of four blocks, lent again at once, the lowest first.
+// small is a range of four blocks, allocated again at once, the lowest first.
 func small() nodeipam.Options {
 	return nodeipam.Options{Allocate: true, Cluster: "10.20.0.0/22", Order: "lowest"}
 }

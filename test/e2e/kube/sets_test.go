@@ -236,7 +236,7 @@ func (w *town) live(ctx context.Context) {
 	})
 }
 
-// watch looks again and again whether two nodes may lend of one block.
+// watch looks again and again whether two nodes may allocate of one block.
 func (e *estate) watch(ctx context.Context) {
 	every(ctx, 100*time.Millisecond, func() {
 		sets, err := e.all(ctx)
@@ -246,12 +246,12 @@ func (e *estate) watch(ctx context.Context) {
 		allocated := map[string]string{}
 		for _, n := range sets {
 			for key := range n.Spec.IPAM.Pool {
-				if !handshake.Lendable(handshake.State(n.Status.IPAM.ReleaseIPs[key])) {
+				if !handshake.Allocatable(handshake.State(n.Status.IPAM.ReleaseIPs[key])) {
 					continue
 				}
 				if other, ok := allocated[key]; ok {
-					e.tenants.take(key, n.Name+" lends it")
-					e.tenants.take(key, other+" lends it")
+					e.tenants.take(key, n.Name+" allocates it")
+					e.tenants.take(key, other+" allocates it")
 				}
 				allocated[key] = n.Name
 			}

@@ -142,7 +142,7 @@ func BenchmarkLedger(b *testing.B) {
 }
 
 // BenchmarkLedgerCoolDown is the same with a pod pool's own cool-down: soon
-// every free address is cooling, and the oldest is lent early.
+// every free address is cooling, and the oldest is allocated early.
 func BenchmarkLedgerCoolDown(b *testing.B) {
 	for _, c := range blocks() {
 		b.Run(c.name, func(b *testing.B) {

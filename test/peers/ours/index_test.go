@@ -67,7 +67,7 @@ func (w window) space(tb testing.TB) (*addrspace.Space, int) {
 	return s, int(w.count * w.size)
 }
 
-// addresses is an index that lends the lowest free address, or the next one
+// addresses is an index that allocates the lowest free address, or the next one
 // after the last, as a pod pool does.
 func addresses(tb testing.TB, w window, lowest bool) workload.Pool[netip.Addr] {
 	s, n := w.space(tb)
@@ -100,7 +100,7 @@ func BenchmarkIndex(b *testing.B) {
 	}
 }
 
-// prefixes is an index that lends prefixes of one length: node CIDRs.
+// prefixes is an index that allocates prefixes of one length: node CIDRs.
 func prefixes(cluster string, bits int, lowest bool) workload.Pool[netip.Prefix] {
 	base := netip.MustParsePrefix(cluster)
 	s := addrspace.New(base)
