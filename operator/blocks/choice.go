@@ -68,20 +68,18 @@ func (s *Set) preferred(pool int, c *Choice) (grant, bool) {
 	return grant{}, false
 }
 
-// coolsAlone reports whether p cools as a whole, no other block cools in it, and it has
-// no owner.
+// coolsAlone reports whether p, which is not free, cools as a whole: no other block cools
+// in it, and it has no owner.
 func (s *Set) coolsAlone(p netip.Prefix) bool {
 	for range s.overlapping(p) {
 		return false
 	}
-	n := 0
 	for c := range s.coolingIn(p) {
 		if c.prefix != p {
 			return false
 		}
-		n++
 	}
-	return n == 1
+	return true
 }
 
 // rangeOf returns the range that contains all of p, nil if there is none.

@@ -91,6 +91,15 @@ func TestNodesChooseTheirSize(t *testing.T) {
 	g.Expect(s.Stat(epoch()).Owners).To(Equal(3))
 }
 
+func TestSmallBlocksOfOneBlockCountOnce(t *testing.T) {
+	g, s := NewWithT(t), setOf(t, "10.0.0.0/16", 24)
+	for i, want := range []uint64{1, 1, 1, 1, 2} {
+		_, err := s.Allocate(node(i), []int{26}, epoch())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(s.Stat(epoch()).Ranges[0].Used).To(Equal(want), "after %d blocks", i+1)
+	}
+}
+
 // Upstream keeps no owners: the first release frees the block of both.
 func TestBlockOfTwoOwnersIsFreeWhenBothReleaseIt(t *testing.T) {
 	g := NewWithT(t)
