@@ -29,7 +29,6 @@ func notYetPlain() []string {
 		"internal/testkit/kubestatetest",
 		"internal/testkit/memapi",
 		"internal/testkit/memcloud",
-		"internal/testkit/nodecloud",
 		"ledger",
 		"ledger/addrspace",
 		"operator/blocks",
