@@ -9,13 +9,17 @@ import (
 	"github.com/cadastre/cadastre/api/handshake"
 )
 
-// An agent answers the operator's mark on a block, first with leases in it, then
-// without.
-func ExampleAnswer() {
-	for _, leased := range []bool{true, false} {
-		fmt.Println(handshake.Answer(handshake.Marked, handshake.Seen{InPool: true, Leased: leased}))
-	}
+// The operator marks an unused block, the agent agrees, and the operator releases it.
+func Example() {
+	tooMany := handshake.Want{Excess: true}
+	state := handshake.Decide(handshake.None, tooMany)
+	fmt.Println(state, handshake.Allocatable(state))
+	state = handshake.Answer(state, handshake.Seen{InPool: true})
+	fmt.Println(state)
+	state = handshake.Decide(state, tooMany)
+	fmt.Println(state, handshake.Call(state, tooMany))
 	// Output:
-	// do-not-release
+	// marked-for-release false
 	// ready-for-release
+	// released true
 }

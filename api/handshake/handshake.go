@@ -1,36 +1,37 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handshake defines the hand-over of an address, or of a block, from a node back
-// to its provider. Operator and agent each own one part of it and meet only in
-// an entry of the node's NetResourceSet, which either writes with the
-// resourceVersion that it has read, or not at all. Both parts are pure
-// functions here, so that each can be tested against the other.
+// Package handshake implements the release of an address, or of a block, from a node to
+// its provider. Operator and agent share one entry of the node's NetResourceSet. Each
+// writes it only with the resourceVersion that it has read. The decisions of both are pure
+// functions here, so that one can be tested against the other.
 //
-//	(none)              operator: more is free than wanted, long enough -> marked
-//	marked-for-release  agent: allocates it no more; free -> ready, leased or not its own -> do-not-release
-//	ready-for-release   operator: still too much -> released, and now it calls the provider
-//	do-not-release      operator: takes the entry away; the agent ignores it
-//	released            operator: calls the provider until that has worked, then takes
-//	                    the address out of the pool; agent: takes the entry away once it is out
+//	(none)              operator: too many are free for long enough -> marked
+//	marked-for-release  agent: allocates nothing of it; free -> ready, leased or not its own -> do-not-release
+//	ready-for-release   operator: still too many -> released, and it calls the provider
+//	do-not-release      operator: removes the entry; the agent ignores it
+//	released            operator: calls the provider until that has worked, then removes the
+//	                    address from the pool; agent: removes the entry after that
 //
-// Until it is released the operator may take the entry away at any time, because
-// the node needs the address again; the agent then allocates it as before. An operator
-// that begins marks again what it finds ready: an API server that came back older
-// may say so of an address leased since.
+// Before it is released the operator may remove the entry at any time, because the node
+// needs the address again; the agent then allocates from it as before. An operator that
+// starts marks the entries again that it finds ready: an API server that was restored may
+// report an address as ready that was allocated since.
 //
-// "released" is written before the provider is called, upon the very entry that
-// said ready. That write is the fence: an operator that acts on an old view, or
-// a second one, cannot make it, and an operator that takes over finds that there is no
-// way back, and asks the provider again. An address whose call has an unknown outcome
-// is thus never allocated.
+// "released" is written before the provider is called, on the very entry that was ready.
+// That write is the fence: an operator with an old view, or a second operator, cannot make
+// it. An operator that takes over finds that the release cannot be undone, and calls the
+// provider again. So an address whose call has an unknown outcome is never allocated.
 //
-// The agent's part: while its newest view of the entry is not
-// Allocatable it allocates nothing of the address, and its view never goes back in time;
-// after a restart it reads the entries before it allocates anything.
+// The agent allocates nothing of an address while its newest view of the entry is not
+// Allocatable. Its view never goes back in time. After a restart it reads the entries before
+// it allocates anything.
 package handshake
 
-// State is the state of an entry in the hand-over of an address or a block.
+// State is the state of an entry in the hand-over of an address or a block: a value of
+// NetResourceSet.status.ipam.releaseIPs.
+//
+// +kubebuilder:validation:Enum=marked-for-release;ready-for-release;do-not-release;released
 type State string
 
 // The states, by who writes them.
@@ -101,8 +102,8 @@ func Decide(entry State, w Want) State {
 	return entry
 }
 
-// Call is whether the provider is to be called, now that the entry says so.
+// Call reports whether the operator calls the provider for an entry that it has read.
 func Call(entry State, w Want) bool { return entry == Released && !w.Gone }
 
-// GivingBack is whether an address with this entry counts as no longer the node's.
+// GivingBack reports whether an address with this entry no longer counts as the node's.
 func GivingBack(entry State) bool { return entry == Marked || entry == Ready || entry == Released }

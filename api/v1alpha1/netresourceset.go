@@ -6,6 +6,8 @@ package v1alpha1
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/cadastre/cadastre/api/handshake"
 )
 
 // NetResourceSet is the addresses of the node of its name. The operator writes
@@ -194,16 +196,11 @@ type IPAMStatus struct {
 	//
 	// +kubebuilder:validation:MaxProperties=4096
 	// +optional
-	ReleaseIPs map[string]IPReleaseStatus `json:"releaseIPs,omitempty"`
+	ReleaseIPs map[string]handshake.State `json:"releaseIPs,omitempty"`
 	// +kubebuilder:validation:MaxItems=256
 	// +optional
 	AvailableSubnetIDs []string `json:"availableSubnetIDs,omitempty"`
 }
-
-// IPReleaseStatus is a state of package handshake.
-//
-// +kubebuilder:validation:Enum=marked-for-release;ready-for-release;do-not-release;released
-type IPReleaseStatus string
 
 // PodCIDRMap is blocks and how they are used.
 //

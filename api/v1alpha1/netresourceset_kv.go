@@ -3,7 +3,10 @@
 
 package v1alpha1
 
-import "github.com/cadastre/cadastre/api/kv"
+import (
+	"github.com/cadastre/cadastre/api/handshake"
+	"github.com/cadastre/cadastre/api/kv"
+)
 
 // ToKV is the set in the words of package kv: what its node's agent needs.
 func (n *NetResourceSet) ToKV() *kv.NetResourceSet {
@@ -42,7 +45,7 @@ func NetResourceSetFrom(m *kv.NetResourceSet, old *NetResourceSet) *NetResourceS
 	status := &n.Status.IPAM
 	status.Used, status.ReleaseIPs, status.PodCIDRs = fromKV(m.Used), nil, nil
 	for key, state := range m.Releases {
-		put(&status.ReleaseIPs, key, IPReleaseStatus(state))
+		put(&status.ReleaseIPs, key, handshake.State(state))
 	}
 	for key, state := range m.CidrStates {
 		put(&status.PodCIDRs, key, PodCIDRMapEntry{Status: PodCIDRStatus(state)})

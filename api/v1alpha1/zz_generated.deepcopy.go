@@ -8,6 +8,7 @@
 package v1alpha1
 
 import (
+	"github.com/cadastre/cadastre/api/handshake"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -291,7 +292,7 @@ func (in *IPAMStatus) DeepCopyInto(out *IPAMStatus) {
 	out.OperatorStatus = in.OperatorStatus
 	if in.ReleaseIPs != nil {
 		in, out := &in.ReleaseIPs, &out.ReleaseIPs
-		*out = make(map[string]IPReleaseStatus, len(*in))
+		*out = make(map[string]handshake.State, len(*in))
 		for key, val := range *in {
 			(*out)[key] = val
 		}

@@ -81,7 +81,7 @@ func TestFreeWithin(t *testing.T) {
 	g.Expect(slices.Collect(New(base).FreeWithin(pfx("10.1.0.0/23")))).To(BeEmpty(), "wider than the Space")
 }
 
-func TestIndexIsTheInverseOfSub(t *testing.T) {
+func TestDistanceCountsBlocks(t *testing.T) {
 	for _, c := range []struct {
 		base string
 		bits int
@@ -90,11 +90,16 @@ func TestIndexIsTheInverseOfSub(t *testing.T) {
 		{"10.0.0.0/8", 24, 0}, {"10.0.0.0/8", 24, 65535}, {"10.0.0.0/8", 8, 0}, {"0.0.0.0/0", 32, 1<<32 - 1},
 		{"2001:db8::/32", 64, 1<<32 - 1}, {"::/0", 64, 1<<64 - 1}, {"fd00::/64", 128, 1 << 40},
 	} {
-		sub, ok := Sub(pfx(c.base), c.bits, c.n)
-		NewWithT(t).Expect(ok).To(BeTrue())
+		g, base := NewWithT(t), pfx(c.base)
+		sub, ok := Sub(base, c.bits, c.n)
+		g.Expect(ok).To(BeTrue())
 		last, _ := NthLast(sub, 0)
-		NewWithT(t).Expect(Index(pfx(c.base), c.bits, sub.Addr())).To(Equal(c.n), sub.String())
-		NewWithT(t).Expect(Index(pfx(c.base), c.bits, last)).To(Equal(c.n), sub.String())
+		g.Expect(Distance(base, c.bits, base.Addr(), sub.Addr())).To(Equal(c.n), sub.String())
+		g.Expect(Distance(base, c.bits, base.Addr(), last)).To(Equal(c.n), sub.String())
+		if width := c.bits - base.Bits(); width < 64 {
+			around := (1<<width - c.n) % (1 << width)
+			g.Expect(Distance(base, c.bits, sub.Addr(), base.Addr())).To(Equal(around), "from %s around the end", sub)
+		}
 	}
-	NewWithT(t).Expect(Index(pfx("::/0"), 128, ip("8000::"))).To(Equal(^uint64(0)), "the largest uint64 stands for more")
+	NewWithT(t).Expect(Distance(pfx("::/0"), 128, ip("::"), ip("8000::"))).To(Equal(^uint64(0)), "the largest uint64 stands for more")
 }

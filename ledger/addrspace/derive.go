@@ -169,12 +169,12 @@ func Sub(p netip.Prefix, bits int, n uint64) (sub netip.Prefix, ok bool) {
 	return netip.PrefixFrom(toAddr(a, p.Addr().Is4()), bits), true
 }
 
-// Index is the inverse of Sub: the number of the sub-prefix of length bits of p that
-// contains addr, at most the largest uint64. addr is of p, bits between the length of p
-// and that of an address.
-func Index(p netip.Prefix, bits int, addr netip.Addr) uint64 {
-	off := toU128(addr).sub(toU128(p.Masked().Addr()))
-	return off.shr(uint(addr.BitLen() - bits)).saturate()
+// Distance returns the number of blocks of length bits between two addresses of p,
+// upwards from the first, around at the end of p; at most the largest uint64.
+func Distance(p netip.Prefix, bits int, from, to netip.Addr) uint64 {
+	width := from.BitLen()
+	way := toU128(to).sub(toU128(from)).and(ones(uint(width - p.Bits())))
+	return way.shr(uint(width - bits)).saturate()
 }
 
 // Size returns the number of addresses of p, at most the largest uint64.

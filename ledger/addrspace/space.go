@@ -70,6 +70,14 @@ func (s *Space) Free() uint64 {
 // TakeNextAddr takes the first free address at or above from, or, if there is
 // none, the lowest one. from may be the zero Addr for the lowest.
 func (s *Space) TakeNextAddr(from netip.Addr) (netip.Addr, bool) {
+	off, ok := s.takeNextUnit(from)
+	if !ok {
+		return netip.Addr{}, false
+	}
+	return s.addr(off), true
+}
+
+func (s *Space) takeNextUnit(from netip.Addr) (u128, bool) {
 	var off u128
 	if from.IsValid() {
 		off, _ = s.offset(from)
@@ -79,20 +87,26 @@ func (s *Space) TakeNextAddr(from netip.Addr) (netip.Addr, bool) {
 		if at, ok := p.nextOne(uint(off.lo)); ok { // it is near, most often
 			off.lo = off.lo&^(1<<pageBits-1) | uint64(at)
 			s.takeOne(n, off)
-			return s.addr(off), true
+			return off, true
 		}
 	}
 	n, off, ok := s.find(0, off)
-	if !ok {
-		return netip.Addr{}, false
+	if ok {
+		s.takeOne(n, off)
 	}
-	s.takeOne(n, off)
-	return s.addr(off), true
+	return off, ok
 }
 
 // TakeNext takes the first free aligned prefix of length bits at or above from,
 // or, if there is none, the lowest one. from may be the zero Addr.
 func (s *Space) TakeNext(from netip.Addr, bits int) (netip.Prefix, bool) {
+	if bits == s.unit {
+		off, ok := s.takeNextUnit(from)
+		if !ok {
+			return netip.Prefix{}, false
+		}
+		return netip.PrefixFrom(s.addr(off), bits), true
+	}
 	n, off, ok := s.next(from, bits)
 	if !ok {
 		return netip.Prefix{}, false

@@ -8,12 +8,15 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// benchRanges are what nodes are given blocks of.
 func benchRanges() []Range {
 	return []Range{
-		{Prefix: pfx("10.0.0.0/8"), Bits: 24}, {Prefix: pfx("2001:db8::/48"), Bits: 64}, {Prefix: pfx("2001:db8::/32"), Bits: 64},
+		{Prefix: pfx("10.0.0.0/8"), Bits: 24},
+		{Prefix: pfx("2001:db8::/48"), Bits: 64},
+		{Prefix: pfx("2001:db8::/32"), Bits: 64},
 	}
 }
 
@@ -29,7 +32,7 @@ type held struct {
 	block netip.Prefix
 }
 
-// filled is a Set in which so many of 65 536 blocks are held, with the holes at
+// filled returns a Set in which a fraction of 65 536 blocks are held, with the holes at
 // random places, and the owners in random order.
 func filled(b *testing.B, r Range, frac float64, coolDown time.Duration) (*Set, []held) {
 	b.Helper()
@@ -66,13 +69,11 @@ func filled(b *testing.B, r Range, frac float64, coolDown time.Duration) (*Set, 
 	return s, all
 }
 
-// upper is the lower half of what is left of r after n bits of ones.
+// upper returns the lower half of what is left of r after n bits of ones.
 func upper(r Range, n int) netip.Prefix {
 	p := r.Prefix
-	for p.Bits() < n {
-		_, p = halves(p)
-	}
-	low, _ := halves(p)
+	p, _ = addrspace.Sub(p, n, 1<<(n-p.Bits())-1)
+	low, _ := addrspace.Sub(p, n+1, 0)
 	return low
 }
 
@@ -86,7 +87,7 @@ func levels() []struct {
 	}{{"empty", 0}, {"half", .5}, {"99", .99}, {"last", 1}}
 }
 
-// BenchmarkChurn is a new node that gets a block, and a random older one that goes.
+// BenchmarkChurn measures a new node that gets a block, and a random older one that goes.
 func BenchmarkChurn(b *testing.B) {
 	for _, r := range benchRanges() {
 		for _, l := range levels() {
@@ -119,7 +120,7 @@ func churn(b *testing.B, r Range, frac float64, coolDown time.Duration) {
 	}
 }
 
-// BenchmarkNamed is a free block that a node says it has, and that it gives back.
+// BenchmarkNamed measures a free block that a node occupies and releases.
 func BenchmarkNamed(b *testing.B) {
 	for _, r := range benchRanges() {
 		for _, l := range levels() {
@@ -141,7 +142,7 @@ func BenchmarkNamed(b *testing.B) {
 	}
 }
 
-// BenchmarkFull is a node for which nothing is left.
+// BenchmarkFull measures an allocation that finds nothing free.
 func BenchmarkFull(b *testing.B) {
 	s, all := filled(b, benchRanges()[0], 1, 0)
 	if _, err := s.Allocate(all[most-1].owner, nil, epoch()); err != nil {

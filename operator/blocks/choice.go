@@ -5,7 +5,7 @@ package blocks
 
 import (
 	"net/netip"
-	"time"
+	"slices"
 )
 
 // Choice narrows which blocks an allocation takes. The zero Choice takes the
@@ -24,8 +24,10 @@ type Choice struct {
 	// Taken returns a prefix that overlaps block and that the owner must not
 	// get, false if there is none. With nil every free block may be taken. It
 	// must not call the Set.
-	Taken func(block netip.Prefix) (netip.Prefix, bool)
+	Taken takenFunc
 }
+
+type takenFunc = func(block netip.Prefix) (netip.Prefix, bool)
 
 // sizeOf returns the wanted prefix length for a pool, 0 for the range's own.
 func (c *Choice) sizeOf(pool int) int {
@@ -35,86 +37,56 @@ func (c *Choice) sizeOf(pool int) int {
 	return 0
 }
 
-// bits returns the prefix length of a block of t, false if t cannot have the
+// bits returns the prefix length of a block of r, false if r cannot have the
 // wanted one.
-func (c *Choice) bits(t *tract) (int, bool) {
-	bits := c.sizeOf(t.Pool)
-	if bits == 0 || bits == t.Bits {
-		return t.Bits, true
+func (c *Choice) bits(r *rangeState) (int, bool) {
+	bits := c.sizeOf(r.Pool)
+	if bits == 0 || bits == r.Bits {
+		return r.Bits, true
 	}
-	possible := bits >= t.Prefix.Bits() && bits <= t.Prefix.Addr().BitLen()
-	return bits, possible && (c.Fits == nil || c.Fits(t.Range, bits))
+	possible := bits >= r.Prefix.Bits() && bits <= r.Prefix.Addr().BitLen()
+	return bits, possible && (c.Fits == nil || c.Fits(r.Range, bits))
 }
 
-// Allocate gives o one block of every pool, as Choose does with these sizes.
-func (s *Set) Allocate(o Owner, sizes []int, now time.Time) ([]netip.Prefix, error) {
-	return s.Choose(o, Choice{Sizes: sizes}, now)
-}
-
-// preferred takes the first preferred block that serves the pool. A block that
-// was cooling is returned with its entry, by which undo lets it cool on.
-func (s *Set) preferred(pool int, c *Choice) (b block, was *cooling, ok bool) {
+// preferred finds the first preferred block that serves the pool.
+func (s *Set) preferred(pool int, c *Choice) (grant, bool) {
 	for _, p := range c.Prefer {
 		p = p.Masked()
-		t := s.tractOf(p)
-		if t == nil || t.Pool != pool || t.draining {
+		r := s.rangeOf(p)
+		if r == nil || r.Pool != pool || r.Draining {
 			continue
 		}
-		if bits, ok := c.bits(t); !ok || p.Bits() != bits {
+		if bits, ok := c.bits(r); !ok || p.Bits() != bits {
 			continue
 		}
-		b = newBlock(p, t)
-		if !t.take(p) {
-			if was = s.coolingAlone(p); was == nil {
-				continue
-			}
-			was.tract = nil
-			t.cooling--
+		cools := !r.take(p)
+		if cools && !s.coolsAlone(p) {
+			continue
 		}
-		t.before = t.cursor
-		t.blocks++
-		t.counters.allocated += t.blocksOf(p)
-		return b, was, true
+		return grant{prefix: p, in: r, cursor: r.cursor, cooled: cools}, true
 	}
-	return block{}, nil, false
+	return grant{}, false
 }
 
-// coolingAlone returns the entry of p if p cools as a whole, and nothing else
-// cools there or is held there.
-func (s *Set) coolingAlone(p netip.Prefix) (alone *cooling) {
-	for c := range s.cooling.overlapping(p) {
-		if c.prefix != p || alone != nil {
-			return nil
-		}
-		alone = c
-	}
+// coolsAlone reports whether p, which is not free, cools as a whole: no other block cools
+// in it, and it has no owner.
+func (s *Set) coolsAlone(p netip.Prefix) bool {
 	for range s.overlapping(p) {
+		return false
+	}
+	for c := range s.coolingIn(p) {
+		if c.prefix != p {
+			return false
+		}
+	}
+	return true
+}
+
+// rangeOf returns the range that contains all of p, nil if there is none.
+func (s *Set) rangeOf(p netip.Prefix) *rangeState {
+	i := slices.IndexFunc(s.ranges, func(r *rangeState) bool { return covers(r.Prefix, p) })
+	if i < 0 {
 		return nil
 	}
-	return alone
-}
-
-// aside holds what a search has taken out of the index because another node
-// claims it. It goes back when the search ends.
-type aside struct {
-	parts []netip.Prefix
-	whole uint64 // free blocks of the wanted size in the parts
-}
-
-// set takes what is free of p, a part of the range.
-func (a *aside) set(t *tract, p netip.Prefix, bits int) {
-	had := len(a.parts)
-	a.parts = t.fill(p, a.parts)
-	for _, part := range a.parts[had:] {
-		if part.Bits() <= bits {
-			a.whole += count(bits - part.Bits())
-		}
-	}
-}
-
-// free returns everything to the index.
-func (a *aside) free(t *tract) {
-	for _, p := range a.parts {
-		t.release(p)
-	}
+	return s.ranges[i]
 }

@@ -13,35 +13,33 @@ import (
 var (
 	// ErrExhausted is wrapped by an Exhausted: no block is free.
 	ErrExhausted = errors.New("no CIDRs remaining")
-	// ErrOutOfRange is returned for a block that is not, or not wholly, of a range.
+	// ErrOutOfRange is returned for a block that is not wholly inside one range.
 	ErrOutOfRange = errors.New("out of the ranges of this cluster")
-	// ErrConflict is wrapped by a Conflict: somebody else holds the block.
-	ErrConflict = errors.New("CIDR is taken")
-	// ErrNotHeld is returned where an owner gives back what it does not hold.
-	ErrNotHeld = errors.New("not held by this owner")
 	// ErrInUse is returned for a range that cannot be removed yet.
 	ErrInUse = errors.New("range is in use")
-	// ErrRange is returned for a range that makes no sense, or overlaps another.
+	// ErrRange is returned for a range that is not valid, or overlaps another.
 	ErrRange = errors.New("bad range")
 	// ErrNoRange is returned for a range that is not known.
 	ErrNoRange = errors.New("no such range")
-	// ErrNoBlock is returned for a prefix that is not exactly one block.
-	ErrNoBlock = errors.New("not exactly one block")
 	// ErrSize is returned for a block size that no range of a pool can have.
 	ErrSize = errors.New("bad block size")
+
+	errConflict    = errors.New("CIDR is taken")
+	errNotHeld     = errors.New("not held by this owner")
+	errNotOneBlock = errors.New("not exactly one block")
 )
 
 // Exhausted is the error of an allocation that found no free block. Its text is
-// made when somebody reads it: nodes that wait ask often.
+// formatted on demand, because waiting nodes ask often.
 type Exhausted struct {
-	Node     string // for which it was
+	Node     string // for which the allocation was
 	Pool     int
-	Bits     int    // of the block that was wanted
+	Bits     int    // of the wanted block
 	Capacity uint64 // blocks of the pool's ranges, in their own sizes
 	Used     uint64
-	Claimed  uint64 // free blocks of the wanted size that Choice.Taken has excluded
+	Claimed  uint64 // free blocks of the wanted size that Choice.Taken excludes
 	Cooling  int
-	Next     time.Time // when the next block has cooled; zero where none is cooling
+	Next     time.Time // when the next block has cooled; zero if none is cooling
 }
 
 func (e *Exhausted) Error() string {
@@ -58,19 +56,21 @@ func (e *Exhausted) Error() string {
 
 func (e *Exhausted) Unwrap() error { return ErrExhausted }
 
-// Conflict is the error of an owner whose block overlaps somebody else's.
+// Conflict is the error of an owner whose block overlaps a block of another owner, or a
+// reserved prefix.
 type Conflict struct {
 	Owner  Owner
 	Block  netip.Prefix
-	Holder Owner // no name: the block is reserved
+	Holder Owner // the zero Owner if Held is reserved
 	Held   netip.Prefix
 }
 
 func (e *Conflict) Error() string {
 	if e.Holder == (Owner{}) {
-		return fmt.Sprintf("%v: %s of node %q is in the reserved range %s", ErrConflict, e.Block, e.Owner.Name, e.Held)
+		return fmt.Sprintf("%v: %s of node %q is in the reserved range %s", errConflict, e.Block, e.Owner.Name, e.Held)
 	}
-	return fmt.Sprintf("%v: %s of node %q overlaps %s of node %q", ErrConflict, e.Block, e.Owner.Name, e.Held, e.Holder.Name)
+	return fmt.Sprintf("%v: %s of node %q overlaps %s of node %q",
+		errConflict, e.Block, e.Owner.Name, e.Held, e.Holder.Name)
 }
 
-func (e *Conflict) Unwrap() error { return ErrConflict }
+func (e *Conflict) Unwrap() error { return errConflict }

@@ -9,24 +9,24 @@ import (
 	"slices"
 )
 
-// AddRange adds a range, from which blocks are given from now on. What owners
-// say that they have of it, and what is reserved, is taken already.
+// AddRange adds a range from which blocks are allocated from now on. Reserved prefixes,
+// and blocks that owners hold of it already, are taken.
 func (s *Set) AddRange(r Range) error {
 	r.Prefix = r.Prefix.Masked()
 	if err := s.checkRange(r); err != nil {
 		return fmt.Errorf("add range %s: %w", r.Prefix, err)
 	}
-	t := newTract(r)
-	s.tracts = append(s.tracts, t)
+	added := newRange(r)
+	s.ranges = append(s.ranges, added)
 	s.pools = max(s.pools, r.Pool+1)
 	for h, b := range s.overlapping(r.Prefix) {
-		part, _ := overlap(r.Prefix, b.prefix())
-		t.counters.allocated += t.takeRest(part)
-		if !t.has(b.prefix()) {
+		part, _ := overlap(r.Prefix, b.prefix)
+		added.Allocated += added.takeRest(part)
+		if !covers(r.Prefix, b.prefix) {
 			continue
 		}
-		if b.tract = t; h != &s.reserve {
-			t.blocks++
+		if b.in = added; h != &s.reserved {
+			added.Blocks++
 			s.foreign--
 		}
 	}
@@ -43,12 +43,12 @@ func (s *Set) checkRange(r Range) error {
 	if r.Pool < 0 || r.Pool > s.pools {
 		return fmt.Errorf("%w: pool %d, but there are %d", ErrRange, r.Pool, s.pools)
 	}
-	for _, t := range s.tracts {
-		if t.Prefix.Overlaps(r.Prefix) {
-			return fmt.Errorf("%w: it overlaps %s", ErrRange, t.Prefix)
+	for _, other := range s.ranges {
+		if other.Prefix.Overlaps(r.Prefix) {
+			return fmt.Errorf("%w: it overlaps %s", ErrRange, other.Prefix)
 		}
-		if t.Pool == r.Pool && t.Prefix.Addr().Is4() != r.Prefix.Addr().Is4() {
-			return fmt.Errorf("%w: pool %d has the other family (%s)", ErrRange, r.Pool, t.Prefix)
+		if other.Pool == r.Pool && other.Prefix.Addr().Is4() != r.Prefix.Addr().Is4() {
+			return fmt.Errorf("%w: pool %d has the other family (%s)", ErrRange, r.Pool, other.Prefix)
 		}
 	}
 	return nil
@@ -64,7 +64,7 @@ func checkBits(p netip.Prefix, bits int) error {
 	return nil
 }
 
-// DrainRange stops giving blocks of a range. Those that are held stay.
+// DrainRange stops allocation from a range. Its owners keep their blocks.
 func (s *Set) DrainRange(p netip.Prefix) error { return s.setDraining(p, true) }
 
 // ResumeRange is the reverse of DrainRange.
@@ -75,56 +75,55 @@ func (s *Set) setDraining(p netip.Prefix, draining bool) error {
 	if i < 0 {
 		return fmt.Errorf("drain or resume range %s: %w", p, ErrNoRange)
 	}
-	s.tracts[i].draining = draining
+	s.ranges[i].Draining = draining
 	return nil
 }
 
 func (s *Set) indexOf(p netip.Prefix) int {
-	return slices.IndexFunc(s.tracts, func(t *tract) bool { return t.Prefix == p.Masked() })
+	return slices.IndexFunc(s.ranges, func(r *rangeState) bool { return r.Prefix == p.Masked() })
 }
 
-// RemoveRange removes a range of which nobody holds anything and nothing cools.
+// RemoveRange removes a range of which no block has an owner or cools.
 func (s *Set) RemoveRange(p netip.Prefix) error {
 	i := s.indexOf(p)
 	if i < 0 {
 		return fmt.Errorf("remove range %s: %w", p, ErrNoRange)
 	}
-	t := s.tracts[i]
-	for h, b := range s.overlapping(t.Prefix) {
-		if h != &s.reserve {
-			return fmt.Errorf("remove range %s: %w: node %q has %s, %d blocks in all are held", p, ErrInUse, h.owner.Name, b.prefix(), t.blocks)
-		}
+	r := s.ranges[i]
+	if held := s.conflicts(Owner{}, r.Prefix); len(held) > 0 {
+		return fmt.Errorf("remove range %s: %w: node %q has %s, %d blocks in all are held",
+			p, ErrInUse, held[0].Holder.Name, held[0].Held, r.Blocks)
 	}
-	if t.cooling > 0 {
-		return fmt.Errorf("remove range %s: %w: %d blocks are cooling", p, ErrInUse, t.cooling)
+	if r.Cooling > 0 {
+		return fmt.Errorf("remove range %s: %w: %d blocks are cooling", p, ErrInUse, r.Cooling)
 	}
-	s.tracts = slices.Delete(s.tracts, i, i+1)
-	for i := range s.reserve.blocks {
-		if b := &s.reserve.blocks[i]; b.tract == t {
-			b.tract = nil
+	s.ranges = slices.Delete(s.ranges, i, i+1)
+	for i := range s.reserved.blocks {
+		if b := &s.reserved.blocks[i]; b.in == r {
+			b.in = nil
 		}
 	}
 	return nil
 }
 
-// Resize changes the size of the blocks that a range gives from now on.
+// Resize changes the size of the blocks that are allocated from a range.
 func (s *Set) Resize(p netip.Prefix, bits int) error {
 	i := s.indexOf(p)
 	if i < 0 {
 		return fmt.Errorf("resize the blocks of range %s: %w", p, ErrNoRange)
 	}
-	if err := checkBits(s.tracts[i].Prefix, bits); err != nil {
+	if err := checkBits(s.ranges[i].Prefix, bits); err != nil {
 		return fmt.Errorf("resize the blocks of range %s: %w", p, err)
 	}
-	s.tracts[i].resize(bits)
+	s.ranges[i].resize(bits)
 	return nil
 }
 
-// Ranges are the ranges, in the order in which they were added.
+// Ranges returns the ranges in the order in which they were added.
 func (s *Set) Ranges() []Range {
-	all := make([]Range, len(s.tracts))
-	for i, t := range s.tracts {
-		all[i] = t.Range
+	all := make([]Range, len(s.ranges))
+	for i, r := range s.ranges {
+		all[i] = r.Range
 	}
 	return all
 }

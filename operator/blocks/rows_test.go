@@ -38,9 +38,8 @@ func TestRangesDoNotOverlap(t *testing.T) {
 	}
 }
 
-// TestARestartWhileARangeIsFull: whoever holds a block claims it again, since
-// what one has needs no free block.
-func TestARestartWhileARangeIsFull(t *testing.T) {
+// After a restart every owner occupies its block again, which needs no free block.
+func TestRestartWithFullRange(t *testing.T) {
 	g, before := NewWithT(t), setOf(t, "10.0.0.0/22", 24)
 	blocks := fill(t, before, 0)
 	g.Expect(blocks).To(HaveLen(4))
@@ -56,15 +55,15 @@ func TestARestartWhileARangeIsFull(t *testing.T) {
 	g.Expect(err).To(MatchError(ErrExhausted))
 }
 
-// TestANodeWithOneFamilyGetsTheOther, where there is one.
-func TestANodeWithOneFamilyGetsTheOther(t *testing.T) {
+// A node with a block of one family gets one of the other, if one is left.
+func TestNodeWithOneFamilyGetsTheOther(t *testing.T) {
 	for _, c := range []struct {
-		has, want string // want: the other, "" where it is full
+		has, want string // want: the block of the other family, "" if that is full
 		left      int    // of IPv6
 	}{
 		{"10.0.0.64/28", "fd00::/64", 1},
 		{"fd00:0:0:5::/64", "10.0.0.0/28", 16},
-		{"10.9.9.0/28", "fd00::/64", 1}, // of no range: it is one of its family all the same
+		{"10.9.9.0/28", "fd00::/64", 1}, // in no range: it serves its family all the same
 		{"10.0.0.64/28", "", 0},
 	} {
 		g, s := NewWithT(t), dual(t, c.left)
@@ -78,14 +77,14 @@ func TestANodeWithOneFamilyGetsTheOther(t *testing.T) {
 		}
 		g.Expect(err).To(MatchError(ErrExhausted))
 		blocks, pending := s.Blocks(node(1))
-		g.Expect(blocks).To(Equal([]netip.Prefix{pfx(c.has)}), "what it has it keeps")
+		g.Expect(blocks).To(Equal([]netip.Prefix{pfx(c.has)}), "it keeps its block")
 		g.Expect(pending).To(BeFalse())
 		g.Expect(s.Stat(epoch()).Ranges).To(Equal(used))
 	}
 }
 
-// TestTheNextRangeWhereOneIsFull, of each family on its own.
-func TestTheNextRangeWhereOneIsFull(t *testing.T) {
+// The next range of a pool serves if one is full, each family on its own.
+func TestNextRangeIfOneIsFull(t *testing.T) {
 	g, s := NewWithT(t), New(Policy{})
 	for _, r := range []Range{
 		{Prefix: pfx("10.10.0.0/24"), Bits: 24}, {Prefix: pfx("10.20.0.0/23"), Bits: 24},
@@ -97,6 +96,6 @@ func TestTheNextRangeWhereOneIsFull(t *testing.T) {
 		pfx("10.10.0.0/24"), pfx("fd00::/64"), pfx("10.20.0.0/24"), pfx("fd01::/64"), pfx("10.20.1.0/24"), pfx("fd01:0:0:1::/64"),
 	}))
 	g.Expect(s.Release(node(0), epoch())).To(Succeed())
-	g.Expect(s.Release(node(77), epoch())).To(MatchError(ErrNotHeld), "who has nothing")
+	g.Expect(s.Release(node(77), epoch())).To(MatchError(errNotHeld), "an owner without blocks")
 	g.Expect(fill(t, s, 9)).To(Equal([]netip.Prefix{pfx("10.10.0.0/24"), pfx("fd00::/64")}), "the first one first, when it has room")
 }

@@ -10,21 +10,24 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// dual is a Set of two pools; of the second so many blocks are left.
+// dual returns a Set of two pools. The second has the given number of blocks left.
 func dual(t *testing.T, left int) *Set {
 	t.Helper()
 	s := setOf(t, "10.0.0.0/24", 28)
 	NewWithT(t).Expect(s.AddRange(Range{Prefix: pfx("fd00::/60"), Bits: 64, Pool: 1})).To(Succeed())
 	for i := range 16 - left {
-		NewWithT(t).Expect(s.Occupy(node(100+i), netip.PrefixFrom(num{hi: 0xfd00<<48 | uint64(15-i)}.addr(true), 64), epoch())).To(Succeed())
+		block, _ := addrspace.Sub(pfx("fd00::/60"), 64, uint64(15-i))
+		NewWithT(t).Expect(s.Occupy(node(100+i), block, epoch())).To(Succeed())
 	}
 	return s
 }
 
-// Where one family is exhausted, upstream loses a block of the other with every try.
-func TestAFailedAllocationGivesEverythingBack(t *testing.T) {
+// If one family is exhausted, upstream loses a block of the other with every attempt.
+func TestFailedAllocationFreesEverything(t *testing.T) {
 	g := NewWithT(t)
 	s := dual(t, 1)
 	g.Expect(s.Allocate(node(1), nil, epoch())).To(Equal([]netip.Prefix{pfx("10.0.0.0/28"), pfx("fd00::/64")}))
@@ -53,11 +56,11 @@ func TestAllocationIsRepeatable(t *testing.T) {
 	g.Expect(s.Return(node(1), first[0])).To(Succeed())
 	again, err := s.Allocate(node(1), nil, epoch())
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(again).To(ConsistOf(first[1], pfx("10.0.0.16/28")), "only what is missing is new")
+	g.Expect(again).To(ConsistOf(first[1], pfx("10.0.0.16/28")), "only the missing block is new")
 	_, pending := s.Blocks(node(1))
 	g.Expect(pending).To(BeTrue())
 	g.Expect(s.Occupy(node(1), pfx("10.0.0.16/28"), epoch())).To(Succeed())
-	g.Expect(s.Stat(epoch()).Pending).To(BeZero(), "what a node says that it has is not pending")
+	g.Expect(s.Stat(epoch()).Pending).To(BeZero(), "the block of a Node object is not pending")
 }
 
 // Upstream frees the block of a live node when one half of it is released.
@@ -88,8 +91,17 @@ func TestNodesChooseTheirSize(t *testing.T) {
 	g.Expect(s.Stat(epoch()).Owners).To(Equal(3))
 }
 
-// Upstream keeps no owners: the first that goes frees the block of both.
-func TestABlockOfTwoOwnersIsFreeWhenBothAreGone(t *testing.T) {
+func TestSmallBlocksOfOneBlockCountOnce(t *testing.T) {
+	g, s := NewWithT(t), setOf(t, "10.0.0.0/16", 24)
+	for i, want := range []uint64{1, 1, 1, 1, 2} {
+		_, err := s.Allocate(node(i), []int{26}, epoch())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(s.Stat(epoch()).Ranges[0].Used).To(Equal(want), "after %d blocks", i+1)
+	}
+}
+
+// Upstream keeps no owners: the first release frees the block of both.
+func TestBlockOfTwoOwnersIsFreeWhenBothReleaseIt(t *testing.T) {
 	g := NewWithT(t)
 	s := setOf(t, "10.0.0.0/23", 24)
 	g.Expect(s.Occupy(node(1), pfx("10.0.0.0/24"), epoch())).To(Succeed())
@@ -114,7 +126,7 @@ func TestReservedBlocksAreInConflict(t *testing.T) {
 	s.Reserve(pfx("10.0.8.0/21"))
 	err := s.Occupy(node(1), pfx("10.0.9.0/24"), epoch())
 	g.Expect(err).To(MatchError(`CIDR is taken: 10.0.9.0/24 of node "node-1" is in the reserved range 10.0.8.0/21`))
-	g.Expect(err).To(MatchError(ErrConflict))
+	g.Expect(err).To(MatchError(errConflict))
 	g.Expect(s.Release(node(1), epoch())).To(Succeed())
 	g.Expect(fill(t, s, 10)).To(HaveLen(256 - 8))
 }
@@ -131,7 +143,6 @@ func TestBlocksCoolDown(t *testing.T) {
 	var e *Exhausted
 	g.Expect(errors.As(err, &e)).To(BeTrue())
 	g.Expect(*e).To(Equal(Exhausted{Node: "node-3", Bits: 24, Capacity: 2, Used: 2, Cooling: 2, Next: at(60)}))
-	g.Expect(s.NextFree()).To(Equal(at(60)))
 	g.Expect(err).To(MatchError(ContainSubstring("2 are cooling, the next until 2026-01-01T00:01:00Z")))
 
 	_, err = s.Allocate(node(3), nil, at(-3600))
@@ -139,24 +150,21 @@ func TestBlocksCoolDown(t *testing.T) {
 	g.Expect(s.Allocate(node(3), nil, at(60))).To(Equal([]netip.Prefix{pfx("10.0.0.0/24")}))
 	_, err = s.Allocate(node(4), nil, at(60))
 	g.Expect(err).To(MatchError(ErrExhausted))
-	g.Expect(s.Occupy(node(5), pfx("10.0.1.0/24"), at(61))).To(Succeed(), "what a node says that it has, it has")
+	g.Expect(s.Occupy(node(5), pfx("10.0.1.0/24"), at(61))).To(Succeed(), "the Node object is authoritative")
 	_, err = s.Allocate(node(4), nil, at(3600))
-	g.Expect(err).To(MatchError(ErrExhausted), "and it is not lent when it would have cooled")
-	g.Expect(s.NextFree()).To(BeZero())
+	g.Expect(err).To(MatchError(ErrExhausted), "and its block is not allocated when it would have cooled")
+	g.Expect(s.Stat(at(3600)).Ranges[0].Cooling).To(BeZero())
 
 	g.Expect(s.Return(node(3), pfx("10.0.0.0/24"))).To(Succeed())
-	g.Expect(s.Allocate(node(4), nil, at(3600))).To(Equal([]netip.Prefix{pfx("10.0.0.0/24")}), "what nobody has used need not cool")
-	g.Expect(s.Release(node(4), at(3600))).To(Succeed())
-	s.SetCoolDown(time.Second)
-	g.Expect(s.Allocate(node(6), nil, at(3601))).To(HaveLen(1))
+	g.Expect(s.Allocate(node(4), nil, at(3600))).To(Equal([]netip.Prefix{pfx("10.0.0.0/24")}), "a block that was never used need not cool")
 }
 
-func TestARangeIsAdded(t *testing.T) {
+func TestAddRange(t *testing.T) {
 	g := NewWithT(t)
 	s := setOf(t, "10.0.0.0/24", 24)
 	s.Reserve(pfx("10.1.3.0/24"))
 	g.Expect(s.Occupy(node(1), pfx("10.1.0.0/24"), epoch())).To(MatchError(ErrOutOfRange))
-	g.Expect(s.Occupy(node(2), pfx("10.1.0.0/23"), epoch())).To(MatchError(ErrConflict), "also where no range has it")
+	g.Expect(s.Occupy(node(2), pfx("10.1.0.0/23"), epoch())).To(MatchError(errConflict), "also outside of all ranges")
 	g.Expect(s.Stat(epoch()).Foreign).To(Equal(2))
 	for _, bad := range []Range{
 		{}, {Prefix: pfx("10.1.0.0/22"), Bits: 21}, {Prefix: pfx("10.1.0.0/22"), Bits: 33},
@@ -166,15 +174,15 @@ func TestARangeIsAdded(t *testing.T) {
 		g.Expect(s.AddRange(bad)).To(Or(MatchError(ErrRange), MatchError(ErrSize)), "%v", bad)
 	}
 	g.Expect(s.AddRange(Range{Prefix: pfx("10.1.0.0/22"), Bits: 24})).To(Succeed())
-	g.Expect(s.Occupy(node(1), pfx("10.1.0.0/24"), epoch())).To(MatchError(ErrConflict))
+	g.Expect(s.Occupy(node(1), pfx("10.1.0.0/24"), epoch())).To(MatchError(errConflict))
 	g.Expect(fill(t, s, 10)).To(Equal([]netip.Prefix{pfx("10.0.0.0/24"), pfx("10.1.2.0/24")}))
 	g.Expect(s.Release(node(2), epoch())).To(Succeed())
-	g.Expect(s.Occupy(node(1), pfx("10.1.0.0/24"), epoch())).To(Succeed(), "it is of a range now")
+	g.Expect(s.Occupy(node(1), pfx("10.1.0.0/24"), epoch())).To(Succeed(), "it is inside a range now")
 	g.Expect(fill(t, s, 20)).To(Equal([]netip.Prefix{pfx("10.1.1.0/24")}))
 	g.Expect(s.Ranges()).To(HaveLen(2))
 }
 
-func TestARangeIsDrainedAndRemoved(t *testing.T) {
+func TestDrainAndRemoveRange(t *testing.T) {
 	g := NewWithT(t)
 	at := func(seconds int) time.Time { return epoch().Add(time.Duration(seconds) * time.Second) }
 	s := New(Policy{CoolDown: time.Minute})
@@ -185,14 +193,14 @@ func TestARangeIsDrainedAndRemoved(t *testing.T) {
 	g.Expect(s.Allocate(node(1), nil, at(0))).To(Equal([]netip.Prefix{pfx("10.0.0.0/24")}))
 	g.Expect(s.DrainRange(old)).To(Succeed())
 	g.Expect(s.Allocate(node(2), nil, at(0))).To(Equal([]netip.Prefix{pfx("10.4.0.0/25")}), "blocks of its own size")
-	g.Expect(s.Allocate(node(1), nil, at(0))).To(Equal([]netip.Prefix{pfx("10.0.0.0/24")}), "who has one keeps it")
+	g.Expect(s.Allocate(node(1), nil, at(0))).To(Equal([]netip.Prefix{pfx("10.0.0.0/24")}), "its owner keeps it")
 	g.Expect(s.RemoveRange(old)).To(MatchError(And(ContainSubstring(`node "node-1" has 10.0.0.0/24`), ContainSubstring("in use"))))
 	g.Expect(s.Release(node(1), at(0))).To(Succeed())
 	g.Expect(s.RemoveRange(old)).To(MatchError(ErrInUse), "it is cooling")
 	g.Expect(s.Allocate(node(3), nil, at(60))).To(Equal([]netip.Prefix{pfx("10.4.0.128/25")}))
 	g.Expect(s.RemoveRange(old)).To(Succeed())
 	g.Expect(s.AddRange(Range{Prefix: old, Bits: 24})).To(Succeed(), "and added again")
-	g.Expect(s.Stat(at(60)).Ranges[1].Used).To(Equal(uint64(1)), "what is reserved of it still is")
+	g.Expect(s.Stat(at(60)).Ranges[1].Used).To(Equal(uint64(1)), "its reserved part still is")
 
 	g.Expect(s.ResumeRange(old)).To(Succeed())
 	none := pfx("10.9.0.0/16")
@@ -202,7 +210,7 @@ func TestARangeIsDrainedAndRemoved(t *testing.T) {
 	g.Expect(s.Resize(old, 21)).To(MatchError(ErrSize))
 }
 
-func TestNobodyGetsABlockOfNoRange(t *testing.T) {
+func TestAllocationWithoutRange(t *testing.T) {
 	g := NewWithT(t)
 	s := New(Policy{})
 	_, err := s.Allocate(node(1), nil, epoch())
@@ -214,16 +222,16 @@ func TestNobodyGetsABlockOfNoRange(t *testing.T) {
 	g.Expect(s.Stat(epoch()).Owners).To(BeZero())
 }
 
-func TestOnlyTheOwnerGivesBack(t *testing.T) {
+func TestReleaseByAnotherOwner(t *testing.T) {
 	g := NewWithT(t)
 	s := setOf(t, "10.0.0.0/24", 25)
 	got := allocate(t, s, node(1))
-	other := NewOwner("node-1", "3f2a7c1e-0b9d-4d5e-8f6a-ffffffffffff") // made again under the name
+	other := NewOwner("node-1", "3f2a7c1e-0b9d-4d5e-8f6a-ffffffffffff") // created again under the name
 	for _, err := range []error{
 		s.Release(other, epoch()), s.Return(other, got), s.ReleaseBlock(other, got, epoch()),
 		s.Return(node(1), pfx("10.0.0.128/25")), s.ReleaseBlock(node(1), pfx("10.0.0.0/26"), epoch()),
 	} {
-		g.Expect(err).To(MatchError(ErrNotHeld))
+		g.Expect(err).To(MatchError(errNotHeld))
 	}
 	blocks, pending := s.Blocks(node(1))
 	g.Expect(blocks).To(Equal([]netip.Prefix{got}))
@@ -232,14 +240,14 @@ func TestOnlyTheOwnerGivesBack(t *testing.T) {
 	g.Expect(blocks).To(BeEmpty())
 }
 
-func TestTheOrderContinues(t *testing.T) {
+func TestContinue(t *testing.T) {
 	g := NewWithT(t)
 	s := setOf(t, "10.0.0.0/22", 24)
 	s.Continue(pfx("10.0.1.0/24"))
 	g.Expect(allocate(t, s, node(1))).To(Equal(pfx("10.0.2.0/24")))
 	s.Continue(pfx("10.0.3.0/24"))
 	g.Expect(allocate(t, s, node(2))).To(Equal(pfx("10.0.0.0/24")))
-	s.Continue(pfx("10.0.0.0/25")) // finer than what was ever given: unknown
+	s.Continue(pfx("10.0.0.0/25")) // smaller than any block so far: unknown
 	s.Continue(pfx("10.9.0.0/24"))
 	g.Expect(allocate(t, s, node(3))).To(Equal(pfx("10.0.1.0/24")))
 }

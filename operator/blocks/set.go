@@ -5,264 +5,275 @@ package blocks
 
 import (
 	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 	"time"
 )
 
-// Order is how free blocks are chosen.
+// Order selects which of the free blocks is taken.
 type Order uint8
 
 const (
-	// NextFit goes on behind the block that was given last, and round again.
+	// NextFit takes the next free block behind the last one taken, and wraps around.
 	NextFit Order = iota
-	// Lowest always gives the lowest free block.
+	// Lowest takes the lowest free block.
 	Lowest
 )
 
-// Policy is for all ranges of a Set.
+// Policy applies to all ranges of a Set.
 type Policy struct {
 	Order    Order
-	CoolDown time.Duration // how long a block is not lent after its owner is gone
+	CoolDown time.Duration // how long a released block stays unused
 }
 
-// Range is a prefix of which nodes get blocks.
+// Range is a prefix from which nodes get blocks.
 type Range struct {
 	Prefix netip.Prefix
 	Bits   int // prefix length of a node's block
 	Pool   int // every node gets one block of every pool
 }
 
-// Set is the book. Use New.
+// Set holds ranges and the owners of their blocks. Use New.
 type Set struct {
-	policy  Policy
-	tracts  []*tract
-	pools   int
-	owners  table
-	pending int // blocks
-	foreign int // blocks that are not wholly of one range
-	cooling queue
-	reserve holding // of nobody: what is never lent
+	policy   Policy
+	ranges   []*rangeState
+	pools    int
+	owners   map[ID]*holding
+	idle     []*holding // of no owner
+	pending  int        // blocks
+	foreign  int        // blocks that are not wholly inside one range
+	cooling  []cooling
+	reserved holding // of the zero Owner
 }
 
-// New makes a Set without ranges.
-func New(policy Policy) *Set { return &Set{policy: policy} }
+// New returns a Set without ranges.
+func New(policy Policy) *Set { return &Set{policy: policy, owners: map[ID]*holding{}} }
 
-// Choose gives o one block of every pool of which it has none, in the order
-// of the pools, pending; or, where one pool has none left, nothing at all. What
-// o has already is among the answer.
+// Allocate gives o one block of every pool, as Choose does with these sizes.
+func (s *Set) Allocate(o Owner, sizes []int, now time.Time) ([]netip.Prefix, error) {
+	return s.Choose(o, Choice{Sizes: sizes}, now)
+}
+
+// Choose gives o one block of every pool of which it has none, in the order of the
+// pools. The blocks are pending. If one pool has none left, o gets nothing. The result
+// includes the blocks that o had before.
 func (s *Set) Choose(o Owner, c Choice, now time.Time) ([]netip.Prefix, error) {
 	s.expire(now)
-	h := s.owners.find(o.ID)
-	fresh := h == nil
-	if fresh {
-		h = s.owners.take(o)
-	}
-	had := len(h.blocks)
-	var revived []*cooling
+	h, known := s.holding(o)
+	var room [2]grant
+	grants := room[:0]
 	for pool := range s.pools {
 		if s.served(h, pool) {
 			continue
 		}
-		b, was, err := s.grant(o, pool, &c)
+		g, err := s.grant(o, pool, &c)
 		if err != nil {
-			s.undo(h, had, revived)
-			if fresh {
-				s.owners.give(h)
+			undo(grants)
+			if !known {
+				s.recycle(h)
 			}
 			return nil, err
 		}
-		if was != nil {
-			revived = append(revived, was)
-		}
-		h.blocks = append(h.blocks, b)
+		grants = append(grants, g)
 	}
-	if len(h.blocks) == 0 {
-		s.owners.give(h)
+	if len(h.blocks)+len(grants) == 0 {
+		s.recycle(h)
 		return nil, fmt.Errorf("allocate for node %q: %w", o.Name, ErrNoRange)
 	}
-	if fresh {
-		s.owners.put(h)
-	}
-	for i := had; i < len(h.blocks); i++ {
-		h.blocks[i].pending = true
+	for _, g := range grants {
+		b := block{prefix: g.prefix, in: g.in, pending: true}
+		if g.cooled {
+			s.reuse(b)
+		} else {
+			g.in.Allocated += g.in.blocksOf(g.prefix)
+		}
 		s.pending++
+		g.in.Blocks++
+		h.blocks = append(h.blocks, b)
+	}
+	if !known {
+		s.owners[o.ID] = h
 	}
 	return h.prefixes(), nil
 }
 
-// served is true where h has a block of the pool, or one outside of all ranges
-// that is of its family.
+// served reports whether an owner needs no block of a pool: because it has one, because
+// it has a block of the pool's family outside of all ranges, or because the pool has no
+// ranges.
 func (s *Set) served(h *holding, pool int) bool {
-	for i := range h.blocks {
-		b := &h.blocks[i]
-		if b.tract != nil && b.tract.Pool == pool {
-			return true
-		}
-		if b.tract == nil && s.is4(pool) != b.is6 {
-			return true
-		}
+	i := slices.IndexFunc(s.ranges, func(r *rangeState) bool { return r.Pool == pool })
+	if i < 0 {
+		return true
 	}
-	return !slices.ContainsFunc(s.tracts, func(t *tract) bool { return t.Pool == pool })
+	is4 := s.ranges[i].Prefix.Addr().Is4()
+	return slices.ContainsFunc(h.blocks, func(b block) bool {
+		if b.in == nil {
+			return b.prefix.Addr().Is4() == is4
+		}
+		return b.in.Pool == pool
+	})
 }
 
-func (s *Set) is4(pool int) bool {
-	i := slices.IndexFunc(s.tracts, func(t *tract) bool { return t.Pool == pool })
-	return i >= 0 && s.tracts[i].Prefix.Addr().Is4()
+// grant is a block that an allocation has found and can still give up.
+type grant struct {
+	prefix netip.Prefix
+	in     *rangeState
+	cursor netip.Addr // of the range, before
+	cooled bool       // the block was cooling, and is until the allocation succeeds
 }
 
-// grant takes for o a preferred block of a pool, or the next free one, of the
-// size that c says or of the range's. was is the entry of a block that cooled.
-func (s *Set) grant(o Owner, pool int, c *Choice) (b block, was *cooling, err error) {
-	if b, was, ok := s.preferred(pool, c); ok {
-		return b, was, nil
+// grant finds a block of a pool for o.
+func (s *Set) grant(o Owner, pool int, c *Choice) (grant, error) {
+	if g, ok := s.preferred(pool, c); ok {
+		return g, nil
 	}
 	fits, size := false, c.sizeOf(pool)
-	var excluded uint64
-	for _, t := range s.tracts {
-		if t.Pool != pool {
-			continue
-		}
-		bits, ok := c.bits(t)
-		if !ok {
+	for _, r := range s.ranges {
+		bits, ok := c.bits(r)
+		if r.Pool != pool || !ok {
 			continue
 		}
 		fits = true
-		if t.draining {
+		if r.Draining {
 			continue
 		}
-		p, n, ok := t.next(bits, s.policy.Order, c.Taken)
-		if ok {
-			t.blocks++
-			t.counters.allocated += t.blocksOf(p)
-			return newBlock(p, t), nil, nil
+		before := r.cursor
+		if p, ok := r.next(bits, s.policy.Order, c.Taken); ok {
+			return grant{prefix: p, in: r, cursor: before}, nil
 		}
-		excluded += n
 	}
 	if !fits {
-		return block{}, nil, fmt.Errorf("allocate for node %q: %w: no range of pool %d can be cut in /%d", o.Name, ErrSize, pool, size)
+		return grant{}, fmt.Errorf("allocate for node %q: %w: no range of pool %d can be cut in /%d", o.Name, ErrSize, pool, size)
 	}
-	e := s.exhausted(o, pool, size)
-	e.Claimed = excluded
-	return block{}, nil, e
+	return grant{}, s.exhausted(o, pool, c)
 }
 
-func (s *Set) exhausted(o Owner, pool, size int) *Exhausted {
-	e := &Exhausted{Node: o.Name, Pool: pool, Bits: size}
-	for _, t := range s.tracts {
-		if t.Pool != pool {
+// undo frees the blocks that an allocation has found.
+func undo(grants []grant) {
+	for _, g := range grants {
+		g.in.cursor = g.cursor
+		if !g.cooled {
+			g.in.release(g.prefix)
+		}
+	}
+}
+
+func (s *Set) exhausted(o Owner, pool int, c *Choice) *Exhausted {
+	e := &Exhausted{Node: o.Name, Pool: pool, Bits: c.sizeOf(pool)}
+	for _, r := range s.ranges {
+		if r.Pool != pool {
 			continue
 		}
 		if e.Bits == 0 {
-			e.Bits = t.Bits
+			e.Bits = r.Bits
 		}
-		e.Capacity += t.capacity()
-		e.Used += t.used
-		e.Cooling += t.cooling
+		e.Capacity += r.Capacity
+		e.Used += r.Used
+		e.Cooling += r.Cooling
+		if bits, ok := c.bits(r); ok && c.Taken != nil && !r.Draining {
+			e.Claimed += r.freeBlocks(bits) // Taken excludes all of them
+		}
 	}
-	if c := s.cooling.of(pool); c != nil {
-		e.Next = c.since.Add(s.policy.CoolDown)
+	if i := slices.IndexFunc(s.cooling, func(c cooling) bool { return c.in.Pool == pool }); i >= 0 {
+		e.Next = s.cooling[i].since.Add(s.policy.CoolDown)
 	}
 	return e
 }
 
-// undo gives back the blocks of h from number had on. Nobody has seen them.
-// Those that were cooling before go on cooling.
-func (s *Set) undo(h *holding, had int, revived []*cooling) {
-	for i := had; i < len(h.blocks); i++ {
-		t, p := h.blocks[i].tract, h.blocks[i].prefix()
-		t.cursor = t.before
-		t.blocks--
-		t.counters.allocated -= t.blocksOf(p)
-		if j := slices.IndexFunc(revived, func(c *cooling) bool { return c.prefix == p }); j >= 0 {
-			revived[j].tract = t
-			t.cooling++
-			continue
-		}
-		t.release(p)
-	}
-	h.blocks = h.blocks[:had]
-}
-
-// Confirm notes that o is known to have its blocks.
+// Confirm records that o knows its blocks: none of them is pending any more.
 func (s *Set) Confirm(o Owner) {
-	if h := s.owners.find(o.ID); h != nil {
+	if h := s.owners[o.ID]; h != nil {
 		for i := range h.blocks {
-			s.settle(&h.blocks[i])
+			s.confirm(&h.blocks[i])
 		}
 	}
 }
 
-// Return gives back a block that o is known not to have: nobody has used it, so
-// it need not cool.
-func (s *Set) Return(o Owner, p netip.Prefix) error {
-	h := s.owners.find(o.ID)
-	if h == nil || h.find(p) < 0 {
-		return fmt.Errorf("return %s of node %q: %w", p, o.Name, ErrNotHeld)
+func (s *Set) confirm(b *block) {
+	if b.pending {
+		b.pending = false
+		s.pending--
 	}
-	s.drop(h, h.find(p), time.Time{})
-	if len(h.blocks) == 0 {
-		s.owners.remove(h)
+}
+
+// Return frees a block that o has never used. It does not cool.
+func (s *Set) Return(o Owner, p netip.Prefix) error {
+	if err := s.releaseBlock(o, p, time.Time{}); err != nil {
+		return fmt.Errorf("return %s of node %q: %w", p, o.Name, err)
 	}
 	return nil
 }
 
-// Release gives back all that o has, because the Node object is gone. It is
-// not lent again before it has cooled.
+// ReleaseBlock frees one block of o. It cools first.
+func (s *Set) ReleaseBlock(o Owner, p netip.Prefix, now time.Time) error {
+	s.expire(now)
+	if err := s.releaseBlock(o, p, now); err != nil {
+		return fmt.Errorf("release %s of node %q: %w", p, o.Name, err)
+	}
+	return nil
+}
+
+func (s *Set) releaseBlock(o Owner, p netip.Prefix, now time.Time) error {
+	h := s.owners[o.ID]
+	if h == nil || h.find(p) < 0 {
+		return errNotHeld
+	}
+	s.drop(h, h.find(p), now)
+	if len(h.blocks) == 0 {
+		s.forget(h)
+	}
+	return nil
+}
+
+// Release frees all blocks of o, whose Node object is gone. They cool first.
 func (s *Set) Release(o Owner, now time.Time) error {
 	s.expire(now)
-	h := s.owners.find(o.ID)
+	h := s.owners[o.ID]
 	if h == nil {
-		return fmt.Errorf("release the blocks of node %q: %w", o.Name, ErrNotHeld)
+		return fmt.Errorf("release the blocks of node %q: %w", o.Name, errNotHeld)
 	}
 	for len(h.blocks) > 0 {
 		s.drop(h, len(h.blocks)-1, now)
 	}
-	s.owners.remove(h)
+	s.forget(h)
 	return nil
 }
 
-// ReleaseBlock gives back one of the blocks of o, which then cools.
-func (s *Set) ReleaseBlock(o Owner, p netip.Prefix, now time.Time) error {
-	s.expire(now)
-	h := s.owners.find(o.ID)
-	if h == nil || h.find(p) < 0 {
-		return fmt.Errorf("release %s of node %q: %w", p, o.Name, ErrNotHeld)
+// drop takes block i from h. It cools from now on; with the zero time it is free at once.
+func (s *Set) drop(h *holding, i int, now time.Time) {
+	b := h.blocks[i]
+	s.confirm(&b)
+	s.count(b, -1)
+	h.blocks = slices.Delete(h.blocks, i, i+1)
+	if b.in != nil && !b.shared {
+		s.vacate(b.in, b.prefix, now, false)
+		return
 	}
-	s.drop(h, h.find(p), now)
-	if len(h.blocks) == 0 {
-		s.owners.remove(h)
-	}
-	return nil
+	s.vacateShared(b, now)
 }
 
-// Blocks is what o has, and whether some of it is pending.
-func (s *Set) Blocks(o Owner) (blocks []netip.Prefix, pending bool) {
-	h := s.owners.find(o.ID)
+// count adds n to the number of blocks of b's range, or of those of no range.
+func (s *Set) count(b block, n int) {
+	if b.in != nil {
+		b.in.Blocks += n
+	} else {
+		s.foreign += n
+	}
+}
+
+// Blocks returns the blocks of o, and whether some of them are pending.
+func (s *Set) Blocks(o Owner) (all []netip.Prefix, pending bool) {
+	h := s.owners[o.ID]
 	if h == nil {
 		return nil, false
 	}
-	return h.prefixes(), h.pending()
+	return h.prefixes(), slices.ContainsFunc(h.blocks, func(b block) bool { return b.pending })
 }
 
-// Holdings yields all that is held, in no order. The Set must not change meanwhile.
-func (s *Set) Holdings() iter.Seq[Holding] {
-	return func(yield func(Holding) bool) {
-		for h := range s.owners.all() {
-			if !yield(Holding{h.owner, h.pending(), h.prefixes()}) {
-				return
-			}
-		}
-	}
-}
-
-// Continue makes NextFit go on behind p, which was the last block given before
-// the Set was made anew.
+// Continue makes NextFit go on behind p, the last block that was allocated before the
+// Set was created.
 func (s *Set) Continue(p netip.Prefix) {
-	for _, t := range s.tracts {
-		if t.has(p) && p.Bits() <= t.unit {
-			t.cursor = t.after(t.in(p))
-		}
+	if r := s.rangeOf(p); r != nil && p.Bits() <= r.unit {
+		r.cursor = end(p)
 	}
 }

@@ -11,9 +11,11 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// setOf is a Set of one range.
+// setOf returns a Set of one range.
 func setOf(t testing.TB, prefix string, bits int) *Set {
 	t.Helper()
 	s := New(Policy{})
@@ -49,7 +51,7 @@ func TestRangeOfOneBlock(t *testing.T) {
 	}
 }
 
-// blocksByNumber are block numbers of ranges, in both directions.
+// blocksByNumber returns numbers of blocks in ranges.
 func blocksByNumber() []struct {
 	cluster string
 	bits    int
@@ -86,8 +88,8 @@ func blocksByNumber() []struct {
 		{"beef::/16", 24, 0x97, "beef:9700::/24"},
 		{"10.0.0.0/8", 32, 1<<24 - 1, "10.255.255.255/32"},
 		{"0.0.0.0/0", 32, 1<<32 - 1, "255.255.255.255/32"},
-		{"2001:db8::/32", 64, 1<<32 - 1, "2001:db8:ffff:ffff::/64"},      // the last that the small index can have
-		{"2001:db8::/32", 65, 1<<33 - 1, "2001:db8:ffff:ffff:8000::/65"}, // the large one
+		{"2001:db8::/32", 64, 1<<32 - 1, "2001:db8:ffff:ffff::/64"},      // the last number of 32 bits
+		{"2001:db8::/32", 65, 1<<33 - 1, "2001:db8:ffff:ffff:8000::/65"}, // the first of 33 bits
 		{"2001:db8::/32", 80, 1 << 47, "2001:db8:8000::/80"},
 		{"::/0", 64, 1<<64 - 1, "ffff:ffff:ffff:ffff::/64"},
 		{"::/0", 128, 1<<64 - 1, "::ffff:ffff:ffff:ffff/128"},
@@ -97,18 +99,22 @@ func blocksByNumber() []struct {
 func TestBlocksByNumber(t *testing.T) {
 	for _, x := range blocksByNumber() {
 		g := NewWithT(t)
-		tract := newTract(Range{Prefix: pfx(x.cluster).Masked(), Bits: x.bits})
-		v := netip.PrefixFrom(num{lo: x.number}.addr(tract.wide), tract.width())
-		g.Expect(tract.out(v)).To(Equal(pfx(x.block)), x.cluster)
-		g.Expect(tract.in(pfx(x.block))).To(Equal(v), x.cluster)
-		g.Expect(tract.take(pfx(x.block))).To(BeTrue(), x.block)
-		g.Expect(tract.take(pfx(x.block))).To(BeFalse(), x.block)
+		r := newRange(Range{Prefix: pfx(x.cluster).Masked(), Bits: x.bits})
+		block, ok := addrspace.Sub(r.Prefix, x.bits, x.number)
+		g.Expect(ok).To(BeTrue(), x.cluster)
+		g.Expect(block).To(Equal(pfx(x.block)), x.cluster)
+		g.Expect(addrspace.Distance(r.Prefix, x.bits, r.Prefix.Addr(), block.Addr())).To(Equal(x.number), x.cluster)
+		g.Expect(r.take(block)).To(BeTrue(), x.block)
+		g.Expect(r.take(block)).To(BeFalse(), x.block)
 	}
 }
 
-func TestBlocksOfOthersAreOutOfRange(t *testing.T) {
+func TestOccupyOutsideTheRange(t *testing.T) {
 	for _, x := range []struct{ cluster, block string }{
-		{"192.168.0.0/16", "192.169.0.0/24"}, {"be00::/8", "aa00::/16"}, {"beef::/16", "10.1.0.0/24"}, {"10.0.0.0/16", "::ffff:10.0.0.0/120"},
+		{"192.168.0.0/16", "192.169.0.0/24"},
+		{"be00::/8", "aa00::/16"},
+		{"beef::/16", "10.1.0.0/24"},
+		{"10.0.0.0/16", "::ffff:10.0.0.0/120"},
 	} {
 		s := setOf(t, x.cluster, 24)
 		NewWithT(t).Expect(s.Occupy(node(1), pfx(x.block), epoch())).To(MatchError(ErrOutOfRange), x.block)
@@ -162,8 +168,8 @@ func TestUpperHalfOccupied(t *testing.T) {
 	}
 }
 
-// TestRepeatedOccupyAndRelease is upstream's table of double occupations. Where
-// two owners claim the same, upstream's second release frees what is in use.
+// TestRepeatedOccupyAndRelease runs upstream's table of double occupations. If two
+// owners hold one block, upstream's second release frees what is in use.
 func TestRepeatedOccupyAndRelease(t *testing.T) {
 	g := NewWithT(t)
 	s := setOf(t, "10.42.0.0/16", 24)
@@ -179,10 +185,10 @@ func TestRepeatedOccupyAndRelease(t *testing.T) {
 		{true, 9, "10.42.9.0/24", 2, ""},
 		{true, 8, "10.42.8.0/22", 5, conflict},
 		{true, 9, "10.42.9.0/24", 5, conflict},
-		{false, 9, "10.42.9.0/24", 5, ""}, // upstream: 4, and gives what node 8 has
+		{false, 9, "10.42.9.0/24", 5, ""}, // upstream: 4, and allocates what node 8 holds
 		{false, 9, "10.42.9.0/24", 5, not},
 		{true, 8, "10.42.8.0/22", 5, ""},
-		{false, 4, "10.42.4.0/22", 5, not}, // upstream: frees what node 5 has
+		{false, 4, "10.42.4.0/22", 5, not}, // upstream: frees what node 5 holds
 		{false, 5, "10.42.5.0/24", 4, ""},
 		{false, 5, "10.42.5.0/24", 4, not},
 	} {
@@ -193,9 +199,9 @@ func TestRepeatedOccupyAndRelease(t *testing.T) {
 		err := do(node(x.owner), pfx(x.block), epoch())
 		switch x.want {
 		case conflict:
-			g.Expect(err).To(MatchError(ErrConflict), "step %d", i)
+			g.Expect(err).To(MatchError(errConflict), "step %d", i)
 		case not:
-			g.Expect(err).To(MatchError(ErrNotHeld), "step %d", i)
+			g.Expect(err).To(MatchError(errNotHeld), "step %d", i)
 		default:
 			g.Expect(err).NotTo(HaveOccurred(), "step %d", i)
 		}
@@ -230,14 +236,14 @@ func TestOccupiedIntervals(t *testing.T) {
 		s := setOf(t, x.cluster, x.bits)
 		err := s.Occupy(node(1), pfx(x.block), epoch())
 		g.Expect(err == nil).To(Equal(pfx(x.block).Bits() >= pfx(x.cluster).Bits()), "%v", err)
-		tract := s.tracts[0]
-		g.Expect(tract.used).To(Equal(uint64(x.last-x.first+1)), x.block)
+		r := s.ranges[0]
+		g.Expect(r.Used).To(Equal(uint64(x.last-x.first+1)), x.block)
 		for _, n := range []int{x.first - 1, x.first, x.last, x.last + 1} {
-			if n < 0 || uint64(n) >= tract.capacity() {
+			if n < 0 || uint64(n) >= r.Capacity {
 				continue
 			}
-			v := netip.PrefixFrom(num{lo: uint64(n)}.addr(tract.wide), tract.width())
-			g.Expect(tract.space.IsFree(v)).To(Equal(n < x.first || n > x.last), "%s, block %d", x.block, n)
+			block, _ := addrspace.Sub(r.Prefix, r.Bits, uint64(n))
+			g.Expect(r.free.IsFree(block)).To(Equal(n < x.first || n > x.last), "%s, block %d", x.block, n)
 		}
 	}
 }
@@ -298,7 +304,7 @@ func TestSkippedBlocksAreCounted(t *testing.T) {
 	g.Expect(skips).To(Equal(Skips{Count: 1, Sum: 128, Buckets: [5]uint64{0, 0, 0, 0, 1}}))
 }
 
-func TestRangesAreCountedApart(t *testing.T) {
+func TestRangesAreCountedSeparately(t *testing.T) {
 	g := NewWithT(t)
 	s := setOf(t, "2001:db8::/48", 64)
 	g.Expect(s.AddRange(Range{Prefix: pfx("10.0.0.0/16"), Bits: 24, Pool: 1})).To(Succeed())
@@ -310,12 +316,20 @@ func TestRangesAreCountedApart(t *testing.T) {
 	g.Expect([]uint64{stat.Ranges[0].Used, stat.Ranges[1].Used}).To(Equal([]uint64{1, 1}))
 }
 
-// TestServicesAreNeverGiven is upstream's table of service ranges.
-func TestServicesAreNeverGiven(t *testing.T) {
+// TestReservedRangesAreNotAllocated runs upstream's table of service ranges.
+func TestReservedRangesAreNotAllocated(t *testing.T) {
 	for _, x := range []struct {
 		service string
 		left    int
-	}{{"10.0.255.0/24", 256}, {"10.1.0.0/24", 255}, {"10.1.255.0/24", 255}, {"10.2.0.0/24", 256}, {"10.1.255.128/25", 255}, {"10.0.0.0/8", 0}, {"fd00::/8", 256}} {
+	}{
+		{"10.0.255.0/24", 256},
+		{"10.1.0.0/24", 255},
+		{"10.1.255.0/24", 255},
+		{"10.2.0.0/24", 256},
+		{"10.1.255.128/25", 255},
+		{"10.0.0.0/8", 0},
+		{"fd00::/8", 256},
+	} {
 		g := NewWithT(t)
 		s := setOf(t, "10.1.0.0/16", 24)
 		s.Reserve(pfx(x.service))
@@ -327,7 +341,7 @@ func TestServicesAreNeverGiven(t *testing.T) {
 	}
 }
 
-func TestSizesThatARangeDoesNotAllow(t *testing.T) {
+func TestSizesOutsideTheLimits(t *testing.T) {
 	g := NewWithT(t)
 	s := setOf(t, "10.0.0.0/16", 24)
 	g.Expect(s.AddRange(Range{Prefix: pfx("10.8.0.0/16"), Bits: 24})).To(Succeed())
@@ -358,11 +372,11 @@ func TestCheckBlocks(t *testing.T) {
 		{nil, nil},
 		{[]string{"10.0.7.0/24"}, nil},
 		{[]string{"10.0.7.0/24", "fd00:0:0:7::/64"}, nil},
-		{[]string{"10.0.7.0/24", "fd00:0:0:7::/63"}, ErrNoBlock},
-		{[]string{"10.0.7.0/24", "10.0.8.0/24"}, ErrNoBlock},
-		{[]string{"10.0.7.0/24", "10.0.7.0/24"}, ErrNoBlock},
-		{[]string{"10.0.7.1/24"}, ErrNoBlock},
-		{[]string{"10.0.0.0/16"}, ErrNoBlock},
+		{[]string{"10.0.7.0/24", "fd00:0:0:7::/63"}, errNotOneBlock},
+		{[]string{"10.0.7.0/24", "10.0.8.0/24"}, errNotOneBlock},
+		{[]string{"10.0.7.0/24", "10.0.7.0/24"}, errNotOneBlock},
+		{[]string{"10.0.7.1/24"}, errNotOneBlock},
+		{[]string{"10.0.0.0/16"}, errNotOneBlock},
 		{[]string{"10.0.0.0/15"}, ErrOutOfRange},
 		{[]string{"10.1.0.0/24"}, ErrOutOfRange},
 	} {

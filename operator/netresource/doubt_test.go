@@ -144,7 +144,7 @@ func TestWhatWasReadyInAnotherLifeIsAskedAgain(t *testing.T) {
 		nrs := &v1alpha1.NetResourceSet{}
 		nrs.Name, nrs.Spec.IPAM.PreAllocate = "node", 8
 		nrs.Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.0.0.0/28": {}, "10.0.0.16/28": {}, "10.0.0.32/28": {}}
-		nrs.Status.IPAM.ReleaseIPs = map[string]v1alpha1.IPReleaseStatus{"10.0.0.32/28": v1alpha1.IPReleaseStatus(handshake.Ready)}
+		nrs.Status.IPAM.ReleaseIPs = map[string]handshake.State{"10.0.0.32/28": handshake.Ready}
 		nrs, err := api.Create(nrs)
 		g.Expect(err).NotTo(HaveOccurred())
 		m, err := netresource.New(config)
@@ -156,13 +156,13 @@ func TestWhatWasReadyInAnotherLifeIsAskedAgain(t *testing.T) {
 			rest(time.Minute)
 			n, err := api.Get("node")
 			g.Expect(err).NotTo(HaveOccurred())
-			return handshake.State(n.Status.IPAM.ReleaseIPs["10.0.0.32/28"]), len(n.Spec.IPAM.Pool)
+			return n.Status.IPAM.ReleaseIPs["10.0.0.32/28"], len(n.Spec.IPAM.Pool)
 		}
 		state, blocks := said()
 		g.Expect(state).To(Equal(handshake.Marked))
 		g.Expect(blocks).To(Equal(3), "nothing was given back")
 		g.Expect(api.Change("node", func(n *v1alpha1.NetResourceSet) {
-			n.Status.IPAM.ReleaseIPs["10.0.0.32/28"] = v1alpha1.IPReleaseStatus(handshake.Ready)
+			n.Status.IPAM.ReleaseIPs["10.0.0.32/28"] = handshake.Ready
 		})).To(Succeed())
 		state, blocks = said()
 		g.Expect(state).To(Equal(handshake.Released), "now it is true")

@@ -126,7 +126,7 @@ func (a *agent) answers(nrs *v1alpha1.NetResourceSet) bool {
 	}
 	for key, state := range nrs.Status.IPAM.ReleaseIPs {
 		_, in := nrs.Spec.IPAM.Pool[key]
-		if a.replies && handshake.Answer(handshake.State(state), handshake.Seen{InPool: in, Leased: a.leased(key)}) != handshake.State(state) {
+		if a.replies && handshake.Answer(state, handshake.Seen{InPool: in, Leased: a.leased(key)}) != state {
 			return true
 		}
 	}
@@ -188,18 +188,18 @@ func (a *agent) act(nrs *v1alpha1.NetResourceSet) {
 	}
 	maps.DeleteFunc(a.cools, func(_ string, until time.Time) bool { return !until.After(time.Now()) })
 	for _, key := range slices.Sorted(maps.Keys(nrs.Spec.IPAM.Pool)) {
-		if handshake.Allocatable(handshake.State(ipam.ReleaseIPs[key])) {
+		if handshake.Allocatable(ipam.ReleaseIPs[key]) {
 			a.lend(key)
 		}
 	}
 	for key, state := range ipam.ReleaseIPs {
 		_, in := nrs.Spec.IPAM.Pool[key]
-		switch next := handshake.Answer(handshake.State(state), handshake.Seen{InPool: in, Leased: a.leased(key)}); {
+		switch next := handshake.Answer(state, handshake.Seen{InPool: in, Leased: a.leased(key)}); {
 		case !a.replies:
 		case next == handshake.None:
 			delete(ipam.ReleaseIPs, key)
 		default:
-			ipam.ReleaseIPs[key] = v1alpha1.IPReleaseStatus(next)
+			ipam.ReleaseIPs[key] = next
 		}
 	}
 	ipam.Used = v1alpha1.AllocationMap{}
@@ -234,7 +234,7 @@ func (r *rig) level(name string) [2]int {
 	}
 	n := 0
 	for key := range nrs.Spec.IPAM.Pool {
-		if !handshake.GivingBack(handshake.State(nrs.Status.IPAM.ReleaseIPs[key])) {
+		if !handshake.GivingBack(nrs.Status.IPAM.ReleaseIPs[key]) {
 			n++
 		}
 	}

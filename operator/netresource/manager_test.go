@@ -98,7 +98,7 @@ func TestRenewedDemandEndsTheWayBack(t *testing.T) {
 		a.use(2)
 		rest(40 * time.Second)
 		nrs, _ := r.api.Get("node")
-		g.Expect(slices.Collect(maps.Values(nrs.Status.IPAM.ReleaseIPs))).To(Equal([]v1alpha1.IPReleaseStatus{v1alpha1.IPReleaseStatus(handshake.Marked)}))
+		g.Expect(slices.Collect(maps.Values(nrs.Status.IPAM.ReleaseIPs))).To(Equal([]handshake.State{handshake.Marked}))
 		a.use(3)
 		rest(20 * time.Second)
 		nrs, _ = r.api.Get("node")

@@ -316,7 +316,7 @@ func (n *NetResource) count() {
 	v6 := sum.v4 == 0 && sum.v6 > 0
 	var back v1alpha1.AllocationMap
 	for key, state := range entries {
-		if ip, ok := n.available[key]; ok && handshake.GivingBack(handshake.State(state)) {
+		if ip, ok := n.available[key]; ok && handshake.GivingBack(state) {
 			if back == nil {
 				back = v1alpha1.AllocationMap{}
 			}

@@ -30,18 +30,18 @@ type releases struct {
 // doubt notes what is said to be ready in the first version that is seen. The API
 // server may have come back older, and the agent have long lent it again: it is
 // asked once more.
-func (r *releases) doubt(entries map[string]v1alpha1.IPReleaseStatus) {
+func (r *releases) doubt(entries map[string]handshake.State) {
 	r.old = map[string]bool{}
 	for key, state := range entries {
-		if handshake.State(state) == handshake.Ready {
+		if state == handshake.Ready {
 			r.old[key] = true
 		}
 	}
 }
 
 // seen is told every later version: what is not ready any more was asked again.
-func (r *releases) seen(entries map[string]v1alpha1.IPReleaseStatus) {
-	maps.DeleteFunc(r.old, func(key string, _ bool) bool { return handshake.State(entries[key]) != handshake.Ready })
+func (r *releases) seen(entries map[string]handshake.State) {
+	maps.DeleteFunc(r.old, func(key string, _ bool) bool { return entries[key] != handshake.Ready })
 }
 
 func (r *releases) reset() {
@@ -62,7 +62,7 @@ func (r *releases) read(begun time.Time, consistency time.Duration, available v1
 }
 
 // begin makes the plan in which everything goes on as it is.
-func (r *releases) begin(entries map[string]v1alpha1.IPReleaseStatus, available v1alpha1.AllocationMap) {
+func (r *releases) begin(entries map[string]handshake.State, available v1alpha1.AllocationMap) {
 	clear(r.want)
 	for key := range entries {
 		_, gone := r.gone[key]
@@ -82,13 +82,13 @@ func (r *releases) begin(entries map[string]v1alpha1.IPReleaseStatus, available 
 
 // abort takes back as many addresses as are needed, those first that the agent
 // has not answered yet.
-func (r *releases) abort(entries map[string]v1alpha1.IPReleaseStatus, needed int) {
+func (r *releases) abort(entries map[string]handshake.State, needed int) {
 	clear(r.since)
 	keys := slices.SortedFunc(maps.Keys(entries), func(a, b string) int {
 		return cmp.Or(cmp.Compare(entries[a], entries[b]), cmp.Compare(a, b))
 	})
 	for _, key := range keys {
-		state := handshake.State(entries[key])
+		state := entries[key]
 		if needed <= 0 || state != handshake.Marked && state != handshake.Ready {
 			continue
 		}
@@ -103,7 +103,7 @@ func (r *releases) abort(entries map[string]v1alpha1.IPReleaseStatus, needed int
 // choose keeps the time since when each of chosen is a candidate, forgets all
 // others, and wants those marked that have been it since before ripe, no more
 // than excess.
-func (r *releases) choose(chosen []string, excess int, entries map[string]v1alpha1.IPReleaseStatus, ripe time.Time) {
+func (r *releases) choose(chosen []string, excess int, entries map[string]handshake.State, ripe time.Time) {
 	old := r.since
 	r.since = map[string]time.Time{}
 	for _, key := range chosen {
@@ -130,17 +130,17 @@ func (n *NetResource) PopulateIPReleaseStatus(node *v1alpha1.NetResourceSet) {
 		return
 	}
 	entries := node.Status.IPAM.ReleaseIPs
-	next := map[string]v1alpha1.IPReleaseStatus{}
+	next := map[string]handshake.State{}
 	for key, want := range n.release.want {
 		if _, open := entries[key]; !open && !want.Excess {
 			continue // the agent has taken it away
 		}
-		s := handshake.Decide(handshake.State(entries[key]), want)
+		s := handshake.Decide(entries[key], want)
 		if s == handshake.Released && n.release.old[key] {
 			s = handshake.Marked
 		}
 		if s != handshake.None {
-			next[key] = v1alpha1.IPReleaseStatus(s)
+			next[key] = s
 		}
 	}
 	for key, state := range entries {
@@ -186,7 +186,7 @@ func (n *NetResource) released() []*ReleaseAction {
 	byPlace := map[[2]string]*ReleaseAction{}
 	for key, state := range n.resource.Status.IPAM.ReleaseIPs {
 		_, gone := n.release.gone[key]
-		if !handshake.Call(handshake.State(state), handshake.Want{Gone: gone}) {
+		if !handshake.Call(state, handshake.Want{Gone: gone}) {
 			continue
 		}
 		at, ok := n.available[key]

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/operator/nodeipam"
@@ -264,7 +264,7 @@ func TestIPAMFromClusterRespectsClaims(t *testing.T) {
 	g := NewWithT(t)
 	agents := newAgents(t)
 	agents.claim("old", "10.1.0.0/24", true)
-	cloud := memcloud.New()
+	cloud := memcloud.New(memcloud.Config{})
 	b := nodeipam.NewBench(t, nodeipam.RangesOf(fromCluster, "10.1.0.0/16 24"), agents.deps, func(d *nodeipam.Deps) { d.Cloud = cloud })
 	cloud.AddMachine("b", "mem://b")
 	b.Put("b")

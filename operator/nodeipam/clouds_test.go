@@ -16,7 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
@@ -44,7 +44,7 @@ type land struct {
 
 func newLand(t testing.TB, kind nodeipam.CIDRAllocatorType, ranges ...string) *land {
 	t.Helper()
-	cloud := memcloud.New()
+	cloud := memcloud.New(memcloud.Config{})
 	b := nodeipam.NewBench(t, nodeipam.RangesOf(kind, ranges...), func(d *nodeipam.Deps) { d.Cloud = cloud })
 	return &land{Bench: b, cloud: cloud, kind: kind}
 }
@@ -63,7 +63,7 @@ func (l *land) come(name string) {
 
 func (l *land) leave(name string) {
 	l.Remove(name)
-	l.cloud.RemoveMachine(name)
+	l.cloud.Terminate(name)
 }
 
 // TestNodeSync is upstream's table of what there can be on both sides. Upstream
@@ -242,7 +242,7 @@ func TestEveryFaultOfClusterAndCloud(t *testing.T) {
 			fresh := func() *land { return newLand(t, kind, "10.0.0.0/24 28", "fd00::/60 64") }
 			plain := fresh()
 			g.Expect(playClouds(t, plain)).To(Succeed())
-			g.Expect(plain.cloud.Calls()).To(BeNumerically(">", 8))
+			g.Expect(plain.cloud.CallCount()).To(BeNumerically(">", 8))
 			for f := nodeipam.FailRequest; f < nodeipam.FaultKinds; f++ {
 				for n := 1; n <= plain.Calls(); n++ {
 					for _, lag := range lags(f) {
@@ -253,9 +253,9 @@ func TestEveryFaultOfClusterAndCloud(t *testing.T) {
 				}
 			}
 			for _, f := range []memcloud.Fault{memcloud.Refuse, memcloud.Tear} {
-				for n := 1; n <= plain.cloud.Calls(); n++ {
+				for n := 1; n <= plain.cloud.CallCount(); n++ {
 					l := fresh()
-					l.cloud.Fault = memcloud.At(n, f)
+					l.cloud.SetFault(memcloud.At(n, f))
 					g.Expect(playClouds(t, l)).To(Succeed(), "fault %d at call %d of the cloud", f, n)
 				}
 			}
@@ -290,7 +290,7 @@ func TestTheNextProcessEndsWhatWasBegun(t *testing.T) {
 				}
 				return nodeipam.FailRequest
 			}, 3)
-			l.cloud.Fault = func(memcloud.Call) memcloud.Fault {
+			l.cloud.SetFault(func(memcloud.Call) memcloud.Fault {
 				switch before := calls; {
 				case !dead():
 					return memcloud.None
@@ -298,11 +298,11 @@ func TestTheNextProcessEndsWhatWasBegun(t *testing.T) {
 					return memcloud.Tear
 				}
 				return memcloud.Refuse
-			}
+			})
 			_ = l.Look(t.Context(), "a")
 
 			l.NoFaults()
-			l.cloud.Fault = nil
+			l.cloud.SetFault(nil)
 			next := &land{Bench: l.Another(t, func(d *nodeipam.Deps) { d.Cloud = l.cloud }), cloud: l.cloud, kind: fromCluster}
 			l.come("b")
 			g.Expect(next.Look(t.Context(), "b")).To(Succeed(), "step %d", step)
@@ -362,7 +362,7 @@ func TestAnAliasOfAMachineWithoutANode(t *testing.T) {
 	}
 	g.Expect(l.Events(nodeipam.ReasonConflict)).To(HaveLen(1))
 	g.Expect(l.CIDRs()["b"]).To(BeEmpty(), "nothing is given that is routed elsewhere")
-	l.cloud.RemoveMachine("a")
+	l.cloud.Terminate("a")
 	g.Expect(l.Look(t.Context())).To(Succeed())
 	g.Expect(l.CIDRs()["b"]).To(Equal([]string{"10.0.0.0/28"}))
 	g.Expect(l.Status().Problems).To(BeEmpty())
@@ -452,9 +452,9 @@ func TestControllerSynchronizesAgain(t *testing.T) {
 			}
 			sleep(200 * time.Millisecond)
 			g.Expect(l.CIDRs()["a"]).To(HaveLen(1))
-			calls := l.cloud.Calls()
+			calls := l.cloud.CallCount()
 			sleep(200 * time.Millisecond)
-			g.Expect(l.cloud.Calls()).To(BeNumerically(">", calls+100), "it compares again and again")
+			g.Expect(l.cloud.CallCount()).To(BeNumerically(">", calls+100), "it compares again and again")
 			l.cloud.SetAliases("a")
 			sleep(200 * time.Millisecond)
 			if kind == fromCluster {
@@ -491,10 +491,10 @@ func TestCloudAllocatorTriesLessOften(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- a.RunContext(ctx) }()
 		sleep(2 * time.Minute)
-		quick := l.cloud.Calls()
+		quick := l.cloud.CallCount()
 		g.Expect(quick).To(BeNumerically("~", 12, 3))
 		sleep(50 * time.Minute)
-		g.Expect(l.cloud.Calls()).To(BeNumerically("<=", quick+1))
+		g.Expect(l.cloud.CallCount()).To(BeNumerically("<=", quick+1))
 		cancel()
 		g.Expect(<-done).To(Succeed())
 		close(stop)

@@ -14,7 +14,7 @@ import (
 	informers "k8s.io/client-go/informers/core/v1"
 	clientset "k8s.io/client-go/kubernetes"
 
-	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
@@ -76,7 +76,7 @@ func TestControllerConfig(t *testing.T) {
 			settings, _, errs := x.o.Settings()
 			err := errors.Join(errs...)
 			if err == nil {
-				_, err = nodeipam.NewAllocator(nodeipam.Deps{Cloud: memcloud.New()}, settings)
+				_, err = nodeipam.NewAllocator(nodeipam.Deps{Cloud: memcloud.New(memcloud.Config{})}, settings)
 			}
 			g.Expect(err != nil).To(Equal(x.fails), "%v", err)
 		})
@@ -90,7 +90,7 @@ func TestNewController(t *testing.T) {
 	deps, factory := b.Program(stop)
 	defer factory.Shutdown()
 	defer close(stop)
-	cloud, cluster := memcloud.New(), ipNet(t, "10.0.0.0/16")
+	cloud, cluster := memcloud.New(memcloud.Config{}), ipNet(t, "10.0.0.0/16")
 	make1 := func(config *nodeipam.Config, cloud nodeipam.Cloud, cluster, service *net.IPNet, mask int) error {
 		c, err := nodeipam.NewController(config, deps.Client, cloud, cluster, service, mask)
 		g.Expect(c == nil).To(Equal(err != nil))
@@ -115,7 +115,7 @@ func TestAControllerNeedsTheNodes(t *testing.T) {
 	deps, factory := b.Program(stop)
 	defer factory.Shutdown()
 	defer close(stop)
-	deps.Cloud = memcloud.New()
+	deps.Cloud = memcloud.New(memcloud.Config{})
 	c, err := nodeipam.NewControllerOf(deps, nodeipam.RangesOf(fromCluster, "10.0.0.0/16 24"))
 	g.Expect(err).NotTo(HaveOccurred())
 	b.FaultsOf("list", nodeipam.FailRequest)

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
@@ -55,7 +55,7 @@ func ExampleNewAllocator() {
 // The cloud says which CIDRs a node has.
 func ExampleNewCloudCIDRAllocator() {
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}, Spec: v1.NodeSpec{ProviderID: "mem://1"}})
-	cloud := memcloud.New()
+	cloud := memcloud.New(memcloud.Config{})
 	cloud.AddMachine("a", "mem://1", netip.MustParsePrefix("10.7.3.0/24"))
 	a, err := nodeipam.NewAllocator(nodeipam.Deps{Client: client, Cloud: cloud, Log: slog.New(slog.DiscardHandler)},
 		nodeipam.Settings{Type: nodeipam.CloudAllocatorType})

@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
@@ -21,7 +21,7 @@ func TestAnIntentForWhatIsNotFree(t *testing.T) {
 		for _, kind := range []nodeipam.CIDRAllocatorType{nodeipam.RangeAllocatorType, fromCluster} {
 			t.Run(name+", "+string(kind), func(t *testing.T) {
 				g := NewWithT(t)
-				cloud := memcloud.New()
+				cloud := memcloud.New(memcloud.Config{})
 				for _, machine := range []string{"victim", "liar"} {
 					cloud.AddMachine(machine, "mem://"+machine)
 				}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/cadastre/cadastre/internal/testkit/nodecloud"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
@@ -93,7 +93,7 @@ func TestThePublishedOrderOfCalls(t *testing.T) {
 // start and for one that joins later.
 func runPublished(t *testing.T, start func(published) (func(<-chan struct{}), error), runFirst bool) {
 	g := NewWithT(t)
-	client, cloud := fake.NewClientset(), memcloud.New()
+	client, cloud := fake.NewClientset(), memcloud.New(memcloud.Config{})
 	join := func(i int) {
 		name := fmt.Sprint("node-", i)
 		cloud.AddMachine(name, "mem://"+name)

@@ -30,7 +30,6 @@ func notYetPlain() []string {
 		"internal/testkit/kubestatetest",
 		"internal/testkit/memapi",
 		"internal/testkit/memcloud",
-		"internal/testkit/nodecloud",
 		"ledger",
 		"ledger/addrspace",
 		"operator/blocks",

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/kvdb"
@@ -99,7 +100,7 @@ func setCases() map[string]func(*harness) {
 			x.operate(func(n *v1alpha1.NetResourceSet) {
 				n.Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.9.0.7": {Resource: "eni-1", IsPrimary: true}}
 				n.Status.Addresses.Capacity, n.Status.IPAM.OperatorStatus.Error = 16, "no more"
-				n.Status.IPAM.ReleaseIPs = map[string]v1alpha1.IPReleaseStatus{"10.9.0.7": "marked-for-release"}
+				n.Status.IPAM.ReleaseIPs = map[string]handshake.State{"10.9.0.7": handshake.Marked}
 			})
 			_, err = x.report(s, m, rev)
 			x.Expect(err).To(MatchError(kvdb.ErrConditions), "the operator was faster")

@@ -1,19 +1,13 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memapi is NetResourceSets in memory, with the API server's rules: each
-// write needs the newest resourceVersion and makes a new one, a status is written
-// apart from its spec, an object that was deleted and made again has another UID.
-// It is for tests, simulations and demonstrations.
+// Package memapi simulates the API server's NetResourceSets in memory, for tests,
+// simulations and demonstrations. It has the API server's rules: each write needs the
+// newest resourceVersion and makes a new one, a status is written separately from its spec,
+// an object that was deleted and created again has another UID.
 //
-// Every method may be called from any goroutine. Changed and Deleted are called
-// after a write, by whoever has written.
-//
-// Example:
-//
-//	api := memapi.New()
-//	api.Changed = func(r *v1alpha1.NetResourceSet) { manager.Update(r) }
-//	api.Create(&v1alpha1.NetResourceSet{...})
+// Every method may be called from any goroutine. Changed and Deleted are called after a
+// write, by the goroutine that wrote.
 package memapi
 
 import (
@@ -33,11 +27,11 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// API is the API server. Its functions are set before it is used.
+// API simulates an API server. Its functions are set before it is used.
 type API struct {
 	Changed func(*v1alpha1.NetResourceSet)
 	Deleted func(name string)
-	// Fault may make a call fail that is about to be done: create, update, status, get.
+	// Fault may make a call fail before it is done: create, update, status, get.
 	Fault func(call, name string) error
 
 	mu      sync.Mutex
@@ -48,14 +42,14 @@ type API struct {
 
 var _ netresource.NetResourceSetGetterUpdater = (*API)(nil)
 
-// New is an API server without objects.
+// New returns an API server without objects.
 func New() *API { return &API{objects: map[string]*v1alpha1.NetResourceSet{}} }
 
 func resource() schema.GroupResource {
 	return v1alpha1.Resource(v1alpha1.NetResourceSets).GroupResource()
 }
 
-// Writes is how many writes have changed something.
+// Writes returns the number of writes that have changed an object.
 func (a *API) Writes() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,7 +91,7 @@ func (a *API) UpdateStatus(_, next *v1alpha1.NetResourceSet) (*v1alpha1.NetResou
 	})
 }
 
-// check is whether next may replace old.
+// check returns an error unless next may replace old.
 func check(old, next *v1alpha1.NetResourceSet) error {
 	switch {
 	case old == nil:
@@ -108,7 +102,7 @@ func check(old, next *v1alpha1.NetResourceSet) error {
 	return nil
 }
 
-// do writes what change makes of an object.
+// do writes the object that change returns.
 func (a *API) do(call, name string, change func(*v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error)) (*v1alpha1.NetResourceSet, error) {
 	if a.Fault != nil {
 		if err := a.Fault(call, name); err != nil {
@@ -152,7 +146,7 @@ func (a *API) Get(name string) (*v1alpha1.NetResourceSet, error) {
 	return nil, apierrors.NewNotFound(resource(), name)
 }
 
-// Change has change write an object, whatever its version.
+// Change writes an object as change changes it, without a check of its version.
 func (a *API) Change(name string, change func(*v1alpha1.NetResourceSet)) error {
 	_, err := a.do("change", name, func(old *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
 		if old == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// scene is a cloud with one machine, and a clock that stands.
+// scene holds a cloud with one machine, and a clock that stands still.
 type scene struct {
 	cloud *memcloud.Cloud
 	p     *memcloud.Provider
@@ -62,7 +62,7 @@ func (s *scene) create(t *testing.T, n int) error {
 	return err
 }
 
-func TestTheCloudHasBounds(t *testing.T) {
+func TestLimitsOfTheCloud(t *testing.T) {
 	g, s := NewWithT(t), newScene(func(*memcloud.Config) {})
 	a, err := s.ops.PrepareIPAllocation(nil)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -85,7 +85,7 @@ func TestTheCloudHasBounds(t *testing.T) {
 	g.Expect(s.p.GetPoolQuota()["a"].AvailableIPs).To(Equal(16))
 }
 
-func TestCallsAreHalfDone(t *testing.T) {
+func TestPartialCalls(t *testing.T) {
 	g, s := NewWithT(t), newScene(func(*memcloud.Config) {})
 	for _, c := range []struct {
 		fault memcloud.Fault

@@ -20,8 +20,8 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
-// Provider is the provider over a cloud. It knows what it has read, and what its
-// own calls have changed since, as long as the cloud may not show that yet.
+// Provider implements netresource's provider over a Cloud. It remembers what it has read,
+// and the changes of its own calls for as long as the cloud may not show them.
 type Provider struct {
 	cloud *Cloud
 
@@ -30,7 +30,7 @@ type Provider struct {
 	own  map[string][]change
 }
 
-// change is what a call has done.
+// change records the effect of one call.
 type change struct {
 	at      time.Time
 	nic     nic // without units
@@ -43,7 +43,7 @@ var (
 	_ netresource.NetResourceOperations    = (*node)(nil)
 )
 
-// Provider is a new provider over the cloud, as an operator that starts has it.
+// Provider returns a new provider over the cloud, as for an operator that starts.
 func (c *Cloud) Provider() *Provider {
 	return &Provider{cloud: c, view: map[string][]*nic{}, own: map[string][]change{}}
 }
@@ -84,7 +84,7 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 	return begun
 }
 
-// overlay changes the view as the calls have.
+// overlay applies changes to the view.
 func (p *Provider) overlay(instance string, changes []change) {
 	for _, c := range changes {
 		i := slices.IndexFunc(p.view[instance], func(n *nic) bool { return n.id == c.nic.id })
@@ -104,7 +104,7 @@ func (p *Provider) overlay(instance string, changes []change) {
 	}
 }
 
-// note has the provider know what a call has done.
+// note records the changes of a call.
 func (p *Provider) note(instance string, changes []change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *Provider) note(instance string, changes []change) {
 	p.overlay(instance, changes)
 }
 
-// node is the provider for one node.
+// node implements the provider for one node.
 type node struct {
 	provider *Provider
 
@@ -120,7 +120,7 @@ type node struct {
 	obj *v1alpha1.NetResourceSet
 }
 
-// instance is the machine, which has the node's name if nothing else is said.
+// instance returns the name of the machine: that of the node by default.
 func (n *node) instance() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -163,7 +163,7 @@ func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.A
 	return all, nil
 }
 
-// size is how many addresses a unit has.
+// size returns the number of addresses of a unit.
 func (n *node) size() int {
 	for _, p := range n.provider.cloud.config.Subnets {
 		return 1 << min(p.Addr().BitLen()-n.provider.cloud.bits(p), 20)
@@ -255,7 +255,7 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 	return a
 }
 
-// anyOf is whether an address of u is used.
+// anyOf reports whether an address of u is used.
 func anyOf(used v1alpha1.AllocationMap, u netip.Prefix) bool {
 	if u.IsSingleIP() {
 		_, ok := used[u.Addr().String()]

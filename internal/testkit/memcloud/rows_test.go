@@ -15,7 +15,7 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// subnets gives the cloud these subnets, by their names.
+// subnets configures the subnets of the cloud.
 func subnets(all map[v1alpha1.PoolID]string) func(*memcloud.Config) {
 	return func(c *memcloud.Config) {
 		c.Subnets = map[v1alpha1.PoolID]netip.Prefix{}
@@ -25,21 +25,20 @@ func subnets(all map[v1alpha1.PoolID]string) func(*memcloud.Config) {
 	}
 }
 
-// prepared is what the provider would do next.
+// prepared returns the next action of the provider.
 func (s *scene) prepared(t *testing.T) *netresource.AllocationAction {
 	a, err := s.ops.PrepareIPAllocation(slog.Default())
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return a
 }
 
-// TestWhichSubnetIsChosen: that of an interface which has room comes first, then
-// the one with most free addresses, then none.
-func TestWhichSubnetIsChosen(t *testing.T) {
+// The subnet of an interface with room comes first, then the one with most free addresses.
+func TestChoiceOfSubnet(t *testing.T) {
 	g, s := NewWithT(t), newScene(subnets(map[v1alpha1.PoolID]string{"a": "10.0.0.0/30", "b": "10.0.1.0/29", "c": "10.0.2.0/32"}))
 	g.Expect(*s.prepared(t)).To(Equal(netresource.AllocationAction{PoolID: "b", AvailableInterfaces: 2}))
-	g.Expect(s.create(t, 1)).To(Succeed(), "somebody chooses a")
+	g.Expect(s.create(t, 1)).To(Succeed(), "a caller chooses a")
 	a := s.prepared(t)
-	g.Expect([]any{a.PoolID, a.InterfaceID, a.AvailableForAllocationIPv4}).To(Equal([]any{v1alpha1.PoolID("a"), "eni-1", 3}), "the one that it is on")
+	g.Expect([]any{a.PoolID, a.InterfaceID, a.AvailableForAllocationIPv4}).To(Equal([]any{v1alpha1.PoolID("a"), "eni-1", 3}), "the subnet of its interface")
 	a.MaxIPsToAllocate = 3
 	g.Expect(s.ops.AllocateIPs(t.Context(), a)).To(Succeed())
 	g.Expect(*s.prepared(t)).To(Equal(netresource.AllocationAction{PoolID: "b", AvailableInterfaces: 1}), "which is full")
@@ -61,9 +60,8 @@ func named(name string) *v1alpha1.NetResourceSet {
 	return n
 }
 
-// TestAnInterfaceNeedsAnAddress: where no subnet has one, or there is no such
-// subnet, no interface is made, since a machine can have only a few.
-func TestAnInterfaceNeedsAnAddress(t *testing.T) {
+// Without a free address no interface is created, since a machine can have only a few.
+func TestInterfaceNeedsAddress(t *testing.T) {
 	g, s := NewWithT(t), newScene(subnets(map[v1alpha1.PoolID]string{"a": "10.0.0.0/30"}))
 	other := s.p.CreateNetResource(named("other"), nil)
 	_, _, err := other.CreateInterface(t.Context(), &netresource.AllocationAction{PoolID: "a", MaxIPsToAllocate: 4}, slog.Default())
@@ -98,9 +96,8 @@ func TestQuotasOfSubnets(t *testing.T) {
 	}
 }
 
-// TestAsManyAsThereAre: a subnet that cannot give all that is asked for gives the
-// rest of it, and the manager asks again.
-func TestAsManyAsThereAre(t *testing.T) {
+// A subnet with too few addresses gives all that it has, and the manager asks again.
+func TestPartialAllocation(t *testing.T) {
 	g, s := NewWithT(t), newScene(subnets(map[v1alpha1.PoolID]string{"a": "10.0.0.0/30"}))
 	g.Expect(s.create(t, 1)).To(Succeed())
 	a := s.prepared(t)
@@ -110,7 +107,7 @@ func TestAsManyAsThereAre(t *testing.T) {
 	g.Expect(s.ops.AllocateIPs(t.Context(), a)).To(MatchError(ContainSubstring("full")), "but not nothing")
 	before := s.p.GetPoolQuota()
 	g.Expect(s.ops.ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"10.0.0.9", "1.1.1.1"}})).To(Succeed())
-	g.Expect(s.p.GetPoolQuota()).To(Equal(before), "what it never had")
+	g.Expect(s.p.GetPoolQuota()).To(Equal(before), "addresses that the machine never had")
 	g.Expect(s.ops.ReleaseIPs(t.Context(), &netresource.ReleaseAction{InterfaceID: a.InterfaceID, IPsToRelease: []string{"10.0.0.2"}})).To(Succeed())
 	g.Expect(s.p.GetPoolQuota()["a"].AvailableIPs).To(Equal(1))
 }

@@ -315,7 +315,7 @@ func answer(api *memapi.API, seen *v1alpha1.NetResourceSet) {
 			for ip := range n.Status.IPAM.Used {
 				leased = leased || p.Contains(netip.MustParseAddr(ip))
 			}
-			n.Status.IPAM.ReleaseIPs[key] = v1alpha1.IPReleaseStatus(handshake.Answer(handshake.State(state), handshake.Seen{InPool: in, Leased: leased}))
+			n.Status.IPAM.ReleaseIPs[key] = handshake.Answer(state, handshake.Seen{InPool: in, Leased: leased})
 			if n.Status.IPAM.ReleaseIPs[key] == "" {
 				delete(n.Status.IPAM.ReleaseIPs, key)
 			}

@@ -1,14 +1,9 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects is our own Kubernetes objects as a dynamic client and its
-// informers have them, and as typed values.
-//
-// It keeps nothing. What Follow starts has ended when it returns.
-//
-// Example:
-//
-//	err := objects.Follow(ctx, objects.InformerOf(client, v1alpha1.Resource(v1alpha1.AddressPools)), handler, work)
+// Package objects converts Cadastre's Kubernetes objects between a dynamic client's form
+// and typed values, and follows them with informers. It keeps no state. Every goroutine
+// that Follow starts has ended when it returns.
 package objects
 
 import (
@@ -27,13 +22,13 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 )
 
-// InformerOf is an informer of all objects of a resource.
+// InformerOf returns an informer of all objects of a resource.
 func InformerOf(client dynamic.Interface, r schema.GroupVersionResource) cache.SharedIndexInformer {
 	return dynamicinformer.NewFilteredDynamicInformer(client, r, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 }
 
-// Follow runs an informer until then has returned, which is called when the
-// handler has been told all that there was.
+// Follow runs an informer until then has returned. It calls then when the handler has
+// seen all objects that there are.
 func Follow(ctx context.Context, informer cache.SharedIndexInformer, handler cache.ResourceEventHandler, then func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
@@ -50,14 +45,14 @@ func Follow(ctx context.Context, informer cache.SharedIndexInformer, handler cac
 	return then(ctx)
 }
 
-// Decode makes a typed object of one that an informer or a client has.
+// Decode returns the typed form of an object of an informer or a client.
 func Decode[T any](o any) (*T, error) {
 	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = gone.Obj
 	}
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok || u == nil {
-		return nil, fmt.Errorf("read an object: it is a %T", o)
+		return nil, fmt.Errorf("read an object: got a %T, want an Unstructured", o)
 	}
 	typed := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, typed); err != nil {

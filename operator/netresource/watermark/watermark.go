@@ -1,54 +1,49 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watermark says how many addresses a node lacks, and how many it could
-// give back. It is pure.
+// Package watermark computes how many addresses a node lacks, and how many it could
+// release. It is pure.
 //
-// With T the addresses that the node has and is not giving back, U those that it
-// cannot lend (leased or cooling), and free the larger of Pre and Pending:
+// T are the addresses that the node has and is not releasing, U those that it cannot
+// allocate (leased or cooling), free is the larger of Pre and Pending:
 //
 //	needed = max(U + free - T, Min - T), at least 0, and not above Max
 //	excess = T - max(Min, U + free) - Above, at least 0
 //
-// Both have the same T and U and the same level, max(Min, U+free), so that the
-// one is never followed by the other: whoever takes what is needed, and up to
-// Above more, has no excess, and whoever gives back the excess needs nothing.
+// Both have the same T and U and the same level, max(Min, U+free), so that one never
+// causes the other: a node that takes the needed addresses, and up to Above more, has no
+// excess, and a node that releases its excess needs nothing.
 //
-// The settings of others are names for these: CCE's PreAllocate, MinAllocate,
-// MaxAllocate, MaxAboveWatermark; AWS' WARM_IP_TARGET, MINIMUM_IP_TARGET and the
-// most pods of a node (AWS), in units of addresses or of prefixes.
-//
-// Example: 8 are to be free, 16 at least; 9 of 16 are in use.
-//
-//	m := watermark.Marks{Pre: 8, Min: 16}
-//	m.Needed(watermark.Level{Total: 16, Used: 9}) // 1
+// The settings of other projects are names for these: CCE's PreAllocate, MinAllocate,
+// MaxAllocate, MaxAboveWatermark; WARM_IP_TARGET, MINIMUM_IP_TARGET and the most pods of a
+// node of AWS' agent (AWS), in units of addresses or of prefixes.
 package watermark
 
-// Marks are the watermarks of a node.
+// Marks holds the watermarks of a node.
 type Marks struct {
 	Pre     int // free at all times; less than 0 is 0
 	Min     int // at least
 	Max     int // at most, whatever else is wanted; 0: no bound
 	Above   int // how many more may be taken at once, and kept
-	Pending int // pods that are about to ask
+	Pending int // pods that will soon need an address
 }
 
-// Level is how a node stands.
+// Level holds the numbers of a node's addresses.
 type Level struct {
-	Total      int // what it has
-	GivingBack int // of these, on their way back
-	Used       int // cannot be lent: leased, or cooling
+	Total      int // of the node
+	GivingBack int // of these, being released
+	Used       int // cannot be allocated: leased, or cooling
 }
 
-// Wanted is how many addresses the node is to have, whatever Max says.
+// Wanted returns the number of addresses that the node should have, without Max.
 func (m Marks) Wanted(l Level) int { return max(m.Min, l.Used+max(m.Pre, m.Pending, 0)) }
 
-// Needed is how many addresses the node lacks and may have.
+// Needed returns the number of addresses that the node lacks and may have.
 func (m Marks) Needed(l Level) int {
 	return m.capped(l, m.Wanted(l)-(l.Total-l.GivingBack))
 }
 
-// Request is how many are best asked for at once: 0 where none is needed.
+// Request returns the number of addresses to allocate at once: 0 if none is needed.
 func (m Marks) Request(l Level) int {
 	n := m.Needed(l)
 	if n == 0 {
@@ -57,7 +52,7 @@ func (m Marks) Request(l Level) int {
 	return m.capped(l, n+max(m.Above, 0))
 }
 
-// capped bounds what is asked for. What is on its way back still takes a place.
+// capped limits n by Max. An address that is being released still counts.
 func (m Marks) capped(l Level, n int) int {
 	if m.Max > 0 {
 		n = min(n, m.Max-l.Total)
@@ -65,20 +60,20 @@ func (m Marks) capped(l Level, n int) int {
 	return max(n, 0)
 }
 
-// Excess is how many addresses could be given back.
+// Excess returns the number of addresses that the node could release.
 func (m Marks) Excess(l Level) int {
 	return max(0, l.Total-l.GivingBack-m.Wanted(l)-max(m.Above, 0))
 }
 
-// AWS is the settings of the AWS agent.
+// AWS holds the settings of the AWS agent.
 type AWS struct {
 	WarmIP, MinimumIP int // WARM_IP_TARGET, MINIMUM_IP_TARGET; 0: not set
-	WarmUnits         int // WARM_ENI_TARGET or WARM_PREFIX_TARGET; where no IP target is set
+	WarmUnits         int // WARM_ENI_TARGET or WARM_PREFIX_TARGET; used if no IP target is set
 	UnitSize          int // addresses of an interface, or of a prefix
 	MaxPods           int
 }
 
-// Marks are the same in our words. A target in units is that many addresses.
+// Marks returns the watermarks for the settings. A target in units stands for their addresses.
 func (a AWS) Marks() Marks {
 	if a.WarmIP != 0 || a.MinimumIP != 0 {
 		return Marks{Pre: a.WarmIP, Min: a.MinimumIP, Max: a.MaxPods}
@@ -86,7 +81,7 @@ func (a AWS) Marks() Marks {
 	return Marks{Pre: a.WarmUnits * a.UnitSize, Max: a.MaxPods}
 }
 
-// Units is n addresses in blocks of size, rounded up.
+// Units returns the number of blocks of size that n addresses need.
 func Units(n, size int) int {
 	if n <= 0 || size <= 0 {
 		return 0
@@ -94,8 +89,8 @@ func Units(n, size int) int {
 	return (n + size - 1) / size
 }
 
-// Rounded is how many addresses a pool is to have of which inUse are used, in
-// multiples of pre, and one more of these than would be full.
+// Rounded returns the number of addresses that a pool with inUse used ones should have: a
+// multiple of pre, and one pre more than would be full.
 func Rounded(inUse, pre int) int {
 	if pre <= 0 {
 		return inUse

@@ -86,7 +86,7 @@ func TestNothingFlaps(t *testing.T) {
 	NewWithT(t).Expect(bad).To(BeZero(), "of %d states", n)
 }
 
-// oldExcess is what others have used: it jumps at Min+Above.
+// oldExcess is the formula of other projects: it jumps at Min+Above.
 func oldExcess(m watermark.Marks, l watermark.Level) int {
 	if l.Used <= m.Min+m.Above && l.Total <= m.Min+m.Above {
 		return 0

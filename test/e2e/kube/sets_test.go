@@ -246,7 +246,7 @@ func (e *estate) watch(ctx context.Context) {
 		allocated := map[string]string{}
 		for _, n := range sets {
 			for key := range n.Spec.IPAM.Pool {
-				if !handshake.Allocatable(handshake.State(n.Status.IPAM.ReleaseIPs[key])) {
+				if !handshake.Allocatable(n.Status.IPAM.ReleaseIPs[key]) {
 					continue
 				}
 				if other, ok := allocated[key]; ok {

@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cidrset compares the book of node CIDRs with Kubernetes' cidrset, in
-// one process: what the two benchmarks have in common is measured in one run.
+// Package cidrset compares operator/blocks with Kubernetes' cidrset in one process and
+// one run.
 //
-// Ours is behind a mutex, as the operator has it and as Kubernetes' has one
-// inside. It is told each time whose block it is; Kubernetes' keeps no owners.
-// What either side's callers make of a Node object first is left out: the owner
-// of its UID here (a row of its own), and there the network of its podCIDR.
+// Ours is behind a mutex, as in the operator; Kubernetes' has one inside. Ours records the
+// owner of each block; Kubernetes' keeps no owners. What callers derive from a Node object
+// first has rows of its own: the owner of its UID here, the network of its podCIDR there.
 package cidrset
 
 import (
@@ -42,19 +41,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// shape is a range with 65 536 blocks that can be had.
+// shape is a range of which 65 536 blocks can be allocated.
 type shape struct {
 	name, prefix string
 	bits         int
 }
 
-const blocks = 1 << 16
+const capacity = 1 << 16
 
 func shapes() []shape {
 	return []shape{{"8in24", "10.0.0.0/8", 24}, {"48in64", "2001:db8::/48", 64}}
 }
 
-// huge is a range of which Kubernetes' refuses all that is shorter than a /48.
+// huge returns a range that Kubernetes' refuses: it allows at most 16 bits.
 func huge() shape { return shape{"32in64", "2001:db8::/32", 64} }
 
 func kubernetes(tb testing.TB, s shape) workload.Pool[*net.IPNet] {
@@ -66,25 +65,25 @@ func kubernetes(tb testing.TB, s shape) workload.Pool[*net.IPNet] {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return workload.Pool[*net.IPNet]{Cap: blocks, Next: set.AllocateNext, Free: set.Release, Take: set.Occupy}
+	return workload.Pool[*net.IPNet]{Cap: capacity, Next: set.AllocateNext, Free: set.Release, Take: set.Occupy}
 }
 
-// node is a Node object as far as it matters, and the block that it has.
+// node is the owner that stands for a Node object, with its block.
 type node struct {
 	owner blocks.Owner
 	block netip.Prefix
 }
 
-// book is ours behind its lock, with nodes that have no block.
-type book struct {
+// locked holds a Set with its lock, and the nodes that have no block.
+type locked struct {
 	mu    sync.Mutex
 	set   *blocks.Set
 	nodes []node
 	now   time.Time
 }
 
-func newBook(tb testing.TB, s shape, coolDown time.Duration) *book {
-	b := &book{set: blocks.New(blocks.Policy{CoolDown: coolDown}), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+func newLocked(tb testing.TB, s shape) *locked {
+	b := &locked{set: blocks.New(blocks.Policy{}), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	p := netip.MustParsePrefix(s.prefix)
 	if err := b.set.AddRange(blocks.Range{Prefix: p, Bits: s.bits}); err != nil {
 		tb.Fatal(err)
@@ -94,7 +93,7 @@ func newBook(tb testing.TB, s shape, coolDown time.Duration) *book {
 		a[(n-1)/8] |= 0x80 >> ((n - 1) % 8)
 		b.set.Reserve(netip.PrefixFrom(netip.AddrFrom16(a), n))
 	}
-	for i := range blocks + 1 {
+	for i := range capacity + 1 {
 		b.nodes = append(b.nodes, node{owner: blocks.NewOwner(fmt.Sprintf("node-%d.example.org", i), uid(i))})
 	}
 	return b
@@ -102,18 +101,18 @@ func newBook(tb testing.TB, s shape, coolDown time.Duration) *book {
 
 func uid(i int) string { return fmt.Sprintf("3f2a7c1e-%04x-4d5e-8f6a-%012x", i*40503&0xffff, i) }
 
-// pop is a node without a block.
-func (b *book) pop() node {
+// pop returns a node without a block.
+func (b *locked) pop() node {
 	n := b.nodes[len(b.nodes)-1]
 	b.nodes = b.nodes[:len(b.nodes)-1]
 	return n
 }
 
-func (b *book) pool() workload.Pool[node] {
-	return workload.Pool[node]{Cap: blocks, Next: b.next, Free: b.free, Take: b.take}
+func (b *locked) pool() workload.Pool[node] {
+	return workload.Pool[node]{Cap: capacity, Next: b.next, Free: b.free, Take: b.take}
 }
 
-func (b *book) next() (node, error) {
+func (b *locked) next() (node, error) {
 	n := b.pop()
 	b.mu.Lock()
 	got, err := b.set.Allocate(n.owner, nil, b.now)
@@ -126,16 +125,16 @@ func (b *book) next() (node, error) {
 	return n, nil
 }
 
-func (b *book) free(n node) error {
+func (b *locked) free(n node) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nodes = append(b.nodes, n)
 	return b.set.Release(n.owner, b.now)
 }
 
-// take is followed by free of the same node: as many nodes as before are without
-// a block then. It does not go together with next.
-func (b *book) take(n node) error {
+// take is followed by free of the same node, so that as many nodes as before are without
+// a block. It does not go together with next.
+func (b *locked) take(n node) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nodes = b.nodes[:len(b.nodes)-1]
@@ -150,11 +149,11 @@ func BenchmarkKubernetes(b *testing.B) {
 
 func BenchmarkCadastre(b *testing.B) {
 	for _, s := range append(shapes(), huge()) {
-		b.Run(s.name, func(b *testing.B) { suite(b, func() workload.Pool[node] { return newBook(b, s, 0).pool() }) })
+		b.Run(s.name, func(b *testing.B) { suite(b, func() workload.Pool[node] { return newLocked(b, s).pool() }) })
 	}
 }
 
-// suite is what matters for node CIDRs.
+// suite runs the workloads of node CIDRs.
 func suite[T any](b *testing.B, mk func() workload.Pool[T]) {
 	workload.Levels(b, mk)
 	b.Run("full", func(b *testing.B) { workload.Full(b, mk()) })
@@ -166,8 +165,8 @@ func suite[T any](b *testing.B, mk func() workload.Pool[T]) {
 	}
 }
 
-// BenchmarkTheOwner is what an owner costs before the book is asked, and
-// BenchmarkTheNetwork what a podCIDR does before Kubernetes' is.
+// BenchmarkTheOwner measures what a caller of ours derives from a Node object, and
+// BenchmarkTheNetwork what a caller of Kubernetes' does.
 func BenchmarkTheOwner(b *testing.B) {
 	text := uid(1)
 	for b.Loop() {
