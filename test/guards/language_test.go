@@ -81,7 +81,6 @@ func notYetPlain() []string {
 		"plugins/podmanager/cni",
 		"plugins/restapi",
 		"plugins/restapi/localapi",
-		"test/bench",
 		"test/chaos",
 		"test/demo",
 		"test/democluster",
