@@ -8,6 +8,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
 // API defines methods provided by IPAM for use by other plugins. Where a node
@@ -73,7 +74,10 @@ type FamilyAPI interface {
 // PodCIDRChange is triggered when the CIDR for pods on the current node
 // changes, because external IPAM has updated the node.
 type PodCIDRChange struct {
-	LocalPodCIDR *net.IPNet // of the first family; nil where there is none any more
+	LocalPodCIDR *net.IPNet // of the first family; nil if there is none any more
+	// Node is the state of this node that the change follows from. The resync derives
+	// the pod subnets of all families from it; nil: from the state that NodeSync has.
+	Node *nodesync.Node
 }
 
 // GetName returns the name of the event.

@@ -90,7 +90,7 @@ func (i *IPAM) updateClaims(txn controller.UpdateOperations) (string, error) {
 	have, next := podSubnets(s.nodes), &state{nodeID: s.nodeID, families: s.families, nodes: slices.Clone(s.nodes)}
 	i.openHeld(next, each(s.wanted, func(t claims.Target) netip.Prefix { return t.Prefix }))
 	if now := podSubnets(next.nodes); !sameSet(have, now) {
-		return i.changePodCIDR(have, now, txn)
+		return i.changePodCIDR(i.ownNode(nil), have, now, txn)
 	}
 	i.publish(s) // a block that drained may have been given back
 	return "", nil

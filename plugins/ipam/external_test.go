@@ -222,8 +222,23 @@ func TestThePodCIDRChangesByValue(t *testing.T) {
 			g.Expect(follow).To(HaveLen(1))
 			g.Expect(follow[0].String()).To(Equal("Pod CIDR Change\n* LocalPodCIDR: " + c.change))
 			g.Expect(n.journal.Commits()).To(BeNumerically("<=", 2), "the change itself is for the resync")
+			g.Expect(follow[0].(*ipam.PodCIDRChange).Node.PodCIDRs).To(HaveLen(len(c.get)), "of all families")
 		})
 	}
+}
+
+// The resync of a PodCIDRChange derives the subnets from the event, also if the cluster
+// has another state by then, which has an event of its own.
+func TestPodCIDRChangeCarriesTheSubnets(t *testing.T) {
+	g := NewWithT(t)
+	n := running(t, impatient, 5)
+	follow, err := n.update(now(thisNode, "10.1.77.0/24"))
+	g.Expect(err).NotTo(HaveOccurred())
+	n.podCIDRs("10.1.78.0/24")
+	g.Expect(n.resyncWith(follow[0])).To(Succeed())
+	g.Expect(n.PodSubnetThisNode().String()).To(Equal("10.1.77.0/24"))
+	g.Expect(n.resyncWith(&ipam.PodCIDRChange{})).To(Succeed())
+	g.Expect(n.PodSubnetThisNode().String()).To(Equal("10.1.78.0/24"), "an event without a node")
 }
 
 func TestPodCIDRChange(t *testing.T) {

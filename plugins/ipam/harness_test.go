@@ -127,9 +127,14 @@ func running(t *testing.T, conf string, id uint32) *node {
 
 // resync is one resync of the cluster's state, committed as the loop would.
 func (n *node) resync() error {
+	return n.resyncWith(&controller.DBResync{Revision: n.revision, KubeState: n.kube})
+}
+
+// resyncWith processes an event that is a resync.
+func (n *node) resyncWith(ev controller.Event) error {
 	n.resyncs++
 	n.ownNode()
-	err := n.Resync(&controller.DBResync{Revision: n.revision, KubeState: n.kube}, n.kube, n.resyncs, newTxn())
+	err := n.Resync(ev, n.kube, n.resyncs, newTxn())
 	if err != nil {
 		n.Stage.Undo()
 		return err

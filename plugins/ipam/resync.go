@@ -34,7 +34,7 @@ func (i *IPAM) Resync(event controller.Event, kubeStateData controller.KubeState
 	if db, ok := event.(*controller.DBResync); ok {
 		i.register.local, i.register.seen = db.Local, db.Revision
 	}
-	s, err := i.derive(kubeStateData)
+	s, err := i.derive(i.ownNode(event), kubeStateData)
 	if err != nil {
 		return controller.NewFatalError(fmt.Errorf("derive the addresses of this node: %w", err))
 	}
@@ -50,9 +50,22 @@ func (i *IPAM) Resync(event controller.Event, kubeStateData controller.KubeState
 	return nil
 }
 
-// derive is what the configuration, the node ID and, with external IPAM, the
-// Node object say of this node.
-func (i *IPAM) derive(data controller.KubeStateData) (*state, error) {
+// ownNode returns the state of this node: that of a PodCIDRChange, otherwise that of
+// NodeSync. It is empty before the cluster knows the node.
+func (i *IPAM) ownNode(event controller.Event) *nodesync.Node {
+	own := i.NodeSync.GetAllNodes()[i.ServiceLabel.GetAgentLabel()]
+	if change, ok := event.(*PodCIDRChange); ok && change.Node != nil {
+		own = change.Node
+	}
+	if own == nil {
+		return &nodesync.Node{}
+	}
+	return own
+}
+
+// derive returns the addresses of this node that follow from the configuration, the
+// node ID and, with external IPAM, the state of the node.
+func (i *IPAM) derive(own *nodesync.Node, data controller.KubeStateData) (*state, error) {
 	s := &state{nodeID: i.NodeSync.GetNodeID(), families: i.ContivConf.Cluster().Families}
 	switch i.ContivConf.PodBlocks() {
 	case contivconf.PodBlocksNodeID:
@@ -74,7 +87,7 @@ func (i *IPAM) derive(data controller.KubeStateData) (*state, error) {
 		i.openHeld(s, i.ContivConf.StaticPodCIDRs())
 	case contivconf.PodBlocksPodCIDR:
 		i.followNodes(s)
-		i.fromNodeObject(s)
+		i.fromNodeObject(s, own)
 	}
 	return s, i.deriveNetworks(s)
 }
@@ -103,12 +116,8 @@ func (s *state) setPods(subnets []netip.Prefix) error {
 
 // fromNodeObject takes the pod subnets from Node.spec.podCIDRs. An object that
 // cannot be used is reported and harms nothing else: the node has no subnet then.
-func (i *IPAM) fromNodeObject(s *state) {
+func (i *IPAM) fromNodeObject(s *state, own *nodesync.Node) {
 	name := i.ServiceLabel.GetAgentLabel()
-	own := i.NodeSync.GetAllNodes()[name]
-	if own == nil {
-		own = &nodesync.Node{}
-	}
 	s.asked, s.askedProblem = i.ofOurFamilies(own.PodCIDRs), own.PodCIDRProblem
 	subnets := s.asked
 	switch {
@@ -466,12 +475,12 @@ func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperatio
 		}
 		want = podSubnets(derived)
 	}
-	return i.changePodCIDR(have, want, txn)
+	return i.changePodCIDR(own, have, want, txn)
 }
 
-// changePodCIDR announces that the pod subnets have to be derived anew.
-func (i *IPAM) changePodCIDR(have, want []netip.Prefix, txn controller.UpdateOperations) (string, error) {
-	change := &PodCIDRChange{}
+// changePodCIDR has the pod subnets derived anew from a state of this node.
+func (i *IPAM) changePodCIDR(own *nodesync.Node, have, want []netip.Prefix, txn controller.UpdateOperations) (string, error) {
+	change := &PodCIDRChange{Node: own}
 	if len(want) > 0 {
 		change.LocalPodCIDR = toNet(want[0].Masked())
 	}
