@@ -60,7 +60,10 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/IpamDriver.GetDefaultAddressSpaces":
 		p.spaces(w, r)
 		return
-	case "/IpamDriver.RequestPool", "/IpamDriver.ReleasePool", "/IpamDriver.RequestAddress", "/IpamDriver.ReleaseAddress":
+	case "/IpamDriver.RequestPool",
+		"/IpamDriver.ReleasePool",
+		"/IpamDriver.RequestAddress",
+		"/IpamDriver.ReleaseAddress":
 	default:
 		p.own.ServeHTTP(w, r)
 		return
@@ -115,7 +118,8 @@ func (p *proxy) spaces(w http.ResponseWriter, r *http.Request) {
 
 // forward sends a request to the agent; an error means that the agent has not answered.
 func (p *proxy) forward(r *http.Request, body []byte) (status int, answer []byte, err error) {
-	req, err := http.NewRequestWithContext(r.Context(), http.MethodPost, "http://agent"+r.URL.Path, bytes.NewReader(body))
+	url := "http://agent" + r.URL.Path
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}

@@ -54,8 +54,10 @@ func (o options) fail(log *slog.Logger) func(error) {
 func parse(args []string, getenv func(string) string, stderr io.Writer) (opt options, err error) {
 	fs := flag.NewFlagSet("cadastre-docker-plugin", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.StringVar(&opt.socket, "socket", "/run/docker/plugins/cadastre.sock", "the `path` of the socket that the engine asks")
-	fs.StringVar(&opt.agent, "agent", getenv("AGENT_SOCKET"), "the `path` of the agent's socket for Docker (default $AGENT_SOCKET)")
+	fs.StringVar(&opt.socket, "socket", "/run/docker/plugins/cadastre.sock",
+		"the `path` of the socket that the engine connects to")
+	fs.StringVar(&opt.agent, "agent", getenv("AGENT_SOCKET"),
+		"the `path` of the agent's socket for Docker (default $AGENT_SOCKET)")
 	fs.StringVar(&opt.data, "data", "/data", "the `directory` of the own ledger and of the local API's socket")
 	if err := fs.Parse(args); err != nil {
 		return opt, err
@@ -112,7 +114,10 @@ const (
 
 // open opens the own ledger and assembles the parts.
 func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err error) {
-	file, err := bolt.OpenFile(filepath.Join(opt.data, "cadastre.db"), bolt.FileOptions{Holder: "cadastre-docker-plugin", Fail: opt.fail(log)})
+	file, err := bolt.OpenFile(filepath.Join(opt.data, "cadastre.db"), bolt.FileOptions{
+		Holder: "cadastre-docker-plugin",
+		Fail:   opt.fail(log),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -145,13 +150,23 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 		return nil, err
 	}
 	p.proxy = newProxy(log, opt.agent, seen != "", func() error { return file.SetLocal(seenKey, "yes") })
-	config := ipamapi.Config{Local: ipamapi.Space{Name: ownLocal}, Global: ipamapi.Space{Name: ownGlobal}, HostID: instance}
+	config := ipamapi.Config{
+		Local:  ipamapi.Space{Name: ownLocal},
+		Global: ipamapi.Space{Name: ownGlobal},
+		HostID: instance,
+	}
 	p.docker = dockeripam.NewPlugin(dockeripam.Deps{
 		PluginDeps: controller.PluginDeps{Log: log}, Socket: opt.socket, Around: p.proxy.around,
 		Limits: httpserver.Limits{Connections: shares.Local / 2}, // a forwarded request has a connection to the agent, too
 		NewDriver: func(ctx context.Context, _ ipamapi.PoolOpener) (dockeripam.Driver, error) {
 			host := dockeripam.Host{Log: log, Own: func() []netip.Prefix { return nil }}
-			return ipamapi.New(ctx, ipamapi.Deps{Ledger: p.ledger, Records: file.Records("docker"), Host: host, Config: config, Log: log})
+			return ipamapi.New(ctx, ipamapi.Deps{
+				Ledger:  p.ledger,
+				Records: file.Records("docker"),
+				Host:    host,
+				Config:  config,
+				Log:     log,
+			})
 		},
 	})
 	api := p.apiDeps(opt, instance, log)

@@ -14,13 +14,18 @@ import (
 
 // request serves RequestAddress: it returns an address with the length of its
 // pool's prefix. The zero Addr asks for any address.
-func (d *Driver) request(ctx context.Context, key string, a netip.Addr, options map[string]string) (netip.Prefix, error) {
-	who := ownerOf(options)
+func (d *Driver) request(
+	ctx context.Context,
+	key string,
+	a netip.Addr,
+	options map[string]string,
+) (netip.Prefix, error) {
+	o := ownerOf(options)
 	p, err := d.pool(ctx, key)
 	if err != nil {
 		return netip.Prefix{}, err
 	}
-	if who.gateway { // a gateway may change the record
+	if o.gateway { // a gateway may change the record
 		d.change.Lock()
 		defer d.change.Unlock()
 	}
@@ -30,9 +35,9 @@ func (d *Driver) request(ctx context.Context, key string, a netip.Addr, options 
 		return netip.Prefix{}, ErrPoolNotFound
 	}
 	if a.IsValid() {
-		return d.allocateAddr(ctx, p, a, who)
+		return d.allocateAddr(ctx, p, a, o)
 	}
-	return d.allocate(ctx, p, who, d.config.Serial || options[AllocSerialPrefix] == "true")
+	return d.allocate(ctx, p, o, d.config.Serial || options[AllocSerialPrefix] == "true")
 }
 
 // pool returns the pool of an ID. An unknown ID that did not end is of a driver
@@ -90,20 +95,21 @@ func (d *Driver) reopen(ctx context.Context, key string) (*pool, error) {
 	}
 	d.log.Warn("a Docker pool without a record is served as its ID says", "pool", key)
 	if _, _, err := d.claim(ctx, p, p, p.first(), owner{gateway: true}); err != nil {
-		d.log.Warn("the likely gateway of a Docker pool is not reserved", "pool", key, "address", p.first(), "error", err)
+		d.log.Warn("the likely gateway of a Docker pool is not reserved",
+			"pool", key, "address", p.first(), "error", err)
 	}
 	return p, nil
 }
 
 // allocate allocates any address: of p or, if that is full, of the next pool of
 // its group.
-func (d *Driver) allocate(ctx context.Context, p *pool, who owner, serial bool) (netip.Prefix, error) {
+func (d *Driver) allocate(ctx context.Context, p *pool, o owner, serial bool) (netip.Prefix, error) {
 	var full error
 	for _, m := range d.members(p) {
 		var a netip.Addr
 		err := p.with(m, func() (err error) {
 			req := m.request
-			req.Key, req.Purpose, req.Order = who.numbered(p.key, d.number.Add(1)), who.purpose(m), d.config.order()
+			req.Key, req.Purpose, req.Order = o.numbered(p.key, d.number.Add(1)), o.purpose(m), d.config.order()
 			if serial {
 				req.Order = ledger.Serial
 			}
@@ -125,18 +131,19 @@ func (d *Driver) allocate(ctx context.Context, p *pool, who owner, serial bool) 
 }
 
 // allocateAddr allocates a, or repeats the answer to an earlier request for it.
-func (d *Driver) allocateAddr(ctx context.Context, p *pool, a netip.Addr, who owner) (netip.Prefix, error) {
+func (d *Driver) allocateAddr(ctx context.Context, p *pool, a netip.Addr, o owner) (netip.Prefix, error) {
 	m := d.memberWith(p, a)
 	if m == nil {
 		return netip.Prefix{}, fmt.Errorf("%w: %s is not in %s", ErrIPOutOfRange, a, p.id.prefix)
 	}
 	if m.reserves(a) {
-		return netip.Prefix{}, fmt.Errorf("%w: %s is the network or the broadcast address of %s", ErrIPAlreadyAllocated, a, m.id.prefix)
+		return netip.Prefix{}, fmt.Errorf("%w: %s is the network or the broadcast address of %s",
+			ErrIPAlreadyAllocated, a, m.id.prefix)
 	}
 	err := p.with(m, func() error {
-		l, fresh, err := d.claim(ctx, p, m, a, who)
+		l, fresh, err := d.claim(ctx, p, m, a, o)
 		if err == nil && !fresh {
-			err = d.repeat(ctx, p, l, who)
+			err = d.repeat(ctx, p, l, o)
 		}
 		return err
 	})
@@ -144,15 +151,20 @@ func (d *Driver) allocateAddr(ctx context.Context, p *pool, a netip.Addr, who ow
 }
 
 // claim claims a of m for p. If a has a lease, it returns that one, which is not fresh.
-func (d *Driver) claim(ctx context.Context, p, m *pool, a netip.Addr, who owner) (l ledger.Lease, fresh bool, err error) {
+func (d *Driver) claim(
+	ctx context.Context,
+	p, m *pool,
+	a netip.Addr,
+	o owner,
+) (l ledger.Lease, fresh bool, err error) {
 	for range 2 { // the second time for a lease that another call has claimed in between
 		if l, ok := d.ledger.Lookup(m.ledger, a); ok && l.State != ledger.Cooling {
 			return l, false, nil
 		}
 		leases, fresh, claimed := d.ledger.Claim(ctx, ledger.Request{
 			Pool:    m.ledger,
-			Key:     who.named(p.key, a),
-			Purpose: who.purpose(m),
+			Key:     o.named(p.key, a),
+			Purpose: o.purpose(m),
 			Wanted:  []netip.Addr{a},
 		})
 		if claimed == nil && fresh {
@@ -169,14 +181,14 @@ func (d *Driver) claim(ctx context.Context, p, m *pool, a netip.Addr, who owner)
 }
 
 // repeat decides whether lease l answers a request for its address.
-func (d *Driver) repeat(ctx context.Context, p *pool, l ledger.Lease, who owner) error {
+func (d *Driver) repeat(ctx context.Context, p *pool, l ledger.Lease, o owner) error {
 	has := holder(l)
 	switch {
 	case !p.allocated(l):
-	case who.gateway && has.is(who):
+	case o.gateway && has.is(o):
 		return d.share(ctx, p, l.Addr, 1)
-	case has.is(who), !who.known() && d.replays.Confirm(l.Generation):
-		if who.known() {
+	case has.is(o), !o.known() && d.replays.Confirm(l.Generation):
+		if o.known() {
 			d.replays.Confirm(l.Generation)
 		}
 		return nil

@@ -35,7 +35,7 @@ func TestCoolDown(t *testing.T) {
 		w.free(x.id, x.first)
 		g.Expect(w.get(x.id, "")).To(HavePrefix(x.third+"/"), "the one just released has to cool")
 		w.free(x.id, x.second)
-		g.Expect(w.get(x.id, x.second)).To(HavePrefix(x.second+"/"), "who names it gets it")
+		g.Expect(w.get(x.id, x.second)).To(HavePrefix(x.second+"/"), "a request for it by name gets it")
 		w.free(x.id, x.second)
 		got := []string{}
 		for a, err := w.ask(x.id, ""); err == nil; a, err = w.ask(x.id, "") {

@@ -57,7 +57,8 @@ func (c Config) defaults() (Config, error) {
 			x.space.Name = x.name
 		}
 		if strings.ContainsAny(x.space.Name, "/?") {
-			return c, fmt.Errorf("%s.Name: %q contains / or ?, which separate the names in pool IDs", x.field, x.space.Name)
+			return c, fmt.Errorf("%s.Name: %q contains / or ?, which separate the names in pool IDs",
+				x.field, x.space.Name)
 		}
 		if x.space.Pools == nil {
 			x.space.Pools = x.pools
@@ -93,7 +94,14 @@ func (c Config) order() ledger.Order {
 
 // defaultPools returns Docker's default lists.
 func defaultPools() (local, global []Predefined) {
-	for _, s := range []string{"172.17.0.0/16", "172.18.0.0/16", "172.19.0.0/16", "172.20.0.0/14", "172.24.0.0/14", "172.28.0.0/14"} {
+	for _, s := range []string{
+		"172.17.0.0/16",
+		"172.18.0.0/16",
+		"172.19.0.0/16",
+		"172.20.0.0/14",
+		"172.24.0.0/14",
+		"172.28.0.0/14",
+	} {
 		local = append(local, Predefined{netip.MustParsePrefix(s), 16})
 	}
 	local = append(local, Predefined{netip.MustParsePrefix("192.168.0.0/16"), 20})
@@ -119,7 +127,8 @@ func predefined(field string, list []Predefined) (byFamily [2][]Predefined, err 
 			return byFamily, fmt.Errorf("%s[%d]: the base is not a prefix", field, i)
 		}
 		if p.Size < p.Base.Bits() || p.Size > p.Base.Addr().BitLen() {
-			return byFamily, fmt.Errorf("%s[%d]: size %d of base %s: it must be from %d to %d", field, i, p.Size, p.Base, p.Base.Bits(), p.Base.Addr().BitLen())
+			return byFamily, fmt.Errorf("%s[%d]: size %d of base %s: want %d to %d",
+				field, i, p.Size, p.Base, p.Base.Bits(), p.Base.Addr().BitLen())
 		}
 	}
 	slices.SortStableFunc(list, func(p, q Predefined) int { return p.Base.Compare(q.Base) })

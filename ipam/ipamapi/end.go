@@ -52,7 +52,9 @@ func (d *Driver) EndPool(ctx context.Context, poolID string, force bool) ([]ledg
 func inUse(leases []ledger.Lease) string {
 	const most = 4
 	leases = slices.Clone(leases)
-	slices.SortFunc(leases, func(x, y ledger.Lease) int { return cmp.Or(x.Addr.Compare(y.Addr), strings.Compare(x.Pool, y.Pool)) })
+	slices.SortFunc(leases, func(x, y ledger.Lease) int {
+		return cmp.Or(x.Addr.Compare(y.Addr), strings.Compare(x.Pool, y.Pool))
+	})
 	var named []string
 	for _, l := range leases[:min(len(leases), most)] {
 		h, _ := HolderOf(l)

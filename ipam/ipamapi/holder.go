@@ -22,13 +22,13 @@ type Holder struct {
 // HolderOf returns the holder of a lease that the engine has requested; ok is
 // false for every other lease.
 func HolderOf(l ledger.Lease) (h Holder, ok bool) {
-	who := holder(l)
+	o := holder(l)
 	switch {
 	case l.Purpose == ledger.ForDocker:
-	case l.Purpose != ledger.ForInfra || !who.gateway || !strings.HasPrefix(l.Pool, ledgerPrefix):
+	case l.Purpose != ledger.ForInfra || !o.gateway || !strings.HasPrefix(l.Pool, ledgerPrefix):
 		return Holder{}, false
 	}
-	return Holder{PoolID: l.Key.Network, Endpoint: who.name, MAC: who.mac, Gateway: who.gateway}, true
+	return Holder{PoolID: l.Key.Network, Endpoint: o.name, MAC: o.mac, Gateway: o.gateway}, true
 }
 
 // String describes the holder: the gateway, or the endpoint as far as it is known.

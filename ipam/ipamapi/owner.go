@@ -23,7 +23,8 @@ func ownerOf(options map[string]string) owner {
 		return owner{}
 	}
 	return owner{
-		name: strings.ToValidUTF8(options[EndpointName], "?"), mac: strings.ToLower(strings.ToValidUTF8(options[EndpointMAC], "?")),
+		name:    strings.ToValidUTF8(options[EndpointName], "?"),
+		mac:     strings.ToLower(strings.ToValidUTF8(options[EndpointMAC], "?")),
 		gateway: options[RequestAddressType] == Gateway,
 	}
 }
@@ -42,7 +43,8 @@ func (o owner) key(poolID string, mark []byte) ledger.Key {
 		name = mac
 	}
 	var room [64]byte
-	return ledger.Key{Network: poolID, ContainerID: name, IfName: string(append(append(append(room[:0], mac...), '#'), mark...))}
+	marked := append(append(append(room[:0], mac...), '#'), mark...)
+	return ledger.Key{Network: poolID, ContainerID: name, IfName: string(marked)}
 }
 
 // numbered returns the key of a lease of any address.

@@ -77,11 +77,13 @@ func parsePoolID(s string) (poolID, error) {
 		return fail()
 	}
 	id := poolID{space: parts[0], group: values.Get("group"), pods: values.Get("pods")}
-	if id.prefix, err = netip.ParsePrefix(parts[1] + "/" + parts[2]); err != nil || id.prefix != canonical(id.prefix) || id.prefix.Bits() == 0 {
+	id.prefix, err = netip.ParsePrefix(parts[1] + "/" + parts[2])
+	if err != nil || id.prefix != canonical(id.prefix) || id.prefix.Bits() == 0 {
 		return fail()
 	}
 	if len(parts) == 5 {
-		if id.sub, err = netip.ParsePrefix(parts[3] + "/" + parts[4]); err != nil || id.sub != canonical(id.sub) || !within(id.sub, id.prefix) || id.sub == id.prefix {
+		id.sub, err = netip.ParsePrefix(parts[3] + "/" + parts[4])
+		if err != nil || id.sub != canonical(id.sub) || id.sub == id.prefix || !within(id.sub, id.prefix) {
 			return fail()
 		}
 	}

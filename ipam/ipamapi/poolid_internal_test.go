@@ -67,9 +67,9 @@ func TestPredefinedPools(t *testing.T) {
 	g.Expect(got[0]).To(Equal(list("10.0.0.0/8", 16, "192.168.0.0/24", 24)), "what is in another one is left out")
 	g.Expect(got[1]).To(Equal(list("fd00::/64", 64, "fd01::/48", 64)))
 	for text, bad := range map[string][]Predefined{
-		"Pools[1]: size 8 of base 10.0.0.0/16: it must be from 16 to 32": list("10.1.0.0/16", 24, "10.0.0.0/16", 8),
-		"Pools[0]: size 33 of base 10.0.0.0/16":                          list("10.0.0.0/16", 33),
-		"Pools[0]: the base is not a prefix":                             {{}},
+		"Pools[1]: size 8 of base 10.0.0.0/16: want 16 to 32": list("10.1.0.0/16", 24, "10.0.0.0/16", 8),
+		"Pools[0]: size 33 of base 10.0.0.0/16":               list("10.0.0.0/16", 33),
+		"Pools[0]: the base is not a prefix":                  {{}},
 	} {
 		_, err := predefined("Pools", bad)
 		g.Expect(err).To(MatchError(ContainSubstring(text)))

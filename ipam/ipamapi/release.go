@@ -54,7 +54,12 @@ func (d *Driver) releaseFrom(ctx context.Context, p *pool, a netip.Addr, changin
 		if gateway && p.shared[a.String()] > 0 {
 			return d.share(ctx, p, a, -1)
 		}
-		_, err := d.ledger.Free(ctx, ledger.Selector{Addr: a, Pool: l.Pool, Purpose: l.Purpose, Generation: l.Generation})
+		_, err := d.ledger.Free(ctx, ledger.Selector{
+			Addr:       a,
+			Pool:       l.Pool,
+			Purpose:    l.Purpose,
+			Generation: l.Generation,
+		})
 		if errors.Is(err, ledger.ErrNotOwner) {
 			return nil // another call has released it in between
 		}
@@ -72,6 +77,11 @@ func (d *Driver) releaseEndpoint(ctx context.Context, p, m *pool, a netip.Addr) 
 	if p != m || m.fromPods() || p.id.group != "" {
 		return false, nil
 	}
-	_, err = d.ledger.Free(ctx, ledger.Selector{Addr: a, Pool: m.ledger, Purpose: ledger.ForDocker, Network: p.key})
+	_, err = d.ledger.Free(ctx, ledger.Selector{
+		Addr:    a,
+		Pool:    m.ledger,
+		Purpose: ledger.ForDocker,
+		Network: p.key,
+	})
 	return !errors.Is(err, ledger.ErrNotOwner), err
 }

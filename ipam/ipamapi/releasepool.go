@@ -117,7 +117,8 @@ func (d *Driver) keep(ctx context.Context, p *pool) {
 		err = d.ledger.Begin().Commit(ctx) // writes over what a failed commit may have left
 	}
 	if err != nil {
-		d.log.Warn("the release of a Docker pool failed; after a crash now the pool may be gone", "pool", p.key, "error", err)
+		d.log.Warn("the release of a Docker pool failed; after a crash now the pool may be gone",
+			"pool", p.key, "error", err)
 	}
 }
 

@@ -33,9 +33,13 @@ type wanted struct {
 // parse checks a request. A prefix decides the family: a flag that contradicts
 // it would make a pool that nothing can find again.
 func (d *Driver) parse(req PoolRequest) (wanted, error) {
-	w := wanted{id: poolID{space: req.AddressSpace, group: req.Options[GroupOption]}, overlap: req.Options[OverlapOption] == "true"}
+	w := wanted{
+		id:      poolID{space: req.AddressSpace, group: req.Options[GroupOption]},
+		overlap: req.Options[OverlapOption] == "true",
+	}
 	if d.spaces[req.AddressSpace] == nil {
-		return w, fmt.Errorf("%w %q: want %q or %q", ErrInvalidAddressSpace, req.AddressSpace, d.config.Local.Name, d.config.Global.Name)
+		return w, fmt.Errorf("%w %q: want %q or %q",
+			ErrInvalidAddressSpace, req.AddressSpace, d.config.Local.Name, d.config.Global.Name)
 	}
 	if req.V6 {
 		w.family = ledger.IPv6

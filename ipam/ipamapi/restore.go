@@ -27,7 +27,8 @@ type restored struct {
 // released are closed, and pools without a record stay if they have leases.
 func (d *Driver) restore(ctx context.Context) error {
 	r := restored{closing: map[string]struct{}{}, held: map[string]bool{}}
-	if err := d.records.Load(ctx, func(key string, value []byte) error { return d.restoreRecord(&r, key, value) }); err != nil {
+	restoreRecord := func(key string, value []byte) error { return d.restoreRecord(&r, key, value) }
+	if err := d.records.Load(ctx, restoreRecord); err != nil {
 		return fmt.Errorf("load the records of pools: %w", err)
 	}
 	leases := d.ledger.Leases()
@@ -48,13 +49,15 @@ func (d *Driver) restore(ctx context.Context) error {
 func (d *Driver) restoreRecord(r *restored, key string, value []byte) error {
 	id, ok := d.configured(key)
 	if !ok {
-		d.log.Error("a record of a Docker pool is ignored: its key is not a pool ID of a configured address space", "record", key)
+		d.log.Error("a record of a Docker pool is ignored: its key is not a pool ID of a configured address space",
+			"record", key)
 		return nil
 	}
 	rec := record{Version: recordVersion, Refs: 1}
 	err := json.Unmarshal(value, &rec)
 	if rec.Version > recordVersion {
-		return fmt.Errorf("the record of %s is of version %d, this program knows %d: install the newer program again", key, rec.Version, recordVersion)
+		return fmt.Errorf("the record of %s is of version %d, this program knows %d: install the newer program again",
+			key, rec.Version, recordVersion)
 	}
 	if err != nil || rec.Refs < 1 && !rec.Ended {
 		d.log.Error("the record of a Docker pool cannot be read; its ID says what is needed", "pool", key, "error", err)

@@ -90,7 +90,8 @@ func (d *Driver) choose(s *addressSpace, f ledger.Family, bits int, host []netip
 		}
 	}
 	if !fits {
-		return netip.Prefix{}, fmt.Errorf("%w: no predefined %s pool of %s can hold a /%d", ErrInvalidPool, f, s.name, bits)
+		return netip.Prefix{}, fmt.Errorf("%w: no predefined %s pool of %s can hold a /%d",
+			ErrInvalidPool, f, s.name, bits)
 	}
 	return netip.Prefix{}, fmt.Errorf("%w: %s of %s", ErrNoMoreSubnets, f, s.name)
 }

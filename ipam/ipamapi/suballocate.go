@@ -16,8 +16,10 @@ func (d *Driver) podPoolOf(s *addressSpace, p netip.Prefix) string {
 	if s.pods.Pool == "" {
 		return ""
 	}
-	if slices.ContainsFunc(d.ledger.Blocks(s.pods.Pool), func(b netip.Prefix) bool { return within(p, b) }) {
-		return s.pods.Pool
+	for _, b := range d.ledger.Blocks(s.pods.Pool) {
+		if within(p, b) {
+			return s.pods.Pool
+		}
 	}
 	return ""
 }
@@ -43,7 +45,8 @@ func (d *Driver) suballocate(s *addressSpace, f ledger.Family, bits int) (p neti
 	for {
 		p, ok := d.ledger.FreePart(s.pods.Pool, f, bits, avoid)
 		if !ok {
-			return p, true, fmt.Errorf("%w: no /%d of pool %q of the pod network is free", ErrNoMoreSubnets, bits, s.pods.Pool)
+			return p, true, fmt.Errorf("%w: no /%d of pool %q of the pod network is free",
+				ErrNoMoreSubnets, bits, s.pods.Pool)
 		}
 		x, overlaps := d.ledger.Overlapping(s.inLedger, p, "")
 		if !overlaps {

@@ -193,7 +193,14 @@ func (p *DockerIPAM) Serve(ctx context.Context) error {
 		handler = p.Around(handler)
 	}
 	// Base ends the requests that wait for the driver.
-	return httpserver.New(httpserver.Config{Listener: l, Handler: handler, Limits: p.Limits, Log: p.Log, Base: ctx}).Serve(ctx)
+	server := httpserver.New(httpserver.Config{
+		Listener: l,
+		Handler:  handler,
+		Limits:   p.Limits,
+		Log:      p.Log,
+		Base:     ctx,
+	})
+	return server.Serve(ctx)
 }
 
 // maxSocketPath is the longest path of a socket that first has a temporary name.
@@ -205,7 +212,8 @@ func (p *DockerIPAM) listen() (net.Listener, error) {
 		return nil, fmt.Errorf("listen for Docker on %s: %w", p.Socket, err)
 	}
 	if len(p.Socket) > maxSocketPath {
-		return fail(fmt.Errorf("its path has %d bytes, and Linux takes %d: set cadastre.docker.socket", len(p.Socket), maxSocketPath))
+		return fail(fmt.Errorf("its path has %d bytes, and Linux takes %d: set cadastre.docker.socket",
+			len(p.Socket), maxSocketPath))
 	}
 	if err := os.MkdirAll(filepath.Dir(p.Socket), 0o755); err != nil {
 		return fail(err)

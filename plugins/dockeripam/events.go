@@ -57,7 +57,8 @@ const changeLimit = 30 * time.Second
 
 // Change pushes the change and waits for its outcome, for at most changeLimit.
 func (o opener) Change(ctx context.Context, change ipamapi.PoolChange) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, changeLimit, fmt.Errorf("the event loop has not handled it for %s: see cadastre status", changeLimit))
+	cause := fmt.Errorf("the event loop has not handled it for %s: see cadastre status", changeLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, changeLimit, cause)
 	defer cancel()
 	return o.push(ctx, change)
 }

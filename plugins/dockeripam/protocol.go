@@ -124,7 +124,8 @@ func (p *DockerIPAM) with(w http.ResponseWriter, r *http.Request, do func(Driver
 		v = choice.answer
 	}
 	if err := reply(w, v); err != nil && ok {
-		p.Log.Warn("Docker has not got the answer, and its choice is released", "call", r.URL.Path, "answer", v, "error", errors.Join(err, choice.undo()))
+		p.Log.Warn("Docker has not got the answer, and its choice is released",
+			"call", r.URL.Path, "answer", v, "error", errors.Join(err, choice.undo()))
 	}
 }
 

@@ -25,8 +25,7 @@ func withArguments() []string {
 	return []string{"IpamDriver.RequestPool", "IpamDriver.ReleasePool", "IpamDriver.RequestAddress", "IpamDriver.ReleaseAddress"}
 }
 
-// bothShapes fails unless an error can be read by those who look for Err and by
-// those who look for Error.
+// bothShapes fails unless the answer has the error in both fields, Err and Error.
 func bothShapes(g Gomega, answer []byte, parts ...string) {
 	var failed struct{ Err, Error string }
 	g.ExpectWithOffset(1, json.Unmarshal(answer, &failed)).To(Succeed(), "%q", answer)

@@ -38,7 +38,7 @@ func TestSocket(t *testing.T) {
 	n.Eventually(func() error { return newEngine(t, n.socket).call("Plugin.Activate", nil, &struct{}{}) }, patience).Should(Succeed())
 	info, err := os.Stat(n.socket)
 	n.Expect(err).NotTo(HaveOccurred())
-	n.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)), "who may connect may take every address")
+	n.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)), "every process that connects can take every address")
 	n.Expect(n.socket + ".new").NotTo(BeAnExistingFile())
 
 	other := newNode(t)
