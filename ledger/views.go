@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
@@ -106,36 +105,6 @@ func (l *Ledger) Lookup(pool string, a netip.Addr) (Lease, bool) {
 		}
 	}
 	return Lease{}, false
-}
-
-// Cooling returns the begin of the cool-down that ends first in a prefix of a pool;
-// false if no address of it cools.
-func (l *Ledger) Cooling(pool string, prefix netip.Prefix) (since time.Time, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.expirePending()
-	p := l.pools[pool]
-	if p == nil {
-		return since, false
-	}
-	fp := &p.fam[FamilyOf(prefix.Addr())]
-	l.expireCooling(p, fp)
-	blocks := fp.blocks
-	if b := fp.blockOf(prefix.Addr()); b != nil && len(fp.lengths) == 1 && b.prefix.Bits() <= prefix.Bits() {
-		blocks = []*block{b}
-	}
-	var first *lease
-	for _, b := range blocks {
-		for x := b.cooling.head; x != nil && (first == nil || x.cooled < first.cooled); x = x.cooling[ofBlock].next {
-			if prefix.Contains(x.addr) {
-				first = x
-			}
-		}
-	}
-	if first == nil {
-		return since, false
-	}
-	return first.value().Since, true
 }
 
 // statsAtOnce is the number of blocks whose counts are copied under one lock.
