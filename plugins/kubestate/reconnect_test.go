@@ -372,7 +372,7 @@ type probed struct {
 func (p *probed) Probe(ctx context.Context) error {
 	p.asked.Add(1)
 	now, _ := p.answer.Load().(outcome)
-	if now.error == context.DeadlineExceeded {
+	if errors.Is(now.error, context.DeadlineExceeded) {
 		<-ctx.Done()
 	}
 	return now.error

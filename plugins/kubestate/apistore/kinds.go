@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -197,7 +197,7 @@ func (r reader) kindOf(key string) (k kind, namespace, name string, ok bool) {
 
 // isName reports whether an object can have that name. The API server checks the
 // remaining rules.
-func isName(name string) bool { return name != "" && len(path.IsValidPathSegmentName(name)) == 0 }
+func isName(name string) bool { return name != "" && len(content.IsPathSegmentName(name)) == 0 }
 
 // key returns the key of an object.
 func (k kind) key(u *unstructured.Unstructured) string {
