@@ -72,7 +72,7 @@ func applyOnce(
 		}
 	}
 	plan := poolplan.Make(s, wanted)
-	if refused := plan.Err() != nil; dryRun || refused || len(plan.Changes) == 0 {
+	if dryRun || len(plan.Changes) == 0 { // a refused plan has no changes
 		return plan, nil
 	}
 	conds := []kvdb.Cond{{Key: kv.PoolsKey, ModRevision: revisions[kv.PoolsKey]}}
