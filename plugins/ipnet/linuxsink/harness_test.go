@@ -195,7 +195,7 @@ func (n *node) commit(txn controller.Transaction) error { return commit(n.sink, 
 
 // failedKeys are the keys of ValueErrors, in order.
 func failedKeys(err error) []string {
-	errs, _ := err.(controller.ValueErrors)
+	errs, _ := err.(controller.ValueErrors) //nolint:errorlint // the error itself must be of that type
 	return slices.Sorted(maps.Keys(errs))
 }
 
