@@ -156,7 +156,7 @@ func TestOverlapsOfEachPair(t *testing.T) {
 	}
 }
 
-func TestOurSection(t *testing.T) {
+func TestSectionCadastre(t *testing.T) {
 	g := NewWithT(t)
 	c := good(t, "everything-ours").Cadastre
 	want := contivconf.Default().Cadastre

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// FuzzParse: whatever comes in, Parse answers; and what it accepts is valid
+// FuzzParse: Parse returns for any input, and a file that it accepts is valid
 // and gives every node ID up to the largest its addresses.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/good/*.conf", "testdata/bad/*.conf", "../../conf/*.conf"} {

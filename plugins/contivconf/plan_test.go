@@ -65,7 +65,7 @@ cadastre: {allowOverlap: [podSubnetCIDR/nodeInterconnectCIDR]}
 	}
 }
 
-// An ID that does not fit every network is refused before anybody claims it.
+// An ID that does not fit every network is refused before it is claimed.
 func TestPinnedIDs(t *testing.T) {
 	for _, c := range []struct{ name, conf, want string }{
 		{"pods", fmt.Sprintf(small, "1.4.1.0/24", 28, "3.4.5.192/26", "4.5.6.192/26"), "podSubnetCIDR (1.4.1.0/24) has room for the IDs 1 to 16"},
@@ -81,10 +81,10 @@ func TestPinnedIDs(t *testing.T) {
 	}
 }
 
-// Whatever networks somebody writes: either they are refused, or every ID up
+// For any networks: either they are refused, or every ID up
 // to the largest has a plan, the plans of two nodes are disjoint, and pinning
 // the next larger ID is refused.
-func TestAnythingAcceptedCanBePlanned(t *testing.T) {
+func TestAnAcceptedConfigurationHasAPlan(t *testing.T) {
 	network := func(t *rapid.T, second int, name string) string {
 		bits := rapid.IntRange(8, 31).Draw(t, name)
 		third := rapid.IntRange(0, 255).Draw(t, name+" third")

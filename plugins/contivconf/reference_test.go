@@ -46,7 +46,7 @@ func TestReferenceHasEveryKey(t *testing.T) {
 		}
 	}
 
-	// What is written out is what the code has as its default.
+	// The values in the file are the defaults of the code.
 	r = read(data)
 	want := defaultRaw()
 	want.IPAM.PodSubnetOneNodePrefixLenIPv6, want.IPAM.VPPHostSubnetOneNodePrefixLenIPv6 = 0, 0 // commented out

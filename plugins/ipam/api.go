@@ -11,44 +11,44 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// API defines methods provided by IPAM for use by other plugins. Where a node
-// has several families, these methods answer for the first one; each has a
-// plural that answers for all (FamilyAPI).
+// API defines methods provided by IPAM for use by other plugins. On a node with several
+// families they return values of the first one; the plurals of FamilyAPI return those of
+// all.
 type API interface {
 	// NodeIPAddress computes the IP address of a node from its ID, and its network.
 	NodeIPAddress(nodeID uint32) (net.IP, *net.IPNet, error)
 	// VxlanIPAddress computes the IP address of a node's VXLAN interface, and its network.
 	VxlanIPAddress(nodeID uint32) (net.IP, *net.IPNet, error)
-	// HostInterconnectIPInVPP is the address of the VPP end of the VPP-to-host link.
+	// HostInterconnectIPInVPP returns the address of the VPP end of the VPP-to-host link.
 	HostInterconnectIPInVPP() net.IP
-	// HostInterconnectIPInLinux is the address of the Linux end of that link.
+	// HostInterconnectIPInLinux returns the address of the Linux end of that link.
 	HostInterconnectIPInLinux() net.IP
-	// HostInterconnectSubnetThisNode is the network of that link on this node.
+	// HostInterconnectSubnetThisNode returns the network of that link on this node.
 	HostInterconnectSubnetThisNode() *net.IPNet
-	// HostInterconnectSubnetAllNodes contains the networks of these links on all nodes.
+	// HostInterconnectSubnetAllNodes returns the network that contains these links on
+	// all nodes.
 	HostInterconnectSubnetAllNodes() *net.IPNet
-	// HostInterconnectSubnetOtherNode is the network of that link on another node.
+	// HostInterconnectSubnetOtherNode returns the network of that link on another node.
 	HostInterconnectSubnetOtherNode(nodeID uint32) (*net.IPNet, error)
-	// PodSubnetAllNodes contains the pod networks of all nodes.
+	// PodSubnetAllNodes returns the network that contains the pod networks of all nodes.
 	PodSubnetAllNodes() *net.IPNet
-	// PodSubnetThisNode is the pod network of this node, nil as long as it has none.
+	// PodSubnetThisNode returns the pod network of this node, nil while it has none.
 	PodSubnetThisNode() *net.IPNet
-	// PodSubnetOtherNode is the pod network of another node.
+	// PodSubnetOtherNode returns the pod network of another node.
 	PodSubnetOtherNode(nodeID uint32) (*net.IPNet, error)
-	// ServiceNetwork is the range of service addresses.
+	// ServiceNetwork returns the range of service addresses.
 	ServiceNetwork() *net.IPNet
-	// PodGatewayIP is the gateway of this node's pod network.
+	// PodGatewayIP returns the gateway of this node's pod network.
 	PodGatewayIP() net.IP
-	// NatLoopbackIP is the virtual loopback that routes traffic between clients
-	// and services whose source and destination are the same.
+	// NatLoopbackIP returns the address of the virtual loopback that routes traffic
+	// between clients and services whose source and destination are the same.
 	NatLoopbackIP() net.IP
-	// AllocatePodIP leases an address for a pod. With external IPAM, ipamData is
-	// the JSON of what the other IPAM plugin answered; the address is checked
-	// and recorded.
+	// AllocatePodIP leases an address for a pod. With external IPAM, ipamData holds the
+	// JSON result of the other IPAM plugin; the address is checked and recorded.
 	AllocatePodIP(podID kv.PodID, ipamType string, ipamData string) (net.IP, error)
-	// GetPodIP is the address of a pod with the mask of one host; nil if it has none.
+	// GetPodIP returns the address of a pod with the mask of one host, nil if it has none.
 	GetPodIP(podID kv.PodID) *net.IPNet
-	// ReleasePodIP releases the addresses of a pod. One that has none is no error.
+	// ReleasePodIP releases the addresses of a pod. A pod without one is not an error.
 	ReleasePodIP(podID kv.PodID) error
 }
 

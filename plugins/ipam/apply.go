@@ -17,12 +17,12 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// attempts bounds how often Apply begins again because others were faster.
+// attempts limits how often Apply repeats after conflicting writes.
 const attempts = 20
 
-// Apply makes the pools of the cluster what file wants, or says what that would
-// do. A plan that is refused (Plan.Err) changes nothing. Only a file that cannot
-// be read and a store that fails are errors.
+// Apply changes the pools of the cluster to those in file, and returns the plan of the
+// changes. With dryRun it changes nothing. A refused plan (Plan.Err) changes nothing
+// either. The error is about an unreadable file or a store that fails.
 func Apply(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserved, file []byte, dryRun bool) (poolplan.Plan, error) {
 	wanted, err := poolplan.Parse(file)
 	if err != nil {
@@ -30,7 +30,11 @@ func Apply(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserved, 
 	}
 	for i, w := range wanted {
 		if w.Network == HostPool {
-			return poolplan.Plan{Problems: poolplan.Problems{{Field: fmt.Sprintf("pools[%d].network", i), Value: w.Network, Text: "is each node's own link: choose another name"}}}, nil
+			return poolplan.Plan{Problems: poolplan.Problems{{
+				Field: fmt.Sprintf("pools[%d].network", i),
+				Value: w.Network,
+				Text:  "is each node's own link: choose another name",
+			}}}, nil
 		}
 	}
 	for range attempts {
@@ -42,10 +46,16 @@ func Apply(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserved, 
 			return plan, err
 		}
 	}
-	return poolplan.Plan{}, fmt.Errorf("apply pools: others were faster %d times", attempts)
+	return poolplan.Plan{}, fmt.Errorf("apply pools: gave up after %d conflicting writes", attempts)
 }
 
-func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserved, wanted []poolplan.Wanted, dryRun bool) (poolplan.Plan, error) {
+func applyOnce(
+	ctx context.Context,
+	store kvdb.Store,
+	reserved []poolplan.Reserved,
+	wanted []poolplan.Wanted,
+	dryRun bool,
+) (poolplan.Plan, error) {
 	pools, revisions, err := readPools(ctx, store)
 	if err != nil {
 		return poolplan.Plan{}, err
@@ -62,7 +72,7 @@ func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserv
 		}
 	}
 	plan := poolplan.Make(s, wanted)
-	if dryRun || plan.Err() != nil || len(plan.Changes) == 0 {
+	if dryRun || len(plan.Changes) == 0 { // a refused plan has no changes
 		return plan, nil
 	}
 	conds := []kvdb.Cond{{Key: kv.PoolsKey, ModRevision: revisions[kv.PoolsKey]}}
@@ -76,7 +86,7 @@ func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserv
 		conds = append(conds, kvdb.Cond{Key: key, ModRevision: revisions[key]})
 		ops = append(ops, kvdb.Put(key, value))
 	}
-	for key, revision := range revisions { // of the others as many as can be; kv.PoolsKey sees to new ones
+	for key, revision := range revisions { // as many other pools as possible; kv.PoolsKey covers new ones
 		c := kvdb.AtRevision(key, revision)
 		if len(conds) < kvdb.MaxOps && !slices.Contains(conds, c) {
 			conds = append(conds, c)
@@ -86,8 +96,8 @@ func applyOnce(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserv
 	return plan, err
 }
 
-// readPools reads the pools, and what was last written where. One that cannot be
-// used is none: the nodes say what is wrong with it, and a good one may take its place.
+// readPools reads the pools and the revisions of their keys. It leaves out a pool that
+// cannot be used: the nodes report it, and a valid one may replace it.
 func readPools(ctx context.Context, store kvdb.Store) (pools []poolplan.Pool, revisions map[string]int64, err error) {
 	kvs, _, err := store.List(ctx, kv.PoolPrefix, kv.PoolsKey)
 	if err != nil {

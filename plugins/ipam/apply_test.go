@@ -96,7 +96,7 @@ func (s *clusterStore) pools() (all []string) {
 			all = append(all, x.Key+" cannot be read")
 			continue
 		}
-		all = append(all, said(m))
+		all = append(all, describe(m))
 	}
 	return all
 }
@@ -146,7 +146,7 @@ func TestApply(t *testing.T) {
 	s.g.Expect(s.pools()[0]).To(Equal("default of default 3 10.1.0.0/16/24 from contiv.conf"))
 }
 
-// What is refused changes nothing, and is no error; only a file that cannot be
+// A refused plan changes nothing and is not an error. Only a file that cannot be
 // read is one.
 func TestApplyRefuses(t *testing.T) {
 	for _, c := range []struct{ name, file, want string }{
@@ -177,8 +177,8 @@ func TestApplyRefuses(t *testing.T) {
 	s.g.Expect(s.Count()).To(BeZero())
 }
 
-// A pool is removed when every node has said, of its last generation, that it
-// has nothing of it: not before, and whoever is silent stands in the way.
+// A pool is removed only when every node has reported, for its last generation, that it
+// uses nothing of it. A node without a report blocks the removal.
 func TestRemovalNeedsAllNodes(t *testing.T) {
 	nothing := func(s *clusterStore, ids ...uint32) {
 		for _, id := range ids {
@@ -190,16 +190,16 @@ func TestRemovalNeedsAllNodes(t *testing.T) {
 		do   func(s *clusterStore)
 		want string // "": it is removed
 	}{
-		{"all have said so", func(s *clusterStore) { nothing(s, 5, 6, 7) }, ""},
+		{"all have reported", func(s *clusterStore) { nothing(s, 5, 6, 7) }, ""},
 		{"one has a lease", func(s *clusterStore) { nothing(s, 5, 7); s.node(6, "default 2 closed 1") }, "node 6 (node-6) has 1 lease"},
 		{"one has it open", func(s *clusterStore) { nothing(s, 5, 7); s.node(6, "default 2 open 0") }, "node 6 (node-6) has its block open"},
 		{"one has not followed", func(s *clusterStore) { nothing(s, 5, 7); s.node(6, "default 1 closed 0") }, "node 6 (node-6) has not answered yet"},
-		{"one has said nothing of it", func(s *clusterStore) { nothing(s, 5, 7); s.node(6) }, "node 6 (node-6) has not answered yet"},
+		{"one has not reported it", func(s *clusterStore) { nothing(s, 5, 7); s.node(6) }, "node 6 (node-6) has not answered yet"},
 		{"one has never been there", func(s *clusterStore) {
 			nothing(s, 5, 7)
 			s.put(kv.NodeRecordKey(6), &kv.NodeRecord{Id: 6, Name: "node-6", Instance: "instance-6", Generation: 1})
 		}, "node 6 (node-6) has not answered yet"},
-		{"one was another one when it said so", func(s *clusterStore) {
+		{"the report is of an earlier holder of the ID", func(s *clusterStore) {
 			nothing(s, 5, 6, 7)
 			s.put(kv.NodeRecordKey(6), &kv.NodeRecord{Id: 6, Name: "node-6", Instance: "another", Generation: 2})
 		}, "node 6 (node-6) has not answered yet"},
@@ -234,7 +234,7 @@ func TestRemovalNeedsAllNodes(t *testing.T) {
 	}
 }
 
-// Objects that are no pools stop nobody, and good ones may take their places.
+// Invalid pool objects do not stop a change, and valid ones may replace them.
 func TestApplyBesideBadObjects(t *testing.T) {
 	s := newStore(t, firstPool(), aPool("bad", 0, "10.2.0.0/16 24"))
 	s.raw(kv.PoolKey("garbage"), []byte{0xff})
@@ -248,7 +248,7 @@ func TestApplyBesideBadObjects(t *testing.T) {
 	}))
 }
 
-// Stores that fail, and others who are faster.
+// Stores that fail, and conflicting writes.
 func TestApplyAndTheStore(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -260,8 +260,8 @@ func TestApplyAndTheStore(t *testing.T) {
 		{"the nodes cannot be read", faulty.At(2, faulty.Fail()), "list the nodes", false},
 		{"nothing can be written", faulty.Always(faulty.Txn, faulty.Fail()), "apply pools", false},
 		{"the outcome is lost", faulty.Always(faulty.Txn, faulty.Tear()), "apply pools", true},
-		{"others are always faster", faulty.Always(faulty.Txn, faulty.FailWith(kvdb.ErrConditions)), "others were faster 20 times", false},
-		{"others are faster once", faulty.On(faulty.Txn, 1, faulty.FailWith(kvdb.ErrConditions)), "", true},
+		{"all writes conflict", faulty.Always(faulty.Txn, faulty.FailWith(kvdb.ErrConditions)), "gave up after 20 conflicting writes", false},
+		{"one write conflicts", faulty.On(faulty.Txn, 1, faulty.FailWith(kvdb.ErrConditions)), "", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStore(t, firstPool())
@@ -307,8 +307,8 @@ func (s *interrupted) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op)
 	return s.Store.Txn(ctx, conds, ops)
 }
 
-// A plan is right for as long as it can be written: whatever changes the pools
-// between reading and writing has it made anew.
+// A plan is valid as long as it can be written: after any change of the pools between
+// reading and writing it is made again.
 func TestPoolsThatChangeUnderAnApply(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -329,7 +329,7 @@ func TestPoolsThatChangeUnderAnApply(t *testing.T) {
 		{"the pool itself changes", func(s *clusterStore) {
 			s.put(kv.PoolKey("default"), removed(aPool("default", 7, "10.1.0.0/16 24")))
 		}, "pools: [{name: default, state: draining}]", "was removed"},
-		{"somebody writes the name", func(s *clusterStore) { s.put(kv.PoolKey("b"), aPool("b", 5, "10.77.0.0/16 24")) }, added("b", "10.2.0.0/16"), "does not change"},
+		{"another writer adds the name", func(s *clusterStore) { s.put(kv.PoolKey("b"), aPool("b", 5, "10.77.0.0/16 24")) }, added("b", "10.2.0.0/16"), "does not change"},
 		{"something else changes", func(s *clusterStore) { s.put(kv.NodeKey("n"), &kv.Node{}) }, added("b", "10.2.0.0/16"), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -347,7 +347,7 @@ func TestPoolsThatChangeUnderAnApply(t *testing.T) {
 }
 
 // Many apply at the same time. Of those whose pools overlap one is served, of
-// the others all; and never do all pools of a network drain.
+// the other ones all; and never do all pools of a network drain.
 func TestConcurrentAppliers(t *testing.T) {
 	const appliers = 12
 	s := newStore(t, firstPool(), aPool("spare", 1, "10.19.0.0/16 24"))
@@ -358,9 +358,9 @@ func TestConcurrentAppliers(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range appliers {
 			wg.Go(func() {
-				for { // as somebody does who is told that others were faster
+				for { // as a caller does after conflicting writes
 					plan, err := s.apply(do(i))
-					if err != nil && strings.Contains(err.Error(), "others were faster") {
+					if err != nil && strings.Contains(err.Error(), "conflicting writes") {
 						continue
 					}
 					mu.Lock()
@@ -391,7 +391,7 @@ func TestConcurrentAppliers(t *testing.T) {
 	s.g.Expect(active).NotTo(BeEmpty())
 }
 
-// What a node says of its pools is what its ledger has.
+// PoolUses reports the state of the ledger.
 func TestPoolUses(t *testing.T) {
 	n := running(t, defaults, 5)
 	uses := func() (all []string) {
@@ -401,7 +401,7 @@ func TestPoolUses(t *testing.T) {
 		slices.Sort(all)
 		return all
 	}
-	n.g.Expect(uses()).To(Equal([]string{"default 1 open=true 0"}), "its own addresses are nobody's")
+	n.g.Expect(uses()).To(Equal([]string{"default 1 open=true 0"}), "its own addresses are not leases")
 	n.add("p1")
 	n.add("p2")
 	n.pools(firstPool(), aPool("pods-2", 1, "10.2.0.0/16 24"), bluePool(1), in("blue", aPool("blue-2", 7, "10.6.0.0/16 24")))

@@ -17,8 +17,8 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// A block that is cut anew at the same beginning has the gateway of the old
-// one. Nobody else uses that, so the node must be able to take the new block.
+// A resized block with the same first address has the gateway of the old one. No pod
+// uses that, so the node must be able to open the new block.
 func TestABlockIsResizedInPlace(t *testing.T) {
 	for _, c := range []struct{ name, before, after string }{
 		{"smaller", "10.9.0.0/24", "10.9.0.0/25"},
@@ -73,11 +73,11 @@ func TestABadPodCIDRIsNotFatal(t *testing.T) {
 	}
 }
 
-// A pod CIDR of a family that is not configured changes nothing, so it is no
+// A pod CIDR of a family that is not configured changes nothing, so it is not a
 // change, however often another detail of the node changes.
-func TestAPodCIDROfAnUnusedFamilyIsNoChange(t *testing.T) {
+func TestAPodCIDROfAnUnusedFamilyChangesNothing(t *testing.T) {
 	g := NewWithT(t)
-	n := given(t, "10.1.77.0/24", "fd00:1:0:77::/64")
+	n := assigned(t, "10.1.77.0/24", "fd00:1:0:77::/64")
 	follow, err := n.update(now(thisNode, "10.1.77.0/24", "fd00:1:0:77::/64"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(follow).To(BeEmpty())
@@ -101,7 +101,7 @@ func TestThePodCIDRGoesFromANodeThatDoesNotWait(t *testing.T) {
 	g.Expect(byUpdates).To(Equal(n.PodSubnetThisNode().String()))
 }
 
-// A subnet that is not known yet is an error, not a nil that somebody dereferences.
+// A subnet that is not known yet is an error, not a nil that a caller dereferences.
 func TestOtherNodesSubnetsBeforeTheFirstResync(t *testing.T) {
 	g := NewWithT(t)
 	n := newNode(t, defaults, 5)

@@ -76,15 +76,15 @@ func newAgent(t *testing.T, conf string, more func(*ipam.Deps)) *agent {
 	a := &agent{g: NewWithT(t), wiring: &wiring{}, last: &wiring{}, sink: &controller.MemorySink{}}
 	cfg, _, err := contivconf.Parse([]byte(conf))
 	a.g.Expect(err).NotTo(HaveOccurred())
-	book, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
+	leases, err := ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{})
 	a.g.Expect(err).NotTo(HaveOccurred())
-	stage := book.Begin()
+	stage := leases.Begin()
 	a.pods = podmanager.NewPlugin(podmanager.Deps{
-		PluginDeps: controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}, EventLoop: a, Ledger: book, IntentDir: t.TempDir(),
+		PluginDeps: controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}, EventLoop: a, Ledger: leases, IntentDir: t.TempDir(),
 	})
 	a.plugin = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		d.NodeSync, d.ContivConf, d.ServiceLabel, d.EventLoop = &nodes{id: 5, all: nodesync.Nodes{}}, contivconf.NewPlugin(cfg), label(thisNode), a
-		d.PodManager, d.Ledger, d.Stage = a.pods, book, stage
+		d.PodManager, d.Ledger, d.Stage = a.pods, leases, stage
 		if more != nil {
 			more(d)
 		}
@@ -200,7 +200,7 @@ func TestAllFamiliesAreAnsweredDuringThePodsOwnEvent(t *testing.T) {
 	a.g.Expect(fmt.Sprint(got)).To(Equal("[10.1.5.2 fd00:1:0:5::2]"))
 }
 
-func TestExternalDataIsComparedWithWhatTheEventHasClaimed(t *testing.T) {
+func TestExternalDataIsComparedWithTheStagedClaim(t *testing.T) {
 	a := newAgent(t, external, func(d *ipam.Deps) {
 		d.NodeSync = &nodes{id: 5, all: nodesync.Nodes{thisNode: {ID: 5, Name: thisNode, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.5.0/24")}}}}
 	})
@@ -226,7 +226,7 @@ func TestExternalDataIsComparedWithWhatTheEventHasClaimed(t *testing.T) {
 	a.g.Expect(a.held()).To(Equal([]string{"10.1.5.2"}))
 }
 
-func TestTheAddressOfExternalDataIsAnsweredWhateverItsFamily(t *testing.T) {
+func TestTheAddressOfExternalDataIsReturnedForAnyFamily(t *testing.T) {
 	a := newAgent(t, dual+"\ncadastre: {podBlocks: podcidr}", func(d *ipam.Deps) {
 		d.NodeSync = &nodes{id: 5, all: nodesync.Nodes{thisNode: {ID: 5, Name: thisNode, PodCIDRs: []netip.Prefix{
 			netip.MustParsePrefix("10.1.5.0/24"), netip.MustParsePrefix("fd00:1:0:5::/64"),
@@ -247,7 +247,7 @@ func TestTheAddressOfExternalDataIsAnsweredWhateverItsFamily(t *testing.T) {
 }
 
 // What is not committed is for the event's own handlers only.
-func TestAnotherGoroutineIsNotToldOfAStagedAddress(t *testing.T) {
+func TestAnotherGoroutineDoesNotSeeAStagedAddress(t *testing.T) {
 	a := newAgent(t, defaults, nil)
 	var seen string
 	var allocated error
@@ -267,7 +267,7 @@ func TestAnotherGoroutineIsNotToldOfAStagedAddress(t *testing.T) {
 }
 
 // Contiv-VPP's caller releases the pod's address when its event is reverted.
-func TestARevertGivesBackWhatTheEventHasTakenAndNoMore(t *testing.T) {
+func TestARevertReleasesExactlyWhatTheEventClaimed(t *testing.T) {
 	no := errors.New("no wire")
 	fails := func(ev controller.Event, _ controller.UpdateOperations) error {
 		if _, ok := ev.(*podmanager.AddPod); ok {
@@ -402,7 +402,7 @@ func TestAFurtherInterfaceDoesNotChangeThePodsAddress(t *testing.T) {
 }
 
 // An event loop of another agent calls the handlers from where it likes.
-func TestTheAddressIsAnsweredInALoopThatIsNotOurs(t *testing.T) {
+func TestTheAddressIsAnsweredInAForeignLoop(t *testing.T) {
 	n := running(t, defaults, 5)
 	ev := add("web")
 	n.g.Expect(n.HandlesEvent(ev)).To(BeTrue())
@@ -419,7 +419,7 @@ func TestTheAddressIsAnsweredInALoopThatIsNotOurs(t *testing.T) {
 	n.g.Expect(n.leases(ledger.ForPod, ledger.Held)).To(BeEmpty())
 }
 
-func TestAPluginWithoutADependencySaysWhich(t *testing.T) {
+func TestInitNamesAMissingDependency(t *testing.T) {
 	cfg, _, err := contivconf.Parse([]byte(defaults))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for missing, set := range map[string]func(*ipam.Deps){

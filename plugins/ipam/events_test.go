@@ -73,7 +73,7 @@ func TestARepeatedAddPodHasTheSameAddress(t *testing.T) {
 	g.Expect(n.add("p2")).NotTo(Equal(first))
 }
 
-// A claim is nobody's before it is committed.
+// A staged claim is not visible before it is committed.
 func TestAddPodOnlyStages(t *testing.T) {
 	g := NewWithT(t)
 	n := running(t, defaults, 5)
@@ -84,7 +84,7 @@ func TestAddPodOnlyStages(t *testing.T) {
 	g.Expect(n.Ledger.ByKey(key("p1"))).To(BeEmpty())
 	g.Expect(n.Stage.Empty()).To(BeFalse())
 	n.Stage.Undo()
-	g.Expect(n.add("p2")).To(Equal("10.1.5.3"), "the next one in order, whatever became of the first")
+	g.Expect(n.add("p2")).To(Equal("10.1.5.3"), "the next one in order, for any outcome of the first")
 }
 
 func TestAddPodIsRefused(t *testing.T) {
@@ -96,7 +96,7 @@ func TestAddPodIsRefused(t *testing.T) {
 	}{
 		{"a pool of another purpose", func() *podmanager.AddPod { ev := add("x"); ev.Pool = ipam.HostPool; return ev }, ledger.ErrNoPool, ipam.HostPool},
 		{"an unknown pool", func() *podmanager.AddPod { ev := add("x"); ev.Pool = "blue"; return ev }, ledger.ErrNoPool, "blue"},
-		{"an address of nobody's block", func() *podmanager.AddPod { return add("x", "10.1.6.9") }, ledger.ErrOutside, "10.1.6.9"},
+		{"an address outside all blocks", func() *podmanager.AddPod { return add("x", "10.1.6.9") }, ledger.ErrOutside, "10.1.6.9"},
 		{"the gateway", func() *podmanager.AddPod { return add("x", "10.1.5.1") }, ledger.ErrTaken, "10.1.5.1"},
 		{"the NAT loopback", func() *podmanager.AddPod { return add("x", "10.1.5.254") }, ledger.ErrTaken, "10.1.5.254"},
 		{"the broadcast address", func() *podmanager.AddPod { return add("x", "10.1.5.255") }, ledger.ErrOutside, "10.1.5.255"},
@@ -203,7 +203,7 @@ func TestRevert(t *testing.T) {
 	}
 }
 
-// The attachment was deleted and added anew before a late revert: that is not the event's to give back.
+// The attachment was deleted and added again before a late revert, which must not release the new lease.
 func TestARevertKnowsItsClaim(t *testing.T) {
 	g := NewWithT(t)
 	n := running(t, defaults, 5)

@@ -19,14 +19,14 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// external is a node whose pod subnet somebody else decides on.
+// external configures a node whose pod subnet another component assigns.
 const (
 	external  = "ipamConfig: {useExternalIPAM: true}"
 	impatient = "ipamConfig: {useExternalIPAM: true}\ncadastre: {waitForPodCIDR: false}"
 )
 
-// given is a node that has a pod CIDR from somebody else.
-func given(t *testing.T, cidrs ...string) *node {
+// assigned returns a node with pod CIDRs from another component.
+func assigned(t *testing.T, cidrs ...string) *node {
 	t.Helper()
 	n := newNode(t, external, 5)
 	n.podCIDRs(cidrs...)
@@ -67,7 +67,7 @@ func TestAnExternalAddressIsRecordedAndChecked(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
-			n := given(t, "10.1.77.0/24")
+			n := assigned(t, "10.1.77.0/24")
 			g.Expect(n.allocate("p0")).To(Equal("10.1.77.2"))
 			ip, err := n.AllocatePodIP(pod("p1"), "host-local", c.data)
 			if c.want == "" {
@@ -88,7 +88,7 @@ func TestAnExternalAddressIsRecordedAndChecked(t *testing.T) {
 	}
 }
 
-// Without external IPAM nobody else's answer counts.
+// Without external IPAM the result of another plugin does not count.
 func TestExternalDataIsForExternalIPAM(t *testing.T) {
 	g := NewWithT(t)
 	n := running(t, defaults, 5)
@@ -108,14 +108,14 @@ func TestNoPodCIDRYet(t *testing.T) {
 	_, err := n.AllocatePodIP(pod("p1"), "", "")
 	g.Expect(err).To(MatchError(ContainSubstring("podCIDRs")))
 	_, err = n.AllocatePodIP(pod("p1"), "host-local", `{"address":"10.1.5.9/24"}`)
-	g.Expect(err).To(HaveOccurred(), "there is no block that the address could be of")
+	g.Expect(err).To(HaveOccurred(), "no block contains the address")
 	_, err = n.update(add("p1"))
 	g.Expect(err).To(MatchError(ContainSubstring("podCIDRs")))
 	g.Expect(n.Ledger.ByKey(key("p1"))).To(BeEmpty())
 }
 
 // A pod CIDR that cannot be is none, and says why; what is there goes on.
-func TestPodCIDRsThatAreNoGood(t *testing.T) {
+func TestInvalidPodCIDRs(t *testing.T) {
 	for name, c := range map[string]struct{ cidr, saying string }{
 		"no network":                 {"10.1.5.0", `"10.1.5.0"`},
 		"no room for a pod":          {"10.1.5.0/31", "no room"},
@@ -126,7 +126,7 @@ func TestPodCIDRsThatAreNoGood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			n := given(t, "10.1.77.0/24")
+			n := assigned(t, "10.1.77.0/24")
 			a := n.add("p1")
 			n.podCIDRs(c.cidr)
 			g.Expect(n.resync()).To(Succeed())
@@ -142,11 +142,11 @@ func TestPodCIDRsThatAreNoGood(t *testing.T) {
 	}
 }
 
-// The new block's gateway is a live pod's address: the pod keeps it, nobody
+// The new block's gateway is a live pod's address: the pod keeps it, no other pod
 // gets it after it, and then it is the gateway's.
 func TestAPodHasTheNewGateway(t *testing.T) {
 	g := NewWithT(t)
-	n := given(t, "10.1.77.0/24")
+	n := assigned(t, "10.1.77.0/24")
 	for _, wanted := range []string{"10.1.77.129", "10.1.77.254"} {
 		_, err := n.update(add("p"+wanted, wanted))
 		if wanted == "10.1.77.254" {
@@ -165,7 +165,7 @@ func TestAPodHasTheNewGateway(t *testing.T) {
 	}
 	n.del("p10.1.77.129")
 	_, err := n.update(add("one too many"))
-	g.Expect(err).To(MatchError(ledger.ErrExhausted), "it is not lent again")
+	g.Expect(err).To(MatchError(ledger.ErrExhausted), "it is not allocated again")
 	n.clock.now = n.clock.now.Add(time.Hour)
 	g.Expect(n.resync()).To(Succeed())
 	g.Expect(n.leases(ledger.ForInfra, ledger.Held)).To(ContainElement("10.1.77.129"))
@@ -254,11 +254,11 @@ func TestPodCIDRChange(t *testing.T) {
 	g.Expect((&ipam.PodCIDRChange{}).String()).NotTo(ContainSubstring("%!"))
 }
 
-// The old block drains: nobody loses an address, new ones come from the new
+// The old block drains: no pod loses an address, new ones come from the new
 // block, and when its last lease is gone the old block is, too.
 func TestTheNodeGetsAnotherPodCIDR(t *testing.T) {
 	g := NewWithT(t)
-	n := given(t, "10.1.77.0/24")
+	n := assigned(t, "10.1.77.0/24")
 	a, b := n.add("p1"), n.add("p2")
 	g.Expect([]string{a, b}).To(Equal([]string{"10.1.77.2", "10.1.77.3"}))
 	n.podCIDRs("10.1.88.0/24")
@@ -275,7 +275,7 @@ func TestTheNodeGetsAnotherPodCIDR(t *testing.T) {
 	g.Expect(n.blocks()).To(Equal("10.1.77.0/24 draining, 10.1.88.0/24 active"))
 
 	n.del("p1")
-	g.Expect(n.add("p4")).To(Equal("10.1.88.3"), "a draining block lends nothing")
+	g.Expect(n.add("p4")).To(Equal("10.1.88.3"), "nothing is allocated from a draining block")
 	n.del("p2")
 	g.Expect(n.blocks()).To(Equal("10.1.88.0/24 active"))
 	n.sound()
@@ -285,10 +285,10 @@ func TestTheNodeGetsAnotherPodCIDR(t *testing.T) {
 }
 
 // The Node object was deleted and made again: while there is none nothing is
-// lent, and the old block becomes active again as it was.
+// allocated, and the old block becomes active again.
 func TestThePodCIDRGoesAndComesBack(t *testing.T) {
 	g := NewWithT(t)
-	n := given(t, "10.1.77.0/24")
+	n := assigned(t, "10.1.77.0/24")
 	a := n.add("p1")
 	n.podCIDRs()
 	g.Expect(n.resync()).To(Succeed())
@@ -317,7 +317,7 @@ func (n *node) blocks() string {
 	return s[min(2, len(s)):]
 }
 
-// Other nodes' pod subnets are what their Node objects say, not what follows from their IDs.
+// The pod subnets of other nodes are those of their Node objects, not those of their IDs.
 func TestThePodSubnetsOfOtherNodes(t *testing.T) {
 	g := NewWithT(t)
 	n := newNode(t, external, 5)

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/cadastre/cadastre/ledger/addrspace"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 )
 
-// toIP is the border to net.IP. An invalid address is nil.
+// toIP converts to net.IP. An invalid address is nil.
 func toIP(a netip.Addr) net.IP {
 	if !a.IsValid() {
 		return nil
@@ -20,7 +21,8 @@ func toIP(a netip.Addr) net.IP {
 	return a.AsSlice()
 }
 
-// toNet keeps the host bits of p: 10.1.5.1/24 stays that. An invalid one is nil.
+// toNet converts to *net.IPNet and keeps the host bits of p: 10.1.5.1/24 stays that. An
+// invalid prefix is nil.
 func toNet(p netip.Prefix) *net.IPNet {
 	if !p.IsValid() {
 		return nil
@@ -58,7 +60,7 @@ func first[T any](xs []T) (zero T) {
 func (i *IPAM) families() []addrplan.Family { return i.state.Load().families }
 func (i *IPAM) nodes() []addrplan.Node      { return i.state.Load().nodes }
 
-// NodeIPAddresses are the addresses of a node, each with its network's length.
+// NodeIPAddresses returns the addresses of a node, each with its network's length.
 func (i *IPAM) NodeIPAddresses(nodeID uint32) ([]*net.IPNet, error) {
 	return tryEach(i.families(), func(f addrplan.Family) (*net.IPNet, error) {
 		p, err := f.NodeIP(nodeID)
@@ -71,7 +73,7 @@ func (i *IPAM) NodeIPAddress(nodeID uint32) (net.IP, *net.IPNet, error) {
 	return addressAndNetwork(i.NodeIPAddresses(nodeID))
 }
 
-// VxlanIPAddresses are the VXLAN addresses of a node, each with its network's length.
+// VxlanIPAddresses returns the VXLAN addresses of a node, each with its network's length.
 func (i *IPAM) VxlanIPAddresses(nodeID uint32) ([]*net.IPNet, error) {
 	return tryEach(i.families(), func(f addrplan.Family) (*net.IPNet, error) {
 		p, err := f.VxlanIP(nodeID)
@@ -104,7 +106,7 @@ func firstNet(all []*net.IPNet, err error) (*net.IPNet, error) {
 
 var errNotSynced = fmt.Errorf("ipam: no resync yet: the node's networks are not known")
 
-// HostInterconnectIPsInVPP are the VPP ends of the VPP-to-host link.
+// HostInterconnectIPsInVPP returns the VPP ends of the VPP-to-host link.
 func (i *IPAM) HostInterconnectIPsInVPP() []net.IP {
 	return each(i.nodes(), func(n addrplan.Node) net.IP { return toIP(n.HostVPP) })
 }
@@ -112,7 +114,7 @@ func (i *IPAM) HostInterconnectIPsInVPP() []net.IP {
 // HostInterconnectIPInVPP provides the address of the VPP-end of the VPP to host interconnect.
 func (i *IPAM) HostInterconnectIPInVPP() net.IP { return first(i.HostInterconnectIPsInVPP()) }
 
-// HostInterconnectIPsInLinux are the Linux ends of the VPP-to-host link.
+// HostInterconnectIPsInLinux returns the Linux ends of the VPP-to-host link.
 func (i *IPAM) HostInterconnectIPsInLinux() []net.IP {
 	return each(i.nodes(), func(n addrplan.Node) net.IP { return toIP(n.HostLinux) })
 }
@@ -120,7 +122,7 @@ func (i *IPAM) HostInterconnectIPsInLinux() []net.IP {
 // HostInterconnectIPInLinux provides the address of the host(Linux)-end of the VPP to host interconnect.
 func (i *IPAM) HostInterconnectIPInLinux() net.IP { return first(i.HostInterconnectIPsInLinux()) }
 
-// HostInterconnectSubnetsThisNode are the networks of the VPP-to-host link of this node.
+// HostInterconnectSubnetsThisNode returns the networks of the VPP-to-host link of this node.
 func (i *IPAM) HostInterconnectSubnetsThisNode() []*net.IPNet {
 	return each(i.nodes(), func(n addrplan.Node) *net.IPNet { return toNet(n.HostSubnet) })
 }
@@ -130,7 +132,7 @@ func (i *IPAM) HostInterconnectSubnetThisNode() *net.IPNet {
 	return first(i.HostInterconnectSubnetsThisNode())
 }
 
-// HostInterconnectSubnetsAllNodes contain the VPP-to-host links of all nodes.
+// HostInterconnectSubnetsAllNodes returns the networks that contain the VPP-to-host links of all nodes.
 func (i *IPAM) HostInterconnectSubnetsAllNodes() []*net.IPNet {
 	return each(i.families(), func(f addrplan.Family) *net.IPNet { return toNet(f.Hosts) })
 }
@@ -140,7 +142,7 @@ func (i *IPAM) HostInterconnectSubnetAllNodes() *net.IPNet {
 	return first(i.HostInterconnectSubnetsAllNodes())
 }
 
-// HostInterconnectSubnetsOtherNode are the networks of another node's link.
+// HostInterconnectSubnetsOtherNode returns the networks of another node's link.
 func (i *IPAM) HostInterconnectSubnetsOtherNode(nodeID uint32) ([]*net.IPNet, error) {
 	return tryEach(i.families(), func(f addrplan.Family) (*net.IPNet, error) {
 		p, err := addrspace.NodePrefix(f.Hosts, f.HostsOneNode, nodeID)
@@ -153,7 +155,7 @@ func (i *IPAM) HostInterconnectSubnetOtherNode(nodeID uint32) (*net.IPNet, error
 	return firstNet(i.HostInterconnectSubnetsOtherNode(nodeID))
 }
 
-// PodSubnetsAllNodes contain the pod networks of all nodes.
+// PodSubnetsAllNodes returns the networks that contain the pod networks of all nodes.
 func (i *IPAM) PodSubnetsAllNodes() []*net.IPNet {
 	return each(i.families(), func(f addrplan.Family) *net.IPNet { return toNet(f.Pods) })
 }
@@ -161,7 +163,7 @@ func (i *IPAM) PodSubnetsAllNodes() []*net.IPNet {
 // PodSubnetAllNodes returns POD subnet that is a base subnet for all PODs of all nodes.
 func (i *IPAM) PodSubnetAllNodes() *net.IPNet { return first(i.PodSubnetsAllNodes()) }
 
-// PodSubnetsThisNode are the pod networks of this node; none as long as it has none.
+// PodSubnetsThisNode returns the pod networks of this node; none while it has none.
 func (i *IPAM) PodSubnetsThisNode() []*net.IPNet {
 	var all []*net.IPNet
 	for _, n := range i.nodes() {
@@ -175,8 +177,8 @@ func (i *IPAM) PodSubnetsThisNode() []*net.IPNet {
 // PodSubnetThisNode returns POD network for the current node.
 func (i *IPAM) PodSubnetThisNode() *net.IPNet { return first(i.PodSubnetsThisNode()) }
 
-// PodSubnetsOtherNode are the pod networks of another node: with external IPAM
-// those on its record, otherwise what follows from its ID.
+// PodSubnetsOtherNode returns the pod networks of another node: with external IPAM those
+// in its record, otherwise those that follow from its ID.
 func (i *IPAM) PodSubnetsOtherNode(nodeID uint32) ([]*net.IPNet, error) {
 	s := i.state.Load()
 	if s.external != nil {
@@ -201,7 +203,7 @@ func (i *IPAM) PodSubnetOtherNode(nodeID uint32) (*net.IPNet, error) {
 	return firstNet(i.PodSubnetsOtherNode(nodeID))
 }
 
-// ServiceNetworks are the ranges allocated for services.
+// ServiceNetworks returns the ranges allocated for services.
 func (i *IPAM) ServiceNetworks() []*net.IPNet {
 	return each(i.families(), func(f addrplan.Family) *net.IPNet { return toNet(f.Service) })
 }
@@ -209,7 +211,7 @@ func (i *IPAM) ServiceNetworks() []*net.IPNet {
 // ServiceNetwork returns range allocated for services.
 func (i *IPAM) ServiceNetwork() *net.IPNet { return first(i.ServiceNetworks()) }
 
-// PodGatewayIPs are the gateways of this node's pod networks.
+// PodGatewayIPs returns the gateways of this node's pod networks.
 func (i *IPAM) PodGatewayIPs() []net.IP {
 	return each(i.nodes(), func(n addrplan.Node) net.IP { return toIP(n.PodGateway) })
 }
@@ -217,7 +219,7 @@ func (i *IPAM) PodGatewayIPs() []net.IP {
 // PodGatewayIP returns gateway IP address of the POD subnet of this node.
 func (i *IPAM) PodGatewayIP() net.IP { return first(i.PodGatewayIPs()) }
 
-// NatLoopbackIPs are the NAT loopbacks of this node.
+// NatLoopbackIPs returns the NAT loopbacks of this node.
 func (i *IPAM) NatLoopbackIPs() []net.IP {
 	return each(i.nodes(), func(n addrplan.Node) net.IP { return toIP(n.NatLoopback) })
 }
@@ -227,5 +229,5 @@ func (i *IPAM) NatLoopbackIPs() []net.IP {
 // destination are the same IP addresses and would otherwise be routed locally.
 func (i *IPAM) NatLoopbackIP() net.IP { return first(i.NatLoopbackIPs()) }
 
-// Nodes is what this node holds, by family.
-func (i *IPAM) Nodes() []addrplan.Node { return append([]addrplan.Node(nil), i.nodes()...) }
+// Nodes returns the subnets and addresses of this node, by family.
+func (i *IPAM) Nodes() []addrplan.Node { return slices.Clone(i.nodes()) }

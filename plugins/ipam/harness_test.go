@@ -44,7 +44,7 @@ func (n *nodes) PublishNodeIPs(_ []netip.Prefix) error { return nil }
 func (n *nodes) PublishPools()                         {}
 func (n *nodes) PublishPodCIDRs(cidrs []netip.Prefix)  { n.cidrs = cidrs }
 
-// newest is a podmanager that knows the sandboxes it was told.
+// newest is a podmanager with a fixed map of sandboxes.
 type newest map[kv.PodID]ledger.Key
 
 func (s newest) NewestSandbox(pod kv.PodID) (ledger.Key, bool) {
@@ -104,13 +104,13 @@ func (n *node) start(conf string) {
 		now = time.Now
 	}
 	began := now()
-	book, err := ledger.Open(context.Background(), &journal.Faulty{Journal: n.journal, Plan: func(int64) journal.Fault { return n.fault }}, ledger.Options{
+	leases, err := ledger.Open(context.Background(), &journal.Faulty{Journal: n.journal, Plan: func(int64) journal.Fault { return n.fault }}, ledger.Options{
 		BootID: n.boot, Now: now, Uptime: func() time.Duration { return time.Hour + now().Sub(began) },
 	})
 	n.g.Expect(err).NotTo(HaveOccurred())
 	n.IPAM = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		d.NodeSync, d.ContivConf, d.ServiceLabel, d.PodManager = n.nodes, contivconf.NewPlugin(cfg), label(thisNode), n.sandboxes
-		d.Ledger, d.Stage = book, book.Begin()
+		d.Ledger, d.Stage = leases, leases.Begin()
 	}))
 	n.g.Expect(n.Init()).To(Succeed())
 	n.g.Expect(n.AfterInit()).To(Succeed())
@@ -161,7 +161,7 @@ func (n *node) process(ev controller.Event) error {
 	}
 	if err != nil {
 		n.Stage.Undo()
-		n.IPAM.Undo()
+		n.Undo()
 		return err
 	}
 	return n.Commit(context.Background())

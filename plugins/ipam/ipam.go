@@ -22,7 +22,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
-// Pools that the plugin keeps in the ledger.
+// Pools of the plugin in the ledger.
 const (
 	PodPool  = "default" // addresses of pods, the gateway and the NAT loopback
 	HostPool = "vpphost" // both ends of the VPP-to-host link
@@ -34,14 +34,14 @@ type Deps struct {
 	NodeSync     nodesync.API
 	ContivConf   contivconf.API
 	ServiceLabel controller.AgentLabel
-	EventLoop    controller.EventLoop // may be nil: what follows from an event goes through its transaction
-	PodManager   Sandboxes            // nil: the leases say which sandbox of a pod is the newest
-	Claims       Claims               // nil: every block is this node's
+	EventLoop    controller.EventLoop // may be nil: follow-ups go through the transaction of their event
+	PodManager   Sandboxes            // nil: the newest sandbox of a pod follows from the leases
+	Claims       Claims               // nil: this node needs no claims
 	Ledger       *ledger.Ledger
-	Stage        *ledger.Stage // what the loop commits
+	Stage        *ledger.Stage // committed by the loop
 }
 
-// Sandboxes is what the plugin asks of podmanager.
+// Sandboxes returns the sandboxes of pods. podmanager implements it.
 type Sandboxes interface {
 	NewestSandbox(pod kv.PodID) (ledger.Key, bool)
 }
@@ -62,28 +62,28 @@ var (
 	_ controller.Committer    = (*IPAM)(nil)
 )
 
-// state is what was derived by the last resync. It is never changed.
+// state holds the result of the last resync or update. It is immutable once it is stored.
 type state struct {
 	nodeID   uint32
 	families []addrplan.Family
-	nodes    []addrplan.Node           // by family; without a pod subnet where there is none
-	external map[uint32][]netip.Prefix // pod subnets of other nodes that have theirs on record
-	holders  holders                   // of claims, where external is set
-	pending  string                    // why there is no pod subnet yet
+	nodes    []addrplan.Node           // by family; the pod subnet may be missing
+	external map[uint32][]netip.Prefix // pod subnets in the records of other nodes; nil: blocks follow from node IDs
+	holders  holders                   // of claims, if external is set
+	pending  string                    // the reason why there is no pod subnet yet
 	wanted   []claims.Target           // blocks that this node has if it holds their claims
 	waiting  []claims.Target           // those whose claims it does not hold
-	asked    []netip.Prefix            // what the Node object says, in our families
-	// askedProblem explains why nodesync cannot use that.
+	asked    []netip.Prefix            // podCIDRs of the Node object, of the configured families
+	// askedProblem holds the reason why nodesync cannot use them.
 	askedProblem string
 	known        []poolplan.Pool    // all pools of the cluster
-	pools        []poolplan.Pool    // those that this node's blocks come from
-	networks     map[string]network // what this node has of each
-	set          *kv.NetResourceSet // that the blocks are of, where they are of one
+	pools        []poolplan.Pool    // those that this node has blocks of
+	networks     map[string]network // this node's blocks of each network
+	set          *kv.NetResourceSet // the source of the blocks, if they are of one
 	seen         int64              // revision of the store up to which set is its newest version
 	problems     []Problem
 	kept         []Problem // of them, the blocks that are refused and stay open
 	mismatch     string
-	differs      string // contiv.conf from the pools of the cluster
+	differs      string // the difference between contiv.conf and the pools of the cluster
 }
 
 func beforeResync() *state { return &state{pending: "no resync yet"} }
@@ -94,11 +94,13 @@ var DefaultPlugin = *NewPlugin()
 // Option is a function that acts on a Plugin to inject Dependencies or configuration.
 type Option func(*IPAM)
 
-// NewPlugin makes an IPAM plugin; options give it its dependencies.
+// NewPlugin returns an IPAM plugin; options set its dependencies.
 func NewPlugin(opts ...Option) *IPAM {
 	p := &IPAM{
-		state: &atomic.Pointer[state]{}, event: &atomic.Pointer[podEvent]{},
-		committed: &committed{poke: make(chan struct{}, 1)}, register: newRegister(),
+		state:     &atomic.Pointer[state]{},
+		event:     &atomic.Pointer[podEvent]{},
+		committed: &committed{poke: make(chan struct{}, 1)},
+		register:  newRegister(),
 	}
 	p.state.Store(beforeResync())
 	p.Name = "ipam"
@@ -116,8 +118,8 @@ func UseDeps(set func(*Deps)) Option {
 	return func(p *IPAM) { set(&p.Deps) }
 }
 
-// Init fails if a dependency is missing. It makes the ledger and its stage where none
-// were given, with the null journal.
+// Init fails if a dependency is missing. If there is no ledger or stage it opens one, with
+// the null journal.
 func (i *IPAM) Init() (err error) {
 	if err := i.missing(); err != nil {
 		return fmt.Errorf("init %s: %w", i.Name, err)
@@ -133,22 +135,24 @@ func (i *IPAM) Init() (err error) {
 	return nil
 }
 
-// missing names the first dependency that is required and was not given.
+// missing returns an error that names the first required dependency that is nil.
 func (i *IPAM) missing() error {
 	for _, d := range []struct {
-		name  string
-		given bool
+		name string
+		set  bool
 	}{
-		{"NodeSync", i.NodeSync != nil}, {"ContivConf", i.ContivConf != nil}, {"ServiceLabel", i.ServiceLabel != nil},
+		{"NodeSync", i.NodeSync != nil},
+		{"ContivConf", i.ContivConf != nil},
+		{"ServiceLabel", i.ServiceLabel != nil},
 	} {
-		if !d.given {
+		if !d.set {
 			return fmt.Errorf("dependency %s is missing: set Deps.%s with NewPlugin(UseDeps(...))", d.name, d.name)
 		}
 	}
 	return nil
 }
 
-// usable fails for a plugin whose methods would have nothing to work with.
+// usable returns an error before Init, or if a dependency is missing.
 func (i *IPAM) usable() error {
 	if err := i.missing(); err != nil {
 		return err
@@ -165,7 +169,7 @@ func (i *IPAM) AfterInit() error { return nil }
 // Close does nothing: leases outlive the process.
 func (i *IPAM) Close() error { return nil }
 
-// Pending says why this node has no pod subnet yet, "" if it has.
+// Pending returns the reason why this node has no pod subnet yet, "" if it has one.
 func (i *IPAM) Pending() string {
 	s := i.state.Load()
 	return cmp.Or(s.pending, i.waitsFor(s))

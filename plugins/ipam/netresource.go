@@ -22,29 +22,29 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate"
 )
 
-// smallBlock is the size below which a block has no gateway of its own: all of
-// its addresses are lent.
+// smallBlock is the size below which a block has no gateway of its own: all of its
+// addresses are allocated.
 const smallBlock = 8
 
 func isSmall(block netip.Prefix) bool { return addrspace.Size(block) < smallBlock }
 
-// fromNetResources is whether this node's blocks are those of its NetResourceSet.
+// fromNetResources reports whether this node's blocks are those of its NetResourceSet.
 func (i *IPAM) fromNetResources() bool {
 	return i.ContivConf.PodBlocks() == contivconf.PodBlocksNetResource
 }
 
 // deriveResources takes the blocks of the default network from this node's
-// NetResourceSet: all of its pool but what is on its way back. What cannot be
-// used is reported and harms nothing else.
+// NetResourceSet: all of its pool except the blocks on their way back. It reports a block
+// that cannot be used and takes the remaining ones.
 func (i *IPAM) deriveResources(s *state) error {
 	name := i.ServiceLabel.GetAgentLabel()
 	i.followNodes(s)
 	s.set, s.seen, s.pending = i.register.set, i.register.seen, ""
 	if s.set == nil {
-		s.pending = fmt.Sprintf("waiting for NetResourceSet %s, which this agent makes where there is a Node %s", name, name)
+		s.pending = fmt.Sprintf("waiting for NetResourceSet %s, which this agent creates if there is a Node %s", name, name)
 	}
-	open := i.lendable(s)
-	if i.register.local { // the mirror may be from before a block was given back
+	open := i.usableBlocks(s)
+	if i.register.local { // the mirror may be older than the release of a block
 		known := i.activeBlocks()
 		open = slices.DeleteFunc(open, func(p netip.Prefix) bool { return !known[p] })
 	}
@@ -56,38 +56,43 @@ func (i *IPAM) deriveResources(s *state) error {
 		return err
 	}
 	for _, f := range s.families {
-		if s.pending == "" && !slices.ContainsFunc(open, func(p netip.Prefix) bool { return p.Addr().Is4() == f.Hosts.Addr().Is4() }) {
-			s.pending = fmt.Sprintf("NetResourceSet %s has no addresses of the family of %s to lend", name, f.Hosts)
-			for _, p := range s.problems {
-				s.pending += "; " + p.Text
-			}
+		if _, has := ofFamily(open, f.Hosts); s.pending == "" && !has {
+			s.pending = fmt.Sprintf("NetResourceSet %s has no addresses of the family of %s to allocate", name, f.Hosts)
+			s.explainPending()
 		}
 	}
 	return nil
 }
 
-// lendable are the blocks of the NetResourceSet that may be lent from, in order.
-func (i *IPAM) lendable(s *state) (open []netip.Prefix) {
-	say := func(key, text string) {
-		s.problems = append(s.problems, Problem{Object: "netresourceset/" + s.set.Name, Text: fmt.Sprintf("%q %s", key, text)})
+// usableBlocks returns the blocks of the NetResourceSet from which addresses may be
+// allocated, in order.
+func (i *IPAM) usableBlocks(s *state) (open []netip.Prefix) {
+	report := func(key, text string) {
+		s.problems = append(s.problems, Problem{
+			Object: "netresourceset/" + s.set.Name,
+			Text:   fmt.Sprintf("%q %s", key, text),
+		})
+	}
+	sameFamily := func(p netip.Prefix) func(addrplan.Family) bool {
+		return func(f addrplan.Family) bool { return f.Hosts.Addr().Is4() == p.Addr().Is4() }
 	}
 	keys := append(slices.Sorted(maps.Keys(s.set.GetPool())), s.set.GetPodCidrs()...)
 	for _, key := range keys {
 		p, err := handshake.ParseKey(key)
 		switch {
 		case err != nil:
-			say(key, err.Error())
+			report(key, err.Error())
 			continue
-		case !slices.ContainsFunc(s.families, func(f addrplan.Family) bool { return f.Hosts.Addr().Is4() == p.Addr().Is4() }):
-			say(key, "is of a family that contiv.conf does not have")
+		case !slices.ContainsFunc(s.families, sameFamily(p)):
+			report(key, "is of a family that contiv.conf does not have")
 			continue
 		}
 		if err := s.clash([]netip.Prefix{p}); err != nil {
-			say(key, "cannot be used: "+err.Error())
+			report(key, "cannot be used: "+err.Error())
 			continue
 		}
 		if k := slices.IndexFunc(s.pools, func(x poolplan.Pool) bool { return shares(x, p) }); k >= 0 {
-			say(key, "cannot be used: it overlaps "+s.pools[k].String())
+			report(key, "cannot be used: it overlaps "+s.pools[k].String())
 			continue
 		}
 		if handshake.Allocatable(handshake.State(s.set.GetReleases()[key])) {
@@ -96,11 +101,11 @@ func (i *IPAM) lendable(s *state) (open []netip.Prefix) {
 	}
 	open = slices.DeleteFunc(open, goingBack(s.set).contain)
 	slices.SortFunc(open, netip.Prefix.Compare)
-	return slices.Compact(withoutInner(open, say))
+	return slices.Compact(withoutInner(open, report))
 }
 
-// goingBack are the blocks on their way back: no part of one is lent, whatever
-// other key of the pool it has.
+// goingBack returns the blocks on their way back to the operator. No part of them is
+// allocated, even if the part is a further key of the pool.
 func goingBack(set *kv.NetResourceSet) spans {
 	var all []netip.Prefix
 	for key, state := range set.GetReleases() {
@@ -111,17 +116,18 @@ func goingBack(set *kv.NetResourceSet) spans {
 	return spansOf(all)
 }
 
-// shares is whether a pool that is not removed has addresses of a block.
+// shares reports whether a pool that is not removed has addresses of a block.
 func shares(x poolplan.Pool, block netip.Prefix) bool {
-	return x.State != poolplan.Removed && slices.ContainsFunc(x.Ranges, func(r poolplan.Range) bool { return r.CIDR.Overlaps(block) })
+	overlaps := func(r poolplan.Range) bool { return r.CIDR.Overlaps(block) }
+	return x.State != poolplan.Removed && slices.ContainsFunc(x.Ranges, overlaps)
 }
 
-// withoutInner leaves out what lies within another block, which comes first.
-func withoutInner(sorted []netip.Prefix, say func(key, text string)) (outer []netip.Prefix) {
+// withoutInner leaves out each block that lies within an earlier one, and reports it.
+func withoutInner(sorted []netip.Prefix, report func(key, text string)) (outer []netip.Prefix) {
 	for _, p := range sorted {
 		if n := len(outer); n > 0 && outer[n-1].Overlaps(p) {
 			if outer[n-1] != p {
-				say(p.String(), "lies within "+outer[n-1].String()+", and is left out")
+				report(p.String(), "lies within "+outer[n-1].String()+", and is left out")
 			}
 			continue
 		}
@@ -130,7 +136,7 @@ func withoutInner(sorted []netip.Prefix, say func(key, text string)) (outer []ne
 	return outer
 }
 
-// activeBlocks are the blocks that the ledger lends from.
+// activeBlocks returns the blocks from which the ledger allocates.
 func (i *IPAM) activeBlocks() map[netip.Prefix]bool {
 	active := map[netip.Prefix]bool{}
 	for _, b := range i.Ledger.Stats() {
@@ -146,7 +152,7 @@ func (i *IPAM) updateResources(ev *controller.KubeStateChange, txn controller.Up
 	i.register.set, _ = ev.New.(*kv.NetResourceSet)
 	i.register.seen = ev.Revision
 	was := i.state.Load()
-	if i.register.set != nil && alike(was.set, i.register.set) { // what this node itself has written
+	if i.register.set != nil && alike(was.set, i.register.set) { // this node wrote the change itself
 		next := *was
 		next.set, next.seen = i.register.set, i.register.seen
 		i.state.Store(&next)
@@ -155,7 +161,7 @@ func (i *IPAM) updateResources(ev *controller.KubeStateChange, txn controller.Up
 	return i.updateBlocks(ev.Key, txn)
 }
 
-// alike is whether two versions of a set say the same of what may be lent.
+// alike reports whether two versions of a set have the same usable blocks.
 func alike(a, b *kv.NetResourceSet) bool {
 	return a != nil && a.OperatorError == b.OperatorError && sameResources(a, b)
 }
@@ -165,13 +171,14 @@ func sameResources(a, b *kv.NetResourceSet) bool {
 		maps.Equal(a.GetReleases(), b.GetReleases()) && slices.Equal(a.GetPodCidrs(), b.GetPodCidrs())
 }
 
-// isOwnSet is whether event changes this node's NetResourceSet.
+// isOwnSet reports whether event changes this node's NetResourceSet.
 func (i *IPAM) isOwnSet(event controller.Event) bool {
 	change, ok := event.(*controller.KubeStateChange)
-	return ok && change.Resource == kubestate.NetResourceSets && change.Key == kv.NetResourceSetKey(i.ServiceLabel.GetAgentLabel()) && i.fromNetResources()
+	return ok && change.Resource == kubestate.NetResourceSets && i.fromNetResources() &&
+		change.Key == kv.NetResourceSetKey(i.ServiceLabel.GetAgentLabel())
 }
 
-// edges are the addresses of a block that nobody is lent because of what they mean.
+// edges returns the reserved addresses of a block and their purpose.
 func edges(block netip.Prefix) map[netip.Addr]string {
 	if isSmall(block) {
 		return nil
@@ -179,12 +186,16 @@ func edges(block netip.Prefix) map[netip.Addr]string {
 	gateway, _ := addrspace.Nth(block, 1)
 	loopback, _ := addrspace.NthLast(block, 1)
 	last, _ := addrspace.NthLast(block, 0)
-	return map[netip.Addr]string{block.Addr(): "network", gateway: "gateway", loopback: "natloopback", last: "broadcast"}
+	return map[netip.Addr]string{
+		block.Addr(): "network",
+		gateway:      "gateway",
+		loopback:     "natloopback",
+		last:         "broadcast",
+	}
 }
 
-// BlockGateway is the gateway of the pods in a block: its first address behind
-// the network's, and for a block that is too small to have one the VPP end of
-// this node's link.
+// BlockGateway returns the gateway of the pods in a block: the address after the network
+// address, or for a block that is too small the VPP end of this node's link.
 func (i *IPAM) BlockGateway(block netip.Prefix) netip.Addr {
 	if !isSmall(block.Masked()) {
 		gateway, _ := addrspace.Nth(block.Masked(), 1)
@@ -198,8 +209,8 @@ func (i *IPAM) BlockGateway(block netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// routed are the blocks that the other nodes send to this one: those that are
-// lent from, and those on their way back that pods still have addresses of.
+// routed returns the blocks that other nodes route to this one: the active ones, and the
+// draining ones in which pods still have addresses.
 func (i *IPAM) routed(s *state) []netip.Prefix {
 	all := slices.Clone(s.networks[PodPool].open)
 	for _, b := range i.Ledger.Stats() {
@@ -210,15 +221,21 @@ func (i *IPAM) routed(s *state) []netip.Prefix {
 	return sortedPrefixes(all)
 }
 
-// firstSet is the NetResourceSet of a node that has none, with the blocks that
-// addresses are held of. Where the loop has committed that there is no set
-// nothing more is lent, so that these are all.
+// firstSet returns the NetResourceSet for a node that has none, with the blocks in which
+// addresses are held. After the loop has committed that there is no set, nothing more is
+// allocated, so these are all.
 func (i *IPAM) firstSet() *kv.NetResourceSet {
 	marks := i.ContivConf.NetResource()
-	set := &kv.NetResourceSet{Name: i.ServiceLabel.GetAgentLabel(), Pool: map[string]*kv.NetResource{}, Marks: &kv.NetResourceMarks{
-		MinAllocate: int32(marks.MinAllocate), MaxAllocate: int32(marks.MaxAllocate),
-		PreAllocate: int32(marks.PreAllocate), MaxAboveWatermark: int32(marks.MaxAboveWatermark),
-	}}
+	set := &kv.NetResourceSet{
+		Name: i.ServiceLabel.GetAgentLabel(),
+		Pool: map[string]*kv.NetResource{},
+		Marks: &kv.NetResourceMarks{
+			MinAllocate:       int32(marks.MinAllocate),
+			MaxAllocate:       int32(marks.MaxAllocate),
+			PreAllocate:       int32(marks.PreAllocate),
+			MaxAboveWatermark: int32(marks.MaxAboveWatermark),
+		},
+	}
 	for _, b := range i.Ledger.Stats() {
 		if b.Pool == PodPool && b.Held+b.Cooling+b.Quarantined > 0 {
 			set.Pool[handshake.Key(b.Block)] = &kv.NetResource{}

@@ -45,8 +45,8 @@ func aSet(keys ...string) *kv.NetResourceSet {
 
 func setKey() string { return kv.NetResourceSetKey(thisNode) }
 
-// given makes the cluster's state have the set.
-func (n *node) given(m *kv.NetResourceSet) {
+// setInState puts the set into the cluster's state.
+func (n *node) setInState(m *kv.NetResourceSet) {
 	n.put(kubestate.NetResourceSets, setKey(), m)
 }
 
@@ -66,12 +66,12 @@ func (n *node) becomes(m *kv.NetResourceSet) controller.Event {
 		delete(n.kube[kubestate.NetResourceSets], setKey())
 	} else {
 		ev.New = m
-		n.given(m)
+		n.setInState(m)
 	}
 	return ev
 }
 
-// open are the blocks of the default network that are lent from.
+// open returns the active blocks of the default network.
 func (n *node) open() (all []string) {
 	for _, b := range n.Ledger.Stats() {
 		if b.Pool == ipam.PodPool && b.State == ledger.Active {
@@ -85,7 +85,7 @@ func withSet(t *testing.T, m *kv.NetResourceSet) *node {
 	t.Helper()
 	n := newNode(t, fromSet, 5)
 	if m != nil {
-		n.given(m)
+		n.setInState(m)
 	}
 	n.g.Expect(n.resync()).To(Succeed())
 	n.g.Expect(n.Commit(context.Background())).To(Succeed())
@@ -98,7 +98,7 @@ func TestPodsGetTheAddressesOfTheNetResourceSet(t *testing.T) {
 	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28", "10.9.0.16/28"}))
 	n.g.Expect(n.PodSubnetThisNode().String()).To(Equal("10.9.0.0/28"))
 	n.g.Expect(n.PodGatewayIP().String()).To(Equal("10.9.0.1"))
-	for i := 2; i < 14; i++ { // .0, .1, .14 and .15 are nobody's; the lowest block is filled first
+	for i := 2; i < 14; i++ { // .0, .1, .14 and .15 are reserved; the lowest block is filled first
 		n.g.Expect(n.add(fmt.Sprint("pod", i))).To(Equal(fmt.Sprintf("10.9.0.%d", i)))
 	}
 	n.g.Expect(n.add("more")).To(Equal("10.9.0.18"))
@@ -119,9 +119,9 @@ func TestSingleAddressesHaveTheLinkAsTheirGateway(t *testing.T) {
 	n.g.Expect(err).To(MatchError(ledger.ErrExhausted))
 }
 
-// TestSmallBlocksAreLentWholly has a block of four come and go beside one that
-// has a gateway: what is lent of either does not depend on the other.
-func TestSmallBlocksAreLentWholly(t *testing.T) {
+// TestAllAddressesOfSmallBlocksAreAllocated has a block of four come and go beside one that
+// has a gateway: allocation from either does not depend on the other.
+func TestAllAddressesOfSmallBlocksAreAllocated(t *testing.T) {
 	n := withSet(t, aSet("10.9.0.0/28"))
 	n.setTo(aSet("10.9.0.0/28", "10.8.0.0/30"))
 	n.g.Expect([]string{n.add("a"), n.add("b"), n.add("c"), n.add("d"), n.add("e")}).To(Equal([]string{"10.8.0.0", "10.8.0.1", "10.8.0.2", "10.8.0.3", "10.9.0.2"}))
@@ -139,7 +139,7 @@ func TestSmallBlocksAreLentWholly(t *testing.T) {
 	n.sound()
 }
 
-func TestWithoutASetNothingIsLentAndItIsSaidWhy(t *testing.T) {
+func TestWithoutASetNothingIsAllocatedAndTheReasonIsReported(t *testing.T) {
 	n := withSet(t, nil)
 	_, err := n.update(add("a"))
 	n.g.Expect(err).To(MatchError(ContainSubstring("waiting for NetResourceSet node-a")))
@@ -151,22 +151,22 @@ func TestWithoutASetNothingIsLentAndItIsSaidWhy(t *testing.T) {
 	follow := n.setTo(aSet("10.9.0.0/28"))
 	n.g.Expect(follow).To(HaveLen(1))
 	n.g.Expect(n.add("a")).To(Equal("10.9.0.2"))
-	n.setTo(nil) // it is deleted: who has an address keeps it, and nobody is lent a new one
+	n.setTo(nil) // it is deleted: pods keep their addresses, and no new address is allocated
 	_, err = n.update(add("b"))
 	n.g.Expect(err).To(MatchError(ContainSubstring("waiting for NetResourceSet node-a")))
 	n.g.Expect(n.add("a")).To(Equal("10.9.0.2"))
 }
 
-func TestWhatCannotBeUsedHarmsNothingElse(t *testing.T) {
+func TestAnUnusableBlockAffectsNoOther(t *testing.T) {
 	m := aSet("10.9.0.0/28", "here", "10.9.1.1/28", "fd00:7::/112", "172.30.0.0/24", "10.9.0.4", "::ffff:10.9.0.1")
 	n := withSet(t, m)
 	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28"}))
-	var said []string
+	var texts []string
 	for _, p := range n.Problems() {
-		said = append(said, p.Object+": "+p.Text)
+		texts = append(texts, p.Object+": "+p.Text)
 	}
-	slices.Sort(said)
-	n.g.Expect(said).To(HaveExactElements(
+	slices.Sort(texts)
+	n.g.Expect(texts).To(HaveExactElements(
 		Equal(`netresourceset/node-a: "10.9.0.4/32" lies within 10.9.0.0/28, and is left out`),
 		Equal(`netresourceset/node-a: "10.9.1.1/28" has host bits set: 10.9.1.0/28 would be right`),
 		ContainSubstring(`"172.30.0.0/24" cannot be used: 172.30.0.0/24 overlaps vppHostSubnetCIDR`),
@@ -176,9 +176,9 @@ func TestWhatCannotBeUsedHarmsNothingElse(t *testing.T) {
 	))
 }
 
-// TestNoPartOfABlockThatGoesBackIsLent has keys that overlap: whoever gives a
+// TestNoPartOfAReleasingBlockIsAllocated has keys that overlap: a node that gives a
 // block back gives all of its addresses back.
-func TestNoPartOfABlockThatGoesBackIsLent(t *testing.T) {
+func TestNoPartOfAReleasingBlockIsAllocated(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		pool []string
@@ -208,11 +208,11 @@ func TestAnAgentStartsFromTheMirrorWithWhatItHadAndNoMore(t *testing.T) {
 	n.setTo(marked)
 	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28"}))
 	n.start(fromSet)
-	n.given(aSet("10.9.0.0/28", "10.9.0.16/28")) // as it was before
+	n.setInState(aSet("10.9.0.0/28", "10.9.0.16/28")) // as it was before
 	n.g.Expect(n.Resync(&controller.DBResync{Local: true, KubeState: n.kube}, n.kube, 1, newTxn())).To(Succeed())
 	n.g.Expect(n.Stage.Commit(context.Background())).To(Succeed())
-	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28"}), "the other one was said to be ready to go, perhaps")
-	n.g.Expect(n.add("b")).To(Equal("10.9.0.3"), "a restart needs nobody")
+	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28"}), "the other one may have been reported as ready")
+	n.g.Expect(n.add("b")).To(Equal("10.9.0.3"), "a restart needs no remote system")
 	n.g.Expect(n.resync()).To(Succeed())
 	n.g.Expect(n.open()).To(Equal([]string{"10.9.0.0/28", "10.9.0.16/28"}))
 }
@@ -232,7 +232,7 @@ func newReporting(t *testing.T, m *kv.NetResourceSet) *reporting {
 	r := &reporting{node: n, t: t, store: mem.New()}
 	t.Cleanup(func() { _ = r.store.Close() })
 	r.write(m)
-	n.given(r.read())
+	n.setInState(r.read())
 	n.g.Expect(n.resync()).To(Succeed())
 	n.g.Expect(n.Commit(t.Context())).To(Succeed())
 	r.delivered = n.revision
@@ -268,14 +268,14 @@ func (r *reporting) delete(key string) {
 	r.g.Expect(err).NotTo(HaveOccurred())
 }
 
-// missing is whether there is no set in the store.
+// missing reports whether the store has no set.
 func (r *reporting) missing() bool {
 	_, found, err := r.store.Get(r.t.Context(), setKey())
 	r.g.Expect(err).NotTo(HaveOccurred())
 	return !found
 }
 
-// read is the set as it is in the store.
+// read returns the set in the store.
 func (r *reporting) read() *kv.NetResourceSet {
 	x, _, err := r.store.Get(r.t.Context(), setKey())
 	r.g.Expect(err).NotTo(HaveOccurred())
@@ -302,13 +302,13 @@ func (r *reporting) follow() {
 	}
 }
 
-func TestTheSetIsMadeWithWhatIsHeld(t *testing.T) {
+func TestTheFirstSetHasTheBlocksInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28", "10.9.0.40"))
 		r.add("a")
 		r.delete(setKey())
 		time.Sleep(time.Minute)
-		r.g.Expect(r.missing()).To(BeTrue(), "the loop may be lending still: what is held is not known yet")
+		r.g.Expect(r.missing()).To(BeTrue(), "the loop may still allocate: the held addresses are not known yet")
 		r.add("b")
 		r.setTo(nil)
 		time.Sleep(time.Minute)
@@ -325,8 +325,8 @@ func TestTheSetIsMadeWithWhatIsHeld(t *testing.T) {
 	})
 }
 
-// The loop hears late of a set that was made, and deleted, and would lend of it.
-func TestTheNextSetIsMadeWhenTheLoopHasSeenTheLastOne(t *testing.T) {
+// The loop receives late a set that was created and deleted, and would allocate from it.
+func TestTheNextSetIsCreatedAfterTheLoopHasSeenTheLastOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28"))
 		r.put(kv.NodeKey(thisNode), &kv.Node{Name: thisNode})
@@ -351,11 +351,11 @@ func TestTheNextSetIsMadeWhenTheLoopHasSeenTheLastOne(t *testing.T) {
 	})
 }
 
-func TestWhatIsUsedIsReported(t *testing.T) {
+func TestUsedAddressesAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28", "10.9.0.40"))
 		r.follow()
-		r.g.Expect(r.read().Used).To(BeEmpty(), "the gateway alone is no use")
+		r.g.Expect(r.read().Used).To(BeEmpty(), "the gateway alone does not count as use")
 		r.add("a")
 		r.follow()
 		used := r.read().Used
@@ -371,7 +371,7 @@ func TestWhatIsUsedIsReported(t *testing.T) {
 	})
 }
 
-func TestAddressesGoBackOnlyWhenNobodyHasThem(t *testing.T) {
+func TestAddressesGoBackOnlyWithoutLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28"))
 		r.add("a")
@@ -382,7 +382,7 @@ func TestAddressesGoBackOnlyWhenNobodyHasThem(t *testing.T) {
 		r.g.Expect(r.read().Releases).To(Equal(map[string]string{
 			"10.9.0.0/28": string(handshake.DoNotRelease), "10.9.0.16/28": string(handshake.Ready), "10.9.9.9": string(handshake.DoNotRelease),
 		}))
-		r.g.Expect(r.open()).To(Equal([]string{"10.9.0.0/28"}), "the refused one is lent from again")
+		r.g.Expect(r.open()).To(Equal([]string{"10.9.0.0/28"}), "the refused one is active again")
 		next := r.read() // the operator aborts one, and goes on with the other
 		next.Releases = map[string]string{"10.9.0.16/28": string(handshake.Released)}
 		r.write(next)
@@ -392,11 +392,11 @@ func TestAddressesGoBackOnlyWhenNobodyHasThem(t *testing.T) {
 		delete(next.Pool, "10.9.0.16/28")
 		r.write(next)
 		r.follow()
-		r.g.Expect(r.read().Releases).To(BeEmpty(), "it is gone: nobody speaks of it any more")
+		r.g.Expect(r.read().Releases).To(BeEmpty(), "it is gone, so the report does not name it")
 	})
 }
 
-func TestAnAddressOfABlockThatIsLentIsNotReady(t *testing.T) {
+func TestAnAddressOfAnActiveBlockIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.3", "10.9.0.16/28", "10.9.0.18"))
 		r.add("a")
@@ -406,11 +406,11 @@ func TestAnAddressOfABlockThatIsLentIsNotReady(t *testing.T) {
 		r.follow()
 		r.g.Expect(r.read().Releases).To(Equal(map[string]string{"10.9.0.3": string(handshake.DoNotRelease), "10.9.0.18": string(handshake.Marked)}))
 		_, err := r.update(add("b", "10.9.0.18"))
-		r.g.Expect(err).NotTo(HaveOccurred(), "its block is lent from")
+		r.g.Expect(err).NotTo(HaveOccurred(), "its block is active")
 	})
 }
 
-func TestAnAbortLendsAgain(t *testing.T) {
+func TestAnAbortedReleaseActivatesTheBlockAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28"))
 		m := r.read()
@@ -428,7 +428,7 @@ func TestAnAbortLendsAgain(t *testing.T) {
 	})
 }
 
-func TestNothingIsReadyWhoseDrainWasNotCommitted(t *testing.T) {
+func TestABlockIsReadyOnlyAfterItsDrainIsCommitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28"))
 		marked := r.read()
@@ -440,7 +440,7 @@ func TestNothingIsReadyWhoseDrainWasNotCommitted(t *testing.T) {
 		r.fault = journal.None
 		r.g.Expect(r.process(&podmanager.DeletePod{Key: key("x")})).To(Succeed(), "what comes next has nothing to do with it")
 		time.Sleep(time.Minute)
-		r.g.Expect(r.open()).To(ContainElement("10.9.0.0/28"), "it is lent from")
+		r.g.Expect(r.open()).To(ContainElement("10.9.0.0/28"), "it is active")
 		r.g.Expect(r.read().Releases).To(HaveKeyWithValue("10.9.0.0/28", string(handshake.Marked)))
 		r.g.Expect(r.resync()).To(Succeed(), "healing")
 		r.g.Expect(r.Commit(t.Context())).To(Succeed())
@@ -450,9 +450,9 @@ func TestNothingIsReadyWhoseDrainWasNotCommitted(t *testing.T) {
 	})
 }
 
-// TestAnAnswerIsToTheVersionThatTheLoopHasSeen has a loop that is behind: what
-// was marked, and is marked again, was lent from in between.
-func TestAnAnswerIsToTheVersionThatTheLoopHasSeen(t *testing.T) {
+// TestAReportIsWrittenOnlyToTheVersionThatTheLoopHasSeen has a loop that is behind: what
+// was marked, and is marked again, was active in between.
+func TestAReportIsWrittenOnlyToTheVersionThatTheLoopHasSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28"))
 		marked := r.read()
@@ -473,9 +473,9 @@ func TestAnAnswerIsToTheVersionThatTheLoopHasSeen(t *testing.T) {
 	})
 }
 
-// TestAStoreThatFailsIsNotAskedForEveryPod has a store that answers nothing and
+// TestAFailingStoreGetsNoRequestForEveryPod has a store that answers nothing and
 // pods that come and go, each of which is a commit of the loop.
-func TestAStoreThatFailsIsNotAskedForEveryPod(t *testing.T) {
+func TestAFailingStoreGetsNoRequestForEveryPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28"))
 		r.follow()
@@ -503,7 +503,7 @@ func (d *downStore) Get(context.Context, string) (kvdb.KeyValue, bool, error) {
 	return kvdb.KeyValue{}, false, errors.New("connection refused")
 }
 
-func TestPodsOfABlockThatIsAskedBackStayReachable(t *testing.T) {
+func TestPodsOfADrainingBlockStayReachable(t *testing.T) {
 	n := withSet(t, aSet("10.9.0.0/28", "10.9.0.16/28", "10.9.0.40"))
 	n.add("a")
 	marked := aSet("10.9.0.0/28", "10.9.0.16/28", "10.9.0.40")

@@ -17,28 +17,29 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// register is what the cluster says of its pools and custom networks. It
-// belongs to the loop. A pool never disappears from it: it is removed by its
-// state, and what is merely not there was lost.
+// register holds the pools and custom networks of the cluster. It belongs to the loop. A
+// pool never disappears from it: a pool is removed by its state, and a missing one was
+// lost by the store.
 type register struct {
 	pools    map[string]poolplan.Pool
 	networks map[string]*kv.CustomNetwork // by key
-	bad      map[string]string            // what cannot be used, by key, and why
-	set      *kv.NetResourceSet           // of this node; nil: there is none
-	local    bool                         // all of it is from the mirror
-	seen     int64                        // revision of the store that set is as of
+	bad      map[string]string            // the reason why an object cannot be used, by key
+	set      *kv.NetResourceSet           // of this node, nil for none
+	local    bool                         // the state is that of the mirror
+	seen     int64                        // revision of the store that set is of
 }
 
 func newRegister() register {
 	return register{pools: map[string]poolplan.Pool{}, networks: map[string]*kv.CustomNetwork{}, bad: map[string]string{}}
 }
 
-// resync takes the cluster's state; pools that it lacks are kept.
+// resync replaces the state. It keeps pools that the cluster's state lacks.
 func (r *register) resync(data controller.KubeStateData) {
 	r.networks, r.bad = map[string]*kv.CustomNetwork{}, map[string]string{}
 	for _, resource := range []string{kubestate.Pools, kubestate.CustomNetworks} {
@@ -78,19 +79,19 @@ func (r *register) change(ev *controller.KubeStateChange) {
 
 var errOwnName = fmt.Errorf("network %q is this node's own link: choose another name", HostPool)
 
-// poolAt is the pool that is stored at key.
+// poolAt returns the pool that is stored at key.
 func poolAt(key string, m *kv.Pool) (poolplan.Pool, error) {
 	p, err := poolplan.FromMessage(m)
 	return p, checkNames(key, kv.PoolKey(p.Name), p, err)
 }
 
-// poolOf is the pool that the custom network at key begins with.
+// poolOf returns the first pool of the custom network at key.
 func poolOf(key string, m *kv.CustomNetwork) (poolplan.Pool, error) {
 	p, err := poolplan.FromNetwork(m)
 	return p, checkNames(key, kv.CustomNetworkKey(p.Name), p, err)
 }
 
-// checkNames keeps an object from being taken for another one.
+// checkNames returns an error for an object that is not at the key of its name.
 func checkNames(key, want string, p poolplan.Pool, err error) error {
 	switch {
 	case err != nil:
@@ -103,7 +104,7 @@ func checkNames(key, want string, p poolplan.Pool, err error) error {
 	return nil
 }
 
-// all are the pools by name.
+// all returns the pools, sorted by name.
 func (r *register) all() (pools []poolplan.Pool) {
 	for _, name := range slices.Sorted(maps.Keys(r.pools)) {
 		pools = append(pools, r.pools[name])
@@ -111,7 +112,7 @@ func (r *register) all() (pools []poolplan.Pool) {
 	return pools
 }
 
-// problems are what is wrong with single objects, in order.
+// problems returns the problems of single objects, in order.
 func (r *register) problems(reserved []poolplan.Reserved) (all []Problem) {
 	for key, why := range r.bad {
 		all = append(all, Problem{Object: strings.TrimPrefix(key, kv.ClusterPrefix), Text: why})
@@ -125,7 +126,7 @@ func (r *register) problems(reserved []poolplan.Reserved) (all []Problem) {
 	return all
 }
 
-// refusal says why a custom network has no pool, or not the one that it says.
+// refusal returns the reason why a custom network has no pool, or another one.
 func (r *register) refusal(key string, m *kv.CustomNetwork, reserved []poolplan.Reserved) error {
 	p, err := poolOf(key, m)
 	if err != nil {
@@ -138,24 +139,25 @@ func (r *register) refusal(key string, m *kv.CustomNetwork, reserved []poolplan.
 	case have.Network != p.Network:
 		return fmt.Errorf("its name is that of %s: choose another one", have)
 	case !slices.Equal(p.Ranges, have.Ranges): // which never change
-		return fmt.Errorf("it says %s, and its pool is %s, which never changes: add a pool to the network and drain this one (cadastre apply)", p, have)
+		return fmt.Errorf("it says %s, and its pool is %s, which never changes: "+
+			"add a pool to the network and drain this one (cadastre apply)", p, have)
 	case have.State == poolplan.Removed:
-		return fmt.Errorf("its pool was removed, and none comes back: choose another name")
+		return fmt.Errorf("its pool was removed, and a removed pool does not come back: choose another name")
 	}
 	return nil
 }
 
-// Problem is what is wrong with one object of the cluster's state. It harms
-// nothing else.
+// Problem describes an error in one object of the cluster's state. It affects no other
+// object.
 type Problem struct {
 	Object string // "pool/blue", "network/blue"
 	Text   string
 }
 
-// network is what this node has of one pod network.
+// network holds the blocks of this node in one pod network.
 type network struct{ open, draining []netip.Prefix }
 
-// networksOf are the blocks of node id by network, from the pools.
+// networksOf returns the blocks of node id by network, from the pools.
 func networksOf(pools []poolplan.Pool, id uint32) (map[string]network, []Problem) {
 	all := map[string]network{}
 	var problems []Problem
@@ -176,46 +178,46 @@ func prefixes(blocks []poolplan.Block) []netip.Prefix {
 	return each(blocks, func(b poolplan.Block) netip.Prefix { return b.Prefix })
 }
 
-// PodNetworkChange says that the blocks of this or other nodes have changed
-// while the node ID and everything else stayed.
+// PodNetworkChange is the event of changed blocks of this node or of other nodes, with
+// the same node ID.
 type PodNetworkChange struct{ Description string }
 
-// GetName is "Pod Network Change".
+// GetName returns "Pod Network Change".
 func (ev *PodNetworkChange) GetName() string { return "Pod Network Change" }
 
 func (ev *PodNetworkChange) String() string { return ev.GetName() + "\n* " + ev.Description }
 
-// Method is Update.
+// Method returns Update.
 func (ev *PodNetworkChange) Method() controller.EventMethodType { return controller.Update }
 
-// TransactionType is BestEffort.
+// TransactionType returns BestEffort.
 func (ev *PodNetworkChange) TransactionType() controller.UpdateTransactionType {
 	return controller.BestEffort
 }
 
-// Direction is Forward.
+// Direction returns Forward.
 func (ev *PodNetworkChange) Direction() controller.UpdateDirectionType { return controller.Forward }
 
-// IsBlocking is false.
+// IsBlocking returns false.
 func (ev *PodNetworkChange) IsBlocking() bool { return false }
 
 // Done does nothing.
 func (ev *PodNetworkChange) Done(error) {}
 
-// isNetworkChange is whether event changes pools or custom networks.
+// isNetworkChange reports whether event changes pools or custom networks.
 func isNetworkChange(event controller.Event) bool {
 	change, ok := event.(*controller.KubeStateChange)
 	return ok && (change.Resource == kubestate.Pools || change.Resource == kubestate.CustomNetworks)
 }
 
-// updateNetworks follows a change of a pool: blocks open and drain, and nothing
-// else is touched.
+// updateNetworks follows a change of a pool: blocks open and drain, and nothing else
+// changes.
 func (i *IPAM) updateNetworks(ev *controller.KubeStateChange, txn controller.UpdateOperations) (string, error) {
 	i.register.change(ev)
 	return i.updateBlocks(ev.Key, txn)
 }
 
-// updateBlocks opens and drains what the change of key leads to.
+// updateBlocks opens and drains blocks after the change of key.
 func (i *IPAM) updateBlocks(key string, txn controller.UpdateOperations) (string, error) {
 	was := i.state.Load()
 	next := *was
@@ -235,14 +237,13 @@ func (i *IPAM) updateBlocks(key string, txn controller.UpdateOperations) (string
 	return text, txn.FollowUp(&PodNetworkChange{Description: key + " " + text})
 }
 
-// changes says what opens and what drains.
+// changes describes the blocks that open and those that drain.
 func changes(was, now map[string]network) string {
-	said := append(onlyIn(now, was, "opens"), onlyIn(was, now, "drains")...)
-	return strings.Join(said, ", ")
+	return strings.Join(append(onlyIn(now, was, "opens"), onlyIn(was, now, "drains")...), ", ")
 }
 
-// onlyIn says of each block that is open in a and not in b that it does what.
-func onlyIn(a, b map[string]network, what string) (said []string) {
+// onlyIn describes each block that is open in a and not in b by a verb.
+func onlyIn(a, b map[string]network, verb string) (all []string) {
 	for _, name := range slices.Sorted(maps.Keys(a)) {
 		other := map[netip.Prefix]bool{}
 		for _, p := range b[name].open {
@@ -250,15 +251,15 @@ func onlyIn(a, b map[string]network, what string) (said []string) {
 		}
 		for _, p := range a[name].open {
 			if !other[p] {
-				said = append(said, name+": "+p.String()+" "+what)
+				all = append(all, name+": "+p.String()+" "+verb)
 			}
 		}
 	}
-	return said
+	return all
 }
 
-// deriveNetworks fills in what follows from pools and custom networks; where
-// blocks are computed from the node ID, also the pod network of the cluster.
+// deriveNetworks sets the blocks that follow from pools and custom networks, and if
+// blocks follow from the node ID also those of the pod network.
 func (i *IPAM) deriveNetworks(s *state) error {
 	s.pools = i.register.all()
 	byID := i.ContivConf.PodBlocks() == contivconf.PodBlocksNodeID
@@ -279,63 +280,70 @@ func (i *IPAM) deriveNetworks(s *state) error {
 		return nil
 	}
 	i.noteDifference(s)
-	if open, draining, errs := poolplan.Blocks(s.pools, PodPool, s.nodeID); len(open)+len(draining) == 0 && len(errs) > 0 {
-		return errors.Join(errs...) // the node ID fits no pool of the cluster
+	open, draining, errs := poolplan.Blocks(s.pools, PodPool, s.nodeID)
+	if len(open)+len(draining) == 0 && len(errs) > 0 {
+		return errors.Join(errs...) // the node ID does not fit a pool of the cluster
 	}
 	return s.setPrimary(s.networks[PodPool].open)
 }
 
-// setPrimary makes the first open block of each family the node's pod subnet.
+// setPrimary takes the first open block of each family as the node's pod subnet.
 func (s *state) setPrimary(open []netip.Prefix) error {
 	s.pending = ""
 	for f := range s.families {
-		is4 := s.families[f].Hosts.Addr().Is4()
-		var pods netip.Prefix
-		if k := slices.IndexFunc(open, func(p netip.Prefix) bool { return p.Addr().Is4() == is4 }); k >= 0 {
-			pods = open[k]
-		} else {
-			s.pending = fmt.Sprintf("no pool of network %s has a block of the family of %s for node ID %d", PodPool, s.families[f].Hosts, s.nodeID)
-			for _, p := range s.problems {
-				s.pending += "; " + p.Text
-			}
+		family := &s.families[f]
+		pods, has := ofFamily(open, family.Hosts)
+		if !has {
+			s.pending = fmt.Sprintf("no pool of network %s has a block of the family of %s for node ID %d",
+				PodPool, family.Hosts, s.nodeID)
+			s.explainPending()
+			continue
 		}
 		for _, p := range s.pools {
 			for _, r := range p.Ranges {
-				if pods.IsValid() && p.Network == PodPool && p.State == poolplan.Active && r.CIDR.Overlaps(pods) {
-					s.families[f].Pods, s.families[f].PodsOneNode = r.CIDR, r.OneNode
+				if p.Network == PodPool && p.State == poolplan.Active && r.CIDR.Overlaps(pods) {
+					family.Pods, family.PodsOneNode = r.CIDR, r.OneNode
 				}
 			}
 		}
-		n, err := s.families[f].NodeWith(s.nodeID, pods)
-		if err != nil {
-			return err
-		}
-		s.nodes[f] = n
 	}
-	return nil
+	return s.setPods(open)
 }
 
-// publish tells the cluster what this node has. Nodes whose configuration already
-// gives them blocks in another way have to know it too, also of blocks that follow
-// from the node ID (Implied).
+// explainPending adds the problems of single objects to the reason why there is no pod
+// subnet.
+func (s *state) explainPending() {
+	for _, p := range s.problems {
+		s.pending += "; " + p.Text
+	}
+}
+
+// ofFamily returns the first prefix of the family of like.
+func ofFamily(prefixes []netip.Prefix, like netip.Prefix) (p netip.Prefix, found bool) {
+	k := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() == like.Addr().Is4() })
+	if k < 0 {
+		return netip.Prefix{}, false
+	}
+	return prefixes[k], true
+}
+
+// publish publishes the blocks of this node, also those that follow from the node ID:
+// nodes whose configuration derives blocks in another way need them too (Implied). The
+// node that provides a single address routes it itself.
 func (i *IPAM) publish(s *state) {
 	i.NodeSync.PublishPools()
-	i.NodeSync.PublishPodCIDRs(slices.DeleteFunc(i.routed(s), netip.Prefix.IsSingleIP)) // single addresses are routed by the node that gives them
+	i.NodeSync.PublishPodCIDRs(slices.DeleteFunc(i.routed(s), netip.Prefix.IsSingleIP))
 }
 
 func (i *IPAM) reserved() []poolplan.Reserved { return Reserved(i.ContivConf) }
 
-// Reserved are the networks of the configuration that no pool may overlap.
+// Reserved returns the networks of the configuration that no pool may overlap.
 func Reserved(conf contivconf.API) (all []poolplan.Reserved) {
 	for _, f := range conf.Cluster().Families {
 		if conf.PodBlocks() != contivconf.PodBlocksNodeID { // otherwise it is a pool
 			all = append(all, poolplan.Reserved{Name: "podSubnetCIDR", Net: f.Pods})
 		}
-		for _, x := range []poolplan.Reserved{{Name: "vppHostSubnetCIDR", Net: f.Hosts}, {Name: "nodeInterconnectCIDR", Net: f.Nodes}, {Name: "vxlanCIDR", Net: f.Vxlan}, {Name: "serviceCIDR", Net: f.Service}} {
-			if x.Net.IsValid() && !f.Pods.Overlaps(x.Net) { // which the configuration may allow
-				all = append(all, x)
-			}
-		}
+		all = append(all, notForPods(f)...)
 	}
 	static := conf.StaticAddresses()
 	for _, field := range slices.Sorted(maps.Keys(static)) {
@@ -344,8 +352,23 @@ func Reserved(conf contivconf.API) (all []poolplan.Reserved) {
 	return all
 }
 
-// BlocksOf are all pod subnets of another node: those that it lends from, and
-// those that drain.
+// notForPods returns the networks of a family that pods cannot share, except those that
+// overlap the pod network by configuration.
+func notForPods(f addrplan.Family) (all []poolplan.Reserved) {
+	for _, x := range []poolplan.Reserved{
+		{Name: "vppHostSubnetCIDR", Net: f.Hosts},
+		{Name: "nodeInterconnectCIDR", Net: f.Nodes},
+		{Name: "vxlanCIDR", Net: f.Vxlan},
+		{Name: "serviceCIDR", Net: f.Service},
+	} {
+		if x.Net.IsValid() && !f.Pods.Overlaps(x.Net) {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// BlocksOf returns all pod subnets of another node, active and draining.
 func (i *IPAM) BlocksOf(n *nodesync.Node) (all []netip.Prefix) {
 	s := i.state.Load()
 	if n == nil || n.ID == 0 {
@@ -361,16 +384,16 @@ func (i *IPAM) BlocksOf(n *nodesync.Node) (all []netip.Prefix) {
 	return all
 }
 
-// HasNetwork is whether name is a pod network.
+// HasNetwork reports whether name is a pod network.
 func (i *IPAM) HasNetwork(name string) bool {
 	_, ok := i.state.Load().networks[name]
 	return ok
 }
 
-// Pools are those of all pod networks.
+// Pools returns the pools of all pod networks.
 func (i *IPAM) Pools() []poolplan.Pool { return slices.Clone(i.state.Load().pools) }
 
-// Problems are what is wrong with single pools and custom networks.
+// Problems returns the problems of single pools and custom networks.
 func (i *IPAM) Problems() []Problem { return i.state.Load().problems }
 
 // Notes returns differences that do not keep the node from working: one of node
@@ -383,15 +406,15 @@ func (i *IPAM) Notes() []string {
 	return []string{s.mismatch}
 }
 
-// PoolUses is what this node has of each pool, as the ledger has it now. Any
-// goroutine may ask.
+// PoolUses returns this node's present use of each pool. Any goroutine may call it.
 func (i *IPAM) PoolUses() (uses []*kv.PoolUse) {
 	pools := i.state.Load().known
-	stats := i.Ledger.Stats() // after the pools: what is said of a generation must not be older than it
+	stats := i.Ledger.Stats() // after the pools: the use of a generation must not be older than that
 	for _, p := range pools {
 		use := &kv.PoolUse{Pool: p.Name, Generation: p.Generation}
 		for _, b := range stats {
-			if b.Pool != p.Network || !slices.ContainsFunc(p.Ranges, func(r poolplan.Range) bool { return r.CIDR.Overlaps(b.Block) }) {
+			inPool := func(r poolplan.Range) bool { return r.CIDR.Overlaps(b.Block) }
+			if b.Pool != p.Network || !slices.ContainsFunc(p.Ranges, inPool) {
 				continue
 			}
 			use.Open = use.Open || b.State == ledger.Active

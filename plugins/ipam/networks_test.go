@@ -102,7 +102,7 @@ func (n *node) pods() map[string]string {
 	return all
 }
 
-// Growing and cutting anew, step by step: live pods keep what they have.
+// Growing and resizing, step by step: live pods keep their addresses.
 func TestTheLifeOfPools(t *testing.T) {
 	n := running(t, defaults, 5)
 	n.has("default 10.1.5.0/24", "|")
@@ -221,7 +221,7 @@ func TestPoolsOfACustomNetwork(t *testing.T) {
 	n.g.Expect(n.add("p1")).To(Equal("10.1.5.2"))
 }
 
-// A family that has no pool any more: nothing is lent halfway.
+// A family that has no pool any more: no pod gets an address of one family only.
 func TestAFamilyWithoutAPool(t *testing.T) {
 	n := running(t, dual, 5)
 	before := n.mustOf("default", "p1")
@@ -252,7 +252,7 @@ func TestADefinitionThatDisappears(t *testing.T) {
 	n.g.Expect(drained).To(Equal(drain))
 	n.g.Expect(n.Pools()).To(Equal(all))
 	n.mustOf("blue", "b1")
-	n.pools(aPool("pods-2", 0, "10.2.0.0/16 24"), firstPool()) // no good, and older
+	n.pools(aPool("pods-2", 0, "10.2.0.0/16 24"), firstPool()) // invalid, and older
 	n.g.Expect(n.Pools()).To(Equal(all))
 }
 
@@ -266,7 +266,7 @@ func TestAnOlderDefinition(t *testing.T) {
 }
 
 // contiv.conf gives the first value only; a difference is reported.
-func TestPoolsWinOverTheConfiguration(t *testing.T) {
+func TestPoolsPrecedeTheConfiguration(t *testing.T) {
 	n := newNode(t, "ipamConfig: {podSubnetCIDR: 10.9.0.0/16, podSubnetOneNodePrefixLen: 25}", 5)
 	n.put(kubestate.Pools, kv.PoolKey("default"), firstPool())
 	n.g.Expect(n.resync()).To(Succeed())
@@ -298,7 +298,7 @@ func TestANodeThatDoesNotFitACustomNetwork(t *testing.T) {
 	n.add("p1")
 }
 
-// Where blocks are not computed from the node ID the pools of the pods' network
+// If blocks are not computed from the node ID, the pools of the pods' network
 // do not count; custom networks are as everywhere.
 func TestPoolsWithExternalIPAM(t *testing.T) {
 	for _, c := range []struct{ name, conf, subnet string }{
@@ -335,7 +335,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 	n.g.Expect(n.BlocksOf(nil)).To(BeEmpty())
 }
 
-// Nothing follows where nothing has changed for anybody.
+// A change without an effect has no follow-up.
 func TestChangesThatChangeNothing(t *testing.T) {
 	n := running(t, defaults, 5)
 	n.g.Expect(n.change(kv.PoolKey("default"), firstPool())).To(BeEmpty(), "as it was taken to be")
@@ -345,7 +345,7 @@ func TestChangesThatChangeNothing(t *testing.T) {
 	n.g.Expect(n.change(kv.PoolKey("blue"), nil)).To(BeEmpty())
 	n.g.Expect(n.change(kv.PoolKey("bad"), aPool("bad", 0))).To(BeEmpty())
 	n.g.Expect(n.change(kv.PoolKey("blue"), deletedPool(2))).To(HaveLen(1))
-	n.g.Expect(n.change(kv.PoolKey("blue"), removed(deletedPool(3)))).To(HaveLen(1), "others have it no more")
+	n.g.Expect(n.change(kv.PoolKey("blue"), removed(deletedPool(3)))).To(HaveLen(1), "other nodes do not have it any more")
 	_, err := n.of("blue", "b1")
 	n.g.Expect(err).To(MatchError(ledger.ErrNoPool))
 	commits := n.journal.Commits()
@@ -353,27 +353,27 @@ func TestChangesThatChangeNothing(t *testing.T) {
 	n.g.Expect(n.journal.Commits()).To(Equal(commits))
 }
 
-// telling is a nodesync that counts how often it is told that pools have changed.
-type telling struct {
+// counting is a nodesync that counts the calls of PublishPools.
+type counting struct {
 	*nodes
-	told int
+	calls int
 }
 
-func (t *telling) PublishPools() { t.told++ }
+func (t *counting) PublishPools() { t.calls++ }
 
-// The cluster is told what a node has after each change of a pool, and each resync.
-func TestTheClusterIsTold(t *testing.T) {
+// A node publishes its use of pools after each change of a pool, and each resync.
+func TestUseOfPoolsIsPublished(t *testing.T) {
 	n := running(t, defaults, 5)
-	to := &telling{nodes: n.nodes}
-	n.IPAM.NodeSync = to
+	to := &counting{nodes: n.nodes}
+	n.NodeSync = to
 	n.pools(firstPool(), bluePool(1))
-	n.g.Expect(to.told).To(Equal(2))
+	n.g.Expect(to.calls).To(Equal(2))
 	n.g.Expect(n.resync()).To(Succeed())
-	n.g.Expect(to.told).To(Equal(3))
+	n.g.Expect(to.calls).To(Equal(3))
 }
 
-// Whoever asks while pools change gets what was before or what is after.
-func TestAskingWhilePoolsChange(t *testing.T) {
+// A reader gets the state before or after a change of pools, never a mixture.
+func TestReadingWhilePoolsChange(t *testing.T) {
 	n := running(t, defaults, 5)
 	n.pools(firstPool(), aPool("pods-2", 1, "10.2.0.0/16 23"))
 	done, asked := make(chan struct{}), make(chan error, 1)
@@ -522,7 +522,7 @@ func TestBadObjects(t *testing.T) {
 }
 
 // A bad pool that is made good is a pool.
-func TestABadPoolIsMadeGood(t *testing.T) {
+func TestAnInvalidPoolIsCorrected(t *testing.T) {
 	n := running(t, defaults, 5)
 	n.pools(firstPool(), aPool("pods-2", 0, "10.2.0.0/16 24"))
 	n.g.Expect(n.troubles()).To(HaveLen(1))
@@ -534,7 +534,7 @@ func TestABadPoolIsMadeGood(t *testing.T) {
 	n.has("default 10.1.5.0/24", "default 10.2.5.0/24", "|")
 }
 
-// A custom network whose pool is something else is told so.
+// A custom network that differs from its pool is reported.
 func TestACustomNetworkThatIsNotItsPool(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -542,9 +542,9 @@ func TestACustomNetworkThatIsNotItsPool(t *testing.T) {
 		want string
 	}{
 		{"it is", bluePool(1), ""},
-		{"it drains because somebody wants that", draining(bluePool(2)), ""},
+		{"it drains on request", draining(bluePool(2)), ""},
 		{"it was cut otherwise", in("blue", aPool("blue", 1, "10.5.0.0/16 25")), "network/blue: it says pool blue of network blue: 10.5.0.0/16 cut in /24"},
-		{"it was removed", removed(bluePool(3)), "network/blue: its pool was removed, and none comes back: choose another name"},
+		{"it was removed", removed(bluePool(3)), "network/blue: its pool was removed, and a removed pool does not come back: choose another name"},
 		{"it is of another network", aPool("blue", 1, "10.5.0.0/16 24"), "network/blue: its name is that of pool blue of network default"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -564,8 +564,8 @@ func TestACustomNetworkThatIsNotItsPool(t *testing.T) {
 	}
 }
 
-// Pools that overlap although none may: nothing more is lent of either, and what
-// is lent stays. A custom network does not stop the pods' network.
+// Pools that overlap although none may: nothing more is allocated from either, and leases
+// stay. A custom network does not stop the pods' network.
 func TestPoolsThatOverlap(t *testing.T) {
 	n := running(t, defaults, 5)
 	n.pools(firstPool(), aPool("pods-2", 1, "10.2.0.0/16 24"))
@@ -575,7 +575,7 @@ func TestPoolsThatOverlap(t *testing.T) {
 	n.g.Expect(n.troubles()).To(ConsistOf(HavePrefix("network/default: pool default: 10.1.0.0/16 overlaps pool pods-3"), HavePrefix("network/default: pool pods-3: 10.1.0.0/17 overlaps pool default")))
 	n.g.Expect(n.add("p1")).To(Equal(first))
 	n.g.Expect(n.add("p2")).To(HavePrefix("10.2.5."))
-	n.pools(in("red", aPool("red", 1, "10.2.0.0/16 24"))) // as nobody could have admitted it
+	n.pools(in("red", aPool("red", 1, "10.2.0.0/16 24"))) // which Admit would refuse
 	n.has("default 10.2.5.0/24", "|", "default 10.1.5.0/24")
 	n.g.Expect(n.add("p3")).To(HavePrefix("10.2.5."))
 	_, err := n.of("red", "r1")

@@ -224,7 +224,7 @@ func TestOtherNodesThatDoNotFit(t *testing.T) {
 }
 
 // Every address that is free is given once, and never one that is the node's own.
-func TestABlockIsGivenWholeAndOnce(t *testing.T) {
+func TestEachAddressOfABlockIsAllocatedOnce(t *testing.T) {
 	for _, c := range []struct {
 		row  string
 		conf map[string]string
@@ -342,7 +342,7 @@ func TestDualStack(t *testing.T) {
 	}
 }
 
-// Where IPv6 is named first it is the first family.
+// If IPv6 is named first it is the first family.
 func TestDualStackBeginsWithTheFirstFamilyNamed(t *testing.T) {
 	g := NewWithT(t)
 	n := running(t, `ipamConfig: {podSubnetCIDR: "fd00:1::/48,10.1.0.0/16", podSubnetOneNodePrefixLen: 64, podSubnetOneNodePrefixLenIPv6: 24,

@@ -34,7 +34,8 @@ func isOutside(err error) bool {
 	return errors.Is(err, ledger.ErrOutside) || errors.Is(err, ledger.ErrNoPool)
 }
 
-// Update handles NodeUpdate in case that external IPAM is in use, AddPod and DeletePod.
+// Update handles NodeUpdate if external IPAM is in use, AddPod, DeletePod, and changes of
+// claims, pools, custom networks and the NetResourceSet.
 func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (changeDescription string, err error) {
 	switch ev := event.(type) {
 	case *nodesync.NodeUpdate:
@@ -54,16 +55,22 @@ func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (
 	return "", nil
 }
 
-// addPod stages the claim of an attachment and fills in its addresses.
+// addPod stages the claim of an attachment and sets its addresses.
 func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
-	if _, ok := i.state.Load().networks[ev.Pool]; !ok && ev.Pool != PodPool {
-		return "", fmt.Errorf("pool %q: %w; pods have %s", ev.Pool, ledger.ErrNoPool, strings.Join(slices.Sorted(maps.Keys(i.state.Load().networks)), ", "))
+	networks := i.state.Load().networks
+	if _, ok := networks[ev.Pool]; !ok && ev.Pool != PodPool {
+		known := strings.Join(slices.Sorted(maps.Keys(networks)), ", ")
+		return "", fmt.Errorf("pool %q: %w; pods have %s", ev.Pool, ledger.ErrNoPool, known)
 	}
 	if why := i.Pending(); why != "" && ev.Pool == PodPool && len(i.Ledger.ByKey(ev.Key)) == 0 {
 		return "", errors.New(why)
 	}
 	leases, fresh, err := i.Stage.Claim(ledger.Request{
-		Pool: ev.Pool, Key: ev.Key, Pod: ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID}, NetNS: ev.Netns, Wanted: ev.Wanted,
+		Pool:   ev.Pool,
+		Key:    ev.Key,
+		Pod:    ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID},
+		NetNS:  ev.Netns,
+		Wanted: ev.Wanted,
 	})
 	if err != nil {
 		return "", err
@@ -74,14 +81,15 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 	i.byFamily(leases)
 	ev.Addresses = each(leases, ledger.Lease.Prefix)
 	i.event.Store(&podEvent{AddPod: ev, pod: ev.Pod, onLoop: controller.OnLoop()})
-	if !fresh { // it stays the pod's that it was leased to
-		ev.Pod, ev.UID = kv.PodID{Namespace: leases[0].Pod.Namespace, Name: leases[0].Pod.Name}, leases[0].Pod.UID
+	if !fresh { // the lease stays that of the first ADD's pod
+		pod := leases[0].Pod
+		ev.Pod, ev.UID = kv.PodID{Namespace: pod.Namespace, Name: pod.Name}, pod.UID
 		return "", nil
 	}
 	return "leased " + texts(ev.Addresses), nil
 }
 
-// byFamily puts the first family first.
+// byFamily sorts leases by family, the first configured family first.
 func (i *IPAM) byFamily(leases []ledger.Lease) {
 	fs := i.families()
 	if len(fs) > 0 && !fs[0].Pods.Addr().Is4() {
@@ -102,7 +110,7 @@ func (i *IPAM) deletePod(ev *podmanager.DeletePod) (string, error) {
 	return fmt.Sprintf("released %v", ev.Freed), nil
 }
 
-// Revert gives back what an AddPod has taken; a repeated one took nothing.
+// Revert releases what an AddPod claimed; a repeated AddPod claimed nothing.
 func (i *IPAM) Revert(event controller.Event) error {
 	ev, ok := event.(*podmanager.AddPod)
 	if !ok {
@@ -117,15 +125,15 @@ func (i *IPAM) Revert(event controller.Event) error {
 	return err
 }
 
-// podEvent is the AddPod that ipam has handled last. It is at work until it is over.
+// podEvent holds the AddPod that ipam handled last. It is in progress until it is over.
 type podEvent struct {
 	*podmanager.AddPod
-	pod    kv.PodID // that was asked for
-	onLoop bool     // an event loop processes it: only its own goroutine may learn what is not committed
+	pod    kv.PodID // of the request
+	onLoop bool     // an event loop processes it: only its goroutine may see what is not committed
 }
 
-// ownEvent returns the event at work, if it is one of the pod's and the caller is part
-// of its processing, otherwise nil.
+// ownEvent returns the event in progress if it is for the pod and the caller is a handler
+// of it, otherwise nil.
 func (i *IPAM) ownEvent(podID kv.PodID) *podEvent {
 	ev := i.event.Load()
 	if ev == nil || ev.pod != podID || ev.Over() || ev.onLoop && !controller.OnLoop() {
@@ -134,8 +142,8 @@ func (i *IPAM) ownEvent(podID kv.PodID) *podEvent {
 	return ev
 }
 
-// staged are the leases that the pod's own event is about to make for the pod's main
-// attachment, if it is at work.
+// staged returns the leases that the pod's own event has staged for the pod's main
+// attachment, none if there is no such event.
 func (i *IPAM) staged(podID kv.PodID) []ledger.Lease {
 	ev := i.ownEvent(podID)
 	if ev == nil || i.mainOf(podID, ev.Key) != ev.Key {
@@ -146,8 +154,8 @@ func (i *IPAM) staged(podID kv.PodID) []ledger.Lease {
 	return leases
 }
 
-// podKey is the key of the main attachment of the container that the pod's own event
-// is about, otherwise that of its newest sandbox, otherwise that of the Go API.
+// podKey returns the key of the main attachment of the container of the pod's own event,
+// otherwise that of its newest sandbox, otherwise that of the Go API.
 func (i *IPAM) podKey(podID kv.PodID) ledger.Key {
 	if ev := i.ownEvent(podID); ev != nil {
 		if key := i.mainOf(podID, ev.Key); len(i.Ledger.ByKey(key)) > 0 {
@@ -160,8 +168,8 @@ func (i *IPAM) podKey(podID kv.PodID) ledger.Key {
 	return ledger.Key{Network: ledger.APINetwork, ContainerID: "pod:" + podID.String(), IfName: "eth0"}
 }
 
-// newestSandbox asks podmanager. Without one it is the main attachment of the
-// container with the pod's newest lease.
+// newestSandbox returns the key of podmanager. Without podmanager it is the main
+// attachment of the container with the pod's newest lease.
 func (i *IPAM) newestSandbox(podID kv.PodID) (key ledger.Key, found bool) {
 	if i.PodManager != nil {
 		return i.PodManager.NewestSandbox(podID)
@@ -173,8 +181,8 @@ func (i *IPAM) newestSandbox(podID kv.PodID) (key ledger.Key, found bool) {
 	return i.mainOf(podID, leases[len(leases)-1].Key), true
 }
 
-// mainOf returns the main attachment of the container that has attachment key: the
-// first one that was made. A further interface does not change the pod's address.
+// mainOf returns the main attachment of the container of key: the oldest one. A further
+// interface does not change the pod's address.
 func (i *IPAM) mainOf(podID kv.PodID, key ledger.Key) ledger.Key {
 	for _, l := range i.leasesOf(podID) {
 		if l.Key.ContainerID == key.ContainerID {
@@ -187,15 +195,16 @@ func (i *IPAM) mainOf(podID kv.PodID, key ledger.Key) ledger.Key {
 // leasesOf returns the leases that the pod holds, the oldest first.
 func (i *IPAM) leasesOf(podID kv.PodID) []ledger.Lease {
 	leases := slices.DeleteFunc(i.Ledger.Leases(), func(l ledger.Lease) bool {
-		return l.Purpose != ledger.ForPod || l.State != ledger.Held || l.Pod.Namespace != podID.Namespace || l.Pod.Name != podID.Name
+		return l.Purpose != ledger.ForPod || l.State != ledger.Held ||
+			l.Pod.Namespace != podID.Namespace || l.Pod.Name != podID.Name
 	})
 	slices.SortStableFunc(leases, func(x, y ledger.Lease) int { return cmp.Compare(x.Generation, y.Generation) })
 	return leases
 }
 
 // AllocatePodIPs leases an address of each family for the pod. During the pod's own
-// AddPod it answers from the stage what ipam has claimed for the pod; elsewhere it
-// fails with ledger.ErrBusy until that event is done.
+// AddPod it returns the addresses that ipam has staged to the handlers of the event; for
+// any other caller it fails with ledger.ErrBusy until the event is done.
 func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) ([]net.IP, error) {
 	if err := i.usable(); err != nil {
 		return nil, fmt.Errorf("allocate an address for pod %s: %w", podID, err)
@@ -214,7 +223,7 @@ func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) 
 	}
 	i.byFamily(leases)
 	all := each(leases, func(l ledger.Lease) netip.Addr { return l.Addr })
-	for _, a := range wanted { // AllocatePodIP answers it, whatever its family
+	for _, a := range wanted { // first, because AllocatePodIP returns only that
 		if at := slices.Index(all, a); at > 0 {
 			all = slices.Insert(slices.Delete(all, at, at+1), 0, a)
 		}
@@ -225,7 +234,8 @@ func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) 
 func (i *IPAM) allocate(podID kv.PodID, wanted []netip.Addr) ([]ledger.Lease, error) {
 	if leases := i.staged(podID); len(leases) > 0 {
 		for _, a := range wanted {
-			if !slices.ContainsFunc(leases, func(l ledger.Lease) bool { return l.Addr == a }) {
+			hasAddr := func(l ledger.Lease) bool { return l.Addr == a }
+			if !slices.ContainsFunc(leases, hasAddr) {
 				return nil, fmt.Errorf("external IPAM says %s: the event that adds the pod has claimed %s", a, leases[0].Addr)
 			}
 		}
@@ -235,7 +245,10 @@ func (i *IPAM) allocate(podID kv.PodID, wanted []netip.Addr) ([]ledger.Lease, er
 		return nil, errors.New(why)
 	}
 	leases, _, err := i.Ledger.Claim(context.Background(), ledger.Request{
-		Pool: PodPool, Key: i.podKey(podID), Pod: ledger.Pod{Namespace: podID.Namespace, Name: podID.Name}, Wanted: wanted,
+		Pool:   PodPool,
+		Key:    i.podKey(podID),
+		Pod:    ledger.Pod{Namespace: podID.Namespace, Name: podID.Name},
+		Wanted: wanted,
 	})
 	return leases, err
 }
@@ -246,8 +259,8 @@ func (i *IPAM) AllocatePodIP(podID kv.PodID, ipamType string, ipamData string) (
 	return first(all), err
 }
 
-// externalAddress reads what another IPAM plugin answered: one entry of the
-// ips of a CNI result.
+// externalAddress parses the result of another IPAM plugin: one entry of the ips of a CNI
+// result.
 func externalAddress(ipamType, ipamData string) (netip.Addr, error) {
 	var ip struct {
 		Version string `json:"version"`
@@ -259,17 +272,19 @@ func externalAddress(ipamType, ipamData string) (netip.Addr, error) {
 	}
 	p, err := netip.ParsePrefix(ip.Address)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("external IPAM result of %q: address %q is not an address with its prefix length", ipamType, ip.Address)
+		return netip.Addr{}, fmt.Errorf("external IPAM result of %q: address %q is not an address with its prefix length",
+			ipamType, ip.Address)
 	}
 	a := p.Addr().Unmap()
 	if ip.Version != "" && (ip.Version == "4") != a.Is4() {
-		return netip.Addr{}, fmt.Errorf("external IPAM result of %q: address %s is not of version %q", ipamType, a, ip.Version)
+		return netip.Addr{}, fmt.Errorf("external IPAM result of %q: address %s is not of version %q",
+			ipamType, a, ip.Version)
 	}
 	return a, nil
 }
 
-// GetPodIPs are the addresses of a pod, each with the mask of one host. During the
-// pod's own AddPod they are what ipam has staged.
+// GetPodIPs returns the addresses of a pod, each with the mask of one host. During the
+// pod's own AddPod they are those that ipam has staged.
 func (i *IPAM) GetPodIPs(podID kv.PodID) []*net.IPNet {
 	if i.usable() != nil {
 		return nil
@@ -287,11 +302,11 @@ func (i *IPAM) GetPodIPs(podID kv.PodID) []*net.IPNet {
 func (i *IPAM) GetPodIP(podID kv.PodID) *net.IPNet { return first(i.GetPodIPs(podID)) }
 
 // ReleasePodIP releases the pod IP address making it available for new PODs.
-// What the southbound has of a sandbox goes with its DeletePod, or the next resync.
+// The southbound values of a sandbox go with its DeletePod, or with the next resync.
 // During the pod's own AddPod it does nothing: only the revert of the event knows
-// whether the event has taken the address, or an earlier one.
-// A handler that calls it, in a DeletePod for one, releases only what AllocatePodIP
-// has leased: ipam itself releases the lease of the sandbox that the event deletes,
+// whether the event claimed the address, or an earlier one.
+// A handler that calls it, for example in a DeletePod, releases only addresses of
+// AllocatePodIP: ipam itself releases the lease of the sandbox that the event deletes,
 // and the newest sandbox of the pod may be another one.
 func (i *IPAM) ReleasePodIP(podID kv.PodID) error {
 	if err := i.usable(); err != nil {

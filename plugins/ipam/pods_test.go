@@ -15,7 +15,7 @@ import (
 )
 
 // Row 3, with the cool-down that yields where nothing else is free.
-func TestAnAddressRestsBeforeItIsGivenAgain(t *testing.T) {
+func TestAReleasedAddressCoolsDownBeforeItIsAllocatedAgain(t *testing.T) {
 	g := NewWithT(t)
 	n := running(t, fourPods(), 1)
 	g.Expect(n.allocate("p1")).To(Equal("1.2.128.10"))
@@ -28,7 +28,7 @@ func TestAnAddressRestsBeforeItIsGivenAgain(t *testing.T) {
 	n.sound()
 }
 
-// What has cooled down longest is lent early first, and after the cool-down
+// The address that cools longest is allocated early first, and after the cool-down
 // the order is the pool's again.
 func TestCoolDown(t *testing.T) {
 	g := NewWithT(t)
@@ -95,7 +95,7 @@ func TestTheAddressOfAPod(t *testing.T) {
 	g.Expect(n.ReleasePodIP(pod("p1"))).To(Succeed())
 	g.Expect(n.GetPodIP(pod("p1"))).To(BeNil())
 	commits := n.journal.Commits()
-	g.Expect(n.ReleasePodIP(pod("p1"))).To(Succeed(), "a pod without an address is no error")
+	g.Expect(n.ReleasePodIP(pod("p1"))).To(Succeed(), "a pod without an address is not an error")
 	g.Expect(n.ReleasePodIP(pod("never seen"))).To(Succeed())
 	g.Expect(n.journal.Commits()).To(Equal(commits))
 }
@@ -122,7 +122,7 @@ func TestTheAPIFindsThePodsSandbox(t *testing.T) {
 	g.Expect(n.leases(ledger.ForPod, ledger.Cooling)).To(Equal([]string{own}))
 }
 
-// An address that a caller was told of is on the journal by then.
+// An address is in the journal before a caller gets it.
 func TestTheAPIAnswersWhatIsDurable(t *testing.T) {
 	g := NewWithT(t)
 	n := running(t, defaults, 5)

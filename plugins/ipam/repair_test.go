@@ -77,8 +77,8 @@ func at(data controller.KubeStateData, resource, key string, m proto.Message) co
 	return data
 }
 
-// said is a pool in one line.
-func said(m *kv.Pool) string {
+// describe returns a pool in one line.
+func describe(m *kv.Pool) string {
 	s := fmt.Sprint(m.Name, " of ", m.Network, " ", m.Generation)
 	for _, r := range m.Ranges {
 		s += fmt.Sprint(" ", r.Cidr, "/", r.OneNodePrefixLen)
@@ -95,7 +95,7 @@ func said(m *kv.Pool) string {
 func lines(writes []kubestate.Write) (all []string) {
 	for _, w := range writes {
 		if m, ok := w.Message.(*kv.Pool); ok {
-			all = append(all, said(m))
+			all = append(all, describe(m))
 			if w.Key != kv.PoolKey(m.Name) {
 				all = append(all, "at "+w.Key)
 			}
@@ -112,7 +112,7 @@ func repairOf(g Gomega, conf string) kubestate.Repair {
 	return ipam.Repair(contivconf.NewPlugin(cfg))
 }
 
-// guard is what is written with pools that are new.
+// guard is the write that comes with new pools.
 const guard = "cluster/pools"
 
 // The first pools, as they are written.
@@ -149,7 +149,7 @@ func looks() []look {
 		{"a tombstone was lost", defaults, stored(firstPool(), removed(aPool("old", 3, "10.2.0.0/16 24"))), stored(firstPool()), nil,
 			[]string{"old of default 3 10.2.0.0/16/24 removed from apply"}},
 		{"what is lost comes before what is new", defaults, stored(firstPool()), stored(blue()), nil, []string{first}},
-		{"a lost pool is no good", defaults, stored(firstPool(), aPool("bad", 0, "10.2.0.0/16 24")), stored(firstPool()), nil, nil},
+		{"a lost pool is invalid", defaults, stored(firstPool(), aPool("bad", 0, "10.2.0.0/16 24")), stored(firstPool()), nil, nil},
 		{"a good pool became bad", defaults, stored(aPool("default", 2, "10.1.0.0/16 24")), stored(aPool("default", 3, "10.1.0.0/99 24")), nil,
 			[]string{"default of default 2 10.1.0.0/16/24 from apply"}},
 		{"a pool stored under another name", defaults, nothing, at(stored(firstPool()), kubestate.Pools, kv.PoolKey("evil"), removed(aPool("default", 99, "10.1.0.0/16 24"))), nil, nil},
@@ -169,7 +169,7 @@ func networkLooks() []look {
 			[]string{guard, "six of six 1 10.6.0.0/16/25 fd00:6::/48/64 from network/six"}},
 		{"that has its pool", defaults, nothing, stored(firstPool(), blue(), bluePool(1)), nil, nil},
 		{"whose pool is something else", defaults, nothing, stored(firstPool(), aNetwork("blue", "10.6.0.0/16", 24), bluePool(1)), nil, nil},
-		{"whose pool somebody drains", defaults, nothing, stored(firstPool(), blue(), draining(bluePool(2))), nil, nil},
+		{"whose pool is drained by hand", defaults, nothing, stored(firstPool(), blue(), draining(bluePool(2))), nil, nil},
 		{"whose pool is removed", defaults, nothing, stored(firstPool(), blue(), removed(deletedPool(3))), nil, nil},
 		{"named as a pool of another network", defaults, nothing, stored(firstPool(), aNetwork("pods-2", "10.6.0.0/16", 24), aPool("pods-2", 1, "10.2.0.0/16 24")), nil, nil},
 		{"named as the pods' network", defaults, nothing, stored(firstPool(), aNetwork("default", "10.6.0.0/16", 24)), nil, nil},
@@ -198,7 +198,7 @@ func deletionLooks() []look {
 		{"and its pool is removed", defaults, stored(firstPool(), bluePool(1)), stored(firstPool(), removed(deletedPool(3))), gone, nil},
 		{"and its pool is removed by hand", defaults, nothing, stored(firstPool(), removed(bluePool(3))), gone, nil},
 		{"and its pool drains by hand", defaults, nothing, stored(firstPool(), draining(bluePool(2))), gone, nil},
-		{"and somebody gave it its pool by hand", defaults, nothing, stored(firstPool(), from("apply", bluePool(1))), gone, nil},
+		{"and its pool was added by hand", defaults, nothing, stored(firstPool(), from("apply", bluePool(1))), gone, nil},
 		{"with all of the store", defaults, stored(firstPool(), bluePool(3)), nothing, gone,
 			[]string{"blue of blue 3 10.5.0.0/16/24 from network/blue", first}},
 		{"a pool is deleted, not a network", defaults, stored(firstPool(), bluePool(1)), stored(firstPool(), bluePool(1)), []string{kv.PoolKey("blue"), kv.NodeKey("blue")}, nil},
@@ -266,7 +266,7 @@ func some(rnd *rand.Rand) controller.KubeStateData {
 	return data
 }
 
-// Whatever a node knows and finds: when what it wants is written, again and
+// For any state that a node knows and finds: when its repairs are written, again and
 // again, there is soon nothing left; generations only rise, and nothing that was
 // known is lost.
 func TestRepairEnds(t *testing.T) {
@@ -302,7 +302,7 @@ func TestRepairEnds(t *testing.T) {
 }
 
 // The largest node ID: what the configuration and the open pools of the pods'
-// network have room for. Custom networks and what cannot be read limit nobody.
+// network have room for. Custom networks and unreadable pools do not limit it.
 func TestNodeIDLimit(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -385,7 +385,7 @@ func (h *history) step() {
 		h.write(kv.CustomNetworkKey("red"), aNetwork("red", []string{"10.5.0.0/17", "10.6.0.0/16", "10.6.0.0/24", "10.6.0.0/16"}[n], 25))
 	case 7:
 		h.write(kv.CustomNetworkKey([]string{"blue", "red", "bad", "blue"}[n]), nil)
-	case 8: // what nobody may do
+	case 8: // which is not allowed
 		h.write(kv.PoolKey("bad"), []*kv.Pool{aPool("bad", 0), removed(aPool("default", 99, "10.1.0.0/16 24")), in(ipam.HostPool, aPool("bad", 1, "10.9.0.0/16 24")), aPool("bad", 1, "10.9.0.0/16 2")}[n])
 	case 9:
 		h.write(kv.PoolKey([]string{"bad", name, "bad", name}[n]), nil)
@@ -428,7 +428,7 @@ func (h *history) podStep() {
 	}
 }
 
-// state is what follows from the cluster's state.
+// state returns the state that follows from the cluster's state.
 func (h *history) state() []any {
 	open, drain := h.granted()
 	return []any{
@@ -436,7 +436,7 @@ func (h *history) state() []any {
 	}
 }
 
-// Whatever has become of the pools: every lease has stayed, no address was lent
+// After any changes of the pools: every lease has stayed, no address was allocated
 // of what drains, or twice, and the changes have come to what one resync of the
 // final snapshot makes, of this process or of a new one.
 func TestChangesOfPoolsEndWhereAResyncEnds(t *testing.T) {

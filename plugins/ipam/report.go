@@ -24,7 +24,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// ReporterDeps is what a Reporter is given.
+// ReporterDeps holds the dependencies of a Reporter.
 type ReporterDeps struct {
 	Log   *slog.Logger
 	IPAM  *IPAM
@@ -33,29 +33,27 @@ type ReporterDeps struct {
 	Every time.Duration // least time between two reports of mere use; 0: one second
 }
 
-// Reporter makes this node's NetResourceSet where there is none, and writes into
-// it what the node uses, and its half of the handshake in which addresses go back
-// (package handshake). It says that a block is ready to go only when the loop has
-// committed that it is lent no more, and writes only into the version of the
-// object that the loop has seen.
+// Reporter creates this node's NetResourceSet if there is none, and writes into it the
+// addresses that the node uses and its part of the handshake in which blocks go back
+// (package handshake). It reports a block as ready only after the loop has committed that
+// nothing more is allocated from it. It writes only into the version of the object that
+// the loop has seen.
 //
-// It is driven by Run alone. No event waits for it.
+// Run drives it. No event waits for it.
 type Reporter struct {
-	deps   ReporterDeps
-	last   time.Time // report
-	next   time.Time // request, at the earliest
-	failed int       // requests in a row
-	made   int64     // revision of the set that was made last
+	deps    ReporterDeps
+	last    time.Time // of the last report
+	next    time.Time // earliest time of the next request
+	failed  int       // failed requests in a row
+	created int64     // revision of the set that was created last
 }
 
-// How often a Reporter looks by itself, since cooling ends without an event, and
-// how long it waits after an error at most.
 const (
-	lookEvery  = 5 * time.Second
-	retryLimit = 30 * time.Second
+	checkEvery = 5 * time.Second  // period of checks without an event: cooling ends without one
+	retryLimit = 30 * time.Second // the longest wait after an error
 )
 
-// NewReporter makes a Reporter.
+// NewReporter returns a Reporter.
 func NewReporter(deps ReporterDeps) *Reporter {
 	if deps.Every == 0 {
 		deps.Every = time.Second
@@ -75,22 +73,22 @@ func (r *Reporter) Run(ctx context.Context) error {
 			timer.Stop()
 		case <-timer.C:
 		}
-		wait = r.look(ctx)
+		wait = r.check(ctx)
 	}
 }
 
-// look reports once if there is something new, and answers when to look again.
-// The loop commits often; no commit has a request sent before its time.
-func (r *Reporter) look(ctx context.Context) time.Duration {
+// check reports once if there is a change, and returns the time until the next check. The
+// loop commits often; a commit does not bring a request forward.
+func (r *Reporter) check(ctx context.Context) time.Duration {
 	s := r.deps.IPAM.committed.state.Load()
 	pause := r.next.Sub(r.deps.Now())
 	switch {
 	case s == nil:
-		return lookEvery
+		return checkEvery
 	case pause > 0:
 		return pause
 	case s.set == nil:
-		return r.told(ctx, r.make(ctx, s.seen))
+		return r.finish(ctx, r.create(ctx, s.seen))
 	}
 	early := r.deps.Every - r.deps.Now().Sub(r.last)
 	if early > 0 && len(s.set.Releases) == 0 {
@@ -99,7 +97,7 @@ func (r *Reporter) look(ctx context.Context) time.Duration {
 	next := r.deps.IPAM.report(s, s.set)
 	switch answered := maps.Equal(next.Releases, s.set.Releases); {
 	case answered && sameUse(next, s.set):
-		return lookEvery
+		return checkEvery
 	case answered && early > 0:
 		return early
 	}
@@ -108,29 +106,29 @@ func (r *Reporter) look(ctx context.Context) time.Duration {
 	if r.next = now.Add(r.deps.Every); written { // otherwise the loop is behind
 		r.last, r.next = now, time.Time{}
 	}
-	return r.told(ctx, err)
+	return r.finish(ctx, err)
 }
 
-// told notes how a request has ended, and answers when to look again.
-func (r *Reporter) told(ctx context.Context, err error) time.Duration {
+// finish records the outcome of a request, and returns the time until the next check.
+func (r *Reporter) finish(ctx context.Context, err error) time.Duration {
 	if err == nil || ctx.Err() != nil {
 		r.failed = 0
-		return lookEvery
+		return checkEvery
 	}
 	if r.failed++; r.failed == 1 {
-		r.deps.Log.Warn("the NetResourceSet of this node cannot be written; this is tried again", "error", err)
+		r.deps.Log.Warn("the NetResourceSet of this node cannot be written, trying again", "error", err)
 	}
 	wait := backoff.Policy{First: r.deps.Every, Limit: retryLimit}.After(r.failed)
 	r.next = r.deps.Now().Add(wait)
 	return wait
 }
 
-// make makes the object where there is a Node and none: it was never made, was
-// deleted, or lost with the store. What is in use is claimed by it, before
-// somebody else is given it. Not before the loop has seen the end of the one that
-// was made last: until then it is going to lend what that one has.
-func (r *Reporter) make(ctx context.Context, seen int64) error {
-	if seen < r.made {
+// create creates the object of an existing Node: it was never created, was deleted, or
+// was lost with the store. It claims the blocks in use before another node gets them. It
+// waits until the loop has seen the deletion of the object that it created last: until
+// then the loop allocates from that one's blocks.
+func (r *Reporter) create(ctx context.Context, seen int64) error {
+	if seen < r.created {
 		return nil
 	}
 	set := r.deps.IPAM.firstSet()
@@ -140,28 +138,29 @@ func (r *Reporter) make(ctx context.Context, seen int64) error {
 	key := kv.NetResourceSetKey(set.Name)
 	value, err := proto.Marshal(set)
 	if err != nil {
-		return fmt.Errorf("make %s: %w", key, err)
+		return fmt.Errorf("create %s: %w", key, err)
 	}
-	made, err := r.deps.Store.Txn(ctx, []kvdb.Cond{kvdb.Absent(key)}, []kvdb.Op{kvdb.Put(key, value)})
+	created, err := r.deps.Store.Txn(ctx, []kvdb.Cond{kvdb.Absent(key)}, []kvdb.Op{kvdb.Put(key, value)})
 	switch {
-	case errors.Is(err, kvdb.ErrConditions): // it is there by now
+	case errors.Is(err, kvdb.ErrConditions): // another writer was faster
 		return nil
 	case err != nil:
-		return fmt.Errorf("make %s: %w", key, err)
+		return fmt.Errorf("create %s: %w", key, err)
 	}
-	r.made = made
-	r.deps.Log.Info("this node's NetResourceSet is made", "name", set.Name, "claims", len(set.Pool))
+	r.created = created
+	r.deps.Log.Info("this node's NetResourceSet was created", "name", set.Name, "claims", len(set.Pool))
 	return nil
 }
 
 func sameUse(a, b *kv.NetResourceSet) bool {
-	return maps.EqualFunc(a.Used, b.Used, func(x, y *kv.NetResource) bool { return proto.Equal(x, y) }) && maps.Equal(a.CidrStates, b.CidrStates)
+	equal := func(x, y *kv.NetResource) bool { return proto.Equal(x, y) }
+	return maps.EqualFunc(a.Used, b.Used, equal) && maps.Equal(a.CidrStates, b.CidrStates)
 }
 
-// write writes the report into the object as it is, if that is the version that
-// the loop has acted upon. Otherwise events are on their way, by which it may
-// lend again what it does not now, even where the object says the same: the mark
-// that the loop has seen may have been taken back, and set anew.
+// write writes the report into the present object, if that is the version that the loop
+// has seen. Otherwise events are on their way, after which the loop may allocate again
+// from a draining block, even if the object looks the same: the mark that the loop has
+// seen may have been removed and set again.
 func (r *Reporter) write(ctx context.Context, s *state) (bool, error) {
 	key := kv.NetResourceSetKey(s.set.Name)
 	x, found, err := r.deps.Store.Get(ctx, key)
@@ -183,7 +182,8 @@ func (r *Reporter) write(ctx context.Context, s *state) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("report to %s: %w", key, err)
 	}
-	_, err = r.deps.Store.Txn(ctx, []kvdb.Cond{kvdb.AtRevision(key, x.ModRevision)}, []kvdb.Op{kvdb.Put(key, value)})
+	unchanged := []kvdb.Cond{kvdb.AtRevision(key, x.ModRevision)}
+	_, err = r.deps.Store.Txn(ctx, unchanged, []kvdb.Op{kvdb.Put(key, value)})
 	if errors.Is(err, kvdb.ErrConditions) {
 		return false, nil
 	}
@@ -193,18 +193,18 @@ func (r *Reporter) write(ctx context.Context, s *state) (bool, error) {
 	return true, nil
 }
 
-// committed is what the loop has committed, for the Reporter.
+// committed holds the state that the loop has committed, for the Reporter.
 type committed struct {
 	state atomic.Pointer[state]
 	poke  chan struct{}
 }
 
-// Commit has the Reporter and the Claimer look at what was committed. It comes
-// behind the ledger's stage.
+// Commit passes the committed state to the Reporter and the Claimer. The loop calls it
+// after the ledger's stage.
 func (i *IPAM) Commit(context.Context) error {
 	if s := i.state.Load(); s.networks != nil { // there was a resync
 		i.committed.state.Store(s)
-		if i.Claims != nil { // none are wanted where blocks follow from the node ID: earlier ones end with their last leases
+		if i.Claims != nil { // nothing is wanted if blocks follow from the node ID: old claims end with their last leases
 			i.Claims.Want(kv.PodNetworkClaims, s.wanted)
 		}
 	}
@@ -215,8 +215,8 @@ func (i *IPAM) Commit(context.Context) error {
 	return nil
 }
 
-// Undo goes back to what was committed last, as the ledger does: the commit of a
-// later event must not tell the Reporter what failed in this one.
+// Undo restores the state of the last commit, as the ledger does: the commit of a later
+// event must not pass the state of a failed one to the Reporter.
 func (i *IPAM) Undo() {
 	s := i.committed.state.Load()
 	if s == nil {
@@ -225,13 +225,18 @@ func (i *IPAM) Undo() {
 	i.state.Store(s)
 }
 
-// report is set with this node's part of it, as the ledger has it now.
+// report returns set with this node's present part of it.
 func (i *IPAM) report(s *state, set *kv.NetResourceSet) *kv.NetResourceSet {
 	next := proto.Clone(set).(*kv.NetResourceSet)
 	u, open := i.usage(s), spansOf(s.networks[PodPool].open)
 	next.Used, next.Releases, next.CidrStates = map[string]*kv.NetResource{}, map[string]string{}, map[string]string{}
 	for a, owner := range u.owners {
-		next.Used[a.String()] = &kv.NetResource{Owner: owner, Resource: set.Pool[u.keys[a]].GetResource(), Subnet: set.Pool[u.keys[a]].GetSubnet()}
+		resource := set.Pool[u.keys[a]]
+		next.Used[a.String()] = &kv.NetResource{
+			Owner:    owner,
+			Resource: resource.GetResource(),
+			Subnet:   resource.GetSubnet(),
+		}
 	}
 	for key, state := range set.Releases {
 		if state := u.answer(s, open, key, handshake.State(state)); state != handshake.None {
@@ -248,30 +253,30 @@ func (i *IPAM) report(s *state, set *kv.NetResourceSet) *kv.NetResourceSet {
 	return next
 }
 
-// answer is this node's half of the handshake over one key of the pool.
+// answer returns this node's part of the handshake for one key of the pool.
 func (u usage) answer(s *state, open spans, key string, entry handshake.State) handshake.State {
 	p, err := handshake.ParseKey(key)
 	inPool := s.set.Pool[key] != nil || slices.Contains(s.set.PodCidrs, key)
 	answer := handshake.Answer(entry, handshake.Seen{InPool: inPool, Leased: err == nil && u.held.overlap(p)})
 	if answer == handshake.Ready && err == nil && open.overlap(p) {
-		return entry // the loop has not seen it yet
+		return entry // the loop has not seen the mark yet
 	}
 	return answer
 }
 
-// defaultThreshold is below how many free addresses a CIDR is depleted.
+// defaultThreshold is the number of free addresses below which a CIDR is depleted.
 const defaultThreshold = 8
 
-// usage is what is used of the default network.
+// usage holds the used addresses of the default network.
 type usage struct {
-	owners map[netip.Addr]string // what cannot be lent, and why
+	owners map[netip.Addr]string // holder or purpose of each address that is not free
 	keys   map[netip.Addr]string // of the pool
-	held   spans                 // addresses, and blocks, that somebody has something of
+	held   spans                 // held addresses, and blocks that contain one
 	free   uint64
 }
 
-// spans are prefixes in order, none of which is within another one. There may be
-// thousands, and as many are looked for among them.
+// spans holds sorted prefixes, none of which is within another one. There may be
+// thousands, and as many look-ups.
 type spans []netip.Prefix
 
 func spansOf(all []netip.Prefix) spans {
@@ -279,20 +284,20 @@ func spansOf(all []netip.Prefix) spans {
 	return withoutInner(all, func(string, string) {})
 }
 
-// overlap is whether p has an address of one of them: it is within the one before
-// its place, or the one behind it is within p.
+// overlap reports whether p shares an address with one of them: p is within the one
+// before its place, or the one after its place is within p.
 func (s spans) overlap(p netip.Prefix) bool {
 	i, _ := slices.BinarySearchFunc(s, p, netip.Prefix.Compare)
 	return i < len(s) && s[i].Overlaps(p) || i > 0 && s[i-1].Overlaps(p)
 }
 
-// contain is whether p is one of them, or within one.
+// contain reports whether p is one of them, or within one.
 func (s spans) contain(p netip.Prefix) bool {
 	i, found := slices.BinarySearchFunc(s, p, netip.Prefix.Compare)
 	return found || i > 0 && s[i-1].Overlaps(p)
 }
 
-// usage reads the ledger. What is only claimed so far counts as held.
+// usage reads the ledger. Staged leases count as held.
 func (i *IPAM) usage(s *state) usage {
 	u := usage{owners: map[netip.Addr]string{}, keys: map[netip.Addr]string{}}
 	stats := slices.DeleteFunc(i.Ledger.Stats(), func(b ledger.BlockStat) bool { return b.Pool != PodPool })
@@ -305,7 +310,7 @@ func (i *IPAM) usage(s *state) usage {
 		if b.Held+b.Quarantined > 0 {
 			held = append(held, b.Block)
 		}
-		for a, what := range edges(b.Block) { // nobody could be lent them either
+		for a, what := range edges(b.Block) { // these cannot be allocated either
 			u.owners[a], u.keys[a] = "cadastre/"+what, handshake.Key(b.Block)
 		}
 	}
@@ -320,7 +325,7 @@ func (i *IPAM) usage(s *state) usage {
 	return u
 }
 
-// holder is who has a lease, for people.
+// holder returns the name of the holder of a lease, for people.
 func holder(l ledger.Lease) string {
 	who := l.Pod.String()
 	if l.Pod.Name == "" {

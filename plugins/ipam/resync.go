@@ -23,14 +23,15 @@ import (
 )
 
 // Resync resynchronizes IPAM against the configuration and Kubernetes state
-// data, as a difference: blocks are opened and drained, unknown used addresses
-// are quarantined, no lease is forgotten.
+// data, as a difference: it opens and drains blocks, quarantines used addresses without a
+// lease, and removes no lease.
 func (i *IPAM) Resync(event controller.Event, kubeStateData controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
 	if err := i.usable(); err != nil {
 		return controller.NewFatalError(fmt.Errorf("resync %s: %w", i.Name, err))
 	}
 	i.register.resync(kubeStateData)
-	i.register.set, _ = kubeStateData[kubestate.NetResourceSets][kv.NetResourceSetKey(i.ServiceLabel.GetAgentLabel())].(*kv.NetResourceSet)
+	setKey := kv.NetResourceSetKey(i.ServiceLabel.GetAgentLabel())
+	i.register.set, _ = kubeStateData[kubestate.NetResourceSets][setKey].(*kv.NetResourceSet)
 	if db, ok := event.(*controller.DBResync); ok {
 		i.register.local, i.register.seen = db.Local, db.Revision
 	}
@@ -41,7 +42,7 @@ func (i *IPAM) Resync(event controller.Event, kubeStateData controller.KubeState
 	if err := i.grant(s); err != nil {
 		return err
 	}
-	if err := i.adopt(s, kubeStateData); err != nil {
+	if err := i.occupyReported(s, kubeStateData); err != nil {
 		return err
 	}
 	i.noteMismatch(s)
@@ -63,8 +64,8 @@ func (i *IPAM) ownNode(event controller.Event) *nodesync.Node {
 	return own
 }
 
-// derive returns the addresses of this node that follow from the configuration, the
-// node ID and, with external IPAM, the state of the node.
+// derive returns the state that follows from the configuration, the node ID and, with
+// external IPAM, the state of the node.
 func (i *IPAM) derive(own *nodesync.Node, data controller.KubeStateData) (*state, error) {
 	s := &state{nodeID: i.NodeSync.GetNodeID(), families: i.ContivConf.Cluster().Families}
 	switch i.ContivConf.PodBlocks() {
@@ -73,7 +74,8 @@ func (i *IPAM) derive(own *nodesync.Node, data controller.KubeStateData) (*state
 		return s, i.deriveNetworks(s)
 	case contivconf.PodBlocksStatic, contivconf.PodBlocksPodCIDR, contivconf.PodBlocksNetResource:
 	default:
-		return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr, netresource and static", i.ContivConf.PodBlocks())
+		return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr, netresource and static",
+			i.ContivConf.PodBlocks())
 	}
 	var err error
 	if s.nodes, err = i.ContivConf.Cluster().Node(s.nodeID); err != nil {
@@ -92,30 +94,22 @@ func (i *IPAM) derive(own *nodesync.Node, data controller.KubeStateData) (*state
 	return s, i.deriveNetworks(s)
 }
 
-// setPods makes subnets this node's pod subnets, the first of each family. A
-// family without one has none.
+// setPods takes the first of subnets in each family as the pod subnet. A family without
+// one has none.
 func (s *state) setPods(subnets []netip.Prefix) error {
 	for f := range s.nodes {
-		n := &s.nodes[f]
-		n.PodSubnet, n.PodGateway, n.NatLoopback, n.FirstPod, n.LastPod = netip.Prefix{}, netip.Addr{}, netip.Addr{}, netip.Addr{}, netip.Addr{}
-	}
-	for f := range s.nodes {
-		n := &s.nodes[f]
-		k := slices.IndexFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is4() == n.HostSubnet.Addr().Is4() })
-		if k < 0 {
-			continue
-		}
-		pods, err := s.families[f].WithPodSubnet(s.nodeID, subnets[k].Masked())
+		pods, _ := ofFamily(subnets, s.families[f].Hosts)
+		n, err := s.families[f].NodeWith(s.nodeID, pods.Masked())
 		if err != nil {
 			return err
 		}
-		n.PodSubnet, n.PodGateway, n.NatLoopback, n.FirstPod, n.LastPod = pods.PodSubnet, pods.PodGateway, pods.NatLoopback, pods.FirstPod, pods.LastPod
+		s.nodes[f] = n
 	}
 	return nil
 }
 
-// fromNodeObject takes the pod subnets from Node.spec.podCIDRs. An object that
-// cannot be used is reported and harms nothing else: the node has no subnet then.
+// fromNodeObject takes the pod subnets from Node.spec.podCIDRs. If it cannot use them it
+// reports that, and the node has no pod subnet.
 func (i *IPAM) fromNodeObject(s *state, own *nodesync.Node) {
 	name := i.ServiceLabel.GetAgentLabel()
 	s.asked, s.askedProblem = i.ofOurFamilies(own.PodCIDRs), own.PodCIDRProblem
@@ -146,9 +140,9 @@ func (i *IPAM) fromNodeObject(s *state, own *nodesync.Node) {
 	}
 }
 
-// refusal returns why subnets cannot be blocks of this node: one overlaps a
-// network that is not for pods, lies outside the pod networks, is all of one that
-// other nodes need too, or has no room for a pod.
+// refusal returns the reason why subnets cannot be blocks of this node: one overlaps a
+// network that is not for pods, lies outside the pod networks, is a whole pod network
+// that other nodes need too, or has no room for a pod.
 func (i *IPAM) refusal(s *state, subnets []netip.Prefix) error {
 	if err := s.clash(subnets); err != nil {
 		return err
@@ -173,14 +167,17 @@ func (i *IPAM) refusal(s *state, subnets []netip.Prefix) error {
 	return nil
 }
 
-// keptOpen returns the subnets that cannot be new blocks but are blocks already,
-// with leases: these are reported and stay open.
+// keptOpen returns the subnets that cannot be new blocks but are blocks with leases
+// already. It reports them, and they stay open.
 func (i *IPAM) keptOpen(s *state, subnets []netip.Prefix) (kept []netip.Prefix) {
 	for _, b := range i.Ledger.Stats() {
 		open := slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Masked() == b.Block })
 		if b.Pool == PodPool && b.State == ledger.Active && b.Held > 0 && open {
 			kept = append(kept, b.Block)
-			s.kept = append(s.kept, Problem{Object: "node/" + i.ServiceLabel.GetAgentLabel(), Text: s.pending + "; it stays open because it has leases"})
+			s.kept = append(s.kept, Problem{
+				Object: "node/" + i.ServiceLabel.GetAgentLabel(),
+				Text:   s.pending + "; it stays open because it has leases",
+			})
 		}
 	}
 	if len(kept) == len(subnets) && len(kept) > 0 {
@@ -189,17 +186,13 @@ func (i *IPAM) keptOpen(s *state, subnets []netip.Prefix) (kept []netip.Prefix) 
 	return kept
 }
 
-// clash is an error where one of the subnets overlaps a network that is not for
-// pods, unless the configuration allows that to the pods' network as a whole.
+// clash returns an error if one of the subnets overlaps a network that is not for pods.
 func (s *state) clash(subnets []netip.Prefix) error {
 	for _, p := range subnets {
 		for _, f := range s.families {
-			for _, x := range []struct {
-				name string
-				net  netip.Prefix
-			}{{"vppHostSubnetCIDR", f.Hosts}, {"nodeInterconnectCIDR", f.Nodes}, {"vxlanCIDR", f.Vxlan}, {"serviceCIDR", f.Service}} {
-				if x.net.IsValid() && p.Overlaps(x.net) && !f.Pods.Overlaps(x.net) {
-					return fmt.Errorf("%s overlaps %s %s", p, x.name, x.net)
+			for _, x := range notForPods(f) {
+				if p.Overlaps(x.Net) {
+					return fmt.Errorf("%s overlaps %s %s", p, x.Name, x.Net)
 				}
 			}
 		}
@@ -207,8 +200,8 @@ func (s *state) clash(subnets []netip.Prefix) error {
 	return nil
 }
 
-// followNodes notes the pod subnets that external IPAM has given to nodes,
-// without those of which another node holds the claim.
+// followNodes records the pod subnets that external IPAM has assigned to nodes, without
+// those whose claims another node holds.
 func (i *IPAM) followNodes(s *state) {
 	nodes := i.NodeSync.GetAllNodes()
 	s.external, s.holders = map[uint32][]netip.Prefix{}, holdersOf(nodes)
@@ -219,20 +212,22 @@ func (i *IPAM) followNodes(s *state) {
 	}
 }
 
-// grant hands the blocks to the ledger and takes the infra leases first.
+// grant passes the blocks to the ledger and claims the infra leases.
 func (i *IPAM) grant(s *state) error {
 	var hosts []netip.Prefix
 	var links []infraLease
 	for _, n := range s.nodes {
 		hosts = append(hosts, n.HostSubnet)
-		links = append(links, infraLease{HostPool, n.HostSubnet, "vpp", n.HostVPP}, infraLease{HostPool, n.HostSubnet, "linux", n.HostLinux})
+		links = append(links,
+			infraLease{HostPool, n.HostSubnet, "vpp", n.HostVPP},
+			infraLease{HostPool, n.HostSubnet, "linux", n.HostLinux})
 	}
 	if err := i.open(ledger.Pool{Name: HostPool, Order: ledger.Lowest, ReserveEdges: true}, hosts); err != nil {
 		return err
 	}
 	for _, x := range links {
 		if _, _, err := i.Stage.Claim(x.request()); err != nil {
-			return fmt.Errorf("take the %s of %s: %w", x.name, x.block, err)
+			return fmt.Errorf("claim the %s address of %s: %w", x.name, x.block, err)
 		}
 	}
 	for _, name := range i.networksToGrant(s) {
@@ -243,15 +238,15 @@ func (i *IPAM) grant(s *state) error {
 	return nil
 }
 
-// networksToGrant are the pod networks, the default one first, and those that
-// are no more but of which the ledger has blocks: these drain.
+// networksToGrant returns the pod networks, the default one first, and former ones of
+// which the ledger still has blocks: these drain.
 func (i *IPAM) networksToGrant(s *state) []string {
 	if _, ok := s.networks[PodPool]; !ok {
 		s.networks[PodPool] = network{open: podSubnets(s.nodes)}
 	}
 	names := slices.Collect(maps.Keys(s.networks))
 	for _, b := range i.Ledger.Stats() {
-		if b.Pool != HostPool && !strings.Contains(b.Pool, "/") { // which is another door's
+		if b.Pool != HostPool && !strings.Contains(b.Pool, "/") { // a slash: a pool of another allocator
 			names = append(names, b.Pool)
 		}
 	}
@@ -260,8 +255,8 @@ func (i *IPAM) networksToGrant(s *state) []string {
 	return append([]string{PodPool}, names...)
 }
 
-// grantNetwork opens the blocks of a pod network, and takes the gateway and the
-// NAT loopback of each.
+// grantNetwork opens the blocks of a pod network, and claims the gateway and the NAT
+// loopback of each.
 func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
 	pool := i.policy(name, open)
 	if err := i.open(pool, open); err != nil {
@@ -274,16 +269,21 @@ func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
 		}
 		gateway, _ := addrspace.Nth(block, 1)
 		loopback, _ := addrspace.NthLast(block, 1)
-		for _, x := range []infraLease{{name, block, "gateway", gateway}, {name, block, "natloopback", loopback}} {
+		for _, x := range []infraLease{
+			{name, block, "gateway", gateway},
+			{name, block, "natloopback", loopback},
+		} {
 			_, _, err := i.Stage.Claim(x.request())
 			if errors.Is(err, ledger.ErrTaken) {
-				// A live pod of a block that drains has it. It keeps it, and nobody gets it after.
-				i.Log.Error("an address that this node needs is in use", "for", x.name, "block", x.block, "error", err)
+				// A live pod of a draining block holds it. The exclusion keeps it from being
+				// allocated again.
+				i.Log.Error("an address that this node needs is in use",
+					"for", x.name, "block", x.block, "error", err)
 				pool.Exclude = append(pool.Exclude, netip.PrefixFrom(x.addr, x.addr.BitLen()))
 				continue
 			}
 			if err != nil {
-				return fmt.Errorf("take the %s of %s: %w", x.name, x.block, err)
+				return fmt.Errorf("claim the %s address of %s: %w", x.name, x.block, err)
 			}
 		}
 	}
@@ -293,29 +293,32 @@ func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
 	return nil
 }
 
-// policy is how a pod network is lent. Blocks of a NetResourceSet go back one by
-// one, so that the lowest are filled first; and all addresses of small ones are
-// lent. Where there are none the ledger knows the edges itself: to it each
-// exclusion is a matter of all blocks.
+// policy returns the policy of a pod network. Blocks of a NetResourceSet go back one by
+// one, so the lowest are filled first. All addresses of small blocks are allocated; only
+// then the edges of the other blocks are exclusions, because an exclusion costs every
+// block. Otherwise the ledger reserves the edges itself.
 func (i *IPAM) policy(name string, open []netip.Prefix) ledger.Pool {
 	pool := ledger.Pool{Name: name, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}
 	if name != PodPool || !i.fromNetResources() {
 		return pool
 	}
 	pool.Order = ledger.Lowest
-	if !slices.ContainsFunc(open, func(b netip.Prefix) bool { return isSmall(b) && !b.IsSingleIP() }) {
+	small := func(b netip.Prefix) bool { return isSmall(b) && !b.IsSingleIP() }
+	if !slices.ContainsFunc(open, small) {
 		return pool
 	}
 	pool.ReserveEdges = false
 	for _, block := range open {
 		if last, _ := addrspace.NthLast(block, 0); !isSmall(block) {
-			pool.Exclude = append(pool.Exclude, netip.PrefixFrom(block.Addr(), block.Addr().BitLen()), netip.PrefixFrom(last, last.BitLen()))
+			pool.Exclude = append(pool.Exclude,
+				netip.PrefixFrom(block.Addr(), block.Addr().BitLen()),
+				netip.PrefixFrom(last, last.BitLen()))
 		}
 	}
 	return pool
 }
 
-// open gives a pool its policy and its blocks.
+// open sets the policy and the blocks of a pool.
 func (i *IPAM) open(pool ledger.Pool, blocks []netip.Prefix) error {
 	if err := i.Stage.SetPool(pool); err != nil {
 		return err
@@ -331,18 +334,21 @@ type infraLease struct {
 	addr  netip.Addr
 }
 
-// request claims it under a key that no network can have: a CNI name has no slash.
+// request returns the claim. No CNI network can have its key, because a CNI name has no
+// slash.
 func (x infraLease) request() ledger.Request {
 	return ledger.Request{
-		Pool: x.pool, Purpose: ledger.ForInfra, Wanted: []netip.Addr{x.addr},
-		Key: ledger.Key{Network: "infra/" + x.pool, ContainerID: x.block.String(), IfName: x.name},
+		Pool:    x.pool,
+		Purpose: ledger.ForInfra,
+		Wanted:  []netip.Addr{x.addr},
+		Key:     ledger.Key{Network: "infra/" + x.pool, ContainerID: x.block.String(), IfName: x.name},
 	}
 }
 
-// adopt quarantines the addresses of this node's blocks that a pod reports and that
-// are not leased to it. Most addresses of a cluster are of other nodes, and most of
-// this node's are leased: only the rest is sorted and staged.
-func (i *IPAM) adopt(s *state, data controller.KubeStateData) error {
+// occupyReported quarantines the addresses of this node's blocks that a pod reports and
+// that are not leased. Most addresses of a cluster are of other nodes, and most of this
+// node's are leased: only the remaining ones are sorted and staged.
+func (i *IPAM) occupyReported(s *state, data controller.KubeStateData) error {
 	names := slices.Sorted(maps.Keys(s.networks))
 	var unknown []reported
 	for _, m := range data[kubestate.Pods] {
@@ -353,7 +359,8 @@ func (i *IPAM) adopt(s *state, data controller.KubeStateData) error {
 		for _, text := range pod.IpAddresses {
 			a, err := netip.ParseAddr(text)
 			if err != nil {
-				i.Log.Warn("a pod reports an address that cannot be parsed", "pod", pod.Namespace+"/"+pod.Name, "address", text)
+				i.Log.Warn("a pod reports an address that cannot be parsed",
+					"pod", pod.Namespace+"/"+pod.Name, "address", text)
 				continue
 			}
 			x := reported{addr: a.Unmap(), pod: pod}
@@ -365,7 +372,7 @@ func (i *IPAM) adopt(s *state, data controller.KubeStateData) error {
 	}
 	slices.SortFunc(unknown, compareReported)
 	for _, x := range unknown {
-		if err := i.adoptOne(x); err != nil {
+		if err := i.occupy(x); err != nil {
 			return err
 		}
 	}
@@ -380,11 +387,13 @@ type reported struct {
 }
 
 func compareReported(x, y reported) int {
-	return cmp.Or(x.addr.Compare(y.addr), cmp.Compare(x.pod.Namespace, y.pod.Namespace), cmp.Compare(x.pod.Name, y.pod.Name))
+	return cmp.Or(
+		x.addr.Compare(y.addr),
+		cmp.Compare(x.pod.Namespace, y.pod.Namespace),
+		cmp.Compare(x.pod.Name, y.pod.Name))
 }
 
-// networkOf returns the network, among names, that an address is of. An address in
-// no open block may be in one that drains.
+// networkOf returns the network of an address among names, PodPool if no block contains it.
 func (s *state) networkOf(names []string, a netip.Addr) string {
 	for _, name := range names {
 		n := s.networks[name]
@@ -396,24 +405,26 @@ func (s *state) networkOf(names []string, a netip.Addr) string {
 	return PodPool
 }
 
-// isLeased reports whether the address has a lease that does not cool. A lease of
-// another pod is logged.
+// isLeased reports whether the address has a lease that does not cool. It logs a lease of
+// another pod.
 func (i *IPAM) isLeased(x reported) bool {
 	l, ok := i.Ledger.Lookup(x.network, x.addr)
 	if !ok || l.State == ledger.Cooling {
 		return false
 	}
 	if l.Pod.Name != "" && (l.Pod.Name != x.pod.Name || l.Pod.Namespace != x.pod.Namespace) {
-		i.Log.Warn("two pods have one address", "address", x.addr, "leased", l.Pod.String(), "reported", x.pod.Namespace+"/"+x.pod.Name)
+		i.Log.Warn("two pods have one address",
+			"address", x.addr, "leased", l.Pod.String(), "reported", x.pod.Namespace+"/"+x.pod.Name)
 	}
 	return true
 }
 
-func (i *IPAM) adoptOne(x reported) error {
+// occupy quarantines an address that a pod reports.
+func (i *IPAM) occupy(x reported) error {
 	id := ledger.Pod{Namespace: x.pod.Namespace, Name: x.pod.Name, UID: x.pod.Uid}
-	fresh, err := i.Stage.Quarantine(x.network, x.addr, id, "pod "+id.String()+" reports it, nobody has leased it")
+	fresh, err := i.Stage.Quarantine(x.network, x.addr, id, "pod "+id.String()+" reports it, and it is not leased")
 	if isOutside(err) {
-		return nil // of another node
+		return nil // it belongs to another node
 	}
 	if fresh {
 		i.Log.Warn("address in use without a lease is quarantined", "address", x.addr, "pod", id.String())
@@ -425,10 +436,9 @@ func (i *IPAM) adoptOne(x reported) error {
 //   - any Resync event
 //   - NodeUpdate if external IPAM is in use: for the current node it may
 //     trigger PodCIDRChange, for others it changes their pod subnets
-//   - changes of pools, custom networks and this node's NetResourceSet, AddPod and DeletePod, and NodeUpdate
-//     of the current node without external IPAM, to tell of a mismatch, and
-//     ClaimChange: these
-//     are extensions of the published plugin
+//   - as extensions of the published plugin: changes of pools, custom networks and this
+//     node's NetResourceSet, AddPod, DeletePod, ClaimChange, and NodeUpdate of the current
+//     node without external IPAM, to report a mismatch
 func (i *IPAM) HandlesEvent(event controller.Event) bool {
 	if event.Method() != controller.Update {
 		return true
@@ -478,7 +488,8 @@ func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperatio
 	return i.changePodCIDR(own, have, want, txn)
 }
 
-// changePodCIDR has the pod subnets derived anew from a state of this node.
+// changePodCIDR requests a resync that derives the pod subnets again, from a state of this
+// node.
 func (i *IPAM) changePodCIDR(own *nodesync.Node, have, want []netip.Prefix, txn controller.UpdateOperations) (string, error) {
 	change := &PodCIDRChange{Node: own}
 	if len(want) > 0 {
@@ -490,13 +501,11 @@ func (i *IPAM) changePodCIDR(own *nodesync.Node, have, want []netip.Prefix, txn 
 	return fmt.Sprintf("pod subnets %v -> %v", texts(have), texts(want)), nil
 }
 
-// ofOurFamilies are the first prefix of each family that is configured.
-func (i *IPAM) ofOurFamilies(cidrs []netip.Prefix) []netip.Prefix {
-	var ours []netip.Prefix
+// ofOurFamilies returns the first prefix of each configured family.
+func (i *IPAM) ofOurFamilies(cidrs []netip.Prefix) (ours []netip.Prefix) {
 	for _, f := range i.ContivConf.Cluster().Families {
-		k := slices.IndexFunc(cidrs, func(p netip.Prefix) bool { return p.Addr().Is4() == f.Pods.Addr().Is4() })
-		if k >= 0 {
-			ours = append(ours, cidrs[k])
+		if p, found := ofFamily(cidrs, f.Pods); found {
+			ours = append(ours, p)
 		}
 	}
 	return ours
@@ -512,7 +521,7 @@ func podSubnets(nodes []addrplan.Node) []netip.Prefix {
 	return all
 }
 
-// sameSet compares values, not order.
+// sameSet reports whether xs and ys have the same prefixes in any order.
 func sameSet(xs, ys []netip.Prefix) bool {
 	return slices.Equal(sortedPrefixes(xs), sortedPrefixes(ys))
 }

@@ -35,7 +35,7 @@ func TestTheNodesOwnAddressesAreTakenFirst(t *testing.T) {
 	n.sound()
 }
 
-// An address of ours that a pod reports and that nobody has leased is kept from others.
+// An own address that a pod reports and that is not leased is not allocated.
 func TestUnknownAddressesInUseAreQuarantined(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -51,7 +51,7 @@ func TestUnknownAddressesInUseAreQuarantined(t *testing.T) {
 		{"of a pod that succeeded", []string{"10.1.5.2"}, func(p *kv.Pod) { p.Phase = "Succeeded" }, nil},
 		{"of a pod that failed", []string{"10.1.5.2"}, func(p *kv.Pod) { p.Phase = "Failed" }, nil},
 		{"of another node's range", []string{"10.1.6.2"}, nil, nil},
-		{"of nobody's range", []string{"192.0.2.1", "2001:db8::1"}, nil, nil},
+		{"outside all ranges", []string{"192.0.2.1", "2001:db8::1"}, nil, nil},
 		{"none", nil, nil, nil},
 		{"garbage beside a good one", []string{"10.1.5", "", "10.1.5.3"}, nil, []string{"10.1.5.3"}},
 		{"the gateway's, which is known", []string{"10.1.5.1"}, nil, nil},
@@ -71,7 +71,7 @@ func TestUnknownAddressesInUseAreQuarantined(t *testing.T) {
 	}
 }
 
-// What an address in quarantine tells people.
+// The text of a quarantined address names its reason.
 func TestQuarantineSaysWhy(t *testing.T) {
 	g := NewWithT(t)
 	n := newNode(t, defaults, 5)
@@ -202,7 +202,7 @@ func TestTheNodesSubnetsMove(t *testing.T) {
 	n.sound()
 }
 
-// Who asks for a source of blocks that this agent does not have is told so.
+// An unknown source of blocks is an error that names it.
 func TestAnUnknownSourceOfBlocks(t *testing.T) {
 	g := NewWithT(t)
 	n := newNode(t, defaults, 5)

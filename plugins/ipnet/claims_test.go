@@ -63,7 +63,7 @@ func TestAPinnedAddressWaitsForItsClaim(t *testing.T) {
 	others.early = true
 	g.Expect(p.Resync(&controller.DBResync{}, a.kube, 1, x)).To(Succeed())
 	g.Expect(x.node.NodeIps).To(BeEmpty())
-	g.Expect(a.cluster.published).To(BeEmpty(), "the record stays as it is until the claim was asked for")
+	g.Expect(a.cluster.published).To(BeEmpty(), "the record stays until the claim is requested")
 	others.early, x.puts = false, 0
 	g.Expect(p.Resync(&controller.DBResync{}, a.kube, 2, x)).To(Succeed())
 	g.Expect(a.cluster.published).To(Equal([][]netip.Prefix{nil}))
@@ -124,7 +124,7 @@ func TestRoutesFollowClaims(t *testing.T) {
 			a.cluster.nodes = all
 			ev := &nodesync.NodeUpdate{NodeName: name, PrevState: prev, NewState: next}
 			g.Expect(a.loop.PushEvent(ev)).To(Succeed())
-			byUpdates := a.settled()
+			byUpdates := a.processed()
 			a.resync()
 			g.Expect(a.wanted()).To(Equal(byUpdates))
 		}
@@ -153,21 +153,21 @@ func TestRoutesFollowClaims(t *testing.T) {
 
 // Put implements controller.ResyncOperations and controller.UpdateOperations.
 func (x *txn) Put(key string, m proto.Message) {
-	if n, ok := m.(*kv.NodeNetwork); ok && key == ipnet.NodeKey {
+	if n, ok := m.(*kv.NodeNetwork); ok && key == kv.SinkNode {
 		x.node = n
 		x.puts++
 	}
 }
 
 func (x *txn) Get(key string) proto.Message {
-	if key == ipnet.NodeKey && x.node != nil {
+	if key == kv.SinkNode && x.node != nil {
 		return x.node
 	}
 	return nil
 }
 
-// settled waits for the events before, and returns what the southbound should have.
-func (a *agent) settled() []string {
+// processed waits for the events before, and returns the values that the southbound should have.
+func (a *agent) processed() []string {
 	synctest.Wait()
 	return a.wanted()
 }

@@ -72,7 +72,7 @@ func (c *chaos) disturb() {
 	}
 }
 
-// However the requests came, the southbound is what one resync makes of the
+// For any order of requests the southbound ends in the state of one resync of the
 // final state, and the ledger is sound.
 func TestUpdatesEndWhereAResyncEnds(t *testing.T) {
 	for _, conf := range []string{single, v6, dual, dualFrom6} {

@@ -12,7 +12,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// What the Go API leases is no attachment: neither an allocation nor a resync
+// A lease of the Go API is not an attachment: neither an allocation nor a resync
 // brings it southbound. What a sandbox has there goes with its DEL.
 func TestTheGoAPIAndTheSouthbound(t *testing.T) {
 	id := kv.PodID{Namespace: "default", Name: "web-0"}

@@ -147,7 +147,7 @@ func (a *agent) add(container, pod string) cni.Reply {
 	return reply
 }
 
-// wanted is what the southbound should have, a line a value.
+// wanted returns the values that the southbound should have, one line each.
 func (a *agent) wanted() []string {
 	values, err := a.sink.Dump(context.Background())
 	a.g.Expect(err).NotTo(HaveOccurred())
@@ -159,11 +159,11 @@ func (a *agent) wanted() []string {
 	return all
 }
 
-// podNetwork is what the southbound should have of a container, nil if nothing.
+// podNetwork returns the value that the southbound should have for a container, nil for none.
 func (a *agent) podNetwork(container string) *kv.PodNetwork {
 	values, err := a.sink.Dump(context.Background())
 	a.g.Expect(err).NotTo(HaveOccurred())
-	m, _ := values[ipnet.Key(ledger.Key{Network: "pods", ContainerID: container, IfName: "eth0"})].(*kv.PodNetwork)
+	m, _ := values[kv.SinkPodPrefix+ledger.Key{Network: "pods", ContainerID: container, IfName: "eth0"}.String()].(*kv.PodNetwork)
 	return m
 }
 

@@ -1,20 +1,18 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipnet is what an address means for the network: it fills the gateway
-// and the routes of each attachment into its event, and puts what the
-// southbound has to make true into the transaction: one PodNetwork an
-// attachment, one NodeNetwork for the node, one NodeRoute for each pod subnet of
-// another node. Package linuxsink makes the routes true in Linux.
+// Package ipnet derives network configuration from addresses. It sets the gateway and the
+// routes of each attachment in its event, and puts the values for the southbound into the
+// transaction: one PodNetwork for each attachment, one NodeNetwork for the node, and one
+// NodeRoute for each pod subnet of another node. Package linuxsink applies the routes to
+// Linux. With an attachment of network pods and a node 7 a transaction has, for example:
 //
-// All of it is derived from the leases, from ipam and from the nodes, so that a
-// resync puts exactly what the updates before it have put. The plugin belongs
-// to the loop; all that it keeps is which routes it has put.
+//	pod/pods/4f1c/eth0   addresses 10.1.5.2/24, route 0.0.0.0/0 via 10.1.5.1
+//	route/10.1.7.0/24    via 192.168.16.7, node 7
 //
-// Example: after an ADD for container 4f1c of network pods the transaction has
-//
-//	pod/pods/4f1c/eth0 -> addresses 10.1.5.2/24, route 0.0.0.0/0 via 10.1.5.1
-//	route/10.1.7.0/24  -> via 192.168.16.7, node 7
+// The values follow from the leases, ipam and the nodes alone. So a resync puts exactly
+// the values that the updates before it have put. The plugin belongs to the loop. Its only
+// state is the set of routes that it has put.
 package ipnet
 
 import (
@@ -35,20 +33,20 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager"
 )
 
-// Deps is what the plugin is given.
+// Deps holds the dependencies of the plugin.
 type Deps struct {
 	controller.PluginDeps
 	NodeSync nodesync.API
 	IPAM     Addresses
 	Ledger   Leases
-	// MainIP is the node's address where it does not follow from the node ID,
-	// the zero Prefix where it does; may be nil.
+	// MainIP returns the node's address if it does not follow from the node ID,
+	// otherwise the zero Prefix; may be nil.
 	MainIP func() netip.Prefix
-	// NodeIPs has routes lead to the addresses of the other nodes' Node objects,
-	// for nodes without a vswitch, rather than to those that follow from their IDs.
+	// NodeIPs selects the addresses of the other nodes' Node objects as gateways, for
+	// nodes without a vswitch, instead of those that follow from their IDs.
 	NodeIPs bool
-	// Claims claims a MainIP that does not follow from the node ID; nil: it is
-	// this node's.
+	// Claims claims a MainIP that does not follow from the node ID; nil: it needs no
+	// claim.
 	Claims Claims
 }
 
@@ -58,16 +56,16 @@ type Claims interface {
 	Want(network string, targets []claims.Target)
 }
 
-// Addresses is what the plugin asks of ipam.
+// Addresses returns this node's addresses and blocks. ipam implements it.
 type Addresses interface {
 	Nodes() []addrplan.Node
-	// BlocksOf are all pod subnets of another node.
+	// BlocksOf returns all pod subnets of another node.
 	BlocksOf(*nodesync.Node) []netip.Prefix
-	// BlockGateway is the gateway of the pods in a block of this node.
+	// BlockGateway returns the gateway of the pods in a block of this node.
 	BlockGateway(block netip.Prefix) netip.Addr
 }
 
-// Leases is what it reads of the ledger.
+// Leases returns the leases. The ledger implements it.
 type Leases interface {
 	Leases() []ledger.Lease
 	ByKey(ledger.Key) []ledger.Lease
@@ -76,9 +74,9 @@ type Leases interface {
 // IPNet is the plugin.
 type IPNet struct {
 	Deps
-	routed map[string]uint32 // keys of the routes that are wanted, and the node of each
+	routed map[string]uint32 // node of each route, by key
 	pinned []claims.Target   // the node addresses that do not follow from the ID
-	asking bool              // a claim of one of them was not asked for yet: what is published stays
+	asking bool              // a claim of one of them is not requested yet: the published addresses stay
 }
 
 var (
@@ -86,7 +84,7 @@ var (
 	_ controller.Committer    = (*IPNet)(nil)
 )
 
-// NewPlugin makes the plugin.
+// NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *IPNet {
 	deps.Name = "ipnet"
 	return &IPNet{Deps: deps, routed: map[string]uint32{}}
@@ -101,7 +99,7 @@ func (p *IPNet) AfterInit() error { return nil }
 // Close does nothing.
 func (p *IPNet) Close() error { return nil }
 
-// HandlesEvent selects resyncs, AddPod, DeletePod and what moves pod subnets.
+// HandlesEvent selects resyncs, AddPod, DeletePod and changes of pod subnets.
 func (p *IPNet) HandlesEvent(event controller.Event) bool {
 	switch event.(type) {
 	case *podmanager.AddPod, *podmanager.DeletePod, *nodesync.NodeUpdate, *ipam.PodNetworkChange, *nodesync.ClaimChange:
@@ -110,19 +108,16 @@ func (p *IPNet) HandlesEvent(event controller.Event) bool {
 	return event.Method() != controller.Update
 }
 
-// Key is where the PodNetwork of an attachment is put.
-func Key(k ledger.Key) string { return kv.SinkPodPrefix + k.String() }
+// podKey returns the key of the PodNetwork of an attachment.
+func podKey(k ledger.Key) string { return kv.SinkPodPrefix + k.String() }
 
-// NodeKey is where the NodeNetwork is put.
-const NodeKey = kv.SinkNode
-
-// Resync puts the node's network and those of all leases that are held.
+// Resync puts the node's network and those of all held leases.
 func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, txn controller.ResyncOperations) error {
 	node, addresses := p.nodeNetwork()
-	txn.Put(NodeKey, node)
+	txn.Put(kv.SinkNode, node)
 	byKey := map[ledger.Key][]ledger.Lease{}
 	for _, l := range p.Ledger.Leases() {
-		if l.Purpose == ledger.ForPod && l.State == ledger.Held && !l.Key.OfAPI() { // which is no attachment
+		if l.Purpose == ledger.ForPod && l.State == ledger.Held && !l.Key.OfAPI() { // a lease of the Go API is not an attachment
 			byKey[l.Key] = append(byKey[l.Key], l)
 		}
 	}
@@ -132,46 +127,46 @@ func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, tx
 			prefixes = append(prefixes, l.Prefix())
 		}
 		_, routes := p.routes(leases[0].Pool, prefixes)
-		txn.Put(Key(k), podNetwork(k, leases[0].Pod, prefixes, routes))
+		txn.Put(podKey(k), podNetwork(k, leases[0].Pod, prefixes, routes))
 	}
 	p.putRoutes(txn)
 	return p.publish(addresses)
 }
 
-// Update fills in an AddPod, and takes away what a DeletePod ends.
+// Update sets the routes of an AddPod, and deletes the values of a DeletePod.
 func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) (string, error) {
 	switch ev := event.(type) {
 	case *podmanager.AddPod:
 		ev.Gateways, ev.Routes = p.routes(ev.Pool, ev.Addresses)
 		pod := ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID}
 		m := podNetwork(ev.Key, pod, ev.Addresses, ev.Routes)
-		if have := txn.Get(Key(ev.Key)); have != nil && proto.Equal(have, m) {
+		if have := txn.Get(podKey(ev.Key)); have != nil && proto.Equal(have, m) {
 			return "", nil
 		}
-		txn.Put(Key(ev.Key), m)
+		txn.Put(podKey(ev.Key), m)
 		return fmt.Sprintf("%d routes", len(ev.Routes)), nil
 	case *podmanager.DeletePod:
-		if ev.Void() || txn.Get(Key(ev.Key)) == nil {
+		if ev.Void() || txn.Get(podKey(ev.Key)) == nil {
 			break
 		}
 		if have := p.Ledger.ByKey(ev.Key); ev.Generation != 0 && len(have) > 0 && have[0].Generation != ev.Generation {
-			break // it is another attachment by now
+			break // the key has a newer lease
 		}
-		txn.Delete(Key(ev.Key))
+		txn.Delete(podKey(ev.Key))
 		return "routes removed", nil
 	case *nodesync.NodeUpdate:
 		return p.updateRoutes(ev, txn), nil
 	case *ipam.PodNetworkChange:
 		node, addresses := p.nodeNetwork()
-		txn.Put(NodeKey, node)
+		txn.Put(kv.SinkNode, node)
 		return p.replaceRoutes(txn), p.publish(addresses)
 	case *nodesync.ClaimChange:
 		if len(p.pinned) == 0 {
 			break
 		}
 		node, addresses := p.nodeNetwork()
-		if have := txn.Get(NodeKey); have == nil || !proto.Equal(have, node) {
-			txn.Put(NodeKey, node)
+		if have := txn.Get(kv.SinkNode); have == nil || !proto.Equal(have, node) {
+			txn.Put(kv.SinkNode, node)
 		}
 		return "", p.publish(addresses)
 	}
@@ -181,10 +176,9 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 // Revert does nothing: the transaction was not committed.
 func (p *IPNet) Revert(controller.Event) error { return nil }
 
-// routes returns the gateway of each address, that of its block, also of one that
-// drains; and for addresses of the pods' own pool one default route per family. An
-// interface in another network would take over the egress of the pod, which goes
-// through the first one.
+// routes returns the gateway of each address, which is that of its block, and for
+// addresses of the default pool one default route per family. With a default route, an
+// interface in another network would take over the egress of the pod.
 func (p *IPNet) routes(pool string, addresses []netip.Prefix) (gateways []netip.Addr, routes []podmanager.Route) {
 	seen := map[bool]bool{}
 	for _, a := range addresses {
@@ -204,18 +198,23 @@ func (p *IPNet) routes(pool string, addresses []netip.Prefix) (gateways []netip.
 
 func podNetwork(k ledger.Key, pod ledger.Pod, addresses []netip.Prefix, routes []podmanager.Route) *kv.PodNetwork {
 	m := &kv.PodNetwork{
-		Namespace: pod.Namespace, Name: pod.Name, Network: k.Network, ContainerId: k.ContainerID, IfName: k.IfName,
+		Namespace:   pod.Namespace,
+		Name:        pod.Name,
+		Network:     k.Network,
+		ContainerId: k.ContainerID,
+		IfName:      k.IfName,
 	}
 	for _, a := range slices.SortedFunc(slices.Values(addresses), netip.Prefix.Compare) {
 		m.Addresses = append(m.Addresses, a.String())
 	}
-	for _, r := range slices.SortedFunc(slices.Values(routes), func(x, y podmanager.Route) int { return x.Dst.Compare(y.Dst) }) {
+	byDst := func(x, y podmanager.Route) int { return x.Dst.Compare(y.Dst) }
+	for _, r := range slices.SortedFunc(slices.Values(routes), byDst) {
 		m.Routes = append(m.Routes, &kv.Route{Dst: r.Dst.String(), Gateway: r.GW.String()})
 	}
 	return m
 }
 
-// Commit has the node addresses claimed that do not follow from the node ID.
+// Commit claims the node addresses that do not follow from the node ID.
 func (p *IPNet) Commit(context.Context) error {
 	if p.Claims != nil {
 		p.Claims.Want(kv.NodeNetworkClaims, p.pinned)
@@ -223,11 +222,11 @@ func (p *IPNet) Commit(context.Context) error {
 	return nil
 }
 
-// Undo does nothing: what is wanted follows from the configuration alone.
+// Undo does nothing: the claims follow from the configuration alone.
 func (p *IPNet) Undo() {}
 
-// pin returns the node address instead of derived: main, if this node holds its
-// claim, and none while it waits for it. An address that the ID derives needs none.
+// pin returns main if this node holds its claim, and the zero Prefix while it waits for
+// the claim. The derived address needs none.
 func (p *IPNet) pin(main, derived netip.Prefix) netip.Prefix {
 	if p.Claims == nil || main.Addr() == derived.Addr() {
 		return main
@@ -244,9 +243,9 @@ func (p *IPNet) pin(main, derived netip.Prefix) netip.Prefix {
 	return main
 }
 
-// publish has the other nodes reach this one by addresses. While a claim was not
-// asked for yet they go on by what the record says: an agent that is upgraded, or
-// must wait before it may ask, still has the address that it had.
+// publish publishes the addresses of this node. While a claim is not requested yet, those
+// in the node record stay: an upgraded agent, or one that must wait before its first
+// claim, still has the address that it had.
 func (p *IPNet) publish(addresses []netip.Prefix) error {
 	if p.asking {
 		return nil
@@ -254,8 +253,7 @@ func (p *IPNet) publish(addresses []netip.Prefix) error {
 	return p.NodeSync.PublishNodeIPs(addresses)
 }
 
-// nodeNetwork is what this node holds, and the addresses that other nodes
-// reach it by.
+// nodeNetwork returns the node's network, and the addresses by which other nodes reach it.
 func (p *IPNet) nodeNetwork() (*kv.NodeNetwork, []netip.Prefix) {
 	m := &kv.NodeNetwork{Id: p.NodeSync.GetNodeID()}
 	var addresses []netip.Prefix

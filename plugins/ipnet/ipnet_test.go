@@ -31,7 +31,7 @@ const (
 )
 
 // The address has its block's length, a gateway, and there is one default route per family.
-func TestWhatAPodGets(t *testing.T) {
+func TestRoutesOfAPod(t *testing.T) {
 	for _, c := range []struct{ name, conf, addresses, gateways, routes string }{
 		{"IPv4", single, "[10.1.5.2/24]", "[10.1.5.1]", "[0.0.0.0/0 via 10.1.5.1]"},
 		{"IPv6", v6, "[fd00:1:0:5::2/64]", "[fd00:1:0:5::1]", "[::/0 via fd00:1:0:5::1]"},
@@ -72,7 +72,7 @@ func TestASecondAddressOfAFamilyNeedsNoSecondDefaultRoute(t *testing.T) {
 	})
 }
 
-func TestWhatTheNodeGets(t *testing.T) {
+func TestNetworkOfTheNode(t *testing.T) {
 	for _, c := range []struct {
 		name, conf string
 		want       *kv.NodeNetwork
@@ -98,7 +98,7 @@ func TestWhatTheNodeGets(t *testing.T) {
 				values, err := a.sink.Dump(t.Context())
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(values).To(HaveLen(1))
-				g.Expect(proto.Equal(values[ipnet.NodeKey], c.want)).To(BeTrue(), "%v", values[ipnet.NodeKey])
+				g.Expect(proto.Equal(values[kv.SinkNode], c.want)).To(BeTrue(), "%v", values[kv.SinkNode])
 				g.Expect(a.cluster.published).To(HaveLen(1))
 				g.Expect(fmt.Sprint(a.cluster.published[0])).To(Equal(c.published))
 			})
@@ -106,8 +106,8 @@ func TestWhatTheNodeGets(t *testing.T) {
 	}
 }
 
-// What is there already is not committed again; what is not there is not taken away.
-func TestNothingIsCommittedForNothing(t *testing.T) {
+// A value that exists is not committed again, and a missing one is not deleted.
+func TestRepeatedRequestsCommitNothing(t *testing.T) {
 	running(t, single, func(g Gomega, a *agent) {
 		a.add("c1", "web-0")
 		commits := a.sink.Commits()
@@ -119,7 +119,7 @@ func TestNothingIsCommittedForNothing(t *testing.T) {
 	})
 }
 
-func TestDelTakesTheNetworkAway(t *testing.T) {
+func TestDelDeletesTheNetwork(t *testing.T) {
 	running(t, single, func(g Gomega, a *agent) {
 		a.add("c1", "web-0")
 		a.add("c2", "web-0")
@@ -130,7 +130,7 @@ func TestDelTakesTheNetworkAway(t *testing.T) {
 	})
 }
 
-// A failure southbound takes back everything, and the caller hears of it.
+// A failure of the southbound reverts everything, and the caller gets an error.
 func TestAnAddThatCannotBeMadeTrue(t *testing.T) {
 	running(t, single, func(g Gomega, a *agent) {
 		broken := true

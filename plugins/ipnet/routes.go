@@ -15,9 +15,9 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// routesTo are the routes to the pod subnets of another node. Where the node has
-// no address of a subnet's family the route has no gateway: what is sent there
-// must not leave by another way.
+// routesTo returns the routes to the pod subnets of another node. If the node has no
+// address of a subnet's family, the route has no gateway: packets to it must not leave by
+// the default route.
 func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
 	if n == nil || n.ID == 0 || n.ID == p.NodeSync.GetNodeID() {
 		return nil
@@ -35,7 +35,7 @@ func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
 	return routes
 }
 
-// addressesOf are those by which another node is reached.
+// addressesOf returns the addresses by which another node is reached.
 func (p *IPNet) addressesOf(n *nodesync.Node) (all []netip.Addr) {
 	if p.NodeIPs {
 		return n.MgmtIPAddresses
@@ -46,7 +46,7 @@ func (p *IPNet) addressesOf(n *nodesync.Node) (all []netip.Addr) {
 	return all
 }
 
-// own are the pod subnets of this node, to which no route leads elsewhere.
+// own reports whether dst is a pod subnet of this node, which needs no route.
 func (p *IPNet) own(dst string) bool {
 	for _, n := range p.IPAM.Nodes() {
 		if n.PodSubnet.IsValid() && n.PodSubnet.String() == dst {
@@ -59,12 +59,12 @@ func (p *IPNet) own(dst string) bool {
 // contested is the node of a route that several nodes want.
 const contested = 0
 
-// putRoutes puts the routes to all nodes. Where two nodes claim one subnet, the
-// one with the smaller ID has it.
+// putRoutes puts the routes to all nodes. If two nodes claim one subnet, the route leads to
+// the one with the smaller ID.
 func (p *IPNet) putRoutes(txn controller.ResyncOperations) {
 	p.routed = map[string]uint32{}
-	nodes := slices.SortedFunc(maps.Values(p.NodeSync.GetAllNodes()), func(a, b *nodesync.Node) int { return cmp.Compare(a.ID, b.ID) })
-	for _, n := range nodes {
+	byID := func(a, b *nodesync.Node) int { return cmp.Compare(a.ID, b.ID) }
+	for _, n := range slices.SortedFunc(maps.Values(p.NodeSync.GetAllNodes()), byID) {
 		for _, r := range p.routesTo(n) {
 			key := kv.SinkRoutePrefix + r.Dst
 			owner, taken := p.routed[key]
@@ -89,7 +89,7 @@ func claimsOf(n *nodesync.Node) []netip.Prefix {
 	return n.Claims
 }
 
-// replaceRoutes puts all routes anew and takes away those that are no more.
+// replaceRoutes puts all routes again and deletes the former ones.
 func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
 	was := p.routed
 	p.putRoutes(txn)
@@ -101,9 +101,9 @@ func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
 	return fmt.Sprintf("%d routes to other nodes", len(p.routed))
 }
 
-// updateRoutes follows one node. Where its subnets meet, or met, those of
-// another node all routes are put anew, and so they are if its claims change, which
-// decide about the routes to other nodes.
+// updateRoutes follows one node. It replaces all routes if its subnets overlap, or
+// overlapped, those of another node, or if its claims change, on which the routes to other
+// nodes depend.
 func (p *IPNet) updateRoutes(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) string {
 	if !slices.Equal(claimsOf(ev.PrevState), claimsOf(ev.NewState)) {
 		return p.replaceRoutes(txn)

@@ -183,7 +183,7 @@ func TestRoutesFollowTheNodes(t *testing.T) {
 		w.record(9, "node-g", "192.168.16.9/24") // with another ID
 		w.set(kv.NodeRecordKey(8), nil)
 		w.has("10.1.9.0/24 via 192.168.16.9 to 9 node-g")
-		w.podCIDRs("node-x", "10.9.0.0/24") // which nobody asks for, of a node that has no ID
+		w.podCIDRs("node-x", "10.9.0.0/24") // of a node that has no ID
 		w.has("10.1.9.0/24 via 192.168.16.9 to 9 node-g")
 		w.record(300, "node-far", "192.168.17.44/24") // fits no pool
 		w.has("10.1.9.0/24 via 192.168.16.9 to 9 node-g")
@@ -203,7 +203,7 @@ func TestRoutesOfBothFamilies(t *testing.T) {
 // An ID that passes from one name to another in one change, in either order of
 // their names: the route is the new one's.
 // Nodes without a vswitch are reached by what their Node objects say, or, where
-// nobody reflects those, by what their records say of them.
+// those are not reflected, by the addresses in their records.
 func TestRoutesByTheAddressesOfNodeObjects(t *testing.T) {
 	inWorld(t, "cadastre: {routes: nodeip}", func(w *world) {
 		w.record(7, "node-g", "192.168.16.7/24")
@@ -343,7 +343,7 @@ func TestRoutesFollowThePools(t *testing.T) {
 }
 
 // anything is a random change of what routes depend on.
-func (w *world) anything(rnd *rand.Rand) (said string) {
+func (w *world) anything(rnd *rand.Rand) (text string) {
 	n := rnd.IntN(5)
 	id, name := uint32(n+4), []string{"node-a", "node-b", "node-e", "node-y", "node-z"}[rnd.IntN(5)] // node-e with ID 5 is this one
 	subnet := fmt.Sprintf("10.1.%d.0/24", 50+rnd.IntN(4))
@@ -375,7 +375,7 @@ func (w *world) anything(rnd *rand.Rand) (said string) {
 		key, m = kv.PoolKey(pool), p
 	}
 	if name == w.own && strings.HasPrefix(key, kv.NodeRecordPrefix) {
-		return "" // whose ID is for others to doubt
+		return "" // another test covers such an ID
 	}
 	w.set(key, m)
 	return fmt.Sprint(key, " = ", m)

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const thisNode = "node-a"
 
 // loop is an event loop that follows the cluster's state and finds fault with
-// every event that does not fit what it was told before.
+// every event that does not fit the earlier ones.
 type loop struct {
 	mu       sync.Mutex
 	state    map[string]proto.Message // by resource and key; of the southbound by "external" and key
@@ -169,7 +169,7 @@ func (l *loop) fault(format string, args ...any) {
 	l.faults = append(l.faults, fmt.Sprintf(format, args...))
 }
 
-// seen is what the loop knows now.
+// seen returns the present state of the loop.
 func (l *loop) seen() (state map[string]string, resyncs, changes int, faults []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -273,7 +273,7 @@ func (r *rig) txn(ops ...kvdb.Op) {
 	r.g.Expect(err).NotTo(HaveOccurred())
 }
 
-// podKey is where a pod of this node is.
+// podKey returns the key of a pod of this node.
 func podKey(name string) string {
 	return kv.PodKey(thisNode, kv.PodID{Namespace: "ns", Name: name})
 }
@@ -283,7 +283,7 @@ func (r *rig) pod(name, ip string) {
 	r.put(podKey(name), &kv.Pod{Namespace: "ns", Name: name, IpAddresses: []string{ip}})
 }
 
-// podAt is how the loop sees a pod.
+// podAt returns the name of a pod in the loop's state.
 func podAt(name string) string { return kubestate.Pods + " " + podKey(name) }
 
 // comes waits until the loop has seen exactly this, and found no fault with it.

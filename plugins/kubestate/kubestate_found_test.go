@@ -32,7 +32,7 @@ func TestAValueThatGoesBad(t *testing.T) {
 	})
 }
 
-// After the end of Run nobody will ever answer: a caller must be told so, not
+// After the end of Run there is no answer: a caller must get an error, not
 // wait for its own end. (A request that is under way when the agent stops has
 // no end of its own: it holds up the end of the agent.)
 func TestResyncAfterTheEnd(t *testing.T) {

@@ -57,8 +57,8 @@ func TestASnapshotAndThenChanges(t *testing.T) {
 	})
 }
 
-// What is another node's, or nobody's business, is not read.
-func TestWhatIsNotThisNodes(t *testing.T) {
+// The Source does not read values of another node or unknown keys.
+func TestValuesOfOtherNodesAreNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		others := []kvdb.Op{
@@ -125,7 +125,7 @@ func TestAllResources(t *testing.T) {
 	})
 }
 
-// A snapshot is one List and two Watches, whatever is in the store.
+// A snapshot is one List and two Watches, for any content of the store.
 func TestOperationsOfASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -234,7 +234,7 @@ func TestOneWatchOfTwo(t *testing.T) {
 	})
 }
 
-// Writers that never pause: nothing is lost, nothing comes twice, whatever the
+// Writers that never pause: nothing is lost, nothing comes twice, for any
 // moment of the snapshot, also when snapshots are asked for meanwhile.
 func TestConcurrentWriters(t *testing.T) {
 	const writers, writes = 8, 40
@@ -348,7 +348,7 @@ func TestResyncWaitsForTheOutcome(t *testing.T) {
 	})
 }
 
-// The loop is closed: there is nobody left to feed, and whoever waits is told.
+// The loop is closed: Run ends, and a waiting caller gets an error.
 func TestTheLoopCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -375,7 +375,7 @@ func TestTheLoopClosesBeforeAChange(t *testing.T) {
 	})
 }
 
-// The agent stops at whatever moment: Run returns, and no caller is left waiting.
+// The agent stops at any moment: Run returns, and no caller keeps waiting.
 func TestRunEndsWithItsContext(t *testing.T) {
 	for name, c := range map[string]struct {
 		plans []faulty.Plan

@@ -223,7 +223,7 @@ func TestChangesWaitForAResync(t *testing.T) {
 	})
 }
 
-// What waits, and is in a snapshot that comes meanwhile, is not told again.
+// A waiting change that a snapshot contains is not pushed.
 func TestRevisionsAreSeenOnce(t *testing.T) {
 	withAgent(t, func(a *agent) { a.handler.failing = 1 }, func(a *agent) {
 		a.pod("a", "10.1.5.2")
@@ -301,7 +301,7 @@ func TestExternalConfigurationIsMerged(t *testing.T) {
 				synctest.Wait()
 				a.g.Expect(a.southbound(at)).To(Equal(describe(&kv.NodeRoute{Gateway: "192.168.16.9"})))
 				a.put(kv.NodeKey("node-b"), node("node-b"))
-				a.putRaw(external, []byte{0xff}) // as good as deleted
+				a.putRaw(external, []byte{0xff}) // counts as deleted
 				synctest.Wait()
 				a.g.Expect(a.southbound(at)).To(Equal(describe(&kv.NodeRoute{NodeName: "node-b"})))
 				write(a)

@@ -29,7 +29,7 @@ func openFile(g Gomega, path string) *bolt.File {
 	return f
 }
 
-// inStore is what the loop should know of the store.
+// inStore returns the state that the loop should have of the store.
 func (r *rig) inStore() map[string]string {
 	kvs, _, err := r.store.List(context.Background(), kv.ClusterPrefix, kv.NodePrefix(thisNode))
 	r.g.Expect(err).NotTo(HaveOccurred())
@@ -102,7 +102,7 @@ func TestStartFromTheMirror(t *testing.T) {
 	}
 }
 
-// Where the mirror is not to be used, the loop waits for the store.
+// If the mirror must not be used, the loop waits for the store.
 func TestNoStartFromTheMirror(t *testing.T) {
 	full := func() *memMirror {
 		return &memMirror{revision: 7, kvs: map[string][]byte{kv.NodeKey("n"): nil}}
@@ -193,7 +193,7 @@ func TestTheMirrorComesFirst(t *testing.T) {
 	})
 }
 
-// What the loop was told stays in the mirror when the store goes away right
+// The loop's state stays in the mirror when the store goes away right
 // after it, or the agent ends.
 func TestTheMirrorHasWhatCameLast(t *testing.T) {
 	for _, name := range []string{"the store goes away", "the agent ends"} {
@@ -221,8 +221,8 @@ func TestTheMirrorHasWhatCameLast(t *testing.T) {
 	}
 }
 
-// A mirror that cannot be written harms nobody else, and is made good within a
-// second of its recovery, whatever has changed meanwhile or changes just then.
+// A mirror that cannot be written affects nothing else. It is complete again within a
+// second of its recovery, for any changes meanwhile or at that moment.
 func TestAMirrorThatFails(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -272,7 +272,7 @@ func TestAMirrorThatFails(t *testing.T) {
 	}
 }
 
-// A damaged mirror is as good as none, and is made anew.
+// A damaged mirror counts as none, and is replaced.
 func TestADamagedMirror(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

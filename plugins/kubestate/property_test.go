@@ -98,7 +98,7 @@ func (s *script) op() kvdb.Op {
 	return kvdb.Put(key, marshal(s.g, m))
 }
 
-// write is one transaction of somebody else.
+// write makes one transaction of another node.
 func (s *script) write() {
 	var ops []kvdb.Op
 	seen := map[string]bool{}
@@ -207,7 +207,7 @@ func (s *script) check(when string) {
 	s.g.Expect(faults).To(BeEmpty(), "%s: %v", when, s.log)
 }
 
-// Whatever happens: when it is over, the loop has what the store has, and so
+// After any faults the loop has the state of the store, and so
 // has the mirror a second later; no event on the way was wrong; and no pool that
 // the loop has followed is lost.
 func TestTheLoopEndsWhereTheStoreIs(t *testing.T) {

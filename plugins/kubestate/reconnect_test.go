@@ -96,7 +96,7 @@ func TestAWatchThatBreaks(t *testing.T) {
 	}
 }
 
-// A compacted watch is as good as a broken one.
+// A compacted watch counts as a broken one.
 func TestAWatchThatIsCompacted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, faulty.On(faulty.Watch, 1, faulty.CutWith(0, kvdb.ErrCompacted)))
@@ -110,7 +110,7 @@ func TestAWatchThatIsCompacted(t *testing.T) {
 }
 
 // A loop that has no room for a while costs nothing, also where the store has
-// forgotten by then what it has to tell.
+// compacted its next revision by then.
 func TestASlowLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -272,7 +272,7 @@ func TestResyncOfAFailingStore(t *testing.T) {
 	})
 }
 
-// A store that hangs answers nobody. Who does not want to wait any longer need not.
+// A store that hangs does not answer. A caller can stop waiting.
 func TestResyncEndsWithItsCaller(t *testing.T) {
 	for _, op := range []string{faulty.List, faulty.Watch} {
 		t.Run(op, func(t *testing.T) {
@@ -372,13 +372,13 @@ type probed struct {
 func (p *probed) Probe(ctx context.Context) error {
 	p.asked.Add(1)
 	now, _ := p.answer.Load().(outcome)
-	if now.error == context.DeadlineExceeded {
+	if errors.Is(now.error, context.DeadlineExceeded) {
 		<-ctx.Done()
 	}
 	return now.error
 }
 
-// A store that does not answer a probe is said to be away at once, and after
+// A store that does not answer a probe is reported at once, and after
 // three of them taken for gone, also where its watches say nothing. One that was
 // busy for a moment is not read again.
 func TestProbes(t *testing.T) {
@@ -476,7 +476,7 @@ type heldWatch struct {
 	hold chan struct{}
 }
 
-// Events is asked for anew before each batch.
+// Events is called again before each batch.
 func (w *heldWatch) Events() <-chan []kvdb.Event {
 	select {
 	case <-w.hold:

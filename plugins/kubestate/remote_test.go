@@ -15,7 +15,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb/mem"
 )
 
-// errAway is what a remote answers that is away.
+// errAway is the error of a remote that is away.
 var errAway = errors.New("the store is away")
 
 // remote is a store elsewhere. It can be away, it can break its watches, and it
@@ -62,7 +62,7 @@ func (r *remote) comes(at kvdb.Store) {
 	r.at, r.away = at, false
 }
 
-// tried is how many transactions were tried since the last call.
+// tried returns the number of transactions since the last call.
 func (r *remote) tried() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,7 +168,7 @@ func copyOf(from kvdb.Store) (*mem.Store, error) {
 	return to, nil
 }
 
-// stateIn is what a loop should know of values: that of this node and what all
+// stateIn returns the state that a loop should have of values: that of this node and what all
 // nodes share, as far as it can be read.
 func stateIn(kvs []kvdb.KeyValue) map[string]string {
 	state := map[string]string{}
@@ -187,7 +187,7 @@ func stateIn(kvs []kvdb.KeyValue) map[string]string {
 	return state
 }
 
-// memMirror is a Mirror in memory, which fails while it is told to.
+// memMirror is a Mirror in memory, which fails on request.
 type memMirror struct {
 	mu       sync.Mutex
 	kvs      map[string][]byte
@@ -250,7 +250,7 @@ func (m *memMirror) written() int {
 	return m.writes
 }
 
-// state is what a loop would know that starts from the mirror.
+// state returns the state of a loop that starts from the mirror.
 func (m *memMirror) state() map[string]string {
 	kvs, _, _ := m.Load(context.Background())
 	return stateIn(kvs)

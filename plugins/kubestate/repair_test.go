@@ -64,7 +64,7 @@ func repairing(t *testing.T, wanted ...string) (*rig, *repairs) {
 	return newRig(t).with(func(d *kubestate.Deps) { d.Repair = k.repair }), k
 }
 
-// pool puts a pool of a generation; poolAt is how the loop sees it.
+// pool puts a pool of a generation; poolAt returns its name in the loop's state.
 func (r *rig) pool(name string, generation uint64) {
 	r.put(kv.PoolKey(name), &kv.Pool{Name: name, Generation: generation})
 }
@@ -117,7 +117,7 @@ func TestARepairIsRepeatedAfterConflictingWrites(t *testing.T) {
 		times int
 		fault faulty.Fault
 		wait  time.Duration
-		want  string // why there is no snapshot
+		want  string // the reason why there is no snapshot
 	}{
 		{"they are faster once", 1, faulty.FailWith(kvdb.ErrConditions), 0, ""},
 		{"they are faster ninety times", 90, faulty.FailWith(kvdb.ErrConditions), 0, ""},

@@ -19,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb/mem"
 )
 
-// kvWorld is a cluster with a kvdb, which others write past the line of this node.
+// kvWorld is a cluster with a kvdb. Other nodes do not write through the line of this node.
 type kvWorld struct {
 	g     Gomega
 	inner kvdb.Store

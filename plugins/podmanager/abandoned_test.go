@@ -28,7 +28,7 @@ func TestADelOvertakesAnAdd(t *testing.T) {
 		later := a.begin(request("ADD", "c1"))
 		a.loop.step(1) // the DEL
 		synctest.Wait()
-		a.settle()
+		a.drain()
 		g.Expect(del.err).NotTo(HaveOccurred())
 		g.Expect(code(g, add.err)).To(BeNumerically("==", cni.CodeTryAgain))
 		g.Expect(add.err).To(MatchError(ContainSubstring("cancelled by a DEL")))
@@ -41,13 +41,13 @@ func TestAnotherAttachmentsDelCancelsNothing(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		add := a.begin(request("ADD", "c1"))
 		a.begin(request("DEL", "c2"))
-		a.settle()
+		a.drain()
 		g.Expect(add.done).To(BeTrue())
 		g.Expect(add.err).NotTo(HaveOccurred())
 	})
 }
 
-// The caller is gone before the answer: nobody knows of the address, so it is given back.
+// The caller is gone before the answer: no caller has the address, so it is released.
 func TestAnAbandonedAdd(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		add := a.begin(request("ADD", "c1"))
@@ -57,7 +57,7 @@ func TestAnAbandonedAdd(t *testing.T) {
 		a.steps(1)
 		g.Expect(a.held()).To(Equal([]string{"c1"}), "the loop had it on its way")
 		g.Expect(a.loop.waiting()).To(Equal(1), "its release")
-		a.settle()
+		a.drain()
 		g.Expect(a.held()).To(BeEmpty())
 	})
 }
@@ -67,7 +67,7 @@ func TestAnAbandonedAddThatAnotherOneRepeats(t *testing.T) {
 		add := a.begin(request("ADD", "c1"))
 		add.leave()
 		again := a.begin(request("ADD", "c1"))
-		a.settle()
+		a.drain()
 		g.Expect(again.err).NotTo(HaveOccurred())
 		g.Expect(again.reply.IPs[0].Address).To(Equal("10.1.5.2/24"))
 		g.Expect(a.held()).To(Equal([]string{"c1"}), "the newer one wants it")
@@ -80,7 +80,7 @@ func TestAReleaseComesTooLate(t *testing.T) {
 		a.begin(request("ADD", "c1")).leave()
 		a.steps(1)
 		again := a.begin(request("ADD", "c1")) // behind the release
-		a.settle()
+		a.drain()
 		g.Expect(again.err).NotTo(HaveOccurred())
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
 		g.Expect(again.reply.IPs[0].Address).To(Equal("10.1.5.2/24"), "and it is still the same one")
@@ -91,9 +91,9 @@ func TestAReleaseComesTooLate(t *testing.T) {
 func TestAnAbandonedRepetition(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		first := a.begin(request("ADD", "c1"))
-		a.settle()
+		a.drain()
 		a.begin(request("ADD", "c1")).leave()
-		a.settle()
+		a.drain()
 		g.Expect(first.err).NotTo(HaveOccurred())
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
 	})
@@ -105,7 +105,7 @@ func TestTwoAbandonedAdds(t *testing.T) {
 		for range 2 {
 			a.begin(request("ADD", "c1")).leave()
 		}
-		a.settle()
+		a.drain()
 		g.Expect(a.held()).To(BeEmpty())
 	})
 }
@@ -115,19 +115,19 @@ func TestAnAbandonedAddThatFails(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		a.begin(request("ADD", "c1")).leave()
 		a.journal.Plan = journal.At(a.journal.Commits()+1, journal.Fail)
-		a.settle()
+		a.drain()
 		g.Expect(a.held()).To(BeEmpty())
 		again := a.begin(request("ADD", "c1"))
-		a.settle()
+		a.drain()
 		g.Expect(again.err).NotTo(HaveOccurred())
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
 	})
 }
 
 // A release that could not be written down is tried again, and by then it is
-// void if the address is somebody's.
+// void if a caller has the address.
 func TestAReleaseThatFailsIsTriedAgain(t *testing.T) {
-	for name, wanted := range map[string]bool{"nobody wants the address": false, "an ADD was told of it meanwhile": true} {
+	for name, wanted := range map[string]bool{"no ADD wants the address": false, "an ADD received it meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
 			slowly(t, func(g Gomega, a *agent) {
 				a.begin(request("ADD", "c1")).leave()
@@ -137,12 +137,12 @@ func TestAReleaseThatFailsIsTriedAgain(t *testing.T) {
 				g.Expect(a.held()).To(Equal([]string{"c1"}), "its release has failed")
 				if wanted {
 					again := a.begin(request("ADD", "c1"))
-					a.settle()
+					a.drain()
 					g.Expect(again.err).NotTo(HaveOccurred())
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				a.settle()
+				a.drain()
 				g.Expect(a.held()).To(HaveLen(map[bool]int{true: 1}[wanted]))
 			})
 		})
@@ -150,7 +150,7 @@ func TestAReleaseThatFailsIsTriedAgain(t *testing.T) {
 }
 
 // The commit southbound fails, and what was to take the lease back fails, too:
-// the ADD has failed, so nobody was told of the lease that it leaves.
+// the ADD has failed, so no caller received the lease that it leaves.
 func TestAnAddThatCannotBeReverted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAgent(t, plain)
@@ -180,8 +180,8 @@ func TestAnAddThatCannotBeReverted(t *testing.T) {
 	})
 }
 
-// One of many that is in the queue when the agent stops: nobody is left waiting.
-func TestAllCallersHearOfTheEnd(t *testing.T) {
+// Many requests are in the queue when the agent stops: each caller gets an answer.
+func TestAllCallersGetAnAnswerAtTheEnd(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		calls := []*call{a.begin(request("ADD", "c1")), a.begin(request("DEL", "c2")), a.begin(request("ADD", "c3"))}
 		calls[2].leave()
@@ -246,10 +246,9 @@ func (s *story) step() {
 	}
 }
 
-// The callers' stories, whatever their order: who was told of an address has
-// it until a DEL that came later, all were told of the same one, and nothing
-// is held that nobody was told of.
-func TestStoriesOfOneAttachment(t *testing.T) {
+// Random orders of ADDs and DELs: a caller that received an address has it until a later
+// DEL, all callers received the same one, and no lease is held that no caller received.
+func TestRandomRequestsOfOneAttachment(t *testing.T) {
 	for seed := range uint64(200) {
 		slowly(t, func(g Gomega, a *agent) {
 			s := &story{agent: a, overtaking: seed%2 == 1, rnd: rand.New(rand.NewPCG(seed, 3)), at: map[*call]int{}, isDel: map[*call]bool{}, gone: map[*call]bool{}}
@@ -257,7 +256,7 @@ func TestStoriesOfOneAttachment(t *testing.T) {
 			for range 5 + s.rnd.IntN(12) {
 				s.step()
 			}
-			a.settle()
+			a.drain()
 			lastDel := 0
 			for _, c := range s.calls {
 				g.Expect(c.done).To(BeTrue())
@@ -273,18 +272,18 @@ func TestStoriesOfOneAttachment(t *testing.T) {
 				}
 			}
 			have := map[string]bool{}
-			for _, l := range a.book.ByKey(key("c1")) {
+			for _, l := range a.leases.ByKey(key("c1")) {
 				have[l.Prefix().String()] = true
 			}
 			g.Expect(have).To(Equal(want), "seed %d: %s", seed, strings.Join(s.script, "; "))
-			findings, err := a.book.Check(context.Background())
+			findings, err := a.leases.Check(context.Background())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(findings).To(BeEmpty())
 		})
 	}
 }
 
-// The plugin's Run ends with its context, whatever is still to be released.
+// The plugin's Run ends with its context, also if it still has to release leases.
 func TestRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAgent(t, plain)

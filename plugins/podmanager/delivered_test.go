@@ -11,7 +11,7 @@ import (
 )
 
 // An answer that did not arrive is none: its lease is taken back, unless
-// somebody else was told of it, or it is not that lease any more.
+// another ADD received it, or it is not that lease any more.
 func TestAnswersThatDoNotArrive(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -26,28 +26,28 @@ func TestAnswersThatDoNotArrive(t *testing.T) {
 		}, []string{}},
 		{"it did not, but that of a repetition did", func(_ Gomega, a *agent, first *call) {
 			again := a.begin(request("ADD", "c1"))
-			a.settle()
+			a.drain()
 			a.Delivered(request("ADD", "c1"), first.reply, errGone)
 			a.Delivered(request("ADD", "c1"), again.reply, nil)
 		}, []string{"c1"}},
 		{"it did not, and a repetition is on its way", func(g Gomega, a *agent, first *call) {
 			a.Delivered(request("ADD", "c1"), first.reply, errGone)
 			again := a.begin(request("ADD", "c1"))
-			a.settle()
+			a.drain()
 			g.Expect(again.reply.IPs).To(Equal(first.reply.IPs))
 			a.Delivered(request("ADD", "c1"), again.reply, nil)
 		}, []string{"c1"}},
 		{"that of a repetition did not, the first one did", func(_ Gomega, a *agent, first *call) {
 			a.Delivered(request("ADD", "c1"), first.reply, nil)
 			again := a.begin(request("ADD", "c1"))
-			a.settle()
+			a.drain()
 			a.Delivered(request("ADD", "c1"), again.reply, errGone)
 		}, []string{"c1"}},
 		{"it did not, and a DEL and a new ADD came before that is known", func(_ Gomega, a *agent, first *call) {
 			a.begin(request("DEL", "c1"))
-			anew := a.begin(request("ADD", "c1"))
-			a.settle()
-			a.Delivered(request("ADD", "c1"), anew.reply, nil)
+			again := a.begin(request("ADD", "c1"))
+			a.drain()
+			a.Delivered(request("ADD", "c1"), again.reply, nil)
 			a.Delivered(request("ADD", "c1"), first.reply, errGone)
 		}, []string{"c1"}},
 		{"it did not, and a DEL came after", func(_ Gomega, a *agent, first *call) {
@@ -58,11 +58,11 @@ func TestAnswersThatDoNotArrive(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			slowly(t, func(g Gomega, a *agent) {
 				first := a.begin(request("ADD", "c1"))
-				a.settle()
+				a.drain()
 				g.Expect(first.err).NotTo(HaveOccurred())
 				c.do(g, a, first)
 				synctest.Wait()
-				a.settle()
+				a.drain()
 				g.Expect(a.held()).To(Equal(c.held))
 			})
 		})
@@ -73,7 +73,7 @@ func TestAnswersThatDoNotArrive(t *testing.T) {
 func TestOtherAnswersThatDoNotArrive(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		first := a.begin(request("ADD", "c1"))
-		a.settle()
+		a.drain()
 		a.Delivered(request("ADD", "c1"), first.reply, nil)
 		for _, command := range []string{"DEL", "CHECK", "GC", "STATUS"} {
 			r := request(command, "c1")

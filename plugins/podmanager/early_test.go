@@ -42,7 +42,7 @@ func TestReleasesBeforeTheFirstResync(t *testing.T) {
 			return err
 		},
 		"a DEL that waited": func(a *agent) error { a.leaves("c1"); return a.Recover(context.Background()) },
-		"by hand":           func(a *agent) error { return a.Delete(context.Background(), a.book.ByKey(key("c1"))[0]) },
+		"by hand":           func(a *agent) error { return a.Delete(context.Background(), a.leases.ByKey(key("c1"))[0]) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			early(t, func(g Gomega, a *agent) {
@@ -63,11 +63,11 @@ func TestAResyncBeginsWhileALeaseIsReleased(t *testing.T) {
 	early(t, func(g Gomega, a *agent) {
 		begun := false
 		a.Unsynced = func() bool { return !begun }
-		a.PodManager.Ledger = late{a.book, func() { begun = true }}
+		a.PodManager.Ledger = late{a.leases, func() { begun = true }}
 		c := a.begin(request("DEL", "c1"))
 		g.Expect(a.held()).To(Equal([]string{"c2"}))
 		g.Expect(c.done).To(BeFalse(), "not before the loop has taken it")
-		a.settle()
+		a.drain()
 		g.Expect(c.done).To(BeTrue())
 		g.Expect(c.err).NotTo(HaveOccurred())
 	})
@@ -75,13 +75,13 @@ func TestAResyncBeginsWhileALeaseIsReleased(t *testing.T) {
 
 // late is a ledger in which something happens before each release.
 type late struct {
-	podmanager.Book
+	podmanager.Ledger
 	before func()
 }
 
 func (b late) Release(ctx context.Context, s ledger.Selector) ([]ledger.Lease, error) {
 	b.before()
-	return b.Book.Release(ctx, s)
+	return b.Ledger.Release(ctx, s)
 }
 
 // A release that fails is reported, and can be tried again.
@@ -110,7 +110,7 @@ func TestAnADDBeforeTheFirstResync(t *testing.T) {
 		_, err = a.serve(request("DEL", "c4"))
 		g.Expect(err).NotTo(HaveOccurred())
 		a.Unsynced = func() bool { return false }
-		a.settle()
+		a.drain()
 		g.Expect(c.err).To(HaveOccurred())
 		g.Expect(a.held()).To(Equal([]string{"c1", "c2"}))
 	})

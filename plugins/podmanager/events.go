@@ -15,30 +15,28 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// AddPod asks for the addresses of one attachment. Handlers fill in what they
-// decide: ipam the Addresses, ipnet Gateways and Routes. It is reverted when
-// one of them fails.
+// AddPod requests the addresses of one attachment. The handlers set the result: ipam the
+// Addresses, ipnet Gateways and Routes. It is reverted if one of them fails.
 type AddPod struct {
 	Pod     kv.PodID
 	UID     string
 	Key     ledger.Key
 	Netns   string
 	Pool    string
-	Wanted  []netip.Addr // exactly these; nil: any
-	Expires time.Time    // when its producer stops waiting
+	Wanted  []netip.Addr // exactly these addresses; nil: any
+	Expires time.Time    // the time at which its producer stops waiting
 
 	Addresses  []netip.Prefix // each with the length of its block
 	Gateways   []netip.Addr   // one for each address
 	Routes     []Route        // one default route per family, if Pool is the pods' own
-	Fresh      bool           // the addresses were taken by this event
+	Fresh      bool           // this event claimed the addresses
 	Generation uint64         // of that claim
 
-	ticket      uint64
-	undelivered bool          // it was answered, but the answer did not arrive
-	state       atomic.Uint32 // waiting, answered or abandoned
-	over        atomic.Bool
-	done        chan error
-	ended       func(ev *AddPod, err error, heard bool) // called from Done
+	ticket uint64
+	state  atomic.Uint32 // waiting, answered or abandoned
+	over   atomic.Bool
+	done   chan error
+	ended  func(ev *AddPod, received bool) // called from Done
 }
 
 // Route is a route of a pod.
@@ -53,42 +51,43 @@ const (
 	abandoned
 )
 
-// GetName is "Add Pod".
+// GetName returns "Add Pod".
 func (ev *AddPod) GetName() string { return "Add Pod" }
 
 func (ev *AddPod) String() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s\n* pod: %s\n* container: %s\n* interface: %s\n* network: %s\n* netns: %s", ev.GetName(), ev.Pod, ev.Key.ContainerID, ev.Key.IfName, ev.Key.Network, ev.Netns)
+	fmt.Fprintf(&s, "%s\n* pod: %s\n* container: %s\n* interface: %s\n* network: %s\n* netns: %s",
+		ev.GetName(), ev.Pod, ev.Key.ContainerID, ev.Key.IfName, ev.Key.Network, ev.Netns)
 	if len(ev.Wanted) > 0 {
 		fmt.Fprintf(&s, "\n* wanted: %v", ev.Wanted)
 	}
 	return s.String()
 }
 
-// Method is Update.
+// Method returns Update.
 func (ev *AddPod) Method() controller.EventMethodType { return controller.Update }
 
-// TransactionType is RevertOnFailure.
+// TransactionType returns RevertOnFailure.
 func (ev *AddPod) TransactionType() controller.UpdateTransactionType {
 	return controller.RevertOnFailure
 }
 
-// Direction is Forward.
+// Direction returns Forward.
 func (ev *AddPod) Direction() controller.UpdateDirectionType { return controller.Forward }
 
-// IsBlocking is true.
+// IsBlocking returns true.
 func (ev *AddPod) IsBlocking() bool { return true }
 
-// Deadline is when the producer stops waiting.
+// Deadline returns the time at which the producer stops waiting.
 func (ev *AddPod) Deadline() time.Time { return ev.Expires }
 
-// Done answers the producer. Whether it was still there is decided here, in the
-// loop, once: an answer that is given now counts as heard.
+// Done answers the producer. It decides, in the loop and once, whether the producer was
+// still waiting: an answer sent now counts as received.
 func (ev *AddPod) Done(err error) {
 	ev.over.Store(true)
-	heard := ev.state.CompareAndSwap(waiting, answered)
-	ev.ended(ev, err, heard && err == nil)
-	if heard {
+	received := ev.state.CompareAndSwap(waiting, answered)
+	ev.ended(ev, received && err == nil)
+	if received {
 		ev.done <- err
 	}
 }
@@ -96,53 +95,54 @@ func (ev *AddPod) Done(err error) {
 // Over reports whether the event is done: committed or reverted. Any goroutine may call it.
 func (ev *AddPod) Over() bool { return ev.over.Load() }
 
-// DeletePod ends one attachment. Deleting what is not there succeeds.
+// DeletePod ends one attachment. Deleting a missing one succeeds.
 type DeletePod struct {
 	Key        ledger.Key
 	Generation uint64 // not 0: only the lease of this claim
 	Expires    time.Time
 
-	Freed  []netip.Addr // filled in by ipam
-	wanted func() bool  // whether it is to be done at all; nil: it is
-	ended  func()       // called from Done, or where the loop does not take it; may be nil
-	tidy   func()       // called from Done
-	asked  bool
-	void   bool
-	done   chan error
+	Freed   []netip.Addr // set by ipam
+	wanted  func() bool  // reports whether to do it at all; nil: always
+	ended   func()       // called from Done, or if the loop does not take the event; may be nil
+	tidy    func()       // called from Done
+	decided bool
+	void    bool
+	done    chan error
 }
 
-// Void is true where, now that the event is processed, nothing is to be done.
-// The first handler's question decides.
+// Void reports whether the event has nothing to do. The first call, by the first handler,
+// decides.
 func (ev *DeletePod) Void() bool {
-	if !ev.asked {
-		ev.asked, ev.void = true, ev.wanted != nil && !ev.wanted()
+	if !ev.decided {
+		ev.decided, ev.void = true, ev.wanted != nil && !ev.wanted()
 	}
 	return ev.void
 }
 
-// GetName is "Delete Pod".
+// GetName returns "Delete Pod".
 func (ev *DeletePod) GetName() string { return "Delete Pod" }
 
 func (ev *DeletePod) String() string {
-	return fmt.Sprintf("%s\n* container: %s\n* interface: %s\n* network: %s", ev.GetName(), ev.Key.ContainerID, ev.Key.IfName, ev.Key.Network)
+	return fmt.Sprintf("%s\n* container: %s\n* interface: %s\n* network: %s",
+		ev.GetName(), ev.Key.ContainerID, ev.Key.IfName, ev.Key.Network)
 }
 
-// Method is Update.
+// Method returns Update.
 func (ev *DeletePod) Method() controller.EventMethodType { return controller.Update }
 
-// TransactionType is BestEffort: the runtime repeats a DEL that failed, but what
-// is left southbound of one that did not is for a healing resync.
+// TransactionType returns BestEffort: the runtime repeats a failed DEL, and a healing
+// resync removes southbound values that a successful one left.
 func (ev *DeletePod) TransactionType() controller.UpdateTransactionType {
 	return controller.BestEffort
 }
 
-// Direction is Reverse.
+// Direction returns Reverse.
 func (ev *DeletePod) Direction() controller.UpdateDirectionType { return controller.Reverse }
 
-// IsBlocking is true.
+// IsBlocking returns true.
 func (ev *DeletePod) IsBlocking() bool { return true }
 
-// Deadline is when the producer stops waiting.
+// Deadline returns the time at which the producer stops waiting.
 func (ev *DeletePod) Deadline() time.Time { return ev.Expires }
 
 // Done answers the producer.

@@ -157,7 +157,7 @@ type agent struct {
 	*podmanager.PodManager
 	g       Gomega
 	loop    *loop
-	book    *ledger.Ledger
+	leases  *ledger.Ledger
 	ipam    *ipam.IPAM
 	memory  *journal.Memory
 	journal *journal.Faulty
@@ -190,18 +190,18 @@ func newAgent(t *testing.T, conf string) *agent {
 func (a *agent) start(conf string) {
 	cfg, _, err := contivconf.Parse([]byte(conf))
 	a.g.Expect(err).NotTo(HaveOccurred())
-	a.book, err = ledger.Open(context.Background(), a.journal, ledger.Options{Now: func() time.Time { return a.now() }})
+	a.leases, err = ledger.Open(context.Background(), a.journal, ledger.Options{Now: func() time.Time { return a.now() }})
 	a.g.Expect(err).NotTo(HaveOccurred())
-	a.loop = &loop{stage: a.book.Begin(), txn: &txn{values: map[string]proto.Message{}}}
+	a.loop = &loop{stage: a.leases.Begin(), txn: &txn{values: map[string]proto.Message{}}}
 	a.PodManager = podmanager.NewPlugin(podmanager.Deps{
-		PluginDeps: controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}, EventLoop: a.loop, Ledger: a.book, IntentDir: a.dir, UID: os.Geteuid(),
+		PluginDeps: controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}, EventLoop: a.loop, Ledger: a.leases, IntentDir: a.dir, UID: os.Geteuid(),
 		Timeout: time.Minute, Ready: func() error { return a.ready }, Observe: a.observe,
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		d.NodeSync, d.ContivConf, d.ServiceLabel, d.PodManager = nodeFive{}, contivconf.NewPlugin(cfg), label("node-a"), a.PodManager
-		d.Ledger, d.Stage = a.book, a.loop.stage
+		d.Ledger, d.Stage = a.leases, a.loop.stage
 	}))
-	a.loop.handlers = []controller.EventHandler{a.PodManager, a.ipam, ipnet.NewPlugin(ipnet.Deps{NodeSync: nodeFive{}, IPAM: a.ipam, Ledger: a.book})}
+	a.loop.handlers = []controller.EventHandler{a.PodManager, a.ipam, ipnet.NewPlugin(ipnet.Deps{NodeSync: nodeFive{}, IPAM: a.ipam, Ledger: a.leases})}
 	a.resync()
 }
 
@@ -256,7 +256,7 @@ func (a *agent) del(container string) {
 // held are the containers that hold an address.
 func (a *agent) held() []string {
 	all := []string{}
-	for _, l := range a.book.Leases() {
+	for _, l := range a.leases.Leases() {
 		if l.Purpose == ledger.ForPod && l.State == ledger.Held && !slices.Contains(all, l.Key.ContainerID) {
 			all = append(all, l.Key.ContainerID)
 		}
@@ -275,7 +275,7 @@ func code(g Gomega, err error) uint {
 	return cerr.Code
 }
 
-// errGone is that nobody was there to read an answer.
+// errGone is the error of an answer whose caller is gone.
 var errGone = errors.New("broken pipe")
 
 // call is a request that is under way.
@@ -312,14 +312,14 @@ func (a *agent) steps(n int) {
 	}
 }
 
-// settle lets the loop process all there is.
-func (a *agent) settle() {
+// drain lets the loop process all queued events.
+func (a *agent) drain() {
 	for a.loop.waiting() > 0 {
 		a.steps(1)
 	}
 }
 
-// slowly runs f with an agent whose loop moves when told, and that releases orphans.
+// slowly runs f with an agent whose loop moves on request, and that releases orphans.
 func slowly(t *testing.T, f func(g Gomega, a *agent)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

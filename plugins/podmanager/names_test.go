@@ -42,7 +42,7 @@ func TestLeasesUnderNamesThatAreRefusedNow(t *testing.T) {
 	} {
 		g := NewWithT(t)
 		a := newAgent(t, plain)
-		_, _, err := a.book.Claim(context.Background(), ledger.Request{Pool: ipam.PodPool, Key: k})
+		_, _, err := a.leases.Claim(context.Background(), ledger.Request{Pool: ipam.PodPool, Key: k})
 		g.Expect(err).NotTo(HaveOccurred())
 		r := cni.Request{Command: "CHECK", Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
 		_, err = a.serve(r)

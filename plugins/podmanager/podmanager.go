@@ -1,22 +1,17 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podmanager turns the requests of container runtimes into AddPod and
-// DeletePod events, and knows the sandboxes of this node.
+// Package podmanager turns the requests of container runtimes into AddPod and DeletePod
+// events, and holds the sandboxes of this node.
 //
-// Serve answers CNI requests from any goroutine; it waits for the event's Done.
-// Update and Resync are called from the loop. The sandboxes are derived: after
-// a restart they are those that the ledger has leases for.
+// Any goroutine may call Serve to answer a CNI request; it waits for the event's Done. The
+// loop calls Update and Resync. The sandboxes are derived state: after a restart they are
+// those with leases in the ledger.
 //
-// Three promises are kept here: a DEL cancels every ADD of the same attachment
-// that was accepted before it; the lease of an ADD whose caller is gone before
-// the answer is released again; a DEL that found no agent is applied before
-// anything is served (Recover), and before the next ADD of its attachment.
-//
-// Example:
-//
-//	reply, err := p.Serve(ctx, cni.Request{Command: "ADD", Network: "pods", ContainerID: "4f1c", IfName: "eth0"})
-//	reply.IPs[0].Address    // 10.1.5.2/24
+// The package makes three guarantees. A DEL cancels every ADD of the same attachment that
+// was accepted before it. The lease of an ADD whose caller left before the answer is
+// released. A DEL that found no agent is applied before the agent serves requests
+// (Recover), and before the next ADD of its attachment.
 package podmanager
 
 import (
@@ -33,14 +28,8 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// API is what other plugins may ask.
-type API interface {
-	// NewestSandbox returns the key of the main attachment of the newest sandbox of a pod.
-	NewestSandbox(pod kv.PodID) (key ledger.Key, found bool)
-}
-
-// Book holds the ledger's methods that the plugin calls.
-type Book interface {
+// Ledger holds the methods of *ledger.Ledger that the plugin calls.
+type Ledger interface {
 	ByKey(ledger.Key) []ledger.Lease
 	Leases() []ledger.Lease
 	Stats() []ledger.BlockStat
@@ -48,24 +37,24 @@ type Book interface {
 	Release(context.Context, ledger.Selector) ([]ledger.Lease, error)
 }
 
-// Deps is what the plugin is given.
+// Deps holds the dependencies of the plugin.
 type Deps struct {
 	controller.PluginDeps
 	EventLoop controller.EventLoop
-	Ledger    Book
-	IntentDir string                 // where DELs wait that found no agent
-	UID       int                    // the agent's user, who owns IntentDir
+	Ledger    Ledger
+	IntentDir string                 // directory of DELs that found no agent
+	UID       int                    // the agent's user, the owner of IntentDir
 	Timeout   time.Duration          // of one request; 0: a minute
 	Now       func() time.Time       // nil: time.Now
-	IsPodPool func(name string) bool // whether pods may have addresses of it, besides the default pool; may be nil
-	Ready     func() error           // why ADD cannot be served; nil: it can
+	IsPodPool func(name string) bool // reports whether pods may use a pool besides the default one; may be nil
+	Ready     func() error           // returns the reason why ADD cannot be served; nil: it can
 	Observe   func(Served)           // called for each request; may be nil
 	// Unsynced reports whether the loop waits for its first resync, and until then
 	// takes none of this plugin's events; nil: it never does.
 	Unsynced func() bool
 }
 
-// Served is one request and its outcome, for metrics.
+// Served holds one request and its outcome, for metrics.
 type Served struct {
 	Command string
 	Code    uint // 0: success
@@ -78,15 +67,12 @@ type PodManager struct {
 	seq       *sequencer
 	sandboxes sandboxes
 	orphans   orphans
-	applying  chan struct{} // has room for one: who applies an intent
+	applying  chan struct{} // semaphore of one: only one goroutine applies an intent
 }
 
-var (
-	_ API                     = (*PodManager)(nil)
-	_ controller.EventHandler = (*PodManager)(nil)
-)
+var _ controller.EventHandler = (*PodManager)(nil)
 
-// NewPlugin makes the plugin.
+// NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *PodManager {
 	deps.Name = "podmanager"
 	if deps.Timeout == 0 {
@@ -98,7 +84,12 @@ func NewPlugin(deps Deps) *PodManager {
 	if deps.Unsynced == nil {
 		deps.Unsynced = func() bool { return false }
 	}
-	return &PodManager{Deps: deps, seq: newSequencer(), applying: make(chan struct{}, 1), orphans: orphans{signal: make(chan struct{}, 1)}}
+	return &PodManager{
+		Deps:     deps,
+		seq:      newSequencer(),
+		applying: make(chan struct{}, 1),
+		orphans:  orphans{signal: make(chan struct{}, 1)},
+	}
 }
 
 // Init does nothing.
@@ -135,8 +126,8 @@ func (p *PodManager) Resync(controller.Event, controller.KubeStateData, int, con
 	return nil
 }
 
-// Update notes the sandbox of an AddPod. It is forgotten when the event, or a
-// DeletePod, is done and has left no lease.
+// Update records the sandbox of an AddPod. It is removed when the event, or a DeletePod, is
+// done and has left no lease.
 func (p *PodManager) Update(event controller.Event, _ controller.UpdateOperations) (string, error) {
 	ev, ok := event.(*AddPod)
 	if !ok {
@@ -154,15 +145,15 @@ func (p *PodManager) Update(event controller.Event, _ controller.UpdateOperation
 // Revert does nothing: see Update.
 func (p *PodManager) Revert(controller.Event) error { return nil }
 
-// tidy forgets the sandbox of an attachment that has no lease (any more).
+// tidy removes the sandbox of an attachment without a lease.
 func (p *PodManager) tidy(key ledger.Key) {
 	if len(p.Ledger.ByKey(key)) == 0 {
 		p.sandboxes.remove(key)
 	}
 }
 
-// sandboxes are the attachments of each pod, the newest last. The loop changes
-// them; anybody may read.
+// sandboxes holds the attachments of each pod, the newest last. The loop changes them; any
+// goroutine may read.
 type sandboxes struct {
 	mu    sync.RWMutex
 	byPod map[kv.PodID][]ledger.Key
@@ -198,8 +189,8 @@ func (s *sandboxes) remove(key ledger.Key) {
 	}
 }
 
-// newest returns the first attachment of the newest container. A further interface of
-// it is not the pod's main one.
+// newest returns the first attachment of the newest container, which is the pod's main
+// one.
 func (s *sandboxes) newest(pod kv.PodID) (ledger.Key, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -13,9 +13,9 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// Recover applies the DELs that found no agent. It is called after the loop
-// has begun and before anything is served. A file that is not such a DEL is set
-// aside and logged; it keeps the agent from nothing.
+// Recover applies the DELs that found no agent. It is called after the start of the loop
+// and before the agent serves requests. It sets a file that is not such a DEL aside, logs
+// it, and goes on.
 func (p *PodManager) Recover(ctx context.Context) error {
 	intents, refused, err := cni.ReadIntents(p.IntentDir, p.UID)
 	if err != nil {
@@ -27,7 +27,7 @@ func (p *PodManager) Recover(ctx context.Context) error {
 			p.Log.Error("a file among the DELs that wait is refused, and stays", "reason", r.Err, "error", err)
 			continue
 		}
-		p.Log.Error("a file among the DELs that wait is refused: look where it comes from, then remove it", "reason", r.Err, "setAside", aside)
+		p.Log.Error("a file among the DELs that wait is refused: find out its origin, then remove it", "reason", r.Err, "setAside", aside)
 	}
 	for _, in := range intents {
 		if err := p.applyIntent(ctx, in); err != nil {
@@ -40,8 +40,8 @@ func (p *PodManager) Recover(ctx context.Context) error {
 	return nil
 }
 
-// applyIntent applies an intent if it waits, and forgets it. One at a time: it
-// must be forgotten before an ADD of the same attachment goes on.
+// applyIntent applies a waiting intent and removes its file. Calls exclude each other: the
+// file must be removed before an ADD of the same attachment goes on.
 func (p *PodManager) applyIntent(ctx context.Context, in cni.Intent) error {
 	if !in.Waiting(p.IntentDir) {
 		return nil
@@ -62,24 +62,24 @@ func (p *PodManager) applyIntent(ctx context.Context, in cni.Intent) error {
 	return in.Remove(p.IntentDir)
 }
 
-// orphans are the leases of ADDs whose callers are gone.
+// orphans holds the ADDs whose callers are gone and whose leases must be released.
 type orphans struct {
 	mu     sync.Mutex
 	events []*AddPod
 	signal chan struct{}
 }
 
-// addEnded is called, from the loop, when an ADD is done; heard says that its
-// caller was told of a success. A lease that nobody was told of is to be
-// released: also one of an ADD that failed and could not be reverted.
-func (p *PodManager) addEnded(ev *AddPod, _ error, heard bool) {
+// addEnded is called from the loop when an ADD is done. received reports that its caller
+// received a success. A lease that no caller received is released, also that of an ADD
+// that failed and could not be reverted.
+func (p *PodManager) addEnded(ev *AddPod, received bool) {
 	p.tidy(ev.Key)
-	if p.seq.addDone(ev.Key, ev.ticket, p.holds(ev.Key, ev.Generation), heard) {
+	if p.seq.addDone(ev.Key, ev.ticket, p.holds(ev.Key, ev.Generation), received) {
 		p.orphans.put(ev)
 	}
 }
 
-// holds is true where key has the lease of a claim.
+// holds reports whether key has the lease of a claim.
 func (p *PodManager) holds(key ledger.Key, generation uint64) bool {
 	leases := p.Ledger.ByKey(key)
 	return generation != 0 && len(leases) > 0 && leases[0].Generation == generation
@@ -95,17 +95,16 @@ func (o *orphans) put(events ...*AddPod) {
 	}
 }
 
-// sweep is how often Run looks for DELs that came to wait although the agent
-// was there: one that it could not answer in time, say.
+// sweep is the period in which Run applies DELs that wait although the agent runs, for
+// example one that it could not answer in time.
 const sweep = 30 * time.Second
 
-// Run releases what abandoned ADDs have taken, and applies DELs that came to
-// wait, until ctx ends; what fails is tried again. What it could not do by the
-// end is done by the runtime's next DEL or GC.
+// Run releases the leases of abandoned ADDs and applies waiting DELs until ctx ends. It
+// repeats failed ones. After its end the runtime's next DEL or GC does the rest.
 func (p *PodManager) Run(ctx context.Context) error {
 	ticker := time.NewTicker(sweep)
 	defer ticker.Stop()
-	var again []*AddPod // whose release has failed
+	var again []*AddPod // their releases failed
 	for {
 		select {
 		case <-ctx.Done():
@@ -124,17 +123,19 @@ func (p *PodManager) Run(ctx context.Context) error {
 		p.orphans.events = nil
 		p.orphans.mu.Unlock()
 		for _, ev := range events {
-			p.Log.Info("the caller of an ADD is gone, its addresses are released", "key", ev.Key.String(), "addresses", ev.Addresses)
+			p.Log.Info("the caller of an ADD is gone, its addresses are released",
+				"key", ev.Key.String(), "addresses", ev.Addresses)
 			if err := p.releaseOrphan(ctx, ev); err != nil && ctx.Err() == nil {
-				p.Log.Warn("the addresses of an abandoned ADD could not be released yet", "key", ev.Key.String(), "error", err)
+				p.Log.Warn("the addresses of an abandoned ADD could not be released yet",
+					"key", ev.Key.String(), "error", err)
 				again = append(again, ev)
 			}
 		}
 	}
 }
 
-// releaseOrphan releases the lease that ev's key has, unless a newer ADD wants
-// it when the loop comes to it. Where it fails it is to be called again.
+// releaseOrphan releases the lease of ev's key, unless a newer ADD wants it when the loop
+// processes the release. After an error it must be called again.
 func (p *PodManager) releaseOrphan(ctx context.Context, ev *AddPod) error {
 	del := &DeletePod{Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key) }}
 	del.ended = func() {

@@ -64,7 +64,7 @@ func TestNoDelsWait(t *testing.T) {
 	g.Expect(a.Recover(context.Background())).To(Succeed())
 }
 
-// A file that is not a DEL does not keep the others, frees nothing, and is set
+// A file that is not a DEL does not stop the remaining ones, frees nothing, and is set
 // aside for people to look at.
 func TestFilesThatAreNotDels(t *testing.T) {
 	for name, plant := range map[string]func(g Gomega, path string){
@@ -171,7 +171,7 @@ func TestDelsThatWaitAndAddsAtTheSameTime(t *testing.T) {
 			a.begin(request("ADD", fmt.Sprint("c", i)))
 			a.leaves(fmt.Sprint("c", i))
 		}
-		a.settle()
+		a.drain()
 		recovered := make(chan error, 1)
 		go func() { recovered <- a.Recover(context.Background()) }()
 		synctest.Wait()
@@ -179,12 +179,12 @@ func TestDelsThatWaitAndAddsAtTheSameTime(t *testing.T) {
 		for i := range 4 {
 			calls = append(calls, a.begin(request("ADD", fmt.Sprint("c", i))))
 		}
-		a.settle()
+		a.drain()
 		g.Expect(<-recovered).To(Succeed())
 		g.Expect(a.waiting()).To(BeEmpty())
 		for i, c := range calls {
 			g.Expect(c.err).NotTo(HaveOccurred())
-			g.Expect(a.book.ByKey(key(fmt.Sprint("c", i)))[0].Prefix().String()).To(Equal(c.reply.IPs[0].Address))
+			g.Expect(a.leases.ByKey(key(fmt.Sprint("c", i)))[0].Prefix().String()).To(Equal(c.reply.IPs[0].Address))
 		}
 		g.Expect(a.held()).To(HaveLen(4))
 	})

@@ -79,13 +79,13 @@ func TestSandboxesAfterARestart(t *testing.T) {
 	g.Expect(a.newest()).To(Equal("z-old"))
 }
 
-// What a resync does not find is no sandbox any more.
+// A resync removes the sandboxes without a lease.
 func TestSandboxesWhoseLeasesAreGone(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, plain)
 	a.sandbox("old")
 	a.sandbox("new")
-	_, err := a.book.Release(t.Context(), ledger.Selector{Key: key("new")})
+	_, err := a.leases.Release(t.Context(), ledger.Selector{Key: key("new")})
 	g.Expect(err).NotTo(HaveOccurred())
 	a.resync()
 	g.Expect(a.newest()).To(Equal("old"))
@@ -116,7 +116,7 @@ func TestADelOfAnotherClaim(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, plain)
 	a.sandbox("c1")
-	old := a.book.ByKey(key("c1"))[0]
+	old := a.leases.ByKey(key("c1"))[0]
 	a.del("c1")
 	a.sandbox("c1")
 	g.Expect(a.Delete(t.Context(), old)).To(Succeed())

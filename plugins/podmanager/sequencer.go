@@ -9,24 +9,23 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// sequencer orders the requests for one attachment by when they were accepted,
-// whatever order they reach the loop in: a DEL cancels every ADD of its key
-// accepted before it. It remembers a key only while something is under way for it.
-// It is the one part of the plugin that requests and the loop share: requests
-// are accepted by their own goroutines, all else happens in the loop.
+// sequencer orders the requests for one attachment by the time of their acceptance, in
+// whatever order they reach the loop: a DEL cancels every ADD of its key accepted before
+// it. It holds a key only while a request for it is in progress. Requests and the loop
+// share it: the goroutine of a request accepts it, the loop makes all other calls.
 type sequencer struct {
 	mu      sync.Mutex
 	tickets uint64
 	keys    map[ledger.Key]*turn
 }
 
-// turn is what is under way for one key.
+// turn holds the requests in progress for one key.
 type turn struct {
 	adds     int    // accepted and not done
-	releases int    // not done: DELs, GCs, releases of leases that nobody was told of, answers not delivered yet
-	told     uint64 // ticket of the newest ADD whose caller was told
+	releases int    // not done: DELs, GCs, releases of orphaned leases, answers not delivered yet
+	received uint64 // ticket of the newest ADD whose caller received the answer
 	del      uint64 // ticket of the newest DEL
-	owed     bool   // there is a lease that nobody was told of
+	orphaned bool   // there is a lease that no caller received
 }
 
 func newSequencer() *sequencer { return &sequencer{keys: map[ledger.Key]*turn{}} }
@@ -48,19 +47,19 @@ func (s *sequencer) acceptAdd(k ledger.Key) (ticket uint64) {
 	return s.tickets
 }
 
-// acceptDel accepts a DEL; delDone ends it, as it ends all that releases.
+// acceptDel accepts a DEL; delDone ends it, as every release.
 func (s *sequencer) acceptDel(k ledger.Key) (ticket uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tickets++
 	t := s.turn(k)
 	t.releases++
-	t.del, t.owed = s.tickets, false // this DEL frees it
+	t.del, t.orphaned = s.tickets, false // this DEL frees it
 	return s.tickets
 }
 
-// acceptGC accepts the release of what no list has; delDone ends it. It is
-// refused while an ADD of k is under way, and cancels none.
+// acceptGC accepts the release of an attachment that GC does not list; delDone ends it. ok
+// is false while an ADD of k is in progress. It cancels no ADD.
 func (s *sequencer) acceptGC(k ledger.Key) (ticket uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,13 +71,13 @@ func (s *sequencer) acceptGC(k ledger.Key) (ticket uint64, ok bool) {
 	return s.tickets, true
 }
 
-// overtaken is true where the caller of an ADD accepted later was told already:
-// then a DEL or a GC that reaches the loop after it has nothing to free.
+// overtaken reports whether the caller of a later ADD has received its answer: then a DEL
+// or a GC that reaches the loop after that ADD has nothing to free.
 func (s *sequencer) overtaken(k ledger.Key, ticket uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
-	return t != nil && t.told > ticket
+	return t != nil && t.received > ticket
 }
 
 func (s *sequencer) delDone(k ledger.Key) {
@@ -89,7 +88,7 @@ func (s *sequencer) delDone(k ledger.Key) {
 	s.forget(k, t)
 }
 
-// cancelled is true where a DEL was accepted after the ADD with this ticket.
+// cancelled reports whether a DEL was accepted after the ADD with this ticket.
 func (s *sequencer) cancelled(k ledger.Key, ticket uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,65 +96,63 @@ func (s *sequencer) cancelled(k ledger.Key, ticket uint64) bool {
 	return t != nil && t.del > ticket
 }
 
-// addDone ends an ADD. took says that it has taken a lease, heard that its
-// caller was told; both together are ended by a delDone once the answer was
-// delivered. Where release is true nobody was told of the lease, and no
-// ADD is under way that could be: the caller has to release it, and to call
-// delDone.
-func (s *sequencer) addDone(k ledger.Key, ticket uint64, took, heard bool) (release bool) {
+// addDone ends an ADD. claimed reports that it claimed a lease, received that its caller
+// received the answer. If both are true, delDone must be called after the delivery of the
+// answer. If release is true, no caller received the lease and no ADD is in progress that
+// could deliver it: the caller must release the lease, and call delDone.
+func (s *sequencer) addDone(k ledger.Key, ticket uint64, claimed, received bool) (release bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
 	t.adds--
 	switch {
-	case heard:
-		t.owed, t.told = false, max(t.told, ticket)
-		if took {
+	case received:
+		t.orphaned, t.received = false, max(t.received, ticket)
+		if claimed {
 			t.releases++ // until it is delivered
 		}
-	case took && t.del < ticket: // otherwise that DEL frees it
-		t.owed = true
+	case claimed && t.del < ticket: // otherwise that DEL frees it
+		t.orphaned = true
 	}
-	if release = t.owed && t.adds == 0; release {
+	if release = t.orphaned && t.adds == 0; release {
 		t.releases++
 	}
 	s.forget(k, t)
 	return release
 }
 
-// mayRelease is true while nobody was told of the lease that is to be
-// released, and no ADD wants it. It is asked in the loop, when the release is
-// processed.
+// mayRelease reports whether the lease is still orphaned and no ADD wants it. The loop
+// calls it when it processes the release.
 func (s *sequencer) mayRelease(k ledger.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
-	return t != nil && t.owed && t.adds == 0
+	return t != nil && t.orphaned && t.adds == 0
 }
 
-// undelivered notes that the answer to the ADD with this ticket, which counted
-// as heard, did not arrive: unless another ADD was told since, nobody was.
+// undelivered records that the answer to the ADD with this ticket, which counted as
+// received, did not arrive. The lease is orphaned, unless another ADD received it since.
 func (s *sequencer) undelivered(k ledger.Key, ticket uint64) (release bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
 	t.releases--
-	if t.told == ticket && t.del < ticket {
-		t.owed, t.told = true, 0
+	if t.received == ticket && t.del < ticket {
+		t.orphaned, t.received = true, 0
 	}
-	if release = t.owed && t.adds == 0; release {
+	if release = t.orphaned && t.adds == 0; release {
 		t.releases++
 	}
 	s.forget(k, t)
 	return release
 }
 
-// released notes that the lease that was owed is gone.
+// released records that the orphaned lease is gone.
 func (s *sequencer) released(k ledger.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.keys[k]; t != nil {
-		t.owed = false
+		t.orphaned = false
 	}
 }
 

@@ -47,37 +47,37 @@ func TestTheSequencerRemembersNothingForLong(t *testing.T) {
 	g.Expect(s.keys).To(BeEmpty())
 }
 
-// Who has to release what an ADD took that nobody heard of.
-func TestWhoReleases(t *testing.T) {
-	const took, not, heard, gone = true, false, true, false
+// addDone reports whether the caller must release the lease of an ADD.
+func TestAddDoneReportsAnOrphanedLease(t *testing.T) {
+	const claimed, not, received, gone = true, false, true, false
 	for _, c := range []struct {
 		name string
 		do   func(s *sequencer, k ledger.Key) bool
 		want bool
 	}{
-		{"nobody: its caller was told", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), took, heard) }, false},
-		{"the ADD itself", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), took, gone) }, true},
-		{"nobody: it took nothing", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), not, gone) }, false},
-		{"nobody yet: a newer ADD wants it", func(s *sequencer, k ledger.Key) bool {
+		{"its caller received it", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), claimed, received) }, false},
+		{"the ADD itself", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), claimed, gone) }, true},
+		{"it claimed nothing", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), not, gone) }, false},
+		{"a newer ADD wants it", func(s *sequencer, k ledger.Key) bool {
 			a := s.acceptAdd(k)
 			s.acceptAdd(k)
-			return s.addDone(k, a, took, gone)
+			return s.addDone(k, a, claimed, gone)
 		}, false},
 		{"the newer ADD, when it is gone, too", func(s *sequencer, k ledger.Key) bool {
 			a, b := s.acceptAdd(k), s.acceptAdd(k)
-			s.addDone(k, a, took, gone)
+			s.addDone(k, a, claimed, gone)
 			return s.addDone(k, b, not, gone)
 		}, true},
-		{"nobody: the newer ADD's caller was told", func(s *sequencer, k ledger.Key) bool {
+		{"the caller of the newer ADD received it", func(s *sequencer, k ledger.Key) bool {
 			a, b, c := s.acceptAdd(k), s.acceptAdd(k), s.acceptAdd(k)
-			s.addDone(k, a, took, gone)
-			s.addDone(k, b, not, heard)
+			s.addDone(k, a, claimed, gone)
+			s.addDone(k, b, not, received)
 			return s.addDone(k, c, not, gone)
 		}, false},
 		{"a DEL that came later", func(s *sequencer, k ledger.Key) bool {
 			a := s.acceptAdd(k)
 			s.acceptDel(k)
-			return s.addDone(k, a, took, gone)
+			return s.addDone(k, a, claimed, gone)
 		}, false},
 	} {
 		g := NewWithT(t)
@@ -85,7 +85,7 @@ func TestWhoReleases(t *testing.T) {
 	}
 }
 
-// A release that waits for the loop is void as soon as somebody wants the lease, or a DEL frees it.
+// A release that waits for the loop is void as soon as an ADD wants the lease, or a DEL frees it.
 func TestAReleaseThatIsNotNeededAnyMore(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(s *sequencer, k ledger.Key)
@@ -108,15 +108,15 @@ func TestAReleaseThatIsNotNeededAnyMore(t *testing.T) {
 // world is one attachment, its lease, and what is under way for it; it does
 // with a sequencer what the plugin, the ledger and the runtime do.
 type world struct {
-	s       *sequencer
-	k       ledger.Key
-	clock   int // of what is accepted
-	claims  int
-	lease   int // number of the claim, 0: none
-	lastDel int
-	queue   []*op // accepted, on the way to the loop
-	told    []*op
-	script  []string
+	s        *sequencer
+	k        ledger.Key
+	clock    int // of what is accepted
+	claims   int
+	lease    int // number of the claim, 0: none
+	lastDel  int
+	queue    []*op // accepted, on the way to the loop
+	received []*op
+	script   []string
 }
 
 // op is one request.
@@ -179,15 +179,15 @@ func (w *world) process(i int, fails bool) {
 	}
 }
 
-func (w *world) done(o *op, heard bool) {
-	w.note("ADD %d is done, ok %v, heard %v", o.accepted, o.ok, heard)
-	if heard {
-		w.told = append(w.told, o)
+func (w *world) done(o *op, received bool) {
+	w.note("ADD %d is done, ok %v, received %v", o.accepted, o.ok, received)
+	if received {
+		w.received = append(w.received, o)
 	}
-	if heard && o.took {
+	if received && o.took {
 		defer w.s.delDone(w.k) // delivered
 	}
-	if w.s.addDone(w.k, o.ticket, o.ok && o.took, heard) {
+	if w.s.addDone(w.k, o.ticket, o.ok && o.took, received) {
 		w.queue = append(w.queue, &op{kind: "release", accepted: o.accepted, ticket: o.ticket})
 	}
 }
@@ -201,16 +201,16 @@ func (w *world) drain() {
 
 // wrong says what must not be, now that everything has ended.
 func (w *world) wrong() string {
-	for _, o := range w.told {
+	for _, o := range w.received {
 		if o.accepted > w.lastDel {
 			if w.lease != o.claim {
-				return fmt.Sprintf("ADD %d was told of claim %d, no DEL followed, but the lease is %d", o.accepted, o.claim, w.lease)
+				return fmt.Sprintf("ADD %d received claim %d, no DEL followed, but the lease is %d", o.accepted, o.claim, w.lease)
 			}
 			return w.remembered()
 		}
 	}
 	if w.lease != 0 {
-		return fmt.Sprintf("claim %d is nobody's", w.lease)
+		return fmt.Sprintf("no caller received claim %d", w.lease)
 	}
 	return w.remembered()
 }
@@ -248,8 +248,8 @@ func explore(seed uint64) *world {
 	return w
 }
 
-// Whatever happens in whatever order: a lease that a caller was told of stays
-// until a DEL that came later, and none stays that nobody was told of.
+// In any order of calls, a lease that a caller received stays until a later DEL, and no
+// lease stays that no caller received.
 func TestAllInterleavings(t *testing.T) {
 	for seed := range uint64(60000) {
 		if w := explore(seed); w.wrong() != "" {

@@ -4,6 +4,7 @@
 package podmanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,13 +21,12 @@ import (
 
 var errCancelled = errors.New("cancelled by a DEL of the same attachment")
 
-// ErrAway is the cause of an answer that the agent did not give because it is
-// starting or stopping: for the caller it is as if the agent were away.
+// ErrAway is returned while the agent is starting or stopping. For the caller this is the
+// same as an agent that is away.
 var ErrAway = errors.New("the agent is starting or stopping")
 
-// Serve answers one CNI request, and Delivered is to be told what became of the
-// answer to an ADD. An error that wraps ErrAway is to be told
-// to the caller as the agent being away; all others are *cni.Error.
+// Serve answers one CNI request. After an ADD, Delivered must be called with the outcome of
+// the delivery. An error either wraps ErrAway or is a *cni.Error.
 func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	began := p.Now()
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
@@ -43,8 +43,9 @@ func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	cerr := p.toCNI(req, err)
 	served.Code = cerr.Code
 	p.observe(served)
-	if req.Command != "STATUS" { // which is asked every few seconds
-		p.Log.Warn("CNI request refused", "command", req.Command, "network", req.Network, "container", req.ContainerID, "if", req.IfName,
+	if req.Command != "STATUS" { // runtimes call STATUS every few seconds
+		p.Log.Warn("CNI request refused",
+			"command", req.Command, "network", req.Network, "container", req.ContainerID, "if", req.IfName,
 			"pod", req.Pod.Namespace+"/"+req.Pod.Name, "code", cerr.Code, "error", cerr.Msg)
 	}
 	return cni.Reply{}, cerr
@@ -58,8 +59,10 @@ func (p *PodManager) observe(s Served) {
 
 func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	key := ledger.Key{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}
-	if req.Network == "" || req.Command != "GC" && req.Command != "STATUS" && (key.ContainerID == "" || key.IfName == "") {
-		return cni.Reply{}, cni.Errorf(cni.CodeInvalidConfig, "%s: network, containerID and ifName must not be empty", req.Command)
+	attachment := req.Command != "GC" && req.Command != "STATUS"
+	if req.Network == "" || attachment && (key.ContainerID == "" || key.IfName == "") {
+		return cni.Reply{}, cni.Errorf(cni.CodeInvalidConfig,
+			"%s: network, containerID and ifName must not be empty", req.Command)
 	}
 	switch req.Command {
 	case "ADD":
@@ -76,7 +79,8 @@ func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	case "STATUS":
 		return cni.Reply{}, p.status(req.Pool)
 	}
-	return cni.Reply{}, cni.Errorf(cni.CodeInvalidConfig, "command %q is none of ADD, DEL, CHECK, GC, STATUS", req.Command)
+	return cni.Reply{}, cni.Errorf(cni.CodeInvalidConfig,
+		"command %q is not one of ADD, DEL, CHECK, GC, STATUS", req.Command)
 }
 
 // firstResync is the longest that an ADD waits for the first resync. cadastre-cni
@@ -84,30 +88,34 @@ func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, err
 const firstResync = 15 * time.Second
 
 func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (cni.Reply, error) {
-	if err := p.applyIntent(ctx, cni.Intent{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName}); err != nil {
+	if err := p.applyIntent(ctx, intentOf(key)); err != nil {
 		return cni.Reply{}, err
 	}
 	wanted, err := parseWanted(req.Wanted)
 	if err != nil {
 		return cni.Reply{}, err
 	}
-	if p.Unsynced() { // the caller is to hear why before it gives up
+	if p.Unsynced() { // answer with the reason before the caller gives up
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, min(p.Timeout/4, firstResync))
 		defer cancel()
 	}
 	expires, _ := ctx.Deadline()
 	ev := &AddPod{
-		Pod: kv.PodID{Namespace: req.Pod.Namespace, Name: req.Pod.Name}, UID: req.Pod.UID, Key: key, Netns: req.Netns,
-		Pool: req.Pool, Wanted: wanted, Expires: expires, done: make(chan error, 1), ended: p.addEnded,
-	}
-	if ev.Pool == "" {
-		ev.Pool = cni.DefaultPool
+		Pod:     kv.PodID{Namespace: req.Pod.Namespace, Name: req.Pod.Name},
+		UID:     req.Pod.UID,
+		Key:     key,
+		Netns:   req.Netns,
+		Pool:    cmp.Or(req.Pool, cni.DefaultPool),
+		Wanted:  wanted,
+		Expires: expires,
+		done:    make(chan error, 1),
+		ended:   p.addEnded,
 	}
 	ev.ticket = p.seq.acceptAdd(key)
 	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {
 		if p.seq.addDone(key, ev.ticket, false, false) {
-			p.orphans.put(ev) // an earlier one's
+			p.orphans.put(ev) // the lease of an earlier ADD
 		}
 		return cni.Reply{}, err
 	}
@@ -123,16 +131,17 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 		return cni.Reply{}, err
 	}
 	if ev.Fresh {
-		p.Log.Info("leased", "addresses", ev.Addresses, "pod", ev.Pod.String(), "network", key.Network, "container", key.ContainerID, "if", key.IfName)
+		p.Log.Info("leased", "addresses", ev.Addresses, "pod", ev.Pod.String(),
+			"network", key.Network, "container", key.ContainerID, "if", key.IfName)
 	}
 	reply := replyTo(ev, req.Routes)
 	reply.Claim, reply.Ticket = ev.Generation, ev.ticket
 	return reply, nil
 }
 
-// Delivered says whether the reply to an ADD has reached its caller. A lease
-// that was made for a caller that is gone is released, unless another ADD of the
-// attachment was told of it.
+// Delivered records whether the reply to an ADD reached its caller; err is that of the
+// delivery. If it did not, the lease is released, unless another ADD of the attachment
+// delivered it.
 func (p *PodManager) Delivered(req cni.Request, reply cni.Reply, err error) {
 	if req.Command != "ADD" || reply.Claim == 0 {
 		return
@@ -185,20 +194,26 @@ func (p *PodManager) del(ctx context.Context, key ledger.Key) error {
 		return err
 	}
 	// An intent of an earlier DEL has nothing left to do.
-	return cni.Intent{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName}.Remove(p.IntentDir)
+	return intentOf(key).Remove(p.IntentDir)
 }
 
-// remove ends whatever attachment of key was accepted before.
+func intentOf(key ledger.Key) cni.Intent {
+	return cni.Intent{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName}
+}
+
+// remove ends every attachment of key that was accepted before.
 func (p *PodManager) remove(ctx context.Context, key ledger.Key) error {
 	ticket := p.seq.acceptDel(key)
 	return p.push(ctx, &DeletePod{
-		Key: key, wanted: func() bool { return !p.seq.overtaken(key, ticket) }, ended: func() { p.seq.delDone(key) },
+		Key:    key,
+		wanted: func() bool { return !p.seq.overtaken(key, ticket) },
+		ended:  func() { p.seq.delDone(key) },
 	})
 }
 
-// releaseEarly releases the lease of ev before the first resync, which may have to
-// wait for the cluster store: the southbound has nothing of it yet. It reports
-// whether ev is done; otherwise the loop has begun meanwhile, and has to take it.
+// releaseEarly releases the lease of ev before the first resync, which may wait for the
+// cluster store: the southbound has no values of it yet. It reports whether ev is done;
+// otherwise the loop has begun meanwhile and must process ev.
 func (p *PodManager) releaseEarly(ctx context.Context, ev *DeletePod) (bool, error) {
 	if !p.Unsynced() {
 		return false, nil
@@ -246,7 +261,8 @@ func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
 
 func (p *PodManager) logReleased(ev *DeletePod, err error) {
 	if err == nil && len(ev.Freed) > 0 {
-		p.Log.Info("released", "addresses", ev.Freed, "network", ev.Key.Network, "container", ev.Key.ContainerID, "if", ev.Key.IfName)
+		p.Log.Info("released", "addresses", ev.Freed,
+			"network", ev.Key.Network, "container", ev.Key.ContainerID, "if", ev.Key.IfName)
 	}
 }
 
@@ -258,7 +274,8 @@ func (p *PodManager) check(key ledger.Key, req cni.Request) error {
 	for _, s := range req.Previous {
 		want, err := netip.ParsePrefix(s)
 		if err != nil {
-			return cni.Errorf(cni.CodeDecode, "CHECK: prevResult: address %q is not an address with its prefix length, such as 10.1.5.2/24", s)
+			return cni.Errorf(cni.CodeDecode,
+				"CHECK: prevResult: address %q is not an address with its prefix length, such as 10.1.5.2/24", s)
 		}
 		if !slices.Contains(have, want.Addr()) {
 			return cni.Errorf(cni.CodeDiffers, "CHECK: prevResult has %s, but %s holds %v", want.Addr(), key, have)
@@ -270,9 +287,8 @@ func (p *PodManager) check(key ledger.Key, req cni.Request) error {
 	return nil
 }
 
-// gc frees the leases of a network whose attachments are not listed. An
-// attachment whose ADD is under way is left alone, and so is one that was
-// added anew meanwhile.
+// gc frees the leases of a network whose attachments are not listed. It skips an
+// attachment whose ADD is in progress, and one that was added again meanwhile.
 func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	if req.Attachments == nil {
 		return cni.Reply{}, nil
@@ -298,8 +314,10 @@ func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error)
 			continue
 		}
 		ev := &DeletePod{
-			Key: k, Generation: l.Generation,
-			wanted: func() bool { return !p.seq.overtaken(k, ticket) }, ended: func() { p.seq.delDone(k) },
+			Key:        k,
+			Generation: l.Generation,
+			wanted:     func() bool { return !p.seq.overtaken(k, ticket) },
+			ended:      func() { p.seq.delDone(k) },
 		}
 		if err := p.push(ctx, ev); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", k, err))
@@ -315,11 +333,9 @@ func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error)
 	return reply, nil
 }
 
-// status says why ADD cannot be served, without writing anything.
+// status returns the reason why ADD cannot be served. It writes nothing.
 func (p *PodManager) status(pool string) error {
-	if pool == "" {
-		pool = cni.DefaultPool
-	}
+	pool = cmp.Or(pool, cni.DefaultPool)
 	unavailable := func(format string, args ...any) error {
 		return cni.Errorf(cni.CodeNotAvailable, "ADD cannot be served: "+format, args...)
 	}
@@ -351,8 +367,8 @@ func (p *PodManager) status(pool string) error {
 	return nil
 }
 
-// toCNI gives an error its code. An ADD that is to be tried again says why the node
-// is not ready, as the status does.
+// toCNI returns the CNI error of an error. For an ADD that the runtime repeats it adds the
+// reason why the node is not ready.
 func (p *PodManager) toCNI(req cni.Request, err error) *cni.Error {
 	if cerr, ok := errors.AsType[*cni.Error](err); ok {
 		return cerr
@@ -375,7 +391,7 @@ func (p *PodManager) toCNI(req cni.Request, err error) *cni.Error {
 	return &cni.Error{Code: code, Msg: msg}
 }
 
-// Delete ends the attachment of a lease, if it still is that lease.
+// Delete ends the attachment of a lease, unless the attachment has a newer lease.
 func (p *PodManager) Delete(ctx context.Context, l ledger.Lease) error {
 	return p.push(ctx, &DeletePod{Key: l.Key, Generation: l.Generation})
 }

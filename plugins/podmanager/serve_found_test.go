@@ -20,7 +20,7 @@ import (
 )
 
 // An ADD that wanted the address of an abandoned one, and then fails, leaves
-// it to nobody: Serve does not look at what addDone answers.
+// it to no caller: Serve ignores the result of addDone.
 func TestAnAbandonedAddWhoseRepetitionFails(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -30,7 +30,7 @@ func TestAnAbandonedAddWhoseRepetitionFails(t *testing.T) {
 			r := request("ADD", "c1")
 			r.Wanted = []string{"10.1.5.77"}
 			again := a.begin(r)
-			a.settle()
+			a.drain()
 			g.Expect(again.err).To(HaveOccurred())
 		}},
 		{"because the queue has no room", func(g Gomega, a *agent) {
@@ -45,7 +45,7 @@ func TestAnAbandonedAddWhoseRepetitionFails(t *testing.T) {
 			slowly(t, func(g Gomega, a *agent) {
 				a.begin(request("ADD", "c1")).leave()
 				c.do(g, a)
-				a.settle()
+				a.drain()
 				g.Expect(a.held()).To(BeEmpty())
 			})
 		})
@@ -53,7 +53,7 @@ func TestAnAbandonedAddWhoseRepetitionFails(t *testing.T) {
 }
 
 // A DEL that was accepted before an ADD, and reaches the loop after it, must
-// not free what the ADD's caller was told of: a later ADD is a new attachment.
+// not free the lease that the ADD's caller received: a later ADD is a new attachment.
 func TestADelThatAnAddOvertakes(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		del := a.begin(request("DEL", "c1"))
@@ -61,39 +61,39 @@ func TestADelThatAnAddOvertakes(t *testing.T) {
 		a.loop.step(1) // the ADD
 		synctest.Wait()
 		g.Expect(add.err).NotTo(HaveOccurred())
-		a.settle()
+		a.drain()
 		g.Expect(del.err).NotTo(HaveOccurred())
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
 	})
 }
 
 // The GC has found a lease; before it comes to the loop its attachment is
-// added again, with success. That is no garbage any more.
+// added again, with success. It is not garbage any more.
 func TestGCAndAnAddOfWhatItHasFound(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		a.begin(request("ADD", "c1"))
-		a.settle()
+		a.drain()
 		gc := a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
 		add := a.begin(request("ADD", "c1"))
 		a.loop.step(1) // the ADD
 		synctest.Wait()
-		a.settle()
+		a.drain()
 		g.Expect(add.err).NotTo(HaveOccurred())
 		g.Expect(gc.err).NotTo(HaveOccurred())
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
 	})
 }
 
-// What GC says that it freed is what it freed.
+// GC reports the number of leases that it freed.
 func TestGCCountsWhatItFreed(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		a.begin(request("ADD", "c1"))
-		a.settle()
+		a.drain()
 		gc := a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
 		a.begin(request("DEL", "c1"))
 		a.loop.step(1) // the DEL
 		synctest.Wait()
-		a.settle()
+		a.drain()
 		g.Expect(gc.reply.Freed).To(BeZero())
 	})
 }

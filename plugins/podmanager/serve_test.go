@@ -31,7 +31,7 @@ func TestAdd(t *testing.T) {
 		IPs:    []cni.IP{{Address: "10.1.5.2/24", Gateway: "10.1.5.1"}, {Address: "fd00:1:0:5::2/64", Gateway: "fd00:1:0:5::1"}},
 		Routes: []cni.Route{{Dst: "0.0.0.0/0", GW: "10.1.5.1"}, {Dst: "::/0", GW: "fd00:1:0:5::1"}},
 	}))
-	leases := a.book.ByKey(key("c1"))
+	leases := a.leases.ByKey(key("c1"))
 	g.Expect(leases).To(HaveLen(2))
 	g.Expect(leases[0].Pod).To(Equal(ledger.Pod{Namespace: "ns", Name: "pod-c1"}))
 	commits := a.memory.Commits()
@@ -60,12 +60,12 @@ func TestAttachmentsThatDiffer(t *testing.T) {
 	}
 	g.Expect(given).To(HaveLen(4))
 	a.del("c1")
-	g.Expect(a.book.ByKey(ledger.Key{Network: "pods", ContainerID: "c1", IfName: "net1"})).To(HaveLen(1))
-	g.Expect(a.book.ByKey(ledger.Key{Network: "other", ContainerID: "c1", IfName: "eth0"})).To(HaveLen(1))
-	g.Expect(a.book.ByKey(key("c1"))).To(BeEmpty())
+	g.Expect(a.leases.ByKey(ledger.Key{Network: "pods", ContainerID: "c1", IfName: "net1"})).To(HaveLen(1))
+	g.Expect(a.leases.ByKey(ledger.Key{Network: "other", ContainerID: "c1", IfName: "eth0"})).To(HaveLen(1))
+	g.Expect(a.leases.ByKey(key("c1"))).To(BeEmpty())
 }
 
-func TestRoutesThatAreAskedFor(t *testing.T) {
+func TestRequestedRoutes(t *testing.T) {
 	for name, c := range map[string]struct{ asked, want []cni.Route }{
 		"one":  {[]cni.Route{{Dst: "10.0.0.0/8", GW: "10.1.5.1"}}, []cni.Route{{Dst: "10.0.0.0/8", GW: "10.1.5.1"}}},
 		"none": {[]cni.Route{}, []cni.Route{}},
@@ -89,7 +89,7 @@ func TestAddIsRefused(t *testing.T) {
 		code   uint
 		saying string
 	}{
-		{"an address of nobody's block", func(_ *agent, r *cni.Request) { r.Wanted = []string{"192.0.2.1"} }, cni.CodeRefused, "192.0.2.1"},
+		{"an address outside all blocks", func(_ *agent, r *cni.Request) { r.Wanted = []string{"192.0.2.1"} }, cni.CodeRefused, "192.0.2.1"},
 		{"the gateway", func(_ *agent, r *cni.Request) { r.Wanted = []string{"10.1.5.1"} }, cni.CodeRefused, "10.1.5.1"},
 		{"another's address", func(_ *agent, r *cni.Request) { r.Wanted = []string{"10.1.5.2"} }, cni.CodeRefused, "ns/pod-c0"},
 		{"another than the one it has", func(_ *agent, r *cni.Request) { r.ContainerID, r.Wanted = "c0", []string{"10.1.5.9"} }, cni.CodeRefused, "10.1.5.2"},
@@ -101,7 +101,7 @@ func TestAddIsRefused(t *testing.T) {
 		{"no container", func(_ *agent, r *cni.Request) { r.ContainerID = "" }, cni.CodeInvalidConfig, "containerID"},
 		{"no interface", func(_ *agent, r *cni.Request) { r.IfName = "" }, cni.CodeInvalidConfig, "ifName"},
 		{"an unknown command", func(_ *agent, r *cni.Request) { r.Command = "MOVE" }, cni.CodeInvalidConfig, `"MOVE"`},
-		{"lending is suspended", func(a *agent, _ *cni.Request) { a.book.Suspend("store", "the store is older") }, cni.CodeTryAgain, "the store is older"},
+		{"allocation is suspended", func(a *agent, _ *cni.Request) { a.leases.Suspend("store", "the store is older") }, cni.CodeTryAgain, "the store is older"},
 		{"the disk is full", func(a *agent, _ *cni.Request) {
 			a.journal.Plan = journal.At(a.journal.Commits()+1, journal.Fail)
 		}, cni.CodeTryAgain, "injected"},
@@ -273,7 +273,7 @@ func TestGC(t *testing.T) {
 			g.Expect(reply.Freed).To(Equal(c.freed))
 			g.Expect(a.held()).To(Equal(c.held))
 			infra := 0
-			for _, l := range a.book.Leases() {
+			for _, l := range a.leases.Leases() {
 				if l.Purpose == ledger.ForInfra {
 					infra++
 				}
@@ -283,7 +283,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// The Go API's leases are no attachments, whatever a network is called.
+// Leases of the Go API are not attachments, for any name of a network.
 func TestGCOfANetworkThatIsCalledAsTheGoAPIs(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, plain)
@@ -299,7 +299,7 @@ func TestGCOfANetworkThatIsCalledAsTheGoAPIs(t *testing.T) {
 	g.Expect(a.held()).To(Equal([]string{"pod:ns/api"}))
 }
 
-// One that cannot be freed does not keep the others.
+// A lease that cannot be freed does not stop the remaining ones.
 func TestGCGoesOn(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, plain)
@@ -313,16 +313,16 @@ func TestGCGoesOn(t *testing.T) {
 	g.Expect(a.held()).To(Equal([]string{"c2"}))
 }
 
-// What is being added is not garbage, and neither is what was added anew meanwhile.
+// An attachment whose ADD is in progress is not garbage, nor one that was added again meanwhile.
 func TestGCAndAddAtTheSameTime(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		first := a.begin(request("ADD", "c1"))
-		a.settle()
+		a.drain()
 		again := a.begin(request("ADD", "c1")) // waits for the loop
 		gc := a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
 		g.Expect(gc.done).To(BeTrue(), "there is nothing for it to do")
 		g.Expect(gc.err).NotTo(HaveOccurred())
-		a.settle()
+		a.drain()
 		g.Expect(again.reply.IPs).To(Equal(first.reply.IPs))
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
 
@@ -333,30 +333,30 @@ func TestGCAndAddAtTheSameTime(t *testing.T) {
 		synctest.Wait()
 		a.loop.step(1) // the ADD
 		synctest.Wait()
-		a.settle()
+		a.drain()
 		g.Expect([]error{gc.err, del.err, add.err}).To(HaveEach(BeNil()))
 		g.Expect(a.held()).To(Equal([]string{"c1"}), "it is another claim than the one that was found")
 	})
 }
 
-// hasty is a book in which something happens as soon as its leases were read.
+// hasty is a ledger in which something happens as soon as its leases were read.
 type hasty struct {
-	podmanager.Book
+	podmanager.Ledger
 	read func()
 }
 
 func (b hasty) Leases() []ledger.Lease {
-	leases := b.Book.Leases()
+	leases := b.Ledger.Leases()
 	b.read()
 	return leases
 }
 
-// What the GC has found was deleted and added anew before it could do anything.
+// The attachment that GC has found was deleted and added again before GC could free it.
 func TestGCKnowsTheClaimThatItHasFound(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, plain)
 	a.add("c1")
-	a.PodManager.Ledger = hasty{a.book, func() { a.del("c1"); a.add("c1") }}
+	a.PodManager.Ledger = hasty{a.leases, func() { a.del("c1"); a.add("c1") }}
 	reply, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(reply.Freed).To(BeZero())
@@ -373,7 +373,7 @@ func TestStatus(t *testing.T) {
 	}{
 		{"all is well", plain, func(*agent) {}, 0, ""},
 		{"the agent is not ready", plain, func(a *agent) { a.ready = errors.New("no resync yet") }, cni.CodeNotAvailable, "no resync yet"},
-		{"lending is suspended", plain, func(a *agent) { a.book.Suspend("store", "the store is older") }, cni.CodeNotAvailable, "the store is older"},
+		{"allocation is suspended", plain, func(a *agent) { a.leases.Suspend("store", "the store is older") }, cni.CodeNotAvailable, "the store is older"},
 		{"one address is left", small, func(a *agent) { a.add("c1"); a.add("c2"); a.add("c3") }, 0, ""},
 		{"the pool is full", small, func(a *agent) { a.add("c1"); a.add("c2"); a.add("c3"); a.add("c4") }, cni.CodeNotAvailable, "ipv4"},
 		{"one that cools down is left", small, func(a *agent) { a.add("c1"); a.add("c2"); a.add("c3"); a.add("c4"); a.del("c2") }, 0, ""},
@@ -393,7 +393,7 @@ func TestStatus(t *testing.T) {
 			g.Expect(a.memory.Commits()).To(Equal(commits), "it costs no write")
 			_, err := a.serve(request("ADD", "next"))
 			if c.code == 0 {
-				g.Expect(err).NotTo(HaveOccurred(), "it said that ADD can be served")
+				g.Expect(err).NotTo(HaveOccurred(), "STATUS reported that ADD can be served")
 			}
 		})
 	}
@@ -434,7 +434,7 @@ func TestTheAgentIsStopping(t *testing.T) {
 	}
 }
 
-// A request ends within its time, whatever it waits for, and says "try again".
+// A request ends within its time, for any reason of waiting, with code "try again".
 func TestTimeouts(t *testing.T) {
 	for _, c := range []struct {
 		name, command string
@@ -452,7 +452,7 @@ func TestTimeouts(t *testing.T) {
 				g.Expect(code(g, err)).To(BeNumerically("==", cni.CodeTryAgain))
 				a.loop.full = false
 				time.Sleep(time.Second)
-				a.settle()
+				a.drain()
 				g.Expect(a.held()).To(BeEmpty(), "what is too late is not done any more")
 			})
 		})
@@ -468,7 +468,7 @@ func TestTheCallersDeadline(t *testing.T) {
 		_, err := a.Serve(ctx, request("ADD", "c1"))
 		g.Expect(time.Since(began)).To(Equal(3 * time.Second))
 		g.Expect(code(g, err)).To(BeNumerically("==", cni.CodeTryAgain))
-		a.settle()
+		a.drain()
 		g.Expect(a.held()).To(BeEmpty())
 	})
 }
@@ -478,12 +478,12 @@ func TestDeleteOfOneLease(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, dual)
 	a.add("c1")
-	old := a.book.ByKey(key("c1"))[0]
+	old := a.leases.ByKey(key("c1"))[0]
 	a.del("c1")
 	a.add("c1")
 	g.Expect(a.Delete(context.Background(), old)).To(Succeed())
 	g.Expect(a.held()).To(Equal([]string{"c1"}))
-	g.Expect(a.Delete(context.Background(), a.book.ByKey(key("c1"))[0])).To(Succeed())
+	g.Expect(a.Delete(context.Background(), a.leases.ByKey(key("c1"))[0])).To(Succeed())
 	g.Expect(a.held()).To(BeEmpty())
 }
 

@@ -26,7 +26,7 @@ func (x *harness) revisionOf(u *unstructured.Unstructured) int64 {
 	return n
 }
 
-// serverCases are what Store takes for granted.
+// serverCases returns the cases about behaviour of the API server that Store relies on.
 func serverCases() map[string]func(*harness) {
 	return map[string]func(*harness){
 		"versions": func(x *harness) {
@@ -91,7 +91,7 @@ func serverCases() map[string]func(*harness) {
 	}
 }
 
-// storeCases are Get, List and Txn.
+// storeCases returns the cases about Get, List and Txn.
 func storeCases() map[string]func(*harness) {
 	return map[string]func(*harness){
 		"objects": func(x *harness) {
@@ -141,7 +141,7 @@ func storeCases() map[string]func(*harness) {
 			all, _ = x.list(kv.PoolPrefix)
 			x.Expect(all).To(Equal([]string{"cluster/pool/p: p 2"}))
 		},
-		"what is to be fought for": func(x *harness) {
+		"objects that nodes compete for": func(x *harness) {
 			for _, put := range []kvdb.Op{kvdb.Put(kv.PoolsKey, nil), x.op(kv.NodeNameKey("a"), &kv.NodeName{Id: 5})} {
 				first := x.write(nil, put)
 				second := x.write([]kvdb.Cond{kvdb.AtRevision(put.Key, first)}, put)
@@ -154,10 +154,10 @@ func storeCases() map[string]func(*harness) {
 	}
 }
 
-// refusalCases are what Txn does not do.
+// refusalCases returns the cases about refused transactions.
 func refusalCases() map[string]func(*harness) {
 	return map[string]func(*harness){
-		"conditions on others": func(x *harness) {
+		"conditions on other keys": func(x *harness) {
 			rev := x.write(nil, x.pool("p", 1))
 			x.Expect(x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("p"))}, x.pool("q", 1))).To(MatchError(kvdb.ErrConditions))
 			x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev-1)})).To(MatchError(kvdb.ErrConditions))
@@ -182,7 +182,7 @@ func refusalCases() map[string]func(*harness) {
 	}
 }
 
-// endCases are many at once, and Close.
+// endCases returns the cases about concurrent calls and Close.
 func endCases() map[string]func(*harness) {
 	return map[string]func(*harness){
 		"races": func(x *harness) {
@@ -233,8 +233,8 @@ func endCases() map[string]func(*harness) {
 	}
 }
 
-// writer writes pairs of objects of two kinds, the second after the first, and
-// tells when it has ended.
+// writer writes pairs of objects of two kinds, the second after the first. The caller
+// waits for its end.
 func (x *harness) writer(n int) *sync.WaitGroup {
 	var work sync.WaitGroup
 	work.Go(func() {

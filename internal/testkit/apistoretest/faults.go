@@ -3,7 +3,7 @@
 
 package apistoretest
 
-// Fault is what happens to one request; the zero Fault is nothing.
+// Fault is the fault of one request; the zero Fault is none.
 type Fault struct {
 	kind fault
 	hold <-chan struct{}
@@ -19,29 +19,27 @@ const (
 	refuse
 )
 
-// Fail answers with an internal error, and nothing is done.
+// Fail answers with an internal error and does nothing.
 func Fail() Fault { return Fault{kind: fail} }
 
-// Tear does what was asked and answers with an internal error.
+// Tear executes the request and answers with an internal error.
 func Tear() Fault { return Fault{kind: tear} }
 
-// Drop does what was asked and breaks the connection.
+// Drop executes the request and breaks the connection.
 func Drop() Fault { return Fault{kind: drop} }
 
-// Refuse answers as a ValidatingAdmissionPolicy that denies the request, and
-// nothing is done.
+// Refuse answers like a ValidatingAdmissionPolicy that denies the request, and does
+// nothing.
 func Refuse() Fault { return Fault{kind: refuse} }
 
-// Hold waits until release is closed before it does what was asked; it does so
-// too where nobody waits for the answer any more.
+// Hold executes the request when release is closed, also if its client has gone.
 func Hold(release <-chan struct{}) Fault { return Fault{kind: hold, hold: release} }
 
-// Plan chooses the fault of the n-th request (the first is 1). What is asked is
-// "get", "list", "watch", "create", "update", "patch" or "delete". It is never
-// called twice at the same time.
+// Plan returns the fault of the n-th request (the first is 1). The verb is "get",
+// "list", "watch", "create", "update", "patch" or "delete". Calls do not overlap.
 type Plan func(verb, resource string, n int) Fault
 
-// On is a plan with one fault, for the k-th request of a verb.
+// On returns a plan with one fault, for the k-th request of a verb.
 func On(verb string, k int, f Fault) Plan {
 	seen := 0
 	return func(asked, _ string, _ int) Fault {
@@ -55,7 +53,7 @@ func On(verb string, k int, f Fault) Plan {
 	}
 }
 
-// Always is a plan with a fault for every request of a verb.
+// Always returns a plan with a fault for every request of a verb.
 func Always(verb string, f Fault) Plan {
 	return func(asked, _ string, _ int) Fault {
 		if asked == verb {
@@ -72,19 +70,19 @@ func (s *Server) Plan(plans ...Plan) {
 	s.plans, s.count = plans, 0
 }
 
-// Count is the number of requests since Plan.
+// Count returns the number of requests since Plan.
 func (s *Server) Count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count
 }
 
-// choose counts a request, and tells its fault; down: it is not answered.
+// choose counts a request and returns its fault; down: the request gets no answer.
 func (s *Server) choose(verb, resource string) (f Fault, down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count++
-	for _, plan := range s.plans { // all are asked: they may be counting
+	for _, plan := range s.plans { // each is called: it may count
 		if g := plan(verb, resource, s.count); f.kind == 0 {
 			f = g
 		}

@@ -26,7 +26,7 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 )
 
-// request is one for objects.
+// request is a request for objects.
 type request struct {
 	*http.Request
 	resource
@@ -37,7 +37,7 @@ type request struct {
 	body            object
 }
 
-// path is where the object is, below where those of its resource are.
+// path returns the path of the object, below that of its resource.
 func (r *request) path() string {
 	if r.namespaced && (r.namespace != "" || r.name != "") {
 		return r.below() + r.namespace + "/" + r.name
@@ -47,7 +47,7 @@ func (r *request) path() string {
 
 func (r *request) below() string { return r.group.String() + "/" }
 
-// read reads where a request goes to, and what it brings.
+// read returns the resource and the object of a request.
 func read(hr *http.Request) (*request, bool) {
 	parts := strings.Split(strings.Trim(hr.URL.Path, "/"), "/")
 	r := &request{Request: hr}
@@ -95,7 +95,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	if ok {
 		verb, resource = r.verb, r.group.Resource
 	}
-	if err := r.readBody(); err != nil { // before anything waits: who asked may be gone then
+	if err := r.readBody(); err != nil { // before a fault waits: the client may be gone then
 		answer(w, nil, apierrors.NewBadRequest(err.Error()))
 		return
 	}
@@ -133,7 +133,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	}
 }
 
-// readBody reads what the request brings.
+// readBody reads the body of the request.
 func (r *request) readBody() error {
 	if r == nil || r.verb == "get" || r.verb == "list" || r.verb == "watch" {
 		return nil
@@ -173,7 +173,7 @@ func answer(w http.ResponseWriter, o any, err error) {
 	_ = json.NewEncoder(w).Encode(o)
 }
 
-// do does what is asked.
+// do executes a request.
 func (s *Server) do(r *request) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +232,7 @@ func (r *request) kindOf() schema.GroupKind {
 	return schema.GroupKind{Group: r.group.Group, Kind: r.kind}
 }
 
-// head says what the object is.
+// head sets the kind and the version of the object.
 func (r *request) head(o object) {
 	o["kind"], o["apiVersion"] = r.kind, "v1"
 	if r.group.Group != "" {
@@ -259,7 +259,7 @@ func (s *Server) update(r *request, was, now object) (any, error) {
 		}
 	}
 	r.head(now)
-	if r.resource.status { // each of the two ways leaves the other's part alone
+	if r.resource.status { // an update of the status changes only that, the other one all but that
 		kept := now
 		if r.status {
 			kept = runtime.DeepCopyJSON(was)
@@ -291,7 +291,7 @@ func (s *Server) remove(r *request, was object) (any, error) {
 	return metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess}, nil
 }
 
-// listed answers a list.
+// listed returns the answer to a list.
 func (s *Server) listed(r *request) (any, error) {
 	q := r.URL.Query()
 	match, err := r.matcher()
@@ -323,7 +323,7 @@ func (s *Server) listed(r *request) (any, error) {
 	return all, nil
 }
 
-// matcher is the field selector of a request.
+// matcher returns the field selector of a request.
 func (r *request) matcher() (func(object) bool, error) {
 	sel, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
 	if err != nil {
@@ -344,8 +344,8 @@ func (r *request) matcher() (func(object) bool, error) {
 	}, nil
 }
 
-// mergeConditions keeps the conditions of was that now has none of the type of: a
-// strategic merge patch merges status.conditions by type.
+// mergeConditions keeps each condition of was whose type now does not have: a strategic
+// merge patch merges status.conditions by type.
 func mergeConditions(now, was object) {
 	conditions := func(o object) []any {
 		status, _ := o["status"].(object)

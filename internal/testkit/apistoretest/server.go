@@ -1,27 +1,18 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apistoretest has what tests of package apistore need: an API server
-// in memory, for what takes minutes to build, and the suite that it and a real
-// one must both pass, so that it may be believed.
+// Package apistoretest provides an API server in memory for tests of package apistore,
+// and a suite that it and a real API server must both pass.
 //
 // A Server speaks HTTP and JSON on loopback for the kinds that apistore reads
 // and writes: get, list (also as of an earlier resourceVersion), watch, create,
 // update, merge patch, delete, and the status of nodes and pods. It counts
-// resourceVersions, selects by metadata.name and spec.nodeName, forgets its past
-// when it is told to, and does what tests tell it to do wrong. It knows no
-// schemas, admission, finalizers or authorization.
+// resourceVersions and selects by metadata.name and spec.nodeName. On request it
+// compacts its history and fails requests. It has no schemas, admission, finalizers or
+// authorization.
 //
 // The Server owns its state; every method may be called from any goroutine.
 // Close ends all requests and waits for them.
-//
-// Example:
-//
-//	server := apistoretest.New()
-//	defer server.Close()
-//	store, err := apistore.Open(apistore.Config{REST: server.Config(), Node: "node-a"})
-//	server.Plan(apistoretest.On("update", 1, apistoretest.Tear()))
-//	_, err = store.Txn(ctx, conds, ops) // fails, and is done
 package apistoretest
 
 import (
@@ -48,10 +39,10 @@ type Server struct {
 	mu        sync.Mutex
 	rev       int64
 	born      int64                // objects so far, for their UIDs
-	compacted int64                // what was before is not known any more
+	compacted int64                // the oldest revision that is known
 	objects   map[string][]version // by path, oldest version first
 	log       []change             // since compacted
-	undefined map[string]bool      // resources that there are none of
+	undefined map[string]bool      // resources that do not exist
 	changed   chan struct{}        // closed at the next change of anything here
 	plans     []Plan
 	count     int
@@ -63,30 +54,30 @@ type Server struct {
 	closed    bool
 }
 
-// object is one as JSON has it. It is never modified.
+// object is a JSON object. It is never modified.
 type object = map[string]any
 
-// version is an object since a revision; nil: it is gone.
+// version is an object since a revision; nil: it was deleted.
 type version struct {
 	rev int64
 	now object
 }
 
-// change is one of an object.
+// change is one change of an object.
 type change struct {
 	rev       int64
 	at        string
 	prev, now object
 }
 
-// New starts a Server that has nothing.
+// New starts an empty Server.
 func New() *Server {
 	s := &Server{objects: map[string][]version{}, undefined: map[string]bool{}, changed: make(chan struct{}), rev: 1}
 	s.http = httptest.NewServer(s)
 	return s
 }
 
-// Config is how clients get to it.
+// Config returns the configuration for clients.
 func (s *Server) Config() *rest.Config { return &rest.Config{Host: s.http.URL} }
 
 // Close ends the Server.
@@ -96,7 +87,7 @@ func (s *Server) Close() {
 	s.http.Close()
 }
 
-// alter changes something that watches look at.
+// alter changes state that watches depend on, and wakes them.
 func (s *Server) alter(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,17 +96,17 @@ func (s *Server) alter(f func()) {
 	s.changed = make(chan struct{})
 }
 
-// Revision is the highest resourceVersion so far.
+// Revision returns the highest resourceVersion so far.
 func (s *Server) Revision() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rev
 }
 
-// Compact forgets what was.
+// Compact forgets the history.
 func (s *Server) Compact() {
 	s.alter(func() {
-		s.compacted = s.rev // watches that run go on: they have what they are behind with
+		s.compacted = s.rev // running watches go on: the log keeps the events that they still have to send
 		for at, all := range s.objects {
 			last := all[len(all)-1]
 			if s.objects[at] = []version{last}; last.now == nil {
@@ -125,7 +116,7 @@ func (s *Server) Compact() {
 	})
 }
 
-// Expire ends all watches as if what comes next were forgotten.
+// Expire ends all watches as if the next revision were compacted.
 func (s *Server) Expire() { s.alter(func() { s.expired++ }) }
 
 // EndWatches ends all watches in good order.
@@ -137,24 +128,24 @@ func (s *Server) CutWatches() { s.alter(func() { s.epoch++ }) }
 // Bookmark sends a bookmark to all watches that want them.
 func (s *Server) Bookmark() { s.alter(func() { s.bookmarks++ }) }
 
-// Down has the Server break all connections, and answer nobody until Up.
+// Down breaks all connections and refuses new ones until Up.
 func (s *Server) Down() { s.alter(func() { s.down = true; s.epoch++ }) }
 
-// Up is the reverse of Down.
+// Up ends Down.
 func (s *Server) Up() { s.alter(func() { s.down = false }) }
 
-// Undefine has it that there is no such resource, or that there is.
+// Undefine removes the definition of a resource, or with gone false restores it.
 func (s *Server) Undefine(resource string, gone bool) {
 	s.alter(func() { s.undefined[resource] = gone })
 }
 
-// Snapshot is the state of a Server.
+// Snapshot holds the state of a Server.
 type Snapshot struct {
 	rev, born int64
 	objects   map[string]object
 }
 
-// Snapshot is the state as it is now.
+// Snapshot returns the present state.
 func (s *Server) Snapshot() Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +158,8 @@ func (s *Server) Snapshot() Snapshot {
 	return all
 }
 
-// Restore makes the state that of then, as after a restart with an older copy
-// of what was stored. It counts on from there, or (bump) from where it was.
+// Restore replaces the state by then, as a restart with an older copy of the store
+// does. The counter continues from the one of then, or with bump from the present one.
 func (s *Server) Restore(then Snapshot, bump bool) {
 	s.alter(func() {
 		if s.rev++; !bump {
@@ -183,7 +174,7 @@ func (s *Server) Restore(then Snapshot, bump bool) {
 	})
 }
 
-// resources are those that there are.
+// resources returns the resources that exist.
 func resources() map[schema.GroupResource]resource {
 	all := map[schema.GroupResource]resource{
 		{Resource: "nodes"}:  {kind: "Node", status: true, lax: true},
@@ -201,14 +192,14 @@ func resources() map[schema.GroupResource]resource {
 	return all
 }
 
-// resource is what there is to know of one.
+// resource holds the properties of a resource.
 type resource struct {
 	kind               string
 	status, namespaced bool
 	lax                bool // an update may be of any version
 }
 
-// put stores an object, nil to remove it, and tells its new version.
+// put stores an object, nil to remove it, and returns its new version.
 func (s *Server) put(at string, now object) object {
 	s.rev++
 	prev := s.at(at)
@@ -229,7 +220,7 @@ func (s *Server) put(at string, now object) object {
 	return stored
 }
 
-// at is the object of a path, nil for none.
+// at returns the object of a path, nil for none.
 func (s *Server) at(at string) object {
 	versions := s.objects[at]
 	if len(versions) == 0 {
@@ -238,7 +229,7 @@ func (s *Server) at(at string) object {
 	return versions[len(versions)-1].now
 }
 
-// list are the objects below a path, in order, as of a revision.
+// list returns the objects below a path, in order, as of a revision.
 func (s *Server) list(below string, rev int64, match func(object) bool) []any {
 	all := []any{}
 	for _, at := range slices.Sorted(maps.Keys(s.objects)) {
@@ -258,7 +249,7 @@ func (s *Server) list(below string, rev int64, match func(object) bool) []any {
 	return all
 }
 
-// meta is the metadata of an object that is being made.
+// meta returns the metadata of an object that is not stored yet.
 func meta(o object) object {
 	m, ok := o["metadata"].(object)
 	if !ok {
@@ -272,7 +263,7 @@ func expiredError(rev int64) *apierrors.StatusError {
 	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d", rev))
 }
 
-// tooLarge is for a resourceVersion that is still to come.
+// tooLarge returns the error for a resourceVersion in the future.
 func tooLarge(rev, now int64) *apierrors.StatusError {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", rev, now), 0)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}

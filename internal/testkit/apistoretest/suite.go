@@ -37,7 +37,7 @@ const (
 	namespace = "default"
 )
 
-// patience is how long a change may take to arrive.
+// patience limits the time that a change takes to arrive.
 const patience = 20 * time.Second
 
 // harness is a Store of an API server, and an administrator of that.
@@ -50,15 +50,15 @@ type harness struct {
 	rest  *rest.Config
 }
 
-// Run holds an API server to what Store needs of it, and Store to what it
-// promises. Each config that open answers is an administrator's, of a server
-// with the definitions of k8s/crd and the namespace "default" that nobody else
-// uses meanwhile; objects of Store's kinds that are there are deleted.
+// Run tests an API server for the behaviour that Store needs, and Store over it. open
+// returns an administrator's configuration for a server with the definitions of k8s/crd
+// and the namespace "default". Run deletes the objects of Store's kinds; nothing else
+// may use the server meanwhile.
 func Run(t *testing.T, open func(t *testing.T) *rest.Config) {
 	t.Helper()
 	for name, cases := range map[string]map[string]func(*harness){
 		"server": serverCases(), "store": storeCases(), "refusals": refusalCases(), "ends": endCases(),
-		"sets": setCases(), "watch": watchCases(), "where watches begin and end": edgeCases(), "random": randomCases(),
+		"sets": setCases(), "watch": watchCases(), "begin and end of watches": edgeCases(), "random": randomCases(),
 	} {
 		for title, f := range cases {
 			t.Run(name+"/"+title, func(t *testing.T) {
@@ -84,11 +84,11 @@ func newHarness(t *testing.T, config *rest.Config) *harness {
 	return x
 }
 
-// nodes and pods are where those are.
+// nodes and pods return the resources of Nodes and Pods.
 func nodes() schema.GroupVersionResource { return corev1.SchemeGroupVersion.WithResource("nodes") }
 func pods() schema.GroupVersionResource  { return corev1.SchemeGroupVersion.WithResource("pods") }
 
-// at is where the objects of a resource are.
+// at returns the client for a resource.
 func (x *harness) at(r schema.GroupVersionResource) dynamic.ResourceInterface {
 	if r == pods() {
 		return x.admin.Resource(r).Namespace(namespace)
@@ -123,7 +123,7 @@ func (x *harness) unstructuredOf(kind string, o runtime.Object) *unstructured.Un
 	return u
 }
 
-// put makes an object what o says, whatever there is.
+// put creates or replaces an object.
 func (x *harness) put(r schema.GroupVersionResource, kind string, o runtime.Object) *unstructured.Unstructured {
 	u := x.unstructuredOf(kind, o)
 	var done *unstructured.Unstructured
@@ -233,7 +233,7 @@ func (x *harness) get(key string) (kvdb.KeyValue, bool) {
 	return kv, found
 }
 
-// list is what is stored, in words, and its revision.
+// list returns the stored values as text, and their revision.
 func (x *harness) list(prefixes ...string) ([]string, int64) {
 	kvs, rev, err := x.store.List(x.ctx, prefixes...)
 	x.ExpectWithOffset(1, err).NotTo(HaveOccurred())
@@ -309,7 +309,7 @@ func (x *harness) next(w kvdb.Watcher) string {
 	}
 }
 
-// upTo reads a watch until it has delivered last, and tells all.
+// upTo reads a watch until it has delivered last, and returns all events.
 func (x *harness) upTo(w kvdb.Watcher, last string) (all []string) {
 	for !slices.Contains(all, last) {
 		all = append(all, x.next(w))

@@ -74,7 +74,7 @@ func (s *Server) watch(w http.ResponseWriter, r *request) {
 	}
 }
 
-// begin is where a watch starts.
+// begin returns the stream of a watch request.
 func (s *Server) begin(w http.ResponseWriter, r *request) (*stream, error) {
 	match, err := r.matcher()
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *Server) begin(w http.ResponseWriter, r *request) (*stream, error) {
 	return st, nil
 }
 
-// ending is how a watch ends.
+// ending is the way in which a watch ends.
 type ending int
 
 const (
@@ -109,7 +109,7 @@ const (
 	cut
 )
 
-// next is what is to be sent now, and what tells that there is more.
+// next returns the events to send now, and a channel that is closed at the next change.
 func (s *Server) next(st *stream) (events []event, end ending, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *Server) next(st *stream) (events []event, end ending, changed <-chan st
 	return events, open, s.changed
 }
 
-// event is what a change is to those who see only what matches.
+// event returns the event of a change for a watch with a selector.
 func (st *stream) event(c change) (event, bool) {
 	was, is := c.prev != nil && st.match(c.prev), c.now != nil && st.match(c.now)
 	switch {

@@ -19,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// watchCases are what a Watch delivers.
+// watchCases returns the cases about events of a Watch.
 func watchCases() map[string]func(*harness) {
 	return map[string]func(*harness){
 		"changes": func(x *harness) {
@@ -73,7 +73,8 @@ func watchCases() map[string]func(*harness) {
 	}
 }
 
-// edgeCases are how a Watch begins and ends, and List as of one moment.
+// edgeCases returns the cases about begin and end of a Watch, and about a List of one
+// moment.
 func edgeCases() map[string]func(*harness) {
 	return map[string]func(*harness){
 		"from now on": func(x *harness) {
@@ -90,7 +91,7 @@ func edgeCases() map[string]func(*harness) {
 				return
 			}
 			defer w.Close()
-			for batch := range w.Events() { // who remembers all of it may tell
+			for batch := range w.Events() { // a store that keeps its whole history may deliver
 				if batch[0].Key == kv.PoolKey("p") && !batch[0].Deleted {
 					return
 				}
@@ -101,7 +102,7 @@ func edgeCases() map[string]func(*harness) {
 			ctx, cancel := context.WithCancel(x.ctx)
 			w, err := x.store.Watch(ctx, kv.ClusterPrefix, 0)
 			x.Expect(err).NotTo(HaveOccurred())
-			x.write(nil, x.pool("p", 1), x.pool("q", 1)) // which nobody reads
+			x.write(nil, x.pool("p", 1), x.pool("q", 1)) // that no one reads
 			cancel()
 			x.Eventually(w.Events(), patience).Should(BeClosed())
 			x.Expect(w.Err()).NotTo(HaveOccurred())
@@ -141,7 +142,8 @@ func edgeCases() map[string]func(*harness) {
 	}
 }
 
-// randomCases have what a List and its Watch say always be what there is.
+// randomCases returns the cases in which a List and its Watch must end in the state of
+// the server.
 func randomCases() map[string]func(*harness) {
 	cases := map[string]func(*harness){}
 	for seed := range uint64(4) {
@@ -201,7 +203,7 @@ func (x *harness) change(rnd *rand.Rand) {
 	}
 }
 
-// followed is what somebody knows who lists and watches.
+// followed holds the state of a client that lists and watches.
 type followed struct {
 	rev   int64
 	state map[string]kvdb.KeyValue
@@ -215,8 +217,8 @@ func newFollowed(kvs []kvdb.KeyValue, rev int64) *followed {
 	return f
 }
 
-// follow reads watches until what is known is as wanted, and nothing follows.
-// Each event must be later than what is known of its key.
+// follow reads watches until the state is as wanted and no event follows. Each event
+// must be later than the last one of its key.
 func (f *followed) follow(x *harness, watches []kvdb.Watcher, want []string) {
 	patience, cancel := context.WithTimeout(x.ctx, patience)
 	defer cancel()

@@ -51,13 +51,13 @@ func (s *Server) World(t *testing.T) *World {
 // Store is the store of node-a.
 func (w *World) Store() kvdb.Store { return w.store }
 
-// PutNode has a Node; its podCIDR can be set once, as by others.
+// PutNode creates a Node; its podCIDR can be set once, as in a real API server.
 func (w *World) PutNode(name, podCIDR string) { w.node(name, podCIDR) }
 
 // DeleteNode deletes a Node.
 func (w *World) DeleteNode(name string) { w.remove(nodes(), name) }
 
-// PutPod has a Pod.
+// PutPod creates a Pod or changes its address.
 func (w *World) PutPod(node, name, ip string) {
 	_, err := w.at(pods()).Get(w.ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -70,7 +70,7 @@ func (w *World) PutPod(node, name, ip string) {
 // DeletePod deletes a Pod at once.
 func (w *World) DeletePod(_, name string) { w.remove(pods(), name) }
 
-// PutNetwork has a CustomNetwork.
+// PutNetwork creates or changes a CustomNetwork.
 func (w *World) PutNetwork(name, cidr string) { w.network(name, cidr) }
 
 // DeleteNetwork deletes one.
@@ -78,7 +78,7 @@ func (w *World) DeleteNetwork(name string) {
 	w.remove(v1alpha1.Resource(v1alpha1.CustomNetworks), name)
 }
 
-// PutNodeConfig has a NodeConfig.
+// PutNodeConfig creates or changes a NodeConfig.
 func (w *World) PutNodeConfig(node, gateway string) { w.nodeConfig(node, gateway) }
 
 // DeleteNodeConfig deletes one.
@@ -130,7 +130,7 @@ type line struct {
 	conns map[net.Conn]bool
 }
 
-// errCut is why nobody gets through.
+// errCut is the error of a connection while the line is cut.
 var errCut = errors.New("the line is cut")
 
 func (l *line) dial(ctx context.Context, network, address string) (net.Conn, error) {

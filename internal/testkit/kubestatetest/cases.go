@@ -17,7 +17,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate"
 )
 
-// fill has one of everything.
+// fill creates one object of each kind.
 func (x *harness) fill() {
 	x.node(ThisNode, "10.1.1.0/24")
 	x.node(OtherNode, "10.1.2.0/24")
@@ -31,7 +31,7 @@ func (x *harness) fill() {
 	x.record(2, OtherNode)
 }
 
-// cases are what a Source promises.
+// cases returns all cases.
 func cases() map[string]func(*harness) {
 	all := map[string]func(*harness){
 		"a snapshot and then changes": func(x *harness) {
@@ -60,7 +60,7 @@ func cases() map[string]func(*harness) {
 			x.fill()
 			x.comes()
 		},
-		"what is another node's": func(x *harness) {
+		"objects of another node": func(x *harness) {
 			x.fill()
 			x.run()
 			x.comes()
@@ -72,7 +72,7 @@ func cases() map[string]func(*harness) {
 			x.pod(ThisNode, "last", "10.1.1.9")
 			x.comes()
 		},
-		"a node that is made again": func(x *harness) {
+		"a node that is created again": func(x *harness) {
 			x.node(ThisNode, "10.1.1.0/24")
 			x.run()
 			x.comes()
@@ -91,7 +91,7 @@ func cases() map[string]func(*harness) {
 	return all
 }
 
-// endings are what happens to a Source when its store does not do as usual.
+// endings returns the cases in which the store fails.
 func endings() map[string]func(*harness) {
 	return map[string]func(*harness){
 		"watches that end": func(x *harness) {
@@ -142,14 +142,14 @@ func endings() map[string]func(*harness) {
 			x.Expect(x.source.Resync(x.t.Context())).To(Succeed())
 			x.comes()
 		},
-		"what the store lacks": func(x *harness) {
+		"a store that lacks pools": func(x *harness) {
 			x.keep = []string{"default"}
 			x.run()
 			x.pools[kubestate.Pools+" "+kv.PoolKey("default")] = "1"
 			x.comes()
 			x.pool("p", 3)
 			x.comes()
-			x.write(kvdb.Delete(kv.PoolKey("p"))) // nobody does
+			x.write(kvdb.Delete(kv.PoolKey("p"))) // no administrator does
 			x.comes()
 			x.Eventually(func() (bool, error) {
 				_, found, err := x.world.Store().Get(x.t.Context(), kv.PoolKey("p"))
@@ -162,8 +162,8 @@ func endings() map[string]func(*harness) {
 	}
 }
 
-// older has the store come back as it was: pools that were known are written
-// again, the rest is as it is.
+// older restores an earlier state of the store: known pools are written again, the
+// other objects stay in the restored state.
 func older(x *harness) {
 	x.fill()
 	x.run()
@@ -185,7 +185,7 @@ func older(x *harness) {
 	x.comes()
 }
 
-// many has several write while the Source takes snapshots.
+// many makes changes while the Source takes snapshots.
 func many(x *harness) {
 	x.run()
 	var work sync.WaitGroup
@@ -208,7 +208,7 @@ func many(x *harness) {
 	x.comes()
 }
 
-// random does at random what can happen.
+// random makes random changes and faults.
 func random(x *harness, rnd *rand.Rand) {
 	x.keep = []string{"default"}
 	x.pools[kubestate.Pools+" "+kv.PoolKey("default")] = "1"
@@ -244,7 +244,7 @@ func random(x *harness, rnd *rand.Rand) {
 	x.comes()
 }
 
-// generation is one that no pool has had.
+// generation returns one that no pool has had.
 func (x *harness) generation() int {
 	x.count++
 	return 1000 * x.count

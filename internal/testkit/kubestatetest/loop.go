@@ -19,12 +19,12 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate"
 )
 
-// loop is an event loop that finds fault with every event that does not fit
-// what it was told before.
+// loop is an event loop that records a fault for every event that does not fit the
+// earlier ones.
 type loop struct {
 	mu       sync.Mutex
 	state    map[string]proto.Message
-	revision int64 // of the last snapshot; what is not newer is none of the real loop's business
+	revision int64 // of the last snapshot; the real loop ignores older changes
 	taken    map[string]bool
 	remote   int // snapshots of the store
 	local    int
@@ -53,7 +53,7 @@ func (l *loop) PushEventWait(_ context.Context, ev controller.Event) error {
 func (l *loop) resync(ev *controller.DBResync) {
 	if ev.Local {
 		if l.local++; l.remote > 0 {
-			return // as the real one
+			return // like the real loop
 		}
 	} else {
 		l.remote++
@@ -91,8 +91,8 @@ func (l *loop) fault(format string, args ...any) {
 	l.faults = append(l.faults, fmt.Sprintf(format, args...))
 }
 
-// seen is what the loop knows. Of Nodes that is this one: not all worlds tell
-// of others.
+// seen returns the loop's state. Of Nodes it has only this one: not all worlds deliver
+// other nodes.
 func (l *loop) seen() (state map[string]string, faults []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +105,7 @@ func (l *loop) seen() (state map[string]string, faults []string) {
 	return state, append([]string{}, l.faults...)
 }
 
-// uid is that of this node's Node, "" for none.
+// uid returns the UID of this node's Node, "" for none.
 func (l *loop) uid() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,14 +113,14 @@ func (l *loop) uid() string {
 	return n.GetUid()
 }
 
-// snapshots are how many there were, of the store and of the mirror.
+// snapshots returns the number of snapshots of the store and of the mirror.
 func (l *loop) snapshots() (remote, local int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.remote, l.local
 }
 
-// describe is what a message says, without what worlds differ in.
+// describe returns the content of a message that all worlds have in common.
 func describe(m proto.Message) string {
 	switch m := m.(type) {
 	case *kv.Node:

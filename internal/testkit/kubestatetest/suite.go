@@ -1,19 +1,15 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubestatetest is what a kubestate.Source promises in executable form,
-// for each kind of cluster that it reads: one with a kvdb that a reflector
-// fills, one whose store is Kubernetes' API server.
+// Package kubestatetest is the suite of tests for kubestate.Source. It runs for each
+// kind of cluster: one with a kvdb that a reflector fills, and one whose store is
+// Kubernetes' API server.
 //
-// Run makes a World for each case, and closes it. The case changes what others
-// own by the World's methods, and looks at what an event loop hears of it: every
-// change must fit what was told before, be newer than the snapshot before it and
-// come once, and in the end the loop must know exactly what there is of this
-// node and of what all share. Run needs a World that nobody else changes.
-//
-// Example:
-//
-//	kubestatetest.Run(t, func(t *testing.T) kubestatetest.World { return newWorld(t) })
+// Run opens a World for each case and closes it. The case changes objects by the
+// World's methods and checks the events that an event loop receives: each change must
+// fit the earlier events, be newer than the snapshot before it, and come once. In the
+// end the loop must know exactly the objects of this node and those that all nodes
+// share. Nothing else may change the World meanwhile.
 package kubestatetest
 
 import (
@@ -34,9 +30,9 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate"
 )
 
-// World is a cluster. A Put makes or changes an object; one that was deleted in
-// between has another UID then. Pods are in namespace "default". Deleting what
-// is not there is no error. All wait until what they say is so.
+// World is a cluster. A Put creates or changes an object; one that was deleted before
+// gets another UID. Pods are in namespace "default". Deleting a missing object is not an
+// error. Each method returns when its change is visible.
 type World interface {
 	Store() kvdb.Store // as ThisNode has it; until Close
 	PutNode(name, podCIDR string)
@@ -50,10 +46,9 @@ type World interface {
 	Cut()            // the Store is out of reach, until Heal
 	Heal()           // it is not
 	BreakWatches()   // those of the Store
-	CompactWatches() // they end, for what comes next is forgotten
-	// Backup remembers all objects; what it answers brings them back, and the
-	// store's counter is where it is, or where it was. It answers nil where the
-	// world cannot.
+	CompactWatches() // they end, because their next revision is compacted
+	// Backup saves all objects. The returned function restores them; the store's
+	// counter then continues or goes back. It returns nil if the world cannot do that.
 	Backup() (restore func())
 	Close()
 }
@@ -64,10 +59,10 @@ const (
 	OtherNode = "node-b"
 )
 
-// patience is how long a change may take to arrive.
+// patience limits the time that a change takes to arrive.
 const patience = 30 * time.Second
 
-// Run holds a Source over each World to the contract.
+// Run tests a Source over each World.
 func Run(t *testing.T, open func(t *testing.T) World) {
 	t.Helper()
 	for title, f := range cases() {
@@ -79,13 +74,13 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 	}
 }
 
-// harness is a Source of a World.
+// harness holds a Source of a World.
 type harness struct {
 	Gomega
 	t      *testing.T
 	world  World
-	want   map[string]string // what a loop should know, as far as others own it
-	pools  map[string]string // and what this node writes
+	want   map[string]string // what a loop should know of objects that this node does not write
+	pools  map[string]string // and of those that it writes
 	mirror *mirror
 	keep   []string // pools that there must be
 	count  int      // of generations
@@ -137,7 +132,7 @@ func (x *harness) noFaults() {
 	x.ExpectWithOffset(2, faults).To(BeEmpty())
 }
 
-// comes waits until the loop knows exactly what there is.
+// comes waits until the loop knows exactly the objects of the world.
 func (x *harness) comes() {
 	x.t.Helper()
 	want := maps.Clone(x.want)
@@ -166,7 +161,7 @@ func (x *harness) repair(known, found controller.KubeStateData, _ []string) (all
 	return all
 }
 
-// What others do, and what a loop should know of it.
+// Changes of the world, and the state that a loop should reach.
 
 func (x *harness) node(name, cidr string) {
 	x.world.PutNode(name, cidr)
@@ -219,7 +214,7 @@ func (x *harness) wants(here bool, resource, key, what string) {
 	}
 }
 
-// pool is what a node, or an administrator, writes.
+// pool writes a pool, as a node or an administrator does.
 func (x *harness) pool(name string, generation int) {
 	x.write(kvdb.Put(kv.PoolKey(name), marshal(x, &kv.Pool{Name: name, Network: "default", Generation: uint64(generation)})))
 	x.pools[kubestate.Pools+" "+kv.PoolKey(name)] = fmt.Sprint(generation)
@@ -235,7 +230,7 @@ func (x *harness) write(ops ...kvdb.Op) {
 	x.Expect(err).NotTo(HaveOccurred())
 }
 
-// change is some change of somebody.
+// change makes a random change.
 func (x *harness) change(rnd *rand.Rand) {
 	node, name, n := []string{ThisNode, OtherNode}[rnd.IntN(2)], fmt.Sprint("x", rnd.IntN(3)), rnd.IntN(250)+1
 	switch rnd.IntN(9) {

@@ -41,7 +41,7 @@ func newPlugin(ip string) *nodeconfig.NodeConfig {
 
 func object(ip string) *kv.NodeConfig { return &kv.NodeConfig{NodeName: "a", MainIp: ip} }
 
-func TestWhereTheMainIPIsFrom(t *testing.T) {
+func TestMainIPPrefersTheObjectToTheFile(t *testing.T) {
 	for name, c := range map[string]struct {
 		file    string
 		object  *kv.NodeConfig

@@ -1,18 +1,10 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package addrplan derives every subnet and address of a node from its node
-// ID. It is pure: a Cluster is what the configuration says, a Node what
-// follows from it for one ID, and the same ID always gives the same Node. All
-// networks of two different nodes are disjoint.
-//
-// Node ID 5 with the default networks:
-//
-//	pods         10.1.5.0/24, gateway 10.1.5.1, NAT loopback 10.1.5.254,
-//	             pod addresses 10.1.5.2 - 10.1.5.253
-//	VPP-host     172.30.5.0/24, VPP end 172.30.5.1, Linux end 172.30.5.2
-//	node         192.168.16.5/24
-//	VXLAN        192.168.30.5/24
+// Package addrplan derives every subnet and address of a node from its node ID. It is
+// pure: a Cluster holds the networks of the configuration, a Node the values that follow
+// from them for one ID. The same ID always gives the same Node. The networks of two
+// different nodes are disjoint.
 package addrplan
 
 import (
@@ -23,26 +15,26 @@ import (
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// ErrUndefined is returned for an address on a network that the configuration
-// does not have (a node interconnect that DHCP numbers, say).
-var ErrUndefined = errors.New("network is undefined")
+// errUndefined is returned for an address on a network that the configuration does not
+// have, such as a node interconnect that DHCP numbers.
+var errUndefined = errors.New("network is undefined")
 
-// Family is the cluster-wide networks of one address family.
+// Family holds the cluster-wide networks of one address family.
 type Family struct {
 	Pods         netip.Prefix // podSubnetCIDR
 	PodsOneNode  int          // podSubnetOneNodePrefixLen
 	Hosts        netip.Prefix // vppHostSubnetCIDR
 	HostsOneNode int          // vppHostSubnetOneNodePrefixLen
-	Nodes        netip.Prefix // nodeInterconnectCIDR; the zero Prefix where DHCP numbers the nodes
+	Nodes        netip.Prefix // nodeInterconnectCIDR; the zero Prefix if DHCP numbers the nodes
 	Vxlan        netip.Prefix // vxlanCIDR
 	Service      netip.Prefix // serviceCIDR
 	Gateway      netip.Addr   // of Nodes: no node gets it; the zero Addr for none
 }
 
-// Cluster is the networks of all families, the first one first.
+// Cluster holds the networks of all families, the first one first.
 type Cluster struct{ Families []Family }
 
-// Node is what one family holds for one node.
+// Node holds the subnets and addresses of one node in one family.
 type Node struct {
 	ID          uint32
 	PodSubnet   netip.Prefix
@@ -57,7 +49,7 @@ type Node struct {
 	VxlanIP     netip.Prefix // likewise
 }
 
-// PodCapacity is the number of addresses for pods, at most the largest uint64:
+// PodCapacity returns the number of addresses for pods, at most the largest uint64:
 // all but network, gateway, NAT loopback and the last one.
 func (n Node) PodCapacity() uint64 { return Capacity(n.PodSubnet) }
 
@@ -76,8 +68,8 @@ func Capacity(podSubnet netip.Prefix) uint64 {
 	return size - min(size, 4)
 }
 
-// Node derives everything that node id has in this family. It fails, wrapping
-// addrspace.ErrNodeID, where id does not fit one of the networks.
+// Node derives all subnets and addresses of node id in this family. The error wraps
+// addrspace.ErrNodeID if id does not fit one of the networks.
 func (f Family) Node(id uint32) (Node, error) {
 	pods, err := addrspace.NodePrefix(f.Pods, f.PodsOneNode, id)
 	if err != nil {
@@ -86,8 +78,7 @@ func (f Family) Node(id uint32) (Node, error) {
 	return f.NodeWith(id, pods)
 }
 
-// NodeWith is Node with a pod subnet that somebody else decided on; the zero
-// Prefix for none.
+// NodeWith returns Node with the given pod subnet, the zero Prefix for none.
 func (f Family) NodeWith(id uint32, pods netip.Prefix) (Node, error) {
 	hosts, err := addrspace.NodePrefix(f.Hosts, f.HostsOneNode, id)
 	if err != nil {
@@ -114,8 +105,7 @@ func (f Family) NodeWith(id uint32, pods netip.Prefix) (Node, error) {
 	return n, err
 }
 
-// WithPodSubnet is the part of a Node that follows from its pod subnet, for a
-// subnet that somebody else decided on.
+// WithPodSubnet returns the part of a Node that follows from the given pod subnet.
 func (f Family) WithPodSubnet(id uint32, pods netip.Prefix) (Node, error) {
 	if Capacity(pods) == 0 {
 		return Node{}, fmt.Errorf("pod subnet %s has no room for a pod: at least 3 host bits are needed", pods)
@@ -128,15 +118,15 @@ func (f Family) WithPodSubnet(id uint32, pods netip.Prefix) (Node, error) {
 	return n, nil
 }
 
-// NodeIP is the node interconnect address of node id with its network's length.
+// NodeIP returns the node interconnect address of node id with its network's length.
 func (f Family) NodeIP(id uint32) (netip.Prefix, error) {
 	if !f.Nodes.IsValid() {
-		return netip.Prefix{}, fmt.Errorf("nodeInterconnectCIDR: %w", ErrUndefined)
+		return netip.Prefix{}, fmt.Errorf("nodeInterconnectCIDR: %w", errUndefined)
 	}
 	return nodeAddr("nodeInterconnectCIDR", f.Nodes, id, f.Gateway)
 }
 
-// VxlanIP is the VXLAN address of node id with its network's length.
+// VxlanIP returns the VXLAN address of node id with its network's length.
 func (f Family) VxlanIP(id uint32) (netip.Prefix, error) {
 	return nodeAddr("vxlanCIDR", f.Vxlan, id, netip.Addr{})
 }
@@ -149,10 +139,10 @@ func nodeAddr(field string, network netip.Prefix, id uint32, gw netip.Addr) (net
 	return netip.PrefixFrom(a, network.Bits()), nil
 }
 
-// NodeWithin returns the ID of the node to which address a of the network with this
-// name follows. Of a pod subnet or a VPP-host link all addresses are the node's.
+// NodeWithin returns the ID of the node whose address in the named network is a. All
+// addresses of a pod subnet or a VPP-host link belong to the node.
 func (f Family) NodeWithin(name string, a netip.Addr) (id uint32, found bool) {
-	err := ErrUndefined
+	err := errUndefined
 	switch name {
 	case "podSubnetCIDR":
 		id, err = addrspace.NodeOfPrefix(f.Pods, f.PodsOneNode, a)
@@ -168,26 +158,26 @@ func (f Family) NodeWithin(name string, a netip.Addr) (id uint32, found bool) {
 	return id, err == nil
 }
 
-// MaxNodeID is the largest ID that fits every network of every family.
+// MaxNodeID returns the largest ID that fits every network of every family.
 func (c Cluster) MaxNodeID() uint32 {
-	most := c.MaxLinkID()
+	largest := c.MaxLinkID()
 	for _, f := range c.Families {
-		most = min(most, addrspace.MaxNodePrefix(f.Pods, f.PodsOneNode))
+		largest = min(largest, addrspace.MaxNodePrefix(f.Pods, f.PodsOneNode))
 	}
-	return most
+	return largest
 }
 
-// MaxLinkID is the largest ID that fits every network but those of pods.
+// MaxLinkID returns the largest ID that fits every network except those of pods.
 func (c Cluster) MaxLinkID() uint32 {
-	most := ^uint32(0)
+	largest := ^uint32(0)
 	for _, f := range c.Families {
-		most = min(most, addrspace.MaxNodePrefix(f.Hosts, f.HostsOneNode),
+		largest = min(largest, addrspace.MaxNodePrefix(f.Hosts, f.HostsOneNode),
 			addrspace.MaxNodeAddr(f.Vxlan, netip.Addr{}))
 		if f.Nodes.IsValid() {
-			most = min(most, addrspace.MaxNodeAddr(f.Nodes, f.Gateway))
+			largest = min(largest, addrspace.MaxNodeAddr(f.Nodes, f.Gateway))
 		}
 	}
-	return most
+	return largest
 }
 
 // Node derives all families of node id, in their order.
@@ -203,14 +193,14 @@ func (c Cluster) Node(id uint32) ([]Node, error) {
 	return nodes, nil
 }
 
-// FromContivCIDR cuts one prefix with at least 18 host bits into the networks
-// of a cluster: pods are its first block of 16 bits (7 bits a node), VPP-host
-// links the second (7 bits a node), node interconnect and VXLAN the blocks of 9
-// bits that follow.
+// FromContivCIDR returns the networks of a cluster as parts of one prefix with at least 18
+// host bits: pods have its first block of 16 bits (7 bits a node), VPP-host links the
+// second (7 bits a node), node interconnect and VXLAN the next two blocks of 9 bits.
 func FromContivCIDR(p netip.Prefix) (Family, error) {
 	width := p.Addr().BitLen()
 	if width-p.Bits() < 18 {
-		return Family{}, fmt.Errorf("contivCIDR %s is too small: its network must provide at least 18 bits of space, so /%d or less", p, width-18)
+		return Family{}, fmt.Errorf("contivCIDR %s is too small: its network must provide at least 18 bits of space, so /%d or less",
+			p, width-18)
 	}
 	var f Family
 	f.Pods, _ = addrspace.Sub(p, width-16, 0)

@@ -157,7 +157,7 @@ func TestUndefinedNodeNetwork(t *testing.T) {
 	f := family()
 	f.Nodes = netip.Prefix{}
 	_, err := f.NodeIP(1)
-	g.Expect(err).To(MatchError(ErrUndefined))
+	g.Expect(err).To(MatchError(errUndefined))
 	n, err := f.Node(1)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(n.NodeIP.IsValid()).To(BeFalse())

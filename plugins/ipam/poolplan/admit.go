@@ -13,11 +13,10 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 )
 
-// Admit says why p cannot be added to the pools that there are, where it does
-// not come from a file: it is of a custom network. The error is Problems; their
-// fields are those of p, "ranges[0].cidr".
+// Admit returns the reason why p, the pool of a custom network, cannot be added to pools.
+// The error is Problems; their fields are those of p, "ranges[0].cidr".
 func Admit(p Pool, pools []Pool, reserved []Reserved) error {
-	m := newMaking(Situation{Pools: pools, Reserved: reserved}, nil)
+	m := newPlanner(Situation{Pools: pools, Reserved: reserved}, nil)
 	if old, exists := m.known[p.Name]; exists {
 		m.add(nameKey, p.Name, "is the name of a pool that is there, of network %s: choose another one", old.Network)
 	}
@@ -27,34 +26,34 @@ func Admit(p Pool, pools []Pool, reserved []Reserved) error {
 	return m.err()
 }
 
-// candidate is a pool that nodes are to begin to lend from.
+// candidate is a pool from which nodes are to begin to allocate.
 type candidate struct {
 	Pool
-	at       string // where the file has it
+	at       string // its position in the file
 	reopened bool   // the file may have no ranges for it
 }
 
 // admitAll checks all candidates, each against the new ones before it too.
-func (m *making) admitAll() {
-	var there []Pool
+func (m *planner) admitAll() {
+	var present []Pool
 	for _, p := range m.after() {
 		if _, old := m.known[p.Name]; old {
-			there = append(there, p)
+			present = append(present, p)
 		}
 	}
 	for _, st := range m.steps {
 		switch st.kind() {
 		case adds:
-			m.admit(candidate{st.To, st.at, false}, there, m.s.Reserved)
-			there = append(there, st.To)
+			m.admit(candidate{st.To, st.at, false}, present, m.s.Reserved)
+			present = append(present, st.To)
 		case reopens: // contiv.conf may allow it to overlap what is reserved
-			m.admit(candidate{st.To, st.at, true}, there, nil)
+			m.admit(candidate{st.To, st.at, true}, present, nil)
 		}
 	}
 }
 
 // admit checks c against what it must not overlap, and against the nodes.
-func (m *making) admit(c candidate, others []Pool, reserved []Reserved) {
+func (m *planner) admit(c candidate, others []Pool, reserved []Reserved) {
 	for i, r := range c.Ranges {
 		for _, o := range others {
 			if o.State == Removed || o.Name == c.Name {
@@ -81,7 +80,7 @@ func (m *making) admit(c candidate, others []Pool, reserved []Reserved) {
 }
 
 // blame reports that range number i of c shares addresses.
-func (m *making) blame(c candidate, i int, format string, args ...any) {
+func (m *planner) blame(c candidate, i int, format string, args ...any) {
 	r, text := c.Ranges[i], fmt.Sprintf(format, args...)
 	if c.reopened {
 		m.add(c.at+stateKey, c.State.String(), "cannot be: %s %s", r.CIDR, text)
@@ -94,8 +93,8 @@ func (m *making) blame(c candidate, i int, format string, args ...any) {
 	m.add(rangeField(c.at, i)+cidrKey, r.CIDR.String(), "%s", text)
 }
 
-// admitNodes wants every node to have a block of range number i of c.
-func (m *making) admitNodes(c candidate, i int) {
+// admitNodes reports nodes that do not fit range number i of c.
+func (m *planner) admitNodes(c candidate, i int) {
 	r := c.Ranges[i]
 	var beyond []string
 	for _, n := range m.live {
@@ -106,11 +105,11 @@ func (m *making) admitNodes(c candidate, i int) {
 	if len(beyond) == 0 {
 		return
 	}
-	who := "node " + beyond[len(beyond)-1]
+	nodes := "node " + beyond[len(beyond)-1]
 	if len(beyond) > 1 {
-		who += fmt.Sprintf(" and %s", plural(len(beyond)-1, "other", "others"))
+		nodes += fmt.Sprintf(" and %s", plural(len(beyond)-1, "other", "others"))
 	}
-	text := fmt.Sprintf("has no block for %s: the largest node ID that fits is %d", who, r.Largest())
+	text := fmt.Sprintf("has no block for %s: the largest node ID that fits is %d", nodes, r.Largest())
 	if c.reopened {
 		m.add(c.at+stateKey, c.State.String(), "cannot be: %s %s", r.CIDR, text)
 		return
@@ -126,17 +125,17 @@ func (m *making) admitNodes(c candidate, i int) {
 	m.add(rangeField(c.at, i)+cidrKey, r.CIDR.String(), "%s; write %s", text, strings.Join(right, ", or "))
 }
 
-// largestID is the largest node ID that is held, 1 where none is.
-func (m *making) largestID() uint32 {
+// largestID returns the largest node ID that is held, 1 if there is none.
+func (m *planner) largestID() uint32 {
 	if len(m.live) == 0 {
 		return 1
 	}
 	return max(1, m.live[len(m.live)-1].GetId())
 }
 
-// idBits is how many bits longer than the range's prefix one node's must be for
-// IDs up to id.
+// idBits returns the number of bits by which one node's prefix must be longer than that
+// of the range, for IDs up to id.
 func idBits(id uint32) int { return max(1, bits.Len32(id-1)) }
 
-// nodeName is "5 (node-5)".
+// nodeName returns "5 (node-5)".
 func nodeName(n *kv.NodeRecord) string { return fmt.Sprintf("%d (%s)", n.GetId(), n.GetName()) }

@@ -11,39 +11,38 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 )
 
-// ErrBlocked is wrapped where a file is right and its time has not come.
+// ErrBlocked is wrapped if a file is valid but nodes still use what it removes.
 var ErrBlocked = errors.New("what nodes have stands in the way")
 
-// Blocker is one node that stands in the way of a change.
+// Blocker describes the use of a pool by one node that keeps the pool from changing.
 type Blocker struct {
 	Pool         string `json:"pool"`
 	NodeID       uint32 `json:"nodeID"`
 	NodeName     string `json:"nodeName"`
-	Leases       uint64 `json:"leases"`     // as of the node's last word
-	Open         bool   `json:"open"`       // likewise: it may lend addresses of the pool
-	Followed     uint64 `json:"followed"`   // the generation that it has followed, 0 for none
+	Leases       uint64 `json:"leases"`     // in the node's last report
+	Open         bool   `json:"open"`       // likewise: the node may allocate from the pool
+	Followed     uint64 `json:"followed"`   // the generation of that report, 0 for none
 	Generation   uint64 `json:"generation"` // the stored one, 0 for none
 	State        State  `json:"state"`      // likewise
 	SupersededBy uint32 `json:"supersededBy,omitempty"`
 }
 
-// Behind is true where the node has not answered yet: what it lends of the pool
-// is not known.
+// Behind reports whether the node has not reported the stored generation: its use of the
+// pool is not known.
 func (b Blocker) Behind() bool { return b.Followed < b.Generation }
 
-// Ahead is true where the node knows more than is stored, or has something of
-// what is removed: the store was set back, and nobody can say what it has
-// forgotten.
+// Ahead reports whether the node knows a later generation than the stored one, or uses a
+// removed pool: the store was set back, and its losses are not known.
 func (b Blocker) Ahead() bool {
 	return b.Followed > b.Generation || b.Generation == 0 || b.State == Removed && (b.Open || b.Leases > 0)
 }
 
-// String is the pool, the node and what it is about.
+// String returns the pool, the node and the reason.
 func (b Blocker) String() string {
-	return fmt.Sprintf("pool %s: node %d (%s) %s", b.Pool, b.NodeID, b.NodeName, b.why())
+	return fmt.Sprintf("pool %s: node %d (%s) %s", b.Pool, b.NodeID, b.NodeName, b.reason())
 }
 
-func (b Blocker) why() string {
+func (b Blocker) reason() string {
 	leases, text := plural(b.Leases, "lease", "leases"), ""
 	switch {
 	case b.Generation == 0:
@@ -68,9 +67,9 @@ func (b Blocker) why() string {
 	return text
 }
 
-// uses is what n has said of all pools. What an earlier holder of its ID has
-// said does not count.
-func (m *making) uses(n *kv.NodeRecord) []*kv.PoolUse {
+// uses returns n's last report on all pools. That of an earlier holder of its ID does not
+// count.
+func (m *planner) uses(n *kv.NodeRecord) []*kv.PoolUse {
 	b := m.beats[n.GetId()]
 	if b.GetInstance() != n.GetInstance() || b.GetGeneration() < n.GetGeneration() {
 		return nil
@@ -78,10 +77,17 @@ func (m *making) uses(n *kv.NodeRecord) []*kv.PoolUse {
 	return b.GetPools()
 }
 
-// word is what n has said of a pool. Of several entries the worst counts.
-func (m *making) word(n *kv.NodeRecord, pool string) Blocker {
+// lastUse returns n's last report on a pool. Of several entries the worst counts.
+func (m *planner) lastUse(n *kv.NodeRecord, pool string) Blocker {
 	p := m.known[pool]
-	b := Blocker{Pool: pool, NodeID: n.GetId(), NodeName: n.GetName(), Generation: p.Generation, State: p.State, SupersededBy: n.GetSupersededBy()}
+	b := Blocker{
+		Pool:         pool,
+		NodeID:       n.GetId(),
+		NodeName:     n.GetName(),
+		Generation:   p.Generation,
+		State:        p.State,
+		SupersededBy: n.GetSupersededBy(),
+	}
 	first := true
 	for _, u := range m.uses(n) {
 		if u.GetPool() != pool {
@@ -97,16 +103,17 @@ func (m *making) word(n *kv.NodeRecord, pool string) Blocker {
 	return b
 }
 
-// blockers are the nodes that stand in the way of the steps: of a removal those
-// that have something of the pool, or may have; of anything those that are ahead.
-func (m *making) blockers() []Blocker {
+// blockers returns the nodes that block the steps: those that use a removed pool, or may
+// use it, and those that are ahead of the store, which block every step.
+func (m *planner) blockers() []Blocker {
 	if len(m.steps) == 0 {
 		return nil
 	}
 	var all []Blocker
 	for _, st := range m.steps {
 		for _, n := range m.live {
-			if b := m.word(n, st.To.Name); st.kind() == removes && !b.Ahead() && (b.Behind() || b.Open || b.Leases > 0) {
+			b := m.lastUse(n, st.To.Name)
+			if st.kind() == removes && !b.Ahead() && (b.Behind() || b.Open || b.Leases > 0) {
 				all = append(all, b)
 			}
 		}
@@ -118,7 +125,7 @@ func (m *making) blockers() []Blocker {
 		}
 		slices.SortFunc(pools, compareNames)
 		for _, pool := range slices.Compact(pools) {
-			if b := m.word(n, pool); b.Ahead() {
+			if b := m.lastUse(n, pool); b.Ahead() {
 				all = append(all, b)
 			}
 		}

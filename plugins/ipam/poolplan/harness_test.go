@@ -80,7 +80,7 @@ func (c *cluster) node(id uint32, uses ...string) *cluster {
 	return c
 }
 
-// plan is what a file does to the cluster.
+// plan returns the plan of a file for the cluster.
 func (c *cluster) plan(t testing.TB, file string) poolplan.Plan {
 	t.Helper()
 	wanted, err := poolplan.Parse([]byte(file))

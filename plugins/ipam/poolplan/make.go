@@ -13,11 +13,11 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 )
 
-// Situation is what the cluster has.
+// Situation holds the state of the cluster.
 type Situation struct {
 	Pools    []Pool // removed ones too
 	Nodes    []*kv.NodeRecord
-	Beats    []*kv.NodeBeat // in which the nodes say what they have of the pools
+	Beats    []*kv.NodeBeat // with the nodes' reports on the pools
 	Reserved []Reserved
 }
 
@@ -27,10 +27,10 @@ type Reserved struct {
 	Net  netip.Prefix // the zero Prefix overlaps nothing
 }
 
-// Plan is what applying a file would do. Where there are problems or blockers
-// the file is refused as a whole: there are no changes and no moves then.
+// Plan holds the effect of applying a file. If there are problems or blockers the file is
+// refused as a whole, and there are no changes and no moves.
 type Plan struct {
-	Changes  []Change  `json:"changes,omitempty"` // in the order in which they are to be written
+	Changes  []Change  `json:"changes,omitempty"` // in the order in which to write them
 	Moves    []Move    `json:"moves,omitempty"`   // in the order of the changes, then by node ID
 	Problems Problems  `json:"problems,omitempty"`
 	Blocks   []Blocker `json:"blocks,omitempty"`
@@ -38,15 +38,15 @@ type Plan struct {
 
 // Change is a new value of a pool.
 type Change struct {
-	From Pool `json:"from,omitzero"` // the zero Pool where To is a new one
+	From Pool `json:"from,omitzero"` // the zero Pool if To is new
 	To   Pool `json:"to"`
 }
 
-// Message is what is to be stored.
+// Message returns the value to store.
 func (c Change) Message() *kv.Pool { return c.To.Message() }
 
-// The order of changes: what others wait for comes first. A range is free for a
-// new pool when the old one is removed, and a pool drains when another is there.
+// The order of changes. A range is free for a new pool after the old one is removed, and
+// a pool drains after another one is added.
 const (
 	removes = iota
 	adds
@@ -68,11 +68,11 @@ func (c Change) kind() int {
 
 func (c Change) verb() string { return []string{"remove", "add", "reopen", "drain"}[c.kind()] }
 
-// Make plans what makes the cluster what the file wants. Pools that the file
-// does not name stay as they are. The same arguments give the same plan, and a
-// file that has been applied gives a plan without changes.
+// Make plans the changes from the cluster's state to that of the file. Pools that the
+// file does not name do not change. The same arguments give the same plan. A file that
+// has been applied gives a plan without changes.
 func Make(s Situation, wanted []Wanted) Plan {
-	m := newMaking(s, wanted)
+	m := newPlanner(s, wanted)
 	if m.checkWanted(wanted); len(m.Problems) > 0 {
 		return Plan{Problems: m.sorted()}
 	}
@@ -94,7 +94,7 @@ func Make(s Situation, wanted []Wanted) Plan {
 	return p
 }
 
-// Err says why the file is refused, nil if it is not.
+// Err returns the reason why the file is refused, nil if it is not.
 func (p Plan) Err() error {
 	switch {
 	case len(p.Problems) > 0:
@@ -109,26 +109,32 @@ func (p Plan) Err() error {
 	return nil
 }
 
-// making is a Plan on its way.
-type making struct {
+// planner holds a Plan while it is made.
+type planner struct {
 	problems
 	s      Situation
 	wanted []Wanted
 	live   []*kv.NodeRecord // not released, by ID
 	beats  map[uint32]*kv.NodeBeat
 	known  map[string]Pool
-	names  map[string]bool // that pools have, or will have
+	names  map[string]bool // of present and future pools
 	steps  []step
 }
 
-// step is a change, and where the file has it.
+// step is a change, and its position in the file.
 type step struct {
 	Change
 	at string // "pools[1]."
 }
 
-func newMaking(s Situation, wanted []Wanted) *making {
-	m := &making{s: s, wanted: wanted, beats: map[uint32]*kv.NodeBeat{}, known: map[string]Pool{}, names: map[string]bool{}}
+func newPlanner(s Situation, wanted []Wanted) *planner {
+	m := &planner{
+		s:      s,
+		wanted: wanted,
+		beats:  map[uint32]*kv.NodeBeat{},
+		known:  map[string]Pool{},
+		names:  map[string]bool{},
+	}
 	for _, b := range s.Beats {
 		m.beats[b.GetId()] = b
 	}
@@ -149,26 +155,30 @@ func newMaking(s Situation, wanted []Wanted) *making {
 	return m
 }
 
-// step notes what an entry changes.
-func (m *making) step(at string, w Wanted) {
+// step appends the change of an entry.
+func (m *planner) step(at string, w Wanted) {
 	old, exists := m.known[w.Name]
 	if !exists {
 		m.addition(at, w)
 		return
 	}
 	if old.State == Removed && w.State != Removed {
-		m.add(at+nameKey, w.Name, "is the name of a pool that was removed, and no pool has it again: choose another one, such as %q; the addresses may be the same",
+		m.add(at+nameKey, w.Name,
+			"is the name of a pool that was removed, and no pool has it again: choose another one, such as %q; the addresses may be the same",
 			m.freeName(w.Name))
 		return
 	}
 	if w.Network != "" && w.Network != old.Network {
-		m.add(at+networkKey, w.Network, "is not the network of pool %s, which is %s and does not change: write that, or remove the key", old.Name, old.Network)
+		m.add(at+networkKey, w.Network,
+			"is not the network of pool %s, which is %s and does not change: write that, or remove the key",
+			old.Name, old.Network)
 	}
 	if len(w.Ranges) > 0 {
 		m.sameRanges(at, old, w.Ranges)
 	}
 	if old.State == Active && w.State == Removed {
-		m.add(at+stateKey, w.State.String(), "cannot follow active: write draining now, and removed when no node has anything of pool %s", old.Name)
+		m.add(at+stateKey, w.State.String(),
+			"cannot follow active: write draining now, and removed when no node has anything of pool %s", old.Name)
 		return
 	}
 	if old.State != w.State {
@@ -179,21 +189,28 @@ func (m *making) step(at string, w Wanted) {
 	}
 }
 
-func (m *making) addition(at string, w Wanted) {
+func (m *planner) addition(at string, w Wanted) {
 	if w.State != Active {
-		m.add(at+stateKey, w.State.String(), "is not a state of a pool that is not there: the pools are %s; a new one is active", m.poolNames())
+		m.add(at+stateKey, w.State.String(),
+			"is not a state of a pool that is not there: the pools are %s; a new one is active", m.poolNames())
 		return
 	}
 	if len(w.Ranges) == 0 {
 		m.add(at+rangesKey, "", "is missing: there is no pool %s yet; the pools are %s", w.Name, m.poolNames())
 		return
 	}
-	to := Pool{Name: w.Name, Network: cmp.Or(w.Network, Default), Ranges: w.Ranges, Generation: 1, Origin: OriginApply}
+	to := Pool{
+		Name:       w.Name,
+		Network:    cmp.Or(w.Network, Default),
+		Ranges:     w.Ranges,
+		Generation: 1,
+		Origin:     OriginApply,
+	}
 	m.steps = append(m.steps, step{Change{To: to}, at})
 }
 
-// poolNames are the pools that are not removed, for a message.
-func (m *making) poolNames() string {
+// poolNames returns the names of the pools that are not removed, for a message.
+func (m *planner) poolNames() string {
 	var names []string
 	for _, p := range inOrder(m.s.Pools) {
 		if p.State != Removed {
@@ -203,9 +220,8 @@ func (m *making) poolNames() string {
 	return cmp.Or(strings.Join(names, ", "), "none")
 }
 
-// sameRanges reports what would change in the ranges of a pool, and what to do
-// instead.
-func (m *making) sameRanges(at string, old Pool, ranges []Range) {
+// sameRanges reports differences from the ranges of a pool, and what to do instead.
+func (m *planner) sameRanges(at string, old Pool, ranges []Range) {
 	var found Problems
 	differs := func(field, value, format string, args ...any) {
 		found = append(found, Problem{Field: field, Value: value, Text: fmt.Sprintf(format, args...)})
@@ -214,16 +230,20 @@ func (m *making) sameRanges(at string, old Pool, ranges []Range) {
 		field := rangeField(at, i)
 		switch was, has := old.of(r.family()); {
 		case !has:
-			differs(field+cidrKey, r.CIDR.String(), "is a range that pool %s does not have, and ranges do not change", old.Name)
+			differs(field+cidrKey, r.CIDR.String(),
+				"is a range that pool %s does not have, and ranges do not change", old.Name)
 		case was.CIDR != r.CIDR:
-			differs(field+cidrKey, r.CIDR.String(), "is not the range of pool %s, which is %s and does not change", old.Name, was)
+			differs(field+cidrKey, r.CIDR.String(),
+				"is not the range of pool %s, which is %s and does not change", old.Name, was)
 		case was.OneNode != r.OneNode:
-			differs(field+oneNodeKey, fmt.Sprint(r.OneNode), "is not the length of pool %s, which is %s and does not change", old.Name, was)
+			differs(field+oneNodeKey, fmt.Sprint(r.OneNode),
+				"is not the length of pool %s, which is %s and does not change", old.Name, was)
 		}
 	}
 	for _, was := range old.Ranges {
 		if !slices.ContainsFunc(ranges, func(r Range) bool { return r.family() == was.family() }) {
-			differs(at+rangesKey, "", "is without %s of pool %s, and ranges do not change: write it, or remove the key", was, old.Name)
+			differs(at+rangesKey, "",
+				"is without %s of pool %s, and ranges do not change: write it, or remove the key", was, old.Name)
 		}
 	}
 	for i, p := range found {
@@ -235,9 +255,9 @@ func (m *making) sameRanges(at string, old Pool, ranges []Range) {
 	}
 }
 
-// keepFamilies wants network Default to go on lending in each family that it
-// lends in now.
-func (m *making) keepFamilies() {
+// keepFamilies reports a change after which network Default has no active pool of a
+// family that it has one of now.
+func (m *planner) keepFamilies() {
 	after := m.after()
 	for _, st := range m.steps {
 		for _, r := range st.From.Ranges {
@@ -245,13 +265,14 @@ func (m *making) keepFamilies() {
 			if !covers(st.From) || slices.ContainsFunc(after, covers) {
 				continue
 			}
-			m.add(st.at+stateKey, st.To.State.String(), "leaves network %s without an active pool for %s%s", Default, r.family(), m.instead(st.From, nil))
+			m.add(st.at+stateKey, st.To.State.String(), "leaves network %s without an active pool for %s%s",
+				Default, r.family(), m.instead(st.From, nil))
 		}
 	}
 }
 
-// after are the pools with all changes made.
-func (m *making) after() []Pool {
+// after returns the pools with all changes.
+func (m *planner) after() []Pool {
 	all := slices.Clone(m.s.Pools)
 	for _, st := range m.steps {
 		if i := slices.IndexFunc(all, func(p Pool) bool { return p.Name == st.To.Name }); i >= 0 {

@@ -56,7 +56,7 @@ func TestLifeOfAPool(t *testing.T) {
 		"what was removed is free")
 }
 
-// A file is changed as a whole: what others wait for comes first, whatever the
+// A file is applied as a whole: removals come first, whatever the
 // order in the file.
 func TestOrderOfChanges(t *testing.T) {
 	g := NewWithT(t)
@@ -74,7 +74,7 @@ func TestOrderOfChanges(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotNamedStays(t *testing.T) {
+func TestPoolsThatAreNotNamedStay(t *testing.T) {
 	g := NewWithT(t)
 	c := with(pool("default", "10.1.0.0/16 24"), as(poolplan.Draining, in("blue", pool("blue", "10.5.0.0/16 24")))).node(5)
 	for _, file := range []string{"pools: []", "pools: [{name: default}]", "pools: [{name: default, network: default, state: active}]",
@@ -225,9 +225,9 @@ func TestStatesFollowEachOther(t *testing.T) {
 			`pools[0].state: "removed" cannot follow active: write draining now, and removed when no node has anything of pool default`}},
 		rule{"removed stays removed", with(pool("b", "10.3.0.0/16 24"), as(poolplan.Removed, v4)), "pools: [{name: default}, {name: default-2, ranges: [{cidr: 10.4.0.0/16, oneNodePrefixLen: 24}]}]", []string{
 			`pools[0].name: "default" is the name of a pool that was removed, and no pool has it again: choose another one, such as "default-3"; the addresses may be the same`}},
-		rule{"whatever the file says of it", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: draining, network: blue, ranges: [{cidr: 10.4.0.0/16, oneNodePrefixLen: 24}]}]", []string{
+		rule{"with any content", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: draining, network: blue, ranges: [{cidr: 10.4.0.0/16, oneNodePrefixLen: 24}]}]", []string{
 			`pools[0].name: "default" is the name of a pool that was removed, and no pool has it again: choose another one, such as "default-2"; the addresses may be the same`}},
-		rule{"removed is said again", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: removed, ranges: [{cidr: 10.1.0.0/16, oneNodePrefixLen: 24}]}]", nil},
+		rule{"removed is written again", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: removed, ranges: [{cidr: 10.1.0.0/16, oneNodePrefixLen: 24}]}]", nil},
 		rule{"unknown pools", with(v4, as(poolplan.Removed, pool("gone", "10.3.0.0/16 24"))), "pools: [{name: defualt, state: draining}, {name: x, state: removed}, {name: w}]", []string{
 			`pools[0].state: "draining" is not a state of a pool that is not there: the pools are default; a new one is active`,
 			`pools[1].state: "removed" is not a state of a pool that is not there: the pools are default; a new one is active`,
@@ -251,7 +251,7 @@ func released(c *cluster) *cluster {
 }
 
 // A Wanted that Parse did not make is checked like one that it did.
-func TestMakeTrustsNobody(t *testing.T) {
+func TestMakeChecksUncheckedInput(t *testing.T) {
 	g := NewWithT(t)
 	p := poolplan.Make(with().Situation, []poolplan.Wanted{{Name: "a", Ranges: make([]poolplan.Range, 1), State: 7}, {Name: "a"}})
 	g.Expect(lines(g, p.Err())).To(Equal([]string{
@@ -280,7 +280,7 @@ func TestRemovalWaitsForNodes(t *testing.T) {
 		c    *cluster
 		want []string
 	}{
-		{"nobody has anything", with(old, next).node(5, "default 2 closed 0", "pods-2 1 open 9"), nil},
+		{"no node uses it", with(old, next).node(5, "default 2 closed 0", "pods-2 1 open 9"), nil},
 		{"there are no nodes", with(old, next), nil},
 		{"a lease", with(old, next).node(5, "default 2 closed 1").node(6, "default 2 closed 12"), []string{
 			"pool default: node 5 (node-5) has 1 lease", "pool default: node 6 (node-6) has 12 leases"}},
@@ -314,7 +314,7 @@ func TestRemovalWaitsForNodes(t *testing.T) {
 			g.Expect(errors.Is(p.Err(), poolplan.ErrBlocked)).To(BeTrue())
 			g.Expect(p.Err().Error()).To(Equal("what nodes have stands in the way:\n" + strings.Join(c.want, "\n")))
 			g.Expect(p.Changes).To(BeEmpty())
-			g.Expect(c.c.plan(t, "pools: [{name: default, state: draining}]")).To(BeZero(), "what changes nothing is in nobody's way")
+			g.Expect(c.c.plan(t, "pools: [{name: default, state: draining}]")).To(BeZero(), "a plan without changes has no blockers")
 			g.Expect(c.c.plan(t, "pools: [{name: default}]").Err()).NotTo(HaveOccurred(), "other changes are not blocked")
 		})
 	}
@@ -345,10 +345,10 @@ func TestNothingIsChangedInAStoreThatWasSetBack(t *testing.T) {
 		"pool a: node 5 (node-5) has 2 leases of this pool, which is removed: the store was set back; wait until they are gone\n" +
 		"pool a: node 6 (node-6) has 0 leases of this pool, which is removed: the store was set back; wait until they are gone"))
 
-	g.Expect(with().node(5, "lost 0 closed 0").plan(t, add).Blocks).To(HaveLen(1), "it is not stored, whatever was followed")
+	g.Expect(with().node(5, "lost 0 closed 0").plan(t, add).Blocks).To(HaveLen(1), "it is not stored, whatever generation was reported")
 
 	c = with(as(poolplan.Draining, pool("a", "10.1.0.0/16 24"))).node(5, "a 3 open 2")
-	g.Expect(c.plan(t, "pools: [{name: a, state: removed}]").Blocks).To(HaveLen(1), "it is said once")
+	g.Expect(c.plan(t, "pools: [{name: a, state: removed}]").Blocks).To(HaveLen(1), "it is reported once")
 }
 
 func TestMoves(t *testing.T) {

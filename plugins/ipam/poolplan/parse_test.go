@@ -99,7 +99,7 @@ pools:
 			`pools[2].ranges[2].oneNodePrefixLen: "24.5" must be a whole number`,
 			`pools[3].name: must be a text, not a section`,
 			`pools[3].state: is empty: write a text, or remove the key`}},
-		badFile{"pools is no list", "pools: {a: b}", []string{`pools: must be a list, not a section`}},
+		badFile{"pools is not a list", "pools: {a: b}", []string{`pools: must be a list, not a section`}},
 	)
 }
 
@@ -151,7 +151,7 @@ pools:
 	)
 }
 
-// FuzzParse: whatever comes in, Parse answers, and what it accepts is planned.
+// FuzzParse: Parse returns for any input, and Make plans a file that it accepts.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"", "pools: []", "pools: [{name: a, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 24}]}]",
 		"pools:\n- name: default\n  state: draining\n- {name: b, network: blue, ranges: [{cidr: 'fd00::/48', oneNodePrefixLen: 64}]}\n", "a: &a [*a]", "---\n---\n", "pools: [[[{}]]]"} {

@@ -5,7 +5,6 @@ package poolplan
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,30 +14,29 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 )
 
-// Default names the pod network of the cluster, and the pool of it that
-// contiv.conf describes.
+// Default is the name of the cluster's pod network, and of its pool in contiv.conf.
 const Default = "default"
 
-// Who gave a pool its first value; of a custom network it is "network/NAME".
+// Sources of the first value of a pool.
 const (
-	OriginConfig  = "contiv.conf"
+	originConfig  = "contiv.conf"
 	OriginApply   = "apply"
 	originNetwork = "network/"
 )
 
-// State is where a pool is in its life.
+// State is the state of a pool.
 type State uint8
 
 // States of pools.
 const (
 	Active   State = iota
-	Draining       // keeps its leases, lends nothing
-	Removed        // nothing of it is in use anywhere
+	Draining       // keeps its leases; nothing is allocated from it
+	Removed        // not in use on any node
 )
 
 func states() []string { return []string{"active", "draining", "removed"} }
 
-// String is the word that pools.yaml has for the state.
+// String returns the word for the state in pools.yaml.
 func (s State) String() string {
 	if int(s) < len(states()) {
 		return states()[s]
@@ -46,10 +44,10 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// MarshalText writes the word.
+// MarshalText returns that word.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Pool is one pool of the cluster. The zero Pool stands for one that is not there.
+// Pool holds one pool of the cluster. The zero Pool stands for a missing one.
 type Pool struct {
 	Name       string  `json:"name"`
 	Network    string  `json:"network"`
@@ -59,7 +57,7 @@ type Pool struct {
 	Origin     string  `json:"origin"`
 }
 
-// FromMessage reads a stored pool. The error is made of Problems.
+// FromMessage reads a stored pool. The error wraps Problems.
 func FromMessage(m *kv.Pool) (Pool, error) {
 	var ps problems
 	p := Pool{Name: m.GetName(), Network: m.GetNetwork(), Generation: m.GetGeneration(), Origin: m.GetOrigin()}
@@ -72,7 +70,7 @@ func FromMessage(m *kv.Pool) (Pool, error) {
 	ps.checkName("name", p.Name)
 	ps.checkName("network", p.Network)
 	if p.Generation == 0 {
-		ps.add("generation", "0", "is none: the first one is 1")
+		ps.add("generation", "0", "is not a generation: the first one is 1")
 	}
 	for i, r := range m.GetRanges() {
 		p.Ranges = append(p.Ranges, Range{ps.cidr(rangeField("", i)+cidrKey, r.GetCidr()), oneNode(r.GetOneNodePrefixLen())})
@@ -88,14 +86,19 @@ func FromMessage(m *kv.Pool) (Pool, error) {
 	return p, nil
 }
 
-// oneNode is a stored prefix length, kept from wrapping around.
+// oneNode converts a stored prefix length without overflow.
 func oneNode(n uint32) int { return int(min(n, 1<<16)) }
 
-// Message is the pool as it is stored.
+// Message returns the pool as it is stored.
 func (p Pool) Message() *kv.Pool {
 	m := &kv.Pool{
-		Name: p.Name, Network: p.Network, Generation: p.Generation, Origin: p.Origin,
-		Draining: p.State != Active, Removed: p.State == Removed, // whoever knows only of draining lends nothing of a removed one
+		Name:       p.Name,
+		Network:    p.Network,
+		Generation: p.Generation,
+		Origin:     p.Origin,
+		// A removed pool is draining too, for readers that know only Draining.
+		Draining: p.State != Active,
+		Removed:  p.State == Removed,
 	}
 	for _, r := range p.Ranges {
 		m.Ranges = append(m.Ranges, &kv.PoolRange{Cidr: r.CIDR.String(), OneNodePrefixLen: uint32(r.OneNode)})
@@ -103,18 +106,17 @@ func (p Pool) Message() *kv.Pool {
 	return m
 }
 
-// FromCluster is the pool that contiv.conf describes.
+// FromCluster returns the pool of contiv.conf.
 func FromCluster(c addrplan.Cluster) Pool {
-	p := Pool{Name: Default, Network: Default, Generation: 1, Origin: OriginConfig}
+	p := Pool{Name: Default, Network: Default, Generation: 1, Origin: originConfig}
 	for _, f := range c.Families {
 		p.Ranges = append(p.Ranges, Range{f.Pods, f.PodsOneNode})
 	}
 	return p
 }
 
-// FromNetwork is the pool that a custom network begins with. It is not checked
-// against the rest of the cluster: that is what Admit is for. The error is made
-// of Problems.
+// FromNetwork returns the first pool of a custom network. Admit checks it against the
+// rest of the cluster. The error wraps Problems.
 func FromNetwork(m *kv.CustomNetwork) (Pool, error) {
 	var ps problems
 	p := Pool{Name: m.GetName(), Network: m.GetName(), Generation: 1, Origin: originNetwork + m.GetName()}
@@ -123,7 +125,8 @@ func FromNetwork(m *kv.CustomNetwork) (Pool, error) {
 		ps.add("name", p.Name, "is the pod network of the cluster: choose another name")
 	}
 	if strings.TrimSpace(m.GetSubnetCidr()) == "" {
-		ps.add(subnetKey, "", "is missing: write a network, such as 10.5.0.0/16, or one of each family with a comma between them")
+		ps.add(subnetKey, "",
+			"is missing: write a network, such as 10.5.0.0/16, or one of each family with a comma between them")
 	} else {
 		ps.subnets(m, &p)
 	}
@@ -153,30 +156,32 @@ func (ps *problems) subnets(m *kv.CustomNetwork, p *Pool) {
 		}
 		ps.checkRange(subnetKey, key, r)
 		if slices.ContainsFunc(p.Ranges, func(o Range) bool { return o.family() == r.family() }) {
-			ps.add(subnetKey, m.GetSubnetCidr(), "names two networks of one family: write one network, or one IPv4 and one IPv6 network")
+			ps.add(subnetKey, m.GetSubnetCidr(),
+				"names two networks of one family: write one network, or one IPv4 and one IPv6 network")
 		}
 		p.Ranges = append(p.Ranges, r)
 	}
 }
 
-// String is the pool in one line.
+// String returns the pool in one line.
 func (p Pool) String() string {
-	return fmt.Sprintf("pool %s of network %s: %s, %s, generation %d", p.Name, p.Network, listed(p.Ranges), p.State, p.Generation)
+	return fmt.Sprintf("pool %s of network %s: %s, %s, generation %d",
+		p.Name, p.Network, listed(p.Ranges), p.State, p.Generation)
 }
 
-// Equal is true where p and o say the same in everything.
+// Equal reports whether all fields of p and o are equal.
 func (p Pool) Equal(o Pool) bool {
-	return p.Name == o.Name && p.Network == o.Network && p.State == o.State && p.Generation == o.Generation && p.Origin == o.Origin &&
-		slices.Equal(p.Ranges, o.Ranges)
+	return p.Name == o.Name && p.Network == o.Network && p.State == o.State &&
+		p.Generation == o.Generation && p.Origin == o.Origin && slices.Equal(p.Ranges, o.Ranges)
 }
 
-// covers is true where nodes can lend addresses of the family from p.
+// covers reports whether nodes can allocate addresses of the family from p.
 func (p Pool) covers(network, family string) bool {
 	_, has := p.of(family)
 	return has && p.Network == network && p.State == Active
 }
 
-// of is the range of a family.
+// of returns the range of a family.
 func (p Pool) of(family string) (Range, bool) {
 	i := slices.IndexFunc(p.Ranges, func(r Range) bool { return r.family() == family })
 	if i < 0 {
@@ -185,7 +190,7 @@ func (p Pool) of(family string) (Range, bool) {
 	return p.Ranges[i], true
 }
 
-// overlaps are two ranges of p and o that share addresses.
+// overlaps returns two ranges of p and o that share addresses.
 func (p Pool) overlaps(o Pool) (mine, theirs Range, ok bool) {
 	for _, r := range p.Ranges {
 		for _, other := range o.Ranges {
@@ -197,7 +202,7 @@ func (p Pool) overlaps(o Pool) (mine, theirs Range, ok bool) {
 	return Range{}, Range{}, false
 }
 
-// inOrder are the pools, Default first and then by name.
+// inOrder returns the pools, Default first and then by name.
 func inOrder(pools []Pool) []Pool {
 	return slices.SortedFunc(slices.Values(pools), func(a, b Pool) int { return compareNames(a.Name, b.Name) })
 }
@@ -214,9 +219,9 @@ func compareNames(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// Merge is what is right of what a node knows of a pool and what is stored of
-// it, where the store may have come back empty or older: the higher generation,
-// else the stored one; see Conflict. Where write is true, it is to be stored.
+// Merge returns the valid one of a pool that a node knows and the stored one, which may be
+// missing or older after a loss of the store: the one with the higher generation, else the
+// stored one; see Conflict. If write is true it must be stored.
 func Merge(known, stored Pool) (p Pool, write bool) {
 	if known.Generation > stored.Generation {
 		return known, true
@@ -224,40 +229,36 @@ func Merge(known, stored Pool) (p Pool, write bool) {
 	return stored, false
 }
 
-// ErrConflict is wrapped by what Conflict returns.
-var ErrConflict = errors.New("two pools of one name")
-
-// Conflict says why known and stored, of one name, cannot both come from one
-// history: a generation has two contents, or a range has changed. Merge decides
-// all the same, and the same on every node; somebody should be told.
+// Conflict returns an error if known and stored, of one name, cannot come from one
+// history: a generation has two contents, or a range has changed. Merge still decides,
+// and the same on every node, but an administrator should know.
 func Conflict(known, stored Pool) error {
 	switch {
 	case known.Generation == 0 || stored.Generation == 0:
 		return nil
 	case known.Generation == stored.Generation && !known.Equal(stored),
 		known.Network != stored.Network, !slices.Equal(known.Ranges, stored.Ranges):
-		return fmt.Errorf("%w: known is %s; stored is %s", ErrConflict, known, stored)
+		return fmt.Errorf("two pools of one name: known is %s; stored is %s", known, stored)
 	}
 	return nil
 }
 
-// Block is what one node has of a range.
+// Block holds the block of one node in a range.
 type Block struct {
 	Pool       string       `json:"pool"`
 	Prefix     netip.Prefix `json:"prefix"`
 	Generation uint64       `json:"generation"` // of the pool
 }
 
-// String is the pool and the prefix.
+// String returns the pool and the prefix.
 func (b Block) String() string { return b.Pool + " " + b.Prefix.String() }
 
-// Blocks are the blocks that node id has in a network: those that it lends from
-// and those that keep their leases only, in the order of the pools, Default
-// first and then by name. A pool that id does not fit is left out, with an error.
+// Blocks returns the blocks of node id in a network: the open ones and the draining ones,
+// in the order of the pools, Default first and then by name. It leaves out a pool that id
+// does not fit, with an error.
 //
-// Pools of one cluster are disjoint. Where two are not, addresses of a block may
-// be another node's too, so both drain, with an error; but a custom network does
-// not stop network Default.
+// Pools of one cluster are disjoint. If two overlap, a block may have addresses of another
+// node, so both drain, with an error. But a custom network does not stop network Default.
 func Blocks(pools []Pool, network string, id uint32) (open, draining []Block, errs []error) {
 	var ours []Pool
 	for i := range pools {
@@ -283,7 +284,7 @@ func Blocks(pools []Pool, network string, id uint32) (open, draining []Block, er
 	return open, draining, errs
 }
 
-// blocks are node id's of all ranges, or none.
+// blocks returns the blocks of node id in all ranges, or an error.
 func (p Pool) blocks(id uint32) ([]Block, error) {
 	var all []Block
 	for _, r := range p.Ranges {
@@ -296,7 +297,7 @@ func (p Pool) blocks(id uint32) ([]Block, error) {
 	return all, nil
 }
 
-// rival is an error where p must not lend because of another pool.
+// rival returns an error if another pool keeps nodes from allocating from p.
 func (p Pool) rival(pools []Pool) error {
 	var err error
 	first := ""
@@ -308,13 +309,14 @@ func (p Pool) rival(pools []Pool) error {
 		mine, theirs, ok := p.overlaps(*o)
 		if ok && (err == nil || compareNames(o.Name, first) < 0) {
 			first = o.Name
-			err = fmt.Errorf("pool %s: %s overlaps pool %s, %s: nothing is lent of it until one of them is removed", p.Name, mine.CIDR, o.Name, theirs.CIDR)
+			err = fmt.Errorf("pool %s: %s overlaps pool %s, %s: nothing is allocated from it until one of them is removed",
+				p.Name, mine.CIDR, o.Name, theirs.CIDR)
 		}
 	}
 	return err
 }
 
-// Largest is the largest node ID that has a block in all pools that are not removed.
+// Largest returns the largest node ID that has a block in all pools that are not removed.
 func Largest(pools []Pool) uint32 {
 	most := ^uint32(0)
 	for _, p := range pools {

@@ -4,7 +4,6 @@
 package poolplan_test
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -35,7 +34,7 @@ func TestMessages(t *testing.T) {
 		g.Expect(back.Equal(p)).To(BeTrue(), "%s is %s", p, back)
 	}
 	g := NewWithT(t)
-	g.Expect(as(poolplan.Removed, pool("x", "10.1.0.0/16 24")).Message().Draining).To(BeTrue(), "who knows of draining only lends nothing either")
+	g.Expect(as(poolplan.Removed, pool("x", "10.1.0.0/16 24")).Message().Draining).To(BeTrue(), "a reader that knows only draining allocates nothing either")
 	p, err := poolplan.FromMessage(&kv.Pool{Name: "x", Network: "y", Generation: 1, Removed: true, Ranges: []*kv.PoolRange{{Cidr: "10.1.0.0/16", OneNodePrefixLen: 24}}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(p.State).To(Equal(poolplan.Removed))
@@ -74,7 +73,7 @@ func TestBadMessages(t *testing.T) {
 		{"names", func(m *kv.Pool) { m.Name, m.Network = "", "Blue" }, []string{
 			`name: is missing: write 1 to 63 lower case letters, digits, '-' and '.', beginning and ending with a letter or a digit, such as "pods-2"`,
 			`network: "Blue" is not a name: write 1 to 63 lower case letters, digits, '-' and '.', beginning and ending with a letter or a digit, such as "pods-2"`}},
-		{"generation", func(m *kv.Pool) { m.Generation = 0 }, []string{`generation: "0" is none: the first one is 1`}},
+		{"generation", func(m *kv.Pool) { m.Generation = 0 }, []string{`generation: "0" is not a generation: the first one is 1`}},
 		{"no range", func(m *kv.Pool) { m.Ranges = nil }, []string{`ranges: is missing: a pool has one or two ranges`}},
 		{"no network", func(m *kv.Pool) { m.Ranges[0].Cidr = "x" },
 			[]string{`ranges[0].cidr: "x" is not a network: write address/length, such as 10.2.0.0/16 or fd00:2::/48`}},
@@ -104,7 +103,7 @@ func TestBadMessages(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 }
 
-// What a range may be is what has room for a pod, and nothing else.
+// A range is valid if and only if it has room for a pod.
 func TestRangesHaveRoomForAPod(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base := rapid.SampledFrom([]string{"10.0.0.0", "fd00::"}).Draw(t, "base")
@@ -198,14 +197,14 @@ func TestMerge(t *testing.T) {
 	other := active
 	other.State = poolplan.Draining
 	p, write := poolplan.Merge(active, other)
-	g.Expect(p).To(Equal(other), "the stored one is everybody's")
+	g.Expect(p).To(Equal(other), "the stored one counts on every node")
 	g.Expect(write).To(BeFalse())
 	err := poolplan.Conflict(active, other)
-	g.Expect(errors.Is(err, poolplan.ErrConflict)).To(BeTrue())
+	g.Expect(err).To(MatchError(ContainSubstring("two pools of one name")))
 	g.Expect(err).To(MatchError("two pools of one name: known is pool pods of network default: 10.1.0.0/16 cut in /24, active, generation 1; " +
 		"stored is pool pods of network default: 10.1.0.0/16 cut in /24, draining, generation 1"))
-	g.Expect(poolplan.Conflict(draining, pool("pods", "10.2.0.0/16 24"))).To(MatchError(poolplan.ErrConflict), "a range has changed")
-	g.Expect(poolplan.Conflict(draining, in("blue", active))).To(MatchError(poolplan.ErrConflict), "the network has changed")
+	g.Expect(poolplan.Conflict(draining, pool("pods", "10.2.0.0/16 24"))).To(MatchError(ContainSubstring("two pools of one name")), "a range has changed")
+	g.Expect(poolplan.Conflict(draining, in("blue", active))).To(MatchError(ContainSubstring("two pools of one name")), "the network has changed")
 }
 
 // Of the values that one pool had in its life, any order and grouping of merges

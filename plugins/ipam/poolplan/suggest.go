@@ -13,13 +13,14 @@ import (
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// instead says what to write to have old drained, and a pool with the given
-// ranges (old's where there are none of a family) in its place.
-func (m *making) instead(old Pool, ranges []Range) string {
+// instead returns what to write to drain old and to add a pool with the given ranges in
+// its place. For a family without a range it takes that of old.
+func (m *planner) instead(old Pool, ranges []Range) string {
 	const text = ": add a pool with addresses of its own, and drain this one"
 	wanted := slices.Clone(ranges)
 	for _, r := range old.Ranges {
-		if !slices.ContainsFunc(ranges, func(w Range) bool { return w.family() == r.family() }) {
+		sameFamily := func(w Range) bool { return w.family() == r.family() }
+		if !slices.ContainsFunc(ranges, sameFamily) {
 			wanted = append(wanted, r)
 		}
 	}
@@ -29,21 +30,18 @@ func (m *making) instead(old Pool, ranges []Range) string {
 		if !ok {
 			return text
 		}
-		shown[i] = fmt.Sprintf("{cidr: %s, oneNodePrefixLen: %d}", quoted(free.CIDR.String()), free.OneNode)
+		shown[i] = fmt.Sprintf("{cidr: %s, oneNodePrefixLen: %d}", strconv.Quote(free.CIDR.String()), free.OneNode)
 	}
 	network := ""
 	if old.Network != Default {
-		network = ", network: " + quoted(old.Network)
+		network = ", network: " + strconv.Quote(old.Network)
 	}
 	return fmt.Sprintf("%s, such as pools: [{name: %s%s, ranges: [%s]}, {name: %s, state: draining}]",
-		text, quoted(m.freeName(old.Name)), network, strings.Join(shown, ", "), quoted(old.Name))
+		text, strconv.Quote(m.freeName(old.Name)), network, strings.Join(shown, ", "), strconv.Quote(old.Name))
 }
 
-// quoted is s as a text of YAML.
-func quoted(s string) string { return strconv.Quote(s) }
-
-// freeName is a name that no pool has or had: "pods-3" for "pods-2".
-func (m *making) freeName(name string) string {
+// freeName returns a name that no pool has or had: "pods-3" for "pods-2".
+func (m *planner) freeName(name string) string {
 	base := name
 	if i := strings.LastIndexByte(name, '-'); i > 0 {
 		if _, err := strconv.ParseUint(name[i+1:], 10, 32); err == nil {
@@ -58,9 +56,9 @@ func (m *making) freeName(name string) string {
 	}
 }
 
-// free is a range like r, large enough for all nodes, that shares no address
-// with anything: r itself, or the next one of the same private network.
-func (m *making) free(r Range) (Range, bool) {
+// free returns a range like r, large enough for all nodes, that overlaps nothing: r
+// itself, or the next one of the same private network.
+func (m *planner) free(r Range) (Range, bool) {
 	const tries = 4096
 	length := min(r.CIDR.Bits(), r.OneNode-idBits(m.largestID()))
 	within, ok := private(r.CIDR, length)
@@ -81,8 +79,8 @@ func (m *making) free(r Range) (Range, bool) {
 	return Range{}, false
 }
 
-// private is the private network that p is of, where it has room for several
-// of the given length; of IPv6 it is a part with room for 256.
+// private returns the private network of p if it has room for several prefixes of the
+// length; for IPv6 a part of it with room for 256.
 func private(p netip.Prefix, length int) (netip.Prefix, bool) {
 	for _, s := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fd00::/8"} {
 		whole := netip.MustParsePrefix(s)
@@ -97,14 +95,15 @@ func private(p netip.Prefix, length int) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// taken is true where p shares addresses with a pool, one that the file adds,
-// or something reserved.
-func (m *making) taken(p netip.Prefix) bool {
+// taken reports whether p overlaps a pool, one that the file adds, or a reserved network.
+func (m *planner) taken(p netip.Prefix) bool {
 	overlaps := func(r Range) bool { return r.CIDR.Overlaps(p) }
-	return slices.ContainsFunc(m.s.Pools, func(o Pool) bool { return o.State != Removed && slices.ContainsFunc(o.Ranges, overlaps) }) ||
-		slices.ContainsFunc(m.s.Reserved, func(n Reserved) bool { return n.Net.Overlaps(p) }) ||
-		slices.ContainsFunc(m.wanted, func(w Wanted) bool {
-			_, old := m.known[w.Name]
-			return !old && slices.ContainsFunc(w.Ranges, overlaps)
-		})
+	pool := func(o Pool) bool { return o.State != Removed && slices.ContainsFunc(o.Ranges, overlaps) }
+	reserved := func(n Reserved) bool { return n.Net.Overlaps(p) }
+	added := func(w Wanted) bool {
+		_, old := m.known[w.Name]
+		return !old && slices.ContainsFunc(w.Ranges, overlaps)
+	}
+	return slices.ContainsFunc(m.s.Pools, pool) || slices.ContainsFunc(m.s.Reserved, reserved) ||
+		slices.ContainsFunc(m.wanted, added)
 }

@@ -55,20 +55,23 @@ func (p Plan) moveText() string {
 			stuck++
 		}
 		leases += m.Leases
-		g = append(g, []string{fmt.Sprintf("%d (%s)", m.NodeID, m.NodeName), m.Pool, joined(m.Drains), count, joined(m.Opens), joined(m.Keeps)})
+		node := fmt.Sprintf("%d (%s)", m.NodeID, m.NodeName)
+		g = append(g, []string{node, m.Pool, joined(m.Drains), count, joined(m.Opens), joined(m.Keeps)})
 	}
 	text := "\n" + g.String() + fmt.Sprintf("\n%s, %s: pods keep their addresses, new ones come from elsewhere\n",
 		plural(len(p.Moves), "block drains", "blocks drain"), plural(leases, "lease stays", "leases stay"))
 	if silent > 0 {
-		text += fmt.Sprintf("warning: the leases in %s are not known: the node has not answered yet\n", plural(silent, "block", "blocks"))
+		text += fmt.Sprintf("warning: the leases in %s are not known: the node has not answered yet\n",
+			plural(silent, "block", "blocks"))
 	}
 	if stuck > 0 {
-		text += fmt.Sprintf("warning: %s: no pool of the network is open there any more\n", plural(stuck, "node gets no new addresses", "nodes get no new addresses"))
+		text += fmt.Sprintf("warning: %s: no pool of the network is open there any more\n",
+			plural(stuck, "node gets no new addresses", "nodes get no new addresses"))
 	}
 	return text
 }
 
-// refusal is why nothing is changed.
+// refusal describes the reason why nothing is changed.
 func (p Plan) refusal() string {
 	text := "refused, nothing is changed\n"
 	if len(p.Problems) > 0 {
@@ -86,12 +89,12 @@ func (p Plan) refusal() string {
 		if b.Followed == 0 {
 			leases = "?"
 		}
-		g = append(g, []string{fmt.Sprintf("%d (%s)", b.NodeID, b.NodeName), b.Pool, leases, b.why()})
+		g = append(g, []string{fmt.Sprintf("%d (%s)", b.NodeID, b.NodeName), b.Pool, leases, b.reason()})
 	}
 	return text + "\n" + g.String()
 }
 
-// grid is rows of cells, printed in columns.
+// grid holds rows of cells, printed in columns.
 type grid [][]string
 
 // String aligns the columns, two spaces apart; an empty cell is "-".
@@ -124,7 +127,7 @@ func shown(cell string) string {
 	return clean(cell)
 }
 
-// clean keeps what others have named from moving the cursor of a terminal.
+// clean replaces characters by which a name could move the cursor of a terminal.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -142,7 +145,7 @@ func joined[T fmt.Stringer](all []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// plural is "1 lease", "2 leases".
+// plural returns "1 lease", "2 leases".
 func plural[N int | uint64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one

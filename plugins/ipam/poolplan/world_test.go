@@ -35,13 +35,13 @@ type world struct {
 	count map[string]int // of what has happened
 }
 
-// node is what one really has, and what it has said.
+// node holds the real use of one node, and its last report.
 type node struct {
 	id     uint32
 	claim  uint64
 	view   map[string]poolplan.Pool
 	leases map[string]uint64
-	said   []*kv.PoolUse
+	report []*kv.PoolUse
 }
 
 func newWorld(c choose) *world {
@@ -56,7 +56,7 @@ func ordered[K interface{ ~string | ~uint32 }, V any](m map[K]V) (all []V) {
 	return all
 }
 
-// open are the blocks that n lends from.
+// open returns the blocks from which n allocates.
 func (n *node) open() (all []poolplan.Block) {
 	pools := ordered(n.view)
 	for _, network := range []string{"default", "blue"} {
@@ -66,8 +66,8 @@ func (n *node) open() (all []poolplan.Block) {
 	return all
 }
 
-// lends are the pools that n lends from.
-func (n *node) lends() map[string]bool {
+// active returns the pools from which n allocates.
+func (n *node) active() map[string]bool {
 	names := map[string]bool{}
 	for _, b := range n.open() {
 		names[b.Pool] = true
@@ -77,10 +77,10 @@ func (n *node) lends() map[string]bool {
 
 // say is a beat.
 func (n *node) say() {
-	n.said = nil
-	open := n.lends()
+	n.report = nil
+	open := n.active()
 	for _, p := range ordered(n.view) {
-		n.said = append(n.said, &kv.PoolUse{Pool: p.Name, Generation: p.Generation, Open: open[p.Name], Leases: n.leases[p.Name]})
+		n.report = append(n.report, &kv.PoolUse{Pool: p.Name, Generation: p.Generation, Open: open[p.Name], Leases: n.leases[p.Name]})
 	}
 }
 
@@ -103,7 +103,7 @@ func (w *world) situation() poolplan.Situation {
 	for _, n := range ordered(w.nodes) {
 		name := fmt.Sprint("node-", n.id)
 		s.Nodes = append(s.Nodes, &kv.NodeRecord{Id: n.id, Name: name, Instance: name, Generation: n.claim})
-		s.Beats = append(s.Beats, &kv.NodeBeat{Id: n.id, Instance: name, Generation: n.claim, Pools: n.said})
+		s.Beats = append(s.Beats, &kv.NodeBeat{Id: n.id, Instance: name, Generation: n.claim, Pools: n.report})
 	}
 	if w.lie != nil {
 		w.lie(&s)
@@ -188,7 +188,7 @@ func (w *world) apply() error {
 		w.count[c.To.State.String()]++
 	}
 	if now := w.covered(); len(p.Changes) > 0 && (covered[0] && !now[0] || covered[1] && !now[1]) {
-		return fmt.Errorf("network default lends in %v, and did in %v", now, covered)
+		return fmt.Errorf("network default allocates in %v, and did in %v", now, covered)
 	}
 	if again := poolplan.Make(w.situation(), wanted); again.Err() != nil || len(again.Changes) > 0 {
 		return fmt.Errorf("applied twice: %+v", again)
@@ -196,7 +196,7 @@ func (w *world) apply() error {
 	return nil
 }
 
-// legal is whether a pool may become the other.
+// legal reports whether a pool may become the other one.
 func legal(from, to poolplan.Pool) error {
 	switch {
 	case to.Generation != from.Generation+1:
@@ -213,7 +213,7 @@ func legal(from, to poolplan.Pool) error {
 	return nil
 }
 
-// covered is whether network default lends IPv4 and IPv6.
+// covered reports whether network default allocates IPv4 and IPv6.
 func (w *world) covered() (families [2]bool) {
 	for _, p := range w.pools {
 		for _, r := range p.Ranges {
@@ -250,10 +250,10 @@ func (w *world) step() error {
 	case act < 11:
 		if open := n.open(); len(open) > 0 {
 			n.leases[pick(w.choose, open...).Pool]++
-			w.count["lent"]++
+			w.count["allocated"]++
 		}
 	case act == 11 && w.choose(3) == 0:
-		open := n.lends()
+		open := n.active()
 		maps.DeleteFunc(n.leases, func(name string, _ uint64) bool { return !open[name] })
 	case act == 12:
 		n.say()
@@ -286,8 +286,8 @@ func (w *world) putBack(n *node) {
 	}
 }
 
-// setBack is the store coming back older. Then nobody applies anything before
-// the nodes have said what they have.
+// setBack restores an older store. Then no file is applied before the nodes have reported
+// their use.
 func (w *world) setBack() {
 	if w.past == nil {
 		return
@@ -301,7 +301,7 @@ func (w *world) setBack() {
 	}
 }
 
-// check is what must always be so.
+// check checks the invariants.
 func (w *world) check() error {
 	type own struct {
 		who    string
@@ -309,7 +309,7 @@ func (w *world) check() error {
 	}
 	var owned []own
 	for _, n := range ordered(w.nodes) {
-		open := n.lends()
+		open := n.active()
 		for _, p := range ordered(n.view) {
 			if !open[p.Name] && n.leases[p.Name] == 0 {
 				continue
@@ -363,7 +363,7 @@ func (w *world) wander(steps int) error {
 	return nil
 }
 
-// Whatever is applied, and however late the nodes follow, no two nodes own
+// For any files, and however late the nodes follow, no two nodes own
 // overlapping blocks, no range changes, and generations rise.
 func TestNoBlockIsOwnedTwice(t *testing.T) {
 	g := NewWithT(t)
@@ -379,7 +379,7 @@ func TestNoBlockIsOwnedTwice(t *testing.T) {
 		}
 	})
 	t.Log(count)
-	for _, what := range []string{"active", "draining", "refused", "joined", "lent"} {
+	for _, what := range []string{"active", "draining", "refused", "joined", "allocated"} {
 		g.Expect(count[what]).To(BeNumerically(">", 0), "%s: the test tests nothing", what)
 	}
 }
@@ -396,7 +396,7 @@ func TestNoBlockIsOwnedTwiceInALongLife(t *testing.T) {
 		}
 	}
 	t.Log(count)
-	for _, what := range []string{"active", "draining", "removed", "refused", "joined", "lent", "set back", "put back"} {
+	for _, what := range []string{"active", "draining", "removed", "refused", "joined", "allocated", "set back", "put back"} {
 		g.Expect(count[what]).To(BeNumerically(">", 20), "%s: the test tests nothing", what)
 	}
 }
@@ -404,7 +404,7 @@ func TestNoBlockIsOwnedTwiceInALongLife(t *testing.T) {
 // A plan that believes too much is found out.
 func TestTheWorldFindsABrokenPlan(t *testing.T) {
 	for name, lie := range map[string]func(*poolplan.Situation){
-		"everybody has answered": func(s *poolplan.Situation) {
+		"every node has reported": func(s *poolplan.Situation) {
 			for _, b := range s.Beats {
 				b.Pools = nil
 				for _, p := range s.Pools {
@@ -412,7 +412,7 @@ func TestTheWorldFindsABrokenPlan(t *testing.T) {
 				}
 			}
 		},
-		"nobody has a lease": func(s *poolplan.Situation) {
+		"no node has a lease": func(s *poolplan.Situation) {
 			for i, b := range s.Beats {
 				s.Beats[i] = &kv.NodeBeat{Id: b.Id, Instance: b.Instance, Generation: b.Generation}
 				for _, u := range b.Pools {
@@ -434,7 +434,7 @@ func TestTheWorldFindsABrokenPlan(t *testing.T) {
 				}
 			}
 		},
-		"nobody is there": func(s *poolplan.Situation) { s.Nodes = nil },
+		"there is no node": func(s *poolplan.Situation) { s.Nodes = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := 0

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// change is what is done to the kernel, in a way that can be undone.
+// change changes the kernel's routes and can undo that.
 type change struct {
 	form   form
 	kernel kernel
 	done   []step
 }
 
-// step is one route that was added or removed.
+// step holds one route that was added or removed.
 type step struct {
 	removed bool
 	route   netlink.Route
 }
 
-// apply makes one key true, or leaves what was there.
+// apply applies one key, or undoes its steps.
 func (c *change) apply(t *table, w want) error {
 	began := len(c.done)
 	if err := c.converge(t, w); err != nil {
@@ -41,7 +41,7 @@ func (c *change) converge(t *table, w want) error {
 		return err
 	}
 	if r, taken := t.foreign[w.dst]; taken {
-		return fmt.Errorf("%w: %s", ErrForeign, describe(r))
+		return fmt.Errorf("%w: %s", errForeign, describe(r))
 	}
 	wanted, err := c.form.route(w.dst, w.gateway)
 	if err != nil {
@@ -68,15 +68,15 @@ func (c *change) converge(t *table, w want) error {
 	return c.replace(ours, stale, wanted)
 }
 
-// replace puts wanted for ours. One of them may be stale: of the same gateway,
-// on an interface that seems to be wrong.
+// replace replaces ours by wanted. One of them may be stale: of the same gateway, on an
+// interface that seems wrong.
 func (c *change) replace(ours []netlink.Route, stale int, wanted netlink.Route) error {
 	err := c.do(step{route: wanted}, c.kernel.RouteAppend)
 	if errors.Is(err, unix.EEXIST) && stale >= 0 {
 		_, err := c.remove(slices.Delete(slices.Clone(ours), stale, stale+1))
-		return err // the kernel would make it just so
+		return err // the kernel would choose the same interface
 	}
-	if errors.Is(err, unix.EEXIST) { // it is a part of one of them
+	if errors.Is(err, unix.EEXIST) { // it is a hop of one of them
 		if _, err := c.remove(ours); err != nil {
 			return err
 		}
@@ -89,8 +89,8 @@ func (c *change) replace(ours []netlink.Route, stale int, wanted netlink.Route) 
 	if err != nil || all {
 		return err
 	}
-	// Ours was gone already, so wanted may stand beside a route of whoever
-	// removed it: this time nothing else may be there.
+	// Another program removed ours, so wanted may be beside a route of that program: add
+	// it again, with NLM_F_EXCL.
 	if _, err := c.remove([]netlink.Route{wanted}); err != nil {
 		return err
 	}
@@ -100,12 +100,12 @@ func (c *change) replace(ours []netlink.Route, stale int, wanted netlink.Route) 
 func (c *change) add(r netlink.Route) error {
 	err := c.do(step{route: r}, c.kernel.RouteAdd)
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%w, made a moment ago: %w", ErrForeign, err)
+		return fmt.Errorf("%w, made a moment ago: %w", errForeign, err)
 	}
 	return err
 }
 
-// remove removes routes, all of them unless some were gone already.
+// remove removes routes. all is false if some were gone already.
 func (c *change) remove(routes []netlink.Route) (all bool, err error) {
 	all = true
 	for _, r := range routes {
@@ -123,9 +123,9 @@ func (c *change) remove(routes []netlink.Route) (all bool, err error) {
 	return all, nil
 }
 
-// do does a step and remembers it if it was done.
-func (c *change) do(s step, how func(*netlink.Route) error) error {
-	if err := how(&s.route); err != nil {
+// do does a step and records it if it succeeded.
+func (c *change) do(s step, operation func(*netlink.Route) error) error {
+	if err := operation(&s.route); err != nil {
 		verb := "add "
 		if s.removed {
 			verb = "remove "
@@ -136,7 +136,7 @@ func (c *change) do(s step, how func(*netlink.Route) error) error {
 	return nil
 }
 
-// undo undoes all steps from a given one on, in the opposite order.
+// undo undoes all steps from the given one on, in the opposite order.
 func (c *change) undo(from int) error {
 	var errs []error
 	for _, s := range slices.Backward(c.done[from:]) {
@@ -152,7 +152,7 @@ func (c *change) undo(from int) error {
 	return errors.Join(errs...)
 }
 
-// explain adds what the kernel means by an error.
+// explain adds the meaning of an error of the kernel.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):

@@ -195,7 +195,7 @@ func (n *node) commit(txn controller.Transaction) error { return commit(n.sink, 
 
 // failedKeys are the keys of ValueErrors, in order.
 func failedKeys(err error) []string {
-	errs, _ := err.(controller.ValueErrors)
+	errs, _ := err.(controller.ValueErrors) //nolint:errorlint // the error itself must be of that type
 	return slices.Sorted(maps.Keys(errs))
 }
 
@@ -222,7 +222,7 @@ type fake struct {
 	routes []netlink.Route
 	log    []string
 	fault  func(op string, r *netlink.Route) error // asked before each call
-	after  func(op string, r *netlink.Route)       // told after each
+	after  func(op string, r *netlink.Route)       // called after each
 }
 
 func newFake() *fake {
@@ -257,7 +257,7 @@ func (f *fake) call(op string, r *netlink.Route, do func() error) error {
 	return err
 }
 
-// kept is how the kernel shows a route that was added.
+// kept returns an added route as the kernel shows it.
 func (f *fake) kept(r *netlink.Route) netlink.Route {
 	k := *r
 	dst := netip.MustParsePrefix(r.Dst.String())
@@ -323,8 +323,8 @@ func (f *fake) RouteDel(r *netlink.Route) error {
 
 func (f *fake) Close() {}
 
-// others are the routes of the fake but the kernel's own, sorted.
-func (f *fake) others() []string {
+// routes returns the routes of the fake except the kernel's own, sorted.
+func (f *fake) list() []string {
 	all := []string{}
 	for _, r := range f.routes {
 		if r.Protocol != unix.RTPROT_KERNEL {
@@ -337,6 +337,6 @@ func (f *fake) others() []string {
 
 func newFakeSink(opt Options) (*Sink, *fake) {
 	f := newFake()
-	opt.Protocol, opt.Table = Protocol, unix.RT_TABLE_MAIN
+	opt.Protocol, opt.Table = defaultProtocol, unix.RT_TABLE_MAIN
 	return newSink(opt, f), f
 }

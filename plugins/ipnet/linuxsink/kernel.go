@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is what is used of *netlink.Handle.
+// kernel holds the methods of *netlink.Handle that the sink calls.
 type kernel interface {
 	RouteListFilteredIter(family int, filter *netlink.Route, mask uint64, f func(netlink.Route) (more bool)) error
 	RouteAdd(*netlink.Route) error    // NLM_F_CREATE, NLM_F_EXCL
@@ -26,18 +26,18 @@ type kernel interface {
 }
 
 const (
-	// listTries is how often routes are listed when others change them meanwhile.
+	// listTries limits the attempts of a list while routes change.
 	listTries = 10
-	// metric6 is what the kernel makes of IPv6 routes without a metric.
+	// metric6 is the metric that the kernel sets for IPv6 routes without one.
 	metric6 = 1024
-	// loopback is the interface of IPv6 routes that reject, in every namespace.
+	// loopback is the interface of IPv6 routes that reject packets, in every namespace.
 	loopback = 1
 )
 
-// form is what our routes have in common.
+// form holds the protocol and the table of own routes.
 type form struct{ protocol, table int }
 
-// route is a route of ours; without gateway it is unreachable.
+// route returns an own route; without gateway it is unreachable.
 func (f form) route(dst netip.Prefix, gateway netip.Addr) (netlink.Route, error) {
 	to, err := netlink.ParseIPNet(dst.String())
 	if err != nil {
@@ -53,21 +53,21 @@ func (f form) route(dst netip.Prefix, gateway netip.Addr) (netlink.Route, error)
 	default:
 		r.Type = unix.RTN_UNREACHABLE
 		if dst.Addr().Is6() {
-			r.LinkIndex = loopback // by which alone IPv6 can tell it from others when it is to be removed
+			r.LinkIndex = loopback // IPv6 needs it to identify the route when it removes it
 		}
 	}
 	return r, nil
 }
 
-// ours is true for our routes.
+// ours reports whether r is an own route.
 func (f form) ours(r netlink.Route) bool { return int(r.Protocol) == f.protocol && r.Table == f.table }
 
-// gateway is that of a route of ours, zero where it is unreachable. It is not
-// plain if it is anything that route does not make.
+// gateway returns the gateway of an own route, zero if the route is unreachable. plain is
+// false if the route has a form that method route does not make.
 func (f form) gateway(r netlink.Route) (gateway netip.Addr, plain bool) {
 	rest := r
 	rest.Dst, rest.Gw, rest.LinkIndex, rest.Family = nil, nil, 0, 0
-	rest.Flags &= unix.RTNH_F_ONLINK // the others say how it is doing
+	rest.Flags &= unix.RTNH_F_ONLINK // the other flags are state
 	bare := netlink.Route{Protocol: netlink.RouteProtocol(f.protocol), Table: f.table, Type: r.Type}
 	if r.Family == netlink.FAMILY_V6 {
 		bare.Priority = metric6
@@ -85,17 +85,17 @@ func (f form) gateway(r netlink.Route) (gateway netip.Addr, plain bool) {
 	return netip.Addr{}, false
 }
 
-// table is what the kernel has.
+// table holds the kernel's routes.
 type table struct {
 	ours    map[netip.Prefix][]netlink.Route
-	foreign map[netip.Prefix]netlink.Route   // the first to each destination that was asked for
-	hidden  map[netip.Prefix][]netlink.Route // what may be ours within those
-	onLink  map[int][]netip.Prefix           // what interfaces reach directly, by any table
+	foreign map[netip.Prefix]netlink.Route   // the first to each requested destination
+	hidden  map[netip.Prefix][]netlink.Route // hops of them that may be own routes
+	onLink  map[int][]netip.Prefix           // prefixes that each interface reaches directly, of any table
 }
 
-// list reads the routes of families; of those that are not ours, only to
-// destinations that are asked for.
-func (f form) list(ctx context.Context, k kernel, families []int, asked map[netip.Prefix]bool) (*table, error) {
+// list reads the routes of families, of foreign ones only those to requested
+// destinations.
+func (f form) list(ctx context.Context, k kernel, families []int, requested map[netip.Prefix]bool) (*table, error) {
 	for try := 1; ; try++ {
 		t := &table{
 			ours: map[netip.Prefix][]netlink.Route{}, foreign: map[netip.Prefix]netlink.Route{},
@@ -106,11 +106,13 @@ func (f form) list(ctx context.Context, k kernel, families []int, asked map[neti
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("list routes: %w", context.Cause(ctx))
 			}
-			// the table 0 of the filter is all tables
-			err = errors.Join(err, k.RouteListFilteredIter(family, &netlink.Route{}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
-				t.sort(f, r, asked)
+			// table 0 of the filter means all tables
+			each := func(r netlink.Route) bool {
+				t.sort(f, r, requested)
 				return true
-			}))
+			}
+			mask := netlink.RT_FILTER_TABLE
+			err = errors.Join(err, k.RouteListFilteredIter(family, &netlink.Route{}, mask, each))
 		}
 		if err == nil {
 			return t, nil
@@ -121,7 +123,7 @@ func (f form) list(ctx context.Context, k kernel, families []int, asked map[neti
 	}
 }
 
-func (t *table) sort(f form, r netlink.Route, asked map[netip.Prefix]bool) {
+func (t *table) sort(f form, r netlink.Route, requested map[netip.Prefix]bool) {
 	dst, ok := prefix(r)
 	if !ok {
 		return
@@ -130,11 +132,11 @@ func (t *table) sort(f form, r netlink.Route, asked map[netip.Prefix]bool) {
 		t.ours[dst] = append(t.ours[dst], r)
 		return
 	}
-	if r.Table == f.table && asked[dst] {
+	if r.Table == f.table && requested[dst] {
 		if _, known := t.foreign[dst]; !known {
 			t.foreign[dst] = r
 		}
-		if all := hops(r); len(all) > 1 { // of which IPv6 shows the protocol of one
+		if all := hops(r); len(all) > 1 { // IPv6 shows the protocol of only one
 			for i := range all {
 				all[i].Protocol = netlink.RouteProtocol(f.protocol)
 			}
@@ -154,14 +156,14 @@ func (t *table) sort(f form, r netlink.Route, asked map[netip.Prefix]bool) {
 	}
 }
 
-// reaches is true if the gateway of r can still be on its interface. The kernel
-// looks at that only once: r outlives the connected route that it was made by.
+// reaches reports whether the gateway of r is still on-link on its interface. The kernel
+// checks that only once: r outlives the connected route.
 func (t *table) reaches(r netlink.Route, gateway netip.Addr) bool {
 	return !gateway.IsValid() ||
 		slices.ContainsFunc(t.onLink[r.LinkIndex], func(p netip.Prefix) bool { return p.Contains(gateway) })
 }
 
-// prefix is the destination of a route.
+// prefix returns the destination of a route.
 func prefix(r netlink.Route) (netip.Prefix, bool) {
 	if r.Dst == nil {
 		return netip.Prefix{}, false
@@ -174,8 +176,8 @@ func prefix(r netlink.Route) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// hops are the routes that r is removed as. IPv6 shows routes of one metric as
-// one, also if some are not ours, and must be told each that is meant.
+// hops returns the routes to remove for r. IPv6 shows all routes of one metric as one, also
+// if some are foreign, and removes them one by one.
 func hops(r netlink.Route) []netlink.Route {
 	r.Flags &= unix.RTNH_F_ONLINK
 	if r.Family != netlink.FAMILY_V6 || len(r.MultiPath) == 0 {
@@ -190,7 +192,7 @@ func hops(r netlink.Route) []netlink.Route {
 	return all
 }
 
-// describe writes a route as people know it.
+// describe returns a route as ip route shows it.
 func describe(r netlink.Route) string {
 	var s strings.Builder
 	switch r.Type {

@@ -64,28 +64,28 @@ func TestKernelIsTheTruth(t *testing.T) {
 		what   string
 		damage func() error
 	}{
-		{"somebody removes ours", func() error {
-			return errors.Join(netlink.RouteDel(by(Protocol, "10.1.7.0/24", "192.168.16.7", 0)), netlink.RouteDel(by(Protocol, "fd01:7::/64", "fd16::7", 0)),
-				netlink.RouteDel(by(Protocol, "10.1.8.0/24", "", 0)), netlink.RouteDel(by(Protocol, "fd01:8::/64", "", 0)))
+		{"another program removes an own route", func() error {
+			return errors.Join(netlink.RouteDel(by(defaultProtocol, "10.1.7.0/24", "192.168.16.7", 0)), netlink.RouteDel(by(defaultProtocol, "fd01:7::/64", "fd16::7", 0)),
+				netlink.RouteDel(by(defaultProtocol, "10.1.8.0/24", "", 0)), netlink.RouteDel(by(defaultProtocol, "fd01:8::/64", "", 0)))
 		}},
-		{"somebody changes ours", func() error {
-			return errors.Join(netlink.RouteReplace(by(Protocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteReplace(by(Protocol, "fd01:7::/64", "fd16::99", 0)),
-				netlink.RouteReplace(by(Protocol, "10.1.8.0/24", "192.168.16.99", 0)))
+		{"another program changes an own route", func() error {
+			return errors.Join(netlink.RouteReplace(by(defaultProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteReplace(by(defaultProtocol, "fd01:7::/64", "fd16::99", 0)),
+				netlink.RouteReplace(by(defaultProtocol, "10.1.8.0/24", "192.168.16.99", 0)))
 		}},
-		{"somebody adds what looks like ours", func() error {
-			return errors.Join(netlink.RouteAdd(by(Protocol, "10.1.7.0/24", "192.168.16.99", 5)), netlink.RouteAdd(by(Protocol, "fd01:7::/64", "fd16::99", 5)),
-				netlink.RouteAdd(by(Protocol, "10.1.8.0/24", "192.168.16.7", 5)), netlink.RouteAdd(by(Protocol, "10.9.0.0/16", "192.168.16.7", 0)))
+		{"another program adds a route with our protocol", func() error {
+			return errors.Join(netlink.RouteAdd(by(defaultProtocol, "10.1.7.0/24", "192.168.16.99", 5)), netlink.RouteAdd(by(defaultProtocol, "fd01:7::/64", "fd16::99", 5)),
+				netlink.RouteAdd(by(defaultProtocol, "10.1.8.0/24", "192.168.16.7", 5)), netlink.RouteAdd(by(defaultProtocol, "10.9.0.0/16", "192.168.16.7", 0)))
 		}},
 		{"ours get further next hops", func() error {
-			return errors.Join(netlink.RouteAppend(by(Protocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteAppend(by(Protocol, "fd01:7::/64", "fd16::99", 0)))
+			return errors.Join(netlink.RouteAppend(by(defaultProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteAppend(by(defaultProtocol, "fd01:7::/64", "fd16::99", 0)))
 		}},
 		{"ours get other settings", func() error {
-			r4, r6 := by(Protocol, "10.1.7.0/24", "192.168.16.7", 0), by(Protocol, "fd01:7::/64", "fd16::7", 0)
+			r4, r6 := by(defaultProtocol, "10.1.7.0/24", "192.168.16.7", 0), by(defaultProtocol, "fd01:7::/64", "fd16::7", 0)
 			r4.MTU, r6.MTU = 1400, 1400
 			return errors.Join(netlink.RouteReplace(r4), netlink.RouteReplace(r6))
 		}},
 		{"ours become multipath", func() error {
-			r4 := by(Protocol, "10.1.7.0/24", "192.168.16.7", 0)
+			r4 := by(defaultProtocol, "10.1.7.0/24", "192.168.16.7", 0)
 			r4.Gw, r4.MultiPath = nil, []*netlink.NexthopInfo{{Gw: net.ParseIP("192.168.16.7")}, {Gw: net.ParseIP("192.168.16.8")}}
 			return netlink.RouteReplace(r4)
 		}},
@@ -103,7 +103,7 @@ func TestKernelIsTheTruth(t *testing.T) {
 	}
 }
 
-// TestUnchangedRoutesAreNotTouched listens to what the kernel tells of routes.
+// TestUnchangedRoutesAreNotTouched subscribes to changes of routes.
 func TestUnchangedRoutesAreNotTouched(t *testing.T) {
 	n := newNode(t, Options{})
 	values := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7"), to("fd01:8::/64", "")}
@@ -114,13 +114,13 @@ func TestUnchangedRoutesAreNotTouched(t *testing.T) {
 		close(done)
 		n.Eventually(events).Should(BeClosed())
 	}()
-	told := func(mark string) (all []string) { // all of ours before a route of somebody else
+	changes := func(mark string) (all []string) { // of own routes, before the foreign route mark
 		n.inside(func() error { return netlink.RouteAdd(by(unix.RTPROT_STATIC, mark, "192.168.16.7", 0)) })
 		for e := range events {
 			if e.Dst.String() == mark {
 				return all
 			}
-			if e.Protocol != Protocol {
+			if e.Protocol != defaultProtocol {
 				continue // the kernel's own, which take their time
 			}
 			all = append(all, map[uint16]string{unix.RTM_NEWROUTE: "new ", unix.RTM_DELROUTE: "del "}[e.Type]+plain(describe(e.Route)))
@@ -130,11 +130,11 @@ func TestUnchangedRoutesAreNotTouched(t *testing.T) {
 	n.Expect(n.commit(resync(values...))).To(Succeed())
 	n.Expect(n.commit(update(values...))).To(Succeed())
 	n.Expect(commit(n.open(Options{}), resync(values...))).To(Succeed())
-	n.Expect(told("10.99.1.0/24")).To(BeEmpty())
+	n.Expect(changes("10.99.1.0/24")).To(BeEmpty())
 
 	values[0], values[3] = to("10.1.7.0/24", "192.168.16.17"), no("fd01:8::/64")
 	n.Expect(n.commit(resync(values...))).To(Succeed())
-	n.Expect(told("10.99.2.0/24")).To(Equal([]string{
+	n.Expect(changes("10.99.2.0/24")).To(Equal([]string{
 		"new 10.1.7.0/24 via 192.168.16.17 proto 202", "del 10.1.7.0/24 via 192.168.16.7 proto 202", "del unreachable fd01:8::/64 proto 202",
 	}), "there is no moment without a route")
 }
@@ -171,7 +171,7 @@ func TestForeignRoutesAreNotTouched(t *testing.T) {
 	good := to("10.1.9.0/24", "192.168.16.9")
 	for _, txn := range []controller.Transaction{update(append(values, good)...), resync(append(values, good)...)} {
 		err := n.commit(txn)
-		n.Expect(err).To(MatchError(ErrForeign))
+		n.Expect(err).To(MatchError(errForeign))
 		n.Expect(failedKeys(err)).To(HaveLen(len(values)))
 		for _, s := range []string{
 			"route/10.1.2.0/24: there is a route that is not ours: 10.1.2.0/24 via 192.168.16.1 interface ", " proto bird metric 32",
@@ -183,7 +183,7 @@ func TestForeignRoutesAreNotTouched(t *testing.T) {
 		n.Expect(n.commit(update(append(removals, no("10.1.9.0/24"))...))).To(Succeed(), "what is not ours is not there for us")
 		n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before))
 	}
-	n.Expect(n.commit(reverting(good, values[1]))).To(MatchError(ErrForeign))
+	n.Expect(n.commit(reverting(good, values[1]))).To(MatchError(errForeign))
 	n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before))
 	n.Expect(n.commit(resync())).To(Succeed())
 	n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before))
@@ -198,16 +198,16 @@ func TestForeignRoutesBesideOurs(t *testing.T) {
 	})
 	before := n.routes()
 	n.Expect(before).To(HaveLen(4))
-	n.Expect(n.commit(resync(ours...))).To(MatchError(ErrForeign), "also while ours is there")
-	n.Expect(n.commit(update(to("10.1.7.0/24", "192.168.16.8"), to("fd01:7::/64", "")))).To(MatchError(ErrForeign))
+	n.Expect(n.commit(resync(ours...))).To(MatchError(errForeign), "also while ours is there")
+	n.Expect(n.commit(update(to("10.1.7.0/24", "192.168.16.8"), to("fd01:7::/64", "")))).To(MatchError(errForeign))
 	n.Expect(n.routes()).To(Equal(before), "a key that fails leaves what was there")
-	n.Expect(n.commit(resync())).To(Succeed(), "what nobody wants is removed")
+	n.Expect(n.commit(resync())).To(Succeed(), "unwanted routes are removed")
 	n.Expect(n.routes()).To(Equal([]string{"10.1.7.0/24 via 192.168.16.1 proto static metric 9", "fd01:7::/64 via fd16::1 proto static metric 9"}))
 
 	// IPv6 shows routes of one metric as one, with the protocol of one of them
 	n.Expect(n.commit(update(to("fd01:8::/64", "fd16::8")))).To(Succeed())
 	n.inside(func() error { return netlink.RouteAppend(by(unix.RTPROT_STATIC, "fd01:8::/64", "fd16::1", 0)) })
-	n.Expect(n.commit(resync(to("fd01:8::/64", "fd16::8")))).To(MatchError(ErrForeign))
+	n.Expect(n.commit(resync(to("fd01:8::/64", "fd16::8")))).To(MatchError(errForeign))
 	n.Expect(n.routes()).To(ContainElement(And(ContainSubstring(" nexthop fd16::8"), ContainSubstring(" nexthop fd16::1"))))
 	n.Expect(n.commit(resync())).To(Succeed())
 	n.Expect(n.routes()).To(ContainElement("fd01:8::/64 via fd16::1 proto static"), "the other one stays")
@@ -221,7 +221,7 @@ func TestGatewaysThatCannotBeReached(t *testing.T) {
 	n.Expect(err).To(MatchError(And(
 		ContainSubstring("route/10.1.7.0/24: add 10.1.7.0/24 via 172.16.0.1 proto 202: network is unreachable: no connected route reaches the gateway"),
 		ContainSubstring("route/fd01:7::/64: add "))))
-	n.Expect(n.routes()).To(Equal([]string{"10.1.8.0/24 via 192.168.16.8 proto 202"}), "the others go on")
+	n.Expect(n.routes()).To(Equal([]string{"10.1.8.0/24 via 192.168.16.8 proto 202"}), "the other keys go on")
 	n.Expect(n.commit(update(to("10.1.8.0/24", "172.16.0.1")))).To(MatchError(unix.ENETUNREACH))
 	n.Expect(n.routes()).To(Equal([]string{"10.1.8.0/24 via 192.168.16.8 proto 202"}), "a change that fails changes nothing")
 	n.inside(func() error { return netlink.RouteAdd(by(unix.RTPROT_STATIC, "172.16.0.0/16", "192.168.16.1", 0)) })
@@ -239,7 +239,7 @@ func TestInterfacesThatLoseTheirAddress(t *testing.T) {
 	devices := func() (all []string) {
 		n.inside(func() error {
 			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-				routes, err := netlink.RouteListFiltered(family, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
+				routes, err := netlink.RouteListFiltered(family, &netlink.Route{Protocol: defaultProtocol}, netlink.RT_FILTER_PROTOCOL)
 				if err != nil {
 					return err
 				}
@@ -297,7 +297,7 @@ func TestTablesAndProtocolsAreApart(t *testing.T) {
 	v := to("10.1.7.0/24", "192.168.16.7")
 	n.Expect(n.commit(resync(v))).To(Succeed())
 	n.Expect(commit(table, resync(v, to("fd01:7::/64", "")))).To(Succeed())
-	n.Expect(commit(other, resync(v))).To(MatchError(ErrForeign))
+	n.Expect(commit(other, resync(v))).To(MatchError(errForeign))
 	n.Expect(commit(other, resync(to("10.1.8.0/24", "192.168.16.7")))).To(Succeed())
 	n.Expect(n.routes()).To(Equal([]string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.8.0/24 via 192.168.16.7 proto 201"}))
 	n.Expect(n.routesOf(1000)).To(HaveLen(2))
@@ -328,7 +328,7 @@ func TestNewComesBackFromItsNamespace(t *testing.T) {
 	n.Expect(os.Readlink(current)).To(Equal(home))
 }
 
-func TestForwardingIsAskedFor(t *testing.T) {
+func TestForwardingIsAnOption(t *testing.T) {
 	n := newNode(t, Options{})
 	settings := func() (s string) {
 		n.inside(func() error {
@@ -390,9 +390,9 @@ func dropNetAdmin() error {
 	return unix.Capset(&head, &data[0])
 }
 
-// TestGatewaysThatTheKernelKnowsBetter has a gateway that no connected route
+// TestGatewaysOnAnInterfaceThatTheKernelChooses has a gateway that no connected route
 // reaches and the kernel takes all the same: an address of its own.
-func TestGatewaysThatTheKernelKnowsBetter(t *testing.T) {
+func TestGatewaysOnAnInterfaceThatTheKernelChooses(t *testing.T) {
 	n := newNode(t, Options{})
 	n.inside(func() error { return address("lo", "10.99.0.1/32") })
 	v := to("10.1.7.0/24", "10.99.0.1")
@@ -402,7 +402,7 @@ func TestGatewaysThatTheKernelKnowsBetter(t *testing.T) {
 	n.Expect(n.commit(resync(v))).To(Succeed())
 	n.Expect(n.commit(resync(v, to("10.1.8.0/24", "")))).To(Succeed())
 	e := <-events
-	for e.Protocol != Protocol {
+	for e.Protocol != defaultProtocol {
 		e = <-events
 	}
 	n.Expect(e.Dst.String()).To(Equal("10.1.8.0/24"), "the other one is not touched")
@@ -423,8 +423,8 @@ func (k clumsy) RouteDel(r *netlink.Route) error {
 	return k.kernel.RouteDel(r)
 }
 
-// TestWhatIsAppendedIsTakenBack has old routes that cannot be removed.
-func TestWhatIsAppendedIsTakenBack(t *testing.T) {
+// TestAnAppendedRouteIsUndone has old routes that cannot be removed.
+func TestAnAppendedRouteIsUndone(t *testing.T) {
 	n := newNode(t, Options{})
 	before := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7"), to("fd01:8::/64", "")}
 	for _, other := range [][]controller.Value{

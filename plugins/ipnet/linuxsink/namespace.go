@@ -17,9 +17,9 @@ import (
 // current is the network namespace of the calling thread.
 const current = "/proc/thread-self/ns/net"
 
-// within calls f in a network namespace ("": the current one), on a thread that
-// nothing else runs on meanwhile. If the thread cannot go back, the calling
-// goroutine stays locked to it, so that nothing else ever runs there.
+// within calls f in a network namespace ("": the current one) on a locked thread. If the
+// thread cannot go back, the calling goroutine stays locked to it, so that no other
+// goroutine runs there.
 func within(path string, f func() error) (err error) {
 	if path == "" {
 		return f()
@@ -61,8 +61,8 @@ func setns(file *os.File) error {
 	return os.NewSyscallError("setns", unix.Setns(int(file.Fd()), unix.CLONE_NEWNET))
 }
 
-// forward turns on forwarding in the current network namespace. What is on
-// already is not written, because writing it resets other settings.
+// forward turns on forwarding in the current network namespace. It does not write a
+// setting that is on, because writing it resets other settings.
 func forward() error {
 	for _, path := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
 		err := turnOn(path)

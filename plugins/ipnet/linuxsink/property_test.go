@@ -21,7 +21,7 @@ import (
 	"github.com/cadastre/cadastre/controller"
 )
 
-// model is what the kernel should have.
+// model holds the routes that the kernel should have.
 type model struct {
 	ours    map[string]string         // gateways by destination
 	foreign map[string]map[int]string // gateways by destination and metric
@@ -50,7 +50,7 @@ func (m *model) put(v controller.Value) (fails bool) {
 	return false
 }
 
-// commit is what a transaction leaves, and the keys that fail.
+// commit applies a transaction to the model and returns the keys that fail.
 func (m *model) commit(txn controller.Transaction) (after *model, failing []string) {
 	after = m.clone()
 	asked := map[string]bool{}
@@ -147,8 +147,8 @@ func (w *world) commits(t *rapid.T, txn controller.Transaction) {
 	g.Expect(failedKeys(err)).To(ConsistOf(want))
 }
 
-// others changes a route of somebody else, or removes one of ours.
-func (w *world) others(t *rapid.T) {
+// foreign changes a foreign route, or removes an own one.
+func (w *world) foreign(t *rapid.T) {
 	dst := rapid.SampledFrom(destinations()).Draw(t, "destination")
 	gateway := gateways(dst)[rapid.IntRange(0, 1).Draw(t, "gateway")]
 	usual := 0
@@ -159,7 +159,7 @@ func (w *world) others(t *rapid.T) {
 	have, ours := w.model.ours[dst]
 	switch {
 	case rapid.Bool().Draw(t, "ours") && ours:
-		w.inside(func() error { return netlink.RouteDel(by(Protocol, dst, have, 0)) })
+		w.inside(func() error { return netlink.RouteDel(by(defaultProtocol, dst, have, 0)) })
 		delete(w.model.ours, dst)
 	case w.model.foreign[dst][metric] != "":
 		w.inside(func() error {
@@ -196,7 +196,7 @@ func (w *world) clean() {
 	w.model = &model{map[string]string{}, map[string]map[int]string{}}
 }
 
-// TestAnySequenceEndsInTheModel draws transactions, routes of others and
+// TestAnySequenceEndsInTheModel draws transactions, foreign routes and
 // removals of ours.
 func TestAnySequenceEndsInTheModel(t *testing.T) {
 	w := &world{newNode(t, Options{}), &model{}}
@@ -210,7 +210,7 @@ func TestAnySequenceEndsInTheModel(t *testing.T) {
 				w.commits(t, txn)
 			},
 			"resync":  func(t *rapid.T) { w.commits(t, resync(drawValues(t, false)...)) },
-			"others":  w.others,
+			"foreign": w.foreign,
 			"restart": func(*rapid.T) { w.Expect(w.sink.Close()).To(Succeed()); w.sink = w.open(Options{}) },
 			"":        func(*rapid.T) { same() },
 		})

@@ -64,7 +64,7 @@ func (r *retrying) lines() []string {
 	return all
 }
 
-// refuse makes the kernel refuse these destinations and no others.
+// refuse makes the kernel refuse only these destinations.
 func (r *retrying) refuse(dsts ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,7 +147,7 @@ func TestRetriesThatWork(t *testing.T) {
 		g.Expect(r.commit(retry, resync())).To(MatchError(unix.EIO))
 		r.refuse()
 		r.wait(time.Hour)
-		g.Expect(r.fake.others()).To(BeEmpty())
+		g.Expect(r.fake.list()).To(BeEmpty())
 	})
 }
 
@@ -188,7 +188,7 @@ func TestNewerTransactionsEndRetries(t *testing.T) {
 			_ = commit(r.sink, x.newer)
 			_ = r.lines()
 			r.wait(time.Hour)
-			g.Expect(r.fake.others()).To(Equal(x.want), x.what)
+			g.Expect(r.fake.list()).To(Equal(x.want), x.what)
 			g.Expect(len(r.lines()) > 0).To(Equal(x.tried), x.what)
 		})
 	}
@@ -223,8 +223,8 @@ func TestRetriesEndWithTheSink(t *testing.T) {
 func TestAttemptsThatAreCutShort(t *testing.T) {
 	g := NewWithT(t)
 	clock := time.Unix(0, 0)
-	told := 0
-	s, f := newFakeSink(Options{Now: func() time.Time { return clock }, OnFailure: func(string, error) { told++ }})
+	failures := 0
+	s, f := newFakeSink(Options{Now: func() time.Time { return clock }, OnFailure: func(string, error) { failures++ }})
 	f.fault = func(op string, _ *netlink.Route) error {
 		if op == "add" {
 			return unix.EIO
@@ -238,11 +238,11 @@ func TestAttemptsThatAreCutShort(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s.retry(ctx)
-	g.Expect(told).To(BeZero())
+	g.Expect(failures).To(BeZero())
 	s.retry(t.Context())
-	g.Expect(told).To(Equal(1))
+	g.Expect(failures).To(Equal(1))
 	s.retry(t.Context())
-	g.Expect(told).To(Equal(1))
+	g.Expect(failures).To(Equal(1))
 }
 
 // TestRetriesInTheKernel waits until a gateway can be reached.

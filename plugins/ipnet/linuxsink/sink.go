@@ -21,38 +21,38 @@ import (
 	"github.com/cadastre/cadastre/controller"
 )
 
-// Protocol is the protocol number that routes have which are ours.
-const Protocol = 0xCA
+// defaultProtocol is the protocol number of own routes.
+const defaultProtocol = 0xCA
 
 // answerTimeout bounds the wait for each answer of the kernel.
 const answerTimeout = 10 * time.Second
 
 var (
-	// ErrForeign is the error of a key whose destination somebody else has a route to.
-	ErrForeign = errors.New("there is a route that is not ours")
-	// ErrClosed is returned after Close.
-	ErrClosed = errors.New("sink was closed")
+	// errForeign is the error of a key if another program has a route to its destination.
+	errForeign = errors.New("there is a route that is not ours")
+	// errClosed is returned after Close.
+	errClosed = errors.New("sink was closed")
 )
 
-// Options are for New; the zero value is a sink for the main table of the
-// network namespace of the process.
+// Options holds the options of New. The zero value is for the main table of the process's
+// network namespace.
 type Options struct {
-	// Namespace is the path of a network namespace, as in CNI_NETNS; "": the
-	// caller's. It is looked at in New only.
+	// Namespace is the path of a network namespace, as in CNI_NETNS; "": the caller's.
+	// Only New uses it.
 	Namespace string
-	Protocol  int // of our routes, 0: Protocol
-	Table     int // where they are, 0: main
+	Protocol  int // of own routes; 0: 202
+	Table     int // of own routes; 0: main
 	// Forwarding turns on forwarding of IPv4 and IPv6 in the namespace, once.
 	// IPv6 then takes no more router advertisements unless accept_ra is 2.
 	Forwarding bool
-	// OnFailure is told, from Run, of a key that was tried for the last time;
-	// may be nil. It may call Dump.
+	// OnFailure is called from Run after the last attempt of a key failed; may be nil.
+	// It may call Dump.
 	OnFailure func(key string, err error)
 	Now       func() time.Time                     // nil: time.Now
 	After     func(time.Duration) <-chan time.Time // nil: time.After
 }
 
-// Sink is a southbound that is the kernel.
+// Sink is a southbound for the kernel.
 type Sink struct {
 	opt    Options
 	form   form
@@ -61,22 +61,23 @@ type Sink struct {
 
 	mu      sync.Mutex
 	kernel  kernel                   // nil: closed
-	wanted  map[string]proto.Message // what was asked for last
+	wanted  map[string]proto.Message // the last requested values
 	pending map[string]*pending
 }
 
 var _ controller.Sink = (*Sink)(nil)
 
-// New opens the kernel's door. It changes nothing unless Forwarding is set.
+// New opens a netlink socket. It changes nothing unless Forwarding is set.
 func New(opt Options) (*Sink, error) {
 	if opt.Protocol == 0 {
-		opt.Protocol = Protocol
+		opt.Protocol = defaultProtocol
 	}
 	if opt.Table == 0 {
 		opt.Table = unix.RT_TABLE_MAIN
 	}
 	if opt.Protocol <= unix.RTPROT_STATIC || opt.Protocol > 255 {
-		return nil, fmt.Errorf("open the kernel's routes: protocol %d is not between 5 and 255, what is below is the kernel's and the administrator's", opt.Protocol)
+		return nil, fmt.Errorf("open the kernel's routes: protocol %d is not between 5 and 255 "+
+			"(0 to 4 belong to the kernel and the administrator)", opt.Protocol)
 	}
 	if opt.Table < 0 || opt.Table == unix.RT_TABLE_LOCAL {
 		return nil, fmt.Errorf("open the kernel's routes: table %d cannot be ours", opt.Table)
@@ -111,8 +112,13 @@ func newSink(opt Options, k kernel) *Sink {
 		opt.After = time.After
 	}
 	return &Sink{
-		opt: opt, form: form{opt.Protocol, opt.Table}, wake: make(chan struct{}, 1), closed: make(chan struct{}),
-		kernel: k, wanted: map[string]proto.Message{}, pending: map[string]*pending{},
+		opt:     opt,
+		form:    form{opt.Protocol, opt.Table},
+		wake:    make(chan struct{}, 1),
+		closed:  make(chan struct{}),
+		kernel:  k,
+		wanted:  map[string]proto.Message{},
+		pending: map[string]*pending{},
 	}
 }
 
@@ -128,21 +134,20 @@ func (s *Sink) Close() error {
 	return nil
 }
 
-// failure is a want that could not be made true.
+// failure is a want that could not be applied.
 type failure struct {
 	want
 	err error
 }
 
-// Commit makes a transaction true in the kernel; see the package for what is
-// left where it fails. When ctx ends, what is not yet done fails. The error is
-// controller.ValueErrors, unless the routes could not be listed for a resync or
-// something could not be undone.
+// Commit applies a transaction to the kernel; see the package for failures. When ctx ends,
+// the remaining keys fail. The error is controller.ValueErrors, unless the routes could not
+// be listed for a resync or a step could not be undone.
 func (s *Sink) Commit(ctx context.Context, txn controller.Transaction) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.kernel == nil {
-		return fmt.Errorf("commit to the kernel: %w", ErrClosed)
+		return fmt.Errorf("commit to the kernel: %w", errClosed)
 	}
 	wants := readAll(txn.Values)
 	var failed []failure
@@ -163,35 +168,35 @@ func (s *Sink) Commit(ctx context.Context, txn controller.Transaction) error {
 		s.remember(txn, wants, failed)
 	}
 	if err != nil {
-		return errors.Join(report(failed), err) // which is of more than single values
+		return errors.Join(report(failed), err) // err is about more than single values
 	}
 	return report(failed)
 }
 
-// apply makes routes true: first those that are to be there, then those that
-// are not. The error is about more than single keys.
+// apply applies routes, first the wanted ones, then the removals. The error is about more
+// than single keys.
 func (s *Sink) apply(ctx context.Context, c *change, wants []want, txn controller.Transaction) (failed []failure, err error) {
 	resync := txn.Method != controller.Update
 	todo := slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return !w.isRoute() })
 	if resync {
-		todo = append(todo, s.noMore(wants)...)
+		todo = append(todo, s.former(wants)...)
 	}
-	asked, families := map[netip.Prefix]bool{}, map[int]bool{netlink.FAMILY_V4: resync, netlink.FAMILY_V6: resync}
+	requested, families := map[netip.Prefix]bool{}, map[int]bool{netlink.FAMILY_V4: resync, netlink.FAMILY_V6: resync}
 	for _, w := range todo {
-		asked[w.dst] = true
+		requested[w.dst] = true
 		families[family(w.dst)] = true
 	}
 	maps.DeleteFunc(families, func(_ int, listed bool) bool { return !listed })
 	if len(families) == 0 {
 		return nil, nil
 	}
-	t, err := s.form.list(ctx, s.kernel, slices.Sorted(maps.Keys(families)), asked)
+	t, err := s.form.list(ctx, s.kernel, slices.Sorted(maps.Keys(families)), requested)
 	if err != nil {
 		for _, w := range todo {
 			failed = append(failed, failure{w, err})
 		}
 		if !resync {
-			err = nil // all that was to be done has it
+			err = nil // each key has it
 		}
 		return failed, err
 	}
@@ -214,8 +219,8 @@ func (s *Sink) apply(ctx context.Context, c *change, wants []want, txn controlle
 	return failed, nil
 }
 
-// noMore are the removals of routes that were wanted and that no value is about.
-func (s *Sink) noMore(wants []want) []want {
+// former returns the removals of routes that were wanted and are not in the transaction.
+func (s *Sink) former(wants []want) []want {
 	left := maps.Clone(s.wanted)
 	for _, w := range wants {
 		delete(left, w.key)
@@ -229,11 +234,11 @@ func (s *Sink) noMore(wants []want) []want {
 	return all
 }
 
-// unwanted are the removals of what is ours and no value is about.
+// unwanted returns the removals of own routes that are not in the transaction.
 func unwanted(t *table, wants []want) []want {
 	left := maps.Clone(t.ours)
 	for _, w := range wants {
-		delete(left, w.dst) // also where w is invalid: what was there stays
+		delete(left, w.dst) // an invalid value leaves the present route
 	}
 	var all []want
 	for _, dst := range slices.SortedFunc(maps.Keys(left), netip.Prefix.Compare) {
@@ -256,7 +261,7 @@ func family(p netip.Prefix) int {
 	return netlink.FAMILY_V6
 }
 
-// remember notes what was asked for, and what of it is to be tried again.
+// remember records the requested values, and schedules the failed ones.
 func (s *Sink) remember(txn controller.Transaction, wants []want, failed []failure) {
 	before := s.wanted
 	if txn.Method == controller.Update {
@@ -279,7 +284,7 @@ func (s *Sink) remember(txn controller.Transaction, wants []want, failed []failu
 	s.schedule(txn.Retry, failed)
 }
 
-// report makes ValueErrors of what has failed.
+// report returns the failures as ValueErrors.
 func report(failed []failure) error {
 	if len(failed) == 0 {
 		return nil
@@ -291,21 +296,24 @@ func report(failed []failure) error {
 	return errs
 }
 
-// Dump is what is there now: the routes of ours that the kernel has, and the
-// values that are only remembered. A route of ours of a form that this package
-// never makes has all of it as its gateway.
+// Dump returns the present values: the own routes of the kernel, and the values that are
+// only kept. An own route of a form that this package never makes has its whole
+// description as the gateway.
 func (s *Sink) Dump(ctx context.Context) (map[string]proto.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.kernel == nil {
-		return nil, fmt.Errorf("dump the kernel's routes: %w", ErrClosed)
+		return nil, fmt.Errorf("dump the kernel's routes: %w", errClosed)
 	}
 	t, err := s.form.list(ctx, s.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("dump the kernel's routes: %w", err)
 	}
 	all := maps.Clone(s.wanted)
-	maps.DeleteFunc(all, func(_ string, m proto.Message) bool { _, isRoute := m.(*kv.NodeRoute); return isRoute })
+	maps.DeleteFunc(all, func(_ string, m proto.Message) bool {
+		_, isRoute := m.(*kv.NodeRoute)
+		return isRoute
+	})
 	for dst, routes := range t.ours {
 		key := kv.SinkRoutePrefix + dst.String()
 		have := &kv.NodeRoute{Dst: dst.String(), Gateway: describe(routes[0])}
@@ -328,7 +336,7 @@ func (s *Sink) Dump(ctx context.Context) (map[string]proto.Message, error) {
 	return all, nil
 }
 
-// sameGateway compares gateways, which values may write in several ways.
+// sameGateway compares gateways, which have several spellings.
 func sameGateway(x, y string) bool {
 	a, errA := netip.ParseAddr(x)
 	b, errB := netip.ParseAddr(y)

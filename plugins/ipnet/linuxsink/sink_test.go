@@ -54,7 +54,7 @@ func TestInvalidValues(t *testing.T) {
 		{controller.Value{Key: "route/10.1.7.0/24", Message: &kv.PodNetwork{}}, "it is a cadastre"},
 		{controller.Value{Key: kv.SinkNode, Message: &kv.PodNetwork{}}, "it is a cadastre"},
 		{controller.Value{Key: kv.SinkPodPrefix + "a", Message: &kv.NodeNetwork{}}, "it is a cadastre"},
-		{controller.Value{Key: "other", Message: &kv.NodeNetwork{}}, "nothing southbound has such a key"},
+		{controller.Value{Key: "other", Message: &kv.NodeNetwork{}}, "the southbound has no such key"},
 	} {
 		good := to("10.1.9.0/24", "192.168.16.9")
 		for _, txn := range []controller.Transaction{update(x.value, good), resync(x.value, good, to("10.1.7.0/24", "192.168.16.7"))} {
@@ -64,7 +64,7 @@ func TestInvalidValues(t *testing.T) {
 			err := commit(s, txn)
 			g.Expect(failedKeys(err)).To(Equal([]string{x.value.Key}))
 			g.Expect(err).To(MatchError(And(HavePrefix(x.value.Key+": invalid value "), ContainSubstring(x.why))))
-			g.Expect(f.others()).To(Equal([]string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.9.0/24 via 192.168.16.9 proto 202"}), x.why)
+			g.Expect(f.list()).To(Equal([]string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.9.0/24 via 192.168.16.9 proto 202"}), x.why)
 			g.Expect(dump(s)).To(Equal([]string{"10.1.7.0/24 192.168.16.7 10-1-7-0-24", "10.1.9.0/24 192.168.16.9 10-1-9-0-24"}), x.why)
 			g.Expect(commit(s, update(no("10.1.9.0/24")))).To(Succeed())
 		}
@@ -91,10 +91,10 @@ func TestDump(t *testing.T) {
 	}
 	clear(have) // it is the caller's
 	g.Expect(commit(s, update(controller.Value{Key: kv.SinkPodPrefix + "pods/4f1c/eth0"}))).To(Succeed())
-	g.Expect(f.RouteDel(by(Protocol, "10.1.8.0/24", "", 0))).To(MatchError(unix.ESRCH))
+	g.Expect(f.RouteDel(by(defaultProtocol, "10.1.8.0/24", "", 0))).To(MatchError(unix.ESRCH))
 	f.routes = slices.DeleteFunc(f.routes, func(r netlink.Route) bool { return r.Type == unix.RTN_UNREACHABLE })
 	for _, r := range []*netlink.Route{
-		by(Protocol, "10.1.9.0/24", "192.168.16.9", 0), by(Protocol, "10.1.10.0/24", "192.168.16.9", 7), by(unix.RTPROT_STATIC, "10.1.11.0/24", "192.168.16.9", 7),
+		by(defaultProtocol, "10.1.9.0/24", "192.168.16.9", 0), by(defaultProtocol, "10.1.10.0/24", "192.168.16.9", 7), by(unix.RTPROT_STATIC, "10.1.11.0/24", "192.168.16.9", 7),
 	} {
 		r.Table, r.Type = unix.RT_TABLE_MAIN, unix.RTN_UNICAST
 		g.Expect(f.RouteAdd(r)).To(Succeed())
@@ -117,8 +117,8 @@ func TestDump(t *testing.T) {
 	g.Expect(s.Close()).To(Succeed())
 	g.Expect(s.Close()).To(Succeed())
 	_, err = s.Dump(t.Context())
-	g.Expect(err).To(MatchError(ErrClosed))
-	g.Expect(commit(s, update())).To(MatchError(ErrClosed))
+	g.Expect(err).To(MatchError(errClosed))
+	g.Expect(commit(s, update())).To(MatchError(errClosed))
 	g.Expect(s.Run(t.Context())).To(Succeed())
 }
 
@@ -160,7 +160,7 @@ func TestFailuresAtEveryStep(t *testing.T) {
 				s, f := newFakeSink(Options{})
 				g.Expect(commit(s, resync(before...))).To(Succeed())
 				g.Expect(f.RouteAdd(&netlink.Route{Dst: by(0, "10.9.0.0/16", "", 0).Dst, Protocol: unix.RTPROT_STATIC, Table: unix.RT_TABLE_MAIN})).To(Succeed())
-				was, wasDump := f.others(), dump(s)
+				was, wasDump := f.list(), dump(s)
 				calls, failed := 0, ""
 				f.fault = func(op string, r *netlink.Route) error {
 					if calls++; calls == failing {
@@ -173,7 +173,7 @@ func TestFailuresAtEveryStep(t *testing.T) {
 				}
 				err := commit(s, controller.Transaction{Method: method, Values: values, RevertOnFailure: reverts})
 				f.fault = nil
-				if failed == "" { // there are no more calls
+				if failed == "" { // no call is left
 					g.Expect(err).NotTo(HaveOccurred())
 					g.Expect(failing).To(BeNumerically(">", 15))
 					break
@@ -185,11 +185,11 @@ func TestFailuresAtEveryStep(t *testing.T) {
 					g.Expect(failedKeys(err)).To(BeEmpty(), "of a resync it is known that all of it may have failed")
 				}
 				if reverts {
-					g.Expect(f.others()).To(Equal(was), "at call %d, %s", failing, failed)
+					g.Expect(f.list()).To(Equal(was), "at call %d, %s", failing, failed)
 					g.Expect(dump(s)).To(Equal(wasDump))
 					continue
 				}
-				g.Expect(f.others()).To(Equal(partly(was, s, values, failed)), "at call %d, %s", failing, failed)
+				g.Expect(f.list()).To(Equal(partly(was, s, values, failed)), "at call %d, %s", failing, failed)
 				g.Expect(dump(s)).To(ContainElement("pod/a"))
 				if failed != "list" {
 					g.Expect(failedKeys(err)).To(Equal([]string{"route/" + failed}))
@@ -199,7 +199,7 @@ func TestFailuresAtEveryStep(t *testing.T) {
 	}
 }
 
-// partly is what was, with all values but those to one destination; with none
+// partly returns the former routes with all values except those to one destination; with none
 // if the list failed.
 func partly(was []string, s *Sink, values []controller.Value, failed string) []string {
 	after := map[string]string{}
@@ -239,7 +239,7 @@ func TestFailuresOfUndoing(t *testing.T) {
 		ContainSubstring("route/10.1.8.0/24: remove 10.1.8.0/24 via 192.168.16.8"), ContainSubstring("undo: remove 10.1.7.0/24 via 192.168.16.7"))))
 }
 
-// TestRaces has somebody else who acts between our look and our change.
+// TestRaces has another program that acts between the check and the change.
 func TestRaces(t *testing.T) {
 	alien := func(gateway string, metric int) netlink.Route {
 		r := by(unix.RTPROT_STATIC, "10.1.7.0/24", gateway, metric)
@@ -247,7 +247,7 @@ func TestRaces(t *testing.T) {
 		return *r
 	}
 	ours := func(f *fake) int {
-		return slices.IndexFunc(f.routes, func(r netlink.Route) bool { return r.Protocol == Protocol })
+		return slices.IndexFunc(f.routes, func(r netlink.Route) bool { return r.Protocol == defaultProtocol })
 	}
 	for _, x := range []struct {
 		what   string
@@ -258,9 +258,9 @@ func TestRaces(t *testing.T) {
 		want   []string
 	}{
 		{"makes a route where none was", nil, to("10.1.7.0/24", "192.168.16.7"),
-			func(f *fake) { f.routes = append(f.routes, alien("192.168.16.1", 0)) }, ErrForeign, []string{"10.1.7.0/24 via 192.168.16.1 proto static"}},
+			func(f *fake) { f.routes = append(f.routes, alien("192.168.16.1", 0)) }, errForeign, []string{"10.1.7.0/24 via 192.168.16.1 proto static"}},
 		{"puts theirs for ours", []controller.Value{to("10.1.7.0/24", "192.168.16.7")}, to("10.1.7.0/24", "192.168.16.8"),
-			func(f *fake) { f.routes[ours(f)] = alien("192.168.16.1", 0) }, ErrForeign, []string{"10.1.7.0/24 via 192.168.16.1 proto static"}},
+			func(f *fake) { f.routes[ours(f)] = alien("192.168.16.1", 0) }, errForeign, []string{"10.1.7.0/24 via 192.168.16.1 proto static"}},
 		{"puts theirs for ours that goes", []controller.Value{to("10.1.7.0/24", "192.168.16.7")}, no("10.1.7.0/24"),
 			func(f *fake) { f.routes[ours(f)] = alien("192.168.16.7", 0) }, nil, []string{"10.1.7.0/24 via 192.168.16.7 proto static"}},
 		{"removes ours that changes", []controller.Value{to("10.1.7.0/24", "192.168.16.7")}, to("10.1.7.0/24", "192.168.16.8"),
@@ -268,9 +268,9 @@ func TestRaces(t *testing.T) {
 		{"makes what is wanted already", []controller.Value{to("10.1.7.0/24", "192.168.16.7")}, to("10.1.7.0/24", "192.168.16.8"),
 			func(f *fake) {
 				r := alien("192.168.16.8", 0)
-				r.Protocol = Protocol
+				r.Protocol = defaultProtocol
 				f.routes = append(f.routes, r)
-			}, ErrForeign, []string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.7.0/24 via 192.168.16.8 proto 202"}},
+			}, errForeign, []string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.7.0/24 via 192.168.16.8 proto 202"}},
 	} {
 		g := NewWithT(t)
 		s, f := newFakeSink(Options{})
@@ -287,7 +287,7 @@ func TestRaces(t *testing.T) {
 		} else {
 			g.Expect(err).To(MatchError(x.err), x.what)
 		}
-		g.Expect(f.others()).To(Equal(x.want), x.what)
+		g.Expect(f.list()).To(Equal(x.want), x.what)
 	}
 }
 
@@ -306,7 +306,7 @@ func TestListsThatAreInterrupted(t *testing.T) {
 	interrupted = 1000
 	g.Expect(commit(s, resync())).To(MatchError(netlink.ErrDumpInterrupted), "also where no key could have it")
 	g.Expect(1000 - interrupted).To(Equal(2 * listTries))
-	g.Expect(f.others()).To(HaveLen(1))
+	g.Expect(f.list()).To(HaveLen(1))
 }
 
 func TestCommitHonoursItsContext(t *testing.T) {
@@ -314,12 +314,12 @@ func TestCommitHonoursItsContext(t *testing.T) {
 	s, f := newFakeSink(Options{})
 	before, values := scenario()
 	g.Expect(commit(s, resync(before...))).To(Succeed())
-	was, why := f.others(), errors.New("too long")
+	was, why := f.list(), errors.New("too long")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
 	for _, txn := range []controller.Transaction{update(values...), resync(), reverting(values...)} {
 		g.Expect(s.Commit(ctx, txn)).To(MatchError(why))
-		g.Expect(f.others()).To(Equal(was))
+		g.Expect(f.list()).To(Equal(was))
 	}
 	g.Expect(commit(s, resync(before...))).To(Succeed())
 	for _, reverts := range []bool{true, false} {
@@ -336,18 +336,18 @@ func TestCommitHonoursItsContext(t *testing.T) {
 		f.after = nil
 		g.Expect(err).To(MatchError(why))
 		if reverts {
-			g.Expect(f.others()).To(Equal(was), "undoing does not end with the context")
+			g.Expect(f.list()).To(Equal(was), "undoing does not end with the context")
 			continue
 		}
 		g.Expect(err).NotTo(MatchError(ContainSubstring("route/10.1.1.0/24: ")), "what worked remains")
 		g.Expect(err).To(MatchError(ContainSubstring("route/fd01:4::/64: too long")))
-		g.Expect(f.others()).To(ContainElement("10.1.1.0/24 via 192.168.16.1 proto 202"))
+		g.Expect(f.list()).To(ContainElement("10.1.1.0/24 via 192.168.16.1 proto 202"))
 	}
 }
 
 func TestFormsAreRecognized(t *testing.T) {
 	g := NewWithT(t)
-	f, s := form{Protocol, unix.RT_TABLE_MAIN}, newFake()
+	f, s := form{defaultProtocol, unix.RT_TABLE_MAIN}, newFake()
 	for _, x := range []struct{ dst, gateway string }{{"10.1.7.0/24", "192.168.16.7"}, {"10.1.7.0/24", ""}, {"fd01::/64", "fd16::7"}, {"fd01::/64", ""}} {
 		gateway, _ := netip.ParseAddr(x.gateway)
 		r, err := f.route(netip.MustParsePrefix(x.dst), gateway)

@@ -15,16 +15,16 @@ import (
 	"github.com/cadastre/cadastre/controller"
 )
 
-// want is what one value asks for.
+// want holds the request of one value.
 type want struct {
 	key     string
-	message proto.Message // nil: nothing is to be there
-	dst     netip.Prefix  // valid for all keys of routes that can be
+	message proto.Message // nil: remove the value
+	dst     netip.Prefix  // valid for all valid keys of routes
 	gateway netip.Addr    // zero: unreachable
-	invalid error         // why it can never be made true
+	invalid error         // why it can never be applied
 }
 
-// isRoute is true where there is something to do in the kernel.
+// isRoute reports whether the value is a route of the kernel.
 func (w want) isRoute() bool { return w.dst.IsValid() && w.invalid == nil }
 
 // readAll reads the values of a transaction; of several for a key, the last.
@@ -50,7 +50,7 @@ func read(v controller.Value) want {
 		w.dst, err = destination(text)
 	}
 	if v.Message == nil {
-		return w // what can never have been there is easily removed
+		return w // a removal of an impossible value does nothing
 	}
 	if err == nil {
 		err = w.check(text)
@@ -61,14 +61,14 @@ func read(v controller.Value) want {
 	return w
 }
 
-// check looks at the message; text is what the key of a route says.
+// check checks the message; text is the destination in the key of a route.
 func (w *want) check(text string) error {
 	kind := kv.SinkMessage(w.key)
 	if kind == nil {
-		return errors.New("nothing southbound has such a key")
+		return errors.New("the southbound has no such key")
 	}
 	if have, needs := w.message.ProtoReflect().Descriptor().FullName(), kind.ProtoReflect().Descriptor().FullName(); have != needs {
-		return fmt.Errorf("it is a %s and no %s", have, needs)
+		return fmt.Errorf("it is a %s, not a %s", have, needs)
 	}
 	route, isRoute := w.message.(*kv.NodeRoute)
 	if !isRoute {
@@ -85,8 +85,8 @@ func (w *want) check(text string) error {
 	return err
 }
 
-// destination parses a prefix in its one canonical form, so that no two keys
-// are of the same destination.
+// destination parses a prefix in canonical form, so that no two keys have the same
+// destination.
 func destination(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	switch {
@@ -104,7 +104,7 @@ func destination(text string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// gateway parses an address that routes to dst can have as their gateway.
+// gateway parses the gateway of a route to dst.
 func gateway(text string, dst netip.Prefix) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	switch {

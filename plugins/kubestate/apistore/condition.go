@@ -14,19 +14,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NodeCondition is a condition of a Node.
+// NodeCondition holds a condition of a Node.
 type NodeCondition struct {
 	Type, Reason, Message string
 	OK                    bool
-	Since                 time.Time // when it became what it is
+	Since                 time.Time // of the last change of OK
 }
 
-// SetNodeCondition writes a condition into the status of this store's Node, in
-// place of the one of its type.
+// SetNodeCondition writes a condition into the status of this store's Node. It
+// replaces the one of the same type.
 func (s *Store) SetNodeCondition(ctx context.Context, n NodeCondition) error {
 	c := corev1.NodeCondition{
-		Type: corev1.NodeConditionType(n.Type), Status: corev1.ConditionFalse, Reason: n.Reason, Message: n.Message,
-		LastTransitionTime: metav1.NewTime(n.Since), LastHeartbeatTime: metav1.NewTime(n.Since),
+		Type:               corev1.NodeConditionType(n.Type),
+		Status:             corev1.ConditionFalse,
+		Reason:             n.Reason,
+		Message:            n.Message,
+		LastTransitionTime: metav1.NewTime(n.Since),
+		LastHeartbeatTime:  metav1.NewTime(n.Since),
 	}
 	if n.OK {
 		c.Status = corev1.ConditionTrue
@@ -36,7 +40,9 @@ func (s *Store) SetNodeCondition(ctx context.Context, n NodeCondition) error {
 		return err
 	}
 	err = s.ask(ctx, func(ctx context.Context) error {
-		_, err := s.client.Resource(corev1.SchemeGroupVersion.WithResource("nodes")).Patch(ctx, s.reader.node, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+		nodes := s.client.Resource(corev1.SchemeGroupVersion.WithResource("nodes"))
+		patch := types.StrategicMergePatchType
+		_, err := nodes.Patch(ctx, s.reader.node, patch, body, metav1.PatchOptions{}, "status")
 		return err
 	})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NodeWarning is a warning event about a Node.
+// NodeWarning holds a warning event about a Node.
 type NodeWarning struct {
 	Reason, Message string
 	At              time.Time
@@ -30,13 +30,27 @@ func (s *Store) WarnNode(ctx context.Context, n NodeWarning) error {
 	const component = "cadastre-agent"
 	sum := sha256.Sum256([]byte(n.Reason + "\n" + n.Message))
 	event := &corev1.Event{
-		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", s.reader.node, sum[:8]), Namespace: metav1.NamespaceDefault},
-		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: s.reader.node, UID: types.UID(s.reader.node)}, // the kubelet's convention, by which kubectl describe finds it
-		Type:           corev1.EventTypeWarning, Reason: n.Reason, Message: n.Message, Count: 1,
-		Source:         corev1.EventSource{Component: component, Host: s.reader.node},
-		FirstTimestamp: metav1.NewTime(n.At), LastTimestamp: metav1.NewTime(n.At),
-		ReportingController: component, ReportingInstance: s.reader.node,
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      fmt.Sprintf("%s.%x", s.reader.node, sum[:8]),
+			Namespace: metav1.NamespaceDefault,
+		},
+		// The name as UID is the kubelet's convention, by which kubectl describe finds it.
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1",
+			Kind:       "Node",
+			Name:       s.reader.node,
+			UID:        types.UID(s.reader.node),
+		},
+		Type:                corev1.EventTypeWarning,
+		Reason:              n.Reason,
+		Message:             n.Message,
+		Count:               1,
+		Source:              corev1.EventSource{Component: component, Host: s.reader.node},
+		FirstTimestamp:      metav1.NewTime(n.At),
+		LastTimestamp:       metav1.NewTime(n.At),
+		ReportingController: component,
+		ReportingInstance:   s.reader.node,
 	}
 	body, err := runtime.DefaultUnstructuredConverter.ToUnstructured(event)
 	if err != nil {

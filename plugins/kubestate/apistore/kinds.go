@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,35 +19,38 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 )
 
-// kind is how the objects of one resource are keys and values. The key of an
-// object is prefix and its name; of a pod prefix, its namespace and its name;
-// and where exact is set there is one object, of which prefix is the key.
+// kind maps the objects of one resource to keys and values. The key of an object is
+// prefix and its name; of a pod it is prefix, namespace and name. If exact is set there
+// is one object, whose key is prefix.
 type kind struct {
 	resource schema.GroupVersionResource
-	object   string // the kind's name, where it is written
+	object   string // the kind's name, if it is written
 	prefix   string
 	pods     bool
 	exact    string // the name of the one object
-	node     string // the node that the objects are of; "": any, or none
-	selector string // of the objects that are keys at all; "": all are
-	// decode makes the message of an object.
-	decode func(*unstructured.Unstructured) (proto.Message, error)
-	// counts is set where an object is fought for, and counts its writes.
+	node     string // the node of the objects; "": any, or none
+	selector string // selects the objects that have keys; "": all
+	decode   decoder
+	// counts is set if nodes compete for the object, which then counts its writes.
 	counts bool
-	// status is set where of an object that is there only the status is written.
+	// status is set if only the status of an existing object is written.
 	status bool
-	// encode makes the object of a value that replaces old, nil for a first one.
-	// A kind without it is read only.
-	encode func(value []byte, name string, old *unstructured.Unstructured) (runtime.Object, error)
+	encode encoder // nil: read only
 }
 
-// reader is whose store it is, by which some kinds are read and others not.
+// decoder returns the message of an object.
+type decoder func(*unstructured.Unstructured) (proto.Message, error)
+
+// encoder returns the object of a value that replaces old, nil for a first one.
+type encoder func(value []byte, name string, old *unstructured.Unstructured) (runtime.Object, error)
+
+// reader holds the node that reads the store, which determines the kinds.
 type reader struct {
 	node         string // whose Node object is read; "": none is
 	netResources bool   // its NetResourceSet is read, and its status written
 }
 
-// scope is the kinds whose keys may begin with prefix.
+// scope returns the kinds whose keys may begin with prefix.
 func (r reader) scope(prefix string) []kind {
 	var all []kind
 	for _, k := range append(r.shared(), r.ofNode(nodeOf(prefix))...) {
@@ -58,7 +61,7 @@ func (r reader) scope(prefix string) []kind {
 	return all
 }
 
-// nodeOf is the node whose keys begin with prefix, "" for none.
+// nodeOf returns the node whose keys begin with prefix, "" for none.
 func nodeOf(prefix string) string {
 	rest, ok := strings.CutPrefix(prefix, strings.TrimSuffix(kv.NodePrefix(""), "/"))
 	if !ok {
@@ -68,38 +71,91 @@ func nodeOf(prefix string) string {
 	return name
 }
 
-// shared are the kinds that are not of one node. Of Nodes there is this node's.
+// shared returns the kinds that do not belong to one node, and this node's Node.
 func (r reader) shared() []kind {
 	all := []kind{
-		{resource: v1alpha1.Resource(v1alpha1.NodeIDs), object: "NodeID", prefix: kv.NodeRecordPrefix, decode: decodeErr((*v1alpha1.NodeID).ToKV), encode: encodeNodeID},
-		{resource: v1alpha1.Resource(v1alpha1.NodeBeats), object: "NodeBeat", prefix: kv.BeatPrefix, decode: decodeErr((*v1alpha1.NodeBeat).ToKV), encode: encodeNodeBeat},
-		{resource: v1alpha1.Resource(v1alpha1.NodeNames), object: "NodeName", prefix: kv.NodeNameKey(""), decode: decode((*v1alpha1.NodeName).ToKV), encode: encodeNodeName, counts: true},
-		{resource: v1alpha1.Resource(v1alpha1.Pools), object: "Pool", prefix: kv.PoolPrefix, decode: decode((*v1alpha1.Pool).ToKV), encode: encodePool},
-		{resource: v1alpha1.Resource(v1alpha1.PoolChanges), object: "PoolChange", prefix: kv.PoolsKey, exact: v1alpha1.PoolChangeName, decode: decodePoolChange, encode: encodePoolChange, counts: true},
-		{resource: v1alpha1.Resource(v1alpha1.PrefixClaims), object: "PrefixClaim", prefix: kv.PrefixClaimPrefix, decode: decodeErr((*v1alpha1.PrefixClaim).ToKV), encode: encodePrefixClaim},
-		{resource: v1alpha1.Resource(v1alpha1.CustomNetworks), prefix: kv.CustomNetworkPrefix, decode: decode((*v1alpha1.CustomNetwork).ToKV)},
+		{
+			resource: v1alpha1.Resource(v1alpha1.NodeIDs),
+			object:   "NodeID",
+			prefix:   kv.NodeRecordPrefix,
+			decode:   decodeErr((*v1alpha1.NodeID).ToKV),
+			encode:   encode(v1alpha1.NodeIDFrom),
+		},
+		{
+			resource: v1alpha1.Resource(v1alpha1.NodeBeats),
+			object:   "NodeBeat",
+			prefix:   kv.BeatPrefix,
+			decode:   decodeErr((*v1alpha1.NodeBeat).ToKV),
+			encode:   encode(v1alpha1.NodeBeatFrom),
+		},
+		{
+			resource: v1alpha1.Resource(v1alpha1.NodeNames),
+			object:   "NodeName",
+			prefix:   kv.NodeNameKey(""),
+			decode:   decode((*v1alpha1.NodeName).ToKV),
+			encode:   encodeNodeName,
+			counts:   true,
+		},
+		{
+			resource: v1alpha1.Resource(v1alpha1.Pools),
+			object:   "Pool",
+			prefix:   kv.PoolPrefix,
+			decode:   decode((*v1alpha1.Pool).ToKV),
+			encode:   encode(v1alpha1.PoolFrom),
+		},
+		{
+			resource: v1alpha1.Resource(v1alpha1.PoolChanges),
+			object:   "PoolChange",
+			prefix:   kv.PoolsKey,
+			exact:    v1alpha1.PoolChangeName,
+			decode:   decodePoolChange,
+			encode:   encodePoolChange,
+			counts:   true,
+		},
+		{
+			resource: v1alpha1.Resource(v1alpha1.PrefixClaims),
+			object:   "PrefixClaim",
+			prefix:   kv.PrefixClaimPrefix,
+			decode:   decodeErr((*v1alpha1.PrefixClaim).ToKV),
+			encode:   encodeErr(v1alpha1.PrefixClaimFrom),
+		},
+		{
+			resource: v1alpha1.Resource(v1alpha1.CustomNetworks),
+			prefix:   kv.CustomNetworkPrefix,
+			decode:   decode((*v1alpha1.CustomNetwork).ToKV),
+		},
 	}
 	if r.node == "" {
 		return all
 	}
 	return append(all, kind{
-		resource: corev1.SchemeGroupVersion.WithResource("nodes"), prefix: kv.KubeNodePrefix, node: r.node, decode: decode(v1alpha1.NodeToKV),
+		resource: corev1.SchemeGroupVersion.WithResource("nodes"),
+		prefix:   kv.KubeNodePrefix,
+		node:     r.node,
+		decode:   decode(v1alpha1.NodeToKV),
 		selector: fields.OneTermEqualSelector("metadata.name", r.node).String(),
 	})
 }
 
-// ofNode are the kinds that are of one node, none where there is none.
+// ofNode returns the kinds of one node, none for the node "".
 func (r reader) ofNode(node string) []kind {
 	if node == "" {
 		return nil
 	}
 	all := []kind{
 		{
-			resource: corev1.SchemeGroupVersion.WithResource("pods"), prefix: kv.PodPrefix(node), pods: true, node: node, decode: decode(v1alpha1.PodToKV),
+			resource: corev1.SchemeGroupVersion.WithResource("pods"),
+			prefix:   kv.PodPrefix(node),
+			pods:     true,
+			node:     node,
+			decode:   decode(v1alpha1.PodToKV),
 			selector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 		},
 		{
-			resource: v1alpha1.Resource(v1alpha1.NodeConfigs), prefix: kv.NodeConfigKey(node), exact: node, decode: decode((*v1alpha1.NodeConfig).ToKV),
+			resource: v1alpha1.Resource(v1alpha1.NodeConfigs),
+			prefix:   kv.NodeConfigKey(node),
+			exact:    node,
+			decode:   decode((*v1alpha1.NodeConfig).ToKV),
 			selector: fields.OneTermEqualSelector("metadata.name", node).String(),
 		},
 	}
@@ -107,13 +163,19 @@ func (r reader) ofNode(node string) []kind {
 		return all
 	}
 	return append(all, kind{
-		resource: v1alpha1.Resource(v1alpha1.NetResourceSets), object: "NetResourceSet", prefix: kv.NetResourceSetKey(node), exact: node,
-		decode: decode((*v1alpha1.NetResourceSet).ToKV), encode: encodeNetResourceSet, counts: true, status: true,
+		resource: v1alpha1.Resource(v1alpha1.NetResourceSets),
+		object:   "NetResourceSet",
+		prefix:   kv.NetResourceSetKey(node),
+		exact:    node,
+		decode:   decode((*v1alpha1.NetResourceSet).ToKV),
+		encode:   encodeNetResourceSet,
+		counts:   true,
+		status:   true,
 		selector: fields.OneTermEqualSelector("metadata.name", node).String(),
 	})
 }
 
-// kindOf is the kind of a key, and which object it is.
+// kindOf returns the kind of a key, and the namespace and name of its object.
 func (r reader) kindOf(key string) (k kind, namespace, name string, ok bool) {
 	for _, k := range append(r.shared(), r.ofNode(nodeOf(key))...) {
 		rest, ok := strings.CutPrefix(key, k.prefix)
@@ -123,21 +185,21 @@ func (r reader) kindOf(key string) (k kind, namespace, name string, ok bool) {
 			return k, "", k.exact, true
 		case k.exact != "":
 		case k.pods:
-			if namespace, name, _ := strings.Cut(rest, "/"); mayBe(namespace) && mayBe(name) {
+			if namespace, name, _ := strings.Cut(rest, "/"); isName(namespace) && isName(name) {
 				return k, namespace, name, true
 			}
-		case mayBe(rest):
+		case isName(rest):
 			return k, "", rest, true
 		}
 	}
 	return kind{}, "", "", false
 }
 
-// mayBe is whether there can be an object of that name. One that is nonsense
-// otherwise the API server refuses.
-func mayBe(name string) bool { return name != "" && len(path.IsValidPathSegmentName(name)) == 0 }
+// isName reports whether an object can have that name. The API server checks the
+// remaining rules.
+func isName(name string) bool { return name != "" && len(content.IsPathSegmentName(name)) == 0 }
 
-// key is where an object is.
+// key returns the key of an object.
 func (k kind) key(u *unstructured.Unstructured) string {
 	switch {
 	case k.exact != "":
@@ -148,8 +210,7 @@ func (k kind) key(u *unstructured.Unstructured) string {
 	return k.prefix + u.GetName()
 }
 
-// holds is whether an object is one of the kind's that are keys, as the selector
-// has it.
+// holds reports whether an object of the kind has a key, as the selector does.
 func (k kind) holds(u *unstructured.Unstructured) bool {
 	switch {
 	case k.exact != "":
@@ -161,12 +222,12 @@ func (k kind) holds(u *unstructured.Unstructured) bool {
 	return k.node == "" || u.GetName() == k.node
 }
 
-// decode makes a kind's decode of a function that cannot fail.
-func decode[O any, M proto.Message](f func(*O) M) func(*unstructured.Unstructured) (proto.Message, error) {
+// decode returns the decoder of a conversion that cannot fail.
+func decode[O any, M proto.Message](f func(*O) M) decoder {
 	return decodeErr(func(o *O) (M, error) { return f(o), nil })
 }
 
-func decodeErr[O any, M proto.Message](f func(*O) (M, error)) func(*unstructured.Unstructured) (proto.Message, error) {
+func decodeErr[O any, M proto.Message](f func(*O) (M, error)) decoder {
 	return func(u *unstructured.Unstructured) (proto.Message, error) {
 		o := new(O)
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
@@ -179,34 +240,29 @@ func decodeErr[O any, M proto.Message](f func(*O) (M, error)) func(*unstructured
 // decodePoolChange returns the value that a repair writes: an empty message.
 func decodePoolChange(*unstructured.Unstructured) (proto.Message, error) { return &kv.Meta{}, nil }
 
-func encodeNodeID(value []byte, _ string, _ *unstructured.Unstructured) (runtime.Object, error) {
-	m := &kv.NodeRecord{}
-	err := proto.Unmarshal(value, m)
-	return v1alpha1.NodeIDFrom(m), err
+// encode returns the encoder of a conversion that cannot fail.
+func encode[T any, M interface {
+	*T
+	proto.Message
+}, O runtime.Object](f func(M) O) encoder {
+	return encodeErr(func(m M) (O, error) { return f(m), nil })
 }
 
-func encodeNodeBeat(value []byte, _ string, _ *unstructured.Unstructured) (runtime.Object, error) {
-	m := &kv.NodeBeat{}
-	err := proto.Unmarshal(value, m)
-	return v1alpha1.NodeBeatFrom(m), err
-}
-
-func encodePool(value []byte, _ string, _ *unstructured.Unstructured) (runtime.Object, error) {
-	m := &kv.Pool{}
-	err := proto.Unmarshal(value, m)
-	return v1alpha1.PoolFrom(m), err
-}
-
-func encodePrefixClaim(value []byte, _ string, _ *unstructured.Unstructured) (runtime.Object, error) {
-	m := &kv.PrefixClaim{}
-	if err := proto.Unmarshal(value, m); err != nil {
-		return nil, err
+func encodeErr[T any, M interface {
+	*T
+	proto.Message
+}, O runtime.Object](f func(M) (O, error)) encoder {
+	return func(value []byte, _ string, _ *unstructured.Unstructured) (runtime.Object, error) {
+		m := M(new(T))
+		if err := proto.Unmarshal(value, m); err != nil {
+			return nil, err
+		}
+		return f(m)
 	}
-	return v1alpha1.PrefixClaimFrom(m)
 }
 
-// Objects that only order the writes of others count them: the API server does
-// not take a write that changes nothing for one.
+// encodeNodeName counts the writes of the object, which only orders the writes of other
+// objects: the API server ignores a write that changes nothing.
 func encodeNodeName(value []byte, name string, old *unstructured.Unstructured) (runtime.Object, error) {
 	m := &kv.NodeName{}
 	err := proto.Unmarshal(value, m)
@@ -221,8 +277,8 @@ func encodePoolChange(_ []byte, name string, old *unstructured.Unstructured) (ru
 	return c, nil
 }
 
-// encodeNetResourceSet makes the object where there is none; of one that is
-// there the status alone is the agent's.
+// encodeNetResourceSet returns a new object if there is none. The agent writes only the
+// status of an existing one.
 func encodeNetResourceSet(value []byte, _ string, old *unstructured.Unstructured) (runtime.Object, error) {
 	m := &kv.NetResourceSet{}
 	if err := proto.Unmarshal(value, m); err != nil || old == nil {
@@ -235,7 +291,7 @@ func encodeNetResourceSet(value []byte, _ string, old *unstructured.Unstructured
 	return v1alpha1.NetResourceSetFrom(m, was), nil
 }
 
-// writes is how often an object that counts was written.
+// writes returns the number of writes of an object that counts them.
 func writes(old *unstructured.Unstructured) int64 {
 	if old == nil {
 		return 0

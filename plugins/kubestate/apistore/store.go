@@ -30,30 +30,30 @@ import (
 )
 
 var (
-	// ErrReadOnly is returned for a write of a key that is other people's object,
-	// or none that there can be.
+	// ErrReadOnly is returned for a write of a key that belongs to an object of another
+	// program, or to no possible object.
 	ErrReadOnly = errors.New("apistore: the key is not one that is written here")
 	// ErrPolicy is returned for a write that a ValidatingAdmissionPolicy refuses,
 	// such as the one that limits an agent to its own node's objects.
 	ErrPolicy = errors.New("apistore: a policy of the cluster refuses the write")
-	// ErrOlder is how watches end when the API server has an older state than
-	// it had: its own store was restored.
+	// ErrOlder ends watches when the API server has an older state than before: its own
+	// store was restored.
 	ErrOlder = errors.New("apistore: the API server came back with an older state")
 )
 
-// Config is which API server, and for whom.
+// Config holds the address of the API server and the identity of the node.
 type Config struct {
 	Kubeconfig string       // a file; "": the account of the pod that this process is in
 	REST       *rest.Config // instead of Kubeconfig
 	Node       string       // whose Node object is read; "": none is
-	UserAgent  string       // how the API server's log names this process
-	// NetResources has the Node's NetResourceSet read, and its status written.
+	UserAgent  string       // of this process in the API server's log
+	// NetResources makes the Node's NetResourceSet readable, and its status writable.
 	NetResources bool
 	Timeout      time.Duration // of one request; 0: 30 seconds
 	Log          *slog.Logger  // nil: slog's default
 }
 
-// Store is the store. Use Open.
+// Store implements kvdb.Store. Use Open.
 type Store struct {
 	reader  reader
 	timeout time.Duration
@@ -67,19 +67,20 @@ type Store struct {
 
 	mu      sync.Mutex
 	closed  bool
-	highest int64             // revision that was seen
-	watches map[*watcher]bool // that run
+	highest int64             // revision that this store has seen
+	watches map[*watcher]bool // running
 }
 
 var _ kvdb.Store = (*Store)(nil)
 
-// Open makes a Store. It does not speak to the API server yet.
+// Open returns a Store. It sends no request yet.
 func Open(c Config) (*Store, error) {
 	rc := c.REST
 	if rc == nil {
 		var err error
 		if rc, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig); err != nil {
-			return nil, fmt.Errorf("find the API server: kubeconfig %q (\"\" is the account of a pod): %w", c.Kubeconfig, err)
+			return nil, fmt.Errorf("find the API server: kubeconfig %q (\"\" is the account of a pod): %w",
+				c.Kubeconfig, err)
 		}
 	}
 	rc = rest.CopyConfig(rc)
@@ -95,7 +96,11 @@ func Open(c Config) (*Store, error) {
 		return nil, fmt.Errorf("make a client of the API server %s: %w", rc.Host, err)
 	}
 	s := &Store{
-		reader: reader{c.Node, c.NetResources}, timeout: cmp.Or(c.Timeout, 30*time.Second), log: c.Log, client: client, probe: probe,
+		reader:  reader{c.Node, c.NetResources},
+		timeout: cmp.Or(c.Timeout, 30*time.Second),
+		log:     c.Log,
+		client:  client,
+		probe:   probe,
 		watches: map[*watcher]bool{},
 	}
 	if s.log == nil {
@@ -140,7 +145,7 @@ func (s *Store) ask(ctx context.Context, request func(context.Context) error) er
 	return err
 }
 
-// Probe asks whether the API server is there and ready.
+// Probe returns an error unless the API server is ready.
 func (s *Store) Probe(ctx context.Context) error {
 	err := s.ask(ctx, func(ctx context.Context) error {
 		return s.probe.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
@@ -161,7 +166,7 @@ func (s *Store) Get(ctx context.Context, key string) (x kvdb.KeyValue, found boo
 	return x, err == nil, err
 }
 
-// get reads the object of a key, nil where there is none.
+// get reads the object of a key, nil if there is none.
 func (s *Store) get(ctx context.Context, key string) (k kind, u *unstructured.Unstructured, err error) {
 	k, namespace, name, ok := s.reader.kindOf(key)
 	if !ok {
@@ -182,7 +187,7 @@ func (s *Store) get(ctx context.Context, key string) (k kind, u *unstructured.Un
 	return k, u, nil
 }
 
-// of is where the objects of a kind are.
+// of returns the client for the objects of a kind.
 func (s *Store) of(k kind, namespace string) dynamic.ResourceInterface {
 	if namespace == "" {
 		return s.client.Resource(k.resource)
@@ -190,14 +195,13 @@ func (s *Store) of(k kind, namespace string) dynamic.ResourceInterface {
 	return s.client.Resource(k.resource).Namespace(namespace)
 }
 
-// missing is whether err says that there is no such resource, rather than no
-// such object.
+// missing reports whether err is about a missing resource, not a missing object.
 func missing(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && (status.Status().Details == nil || status.Status().Details.Name == "")
 }
 
-// known says what to do about an error where that is known.
+// known adds the remedy to an error that has a known one.
 func known(k kind, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -210,16 +214,16 @@ func known(k kind, err error) error {
 	return fmt.Errorf("%s: %w", k.resource.GroupResource(), err)
 }
 
-// byPolicy reports whether a ValidatingAdmissionPolicy has refused a write. An API
-// server tells that from a missing right in the text only.
+// byPolicy reports whether a ValidatingAdmissionPolicy refused a write. Only the text of
+// the API server's error distinguishes that from a missing right.
 func byPolicy(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy ")
 }
 
-// unreadable is the value of an object that cannot be read: no message at all.
+// unreadable is the value of an object that cannot be read. It is not a message.
 const unreadable = "\xff"
 
-// keyValue is an object as a key and its value.
+// keyValue returns the key and the value of an object.
 func (s *Store) keyValue(k kind, u *unstructured.Unstructured) (kvdb.KeyValue, error) {
 	rev, err := revision(u.GetResourceVersion())
 	if err != nil {
@@ -236,8 +240,8 @@ func (s *Store) keyValue(k kind, u *unstructured.Unstructured) (kvdb.KeyValue, e
 	return kvdb.KeyValue{Key: k.key(u), Value: []byte(unreadable), ModRevision: rev}, nil
 }
 
-// revision is a resourceVersion as a number. All API servers have had numbers
-// there, and since Kubernetes 1.35 they promise to.
+// revision parses a resourceVersion. All API servers have used numbers, and since
+// Kubernetes 1.35 they guarantee it.
 func revision(resourceVersion string) (int64, error) {
 	n, err := strconv.ParseInt(resourceVersion, 10, 64)
 	if err != nil || n <= 0 {
@@ -246,7 +250,7 @@ func revision(resourceVersion string) (int64, error) {
 	return n, nil
 }
 
-// lists is how often a List is begun anew whose moment is past too soon.
+// lists limits the attempts of a List whose revision the API server compacts meanwhile.
 const lists = 3
 
 // List implements kvdb.Store; see the package for what is different.
@@ -275,14 +279,14 @@ func (s *Store) List(ctx context.Context, prefixes ...string) (all []kvdb.KeyVal
 	return all, rev, nil
 }
 
-// id tells kinds apart by what is asked of the API server.
+// id identifies the request for a kind.
 func (k kind) id() string { return k.resource.String() + " " + k.selector }
 
-// expired is whether the API server keeps no state as old as it was asked for.
+// expired reports whether the API server has compacted the requested state.
 func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// listAll lists one kind as it is now, and the others as of the same moment.
-// Pods come first: to list the newest of them the API server needs its etcd least.
+// listAll lists one kind as it is now, and the others as of the same moment. Pods come
+// first: the API server lists their newest state from its cache, an older one from etcd.
 func (s *Store) listAll(ctx context.Context, kinds map[string]kind) (all []kvdb.KeyValue, rev int64, err error) {
 	if len(kinds) == 0 {
 		rev, err := s.now(ctx)
@@ -307,13 +311,13 @@ func (s *Store) listAll(ctx context.Context, kinds map[string]kind) (all []kvdb.
 	return all, rev, nil
 }
 
-// now is the revision of the store.
+// now returns the revision of the store.
 func (s *Store) now(ctx context.Context) (int64, error) {
 	_, rev, err := s.list(ctx, reader{}.shared()[0], metav1.ListOptions{Limit: 1}, 0)
 	return rev, err
 }
 
-// list reads the objects of a kind at a revision, 0 for the newest, and tells it.
+// list reads the objects of a kind at a revision, 0 for the newest, and returns it.
 func (s *Store) list(ctx context.Context, k kind, o metav1.ListOptions, at int64) (all []kvdb.KeyValue, rev int64, err error) {
 	o.FieldSelector = k.selector
 	if at != 0 {
@@ -349,20 +353,20 @@ func (s *Store) list(ctx context.Context, k kind, o metav1.ListOptions, at int64
 	return all, rev, nil
 }
 
-// seen is how far the store is known to be.
+// seen returns the highest revision that the store is known to have.
 func (s *Store) seen() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.highest
 }
 
-// see notes how far the store is by a request for its newest state, which began
-// when it was known to be at before. If it is less far than that its watches
-// wait for what was already, and end.
+// see records the revision of a request for the newest state. before is the value of
+// seen when the request began. If the revision is below it, all watches end: they would
+// wait for revisions that have been delivered.
 func (s *Store) see(before, rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rev >= min(before, s.highest) { // it may be known by now
+	if rev >= min(before, s.highest) { // see may have lowered it meanwhile
 		s.highest = max(s.highest, rev)
 		return
 	}
@@ -373,7 +377,7 @@ func (s *Store) see(before, rev int64) {
 	}
 }
 
-// note notes how far the store is by what a watch delivers, which may be late.
+// note records the revision of a watch event, which may be late.
 func (s *Store) note(rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -105,7 +105,7 @@ func (r *rig) ends(w kvdb.Watcher) error {
 	return w.Err()
 }
 
-// admin changes what others own, or what nobody should.
+// admin changes objects of other programs, and objects that only agents should write.
 func (r *rig) admin(resource string) dynamic.ResourceInterface {
 	client, err := dynamic.NewForConfig(r.server.Config())
 	r.Expect(err).NotTo(HaveOccurred())
@@ -126,7 +126,7 @@ func TestStreamsThatEnd(t *testing.T) {
 			for i := uint64(1); i < 8; i += 2 {
 				r.put("p", i)
 				r.next(w, i)
-				for range 5 { // a bookmark tells of these
+				for range 5 { // a bookmark reports these
 					_, err := r.Txn(t.Context(), nil, []kvdb.Op{kvdb.Put(kv.PoolsKey, nil)})
 					r.Expect(err).NotTo(HaveOccurred())
 				}
@@ -209,7 +209,7 @@ func TestAnOlderState(t *testing.T) {
 	})
 }
 
-// An answer that is lost does not tell what was done; doing it again is safe.
+// A lost answer does not show the outcome of a write; repeating it is safe.
 func TestAnswersThatAreLost(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]apistoretest.Fault{"torn": apistoretest.Tear(), "dropped": apistoretest.Drop(), "failed": apistoretest.Fail()} {
@@ -232,8 +232,8 @@ func TestAnswersThatAreLost(t *testing.T) {
 	}
 }
 
-// A server that does not answer holds nobody up for longer than Timeout, and
-// Close nobody at all.
+// A server that does not answer delays a caller by Timeout at most, and Close not at
+// all.
 func TestASilentServer(t *testing.T) {
 	t.Parallel()
 	for name, ask := range map[string]func(*rig, context.Context) error{
@@ -292,7 +292,7 @@ func TestNoDefinition(t *testing.T) {
 	r.Expect(found).To(BeFalse())
 }
 
-// A refusal by a policy is told from a missing right and from a lost race.
+// A refusal by a policy differs from a missing right and from a lost race.
 func TestAPolicyRefuses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -315,8 +315,8 @@ func TestAPolicyRefuses(t *testing.T) {
 }
 
 // An object that cannot be read is there all the same: it can be written over,
-// and is taken for free by nobody.
-func TestUnreadable(t *testing.T) {
+// and does not look free.
+func TestAnUnreadableObjectIsAnUnreadableValue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	w, err := r.Watch(t.Context(), kv.NodeRecordPrefix, 0)
@@ -353,8 +353,8 @@ func TestUnreadable(t *testing.T) {
 	r.Expect(err).NotTo(HaveOccurred())
 }
 
-// Who loses what is fought for while it writes the rest is told so.
-func TestWhatIsFoughtForIsLookedAtAgain(t *testing.T) {
+// A transaction that loses an object that nodes compete for, while it writes the others, fails.
+func TestContendedObjectsAreCheckedAfterTheLastWrite(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	name := func(id uint32) kvdb.Op {
@@ -383,7 +383,7 @@ func TestWhatIsFoughtForIsLookedAtAgain(t *testing.T) {
 }
 
 // Conditions on what is not written are looked at again when all is written.
-func TestConditionsAreLookedAtAgain(t *testing.T) {
+func TestConditionsAreCheckedAfterTheLastWrite(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	q := r.pool("q", 1)
@@ -405,7 +405,7 @@ func TestConditionsAreLookedAtAgain(t *testing.T) {
 	r.Expect(r.generation("p")).To(Equal(uint64(1)), "it was written")
 }
 
-// A state that is forgotten while it is listed is listed anew.
+// A list whose revision is compacted meanwhile is repeated.
 func TestAListThatTakesLong(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

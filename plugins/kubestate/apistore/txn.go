@@ -47,7 +47,7 @@ func (s *Store) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (rev 
 	return rev, nil
 }
 
-// sort tells the conditions on what is written from the others.
+// sort separates the conditions on written keys from the others.
 func (s *Store) sort(conds []kvdb.Cond, ops []kvdb.Op) (at map[string]kvdb.Cond, others []kvdb.Cond, err error) {
 	if len(conds) > kvdb.MaxOps || len(ops) > kvdb.MaxOps {
 		return nil, nil, fmt.Errorf("%d conditions and %d writes: %w", len(conds), len(ops), kvdb.ErrTooManyOps)
@@ -75,7 +75,7 @@ func (s *Store) sort(conds []kvdb.Cond, ops []kvdb.Op) (at map[string]kvdb.Cond,
 	return at, others, nil
 }
 
-// hold fails with kvdb.ErrConditions unless all conditions do.
+// hold returns kvdb.ErrConditions unless all conditions hold.
 func (s *Store) hold(ctx context.Context, conds []kvdb.Cond) error {
 	for _, c := range conds {
 		_, u, err := s.get(ctx, c.Key)
@@ -95,10 +95,10 @@ func (s *Store) hold(ctx context.Context, conds []kvdb.Cond) error {
 	return nil
 }
 
-// tries is how often a write without a condition is tried against others.
+// tries limits the attempts of a write without a condition.
 const tries = 100
 
-// write does one write, and tells its revision.
+// write does one write and returns its revision.
 func (s *Store) write(ctx context.Context, op kvdb.Op, c kvdb.Cond, conditional bool) (rev int64, err error) {
 	k, _, name, _ := s.reader.kindOf(op.Key)
 	for range tries {
@@ -127,20 +127,19 @@ func (s *Store) write(ctx context.Context, op kvdb.Op, c kvdb.Cond, conditional 
 			return 0, kvdb.ErrConditions
 		}
 	}
-	return 0, fmt.Errorf("write %s: others were faster %d times: %w", op.Key, tries, err)
+	return 0, fmt.Errorf("write %s: gave up after %d conflicting writes: %w", op.Key, tries, err)
 }
 
-// lost is whether the API server has refused a write because the object is not
-// as it was to be.
+// lost reports whether the API server refused a write because another one was faster.
 func lost(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) && !missing(err)
 }
 
-// placed is which object is written, over which version of it.
+// placed holds the object that a write is for.
 type placed struct {
 	kind    kind
 	name    string
-	version string // "": there is none
+	version string // the one to replace; "": there is none
 	old     *unstructured.Unstructured
 }
 
@@ -151,7 +150,8 @@ func (s *Store) writeAt(ctx context.Context, op kvdb.Op, p placed) (rev int64, e
 			return 0, nil
 		}
 		err := s.ask(ctx, func(ctx context.Context) error {
-			return resource.Delete(ctx, p.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &p.version}})
+			condition := &metav1.Preconditions{ResourceVersion: &p.version}
+			return resource.Delete(ctx, p.name, metav1.DeleteOptions{Preconditions: condition})
 		})
 		if apierrors.IsForbidden(err) {
 			err = known(p.kind, err)
@@ -185,7 +185,7 @@ func (s *Store) writeAt(ctx context.Context, op kvdb.Op, p placed) (rev int64, e
 	return rev, err
 }
 
-// object is what a value is written as.
+// object returns the object to write for a value.
 func (p placed) object(value []byte) (*unstructured.Unstructured, error) {
 	o, err := p.kind.encode(value, p.name, p.old)
 	if err != nil {

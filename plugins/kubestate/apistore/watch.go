@@ -62,7 +62,7 @@ func (s *Store) watch(ctx context.Context, prefix string, fromRev int64) (*watch
 	kinds := s.reader.scope(prefix)
 	var streams []*stream
 	for _, k := range kinds {
-		st, err := w.open(k, max(1, fromRev-1)) // 0 would be what there is now
+		st, err := w.open(k, max(1, fromRev-1)) // revision 0 would list the present objects
 		if err != nil {
 			for _, open := range streams {
 				open.stop()
@@ -80,7 +80,7 @@ func (s *Store) watch(ctx context.Context, prefix string, fromRev int64) (*watch
 	return w, nil
 }
 
-// enter has Close end w and wait until it has left.
+// enter registers w, so that Close ends it and waits for leave.
 func (s *Store) enter(w *watcher) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (w *watcher) Close() {
 	<-w.ended
 }
 
-// end ends the watcher; the first reason counts, and none after Close.
+// end ends the watcher. The first reason counts, and none after Close.
 func (w *watcher) end(err error) {
 	w.mu.Lock()
 	if w.err == nil && w.ctx.Err() == nil {
@@ -126,7 +126,7 @@ func (w *watcher) end(err error) {
 	w.cancel()
 }
 
-// wait ends what the watcher has begun, when its context or its Store ends.
+// wait ends the goroutines of the watcher when its context or its Store ends.
 func (w *watcher) wait() {
 	select {
 	case <-w.ctx.Done():
@@ -139,18 +139,18 @@ func (w *watcher) wait() {
 	close(w.ended)
 }
 
-// A watch of the API server is ended after watchFor; what was delivered by then
-// is not delivered again. After each one the API server is asked how far it is.
+// A watch of the API server ends after watchFor, and the next one continues it. Between
+// them the watcher reads the revision of the API server.
 const (
 	watchFor = 8 * time.Minute
 	pause    = time.Second // between two watches
 )
 
-// stream is one watch of the API server.
+// stream holds one watch of the API server.
 type stream struct {
 	watch.Interface
 	cancel context.CancelFunc
-	at     int64 // what it has delivered
+	at     int64 // the last revision that it has delivered
 }
 
 func (s *stream) stop() {
@@ -158,8 +158,8 @@ func (s *stream) stop() {
 	s.Stop()
 }
 
-// open begins a watch of one kind behind a revision. It ends in any case some
-// time after the API server should have ended it.
+// open begins a watch of one kind after a revision. A timeout ends it if the API server
+// does not.
 func (w *watcher) open(k kind, at int64) (*stream, error) {
 	s := w.store
 	ctx, cancel := context.WithTimeout(w.ctx, watchFor+s.timeout)
@@ -169,7 +169,10 @@ func (w *watcher) open(k kind, at int64) (*stream, error) {
 	inTime := context.AfterFunc(opening, cancel)
 	seconds := int64(watchFor / time.Second)
 	inner, err := s.client.Resource(k.resource).Watch(ctx, metav1.ListOptions{
-		FieldSelector: k.selector, ResourceVersion: strconv.FormatInt(at, 10), AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
+		FieldSelector:       k.selector,
+		ResourceVersion:     strconv.FormatInt(at, 10),
+		AllowWatchBookmarks: true,
+		TimeoutSeconds:      &seconds,
 	})
 	if !inTime() && w.ctx.Err() == nil && s.ctx.Err() == nil {
 		if err == nil {
@@ -188,7 +191,7 @@ func (w *watcher) open(k kind, at int64) (*stream, error) {
 	return nil, ofWatch(known(k, err))
 }
 
-// ofWatch is an error as users of watches know it.
+// ofWatch returns kvdb.ErrCompacted for an expired revision.
 func ofWatch(err error) error {
 	if expired(err) {
 		return fmt.Errorf("%w: %w", kvdb.ErrCompacted, err)
@@ -196,8 +199,8 @@ func ofWatch(err error) error {
 	return err
 }
 
-// follow delivers the changes of one kind. API servers end every watch after
-// some minutes; it then goes on with another one from where it was.
+// follow delivers the changes of one kind. API servers end every watch after some
+// minutes; follow then continues with another one.
 func (w *watcher) follow(k kind, st *stream) {
 	defer w.work.Done()
 	failures := 0
@@ -229,7 +232,7 @@ func (w *watcher) follow(k kind, st *stream) {
 	}
 }
 
-// rest waits, unless the watcher ends.
+// rest waits and reports whether the watcher still runs.
 func (w *watcher) rest(d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(w.ctx, d)
 	defer cancel()
@@ -237,7 +240,7 @@ func (w *watcher) rest(d time.Duration) bool {
 	return w.ctx.Err() == nil
 }
 
-// drain delivers what a stream has until it ends.
+// drain delivers the events of a stream until it ends.
 func (w *watcher) drain(k kind, st *stream) error {
 	for {
 		var ev watch.Event
@@ -271,7 +274,7 @@ func (w *watcher) drain(k kind, st *stream) error {
 	}
 }
 
-// errStopped says that nobody reads any more.
+// errStopped ends a stream whose watcher has ended.
 var errStopped = errors.New("the watch is closed")
 
 func (w *watcher) deliver(k kind, u *unstructured.Unstructured, deleted bool) error {

@@ -6,32 +6,33 @@ package cni
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 )
 
-// Versions are the versions of the specification that are spoken.
+// Versions returns the supported versions of the specification.
 func Versions() []string { return []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
 
-// DefaultPool is where addresses come from unless the configuration says otherwise.
+// DefaultPool is the pool of a configuration without ipam.pool.
 const DefaultPool = "default"
 
-// Config is a network configuration, as far as this plugin reads it.
+// Config holds the part of a network configuration that this plugin reads.
 type Config struct {
 	CNIVersion  string
 	Name        string
 	Socket      string // ipam.socket
 	Pool        string // ipam.pool
 	Routes      []Route
-	HasRoutes   bool         // ipam.routes is given, be it empty
-	Wanted      []string     // addresses asked for, by whatever convention
+	HasRoutes   bool         // ipam.routes is given, also if it is empty
+	Wanted      []string     // requested addresses, of any convention
 	Previous    []string     // addresses of prevResult
 	Attachments []Attachment // cni.dev/valid-attachments
 	HasList     bool         // that list is given
 }
 
-// Route is a route of a result.
+// Route holds a route of a result.
 type Route struct {
 	Dst      string `json:"dst"`
 	GW       string `json:"gw,omitempty"`
@@ -42,13 +43,13 @@ type Route struct {
 	Scope    *int   `json:"scope,omitempty"`
 }
 
-// Attachment is one attachment of one container.
+// Attachment identifies one attachment of one container.
 type Attachment struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
 }
 
-// rawConfig is the JSON of a network configuration.
+// rawConfig holds the JSON of a network configuration.
 type rawConfig struct {
 	CNIVersion    string                     `json:"cniVersion"`
 	Name          string                     `json:"name"`
@@ -81,13 +82,15 @@ func ParseConfig(stdin []byte, command string) (*Config, *Error) {
 		return c, Errorf(CodeInvalidConfig, "missing network name")
 	}
 	if !validName(c.Name) {
-		return c, Errorf(CodeInvalidConfig, "network name %q is invalid: it must begin with a letter or a digit, and letters, digits, '_', '.' and '-' may follow", c.Name)
+		return c, Errorf(CodeInvalidConfig,
+			"network name %q is invalid: it must begin with a letter or a digit, and letters, digits, '_', '.' and '-' may follow",
+			c.Name)
 	}
 	if err := checkVersion(raw.CNIVersion, command); err != nil {
 		return c, err
 	}
 	if err := c.readIPAM(raw.IPAM); err != nil && command != "DEL" && command != "GC" {
-		return c, err // what was added before the configuration went bad can still be deleted
+		return c, err // DEL and GC still work for attachments of an earlier, valid configuration
 	}
 	c.Wanted = raw.RuntimeConfig.IPs
 	if len(c.Wanted) == 0 {
@@ -113,22 +116,18 @@ func checkVersion(version, command string) *Error {
 		return &Error{Code: CodeVersion, Msg: "incompatible CNI versions",
 			Details: "config is \"" + version + "\", plugin supports " + strings.Join(Versions(), ", ")}
 	}
-	least := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[command]
-	if known < slices.Index(Versions(), least) {
-		return Errorf(CodeVersion, "config version does not allow %s: it is %s, %s needs %s", command, version, command, least)
+	needs := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[command]
+	if known < slices.Index(Versions(), needs) {
+		return Errorf(CodeVersion, "config version does not allow %s: it is %s, %s needs %s",
+			command, version, command, needs)
 	}
 	return nil
 }
 
 func (c *Config) readIPAM(keys map[string]json.RawMessage) *Error {
 	known := map[string]any{"type": new(string), "socket": &c.Socket, "pool": &c.Pool, "routes": &c.Routes}
-	names := make([]string, 0, len(keys))
-	for k := range keys {
-		names = append(names, k)
-	}
-	slices.Sort(names)
-	var bad *Error // the first one; what can be read is read all the same
-	for _, k := range names {
+	var bad *Error // the first one; the remaining keys are read nevertheless
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		into, ok := known[k]
 		if !ok {
 			if bad == nil {

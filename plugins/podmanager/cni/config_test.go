@@ -27,7 +27,7 @@ func TestParseConfig(t *testing.T) {
 		{"the least there is", `{"cniVersion": "1.0.0", "name": "pods"}`, cni.Config{Pool: "default"}},
 		{"its own keys", config("1.0.0", `, "socket": "/run/a.sock", "pool": "blue", "routes": [{"dst": "10.0.0.0/8", "gw": "10.1.5.1"}, {"dst": "::/0"}]`, ""),
 			cni.Config{Socket: "/run/a.sock", Pool: "blue", HasRoutes: true, Routes: []cni.Route{{Dst: "10.0.0.0/8", GW: "10.1.5.1"}, {Dst: "::/0"}}}},
-		{"no routes, and said so", config("1.0.0", `, "routes": []`, ""), cni.Config{Pool: "default", HasRoutes: true, Routes: []cni.Route{}}},
+		{"an empty list of routes", config("1.0.0", `, "routes": []`, ""), cni.Config{Pool: "default", HasRoutes: true, Routes: []cni.Route{}}},
 		{"keys of the main plugin", config("1.0.0", "", `, "bridge": "cni0", "isGateway": true, "capabilities": {"ips": true}`), cni.Config{Pool: "default"}},
 		{"ips of the runtime", config("1.0.0", "", `, "runtimeConfig": {"ips": ["10.1.5.9"], "mac": "x"}`), cni.Config{Pool: "default", Wanted: []string{"10.1.5.9"}}},
 		{"ips of args", config("1.0.0", "", `, "args": {"cni": {"ips": ["10.1.5.8"], "labels": []}}`), cni.Config{Pool: "default", Wanted: []string{"10.1.5.8"}}},
@@ -106,7 +106,7 @@ func TestAllFieldsOfARoute(t *testing.T) {
 }
 
 // What was added before its configuration went bad can still be deleted.
-func TestABadIPAMSectionIsNoReasonNotToDelete(t *testing.T) {
+func TestABadIPAMSectionDoesNotStopADel(t *testing.T) {
 	for command, refused := range map[string]bool{"ADD": true, "CHECK": true, "STATUS": true, "DEL": false, "GC": false} {
 		g := NewWithT(t)
 		c, err := cni.ParseConfig([]byte(config("1.1.0", `, "subnet": "10.1.0.0/16"`, "")), command)

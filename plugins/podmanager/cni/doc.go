@@ -1,18 +1,15 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cni is the CNI protocol of a delegated IPAM plugin, as far as it is
-// the same at both ends of the agent's socket: what a runtime hands to the
-// executable (Invocation), what the executable asks the agent (Request), what
-// the agent answers (Reply or Error), what the runtime gets (Result), and the
-// intents that stand in for a DEL while the agent is away.
-//
-// It is pure but for the intents, imports the standard library only (it
-// decides how fast the executable starts) and never panics on bad input: every
-// refusal is an *Error with CNI's own code.
-//
-// Example, a network configuration that delegates to this plugin:
+// Package cni holds the CNI protocol of a delegated IPAM plugin that both ends of the
+// agent's socket share: what a runtime passes to the executable (Invocation), the request
+// to the agent (Request), the agent's answer (Reply or Error), and the intents that replace
+// a DEL while the agent is away. A network configuration delegates to the plugin with
 //
 //	{"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "bridge": "cni0", "isGateway": true,
 //	 "ipam": {"type": "cadastre-cni"}}
+//
+// The package is pure except for the intents. It imports only the standard library, because
+// its imports decide how fast the executable starts. It never panics on bad input: each
+// refusal is an *Error with a code of CNI.
 package cni

@@ -5,7 +5,7 @@ package cni
 
 import "fmt"
 
-// Codes of the specification, and our own from 100 on. docs/cni.md has the same
+// Codes of the specification, and Cadastre's own from 100 on. docs/cni.md has the same
 // table for administrators.
 const (
 	CodeVersion       = 1
@@ -19,11 +19,11 @@ const (
 	CodeNotAvailable  = 50 // STATUS: ADD cannot be served
 	CodeInternal      = 999
 	CodeDiffers       = 100 // CHECK: the address is not the one of prevResult
-	CodeRefused       = 101 // ADD: the address that was asked for cannot be had
+	CodeRefused       = 101 // ADD: the requested address is not available
 	CodeFull          = 102 // ADD: no address is free
 )
 
-// Error is an error as CNI prints it.
+// Error holds an error as CNI prints it.
 type Error struct {
 	CNIVersion string `json:"cniVersion,omitempty"`
 	Code       uint   `json:"code"`
@@ -38,7 +38,7 @@ func (e *Error) Error() string {
 	return e.Msg
 }
 
-// Errorf makes an Error.
+// Errorf returns an Error.
 func Errorf(code uint, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: fmt.Sprintf(format, args...)}
 }

@@ -17,7 +17,7 @@ func known(code uint) bool {
 	return slices.Contains([]uint{cni.CodeVersion, cni.CodeUnsupported, cni.CodeEnvironment, cni.CodeDecode, cni.CodeInvalidConfig}, code)
 }
 
-// Whatever somebody writes: it is refused with a code of the specification, or
+// Any input is refused with a code of the specification, or
 // it makes a request that can be sent.
 func FuzzParseConfig(f *testing.F) {
 	for _, seed := range []string{

@@ -17,10 +17,10 @@ import (
 	"syscall"
 )
 
-// MaxIntents is how many DELs may wait for an agent that is away.
+// MaxIntents limits the number of DELs that wait for an agent.
 const MaxIntents = 1024
 
-// maxIntentSize limits what is read of one file: several times the longest names.
+// maxIntentSize limits the size of one file: several times the longest names.
 const maxIntentSize = 16 << 10
 
 // LockFile is the file in a run directory by which an agent marks it as its own.
@@ -32,7 +32,7 @@ const (
 	setAside   = "refused-" // by SetAside
 )
 
-// Intent is a DEL that found no agent. The agent applies it before it serves,
+// Intent holds a DEL that found no agent. The agent applies it before it serves requests,
 // and before the next ADD of the same attachment.
 type Intent struct {
 	Network     string `json:"network"`
@@ -43,7 +43,7 @@ type Intent struct {
 // IntentDir returns the directory of the intents for the agent of a socket.
 func IntentDir(socket string) string { return filepath.Join(filepath.Dir(socket), "del") }
 
-// Name is the intent's file: the same for the same attachment.
+// Name returns the name of the intent's file, which follows from the attachment.
 func (in Intent) Name() string {
 	h := fnv.New128a()
 	h.Write([]byte(in.Network + "\x00" + in.ContainerID + "\x00" + in.IfName))
@@ -65,9 +65,11 @@ func checkDir(dir string, info fs.FileInfo, uid int) error {
 	case !info.IsDir():
 		return fmt.Errorf("%s is not a directory", dir)
 	case owner != uid:
-		return fmt.Errorf("directory %s is owned by user %d and has mode %04o: it must be owned by user %d, and mode 0700 would be right", dir, owner, mode, uid)
+		return fmt.Errorf("directory %s is owned by user %d and has mode %04o: "+
+			"it must be owned by user %d, and mode 0700 would be right", dir, owner, mode, uid)
 	case mode&0o022 != 0:
-		return fmt.Errorf("directory %s is owned by user %d and has mode %04o, so other users may write to it: mode 0700 would be right", dir, owner, mode)
+		return fmt.Errorf("directory %s is owned by user %d and has mode %04o, so other users may write to it: "+
+			"mode 0700 would be right", dir, owner, mode)
 	}
 	return nil
 }
@@ -80,9 +82,8 @@ func ownerOf(info fs.FileInfo) int {
 	return -1
 }
 
-// checkMarked fails unless dir is the directory of intents of a run directory
-// that an agent has marked as its own. All three belong to one user, the agent's,
-// which it returns.
+// checkMarked fails unless dir is the directory of intents in a run directory with an
+// agent's lock file. All three must belong to one user, the agent's, whose ID it returns.
 func checkMarked(dir string) (uid int, err error) {
 	run := filepath.Dir(dir)
 	lock, err := os.Lstat(filepath.Join(run, LockFile))
@@ -102,8 +103,8 @@ func checkMarked(dir string) (uid int, err error) {
 	return uid, nil
 }
 
-// Write makes the intent durable in dir, which an agent must have made: a DEL
-// that no agent will ever read has not been done.
+// Write stores the intent durably in dir, which must belong to an agent: a DEL that no
+// agent reads would be lost.
 func (in Intent) Write(dir string) error {
 	uid, err := checkMarked(dir)
 	if err != nil {
@@ -168,10 +169,10 @@ func writeDurably(path string, data []byte, uid int) error {
 	return d.Sync()
 }
 
-// Remove forgets the intent; one that is not there is no error.
+// Remove removes the intent. A missing one is not an error.
 func (in Intent) Remove(dir string) error {
 	if err := os.Remove(filepath.Join(dir, in.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget a DEL that was applied: %w", err)
+		return fmt.Errorf("remove a DEL that was applied: %w", err)
 	}
 	return nil
 }
@@ -182,17 +183,17 @@ func (in Intent) Waiting(dir string) bool {
 	return err == nil
 }
 
-// Refused is a file among the intents that is not taken for one.
+// Refused describes a file among the intents that is refused.
 type Refused struct {
 	Name string // of the file
 	Err  error
 }
 
-// ReadIntents reads all intents of dir, by name, for an agent of the user uid. It
-// takes small regular files that this user or root owns and that have no other
-// name. It follows no link, waits for no pipe, and leaves the files that it
-// refuses where they are. A dir that does not exist has no intents. The error is
-// about what could not be read this time; it may be an intent, so it is not refused.
+// ReadIntents reads all intents of dir, sorted by name, for an agent of the user uid. It
+// accepts small regular files that this user or root owns and that have one name. It
+// follows no link, waits for no pipe, and does not move the files that it refuses. A
+// missing dir has no intents. The error is about files that could not be read this time:
+// they may be intents, so they are not refused.
 func ReadIntents(dir string, uid int) (intents []Intent, refused []Refused, err error) {
 	fail := func(err error) ([]Intent, []Refused, error) {
 		return nil, nil, fmt.Errorf("read the DELs that wait: %w", err)
@@ -240,26 +241,26 @@ func ReadIntents(dir string, uid int) (intents []Intent, refused []Refused, err 
 	return intents, refused, err
 }
 
-// refusal says why a file is not an intent.
+// refusal holds the reason why a file is not an intent.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
 func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
 
-// errReplaced is the error of an intent that its writer wrote again while it was
-// read: a runtime repeats a DEL.
+// errReplaced is the error of an intent that was written again while it was read: a
+// runtime repeats a DEL.
 var errReplaced = errors.New("it was replaced while it was read")
 
-// maxReplaced limits how often a replaced intent is read again at once.
+// maxReplaced limits the immediate attempts to read a replaced intent.
 const maxReplaced = 10
 
 func isIntent(name string) bool {
 	return !strings.HasPrefix(name, unfinished) && !strings.HasPrefix(name, setAside)
 }
 
-// readIntent reads one file. It looks before it opens, since opening a device may
-// do something, and once more afterwards, since the name may be another file's.
+// readIntent reads one file. It checks the file before it opens it, because opening a
+// device may have an effect, and again afterwards, because the name may be another file's.
 func readIntent(root *os.Root, name string, uid int) (in Intent, err error) {
 	before, err := root.Lstat(name)
 	if err == nil {
@@ -313,8 +314,8 @@ func checkIntentFile(info fs.FileInfo, uid int) error {
 	return nil
 }
 
-// SetAside renames a file that was refused, so that it is reported once and does
-// not count as an intent. It returns the new path.
+// SetAside renames a refused file, so that it is reported once and does not count as an
+// intent. It returns the new path.
 func SetAside(dir, name string) (string, error) {
 	path := filepath.Join(dir, setAside+name)
 	if err := os.Rename(filepath.Join(dir, name), path); err != nil {

@@ -185,8 +185,8 @@ func TestADirectoryThatNoAgentReads(t *testing.T) {
 			g.Expect(os.Rename(filepath.Join(run, cni.LockFile), filepath.Join(run, "x"))).To(Succeed())
 			g.Expect(os.Symlink("x", filepath.Join(run, cni.LockFile))).To(Succeed())
 		}, "regular"},
-		"others write into the run directory": {func(g Gomega, run string) { g.Expect(os.Chmod(run, 0o777)).To(Succeed()) }, "0777"},
-		"others write into it":                {func(g Gomega, run string) { g.Expect(os.Chmod(filepath.Join(run, "del"), 0o770)).To(Succeed()) }, "0770"},
+		"other users may write into the run directory": {func(g Gomega, run string) { g.Expect(os.Chmod(run, 0o777)).To(Succeed()) }, "0777"},
+		"other users may write into it":                {func(g Gomega, run string) { g.Expect(os.Chmod(filepath.Join(run, "del"), 0o770)).To(Succeed()) }, "0770"},
 		"it is another user's": {func(g Gomega, run string) {
 			if os.Geteuid() != 0 {
 				t.Skip("only root can give a directory away")
@@ -219,7 +219,7 @@ func TestADirectoryThatCannotBeRead(t *testing.T) {
 	g.Expect(all).To(BeEmpty())
 }
 
-// A runtime repeats its DELs, and others are applied meanwhile: an intent that is
+// A runtime repeats its DELs, and the agent applies some meanwhile: an intent that is
 // written again or goes while it is read is not refused, which would lose the DEL.
 func TestAnIntentIsWrittenAgainWhileItIsRead(t *testing.T) {
 	g := NewWithT(t)

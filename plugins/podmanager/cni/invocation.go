@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Invocation is the environment that a runtime starts the executable with.
+// Invocation holds the environment in which a runtime starts the executable.
 type Invocation struct {
 	Command     string // ADD, DEL, CHECK, GC, STATUS, VERSION
 	ContainerID string
@@ -17,11 +17,15 @@ type Invocation struct {
 	Path        string
 }
 
-// FromEnv reads an Invocation and checks that what its command needs is there.
+// FromEnv reads an Invocation and checks that the variables of its command are set.
 func FromEnv(getenv func(string) string) (Invocation, *Error) {
 	inv := Invocation{
-		Command: getenv("CNI_COMMAND"), ContainerID: getenv("CNI_CONTAINERID"), Netns: getenv("CNI_NETNS"),
-		IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS"), Path: getenv("CNI_PATH"),
+		Command:     getenv("CNI_COMMAND"),
+		ContainerID: getenv("CNI_CONTAINERID"),
+		Netns:       getenv("CNI_NETNS"),
+		IfName:      getenv("CNI_IFNAME"),
+		Args:        getenv("CNI_ARGS"),
+		Path:        getenv("CNI_PATH"),
 	}
 	attachment, netns := false, false
 	switch inv.Command {
@@ -58,12 +62,14 @@ func FromEnv(getenv func(string) string) (Invocation, *Error) {
 		return inv, nil
 	}
 	if !validName(inv.ContainerID) {
-		return inv, Errorf(CodeEnvironment, "CNI_CONTAINERID %q is invalid: it must begin with a letter or a digit, and letters, digits, '_', '.' and '-' may follow", inv.ContainerID)
+		return inv, Errorf(CodeEnvironment,
+			"CNI_CONTAINERID %q is invalid: it must begin with a letter or a digit, and letters, digits, '_', '.' and '-' may follow",
+			inv.ContainerID)
 	}
 	return inv, checkIfName(inv.IfName)
 }
 
-// validName is the specification's rule for container IDs and network names.
+// validName applies the specification's rule for container IDs and network names.
 func validName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -87,15 +93,15 @@ func checkIfName(s string) *Error {
 	return nil
 }
 
-// Pod is who an attachment is for, as Kubernetes' runtimes say in CNI_ARGS.
+// Pod identifies the pod of an attachment, from the CNI_ARGS of Kubernetes' runtimes.
 type Pod struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 	UID       string `json:"uid,omitempty"`
 }
 
-// ParseArgs reads CNI_ARGS. Keys that it does not know are ignored, whether
-// IgnoreUnknown is given or not. ip is the value of the old key IP.
+// ParseArgs reads CNI_ARGS. It ignores unknown keys, with and without IgnoreUnknown. ip is
+// the value of the old key IP.
 func ParseArgs(args string) (pod Pod, ip string, err *Error) {
 	for kv := range strings.SplitSeq(args, ";") {
 		if kv == "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// environment is what a runtime sets, with some of it changed: "-NAME" is not set.
+// environment returns the variables of a runtime with changes; "-NAME" is not set.
 func environment(command string, change ...string) func(string) string {
 	env := map[string]string{
 		"CNI_COMMAND": command, "CNI_CONTAINERID": "4f1c", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "eth0", "CNI_PATH": "/opt/cni/bin",

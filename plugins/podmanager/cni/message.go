@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Path is where requests are posted on the agent's socket.
+// Path is the path of requests on the agent's socket.
 const Path = "/v1/cni"
 
-// Request is what the executable asks the agent.
+// Request holds a request of the executable to the agent.
 type Request struct {
 	Command     string        `json:"command"`
 	Network     string        `json:"network"`
@@ -27,46 +27,53 @@ type Request struct {
 	Attachments *[]Attachment `json:"attachments,omitempty"` // GC: absent frees nothing
 }
 
-// Reply is what the agent answers.
+// Reply holds the agent's answer.
 type Reply struct {
 	IPs    []IP    `json:"ips,omitempty"`
 	Routes []Route `json:"routes,omitempty"`
 	Freed  int     `json:"freed,omitempty"` // by GC
 
-	// Of the agent only: the claim that this ADD has made, 0 if it repeated one,
-	// and its ticket.
+	// In the agent only: the claim of this ADD, 0 if it repeated an earlier one, and its
+	// ticket.
 	Claim  uint64 `json:"-"`
 	Ticket uint64 `json:"-"`
 }
 
-// IP is one address of a result.
+// IP holds one address of a result.
 type IP struct {
 	Version string `json:"version,omitempty"` // before 1.0.0: "4" or "6"
 	Address string `json:"address"`           // with its prefix length
 	Gateway string `json:"gateway,omitempty"`
 }
 
-// Result is what the runtime gets for ADD.
-type Result struct {
+// result holds the output of ADD for the runtime.
+type result struct {
 	CNIVersion string   `json:"cniVersion"`
 	IPs        []IP     `json:"ips"`
 	Routes     []Route  `json:"routes,omitempty"`
 	DNS        struct{} `json:"dns"`
 }
 
-// NewRequest is the request for an invocation.
+// NewRequest returns the request for an invocation.
 func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 	pod, ip, err := ParseArgs(inv.Args)
 	if err != nil && inv.Command == "ADD" {
 		return Request{}, err
 	}
 	r := Request{
-		Command: inv.Command, Network: c.Name, ContainerID: inv.ContainerID, IfName: inv.IfName, Netns: inv.Netns,
-		Pod: pod, Pool: c.Pool, Wanted: c.Wanted, Previous: c.Previous,
+		Command:     inv.Command,
+		Network:     c.Name,
+		ContainerID: inv.ContainerID,
+		IfName:      inv.IfName,
+		Netns:       inv.Netns,
+		Pod:         pod,
+		Pool:        c.Pool,
+		Wanted:      c.Wanted,
+		Previous:    c.Previous,
 	}
 	if inv.Command != "ADD" {
 		r.Wanted = nil
-		// As JSON has them, so that an attachment has one name in every encoding.
+		// Like JSON, replace bad bytes, so that an attachment has one name in every encoding.
 		r.ContainerID, r.IfName = string([]rune(r.ContainerID)), string([]rune(r.IfName))
 	} else if err := r.CheckNames(); err != nil {
 		return Request{}, err
@@ -89,9 +96,9 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 	return r, nil
 }
 
-// Print writes a reply to ADD in a version of the specification.
+// Print returns the output for a reply to ADD in a version of the specification.
 func (r Reply) Print(version string) ([]byte, error) {
-	res := Result{CNIVersion: version, IPs: r.IPs, Routes: r.Routes}
+	res := result{CNIVersion: version, IPs: r.IPs, Routes: r.Routes}
 	if strings.HasPrefix(version, "0.") {
 		res.IPs = append([]IP(nil), r.IPs...)
 		for i := range res.IPs {
@@ -104,7 +111,7 @@ func (r Reply) Print(version string) ([]byte, error) {
 	return json.MarshalIndent(res, "", "    ")
 }
 
-// PrintVersions is the answer to VERSION.
+// PrintVersions returns the output of VERSION.
 func PrintVersions() ([]byte, error) {
 	return json.MarshalIndent(struct {
 		CNIVersion        string   `json:"cniVersion"`

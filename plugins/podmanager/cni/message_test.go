@@ -25,14 +25,14 @@ func ask(g Gomega, conf, args string) (cni.Request, *cni.Error) {
 	return cni.NewRequest(inv, c)
 }
 
-// Where a wanted address comes from: the runtime's ips, else those of args, else CNI_ARGS.
-func TestWhoDecidesOnTheWantedAddress(t *testing.T) {
+// A wanted address is taken from the runtime's ips, else those of args, else CNI_ARGS.
+func TestSourcesOfTheWantedAddress(t *testing.T) {
 	const runtime, args = `"runtimeConfig": {"ips": ["10.1.5.7/24"]}`, `"args": {"cni": {"ips": ["10.1.5.8"]}}`
 	for _, c := range []struct {
 		name, more, args string
 		want             []string
 	}{
-		{"nobody", "", "", nil},
+		{"none", "", "", nil},
 		{"CNI_ARGS", "", "IP=10.1.5.9", []string{"10.1.5.9"}},
 		{"CNI_ARGS with a mask", "", "IP=10.1.5.9/24", []string{"10.1.5.9"}},
 		{"CNI_ARGS with one of each family", "", "IP=10.1.5.9,fd00::9/64", []string{"10.1.5.9", "fd00::9"}},
@@ -49,7 +49,7 @@ func TestWhoDecidesOnTheWantedAddress(t *testing.T) {
 	}
 }
 
-func TestWantedAddressesThatAreNone(t *testing.T) {
+func TestInvalidWantedAddresses(t *testing.T) {
 	for name, c := range map[string]struct{ more, args string }{
 		"a name":        {"", "IP=web-0"},
 		"a list's end":  {"", "IP=10.1.5.9,"},
@@ -81,7 +81,7 @@ func TestWantedAddressesAreForAdd(t *testing.T) {
 	}
 }
 
-func TestARequestHasAllThatWasAsked(t *testing.T) {
+func TestARequestHasAllValues(t *testing.T) {
 	g := NewWithT(t)
 	r, err := ask(g, config("1.1.0", `, "pool": "blue", "routes": []`,
 		`, "prevResult": {"ips": [{"address": "10.1.5.2/24"}]}, "cni.dev/valid-attachments": []`), "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0;K8S_POD_UID=u")

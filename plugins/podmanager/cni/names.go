@@ -15,12 +15,13 @@ const (
 	maxIfName = 15  // bytes of an interface name: IFNAMSIZ of the kernel, without the final zero
 )
 
-// CheckNames returns an error that names the first name of an ADD which cannot be
-// one, or nil. Both ends of the socket call it, since a program may ask the agent
-// without cadastre-cni. Names of other requests are not checked: what was added
-// under a name that is refused now can still be deleted.
+// CheckNames returns an error for the first invalid name of an ADD, or nil. Both ends of
+// the socket call it, because a program may call the agent without cadastre-cni. Names of
+// other requests are not checked: an attachment under a name that is refused now can still
+// be deleted.
 func (r Request) CheckNames() *Error {
-	const rule = "it must begin with a letter or a digit, letters, digits, '_', '.' and '-' may follow, and 253 bytes are the most"
+	const rule = "it must begin with a letter or a digit, letters, digits, '_', '.' and '-' may follow, " +
+		"and 253 bytes are the most"
 	if !validName(r.Network) || len(r.Network) > maxName {
 		return Errorf(CodeInvalidConfig, "network name %.300q is invalid: %s", r.Network, rule)
 	}
@@ -43,8 +44,8 @@ func (r Request) CheckNames() *Error {
 	return nil
 }
 
-// badIfName says why the kernel, or a reader of UTF-8, does not take a name for one
-// of an interface.
+// badIfName returns the reason why the kernel, or a reader of UTF-8, does not accept the
+// name of an interface, "" if they do.
 func badIfName(s string) string {
 	switch {
 	case s == "" || s == "." || s == "..":
@@ -53,9 +54,11 @@ func badIfName(s string) string {
 		return "15 bytes are the most"
 	case strings.ContainsRune(s, utf8.RuneError): // also U+FFFD itself, which decoders put in the place of bad bytes
 		return "it must be UTF-8"
-	case strings.ContainsAny(s, "/:"), strings.ContainsFunc(s, unicode.IsSpace), strings.ContainsFunc(s, unicode.IsControl):
+	case strings.ContainsAny(s, "/:"),
+		strings.ContainsFunc(s, unicode.IsSpace),
+		strings.ContainsFunc(s, unicode.IsControl):
 		return "'/', ':', white space and control characters are not allowed"
-	case bytes.IndexByte([]byte(s), 0xa0) >= 0: // the kernel looks at single bytes
+	case bytes.IndexByte([]byte(s), 0xa0) >= 0: // the kernel checks single bytes
 		return "the kernel takes byte 0xa0 in it for white space"
 	}
 	return ""

@@ -16,7 +16,7 @@ import (
 )
 
 // says makes the cluster say that this node has these pod CIDRs.
-func (n *node) says(cidrs ...string) {
+func (n *node) publishes(cidrs ...string) {
 	own := &nodesync.Node{ID: 5, Name: thisNode}
 	for _, c := range cidrs {
 		own.PodCIDRs = append(own.PodCIDRs, netip.MustParsePrefix(c))
@@ -28,7 +28,7 @@ func (n *node) says(cidrs ...string) {
 func TestNodeIDAndNodeObjectDiffer(t *testing.T) {
 	for _, c := range []struct {
 		name, conf string
-		said       []string
+		published  []string
 		want       []string // parts of the report; none: there is none
 	}{
 		{"the Node object says nothing", defaults, nil, nil},
@@ -43,7 +43,7 @@ func TestNodeIDAndNodeObjectDiffer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
 			n := newNode(t, c.conf, 5)
-			n.says(c.said...)
+			n.publishes(c.published...)
 			g.Expect(n.resync()).To(Succeed())
 			found := n.Mismatch()
 			if len(c.want) == 0 {
@@ -71,21 +71,21 @@ func TestMismatchIsSeenWhenItComesAndWhenItGoes(t *testing.T) {
 	var log bytes.Buffer
 	n.Log = slog.New(slog.NewTextHandler(&log, nil))
 
-	n.says("10.244.3.0/24")
+	n.publishes("10.244.3.0/24")
 	for range 3 {
 		_, err := n.update(now(thisNode, "10.244.3.0/24"))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(n.resync()).To(Succeed())
 	}
 	g.Expect(n.Mismatch()).To(ContainSubstring("10.244.3.0/24"))
-	g.Expect(strings.Count(log.String(), `level=WARN msg="Mismatch: `)).To(Equal(1), "it is told once: %s", &log)
+	g.Expect(strings.Count(log.String(), `level=WARN msg="Mismatch: `)).To(Equal(1), "it is logged once: %s", &log)
 	g.Expect(n.PodSubnetThisNode().String()).To(Equal("10.1.5.0/24"), "the node ID still counts")
 
-	n.says()
+	n.publishes()
 	for range 3 {
 		_, err := n.update(now(thisNode))
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	g.Expect(n.Mismatch()).To(BeEmpty())
-	g.Expect(strings.Count(log.String(), `level=INFO msg="node ID and Node object say the same again"`)).To(Equal(1), "so is its end: %s", &log)
+	g.Expect(strings.Count(log.String(), `level=INFO msg="node ID and Node object agree again"`)).To(Equal(1), "so is its end: %s", &log)
 }

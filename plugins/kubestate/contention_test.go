@@ -116,15 +116,15 @@ func (c *cluster) replace(inner *mem.Store) {
 	c.far.comes(inner)
 }
 
-// settled expects that all loops and mirrors have what the store has, and that
-// nobody writes any more.
-func (c *cluster) settled(about ...any) {
+// atRest expects that all loops and mirrors have the state of the store, and that no
+// node writes any more.
+func (c *cluster) atRest(about ...any) {
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	c.far.tried()
 	time.Sleep(10 * time.Minute)
 	synctest.Wait()
-	c.g.Expect(c.far.tried()).To(BeZero(), "somebody writes and writes: %v", about)
+	c.g.Expect(c.far.tried()).To(BeZero(), "a node writes and writes: %v", about)
 	kvs, _, err := c.inner.List(context.Background(), kv.ClusterPrefix)
 	c.g.Expect(err).NotTo(HaveOccurred())
 	want := stateIn(kvs)
@@ -136,19 +136,19 @@ func (c *cluster) settled(about ...any) {
 	}
 }
 
-// running runs f with a cluster of nine nodes that has settled.
+// running runs f with a cluster of nine nodes that is at rest.
 func running(t *testing.T, f func(c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 9, "{}")
 		c.run()
 		defer func() { c.end() }()
-		c.settled()
+		c.atRest()
 		f(c)
 	})
 }
 
 // All nodes of a new cluster come at once: the first pool is written once, and
-// no loop ever sees a snapshot without it, whatever each of them is configured to.
+// no loop ever sees a snapshot without it, in any configuration.
 func TestTheFirstPool(t *testing.T) {
 	for _, confs := range [][]string{{"{}"}, {"ipamConfig: {podSubnetCIDR: 10.2.0.0/16}", "ipamConfig: {podSubnetCIDR: 10.3.0.0/16}"}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -162,16 +162,16 @@ func TestTheFirstPool(t *testing.T) {
 			c.g.Expect(c.far.tried()).To(BeNumerically("<=", len(c.nodes)))
 			c.g.Expect(c.pools()).To(HaveLen(1))
 			c.g.Expect(c.pools()[0]).To(HaveSuffix(" 1 draining=false"))
-			c.settled()
+			c.atRest()
 		})
 	}
 }
 
-// The life of a custom network: each step is done once, by whoever is first.
+// The life of a custom network: the first node does each step, once.
 func TestTheLifeOfACustomNetwork(t *testing.T) {
 	running(t, func(c *cluster) {
 		step := func(want ...string) {
-			c.settled()
+			c.atRest()
 			c.g.Expect(c.pools()).To(Equal(append(want, "default 10.1.0.0/16 1 draining=false")))
 		}
 		c.network("blue", "10.5.0.0/16")
@@ -182,12 +182,12 @@ func TestTheLifeOfACustomNetwork(t *testing.T) {
 		step("blue 10.5.0.0/16 2 draining=true")
 		c.network("blue", "10.5.0.0/16")
 		step("blue 10.5.0.0/16 3 draining=false")
-		c.remove(kv.CustomNetworkKey("blue")) // and back before anybody has looked
+		c.remove(kv.CustomNetworkKey("blue")) // and back before a node has read it
 		c.network("blue", "10.5.0.0/16")
-		c.settled()
+		c.atRest()
 		c.g.Expect(c.pools()[0]).To(Or(Equal("blue 10.5.0.0/16 3 draining=false"), Equal("blue 10.5.0.0/16 5 draining=false")))
-		c.remove(kv.PoolKey("blue")) // which nobody may
-		c.settled()
+		c.remove(kv.PoolKey("blue")) // which is not allowed
+		c.atRest()
 		c.g.Expect(c.pools()[0]).To(Or(Equal("blue 10.5.0.0/16 3 draining=false"), Equal("blue 10.5.0.0/16 5 draining=false")))
 	})
 }
@@ -198,11 +198,11 @@ func TestManyNetworksGo(t *testing.T) {
 		for i := range 20 {
 			c.network(fmt.Sprint("net", i), fmt.Sprintf("10.%d.0.0/16", 128+i))
 		}
-		c.settled()
+		c.atRest()
 		for i := range 20 {
 			c.remove(kv.CustomNetworkKey(fmt.Sprint("net", i)))
 		}
-		c.settled()
+		c.atRest()
 		c.g.Expect(c.pools()).To(HaveLen(21))
 		c.g.Expect(c.pools()[0]).To(Equal("default 10.1.0.0/16 1 draining=false"))
 		for _, p := range c.pools()[1:] {
@@ -215,18 +215,18 @@ func TestManyNetworksGo(t *testing.T) {
 func TestANetworkComesAsAnotherGoes(t *testing.T) {
 	running(t, func(c *cluster) {
 		c.network("blue", "10.5.0.0/16")
-		c.settled()
+		c.atRest()
 		c.txn(kvdb.Delete(kv.CustomNetworkKey("blue")), kvdb.Put(kv.CustomNetworkKey("red"), marshal(c.g, network("red", "10.6.0.0/16"))))
-		c.settled()
+		c.atRest()
 		c.g.Expect(c.pools()).To(Equal([]string{"blue 10.5.0.0/16 2 draining=true", "default 10.1.0.0/16 1 draining=false", "red 10.6.0.0/16 1 draining=false"}))
 	})
 }
 
-// Somebody deletes all that all nodes share, at once: that is no wish to drain anything.
+// All that the nodes share is deleted at once: that does not mean to drain anything.
 func TestAWipeUnderWay(t *testing.T) {
 	running(t, func(c *cluster) {
 		c.network("blue", "10.5.0.0/16")
-		c.settled()
+		c.atRest()
 		before := c.pools()
 		var ops []kvdb.Op
 		kvs, _, err := c.inner.List(context.Background(), kv.ClusterPrefix)
@@ -235,7 +235,7 @@ func TestAWipeUnderWay(t *testing.T) {
 			ops = append(ops, kvdb.Delete(x.Key))
 		}
 		c.txn(ops...)
-		c.settled()
+		c.atRest()
 		c.g.Expect(c.pools()).To(Equal(before))
 	})
 }
@@ -250,7 +250,7 @@ func TestADeletionWhileTheStoreFails(t *testing.T) {
 				c.run()
 				defer c.end()
 				c.network("blue", "10.5.0.0/16")
-				c.settled()
+				c.atRest()
 				way := faulty.New(c.inner, faulty.On(faulty.Txn, 1, faulty.Fail()))
 				c.far.comes(way) // the watches stay
 				c.remove(kv.CustomNetworkKey("blue"))
@@ -259,7 +259,7 @@ func TestADeletionWhileTheStoreFails(t *testing.T) {
 				if name == "it comes back" {
 					c.network("blue", "10.5.0.0/16")
 				}
-				c.settled()
+				c.atRest()
 				c.g.Expect(c.pools()[0]).To(Equal(want))
 			})
 		})
@@ -273,7 +273,7 @@ func TestTwoNetworksAtTheSameTime(t *testing.T) {
 		c := newCluster(t, 2, "{}")
 		c.run()
 		defer func() { c.end() }()
-		c.settled()
+		c.atRest()
 		slow, fast := c.nodes[0], c.nodes[1]
 		fast.far.goes()
 		slow.far.goes()
@@ -286,7 +286,7 @@ func TestTwoNetworksAtTheSameTime(t *testing.T) {
 			c.network("red", "10.5.0.0/16")
 		}})
 		time.Sleep(3 * time.Minute)
-		c.settled()
+		c.atRest()
 		c.g.Expect(c.pools()).To(Equal([]string{"blue 10.5.0.0/17 1 draining=false", "default 10.1.0.0/16 1 draining=false"}))
 	})
 }
@@ -300,7 +300,7 @@ func TestNetworksThatOverlap(t *testing.T) {
 				for _, m := range c.nodes {
 					switch rnd.IntN(4) {
 					case 0:
-						m.far.breaks() // it reads everything anew
+						m.far.breaks() // it reads everything again
 					case 1:
 						m.far.goes()
 					case 2:
@@ -315,7 +315,7 @@ func TestNetworksThatOverlap(t *testing.T) {
 			for _, m := range c.nodes {
 				m.far.comes(c.far)
 			}
-			c.settled()
+			c.atRest()
 			all := c.pools()
 			for i, p := range all {
 				for _, q := range all[:i] {
@@ -346,7 +346,7 @@ func TestAStoreThatComesBack(t *testing.T) {
 		{"without the network", func(c *cluster) { c.network("blue", "10.8.0.0/16") }, func(*cluster) {},
 			[]string{"blue 10.8.0.0/16 1 draining=false", "default 10.1.0.0/16 4 draining=true", "pods-2 10.2.0.0/16 1 draining=false"}},
 		{"when some of the nodes have not seen the last", func(c *cluster) {
-			c.settled()
+			c.atRest()
 			for _, m := range c.nodes[1:] {
 				m.far.goes()
 			}
@@ -369,15 +369,15 @@ func TestAStoreThatComesBack(t *testing.T) {
 				all.replace(mem.New())
 				c.store(all)
 				synctest.Wait()
-				all.settled()
+				all.atRest()
 				all.g.Expect(all.pools()).To(Equal(c.want))
 			})
 		})
 	}
 }
 
-// Whatever comes over a cluster, its nodes end with one state, and in peace.
-func TestNoEndlessFights(t *testing.T) {
+// After any faults the nodes of a cluster end in one state, and stop writing.
+func TestNodesDoNotOverwriteEachOtherForever(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			running(t, func(c *cluster) {
@@ -417,7 +417,7 @@ func TestNoEndlessFights(t *testing.T) {
 				for _, m := range c.nodes {
 					m.far.comes(c.far)
 				}
-				c.settled()
+				c.atRest()
 			})
 		})
 	}

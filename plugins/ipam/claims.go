@@ -19,20 +19,16 @@ import (
 
 // Claims claims blocks that do not follow from the node ID.
 type Claims interface {
-	// Hold asks for a target, and returns how its claim stands.
+	// Hold requests a target and returns the state of its claim.
 	Hold(claims.Target) claims.Standing
 	// Want replaces the targets of a network by those that are committed.
 	Want(network string, targets []claims.Target)
-	// Standing returns how a claim stands, and asks for nothing.
+	// Standing returns the state of a claim without requesting it.
 	Standing(claims.Target) claims.Standing
 }
 
-// claimsBlocks reports whether the blocks of this node need claims of their own.
-// A NetResourceSet is the claim itself.
-func (i *IPAM) claimsBlocks() bool { return ExplicitBlocks(i.ContivConf) }
-
-// ExplicitBlocks reports whether the configuration gives nodes blocks that do not
-// follow from their IDs and are not those of a NetResourceSet.
+// ExplicitBlocks reports whether nodes have blocks that do not follow from their IDs and
+// so need claims of their own. A NetResourceSet is such a claim itself.
 func ExplicitBlocks(conf contivconf.API) bool {
 	switch conf.PodBlocks() {
 	case contivconf.PodBlocksPodCIDR, contivconf.PodBlocksStatic:
@@ -41,8 +37,8 @@ func ExplicitBlocks(conf contivconf.API) bool {
 	return false
 }
 
-// openHeld makes those of the subnets the node's pod subnets whose claims it
-// holds, and notes the others.
+// openHeld takes the subnets whose claims this node holds as its pod subnets, and
+// records the remaining ones as waiting.
 func (i *IPAM) openHeld(s *state, subnets []netip.Prefix) {
 	var held []netip.Prefix
 	for _, p := range subnets {
@@ -57,11 +53,11 @@ func (i *IPAM) openHeld(s *state, subnets []netip.Prefix) {
 			s.waiting = append(s.waiting, claims.Block(p))
 		}
 	}
-	_ = s.setPods(held) // refusal, or the configuration, has seen that there is room
+	_ = s.setPods(held) // refusal, or the configuration, has checked that there is room
 }
 
-// waitsFor says which claim keeps this node from having a pod subnet, and what
-// that waits for; "" for none.
+// waitsFor describes the claim that this node waits for before it has a pod subnet, ""
+// for none.
 func (i *IPAM) waitsFor(s *state) string {
 	for _, t := range s.waiting {
 		switch standing := i.Claims.Standing(t); {
@@ -76,14 +72,13 @@ func (i *IPAM) waitsFor(s *state) string {
 	return ""
 }
 
-// updateClaims derives the pod subnets anew if a claim came to be held, or is
-// not held any more.
+// updateClaims derives the pod subnets again if a claim became held or was lost.
 func (i *IPAM) updateClaims(txn controller.UpdateOperations) (string, error) {
 	s := i.state.Load()
 	if s.networks == nil {
 		return "", nil // before the first resync
 	}
-	if !i.claimsBlocks() { // what it holds is left from a configuration that did
+	if !ExplicitBlocks(i.ContivConf) { // its claims are from an earlier configuration
 		i.publish(s)
 		return "", nil
 	}
@@ -92,15 +87,15 @@ func (i *IPAM) updateClaims(txn controller.UpdateOperations) (string, error) {
 	if now := podSubnets(next.nodes); !sameSet(have, now) {
 		return i.changePodCIDR(i.ownNode(nil), have, now, txn)
 	}
-	i.publish(s) // a block that drained may have been given back
+	i.publish(s) // a draining block may have been released
 	return "", nil
 }
 
-// Implied returns what follows from a node record, as package claims asks it: the
-// node addresses and the pod blocks of its ID, and what the record says that the
-// node has. Agents record their blocks, also those that follow from their IDs, and
-// agents that know no claims their podCIDRs. So no other block of the ID is theirs
-// if there are some, unless this node's configuration says that blocks follow from IDs.
+// Implied returns a function for package claims: the targets that follow from a node
+// record. These are the node addresses and the pod blocks of its ID, and those in the
+// record. Agents record their blocks, also those that follow from their IDs; agents
+// without claims record their podCIDRs. So if the record has blocks, no other block of
+// the ID belongs to the node, unless this node's configuration derives blocks from IDs.
 func Implied(conf contivconf.API) func(*kv.NodeRecord, []*kv.Pool) []claims.Target {
 	return func(r *kv.NodeRecord, stored []*kv.Pool) (all []claims.Target) {
 		for _, f := range conf.Cluster().Families {
@@ -150,7 +145,7 @@ func blocksOfID(conf contivconf.API, id uint32, stored []*kv.Pool) (all []claims
 	return all
 }
 
-// holders are the held claims of all nodes, sorted by prefix.
+// holders holds the held claims of all nodes, sorted by prefix.
 type holders []heldBlock
 
 type heldBlock struct {

@@ -126,7 +126,7 @@ func TestAClaimIsLost(t *testing.T) {
 
 // A change of claims before the first resync, and one without claims of blocks, is
 // no matter.
-func TestAChangeOfClaimsThatIsNoMatter(t *testing.T) {
+func TestAnIrrelevantChangeOfClaims(t *testing.T) {
 	g := NewWithT(t)
 	n := claiming(t, external, heldBy("b"), "10.1.77.0/24")
 	g.Expect(n.claimChange()).To(BeEmpty())
@@ -211,7 +211,7 @@ func TestAPodCIDRThatCannotBeThisNodes(t *testing.T) {
 	}
 }
 
-// Routes lead to the holder of a claim, whatever another Node object says.
+// Routes lead to the holder of a claim, also if another Node object has its prefix.
 func TestRoutesFollowTheHolder(t *testing.T) {
 	g := NewWithT(t)
 	n := claiming(t, external, heldBy("b"), "10.1.77.0/24")
@@ -236,7 +236,7 @@ func TestRoutesFollowTheHolder(t *testing.T) {
 
 // What follows from a node record: the node address of its ID and those that it
 // says, and the blocks, unless these have claims.
-func TestWhatANodeRecordImplies(t *testing.T) {
+func TestTargetsImpliedByANodeRecord(t *testing.T) {
 	const podcidr = "ipamConfig: {useExternalIPAM: true}"
 	for name, c := range map[string]struct {
 		conf   string
