@@ -183,7 +183,7 @@ func (m *IPAM) claimNext(fs []ledger.Family, owner string, report bool) (*Alloca
 		Pool:     m.pool.Name,
 		Key:      m.key(owner),
 		Families: fs,
-		Within:   s.within,
+		Listed:   s.listed,
 		More:     true,
 	})
 	if err != nil {
@@ -252,7 +252,7 @@ func (m *IPAM) claim(fs []ledger.Family, r request) (results [2]*AllocationResul
 		Pool:     m.pool.Name,
 		Key:      r.key,
 		Families: fs,
-		Within:   s.within,
+		Listed:   s.listed,
 		More:     r.more,
 		Expiry:   expiry,
 	})

@@ -22,7 +22,7 @@ type resources struct {
 // snapshot holds what allocations need of the resources. It is a value.
 type snapshot struct {
 	set    *NetResourceSet
-	within []netip.Prefix // the blocks in the order in which they are used up; nil: the pool's order
+	listed bool // blocks are used up in the order of the NetResourceSet, not of the pool
 	ips    poolIPs
 	strict bool // addresses need the data of the NetResourceSet
 }
@@ -42,7 +42,7 @@ func (m *IPAM) reload(ctx context.Context) error {
 func (m *IPAM) publish() {
 	s := &snapshot{set: m.resources.set, ips: m.resources.ips, strict: m.named == vpcENI}
 	if m.mode == ClusterPool && s.set != nil {
-		s.within = active(m.resources.cidrs)
+		s.listed = true
 	}
 	m.snapshot.Store(s)
 }

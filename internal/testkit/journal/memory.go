@@ -1,15 +1,12 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package journal has two implementations of the ledger's Journal contract for
-// tests and measurements: Memory, which forgets everything at the end of the
-// process, and Faulty, which makes the k-th commit of another journal fail.
-// The durable journal is in kvdb/bolt. All pass journaltest.Run.
+// Package journal has two implementations of the ledger's Journal for tests: Memory
+// keeps its records until the process ends, and Faulty fails planned commits of another
+// journal. The durable journal is in kvdb/bolt. All pass journaltest.Run.
 //
-// Example, a ledger whose third commit fails although the journal took it:
-//
-//	j := &journal.Faulty{Journal: journal.NewMemory(), Plan: journal.At(3, journal.Tear)}
-//	l, err := ledger.Open(ctx, j, ledger.Options{})
+// Any goroutine may call a Memory. A commit that fails has changed nothing, unless the
+// planned fault is Tear.
 package journal
 
 import (

@@ -1,11 +1,8 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package journaltest is the ledger's Journal contract as a suite of tests.
-//
-// Example:
-//
-//	journaltest.Run(t, func(t *testing.T) journaltest.Journal { return journal.NewMemory() })
+// Package journaltest tests implementations of the ledger's Journal. A test of an
+// implementation calls Run.
 package journaltest
 
 import (
@@ -26,7 +23,7 @@ type Journal interface {
 	Commit(ctx context.Context, ops []kvdb.Op) error
 }
 
-// Run tests journals that open makes, each empty.
+// Run tests a journal. open returns an empty one at each call.
 func Run(t *testing.T, open func(t *testing.T) Journal) {
 	ctx := context.Background()
 	records := func(g Gomega, j Journal) string {

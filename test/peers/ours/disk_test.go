@@ -59,8 +59,8 @@ func openFile(tb testing.TB, dir, run string) *bolt.File {
 	return f
 }
 
-// durableBook is a ledger on the disk with n leases.
-func durableBook(tb testing.TB, n int) *ledger.Ledger {
+// durableLedger is a ledger on the disk with n leases.
+func durableLedger(tb testing.TB, n int) *ledger.Ledger {
 	tb.Helper()
 	f := openFile(tb, tempDir(tb), runDir(tb))
 	tb.Cleanup(func() {
@@ -68,7 +68,7 @@ func durableBook(tb testing.TB, n int) *ledger.Ledger {
 			tb.Error(err)
 		}
 	})
-	l := openBook(tb, f.Journal(), wide, 0)
+	l := openLedger(tb, f.Journal(), wide, 0)
 	lease(tb, l, n)
 	return l
 }

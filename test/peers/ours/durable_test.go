@@ -26,7 +26,7 @@ import (
 // records, and a bare write with fdatasync, in turns.
 func BenchmarkDurable(b *testing.B) {
 	others(b, func(b *testing.B, n int) {
-		l, db, log, record := durableBook(b, n), bareBolt(b, n), openLog(b), make([]byte, leaseRecord)
+		l, db, log, record := durableLedger(b, n), bareBolt(b, n), openLog(b), make([]byte, leaseRecord)
 		ctx, number := context.Background(), counter()
 		var key ledger.Key
 		workload.Turns(b,
@@ -54,7 +54,7 @@ const callers = 100
 func BenchmarkCallers(b *testing.B) {
 	ctx, record := context.Background(), make([]byte, leaseRecord)
 	b.Run("ledger", func(b *testing.B) {
-		l := durableBook(b, 1000)
+		l := durableLedger(b, 1000)
 		held, number := make([]ledger.Key, callers), sharedCounter()
 		workload.Callers(b, callers, func(g int) error {
 			if held[g] != (ledger.Key{}) {

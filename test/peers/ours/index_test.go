@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/cadastre/cadastre/ledger/addrspace"
@@ -23,7 +24,7 @@ func state(ok bool) error {
 }
 
 // window is a prefix whose usable addresses are a few windows of it; the rest
-// is taken as ranges before the clock starts, for nobody can fill a /64.
+// is taken as ranges before the clock starts, since a /64 cannot be filled.
 type window struct {
 	name, prefix string
 	count, size  uint64 // of the windows; 0: all of the prefix is usable
@@ -38,7 +39,7 @@ func windows() []window {
 	}
 }
 
-// space makes the index and says how many addresses are usable.
+// space returns the index and the number of usable addresses.
 func (w window) space(tb testing.TB) (*addrspace.Space, int) {
 	base := netip.MustParsePrefix(w.prefix)
 	s := addrspace.New(base)
@@ -67,8 +68,8 @@ func (w window) space(tb testing.TB) (*addrspace.Space, int) {
 	return s, int(w.count * w.size)
 }
 
-// addresses is an index that allocates the lowest free address, or the next one
-// after the last, as a pod pool does.
+// addresses allocates the lowest free address of an index, or the next one after the
+// last, as a pod pool does.
 func addresses(tb testing.TB, w window, lowest bool) workload.Pool[netip.Addr] {
 	s, n := w.space(tb)
 	var from netip.Addr
@@ -89,18 +90,50 @@ func addresses(tb testing.TB, w window, lowest bool) workload.Pool[netip.Addr] {
 	}
 }
 
+// locked guards a pool with a mutex: the limits beside the index have one too.
+func locked[T any](p workload.Pool[T]) workload.Pool[T] {
+	var mu sync.Mutex
+	return workload.Pool[T]{
+		Cap: p.Cap,
+		Next: func() (T, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return p.Next()
+		},
+		Free: func(x T) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return p.Free(x)
+		},
+		Take: func(x T) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return p.Take(x)
+		},
+	}
+}
+
 func BenchmarkIndex(b *testing.B) {
 	for _, w := range windows() {
 		b.Run("lowest/"+w.name, func(b *testing.B) {
-			workload.Suite(b, func() workload.Pool[netip.Addr] { return addresses(b, w, true) })
+			workload.Suite(b, func() workload.Pool[netip.Addr] { return locked(addresses(b, w, true)) })
 		})
 		b.Run("next/"+w.name, func(b *testing.B) {
-			workload.Levels(b, func() workload.Pool[netip.Addr] { return addresses(b, w, false) })
+			workload.Levels(b, func() workload.Pool[netip.Addr] { return locked(addresses(b, w, false)) })
 		})
 	}
 }
 
-// prefixes is an index that allocates prefixes of one length: node CIDRs.
+// BenchmarkUnlocked is the index without a mutex, beside the limit without one.
+func BenchmarkUnlocked(b *testing.B) {
+	for _, w := range windows()[:2] {
+		b.Run(w.name, func(b *testing.B) {
+			workload.Suite(b, func() workload.Pool[netip.Addr] { return addresses(b, w, true) })
+		})
+	}
+}
+
+// prefixes allocates prefixes of one length from an index: node CIDRs.
 func prefixes(cluster string, bits int, lowest bool) workload.Pool[netip.Prefix] {
 	base := netip.MustParsePrefix(cluster)
 	s := addrspace.New(base)
@@ -126,10 +159,10 @@ func prefixes(cluster string, bits int, lowest bool) workload.Pool[netip.Prefix]
 func BenchmarkPrefix(b *testing.B) {
 	for _, bits := range []int{24, 27} {
 		b.Run(fmt.Sprintf("lowest/8in%d", bits), func(b *testing.B) {
-			workload.Suite(b, func() workload.Pool[netip.Prefix] { return prefixes("10.0.0.0/8", bits, true) })
+			workload.Suite(b, func() workload.Pool[netip.Prefix] { return locked(prefixes("10.0.0.0/8", bits, true)) })
 		})
 		b.Run(fmt.Sprintf("next/8in%d", bits), func(b *testing.B) {
-			workload.Levels(b, func() workload.Pool[netip.Prefix] { return prefixes("10.0.0.0/8", bits, false) })
+			workload.Levels(b, func() workload.Pool[netip.Prefix] { return locked(prefixes("10.0.0.0/8", bits, false)) })
 		})
 	}
 }

@@ -17,7 +17,7 @@ func BenchmarkLedgerMemory(b *testing.B) {
 	const n = 50_000
 	b.Run("claimed", func(b *testing.B) {
 		workload.HeapOf(b, n, func() any {
-			l, number, ctx := openBook(b, ledger.NullJournal{}, wide, 0), counter(), context.Background()
+			l, number, ctx := openLedger(b, ledger.NullJournal{}, wide, 0), counter(), context.Background()
 			for range n {
 				key, pod := attachment(number())
 				if _, _, err := l.Claim(ctx, ledger.Request{Pool: poolName, Key: key, Pod: pod}); err != nil {
@@ -30,7 +30,7 @@ func BenchmarkLedgerMemory(b *testing.B) {
 	b.Run("loaded", func(b *testing.B) {
 		dir, run := tempDir(b), runDir(b)
 		f := openFile(b, dir, run)
-		lease(b, openBook(b, f.Journal(), wide, 0), n)
+		lease(b, openLedger(b, f.Journal(), wide, 0), n)
 		workload.HeapOf(b, n, func() any {
 			l, err := ledger.Open(context.Background(), f.Journal(), ledger.Options{BootID: "bench"})
 			if err != nil {
@@ -50,7 +50,7 @@ func BenchmarkStart(b *testing.B) {
 	others(b, func(b *testing.B, n int) {
 		dir, run := tempDir(b), runDir(b)
 		f := openFile(b, dir, run)
-		lease(b, openBook(b, f.Journal(), wide, 0), n)
+		lease(b, openLedger(b, f.Journal(), wide, 0), n)
 		if err := f.Close(); err != nil {
 			b.Fatal(err)
 		}

@@ -59,8 +59,8 @@ func BenchmarkNames(b *testing.B) {
 	}
 }
 
-// openBook opens a ledger with one pool of one block.
-func openBook(tb testing.TB, j ledger.Journal, block string, coolDown time.Duration) *ledger.Ledger {
+// openLedger opens a ledger with one pool of one block.
+func openLedger(tb testing.TB, j ledger.Journal, block string, coolDown time.Duration) *ledger.Ledger {
 	tb.Helper()
 	ctx := context.Background()
 	l, err := ledger.Open(ctx, j, ledger.Options{BootID: "bench"})
@@ -80,11 +80,11 @@ func openBook(tb testing.TB, j ledger.Journal, block string, coolDown time.Durat
 	return l
 }
 
-// book is a ledger with the null journal: nothing of it is durable, as with the
+// claims is a ledger with the null journal: nothing of it is durable, as with the
 // peers. number numbers the attachments.
-func book(tb testing.TB, block string, coolDown time.Duration, number func() uint64) workload.Pool[ledger.Key] {
+func claims(tb testing.TB, block string, coolDown time.Duration, number func() uint64) workload.Pool[ledger.Key] {
 	ctx := context.Background()
-	l := openBook(tb, ledger.NullJournal{}, block, coolDown)
+	l := openLedger(tb, ledger.NullJournal{}, block, coolDown)
 	return workload.Pool[ledger.Key]{
 		Cap: 1<<(32-netip.MustParsePrefix(block).Bits()) - 2,
 		Next: func() (ledger.Key, error) {
@@ -99,10 +99,10 @@ func book(tb testing.TB, block string, coolDown time.Duration, number func() uin
 	}
 }
 
-// named is a book that is asked for certain addresses.
+// named claims and releases certain addresses.
 func named(tb testing.TB, block string) workload.Pool[netip.Addr] {
 	ctx := context.Background()
-	l := openBook(tb, ledger.NullJournal{}, block, 0)
+	l := openLedger(tb, ledger.NullJournal{}, block, 0)
 	number := counter()
 	claim := func(wanted []netip.Addr) (netip.Addr, error) {
 		key, pod := attachment(number())
@@ -135,23 +135,23 @@ func blocks() []struct{ name, prefix string } {
 func BenchmarkLedger(b *testing.B) {
 	for _, c := range blocks() {
 		b.Run(c.name, func(b *testing.B) {
-			workload.Suite(b, func() workload.Pool[ledger.Key] { return book(b, c.prefix, 0, counter()) })
+			workload.Suite(b, func() workload.Pool[ledger.Key] { return claims(b, c.prefix, 0, counter()) })
 			b.Run("specific/50", func(b *testing.B) { workload.Specific(b, named(b, c.prefix), .5) })
 		})
 	}
 }
 
-// BenchmarkLedgerCoolDown is the same with a pod pool's own cool-down: soon
-// every free address is cooling, and the oldest is allocated early.
+// BenchmarkLedgerCoolDown is the same with the cool-down of a pod pool: soon
+// every free address is cooling, and a claim gets the one that has cooled longest.
 func BenchmarkLedgerCoolDown(b *testing.B) {
 	for _, c := range blocks() {
 		b.Run(c.name, func(b *testing.B) {
-			workload.Levels(b, func() workload.Pool[ledger.Key] { return book(b, c.prefix, time.Minute, counter()) })
+			workload.Levels(b, func() workload.Pool[ledger.Key] { return claims(b, c.prefix, time.Minute, counter()) })
 		})
 	}
 }
 
 func BenchmarkLedgerParallel(b *testing.B) {
-	b.Run("50", func(b *testing.B) { workload.Parallel(b, book(b, "10.1.0.0/16", 0, sharedCounter()), .5) })
-	b.Run("99", func(b *testing.B) { workload.Parallel(b, book(b, "10.1.0.0/16", 0, sharedCounter()), .99) })
+	b.Run("50", func(b *testing.B) { workload.Parallel(b, claims(b, "10.1.0.0/16", 0, sharedCounter()), .5) })
+	b.Run("99", func(b *testing.B) { workload.Parallel(b, claims(b, "10.1.0.0/16", 0, sharedCounter()), .99) })
 }
