@@ -34,65 +34,7 @@ const dualStack = `ipamConfig:
   serviceCIDR: 10.96.0.0/12,fd00:5::/108
 `
 
-func TestPlanForPeople(t *testing.T) {
-	expectText(t, plan(t, "", "--node-id", "5").out, `
-node ID 5
-
-  pods           10.1.5.0/24
-  pod gateway    10.1.5.1
-  pod addresses  10.1.5.2 - 10.1.5.253 (252)
-  NAT loopback   10.1.5.254
-  VPP-host link  172.30.5.0/24
-  VPP end        172.30.5.1
-  Linux end      172.30.5.2
-  node           192.168.16.5/24
-  VXLAN          192.168.30.5/24
-  services       10.96.0.0/12
-
-warning: the largest node ID is 254, limited by nodeInterconnectCIDR (192.168.16.0/24) and vxlanCIDR (192.168.30.0/24)
-`)
-	expectText(t, plan(t, dualStack, "--node-id", "5", "-o", "wide").out, `
-node ID 5 of 1 to 254
-
-  pods           10.1.5.0/24 of 10.1.0.0/16
-  pod gateway    10.1.5.1
-  pod addresses  10.1.5.2 - 10.1.5.253 (252)
-  NAT loopback   10.1.5.254
-  VPP-host link  172.30.5.0/24 of 172.30.0.0/16
-  VPP end        172.30.5.1
-  Linux end      172.30.5.2
-  node           192.168.16.5/24
-  VXLAN          192.168.30.5/24
-  services       10.96.0.0/12
-
-  pods           fd00:1:0:5::/64 of fd00:1::/48
-  pod gateway    fd00:1:0:5::1
-  pod addresses  fd00:1:0:5::2 - fd00:1:0:5:ffff:ffff:ffff:fffd (nearly 2^64)
-  NAT loopback   fd00:1:0:5:ffff:ffff:ffff:fffe
-  VPP-host link  fd00:2:0:5::/64 of fd00:2::/48
-  VPP end        fd00:2:0:5::1
-  Linux end      fd00:2:0:5::2
-  node           fd00:3::5/64
-  VXLAN          fd00:4::5/64
-  services       fd00:5::/108
-
-warning: the largest node ID is 254, limited by nodeInterconnectCIDR (192.168.16.0/24) and vxlanCIDR (192.168.30.0/24)
-`)
-}
-
-func TestPlanOfARange(t *testing.T) {
-	expectText(t, plan(t, "ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 23}", "--node-id", "5-6").out, `
-ID  PODS          POD ADDRESSES                  VPP END     LINUX END   NODE             VXLAN
-5   10.1.10.0/23  10.1.10.2 - 10.1.11.253 (508)  172.30.5.1  172.30.5.2  192.168.16.5/24  192.168.30.5/24
-6   10.1.12.0/23  10.1.12.2 - 10.1.13.253 (508)  172.30.6.1  172.30.6.2  192.168.16.6/24  192.168.30.6/24
-`)
-	expectText(t, plan(t, dualStack, "--node-id", "254-254").out, `
-ID   PODS              POD ADDRESSES                                                   VPP END         LINUX END       NODE               VXLAN
-254  10.1.254.0/24     10.1.254.2 - 10.1.254.253 (252)                                 172.30.254.1    172.30.254.2    192.168.16.254/24  192.168.30.254/24
-254  fd00:1:0:fe::/64  fd00:1:0:fe::2 - fd00:1:0:fe:ffff:ffff:ffff:fffd (nearly 2^64)  fd00:2:0:fe::1  fd00:2:0:fe::2  fd00:3::fe/64      fd00:4::fe/64
-
-warning: the largest node ID is 254, limited by nodeInterconnectCIDR (192.168.16.0/24) and vxlanCIDR (192.168.30.0/24)
-`)
+func TestPlanOfARangeForPrograms(t *testing.T) {
 	g := NewWithT(t)
 	var nodes []map[string]any
 	g.Expect(json.Unmarshal([]byte(plan(t, "", "--node-id", "1-10", "-o", "json").out), &nodes)).To(Succeed())
@@ -202,35 +144,4 @@ func TestPlanOfOtherSources(t *testing.T) {
 	const conf = "ipamConfig: {nodeInterconnectDHCP: true}"
 	g.Expect(json.Unmarshal([]byte(plan(t, conf, "--node-id", "5", "-o", "json").out), &dhcp)).To(Succeed())
 	g.Expect(dhcp).To(HaveKeyWithValue("nodeIPAddress", ""))
-	g.Expect(plan(t, conf, "--node-id", "5").out).To(MatchRegexp(`(?m)^  node           -$`))
-}
-
-func TestPlanUsesThePinnedID(t *testing.T) {
-	g := NewWithT(t)
-	g.Expect(plan(t, "cadastre: {nodeID: 9}").out).To(HavePrefix("node ID 9\n"))
-	g.Expect(plan(t, "cadastre: {nodeID: 9}", "--node-id", "3").out).To(HavePrefix("node ID 3\n"))
-}
-
-func TestPlanRefuses(t *testing.T) {
-	for _, c := range []struct{ name, conf, id, want string }{
-		{"too large an ID", "", "255",
-			"cadastre: --node-id: 255 is out of the range 1 to 254, limited by nodeInterconnectCIDR (192.168.16.0/24) and vxlanCIDR (192.168.30.0/24)\n"},
-		{"a range that ends too late", "ipamConfig: {podSubnetCIDR: 10.1.0.0/20}", "10-17",
-			"cadastre: --node-id: 17 is out of the range 1 to 16, limited by podSubnetCIDR (10.1.0.0/20)\n"},
-		{"each field on a line of its own", "ipamConfig: {podSubnetCIRD: 10.1.0.0/16, serviceCIDR: 10.96.0.1/12}", "5",
-			"ipamConfig.podSubnetCIRD: unknown key; the nearest known one is \"ipamConfig.podSubnetCIDR\"\n" +
-				"ipamConfig.serviceCIDR: \"10.96.0.1/12\" has host bits set: write 10.96.0.0/12\n"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			g := NewWithT(t)
-			got := plan(t, c.conf, "--node-id", c.id)
-			g.Expect(got.code).To(Equal(exitFailed))
-			g.Expect(got.out).To(BeEmpty())
-			g.Expect(got.err).To(HaveSuffix(c.want))
-		})
-	}
-	g := NewWithT(t)
-	got := call(t, noListener(t), "", "plan", "--config", filepath.Join(t.TempDir(), "none.conf"), "--node-id", "5")
-	g.Expect(got.code).To(Equal(exitFailed))
-	g.Expect(got.err).To(HaveSuffix("no such file or directory: name the file with --config\n"))
 }

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestMain makes the test binary the program itself for scripts.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"cadastre": main})
+}
+
+// TestScripts runs the scenarios of testdata that need no agent. Those with an agent
+// are in test/commands.
+func TestScripts(t *testing.T) {
+	conf, err := filepath.Abs(filepath.Dir(contivConf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("CONF", conf)
+			return nil
+		},
+	})
+}
