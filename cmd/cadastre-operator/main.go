@@ -1,22 +1,22 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cadastre-operator is the cluster daemon: it gives nodes their
-// podCIDRs, or keeps pools of addresses of theirs at watermarks; it reflects
-// Kubernetes' state into the cluster store, and gives up the node IDs of nodes
-// that are gone. See wire.go for what it is made of.
+// Command cadastre-operator is the cluster daemon. It assigns podCIDRs to nodes, or
+// keeps their pools of addresses at watermarks; it reflects Kubernetes' state into
+// the cluster store, and releases the IDs and claims of nodes that are gone. wire.go
+// assembles it.
 //
-// Of several operators one works, which is elected by a Lease; the others wait.
-// A controller runs if it is named by --controllers and has the flags that it
-// needs; the log says why one does not.
+// One of several operators is elected by a Lease and runs the controllers; the
+// remaining ones wait. A controller runs if --controllers names it and it has the
+// flags that it needs; the log gives the reason for each one that does not.
 //
 // Exit codes:
 //
-//	0  ended by a signal, all work done and the Lease given back
-//	1  failed, or another process leads now: to be started again
-//	2  used in a way it cannot be
+//	0  ended by a signal, all controllers ended and the Lease released
+//	1  failed, or another process leads now: start it again
+//	2  the command line is wrong
 //
-// Example, in a pod:
+// In a pod:
 //
 //	cadastre-operator --allocate-node-cidrs --cluster-cidr=10.1.0.0/16,fd00::/48 \
 //		--service-cluster-ip-range=10.96.0.0/12 --kvdb-endpoints=https://10.0.0.1:2379

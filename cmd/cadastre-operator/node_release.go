@@ -19,7 +19,7 @@ import (
 func nodeCmd(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Commands for nodes, where the API server is the cluster store",
+		Short: "Manage nodes of clusters whose store is the API server",
 		RunE:  func(*cobra.Command, []string) error { return errUsage },
 	}
 	cmd.AddCommand(nodeReleaseCmd(h))
@@ -34,12 +34,12 @@ func nodeReleaseCmd(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release NAME",
 		Short: "Release the ID and the claims of a node that is gone for good",
-		Long: `release gives up the ID and the claims of a node, and with them its subnets, so
-that another node may have them. The node must be gone for good: its pods, if any
-are left, then share their addresses with those of another node. release refuses a
-node whose agent was there within --fresh, unless --force is given. If the agent
-may still allocate, since its last beat is younger than --node-id-expire and does
-not say that it ends, other nodes wait until that time is over.
+		Long: `release releases the ID and the claims of a node, and with them its subnets, so
+that another node can get them. The node must be gone for good: if pods of it still
+run, they share their addresses with pods of another node. release refuses a node
+whose agent has sent a beat within --fresh, unless --force is given. If the agent
+may still allocate, because its last beat is younger than --node-id-expire and does
+not announce its end, other nodes wait until that time is over.
 
 It is for clusters whose store is the API server. With etcd as the store,
 "cadastre node release NAME" does the same through an agent.`,
@@ -47,7 +47,7 @@ It is for clusters whose store is the API server. With etcd as the store,
   cadastre-operator node release node-7 --kubeconfig=$HOME/.kube/config`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
-				return fmt.Errorf("node release takes one NAME, but was given %d arguments", len(args))
+				return fmt.Errorf("node release: %d arguments: want one NAME", len(args))
 			}
 			return nil
 		},
@@ -64,7 +64,7 @@ It is for clusters whose store is the API server. With etcd as the store,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.kubeconfig, flagKubeconfig, "", "the `file` that says where the API server is; empty in a pod, whose account is used")
-	fs.BoolVar(&gone.Force, "force", false, "also if the node's agent was there within --fresh")
+	fs.BoolVar(&gone.Force, "force", false, "release the node even if its agent has sent a beat within --fresh")
 	fs.DurationVar(&gone.Fresh, "fresh", 3*time.Minute, "how long after its last beat an agent counts as alive, as nodeIDs.fresh of contiv.conf")
 	fs.DurationVar(&gone.Expire, flagExpire, 24*time.Hour, "how long after its last beat an agent may allocate, as nodeIDs.expire of contiv.conf")
 	o.qps, o.burst = 50, 100

@@ -61,7 +61,7 @@ func TestNodeRelease(t *testing.T) {
 		{"node release n6", exitFailed, "", "the node's agent was there not long ago"},
 		{"node release n6 --force", 0, "released node ID 6 of n6\n", ""},
 		{"node release n6 --kubeconfig=none", exitFailed, "", "there is no such file"},
-		{"node release", exitUsage, "", "takes one NAME, but was given 0 arguments"},
+		{"node release", exitUsage, "", "0 arguments: want one NAME"},
 		{"node", exitUsage, "", "see: cadastre-operator --help"},
 	} {
 		var out, errs bytes.Buffer

@@ -22,7 +22,7 @@ import (
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// The controllers.
+// Names of the controllers.
 const (
 	controllerNodeIPAM    = "nodeipam"
 	controllerKSR         = "ksr"
@@ -34,8 +34,8 @@ func allControllers() []string {
 	return []string{controllerNodeIPAM, controllerKSR, controllerNodeIDs, controllerNetResource}
 }
 
-// The names of the flags. Those that upstream's controller manager has are
-// called as there; those of node CIDRs are in nodeipam.
+// Names of the flags, as in Kubernetes' controller manager if it has them. Those of
+// node CIDRs are in nodeipam.
 const (
 	flagKubeconfig     = "kubeconfig"
 	flagQPS            = "kube-api-qps"
@@ -64,19 +64,19 @@ const (
 	flagVersion        = "version"
 )
 
-// Where the cluster store is.
+// Kinds of cluster store.
 const (
 	storeEtcd       = "etcd"
 	storeKubernetes = "kubernetes" // objects of the API server
 )
 
-// How long a node that is gone keeps its ID and its claims, by default.
+// defaultExpire is how long a node that is gone keeps its ID and its claims.
 const defaultExpire = 24 * time.Hour
 
 // defaultBind is the default address for probes and metrics.
 const defaultBind = "127.0.0.1:10261"
 
-// options are the command line.
+// options holds the command line.
 type options struct {
 	kubeconfig  string
 	qps         float32
@@ -109,65 +109,66 @@ type storeOptions struct {
 // configured reports whether the flags name a cluster store.
 func (s storeOptions) configured() bool { return s.kind == storeKubernetes || len(s.endpoints) > 0 }
 
-// register makes the options flags.
+// register defines the flags.
 func (o *options) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
-	fs.StringSliceVar(&o.controllers, flagControllers, []string{"*"}, "the controllers to run: '*' is all that have the flags they need, 'x' is x, '-x' is without x; there are "+strings.Join(allControllers(), ", ")+" (which ksr includes)")
-	fs.StringVar(&o.kubeconfig, flagKubeconfig, "", "the `file` that says where the API server is; empty in a pod, whose account is used")
-	fs.Float32Var(&o.qps, flagQPS, 500, "requests a second to the API server, at most; negative for no limit")
-	fs.IntVar(&o.burst, flagBurst, 1000, "requests at once to the API server")
+	fs.StringSliceVar(&o.controllers, flagControllers, []string{"*"},
+		"the controllers to run, of "+strings.Join(allControllers(), ", ")+": '*' for all that have the flags they need, 'x' for x, '-x' for all but x; ksr includes nodeids")
+	fs.StringVar(&o.kubeconfig, flagKubeconfig, "", "the kubeconfig `file`; empty in a pod: its service account is used")
+	fs.Float32Var(&o.qps, flagQPS, 500, "limit of requests a second to the API server; negative for none")
+	fs.IntVar(&o.burst, flagBurst, 1000, "burst of requests to the API server")
 	fs.StringVar(&o.bind, flagBind, defaultBind, "the `address:port` of /livez, /readyz, /healthz and /metrics; any address but a loopback one needs TLS; empty for none")
-	fs.StringVar(&o.tls.Cert, flagTLSCert, "", "the `file` with the certificate of that listener; empty for plain text")
-	fs.StringVar(&o.tls.Key, flagTLSKey, "", "the `file` with its private key")
-	fs.StringVar(&o.tls.ClientCA, flagClientCA, "", "the `file` with the authorities of the certificates that callers of /metrics need; empty for none")
+	fs.StringVar(&o.tls.Cert, flagTLSCert, "", "the `file` with the certificate of --bind-address; empty for plain text")
+	fs.StringVar(&o.tls.Key, flagTLSKey, "", "the `file` with the private key of --tls-cert-file")
+	fs.StringVar(&o.tls.ClientCA, flagClientCA, "", "the `file` with the authorities of client certificates for /metrics; empty: none is required")
 
 	e := &o.elect
-	fs.BoolVar(&e.enabled, flagElect, true, "work only while leading; without it no other operator may run")
-	fs.DurationVar(&e.leaseDuration, flagLeaseDuration, 15*time.Second, "how long the others wait for a leader that does not renew its lease")
-	fs.DurationVar(&e.renewDeadline, flagRenewDeadline, 10*time.Second, "how long the leader tries to renew before it gives up")
-	fs.DurationVar(&e.retryPeriod, flagRetryPeriod, 2*time.Second, "how often it tries, and the others look")
+	fs.BoolVar(&e.enabled, flagElect, true, "run controllers only while holding the lease; if false, no other operator may run")
+	fs.DurationVar(&e.leaseDuration, flagLeaseDuration, 15*time.Second, "how long candidates wait for a leader that does not renew its lease")
+	fs.DurationVar(&e.renewDeadline, flagRenewDeadline, 10*time.Second, "how long the leader tries to renew its lease before it stops")
+	fs.DurationVar(&e.retryPeriod, flagRetryPeriod, 2*time.Second, "retry and observation period of the election")
 	fs.StringVar(&e.name, flagLeaseName, "cadastre-operator", "the `name` of the Lease")
 	fs.StringVar(&e.namespace, flagLeaseNamespace, "kube-system", "the `namespace` of the Lease")
 
 	n := &o.nodeipam
-	fs.BoolVar(&n.Allocate, nodeipam.FlagAllocate, false, "give nodes their podCIDRs; no other controller may do so")
-	fs.StringVar(&n.Type, nodeipam.FlagType, string(nodeipam.RangeAllocatorType), "how nodes get their CIDRs")
-	fs.StringVar(&n.Cluster, nodeipam.FlagCluster, "", "the `CIDR` of all pods, or one of each family with a comma")
-	fs.StringVar(&n.Service, nodeipam.FlagService, "", "the `CIDR` of services, or one of each family with a comma: no node gets any of it")
-	fs.IntVar(&n.Mask, nodeipam.FlagMask, 0, "the prefix length of a node's CIDR where there is one family (default 24 for IPv4, 64 for IPv6)")
-	fs.IntVar(&n.MaskIPv4, nodeipam.FlagMaskIPv4, 0, "that of its IPv4 CIDR (default 24)")
-	fs.IntVar(&n.MaskIPv6, nodeipam.FlagMaskIPv6, 0, "that of its IPv6 CIDR (default 64)")
-	fs.StringSliceVar(&n.MoreRanges, nodeipam.FlagMoreRanges, nil, "further `CIDRs` of pods, of the families of the first, each with =BITS for nodes' CIDRs of another length")
-	fs.StringSliceVar(&n.Exclude, nodeipam.FlagExclude, nil, "`CIDRs` of which no node gets any")
-	fs.StringVar(&n.Order, nodeipam.FlagOrder, "next", "which free CIDR a node gets: the next or the lowest")
-	fs.StringSliceVar(&n.SizeLimits, nodeipam.FlagSizeLimits, nil, "`CIDR=MIN-MAX`: nodes may ask for blocks of this range with a prefix length from MIN to MAX, by label or annotation "+nodeipam.SizeIPv4+" or "+nodeipam.SizeIPv6+"; without it these are not read")
-	fs.DurationVar(&n.CoolDown, nodeipam.FlagCoolDown, 0, "how long a CIDR rests when its node is gone")
+	fs.BoolVar(&n.Allocate, nodeipam.FlagAllocate, false, "assign podCIDRs to nodes; no other controller may do so")
+	fs.StringVar(&n.Type, nodeipam.FlagType, string(nodeipam.RangeAllocatorType), "the type of the CIDR allocator")
+	fs.StringVar(&n.Cluster, nodeipam.FlagCluster, "", "the `CIDR` of all pods, or one of each family, separated by a comma")
+	fs.StringVar(&n.Service, nodeipam.FlagService, "", "the `CIDR` of services, or one of each family, separated by a comma; it is not assigned to nodes")
+	fs.IntVar(&n.Mask, nodeipam.FlagMask, 0, "prefix length of a node's CIDR if --cluster-cidr has one family (default 24 for IPv4, 64 for IPv6)")
+	fs.IntVar(&n.MaskIPv4, nodeipam.FlagMaskIPv4, 0, "prefix length of a node's IPv4 CIDR (default 24)")
+	fs.IntVar(&n.MaskIPv6, nodeipam.FlagMaskIPv6, 0, "prefix length of a node's IPv6 CIDR (default 64)")
+	fs.StringSliceVar(&n.MoreRanges, nodeipam.FlagMoreRanges, nil, "further `CIDRs` of pods, of the same families; CIDR=BITS sets another prefix length for nodes")
+	fs.StringSliceVar(&n.Exclude, nodeipam.FlagExclude, nil, "`CIDRs` that are not assigned to nodes")
+	fs.StringVar(&n.Order, nodeipam.FlagOrder, "next", "the free CIDR that a node gets: next or lowest")
+	fs.StringSliceVar(&n.SizeLimits, nodeipam.FlagSizeLimits, nil, "`CIDR=MIN-MAX`: nodes may request prefix lengths from MIN to MAX in this range, by label or annotation "+nodeipam.SizeIPv4+" or "+nodeipam.SizeIPv6+"; without the flag these are not read")
+	fs.DurationVar(&n.CoolDown, nodeipam.FlagCoolDown, 0, "cool-down of a CIDR after its node is gone")
 
 	o.netresource.register(fs)
 
 	s := &o.store
-	fs.StringVar(&s.kind, flagStoreType, storeEtcd, "where the agents' cluster store is: etcd or kubernetes")
-	fs.StringSliceVar(&s.endpoints, flagEndpoints, nil, "`endpoints` of etcd, as https://10.0.0.1:2379")
-	fs.StringVar(&s.prefix, flagPrefix, "/cadastre/", "what all keys in etcd begin with")
-	fs.StringVar(&s.ca, flagCA, "", "the `file` with the certificates that etcd's is checked with")
-	fs.StringVar(&s.cert, flagCert, "", "the `file` with our certificate for etcd")
-	fs.StringVar(&s.key, flagKey, "", "the `file` with its key")
-	fs.StringVar(&s.username, flagUsername, "", "our name for etcd")
-	fs.StringVar(&s.passwordFile, flagPasswordFile, "", "the `file` with its password")
-	fs.DurationVar(&o.expire, flagExpire, defaultExpire, "how long a node that Kubernetes does not have keeps its ID and its claims after its agent's last beat: more than the agents' cadastre.nodeIDs.expire; 0 for ever")
+	fs.StringVar(&s.kind, flagStoreType, storeEtcd, "the kind of the agents' cluster store: etcd or kubernetes")
+	fs.StringSliceVar(&s.endpoints, flagEndpoints, nil, "`endpoints` of etcd, such as https://10.0.0.1:2379")
+	fs.StringVar(&s.prefix, flagPrefix, "/cadastre/", "prefix of all keys in etcd")
+	fs.StringVar(&s.ca, flagCA, "", "the `file` with the authorities of etcd's certificate")
+	fs.StringVar(&s.cert, flagCert, "", "the `file` with the client certificate for etcd")
+	fs.StringVar(&s.key, flagKey, "", "the `file` with the private key of --kvdb-cert")
+	fs.StringVar(&s.username, flagUsername, "", "user name for etcd")
+	fs.StringVar(&s.passwordFile, flagPasswordFile, "", "the `file` with the password of --kvdb-username")
+	fs.DurationVar(&o.expire, flagExpire, defaultExpire, "how long a node without a Node object keeps its ID and its claims after its agent's last beat, longer than the agents' cadastre.nodeIDs.expire; 0: it is never released")
 
-	fs.IntVarP(&o.verbosity, flagVerbosity, flagVerbosity, 0, "how much is logged: 0, or 4 for what helps to find errors")
-	fs.BoolVar(&o.version, flagVersion, false, "print the version and end")
+	fs.IntVarP(&o.verbosity, flagVerbosity, flagVerbosity, 0, "log verbosity: 0, or 4 for debugging")
+	fs.BoolVar(&o.version, flagVersion, false, "print the version and exit")
 }
 
-// problems collects what is wrong with the flags.
+// problems collects the errors of the flags.
 type problems []error
 
 func (p *problems) add(flag string, value any, format string, args ...any) {
 	*p = append(*p, fmt.Errorf("--%s=%v: %w", flag, value, fmt.Errorf(format, args...)))
 }
 
-// validate tells all that is wrong with the options.
+// validate returns all errors of the options.
 func (o *options) validate() []error {
 	var p problems
 	o.elect.validate(&p)
@@ -193,22 +194,22 @@ func (o *options) validate() []error {
 		o.netresource.validate(&p)
 	}
 	if o.store.kind == storeKubernetes && slices.Contains(o.controllers, controllerKSR) {
-		p.add(flagControllers, controllerKSR, "with --%s=%s agents read the API server themselves: leave it out", flagStoreType, storeKubernetes)
+		p.add(flagControllers, controllerKSR, "with --%s=%s agents read the API server themselves: remove it", flagStoreType, storeKubernetes)
 	}
 	if len(p) == 0 && len(o.plan().run) == 0 {
-		p.add(flagControllers, strings.Join(o.controllers, ","), "there is nothing to do: give --%s for node CIDRs, or --%s (or --%s=%s) for a cluster store, or --%s for pools at watermarks",
+		p.add(flagControllers, strings.Join(o.controllers, ","), "no controller has the flags that it needs: give --%s for node CIDRs, --%s (or --%s=%s) for a cluster store, or --%s for pools at watermarks",
 			nodeipam.FlagAllocate, flagEndpoints, flagStoreType, storeKubernetes, flagProvider)
 	}
 	return p
 }
 
-// validateListener tells what is wrong with the listener of probes and metrics.
+// validateListener checks the flags of the listener for probes and metrics.
 func (o *options) validateListener(p *problems) {
 	host, _, _ := net.SplitHostPort(o.bind)
 	address, _ := netip.ParseAddr(host)
 	encrypted := o.tls.Cert != "" || o.tls.Key != ""
 	if err := checkBind(o.bind); o.bind != "" && err != nil {
-		p.add(flagBind, o.bind, "%w: write %s, or nothing for no listener", err, defaultBind)
+		p.add(flagBind, o.bind, "%w: want host:port, such as %s, or nothing for no listener", err, defaultBind)
 	} else if o.bind != "" && !encrypted && !address.IsLoopback() {
 		p.add(flagBind, o.bind, "it is not a loopback address, and has no TLS: give --%s and --%s, or write %s", flagTLSCert, flagTLSKey, defaultBind)
 	}
@@ -219,15 +220,15 @@ func (o *options) validateListener(p *problems) {
 		p.add(flagTLSKey, o.tls.Key, "it needs --%s as well", flagTLSCert)
 	}
 	if o.tls.ClientCA != "" && !encrypted {
-		p.add(flagClientCA, o.tls.ClientCA, "it would not be used without TLS: give --%s and --%s, or leave it out", flagTLSCert, flagTLSKey)
+		p.add(flagClientCA, o.tls.ClientCA, "it has no effect without TLS: give --%s and --%s, or remove it", flagTLSCert, flagTLSKey)
 	}
 }
 
-// wanted are the controllers that --controllers names.
+// wanted returns the controllers that --controllers selects.
 func (o *options) wanted(p *problems) (all []string) {
 	for _, name := range o.controllers {
 		if bare := strings.TrimPrefix(name, "-"); name != "*" && !slices.Contains(allControllers(), bare) {
-			p.add(flagControllers, name, "there is no such controller: there are %s, and * for all", strings.Join(allControllers(), ", "))
+			p.add(flagControllers, name, "want one of %s, or * for all", strings.Join(allControllers(), ", "))
 		}
 	}
 	for _, name := range allControllers() {
@@ -246,7 +247,7 @@ func (o *options) releaseInterval() time.Duration {
 	return min(max(o.expire/12, time.Second), 10*time.Minute)
 }
 
-// plan is which controllers run, and why the others do not.
+// plan holds the controllers that run, and the reason for each that does not.
 type plan struct {
 	run []string
 	not map[string]string
@@ -271,7 +272,7 @@ func (o *options) plan() plan {
 			not[controllerKSR] = "the agents read the API server themselves"
 		case !o.store.configured():
 			not[controllerKSR] = "--" + flagEndpoints + " is not given"
-		case !slices.Contains(o.controllers, "-"+controllerNodeIDs): // it is a part of the reflector
+		case !slices.Contains(o.controllers, "-"+controllerNodeIDs): // ksr includes it
 			delete(not, controllerNodeIDs)
 		}
 	}
@@ -339,12 +340,12 @@ func (s storeOptions) validate(p *problems) {
 	}
 	for _, f := range []struct{ flag, value string }{{flagCA, s.ca}, {flagCert, s.cert}, {flagKey, s.key}, {flagUsername, s.username}, {flagPasswordFile, s.passwordFile}} {
 		if f.value != "" && (s.kind == storeKubernetes || len(s.endpoints) == 0) {
-			p.add(f.flag, f.value, "it would not be used: give --%s, or leave it out", flagEndpoints)
+			p.add(f.flag, f.value, "it has no effect: give --%s, or remove it", flagEndpoints)
 		}
 	}
 	if s.kind == storeKubernetes {
 		if len(s.endpoints) > 0 {
-			p.add(flagEndpoints, strings.Join(s.endpoints, ","), "it would not be used with --%s=%s: leave one of the two out", flagStoreType, storeKubernetes)
+			p.add(flagEndpoints, strings.Join(s.endpoints, ","), "it has no effect with --%s=%s: remove one of the two", flagStoreType, storeKubernetes)
 		}
 		return
 	}
@@ -367,7 +368,7 @@ func (s storeOptions) validate(p *problems) {
 	both(flagPasswordFile, s.passwordFile, flagUsername, s.username)
 }
 
-// checkEndpoint tells what is wrong with an endpoint of etcd.
+// checkEndpoint checks an endpoint of etcd.
 func checkEndpoint(text string) error {
 	host := text
 	if strings.Contains(text, "://") {
@@ -376,9 +377,9 @@ func checkEndpoint(text string) error {
 		case err != nil:
 			return errors.New("it is not a URL")
 		case u.Scheme != "http" && u.Scheme != "https":
-			return fmt.Errorf("%s is not known", u.Scheme)
+			return fmt.Errorf("scheme %q: want http or https", u.Scheme)
 		case u.User != nil:
-			return fmt.Errorf("a user or password does not belong there, but into --%s and --%s", flagUsername, flagPasswordFile)
+			return fmt.Errorf("it has a user or a password: give those with --%s and --%s", flagUsername, flagPasswordFile)
 		case u.Path != "" || u.RawQuery != "":
 			return errors.New("it has a path")
 		}
@@ -391,7 +392,7 @@ func checkEndpoint(text string) error {
 	return checkBind(host)
 }
 
-// checkBind tells what is wrong with the port of host:port.
+// checkBind checks the port of host:port.
 func checkBind(text string) error {
 	_, port, err := net.SplitHostPort(text)
 	if err != nil {

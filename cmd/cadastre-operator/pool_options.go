@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The flags of pools at watermarks. Those that other operators of NetResourceSets
-// have are called as there.
+// Names of the flags of pools at watermarks, as in other operators of NetResourceSets
+// if they have them.
 const (
 	flagProvider     = "netresource-provider"
 	flagRelease      = "release-excess-ips"
@@ -27,12 +27,12 @@ const (
 	flagSweep        = "netresource-orphan-interval"
 )
 
-// providerClusterPool cuts blocks of AddressPools.
+// providerClusterPool allocates blocks of AddressPools.
 const providerClusterPool = "clusterpool"
 
 func allProviders() []string { return []string{providerClusterPool} }
 
-// poolOptions are those of pools at watermarks.
+// poolOptions holds the flags of pools at watermarks.
 type poolOptions struct {
 	provider               string
 	release                bool
@@ -44,16 +44,17 @@ type poolOptions struct {
 }
 
 func (o *poolOptions) register(fs *pflag.FlagSet) {
-	fs.StringVar(&o.provider, flagProvider, "", "keep the pools of NetResourceSets at their watermarks, with addresses of this `provider`: "+strings.Join(allProviders(), ", ")+" (blocks of AddressPools); empty: do not")
-	fs.BoolVar(&o.release, flagRelease, false, "ask back what nodes have too much of")
-	fs.DurationVar(&o.releaseDelay, flagReleaseDelay, 180*time.Second, "how long something is too much before it is asked back; 0 for at once")
-	fs.DurationVar(&o.sweep, flagSweep, 5*time.Minute, "how often NetResourceSets without a Node are looked for: one that is found twice is deleted")
-	fs.DurationVar(&o.coolDown, flagPoolCoolDown, time.Minute, "how long a block rests that came back, before another node gets it")
-	fs.IntVar(&o.preAllocate, flagPreAllocate, 8, "how many free addresses a node has whose NetResourceSet does not say")
-	fs.IntVar(&o.workers, flagWorkers, 50, "how many nodes are looked after at once")
-	fs.DurationVar(&o.resync, flagResync, 30*time.Second, "how often all nodes are looked at, beside when something changes")
-	fs.Float64Var(&o.qps, flagProviderQPS, 20, "calls to the provider in a second, at most; negative for no limit")
-	fs.IntVar(&o.burst, flagProviderBst, 30, "calls to the provider at once")
+	fs.StringVar(&o.provider, flagProvider, "",
+		"keep the pools of NetResourceSets at their watermarks, with addresses of this `provider`: "+strings.Join(allProviders(), ", ")+" (blocks of AddressPools); empty: off")
+	fs.BoolVar(&o.release, flagRelease, false, "release excess addresses of nodes")
+	fs.DurationVar(&o.releaseDelay, flagReleaseDelay, 180*time.Second, "how long addresses are excess before they are released; 0: at once")
+	fs.DurationVar(&o.sweep, flagSweep, 5*time.Minute, "interval of the search for NetResourceSets without a Node: one that is found twice is deleted")
+	fs.DurationVar(&o.coolDown, flagPoolCoolDown, time.Minute, "cool-down of a released block before another node gets it")
+	fs.IntVar(&o.preAllocate, flagPreAllocate, 8, "free addresses of a node whose NetResourceSet has no preAllocate")
+	fs.IntVar(&o.workers, flagWorkers, 50, "nodes that are processed at the same time")
+	fs.DurationVar(&o.resync, flagResync, 30*time.Second, "interval of a resync of all nodes")
+	fs.Float64Var(&o.qps, flagProviderQPS, 20, "limit of calls a second to the provider; negative for none")
+	fs.IntVar(&o.burst, flagProviderBst, 30, "burst of calls to the provider")
 }
 
 func (o *poolOptions) validate(p *problems) {
@@ -61,16 +62,16 @@ func (o *poolOptions) validate(p *problems) {
 		return
 	}
 	if !slices.Contains(allProviders(), o.provider) {
-		p.add(flagProvider, o.provider, "there is no such provider: there is %s", strings.Join(allProviders(), ", "))
+		p.add(flagProvider, o.provider, "want %s", strings.Join(allProviders(), ", "))
 	}
 	if o.releaseDelay < 0 {
 		p.add(flagReleaseDelay, o.releaseDelay, "it must not be negative: write 0 for at once")
 	}
 	if o.coolDown < 0 {
-		p.add(flagPoolCoolDown, o.coolDown, "it must not be negative: write 0 for no rest")
+		p.add(flagPoolCoolDown, o.coolDown, "it must not be negative: write 0 for none")
 	}
 	if o.preAllocate < 1 {
-		p.add(flagPreAllocate, o.preAllocate, "it must be at least 1: a NetResourceSet with preAllocate: -1 wants none")
+		p.add(flagPreAllocate, o.preAllocate, "it must be at least 1: write preAllocate: -1 into a NetResourceSet that wants none")
 	}
 	if o.workers < 1 || o.workers > 1000 {
 		p.add(flagWorkers, o.workers, "it must be 1 to 1000")

@@ -27,37 +27,37 @@ const (
 	exitUsage  = 2
 )
 
-// errUsage is an error in how the program was called.
+// errUsage marks errors of the command line.
 var errUsage = errors.New("see: cadastre-operator --help")
 
-// host is what the program stands on, and what tests replace.
+// host holds the parts of the environment that tests replace.
 type host struct {
 	hostname  func() (string, error)
 	clients   func(options) (clients, error)
 	store     func(storeOptions, clients, *slog.Logger) (kvdb.Store, error)
-	cloud     nodeipam.Cloud     // nil: none, as in this program
-	klog      func(*slog.Logger) // tells client-go where to log; nil: it is left alone
-	listening func(net.Addr)     // is told where the listener is; nil: nobody is
+	cloud     nodeipam.Cloud     // nil: none, as in main
+	klog      func(*slog.Logger) // sets the log of client-go; nil: it stays as it is
+	listening func(net.Addr)     // called with the address of the listener; may be nil
 }
 
-// run is the whole program; it returns the exit code.
+// run runs the program, and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, h host) int {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "cadastre-operator",
-		Short: "Gives nodes their podCIDRs or pools and reflects Kubernetes' state into the cluster store",
-		Long: `cadastre-operator gives nodes their podCIDRs (--allocate-node-cidrs), keeps pools
-of addresses of theirs at watermarks (--netresource-provider), reflects Kubernetes'
-state into the cluster store, and gives up the node IDs and claims of nodes that
+		Short: "Assign podCIDRs or pools to nodes and reflect Kubernetes' state into the cluster store",
+		Long: `cadastre-operator assigns podCIDRs to nodes (--allocate-node-cidrs), keeps their
+pools of addresses at watermarks (--netresource-provider), reflects Kubernetes'
+state into the cluster store, and releases the node IDs and claims of nodes that
 are gone (--kvdb-endpoints, or --kvdb-type=kubernetes for the last). With a cluster
-store no node gets a podCIDR that the agent of another node claims. Of several
-operators one works; the others wait for its Lease.`,
+store no node gets a podCIDR that the agent of another node claims. One of several
+operators runs the controllers; the remaining ones wait for its Lease.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unexpected argument %q: only flags are known", args[0])
+				return fmt.Errorf("unexpected argument %q: want flags only", args[0])
 			}
 			return nil
 		},
@@ -81,10 +81,10 @@ operators one works; the others wait for its Lease.`,
 		fmt.Fprintln(stderr, "cadastre-operator:", err)
 		return exitUsage
 	}
-	return exitFailed // the log has said why
+	return exitFailed // the log has the error
 }
 
-// runWith runs with options that are not checked yet.
+// runWith validates the options and runs the operator.
 func runWith(ctx context.Context, o options, stdout, stderr io.Writer, h host) error {
 	if o.version {
 		_, err := fmt.Fprintln(stdout, "cadastre-operator", version)
@@ -92,7 +92,7 @@ func runWith(ctx context.Context, o options, stdout, stderr io.Writer, h host) e
 	}
 	errs := o.validate()
 	if t := nodeipam.CIDRAllocatorType(o.nodeipam.Type); len(errs) == 0 && slices.Contains(o.plan().run, controllerNodeIPAM) && t != nodeipam.RangeAllocatorType && h.cloud == nil {
-		errs = append(errs, fmt.Errorf("--%s=%s: it needs a cloud, and this program has none: write %s", nodeipam.FlagType, t, nodeipam.RangeAllocatorType))
+		errs = append(errs, fmt.Errorf("--%s=%s: this program has no cloud: want %s", nodeipam.FlagType, t, nodeipam.RangeAllocatorType))
 	}
 	if len(errs) > 0 {
 		return errors.Join(append(errs, errUsage)...)

@@ -31,7 +31,7 @@ func (p *operator) serve(ctx context.Context) error {
 			return fmt.Errorf("--%s, --%s, --%s: %w", flagTLSCert, flagTLSKey, flagClientCA, err)
 		}
 		encryption = c
-		if files.ClientCA != "" { // a kubelet that probes has no certificate; metrics insists on one
+		if files.ClientCA != "" { // a kubelet has none for its probes; /metrics requires one
 			encryption.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
@@ -59,8 +59,8 @@ func (p *operator) serve(ctx context.Context) error {
 	return errors.Join(err, failed)
 }
 
-// connections is how many callers of probes and metrics are answered at one time; it
-// is far below what any process may open.
+// connections limits the callers of probes and metrics that are served at the same
+// time, far below the limit of open files.
 const connections = 64
 
 func (p *operator) routes() http.Handler {
@@ -76,21 +76,21 @@ func (p *operator) routes() http.Handler {
 func (p *operator) certified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.options.tls.ClientCA != "" && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
-			http.Error(w, "GET "+r.URL.Path+" needs a client certificate of an authority in --"+flagClientCA, http.StatusForbidden)
+			http.Error(w, "GET "+r.URL.Path+" requires a client certificate of an authority in --"+flagClientCA, http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// check is one line of a probe's answer.
+// check holds one line of a probe's answer.
 type check struct {
 	name string
 	err  error
 	note string
 }
 
-// answer says how checks are: 200 where all is well, else 503.
+// answer responds with all checks: 200 if none has failed, else 503.
 func (p *operator) answer(checks func() []check) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		status, text := http.StatusOK, new(strings.Builder)

@@ -20,15 +20,15 @@ import (
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 )
 
-// clients speak to the API server.
+// clients holds the clients of the API server.
 type clients struct {
 	kube    kubernetes.Interface
 	dynamic dynamic.Interface
-	leases  coordination.LeasesGetter // whose requests end before the lease does
-	config  *rest.Config              // what the others are made of; nil in tests
+	leases  coordination.LeasesGetter // with a timeout shorter than the lease
+	config  *rest.Config              // the base of all clients; nil in tests
 }
 
-// connect makes clients. It does not speak to the API server yet.
+// connect returns clients. It sends no request.
 func connect(o options) (c clients, err error) {
 	if c.config, err = restConfig(o.kubeconfig); err != nil {
 		return c, err
@@ -47,7 +47,7 @@ func connect(o options) (c clients, err error) {
 		c.leases = elections.CoordinationV1()
 	}
 	if err := errors.Join(errs[:]...); err != nil {
-		return c, fmt.Errorf("make clients of the API server %s: %w", c.config.Host, err)
+		return c, fmt.Errorf("create clients of the API server %s: %w", c.config.Host, err)
 	}
 	return c, nil
 }
@@ -56,7 +56,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		c, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("--%s=\"\": it is needed outside of a pod: %w", flagKubeconfig, err)
+			return nil, fmt.Errorf("--%s=\"\": outside of a pod, want a kubeconfig file: %w", flagKubeconfig, err)
 		}
 		return c, nil
 	}
@@ -67,7 +67,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return c, nil
 }
 
-// openStore opens the cluster store. It asks nobody anything yet.
+// openStore opens the cluster store. It sends no request.
 func openStore(o storeOptions, c clients, log *slog.Logger) (kvdb.Store, error) {
 	if o.kind == storeKubernetes {
 		return apistore.Open(apistore.Config{REST: c.config, UserAgent: c.config.UserAgent, Log: log})
@@ -80,7 +80,7 @@ func openStore(o storeOptions, c clients, log *slog.Logger) (kvdb.Store, error) 
 	return etcd.Open(cfg)
 }
 
-// flagged says by its flag which file for etcd is not as it should be.
+// flagged adds the flag to an error of a file for etcd.
 func (o storeOptions) flagged(err error) error {
 	bad := new(etcd.FileError)
 	if !errors.As(err, &bad) {

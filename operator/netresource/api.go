@@ -15,28 +15,29 @@ import (
 var (
 	// ErrNotReady is returned while the provider has not been read.
 	ErrNotReady = errors.New("netresource: the provider cannot be read yet: nothing is changed until it can")
-	// ErrInstanceNotFound is what providers return for a machine that is not there.
+	// ErrInstanceNotFound is returned by providers for a machine that does not exist.
 	ErrInstanceNotFound = errors.New("netresource: the provider has no such instance")
-	// ErrThrottled is what providers return where they are asked too often.
-	ErrThrottled = errors.New("netresource: the provider is asked too often")
+	// ErrThrottled is returned by providers for a call above their rate limit.
+	ErrThrottled = errors.New("netresource: the provider limits the rate of calls")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("netresource: the manager is closed")
 )
 
-// AllocationImplementation is a provider. Beside what is said of a node, it
-// knows nothing of the watermarks.
+// AllocationImplementation is a provider of addresses. The manager alone knows the
+// watermarks.
 type AllocationImplementation interface {
-	// CreateNetResource makes what serves one node; nil refuses the node. It is called
-	// again after it has panicked or has refused the node, and must not call back.
+	// CreateNetResource returns the operations for one node; nil refuses the node. It
+	// is called again after it has panicked or has refused the node, and must not
+	// call the manager.
 	CreateNetResource(obj *v1alpha1.NetResourceSet, node *NetResource) NetResourceOperations
-	// GetPoolQuota is what is left of all pools.
+	// GetPoolQuota returns the free addresses of all pools.
 	GetPoolQuota() v1alpha1.PoolQuotaMap
-	// Resync reads the provider. It returns when it has begun to, and the zero
-	// time if it could not.
+	// Resync reads the state of the provider. It returns the time at which it
+	// began, and the zero time if it could not.
 	Resync(ctx context.Context) time.Time
 }
 
-// Forgetter is a provider that wants to know which nodes are gone.
+// Forgetter is implemented by a provider that keeps state per node.
 type Forgetter interface {
 	// Forget is called when the NetResourceSet of a node was deleted.
 	Forget(nodeName string)
@@ -48,83 +49,82 @@ type Forgetter interface {
 // longer than Config.CallTimeout counts as one that may have been done; while it
 // has not returned, other calls may come, but none of its kind.
 type NetResourceOperations interface {
-	// UpdatedNode is told every version of the NetResourceSet.
+	// UpdatedNode receives every version of the NetResourceSet.
 	UpdatedNode(obj *v1alpha1.NetResourceSet)
-	// PopulateStatusFields sets what of the status is the provider's.
+	// PopulateStatusFields sets the provider's fields of the status.
 	PopulateStatusFields(resource *v1alpha1.NetResourceSet)
-	// CreateInterface makes an interface with up to MaxIPsToAllocate addresses. It
-	// returns how many those are, and a phrase for metrics.
+	// CreateInterface creates an interface with up to MaxIPsToAllocate addresses. It
+	// returns their number, and a phrase for metrics.
 	CreateInterface(ctx context.Context, allocation *AllocationAction, scopedLog *slog.Logger) (int, string, error)
-	// ResyncInterfacesAndIPs is what the node has, as Resync has read it and the
-	// node's own calls have changed it since.
+	// ResyncInterfacesAndIPs returns the node's addresses, as the last Resync read
+	// them and as the node's own calls have changed them since.
 	ResyncInterfacesAndIPs(ctx context.Context, scopedLog *slog.Logger) (v1alpha1.AllocationMap, error)
-	// PrepareIPAllocation says where more addresses can come from.
+	// PrepareIPAllocation returns the interface or pool for more addresses.
 	PrepareIPAllocation(scopedLog *slog.Logger) (*AllocationAction, error)
-	// AllocateIPs takes up to MaxIPsToAllocate addresses.
+	// AllocateIPs allocates up to MaxIPsToAllocate addresses.
 	AllocateIPs(ctx context.Context, allocation *AllocationAction) error
-	// PrepareIPRelease chooses what to give back: the same each time, as long as
-	// nothing changes, and more of it for a larger excess.
+	// PrepareIPRelease chooses the addresses to release: the same each time while
+	// nothing changes, and more of them for a larger excess.
 	PrepareIPRelease(excessIPs int, scopedLog *slog.Logger) *ReleaseAction
-	// ReleaseIPs gives it back.
+	// ReleaseIPs releases them.
 	ReleaseIPs(ctx context.Context, release *ReleaseAction) error
-	// GetMaximumAllocatableIPv4 is how many addresses the instance can have; 0:
-	// there is no bound.
+	// GetMaximumAllocatableIPv4 returns the limit of the instance; 0: no limit.
 	GetMaximumAllocatableIPv4() int
-	// GetMinimumAllocatableIPv4 is how many are to be free where the
-	// NetResourceSet does not say.
+	// GetMinimumAllocatableIPv4 returns the free addresses to keep if the
+	// NetResourceSet has no preAllocate.
 	GetMinimumAllocatableIPv4() int
-	// IsPrefixDelegated is whether the node gets prefixes.
+	// IsPrefixDelegated reports whether the node gets prefixes.
 	IsPrefixDelegated() bool
 	// GetUsedIPWithPrefixes counts all addresses of a prefix one of which is used.
 	GetUsedIPWithPrefixes() int
-	// GetMaximumBurstableAllocatableIPv4 is how many addresses are always taken
-	// at once, and then kept; 0: it is not so.
+	// GetMaximumBurstableAllocatableIPv4 returns the number of addresses that one
+	// allocation always takes, and that are then kept; 0: any number.
 	GetMaximumBurstableAllocatableIPv4() int
 }
 
-// AllocationAction is where addresses of a node can come from.
+// AllocationAction describes one allocation of addresses.
 type AllocationAction struct {
-	// InterfaceID is the interface to take them on; "": none is needed, or a new one.
+	// InterfaceID is the interface that gets them; "": none is needed, or a new one.
 	InterfaceID string
 	// Interface is the same interface.
 	Interface v1alpha1.InterfaceRevision
-	// PoolID is the pool to take them from.
+	// PoolID is the pool that they come from.
 	PoolID v1alpha1.PoolID
-	// AvailableForAllocationIPv4 and its sibling are how many can be taken there,
-	// which may be less than is needed.
+	// AvailableForAllocationIPv4 and AvailableForAllocationIPv6 limit the
+	// allocation; they may be less than is needed.
 	AvailableForAllocationIPv4 int
 	AvailableForAllocationIPv6 int
-	// MaxIPsToAllocate is set by the manager: how many to take.
+	// MaxIPsToAllocate is set by the manager: the number of addresses to allocate.
 	MaxIPsToAllocate int
-	// AvailableInterfaces is how many interfaces can be made.
+	// AvailableInterfaces is the number of interfaces that can be created.
 	AvailableInterfaces int
 }
 
-// ReleaseAction is what a node gives back.
+// ReleaseAction describes one release of addresses.
 type ReleaseAction struct {
-	// InterfaceID is where it is; "": it does not matter.
+	// InterfaceID is the interface that has them; "": it does not matter.
 	InterfaceID string
-	// PoolID is where it goes.
+	// PoolID is the pool that they return to.
 	PoolID v1alpha1.PoolID
 	// IPsToRelease are keys of the pool: addresses, or blocks as CIDRs.
 	IPsToRelease []string
 }
 
-// Statistics is how a node stands.
+// Statistics counts the addresses of a node.
 type Statistics struct {
-	// UsedIPs is how many addresses cannot be lent.
+	// UsedIPs counts addresses in use.
 	UsedIPs int
-	// AvailableIPs is how many the node has, used ones among them.
+	// AvailableIPs counts all addresses of the node, used ones included.
 	AvailableIPs int
-	// NeededIPs is how many it lacks.
+	// NeededIPs is the deficit below the watermarks.
 	NeededIPs int
-	// ExcessIPs is how many it could give back.
+	// ExcessIPs counts addresses that could be released.
 	ExcessIPs int
-	// RemainingInterfaces is how many interfaces can still be made, or filled.
+	// RemainingInterfaces counts interfaces that can still be created or filled.
 	RemainingInterfaces int
 }
 
-// NetResourceSetGetterUpdater is the API server. Get is not from a cache. Update
+// NetResourceSetGetterUpdater reads and writes NetResourceSets of the API server. Get is not from a cache. Update
 // and UpdateStatus write what differs if newResource has the newest
 // resourceVersion, and fail with a conflict if not.
 type NetResourceSetGetterUpdater interface {

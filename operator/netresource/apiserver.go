@@ -22,7 +22,7 @@ import (
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// Client is the NetResourceSetGetterUpdater of an API server, and follows its
+// Client implements NetResourceSetGetterUpdater for an API server, and follows its
 // NetResourceSets. Use NewClient.
 type Client struct {
 	objects  dynamic.NamespaceableResourceInterface
@@ -32,8 +32,7 @@ type Client struct {
 
 var _ NetResourceSetGetterUpdater = (*Client)(nil)
 
-// NewClient makes a client; a request that takes longer than timeout, 30 seconds
-// for 0, is ended.
+// NewClient returns a client whose requests end after timeout; 0: 30 seconds.
 func NewClient(client dynamic.Interface, timeout time.Duration) *Client {
 	return &Client{
 		objects:  client.Resource(v1alpha1.Resource(v1alpha1.NetResourceSets)),
@@ -42,17 +41,17 @@ func NewClient(client dynamic.Interface, timeout time.Duration) *Client {
 	}
 }
 
-// Run gives the manager all NetResourceSets, starts it, and tells it of changes,
-// until ctx ends. Then the manager is closed, and nothing runs any more.
+// Run passes all NetResourceSets to the manager, starts it, and passes changes to it
+// until ctx ends. Then it closes the manager.
 func (c *Client) Run(ctx context.Context, m *NetResourceSetManager) error {
-	told := m.config.Log
+	log := m.config.Log
 	handle := func(o any, do func(*v1alpha1.NetResourceSet) error) {
 		nrs, err := objects.Decode[v1alpha1.NetResourceSet](o)
 		if err == nil {
 			err = do(nrs)
 		}
 		if err != nil {
-			told.Warn("a NetResourceSet is left alone", "error", err)
+			log.Warn("a NetResourceSet is skipped", "error", err)
 		}
 	}
 	return objects.Follow(ctx, c.informer, cache.ResourceEventHandlerFuncs{
@@ -71,14 +70,14 @@ func (c *Client) Run(ctx context.Context, m *NetResourceSetManager) error {
 	})
 }
 
-// complete returns when the manager knows all NetResourceSets that there are. What
-// an informer lists first may be from a cache, and lack the newest.
+// complete returns when the manager knows all existing NetResourceSets. The first list of
+// an informer may come from a cache, and lack the newest.
 func (c *Client) complete(ctx context.Context, m *NetResourceSetManager) error {
 	for {
 		missing, err := c.missing(ctx, m)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			m.config.Log.Warn("it is not known whether all NetResourceSets have been seen; this is tried again, and until then nothing is changed", "in", m.config.RetryInterval, "error", err)
+			m.config.Log.Warn("not all NetResourceSets are known to have been read, trying again; nothing is changed until then", "in", m.config.RetryInterval, "error", err)
 		case err == nil && missing == "":
 			return nil
 		}
@@ -88,18 +87,18 @@ func (c *Client) complete(ctx context.Context, m *NetResourceSetManager) error {
 	}
 }
 
-// missing is a NetResourceSet that the manager does not know, "": there is none.
+// missing returns the name of a NetResourceSet that the manager does not know; "": none.
 func (c *Client) missing(ctx context.Context, m *NetResourceSetManager) (name string, err error) {
 	for next := ""; ; {
-		asking, cancel := context.WithTimeout(ctx, c.timeout)
-		list, err := c.objects.List(asking, metav1.ListOptions{Limit: 500, Continue: next})
-		cancel()
+		list, err := runner.Within(ctx, c.timeout, func(ctx context.Context) (*unstructured.UnstructuredList, error) {
+			return c.objects.List(ctx, metav1.ListOptions{Limit: 500, Continue: next})
+		})
 		if err != nil {
 			return "", fmt.Errorf("list NetResourceSets: %w", err)
 		}
 		for i := range list.Items {
 			n, err := objects.Decode[v1alpha1.NetResourceSet](&list.Items[i])
-			if err == nil && !m.knows(n.Name) {
+			if err == nil && !m.hasSeen(n.Name) {
 				return n.Name, nil
 			}
 		}
@@ -109,15 +108,18 @@ func (c *Client) missing(ctx context.Context, m *NetResourceSetManager) (name st
 	}
 }
 
-// request sends one request about o, and reads the answer.
-func (c *Client) request(o *v1alpha1.NetResourceSet, send func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error)) (*v1alpha1.NetResourceSet, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
-	defer cancel()
+// request sends one request with o, and decodes the answer.
+func (c *Client) request(
+	o *v1alpha1.NetResourceSet,
+	send func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error),
+) (*v1alpha1.NetResourceSet, error) {
 	u, err := objects.Encode(o, "NetResourceSet")
 	if err != nil {
 		return nil, err
 	}
-	answer, err := send(ctx, u)
+	answer, err := runner.Within(context.Background(), c.timeout, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return send(ctx, u)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -131,20 +133,20 @@ func (c *Client) Create(node *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet
 	})
 }
 
-// Update implements NetResourceSetGetterUpdater: all but the status is written.
+// Update implements NetResourceSetGetterUpdater: it writes all but the status.
 func (c *Client) Update(_, newResource *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
 	if newResource.ResourceVersion == "" {
-		return nil, errors.New("update a NetResourceSet: it must have the resourceVersion that it was read with")
+		return nil, errors.New("update a NetResourceSet: want the resourceVersion that it was read with")
 	}
 	return c.request(newResource, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 		return c.objects.Update(ctx, u, metav1.UpdateOptions{})
 	})
 }
 
-// UpdateStatus implements NetResourceSetGetterUpdater: the status alone is written.
+// UpdateStatus implements NetResourceSetGetterUpdater: it writes the status only.
 func (c *Client) UpdateStatus(_, newResource *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
 	if newResource.ResourceVersion == "" {
-		return nil, errors.New("update the status of a NetResourceSet: it must have the resourceVersion that it was read with")
+		return nil, errors.New("update the status of a NetResourceSet: want the resourceVersion that it was read with")
 	}
 	return c.request(newResource, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 		return c.objects.UpdateStatus(ctx, u, metav1.UpdateOptions{})
@@ -153,16 +155,16 @@ func (c *Client) UpdateStatus(_, newResource *v1alpha1.NetResourceSet) (*v1alpha
 
 // Get implements NetResourceSetGetterUpdater.
 func (c *Client) Get(name string) (*v1alpha1.NetResourceSet, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
-	defer cancel()
-	u, err := c.objects.Get(ctx, name, metav1.GetOptions{})
+	u, err := runner.Within(context.Background(), c.timeout, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return c.objects.Get(ctx, name, metav1.GetOptions{})
+	})
 	if err != nil {
 		return nil, err
 	}
 	return objects.Decode[v1alpha1.NetResourceSet](u)
 }
 
-// Lister implements NetResourceSetGetterUpdater. It has what Run has seen.
+// Lister implements NetResourceSetGetterUpdater. It lists what Run has read.
 func (c *Client) Lister() v1alpha1.NetResourceSetLister { return clientLister{c.informer.GetIndexer()} }
 
 type clientLister struct{ all cache.Indexer }

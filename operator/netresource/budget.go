@@ -12,10 +12,10 @@ import (
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// budget is the token bucket that all calls to the provider take from.
+// budget is the token bucket of all calls to the provider.
 type budget struct {
 	now   func() time.Time
-	every time.Duration // between two tokens; 0: there is no bound
+	every time.Duration // between two tokens; 0: no limit
 	burst int
 
 	mu   sync.Mutex

@@ -33,9 +33,9 @@ type OverdueObserver interface {
 	SetOverdueCalls(operation string, calls int)
 }
 
-// calls makes the calls of the provider, each in a goroutine of its own: a call
-// that hangs costs its caller at most the deadline, and a panic becomes an error.
-// For one node there is one call of a kind at a time.
+// calls makes the calls of the provider, each in its own goroutine: a call that hangs
+// costs its caller at most the deadline, and a panic becomes an error. For one node
+// there is one call of a kind at a time.
 type calls struct {
 	deadline time.Duration // of a call
 	patience time.Duration // how long a call keeps the worker that makes it
@@ -53,12 +53,12 @@ type calls struct {
 // operation names a call and its node.
 type operation struct{ name, node string }
 
-// kind returns the operation whose place a call takes. Both ways to take addresses
-// exclude each other, and so do making and forgetting what serves a node.
+// kind returns the operation that excludes this one. Both ways to allocate addresses
+// exclude each other, and so do CreateNetResource and Forget.
 func (o operation) kind() operation {
 	switch o.name {
 	case opInterface:
-		o.name = opTake
+		o.name = opAllocate
 	case opForget:
 		o.name = opCreate
 	}
@@ -75,11 +75,11 @@ func (o operation) String() string {
 // call is a call that has not returned. calls.mu guards the flags.
 type call struct {
 	since    time.Time
-	keys     []string // what it gives back
+	keys     []string // addresses that it releases
 	cancel   context.CancelFunc
 	returned chan struct{}
-	given    chan struct{} // closed when it has returned or its caller waits no more
-	left     bool          // its caller waits no more
+	given    chan struct{} // closed when it has returned or its caller has stopped waiting
+	left     bool          // its caller has stopped waiting
 	overdue  bool
 }
 
@@ -95,14 +95,14 @@ func newCalls(c *Config) *calls {
 type request[T any] struct {
 	operation
 	do       func(context.Context) (T, error)
-	keys     []string       // what the call gives back
-	late     func(T, error) // gets the answer if the caller waits no more; may be nil
+	keys     []string       // addresses that the call releases
+	late     func(T, error) // gets the answer if the caller has stopped waiting; may be nil
 	wait     time.Duration  // how long the caller waits; 0: until the deadline
 	deadline time.Duration  // 0: that of calls
 }
 
-// ask makes the call. The error is ErrUnknownOutcome if there is no answer in time.
-func (r request[T]) ask(ctx context.Context, c *calls) (answer T, err error) {
+// run makes the call. The error is ErrUnknownOutcome if there is no answer in time.
+func (r request[T]) run(ctx context.Context, c *calls) (answer T, err error) {
 	if r.deadline == 0 {
 		r.deadline = c.deadline
 	}
@@ -146,8 +146,8 @@ func guarded[T any](ctx context.Context, c *calls, r request[T]) (value T, err e
 	return value, err
 }
 
-// begin registers a call. One of the same kind that its caller still waits for is
-// waited for.
+// begin registers a call. It waits for an earlier call of the same kind whose caller
+// still waits.
 func (c *calls) begin(ctx context.Context, what operation, x *call) error {
 	for {
 		c.mu.Lock()
@@ -174,7 +174,7 @@ func (c *calls) begin(ctx context.Context, what operation, x *call) error {
 	}
 }
 
-// end is called when a call has returned. It reports whether its caller waits no more.
+// end is called when a call has returned. It reports whether its caller has stopped waiting.
 func (c *calls) end(what operation, x *call) (left bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +210,7 @@ func (c *calls) await(ctx context.Context, x *call, wait time.Duration) bool {
 			<-x.returned
 			return true
 		case <-patience.C:
-			leave(ctx)
+			releaseSlot(ctx)
 		case <-ended:
 			t := time.NewTimer(c.patience)
 			defer t.Stop()
@@ -236,7 +236,7 @@ func (c *calls) isOverdue(what operation, x *call) {
 	if _, under := c.all[x]; under {
 		x.overdue = true
 		c.count(what.name, 1)
-		c.log.Warn("a call of the provider is past its deadline: other nodes go on, and what it has done is read back", "operation", what.name, "node", what.node)
+		c.log.Warn("a call of the provider is past its deadline: other nodes go on, and its outcome is read back", "operation", what.name, "node", what.node)
 	}
 }
 
@@ -247,26 +247,26 @@ func (c *calls) count(name string, by int) {
 	}
 }
 
-// resolve permits the next call of a kind: what the one under way has done is known.
+// resolve permits the next call of a kind: the outcome of the one under way is known.
 func (c *calls) resolve(what operation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.kinds, what.kind())
 }
 
-// givenBack returns what a call that has not returned gives back.
-func (c *calls) givenBack(node string) []string {
+// releasing returns the addresses that a call under way releases.
+func (c *calls) releasing(node string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if x := c.kinds[operation{opGive, node}]; x != nil {
+	if x := c.kinds[operation{opRelease, node}]; x != nil {
 		return x.keys
 	}
 	return nil
 }
 
-// brief returns how long a caller that must not be held up waits: the less, the
-// more calls hang.
-func (c *calls) brief() time.Duration {
+// shortWait returns how long a caller that must not be held up waits: the more calls
+// hang, the shorter.
+func (c *calls) shortWait() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	hang := 0
@@ -309,18 +309,18 @@ func (c *calls) close() error {
 	return fmt.Errorf("close the manager of NetResourceSets: %d calls of the provider do not return: %s", len(left), strings.Join(left, ", "))
 }
 
-// placeKey is the key of a worker's place in a context.
-type placeKey struct{}
+// slotKey is the context key of a worker's slot.
+type slotKey struct{}
 
-// withPlace returns a context in which a call that takes long gives back its
-// worker's place.
-func withPlace(ctx context.Context, leave func()) context.Context {
-	return context.WithValue(ctx, placeKey{}, leave)
+// withSlot returns a context in which a long call frees its worker's slot with
+// release.
+func withSlot(ctx context.Context, release func()) context.Context {
+	return context.WithValue(ctx, slotKey{}, release)
 }
 
-// leave gives the worker's place to another node. It may be called often.
-func leave(ctx context.Context) {
-	if f, ok := ctx.Value(placeKey{}).(func()); ok {
+// releaseSlot lets another node use the worker's slot. It may be called often.
+func releaseSlot(ctx context.Context) {
+	if f, ok := ctx.Value(slotKey{}).(func()); ok {
 		f()
 	}
 }

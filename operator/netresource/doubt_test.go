@@ -48,7 +48,7 @@ func TestNothingIsAskedForTwiceInDoubt(t *testing.T) {
 		time.Sleep(time.Second)
 		g.Expect(m.Get("node").MaintainIPPool(t.Context())).NotTo(Succeed())
 		seen, _ := api.Get("node")
-		g.Expect(seen.Status.IPAM.OperatorStatus.Error).To(ContainSubstring("make an interface"))
+		g.Expect(seen.Status.IPAM.OperatorStatus.Error).To(ContainSubstring("create an interface"))
 		for _, begun := range []time.Time{{}, before} {
 			time.Sleep(time.Minute)
 			m.Resync(t.Context(), begun)

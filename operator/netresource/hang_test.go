@@ -346,7 +346,7 @@ func TestAnUnknownNodeIsNotSatisfied(t *testing.T) {
 		nrs, err := r.api.Get("a")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(nrs.Status.Addresses).To(BeZero())
-		g.Expect(nrs.Status.IPAM.OperatorStatus.Error).To(HavePrefix("it is not known what the node has: "))
+		g.Expect(nrs.Status.IPAM.OperatorStatus.Error).To(HavePrefix("the addresses of the node are not known: "))
 		u.put("ResyncInterfacesAndIPs a", nil)
 		rest(2 * time.Minute)
 		m.mu.Lock()

@@ -17,23 +17,22 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
-// MaintainIPPool is one round: it takes what the node lacks, or goes on with
-// giving back what it has too much of. An error means that some of it may not
-// have been done; the round is repeated later.
+// MaintainIPPool runs one round: it allocates the addresses that the node lacks, or
+// goes on with the release of excess ones. After an error the round is repeated later.
 func (n *NetResource) MaintainIPPool(ctx context.Context) error {
-	if err := n.take(ctx); err != nil {
+	if err := n.acquireTurn(ctx); err != nil {
 		return fmt.Errorf("maintain the pool of node %s: %w", n.name, err)
 	}
-	defer n.give()
+	defer n.releaseTurn()
 	return n.round(ctx)
 }
 
-// attend is a round as a part of a resync that has begun at syncTime.
-func (n *NetResource) attend(ctx context.Context, syncTime time.Time) {
-	if n.take(ctx) != nil {
+// resync runs a round as part of a resync of all nodes that began at syncTime.
+func (n *NetResource) resync(ctx context.Context, syncTime time.Time) {
+	if n.acquireTurn(ctx) != nil {
 		return
 	}
-	defer n.give()
+	defer n.releaseTurn()
 	n.mu.Lock()
 	if syncTime.After(n.waitsFor) {
 		n.waitsFor = time.Time{}
@@ -103,7 +102,7 @@ func (n *NetResource) round(ctx context.Context) error {
 	return errors.Join(err, n.writeOrRetry(ctx))
 }
 
-// writeOrRetry writes, later if it does not work now.
+// writeOrRetry writes the NetResourceSet, and queues another write after an error.
 func (n *NetResource) writeOrRetry(ctx context.Context) error {
 	err := n.write(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -112,7 +111,7 @@ func (n *NetResource) writeOrRetry(ctx context.Context) error {
 	return err
 }
 
-// wait is how long the node still waits after a failure.
+// wait returns how long the node still waits after a failure.
 func (n *NetResource) wait() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -128,9 +127,9 @@ func (n *NetResource) pause() time.Duration {
 	return policy.After(max(n.failures, 1))
 }
 
-// change does what is due. It is never both to take and to give.
+// change releases addresses or allocates some, never both in one round.
 func (n *NetResource) change(ctx context.Context) (mutated bool, err error) {
-	mutated, err = n.giveBack(ctx)
+	mutated, err = n.releaseAccepted(ctx)
 	if mutated || err != nil && !errors.Is(err, ErrUnderWay) {
 		return mutated, err
 	}
@@ -150,16 +149,16 @@ func (n *NetResource) change(ctx context.Context) (mutated bool, err error) {
 	return mutated, errors.Join(err, err2)
 }
 
-// allocate takes up to request addresses, on what interfaces there are, or on a
-// new one. Whatever the outcome of a call, what it has done is read back.
+// allocate allocates up to request addresses on an existing interface, or on a new one.
+// The outcome of each call is read back.
 func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, err error) {
-	if err := n.inDoubt(); err != nil {
+	if err := n.checkUnresolved(); err != nil {
 		return false, err
 	}
 	m := n.manager.config.Metrics
-	a, err := n.whereToTake(ctx)
+	a, err := n.prepareAllocation(ctx)
 	if err != nil {
-		return false, fmt.Errorf("find where %d addresses can come from: %w", request, err)
+		return false, fmt.Errorf("prepare the allocation of %d addresses: %w", request, err)
 	}
 	n.mu.Lock()
 	n.stats.RemainingInterfaces = a.AvailableInterfaces
@@ -172,8 +171,8 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 		if err := n.manager.turn(ctx); err != nil {
 			return false, err
 		}
-		_, err = n.takeMore(ctx, opTake, func(ctx context.Context, ops NetResourceOperations) (made, error) {
-			return made{}, ops.AllocateIPs(ctx, a)
+		_, err = n.allocateMore(ctx, opAllocate, func(ctx context.Context, ops NetResourceOperations) (allocated, error) {
+			return allocated{}, ops.AllocateIPs(ctx, a)
 		})
 		if err == nil {
 			m.IncAllocationAttempt("success", string(a.PoolID))
@@ -181,52 +180,52 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 			return true, nil
 		}
 		m.IncAllocationAttempt("ip assignment failed", string(a.PoolID))
-		err = fmt.Errorf("take %d addresses of pool %q on interface %q: %w", a.MaxIPsToAllocate, a.PoolID, a.InterfaceID, err)
+		err = fmt.Errorf("allocate %d addresses of pool %q on interface %q: %w", a.MaxIPsToAllocate, a.PoolID, a.InterfaceID, err)
 		if errors.Is(err, ErrUnderWay) {
 			return false, err
 		}
 		if errors.Is(err, ErrThrottled) || errors.Is(err, ErrUnknownOutcome) || ctx.Err() != nil || a.AvailableInterfaces == 0 {
 			return true, err
 		}
-		n.log.Warn("another interface is made, because the first has failed", "error", err)
+		n.log.Warn("creating another interface, because the first allocation has failed", "error", err)
 	}
 	if a.AvailableInterfaces == 0 {
-		n.tellCapacity(request)
+		n.reportCapacity(request)
 		return false, nil
 	}
 	a.MaxIPsToAllocate = request
 	if err := n.manager.turn(ctx); err != nil {
 		return true, err
 	}
-	got, err2 := n.takeMore(ctx, opInterface, func(ctx context.Context, ops NetResourceOperations) (got made, err error) {
+	got, err2 := n.allocateMore(ctx, opInterface, func(ctx context.Context, ops NetResourceOperations) (got allocated, err error) {
 		got.addresses, got.phrase, err = ops.CreateInterface(ctx, a, n.log)
 		return got, err
 	})
 	if err2 != nil {
 		m.IncAllocationAttempt(cmp.Or(got.phrase, "interface creation failed"), string(a.PoolID))
-		return err != nil || !errors.Is(err2, ErrUnderWay), errors.Join(err, fmt.Errorf("make an interface with %d addresses: %w", request, err2))
+		return err != nil || !errors.Is(err2, ErrUnderWay), errors.Join(err, fmt.Errorf("create an interface with %d addresses: %w", request, err2))
 	}
 	m.IncAllocationAttempt("success", string(a.PoolID))
 	m.AddIPAllocation(string(a.PoolID), int64(got.addresses))
 	return true, nil
 }
 
-// tellCapacity says at most once an hour that the node can have no more.
-func (n *NetResource) tellCapacity(request int) {
+// reportCapacity logs, at most once an hour, that the node can have no more.
+func (n *NetResource) reportCapacity(request int) {
 	now := n.manager.config.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.full = fmt.Sprintf("the node is at capacity: it has %d addresses, and %d more are wanted", n.level.Total, request)
-	if !n.toldCapacity.IsZero() && now.Sub(n.toldCapacity) < time.Hour {
+	if !n.capacityReported.IsZero() && now.Sub(n.capacityReported) < time.Hour {
 		return
 	}
-	n.toldCapacity = now
+	n.capacityReported = now
 	n.log.Warn("the node is at capacity: it gets no more addresses", "lacks", request, "has", n.level.Total)
 }
 
-// plan decides which entries of the handshake go on, begin, or are taken back.
-// It does so for the newest version of the NetResourceSet, before each attempt to
-// write it. Where it is not known what the node has, all stays as it is.
+// plan decides which releases begin, go on, or are cancelled. It does so for the
+// newest version of the NetResourceSet, before each attempt to write it. While the
+// node's addresses are not known, all releases stay as they are.
 func (n *NetResource) plan(ctx context.Context) error {
 	n.mu.Lock()
 	n.release.hold = n.removed || !n.known || !n.waitsFor.IsZero()
@@ -251,11 +250,11 @@ func (n *NetResource) plan(ctx context.Context) error {
 	return n.candidates(ctx, excess, level)
 }
 
-// candidates chooses what is asked back next.
+// candidates chooses the addresses to release next.
 func (n *NetResource) candidates(ctx context.Context, excess int, level watermark.Level) error {
 	var chosen []string
 	if excess > 0 {
-		a, err := n.whatToGive(ctx, excess+level.GivingBack)
+		a, err := n.prepareRelease(ctx, excess+level.GivingBack)
 		if err != nil {
 			return err
 		}

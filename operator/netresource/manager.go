@@ -20,39 +20,39 @@ import (
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// Config is what a manager works with. Only Instances and API must be given.
+// Config holds the dependencies and settings of a manager. Instances and API are needed.
 type Config struct {
 	Instances        AllocationImplementation
 	API              NetResourceSetGetterUpdater
 	Metrics          MetricsAPI
 	Workers          int64 // nodes at once; at least 1
-	ReleaseExcess    bool  // addresses are given back
-	PrefixDelegation bool  // nodes get prefixes, where the provider can
+	ReleaseExcess    bool  // excess addresses are released
+	PrefixDelegation bool  // nodes get prefixes, if the provider supports them
 
-	ReleaseDelay    time.Duration // how long an address is too much before it is asked back; 0: 3 minutes, less: none
+	ReleaseDelay    time.Duration // how long an address is excess before it is released; 0: 3 minutes, less: none
 	ResyncInterval  time.Duration // 0: 30 seconds
 	TriggerInterval time.Duration // least time between two rounds; 0: 10 milliseconds
-	RetryInterval   time.Duration // first pause after an error; 0: 1 second
-	RetryMost       time.Duration // longest one; 0: 1 minute
-	Consistency     time.Duration // how long the provider may show what it was before a call; 0: 1 minute, less: not at all
+	RetryInterval   time.Duration // first wait after an error; 0: 1 second
+	RetryMost       time.Duration // longest wait after an error; 0: 1 minute
+	Consistency     time.Duration // how long the provider may show the state before a call; 0: 1 minute, less: not at all
 	// CallTimeout is the deadline of a call of the provider for one node; 0: 30
-	// seconds. A call that lasts longer than a thirtieth of it gives its worker's
-	// place to another node.
+	// seconds. A call that lasts longer than a thirtieth of it frees its worker's
+	// slot for another node.
 	CallTimeout time.Duration
 	ReadTimeout time.Duration // deadline of Resync; 0: 2 minutes
-	QPS         float64       // calls to the provider in a second; 0: 20, less: no bound
+	QPS         float64       // calls to the provider in a second; 0: 20, less: no limit
 	Burst       int           // 0: 30
 
-	// Fence returns nil where this manager still was the one at some moment after
-	// it was called. It is asked before each write and each call to the provider;
-	// nil: there never is another manager.
+	// Fence returns nil if this manager still led at some moment after the call. It
+	// is called before each write and each call of the provider; nil: there is no
+	// other manager.
 	Fence func(context.Context) error
-	// Term names the time of this manager; no other has the same. With it every
-	// NetResourceSet is written to before anything is decided, so that what an
-	// earlier manager still has under way is refused; "": there was none.
+	// Term names this leadership; no other has the same. Start writes it to every
+	// NetResourceSet first, so that the API server refuses the writes that an earlier
+	// manager still has under way; "": there was none.
 	Term string
-	// Since is when the time of this manager began, from when on the Fence of
-	// every other one fails; zero: there was none.
+	// Since is the start of this leadership: the Fence of every other manager fails
+	// from then on; zero: there was none.
 	Since time.Time
 
 	Pending func(nodeName string) int // pods of the node that have no address yet, none of the host's network; nil: 0
@@ -60,7 +60,7 @@ type Config struct {
 	Random  func() float64            // from 0 to 1, for jitter; nil: the runtime's
 	Log     *slog.Logger              // nil: slog's default
 
-	excess func(watermark.Marks, watermark.Level) int // nil: that of watermark
+	excess func(watermark.Marks, watermark.Level) int // nil: watermark.Marks.Excess
 }
 
 func (c Config) withDefaults() Config {
@@ -94,7 +94,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// NetResourceSetManager keeps the addresses of all nodes. Use New.
+// NetResourceSetManager keeps the addresses of all nodes at their watermarks. Use New.
 type NetResourceSetManager struct {
 	config   Config
 	budget   *budget
@@ -106,15 +106,15 @@ type NetResourceSetManager struct {
 
 	mu      sync.Mutex
 	nodes   map[string]*NetResource
-	refused map[string]bool // by the provider
+	refused map[string]bool // nodes that the provider refuses
 	ready   bool
 	started bool
-	begun   time.Time // of the newest reading of the provider
+	begun   time.Time // start of the newest reading of the provider
 	stop    context.CancelFunc
 	work    sync.WaitGroup
 }
 
-// NewNetResourceSetManager makes a manager with the defaults of Config.
+// NewNetResourceSetManager returns a manager with the defaults of Config.
 func NewNetResourceSetManager(instancesAPI AllocationImplementation, k8sAPI NetResourceSetGetterUpdater, metrics MetricsAPI,
 	parallelWorkers int64, releaseExcessIPs bool, prefixDelegation bool) (*NetResourceSetManager, error) {
 	return New(Config{
@@ -123,7 +123,7 @@ func NewNetResourceSetManager(instancesAPI AllocationImplementation, k8sAPI NetR
 	})
 }
 
-// New makes a manager.
+// New returns a manager that does nothing before Start.
 func New(c Config) (*NetResourceSetManager, error) {
 	if c.Instances == nil || c.API == nil {
 		return nil, errors.New("make a manager of NetResourceSets: Config.Instances and Config.API must both be given")
@@ -142,12 +142,12 @@ func New(c Config) (*NetResourceSetManager, error) {
 	}, nil
 }
 
-// resyncKey is the one key of the resync queue.
+// resyncKey is the only key of the resync queue.
 const resyncKey = "all"
 
 // Start takes over from an earlier manager (Term, Since), reads the provider, and
-// goes on in the background until ctx ends or Close is called. If the provider
-// cannot be read, nothing is started.
+// starts workers that run until ctx ends or Close is called. If the provider cannot
+// be read, it starts nothing.
 func (n *NetResourceSetManager) Start(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	n.mu.Lock()
@@ -170,7 +170,7 @@ func (n *NetResourceSetManager) Start(ctx context.Context) error {
 		return fmt.Errorf("start the manager of NetResourceSets: %w", err)
 	}
 	for _, name := range n.GetNames() {
-		n.attendSoon(name, "start")
+		n.maintainSoon(name, "start")
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -181,8 +181,8 @@ func (n *NetResourceSetManager) Start(ctx context.Context) error {
 	return nil
 }
 
-// Close ends what Start has begun, and waits for it. The error names calls of the
-// provider that do not return although their context has ended.
+// Close stops the workers, and waits for them. The error names calls of the provider
+// that do not return although their context has ended.
 func (n *NetResourceSetManager) Close() error {
 	n.mu.Lock()
 	stop := n.stop
@@ -194,9 +194,9 @@ func (n *NetResourceSetManager) Close() error {
 	return n.calls.close()
 }
 
-// attendSoon has a node looked at, after a part of the time that all nodes need
-// at the rate of the provider, so that they do not all come at once.
-func (n *NetResourceSetManager) attendSoon(name, reason string) {
+// maintainSoon queues a node at a random moment within the time that all nodes need at
+// the provider's rate limit, so that they do not all come at once.
+func (n *NetResourceSetManager) maintainSoon(name, reason string) {
 	n.mu.Lock()
 	nodes := len(n.nodes)
 	n.mu.Unlock()
@@ -207,12 +207,12 @@ func (n *NetResourceSetManager) attendSoon(name, reason string) {
 	n.maintain.Add(name, reason, time.Duration(n.config.Random()*float64(min(spread, n.config.ResyncInterval))))
 }
 
-// read has the provider read itself.
+// read makes the provider read its state, and reports whether it could.
 func (n *NetResourceSetManager) read(ctx context.Context) bool {
 	begun, err := request[time.Time]{
 		operation: operation{name: opRead}, deadline: n.config.ReadTimeout,
 		do: func(ctx context.Context) (time.Time, error) { return n.config.Instances.Resync(ctx), nil },
-	}.ask(ctx, n.calls)
+	}.run(ctx, n.calls)
 	if err != nil && ctx.Err() == nil {
 		n.config.Log.Warn("read the provider", "error", err)
 	}
@@ -226,7 +226,7 @@ func (n *NetResourceSetManager) read(ctx context.Context) bool {
 }
 
 func (n *NetResourceSetManager) resyncAll(ctx context.Context, _ string, leave func()) {
-	ctx = withPlace(ctx, leave)
+	ctx = withSlot(ctx, leave)
 	defer n.resync.Add(resyncKey, "periodic", n.config.ResyncInterval)
 	if !n.read(ctx) {
 		if ctx.Err() != nil {
@@ -242,44 +242,44 @@ func (n *NetResourceSetManager) resyncAll(ctx context.Context, _ string, leave f
 	n.Resync(ctx, begun)
 }
 
-// Resync attends all nodes, those that lack most first. syncTime is when the
-// provider's last reading of itself has begun.
+// Resync runs a round of each node, the largest deficit first. syncTime is the start of
+// the provider's last reading.
 func (n *NetResourceSetManager) Resync(ctx context.Context, syncTime time.Time) {
 	n.config.Metrics.IncResyncCount()
 	nodes := n.GetNodesByIPWatermark()
 	n.each(ctx, nodes, func(ctx context.Context, node *NetResource) {
 		ctx, cancel := context.WithTimeout(ctx, n.config.ResyncInterval)
 		defer cancel()
-		if node.Ops() == nil { // the provider has failed to make what serves it
+		if node.Ops() == nil { // CreateNetResource has failed
 			n.serve(node)
 		}
-		node.attend(ctx, syncTime)
+		node.resync(ctx, syncTime)
 	})
 	n.report(ctx, nodes)
 }
 
-// each does something with nodes, with Workers of them at once. It does not wait
-// for nodes that the provider holds up.
+// each calls do for all nodes, Workers of them at once. It does not wait for nodes that
+// the provider holds up.
 func (n *NetResourceSetManager) each(ctx context.Context, nodes []*NetResource, do func(context.Context, *NetResource)) {
-	places := make(chan struct{}, n.config.Workers)
+	slots := make(chan struct{}, n.config.Workers)
 	var all sync.WaitGroup
 	for _, node := range nodes {
-		places <- struct{}{}
+		slots <- struct{}{}
 		all.Add(1)
 		leave := sync.OnceFunc(func() {
-			<-places
+			<-slots
 			all.Done()
 		})
 		n.work.Go(func() {
 			defer leave()
-			do(withPlace(ctx, leave), node)
+			do(withSlot(ctx, leave), node)
 		})
 	}
 	all.Wait()
 }
 
-// report sets the metrics of all nodes. A node of which it is not known what it has
-// counts neither as satisfied nor as in need.
+// report sets the metrics of all nodes. A node whose addresses are not known counts
+// neither as satisfied nor as in deficit.
 func (n *NetResourceSetManager) report(ctx context.Context, nodes []*NetResource) {
 	var sum Statistics
 	deficit, full, unknown := 0, 0, 0
@@ -312,23 +312,23 @@ func (n *NetResourceSetManager) report(ctx context.Context, nodes []*NetResource
 	quotas, err := request[v1alpha1.PoolQuotaMap]{
 		operation: operation{name: opQuota},
 		do:        func(context.Context) (v1alpha1.PoolQuotaMap, error) { return n.config.Instances.GetPoolQuota(), nil },
-	}.ask(ctx, n.calls)
+	}.run(ctx, n.calls)
 	if err != nil && ctx.Err() == nil {
-		n.config.Log.Warn("ask the provider what is left of its pools", "error", err)
+		n.config.Log.Warn("read the quotas of the provider's pools", "error", err)
 	}
 	for id, quota := range quotas {
 		m.SetAvailableIPsPerSubnet(string(id), quota.AvailabilityZone, quota.AvailableIPs)
 	}
 }
 
-// Create is Update.
+// Create is the same as Update.
 func (n *NetResourceSetManager) Create(resource *v1alpha1.NetResourceSet) error {
 	return n.Update(resource)
 }
 
-// Update is called with every version of a NetResourceSet. It keeps a copy. At the
-// first version it is counted what the node lacks before Update returns. A provider
-// that panics or hangs has the node's status tell so.
+// Update receives every version of a NetResourceSet, and keeps a copy. It counts the
+// node's deficit before it returns from the first version. If the provider panics or
+// hangs, the status of the node says so.
 func (n *NetResourceSetManager) Update(resource *v1alpha1.NetResourceSet) error {
 	if resource == nil || resource.Name == "" {
 		return errors.New("update a NetResourceSet: it must have a name")
@@ -344,8 +344,8 @@ func (n *NetResourceSetManager) Update(resource *v1alpha1.NetResourceSet) error 
 	return nil
 }
 
-// create has the provider make what serves a node; known is the node if that was
-// tried before. The node is known from then on even if the provider fails.
+// create calls CreateNetResource for a node; known is the node if that was tried before.
+// The node is known from then on even if the provider fails.
 func (n *NetResourceSetManager) create(known *NetResource, resource *v1alpha1.NetResourceSet) (*NetResource, error) {
 	node := known
 	if node == nil {
@@ -355,9 +355,9 @@ func (n *NetResourceSetManager) create(known *NetResource, resource *v1alpha1.Ne
 	registered := make(chan struct{})
 	defer close(registered)
 	ops, err := request[NetResourceOperations]{
-		operation: operation{opCreate, resource.Name}, wait: n.calls.brief(),
+		operation: operation{opCreate, resource.Name}, wait: n.calls.shortWait(),
 		do: func(context.Context) (NetResourceOperations, error) {
-			if ops := node.Ops(); ops != nil { // of another call, which was waited for
+			if ops := node.Ops(); ops != nil { // of an earlier call that this one waited for
 				return ops, nil
 			}
 			ops := n.config.Instances.CreateNetResource(copied, node)
@@ -368,7 +368,7 @@ func (n *NetResourceSetManager) create(known *NetResource, resource *v1alpha1.Ne
 			<-registered
 			n.createdLate(node, ops, err)
 		},
-	}.ask(context.Background(), n.calls)
+	}.run(context.Background(), n.calls)
 	other, refused := n.register(node, known == nil, err == nil && ops == nil, err)
 	switch {
 	case refused:
@@ -380,8 +380,8 @@ func (n *NetResourceSetManager) create(known *NetResource, resource *v1alpha1.Ne
 	return other, nil
 }
 
-// register notes the outcome of CreateNetResource: the node that has the name, nil
-// if there is none any more, and whether the provider refuses it.
+// register records the outcome of CreateNetResource. It returns the node that has the
+// name now, nil for none, and whether the provider refuses it.
 func (n *NetResourceSetManager) register(node *NetResource, first, refuses bool, err error) (other *NetResource, refused bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -402,8 +402,7 @@ func (n *NetResourceSetManager) register(node *NetResource, first, refuses bool,
 	return node, false
 }
 
-// createdLate goes on with what the provider has made for a node after Update had
-// returned.
+// createdLate continues after a CreateNetResource that outlasted Update.
 func (n *NetResourceSetManager) createdLate(node *NetResource, ops NetResourceOperations, err error) {
 	other, refused := n.register(node, false, err == nil && ops == nil, err)
 	switch {
@@ -416,7 +415,7 @@ func (n *NetResourceSetManager) createdLate(node *NetResource, ops NetResourceOp
 	}
 }
 
-// serve tries again to have the provider make what serves a node.
+// serve calls CreateNetResource again for a node without operations.
 func (n *NetResourceSetManager) serve(node *NetResource) {
 	if node.Ops() != nil {
 		return
@@ -426,32 +425,32 @@ func (n *NetResourceSetManager) serve(node *NetResource) {
 	}
 }
 
-// forget has the provider know that a node is gone, unless there is one of the same
-// name again.
+// forget tells the provider that a node is gone, unless there is a node of the same name
+// again.
 func (n *NetResourceSetManager) forget(name string) {
 	f, ok := n.config.Instances.(Forgetter)
 	if !ok || n.Get(name) != nil {
 		return
 	}
 	_, err := request[struct{}]{
-		operation: operation{opForget, name}, wait: n.calls.brief(),
+		operation: operation{opForget, name}, wait: n.calls.shortWait(),
 		do: func(context.Context) (struct{}, error) {
 			f.Forget(name)
 			return struct{}{}, nil
 		},
 		late: func(struct{}, error) {
-			if node := n.Get(name); node != nil { // there is one again, which had to wait
+			if node := n.Get(name); node != nil { // a new one, which had to wait
 				n.serve(node)
 			}
 		},
-	}.ask(context.Background(), n.calls)
+	}.run(context.Background(), n.calls)
 	if err != nil {
 		n.config.Log.Warn("tell the provider that a node is gone", "node", name, "error", err)
 	}
 }
 
-// Delete is called when a NetResourceSet was deleted. What the provider has for
-// the node is the provider's to take back.
+// Delete is called when a NetResourceSet was deleted. The provider itself takes back the
+// node's addresses.
 func (n *NetResourceSetManager) Delete(nodeName string) error {
 	n.mu.Lock()
 	node := n.nodes[nodeName]
@@ -475,29 +474,29 @@ func (n *NetResourceSetManager) Recount(nodeName string) {
 	}
 }
 
-// Get is the node of that name, nil if there is none.
+// Get returns the node of that name, nil if there is none.
 func (n *NetResourceSetManager) Get(nodeName string) *NetResource {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.nodes[nodeName]
 }
 
-// knows is whether the manager was told of a node.
-func (n *NetResourceSetManager) knows(nodeName string) bool {
+// hasSeen reports whether Update was called for a node.
+func (n *NetResourceSetManager) hasSeen(nodeName string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.nodes[nodeName] != nil || n.refused[nodeName]
 }
 
-// GetNames are the names of all nodes, sorted.
+// GetNames returns the names of all nodes, sorted.
 func (n *NetResourceSetManager) GetNames() (allNodeNames []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Sorted(maps.Keys(n.nodes))
 }
 
-// GetNodesByIPWatermark are all nodes: those that lack most first, then those
-// that lack nothing, then those with an excess, the largest first.
+// GetNodesByIPWatermark returns all nodes: deficits first, the largest at the start,
+// then nodes without one, then excesses, the largest first.
 func (n *NetResourceSetManager) GetNodesByIPWatermark() []*NetResource {
 	n.mu.Lock()
 	type ranked struct {
@@ -527,21 +526,21 @@ func (n *NetResourceSetManager) GetNodesByIPWatermark() []*NetResource {
 	return nodes
 }
 
-// InstancesAPIIsReady is whether the provider could be read.
+// InstancesAPIIsReady reports whether the last reading of the provider succeeded.
 func (n *NetResourceSetManager) InstancesAPIIsReady() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.ready
 }
 
-// SetInstancesAPIReadiness says whether it could.
+// SetInstancesAPIReadiness records whether the provider could be read.
 func (n *NetResourceSetManager) SetInstancesAPIReadiness(ready bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ready = ready
 }
 
-// turn waits until the provider may be called, and whether it still may be.
+// turn waits for the rate limit of the provider, and then checks the fence.
 func (n *NetResourceSetManager) turn(ctx context.Context) error {
 	if err := n.budget.take(ctx); err != nil {
 		return err
@@ -560,11 +559,11 @@ func (n *NetResourceSetManager) checkFence(ctx context.Context) error {
 	return nil
 }
 
-// ResourceType is the kind that the manager is for.
+// ResourceType returns the kind that the manager works on.
 func (n *NetResourceSetManager) ResourceType() string { return "NetResourceSet" }
 
 func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string, leave func()) {
-	ctx = withPlace(ctx, leave)
+	ctx = withSlot(ctx, leave)
 	if node := n.Get(name); node != nil {
 		if err := node.MaintainIPPool(ctx); err != nil && ctx.Err() == nil {
 			node.log.Warn("keep the addresses of the node at its watermarks", "error", err)
@@ -573,7 +572,7 @@ func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string, l
 }
 
 func (n *NetResourceSetManager) syncNode(ctx context.Context, name string, leave func()) {
-	ctx = withPlace(ctx, leave)
+	ctx = withSlot(ctx, leave)
 	if node := n.Get(name); node != nil {
 		if err := node.syncToAPIServer(ctx); err != nil && ctx.Err() == nil {
 			node.log.Warn("write the NetResourceSet", "error", err)

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// MetricsAPI is what a manager tells of itself.
+// MetricsAPI receives the measurements of a manager.
 type MetricsAPI interface {
 	IncAllocationAttempt(status, subnetID string)
 	AddIPAllocation(subnetID string, allocated int64)
@@ -33,10 +35,10 @@ type TriggerObserver interface {
 	PostRun(callDuration, latency time.Duration, folds int)
 }
 
-// Metrics is the MetricsAPI of Prometheus, and a collector of it.
+// Metrics implements MetricsAPI for Prometheus.
 type Metrics struct {
-	ips, perSubnet, nodes                 *prometheus.GaugeVec
-	overdue                               *prometheus.GaugeVec
+	set                                   *runner.Metrics
+	ips, perSubnet, nodes, overdue        *prometheus.GaugeVec
 	interfaces                            prometheus.Gauge
 	allocations, releases, interfaceCalls *prometheus.CounterVec
 	resyncs                               prometheus.Counter
@@ -49,49 +51,32 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// NewMetrics makes metrics of that namespace, in the subsystem ipam.
+// NewMetrics returns metrics of a namespace, in the subsystem ipam.
 func NewMetrics(namespace string) *Metrics {
-	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "ipam", Name: name, Help: help}, labels)
-	}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: "ipam", Name: name, Help: help}, labels)
-	}
+	m := runner.NewMetrics(namespace + "_ipam_")
 	return &Metrics{
-		ips:            gauge("ips", "Addresses of all nodes: used, available (free), needed.", "type"),
-		perSubnet:      gauge("available_ips_per_subnet", "Addresses that are left of a subnet or pool.", "subnet_id", "availability_zone"),
-		nodes:          gauge("nodes", "Nodes: total, in-deficit, at-capacity, unknown (not yet read from the provider).", "category"),
-		overdue:        gauge("provider_calls_overdue", "Calls of the provider that are past their deadline and have not returned.", "operation"),
-		interfaces:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "ipam", Name: "available", Help: "Interfaces that can still be made, or filled."}),
-		allocations:    counter("allocation_ops", "Addresses that were taken.", "subnet_id"),
-		releases:       counter("release_ops", "Addresses that were given back.", "subnet_id"),
-		interfaceCalls: counter("interface_creation_ops", "Attempts to take addresses or interfaces, by outcome.", "subnet_id", "status"),
-		resyncs:        prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: "ipam", Name: "resync_total", Help: "Rounds over all nodes."}),
-		maintain:       newTriggerMetrics(namespace, "deficit_resolver"),
-		sync:           newTriggerMetrics(namespace, "k8s_sync"),
-		resync:         newTriggerMetrics(namespace, "resync"),
+		set: m,
+		ips: m.Gauge("ips", "Addresses of all nodes: used, available (free), needed.", "type"),
+		perSubnet: m.Gauge("available_ips_per_subnet", "Free addresses of a subnet or pool.",
+			"subnet_id", "availability_zone"),
+		nodes:          m.Gauge("nodes", "Nodes: total, in-deficit, at-capacity, unknown (not yet read from the provider).", "category"),
+		overdue:        m.Gauge("provider_calls_overdue", "Calls of the provider that have not returned by their deadline.", "operation"),
+		interfaces:     m.Gauge("available", "Interfaces that can still be created or filled.").WithLabelValues(),
+		allocations:    m.Counter("allocation_ops", "Allocated addresses.", "subnet_id"),
+		releases:       m.Counter("release_ops", "Released addresses.", "subnet_id"),
+		interfaceCalls: m.Counter("interface_creation_ops", "Attempts to allocate addresses or create interfaces, by outcome.", "subnet_id", "status"),
+		resyncs:        m.Counter("resync_total", "Resyncs of all nodes.").WithLabelValues(),
+		maintain:       newTriggerMetrics(m, "deficit_resolver"),
+		sync:           newTriggerMetrics(m, "k8s_sync"),
+		resync:         newTriggerMetrics(m, "resync"),
 	}
 }
 
 // Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.all() {
-		c.Describe(ch)
-	}
-}
-
-func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{
-		m.ips, m.perSubnet, m.nodes, m.overdue, m.interfaces, m.allocations, m.releases, m.interfaceCalls, m.resyncs, m.maintain, m.sync, m.resync,
-	}
-}
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { m.set.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.all() {
-		c.Collect(ch)
-	}
-}
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) { m.set.Collect(ch) }
 
 // IncAllocationAttempt implements MetricsAPI.
 func (m *Metrics) IncAllocationAttempt(status, subnetID string) {
@@ -143,24 +128,19 @@ func (m *Metrics) K8sSyncTrigger() TriggerObserver { return m.sync }
 // ResyncTrigger implements MetricsAPI.
 func (m *Metrics) ResyncTrigger() TriggerObserver { return m.resync }
 
-// triggerMetrics are those of one queue.
+// triggerMetrics holds the metrics of one queue.
 type triggerMetrics struct {
 	queued            prometheus.Counter
 	folds             prometheus.Gauge
 	duration, latency prometheus.Histogram
 }
 
-func newTriggerMetrics(namespace, name string) *triggerMetrics {
-	counter := func(part, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: "ipam", Name: name + part, Help: help})
-	}
-	histogram := func(part, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Subsystem: "ipam", Name: name + part, Help: help})
-	}
+func newTriggerMetrics(m *runner.Metrics, name string) *triggerMetrics {
 	return &triggerMetrics{
-		queued:   counter("_queued_total", "Requests."),
-		folds:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "ipam", Name: name + "_folds", Help: "Requests that the last run has answered."}),
-		duration: histogram("_duration_seconds", "Time of a run."), latency: histogram("_latency_seconds", "Time from the first request to its run."),
+		queued:   m.Counter(name+"_queued_total", "Requests.").WithLabelValues(),
+		folds:    m.Gauge(name+"_folds", "Requests that the last run has answered.").WithLabelValues(),
+		duration: m.Histogram(name+"_duration_seconds", "Duration of a run."),
+		latency:  m.Histogram(name+"_latency_seconds", "Time from the first request to its run."),
 	}
 }
 
@@ -174,25 +154,7 @@ func (t *triggerMetrics) PostRun(callDuration, latency time.Duration, folds int)
 	t.latency.Observe(latency.Seconds())
 }
 
-// Describe implements prometheus.Collector.
-func (t *triggerMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range t.all() {
-		c.Describe(ch)
-	}
-}
-
-func (t *triggerMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{t.queued, t.folds, t.duration, t.latency}
-}
-
-// Collect implements prometheus.Collector.
-func (t *triggerMetrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range t.all() {
-		c.Collect(ch)
-	}
-}
-
-// noMetrics is a MetricsAPI for whoever wants none.
+// noMetrics implements MetricsAPI without metrics.
 type noMetrics struct{}
 
 var _ MetricsAPI = noMetrics{}

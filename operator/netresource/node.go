@@ -18,35 +18,35 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
-// NetResource is one node. Its rounds follow each other: whoever has the turn
-// may change what is the provider's; mu is for everything else, and is not held
-// while the provider or the API server is asked.
+// NetResource holds one node. Its rounds follow each other: only the goroutine that has
+// the turn calls operations that change the provider. mu guards the fields below it, and
+// is not held during a call of the provider or the API server.
 type NetResource struct {
 	name    string
 	manager *NetResourceSetManager
 	log     *slog.Logger
 	turn    chan struct{}
 
-	mu           sync.Mutex
-	ops          NetResourceOperations    // nil: the provider has made none yet
-	opsError     error                    // why
-	resource     *v1alpha1.NetResourceSet // the newest version that was seen
-	available    v1alpha1.AllocationMap   // what the provider has last said
-	limits       limits                   // likewise
-	level        watermark.Level
-	stats        Statistics
-	known        bool      // available was read from a provider that can be read
-	removed      bool      // the NetResourceSet is gone
-	stopped      time.Time // when the instance was not found; zero: it runs
-	waitsFor     time.Time // no decision before the provider was read after that; zero: decide
-	unresolved   *taken    // a call that takes addresses and has not returned; nil: none
-	failures     int       // rounds without success
-	retryAt      time.Time // not before then, after a failure
-	lastError    string
-	updateError  string // why the provider does not know the newest version
-	full         string // what is to be told of a node that can have no more
-	toldCapacity time.Time
-	release      releases
+	mu               sync.Mutex
+	ops              NetResourceOperations    // nil: CreateNetResource has not succeeded yet
+	opsError         error                    // of CreateNetResource
+	resource         *v1alpha1.NetResourceSet // the newest version that was seen
+	available        v1alpha1.AllocationMap   // as the provider has last reported it
+	limits           limits                   // likewise
+	level            watermark.Level
+	stats            Statistics
+	known            bool            // available was read from a provider that can be read
+	removed          bool            // the NetResourceSet is gone
+	stopped          time.Time       // when the provider did not find the instance; zero: it runs
+	waitsFor         time.Time       // no decision before a reading of the provider that began later; zero: decide
+	unresolved       *allocationCall // an allocation whose outcome is not known; nil: none
+	failures         int             // rounds without success
+	retryAt          time.Time       // not before then, after a failure
+	lastError        string
+	updateError      string // why the provider does not know the newest version
+	full             string // message of a node that can have no more
+	capacityReported time.Time
+	release          releases
 }
 
 func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet) *NetResource {
@@ -58,13 +58,14 @@ func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet)
 	return n
 }
 
-// take waits for the turn of the node; give ends it.
-func (n *NetResource) take(ctx context.Context) error {
+// acquireTurn waits until no other round of the node runs; releaseTurn lets the next
+// one run.
+func (n *NetResource) acquireTurn(ctx context.Context) error {
 	select {
 	case n.turn <- struct{}{}:
 		return nil
 	default:
-		leave(ctx) // a call of the round before may hang
+		releaseSlot(ctx) // a call of the round before may hang
 	}
 	select {
 	case n.turn <- struct{}{}:
@@ -74,7 +75,7 @@ func (n *NetResource) take(ctx context.Context) error {
 	}
 }
 
-func (n *NetResource) give() { <-n.turn }
+func (n *NetResource) releaseTurn() { <-n.turn }
 
 func (n *NetResource) remove() {
 	n.mu.Lock()
@@ -95,25 +96,25 @@ func (n *NetResource) newest() *v1alpha1.NetResourceSet {
 	return n.resource
 }
 
-// UpdatedResource is told every version of the NetResourceSet. It is true if
-// there is something to do, which then begins. After the first version it is
-// counted what the node lacks, unless the provider cannot be read or hangs.
+// UpdatedResource receives every version of the NetResourceSet. It reports whether a round
+// was queued. It counts the node's deficit after the first version, unless the provider
+// cannot be read or hangs.
 func (n *NetResource) UpdatedResource(resource *v1alpha1.NetResourceSet) bool {
 	n.accept(resource)
 	return n.updated()
 }
 
-// updated has the provider know the newest version, and begins what there is to do.
+// updated passes the newest version to the provider, and queues a round if one is due.
 func (n *NetResource) updated() bool {
-	brief := n.manager.calls.brief()
-	n.tell(brief)
+	wait := n.manager.calls.shortWait()
+	n.notifyProvider(wait)
 	first := !n.Known()
 	if first {
-		n.glance(brief)
+		n.countFirst(wait)
 	}
 	switch {
 	case first:
-		n.manager.attendSoon(n.name, "new")
+		n.manager.maintainSoon(n.name, "new")
 		return true
 	case n.recount():
 		n.manager.maintain.Add(n.name, "update", 0)
@@ -123,25 +124,25 @@ func (n *NetResource) updated() bool {
 	return false
 }
 
-// glance counts for the first time, unless a round is doing so.
-func (n *NetResource) glance(wait time.Duration) {
+// countFirst counts for the first time, unless a round runs, which counts too.
+func (n *NetResource) countFirst(wait time.Duration) {
 	select {
 	case n.turn <- struct{}{}:
-		defer n.give()
+		defer n.releaseTurn()
 		n.recalculate(context.Background(), wait)
 	default:
 	}
 }
 
-// Known reports whether it was read from the provider what the node has. Of a node
-// of which it was not, Stats and GetNeededAddresses say nothing.
+// Known reports whether the node's addresses were read from the provider. Before that,
+// Stats and GetNeededAddresses mean nothing.
 func (n *NetResource) Known() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.known
 }
 
-// counted counts anew, if it is known what the node has, and returns whether it is.
+// counted counts again if the node's addresses are known, and reports whether they are.
 func (n *NetResource) counted() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -151,14 +152,14 @@ func (n *NetResource) counted() bool {
 	return n.known
 }
 
-// recount counts anew, and returns whether there is something to do.
+// recount counts again, and reports whether a round is due.
 func (n *NetResource) recount() bool { return n.counted() && n.due() }
 
-// accept keeps a version unless there is a newer one.
+// accept keeps a version unless it has a newer one.
 func (n *NetResource) accept(resource *v1alpha1.NetResourceSet) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.resource.UID == resource.UID && older(resource.ResourceVersion, n.resource.ResourceVersion) {
+	if n.resource.UID == resource.UID && isOlder(resource.ResourceVersion, n.resource.ResourceVersion) {
 		return
 	}
 	if n.resource.UID != resource.UID {
@@ -169,66 +170,66 @@ func (n *NetResource) accept(resource *v1alpha1.NetResourceSet) {
 	n.resource = resource.DeepCopy()
 }
 
-// older is whether a is a version before b, as far as that can be told.
-func older(a, b string) bool {
+// isOlder reports whether a is a version before b; false if they cannot be compared.
+func isOlder(a, b string) bool {
 	x, err1 := strconv.ParseUint(a, 10, 64)
 	y, err2 := strconv.ParseUint(b, 10, 64)
 	return err1 == nil && err2 == nil && x < y
 }
 
-// Ops is what the provider made for the node.
+// Ops returns the provider's operations for the node.
 func (n *NetResource) Ops() NetResourceOperations {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.ops
 }
 
-// servedBy notes what the provider has made for the node.
+// servedBy records the provider's operations for the node.
 func (n *NetResource) servedBy(ops NetResourceOperations) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ops = ops
 }
 
-// InstanceID is the provider's name of the machine.
+// InstanceID returns the provider's name of the machine.
 func (n *NetResource) InstanceID() (id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.resource.Spec.InstanceID
 }
 
-// IsPrefixDelegationEnabled is whether the node gets prefixes.
+// IsPrefixDelegationEnabled reports whether the node gets prefixes.
 func (n *NetResource) IsPrefixDelegationEnabled() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.manager.config.PrefixDelegation && n.limits.prefixes
 }
 
-// IsRunning is false for a minute after the provider did not know the instance,
-// and when the NetResourceSet is gone.
+// IsRunning reports false for a minute after the provider did not find the instance, and
+// after the NetResourceSet is gone.
 func (n *NetResource) IsRunning() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return !n.removed && (n.stopped.IsZero() || n.manager.config.Now().Sub(n.stopped) > time.Minute)
 }
 
-// SetRunning says that the instance is there.
+// SetRunning records that the instance exists.
 func (n *NetResource) SetRunning() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.stopped = time.Time{}
 }
 
-// Pool is what the node may lend.
+// Pool returns the addresses that the node may allocate from.
 func (n *NetResource) Pool() (pool v1alpha1.AllocationMap) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return maps.Clone(n.pool())
 }
 
-// pool is not to be changed: available is replaced as a whole, too.
+// pool returns a map that is only read: available is replaced as a whole, too.
 func (n *NetResource) pool() v1alpha1.AllocationMap {
-	given := n.manager.calls.givenBack(n.name)
+	given := n.manager.calls.releasing(n.name)
 	if len(n.release.gone)+len(given) == 0 {
 		return n.available
 	}
@@ -236,7 +237,7 @@ func (n *NetResource) pool() v1alpha1.AllocationMap {
 	for key := range n.release.gone {
 		delete(pool, key)
 	}
-	for _, key := range given { // asked of a NetResourceSet of this name that is deleted
+	for _, key := range given { // released for a deleted NetResourceSet of this name
 		if _, open := n.resource.Status.IPAM.ReleaseIPs[key]; !open {
 			delete(pool, key)
 		}
@@ -244,22 +245,21 @@ func (n *NetResource) pool() v1alpha1.AllocationMap {
 	return pool
 }
 
-// ResourceCopy is a copy of the newest version of the NetResourceSet.
+// ResourceCopy returns a copy of the newest version of the NetResourceSet.
 func (n *NetResource) ResourceCopy() *v1alpha1.NetResourceSet {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.resource.DeepCopy()
 }
 
-// Stats is how the node stands.
+// Stats returns the node's counts.
 func (n *NetResource) Stats() Statistics {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.stats
 }
 
-// GetNeededAddresses is how many addresses the node lacks, or less than 0: has
-// too many of.
+// GetNeededAddresses returns the node's deficit; it is negative for an excess.
 func (n *NetResource) GetNeededAddresses() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -272,7 +272,7 @@ func (n *NetResource) GetNeededAddresses() int {
 	return 0
 }
 
-// due is whether there is something to decide.
+// due reports whether a round has something to decide.
 func (n *NetResource) due() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -282,7 +282,7 @@ func (n *NetResource) due() bool {
 	return n.stats.NeededIPs > 0 || n.manager.config.ReleaseExcess && n.stats.ExcessIPs > 0 || len(n.resource.Status.IPAM.ReleaseIPs) > 0
 }
 
-// recalculate asks the provider's view what the node has, and counts.
+// recalculate reads the node's addresses from the provider, and counts.
 func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
 	readable := n.manager.InstancesAPIIsReady()
 	v, err := n.read(ctx, wait)
@@ -295,7 +295,7 @@ func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
 	if err != nil {
 		n.known, n.level = false, watermark.Level{}
 		n.stats.NeededIPs, n.stats.ExcessIPs = 0, 0
-		n.lastError = fmt.Errorf("it is not known what the node has: %w", err).Error()
+		n.lastError = fmt.Errorf("the addresses of the node are not known: %w", err).Error()
 		if errors.Is(err, ErrInstanceNotFound) && readable && n.stopped.IsZero() {
 			n.stopped = now
 		}
@@ -309,7 +309,7 @@ func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
 	n.resolve()
 }
 
-// count sets level and stats of what is known.
+// count sets level and stats. The caller holds mu.
 func (n *NetResource) count() {
 	entries := n.resource.Status.IPAM.ReleaseIPs
 	sum := tally(n.pool(), nil)
@@ -341,7 +341,7 @@ func (n *NetResource) count() {
 	}
 }
 
-// marks are the watermarks of the node.
+// marks returns the watermarks of the node. The caller holds mu.
 func (n *NetResource) marks() watermark.Marks {
 	s := n.resource.Spec.IPAM
 	m := watermark.Marks{Pre: s.PreAllocate, Min: s.MinAllocate, Max: s.MaxAllocate, Above: s.MaxAboveWatermark, Pending: n.manager.config.Pending(n.name)}
@@ -354,8 +354,8 @@ func (n *NetResource) marks() watermark.Marks {
 	return m
 }
 
-// sums are how many addresses a map has, by family. What is not an address counts
-// as IPv4.
+// sums counts the addresses of a map by family. A key that is not an address counts as
+// IPv4.
 type sums struct{ v4, v6 int }
 
 func (s sums) of(v6 bool) int {
@@ -379,7 +379,7 @@ func tally(all v1alpha1.AllocationMap, without map[string]time.Time) (s sums) {
 	return s
 }
 
-// sizeOf is how many addresses a key of a pool is; one that is none counts as one.
+// sizeOf returns the number of addresses of a key of a pool: 1 if it is not an address.
 func sizeOf(key string) (size int, v6 bool) {
 	p, err := handshake.ParseKey(key)
 	if err != nil {

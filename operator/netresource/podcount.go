@@ -16,9 +16,8 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource/objects"
 )
 
-// PodCount counts the pods that wait for an address, by node. The API server is
-// asked only for pods that may, and of those only what is counted is kept. Use
-// NewPodCount.
+// PodCount counts the pods that wait for an address, by node. It reads only pending pods
+// from the API server, and keeps only their names and nodes. Use NewPodCount.
 type PodCount struct {
 	informer cache.SharedIndexInformer
 
@@ -27,17 +26,17 @@ type PodCount struct {
 	waitOn map[string]string // the node of each pod that waits
 }
 
-// NewPodCount counts the pods of an API server, once Follow is called.
+// NewPodCount returns a PodCount that counts nothing before Follow.
 func NewPodCount(client kubernetes.Interface) *PodCount {
 	informer := v1.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = "status.phase=" + string(corev1.PodPending) + ",spec.nodeName!="
 	})
-	_ = informer.SetTransform(whoWaits) // it fails only for one that runs
+	_ = informer.SetTransform(reducePod) // it fails only for an informer that runs
 	return &PodCount{informer: informer, nodes: map[string]int{}, waitOn: map[string]string{}}
 }
 
-// whoWaits leaves of a pod its names, and of one that waits the node.
-func whoWaits(o any) (any, error) {
+// reducePod keeps the names of a pod, and the node of one that waits.
+func reducePod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return o, nil
@@ -49,15 +48,15 @@ func whoWaits(o any) (any, error) {
 	return small, nil
 }
 
-// Of is how many pods of a node wait.
+// Of returns how many pods of a node wait.
 func (c *PodCount) Of(nodeName string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes[nodeName]
 }
 
-// Follow counts until then has returned, which is called when all pods that there
-// are have been counted, and tells changed which node has another count.
+// Follow counts until then has returned, which it calls when all existing pods have been
+// counted. It calls changed for every node with a new count.
 func (c *PodCount) Follow(ctx context.Context, changed func(nodeName string), then func(context.Context) error) error {
 	set := func(o any, there bool) {
 		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
@@ -76,7 +75,7 @@ func (c *PodCount) Follow(ctx context.Context, changed func(nodeName string), th
 	}, then)
 }
 
-// set counts a pod as it is now, and returns the nodes whose count has changed.
+// set counts the newest version of a pod, and returns the nodes whose count has changed.
 func (c *PodCount) set(p *corev1.Pod, there bool) (changed []string) {
 	key, now := p.Namespace+"/"+p.Name, ""
 	if there && AwaitsAddress(p) {
@@ -101,4 +100,11 @@ func (c *PodCount) set(p *corev1.Pod, there bool) (changed []string) {
 		changed = append(changed, now)
 	}
 	return changed
+}
+
+// AwaitsAddress reports whether a pod is on a node and waits for its address. Pods of the
+// host's network and pods that have ended do not.
+func AwaitsAddress(p *corev1.Pod) bool {
+	return p.Spec.NodeName != "" && !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
+		(p.Status.Phase == corev1.PodPending || p.Status.Phase == "") && p.Status.PodIP == "" && len(p.Status.PodIPs) == 0
 }

@@ -16,20 +16,20 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 )
 
-// releases is what the operator remembers of the way back of addresses and
-// blocks. The truth is in the status; what is lost here is decided anew.
+// releases holds the operator's state of the releases of addresses and blocks. The truth
+// is in the status; after a restart the rest is decided again.
 type releases struct {
-	since map[string]time.Time      // candidates, and since when
-	gone  map[string]time.Time      // the provider has confirmed that the node does not have them
-	back  map[string]bool           // of these, those that it shows again, long after
-	want  map[string]handshake.Want // what the last plan wants of each
-	hold  bool                      // the last plan was to leave all as it is
-	old   map[string]bool           // ready as of the first version that was seen
+	since map[string]time.Time      // since when each candidate is excess
+	gone  map[string]time.Time      // when the provider confirmed the release
+	back  map[string]bool           // of these, those that it shows again long after
+	want  map[string]handshake.Want // decisions of the last plan
+	hold  bool                      // the last plan leaves all as they are
+	old   map[string]bool           // ready in the first version that was seen
 }
 
-// doubt notes what is said to be ready in the first version that is seen. The API
-// server may have come back older, and the agent have long lent it again: it is
-// asked once more.
+// doubt records the entries that are ready in the first version that is seen. The API
+// server may have come back older, and the agent may have allocated from them since: the
+// agent is asked once more.
 func (r *releases) doubt(entries map[string]handshake.State) {
 	r.old = map[string]bool{}
 	for key, state := range entries {
@@ -39,7 +39,8 @@ func (r *releases) doubt(entries map[string]handshake.State) {
 	}
 }
 
-// seen is told every later version: what is not ready any more was asked again.
+// seen receives every later version: the agent was asked again about entries that are
+// not ready any more.
 func (r *releases) seen(entries map[string]handshake.State) {
 	maps.DeleteFunc(r.old, func(key string, _ bool) bool { return entries[key] != handshake.Ready })
 }
@@ -51,7 +52,7 @@ func (r *releases) reset() {
 	clear(r.want)
 }
 
-// read compares what is gone with a reading of the provider.
+// read compares released addresses with a reading of the provider.
 func (r *releases) read(begun time.Time, consistency time.Duration, available v1alpha1.AllocationMap) {
 	r.back = map[string]bool{}
 	for key, at := range r.gone {
@@ -61,7 +62,7 @@ func (r *releases) read(begun time.Time, consistency time.Duration, available v1
 	}
 }
 
-// begin makes the plan in which everything goes on as it is.
+// begin makes the plan in which all releases go on as they are.
 func (r *releases) begin(entries map[string]handshake.State, available v1alpha1.AllocationMap) {
 	clear(r.want)
 	for key := range entries {
@@ -80,8 +81,8 @@ func (r *releases) begin(entries map[string]handshake.State, available v1alpha1.
 	}
 }
 
-// abort takes back as many addresses as are needed, those first that the agent
-// has not answered yet.
+// abort cancels the release of as many addresses as are needed, those first that the
+// agent has not answered yet.
 func (r *releases) abort(entries map[string]handshake.State, needed int) {
 	clear(r.since)
 	keys := slices.SortedFunc(maps.Keys(entries), func(a, b string) int {
@@ -100,9 +101,8 @@ func (r *releases) abort(entries map[string]handshake.State, needed int) {
 	}
 }
 
-// choose keeps the time since when each of chosen is a candidate, forgets all
-// others, and wants those marked that have been it since before ripe, no more
-// than excess.
+// choose keeps the time since when each of chosen is a candidate, and forgets all others.
+// It plans to mark candidates from before ripe, at most excess addresses.
 func (r *releases) choose(chosen []string, excess int, entries map[string]handshake.State, ripe time.Time) {
 	old := r.since
 	r.since = map[string]time.Time{}
@@ -121,8 +121,8 @@ func (r *releases) choose(chosen []string, excess int, entries map[string]handsh
 	}
 }
 
-// PopulateIPReleaseStatus sets the entries of the handshake as the node's last
-// plan has them.
+// PopulateIPReleaseStatus sets the entries of the handshake as the node's last plan
+// decides.
 func (n *NetResource) PopulateIPReleaseStatus(node *v1alpha1.NetResourceSet) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -151,9 +151,9 @@ func (n *NetResource) PopulateIPReleaseStatus(node *v1alpha1.NetResourceSet) {
 	node.Status.IPAM.ReleaseIPs = next
 }
 
-// giveBack writes what the plan makes of the entries, and then calls the
-// provider for what the API server has accepted as released.
-func (n *NetResource) giveBack(ctx context.Context) (mutated bool, err error) {
+// releaseAccepted writes the entries as the plan decides, and then calls the provider for
+// those that the API server has accepted as released.
+func (n *NetResource) releaseAccepted(ctx context.Context) (mutated bool, err error) {
 	if err := n.writeStatus(ctx); err != nil {
 		return false, err
 	}
@@ -162,7 +162,7 @@ func (n *NetResource) giveBack(ctx context.Context) (mutated bool, err error) {
 		if err := n.manager.turn(ctx); err != nil {
 			return mutated, errors.Join(append(failed, err)...)
 		}
-		err := n.giveUp(ctx, a)
+		err := n.releaseIPs(ctx, a)
 		if err == nil {
 			n.manager.config.Metrics.AddIPRelease(string(a.PoolID), int64(len(a.IPsToRelease)))
 		} else {
@@ -178,7 +178,7 @@ func (n *NetResource) giveBack(ctx context.Context) (mutated bool, err error) {
 	return mutated, errors.Join(failed...)
 }
 
-// released are the calls that are to be made, by interface and pool.
+// released returns the calls to make, one for each interface and pool.
 func (n *NetResource) released() []*ReleaseAction {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -194,7 +194,7 @@ func (n *NetResource) released() []*ReleaseAction {
 			at, ok = n.resource.Spec.IPAM.Pool[key]
 		}
 		if !ok {
-			n.release.gone[key] = now // neither side knows it any more
+			n.release.gone[key] = now // neither the provider nor the pool has it any more
 			continue
 		}
 		place := [2]string{at.Resource, at.SubnetID}

@@ -24,10 +24,10 @@ import (
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// Sweeper deletes NetResourceSets whose node is gone, which frees what they have.
-// That a node is gone it believes only where there was no Node of that name in
-// two passes and the API server itself says so when it is asked for that one; and
-// it deletes only the version that it has looked at. Client and Kube must be given.
+// Sweeper deletes NetResourceSets whose node is gone, which frees their addresses. A node
+// is gone if two passes found no Node of that name and the API server itself answers a Get
+// of it with NotFound. The Sweeper deletes only the version that it has read. Client and
+// Kube are needed.
 type Sweeper struct {
 	Client *Client // which runs
 	Kube   kubernetes.Interface
@@ -36,15 +36,14 @@ type Sweeper struct {
 	Log    *slog.Logger                // nil: slog's default
 }
 
-// Follow makes passes until then has returned, which is called when all Nodes
-// that there are have been seen.
+// Follow makes passes until then has returned, which it calls when it has read all Nodes.
 func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) error {
 	s.Every = cmp.Or(s.Every, 5*time.Minute)
 	if s.Log == nil {
 		s.Log = slog.Default()
 	}
 	nodes := v1.NewNodeInformer(s.Kube, 0, cache.Indexers{})
-	_ = nodes.SetTransform(onlyNames) // it fails only for one that runs
+	_ = nodes.SetTransform(reduceNode) // it fails only for an informer that runs
 	return objects.Follow(ctx, nodes, cache.ResourceEventHandlerFuncs{}, func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)
 		var work sync.WaitGroup
@@ -53,7 +52,7 @@ func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) e
 		work.Go(func() {
 			for orphans := (&Orphans{}); runner.Wait(ctx, s.Every) == nil; {
 				if err := s.pass(ctx, orphans, nodes.GetStore()); err != nil && ctx.Err() == nil {
-					s.Log.Warn("not all NetResourceSets of nodes that are gone could be deleted; this is tried again", "in", s.Every, "error", err)
+					s.Log.Warn("not all NetResourceSets of nodes that are gone are deleted, trying again", "in", s.Every, "error", err)
 				}
 			}
 		})
@@ -61,15 +60,15 @@ func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) e
 	})
 }
 
-// onlyNames leaves of a Node its name.
-func onlyNames(o any) (any, error) {
+// reduceNode keeps the name of a Node.
+func reduceNode(o any) (any, error) {
 	if n, ok := o.(*corev1.Node); ok {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}}, nil
 	}
 	return o, nil
 }
 
-// pass looks at all once, and deletes those that were orphans in the last pass, too.
+// pass deletes the NetResourceSets that are orphans in this pass and in the last one.
 func (s Sweeper) pass(ctx context.Context, orphans *Orphans, nodes cache.Store) error {
 	sets, err := s.Client.Lister().List(labels.Everything())
 	if err != nil {
@@ -90,7 +89,7 @@ func (s Sweeper) pass(ctx context.Context, orphans *Orphans, nodes cache.Store) 
 	return nil
 }
 
-// remove deletes an orphan, unless it is none.
+// remove deletes a NetResourceSet unless its Node exists.
 func (s Sweeper) remove(ctx context.Context, n *v1alpha1.NetResourceSet) error {
 	asking, cancel := context.WithTimeout(ctx, s.Client.timeout)
 	defer cancel()
@@ -99,7 +98,7 @@ func (s Sweeper) remove(ctx context.Context, n *v1alpha1.NetResourceSet) error {
 		return nil
 	}
 	if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("look whether Node %q is gone: %w", n.Name, err)
+		return fmt.Errorf("read Node %q to see if it is gone: %w", n.Name, err)
 	}
 	if s.Fence != nil {
 		if err := s.Fence(asking); err != nil {
@@ -112,8 +111,28 @@ func (s Sweeper) remove(ctx context.Context, n *v1alpha1.NetResourceSet) error {
 		s.Log.Info("a NetResourceSet is deleted, because its node is gone", "node", n.Name, "uid", n.UID,
 			"blocks", len(n.Spec.IPAM.Pool), "used", len(n.Status.IPAM.Used))
 		return nil
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // somebody was faster, or writes it: the next pass looks again
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it was deleted or written: the next pass looks again
 		return nil
 	}
 	return fmt.Errorf("delete NetResourceSet %s: %w", n.Name, err)
+}
+
+// Orphans finds NetResourceSets whose node is gone. It belongs to one goroutine.
+type Orphans struct{ seen map[string]bool }
+
+// Pass returns the names of orphans of this pass that were orphans in the last one too:
+// they can be deleted. Kubernetes deletes those with an owner reference.
+func (o *Orphans) Pass(sets []*v1alpha1.NetResourceSet, nodes map[string]bool) (gone []string) {
+	now := map[string]bool{}
+	for _, n := range sets {
+		if len(n.OwnerReferences) > 0 || nodes[n.Name] {
+			continue
+		}
+		if o.seen[n.Name] {
+			gone = append(gone, n.Name)
+		}
+		now[n.Name] = true
+	}
+	o.seen = now
+	return gone
 }

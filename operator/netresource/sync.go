@@ -17,12 +17,12 @@ import (
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// syncToAPIServer writes what is not written yet.
+// syncToAPIServer writes the NetResourceSet if it differs.
 func (n *NetResource) syncToAPIServer(ctx context.Context) error {
-	if err := n.take(ctx); err != nil {
+	if err := n.acquireTurn(ctx); err != nil {
 		return err
 	}
-	defer n.give()
+	defer n.releaseTurn()
 	if err := n.write(ctx); err != nil {
 		return err
 	}
@@ -32,8 +32,8 @@ func (n *NetResource) syncToAPIServer(ctx context.Context) error {
 	return nil
 }
 
-// write writes the status and then the spec, so that no address is lent before
-// what it is can be read. The pool is that of before the status was written.
+// write writes the status and then the spec, so that no agent allocates an address before
+// the status describes it. The pool is the one from before the status was written.
 func (n *NetResource) write(ctx context.Context) error {
 	n.mu.Lock()
 	known, pool := n.known, n.pool()
@@ -54,8 +54,8 @@ func (n *NetResource) write(ctx context.Context) error {
 	})
 }
 
-// writeStatus writes what of the status is the operator's. What the provider cannot
-// be asked for is left as it is, and the status says why.
+// writeStatus writes the operator's part of the status. Fields that the provider cannot
+// give stay as they are, and the status says why.
 func (n *NetResource) writeStatus(ctx context.Context) error {
 	return n.put(ctx, "status", n.manager.config.API.UpdateStatus, func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
 		err := n.plan(ctx)

@@ -12,23 +12,22 @@ import (
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// termAnnotation of a NetResourceSet is Config.Term of the last manager.
+// termAnnotation of a NetResourceSet holds Config.Term of the last manager.
 const termAnnotation = "cadastre.dev/operator-term"
 
-// takeOver returns when nothing of an earlier manager can come any more.
+// takeOver returns when no write of an earlier manager can arrive any more.
 //
-// That is so for NetResourceSets without any clock: who writes one has read it
-// before, asks the fence, and sends what it has read by its resourceVersion. An
-// earlier manager's fence lets nothing pass that was read after this manager has
-// begun, and what was read before then is refused once this manager has written
-// its term. What had arrived by then is in the answer, which the provider is told.
+// For NetResourceSets this needs no clock. A manager reads one, calls its fence, and
+// writes it under the resourceVersion that it has read. An earlier manager's fence fails
+// for everything that it reads after this leadership began. The API server refuses what
+// it read before, once this manager has written its term. Writes that had arrived by
+// then are in the answer, which the provider receives.
 //
-// Calls to the provider have no resourceVersion. What an earlier manager called
-// is seen by a reading that begins Consistency after this one has begun, unless
-// the call itself was later than that.
+// Calls of the provider have no resourceVersion. A reading that begins Consistency after
+// Since shows the calls of an earlier manager, unless a call came later than that.
 func (n *NetResourceSetManager) takeOver(ctx context.Context) error {
 	if n.config.Term != "" {
-		n.each(ctx, n.GetNodesByIPWatermark(), func(ctx context.Context, node *NetResource) { node.mark(ctx) })
+		n.each(ctx, n.GetNodesByIPWatermark(), func(ctx context.Context, node *NetResource) { node.writeTerm(ctx) })
 	}
 	if n.config.Since.IsZero() {
 		return ctx.Err()
@@ -36,9 +35,9 @@ func (n *NetResourceSetManager) takeOver(ctx context.Context) error {
 	return runner.Wait(ctx, n.config.Since.Add(n.config.Consistency).Sub(n.config.Now()))
 }
 
-// mark writes the manager's term to the NetResourceSet, until that succeeds or
-// ctx ends, and tells the provider what the newest version is.
-func (n *NetResource) mark(ctx context.Context) {
+// writeTerm writes the manager's term to the NetResourceSet until that succeeds or ctx
+// ends, and passes the newest version to the provider.
+func (n *NetResource) writeTerm(ctx context.Context) {
 	c := n.manager.config
 	for {
 		err := n.put(ctx, "term", c.API.Update, func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
@@ -52,14 +51,14 @@ func (n *NetResource) mark(ctx context.Context) {
 			next.Annotations[termAnnotation] = c.Term
 			return next
 		})
-		if err == nil || apierrors.IsInvalid(err) { // an invalid object is nobody's to write
-			n.tell(n.manager.calls.brief())
+		if err == nil || apierrors.IsInvalid(err) { // no manager can write an invalid object
+			n.notifyProvider(n.manager.calls.shortWait())
 			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		n.log.Warn("the NetResourceSet cannot be taken over yet; this is tried again, and until then nothing is changed", "in", c.RetryInterval, "error", err)
+		n.log.Warn("the NetResourceSet cannot be taken over yet, trying again; nothing is changed until then", "in", c.RetryInterval, "error", err)
 		if runner.Wait(ctx, c.RetryInterval) != nil {
 			return
 		}

@@ -45,7 +45,8 @@ type Allocator struct {
 	term        string
 	withdrawals atomic.Uint64 // makes every one of a term another
 	names       nameLocks
-	queue       queue
+	queue       *runner.Queue // names of nodes
+	policies    requeuePolicies
 	running     atomic.Bool
 	warned      map[netip.Prefix]int // of the audit: how full a range was
 
@@ -64,15 +65,15 @@ type mode interface {
 	// pins is true where a node may get, by other ways than its podCIDRs, what
 	// it was once offered.
 	pins() bool
-	// pace says when a node is looked at again.
-	pace() pace
+	// requeuePolicy returns a new policy for one node.
+	requeuePolicy() requeuePolicy
 }
 
 // NewAllocator makes an Allocator of the type that the settings name.
 func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	deps, settings = deps.withDefaults(), settings.withDefaults()
 	a := &Allocator{warned: map[netip.Prefix]int{}, deps: deps, settings: settings, log: deps.Log, term: deps.Instance,
-		api: apiServer{deps.Client, settings.CallTimeout}, gate: gateOf(deps.Fence, settings.CallTimeout), claims: newClaimReader(deps.Claims, settings.CallTimeout)}
+		queue: runner.NewQueue(0, nil, nil), api: apiServer{deps.Client, settings.CallTimeout}, gate: gateOf(deps.Fence, settings.CallTimeout), claims: newClaimReader(deps.Claims, settings.CallTimeout)}
 	var set *blocks.Set
 	var err error
 	switch settings.Type {
@@ -197,7 +198,7 @@ func (a *Allocator) release(o blocks.Owner) {
 		a.log.Info("node is gone; its CIDRs are released", "node", o.Name, "cidrs", joined(blocks))
 	}
 	for _, c := range shared { // they may be alone with it now
-		a.queue.add(c.Holder.Name)
+		a.enqueue(c.Holder.Name)
 	}
 	a.wake()
 }
@@ -205,7 +206,7 @@ func (a *Allocator) release(o blocks.Owner) {
 // wake looks again at all nodes for which nothing was left.
 func (a *Allocator) wake() {
 	for _, name := range a.reports.whoWaits() {
-		a.queue.add(name)
+		a.enqueue(name)
 	}
 }
 
@@ -244,7 +245,7 @@ func (a *Allocator) change(f func(*blocks.Set) error) error {
 	a.logCapacity()
 	a.wake()
 	for _, p := range a.reports.whatIsWrong() {
-		a.queue.add(p.Node)
+		a.enqueue(p.Node)
 	}
 	return nil
 }

@@ -14,21 +14,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clientset "k8s.io/client-go/kubernetes"
+
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// nodeAPI is what is asked of the API server. Reads are not from a cache: they
-// see everything that was written before they began.
+// nodeAPI reads and writes Node objects. Reads do not come from a cache: they see
+// everything that was written before they began.
 type nodeAPI interface {
 	get(ctx context.Context, name string) (*v1.Node, error)
 	list(ctx context.Context) ([]v1.Node, error)
-	// patch applies a merge patch. With an error it may have been applied, or
-	// may be later, unless its preconditions (uid, resourceVersion) fail.
+	// patch applies a merge patch. After an error it may have been applied, or may
+	// be later, unless its preconditions (uid, resourceVersion) fail.
 	patch(ctx context.Context, name string, body []byte) (*v1.Node, error)
 	// patchStatus applies a strategic merge patch to the status.
 	patchStatus(ctx context.Context, name string, body []byte) error
 }
 
-// apiServer is the nodeAPI of a clientset.
+// apiServer implements nodeAPI with a clientset.
 type apiServer struct {
 	client  clientset.Interface
 	timeout time.Duration // of one request
@@ -37,15 +39,15 @@ type apiServer struct {
 var _ nodeAPI = apiServer{}
 
 func (a apiServer) get(ctx context.Context, name string) (*v1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	return a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	return runner.Within(ctx, a.timeout, func(ctx context.Context) (*v1.Node, error) {
+		return a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	})
 }
 
 func (a apiServer) list(ctx context.Context) ([]v1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	all, err := a.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	all, err := runner.Within(ctx, a.timeout, func(ctx context.Context) (*v1.NodeList, error) {
+		return a.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -53,35 +55,35 @@ func (a apiServer) list(ctx context.Context) ([]v1.Node, error) {
 }
 
 func (a apiServer) patch(ctx context.Context, name string, body []byte) (*v1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	return a.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
+	return runner.Within(ctx, a.timeout, func(ctx context.Context) (*v1.Node, error) {
+		return a.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
+	})
 }
 
 func (a apiServer) patchStatus(ctx context.Context, name string, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	_, err := a.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	_, err := runner.Within(ctx, a.timeout, func(ctx context.Context) (*v1.Node, error) {
+		return a.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	})
 	return err
 }
 
-// meta is the part of a patch that says which object it is for. A Node that was
-// made again under its name has another UID, and one that somebody has written
-// since has another resourceVersion: the API server then refuses the patch.
+// meta is the part of a patch that identifies its object. The API server refuses
+// the patch if the Node was created again since (another UID), or was written since
+// (another resourceVersion).
 type meta struct {
 	UID             types.UID          `json:"uid,omitempty"`
 	ResourceVersion string             `json:"resourceVersion,omitempty"`
 	Annotations     map[string]*string `json:"annotations,omitempty"` // nil removes one
 }
 
-// spec is the part that gives a node its CIDRs.
+// spec is the part of a patch that assigns CIDRs.
 type spec struct {
 	PodCIDR  string   `json:"podCIDR"`
 	PodCIDRs []string `json:"podCIDRs"`
 }
 
-// specPatch sets the podCIDRs of node, if it still is as it was read. What the
-// node was about to get is then no news any more.
+// specPatch sets the podCIDRs of node, if it still is as it was read, and removes
+// the annotation that announced them.
 func specPatch(node *v1.Node, blocks []netip.Prefix) ([]byte, error) {
 	texts := make([]string, len(blocks))
 	for i, p := range blocks {
@@ -97,17 +99,21 @@ func specPatch(node *v1.Node, blocks []netip.Prefix) ([]byte, error) {
 	}{about, spec{texts[0], texts}})
 }
 
-// intentPatch writes down what node is about to get, if it still is as it was read.
+// intentPatch announces what node is about to get, if it still is as it was read.
 func intentPatch(node *v1.Node, blocks []netip.Prefix) ([]byte, error) {
 	intent := joined(blocks)
 	return marshal(node.Name, struct {
 		Metadata meta `json:"metadata"`
-	}{meta{node.UID, node.ResourceVersion, map[string]*string{IntentAnnotation: &intent}}})
+	}{meta{
+		UID:             node.UID,
+		ResourceVersion: node.ResourceVersion,
+		Annotations:     map[string]*string{IntentAnnotation: &intent},
+	}})
 }
 
-// withdrawPatch replaces what node is about to get by text, whatever was written
-// since it was read. A text that no other patch has changes the node for sure,
-// and nothing that was sent before can be applied afterwards.
+// withdrawPatch replaces the announcement of what node is about to get by text,
+// whatever was written since it was read. A text that no other patch has changes the
+// node for sure, so no patch that was sent before can be applied afterwards.
 func withdrawPatch(node *v1.Node, text string) ([]byte, error) {
 	return marshal(node.Name, struct {
 		Metadata meta `json:"metadata"`
@@ -128,7 +134,7 @@ func conditionPatch(node *v1.Node, c v1.NodeCondition) ([]byte, error) {
 func marshal(name string, patch any) ([]byte, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {
-		return nil, fmt.Errorf("write a patch of node %q: %w", name, err)
+		return nil, fmt.Errorf("encode a patch of node %q: %w", name, err)
 	}
 	return body, nil
 }

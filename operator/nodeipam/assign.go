@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cadastre/cadastre/operator/blocks"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // rangeMode is RangeAllocator.
@@ -23,8 +24,8 @@ var _ mode = (*rangeMode)(nil)
 
 func (m *rangeMode) gives() bool { return true }
 func (m *rangeMode) pins() bool  { return false }
-func (m *rangeMode) pace() pace {
-	return &untilItWorks{Timeout{MaxBackoff: m.settings.MaxRetry, InitialRetry: m.settings.FirstRetry}}
+func (m *rangeMode) requeuePolicy() requeuePolicy {
+	return &retryErrors{Timeout{MaxBackoff: m.settings.MaxRetry, InitialRetry: m.settings.FirstRetry}}
 }
 
 func (m *rangeMode) settle(ctx context.Context, node *v1.Node) error {
@@ -168,49 +169,43 @@ func (a *Allocator) reserve(ctx context.Context, o blocks.Owner, sizes []int) ([
 	return nil, err
 }
 
-// tries is how often a patch is tried before the node goes back to the queue.
+// tries limits the attempts of a patch before the node goes back to the queue.
 const tries = 3
 
 // publish writes blocks to a node. If the outcome is unknown, they stay the
-// node's: it is read back, and asked again, until it has them, has others, or
-// is gone. It returns the node with its podCIDRs, or nil where the object is
-// gone or going.
+// node's: it is read back, and written again, until it has them, has others, or
+// is gone. It returns the node with its podCIDRs, or nil if the object is gone or
+// being deleted.
 func (a *Allocator) publish(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
 	o := ownerOf(node)
-	var err error
-	for range tries {
-		if err = a.gate.Check(ctx); err != nil {
-			return nil, fmt.Errorf("write the podCIDRs of node %q: %w", o.Name, err)
-		}
-		var live *v1.Node
-		if live, err = a.patchSpec(ctx, node, blocks); err == nil {
-			a.metrics.assignedAfter(a.deps.Now().Sub(node.CreationTimestamp.Time))
-			if text := a.settings.unheard(node, a.book.pools()); a.mode.gives() && text != "" {
-				a.reports.event(node, ReasonInvalidSize, text)
-			}
-			return live, a.published(ctx, live, blocks)
-		}
-		live, e := a.live(ctx, o)
-		switch {
-		case e != nil:
-			return nil, errors.Join(err, e)
-		case live == nil:
-			a.release(o)
-			return nil, nil
-		case numbered(live):
-			return live, a.published(ctx, live, blocks)
-		case live.DeletionTimestamp != nil:
-			return nil, nil
-		case a.intends() && !intended(live, blocks):
-			return nil, errors.Join(err, fmt.Errorf("write podCIDRs %s of node %q: another process has changed its annotation %s to %q",
-				joined(blocks), o.Name, IntentAnnotation, live.Annotations[IntentAnnotation]))
-		}
-		node = live
+	live, err := runner.Write[*v1.Node]{
+		Fence:   a.gate.Check,
+		Settled: func(n *v1.Node) bool { return final(n) || a.intends() && !intended(n, blocks) },
+		Send: func(ctx context.Context, n *v1.Node) (*v1.Node, error) {
+			return a.patchSpec(ctx, n, blocks)
+		},
+		Read:     func(ctx context.Context) (*v1.Node, error) { return a.live(ctx, o) },
+		Attempts: tries,
+	}.Do(ctx, node)
+	switch {
+	case errors.Is(err, runner.ErrGaveUp):
+		a.reports.problem(ctx, live, ReasonAssignmentFailed, err.Error())
+		return nil, fmt.Errorf("write the podCIDRs of node %q: %w", o.Name, err)
+	case err != nil:
+		return nil, fmt.Errorf("write the podCIDRs of node %q: %w", o.Name, err)
+	case live == nil:
+		a.release(o)
+		return nil, nil
+	case numbered(live):
+		return live, a.published(ctx, live, blocks)
+	case live.DeletionTimestamp != nil:
+		return nil, nil
 	}
-	a.reports.problem(ctx, node, ReasonAssignmentFailed, err.Error())
-	return nil, err
+	return nil, fmt.Errorf("write podCIDRs %s of node %q: another process has changed its annotation %s to %q",
+		joined(blocks), o.Name, IntentAnnotation, live.Annotations[IntentAnnotation])
 }
 
+// patchSpec sends one patch of the podCIDRs.
 func (a *Allocator) patchSpec(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
 	body, err := specPatch(node, blocks)
 	if err != nil {
@@ -220,6 +215,10 @@ func (a *Allocator) patchSpec(ctx context.Context, node *v1.Node, blocks []netip
 	a.metrics.patched(err)
 	if err != nil {
 		return nil, fmt.Errorf("write podCIDRs %s of node %q: %w", joined(blocks), node.Name, err)
+	}
+	a.metrics.assignedAfter(a.deps.Now().Sub(node.CreationTimestamp.Time))
+	if text := a.settings.unheard(node, a.book.pools()); a.mode.gives() && text != "" {
+		a.reports.event(node, ReasonInvalidSize, text)
 	}
 	return live, nil
 }

@@ -9,13 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/cadastre/cadastre/operator/blocks"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // audits looks, from time to time, at all nodes of which something was missed.
 func (a *Allocator) audits(ctx context.Context) {
 	for {
 		a.audit()
-		if !sleep(ctx, a.settings.Audit) {
+		if runner.Wait(ctx, a.settings.Audit) != nil {
 			return
 		}
 	}
@@ -27,7 +28,7 @@ func (a *Allocator) audits(ctx context.Context) {
 func (a *Allocator) audit() {
 	for _, o := range a.book.all() {
 		if node, err := a.lister.Get(o.Name); err != nil || ownerOf(node) != o || !numbered(node) {
-			a.queue.add(o.Name)
+			a.enqueue(o.Name)
 		}
 	}
 	nodes, err := a.lister.List(labels.Everything())
@@ -36,11 +37,11 @@ func (a *Allocator) audit() {
 	}
 	for _, node := range nodes {
 		if !numbered(node) || complains(node) {
-			a.queue.add(node.Name)
+			a.enqueue(node.Name)
 		}
 	}
 	for _, p := range a.reports.whatIsWrong() {
-		a.queue.add(p.Node)
+		a.enqueue(p.Node)
 	}
 	a.wake()
 	a.warnOfFullness()

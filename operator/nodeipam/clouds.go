@@ -153,7 +153,9 @@ var _ mode = (*cloudMode)(nil)
 
 func (m *cloudMode) gives() bool { return false }
 func (m *cloudMode) pins() bool  { return false }
-func (m *cloudMode) pace() pace  { return &cloudPace{random: m.deps.Random, rest: m.settings.Audit} }
+func (m *cloudMode) requeuePolicy() requeuePolicy {
+	return &cloudPolicy{random: m.deps.Random, rest: m.settings.Audit}
+}
 
 func (m *cloudMode) settle(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {
@@ -184,9 +186,9 @@ func (m *cloudMode) settle(ctx context.Context, node *v1.Node) error {
 	return m.routed(ctx, node)
 }
 
-// cloudPace is upstream's for clouds: later and later, not all nodes at the
-// same time, and after some tries hardly ever.
-type cloudPace struct {
+// cloudPolicy is upstream's policy for clouds: the wait doubles and is spread at
+// random; after quickTries errors in a row it is rest.
+type cloudPolicy struct {
 	random func() float64
 	rest   time.Duration // between two tries, after the quick ones
 	tries  int
@@ -195,7 +197,7 @@ type cloudPace struct {
 // quickTries are upstream's number of tries.
 const quickTries = 10
 
-func (p *cloudPace) after(err error) (time.Duration, bool) {
+func (p *cloudPolicy) after(err error) (time.Duration, bool) {
 	if err == nil {
 		p.tries = 0
 		return 0, false

@@ -12,43 +12,42 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cadastre/cadastre/operator/blocks"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // intends reports whether a node is told what it is about to get before it gets
 // it: for the next leader, or because the cloud is told as well.
 func (a *Allocator) intends() bool { return a.mode.gives() && (a.deps.Fence != nil || a.mode.pins()) }
 
-// intend writes down what node is about to get. It returns the node as it is
-// then; nil if it is gone or going.
+// intend announces to node what it is about to get. It returns the node as it is
+// then; nil if it is gone or being deleted.
 func (a *Allocator) intend(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
 	o := ownerOf(node)
-	var err error
-	for range tries {
-		if intended(node, blocks) {
-			return node, nil
-		}
-		if err = a.gate.Check(ctx); err != nil {
-			return nil, err
-		}
-		var live *v1.Node
-		if live, err = a.patchIntent(ctx, node, blocks); err == nil {
-			return live, nil
-		}
-		live, e := a.live(ctx, o)
-		switch {
-		case e != nil:
-			return nil, e
-		case live == nil:
-			a.release(o)
-			return nil, nil
-		case numbered(live):
-			return live, nil
-		case live.DeletionTimestamp != nil:
-			return nil, nil
-		}
-		node = live
+	live, err := runner.Write[*v1.Node]{
+		Fence:   a.gate.Check,
+		Settled: func(n *v1.Node) bool { return final(n) || intended(n, blocks) },
+		Send: func(ctx context.Context, n *v1.Node) (*v1.Node, error) {
+			return a.patchIntent(ctx, n, blocks)
+		},
+		Read:     func(ctx context.Context) (*v1.Node, error) { return a.live(ctx, o) },
+		Attempts: tries,
+	}.Do(ctx, node)
+	switch {
+	case err != nil:
+		return nil, err
+	case live == nil:
+		a.release(o)
+		return nil, nil
+	case !numbered(live) && live.DeletionTimestamp != nil:
+		return nil, nil
 	}
-	return nil, err
+	return live, nil
+}
+
+// final reports whether a node gets no podCIDRs any more: it is gone (nil) or being
+// deleted, or has some.
+func final(node *v1.Node) bool {
+	return node == nil || numbered(node) || node.DeletionTimestamp != nil
 }
 
 func (a *Allocator) patchIntent(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {

@@ -19,13 +19,14 @@ import (
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 
+	"github.com/cadastre/cadastre/internal/backoff"
 	"github.com/cadastre/cadastre/operator/blocks"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// Run implements CIDRAllocator: it gives nodes their CIDRs until stopCh is
-// closed, and returns when all that it has started has ended.
+// Run implements CIDRAllocator: it assigns CIDRs to nodes until stopCh is closed,
+// and returns when everything that it started has ended.
 func (a *Allocator) Run(stopCh <-chan struct{}) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -38,19 +39,19 @@ func (a *Allocator) Run(stopCh <-chan struct{}) {
 		}
 	})
 	if err := a.RunContext(ctx); err != nil {
-		a.log.Error("node CIDRs are not given any more", "err", err)
+		a.log.Error("node CIDRs are not assigned any more", "err", err)
 	}
 	cancel()
 	stop.Wait()
 }
 
-// RunContext is Run until the context ends, or another process leads; that is
-// an error, which wraps ErrDeposed.
+// RunContext assigns CIDRs to nodes until ctx ends. If another process leads, it
+// returns an error that wraps ErrDeposed.
 func (a *Allocator) RunContext(ctx context.Context) error {
 	return a.run(ctx, a.deps.Nodes, a.start)
 }
 
-// run calls start to make the book.
+// run calls start, which loads what nodes have, and then processes the queue.
 func (a *Allocator) run(ctx context.Context, nodes informers.NodeInformer, start func(context.Context) error) error {
 	if nodes == nil {
 		return errors.New("run the CIDR allocator: it has no informer of nodes")
@@ -60,26 +61,26 @@ func (a *Allocator) run(ctx context.Context, nodes informers.NodeInformer, start
 		return err
 	}
 	a.lister = nodes.Lister()
-	a.queue.open()
-	work := a.queue.work
 	defer a.running.Store(false)
 	a.running.Store(true)
 	handlers, err := nodes.Informer().AddEventHandler(a.handlers())
 	if err != nil {
-		a.queue.close()
 		return fmt.Errorf("watch the nodes: %w", err)
 	}
 	var group sync.WaitGroup
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if cache.WaitForCacheSync(ctx.Done(), handlers.HasSynced) {
-		for range a.settings.Workers {
-			group.Go(func() { a.work(ctx, work, cancel) })
-		}
+		group.Go(func() {
+			a.queue.Run(ctx, a.settings.Workers, func(ctx context.Context, name string, _ func()) {
+				if err := a.process(ctx, name); errors.Is(err, ErrDeposed) {
+					cancel(err)
+				}
+			})
+		})
 		group.Go(func() { a.audits(ctx) })
 	}
 	<-ctx.Done()
-	a.queue.close()
 	group.Wait()
 	err = nodes.Informer().RemoveEventHandler(handlers)
 	if cause := context.Cause(ctx); errors.Is(cause, ErrDeposed) {
@@ -88,25 +89,25 @@ func (a *Allocator) run(ctx context.Context, nodes informers.NodeInformer, start
 	return err
 }
 
-// start makes the book, and tries until that succeeds.
+// start reads all nodes, and tries again until that succeeds.
 func (a *Allocator) start(ctx context.Context) error {
-	wait := Timeout{MaxBackoff: 10 * time.Second, InitialRetry: a.settings.FirstRetry}
-	for {
+	policy := backoff.Policy{First: a.settings.FirstRetry, Limit: 10 * time.Second}
+	for failures := 1; ; failures++ {
 		a.loading.Lock()
 		err := a.reload(ctx)
 		a.loading.Unlock()
 		if err == nil || errors.Is(err, ErrDeposed) {
 			return err
 		}
-		a.log.Error("node CIDRs cannot be given yet", "err", err)
-		wait.Update(false)
-		if !sleep(ctx, wait.Next()) {
+		a.log.Error("node CIDRs cannot be assigned yet", "err", err)
+		if runner.Wait(ctx, policy.After(failures)) != nil {
 			return nil
 		}
 	}
 }
 
-// events makes a recorder, if none was given, and returns what ends it.
+// events starts a recorder, unless the caller has one, and returns the function
+// that stops it.
 func (a *Allocator) events() func() {
 	if a.deps.Events != nil || a.deps.Client == nil {
 		return func() {}
@@ -120,42 +121,42 @@ func (a *Allocator) events() func() {
 	}
 }
 
-// handlers enqueue the names of nodes of which something has changed that
-// matters here. The kubelet writes to every node all the time.
+// handlers returns the handlers that queue nodes with a relevant change. The
+// kubelet writes to every node all the time.
 func (a *Allocator) handlers() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if node, ok := obj.(*v1.Node); ok {
-				a.queue.add(node.Name)
+				a.enqueue(node.Name)
 			}
 		},
 		UpdateFunc: func(was, is any) {
 			old, ok1 := was.(*v1.Node)
 			node, ok2 := is.(*v1.Node)
-			if ok1 && ok2 && matters(old, node) {
-				a.queue.add(node.Name)
+			if ok1 && ok2 && relevant(old, node) {
+				a.enqueue(node.Name)
 			}
 		},
 		DeleteFunc: func(obj any) {
 			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				a.queue.add(tombstone.Key)
+				a.enqueue(tombstone.Key)
 			} else if node, ok := obj.(*v1.Node); ok {
-				a.queue.add(node.Name)
+				a.enqueue(node.Name)
 			}
 		},
 	}
 }
 
-// matters is true where a node is to be looked at, because it is as it is now
-// and not as it was.
-func matters(old, node *v1.Node) bool {
+// relevant reports whether a change of a node can change what is assigned to it,
+// or what is reported about it.
+func relevant(old, node *v1.Node) bool {
 	return old.UID != node.UID || !slices.Equal(podCIDRTexts(old), podCIDRTexts(node)) ||
 		(old.DeletionTimestamp == nil) != (node.DeletionTimestamp == nil) || old.Spec.ProviderID != node.Spec.ProviderID ||
 		!numbered(node) && (!maps.Equal(old.Labels, node.Labels) || !maps.Equal(foreignAnnotations(old), foreignAnnotations(node))) ||
 		networkStatus(old) != networkStatus(node)
 }
 
-// foreignAnnotations returns the annotations that others write.
+// foreignAnnotations returns the annotations that the operator does not write.
 func foreignAnnotations(node *v1.Node) map[string]string {
 	if _, ok := node.Annotations[IntentAnnotation]; !ok {
 		return node.Annotations
@@ -165,49 +166,37 @@ func foreignAnnotations(node *v1.Node) map[string]string {
 	return rest
 }
 
-// work looks at nodes until the queue is closed. It stops all when this process
-// leads no more.
-func (a *Allocator) work(ctx context.Context, work workqueue.TypedDelayingInterface[string], stop context.CancelCauseFunc) {
-	for {
-		name, over := work.Get()
-		if over || ctx.Err() != nil {
-			return
-		}
-		err := a.sync(ctx, name)
-		if ctx.Err() != nil {
-			return
-		}
-		a.metrics.synced(err)
-		if errors.Is(err, ErrDeposed) {
-			stop(err)
-		}
-		a.again(name, err)
-		work.Done(name) // from now on another worker may have it
-	}
-}
+// enqueue queues a node to be processed now.
+func (a *Allocator) enqueue(name string) { a.queue.Add(name, "", 0) }
 
-// again sees to it that a node is looked at again.
-func (a *Allocator) again(name string, err error) {
-	if err == nil && len(a.book.owners(name)) == 0 && !a.cached(name) {
-		a.queue.forget(name)
-		return
+// process synchronizes one node, and queues it again as its policy says.
+func (a *Allocator) process(ctx context.Context, name string) error {
+	err := a.sync(ctx, name)
+	if ctx.Err() != nil {
+		return nil
 	}
-	wait, again := a.queue.paceOf(name, a.mode.pace).after(err)
+	a.metrics.synced(err)
+	if err == nil && len(a.book.owners(name)) == 0 && !a.cached(name) {
+		a.policies.forget(name)
+		return nil
+	}
+	wait, again := a.policies.of(name, a.mode.requeuePolicy).after(err)
 	var full *blocks.Exhausted
 	switch {
-	case errors.Is(err, ErrQuarantined), errors.Is(err, ErrMode): // it was told
-		a.log.Debug("node is left as it is", "node", name, "err", err)
+	case errors.Is(err, ErrQuarantined), errors.Is(err, ErrMode): // it is reported to the node
+		a.log.Debug("the node is left as it is", "node", name, "err", err)
 	case errors.As(err, &full):
-		a.log.Debug("node has to wait", "node", name, "err", err)
+		a.log.Debug("the node has to wait for a free CIDR", "node", name, "err", err)
 		if !full.Next.IsZero() {
 			wait = min(wait, max(0, full.Next.Sub(a.deps.Now())))
 		}
 	case err != nil:
-		a.log.Warn("node could not be brought up to date", "node", name, "err", err, "again", wait)
+		a.log.Warn("the node could not be synchronized", "node", name, "err", err, "again", wait)
 	}
 	if again {
-		a.queue.addAfter(name, wait)
+		a.queue.Add(name, "", wait)
 	}
+	return err
 }
 
 func (a *Allocator) cached(name string) bool {
@@ -215,7 +204,7 @@ func (a *Allocator) cached(name string) bool {
 	return err == nil
 }
 
-// sync brings everything of one name up to date.
+// sync synchronizes all Node objects that have or had one name.
 func (a *Allocator) sync(ctx context.Context, name string) error {
 	defer a.names.lock(name)()
 	node, err := a.lister.Get(name)
@@ -235,23 +224,11 @@ func (a *Allocator) sync(ctx context.Context, name string) error {
 		}
 	}
 	switch {
-	case stale: // what the cache has is older than what is known
+	case stale: // the cache is older than what this process knows
 		return err
 	case node == nil:
 		a.reports.vanished(name)
 		return err
 	}
 	return errors.Join(err, a.mode.settle(ctx, node))
-}
-
-// sleep is false when the context ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -54,7 +54,7 @@ func TestCloudDelays(t *testing.T) {
 	}
 }
 
-func TestDefaultPaces(t *testing.T) {
+func TestDefaultSyncIntervals(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(Settings{}.withDefaults().Sync).To(Equal(Config{Resync: 30 * time.Second, MaxBackoff: 10 * time.Second, InitialRetry: 250 * time.Millisecond}))
 	own := Config{Resync: 1, MaxBackoff: 2, InitialRetry: 3}
@@ -63,7 +63,7 @@ func TestDefaultPaces(t *testing.T) {
 
 func TestCloudTriesAreBounded(t *testing.T) {
 	g := NewWithT(t)
-	p := &cloudPace{random: func() float64 { return .5 }, rest: time.Hour}
+	p := &cloudPolicy{random: func() float64 { return .5 }, rest: time.Hour}
 	for range 3 {
 		for range quickTries {
 			wait, again := p.after(errors.New("no"))

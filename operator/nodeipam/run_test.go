@@ -392,6 +392,6 @@ func TestEventsThatMatter(t *testing.T) {
 	} {
 		node := old.DeepCopy()
 		x.change(node)
-		g.Expect(matters(old, node)).To(Equal(x.want), what)
+		g.Expect(relevant(old, node)).To(Equal(x.want), what)
 	}
 }

@@ -516,3 +516,13 @@ func (b *bench) held() map[string][]string {
 	}
 	return all
 }
+
+// queued returns the nodes that wait to be processed, and removes them from the queue.
+func (b *bench) queued() (names []string) {
+	for b.queue.Len() > 0 {
+		if name, ok := b.queue.Take(); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -14,17 +14,17 @@ import (
 	"github.com/cadastre/cadastre/operator/blocks"
 )
 
-// syncPace looks at every node again and again.
-type syncPace struct{ timeout Timeout }
+// resyncPeriodically is the policy of a node that is also processed without an event.
+type resyncPeriodically struct{ timeout Timeout }
 
-func (p *syncPace) after(err error) (time.Duration, bool) {
+func (p *resyncPeriodically) after(err error) (time.Duration, bool) {
 	p.timeout.Update(err == nil)
 	return p.timeout.Next(), true
 }
 
-func (a *Allocator) syncPace() pace {
+func (a *Allocator) syncPolicy() requeuePolicy {
 	c := a.settings.Sync
-	return &syncPace{Timeout{Resync: c.Resync, MaxBackoff: c.MaxBackoff, InitialRetry: c.InitialRetry}}
+	return &resyncPeriodically{Timeout{Resync: c.Resync, MaxBackoff: c.MaxBackoff, InitialRetry: c.InitialRetry}}
 }
 
 // fromCloudMode is IPAMFromCloud.
@@ -32,9 +32,9 @@ type fromCloudMode struct{ cloudDoor }
 
 var _ mode = (*fromCloudMode)(nil)
 
-func (m *fromCloudMode) gives() bool { return false }
-func (m *fromCloudMode) pins() bool  { return false }
-func (m *fromCloudMode) pace() pace  { return m.syncPace() }
+func (m *fromCloudMode) gives() bool                  { return false }
+func (m *fromCloudMode) pins() bool                   { return false }
+func (m *fromCloudMode) requeuePolicy() requeuePolicy { return m.syncPolicy() }
 
 func (m *fromCloudMode) settle(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {
@@ -71,9 +71,9 @@ type clusterMode struct{ cloudDoor }
 
 var _ mode = (*clusterMode)(nil)
 
-func (m *clusterMode) gives() bool { return true }
-func (m *clusterMode) pins() bool  { return true } // to its machine
-func (m *clusterMode) pace() pace  { return m.syncPace() }
+func (m *clusterMode) gives() bool                  { return true }
+func (m *clusterMode) pins() bool                   { return true } // to its machine
+func (m *clusterMode) requeuePolicy() requeuePolicy { return m.syncPolicy() }
 
 func (m *clusterMode) settle(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {

@@ -66,8 +66,6 @@ func TestFullnessIsSaidOnce(t *testing.T) {
 	var out bytes.Buffer
 	b := newBench(t, s, ranges("10.0.0.0/20 24"), func(d *Deps) { d.Log = lines(&out) })
 	said := func() int {
-		b.queue.open()
-		defer b.queue.close()
 		b.audit()
 		return strings.Count(out.String(), "nearly full")
 	}
@@ -156,12 +154,10 @@ func TestConditionsThatAreNotTrueAnyMore(t *testing.T) {
 	g.Expect(conditionOf(s.node("b"), ConditionProblem).Status).To(Equal(v1.ConditionTrue))
 	s.fault = nil
 	b.cache.refresh(s)
-	b.queue.open()
-	defer b.queue.close()
+	b.queued()
 	b.audit()
-	g.Expect(b.queue.work.Len()).To(Equal(1))
-	name, _ := b.queue.work.Get()
-	g.Expect(b.sync(t.Context(), name)).To(Succeed())
+	g.Expect(b.queued()).To(Equal([]string{"b"}))
+	g.Expect(b.sync(t.Context(), "b")).To(Succeed())
 	g.Expect(conditionOf(s.node("b"), ConditionProblem).Status).To(Equal(v1.ConditionFalse))
 }
 

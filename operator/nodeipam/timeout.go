@@ -5,23 +5,23 @@ package nodeipam
 
 import "time"
 
-// Timeout says when a node is synchronized again. As long as all is well that
-// is after Resync. After the first error it is after InitialRetry, whatever
-// MaxBackoff is; after every further one in a row after twice as long as
-// before, at most MaxBackoff. It belongs to one goroutine at a time.
+// Timeout computes when a node is synchronized again: after Resync if there was no
+// error, after InitialRetry if there was one (whatever MaxBackoff is), and after
+// twice the last wait, at most MaxBackoff, for each further error in a row. It
+// belongs to one goroutine at a time.
 type Timeout struct {
-	// Resync is the time to the next synchronization where there is no error.
+	// Resync is the wait without an error.
 	Resync time.Duration
-	// MaxBackoff is the longest time after two errors or more in a row.
+	// MaxBackoff is the longest wait after two errors or more in a row.
 	MaxBackoff time.Duration
-	// InitialRetry is the time after the first error.
+	// InitialRetry is the wait after the first error.
 	InitialRetry time.Duration
 
 	errors  int // in a row
 	current time.Duration
 }
 
-// Update notes whether the last synchronization succeeded.
+// Update records whether the last synchronization succeeded.
 func (b *Timeout) Update(ok bool) {
 	if ok {
 		b.errors, b.current = 0, b.Resync
@@ -38,7 +38,7 @@ func (b *Timeout) Update(ok bool) {
 	b.current = twice
 }
 
-// Next is the time to the next synchronization.
+// Next returns the wait until the next synchronization.
 func (b *Timeout) Next() time.Duration {
 	if b.errors == 0 {
 		return b.Resync

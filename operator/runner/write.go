@@ -5,8 +5,12 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
+
+// ErrGaveUp is wrapped by the error of a Write whose last attempt has failed.
+var ErrGaveUp = errors.New("gave up")
 
 // Write describes a write of one object of the API server under optimistic
 // concurrency. T is the object as it was read.
@@ -29,7 +33,8 @@ type Write[T any] struct {
 }
 
 // Do writes until the object is settled, and returns it as it is then. After the
-// last attempt it returns the newest version with the error of Send.
+// last attempt it returns the version that it has read last, with ErrGaveUp and the
+// error of Send.
 func (w Write[T]) Do(ctx context.Context, object T) (T, error) {
 	for attempt := 1; ; attempt++ {
 		if err := ctx.Err(); err != nil {
@@ -45,8 +50,12 @@ func (w Write[T]) Do(ctx context.Context, object T) (T, error) {
 		if err == nil {
 			return written, nil
 		}
-		if w.Retry != nil && (attempt == w.Attempts || !w.Retry(err)) {
+		switch {
+		case w.Retry == nil:
+		case !w.Retry(err):
 			return object, err
+		case attempt == w.Attempts:
+			return object, w.gaveUp(err)
 		}
 		newest, readErr := w.Read(ctx)
 		if readErr != nil {
@@ -57,7 +66,11 @@ func (w Write[T]) Do(ctx context.Context, object T) (T, error) {
 			if w.Settled != nil && w.Settled(object) {
 				return object, nil
 			}
-			return object, err
+			return object, w.gaveUp(err)
 		}
 	}
+}
+
+func (w Write[T]) gaveUp(err error) error {
+	return fmt.Errorf("%w after %d attempts: %w", ErrGaveUp, w.Attempts, err)
 }

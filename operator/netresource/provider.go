@@ -12,24 +12,24 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 )
 
-// Operations of the provider, as errors and metrics name them.
+// Names of the provider's operations in errors and metrics.
 const (
-	opCreate    = "CreateNetResource"
-	opForget    = "Forget"
-	opQuota     = "GetPoolQuota"
-	opRead      = "Resync"
-	opUpdated   = "UpdatedNode"
-	opPopulate  = "PopulateStatusFields"
-	opNode      = "ResyncInterfacesAndIPs"
-	opPlanTake  = "PrepareIPAllocation"
-	opTake      = "AllocateIPs"
-	opInterface = "CreateInterface"
-	opPlanGive  = "PrepareIPRelease"
-	opGive      = "ReleaseIPs"
+	opCreate            = "CreateNetResource"
+	opForget            = "Forget"
+	opQuota             = "GetPoolQuota"
+	opRead              = "Resync"
+	opUpdated           = "UpdatedNode"
+	opPopulate          = "PopulateStatusFields"
+	opNode              = "ResyncInterfacesAndIPs"
+	opPrepareAllocation = "PrepareIPAllocation"
+	opAllocate          = "AllocateIPs"
+	opInterface         = "CreateInterface"
+	opPrepareRelease    = "PrepareIPRelease"
+	opRelease           = "ReleaseIPs"
 )
 
-// limits holds what the getters of the provider say of a node. They are asked
-// together with another call, since a getter may hang as well.
+// limits holds the results of the provider's getters for a node. They are called
+// together with another operation, because a getter may hang as well.
 type limits struct {
 	most, least, burst int
 	prefixes           bool
@@ -47,15 +47,15 @@ func limitsOf(ops NetResourceOperations) limits {
 	return l
 }
 
-// view holds what the provider says of a node.
+// view holds the provider's state of a node.
 type view struct {
 	available v1alpha1.AllocationMap
 	limits    limits
 }
 
-// taken is a call that takes addresses, from before it is made until its outcome
-// is known.
-type taken struct {
+// allocationCall is a call that allocates addresses, from before it is sent until its
+// outcome is known.
+type allocationCall struct {
 	what operation
 	had  int // addresses before it
 }
@@ -64,12 +64,12 @@ type taken struct {
 type nodeCall[T any] struct {
 	name string
 	do   func(context.Context, NetResourceOperations) (T, error)
-	keys []string       // what it gives back
-	late func(T, error) // nil: the node is looked at again
+	keys []string       // addresses that it releases
+	late func(T, error) // nil: the node is maintained again
 	wait time.Duration
 }
 
-func (c nodeCall[T]) ask(ctx context.Context, n *NetResource) (T, error) {
+func (c nodeCall[T]) run(ctx context.Context, n *NetResource) (T, error) {
 	n.mu.Lock()
 	ops, err := n.ops, n.opsError
 	n.mu.Unlock()
@@ -83,12 +83,12 @@ func (c nodeCall[T]) ask(ctx context.Context, n *NetResource) (T, error) {
 	return request[T]{
 		operation: operation{c.name, n.name}, keys: c.keys, late: c.late, wait: c.wait,
 		do: func(ctx context.Context) (T, error) { return c.do(ctx, ops) },
-	}.ask(ctx, n.manager.calls)
+	}.run(ctx, n.manager.calls)
 }
 
-// tell has the provider know the newest version of the NetResourceSet. If a call
-// returns late, the version that is the newest then is told.
-func (n *NetResource) tell(wait time.Duration) {
+// notifyProvider passes the newest version of the NetResourceSet to the provider. If
+// the call returns late, the version that is the newest then follows.
+func (n *NetResource) notifyProvider(wait time.Duration) {
 	l, err := nodeCall[limits]{
 		name: opUpdated, wait: wait,
 		do: func(_ context.Context, ops NetResourceOperations) (limits, error) {
@@ -100,7 +100,7 @@ func (n *NetResource) tell(wait time.Duration) {
 				n.updated()
 			}
 		},
-	}.ask(context.Background(), n)
+	}.run(context.Background(), n)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.updateError = ""; err != nil {
@@ -110,7 +110,7 @@ func (n *NetResource) tell(wait time.Duration) {
 	n.limits = l
 }
 
-// read asks the provider's view what the node has.
+// read returns the provider's state of the node.
 func (n *NetResource) read(ctx context.Context, wait time.Duration) (view, error) {
 	return nodeCall[view]{
 		name: opNode, wait: wait,
@@ -120,10 +120,10 @@ func (n *NetResource) read(ctx context.Context, wait time.Duration) (view, error
 			}
 			return v, err
 		},
-	}.ask(ctx, n)
+	}.run(ctx, n)
 }
 
-// populated returns a copy of r with what of the status is the provider's.
+// populated returns a copy of r with the provider's fields of the status.
 func (n *NetResource) populated(ctx context.Context, r *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
 	return nodeCall[*v1alpha1.NetResourceSet]{
 		name: opPopulate,
@@ -132,61 +132,66 @@ func (n *NetResource) populated(ctx context.Context, r *v1alpha1.NetResourceSet)
 			ops.PopulateStatusFields(own)
 			return own, nil
 		},
-	}.ask(ctx, n)
+	}.run(ctx, n)
 }
 
-// whereToTake asks where addresses can come from.
-func (n *NetResource) whereToTake(ctx context.Context) (*AllocationAction, error) {
+// prepareAllocation returns the provider's plan for more addresses.
+func (n *NetResource) prepareAllocation(ctx context.Context) (*AllocationAction, error) {
 	a, err := nodeCall[*AllocationAction]{
-		name: opPlanTake,
+		name: opPrepareAllocation,
 		do: func(_ context.Context, ops NetResourceOperations) (*AllocationAction, error) {
 			return ops.PrepareIPAllocation(n.log)
 		},
-	}.ask(ctx, n)
+	}.run(ctx, n)
 	if err == nil && a == nil {
-		err = fmt.Errorf("call %s for node %s: neither an action nor an error: want one of them", opPlanTake, n.name)
+		err = fmt.Errorf("call %s for node %s: neither an action nor an error: want one of them", opPrepareAllocation, n.name)
 	}
 	return a, err
 }
 
-// whatToGive asks what the node can best do without.
-func (n *NetResource) whatToGive(ctx context.Context, excess int) (*ReleaseAction, error) {
+// prepareRelease returns the provider's choice of addresses to release.
+func (n *NetResource) prepareRelease(ctx context.Context, excess int) (*ReleaseAction, error) {
 	return nodeCall[*ReleaseAction]{
-		name: opPlanGive,
+		name: opPrepareRelease,
 		do: func(_ context.Context, ops NetResourceOperations) (*ReleaseAction, error) {
 			return ops.PrepareIPRelease(excess, n.log), nil
 		},
-	}.ask(ctx, n)
+	}.run(ctx, n)
 }
 
-// made holds the result of CreateInterface.
-type made struct {
+// allocated holds the result of CreateInterface.
+type allocated struct {
 	addresses int
 	phrase    string
 }
 
-// takeMore makes a call that takes addresses. As long as its outcome is not known, no
-// other one is made.
-func (n *NetResource) takeMore(ctx context.Context, name string, do func(context.Context, NetResourceOperations) (made, error)) (made, error) {
+// allocateMore makes a call that allocates addresses. No other one follows before its
+// outcome is known.
+func (n *NetResource) allocateMore(
+	ctx context.Context,
+	name string,
+	do func(context.Context, NetResourceOperations) (allocated, error),
+) (allocated, error) {
 	n.mu.Lock()
-	t := &taken{operation{name, n.name}, addressesOf(n.available)}
+	t := &allocationCall{operation{name, n.name}, addressesOf(n.available)}
 	n.unresolved = t
 	n.mu.Unlock()
-	m, err := nodeCall[made]{
+	m, err := nodeCall[allocated]{
 		name: name, do: do,
-		late: func(made, error) {
+		late: func(allocated, error) {
 			n.readBack()
-			n.isKnown(t)
+			n.resolved(t)
 		},
-	}.ask(ctx, n)
+	}.run(ctx, n)
 	if !errors.Is(err, ErrUnknownOutcome) { // if it is ErrUnderWay, there was no call
-		n.isKnown(t)
+		n.resolved(t)
 	}
 	return m, err
 }
 
-// isKnown ends the doubt about a call. There may be one about a later call.
-func (n *NetResource) isKnown(t *taken) {
+// resolved records that the outcome of a call is known, unless a later call is
+// unresolved.
+func (n *NetResource) resolved(t *allocationCall) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.unresolved == t {
@@ -194,9 +199,9 @@ func (n *NetResource) isKnown(t *taken) {
 	}
 }
 
-// readBack is called when a call that changes something at the provider has
-// returned late. What it has done is read before anything is decided, also for a
-// node that has got the name of this one in the meantime.
+// readBack is called when a call that changes the provider has returned late. The
+// provider is read before the next decision, also for another node that has got this
+// name in the meantime.
 func (n *NetResource) readBack() {
 	m := n.manager
 	if now := m.Get(n.name); now != nil {
@@ -207,9 +212,9 @@ func (n *NetResource) readBack() {
 	m.resync.Add(resyncKey, "late", 0)
 }
 
-// resolve looks whether a reading of the provider from after a call that has not
-// returned shows what it has done. That there is nothing new says nothing: it may
-// still come. mu is held.
+// resolve ends an unresolved call if a later reading of the provider shows its
+// addresses. A reading without them proves nothing: they may still come. The caller
+// holds mu.
 func (n *NetResource) resolve() {
 	if n.unresolved == nil || !n.waitsFor.IsZero() || addressesOf(n.available) <= n.unresolved.had {
 		return
@@ -218,18 +223,18 @@ func (n *NetResource) resolve() {
 	n.unresolved = nil
 }
 
-// inDoubt returns an error while the outcome of a call that takes addresses is not known.
-func (n *NetResource) inDoubt() error {
+// checkUnresolved returns an error while the outcome of an allocation is not known.
+func (n *NetResource) checkUnresolved() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.unresolved == nil {
 		return nil
 	}
-	return fmt.Errorf("call %s: %w, and the provider does not show what it has done: no more addresses are taken until then", n.unresolved.what, ErrUnderWay)
+	return fmt.Errorf("call %s: %w, and the provider does not show its outcome: nothing more is allocated until it does", n.unresolved.what, ErrUnderWay)
 }
 
-// giveUp makes the call that gives addresses back.
-func (n *NetResource) giveUp(ctx context.Context, a *ReleaseAction) error {
+// releaseIPs makes the call that releases addresses.
+func (n *NetResource) releaseIPs(ctx context.Context, a *ReleaseAction) error {
 	gone := func() {
 		node := n.manager.Get(n.name) // another one if n was deleted in the meantime
 		if node == nil {
@@ -243,7 +248,7 @@ func (n *NetResource) giveUp(ctx context.Context, a *ReleaseAction) error {
 		}
 	}
 	_, err := nodeCall[struct{}]{
-		name: opGive, keys: a.IPsToRelease,
+		name: opRelease, keys: a.IPsToRelease,
 		do: func(ctx context.Context, ops NetResourceOperations) (struct{}, error) {
 			return struct{}{}, ops.ReleaseIPs(ctx, a)
 		},
@@ -253,7 +258,7 @@ func (n *NetResource) giveUp(ctx context.Context, a *ReleaseAction) error {
 			}
 			n.readBack()
 		},
-	}.ask(ctx, n)
+	}.run(ctx, n)
 	if err == nil {
 		gone()
 	}
