@@ -1,36 +1,29 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterpool is the provider of clusters without a cloud: it cuts blocks
-// from AddressPools and gives them to nodes, as many as their watermarks want. A
-// block is a key of the node's pool, a CIDR, and has the size that its
-// AddressPool says.
+// Package clusterpool implements netresource's provider for clusters without a cloud. It
+// allocates blocks of AddressPools for nodes, as many as their watermarks want. A block is
+// a key of the node's pool, a CIDR of the size that its AddressPool states.
 //
-// The book is the NetResourceSets: what stands in a node's pool when the node is
-// first seen is the node's, whether or not an AddressPool has it; so is a block that
-// nobody has and of which the node reports an address in use. Nothing is
-// given before Resync is called for the first time, which must be when all
-// NetResourceSets that there are have been seen: an operator that starts would
-// otherwise give away what another node has. Until then the newest version of
-// each counts; after that, only what is given and released here. That a block
-// cools is not written down: to an operator that starts it is free. What two nodes claim is left to
-// both, and told in the status of the later one; nobody else gets it.
+// The NetResourceSets are authoritative. A block in a node's pool when the node is first
+// seen belongs to the node, whether or not an AddressPool contains it; so does a block
+// without an owner of which the node reports an address in use. Nothing is allocated
+// before the first call of Resync, which must come after all NetResourceSets were seen: an
+// operator that starts would otherwise allocate the block of another node. Until then the
+// newest version of each object counts; after that, only what this provider allocates and
+// releases. Cool-downs are not stored: for an operator that starts, a cooling block is
+// free. A block of two nodes stays with both, and the status of the later node reports it;
+// no third node gets it.
 //
-// Where there are pools of both families a node begins with a block of each, or
-// with none at all; more blocks are then of IPv4, which is what is counted. A node
-// that has blocks of one family gets the first of the other as soon as there is
-// one; until then its status tells, and it gets more of what it has.
+// If there are pools of both families, a node begins with a block of each, or with none.
+// Further blocks are of IPv4, which watermarks count. A node that has blocks of one family
+// gets the first of the other as soon as there is one. Until then its status reports that,
+// and it gets more of the family that it has.
 //
-// A CIDR that is taken from its AddressPool gives no more blocks; nodes keep what
-// they have. One that cannot be used because another is in the way is tried again
-// with every Resync. A block that comes back, also from a node that is gone, cools
-// before it is given again. Every method may be called from any goroutine.
-//
-// Example:
-//
-//	p := clusterpool.New(clusterpool.Config{CoolDown: time.Minute})
-//	err := p.SetPool(&v1alpha1.AddressPool{...}) // for each, and whenever one changes
-//	m, err := netresource.New(netresource.Config{Instances: p, ...})
+// A CIDR that is removed from its AddressPool provides no more blocks; nodes keep theirs.
+// A CIDR that overlaps another is tried again with every Resync. A released block, also
+// of a deleted node, cools before it is allocated again. Every method may be called from
+// any goroutine.
 package clusterpool
 
 import (
@@ -50,35 +43,35 @@ import (
 )
 
 var (
-	// ErrNoPool is returned where no AddressPool has a CIDR.
-	ErrNoPool = errors.New("clusterpool: no AddressPool has a CIDR to give blocks of: make one")
+	// ErrNoPool is returned if no AddressPool has a CIDR.
+	ErrNoPool = errors.New("clusterpool: no AddressPool has a CIDR: create one")
 	// ErrNotSynced is returned before the first Resync.
 	ErrNotSynced = errors.New("clusterpool: not all NetResourceSets are known yet")
 )
 
-// Config is what a provider works with.
+// Config holds the settings of a Provider.
 type Config struct {
-	CoolDown time.Duration    // how long a block rests that came back
-	Pre      int              // addresses that nodes want free if they do not say; 0: 8
+	CoolDown time.Duration    // how long a released block stays unused
+	Pre      int              // addresses that a node keeps free by default; 0: 8
 	Now      func() time.Time // nil: the clock
 }
 
-// Provider is the provider. Use New.
+// Provider allocates blocks of AddressPools. Use New.
 type Provider struct {
 	config Config
 
-	mu     sync.Mutex
-	synced bool
-	sets   [2]*blocks.Set // IPv4, IPv6
-	pools  map[string]*v1alpha1.AddressPool
-	ranges map[netip.Prefix]*cut
-	nodes  map[string]*node
-	given  uint64 // blocks, ever
-	errs   map[string]error
+	mu        sync.Mutex
+	synced    bool
+	sets      [2]*blocks.Set // IPv4, IPv6
+	pools     map[string]*v1alpha1.AddressPool
+	ranges    map[netip.Prefix]*poolRange
+	nodes     map[string]*node
+	allocated uint64 // blocks so far
+	errs      map[string]error
 }
 
-// cut is a CIDR of an AddressPool.
-type cut struct {
+// poolRange holds a CIDR of an AddressPool.
+type poolRange struct {
 	pool    string
 	bits    int
 	drained bool
@@ -89,7 +82,7 @@ var (
 	_ netresource.Forgetter                = (*Provider)(nil)
 )
 
-// New makes a provider without pools.
+// New returns a provider without pools.
 func New(c Config) *Provider {
 	c.Pre = cmp.Or(c.Pre, 8)
 	if c.Now == nil {
@@ -97,12 +90,16 @@ func New(c Config) *Provider {
 	}
 	policy := blocks.Policy{CoolDown: c.CoolDown}
 	return &Provider{
-		config: c, sets: [2]*blocks.Set{blocks.New(policy), blocks.New(policy)}, pools: map[string]*v1alpha1.AddressPool{},
-		ranges: map[netip.Prefix]*cut{}, nodes: map[string]*node{}, errs: map[string]error{},
+		config: c,
+		sets:   [2]*blocks.Set{blocks.New(policy), blocks.New(policy)},
+		pools:  map[string]*v1alpha1.AddressPool{},
+		ranges: map[netip.Prefix]*poolRange{},
+		nodes:  map[string]*node{},
+		errs:   map[string]error{},
 	}
 }
 
-// family is which of the sets has p.
+// family returns the index of the set for p.
 func family(p netip.Prefix) int {
 	if p.Addr().Is4() {
 		return 0
@@ -110,8 +107,8 @@ func family(p netip.Prefix) int {
 	return 1
 }
 
-// SetPool adds a pool, or changes it. CIDRs that make no sense, or overlap others,
-// are left out and told of; the rest is used.
+// SetPool adds a pool, or changes it. The error names CIDRs that are not valid or overlap
+// another; the rest is used.
 func (p *Provider) SetPool(pool *v1alpha1.AddressPool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +116,7 @@ func (p *Provider) SetPool(pool *v1alpha1.AddressPool) error {
 	return p.use(pool)
 }
 
-// use has the ranges be as a pool says.
+// use applies a pool to the ranges.
 func (p *Provider) use(pool *v1alpha1.AddressPool) error {
 	named := map[netip.Prefix]bool{}
 	for _, c := range pool.Spec.CIDRs {
@@ -127,7 +124,7 @@ func (p *Provider) use(pool *v1alpha1.AddressPool) error {
 			named[prefix] = true
 		}
 	}
-	p.drain(pool.Name, named) // what is not named any more may be in the way
+	p.drain(pool.Name, named) // a removed CIDR may overlap a new one
 	var failed []error
 	wanted := map[netip.Prefix]bool{}
 	for _, c := range pool.Spec.CIDRs {
@@ -158,7 +155,7 @@ func (p *Provider) setRange(pool string, c v1alpha1.AddressPoolCIDR) (netip.Pref
 		if err := set.AddRange(blocks.Range{Prefix: prefix, Bits: c.BlockPrefixLen}); err != nil {
 			return prefix, fmt.Errorf("spec.cidrs: %s: %w", prefix, err)
 		}
-		p.ranges[prefix] = &cut{pool: pool, bits: c.BlockPrefixLen}
+		p.ranges[prefix] = &poolRange{pool: pool, bits: c.BlockPrefixLen}
 		return prefix, nil
 	case r.pool != pool && !r.drained:
 		return prefix, fmt.Errorf("spec.cidrs: %s is in AddressPool %s already: a CIDR must be in one only", prefix, r.pool)
@@ -173,11 +170,11 @@ func (p *Provider) setRange(pool string, c v1alpha1.AddressPoolCIDR) (netip.Pref
 			return prefix, fmt.Errorf("spec.cidrs: %s: blocks of /%d instead of /%d: %w", prefix, c.BlockPrefixLen, r.bits, err)
 		}
 	}
-	*r = cut{pool: pool, bits: c.BlockPrefixLen}
+	*r = poolRange{pool: pool, bits: c.BlockPrefixLen}
 	return prefix, nil
 }
 
-// drain has the ranges of a pool give nothing more that are not wanted.
+// drain stops allocation from the ranges of a pool that are not wanted.
 func (p *Provider) drain(pool string, wanted map[netip.Prefix]bool) {
 	for prefix, r := range p.ranges {
 		if r.pool != pool || wanted[prefix] {
@@ -193,7 +190,7 @@ func (p *Provider) drain(pool string, wanted map[netip.Prefix]bool) {
 	}
 }
 
-// RemovePool is called when a pool was deleted.
+// RemovePool removes a deleted pool.
 func (p *Provider) RemovePool(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,7 +199,7 @@ func (p *Provider) RemovePool(name string) {
 	delete(p.errs, name)
 }
 
-// Status is how a pool stands.
+// Status returns the status of a pool.
 func (p *Provider) Status(name string) v1alpha1.AddressPoolStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,8 +217,8 @@ func (p *Provider) Status(name string) v1alpha1.AddressPoolStatus {
 	return s
 }
 
-// free is how many addresses are left of a family, in the pool of that name or,
-// for "", in all.
+// free returns the number of free addresses of a family, in the pool of that name, or in
+// all pools for "".
 func (p *Provider) free(family int, pool string) (n int64) {
 	const most = int64(1) << 40
 	for _, r := range p.sets[family].Stat(p.config.Now()).Ranges {
@@ -252,8 +249,8 @@ func (p *Provider) GetPoolQuota() v1alpha1.PoolQuotaMap {
 	return quotas
 }
 
-// Resync implements netresource.AllocationImplementation. There is nothing to
-// read: the provider is its own truth from the first one on.
+// Resync implements netresource.AllocationImplementation. It reads nothing: from the first
+// call on the provider itself is authoritative.
 func (p *Provider) Resync(ctx context.Context) time.Time {
 	if ctx.Err() != nil {
 		return time.Time{}
@@ -266,7 +263,7 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 			p.nodes[name].load()
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
-			p.nodes[name].claim() // once all pools are known
+			p.nodes[name].claimUsed() // once all pools are known
 		}
 	}
 	for prefix, r := range p.ranges {
@@ -276,7 +273,7 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.errs)) {
 		if p.errs[name] != nil {
-			_ = p.use(p.pools[name]) // Status tells
+			_ = p.use(p.pools[name]) // Status reports the error
 		}
 	}
 	return p.config.Now()
@@ -291,10 +288,10 @@ func (p *Provider) CreateNetResource(obj *v1alpha1.NetResourceSet, _ *netresourc
 		n = &node{provider: p, name: obj.Name, blocks: map[netip.Prefix]blocks.Owner{}}
 		p.nodes[obj.Name] = n
 	}
-	n.see(obj)
+	n.update(obj)
 	if p.synced {
 		n.load()
-		n.claim()
+		n.claimUsed()
 	}
 	return n
 }
@@ -308,7 +305,7 @@ func (p *Provider) Forget(nodeName string) {
 		return
 	}
 	for prefix := range n.blocks {
-		_ = n.drop(prefix) // it is held: it can be released
+		_ = n.drop(prefix) // the node holds it, so this cannot fail
 	}
 	n.gone = true
 	delete(p.nodes, nodeName)

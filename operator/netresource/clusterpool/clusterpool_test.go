@@ -59,20 +59,20 @@ func action(n int) *netresource.AllocationAction {
 	return &netresource.AllocationAction{MaxIPsToAllocate: n}
 }
 
-// message is what the status says.
+// message returns the error of the status.
 func message(ops netresource.NetResourceOperations) string {
 	n := set("")
 	ops.PopulateStatusFields(n)
 	return n.Status.IPAM.OperatorStatus.Error
 }
 
-func TestBlocksAreGivenAndTakenBack(t *testing.T) {
+func TestAllocateAndReleaseBlocks(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 24, "10.10.0.0/23", "10.20.0.0/24"))).To(Succeed())
 	a := p.CreateNetResource(set("a"), nil)
 	_, err := a.PrepareIPAllocation(nil)
-	g.Expect(errors.Is(err, clusterpool.ErrNotSynced)).To(BeTrue(), "others may have it")
+	g.Expect(errors.Is(err, clusterpool.ErrNotSynced)).To(BeTrue(), "another node may have it")
 	g.Expect(a.AllocateIPs(t.Context(), action(1))).To(MatchError(clusterpool.ErrNotSynced))
 	b := p.CreateNetResource(set("b", "10.10.1.0/24"), nil)
 	p.Resync(t.Context())
@@ -114,9 +114,9 @@ func TestBothFamiliesOrNone(t *testing.T) {
 	g.Expect(p.Status("four").Free).To(Equal(int64(16 * 12)))
 }
 
-// TestWhatIsUsedIsNotAskedBack has thousands of blocks of two lengths, and as
+// TestUsedBlocksAreNotReleased has thousands of blocks of two lengths, and as
 // many addresses in use: all nodes wait while these are compared.
-func TestWhatIsUsedIsNotAskedBack(t *testing.T) {
+func TestUsedBlocksAreNotReleased(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("ones", 32, "10.1.0.0/18"))).To(Succeed())
@@ -137,7 +137,7 @@ func TestWhatIsUsedIsNotAskedBack(t *testing.T) {
 
 // A cluster that was restored may have lost who was given what; who uses what its
 // agents report.
-func TestWhatIsInUseIsNotGivenToOthers(t *testing.T) {
+func TestBlockInUseStaysWithItsNode(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("pods", 28, "10.1.0.0/26"))).To(Succeed())
@@ -157,7 +157,7 @@ func TestWhatIsInUseIsNotGivenToOthers(t *testing.T) {
 	g.Expect(p.Status("pods").Free).To(Equal(int64(16)))
 }
 
-func TestPoolsThatMakeNoSense(t *testing.T) {
+func TestInvalidPools(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("none", 24))).To(Succeed())
@@ -173,7 +173,7 @@ func TestPoolsThatMakeNoSense(t *testing.T) {
 	g.Expect(p.SetPool(pool("e", 8, "11.0.0.0/16"))).NotTo(Succeed())
 }
 
-func TestWhatTwoNodesClaimIsToldAndGivenToNobody(t *testing.T) {
+func TestBlockOfTwoNodesIsReportedAndNotAllocated(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 25, "10.0.0.0/24"))).To(Succeed())
@@ -189,7 +189,7 @@ func TestWhatTwoNodesClaimIsToldAndGivenToNobody(t *testing.T) {
 	g.Expect(message(p.CreateNetResource(set("d", "here"), nil))).To(ContainSubstring(`"here"`))
 }
 
-func TestACIDRThatIsTakenAwayGivesNothingMore(t *testing.T) {
+func TestRemovedCIDRDrains(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 26, "10.0.0.0/25"))).To(Succeed())
@@ -207,9 +207,9 @@ func TestACIDRThatIsTakenAwayGivesNothingMore(t *testing.T) {
 	g.Expect(keys(t, a)).To(HaveLen(2), "what a node has it keeps")
 }
 
-// TestNoAddressIsOfTwoNodes has nodes come, go, grow and shrink at random, and
+// TestNoAddressBelongsToTwoNodes has nodes come, go, grow and shrink at random, and
 // the operator start again.
-func TestNoAddressIsOfTwoNodes(t *testing.T) {
+func TestNoAddressBelongsToTwoNodes(t *testing.T) {
 	for seed := range uint64(20) {
 		g, rng := NewWithT(t), rand.New(rand.NewPCG(seed, 3))
 		fresh := func() *clusterpool.Provider {
@@ -253,8 +253,8 @@ func TestNoAddressIsOfTwoNodes(t *testing.T) {
 	}
 }
 
-// TestAClusterOfBlocks runs the manager over the provider.
-func TestAClusterOfBlocks(t *testing.T) {
+// TestClusterOfBlocks runs the manager over the provider.
+func TestClusterOfBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		api, p := memapi.New(), clusterpool.New(clusterpool.Config{CoolDown: time.Minute})
@@ -323,9 +323,9 @@ func answer(api *memapi.API, seen *v1alpha1.NetResourceSet) {
 	})
 }
 
-// TestTheBookIsTheNewestVersion: a block that went from one node to another
+// TestNewestVersionCountsBeforeResync: a block that went from one node to another
 // before the book was read is the other's.
-func TestTheBookIsTheNewestVersion(t *testing.T) {
+func TestNewestVersionCountsBeforeResync(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 24, "10.10.0.0/24"))).To(Succeed())

@@ -19,9 +19,9 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource/objects"
 )
 
-// Follow tells the provider of the API server's AddressPools, and writes their
-// status each time that every has gone by, until then has returned. That is
-// called when all AddressPools that there are have been seen.
+// Follow passes the API server's AddressPools to the provider, and writes their status
+// after each interval, until then has returned. It calls then when it has seen all
+// AddressPools that there are.
 func (p *Provider) Follow(ctx context.Context, client dynamic.Interface, every time.Duration, log *slog.Logger, then func(context.Context) error) error {
 	set := func(o any) {
 		pool, err := objects.Decode[v1alpha1.AddressPool](o)
@@ -29,7 +29,7 @@ func (p *Provider) Follow(ctx context.Context, client dynamic.Interface, every t
 			err = p.SetPool(pool)
 		}
 		if err != nil {
-			log.Warn("a part of an AddressPool is not used", "error", err)
+			log.Warn("use an AddressPool: a part of it is not used", "error", err)
 		}
 	}
 	return objects.Follow(ctx, objects.InformerOf(client, v1alpha1.Resource(v1alpha1.AddressPools)), cache.ResourceEventHandlerFuncs{
@@ -50,13 +50,13 @@ func (p *Provider) Follow(ctx context.Context, client dynamic.Interface, every t
 	})
 }
 
-// report writes the status of all pools again and again.
+// report writes the status of all pools after each interval.
 func (p *Provider) report(ctx context.Context, client dynamic.Interface, every time.Duration, log *slog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		if err := p.writeStatus(ctx, client); err != nil && ctx.Err() == nil {
-			log.Warn("the status of AddressPools is not written", "error", err)
+			log.Warn("write the status of AddressPools", "error", err)
 		}
 		select {
 		case <-tick.C:
@@ -66,7 +66,7 @@ func (p *Provider) report(ctx context.Context, client dynamic.Interface, every t
 	}
 }
 
-// writeStatus writes what has changed.
+// writeStatus writes each status that has changed.
 func (p *Provider) writeStatus(ctx context.Context, client dynamic.Interface) error {
 	pools := client.Resource(v1alpha1.Resource(v1alpha1.AddressPools))
 	all, err := pools.List(ctx, metav1.ListOptions{})

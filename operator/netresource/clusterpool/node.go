@@ -20,26 +20,26 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// node is the provider for one node; the provider's lock guards it.
+// node implements the provider for one node; the provider's lock guards it.
 type node struct {
 	provider *Provider
 	name     string
 	obj      *v1alpha1.NetResourceSet
-	blocks   map[netip.Prefix]blocks.Owner // each block has an owner of its own
-	bad      string                        // a block of the newest version that is none
-	short    string                        // why a family is missing
+	blocks   map[netip.Prefix]blocks.Owner // with an owner for each block
+	bad      string                        // the error of an invalid block in the newest version
+	short    string                        // the error of a missing family
 	gone     bool                          // the NetResourceSet was deleted
 }
 
 var _ netresource.NetResourceOperations = (*node)(nil)
 
-// see keeps the newest version.
-func (n *node) see(obj *v1alpha1.NetResourceSet) {
+// update keeps the newest version.
+func (n *node) update(obj *v1alpha1.NetResourceSet) {
 	n.obj, n.bad = obj, ""
-	last := "" // always the same one of several
+	last := "" // of several invalid blocks always the same one
 	for key := range obj.Spec.IPAM.Pool {
 		if _, err := handshake.ParseKey(key); err != nil && key >= last {
-			last, n.bad = key, fmt.Sprintf("spec.ipam.pool: block %q must be a CIDR like 10.1.4.0/28: it is taken out", key)
+			last, n.bad = key, fmt.Sprintf("spec.ipam.pool: block %q must be a CIDR like 10.1.4.0/28: it is removed", key)
 		}
 	}
 	for _, key := range obj.Spec.IPAM.PodCIDRs {
@@ -49,7 +49,7 @@ func (n *node) see(obj *v1alpha1.NetResourceSet) {
 	}
 }
 
-// load records what the newest version says that the node has.
+// load records the blocks of the node in the newest version.
 func (n *node) load() {
 	for _, key := range slices.Sorted(maps.Keys(n.obj.Spec.IPAM.Pool)) {
 		n.occupy(key)
@@ -59,10 +59,10 @@ func (n *node) load() {
 	}
 }
 
-// claim records the blocks of addresses that the node uses and nobody has: the
-// pool may have lost them, as that of a cluster which was restored, and what is
-// left of an earlier mode was never in it. Those that somebody has stay his.
-func (n *node) claim() {
+// claimUsed records the blocks without an owner of which the node uses an address. The pool
+// may have lost them when a cluster was restored, and blocks of an earlier mode were never
+// in it.
+func (n *node) claimUsed() {
 	lengths := n.lengths()
 	for _, text := range slices.Sorted(maps.Keys(n.obj.Status.IPAM.Used)) {
 		ip, err := netip.ParseAddr(text)
@@ -78,15 +78,15 @@ func (n *node) claim() {
 			if set.Occupy(owner, block, n.provider.config.Now()) == nil {
 				n.blocks[block], lengths[r.bits] = owner, true
 			} else {
-				_ = set.Return(owner, block) // it was only tried
+				_ = set.Return(owner, block) // another node holds it
 			}
 		}
 	}
 }
 
-// lengths are those of the node's blocks. A node may have thousands of blocks,
-// and use as many addresses, and all nodes wait meanwhile: blocks are looked up
-// by the lengths that there are.
+// lengths returns the prefix lengths of the node's blocks. A node may have thousands of
+// blocks, and use as many addresses, while all nodes wait: blockOf looks up a block by
+// these lengths.
 func (n *node) lengths() map[int]bool {
 	lengths := map[int]bool{}
 	for prefix := range n.blocks {
@@ -95,10 +95,10 @@ func (n *node) lengths() map[int]bool {
 	return lengths
 }
 
-// blockOf is the block of the node that an address is of.
+// blockOf returns the block of the node that contains an address.
 func (n *node) blockOf(ip netip.Addr, lengths map[int]bool) (netip.Prefix, bool) {
 	for bits := range lengths {
-		prefix, err := ip.Prefix(bits) // fails where it is longer than an address
+		prefix, err := ip.Prefix(bits) // fails if bits is longer than an address
 		if _, ours := n.blocks[prefix]; ours && err == nil {
 			return prefix, true
 		}
@@ -106,7 +106,7 @@ func (n *node) blockOf(ip netip.Addr, lengths map[int]bool) (netip.Prefix, bool)
 	return netip.Prefix{}, false
 }
 
-// occupy records a block that the node has.
+// occupy records a block of the node.
 func (n *node) occupy(key string) {
 	prefix, err := handshake.ParseKey(key)
 	if _, has := n.blocks[prefix]; has || err != nil {
@@ -114,11 +114,11 @@ func (n *node) occupy(key string) {
 	}
 	owner := blocks.NewOwner(n.name, n.name+" "+prefix.String())
 	n.blocks[prefix] = owner
-	// A conflict stays, and is told by PopulateStatusFields as long as it does.
+	// PopulateStatusFields reports a conflict for as long as there is one.
 	_ = n.provider.sets[family(prefix)].Occupy(owner, prefix, n.provider.config.Now())
 }
 
-// drop gives a block back.
+// drop releases a block.
 func (n *node) drop(prefix netip.Prefix) error {
 	owner, ok := n.blocks[prefix]
 	if !ok {
@@ -131,11 +131,11 @@ func (n *node) drop(prefix netip.Prefix) error {
 	return nil
 }
 
-// add takes a block of a family.
+// add allocates a block of a family.
 func (n *node) add(family int) (netip.Prefix, error) {
 	p := n.provider
-	p.given++
-	owner := blocks.NewOwner(n.name, fmt.Sprintf("%s #%d", n.name, p.given))
+	p.allocated++
+	owner := blocks.NewOwner(n.name, fmt.Sprintf("%s #%d", n.name, p.allocated))
 	cidrs, err := p.sets[family].Allocate(owner, nil, p.config.Now())
 	if errors.Is(err, blocks.ErrNoRange) {
 		return netip.Prefix{}, fmt.Errorf("%w: %w", ErrNoPool, err)
@@ -148,13 +148,12 @@ func (n *node) add(family int) (netip.Prefix, error) {
 	return cidrs[0], nil
 }
 
-// UpdatedNode implements netresource.NetResourceOperations. Once the book
-// is read the pool is what the manager writes; what others change of it is not
-// taken over.
+// UpdatedNode implements netresource.NetResourceOperations. After the first Resync only the
+// manager changes the pool; another writer's changes of it have no effect.
 func (n *node) UpdatedNode(obj *v1alpha1.NetResourceSet) {
 	n.provider.mu.Lock()
 	defer n.provider.mu.Unlock()
-	n.see(obj)
+	n.update(obj)
 }
 
 // PopulateStatusFields implements netresource.NetResourceOperations.
@@ -172,7 +171,7 @@ func (n *node) PopulateStatusFields(r *v1alpha1.NetResourceSet) {
 	}
 }
 
-// poolOf is the AddressPool of a block, "" for none.
+// poolOf returns the AddressPool of a block, "" for none.
 func (p *Provider) poolOf(block netip.Prefix) string {
 	for prefix, r := range p.ranges {
 		if prefix.Overlaps(block) {
@@ -194,8 +193,8 @@ func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.A
 	return all, nil
 }
 
-// gives is whether there are ranges of a family that give blocks.
-func (p *Provider) gives(f int) bool {
+// allocates reports whether there are ranges of a family from which blocks are allocated.
+func (p *Provider) allocates(f int) bool {
 	for prefix, r := range p.ranges {
 		if family(prefix) == f && !r.drained {
 			return true
@@ -204,7 +203,7 @@ func (p *Provider) gives(f int) bool {
 	return false
 }
 
-// has is whether the node has a block of a family.
+// has reports whether the node has a block of a family.
 func (n *node) has(f int) bool {
 	for prefix := range n.blocks {
 		if family(prefix) == f {
@@ -214,27 +213,27 @@ func (n *node) has(f int) bool {
 	return false
 }
 
-// main is the family that is counted: IPv4 if there is any.
+// main returns the family that watermarks count: IPv4 if there is any.
 func (n *node) main() int {
-	if n.provider.gives(0) || n.has(0) {
+	if n.provider.allocates(0) || n.has(0) {
 		return 0
 	}
 	return 1
 }
 
-// complete gives a node that has blocks of one family the first of the other,
-// which may have come later.
+// complete allocates the first block of a family that the node lacks, whose pool may have
+// come later.
 func (n *node) complete() {
 	n.short = ""
 	if !n.provider.synced || n.gone || len(n.blocks) == 0 {
 		return
 	}
 	for f := range n.provider.sets {
-		if !n.provider.gives(f) || n.has(f) {
+		if !n.provider.allocates(f) || n.has(f) {
 			continue
 		}
 		if _, err := n.add(f); err != nil {
-			n.short = fmt.Sprintf("give node %s a block of the family that it lacks: %v", n.name, err)
+			n.short = fmt.Sprintf("allocate a block of the missing family for node %s: %v", n.name, err)
 		}
 	}
 }
@@ -257,9 +256,9 @@ func (n *node) PrepareIPAllocation(*slog.Logger) (*netresource.AllocationAction,
 	return a, nil
 }
 
-// AllocateIPs implements netresource.NetResourceOperations: as many blocks as
-// make up the addresses that are asked for, and of the other family the first.
-// A node that has nothing gets the first block of each family, or none.
+// AllocateIPs implements netresource.NetResourceOperations. It allocates blocks with at
+// least the wanted number of addresses, and the first block of the other family. A node
+// without blocks gets the first block of each family, or none.
 func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -271,20 +270,20 @@ func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction)
 	case !p.synced:
 		return ErrNotSynced
 	case n.gone:
-		return fmt.Errorf("give node %s addresses: its NetResourceSet is gone", n.name)
+		return fmt.Errorf("allocate addresses for node %s: its NetResourceSet is gone", n.name)
 	}
 	var taken []netip.Prefix
 	undo := func(err error) error {
 		for _, prefix := range taken {
-			_ = p.sets[family(prefix)].Return(n.blocks[prefix], prefix) // nobody has seen it
+			_ = p.sets[family(prefix)].Return(n.blocks[prefix], prefix) // it was never used
 			delete(n.blocks, prefix)
 		}
-		return fmt.Errorf("give node %s %d addresses: %w", n.name, a.MaxIPsToAllocate, err)
+		return fmt.Errorf("allocate %d addresses for node %s: %w", a.MaxIPsToAllocate, n.name, err)
 	}
 	n.complete()
 	main, begins := n.main(), len(n.blocks) == 0
 	for f := range p.sets {
-		if begins && f != main && p.gives(f) {
+		if begins && f != main && p.allocates(f) {
 			prefix, err := n.add(f)
 			if err != nil {
 				return undo(err)
@@ -298,7 +297,7 @@ func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction)
 			return undo(err)
 		}
 		if err != nil {
-			return nil // there are some more, and the next round asks for the rest
+			return nil // the next round asks for the rest
 		}
 		taken = append(taken, prefix)
 		left -= size(prefix)
@@ -308,9 +307,8 @@ func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction)
 
 func size(p netip.Prefix) int { return 1 << min(p.Addr().BitLen()-p.Bits(), 20) }
 
-// PrepareIPRelease implements netresource.NetResourceOperations. It chooses
-// blocks of which nothing is used: those of CIDRs that are not given any more,
-// then the highest.
+// PrepareIPRelease implements netresource.NetResourceOperations. It chooses unused blocks:
+// those of draining CIDRs first, then the highest.
 func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.ReleaseAction {
 	p := n.provider
 	p.mu.Lock()
@@ -336,7 +334,7 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 	return a
 }
 
-// used are the blocks of which an address is used.
+// used returns the blocks of which an address is used.
 func (n *node) used() map[netip.Prefix]bool {
 	used, lengths := map[netip.Prefix]bool{}, n.lengths()
 	for key := range n.obj.Status.IPAM.Used {
@@ -349,7 +347,7 @@ func (n *node) used() map[netip.Prefix]bool {
 	return used
 }
 
-// drains is whether a block is of no range that gives blocks.
+// drains reports whether no block is allocated any more from the range of a block.
 func (p *Provider) drains(block netip.Prefix) bool {
 	for prefix, r := range p.ranges {
 		if prefix.Overlaps(block) {
@@ -378,7 +376,7 @@ func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) err
 	return errors.Join(failed...)
 }
 
-// CreateInterface implements netresource.NetResourceOperations. There are none.
+// CreateInterface implements netresource.NetResourceOperations. There are no interfaces.
 func (n *node) CreateInterface(context.Context, *netresource.AllocationAction, *slog.Logger) (int, string, error) {
 	return 0, "no interfaces", errors.New("make an interface: AddressPools have none")
 }

@@ -59,7 +59,7 @@ func (c *cluster) rest() {
 	synctest.Wait()
 }
 
-// blocks are what the API server says that a node has, and what the node lacks.
+// blocks returns the blocks of a node at the API server, and the number that it lacks.
 func (c *cluster) blocks(name string) ([]string, string) {
 	n, err := c.api.Get(name)
 	c.g.Expect(err).NotTo(HaveOccurred())
@@ -70,9 +70,9 @@ func (c *cluster) edit(name string, blocks ...string) {
 	c.g.Expect(c.api.Change(name, func(n *v1alpha1.NetResourceSet) { n.Spec.IPAM.Pool = set(name, blocks...).Spec.IPAM.Pool })).To(Succeed())
 }
 
-// TestTheLifeOfANode has a node wait for a pool, keep its block whatever others
+// TestLifeOfNode has a node wait for a pool, keep its block whatever others
 // write, and leave it to the next one.
-func TestTheLifeOfANode(t *testing.T) {
+func TestLifeOfNode(t *testing.T) {
 	simulated(t, func(c *cluster) {
 		c.create("a")
 		c.rest()
@@ -101,11 +101,11 @@ func TestTheLifeOfANode(t *testing.T) {
 		c.edit("a")
 		c.rest()
 		blocks, _ = c.blocks("a")
-		c.g.Expect(blocks).To(Equal([]string{"10.10.0.0/24"}), "what somebody has emptied has the same block again")
+		c.g.Expect(blocks).To(Equal([]string{"10.10.0.0/24"}), "an emptied object has the same block again")
 		c.edit("a", "10.99.0.0/24")
 		c.rest()
 		blocks, _ = c.blocks("a")
-		c.g.Expect(blocks).To(Equal([]string{"10.10.0.0/24"}), "and what somebody has changed, too")
+		c.g.Expect(blocks).To(Equal([]string{"10.10.0.0/24"}), "and so does a changed one")
 
 		c.g.Expect(c.m.Delete("never seen")).To(Succeed())
 		c.g.Expect(c.p.Status("p").Free).To(BeZero())
@@ -122,9 +122,9 @@ func TestTheLifeOfANode(t *testing.T) {
 	})
 }
 
-// TestAWriteThatFailsLosesNoBlock: the node gets the block that it was given,
+// TestFailedWriteLosesNoBlock: the node gets the block that it was given,
 // and no second one.
-func TestAWriteThatFailsLosesNoBlock(t *testing.T) {
+func TestFailedWriteLosesNoBlock(t *testing.T) {
 	sets := v1alpha1.Resource(v1alpha1.NetResourceSets).GroupResource()
 	for _, x := range []struct {
 		name   string
@@ -163,9 +163,9 @@ func TestAWriteThatFailsLosesNoBlock(t *testing.T) {
 	}
 }
 
-// TestBlocksThatNodesHaveStayTheirs starts an operator in a cluster that has
+// TestNodesKeepTheirBlocks starts an operator in a cluster that has
 // blocks. What a NetResourceSet says is a fact, even where no pool would give it.
-func TestBlocksThatNodesHaveStayTheirs(t *testing.T) {
+func TestNodesKeepTheirBlocks(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		cidrs  []string // of the pools, blocks of /25 and /112
@@ -215,8 +215,8 @@ func TestBlocksThatNodesHaveStayTheirs(t *testing.T) {
 	}
 }
 
-// TestTheFamilyThatIsMissingIsAdded: to a node that lacks no addresses, too.
-func TestTheFamilyThatIsMissingIsAdded(t *testing.T) {
+// TestMissingFamilyIsAdded: to a node that lacks no addresses, too.
+func TestMissingFamilyIsAdded(t *testing.T) {
 	simulated(t, func(c *cluster) {
 		c.g.Expect(c.p.SetPool(pool("four", 28, "10.1.0.0/26"))).To(Succeed())
 		c.create("a")
@@ -240,7 +240,7 @@ func TestTheFamilyThatIsMissingIsAdded(t *testing.T) {
 		c.g.Expect(has).To(Equal([]string{"10.1.0.32/28"}), "IPv6 is full: what it has it keeps")
 		c.g.Expect(lacks).To(ContainSubstring("no CIDRs remaining"))
 		has, lacks = c.blocks("d")
-		c.g.Expect(has).To(BeEmpty(), "but nobody begins with IPv4 alone")
+		c.g.Expect(has).To(BeEmpty(), "but no node begins with IPv4 alone")
 		c.g.Expect(lacks).To(ContainSubstring("no CIDRs remaining"))
 		c.g.Expect(c.api.Change("c", func(n *v1alpha1.NetResourceSet) { n.Spec.IPAM.PreAllocate = 20 })).To(Succeed())
 		c.rest()
@@ -256,9 +256,8 @@ func TestTheFamilyThatIsMissingIsAdded(t *testing.T) {
 	})
 }
 
-// TestAFamilyThatIsTakenAwayKeepsNobodyWaiting: as long as somebody has a block
-// of it, its CIDR is still known.
-func TestAFamilyThatIsTakenAwayKeepsNobodyWaiting(t *testing.T) {
+// A removed CIDR stays known as long as a node has a block of it.
+func TestRemovedFamilyBlocksNoNode(t *testing.T) {
 	for _, c := range []struct{ gone, want string }{{"six", "10.1.0.16/28"}, {"four", "fd00::1:0/112"}} {
 		g, p := NewWithT(t), clusterpool.New(clusterpool.Config{})
 		g.Expect(p.SetPool(pool("four", 28, "10.1.0.0/24"))).To(Succeed())
@@ -282,8 +281,8 @@ func TestAFamilyThatIsTakenAwayKeepsNobodyWaiting(t *testing.T) {
 	}
 }
 
-// TestABlockThatIsNoneIsToldOfUntilItIsGone has somebody repair a NetResourceSet.
-func TestABlockThatIsNoneIsToldOfUntilItIsGone(t *testing.T) {
+// An administrator repairs a NetResourceSet.
+func TestInvalidBlockIsReportedUntilRemoved(t *testing.T) {
 	simulated(t, func(c *cluster) {
 		c.g.Expect(c.p.SetPool(pool("p", 24, "10.10.0.0/23"))).To(Succeed())
 		bad := set("a", "10.10.1.0/24", "10.10.0.1/24")
@@ -301,8 +300,8 @@ func TestABlockThatIsNoneIsToldOfUntilItIsGone(t *testing.T) {
 	})
 }
 
-// TestWithoutPoolsNothingIsGiven: releases work all the same.
-func TestWithoutPoolsNothingIsGiven(t *testing.T) {
+// TestAllocationWithoutPools: releases work all the same.
+func TestAllocationWithoutPools(t *testing.T) {
 	g, p := NewWithT(t), clusterpool.New(clusterpool.Config{})
 	a := p.CreateNetResource(set("a", "10.0.0.0/24"), nil)
 	p.Resync(t.Context())
@@ -316,9 +315,8 @@ func TestWithoutPoolsNothingIsGiven(t *testing.T) {
 	g.Expect(keys(t, a)).To(BeEmpty())
 }
 
-// TestACIDRThatIsInTheWayIsWaitedFor: what a pool could not have it gets when
-// whoever had it is gone.
-func TestACIDRThatIsInTheWayIsWaitedFor(t *testing.T) {
+// A pool gets a CIDR when the CIDR that overlapped it is removed.
+func TestOverlappingCIDRIsRetried(t *testing.T) {
 	g, ctx := NewWithT(t), context.Background()
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 24, "10.0.0.0/16"))).To(Succeed())
@@ -341,8 +339,8 @@ func TestACIDRThatIsInTheWayIsWaitedFor(t *testing.T) {
 	g.Expect(p.GetPoolQuota()).To(BeEmpty(), "what is removed does not come back")
 }
 
-// TestAPoolIsCountedInIPv4 while it has a CIDR of that, even if nothing is left.
-func TestAPoolIsCountedInIPv4(t *testing.T) {
+// TestPoolCountsIPv4 while it has a CIDR of that, even if nothing is left.
+func TestPoolCountsIPv4(t *testing.T) {
 	g, p := NewWithT(t), clusterpool.New(clusterpool.Config{})
 	both := pool("p", 28, "10.0.0.0/28")
 	both.Spec.CIDRs = append(both.Spec.CIDRs, v1alpha1.AddressPoolCIDR{CIDR: "fd00::/111", BlockPrefixLen: 112})

@@ -27,7 +27,7 @@ func cloud(bits int) netresource.AllocationImplementation {
 	}).Provider()
 }
 
-func TestOurProvidersKeepTheContract(t *testing.T) {
+func TestProvidersKeepTheContract(t *testing.T) {
 	for name, p := range map[string]netresourcetest.Provider{
 		"memcloud, addresses":    {New: func() netresource.AllocationImplementation { return cloud(0) }, Unit: 1},
 		"memcloud, prefixes":     {New: func() netresource.AllocationImplementation { return cloud(28) }, Unit: 16},
