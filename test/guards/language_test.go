@@ -22,9 +22,7 @@ import (
 func notYetPlain() []string {
 	return []string{
 		".",
-		"agent",
 		"cmd/cadastre-operator",
-		"controller",
 		"docs",
 		"internal/testkit/apistoretest",
 		"internal/testkit/kubestatetest",
@@ -43,12 +41,8 @@ func notYetPlain() []string {
 		"plugins/ipnet/linuxsink",
 		"plugins/kubestate",
 		"plugins/kubestate/apistore",
-		"plugins/nodesync",
-		"plugins/nodesync/claims",
 		"plugins/podmanager",
 		"plugins/podmanager/cni",
-		"plugins/restapi",
-		"plugins/restapi/localapi",
 	}
 }
 
