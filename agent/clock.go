@@ -12,15 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clock is what the ledger knows of time. Durations and deadlines elsewhere are
-// measured with Go's monotonic clock, which no jump can move.
+// clock gives the ledger the time. All other durations and deadlines use Go's
+// monotonic clock, which no jump can move.
 type clock struct {
 	now    func() time.Time
 	uptime func() time.Duration // since boot, asleep or awake
 	bootID string
 }
 
-// newHostClock is this machine's; the kernel tells the boot ID in a file.
+// newHostClock returns the clock of this machine. The kernel holds the boot ID in a
+// file.
 func newHostClock(bootIDFile string) (clock, error) {
 	id, err := os.ReadFile(bootIDFile)
 	if err != nil {

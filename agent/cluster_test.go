@@ -43,7 +43,7 @@ func (b *logBuffer) String() string {
 	return b.text.String()
 }
 
-// soon is how long anything may take on a slow machine.
+// soon bounds what a slow machine may take.
 const soon = 5 * time.Minute
 
 // member is one agent of a cluster: its directories outlive its processes.
@@ -220,7 +220,7 @@ func TestAnOwnerThatIsTooLate(t *testing.T) {
 
 	owner.start()
 	g.Eventually(func() string { return owner.a.idClaimer.Problem() }, soon, 10*time.Millisecond).Should(ContainSubstring("newcomer"))
-	g.Eventually(func() string { return owner.ask("ADD", "c1") }, soon, 10*time.Millisecond).Should(Equal(address), "what is lent is served")
+	g.Eventually(func() string { return owner.ask("ADD", "c1") }, soon, 10*time.Millisecond).Should(Equal(address), "existing leases are served")
 	g.Expect(owner.ask("ADD", "c2")).To(ContainSubstring("suspended: node ID 1"))
 	g.Expect(owner.a.Status().NodeIDProblem).To(ContainSubstring("newcomer"))
 	g.Expect(owner.log.String()).To(ContainSubstring("in doubt"))

@@ -166,13 +166,13 @@ func (f *fleet) measure() {
 	}
 	f.all("ready", func(a *assembly) bool { return a.ready() == nil })
 	ready := time.Since(began)
-	settled := f.all("knows the way to all others", func(a *assembly) bool {
+	routed := f.all("knows the way to all others", func(a *assembly) bool {
 		values, _ := a.sink.Dump(ctx)
 		return len(values) == f.n // the node, and a route to each other
 	})
 	ops, peak := f.count()
 	f.t.Logf("%d agents: all have an ID and a subnet after %s, and the way to all others %s later; %.1f kB of heap and stacks an agent",
-		f.n, ready.Round(time.Millisecond), settled.Round(time.Millisecond), float64(heap()-before)/1024/float64(f.n))
+		f.n, ready.Round(time.Millisecond), routed.Round(time.Millisecond), float64(heap()-before)/1024/float64(f.n))
 	f.report("start", ops, peak)
 	ids := map[string]bool{}
 	for _, a := range f.agents {

@@ -66,7 +66,7 @@ func TestClusterSimulation(t *testing.T) {
 	}
 }
 
-// simPlan is what one simulation does.
+// simPlan describes one simulation.
 type simPlan struct {
 	seed     uint64
 	steps    int
@@ -75,7 +75,7 @@ type simPlan struct {
 	tally    map[string]int // what was seen, and how often; may be nil
 }
 
-// String is how to ask for it.
+// String returns the environment that repeats it.
 func (p simPlan) String() string {
 	s := fmt.Sprintf("%s=%d SIM_STEPS=%d", effort.SeedEnv, p.seed, p.steps)
 	if len(p.omit) == 0 {
@@ -148,10 +148,10 @@ type simCluster struct {
 	weights  []int // of the actions
 	sum      int
 
-	mu      sync.Mutex
-	step    int
-	story   []string
-	failure error
+	mu       sync.Mutex
+	step     int
+	scenario []string
+	failure  error
 }
 
 // simFailure is a broken promise.
@@ -190,7 +190,7 @@ func (c *simCluster) run() {
 	for range 2 + c.rnd.IntN(2) {
 		c.newMachine("", nil)
 	}
-	c.settle()
+	c.repairAll()
 	for step := 0; step < c.plan.steps && c.ok(); step++ {
 		if c.plan.omit[step] {
 			continue
@@ -210,7 +210,7 @@ func (c *simCluster) run() {
 		c.judge.step()
 	}
 	if c.ok() {
-		c.settle()
+		c.repairAll()
 	}
 	for _, m := range c.machines {
 		m.halt(false)
@@ -235,13 +235,13 @@ func (c *simCluster) ok() bool {
 	return c.failure == nil
 }
 
-// say adds to the story.
+// say adds to the scenario.
 func (c *simCluster) say(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := time.Since(c.begun).Round(time.Millisecond)
 	text, _, _ := strings.Cut(fmt.Sprintf(format, args...), "\n")
-	c.story = append(c.story, fmt.Sprintf("%4d %14s  %s", c.step, at, text))
+	c.scenario = append(c.scenario, fmt.Sprintf("%4d %14s  %s", c.step, at, text))
 }
 
 // fail is a promise that was broken; the first one counts.
@@ -251,7 +251,7 @@ func (c *simCluster) fail(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failure == nil {
-		c.failure = &simFailure{c.step, fmt.Sprintf("step %d: %s\n%s", c.step, text, strings.Join(c.story, "\n"))}
+		c.failure = &simFailure{c.step, fmt.Sprintf("step %d: %s\n%s", c.step, text, strings.Join(c.scenario, "\n"))}
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 
 // TestSimulationOnANetResourceSet is the simulation of a node whose blocks are
 // given and taken by an operator, while disks and stores fail and agents are
-// killed. What was taken back is somebody else's: nothing of it may be held, or
+// killed. A released address belongs to another node: nothing of it may be held, or
 // have been held too shortly before.
 func TestSimulationOnANetResourceSet(t *testing.T) {
 	n, taken := effort.Times(t, 80), 0

@@ -26,7 +26,7 @@ import (
 // One address may be told to clients of two nodes for these reasons only, each
 // of which the design has:
 //
-//   - somebody said that a node is gone (release) whose agent, or whose pods,
+//   - an administrator released a node whose agent, or whose pods,
 //     were not: its ID goes to another node;
 //   - the store was wiped or set back, and another node claimed an ID before its
 //     owner was back, or before an agent was back that knew of the owner's claim;
@@ -38,7 +38,7 @@ import (
 // may both lend, under IDs of their own, where the record of one came back by
 // way of others.
 //
-// Whoever took the ID is remembered as excused with whoever had it. Nothing is
+// The judge excuses the node that took the ID and the one that had it. Nothing is
 // excused from this: an agent that the store has answered for a while knows of
 // it, and lends nothing new under an ID that another one has.
 type judge struct {
@@ -142,7 +142,7 @@ func (j *judge) recordWritten(op kvdb.Op, old []byte) {
 	case again:
 		j.hands(t, now.Instance, "written again by an agent that knew it")
 	default:
-		j.c.fail("%s: node ID %d is of instance %s, which nobody has released, and %s takes it", op.Key, now.Id, t.holder, now.Instance)
+		j.c.fail("%s: node ID %d is of instance %s, which was not released, and %s takes it", op.Key, now.Id, t.holder, now.Instance)
 		j.hands(t, now.Instance, "taken")
 	}
 	t.released, t.lost = false, false
@@ -166,8 +166,8 @@ func (j *judge) poolWritten(op kvdb.Op, old []byte) {
 	}
 }
 
-// removed wants nobody to have anything of a pool that is removed, but for
-// nodes that are said to be gone.
+// removed fails if a node has addresses of a removed pool, except a node that was
+// released.
 func (j *judge) removed(pool *kv.Pool) {
 	for _, m := range j.c.machines {
 		for k, a := range m.told {
@@ -180,8 +180,8 @@ func (j *judge) removed(pool *kv.Pool) {
 	}
 }
 
-// gone is whether somebody has ever said that an instance is gone, or another one
-// has taken its ID.
+// gone reports whether an administrator has released an instance, or another one has
+// taken its ID.
 func (j *judge) gone(instance string) bool {
 	for _, t := range j.tenures {
 		if t.holder == instance && !t.left {
@@ -212,7 +212,8 @@ func (j *judge) setBack() {
 	}
 }
 
-// excuse is why two machines may have one address, "" if they may not.
+// excuse returns the reason for which two machines may have one address, "" if they
+// may not.
 func (j *judge) excuse(a, b *machine) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -268,7 +269,7 @@ func (j *judge) ledgerOf(m *machine) {
 	}
 	for k, a := range held {
 		if m.told[k] == "" && !m.unsure[k] {
-			j.c.fail("%s: %s holds %s, nobody was told", m.label, k, a)
+			j.c.fail("%s: %s holds %s, which no client was told", m.label, k, a)
 		}
 	}
 }
@@ -343,7 +344,7 @@ func (j *judge) termOf(m *machine, p *process) {
 	}
 }
 
-// soonInTouch is how long an agent may take to see what is in the store.
+// soonInTouch bounds the time in which an agent reads a change of the store.
 const soonInTouch = 3 * time.Minute
 
 // isCalm is whether nothing has disturbed m for long enough.
@@ -387,7 +388,7 @@ func (j *judge) beaten(id uint32) time.Time {
 	return j.beat[id]
 }
 
-// conflict is why m could not have node ID id some time ago, or any where that is
+// conflict returns the reason for which m could not have node ID id some time ago, or any where that is
 // 0, as the store has it; "" for no reason.
 func (j *judge) conflict(m *machine, id uint32, ago time.Duration) string {
 	records, beats := j.c.records(), j.c.beats()

@@ -176,7 +176,7 @@ type machine struct {
 	told   map[ledger.Key]string // address that the key was told it has
 	unsure map[ledger.Key]bool   // a request has failed
 
-	stop  context.CancelFunc // nil: nobody sees to it that an agent runs
+	stop  context.CancelFunc // nil: no agent is to run
 	ended chan struct{}
 	dead  *atomic.Bool // what runs, or ran last, is dead
 	calm  time.Time    // since when nothing has disturbed it

@@ -42,7 +42,7 @@ func (c *simCluster) changeNetworks() {
 	case 4:
 		m.Name = "violet"
 	case 5:
-		c.say("in the store: %s is no message", key)
+		c.say("in the store: %s is not a message", key)
 		c.store.set(key, []byte("\xff\xff\xff"))
 		return
 	}

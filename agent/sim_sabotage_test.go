@@ -25,12 +25,12 @@ func TestTheClusterSimulationFindsABrokenCluster(t *testing.T) {
 	last := steps - 1
 	for _, sabotage := range []struct {
 		name  string
-		least int // at times there is nothing to break, or nobody to notice
+		least int // at times there is nothing to break, or no agent to notice
 		at    int // step
 		do    func(c *simCluster)
 	}{
 		{"a lease vanishes", 3, steps / 2, (*simCluster).loseLease},
-		{"an agent has another's node ID behind everybody's back", 4, steps / 2, (*simCluster).steal},
+		{"an agent has another's node ID without a claim", 4, steps / 2, (*simCluster).steal},
 		{"a pool's generation falls", 5, steps / 2, (*simCluster).dropGeneration},
 		{"a pool is set back, in the store and in all memories", 3, last, (*simCluster).forgetPool},
 		{"a route is lost", 3, last, (*simCluster).loseRoute},
@@ -58,7 +58,7 @@ func TestTheClusterSimulationFindsABrokenCluster(t *testing.T) {
 }
 
 func (c *simCluster) loseLease() {
-	c.settle()
+	c.repairAll()
 	if m := c.anyServing(); m != nil {
 		k := ledger.Key{Network: "pods", ContainerID: "victim", IfName: "eth0"}
 		m.add(k)
@@ -76,10 +76,10 @@ func (c *simCluster) behind(f func()) {
 
 // steal gives a machine the node ID of the first one, whose addresses it then lends too.
 func (c *simCluster) steal() {
-	c.settle()
+	c.repairAll()
 	victim, thief := c.machines[0], c.newMachine("", nil)
 	elapse(time.Minute)
-	id, lent := victim.remembers(), 0
+	id, leased := victim.remembers(), 0
 	thief.halt(true)
 	record, err := proto.Marshal(&kv.NodeRecord{Id: id, Name: thief.name, Instance: thief.disk.instance, Generation: 50})
 	text, _ := json.Marshal(map[string]any{"id": id, "generation": 50, "confirmed": thief.now()})
@@ -92,9 +92,9 @@ func (c *simCluster) steal() {
 	c.behind(func() { c.store.set(kv.NodeRecordKey(id), record) })
 	thief.start()
 	elapse(time.Minute)
-	for n := 0; n < 12 && lent < len(victim.told)+4; n++ {
+	for n := 0; n < 12 && leased < len(victim.told)+4; n++ {
 		thief.add(ledger.Key{Network: "pods", ContainerID: fmt.Sprint("t", n), IfName: "eth0"})
-		lent = len(thief.told)
+		leased = len(thief.told)
 	}
 }
 
@@ -108,9 +108,9 @@ func (c *simCluster) dropGeneration() {
 	}
 }
 
-// forgetPool has a pool drain, and then nobody knows of it.
+// forgetPool has a pool drain, and then removes it from all agents.
 func (c *simCluster) forgetPool() {
-	c.settle()
+	c.repairAll()
 	m := c.anyServing()
 	if m == nil || len(c.pools()) == 0 {
 		return
@@ -133,7 +133,7 @@ func (c *simCluster) forgetPool() {
 }
 
 func (c *simCluster) loseRoute() {
-	c.settle()
+	c.repairAll()
 	for _, m := range c.machines {
 		values, _ := m.sink.Dump(context.Background())
 		for key := range values {
@@ -147,7 +147,7 @@ func (c *simCluster) loseRoute() {
 
 // forgetDoubt copies a machine, whose agent finds the copy and may not lend, and does.
 func (c *simCluster) forgetDoubt() {
-	c.settle()
+	c.repairAll()
 	m := c.anyServing()
 	if m == nil {
 		return
@@ -164,7 +164,7 @@ func (c *simCluster) forgetDoubt() {
 
 // ignoreConditions has the store take every write, and two machines come at once.
 func (c *simCluster) ignoreConditions() {
-	c.settle()
+	c.repairAll()
 	c.store.mu.Lock()
 	c.store.lax = true
 	c.store.mu.Unlock()

@@ -57,12 +57,12 @@ func actions() []action {
 		{5, func(c *simCluster) { c.pass(time.Duration(c.rnd.IntN(60_000)) * time.Millisecond) }},
 		{5, func(c *simCluster) { c.pass(time.Duration(c.rnd.IntN(600)) * time.Second) }},
 		{1, (*simCluster).passLong},
-		{4, (*simCluster).settle},
+		{4, (*simCluster).repairAll},
 	}
 }
 
-// weights are how often what happens in the simulation of a seed: each has
-// things that it does often and such that it leaves out.
+// weights holds the frequency of each step in the simulation of a seed. Each seed
+// prefers some steps and leaves others out.
 func weights(rnd *rand.Rand) (all []int, sum int) {
 	for _, a := range actions() {
 		w := a.weight * []int{0, 1, 1, 2, 5}[rnd.IntN(5)]
@@ -156,7 +156,7 @@ func (m *machine) clean() {
 	clear(m.unsure)
 }
 
-// atMost is how many machines there may be.
+// atMost bounds the number of machines.
 const atMost = 5
 
 // join adds a machine in one of many ways.

@@ -56,7 +56,7 @@ func (s *simStore) txn(conds []kvdb.Cond, ops []kvdb.Op) (int64, error) {
 	return rev, nil
 }
 
-// all is what is stored below prefixes.
+// all returns the values below prefixes.
 func (s *simStore) all(prefixes ...string) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,12 +106,12 @@ func (s *simStore) setLeaderless(is bool) {
 	s.leaderless = is
 }
 
-// netMode is how a machine's way to the store is.
+// netMode represents the state of a machine's link to the store.
 type netMode int
 
 const (
 	netOpen    netMode = iota
-	netCut             // nothing comes through, nobody says so
+	netCut             // nothing comes through, without an error
 	netRefused         // connections end, and none is made
 	netSilent          // requests are answered, watches say nothing
 )

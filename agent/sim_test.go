@@ -48,7 +48,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// A lease that vanishes behind everybody's back must be noticed.
+// The simulation must notice a lease that vanishes.
 func TestTheSimulationFindsABrokenAgent(t *testing.T) {
 	found := 0
 	for seed := range uint64(10) {
@@ -67,8 +67,8 @@ func TestTheSimulationFindsABrokenAgent(t *testing.T) {
 	}
 }
 
-// world is what outlives an agent: disk, cluster store, clocks, the southbound,
-// and what clients were told.
+// world holds what outlives an agent: disk, cluster store, clocks, the southbound,
+// and the answers to clients.
 type world struct {
 	t      *testing.T
 	rnd    *rand.Rand
@@ -93,7 +93,7 @@ type world struct {
 	conf   string
 	estate *simEstate            // whose blocks the node lives on; nil: its own
 	told   map[ledger.Key]string // address that the key was told it has
-	unsure map[ledger.Key]bool   // a request has failed, or nobody heard its answer
+	unsure map[ledger.Key]bool   // a request has failed, or its caller has gone
 	log    []string
 }
 
@@ -129,7 +129,7 @@ type keptStore struct{ kvdb.Store }
 
 func (keptStore) Close() error { return nil }
 
-// localDisk is what a node remembers of itself.
+// localDisk holds what a node remembers of itself.
 type localDisk struct{ values sync.Map }
 
 func (d *localDisk) Local(name string) (string, error) {
@@ -538,7 +538,7 @@ func (w *world) check() error {
 	}
 	for k, a := range held {
 		if w.told[k] == "" && !w.unsure[k] {
-			return fmt.Errorf("%s holds %s, nobody was told", k, a)
+			return fmt.Errorf("%s holds %s, which no client was told", k, a)
 		}
 	}
 	if w.estate != nil {

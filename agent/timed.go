@@ -50,7 +50,7 @@ func (s *timedStore) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyVa
 	return kvs, rev, err
 }
 
-// Txn writes. That somebody else was faster is no error of the store.
+// Txn writes. A condition that does not hold is not an error of the store.
 func (s *timedStore) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (int64, error) {
 	began := time.Now()
 	rev, err := s.Store.Txn(ctx, conds, ops)

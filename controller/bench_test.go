@@ -108,7 +108,7 @@ func must(b *testing.B, err error) {
 	}
 }
 
-// BenchmarkNoOp is how many events a second the loop gets through ten handlers.
+// BenchmarkNoOp measures the events that the loop hands to ten handlers.
 func BenchmarkNoOp(b *testing.B) {
 	bench(b, idle{}, nil, func(b *testing.B, c *Controller) {
 		ctx := b.Context()
@@ -135,7 +135,7 @@ func BenchmarkNoOpAlone(b *testing.B) {
 	})
 }
 
-// BenchmarkBlockingBehind is what a blocking event waits when others are queued before it.
+// BenchmarkBlockingBehind measures the wait of a blocking event behind queued ones.
 func BenchmarkBlockingBehind(b *testing.B) {
 	const others = 10_000
 	gate := make(chan struct{})

@@ -5,7 +5,7 @@ package controller
 
 import "time"
 
-// Config is the loop's parameters, named as in controller.conf.
+// Config holds the loop's parameters, named as in controller.conf.
 type Config struct {
 	QueueSize int // events that may wait
 
@@ -18,12 +18,12 @@ type Config struct {
 	EnablePeriodicHealing   bool
 	PeriodicHealingInterval time.Duration
 	DelayAfterErrorHealing  time.Duration
-	HealingBackoffLimit     time.Duration // the delay doubles up to this
+	HealingBackoffLimit     time.Duration // of the delay, which doubles
 	MaxHealingAttempts      int           // in a row; then the error is fatal
 
-	EventTimeout time.Duration // of one event's processing, and of its waiting if somebody waits for it
+	EventTimeout time.Duration // bounds the processing of an event, and the wait of a blocking one in the queue
 
-	EnableVerification bool // after every clean event see whether a resync would change anything; for tests: it is slow
+	EnableVerification bool // verify after each clean event that a resync changes nothing; slow, for tests
 
 	RecordEventHistory            bool
 	HistorySize                   int
@@ -31,7 +31,7 @@ type Config struct {
 	PermanentlyRecordedInitPeriod time.Duration
 }
 
-// DefaultConfig is the defaults.
+// DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
 		QueueSize: 1000, EnableRetry: true, DelayRetry: time.Second, MaxRetryAttempts: 3, EnableExpBackoffRetry: true,

@@ -13,15 +13,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Event is something that handlers react to.
+// Event represents a change that handlers react to.
 type Event interface {
-	// GetName is the name of the kind of event: "Add Pod".
+	// GetName returns the name of the kind of event: "Add Pod".
 	GetName() string
 	// String describes this one; it may have several lines.
 	String() string
-	// Method says how it is processed.
+	// Method selects how the loop processes it.
 	Method() EventMethodType
-	// IsBlocking is true where the producer waits for Done. A blocking event
+	// IsBlocking reports whether the producer waits for Done. A blocking event
 	// cannot be a follow-up.
 	IsBlocking() bool
 	// Done is called once, from the loop, with the outcome. It must not block.
@@ -31,20 +31,20 @@ type Event interface {
 // UpdateEvent is an Event with the method Update.
 type UpdateEvent interface {
 	Event
-	// TransactionType says what an error does.
+	// TransactionType selects what an error does.
 	TransactionType() UpdateTransactionType
-	// Direction says in which order the handlers are called.
+	// Direction selects the order in which the handlers are called.
 	Direction() UpdateDirectionType
 }
 
-// ExpiringEvent is an Event whose producer does not wait for ever: if it is
-// still queued at its deadline it is not processed and Done gets ErrExpired.
+// ExpiringEvent is an Event with a deadline: if it is still queued then, the loop does
+// not process it, and Done gets ErrExpired.
 type ExpiringEvent interface {
 	Event
 	Deadline() time.Time
 }
 
-// EventMethodType says how an event is processed.
+// EventMethodType selects how the loop processes an event.
 type EventMethodType int
 
 // Methods of events.
@@ -66,7 +66,7 @@ func (m EventMethodType) String() string {
 // MarshalText writes the name.
 func (m EventMethodType) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// UpdateTransactionType says what an error of an update does.
+// UpdateTransactionType selects what an error of an update does.
 type UpdateTransactionType int
 
 // Transaction types.
@@ -99,7 +99,7 @@ func pick(i int, names ...string) string {
 }
 
 // KubeStateData is the cluster's state: resource, key, message. Handlers read
-// it during their call and keep nothing of it but the messages, which nobody changes.
+// it during their call and keep nothing of it but the messages, which must not be changed.
 type KubeStateData map[string]map[string]proto.Message
 
 // Sorted yields the messages of a resource by key.
@@ -164,7 +164,7 @@ type KubeStateChange struct {
 	Resource string
 	Prev     proto.Message // nil: was absent
 	New      proto.Message // nil: is absent
-	// Revision is that of the database with this change, 0 where nobody knows.
+	// Revision is that of the database with this change, 0 if it is not known.
 	// One that the last DBResync has reached is ignored: its snapshot has the change.
 	Revision int64
 }

@@ -16,8 +16,8 @@ import (
 const ExternalDB = "db"
 
 // ExternalConfigChange changes values of a source outside of the handlers. They
-// are merged with what handlers have put under the same southbound keys. Whoever
-// pushes it changes neither the map nor the messages any more.
+// are merged with what handlers have put under the same southbound keys. The
+// producer must not change the map or the messages after the push.
 type ExternalConfigChange struct {
 	Source   string
 	Values   map[string]proto.Message // by southbound key; nil: the source has none any more
@@ -150,7 +150,7 @@ func (s *sources) has(key string) bool {
 	return slices.ContainsFunc(s.names, func(name string) bool { return s.values[name][key] != nil })
 }
 
-// merge is what is wanted under key in the end: the internal value, and onto it
+// merge returns the value for the sink under key: the internal value, merged with
 // those of the sources in the order of their names. It changes none of them.
 func (s *sources) merge(key string, internal proto.Message) (merged proto.Message, refused []refusal) {
 	merged = internal
@@ -219,7 +219,7 @@ func (r *run) noteExternal(source string, values map[string]proto.Message) {
 }
 
 // brought is whether the event has brought what was refused. Its producer is
-// told; for all others it is no failure of theirs.
+// told; for all other events it is not a failure.
 func (r *run) brought(x refusal) bool {
 	switch ev := r.ev.Event.(type) {
 	case *ExternalConfigResync:

@@ -160,7 +160,7 @@ func TestHandlersNeverSeeExternalValues(t *testing.T) {
 		g.Expect(asked).To(Equal(1))
 		g.Expect(w.txns).To(HaveLen(commits), "nothing changes, nothing is sent")
 
-		w.MemorySink.Commit(context.Background(), Transaction{Method: FullResync}) // somebody wipes it
+		w.MemorySink.Commit(context.Background(), Transaction{Method: FullResync}) // it is wiped
 		r.wait(31 * time.Second)
 		w.has(g, values{"k": file("x", "i", "x"), "only": file("x")}) // by the periodic healing
 		g.Expect(w.txns[len(w.txns)-1].Method).To(Equal(DownstreamResync))
@@ -281,7 +281,7 @@ func TestAnExternalValueOfAnotherTypeIsRefused(t *testing.T) {
 		g.Expect(rs[0].Refused).To(ConsistOf(HavePrefix(`k: value of source "x" is refused`)))
 		g.Expect(rs[0].External).To(Equal([]string{"x: put k", "x: put l"}))
 		g.Expect(text.String()).To(ContainSubstring("a value from outside is refused"))
-		g.Expect(r.Status().Healthy).To(BeTrue(), "nobody could heal that")
+		g.Expect(r.Status().Healthy).To(BeTrue(), "a healing would change nothing")
 
 		r.push(&ExternalConfigChange{Source: "y", Values: values{"k": file("", "y")}, OnDone: func(err error) { got = err }})
 		g.Expect(got).NotTo(HaveOccurred(), "it is not y that is refused")
@@ -355,7 +355,7 @@ func TestNoHealingWhereOnlyExternalValuesFail(t *testing.T) {
 		{"one of both kinds", failKeys("k", "x"), func(done func(error)) Event {
 			return &ExternalConfigChange{Source: "x", Values: values{"k": file("new"), "x": file("new")}, OnDone: done}
 		}, true},
-		{"a key that nobody has heard of", failKeys("?"), func(done func(error)) Event {
+		{"an unknown key", failKeys("?"), func(done func(error)) Event {
 			return &ExternalConfigChange{Source: "x", Values: values{"x": file("new")}, OnDone: done}
 		}, true},
 		{"no single value", func(Transaction) error { return errors.New("no line") }, func(done func(error)) Event {
@@ -374,7 +374,7 @@ func TestNoHealingWhereOnlyExternalValuesFail(t *testing.T) {
 				w.fail = x.fail
 				var got error
 				r.push(x.event(func(err error) { got = err }))
-				g.Expect(got).To(HaveOccurred(), "whoever has brought it is told")
+				g.Expect(got).To(HaveOccurred(), "its producer gets the error")
 				w.fail = nil
 				r.log.clear()
 				g.Expect(r.Status().Healthy).To(Equal(!x.heals))

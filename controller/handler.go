@@ -10,10 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// EventHandler is a plugin as the loop sees it. All methods are called from the
-// loop only.
+// EventHandler is implemented by a plugin. Only the loop calls its methods.
 type EventHandler interface {
-	// String is the name of the handler.
+	// String returns the name of the handler.
 	String() string
 	// HandlesEvent selects the events that the handler wants. A handler that
 	// puts anything into transactions must want every resync.
@@ -27,31 +26,32 @@ type EventHandler interface {
 	Revert(event Event) error
 }
 
-// ResyncOperations is the transaction of a resync.
+// ResyncOperations represents the transaction of a resync.
 type ResyncOperations interface {
 	// Put wants value under key. An empty key fails the handler.
 	Put(key string, value proto.Message)
-	// Get is what handlers want under key, nil if nothing. Values from outside do
-	// not show here.
+	// Get returns the value that handlers have put under key, nil if there is none. It
+	// does not return values from outside.
 	Get(key string) proto.Message
 	// FollowUp queues event before those of producers. It fails for a blocking
-	// event, for a nil one, and where too many events have followed from one another;
-	// the handler has then failed also if it ignores the error. The follow-ups of an event that is reverted are dropped.
+	// event, for a nil one, and if too many events have followed from one another. The
+	// handler has then failed, also if it ignores the error. The follow-ups of an event that
+	// is reverted are dropped.
 	FollowUp(event Event) error
 }
 
-// UpdateOperations is the transaction of an update.
+// UpdateOperations represents the transaction of an update.
 type UpdateOperations interface {
 	ResyncOperations
 	// Delete wants nothing under key.
 	Delete(key string)
 }
 
-// EventLoop is where producers outside the loop push events.
+// EventLoop takes the events of producers outside the loop.
 type EventLoop interface {
 	// PushEvent queues an event. If it fails, Done will not be called.
 	PushEvent(event Event) error
-	// PushEventWait is PushEvent for producers that can wait for room.
+	// PushEventWait queues an event and waits for room in the queue.
 	PushEventWait(ctx context.Context, event Event) error
 }
 
@@ -63,21 +63,22 @@ type Committer interface {
 	Undo()
 }
 
-// StagingCommitter is a Committer that can say what is staged. A verification
-// expects nothing there.
+// StagingCommitter is a Committer that lists what is staged. A verification expects an
+// empty list.
 type StagingCommitter interface {
 	Committer
-	// Staged are short texts, one for each thing that the next Commit would make durable.
+	// Staged returns short texts, one for each change that the next Commit would make
+	// durable.
 	Staged() []string
 }
 
-// PluginDeps is what every plugin is given.
+// PluginDeps holds the dependencies of every plugin.
 type PluginDeps struct {
 	Name string
 	Log  *slog.Logger
 }
 
-// String is the plugin's name.
+// String returns the plugin's name.
 func (d PluginDeps) String() string { return d.Name }
 
 // AgentLabel tells the label of this agent: its node's name.

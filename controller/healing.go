@@ -59,8 +59,8 @@ func (c *Controller) heal(err error, now bool) {
 
 // resynced notes the outcome of a resync that rebuilt the wanted state.
 func (c *Controller) resynced(ev Event, err error) {
-	// Single values that the southbound refuses, a route that somebody else has
-	// say, stop nobody: all else was applied, and healing goes on trying.
+	// A single value that the southbound refuses, such as a foreign route, does not stop
+	// the loop: all other values were applied, and healing continues.
 	values := valueErrors(err) != nil
 	if err == nil || values {
 		if !c.synced {

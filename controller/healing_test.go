@@ -85,8 +85,7 @@ func TestAHealingThatSucceedsBeginsTheCountAnew(t *testing.T) {
 	})
 }
 
-// A route that somebody else has must not keep pods from their addresses, nor
-// end the agent.
+// A foreign route must not keep pods from their addresses, nor end the agent.
 func TestSingleValuesThatFailStopNobody(t *testing.T) {
 	loop(t, func(c *Config) { c.MaxHealingAttempts = 3 }, func(g Gomega, r *rig) {
 		r.b.resync = func(txn ResyncOperations) error {
@@ -94,11 +93,11 @@ func TestSingleValuesThatFailStopNobody(t *testing.T) {
 			return nil
 		}
 		r.sink.Fault = func(txn Transaction) error {
-			return fmt.Errorf("commit: %w", ValueErrors{"route/10.1.7.0/24": errors.New("somebody else has it")})
+			return fmt.Errorf("commit: %w", ValueErrors{"route/10.1.7.0/24": errors.New("a foreign route")})
 		}
 		r.push(&DBResync{Revision: 1})
 		r.wait(time.Second)
-		g.Expect(r.Status()).To(And(HaveField("Resynced", true), HaveField("Healthy", false), HaveField("LastError", ContainSubstring("somebody else"))))
+		g.Expect(r.Status()).To(And(HaveField("Resynced", true), HaveField("Healthy", false), HaveField("LastError", ContainSubstring("a foreign route"))))
 		r.push(&event{name: "an update"})
 		r.wait(time.Hour)
 		g.Expect(r.Status().Fatal).To(BeEmpty())

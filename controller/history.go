@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Record is what became of one event.
+// Record holds the result of one event.
 type Record struct {
 	SeqNum          uint64
 	ProcessingStart time.Time
@@ -30,7 +30,7 @@ type Record struct {
 	Error           string   `json:",omitempty"` // given to Done
 }
 
-// HandlerRecord is what one handler did with it.
+// HandlerRecord holds the result of one handler.
 type HandlerRecord struct {
 	Handler  string
 	Revert   bool
@@ -49,7 +49,7 @@ type history struct {
 	first   []*Record
 	ring    []*Record
 	changed chan struct{}
-	watched bool // somebody has been given changed
+	watched bool // a caller has got changed
 }
 
 // keptFirst bounds the records of the initial period.

@@ -137,7 +137,7 @@ func TestWantedStateAndDownstreamResync(t *testing.T) {
 			return nil
 		}
 		r.push(&event{name: "x"})
-		r.sink.Commit(context.Background(), Transaction{Method: FullResync}) // somebody wipes it
+		r.sink.Commit(context.Background(), Transaction{Method: FullResync}) // it is wiped
 		r.log.clear()
 		time.Sleep(30 * time.Second)
 		synctest.Wait()

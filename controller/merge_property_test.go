@@ -69,7 +69,7 @@ func (p plains) messages() values {
 	return vs
 }
 
-// model is what the loop should come to, written as plainly as can be.
+// model computes the state that the loop should reach, as plainly as possible.
 type model struct {
 	internal plains
 	sources  map[string]plains

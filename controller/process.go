@@ -69,12 +69,12 @@ func (r *run) expired(now time.Time) (late bool) {
 // kept is whether records outlive their events.
 func (c *Controller) kept() bool { return c.cfg.RecordEventHistory || c.deps.Observe != nil }
 
-// describeEvent makes the text of an event, where anybody may read it.
+// describeEvent makes the text of an event if the record is kept or logged.
 func (r *run) describeEvent() {
 	if !r.c.kept() && !r.c.deps.Log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
-	_ = guard(func() error { r.rec.Description = r.ev.String(); return nil }) // a bad text is no reason to fail
+	_ = guard(func() error { r.rec.Description = r.ev.String(); return nil }) // a bad text does not fail the event
 }
 
 // seen says why an event is not processed: what it brings has come already.

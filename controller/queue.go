@@ -103,7 +103,7 @@ func (q *queue) push(ev queued) error {
 }
 
 func (q *queue) pushLocked(ev queued) error {
-	_, isDB := ev.Event.(*DBResync) // which may be what all others wait for
+	_, isDB := ev.Event.(*DBResync) // all other events may wait for it
 	switch {
 	case q.closed:
 		return ErrClosedController

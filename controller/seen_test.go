@@ -35,7 +35,7 @@ func TestAChangeThatTheResyncHasBroughtIsDropped(t *testing.T) {
 		g.Expect(r.kubeState["pod"]).NotTo(HaveKey("b"))
 		r.push(pod("c", 8))
 		r.push(pod("d", 8)) // one transaction of the database
-		r.push(pod("e", 0)) // nobody knows
+		r.push(pod("e", 0)) // unknown
 		g.Expect(r.kubeState["pod"]).To(And(HaveLen(4), HaveKey("c"), HaveKey("d"), HaveKey("e")))
 		g.Expect(r.note()).To(BeEmpty())
 	})

@@ -13,20 +13,19 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Sink is the southbound: what is wanted is made true there. It is called from
-// the loop only.
+// Sink is the southbound, which makes wanted values true. Only the loop calls it.
 type Sink interface {
-	// Commit applies a transaction. Where it fails and txn.RevertOnFailure is
-	// set, nothing of txn must remain; otherwise what worked remains. ValueErrors
-	// say which values failed.
+	// Commit applies a transaction. If it fails and txn.RevertOnFailure is set,
+	// nothing of txn must remain; otherwise the values that were applied remain.
+	// ValueErrors name the values that failed.
 	Commit(ctx context.Context, txn Transaction) error
-	// Dump is what is there now.
+	// Dump returns the values that are there now.
 	Dump(ctx context.Context) (map[string]proto.Message, error)
 }
 
-// Transaction is a set of wanted values, ordered by key: what handlers have put,
-// merged with what came from outside. For a resync the values are all there
-// should be; for an update they are what was put or changes otherwise.
+// Transaction holds wanted values, ordered by key: those of handlers, merged with those
+// from outside. A resync has all wanted values; an update has those that were put or
+// that change.
 type Transaction struct {
 	Seq             uint64 // of the event
 	Method          EventMethodType
@@ -36,13 +35,13 @@ type Transaction struct {
 	Retry           Retry
 }
 
-// Value is one wanted value.
+// Value holds one wanted value.
 type Value struct {
 	Key     string
 	Message proto.Message // nil: nothing is wanted there
 }
 
-// Retry says how a sink should retry, in its own time, what failed.
+// Retry tells a sink how to repeat, in its own time, what failed.
 type Retry struct {
 	Enabled            bool
 	Delay              time.Duration
@@ -50,7 +49,7 @@ type Retry struct {
 	ExponentialBackoff bool
 }
 
-// MemorySink is a Sink that only remembers. The zero value is ready to use;
+// MemorySink is a Sink that keeps the values in memory. The zero value is ready to use;
 // any goroutine may call Dump.
 type MemorySink struct {
 	mu      sync.Mutex
@@ -60,7 +59,7 @@ type MemorySink struct {
 	Fault func(Transaction) error
 }
 
-// Commit remembers the values.
+// Commit stores the values.
 func (s *MemorySink) Commit(ctx context.Context, txn Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("commit to the sink: %w", context.Cause(ctx))
@@ -86,14 +85,14 @@ func (s *MemorySink) Commit(ctx context.Context, txn Transaction) error {
 	return nil
 }
 
-// Dump is all that is remembered.
+// Dump returns the values.
 func (s *MemorySink) Dump(context.Context) (map[string]proto.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.values), nil
 }
 
-// Commits is the number of successful commits.
+// Commits returns the number of successful commits.
 func (s *MemorySink) Commits() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +103,7 @@ func (s *MemorySink) Commits() int {
 // is that of handlers which make follow-ups for ever.
 const maxFollowUpDepth = 16
 
-// transaction is what handlers build. It lives for one event.
+// transaction holds the values that handlers put during one event.
 type transaction struct {
 	wanted    map[string]proto.Message // by handlers, before this event; nil for a resync
 	changes   map[string]proto.Message

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// sent is what the sink was given for a key.
+// sent holds the value that the sink has got for a key.
 type sent struct {
-	message proto.Message // nil: the sink has failed, who knows what it has
+	message proto.Message // nil: the sink has failed, and its value is unknown
 	outside bool          // no handler has wanted anything there
 }
 
@@ -53,9 +53,8 @@ func (r *run) commitSink(ctx context.Context) error {
 	return err
 }
 
-// southbound are the values for the sink, in the order of their keys: for a
-// resync all, for an update those that were put, and those that are to be
-// otherwise than the sink has them.
+// southbound returns the values for the sink, in the order of their keys: for a resync
+// all, for an update those that were put and those that differ from the sink's.
 func (r *run) southbound() []Value {
 	var values []Value
 	var refused []refusal
@@ -72,13 +71,13 @@ func (r *run) southbound() []Value {
 	return values
 }
 
-// differs is whether the sink has, or may have, another value than m.
+// differs reports whether the sink has, or may have, another value than m.
 func (r *run) differs(key string, m proto.Message) bool {
 	has, known := r.c.applied[key]
 	return known && has.message == nil || !proto.Equal(has.message, m)
 }
 
-// touched are the keys that the event may change southbound, in order.
+// touched returns the keys that the event may change southbound, in order.
 func (r *run) touched() []string {
 	keys := slices.AppendSeq(make([]string, 0, len(r.txn.changes)), maps.Keys(r.txn.changes))
 	if change, ok := r.ev.Event.(*ExternalConfigChange); ok {
@@ -96,8 +95,8 @@ func (r *run) touched() []string {
 	return slices.Compact(keys)
 }
 
-// wants is what handlers want under key after the event, and whether one of
-// them has touched it.
+// wants returns the value that handlers want under key after the event, and reports
+// whether one of them has changed it.
 func (r *run) wants(key string) (m proto.Message, handled bool) {
 	if m, ok := r.txn.changes[key]; ok {
 		return m, true
@@ -108,7 +107,7 @@ func (r *run) wants(key string) (m proto.Message, handled bool) {
 	return r.c.wanted[key], false
 }
 
-// keepWanted remembers what handlers want.
+// keepWanted stores what handlers want.
 func (r *run) keepWanted() {
 	c := r.c
 	if r.ev.method == DownstreamResync {
@@ -129,7 +128,7 @@ func (r *run) keepWanted() {
 	}
 }
 
-// keepApplied remembers what the sink was given, and what of it failed.
+// keepApplied stores what the sink was given, and which values failed.
 func (r *run) keepApplied(values []Value, err error) {
 	c, failed := r.c, valueErrors(err)
 	open := func(k string) bool { return err != nil && (len(failed) == 0 || failed[k] != nil) }
@@ -156,8 +155,8 @@ func (r *run) keepApplied(values []Value, err error) {
 	}
 }
 
-// onlyOutside is whether err is of values only that no handler wants, nor has
-// wanted: no resync of theirs could heal it.
+// onlyOutside reports whether err is only of values that no handler wants or has
+// wanted: a resync could not heal it.
 func (r *run) onlyOutside(err error) bool {
 	failed := valueErrors(err).failed()
 	for _, k := range failed {

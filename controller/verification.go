@@ -12,26 +12,25 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// VerificationResync sees whether a resync would come to another state than the
-// events before it. It should change nothing; what it does change is a bug of a
-// handler, reported, and applied.
+// VerificationResync compares the state of a resync with that of the events before it.
+// A difference is a bug of a handler: the loop reports it and applies the new state.
 type VerificationResync struct{}
 
-// GetName is "Verification Resync".
+// GetName returns "Verification Resync".
 func (ev *VerificationResync) GetName() string { return "Verification Resync" }
 
 func (ev *VerificationResync) String() string { return ev.GetName() }
 
-// Method is UpstreamResync.
+// Method returns UpstreamResync.
 func (ev *VerificationResync) Method() EventMethodType { return UpstreamResync }
 
-// IsBlocking is false.
+// IsBlocking returns false.
 func (ev *VerificationResync) IsBlocking() bool { return false }
 
 // Done does nothing.
 func (ev *VerificationResync) Done(error) {}
 
-// verification is when the next one is due. It belongs to the loop.
+// verification records whether one is due. Only the loop uses it.
 type verification struct {
 	due bool
 	of  uint64 // event that it is due for
@@ -108,7 +107,7 @@ func (r *run) findings() {
 	r.c.setStatus(func(s *Status) { s.VerificationFailures++ })
 }
 
-// compare are the differences between two states, in the order of their keys.
+// compare returns the differences between two states, in the order of their keys.
 func compare(before, after map[string]proto.Message) (found []string) {
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(before)), maps.Keys(after))
 	slices.Sort(keys)
@@ -127,13 +126,13 @@ func compare(before, after map[string]proto.Message) (found []string) {
 	return found
 }
 
-// text is a message for people.
+// text returns a message as a short text.
 func text(m proto.Message) string {
 	s := string(m.ProtoReflect().Descriptor().Name())
 	return short(s + "{" + prototext.MarshalOptions{}.Format(m) + "}")
 }
 
-// short cuts what is long.
+// short cuts a long text.
 func short(s string) string {
 	const most = 200
 	n := 0

@@ -73,7 +73,7 @@ func TestEveryCleanEventIsVerified(t *testing.T) {
 	})
 }
 
-func TestAHandlerWhoseUpdateAndResyncDisagreeIsFound(t *testing.T) {
+func TestVerificationFindsUpdateThatDisagreesWithResync(t *testing.T) {
 	var text bytes.Buffer
 	loopWith(t, verifying, func(d *Deps) { d.Log = slog.New(slog.NewTextHandler(&text, nil)) }, func(g Gomega, r *rig) {
 		long := strings.Repeat("long", 1000)
@@ -115,14 +115,14 @@ func TestAHandlerWhoseUpdateAndResyncDisagreeIsFound(t *testing.T) {
 	})
 }
 
-// shelf is a committer that says what is staged.
-type shelf struct {
+// staging is a committer that says what is staged.
+type staging struct {
 	staged
 	texts []string
 	wild  bool
 }
 
-func (s *shelf) Staged() []string {
+func (s *staging) Staged() []string {
 	if s.wild {
 		panic("staged")
 	}
@@ -130,7 +130,7 @@ func (s *shelf) Staged() []string {
 }
 
 func TestWhatAVerificationStagesIsFoundAndCommitted(t *testing.T) {
-	s := &shelf{}
+	s := &staging{}
 	loopWith(t, verifying, func(d *Deps) { d.Committers = []Committer{&staged{}, s} }, func(g Gomega, r *rig) {
 		r.sync()
 		r.b.resync = func(ResyncOperations) error { s.texts = []string{"lease 10.1.1.2"}; return nil }

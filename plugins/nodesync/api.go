@@ -8,23 +8,15 @@
 // node's name and its instance (Claim), remembered on the node's disk, and
 // confirmed from then on (IDClaimer). A record never disappears: an ID that is
 // released keeps its generation, and the one that was released longest ago is
-// the last to be used again. Whoever loses its ID (the cluster store was wiped,
-// or came back older, and somebody was faster) keeps serving the addresses that
-// it has lent, lends no new one, and says so. So does an agent that finds the
-// beats of another process with its identity: a clone of its disk, or a second
-// copy of its memory.
+// the last to be used again. An agent that loses its ID (the cluster store
+// was wiped or came back older, and another node claimed the ID) keeps its leases,
+// makes no new one, and reports that. So does an agent that finds the beats of another
+// process with its identity: a clone of its disk, or a second copy of its memory.
 //
-// All else happens in the loop: the plugin's state is rebuilt by each resync and
-// changed by KubeStateChange; whatever changes for a node becomes a NodeUpdate
-// event. What is published in an event that commits is written by the IDClaimer,
-// soon and until it succeeds: no event waits for the store.
-//
-// Example:
-//
-//	claimer, err := nodesync.NewIDClaimer(nodesync.IDClaimerDeps{Store: store, Disk: file, Identity: who, ...})
-//	err = claimer.Confirm(ctx)
-//	p := nodesync.NewPlugin(nodesync.Deps{IDClaimer: claimer, ...})
-//	p.GetNodeID()    // 1 on a new store
+// The event loop does the rest: each resync rebuilds the plugin's state, and
+// KubeStateChange changes it; each change of a node becomes a NodeUpdate event. The
+// IDClaimer writes what an event has published after its commit, until it succeeds: no
+// event waits for the store.
 package nodesync
 
 import (
@@ -35,11 +27,11 @@ import (
 	"github.com/cadastre/cadastre/controller"
 )
 
-// API is what other plugins may ask. They call it from the loop.
+// API is for other plugins. They call it from the loop.
 type API interface {
-	// GetNodeID is the ID of this node, >= 1.
+	// GetNodeID returns the ID of this node, >= 1.
 	GetNodeID() uint32
-	// GetAllNodes are all nodes that are known, this one included, by name.
+	// GetAllNodes returns all known nodes, with this one, by name.
 	GetAllNodes() Nodes
 	// PublishNodeIPs tells the cluster the vswitch addresses of this node, each
 	// with the length of its network, once the event has committed.
@@ -52,7 +44,7 @@ type API interface {
 	PublishPools()
 }
 
-// Disk is what a node remembers of itself, whatever becomes of the cluster store.
+// Disk holds what a node remembers of itself, independent of the cluster store.
 type Disk interface {
 	Local(name string) (string, error) // "" for nothing
 	SetLocal(name, value string) error // durable when it returns
@@ -61,7 +53,7 @@ type Disk interface {
 // Nodes are nodes by name.
 type Nodes map[string]*Node
 
-// Node is what the cluster knows of one node.
+// Node holds what the cluster knows of one node.
 type Node struct {
 	ID              uint32 // 0: it has claimed none
 	Name            string
@@ -99,7 +91,7 @@ func (n *Node) Equal(m *Node) bool {
 		n.PodCIDRProblem == m.PodCIDRProblem && slices.Equal(n.Claims, m.Claims)
 }
 
-// NodeIDChange says that this node's ID got into doubt, or is this node's again.
+// NodeIDChange reports that this node's ID is in doubt, or not any more.
 type NodeIDChange struct {
 	Held
 	Problem string // "": none any more
@@ -113,7 +105,7 @@ func (ev *NodeIDChange) String() string {
 	if ev.Problem == "" {
 		return s + "\n* it is this node's"
 	}
-	return s + "\n* nothing new is lent: " + ev.Problem
+	return s + "\n* nothing new is allocated: " + ev.Problem
 }
 
 // Method is Update.
@@ -133,7 +125,7 @@ func (ev *NodeIDChange) IsBlocking() bool { return false }
 // Done does nothing.
 func (ev *NodeIDChange) Done(error) {}
 
-// NodeUpdate says that a node has joined (PrevState nil), left (NewState nil) or changed.
+// NodeUpdate reports that a node has joined (PrevState nil), left (NewState nil) or changed.
 type NodeUpdate struct {
 	NodeName  string
 	PrevState *Node

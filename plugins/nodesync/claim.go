@@ -18,7 +18,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
-// Identity is who claims a node ID, and which IDs will do.
+// Identity identifies the node that claims an ID, and limits the IDs.
 type Identity struct {
 	Name     string
 	Instance string                  // UUID of the node's state directory
@@ -57,7 +57,7 @@ var (
 	ErrNoID = errors.New("no node ID fits")
 )
 
-// attempts bounds how often a claim is tried against others who are faster.
+// attempts bounds the attempts of a claim against nodes that write faster.
 const attempts = 100
 
 // Claim finds the ID that this instance has, or claims one: the pinned one; the
@@ -77,7 +77,7 @@ func Claim(ctx context.Context, store kvdb.Store, who Identity, want Held, now t
 			return held, nil
 		}
 	}
-	return Held{}, fmt.Errorf("claim a node ID for %s: others were faster %d times", who.Name, attempts)
+	return Held{}, fmt.Errorf("claim a node ID for %s: gave up after %d conflicting writes", who.Name, attempts)
 }
 
 // stored is a node record and the revision that it was written at.
@@ -132,12 +132,12 @@ func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, n
 	return reg.claimNew(ctx, store, who, c)
 }
 
-// tries is how many IDs are tried before the records are read again.
+// tries bounds the IDs that are tried before the records are read again.
 const tries = 16
 
-// claimNew claims an ID that nobody has: the first in order, and where others
-// are faster the next ones. Where many claim at once that would have all of
-// them fail for all but one, so the choice widens.
+// claimNew claims a free ID: the first in order, then the next ones if other nodes are
+// faster. After lost races it picks at random among the next 4, 16, 64 ... free IDs, so
+// that many nodes can claim at once.
 func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity, c claim) (Held, error) {
 	free, err := r.free()
 	if err == nil {
@@ -147,7 +147,7 @@ func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity,
 		return Held{}, err
 	}
 	raced := false
-	var left error // why nobody may have the ones that were left
+	var releasing error // why the last ID is not free yet
 	for try := 0; try < tries && len(free) > 0; try++ {
 		width := min(1<<(2*max(0, try-2)), len(free))
 		k := 0
@@ -156,10 +156,10 @@ func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity,
 		}
 		c.id = free[k]
 		free = slices.Delete(free, k, k+1)
-		if left = r.leaving(ctx, store, who, c); errors.Is(left, ErrIDTaken) {
+		if releasing = r.leaving(ctx, store, who, c); errors.Is(releasing, ErrIDTaken) {
 			continue
-		} else if left != nil {
-			return Held{}, left
+		} else if releasing != nil {
+			return Held{}, releasing
 		}
 		held, err := r.write(ctx, store, who, c)
 		if !errors.Is(err, kvdb.ErrConditions) {
@@ -169,18 +169,18 @@ func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity,
 			continue
 		}
 		if _, at, err := lastClaim(ctx, store, who.Name); err != nil || at != c.nameAt {
-			return Held{}, cmp.Or(err, kvdb.ErrConditions) // one of our name was faster, or the store has no transactions
+			return Held{}, cmp.Or(err, kvdb.ErrConditions) // a node of our name was faster, or the store has no transactions
 		}
 	}
-	if left != nil && !raced {
-		return Held{}, fmt.Errorf("%w now: %v", ErrNoID, left)
+	if releasing != nil && !raced {
+		return Held{}, fmt.Errorf("%w now: %v", ErrNoID, releasing)
 	}
 	return Held{}, kvdb.ErrConditions
 }
 
-// leaving fails if the ID was released while its agent may still allocate: that
-// does not know of the release if it cannot reach the store, and allocates until
-// Expire after its last beat.
+// leaving fails if the ID was released while its agent may still allocate. An agent that
+// cannot reach the store does not know of the release, and allocates until Expire after
+// its last beat.
 func (r *register) leaving(ctx context.Context, store kvdb.Store, who Identity, c claim) error {
 	s := r.byID[c.id]
 	if s.NodeRecord == nil || s.Released == 0 || s.Clean || s.Instance == who.Instance && s.Name == who.Name {
@@ -198,8 +198,8 @@ func (r *register) leaving(ctx context.Context, store kvdb.Store, who Identity, 
 		ErrIDTaken, c.id, s.Name, s.Instance, at(beat), wait)
 }
 
-// lastClaim is what was last claimed under a name and when, 0 for never. One that
-// cannot be read says nothing.
+// lastClaim returns the last claim under a name and its revision, 0 if there is none. A
+// claim that cannot be read is empty.
 func lastClaim(ctx context.Context, store kvdb.Store, name string) (*kv.NodeName, int64, error) {
 	x, _, err := store.Get(ctx, kv.NodeNameKey(name)) // the zero KeyValue where there is none
 	m := &kv.NodeName{}
@@ -218,7 +218,7 @@ func readRegister(ctx context.Context, store kvdb.Store, who Identity) (*registe
 	var pools []*kv.Pool
 	for _, x := range kvs {
 		if r, _ := kv.ResourceOf(x.Key); r.Name == kv.PoolResource {
-			if m := (&kv.Pool{}); proto.Unmarshal(x.Value, m) == nil { // one that is not readable limits nobody
+			if m := (&kv.Pool{}); proto.Unmarshal(x.Value, m) == nil { // a pool that cannot be read limits no ID
 				pools = append(pools, m)
 			}
 			continue
@@ -269,7 +269,7 @@ func (r *register) rivals(ctx context.Context, store kvdb.Store, who Identity, n
 }
 
 // fresh is whether the agent that wrote beat must be taken for alive: a clock
-// that is ahead of ours is no reason not to.
+// that is ahead of ours does not make it stale.
 func fresh(beat *kv.NodeBeat, who Identity, now time.Time) bool {
 	return beat != nil && !beat.Stopped && beat.Session != who.Session && now.Sub(time.Unix(0, beat.At)) < who.Fresh
 }
@@ -316,7 +316,7 @@ func (r *register) given(who Identity, c claim) (uint32, error) {
 	return wanted, r.fits(wanted)
 }
 
-// choice is how many free IDs a claim may choose from.
+// choice bounds the free IDs that a claim chooses from.
 const choice = 4096
 
 // free are the IDs that may be claimed, in order: those that were never used or

@@ -29,11 +29,11 @@ func TestAClaimGivesUpInTheEnd(t *testing.T) {
 	store := stubborn{mem.New()}
 	defer store.Close()
 	_, err := nodesync.Claim(t.Context(), store, who("a"), nodesync.Held{}, began())
-	g.Expect(err).To(MatchError(ContainSubstring("others were faster")))
+	g.Expect(err).To(MatchError(ContainSubstring("gave up after 100 conflicting writes")))
 }
 
 // Whatever the store does at any step of a claim, the next one finds or makes
-// exactly one record, and nobody else gets that ID.
+// exactly one record, and no other node gets that ID.
 func TestAFaultyStoreAtEachStep(t *testing.T) {
 	for kind, through := range stores() {
 		t.Run(kind, func(t *testing.T) { faultAtEachStep(t, through) })
@@ -80,7 +80,7 @@ func faultAtEachStep(t *testing.T, through func(kvdb.Store) kvdb.Store) {
 	}
 }
 
-// A store that is away is said to be away, not that others were faster.
+// A store that is away is said to be away, not that gave up after 100 conflicting writes.
 func TestAStoreThatEndsWithinAClaim(t *testing.T) {
 	for k := 1; k <= 8; k++ {
 		g := NewWithT(t)

@@ -82,7 +82,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// IDs are used in the order that costs least: those that nobody can depend on
+// IDs are used in the order that costs least: those without a former holder
 // by number, then those that were released longest ago.
 func TestTheOrderOfIDs(t *testing.T) {
 	g := NewWithT(t)
@@ -361,7 +361,7 @@ func TestALostRaceIsRunAgain(t *testing.T) {
 	g.Expect(records(g, store)).To(HaveLen(41))
 }
 
-// A pinned or remembered ID that somebody takes meanwhile is refused, not fought for.
+// A pinned or remembered ID that another node takes meanwhile is refused, not fought for.
 func TestALostRaceForOneID(t *testing.T) {
 	for name, w := range map[string]nodesync.Identity{"pinned": pinned("slow", 1), "remembered": who("slow")} {
 		t.Run(name, func(t *testing.T) {

@@ -177,8 +177,8 @@ func (s *claimSweep) delete(ctx context.Context, c storedClaim) {
 	s.ended = append(s.ended, strings.TrimPrefix(c.key, kv.PrefixClaimPrefix))
 }
 
-// failed notes why a claim was not decided. That it has changed meanwhile is no
-// error: the next run looks at it again.
+// failed notes why a claim was not decided. If it has changed
+// meanwhile, the next run looks at it again.
 func (s *claimSweep) failed(c storedClaim, err error) {
 	if !errors.Is(err, kvdb.ErrConditions) {
 		s.errs = append(s.errs, fmt.Errorf("end the claim of node %s for %s: %w", c.Node, c.Prefix, err))

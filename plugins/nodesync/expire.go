@@ -44,7 +44,7 @@ func ReleaseExpired(ctx context.Context, store kvdb.Store, e Expired, now time.T
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		done, err := releaseExpired(ctx, store, e, byName[name], now)
 		switch {
-		case errors.Is(err, kvdb.ErrConditions): // the agent is back, or somebody else was faster
+		case errors.Is(err, kvdb.ErrConditions): // the agent is back, or another node was faster
 		case err != nil:
 			errs = append(errs, fmt.Errorf("release the ID of node %s: %w", name, err))
 		case done:

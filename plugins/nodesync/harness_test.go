@@ -33,7 +33,7 @@ const (
 	term    = expire * 5 / 6
 )
 
-// began is when all tests begin; simulated time does so by itself.
+// began returns the time at which tests begin, as simulated time does.
 func began() time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
 
 func limit(n uint32) func([]*kv.Pool) uint32 { return func([]*kv.Pool) uint32 { return n } }
@@ -124,7 +124,7 @@ func wipe(g Gomega, s kvdb.Store) {
 	}
 }
 
-// disk is what a node remembers.
+// disk holds what a node remembers.
 type disk struct {
 	mu     sync.Mutex
 	values map[string]string
@@ -151,7 +151,7 @@ func (d *disk) SetLocal(name, value string) error {
 	return nil
 }
 
-// written is how often it was.
+// written returns the number of writes.
 func (d *disk) written() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -263,7 +263,7 @@ func (n *node) Suspend(reason string) {
 	n.suspended = reason
 }
 
-// suspension is why nothing is lent; it must not differ from what is told.
+// suspension returns the reason for which nothing is allocated.
 func (n *node) suspension() string {
 	n.mu.Lock()
 	why := n.suspended
@@ -305,7 +305,7 @@ func (n *node) PushEvent(ev controller.Event) error {
 
 // PushEventWait implements controller.EventLoop.
 func (n *node) PushEventWait(context.Context, controller.Event) error {
-	return errors.New("a claimer waits for nobody")
+	return errors.New("a claimer does not wait")
 }
 
 // resume returns a second process with the memory of n and a copy of its disk.

@@ -21,11 +21,11 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// historyIDs is how many IDs there are for the nodes of a history.
+// historyIDs bounds the IDs for the nodes of a history.
 const historyIDs = 3
 
-// register is what the cluster agrees on: who holds each ID, and how often it
-// changed hands.
+// register holds what the cluster agrees on: the holder of each ID, and the number of
+// its changes.
 type register [historyIDs]struct {
 	holder     string
 	generation uint64

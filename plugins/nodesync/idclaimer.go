@@ -71,7 +71,7 @@ type IDClaimer struct {
 	twins *twins        // of who is busy; nil: the node is alone
 
 	telling sync.Mutex // held while a problem comes or goes and is made known
-	untold  bool       // of who tells: a problem from before Run
+	pending bool       // under telling: a problem from before Run
 
 	mu        sync.Mutex
 	held      Held
@@ -86,7 +86,7 @@ type IDClaimer struct {
 	stored    said // what the store has, as of the last beat
 }
 
-// remembered is what is on the disk.
+// remembered holds what is on the disk.
 type remembered struct {
 	ID         uint32    `json:"id"`
 	Generation uint64    `json:"generation"`
@@ -97,7 +97,7 @@ type remembered struct {
 	Machine    Machine   `json:"machine"`           // that the store confirmed it on
 }
 
-// diskName is where the disk has it.
+// diskName names it on the disk.
 const diskName = "node-id"
 
 // NewIDClaimer returns an IDClaimer with the ID that its disk remembers. If the ID has a
@@ -125,7 +125,7 @@ func NewIDClaimer(deps IDClaimerDeps) (*IDClaimer, error) {
 	}
 	if k.problem != "" {
 		deps.Leases.Suspend(reason(k.held, k.problem))
-		k.untold = true
+		k.pending = true
 	}
 	return k, nil
 }
@@ -150,28 +150,29 @@ func (k *IDClaimer) storeIsRead() bool { return k.state == nil || k.state.Status
 // ID returns this node's ID, 0 before it was claimed for the first time.
 func (k *IDClaimer) ID() uint32 { return k.Held().ID }
 
-// Held is the ID and the generation of its record.
+// Held returns the ID and the generation of its record.
 func (k *IDClaimer) Held() Held {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.held
 }
 
-// Problem is why no new address may be lent under the ID, "" if it may.
+// Problem returns the reason for which no new address may be allocated under the ID, ""
+// if it may.
 func (k *IDClaimer) Problem() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.problem
 }
 
-// Confirmed is when the store last confirmed the ID.
+// Confirmed returns the time when the store last confirmed the ID.
 func (k *IDClaimer) Confirmed() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.confirmed
 }
 
-// Poke has the ID confirmed soon.
+// Poke makes Run confirm the ID soon.
 func (k *IDClaimer) Poke() {
 	select {
 	case k.poke <- struct{}{}:
@@ -199,7 +200,7 @@ func (k *IDClaimer) Run(ctx context.Context) error {
 		}
 		k.checkTerm()
 		if k.ID() == 0 || !k.storeIsRead() {
-			continue // for who reads the store: it puts back first what the store has lost
+			continue // the reader of the store confirms it, after it has repaired the store
 		}
 		if err := k.confirmInTerm(ctx); errors.Is(err, controller.ErrFatal) {
 			return err
@@ -223,7 +224,8 @@ func (k *IDClaimer) confirmInTerm(ctx context.Context) error {
 
 // Confirm has the store confirm the ID, claims it if it has to, and writes what
 // is new. It fails where the store does; and, with controller.ErrFatal, where
-// this node can have no ID at all. A lost ID is no error: see Problem.
+// this node can have no ID at all. If the ID is lost, it
+// returns nil and sets Problem.
 func (k *IDClaimer) Confirm(ctx context.Context) error {
 	select {
 	case k.busy <- struct{}{}:
@@ -259,7 +261,7 @@ var (
 	errBefore = errors.New("the node ID was lost before the agent was started")
 )
 
-// conflict is why err says that the ID is not this node's, nil if it does not.
+// conflict returns the error in err that denies this node the ID, nil if there is none.
 func conflict(err error) error {
 	for _, kind := range []error{ErrNameInUse, ErrInstanceInUse, ErrIDTaken, ErrNoID, errOtherSession, errMaybeTwin} {
 		if errors.Is(err, kind) {
@@ -285,7 +287,7 @@ func (k *IDClaimer) confirm(ctx context.Context) (Held, error) {
 			return held, err
 		}
 	}
-	return Held{}, fmt.Errorf("confirm node ID %d: others were faster %d times", want.ID, attempts)
+	return Held{}, fmt.Errorf("confirm node ID %d: gave up after %d conflicting writes", want.ID, attempts)
 }
 
 // claim claims want again, or an ID for the first time.
@@ -310,7 +312,7 @@ func (k *IDClaimer) claim(ctx context.Context, want Held) (Held, error) {
 }
 
 // waitForNodes waits before the first claim in a store without any node: it may have
-// been wiped a moment ago, and whoever knew it is about to write it again.
+// been wiped a moment ago, and nodes that know it are about to write it again.
 func (k *IDClaimer) waitForNodes(ctx context.Context) error {
 	if k.deps.FirstWait == 0 {
 		return nil
@@ -328,21 +330,21 @@ func (k *IDClaimer) waitForNodes(ctx context.Context) error {
 	}
 }
 
-// confirmedInThisRun is whether a claim by this run stands.
+// confirmedInThisRun reports whether a claim by this run stands.
 func (k *IDClaimer) confirmedInThisRun() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.session
 }
 
-// inUse is whether the loop has derived addresses from the ID.
+// inUse reports whether the loop has derived addresses from the ID.
 func (k *IDClaimer) inUse() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.used
 }
 
-// Use is ID for who derives addresses from it: from now on it is this one.
+// Use returns the ID to derive addresses from, which does not change from now on.
 func (k *IDClaimer) Use() uint32 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -350,14 +352,14 @@ func (k *IDClaimer) Use() uint32 {
 	return k.held.ID
 }
 
-// own is what the store has of this node, as this node read or wrote it last.
+// own holds what the store has of this node, as this node read or wrote it last.
 type own struct {
 	record           *kv.NodeRecord
 	recordAt, beatAt int64 // revisions
 }
 
-// beat says that the agent is there, and writes what it says of itself. It does
-// nothing (false) where the record is not of held any more.
+// beat writes the beat of the agent and what the node reports of itself. It does nothing
+// and returns false if the record is not of held any more.
 func (k *IDClaimer) beat(ctx context.Context, held Held) (bool, error) {
 	for range attempts {
 		if k.own.record == nil || k.own.record.Id != held.ID {
@@ -374,11 +376,11 @@ func (k *IDClaimer) beat(ctx context.Context, held Held) (bool, error) {
 		if err == nil {
 			return true, nil
 		}
-		if !errors.Is(err, kvdb.ErrConditions) { // somebody else has written: look again
+		if !errors.Is(err, kvdb.ErrConditions) { // another process has written: look again
 			return false, fmt.Errorf("beat of node ID %d: %w", held.ID, err)
 		}
 	}
-	return false, fmt.Errorf("beat of node ID %d: others were faster %d times", held.ID, attempts)
+	return false, fmt.Errorf("beat of node ID %d: gave up after %d conflicting writes", held.ID, attempts)
 }
 
 // beatOnce writes the beat, and the record if it changes, where both are as
@@ -517,7 +519,7 @@ func (k *IDClaimer) save(r remembered) error {
 // confirmation, and the clock with the time that it told before.
 func (k *IDClaimer) slack() time.Duration { return k.deps.Expire / 24 }
 
-// left is how long the ID may be used if it is not confirmed again.
+// left returns the time for which the ID may be used if it is not confirmed again.
 func (k *IDClaimer) left() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -525,7 +527,7 @@ func (k *IDClaimer) left() time.Duration {
 }
 
 // overdue is a problem where the store has not confirmed the ID for so long
-// that others may soon release it, or where the clock does not tell.
+// that another node may soon release it, or if the clock does not tell.
 func (k *IDClaimer) overdue() (problem string, kind error) {
 	left := k.left()
 	k.mu.Lock()
@@ -535,7 +537,7 @@ func (k *IDClaimer) overdue() (problem string, kind error) {
 	case id == 0:
 		return "", nil
 	case left <= 0:
-		return fmt.Sprintf("the cluster store has not confirmed node ID %d since %s; after %s others may have it", id, confirmed.UTC().Format(time.RFC3339), k.deps.Expire), errOverdue
+		return fmt.Sprintf("the cluster store has not confirmed node ID %d since %s; after %s another node may have it", id, confirmed.UTC().Format(time.RFC3339), k.deps.Expire), errOverdue
 	case left > k.deps.Expire*5/6+k.slack():
 		return fmt.Sprintf("the cluster store confirmed node ID %d at %s, which the clock says is still to come", id, confirmed.UTC().Format(time.RFC3339)), errOverdue
 	}
@@ -578,13 +580,13 @@ func (k *IDClaimer) tell(problem string, kind error) {
 func (k *IDClaimer) tellBefore() {
 	k.telling.Lock()
 	defer k.telling.Unlock()
-	if k.untold {
+	if k.pending {
 		k.announce(k.Held(), k.Problem())
 	}
 }
 
 func (k *IDClaimer) announce(held Held, problem string) {
-	k.untold = false
+	k.pending = false
 	if problem == "" {
 		k.deps.Log.Info("the node ID is this node's again", "nodeID", held.ID, "generation", held.Generation)
 	} else {
@@ -595,7 +597,7 @@ func (k *IDClaimer) announce(held Held, problem string) {
 	}
 }
 
-// goodbye is how long an agent that ends waits for the store.
+// goodbye bounds the time for which an agent that ends waits for the store.
 const goodbye = 2 * time.Second
 
 func (k *IDClaimer) sayGoodbye(ctx context.Context) {

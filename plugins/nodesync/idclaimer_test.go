@@ -86,8 +86,8 @@ func TestNoFirstClaim(t *testing.T) {
 	})
 }
 
-// The store is wiped. Whoever is faster with an ID has it: the other one keeps
-// it, lends nothing, says so everywhere, and gets it back when it is free again.
+// The store is wiped. The node that is faster with an ID has it: the other one
+// allocates nothing, reports that everywhere, and gets the ID back when it is free.
 func TestAWipedStore(t *testing.T) {
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		a, b := newNode(t, store, who("a"), newDisk()).confirm(t), newNode(t, store, who("b"), newDisk()).confirm(t)
@@ -248,7 +248,7 @@ func TestAStolenIDIsNotConfirmed(t *testing.T) {
 		a.confirm(t)
 		g.Expect(a.Problem()).To(ContainSubstring("thief"))
 		g.Expect(a.Confirmed()).To(Equal(confirmed))
-		g.Expect(beatOf(g, store, 1).At).To(Equal(confirmed.UnixNano()), "no sign of life under an ID of somebody else")
+		g.Expect(beatOf(g, store, 1).At).To(Equal(confirmed.UnixNano()), "no beat under an ID of another node")
 		g.Expect(a.events()).To(HaveLen(1))
 	})
 }
@@ -457,17 +457,17 @@ func TestBeatsTellOfThePools(t *testing.T) {
 // The first claim in a store without any node waits for those that knew more
 // of it; no other claim does.
 func TestTheFirstClaimOfAll(t *testing.T) {
-	const settle = 30 * time.Second
-	waits := func(d *nodesync.IDClaimerDeps) { d.FirstWait = settle }
+	const firstWait = 30 * time.Second
+	waits := func(d *nodesync.IDClaimerDeps) { d.FirstWait = firstWait }
 	for name, c := range map[string]struct {
 		before, meanwhile bool // another node is known
 		remembered        bool
 		id                uint32
 		wait              time.Duration
 	}{
-		"alone":         {false, false, false, 1, settle},
+		"alone":         {false, false, false, 1, firstWait},
 		"among others":  {true, false, false, 2, 0},
-		"others come":   {false, true, false, 2, settle},
+		"others come":   {false, true, false, 2, firstWait},
 		"it is not new": {false, false, true, 3, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -484,7 +484,7 @@ func TestTheFirstClaimOfAll(t *testing.T) {
 					other()
 				}
 				if c.meanwhile {
-					time.AfterFunc(settle/2, other)
+					time.AfterFunc(firstWait/2, other)
 				}
 				began := time.Now()
 				a := newNode(t, store, again(who("a")), d, waits).confirm(t)

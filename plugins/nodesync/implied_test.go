@@ -119,7 +119,7 @@ func TestANewIDThatTurnsOutToBeTaken(t *testing.T) {
 }
 
 // A claim that is only pending, and older than the record, begins again: it sees
-// the record then. One of an ID's own node is no matter.
+// the record then. A claim of the ID's own node does not count.
 func TestAPendingClaimMakesRoomForAnID(t *testing.T) {
 	g := NewWithT(t)
 	inner := mem.New()
@@ -134,8 +134,8 @@ func TestAPendingClaimMakesRoomForAnID(t *testing.T) {
 	g.Expect(left).To(BeEmpty())
 }
 
-// An ID that the node has addresses of, or was told to have, is no matter of
-// choice: the conflict is reported, with the holder.
+// An ID that the node has addresses of, or was told to have, is not
+// exchanged: the conflict is reported, with the holder.
 func TestAnIDWithoutAChoiceIsTaken(t *testing.T) {
 	for name, c := range map[string]struct {
 		who  nodesync.Identity

@@ -74,7 +74,7 @@ func TestNodesWithClaims(t *testing.T) {
 
 	g.Expect(n.has(blockTarget("10.1.78.0/24"), "b", false)).To(BeEmpty(), "a pending claim is nothing yet")
 	g.Expect(n.has(blockTarget("10.1.78.0/24"), "b", true)).To(HaveLen(1))
-	g.Expect(n.has(addressTarget("192.168.16.7"), "b", true)).To(BeEmpty(), "it is no block")
+	g.Expect(n.has(addressTarget("192.168.16.7"), "b", true)).To(BeEmpty(), "it is not a block")
 	g.Expect(n.has(blockTarget("10.1.79.0/24"), "c", true)).To(BeEmpty(), "a node of which nothing else is known")
 	g.Expect(n.GetAllNodes()["b"].String()).To(HaveSuffix("claims=[10.1.78.0/24]"))
 	n.asResynced()

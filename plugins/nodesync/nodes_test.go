@@ -86,7 +86,7 @@ func (n *neighbourhood) object(name string, cidr string, addresses ...string) []
 	return n.change(kubestate.Nodes, kv.NodeKey(name), m)
 }
 
-// told is what a NodeUpdate says.
+// told returns the text of a NodeUpdate.
 func told(name, before, now string) []string {
 	return []string{"Node Update\n* node: " + name + "\n* before: " + before + "\n* now: " + now}
 }
@@ -158,7 +158,7 @@ func TestAResyncEndsWhereTheChangesEnd(t *testing.T) {
 	g.Expect(n.GetNodeID()).To(BeNumerically("==", 1))
 }
 
-// Nobody can change what the plugin knows.
+// A caller cannot change what the plugin knows.
 func TestNodesAreCopies(t *testing.T) {
 	g := NewWithT(t)
 	n := newNeighbourhood(t)
@@ -212,7 +212,7 @@ func TestEventsThatAreHandled(t *testing.T) {
 	}
 }
 
-// An ID that was released is no node's, and of two records of one name the one
+// An ID that was released has no node, and of two records of one name the one
 // counts that was not superseded.
 func TestRecordsThatDoNotCount(t *testing.T) {
 	g := NewWithT(t)
@@ -262,6 +262,6 @@ func TestEvents(t *testing.T) {
 		g.Expect(func() { ev.Done(nil) }).NotTo(Panic())
 	}
 	g := NewWithT(t)
-	g.Expect((&nodesync.NodeIDChange{Held: held, Problem: "taken"}).String()).To(And(ContainSubstring("node ID: 3, generation 7"), ContainSubstring("nothing new is lent: taken")))
+	g.Expect((&nodesync.NodeIDChange{Held: held, Problem: "taken"}).String()).To(And(ContainSubstring("node ID: 3, generation 7"), ContainSubstring("nothing new is allocated: taken")))
 	g.Expect((&nodesync.NodeIDChange{Held: held}).String()).To(ContainSubstring("it is this node's"))
 }

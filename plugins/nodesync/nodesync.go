@@ -18,7 +18,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
-// Deps is what the plugin is given.
+// Deps holds the dependencies of the plugin.
 type Deps struct {
 	controller.PluginDeps
 	ServiceLabel controller.AgentLabel
@@ -68,7 +68,7 @@ func (p *NodeSync) Close() error { return nil }
 // GetNodeID is this node's ID.
 func (p *NodeSync) GetNodeID() uint32 { return p.IDClaimer.Use() }
 
-// GetAllNodes is what is known of all nodes.
+// GetAllNodes returns what is known of all nodes.
 func (p *NodeSync) GetAllNodes() Nodes {
 	nodes := make(Nodes, len(p.said))
 	for name := range p.said {
@@ -254,7 +254,7 @@ func (p *NodeSync) forget(key string, m proto.Message) {
 }
 
 // node derives a node from what is said of it, nil where nothing is. An ID that
-// is released is no node's. Of two records of one name, which is so after a
+// is released has no node. Of two records of one name, which is so after a
 // node lost its state directory, the one that was not superseded counts, then
 // the newer one. What cannot be parsed is left out.
 func (p *NodeSync) node(name string) *Node {

@@ -23,7 +23,7 @@ import (
 
 // past is a store that can be wiped, and restored as it was. Its counter goes on
 // even then ("etcdutl snapshot restore --bump-revision"): where it does not, a
-// condition may hold by chance, and nobody can tell. Nobody watches it.
+// condition may hold by chance, and no reader can tell. It has no watches.
 type past struct {
 	mu      sync.Mutex
 	kvs     map[string]kvdb.KeyValue
@@ -79,7 +79,7 @@ func (p *past) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (int64
 }
 
 func (p *past) Watch(context.Context, string, int64) (kvdb.Watcher, error) {
-	return nil, errors.New("nobody watches the past")
+	return nil, errors.New("the past has no watches")
 }
 
 func (p *past) Close() error { return nil }
@@ -124,7 +124,7 @@ func TestThePast(t *testing.T) {
 	}
 }
 
-// weather is how a link to the store is.
+// weather represents the state of a link to the store.
 type weather int
 
 const (
@@ -217,7 +217,7 @@ func (l *link) isDead() bool {
 	return l.dead
 }
 
-// answer is how long an answer is waited for, as real stores do.
+// answer bounds the wait for an answer, as real stores do.
 const answer = 30 * time.Second
 
 func (l *link) Get(ctx context.Context, key string) (kvdb.KeyValue, bool, error) {

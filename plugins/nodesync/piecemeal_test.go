@@ -142,7 +142,7 @@ func meanwhile(k int, do func()) faulty.Plan {
 }
 
 // A node that comes back at any moment of its release has its ID, or knows that
-// it has not; and nobody is told that the ID is clean.
+// it has not; and the ID does not become clean.
 func TestAReleaseWhileTheNodeComesBack(t *testing.T) {
 	for kind, through := range stores() {
 		for k := 1; ; k++ {
@@ -173,7 +173,7 @@ func TestAReleaseWhileTheNodeComesBack(t *testing.T) {
 	}
 }
 
-// Who is refused the ID that it is to move to has the one before.
+// A node that is refused the ID that it is to move to keeps the one before.
 func TestARefusedMove(t *testing.T) {
 	for kind, through := range stores() {
 		for k := 1; ; k++ {
@@ -218,7 +218,7 @@ func TestWhatWasLeftHalfway(t *testing.T) {
 	g.Expect(records(g, store)[1].Released).To(BeZero())
 }
 
-// during has key written by somebody else while the k-th operation is waited for.
+// during has key written by another process while the k-th operation is waited for.
 func during(s *faulty.Store, op string, k int, key string) faulty.Plan {
 	seen := 0
 	return func(asked string, _ int) faulty.Fault {

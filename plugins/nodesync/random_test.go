@@ -45,7 +45,7 @@ func live(t *testing.T, seed uint64, steps int, pieces bool) (err error) {
 			err = w.check()
 		}
 		if err == nil {
-			err = w.settle()
+			err = w.waitUntilEqual()
 		}
 		if err == nil {
 			err = w.ends()
@@ -166,7 +166,7 @@ func (w *world) jump(m *machine) {
 func (w *world) lose() {
 	w.mu.Lock()
 	w.reborn = time.Now()
-	for _, m := range w.machines { // whoever ends now does not know better later
+	for _, m := range w.machines { // a machine that ends now does not know better later
 		w.lost[m.instance] = w.reborn
 	}
 	w.mu.Unlock()
@@ -202,7 +202,7 @@ func (w *world) sweep() {
 	}
 }
 
-// release is what an administrator does, rightly or wrongly.
+// release releases a node as an administrator does, rightly or wrongly.
 func (w *world) release(m *machine) {
 	if w.jumps { // whose clock is right is not known then, and wrong releases are not excused
 		return

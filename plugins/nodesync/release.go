@@ -117,7 +117,7 @@ type release struct {
 
 // once releases what the node has, and then says that it is clean: in a store
 // without transactions its agent may have come back between the look at its
-// beat and the release. It would then have an ID that is anybody's.
+// beat and the release. It would then have an ID that any node may claim.
 func (r *release) once(ctx context.Context, store kvdb.Store) (id uint32, err error) {
 	nodes, err := List(ctx, store)
 	if err != nil {
@@ -158,8 +158,7 @@ func (r *release) once(ctx context.Context, store kvdb.Store) (id uint32, err er
 	return id, clean(ctx, store, gone)
 }
 
-// clean says of released IDs that nothing of them is in use, where nobody has
-// claimed them or was there since.
+// clean marks released IDs as unused, if no node has claimed them or beaten since.
 func clean(ctx context.Context, store kvdb.Store, gone []Registered) error {
 	for _, n := range gone {
 		m := &kv.NodeRecord{}

@@ -32,7 +32,7 @@ func TestRelease(t *testing.T) {
 		"ended in good order":         {"a", 1, false, true, nil, true},
 		"there a moment ago, forced":  {"a", 1, true, false, nil, false},
 		"gone, forced":                {"a", fresh, true, false, nil, true},
-		"nobody":                      {"c", fresh, true, false, nodesync.ErrNoNode, false},
+		"no node":                     {"c", fresh, true, false, nodesync.ErrNoNode, false},
 		"released before":             {"released", fresh, false, false, nodesync.ErrNoNode, false},
 		"a name that is but a prefix": {"", fresh, true, false, nodesync.ErrNoNode, false},
 	} {
@@ -82,7 +82,7 @@ func TestTheIDOfACopiedDiskIsReleasedByForce(t *testing.T) {
 	g.Expect(nodesync.Claim(t.Context(), store, renamed, held, began().Add(fresh))).To(HaveField("ID", held.ID))
 }
 
-// With the term of the cluster instead of fresh nobody gets an ID before it ends.
+// With the term of the cluster instead of fresh no node gets an ID before it ends.
 func TestNoReleaseBeforeTheTermEnds(t *testing.T) {
 	g := NewWithT(t)
 	store := mem.New()

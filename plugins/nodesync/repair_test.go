@@ -80,8 +80,8 @@ func TestWhatTheStoreHasLostOfRecordsIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// Whoever writes first, and however often: all nodes end with the same records,
-// and there is nothing left to write.
+// All nodes end with the same records, in any order of their writes, and then write
+// nothing more.
 func TestRepairEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := NewWithT(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 )
 
-// said is what the node says of itself.
+// said holds what the node publishes of itself.
 type said struct {
 	addresses []string
 	uid       string

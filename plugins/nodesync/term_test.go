@@ -54,7 +54,7 @@ func TestAnAgentThatIsCutOff(t *testing.T) {
 	}
 }
 
-// A store that is away for less is no problem.
+// A store that is away for less makes no problem.
 func TestAShortAbsence(t *testing.T) {
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		a := newNode(t, store, who("a"), newDisk()).confirm(t).run(t)
@@ -69,8 +69,8 @@ func TestAShortAbsence(t *testing.T) {
 	})
 }
 
-// Others may have the ID once the term is over: by then the agent has stopped,
-// and when it comes back it takes nothing from them.
+// Another node may have the ID once the term is over: by then the agent has stopped,
+// and when it comes back it takes nothing from it.
 func TestTheIDOfAnAgentThatIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -123,7 +123,7 @@ func TestARestartWithoutTheStore(t *testing.T) {
 	})
 }
 
-// Who was off for longer lends nothing before the store has confirmed its ID,
+// A node that was off for longer allocates nothing before the store has confirmed its ID,
 // not even until Run looks at it.
 func TestAStartAfterALongTime(t *testing.T) {
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
@@ -145,12 +145,12 @@ func TestAStartAfterALongTime(t *testing.T) {
 }
 
 // A clock that is set: ahead, the term is over earlier; back, by more than
-// clocks are corrected, nobody knows, so nothing is lent until the store has
+// clocks are corrected, the offset is unknown, so nothing is allocated until the store has
 // confirmed the ID.
 func TestAClockThatIsSet(t *testing.T) {
 	for name, c := range map[string]struct {
-		jump time.Duration
-		lend bool
+		jump      time.Duration
+		allocates bool
 	}{"ahead": {expire, false}, "a little ahead": {time.Hour, true}, "back": {-2 * time.Hour, false}, "a little back": {-time.Minute, true}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
@@ -158,7 +158,7 @@ func TestAClockThatIsSet(t *testing.T) {
 				store.Reset(away)
 				a.jump(c.jump)
 				time.Sleep(2 * refresh)
-				g.Expect(a.Problem() == "").To(Equal(c.lend), a.Problem())
+				g.Expect(a.Problem() == "").To(Equal(c.allocates), a.Problem())
 				store.Reset()
 				time.Sleep(2 * refresh)
 				g.Expect(a.Problem()).To(BeEmpty())
@@ -168,13 +168,13 @@ func TestAClockThatIsSet(t *testing.T) {
 				next := newNode(t, store, again(who("a")), a.disk, func(d *nodesync.IDClaimerDeps) {
 					d.Now = func() time.Time { return a.now().Add(c.jump) }
 				})
-				g.Expect(next.Problem() == "").To(Equal(c.lend), next.Problem())
+				g.Expect(next.Problem() == "").To(Equal(c.allocates), next.Problem())
 			})
 		})
 	}
 }
 
-// An agent that ends says so, so that nobody has to wait for it.
+// An agent that ends says so, so that no node has to wait for it.
 func TestGoodbye(t *testing.T) {
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		a := newNode(t, store, who("a"), newDisk()).confirm(t).run(t)
@@ -192,7 +192,7 @@ func TestGoodbye(t *testing.T) {
 	})
 }
 
-// Nobody says goodbye for another one, and nobody waits for a store that is away.
+// No agent says goodbye for another one, or waits for a store that is away.
 func TestNoGoodbye(t *testing.T) {
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		none := newNode(t, store, who("none"), newDisk()).run(t)
@@ -212,7 +212,7 @@ func TestNoGoodbye(t *testing.T) {
 
 		busy := newNode(t, store, again(who("a")), a.disk).run(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { _ = busy.Confirm(ctx) }() // of somebody who does not end
+		go func() { _ = busy.Confirm(ctx) }() // of a caller that does not end
 		synctest.Wait()
 		began = time.Now()
 		busy.stop()

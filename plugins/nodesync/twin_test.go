@@ -84,7 +84,7 @@ func TestARestartAndACloneAreToldApart(t *testing.T) {
 
 // A clone on another machine never allocates while the original is there, and
 // the original does not notice it.
-func TestACloneWhoseOriginalRuns(t *testing.T) {
+func TestCloneBesideRunningOriginal(t *testing.T) {
 	attack.Begin(t, attack.Twin).Add(1)
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		a := newNode(t, store, who("a"), newDisk()).confirm(t).run(t)
@@ -111,7 +111,7 @@ func TestACloneWhoseOriginalRuns(t *testing.T) {
 
 // The original may be killed instead of stopped: the clone goes on once it has not
 // beaten for as long as beats are fresh.
-func TestACloneWhoseOriginalDies(t *testing.T) {
+func TestCloneAfterOriginalDies(t *testing.T) {
 	bubble(t, func(t *testing.T, g Gomega, inner *faulty.Store) {
 		original := faulty.New(inner)
 		a := newNode(t, original, who("a"), newDisk()).confirm(t).run(t)
@@ -300,7 +300,7 @@ func TestAnEarlierBeatOfThisProcess(t *testing.T) {
 
 // What a claim has concluded from a beat must still be so when it is written: the
 // original is back at the very moment when the clone would go on.
-func TestACloneWhoseOriginalComesBackAtThatMoment(t *testing.T) {
+func TestCloneWhenOriginalComesBack(t *testing.T) {
 	for kind, through := range stores() {
 		bubble(t, func(t *testing.T, g Gomega, inner *faulty.Store) {
 			a := newNode(t, inner, who("a"), newDisk()).confirm(t)

@@ -34,7 +34,7 @@ const (
 	worldJump   = worldExpire / 48 // of any clock, both ways
 )
 
-// machine is what outlives an agent.
+// machine holds what outlives an agent.
 type machine struct {
 	name, instance string
 	host           string // the hardware; agents on one host have one product UUID
@@ -60,8 +60,8 @@ type agent struct {
 	ended    sync.WaitGroup
 	used     atomic.Uint32 // the ID that it has derived addresses from
 	fatal    atomic.Bool
-	released time.Time // somebody released its ID, and it was not confirmed since
-	lost     time.Time // so, and it was cut off meanwhile: who released it was wrong
+	released time.Time // its ID was released, and it was not confirmed since
+	lost     time.Time // so, and it was cut off meanwhile: the release was wrong
 }
 
 // world is a cluster.
@@ -270,10 +270,10 @@ func (w *world) end(a *agent, crash bool) {
 }
 
 // lends is whether an agent may lend new addresses.
-func (a *agent) lends() bool { return a.used.Load() != 0 && a.Problem() == "" }
+func (a *agent) allocates() bool { return a.used.Load() != 0 && a.Problem() == "" }
 
 // excused is whether an agent cannot know yet what became of its ID: the store
-// has lost its past since it was confirmed; or somebody has released the ID of
+// has lost its past since it was confirmed; or an administrator has released the ID of
 // an agent that was cut off, or of a machine that was to come back. An agent of
 // a disk that was copied may be moved by the other one while it is cut off.
 func (w *world) excused(a *agent) bool {
@@ -346,10 +346,10 @@ func (w *world) monitor(before, now map[string]kvdb.KeyValue) {
 	w.alone()
 }
 
-// overlap finds agents that may lend under an ID that somebody else has.
+// overlap finds agents that may allocate under an ID of another node.
 func (w *world) overlap(id uint32, m *kv.NodeRecord) {
 	for _, x := range w.machines {
-		if a := x.agent; a != nil && m.Released == 0 && x.instance != m.Instance && a.lends() && a.ID() == id && !w.excused(a) {
+		if a := x.agent; a != nil && m.Released == 0 && x.instance != m.Instance && a.allocates() && a.ID() == id && !w.excused(a) {
 			w.fault("node ID %d is of %s (%s), and %s (%s) may lend under it, confirmed at %s", id, m.Name, m.Instance, x.name, x.instance, a.Confirmed().Format("15:04:05.000"))
 		}
 	}
@@ -357,7 +357,7 @@ func (w *world) overlap(id uint32, m *kv.NodeRecord) {
 
 // alone finds two agents that may lend under one ID, and agents whose ID changes.
 func (w *world) alone() {
-	lends := map[uint32]*machine{}
+	allocators := map[uint32]*machine{}
 	for _, m := range w.machines {
 		a := m.agent
 		if a == nil {
@@ -366,18 +366,18 @@ func (w *world) alone() {
 		if used := a.used.Load(); used != 0 && a.ID() != used {
 			w.fault("%s (%s) went from node ID %d to %d", m.name, m.instance, used, a.ID())
 		}
-		if !a.lends() {
+		if !a.allocates() {
 			continue
 		}
 		w.twice(a)
 		if w.excused(a) {
 			continue
 		}
-		other := lends[a.ID()]
+		other := allocators[a.ID()]
 		if other != nil {
 			w.fault("%s (%s) and %s (%s) may lend under node ID %d", m.name, m.instance, other.name, other.instance, a.ID())
 		}
-		lends[a.ID()] = m
+		allocators[a.ID()] = m
 	}
 }
 
@@ -392,9 +392,9 @@ func (w *world) check() error {
 		if a == nil {
 			continue
 		}
-		if since := a.now().Add(m.offsetAtStart(a)).Sub(a.Confirmed()); a.lends() && since >= worldTerm && !w.jumps {
+		if since := a.now().Add(m.offsetAtStart(a)).Sub(a.Confirmed()); a.allocates() && since >= worldTerm && !w.jumps {
 			w.fault("%s (%s) may lend %s after it was confirmed", m.name, m.instance, since)
-		} else if a.lends() && since >= worldTerm+2*refresh+2*worldJump {
+		} else if a.allocates() && since >= worldTerm+2*refresh+2*worldJump {
 			w.fault("%s (%s) may lend %s after it was confirmed, by its clock", m.name, m.instance, since)
 		}
 		w.suspects(a)
@@ -408,15 +408,15 @@ func (w *world) check() error {
 	return errors.New(strings.Join(w.bad, "\n"))
 }
 
-// offsetAtStart is what the clock of the agent has beside its own jumps.
+// offsetAtStart returns the offset of the agent's clock beside its own jumps.
 func (m *machine) offsetAtStart(a *agent) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return m.offset - a.offset
 }
 
-// settle ends the bad weather, and finds agents that do not know what is so.
-func (w *world) settle() error {
+// waitUntilEqual ends the bad weather, and finds agents that do not know what is so.
+func (w *world) waitUntilEqual() error {
 	for _, a := range w.agents() {
 		w.spoil(a, fine)
 	}
@@ -474,7 +474,7 @@ func (w *world) ends() error {
 	for id := range uint32(worldIDs) {
 		who := pinned(fmt.Sprint("late-", id+1), id+1)
 		if _, err := nodesync.Claim(context.Background(), w.admin, who, nodesync.Held{}, time.Now()); err != nil {
-			return fmt.Errorf("nobody is there any more, and %w", err)
+			return fmt.Errorf("no agent is there any more, and %w", err)
 		}
 	}
 	return nil
@@ -488,7 +488,7 @@ func (w *world) close() {
 	w.late.Wait()
 }
 
-// describe is how all are, for the log.
+// describe returns the state of all machines, for the log.
 func (w *world) describe() string {
 	var all []string
 	is := recordsIn(w.store.copied())
@@ -503,7 +503,7 @@ func (w *world) describe() string {
 		}
 	}
 	for _, a := range w.agents() {
-		all = append(all, fmt.Sprintf("%s/%s has %d (used %d) lends=%t confirmed=%s", a.of.name, a.of.instance, a.ID(), a.used.Load(), a.lends(), a.Confirmed().Format("15:04:05")))
+		all = append(all, fmt.Sprintf("%s/%s has %d (used %d) lends=%t confirmed=%s", a.of.name, a.of.instance, a.ID(), a.used.Load(), a.allocates(), a.Confirmed().Format("15:04:05")))
 	}
 	return strings.Join(all, "; ")
 }

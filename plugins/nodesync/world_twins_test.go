@@ -70,7 +70,7 @@ func (w *world) twice(a *agent) {
 	}
 	for _, m := range w.machines {
 		b := m.agent
-		if b == nil || b == a || m.instance != a.of.instance || !b.lends() || a.ID() != b.ID() {
+		if b == nil || b == a || m.instance != a.of.instance || !b.allocates() || a.ID() != b.ID() {
 			continue
 		}
 		switch {

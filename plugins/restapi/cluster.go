@@ -26,8 +26,8 @@ func (p *RESTAPI) nodes(w http.ResponseWriter, r *http.Request) {
 	_ = writeJSON(w, http.StatusOK, all)
 }
 
-// releaseNode makes the ID of a node that is gone free. Who may be gone is not
-// known here: the errors of ReleaseNode say what they are by their status.
+// releaseNode makes the ID of a node free that is gone. The errors of ReleaseNode have
+// the status of the answer.
 func (p *RESTAPI) releaseNode(w http.ResponseWriter, r *http.Request) {
 	var req localapi.NodeReleaseRequest
 	if !readJSON(w, r, &req) {
@@ -86,7 +86,7 @@ func (p *RESTAPI) apply(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// whyRefused is all that stands in the way, in one text.
+// whyRefused returns all reasons of a refusal in one text.
 func whyRefused(result localapi.ApplyResult) string {
 	var all []string
 	for _, problem := range result.Problems {
@@ -96,7 +96,7 @@ func whyRefused(result localapi.ApplyResult) string {
 		all = append(all, b.Reason)
 	}
 	if len(all) == 0 {
-		all = append(all, cmp.Or(strings.TrimSpace(result.Text), "the agent says nothing more"))
+		all = append(all, cmp.Or(strings.TrimSpace(result.Text), "the agent gives no reason"))
 	}
 	return "nothing was changed: " + strings.Join(all, "\n")
 }

@@ -209,7 +209,7 @@ func TestAllocations(t *testing.T) {
 	g.Expect(allocated(g, failing)["ns/both"]).To(HavePrefix(`{"MainIP":"10.1.5.6"`))
 }
 
-// Where nobody holds anything the list is empty, and no null.
+// Without an address in use the list is empty, not null.
 func TestNoAllocations(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)
@@ -218,5 +218,5 @@ func TestNoAllocations(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	_, body := ask(a.handler, "GET", localapi.PathAllocations, "")
-	g.Expect(body).To(MatchJSON(`{"Pods": []}`), "those that cool down or are in quarantine are nobody's")
+	g.Expect(body).To(MatchJSON(`{"Pods": []}`), "addresses that cool down or are in quarantine have no pod")
 }

@@ -28,8 +28,8 @@ func (s satisfied) Flush() {
 	s.hangUp()
 }
 
-// Who hangs up after the answer has it: to take its lease back would give the
-// address to somebody else while the caller uses it.
+// A caller that hangs up after the answer has the answer. If the agent released the
+// lease, another pod would get the address while the caller uses it.
 func TestACallerThatHangsUpAfterTheAnswer(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)

@@ -35,7 +35,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// agent is what stands behind the API: a real ledger, and the rest as the test says.
+// agent stands behind the API: a real ledger, and the other parts as the test sets them.
 type agent struct {
 	g       Gomega
 	book    *ledger.Ledger
@@ -97,7 +97,7 @@ func (a *agent) fill() {
 	a.lease("c4", "gone")  // .5
 	_, err = a.book.Release(ctx(), ledger.Selector{Key: key("c4")})
 	a.g.Expect(err).NotTo(HaveOccurred())
-	_, err = st.Quarantine("default", netip.MustParseAddr("10.1.5.77"), ledger.Pod{Namespace: "ns", Name: "stranger"}, "somebody uses it")
+	_, err = st.Quarantine("default", netip.MustParseAddr("10.1.5.77"), ledger.Pod{Namespace: "ns", Name: "stranger"}, "a host uses it")
 	a.g.Expect(err).NotTo(HaveOccurred())
 	a.g.Expect(st.Commit(ctx())).To(Succeed())
 }
@@ -133,7 +133,7 @@ func (a *agent) delete(ctx context.Context, l ledger.Lease) error {
 	return err
 }
 
-// Status is what the test says.
+// Status returns the status that the test has set.
 func (a *agent) Status() localapi.Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -108,7 +108,7 @@ func TestEventHistory(t *testing.T) {
 			} else {
 				var all []numbered
 				g.Expect(json.Unmarshal([]byte(body), &all)).To(Succeed())
-				g.Expect(all).NotTo(BeNil(), "an empty list is no null")
+				g.Expect(all).NotTo(BeNil(), "an empty list is not null")
 				for _, r := range all {
 					got += fmt.Sprint(" ", r.SeqNum)
 				}

@@ -79,7 +79,7 @@ func TestMetricsOfTheLedger(t *testing.T) {
 		"family=ipv4 kind=all pool=default: 256", "family=ipv4 kind=free pool=default: 248"))
 }
 
-// The cluster is asked each time, and not at all where nobody watches it.
+// Each scrape asks the cluster; without Watch none does.
 func TestMetricsOfTheCluster(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)

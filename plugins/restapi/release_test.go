@@ -39,7 +39,7 @@ func TestRelease(t *testing.T) {
 		{"by an IPv4 address in IPv6 clothes", `{"ip": "::ffff:10.1.5.2"}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
 		{"by address and pool", `{"ip": "10.1.5.2", "pool": "default"}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
 		{"by address in another pool", `{"ip": "10.1.5.2", "pool": "blue"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
-		{"an address that nobody has", `{"ip": "10.1.5.200"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"an address that is free", `{"ip": "10.1.5.200"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
 		{"by container", `{"containerID": "c1"}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
 		{"by container and interface", `{"containerID": "c1", "ifName": "eth0"}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
 		{"by container and another interface", `{"containerID": "c1", "ifName": "net1"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
@@ -49,7 +49,7 @@ func TestRelease(t *testing.T) {
 		{"the gateway", `{"ip": "10.1.5.1"}`, []string{}, "gateway", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
 		{"by the ledger's own container", `{"containerID": "10.1.5.0/24"}`, []string{}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
 		{"one that cools down", `{"ip": "10.1.5.5"}`, []string{}, "cools down", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
-		{"one in quarantine", `{"ip": "10.1.5.77"}`, []string{}, "somebody uses it", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
+		{"one in quarantine", `{"ip": "10.1.5.77"}`, []string{}, "a host uses it", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
 		{"one in quarantine, by its pod", `{"pod": "ns/stranger"}`, []string{}, "quarantined", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4", "10.1.5.77"}},
 		{"one in quarantine, said so", `{"ip": "10.1.5.77", "quarantined": true}`, []string{"10.1.5.77"}, "", []string{"10.1.5.2", "10.1.5.3", "10.1.5.4"}},
 		{"quarantine is not asked for, but allowed", `{"ip": "10.1.5.2", "quarantined": true}`, []string{"10.1.5.2"}, "", []string{"10.1.5.3", "10.1.5.4", "10.1.5.77"}},
@@ -93,7 +93,7 @@ func TestPodsAreReleasedThroughTheLoop(t *testing.T) {
 	a.release(`{"pod": "ns/web-0"}`)
 	g.Expect(a.deleted).To(Equal([]string{"pods/c1/eth0", "pods/c2/eth0"}))
 	a.release(`{"ip": "10.1.5.77", "quarantined": true}`)
-	g.Expect(a.deleted).To(HaveLen(2), "nobody has that one")
+	g.Expect(a.deleted).To(HaveLen(2), "that one is free")
 }
 
 // What a person has seen and said yes to is what is freed, and nothing that came since.

@@ -24,10 +24,10 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// maxBody is far above any request.
+// maxBody bounds the body of a request.
 const maxBody = 4 << 20
 
-// Handler is the whole API.
+// Handler serves the whole API.
 func (p *RESTAPI) Handler() http.Handler {
 	mux := p.readOnly()
 	mux.HandleFunc("POST "+localapi.PathCNI, p.cni)
@@ -44,10 +44,10 @@ func (p *RESTAPI) Handler() http.Handler {
 	return answerAll(mux)
 }
 
-// ReadOnlyHandler is what a network may see.
+// ReadOnlyHandler serves the part of the API that a network may see.
 func (p *RESTAPI) ReadOnlyHandler() http.Handler { return answerAll(p.readOnly()) }
 
-// MetricsHandler answers what a scraper and probes ask, and nothing else.
+// MetricsHandler serves metrics and probes only.
 func (p *RESTAPI) MetricsHandler() http.Handler { return answerAll(p.observed()) }
 
 func (p *RESTAPI) readOnly() *http.ServeMux {
@@ -84,11 +84,11 @@ func (p *RESTAPI) observed() *http.ServeMux {
 	return mux
 }
 
-// answerAll gives what mux does not know an answer in JSON: 404, or 405 where
-// another method would do. net/http ends a request's context also when the caller
+// answerAll answers in JSON to a path that mux does not know: 404, or 405 if another
+// method would do. net/http ends a request's context also when the caller
 // closes its sending half, as "nc -N" does. Such a caller still reads the answer, so
-// a request runs to its end, but for two: an ADD whose caller has gone is taken back,
-// and events are followed as long as the caller is there.
+// a request runs to its end, except two: an ADD whose caller has gone is released, and events
+// are followed as long as the caller is there.
 func answerAll(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {
@@ -119,8 +119,8 @@ func probe(w http.ResponseWriter, ok bool, why string) {
 	fmt.Fprintln(w, "ok")
 }
 
-// writeJSON writes v whole, with its length: the CNI plugin tells by that
-// whether an answer is cut off.
+// writeJSON writes v with its length, by which the CNI plugin notices an answer that is
+// cut off.
 func writeJSON(w http.ResponseWriter, status int, v any) error {
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(v); err != nil {
@@ -143,7 +143,7 @@ func writeError(w http.ResponseWriter, status int, err error) {
 func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
-		err = decode(body, v, r.URL.Path == localapi.PathCNI) // whose other end may be of a newer version
+		err = decode(body, v, r.URL.Path == localapi.PathCNI) // the CNI plugin may be of a newer version
 	}
 	if err != nil {
 		writeError(w, http.StatusBadRequest, fmt.Errorf("body of %s: %w", r.URL.Path, err))
@@ -170,13 +170,13 @@ func decode(body []byte, v any, unknown bool) error {
 		return err
 	}
 	if _, more := d.Token(); more != io.EOF {
-		return errors.New("something follows the JSON value")
+		return errors.New("text follows the JSON value: want one value")
 	}
 	return nil
 }
 
-// cni answers with a cni.Reply, or with {"error": a CNI error}; with 503 where
-// the caller should do as if the agent were away.
+// cni answers with a cni.Reply, with {"error": a CNI error}, or with 503 if the caller
+// should do as without an agent.
 func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 	var req cni.Request
 	if !readJSON(w, r, &req) {
@@ -191,7 +191,7 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		werr := writeJSON(w, http.StatusOK, reply)
-		if werr == nil { // it is a few hundred bytes: flushing it tells whether somebody is there
+		if werr == nil { // it is a few hundred bytes: flushing it fails if the caller has gone
 			werr = http.NewResponseController(w).Flush()
 		}
 		p.Pods.Delivered(req, reply, werr)
@@ -221,7 +221,7 @@ func leaseOf(l ledger.Lease) localapi.Lease {
 		Purpose: l.Purpose.String(), Network: l.Key.Network, ContainerID: l.Key.ContainerID, IfName: l.Key.IfName,
 		PodName: l.Pod.Name, PodNamespace: l.Pod.Namespace, PodUID: l.Pod.UID, NetNS: l.NetNS, Since: l.Since, Reason: l.Reason, Generation: l.Generation,
 	}
-	if l.Purpose == ledger.ForInfra { // its key is the ledger's own affair
+	if l.Purpose == ledger.ForInfra { // its key has a meaning for the ledger only
 		out.Network, out.ContainerID = "", ""
 	}
 	return out

@@ -22,9 +22,7 @@ import (
 func notYetPlain() []string {
 	return []string{
 		".",
-		"agent",
 		"cmd/cadastre-operator",
-		"controller",
 		"docs",
 		"ledger",
 		"ledger/addrspace",
@@ -33,11 +31,7 @@ func notYetPlain() []string {
 		"operator/runner",
 		"operator/nodeipam",
 		"plugins/ipam",
-		"plugins/nodesync",
-		"plugins/nodesync/claims",
 		"plugins/podmanager",
-		"plugins/restapi",
-		"plugins/restapi/localapi",
 	}
 }
 

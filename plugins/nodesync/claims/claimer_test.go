@@ -68,7 +68,7 @@ func TestABlockedClaim(t *testing.T) {
 			w.now = time.Now()
 			w.beats(b.node)
 		}
-		w.g.Expect(a.lines("waits for a claim")).To(Equal(1), "later beats of the holder are no news")
+		w.g.Expect(a.lines("waits for a claim")).To(Equal(1), "later beats of the holder are not logged")
 		w.g.Expect(a.Waiting()[wide()].Since).To(Equal(waiting.Since))
 		w.g.Expect(a.disk.values["claims"]).To(BeEmpty())
 

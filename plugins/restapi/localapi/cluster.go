@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Node is one node of the cluster, as the cluster store knows it.
+// Node represents a node of the cluster, as the cluster store knows it.
 type Node struct {
 	ID         uint32     `json:"id"`
 	Name       string     `json:"name"`
@@ -23,11 +23,11 @@ type Node struct {
 	Problem    string     `json:"problem,omitempty"` // why the record cannot be read; nothing but ID is known then
 }
 
-// PoolUse is what a node has of a pool, as of its last word.
+// PoolUse counts what a node has of a pool, as of its last report.
 type PoolUse struct {
 	Pool       string `json:"pool"`
 	Generation uint64 `json:"generation"` // of the pool that the node has followed
-	Open       bool   `json:"open"`       // it may lend new addresses of it
+	Open       bool   `json:"open"`       // it may allocate new addresses of it
 	Leases     uint64 `json:"leases"`
 }
 
@@ -38,7 +38,7 @@ type NodeReleaseRequest struct {
 	Force bool   `json:"force,omitempty"`
 }
 
-// NodeReleaseReply is the ID that was released.
+// NodeReleaseReply holds the ID that was released.
 type NodeReleaseReply struct {
 	ID uint32 `json:"id"`
 	// Until holds the time when the node's agent stops allocating by itself, if that may still
@@ -46,31 +46,31 @@ type NodeReleaseReply struct {
 	Until *time.Time `json:"until,omitempty"`
 }
 
-// Pool is one address space of the cluster, and this node's blocks of it.
+// Pool represents an address space of the cluster, with this node's blocks of it.
 type Pool struct {
 	Name       string      `json:"name"`
 	Network    string      `json:"network"`
 	Ranges     []PoolRange `json:"ranges"`
 	State      string      `json:"state"`
 	Generation uint64      `json:"generation"`
-	Origin     string      `json:"origin"`            // who gave it its first value
+	Origin     string      `json:"origin"`            // what gave it its first value
 	Problem    string      `json:"problem,omitempty"` // why this node does not follow it, if so
 	Blocks     []Block     `json:"blocks"`
 }
 
-// PoolRange is what one family's blocks are cut from.
+// PoolRange holds the prefix of the blocks of one family.
 type PoolRange struct {
 	CIDR             string `json:"cidr"`
 	OneNodePrefixLen uint32 `json:"oneNodePrefixLen"`
 }
 
-// ApplyRequest is a file of pools that are to be those of the cluster.
+// ApplyRequest holds a file of pools that are to be those of the cluster.
 type ApplyRequest struct {
 	File   string `json:"file"`             // the text, not its name
 	DryRun bool   `json:"dryRun,omitempty"` // only say what would happen
 }
 
-// ApplyResult is what has changed, or would.
+// ApplyResult lists the changes, or those that would be made.
 type ApplyResult struct {
 	Text     string    `json:"text"` // all of this for people
 	Changes  int       `json:"changes"`
@@ -80,20 +80,20 @@ type ApplyResult struct {
 	Moves    []Move    `json:"moves"`
 }
 
-// ApplyRefusal is the body of a refusal: the Error, and the whole result.
+// ApplyRefusal holds the body of a refusal: the Error, and the whole result.
 type ApplyRefusal struct {
 	Error string `json:"error"`
 	ApplyResult
 }
 
-// Problem is one thing that is wrong with a file.
+// Problem describes an error of a file.
 type Problem struct {
 	Field   string `json:"field"`   // the full path of the key: pools[0].ranges[0].cidr
 	Value   string `json:"value"`   // as written, or empty where there is none to show
 	Problem string `json:"problem"` // what is wrong, and what would be right
 }
 
-// String is the field, the value and the problem in one line.
+// String returns the field, the value and the problem in one line.
 func (p Problem) String() string {
 	if p.Value == "" {
 		return p.Field + ": " + p.Problem
@@ -101,7 +101,7 @@ func (p Problem) String() string {
 	return p.Field + ": " + strconv.Quote(p.Value) + " " + p.Problem
 }
 
-// Blocker is why a pool cannot be changed.
+// Blocker describes a reason for which a pool cannot be changed.
 type Blocker struct {
 	Pool   string `json:"pool"`
 	Node   string `json:"node"` // that still uses it; "": no single one
@@ -109,7 +109,7 @@ type Blocker struct {
 	Reason string `json:"reason"` // a sentence that names them
 }
 
-// Move is a node that gets another block.
+// Move describes a node that gets another block.
 type Move struct {
 	Pool string `json:"pool"`
 	Node string `json:"node"`

@@ -1,13 +1,9 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package localapi is the JSON of the agent's local HTTP API, for both of its
-// ends: the agent's restapi plugin and the command line (or curl). It has types
-// and paths only. Fields are added, never renamed; lists are never null.
-//
-// Example:
-//
-//	curl --unix-socket /run/cadastre/agent.sock http://localhost/v1/leases
+// Package localapi holds the types and paths of the agent's local HTTP API, for both
+// ends: the agent's restapi plugin and the command line (or curl). Fields are added,
+// never renamed; lists are never null.
 package localapi
 
 import (
@@ -51,7 +47,7 @@ const (
 // agent has started, in RFC 3339. Sequence numbers count within one such run.
 const EventsStarted = "X-Agent-Started"
 
-// Lease is one lease.
+// Lease represents one lease.
 type Lease struct {
 	IP           string    `json:"ip"`     // without a mask
 	Family       string    `json:"family"` // ipv4, ipv6
@@ -71,7 +67,7 @@ type Lease struct {
 	Generation   uint64    `json:"generation"`
 }
 
-// Status is how the agent is.
+// Status describes the agent.
 type Status struct {
 	Version    string    `json:"version"`
 	NodeName   string    `json:"nodeName"`
@@ -83,25 +79,27 @@ type Status struct {
 	Serving    bool      `json:"serving"` // the DELs that waited are applied, CNI requests are answered
 	Ready      bool      `json:"ready"`
 	ReadyError string    `json:"readyError,omitempty"`
-	// Suspended is why no new address is lent, if so.
+	// Suspended holds the reason for which the agent allocates no new address, "" if it
+	// does.
 	Suspended string `json:"suspended,omitempty"`
 	KVDB      string `json:"kvdb"`
-	// KVDBConnected is whether the cluster store answers, KVDBError why it does
-	// not, KVDBRevision the one of the state that the agent follows.
+	// KVDBConnected reports whether the cluster store answers. KVDBError holds the reason
+	// if it does not, KVDBRevision the revision of the state that the agent follows.
 	KVDBConnected bool   `json:"kvdbConnected"`
 	KVDBError     string `json:"kvdbError,omitempty"`
 	KVDBRevision  int64  `json:"kvdbRevision"`
-	// StateFrom is where that state was read: remote (the cluster store), mirror
+	// StateFrom names the source of that state: remote (the cluster store), mirror
 	// (this node's copy of it), or "" as long as there is none.
 	StateFrom        string `json:"stateFrom"`
 	NodeIDGeneration uint64 `json:"nodeIDGeneration"` // of the claim of NodeID
-	// NodeIDProblem is why the node cannot be sure that NodeID is its own, if so.
+	// NodeIDProblem holds the reason for which NodeID may belong to another node, "" if it
+	// does not.
 	NodeIDProblem string `json:"nodeIDProblem,omitempty"`
 	// Claims are those of podCIDRs, static blocks and pinned node addresses.
 	Claims []Claim `json:"claims"`
 	// ConfigProblem describes how contiv.conf differs from the pools that the cluster uses, "" if it does not.
 	ConfigProblem string   `json:"configProblem,omitempty"`
-	Notes         []string `json:"notes"` // what differs, and harms nothing: node ID and Node object
+	Notes         []string `json:"notes"` // differences that harm nothing: node ID and Node object
 	StateDir      string   `json:"stateDir"`
 	// DatabaseError is the error of a failed commit to the database, "" if none failed.
 	DatabaseError string            `json:"databaseError,omitempty"`
@@ -112,7 +110,7 @@ type Status struct {
 	Loop          controller.Status `json:"eventLoop"`
 }
 
-// Claim is the right of this node to a prefix that does not follow from its ID.
+// Claim represents the right of this node to a prefix that does not follow from its ID.
 type Claim struct {
 	Network string    `json:"network"` // default: pods; nodes: node addresses
 	Prefix  string    `json:"prefix"`
@@ -153,24 +151,24 @@ type ReleaseRequest struct {
 	Only []uint64 `json:"only,omitempty"`
 }
 
-// ReleaseReply is what was freed, or would be.
+// ReleaseReply lists the leases that were freed, or would be.
 type ReleaseReply struct {
 	Leases  []Lease  `json:"leases"`
 	Skipped []string `json:"skipped,omitempty"` // what matches but is not freed, and why
 }
 
-// CheckReport is what does not fit in the ledger.
+// CheckReport lists the contradictions in the ledger.
 type CheckReport struct {
 	Findings []string `json:"findings"`
 	Leases   int      `json:"leases"`
 }
 
-// Error is the body of every answer that is not 200 (but for CNI).
+// Error holds the body of every answer that is not 200, except for CNI.
 type Error struct {
 	Error string `json:"error"`
 }
 
-// StatusError is an error that says which HTTP status it is answered with.
+// StatusError is an error with the HTTP status of its answer.
 type StatusError struct {
 	Status int // 4xx or 5xx
 	Err    error
@@ -178,5 +176,5 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return e.Err.Error() }
 
-// Unwrap is the error without its status.
+// Unwrap returns the error without its status.
 func (e *StatusError) Unwrap() error { return e.Err }

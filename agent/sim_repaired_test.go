@@ -20,30 +20,29 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
 )
 
-// toSettle is how long everything may take to be as it should be once nothing
-// is wrong any more: an agent that failed again and again waits for five minutes.
-const toSettle = 12 * time.Minute
+// repairTime bounds the time until all is as it should be after the last fault: an agent that failed again and again waits for five minutes.
+const repairTime = 12 * time.Minute
 
-// settle mends everything, waits, and looks whether all is as it should be.
-func (c *simCluster) settle() {
+// repairAll ends all faults, waits, and checks that all is as it should be.
+func (c *simCluster) repairAll() {
 	c.say("everything is mended")
 	c.setLeaderless(false)
 	for _, m := range c.machines {
 		m.heal()
 	}
-	time.Sleep(toSettle)
+	time.Sleep(repairTime)
 	synctest.Wait()
 	c.judge.step()
 	for _, m := range c.machines {
 		if m.stop != nil && c.ok() {
-			c.judge.settled(m)
+			c.judge.repaired(m)
 		}
 	}
-	c.judge.poolsSettled()
+	c.judge.poolsRepaired()
 }
 
-// settled looks at a machine that had time.
-func (j *judge) settled(m *machine) {
+// repaired looks at a machine that had time.
+func (j *judge) repaired(m *machine) {
 	p := m.running()
 	if p == nil || !p.a.loop.Status().Resynced {
 		why := cmp.Or(j.conflict(m, 0, lastPause), j.conflict(m, m.remembers(), lastPause))
@@ -182,8 +181,8 @@ func (j *judge) poolsOf(m *machine, p *process) {
 	}
 }
 
-// poolsSettled wants what apply has reported to be true still.
-func (j *judge) poolsSettled() {
+// poolsRepaired wants what apply has reported to be true still.
+func (j *judge) poolsRepaired() {
 	pools := j.c.pools()
 	for name, generation := range j.acked {
 		if i := slices.IndexFunc(pools, func(p poolplan.Pool) bool { return p.Name == name }); i < 0 || pools[i].Generation < generation {
