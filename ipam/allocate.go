@@ -131,7 +131,10 @@ func (m *IPAM) AllocateNext(family, owner string) (ipv4Result, ipv6Result *Alloc
 // AllocateNextWithExpiration is AllocateNext with an expiration timer: the
 // addresses are released unless StopExpirationTimer is called for each of them
 // within the timeout. A timeout of 0 starts no timer.
-func (m *IPAM) AllocateNextWithExpiration(family, owner string, timeout time.Duration) (ipv4Result, ipv6Result *AllocationResult, err error) {
+func (m *IPAM) AllocateNextWithExpiration(
+	family, owner string,
+	timeout time.Duration,
+) (ipv4Result, ipv6Result *AllocationResult, err error) {
 	fs, err := m.wanted(family)
 	if err == nil {
 		ipv4Result, ipv6Result, err = m.allocateNext(fs, request{key: m.key(owner), owner: owner, more: true, timeout: timeout})
