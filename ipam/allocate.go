@@ -131,10 +131,16 @@ func (m *IPAM) AllocateNext(family, owner string) (ipv4Result, ipv6Result *Alloc
 // AllocateNextWithExpiration is AllocateNext with an expiration timer: the
 // addresses are released unless StopExpirationTimer is called for each of them
 // within the timeout. A timeout of 0 starts no timer.
-func (m *IPAM) AllocateNextWithExpiration(family, owner string, timeout time.Duration) (ipv4Result, ipv6Result *AllocationResult, err error) {
+func (m *IPAM) AllocateNextWithExpiration(
+	family, owner string,
+	timeout time.Duration,
+) (ipv4Result, ipv6Result *AllocationResult, err error) {
 	fs, err := m.wanted(family)
 	if err == nil {
-		ipv4Result, ipv6Result, err = m.allocateNext(fs, request{key: m.key(owner), owner: owner, more: true, timeout: timeout})
+		ipv4Result, ipv6Result, err = m.allocateNext(
+			fs,
+			request{key: m.key(owner), owner: owner, more: true, timeout: timeout},
+		)
 	}
 	if err != nil {
 		return nil, nil, allocation("the next address", owner, err)
@@ -149,7 +155,10 @@ func (m *IPAM) AllocateNextFamily(family Family, owner string) (result *Allocati
 
 // AllocateNextFamilyWithoutSyncUpstream allocates any address of a family without
 // a report upstream.
-func (m *IPAM) AllocateNextFamilyWithoutSyncUpstream(family Family, owner string) (result *AllocationResult, err error) {
+func (m *IPAM) AllocateNextFamilyWithoutSyncUpstream(
+	family Family,
+	owner string,
+) (result *AllocationResult, err error) {
 	return m.allocateFamily(family, owner, false)
 }
 
@@ -263,7 +272,11 @@ func (m *IPAM) claim(fs []ledger.Family, r request) (results [2]*AllocationResul
 	for _, f := range fs {
 		i := slices.IndexFunc(leases, func(l ledger.Lease) bool { return ledger.FamilyOf(l.Addr) == f })
 		if i < 0 {
-			return [2]*AllocationResult{}, false, fmt.Errorf("%w: its earlier addresses include none of %s", ledger.ErrKeyHeld, f)
+			return [2]*AllocationResult{}, false, fmt.Errorf(
+				"%w: its earlier addresses include none of %s",
+				ledger.ErrKeyHeld,
+				f,
+			)
 		}
 		results[f] = m.result(s, leases[i].Addr, leases[i].Expiry.Token)
 	}

@@ -108,7 +108,10 @@ type IPAMAllocator interface {
 	// ReleaseIPString releases an address, or all addresses of an owner.
 	ReleaseIPString(releaseArg string) (err error)
 	// AllocateNextWithExpiration allocates addresses that are released unless a timer is stopped.
-	AllocateNextWithExpiration(family, owner string, timeout time.Duration) (ipv4Result, ipv6Result *AllocationResult, err error)
+	AllocateNextWithExpiration(
+		family, owner string,
+		timeout time.Duration,
+	) (ipv4Result, ipv6Result *AllocationResult, err error)
 	// AllocateNext allocates an address of each family, or of the named one.
 	AllocateNext(family, owner string) (ipv4Result, ipv6Result *AllocationResult, err error)
 	// AllocateNextFamilyWithoutSyncUpstream allocates an address without a report upstream.

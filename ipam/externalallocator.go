@@ -125,7 +125,8 @@ func (m *IPAM) nextExternal(x Allocator, f ledger.Family, req request, report bo
 			return nil, err
 		}
 		if ledger.FamilyOf(a) != f {
-			return nil, errors.Join(fmt.Errorf("the allocator of family %s has returned %s", f, a), m.releaseLocked(x, a))
+			err := fmt.Errorf("the allocator of family %s has returned %s", f, a)
+			return nil, errors.Join(err, m.releaseLocked(x, a))
 		}
 		if _, excluded := m.deps.Ledger.Excluded(m.pool.Name, a); excluded {
 			m.externals.held[a].owner, m.externals.held[a].container = req.owner+" (blacklisted)", ""

@@ -229,7 +229,10 @@ func (m *IPAM) nodeBlocks() (blocks []netip.Prefix, err error) {
 		case !p.IsValid() || ledger.FamilyOf(p.Addr()) != ledger.Family(f):
 			return nil, fmt.Errorf("host scope: allocation CIDR %v: want a CIDR of family %s", cidr, ledger.Family(f))
 		case !hasPodAddress(p):
-			return nil, fmt.Errorf("host scope: allocation CIDR %s has no address beside its first and last one: want at least a /30 (IPv4) or /126 (IPv6)", p)
+			return nil, fmt.Errorf(
+				"host scope: allocation CIDR %s has no address beside its first and last one: want at least a /30 (IPv4) or /126 (IPv6)",
+				p,
+			)
 		}
 		blocks = append(blocks, p)
 	}

@@ -116,7 +116,10 @@ func (set *NetResourceSet) thresholds() thresholds {
 
 // review returns the state of each CIDR to report, and the CIDRs that can be
 // released. It changes nothing.
-func (c cidrList) review(t thresholds, used map[netip.Prefix]usage) (states map[netip.Prefix]string, unneeded []netip.Prefix) {
+func (c cidrList) review(
+	t thresholds,
+	used map[netip.Prefix]usage,
+) (states map[netip.Prefix]string, unneeded []netip.Prefix) {
 	states = map[netip.Prefix]string{}
 	free := uint64(0)
 	for _, p := range c.active() {
@@ -175,7 +178,15 @@ func (m *IPAM) readCIDRs(f ledger.Family, set *NetResourceSet) listing {
 		p = p.Masked()
 		switch {
 		case err != nil:
-			m.log.Error("a pod CIDR of the NetResourceSet cannot be parsed", "name", set.Name, "cidr", text, "error", err)
+			m.log.Error(
+				"a pod CIDR of the NetResourceSet cannot be parsed",
+				"name",
+				set.Name,
+				"cidr",
+				text,
+				"error",
+				err,
+			)
 		case ledger.FamilyOf(p.Addr()) != f:
 		case slices.ContainsFunc(l.cidrs, p.Overlaps):
 			m.log.Error("a pod CIDR of the NetResourceSet overlaps an earlier one", "name", set.Name, "cidr", text)

@@ -235,9 +235,26 @@ func (m *IPAM) DebugStatus() string {
 	if m.broken != nil {
 		return b.String()
 	}
-	fmt.Fprintf(&b, "pool: %s, cool-down %s, network %s\nrestored: %t\nexpired: %d\n", m.pool.Name, m.pool.CoolDown, m.deps.Door, m.isRestored(), m.deps.Ledger.Expired())
+	fmt.Fprintf(
+		&b,
+		"pool: %s, cool-down %s, network %s\nrestored: %t\nexpired: %d\n",
+		m.pool.Name,
+		m.pool.CoolDown,
+		m.deps.Door,
+		m.isRestored(),
+		m.deps.Ledger.Expired(),
+	)
 	for _, s := range m.stats() {
-		fmt.Fprintf(&b, "block %s: %s, %d held, %d cooling, %d quarantined, %d free\n", s.Block, s.State, s.Held+s.Infra, s.Cooling, s.Quarantined, s.Free)
+		fmt.Fprintf(
+			&b,
+			"block %s: %s, %d held, %d cooling, %d quarantined, %d free\n",
+			s.Block,
+			s.State,
+			s.Held+s.Infra,
+			s.Cooling,
+			s.Quarantined,
+			s.Free,
+		)
 	}
 	for _, e := range m.deps.Ledger.Exclusions() {
 		if e.Pool == m.pool.Name {
@@ -246,7 +263,14 @@ func (m *IPAM) DebugStatus() string {
 	}
 	for _, l := range m.leases() {
 		if l.State == ledger.Pending {
-			fmt.Fprintf(&b, "pending %s: %q, for %s, until uptime %s\n", l.Addr, m.holder(&l), l.Expiry.After, l.Expires)
+			fmt.Fprintf(
+				&b,
+				"pending %s: %q, for %s, until uptime %s\n",
+				l.Addr,
+				m.holder(&l),
+				l.Expiry.After,
+				l.Expires,
+			)
 		}
 	}
 	unconfirmed := m.Unconfirmed()

@@ -132,7 +132,13 @@ func (ds *DataStore) noAddress(f ledger.Family, wait time.Duration) error {
 	if wait < 0 {
 		return fmt.Errorf("%w of family %s: all %d are assigned", ErrNoAvailableIP, f, total)
 	}
-	return fmt.Errorf("%w of family %s: all %d are assigned or cooling, the next one for %s", ErrNoAvailableIP, f, total, wait)
+	return fmt.Errorf(
+		"%w of family %s: all %d are assigned or cooling, the next one for %s",
+		ErrNoAvailableIP,
+		f,
+		total,
+		wait,
+	)
 }
 
 // Unassign is UnassignPodIPv4Address with a context.
@@ -183,6 +189,14 @@ func (ds *DataStore) removeUnused(a netip.Addr) {
 		return
 	}
 	if err := ds.remove(b, nil); err != nil {
-		ds.opt.Log.Error("an unused block of the other mode could not be removed", "interface", b.of.of.ID, "block", b.prefix, "error", err)
+		ds.opt.Log.Error(
+			"an unused block of the other mode could not be removed",
+			"interface",
+			b.of.of.ID,
+			"block",
+			b.prefix,
+			"error",
+			err,
+		)
 	}
 }

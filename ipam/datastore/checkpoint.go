@@ -39,7 +39,12 @@ func (e *CheckpointEntry) addr() (netip.Addr, error) {
 	if text == "" {
 		text, v6 = e.IPv6, true
 	} else if e.IPv6 != "" {
-		return netip.Addr{}, fmt.Errorf("entry of %s: it has two addresses, %q and %q, want one", e.IPAMKey, e.IPv4, e.IPv6)
+		return netip.Addr{}, fmt.Errorf(
+			"entry of %s: it has two addresses, %q and %q, want one",
+			e.IPAMKey,
+			e.IPv4,
+			e.IPv6,
+		)
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil {

@@ -135,7 +135,11 @@ func decodeFile(text []byte, into any) error {
 	if seal.Checksum != "" {
 		body := text[:max(bytes.LastIndex(text, []byte(checksumField)), 0)]
 		if sum := fmt.Sprintf("%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))); sum != seal.Checksum {
-			return fmt.Errorf("its checksum is %q, want %q: it is damaged or was edited; an edited file is read without a checksum", seal.Checksum, sum)
+			return fmt.Errorf(
+				"its checksum is %q, want %q: it is damaged or was edited; an edited file is read without a checksum",
+				seal.Checksum,
+				sum,
+			)
 		}
 	}
 	if err := json.Unmarshal(text, into); err != nil {

@@ -192,7 +192,11 @@ func (c *JSONFile) Restore(into interface{}) error {
 	if err := decodeFile(text, into); err != nil {
 		damage := fmt.Errorf("checkpoint %s cannot be read: %w", c.path, err)
 		if err := c.fallBack(into); err != nil {
-			return fmt.Errorf("%w; the previous one was not restored: %w; keep pods off the node until the file is repaired, or drain the node, remove it and reboot", damage, err)
+			return fmt.Errorf(
+				"%w; the previous one was not restored: %w; keep pods off the node until the file is repaired, or drain the node, remove it and reboot",
+				damage,
+				err,
+			)
 		}
 		c.recovered = damage.Error()
 	}

@@ -40,7 +40,9 @@ type Ask func(ctx context.Context, eniID string) (blocks []netip.Prefix, attache
 // reports no interface at all, nothing changes, since every machine has one.
 func (ds *DataStore) Reconcile(ctx context.Context, seen []Attachment, ask Ask) error {
 	if len(seen) == 0 {
-		return fmt.Errorf("reconcile the interfaces: the machine reports none, want at least the primary one: nothing is changed")
+		return fmt.Errorf(
+			"reconcile the interfaces: the machine reports none, want at least the primary one: nothing is changed",
+		)
 	}
 	var errs []error
 	present := map[string]bool{}

@@ -44,7 +44,9 @@ func (ds *DataStore) ReadBackingStore() error {
 		return fmt.Errorf("restore the checkpoint: %w", ds.failed)
 	}
 	if slices.ContainsFunc(ds.ledger.Leases(), func(x ledger.Lease) bool { return x.State == ledger.Held }) {
-		return fmt.Errorf("restore the checkpoint: addresses are assigned already: want one call, before the first assignment")
+		return fmt.Errorf(
+			"restore the checkpoint: addresses are assigned already: want one call, before the first assignment",
+		)
 	}
 	ds.refused = ds.restore()
 	if ds.refused != nil {
@@ -63,11 +65,18 @@ func (ds *DataStore) restore() error {
 	case err != nil:
 		return err
 	case data.Version != CheckpointFormatVersion:
-		return fmt.Errorf("it is of version %q: want %q: start the program that wrote it, or drain the node, remove the checkpoint and reboot",
-			data.Version, CheckpointFormatVersion)
+		return fmt.Errorf(
+			"it is of version %q: want %q: start the program that wrote it, or drain the node, remove the checkpoint and reboot",
+			data.Version,
+			CheckpointFormatVersion,
+		)
 	}
 	if c, ok := ds.opt.Checkpoint.(interface{ Recovered() string }); ok && c.Recovered() != "" {
-		ds.opt.Log.Error("the checkpoint is damaged: restored the previous one, which has all its entries", "damage", c.Recovered())
+		ds.opt.Log.Error(
+			"the checkpoint is damaged: restored the previous one, which has all its entries",
+			"damage",
+			c.Recovered(),
+		)
 	}
 	entries, err := ds.examine(data)
 	if err != nil {
@@ -103,7 +112,12 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 		case err != nil:
 			return nil, err
 		case addresses[a]:
-			return nil, fmt.Errorf("entry of %s: address %s is in it twice: %w", e.IPAMKey, a, ds.logged(&Error{Code: IPAlreadyInStoreError, IP: a.String()}))
+			return nil, fmt.Errorf(
+				"entry of %s: address %s is in it twice: %w",
+				e.IPAMKey,
+				a,
+				ds.logged(&Error{Code: IPAlreadyInStoreError, IP: a.String()}),
+			)
 		case !cools && e.IsZero():
 			return nil, fmt.Errorf("address %s is in it without a key", a)
 		case !cools && owners[e.IPAMKey]:
@@ -118,7 +132,15 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 		case !cools:
 			owners[e.IPAMKey] = true
 			if x.cools = rebooted || links.lacks(e.Metadata); x.cools {
-				ds.opt.Log.Info("a pod has ended: its address cools", "address", a, "key", e.IPAMKey, "rebooted", rebooted)
+				ds.opt.Log.Info(
+					"a pod has ended: its address cools",
+					"address",
+					a,
+					"key",
+					e.IPAMKey,
+					"rebooted",
+					rebooted,
+				)
 			}
 		}
 		if x.cools && now-x.since >= ds.opt.CoolDown {
@@ -197,7 +219,9 @@ func (ds *DataStore) openUnplaced(entries []restored) error {
 		return nil
 	}
 	ds.unplaced = true
-	ds.opt.Log.Warn("the checkpoint has addresses of interfaces that are not attached: they are kept until the interfaces are added")
+	ds.opt.Log.Warn(
+		"the checkpoint has addresses of interfaces that are not attached: they are kept until the interfaces are added",
+	)
 	st := ds.ledger.Begin()
 	err := st.SetPool(ledger.Pool{Name: unplaced, CoolDown: ds.opt.CoolDown})
 	if err == nil {

@@ -311,10 +311,16 @@ func (ds *DataStore) Check() (findings []string) {
 	}
 	for _, b := range ds.blocks {
 		if b.of.of != ds.attached[b.of.of.ID] {
-			findings = append(findings, fmt.Sprintf("%s is of interface %q, which is not attached", b.prefix, b.of.of.ID))
+			findings = append(
+				findings,
+				fmt.Sprintf("%s is of interface %q, which is not attached", b.prefix, b.of.of.ID),
+			)
 		}
 		if pools[b.prefix] != b.of.pool {
-			findings = append(findings, fmt.Sprintf("%s is of pool %q, in the ledger of %q", b.prefix, b.of.pool, pools[b.prefix]))
+			findings = append(
+				findings,
+				fmt.Sprintf("%s is of pool %q, in the ledger of %q", b.prefix, b.of.pool, pools[b.prefix]),
+			)
 		}
 		delete(pools, b.prefix)
 	}
