@@ -33,8 +33,6 @@ func notYetPlain() []string {
 		"operator/ksr",
 		"operator/netresource",
 		"operator/runner",
-		"operator/netresource/clusterpool",
-		"operator/nodeipam",
 		"plugins/contivconf",
 		"plugins/ipam",
 		"plugins/ipam/addrplan",
