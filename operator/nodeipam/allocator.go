@@ -22,46 +22,46 @@ import (
 )
 
 var (
-	// ErrQuarantined is wrapped where a node's podCIDRs are wrong. Nothing is
-	// to be done before somebody changes something.
+	// ErrQuarantined is wrapped if a node's podCIDRs are wrong. The allocator does
+	// nothing for the node before its object or the cloud changes.
 	ErrQuarantined = errors.New("node is quarantined")
-	// ErrMode is returned for a node in a state that its mode has no answer to.
+	// ErrMode is returned for a node in a state that its mode does not support.
 	ErrMode = errors.New("invalid mode")
 )
 
-// Allocator is what all types have in common. Use NewAllocator.
+// Allocator implements all types. Use NewAllocator.
 type Allocator struct {
 	deps        Deps
 	settings    Settings
 	api         nodeAPI
 	lister      corelisters.NodeLister // none before Run
 	mode        mode
-	book        *book
+	assigned    *assignments
 	gate        *runner.Gate
 	claims      *claimReader
 	reports     *reports
 	metrics     *metrics
 	log         *slog.Logger
 	term        string
-	withdrawals atomic.Uint64 // makes every one of a term another
+	withdrawals atomic.Uint64 // numbers them within a term
 	names       nameLocks
 	queue       *runner.Queue // names of nodes
 	policies    requeuePolicies
 	running     atomic.Bool
 	warned      map[netip.Prefix]int // of the audit: how full a range was
 
-	loading sync.Mutex // held while the book is made
+	loading sync.Mutex // held while the blocks of all nodes are read
 	loaded  bool
 }
 
 var _ CIDRAllocator = (*Allocator)(nil)
 
-// mode is in what the types differ.
+// mode selects the behaviour of a type.
 type mode interface {
-	// settle brings a node to where the mode wants it. An error is tried again.
-	settle(ctx context.Context, node *v1.Node) error
-	// gives is true where the mode chooses the blocks.
-	gives() bool
+	// reconcile brings a node to the state that the mode wants. An error is retried.
+	reconcile(ctx context.Context, node *v1.Node) error
+	// allocates reports whether the mode chooses the blocks.
+	allocates() bool
 	// pins is true where a node may get, by other ways than its podCIDRs, what
 	// it was once offered.
 	pins() bool
@@ -81,13 +81,13 @@ func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 		a.mode = &rangeMode{a}
 		set, err = settings.newSet()
 	case IPAMFromClusterAllocatorType:
-		a.mode = &clusterMode{cloudDoor{a}}
+		a.mode = &clusterMode{cloudBase{a}}
 		set, err = settings.newSet()
 	case IPAMFromCloudAllocatorType:
-		a.mode = &fromCloudMode{cloudDoor{a}}
+		a.mode = &fromCloudMode{cloudBase{a}}
 		set, err = everything(settings.Policy)
 	case CloudAllocatorType:
-		a.mode = &cloudMode{cloudDoor{a}}
+		a.mode = &cloudMode{cloudBase{a}}
 		set, err = everything(settings.Policy)
 	default:
 		return nil, fmt.Errorf("make a CIDR allocator: invalid type %q", settings.Type)
@@ -95,10 +95,10 @@ func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	if err == nil && settings.Type != RangeAllocatorType && deps.Cloud == nil {
 		err = errors.New("it needs a cloud")
 	}
-	if err == nil && a.mode.gives() && len(settings.Ranges) == 0 {
+	if err == nil && a.mode.allocates() && len(settings.Ranges) == 0 {
 		err = errors.New("it needs a cluster CIDR")
 	}
-	if err == nil && a.mode.gives() {
+	if err == nil && a.mode.allocates() {
 		err = settings.checkLimits()
 	}
 	if err != nil {
@@ -114,13 +114,13 @@ func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 		// and callers of the published API start it before they call Run.
 		deps.Nodes.Informer()
 	}
-	a.book = newBook(set, deps.Now)
+	a.assigned = newAssignments(set, deps.Now)
 	a.reports = newReports(a.api, deps)
-	a.metrics = newMetrics(a.book, a.reports, a.running.Load)
+	a.metrics = newMetrics(a.assigned, a.reports, a.running.Load)
 	return a, nil
 }
 
-// everything is a book for modes that choose no blocks: all CIDRs are of one of
+// everything returns a Set for modes that choose no blocks: every CIDR is in one of
 // two ranges, so that two nodes with one CIDR are noticed.
 func everything(policy blocks.Policy) (*blocks.Set, error) {
 	set := blocks.New(policy)
@@ -148,15 +148,15 @@ func (a *Allocator) AllocateOrOccupyCIDR(node *v1.Node) error {
 		return err
 	}
 	defer a.names.lock(node.Name)()
-	if err := a.mode.settle(ctx, node); err != nil {
+	if err := a.mode.reconcile(ctx, node); err != nil {
 		return fmt.Errorf("allocate or occupy the CIDRs of node %q: %w", node.Name, err)
 	}
 	return nil
 }
 
 // ReleaseCIDR implements CIDRAllocator: it frees the CIDRs of a node that is
-// gone. While the API server still has that Node object they stay, and that is
-// an error. A node that has none is no error.
+// gone. It returns an error, and frees nothing, while the API server still has that Node
+// object. A node without CIDRs is not an error.
 func (a *Allocator) ReleaseCIDR(node *v1.Node) error {
 	if node == nil {
 		return nil
@@ -166,7 +166,7 @@ func (a *Allocator) ReleaseCIDR(node *v1.Node) error {
 		return err
 	}
 	defer a.names.lock(node.Name)()
-	gone, err := a.letGo(ctx, ownerOf(node))
+	gone, err := a.releaseIfGone(ctx, ownerOf(node))
 	if err != nil {
 		return err
 	}
@@ -176,9 +176,9 @@ func (a *Allocator) ReleaseCIDR(node *v1.Node) error {
 	return nil
 }
 
-// letGo releases what o has, if the API server has no such object any more. A
+// releaseIfGone releases what o has, if the API server has no such object any more. A
 // cache is not asked: it may lag, and may even be set back by a relist.
-func (a *Allocator) letGo(ctx context.Context, o blocks.Owner) (gone bool, err error) {
+func (a *Allocator) releaseIfGone(ctx context.Context, o blocks.Owner) (gone bool, err error) {
 	live, err := a.live(ctx, o)
 	if err != nil {
 		return false, fmt.Errorf("release the CIDRs of node %q: look whether it is gone: %w", o.Name, err)
@@ -192,7 +192,7 @@ func (a *Allocator) letGo(ctx context.Context, o blocks.Owner) (gone bool, err e
 
 // release frees what o, which is gone, has had.
 func (a *Allocator) release(o blocks.Owner) {
-	blocks, shared := a.book.release(o)
+	blocks, shared := a.assigned.release(o)
 	a.reports.gone(o)
 	if len(blocks) > 0 {
 		a.log.Info("node is gone; its CIDRs are released", "node", o.Name, "cidrs", joined(blocks))
@@ -239,28 +239,28 @@ func (a *Allocator) ResizeRange(p netip.Prefix, bits int) error {
 }
 
 func (a *Allocator) change(f func(*blocks.Set) error) error {
-	if err := a.book.change(f); err != nil {
+	if err := a.assigned.change(f); err != nil {
 		return fmt.Errorf("change the cluster's ranges: %w", err)
 	}
 	a.logCapacity()
 	a.wake()
-	for _, p := range a.reports.whatIsWrong() {
+	for _, p := range a.reports.list() {
 		a.enqueue(p.Node)
 	}
 	return nil
 }
 
-// Status is how an Allocator stands.
+// Status holds the state of an Allocator.
 type Status struct {
 	Leading  bool
 	Book     blocks.Stat
-	Waiting  []string // nodes for which nothing is left
+	Waiting  []string // nodes for which no block is free
 	Problems []Problem
 }
 
-// Status tells how the Allocator stands.
+// Status returns the state of the Allocator.
 func (a *Allocator) Status() Status {
-	return Status{a.running.Load(), a.book.stat(), a.reports.whoWaits(), a.reports.whatIsWrong()}
+	return Status{a.running.Load(), a.assigned.stat(), a.reports.whoWaits(), a.reports.list()}
 }
 
 // Metrics are upstream's and our own, to be registered once.

@@ -69,7 +69,7 @@ func nodeThatIsThere(t *testing.T, later bool, all, cidrs []string, reason strin
 		g.Expect(c.Status).To(Equal(v1.ConditionTrue))
 	}
 	s.put("new")
-	g.Expect(b.look(t.Context(), "new")).To(Succeed(), "a bad node harms nobody")
+	g.Expect(b.look(t.Context(), "new")).To(Succeed(), "a bad node delays no other node")
 	g.Expect(s.cidrs()["new"]).To(HaveLen(len(all)))
 	g.Expect(s.cidrs()["new"]).NotTo(ContainElement(BeElementOf(b.held()["old"])))
 	s.remove("old")

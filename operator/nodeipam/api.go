@@ -30,7 +30,7 @@ type CIDRAllocator interface {
 	Run(stopCh <-chan struct{})
 }
 
-// CIDRAllocatorType is how nodes get their CIDRs.
+// CIDRAllocatorType selects the source of the nodes' CIDRs.
 type CIDRAllocatorType string
 
 // The types. The last two were published without their type, and are so here.
@@ -131,7 +131,7 @@ func oneRange(t CIDRAllocatorType, cluster, service *net.IPNet, bits int) (Setti
 	return s, nil
 }
 
-// Config is how a Controller synchronizes.
+// Config holds the intervals and the direction of a Controller.
 type Config struct {
 	// Resync is the time between two synchronizations of a node, without errors.
 	Resync time.Duration
@@ -220,7 +220,7 @@ func (c *Controller) Close() error {
 	return nil
 }
 
-// Allocator is what the Controller works with.
+// Allocator returns the Allocator of the Controller.
 func (c *Controller) Allocator() *Allocator { return c.allocator }
 
 // prefixOf is n in our form. IPv4 written as IPv6 is IPv4.

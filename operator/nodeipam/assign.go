@@ -22,15 +22,15 @@ type rangeMode struct{ *Allocator }
 
 var _ mode = (*rangeMode)(nil)
 
-func (m *rangeMode) gives() bool { return true }
-func (m *rangeMode) pins() bool  { return false }
+func (m *rangeMode) allocates() bool { return true }
+func (m *rangeMode) pins() bool      { return false }
 func (m *rangeMode) requeuePolicy() requeuePolicy {
 	return &retryErrors{Timeout{MaxBackoff: m.settings.MaxRetry, InitialRetry: m.settings.FirstRetry}}
 }
 
-func (m *rangeMode) settle(ctx context.Context, node *v1.Node) error {
+func (m *rangeMode) reconcile(ctx context.Context, node *v1.Node) error {
 	switch {
-	case numbered(node):
+	case hasPodCIDRs(node):
 		return m.accept(ctx, node)
 	case node.DeletionTimestamp != nil: // what it may have been offered stays its own until it is gone
 		return nil
@@ -53,13 +53,13 @@ func (a *Allocator) live(ctx context.Context, o blocks.Owner) (*v1.Node, error) 
 	return node, nil
 }
 
-// adopt records what a node has, and reports what is wrong with it. As its
-// CIDRs are set, no others can reach it any more.
-func (a *Allocator) adopt(ctx context.Context, node *v1.Node) error {
+// occupy records the podCIDRs of a node, and reports their errors. They are set, so no
+// other podCIDRs can reach the node any more.
+func (a *Allocator) occupy(ctx context.Context, node *v1.Node) error {
 	cidrs, err := podCIDRsOf(node)
 	reason := ReasonInvalidPodCIDR
 	o := ownerOf(node)
-	for _, e := range a.book.occupy(o, cidrs) {
+	for _, e := range a.assigned.occupy(o, cidrs) {
 		if e != nil && err == nil {
 			reason = ReasonConflict
 			if errors.Is(e, blocks.ErrOutOfRange) {
@@ -68,7 +68,7 @@ func (a *Allocator) adopt(ctx context.Context, node *v1.Node) error {
 		}
 		err = errors.Join(err, e)
 	}
-	if !a.mode.pins() && a.book.takeBack(o, cidrs) {
+	if !a.mode.pins() && a.assigned.keepOnly(o, cidrs) {
 		a.wake()
 	}
 	if err != nil {
@@ -80,7 +80,7 @@ func (a *Allocator) adopt(ctx context.Context, node *v1.Node) error {
 
 // accept is adopt, where there is nothing else that can be wrong with a node.
 func (m *rangeMode) accept(ctx context.Context, node *v1.Node) error {
-	if err := m.adopt(ctx, node); err != nil {
+	if err := m.occupy(ctx, node); err != nil {
 		return err
 	}
 	m.reports.fine(ctx, node)
@@ -94,15 +94,15 @@ func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 	if err != nil {
 		return err
 	}
-	if len(m.book.conflicts(o)) > 0 || m.claims.last.Load().check(o.Name, blocks) != nil {
+	if len(m.assigned.conflicts(o)) > 0 || m.claims.last.Load().check(o.Name, blocks) != nil {
 		live, err := m.withdraw(ctx, node) // what was sent with these blocks cannot arrive any more
 		if err != nil || live == nil {
 			return err
 		}
-		if numbered(live) {
+		if hasPodCIDRs(live) {
 			return m.accept(ctx, live)
 		}
-		m.book.takeBack(o, nil)
+		m.assigned.keepOnly(o, nil)
 		if blocks, err = m.choose(ctx, live); err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 		if node, err = m.intend(ctx, node, blocks); err != nil || node == nil {
 			return err
 		}
-		if numbered(node) {
+		if hasPodCIDRs(node) {
 			return m.accept(ctx, node)
 		}
 	}
@@ -125,7 +125,7 @@ func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 
 // choose returns the blocks of a node: those that it was offered before, or new ones.
 func (a *Allocator) choose(ctx context.Context, node *v1.Node) ([]netip.Prefix, error) {
-	sizes, err := a.settings.SizeOf(node, a.book.pools())
+	sizes, err := a.settings.SizeOf(node, a.assigned.pools())
 	var cidrs []netip.Prefix
 	if err == nil {
 		cidrs, err = a.reserve(ctx, ownerOf(node), sizes)
@@ -142,29 +142,29 @@ func (a *Allocator) choose(ctx context.Context, node *v1.Node) ([]netip.Prefix, 
 	return cidrs, err
 }
 
-// reserve takes blocks for o in the book. New ones are in no claim of another
+// reserve allocates blocks for o. New ones are in no claim of another
 // node that was written before they were free: the claims are read again when
-// the book has them for o, and thus after the Node object was gone by which an
+// they are allocated for o, and thus after the Node object was gone by which an
 // agent could have learned of them.
 func (a *Allocator) reserve(ctx context.Context, o blocks.Owner, sizes []int) ([]netip.Prefix, error) {
-	had, _ := a.book.blocks(o)
+	had, _ := a.assigned.blocks(o)
 	claims, err := a.claims.read(ctx)
 	for i := 0; err == nil && i < tries; i++ {
 		choice := claims.choice(o.Name, sizes)
 		choice.Fits = a.settings.fits
-		blocks, e := a.book.allocate(o, choice)
+		blocks, e := a.assigned.allocate(o, choice)
 		if e != nil {
 			return nil, e
 		}
 		if claims, err = a.claims.read(ctx); err == nil && claims.check(o.Name, minus(blocks, had)) == nil {
 			return blocks, nil
 		}
-		if a.book.takeBack(o, had) {
+		if a.assigned.keepOnly(o, had) {
 			a.wake()
 		}
 	}
 	if err == nil {
-		err = fmt.Errorf("choose blocks for node %q: %w", o.Name, errUnsettled)
+		err = fmt.Errorf("choose blocks for node %q: %w", o.Name, errClaimsChange)
 	}
 	return nil, err
 }
@@ -196,7 +196,7 @@ func (a *Allocator) publish(ctx context.Context, node *v1.Node, blocks []netip.P
 	case live == nil:
 		a.release(o)
 		return nil, nil
-	case numbered(live):
+	case hasPodCIDRs(live):
 		return live, a.published(ctx, live, blocks)
 	case live.DeletionTimestamp != nil:
 		return nil, nil
@@ -217,18 +217,18 @@ func (a *Allocator) patchSpec(ctx context.Context, node *v1.Node, blocks []netip
 		return nil, fmt.Errorf("write podCIDRs %s of node %q: %w", joined(blocks), node.Name, err)
 	}
 	a.metrics.assignedAfter(a.deps.Now().Sub(node.CreationTimestamp.Time))
-	if text := a.settings.unheard(node, a.book.pools()); a.mode.gives() && text != "" {
+	if text := a.settings.unreadSize(node, a.assigned.pools()); a.mode.allocates() && text != "" {
 		a.reports.event(node, ReasonInvalidSize, text)
 	}
 	return live, nil
 }
 
-// published learns from the node as it is after a patch.
+// published records the node as it is after a patch.
 func (a *Allocator) published(ctx context.Context, live *v1.Node, blocks []netip.Prefix) error {
 	if have, _ := podCIDRsOf(live); !slices.Equal(have, blocks) {
-		a.log.Warn("somebody else has written the podCIDRs of a node", "node", live.Name, "has", joined(have), "offered", joined(blocks))
+		a.log.Warn("another process has written the podCIDRs of a node", "node", live.Name, "has", joined(have), "offered", joined(blocks))
 	} else {
 		a.log.Info("node has its CIDRs", "node", live.Name, "cidrs", joined(blocks))
 	}
-	return a.adopt(ctx, live)
+	return a.occupy(ctx, live)
 }

@@ -23,11 +23,11 @@ func (a *Allocator) audits(ctx context.Context) {
 }
 
 // audit enqueues the names of all who hold blocks and are not in the cache as
-// they are in the book, of all nodes without podCIDRs, of those with problems, and
+// they are recorded, of all nodes without podCIDRs, of those with problems, and
 // of those whose conditions say so, which may be what an earlier leader has left.
 func (a *Allocator) audit() {
-	for _, o := range a.book.all() {
-		if node, err := a.lister.Get(o.Name); err != nil || ownerOf(node) != o || !numbered(node) {
+	for _, o := range a.assigned.all() {
+		if node, err := a.lister.Get(o.Name); err != nil || ownerOf(node) != o || !hasPodCIDRs(node) {
 			a.enqueue(o.Name)
 		}
 	}
@@ -36,11 +36,11 @@ func (a *Allocator) audit() {
 		a.log.Error("the nodes could not be listed", "err", err)
 	}
 	for _, node := range nodes {
-		if !numbered(node) || complains(node) {
+		if !hasPodCIDRs(node) || hasProblem(node) {
 			a.enqueue(node.Name)
 		}
 	}
-	for _, p := range a.reports.whatIsWrong() {
+	for _, p := range a.reports.list() {
 		a.enqueue(p.Node)
 	}
 	a.wake()
@@ -49,7 +49,7 @@ func (a *Allocator) audit() {
 
 // warnOfFullness tells when a range has become nearly full, once.
 func (a *Allocator) warnOfFullness() {
-	for _, r := range a.book.stat().Ranges {
+	for _, r := range a.assigned.stat().Ranges {
 		percent := fullness(r)
 		if percent > a.warned[r.Prefix] {
 			a.log.Warn("cluster CIDR is nearly full", "range", r.Prefix, "used", r.Used, "of", r.Capacity, "percent", percent)

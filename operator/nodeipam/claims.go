@@ -34,9 +34,9 @@ type Claims interface {
 }
 
 var (
-	errClaimed   = errors.New("another node claims the block")
-	errNoClaims  = errors.New("the claims of the agents cannot be read")
-	errUnsettled = errors.New("gave up, because the claims of the agents go on changing")
+	errClaimed      = errors.New("another node claims the block")
+	errNoClaims     = errors.New("the claims of the agents cannot be read")
+	errClaimsChange = errors.New("gave up, because the claims of the agents go on changing")
 )
 
 // claimReader reads the claims once for all nodes that wait for them.

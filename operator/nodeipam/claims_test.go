@@ -179,7 +179,7 @@ func TestClaimsAreReadAfterTheChoice(t *testing.T) {
 	s := &scripted{steps: []func() ([]nodeipam.Claim, error){claims(), claims("10.1.0.0/24"), claims("10.1.0.0/24")}}
 	b := nodeipam.NewBench(t, nodeipam.RangesOf(nodeipam.RangeAllocatorType, "10.1.0.0/16 24"), func(d *nodeipam.Deps) { d.Claims = s })
 	b.Put("b")
-	b.WatchWrites(func() { g.Expect(b.NumberedNodes()["b"]).NotTo(ContainElement("10.1.0.0/24")) })
+	b.WatchWrites(func() { g.Expect(b.NodesWithPodCIDRs()["b"]).NotTo(ContainElement("10.1.0.0/24")) })
 	g.Expect(b.Look(t.Context())).To(Succeed())
 	g.Expect(b.CIDRs()["b"]).To(Equal([]string{"10.1.1.0/24"}))
 	g.Expect(b.Held()).To(Equal(b.CIDRs()))

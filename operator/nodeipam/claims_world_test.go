@@ -108,7 +108,7 @@ func (w *claimWorld) home(name string) string {
 
 // written looks at what a write has changed.
 func (w *claimWorld) written() {
-	for name, cidrs := range w.NumberedNodes() {
+	for name, cidrs := range w.NodesWithPodCIDRs() {
 		for _, cidr := range cidrs {
 			if node, claim, ok := w.other(name, cidr); ok && !slices.Contains(w.had[name], cidr) {
 				w.Fatalf("node %s is given %s, and node %s holds %s", name, cidr, node, claim)

@@ -58,7 +58,7 @@ func (s *server) react(action clienttesting.Action) (bool, runtime.Object, error
 	return true, nil, fmt.Errorf("no such request: %s", action.GetVerb())
 }
 
-// change is what a watch delivers, and when that was.
+// change holds an event of a watch, and its time.
 type change struct {
 	rv    int
 	event watch.Event
@@ -107,7 +107,7 @@ type follower struct {
 
 var _ watch.Interface = (*follower)(nil)
 
-// tell is false when nobody listens any more.
+// tell returns false after the watch has ended.
 func (f *follower) tell(c change) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

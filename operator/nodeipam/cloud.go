@@ -17,24 +17,24 @@ var (
 	ErrRouted = errors.New("the cloud routes it to another machine")
 )
 
-// Machine is a node as a cloud knows it.
+// Machine identifies the machine of a node to a cloud.
 type Machine struct {
 	Node       string // the Node object's name
-	ProviderID string // its spec.providerID; empty where nobody has set it yet
+	ProviderID string // its spec.providerID; empty if it is not set yet
 }
 
-// Cloud is what the cloud modes need of a cloud: the prefixes that it routes to
-// a machine beside its own addresses ("alias ranges", "prefix delegation",
-// "secondary ranges"). It is no more than clouds offer: there is no transaction
-// over several machines, and no condition on an earlier state.
+// Cloud represents a cloud for the cloud modes: the prefixes that it routes to a machine
+// beside its own addresses ("alias ranges", "prefix delegation", "secondary ranges").
+// Clouds offer no transaction over several machines, and no condition on an earlier state,
+// so neither does this interface.
 //
 // Every method may be called from any goroutine. A call that fails may have been
 // applied all the same; callers read back.
 type Cloud interface {
 	// ProviderName names the cloud, for messages.
 	ProviderName() string
-	// Aliases are the prefixes of a machine, in the cloud's order.
+	// Aliases returns the prefixes of a machine, in the cloud's order.
 	Aliases(ctx context.Context, m Machine) ([]netip.Prefix, error)
-	// AddAlias adds a prefix to a machine. Adding what it has is no error.
+	// AddAlias adds a prefix to a machine. It succeeds if the machine has the prefix.
 	AddAlias(ctx context.Context, m Machine, p netip.Prefix) error
 }

@@ -16,15 +16,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// cloudDoor is what the cloud modes have in common.
-type cloudDoor struct{ *Allocator }
+// cloudBase holds the methods that the cloud modes share.
+type cloudBase struct{ *Allocator }
 
 func machineOf(node *v1.Node) Machine {
 	return Machine{Node: node.Name, ProviderID: node.Spec.ProviderID}
 }
 
 // aliases returns what the cloud routes to a node's machine, as the cloud says it.
-func (d cloudDoor) aliases(ctx context.Context, node *v1.Node) ([]netip.Prefix, error) {
+func (d cloudBase) aliases(ctx context.Context, node *v1.Node) ([]netip.Prefix, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.settings.CallTimeout)
 	defer cancel()
 	all, err := d.deps.Cloud.Aliases(ctx, machineOf(node))
@@ -43,7 +43,7 @@ func masked(all []netip.Prefix) []netip.Prefix {
 	return plain
 }
 
-func (d cloudDoor) addAlias(ctx context.Context, node *v1.Node, p netip.Prefix) error {
+func (d cloudBase) addAlias(ctx context.Context, node *v1.Node, p netip.Prefix) error {
 	if err := d.gate.Check(ctx); err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (d cloudDoor) addAlias(ctx context.Context, node *v1.Node, p netip.Prefix) 
 
 // routed notes that all is well with node, and sets the condition that its
 // network is there.
-func (d cloudDoor) routed(ctx context.Context, node *v1.Node) error {
+func (d cloudBase) routed(ctx context.Context, node *v1.Node) error {
 	d.reports.fine(ctx, node)
 	return d.reports.setCondition(ctx, node, v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse,
 		Reason: "RouteCreated", Message: "The cloud routes the node's podCIDRs to its machine"})
@@ -78,7 +78,7 @@ func networkStatus(node *v1.Node) v1.ConditionStatus {
 }
 
 // oneOfEach is the first alias of each family: a node can have no more.
-func (d cloudDoor) oneOfEach(node *v1.Node, all []netip.Prefix) (some []netip.Prefix) {
+func (d cloudBase) oneOfEach(node *v1.Node, all []netip.Prefix) (some []netip.Prefix) {
 	for _, p := range all {
 		if !slices.ContainsFunc(some, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }) {
 			some = append(some, p)
@@ -91,9 +91,9 @@ func (d cloudDoor) oneOfEach(node *v1.Node, all []netip.Prefix) (some []netip.Pr
 }
 
 // copyAliases gives a node without podCIDRs those that its machine has.
-func (d cloudDoor) copyAliases(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
-	d.book.takeBack(ownerOf(node), aliases) // what the cloud has routed elsewhere since
-	for _, err := range d.book.occupy(ownerOf(node), aliases) {
+func (d cloudBase) copyAliases(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
+	d.assigned.keepOnly(ownerOf(node), aliases) // what the cloud has routed elsewhere since
+	for _, err := range d.assigned.occupy(ownerOf(node), aliases) {
 		if err != nil {
 			d.reports.problem(ctx, node, ReasonConflict, "The cloud routes what another node has: "+err.Error())
 			return fmt.Errorf("%w: %w", ErrQuarantined, err)
@@ -107,7 +107,7 @@ func (d cloudDoor) copyAliases(ctx context.Context, node *v1.Node, aliases []net
 }
 
 // checkRouted sets the condition of a node that has what the cloud routes to it.
-func (d cloudDoor) checkRouted(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
+func (d cloudBase) checkRouted(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
 	have, err := podCIDRsOf(node)
 	if err != nil || len(minus(have, aliases)) > 0 {
 		d.mismatch(ctx, node, aliases)
@@ -116,15 +116,15 @@ func (d cloudDoor) checkRouted(ctx context.Context, node *v1.Node, aliases []net
 	return d.routed(ctx, node)
 }
 
-// mismatch tells that cluster and cloud say different things. Nothing can be
-// done about it: podCIDRs are set once, and nobody knows what uses the alias.
-func (d cloudDoor) mismatch(ctx context.Context, node *v1.Node, aliases []netip.Prefix) {
+// mismatch reports that cluster and cloud differ. The allocator cannot repair it: podCIDRs
+// are set once, and the alias may be in use.
+func (d cloudBase) mismatch(ctx context.Context, node *v1.Node, aliases []netip.Prefix) {
 	d.reports.problem(ctx, node, ReasonMismatch, fmt.Sprintf(
 		"node %q has podCIDRs %v, cloud %s routes %s to it; podCIDRs only change when the Node object is made anew",
 		node.Name, podCIDRTexts(node), d.deps.Cloud.ProviderName(), joined(aliases)))
 }
 
-// minus is what is in all and not in some.
+// minus returns the elements of all that are not in some.
 func minus(all, some []netip.Prefix) (rest []netip.Prefix) {
 	for _, p := range all {
 		if !slices.Contains(some, p) {
@@ -147,17 +147,17 @@ func wants(node *v1.Node, want []netip.Prefix) (bool, error) {
 }
 
 // cloudMode is CloudAllocator.
-type cloudMode struct{ cloudDoor }
+type cloudMode struct{ cloudBase }
 
 var _ mode = (*cloudMode)(nil)
 
-func (m *cloudMode) gives() bool { return false }
-func (m *cloudMode) pins() bool  { return false }
+func (m *cloudMode) allocates() bool { return false }
+func (m *cloudMode) pins() bool      { return false }
 func (m *cloudMode) requeuePolicy() requeuePolicy {
 	return &cloudPolicy{random: m.deps.Random, rest: m.settings.Audit}
 }
 
-func (m *cloudMode) settle(ctx context.Context, node *v1.Node) error {
+func (m *cloudMode) reconcile(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {
 		return nil
 	}
@@ -174,13 +174,13 @@ func (m *cloudMode) settle(ctx context.Context, node *v1.Node) error {
 	switch {
 	case err != nil:
 		return err
-	case !numbered(node):
+	case !hasPodCIDRs(node):
 		return m.copyAliases(ctx, node, want)
 	case differ:
 		m.mismatch(ctx, node, want)
 		return fmt.Errorf("%w: cluster and cloud differ", ErrQuarantined)
 	}
-	if err := m.adopt(ctx, node); err != nil {
+	if err := m.occupy(ctx, node); err != nil {
 		return err
 	}
 	return m.routed(ctx, node)
@@ -220,7 +220,7 @@ func cloudDelay(before int, random float64) time.Duration {
 }
 
 // errInvalidMode is ErrMode with what there is on both sides.
-func (d cloudDoor) errInvalidMode(ctx context.Context, node *v1.Node, what string) error {
+func (d cloudBase) errInvalidMode(ctx context.Context, node *v1.Node, what string) error {
 	err := fmt.Errorf("node %q: %w: %s", node.Name, ErrMode, what)
 	d.reports.problem(ctx, node, ReasonInvalidMode, err.Error())
 	return err

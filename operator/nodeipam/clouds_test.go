@@ -49,8 +49,8 @@ func newLand(t testing.TB, kind nodeipam.CIDRAllocatorType, ranges ...string) *l
 	return &land{Bench: b, cloud: cloud, kind: kind}
 }
 
-// come makes a machine and its node. Where the cloud is to say which CIDR a node
-// has, it has one, which nobody else has ever had.
+// come makes a machine and its node. If the cloud chooses the CIDRs, the
+// machine has an alias that no other machine has ever had.
 func (l *land) come(name string) {
 	l.made++
 	var aliases []netip.Prefix
@@ -89,7 +89,7 @@ func TestNodeSync(t *testing.T) {
 		{"machine only", fromCloud, "", foreign, false, "", foreign},
 		{"machine only", fromCluster, "", foreign, true, nodeipam.ReasonInvalidMode, ""},
 		{"machine only, of the range", fromCluster, "", free, false, "", free},
-		{"machine only, somebody else's", fromCluster, "", "10.1.9.0/24", true, nodeipam.ReasonInvalidMode, ""},
+		{"machine only, another node's", fromCluster, "", "10.1.9.0/24", true, nodeipam.ReasonInvalidMode, ""},
 		{"neither", fromCloud, "", "", true, nodeipam.ReasonInvalidMode, ""},
 		{"neither", fromCluster, "", "", false, "", "10.1.0.0/24"},
 	} {

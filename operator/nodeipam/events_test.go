@@ -48,7 +48,7 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 			defer close(done)
 			a.Run(stop)
 		}()
-		settle(time.Hour)
+		pass(time.Hour)
 		mu.Lock()
 		g.Expect(told).To(ConsistOf("Node a Warning CIDRConflict cidrAllocator", "Node b Warning CIDRConflict cidrAllocator"))
 		mu.Unlock()
@@ -65,13 +65,13 @@ func TestRunAgain(t *testing.T) {
 		s := newServer()
 		s.put("a")
 		first := start(t, s, ranges("10.0.0.0/24 28"))
-		settle(time.Second)
+		pass(time.Second)
 		first.end()
 		s.put("b")
 		s.remove("a")
 		second := start(t, s, ranges("10.0.0.0/24 28"))
 		defer second.end()
-		settle(time.Second)
+		pass(time.Second)
 		g.Expect(s.cidrs()["b"]).To(HaveLen(1))
 		g.Expect(second.held()).To(Equal(s.cidrs()))
 	})
@@ -90,7 +90,7 @@ func TestWatchesThatEnd(t *testing.T) {
 			if i%3 == 0 {
 				s.remove(fmt.Sprint("n", i/2))
 			}
-			settle(time.Minute)
+			pass(time.Minute)
 		}
 		g.Expect(c.held()).To(Equal(s.cidrs()))
 		g.Expect(s.cidrs()).To(HaveEach(HaveLen(1)))

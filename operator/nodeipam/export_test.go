@@ -105,7 +105,7 @@ const (
 	FaultKinds   = int(delay) + 1
 )
 
-// Leaked is what is in use though nobody is left.
+// Leaked returns an error if blocks are in use after all nodes are gone.
 func Leaked(stat blocks.Stat) error { return leaked(stat) }
 
 // Arrive lets what was delayed arrive.
@@ -126,8 +126,8 @@ func (b Bench) WatchOverlaps(f func(error)) {
 	}
 }
 
-// Program is what a program over the server has: dependencies, and informers
-// that run until stop is closed.
+// Program returns the dependencies of a program over the server, and informers that run
+// until stop is closed.
 func (b Bench) Program(stop <-chan struct{}) (Deps, informers.SharedInformerFactory) {
 	client := b.server.clientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -140,19 +140,19 @@ func (b Bench) Program(stop <-chan struct{}) (Deps, informers.SharedInformerFact
 // WatchWrites calls f after every write to a node.
 func (b Bench) WatchWrites(f func()) { b.server.watch = func(*server) { f() } }
 
-// NumberedNodes are the podCIDRs of the nodes that have some, for f of WatchWrites.
-func (b Bench) NumberedNodes() map[string][]string {
+// NodesWithPodCIDRs are the podCIDRs of the nodes that have some, for f of WatchWrites.
+func (b Bench) NodesWithPodCIDRs() map[string][]string {
 	all := map[string][]string{}
 	for name, n := range b.server.nodes {
-		if numbered(n) {
+		if hasPodCIDRs(n) {
 			all[name] = podCIDRTexts(n)
 		}
 	}
 	return all
 }
 
-// Offered returns the blocks that the book has for the present Node object.
+// Offered returns the blocks that are recorded for the present Node object.
 func (b Bench) Offered(name string) []netip.Prefix {
-	blocks, _ := b.book.blocks(ownerOf(b.server.node(name)))
+	blocks, _ := b.assigned.blocks(ownerOf(b.server.node(name)))
 	return blocks
 }

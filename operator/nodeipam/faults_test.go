@@ -15,8 +15,8 @@ import (
 	"github.com/cadastre/cadastre/operator/blocks"
 )
 
-// story is what a cluster goes through: nodes come, go, and come again.
-func story() []func(*server) {
+// scenario returns the steps of a cluster: nodes come, go, and come again.
+func scenario() []func(*server) {
 	return []func(*server){
 		func(s *server) { s.put("a"); s.put("b"); s.put("c", with("10.0.0.0/28", "fd00::/64")) },
 		func(s *server) { s.remove("a"); s.put("a") },
@@ -26,8 +26,8 @@ func story() []func(*server) {
 	}
 }
 
-// play lets an allocator live through the story, and checks, at the end, that
-// every node has its CIDRs and that nobody else has anything.
+// play runs an allocator through the scenario. At the end it checks that every node has its
+// CIDRs and that no other owner has a block.
 func play(t *testing.T, s *server, change ...func(*Deps)) error {
 	t.Helper()
 	g := NewWithT(t)
@@ -40,7 +40,7 @@ func play(t *testing.T, s *server, change ...func(*Deps)) error {
 	b := newBench(t, newServer(), settings, change...)
 	b.server, b.api, b.reports.api = s, s, s
 	b.loaded = false
-	for _, chapter := range story() {
+	for _, chapter := range scenario() {
 		chapter(s)
 		if err := b.lookUntilItWorks(t.Context()); err != nil {
 			return err
@@ -57,7 +57,7 @@ func play(t *testing.T, s *server, change ...func(*Deps)) error {
 		}
 	}
 	g.Expect(b.held()).To(Equal(cidrs))
-	stat := b.book.stat()
+	stat := b.assigned.stat()
 	for _, r := range stat.Ranges {
 		if r.Used != uint64(len(cidrs)) {
 			return fmt.Errorf("%d blocks of %s are in use by %d nodes", r.Used, r.Prefix, len(cidrs))
@@ -72,7 +72,7 @@ func play(t *testing.T, s *server, change ...func(*Deps)) error {
 	if err := b.lookUntilItWorks(t.Context()); err != nil {
 		return err
 	}
-	return leaked(b.book.stat())
+	return leaked(b.assigned.stat())
 }
 
 // lookUntilItWorks reads the nodes, if that has not been done, and looks at all.
@@ -91,14 +91,14 @@ func (b *bench) lookUntilItWorks(ctx context.Context) error {
 	}
 }
 
-// leaked is what is in use though nobody is left.
+// leaked returns an error if blocks are in use after all nodes are gone.
 func leaked(stat blocks.Stat) error {
 	if stat.Owners+stat.Pending+stat.Foreign > 0 {
-		return fmt.Errorf("nobody is left, and there is %+v", stat)
+		return fmt.Errorf("all nodes are gone, and there is %+v", stat)
 	}
 	for _, r := range stat.Ranges {
 		if r.Used > 0 || r.Blocks > 0 {
-			return fmt.Errorf("nobody is left, and of %s there are %d in use", r.Prefix, r.Used)
+			return fmt.Errorf("all nodes are gone, and %[2]d blocks of %[1]s are in use", r.Prefix, r.Used)
 		}
 	}
 	return nil
@@ -173,7 +173,7 @@ func TestAnUnknownOutcomeIsPending(t *testing.T) {
 		return none
 	}
 	g.Expect(b.look(t.Context(), "a")).NotTo(Succeed())
-	g.Expect(b.book.stat().Pending).To(Equal(1))
+	g.Expect(b.assigned.stat().Pending).To(Equal(1))
 	s.put("b")
 	s.put("c")
 	g.Expect(b.look(t.Context(), "b")).To(Succeed())
@@ -181,7 +181,7 @@ func TestAnUnknownOutcomeIsPending(t *testing.T) {
 	g.Expect(s.cidrs()).To(Equal(map[string][]string{"a": {"10.0.0.0/28"}, "b": {"10.0.0.16/28"}, "c": nil}))
 	s.fault = nil
 	g.Expect(b.look(t.Context(), "a")).To(Succeed())
-	g.Expect(b.book.stat().Pending).To(BeZero())
+	g.Expect(b.assigned.stat().Pending).To(BeZero())
 }
 
 func TestARefusedNodeKeepsItsOffer(t *testing.T) {
@@ -199,7 +199,7 @@ func TestARefusedNodeKeepsItsOffer(t *testing.T) {
 		g.Expect(b.look(t.Context(), "a")).NotTo(Succeed())
 	}
 	g.Expect(b.events.of(ReasonAssignmentFailed)).To(HaveLen(1), "it is told once")
-	g.Expect(b.book.stat().Ranges[0].Used).To(Equal(uint64(1)), "retries do not take more")
+	g.Expect(b.assigned.stat().Ranges[0].Used).To(Equal(uint64(1)), "retries do not take more")
 	s.fault = nil
 	g.Expect(b.look(t.Context(), "a")).To(Succeed())
 	g.Expect(s.cidrs()["a"]).To(Equal([]string{"10.0.0.0/28"}))
@@ -231,7 +231,7 @@ func TestDeletesThatWereMissed(t *testing.T) {
 			s.put("a")
 			g.Expect(b.look(t.Context(), "a")).To(Succeed(), "time %d", i)
 			g.Expect(s.cidrs()["a"]).To(HaveLen(1))
-			g.Expect(b.book.stat().Ranges[0].Used).To(Equal(uint64(1)))
+			g.Expect(b.assigned.stat().Ranges[0].Used).To(Equal(uint64(1)))
 		}
 	})
 	t.Run("made again with the CIDR of the old one", func(t *testing.T) {
@@ -322,7 +322,7 @@ func TestSomebodyElseGivesCIDRs(t *testing.T) {
 		s.edit("a", with("10.0.0.16/28"))
 		g.Expect(b.sync(t.Context(), "a")).To(Succeed())
 		g.Expect(b.held()).To(Equal(map[string][]string{"a": {"10.0.0.16/28"}}))
-		g.Expect(b.book.stat().Ranges[0].Used).To(Equal(uint64(1)), "what was offered is free at once")
+		g.Expect(b.assigned.stat().Ranges[0].Used).To(Equal(uint64(1)), "what was offered is free at once")
 	})
 	t.Run("what was offered, to another node", func(t *testing.T) {
 		for _, lag := range []int{1, 1000} { // the offer is still under way
@@ -380,7 +380,7 @@ func TestAFailedFamilyLosesNothing(t *testing.T) {
 	for range 50 {
 		g.Expect(b.look(t.Context(), "b")).To(MatchError(blocks.ErrExhausted))
 	}
-	g.Expect(b.book.stat().Ranges[0].Used).To(Equal(uint64(1)))
+	g.Expect(b.assigned.stat().Ranges[0].Used).To(Equal(uint64(1)))
 	g.Expect(b.AddRange(blocks.Range{Prefix: pfx("fd01::/64"), Bits: 64, Pool: 1})).To(Succeed())
 	g.Expect(b.look(t.Context(), "b")).To(Succeed())
 	g.Expect(s.cidrs()["b"]).To(Equal([]string{"10.0.0.16/28", "fd01::/64"}))
@@ -484,8 +484,8 @@ func TestRangesChangeAtRuntime(t *testing.T) {
 	g.Expect(b.ResumeRange(pfx("10.7.0.0/27"))).To(MatchError(blocks.ErrNoRange))
 }
 
-// Somebody who asks before the nodes are known gets nothing.
-func TestNothingIsGivenBeforeTheNodesAreRead(t *testing.T) {
+// A caller that asks before the nodes are known gets nothing.
+func TestNoAllocationBeforeTheNodesAreRead(t *testing.T) {
 	g := NewWithT(t)
 	s := newServer()
 	s.put("a", with("10.0.0.0/28"))

@@ -17,7 +17,9 @@ import (
 
 // intends reports whether a node is told what it is about to get before it gets
 // it: for the next leader, or because the cloud is told as well.
-func (a *Allocator) intends() bool { return a.mode.gives() && (a.deps.Fence != nil || a.mode.pins()) }
+func (a *Allocator) intends() bool {
+	return a.mode.allocates() && (a.deps.Fence != nil || a.mode.pins())
+}
 
 // intend announces to node what it is about to get. It returns the node as it is
 // then; nil if it is gone or being deleted.
@@ -38,7 +40,7 @@ func (a *Allocator) intend(ctx context.Context, node *v1.Node, blocks []netip.Pr
 	case live == nil:
 		a.release(o)
 		return nil, nil
-	case !numbered(live) && live.DeletionTimestamp != nil:
+	case !hasPodCIDRs(live) && live.DeletionTimestamp != nil:
 		return nil, nil
 	}
 	return live, nil
@@ -47,7 +49,7 @@ func (a *Allocator) intend(ctx context.Context, node *v1.Node, blocks []netip.Pr
 // final reports whether a node gets no podCIDRs any more: it is gone (nil) or being
 // deleted, or has some.
 func final(node *v1.Node) bool {
-	return node == nil || numbered(node) || node.DeletionTimestamp != nil
+	return node == nil || hasPodCIDRs(node) || node.DeletionTimestamp != nil
 }
 
 func (a *Allocator) patchIntent(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
@@ -63,17 +65,17 @@ func (a *Allocator) patchIntent(ctx context.Context, node *v1.Node, blocks []net
 	return live, err
 }
 
-// recall takes what nodes without podCIDRs are about to get for these nodes: patches
+// occupyIntents takes what nodes without podCIDRs are about to get for these nodes: patches
 // with these blocks may be under way. If two of them are to get the same block, that
 // is found out when they are looked at. Only what the first list of all nodes shows
 // counts: an intent that arrives later is that of a deposed leader, which its fence
 // keeps from going on.
-func (a *Allocator) recall(nodes []v1.Node) {
+func (a *Allocator) occupyIntents(nodes []v1.Node) {
 	offers := map[blocks.Owner][]netip.Prefix{}
 	for i := range nodes {
 		node := &nodes[i]
 		intent := intentOf(node)
-		if numbered(node) || len(intent) == 0 {
+		if hasPodCIDRs(node) || len(intent) == 0 {
 			continue
 		}
 		if err := a.checkOffer(ownerOf(node), intent); err != nil {
@@ -83,7 +85,7 @@ func (a *Allocator) recall(nodes []v1.Node) {
 		offers[ownerOf(node)] = intent
 	}
 	for o, intent := range offers {
-		a.book.occupy(o, intent)
+		a.assigned.occupy(o, intent)
 	}
 }
 
@@ -92,10 +94,10 @@ func (a *Allocator) recall(nodes []v1.Node) {
 // node gets, is not taken for it, so that the other node is not in a conflict. These
 // blocks need not be held back, and the node is told anew before it gets others.
 func (a *Allocator) checkOffer(o blocks.Owner, intent []netip.Prefix) error {
-	if err := a.book.check(intent, a.settings.fits); err != nil {
+	if err := a.assigned.check(intent, a.settings.fits); err != nil {
 		return err
 	}
-	return a.book.checkFree(o, intent)
+	return a.assigned.checkFree(o, intent)
 }
 
 // withdraw takes back what a node was offered: it changes the node, so that

@@ -153,10 +153,10 @@ func (p *process) lead(ctx context.Context, term int) {
 	}
 }
 
-// round looks at every node that the cache or the book has.
+// round looks at every node that the cache has or that holds blocks.
 func (p *process) round(ctx context.Context, a *Allocator) error {
 	names := p.cache.names()
-	for _, o := range a.book.all() {
+	for _, o := range a.assigned.all() {
 		names = append(names, o.Name)
 	}
 	for _, name := range names {
@@ -269,7 +269,7 @@ func (w *world) change() {
 	}
 }
 
-// elect gives the lease to p. Nobody tells the one who had it.
+// elect gives the lease to p. The process that had it does not learn of that.
 func (w *world) elect(p *process) {
 	w.holder = p.name
 	w.term++
@@ -306,7 +306,7 @@ func (w *world) run(steps int) error {
 	w.elect(w.procs[1])
 	for n := 0; ; n++ {
 		synctest.Wait()
-		if w.settled() {
+		if w.allAssigned() {
 			return nil
 		}
 		if w.step(); bad != nil {
@@ -334,8 +334,8 @@ func (a *Allocator) ready() bool {
 	return a.loaded
 }
 
-// settled is true where all nodes have CIDRs, and the leader knows it.
-func (w *world) settled() bool {
+// allAssigned reports whether all nodes have CIDRs, and the leader knows it.
+func (w *world) allAssigned() bool {
 	if len(w.requests()) > 0 || len(w.loose) > 0 || w.procs[1].last == nil || !w.procs[1].last.ready() {
 		return false
 	}
@@ -388,11 +388,11 @@ func TestLatePatchesCollideWithNothing(t *testing.T) {
 		after  func(*server)   // after that
 		want   string          // what the next node gets
 	}{
-		{"the podCIDRs", call.gives, func(*server) {}, func(*server) {}, "10.0.0.16/28"},
-		{"the intent", func(c call) bool { return !c.gives() }, func(*server) {}, func(*server) {}, "10.0.0.0/28"},
-		{"made again before", call.gives, func(s *server) { s.remove("a"); s.put("a") }, func(*server) {}, "10.0.0.0/28"},
-		{"made again after", call.gives, func(*server) {}, func(s *server) { s.remove("a"); s.put("a") }, "10.0.0.16/28"},
-		{"gone", call.gives, func(s *server) { s.remove("a") }, func(*server) {}, "10.0.0.0/28"},
+		{"the podCIDRs", call.allocates, func(*server) {}, func(*server) {}, "10.0.0.16/28"},
+		{"the intent", func(c call) bool { return !c.allocates() }, func(*server) {}, func(*server) {}, "10.0.0.0/28"},
+		{"made again before", call.allocates, func(s *server) { s.remove("a"); s.put("a") }, func(*server) {}, "10.0.0.0/28"},
+		{"made again after", call.allocates, func(*server) {}, func(s *server) { s.remove("a"); s.put("a") }, "10.0.0.16/28"},
+		{"gone", call.allocates, func(s *server) { s.remove("a") }, func(*server) {}, "10.0.0.0/28"},
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			g := NewWithT(t)

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// load makes the book, unless it is made: before that, nothing is given.
+// load reads the blocks of all nodes once: before that, nothing is allocated.
 func (a *Allocator) load(ctx context.Context) error {
 	a.loading.Lock()
 	defer a.loading.Unlock()
@@ -21,8 +21,8 @@ func (a *Allocator) load(ctx context.Context) error {
 	return a.reload(ctx)
 }
 
-// reload reads all nodes: what they have, and what an earlier leader may still
-// have under way to them. It writes nothing, so no node can hold it up. See Fence.
+// reload reads all nodes: the blocks that they have, and the blocks that an earlier leader may
+// still be writing to them. It writes nothing, so no node can delay it. See Fence.
 func (a *Allocator) reload(ctx context.Context) error {
 	nodes, err := a.api.list(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (a *Allocator) reload(ctx context.Context) error {
 	return nil
 }
 
-// preload makes the book of nodes that the caller has read. Run reads them again.
+// preload records the blocks of nodes that the caller has read. Run reads them again.
 func (a *Allocator) preload(nodes []v1.Node) {
 	a.loading.Lock()
 	defer a.loading.Unlock()
@@ -45,30 +45,30 @@ func (a *Allocator) preload(nodes []v1.Node) {
 	a.loaded = true
 }
 
-// learn records what nodes have, and then what others are about to get. What is
-// wrong with it is reported when the node is looked at for the first time, so
-// that bad nodes do not hold up the others.
+// learn records the blocks of nodes, and then the intents of nodes without blocks. Errors
+// are reported with the first reconciliation of the node, so that one bad node does not
+// delay another.
 func (a *Allocator) learn(nodes []v1.Node) {
 	for i := range nodes {
-		if node := &nodes[i]; numbered(node) {
+		if node := &nodes[i]; hasPodCIDRs(node) {
 			blocks, _ := podCIDRsOf(node)
-			a.book.occupy(ownerOf(node), blocks)
+			a.assigned.occupy(ownerOf(node), blocks)
 		}
 	}
-	if a.mode.gives() {
-		a.recall(nodes)
+	if a.mode.allocates() {
+		a.occupyIntents(nodes)
 	}
 	if a.settings.Policy.CoolDown > 0 {
-		a.book.goOn(nodes)
+		a.assigned.continueAfter(nodes)
 	}
 }
 
-// logCapacity says how many nodes there can be.
+// logCapacity logs the number of nodes that the ranges suffice for.
 func (a *Allocator) logCapacity() {
-	if !a.mode.gives() {
+	if !a.mode.allocates() {
 		return
 	}
-	stat := a.book.stat()
+	stat := a.assigned.stat()
 	capacity, free := map[int]uint64{}, map[int]uint64{}
 	for _, r := range stat.Ranges {
 		a.log.Info("cluster CIDR", "range", r.Prefix, "pool", r.Pool, "blocks", r.Capacity, "size", fmt.Sprintf("/%d", r.Bits),

@@ -152,7 +152,7 @@ func (a *Allocator) handlers() cache.ResourceEventHandler {
 func relevant(old, node *v1.Node) bool {
 	return old.UID != node.UID || !slices.Equal(podCIDRTexts(old), podCIDRTexts(node)) ||
 		(old.DeletionTimestamp == nil) != (node.DeletionTimestamp == nil) || old.Spec.ProviderID != node.Spec.ProviderID ||
-		!numbered(node) && (!maps.Equal(old.Labels, node.Labels) || !maps.Equal(foreignAnnotations(old), foreignAnnotations(node))) ||
+		!hasPodCIDRs(node) && (!maps.Equal(old.Labels, node.Labels) || !maps.Equal(foreignAnnotations(old), foreignAnnotations(node))) ||
 		networkStatus(old) != networkStatus(node)
 }
 
@@ -176,7 +176,7 @@ func (a *Allocator) process(ctx context.Context, name string) error {
 		return nil
 	}
 	a.metrics.synced(err)
-	if err == nil && len(a.book.owners(name)) == 0 && !a.cached(name) {
+	if err == nil && len(a.assigned.owners(name)) == 0 && !a.cached(name) {
 		a.policies.forget(name)
 		return nil
 	}
@@ -216,9 +216,9 @@ func (a *Allocator) sync(ctx context.Context, name string) error {
 	}
 	stale := false
 	err = nil
-	for _, o := range a.book.owners(name) {
+	for _, o := range a.assigned.owners(name) {
 		if node == nil || ownerOf(node) != o {
-			gone, e := a.letGo(ctx, o)
+			gone, e := a.releaseIfGone(ctx, o)
 			err = errors.Join(err, e)
 			stale = stale || e == nil && !gone
 		}
@@ -230,5 +230,5 @@ func (a *Allocator) sync(ctx context.Context, name string) error {
 		a.reports.vanished(name)
 		return err
 	}
-	return errors.Join(err, a.mode.settle(ctx, node))
+	return errors.Join(err, a.mode.reconcile(ctx, node))
 }

@@ -23,7 +23,7 @@ type metrics struct {
 	assigned prometheus.Histogram
 }
 
-func newMetrics(b *book, r *reports, leading func() bool) *metrics {
+func newMetrics(b *assignments, r *reports, leading func() bool) *metrics {
 	m := runner.NewMetrics("")
 	nodes := m.Desc("cadastre_node_cidr_nodes",
 		"Nodes by state: held, waiting (no CIDR is free), or the reason of a problem.", "state")
@@ -35,7 +35,7 @@ func newMetrics(b *book, r *reports, leading func() bool) *metrics {
 			ranges.collect(ch, r)
 		}
 		states := map[string]int{"held": stat.Owners, "waiting": len(r.whoWaits())}
-		for _, p := range r.whatIsWrong() {
+		for _, p := range r.list() {
 			states[p.Reason]++
 		}
 		for state, n := range states {

@@ -64,7 +64,7 @@ func podCIDRTexts(node *v1.Node) []string {
 	return nil
 }
 
-func numbered(node *v1.Node) bool { return len(podCIDRTexts(node)) > 0 }
+func hasPodCIDRs(node *v1.Node) bool { return len(podCIDRTexts(node)) > 0 }
 
 // parseCIDR reads a CIDR as Kubernetes does: with leading zeros, which are
 // decimal, and host bits, which do not count.

@@ -54,13 +54,13 @@ type Options struct {
 	SizeLimits []string      // FlagSizeLimits: "CIDR=MIN-MAX", of a range; none: nodes cannot ask for a size
 }
 
-// Validate tells all that is wrong with the options.
+// Validate returns all errors of the options.
 func (o Options) Validate() []error {
 	_, _, errs := o.Settings()
 	return errs
 }
 
-// Settings are what the options mean. Warnings are for what is left out.
+// Settings returns the settings for the options, and warnings for ignored options.
 func (o Options) Settings() (s Settings, warnings []string, errs []error) {
 	if !o.Allocate {
 		return Settings{}, nil, nil

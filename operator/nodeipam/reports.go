@@ -50,7 +50,7 @@ type reports struct {
 	exhausted bool                    // and it was told
 }
 
-// Problem is what is wrong with a node.
+// Problem describes the error of a node.
 type Problem struct {
 	Node    string
 	Reason  string
@@ -68,7 +68,7 @@ func (r *reports) record(events EventRecorder) {
 	r.events = events
 }
 
-// event tells of node, if there is somebody to write it.
+// event writes an event about node, if there is a recorder.
 func (r *reports) event(node *v1.Node, reason, message string) {
 	r.mu.Lock()
 	events := r.events
@@ -123,15 +123,14 @@ func (r *reports) fine(ctx context.Context, node *v1.Node) {
 	if over {
 		r.log.Info("every node has its podCIDRs again")
 	}
-	if marked || complains(node) {
+	if marked || hasProblem(node) {
 		r.condition(ctx, node, v1.NodeCondition{Type: ConditionProblem, Status: v1.ConditionFalse, Reason: ReasonAssigned,
 			Message: "The node has its podCIDRs: " + fmt.Sprint(podCIDRTexts(node))})
 	}
 }
 
-// complains is true where node has a condition of ours that says that there is
-// a problem.
-func complains(node *v1.Node) bool {
+// hasProblem reports whether node has a condition of this allocator that states a problem.
+func hasProblem(node *v1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
 		return c.Type == ConditionProblem && c.Status != v1.ConditionFalse
 	})
@@ -171,8 +170,8 @@ func (r *reports) vanished(name string) {
 	r.served(name)
 }
 
-// condition writes a condition, unless node has it. That it cannot be written
-// is no reason to do anything else differently.
+// condition writes a condition, unless node has it. A failed write changes
+// nothing else.
 func (r *reports) condition(ctx context.Context, node *v1.Node, c v1.NodeCondition) {
 	if err := r.setCondition(ctx, node, c); err != nil {
 		r.log.Warn("a condition could not be written", "node", node.Name, "condition", c.Type, "err", err)
@@ -215,8 +214,8 @@ func (r *reports) whoWaits() []string {
 	return names
 }
 
-// whatIsWrong are the problems, in order of the nodes' names.
-func (r *reports) whatIsWrong() []Problem {
+// list returns the problems in the order of the nodes' names.
+func (r *reports) list() []Problem {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []Problem

@@ -65,7 +65,7 @@ func TestPodCIDRsThatChange(t *testing.T) {
 	g.Expect(b.look(t.Context(), "e")).To(MatchError(blocks.ErrExhausted), "and nothing twice")
 }
 
-// What a node had, and somebody may still send to, rests before another gets it.
+// A released block cools before another node gets it: packets to it may still be under way.
 func TestAPodCIDRThatChangedCools(t *testing.T) {
 	g, s := NewWithT(t), newServer()
 	s.put("a", with("10.0.0.0/28"))

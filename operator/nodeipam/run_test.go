@@ -59,13 +59,13 @@ func (c *cluster) end() {
 	<-c.ended
 }
 
-// settle lets some time go by.
-func settle(d time.Duration) {
+// pass lets time go by.
+func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// held are the blocks in the allocator's book.
+// held returns the blocks that the allocator has recorded.
 func (c *cluster) held() map[string][]string {
 	return (&bench{Allocator: c.allocator}).held()
 }
@@ -79,23 +79,23 @@ func TestRun(t *testing.T) {
 		s.put("unnumbered")
 		c := start(t, s, ranges("10.0.0.0/16 24", "fd00::/48 64"))
 		defer c.end()
-		settle(time.Second)
+		pass(time.Second)
 		g.Expect(s.cidrs()["unnumbered"]).To(Equal([]string{"10.0.0.0/24", "fd00::/64"}))
 		g.Expect(c.events.of(ReasonOutOfRange)).To(HaveLen(1))
 		g.Expect(c.allocator.Status().Leading).To(BeTrue())
 		s.put("later")
-		settle(time.Second)
+		pass(time.Second)
 		g.Expect(s.cidrs()["later"]).To(HaveLen(2))
 		s.remove("later")
 		s.remove("bad")
-		settle(time.Second)
+		pass(time.Second)
 		g.Expect(c.held()).To(Equal(map[string][]string{"before": {"10.0.3.0/24"}, "unnumbered": {"10.0.0.0/24", "fd00::/64"}}))
 		g.Expect(c.allocator.Status().Problems).To(BeEmpty())
 		s.put("again")
-		settle(time.Second)
+		pass(time.Second)
 		s.remove("again")
 		s.put("again")
-		settle(time.Second)
+		pass(time.Second)
 		g.Expect(s.cidrs()["again"]).To(HaveLen(2))
 		g.Expect(c.held()).To(Equal(s.cidrs()))
 	})
@@ -118,18 +118,18 @@ func TestRunWaitsForTheAPIServer(t *testing.T) {
 		settings.MaxRetry = 10 * time.Second
 		c := start(t, s, settings)
 		defer c.end()
-		settle(time.Hour)
+		pass(time.Hour)
 		g.Expect(s.cidrs()["a"]).To(BeEmpty())
 		down.Store(false)
-		settle(2 * time.Minute)
+		pass(2 * time.Minute)
 		g.Expect(s.cidrs()["a"]).To(HaveLen(1))
 		down.Store(true)
 		s.put("b")
 		s.remove("a")
-		settle(time.Hour)
-		g.Expect(c.held()).To(HaveKey("a"), "nobody could ask whether it is gone")
+		pass(time.Hour)
+		g.Expect(c.held()).To(HaveKey("a"), "the API server could not be asked whether it is gone")
 		down.Store(false)
-		settle(2 * time.Minute)
+		pass(2 * time.Minute)
 		g.Expect(c.held()).To(Equal(s.cidrs()))
 		g.Expect(s.cidrs()["b"]).To(HaveLen(1))
 	})
@@ -140,7 +140,7 @@ func TestRunEndsWhenItIsStopped(t *testing.T) {
 		s := newServer()
 		s.fault = func(call) fault { return fail }
 		c := start(t, s, ranges("10.0.0.0/16 24"))
-		settle(time.Minute)
+		pass(time.Minute)
 		c.end()
 	})
 }
@@ -155,13 +155,13 @@ func TestWaitingNodesAreServedWhenBlocksHaveCooled(t *testing.T) {
 		s.put("a")
 		c := start(t, s, settings)
 		defer c.end()
-		settle(time.Second)
+		pass(time.Second)
 		s.remove("a")
-		settle(time.Second)
+		pass(time.Second)
 		s.put("b")
-		settle(57 * time.Second)
+		pass(57 * time.Second)
 		g.Expect(s.cidrs()["b"]).To(BeEmpty())
-		settle(2 * time.Second)
+		pass(2 * time.Second)
 		g.Expect(s.cidrs()["b"]).To(HaveLen(1))
 	})
 }
@@ -176,14 +176,14 @@ func TestWaitingNodesAreServedAtOnceWhenThereIsRoom(t *testing.T) {
 		defer c.end()
 		for _, name := range []string{"a", "b", "c"} {
 			s.put(name)
-			settle(time.Second)
+			pass(time.Second)
 		}
 		s.remove("a")
-		settle(time.Second)
+		pass(time.Second)
 		g.Expect(s.cidrs()).To(Or(
 			Equal(map[string][]string{"b": {"10.0.0.0/24"}, "c": nil}), Equal(map[string][]string{"c": {"10.0.0.0/24"}, "b": nil})))
 		g.Expect(c.allocator.AddRange(blocks.Range{Prefix: pfx("10.1.0.0/24"), Bits: 24})).To(Succeed())
-		settle(time.Second)
+		pass(time.Second)
 		g.Expect(s.cidrs()).To(And(HaveKeyWithValue("b", HaveLen(1)), HaveKeyWithValue("c", HaveLen(1))))
 		g.Expect(c.events.of(ReasonNotAvailable)).To(HaveLen(1))
 	})
@@ -207,7 +207,7 @@ func TestADeposedLeaderStops(t *testing.T) {
 		f := &fenced{}
 		c := start(t, s, ranges("10.0.0.0/16 24"), func(d *Deps) { d.Fence = f })
 		s.put("a")
-		settle(time.Second)
+		pass(time.Second)
 		g.Expect(s.cidrs()["a"]).To(HaveLen(1))
 		f.deposed.Store(true)
 		s.put("b")
@@ -243,7 +243,7 @@ func TestHeartbeatsAreNoWork(t *testing.T) {
 		settings.FirstRetry, settings.MaxRetry = time.Hour, time.Hour
 		c := start(t, s, settings)
 		defer c.end()
-		settle(time.Second)
+		pass(time.Second)
 		calls := s.calls
 		for i := range 50 {
 			for _, name := range []string{"a", "waits"} {
@@ -252,7 +252,7 @@ func TestHeartbeatsAreNoWork(t *testing.T) {
 						LastHeartbeatTime: metav1.NewTime(time.Now().Add(time.Duration(i)))})
 				})
 			}
-			settle(time.Millisecond)
+			pass(time.Millisecond)
 		}
 		g.Expect(s.calls).To(Equal(calls))
 	})
@@ -268,12 +268,12 @@ func TestManyNodes(t *testing.T) {
 		}
 		c := start(t, s, ranges("10.0.0.0/16 24", "fd00::/32 64"))
 		defer c.end()
-		settle(time.Second)
+		pass(time.Second)
 		for i := range n / 2 {
 			s.put(fmt.Sprint("new", i))
 			synctest.Wait()
 		}
-		settle(time.Second)
+		pass(time.Second)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		g.Expect(s.overlaps()).To(Succeed())

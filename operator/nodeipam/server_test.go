@@ -37,7 +37,7 @@ import (
 	"github.com/cadastre/cadastre/operator/blocks"
 )
 
-// TestMain turns off what client-go does with errors that nobody handles: it
+// TestMain turns off what client-go does with unhandled errors: it
 // writes them to standard error, and waits until a millisecond has gone by since
 // the last one. In a bubble of simulated time that is a quarter of a century.
 func TestMain(m *testing.M) {
@@ -86,14 +86,14 @@ type call struct {
 }
 
 // gives reports whether the request is to set podCIDRs.
-func (c call) gives() bool { return strings.Contains(c.body, "podCIDRs") }
+func (c call) allocates() bool { return strings.Contains(c.body, "podCIDRs") }
 
 type fault int
 
 const (
 	none     fault = iota
-	fail           // nothing is done, and nobody knows
-	tear           // it is done, and nobody knows
+	fail           // nothing is done, and the outcome is unknown
+	tear           // it is done, and the outcome is unknown
 	refuse         // nothing is done, and the answer says so
 	conflict       // the node has changed since it was read
 	delay          // the answer is lost, and it is done later
@@ -141,7 +141,7 @@ func with(cidrs ...string) func(*v1.Node) {
 	}
 }
 
-// edit changes a node as somebody else would.
+// edit changes a node as another process would.
 func (s *server) edit(name string, change func(*v1.Node)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +264,7 @@ func (s *server) answer(what, name string, body []byte, do func() (*v1.Node, err
 	return do()
 }
 
-// apply is what an API server does with a patch.
+// apply applies a patch as an API server does.
 func (s *server) apply(name string, body []byte) (*v1.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,7 +276,7 @@ func (s *server) apply(name string, body []byte) (*v1.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if reflect.DeepEqual(old, node) { // a patch that changes nothing is no write
+	if reflect.DeepEqual(old, node) { // a patch without a change writes nothing
 		return node, nil
 	}
 	s.writes = append(s.writes, name+" "+string(body))
@@ -336,7 +336,7 @@ func patched(old *v1.Node, body []byte) (*v1.Node, error) {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, k, *v)
 	}
 	if p.Spec != nil {
-		if numbered(old) && !slices.Equal(podCIDRTexts(old), p.Spec.PodCIDRs) {
+		if hasPodCIDRs(old) && !slices.Equal(podCIDRTexts(old), p.Spec.PodCIDRs) {
 			return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity,
 				Reason: metav1.StatusReasonInvalid, Message: "spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid"}}
 		}
@@ -487,10 +487,10 @@ func (b *bench) look(ctx context.Context, names ...string) error {
 		for name := range b.server.cidrs() {
 			names = append(names, name)
 		}
-		for _, o := range b.book.all() {
+		for _, o := range b.assigned.all() {
 			names = append(names, o.Name)
 		}
-		for _, p := range b.reports.whatIsWrong() {
+		for _, p := range b.reports.list() {
 			names = append(names, p.Node)
 		}
 		names = append(names, b.reports.whoWaits()...)
@@ -505,11 +505,11 @@ func (b *bench) look(ctx context.Context, names ...string) error {
 	return errs
 }
 
-// held are the blocks in the book, by owner.
+// held returns the recorded blocks, by owner.
 func (b *bench) held() map[string][]string {
 	all := map[string][]string{}
-	for _, o := range b.book.all() {
-		blocks, _ := b.book.blocks(o)
+	for _, o := range b.assigned.all() {
+		blocks, _ := b.assigned.blocks(o)
 		for _, p := range blocks {
 			all[o.Name] = append(all[o.Name], p.String())
 		}

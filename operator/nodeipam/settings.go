@@ -54,7 +54,7 @@ type SizeLimit struct {
 
 func (l SizeLimit) String() string { return fmt.Sprintf("%s=%d-%d", l.Range, l.Min, l.Max) }
 
-// EventRecorder is what is needed of client-go's record.EventRecorder.
+// EventRecorder is the part of client-go's record.EventRecorder that the allocator uses.
 type EventRecorder interface {
 	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
 }
@@ -106,7 +106,7 @@ func (d Deps) withDefaults() Deps {
 	return d
 }
 
-// newSet makes the book of the settings, and finds what is wrong with them.
+// newSet returns a Set with the ranges of the settings, or an error if they are not valid.
 func (s Settings) newSet() (*blocks.Set, error) {
 	set := blocks.New(s.Policy)
 	for _, r := range s.Ranges {

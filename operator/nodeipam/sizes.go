@@ -63,9 +63,9 @@ func wantedSize(node *v1.Node, is4 bool) (name, text string) {
 	return name, text
 }
 
-// unheard returns a message if a node has asked for a block size, and sizes are
+// unreadSize returns a message if a node has asked for a block size, and sizes are
 // not read.
-func (s *Settings) unheard(node *v1.Node, pools []netip.Prefix) string {
+func (s *Settings) unreadSize(node *v1.Node, pools []netip.Prefix) string {
 	for _, p := range pools {
 		if name, text := wantedSize(node, p.Addr().Is4()); text != "" && len(s.limitsOf(p.Addr().Is4())) == 0 {
 			return fmt.Sprintf("%s=%q is not read: the operator has no --%s for this family, so the node has blocks of the default length", name, text, FlagSizeLimits)

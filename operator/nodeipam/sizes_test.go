@@ -77,7 +77,7 @@ func TestSizesAreNotReadWithoutLimits(t *testing.T) {
 		}
 		c := start(t, s, ranges("10.0.0.0/16 24", "fd00::/48 64"))
 		defer c.end()
-		settle(time.Hour)
+		pass(time.Hour)
 		for name, have := range s.cidrs() {
 			g.Expect(have).To(ConsistOf(HaveSuffix("/24"), HaveSuffix("/64")), name)
 		}
@@ -108,7 +108,7 @@ func TestLimitsAreThoseOfTheirRange(t *testing.T) {
 	g.Expect(s.cidrs()["a"]).To(BeEmpty())
 }
 
-// Upstream's book knows one size. With another one after a restart, a part of a
+// Upstream's cidrset knows one size. With another one after a restart, a part of a
 // live node's block is given away.
 func TestBlockSizesChangeAtRuntime(t *testing.T) {
 	g := NewWithT(t)
@@ -142,7 +142,7 @@ func TestBlockSizesChangeAtRuntime(t *testing.T) {
 		s.remove(name)
 	}
 	g.Expect(b.look(t.Context())).To(Succeed())
-	g.Expect(leaked(b.book.stat())).To(Succeed())
+	g.Expect(leaked(b.assigned.stat())).To(Succeed())
 }
 
 // A node whose wish changes keeps what it was offered: a patch may be under way.

@@ -28,15 +28,15 @@ func (a *Allocator) syncPolicy() requeuePolicy {
 }
 
 // fromCloudMode is IPAMFromCloud.
-type fromCloudMode struct{ cloudDoor }
+type fromCloudMode struct{ cloudBase }
 
 var _ mode = (*fromCloudMode)(nil)
 
-func (m *fromCloudMode) gives() bool                  { return false }
+func (m *fromCloudMode) allocates() bool              { return false }
 func (m *fromCloudMode) pins() bool                   { return false }
 func (m *fromCloudMode) requeuePolicy() requeuePolicy { return m.syncPolicy() }
 
-func (m *fromCloudMode) settle(ctx context.Context, node *v1.Node) error {
+func (m *fromCloudMode) reconcile(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {
 		return nil
 	}
@@ -45,20 +45,20 @@ func (m *fromCloudMode) settle(ctx context.Context, node *v1.Node) error {
 	switch {
 	case err != nil:
 		return err
-	case len(aliases) == 0 && !numbered(node):
+	case len(aliases) == 0 && !hasPodCIDRs(node):
 		return m.errInvalidMode(ctx, node, "the cloud is to say which podCIDRs it has, and routes nothing to it")
 	case len(aliases) == 0:
 		return m.errInvalidMode(ctx, node, fmt.Sprintf("it has podCIDRs %v, which the cloud does not route", podCIDRTexts(node)))
-	case !numbered(node):
+	case !hasPodCIDRs(node):
 		return m.copyAliases(ctx, node, m.oneOfEach(node, aliases))
 	}
 	return m.compare(ctx, node, aliases)
 }
 
-// compare looks whether a node has what the cloud routes to it. That it has not
-// is told, and is no error: trying again would change nothing.
-func (d cloudDoor) compare(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
-	if err := d.adopt(ctx, node); err != nil {
+// compare compares the podCIDRs of a node with the aliases of its machine. A difference is
+// reported and is not an error, because a retry would change nothing.
+func (d cloudBase) compare(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
+	if err := d.occupy(ctx, node); err != nil {
 		return err
 	}
 	return d.checkRouted(ctx, node, aliases)
@@ -67,18 +67,18 @@ func (d cloudDoor) compare(ctx context.Context, node *v1.Node, aliases []netip.P
 // clusterMode is IPAMFromCluster. What a node is about to get is written to its
 // metadata first, then to the cloud, and then to its podCIDRs. So wherever this
 // stops, the next try, also that of another process, goes on with the same.
-type clusterMode struct{ cloudDoor }
+type clusterMode struct{ cloudBase }
 
 var _ mode = (*clusterMode)(nil)
 
-func (m *clusterMode) gives() bool                  { return true }
+func (m *clusterMode) allocates() bool              { return true }
 func (m *clusterMode) pins() bool                   { return true } // to its machine
 func (m *clusterMode) requeuePolicy() requeuePolicy { return m.syncPolicy() }
 
-func (m *clusterMode) settle(ctx context.Context, node *v1.Node) error {
+func (m *clusterMode) reconcile(ctx context.Context, node *v1.Node) error {
 	if node.DeletionTimestamp != nil {
-		if numbered(node) {
-			return m.adopt(ctx, node)
+		if hasPodCIDRs(node) {
+			return m.occupy(ctx, node)
 		}
 		return nil
 	}
@@ -86,11 +86,11 @@ func (m *clusterMode) settle(ctx context.Context, node *v1.Node) error {
 	if err != nil {
 		return err
 	}
-	if !numbered(node) {
+	if !hasPodCIDRs(node) {
 		return m.give(ctx, node, all)
 	}
 	aliases := masked(all)
-	if err := m.adopt(ctx, node); err != nil {
+	if err := m.occupy(ctx, node); err != nil {
 		return err
 	}
 	have, _ := podCIDRsOf(node)
@@ -110,9 +110,9 @@ func (m *clusterMode) settle(ctx context.Context, node *v1.Node) error {
 // the aliases as the cloud says them.
 func (m *clusterMode) give(ctx context.Context, node *v1.Node, all []netip.Prefix) error {
 	o, aliases := ownerOf(node), masked(all)
-	if blocks, _ := m.book.blocks(o); len(blocks) == 0 && len(aliases) > 0 {
+	if blocks, _ := m.assigned.blocks(o); len(blocks) == 0 && len(aliases) > 0 {
 		// No process of ours has noted why. If it can be this node's, it is.
-		if err := m.adoptAliases(node, m.oneOfEach(node, all)); err != nil {
+		if err := m.claimAliases(node, m.oneOfEach(node, all)); err != nil {
 			return m.errInvalidMode(ctx, node, fmt.Sprintf("the cluster is to say which podCIDRs it has, and the cloud routes %s to it already: %v", joined(all), err))
 		}
 	}
@@ -120,7 +120,7 @@ func (m *clusterMode) give(ctx context.Context, node *v1.Node, all []netip.Prefi
 	if err != nil {
 		return err
 	}
-	if c := m.book.conflicts(o); len(c) > 0 {
+	if c := m.assigned.conflicts(o); len(c) > 0 {
 		m.reports.problem(ctx, node, ReasonConflict, c[0].Error())
 		return fmt.Errorf("%w: %w", ErrQuarantined, c[0])
 	}
@@ -131,8 +131,8 @@ func (m *clusterMode) give(ctx context.Context, node *v1.Node, all []netip.Prefi
 	if node, err = m.intend(ctx, node, blocks); err != nil || node == nil {
 		return err
 	}
-	if numbered(node) {
-		return m.settle(ctx, node)
+	if hasPodCIDRs(node) {
+		return m.reconcile(ctx, node)
 	}
 	if err := m.addAliases(ctx, node, missing); err != nil {
 		return err
@@ -144,10 +144,10 @@ func (m *clusterMode) give(ctx context.Context, node *v1.Node, all []netip.Prefi
 	return m.checkRouted(ctx, live, blocks)
 }
 
-// adoptAliases takes for a node what its machine has, if that is exactly one
+// claimAliases takes for a node what its machine has, if that is exactly one
 // block of each pool, in the size that the node is to get, and free.
-func (m *clusterMode) adoptAliases(node *v1.Node, aliases []netip.Prefix) error {
-	sizes, err := m.settings.SizeOf(node, m.book.pools())
+func (m *clusterMode) claimAliases(node *v1.Node, aliases []netip.Prefix) error {
+	sizes, err := m.settings.SizeOf(node, m.assigned.pools())
 	if err != nil {
 		return err
 	}
@@ -157,10 +157,10 @@ func (m *clusterMode) adoptAliases(node *v1.Node, aliases []netip.Prefix) error 
 		}
 		return bits == r.Bits
 	}
-	if err := m.book.check(aliases, fits); err != nil {
+	if err := m.assigned.check(aliases, fits); err != nil {
 		return err
 	}
-	return m.book.claim(ownerOf(node), aliases)
+	return m.assigned.claim(ownerOf(node), aliases)
 }
 
 func (m *clusterMode) addAliases(ctx context.Context, node *v1.Node, blocks []netip.Prefix) error {

@@ -23,14 +23,14 @@ func TestANodeThatCannotBeWrittenHoldsUpNoOther(t *testing.T) {
 				s := newServer()
 				s.lag = 1_000_000 // until arrive is called
 				s.fault = func(c call) fault {
-					if c.node == "stuck" && c.gives() {
+					if c.node == "stuck" && c.allocates() {
 						return delay
 					}
 					return none
 				}
 				s.put("stuck")
 				first := start(t, s, ranges("10.0.0.0/28 30"), withFence)
-				settle(time.Second)
+				pass(time.Second)
 				first.end()
 				offered := intentOf(s.node("stuck"))
 				g.Expect(offered).To(HaveLen(1))
@@ -46,7 +46,7 @@ func TestANodeThatCannotBeWrittenHoldsUpNoOther(t *testing.T) {
 				}
 				next := start(t, s, ranges("10.0.0.0/28 30"), withFence)
 				defer next.end()
-				settle(time.Second)
+				pass(time.Second)
 				served := 0
 				for name, have := range s.cidrs() {
 					served += len(have)
@@ -55,7 +55,7 @@ func TestANodeThatCannotBeWrittenHoldsUpNoOther(t *testing.T) {
 				g.Expect(served).To(Equal(3), "all blocks but the one that may be under way")
 
 				s.arrive()
-				settle(time.Minute)
+				pass(time.Minute)
 				g.Expect(s.cidrs()["stuck"]).To(Equal([]string{offered[0].String()}))
 				g.Expect(next.held()).To(HaveLen(4))
 			})
@@ -80,9 +80,9 @@ func TestWhatIsWrittenToANode(t *testing.T) {
 				s.put("before", func(n *v1.Node) { n.Annotations = map[string]string{"other": "x"} })
 				c := start(t, s, ranges("10.0.0.0/24 28"), x.fence)
 				defer c.end()
-				settle(time.Second)
+				pass(time.Second)
 				s.put("later")
-				settle(time.Minute)
+				pass(time.Minute)
 				for _, name := range []string{"before", "later"} {
 					g.Expect(s.cidrs()[name]).To(HaveLen(1))
 				}
@@ -114,7 +114,7 @@ func TestPodCIDRsAreOnlySentToANodeThatSaysSo(t *testing.T) {
 	b := newBench(t, s, ranges("10.0.0.0/24 28"), withFence)
 	removed := 0
 	s.fault = func(c call) fault {
-		if !c.gives() {
+		if !c.allocates() {
 			return none
 		}
 		node := s.nodes["a"].DeepCopy()

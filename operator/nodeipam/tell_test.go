@@ -116,7 +116,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// exposed is what a scrape gets, in lines.
+// exposed returns the lines of a scrape.
 func exposed(t *testing.T, c prometheus.Collector) []string {
 	t.Helper()
 	g := NewWithT(t)
@@ -161,7 +161,7 @@ func TestConditionsThatAreNotTrueAnyMore(t *testing.T) {
 	g.Expect(conditionOf(s.node("b"), ConditionProblem).Status).To(Equal(v1.ConditionFalse))
 }
 
-// What is wrong with a node changes, and nobody waits who could be served.
+// The problem of a node changes, and no node waits that could get a block.
 func TestANodeHasOneProblemAtATime(t *testing.T) {
 	g := NewWithT(t)
 	s := newServer()

@@ -29,7 +29,6 @@ func notYetPlain() []string {
 		"operator/ksr",
 		"operator/netresource",
 		"operator/runner",
-		"operator/nodeipam",
 		"plugins/ipam",
 		"plugins/podmanager",
 	}

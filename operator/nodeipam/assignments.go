@@ -16,22 +16,22 @@ import (
 	"github.com/cadastre/cadastre/operator/blocks"
 )
 
-// book is the Set behind its lock, with the names of the owners. It calls
-// nobody while locked.
-type book struct {
+// assignments holds the Set with its lock, and the owners by name. It makes no call to
+// another component while locked.
+type assignments struct {
 	now func() time.Time
 
 	mu    sync.Mutex
 	set   *blocks.Set
-	names map[string][]blocks.Owner // who has blocks, by name
+	names map[string][]blocks.Owner // owners of blocks, by name
 }
 
-func newBook(set *blocks.Set, now func() time.Time) *book {
-	return &book{now: now, set: set, names: map[string][]blocks.Owner{}}
+func newAssignments(set *blocks.Set, now func() time.Time) *assignments {
+	return &assignments{now: now, set: set, names: map[string][]blocks.Owner{}}
 }
 
-// note keeps names true after the blocks of o changed.
-func (b *book) note(o blocks.Owner) {
+// note updates names after the blocks of o changed.
+func (b *assignments) note(o blocks.Owner) {
 	blocks, _ := b.set.Blocks(o)
 	owners := b.names[o.Name]
 	i := slices.Index(owners, o)
@@ -45,15 +45,15 @@ func (b *book) note(o blocks.Owner) {
 	}
 }
 
-// owners are all who have blocks under a name.
-func (b *book) owners(name string) []blocks.Owner {
+// owners returns the owners of blocks under a name.
+func (b *assignments) owners(name string) []blocks.Owner {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.names[name])
 }
 
-// all are all who have blocks.
-func (b *book) all() []blocks.Owner {
+// all returns all owners of blocks.
+func (b *assignments) all() []blocks.Owner {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var all []blocks.Owner
@@ -64,23 +64,23 @@ func (b *book) all() []blocks.Owner {
 	return all
 }
 
-// blocks are those of o; pending is true where o may not know it.
-func (b *book) blocks(o blocks.Owner) (blocks []netip.Prefix, pending bool) {
+// blocks returns the blocks of o. They are pending if o may not know them yet.
+func (b *assignments) blocks(o blocks.Owner) (blocks []netip.Prefix, pending bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.Blocks(o)
 }
 
-// allocate gives o a block of every pool, or those that it has.
-func (b *book) allocate(o blocks.Owner, c blocks.Choice) ([]netip.Prefix, error) {
+// allocate gives o a block of every pool, unless it has one.
+func (b *assignments) allocate(o blocks.Owner, c blocks.Choice) ([]netip.Prefix, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
 	return b.set.Choose(o, c, b.now())
 }
 
-// occupy records what o is known to have. errs says, for each, what is wrong.
-func (b *book) occupy(o blocks.Owner, blocks []netip.Prefix) (errs []error) {
+// occupy records the blocks that o is known to have. It returns an error for each, or nil.
+func (b *assignments) occupy(o blocks.Owner, blocks []netip.Prefix) (errs []error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
@@ -90,8 +90,8 @@ func (b *book) occupy(o blocks.Owner, blocks []netip.Prefix) (errs []error) {
 	return errs
 }
 
-// claim takes all blocks for o, or none where one is not free or of no range.
-func (b *book) claim(o blocks.Owner, blocks []netip.Prefix) error {
+// claim takes all blocks for o, or none if one is not free or outside of all ranges.
+func (b *assignments) claim(o blocks.Owner, blocks []netip.Prefix) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
@@ -107,7 +107,7 @@ func (b *book) claim(o blocks.Owner, blocks []netip.Prefix) error {
 }
 
 // check returns an error unless all are exactly one block of a pool each.
-func (b *book) check(all []netip.Prefix, fits func(blocks.Range, int) bool) error {
+func (b *assignments) check(all []netip.Prefix, fits func(blocks.Range, int) bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.CheckBlocks(all, fits)
@@ -115,15 +115,15 @@ func (b *book) check(all []netip.Prefix, fits func(blocks.Range, int) bool) erro
 
 // checkFree returns an error if another owner has a part of one of the blocks, or if
 // it is reserved.
-func (b *book) checkFree(o blocks.Owner, blocks []netip.Prefix) error {
+func (b *assignments) checkFree(o blocks.Owner, blocks []netip.Prefix) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.CheckFree(o, blocks)
 }
 
-// takeBack takes from o all but keep. Of what was only offered it is known never
-// to get the rest; what it had, before a cluster was restored, cools.
-func (b *book) takeBack(o blocks.Owner, keep []netip.Prefix) (freed bool) {
+// keepOnly releases all blocks of o except keep. Offered blocks are free at once, since o
+// never gets them; blocks that o had before a cluster was restored cool.
+func (b *assignments) keepOnly(o blocks.Owner, keep []netip.Prefix) (freed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
@@ -140,9 +140,9 @@ func (b *book) takeBack(o blocks.Owner, keep []netip.Prefix) (freed bool) {
 	return freed
 }
 
-// release frees what o has, which is gone. It says what that was, and who had
-// shared some of it.
-func (b *book) release(o blocks.Owner) (blocks []netip.Prefix, shared []*blocks.Conflict) {
+// release frees the blocks of o, whose Node object is gone. It returns them, and the owners
+// that shared some of them.
+func (b *assignments) release(o blocks.Owner) (blocks []netip.Prefix, shared []*blocks.Conflict) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.note(o)
@@ -154,27 +154,27 @@ func (b *book) release(o blocks.Owner) (blocks []netip.Prefix, shared []*blocks.
 	return blocks, shared
 }
 
-func (b *book) conflicts(o blocks.Owner) []*blocks.Conflict {
+func (b *assignments) conflicts(o blocks.Owner) []*blocks.Conflict {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.Conflicts(o)
 }
 
 // change changes the ranges.
-func (b *book) change(f func(*blocks.Set) error) error {
+func (b *assignments) change(f func(*blocks.Set) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return f(b.set)
 }
 
-func (b *book) stat() blocks.Stat {
+func (b *assignments) stat() blocks.Stat {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.set.Stat(b.now())
 }
 
-// pools are the first range of each pool.
-func (b *book) pools() []netip.Prefix {
+// pools returns the first range of each pool.
+func (b *assignments) pools() []netip.Prefix {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var pools []netip.Prefix
@@ -189,13 +189,12 @@ func (b *book) pools() []netip.Prefix {
 	return pools
 }
 
-// goOn makes the order of the blocks go on behind those of the newest node, as
-// far as that can be seen: blocks that cooled under an earlier leader are then
-// the last to be given again.
-func (b *book) goOn(nodes []v1.Node) {
+// continueAfter makes the order of the blocks go on behind those of the newest of nodes.
+// Blocks that cooled under an earlier leader are then the last to be allocated again.
+func (b *assignments) continueAfter(nodes []v1.Node) {
 	newest := -1
 	for i := range nodes {
-		if numbered(&nodes[i]) && (newest < 0 || nodes[newest].CreationTimestamp.Before(&nodes[i].CreationTimestamp)) {
+		if hasPodCIDRs(&nodes[i]) && (newest < 0 || nodes[newest].CreationTimestamp.Before(&nodes[i].CreationTimestamp)) {
 			newest = i
 		}
 	}
