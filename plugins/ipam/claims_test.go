@@ -124,8 +124,8 @@ func TestAClaimIsLost(t *testing.T) {
 	g.Expect(n.add("p1")).To(Equal(a))
 }
 
-// A change of claims before the first resync, and one without claims of blocks, is
-// no matter.
+// A change of claims before the first resync, and one without claims of blocks, has no
+// effect.
 func TestAnIrrelevantChangeOfClaims(t *testing.T) {
 	g := NewWithT(t)
 	n := claiming(t, external, heldBy("b"), "10.1.77.0/24")

@@ -172,7 +172,7 @@ func TestAPodHasTheNewGateway(t *testing.T) {
 	n.sound()
 }
 
-// Who need not wait gets the subnet that follows from the node ID.
+// A node that need not wait gets the subnet that follows from its ID.
 func TestWithoutWaitingForThePodCIDR(t *testing.T) {
 	g := NewWithT(t)
 	n := running(t, impatient, 5)

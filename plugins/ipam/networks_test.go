@@ -286,7 +286,7 @@ func TestPoolsPrecedeTheConfiguration(t *testing.T) {
 	n.g.Expect(n.ConfigDiffers()).To(BeEmpty())
 }
 
-// Who does not fit a custom network has no block of it, and everything else.
+// A node that does not fit a custom network has no block of it, and all other blocks.
 func TestANodeThatDoesNotFitACustomNetwork(t *testing.T) {
 	n := running(t, defaults, 200)
 	n.pools(firstPool(), in("blue", aPool("blue", 1, "10.5.0.0/20 24")), in("red", aPool("red", 1, "10.6.0.0/16 24")))

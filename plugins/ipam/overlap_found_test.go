@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// Who allowed pods and nodes to share a network has allowed it for pod CIDRs, too.
+// A configuration that allows pods and nodes to share a network allows it for pod CIDRs too.
 func TestAPodCIDRThatOverlapsWhereThatIsAllowed(t *testing.T) {
 	g := NewWithT(t)
 	n := newNode(t, `ipamConfig: {useExternalIPAM: true, podSubnetCIDR: 10.1.0.0/16, nodeInterconnectCIDR: 10.1.0.0/16}

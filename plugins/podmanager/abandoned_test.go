@@ -200,9 +200,9 @@ func TestAllCallersGetAnAnswerAtTheEnd(t *testing.T) {
 	})
 }
 
-// story is a random sequence of requests for one attachment; they may overtake
+// scenario is a random sequence of requests for one attachment; they may overtake
 // each other on their way to the loop.
-type story struct {
+type scenario struct {
 	*agent
 	overtaking bool
 	rnd        *rand.Rand
@@ -214,14 +214,14 @@ type story struct {
 	clock      int
 }
 
-func (s *story) accept(command string) {
+func (s *scenario) accept(command string) {
 	s.clock++
 	c := s.begin(request(command, "c1"))
 	s.calls, s.at[c], s.isDel[c] = append(s.calls, c), s.clock, command == "DEL"
 	s.script = append(s.script, fmt.Sprint(command, " ", s.clock))
 }
 
-func (s *story) step() {
+func (s *scenario) step() {
 	switch s.rnd.IntN(7) {
 	case 0, 1, 2:
 		s.accept("ADD")
@@ -251,7 +251,7 @@ func (s *story) step() {
 func TestRandomRequestsOfOneAttachment(t *testing.T) {
 	for seed := range uint64(200) {
 		slowly(t, func(g Gomega, a *agent) {
-			s := &story{agent: a, overtaking: seed%2 == 1, rnd: rand.New(rand.NewPCG(seed, 3)), at: map[*call]int{}, isDel: map[*call]bool{}, gone: map[*call]bool{}}
+			s := &scenario{agent: a, overtaking: seed%2 == 1, rnd: rand.New(rand.NewPCG(seed, 3)), at: map[*call]int{}, isDel: map[*call]bool{}, gone: map[*call]bool{}}
 			s.accept("ADD")
 			for range 5 + s.rnd.IntN(12) {
 				s.step()

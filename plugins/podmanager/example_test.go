@@ -30,7 +30,7 @@ func (l agentLabel) GetAgentLabel() string { return string(l) }
 // an ADD.
 func ExamplePodManager_Serve() {
 	ctx, stop := context.WithCancel(context.Background())
-	leases, err := ledger.Open(ctx, nil, ledger.Options{})
+	leases, err := ledger.Open(ctx, ledger.NullJournal{}, ledger.Options{})
 	if err != nil {
 		panic(err)
 	}

@@ -80,7 +80,7 @@ func TestSandboxesAfterARestart(t *testing.T) {
 }
 
 // A resync removes the sandboxes without a lease.
-func TestSandboxesWhoseLeasesAreGone(t *testing.T) {
+func TestSandboxesWithoutLeases(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, plain)
 	a.sandbox("old")

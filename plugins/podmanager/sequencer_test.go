@@ -260,7 +260,7 @@ func TestAllInterleavings(t *testing.T) {
 
 // The agent stops while a release waits in the loop's queue: its producer is
 // gone by the time the loop asks whether it is still wanted.
-func TestAReleaseWhoseProducerIsGone(t *testing.T) {
+func TestAReleaseWithoutItsProducer(t *testing.T) {
 	g := NewWithT(t)
 	s, k := newSequencer(), attachment("c1")
 	a := s.acceptAdd(k)

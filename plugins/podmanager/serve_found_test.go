@@ -21,7 +21,7 @@ import (
 
 // An ADD that wanted the address of an abandoned one, and then fails, leaves
 // it to no caller: Serve ignores the result of addDone.
-func TestAnAbandonedAddWhoseRepetitionFails(t *testing.T) {
+func TestAnAbandonedAddAndAFailedRepetition(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(g Gomega, a *agent)

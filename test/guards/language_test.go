@@ -29,8 +29,6 @@ func notYetPlain() []string {
 		"operator/ksr",
 		"operator/netresource",
 		"operator/runner",
-		"plugins/ipam",
-		"plugins/podmanager",
 	}
 }
 
