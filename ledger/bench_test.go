@@ -128,18 +128,19 @@ func BenchmarkClaimRelease(b *testing.B) {
 	claimAndRelease(b, benchLedger(b, simplePool(), subnets(1, 16)), ledger.Request{Pool: "default"})
 }
 
-// BenchmarkBlocks claims from a pool of many blocks, all but the last ones full.
+// BenchmarkBlocks claims from the same number of addresses and leases in one block
+// and in many, with seven free addresses at the end.
 func BenchmarkBlocks(b *testing.B) {
+	const total = 1 << 17
 	for _, order := range []ledger.Order{ledger.Next, ledger.Lowest} {
-		b.Run(order.String(), func(b *testing.B) {
-			sizes(b, func(b *testing.B, n int) {
-				pool := simplePool()
-				pool.Order = order
-				l := benchLedger(b, pool, subnets(n, 28))
-				fill(b, l, 14*n-7, ledger.Request{Pool: "default"})
+		for _, bits := range []int{15, 23, 25, 28} {
+			n := 1 << (bits - 15)
+			b.Run(fmt.Sprint(order, "/", n), func(b *testing.B) {
+				l := benchLedger(b, ledger.Pool{Name: "default", Order: order}, subnets(n, bits))
+				fill(b, l, total-7, ledger.Request{Pool: "default"})
 				claimAndRelease(b, l, ledger.Request{Pool: "default"})
 			})
-		})
+		}
 	}
 }
 

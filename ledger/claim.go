@@ -45,32 +45,21 @@ func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh 
 	return leases, fresh, nil
 }
 
-// ClaimOne is Claim of one address. Its answer needs no memory of its own.
-func (l *Ledger) ClaimOne(ctx context.Context, req Request) (x Lease, err error) {
-	x, _, err = l.claimOne(ctx, &req)
-	return x, err
-}
-
-// ClaimAddr is ClaimOne for a caller that only needs the address, and whether it
-// is a new one.
+// ClaimAddr is Claim of one address, for a caller that only needs the address and
+// whether it is a new one.
 func (l *Ledger) ClaimAddr(ctx context.Context, req *Request) (a netip.Addr, fresh bool, err error) {
-	x, fresh, err := l.claimOne(ctx, req)
-	return x.Addr, fresh, err
-}
-
-func (l *Ledger) claimOne(ctx context.Context, req *Request) (x Lease, fresh bool, err error) {
 	if len(req.Wanted)+len(req.Families) != 1 {
-		return x, false, fmt.Errorf("claim one address in pool %q for %s: %d families and %d addresses are named, want one of both",
+		return a, false, fmt.Errorf("claim one address in pool %q for %s: %d families and %d addresses are named, want one of both",
 			req.Pool, req.Key, len(req.Families), len(req.Wanted))
 	}
 	err = l.autocommit(ctx, func(st *Stage) (err error) {
-		x, fresh, err = st.claimOne(req)
+		a, fresh, err = st.claimAddr(req)
 		return err
 	})
 	if err != nil {
-		return Lease{}, false, explain(err, "claim an address for %s", req.Key)
+		return netip.Addr{}, false, explain(err, "claim an address for %s", req.Key)
 	}
-	return x, fresh, nil
+	return a, fresh, nil
 }
 
 // Claim stages what Ledger.Claim commits.
@@ -84,21 +73,20 @@ func (st *Stage) Claim(req Request) (leases []Lease, fresh bool, err error) {
 func (st *Stage) ClaimAddr(req *Request) (a netip.Addr, fresh bool, err error) {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
-	x, fresh, err := st.claimOne(req)
-	return x.Addr, fresh, err
+	return st.claimAddr(req)
 }
 
-func (st *Stage) claimOne(req *Request) (x Lease, fresh bool, err error) {
+func (st *Stage) claimAddr(req *Request) (a netip.Addr, fresh bool, err error) {
 	var room [1]Lease
 	leases, fresh, err := st.claimInto(room[:0], req)
 	switch {
 	case err != nil:
-		return Lease{}, false, err
+		return a, false, err
 	case len(leases) != 1:
-		return Lease{}, false, fmt.Errorf("claim one address in pool %q for %s: %w of %d addresses",
+		return a, false, fmt.Errorf("claim one address in pool %q for %s: %w of %d addresses",
 			req.Pool, req.Key, ErrKeyHeld, len(leases))
 	}
-	return leases[0], fresh, nil
+	return leases[0].Addr, fresh, nil
 }
 
 // claimInto stages a claim and appends its leases to room.

@@ -80,6 +80,15 @@ func (b *bench) claim(n int) (string, error) {
 	return addrs(leases), err
 }
 
+// ClaimOne returns the first lease of a claim.
+func (b *bench) ClaimOne(ctx context.Context, req ledger.Request) (ledger.Lease, error) {
+	leases, _, err := b.Claim(ctx, req)
+	if err != nil {
+		return ledger.Lease{}, err
+	}
+	return leases[0], nil
+}
+
 func (b *bench) release(n int) string {
 	leases, err := b.Release(context.Background(), ledger.Selector{Key: key(n)})
 	b.g.Expect(err).NotTo(HaveOccurred())

@@ -129,8 +129,11 @@ func wander(g Gomega, rnd *rand.Rand, steps int, sabotage func(*bench, promise))
 // kept checks the ledger against what was told.
 func kept(b *bench, told promise, unsure map[ledger.Key]bool, now []string) error {
 	findings, err := b.Check(context.Background())
-	if err != nil || len(findings) > 0 {
-		return fmt.Errorf("check: %v %v", findings, err)
+	if err != nil {
+		return fmt.Errorf("check: %w", err)
+	}
+	if len(findings) > 0 {
+		return fmt.Errorf("check: %v", findings)
 	}
 	held, seen := promise{}, map[netip.Addr]ledger.Key{}
 	for _, l := range b.Leases() {

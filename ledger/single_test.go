@@ -141,7 +141,7 @@ func TestClaimOneWantsOneFamilyOrAddress(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(leases).To(HaveLen(2))
 			both.Families = []ledger.Family{ledger.IPv4}
-			_, err = b.ClaimOne(ctx, both)
+			_, _, err = b.ClaimAddr(ctx, &both)
 			g.Expect(err).To(MatchError(ledger.ErrKeyHeld), "it has two")
 
 			over, end := context.WithCancelCause(ctx)

@@ -65,7 +65,7 @@ func (p *page) mark(at, k uint, free bool, all int) (int, bool) {
 	}
 	i, b := at>>6&63, at&63
 	w, m, was := p.words[i], around(b, k), int(p.orders[i])
-	is := was
+	var is int
 	if free {
 		if w&m != 0 {
 			return all, false
