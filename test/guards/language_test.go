@@ -21,9 +21,7 @@ import (
 // checked yet. The list only shrinks: a folder without a finding must leave it.
 func notYetPlain() []string {
 	return []string{
-		".",
 		"cmd/cadastre-operator",
-		"docs",
 		"ledger",
 		"ledger/addrspace",
 		"operator/ksr",

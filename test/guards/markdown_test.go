@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
 	"io"
 	"net/url"
 	"path"
@@ -242,4 +243,47 @@ func TestBadBlocksAreFound(t *testing.T) {
 	} {
 		g.Expect(len(blocks([]page{{"docs/a.md", []byte(text)}})) > 0).To(Equal(bad), text)
 	}
+}
+
+// namedTests finds the tests that a page names and that do not exist.
+func namedTests(p page, functions map[string]bool) []finding {
+	var found []finding
+	for _, m := range regexp.MustCompile("`[^`\n]*\\b(Test[A-Z]\\w+)`").FindAllSubmatchIndex(p.text, -1) {
+		name := string(p.text[m[2]:m[3]])
+		if !functions[name] {
+			line := bytes.Count(p.text[:m[2]], []byte("\n")) + 1
+			found = append(found, finding{p.path, line, name, "there is no test of this name"})
+		}
+	}
+	return found
+}
+
+// functions returns the names of all functions.
+func functions(all []source) map[string]bool {
+	names := map[string]bool{}
+	for _, s := range all {
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				names[f.Name.Name] = true
+			}
+		}
+	}
+	return names
+}
+
+func TestPagesNameTestsThatExist(t *testing.T) {
+	known := functions(sources(t))
+	var found []finding
+	for _, p := range pages(t) {
+		if strings.HasSuffix(p.path, ".md") && p.path != "CHANGELOG.md" && p.path != "docs/apis.md" {
+			found = append(found, namedTests(p, known)...)
+		}
+	}
+	expectClean(t, found, nil)
+}
+
+func TestNamesOfMissingTestsAreFound(t *testing.T) {
+	g := NewWithT(t)
+	p := page{"a.md", []byte("see `ledger.TestOne` and\n`TestTwo`, not TestThree")}
+	g.Expect(namedTests(p, map[string]bool{"TestOne": true})).To(Equal([]finding{{"a.md", 2, "TestTwo", "there is no test of this name"}}))
 }
