@@ -132,9 +132,17 @@ func New(conf *contivconf.Config, opts ...Option) (*Agent, error) {
 	case a.node.Name == "":
 		return nil, errors.New("new agent: Node.Name is empty: want the name of the node, as Kubernetes has it")
 	case a.node.StateDir == "" || a.node.RunDir == "":
-		return nil, fmt.Errorf("new agent: Node.StateDir %q, RunDir %q: want a directory for each", a.node.StateDir, a.node.RunDir)
+		return nil, fmt.Errorf(
+			"new agent: Node.StateDir %q, RunDir %q: want a directory for each",
+			a.node.StateDir,
+			a.node.RunDir,
+		)
 	case a.node.CheckInterval <= 0:
-		return nil, fmt.Errorf("new agent: Node.CheckInterval %s: want a duration above zero, such as %s", a.node.CheckInterval, DefaultCheckInterval)
+		return nil, fmt.Errorf(
+			"new agent: Node.CheckInterval %s: want a duration above zero, such as %s",
+			a.node.CheckInterval,
+			DefaultCheckInterval,
+		)
 	}
 	return a, nil
 }

@@ -94,7 +94,14 @@ type dependencies struct {
 }
 
 // assemble makes every part of the agent, in the order of their dependencies.
-func assemble(ctx context.Context, node Node, conf *contivconf.Config, log *slog.Logger, clock clock, d dependencies) (*assembly, error) {
+func assemble(
+	ctx context.Context,
+	node Node,
+	conf *contivconf.Config,
+	log *slog.Logger,
+	clock clock,
+	d dependencies,
+) (*assembly, error) {
 	a := &assembly{
 		node:       node,
 		conf:       conf,

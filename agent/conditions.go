@@ -83,7 +83,11 @@ func (w *conditionWriter) run(ctx context.Context) error {
 		case <-time.After(w.a.conf.Cadastre.NodeIDs.Refresh):
 		}
 		if err := w.write(ctx); err != nil && ctx.Err() == nil {
-			w.a.log.Warn("the Node object does not show the claims and the configuration of this node; trying again", "error", err)
+			w.a.log.Warn(
+				"the Node object does not show the claims and the configuration of this node; trying again",
+				"error",
+				err,
+			)
 		}
 	}
 }
@@ -92,7 +96,10 @@ func (w *conditionWriter) write(ctx context.Context) error {
 	err := errors.Join(w.set(ctx, w.held), w.set(ctx, w.configured))
 	differs := w.a.ipam.ConfigDiffers()
 	if differs != "" && differs != w.warned {
-		if warning := w.store.WarnNode(ctx, apistore.NodeWarning{Reason: configWarning, Message: differs, At: w.a.clock.now()}); warning != nil {
+		if warning := w.store.WarnNode(
+			ctx,
+			apistore.NodeWarning{Reason: configWarning, Message: differs, At: w.a.clock.now()},
+		); warning != nil {
 			return errors.Join(err, warning)
 		}
 	}
@@ -121,7 +128,12 @@ func (w *conditionWriter) held() (c apistore.NodeCondition, says string) {
 	if len(all) == 0 && w.wrote[claimsCondition] == "" {
 		return c, "" // this node claims nothing
 	}
-	c = apistore.NodeCondition{Type: claimsCondition, OK: true, Reason: "ClaimsHeld", Message: "this node holds the claims of all its prefixes"}
+	c = apistore.NodeCondition{
+		Type:    claimsCondition,
+		OK:      true,
+		Reason:  "ClaimsHeld",
+		Message: "this node holds the claims of all its prefixes",
+	}
 	for _, claim := range all {
 		if !claim.Held {
 			c.OK, c.Reason, c.Message = false, "WaitingForClaim", claimMessage(claim)
@@ -134,14 +146,22 @@ func (w *conditionWriter) held() (c apistore.NodeCondition, says string) {
 // configured returns the condition of the configuration of this node, once the
 // pools of the cluster are known.
 func (w *conditionWriter) configured() (c apistore.NodeCondition, says string) {
-	c = apistore.NodeCondition{Type: configCondition, OK: true, Reason: "PoolsEqual", Message: "the cluster uses the pod network of this node's contiv.conf"}
+	c = apistore.NodeCondition{
+		Type:    configCondition,
+		OK:      true,
+		Reason:  "PoolsEqual",
+		Message: "the cluster uses the pod network of this node's contiv.conf",
+	}
 	if !w.a.loop.Status().Resynced {
 		return c, ""
 	}
 	if differs := w.a.ipam.ConfigDiffers(); differs != "" {
 		c.OK, c.Reason, c.Message = false, "PoolsDiffer", differs
 	} else if mode := w.a.conf.Cadastre.PodBlocks; mode != contivconf.PodBlocksNodeID {
-		c.Reason, c.Message = "NoPools", fmt.Sprintf("podBlocks is %s: the pod blocks of this node are not taken from pools of the cluster", mode)
+		c.Reason, c.Message = "NoPools", fmt.Sprintf(
+			"podBlocks is %s: the pod blocks of this node are not taken from pools of the cluster",
+			mode,
+		)
 	}
 	return c, c.Message
 }

@@ -14,7 +14,9 @@ import (
 )
 
 // dockerDriver makes Docker's driver once the loop can open its pools.
-func (a *assembly) dockerDriver(records ipamapi.Records) func(context.Context, ipamapi.PoolOpener) (dockeripam.Driver, error) {
+func (a *assembly) dockerDriver(
+	records ipamapi.Records,
+) func(context.Context, ipamapi.PoolOpener) (dockeripam.Driver, error) {
 	return func(ctx context.Context, opener ipamapi.PoolOpener) (dockeripam.Driver, error) {
 		conf := a.conf.Cadastre.Docker
 		c := ipamapi.Config{HostID: a.instance, Serial: conf.Serial, CoolDown: conf.CoolDown}
@@ -29,7 +31,12 @@ func (a *assembly) dockerDriver(records ipamapi.Records) func(context.Context, i
 			c.FromPods.Pool = ipam.PodPool
 		}
 		return ipamapi.New(ctx, ipamapi.Deps{
-			Ledger: a.ledger, Pools: opener, Records: records, Host: dockeripam.Host{Log: a.log, Own: a.networks}, Config: c, Log: a.log,
+			Ledger:  a.ledger,
+			Pools:   opener,
+			Records: records,
+			Host:    dockeripam.Host{Log: a.log, Own: a.networks},
+			Config:  c,
+			Log:     a.log,
 		})
 	}
 }

@@ -21,14 +21,26 @@ type Listeners struct {
 
 // tcpListeners returns the listeners of the read-only API and of the metrics that the
 // caller has opened or the configuration names; nil for one that is not served.
-func tcpListeners(conf contivconf.Cadastre, opened Listeners, limits httpserver.Limits) (rest, metrics *restapi.TCP, err error) {
+func tcpListeners(
+	conf contivconf.Cadastre,
+	opened Listeners,
+	limits httpserver.Limits,
+) (rest, metrics *restapi.TCP, err error) {
 	if r := conf.REST; r.Listen != "" {
-		if rest, err = tcpListener(r.Listen, httpserver.Files{Cert: r.Cert, Key: r.Key, ClientCA: r.ClientCA}, limits); err != nil {
+		if rest, err = tcpListener(
+			r.Listen,
+			httpserver.Files{Cert: r.Cert, Key: r.Key, ClientCA: r.ClientCA},
+			limits,
+		); err != nil {
 			return nil, nil, fmt.Errorf("cadastre.rest: %w", err)
 		}
 	}
 	if m := conf.Metrics; m.Enabled {
-		if metrics, err = tcpListener(m.Listen, httpserver.Files{Cert: m.Cert, Key: m.Key, ClientCA: m.ClientCA}, limits); err != nil {
+		if metrics, err = tcpListener(
+			m.Listen,
+			httpserver.Files{Cert: m.Cert, Key: m.Key, ClientCA: m.ClientCA},
+			limits,
+		); err != nil {
 			return nil, nil, fmt.Errorf("cadastre.metrics: %w", err)
 		}
 	}

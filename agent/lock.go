@@ -28,14 +28,22 @@ func lockRunDir(dir string, uid int) (*os.File, error) {
 	if err := makeOwn(dir, uid); err != nil {
 		return fail(err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, cni.LockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	f, err := os.OpenFile(
+		filepath.Join(dir, cni.LockFile),
+		os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK,
+		0o600,
+	)
 	if err != nil {
 		return fail(err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		holder := make([]byte, 64)
 		n, _ := f.ReadAt(holder, 0)
-		err = fmt.Errorf("another agent (%s) has %s: give this one a run directory of its own", holder[:n], filepath.Join(dir, socketName))
+		err = fmt.Errorf(
+			"another agent (%s) has %s: give this one a run directory of its own",
+			holder[:n],
+			filepath.Join(dir, socketName),
+		)
 		return fail(errors.Join(err, f.Close()))
 	}
 	if err := makeOwn(cni.IntentDir(filepath.Join(dir, socketName)), uid); err != nil {
@@ -90,7 +98,7 @@ func abandonRunDir(was, now string, uid int) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return nil
 	} else if err != nil {

@@ -21,6 +21,10 @@ func machineOf(node Node, clock clock) nodesync.Machine {
 // this node alone nothing does.
 func logMachine(log *slog.Logger, d dependencies, node Node) {
 	if d.mirror != nil && d.machine.ProductUUID == "" {
-		log.Info("the machine's product UUID is not known, so a reboot looks like a cloned disk: nothing new is allocated after one until the cluster store confirms the node ID", "file", node.ProductUUIDFile)
+		log.Info(
+			"the machine's product UUID is not known, so a reboot looks like a cloned disk: nothing new is allocated after one until the cluster store confirms the node ID",
+			"file",
+			node.ProductUUIDFile,
+		)
 	}
 }

@@ -42,8 +42,21 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 			cancel() // all parts end together
 		})
 	}
-	a.log.Info("the agent starts", "node", a.node.Name, "nodeID", a.idClaimer.ID(), "instance", a.instance, "version", version,
-		"stateDir", a.node.StateDir, "socket", a.socket())
+	a.log.Info(
+		"the agent starts",
+		"node",
+		a.node.Name,
+		"nodeID",
+		a.idClaimer.ID(),
+		"instance",
+		a.instance,
+		"version",
+		version,
+		"stateDir",
+		a.node.StateDir,
+		"socket",
+		a.socket(),
+	)
 	if n := a.ledger.Rebooted(); n > 0 {
 		a.log.Info("the machine was booted: leases of its sandboxes have ended", "count", n)
 	}
@@ -104,7 +117,7 @@ func (a *assembly) recover(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the agent ends
 		}
 		a.log.Warn("DELs that waited for the agent cannot be applied yet", "error", err)
 		select {
@@ -124,7 +137,7 @@ type pods struct {
 // Serve serves a CNI request.
 func (p pods) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	if !p.a.progress.answering.Load() {
-		return cni.Reply{}, fmt.Errorf("%s: %w: %v", req.Command, podmanager.ErrAway, p.a.ready())
+		return cni.Reply{}, fmt.Errorf("%s: %w: %w", req.Command, podmanager.ErrAway, p.a.ready())
 	}
 	return p.PodManager.Serve(ctx, req)
 }

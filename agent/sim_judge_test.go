@@ -69,7 +69,14 @@ type claimed struct {
 }
 
 func newJudge(c *simCluster) *judge {
-	return &judge{c: c, tenures: map[uint32]*tenure{}, excused: map[[2]string]string{}, acked: map[string]uint64{}, wrote: map[uint32]time.Time{}, beat: map[uint32]time.Time{}}
+	return &judge{
+		c:       c,
+		tenures: map[uint32]*tenure{},
+		excused: map[[2]string]string{},
+		acked:   map[string]uint64{},
+		wrote:   map[uint32]time.Time{},
+		beat:    map[uint32]time.Time{},
+	}
 }
 
 func pair(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
@@ -134,15 +141,30 @@ func (j *judge) recordWritten(op kvdb.Op, old []byte) {
 	case t.holder == now.Instance:
 	case t.released:
 		j.hands(t, now.Instance, "released")
-		if age := time.Since(j.beat[now.Id]); was.Released != 0 && !was.Clean && age < j.c.fresh-10*time.Second && !j.c.jumped {
-			j.c.fail("%s: node ID %d was released by force, and %s takes it %s after it was last seen in use", op.Key, now.Id, now.Instance, age)
+		if age := time.Since(
+			j.beat[now.Id],
+		); was.Released != 0 && !was.Clean && age < j.c.fresh-10*time.Second &&
+			!j.c.jumped {
+			j.c.fail(
+				"%s: node ID %d was released by force, and %s takes it %s after it was last seen in use",
+				op.Key,
+				now.Id,
+				now.Instance,
+				age,
+			)
 		}
 	case t.lost:
 		j.hands(t, now.Instance, "forgotten by the store")
 	case again:
 		j.hands(t, now.Instance, "written again by an agent that knew it")
 	default:
-		j.c.fail("%s: node ID %d is of instance %s, which was not released, and %s takes it", op.Key, now.Id, t.holder, now.Instance)
+		j.c.fail(
+			"%s: node ID %d is of instance %s, which was not released, and %s takes it",
+			op.Key,
+			now.Id,
+			t.holder,
+			now.Instance,
+		)
 		j.hands(t, now.Instance, "taken")
 	}
 	t.released, t.lost = false, false
@@ -172,7 +194,10 @@ func (j *judge) removed(pool *kv.Pool) {
 	for _, m := range j.c.machines {
 		for k, a := range m.told {
 			p := netip.MustParsePrefix(a)
-			in := slices.ContainsFunc(pool.Ranges, func(r *kv.PoolRange) bool { return netip.MustParsePrefix(r.Cidr).Contains(p.Addr()) })
+			in := slices.ContainsFunc(
+				pool.Ranges,
+				func(r *kv.PoolRange) bool { return netip.MustParsePrefix(r.Cidr).Contains(p.Addr()) },
+			)
 			if in && !j.gone(m.disk.instance) {
 				j.c.fail("pool %s is removed, and %s of %s has %s", pool.Name, k, m.label, a)
 			}
@@ -290,7 +315,13 @@ func (j *judge) processOf(m *machine) {
 	}
 	for _, pool := range p.a.ipam.Pools() {
 		if p.pools[pool.Name] > pool.Generation {
-			j.c.fail("%s knew generation %d of pool %s, and knows %d now", m.label, p.pools[pool.Name], pool.Name, pool.Generation)
+			j.c.fail(
+				"%s knew generation %d of pool %s, and knows %d now",
+				m.label,
+				p.pools[pool.Name],
+				pool.Name,
+				pool.Generation,
+			)
 		}
 		p.pools[pool.Name] = pool.Generation
 	}
@@ -300,7 +331,13 @@ func (j *judge) processOf(m *machine) {
 			continue
 		}
 		if m.c.mirrored[m][pool.Name] > pool.Generation {
-			j.c.fail("the mirror of %s had generation %d of pool %s, and has %d now", m.label, m.c.mirrored[m][pool.Name], pool.Name, pool.Generation)
+			j.c.fail(
+				"the mirror of %s had generation %d of pool %s, and has %d now",
+				m.label,
+				m.c.mirrored[m][pool.Name],
+				pool.Name,
+				pool.Generation,
+			)
 		}
 		m.c.mirrored[m][pool.Name] = pool.Generation
 	}
@@ -314,11 +351,18 @@ func (j *judge) processOf(m *machine) {
 // would not know, and to know when the store is away.
 func (j *judge) mirrorOf(m *machine, p *process) {
 	for name, generation := range p.pools {
-		if m.c.mirrored[m][name] < generation && j.isCalm(m) && !(name == poolplan.Default && generation == 1) {
-			j.c.fail("%s follows generation %d of pool %s, and its mirror has %d", m.label, generation, name, m.c.mirrored[m][name])
+		if m.c.mirrored[m][name] < generation && j.isCalm(m) && (name != poolplan.Default || generation != 1) {
+			j.c.fail(
+				"%s follows generation %d of pool %s, and its mirror has %d",
+				m.label,
+				generation,
+				name,
+				m.c.mirrored[m][name],
+			)
 		}
 	}
-	if mode, _ := m.net.now(); (mode == netCut || mode == netRefused) && time.Since(m.calm) > time.Minute && p.a.source.Status().Connected {
+	if mode, _ := m.net.now(); (mode == netCut || mode == netRefused) && time.Since(m.calm) > time.Minute &&
+		p.a.source.Status().Connected {
 		j.c.fail("%s takes itself for connected, and the way to the store is %s", m.label, mode)
 	}
 }
@@ -339,7 +383,8 @@ func (j *judge) termOf(m *machine, p *process) {
 	heard := m.heard
 	m.mu.Unlock()
 	expire := p.a.conf.Cadastre.NodeIDs.Expire
-	if time.Since(m.calm) > 2*time.Minute && m.now().Sub(heard) > expire*5/6+expire/24 && p.a.idClaimer.Problem() == "" {
+	if time.Since(m.calm) > 2*time.Minute && m.now().Sub(heard) > expire*5/6+expire/24 &&
+		p.a.idClaimer.Problem() == "" {
 		j.c.fail("%s has not heard of the store for %s and lends on", m.label, m.now().Sub(heard))
 	}
 }
@@ -374,8 +419,19 @@ func (j *judge) inTouch(m *machine, p *process) {
 		j.c.fail("%s lends under node ID %d, of which the store says %v", m.label, id, r)
 	}
 	for _, other := range j.c.machines {
-		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news && (q.a.idClaimer.ID() == id || other.name == m.name && epoch == 0) && problem == "" && q.a.idClaimer.Problem() == "" {
-			j.c.fail("%s and %s both lend, with one node ID or one name: %d %s and %d %s", m.label, other.label, id, m.name, q.a.idClaimer.ID(), other.name)
+		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news &&
+			(q.a.idClaimer.ID() == id || other.name == m.name && epoch == 0) &&
+			problem == "" &&
+			q.a.idClaimer.Problem() == "" {
+			j.c.fail(
+				"%s and %s both lend, with one node ID or one name: %d %s and %d %s",
+				m.label,
+				other.label,
+				id,
+				m.name,
+				q.a.idClaimer.ID(),
+				other.name,
+			)
 		}
 	}
 }
@@ -403,7 +459,8 @@ func (j *judge) conflict(m *machine, id uint32, ago time.Duration) string {
 	}
 	leaving := func(id uint32) bool { // the agent that had it may allocate until it stops by itself
 		b := beats[id]
-		return b != nil && b.Instance == records[id].GetInstance() && !b.Stopped && m.now().Sub(time.Unix(0, b.At)) < 24*time.Hour+ago
+		return b != nil && b.Instance == records[id].GetInstance() && !b.Stopped &&
+			m.now().Sub(time.Unix(0, b.At)) < 24*time.Hour+ago
 	}
 	for n := uint32(1); n <= limit; n++ {
 		if r := records[n]; r == nil || r.Released != 0 && (r.Clean || r.Instance == m.disk.instance || !leaving(n)) {
@@ -424,7 +481,7 @@ func (j *judge) conflict(m *machine, id uint32, ago time.Duration) string {
 		r := records[n]
 		same := r.Instance == m.disk.instance
 		switch {
-		case !fresh(n) && !(same && alive(n)):
+		case !fresh(n) && (!same || !alive(n)):
 		case same && m.ran(beats[n].Session):
 			return "the store was set back to an earlier run of it"
 		case r.Released != 0:

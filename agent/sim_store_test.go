@@ -443,7 +443,7 @@ func (w *simWatch) follow() error {
 		case batch, open := <-in:
 			waiting, over, late = batch, !open, false
 			if open && w.link.pause(w.ctx) != nil {
-				return nil
+				return nil //nolint:nilerr // the watch was closed
 			}
 		case out <- waiting:
 			waiting = nil

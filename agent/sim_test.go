@@ -176,9 +176,17 @@ func simulateOn(t *testing.T, seed uint64, steps int, estate *simEstate, sabotag
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			t: t, rnd: rand.New(rand.NewPCG(seed, 42)), disk: journal.NewMemory(), store: keptStore{mem.New()}, dir: dir,
-			begun: time.Now(), booted: time.Now().Add(-time.Hour), told: map[ledger.Key]string{}, unsure: map[ledger.Key]bool{},
-			conf: "ipamConfig:\n  podSubnetCIDR: 10.1.0.0/24\n  podSubnetOneNodePrefixLen: 28\n", estate: estate,
+			t:      t,
+			rnd:    rand.New(rand.NewPCG(seed, 42)),
+			disk:   journal.NewMemory(),
+			store:  keptStore{mem.New()},
+			dir:    dir,
+			begun:  time.Now(),
+			booted: time.Now().Add(-time.Hour),
+			told:   map[ledger.Key]string{},
+			unsure: map[ledger.Key]bool{},
+			conf:   "ipamConfig:\n  podSubnetCIDR: 10.1.0.0/24\n  podSubnetOneNodePrefixLen: 28\n",
+			estate: estate,
 		}
 		w.sink.Fault = w.southbound
 		if estate != nil {
@@ -226,10 +234,20 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 	a, err := assemble(context.Background(), Node{Name: "n", RunDir: w.dir}, conf, slog.New(slog.DiscardHandler), clock{
-		now: func() time.Time { return time.Now().Add(time.Duration(w.wall.Load())) }, uptime: func() time.Duration { return time.Since(booted) }, bootID: fmt.Sprint("boot-", boot),
+		now:    func() time.Time { return time.Now().Add(time.Duration(w.wall.Load())) },
+		uptime: func() time.Duration { return time.Since(booted) },
+		bootID: fmt.Sprint("boot-", boot),
 	}, dependencies{
-		store: w.store, journal: diskOf{w, dead}, disk: &w.local, sink: &w.sink, instance: "i", session: fmt.Sprint("session of ", time.Now().UnixNano()),
-		random: func() float64 { return 0.5 }, handlers: []func(Plugins) []controller.EventHandler{func(Plugins) []controller.EventHandler { return []controller.EventHandler{&w.bad} }},
+		store:    w.store,
+		journal:  diskOf{w, dead},
+		disk:     &w.local,
+		sink:     &w.sink,
+		instance: "i",
+		session:  fmt.Sprint("session of ", time.Now().UnixNano()),
+		random:   func() float64 { return 0.5 },
+		handlers: []func(Plugins) []controller.EventHandler{
+			func(Plugins) []controller.EventHandler { return []controller.EventHandler{&w.bad} },
+		},
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -261,11 +279,21 @@ func (w *world) end() {
 }
 
 func (w *world) key() ledger.Key {
-	return ledger.Key{Network: []string{"pods", "other"}[w.rnd.IntN(2)], ContainerID: fmt.Sprint("c", w.rnd.IntN(8)), IfName: "eth0"}
+	return ledger.Key{
+		Network:     []string{"pods", "other"}[w.rnd.IntN(2)],
+		ContainerID: fmt.Sprint("c", w.rnd.IntN(8)),
+		IfName:      "eth0",
+	}
 }
 
 func request(command string, k ledger.Key) cni.Request {
-	return cni.Request{Command: command, Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName, Pod: cni.Pod{Namespace: "default", Name: k.ContainerID}}
+	return cni.Request{
+		Command:     command,
+		Network:     k.Network,
+		ContainerID: k.ContainerID,
+		IfName:      k.IfName,
+		Pod:         cni.Pod{Namespace: "default", Name: k.ContainerID},
+	}
 }
 
 // ask sends a request through the API; code 0 is success.
@@ -518,7 +546,7 @@ func (w *world) reboot() {
 func (w *world) check() error {
 	findings, err := w.a.ledger.Check(context.Background())
 	if err != nil || len(findings) > 0 {
-		return fmt.Errorf("check: %v %v", findings, err)
+		return fmt.Errorf("check: %v %w", findings, err)
 	}
 	held, seen := map[ledger.Key]string{}, map[string]ledger.Key{}
 	for _, l := range w.a.ledger.Leases() {

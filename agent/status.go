@@ -65,9 +65,18 @@ func (a *assembly) noResync(s controller.Status) error {
 	case s.LastError != "":
 		return fmt.Errorf("%s: %s", what, s.LastError)
 	case k.Error != "":
-		return fmt.Errorf("%s: the state of the cluster cannot be read from the store (%s): %s", what, a.conf.Cadastre.KVDB.Type, k.Error)
+		return fmt.Errorf(
+			"%s: the state of the cluster cannot be read from the store (%s): %s",
+			what,
+			a.conf.Cadastre.KVDB.Type,
+			k.Error,
+		)
 	case k.From == "":
-		return fmt.Errorf("%s: the state of the cluster is being read from the store (%s)", what, a.conf.Cadastre.KVDB.Type)
+		return fmt.Errorf(
+			"%s: the state of the cluster is being read from the store (%s)",
+			what,
+			a.conf.Cadastre.KVDB.Type,
+		)
 	}
 	return errors.New(what)
 }
@@ -108,7 +117,14 @@ func (a *assembly) Status() localapi.Status {
 	s.ConfigProblem = a.ipam.ConfigDiffers()
 	s.Notes = append([]string{}, a.ipam.Notes()...)
 	for _, key := range k.Unreadable {
-		s.Notes = append(s.Notes, fmt.Sprintf("the value of %s in the cluster store cannot be read: node ID %d counts as taken, and there is no route to its node", key, kv.NodeRecordID(key)))
+		s.Notes = append(
+			s.Notes,
+			fmt.Sprintf(
+				"the value of %s in the cluster store cannot be read: node ID %d counts as taken, and there is no route to its node",
+				key,
+				kv.NodeRecordID(key),
+			),
+		)
 	}
 	for _, p := range a.ipam.Problems() {
 		s.Notes = append(s.Notes, p.Object+": "+p.Text)
@@ -127,7 +143,10 @@ func (a *assembly) Status() localapi.Status {
 	if err := a.healthy(); err != nil {
 		s.DatabaseError = err.Error()
 	}
-	intents, _, _ := cni.ReadIntents(cni.IntentDir(a.socket()), os.Geteuid()) // what cannot be read is logged when it is applied
+	intents, _, _ := cni.ReadIntents(
+		cni.IntentDir(a.socket()),
+		os.Geteuid(),
+	) // what cannot be read is logged when it is applied
 	s.Waiting = len(intents)
 	s.Blocks = []localapi.Block{}
 	for _, b := range a.ledger.Stats() {

@@ -102,7 +102,9 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 	running.file = file
 	running.restapi.Database, running.restapi.Doubt = file, file
 	running.suspendInDoubt()
-	_ = file.Probe(ctx) // a file that cannot be written is in assembly.ready, and damage that only a commit finds ends the process here
+	_ = file.Probe(
+		ctx,
+	) // a file that cannot be written is in assembly.ready, and damage that only a commit finds ends the process here
 	return running, nil
 }
 
@@ -217,6 +219,12 @@ func (a *assembly) suspendInDoubt() {
 	if d == nil {
 		return
 	}
-	a.ledger.Suspend("database", fmt.Sprintf("%s; addresses may be in use that it does not know: see what would be forgotten with cadastre accept", d.Reason))
+	a.ledger.Suspend(
+		"database",
+		fmt.Sprintf(
+			"%s; addresses may be in use that it does not know: see what would be forgotten with cadastre accept",
+			d.Reason,
+		),
+	)
 	a.log.Error("no new address is allocated", "reason", a.ledger.Suspended())
 }

@@ -105,7 +105,13 @@ func (r *run) inspect() error {
 			return malformed(r.ev.name, err)
 		}
 	default:
-		return malformed(r.ev.name, fmt.Errorf("method %d is unknown: want FullResync, UpstreamResync, DownstreamResync or Update", r.ev.method))
+		return malformed(
+			r.ev.name,
+			fmt.Errorf(
+				"method %d is unknown: want FullResync, UpstreamResync, DownstreamResync or Update",
+				r.ev.method,
+			),
+		)
 	}
 	if err := checkKeys(r.ev.Event); err != nil {
 		return malformed(r.ev.name, err)
@@ -126,9 +132,19 @@ func checkKeys(ev Event) error {
 		case ev.Resource == "" || ev.Key == "":
 			return fmt.Errorf("resource %q, key %q: want both", ev.Resource, ev.Key)
 		case isNil(ev.New):
-			return fmt.Errorf("resource %q, key %q: New is a nil %T: want a message, or nil without a type for a removal", ev.Resource, ev.Key, ev.New)
+			return fmt.Errorf(
+				"resource %q, key %q: New is a nil %T: want a message, or nil without a type for a removal",
+				ev.Resource,
+				ev.Key,
+				ev.New,
+			)
 		case isNil(ev.Prev):
-			return fmt.Errorf("resource %q, key %q: Prev is a nil %T: want a message, or nil without a type for an addition", ev.Resource, ev.Key, ev.Prev)
+			return fmt.Errorf(
+				"resource %q, key %q: Prev is a nil %T: want a message, or nil without a type for an addition",
+				ev.Resource,
+				ev.Key,
+				ev.Prev,
+			)
 		}
 	case *ExternalConfigChange:
 		return checkExternal(ev.Source, ev.Values)
@@ -156,7 +172,13 @@ func (r *run) takeKubeState(data KubeStateData) {
 		own := make(map[string]proto.Message, len(values))
 		for key, m := range values {
 			if resource == "" || key == "" || m == nil || isNil(m) {
-				r.outside = append(r.outside, malformed(r.ev.name, fmt.Errorf("resource %q, key %q: want both, and a message: left out", resource, key)))
+				r.outside = append(
+					r.outside,
+					malformed(
+						r.ev.name,
+						fmt.Errorf("resource %q, key %q: want both, and a message: left out", resource, key),
+					),
+				)
 				continue
 			}
 			own[key] = m

@@ -163,7 +163,10 @@ func (s *sources) merge(key string, internal proto.Message) (merged proto.Messag
 		default:
 			both, err := mergeTwo(merged, m)
 			if err != nil {
-				refused = append(refused, refusal{name, key, fmt.Errorf("value of source %q is refused: %w", name, err)})
+				refused = append(
+					refused,
+					refusal{name, key, fmt.Errorf("value of source %q is refused: %w", name, err)},
+				)
 				continue
 			}
 			merged = both
@@ -238,7 +241,17 @@ func (r *run) refuse(all []refusal) {
 	}
 	own := ValueErrors{}
 	for _, x := range all {
-		r.c.deps.Log.Error("a value from outside is refused", "event", r.rec.Name, "seq", r.rec.SeqNum, "key", x.key, "error", x.err)
+		r.c.deps.Log.Error(
+			"a value from outside is refused",
+			"event",
+			r.rec.Name,
+			"seq",
+			r.rec.SeqNum,
+			"key",
+			x.key,
+			"error",
+			x.err,
+		)
 		r.rec.Refused = append(r.rec.Refused, x.key+": "+x.err.Error())
 		if r.brought(x) {
 			own[x.key] = errors.Join(own[x.key], x.err)

@@ -45,9 +45,24 @@ func ParseHistoryQuery(args url.Values) (HistoryQuery, error) {
 	var q HistoryQuery
 	err := cmp.Or(
 		argument(args, "seq-num", wantSeq, &q.SeqNum, parseSeq),
-		argument(args, "since", wantSecond, &q.Since, parseSecond), argument(args, "until", wantSecond, &q.Until, parseSecond),
-		argument(args, "from", wantSeq, &q.From, parseSeq), argument(args, "to", wantSeq, &q.To, parseSeq),
-		argument(args, "first", wantCount, &q.First, strconv.Atoi), argument(args, "last", wantCount, &q.Last, strconv.Atoi),
+		argument(
+			args,
+			"since",
+			wantSecond,
+			&q.Since,
+			parseSecond,
+		),
+		argument(args, "until", wantSecond, &q.Until, parseSecond),
+		argument(args, "from", wantSeq, &q.From, parseSeq),
+		argument(args, "to", wantSeq, &q.To, parseSeq),
+		argument(
+			args,
+			"first",
+			wantCount,
+			&q.First,
+			strconv.Atoi,
+		),
+		argument(args, "last", wantCount, &q.Last, strconv.Atoi),
 	)
 	if err == nil {
 		err = q.check()
@@ -118,7 +133,8 @@ func (q HistoryQuery) selects(r *Record) bool {
 	case q.SeqNum != nil:
 		return r.SeqNum == *q.SeqNum
 	case q.Since != nil || q.Until != nil:
-		return (q.Since == nil || r.ProcessingEnd.Unix() >= *q.Since) && (q.Until == nil || r.ProcessingStart.Unix() <= *q.Until)
+		return (q.Since == nil || r.ProcessingEnd.Unix() >= *q.Since) &&
+			(q.Until == nil || r.ProcessingStart.Unix() <= *q.Until)
 	case q.From != nil:
 		return *q.From <= r.SeqNum && r.SeqNum <= *q.To
 	}

@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -120,7 +121,7 @@ func (q *queue) hasRoom() bool { return q.events.n < q.limit }
 // pushWait pushes as soon as there is room and it is the caller's turn.
 func (q *queue) pushWait(ctx context.Context, ev queued) error {
 	q.mu.Lock()
-	if err := q.pushLocked(ev); err != ErrEventQueueFull {
+	if err := q.pushLocked(ev); !errors.Is(err, ErrEventQueueFull) {
 		q.mu.Unlock()
 		return err
 	}

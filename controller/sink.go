@@ -118,7 +118,7 @@ func newTransaction(wanted map[string]proto.Message, depth int) *transaction {
 
 func (t *transaction) Put(key string, value proto.Message) {
 	if key == "" {
-		t.misused(fmt.Errorf("%s a value under an empty key: want a southbound key", operation(value)))
+		_ = t.misused(fmt.Errorf("%s a value under an empty key: want a southbound key", operation(value)))
 		return
 	}
 	if t.changes == nil { // most events put nothing
@@ -146,7 +146,14 @@ func (t *transaction) FollowUp(event Event) error {
 	case blocking:
 		return t.misused(fmt.Errorf("follow up with %s: %w", ev.name, ErrBlockingFollowUp))
 	case t.depth == maxFollowUpDepth:
-		return t.misused(fmt.Errorf("follow up with %s: %w: %d events have followed from one another", ev.name, ErrFollowUpDepth, t.depth))
+		return t.misused(
+			fmt.Errorf(
+				"follow up with %s: %w: %d events have followed from one another",
+				ev.name,
+				ErrFollowUpDepth,
+				t.depth,
+			),
+		)
 	}
 	t.followUps = append(t.followUps, ev)
 	return nil

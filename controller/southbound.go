@@ -29,7 +29,14 @@ func (r *run) commitSink(ctx context.Context) error {
 		return nil
 	}
 	retry := Retry{c.cfg.EnableRetry, c.cfg.DelayRetry, c.cfg.MaxRetryAttempts, c.cfg.EnableExpBackoffRetry}
-	txn := Transaction{Seq: r.rec.SeqNum, Method: r.ev.method, Description: r.describe(), Values: values, RevertOnFailure: r.reverts, Retry: retry}
+	txn := Transaction{
+		Seq:             r.rec.SeqNum,
+		Method:          r.ev.method,
+		Description:     r.describe(),
+		Values:          values,
+		RevertOnFailure: r.reverts,
+		Retry:           retry,
+	}
 	if c.kept() {
 		for _, v := range values {
 			r.rec.Txn = append(r.rec.Txn, operation(v.Message)+" "+v.Key)

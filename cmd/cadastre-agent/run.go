@@ -72,9 +72,19 @@ func parseFlags(args []string, stderr io.Writer) (agent.Node, error) {
 	fs.StringVar(&node.Name, "node-name", node.Name, "the `name` of this node, as Kubernetes has it")
 	fs.StringVar(&node.StateDir, "state-dir", node.StateDir, "the `directory` of the database")
 	fs.StringVar(&node.RunDir, "run-dir", node.RunDir, "the `directory` of the socket; must be emptied by a reboot")
-	fs.DurationVar(&node.CheckInterval, "check-database-every", node.CheckInterval, "the `interval` at which the agent checks the database file for changes by other programs, and repeats a commit that failed")
+	fs.DurationVar(
+		&node.CheckInterval,
+		"check-database-every",
+		node.CheckInterval,
+		"the `interval` at which the agent checks the database file for changes by other programs, and repeats a commit that failed",
+	)
 	fs.StringVar(&node.BootIDFile, "boot-id", node.BootIDFile, "the `file` with the boot ID of this machine")
-	fs.StringVar(&node.ProductUUIDFile, "product-uuid", node.ProductUUIDFile, "the `file` with the DMI product UUID of this machine, by which the agent notices a copy of the disk on another machine; only root may read it")
+	fs.StringVar(
+		&node.ProductUUIDFile,
+		"product-uuid",
+		node.ProductUUIDFile,
+		"the `file` with the DMI product UUID of this machine, by which the agent notices a copy of the disk on another machine; only root may read it",
+	)
 	if err := fs.Parse(args); err != nil {
 		return node, err
 	}
@@ -82,7 +92,11 @@ func parseFlags(args []string, stderr io.Writer) (agent.Node, error) {
 	case fs.NArg() > 0:
 		return node, fmt.Errorf("unexpected argument %q: only flags are known", fs.Arg(0))
 	case node.CheckInterval <= 0:
-		return node, fmt.Errorf("--check-database-every is %s: give a duration above zero, such as %s", node.CheckInterval, agent.DefaultCheckInterval)
+		return node, fmt.Errorf(
+			"--check-database-every is %s: give a duration above zero, such as %s",
+			node.CheckInterval,
+			agent.DefaultCheckInterval,
+		)
 	case node.Name == "":
 		return node, errors.New("--node-name is empty and the host has no name: give one")
 	}
@@ -117,7 +131,7 @@ func activated(name string, getenv func(string) string) (net.Listener, error) {
 		}
 		const first = 3
 		f := os.NewFile(uintptr(first+i), name)
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		l, err := net.FileListener(f)
 		if err != nil {
 			return nil, fmt.Errorf("use the socket %q that was opened for this process: %w", name, err)

@@ -66,7 +66,9 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (opt opt
 	case fs.NArg() > 0:
 		return opt, fmt.Errorf("unexpected argument %q: only flags are known", fs.Arg(0))
 	case opt.agent == "":
-		return opt, errors.New("--agent and AGENT_SOCKET are empty: name the agent's socket, whether or not there is an agent")
+		return opt, errors.New(
+			"--agent and AGENT_SOCKET are empty: name the agent's socket, whether or not there is an agent",
+		)
 	case opt.agent == opt.socket:
 		return opt, fmt.Errorf("--agent is %s, which is this program's own socket", opt.agent)
 	}
@@ -156,8 +158,12 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 		HostID: instance,
 	}
 	p.docker = dockeripam.NewPlugin(dockeripam.Deps{
-		PluginDeps: controller.PluginDeps{Log: log}, Socket: opt.socket, Around: p.proxy.around,
-		Limits: httpserver.Limits{Connections: shares.Local / 2}, // a forwarded request has a connection to the agent, too
+		PluginDeps: controller.PluginDeps{Log: log},
+		Socket:     opt.socket,
+		Around:     p.proxy.around,
+		Limits: httpserver.Limits{
+			Connections: shares.Local / 2,
+		}, // a forwarded request has a connection to the agent, too
 		NewDriver: func(ctx context.Context, _ ipamapi.PoolOpener) (dockeripam.Driver, error) {
 			host := dockeripam.Host{Log: log, Own: func() []netip.Prefix { return nil }}
 			return ipamapi.New(ctx, ipamapi.Deps{

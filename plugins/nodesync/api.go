@@ -71,7 +71,14 @@ func (n *Node) String() string {
 	if n == nil {
 		return "<none>"
 	}
-	s := fmt.Sprintf("ID=%d name=%s vpp=%v mgmt=%v podCIDRs=%v", n.ID, n.Name, n.VppIPAddresses, n.MgmtIPAddresses, n.PodCIDRs)
+	s := fmt.Sprintf(
+		"ID=%d name=%s vpp=%v mgmt=%v podCIDRs=%v",
+		n.ID,
+		n.Name,
+		n.VppIPAddresses,
+		n.MgmtIPAddresses,
+		n.PodCIDRs,
+	)
 	if n.PodCIDRProblem != "" {
 		s += fmt.Sprintf(" problem=%q", n.PodCIDRProblem)
 	}

@@ -111,8 +111,16 @@ func claimOnce(ctx context.Context, store kvdb.Store, who Identity, want Held, n
 	}
 	if own.NodeRecord != nil && own.Name != who.Name {
 		if beat, err := reg.beat(ctx, store, own.Id); err != nil || fresh(beat, who, now) {
-			return Held{}, errors.Join(err, fmt.Errorf("%w: node ID %d is of node %s, which was there at %s: was its disk copied? Remove the state directory of this node, so that it gets an identity of its own",
-				ErrInstanceInUse, own.Id, own.Name, at(beat)))
+			return Held{}, errors.Join(
+				err,
+				fmt.Errorf(
+					"%w: node ID %d is of node %s, which was there at %s: was its disk copied? Remove the state directory of this node, so that it gets an identity of its own",
+					ErrInstanceInUse,
+					own.Id,
+					own.Name,
+					at(beat),
+				),
+			)
 		}
 	}
 	if own.NodeRecord != nil {
@@ -169,11 +177,14 @@ func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity,
 			continue
 		}
 		if _, at, err := lastClaim(ctx, store, who.Name); err != nil || at != c.nameAt {
-			return Held{}, cmp.Or(err, kvdb.ErrConditions) // a node of our name was faster, or the store has no transactions
+			return Held{}, cmp.Or(
+				err,
+				kvdb.ErrConditions,
+			) // a node of our name was faster, or the store has no transactions
 		}
 	}
 	if releasing != nil && !raced {
-		return Held{}, fmt.Errorf("%w now: %v", ErrNoID, releasing)
+		return Held{}, fmt.Errorf("%w now: %w", ErrNoID, releasing)
 	}
 	return Held{}, kvdb.ErrConditions
 }
@@ -194,8 +205,15 @@ func (r *register) leaving(ctx context.Context, store kvdb.Store, who Identity, 
 	if err != nil || beat.GetInstance() != s.Instance || !mayAllocate(beat, wait, c.now) {
 		return err
 	}
-	return fmt.Errorf("%w: node ID %d was released while node %s (instance %s) may still allocate from it: it was last seen at %s, and stops by itself within %s",
-		ErrIDTaken, c.id, s.Name, s.Instance, at(beat), wait)
+	return fmt.Errorf(
+		"%w: node ID %d was released while node %s (instance %s) may still allocate from it: it was last seen at %s, and stops by itself within %s",
+		ErrIDTaken,
+		c.id,
+		s.Name,
+		s.Instance,
+		at(beat),
+		wait,
+	)
 }
 
 // lastClaim returns the last claim under a name and its revision, 0 if there is none. A
@@ -250,7 +268,12 @@ func (r *register) of(instance string, remembered uint32) (own stored) {
 
 // rivals are the records of other instances under this node's name. It fails
 // while one of them is fresh.
-func (r *register) rivals(ctx context.Context, store kvdb.Store, who Identity, now time.Time) (rivals []stored, err error) {
+func (r *register) rivals(
+	ctx context.Context,
+	store kvdb.Store,
+	who Identity,
+	now time.Time,
+) (rivals []stored, err error) {
 	for _, s := range r.byID {
 		if s.Name != who.Name || s.Instance == who.Instance || s.Released != 0 || s.SupersededBy != 0 {
 			continue
@@ -260,8 +283,16 @@ func (r *register) rivals(ctx context.Context, store kvdb.Store, who Identity, n
 			return nil, err
 		}
 		if fresh(signed(beat, s.Name), who, now) {
-			return nil, fmt.Errorf("%w: node ID %d is of instance %s, which was there at %s; this one is %s: do two nodes have one name? If its state directory was lost, it gets a new ID %s after that, or at once after \"cadastre node release --force %s\"",
-				ErrNameInUse, s.Id, s.Instance, at(beat), who.Instance, who.Fresh, who.Name)
+			return nil, fmt.Errorf(
+				"%w: node ID %d is of instance %s, which was there at %s; this one is %s: do two nodes have one name? If its state directory was lost, it gets a new ID %s after that, or at once after \"cadastre node release --force %s\"",
+				ErrNameInUse,
+				s.Id,
+				s.Instance,
+				at(beat),
+				who.Instance,
+				who.Fresh,
+				who.Name,
+			)
 		}
 		rivals = append(rivals, s)
 	}
@@ -277,7 +308,8 @@ func fresh(beat *kv.NodeBeat, who Identity, now time.Time) bool {
 // mayAllocate reports whether the agent that wrote a beat may still allocate
 // although it cannot reach the store.
 func mayAllocate(beat *kv.NodeBeat, expire time.Duration, now time.Time) bool {
-	return expire > 0 && beat != nil && !beat.Stopped && now.Sub(time.Unix(0, beat.At)) < max(expire, time.Duration(beat.Expire))
+	return expire > 0 && beat != nil && !beat.Stopped &&
+		now.Sub(time.Unix(0, beat.At)) < max(expire, time.Duration(beat.Expire))
 }
 
 // signed returns beat unless another node than name wrote it, which a policy of the
@@ -311,7 +343,14 @@ func (r *register) given(who Identity, c claim) (uint32, error) {
 		return 0, fmt.Errorf("%w: %w, so node ID %d counts as taken; %s", ErrIDTaken, s.unreadable, wanted, why)
 	}
 	if ok && s.Instance != who.Instance && s.Released == 0 && !takesBack(s, c) {
-		return 0, fmt.Errorf("%w: node ID %d is of node %s (instance %s); %s", ErrIDTaken, wanted, s.Name, s.Instance, why)
+		return 0, fmt.Errorf(
+			"%w: node ID %d is of node %s (instance %s); %s",
+			ErrIDTaken,
+			wanted,
+			s.Name,
+			s.Instance,
+			why,
+		)
 	}
 	return wanted, r.fits(wanted)
 }
@@ -332,19 +371,31 @@ func (r *register) free() (ids []uint32, err error) {
 			released = append(released, s)
 		}
 	}
-	slices.SortFunc(released, func(a, b stored) int { return cmp.Or(cmp.Compare(a.Released, b.Released), cmp.Compare(a.Id, b.Id)) })
+	slices.SortFunc(
+		released,
+		func(a, b stored) int { return cmp.Or(cmp.Compare(a.Released, b.Released), cmp.Compare(a.Id, b.Id)) },
+	)
 	for _, s := range released {
 		ids = append(ids, s.Id)
 	}
 	if len(ids) == 0 {
-		return nil, fmt.Errorf("%w: all %d that fit every subnet are taken: give the nodes larger networks, or release nodes that are gone (cadastre node release NAME)", ErrNoID, r.limit)
+		return nil, fmt.Errorf(
+			"%w: all %d that fit every subnet are taken: give the nodes larger networks, or release nodes that are gone (cadastre node release NAME)",
+			ErrNoID,
+			r.limit,
+		)
 	}
 	return ids, nil
 }
 
 func (r *register) fits(id uint32) error {
 	if id > r.limit {
-		return fmt.Errorf("%w: node ID %d is above %d, the largest that fits every subnet: give the nodes larger networks", ErrNoID, id, r.limit)
+		return fmt.Errorf(
+			"%w: node ID %d is above %d, the largest that fits every subnet: give the nodes larger networks",
+			ErrNoID,
+			id,
+			r.limit,
+		)
 	}
 	return nil
 }
@@ -369,7 +420,12 @@ type claim struct {
 // node had before goes last: until then it has that, too, and not neither.
 func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c claim) (Held, error) {
 	was := r.byID[c.id]
-	record := &kv.NodeRecord{Id: c.id, Name: who.Name, Instance: who.Instance, Generation: max(was.GetGeneration(), c.want.Generation) + 1}
+	record := &kv.NodeRecord{
+		Id:         c.id,
+		Name:       who.Name,
+		Instance:   who.Instance,
+		Generation: max(was.GetGeneration(), c.want.Generation) + 1,
+	}
 	var t txn
 	record.ExplicitBlocks = who.Explicit
 	if c.want.ID != c.id {
@@ -381,7 +437,8 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 		record.ExplicitBlocks = who.Explicit && claimed
 		record.QuarantinedUntil = max(record.QuarantinedUntil, c.own.QuarantinedUntil)
 		record.IpAddresses, record.NodeUid, record.PodCidrs = c.own.IpAddresses, c.own.NodeUid, c.own.PodCidrs
-		if c.own.Id == c.id && c.own.Name == who.Name && c.own.Generation >= c.want.Generation && c.own.SupersededBy == 0 {
+		if c.own.Id == c.id && c.own.Name == who.Name && c.own.Generation >= c.want.Generation &&
+			c.own.SupersededBy == 0 {
 			record = c.own.NodeRecord // nothing to claim
 		}
 	}
@@ -438,7 +495,10 @@ func (r *register) others(ctx context.Context, store kvdb.Store, who Identity, c
 		all = append(all, c.own)
 	}
 	for id, s := range r.byID {
-		if c.name.Id != c.id || c.name.Instance != who.Instance || id == c.id || id == c.own.GetId() || s.Instance != who.Instance || s.Name != who.Name || s.Released != 0 {
+		if c.name.Id != c.id || c.name.Instance != who.Instance || id == c.id || id == c.own.GetId() ||
+			s.Instance != who.Instance ||
+			s.Name != who.Name ||
+			s.Released != 0 {
 			continue
 		}
 		beat, err := r.beat(ctx, store, id)

@@ -55,11 +55,28 @@ func ReleaseExpired(ctx context.Context, store kvdb.Store, e Expired, now time.T
 }
 
 // releaseExpired releases all records of one name, or none.
-func releaseExpired(ctx context.Context, store kvdb.Store, e Expired, records []Registered, now time.Time) (bool, error) {
+func releaseExpired(
+	ctx context.Context,
+	store kvdb.Store,
+	e Expired,
+	records []Registered,
+	now time.Time,
+) (bool, error) {
 	var begin, end txn
 	for _, n := range records {
 		if n.Beat == nil {
-			begin.put(kv.BeatKey(n.Id), n.beatAt, &kv.NodeBeat{Id: n.Id, Instance: n.Instance, Generation: n.Generation, At: now.UnixNano(), Stopped: true, NodeName: n.Name})
+			begin.put(
+				kv.BeatKey(n.Id),
+				n.beatAt,
+				&kv.NodeBeat{
+					Id:         n.Id,
+					Instance:   n.Instance,
+					Generation: n.Generation,
+					At:         now.UnixNano(),
+					Stopped:    true,
+					NodeName:   n.Name,
+				},
+			)
 			begin.conds = append(begin.conds, kvdb.AtRevision(kv.NodeRecordKey(n.Id), n.revision))
 			continue
 		}

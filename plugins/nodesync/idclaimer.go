@@ -242,7 +242,7 @@ func (k *IDClaimer) Confirm(ctx context.Context) error {
 		return k.keep(held, began)
 	case kind == nil:
 		return err
-	case k.ID() == 0 && (kind == errMaybeTwin || kind == errOtherSession):
+	case k.ID() == 0 && (errors.Is(kind, errMaybeTwin) || errors.Is(kind, errOtherSession)):
 		return err // there is nothing to lend from yet, and the twin may stop
 	case k.ID() == 0:
 		return controller.NewFatalError(err)
@@ -295,7 +295,13 @@ func (k *IDClaimer) claim(ctx context.Context, want Held) (Held, error) {
 	who := k.deps.Identity
 	who.twins = k.twins
 	if k.inUse() && who.Pinned != 0 && who.Pinned != want.ID {
-		k.deps.Log.Warn("cadastre.nodeID asks for another node ID, which the next start will claim", "nodeID", want.ID, "asked for", who.Pinned)
+		k.deps.Log.Warn(
+			"cadastre.nodeID asks for another node ID, which the next start will claim",
+			"nodeID",
+			want.ID,
+			"asked for",
+			who.Pinned,
+		)
 		who.Pinned = 0 // or what is in use here would be released
 	}
 	if want.ID == 0 {
@@ -305,7 +311,11 @@ func (k *IDClaimer) claim(ctx context.Context, want Held) (Held, error) {
 	}
 	held, err := Claim(ctx, k.deps.Store, who, want, k.deps.Now())
 	if errors.Is(err, ErrIDTaken) && who.Pinned == 0 && !k.inUse() && !k.deps.Leases.InUse() {
-		k.deps.Log.Warn("the node ID that this node remembers is taken, and nothing here depends on it: claiming another one", "error", err)
+		k.deps.Log.Warn(
+			"the node ID that this node remembers is taken, and nothing here depends on it: claiming another one",
+			"error",
+			err,
+		)
 		held, err = Claim(ctx, k.deps.Store, who, Held{}, k.deps.Now())
 	}
 	return held, err
@@ -321,7 +331,11 @@ func (k *IDClaimer) waitForNodes(ctx context.Context) error {
 	if err != nil || len(kvs) > 0 {
 		return err
 	}
-	k.deps.Log.Info("the cluster store has no node: it is new, or was wiped; waiting for nodes that know more", "wait", k.deps.FirstWait)
+	k.deps.Log.Info(
+		"the cluster store has no node: it is new, or was wiped; waiting for nodes that know more",
+		"wait",
+		k.deps.FirstWait,
+	)
 	select {
 	case <-time.After(k.deps.FirstWait):
 		return nil
@@ -368,7 +382,9 @@ func (k *IDClaimer) beat(ctx context.Context, held Held) (bool, error) {
 			}
 		}
 		r, who := k.own.record, k.deps.Identity
-		if r == nil || r.Name != who.Name || r.Instance != who.Instance || r.Generation != held.Generation || r.Released != 0 || r.SupersededBy != 0 {
+		if r == nil || r.Name != who.Name || r.Instance != who.Instance || r.Generation != held.Generation ||
+			r.Released != 0 ||
+			r.SupersededBy != 0 {
 			k.own = own{}
 			return false, nil
 		}
@@ -460,7 +476,14 @@ func get(ctx context.Context, store kvdb.Store, key string, into proto.Message) 
 func (k *IDClaimer) keep(held Held, began time.Time) error {
 	was := k.saved
 	quarantine, ends := k.quarantined()
-	now := remembered{Problem: quarantine, ID: held.ID, Generation: held.Generation, Confirmed: began, Session: k.deps.Identity.Session, Machine: k.deps.Identity.Machine}
+	now := remembered{
+		Problem:    quarantine,
+		ID:         held.ID,
+		Generation: held.Generation,
+		Confirmed:  began,
+		Session:    k.deps.Identity.Session,
+		Machine:    k.deps.Identity.Machine,
+	}
 	if age := began.Sub(was.Confirmed); age > k.slack() || age < 0 || !now.equalButTime(was) {
 		if err := k.save(now); err != nil {
 			return err
@@ -537,9 +560,18 @@ func (k *IDClaimer) overdue() (problem string, kind error) {
 	case id == 0:
 		return "", nil
 	case left <= 0:
-		return fmt.Sprintf("the cluster store has not confirmed node ID %d since %s; after %s another node may have it", id, confirmed.UTC().Format(time.RFC3339), k.deps.Expire), errOverdue
+		return fmt.Sprintf(
+			"the cluster store has not confirmed node ID %d since %s; after %s another node may have it",
+			id,
+			confirmed.UTC().Format(time.RFC3339),
+			k.deps.Expire,
+		), errOverdue
 	case left > k.deps.Expire*5/6+k.slack():
-		return fmt.Sprintf("the cluster store confirmed node ID %d at %s, which the clock says is still to come", id, confirmed.UTC().Format(time.RFC3339)), errOverdue
+		return fmt.Sprintf(
+			"the cluster store confirmed node ID %d at %s, which the clock says is still to come",
+			id,
+			confirmed.UTC().Format(time.RFC3339),
+		), errOverdue
 	}
 	return "", nil
 }
@@ -563,15 +595,15 @@ func (k *IDClaimer) tell(problem string, kind error) {
 	was, wasKind, held := k.problem, k.kind, k.held
 	k.problem, k.kind = problem, kind
 	k.mu.Unlock()
-	switch {
-	case problem == was:
+	switch problem {
+	case was:
 		return
-	case problem == "":
+	case "":
 		k.deps.Leases.Suspend("")
 	default:
 		k.deps.Leases.Suspend(reason(held, problem))
 	}
-	if kind != wasKind { // else it is the same problem with another time in its text
+	if !errors.Is(kind, wasKind) { // else it is the same problem with another time in its text
 		k.announce(held, problem)
 	}
 }
@@ -590,9 +622,18 @@ func (k *IDClaimer) announce(held Held, problem string) {
 	if problem == "" {
 		k.deps.Log.Info("the node ID is this node's again", "nodeID", held.ID, "generation", held.Generation)
 	} else {
-		k.deps.Log.Error("this node's ID is in doubt: no new address is lent, what is lent stays", "nodeID", held.ID, "problem", problem)
+		k.deps.Log.Error(
+			"this node's ID is in doubt: no new address is lent, what is lent stays",
+			"nodeID",
+			held.ID,
+			"problem",
+			problem,
+		)
 	}
-	if err := k.deps.EventLoop.PushEvent(&NodeIDChange{Held: held, Problem: problem}); err != nil && !errors.Is(err, controller.ErrClosedController) {
+	if err := k.deps.EventLoop.PushEvent(
+		&NodeIDChange{Held: held, Problem: problem},
+	); err != nil &&
+		!errors.Is(err, controller.ErrClosedController) {
 		k.deps.Log.Warn("the event history lacks a change of the node ID", "error", err)
 	}
 }
@@ -613,7 +654,8 @@ func (k *IDClaimer) sayGoodbye(ctx context.Context) {
 	for ctx.Err() == nil { // a beat that was cut off may still arrive
 		last := &kv.NodeBeat{}
 		at, err := get(ctx, k.deps.Store, kv.BeatKey(held.ID), last)
-		if err != nil || at == 0 || last.Session != k.deps.Identity.Session || k.twins != nil && !k.twins.own(last, at) {
+		if err != nil || at == 0 || last.Session != k.deps.Identity.Session ||
+			k.twins != nil && !k.twins.own(last, at) {
 			return // the store is away, or the ID is another process's: there is nothing to tell
 		}
 		last.At, last.Stopped = k.deps.Now().UnixNano(), true

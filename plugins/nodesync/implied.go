@@ -29,7 +29,11 @@ func withoutClaimed(ctx context.Context, who Identity, free []uint32) ([]uint32,
 	}
 	all := len(free)
 	if free = slices.DeleteFunc(free, skip); len(free) == 0 {
-		return nil, fmt.Errorf("%w: each of the %d free ones implies an address or a block that another node has claimed: see \"cadastre node list\"", ErrNoID, all)
+		return nil, fmt.Errorf(
+			"%w: each of the %d free ones implies an address or a block that another node has claimed: see \"cadastre node list\"",
+			ErrNoID,
+			all,
+		)
 	}
 	return free, nil
 }
@@ -93,5 +97,11 @@ func (k *IDClaimer) Claimant() (claims.Node, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	who := k.deps.Identity
-	return claims.Node{Name: who.Name, Instance: who.Instance, ID: k.held.ID, UID: k.said.uid}, k.session && k.problem == ""
+	return claims.Node{
+			Name:     who.Name,
+			Instance: who.Instance,
+			ID:       k.held.ID,
+			UID:      k.said.uid,
+		}, k.session &&
+			k.problem == ""
 }

@@ -49,8 +49,10 @@ func ParseProductUUID(text string) string {
 		return ""
 	}
 	switch id {
-	case "03000200-0400-0500-0006-000700080009", "00020003-0004-0005-0006-000700080009", // American Megatrends' default, in both byte orders
-		"12345678-1234-5678-90ab-cddeefaabbcc", "11111111-2222-3333-4444-555555555555":
+	case "03000200-0400-0500-0006-000700080009",
+		"00020003-0004-0005-0006-000700080009", // American Megatrends' default, in both byte orders
+		"12345678-1234-5678-90ab-cddeefaabbcc",
+		"11111111-2222-3333-4444-555555555555":
 		return ""
 	}
 	return id

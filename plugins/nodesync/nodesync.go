@@ -143,7 +143,12 @@ func followed() []string {
 }
 
 // Resync rebuilds the nodes from their records and their Kubernetes objects.
-func (p *NodeSync) Resync(_ controller.Event, state controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
+func (p *NodeSync) Resync(
+	_ controller.Event,
+	state controller.KubeStateData,
+	_ int,
+	_ controller.ResyncOperations,
+) error {
 	p.said = map[string]map[string]proto.Message{}
 	for _, resource := range followed() {
 		for key, m := range state[resource] {

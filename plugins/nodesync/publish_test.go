@@ -31,7 +31,7 @@ func publishing(t *testing.T, test func(t *testing.T, g Gomega, p *publisher)) {
 	t.Helper()
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		p := &publisher{store: store, node: newNode(t, store, who("a"), newDisk()).confirm(t)}
-		p.NodeSync = nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), IDClaimer: p.node.IDClaimer})
+		p.NodeSync = nodesync.NewPlugin(nodesync.Deps{ServiceLabel: label("a"), IDClaimer: p.IDClaimer})
 		p.Use()
 		p.resync(nil)
 		p.run(t)
@@ -84,7 +84,11 @@ func TestPublishingIsStaged(t *testing.T) {
 		p.commit(t)
 		g.Expect(p.own().IpAddresses).To(Equal([]string{"192.168.16.1/24", "fd00:3::1/64"}))
 		g.Expect(time.Since(began)).To(BeZero(), "at once, not with the next beat")
-		g.Expect(p.own()).To(And(HaveField("Instance", "uuid-of-a"), HaveField("Name", "a"), HaveField("Generation", uint64(1))))
+		g.Expect(
+			p.own(),
+		).To(
+			And(HaveField("Instance", "uuid-of-a"), HaveField("Name", "a"), HaveField("Generation", uint64(1))),
+		)
 	})
 }
 
@@ -263,7 +267,15 @@ func TestPublishedAddressesOutliveTheStore(t *testing.T) {
 		p.commit(t)
 		wipe(g, p.store)
 		time.Sleep(refresh)
-		g.Expect(p.own()).To(And(HaveField("IpAddresses", []string{"192.168.16.1/24"}), HaveField("NodeUid", "uid-1"), HaveField("Generation", uint64(2))))
+		g.Expect(
+			p.own(),
+		).To(
+			And(
+				HaveField("IpAddresses", []string{"192.168.16.1/24"}),
+				HaveField("NodeUid", "uid-1"),
+				HaveField("Generation", uint64(2)),
+			),
+		)
 	})
 }
 
@@ -291,10 +303,23 @@ func TestPublishingIntoAnothersRecord(t *testing.T) {
 // What others write into the record meanwhile is not overwritten unread.
 func TestPublishingIsCompareAndSwap(t *testing.T) {
 	publishing(t, func(t *testing.T, g Gomega, p *publisher) {
-		put(g, p.store, kv.NodeRecordKey(1), &kv.NodeRecord{Id: 1, Name: "a", Instance: "uuid-of-a", Generation: 9, NodeUid: "kept"})
+		put(
+			g,
+			p.store,
+			kv.NodeRecordKey(1),
+			&kv.NodeRecord{Id: 1, Name: "a", Instance: "uuid-of-a", Generation: 9, NodeUid: "kept"},
+		)
 		p.publish("192.168.16.1/24")
 		p.commit(t)
-		g.Expect(p.own()).To(And(HaveField("Generation", uint64(9)), HaveField("NodeUid", "kept"), HaveField("IpAddresses", []string{"192.168.16.1/24"})))
+		g.Expect(
+			p.own(),
+		).To(
+			And(
+				HaveField("Generation", uint64(9)),
+				HaveField("NodeUid", "kept"),
+				HaveField("IpAddresses", []string{"192.168.16.1/24"}),
+			),
+		)
 		g.Expect(p.Held()).To(Equal(nodesync.Held{ID: 1, Generation: 9}))
 	})
 }
@@ -313,7 +338,11 @@ func TestTheUIDOfANodeIsEvidenceOnly(t *testing.T) {
 		p.resync(&kv.Node{Name: "b", Uid: "of another node"})
 		time.Sleep(refresh)
 		g.Expect(p.own().NodeUid).To(Equal("uid-2"))
-		ev := &controller.KubeStateChange{Key: kv.NodeKey("a"), Resource: kubestate.Nodes, New: &kv.Node{Name: "a", Uid: "uid-3"}}
+		ev := &controller.KubeStateChange{
+			Key:      kv.NodeKey("a"),
+			Resource: kubestate.Nodes,
+			New:      &kv.Node{Name: "a", Uid: "uid-3"},
+		}
 		_, err := p.Update(ev, &txn{})
 		g.Expect(err).NotTo(HaveOccurred())
 		synctest.Wait()
@@ -354,7 +383,11 @@ func TestTheOwnRecordIsWatched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			publishing(t, func(t *testing.T, g Gomega, p *publisher) {
 				before := revision(g, p.store)
-				other := &controller.KubeStateChange{Key: kv.NodeRecordKey(2), Resource: kubestate.NodeRecords, New: &kv.NodeRecord{Id: 2, Name: "c", Instance: "uuid-of-c"}}
+				other := &controller.KubeStateChange{
+					Key:      kv.NodeRecordKey(2),
+					Resource: kubestate.NodeRecords,
+					New:      &kv.NodeRecord{Id: 2, Name: "c", Instance: "uuid-of-c"},
+				}
 				_, err := p.Update(other, &txn{})
 				g.Expect(err).NotTo(HaveOccurred())
 				synctest.Wait()
@@ -363,13 +396,27 @@ func TestTheOwnRecordIsWatched(t *testing.T) {
 				was, now := p.own(), p.own()
 				c.change(now)
 				put(g, p.store, kv.NodeRecordKey(1), now)
-				ev := &controller.KubeStateChange{Key: kv.NodeRecordKey(1), Resource: kubestate.NodeRecords, Prev: was, New: now}
+				ev := &controller.KubeStateChange{
+					Key:      kv.NodeRecordKey(1),
+					Resource: kubestate.NodeRecords,
+					Prev:     was,
+					New:      now,
+				}
 				_, err = p.Update(ev, &txn{})
 				g.Expect(err).NotTo(HaveOccurred())
 				synctest.Wait()
 				g.Expect(p.Problem() != "").To(Equal(c.problem), p.Problem())
 				if !c.problem {
-					g.Expect(p.own()).To(And(HaveField("Instance", "uuid-of-a"), HaveField("Released", BeZero()), HaveField("SupersededBy", BeZero()), HaveField("Generation", uint64(2))))
+					g.Expect(
+						p.own(),
+					).To(
+						And(
+							HaveField("Instance", "uuid-of-a"),
+							HaveField("Released", BeZero()),
+							HaveField("SupersededBy", BeZero()),
+							HaveField("Generation", uint64(2)),
+						),
+					)
 				}
 			})
 		})

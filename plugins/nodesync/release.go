@@ -132,7 +132,12 @@ func (r *release) once(ctx context.Context, store kvdb.Store) (id uint32, err er
 		}
 		alive := fresh(n.Beat, Identity{Fresh: r.Fresh}, r.now)
 		if alive && !r.Force && !mine {
-			return 0, fmt.Errorf("%w, at %s: stop it and wait %s; --force does it now, and the agent will claim the ID again if it is still there", ErrFresh, at(n.Beat), r.Fresh)
+			return 0, fmt.Errorf(
+				"%w, at %s: stop it and wait %s; --force does it now, and the agent will claim the ID again if it is still there",
+				ErrFresh,
+				at(n.Beat),
+				r.Fresh,
+			)
 		}
 		if !mine {
 			n.Released, n.Clean = r.now.UnixNano(), false

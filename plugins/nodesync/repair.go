@@ -84,7 +84,10 @@ func heldByAnother(c *kv.PrefixClaim, found controller.KubeStateData) bool {
 	t, err := claims.TargetOf(c)
 	for _, m := range found[kubestate.PrefixClaims] {
 		other, ok := m.(*kv.PrefixClaim)
-		if u, failed := claims.TargetOf(other); ok && err == nil && failed == nil && other.Held && other.Node != c.Node && t.Overlaps(u) {
+		if u, failed := claims.TargetOf(
+			other,
+		); ok && err == nil && failed == nil && other.Held && other.Node != c.Node &&
+			t.Overlaps(u) {
 			return true
 		}
 	}

@@ -23,7 +23,8 @@ type said struct {
 
 func (s said) equal(t said) bool {
 	return slices.Equal(s.addresses, t.addresses) && s.uid == t.uid && slices.Equal(s.podCIDRs, t.podCIDRs) && slices.Equal(s.mgmt, t.mgmt) &&
-		(s.blocks == nil) == (t.blocks == nil) && slices.Equal(s.blocks, t.blocks) && s.explicit == t.explicit
+		(s.blocks == nil) == (t.blocks == nil) && slices.Equal(s.blocks, t.blocks) &&
+		s.explicit == t.explicit
 }
 
 // in returns the record r with what the node says of itself. canClaim reports

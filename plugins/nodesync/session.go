@@ -45,9 +45,17 @@ func (k *IDClaimer) movedDisk() (problem string, kind error) {
 	case was == Machine{}:
 		problem = "the disk does not say on which machine the cluster store last confirmed it, as an earlier version of the agent did not store that."
 	case was.ProductUUID != "" && is.ProductUUID != "":
-		problem = fmt.Sprintf("the cluster store last confirmed it on another machine (%s; this machine: %s): was the disk copied?", was, is)
+		problem = fmt.Sprintf(
+			"the cluster store last confirmed it on another machine (%s; this machine: %s): was the disk copied?",
+			was,
+			is,
+		)
 	default:
-		problem = fmt.Sprintf("the machine was booted since the cluster store last confirmed it, or is another one: its product UUID is not known (%s; this machine: %s).", was, is)
+		problem = fmt.Sprintf(
+			"the machine was booted since the cluster store last confirmed it, or is another one: its product UUID is not known (%s; this machine: %s).",
+			was,
+			is,
+		)
 	}
 	return problem + " Nothing new is allocated until the store confirms it", errMoved
 }

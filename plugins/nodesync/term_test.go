@@ -25,7 +25,17 @@ func TestAnAgentThatIsCutOff(t *testing.T) {
 		for _, every := range []time.Duration{10 * time.Second, refresh, 23 * time.Hour} {
 			t.Run(name+", asked every "+every.String(), func(t *testing.T) {
 				bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
-					a := newNode(t, store, who("a"), newDisk(), func(d *nodesync.IDClaimerDeps) { d.Refresh = every }).confirm(t).run(t)
+					a := newNode(
+						t,
+						store,
+						who("a"),
+						newDisk(),
+						func(d *nodesync.IDClaimerDeps) { d.Refresh = every },
+					).confirm(
+						t,
+					).run(
+						t,
+					)
 					a.Use()
 					store.Reset(plan)
 					last := a.Confirmed()
@@ -180,7 +190,16 @@ func TestGoodbye(t *testing.T) {
 		a := newNode(t, store, who("a"), newDisk()).confirm(t).run(t)
 		time.Sleep(time.Second)
 		a.stop()
-		g.Expect(beatOf(g, store, 1)).To(And(HaveField("Stopped", true), HaveField("At", time.Now().UnixNano()), HaveField("Session", "run-1-of-a"), HaveField("Generation", uint64(1))))
+		g.Expect(
+			beatOf(g, store, 1),
+		).To(
+			And(
+				HaveField("Stopped", true),
+				HaveField("At", time.Now().UnixNano()),
+				HaveField("Session", "run-1-of-a"),
+				HaveField("Generation", uint64(1)),
+			),
+		)
 		g.Expect(records(g, store)[1].Released).To(BeZero(), "its addresses may be in use")
 		g.Expect(newNode(t, store, reinstalled("a"), newDisk()).confirm(t).ID()).To(BeNumerically("==", 2))
 		back := newNode(t, store, again(who("a")), a.disk).run(t)
@@ -188,7 +207,12 @@ func TestGoodbye(t *testing.T) {
 		back.confirm(t)
 		g.Expect(back.Problem()).To(ContainSubstring("another instance"))
 		back.stop()
-		g.Expect(beatOf(g, store, 1)).To(HaveField("Session", "run-1-of-a"), "it was not confirmed, and has nothing to say")
+		g.Expect(
+			beatOf(g, store, 1),
+		).To(
+			HaveField("Session", "run-1-of-a"),
+			"it was not confirmed, and has nothing to say",
+		)
 	})
 }
 

@@ -15,7 +15,9 @@ import (
 
 var (
 	// errOtherSession is returned while another process beats with this node's identity.
-	errOtherSession = errors.New("another agent runs with this node's identity: was its disk copied, or a snapshot of its memory resumed?")
+	errOtherSession = errors.New(
+		"another agent runs with this node's identity: was its disk copied, or a snapshot of its memory resumed?",
+	)
 	// errMaybeTwin is returned at a start, until it is known whether the process
 	// that wrote the last beat goes on.
 	errMaybeTwin = errors.New("another agent may run with this node's identity: was its disk copied?")
@@ -156,7 +158,8 @@ func (t *twins) own(beat *kv.NodeBeat, revision int64) bool {
 // the beat. After the first beat of this process that can be so only in a store
 // that came back older.
 func (t *twins) restarted(beat *kv.NodeBeat, revision int64) bool {
-	is := slices.Contains(t.earlier, beat.Session) && t.who.Machine.Same(machineOf(beat)) && (t.written == 0 || revision < t.written)
+	is := slices.Contains(t.earlier, beat.Session) && t.who.Machine.Same(machineOf(beat)) &&
+		(t.written == 0 || revision < t.written)
 	if is {
 		t.replaces = beat.Session
 	}
@@ -190,18 +193,33 @@ func (t *twins) describe(id uint32, beat *kv.NodeBeat, w watched, until time.Tim
 	var seen string
 	switch {
 	case beat == nil && w.revision == 0:
-		seen = fmt.Sprintf("the store has lost the beat of node ID %d, and the agent that wrote it may not have come back", id)
+		seen = fmt.Sprintf(
+			"the store has lost the beat of node ID %d, and the agent that wrote it may not have come back",
+			id,
+		)
 	case beat == nil:
 		seen = fmt.Sprintf("the beat of node ID %d cannot be read", id)
 	default:
-		seen = fmt.Sprintf("node ID %d beat at %s, session %s, machine: %s; this machine: %s", id, at(beat), cmp.Or(beat.Session, "unknown"), machineOf(beat), t.who.Machine)
+		seen = fmt.Sprintf(
+			"node ID %d beat at %s, session %s, machine: %s; this machine: %s",
+			id,
+			at(beat),
+			cmp.Or(beat.Session, "unknown"),
+			machineOf(beat),
+			t.who.Machine,
+		)
 	}
 	if w.alive {
 		e.kind = errOtherSession
 		e.text = fmt.Sprintf("%v %s. Stop one of them, and remove its state directory", e.kind, seen)
 		return e
 	}
-	e.text = fmt.Sprintf("%v %s. If no further beat comes until %s, this agent goes on", e.kind, seen, until.UTC().Format(time.RFC3339))
+	e.text = fmt.Sprintf(
+		"%v %s. If no further beat comes until %s, this agent goes on",
+		e.kind,
+		seen,
+		until.UTC().Format(time.RFC3339),
+	)
 	return e
 }
 

@@ -73,7 +73,12 @@ func TestARestartAndACloneAreToldApart(t *testing.T) {
 					g.Expect(proto.Equal(beatOf(g, store, 1), written)).To(BeTrue(), "nothing is written meanwhile")
 					time.Sleep(2)
 					synctest.Wait()
-					g.Expect(second.suspension()).To(BeEmpty(), "the beat has not continued for as long as beats are fresh")
+					g.Expect(
+						second.suspension(),
+					).To(
+						BeEmpty(),
+						"the beat has not continued for as long as beats are fresh",
+					)
 					g.Expect(second.Problem()).To(BeEmpty())
 					second.stop()
 				})
@@ -91,7 +96,12 @@ func TestCloneBesideRunningOriginal(t *testing.T) {
 		a.Use()
 		time.Sleep(refresh / 2)
 		clone := newNode(t, store, on(who("a"), machineOf("b")), a.disk.copied())
-		g.Expect(clone.suspension()).To(ContainSubstring("another machine (product UUID product-of-a; this machine: product UUID product-of-b)"), "before the store was asked")
+		g.Expect(
+			clone.suspension(),
+		).To(
+			ContainSubstring("another machine (product UUID product-of-a; this machine: product UUID product-of-b)"),
+			"before the store was asked",
+		)
 		clone.confirm(t).run(t)
 		g.Expect(clone.suspension()).To(ContainSubstring("may run"))
 		for range 3 * 60 {
@@ -99,9 +109,22 @@ func TestCloneBesideRunningOriginal(t *testing.T) {
 			g.Expect(clone.suspension()).NotTo(BeEmpty())
 			g.Expect(a.Problem()).To(BeEmpty())
 		}
-		g.Expect(clone.Problem()).To(And(ContainSubstring("another agent runs"), ContainSubstring("product-of-a"), ContainSubstring("product-of-b"), ContainSubstring("Stop one of them")))
+		g.Expect(
+			clone.Problem(),
+		).To(
+			And(
+				ContainSubstring("another agent runs"),
+				ContainSubstring("product-of-a"),
+				ContainSubstring("product-of-b"),
+				ContainSubstring("Stop one of them"),
+			),
+		)
 		g.Expect(a.events()).To(BeEmpty())
-		g.Expect(clone.events()).To(HaveExactElements(ContainSubstring("may run"), ContainSubstring("another agent runs")))
+		g.Expect(
+			clone.events(),
+		).To(
+			HaveExactElements(ContainSubstring("may run"), ContainSubstring("another agent runs")),
+		)
 		a.stop()
 		time.Sleep(refresh)
 		g.Expect(clone.Problem()).To(BeEmpty(), "the original says that it has ended")
@@ -125,7 +148,12 @@ func TestCloneAfterOriginalDies(t *testing.T) {
 		g.Expect(clone.suspension()).To(BeEmpty())
 		original.Reset()
 		time.Sleep(refresh)
-		g.Expect(a.suspension()).To(ContainSubstring("another agent runs"), "it was cut off, not dead, and it finds the clone")
+		g.Expect(
+			a.suspension(),
+		).To(
+			ContainSubstring("another agent runs"),
+			"it was cut off, not dead, and it finds the clone",
+		)
 		a.stop()
 		clone.stop()
 	})
@@ -151,9 +179,23 @@ func TestAResumedSnapshot(t *testing.T) {
 					time.Sleep(time.Second)
 					resumed.run(t)
 					time.Sleep(2 * refresh)
-					g.Expect((a.suspension() == "") != (resumed.suspension() == "")).To(BeTrue(), "%q, %q", a.suspension(), resumed.suspension())
+					g.Expect(
+						(a.suspension() == "") != (resumed.suspension() == ""),
+					).To(
+						BeTrue(),
+						"%q, %q",
+						a.suspension(),
+						resumed.suspension(),
+					)
 					time.Sleep(24 * time.Hour)
-					g.Expect((a.suspension() == "") != (resumed.suspension() == "")).To(BeTrue(), "%q, %q", a.suspension(), resumed.suspension())
+					g.Expect(
+						(a.suspension() == "") != (resumed.suspension() == ""),
+					).To(
+						BeTrue(),
+						"%q, %q",
+						a.suspension(),
+						resumed.suspension(),
+					)
 					loser, winner := a, resumed
 					if a.suspension() == "" {
 						loser, winner = resumed, a

@@ -40,7 +40,7 @@ func (w *world) resume(a *agent) {
 	b := &agent{of: m, link: newLink(w.store, w.rnd.Uint64(), &w.late), calm: time.Now(), resumed: true}
 	b.store = w.through(b.link)
 	seed := rand.New(rand.NewPCG(w.rnd.Uint64(), 9))
-	b.node = a.node.resume(w.t, b.store, func(d *nodesync.IDClaimerDeps) {
+	b.node = a.resume(w.t, b.store, func(d *nodesync.IDClaimerDeps) {
 		m.disk = b.nodeDisk(d)
 		inWorld(d, b, seed)
 	})
@@ -77,7 +77,15 @@ func (w *world) twice(a *agent) {
 		case calm(a) && calm(b):
 			w.fault("%s (%s) on %s and on %s have both lent for %s", a.of.name, m.instance, a.of.host, m.host, noticed)
 		case !w.jumps && a.of.host != m.host && !a.resumed && !b.resumed && confirmed(a) && confirmed(b):
-			w.fault("%s (%s) on %s and on %s are both confirmed, at %s and %s", a.of.name, m.instance, a.of.host, m.host, a.Confirmed(), b.Confirmed())
+			w.fault(
+				"%s (%s) on %s and on %s are both confirmed, at %s and %s",
+				a.of.name,
+				m.instance,
+				a.of.host,
+				m.host,
+				a.Confirmed(),
+				b.Confirmed(),
+			)
 		}
 	}
 }

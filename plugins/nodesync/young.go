@@ -55,7 +55,10 @@ func (k *IDClaimer) quarantined() (problem string, ends time.Time) {
 		return "", time.Time{}
 	}
 	ends = time.Unix(0, until)
-	return fmt.Sprintf("the cluster store was new or wiped when this node claimed it: a node that held it before may still use its addresses, and takes it back if it returns; new addresses are allocated from %s on", ends.UTC().Format(time.RFC3339)), ends
+	return fmt.Sprintf(
+		"the cluster store was new or wiped when this node claimed it: a node that held it before may still use its addresses, and takes it back if it returns; new addresses are allocated from %s on",
+		ends.UTC().Format(time.RFC3339),
+	), ends
 }
 
 // endQuarantine ends the quarantine in the record that is about to be written, if
@@ -71,7 +74,7 @@ func endQuarantine(r *kv.NodeRecord, now time.Time) {
 func (k *IDClaimer) tookBack(kind error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return kind == ErrIDTaken && k.kind == errYoung
+	return errors.Is(kind, ErrIDTaken) && errors.Is(k.kind, errYoung)
 }
 
 // nextQuarantine returns how long the quarantine of the ID still takes, 0 for none.

@@ -29,7 +29,11 @@ func (p *RESTAPI) accept(dryRun bool) http.HandlerFunc {
 }
 
 func (p *RESTAPI) acceptDatabase(ctx context.Context, dryRun bool) (localapi.AcceptReport, error) {
-	r := localapi.AcceptReport{Database: commitOf(p.Doubt.Last()), Leases: []localapi.Lease{}, Unleased: []localapi.Lease{}}
+	r := localapi.AcceptReport{
+		Database: commitOf(p.Doubt.Last()),
+		Leases:   []localapi.Lease{},
+		Unleased: []localapi.Lease{},
+	}
 	for _, l := range p.Ledger.Leases() {
 		switch {
 		case l.Purpose == ledger.ForInfra:

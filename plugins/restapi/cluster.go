@@ -72,10 +72,20 @@ func (p *RESTAPI) apply(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	result, err := p.Cluster.Apply(r.Context(), []byte(req.File), req.DryRun)
-	result.Problems, result.Blocks, result.Moves = present(result.Problems), present(result.Blocks), present(result.Moves)
+	result.Problems, result.Blocks, result.Moves = present(
+		result.Problems,
+	), present(
+		result.Blocks,
+	), present(
+		result.Moves,
+	)
 	switch {
 	case err != nil:
-		_ = writeJSON(w, statusOf(err, http.StatusInternalServerError), localapi.ApplyRefusal{Error: err.Error(), ApplyResult: result})
+		_ = writeJSON(
+			w,
+			statusOf(err, http.StatusInternalServerError),
+			localapi.ApplyRefusal{Error: err.Error(), ApplyResult: result},
+		)
 	case result.Refused && !req.DryRun:
 		_ = writeJSON(w, http.StatusConflict, localapi.ApplyRefusal{Error: whyRefused(result), ApplyResult: result})
 	default:

@@ -79,7 +79,9 @@ func historyQuery(r *http.Request) (controller.HistoryQuery, error) {
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		if !slices.Contains(strings.Split(historyArguments, ", "), name) {
 			return controller.HistoryQuery{}, &controller.QueryError{
-				Argument: name, Value: strings.Join(args[name], ","), Want: "there is no such argument, only " + historyArguments,
+				Argument: name,
+				Value:    strings.Join(args[name], ","),
+				Want:     "there is no such argument, only " + historyArguments,
 			}
 		}
 	}
@@ -156,7 +158,10 @@ func allocationsOf(leases []ledger.Lease, first ledger.Family) localapi.ContivAl
 		all.Pods = append(all.Pods, allocationOf(id, attachments, first))
 	}
 	slices.SortFunc(all.Pods, func(a, b localapi.ContivAllocation) int {
-		return cmp.Or(strings.Compare(a.PodID.Namespace, b.PodID.Namespace), strings.Compare(a.PodID.Name, b.PodID.Name))
+		return cmp.Or(
+			strings.Compare(a.PodID.Namespace, b.PodID.Namespace),
+			strings.Compare(a.PodID.Name, b.PodID.Name),
+		)
 	})
 	return all
 }
@@ -181,14 +186,18 @@ func addLease(attachments map[string]*attachment, l ledger.Lease) {
 	attachments[name] = a
 }
 
-func allocationOf(id localapi.ContivPodID, attachments map[string]*attachment, first ledger.Family) localapi.ContivAllocation {
+func allocationOf(
+	id localapi.ContivPodID,
+	attachments map[string]*attachment,
+	first ledger.Family,
+) localapi.ContivAllocation {
 	out := localapi.ContivAllocation{PodID: id, CustomIfIPs: map[string]netip.Addr{}}
 	for name, a := range attachments {
 		slices.SortFunc(a.addrs, func(x, y netip.Addr) int {
 			return cmp.Or(cmp.Compare(rank(x, first), rank(y, first)), x.Compare(y))
 		})
-		switch {
-		case name == "":
+		switch name {
+		case "":
 			out.MainIP = a.addrs[0]
 			if len(a.addrs) > 1 {
 				out.MainIPs = a.addrs
@@ -237,6 +246,10 @@ func offered(given bool, h http.HandlerFunc) http.HandlerFunc {
 		return h
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, http.StatusNotImplemented, fmt.Errorf("%s %s: this agent does not offer it", r.Method, r.URL.Path))
+		writeError(
+			w,
+			http.StatusNotImplemented,
+			fmt.Errorf("%s %s: this agent does not offer it", r.Method, r.URL.Path),
+		)
 	}
 }

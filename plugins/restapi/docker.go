@@ -19,7 +19,13 @@ func withDocker(given bool, h http.HandlerFunc) http.HandlerFunc {
 		return h
 	}
 	return func(w http.ResponseWriter, _ *http.Request) {
-		writeError(w, http.StatusNotImplemented, errors.New("Docker is not enabled in this agent: set cadastre.docker.enabled, or name the socket of another agent"))
+		writeError(
+			w,
+			http.StatusNotImplemented,
+			errors.New(
+				"Docker is not enabled in this agent: set cadastre.docker.enabled, or name the socket of another agent",
+			),
+		)
 	}
 }
 
@@ -32,7 +38,14 @@ func (p *RESTAPI) dockerPools(w http.ResponseWriter, _ *http.Request) {
 	all := make([]localapi.DockerPool, 0, len(found))
 	for _, x := range found {
 		out := localapi.DockerPool{
-			ID: x.ID, AddressSpace: x.Space, CIDR: x.Prefix.String(), Group: x.Group, Chosen: x.Chosen, FromPods: x.FromPods, Requests: x.Requests, Leases: x.Leases,
+			ID:           x.ID,
+			AddressSpace: x.Space,
+			CIDR:         x.Prefix.String(),
+			Group:        x.Group,
+			Chosen:       x.Chosen,
+			FromPods:     x.FromPods,
+			Requests:     x.Requests,
+			Leases:       x.Leases,
 		}
 		if x.SubPool.IsValid() {
 			out.SubPool = x.SubPool.String()
@@ -48,7 +61,11 @@ func (p *RESTAPI) releaseDockerPool(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if req.ID == "" {
-		writeError(w, http.StatusBadRequest, errors.New("id is empty: want the ID of a pool, such as LocalDefault/10.50.0.0/24"))
+		writeError(
+			w,
+			http.StatusBadRequest,
+			errors.New("id is empty: want the ID of a pool, such as LocalDefault/10.50.0.0/24"),
+		)
 		return
 	}
 	leases, err := p.Docker.EndPool(r.Context(), req.ID, req.Force)
@@ -76,8 +93,11 @@ func (p *RESTAPI) releaseDockerPool(w http.ResponseWriter, r *http.Request) {
 func refuseDocker(l ledger.Lease, h ipamapi.Holder, req localapi.ReleaseRequest) string {
 	switch {
 	case h.Gateway:
-		return fmt.Sprintf("Docker holds it as the gateway of pool %s, and releases it with the network (docker network rm); "+
-			"if the engine has lost the network: cadastre docker pools release '%[1]s'", h.PoolID)
+		return fmt.Sprintf(
+			"Docker holds it as the gateway of pool %s, and releases it with the network (docker network rm); "+
+				"if the engine has lost the network: cadastre docker pools release '%[1]s'",
+			h.PoolID,
+		)
 	case req.DockerPool == "":
 		return fmt.Sprintf("Docker holds it for %s in pool %s, and releases it when the container stops; "+
 			"if the engine has lost the container: cadastre release --ip %s --docker-pool '%[2]s'", h, h.PoolID, l.Addr)

@@ -33,8 +33,11 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 	buckets := prometheus.ExponentialBuckets(0.00002, 2.5, 14)
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(),
-		events: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_event_duration_seconds",
-			Help: "Time from the beginning of an event's processing to its end.", Buckets: buckets}, []string{"event", "outcome"}),
+		events: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "cadastre_event_duration_seconds",
+			Help:    "Time from the beginning of an event's processing to its end.",
+			Buckets: buckets,
+		}, []string{"event", "outcome"}),
 		handlers: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_event_handler_duration_seconds",
 			Help: "Time that one handler took for an event.", Buckets: buckets}, []string{"event", "handler"}),
 		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_store_commit_duration_seconds",
@@ -46,8 +49,20 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 		cniTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_cni_request_duration_seconds",
 			Help: "Time of a CNI request, the wait in the queue included.", Buckets: buckets}, []string{"command"}),
 	}
-	m.Registry.MustRegister(m.events, m.handlers, m.store, m.kvdb, m.cni, m.cniTime,
-		&collector{stats: stats, loop: loop}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.Registry.MustRegister(
+		m.events,
+		m.handlers,
+		m.store,
+		m.kvdb,
+		m.cni,
+		m.cniTime,
+		&collector{
+			stats: stats,
+			loop:  loop,
+		},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
 	return m
 }
 
@@ -65,15 +80,43 @@ type ClusterState struct {
 // first scrape.
 func (m *Metrics) Watch(cluster func() ClusterState) {
 	gauge := func(name, help string, value func(ClusterState) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(cluster()) })
+		return prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: name, Help: help},
+			func() float64 { return value(cluster()) },
+		)
 	}
 	m.Registry.MustRegister(
-		gauge("cadastre_kvdb_connected", "Whether the cluster store answers: 1 or 0.", func(c ClusterState) float64 { return number(c.KVDBConnected) }),
-		gauge("cadastre_node_id_conflict", "Whether the node cannot be sure that its ID is its own: 1 or 0.", func(c ClusterState) float64 { return number(c.NodeIDConflict) }),
-		gauge("cadastre_config_differs", "Whether contiv.conf differs from the pools that the cluster uses: 1 or 0.", func(c ClusterState) float64 { return number(c.ConfigDiffers) }),
-		gauge("cadastre_pool_problems", "Pools that this node does not follow.", func(c ClusterState) float64 { return float64(c.PoolProblems) }),
-		gauge("cadastre_claims_held", "Prefixes whose claim this node holds.", func(c ClusterState) float64 { return float64(c.ClaimsHeld) }),
-		gauge("cadastre_claims_waiting", "Prefixes that this node claims and another node has.", func(c ClusterState) float64 { return float64(c.ClaimsWaiting) }))
+		gauge(
+			"cadastre_kvdb_connected",
+			"Whether the cluster store answers: 1 or 0.",
+			func(c ClusterState) float64 { return number(c.KVDBConnected) },
+		),
+		gauge(
+			"cadastre_node_id_conflict",
+			"Whether the node cannot be sure that its ID is its own: 1 or 0.",
+			func(c ClusterState) float64 { return number(c.NodeIDConflict) },
+		),
+		gauge(
+			"cadastre_config_differs",
+			"Whether contiv.conf differs from the pools that the cluster uses: 1 or 0.",
+			func(c ClusterState) float64 { return number(c.ConfigDiffers) },
+		),
+		gauge(
+			"cadastre_pool_problems",
+			"Pools that this node does not follow.",
+			func(c ClusterState) float64 { return float64(c.PoolProblems) },
+		),
+		gauge(
+			"cadastre_claims_held",
+			"Prefixes whose claim this node holds.",
+			func(c ClusterState) float64 { return float64(c.ClaimsHeld) },
+		),
+		gauge(
+			"cadastre_claims_waiting",
+			"Prefixes that this node claims and another node has.",
+			func(c ClusterState) float64 { return float64(c.ClaimsWaiting) },
+		),
+	)
 }
 
 func number(b bool) float64 {
@@ -125,11 +168,21 @@ type collector struct {
 }
 
 func leasesDesc() *prometheus.Desc {
-	return prometheus.NewDesc("cadastre_leases", "Leases by pool, family and state; the node itself uses those of state infra.", []string{"pool", "family", "state"}, nil)
+	return prometheus.NewDesc(
+		"cadastre_leases",
+		"Leases by pool, family and state; the node itself uses those of state infra.",
+		[]string{"pool", "family", "state"},
+		nil,
+	)
 }
 
 func addressesDesc() *prometheus.Desc {
-	return prometheus.NewDesc("cadastre_pool_addresses", "Addresses of the active blocks by kind: all, or free.", []string{"pool", "family", "kind"}, nil)
+	return prometheus.NewDesc(
+		"cadastre_pool_addresses",
+		"Addresses of the active blocks by kind: all, or free.",
+		[]string{"pool", "family", "kind"},
+		nil,
+	)
 }
 
 func queueDesc() *prometheus.Desc {

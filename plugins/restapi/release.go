@@ -46,7 +46,17 @@ func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
 				reply.Skipped = append(reply.Skipped, l.Addr.String()+": "+err.Error())
 				continue
 			}
-			p.Log.Info("released by hand", "address", l.Addr, "pool", l.Pool, "key", l.Key.String(), "pod", l.Pod.String())
+			p.Log.Info(
+				"released by hand",
+				"address",
+				l.Addr,
+				"pool",
+				l.Pool,
+				"key",
+				l.Key.String(),
+				"pod",
+				l.Pod.String(),
+			)
 		}
 		reply.Leases = append(reply.Leases, leaseOf(l))
 	}
@@ -68,7 +78,7 @@ func (p *RESTAPI) selected(match func(ledger.Lease) bool) []ledger.Lease {
 		}
 	}
 	return slices.DeleteFunc(all, func(l ledger.Lease) bool {
-		return !match(l) && !(claims[l.Generation] && l.State == ledger.Held && l.Purpose == ledger.ForPod)
+		return !match(l) && (!claims[l.Generation] || l.State != ledger.Held || l.Purpose != ledger.ForPod)
 	})
 }
 
@@ -95,7 +105,8 @@ func matcher(req localapi.ReleaseRequest) (func(ledger.Lease) bool, error) {
 		return func(l ledger.Lease) bool { return l.Addr == a.Unmap() && (req.Pool == "" || req.Pool == l.Pool) }, nil
 	case req.ContainerID != "":
 		return func(l ledger.Lease) bool {
-			return l.Purpose != ledger.ForInfra && l.Key.ContainerID == req.ContainerID && (req.IfName == "" || req.IfName == l.Key.IfName)
+			return l.Purpose != ledger.ForInfra && l.Key.ContainerID == req.ContainerID &&
+				(req.IfName == "" || req.IfName == l.Key.IfName)
 		}, nil
 	}
 	namespace, name, ok := strings.Cut(req.Pod, "/")
@@ -131,7 +142,11 @@ func (p *RESTAPI) releaseOne(ctx context.Context, l ledger.Lease) error {
 		return p.Pods.Delete(ctx, l)
 	}
 	_, err := p.Ledger.Release(ctx, ledger.Selector{
-		Addr: l.Addr, Pool: l.Pool, Purpose: l.Purpose, Generation: l.Generation, Quarantined: l.State == ledger.Quarantined,
+		Addr:        l.Addr,
+		Pool:        l.Pool,
+		Purpose:     l.Purpose,
+		Generation:  l.Generation,
+		Quarantined: l.State == ledger.Quarantined,
 	})
 	return err
 }

@@ -121,7 +121,13 @@ func (p *RESTAPI) listen() (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", p.Listen.Socket, err)
 	}
 	if len(p.Listen.Socket) > maxSocketPath {
-		return fail(fmt.Errorf("its path has %d bytes, and Linux takes %d: give the agent a shorter run directory", len(p.Listen.Socket), maxSocketPath))
+		return fail(
+			fmt.Errorf(
+				"its path has %d bytes, and Linux takes %d: give the agent a shorter run directory",
+				len(p.Listen.Socket),
+				maxSocketPath,
+			),
+		)
 	}
 	if err := os.MkdirAll(filepath.Dir(p.Listen.Socket), 0o700); err != nil {
 		return fail(err)

@@ -103,7 +103,11 @@ func answerAll(mux *http.ServeMux) http.Handler {
 			other.Method = method
 			if _, pattern := mux.Handler(other); pattern != "" {
 				w.Header().Set("Allow", method)
-				writeError(w, http.StatusMethodNotAllowed, fmt.Errorf("%s %s: the method is %s", r.Method, r.URL.Path, method))
+				writeError(
+					w,
+					http.StatusMethodNotAllowed,
+					fmt.Errorf("%s %s: the method is %s", r.Method, r.URL.Path, method),
+				)
 				return
 			}
 		}
@@ -198,7 +202,7 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, podmanager.ErrAway):
 		writeError(w, http.StatusServiceUnavailable, err)
 	case errors.As(err, &cerr):
-		writeJSON(w, http.StatusOK, struct {
+		_ = writeJSON(w, http.StatusOK, struct {
 			Error *cni.Error `json:"error"`
 		}{cerr})
 	default:
@@ -217,9 +221,22 @@ func (p *RESTAPI) leases(w http.ResponseWriter, _ *http.Request) {
 // leaseOf returns a lease as the API shows it.
 func leaseOf(l ledger.Lease) localapi.Lease {
 	out := localapi.Lease{
-		IP: l.Addr.String(), Family: ledger.FamilyOf(l.Addr).String(), Pool: l.Pool, Block: l.Block.String(), State: l.State.String(),
-		Purpose: l.Purpose.String(), Network: l.Key.Network, ContainerID: l.Key.ContainerID, IfName: l.Key.IfName,
-		PodName: l.Pod.Name, PodNamespace: l.Pod.Namespace, PodUID: l.Pod.UID, NetNS: l.NetNS, Since: l.Since, Reason: l.Reason, Generation: l.Generation,
+		IP:           l.Addr.String(),
+		Family:       ledger.FamilyOf(l.Addr).String(),
+		Pool:         l.Pool,
+		Block:        l.Block.String(),
+		State:        l.State.String(),
+		Purpose:      l.Purpose.String(),
+		Network:      l.Key.Network,
+		ContainerID:  l.Key.ContainerID,
+		IfName:       l.Key.IfName,
+		PodName:      l.Pod.Name,
+		PodNamespace: l.Pod.Namespace,
+		PodUID:       l.Pod.UID,
+		NetNS:        l.NetNS,
+		Since:        l.Since,
+		Reason:       l.Reason,
+		Generation:   l.Generation,
 	}
 	if l.Purpose == ledger.ForInfra { // its key has a meaning for the ledger only
 		out.Network, out.ContainerID = "", ""

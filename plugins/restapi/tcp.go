@@ -94,8 +94,8 @@ func (p *RESTAPI) open(ctx context.Context, e endpoint) (net.Listener, error) {
 // serveTCP answers on e's address until ctx ends.
 func (p *RESTAPI) serveTCP(ctx, base context.Context, e endpoint) error {
 	l, err := p.open(ctx, e)
-	if err != nil { // ctx has ended
-		return nil
+	if err != nil {
+		return nil //nolint:nilerr // ctx has ended
 	}
 	return httpserver.New(httpserver.Config{
 		Listener: l, TLS: e.tcp.TLS, Handler: e.handler, Limits: e.tcp.Limits, Log: p.Log, Base: base,

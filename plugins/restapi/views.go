@@ -78,22 +78,41 @@ func (v *ClusterViews) Nodes(ctx context.Context) ([]localapi.Node, error) {
 			seen := time.Unix(0, r.Beat.At).UTC()
 			n.LastSeen = &seen
 			for _, u := range r.Beat.Pools {
-				n.Pools = append(n.Pools, localapi.PoolUse{Pool: u.Pool, Generation: u.Generation, Open: u.Open, Leases: u.Leases})
+				n.Pools = append(
+					n.Pools,
+					localapi.PoolUse{Pool: u.Pool, Generation: u.Generation, Open: u.Open, Leases: u.Leases},
+				)
 			}
 		}
 		all = append(all, n)
 	}
 	for _, u := range unreadable {
-		all = append(all, localapi.Node{ID: u.ID, Addresses: []string{}, PodCIDRs: []string{}, Pools: []localapi.PoolUse{}, Problem: u.Err.Error()})
+		all = append(
+			all,
+			localapi.Node{
+				ID:        u.ID,
+				Addresses: []string{},
+				PodCIDRs:  []string{},
+				Pools:     []localapi.PoolUse{},
+				Problem:   u.Err.Error(),
+			},
+		)
 	}
 	slices.SortFunc(all, func(x, y localapi.Node) int { return cmp.Compare(x.ID, y.ID) })
 	return all, nil
 }
 
 // ReleaseNode makes the ID of a node free that is gone.
-func (v *ClusterViews) ReleaseNode(ctx context.Context, name string, force bool) (reply localapi.NodeReleaseReply, err error) {
+func (v *ClusterViews) ReleaseNode(
+	ctx context.Context,
+	name string,
+	force bool,
+) (reply localapi.NodeReleaseReply, err error) {
 	if name == v.NodeName {
-		return reply, &localapi.StatusError{Status: http.StatusConflict, Err: fmt.Errorf("%s is this node, and its agent runs: stop it, and ask the agent of another node", name)}
+		return reply, &localapi.StatusError{
+			Status: http.StatusConflict,
+			Err:    fmt.Errorf("%s is this node, and its agent runs: stop it, and ask the agent of another node", name),
+		}
 	}
 	ids := v.Config.NodeIDs
 	gone := nodesync.Gone{Name: name, Force: force, Fresh: ids.Fresh, Expire: ids.Expire, Claims: v.Claims}
@@ -139,7 +158,10 @@ func (v *ClusterViews) Pools(context.Context) ([]localapi.Pool, error) {
 			Blocks:     []localapi.Block{},
 		}
 		for _, r := range p.Ranges {
-			out.Ranges = append(out.Ranges, localapi.PoolRange{CIDR: r.CIDR.String(), OneNodePrefixLen: uint32(r.OneNode)})
+			out.Ranges = append(
+				out.Ranges,
+				localapi.PoolRange{CIDR: r.CIDR.String(), OneNodePrefixLen: uint32(r.OneNode)},
+			)
 			for _, b := range stats {
 				if b.Pool == p.Network && r.CIDR.Overlaps(b.Block) {
 					out.Blocks = append(out.Blocks, BlockOf(b))
@@ -179,7 +201,12 @@ func (v *ClusterViews) Apply(ctx context.Context, file []byte, dryRun bool) (loc
 	plan, err := ipam.Apply(ctx, v.Store, ipam.Reserved(v.ContivConf), file, dryRun)
 	var bad poolplan.Problems
 	if errors.As(err, &bad) {
-		return applyResultOf(poolplan.Plan{Problems: bad}), &localapi.StatusError{Status: http.StatusBadRequest, Err: err}
+		return applyResultOf(
+				poolplan.Plan{Problems: bad},
+			), &localapi.StatusError{
+				Status: http.StatusBadRequest,
+				Err:    err,
+			}
 	}
 	result := applyResultOf(plan)
 	result.Text += v.unused(plan)
@@ -194,7 +221,11 @@ func (v *ClusterViews) unused(plan poolplan.Plan) string {
 	if mode == contivconf.PodBlocksNodeID || plan.Err() != nil || !slices.ContainsFunc(plan.Changes, ofPods) {
 		return ""
 	}
-	return fmt.Sprintf("\nThis node takes no blocks of the pools of network %s: its podBlocks is %s.\n", ipam.PodPool, mode)
+	return fmt.Sprintf(
+		"\nThis node takes no blocks of the pools of network %s: its podBlocks is %s.\n",
+		ipam.PodPool,
+		mode,
+	)
 }
 
 func applyResultOf(plan poolplan.Plan) localapi.ApplyResult {
@@ -212,10 +243,21 @@ func applyResultOf(plan poolplan.Plan) localapi.ApplyResult {
 		r.Problems = append(r.Problems, localapi.Problem{Field: p.Field, Value: p.Value, Problem: p.Text})
 	}
 	for _, b := range plan.Blocks {
-		r.Blocks = append(r.Blocks, localapi.Blocker{Pool: b.Pool, Node: b.NodeName, Leases: b.Leases, Reason: b.String()})
+		r.Blocks = append(
+			r.Blocks,
+			localapi.Blocker{Pool: b.Pool, Node: b.NodeName, Leases: b.Leases, Reason: b.String()},
+		)
 	}
 	for _, m := range plan.Moves {
-		r.Moves = append(r.Moves, localapi.Move{Pool: m.Pool, Node: m.NodeName, From: joined(m.Drains), To: joined(prefixesOf(m.Opens, m.Keeps))})
+		r.Moves = append(
+			r.Moves,
+			localapi.Move{
+				Pool: m.Pool,
+				Node: m.NodeName,
+				From: joined(m.Drains),
+				To:   joined(prefixesOf(m.Opens, m.Keeps)),
+			},
+		)
 	}
 	return r
 }

@@ -82,8 +82,15 @@ type Claimer struct {
 // NewClaimer returns a Claimer that knows the claims which its disk remembers.
 func NewClaimer(deps ClaimerDeps) (*Claimer, error) {
 	c := &Claimer{
-		deps: deps, poke: make(chan struct{}, 1), busy: make(chan struct{}, 1), wants: map[Target]bool{}, told: map[string]bool{},
-		standing: map[Target]Standing{}, releasing: map[Target]bool{}, confirmed: deps.Now(), idle: map[Target]time.Time{},
+		deps:      deps,
+		poke:      make(chan struct{}, 1),
+		busy:      make(chan struct{}, 1),
+		wants:     map[Target]bool{},
+		told:      map[string]bool{},
+		standing:  map[Target]Standing{},
+		releasing: map[Target]bool{},
+		confirmed: deps.Now(),
+		idle:      map[Target]time.Time{},
 	}
 	var err error
 	if c.saved, err = load(deps.Disk); err != nil {
@@ -93,7 +100,10 @@ func NewClaimer(deps ClaimerDeps) (*Claimer, error) {
 		c.wants[t], c.standing[t] = true, Standing{Held: true, Since: deps.Now()}
 	}
 	for _, t := range deps.Initial {
-		c.wants[t], c.standing[t] = true, c.standing[t]
+		c.wants[t] = true
+		if _, known := c.standing[t]; !known {
+			c.standing[t] = Standing{}
+		}
 	}
 	return c, nil
 }
@@ -373,7 +383,8 @@ func changed(a, b Standing) bool {
 	if a.Held != b.Held || (a.Blocker == nil) != (b.Blocker == nil) {
 		return true
 	}
-	return a.Blocker != nil && (a.Blocker.Node != b.Blocker.Node || a.Blocker.Target != b.Blocker.Target || !a.Blocker.Ends.Equal(b.Blocker.Ends))
+	return a.Blocker != nil &&
+		(a.Blocker.Node != b.Blocker.Node || a.Blocker.Target != b.Blocker.Target || !a.Blocker.Ends.Equal(b.Blocker.Ends))
 }
 
 func (c *Claimer) report(t Target, s Standing) {
@@ -381,7 +392,15 @@ func (c *Claimer) report(t Target, s Standing) {
 		c.deps.Log.Info("this node holds a claim", "network", t.Network, "prefix", t.Prefix)
 		return
 	}
-	c.deps.Log.Warn("this node waits for a claim and allocates nothing from it", "network", t.Network, "prefix", t.Prefix, "reason", s.Blocker.String())
+	c.deps.Log.Warn(
+		"this node waits for a claim and allocates nothing from it",
+		"network",
+		t.Network,
+		"prefix",
+		t.Prefix,
+		"reason",
+		s.Blocker.String(),
+	)
 }
 
 // giveBack ends the claims of this node's name that are neither wanted nor in use.
@@ -552,7 +571,13 @@ func (c *Claimer) checkTerm() {
 	c.mu.Unlock()
 	switch {
 	case late && !was:
-		c.deps.Suspend(fmt.Sprintf("the cluster store has not confirmed the claims of this node since %s; after %s another node may have them", utc(since), c.deps.Register.Expire))
+		c.deps.Suspend(
+			fmt.Sprintf(
+				"the cluster store has not confirmed the claims of this node since %s; after %s another node may have them",
+				utc(since),
+				c.deps.Register.Expire,
+			),
+		)
 	case was && !late:
 		c.deps.Suspend("")
 	}

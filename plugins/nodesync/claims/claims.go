@@ -62,7 +62,11 @@ func (t Target) Key(node string) string { return kv.PrefixClaimKey(t.Network, t.
 func TargetOf(c *kv.PrefixClaim) (Target, error) {
 	p, err := netip.ParsePrefix(c.GetPrefix())
 	if err != nil {
-		return Target{}, fmt.Errorf("claim of node %s: prefix %q: want a prefix, such as 10.1.77.0/24", c.GetNode(), c.GetPrefix())
+		return Target{}, fmt.Errorf(
+			"claim of node %s: prefix %q: want a prefix, such as 10.1.77.0/24",
+			c.GetNode(),
+			c.GetPrefix(),
+		)
 	}
 	return Target{c.GetNetwork(), p.Masked()}, nil
 }
@@ -126,7 +130,13 @@ func (r Register) ask(ctx context.Context, me Node, t Target, a asking) (Outcome
 		}
 		return o, nil
 	}
-	return Outcome{}, fmt.Errorf("claim %s in network %s for node %s: gave up after %d conflicting writes", t.Prefix, t.Network, me.Name, attempts)
+	return Outcome{}, fmt.Errorf(
+		"claim %s in network %s for node %s: gave up after %d conflicting writes",
+		t.Prefix,
+		t.Network,
+		me.Name,
+		attempts,
+	)
 }
 
 func (r Register) askOnce(ctx context.Context, me Node, t Target, a asking) (Outcome, error) {
@@ -137,7 +147,13 @@ func (r Register) askOnce(ctx context.Context, me Node, t Target, a asking) (Out
 	}
 	have := decode(x)
 	want := &kv.PrefixClaim{
-		Network: t.Network, Prefix: t.Prefix.String(), Node: me.Name, NodeId: me.ID, Instance: me.Instance, NodeUid: me.UID, Since: now.UnixNano(),
+		Network:  t.Network,
+		Prefix:   t.Prefix.String(),
+		Node:     me.Name,
+		NodeId:   me.ID,
+		Instance: me.Instance,
+		NodeUid:  me.UID,
+		Since:    now.UnixNano(),
 	}
 	rev := x.ModRevision
 	switch {

@@ -36,7 +36,13 @@ func (r Register) CheckID(ctx context.Context, record *kv.NodeRecord, revision i
 		}
 		c := in[0]
 		if c.Held && !ended(c.PrefixClaim, now) {
-			return fmt.Errorf("%w: node ID %d implies %s, and %s", ErrTaken, record.Id, c.Prefix, v.blockedBy(c.PrefixClaim, r.Expire))
+			return fmt.Errorf(
+				"%w: node ID %d implies %s, and %s",
+				ErrTaken,
+				record.Id,
+				c.Prefix,
+				v.blockedBy(c.PrefixClaim, r.Expire),
+			)
 		}
 		if err := r.Delete(ctx, c.key, c.revision); err != nil && !errors.Is(err, kvdb.ErrConditions) {
 			return fmt.Errorf("check what node ID %d implies: %w", record.Id, err)

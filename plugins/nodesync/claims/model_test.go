@@ -201,7 +201,7 @@ func (w *world) givesUp(n claims.Node, t claims.Target) func(kvdb.Store) error {
 		}
 		c := &kv.PrefixClaim{}
 		if x.ModRevision == 0 || proto.Unmarshal(x.Value, c) != nil || !c.Held {
-			return nil
+			return nil //nolint:nilerr // a claim that cannot be read is not held
 		}
 		w.believes(n, t, false)
 		rev, err := r.Withdraw(context.Background(), c, key, x.ModRevision)
@@ -279,7 +279,7 @@ func endings() map[string]scenario {
 		}},
 		"a dead node's pending claim": {func(w *world) []func(kvdb.Store) error {
 			a, b, c := w.joins(node("a", 1)), w.joins(node("b", 2)), w.joins(node("c", 3))
-			kill := &plan{next_: func(int) int { return 0 }, fates: []fate{served, served, served, crashed}}
+			kill := &plan{choose: func(int) int { return 0 }, fates: []fate{served, served, served, crashed}}
 			run(w.store, kill, w.check, w.asks(a, wide, 1))
 			w.forgets(a)
 			w.now = w.now.Add(2 * fresh)
@@ -390,11 +390,11 @@ func TestEveryInterleaving(t *testing.T) {
 
 // plan is a schedule of functions.
 type plan struct {
-	next_ func(int) int
-	fates []fate
+	choose func(int) int
+	fates  []fate
 }
 
-func (p *plan) next(n int) int { return p.next_(n) }
+func (p *plan) next(n int) int { return p.choose(n) }
 
 func (p *plan) fate() fate {
 	if len(p.fates) == 0 {

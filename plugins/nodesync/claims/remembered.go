@@ -36,7 +36,7 @@ func load(disk Disk) ([]Target, error) {
 	}
 	var all []Target
 	for _, r := range list {
-		all = append(all, Target{r.Network, r.Prefix})
+		all = append(all, Target(r))
 	}
 	return all, nil
 }
@@ -49,7 +49,7 @@ func (c *Claimer) save(held []Target) error {
 	}
 	list := []remembered{}
 	for _, t := range held {
-		list = append(list, remembered{t.Network, t.Prefix})
+		list = append(list, remembered(t))
 	}
 	text, err := json.Marshal(list)
 	if err == nil {

@@ -109,7 +109,11 @@ type Blocker struct {
 // String names the holder of the prefix, the end of its claim, and what ends it earlier.
 func (b *Blocker) String() string {
 	if b.Node == "" {
-		return fmt.Sprintf("node ID %d implies %s, and its record cannot be read: see \"cadastre node list\"", b.NodeID, b.Prefix)
+		return fmt.Sprintf(
+			"node ID %d implies %s, and its record cannot be read: see \"cadastre node list\"",
+			b.NodeID,
+			b.Prefix,
+		)
 	}
 	has := "holds"
 	switch {
@@ -125,8 +129,12 @@ func (b *Blocker) String() string {
 	if b.LastSeen.IsZero() {
 		return text + fmt.Sprintf(" and has never been seen; \"cadastre node release %s\" ends its claim", b.Node)
 	}
-	return text + fmt.Sprintf("; it was last seen at %s; its claim ends when its last address there is free, at %s if the node is gone by then, or with \"cadastre node release %s\"",
-		utc(b.LastSeen), utc(b.Expires), b.Node)
+	return text + fmt.Sprintf(
+		"; it was last seen at %s; its claim ends when its last address there is free, at %s if the node is gone by then, or with \"cadastre node release %s\"",
+		utc(b.LastSeen),
+		utc(b.Expires),
+		b.Node,
+	)
 }
 
 func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
