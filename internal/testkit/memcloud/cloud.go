@@ -32,6 +32,7 @@ var ErrInjected = errors.New("memcloud: injected fault")
 // Fault selects the outcome of a call.
 type Fault int
 
+// The outcomes of a call.
 const (
 	None   Fault = iota // the call works
 	Refuse              // nothing is done, and the answer is an error

@@ -145,7 +145,8 @@ func (p *Provider) use(pool *v1alpha1.AddressPool) error {
 
 func (p *Provider) setRange(pool string, c v1alpha1.AddressPoolCIDR) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(c.CIDR)
-	if err != nil || prefix != prefix.Masked() || c.BlockPrefixLen < prefix.Bits() || c.BlockPrefixLen > prefix.Addr().BitLen() {
+	if err != nil || prefix != prefix.Masked() ||
+		c.BlockPrefixLen < prefix.Bits() || c.BlockPrefixLen > prefix.Addr().BitLen() {
 		return prefix, fmt.Errorf("spec.cidrs: %q with blocks of /%d must be like 10.1.0.0/16 with blocks of /28", c.CIDR, c.BlockPrefixLen)
 	}
 	set := p.sets[family(prefix)]
@@ -280,7 +281,10 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 }
 
 // CreateNetResource implements netresource.AllocationImplementation.
-func (p *Provider) CreateNetResource(obj *v1alpha1.NetResourceSet, _ *netresource.NetResource) netresource.NetResourceOperations {
+func (p *Provider) CreateNetResource(
+	obj *v1alpha1.NetResourceSet,
+	_ *netresource.NetResource,
+) netresource.NetResourceOperations {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.nodes[obj.Name]

@@ -22,7 +22,13 @@ import (
 // Follow passes the API server's AddressPools to the provider, and writes their status
 // after each interval, until then has returned. It calls then when it has seen all
 // AddressPools that there are.
-func (p *Provider) Follow(ctx context.Context, client dynamic.Interface, every time.Duration, log *slog.Logger, then func(context.Context) error) error {
+func (p *Provider) Follow(
+	ctx context.Context,
+	client dynamic.Interface,
+	every time.Duration,
+	log *slog.Logger,
+	then func(context.Context) error,
+) error {
 	set := func(o any) {
 		pool, err := objects.Decode[v1alpha1.AddressPool](o)
 		if err == nil {
