@@ -61,11 +61,17 @@ func (r *reading) oneByOne(c *IPAMConfig) listing {
 	hostNets, vxlanNets := r.lineUp(pods, hosts), r.lineUp(pods, vxlan)
 	for i, p := range pods.prefixes {
 		c.Cluster.Families = append(c.Cluster.Families, addrplan.Family{
-			Pods:         p,
-			PodsOneNode:  r.oneNode(podLen, i, p, raw.PodSubnetOneNodePrefixLen, raw.PodSubnetOneNodePrefixLenIPv6),
-			Hosts:        hostNets[i],
-			HostsOneNode: r.oneNode(hostLen, i, p, raw.VPPHostSubnetOneNodePrefixLen, raw.VPPHostSubnetOneNodePrefixLenIPv6),
-			Vxlan:        vxlanNets[i],
+			Pods:        p,
+			PodsOneNode: r.oneNode(podLen, i, p, raw.PodSubnetOneNodePrefixLen, raw.PodSubnetOneNodePrefixLenIPv6),
+			Hosts:       hostNets[i],
+			HostsOneNode: r.oneNode(
+				hostLen,
+				i,
+				p,
+				raw.VPPHostSubnetOneNodePrefixLen,
+				raw.VPPHostSubnetOneNodePrefixLenIPv6,
+			),
+			Vxlan: vxlanNets[i],
 		})
 	}
 	return pods

@@ -77,12 +77,26 @@ func (c *Cadastre) validateNetResource(p *yamldoc.Collector) {
 		checkNumber(p, section+x.key, x.value, x.low, limit)
 	}
 	if n.MaxAllocate > 0 && n.MinAllocate > n.MaxAllocate {
-		p.Add(RuleRange, section+"minAllocate", strconv.Itoa(n.MinAllocate), "is more than maxAllocate (%d)", n.MaxAllocate)
+		p.Add(
+			RuleRange,
+			section+"minAllocate",
+			strconv.Itoa(n.MinAllocate),
+			"is more than maxAllocate (%d)",
+			n.MaxAllocate,
+		)
 	}
 }
 
 func (c *Cadastre) validate(p *yamldoc.Collector) {
-	oneOf(p, "cadastre.podBlocks", c.PodBlocks, PodBlocksNodeID, PodBlocksPodCIDR, PodBlocksNetResource, PodBlocksStatic)
+	oneOf(
+		p,
+		"cadastre.podBlocks",
+		c.PodBlocks,
+		PodBlocksNodeID,
+		PodBlocksPodCIDR,
+		PodBlocksNetResource,
+		PodBlocksStatic,
+	)
 	oneOf(p, "cadastre.log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
 	oneOf(p, "cadastre.log.format", c.Log.Format, LogText, LogJSON)
 	checkDuration(p, "cadastre.coolDown", c.CoolDown, 7*24*time.Hour, true)
@@ -92,7 +106,12 @@ func (c *Cadastre) validate(p *yamldoc.Collector) {
 	c.REST.validate(p)
 	c.Metrics.validate(p, c.REST.Listen)
 	if c.Docker.Enabled && c.Docker.Socket == "" {
-		p.Add(yamldoc.RuleMissing, "cadastre.docker.socket", "", "is empty: write a path, such as /run/docker/plugins/cadastre.sock")
+		p.Add(
+			yamldoc.RuleMissing,
+			"cadastre.docker.socket",
+			"",
+			"is empty: write a path, such as /run/docker/plugins/cadastre.sock",
+		)
 	}
 	checkDuration(p, "cadastre.docker.coolDown", c.Docker.CoolDown, 7*24*time.Hour, true)
 	for i, x := range c.Docker.Pools {

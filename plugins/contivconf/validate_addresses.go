@@ -104,8 +104,14 @@ func (c *Config) statics() (all []static) {
 func (c *Config) validateAddress(p *yamldoc.Collector, field, text string, a netip.Addr) {
 	for i, b := range c.Cadastre.StaticPodCIDRs {
 		if b.Contains(a) {
-			p.Add(RuleCollision, field, text,
-				"is an address of cadastre.staticPodCIDRs[%d], %s, which is for pods: write an address outside of it", i, b)
+			p.Add(
+				RuleCollision,
+				field,
+				text,
+				"is an address of cadastre.staticPodCIDRs[%d], %s, which is for pods: write an address outside of it",
+				i,
+				b,
+			)
 		}
 	}
 	limit := c.IPAM.Cluster.MaxNodeID()
@@ -165,11 +171,23 @@ func (c *Config) DerivedTwice() yamldoc.Problems {
 			switch {
 			case !derived || id > limit || id == c.Cadastre.NodeID:
 			case s.kind == gatewayOf:
-				p.Add(RuleCollision, s.field, s.text,
-					"is the address that node ID %d gets from nodeInterconnectCIDR, %s: write it as ipamConfig.defaultGateway, which no node gets", id, f.Nodes)
+				p.Add(
+					RuleCollision,
+					s.field,
+					s.text,
+					"is the address that node ID %d gets from nodeInterconnectCIDR, %s: write it as ipamConfig.defaultGateway, which no node gets",
+					id,
+					f.Nodes,
+				)
 			default:
-				p.Add(RuleCollision, s.field, s.text,
-					"is the address that node ID %d gets from nodeInterconnectCIDR, %s: write an address outside of it, or a longer prefix there", id, f.Nodes)
+				p.Add(
+					RuleCollision,
+					s.field,
+					s.text,
+					"is the address that node ID %d gets from nodeInterconnectCIDR, %s: write an address outside of it, or a longer prefix there",
+					id,
+					f.Nodes,
+				)
 			}
 		}
 	}

@@ -16,12 +16,23 @@ import (
 func (c *Config) validateNetworks(p *yamldoc.Collector) {
 	families := c.IPAM.Cluster.Families
 	if len(families) == 0 || len(families) > 2 {
-		p.Add(yamldoc.RuleMissing, "ipamConfig.podSubnetCIDR", "",
-			"%d families of networks are configured: write one network, or one IPv4 and one IPv6 network", len(families))
+		p.Add(
+			yamldoc.RuleMissing,
+			"ipamConfig.podSubnetCIDR",
+			"",
+			"%d families of networks are configured: write one network, or one IPv4 and one IPv6 network",
+			len(families),
+		)
 		return
 	}
 	if len(families) == 2 && familyOf(families[0].Pods.Addr()) == familyOf(families[1].Pods.Addr()) {
-		p.Add(RuleSameFamily, "ipamConfig.podSubnetCIDR", families[1].Pods.String(), "is of the same family as %s", families[0].Pods)
+		p.Add(
+			RuleSameFamily,
+			"ipamConfig.podSubnetCIDR",
+			families[1].Pods.String(),
+			"is of the same family as %s",
+			families[0].Pods,
+		)
 		return
 	}
 	for i, f := range families {
@@ -152,8 +163,13 @@ func (c *Config) validateStatic(p *yamldoc.Collector) {
 	blocks, static := c.Cadastre.StaticPodCIDRs, c.Cadastre.PodBlocks == PodBlocksStatic
 	if !static {
 		if len(blocks) > 0 {
-			p.Add(RuleStaticBlocks, field, blocks[0].String(),
-				"would not be used, as podBlocks is %s: write \"podBlocks: static\", or remove them", c.Cadastre.PodBlocks)
+			p.Add(
+				RuleStaticBlocks,
+				field,
+				blocks[0].String(),
+				"would not be used, as podBlocks is %s: write \"podBlocks: static\", or remove them",
+				c.Cadastre.PodBlocks,
+			)
 		}
 		return
 	}
@@ -183,7 +199,14 @@ func (c *Config) validateBlock(p *yamldoc.Collector, field string, i int) {
 	families := c.IPAM.Cluster.Families
 	known := func(f addrplan.Family) bool { return familyOf(f.Pods.Addr()) == familyOf(b.Addr()) }
 	if len(families) > 0 && !slices.ContainsFunc(families, known) {
-		p.Add(RuleStaticBlocks, field, b.String(), "is %s, but ipamConfig.podSubnetCIDR names no %s network", familyOf(b.Addr()), familyOf(b.Addr()))
+		p.Add(
+			RuleStaticBlocks,
+			field,
+			b.String(),
+			"is %s, but ipamConfig.podSubnetCIDR names no %s network",
+			familyOf(b.Addr()),
+			familyOf(b.Addr()),
+		)
 	}
 	for j, other := range c.Cadastre.StaticPodCIDRs[:i] {
 		if b.Overlaps(other) {
@@ -193,7 +216,14 @@ func (c *Config) validateBlock(p *yamldoc.Collector, field string, i int) {
 	for _, f := range families {
 		for k, n := range networksOf(f)[1:] { // podSubnetCIDR may contain them
 			if n.IsValid() && b.Overlaps(n) {
-				p.Add(RuleStaticBlocks, field, b.String(), "overlaps %s, %s: give each its own addresses", networkNames()[k+1], n)
+				p.Add(
+					RuleStaticBlocks,
+					field,
+					b.String(),
+					"overlaps %s, %s: give each its own addresses",
+					networkNames()[k+1],
+					n,
+				)
 			}
 		}
 	}

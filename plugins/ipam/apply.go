@@ -23,7 +23,13 @@ const attempts = 20
 // Apply changes the pools of the cluster to those in file, and returns the plan of the
 // changes. With dryRun it changes nothing. A refused plan (Plan.Err) changes nothing
 // either. The error is about an unreadable file or a store that fails.
-func Apply(ctx context.Context, store kvdb.Store, reserved []poolplan.Reserved, file []byte, dryRun bool) (poolplan.Plan, error) {
+func Apply(
+	ctx context.Context,
+	store kvdb.Store,
+	reserved []poolplan.Reserved,
+	file []byte,
+	dryRun bool,
+) (poolplan.Plan, error) {
 	wanted, err := poolplan.Parse(file)
 	if err != nil {
 		return poolplan.Plan{}, err

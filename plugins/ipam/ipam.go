@@ -125,7 +125,11 @@ func (i *IPAM) Init() (err error) {
 		return fmt.Errorf("init %s: %w", i.Name, err)
 	}
 	if i.Ledger == nil {
-		if i.Ledger, err = ledger.Open(context.Background(), ledger.NullJournal{}, ledger.Options{Log: i.Log}); err != nil {
+		if i.Ledger, err = ledger.Open(
+			context.Background(),
+			ledger.NullJournal{},
+			ledger.Options{Log: i.Log},
+		); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,11 @@ func (i *IPAM) deriveResources(s *state) error {
 	i.followNodes(s)
 	s.set, s.seen, s.pending = i.register.set, i.register.seen, ""
 	if s.set == nil {
-		s.pending = fmt.Sprintf("waiting for NetResourceSet %s, which this agent creates if there is a Node %s", name, name)
+		s.pending = fmt.Sprintf(
+			"waiting for NetResourceSet %s, which this agent creates if there is a Node %s",
+			name,
+			name,
+		)
 	}
 	open := i.usableBlocks(s)
 	if i.register.local { // the mirror may be older than the release of a block

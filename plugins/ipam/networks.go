@@ -36,7 +36,11 @@ type register struct {
 }
 
 func newRegister() register {
-	return register{pools: map[string]poolplan.Pool{}, networks: map[string]*kv.CustomNetwork{}, bad: map[string]string{}}
+	return register{
+		pools:    map[string]poolplan.Pool{},
+		networks: map[string]*kv.CustomNetwork{},
+		bad:      map[string]string{},
+	}
 }
 
 // resync replaces the state. It keeps pools that the cluster's state lacks.

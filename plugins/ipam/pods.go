@@ -236,7 +236,11 @@ func (i *IPAM) allocate(podID kv.PodID, wanted []netip.Addr) ([]ledger.Lease, er
 		for _, a := range wanted {
 			hasAddr := func(l ledger.Lease) bool { return l.Addr == a }
 			if !slices.ContainsFunc(leases, hasAddr) {
-				return nil, fmt.Errorf("external IPAM says %s: the event that adds the pod has claimed %s", a, leases[0].Addr)
+				return nil, fmt.Errorf(
+					"external IPAM says %s: the event that adds the pod has claimed %s",
+					a,
+					leases[0].Addr,
+				)
 			}
 		}
 		return leases, nil
@@ -272,8 +276,11 @@ func externalAddress(ipamType, ipamData string) (netip.Addr, error) {
 	}
 	p, err := netip.ParsePrefix(ip.Address)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("external IPAM result of %q: address %q is not an address with its prefix length",
-			ipamType, ip.Address)
+		return netip.Addr{}, fmt.Errorf(
+			"external IPAM result of %q: address %q is not an address with its prefix length",
+			ipamType,
+			ip.Address,
+		)
 	}
 	a := p.Addr().Unmap()
 	if ip.Version != "" && (ip.Version == "4") != a.Is4() {

@@ -25,7 +25,12 @@ import (
 // Resync resynchronizes IPAM against the configuration and Kubernetes state
 // data, as a difference: it opens and drains blocks, quarantines used addresses without a
 // lease, and removes no lease.
-func (i *IPAM) Resync(event controller.Event, kubeStateData controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
+func (i *IPAM) Resync(
+	event controller.Event,
+	kubeStateData controller.KubeStateData,
+	_ int,
+	_ controller.ResyncOperations,
+) error {
 	if err := i.usable(); err != nil {
 		return controller.NewFatalError(fmt.Errorf("resync %s: %w", i.Name, err))
 	}
@@ -132,7 +137,11 @@ func (i *IPAM) fromNodeObject(s *state, own *nodesync.Node) {
 	i.openHeld(s, subnets)
 	for f, n := range s.nodes {
 		if s.pending == "" && len(s.waiting) == 0 && !n.PodSubnet.IsValid() {
-			s.pending = fmt.Sprintf("waiting for a network of the family of %s in Node.spec.podCIDRs of node %s", s.families[f].Pods, name)
+			s.pending = fmt.Sprintf(
+				"waiting for a network of the family of %s in Node.spec.podCIDRs of node %s",
+				s.families[f].Pods,
+				name,
+			)
 		}
 	}
 	if s.pending != "" {
@@ -444,7 +453,8 @@ func (i *IPAM) HandlesEvent(event controller.Event) bool {
 		return true
 	}
 	if update, ok := event.(*nodesync.NodeUpdate); ok {
-		return i.ContivConf.UseExternalIPAM() || i.fromNetResources() || update.NodeName == i.ServiceLabel.GetAgentLabel()
+		return i.ContivConf.UseExternalIPAM() || i.fromNetResources() ||
+			update.NodeName == i.ServiceLabel.GetAgentLabel()
 	}
 	if _, ok := event.(*nodesync.ClaimChange); ok {
 		return true
@@ -490,7 +500,11 @@ func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperatio
 
 // changePodCIDR requests a resync that derives the pod subnets again, from a state of this
 // node.
-func (i *IPAM) changePodCIDR(own *nodesync.Node, have, want []netip.Prefix, txn controller.UpdateOperations) (string, error) {
+func (i *IPAM) changePodCIDR(
+	own *nodesync.Node,
+	have, want []netip.Prefix,
+	txn controller.UpdateOperations,
+) (string, error) {
 	change := &PodCIDRChange{Node: own}
 	if len(want) > 0 {
 		change.LocalPodCIDR = toNet(want[0].Masked())

@@ -117,7 +117,8 @@ func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, tx
 	txn.Put(kv.SinkNode, node)
 	byKey := map[ledger.Key][]ledger.Lease{}
 	for _, l := range p.Ledger.Leases() {
-		if l.Purpose == ledger.ForPod && l.State == ledger.Held && !l.Key.OfAPI() { // a lease of the Go API is not an attachment
+		if l.Purpose == ledger.ForPod && l.State == ledger.Held &&
+			!l.Key.OfAPI() { // a lease of the Go API is not an attachment
 			byKey[l.Key] = append(byKey[l.Key], l)
 		}
 	}

@@ -164,7 +164,7 @@ func TestAnAddThatCannotBeReverted(t *testing.T) {
 		loop := controller.New(controller.DefaultConfig(), controller.Deps{
 			Sink: sink, Handlers: a.loop.handlers, Committers: []controller.Committer{a.loop.stage},
 		})
-		a.PodManager.EventLoop = loop
+		a.EventLoop = loop
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 2)
 		go func() { ended <- loop.Run(ctx) }()

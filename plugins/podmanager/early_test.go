@@ -63,7 +63,7 @@ func TestAResyncBeginsWhileALeaseIsReleased(t *testing.T) {
 	early(t, func(g Gomega, a *agent) {
 		begun := false
 		a.Unsynced = func() bool { return !begun }
-		a.PodManager.Ledger = late{a.leases, func() { begun = true }}
+		a.Ledger = late{a.leases, func() { begun = true }}
 		c := a.begin(request("DEL", "c1"))
 		g.Expect(a.held()).To(Equal([]string{"c2"}))
 		g.Expect(c.done).To(BeFalse(), "not before the loop has taken it")

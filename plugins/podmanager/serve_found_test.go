@@ -151,7 +151,7 @@ func TestTheSandboxOfAnAddThatFailsSouthbound(t *testing.T) {
 	loop := controller.New(controller.DefaultConfig(), controller.Deps{
 		Sink: sink, Handlers: a.loop.handlers, Committers: []controller.Committer{a.loop.stage},
 	})
-	a.PodManager.EventLoop = loop
+	a.EventLoop = loop
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- loop.Run(ctx) }()

@@ -356,7 +356,7 @@ func TestGCKnowsTheClaimThatItHasFound(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, plain)
 	a.add("c1")
-	a.PodManager.Ledger = hasty{a.leases, func() { a.del("c1"); a.add("c1") }}
+	a.Ledger = hasty{a.leases, func() { a.del("c1"); a.add("c1") }}
 	reply, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(reply.Freed).To(BeZero())

@@ -34,7 +34,12 @@ func serverCases() map[string]func(*harness) {
 			p := x.pod("p", thisNode, "")
 			x.Expect(x.revisionOf(b)).To(BeNumerically(">", x.revisionOf(a)))
 			x.Expect(x.revisionOf(p)).To(BeNumerically(">", x.revisionOf(b)), "there is one counter")
-			x.Expect(x.network("a", "10.1.0.0/16").GetResourceVersion()).To(Equal(a.GetResourceVersion()), "nothing changed")
+			x.Expect(
+				x.network("a", "10.1.0.0/16").GetResourceVersion(),
+			).To(
+				Equal(a.GetResourceVersion()),
+				"nothing changed",
+			)
 			x.Expect(x.revisionOf(x.network("a", "10.3.0.0/16"))).To(BeNumerically(">", x.revisionOf(p)))
 		},
 		"conflicts": func(x *harness) {
@@ -51,7 +56,11 @@ func serverCases() map[string]func(*harness) {
 			_, err = networks.Create(x.ctx, fresh, metav1.CreateOptions{})
 			x.Expect(apierrors.IsAlreadyExists(err)).To(BeTrue(), "%v", err)
 			old := a.GetResourceVersion()
-			err = networks.Delete(x.ctx, "a", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &old}})
+			err = networks.Delete(
+				x.ctx,
+				"a",
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &old}},
+			)
 			x.Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
 			x.remove(v1alpha1.Resource(v1alpha1.CustomNetworks), "a")
 			_, err = networks.Update(x.ctx, a, metav1.UpdateOptions{})
@@ -62,14 +71,34 @@ func serverCases() map[string]func(*harness) {
 		"patches": func(x *harness) {
 			networks := x.at(v1alpha1.Resource(v1alpha1.CustomNetworks))
 			a := x.network("a", "10.1.0.0/16")
-			b, err := networks.Patch(x.ctx, "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"l":"1"}},"spec":{"subnetCIDR":"10.2.0.0/16"}}`), metav1.PatchOptions{})
+			b, err := networks.Patch(
+				x.ctx,
+				"a",
+				types.MergePatchType,
+				[]byte(`{"metadata":{"labels":{"l":"1"}},"spec":{"subnetCIDR":"10.2.0.0/16"}}`),
+				metav1.PatchOptions{},
+			)
 			x.Expect(err).NotTo(HaveOccurred())
 			x.Expect(b.GetLabels()).To(Equal(map[string]string{"l": "1"}))
 			length, _, _ := unstructured.NestedInt64(b.Object, "spec", "subnetOneNodePrefixLen")
 			x.Expect(length).To(Equal(int64(24)))
-			_, err = networks.Patch(x.ctx, "a", types.MergePatchType, []byte(`{"metadata":{"resourceVersion":"`+a.GetResourceVersion()+`"},"spec":{"subnetOneNodePrefixLen":25}}`), metav1.PatchOptions{})
+			_, err = networks.Patch(
+				x.ctx,
+				"a",
+				types.MergePatchType,
+				[]byte(
+					`{"metadata":{"resourceVersion":"`+a.GetResourceVersion()+`"},"spec":{"subnetOneNodePrefixLen":25}}`,
+				),
+				metav1.PatchOptions{},
+			)
 			x.Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
-			b, err = networks.Patch(x.ctx, "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"l":null}}}`), metav1.PatchOptions{})
+			b, err = networks.Patch(
+				x.ctx,
+				"a",
+				types.MergePatchType,
+				[]byte(`{"metadata":{"labels":{"l":null}}}`),
+				metav1.PatchOptions{},
+			)
 			x.Expect(err).NotTo(HaveOccurred())
 			x.Expect(b.GetLabels()).To(BeEmpty())
 		},
@@ -79,13 +108,22 @@ func serverCases() map[string]func(*harness) {
 			then := x.network("b", "10.2.0.0/16")
 			x.network("a", "10.3.0.0/16")
 			x.remove(v1alpha1.Resource(v1alpha1.CustomNetworks), "b")
-			all, err := networks.List(x.ctx, metav1.ListOptions{ResourceVersion: then.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+			all, err := networks.List(
+				x.ctx,
+				metav1.ListOptions{
+					ResourceVersion:      then.GetResourceVersion(),
+					ResourceVersionMatch: metav1.ResourceVersionMatchExact,
+				},
+			)
 			x.Expect(err).NotTo(HaveOccurred())
 			x.Expect(all.GetResourceVersion()).To(Equal(then.GetResourceVersion()))
 			x.Expect(all.Items).To(HaveLen(2))
 			cidr, _, _ := unstructured.NestedString(all.Items[0].Object, "spec", "subnetCIDR")
 			x.Expect(cidr).To(Equal("10.1.0.0/16"))
-			_, err = networks.List(x.ctx, metav1.ListOptions{ResourceVersion: "1", ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+			_, err = networks.List(
+				x.ctx,
+				metav1.ListOptions{ResourceVersion: "1", ResourceVersionMatch: metav1.ResourceVersionMatchExact},
+			)
 			x.Expect(err == nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)).To(BeTrue(), "%v", err)
 		},
 	}
@@ -123,21 +161,72 @@ func storeCases() map[string]func(*harness) {
 			x.Expect(rev).To(BeNumerically(">=", x.revisionOf(n)))
 		},
 		"writes": func(x *harness) {
-			record := &kv.NodeRecord{Id: 5, Name: "a", Instance: "i", Generation: 3, IpAddresses: []string{"10.0.0.1"}, Released: 1700000000000000001, Clean: true}
-			rev := x.write(nil, x.op(kv.NodeRecordKey(5), record), x.op(kv.BeatKey(5), &kv.NodeBeat{Id: 5, Instance: "i", At: 7}), x.op(kv.NodeNameKey("a"), &kv.NodeName{Id: 5}), kvdb.Put(kv.PoolsKey, nil), x.pool("p", 1))
+			record := &kv.NodeRecord{
+				Id:          5,
+				Name:        "a",
+				Instance:    "i",
+				Generation:  3,
+				IpAddresses: []string{"10.0.0.1"},
+				Released:    1700000000000000001,
+				Clean:       true,
+			}
+			rev := x.write(
+				nil,
+				x.op(kv.NodeRecordKey(5), record),
+				x.op(kv.BeatKey(5), &kv.NodeBeat{Id: 5, Instance: "i", At: 7}),
+				x.op(kv.NodeNameKey("a"), &kv.NodeName{Id: 5}),
+				kvdb.Put(kv.PoolsKey, nil),
+				x.pool("p", 1),
+			)
 			all, at := x.list("cluster/", "beat/", "name/")
-			x.Expect(all).To(Equal([]string{"beat/5: 5 7", "cluster/node-id/5: 5 a 3", "cluster/pool/p: p 1", "cluster/pools: ", "name/a: 5"}))
+			x.Expect(
+				all,
+			).To(
+				Equal(
+					[]string{
+						"beat/5: 5 7",
+						"cluster/node-id/5: 5 a 3",
+						"cluster/pool/p: p 1",
+						"cluster/pools: ",
+						"name/a: 5",
+					},
+				),
+			)
 			x.Expect(at).To(BeNumerically(">=", rev))
 			y, _ := x.get(kv.PoolKey("p"))
 			x.Expect(y.ModRevision).To(Equal(rev), "it was the last")
-			x.Expect(x.write([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev)}, x.pool("p", 2))).To(BeNumerically(">", rev))
-			x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev)}, x.pool("p", 3))).To(MatchError(kvdb.ErrConditions))
-			x.Expect(x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("p"))}, x.pool("p", 3))).To(MatchError(kvdb.ErrConditions))
-			x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("q"), rev)}, x.pool("q", 3))).To(MatchError(kvdb.ErrConditions))
+			x.Expect(
+				x.write([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev)}, x.pool("p", 2)),
+			).To(
+				BeNumerically(">", rev),
+			)
+			x.Expect(
+				x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev)}, x.pool("p", 3)),
+			).To(
+				MatchError(kvdb.ErrConditions),
+			)
+			x.Expect(
+				x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("p"))}, x.pool("p", 3)),
+			).To(
+				MatchError(kvdb.ErrConditions),
+			)
+			x.Expect(
+				x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("q"), rev)}, x.pool("q", 3)),
+			).To(
+				MatchError(kvdb.ErrConditions),
+			)
 			x.write([]kvdb.Cond{kvdb.Absent(kv.PoolKey("q"))}, x.pool("q", 3))
 			x.write(nil, kvdb.Delete(kv.PoolKey("q")), kvdb.Delete(kv.PoolKey("none")))
-			x.Expect(x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("p"))}, kvdb.Delete(kv.PoolKey("p")))).To(MatchError(kvdb.ErrConditions))
-			x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev)}, kvdb.Delete(kv.PoolKey("p")))).To(MatchError(kvdb.ErrConditions))
+			x.Expect(
+				x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("p"))}, kvdb.Delete(kv.PoolKey("p"))),
+			).To(
+				MatchError(kvdb.ErrConditions),
+			)
+			x.Expect(
+				x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev)}, kvdb.Delete(kv.PoolKey("p"))),
+			).To(
+				MatchError(kvdb.ErrConditions),
+			)
 			all, _ = x.list(kv.PoolPrefix)
 			x.Expect(all).To(Equal([]string{"cluster/pool/p: p 2"}))
 		},
@@ -149,7 +238,12 @@ func storeCases() map[string]func(*harness) {
 				x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision(put.Key, first)}, put)).To(MatchError(kvdb.ErrConditions))
 			}
 			first := x.write(nil, x.pool("p", 1))
-			x.Expect(x.write([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), first)}, x.pool("p", 1))).To(Equal(first), "nothing changed")
+			x.Expect(
+				x.write([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), first)}, x.pool("p", 1)),
+			).To(
+				Equal(first),
+				"nothing changed",
+			)
 		},
 	}
 }
@@ -159,9 +253,17 @@ func refusalCases() map[string]func(*harness) {
 	return map[string]func(*harness){
 		"conditions on other keys": func(x *harness) {
 			rev := x.write(nil, x.pool("p", 1))
-			x.Expect(x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("p"))}, x.pool("q", 1))).To(MatchError(kvdb.ErrConditions))
+			x.Expect(
+				x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("p"))}, x.pool("q", 1)),
+			).To(
+				MatchError(kvdb.ErrConditions),
+			)
 			x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev-1)})).To(MatchError(kvdb.ErrConditions))
-			x.Expect(x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("q")), kvdb.AtRevision(kv.PoolKey("q"), 7)})).To(MatchError(kvdb.ErrConditions))
+			x.Expect(
+				x.try([]kvdb.Cond{kvdb.Absent(kv.PoolKey("q")), kvdb.AtRevision(kv.PoolKey("q"), 7)}),
+			).To(
+				MatchError(kvdb.ErrConditions),
+			)
 			x.write([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev), kvdb.Absent(kv.PoolKey("q"))}, x.pool("r", 1))
 			x.write([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), rev)})
 			all, _ := x.list(kv.PoolPrefix)
@@ -195,7 +297,11 @@ func endCases() map[string]func(*harness) {
 						if err != nil {
 							x.t.Error(err)
 						}
-						if _, err := x.store.Txn(x.ctx, []kvdb.Cond{{Key: kv.PoolKey("p"), ModRevision: y.ModRevision}}, []kvdb.Op{x.pool("p", int(y.ModRevision)*10+i)}); err == nil {
+						if _, err := x.store.Txn(
+							x.ctx,
+							[]kvdb.Cond{{Key: kv.PoolKey("p"), ModRevision: y.ModRevision}},
+							[]kvdb.Op{x.pool("p", int(y.ModRevision)*10+i)},
+						); err == nil {
 							wins[i]++
 						}
 						if _, err := x.store.Txn(x.ctx, nil, []kvdb.Op{x.pool("free", i)}); err != nil {
@@ -226,7 +332,11 @@ func endCases() map[string]func(*harness) {
 			_, err = x.store.Watch(x.ctx, "", 0)
 			x.Expect(err).To(MatchError(kvdb.ErrClosed))
 			x.Expect(x.try(nil, x.pool("p", 1))).To(MatchError(kvdb.ErrClosed))
-			x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), 1)}, x.pool("p", 1))).To(MatchError(kvdb.ErrClosed))
+			x.Expect(
+				x.try([]kvdb.Cond{kvdb.AtRevision(kv.PoolKey("p"), 1)}, x.pool("p", 1)),
+			).To(
+				MatchError(kvdb.ErrClosed),
+			)
 			x.Expect(x.store.Probe(x.ctx)).To(MatchError(kvdb.ErrClosed))
 			x.Expect(x.store.Close()).To(Succeed())
 		},
@@ -239,7 +349,10 @@ func (x *harness) writer(n int) *sync.WaitGroup {
 	var work sync.WaitGroup
 	work.Go(func() {
 		for i := range n {
-			x.write(nil, x.op(kv.NodeRecordKey(1), &kv.NodeRecord{Id: 1, Name: "a", Instance: "i", Generation: uint64(i)}))
+			x.write(
+				nil,
+				x.op(kv.NodeRecordKey(1), &kv.NodeRecord{Id: 1, Name: "a", Instance: "i", Generation: uint64(i)}),
+			)
 			x.write(nil, x.pool("p", i))
 		}
 	})

@@ -108,7 +108,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 		answer(w, nil, apierrors.NewInternalError(errors.New("an injected fault")))
 		return
 	case f.kind == refuse:
-		answer(w, nil, apierrors.NewForbidden(r.group, r.name, errors.New("ValidatingAdmissionPolicy 'p' with binding 'p' denied request: it is of node b")))
+		answer(
+			w,
+			nil,
+			apierrors.NewForbidden(
+				r.group,
+				r.name,
+				errors.New("ValidatingAdmissionPolicy 'p' with binding 'p' denied request: it is of node b"),
+			),
+		)
 		return
 	case f.kind == hold:
 		<-f.hold
@@ -207,7 +215,11 @@ func (s *Server) create(r *request) (any, error) {
 	r.name, _ = m["name"].(string)
 	switch {
 	case r.name == "":
-		return nil, apierrors.NewInvalid(r.kindOf(), "", field.ErrorList{field.Required(field.NewPath("metadata", "name"), "name or generateName is required")})
+		return nil, apierrors.NewInvalid(
+			r.kindOf(),
+			"",
+			field.ErrorList{field.Required(field.NewPath("metadata", "name"), "name or generateName is required")},
+		)
 	case s.at(r.path()) != nil:
 		return nil, apierrors.NewAlreadyExists(r.group, r.name)
 	case m["resourceVersion"] != nil && m["resourceVersion"] != "":
@@ -247,11 +259,25 @@ func (s *Server) update(r *request, was, now object) (any, error) {
 	case m["name"] != nil && m["name"] != r.name:
 		return nil, apierrors.NewBadRequest("the name of the object does not match the name on the URL")
 	case version == "" && !r.lax:
-		return nil, apierrors.NewInvalid(r.kindOf(), r.name, field.ErrorList{field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
+		return nil, apierrors.NewInvalid(
+			r.kindOf(),
+			r.name,
+			field.ErrorList{
+				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"),
+			},
+		)
 	case version != "" && version != old["resourceVersion"]:
-		return nil, apierrors.NewConflict(r.group, r.name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+		return nil, apierrors.NewConflict(
+			r.group,
+			r.name,
+			errors.New("the object has been modified; please apply your changes to the latest version and try again"),
+		)
 	case m["uid"] != nil && m["uid"] != old["uid"]:
-		return nil, apierrors.NewConflict(r.group, r.name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", m["uid"], old["uid"])) //nolint:staticcheck // as a real one
+		return nil, apierrors.NewConflict(
+			r.group,
+			r.name,
+			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", m["uid"], old["uid"]),
+		) //nolint:staticcheck // as a real one
 	}
 	for _, fixed := range []string{"name", "namespace", "uid", "creationTimestamp", "resourceVersion"} {
 		if delete(m, fixed); old[fixed] != nil {
@@ -284,7 +310,8 @@ func (s *Server) remove(r *request, was object) (any, error) {
 	if err := json.Unmarshal(data, &o); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	if p := o.Preconditions; p != nil && (p.ResourceVersion != nil && *p.ResourceVersion != meta(was)["resourceVersion"] || p.UID != nil && string(*p.UID) != meta(was)["uid"]) {
+	if p := o.Preconditions; p != nil &&
+		(p.ResourceVersion != nil && *p.ResourceVersion != meta(was)["resourceVersion"] || p.UID != nil && string(*p.UID) != meta(was)["uid"]) {
 		return nil, apierrors.NewConflict(r.group, r.name, errors.New("the precondition of the deletion does not hold"))
 	}
 	s.put(r.path(), nil)
@@ -330,7 +357,8 @@ func (r *request) matcher() (func(object) bool, error) {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	for _, x := range sel.Requirements() {
-		if x.Field != "metadata.name" && x.Field != "metadata.namespace" && (x.Field != "spec.nodeName" || r.kind != "Pod") {
+		if x.Field != "metadata.name" && x.Field != "metadata.namespace" &&
+			(x.Field != "spec.nodeName" || r.kind != "Pod") {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s", x.Field))
 		}
 	}

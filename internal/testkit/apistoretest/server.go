@@ -266,6 +266,8 @@ func expiredError(rev int64) *apierrors.StatusError {
 // tooLarge returns the error for a resourceVersion in the future.
 func tooLarge(rev, now int64) *apierrors.StatusError {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", rev, now), 0)
-	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{
+		{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"},
+	}
 	return err
 }

@@ -20,7 +20,9 @@ import (
 
 // withSets is a Store that has this node's NetResourceSet.
 func (x *harness) withSets() *apistore.Store {
-	s, err := apistore.Open(apistore.Config{REST: x.rest, Node: thisNode, NetResources: true, Log: slog.New(slog.DiscardHandler)})
+	s, err := apistore.Open(
+		apistore.Config{REST: x.rest, Node: thisNode, NetResources: true, Log: slog.New(slog.DiscardHandler)},
+	)
 	x.Expect(err).NotTo(HaveOccurred())
 	x.t.Cleanup(func() { x.Expect(s.Close()).To(Succeed()) })
 	return s
@@ -69,8 +71,10 @@ func setCases() map[string]func(*harness) {
 		"made by the agent, and then its status only": func(x *harness) {
 			s := x.withSets()
 			_, err := x.report(s, &kv.NetResourceSet{
-				Name: thisNode, Pool: map[string]*kv.NetResource{"10.9.0.0/28": {}}, Marks: &kv.NetResourceMarks{PreAllocate: 8},
-				Used: map[string]*kv.NetResource{"10.9.0.2": {Owner: "default/a"}},
+				Name:  thisNode,
+				Pool:  map[string]*kv.NetResource{"10.9.0.0/28": {}},
+				Marks: &kv.NetResourceMarks{PreAllocate: 8},
+				Used:  map[string]*kv.NetResource{"10.9.0.2": {Owner: "default/a"}},
 			}, 0)
 			x.Expect(err).NotTo(HaveOccurred())
 			m, rev := x.set(s)
@@ -78,7 +82,11 @@ func setCases() map[string]func(*harness) {
 			x.Expect(m.Marks.PreAllocate).To(Equal(int32(8)))
 			x.Expect(m.Used).To(BeEmpty(), "an object is made without a status")
 			m.Pool["10.9.0.16/28"], m.Marks.PreAllocate = &kv.NetResource{}, 9
-			m.Used, m.Releases = map[string]*kv.NetResource{"10.9.0.2": {Owner: "default/a", Resource: "eni-1"}}, map[string]string{"10.9.0.0/28": "do-not-release"}
+			m.Used, m.Releases = map[string]*kv.NetResource{
+				"10.9.0.2": {Owner: "default/a", Resource: "eni-1"},
+			}, map[string]string{
+				"10.9.0.0/28": "do-not-release",
+			}
 			_, err = x.report(s, m, rev)
 			x.Expect(err).NotTo(HaveOccurred())
 			m, _ = x.set(s)

@@ -89,7 +89,9 @@ func (s *Server) begin(w http.ResponseWriter, r *request) (*stream, error) {
 	}
 	v := q.Get("resourceVersion")
 	if v == "" || v == "0" {
-		return nil, apierrors.NewBadRequest("a watch without a resourceVersion begins with what there is, which this server does not do")
+		return nil, apierrors.NewBadRequest(
+			"a watch without a resourceVersion begins with what there is, which this server does not do",
+		)
 	}
 	if st.at, err = strconv.ParseInt(v, 10, 64); err != nil {
 		return nil, apierrors.NewBadRequest("resourceVersion: " + err.Error())

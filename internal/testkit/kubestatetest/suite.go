@@ -92,7 +92,14 @@ type harness struct {
 }
 
 func newHarness(t *testing.T, w World) *harness {
-	return &harness{Gomega: NewWithT(t), t: t, world: w, want: map[string]string{}, pools: map[string]string{}, mirror: &mirror{}}
+	return &harness{
+		Gomega: NewWithT(t),
+		t:      t,
+		world:  w,
+		want:   map[string]string{},
+		pools:  map[string]string{},
+		mirror: &mirror{},
+	}
 }
 
 // run starts a Source with a new loop, as a new process has them.
@@ -100,8 +107,19 @@ func (x *harness) run() {
 	ctx, stop := context.WithCancel(context.Background())
 	x.loop, x.stop, x.ended = &loop{}, stop, make(chan error, 2)
 	source := kubestate.New(kubestate.Deps{
-		Log: slog.New(slog.DiscardHandler), Node: ThisNode, Store: x.world.Store(), EventLoop: x.loop, Mirror: x.mirror, Repair: x.repair,
-		Timing: kubestate.Timing{RetryIn: 10 * time.Millisecond, RetryLimit: 100 * time.Millisecond, DelayLocal: 50 * time.Millisecond},
+		Log: slog.New(
+			slog.DiscardHandler,
+		),
+		Node:      ThisNode,
+		Store:     x.world.Store(),
+		EventLoop: x.loop,
+		Mirror:    x.mirror,
+		Repair:    x.repair,
+		Timing: kubestate.Timing{
+			RetryIn:    10 * time.Millisecond,
+			RetryLimit: 100 * time.Millisecond,
+			DelayLocal: 50 * time.Millisecond,
+		},
 	})
 	x.source = source
 	var work sync.WaitGroup
@@ -216,12 +234,19 @@ func (x *harness) wants(here bool, resource, key, what string) {
 
 // pool writes a pool, as a node or an administrator does.
 func (x *harness) pool(name string, generation int) {
-	x.write(kvdb.Put(kv.PoolKey(name), marshal(x, &kv.Pool{Name: name, Network: "default", Generation: uint64(generation)})))
+	x.write(
+		kvdb.Put(
+			kv.PoolKey(name),
+			marshal(x, &kv.Pool{Name: name, Network: "default", Generation: uint64(generation)}),
+		),
+	)
 	x.pools[kubestate.Pools+" "+kv.PoolKey(name)] = fmt.Sprint(generation)
 }
 
 func (x *harness) record(id uint32, name string) {
-	x.write(kvdb.Put(kv.NodeRecordKey(id), marshal(x, &kv.NodeRecord{Id: id, Name: name, Instance: "i", Generation: 1})))
+	x.write(
+		kvdb.Put(kv.NodeRecordKey(id), marshal(x, &kv.NodeRecord{Id: id, Name: name, Instance: "i", Generation: 1})),
+	)
 	x.pools[kubestate.NodeRecords+" "+kv.NodeRecordKey(id)] = name
 }
 

@@ -91,7 +91,10 @@ func parse(text string) (netip.Prefix, error) {
 	}
 	ip, err := netip.ParsePrefix(text)
 	if err != nil || ip.Addr() == ip.Masked().Addr() && ip.Addr().BitLen()-ip.Bits() > 1 {
-		return netip.Prefix{}, fmt.Errorf("main IP %q of the node's configuration is not an address with the length of its network: want one such as 192.168.17.10/24", text)
+		return netip.Prefix{}, fmt.Errorf(
+			"main IP %q of the node's configuration is not an address with the length of its network: want one such as 192.168.17.10/24",
+			text,
+		)
 	}
 	return ip, nil
 }
@@ -127,7 +130,12 @@ func (p *NodeConfig) HandlesEvent(event controller.Event) bool {
 func (p *NodeConfig) key() string { return kv.NodeConfigKey(p.ServiceLabel.GetAgentLabel()) }
 
 // Resync reads the node's configuration.
-func (p *NodeConfig) Resync(_ controller.Event, state controller.KubeStateData, _ int, _ controller.ResyncOperations) error {
+func (p *NodeConfig) Resync(
+	_ controller.Event,
+	state controller.KubeStateData,
+	_ int,
+	_ controller.ResyncOperations,
+) error {
 	p.object, _ = state[kubestate.NodeConfigs][p.key()].(*kv.NodeConfig)
 	return nil
 }

@@ -61,6 +61,14 @@ func (c *Collector) CheckOneNode(o OneNode) {
 		c.Add(RuleOneNode, o.BitsField, strconv.Itoa(o.Bits),
 			"must be higher than the prefix length of %s: write %d to %d", o.Name, low, high)
 	case o.Bits > high:
-		c.Add(RuleOneNode, o.BitsField, strconv.Itoa(o.Bits), "leaves no room for %s: write %d to %d", o.Uses, low, high)
+		c.Add(
+			RuleOneNode,
+			o.BitsField,
+			strconv.Itoa(o.Bits),
+			"leaves no room for %s: write %d to %d",
+			o.Uses,
+			low,
+			high,
+		)
 	}
 }

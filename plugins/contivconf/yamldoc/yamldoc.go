@@ -56,7 +56,12 @@ func duplicates(err error) (found Problems) {
 	for line := range strings.Lines(err.Error()) {
 		var key string
 		var number int
-		if _, err := fmt.Sscanf(strings.TrimSpace(line), "line %d: key %q already set in map", &number, &key); err == nil {
+		if _, err := fmt.Sscanf(
+			strings.TrimSpace(line),
+			"line %d: key %q already set in map",
+			&number,
+			&key,
+		); err == nil {
 			found = append(found, Problem{
 				Rule:  RuleDuplicateKey,
 				Field: printable(key),

@@ -199,8 +199,11 @@ func (c Cluster) Node(id uint32) ([]Node, error) {
 func FromContivCIDR(p netip.Prefix) (Family, error) {
 	width := p.Addr().BitLen()
 	if width-p.Bits() < 18 {
-		return Family{}, fmt.Errorf("contivCIDR %s is too small: its network must provide at least 18 bits of space, so /%d or less",
-			p, width-18)
+		return Family{}, fmt.Errorf(
+			"contivCIDR %s is too small: its network must provide at least 18 bits of space, so /%d or less",
+			p,
+			width-18,
+		)
 	}
 	var f Family
 	f.Pods, _ = addrspace.Sub(p, width-16, 0)

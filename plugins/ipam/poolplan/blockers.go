@@ -48,21 +48,36 @@ func (b Blocker) reason() string {
 	case b.Generation == 0:
 		text = "knows this pool, which is not stored: the store was set back; wait until the node has put it back"
 	case b.Followed > b.Generation:
-		text = fmt.Sprintf("has followed generation %d, and %d is stored: the store was set back; wait until the node has put it back",
-			b.Followed, b.Generation)
+		text = fmt.Sprintf(
+			"has followed generation %d, and %d is stored: the store was set back; wait until the node has put it back",
+			b.Followed,
+			b.Generation,
+		)
 	case b.Ahead():
-		text = fmt.Sprintf("has %s of this pool, which is removed: the store was set back; wait until they are gone", leases)
+		text = fmt.Sprintf(
+			"has %s of this pool, which is removed: the store was set back; wait until they are gone",
+			leases,
+		)
 	case b.Followed == 0:
 		text = "has not answered yet"
 	case b.Behind():
-		text = fmt.Sprintf("has not answered yet: it has followed generation %d of %d, with %s", b.Followed, b.Generation, leases)
+		text = fmt.Sprintf(
+			"has not answered yet: it has followed generation %d of %d, with %s",
+			b.Followed,
+			b.Generation,
+			leases,
+		)
 	case b.Open:
 		text = "has its block open, with " + leases
 	default:
 		text = "has " + leases
 	}
 	if b.SupersededBy != 0 {
-		text += fmt.Sprintf("; node ID %d has its name now, so release node ID %d if it is gone", b.SupersededBy, b.NodeID)
+		text += fmt.Sprintf(
+			"; node ID %d has its name now, so release node ID %d if it is gone",
+			b.SupersededBy,
+			b.NodeID,
+		)
 	}
 	return text
 }

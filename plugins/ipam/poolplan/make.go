@@ -163,9 +163,12 @@ func (m *planner) step(at string, w Wanted) {
 		return
 	}
 	if old.State == Removed && w.State != Removed {
-		m.add(at+nameKey, w.Name,
+		m.add(
+			at+nameKey,
+			w.Name,
 			"is the name of a pool that was removed, and no pool has it again: choose another one, such as %q; the addresses may be the same",
-			m.freeName(w.Name))
+			m.freeName(w.Name),
+		)
 		return
 	}
 	if w.Network != "" && w.Network != old.Network {

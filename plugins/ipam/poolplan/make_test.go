@@ -228,7 +228,7 @@ func TestStatesFollowEachOther(t *testing.T) {
 		rule{"with any content", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: draining, network: blue, ranges: [{cidr: 10.4.0.0/16, oneNodePrefixLen: 24}]}]", []string{
 			`pools[0].name: "default" is the name of a pool that was removed, and no pool has it again: choose another one, such as "default-2"; the addresses may be the same`}},
 		rule{"removed is written again", with(as(poolplan.Removed, v4)), "pools: [{name: default, state: removed, ranges: [{cidr: 10.1.0.0/16, oneNodePrefixLen: 24}]}]", nil},
-		rule{"unknown pools", with(v4, as(poolplan.Removed, pool("gone", "10.3.0.0/16 24"))), "pools: [{name: defualt, state: draining}, {name: x, state: removed}, {name: w}]", []string{
+		rule{"unknown pools", with(v4, as(poolplan.Removed, pool("gone", "10.3.0.0/16 24"))), "pools: [{name: defaults, state: draining}, {name: x, state: removed}, {name: w}]", []string{
 			`pools[0].state: "draining" is not a state of a pool that is not there: the pools are default; a new one is active`,
 			`pools[1].state: "removed" is not a state of a pool that is not there: the pools are default; a new one is active`,
 			`pools[2].ranges: is missing: there is no pool w yet; the pools are default`}},

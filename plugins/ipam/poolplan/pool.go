@@ -73,7 +73,10 @@ func FromMessage(m *kv.Pool) (Pool, error) {
 		ps.add("generation", "0", "is not a generation: the first one is 1")
 	}
 	for i, r := range m.GetRanges() {
-		p.Ranges = append(p.Ranges, Range{ps.cidr(rangeField("", i)+cidrKey, r.GetCidr()), oneNode(r.GetOneNodePrefixLen())})
+		p.Ranges = append(
+			p.Ranges,
+			Range{ps.cidr(rangeField("", i)+cidrKey, r.GetCidr()), oneNode(r.GetOneNodePrefixLen())},
+		)
 	}
 	if len(p.Ranges) == 0 {
 		ps.add("ranges", "", "is missing: a pool has one or two ranges")
@@ -309,8 +312,13 @@ func (p Pool) rival(pools []Pool) error {
 		mine, theirs, ok := p.overlaps(*o)
 		if ok && (err == nil || compareNames(o.Name, first) < 0) {
 			first = o.Name
-			err = fmt.Errorf("pool %s: %s overlaps pool %s, %s: nothing is allocated from it until one of them is removed",
-				p.Name, mine.CIDR, o.Name, theirs.CIDR)
+			err = fmt.Errorf(
+				"pool %s: %s overlaps pool %s, %s: nothing is allocated from it until one of them is removed",
+				p.Name,
+				mine.CIDR,
+				o.Name,
+				theirs.CIDR,
+			)
 		}
 	}
 	return err

@@ -68,8 +68,13 @@ func (ps *problems) checkRanges(at string, ranges []Range) {
 		ps.checkRange(field+cidrKey, field+oneNodeKey, r)
 		for j, other := range ranges[:i] {
 			if r.CIDR.IsValid() && other.CIDR.IsValid() && r.family() == other.family() {
-				ps.add(field+cidrKey, r.CIDR.String(),
-					"is of the same family as ranges[%d], %s: a pool has one range a family, so write another pool for it", j, other.CIDR)
+				ps.add(
+					field+cidrKey,
+					r.CIDR.String(),
+					"is of the same family as ranges[%d], %s: a pool has one range a family, so write another pool for it",
+					j,
+					other.CIDR,
+				)
 				break
 			}
 		}

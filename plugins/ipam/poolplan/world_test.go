@@ -164,7 +164,7 @@ func (w *world) apply() error {
 	if (p.Err() != nil) != (len(p.Problems)+len(p.Blocks) > 0) || p.Err() != nil && len(p.Changes)+len(p.Moves) > 0 {
 		return fmt.Errorf("refused or not? %+v", p)
 	}
-	if p.Err() != nil {
+	if refused := len(p.Problems)+len(p.Blocks) > 0; refused {
 		w.count["refused"]++
 		return nil
 	}

@@ -109,7 +109,12 @@ func (s *Sink) retryDue(ctx context.Context) (final []failure) {
 			wants = append(wants, p.want)
 		}
 	}
-	failed, _ := s.apply(ctx, &change{form: s.form, kernel: s.kernel}, wants, controller.Transaction{Method: controller.Update})
+	failed, _ := s.apply(
+		ctx,
+		&change{form: s.form, kernel: s.kernel},
+		wants,
+		controller.Transaction{Method: controller.Update},
+	)
 	if ctx.Err() != nil {
 		return nil // an attempt that the context ended counts for nothing
 	}

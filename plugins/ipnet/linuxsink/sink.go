@@ -175,7 +175,12 @@ func (s *Sink) Commit(ctx context.Context, txn controller.Transaction) error {
 
 // apply applies routes, first the wanted ones, then the removals. The error is about more
 // than single keys.
-func (s *Sink) apply(ctx context.Context, c *change, wants []want, txn controller.Transaction) (failed []failure, err error) {
+func (s *Sink) apply(
+	ctx context.Context,
+	c *change,
+	wants []want,
+	txn controller.Transaction,
+) (failed []failure, err error) {
 	resync := txn.Method != controller.Update
 	todo := slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return !w.isRoute() })
 	if resync {

@@ -205,7 +205,11 @@ func missing(err error) bool {
 func known(k kind, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the API server has no %s: apply the definitions of k8s/crd: %w", k.resource.GroupResource(), err)
+		return fmt.Errorf(
+			"the API server has no %s: apply the definitions of k8s/crd: %w",
+			k.resource.GroupResource(),
+			err,
+		)
 	case byPolicy(err):
 		return fmt.Errorf("%s: %w: %w", k.resource.GroupResource(), ErrPolicy, err)
 	case apierrors.IsForbidden(err):
@@ -318,7 +322,12 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 }
 
 // list reads the objects of a kind at a revision, 0 for the newest, and returns it.
-func (s *Store) list(ctx context.Context, k kind, o metav1.ListOptions, at int64) (all []kvdb.KeyValue, rev int64, err error) {
+func (s *Store) list(
+	ctx context.Context,
+	k kind,
+	o metav1.ListOptions,
+	at int64,
+) (all []kvdb.KeyValue, rev int64, err error) {
 	o.FieldSelector = k.selector
 	if at != 0 {
 		o.ResourceVersion, o.ResourceVersionMatch = strconv.FormatInt(at, 10), metav1.ResourceVersionMatchExact

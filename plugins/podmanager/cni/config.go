@@ -82,9 +82,11 @@ func ParseConfig(stdin []byte, command string) (*Config, *Error) {
 		return c, Errorf(CodeInvalidConfig, "missing network name")
 	}
 	if !validName(c.Name) {
-		return c, Errorf(CodeInvalidConfig,
+		return c, Errorf(
+			CodeInvalidConfig,
 			"network name %q is invalid: it must begin with a letter or a digit, and letters, digits, '_', '.' and '-' may follow",
-			c.Name)
+			c.Name,
+		)
 	}
 	if err := checkVersion(raw.CNIVersion, command); err != nil {
 		return c, err

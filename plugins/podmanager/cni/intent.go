@@ -165,7 +165,7 @@ func writeDurably(path string, data []byte, uid int) error {
 	if err != nil {
 		return err
 	}
-	defer d.Close()
+	defer func() { _ = d.Close() }() // it was only read
 	return d.Sync()
 }
 
@@ -205,7 +205,7 @@ func ReadIntents(dir string, uid int) (intents []Intent, refused []Refused, err 
 	if err != nil {
 		return fail(err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }() // it was only read
 	info, err := root.Stat(".")
 	if err == nil {
 		err = checkDir(dir, info, uid)
@@ -223,7 +223,7 @@ func ReadIntents(dir string, uid int) (intents []Intent, refused []Refused, err 
 		}
 		in, rerr := readIntent(root, e.Name(), uid)
 		for range maxReplaced {
-			if rerr != errReplaced {
+			if !errors.Is(rerr, errReplaced) {
 				break
 			}
 			in, rerr = readIntent(root, e.Name(), uid)
@@ -273,7 +273,7 @@ func readIntent(root *os.Root, name string, uid int) (in Intent, err error) {
 	if err != nil {
 		return in, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	info, err := f.Stat()
 	if err != nil {
 		return in, err

@@ -39,7 +39,11 @@ func FromEnv(getenv func(string) string) (Invocation, *Error) {
 	case "":
 		return inv, Errorf(CodeEnvironment, "required env variables [CNI_COMMAND] missing")
 	default:
-		return inv, Errorf(CodeEnvironment, "unknown CNI_COMMAND: %s (ADD, DEL, CHECK, GC, STATUS and VERSION are known)", inv.Command)
+		return inv, Errorf(
+			CodeEnvironment,
+			"unknown CNI_COMMAND: %s (ADD, DEL, CHECK, GC, STATUS and VERSION are known)",
+			inv.Command,
+		)
 	}
 	var missing []string
 	for _, v := range []struct {
@@ -62,9 +66,11 @@ func FromEnv(getenv func(string) string) (Invocation, *Error) {
 		return inv, nil
 	}
 	if !validName(inv.ContainerID) {
-		return inv, Errorf(CodeEnvironment,
+		return inv, Errorf(
+			CodeEnvironment,
 			"CNI_CONTAINERID %q is invalid: it must begin with a letter or a digit, and letters, digits, '_', '.' and '-' may follow",
-			inv.ContainerID)
+			inv.ContainerID,
+		)
 	}
 	return inv, checkIfName(inv.IfName)
 }
