@@ -24,8 +24,6 @@ func notYetPlain() []string {
 		".",
 		"cmd/cadastre-operator",
 		"docs",
-		"ledger",
-		"ledger/addrspace",
 		"operator/ksr",
 		"operator/netresource",
 		"operator/runner",
