@@ -193,7 +193,7 @@ func TestRebootEndsOnlySandboxLeases(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	b.reopen()
-	g.Expect(b.Rebooted()).To(Equal(0), "a restart is no reboot")
+	g.Expect(b.Rebooted()).To(Equal(0), "a restart is not a reboot")
 	b.boot, b.uptime = "boot-2", time.Second
 	b.reopen()
 	g.Expect(b.Rebooted()).To(Equal(1))

@@ -57,7 +57,7 @@ func TestNodeAddr(t *testing.T) {
 		{"3.4.5.192/26", 63, none, "no free address for nodeID 63"},
 		{"3.4.5.192/26", 64, none, "no free address for nodeID 64"},
 		{"3.4.5.192/26", 65, none, "nodeID 65 is out of the valid range 1-64"},
-		{"3.4.5.192/26", 3, ip("1.1.1.1"), "3.4.5.195"}, // a gateway elsewhere moves nobody
+		{"3.4.5.192/26", 3, ip("1.1.1.1"), "3.4.5.195"}, // a gateway of another network moves no address
 		{"3.4.5.0/32", 1, none, "no free address"},
 		{"3.4.5.0/31", 1, none, "no free address"},
 		{"fe20:f00d::/120", 5, none, "fe20:f00d::5"},

@@ -45,7 +45,7 @@ func (m *sparse) all(b block, free bool) bool {
 	return i < len(m.taken) && !b.first.less(m.taken[i].first) && !m.taken[i].last.less(b.last)
 }
 
-// mark keeps ranges that touch apart only where that is no matter: it joins them.
+// mark keeps ranges that touch apart only if that does not matter: it joins them.
 func (m *sparse) mark(b block, free bool) bool {
 	if !m.all(b, !free) {
 		return false
@@ -97,7 +97,7 @@ func (m *sparse) next(from u128, k uint) (u128, bool) {
 	return u128{}, false
 }
 
-// free is what FreePrefixes should yield.
+// free returns the prefixes that FreePrefixes should yield.
 func (m *sparse) free() (all []netip.Prefix) {
 	add := func(first, last u128) {
 		all = slices.AppendSeq(all, Cover(m.s.addr(first), m.s.addr(last)))
@@ -117,7 +117,7 @@ func (m *sparse) free() (all []netip.Prefix) {
 }
 
 // offset is somewhere in the Space: near an edge of what is taken, or at a
-// place with the same digits as others have, or anywhere.
+// place with the same digits as another one, or anywhere.
 func (m *sparse) offset(rnd *rand.Rand) u128 {
 	off := u128{rnd.Uint64(), rnd.Uint64()}
 	switch rnd.IntN(4) {

@@ -22,8 +22,6 @@ import (
 func notYetPlain() []string {
 	return []string{
 		"cmd/cadastre-operator",
-		"ledger",
-		"ledger/addrspace",
 		"operator/ksr",
 		"operator/netresource",
 		"operator/runner",
