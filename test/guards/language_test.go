@@ -22,13 +22,9 @@ import (
 func notYetPlain() []string {
 	return []string{
 		".",
-		"cmd/cadastre-operator",
 		"docs",
 		"ledger",
 		"ledger/addrspace",
-		"operator/ksr",
-		"operator/netresource",
-		"operator/runner",
 	}
 }
 
