@@ -132,12 +132,12 @@ func TestAnAutoscalerReplacesTenNodes(t *testing.T) {
 	bubble(t, func(s *stand) {
 		f := &fleet{stand: s}
 		p := s.start("one", nil, "--allocate-node-cidrs", "--cluster-cidr=10.1.0.0/20", "--kvdb-endpoints=https://192.0.2.1:2379", "--controllers=nodeipam,nodeids", "--bind-address=", operatorsFlag)
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		for i := range all {
 			f.boot(fmt.Sprint("old-", i))
-			settle(time.Second)
+			advance(time.Second)
 		}
-		settle(5 * time.Minute)
+		advance(5 * time.Minute)
 		blocks := map[netip.Prefix]*machine{}
 		for _, m := range f.machines {
 			s.Expect(m.held.IsValid()).To(BeTrue(), m.node.Name)
@@ -152,9 +152,9 @@ func TestAnAutoscalerReplacesTenNodes(t *testing.T) {
 		gone := time.Now()
 		for i := range replaced {
 			f.boot(fmt.Sprint("new-", i))
-			settle(time.Second)
+			advance(time.Second)
 		}
-		settle(waitAtMost)
+		advance(waitAtMost)
 		for _, m := range f.machines[all:] {
 			s.Expect(m.held.IsValid()).To(BeTrue(), "%s has %v, and waits still", m.node.Name, s.cidrs(m.node.Name))
 			old := blocks[m.held]
@@ -177,24 +177,24 @@ func TestANodeObjectIsMadeAgainWhileItsPodsLive(t *testing.T) {
 	bubble(t, func(s *stand) {
 		f := &fleet{stand: s}
 		p := s.start("one", nil, "--allocate-node-cidrs", "--cluster-cidr=10.1.76.0/23", "--kvdb-endpoints=https://192.0.2.1:2379", "--controllers=nodeipam,nodeids", "--bind-address=", operatorsFlag)
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		first, a := f.boot("first"), (*machine)(nil)
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		a = f.boot("a")
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		home := a.held
 		s.Expect(home.String()).To(Equal("10.1.77.0/24"))
 
 		s.deregister("a")
 		b := f.boot("b")
-		settle(time.Hour)
+		advance(time.Hour)
 		s.Expect(s.cidrs("b")).To(BeEmpty(), "pods of a live in the only block that no Node object has")
 		s.register("a", "another")
-		settle(time.Minute)
+		advance(time.Minute)
 		s.Expect(s.cidrs("a")).To(Equal([]string{home.String()}))
 		a.die()
 		s.deregister("a")
-		settle(7 * time.Minute)
+		advance(7 * time.Minute)
 		s.Expect(b.held).To(Equal(home), "a is gone for good")
 		first.die()
 		b.die()

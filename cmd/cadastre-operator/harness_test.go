@@ -207,7 +207,7 @@ func leases() schema.GroupVersionResource {
 	return coordinationv1.SchemeGroupVersion.WithResource("leases")
 }
 
-// lease is who holds it, "" for nobody.
+// lease returns the holder of the lease, "" if it has none.
 func (s *stand) lease() string {
 	obj, err := s.tracker.Get(leases(), "kube-system", "cadastre-operator")
 	if apierrors.IsNotFound(err) {
@@ -220,7 +220,7 @@ func (s *stand) lease() string {
 	return ""
 }
 
-// steal gives the lease to somebody else.
+// steal gives the lease to another process.
 func (s *stand) steal(who string) {
 	obj, err := s.tracker.Get(leases(), "kube-system", "cadastre-operator")
 	s.Expect(err).NotTo(HaveOccurred())
@@ -272,8 +272,8 @@ func (p *program) stop() int {
 	return <-p.code
 }
 
-// settle lets some time go by.
-func settle(d time.Duration) {
+// advance lets some time pass, and then waits until all goroutines block.
+func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }

@@ -162,17 +162,17 @@ func TestPoolsAreKept(t *testing.T) {
 		s.addNode("a")
 		s.addSet("a")
 		p := s.start("one", nil, poolArgs()...)
-		settle(50 * time.Second) // all nodes were looked at again
+		advance(50 * time.Second) // all nodes were looked at again
 		s.Expect(s.blocks("a")).To(Equal([]string{"10.3.0.0/28"}), "%s", &p.log)
 		for i := range 20 {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}, Spec: corev1.PodSpec{NodeName: "a"}}
 			s.Expect(s.tracker.Create(corev1.SchemeGroupVersion.WithResource("pods"), pod, "default")).To(Succeed())
 		}
-		settle(time.Second)
+		advance(time.Second)
 		s.Expect(s.blocks("a")).To(Equal([]string{"10.3.0.0/28", "10.3.0.16/28"}), "at once")
 		s.addNode("b")
 		s.addSet("b")
-		settle(time.Minute)
+		advance(time.Minute)
 		s.Expect(s.blocks("b")).To(Equal([]string{"10.3.0.32/28"}))
 		o, err := s.objects.Get(addressPools(), "", "racks")
 		s.Expect(err).NotTo(HaveOccurred())
@@ -190,7 +190,7 @@ func TestPoolsAreNotKeptUnasked(t *testing.T) {
 		s.addPool()
 		s.addSet("a")
 		p := s.start("one", nil, "--allocate-node-cidrs", "--cluster-cidr=10.1.0.0/16", "--bind-address=")
-		settle(time.Hour)
+		advance(time.Hour)
 		s.Expect(s.blocks("a")).To(BeEmpty())
 		s.Expect(s.set("a")).NotTo(BeNil())
 		s.Expect(p.stop()).To(BeZero())
@@ -210,9 +210,9 @@ func TestPoolsAreTakenOver(t *testing.T) {
 					s.addSet(name)
 				}
 				one := s.start("one", nil, poolArgs()...)
-				settle(5 * time.Second)
+				advance(5 * time.Second)
 				two := s.start("two", nil, poolArgs()...)
-				settle(time.Minute)
+				advance(time.Minute)
 				term := s.set("a").Annotations["cadastre.dev/operator-term"]
 				s.Expect(term).To(HavePrefix("one_"))
 				had := []string{s.blocks("a")[0], s.blocks("b")[0]}
@@ -222,11 +222,11 @@ func TestPoolsAreTakenOver(t *testing.T) {
 					one.cut.Store(true)
 					s.Expect(<-one.code).To(Equal(exitFailed))
 				}
-				settle(30 * time.Second)
+				advance(30 * time.Second)
 				s.Expect(s.set("a").Annotations["cadastre.dev/operator-term"]).To(HavePrefix("two_"), "%s", &two.log)
 				s.addNode("c")
 				s.addSet("c")
-				settle(10 * time.Second)
+				advance(10 * time.Second)
 				s.Expect([]string{s.blocks("a")[0], s.blocks("b")[0]}).To(Equal(had))
 				s.Expect(s.blocks("c")).To(Equal([]string{"10.3.0.32/28"}))
 				s.Expect(two.stop()).To(BeZero())
@@ -235,16 +235,16 @@ func TestPoolsAreTakenOver(t *testing.T) {
 	}
 }
 
-// TestPoolsOfSomebodyWhoIsDeposed: nothing is written, and the process ends.
-func TestPoolsOfSomebodyWhoIsDeposed(t *testing.T) {
+// TestPoolsOfADeposedOperator: nothing is written, and the process ends.
+func TestPoolsOfADeposedOperator(t *testing.T) {
 	bubble(t, func(s *stand) {
 		s.addPool()
 		s.addNode("a")
 		p := s.start("one", nil, poolArgs("--leader-elect-lease-duration=3h", "--leader-elect-renew-deadline=2h", "--leader-elect-retry-period=1h")...)
-		settle(10 * time.Second)
-		s.steal("somebody")
+		advance(10 * time.Second)
+		s.steal("another")
 		s.addSet("a")
-		settle(time.Minute)
+		advance(time.Minute)
 		s.Expect(p.code).To(Receive(Equal(exitFailed)), "the fence stopped it, not the election")
 		s.Expect(s.blocks("a")).To(BeEmpty())
 		s.Expect(p.log.String()).To(ContainSubstring("the fence stopped the controllers: "))
@@ -265,14 +265,14 @@ func TestSetsOfNodesThatAreGone(t *testing.T) {
 			s.addSet(name)
 		}
 		p := s.start("one", nil, poolArgs()...)
-		settle(10 * time.Second)
+		advance(10 * time.Second)
 		for _, name := range []string{"goes", "owned", "back"} {
 			s.Expect(s.tracker.Delete(nodes(), "", name)).To(Succeed())
 		}
-		settle(5 * time.Minute)
+		advance(5 * time.Minute)
 		s.Expect(s.set("goes")).NotTo(BeNil(), "one pass says nothing")
 		s.addNode("back")
-		settle(5 * time.Minute)
+		advance(5 * time.Minute)
 		s.Expect(s.set("goes")).To(BeNil(), "%s", &p.log)
 		for _, name := range []string{"stays", "owned", "back"} {
 			s.Expect(s.set(name)).NotTo(BeNil(), name)
@@ -297,7 +297,7 @@ func TestSetsAreNotDeleted(t *testing.T) {
 			return false, nil, nil
 		},
 		"deposed": func(s *stand) (bool, runtime.Object, error) {
-			s.steal("somebody")
+			s.steal("another")
 			return false, nil, nil
 		},
 	} {
@@ -316,7 +316,7 @@ func TestSetsAreNotDeleted(t *testing.T) {
 						return c, err
 					}
 				}, poolArgs("--leader-elect-lease-duration=3h", "--leader-elect-renew-deadline=2h", "--leader-elect-retry-period=1h")...)
-				settle(time.Hour)
+				advance(time.Hour)
 				s.Expect(asked.Load()).To(BeNumerically(">", 0))
 				s.Expect(s.set("goes")).NotTo(BeNil())
 				s.Expect(p.log.String()).NotTo(ContainSubstring("is deleted"))
@@ -347,10 +347,10 @@ func TestPoolsThatAreNotReady(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(ctx) }()
-		settle(time.Minute)
+		advance(time.Minute)
 		s.Expect(c.Ready()).To(MatchError("the AddressPools are being read"))
 		close(answers)
-		settle(time.Minute)
+		advance(time.Minute)
 		s.Expect(c.Ready()).To(Succeed())
 		cancel()
 		s.Expect(<-ended).To(Succeed())

@@ -70,7 +70,7 @@ const (
 	storeKubernetes = "kubernetes" // objects of the API server
 )
 
-// defaultExpire is how long a node that is gone keeps its ID and its claims.
+// defaultExpire limits how long a node that is gone keeps its ID and its claims.
 const defaultExpire = 24 * time.Hour
 
 // defaultBind is the default address for probes and metrics.

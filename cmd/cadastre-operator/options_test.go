@@ -78,7 +78,7 @@ func TestFlagsThatAreWrong(t *testing.T) {
 	}
 }
 
-// TestPlan: which controllers run with which flags, and why others do not.
+// TestPlan: the controllers that run with some flags, and the reasons for the rest.
 func TestPlan(t *testing.T) {
 	for _, c := range []struct {
 		args string

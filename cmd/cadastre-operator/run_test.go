@@ -47,12 +47,12 @@ func TestOneOperator(t *testing.T) {
 	bubble(t, func(s *stand) {
 		s.addNode("a")
 		p := s.start("one", nil, all()...)
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		s.Expect(s.lease()).To(HavePrefix("one_"))
 		s.Expect(s.cidrs("a")).To(Equal([]string{"10.1.0.0/24", "fd00::/64"}))
 		s.Expect(s.node("a").GetPodCidrs()).To(Equal([]string{"10.1.0.0/24", "fd00::/64"}))
 		s.addNode("b")
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		s.Expect(s.node("b").GetPodCidrs()).To(Equal([]string{"10.1.1.0/24", "fd00:0:0:1::/64"}))
 		s.Expect(p.stop()).To(BeZero(), "%s", &p.log)
 		s.Expect(s.lease()).To(BeEmpty(), "it is given back")
@@ -67,27 +67,27 @@ func TestOneOperator(t *testing.T) {
 func TestTwoOperators(t *testing.T) {
 	bubble(t, func(s *stand) {
 		one := s.start("one", nil, all()...)
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		two := s.start("two", nil, all()...)
-		settle(time.Minute)
+		advance(time.Minute)
 		s.Expect(s.lease()).To(HavePrefix("one_"))
 		s.Expect(two.log.String()).NotTo(ContainSubstring("a controller runs"))
 
 		s.Expect(one.stop()).To(BeZero())
-		settle(6 * time.Second)
+		advance(6 * time.Second)
 		s.Expect(s.lease()).To(HavePrefix("two_"), "at once: the lease was given back")
 		s.addNode("a")
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		s.Expect(s.node("a").GetPodCidrs()).To(HaveLen(2))
 
 		three := s.start("three", nil, all()...)
-		settle(time.Minute)
+		advance(time.Minute)
 		two.cut.Store(true) // it is cut off, and its lease runs out
-		settle(12 * time.Second)
+		advance(12 * time.Second)
 		s.Expect(<-two.code).To(Equal(exitFailed))
 		s.Expect(two.log.String()).To(ContainSubstring(runner.ErrLeaseLost.Error()))
 		s.addNode("b")
-		settle(20 * time.Second)
+		advance(20 * time.Second)
 		s.Expect(s.lease()).To(HavePrefix("three_"))
 		s.Expect(s.node("b").GetPodCidrs()).To(HaveLen(2))
 		s.Expect(three.stop()).To(BeZero())
@@ -99,7 +99,7 @@ func TestTwoOperators(t *testing.T) {
 func TestOperatorsThatWantTheLeaseAtOnce(t *testing.T) {
 	bubble(t, func(s *stand) {
 		gone := s.start("gone", nil, all()...)
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		gone.cut.Store(true)
 		s.Expect(<-gone.code).To(Equal(exitFailed))
 		s.Expect(s.lease()).To(HavePrefix("gone_"))
@@ -124,7 +124,7 @@ func TestOperatorsThatWantTheLeaseAtOnce(t *testing.T) {
 				}
 			}, all()...))
 		}
-		settle(time.Minute)
+		advance(time.Minute)
 		working := 0
 		for _, p := range others {
 			working += strings.Count(p.log.String(), "a controller runs\" controller=nodeipam")
@@ -147,7 +147,7 @@ func (s stuck) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (int64
 	return s.Store.Txn(ctx, conds, ops)
 }
 
-// TestTheLeaseIsHeldUntilTheWorkHasEnded: the next leader finds nobody at work.
+// TestTheLeaseIsHeldUntilTheWorkHasEnded: no controller works when the next leader begins.
 func TestTheLeaseIsHeldUntilTheWorkHasEnded(t *testing.T) {
 	bubble(t, func(s *stand) {
 		released := make(chan struct{})
@@ -157,33 +157,33 @@ func TestTheLeaseIsHeldUntilTheWorkHasEnded(t *testing.T) {
 				return stuck{unclosed{s.store}, released}, nil
 			}
 		}, all()...)
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		two := s.start("two", nil, all()...)
 		one.cancel()
-		settle(10 * time.Minute)
+		advance(10 * time.Minute)
 		s.Expect(s.lease()).To(HavePrefix("one_"))
 		s.Expect(two.log.String()).NotTo(ContainSubstring("a controller runs"))
 		close(released)
 		s.Expect(<-one.code).To(BeZero())
-		settle(10 * time.Second)
+		advance(10 * time.Second)
 		s.Expect(s.lease()).To(HavePrefix("two_"))
 		s.Expect(two.stop()).To(BeZero())
 	})
 }
 
-// TestTheLeaseIsStolen: whoever led and does not any more writes nothing, ends,
+// TestTheLeaseIsStolen: a process that does not lead any more writes nothing, ends,
 // and says so.
 func TestTheLeaseIsStolen(t *testing.T) {
 	bubble(t, func(s *stand) {
 		p := s.start("one", nil, all()...)
-		settle(5 * time.Second)
-		s.steal("somebody")
+		advance(5 * time.Second)
+		s.steal("another")
 		s.addNode("a")
-		settle(time.Minute)
+		advance(time.Minute)
 		s.Expect(<-p.code).To(Equal(exitFailed))
 		s.Expect(s.cidrs("a")).To(BeEmpty())
 		s.Expect(s.node("a")).To(BeNil())
-		s.Expect(s.lease()).To(Equal("somebody"), "what is not ours is not given back")
+		s.Expect(s.lease()).To(Equal("another"), "the lease of another process stays")
 		s.Expect(p.log.String()).To(ContainSubstring("another"))
 	})
 }
@@ -194,7 +194,7 @@ func TestBeforeTheFirstAnswer(t *testing.T) {
 	bubble(t, func(s *stand) {
 		p := s.start("one", nil, all()...)
 		p.cut.Store(true)
-		settle(time.Hour)
+		advance(time.Hour)
 		s.Expect(p.stop()).To(BeZero())
 	})
 }
@@ -204,7 +204,7 @@ func TestWithoutElection(t *testing.T) {
 	bubble(t, func(s *stand) {
 		s.addNode("a")
 		p := s.start("one", nil, all("--leader-elect=false")...)
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		s.Expect(s.lease()).To(BeEmpty())
 		s.Expect(s.node("a").GetPodCidrs()).To(HaveLen(2))
 		s.Expect(p.stop()).To(BeZero())
@@ -257,13 +257,13 @@ func TestAnOperatorIsKilled(t *testing.T) {
 				two := s.start("two", faulty(func(a clienttesting.Action) bool {
 					return a.(clienttesting.PatchActionImpl).GetName() == "stuck"
 				}), args...)
-				settle(10 * time.Second)
+				advance(10 * time.Second)
 				for i := range 3 {
 					s.Expect(s.cidrs(fmt.Sprint("n", i))).To(HaveLen(1), "%s after the start: %s", time.Since(began), &two.log)
 				}
 				_, _, err := s.stamp(late)
 				s.Expect(err).NotTo(HaveOccurred(), "it arrives")
-				settle(time.Minute)
+				advance(time.Minute)
 				given := map[string]string{}
 				for _, name := range []string{"stuck", "n0", "n1", "n2"} {
 					s.Expect(s.cidrs(name)).To(HaveLen(1), name)
@@ -280,9 +280,9 @@ func TestAnOperatorIsKilled(t *testing.T) {
 func TestAControllerEnds(t *testing.T) {
 	bubble(t, func(s *stand) {
 		p := s.start("one", nil, all()...)
-		settle(5 * time.Second)
+		advance(5 * time.Second)
 		s.Expect(s.store.Close()).To(Succeed())
-		settle(time.Minute)
+		advance(time.Minute)
 		s.Expect(<-p.code).To(Equal(exitFailed))
 		s.Expect(p.log.String()).To(ContainSubstring("controller ksr: "))
 		s.Expect(s.lease()).To(BeEmpty())
@@ -313,9 +313,9 @@ func TestNodeIDsAreReleased(t *testing.T) {
 				}
 				s.addNode("there")
 				p := s.start("one", nil, append(args, "--bind-address=", "--leader-elect-lease-duration=3h", "--leader-elect-renew-deadline=2h", "--leader-elect-retry-period=1h")...)
-				settle(23 * time.Hour)
+				advance(23 * time.Hour)
 				s.Expect(released(2)).To(BeFalse())
-				settle(2 * time.Hour)
+				advance(2 * time.Hour)
 				s.Expect(released(2)).To(Equal(!strings.Contains(args[0], "-nodeids")), "%s", &p.log)
 				s.Expect(released(1)).To(BeFalse())
 				s.Expect(p.stop()).To(BeZero())

@@ -292,7 +292,7 @@ func (p *operator) netResource(term *runner.Term) (c runner.Controller, _ error)
 			})
 		})
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the context has ended: so has the work
 		}
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 // maxBytes bounds the values of one transaction.
 const maxBytes = 512 << 10
 
-// listTimeouts is how much longer a List may take than another request: it
+// listTimeouts multiplies the limit of a request for a List, because it
 // returns many keys.
 const listTimeouts = 6
 

@@ -205,7 +205,7 @@ func must(err error) {
 	}
 }
 
-// wanted is what the store should have: the naive model.
+// wanted returns the expected content of the store: the naive model.
 func (w *world) wanted() map[string]string {
 	all := map[string]string{}
 	add := func(key string, m proto.Message) {
@@ -366,13 +366,13 @@ func (b *bench) start() {
 	})
 }
 
-// settle lets some time go by.
-func settle(d time.Duration) {
+// advance lets some time pass, and then waits until all goroutines block.
+func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// write changes the store as somebody else would.
+// write changes the store like another process.
 func (b *bench) write(ops ...kvdb.Op) {
 	b.writeTo(b.store, ops...)
 }

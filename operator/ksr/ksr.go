@@ -261,7 +261,7 @@ func (r *Reflector) reflect(ctx context.Context) error {
 		began := r.deps.Now()
 		err := r.follow(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the context has ended
 		}
 		if err == nil {
 			failures = 0
@@ -279,7 +279,7 @@ func (r *Reflector) reflect(ctx context.Context) error {
 		wait := r.backoff.After(failures)
 		r.log.Warn("the cluster store is not up to date, trying again", "in", wait.Round(time.Millisecond), "error", err)
 		if runner.Wait(ctx, wait) != nil {
-			return nil
+			return nil //nolint:nilerr // the context has ended
 		}
 	}
 }

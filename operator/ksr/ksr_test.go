@@ -41,7 +41,7 @@ func TestReflects(t *testing.T) {
 		populate(w)
 		b.start()
 		defer b.stop()
-		settle(time.Second)
+		advance(time.Second)
 		b.expectReflected(store, others(), "at the start")
 		status := b.Status()
 		b.Expect(status.Synced).To(BeTrue())
@@ -55,26 +55,26 @@ func TestReflects(t *testing.T) {
 		w.put(network("blue", "10.6.0.0/16"))
 		w.remove(nodeConfig("a", ""))
 		w.remove(node("b"))
-		settle(time.Second)
+		advance(time.Second)
 		b.expectReflected(store, others(), "changes")
 		b.Expect(b.has(store)).To(HaveKey("node/c/pod/default/unscheduled"))
 
 		w.put(pod("default", "web-1", "c", "10.1.3.9"))
-		settle(time.Second)
+		advance(time.Second)
 		b.expectReflected(store, others(), "a pod that moves")
 		b.Expect(b.has(store)).NotTo(HaveKey("node/b/pod/default/web-1"))
 		b.Expect(b.stop()).To(Succeed())
 	})
 }
 
-// TestWritesNothingNeedless: what changes of an object and is not stored is no
+// TestWritesNothingNeedless: a change of an object that is not stored is not a
 // reason to write, nor is a restart, nor what the reflector has written itself.
 func TestWritesNothingNeedless(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
 		b := newBench(t, w, store)
 		populate(w)
 		b.start()
-		settle(time.Second)
+		advance(time.Second)
 		_, before, err := store.List(t.Context())
 		b.Expect(err).NotTo(HaveOccurred())
 		b.Expect(before).To(BeNumerically("==", 1), "one transaction for all")
@@ -82,11 +82,11 @@ func TestWritesNothingNeedless(t *testing.T) {
 		p.UID, p.Labels = "uid-3", map[string]string{"kubelet": "was here"}
 		w.put(p)
 		w.breakWatches()
-		settle(2 * time.Hour)
+		advance(2 * time.Hour)
 		b.Expect(b.stop()).To(Succeed())
 		again := newBench(t, w, store)
 		again.start()
-		settle(time.Second)
+		advance(time.Second)
 		b.Expect(again.stop()).To(Succeed())
 		_, after, err := store.List(t.Context())
 		b.Expect(err).NotTo(HaveOccurred())
@@ -104,13 +104,13 @@ func TestBatches(t *testing.T) {
 			w.put(pod("default", fmt.Sprintf("p%d", i), "a"))
 		}
 		b.start()
-		settle(time.Second)
+		advance(time.Second)
 		b.expectReflected(store, nil)
 		_, rev, err := store.List(t.Context())
 		b.Expect(err).NotTo(HaveOccurred())
 		b.Expect(rev).To(BeNumerically("==", 3))
 
-		b.Expect(b.stop()).To(Succeed()) // so that nobody else takes keys
+		b.Expect(b.stop()).To(Succeed()) // so that only the test takes keys
 		for i := range 10 {
 			n := node(fmt.Sprintf("n%d", i))
 			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: strings.Repeat("x", maxValue-100)}}
@@ -129,28 +129,28 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// TestForeignChangesAreRepaired: whoever changes what is reflected is put right,
-// and nobody else is.
+// TestForeignChangesAreRepaired: changes of reflected keys are repaired,
+// and other keys stay.
 func TestForeignChangesAreRepaired(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
 		b := newBench(t, w, store, func(_ *Deps, s *Settings) { s.Sweep, s.Probe = 24*time.Hour, 24*time.Hour })
 		populate(w)
 		b.start()
 		defer b.stop()
-		settle(time.Second)
+		advance(time.Second)
 		b.write(kvdb.Put("cluster/node/a", []byte("mine")), kvdb.Delete("node/a/pod/default/web-0"), kvdb.Put("node/x/pod/default/y", nil), kvdb.Put("node/a/config", []byte("\xff")))
 		b.writeAll(store, others())
-		settle(time.Second)
+		advance(time.Second)
 		b.expectReflected(store, others())
 
 		w.remove(pod("default", "web-0", ""))
-		settle(time.Second)
+		advance(time.Second)
 		b.write(kvdb.Put("node/a/pod/default/web-0", []byte("back")))
-		settle(time.Second)
+		advance(time.Second)
 		b.expectReflected(store, others(), "after a deletion of our own")
 		b.write(kvdb.Put("node/a/pod/default/web-0", []byte("back")), kvdb.Delete("cluster/node-id/1"))
 		b.write(kvdb.Delete("node/a/pod/default/web-0"))
-		settle(time.Second)
+		advance(time.Second)
 		more := others()
 		delete(more, "cluster/node-id/1")
 		b.expectReflected(store, more)
@@ -159,7 +159,7 @@ func TestForeignChangesAreRepaired(t *testing.T) {
 	})
 }
 
-// TestObjectsThatCannotBeStored harm nobody, and what was stored of them stays.
+// TestObjectsThatCannotBeStored affect no other object, and their keys keep their values.
 func TestObjectsThatCannotBeStored(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
 		var log bytes.Buffer
@@ -167,7 +167,7 @@ func TestObjectsThatCannotBeStored(t *testing.T) {
 		populate(w)
 		b.start()
 		defer b.stop()
-		settle(time.Second)
+		advance(time.Second)
 		before := b.has(store)
 
 		bad := custom("CustomNetwork", "blue", map[string]any{"subnetCIDR": int64(5)})
@@ -177,7 +177,7 @@ func TestObjectsThatCannotBeStored(t *testing.T) {
 		large.Spec.PodCIDRs = []string{strings.Repeat("x", maxValue)}
 		w.put(large)
 		w.put(pod("default", "good", "a"))
-		settle(time.Hour) // with some sweeps
+		advance(time.Hour) // with some sweeps
 		now := b.has(store)
 		b.Expect(now).To(HaveKey("node/a/pod/default/good"))
 		b.Expect(now).To(HaveLen(len(before) + 1))
@@ -194,7 +194,7 @@ func TestObjectsThatCannotBeStored(t *testing.T) {
 		w.put(network("blue", "10.7.0.0/16"))
 		w.put(pod("default", "web-0", "a", "10.1.1.2"))
 		w.remove(large)
-		settle(time.Second)
+		advance(time.Second)
 		b.expectReflected(store, nil)
 		b.Expect(b.Status().Bad).To(BeEmpty())
 	})
@@ -210,7 +210,7 @@ func TestFence(t *testing.T) {
 		})
 		populate(w)
 		b.start()
-		settle(time.Minute)
+		advance(time.Minute)
 		b.Expect(b.has(store)).To(BeEmpty())
 		b.Expect(b.Status().Error).To(ContainSubstring("connection refused"))
 		b.Expect(b.Status().Connected).To(BeFalse())
@@ -218,15 +218,15 @@ func TestFence(t *testing.T) {
 		b.Expect(b.metric(`errors_total{what="fence"}`)).To(BeNumerically(">", 1))
 
 		answer.Store([]error{nil})
-		settle(time.Minute)
+		advance(time.Minute)
 		b.expectReflected(store, nil)
 		b.Expect(b.Status().Error).To(BeEmpty())
 
 		answer.Store([]error{fmt.Errorf("no: %w", runner.ErrDeposed)})
-		settle(time.Hour)
+		advance(time.Hour)
 		b.Expect(b.Status().Connected).To(BeTrue(), "there was nothing to write")
 		w.put(node("later"))
-		settle(time.Second)
+		advance(time.Second)
 		b.Expect(b.has(store)).NotTo(HaveKey("cluster/node/later"))
 		b.Expect(b.stop()).To(MatchError(runner.ErrDeposed), "it has ended by itself")
 	})
@@ -239,9 +239,9 @@ func TestMetrics(t *testing.T) {
 		populate(w)
 		b.start()
 		defer b.stop()
-		settle(time.Second)
+		advance(time.Second)
 		w.remove(node("b"))
-		settle(time.Second)
+		advance(time.Second)
 		for name, value := range map[string]float64{
 			`objects{resource="pod"}`: 2, `objects{resource="node"}`: 1, `objects{resource="customnetwork"}`: 1, `objects{resource="nodeconfig"}`: 1,
 			`synced{resource="pod"}`: 1, `synced{resource="nodeconfig"}`: 1, "bad_objects": 0, "pending": 0, "connected": 1, "sweeps_total": 1,
@@ -258,9 +258,9 @@ func TestTheStoreIsClosed(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
 		b := newBench(t, w, store)
 		b.start()
-		settle(time.Second)
+		advance(time.Second)
 		b.Expect(store.Close()).To(Succeed())
-		settle(time.Minute)
+		advance(time.Minute)
 		b.Expect(b.stop()).To(MatchError(kvdb.ErrClosed))
 	})
 }

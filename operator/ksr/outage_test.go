@@ -38,14 +38,14 @@ func TestNothingIsDeletedForWantOfEvidence(t *testing.T) {
 				}
 				b.start()
 				defer b.stop()
-				settle(time.Hour)
+				advance(time.Hour)
 				b.Expect(b.has(store)).To(Equal(before))
 				b.Expect(b.Status().Synced).To(BeFalse())
 				b.Expect(b.Status().Kinds).To(ContainElement(And(HaveField("State", Waiting), HaveField("Error", ContainSubstring("refused")))))
 				w.comeUp()
 				w.lose("pods", nil)
 				w.lose("nodes", nil)
-				settle(time.Minute)
+				advance(time.Minute)
 				b.expectReflected(store, nil)
 				b.Expect(b.Status().Synced).To(BeTrue())
 			})
@@ -60,7 +60,7 @@ func TestTheAPIServerGoesAway(t *testing.T) {
 		populate(w)
 		b.start()
 		defer b.stop()
-		settle(time.Second)
+		advance(time.Second)
 		before := b.has(store)
 		w.goDown()
 		w.remove(node("a"))
@@ -69,16 +69,16 @@ func TestTheAPIServerGoesAway(t *testing.T) {
 		w.put(pod("default", "web-1", "c")) // another one of that name
 		w.remove(network("blue", ""))
 		w.put(nodeConfig("b", "192.168.16.1"))
-		settle(time.Hour)
+		advance(time.Hour)
 		b.Expect(b.has(store)).To(Equal(before))
 		w.comeUp()
-		settle(time.Minute)
+		advance(time.Minute)
 		b.expectReflected(store, nil)
 	})
 }
 
 // TestKindsThatAreMissing: a kind that the API server does not have, or does not
-// let us read, stops nobody; it is said once, and looked for again.
+// let us read, stops no other kind; it is logged once, and looked for again.
 func TestKindsThatAreMissing(t *testing.T) {
 	forbidden := apierrors.NewForbidden(v1alpha1.Resource(v1alpha1.NodeConfigs).GroupResource(), "", fmt.Errorf("no such role"))
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
@@ -91,7 +91,7 @@ func TestKindsThatAreMissing(t *testing.T) {
 		w.lose(v1alpha1.NodeConfigs, forbidden)
 		b.start()
 		defer b.stop()
-		settle(time.Hour)
+		advance(time.Hour)
 		b.expectReflected(store, kept, "keys of what is not there are left alone")
 		b.Expect(b.Status().Synced).To(BeTrue())
 		b.Expect(b.Status().Kinds).To(ContainElements(HaveField("State", Missing), HaveField("State", Missing)))
@@ -99,23 +99,23 @@ func TestKindsThatAreMissing(t *testing.T) {
 
 		w.put(network("blue", "10.5.0.0/16"))
 		w.lose(v1alpha1.CustomNetworks, nil)
-		settle(time.Minute)
+		advance(time.Minute)
 		b.expectReflected(store, map[string]string{"node/old/config": "2"}, "now there are custom networks")
 		w.put(network("green", "10.6.0.0/16"))
-		settle(time.Second)
+		advance(time.Second)
 		b.expectReflected(store, map[string]string{"node/old/config": "2"}, "and they are watched")
 
 		// The definition is deleted, and all objects with it, of which the last is not seen.
 		w.remove(network("blue", ""))
-		settle(time.Second)
+		advance(time.Second)
 		w.lose(v1alpha1.CustomNetworks, noSuchResource(v1alpha1.CustomNetworks))
-		settle(time.Hour)
+		advance(time.Hour)
 		b.expectReflected(store, map[string]string{"node/old/config": "2"}, "what was not seen to go stays")
 		b.Expect(b.Status().Kinds[2].State).To(Equal(Missing))
 		w.remove(network("green", ""))
 		w.lose(v1alpha1.CustomNetworks, nil)
 		w.lose(v1alpha1.NodeConfigs, nil)
-		settle(time.Minute)
+		advance(time.Minute)
 		b.expectReflected(store, nil)
 		b.Expect(b.has(store)).To(HaveLen(1))
 	})
@@ -133,10 +133,10 @@ func TestAKindThatFails(t *testing.T) {
 		w.put(nodeConfig("a", "192.168.16.1"))
 		b.start()
 		defer b.stop()
-		settle(time.Hour)
+		advance(time.Hour)
 		b.expectReflected(store, kept)
 		w.lose(v1alpha1.CustomNetworks, nil)
-		settle(time.Minute)
+		advance(time.Minute)
 		b.expectReflected(store, nil)
 	})
 }
@@ -154,24 +154,24 @@ func TestTheStoreIsExchanged(t *testing.T) {
 				populate(w)
 				b.start()
 				defer b.stop()
-				settle(time.Second)
+				advance(time.Second)
 				b.expectReflected(stores, others())
 
 				stores.replace(mem.New(), loud)
-				settle(20 * time.Second)
+				advance(20 * time.Second)
 				b.expectReflected(stores, nil, "empty")
 
 				w.put(node("c"))
-				settle(time.Second)
+				advance(time.Second)
 				older := mem.New()
 				b.writeTo(older, kvdb.Put("cluster/node/gone", []byte("x")), kvdb.Put("node/a/pod/default/web-0", []byte("x")), kvdb.Put("cluster/node-id/1", []byte("record")))
 				stores.replace(older, loud)
-				settle(20 * time.Second)
+				advance(20 * time.Second)
 				b.expectReflected(stores, map[string]string{"cluster/node-id/1": "record"}, "older")
 
 				stores.replace(mem.New(), false)
 				w.put(node("d"))
-				settle(time.Second)
+				advance(time.Second)
 				b.expectReflected(stores, nil, "found by what is written")
 			})
 		})
@@ -187,12 +187,12 @@ func TestFaultAtEveryCall(t *testing.T) {
 	script := func(b *bench) {
 		populate(b.world)
 		b.start()
-		settle(time.Second)
+		advance(time.Second)
 		b.world.put(pod("default", "web-1", "c"))
 		b.world.remove(node("a"))
-		settle(time.Second)
+		advance(time.Second)
 		b.world.put(network("green", "10.6.0.0/16"))
-		settle(3 * time.Minute)
+		advance(3 * time.Minute)
 	}
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
@@ -223,21 +223,21 @@ func TestALateTransaction(t *testing.T) {
 		populate(w)
 		old := newBench(t, w, slow, func(_ *Deps, s *Settings) { s.CallTimeout = time.Hour })
 		old.start()
-		settle(time.Second)
+		advance(time.Second)
 		old.Expect(old.has(store)).To(BeEmpty(), "it is on its way")
 		w.remove(pod("default", "web-0", ""))
 		w.put(node("a", "10.1.7.0/24"))
-		settle(time.Second)
+		advance(time.Second)
 
 		b := newBench(t, w, store, func(_ *Deps, s *Settings) { s.Sweep, s.Probe = 24*time.Hour, 24*time.Hour })
 		b.start()
 		defer b.stop()
-		settle(time.Second)
+		advance(time.Second)
 		b.expectReflected(store, nil)
 		close(release)
 		ended := make(chan error)
 		go func() { ended <- old.stop() }()
-		settle(time.Second)
+		advance(time.Second)
 		b.Expect(<-ended).To(Succeed())
 		b.expectReflected(store, nil, "after the old leader's")
 		b.Expect(b.has(store)).NotTo(HaveKey("node/a/pod/default/web-0"))
@@ -251,18 +251,18 @@ func TestTwoReflectors(t *testing.T) {
 		populate(w)
 		one.start()
 		two.start()
-		settle(time.Second) // the clientset forgets what comes between a list and its watch
+		advance(time.Second) // the clientset forgets what comes between a list and its watch
 		for i := range 50 {
 			w.put(pod("default", fmt.Sprint("p", i%7), fmt.Sprint("n", i%3), fmt.Sprint("10.0.0.", i)))
 			if i%4 == 0 {
 				w.remove(pod("default", fmt.Sprint("p", i%5), ""))
 			}
 		}
-		settle(time.Second)
+		advance(time.Second)
 		one.expectReflected(store, nil)
 		_, before, err := store.List(t.Context())
 		one.Expect(err).NotTo(HaveOccurred())
-		settle(time.Hour)
+		advance(time.Hour)
 		_, after, err := store.List(t.Context())
 		one.Expect(err).NotTo(HaveOccurred())
 		one.Expect(after).To(Equal(before), "and then neither writes")
@@ -271,15 +271,15 @@ func TestTwoReflectors(t *testing.T) {
 	})
 }
 
-// TestSomebodyWhoAlwaysWritesAgain does not keep a reflector at it: it leaves the
+// TestAProcessThatAlwaysWritesAgain does not keep a reflector busy: it leaves the
 // store alone for a while, and says so.
-func TestSomebodyWhoAlwaysWritesAgain(t *testing.T) {
+func TestAProcessThatAlwaysWritesAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
 		b := newBench(t, w, store)
 		w.put(pod("default", "web-0", "a"))
 		b.start()
 		defer b.stop()
-		settle(time.Second)
+		advance(time.Second)
 		const key = "node/a/pod/default/web-0"
 		ctx, cancel := context.WithCancel(t.Context())
 		watch, err := store.Watch(ctx, key, 0)
@@ -296,13 +296,13 @@ func TestSomebodyWhoAlwaysWritesAgain(t *testing.T) {
 			foe <- writes
 		}()
 		b.write(kvdb.Put(key, []byte("foe")))
-		settle(time.Minute)
+		advance(time.Minute)
 		b.Expect(b.Status().Connected && b.Status().Error == "").To(BeFalse())
 		b.Expect(b.Status().Error).To(ContainSubstring("another process writes"))
 		cancel()
 		watch.Close()
 		b.Expect(<-foe).To(BeNumerically("<", 60*maxConflicts), "in a minute")
-		settle(time.Minute)
+		advance(time.Minute)
 		b.expectReflected(store, nil)
 	})
 }
@@ -324,15 +324,15 @@ func TestAFightIsForgotten(t *testing.T) {
 				w.put(pod("default", "web-0", "a"))
 				b.start()
 				defer b.stop()
-				settle(time.Second)
+				advance(time.Second)
 				for range maxConflicts + 1 {
 					b.write(kvdb.Put(key, []byte("foe")))
-					settle(c.between)
+					advance(c.between)
 				}
-				settle(time.Second)
+				advance(time.Second)
 				b.Expect(b.metric(sweeps)).To(Equal(c.sweeps))
 				b.write(kvdb.Put(key, []byte("foe")))
-				settle(time.Second)
+				advance(time.Second)
 				b.expectReflected(store, nil)
 				b.Expect(b.Status().Connected).To(BeTrue())
 				b.Expect(b.metric(sweeps)).To(Equal(c.sweeps))

@@ -83,8 +83,8 @@ func (c *chaos) step() string {
 		{"store is well", func() { c.faults.Reset() }},
 		{"store is wiped", func() { c.exchange(nil) }},
 		{"store comes back older", func() { c.exchange(c.older()) }},
-		{"somebody writes", c.foe},
-		{"time", func() { settle(time.Duration(c.r.IntN(40)) * time.Second) }},
+		{"another process writes", c.foe},
+		{"time", func() { advance(time.Duration(c.r.IntN(40)) * time.Second) }},
 	}
 	if c.r.IntN(2) == 0 {
 		c.object()
@@ -142,7 +142,7 @@ func (c *chaos) foe() {
 }
 
 // TestRandomScripts: whatever has happened, once all is well the store has what
-// the API server has, and nobody else's keys were touched.
+// the API server has, and foreign keys were not touched.
 func TestRandomScripts(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -152,19 +152,19 @@ func TestRandomScripts(t *testing.T) {
 				defer c.stores.Close()
 				c.bench = newBench(t, w, c.stores)
 				c.start()
-				settle(time.Second) // the clientset forgets what comes between a list and its watch
+				advance(time.Second) // the clientset forgets what comes between a list and its watch
 				var script []string
 				for range 3 {
 					for range 40 {
 						script = append(script, c.step())
 						if c.r.IntN(2) == 0 {
-							settle(time.Duration(c.r.IntN(1000)) * time.Millisecond)
+							advance(time.Duration(c.r.IntN(1000)) * time.Millisecond)
 						}
 					}
 					c.faultless()
 					c.comeUp()
 					c.lose(v1alpha1.CustomNetworks, nil)
-					settle(15 * time.Minute)
+					advance(15 * time.Minute)
 					more := map[string]string{}
 					for key := range c.foes {
 						more[key] = "x"

@@ -97,7 +97,7 @@ func TestAgentsReadIt(t *testing.T) {
 		populate(w)
 		b.start()
 		defer b.stop()
-		settle(time.Second)
+		advance(time.Second)
 		ctx, cancel := context.WithCancel(t.Context())
 		l := loop{make(chan controller.KubeStateData, 10)}
 		source := kubestate.New(kubestate.Deps{Node: "a", Store: store, EventLoop: l, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
@@ -120,7 +120,7 @@ func TestAgentsReadIt(t *testing.T) {
 	})
 }
 
-// benchPods is how many pods a benchmark has, on a hundredth as many nodes.
+// benchPods counts the pods of a benchmark; it has a hundredth as many nodes.
 const benchPods = 10_000
 
 // benchmark measures from the start of a reflector to the last key in the store,

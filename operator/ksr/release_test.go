@@ -26,8 +26,8 @@ func count(c prometheus.Counter) float64 {
 	return m.GetCounter().GetValue()
 }
 
-// TestReleases: IDs are given up only on the word of an API server that answers,
-// and only by who leads.
+// TestReleases: IDs are released only on the word of an API server that answers,
+// and only by the leader.
 func TestReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -66,30 +66,30 @@ func TestReleases(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()
 		g.Expect(calls()).To(BeEmpty())
-		settle(90 * time.Minute)
+		advance(90 * time.Minute)
 		g.Expect(calls()).To(Equal([]string{"a true true false", "gone false false false", "claims false false"}))
 		g.Expect(count(r.released)).To(Equal(1.))
 		g.Expect(count(r.ended)).To(Equal(2.))
-		g.Expect(count(r.failures)).To(Equal(1.), "what was given up counts, what was not too")
+		g.Expect(count(r.failures)).To(Equal(1.), "released nodes count, and so does the failure")
 
 		for _, err := range []error{errDown, noSuchResource("nodes")} {
 			w.lose("nodes", err)
-			settle(time.Hour)
+			advance(time.Hour)
 			g.Expect(calls()).To(HaveEach(HaveSuffix(" false true")), "the API server does not answer")
 			w.lose("nodes", nil)
 		}
 		w.lose("list nodes", errDown)
-		settle(time.Hour)
+		advance(time.Hour)
 		g.Expect(calls()).To(Equal([]string{"a true true false", "gone false false true", "claims false true"}), "only the list would say that it is gone")
 		w.lose("list nodes", nil)
 		meanwhile.Store(func() { w.put(node("gone")) })
-		settle(time.Hour)
+		advance(time.Hour)
 		g.Expect(calls()).To(Equal([]string{"a true true false", "gone true true false", "claims true false"}), "it has just come")
 		fence.Store([]error{errDown})
-		settle(time.Hour)
-		g.Expect(calls()).To(BeEmpty(), "somebody else may lead")
+		advance(time.Hour)
+		g.Expect(calls()).To(BeEmpty(), "another process may lead")
 		fence.Store([]error{runner.ErrDeposed})
-		settle(time.Hour)
+		advance(time.Hour)
 		g.Expect(<-ended).To(MatchError(runner.ErrDeposed))
 		g.Expect(calls()).To(BeEmpty())
 	})

@@ -22,7 +22,7 @@ import (
 )
 
 // TestNothingIsAskedForTwiceInDoubt: the answer to a call was lost, and until
-// the provider was read nobody knows whether it was done.
+// a reading of the provider its outcome is not known.
 func TestNothingIsAskedForTwiceInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -100,7 +100,7 @@ func (n *forgetfulNode) ResyncInterfacesAndIPs(ctx context.Context, log *slog.Lo
 	return all, err
 }
 
-func TestWhatIsReleasedIsNotLentThoughItIsStillShown(t *testing.T) {
+func TestReleasedAddressIsNotAllocatedWhileTheProviderStillShowsIt(t *testing.T) {
 	cloud, config := defaults()
 	config.ReleaseExcess = true
 	synctest.Test(t, func(t *testing.T) {

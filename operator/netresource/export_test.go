@@ -5,7 +5,7 @@ package netresource
 
 import "github.com/cadastre/cadastre/operator/netresource/watermark"
 
-// WithOldFormula has a manager use the excess that others have used, which jumps
+// WithOldFormula makes a manager use the published formula of the excess, which jumps
 // at Min+Above, to compare.
 func WithOldFormula(c Config) Config {
 	c.excess = func(m watermark.Marks, l watermark.Level) int {

@@ -40,7 +40,7 @@ type rig struct {
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// defaults are what tests begin with.
+// defaults returns the configuration that tests begin with.
 func defaults() (memcloud.Config, netresource.Config) {
 	return memcloud.Config{
 			Subnets:    map[v1alpha1.PoolID]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.1.0.0/21")},
@@ -162,7 +162,7 @@ func (a *agent) answer(does bool) {
 	a.replies = does
 }
 
-// lacks is how many pods have no address.
+// lacks counts the pods without an address.
 func (a *agent) lacks() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,7 +175,7 @@ func (a *agent) step() {
 	}
 }
 
-// act is what the agent makes of the newest version.
+// act makes the agent answer the newest version.
 func (a *agent) act(nrs *v1alpha1.NetResourceSet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -189,7 +189,7 @@ func (a *agent) act(nrs *v1alpha1.NetResourceSet) {
 	maps.DeleteFunc(a.cools, func(_ string, until time.Time) bool { return !until.After(time.Now()) })
 	for _, key := range slices.Sorted(maps.Keys(nrs.Spec.IPAM.Pool)) {
 		if handshake.Allocatable(ipam.ReleaseIPs[key]) {
-			a.lend(key)
+			a.allocate(key)
 		}
 	}
 	for key, state := range ipam.ReleaseIPs {
@@ -212,7 +212,7 @@ func (a *agent) act(nrs *v1alpha1.NetResourceSet) {
 }
 
 // lend leases addresses of a key of the pool until there are enough.
-func (a *agent) lend(key string) {
+func (a *agent) allocate(key string) {
 	p, err := netip.ParsePrefix(key)
 	if err != nil {
 		ip := netip.MustParseAddr(key)
@@ -225,7 +225,7 @@ func (a *agent) lend(key string) {
 	}
 }
 
-// level is what the API server and the agent say: total and used, without what
+// level returns the totals of the API server and the agent: total and used, without what
 // is given back.
 func (r *rig) level(name string) [2]int {
 	nrs, err := r.api.Get(name)

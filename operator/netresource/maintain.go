@@ -81,7 +81,7 @@ func (n *NetResource) round(ctx context.Context) error {
 	case err == nil:
 		n.failures, n.lastError, n.retryAt = 0, n.full, time.Time{}
 	case apierrors.IsConflict(err):
-		n.failures = 1 // the agent has written, too: that is no reason to wait for long
+		n.failures = 1 // the agent has written, too: a short wait is enough
 	default:
 		n.failures++
 		n.lastError = err.Error()

@@ -407,7 +407,7 @@ func TestPodsThatWaitAreServedAtOnce(t *testing.T) {
 		g.Expect(r.level("node")).To(Equal([2]int{8, 0}))
 		pending.Store(30)
 		r.manager.Recount("node")
-		r.manager.Recount("nobody's")
+		r.manager.Recount("unknown")
 		rest(100 * time.Millisecond)
 		g.Expect(r.level("node")).To(Equal([2]int{30, 0}), "at once, not with the next look at all nodes")
 	})

@@ -14,7 +14,7 @@ import (
 
 func everything() labels.Selector { return labels.Everything() }
 
-// ResyncInterfacesAndIPs is what the test says that the node has.
+// ResyncInterfacesAndIPs returns the addresses that the test has set.
 func (n *fixedNode) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.AllocationMap, error) {
 	return n.all(), nil
 }

@@ -265,7 +265,7 @@ func operatorAndAgents(t *testing.T, server dynamic.Interface) {
 		a.want = 5
 		a.mu.Unlock()
 	}
-	g.Eventually(func() error { return settled(c, cloud) }, 2*time.Minute, 200*time.Millisecond).Should(Succeed())
+	g.Eventually(func() error { return converged(c, cloud) }, 2*time.Minute, 200*time.Millisecond).Should(Succeed())
 	t.Logf("settled after %v", time.Since(began))
 	stop()
 	work.Wait()
@@ -300,9 +300,9 @@ func live(ctx context.Context, c *netresource.Client, a *agent) {
 	}
 }
 
-// settled is whether all nodes have 9 addresses of which 5 are used, nothing is
+// converged is whether all nodes have 9 addresses of which 5 are used, nothing is
 // on its way back, and the cloud has nothing else.
-func settled(c *netresource.Client, cloud *memcloud.Cloud) error {
+func converged(c *netresource.Client, cloud *memcloud.Cloud) error {
 	for i := range 20 {
 		nrs, err := c.Get(nodeName(i))
 		if err != nil {

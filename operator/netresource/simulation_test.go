@@ -20,7 +20,7 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// demand is how many pods a node has at a minute.
+// demand returns the number of pods of a node at a minute.
 type demand func(node, minute int) int
 
 func demands() map[string]demand {
@@ -50,7 +50,7 @@ type sample struct {
 	lacking  int // pods without an address
 }
 
-// figures are what a simulation shows.
+// figures holds the results of a simulation.
 type figures struct {
 	samples  []sample
 	assigns  int

@@ -95,7 +95,7 @@ func (n *NetResource) put(
 	var next *v1alpha1.NetResourceSet
 	_, err := runner.Write[*v1alpha1.NetResourceSet]{
 		Fence: n.manager.checkFence,
-		Settled: func(base *v1alpha1.NetResourceSet) bool {
+		Done: func(base *v1alpha1.NetResourceSet) bool {
 			if n.isRemoved() {
 				return true
 			}

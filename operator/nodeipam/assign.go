@@ -179,8 +179,8 @@ const tries = 3
 func (a *Allocator) publish(ctx context.Context, node *v1.Node, blocks []netip.Prefix) (*v1.Node, error) {
 	o := ownerOf(node)
 	live, err := runner.Write[*v1.Node]{
-		Fence:   a.gate.Check,
-		Settled: func(n *v1.Node) bool { return final(n) || a.intends() && !intended(n, blocks) },
+		Fence: a.gate.Check,
+		Done:  func(n *v1.Node) bool { return final(n) || a.intends() && !intended(n, blocks) },
 		Send: func(ctx context.Context, n *v1.Node) (*v1.Node, error) {
 			return a.patchSpec(ctx, n, blocks)
 		},

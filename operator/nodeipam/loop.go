@@ -101,7 +101,7 @@ func (a *Allocator) start(ctx context.Context) error {
 		}
 		a.log.Error("node CIDRs cannot be assigned yet", "err", err)
 		if runner.Wait(ctx, policy.After(failures)) != nil {
-			return nil
+			return nil //nolint:nilerr // the context has ended
 		}
 	}
 }
@@ -173,7 +173,7 @@ func (a *Allocator) enqueue(name string) { a.queue.Add(name, "", 0) }
 func (a *Allocator) process(ctx context.Context, name string) error {
 	err := a.sync(ctx, name)
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the context has ended
 	}
 	a.metrics.synced(err)
 	if err == nil && len(a.assigned.owners(name)) == 0 && !a.cached(name) {

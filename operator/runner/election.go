@@ -106,11 +106,11 @@ func (r *Runner) term(ctx context.Context, depose context.CancelCauseFunc) (*Ter
 		case errors.Is(err, ErrDeposed):
 			return nil, err
 		case ctx.Err() != nil:
-			return nil, nil
+			return nil, nil //nolint:nilerr // the context has ended
 		}
 		r.config.Log.Warn("the holder of the lease is not known, trying again", "in", e.RetryPeriod, "error", err)
 		if Wait(ctx, e.RetryPeriod) != nil {
-			return nil, nil
+			return nil, nil //nolint:nilerr // the context has ended
 		}
 	}
 }

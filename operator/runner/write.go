@@ -17,8 +17,8 @@ var ErrGaveUp = errors.New("gave up")
 type Write[T any] struct {
 	// Fence is called between reading an object and writing it.
 	Fence func(context.Context) error
-	// Settled reports whether the object needs no write (any more). nil: it does.
-	Settled func(T) bool
+	// Done reports whether the object needs no write (any more). nil: it does.
+	Done func(T) bool
 	// Send writes what follows from the object, under the resourceVersion that it
 	// was read with, and returns the object as it is then.
 	Send func(context.Context, T) (T, error)
@@ -32,7 +32,7 @@ type Write[T any] struct {
 	Attempts int
 }
 
-// Do writes until the object is settled, and returns it as it is then. After the
+// Do writes until the object is done, and returns it as it is then. After the
 // last attempt it returns the version that it has read last, with ErrGaveUp and the
 // error of Send.
 func (w Write[T]) Do(ctx context.Context, object T) (T, error) {
@@ -40,7 +40,7 @@ func (w Write[T]) Do(ctx context.Context, object T) (T, error) {
 		if err := ctx.Err(); err != nil {
 			return object, err
 		}
-		if w.Settled != nil && w.Settled(object) {
+		if w.Done != nil && w.Done(object) {
 			return object, nil
 		}
 		if err := w.Fence(ctx); err != nil {
@@ -63,7 +63,7 @@ func (w Write[T]) Do(ctx context.Context, object T) (T, error) {
 		}
 		object = newest
 		if attempt == w.Attempts {
-			if w.Settled != nil && w.Settled(object) {
+			if w.Done != nil && w.Done(object) {
 				return object, nil
 			}
 			return object, w.gaveUp(err)

@@ -31,7 +31,7 @@ func TestWrite(t *testing.T) {
 		err   error
 		calls string
 	}{
-		{name: "settled from the start", from: 9, want: 9, calls: ""},
+		{name: "done from the start", from: 9, want: 9, calls: ""},
 		{name: "first attempt", sends: []error{nil}, from: 1, want: 101, calls: "fence send1 "},
 		{name: "a failed write is read back", sends: []error{errOther, nil}, from: 1, want: 102, calls: "fence send1 read fence send2 "},
 		{name: "applied all the same", sends: []error{errOther}, from: 8, want: 9, calls: "fence send8 read "},
@@ -57,8 +57,8 @@ func TestWrite(t *testing.T) {
 				return err
 			}
 			got, err := runner.Write[int]{
-				Fence:   func(context.Context) error { calls += "fence "; return next(&c.fence) },
-				Settled: func(v int) bool { return v == 9 },
+				Fence: func(context.Context) error { calls += "fence "; return next(&c.fence) },
+				Done:  func(v int) bool { return v == 9 },
 				Send: func(_ context.Context, v int) (int, error) {
 					calls += fmt.Sprintf("send%d ", v)
 					return v + 100, next(&c.sends)
