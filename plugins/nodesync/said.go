@@ -22,8 +22,12 @@ type said struct {
 }
 
 func (s said) equal(t said) bool {
-	return slices.Equal(s.addresses, t.addresses) && s.uid == t.uid && slices.Equal(s.podCIDRs, t.podCIDRs) && slices.Equal(s.mgmt, t.mgmt) &&
-		(s.blocks == nil) == (t.blocks == nil) && slices.Equal(s.blocks, t.blocks) &&
+	return s.uid == t.uid &&
+		slices.Equal(s.addresses, t.addresses) &&
+		slices.Equal(s.podCIDRs, t.podCIDRs) &&
+		slices.Equal(s.mgmt, t.mgmt) &&
+		(s.blocks == nil) == (t.blocks == nil) &&
+		slices.Equal(s.blocks, t.blocks) &&
 		s.explicit == t.explicit
 }
 

@@ -71,7 +71,7 @@ func TestARestartAndACloneAreToldApart(t *testing.T) {
 					time.Sleep(time.Until(began.Add(fresh)) - 1)
 					g.Expect(second.suspension()).NotTo(BeEmpty())
 					g.Expect(proto.Equal(beatOf(g, store, 1), written)).To(BeTrue(), "nothing is written meanwhile")
-					time.Sleep(2)
+					time.Sleep(2 * time.Nanosecond)
 					synctest.Wait()
 					g.Expect(
 						second.suspension(),
@@ -380,7 +380,7 @@ func TestABeatThatComesAfterOneOfThisProcess(t *testing.T) {
 			time.Sleep(fresh - 1)
 			a.confirm(t)
 			g.Expect(a.Problem()).NotTo(BeEmpty(), name)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			a.confirm(t)
 			g.Expect(a.Problem()).To(BeEmpty(), "%s: it has stopped", name)
 		})
