@@ -80,13 +80,16 @@ func (d *resident) awaitService() error {
 // checkID compares the ID with the one that the agent had.
 func (d *resident) checkID(w *world, s localapi.Status) error {
 	pid := d.agent.cmd.Process.Pid
+	d.mu.Lock()
+	held := d.oracle.Certain(d.book) // leases of the last check that were not released since
+	d.mu.Unlock()
 	switch {
 	case d.instance != "" && d.instance != s.Instance:
 		return fmt.Errorf("its instance is %s, it was %s", s.Instance, d.instance)
 	case d.id != 0 && d.id != s.NodeID && d.pid == pid:
 		return fmt.Errorf("its ID was %d and is %d, while it runs", d.id, s.NodeID)
-	case d.id != 0 && d.id != s.NodeID && (!d.exposed && len(d.rivals) == 0 || len(d.book) > 0):
-		return fmt.Errorf("its ID was %d and is %d, its leases are %v", d.id, s.NodeID, d.book)
+	case d.id != 0 && d.id != s.NodeID && (!d.exposed && len(d.rivals) == 0 || len(held) > 0):
+		return fmt.Errorf("its ID was %d and is %d, its leases are %v", d.id, s.NodeID, held)
 	}
 	d.id, d.instance, d.pid = s.NodeID, s.Instance, pid
 	return nil

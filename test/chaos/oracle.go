@@ -99,6 +99,18 @@ func (o *Oracle) Begin(k Key, v Verb) {
 	}
 }
 
+// Certain returns the leases of book that are still held, whatever the fate of the
+// requests under way.
+func (o *Oracle) Certain(book Book) (held Book) {
+	for _, e := range book {
+		b := o.beliefs[e.Key]
+		if b != nil && b.certain() && !b.ending && slices.Contains(b.told, e.Addr) {
+			held = append(held, e)
+		}
+	}
+	return held
+}
+
 // End is called with the outcome of a request, and says what it contradicts.
 func (o *Oracle) End(k Key, v Verb, out Outcome) error {
 	b := o.belief(k)

@@ -130,3 +130,28 @@ func TestOracleRejectsWhatMustNotBe(t *testing.T) {
 		})
 	}
 }
+
+func TestCertainLeasesAreStillHeld(t *testing.T) {
+	book := Book{{key("a"), addr("10.1.1.2")}}
+	for _, c := range []struct {
+		name  string
+		steps []step
+		want  Book
+	}{
+		{"answered", []step{told("a", "10.1.1.2")}, book},
+		{"released", []step{told("a", "10.1.1.2"), del("a", Answered)}, nil},
+		{"a lost DEL", []step{told("a", "10.1.1.2"), del("a", Lost)}, nil},
+		{"another address since", []step{told("a", "10.1.1.2"), del("a", Answered), told("a", "10.1.2.2")}, nil},
+		{"unknown", nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := NewOracle()
+			for _, s := range c.steps {
+				o.Begin(s.key, s.verb)
+				g.Expect(o.End(s.key, s.verb, s.out)).To(Succeed())
+			}
+			g.Expect(o.Certain(book)).To(Equal(c.want))
+		})
+	}
+}
