@@ -189,7 +189,7 @@ func TestFaultAtEveryCall(t *testing.T) {
 		b.start()
 		advance(time.Second)
 		b.world.put(pod("default", "web-1", "c"))
-		b.world.remove(node("a"))
+		b.remove(node("a"))
 		advance(time.Second)
 		b.world.put(network("green", "10.6.0.0/16"))
 		advance(3 * time.Minute)

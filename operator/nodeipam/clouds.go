@@ -29,7 +29,12 @@ func (d cloudBase) aliases(ctx context.Context, node *v1.Node) ([]netip.Prefix, 
 	defer cancel()
 	all, err := d.deps.Cloud.Aliases(ctx, machineOf(node))
 	if err != nil {
-		return nil, fmt.Errorf("read the aliases of node %q in cloud %s: %w", node.Name, d.deps.Cloud.ProviderName(), err)
+		return nil, fmt.Errorf(
+			"read the aliases of node %q in cloud %s: %w",
+			node.Name,
+			d.deps.Cloud.ProviderName(),
+			err,
+		)
 	}
 	return all, nil
 }
@@ -63,8 +68,12 @@ func (d cloudBase) addAlias(ctx context.Context, node *v1.Node, p netip.Prefix) 
 // network is there.
 func (d cloudBase) routed(ctx context.Context, node *v1.Node) error {
 	d.reports.fine(ctx, node)
-	return d.reports.setCondition(ctx, node, v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse,
-		Reason: "RouteCreated", Message: "The cloud routes the node's podCIDRs to its machine"})
+	return d.reports.setCondition(
+		ctx,
+		node,
+		v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse,
+			Reason: "RouteCreated", Message: "The cloud routes the node's podCIDRs to its machine"},
+	)
 }
 
 // networkStatus is the state of the condition that routed sets.
@@ -85,7 +94,15 @@ func (d cloudBase) oneOfEach(node *v1.Node, all []netip.Prefix) (some []netip.Pr
 		}
 	}
 	if len(some) < len(all) {
-		d.log.Warn("a machine has more aliases than a node can have podCIDRs", "node", node.Name, "aliases", joined(all), "taken", joined(some))
+		d.log.Warn(
+			"a machine has more aliases than a node can have podCIDRs",
+			"node",
+			node.Name,
+			"aliases",
+			joined(all),
+			"taken",
+			joined(some),
+		)
 	}
 	return some
 }
@@ -111,7 +128,7 @@ func (d cloudBase) checkRouted(ctx context.Context, node *v1.Node, aliases []net
 	have, err := podCIDRsOf(node)
 	if err != nil || len(minus(have, aliases)) > 0 {
 		d.mismatch(ctx, node, aliases)
-		return nil
+		return nil //nolint:nilerr // the condition reports CIDRs that cannot be read
 	}
 	return d.routed(ctx, node)
 }
@@ -143,7 +160,7 @@ func wants(node *v1.Node, want []netip.Prefix) (bool, error) {
 	order := func(p, q netip.Prefix) int { return cmp.Compare(p.Addr().BitLen(), q.Addr().BitLen()) }
 	slices.SortStableFunc(have, order)
 	want = slices.SortedStableFunc(slices.Values(want), order)
-	return err != nil || !slices.Equal(have, want), nil
+	return err != nil || !slices.Equal(have, want), nil //nolint:nilerr // CIDRs that cannot be read differ
 }
 
 // cloudMode is CloudAllocator.

@@ -20,6 +20,8 @@ import (
 
 // TestPublishedNames has the API as it was published, but for the Cloud, which
 // was an interface with much more in it.
+//
+//nolint:staticcheck // the types state the published signatures
 func TestPublishedNames(t *testing.T) {
 	var _ func(clientset.Interface, nodeipam.Cloud, informers.NodeInformer, nodeipam.CIDRAllocatorType, *net.IPNet, *net.IPNet, int) (nodeipam.CIDRAllocator, error) = nodeipam.New
 	var _ func(clientset.Interface, informers.NodeInformer, *net.IPNet, *net.IPNet, int, *v1.NodeList) (nodeipam.CIDRAllocator, error) = nodeipam.NewCIDRRangeAllocator

@@ -273,11 +273,9 @@ func (s *Server) update(r *request, was, now object) (any, error) {
 			errors.New("the object has been modified; please apply your changes to the latest version and try again"),
 		)
 	case m["uid"] != nil && m["uid"] != old["uid"]:
-		return nil, apierrors.NewConflict(
-			r.group,
-			r.name,
-			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", m["uid"], old["uid"]),
-		) //nolint:staticcheck // as a real one
+		//nolint:staticcheck // the text of a real API server
+		err := fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", m["uid"], old["uid"])
+		return nil, apierrors.NewConflict(r.group, r.name, err)
 	}
 	for _, fixed := range []string{"name", "namespace", "uid", "creationTimestamp", "resourceVersion"} {
 		if delete(m, fixed); old[fixed] != nil {

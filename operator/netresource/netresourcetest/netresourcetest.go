@@ -125,7 +125,7 @@ func (s *stage) node(name string) (netresource.NetResourceOperations, *v1alpha1.
 	n := &v1alpha1.NetResourceSet{}
 	n.Name = name
 	if s.impl.Resync(context.Background()).IsZero() {
-		return nil, nil, errors.New("Resync: the provider cannot be read")
+		return nil, nil, errors.New("read the provider with Resync: it returned the zero time")
 	}
 	s.manager.SetInstancesAPIReadiness(true)
 	if err := s.manager.Update(n); err != nil {
@@ -133,7 +133,10 @@ func (s *stage) node(name string) (netresource.NetResourceOperations, *v1alpha1.
 	}
 	ops := s.manager.Get(name).Ops()
 	if ops == nil {
-		return nil, nil, fmt.Errorf("CreateNetResource: the provider has panicked, or has not returned within %s", s.p.Patience)
+		return nil, nil, fmt.Errorf(
+			"CreateNetResource: the provider has panicked, or has not returned within %s",
+			s.p.Patience,
+		)
 	}
 	return ops, n, nil
 }
@@ -169,11 +172,19 @@ func (s *stage) take(ctx context.Context, ops netresource.NetResourceOperations,
 	}
 	room := max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6)
 	if room == 0 && a.AvailableInterfaces == 0 {
-		return errors.New("PrepareIPAllocation: no address and no interface is available: the suite needs twelve units for a node")
+		return errors.New(
+			"PrepareIPAllocation: no address and no interface is available: the suite needs twelve units for a node",
+		)
 	}
 	if room > 0 {
 		a.MaxIPsToAllocate = min(room, want)
-		a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6 = min(a.AvailableForAllocationIPv4, a.MaxIPsToAllocate), min(a.AvailableForAllocationIPv6, a.MaxIPsToAllocate)
+		a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6 = min(
+			a.AvailableForAllocationIPv4,
+			a.MaxIPsToAllocate,
+		), min(
+			a.AvailableForAllocationIPv6,
+			a.MaxIPsToAllocate,
+		)
 		return ops.AllocateIPs(ctx, a)
 	}
 	a.MaxIPsToAllocate = want
@@ -185,7 +196,7 @@ func begun(s *stage) error {
 	before := time.Now()
 	switch at := s.impl.Resync(context.Background()); {
 	case at.IsZero():
-		return errors.New("Resync: the zero time: the provider cannot be read")
+		return errors.New("read the provider with Resync: it returned the zero time")
 	case at.Before(before) || at.After(time.Now()):
 		return fmt.Errorf("Resync: it returned %s: want the time at which it began, %s or later", at, before)
 	}
@@ -218,7 +229,11 @@ func limited(s *stage) error {
 			return err
 		}
 		if got := n - had; got <= 0 || got > units*s.p.Unit {
-			return fmt.Errorf("take %d addresses: there are %d more: want some, and no more than were asked for", units*s.p.Unit, got)
+			return fmt.Errorf(
+				"take %d addresses: there are %d more: want some, and no more than were asked for",
+				units*s.p.Unit,
+				got,
+			)
 		}
 		had = n
 	}
@@ -270,7 +285,11 @@ func released(s *stage) error {
 	case a == nil || len(a.IPsToRelease) == 0:
 		return errors.New("PrepareIPRelease: nothing is chosen of a node that uses nothing")
 	case !reflect.DeepEqual(a, again):
-		return fmt.Errorf("PrepareIPRelease: %v, and then %v: want the same choice while nothing changes", a.IPsToRelease, again.IPsToRelease)
+		return fmt.Errorf(
+			"PrepareIPRelease: %v, and then %v: want the same choice while nothing changes",
+			a.IPsToRelease,
+			again.IPsToRelease,
+		)
 	case len(a.IPsToRelease) > 2:
 		return fmt.Errorf("PrepareIPRelease: %d units are chosen: want 2 at most", len(a.IPsToRelease))
 	}
@@ -279,7 +298,11 @@ func released(s *stage) error {
 		if !ok {
 			return fmt.Errorf("PrepareIPRelease: %q is chosen, and the node does not have it", key)
 		}
-		give := &netresource.ReleaseAction{InterfaceID: at.Resource, PoolID: v1alpha1.PoolID(at.SubnetID), IPsToRelease: []string{key}}
+		give := &netresource.ReleaseAction{
+			InterfaceID:  at.Resource,
+			PoolID:       v1alpha1.PoolID(at.SubnetID),
+			IPsToRelease: []string{key},
+		}
 		for _, what := range []string{"the first time", "once more"} {
 			if err := ops.ReleaseIPs(context.Background(), give); err != nil {
 				return fmt.Errorf("ReleaseIPs of %q, %s: %w", key, what, err)
