@@ -21,7 +21,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube e2e-node test vet check unit race fuzz lint chaos bench \
+.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube e2e-node test vet vet-peers check unit race fuzz lint chaos bench \
 	generate ci nightly clean
 
 help: ## show this list
@@ -63,6 +63,9 @@ vet: ## go vet and gofmt
 	@out=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
 		if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi
 
+vet-peers: ## go vet of the modules that compare us with other projects
+	@set -e; for m in $$(git ls-files 'test/peers/*go.mod' | xargs -n1 dirname); do echo "go vet in $$m"; (cd $$m && $(GO) vet ./...); done
+
 check: vet lint ## go vet, gofmt and golangci-lint
 
 unit: ## the tests, without the race detector; EFFORT=10 repeats the random ones as often as make ci
@@ -95,8 +98,9 @@ generate: ## the protobuf messages (needs protoc), and the definitions of our Ku
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
-ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
+ci: ## what .ci/run does: make test, then the peers' modules, race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
 	$(MAKE) test
+	$(MAKE) vet-peers
 	$(MAKE) race EFFORT=10
 	$(MAKE) fuzz
 	$(MAKE) demo
