@@ -110,6 +110,7 @@ ci: ## what .ci/run does: make test, then the peers' modules, race detector, fuz
 
 nightly: ## what takes longer than make ci may: all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
 	$(MAKE) e2e-kube
+	$(MAKE) e2e-node
 	$(MAKE) fuzz FUZZTIME=300000x
 	$(MAKE) chaos
 
