@@ -145,7 +145,7 @@ func (m *member) apply(file string) localapi.ApplyResult {
 
 func (m *member) subnet() string { return m.a.ipam.PodSubnetThisNode().String() }
 
-// What is lent, and every subnet, outlives the loss of the cluster store and
+// Leases and subnets outlive the loss of the cluster store and
 // of all that was in it.
 func TestAClusterThatLosesItsStore(t *testing.T) {
 	g := NewWithT(t)
@@ -172,7 +172,7 @@ func TestAClusterThatLosesItsStore(t *testing.T) {
 	g.Expect(server.Stop()).To(Succeed())
 	for _, m := range members {
 		g.Eventually(func() bool { return m.a.source.Status().Connected }, soon, 10*time.Millisecond).Should(BeFalse())
-		g.Expect(m.ask("ADD", "c2")).To(HavePrefix("10.1."), "lending goes on without the store")
+		g.Expect(m.ask("ADD", "c2")).To(HavePrefix("10.1."), "allocation goes on without the store")
 		m.end()
 	}
 	members[2].start() // from its mirror
@@ -203,7 +203,7 @@ func TestAClusterThatLosesItsStore(t *testing.T) {
 }
 
 // A newcomer that is faster than the owner gets the ID that the wiped store has
-// forgotten; the owner keeps serving, and lends nothing new.
+// forgotten; the owner keeps serving, and allocates nothing new.
 func TestAnOwnerThatIsTooLate(t *testing.T) {
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
@@ -241,7 +241,7 @@ pools:
 - {name: more, ranges: [{cidr: 10.2.0.0/16, oneNodePrefixLen: 25}]}
 `
 
-// Pools change live: what is lent stays, what is new is of the new pool, and the
+// Pools change live: leases stay, new ones are of the new pool, and the
 // change outlives the store.
 func TestPoolsChangeLive(t *testing.T) {
 	g := NewWithT(t)

@@ -35,12 +35,12 @@ import (
 // Two more things are let pass, both after the store was set back only: an agent
 // may take its own earlier run, of which the older store has the beat, for
 // another agent, until that beat is old by its clock; and two agents of one name
-// may both lend, under IDs of their own, where the record of one came back by
+// may both allocate, under IDs of their own, where the record of one came back by
 // way of others.
 //
 // The judge excuses the node that took the ID and the one that had it. Nothing is
 // excused from this: an agent that the store has answered for a while knows of
-// it, and lends nothing new under an ID that another one has.
+// it, and allocates nothing new under an ID that another one has.
 type judge struct {
 	c *simCluster
 
@@ -372,7 +372,7 @@ func (j *judge) mirrorOf(m *machine, p *process) {
 func (j *judge) doubtOf(m *machine, p *process) {
 	heard := m.answers.Load()
 	if p.a.idClaimer.Problem() == "" && m.doubt && m.doubtAt == heard && !j.c.jumped {
-		j.c.fail("%s lends again, and the store has not answered since its node ID was in doubt", m.label)
+		j.c.fail("%s allocates again, and the store has not answered since its node ID was in doubt", m.label)
 	}
 	m.doubt, m.doubtAt = p.a.idClaimer.Problem() != "" && !m.wasFull, heard
 }
@@ -385,14 +385,14 @@ func (j *judge) termOf(m *machine, p *process) {
 	expire := p.a.conf.Cadastre.NodeIDs.Expire
 	if time.Since(m.calm) > 2*time.Minute && m.now().Sub(heard) > expire*5/6+expire/24 &&
 		p.a.idClaimer.Problem() == "" {
-		j.c.fail("%s has not heard of the store for %s and lends on", m.label, m.now().Sub(heard))
+		j.c.fail("%s has not heard of the store for %s and allocates on", m.label, m.now().Sub(heard))
 	}
 }
 
 // soonInTouch bounds the time in which an agent reads a change of the store.
 const soonInTouch = 3 * time.Minute
 
-// isCalm is whether nothing has disturbed m for long enough.
+// isCalm reports whether nothing has disturbed m for long enough.
 func (j *judge) isCalm(m *machine) bool {
 	p := m.running()
 	mode, _ := m.net.now()
@@ -416,7 +416,7 @@ func (j *judge) inTouch(m *machine, p *process) {
 	news := time.Since(j.wrote[id]) < 20*time.Second
 	j.mu.Unlock()
 	if !news && problem == "" && (r == nil || r.Instance != m.disk.instance || r.Released != 0 || r.Name != m.name) {
-		j.c.fail("%s lends under node ID %d, of which the store says %v", m.label, id, r)
+		j.c.fail("%s allocates under node ID %d, of which the store says %v", m.label, id, r)
 	}
 	for _, other := range j.c.machines {
 		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news &&
@@ -424,7 +424,7 @@ func (j *judge) inTouch(m *machine, p *process) {
 			problem == "" &&
 			q.a.idClaimer.Problem() == "" {
 			j.c.fail(
-				"%s and %s both lend, with one node ID or one name: %d %s and %d %s",
+				"%s and %s both allocate, with one node ID or one name: %d %s and %d %s",
 				m.label,
 				other.label,
 				id,

@@ -378,7 +378,7 @@ func (m *machine) add(k ledger.Key) {
 	case had != "" && had != address:
 		m.c.fail("%s has told %s that it has %s, and now %s", m.label, k, had, address)
 	case had == "" && fresh && doubt != "" && p.a.idClaimer.Problem() != "":
-		m.c.fail("%s lends %s to %s although its node ID is in doubt: %s", m.label, address, k, doubt)
+		m.c.fail("%s allocates %s to %s although its node ID is in doubt: %s", m.label, address, k, doubt)
 	}
 	if code == 0 {
 		m.told[k] = address
@@ -434,7 +434,7 @@ func (m *machine) session() string {
 	return fmt.Sprint("session ", m.label, " ", m.launched.Load())
 }
 
-// ran is whether a session is of a run on this machine.
+// ran reports whether a session is of a run on this machine.
 func (m *machine) ran(session string) bool {
 	return strings.HasPrefix(session, "session "+m.label+" ")
 }

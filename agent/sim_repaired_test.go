@@ -88,7 +88,7 @@ func (j *judge) pinnedElsewhere(m *machine) bool {
 	return false
 }
 
-// drained is whether the pod network has no pool to lend from, which is so only
+// drained reports whether the pod network has no pool to allocate from, which is so only
 // where two histories of the store have each drained one.
 func (c *simCluster) drained() bool {
 	epoch, _, _ := c.epoch()
@@ -111,7 +111,7 @@ func (j *judge) served(m *machine) {
 	for _, b := range p.a.ledger.Stats() {
 		if b.Pool == poolplan.Default && b.State == ledger.Active && b.Free > 0 {
 			if m.add(k); m.told[k] == "" {
-				j.c.fail("%s lends nothing although %d addresses are free", m.label, b.Free)
+				j.c.fail("%s allocates nothing although %d addresses are free", m.label, b.Free)
 			}
 			break
 		}
@@ -119,7 +119,7 @@ func (j *judge) served(m *machine) {
 	m.del(k)
 }
 
-// overlaps wants two agents with one block to know that one of them may not lend.
+// overlaps wants two agents with one block to know that one of them may not allocate.
 func (j *judge) overlaps(m *machine, p *process) {
 	for _, other := range j.c.machines {
 		q := other.running()
@@ -129,14 +129,14 @@ func (j *judge) overlaps(m *machine, p *process) {
 		for _, a := range p.a.ledger.Stats() {
 			for _, b := range q.a.ledger.Stats() {
 				if a.Block.Overlaps(b.Block) && a.State == ledger.Active && b.State == ledger.Active {
-					j.c.fail("%s and %s both lend of %s", m.label, other.label, a.Block)
+					j.c.fail("%s and %s both allocate of %s", m.label, other.label, a.Block)
 				}
 			}
 		}
 	}
 }
 
-// home wants what is lent to be of the node's own blocks: that is where others
+// home wants every lease to be in the node's own blocks: to these other nodes
 // send what is for it. Two histories of a pool may have it removed all the same.
 func (j *judge) home(m *machine, p *process) {
 	if p.a.idClaimer.Problem() != "" {
@@ -153,7 +153,7 @@ func (j *judge) home(m *machine, p *process) {
 	for k, a := range m.told {
 		in := func(b netip.Prefix) bool { return b.Contains(netip.MustParsePrefix(a).Addr()) }
 		if !slices.ContainsFunc(blocks, in) {
-			j.c.fail("%s has lent %s to %s, which is in no block of node ID %d", m.label, a, k, p.a.idClaimer.ID())
+			j.c.fail("%s has allocated %s to %s, which is in no block of node ID %d", m.label, a, k, p.a.idClaimer.ID())
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestTheClusterSimulationFindsABrokenCluster(t *testing.T) {
 		{"a pool's generation falls", 5, steps / 2, (*simCluster).dropGeneration},
 		{"a pool is set back, in the store and in all memories", 3, last, (*simCluster).forgetPool},
 		{"a route is lost", 3, last, (*simCluster).loseRoute},
-		{"an agent forgets that it may not lend", 4, steps / 2, (*simCluster).forgetDoubt},
+		{"an agent forgets that it may not allocate", 4, steps / 2, (*simCluster).forgetDoubt},
 		{"the store looks at no condition", 5, steps / 2, (*simCluster).ignoreConditions},
 	} {
 		t.Run(sabotage.name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func (c *simCluster) behind(f func()) {
 	c.store.written = seen
 }
 
-// steal gives a machine the node ID of the first one, whose addresses it then lends too.
+// steal gives a machine the node ID of the first one, whose addresses it then allocates too.
 func (c *simCluster) steal() {
 	c.repairAll()
 	victim, thief := c.machines[0], c.newMachine("", nil)
@@ -145,7 +145,7 @@ func (c *simCluster) loseRoute() {
 	}
 }
 
-// forgetDoubt copies a machine, whose agent finds the copy and may not lend, and does.
+// forgetDoubt copies a machine, whose agent finds the copy and may not allocate, and does.
 func (c *simCluster) forgetDoubt() {
 	c.repairAll()
 	m := c.anyServing()

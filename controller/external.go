@@ -145,7 +145,7 @@ func valid(m proto.Message) (ok bool) {
 	return m != nil && guard(func() error { ok = m.ProtoReflect().IsValid(); return nil }) == nil && ok
 }
 
-// has is whether any source has a value for key.
+// has reports whether any source has a value for key.
 func (s *sources) has(key string) bool {
 	return slices.ContainsFunc(s.names, func(name string) bool { return s.values[name][key] != nil })
 }
@@ -221,7 +221,7 @@ func (r *run) noteExternal(source string, values map[string]proto.Message) {
 	}
 }
 
-// brought is whether the event has brought what was refused. Its producer is
+// brought reports whether the event has brought what was refused. Its producer is
 // told; for all other events it is not a failure.
 func (r *run) brought(x refusal) bool {
 	switch ev := r.ev.Event.(type) {

@@ -66,7 +66,7 @@ func (r *run) expired(now time.Time) (late bool) {
 	return late
 }
 
-// kept is whether records outlive their events.
+// kept reports whether records outlive their events.
 func (c *Controller) kept() bool { return c.cfg.RecordEventHistory || c.deps.Observe != nil }
 
 // describeEvent makes the text of an event if the record is kept or logged.

@@ -126,7 +126,7 @@ func notNegative[T int | int64](name, want string, n *T) error {
 	return nil
 }
 
-// selects is whether a record is among those that the query is about. First and
+// selects reports whether a record is among those that the query is about. First and
 // last are not its matter.
 func (q HistoryQuery) selects(r *Record) bool {
 	switch {

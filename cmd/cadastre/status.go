@@ -89,7 +89,7 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	g.add("live", yesOr(s.Live, s.LiveError))
 	g.add("ready", yesOr(s.Ready, s.ReadyError))
 	if s.Suspended != "" {
-		g.add("suspended", "no new address is lent: "+s.Suspended)
+		g.add("suspended", "no new address is allocated: "+s.Suspended)
 	}
 	if s.ConfigProblem != "" {
 		g.add("problem", s.ConfigProblem)

@@ -39,7 +39,7 @@ agent       0.1.0, running for 3h0m, since 2026-03-04 09:00:00
 instance    c0ffee
 live        yes
 ready       no: no node ID yet
-suspended   no new address is lent: the database is older than it was
+suspended   no new address is allocated: the database is older than it was
 problem     contiv.conf has podSubnetCIDR 10.9.0.0/16
 event loop  healing: sink away; 42 events processed, 1 queued, 0 follow-ups; in Add Pod for 1s
 store       bolt, state in /var/lib/cadastre

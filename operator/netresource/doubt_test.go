@@ -134,7 +134,7 @@ func TestReleasedAddressIsNotAllocatedWhileTheProviderStillShowsIt(t *testing.T)
 }
 
 // TestWhatWasReadyInAnotherLifeIsAskedAgain: the API server came back older, and
-// what an agent had said to be ready it may have lent since.
+// what an agent had said to be ready it may have allocated since.
 func TestWhatWasReadyInAnotherLifeIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)

@@ -117,7 +117,7 @@ type agent struct {
 	cools  map[string]time.Time // until when
 }
 
-// answers is whether there is something to do.
+// answers reports whether there is something to do.
 func (a *agent) answers(nrs *v1alpha1.NetResourceSet) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -211,7 +211,7 @@ func (a *agent) act(nrs *v1alpha1.NetResourceSet) {
 	}
 }
 
-// lend leases addresses of a key of the pool until there are enough.
+// allocate leases addresses of a key of the pool until there are enough.
 func (a *agent) allocate(key string) {
 	p, err := netip.ParsePrefix(key)
 	if err != nil {

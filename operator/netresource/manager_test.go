@@ -320,7 +320,7 @@ func TestNothingIsChangedWhileTheProviderCannotBeRead(t *testing.T) {
 		rest(time.Minute)
 		g.Expect(r.cloud.Calls()["assign"]).To(Equal(before["assign"]))
 		g.Expect(errors.Is(r.manager.Get("node").MaintainIPPool(t.Context()), netresource.ErrNotReady)).To(BeTrue())
-		g.Expect(a.lacks()).To(BeZero(), "what the node has is lent all the same")
+		g.Expect(a.lacks()).To(BeZero(), "what the node has is allocated all the same")
 		broken.Store(false)
 		rest(time.Minute)
 		g.Expect(r.level("node")).To(Equal([2]int{16, 8}))

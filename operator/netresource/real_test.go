@@ -300,7 +300,7 @@ func live(ctx context.Context, c *netresource.Client, a *agent) {
 	}
 }
 
-// converged is whether all nodes have 9 addresses of which 5 are used, nothing is
+// converged reports whether all nodes have 9 addresses of which 5 are used, nothing is
 // on its way back, and the cloud has nothing else.
 func converged(c *netresource.Client, cloud *memcloud.Cloud) error {
 	for i := range 20 {

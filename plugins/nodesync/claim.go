@@ -299,7 +299,7 @@ func (r *register) rivals(
 	return rivals, nil
 }
 
-// fresh is whether the agent that wrote beat must be taken for alive: a clock
+// fresh reports whether the agent that wrote beat must be taken for alive: a clock
 // that is ahead of ours does not make it stale.
 func fresh(beat *kv.NodeBeat, who Identity, now time.Time) bool {
 	return beat != nil && !beat.Stopped && beat.Session != who.Session && now.Sub(time.Unix(0, beat.At)) < who.Fresh

@@ -25,7 +25,7 @@ type Expired struct {
 
 // ReleaseExpired releases the IDs of nodes that are gone: no agent of the name
 // has beaten for e.After, whether it ended in good order or not, and the cluster
-// has no such node. It returns their names. An agent stops lending before that
+// has no such node. It returns their names. An agent stops allocation before that
 // time, so the IDs may be claimed at once. A record that has no beat gets one
 // now, so that its time begins to run. What cannot be decided for one node
 // keeps no other from being released.

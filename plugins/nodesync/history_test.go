@@ -48,7 +48,7 @@ func (r request) String() string {
 	return fmt.Sprintf("%s: %v, %v", verb, r.held, r.err)
 }
 
-// unknown is whether the answer does not tell what was done.
+// unknown reports whether the answer does not tell what was done.
 func (r request) unknown() bool {
 	return r.err != nil && !errors.Is(r.err, nodesync.ErrIDTaken) && !errors.Is(r.err, nodesync.ErrNoID) && !errors.Is(r.err, nodesync.ErrNoNode)
 }

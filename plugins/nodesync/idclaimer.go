@@ -243,7 +243,7 @@ func (k *IDClaimer) Confirm(ctx context.Context) error {
 	case kind == nil:
 		return err
 	case k.ID() == 0 && (errors.Is(kind, errMaybeTwin) || errors.Is(kind, errOtherSession)):
-		return err // there is nothing to lend from yet, and the twin may stop
+		return err // there is nothing to allocate from yet, and the twin may stop
 	case k.ID() == 0:
 		return controller.NewFatalError(err)
 	case k.tookBack(kind):
@@ -511,7 +511,7 @@ func (k *IDClaimer) keep(held Held, began time.Time) error {
 	return nil
 }
 
-// lose has nothing lent any more, also after a restart.
+// lose has no lease any more, also after a restart.
 func (k *IDClaimer) lose(problem string, kind error) {
 	k.telling.Lock()
 	k.tell(problem, kind)
@@ -576,7 +576,7 @@ func (k *IDClaimer) overdue() (problem string, kind error) {
 	return "", nil
 }
 
-// checkTerm stops the lending where the ID is overdue.
+// checkTerm stops allocation if the ID is overdue.
 func (k *IDClaimer) checkTerm() {
 	k.telling.Lock()
 	defer k.telling.Unlock()
@@ -623,7 +623,7 @@ func (k *IDClaimer) announce(held Held, problem string) {
 		k.deps.Log.Info("the node ID is this node's again", "nodeID", held.ID, "generation", held.Generation)
 	} else {
 		k.deps.Log.Error(
-			"this node's ID is in doubt: no new address is lent, what is lent stays",
+			"this node's ID is in doubt: no new address is allocated, existing leases stay",
 			"nodeID",
 			held.ID,
 			"problem",

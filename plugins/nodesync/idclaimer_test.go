@@ -134,7 +134,7 @@ func TestALostIDStaysLostOverARestart(t *testing.T) {
 
 		store.Reset(away)
 		a = newNode(t, store, again(who("a")), d)
-		g.Expect(a.Problem()).To(ContainSubstring("node ID 1 is of node c"), "before anything can be lent")
+		g.Expect(a.Problem()).To(ContainSubstring("node ID 1 is of node c"), "before anything can be allocated")
 		g.Expect(a.suspension()).NotTo(BeEmpty())
 		a.run(t)
 		time.Sleep(time.Hour)
@@ -272,7 +272,7 @@ func TestAnIDThatIsStolenAtOnce(t *testing.T) {
 }
 
 // Two runs with one identity, of a disk that was copied: the later one has it,
-// the earlier one lends nothing from its next sign of life on.
+// the earlier one allocates nothing from its next sign of life on.
 func TestACopiedDisk(t *testing.T) {
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		a := newNode(t, store, who("a"), newDisk()).confirm(t).run(t)

@@ -241,8 +241,8 @@ func TestTheLoopIsToldOfItsID(t *testing.T) {
 	g := NewWithT(t)
 	n := newNeighbourhood(t)
 	tx := &txn{}
-	g.Expect(n.Update(&nodesync.NodeIDChange{Problem: "taken"}, tx)).To(Equal("nothing new is lent"))
-	g.Expect(n.Update(&nodesync.NodeIDChange{}, tx)).To(Equal("lending goes on"))
+	g.Expect(n.Update(&nodesync.NodeIDChange{Problem: "taken"}, tx)).To(Equal("nothing new is allocated"))
+	g.Expect(n.Update(&nodesync.NodeIDChange{}, tx)).To(Equal("allocation goes on"))
 	g.Expect(tx.followUps).To(BeEmpty())
 	g.Expect(n.Revert(&nodesync.NodeIDChange{})).To(Succeed())
 }

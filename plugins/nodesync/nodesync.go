@@ -181,9 +181,9 @@ func (p *NodeSync) lookAtOwn() {
 func (p *NodeSync) Update(event controller.Event, txn controller.UpdateOperations) (string, error) {
 	if id, ok := event.(*NodeIDChange); ok {
 		if id.Problem != "" {
-			return "nothing new is lent", nil
+			return "nothing new is allocated", nil
 		}
-		return "lending goes on", nil
+		return "allocation goes on", nil
 	}
 	change := event.(*controller.KubeStateChange)
 	before := map[string]*Node{}

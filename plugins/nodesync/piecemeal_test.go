@@ -51,7 +51,7 @@ func (p piecemeal) Txn(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (r
 	return rev, p.hold(ctx, others)
 }
 
-// counts is whether each write of a key is a change, whatever is written.
+// counts reports whether each write of a key is a change, whatever is written.
 func counts(key string) bool {
 	return strings.HasPrefix(key, kv.NodeNameKey("")) || key == kv.PoolsKey
 }

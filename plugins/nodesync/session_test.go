@@ -115,7 +115,7 @@ func TestAStartWithoutTheStore(t *testing.T) {
 	noUUID := func(boot string) nodesync.Machine { return nodesync.Machine{BootID: boot} }
 	for name, c := range map[string]struct {
 		first, second nodesync.Machine
-		why           string // nothing new is lent; "": it is
+		why           string // nothing new is allocated; "": it is
 	}{
 		"a restart":              {machineOf("a"), machineOf("a"), ""},
 		"a reboot":               {machineOf("a"), nodesync.Machine{ProductUUID: "product-of-a", BootID: "boot-2"}, ""},
@@ -141,7 +141,7 @@ func TestAStartWithoutTheStore(t *testing.T) {
 					}
 					g.Expect(a.suspension()).To(ContainSubstring(c.why))
 					g.Expect(a.events()).To(HaveExactElements(ContainSubstring(c.why)))
-					g.Expect(a.Use()).To(BeNumerically("==", 1), "what is lent is served")
+					g.Expect(a.Use()).To(BeNumerically("==", 1), "what is allocated is served")
 					time.Sleep(time.Hour)
 					g.Expect(a.suspension()).NotTo(BeEmpty())
 					store.Reset()

@@ -17,7 +17,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// An agent that is cut off lends until 5/6 of the term have passed since it was
+// An agent that is cut off allocates until 5/6 of the term have passed since it was
 // confirmed, not a moment longer, however the store is away and however often
 // it is asked; then it says so once, and goes on when it is confirmed again.
 func TestAnAgentThatIsCutOff(t *testing.T) {
@@ -54,7 +54,7 @@ func TestAnAgentThatIsCutOff(t *testing.T) {
 					store.Reset()
 					a.stop() // where the store does not answer, a beat is still under way
 					restarted := newNode(t, store, again(who("a")), a.disk)
-					g.Expect(restarted.suspension()).NotTo(BeEmpty(), "nor does the next run lend anything")
+					g.Expect(restarted.suspension()).NotTo(BeEmpty(), "nor does the next run allocate anything")
 					restarted.confirm(t)
 					g.Expect(restarted.suspension()).To(BeEmpty())
 					g.Expect(restarted.Problem()).To(BeEmpty())

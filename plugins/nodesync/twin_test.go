@@ -67,7 +67,7 @@ func TestARestartAndACloneAreToldApart(t *testing.T) {
 					second.run(t)
 					synctest.Wait()
 					g.Expect(second.suspension()).To(ContainSubstring("may run with this node's identity"))
-					g.Expect(second.ID()).To(BeNumerically("==", 1), "what is lent is served")
+					g.Expect(second.ID()).To(BeNumerically("==", 1), "what is allocated is served")
 					time.Sleep(time.Until(began.Add(fresh)) - 1)
 					g.Expect(second.suspension()).NotTo(BeEmpty())
 					g.Expect(proto.Equal(beatOf(g, store, 1), written)).To(BeTrue(), "nothing is written meanwhile")

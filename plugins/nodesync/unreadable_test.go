@@ -96,7 +96,7 @@ func TestTheHolderWritesARecordThatCannotBeReadAgain(t *testing.T) {
 }
 
 // If the claim of the name is not of this ID and this instance, the record may be
-// another node's by now: what is lent stays, and nothing new is lent.
+// another node's by now: what is allocated stays, and nothing new is allocated.
 func TestARecordThatCannotBeReadMayBeAnothers(t *testing.T) {
 	for name, c := range map[string]*kv.NodeName{
 		"of another instance": {Id: 2, Instance: "another"},

@@ -269,10 +269,10 @@ func (w *world) end(a *agent, crash bool) {
 	}
 }
 
-// lends is whether an agent may lend new addresses.
+// allocates reports whether an agent may allocate new addresses.
 func (a *agent) allocates() bool { return a.used.Load() != 0 && a.Problem() == "" }
 
-// excused is whether an agent cannot know yet what became of its ID: the store
+// excused reports whether an agent cannot know yet what became of its ID: the store
 // has lost its past since it was confirmed; or an administrator has released the ID of
 // an agent that was cut off, or of a machine that was to come back. An agent of
 // a disk that was copied may be moved by the other one while it is cut off.
@@ -350,12 +350,12 @@ func (w *world) monitor(before, now map[string]kvdb.KeyValue) {
 func (w *world) overlap(id uint32, m *kv.NodeRecord) {
 	for _, x := range w.machines {
 		if a := x.agent; a != nil && m.Released == 0 && x.instance != m.Instance && a.allocates() && a.ID() == id && !w.excused(a) {
-			w.fault("node ID %d is of %s (%s), and %s (%s) may lend under it, confirmed at %s", id, m.Name, m.Instance, x.name, x.instance, a.Confirmed().Format("15:04:05.000"))
+			w.fault("node ID %d is of %s (%s), and %s (%s) may allocate under it, confirmed at %s", id, m.Name, m.Instance, x.name, x.instance, a.Confirmed().Format("15:04:05.000"))
 		}
 	}
 }
 
-// alone finds two agents that may lend under one ID, and agents whose ID changes.
+// alone finds two agents that may allocate under one ID, and agents whose ID changes.
 func (w *world) alone() {
 	allocators := map[uint32]*machine{}
 	for _, m := range w.machines {
@@ -375,7 +375,7 @@ func (w *world) alone() {
 		}
 		other := allocators[a.ID()]
 		if other != nil {
-			w.fault("%s (%s) and %s (%s) may lend under node ID %d", m.name, m.instance, other.name, other.instance, a.ID())
+			w.fault("%s (%s) and %s (%s) may allocate under node ID %d", m.name, m.instance, other.name, other.instance, a.ID())
 		}
 		allocators[a.ID()] = m
 	}
@@ -393,9 +393,9 @@ func (w *world) check() error {
 			continue
 		}
 		if since := a.now().Add(m.offsetAtStart(a)).Sub(a.Confirmed()); a.allocates() && since >= worldTerm && !w.jumps {
-			w.fault("%s (%s) may lend %s after it was confirmed", m.name, m.instance, since)
+			w.fault("%s (%s) may allocate %s after it was confirmed", m.name, m.instance, since)
 		} else if a.allocates() && since >= worldTerm+2*refresh+2*worldJump {
-			w.fault("%s (%s) may lend %s after it was confirmed, by its clock", m.name, m.instance, since)
+			w.fault("%s (%s) may allocate %s after it was confirmed, by its clock", m.name, m.instance, since)
 		}
 		w.suspects(a)
 		if (a.suspension() == "") != (a.Problem() == "") {
@@ -503,7 +503,7 @@ func (w *world) describe() string {
 		}
 	}
 	for _, a := range w.agents() {
-		all = append(all, fmt.Sprintf("%s/%s has %d (used %d) lends=%t confirmed=%s", a.of.name, a.of.instance, a.ID(), a.used.Load(), a.allocates(), a.Confirmed().Format("15:04:05")))
+		all = append(all, fmt.Sprintf("%s/%s has %d (used %d) allocates=%t confirmed=%s", a.of.name, a.of.instance, a.ID(), a.used.Load(), a.allocates(), a.Confirmed().Format("15:04:05")))
 	}
 	return strings.Join(all, "; ")
 }

@@ -56,7 +56,7 @@ func (a *agent) nodeDisk(d *nodesync.IDClaimerDeps) *disk {
 	return copied
 }
 
-// twice finds a twin of a that may lend under the same ID where one of both has
+// twice finds a twin of a that may allocate under the same ID where one of both has
 // had to notice the other: because nothing disturbs them, or because one has
 // started on another machine while the other was confirmed.
 func (w *world) twice(a *agent) {
@@ -75,7 +75,7 @@ func (w *world) twice(a *agent) {
 		}
 		switch {
 		case calm(a) && calm(b):
-			w.fault("%s (%s) on %s and on %s have both lent for %s", a.of.name, m.instance, a.of.host, m.host, noticed)
+			w.fault("%s (%s) on %s and on %s have both allocated for %s", a.of.name, m.instance, a.of.host, m.host, noticed)
 		case !w.jumps && a.of.host != m.host && !a.resumed && !b.resumed && confirmed(a) && confirmed(b):
 			w.fault(
 				"%s (%s) on %s and on %s are both confirmed, at %s and %s",

@@ -493,7 +493,7 @@ func (w *world) twin() (string, error) {
 	return d.name, nil
 }
 
-// beats is whether the store has heard d a moment ago.
+// beats reports whether the store has heard d a moment ago.
 func (w *world) beats(d *resident) bool {
 	all, err := w.store.list()
 	for _, x := range all {

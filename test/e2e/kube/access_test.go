@@ -82,7 +82,7 @@ func as(kubeconfig string) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// can is whether an account may do something, by the API server's word.
+// can reports whether an account may do something, by the API server's word.
 func can(t *testing.T, client kubernetes.Interface, what authorization.ResourceAttributes) (bool, error) {
 	review := &authorization.SelfSubjectAccessReview{Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &what}}
 	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, createOptions())

@@ -109,7 +109,7 @@ func (j *judge) tell() {
 	j.changed = make(chan struct{})
 }
 
-// overlap is whether any two of them do.
+// overlap reports whether any two of them do.
 func overlap(a, b []netip.Prefix) bool {
 	return slices.ContainsFunc(a, func(x netip.Prefix) bool { return slices.ContainsFunc(b, x.Overlaps) })
 }

@@ -128,7 +128,7 @@ func (p program) linkerFlags(version string) string {
 	return flags + fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", p.version, version, major, minor)
 }
 
-// upToDate is whether the program is there and was made like that.
+// upToDate reports whether the program is there and was made like that.
 func upToDate(program, stamp, want string) bool {
 	if info, err := os.Stat(program); err != nil || !info.Mode().IsRegular() {
 		return false
