@@ -253,6 +253,9 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	if x.state == Pending && m.ExpiryToken != "" {
 		x.timer = l.resumeTimer(x, m)
 	}
+	if b.prefix != prefix {
+		l.dirty[leaseKey(p.Name, a)] = struct{}{}
+	}
 	l.gen = max(l.gen, m.Generation)
 	fp.occupyAll(a)
 	l.link(x, l.hash(&x.key))
