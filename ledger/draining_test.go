@@ -151,8 +151,11 @@ func TestLeaseOfALostBlockWithinADrainingOne(t *testing.T) {
 	b.g.Expect(st.SetBlocks("default", []netip.Prefix{pfx("10.0.0.128/26")})).To(Succeed())
 	_, err := b.claim(30)
 	b.g.Expect(err).NotTo(HaveOccurred())
+	leases := b.list()
 	b.reopen()
 	b.consistent()
+	b.g.Expect(b.list()).To(Equal(leases))
+	b.g.Expect(b.blocks()).To(ConsistOf("10.0.0.0/24 draining", "10.0.0.0/28 active", "10.0.0.128/26 draining"))
 	b.pool(pool, "10.0.0.128/26")
 	b.consistent()
 }

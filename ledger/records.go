@@ -237,9 +237,6 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	fp := &p.fam[FamilyOf(a)]
 	prefix := netip.PrefixFrom(a, int(m.BlockBits)).Masked()
 	b := fp.blockOfLength(a, int(m.BlockBits))
-	if b == nil {
-		b = fp.blockOf(a)
-	}
 	if b == nil { // its block was not recorded: keep it as one that allocates nothing
 		b = p.newBlock(prefix)
 		b.state = Draining
@@ -252,9 +249,6 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	}
 	if x.state == Pending && m.ExpiryToken != "" {
 		x.timer = l.resumeTimer(x, m)
-	}
-	if b.prefix != prefix {
-		l.dirty[leaseKey(p.Name, a)] = struct{}{}
 	}
 	l.gen = max(l.gen, m.Generation)
 	fp.occupyAll(a)
