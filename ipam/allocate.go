@@ -77,13 +77,17 @@ func (m *IPAM) claimAddr(a netip.Addr, owner string, report bool) (*AllocationRe
 		return nil, err
 	}
 	s := m.snapshot.Load()
-	if l, ok := m.restore(a, owner); ok {
+	l, ok, err := m.restore(a, owner)
+	switch {
+	case err != nil:
+		return nil, allocation(a.String(), owner, err)
+	case ok:
 		return m.result(s, a, l.Expiry.Token), nil
 	}
 	if err := m.refuses(s, a); err != nil {
 		return nil, allocation(a.String(), owner, err)
 	}
-	_, _, err := m.deps.Ledger.ClaimAddr(context.Background(), &ledger.Request{
+	_, _, err = m.deps.Ledger.ClaimAddr(context.Background(), &ledger.Request{
 		Pool:   m.pool.Name,
 		Key:    m.key(owner),
 		Wanted: []netip.Addr{a},
@@ -102,13 +106,20 @@ func (m *IPAM) claimAddr(a netip.Addr, owner string, report bool) (*AllocationRe
 }
 
 // restore returns the lease of an address that the owner has from an earlier
-// process and has not asked for since.
-func (m *IPAM) restore(a netip.Addr, owner string) (ledger.Lease, bool) {
+// process and has not asked for since. The empty commit writes what a failed one
+// has left to write.
+func (m *IPAM) restore(a netip.Addr, owner string) (l ledger.Lease, ok bool, err error) {
 	if !m.replays.Any() {
-		return ledger.Lease{}, false
+		return l, false, nil
 	}
-	l, ok := m.deps.Ledger.Lookup(m.pool.Name, a)
-	return l, ok && l.Key == m.key(owner) && m.replays.Confirm(l.Generation)
+	l, ok = m.deps.Ledger.Lookup(m.pool.Name, a)
+	if !ok || l.Key != m.key(owner) || !m.replays.Open(l.Generation) {
+		return l, false, nil
+	}
+	if err := m.deps.Ledger.Begin().Commit(context.Background()); err != nil {
+		return l, false, err
+	}
+	return l, m.replays.Confirm(l.Generation), nil
 }
 
 // refuses returns why an address must not be allocated, or nil.

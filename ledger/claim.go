@@ -168,6 +168,7 @@ func (l *Ledger) leasesOfKey(st *Stage, k *Key, h uint32) ([]*lease, error) {
 			return have, err
 		}
 		l.ended.Wait()
+		l.expirePending()
 	}
 }
 

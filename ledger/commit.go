@@ -96,7 +96,7 @@ func (l *Ledger) commit(ctx context.Context, st *Stage) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		st.undoTo(0)
+		l.undo(st)
 		return &commitError{context.Cause(ctx)}
 	}
 	if err := l.join(st); err != nil {
@@ -229,10 +229,11 @@ func lastOfKey(ops []kvdb.Op) []kvdb.Op {
 
 // flush writes the dirty records.
 func (l *Ledger) flush(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.dirty) == 0 || ctx.Err() != nil {
+	if len(l.dirty) == 0 {
 		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	return l.join(&Stage{l: l})
 }

@@ -94,10 +94,7 @@ func (fp *familyPool) longestCooling(req *Request) (*lease, *block) {
 
 func (fp *familyPool) firstUsable(l *list, req *Request) (*lease, *block) {
 	for x := l.head; x != nil; x = x.cooling[l.by].next {
-		b := x.block
-		if len(fp.lengths) > 1 {
-			b = fp.blockOf(x.addr)
-		}
+		b := fp.allocates(x)
 		if b.state == Active && !b.pool.isReserved(b, x.addr) && req.allows(b, x.addr) {
 			return x, b
 		}

@@ -213,6 +213,23 @@ func (fp *familyPool) blockOf(a netip.Addr) (found *block) {
 	return found
 }
 
+// allocates returns the block that allocates the address of x again: an active one,
+// if one contains it.
+func (fp *familyPool) allocates(x *lease) *block {
+	if x.block.state == Active || len(fp.lengths) == 1 {
+		return x.block
+	}
+	return fp.blockOf(x.addr)
+}
+
+// leasesOf returns the leases of b.
+func (fp *familyPool) leasesOf(b *block) []*lease {
+	if b.users+b.infra+b.cooling.n == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(fp.leasesIn(b.prefix), func(x *lease) bool { return x.block != b })
+}
+
 // leasesIn returns the leases whose address is in p, in no order.
 func (fp *familyPool) leasesIn(p netip.Prefix) (found []*lease) {
 	if addrspace.Size(p) < uint64(fp.leases.n) {

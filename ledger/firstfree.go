@@ -25,7 +25,7 @@ func (l *Ledger) FirstFree(f Family, pools []string) (pool string, wait time.Dur
 			return name, 0, true
 		}
 		for x := fp.cooling.head; x != nil; x = x.cooling[ofFamily].next {
-			if x.block.state != Active {
+			if fp.allocates(x).state != Active {
 				continue
 			}
 			if rest := p.CoolDown - (l.opt.Uptime() - x.cooled); wait < 0 || rest < wait {

@@ -218,9 +218,10 @@ func (l *Ledger) wakeRun() {
 	}
 }
 
-// coolsDown reports whether the address of x cools after its release.
+// coolsDown reports whether the address of x cools after its release: this node may
+// allocate it again.
 func coolsDown(x *lease) bool {
-	return x.block.pool.CoolDown > 0 && x.block.state == Active && x.purpose != ForInfra
+	return x.block.pool.CoolDown > 0 && x.purpose != ForInfra && x.block.family().allocates(x).state == Active
 }
 
 // expireCooling frees the addresses of fp that have cooled for the cool-down. The
@@ -260,23 +261,29 @@ func (l *Ledger) sweep(blocks ...*block) {
 }
 
 // forget removes a block and its leases, unless a stage changes one of them: the
-// end of that stage sweeps again.
+// end of that stage sweeps again. An address of another active block cools on there.
 func (l *Ledger) forget(b *block) bool {
 	p, fp := b.pool, b.family()
-	leases := slices.DeleteFunc(fp.leasesIn(b.prefix), func(x *lease) bool { return x.block != b })
+	leases := fp.leasesOf(b)
 	for _, x := range leases {
 		if x.owner != nil {
 			return false
 		}
 	}
 	for _, x := range leases {
-		if x.state == Cooling {
-			fp.removeCooling(x)
-		} else {
+		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
+		if x.state != Cooling {
 			l.unlink(x)
+			l.drop(x)
+			continue
+		}
+		fp.removeCooling(x)
+		if other := fp.allocates(x); other.state == Active {
+			x.block = other
+			fp.insertCooling(x)
+			continue
 		}
 		l.drop(x)
-		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
 	}
 	fp.forget(b)
 	l.dirty[blockKey(p.Name, b.prefix)] = struct{}{}
@@ -296,8 +303,8 @@ func (l *Ledger) Run(ctx context.Context) error {
 		case <-l.wake:
 		case <-timer.C:
 		}
-		wait := l.expireAll()
-		if err := l.flush(ctx); err != nil {
+		wait, err := l.endExpired(ctx)
+		if err != nil && ctx.Err() == nil {
 			l.opt.Log.Warn("expired leases are still in the journal", "error", err)
 			wait = min(wait, time.Minute)
 		}
@@ -305,11 +312,18 @@ func (l *Ledger) Run(ctx context.Context) error {
 	}
 }
 
+// endExpired ends the leases that have expired or cooled and writes that. It returns
+// the time until the next one.
+func (l *Ledger) endExpired(ctx context.Context) (time.Duration, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wait := l.expireAll()
+	return wait, l.flush(ctx)
+}
+
 // expireAll ends the leases that have expired or cooled, and returns the time until
 // the next one.
 func (l *Ledger) expireAll() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	wait := time.Hour
 	l.expirePending()
 	for _, p := range l.pools {

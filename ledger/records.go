@@ -237,9 +237,6 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	fp := &p.fam[FamilyOf(a)]
 	prefix := netip.PrefixFrom(a, int(m.BlockBits)).Masked()
 	b := fp.blockOfLength(a, int(m.BlockBits))
-	if b == nil {
-		b = fp.blockOf(a)
-	}
 	if b == nil { // its block was not recorded: keep it as one that allocates nothing
 		b = p.newBlock(prefix)
 		b.state = Draining

@@ -165,6 +165,7 @@ func (st *Stage) release(x *lease) {
 		i := slices.IndexFunc(st.changes, func(c change) bool { return c.kind == claimed && c.lease == x })
 		st.l.revert(st.changes[i])
 		st.changes = slices.DeleteFunc(st.changes, func(c change) bool { return c.lease == x && (c.kind == claimed || c.kind == extended) })
+		st.l.sweep(x.block)
 		st.l.ended.Broadcast()
 		return
 	}

@@ -15,8 +15,8 @@ import (
 // address cools all the same, and the next commit writes its record.
 func (l *Ledger) Cool(ctx context.Context, pool string, a netip.Addr, since time.Duration) error {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	err := l.coolFree(pool, a, since)
-	l.mu.Unlock()
 	if err == nil {
 		err = l.flush(ctx)
 	}
@@ -50,8 +50,8 @@ func (l *Ledger) coolFree(pool string, a netip.Addr, since time.Duration) error 
 // both records.
 func (l *Ledger) Move(ctx context.Context, from, to string, a netip.Addr) error {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	err := l.move(from, to, a)
-	l.mu.Unlock()
 	if err == nil {
 		err = l.flush(ctx)
 	}
@@ -85,6 +85,7 @@ func (l *Ledger) move(from, to string, a netip.Addr) error {
 		l.unlink(x)
 	}
 	l.drop(x)
+	left := x.block
 	b.family().occupyAll(a)
 	x.block = b
 	l.link(x, l.hash(&x.key))
@@ -93,6 +94,7 @@ func (l *Ledger) move(from, to string, a netip.Addr) error {
 	}
 	l.dirty[leaseKey(from, a)] = struct{}{}
 	l.dirty[leaseKey(to, a)] = struct{}{}
+	l.sweep(left)
 	l.wakeRun()
 	return nil
 }

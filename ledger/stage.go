@@ -239,7 +239,7 @@ func (st *Stage) setState(b *block, state BlockState) {
 func (st *Stage) Undo() {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
-	st.undoTo(0)
+	st.l.undo(st)
 }
 
 // undoTo undoes the changes from number n on, the last one first.
@@ -265,12 +265,7 @@ func (l *Ledger) revert(c change) {
 			l.drop(x)
 			break
 		}
-		fp := x.block.family()
-		fp.leases.remove(x)
-		l.link(c.replaced, l.hash(&c.replaced.key))
-		if c.replaced.state == Cooling {
-			fp.insertCooling(c.replaced)
-		}
+		l.restore(x, c.replaced)
 	case released:
 		c.lease.releasing, c.lease.owner = false, nil
 	case granted:
@@ -293,11 +288,31 @@ func (l *Ledger) revert(c change) {
 	}
 }
 
+// restore gives the address of x, which is unlinked already, back to the lease before.
+// If the block of that one was released meanwhile, a gateway ended with it, and an
+// address cools on in the block of x.
+func (l *Ledger) restore(x, before *lease) {
+	fp := x.block.family()
+	if before.block.forgotten {
+		l.dirty[leaseKey(x.block.pool.Name, x.addr)] = struct{}{}
+		if before.state != Cooling {
+			l.drop(x)
+			return
+		}
+		before.block = x.block
+	}
+	fp.leases.remove(x)
+	l.link(before, l.hash(&before.key))
+	if before.state == Cooling {
+		fp.insertCooling(before)
+	}
+}
+
 // retract removes a block whose grant was not committed. If it has leases by now, it
 // drains until they are released.
 func (l *Ledger) retract(b *block) {
 	fp := b.family()
-	if slices.ContainsFunc(fp.leasesIn(b.prefix), func(x *lease) bool { return x.block == b }) {
+	if len(fp.leasesOf(b)) > 0 {
 		b.state = Draining
 		l.dirty[blockKey(b.pool.Name, b.prefix)] = struct{}{}
 		return
@@ -366,14 +381,7 @@ func (l *Ledger) finish(stages []*Stage, err error) {
 	touched := l.touched[:0]
 	for _, st := range stages {
 		st.committing, st.err = false, err
-		for i := range st.changes {
-			switch c := &st.changes[i]; c.kind {
-			case claimed, released, extended:
-				touched = append(touched, c.lease.block)
-			case granted:
-				touched = append(touched, c.block)
-			}
-		}
+		touched = st.appendBlocks(touched)
 		if err != nil {
 			st.undoTo(0)
 			continue
@@ -384,10 +392,39 @@ func (l *Ledger) finish(stages []*Stage, err error) {
 		clear(st.changes)
 		st.changes = st.changes[:0]
 	}
+	l.sweepTouched(touched)
+	l.ended.Broadcast()
+}
+
+// undo undoes all that st stages.
+func (l *Ledger) undo(st *Stage) {
+	touched := st.appendBlocks(l.touched[:0])
+	st.undoTo(0)
+	l.sweepTouched(touched)
+}
+
+// appendBlocks appends the blocks that may end with the stage.
+func (st *Stage) appendBlocks(touched []*block) []*block {
+	for i := range st.changes {
+		switch c := &st.changes[i]; c.kind {
+		case claimed, released, extended:
+			touched = append(touched, c.lease.block)
+		case granted:
+			touched = append(touched, c.block)
+		case excluded:
+			if x := c.exclusion.lease; x != nil {
+				touched = append(touched, x.block)
+			}
+		}
+	}
+	return touched
+}
+
+// sweepTouched sweeps the blocks of a stage that has ended, which are in l.touched.
+func (l *Ledger) sweepTouched(touched []*block) {
 	l.sweep(touched...)
 	clear(touched)
 	l.touched = touched[:0]
-	l.ended.Broadcast()
 }
 
 // apply returns a durable change effective.

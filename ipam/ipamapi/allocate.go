@@ -182,6 +182,9 @@ func (d *Driver) claim(
 
 // repeat decides whether lease l answers a request for its address.
 func (d *Driver) repeat(ctx context.Context, p *pool, l ledger.Lease, o owner) error {
+	if err := d.flush(ctx); err != nil {
+		return err
+	}
 	has := holder(l)
 	switch {
 	case !p.allocated(l):

@@ -46,7 +46,7 @@ func (d *Driver) releaseFrom(ctx context.Context, p *pool, a netip.Addr, changin
 		}
 		l, ok := d.ledger.Lookup(m.ledger, a)
 		if !ok || !p.allocated(l) {
-			return nil // released already, or never requested through this pool
+			return d.flush(ctx) // released already, or never requested through this pool
 		}
 		if gateway = holder(l).gateway; gateway && !changing {
 			return nil
@@ -70,6 +70,10 @@ func (d *Driver) releaseFrom(ctx context.Context, p *pool, a netip.Addr, changin
 	}
 	return gateway, err
 }
+
+// flush writes what a failed commit of the ledger has left to write: no answer may
+// come from a memory that the journal contradicts.
+func (d *Driver) flush(ctx context.Context) error { return d.ledger.Begin().Commit(ctx) }
 
 // releaseEndpoint releases the address of an endpoint in a pool of its own, which
 // is the usual case. In every other case it does nothing and is not done.

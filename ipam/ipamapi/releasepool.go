@@ -114,7 +114,7 @@ func (d *Driver) keep(ctx context.Context, p *pool) {
 		err = d.repair(ctx)
 	}
 	if err == nil {
-		err = d.ledger.Begin().Commit(ctx) // writes over what a failed commit may have left
+		err = d.flush(ctx)
 	}
 	if err != nil {
 		d.log.Warn("the release of a Docker pool failed; after a crash now the pool may be gone",

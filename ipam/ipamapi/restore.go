@@ -20,13 +20,14 @@ type restored struct {
 	changes []saving            // records to write
 	gone    []ledger.Key        // leases of closing pools
 	held    map[string]bool     // pools of the ledger with leases that stay
+	ending  map[string]bool     // pools of the ledger that closing pools had, perhaps with others
 }
 
 // restore builds memory from the records and the ledger, and brings these in
 // line with each other: pools of the records are opened, those that were being
 // released are closed, and pools without a record stay if they have leases.
 func (d *Driver) restore(ctx context.Context) error {
-	r := restored{closing: map[string]struct{}{}, held: map[string]bool{}}
+	r := restored{closing: map[string]struct{}{}, held: map[string]bool{}, ending: map[string]bool{}}
 	restoreRecord := func(key string, value []byte) error { return d.restoreRecord(&r, key, value) }
 	if err := d.records.Load(ctx, restoreRecord); err != nil {
 		return fmt.Errorf("load the records of pools: %w", err)
@@ -66,6 +67,7 @@ func (d *Driver) restoreRecord(r *restored, key string, value []byte) error {
 	}
 	if rec.Closing {
 		r.closing[key] = struct{}{}
+		r.ending[id.ledgerPool()] = id.pods == ""
 		if rec.Ended {
 			d.ended[key] = true
 		} else {
@@ -88,7 +90,8 @@ func (d *Driver) restoreLease(r *restored, l ledger.Lease) {
 		return
 	}
 	d.number.Store(max(d.number.Load(), number(l.Key)))
-	if _, ok := r.closing[l.Key.Network]; ok {
+	_, closing := r.closing[l.Key.Network]
+	if closing || r.ending[l.Pool] && d.openIn(l.Pool) == nil { // the prefix of another one of its group ends
 		r.gone = append(r.gone, l.Key)
 		return
 	}
