@@ -5,13 +5,15 @@
 //
 // New takes a configuration and options, and opens nothing. Run opens the
 // database and the stores, starts every part, and closes all of them before it
-// returns. An Agent runs once; several agents may run in one process if each has
-// directories of its own. The plugins and the order in which the event loop calls
+// returns, also the store, the southbound and the listeners that options have set.
+// An Agent runs once; several agents may run in one process if each has directories
+// of its own. The plugins and the order in which the event loop calls
 // them are listed in assemble.go. A program adds its own plugins with
 // WithEventHandlers.
 //
-// If one part of the agent fails, Run ends the other parts and returns the error.
-// Run returns nil when its context has ended and every event is done.
+// If one part of the agent fails, or returns before its context has ended, Run ends
+// the other parts and returns the error. Run returns nil when its context has ended
+// and every event is done.
 package agent
 
 import (
@@ -20,6 +22,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
@@ -40,6 +43,7 @@ type Agent struct {
 	sink      controller.Sink
 	store     kvdb.Store
 	listeners Listeners
+	ran       atomic.Bool
 }
 
 // Node names the node, its directories and the files that identify its machine.
@@ -149,11 +153,20 @@ func New(conf *contivconf.Config, opts ...Option) (*Agent, error) {
 
 // Run runs the agent until ctx ends or a part of the agent fails.
 func (a *Agent) Run(ctx context.Context) error {
-	running, err := a.open(ctx)
-	if err != nil {
-		return fmt.Errorf("start the agent: %w", err)
+	if a.ran.Swap(true) {
+		return errors.New("run the agent: it has run before: want a new Agent for each run")
 	}
-	return errors.Join(running.serve(ctx, running.restapi.Serve), running.close())
+	running, err := a.open(ctx)
+	switch {
+	case err == nil:
+		err = errors.Join(running.serve(ctx, running.restapi.Serve), running.close())
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		a.log.Info("the agent was stopped before it has started", "error", err)
+		err = a.closeGiven()
+	default:
+		err = errors.Join(fmt.Errorf("start the agent: %w", err), a.closeGiven())
+	}
+	return errors.Join(err, a.listeners.close())
 }
 
 // fail ends the process after another program has changed the database. It closes

@@ -119,3 +119,132 @@ func TestOptionsReplaceParts(t *testing.T) {
 	g.Expect(<-ended).To(Succeed())
 	g.Expect(store.closed).To(BeClosed())
 }
+
+// runningSink is a southbound with the methods that an agent calls if there are any.
+type runningSink struct {
+	controller.MemorySink
+	run    func(context.Context) error
+	closed int
+}
+
+func (s *runningSink) Run(ctx context.Context) error { return s.run(ctx) }
+
+func (s *runningSink) Close() error {
+	s.closed++
+	return nil
+}
+
+// untilStopped returns when ctx ends.
+func untilStopped(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// given holds what a caller opens for an agent.
+type given struct {
+	node      Node
+	sink      *runningSink
+	store     closingStore
+	listeners Listeners
+}
+
+func newGiven(t *testing.T) *given {
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		return l
+	}
+	return &given{
+		node:      nodeIn(t),
+		sink:      &runningSink{run: untilStopped},
+		store:     closingStore{mem.New(), make(chan struct{})},
+		listeners: Listeners{Docker: listen(), REST: listen(), Metrics: listen()},
+	}
+}
+
+func (x *given) agent(g Gomega, more ...Option) *Agent {
+	a, err := New(contivconf.Default(), append([]Option{
+		WithNode(x.node), WithSouthbound(x.sink), WithStore(x.store), WithListeners(x.listeners),
+	}, more...)...)
+	g.Expect(err).NotTo(HaveOccurred())
+	return a
+}
+
+func (x *given) isClosed(g Gomega) {
+	g.Expect(x.sink.closed).To(Equal(1), "the southbound")
+	g.Expect(x.store.closed).To(BeClosed())
+	for _, l := range []net.Listener{x.listeners.Docker, x.listeners.REST, x.listeners.Metrics} {
+		g.Expect(l.Close()).To(MatchError(net.ErrClosed))
+	}
+}
+
+func TestRunClosesWhatItWasGiven(t *testing.T) {
+	nilHandler := WithEventHandlers(func(Plugins) []controller.EventHandler { return []controller.EventHandler{nil} })
+	for name, x := range map[string]struct {
+		change func(*given) []Option
+		ended  bool // the context, before Run
+		want   string
+	}{
+		"the run directory is a file": {change: func(x *given) []Option {
+			_ = os.WriteFile(x.node.RunDir, nil, 0o600)
+			return nil
+		}, want: "start the agent: use run directory "},
+		"the state directory is a file": {change: func(x *given) []Option {
+			_ = os.WriteFile(x.node.StateDir, nil, 0o600)
+			return nil
+		}, want: "start the agent: open database "},
+		"a handler is nil": {
+			change: func(*given) []Option { return []Option{nilHandler} },
+			want:   "start the agent: init controller: handler ",
+		},
+		"the southbound fails": {change: func(x *given) []Option {
+			x.sink.run = func(context.Context) error { return io.ErrUnexpectedEOF }
+			return nil
+		}, want: "southbound: unexpected EOF"},
+		"the southbound returns": {change: func(x *given) []Option {
+			x.sink.run = func(context.Context) error { return nil }
+			return nil
+		}, want: "southbound: it returned before it was stopped"},
+		"a listener is closed": {change: func(x *given) []Option {
+			_ = x.listeners.REST.Close()
+			return nil
+		}, want: "API: answer on "},
+		"the context has ended": {ended: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, parts := NewWithT(t), newGiven(t)
+			var options []Option
+			if x.change != nil {
+				options = x.change(parts)
+			}
+			a := parts.agent(g, options...)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			if x.ended {
+				stop()
+			}
+			err := a.Run(ctx)
+			if x.want == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+			} else {
+				g.Expect(err).To(MatchError(ContainSubstring(x.want)))
+			}
+			parts.isClosed(g)
+		})
+	}
+}
+
+func TestAnAgentRunsOnce(t *testing.T) {
+	g, parts := NewWithT(t), newGiven(t)
+	a := parts.agent(g)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	g.Eventually(func() bool { return a.ran.Load() }, soon).Should(BeTrue())
+	g.Expect(a.Run(ctx)).To(MatchError(ContainSubstring("it has run before")))
+	g.Expect(parts.store.closed).NotTo(BeClosed(), "the first run goes on")
+	stop()
+	g.Expect(<-ended).To(Succeed())
+	g.Expect(a.Run(t.Context())).To(MatchError(ContainSubstring("it has run before")))
+	parts.isClosed(g)
+}

@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
@@ -17,6 +18,19 @@ type Listeners struct {
 	Docker  net.Listener // of Docker's driver; nil: the socket that cadastre.docker names
 	REST    net.Listener // of the read-only API, as it is; nil: as cadastre.rest says
 	Metrics net.Listener // of metrics and probes, as it is; nil: as cadastre.metrics says
+}
+
+// close closes all listeners. The servers have closed those that were served.
+func (l Listeners) close() (err error) {
+	for _, opened := range []net.Listener{l.Docker, l.REST, l.Metrics} {
+		if opened == nil {
+			continue
+		}
+		if e := opened.Close(); e != nil && !errors.Is(e, net.ErrClosed) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }
 
 // tcpListeners returns the listeners of the read-only API and of the metrics that the

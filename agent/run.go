@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +33,9 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	start := func(name string, f func(context.Context) error) {
 		wg.Go(func() {
 			err := f(ctx)
+			if err == nil && ctx.Err() == nil {
+				err = errors.New("it returned before it was stopped")
+			}
 			if err != nil {
 				mu.Lock()
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
@@ -144,10 +146,7 @@ func (p pods) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 
 // close closes what open has opened.
 func (a *assembly) close() error {
-	err := a.store.Close()
-	if s, ok := a.sink.(io.Closer); ok {
-		err = errors.Join(err, s.Close())
-	}
+	err := errors.Join(a.store.Close(), closeSink(a.sink))
 	if a.file != nil {
 		err = errors.Join(err, a.file.Close())
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
@@ -93,11 +94,11 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 	}
 	logMachine(a.log, d, a.node)
 	if err := a.openSink(&d); err != nil {
-		return nil, errors.Join(err, d.store.Close())
+		return nil, errors.Join(err, a.closeOpened(d))
 	}
 	running, err := assemble(ctx, a.node, a.conf, a.log, clock, d)
 	if err != nil {
-		return nil, errors.Join(err, d.store.Close())
+		return nil, errors.Join(err, a.closeOpened(d))
 	}
 	running.file = file
 	running.restapi.Database, running.restapi.Doubt = file, file
@@ -181,6 +182,34 @@ func (a *Agent) openSink(d *dependencies) (err error) {
 		a.log.Error("gave up making a route until the next resync", "key", key, "error", err)
 	}})
 	return err
+}
+
+// closeOpened closes what openStore and openSink have opened. Run closes what the
+// caller has opened.
+func (a *Agent) closeOpened(d dependencies) (err error) {
+	if a.store == nil {
+		err = d.store.Close()
+	}
+	if a.sink == nil {
+		err = errors.Join(err, closeSink(d.sink))
+	}
+	return err
+}
+
+// closeGiven closes the store and the southbound that the caller has opened.
+func (a *Agent) closeGiven() (err error) {
+	if a.store != nil {
+		err = a.store.Close()
+	}
+	return errors.Join(err, closeSink(a.sink))
+}
+
+// closeSink closes a southbound that can be closed.
+func closeSink(sink controller.Sink) error {
+	if s, ok := sink.(io.Closer); ok {
+		return s.Close()
+	}
+	return nil
 }
 
 // both runs both the repair of a and then that of b.

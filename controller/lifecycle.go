@@ -99,7 +99,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // Close ends the loop, waits until all accepted events are done, and returns the
 // fatal error that has ended the loop, if one has. The queued events of a loop that
 // was never started are done with ErrClosedController. A further call returns the
-// same error. A handler that calls it gets ErrWaitInLoop.
+// same error. A handler or a Done that calls it gets ErrWaitInLoop.
 func (c *Controller) Close() error {
 	if OnLoop() {
 		return fmt.Errorf("close %s: %w", c, ErrWaitInLoop)
@@ -108,8 +108,10 @@ func (c *Controller) Close() error {
 	started, stop := c.life.started, c.life.stop
 	c.life.started = true
 	c.life.mu.Unlock()
-	if !started {
-		c.end(c.close(context.Background()))
+	if !started { // the loop begins and ends at once: it knows the callers that it calls itself
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		c.end(c.loop(ended))
 	}
 	stop()
 	<-c.life.ended

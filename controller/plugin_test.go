@@ -112,6 +112,27 @@ func TestCloseAnswersTheEventsOfALoopThatNeverRan(t *testing.T) {
 	g.Expect(c.AfterInit()).To(MatchError(ErrStarted))
 }
 
+// closingEvent closes the loop in Done.
+type closingEvent struct {
+	event
+	close func() error
+	got   error
+}
+
+func (e *closingEvent) Done(error) { e.got = e.close() }
+
+func TestCloseInDoneOfALoopThatNeverRan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		c := New(DefaultConfig(), Deps{})
+		e := &closingEvent{event: event{name: "x"}, close: c.Close}
+		g.Expect(c.PushEvent(e)).To(Succeed())
+		g.Expect(c.Close()).To(Succeed())
+		g.Expect(e.got).To(MatchError(ErrWaitInLoop))
+		g.Expect(c.Status().Running).To(BeFalse())
+	})
+}
+
 func TestCloseEndsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)

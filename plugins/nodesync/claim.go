@@ -184,7 +184,8 @@ func (r *register) claimNew(ctx context.Context, store kvdb.Store, who Identity,
 		}
 	}
 	if releasing != nil && !raced {
-		return Held{}, fmt.Errorf("%w now: %w", ErrNoID, releasing)
+		// releasing is not wrapped: ErrIDTaken is for an ID that this node has or is to have.
+		return Held{}, fmt.Errorf("%w now: %s", ErrNoID, releasing.Error())
 	}
 	return Held{}, kvdb.ErrConditions
 }

@@ -137,6 +137,7 @@ func TestAForcedReleaseOfALiveAgent(t *testing.T) {
 		only := with(who("b"), func(w *nodesync.Identity) { w.Limit = limit(1) })
 		_, err = nodesync.Claim(t.Context(), store, only, nodesync.Held{}, time.Now())
 		g.Expect(err).To(And(MatchError(nodesync.ErrNoID), MatchError(ContainSubstring("node a"))))
+		g.Expect(err).NotTo(MatchError(nodesync.ErrIDTaken), "node b does not ask for a certain ID")
 		_, err = nodesync.Claim(t.Context(), store, who("b"), nodesync.Held{ID: 1}, time.Now())
 		g.Expect(err).To(MatchError(nodesync.ErrIDTaken))
 		_, err = nodesync.Claim(t.Context(), store, pinned("b", 1), nodesync.Held{}, time.Now())
