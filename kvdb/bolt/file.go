@@ -96,9 +96,6 @@ func (f *File) Close() error {
 	return nil
 }
 
-// Path returns the path that the file was opened by.
-func (f *File) Path() string { return f.path }
-
 // Store returns the embedded cluster store. Call it once.
 func (f *File) Store() (*Store, error) {
 	s, err := newStore(f, storeBucket)
