@@ -95,7 +95,7 @@ func (r *run) inspect() error {
 	case Update:
 		u, ok := r.ev.Event.(UpdateEvent)
 		if !ok {
-			return fmt.Errorf("%s: %w", r.ev.name, ErrNotUpdateEvent)
+			return fmt.Errorf("%s: %w", r.ev.name, errNotUpdateEvent)
 		}
 		r.update = u
 		if err := guard(func() error {

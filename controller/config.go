@@ -26,7 +26,7 @@ type Config struct {
 	EnableVerification bool // verify after each clean event that a resync changes nothing; slow, for tests
 
 	RecordEventHistory            bool
-	HistorySize                   int
+	historySize                   int
 	EventHistoryAgeLimit          time.Duration
 	PermanentlyRecordedInitPeriod time.Duration
 }
@@ -37,7 +37,7 @@ func DefaultConfig() Config {
 		QueueSize: 1000, EnableRetry: true, DelayRetry: time.Second, MaxRetryAttempts: 3, EnableExpBackoffRetry: true,
 		StartupResyncDeadline: 30 * time.Second, PeriodicHealingInterval: 30 * time.Second,
 		DelayAfterErrorHealing: 5 * time.Second, HealingBackoffLimit: 5 * time.Minute, MaxHealingAttempts: 8,
-		EventTimeout: time.Minute, RecordEventHistory: true, HistorySize: 1000, EventHistoryAgeLimit: time.Hour,
+		EventTimeout: time.Minute, RecordEventHistory: true, historySize: 1000, EventHistoryAgeLimit: time.Hour,
 		PermanentlyRecordedInitPeriod: 10 * time.Minute,
 	}
 }

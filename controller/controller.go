@@ -167,7 +167,7 @@ func (c *Controller) loop(ctx context.Context) error {
 			c.processQueued(ctx, work)
 		case <-deadline.C:
 			if c.resyncs == 0 {
-				c.fatal = fmt.Errorf("%w: %w of %s", ErrFatal, ErrNoResync, c.cfg.StartupResyncDeadline)
+				c.fatal = fmt.Errorf("%w: %w of %s", ErrFatal, errNoResync, c.cfg.StartupResyncDeadline)
 			}
 		case <-c.healing.periodic.C:
 			if c.resyncs > 0 && !c.healing.due {

@@ -377,10 +377,10 @@ func TestAPanicIsAnErrorWithItsStack(t *testing.T) {
 		r.b.update["x"] = func(UpdateOperations) error { panic("oh") }
 		x := &event{name: "x", txn: RevertOnFailure}
 		r.push(x)
-		var p *PanicError
+		var p *panicError
 		g.Expect(errors.As(x.done()[0], &p)).To(BeTrue())
-		g.Expect(p.Value).To(Equal("oh"))
-		g.Expect(string(p.Stack)).To(ContainSubstring("controller_test.go"))
+		g.Expect(p.value).To(Equal("oh"))
+		g.Expect(string(p.stack)).To(ContainSubstring("controller_test.go"))
 		r.push(&event{name: "y"})
 		g.Expect(r.log.get()).To(ContainElement("c y"), "the loop goes on")
 	})
@@ -427,7 +427,7 @@ func TestFollowUpsOvertakeTheQueue(t *testing.T) {
 			<-gate
 			g.Expect(txn.FollowUp(&event{name: "f1"})).To(Succeed())
 			g.Expect(txn.FollowUp(&event{name: "f2"})).To(Succeed())
-			g.Expect(txn.FollowUp(&event{name: "f3", blocking: true})).To(MatchError(ErrBlockingFollowUp))
+			g.Expect(txn.FollowUp(&event{name: "f3", blocking: true})).To(MatchError(errBlockingFollowUp))
 			return nil
 		}
 		r.push(&event{name: "x"})
@@ -487,7 +487,7 @@ func TestNoResyncBeforeTheDeadlineIsFatal(t *testing.T) {
 		r := start(g, nil)
 		x := &event{name: "x"}
 		r.push(x)
-		g.Expect(<-r.result).To(MatchError(ErrNoResync))
+		g.Expect(<-r.result).To(MatchError(errNoResync))
 		g.Expect(x.done()).To(Equal([]error{ErrEventLoopIsAborting}))
 	})
 }

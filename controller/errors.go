@@ -18,12 +18,12 @@ var (
 	ErrClosedController = errors.New("controller was closed")
 	// ErrEventLoopIsAborting is given to Done after a fatal error.
 	ErrEventLoopIsAborting = errors.New("event loop is aborting")
-	// ErrStarted is returned by Run and AfterInit of a loop that was started or closed before.
-	ErrStarted = errors.New("the event loop was started or closed before: want a new one")
+	// errStarted is returned by Run and AfterInit of a loop that was started or closed before.
+	errStarted = errors.New("the event loop was started or closed before: want a new one")
 	// ErrExpired is given to Done for an event that was not processed in time.
 	ErrExpired = errors.New("event was not processed before its deadline")
-	// ErrBlockingFollowUp is returned by FollowUp: waiting for it would wait for ever.
-	ErrBlockingFollowUp = errors.New("a follow-up event cannot be blocking")
+	// errBlockingFollowUp is returned by FollowUp: waiting for it would wait for ever.
+	errBlockingFollowUp = errors.New("a follow-up event cannot be blocking")
 	// ErrFollowUpDepth is returned by FollowUp if too many events follow from one another.
 	ErrFollowUpDepth = errors.New("too long a chain of follow-up events")
 	// ErrWaitInLoop is returned by PushEvent of a blocking event, by PushEventWait and by Close if the
@@ -32,13 +32,13 @@ var (
 	// ErrMalformedEvent is returned by PushEvent for a nil event, and given to Done for one whose method
 	// panics, whose Method is unknown, or which has a value without a key.
 	ErrMalformedEvent = errors.New("malformed event")
-	// ErrNoResync ends a loop that got no DBResync in time.
-	ErrNoResync = errors.New("no resync with the database before the deadline")
-	// ErrNotUpdateEvent is given to Done for an event of method Update without its methods.
-	ErrNotUpdateEvent = errors.New("event of method Update does not implement UpdateEvent")
+	// errNoResync ends a loop that got no DBResync in time.
+	errNoResync = errors.New("no resync with the database before the deadline")
+	// errNotUpdateEvent is given to Done for an event of method Update without its methods.
+	errNotUpdateEvent = errors.New("event of method Update does not implement UpdateEvent")
 
-	// ErrMessageType is wrapped by the refusal of a value from outside whose key has a message of another type.
-	ErrMessageType = errors.New("message of another type")
+	// errMessageType is wrapped by the refusal of a value from outside whose key has a message of another type.
+	errMessageType = errors.New("message of another type")
 	// ErrNoRecord is returned by Query for a sequence number that the history does not have.
 	ErrNoRecord = errors.New("no record of this event")
 
@@ -62,13 +62,13 @@ func (e *AbortEventError) Error() string { return fmt.Sprintf("%v: %v", ErrAbort
 // Unwrap returns ErrAbort and the error itself.
 func (e *AbortEventError) Unwrap() []error { return []error{ErrAbort, e.Err} }
 
-// PanicError holds the panic of a handler.
-type PanicError struct {
-	Value any
-	Stack []byte
+// panicError holds the panic of a handler.
+type panicError struct {
+	value any
+	stack []byte
 }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
 
 // ValueErrors holds errors of single values, by southbound key. A Sink that returns
 // them has applied all other values of the transaction.

@@ -179,7 +179,7 @@ func mergeTwo(onto, m proto.Message) (both proto.Message, err error) {
 	err = guard(func() error {
 		got, want := m.ProtoReflect().Descriptor().FullName(), onto.ProtoReflect().Descriptor().FullName()
 		if got != want {
-			return fmt.Errorf("%w: %s where %s is wanted", ErrMessageType, got, want)
+			return fmt.Errorf("%w: %s where %s is wanted", errMessageType, got, want)
 		}
 		both = proto.Clone(onto)
 		proto.Merge(both, m)

@@ -275,7 +275,7 @@ func TestAnExternalValueOfAnotherTypeIsRefused(t *testing.T) {
 		var byKey ValueErrors
 		g.Expect(errors.As(got, &byKey)).To(BeTrue())
 		g.Expect(byKey).To(And(HaveLen(1), HaveKey("k")))
-		g.Expect(got).To(MatchError(ErrMessageType))
+		g.Expect(got).To(MatchError(errMessageType))
 		g.Expect(got).To(MatchError(`External Config Change: k: value of source "x" is refused: message of another type: google.protobuf.BoolValue where google.protobuf.FileDescriptorProto is wanted`))
 		rs, _ := r.Events(1)
 		g.Expect(rs[0].Refused).To(ConsistOf(HavePrefix(`k: value of source "x" is refused`)))
@@ -296,7 +296,7 @@ func TestAnExternalValueOfAnotherTypeIsRefused(t *testing.T) {
 
 		r.a.resync = nil
 		r.push(&ExternalConfigResync{Source: "y", ExternalConfig: values{"k": file("y")}, OnDone: func(err error) { got = err }})
-		g.Expect(got).To(MatchError(ErrMessageType), "among sources the first by name has the say")
+		g.Expect(got).To(MatchError(errMessageType), "among sources the first by name has the say")
 		w.has(g, values{"k": wrapperspb.Bool(true), "l": file("l")})
 		r.push(&ExternalConfigChange{Source: "x", Values: values{"k": nil}})
 		w.has(g, values{"k": file("y"), "l": file("l")})
@@ -511,9 +511,9 @@ func TestAnExternalChangeThatFailsInAHandlerIsHealedWithItsValues(t *testing.T) 
 
 func TestValueErrorsAreReadInTheOrderOfTheirKeys(t *testing.T) {
 	g := NewWithT(t)
-	e := ValueErrors{"b": ErrExpired, "a": ErrNoResync, "c": nil}
-	g.Expect(e.Error()).To(Equal("a: " + ErrNoResync.Error() + "; b: " + ErrExpired.Error()))
-	g.Expect(e.Unwrap()).To(Equal([]error{ErrNoResync, ErrExpired}))
+	e := ValueErrors{"b": ErrExpired, "a": errNoResync, "c": nil}
+	g.Expect(e.Error()).To(Equal("a: " + errNoResync.Error() + "; b: " + ErrExpired.Error()))
+	g.Expect(e.Unwrap()).To(Equal([]error{errNoResync, ErrExpired}))
 	g.Expect(error(e)).To(MatchError(ErrExpired))
 	g.Expect(valueErrors(nil)).To(BeNil())
 }

@@ -57,7 +57,7 @@ const keptFirst = 200
 
 func newHistory(cfg Config, now time.Time) *history {
 	return &history{
-		limit: cfg.HistorySize, age: cfg.EventHistoryAgeLimit, init: cfg.PermanentlyRecordedInitPeriod, began: now,
+		limit: cfg.historySize, age: cfg.EventHistoryAgeLimit, init: cfg.PermanentlyRecordedInitPeriod, began: now,
 		changed: make(chan struct{}),
 	}
 }

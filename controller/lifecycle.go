@@ -124,7 +124,7 @@ func (c *Controller) start(stop context.CancelFunc) error {
 	defer c.life.mu.Unlock()
 	switch {
 	case c.life.started:
-		return fmt.Errorf("start %s: %w", c, ErrStarted)
+		return fmt.Errorf("start %s: %w", c, errStarted)
 	case !c.life.initialized:
 		return fmt.Errorf("start %s: call Init before", c)
 	}

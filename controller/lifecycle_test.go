@@ -161,7 +161,7 @@ func TestKubeStateIsPatchedBeforeHandlersSeeIt(t *testing.T) {
 
 func TestHistoryIsBounded(t *testing.T) {
 	loop(t, func(c *Config) {
-		c.HistorySize, c.PermanentlyRecordedInitPeriod, c.EventHistoryAgeLimit = 10, time.Second, time.Minute
+		c.historySize, c.PermanentlyRecordedInitPeriod, c.EventHistoryAgeLimit = 10, time.Second, time.Minute
 	}, func(g Gomega, r *rig) {
 		r.sync()
 		_, more := r.Events(0)
@@ -187,7 +187,7 @@ func TestAnUpdateWithoutTheMethodsIsAnError(t *testing.T) {
 		e := &event{name: "x"}
 		r.push(struct{ Event }{e})
 		g.Expect(e.done()).To(HaveLen(1))
-		g.Expect(e.done()[0]).To(MatchError(ErrNotUpdateEvent))
+		g.Expect(e.done()[0]).To(MatchError(errNotUpdateEvent))
 	})
 }
 

@@ -54,8 +54,8 @@ func TestAPluginAgentStartsAndClosesTheLoop(t *testing.T) {
 		g.Expect(c.Init()).To(Succeed())
 		g.Expect(c.Init()).To(Succeed(), "a further call does nothing")
 		g.Expect(c.AfterInit()).To(Succeed())
-		g.Expect(c.AfterInit()).To(MatchError(ErrStarted))
-		g.Expect(c.Run(t.Context())).To(MatchError(ErrStarted))
+		g.Expect(c.AfterInit()).To(MatchError(errStarted))
+		g.Expect(c.Run(t.Context())).To(MatchError(errStarted))
 		g.Expect(c.PushEvent(&DBResync{})).To(Succeed())
 		x := &event{name: "x"}
 		g.Expect(c.PushEvent(x)).To(Succeed())
@@ -109,7 +109,7 @@ func TestCloseAnswersTheEventsOfALoopThatNeverRan(t *testing.T) {
 	g.Expect(c.Close()).To(Succeed())
 	g.Expect(x.done()).To(Equal([]error{ErrClosedController}))
 	g.Expect(c.Init()).To(Succeed())
-	g.Expect(c.AfterInit()).To(MatchError(ErrStarted))
+	g.Expect(c.AfterInit()).To(MatchError(errStarted))
 }
 
 // closingEvent closes the loop in Done.

@@ -293,7 +293,7 @@ func guard(f func() error) (err error) {
 // caught is to be deferred: it makes a panic *err.
 func caught(err *error) {
 	if v := recover(); v != nil {
-		*err = &PanicError{Value: v, Stack: debug.Stack()}
+		*err = &panicError{value: v, stack: debug.Stack()}
 	}
 }
 

@@ -35,7 +35,7 @@ type Transaction struct {
 	Retry           Retry
 }
 
-// Value holds one wanted value.
+// value holds one wanted value.
 type Value struct {
 	Key     string
 	Message proto.Message // nil: nothing is wanted there
@@ -144,7 +144,7 @@ func (t *transaction) FollowUp(event Event) error {
 	case ev.fault != nil:
 		return t.misused(fmt.Errorf("follow up: %w", malformed(ev.name, ev.fault)))
 	case blocking:
-		return t.misused(fmt.Errorf("follow up with %s: %w", ev.name, ErrBlockingFollowUp))
+		return t.misused(fmt.Errorf("follow up with %s: %w", ev.name, errBlockingFollowUp))
 	case t.depth == maxFollowUpDepth:
 		return t.misused(
 			fmt.Errorf(

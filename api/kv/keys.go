@@ -48,8 +48,8 @@ const (
 // Resource is one kind of message and where it is stored.
 type Resource struct {
 	Name    string
-	OneNode bool   // stored below NodePrefix of the node that it is of
-	Prefix  string // what keys begin with, behind NodePrefix where OneNode
+	oneNode bool   // stored below NodePrefix of the node that it is of
+	Prefix  string // what keys begin with, behind NodePrefix if oneNode
 	New     func() proto.Message
 }
 
@@ -75,7 +75,7 @@ func ResourceOf(key string) (Resource, bool) {
 		_, key, isNode = strings.Cut(node, "/")
 	}
 	for _, r := range Resources() {
-		if r.OneNode == isNode && strings.HasPrefix(key, r.Prefix) {
+		if r.oneNode == isNode && strings.HasPrefix(key, r.Prefix) {
 			return r, true
 		}
 	}

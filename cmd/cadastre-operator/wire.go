@@ -200,7 +200,7 @@ func (p *operator) reflector(term *runner.Term) (c runner.Controller, _ error) {
 		Dynamic: p.clients.dynamic,
 		Store:   p.store,
 		Fence:   term.Check,
-	}, ksr.Settings{})
+	})
 	c.Metrics = []prometheus.Collector{r.Metrics()}
 	c.Run = r.Run
 	c.Ready = func() error {

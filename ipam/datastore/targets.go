@@ -22,7 +22,7 @@ func (t Targets) ByIP() bool { return t.WarmIP > 0 || t.MinimumIP > 0 }
 // addresses; with prefixes, of prefixes. A cooling address counts as assigned.
 // Without the excess ones nothing is missing.
 func (t Targets) Want(s Stats, prefixes bool) (short, over int) {
-	marks := watermark.AWS{WarmIP: t.WarmIP, MinimumIP: t.MinimumIP}.Marks()
+	marks := watermark.Marks{Pre: t.WarmIP, Min: t.MinimumIP}
 	level := watermark.Level{Total: s.Total, Used: s.Assigned + s.Cooling}
 	if !prefixes {
 		return marks.Needed(level), marks.Excess(level)

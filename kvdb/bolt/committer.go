@@ -17,8 +17,8 @@ import (
 // its place within a single commit.
 const maxGroup = 128
 
-// ErrClosed is returned for a change of a file that is closed.
-var ErrClosed = errors.New("the database is closed")
+// errClosed is returned for a change of a file that is closed.
+var errClosed = errors.New("the database is closed")
 
 // change writes one caller's part of a transaction and reports whether it wrote
 // anything. It may run more than once, each time in a new transaction in which
@@ -111,7 +111,7 @@ func (m *committer) enqueue(c *call) (lead bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return false, ErrClosed
+		return false, errClosed
 	}
 	m.queue = append(m.queue, c)
 	if lead, m.busy = !m.busy, true; lead {
@@ -194,7 +194,7 @@ func (m *committer) close() {
 	m.queue = nil
 	m.mu.Unlock()
 	for _, c := range gone {
-		c.answer(ErrClosed)
+		c.answer(errClosed)
 	}
 	m.work.Wait()
 }
@@ -251,7 +251,7 @@ func (m *committer) attempt(g *group) (bad int, err error) {
 		g.calls, g.taken = m.take(), true
 	}
 	if err := m.f.recognize(tx); err != nil {
-		if !errors.Is(err, ErrForeign) {
+		if !errors.Is(err, errForeign) {
 			_ = tx.Rollback()
 		}
 		return -1, err

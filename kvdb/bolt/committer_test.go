@@ -108,7 +108,7 @@ func TestAClosedFileRefusesChanges(t *testing.T) {
 	g := NewWithT(t)
 	f := openNoSync(t, filepath.Join(t.TempDir(), "cadastre.db"))
 	g.Expect(f.Close()).To(Succeed())
-	g.Expect(f.SetLocal("a", "1")).To(MatchError(ErrClosed))
+	g.Expect(f.SetLocal("a", "1")).To(MatchError(errClosed))
 }
 
 // TestEveryCallerHasOneAnswer lets many callers commit, some of which fail.

@@ -18,16 +18,16 @@ import (
 // Buckets of the file.
 const (
 	metaBucket    = "meta"   // the format number, the tallies, and the identity of the last commit
-	JournalBucket = "ledger" // the ledger's records
-	StoreBucket   = "kvdb"   // the embedded cluster store
+	journalBucket = "ledger" // the ledger's records
+	storeBucket   = "kvdb"   // the embedded cluster store
 	nodeBucket    = "local"  // what the node remembers of itself
 )
 
 var (
-	// ErrHeld is returned for a file that another process has open.
-	ErrHeld = errors.New("the database is in use")
-	// ErrNewer is returned for a file that a newer program has written.
-	ErrNewer = errors.New("the database is of a newer version")
+	// errHeld is returned for a file that another process has open.
+	errHeld = errors.New("the database is in use")
+	// errNewer is returned for a file that a newer program has written.
+	errNewer = errors.New("the database is of a newer version")
 	// ErrDamaged is returned for a file that cannot be read.
 	ErrDamaged = errors.New("the database is damaged")
 )
@@ -55,7 +55,7 @@ type File struct {
 // FileOptions are the parameters of OpenFile.
 type FileOptions struct {
 	Holder string        // who opens it, for the error that others get
-	Wait   time.Duration // for another process to let go; 0: a second
+	wait   time.Duration // for another process to let go; 0: a second
 	// Notes are the paths of files outside of the database that note its newest
 	// commit, and BootID is the boot that they are of. With none of them a database
 	// is never in doubt.
@@ -63,7 +63,7 @@ type FileOptions struct {
 	BootID string
 	Level1 string // the path of the note that programs of format 1 kept, for the migration
 	Now    func() time.Time
-	Random func() [16]byte
+	random func() [16]byte
 	// Fail, if set, is called once if the open file turns out to be unusable. No
 	// caller whose answer depends on the file is answered before it returns. A
 	// program ends in it: bbolt may hold its locks for ever.
@@ -96,12 +96,9 @@ func (f *File) Close() error {
 	return nil
 }
 
-// Path returns the path that the file was opened by.
-func (f *File) Path() string { return f.path }
-
 // Store returns the embedded cluster store. Call it once.
 func (f *File) Store() (*Store, error) {
-	s, err := newStore(f, StoreBucket)
+	s, err := newStore(f, storeBucket)
 	if err != nil {
 		return nil, fmt.Errorf("database %s: %w", f.path, err)
 	}

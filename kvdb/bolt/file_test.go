@@ -40,8 +40,8 @@ func TestASecondProcessIsToldWhoHasTheFile(t *testing.T) {
 	info, err := os.Stat(path)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)))
-	_, err = OpenFile(path, FileOptions{Wait: 10 * time.Millisecond})
-	g.Expect(err).To(MatchError(ErrHeld))
+	_, err = OpenFile(path, FileOptions{wait: 10 * time.Millisecond})
+	g.Expect(err).To(MatchError(errHeld))
 	g.Expect(err).To(MatchError(MatchRegexp(`in use by cadastre-agent of node-a \(pid \d+\): stop it`)))
 	g.Expect(f.Close()).To(Succeed())
 	openFile(t, path, FileOptions{})
@@ -99,7 +99,7 @@ func TestFormats(t *testing.T) {
 			return err
 		}
 	}
-	_, err := OpenFile(path, FileOptions{format: Format + 2, migrations: []migration{step(nil), step(fail)}})
+	_, err := OpenFile(path, FileOptions{format: format + 2, migrations: []migration{step(nil), step(fail)}})
 	g.Expect(err).To(MatchError(fail))
 	f := openFile(t, path, FileOptions{}) // a migration that fails changes nothing
 	g.Expect(f.view(func(tx *bbolt.Tx) error {
@@ -107,11 +107,11 @@ func TestFormats(t *testing.T) {
 		return nil
 	})).To(Succeed())
 	f.Close()
-	f = openFile(t, path, FileOptions{format: Format + 2, migrations: []migration{step(nil), step(nil)}})
+	f = openFile(t, path, FileOptions{format: format + 2, migrations: []migration{step(nil), step(nil)}})
 	f.Close()
 	g.Expect(path + ".format-2").To(BeAnExistingFile())
 	_, err = OpenFile(path, FileOptions{})
-	g.Expect(err).To(MatchError(ErrNewer))
+	g.Expect(err).To(MatchError(errNewer))
 	g.Expect(err).To(MatchError(ContainSubstring("its format is 4, this program knows 2: install the newer program again")))
 	openFile(t, path+".format-2", FileOptions{})
 }
@@ -154,7 +154,7 @@ func TestRestore(t *testing.T) {
 	g.Expect(f.copyTo(backup)).To(Succeed())
 	g.Expect(f.Journal().Commit(ctx, []kvdb.Op{kvdb.Put("b", nil)})).To(Succeed())
 	_, err := Restore(ctx, backup, path, count)
-	g.Expect(err).To(MatchError(ErrHeld), "not while an agent has it")
+	g.Expect(err).To(MatchError(errHeld), "not while an agent has it")
 	f.Close()
 
 	report, err := Restore(ctx, backup, path, count)

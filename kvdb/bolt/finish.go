@@ -21,9 +21,9 @@ func (f *File) commit(tx *bbolt.Tx) error {
 		_ = tx.Rollback()
 		return err
 	}
-	next := commitID{lineage: t.last.lineage, sequence: t.last.sequence + 1, id: f.opt.Random(), previous: t.last.id, at: f.opt.Now().UnixNano()}
+	next := commitID{lineage: t.last.lineage, sequence: t.last.sequence + 1, id: f.opt.random(), previous: t.last.id, at: f.opt.Now().UnixNano()}
 	if t.accepting {
-		next.lineage = f.opt.Random()
+		next.lineage = f.opt.random()
 	}
 	f.publish(t.last, next)
 	err := next.write(tx)

@@ -13,8 +13,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Format is the number of the layout that this program writes.
-const Format = 2
+// format is the number of the layout that this program writes.
+const format = 2
 
 // The format number is a bare one, so that programs of every format can read it.
 // Its checksum, which format 1 does not have, is a record beside it.
@@ -34,7 +34,7 @@ func (f *File) checkFormat() (uint64, error) {
 	case err != nil:
 		return 0, damaged(err)
 	case have > f.opt.format:
-		return 0, fmt.Errorf("%w: its format is %d, this program knows %d: install the newer program again, or restore a backup that this one wrote", ErrNewer, have, f.opt.format)
+		return 0, fmt.Errorf("%w: its format is %d, this program knows %d: install the newer program again, or restore a backup that this one wrote", errNewer, have, f.opt.format)
 	case have == 0 && !empty || have > 0 && int(f.opt.format-have) > len(f.opt.migrations):
 		return 0, damaged(fmt.Errorf("its format number %d is not known", have))
 	}
@@ -61,7 +61,7 @@ func (f *File) reachFormat(have uint64) error {
 				return true, fmt.Errorf("migrate it from format %d: %w", v, err)
 			}
 		}
-		if _, err := createTable(tx, JournalBucket); err != nil {
+		if _, err := createTable(tx, journalBucket); err != nil {
 			return true, err
 		}
 		return true, writeFormat(tx, opt.format)
@@ -83,7 +83,7 @@ func (f *File) readFormat() (have uint64, empty bool, err error) {
 		} else if have, err = formatOf(b); err != nil {
 			return err
 		}
-		if !empty && tx.Bucket([]byte(JournalBucket)) == nil {
+		if !empty && tx.Bucket([]byte(journalBucket)) == nil {
 			return errors.New("it has no journal")
 		}
 		return nil

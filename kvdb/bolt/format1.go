@@ -22,7 +22,7 @@ import (
 
 // bareIn1 reports whether the records of a table have no checksums in format 1.
 func bareIn1(name string) bool {
-	return name == nodeBucket || name == mirrorMeta || strings.HasPrefix(name, StoreBucket+"/")
+	return name == nodeBucket || name == mirrorMeta || strings.HasPrefix(name, storeBucket+"/")
 }
 
 // migrateFrom1 adds the checksums and tallies that format 1 does not have. A
@@ -152,7 +152,7 @@ func downgrade(ctx context.Context, path string, opt FileOptions) (kept string, 
 		return "", err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	kept = fmt.Sprintf("%s.format-%d", path, Format)
+	kept = fmt.Sprintf("%s.format-%d", path, format)
 	if err := f.copyTo(kept); err != nil {
 		return "", err
 	}

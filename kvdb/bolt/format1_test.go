@@ -87,7 +87,7 @@ func TestADowngradedFileIsOneOfFormat1(t *testing.T) {
 	f := openFile(t, path, FileOptions{})
 	all := contents(t, f)
 	_, err := Downgrade(t.Context(), path, FileOptions{})
-	g.Expect(err).To(MatchError(ErrHeld), "not while a process has it")
+	g.Expect(err).To(MatchError(errHeld), "not while a process has it")
 	g.Expect(f.SetLocal("more", "yes")).To(Succeed())
 	g.Expect(f.Close()).To(Succeed())
 

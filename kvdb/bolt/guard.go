@@ -40,7 +40,7 @@ func (f *File) guard(use func() error) error {
 	}
 	err := guard(use)
 	var broken *fault
-	if errors.As(err, &broken) || errors.Is(err, ErrForeign) {
+	if errors.As(err, &broken) || errors.Is(err, errForeign) {
 		err = f.fail(err)
 	}
 	return err

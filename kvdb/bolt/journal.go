@@ -24,7 +24,7 @@ func (f *File) Journal() *Journal { return &Journal{f} }
 // fn may have seen records of a damaged file.
 func (j *Journal) Load(ctx context.Context, fn func(kvdb.KeyValue) error) error {
 	err := j.f.view(func(tx *bbolt.Tx) error {
-		return openTable(tx, JournalBucket).each(func(k, v []byte) error {
+		return openTable(tx, journalBucket).each(func(k, v []byte) error {
 			if ctx.Err() != nil {
 				return fmt.Errorf("load the journal: %w", context.Cause(ctx))
 			}
@@ -40,7 +40,7 @@ func (j *Journal) Load(ctx context.Context, fn func(kvdb.KeyValue) error) error 
 // Commit applies all ops in one transaction, which other callers may share.
 func (j *Journal) Commit(ctx context.Context, ops []kvdb.Op) error {
 	err := j.f.commits.commit(ctx, func(tx *bbolt.Tx) (bool, error) {
-		t, err := createTable(tx, JournalBucket)
+		t, err := createTable(tx, journalBucket)
 		if err != nil {
 			return true, err
 		}

@@ -27,17 +27,17 @@ func OpenFile(path string, opt FileOptions) (*File, error) {
 }
 
 func openPath(path string, opt FileOptions) (*File, error) {
-	if opt.Wait == 0 {
-		opt.Wait = time.Second
+	if opt.wait == 0 {
+		opt.wait = time.Second
 	}
 	if opt.format == 0 {
-		opt.format = Format
+		opt.format = format
 	}
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	if opt.Random == nil {
-		opt.Random = func() (x [16]byte) {
+	if opt.random == nil {
+		opt.random = func() (x [16]byte) {
 			_, _ = rand.Read(x[:]) // never fails
 			return x
 		}
@@ -76,7 +76,7 @@ func (f *File) open() error {
 	}
 	// The list of free pages is kept in the file: bbolt would otherwise collect it
 	// in a goroutine of its own, where a damaged file ends the process.
-	options := &bbolt.Options{Timeout: f.opt.Wait, FreelistType: bbolt.FreelistMapType}
+	options := &bbolt.Options{Timeout: f.opt.wait, FreelistType: bbolt.FreelistMapType}
 	if f.opt.tune != nil {
 		f.opt.tune(options)
 	}
@@ -96,7 +96,7 @@ func (f *File) open() error {
 			_ = f.handle.Close() // bbolt closes it, too, unless it has panicked
 		}
 		if errors.Is(err, berrors.ErrTimeout) {
-			return fmt.Errorf("%w by %s: stop it, or give this agent a state directory of its own", ErrHeld, readHolder(f.path))
+			return fmt.Errorf("%w by %s: stop it, or give this agent a state directory of its own", errHeld, readHolder(f.path))
 		}
 		return damaged(err)
 	}

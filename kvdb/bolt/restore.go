@@ -99,7 +99,7 @@ func holdOld(path string) (f *File, have replaced, err error) {
 	}
 	have.present = true
 	f, err = OpenFile(path, FileOptions{lockOnly: true})
-	if errors.Is(err, ErrHeld) {
+	if errors.Is(err, errHeld) {
 		return nil, have, err
 	}
 	if err != nil {

@@ -158,9 +158,9 @@ func tables(tx *bbolt.Tx) (names []string, err error) {
 				}
 				return nil
 			})
-		case StoreBucket:
+		case storeBucket:
 			return b.ForEachBucket(func(k []byte) error {
-				names = append(names, StoreBucket+"/"+string(k))
+				names = append(names, storeBucket+"/"+string(k))
 				return nil
 			})
 		default:

@@ -69,7 +69,7 @@ func (f *File) assess(format uint64) (err error) {
 		}
 	}
 	if t.last.sequence == 0 {
-		t.last = commitID{lineage: f.opt.Random()}
+		t.last = commitID{lineage: f.opt.random()}
 	}
 	if t.notes, err = openNotes(f.opt.Notes, found); err != nil {
 		return err

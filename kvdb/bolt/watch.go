@@ -14,13 +14,13 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// ErrForeign is returned for a file that another program has changed, replaced,
+// errForeign is returned for a file that another program has changed, replaced,
 // cut off or removed while it was open here.
-var ErrForeign = errors.New("it was changed by another program while it was open")
+var errForeign = errors.New("it was changed by another program while it was open")
 
 // foreign returns an error that says what another program did.
 func foreign(format string, args ...any) error {
-	return fmt.Errorf("%w: %s: start the agent again, it compares the database with its notes", ErrForeign, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s: start the agent again, it compares the database with its notes", errForeign, fmt.Sprintf(format, args...))
 }
 
 // samePath returns an error if the path does not name the open file any more, or
@@ -107,8 +107,8 @@ func (f *File) readOwn(tx *bbolt.Tx, before *[2]commitID, read func(tx *bbolt.Tx
 	return false, err
 }
 
-// Check ends the use of the file if another program has changed or removed it.
-func (f *File) Check() error {
+// check ends the use of the file if another program has changed or removed it.
+func (f *File) check() error {
 	return f.guard(func() error {
 		if err := f.samePath(); err != nil {
 			return err
@@ -124,7 +124,7 @@ func (f *File) Watch(ctx context.Context, interval time.Duration) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		if err := f.Check(); errors.Is(err, ErrForeign) || errors.Is(err, ErrDamaged) {
+		if err := f.check(); errors.Is(err, errForeign) || errors.Is(err, ErrDamaged) {
 			return err
 		}
 		if f.Health() != nil {

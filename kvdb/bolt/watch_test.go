@@ -59,9 +59,9 @@ func fillJournal(t *testing.T, f *File, n int) {
 func TestAFileThatAnotherProgramChangesFails(t *testing.T) {
 	uses := map[string]func(f *File) error{
 		"commit": func(f *File) error { return f.SetLocal("a", "1") },
-		"check":  (*File).Check,
+		"check":  (*File).check,
 		"read": func(f *File) error {
-			return errors.Join(f.Journal().Load(context.Background(), func(kvdb.KeyValue) error { return nil }), f.Check())
+			return errors.Join(f.Journal().Load(context.Background(), func(kvdb.KeyValue) error { return nil }), f.check())
 		},
 		"watch": func(f *File) error { return f.Watch(context.Background(), time.Millisecond) },
 		"many": func(f *File) error {
@@ -90,9 +90,9 @@ func TestAFileThatAnotherProgramChangesFails(t *testing.T) {
 				fillJournal(t, f, 4000)
 				change(g, path, path+".bak")
 				err := use(f)
-				g.Expect(err).To(Or(MatchError(ErrForeign), MatchError(ErrDamaged)))
+				g.Expect(err).To(Or(MatchError(errForeign), MatchError(ErrDamaged)))
 				g.Expect(<-told).To(MatchError(ContainSubstring("database " + path + ": ")))
-				g.Expect(f.SetLocal("a", "2")).To(Or(MatchError(ErrForeign), MatchError(ErrDamaged)))
+				g.Expect(f.SetLocal("a", "2")).To(Or(MatchError(errForeign), MatchError(ErrDamaged)))
 				_, err = f.Local("a")
 				g.Expect(err).To(HaveOccurred())
 				g.Expect(f.Health()).To(HaveOccurred())
@@ -115,7 +115,7 @@ func TestHealthFailsWithACommitAndRecoversWithoutTraffic(t *testing.T) {
 	go func() { ended <- f.Watch(ctx, time.Millisecond) }()
 	g.Eventually(f.Health, 5*time.Minute, time.Millisecond).Should(Succeed(), "without other traffic")
 	before := f.Last()
-	g.Expect(f.Check()).To(Succeed())
+	g.Expect(f.check()).To(Succeed())
 	cancel()
 	g.Expect(<-ended).To(Succeed())
 	g.Expect(f.Last()).To(Equal(before), "a healthy file is not written to")

@@ -82,9 +82,9 @@ const (
 
 // What a Config has where it says nothing.
 const (
-	DefaultRequestTimeout = 5 * time.Second
-	DefaultKeepAlive      = 3 * time.Second
-	DefaultPageSize       = 1000
+	defaultRequestTimeout = 5 * time.Second
+	defaultKeepAlive      = 3 * time.Second
+	defaultPageSize       = 1000
 )
 
 // Config tells which store to open.
@@ -138,10 +138,10 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open store in etcd: %w", err)
 	}
 	cfg.Endpoints = slices.Clone(cfg.Endpoints)
-	cfg.RequestTimeout = orDefault(cfg.RequestTimeout, DefaultRequestTimeout)
-	cfg.KeepAlive = orDefault(cfg.KeepAlive, DefaultKeepAlive)
-	cfg.KeepAliveTimeout = orDefault(cfg.KeepAliveTimeout, DefaultKeepAlive)
-	cfg.PageSize = orDefault(cfg.PageSize, DefaultPageSize)
+	cfg.RequestTimeout = orDefault(cfg.RequestTimeout, defaultRequestTimeout)
+	cfg.KeepAlive = orDefault(cfg.KeepAlive, defaultKeepAlive)
+	cfg.KeepAliveTimeout = orDefault(cfg.KeepAliveTimeout, defaultKeepAlive)
+	cfg.PageSize = orDefault(cfg.PageSize, defaultPageSize)
 	s := &Store{cfg: cfg, log: cfg.Log, dialing: make(chan struct{}, 1), watches: map[*watcher]struct{}{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -27,7 +27,7 @@ func BenchmarkChurn(b *testing.B) {
 		}{{"0", 0}, {"50", .5}, {"99", .99}, {"last", 1 - 1e-9}} {
 			b.Run(c.name+"/"+f.name, func(b *testing.B) {
 				s := limited(b, pfx(c.base), c.most)
-				if c.bits == s.Base().Addr().BitLen() {
+				if c.bits == s.base.Addr().BitLen() {
 					churn(b, c.most, f.frac, func() (netip.Addr, bool) { return s.TakeNextAddr(netip.Addr{}) }, s.ReleaseAddr)
 				} else {
 					churn(b, c.most, f.frac, func() (brief, bool) { return takeNext(s, c.bits) },
@@ -48,12 +48,12 @@ func BenchmarkSparse(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			s, r := New(pfx("fd00::/64")), newRNG()
 			for range c.live {
-				a, _ := Nth(s.Base(), uint64(r.next(1<<31))<<33)
+				a, _ := Nth(s.base, uint64(r.next(1<<31))<<33)
 				s.TakeAddr(a)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				a, _ := Nth(s.Base(), uint64(r.next(1<<31))<<33|1)
+				a, _ := Nth(s.base, uint64(r.next(1<<31))<<33|1)
 				if !s.TakeAddr(a) || !s.ReleaseAddr(a) {
 					b.Fatal(a)
 				}

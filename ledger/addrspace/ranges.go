@@ -8,7 +8,9 @@ import (
 	"net/netip"
 )
 
-func (s *Space) markRange(first, last netip.Addr, free bool) bool {
+// TakeRange takes the addresses from first to last, both included. If one of them is
+// not free, it changes nothing and reports false.
+func (s *Space) TakeRange(first, last netip.Addr) bool {
 	if _, ok := s.offset(last); !ok {
 		return false
 	}
@@ -16,12 +18,12 @@ func (s *Space) markRange(first, last netip.Addr, free bool) bool {
 		return false
 	}
 	for p := range Cover(first, last) {
-		if off, k, ok := s.block(p); !ok || !s.alike(off, k, !free) {
+		if off, k, ok := s.block(p); !ok || !s.alike(off, k, true) {
 			return false
 		}
 	}
 	for p := range Cover(first, last) {
-		s.markPrefix(p, free)
+		s.markPrefix(p, false)
 	}
 	return true
 }

@@ -56,9 +56,6 @@ func NewBlocks(base netip.Prefix, unit int) *Space {
 	return s
 }
 
-// Base returns the prefix of the Space.
-func (s *Space) Base() netip.Prefix { return s.base }
-
 // Free returns the number of free addresses, at most the largest uint64.
 func (s *Space) Free() uint64 {
 	if s.width == 128 && s.free.isZero() && s.root.order >= 0 {
@@ -190,14 +187,6 @@ func (s *Space) IsFree(p netip.Prefix) bool {
 	off, k, ok := s.block(p)
 	return ok && s.alike(off, k, true)
 }
-
-// TakeRange takes the addresses from first to last, both included. If one of them is
-// not free, it changes nothing and reports false.
-func (s *Space) TakeRange(first, last netip.Addr) bool { return s.markRange(first, last, false) }
-
-// ReleaseRange frees the addresses from first to last, both included. If one of them
-// is free, it changes nothing and reports false.
-func (s *Space) ReleaseRange(first, last netip.Addr) bool { return s.markRange(first, last, true) }
 
 // String returns the prefix of the Space and the number of free addresses.
 func (s *Space) String() string { return fmt.Sprintf("%s (%d free)", s.base, s.Free()) }

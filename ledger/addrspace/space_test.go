@@ -111,17 +111,16 @@ func play(s *Space, m *naive, rnd *rand.Rand, steps int) error {
 			what, got, want = fmt.Sprint("mark ", p, free), s.markPrefix(p, free), m.mark(p, free)
 		case 7:
 			b := m.addr(min(len(m.free)-1, m.index(a)+rnd.IntN(40)))
-			free := rnd.IntN(2) == 0
 			all := true
 			for p := range Cover(a, b) {
-				all = all && m.all(p, !free)
+				all = all && m.all(p, true)
 			}
 			if all {
 				for p := range Cover(a, b) {
-					m.mark(p, free)
+					m.mark(p, false)
 				}
 			}
-			what, got, want = fmt.Sprint("range ", a, b, free), s.markRange(a, b, free), all
+			what, got, want = fmt.Sprint("take range ", a, b), s.TakeRange(a, b), all
 		}
 		if got != want {
 			return fmt.Errorf("step %d: %s: got %v, the model says %v", i, what, got, want)
@@ -275,11 +274,11 @@ func TestSpaceFreesMemory(t *testing.T) {
 	for _, taken := range []bool{false, true} { // one taken where all is free, and the reverse
 		s := New(pfx("fd00::/64"))
 		if taken {
-			g.Expect(s.Take(s.Base())).To(BeTrue())
+			g.Expect(s.Take(s.base)).To(BeTrue())
 		}
 		rnd := rand.New(rand.NewPCG(3, 3))
 		for range 20000 {
-			a, _ := Nth(s.Base(), rnd.Uint64())
+			a, _ := Nth(s.base, rnd.Uint64())
 			p := netip.PrefixFrom(a, 128)
 			g.Expect(s.markPrefix(p, taken)).To(BeTrue())
 			g.Expect(s.markPrefix(p, !taken)).To(BeTrue())
@@ -295,7 +294,7 @@ func TestMemoryFollowsTheTakenAddresses(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 4))
 	var all []netip.Addr
 	for i := range 3000 {
-		a, _ := Nth(s.Base(), rnd.Uint64()>>(i%3*16)) // far apart, and near
+		a, _ := Nth(s.base, rnd.Uint64()>>(i%3*16)) // far apart, and near
 		if s.TakeAddr(a) {
 			all = append(all, a)
 		}
@@ -311,7 +310,7 @@ func TestMemoryFollowsTheTakenAddresses(t *testing.T) {
 	s = New(pfx("10.0.0.0/14"))
 	g.Expect(s.TakeAddr(ip("10.0.0.1"))).To(BeTrue())
 	for page := range uint64(64) { // each touched once
-		a, _ := Nth(s.Base(), page<<pageBits+7)
+		a, _ := Nth(s.base, page<<pageBits+7)
 		g.Expect(s.TakeAddr(a)).To(BeTrue())
 		g.Expect(s.ReleaseAddr(a)).To(BeTrue())
 	}

@@ -34,22 +34,22 @@ var (
 type Exhausted struct {
 	Node     string // for which the allocation was
 	Pool     int
-	Bits     int    // of the wanted block
-	Capacity uint64 // blocks of the pool's ranges, in their own sizes
-	Used     uint64
-	Claimed  uint64 // free blocks of the wanted size that Choice.Taken excludes
-	Cooling  int
+	bits     int    // of the wanted block
+	capacity uint64 // blocks of the pool's ranges, in their own sizes
+	used     uint64
+	claimed  uint64 // free blocks of the wanted size that Choice.Taken excludes
+	cooling  int
 	Next     time.Time // when the next block has cooled; zero if none is cooling
 }
 
 func (e *Exhausted) Error() string {
 	text := fmt.Sprintf("allocate for node %q: %v in pool %d: of %d blocks %d are in use, none is left of size /%d",
-		e.Node, ErrExhausted, e.Pool, e.Capacity, e.Used, e.Bits)
-	if e.Claimed > 0 {
-		text += fmt.Sprintf("; free blocks that wait for claims of other nodes to end: %d", e.Claimed)
+		e.Node, ErrExhausted, e.Pool, e.capacity, e.used, e.bits)
+	if e.claimed > 0 {
+		text += fmt.Sprintf("; free blocks that wait for claims of other nodes to end: %d", e.claimed)
 	}
-	if e.Cooling > 0 {
-		text += fmt.Sprintf("; %d are cooling, the next until %s", e.Cooling, e.Next.UTC().Format(time.RFC3339))
+	if e.cooling > 0 {
+		text += fmt.Sprintf("; %d are cooling, the next until %s", e.cooling, e.Next.UTC().Format(time.RFC3339))
 	}
 	return text
 }
@@ -60,17 +60,17 @@ func (e *Exhausted) Unwrap() error { return ErrExhausted }
 // reserved prefix.
 type Conflict struct {
 	Owner  Owner
-	Block  netip.Prefix
+	block  netip.Prefix
 	Holder Owner // the zero Owner if Held is reserved
 	Held   netip.Prefix
 }
 
 func (e *Conflict) Error() string {
 	if e.Holder == (Owner{}) {
-		return fmt.Sprintf("%v: %s of node %q is in the reserved range %s", errConflict, e.Block, e.Owner.Name, e.Held)
+		return fmt.Sprintf("%v: %s of node %q is in the reserved range %s", errConflict, e.block, e.Owner.Name, e.Held)
 	}
 	return fmt.Sprintf("%v: %s of node %q overlaps %s of node %q",
-		errConflict, e.Block, e.Owner.Name, e.Held, e.Holder.Name)
+		errConflict, e.block, e.Owner.Name, e.Held, e.Holder.Name)
 }
 
 func (e *Conflict) Unwrap() error { return errConflict }

@@ -382,7 +382,7 @@ func (p *harness) Allocate() {
 		p.Fatalf("allocate %+v for %v: %v, %v; the model says %v", w, o, got, err, want)
 	}
 	var full *Exhausted
-	if errors.As(err, &full) && full.Claimed != excluded {
+	if errors.As(err, &full) && full.claimed != excluded {
 		p.Fatalf("allocate %+v for %v: %v; the model says %d are taken", w, o, err, excluded)
 	}
 }

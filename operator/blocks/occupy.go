@@ -69,7 +69,7 @@ func (s *Set) Conflicts(o Owner) (all []*Conflict) {
 func (s *Set) conflicts(o Owner, p netip.Prefix) (all []*Conflict) {
 	for h, b := range s.overlapping(p) {
 		if h.owner != o {
-			all = append(all, &Conflict{Owner: o, Block: p, Holder: h.owner, Held: b.prefix})
+			all = append(all, &Conflict{Owner: o, block: p, Holder: h.owner, Held: b.prefix})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *Conflict) int { return a.Holder.compare(b.Holder) })

@@ -142,7 +142,7 @@ func TestBlocksCoolDown(t *testing.T) {
 	_, err := s.Allocate(node(3), nil, at(59))
 	var e *Exhausted
 	g.Expect(errors.As(err, &e)).To(BeTrue())
-	g.Expect(*e).To(Equal(Exhausted{Node: "node-3", Bits: 24, Capacity: 2, Used: 2, Cooling: 2, Next: at(60)}))
+	g.Expect(*e).To(Equal(Exhausted{Node: "node-3", bits: 24, capacity: 2, used: 2, cooling: 2, Next: at(60)}))
 	g.Expect(err).To(MatchError(ContainSubstring("2 are cooling, the next until 2026-01-01T00:01:00Z")))
 
 	_, err = s.Allocate(node(3), nil, at(-3600))

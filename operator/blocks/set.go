@@ -159,19 +159,19 @@ func undo(grants []grant) {
 }
 
 func (s *Set) exhausted(o Owner, pool int, c *Choice) *Exhausted {
-	e := &Exhausted{Node: o.Name, Pool: pool, Bits: c.sizeOf(pool)}
+	e := &Exhausted{Node: o.Name, Pool: pool, bits: c.sizeOf(pool)}
 	for _, r := range s.ranges {
 		if r.Pool != pool {
 			continue
 		}
-		if e.Bits == 0 {
-			e.Bits = r.Bits
+		if e.bits == 0 {
+			e.bits = r.Bits
 		}
-		e.Capacity += r.Capacity
-		e.Used += r.Used
-		e.Cooling += r.Cooling
+		e.capacity += r.Capacity
+		e.used += r.Used
+		e.cooling += r.Cooling
 		if bits, ok := c.bits(r); ok && c.Taken != nil && !r.Draining {
-			e.Claimed += r.freeBlocks(bits) // Taken excludes all of them
+			e.claimed += r.freeBlocks(bits) // Taken excludes all of them
 		}
 	}
 	if i := slices.IndexFunc(s.cooling, func(c cooling) bool { return c.in.Pool == pool }); i >= 0 {

@@ -45,7 +45,7 @@ func TestRangeOfOneBlock(t *testing.T) {
 		g.Expect(err).To(MatchError(ErrExhausted))
 		var e *Exhausted
 		g.Expect(errors.As(err, &e)).To(BeTrue())
-		g.Expect(*e).To(Equal(Exhausted{Node: "node-2", Bits: 30, Capacity: 1, Used: 1}))
+		g.Expect(*e).To(Equal(Exhausted{Node: "node-2", bits: 30, capacity: 1, used: 1}))
 		g.Expect(s.Release(node(1), epoch())).To(Succeed())
 		g.Expect(allocate(t, s, node(2))).To(Equal(want))
 	}

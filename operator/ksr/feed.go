@@ -28,12 +28,12 @@ type feed struct {
 	r    *Reflector
 
 	mu      sync.Mutex
-	state   State
+	state   kindState
 	err     error         // why the kind is not synced, or the last error of the API server
 	objects cache.Indexer // nil until all have been read once; it stays when the kind disappears
 }
 
-func (f *feed) current() (State, error) {
+func (f *feed) current() (kindState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.state, f.err
@@ -47,7 +47,7 @@ func (f *feed) known() cache.Indexer {
 }
 
 // set changes the state of the kind, and logs the change once.
-func (f *feed) set(state State, err error) {
+func (f *feed) set(state kindState, err error) {
 	f.mu.Lock()
 	differs := f.state != state || fmt.Sprint(f.err) != fmt.Sprint(err)
 	affectsStore := f.state != state || (f.err == nil) != (err == nil)
@@ -57,9 +57,9 @@ func (f *feed) set(state State, err error) {
 		return
 	}
 	switch {
-	case state == Missing:
+	case state == stateMissing:
 		f.r.log.Info("a kind of object is not reflected, looking for it again",
-			"resource", f.kind.gvr.String(), "every", f.r.settings.LookAgain, "reason", err)
+			"resource", f.kind.gvr.String(), "every", f.r.settings.lookAgain, "reason", err)
 	case err != nil:
 		f.r.log.Warn("objects of the API server cannot be read, trying again", "resource", f.kind.gvr.String(), "error", err)
 	}
@@ -82,11 +82,11 @@ func (f *feed) run(ctx context.Context) {
 			return
 		case missing(err):
 			failures = 0
-			f.set(Missing, err)
-			_ = runner.Wait(ctx, f.r.settings.LookAgain)
+			f.set(stateMissing, err)
+			_ = runner.Wait(ctx, f.r.settings.lookAgain)
 		case err != nil:
 			failures++
-			f.set(Waiting, err)
+			f.set(stateWaiting, err)
 			_ = runner.Wait(ctx, f.r.backoff.After(failures))
 		default:
 			failures = 0
@@ -100,7 +100,7 @@ func (f *feed) probe(ctx context.Context) error {
 	if !f.kind.custom {
 		return nil
 	}
-	_, err := runner.Within(ctx, f.r.settings.CallTimeout, func(ctx context.Context) (*unstructured.UnstructuredList, error) {
+	_, err := runner.Within(ctx, f.r.settings.callTimeout, func(ctx context.Context) (*unstructured.UnstructuredList, error) {
 		return f.r.deps.Dynamic.Resource(f.kind.gvr).List(ctx, metav1.ListOptions{Limit: 1})
 	})
 	return err
@@ -129,8 +129,8 @@ func (f *feed) follow(ctx context.Context) {
 		_, err = informer.AddEventHandler(f.handlers())
 	}
 	if err != nil { // an informer that runs already returns one
-		f.set(Waiting, err)
-		_ = runner.Wait(ctx, f.r.settings.RetryLimit)
+		f.set(stateWaiting, err)
+		_ = runner.Wait(ctx, f.r.settings.retryLimit)
 		return
 	}
 	var group sync.WaitGroup
@@ -140,7 +140,7 @@ func (f *feed) follow(ctx context.Context) {
 		f.mu.Lock()
 		f.objects = informer.GetIndexer()
 		f.mu.Unlock()
-		f.set(Synced, nil)
+		f.set(stateSynced, nil)
 	case <-ctx.Done():
 	}
 	group.Wait()
@@ -153,7 +153,7 @@ func (f *feed) failed(informer cache.SharedIndexInformer, err error) {
 	}
 	f.r.metrics.errors.WithLabelValues("watch").Inc()
 	if !informer.HasSynced() {
-		f.set(Waiting, err)
+		f.set(stateWaiting, err)
 		return
 	}
 	f.r.log.Warn("a watch of the API server failed, beginning again", "resource", f.kind.gvr.String(), "error", err)

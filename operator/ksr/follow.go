@@ -73,7 +73,7 @@ func (r *Reflector) follow(ctx context.Context) error {
 		defer watches[i].Close()
 	}
 	r.mark(kvs, rev)
-	probe, sweep := time.NewTicker(r.settings.Probe), time.NewTimer(r.settings.Sweep)
+	probe, sweep := time.NewTicker(r.settings.probe), time.NewTimer(r.settings.sweep)
 	defer probe.Stop()
 	defer sweep.Stop()
 	for swept := false; ; {
@@ -136,7 +136,7 @@ func (r *Reflector) checkContention() error {
 // watch opens a watch that ends with ctx at the latest.
 func (r *Reflector) watch(ctx context.Context, prefix string, from int64) (kvdb.Watcher, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	late := time.AfterFunc(r.settings.CallTimeout, func() { cancel(context.DeadlineExceeded) })
+	late := time.AfterFunc(r.settings.callTimeout, func() { cancel(context.DeadlineExceeded) })
 	w, err := r.deps.Store.Watch(ctx, prefix, from)
 	if !late.Stop() && err == nil {
 		w.Close()
@@ -155,7 +155,7 @@ func ended(w kvdb.Watcher) error {
 }
 
 func (r *Reflector) list(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeouts*r.settings.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, listTimeouts*r.settings.callTimeout)
 	defer cancel()
 	kvs, rev, err := r.deps.Store.List(ctx, prefixes...)
 	if err != nil {
@@ -209,7 +209,7 @@ func (r *Reflector) mark(kvs []kvdb.KeyValue, rev int64) {
 // swept records that all keys have been compared.
 func (r *Reflector) swept() {
 	r.setStatus(func(s *Status) {
-		*s = Status{Synced: true, Connected: true, LastSweep: r.deps.Now()}
+		*s = Status{Synced: true, Connected: true, lastSweep: r.deps.Now()}
 	})
 	r.metrics.sweeps.Inc()
 	r.log.Debug("the cluster store matches the API server", "revision", r.rev)
@@ -263,7 +263,7 @@ func (r *Reflector) write(ctx context.Context) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.settings.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.settings.callTimeout)
 	defer cancel()
 	if err := r.gate.Check(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errFence, err)

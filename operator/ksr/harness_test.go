@@ -344,14 +344,14 @@ type bench struct {
 	stop func() error
 }
 
-func newBench(t *testing.T, w *world, store kvdb.Store, change ...func(*Deps, *Settings)) *bench {
+func newBench(t *testing.T, w *world, store kvdb.Store, change ...func(*Deps, *timing)) *bench {
 	b := &bench{Gomega: NewWithT(t), world: w, store: store}
-	deps := Deps{Client: w.client, Dynamic: w.dynamic, Store: store, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Random: func() float64 { return 0.5 }}
-	settings := Settings{}
+	deps := Deps{Client: w.client, Dynamic: w.dynamic, Store: store, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), random: func() float64 { return 0.5 }}
+	settings := timing{}
 	for _, f := range change {
 		f(&deps, &settings)
 	}
-	b.Reflector = New(deps, settings)
+	b.Reflector = newReflector(deps, settings)
 	return b
 }
 

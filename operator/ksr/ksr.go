@@ -75,27 +75,27 @@ type Deps struct {
 	// process reflects.
 	Fence  func(context.Context) error
 	Now    func() time.Time // time.Now
-	Random func() float64   // in [0, 1)
+	random func() float64   // in [0, 1)
 }
 
-// Settings holds intervals and limits. A zero field has the default that its
+// timing holds intervals and limits. A zero field has the default that its
 // comment names.
-type Settings struct {
-	RetryIn     time.Duration // first wait after an error, doubled after each further one: 250 ms
-	RetryLimit  time.Duration // longest wait after an error: 15 s
-	CallTimeout time.Duration // limit of one request to the store, and of one call of the fence: 10 s
-	Probe       time.Duration // between two reads of the store's revision: 5 s
-	Sweep       time.Duration // between two comparisons of all keys: 10 minutes
-	LookAgain   time.Duration // between two searches for a kind that the API server does not have: 30 s
+type timing struct {
+	retryIn     time.Duration // first wait after an error, doubled after each further one: 250 ms
+	retryLimit  time.Duration // longest wait after an error: 15 s
+	callTimeout time.Duration // limit of one request to the store, and of one call of the fence: 10 s
+	probe       time.Duration // between two reads of the store's revision: 5 s
+	sweep       time.Duration // between two comparisons of all keys: 10 minutes
+	lookAgain   time.Duration // between two searches for a kind that the API server does not have: 30 s
 }
 
-func (s Settings) withDefaults() Settings {
-	s.RetryIn = cmp.Or(s.RetryIn, 250*time.Millisecond)
-	s.RetryLimit = cmp.Or(s.RetryLimit, 15*time.Second)
-	s.CallTimeout = cmp.Or(s.CallTimeout, 10*time.Second)
-	s.Probe = cmp.Or(s.Probe, 5*time.Second)
-	s.Sweep = cmp.Or(s.Sweep, 10*time.Minute)
-	s.LookAgain = cmp.Or(s.LookAgain, 30*time.Second)
+func (s timing) withDefaults() timing {
+	s.retryIn = cmp.Or(s.retryIn, 250*time.Millisecond)
+	s.retryLimit = cmp.Or(s.retryLimit, 15*time.Second)
+	s.callTimeout = cmp.Or(s.callTimeout, 10*time.Second)
+	s.probe = cmp.Or(s.probe, 5*time.Second)
+	s.sweep = cmp.Or(s.sweep, 10*time.Minute)
+	s.lookAgain = cmp.Or(s.lookAgain, 30*time.Second)
 	return s
 }
 
@@ -106,8 +106,8 @@ func (d Deps) withDefaults() Deps {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	if d.Random == nil {
-		d.Random = rand.Float64
+	if d.random == nil {
+		d.random = rand.Float64
 	}
 	return d
 }
@@ -115,7 +115,7 @@ func (d Deps) withDefaults() Deps {
 // Reflector copies objects of the API server into the cluster store. Use New.
 type Reflector struct {
 	deps     Deps
-	settings Settings
+	settings timing
 	log      *slog.Logger
 	gate     *runner.Gate
 	backoff  backoff.Policy
@@ -147,48 +147,50 @@ type Status struct {
 	Synced    bool      // each kind is known or missing, and all keys were compared
 	Connected bool      // the store is followed
 	Error     string    // why the store is not followed
-	LastSweep time.Time // of the last comparison of all keys; zero: none yet
+	lastSweep time.Time // of the last comparison of all keys; zero: none yet
 	Pending   int       // keys that wait to be compared
-	Kinds     []KindStatus
-	Bad       []Bad
+	kinds     []kindStatus
+	rejected  []badObject
 }
 
-// KindStatus reports on one kind of object.
-type KindStatus struct {
+// kindStatus reports on one kind of object.
+type kindStatus struct {
 	Resource string // as package kv names it
-	State    State
-	Stored   int // keys in the store
+	State    kindState
+	stored   int // keys in the store
 	Error    string
 }
 
-// State says whether the objects of a kind have been read.
-type State string
+// kindState says whether the objects of a kind have been read.
+type kindState string
 
 // The states.
 const (
-	Waiting State = "waiting" // they are being read
-	Synced  State = "synced"  // they are known
-	Missing State = "missing" // the API server does not have the kind, or forbids to read it
+	stateWaiting kindState = "waiting" // they are being read
+	stateSynced  kindState = "synced"  // they are known
+	stateMissing kindState = "missing" // the API server does not have the kind, or forbids to read it
 )
 
-// Bad is an object that cannot be stored.
-type Bad struct {
+// badObject is an object that cannot be stored.
+type badObject struct {
 	Key   string
 	Error string
 }
 
 // New returns a Reflector that does nothing before Run.
-func New(deps Deps, settings Settings) *Reflector {
+func New(deps Deps) *Reflector { return newReflector(deps, timing{}) }
+
+func newReflector(deps Deps, settings timing) *Reflector {
 	deps, settings = deps.withDefaults(), settings.withDefaults()
 	r := &Reflector{
 		deps:     deps,
 		settings: settings,
 		log:      deps.Log,
-		gate:     runner.NewGate(deps.Fence, settings.CallTimeout),
+		gate:     runner.NewGate(deps.Fence, settings.callTimeout),
 		backoff: backoff.Policy{
-			First:  settings.RetryIn,
-			Limit:  settings.RetryLimit,
-			Random: deps.Random,
+			First:  settings.retryIn,
+			Limit:  settings.retryLimit,
+			Random: deps.random,
 		},
 		queue:     runner.NewQueue(0, nil, nil),
 		changed:   make(chan struct{}, 1),
@@ -198,7 +200,7 @@ func New(deps Deps, settings Settings) *Reflector {
 		counts:    map[string]int{},
 	}
 	for _, k := range kinds(r.deps) {
-		r.feeds = append(r.feeds, &feed{kind: k, r: r, state: Waiting})
+		r.feeds = append(r.feeds, &feed{kind: k, r: r, state: stateWaiting})
 	}
 	r.metrics = newMetrics(r)
 	return r
@@ -215,14 +217,14 @@ func (r *Reflector) Status() Status {
 	s.Pending = r.queue.Len()
 	for _, f := range r.feeds {
 		state, err := f.current()
-		k := KindStatus{Resource: f.kind.resource, State: state, Stored: r.counts[f.kind.resource]}
+		k := kindStatus{Resource: f.kind.resource, State: state, stored: r.counts[f.kind.resource]}
 		if err != nil {
 			k.Error = err.Error()
 		}
-		s.Kinds = append(s.Kinds, k)
+		s.kinds = append(s.kinds, k)
 	}
 	for key, err := range r.bad {
-		s.Bad = append(s.Bad, Bad{key, err.Error()})
+		s.rejected = append(s.rejected, badObject{key, err.Error()})
 	}
 	return s
 }
@@ -272,7 +274,7 @@ func (r *Reflector) reflect(ctx context.Context) error {
 		if errors.Is(err, runner.ErrDeposed) || errors.Is(err, kvdb.ErrClosed) {
 			return fmt.Errorf("reflect the API server's state: %w", err)
 		}
-		if r.deps.Now().Sub(began) > r.settings.RetryLimit {
+		if r.deps.Now().Sub(began) > r.settings.retryLimit {
 			failures = 0
 		}
 		failures++
@@ -288,7 +290,7 @@ func (r *Reflector) reflect(ctx context.Context) error {
 // that every API server has are waited for.
 func (r *Reflector) known() bool {
 	for _, f := range r.feeds {
-		if state, err := f.current(); state == Waiting && (!f.kind.custom || err == nil) {
+		if state, err := f.current(); state == stateWaiting && (!f.kind.custom || err == nil) {
 			return false
 		}
 	}

@@ -47,7 +47,7 @@ func TestReflects(t *testing.T) {
 		b.Expect(status.Synced).To(BeTrue())
 		b.Expect(status.Connected).To(BeTrue())
 		b.Expect(status.Pending).To(BeZero())
-		b.Expect(status.Kinds).To(ConsistOf(KindStatus{"pod", Synced, 2, ""}, KindStatus{"node", Synced, 2, ""}, KindStatus{"customnetwork", Synced, 1, ""}, KindStatus{"nodeconfig", Synced, 1, ""}))
+		b.Expect(status.kinds).To(ConsistOf(kindStatus{"pod", stateSynced, 2, ""}, kindStatus{"node", stateSynced, 2, ""}, kindStatus{"customnetwork", stateSynced, 1, ""}, kindStatus{"nodeconfig", stateSynced, 1, ""}))
 
 		w.put(node("c", "10.1.3.0/24"))
 		w.put(pod("default", "unscheduled", "c"))
@@ -133,7 +133,7 @@ func TestBatches(t *testing.T) {
 // and other keys stay.
 func TestForeignChangesAreRepaired(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
-		b := newBench(t, w, store, func(_ *Deps, s *Settings) { s.Sweep, s.Probe = 24*time.Hour, 24*time.Hour })
+		b := newBench(t, w, store, func(_ *Deps, s *timing) { s.sweep, s.probe = 24*time.Hour, 24*time.Hour })
 		populate(w)
 		b.start()
 		defer b.stop()
@@ -154,7 +154,7 @@ func TestForeignChangesAreRepaired(t *testing.T) {
 		more := others()
 		delete(more, "cluster/node-id/1")
 		b.expectReflected(store, more)
-		b.Expect(b.Status().Kinds[0].Stored).To(Equal(1))
+		b.Expect(b.Status().kinds[0].stored).To(Equal(1))
 		b.Expect(b.stored).To(HaveLen(5), "what is gone is forgotten")
 	})
 }
@@ -163,7 +163,7 @@ func TestForeignChangesAreRepaired(t *testing.T) {
 func TestObjectsThatCannotBeStored(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
 		var log bytes.Buffer
-		b := newBench(t, w, store, func(d *Deps, _ *Settings) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		b := newBench(t, w, store, func(d *Deps, _ *timing) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		populate(w)
 		b.start()
 		defer b.stop()
@@ -183,7 +183,7 @@ func TestObjectsThatCannotBeStored(t *testing.T) {
 		b.Expect(now).To(HaveLen(len(before) + 1))
 		b.Expect(now["cluster/network/blue"]).To(Equal(before["cluster/network/blue"]))
 		b.Expect(now["node/a/pod/default/web-0"]).To(Equal(before["node/a/pod/default/web-0"]))
-		b.Expect(b.Status().Bad).To(ConsistOf(
+		b.Expect(b.Status().rejected).To(ConsistOf(
 			And(HaveField("Key", "cluster/network/blue"), HaveField("Error", ContainSubstring("CustomNetwork"))),
 			And(HaveField("Key", "node/a/pod/default/web-0"), HaveField("Error", ContainSubstring("UTF-8"))),
 			And(HaveField("Key", "cluster/node/large"), HaveField("Error", ContainSubstring("too large"))),
@@ -196,7 +196,7 @@ func TestObjectsThatCannotBeStored(t *testing.T) {
 		w.remove(large)
 		advance(time.Second)
 		b.expectReflected(store, nil)
-		b.Expect(b.Status().Bad).To(BeEmpty())
+		b.Expect(b.Status().rejected).To(BeEmpty())
 	})
 }
 
@@ -205,7 +205,7 @@ func TestFence(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
 		var answer atomic.Value
 		answer.Store([]error{errDown})
-		b := newBench(t, w, store, func(d *Deps, _ *Settings) {
+		b := newBench(t, w, store, func(d *Deps, _ *timing) {
 			d.Fence = func(context.Context) error { return answer.Load().([]error)[0] }
 		})
 		populate(w)
@@ -246,7 +246,7 @@ func TestMetrics(t *testing.T) {
 			`objects{resource="pod"}`: 2, `objects{resource="node"}`: 1, `objects{resource="customnetwork"}`: 1, `objects{resource="nodeconfig"}`: 1,
 			`synced{resource="pod"}`: 1, `synced{resource="nodeconfig"}`: 1, "bad_objects": 0, "pending": 0, "connected": 1, "sweeps_total": 1,
 			`writes_total{op="put",resource="pod"}`: 2, `writes_total{op="put",resource="node"}`: 2, `writes_total{op="delete",resource="node"}`: 1,
-			"last_sweep_timestamp_seconds": float64(b.Status().LastSweep.Unix()),
+			"last_sweep_timestamp_seconds": float64(b.Status().lastSweep.Unix()),
 		} {
 			b.Expect(b.metric(name)).To(Equal(value), name)
 		}

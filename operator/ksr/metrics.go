@@ -34,16 +34,16 @@ func newMetrics(r *Reflector) *metrics {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 		}
 		status := r.Status()
-		for _, k := range status.Kinds {
-			gauge(objects, float64(k.Stored), k.Resource)
-			gauge(synced, oneIf(k.State == Synced), k.Resource)
+		for _, k := range status.kinds {
+			gauge(objects, float64(k.stored), k.Resource)
+			gauge(synced, oneIf(k.State == stateSynced), k.Resource)
 		}
-		gauge(bad, float64(len(status.Bad)))
+		gauge(bad, float64(len(status.rejected)))
 		gauge(pending, float64(status.Pending))
 		gauge(connected, oneIf(status.Connected))
 		last := 0.
-		if !status.LastSweep.IsZero() {
-			last = float64(status.LastSweep.UnixMilli()) / 1000
+		if !status.lastSweep.IsZero() {
+			last = float64(status.lastSweep.UnixMilli()) / 1000
 		}
 		gauge(lastSweep, last)
 	})

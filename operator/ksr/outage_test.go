@@ -41,7 +41,7 @@ func TestNothingIsDeletedForWantOfEvidence(t *testing.T) {
 				advance(time.Hour)
 				b.Expect(b.has(store)).To(Equal(before))
 				b.Expect(b.Status().Synced).To(BeFalse())
-				b.Expect(b.Status().Kinds).To(ContainElement(And(HaveField("State", Waiting), HaveField("Error", ContainSubstring("refused")))))
+				b.Expect(b.Status().kinds).To(ContainElement(And(HaveField("State", stateWaiting), HaveField("Error", ContainSubstring("refused")))))
 				w.comeUp()
 				w.lose("pods", nil)
 				w.lose("nodes", nil)
@@ -83,7 +83,7 @@ func TestKindsThatAreMissing(t *testing.T) {
 	forbidden := apierrors.NewForbidden(v1alpha1.Resource(v1alpha1.NodeConfigs).GroupResource(), "", fmt.Errorf("no such role"))
 	bubble(t, func(t *testing.T, w *world, store *mem.Store) {
 		var log bytes.Buffer
-		b := newBench(t, w, store, func(d *Deps, _ *Settings) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		b := newBench(t, w, store, func(d *Deps, _ *timing) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		kept := map[string]string{"cluster/network/old": "1", "node/old/config": "2"}
 		b.writeAll(store, kept)
 		w.put(pod("default", "web-0", "a"))
@@ -94,7 +94,7 @@ func TestKindsThatAreMissing(t *testing.T) {
 		advance(time.Hour)
 		b.expectReflected(store, kept, "keys of what is not there are left alone")
 		b.Expect(b.Status().Synced).To(BeTrue())
-		b.Expect(b.Status().Kinds).To(ContainElements(HaveField("State", Missing), HaveField("State", Missing)))
+		b.Expect(b.Status().kinds).To(ContainElements(HaveField("State", stateMissing), HaveField("State", stateMissing)))
 		b.Expect(strings.Count(log.String(), "is not reflected")).To(Equal(2), "%s", &log)
 
 		w.put(network("blue", "10.5.0.0/16"))
@@ -111,7 +111,7 @@ func TestKindsThatAreMissing(t *testing.T) {
 		w.lose(v1alpha1.CustomNetworks, noSuchResource(v1alpha1.CustomNetworks))
 		advance(time.Hour)
 		b.expectReflected(store, map[string]string{"node/old/config": "2"}, "what was not seen to go stays")
-		b.Expect(b.Status().Kinds[2].State).To(Equal(Missing))
+		b.Expect(b.Status().kinds[2].State).To(Equal(stateMissing))
 		w.remove(network("green", ""))
 		w.lose(v1alpha1.CustomNetworks, nil)
 		w.lose(v1alpha1.NodeConfigs, nil)
@@ -200,7 +200,7 @@ func TestFaultAtEveryCall(t *testing.T) {
 				bubble(t, func(t *testing.T, w *world, store *mem.Store) {
 					s := faulty.New(store, faulty.At(n, fault))
 					defer s.Close()
-					b := newBench(t, w, s, func(_ *Deps, set *Settings) { set.Probe = time.Minute })
+					b := newBench(t, w, s, func(_ *Deps, set *timing) { set.probe = time.Minute })
 					b.writeAll(store, others())
 					b.writeTo(store, kvdb.Put("cluster/node/gone", []byte("x")))
 					script(b)
@@ -221,7 +221,7 @@ func TestALateTransaction(t *testing.T) {
 		release := make(chan struct{})
 		slow := faulty.New(store, faulty.On(faulty.Txn, 1, faulty.Hold(release)))
 		populate(w)
-		old := newBench(t, w, slow, func(_ *Deps, s *Settings) { s.CallTimeout = time.Hour })
+		old := newBench(t, w, slow, func(_ *Deps, s *timing) { s.callTimeout = time.Hour })
 		old.start()
 		advance(time.Second)
 		old.Expect(old.has(store)).To(BeEmpty(), "it is on its way")
@@ -229,7 +229,7 @@ func TestALateTransaction(t *testing.T) {
 		w.put(node("a", "10.1.7.0/24"))
 		advance(time.Second)
 
-		b := newBench(t, w, store, func(_ *Deps, s *Settings) { s.Sweep, s.Probe = 24*time.Hour, 24*time.Hour })
+		b := newBench(t, w, store, func(_ *Deps, s *timing) { s.sweep, s.probe = 24*time.Hour, 24*time.Hour })
 		b.start()
 		defer b.stop()
 		advance(time.Second)
@@ -320,7 +320,7 @@ func TestAFightIsForgotten(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world, store *mem.Store) {
-				b := newBench(t, w, store, func(_ *Deps, s *Settings) { s.Probe, s.Sweep = c.probe, 24*time.Hour })
+				b := newBench(t, w, store, func(_ *Deps, s *timing) { s.probe, s.sweep = c.probe, 24*time.Hour })
 				w.put(pod("default", "web-0", "a"))
 				b.start()
 				defer b.stop()

@@ -171,7 +171,7 @@ func TestRandomScripts(t *testing.T) {
 					}
 					c.expectReflected(c.stores, more, "after %q", script)
 					c.Expect(c.Status().Connected).To(BeTrue())
-					c.Expect(c.Status().Bad).To(BeEmpty())
+					c.Expect(c.Status().rejected).To(BeEmpty())
 				}
 				c.Expect(c.stop()).To(Succeed())
 			})

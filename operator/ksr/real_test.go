@@ -38,8 +38,8 @@ func TestEtcdIsWiped(t *testing.T) {
 	store := openEtcd(t, server)
 	w := newWorld()
 	populate(w)
-	b := newBench(t, w, store, func(_ *Deps, s *Settings) {
-		*s = Settings{RetryIn: 10 * time.Millisecond, RetryLimit: 100 * time.Millisecond, Probe: 100 * time.Millisecond}
+	b := newBench(t, w, store, func(_ *Deps, s *timing) {
+		*s = timing{retryIn: 10 * time.Millisecond, retryLimit: 100 * time.Millisecond, probe: 100 * time.Millisecond}
 	})
 	b.start()
 	defer b.stop()
@@ -133,7 +133,7 @@ func benchmark(b *testing.B, open func() kvdb.Store) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	run := func(store kvdb.Store) (took time.Duration) {
 		began := time.Now()
-		r := New(Deps{Client: w.client, Dynamic: w.dynamic, Store: store, Log: quiet}, Settings{})
+		r := New(Deps{Client: w.client, Dynamic: w.dynamic, Store: store, Log: quiet})
 		ctx, cancel := context.WithCancel(b.Context())
 		ended := make(chan error)
 		go func() { ended <- r.Run(ctx) }()

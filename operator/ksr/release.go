@@ -34,7 +34,7 @@ type ReleaserDeps struct {
 	// EndClaims ends the claims of nodes that are gone for good, and returns their names.
 	EndClaims   func(ctx context.Context, node Lookup) ([]string, error)
 	Every       time.Duration // between two passes: 10 minutes
-	CallTimeout time.Duration // limit of one request to the API server and of one call of the fence: 10 s
+	callTimeout time.Duration // limit of one request to the API server and of one call of the fence: 10 s
 }
 
 // Releaser releases the node IDs and the claims of nodes that are gone. A Node is
@@ -57,12 +57,12 @@ func NewReleaser(deps ReleaserDeps) *Releaser {
 		deps.Log = slog.Default()
 	}
 	deps.Every = cmp.Or(deps.Every, 10*time.Minute)
-	deps.CallTimeout = cmp.Or(deps.CallTimeout, 10*time.Second)
+	deps.callTimeout = cmp.Or(deps.callTimeout, 10*time.Second)
 	m := runner.NewMetrics("cadastre_")
 	counter := func(name, help string) prometheus.Counter { return m.Counter(name, help).WithLabelValues() }
 	return &Releaser{
 		deps:     deps,
-		gate:     runner.NewGate(deps.Fence, deps.CallTimeout),
+		gate:     runner.NewGate(deps.Fence, deps.callTimeout),
 		metrics:  m,
 		released: counter("node_ids_released_total", "Released node IDs of nodes that are gone."),
 		ended:    counter("claims_ended_total", "Ended claims of nodes that are gone, or whose ID was released."),
@@ -118,7 +118,7 @@ type lookups struct {
 }
 
 func (l *lookups) node(ctx context.Context, name string) (uid string, found bool, err error) {
-	n, err := runner.Within(ctx, l.deps.CallTimeout, func(ctx context.Context) (*corev1.Node, error) {
+	n, err := runner.Within(ctx, l.deps.callTimeout, func(ctx context.Context) (*corev1.Node, error) {
 		return l.deps.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	})
 	switch {
@@ -140,7 +140,7 @@ func (l *lookups) node(ctx context.Context, name string) (uid string, found bool
 func (r *Releaser) nodes(ctx context.Context) (map[string]string, error) {
 	uids := map[string]string{}
 	for next := ""; ; {
-		list, err := runner.Within(ctx, r.deps.CallTimeout, func(ctx context.Context) (*corev1.NodeList, error) {
+		list, err := runner.Within(ctx, r.deps.callTimeout, func(ctx context.Context) (*corev1.NodeList, error) {
 			return r.deps.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 500, Continue: next})
 		})
 		if err != nil {

@@ -82,9 +82,6 @@ func NewPlugin(deps Deps) *DockerIPAM {
 // Init does nothing.
 func (p *DockerIPAM) Init() error { return nil }
 
-// AfterInit does nothing.
-func (p *DockerIPAM) AfterInit() error { return nil }
-
 // Close does nothing: networks outlive the process.
 func (p *DockerIPAM) Close() error { return nil }
 

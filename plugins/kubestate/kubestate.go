@@ -56,8 +56,8 @@ const (
 	PrefixClaims    = kv.PrefixClaimResource
 )
 
-// ExternalSource is the name of the store as a source of external configuration.
-const ExternalSource = "db"
+// externalSource is the name of the store as a source of external configuration.
+const externalSource = "db"
 
 // Deps holds the dependencies of a Source.
 type Deps struct {
@@ -539,7 +539,7 @@ func (s *Source) take(ev kvdb.Event) controller.Event {
 	}
 	if sinkKey, ok := kv.External(ev.Key); ok {
 		return &controller.ExternalConfigChange{
-			Source:   ExternalSource,
+			Source:   externalSource,
 			Revision: ev.ModRevision,
 			Values:   map[string]proto.Message{sinkKey: now.message},
 		}

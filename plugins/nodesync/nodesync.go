@@ -59,9 +59,6 @@ func NewPlugin(deps Deps) *NodeSync {
 // Init does nothing: the claimer claims the ID.
 func (p *NodeSync) Init() error { return nil }
 
-// AfterInit does nothing.
-func (p *NodeSync) AfterInit() error { return nil }
-
 // Close does nothing; in particular it does not release the ID.
 func (p *NodeSync) Close() error { return nil }
 

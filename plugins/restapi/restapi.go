@@ -57,9 +57,6 @@ func (p *RESTAPI) Init() error {
 	return nil
 }
 
-// AfterInit does nothing.
-func (p *RESTAPI) AfterInit() error { return nil }
-
 // Close does nothing.
 func (p *RESTAPI) Close() error { return nil }
 
@@ -95,7 +92,7 @@ func (p *RESTAPI) Serve(ctx context.Context) error {
 		p.Listen.Opened()
 	}
 	servers := []func() error{func() error { return local.Serve(ctx) }}
-	for _, e := range []endpoint{{"rest.listen", p.Listen.REST, p.ReadOnlyHandler()}, {"metrics.listen", p.Listen.Metrics, p.MetricsHandler()}} {
+	for _, e := range []endpoint{{"rest.listen", p.Listen.REST, p.ReadOnlyHandler()}, {"metrics.listen", p.Listen.Metrics, p.metricsHandler()}} {
 		if e.tcp != nil {
 			servers = append(servers, func() error { return p.serveTCP(ctx, base, e) })
 		}

@@ -47,8 +47,8 @@ func (p *RESTAPI) Handler() http.Handler {
 // ReadOnlyHandler serves the part of the API that a network may see.
 func (p *RESTAPI) ReadOnlyHandler() http.Handler { return answerAll(p.readOnly()) }
 
-// MetricsHandler serves metrics and probes only.
-func (p *RESTAPI) MetricsHandler() http.Handler { return answerAll(p.observed()) }
+// metricsHandler serves metrics and probes only.
+func (p *RESTAPI) metricsHandler() http.Handler { return answerAll(p.observed()) }
 
 func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux := p.observed()

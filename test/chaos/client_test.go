@@ -148,7 +148,7 @@ func readBook(socket string) (book Book, infra int, err error) {
 			if err != nil {
 				return nil, 0, err
 			}
-			book = append(book, Holding{Key{l.Network, l.ContainerID, l.IfName}, a})
+			book = append(book, holding{Key{l.Network, l.ContainerID, l.IfName}, a})
 		}
 	}
 	return book, infra, nil

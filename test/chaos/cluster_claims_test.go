@@ -132,7 +132,7 @@ func TestHistoriesOfClaims(t *testing.T) {
 		h := newIDHistory(0, 0, 1, 1, 2, 3)
 		g.Expect(claimAndRelease(t, server, h, epoch, s)).To(Succeed(), "epoch %d", epoch)
 		switch err := h.check(searchLimit); {
-		case errors.Is(err, ErrNotChecked) && epoch != fairWeather: // the slower the machine, the more requests are lost
+		case errors.Is(err, errNotChecked) && epoch != fairWeather: // the slower the machine, the more requests are lost
 			unchecked++
 		default:
 			g.Expect(err).NotTo(HaveOccurred(), "epoch %d", epoch)
@@ -143,7 +143,7 @@ func TestHistoriesOfClaims(t *testing.T) {
 		}
 		if epoch == fairWeather { // elsewhere there are too many orders to be tried in vain
 			g.Expect(h.lie()).To(BeTrue(), "no instance has an ID")
-			g.Expect(h.check(searchLimit)).To(MatchError(ErrNoOrder), "a lie is found")
+			g.Expect(h.check(searchLimit)).To(MatchError(errNoOrder), "a lie is found")
 		}
 	}
 	t.Logf("%v; %d histories have too many orders to be checked", fates, unchecked)
@@ -268,7 +268,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		k.end(last)
 		tried.Add(len(k.ops))
-		if err := k.check(searchLimit); errors.Is(err, ErrNotChecked) {
+		if err := k.check(searchLimit); errors.Is(err, errNotChecked) {
 			t.Logf("epoch %d: %v", epoch, err)
 		} else {
 			g.Expect(err).NotTo(HaveOccurred(), "epoch %d", epoch)

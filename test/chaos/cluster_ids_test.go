@@ -123,9 +123,9 @@ func (h *idHistory) check(limit int64) error {
 	case porcupine.Ok:
 		return nil
 	case porcupine.Unknown:
-		return fmt.Errorf("%d requests: %w, more than %d", len(h.ops), ErrNotChecked, limit)
+		return fmt.Errorf("%d requests: %w, more than %d", len(h.ops), errNotChecked, limit)
 	}
-	err := ErrNoOrder
+	err := errNoOrder
 	for _, op := range h.ops {
 		err = fmt.Errorf("%w\n\t%s", err, op)
 	}
@@ -252,7 +252,7 @@ func TestHistoriesOfNodeIDs(t *testing.T) {
 			}
 			err := h.check(searchLimit)
 			g.Expect(err == nil).To(Equal(c.ok), "%v", err)
-			g.Expect(errors.Is(err, ErrNotChecked)).To(BeFalse())
+			g.Expect(errors.Is(err, errNotChecked)).To(BeFalse())
 		})
 	}
 }

@@ -200,7 +200,7 @@ func (o *Oracle) certainly() Book {
 	for k, b := range o.beliefs {
 		if b.certain() {
 			for _, a := range b.told {
-				book = append(book, Holding{k, a})
+				book = append(book, holding{k, a})
 			}
 		}
 	}

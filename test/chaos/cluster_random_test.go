@@ -48,17 +48,17 @@ func TestClusterInARandomWorld(t *testing.T) {
 // overlaps compares all times at which addresses were held, but for those of
 // nodes that shared an ID after the store had lost it.
 func (w *world) overlaps() (requests int, err error) {
-	h, single := NewHistory(), map[string]bool{}
+	h, single := newHistory(), map[string]bool{}
 	for _, d := range w.members {
 		single[d.name] = len(d.rivals) == 0 && !d.gone
 	}
 	all := w.history.Ops()
 	for _, op := range all {
 		if single[op.Key.Network] {
-			h.Record(op)
+			h.record(op)
 		}
 	}
-	return len(all), h.CheckAddresses()
+	return len(all), h.checkAddresses()
 }
 
 // liar has real agents, and lies about them.

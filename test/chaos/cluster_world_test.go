@@ -29,7 +29,7 @@ type world struct {
 	up      bool // etcd runs
 	store   registry
 	members []*resident
-	history *History
+	history *history
 	past    []etcdtest.Snapshot // at most one
 	lost    atomic.Bool         // etcd was wiped or restored at least once
 	pools   int                 // how often they were changed
@@ -69,7 +69,7 @@ type customer struct {
 func newWorld(t *testing.T, seed uint64, n int) *world {
 	t.Helper()
 	w := &world{
-		t: t, rnd: random(seed, 0), seed: seed, server: etcdtest.Start(t), up: true, history: NewHistory(), counts: map[string]int{}, record: map[uint32]uint64{},
+		t: t, rnd: random(seed, 0), seed: seed, server: etcdtest.Start(t), up: true, history: newHistory(), counts: map[string]int{}, record: map[uint32]uint64{},
 	}
 	w.store = newRegistry(t, w.server.Endpoint())
 	for range n {
@@ -211,7 +211,7 @@ func (d *resident) ask(w *world, k Key, v Verb, viaPlugin bool) Fate {
 		}
 	}
 	op.Back = w.history.Now()
-	w.history.Record(op)
+	w.history.record(op)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.trace[k] = append(d.trace[k][max(0, len(d.trace[k])-24):], fmt.Sprint(time.Now().Format("05.000 "), v, " ", op.Fate, " ", op.Addr, r.Error))

@@ -157,7 +157,7 @@ func (c *crash) round(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	c.awayWG.Wait()
-	c.lock(func() { c.oracle.Died() })
+	c.lock(func() { c.oracle.died() })
 	if c.rnd.IntN(4) == 0 {
 		c.offline++
 		c.fail(c.compareOffline(t))
@@ -399,7 +399,7 @@ func readOffline(ctx context.Context, n *node) (book Book, findings []string, er
 	book = Book{}
 	for _, x := range l.Leases() {
 		if x.State == ledger.Held && x.Purpose == ledger.ForPod {
-			book = append(book, Holding{Key{x.Key.Network, x.Key.ContainerID, x.Key.IfName}, x.Addr})
+			book = append(book, holding{Key{x.Key.Network, x.Key.ContainerID, x.Key.IfName}, x.Addr})
 		}
 	}
 	findings, err = l.Check(ctx)

@@ -10,7 +10,7 @@
 //
 //   - Oracle derives the leases that may and that must be held from the answers to
 //     clients, and finds the contradictions in a list of leases (crash tests);
-//   - History holds concurrent requests with their answers and finds an order of them
+//   - history holds concurrent requests with their answers and finds an order of them
 //     that explains all answers (linearizability).
 //
 // Both have tests of their own with wrong histories.

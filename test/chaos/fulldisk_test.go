@@ -173,7 +173,7 @@ func fillDisk(t *testing.T, clients int) {
 	for i, k := range f.told[:20] { // each of these may fail, cleanly
 		f.ask(k, []Verb{Add, Check, Del}[i%3])
 	}
-	f.oracle.Died()
+	f.oracle.died()
 	a.kill()
 	a = n.start(t)
 	f.compare(g)

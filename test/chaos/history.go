@@ -42,30 +42,30 @@ const forever = math.MaxInt64
 // unanswered is an address that is held without an answer to its client.
 const unanswered = "?"
 
-// History is a set of concurrent requests. Any goroutine may record.
-type History struct {
+// history is a set of concurrent requests. Any goroutine may record.
+type history struct {
 	mu    sync.Mutex
 	began time.Time
 	ops   []Op
 }
 
-// NewHistory is empty.
-func NewHistory() *History { return &History{began: time.Now()} }
+// newHistory is empty.
+func newHistory() *history { return &history{began: time.Now()} }
 
 // Now is the time in a history.
-func (h *History) Now() int64 { return int64(time.Since(h.began)) }
+func (h *history) Now() int64 { return int64(time.Since(h.began)) }
 
-// Record adds an op that is over.
-func (h *History) Record(op Op) {
+// record adds an op that is over.
+func (h *history) record(op Op) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ops = append(h.ops, op)
 }
 
-// End is called when the abandoned requests are over too, with the leases of that moment:
+// end is called when the abandoned requests are over too, with the leases of that moment:
 // it ends the ops that are not over, and adds that a lease without an answer does not
 // stay.
-func (h *History) End(held map[Key]string) {
+func (h *history) end(held map[Key]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.Now()
@@ -89,7 +89,7 @@ func (h *History) End(held map[Key]string) {
 }
 
 // markSkips marks the GCs that may leave a key alone.
-func (h *History) markSkips() {
+func (h *history) markSkips() {
 	for i, gc := range h.ops {
 		if gc.Verb != GC {
 			continue
@@ -101,7 +101,7 @@ func (h *History) markSkips() {
 }
 
 // Ops are all ops so far, in the order of their calls.
-func (h *History) Ops() []Op {
+func (h *history) Ops() []Op {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ops := slices.Clone(h.ops)
@@ -109,15 +109,15 @@ func (h *History) Ops() []Op {
 	return ops
 }
 
-// ErrNoOrder is returned for a history that no order of its ops explains.
-var ErrNoOrder = errors.New("no order of these requests explains their answers")
+// errNoOrder is returned for a history that no order of its ops explains.
+var errNoOrder = errors.New("no order of these requests explains their answers")
 
-// ErrNotChecked is returned if the search for an order took too many steps.
-var ErrNotChecked = errors.New("the search for an order took too many steps")
+// errNotChecked is returned if the search for an order took too many steps.
+var errNotChecked = errors.New("the search for an order took too many steps")
 
-// CheckKeys looks at the ops of each key by themselves, for each in at most limit
+// checkKeys looks at the ops of each key by themselves, for each in at most limit
 // steps.
-func (h *History) CheckKeys(limit int64) error {
+func (h *history) checkKeys(limit int64) error {
 	byKey := map[Key][]Op{}
 	for _, op := range h.Ops() {
 		byKey[op.Key] = append(byKey[op.Key], op)
@@ -131,9 +131,9 @@ func (h *History) CheckKeys(limit int64) error {
 	return errors.Join(errs...)
 }
 
-// CheckWhole looks at all keys at once: no address is held by two. It knows
+// checkWhole looks at all keys at once: no address is held by two. It knows
 // up to eight keys, and no abandoned ADD.
-func (h *History) CheckWhole(limit int64) error {
+func (h *history) checkWhole(limit int64) error {
 	ops := h.Ops()
 	index := map[Key]int{}
 	for _, op := range ops {
@@ -156,9 +156,9 @@ func search(model porcupine.NondeterministicModel, ops []Op, limit int64) error 
 	case porcupine.Ok:
 		return nil
 	case porcupine.Unknown:
-		return fmt.Errorf("%d requests: %w, more than %d", len(ops), ErrNotChecked, limit)
+		return fmt.Errorf("%d requests: %w, more than %d", len(ops), errNotChecked, limit)
 	}
-	err := ErrNoOrder
+	err := errNoOrder
 	for _, op := range ops {
 		err = fmt.Errorf("%w\n\t%s", err, op)
 	}
@@ -281,10 +281,10 @@ func wholeModel(index map[Key]int) porcupine.NondeterministicModel {
 	}
 }
 
-// CheckAddresses looks at the times at which an address was held for certain:
+// checkAddresses looks at the times at which an address was held for certain:
 // from the answer of an ADD to the next request that may have freed it. Those
 // of different keys must not overlap.
-func (h *History) CheckAddresses() error {
+func (h *history) checkAddresses() error {
 	type span struct {
 		key      Key
 		from, to int64

@@ -57,14 +57,14 @@ func TestHistoriesOfOneKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			h := NewHistory()
+			h := newHistory()
 			for _, op := range c.ops {
-				h.Record(op)
+				h.record(op)
 			}
-			if err := h.CheckKeys(searchLimit); c.ok {
+			if err := h.checkKeys(searchLimit); c.ok {
 				g.Expect(err).NotTo(HaveOccurred())
 			} else {
-				g.Expect(err).To(MatchError(ErrNoOrder))
+				g.Expect(err).To(MatchError(errNoOrder))
 			}
 		})
 	}
@@ -85,13 +85,13 @@ func TestHistoriesOfAddresses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			h := NewHistory()
+			h := newHistory()
 			for _, op := range c.ops {
-				h.Record(op)
+				h.record(op)
 			}
-			g.Expect(h.CheckKeys(searchLimit)).To(Succeed(), "of each key alone")
-			g.Expect(h.CheckAddresses() == nil).To(Equal(c.ok))
-			g.Expect(h.CheckWhole(searchLimit) == nil).To(Equal(c.whole))
+			g.Expect(h.checkKeys(searchLimit)).To(Succeed(), "of each key alone")
+			g.Expect(h.checkAddresses() == nil).To(Equal(c.ok))
+			g.Expect(h.checkWhole(searchLimit) == nil).To(Equal(c.whole))
 		})
 	}
 }
@@ -217,9 +217,9 @@ func TestDoubles(t *testing.T) {
 			for epoch := range 20 {
 				h, err := r.run(epoch, random(s, epoch))
 				g.Expect(err).NotTo(HaveOccurred())
-				found = errors.Join(found, h.CheckKeys(searchLimit), h.CheckWhole(searchLimit))
+				found = errors.Join(found, h.checkKeys(searchLimit), h.checkWhole(searchLimit))
 				if fault == "one address twice" {
-					found = h.CheckAddresses() // by itself
+					found = h.checkAddresses() // by itself
 				}
 				if found != nil {
 					break
@@ -230,7 +230,7 @@ func TestDoubles(t *testing.T) {
 				return
 			}
 			g.Expect(found).To(HaveOccurred(), "the wrong server was not found out")
-			g.Expect(errors.Is(found, ErrNotChecked)).To(BeFalse())
+			g.Expect(errors.Is(found, errNotChecked)).To(BeFalse())
 		})
 	}
 }

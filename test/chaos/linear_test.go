@@ -48,10 +48,10 @@ func TestLinearizability(t *testing.T) {
 				h, err := r.run(epoch, random(s, epoch))
 				g.Expect(err).NotTo(HaveOccurred(), "epoch %d", epoch)
 				tried.Add(r.clients * r.each)
-				g.Expect(h.CheckKeys(searchLimit)).To(Succeed(), "epoch %d", epoch)
-				g.Expect(h.CheckAddresses()).To(Succeed(), "epoch %d", epoch)
+				g.Expect(h.checkKeys(searchLimit)).To(Succeed(), "epoch %d", epoch)
+				g.Expect(h.checkAddresses()).To(Succeed(), "epoch %d", epoch)
 				if !r.leave {
-					g.Expect(h.CheckWhole(searchLimit)).To(Succeed(), "epoch %d", epoch)
+					g.Expect(h.checkWhole(searchLimit)).To(Succeed(), "epoch %d", epoch)
 				}
 			}
 			book, _, err := readBook(n.socket())
@@ -76,8 +76,8 @@ type rally struct {
 }
 
 // run makes one history, of keys that no other epoch has, and frees them.
-func (r *rally) run(epoch int, rnd *rand.Rand) (*History, error) {
-	h := NewHistory()
+func (r *rally) run(epoch int, rnd *rand.Rand) (*history, error) {
+	h := newHistory()
 	var keys []Key
 	for i := range r.keys {
 		keys = append(keys, Key{fmt.Sprintf("net%d", i%2), fmt.Sprintf("e%d-%d", epoch, i), "eth0"})
@@ -100,7 +100,7 @@ func (r *rally) run(epoch int, rnd *rand.Rand) (*History, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.End(held)
+	h.end(held)
 	for _, k := range keys {
 		if _, f, err := ask(r.socket, k.request(Del), leaving{}); err != nil || f != Answered {
 			return nil, fmt.Errorf("DEL %s: %s: %w", k, f, err)
@@ -110,7 +110,7 @@ func (r *rally) run(epoch int, rnd *rand.Rand) (*History, error) {
 }
 
 // step is one request of a client.
-func (r *rally) step(h *History, client int, keys []Key, rnd *rand.Rand) error {
+func (r *rally) step(h *history, client int, keys []Key, rnd *rand.Rand) error {
 	k := keys[rnd.IntN(len(keys))]
 	var leave leaving
 	if r.leave && rnd.IntN(4) == 0 {
@@ -142,7 +142,7 @@ func (r *rally) step(h *History, client int, keys []Key, rnd *rand.Rand) error {
 		ops = []Op{op}
 	}
 	for _, op := range ops {
-		h.Record(op)
+		h.record(op)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +153,7 @@ func (r *rally) step(h *History, client int, keys []Key, rnd *rand.Rand) error {
 }
 
 // lastTold is an address that the key may have.
-func (r *rally) lastTold(h *History, k Key) (addr string) {
+func (r *rally) lastTold(h *history, k Key) (addr string) {
 	for _, op := range h.Ops() {
 		if op.Verb == Add && op.Key == k && op.Fate == Answered {
 			addr = op.Addr
@@ -163,7 +163,7 @@ func (r *rally) lastTold(h *History, k Key) (addr string) {
 }
 
 // ask sends the request of an op and fills in its answer.
-func (r *rally) ask(h *History, op Op, req cni.Request, leave leaving) (Op, error) {
+func (r *rally) ask(h *history, op Op, req cni.Request, leave leaving) (Op, error) {
 	op.Call = h.Now()
 	answer, f, err := ask(r.socket, req, leave)
 	op.Back, op.Fate = h.Now(), f
@@ -194,7 +194,7 @@ func (r *rally) ask(h *History, op Op, req cni.Request, leave leaving) (Op, erro
 }
 
 // gc frees the attachments of one network that are not listed.
-func (r *rally) gc(h *History, op Op, keys []Key, rnd *rand.Rand) ([]Op, error) {
+func (r *rally) gc(h *history, op Op, keys []Key, rnd *rand.Rand) ([]Op, error) {
 	op.Verb = GC
 	listed := []cni.Attachment{}
 	var freed []Key
@@ -218,7 +218,7 @@ func (r *rally) gc(h *History, op Op, keys []Key, rnd *rand.Rand) ([]Op, error) 
 
 // quiet waits until the agent has done all requests and taken back the leases whose
 // client was not told, and returns the leases.
-func (r *rally) quiet(h *History) (map[Key]string, error) {
+func (r *rally) quiet(h *history) (map[Key]string, error) {
 	// The loop is first come, first served: with this DEL, all before it is done.
 	if _, f, err := ask(r.socket, Key{"fence", "fence", "eth0"}.request(Del), leaving{}); err != nil || f != Answered {
 		return nil, fmt.Errorf("fence: %s: %w", f, err)

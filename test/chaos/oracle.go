@@ -54,10 +54,10 @@ func Told(addrs ...netip.Addr) Outcome {
 }
 
 // Book lists the attachments with their addresses, in the order of the agent's list.
-type Book []Holding
+type Book []holding
 
-// Holding is one address and who holds it.
-type Holding struct {
+// holding is one address and who holds it.
+type holding struct {
 	Key  Key
 	Addr netip.Addr
 }
@@ -111,7 +111,7 @@ func (o *Oracle) Certain(book Book) (held Book) {
 	return held
 }
 
-// End is called with the outcome of a request, and says what it contradicts.
+// end is called with the outcome of a request, and says what it contradicts.
 func (o *Oracle) End(k Key, v Verb, out Outcome) error {
 	b := o.belief(k)
 	switch v {
@@ -170,8 +170,8 @@ func endCheck(k Key, b *belief, out Outcome) error {
 	return nil
 }
 
-// Died is called when the agent is dead: nothing that was abandoned is done any more.
-func (o *Oracle) Died() {
+// died is called when the agent is dead: nothing that was abandoned is done any more.
+func (o *Oracle) died() {
 	for _, b := range o.beliefs {
 		b.ghosts = false
 	}

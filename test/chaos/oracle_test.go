@@ -35,7 +35,7 @@ func check(id string, f Fate) step { return step{key: key(id), verb: Check, out:
 func restart(idAddr ...string) step {
 	book := Book{}
 	for _, s := range idAddr {
-		book = append(book, Holding{key(s[:1]), addr(s[2:])})
+		book = append(book, holding{key(s[:1]), addr(s[2:])})
 	}
 	return step{book: book}
 }
@@ -48,7 +48,7 @@ func runSteps(g *WithT, steps []step) error {
 		g.Expect(last).NotTo(HaveOccurred(), "before step %d", i)
 		switch {
 		case s.book != nil:
-			o.Died()
+			o.died()
 			last = o.Check(s.book, func(k Key) bool {
 				for _, w := range s.waiting {
 					if w == k {

@@ -128,11 +128,8 @@ func (s *Server) CutWatches() { s.alter(func() { s.epoch++ }) }
 // Bookmark sends a bookmark to all watches that want them.
 func (s *Server) Bookmark() { s.alter(func() { s.bookmarks++ }) }
 
-// Down breaks all connections and refuses new ones until Up.
+// Down breaks all connections and refuses new ones.
 func (s *Server) Down() { s.alter(func() { s.down = true; s.epoch++ }) }
-
-// Up ends Down.
-func (s *Server) Up() { s.alter(func() { s.down = false }) }
 
 // Undefine removes the definition of a resource, or with gone false restores it.
 func (s *Server) Undefine(resource string, gone bool) {

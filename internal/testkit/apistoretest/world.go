@@ -29,8 +29,8 @@ type World struct {
 	server *Server // nil for a real one
 }
 
-// NewWorld makes a World of an API server as Run wants it.
-func NewWorld(t *testing.T, config *rest.Config) *World {
+// newWorld makes a World of an API server as Run wants it.
+func newWorld(t *testing.T, config *rest.Config) *World {
 	w := &World{harness: newHarness(t, config), line: &line{conns: map[net.Conn]bool{}}}
 	w.Expect(w.store.Close()).To(Succeed())
 	config = rest.CopyConfig(config)
@@ -43,7 +43,7 @@ func NewWorld(t *testing.T, config *rest.Config) *World {
 
 // World is a World of the Server, which ends with it.
 func (s *Server) World(t *testing.T) *World {
-	w := NewWorld(t, s.Config())
+	w := newWorld(t, s.Config())
 	w.server = s
 	return w
 }

@@ -15,7 +15,7 @@ type Cluster struct{ Members []*Server }
 // StartCluster runs n members until the test ends.
 func StartCluster(tb TB, n int, opts ...Option) *Cluster {
 	tb.Helper()
-	c, err := StartClusterIn(tb.TempDir(), n, opts...)
+	c, err := startClusterIn(tb.TempDir(), n, opts...)
 	if err != nil {
 		tb.Fatalf("%v", err)
 	}
@@ -23,9 +23,9 @@ func StartCluster(tb TB, n int, opts ...Option) *Cluster {
 	return c
 }
 
-// StartClusterIn runs n members with all that they have below dir.
-func StartClusterIn(dir string, n int, opts ...Option) (*Cluster, error) {
-	members, err := startAll(dir, n, append([]Option{Tick(100 * time.Millisecond)}, opts...))
+// startClusterIn runs n members with all that they have below dir.
+func startClusterIn(dir string, n int, opts ...Option) (*Cluster, error) {
+	members, err := startAll(dir, n, append([]Option{tick(100 * time.Millisecond)}, opts...))
 	if err != nil {
 		return nil, fmt.Errorf("start etcd cluster in %s: %w", dir, err)
 	}

@@ -6,9 +6,9 @@
 // data or go back to an older state; histories are compacted; networks between
 // client and server are slow, cut or half-open.
 //
-// Start belongs to tests: what it starts ends with the test. StartIn belongs
+// Start belongs to tests: what it starts ends with the test. startIn belongs
 // to programs: its caller owns the folder and calls Close. The same holds for
-// StartCluster and StartClusterIn, StartProxy and NewProxy. A Server listens on
+// StartCluster and startClusterIn, StartProxy and NewProxy. A Server listens on
 // the loopback interface, always at the same endpoint, whatever is done to it.
 // Its methods may be called from any goroutine; those that stop it wait for one
 // another. After one has failed the server is stopped, and Restart may be tried.
@@ -76,10 +76,10 @@ type options struct {
 // TLS lets clients in with a certificate only, which Server.ClientTLS has.
 func TLS() Option { return func(o *options) { o.tls = true } }
 
-// Tick is the interval of heartbeats; an election begins after ten. The
+// tick is the interval of heartbeats; an election begins after ten. The
 // default is 10 ms for one server and 100 ms for several, which have to keep
 // pace with each other on a busy machine.
-func Tick(d time.Duration) Option { return func(o *options) { o.tick = d } }
+func tick(d time.Duration) Option { return func(o *options) { o.tick = d } }
 
 // MaxRequestBytes limits the size of a request, and about the size of a
 // fragment of a watch's answer is. The default is etcd's own, 1.5 MiB.
@@ -88,7 +88,7 @@ func MaxRequestBytes(n uint) Option { return func(o *options) { o.maxBytes = n }
 // Start runs one server until the test ends.
 func Start(tb TB, opts ...Option) *Server {
 	tb.Helper()
-	s, err := StartIn(tb.TempDir(), opts...)
+	s, err := startIn(tb.TempDir(), opts...)
 	if err != nil {
 		tb.Fatalf("%v", err)
 	}
@@ -96,9 +96,9 @@ func Start(tb TB, opts ...Option) *Server {
 	return s
 }
 
-// StartIn runs one server with its data, certificates and snapshots below dir.
-func StartIn(dir string, opts ...Option) (*Server, error) {
-	servers, err := startAll(dir, 1, append([]Option{Tick(10 * time.Millisecond)}, opts...))
+// startIn runs one server with its data, certificates and snapshots below dir.
+func startIn(dir string, opts ...Option) (*Server, error) {
+	servers, err := startAll(dir, 1, append([]Option{tick(10 * time.Millisecond)}, opts...))
 	if err != nil {
 		return nil, fmt.Errorf("start etcd in %s: %w", dir, err)
 	}

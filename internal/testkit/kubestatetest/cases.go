@@ -19,16 +19,16 @@ import (
 
 // fill creates one object of each kind.
 func (x *harness) fill() {
-	x.node(ThisNode, "10.1.1.0/24")
-	x.node(OtherNode, "10.1.2.0/24")
-	x.pod(ThisNode, "a", "10.1.1.2")
-	x.pod(OtherNode, "b", "10.1.2.2")
+	x.node(thisNode, "10.1.1.0/24")
+	x.node(otherNode, "10.1.2.0/24")
+	x.pod(thisNode, "a", "10.1.1.2")
+	x.pod(otherNode, "b", "10.1.2.2")
 	x.network("blue", "10.5.0.0/16")
-	x.config(ThisNode, "192.168.16.1")
-	x.config(OtherNode, "192.168.16.2")
+	x.config(thisNode, "192.168.16.1")
+	x.config(otherNode, "192.168.16.2")
 	x.pool("p", 3)
-	x.record(1, ThisNode)
-	x.record(2, OtherNode)
+	x.record(1, thisNode)
+	x.record(2, otherNode)
 }
 
 // cases returns all cases.
@@ -38,18 +38,18 @@ func cases() map[string]func(*harness) {
 			x.fill()
 			x.run()
 			x.comes()
-			x.pod(ThisNode, "c", "10.1.1.3")
-			x.pod(ThisNode, "a", "10.1.1.4")
+			x.pod(thisNode, "c", "10.1.1.3")
+			x.pod(thisNode, "a", "10.1.1.4")
 			x.network("red", "10.6.0.0/16")
 			x.noNetwork("blue")
-			x.config(ThisNode, "192.168.16.3")
-			x.node(ThisNode, "10.1.1.0/24")
+			x.config(thisNode, "192.168.16.3")
+			x.node(thisNode, "10.1.1.0/24")
 			x.pool("p", 4)
 			x.record(3, "node-c")
 			x.comes()
-			x.noPod(ThisNode, "a")
-			x.noConfig(ThisNode)
-			x.noNode(ThisNode)
+			x.noPod(thisNode, "a")
+			x.noConfig(thisNode)
+			x.noNode(thisNode)
 			x.comes()
 			remote, local := x.loop.snapshots()
 			x.Expect([]int{remote, local}).To(Equal([]int{1, 0}))
@@ -65,21 +65,21 @@ func cases() map[string]func(*harness) {
 			x.run()
 			x.comes()
 			for i := range 5 {
-				x.pod(OtherNode, "q", fmt.Sprintf("10.1.2.%d", i+10))
-				x.config(OtherNode, fmt.Sprintf("192.168.16.%d", i+10))
+				x.pod(otherNode, "q", fmt.Sprintf("10.1.2.%d", i+10))
+				x.config(otherNode, fmt.Sprintf("192.168.16.%d", i+10))
 			}
-			x.noPod(OtherNode, "q")
-			x.pod(ThisNode, "last", "10.1.1.9")
+			x.noPod(otherNode, "q")
+			x.pod(thisNode, "last", "10.1.1.9")
 			x.comes()
 		},
 		"a node that is created again": func(x *harness) {
-			x.node(ThisNode, "10.1.1.0/24")
+			x.node(thisNode, "10.1.1.0/24")
 			x.run()
 			x.comes()
 			before := x.loop.uid()
 			x.Expect(before).NotTo(BeEmpty())
-			x.noNode(ThisNode)
-			x.node(ThisNode, "10.1.1.0/24")
+			x.noNode(thisNode)
+			x.node(thisNode, "10.1.1.0/24")
 			x.Eventually(x.loop.uid, patience).ShouldNot(Or(Equal(before), BeEmpty()))
 			x.comes()
 		},
@@ -100,7 +100,7 @@ func endings() map[string]func(*harness) {
 			for i, end := range []func(){x.world.BreakWatches, x.world.CompactWatches, x.world.BreakWatches} {
 				x.comes()
 				end()
-				x.pod(ThisNode, "a", fmt.Sprintf("10.1.1.%d", i+20))
+				x.pod(thisNode, "a", fmt.Sprintf("10.1.1.%d", i+20))
 				x.network("red", fmt.Sprintf("10.%d.0.0/16", i+20))
 			}
 			x.comes()
@@ -110,7 +110,7 @@ func endings() map[string]func(*harness) {
 			x.run()
 			x.comes()
 			x.world.Cut()
-			x.pod(ThisNode, "a", "10.1.1.30")
+			x.pod(thisNode, "a", "10.1.1.30")
 			x.noNetwork("blue")
 			x.Eventually(func() bool { return x.source.Status().Connected }, patience).Should(BeFalse())
 			x.world.Heal()
@@ -123,7 +123,7 @@ func endings() map[string]func(*harness) {
 			x.halt()
 			x.world.Cut()
 			before := maps.Clone(x.want)
-			x.pod(ThisNode, "a", "10.1.1.30")
+			x.pod(thisNode, "a", "10.1.1.30")
 			x.noNetwork("blue")
 			after := x.want
 			x.want = before
@@ -175,13 +175,13 @@ func older(x *harness) {
 	before := maps.Clone(x.want)
 	x.pool("p", 7)
 	x.pool("q", 1)
-	x.pod(ThisNode, "later", "10.1.1.77")
+	x.pod(thisNode, "later", "10.1.1.77")
 	x.noNetwork("blue")
 	x.comes()
 	restore()
 	x.want = before
 	x.comes()
-	x.pod(ThisNode, "a", "10.1.1.78")
+	x.pod(thisNode, "a", "10.1.1.78")
 	x.comes()
 }
 
@@ -196,11 +196,11 @@ func many(x *harness) {
 		}
 	})
 	for i := range 30 {
-		x.pod(ThisNode, fmt.Sprint("p", i%4), fmt.Sprintf("10.1.1.%d", i+1))
+		x.pod(thisNode, fmt.Sprint("p", i%4), fmt.Sprintf("10.1.1.%d", i+1))
 		x.pool("p", i+1)
 		x.network("blue", fmt.Sprintf("10.%d.0.0/16", i+1))
 		if i%3 == 0 {
-			x.noPod(ThisNode, fmt.Sprint("p", i%4))
+			x.noPod(thisNode, fmt.Sprint("p", i%4))
 		}
 	}
 	cancel()

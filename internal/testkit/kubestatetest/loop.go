@@ -98,7 +98,7 @@ func (l *loop) seen() (state map[string]string, faults []string) {
 	defer l.mu.Unlock()
 	state = map[string]string{}
 	for at, m := range l.state {
-		if n, ok := m.(*kv.Node); !ok || n.Name == ThisNode {
+		if n, ok := m.(*kv.Node); !ok || n.Name == thisNode {
 			state[at] = describe(m)
 		}
 	}
@@ -109,7 +109,7 @@ func (l *loop) seen() (state map[string]string, faults []string) {
 func (l *loop) uid() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n, _ := l.state[kubestate.Nodes+" "+kv.NodeKey(ThisNode)].(*kv.Node)
+	n, _ := l.state[kubestate.Nodes+" "+kv.NodeKey(thisNode)].(*kv.Node)
 	return n.GetUid()
 }
 

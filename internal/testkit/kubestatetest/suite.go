@@ -34,7 +34,7 @@ import (
 // gets another UID. Pods are in namespace "default". Deleting a missing object is not an
 // error. Each method returns when its change is visible.
 type World interface {
-	Store() kvdb.Store // as ThisNode has it; until Close
+	Store() kvdb.Store // as thisNode has it; until Close
 	PutNode(name, podCIDR string)
 	DeleteNode(name string)
 	PutPod(node, name, ip string)
@@ -55,8 +55,8 @@ type World interface {
 
 // The nodes of the suite.
 const (
-	ThisNode  = "node-a"
-	OtherNode = "node-b"
+	thisNode  = "node-a"
+	otherNode = "node-b"
 )
 
 // patience limits the time that a change takes to arrive.
@@ -110,7 +110,7 @@ func (x *harness) run() {
 		Log: slog.New(
 			slog.DiscardHandler,
 		),
-		Node:      ThisNode,
+		Node:      thisNode,
 		Store:     x.world.Store(),
 		EventLoop: x.loop,
 		Mirror:    x.mirror,
@@ -183,22 +183,22 @@ func (x *harness) repair(known, found controller.KubeStateData, _ []string) (all
 
 func (x *harness) node(name, cidr string) {
 	x.world.PutNode(name, cidr)
-	x.wants(name == ThisNode, kubestate.Nodes, kv.NodeKey(name), cidr)
+	x.wants(name == thisNode, kubestate.Nodes, kv.NodeKey(name), cidr)
 }
 
 func (x *harness) noNode(name string) {
 	x.world.DeleteNode(name)
-	x.wants(name == ThisNode, kubestate.Nodes, kv.NodeKey(name), "")
+	x.wants(name == thisNode, kubestate.Nodes, kv.NodeKey(name), "")
 }
 
 func (x *harness) pod(node, name, ip string) {
 	x.world.PutPod(node, name, ip)
-	x.wants(node == ThisNode, kubestate.Pods, podKey(name), ip)
+	x.wants(node == thisNode, kubestate.Pods, podKey(name), ip)
 }
 
 func (x *harness) noPod(node, name string) {
 	x.world.DeletePod(node, name)
-	x.wants(node == ThisNode, kubestate.Pods, podKey(name), "")
+	x.wants(node == thisNode, kubestate.Pods, podKey(name), "")
 }
 
 func (x *harness) network(name, cidr string) {
@@ -213,16 +213,16 @@ func (x *harness) noNetwork(name string) {
 
 func (x *harness) config(node, gateway string) {
 	x.world.PutNodeConfig(node, gateway)
-	x.wants(node == ThisNode, kubestate.NodeConfigs, kv.NodeConfigKey(node), gateway)
+	x.wants(node == thisNode, kubestate.NodeConfigs, kv.NodeConfigKey(node), gateway)
 }
 
 func (x *harness) noConfig(node string) {
 	x.world.DeleteNodeConfig(node)
-	x.wants(node == ThisNode, kubestate.NodeConfigs, kv.NodeConfigKey(node), "")
+	x.wants(node == thisNode, kubestate.NodeConfigs, kv.NodeConfigKey(node), "")
 }
 
 func podKey(name string) string {
-	return kv.PodKey(ThisNode, kv.PodID{Namespace: "default", Name: name})
+	return kv.PodKey(thisNode, kv.PodID{Namespace: "default", Name: name})
 }
 
 func (x *harness) wants(here bool, resource, key, what string) {
@@ -257,7 +257,7 @@ func (x *harness) write(ops ...kvdb.Op) {
 
 // change makes a random change.
 func (x *harness) change(rnd *rand.Rand) {
-	node, name, n := []string{ThisNode, OtherNode}[rnd.IntN(2)], fmt.Sprint("x", rnd.IntN(3)), rnd.IntN(250)+1
+	node, name, n := []string{thisNode, otherNode}[rnd.IntN(2)], fmt.Sprint("x", rnd.IntN(3)), rnd.IntN(250)+1
 	switch rnd.IntN(9) {
 	case 0, 1:
 		x.pod(node, node+"-"+name, fmt.Sprintf("10.1.1.%d", n))

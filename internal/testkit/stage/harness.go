@@ -27,16 +27,16 @@ type Harness struct {
 	Title  func(w Way, why string) string
 	Socket string // the longest path below the directory that is a socket's
 	// Scenario takes the steps. It ends and removes everything but the files, also if it
-	// fails. An error that it has printed is Reported.
+	// fails. An error that it has printed is of type reported.
 	Scenario func(context.Context, Place, Way, *Scenario) error
 	Other    func(ctx context.Context, opt Options, stdout, stderr io.Writer) error // one of Verbs
 }
 
-// Reported marks an error that was printed already.
-type Reported struct{ error }
+// reported marks an error that was printed already.
+type reported struct{ error }
 
 // Unwrap returns the error.
-func (t Reported) Unwrap() error { return t.error }
+func (t reported) Unwrap() error { return t.error }
 
 // Run runs the whole program and returns its exit code.
 func (h Harness) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -54,7 +54,7 @@ func (h Harness) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	case probe:
 		err = netlab.Try()
 	case inside:
-		s := &Scenario{W: stdout, Steps: 1} // the first was taken outside
+		s := &Scenario{W: stdout, steps: 1} // the first was taken outside
 		err = h.Scenario(ctx, Place{opt.Root, opt.Bin, opt.Dir}, WayRoot, s)
 	default:
 		err = h.Other(ctx, opt, stdout, stderr)
@@ -62,7 +62,7 @@ func (h Harness) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, new(Reported)):
+	case errors.As(err, new(reported)):
 	case ctx.Err() != nil:
 		fmt.Fprintf(stderr, "%s: interrupted\n", h.Name)
 	default:
@@ -87,7 +87,7 @@ func (h Harness) whole(ctx context.Context, opt Options, stdout io.Writer) (err 
 	err = h.prepare(ctx, opt, w, place, &Scenario{W: stdout})
 	if left := remove(place.Dir); left != nil {
 		fmt.Fprintf(stdout, "\nFAILED to clean up: %v\n", left)
-		return Reported{errors.Join(err, left)}
+		return reported{errors.Join(err, left)}
 	}
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func enter(ctx context.Context, p Place, stdout io.Writer) error {
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
 	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.Exited() {
-		return Reported{err}
+		return reported{err}
 	}
 	return err
 }

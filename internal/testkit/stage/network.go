@@ -13,8 +13,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// NetworkName is CNI's, of all networks here.
-const NetworkName = "demo"
+// networkName is CNI's, of all networks here.
+const networkName = "demo"
 
 // Network is a CNI network, used as a container runtime does.
 type Network struct {
@@ -30,7 +30,7 @@ func NewNetwork(a Agent, w Way, bridge string) (*Network, error) {
 	if w == WayNone {
 		plugin = map[string]any{"type": "cadastre-cni", "ipam": ipam}
 	}
-	conf, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": NetworkName, "plugins": []any{plugin}})
+	conf, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": networkName, "plugins": []any{plugin}})
 	if err != nil {
 		return nil, fmt.Errorf("configure the network: %w", err)
 	}

@@ -25,7 +25,7 @@ type End struct {
 }
 
 // End is the pod as an end.
-func (p *Pod) End() End { return End{p.Name, p.Address.Addr(), p.NS.Do} }
+func (p *Pod) End() End { return End{p.Name, p.Address.Addr(), p.ns.Do} }
 
 // Exchange holds the packet that the receiver got, with its source, and the answer that
 // the sender got.

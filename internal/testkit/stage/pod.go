@@ -28,8 +28,8 @@ const (
 // Pod is a network namespace with the address that it was given.
 type Pod struct {
 	Name    string
-	NS      *netlab.Namespace // nil for WayNone
-	Netns   string            // CNI_NETNS
+	ns      *netlab.Namespace // nil for WayNone
+	netns   string            // CNI_NETNS
 	Address netip.Prefix
 	Gateway netip.Addr
 }
@@ -37,7 +37,7 @@ type Pod struct {
 // NewPod makes a pod without an address; without namespaces it has a path below
 // dir where none is.
 func NewPod(name string, w Way, dir string) (*Pod, error) {
-	p := &Pod{Name: name, Netns: filepath.Join(dir, "no-namespace-of-"+name)}
+	p := &Pod{Name: name, netns: filepath.Join(dir, "no-namespace-of-"+name)}
 	if w == WayNone {
 		return p, nil
 	}
@@ -45,27 +45,27 @@ func NewPod(name string, w Way, dir string) (*Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.NS, p.Netns = ns, ns.Path()
+	p.ns, p.netns = ns, ns.Path()
 	return p, nil
 }
 
 // Close lets go of the namespace.
 func (p *Pod) Close() error {
-	if p.NS == nil {
+	if p.ns == nil {
 		return nil
 	}
-	return p.NS.Close()
+	return p.ns.Close()
 }
 
-// ContainerID looks like a container runtime's.
-func (p *Pod) ContainerID() string {
+// containerID looks like a container runtime's.
+func (p *Pod) containerID() string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(PodNamespace+"/"+p.Name)))
 }
 
 func (p *Pod) runtimeConf() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: p.ContainerID(), NetNS: p.Netns, IfName: PodInterface, Args: [][2]string{
+	return &libcni.RuntimeConf{ContainerID: p.containerID(), NetNS: p.netns, IfName: PodInterface, Args: [][2]string{
 		{"IgnoreUnknown", "1"},
-		{"K8S_POD_NAMESPACE", PodNamespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.ContainerID()},
+		{"K8S_POD_NAMESPACE", PodNamespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.containerID()},
 	}}
 }
 
@@ -82,13 +82,13 @@ func (p *Pod) take(result *types100.Result) (err error) {
 	return nil
 }
 
-// Inside are the addresses that the pod's interface really has; none where
+// inside are the addresses that the pod's interface really has; none where
 // there is no such interface, or no namespace.
-func (p *Pod) Inside() (addrs []netip.Prefix, err error) {
-	if p.NS == nil {
+func (p *Pod) inside() (addrs []netip.Prefix, err error) {
+	if p.ns == nil {
 		return nil, nil
 	}
-	err = p.NS.Do(func() error {
+	err = p.ns.Do(func() error {
 		all, err := net.Interfaces()
 		if err != nil {
 			return err
@@ -124,7 +124,7 @@ func (p *Pod) VerifyAdded(subnet netip.Prefix, gateway netip.Addr, others []*Pod
 		return fmt.Errorf("ADD %s: the gateway of %s is %s, not the plan's %s", p.Name, p.Address, p.Gateway, gateway)
 	case slices.ContainsFunc(others, func(o *Pod) bool { return o.Address == p.Address }):
 		return fmt.Errorf("ADD %s: %s is another pod's", p.Name, p.Address)
-	case p.NS == nil:
+	case p.ns == nil:
 		return nil
 	}
 	return p.VerifyInside()
@@ -132,7 +132,7 @@ func (p *Pod) VerifyAdded(subnet netip.Prefix, gateway netip.Addr, others []*Pod
 
 // VerifyInside fails unless the interface has the pod's address.
 func (p *Pod) VerifyInside() error {
-	has, err := p.Inside()
+	has, err := p.inside()
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (p *Pod) VerifyInside() error {
 
 // VerifyDeleted fails if the interface is still there.
 func (p *Pod) VerifyDeleted() error {
-	has, err := p.Inside()
+	has, err := p.inside()
 	if err == nil && len(has) > 0 {
 		err = errors.New("its interface is still there")
 	}
@@ -173,7 +173,7 @@ func VerifyHeld(leases []localapi.Lease, pods []*Pod, resting bool) error {
 		delete(holders, l.IP)
 		got := localapi.Lease{IP: l.IP, State: l.State, Purpose: l.Purpose, Network: l.Network, ContainerID: l.ContainerID,
 			IfName: l.IfName, PodName: l.PodName, PodNamespace: l.PodNamespace}
-		want := localapi.Lease{IP: l.IP, State: "held", Purpose: "pod", Network: NetworkName, ContainerID: p.ContainerID(),
+		want := localapi.Lease{IP: l.IP, State: "held", Purpose: "pod", Network: networkName, ContainerID: p.containerID(),
 			IfName: PodInterface, PodName: p.Name, PodNamespace: PodNamespace}
 		if got != want {
 			return fmt.Errorf("the lease of %s is %+v, not %+v", l.IP, got, want)

@@ -15,13 +15,13 @@ import (
 // Scenario prints numbered steps.
 type Scenario struct {
 	W     io.Writer
-	Steps int // that have begun
+	steps int // that have begun
 }
 
 // Step begins the next step.
 func (s *Scenario) Step(format string, args ...any) {
-	s.Steps++
-	fmt.Fprintf(s.W, "\n%2d. %s\n", s.Steps, fmt.Sprintf(format, args...))
+	s.steps++
+	fmt.Fprintf(s.W, "\n%2d. %s\n", s.steps, fmt.Sprintf(format, args...))
 }
 
 // Say prints what belongs to the step, which may be many lines.
@@ -49,15 +49,15 @@ func (s *Scenario) End(ctx context.Context, err, ending error, logs ...Log) erro
 	case err == nil && ending == nil:
 		return nil
 	case ctx.Err() != nil && ending == nil:
-		fmt.Fprintf(s.W, "\nInterrupted in step %d.\n", s.Steps)
+		fmt.Fprintf(s.W, "\nInterrupted in step %d.\n", s.steps)
 	default:
 		err = errors.Join(err, ending)
-		fmt.Fprintf(s.W, "\nFAILED in step %d: %v\n", s.Steps, err)
+		fmt.Fprintf(s.W, "\nFAILED in step %d: %v\n", s.steps, err)
 		for _, l := range logs {
 			s.tail(l)
 		}
 	}
-	return Reported{err}
+	return reported{err}
 }
 
 // Log names a log file that may show the reason of a failure.

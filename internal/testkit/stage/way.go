@@ -27,8 +27,8 @@ const (
 	WayNone Way = "none" // not at all
 )
 
-// Set is for a flag.
-func (w *Way) Set(s string) error {
+// set is for a flag.
+func (w *Way) set(s string) error {
 	switch Way(s) {
 	case WayAuto, WayRoot, WayUser, WayNone:
 		*w = Way(s)

@@ -92,11 +92,11 @@ func Fenced(t *testing.T, args ...string) *exec.Cmd {
 }
 
 // Built holds the path of the repository and of a directory with the programs.
-type Built struct{ Root, Bin string }
+type Built struct{ root, bin string }
 
 // Args returns a command line that uses them.
 func (b Built) Args(more ...string) []string {
-	return append([]string{"--root", b.Root, "--bin", b.Bin}, more...)
+	return append([]string{"--root", b.root, "--bin", b.bin}, more...)
 }
 
 // BuildAll builds all programs.
@@ -106,8 +106,8 @@ func BuildAll(t *testing.T) Built {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := Built{Root: root, Bin: t.TempDir()}
-	if err := stage.Build(t.Context(), root, b.Bin, stage.OurPrograms, stage.BridgePlugin); err != nil {
+	b := Built{root: root, bin: t.TempDir()}
+	if err := stage.Build(t.Context(), root, b.bin, stage.OurPrograms, stage.BridgePlugin); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -118,11 +118,11 @@ func (b Built) Only(t *testing.T, names ...string) Built {
 	t.Helper()
 	bin := t.TempDir()
 	for _, name := range names {
-		if err := os.Symlink(filepath.Join(b.Bin, name), filepath.Join(bin, name)); err != nil {
+		if err := os.Symlink(filepath.Join(b.bin, name), filepath.Join(bin, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return Built{b.Root, bin}
+	return Built{b.root, bin}
 }
 
 // Scratch makes the program write into an empty directory and fails if it leaves

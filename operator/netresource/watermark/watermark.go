@@ -16,7 +16,7 @@
 //
 // The settings of other projects are names for these: CCE's PreAllocate, MinAllocate,
 // MaxAllocate, MaxAboveWatermark; WARM_IP_TARGET, MINIMUM_IP_TARGET and the most pods of a
-// node of AWS' agent (AWS), in units of addresses or of prefixes.
+// node of AWS' agent, in units of addresses or of prefixes.
 package watermark
 
 // Marks holds the watermarks of a node.
@@ -65,35 +65,10 @@ func (m Marks) Excess(l Level) int {
 	return max(0, l.Total-l.GivingBack-m.Wanted(l)-max(m.Above, 0))
 }
 
-// AWS holds the settings of the AWS agent.
-type AWS struct {
-	WarmIP, MinimumIP int // WARM_IP_TARGET, MINIMUM_IP_TARGET; 0: not set
-	WarmUnits         int // WARM_ENI_TARGET or WARM_PREFIX_TARGET; used if no IP target is set
-	UnitSize          int // addresses of an interface, or of a prefix
-	MaxPods           int
-}
-
-// Marks returns the watermarks for the settings. A target in units stands for their addresses.
-func (a AWS) Marks() Marks {
-	if a.WarmIP != 0 || a.MinimumIP != 0 {
-		return Marks{Pre: a.WarmIP, Min: a.MinimumIP, Max: a.MaxPods}
-	}
-	return Marks{Pre: a.WarmUnits * a.UnitSize, Max: a.MaxPods}
-}
-
 // Units returns the number of blocks of size that n addresses need.
 func Units(n, size int) int {
 	if n <= 0 || size <= 0 {
 		return 0
 	}
 	return (n + size - 1) / size
-}
-
-// Rounded returns the number of addresses that a pool with inUse used ones should have: a
-// multiple of pre, and one pre more than would be full.
-func Rounded(inUse, pre int) int {
-	if pre <= 0 {
-		return inUse
-	}
-	return Units(inUse+pre, pre) * pre
 }

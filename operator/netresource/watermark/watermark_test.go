@@ -32,10 +32,7 @@ func TestExcess(t *testing.T) {
 	}
 }
 
-func TestRounded(t *testing.T) {
-	for _, c := range [][3]int{{0, 0, 0}, {3, 0, 3}, {0, 1, 1}, {3, 1, 4}, {0, 16, 16}, {1, 16, 32}, {15, 16, 32}, {16, 16, 32}, {17, 16, 48}} {
-		NewWithT(t).Expect(watermark.Rounded(c[0], c[1])).To(Equal(c[2]), "%v", c)
-	}
+func TestUnits(t *testing.T) {
 	NewWithT(t).Expect([]int{watermark.Units(0, 16), watermark.Units(1, 16), watermark.Units(16, 16), watermark.Units(17, 16), watermark.Units(3, 0)}).
 		To(Equal([]int{0, 1, 1, 2, 0}))
 }
@@ -131,8 +128,7 @@ func TestAWSHasTheSameFormula(t *testing.T) {
 		for used := range total + 1 {
 			for warm := range 10 {
 				for low := range 10 {
-					a := watermark.AWS{WarmIP: warm, MinimumIP: low}
-					m, l := a.Marks(), watermark.Level{Total: total, Used: used}
+					m, l := watermark.Marks{Pre: warm, Min: low}, watermark.Level{Total: total, Used: used}
 					free := total - used
 					if m.Needed(l) != max(warm-free, 0, low-total) || m.Excess(l) != max(0, min(free-warm, total-low)) {
 						bad++
@@ -144,11 +140,11 @@ func TestAWSHasTheSameFormula(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(bad).To(BeZero())
 	for pods, want := range map[int]int{0: 16, 5: 32, 16: 32, 17: 48, 58: 80} {
-		m := watermark.AWS{WarmUnits: 1, UnitSize: 16}.Marks()
+		m := watermark.Marks{Pre: 16}
 		g.Expect(watermark.Units(m.Needed(watermark.Level{Used: pods}), 16)*16).To(Equal(want), "%d pods", pods)
 	}
 	for pods, want := range map[int]int{0: 10, 7: 12, 15: 20, 45: 50} {
-		m := watermark.AWS{WarmIP: 5, MinimumIP: 10}.Marks()
+		m := watermark.Marks{Pre: 5, Min: 10}
 		g.Expect(m.Needed(watermark.Level{Used: pods})).To(Equal(want), "%d pods", pods)
 	}
 }

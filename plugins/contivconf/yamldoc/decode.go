@@ -62,7 +62,7 @@ func (d *Decoder) document(file []byte) (content any, ok bool) {
 	content, ok, faults := read(file)
 	d.Problems = append(d.Problems, faults...)
 	if _, mapping := content.(map[string]any); content != nil && !mapping {
-		d.Add(RuleDocument, WholeFile, "", "must be made of keys and values, such as %q", d.options.Example)
+		d.Add(RuleDocument, wholeFile, "", "must be made of keys and values, such as %q", d.options.Example)
 		return nil, false
 	}
 	return content, ok
@@ -259,7 +259,7 @@ func scalarText(value any) (s string, isScalar bool) {
 
 // printable returns a key for a message, quoted if it could not be seen as one.
 func printable(key string) string {
-	key = Shorten(key)
+	key = shorten(key)
 	if quoted := strconv.Quote(key); quoted != `"`+key+`"` || key == "" || strings.ContainsAny(key, " .") {
 		return quoted
 	}

@@ -27,8 +27,8 @@ const (
 	RuleOneNode      Rule = "one-node"      // a one-node prefix length that leaves no room
 )
 
-// WholeFile is the field of a problem that belongs to no single key.
-const WholeFile = "(file)"
+// wholeFile is the field of a problem that belongs to no single key.
+const wholeFile = "(file)"
 
 // Problem is one error in a file or in one of its values.
 type Problem struct {
@@ -72,7 +72,7 @@ func (c *Collector) Add(rule Rule, field, value, format string, args ...any) {
 	if c.isMuted(field) {
 		return
 	}
-	c.Problems = append(c.Problems, Problem{rule, field, Shorten(value), fmt.Sprintf(format, args...)})
+	c.Problems = append(c.Problems, Problem{rule, field, shorten(value), fmt.Sprintf(format, args...)})
 }
 
 func (c *Collector) isMuted(field string) bool {
@@ -101,8 +101,8 @@ func (c *Collector) Err() error {
 	return c.Problems
 }
 
-// Shorten keeps a message readable if the file contains a very long text.
-func Shorten(s string) string {
+// shorten keeps a message readable if the file contains a very long text.
+func shorten(s string) string {
 	const limit = 80
 	if r := []rune(s); len(r) > limit {
 		return string(r[:limit]) + "..."

@@ -25,7 +25,7 @@ import (
 // read returns the content of the file's document, as package json has it with
 // numbers as json.Number, nil for an empty one. ok is false if it cannot be read.
 func read(file []byte) (content any, ok bool, found Problems) {
-	add := func(rule Rule, text string) { found = append(found, Problem{Rule: rule, Field: WholeFile, Text: text}) }
+	add := func(rule Rule, text string) { found = append(found, Problem{Rule: rule, Field: wholeFile, Text: text}) }
 	syntax := func(err error) { add(RuleSyntax, "is not valid YAML: "+strings.TrimPrefix(err.Error(), "yaml: ")) }
 	converted, err := yaml.YAMLToJSONStrict(file)
 	if err != nil {
@@ -70,7 +70,7 @@ func duplicates(err error) (found Problems) {
 		}
 	}
 	if len(found) == 0 {
-		found = Problems{{Rule: RuleDuplicateKey, Field: WholeFile, Text: "has a key twice: " + err.Error()}}
+		found = Problems{{Rule: RuleDuplicateKey, Field: wholeFile, Text: "has a key twice: " + err.Error()}}
 	}
 	return found
 }

@@ -98,7 +98,7 @@ func (m *planner) admitNodes(c candidate, i int) {
 	r := c.Ranges[i]
 	var beyond []string
 	for _, n := range m.live {
-		if n.GetId() > r.Largest() {
+		if n.GetId() > r.largest() {
 			beyond = append(beyond, nodeName(n))
 		}
 	}
@@ -109,7 +109,7 @@ func (m *planner) admitNodes(c candidate, i int) {
 	if len(beyond) > 1 {
 		nodes += fmt.Sprintf(" and %s", plural(len(beyond)-1, "other", "others"))
 	}
-	text := fmt.Sprintf("has no block for %s: the largest node ID that fits is %d", nodes, r.Largest())
+	text := fmt.Sprintf("has no block for %s: the largest node ID that fits is %d", nodes, r.largest())
 	if c.reopened {
 		m.add(c.at+stateKey, c.State.String(), "cannot be: %s %s", r.CIDR, text)
 		return

@@ -27,13 +27,13 @@ type Blocker struct {
 	SupersededBy uint32 `json:"supersededBy,omitempty"`
 }
 
-// Behind reports whether the node has not reported the stored generation: its use of the
+// behind reports whether the node has not reported the stored generation: its use of the
 // pool is not known.
-func (b Blocker) Behind() bool { return b.Followed < b.Generation }
+func (b Blocker) behind() bool { return b.Followed < b.Generation }
 
-// Ahead reports whether the node knows a later generation than the stored one, or uses a
+// ahead reports whether the node knows a later generation than the stored one, or uses a
 // removed pool: the store was set back, and its losses are not known.
-func (b Blocker) Ahead() bool {
+func (b Blocker) ahead() bool {
 	return b.Followed > b.Generation || b.Generation == 0 || b.State == Removed && (b.Open || b.Leases > 0)
 }
 
@@ -53,14 +53,14 @@ func (b Blocker) reason() string {
 			b.Followed,
 			b.Generation,
 		)
-	case b.Ahead():
+	case b.ahead():
 		text = fmt.Sprintf(
 			"has %s of this pool, which is removed: the store was set back; wait until they are gone",
 			leases,
 		)
 	case b.Followed == 0:
 		text = "has not answered yet"
-	case b.Behind():
+	case b.behind():
 		text = fmt.Sprintf(
 			"has not answered yet: it has followed generation %d of %d, with %s",
 			b.Followed,
@@ -128,7 +128,7 @@ func (m *planner) blockers() []Blocker {
 	for _, st := range m.steps {
 		for _, n := range m.live {
 			b := m.lastUse(n, st.To.Name)
-			if st.kind() == removes && !b.Ahead() && (b.Behind() || b.Open || b.Leases > 0) {
+			if st.kind() == removes && !b.ahead() && (b.behind() || b.Open || b.Leases > 0) {
 				all = append(all, b)
 			}
 		}
@@ -140,7 +140,7 @@ func (m *planner) blockers() []Blocker {
 		}
 		slices.SortFunc(pools, compareNames)
 		for _, pool := range slices.Compact(pools) {
-			if b := m.lastUse(n, pool); b.Ahead() {
+			if b := m.lastUse(n, pool); b.ahead() {
 				all = append(all, b)
 			}
 		}

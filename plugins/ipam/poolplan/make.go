@@ -227,7 +227,7 @@ func (m *planner) poolNames() string {
 func (m *planner) sameRanges(at string, old Pool, ranges []Range) {
 	var found Problems
 	differs := func(field, value, format string, args ...any) {
-		found = append(found, Problem{Field: field, Value: value, Text: fmt.Sprintf(format, args...)})
+		found = append(found, problem{Field: field, Value: value, Text: fmt.Sprintf(format, args...)})
 	}
 	for i, r := range ranges {
 		field := rangeField(at, i)

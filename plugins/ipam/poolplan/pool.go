@@ -324,7 +324,7 @@ func (p Pool) rival(pools []Pool) error {
 	return err
 }
 
-// Largest returns the largest node ID that has a block in all pools that are not removed.
+// largest returns the largest node ID that has a block in all pools that are not removed.
 func Largest(pools []Pool) uint32 {
 	most := ^uint32(0)
 	for _, p := range pools {
@@ -332,7 +332,7 @@ func Largest(pools []Pool) uint32 {
 			continue
 		}
 		for _, r := range p.Ranges {
-			most = min(most, r.Largest())
+			most = min(most, r.largest())
 		}
 	}
 	return most

@@ -11,8 +11,8 @@ import (
 	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
-// Problem is one error in a pools.yaml, or in a pool.
-type Problem = yamldoc.Problem
+// problem is one error in a pools.yaml, or in a pool.
+type problem = yamldoc.Problem
 
 // Problems holds all errors of a file or a pool. errors.As finds it in what this
 // package returns.
@@ -27,12 +27,12 @@ func (ps *problems) add(field, value, format string, args ...any) {
 
 // sorted returns the problems in the order of the file's entries.
 func (ps *problems) sorted() Problems {
-	slices.SortStableFunc(ps.Problems, func(a, b Problem) int { return cmp.Compare(entryOf(a), entryOf(b)) })
+	slices.SortStableFunc(ps.Problems, func(a, b problem) int { return cmp.Compare(entryOf(a), entryOf(b)) })
 	return ps.Problems
 }
 
 // entryOf returns the number of the file's entry that the problem is in, -1 for none.
-func entryOf(p Problem) int {
+func entryOf(p problem) int {
 	n := -1
 	_, _ = fmt.Sscanf(p.Field, "pools[%d]", &n) // n stays if it does not match
 	return n

@@ -32,8 +32,8 @@ func (r Range) Block(id uint32) (netip.Prefix, error) {
 	return addrspace.NodePrefix(r.CIDR, r.OneNode, id)
 }
 
-// Largest returns the largest node ID that has a block.
-func (r Range) Largest() uint32 { return addrspace.MaxNodePrefix(r.CIDR, r.OneNode) }
+// largest returns the largest node ID that has a block.
+func (r Range) largest() uint32 { return addrspace.MaxNodePrefix(r.CIDR, r.OneNode) }
 
 func (r Range) family() string {
 	if r.CIDR.Addr().Is4() {

@@ -58,7 +58,7 @@ func newNode(t testing.TB, opt Options) *node {
 // open makes another sink in the namespace.
 func (n *node) open(opt Options) *Sink {
 	n.t.Helper()
-	opt.Namespace = n.ns.Path()
+	opt.namespace = n.ns.Path()
 	s, err := New(opt)
 	n.Expect(err).NotTo(HaveOccurred())
 	n.t.Cleanup(func() { _ = s.Close() })
@@ -337,6 +337,6 @@ func (f *fake) list() []string {
 
 func newFakeSink(opt Options) (*Sink, *fake) {
 	f := newFake()
-	opt.Protocol, opt.Table = defaultProtocol, unix.RT_TABLE_MAIN
+	opt.protocol, opt.table = defaultProtocol, unix.RT_TABLE_MAIN
 	return newSink(opt, f), f
 }

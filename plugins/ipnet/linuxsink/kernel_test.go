@@ -293,7 +293,7 @@ func TestClosedSubnetsDoNotLeaveByTheDefaultRoute(t *testing.T) {
 
 func TestTablesAndProtocolsAreApart(t *testing.T) {
 	n := newNode(t, Options{})
-	other, table := n.open(Options{Protocol: 201}), n.open(Options{Table: 1000})
+	other, table := n.open(Options{protocol: 201}), n.open(Options{table: 1000})
 	v := to("10.1.7.0/24", "192.168.16.7")
 	n.Expect(n.commit(resync(v))).To(Succeed())
 	n.Expect(commit(table, resync(v, to("fd01:7::/64", "")))).To(Succeed())
@@ -310,7 +310,7 @@ func TestTablesAndProtocolsAreApart(t *testing.T) {
 
 	m := newNode(t, Options{}) // another namespace
 	n.Expect(m.routes()).To(BeEmpty())
-	for _, bad := range []Options{{Protocol: unix.RTPROT_STATIC}, {Protocol: 256}, {Protocol: -1}, {Table: unix.RT_TABLE_LOCAL}, {Table: -1}, {Namespace: "/nowhere"}, {Namespace: os.DevNull}} {
+	for _, bad := range []Options{{protocol: unix.RTPROT_STATIC}, {protocol: 256}, {protocol: -1}, {table: unix.RT_TABLE_LOCAL}, {table: -1}, {namespace: "/nowhere"}, {namespace: os.DevNull}} {
 		_, err := New(bad)
 		n.Expect(err).To(MatchError(HavePrefix("open the kernel's routes: ")))
 	}
@@ -323,7 +323,7 @@ func TestNewComesBackFromItsNamespace(t *testing.T) {
 	n := newNode(t, Options{})
 	n.Expect(err).NotTo(HaveOccurred())
 	n.Expect(os.Readlink(current)).To(Equal(home))
-	_, err = New(Options{Namespace: os.DevNull})
+	_, err = New(Options{namespace: os.DevNull})
 	n.Expect(err).To(HaveOccurred())
 	n.Expect(os.Readlink(current)).To(Equal(home))
 }
@@ -346,9 +346,9 @@ func TestForwardingIsAnOption(t *testing.T) {
 	n.inside(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) })
 	n.Expect(n.commit(resync(to("10.1.7.0/24", "192.168.16.7")))).To(Succeed())
 	n.Expect(settings()).To(Equal("00"))
-	n.open(Options{Forwarding: true})
+	n.open(Options{forwarding: true})
 	n.Expect(settings()).To(Equal("11"))
-	n.open(Options{Forwarding: true})
+	n.open(Options{forwarding: true})
 	n.open(Options{})
 	n.Expect(settings()).To(Equal("11"))
 }

@@ -37,14 +37,14 @@ var (
 // Options holds the options of New. The zero value is for the main table of the process's
 // network namespace.
 type Options struct {
-	// Namespace is the path of a network namespace, as in CNI_NETNS; "": the caller's.
+	// namespace is the path of a network namespace, as in CNI_NETNS; "": the caller's.
 	// Only New uses it.
-	Namespace string
-	Protocol  int // of own routes; 0: 202
-	Table     int // of own routes; 0: main
-	// Forwarding turns on forwarding of IPv4 and IPv6 in the namespace, once.
+	namespace string
+	protocol  int // of own routes; 0: 202
+	table     int // of own routes; 0: main
+	// forwarding turns on forwarding of IPv4 and IPv6 in the namespace, once.
 	// IPv6 then takes no more router advertisements unless accept_ra is 2.
-	Forwarding bool
+	forwarding bool
 	// OnFailure is called from Run after the last attempt of a key failed; may be nil.
 	// It may call Dump.
 	OnFailure func(key string, err error)
@@ -67,24 +67,24 @@ type Sink struct {
 
 var _ controller.Sink = (*Sink)(nil)
 
-// New opens a netlink socket. It changes nothing unless Forwarding is set.
+// New opens a netlink socket. It changes nothing unless forwarding is set.
 func New(opt Options) (*Sink, error) {
-	if opt.Protocol == 0 {
-		opt.Protocol = defaultProtocol
+	if opt.protocol == 0 {
+		opt.protocol = defaultProtocol
 	}
-	if opt.Table == 0 {
-		opt.Table = unix.RT_TABLE_MAIN
+	if opt.table == 0 {
+		opt.table = unix.RT_TABLE_MAIN
 	}
-	if opt.Protocol <= unix.RTPROT_STATIC || opt.Protocol > 255 {
+	if opt.protocol <= unix.RTPROT_STATIC || opt.protocol > 255 {
 		return nil, fmt.Errorf("open the kernel's routes: protocol %d is not between 5 and 255 "+
-			"(0 to 4 belong to the kernel and the administrator)", opt.Protocol)
+			"(0 to 4 belong to the kernel and the administrator)", opt.protocol)
 	}
-	if opt.Table < 0 || opt.Table == unix.RT_TABLE_LOCAL {
-		return nil, fmt.Errorf("open the kernel's routes: table %d cannot be ours", opt.Table)
+	if opt.table < 0 || opt.table == unix.RT_TABLE_LOCAL {
+		return nil, fmt.Errorf("open the kernel's routes: table %d cannot be ours", opt.table)
 	}
 	var handle *netlink.Handle
-	err := within(opt.Namespace, func() (err error) {
-		if opt.Forwarding {
+	err := within(opt.namespace, func() (err error) {
+		if opt.forwarding {
 			if err := forward(); err != nil {
 				return err
 			}
@@ -113,7 +113,7 @@ func newSink(opt Options, k kernel) *Sink {
 	}
 	return &Sink{
 		opt:     opt,
-		form:    form{opt.Protocol, opt.Table},
+		form:    form{opt.protocol, opt.table},
 		wake:    make(chan struct{}, 1),
 		closed:  make(chan struct{}),
 		kernel:  k,

@@ -354,7 +354,7 @@ func (c *Claimer) ask(ctx context.Context, me Node, t Target) error {
 	was := c.standing[t]
 	c.mu.Unlock()
 	if again { // a withdrawal of unknown outcome may still arrive, unless the claim is written over
-		if o.Revision, err = c.deps.Register.Rewrite(ctx, t.Key(me.Name), o.Revision); err != nil {
+		if o.Revision, err = c.deps.Register.rewrite(ctx, t.Key(me.Name), o.Revision); err != nil {
 			return err
 		}
 	}

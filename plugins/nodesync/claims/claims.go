@@ -238,9 +238,9 @@ func (r Register) Withdraw(ctx context.Context, c *kv.PrefixClaim, key string, r
 	return r.put(ctx, key, revision, c)
 }
 
-// Rewrite writes a held claim over as it is, so that no earlier request of this
+// rewrite writes a held claim over as it is, so that no earlier request of this
 // node can change it any more.
-func (r Register) Rewrite(ctx context.Context, key string, revision int64) (int64, error) {
+func (r Register) rewrite(ctx context.Context, key string, revision int64) (int64, error) {
 	x, _, err := r.Store.Get(ctx, key)
 	if err != nil {
 		return 0, err
