@@ -5,6 +5,7 @@ package ledger
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,6 +39,65 @@ func (l *Ledger) Leases() []Lease {
 		}
 	}
 	return values(l.sorted(func(x *lease) bool { return !x.staged }))
+}
+
+// leasesAtOnce is the number of leases that All copies under one lock.
+const leasesAtOnce = 256
+
+// All yields the committed leases, in no order. It does not hold the lock while the caller
+// uses a lease, which is valid until the next one. A lease that exists from the beginning
+// to the end is yielded, and more than once only if other leases are claimed meanwhile.
+func (l *Ledger) All() iter.Seq[*Lease] {
+	return func(yield func(*Lease) bool) {
+		room := make([]Lease, 0, leasesAtOnce)
+		for at := (position{}); !at.end; {
+			room = l.appendLeases(room[:0], &at)
+			for i := range room {
+				if !yield(&room[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// position is a place among the leases. Pools stay, and no bucket of a table becomes fewer.
+type position struct {
+	pool, family, bucket int
+	end                  bool
+}
+
+// appendLeases appends the leases from a place on, and moves the place behind them.
+func (l *Ledger) appendLeases(room []Lease, at *position) []Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expirePending()
+	for ; at.pool < len(l.order); at.pool++ {
+		p := l.order[at.pool]
+		for ; at.family < len(p.fam); at.family++ {
+			fp := &p.fam[at.family]
+			l.expireCooling(p, fp)
+			room = fp.appendLeases(room, at)
+			if at.bucket < len(fp.leases.heads) {
+				return room
+			}
+			at.bucket = 0
+		}
+		at.family = 0
+	}
+	at.end = true
+	return room
+}
+
+func (fp *familyPool) appendLeases(room []Lease, at *position) []Lease {
+	for ; at.bucket < len(fp.leases.heads) && len(room) < leasesAtOnce; at.bucket++ {
+		for x := fp.leases.heads[at.bucket]; x != nil; x = x.chains[byAddr].next {
+			if !x.staged {
+				room = append(room, x.value())
+			}
+		}
+	}
+	return room
 }
 
 // sorted returns the leases for which f is true, by pool and address.

@@ -12,12 +12,14 @@
 //
 // The values follow from the leases, ipam and the nodes alone. So a resync puts exactly
 // the values that the updates before it have put. The plugin belongs to the loop. Its only
-// state is the set of routes that it has put.
+// state is the set of routes that it has put, and the values of the last resync: it puts
+// the same message again while the leases of an attachment and their gateways are the same.
 package ipnet
 
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -67,16 +69,17 @@ type Addresses interface {
 
 // Leases returns the leases. The ledger implements it.
 type Leases interface {
-	Leases() []ledger.Lease
+	All() iter.Seq[*ledger.Lease]
 	ByKey(ledger.Key) []ledger.Lease
 }
 
 // IPNet is the plugin.
 type IPNet struct {
 	Deps
-	routed map[string]uint32 // node of each route, by key
-	pinned []claims.Target   // the node addresses that do not follow from the ID
-	asking bool              // a claim of one of them is not requested yet: the published addresses stay
+	routed   map[string]uint32 // node of each route, by key
+	pinned   []claims.Target   // the node addresses that do not follow from the ID
+	asking   bool              // a claim of one of them is not requested yet: the published addresses stay
+	rendered rendered
 }
 
 var (
@@ -112,21 +115,7 @@ func podKey(k ledger.Key) string { return kv.SinkPodPrefix + k.String() }
 func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, txn controller.ResyncOperations) error {
 	node, addresses := p.nodeNetwork()
 	txn.Put(kv.SinkNode, node)
-	byKey := map[ledger.Key][]ledger.Lease{}
-	for _, l := range p.Ledger.Leases() {
-		if l.Purpose == ledger.ForPod && l.State == ledger.Held &&
-			!l.Key.OfAPI() { // a lease of the Go API is not an attachment
-			byKey[l.Key] = append(byKey[l.Key], l)
-		}
-	}
-	for k, leases := range byKey {
-		var prefixes []netip.Prefix
-		for _, l := range leases {
-			prefixes = append(prefixes, l.Prefix())
-		}
-		_, routes := p.routes(leases[0].Pool, prefixes)
-		txn.Put(podKey(k), podNetwork(k, leases[0].Pod, prefixes, routes))
-	}
+	p.putPods(txn)
 	p.putRoutes(txn)
 	return p.publish(addresses)
 }

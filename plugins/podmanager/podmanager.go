@@ -18,6 +18,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"sync"
@@ -32,6 +33,7 @@ import (
 type Ledger interface {
 	ByKey(ledger.Key) []ledger.Lease
 	Leases() []ledger.Lease
+	All() iter.Seq[*ledger.Lease]
 	Stats() []ledger.BlockStat
 	Suspended() string
 	Release(context.Context, ledger.Selector) ([]ledger.Lease, error)
@@ -110,17 +112,30 @@ func (p *PodManager) HandlesEvent(event controller.Event) bool {
 	return event.Method() != controller.Update
 }
 
-// Resync derives the sandboxes from the leases.
+// Resync derives the sandboxes from the leases. Those that are right already stay.
 func (p *PodManager) Resync(controller.Event, controller.KubeStateData, int, controller.ResyncOperations) error {
-	leases := slices.DeleteFunc(p.Ledger.Leases(), func(l ledger.Lease) bool {
-		return l.Purpose != ledger.ForPod || l.State != ledger.Held || l.Pod.Name == ""
-	})
-	slices.SortFunc(leases, func(x, y ledger.Lease) int { return cmp.Compare(x.Generation, y.Generation) })
-	p.sandboxes.reset()
-	for _, l := range leases {
-		p.sandboxes.add(kv.PodID{Namespace: l.Pod.Namespace, Name: l.Pod.Name}, l.Key)
+	if p.sandboxes.match(p.attachments()) {
+		return nil
 	}
+	all := slices.Collect(p.attachments())
+	slices.SortFunc(all, func(x, y sandbox) int { return cmp.Compare(x.generation, y.generation) })
+	p.sandboxes.replace(all)
 	return nil
+}
+
+// attachments yields a sandbox for each lease of a pod, in no order.
+func (p *PodManager) attachments() iter.Seq[sandbox] {
+	return func(yield func(sandbox) bool) {
+		for l := range p.Ledger.All() {
+			if l.Purpose != ledger.ForPod || l.State != ledger.Held || l.Pod.Name == "" {
+				continue
+			}
+			pod := kv.PodID{Namespace: l.Pod.Namespace, Name: l.Pod.Name}
+			if !yield(sandbox{key: l.Key, pod: pod, generation: l.Generation}) {
+				return
+			}
+		}
+	}
 }
 
 // Update records the sandbox of an AddPod. It is removed when the event, or a DeletePod, is
@@ -144,45 +159,114 @@ func (p *PodManager) Revert(controller.Event) error { return nil }
 
 // tidy removes the sandbox of an attachment without a lease.
 func (p *PodManager) tidy(key ledger.Key) {
-	if len(p.Ledger.ByKey(key)) == 0 {
+	leases := p.Ledger.ByKey(key)
+	if len(leases) == 0 {
 		p.sandboxes.remove(key)
+		return
 	}
+	p.sandboxes.confirm(key, leases[0].Generation)
+}
+
+// sandbox holds one attachment of a pod.
+type sandbox struct {
+	key        ledger.Key
+	pod        kv.PodID
+	generation uint64 // of its lease; 0: not known yet
+	round      uint64 // the last comparison that has found its lease
 }
 
 // sandboxes holds the attachments of each pod, the newest last. The loop changes them; any
 // goroutine may read.
 type sandboxes struct {
-	mu    sync.RWMutex
-	byPod map[kv.PodID][]ledger.Key
-	pod   map[ledger.Key]kv.PodID
+	mu           sync.RWMutex
+	byPod        map[kv.PodID][]ledger.Key
+	byKey        map[ledger.Key]*sandbox
+	byGeneration map[uint64]*sandbox // those with a known generation
+	newestLease  uint64              // the highest generation
+	unordered    bool                // a pod's attachments may not be in the order of their leases
+	round        uint64              // number of comparisons
 }
 
-func (s *sandboxes) reset() {
+// match reports whether the sandboxes are those of all leases and no others, in the order
+// of the leases.
+func (s *sandboxes) match(all iter.Seq[sandbox]) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.byPod, s.pod = map[kv.PodID][]ledger.Key{}, map[ledger.Key]kv.PodID{}
+	if s.unordered {
+		return false
+	}
+	s.round++
+	found := 0
+	for x := range all {
+		have := s.byGeneration[x.generation]
+		if have == nil || have.key != x.key || have.pod != x.pod {
+			return false
+		}
+		if have.round != s.round {
+			have.round = s.round
+			found++
+		}
+	}
+	return found == len(s.byKey)
+}
+
+// replace replaces the sandboxes by those of all leases, given in the order of their
+// generations.
+func (s *sandboxes) replace(all []sandbox) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byPod = make(map[kv.PodID][]ledger.Key, len(all))
+	s.byKey = make(map[ledger.Key]*sandbox, len(all))
+	s.byGeneration = make(map[uint64]*sandbox, len(all))
+	s.newestLease, s.unordered = 0, false
+	for i := range all {
+		x := &all[i]
+		if s.byKey[x.key] != nil {
+			continue
+		}
+		s.byPod[x.pod], s.byKey[x.key] = append(s.byPod[x.pod], x.key), x
+		s.byGeneration[x.generation], s.newestLease = x, x.generation
+	}
 }
 
 func (s *sandboxes) add(pod kv.PodID, key ledger.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.pod[key]; known {
+	if s.byKey[key] != nil {
 		return
 	}
-	s.byPod[pod], s.pod[key] = append(s.byPod[pod], key), pod
+	if s.byKey == nil {
+		s.byPod, s.byKey, s.byGeneration = map[kv.PodID][]ledger.Key{}, map[ledger.Key]*sandbox{}, map[uint64]*sandbox{}
+	}
+	s.byPod[pod], s.byKey[key] = append(s.byPod[pod], key), &sandbox{key: key, pod: pod}
+}
+
+// confirm sets the generation of the lease of a sandbox.
+func (s *sandboxes) confirm(key ledger.Key, generation uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.byKey[key]
+	if x == nil || x.generation == generation {
+		return
+	}
+	s.unordered = s.unordered || x.generation != 0 || generation < s.newestLease
+	delete(s.byGeneration, x.generation)
+	x.generation, s.newestLease = generation, max(s.newestLease, generation)
+	s.byGeneration[generation] = x
 }
 
 func (s *sandboxes) remove(key ledger.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pod, known := s.pod[key]
-	if !known {
+	x := s.byKey[key]
+	if x == nil {
 		return
 	}
-	delete(s.pod, key)
-	s.byPod[pod] = slices.DeleteFunc(s.byPod[pod], func(k ledger.Key) bool { return k == key })
-	if len(s.byPod[pod]) == 0 {
-		delete(s.byPod, pod)
+	delete(s.byKey, key)
+	delete(s.byGeneration, x.generation)
+	s.byPod[x.pod] = slices.DeleteFunc(s.byPod[x.pod], func(k ledger.Key) bool { return k == key })
+	if len(s.byPod[x.pod]) == 0 {
+		delete(s.byPod, x.pod)
 	}
 }
 

@@ -4,6 +4,7 @@
 package podmanager_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -89,6 +90,56 @@ func TestSandboxesWithoutLeases(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	a.resync()
 	g.Expect(a.newest()).To(Equal("old"))
+}
+
+// claim claims a lease of a container of the pod "web" behind the plugin's back.
+func (a *agent) claim(container string) {
+	lease := ledger.Request{Pool: "default", Key: key(container), Pod: ledger.Pod{Namespace: "ns", Name: "web"}}
+	_, _, err := a.leases.Claim(context.Background(), lease)
+	a.g.Expect(err).NotTo(HaveOccurred())
+}
+
+func (a *agent) release(container string) {
+	_, err := a.leases.Release(context.Background(), ledger.Selector{Key: key(container)})
+	a.g.Expect(err).NotTo(HaveOccurred())
+}
+
+// A resync follows leases that changed without an event.
+func TestResyncFollowsLeases(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t, dual)
+	a.sandbox("old")
+	a.sandbox("new")
+	for range 2 {
+		a.resync()
+		g.Expect(a.newest()).To(Equal("new"))
+	}
+	a.release("old")
+	a.claim("old")
+	a.resync()
+	g.Expect(a.newest()).To(Equal("old"), "its claim is newer")
+	a.claim("other")
+	a.resync()
+	g.Expect(a.newest()).To(Equal("other"))
+	a.release("other")
+	a.resync()
+	g.Expect(a.newest()).To(Equal("old"))
+	a.del("new")
+	a.sandbox("new")
+	a.resync()
+	g.Expect(a.newest()).To(Equal("new"))
+
+	a.release("old")
+	a.claim("old")
+	a.sandbox("old") // a repeated ADD finds another lease
+	a.resync()
+	g.Expect(a.newest()).To(Equal("old"))
+	a.claim("early")
+	a.sandbox("late")
+	a.sandbox("early") // a repeated ADD of an older lease without a sandbox
+	g.Expect(a.newest()).To(Equal("early"))
+	a.resync()
+	g.Expect(a.newest()).To(Equal("late"))
 }
 
 // An ADD that fails makes no sandbox, and ends none.
