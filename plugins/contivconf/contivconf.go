@@ -64,6 +64,9 @@ func (c *ContivConf) String() string { return "contivconf" }
 // Init does nothing.
 func (c *ContivConf) Init() error { return nil }
 
+// AfterInit does nothing.
+func (c *ContivConf) AfterInit() error { return nil }
+
 // Close does nothing.
 func (c *ContivConf) Close() error { return nil }
 

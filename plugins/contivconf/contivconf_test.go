@@ -258,7 +258,7 @@ func TestPlugin(t *testing.T) {
 
 	plugin := contivconf.NewPlugin(cfg)
 	g.Expect(plugin.String()).To(Equal("contivconf"))
-	g.Expect(errors.Join(plugin.Init(), plugin.Close())).To(Succeed())
+	g.Expect(errors.Join(plugin.Init(), plugin.AfterInit(), plugin.Close())).To(Succeed())
 	g.Expect(contivconf.NewPlugin(good(t, "dhcp")).GetStaticDefaultGW().IsValid()).To(BeFalse())
 }
 

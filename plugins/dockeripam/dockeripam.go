@@ -82,6 +82,9 @@ func NewPlugin(deps Deps) *DockerIPAM {
 // Init does nothing.
 func (p *DockerIPAM) Init() error { return nil }
 
+// AfterInit does nothing.
+func (p *DockerIPAM) AfterInit() error { return nil }
+
 // Close does nothing: networks outlive the process.
 func (p *DockerIPAM) Close() error { return nil }
 

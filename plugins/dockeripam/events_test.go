@@ -45,7 +45,7 @@ func TestPoolsChange(t *testing.T) {
 	g.Expect(p.String()).To(Equal("dockeripam"))
 	g.Expect(p.HandlesEvent(ev)).To(BeTrue())
 	g.Expect(p.HandlesEvent(&controller.DBResync{})).To(BeFalse())
-	g.Expect(errors.Join(p.Init(), p.Close(), p.Revert(ev), p.Resync(nil, nil, 0, nil))).To(Succeed())
+	g.Expect(errors.Join(p.Init(), p.AfterInit(), p.Close(), p.Revert(ev), p.Resync(nil, nil, 0, nil))).To(Succeed())
 }
 
 // An invalid change does not change the ledger, and does not stop the loop.

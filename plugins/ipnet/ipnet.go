@@ -96,6 +96,9 @@ func NewPlugin(deps Deps) *IPNet {
 // Init does nothing.
 func (p *IPNet) Init() error { return nil }
 
+// AfterInit does nothing.
+func (p *IPNet) AfterInit() error { return nil }
+
 // Close does nothing.
 func (p *IPNet) Close() error { return nil }
 

@@ -59,6 +59,9 @@ func NewPlugin(deps Deps) *NodeSync {
 // Init does nothing: the claimer claims the ID.
 func (p *NodeSync) Init() error { return nil }
 
+// AfterInit does nothing.
+func (p *NodeSync) AfterInit() error { return nil }
+
 // Close does nothing; in particular it does not release the ID.
 func (p *NodeSync) Close() error { return nil }
 

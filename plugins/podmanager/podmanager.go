@@ -97,6 +97,9 @@ func NewPlugin(deps Deps) *PodManager {
 // Init does nothing.
 func (p *PodManager) Init() error { return nil }
 
+// AfterInit does nothing.
+func (p *PodManager) AfterInit() error { return nil }
+
 // Close does nothing.
 func (p *PodManager) Close() error { return nil }
 

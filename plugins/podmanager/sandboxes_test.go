@@ -185,5 +185,6 @@ func TestEventsThatAreHandled(t *testing.T) {
 	}
 	g.Expect(a.String()).To(Equal("podmanager"))
 	g.Expect(a.Init()).To(Succeed())
+	g.Expect(a.AfterInit()).To(Succeed())
 	g.Expect(a.Close()).To(Succeed())
 }

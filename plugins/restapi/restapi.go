@@ -57,6 +57,9 @@ func (p *RESTAPI) Init() error {
 	return nil
 }
 
+// AfterInit does nothing.
+func (p *RESTAPI) AfterInit() error { return nil }
+
 // Close does nothing.
 func (p *RESTAPI) Close() error { return nil }
 

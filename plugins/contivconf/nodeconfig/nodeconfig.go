@@ -49,6 +49,9 @@ func NewPlugin(deps Deps) *NodeConfig {
 // Init does nothing.
 func (p *NodeConfig) Init() error { return nil }
 
+// AfterInit does nothing.
+func (p *NodeConfig) AfterInit() error { return nil }
+
 // Close does nothing.
 func (p *NodeConfig) Close() error { return nil }
 
