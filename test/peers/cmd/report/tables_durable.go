@@ -58,7 +58,7 @@ func podTable() table {
 		note:  "From the request to the answer, without the socket. \"commit\" is the part that waits for the disk.",
 		head:  []string{"pair", "commit", "the rest", "its share", "allocs"},
 		rows: []row{
-			line("ledger alone, no journal", "ledger/memory"), line("through the loop, no journal", "loop/memory"),
+			line("ledger alone, null journal", "ledger/null"), line("through the loop, null journal", "loop/null"),
 			line("ledger alone, on disk", "ledger/disk"), line("through the loop, on disk", "loop/disk"),
 			together("ledger, on disk, 100 callers at once", "ledger-100/disk"), together("through the loop, on disk, 100 callers at once", "loop-100/disk"),
 		},

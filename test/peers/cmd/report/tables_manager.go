@@ -68,8 +68,8 @@ func managerAims() []aim {
 	}
 	any := churns("24", "16")
 	return []aim{
-		{"address manager, host scope, any address, beside Cilium 1.15's agent", .2, beside("host", any), duration, nil},
-		{"address manager, cluster pool, any address, beside Cilium 1.15's agent", .2, beside("pool", any), duration, nil},
+		{"address manager, host scope, any address, beside Cilium 1.15's agent", .5, beside("host", any), duration, nil},
+		{"address manager, cluster pool, any address, beside Cilium 1.15's agent", .5, beside("pool", any), duration, nil},
 		{"address manager, a named address, beside Cilium 1.15's agent", .2, both("specific/50"), duration, nil},
 		{"address manager, fill and drain, beside Cilium 1.15's agent", .2, both("fill", "drain"), duration, nil},
 		{"address manager, a database of 16 000 leases is open in under half a second", 1, []point{{"16000 leases", at("ours", "ManagerRestore/16000"), constant(500e6)}}, duration, nil},
