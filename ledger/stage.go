@@ -250,7 +250,7 @@ func (st *Stage) undoTo(n int) {
 	var retracted *familyPool // has forgotten blocks in its list
 	for i := len(st.changes) - 1; i >= n; i-- {
 		c := st.changes[i]
-		if retracted != nil && !(c.isNew && c.block.family() == retracted) {
+		if retracted != nil && (!c.isNew || c.block.family() != retracted) {
 			retracted.compact()
 			retracted = nil
 		}
