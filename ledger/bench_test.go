@@ -229,6 +229,16 @@ func BenchmarkSetBlocks(b *testing.B) {
 				benchBlocks(b, l, simplePool(), blocks)
 			}
 		})
+		b.Run("undone", func(b *testing.B) {
+			l := benchLedger(b, simplePool(), nil)
+			for b.Loop() {
+				st := l.Begin()
+				if err := st.SetBlocks("default", blocks); err != nil {
+					b.Fatal(err)
+				}
+				st.Undo()
+			}
+		})
 		b.Run("drained", func(b *testing.B) {
 			l := benchLedger(b, simplePool(), blocks)
 			for b.Loop() {

@@ -99,6 +99,16 @@ func (fp *familyPool) add(blocks ...*block) {
 	if len(fp.lengths) == 1 {
 		return // no block overlaps another one
 	}
+	addresses, leases := uint64(0), uint64(fp.leases.n)
+	for _, b := range blocks {
+		addresses += min(addrspace.Size(b.prefix), leases)
+	}
+	if addresses > leases {
+		for x := range fp.leases.all() {
+			fp.occupyAll(x.addr)
+		}
+		return
+	}
 	for _, b := range blocks {
 		for _, x := range fp.leasesIn(b.prefix) {
 			fp.occupy(b, x.addr)

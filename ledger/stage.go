@@ -247,8 +247,20 @@ func (st *Stage) undoTo(n int) {
 	if len(st.changes) == n {
 		return
 	}
+	var retracted *familyPool // has forgotten blocks in its list
 	for i := len(st.changes) - 1; i >= n; i-- {
-		st.l.revert(st.changes[i])
+		c := st.changes[i]
+		if retracted != nil && (!c.isNew || c.block.family() != retracted) {
+			retracted.compact()
+			retracted = nil
+		}
+		st.l.revert(c)
+		if c.isNew {
+			retracted = c.block.family()
+		}
+	}
+	if retracted != nil {
+		retracted.compact()
 	}
 	clear(st.changes[n:])
 	st.changes = st.changes[:n]
@@ -309,7 +321,7 @@ func (l *Ledger) restore(x, before *lease) {
 }
 
 // retract removes a block whose grant was not committed. If it has leases by now, it
-// drains until they are released.
+// drains until they are released. The caller removes it from blocks with compact.
 func (l *Ledger) retract(b *block) {
 	fp := b.family()
 	if len(fp.leasesOf(b)) > 0 {
@@ -318,7 +330,6 @@ func (l *Ledger) retract(b *block) {
 		return
 	}
 	fp.forget(b)
-	fp.compact()
 }
 
 // Commit makes all that is staged durable, in one write with the other stages
