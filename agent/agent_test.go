@@ -14,6 +14,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"go.uber.org/goleak"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -247,4 +248,35 @@ func TestAnAgentRunsOnce(t *testing.T) {
 	g.Expect(<-ended).To(Succeed())
 	g.Expect(a.Run(t.Context())).To(MatchError(ContainSubstring("it has run before")))
 	parts.isClosed(g)
+}
+
+func TestTwoAgentsRunInOneProcess(t *testing.T) {
+	g := NewWithT(t)
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	ended := make(chan error, 2)
+	both := []*given{newGiven(t), newGiven(t)}
+	for _, parts := range both {
+		a := parts.agent(g)
+		go func() { ended <- a.Run(ctx) }()
+	}
+	for _, parts := range both {
+		g.Eventually(func() int {
+			r, err := client.Get("http://" + parts.listeners.Metrics.Addr().String() + "/readyz")
+			if err != nil {
+				return 0
+			}
+			defer r.Body.Close()
+			return r.StatusCode
+		}, soon, 10*time.Millisecond).Should(Equal(http.StatusOK))
+	}
+	stop()
+	for range both {
+		g.Expect(<-ended).To(Succeed())
+	}
+	for _, parts := range both {
+		parts.isClosed(g)
+	}
 }
