@@ -17,7 +17,7 @@
 //	BestEffortIgnoreErrors   go on, commit, do not heal
 //	RevertOnFailure          stop, Revert the handlers that had finished, commit nothing
 //
-// A handler that panics has failed with a panicError. An error that wraps
+// A handler that panics has failed with the panic as its error. An error that wraps
 // ErrAbort stops the event, reverts it if it is RevertOnFailure, and is followed by
 // a resync. One that wraps ErrFatal ends the loop, also when it comes from Revert,
 // a Committer or the Sink. After a resync that failed, nothing of its transaction is

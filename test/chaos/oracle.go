@@ -111,7 +111,7 @@ func (o *Oracle) Certain(book Book) (held Book) {
 	return held
 }
 
-// end is called with the outcome of a request, and says what it contradicts.
+// End is called with the outcome of a request, and says what it contradicts.
 func (o *Oracle) End(k Key, v Verb, out Outcome) error {
 	b := o.belief(k)
 	switch v {

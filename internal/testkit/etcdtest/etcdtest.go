@@ -6,9 +6,8 @@
 // data or go back to an older state; histories are compacted; networks between
 // client and server are slow, cut or half-open.
 //
-// Start belongs to tests: what it starts ends with the test. startIn belongs
-// to programs: its caller owns the folder and calls Close. The same holds for
-// StartCluster and startClusterIn, StartProxy and NewProxy. A Server listens on
+// What Start, StartCluster and StartProxy start ends with the test. NewProxy belongs
+// to programs: its caller calls Close. A Server listens on
 // the loopback interface, always at the same endpoint, whatever is done to it.
 // Its methods may be called from any goroutine; those that stop it wait for one
 // another. After one has failed the server is stopped, and Restart may be tried.

@@ -324,7 +324,7 @@ func (p Pool) rival(pools []Pool) error {
 	return err
 }
 
-// largest returns the largest node ID that has a block in all pools that are not removed.
+// Largest returns the largest node ID that has a block in all pools that are not removed.
 func Largest(pools []Pool) uint32 {
 	most := ^uint32(0)
 	for _, p := range pools {

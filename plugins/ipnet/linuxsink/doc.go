@@ -15,7 +15,7 @@
 //
 // # Own and foreign routes
 //
-// The routes with Options.protocol in Options.table are own routes, whichever program made
+// The routes of protocol 202 in the main table are own routes, whichever program made
 // them: those of an earlier agent are taken over. The sink changes no other route. If
 // there is a foreign route to a destination, of any metric, its key fails with errForeign
 // and all routes to it stay, also an own route that was there first. A new route is added
@@ -40,6 +40,6 @@
 //
 // The event loop calls Commit. Any goroutine may call Dump and Close. One goroutine calls
 // Run, once. A transaction, an attempt of Run and a Dump exclude each other. Writing a
-// route needs CAP_NET_ADMIN, and entering Options.namespace needs CAP_SYS_ADMIN; nothing
+// route needs CAP_NET_ADMIN, and entering another namespace needs CAP_SYS_ADMIN; nothing
 // else needs rights.
 package linuxsink
