@@ -200,7 +200,7 @@ func (r *run) keepApplied(values []Value, err error) {
 		}
 	}
 	if r.update == nil && err == nil && len(c.external.names) == 0 {
-		values = nil // each is what handlers want
+		values = nil // none differs from what handlers want
 	}
 	for _, v := range values {
 		internal, _ := r.wants(v.Key)

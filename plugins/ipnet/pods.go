@@ -79,13 +79,19 @@ func (p *IPNet) putPods(txn controller.ResyncOperations) {
 	r.round++
 	found := make([]*attachment, 0, r.count)
 	changed := map[ledger.Key]bool{}
+	var keys []ledger.Key // of changed, in the order of the walk: neighbours stay neighbours in memory
+	change := func(k ledger.Key) {
+		if !changed[k] {
+			changed[k], keys = true, append(keys, k)
+		}
+	}
 	for l := range p.Ledger.All() {
 		if !attached(l) {
 			continue
 		}
 		switch a, first := r.find(l); {
 		case a == nil:
-			changed[l.Key] = true
+			change(l.Key)
 		case first:
 			found = append(found, a)
 		}
@@ -95,7 +101,7 @@ func (p *IPNet) putPods(txn controller.ResyncOperations) {
 		switch {
 		case changed[a.key]:
 		case !a.complete():
-			changed[a.key] = true
+			change(a.key)
 		default:
 			count++
 			txn.Put(a.sinkKey, a.value)
@@ -107,7 +113,7 @@ func (p *IPNet) putPods(txn controller.ResyncOperations) {
 		})
 	}
 	r.count = count
-	for k := range changed {
+	for _, k := range keys {
 		if a := p.render(k); a != nil {
 			r.count++
 			txn.Put(a.sinkKey, a.value)

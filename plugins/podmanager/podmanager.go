@@ -120,9 +120,7 @@ func (p *PodManager) Resync(controller.Event, controller.KubeStateData, int, con
 	if p.sandboxes.match(p.attachments()) {
 		return nil
 	}
-	all := slices.Collect(p.attachments())
-	slices.SortFunc(all, func(x, y sandbox) int { return cmp.Compare(x.generation, y.generation) })
-	p.sandboxes.replace(all)
+	p.sandboxes.replace(slices.Collect(p.attachments()))
 	return nil
 }
 
@@ -213,8 +211,7 @@ func (s *sandboxes) match(all iter.Seq[sandbox]) bool {
 	return found == len(s.byKey)
 }
 
-// replace replaces the sandboxes by those of all leases, given in the order of their
-// generations.
+// replace replaces the sandboxes by those of all leases.
 func (s *sandboxes) replace(all []sandbox) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +219,12 @@ func (s *sandboxes) replace(all []sandbox) {
 	s.byKey = make(map[ledger.Key]*sandbox, len(all))
 	s.byGeneration = make(map[uint64]*sandbox, len(all))
 	s.newestLease, s.unordered = 0, false
+	ordered := make([]*sandbox, len(all))
 	for i := range all {
-		x := &all[i]
+		ordered[i] = &all[i]
+	}
+	slices.SortStableFunc(ordered, func(x, y *sandbox) int { return cmp.Compare(x.generation, y.generation) })
+	for _, x := range ordered {
 		if s.byKey[x.key] != nil {
 			continue
 		}
