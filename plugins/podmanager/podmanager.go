@@ -173,6 +173,7 @@ type sandbox struct {
 	key        ledger.Key
 	pod        kv.PodID
 	generation uint64 // of its lease; 0: not known yet
+	at         int    // index in sandboxes.order
 	round      uint64 // the last comparison that has found its lease
 }
 
@@ -183,6 +184,7 @@ type sandboxes struct {
 	byPod        map[kv.PodID][]ledger.Key
 	byKey        map[ledger.Key]*sandbox
 	byGeneration map[uint64]*sandbox // those with a known generation
+	order        []*sandbox          // as leases were found; some are gone
 	newestLease  uint64              // the highest generation
 	unordered    bool                // a pod's attachments may not be in the order of their leases
 	round        uint64              // number of comparisons
@@ -197,14 +199,20 @@ func (s *sandboxes) match(all iter.Seq[sandbox]) bool {
 		return false
 	}
 	s.round++
-	found := 0
+	found, next := 0, 0
 	for x := range all {
-		have := s.byGeneration[x.generation]
-		if have == nil || have.key != x.key || have.pod != x.pod {
+		var have *sandbox
+		if next < len(s.order) && s.order[next].generation == x.generation {
+			have = s.order[next]
+		} else {
+			have = s.byGeneration[x.generation]
+		}
+		if have == nil || x.generation == 0 || have.key != x.key || have.pod != x.pod {
 			return false
 		}
 		if have.round != s.round {
 			have.round = s.round
+			next = have.at + 1
 			found++
 		}
 	}
@@ -219,10 +227,11 @@ func (s *sandboxes) replace(all []sandbox) {
 	s.byKey = make(map[ledger.Key]*sandbox, len(all))
 	s.byGeneration = make(map[uint64]*sandbox, len(all))
 	s.newestLease, s.unordered = 0, false
-	ordered := make([]*sandbox, len(all))
+	s.order = make([]*sandbox, len(all))
 	for i := range all {
-		ordered[i] = &all[i]
+		s.order[i], all[i].at = &all[i], i
 	}
+	ordered := slices.Clone(s.order)
 	slices.SortStableFunc(ordered, func(x, y *sandbox) int { return cmp.Compare(x.generation, y.generation) })
 	for _, x := range ordered {
 		if s.byKey[x.key] != nil {
@@ -242,7 +251,7 @@ func (s *sandboxes) add(pod kv.PodID, key ledger.Key) {
 	if s.byKey == nil {
 		s.byPod, s.byKey, s.byGeneration = map[kv.PodID][]ledger.Key{}, map[ledger.Key]*sandbox{}, map[uint64]*sandbox{}
 	}
-	s.byPod[pod], s.byKey[key] = append(s.byPod[pod], key), &sandbox{key: key, pod: pod}
+	s.byPod[pod], s.byKey[key] = append(s.byPod[pod], key), &sandbox{key: key, pod: pod, at: len(s.order)}
 }
 
 // confirm sets the generation of the lease of a sandbox.
@@ -268,6 +277,7 @@ func (s *sandboxes) remove(key ledger.Key) {
 	}
 	delete(s.byKey, key)
 	delete(s.byGeneration, x.generation)
+	x.generation = 0 // it may be in order still
 	s.byPod[x.pod] = slices.DeleteFunc(s.byPod[x.pod], func(k ledger.Key) bool { return k == key })
 	if len(s.byPod[x.pod]) == 0 {
 		delete(s.byPod, x.pod)
