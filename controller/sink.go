@@ -37,7 +37,7 @@ type Transaction struct {
 	Retry           Retry
 }
 
-// value holds one wanted value.
+// Value holds one wanted value.
 type Value struct {
 	Key     string
 	Message proto.Message // nil: nothing is wanted there

@@ -169,7 +169,8 @@ func (r *run) keepWanted(values []Value) {
 			c.wanted.set(c.wanted.wish(k), m)
 			continue
 		}
-		if had, _ := c.had(k); !contains(values, k) && had.message != nil { // from outside then, also if it is what it was
+		if had, _ := c.had(k); !contains(values, k) && had.message != nil {
+			// From outside then, also if it is what it was.
 			c.applied[k] = sent{had.message, true}
 		}
 		if w := c.wanted.byKey[k]; w != nil {
