@@ -10,8 +10,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // Deps holds what the loop works with.
@@ -41,9 +39,9 @@ type Controller struct {
 	remote    bool  // there was a DBResync that was not local
 	revision  int64 // of the last of these
 	kubeState KubeStateData
-	wanted    map[string]proto.Message // what handlers have put, by southbound key
-	external  sources                  // what is merged with that
-	applied   map[string]sent          // what came of it for the sink
+	wanted    *wanted         // what handlers have put
+	external  sources         // what is merged with that
+	applied   map[string]sent // what the sink was given, if that is not what handlers want
 
 	healing      healing
 	verification verification
@@ -94,7 +92,7 @@ func New(cfg Config, deps Deps) *Controller {
 		queue:     newQueue(cfg.QueueSize),
 		history:   newHistory(cfg, deps.Now()),
 		kubeState: KubeStateData{},
-		wanted:    map[string]proto.Message{},
+		wanted:    newWanted(cfg.EnableVerification),
 		applied:   map[string]sent{},
 	}
 }

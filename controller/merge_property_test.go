@@ -238,7 +238,7 @@ func TestTheMergeIsThatOfAModel(t *testing.T) {
 		m.check(put, touched, resync, before)
 		m.last = m.model.merged()
 		m.w.has(m.g, m.last.messages())
-		m.g.Expect(m.wanted).To(same(m.model.internal.messages()))
+		m.g.Expect(m.wanted.messages()).To(same(m.model.internal.messages()))
 		rs, _ := m.Events(0)
 		refused := 0
 		for k, n := range m.model.refused {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
 )
 
 // plugin is a loop of one handler that is not started.
@@ -150,4 +151,10 @@ func TestCloseEndsRun(t *testing.T) {
 		g.Expect(c.Close()).To(Succeed())
 		g.Expect(<-ended).To(Succeed())
 	})
+}
+
+// dumped returns the values of the sink.
+func (s *MemorySink) dumped() map[string]proto.Message {
+	values, _ := s.Dump(context.Background())
+	return values
 }

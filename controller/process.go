@@ -187,7 +187,7 @@ func (r *run) begin() {
 	c := r.c
 	if r.update != nil {
 		r.patchCache()
-		r.txn = newTransaction(c.wanted, r.ev.depth)
+		r.txn = newUpdate(c.wanted, r.ev.depth)
 		return
 	}
 	c.resyncs++
@@ -197,7 +197,7 @@ func (r *run) begin() {
 			c.remote, c.revision = true, db.Revision
 		}
 	}
-	r.txn = newTransaction(nil, r.ev.depth)
+	r.txn = newResync(c.wanted, r.ev.depth)
 }
 
 // outcome joins errs with those of values from outside. A fatal one among them, of

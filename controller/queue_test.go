@@ -241,7 +241,7 @@ func TestALoopThatIsStoppedLeavesTheQueueAtOnce(t *testing.T) {
 		close(gate)
 		g.Expect(<-r.result).To(Succeed())
 		g.Expect(n).To(Equal(3))
-		g.Expect(r.sink.values).To(HaveKey("k"), "what has begun is finished")
+		g.Expect(r.sink.dumped()).To(HaveKey("k"), "what has begun is finished")
 		g.Expect(r.staged.ctxErrs).To(HaveEach(BeNil()), "the shutdown, too")
 	})
 }

@@ -112,7 +112,7 @@ func TestALocalResyncBehindTheRemoteOneIsDropped(t *testing.T) {
 		synctest.Wait()
 		g.Expect(outcome).NotTo(HaveOccurred())
 		g.Expect(r.kubeState["pod"]).To(And(HaveLen(1), HaveKey("new")), "it never goes back")
-		g.Expect(r.sink.values).To(HaveKey("k"))
+		g.Expect(r.sink.dumped()).To(HaveKey("k"))
 		g.Expect(r.note()).To(HavePrefix("dropped: a local resync"))
 		g.Expect(r.last()).To(Equal("c resync 1"))
 		r.push(pod("a", 9))

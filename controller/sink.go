@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,7 +55,8 @@ type Retry struct {
 // any goroutine may call Dump.
 type MemorySink struct {
 	mu      sync.Mutex
-	values  map[string]proto.Message
+	resync  []Value                  // of the last resync
+	updates map[string]proto.Message // since then; nil: a value is gone
 	commits int
 	// Fault, if set, is asked before each commit; its error fails the commit.
 	Fault func(Transaction) error
@@ -72,14 +75,17 @@ func (s *MemorySink) Commit(ctx context.Context, txn Transaction) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.commits++
-	if s.values == nil || txn.Method != Update {
-		s.values = map[string]proto.Message{}
+	if txn.Method != Update {
+		s.resync, s.updates = txn.Values, nil
+		return nil
+	}
+	if s.updates == nil {
+		s.updates = map[string]proto.Message{}
 	}
 	for _, v := range txn.Values {
-		if v.Message == nil {
-			delete(s.values, v.Key)
-		} else {
-			s.values[v.Key] = v.Message
+		s.updates[v.Key] = v.Message
+		if v.Message == nil && !contains(s.resync, v.Key) {
+			delete(s.updates, v.Key)
 		}
 	}
 	return nil
@@ -89,7 +95,13 @@ func (s *MemorySink) Commit(ctx context.Context, txn Transaction) error {
 func (s *MemorySink) Dump(context.Context) (map[string]proto.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.values), nil
+	values := make(map[string]proto.Message, len(s.resync)+len(s.updates))
+	for _, v := range s.resync {
+		values[v.Key] = v.Message
+	}
+	maps.Copy(values, s.updates)
+	maps.DeleteFunc(values, func(_ string, m proto.Message) bool { return m == nil })
+	return values, nil
 }
 
 // Commits returns the number of successful commits.
@@ -99,26 +111,44 @@ func (s *MemorySink) Commits() int {
 	return s.commits
 }
 
+// contains reports whether values, ordered by key, have one under key.
+func contains(values []Value, key string) bool {
+	_, found := slices.BinarySearchFunc(values, key, func(v Value, k string) int { return strings.Compare(v.Key, k) })
+	return found
+}
+
 // maxFollowUpDepth bounds how many events follow from one another. A longer chain
 // is that of handlers which make follow-ups for ever.
 const maxFollowUpDepth = 16
 
 // transaction holds the values that handlers put during one event.
 type transaction struct {
-	wanted    map[string]proto.Message // by handlers, before this event; nil for a resync
-	changes   map[string]proto.Message
-	depth     int // of the event
+	wanted    *wanted // by handlers, before this event
+	resync    bool
+	changes   map[string]proto.Message // of an update
+	puts      []*wish                  // of a resync
+	at        int                      // index in wanted.order of the wish that a resync probably puts next
+	depth     int                      // of the event
 	followUps []queued
 	misuse    error // of the handler that is being called: what it asked for and did not get
 }
 
-func newTransaction(wanted map[string]proto.Message, depth int) *transaction {
-	return &transaction{wanted: wanted, depth: depth}
+// newUpdate returns the transaction of an update.
+func newUpdate(v *wanted, depth int) *transaction { return &transaction{wanted: v, depth: depth} }
+
+// newResync returns the transaction of a resync.
+func newResync(v *wanted, depth int) *transaction {
+	v.round++
+	return &transaction{wanted: v, resync: true, puts: make([]*wish, 0, len(v.order)), depth: depth}
 }
 
 func (t *transaction) Put(key string, value proto.Message) {
 	if key == "" {
 		_ = t.misused(fmt.Errorf("%s a value under an empty key: want a southbound key", operation(value)))
+		return
+	}
+	if t.resync {
+		t.wish(key).next = value
 		return
 	}
 	if t.changes == nil { // most events put nothing
@@ -127,13 +157,55 @@ func (t *transaction) Put(key string, value proto.Message) {
 	t.changes[key] = value
 }
 
+// wish returns the wish of a key, and notes that the resync has put it.
+func (t *transaction) wish(key string) *wish {
+	v := t.wanted
+	var w *wish
+	if t.at < len(v.order) && v.order[t.at].key() == key && !v.order[t.at].gone {
+		w = v.order[t.at]
+	} else {
+		w = v.wish(key)
+	}
+	if w.at >= 0 {
+		t.at = w.at + 1
+	}
+	if w.round != v.round {
+		w.round = v.round
+		t.puts = append(t.puts, w)
+	}
+	return w
+}
+
 func (t *transaction) Delete(key string) { t.Put(key, nil) }
 
 func (t *transaction) Get(key string) proto.Message {
-	if m, ok := t.changes[key]; ok {
-		return m
+	m, changed := t.change(key)
+	if !changed && !t.resync {
+		return t.wanted.get(key)
 	}
-	return t.wanted[key]
+	return m
+}
+
+// change returns what the event has put under key, and reports whether it has put or
+// deleted anything there.
+func (t *transaction) change(key string) (m proto.Message, changed bool) {
+	if !t.resync {
+		m, changed = t.changes[key]
+		return m, changed
+	}
+	if w := t.wanted.byKey[key]; w != nil && w.round == t.wanted.round {
+		return w.next, true
+	}
+	return nil, false
+}
+
+// resynced returns what a resync has put, by key.
+func (t *transaction) resynced() map[string]proto.Message {
+	all := make(map[string]proto.Message, len(t.puts))
+	for _, w := range t.puts {
+		all[w.key()] = w.next
+	}
+	return all
 }
 
 func (t *transaction) FollowUp(event Event) error {

@@ -25,7 +25,7 @@ func (r *run) commitSink(ctx context.Context) error {
 	}
 	c, values := r.c, r.southbound()
 	if r.update != nil && len(values) == 0 {
-		r.keepWanted()
+		r.keepWanted(nil)
 		return nil
 	}
 	retry := Retry{c.cfg.EnableRetry, c.cfg.DelayRetry, c.cfg.MaxRetryAttempts, c.cfg.EnableExpBackoffRetry}
@@ -37,11 +37,6 @@ func (r *run) commitSink(ctx context.Context) error {
 		RevertOnFailure: r.reverts,
 		Retry:           retry,
 	}
-	if c.kept() {
-		for _, v := range values {
-			r.rec.Txn = append(r.rec.Txn, operation(v.Message)+" "+v.Key)
-		}
-	}
 	err := guard(func() error { return c.deps.Sink.Commit(ctx, txn) })
 	if err != nil {
 		err = fmt.Errorf("%s: commit southbound: %w", r.ev.name, err)
@@ -52,7 +47,7 @@ func (r *run) commitSink(ctx context.Context) error {
 	}
 	outside := r.onlyOutside(err)
 	r.keepApplied(values, err)
-	r.keepWanted()
+	r.keepWanted(values)
 	if outside {
 		r.outside = append(r.outside, err)
 		return nil
@@ -60,9 +55,13 @@ func (r *run) commitSink(ctx context.Context) error {
 	return err
 }
 
-// southbound returns the values for the sink, in the order of their keys: for a resync
-// all, for an update those that were put and those that differ from the sink's.
+// southbound returns the values for the sink, in the order of their keys, and records them:
+// for a resync all, for an update those that were put and those that differ from the
+// sink's.
 func (r *run) southbound() []Value {
+	if r.update == nil && len(r.c.external.names) == 0 {
+		return r.internal()
+	}
 	var values []Value
 	var refused []refusal
 	for _, k := range r.touched() {
@@ -75,12 +74,53 @@ func (r *run) southbound() []Value {
 		}
 	}
 	r.refuse(refused)
+	if r.c.kept() {
+		for _, v := range values {
+			r.rec.Txn = append(r.rec.Txn, operation(v.Message)+" "+v.Key)
+		}
+	}
 	return values
+}
+
+// internal returns the values of a resync without sources outside.
+func (r *run) internal() []Value {
+	v, kept := r.c.wanted, r.c.kept()
+	all := v.inOrder()
+	values := make([]Value, 0, len(all))
+	if kept {
+		r.rec.Txn = make([]string, 0, len(all))
+	}
+	for _, w := range all {
+		m := w.message
+		if r.ev.method != DownstreamResync {
+			m = w.next
+			if w.round != v.round {
+				continue
+			}
+		}
+		if m == nil {
+			continue
+		}
+		values = append(values, Value{w.key(), m})
+		if kept {
+			r.rec.Txn = append(r.rec.Txn, w.text)
+		}
+	}
+	return values
+}
+
+// had returns what the sink has got for a key before the event.
+func (c *Controller) had(key string) (has sent, known bool) {
+	if has, known = c.applied[key]; known {
+		return has, true
+	}
+	m := c.wanted.get(key)
+	return sent{message: m}, m != nil
 }
 
 // differs reports whether the sink has, or may have, another value than m.
 func (r *run) differs(key string, m proto.Message) bool {
-	has, known := r.c.applied[key]
+	has, known := r.c.had(key)
 	return known && has.message == nil || !proto.Equal(has.message, m)
 }
 
@@ -91,12 +131,12 @@ func (r *run) touched() []string {
 		keys = slices.AppendSeq(keys, maps.Keys(change.Values))
 	}
 	if r.update == nil {
+		for _, w := range r.c.wanted.inOrder() {
+			keys = append(keys, w.key())
+		}
 		for _, name := range r.c.external.names {
 			keys = slices.AppendSeq(keys, maps.Keys(r.c.external.values[name]))
 		}
-	}
-	if r.ev.method == DownstreamResync {
-		keys = slices.AppendSeq(keys, maps.Keys(r.c.wanted))
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)
@@ -105,61 +145,77 @@ func (r *run) touched() []string {
 // wants returns the value that handlers want under key after the event, and reports
 // whether one of them has changed it.
 func (r *run) wants(key string) (m proto.Message, handled bool) {
-	if m, ok := r.txn.changes[key]; ok {
+	if m, ok := r.txn.change(key); ok {
 		return m, true
 	}
 	if r.update == nil && r.ev.method != DownstreamResync {
 		return nil, false
 	}
-	return r.c.wanted[key], false
+	return r.c.wanted.get(key), false
 }
 
-// keepWanted stores what handlers want.
-func (r *run) keepWanted() {
+// keepWanted stores what handlers want. values were sent.
+func (r *run) keepWanted(values []Value) {
 	c := r.c
-	if r.ev.method == DownstreamResync {
+	switch {
+	case r.ev.method == DownstreamResync:
 		return
-	}
-	if r.update == nil {
-		c.wanted = make(map[string]proto.Message, len(r.txn.changes))
+	case r.update == nil:
+		c.wanted.adopt(r.txn.puts)
+		return
 	}
 	for k, m := range r.txn.changes {
 		if m != nil {
-			c.wanted[k] = m
+			c.wanted.set(c.wanted.wish(k), m)
 			continue
 		}
-		delete(c.wanted, k)
-		if had := c.applied[k]; had.message != nil { // from outside then, also if it is what it was
+		if had, _ := c.had(k); !contains(values, k) && had.message != nil {
+			// From outside then, also if it is what it was.
 			c.applied[k] = sent{had.message, true}
+		}
+		if w := c.wanted.byKey[k]; w != nil {
+			c.wanted.set(w, nil)
 		}
 	}
 }
 
-// keepApplied stores what the sink was given, and which values failed.
+// keepApplied stores what the sink was given, if it is not what handlers want, and which
+// values failed.
 func (r *run) keepApplied(values []Value, err error) {
 	c, failed := r.c, valueErrors(err)
 	open := func(k string) bool { return err != nil && (len(failed) == 0 || failed[k] != nil) }
-	before := c.applied
+	applied := c.applied
 	if r.update == nil {
-		c.applied = make(map[string]sent, len(values))
-		for k, had := range before {
+		applied = map[string]sent{}
+	}
+	if r.update == nil && err != nil {
+		for _, w := range c.wanted.inOrder() {
+			if k := w.key(); w.message != nil && open(k) {
+				applied[k] = sent{}
+			}
+		}
+		for k, had := range c.applied {
 			if open(k) {
-				c.applied[k] = sent{nil, had.outside}
+				applied[k] = sent{nil, had.outside}
 			}
 		}
 	}
+	if r.update == nil && err == nil && len(c.external.names) == 0 {
+		values = nil // none differs from what handlers want
+	}
 	for _, v := range values {
 		internal, _ := r.wants(v.Key)
-		now := sent{v.Message, internal == nil && (v.Message != nil || before[v.Key].outside)}
-		switch {
-		case open(v.Key):
+		had, _ := c.had(v.Key)
+		now := sent{v.Message, internal == nil && (v.Message != nil || had.outside)}
+		if open(v.Key) {
 			now.message = nil
-		case v.Message == nil:
-			delete(c.applied, v.Key)
+		} else if now.message == internal {
+			delete(applied, v.Key)
 			continue
 		}
-		c.applied[v.Key] = now
+		applied[v.Key] = now
 	}
+	c.applied = applied
 }
 
 // onlyOutside reports whether err is only of values that no handler wants or has
@@ -167,8 +223,8 @@ func (r *run) keepApplied(values []Value, err error) {
 func (r *run) onlyOutside(err error) bool {
 	failed := valueErrors(err).failed()
 	for _, k := range failed {
-		_, touched := r.txn.changes[k]
-		had, known := r.c.applied[k]
+		_, touched := r.txn.change(k)
+		had, known := r.c.had(k)
 		if touched || known && !had.outside || !known && !r.c.external.has(k) {
 			return false
 		}

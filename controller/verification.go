@@ -81,7 +81,7 @@ func (r *run) findings() {
 		found = append(found, "failed: "+short(err.Error()))
 	}
 	if len(r.errs) == 0 {
-		found = compare(r.c.wanted, r.txn.changes)
+		found = compare(r.c.wanted.messages(), r.txn.resynced())
 		r.unchanged = len(found) == 0
 	}
 	for _, ev := range r.txn.followUps {

@@ -107,8 +107,8 @@ func TestVerificationFindsUpdateThatDisagreesWithResync(t *testing.T) {
 		g.Expect(v.Txn).To(Equal([]string{"put added", "put changed", "put same"}))
 		g.Expect(text.String()).To(And(ContainSubstring("level=ERROR"), ContainSubstring("after=2")))
 		g.Expect(r.Status().VerificationFailures).To(BeNumerically("==", 1))
-		g.Expect(r.wanted).To(And(HaveLen(3), HaveKey("added")), "what it has found is applied")
-		g.Expect(r.sink.values).To(And(HaveLen(3), HaveKey("added")))
+		g.Expect(r.wanted.messages()).To(And(HaveLen(3), HaveKey("added")), "what it has found is applied")
+		g.Expect(r.sink.dumped()).To(And(HaveLen(3), HaveKey("added")))
 		r.push(&event{name: "y"})
 		g.Expect(r.verifications()[2].Verification).To(BeEmpty(), "and found once")
 		g.Expect(r.Status().VerificationFailures).To(BeNumerically("==", 1))
@@ -287,6 +287,6 @@ func TestTheSouthboundFailureOfAVerificationIsHealed(t *testing.T) {
 		r.sink.Fault = nil
 		r.wait(6 * time.Second)
 		g.Expect(r.Status().Healthy).To(BeTrue())
-		g.Expect(r.sink.values).To(HaveKey("k"))
+		g.Expect(r.sink.dumped()).To(HaveKey("k"))
 	})
 }

@@ -21,6 +21,7 @@ type attachment struct {
 	key     ledger.Key
 	pod     ledger.Pod
 	leases  []origin
+	at      int // index in rendered.order
 
 	round uint64 // the last resync that has found one of the leases
 	found uint64 // the leases that it has found, as a bit mask
@@ -43,15 +44,20 @@ func (a *attachment) complete() bool { return len(a.leases) <= 64 && a.found == 
 // must not be changed.
 type rendered struct {
 	byGeneration map[uint64]*attachment
+	order        []*attachment               // as the last resync has put them
+	next         int                         // index in order of the attachment that is probably found next
 	gateways     map[netip.Prefix]netip.Addr // of their blocks
-	count        int                         // of attachments
 	round        uint64                      // number of resyncs
 }
 
 // find notes a lease that exists, and returns its attachment if that was rendered from it.
 // first reports whether no other lease of it was found before.
 func (r *rendered) find(l *ledger.Lease) (a *attachment, first bool) {
-	a = r.byGeneration[l.Generation]
+	if r.next < len(r.order) && r.order[r.next].leases[0].generation == l.Generation {
+		a = r.order[r.next]
+	} else {
+		a = r.byGeneration[l.Generation]
+	}
 	if a == nil || a.key != l.Key || a.pod != l.Pod {
 		return nil, false
 	}
@@ -60,7 +66,7 @@ func (r *rendered) find(l *ledger.Lease) (a *attachment, first bool) {
 		return nil, false
 	}
 	if first = a.round != r.round; first {
-		a.round, a.found = r.round, 0
+		a.round, a.found, r.next = r.round, 0, a.at+1
 	}
 	a.found |= 1 << i
 	return a, first
@@ -77,42 +83,51 @@ func (p *IPNet) putPods(txn controller.ResyncOperations) {
 	p.checkGateways()
 	r := &p.rendered
 	r.round++
-	found := make([]*attachment, 0, r.count)
+	r.next = 0
+	found := make([]*attachment, 0, len(r.order))
 	changed := map[ledger.Key]bool{}
+	var keys []ledger.Key // of changed, in the order of the walk: neighbours stay neighbours in memory
+	change := func(k ledger.Key) {
+		if !changed[k] {
+			changed[k], keys = true, append(keys, k)
+		}
+	}
 	for l := range p.Ledger.All() {
 		if !attached(l) {
 			continue
 		}
 		switch a, first := r.find(l); {
 		case a == nil:
-			changed[l.Key] = true
+			change(l.Key)
 		case first:
 			found = append(found, a)
 		}
 	}
-	count := 0
+	order := make([]*attachment, 0, len(found)+len(changed))
 	for _, a := range found {
 		switch {
 		case changed[a.key]:
 		case !a.complete():
-			changed[a.key] = true
+			change(a.key)
 		default:
-			count++
-			txn.Put(a.sinkKey, a.value)
+			order = append(order, a)
 		}
 	}
-	if count < r.count {
+	if len(order) < len(r.order) {
 		maps.DeleteFunc(r.byGeneration, func(_ uint64, a *attachment) bool {
 			return a.round != r.round || changed[a.key]
 		})
 	}
-	r.count = count
-	for k := range changed {
+	for _, k := range keys {
 		if a := p.render(k); a != nil {
-			r.count++
-			txn.Put(a.sinkKey, a.value)
+			order = append(order, a)
 		}
 	}
+	for i, a := range order {
+		a.at = i
+		txn.Put(a.sinkKey, a.value)
+	}
+	r.order = order
 }
 
 // checkGateways drops all attachments if the gateway of a block has changed.
@@ -125,7 +140,7 @@ func (p *IPNet) checkGateways() {
 		}
 	}
 	if r.byGeneration == nil {
-		r.byGeneration, r.gateways, r.count = map[uint64]*attachment{}, map[netip.Prefix]netip.Addr{}, 0
+		r.byGeneration, r.gateways, r.order = map[uint64]*attachment{}, map[netip.Prefix]netip.Addr{}, nil
 	}
 }
 

@@ -120,9 +120,7 @@ func (p *PodManager) Resync(controller.Event, controller.KubeStateData, int, con
 	if p.sandboxes.match(p.attachments()) {
 		return nil
 	}
-	all := slices.Collect(p.attachments())
-	slices.SortFunc(all, func(x, y sandbox) int { return cmp.Compare(x.generation, y.generation) })
-	p.sandboxes.replace(all)
+	p.sandboxes.replace(slices.Collect(p.attachments()))
 	return nil
 }
 
@@ -175,6 +173,7 @@ type sandbox struct {
 	key        ledger.Key
 	pod        kv.PodID
 	generation uint64 // of its lease; 0: not known yet
+	at         int    // index in sandboxes.order
 	round      uint64 // the last comparison that has found its lease
 }
 
@@ -185,6 +184,7 @@ type sandboxes struct {
 	byPod        map[kv.PodID][]ledger.Key
 	byKey        map[ledger.Key]*sandbox
 	byGeneration map[uint64]*sandbox // those with a known generation
+	order        []*sandbox          // as leases were found; some are gone
 	newestLease  uint64              // the highest generation
 	unordered    bool                // a pod's attachments may not be in the order of their leases
 	round        uint64              // number of comparisons
@@ -199,22 +199,27 @@ func (s *sandboxes) match(all iter.Seq[sandbox]) bool {
 		return false
 	}
 	s.round++
-	found := 0
+	found, next := 0, 0
 	for x := range all {
-		have := s.byGeneration[x.generation]
-		if have == nil || have.key != x.key || have.pod != x.pod {
+		var have *sandbox
+		if next < len(s.order) && s.order[next].generation == x.generation {
+			have = s.order[next]
+		} else {
+			have = s.byGeneration[x.generation]
+		}
+		if have == nil || x.generation == 0 || have.key != x.key || have.pod != x.pod {
 			return false
 		}
 		if have.round != s.round {
 			have.round = s.round
+			next = have.at + 1
 			found++
 		}
 	}
 	return found == len(s.byKey)
 }
 
-// replace replaces the sandboxes by those of all leases, given in the order of their
-// generations.
+// replace replaces the sandboxes by those of all leases.
 func (s *sandboxes) replace(all []sandbox) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +227,13 @@ func (s *sandboxes) replace(all []sandbox) {
 	s.byKey = make(map[ledger.Key]*sandbox, len(all))
 	s.byGeneration = make(map[uint64]*sandbox, len(all))
 	s.newestLease, s.unordered = 0, false
+	s.order = make([]*sandbox, len(all))
 	for i := range all {
-		x := &all[i]
+		s.order[i], all[i].at = &all[i], i
+	}
+	ordered := slices.Clone(s.order)
+	slices.SortStableFunc(ordered, func(x, y *sandbox) int { return cmp.Compare(x.generation, y.generation) })
+	for _, x := range ordered {
 		if s.byKey[x.key] != nil {
 			continue
 		}
@@ -241,7 +251,7 @@ func (s *sandboxes) add(pod kv.PodID, key ledger.Key) {
 	if s.byKey == nil {
 		s.byPod, s.byKey, s.byGeneration = map[kv.PodID][]ledger.Key{}, map[ledger.Key]*sandbox{}, map[uint64]*sandbox{}
 	}
-	s.byPod[pod], s.byKey[key] = append(s.byPod[pod], key), &sandbox{key: key, pod: pod}
+	s.byPod[pod], s.byKey[key] = append(s.byPod[pod], key), &sandbox{key: key, pod: pod, at: len(s.order)}
 }
 
 // confirm sets the generation of the lease of a sandbox.
@@ -267,6 +277,7 @@ func (s *sandboxes) remove(key ledger.Key) {
 	}
 	delete(s.byKey, key)
 	delete(s.byGeneration, x.generation)
+	x.generation = 0 // it may be in order still
 	s.byPod[x.pod] = slices.DeleteFunc(s.byPod[x.pod], func(k ledger.Key) bool { return k == key })
 	if len(s.byPod[x.pod]) == 0 {
 		delete(s.byPod, x.pod)
