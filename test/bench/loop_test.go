@@ -93,7 +93,7 @@ func together(b *testing.B, n *node, callers int, do pair) {
 
 // BenchmarkResync is an ADD that waits for a resync of a node with many leases: add-ms.
 func BenchmarkResync(b *testing.B) {
-	for _, leases := range []int{1000, 100_000} {
+	for _, leases := range []int{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(leases), func(b *testing.B) {
 			ctx := context.Background()
 			n := newNodeWith(b, ledger.NullJournal{}, largeConf)
