@@ -20,7 +20,8 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
 )
 
-// repairTime bounds the time until all is as it should be after the last fault: an agent that failed again and again waits for five minutes.
+// repairTime bounds the time until all is as it should be after the last fault: an agent that
+// failed again and again waits for five minutes.
 const repairTime = 12 * time.Minute
 
 // repairAll ends all faults, waits, and checks that all is as it should be.
@@ -229,7 +230,8 @@ func (j *judge) southbound(m *machine, p *process) {
 func (c *simCluster) routes(m *machine, own uint32) map[string]proto.Message {
 	newest := map[string]*kv.NodeRecord{}
 	records := c.records()
-	byKey := func(a, b uint32) int { return strings.Compare(kv.NodeRecordKey(a), kv.NodeRecordKey(b)) } // who is first, where nothing else tells
+	// who is first, where nothing else tells
+	byKey := func(a, b uint32) int { return strings.Compare(kv.NodeRecordKey(a), kv.NodeRecordKey(b)) }
 	for _, id := range slices.SortedFunc(maps.Keys(records), byKey) {
 		r := records[id]
 		have := newest[r.Name]

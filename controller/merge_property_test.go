@@ -209,7 +209,8 @@ func (m *mergeRun) check(put, touched []string, resync bool, before int) {
 
 func mergeProperty(t *testing.T, step func(*mergeRun)) {
 	synctest.Test(t, func(t *testing.T) {
-		rapid.Check(struct{ *testing.T }{t}, func(t *rapid.T) { // which would ask a bare T for its deadline in real time
+		// which would ask a bare T for its deadline in real time
+		rapid.Check(struct{ *testing.T }{t}, func(t *rapid.T) {
 			m := &mergeRun{
 				t: t, w: &wire{}, model: model{internal: plains{}, sources: map[string]plains{}}, last: plains{}, dirty: map[string]bool{},
 			}

@@ -27,7 +27,11 @@ type Shares struct {
 // full still opens its files, and the local socket still accepts.
 func Share(files uint64) (Shares, error) {
 	if files < leastFiles {
-		return Shares{}, fmt.Errorf("share %d file descriptors (RLIMIT_NOFILE) among the listeners: want at least %d, such as LimitNOFILE=65536 in a systemd unit", files, leastFiles)
+		return Shares{}, fmt.Errorf(
+			"share %d file descriptors (RLIMIT_NOFILE) among the listeners: want at least %d, such as LimitNOFILE=65536 in a systemd unit",
+			files,
+			leastFiles,
+		)
 	}
 	room := int(min(files, 4096)) - reserved
 	return Shares{Local: min(room/2, 1024), Other: min(room/6, 256)}, nil

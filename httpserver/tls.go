@@ -35,7 +35,10 @@ func (f Files) Config() (*tls.Config, error) {
 	}
 	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
 	if !c.ClientCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("load the authorities of clients: %s has no certificate: want a PEM file with at least one", f.ClientCA)
+		return nil, fmt.Errorf(
+			"load the authorities of clients: %s has no certificate: want a PEM file with at least one",
+			f.ClientCA,
+		)
 	}
 	return c, nil
 }

@@ -105,7 +105,13 @@ func (fp *familyPool) checkBlocks(say func(string, ...any)) {
 			say("block %s of pool %q: %d addresses are free, want %d", b.prefix, name, got, size-outside)
 		}
 		if cooling != b.cooling.n {
-			say("block %s of pool %q: %d addresses are cooling, %d are queued for it", b.prefix, name, cooling, b.cooling.n)
+			say(
+				"block %s of pool %q: %d addresses are cooling, %d are queued for it",
+				b.prefix,
+				name,
+				cooling,
+				b.cooling.n,
+			)
 		}
 		for by, l := range lists {
 			if b.state != Active {

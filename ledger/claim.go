@@ -49,8 +49,13 @@ func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh 
 // whether it is a new one.
 func (l *Ledger) ClaimAddr(ctx context.Context, req *Request) (a netip.Addr, fresh bool, err error) {
 	if len(req.Wanted)+len(req.Families) != 1 {
-		return a, false, fmt.Errorf("claim one address in pool %q for %s: %d families and %d addresses are named, want one of both",
-			req.Pool, req.Key, len(req.Families), len(req.Wanted))
+		return a, false, fmt.Errorf(
+			"claim one address in pool %q for %s: %d families and %d addresses are named, want one of both",
+			req.Pool,
+			req.Key,
+			len(req.Families),
+			len(req.Wanted),
+		)
 	}
 	err = l.autocommit(ctx, func(st *Stage) (err error) {
 		a, fresh, err = st.claimAddr(req)
@@ -197,7 +202,14 @@ func (l *Ledger) repeat(req *Request, have []*lease) ([]Lease, error) {
 		case x.releasing:
 			return nil, fmt.Errorf("claim for %s: its release is in progress", req.Key)
 		case x.block.pool.Name != req.Pool:
-			return nil, fmt.Errorf("claim in pool %q for %s: %w: %s of pool %q", req.Pool, req.Key, ErrKeyHeld, x.addr, x.block.pool.Name)
+			return nil, fmt.Errorf(
+				"claim in pool %q for %s: %w: %s of pool %q",
+				req.Pool,
+				req.Key,
+				ErrKeyHeld,
+				x.addr,
+				x.block.pool.Name,
+			)
 		}
 		leases = append(leases, x.value())
 	}

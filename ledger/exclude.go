@@ -69,7 +69,11 @@ func (st *Stage) Readmit(pool string, a netip.Addr) error {
 
 func (st *Stage) exclude(e Exclusion) error {
 	if e.Pool == "" || !e.Addr.IsValid() || e.Addr.Is4In6() || e.Addr.Zone() != "" {
-		return fmt.Errorf("exclude address %s from pool %q: a pool and a plain IPv4 or IPv6 address are needed", e.Addr, e.Pool)
+		return fmt.Errorf(
+			"exclude address %s from pool %q: a pool and a plain IPv4 or IPv6 address are needed",
+			e.Addr,
+			e.Pool,
+		)
 	}
 	if err := st.changeExclusion(e, false); err != nil {
 		return fmt.Errorf("exclude %s from pool %q: %w", e.Addr, e.Pool, err)
@@ -104,7 +108,10 @@ func (st *Stage) changeExclusion(e Exclusion, readmit bool) error {
 		switch {
 		case by == nil:
 			if now.owner != e.Owner || now.reason != e.Reason || was == readmit {
-				st.stageExclusion(&exclusionChange{pool: p, addr: e.Addr, before: now, was: was, lease: x, readmitted: readmit}, e)
+				st.stageExclusion(
+					&exclusionChange{pool: p, addr: e.Addr, before: now, was: was, lease: x, readmitted: readmit},
+					e,
+				)
 			}
 			return nil
 		case by == st || !by.autocommit && !by.committing:

@@ -75,13 +75,21 @@ type length struct{ bits, n int }
 
 // place returns the index of a block, or the index where it belongs. p has no host bits.
 func (fp *familyPool) search(p netip.Prefix) (int, bool) {
-	return slices.BinarySearchFunc(fp.blocks, p, func(b *block, p netip.Prefix) int { return comparePrefix(b.prefix, p) })
+	return slices.BinarySearchFunc(
+		fp.blocks,
+		p,
+		func(b *block, p netip.Prefix) int { return comparePrefix(b.prefix, p) },
+	)
 }
 
 // add adds blocks that the pool does not have.
 func (fp *familyPool) add(blocks ...*block) {
 	for _, b := range blocks {
-		i, ok := slices.BinarySearchFunc(fp.lengths, b.prefix.Bits(), func(x length, bits int) int { return x.bits - bits })
+		i, ok := slices.BinarySearchFunc(
+			fp.lengths,
+			b.prefix.Bits(),
+			func(x length, bits int) int { return x.bits - bits },
+		)
 		if !ok {
 			fp.lengths = slices.Insert(fp.lengths, i, length{bits: b.prefix.Bits()})
 		}

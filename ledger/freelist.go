@@ -104,7 +104,11 @@ func (l *freeList) find(a netip.Addr) int {
 	if l.last < len(l.blocks) && l.blocks[l.last].prefix.Contains(a) {
 		return l.last
 	}
-	i, ok := slices.BinarySearchFunc(l.blocks, a, func(b *block, a netip.Addr) int { return b.prefix.Addr().Compare(a) })
+	i, ok := slices.BinarySearchFunc(
+		l.blocks,
+		a,
+		func(b *block, a netip.Addr) int { return b.prefix.Addr().Compare(a) },
+	)
 	if ok {
 		return i
 	}

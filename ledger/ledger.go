@@ -79,9 +79,17 @@ func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	}
 	opt.defaults()
 	l := &Ledger{
-		opt: opt, journal: journal, pools: map[string]*pool{}, spaces: map[string]*subnets{}, byKey: table{by: byKey}, byPod: table{by: byPod},
+		opt:       opt,
+		journal:   journal,
+		pools:     map[string]*pool{},
+		spaces:    map[string]*subnets{},
+		byKey:     table{by: byKey},
+		byPod:     table{by: byPod},
 		suspended: map[string]string{},
-		due:       never, seed: maphash.MakeSeed(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
+		due:       never,
+		seed:      maphash.MakeSeed(),
+		dirty:     map[string]struct{}{},
+		wake:      make(chan struct{}, 1),
 	}
 	l.ended = sync.NewCond(&l.mu)
 	l.initCommitter()

@@ -150,7 +150,17 @@ func (l *Ledger) expirePendingOf(p *pool, now time.Duration) {
 		}
 		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
 		l.expired++
-		l.opt.Log.Info("pending lease was not confirmed in time: it is released", "pool", p.Name, "address", x.addr, "key", x.key, "after", t.After)
+		l.opt.Log.Info(
+			"pending lease was not confirmed in time: it is released",
+			"pool",
+			p.Name,
+			"address",
+			x.addr,
+			"key",
+			x.key,
+			"after",
+			t.After,
+		)
 		l.sweep(x.block)
 		l.wakeRun()
 	}
@@ -198,7 +208,11 @@ func (st *Stage) StopExpiry(sel Selector, token string) error {
 
 func (st *Stage) startExpiry(sel *Selector, e Expiry) error {
 	if err := e.check(); err != nil || e == (Expiry{}) {
-		return fmt.Errorf("start an expiry for %s: %w", sel.describe(), errorOr(err, "it has neither a token nor a time"))
+		return fmt.Errorf(
+			"start an expiry for %s: %w",
+			sel.describe(),
+			errorOr(err, "it has neither a token nor a time"),
+		)
 	}
 	found, err := st.extendable(sel)
 	if err != nil {

@@ -269,7 +269,8 @@ func TestExpiryAndItsFaults(t *testing.T) {
 		for _, fault := range []journal.Fault{journal.Fail, journal.Tear} {
 			t.Run(fmt.Sprint(n, fault), func(t *testing.T) {
 				g := NewWithT(t)
-				b := open(g, &journal.Faulty{Journal: journal.NewMemory(), Plan: journal.At(n+1, fault)}) // the first enters the boot
+				// the first enters the boot
+				b := open(g, &journal.Faulty{Journal: journal.NewMemory(), Plan: journal.At(n+1, fault)})
 				if b.tryPool(noCoolDown(), "10.1.5.0/29") != nil {
 					b.pool(noCoolDown(), "10.1.5.0/29")
 				}

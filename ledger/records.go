@@ -54,7 +54,11 @@ func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
 		m.CoolingSinceUptime, m.BootId = int64(x.cooled), l.opt.BootID
 	}
 	if t := x.timer; t != nil {
-		m.ExpiryToken, m.ExpiresAfter, m.PendingSinceUptime, m.BootId = t.Token, int64(t.After), int64(t.at-t.After), l.opt.BootID
+		m.ExpiryToken, m.ExpiresAfter, m.PendingSinceUptime, m.BootId = t.Token, int64(
+			t.After,
+		), int64(
+			t.at-t.After,
+		), l.opt.BootID
 	}
 	if e, ok := x.block.pool.excluded[x.addr]; ok {
 		e.write(m)
@@ -154,7 +158,15 @@ func (l *Ledger) load(ctx context.Context) error {
 			if err := proto.Unmarshal(r.Value, m); err != nil {
 				return fmt.Errorf("lease record %q: %w", r.Key, err)
 			}
-			m.Pool, m.Network, m.IfName, m.PodNamespace = intern(m.Pool), intern(m.Network), intern(m.IfName), intern(m.PodNamespace)
+			m.Pool, m.Network, m.IfName, m.PodNamespace = intern(
+				m.Pool,
+			), intern(
+				m.Network,
+			), intern(
+				m.IfName,
+			), intern(
+				m.PodNamespace,
+			)
 			leases = append(leases, m)
 			return nil
 		}
@@ -225,7 +237,12 @@ func (l *Ledger) loadBlock(value []byte) error {
 func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 	a, ok := netip.AddrFromSlice(m.Address)
 	if !ok || m.State > uint32(Quarantined) || m.Purpose > uint32(ForInfra) || int(m.BlockBits) > a.BitLen() {
-		return nil, fmt.Errorf("lease record of pool %q: address %x in state %d is not valid in this version", m.Pool, m.Address, m.State)
+		return nil, fmt.Errorf(
+			"lease record of pool %q: address %x in state %d is not valid in this version",
+			m.Pool,
+			m.Address,
+			m.State,
+		)
 	}
 	p := l.pool(m.Pool)
 	if m.Excluded {
@@ -244,8 +261,16 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 		l.dirty[blockKey(p.Name, prefix)] = struct{}{}
 	}
 	x := &lease{
-		addr: a, block: b, state: State(m.State), purpose: Purpose(m.Purpose), gen: m.Generation, since: m.Since, reason: m.Reason,
-		netns: m.Netns, key: Key{m.Network, m.ContainerId, m.IfName}, pod: Pod{m.PodNamespace, m.PodName, m.PodUid},
+		addr:    a,
+		block:   b,
+		state:   State(m.State),
+		purpose: Purpose(m.Purpose),
+		gen:     m.Generation,
+		since:   m.Since,
+		reason:  m.Reason,
+		netns:   m.Netns,
+		key:     Key{m.Network, m.ContainerId, m.IfName},
+		pod:     Pod{m.PodNamespace, m.PodName, m.PodUid},
 	}
 	if x.state == Pending && m.ExpiryToken != "" {
 		x.timer = l.resumeTimer(x, m)

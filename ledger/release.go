@@ -149,12 +149,32 @@ func (l *Ledger) findAddr(sel *Selector) (*lease, error) {
 		return nil, nil
 	case x.state == Quarantined:
 		if !sel.Quarantined {
-			return nil, fmt.Errorf("%s in pool %q: %w: it is quarantined (%s)", sel.Addr, sel.Pool, ErrNotOwner, x.reason)
+			return nil, fmt.Errorf(
+				"%s in pool %q: %w: it is quarantined (%s)",
+				sel.Addr,
+				sel.Pool,
+				ErrNotOwner,
+				x.reason,
+			)
 		}
 	case x.purpose != sel.Purpose:
-		return nil, fmt.Errorf("%s in pool %q: %w: it is held for a %s, not for a %s", sel.Addr, sel.Pool, ErrNotOwner, x.purpose, sel.Purpose)
+		return nil, fmt.Errorf(
+			"%s in pool %q: %w: it is held for a %s, not for a %s",
+			sel.Addr,
+			sel.Pool,
+			ErrNotOwner,
+			x.purpose,
+			sel.Purpose,
+		)
 	case sel.Network != "" && x.key.Network != sel.Network:
-		return nil, fmt.Errorf("%s in pool %q: %w: it is held in network %q, not in %q", sel.Addr, sel.Pool, ErrNotOwner, x.key.Network, sel.Network)
+		return nil, fmt.Errorf(
+			"%s in pool %q: %w: it is held in network %q, not in %q",
+			sel.Addr,
+			sel.Pool,
+			ErrNotOwner,
+			x.key.Network,
+			sel.Network,
+		)
 	}
 	return x, nil
 }
@@ -164,7 +184,10 @@ func (st *Stage) release(x *lease) {
 	if x.staged {
 		i := slices.IndexFunc(st.changes, func(c change) bool { return c.kind == claimed && c.lease == x })
 		st.l.revert(st.changes[i])
-		st.changes = slices.DeleteFunc(st.changes, func(c change) bool { return c.lease == x && (c.kind == claimed || c.kind == extended) })
+		st.changes = slices.DeleteFunc(
+			st.changes,
+			func(c change) bool { return c.lease == x && (c.kind == claimed || c.kind == extended) },
+		)
 		st.l.sweep(x.block)
 		st.l.ended.Broadcast()
 		return

@@ -79,12 +79,21 @@ func (st *Stage) Staged() (all []string) {
 	for _, c := range st.changes {
 		switch c.kind {
 		case claimed:
-			all = append(all, fmt.Sprintf("claim %s of pool %q for %s", c.lease.addr, c.lease.block.pool.Name, c.lease.key))
+			all = append(
+				all,
+				fmt.Sprintf("claim %s of pool %q for %s", c.lease.addr, c.lease.block.pool.Name, c.lease.key),
+			)
 		case released:
-			all = append(all, fmt.Sprintf("release %s of pool %q from %s", c.lease.addr, c.lease.block.pool.Name, c.lease.key))
+			all = append(
+				all,
+				fmt.Sprintf("release %s of pool %q from %s", c.lease.addr, c.lease.block.pool.Name, c.lease.key),
+			)
 		case granted:
 			if c.isNew || c.state != c.block.state {
-				all = append(all, fmt.Sprintf("block %s of pool %q: %s", c.block.prefix, c.block.pool.Name, c.block.state))
+				all = append(
+					all,
+					fmt.Sprintf("block %s of pool %q: %s", c.block.prefix, c.block.pool.Name, c.block.state),
+				)
 			}
 		case adjusted:
 			if p := c.before.pool; !seen[p] && (!c.before.known || !c.before.Pool.equal(p.Pool)) {
@@ -146,7 +155,11 @@ func (st *Stage) SetBlocks(name string, prefixes []netip.Prefix) error {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
 	p := st.l.pool(name)
-	four, _ := slices.BinarySearchFunc(sorted, IPv6, func(x netip.Prefix, f Family) int { return int(FamilyOf(x.Addr())) - int(f) })
+	four, _ := slices.BinarySearchFunc(
+		sorted,
+		IPv6,
+		func(x netip.Prefix, f Family) int { return int(FamilyOf(x.Addr())) - int(f) },
+	)
 	for f, part := range [][]netip.Prefix{sorted[:four], sorted[four:]} {
 		st.drainOthers(&p.fam[f], part)
 	}

@@ -205,8 +205,16 @@ func (l *Ledger) appendStats(all *[]BlockStat, i int) int {
 
 func (b *block) stat(f Family) BlockStat {
 	s := BlockStat{
-		Pool: b.pool.Name, Family: f, Block: b.prefix, State: b.state, Size: addrspace.Size(b.prefix), Reserved: b.reserved,
-		Held: b.users - b.quarantined, Infra: b.infra, Quarantined: b.quarantined, Cooling: b.cooling.n,
+		Pool:        b.pool.Name,
+		Family:      f,
+		Block:       b.prefix,
+		State:       b.state,
+		Size:        addrspace.Size(b.prefix),
+		Reserved:    b.reserved,
+		Held:        b.users - b.quarantined,
+		Infra:       b.infra,
+		Quarantined: b.quarantined,
+		Cooling:     b.cooling.n,
 	}
 	if b.state == Active {
 		s.Free = b.space.Free()

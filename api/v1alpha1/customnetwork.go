@@ -57,7 +57,10 @@ type CustomNetworkList struct {
 // ToKV is the network in the words of package kv.
 func (n *CustomNetwork) ToKV() *kv.CustomNetwork {
 	return &kv.CustomNetwork{
-		Name: n.Name, Uid: string(n.UID), SubnetCidr: n.Spec.SubnetCIDR,
-		SubnetOneNodePrefixLen: n.Spec.SubnetOneNodePrefixLen, SubnetOneNodePrefixLenIpv6: n.Spec.SubnetOneNodePrefixLenIPv6,
+		Name:                       n.Name,
+		Uid:                        string(n.UID),
+		SubnetCidr:                 n.Spec.SubnetCIDR,
+		SubnetOneNodePrefixLen:     n.Spec.SubnetOneNodePrefixLen,
+		SubnetOneNodePrefixLenIpv6: n.Spec.SubnetOneNodePrefixLenIPv6,
 	}
 }

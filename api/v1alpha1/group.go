@@ -38,11 +38,28 @@ func Resource(name string) schema.GroupVersionResource { return GroupVersion().W
 
 // AddToScheme makes the objects known to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion(),
-		&CustomNetwork{}, &CustomNetworkList{}, &NodeConfig{}, &NodeConfigList{},
-		&NodeID{}, &NodeIDList{}, &NodeName{}, &NodeNameList{}, &NodeBeat{}, &NodeBeatList{}, &Pool{}, &PoolList{}, &PoolChange{}, &PoolChangeList{},
-		&PrefixClaim{}, &PrefixClaimList{},
-		&NetResourceSet{}, &NetResourceSetList{}, &AddressPool{}, &AddressPoolList{},
+	s.AddKnownTypes(
+		GroupVersion(),
+		&CustomNetwork{},
+		&CustomNetworkList{},
+		&NodeConfig{},
+		&NodeConfigList{},
+		&NodeID{},
+		&NodeIDList{},
+		&NodeName{},
+		&NodeNameList{},
+		&NodeBeat{},
+		&NodeBeatList{},
+		&Pool{},
+		&PoolList{},
+		&PoolChange{},
+		&PoolChangeList{},
+		&PrefixClaim{},
+		&PrefixClaimList{},
+		&NetResourceSet{},
+		&NetResourceSetList{},
+		&AddressPool{},
+		&AddressPoolList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil

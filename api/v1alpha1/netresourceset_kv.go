@@ -14,8 +14,15 @@ func (n *NetResourceSet) ToKV() *kv.NetResourceSet {
 	m := &kv.NetResourceSet{
 		Name: n.Name, Pool: spec.Pool.toKV(), Used: status.Used.toKV(), OperatorError: status.OperatorStatus.Error,
 		Marks: &kv.NetResourceMarks{
-			MinAllocate: int32(spec.MinAllocate), MaxAllocate: int32(spec.MaxAllocate), PreAllocate: int32(spec.PreAllocate),
-			MaxAboveWatermark: int32(spec.MaxAboveWatermark), AllocationThreshold: int32(spec.PodCIDRAllocationThreshold),
+			MinAllocate: int32(
+				spec.MinAllocate,
+			),
+			MaxAllocate: int32(spec.MaxAllocate),
+			PreAllocate: int32(spec.PreAllocate),
+			MaxAboveWatermark: int32(
+				spec.MaxAboveWatermark,
+			),
+			AllocationThreshold: int32(spec.PodCIDRAllocationThreshold),
 		},
 	}
 	for _, cidr := range spec.PodCIDRs {
@@ -35,8 +42,13 @@ func (n *NetResourceSet) ToKV() *kv.NetResourceSet {
 func NetResourceSetFrom(m *kv.NetResourceSet, old *NetResourceSet) *NetResourceSet {
 	if old == nil {
 		n := &NetResourceSet{Spec: NetResourceSetSpec{IPAM: IPAMSpec{
-			Pool: fromKV(m.Pool), MinAllocate: int(m.Marks.GetMinAllocate()), MaxAllocate: int(m.Marks.GetMaxAllocate()),
-			PreAllocate: int(m.Marks.GetPreAllocate()), MaxAboveWatermark: int(m.Marks.GetMaxAboveWatermark()),
+			Pool: fromKV(
+				m.Pool,
+			),
+			MinAllocate:       int(m.Marks.GetMinAllocate()),
+			MaxAllocate:       int(m.Marks.GetMaxAllocate()),
+			PreAllocate:       int(m.Marks.GetPreAllocate()),
+			MaxAboveWatermark: int(m.Marks.GetMaxAboveWatermark()),
 		}}}
 		n.Name = m.Name
 		return n

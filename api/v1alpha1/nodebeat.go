@@ -85,12 +85,22 @@ func (b *NodeBeat) ToKV() (*kv.NodeBeat, error) {
 		return nil, fmt.Errorf("NodeBeat %s: spec.at: %w", b.Name, err)
 	}
 	m := &kv.NodeBeat{
-		Id: id, Instance: b.Spec.Instance, Generation: uint64(b.Spec.Generation), Session: b.Spec.Session, At: at, Stopped: b.Spec.Stopped,
-		ProductUuid: b.Spec.ProductUUID, BootId: b.Spec.BootID,
-		NodeName: b.Spec.NodeName, Expire: int64(b.Spec.Expire.Duration),
+		Id:          id,
+		Instance:    b.Spec.Instance,
+		Generation:  uint64(b.Spec.Generation),
+		Session:     b.Spec.Session,
+		At:          at,
+		Stopped:     b.Spec.Stopped,
+		ProductUuid: b.Spec.ProductUUID,
+		BootId:      b.Spec.BootID,
+		NodeName:    b.Spec.NodeName,
+		Expire:      int64(b.Spec.Expire.Duration),
 	}
 	for _, u := range b.Spec.Pools {
-		m.Pools = append(m.Pools, &kv.PoolUse{Pool: u.Pool, Generation: uint64(u.Generation), Open: u.Open, Leases: uint64(u.Leases)})
+		m.Pools = append(
+			m.Pools,
+			&kv.PoolUse{Pool: u.Pool, Generation: uint64(u.Generation), Open: u.Open, Leases: uint64(u.Leases)},
+		)
 	}
 	return m, nil
 }
@@ -104,7 +114,10 @@ func NodeBeatFrom(m *kv.NodeBeat) *NodeBeat {
 	}}
 	b.Name = strconv.FormatUint(uint64(m.Id), 10)
 	for _, u := range m.Pools {
-		b.Spec.Pools = append(b.Spec.Pools, PoolUse{Pool: u.Pool, Generation: int64(u.Generation), Open: u.Open, Leases: int64(u.Leases)})
+		b.Spec.Pools = append(
+			b.Spec.Pools,
+			PoolUse{Pool: u.Pool, Generation: int64(u.Generation), Open: u.Open, Leases: int64(u.Leases)},
+		)
 	}
 	return b
 }

@@ -73,5 +73,11 @@ type NodeConfigList struct {
 // ToKV is the configuration in the words of package kv.
 func (c *NodeConfig) ToKV() *kv.NodeConfig {
 	main := c.Spec.MainVPPInterface
-	return &kv.NodeConfig{NodeName: c.Name, MainInterface: main.InterfaceName, MainIp: main.IP, UseDhcp: main.UseDHCP, Gateway: c.Spec.Gateway}
+	return &kv.NodeConfig{
+		NodeName:      c.Name,
+		MainInterface: main.InterfaceName,
+		MainIp:        main.IP,
+		UseDhcp:       main.UseDHCP,
+		Gateway:       c.Spec.Gateway,
+	}
 }

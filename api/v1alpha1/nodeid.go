@@ -98,9 +98,18 @@ func (n *NodeID) ToKV() (*kv.NodeRecord, error) {
 		return nil, fmt.Errorf("NodeID %s: spec.quarantinedUntil: %w", n.Name, err)
 	}
 	return &kv.NodeRecord{
-		Id: id, Name: n.Spec.NodeName, Instance: n.Spec.Instance, Generation: uint64(n.Spec.Generation), IpAddresses: n.Spec.IPAddresses,
-		NodeUid: n.Spec.NodeUID, Released: released, Clean: n.Spec.Clean, SupersededBy: n.Spec.SupersededBy,
-		PodCidrs: n.Spec.PodCIDRs, MgmtAddresses: n.Spec.MgmtAddresses, ExplicitBlocks: n.Spec.ExplicitBlocks,
+		Id:               id,
+		Name:             n.Spec.NodeName,
+		Instance:         n.Spec.Instance,
+		Generation:       uint64(n.Spec.Generation),
+		IpAddresses:      n.Spec.IPAddresses,
+		NodeUid:          n.Spec.NodeUID,
+		Released:         released,
+		Clean:            n.Spec.Clean,
+		SupersededBy:     n.Spec.SupersededBy,
+		PodCidrs:         n.Spec.PodCIDRs,
+		MgmtAddresses:    n.Spec.MgmtAddresses,
+		ExplicitBlocks:   n.Spec.ExplicitBlocks,
 		QuarantinedUntil: quarantined,
 	}, nil
 }
@@ -108,8 +117,17 @@ func (n *NodeID) ToKV() (*kv.NodeRecord, error) {
 // NodeIDFrom is the object of a record.
 func NodeIDFrom(r *kv.NodeRecord) *NodeID {
 	n := &NodeID{Spec: NodeIDSpec{
-		NodeName: r.Name, Instance: r.Instance, Generation: int64(r.Generation), IPAddresses: r.IpAddresses, PodCIDRs: r.PodCidrs,
-		MgmtAddresses: r.MgmtAddresses, NodeUID: r.NodeUid, Released: text(r.Released), Clean: r.Clean, SupersededBy: r.SupersededBy, ExplicitBlocks: r.ExplicitBlocks,
+		NodeName:         r.Name,
+		Instance:         r.Instance,
+		Generation:       int64(r.Generation),
+		IPAddresses:      r.IpAddresses,
+		PodCIDRs:         r.PodCidrs,
+		MgmtAddresses:    r.MgmtAddresses,
+		NodeUID:          r.NodeUid,
+		Released:         text(r.Released),
+		Clean:            r.Clean,
+		SupersededBy:     r.SupersededBy,
+		ExplicitBlocks:   r.ExplicitBlocks,
 		QuarantinedUntil: text(r.QuarantinedUntil),
 	}}
 	n.Name = strconv.FormatUint(uint64(r.Id), 10)

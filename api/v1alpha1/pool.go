@@ -73,7 +73,16 @@ func (p *Pool) ToKV() *kv.Pool {
 
 // PoolFrom is the object of a pool.
 func PoolFrom(m *kv.Pool) *Pool {
-	p := &Pool{Spec: PoolSpec{Network: m.Network, Ranges: []PoolRange{}, Draining: m.Draining, Removed: m.Removed, Generation: int64(m.Generation), Origin: m.Origin}}
+	p := &Pool{
+		Spec: PoolSpec{
+			Network:    m.Network,
+			Ranges:     []PoolRange{},
+			Draining:   m.Draining,
+			Removed:    m.Removed,
+			Generation: int64(m.Generation),
+			Origin:     m.Origin,
+		},
+	}
 	p.Name = m.Name
 	for _, r := range m.Ranges {
 		p.Spec.Ranges = append(p.Spec.Ranges, PoolRange{CIDR: r.Cidr, OneNodePrefixLen: r.OneNodePrefixLen})

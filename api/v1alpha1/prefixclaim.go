@@ -69,7 +69,12 @@ type PrefixClaimList struct {
 func (c *PrefixClaim) ToKV() (*kv.PrefixClaim, error) {
 	prefix, err := netip.ParsePrefix(c.Spec.Prefix)
 	if err != nil {
-		return nil, fmt.Errorf("PrefixClaim %s: spec.prefix %q: want a prefix, such as 10.1.77.0/24: %w", c.Name, c.Spec.Prefix, err)
+		return nil, fmt.Errorf(
+			"PrefixClaim %s: spec.prefix %q: want a prefix, such as 10.1.77.0/24: %w",
+			c.Name,
+			c.Spec.Prefix,
+			err,
+		)
 	}
 	if want := kv.PrefixClaimName(c.Spec.Network, prefix, c.Spec.NodeName); c.Name != want {
 		return nil, fmt.Errorf("PrefixClaim %s: network, prefix and node give the name %s", c.Name, want)
@@ -83,8 +88,15 @@ func (c *PrefixClaim) ToKV() (*kv.PrefixClaim, error) {
 		return nil, fmt.Errorf("PrefixClaim %s: spec.ends: %w", c.Name, err)
 	}
 	return &kv.PrefixClaim{
-		Network: c.Spec.Network, Prefix: c.Spec.Prefix, Node: c.Spec.NodeName, NodeId: c.Spec.NodeID, Instance: c.Spec.Instance,
-		NodeUid: c.Spec.NodeUID, Held: c.Spec.Held, Since: since, Ends: ends,
+		Network:  c.Spec.Network,
+		Prefix:   c.Spec.Prefix,
+		Node:     c.Spec.NodeName,
+		NodeId:   c.Spec.NodeID,
+		Instance: c.Spec.Instance,
+		NodeUid:  c.Spec.NodeUID,
+		Held:     c.Spec.Held,
+		Since:    since,
+		Ends:     ends,
 	}, nil
 }
 
@@ -92,11 +104,23 @@ func (c *PrefixClaim) ToKV() (*kv.PrefixClaim, error) {
 func PrefixClaimFrom(m *kv.PrefixClaim) (*PrefixClaim, error) {
 	prefix, err := netip.ParsePrefix(m.Prefix)
 	if err != nil {
-		return nil, fmt.Errorf("claim of node %s: prefix %q: want a prefix, such as 10.1.77.0/24: %w", m.Node, m.Prefix, err)
+		return nil, fmt.Errorf(
+			"claim of node %s: prefix %q: want a prefix, such as 10.1.77.0/24: %w",
+			m.Node,
+			m.Prefix,
+			err,
+		)
 	}
 	c := &PrefixClaim{Spec: PrefixClaimSpec{
-		Network: m.Network, Prefix: m.Prefix, NodeName: m.Node, NodeID: m.NodeId, Instance: m.Instance, NodeUID: m.NodeUid,
-		Held: m.Held, Since: text(m.Since), Ends: text(m.Ends),
+		Network:  m.Network,
+		Prefix:   m.Prefix,
+		NodeName: m.Node,
+		NodeID:   m.NodeId,
+		Instance: m.Instance,
+		NodeUID:  m.NodeUid,
+		Held:     m.Held,
+		Since:    text(m.Since),
+		Ends:     text(m.Ends),
 	}}
 	c.Name = kv.PrefixClaimName(m.Network, prefix, m.Node)
 	return c, nil

@@ -28,7 +28,9 @@ func post(socket, path string, body []byte, limit time.Duration) ([]byte, error)
 		return nil, err
 	}
 	msg := make([]byte, 0, 160+len(body))
-	msg = append(msg, "POST "+path+" HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: "...)
+	msg = append(
+		msg,
+		"POST "+path+" HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: "...)
 	msg = strconv.AppendInt(msg, int64(len(body)), 10)
 	msg = append(append(msg, "\r\n\r\n"...), body...)
 	if _, err := conn.Write(msg); err != nil {

@@ -106,7 +106,13 @@ func exchange(socket string, req cni.Request, version string) ([]byte, *cni.Erro
 	if why, ok := errors.AsType[notServing](err); ok {
 		return nil, cni.Errorf(code, "%s: the Cadastre agent at %s does not serve yet: %s", req.Command, socket, why)
 	}
-	return nil, cni.Errorf(code, "%s: the Cadastre agent does not answer at %s (%v): start cadastre-agent, or name its socket in ipam.socket or CADASTRE_SOCKET", req.Command, socket, err)
+	return nil, cni.Errorf(
+		code,
+		"%s: the Cadastre agent does not answer at %s (%v): start cadastre-agent, or name its socket in ipam.socket or CADASTRE_SOCKET",
+		req.Command,
+		socket,
+		err,
+	)
 }
 
 func read(req cni.Request, answer []byte, version string) ([]byte, *cni.Error) {
@@ -136,7 +142,13 @@ func read(req cni.Request, answer []byte, version string) ([]byte, *cni.Error) {
 func leave(socket string, req cni.Request, body []byte, why error) *cni.Error {
 	in, dir := cni.Intent{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}, cni.IntentDir(socket)
 	if err := in.Write(dir); err != nil {
-		return cni.Errorf(cni.CodeTryAgain, "DEL: the Cadastre agent does not answer at %s (%v), and the DEL must be repeated: %v: start cadastre-agent, or correct ipam.socket or CADASTRE_SOCKET", socket, why, err)
+		return cni.Errorf(
+			cni.CodeTryAgain,
+			"DEL: the Cadastre agent does not answer at %s (%v), and the DEL must be repeated: %v: start cadastre-agent, or correct ipam.socket or CADASTRE_SOCKET",
+			socket,
+			why,
+			err,
+		)
 	}
 	if answer, err := post(socket, cni.Path, body, time.Second); err == nil {
 		if _, cerr := read(req, answer, ""); cerr == nil {

@@ -63,10 +63,25 @@ It is for clusters whose store is the API server. With etcd as the store,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&o.kubeconfig, flagKubeconfig, "", "the `file` that says where the API server is; empty in a pod, whose account is used")
+	fs.StringVar(
+		&o.kubeconfig,
+		flagKubeconfig,
+		"",
+		"the `file` that says where the API server is; empty in a pod, whose account is used",
+	)
 	fs.BoolVar(&gone.Force, "force", false, "release the node even if its agent has sent a beat within --fresh")
-	fs.DurationVar(&gone.Fresh, "fresh", 3*time.Minute, "how long after its last beat an agent counts as alive, as nodeIDs.fresh of contiv.conf")
-	fs.DurationVar(&gone.Expire, flagExpire, 24*time.Hour, "how long after its last beat an agent may allocate, as nodeIDs.expire of contiv.conf")
+	fs.DurationVar(
+		&gone.Fresh,
+		"fresh",
+		3*time.Minute,
+		"how long after its last beat an agent counts as alive, as nodeIDs.fresh of contiv.conf",
+	)
+	fs.DurationVar(
+		&gone.Expire,
+		flagExpire,
+		24*time.Hour,
+		"how long after its last beat an agent may allocate, as nodeIDs.expire of contiv.conf",
+	)
 	o.qps, o.burst = 50, 100
 	return cmd
 }

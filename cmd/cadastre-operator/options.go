@@ -112,20 +112,62 @@ func (s storeOptions) configured() bool { return s.kind == storeKubernetes || le
 // register defines the flags.
 func (o *options) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
-	fs.StringSliceVar(&o.controllers, flagControllers, []string{"*"},
-		"the controllers to run, of "+strings.Join(allControllers(), ", ")+": '*' for all that have the flags they need, 'x' for x, '-x' for all but x; ksr includes nodeids")
-	fs.StringVar(&o.kubeconfig, flagKubeconfig, "", "the kubeconfig `file`; empty in a pod: its service account is used")
+	fs.StringSliceVar(
+		&o.controllers,
+		flagControllers,
+		[]string{"*"},
+		"the controllers to run, of "+strings.Join(
+			allControllers(),
+			", ",
+		)+": '*' for all that have the flags they need, 'x' for x, '-x' for all but x; ksr includes nodeids",
+	)
+	fs.StringVar(
+		&o.kubeconfig,
+		flagKubeconfig,
+		"",
+		"the kubeconfig `file`; empty in a pod: its service account is used",
+	)
 	fs.Float32Var(&o.qps, flagQPS, 500, "limit of requests a second to the API server; negative for none")
 	fs.IntVar(&o.burst, flagBurst, 1000, "burst of requests to the API server")
-	fs.StringVar(&o.bind, flagBind, defaultBind, "the `address:port` of /livez, /readyz, /healthz and /metrics; any address but a loopback one needs TLS; empty for none")
-	fs.StringVar(&o.tls.Cert, flagTLSCert, "", "the `file` with the certificate of --bind-address; empty for plain text")
+	fs.StringVar(
+		&o.bind,
+		flagBind,
+		defaultBind,
+		"the `address:port` of /livez, /readyz, /healthz and /metrics; any address but a loopback one needs TLS; empty for none",
+	)
+	fs.StringVar(
+		&o.tls.Cert,
+		flagTLSCert,
+		"",
+		"the `file` with the certificate of --bind-address; empty for plain text",
+	)
 	fs.StringVar(&o.tls.Key, flagTLSKey, "", "the `file` with the private key of --tls-cert-file")
-	fs.StringVar(&o.tls.ClientCA, flagClientCA, "", "the `file` with the authorities of client certificates for /metrics; empty: none is required")
+	fs.StringVar(
+		&o.tls.ClientCA,
+		flagClientCA,
+		"",
+		"the `file` with the authorities of client certificates for /metrics; empty: none is required",
+	)
 
 	e := &o.elect
-	fs.BoolVar(&e.enabled, flagElect, true, "run controllers only while holding the lease; if false, no other operator may run")
-	fs.DurationVar(&e.leaseDuration, flagLeaseDuration, 15*time.Second, "how long candidates wait for a leader that does not renew its lease")
-	fs.DurationVar(&e.renewDeadline, flagRenewDeadline, 10*time.Second, "how long the leader tries to renew its lease before it stops")
+	fs.BoolVar(
+		&e.enabled,
+		flagElect,
+		true,
+		"run controllers only while holding the lease; if false, no other operator may run",
+	)
+	fs.DurationVar(
+		&e.leaseDuration,
+		flagLeaseDuration,
+		15*time.Second,
+		"how long candidates wait for a leader that does not renew its lease",
+	)
+	fs.DurationVar(
+		&e.renewDeadline,
+		flagRenewDeadline,
+		10*time.Second,
+		"how long the leader tries to renew its lease before it stops",
+	)
 	fs.DurationVar(&e.retryPeriod, flagRetryPeriod, 2*time.Second, "retry and observation period of the election")
 	fs.StringVar(&e.name, flagLeaseName, "cadastre-operator", "the `name` of the Lease")
 	fs.StringVar(&e.namespace, flagLeaseNamespace, "kube-system", "the `namespace` of the Lease")
@@ -133,15 +175,40 @@ func (o *options) register(fs *pflag.FlagSet) {
 	n := &o.nodeipam
 	fs.BoolVar(&n.Allocate, nodeipam.FlagAllocate, false, "assign podCIDRs to nodes; no other controller may do so")
 	fs.StringVar(&n.Type, nodeipam.FlagType, string(nodeipam.RangeAllocatorType), "the type of the CIDR allocator")
-	fs.StringVar(&n.Cluster, nodeipam.FlagCluster, "", "the `CIDR` of all pods, or one of each family, separated by a comma")
-	fs.StringVar(&n.Service, nodeipam.FlagService, "", "the `CIDR` of services, or one of each family, separated by a comma; it is not assigned to nodes")
-	fs.IntVar(&n.Mask, nodeipam.FlagMask, 0, "prefix length of a node's CIDR if --cluster-cidr has one family (default 24 for IPv4, 64 for IPv6)")
+	fs.StringVar(
+		&n.Cluster,
+		nodeipam.FlagCluster,
+		"",
+		"the `CIDR` of all pods, or one of each family, separated by a comma",
+	)
+	fs.StringVar(
+		&n.Service,
+		nodeipam.FlagService,
+		"",
+		"the `CIDR` of services, or one of each family, separated by a comma; it is not assigned to nodes",
+	)
+	fs.IntVar(
+		&n.Mask,
+		nodeipam.FlagMask,
+		0,
+		"prefix length of a node's CIDR if --cluster-cidr has one family (default 24 for IPv4, 64 for IPv6)",
+	)
 	fs.IntVar(&n.MaskIPv4, nodeipam.FlagMaskIPv4, 0, "prefix length of a node's IPv4 CIDR (default 24)")
 	fs.IntVar(&n.MaskIPv6, nodeipam.FlagMaskIPv6, 0, "prefix length of a node's IPv6 CIDR (default 64)")
-	fs.StringSliceVar(&n.MoreRanges, nodeipam.FlagMoreRanges, nil, "further `CIDRs` of pods, of the same families; CIDR=BITS sets another prefix length for nodes")
+	fs.StringSliceVar(
+		&n.MoreRanges,
+		nodeipam.FlagMoreRanges,
+		nil,
+		"further `CIDRs` of pods, of the same families; CIDR=BITS sets another prefix length for nodes",
+	)
 	fs.StringSliceVar(&n.Exclude, nodeipam.FlagExclude, nil, "`CIDRs` that are not assigned to nodes")
 	fs.StringVar(&n.Order, nodeipam.FlagOrder, "next", "the free CIDR that a node gets: next or lowest")
-	fs.StringSliceVar(&n.SizeLimits, nodeipam.FlagSizeLimits, nil, "`CIDR=MIN-MAX`: nodes may request prefix lengths from MIN to MAX in this range, by label or annotation "+nodeipam.SizeIPv4+" or "+nodeipam.SizeIPv6+"; without the flag these are not read")
+	fs.StringSliceVar(
+		&n.SizeLimits,
+		nodeipam.FlagSizeLimits,
+		nil,
+		"`CIDR=MIN-MAX`: nodes may request prefix lengths from MIN to MAX in this range, by label or annotation "+nodeipam.SizeIPv4+" or "+nodeipam.SizeIPv6+"; without the flag these are not read",
+	)
 	fs.DurationVar(&n.CoolDown, nodeipam.FlagCoolDown, 0, "cool-down of a CIDR after its node is gone")
 
 	o.netresource.register(fs)
@@ -155,7 +222,12 @@ func (o *options) register(fs *pflag.FlagSet) {
 	fs.StringVar(&s.key, flagKey, "", "the `file` with the private key of --kvdb-cert")
 	fs.StringVar(&s.username, flagUsername, "", "user name for etcd")
 	fs.StringVar(&s.passwordFile, flagPasswordFile, "", "the `file` with the password of --kvdb-username")
-	fs.DurationVar(&o.expire, flagExpire, defaultExpire, "how long a node without a Node object keeps its ID and its claims after its agent's last beat, longer than the agents' cadastre.nodeIDs.expire; 0: it is never released")
+	fs.DurationVar(
+		&o.expire,
+		flagExpire,
+		defaultExpire,
+		"how long a node without a Node object keeps its ID and its claims after its agent's last beat, longer than the agents' cadastre.nodeIDs.expire; 0: it is never released",
+	)
 
 	fs.IntVarP(&o.verbosity, flagVerbosity, flagVerbosity, 0, "log verbosity: 0, or 4 for debugging")
 	fs.BoolVar(&o.version, flagVersion, false, "print the version and exit")
@@ -194,11 +266,25 @@ func (o *options) validate() []error {
 		o.netresource.validate(&p)
 	}
 	if o.store.kind == storeKubernetes && slices.Contains(o.controllers, controllerKSR) {
-		p.add(flagControllers, controllerKSR, "with --%s=%s agents read the API server themselves: remove it", flagStoreType, storeKubernetes)
+		p.add(
+			flagControllers,
+			controllerKSR,
+			"with --%s=%s agents read the API server themselves: remove it",
+			flagStoreType,
+			storeKubernetes,
+		)
 	}
 	if len(p) == 0 && len(o.plan().run) == 0 {
-		p.add(flagControllers, strings.Join(o.controllers, ","), "no controller has the flags that it needs: give --%s for node CIDRs, --%s (or --%s=%s) for a cluster store, or --%s for pools at watermarks",
-			nodeipam.FlagAllocate, flagEndpoints, flagStoreType, storeKubernetes, flagProvider)
+		p.add(
+			flagControllers,
+			strings.Join(o.controllers, ","),
+			"no controller has the flags that it needs: give --%s for node CIDRs, --%s (or --%s=%s) for a cluster store, or --%s for pools at watermarks",
+			nodeipam.FlagAllocate,
+			flagEndpoints,
+			flagStoreType,
+			storeKubernetes,
+			flagProvider,
+		)
 	}
 	return p
 }
@@ -211,7 +297,14 @@ func (o *options) validateListener(p *problems) {
 	if err := checkBind(o.bind); o.bind != "" && err != nil {
 		p.add(flagBind, o.bind, "%w: want host:port, such as %s, or nothing for no listener", err, defaultBind)
 	} else if o.bind != "" && !encrypted && !address.IsLoopback() {
-		p.add(flagBind, o.bind, "it is not a loopback address, and has no TLS: give --%s and --%s, or write %s", flagTLSCert, flagTLSKey, defaultBind)
+		p.add(
+			flagBind,
+			o.bind,
+			"it is not a loopback address, and has no TLS: give --%s and --%s, or write %s",
+			flagTLSCert,
+			flagTLSKey,
+			defaultBind,
+		)
 	}
 	if encrypted && o.tls.Key == "" {
 		p.add(flagTLSCert, o.tls.Cert, "it needs --%s as well", flagTLSKey)
@@ -220,7 +313,13 @@ func (o *options) validateListener(p *problems) {
 		p.add(flagTLSKey, o.tls.Key, "it needs --%s as well", flagTLSCert)
 	}
 	if o.tls.ClientCA != "" && !encrypted {
-		p.add(flagClientCA, o.tls.ClientCA, "it has no effect without TLS: give --%s and --%s, or remove it", flagTLSCert, flagTLSKey)
+		p.add(
+			flagClientCA,
+			o.tls.ClientCA,
+			"it has no effect without TLS: give --%s and --%s, or remove it",
+			flagTLSCert,
+			flagTLSKey,
+		)
 	}
 }
 
@@ -315,13 +414,26 @@ func (e electOptions) validate(p *problems) {
 		p.add(flagLeaseDuration, e.leaseDuration, "it must be at least 1s")
 	}
 	if e.renewDeadline >= e.leaseDuration {
-		p.add(flagRenewDeadline, e.renewDeadline, "it must be less than --%s, which is %s", flagLeaseDuration, e.leaseDuration)
+		p.add(
+			flagRenewDeadline,
+			e.renewDeadline,
+			"it must be less than --%s, which is %s",
+			flagLeaseDuration,
+			e.leaseDuration,
+		)
 	}
 	if e.retryPeriod <= 0 {
 		p.add(flagRetryPeriod, e.retryPeriod, "it must be more than 0")
 	}
 	if least := time.Duration(leaderelection.JitterFactor * float64(e.retryPeriod)); e.renewDeadline <= least {
-		p.add(flagRenewDeadline, e.renewDeadline, "it must be more than %v times --%s, which is %s", leaderelection.JitterFactor, flagRetryPeriod, e.retryPeriod)
+		p.add(
+			flagRenewDeadline,
+			e.renewDeadline,
+			"it must be more than %v times --%s, which is %s",
+			leaderelection.JitterFactor,
+			flagRetryPeriod,
+			e.retryPeriod,
+		)
 	}
 	if e.name == "" {
 		p.add(flagLeaseName, `""`, "it must be the name of a Lease, such as cadastre-operator")
@@ -345,7 +457,13 @@ func (s storeOptions) validate(p *problems) {
 	}
 	if s.kind == storeKubernetes {
 		if len(s.endpoints) > 0 {
-			p.add(flagEndpoints, strings.Join(s.endpoints, ","), "it has no effect with --%s=%s: remove one of the two", flagStoreType, storeKubernetes)
+			p.add(
+				flagEndpoints,
+				strings.Join(s.endpoints, ","),
+				"it has no effect with --%s=%s: remove one of the two",
+				flagStoreType,
+				storeKubernetes,
+			)
 		}
 		return
 	}
@@ -379,7 +497,11 @@ func checkEndpoint(text string) error {
 		case u.Scheme != "http" && u.Scheme != "https":
 			return fmt.Errorf("scheme %q: want http or https", u.Scheme)
 		case u.User != nil:
-			return fmt.Errorf("it has a user or a password: give those with --%s and --%s", flagUsername, flagPasswordFile)
+			return fmt.Errorf(
+				"it has a user or a password: give those with --%s and --%s",
+				flagUsername,
+				flagPasswordFile,
+			)
 		case u.Path != "" || u.RawQuery != "":
 			return errors.New("it has a path")
 		}

@@ -44,12 +44,34 @@ type poolOptions struct {
 }
 
 func (o *poolOptions) register(fs *pflag.FlagSet) {
-	fs.StringVar(&o.provider, flagProvider, "",
-		"keep the pools of NetResourceSets at their watermarks, with addresses of this `provider`: "+strings.Join(allProviders(), ", ")+" (blocks of AddressPools); empty: off")
+	fs.StringVar(
+		&o.provider,
+		flagProvider,
+		"",
+		"keep the pools of NetResourceSets at their watermarks, with addresses of this `provider`: "+strings.Join(
+			allProviders(),
+			", ",
+		)+" (blocks of AddressPools); empty: off",
+	)
 	fs.BoolVar(&o.release, flagRelease, false, "release excess addresses of nodes")
-	fs.DurationVar(&o.releaseDelay, flagReleaseDelay, 180*time.Second, "how long addresses are excess before they are released; 0: at once")
-	fs.DurationVar(&o.sweep, flagSweep, 5*time.Minute, "interval of the search for NetResourceSets without a Node: one that is found twice is deleted")
-	fs.DurationVar(&o.coolDown, flagPoolCoolDown, time.Minute, "cool-down of a released block before another node gets it")
+	fs.DurationVar(
+		&o.releaseDelay,
+		flagReleaseDelay,
+		180*time.Second,
+		"how long addresses are excess before they are released; 0: at once",
+	)
+	fs.DurationVar(
+		&o.sweep,
+		flagSweep,
+		5*time.Minute,
+		"interval of the search for NetResourceSets without a Node: one that is found twice is deleted",
+	)
+	fs.DurationVar(
+		&o.coolDown,
+		flagPoolCoolDown,
+		time.Minute,
+		"cool-down of a released block before another node gets it",
+	)
 	fs.IntVar(&o.preAllocate, flagPreAllocate, 8, "free addresses of a node whose NetResourceSet has no preAllocate")
 	fs.IntVar(&o.workers, flagWorkers, 50, "nodes that are processed at the same time")
 	fs.DurationVar(&o.resync, flagResync, 30*time.Second, "interval of a resync of all nodes")
@@ -71,7 +93,11 @@ func (o *poolOptions) validate(p *problems) {
 		p.add(flagPoolCoolDown, o.coolDown, "it must not be negative: write 0 for none")
 	}
 	if o.preAllocate < 1 {
-		p.add(flagPreAllocate, o.preAllocate, "it must be at least 1: write preAllocate: -1 into a NetResourceSet that wants none")
+		p.add(
+			flagPreAllocate,
+			o.preAllocate,
+			"it must be at least 1: write preAllocate: -1 into a NetResourceSet that wants none",
+		)
 	}
 	if o.workers < 1 || o.workers > 1000 {
 		p.add(flagWorkers, o.workers, "it must be 1 to 1000")

@@ -91,8 +91,19 @@ func runWith(ctx context.Context, o options, stdout, stderr io.Writer, h host) e
 		return err
 	}
 	errs := o.validate()
-	if t := nodeipam.CIDRAllocatorType(o.nodeipam.Type); len(errs) == 0 && slices.Contains(o.plan().run, controllerNodeIPAM) && t != nodeipam.RangeAllocatorType && h.cloud == nil {
-		errs = append(errs, fmt.Errorf("--%s=%s: this program has no cloud: want %s", nodeipam.FlagType, t, nodeipam.RangeAllocatorType))
+	if t := nodeipam.CIDRAllocatorType(
+		o.nodeipam.Type,
+	); len(errs) == 0 && slices.Contains(o.plan().run, controllerNodeIPAM) && t != nodeipam.RangeAllocatorType &&
+		h.cloud == nil {
+		errs = append(
+			errs,
+			fmt.Errorf(
+				"--%s=%s: this program has no cloud: want %s",
+				nodeipam.FlagType,
+				t,
+				nodeipam.RangeAllocatorType,
+			),
+		)
 	}
 	if len(errs) > 0 {
 		return errors.Join(append(errs, errUsage)...)

@@ -44,7 +44,15 @@ func (p *operator) serve(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := httpserver.New(httpserver.Config{Listener: listener, TLS: encryption, Handler: p.routes(), Limits: httpserver.Limits{Connections: connections}, Log: p.log})
+	server := httpserver.New(
+		httpserver.Config{
+			Listener: listener,
+			TLS:      encryption,
+			Handler:  p.routes(),
+			Limits:   httpserver.Limits{Connections: connections},
+			Log:      p.log,
+		},
+	)
 	var group sync.WaitGroup
 	var failed error
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx)) // probes are answered until the work has ended
@@ -76,7 +84,11 @@ func (p *operator) routes() http.Handler {
 func (p *operator) certified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.options.tls.ClientCA != "" && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
-			http.Error(w, "GET "+r.URL.Path+" requires a client certificate of an authority in --"+flagClientCA, http.StatusForbidden)
+			http.Error(
+				w,
+				"GET "+r.URL.Path+" requires a client certificate of an authority in --"+flagClientCA,
+				http.StatusForbidden,
+			)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -140,7 +140,11 @@ func (p *operator) nodeIPAM(term *runner.Term) (c runner.Controller, err error) 
 	for _, w := range warnings {
 		p.log.Warn("a flag is not used as given", "controller", controllerNodeIPAM, "reason", w)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(p.clients.kube, 0, informers.WithTransform(dropManagedFields))
+	factory := informers.NewSharedInformerFactoryWithOptions(
+		p.clients.kube,
+		0,
+		informers.WithTransform(dropManagedFields),
+	)
 	nodes := factory.Core().V1().Nodes()
 	a, err := nodeipam.NewAllocator(nodeipam.Deps{
 		Client:   p.clients.kube,

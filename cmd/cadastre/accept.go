@@ -62,7 +62,10 @@ func (a *app) accept(ctx context.Context, yes bool) error {
 
 func (a *app) acceptText(r localapi.AcceptReport, wide bool) string {
 	if r.Reason == "" {
-		return fmt.Sprintf("nothing to accept: the database is the one that this agent wrote, at commit %d\n", r.Database.Sequence)
+		return fmt.Sprintf(
+			"nothing to accept: the database is the one that this agent wrote, at commit %d\n",
+			r.Database.Sequence,
+		)
 	}
 	var g grid
 	g.add("why", r.Reason)
@@ -71,7 +74,11 @@ func (a *app) acceptText(r localapi.AcceptReport, wide bool) string {
 	g.add("", plural(len(r.Leases), "lease", "leases")+" in it")
 	text := g.String()
 	if r.Noted.Lineage == r.Database.Lineage && r.Noted.Sequence > r.Database.Sequence {
-		text += fmt.Sprintf("forgotten: what %s after commit %d changed\n", plural(int(r.Noted.Sequence-r.Database.Sequence), "commit", "commits"), r.Database.Sequence)
+		text += fmt.Sprintf(
+			"forgotten: what %s after commit %d changed\n",
+			plural(int(r.Noted.Sequence-r.Database.Sequence), "commit", "commits"),
+			r.Database.Sequence,
+		)
 	}
 	if len(r.Unleased) > 0 {
 		text += "in use, and not leased to the pod that reports it:\n"

@@ -64,7 +64,10 @@ func (a *app) backup(ctx context.Context, file string, force bool) error {
 	if err != nil {
 		return err
 	}
-	return a.print(backupReport{file, n}, func(bool) string { return fmt.Sprintf("wrote %s, %d bytes\n", clean(file), n) })
+	return a.print(
+		backupReport{file, n},
+		func(bool) string { return fmt.Sprintf("wrote %s, %d bytes\n", clean(file), n) },
+	)
 }
 
 // backupTo writes beside file and renames, so that file is never half of one.

@@ -45,7 +45,9 @@ func (a *app) client() *client {
 
 func clientOf(socket string) *client {
 	c := &client{socket: socket}
-	c.http = &http.Client{Transport: &http.Transport{DialContext: c.dial, DisableKeepAlives: true, DisableCompression: true}}
+	c.http = &http.Client{
+		Transport: &http.Transport{DialContext: c.dial, DisableKeepAlives: true, DisableCompression: true},
+	}
 	return c
 }
 

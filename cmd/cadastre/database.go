@@ -50,7 +50,9 @@ The agent must not run. It works on files and asks no agent.`,
 				return err // it names the file
 			}
 			return a.print(d, func(bool) string {
-				return cleanLines(fmt.Sprintf("%s is of format %d now; as it was it is %s\n", d.Database, d.Format, d.Kept))
+				return cleanLines(
+					fmt.Sprintf("%s is of format %d now; as it was it is %s\n", d.Database, d.Format, d.Kept),
+				)
 			})
 		}),
 	}
@@ -70,6 +72,11 @@ func downgradeFile(ctx context.Context, path, runDir string) (kept string, err e
 		return "", fmt.Errorf("downgrade database %s: read the boot ID: %w", path, err)
 	}
 	return bolt.Downgrade(ctx, path, bolt.FileOptions{
-		Notes: []string{filepath.Join(runDir, "db.note"), path + ".note"}, Level1: filepath.Join(runDir, "db.level"), BootID: strings.TrimSpace(string(boot)),
+		Notes: []string{
+			filepath.Join(runDir, "db.note"),
+			path + ".note",
+		},
+		Level1: filepath.Join(runDir, "db.level"),
+		BootID: strings.TrimSpace(string(boot)),
 	})
 }

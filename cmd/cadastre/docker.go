@@ -105,7 +105,11 @@ func (a *app) dockerPoolReleaseCmd() *cobra.Command {
   cadastre docker pools release LocalDefault/10.50.0.0/24 --force --yes`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
-				return fmt.Errorf("%s takes one ID of a pool, as cadastre docker pools lists it, but was given %d arguments", cmd.Name(), len(args))
+				return fmt.Errorf(
+					"%s takes one ID of a pool, as cadastre docker pools lists it, but was given %d arguments",
+					cmd.Name(),
+					len(args),
+				)
 			}
 			return nil
 		},
@@ -117,7 +121,12 @@ func (a *app) dockerPoolReleaseCmd() *cobra.Command {
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also with leases: a network that still uses the pool then shares its addresses with others")
+	cmd.Flags().BoolVar(
+		&force,
+		"force",
+		false,
+		"also with leases: a network that still uses the pool then shares its addresses with others",
+	)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
 }
@@ -134,7 +143,10 @@ func (a *app) releaseDockerPool(ctx context.Context, req localapi.DockerPoolRele
 	if p := pools[i]; !yes && (p.Leases == 0 || req.Force) {
 		fmt.Fprint(a.stderr, dockerPoolsTable(pools[i:i+1]))
 		if p.Leases > 0 {
-			a.note("Its %s will be free for other networks, whether or not a container still uses them.", plural(p.Leases, "address", "addresses"))
+			a.note(
+				"Its %s will be free for other networks, whether or not a container still uses them.",
+				plural(p.Leases, "address", "addresses"),
+			)
 		}
 		if err := a.ask(ctx, "Release this pool? [y/N] "); err != nil {
 			return err
@@ -146,13 +158,20 @@ func (a *app) releaseDockerPool(ctx context.Context, req localapi.DockerPoolRele
 	err = a.client().post(ctx, localapi.PathDockerPoolRelease, req, &done)
 	var refused *refusedError
 	if errors.As(err, &refused) && refused.status == http.StatusConflict {
-		return fmt.Errorf("%w\nremove the network with docker network rm, and the engine releases the pool; if the engine has lost the network, "+
-			"--force releases the pool with these addresses", err)
+		return fmt.Errorf(
+			"%w\nremove the network with docker network rm, and the engine releases the pool; if the engine has lost the network, "+
+				"--force releases the pool with these addresses",
+			err,
+		)
 	}
 	if err != nil {
 		return err
 	}
 	return a.print(done, func(bool) string {
-		return fmt.Sprintf("released pool %s and %s in it\n", clean(done.ID), plural(len(done.Leases), "address", "addresses"))
+		return fmt.Sprintf(
+			"released pool %s and %s in it\n",
+			clean(done.ID),
+			plural(len(done.Leases), "address", "addresses"),
+		)
 	})
 }

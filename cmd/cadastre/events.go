@@ -139,8 +139,14 @@ func (a *app) eventText(r record, wide bool) string {
 	if r.Error != "" {
 		outcome = "failed"
 	}
-	line := fmt.Sprintf("#%d %s %s %s %s", r.SeqNum, r.ProcessingStart.In(a.now().Location()).Format("15:04:05.000"), r.Name,
-		took(r.ProcessingEnd.Sub(r.ProcessingStart)), outcome)
+	line := fmt.Sprintf(
+		"#%d %s %s %s %s",
+		r.SeqNum,
+		r.ProcessingStart.In(a.now().Location()).Format("15:04:05.000"),
+		r.Name,
+		took(r.ProcessingEnd.Sub(r.ProcessingStart)),
+		outcome,
+	)
 	if details := eventDetails(r); len(details) > 0 {
 		line += "  " + strings.Join(details, "; ")
 	}

@@ -41,7 +41,8 @@ func checkPod(pod string) error {
 }
 
 func (f leaseFilter) matches(l localapi.Lease) bool {
-	return (f.pool == "" || l.Pool == f.pool) && (f.pod == "" || podOf(l) == f.pod) && (f.state == "" || l.State == f.state)
+	return (f.pool == "" || l.Pool == f.pool) && (f.pod == "" || podOf(l) == f.pod) &&
+		(f.state == "" || l.State == f.state)
 }
 
 func podOf(l localapi.Lease) string {
@@ -109,7 +110,8 @@ func (a *app) knownPool(ctx context.Context, name string) error {
 	}
 	var pools []localapi.Pool
 	var refused *refusedError
-	if err := a.client().get(ctx, localapi.PathPools, &pools); err != nil && !errors.As(err, &refused) { // Docker's plugin has no such pools
+	// Docker's plugin has no such pools
+	if err := a.client().get(ctx, localapi.PathPools, &pools); err != nil && !errors.As(err, &refused) {
 		return err
 	}
 	for _, p := range pools {
@@ -120,11 +122,19 @@ func (a *app) knownPool(ctx context.Context, name string) error {
 	}
 	for _, p := range pools {
 		if p.Name == name {
-			return fmt.Errorf("--pool: the leases of pool %s are in pool %s, which is named after its network: write --pool %[2]s", name, p.Network)
+			return fmt.Errorf(
+				"--pool: the leases of pool %s are in pool %s, which is named after its network: write --pool %[2]s",
+				name,
+				p.Network,
+			)
 		}
 	}
 	slices.Sort(known)
-	return fmt.Errorf("--pool: this node has no pool %q: its pools are %s", name, cmp.Or(strings.Join(slices.Compact(known), ", "), "none"))
+	return fmt.Errorf(
+		"--pool: this node has no pool %q: its pools are %s",
+		name,
+		cmp.Or(strings.Join(slices.Compact(known), ", "), "none"),
+	)
 }
 
 // getLeases are the leases for which keep is true; never nil.
@@ -152,7 +162,17 @@ func (a *app) leasesTable(leases []localapi.Lease, wide bool) string {
 	}
 	g := grid{head}
 	for _, l := range leases {
-		row := []string{l.IP, l.State, l.Purpose, l.Pool, podOf(l), l.Network, container(l, wide), l.IfName, age(now, l.Since)}
+		row := []string{
+			l.IP,
+			l.State,
+			l.Purpose,
+			l.Pool,
+			podOf(l),
+			l.Network,
+			container(l, wide),
+			l.IfName,
+			age(now, l.Since),
+		}
 		if wide {
 			row = append(row, since(l, now), l.Block, l.PodUID, l.Reason)
 		}

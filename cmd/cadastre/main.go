@@ -35,6 +35,12 @@ func main() {
 }
 
 // run is the whole program; it returns the exit code.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+func run(
+	ctx context.Context,
+	args []string,
+	stdin io.Reader,
+	stdout, stderr io.Writer,
+	getenv func(string) string,
+) int {
 	return newApp(stdin, stdout, stderr, getenv).run(ctx, args)
 }

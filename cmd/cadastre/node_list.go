@@ -15,7 +15,12 @@ import (
 
 // nodeCmd returns the commands about nodes.
 func (a *app) nodeCmd() *cobra.Command {
-	return group("node", "Show the nodes of the cluster, release the IDs of those that are gone", a.nodeListCmd(), a.nodeReleaseCmd())
+	return group(
+		"node",
+		"Show the nodes of the cluster, release the IDs of those that are gone",
+		a.nodeListCmd(),
+		a.nodeReleaseCmd(),
+	)
 }
 
 func (a *app) nodeListCmd() *cobra.Command {
@@ -48,7 +53,14 @@ func (a *app) nodesTable(nodes []localapi.Node, wide bool) string {
 	}
 	g := grid{head}
 	for _, n := range nodes {
-		row := []string{fmt.Sprint(n.ID), n.Name, nodeState(n), strings.Join(n.Addresses, ","), strings.Join(n.PodCIDRs, ","), a.seen(n)}
+		row := []string{
+			fmt.Sprint(n.ID),
+			n.Name,
+			nodeState(n),
+			strings.Join(n.Addresses, ","),
+			strings.Join(n.PodCIDRs, ","),
+			a.seen(n),
+		}
 		if wide {
 			row = append(row, fmt.Sprint(n.Generation), n.Instance, poolUses(n.Pools))
 		}

@@ -41,14 +41,22 @@ overrides the latter.`,
 			ctx, cancel := context.WithTimeout(ctx, workTimeout)
 			defer cancel()
 			var reply localapi.NodeReleaseReply
-			if err := a.client().post(ctx, localapi.PathNodeRelease, localapi.NodeReleaseRequest{Name: args[0], Force: force}, &reply); err != nil {
+			if err := a.client().post(
+				ctx,
+				localapi.PathNodeRelease,
+				localapi.NodeReleaseRequest{Name: args[0], Force: force},
+				&reply,
+			); err != nil {
 				return fmt.Errorf("node release: %w", err)
 			}
 			done := nodeReleased{args[0], reply.ID, reply.Until}
 			return a.print(done, func(bool) string {
 				text := fmt.Sprintf("released node ID %d of %s\n", done.ID, clean(done.Name))
 				if done.Until != nil {
-					text += fmt.Sprintf("its agent may still run: other nodes get its addresses from %s on\n", done.Until.Format(time.RFC3339))
+					text += fmt.Sprintf(
+						"its agent may still run: other nodes get its addresses from %s on\n",
+						done.Until.Format(time.RFC3339),
+					)
 				}
 				return text
 			})

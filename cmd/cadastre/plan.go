@@ -86,11 +86,19 @@ be refused.`,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			switch {
 			case against == "" && file != "":
-				return usagef("--filename goes with --against only: write --against %s -f %s, or --config %s", defaultSocket, file, file)
+				return usagef(
+					"--filename goes with --against only: write --against %s -f %s, or --config %s",
+					defaultSocket,
+					file,
+					file,
+				)
 			case against == "":
 				return a.plan(config, ids)
 			case file == "":
-				return usagef("--filename is missing: write --against %s -f pools.yaml, or -f - for standard input", against)
+				return usagef(
+					"--filename is missing: write --against %s -f pools.yaml, or -f - for standard input",
+					against,
+				)
 			}
 			if err := a.apply(ctx, clientOf(against), file, true); err != nil {
 				return fmt.Errorf("plan: %w", err)
@@ -101,7 +109,12 @@ be refused.`,
 	fileFlag(cmd, &file)
 	cmd.Flags().StringVar(&against, "against", "", "ask the agent at this `SOCKET` what a file of pools would do")
 	cmd.Flags().StringVar(&config, "config", defaultConfig, "the configuration `FILE`")
-	cmd.Flags().StringVar(&ids, "node-id", "", "a node ID, or a range of them such as 1-10 (default: the one that the file pins)")
+	cmd.Flags().StringVar(
+		&ids,
+		"node-id",
+		"",
+		"a node ID, or a range of them such as 1-10 (default: the one that the file pins)",
+	)
 	cmd.MarkFlagsMutuallyExclusive("against", "config")
 	cmd.MarkFlagsMutuallyExclusive("against", "node-id")
 	return cmd
@@ -131,7 +144,10 @@ func (a *app) plan(config, ids string) error {
 	}
 	if ids == "" {
 		if cfg.Cadastre.NodeID == 0 {
-			return usagef("--node-id is missing, and cadastre.nodeID in %s pins none: write --node-id 5, or --node-id 1-10", config)
+			return usagef(
+				"--node-id is missing, and cadastre.nodeID in %s pins none: write --node-id 5, or --node-id 1-10",
+				config,
+			)
 		}
 		wanted = idRange{first: cfg.Cadastre.NodeID, last: cfg.Cadastre.NodeID}
 	}
@@ -164,7 +180,12 @@ func parseIDs(s string) (idRange, error) {
 	case first > last:
 		return idRange{}, usagef("--node-id: %q ends before it begins: write %d-%d", s, last, first)
 	case last-first >= maxPlans:
-		return idRange{}, usagef("--node-id: %q are %d IDs: write a range of at most %d", s, uint64(last)-uint64(first)+1, maxPlans)
+		return idRange{}, usagef(
+			"--node-id: %q are %d IDs: write a range of at most %d",
+			s,
+			uint64(last)-uint64(first)+1,
+			maxPlans,
+		)
 	}
 	return idRange{first, last, true}, nil
 }
@@ -172,7 +193,10 @@ func parseIDs(s string) (idRange, error) {
 func parseID(whole, s string) (uint32, error) {
 	id, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || id == 0 {
-		return 0, usagef("--node-id: %q is not a node ID: write one from 1 on, such as 5, or a range such as 1-10", whole)
+		return 0, usagef(
+			"--node-id: %q is not a node ID: write one from 1 on, such as 5, or a range such as 1-10",
+			whole,
+		)
 	}
 	return uint32(id), nil
 }
@@ -180,7 +204,12 @@ func parseID(whole, s string) (uint32, error) {
 func makePlans(cfg *contivconf.Config, ids idRange, warnings []string) ([]nodePlan, error) {
 	most, limits := largestID(cfg.IPAM.Cluster)
 	if ids.last > most {
-		return nil, fmt.Errorf("--node-id: %d is out of the range 1 to %d, limited by %s", ids.last, most, listed(limits))
+		return nil, fmt.Errorf(
+			"--node-id: %d is out of the range 1 to %d, limited by %s",
+			ids.last,
+			most,
+			listed(limits),
+		)
 	}
 	base := nodePlan{MaxNodeID: most, MaxNodeIDLimitedBy: []string{}, Warnings: warnings}
 	for _, l := range limits {
@@ -243,11 +272,20 @@ func staticBlock(cfg *contivconf.Config, f addrplan.Family) (netip.Prefix, bool)
 
 func newFamilyPlan(f addrplan.Family, n addrplan.Node) familyPlan {
 	return familyPlan{
-		PodSubnetThisNode: n.PodSubnet, PodSubnetAllNodes: f.Pods, PodGatewayIP: n.PodGateway, NatLoopbackIP: n.NatLoopback,
-		FirstPodIP: n.FirstPod, LastPodIP: n.LastPod, PodCapacity: n.PodCapacity(),
-		HostInterconnectSubnetThisNode: n.HostSubnet, HostInterconnectSubnetAllNodes: f.Hosts,
-		HostInterconnectIPInVPP: n.HostVPP, HostInterconnectIPInLinux: n.HostLinux,
-		NodeIPAddress: n.NodeIP, VxlanIPAddress: n.VxlanIP, ServiceNetwork: f.Service,
+		PodSubnetThisNode:              n.PodSubnet,
+		PodSubnetAllNodes:              f.Pods,
+		PodGatewayIP:                   n.PodGateway,
+		NatLoopbackIP:                  n.NatLoopback,
+		FirstPodIP:                     n.FirstPod,
+		LastPodIP:                      n.LastPod,
+		PodCapacity:                    n.PodCapacity(),
+		HostInterconnectSubnetThisNode: n.HostSubnet,
+		HostInterconnectSubnetAllNodes: f.Hosts,
+		HostInterconnectIPInVPP:        n.HostVPP,
+		HostInterconnectIPInLinux:      n.HostLinux,
+		NodeIPAddress:                  n.NodeIP,
+		VxlanIPAddress:                 n.VxlanIP,
+		ServiceNetwork:                 f.Service,
 	}
 }
 

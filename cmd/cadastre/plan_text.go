@@ -33,9 +33,13 @@ func warnings(cfg *contivconf.Config, unused []string) []string {
 	}
 	switch cfg.Cadastre.PodBlocks {
 	case contivconf.PodBlocksPodCIDR:
-		say("pod subnets come from Node.spec.podCIDRs (useExternalIPAM): the plan shows what would follow from the node ID")
+		say(
+			"pod subnets come from Node.spec.podCIDRs (useExternalIPAM): the plan shows what would follow from the node ID",
+		)
 	case contivconf.PodBlocksNetResource:
-		say("pod subnets come from NetResourceSet.spec.ipam (podBlocks: netresource): the plan shows what would follow from the node ID")
+		say(
+			"pod subnets come from NetResourceSet.spec.ipam (podBlocks: netresource): the plan shows what would follow from the node ID",
+		)
 	case contivconf.PodBlocksStatic:
 		say("pod subnets are those of cadastre.staticPodCIDRs, whatever the node ID")
 	}
@@ -103,8 +107,15 @@ func plansTable(plans []nodePlan, wide bool) string {
 	g := grid{head}
 	for _, n := range plans {
 		for _, f := range n.families() {
-			row := []string{fmt.Sprint(n.NodeID), show(f.PodSubnetThisNode), podAddresses(f), show(f.HostInterconnectIPInVPP), show(f.HostInterconnectIPInLinux),
-				show(f.NodeIPAddress), show(f.VxlanIPAddress)}
+			row := []string{
+				fmt.Sprint(n.NodeID),
+				show(f.PodSubnetThisNode),
+				podAddresses(f),
+				show(f.HostInterconnectIPInVPP),
+				show(f.HostInterconnectIPInLinux),
+				show(f.NodeIPAddress),
+				show(f.VxlanIPAddress),
+			}
 			if wide {
 				row = append(row, show(f.PodGatewayIP), show(f.NatLoopbackIP), show(f.HostInterconnectSubnetThisNode))
 			}

@@ -90,7 +90,12 @@ pools release").`,
 	flags.StringVar(&f.ContainerID, "container", "", "the leases of the container with this whole `ID`")
 	flags.StringVar(&f.IfName, "if", "", "with --container: only the interface of this `NAME`")
 	flags.StringVar(&f.Pod, "pod", "", "the leases of this pod, `NAMESPACE/NAME`")
-	flags.StringVar(&f.DockerPool, "docker-pool", "", "with --ip: the `ID` of Docker's pool that has the address, as cadastre docker pools lists it")
+	flags.StringVar(
+		&f.DockerPool,
+		"docker-pool",
+		"",
+		"with --ip: the `ID` of Docker's pool that has the address, as cadastre docker pools lists it",
+	)
 	flags.BoolVar(&f.Quarantined, "quarantined", false, "quarantined ones too")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 	for _, name := range []string{"ip", "docker-pool", "container", "if", "pod"} {
@@ -124,7 +129,11 @@ func (a *app) release(ctx context.Context, f *releaseFlags) error {
 		return err
 	}
 	if len(done.Leases) < len(would.Leases) {
-		return fmt.Errorf("release: %d of %s were released: the other ones have changed since they were listed", len(done.Leases), plural(len(would.Leases), "address", "addresses"))
+		return fmt.Errorf(
+			"release: %d of %s were released: the other ones have changed since they were listed",
+			len(done.Leases),
+			plural(len(would.Leases), "address", "addresses"),
+		)
 	}
 	return nil
 }
@@ -155,7 +164,8 @@ func (a *app) nothingToRelease(ctx context.Context, f *releaseFlags, would local
 		}
 		if slices.ContainsFunc(found, func(l localapi.Lease) bool { return l.State != "cooling" }) {
 			hint := ""
-			if !f.Quarantined && slices.ContainsFunc(found, func(l localapi.Lease) bool { return l.State == "quarantined" }) {
+			if !f.Quarantined &&
+				slices.ContainsFunc(found, func(l localapi.Lease) bool { return l.State == "quarantined" }) {
 				hint = "\nquarantined ones are released with --quarantined"
 			}
 			return errors.New("nothing was released: " + strings.Join(would.Skipped, "; ") + hint)
@@ -194,7 +204,11 @@ func (a *app) unleased(ctx context.Context, ip string) (string, error) {
 			return fmt.Sprintf(": %s of pool %s is not leased", ip, clean(b.Pool)), nil
 		}
 	}
-	return fmt.Sprintf(": %s is in no block of this node %s (see cadastre node list for those of others)", ip, clean(s.NodeName)), nil
+	return fmt.Sprintf(
+		": %s is in no block of this node %s (see cadastre node list for those of others)",
+		ip,
+		clean(s.NodeName),
+	), nil
 }
 
 // showRelease lists the leases that are about to be released. If the output is for

@@ -34,7 +34,10 @@ and waits until it has. No lease is lost by it.`,
 				return fmt.Errorf("resync: %w", err)
 			}
 			d := a.now().Sub(began)
-			return a.print(resyncReport{true, d.Seconds()}, func(bool) string { return "resync done in " + took(d) + "\n" })
+			return a.print(
+				resyncReport{true, d.Seconds()},
+				func(bool) string { return "resync done in " + took(d) + "\n" },
+			)
 		}),
 	}
 }

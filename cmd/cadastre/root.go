@@ -59,7 +59,16 @@ type app struct {
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) *app {
-	return &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv, now: time.Now, pause: sleep, output: formatTable, restore: restoreFile}
+	return &app{
+		stdin:   stdin,
+		stdout:  stdout,
+		stderr:  stderr,
+		getenv:  getenv,
+		now:     time.Now,
+		pause:   sleep,
+		output:  formatTable,
+		restore: restoreFile,
+	}
 }
 
 // run calls the verb that args name and prints its error.
@@ -107,8 +116,24 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 	flags.VarP(&a.output, "output", "o", "how to print: "+strings.Join(formats(), ", "))
 	completeValues(root, "output", formats()...)
 	root.SetHelpCommand(helpCmd())
-	root.AddCommand(a.planCmd(), a.statusCmd(), a.leasesCmd(), a.releaseCmd(), a.eventsCmd(), a.resyncCmd(), a.checkCmd(),
-		a.nodeCmd(), a.poolCmd(), a.dockerCmd(), a.applyCmd(), a.backupCmd(), a.restoreCmd(), a.acceptCmd(), a.databaseCmd(), a.versionCmd())
+	root.AddCommand(
+		a.planCmd(),
+		a.statusCmd(),
+		a.leasesCmd(),
+		a.releaseCmd(),
+		a.eventsCmd(),
+		a.resyncCmd(),
+		a.checkCmd(),
+		a.nodeCmd(),
+		a.poolCmd(),
+		a.dockerCmd(),
+		a.applyCmd(),
+		a.backupCmd(),
+		a.restoreCmd(),
+		a.acceptCmd(),
+		a.databaseCmd(),
+		a.versionCmd(),
+	)
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {
 		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // otherwise it takes any argument

@@ -82,7 +82,15 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	now := a.now()
 	var g grid
 	g.add("node", nodeText(s, wide))
-	g.add("agent", fmt.Sprintf("%s, running for %s, since %s", s.Version, age(now, s.Started), s.Started.In(now.Location()).Format(time.DateTime)))
+	g.add(
+		"agent",
+		fmt.Sprintf(
+			"%s, running for %s, since %s",
+			s.Version,
+			age(now, s.Started),
+			s.Started.In(now.Location()).Format(time.DateTime),
+		),
+	)
 	if wide {
 		g.add("instance", s.Instance)
 	}
@@ -195,12 +203,25 @@ func fullPools(blocks []localapi.Block) (all []string) {
 			order = append(order, k)
 		}
 		s := sums[k]
-		s.Free, s.Held, s.Cooling, s.Quarantined = sum(s.Free, b.Free), s.Held+b.Held, s.Cooling+b.Cooling, s.Quarantined+b.Quarantined
+		s.Free, s.Held, s.Cooling, s.Quarantined = sum(
+			s.Free,
+			b.Free,
+		), s.Held+b.Held, s.Cooling+b.Cooling, s.Quarantined+b.Quarantined
 		sums[k] = s
 	}
 	for _, k := range order {
 		if s := sums[k]; s.Free == 0 && s.Held > 0 {
-			all = append(all, fmt.Sprintf("no %s address is free in pool %s: %d are held, %d cooling, %d quarantined", k.family, k.pool, s.Held, s.Cooling, s.Quarantined))
+			all = append(
+				all,
+				fmt.Sprintf(
+					"no %s address is free in pool %s: %d are held, %d cooling, %d quarantined",
+					k.family,
+					k.pool,
+					s.Held,
+					s.Cooling,
+					s.Quarantined,
+				),
+			)
 		}
 	}
 	return all

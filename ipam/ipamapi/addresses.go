@@ -11,7 +11,11 @@ import (
 )
 
 // RequestAddress returns an address of a pool, with the length of its prefix.
-func (d *Driver) RequestAddress(poolID string, ip net.IP, options map[string]string) (*net.IPNet, map[string]string, error) {
+func (d *Driver) RequestAddress(
+	poolID string,
+	ip net.IP,
+	options map[string]string,
+) (*net.IPNet, map[string]string, error) {
 	var a netip.Addr
 	if len(ip) > 0 {
 		var ok bool

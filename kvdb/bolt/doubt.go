@@ -36,7 +36,8 @@ func judge(found []note, db commitID, boot string) (why doubt, against *note) {
 	}
 	for i := range found { // another database of this boot: its notes are not counted together with these
 		n := &found[i]
-		if n.about(db) && n.Boot == boot && n.Lineage != against.Lineage && against.Doubt == "" && against.Lineage == db.lineage {
+		if n.about(db) && n.Boot == boot && n.Lineage != against.Lineage && against.Doubt == "" &&
+			against.Lineage == db.lineage {
 			against = n
 		}
 	}

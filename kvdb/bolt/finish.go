@@ -21,7 +21,13 @@ func (f *File) commit(tx *bbolt.Tx) error {
 		_ = tx.Rollback()
 		return err
 	}
-	next := commitID{lineage: t.last.lineage, sequence: t.last.sequence + 1, id: f.opt.random(), previous: t.last.id, at: f.opt.Now().UnixNano()}
+	next := commitID{
+		lineage:  t.last.lineage,
+		sequence: t.last.sequence + 1,
+		id:       f.opt.random(),
+		previous: t.last.id,
+		at:       f.opt.Now().UnixNano(),
+	}
 	if t.accepting {
 		next.lineage = f.opt.random()
 	}

@@ -34,7 +34,12 @@ func (f *File) checkFormat() (uint64, error) {
 	case err != nil:
 		return 0, damaged(err)
 	case have > f.opt.format:
-		return 0, fmt.Errorf("%w: its format is %d, this program knows %d: install the newer program again, or restore a backup that this one wrote", errNewer, have, f.opt.format)
+		return 0, fmt.Errorf(
+			"%w: its format is %d, this program knows %d: install the newer program again, or restore a backup that this one wrote",
+			errNewer,
+			have,
+			f.opt.format,
+		)
 	case have == 0 && !empty || have > 0 && int(f.opt.format-have) > len(f.opt.migrations):
 		return 0, damaged(fmt.Errorf("its format number %d is not known", have))
 	}
@@ -97,7 +102,8 @@ func formatOf(meta *bbolt.Bucket) (uint64, error) {
 		return 0, nil
 	}
 	number, sum := binary.BigEndian.Uint64(v), meta.Get([]byte(formatChecksumKey))
-	if (number > 1 || sum != nil) && (len(sum) != checksumLen || binary.BigEndian.Uint32(sum) != checksum([]byte(formatKey), v)) {
+	if (number > 1 || sum != nil) &&
+		(len(sum) != checksumLen || binary.BigEndian.Uint32(sum) != checksum([]byte(formatKey), v)) {
 		return 0, fmt.Errorf("its format number %d does not fit its checksum", number)
 	}
 	return number, nil

@@ -67,7 +67,16 @@ func readCommit(tx *bbolt.Tx) (c commitID, err error) {
 		return c, err
 	}
 	if len(lineage) != len(c.lineage) || len(commit) != commitLen {
-		return c, damaged(fmt.Errorf("records %q and %q of bucket %s have %d and %d bytes", lineageKey, commitKey, metaBucket, len(lineage), len(commit)))
+		return c, damaged(
+			fmt.Errorf(
+				"records %q and %q of bucket %s have %d and %d bytes",
+				lineageKey,
+				commitKey,
+				metaBucket,
+				len(lineage),
+				len(commit),
+			),
+		)
 	}
 	c.lineage, c.id, c.previous = identity(lineage), identity(commit[8:24]), identity(commit[24:40])
 	c.sequence, c.at = binary.BigEndian.Uint64(commit), int64(binary.BigEndian.Uint64(commit[40:]))

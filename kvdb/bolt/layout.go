@@ -72,7 +72,10 @@ func (s *Store) prepare() (rev int64, err error) {
 		return errors.Join(l.keys.verify(), l.meta.verify())
 	}
 	if err = s.f.view(read); errors.Is(err, errNoLayout) {
-		err = s.f.commits.commit(context.Background(), func(tx *bbolt.Tx) (bool, error) { return true, createLayout(tx, s.bucket) })
+		err = s.f.commits.commit(
+			context.Background(),
+			func(tx *bbolt.Tx) (bool, error) { return true, createLayout(tx, s.bucket) },
+		)
 	}
 	return rev, err
 }

@@ -96,7 +96,11 @@ func (f *File) open() error {
 			_ = f.handle.Close() // bbolt closes it, too, unless it has panicked
 		}
 		if errors.Is(err, berrors.ErrTimeout) {
-			return fmt.Errorf("%w by %s: stop it, or give this agent a state directory of its own", errHeld, readHolder(f.path))
+			return fmt.Errorf(
+				"%w by %s: stop it, or give this agent a state directory of its own",
+				errHeld,
+				readHolder(f.path),
+			)
 		}
 		return damaged(err)
 	}

@@ -43,7 +43,13 @@ type pages struct {
 // database, or if keys are out of order, so that a record could not be found.
 func (f *File) checkPages(tx *bbolt.Tx) error {
 	size := uint64(f.db.Info().PageSize)
-	p := pages{file: f.handle, size: size, count: uint64(tx.Size()) / size, free: map[uint64]struct{}{}, used: map[uint64]struct{}{0: {}, 1: {}}}
+	p := pages{
+		file:  f.handle,
+		size:  size,
+		count: uint64(tx.Size()) / size,
+		free:  map[uint64]struct{}{},
+		used:  map[uint64]struct{}{0: {}, 1: {}},
+	}
 	if err := p.readFree(uint64(tx.ID()) % 2); err != nil {
 		return err
 	}
@@ -69,12 +75,25 @@ func (p *pages) readFree(meta uint64) error {
 		n, list = binary.NativeEndian.Uint64(list), list[8:]
 	}
 	if flags := binary.NativeEndian.Uint16(data[8:]); flags != freePage || n > uint64(len(list))/8 {
-		return fmt.Errorf("list of free pages on page %d: its flags are %#x and its count is %d: want %#x and at most %d", id, flags, n, freePage, len(list)/8)
+		return fmt.Errorf(
+			"list of free pages on page %d: its flags are %#x and its count is %d: want %#x and at most %d",
+			id,
+			flags,
+			n,
+			freePage,
+			len(list)/8,
+		)
 	}
 	for last := uint64(1); n > 0; n, list = n-1, list[8:] {
 		free := binary.NativeEndian.Uint64(list)
 		if free <= last || free >= p.count {
-			return fmt.Errorf("list of free pages on page %d: page %d follows page %d of %d: want ascending numbers", id, free, last, p.count)
+			return fmt.Errorf(
+				"list of free pages on page %d: page %d follows page %d of %d: want ascending numbers",
+				id,
+				free,
+				last,
+				p.count,
+			)
 		}
 		p.free[free] = struct{}{}
 		last = free
@@ -146,7 +165,8 @@ func (p *pages) elements(data, least, end []byte) error {
 		return err
 	}
 	for i, e := range all {
-		if i > 0 && bytes.Compare(all[i-1].key, e.key) >= 0 || bytes.Compare(least, e.key) > 0 || end != nil && bytes.Compare(e.key, end) >= 0 {
+		if i > 0 && bytes.Compare(all[i-1].key, e.key) >= 0 || bytes.Compare(least, e.key) > 0 ||
+			end != nil && bytes.Compare(e.key, end) >= 0 {
 			return errOrder
 		}
 		switch {
@@ -207,7 +227,10 @@ func elementsOf(data []byte) (all []element, err error) {
 			return nil, errOutside
 		}
 		at := pos + key
-		all = append(all, element{key: e[pos:at], value: e[at : at+value : at+value], bucket: number(0)&bucketElement != 0})
+		all = append(
+			all,
+			element{key: e[pos:at], value: e[at : at+value : at+value], bucket: number(0)&bucketElement != 0},
+		)
 	}
 	return all, nil
 }

@@ -25,7 +25,11 @@ type RestoreReport struct {
 // Restore puts a backup in the place of the database at path, which no process may
 // have open. The backup is opened, migrated if need be, and verified as a copy
 // first; nothing is replaced before that has succeeded. verify counts its leases.
-func Restore(ctx context.Context, backup, path string, verify func(context.Context, *File) (int, error)) (RestoreReport, error) {
+func Restore(
+	ctx context.Context,
+	backup, path string,
+	verify func(context.Context, *File) (int, error),
+) (RestoreReport, error) {
 	report, err := restore(ctx, backup, path, verify)
 	if err != nil {
 		return report, fmt.Errorf("restore %s to %s: %w", backup, path, err)
@@ -33,7 +37,11 @@ func Restore(ctx context.Context, backup, path string, verify func(context.Conte
 	return report, nil
 }
 
-func restore(ctx context.Context, backup, path string, verify func(context.Context, *File) (int, error)) (report RestoreReport, err error) {
+func restore(
+	ctx context.Context,
+	backup, path string,
+	verify func(context.Context, *File) (int, error),
+) (report RestoreReport, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return report, err
 	}

@@ -124,7 +124,16 @@ func (t table) each(f func(k, v []byte) error) error {
 	}
 	want, err := t.tally()
 	if err == nil && want != found {
-		err = damaged(fmt.Errorf("bucket %s has %d records with the sum %x, it should have %d with %x", t.name, found.count, found.sum, want.count, want.sum))
+		err = damaged(
+			fmt.Errorf(
+				"bucket %s has %d records with the sum %x, it should have %d with %x",
+				t.name,
+				found.count,
+				found.sum,
+				want.count,
+				want.sum,
+			),
+		)
 	}
 	return err
 }

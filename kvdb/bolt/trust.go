@@ -83,7 +83,13 @@ func (f *File) note() error {
 	t := &f.trust
 	f.doubted.Store(t.doubt())
 	return t.notes.write(note{
-		Lineage: t.last.lineage, Sequence: t.last.sequence, ID: t.last.id, At: t.last.at, Boot: f.opt.BootID, Doubt: t.why, Known: t.known,
+		Lineage:  t.last.lineage,
+		Sequence: t.last.sequence,
+		ID:       t.last.id,
+		At:       t.last.at,
+		Boot:     f.opt.BootID,
+		Doubt:    t.why,
+		Known:    t.known,
 	})
 }
 

@@ -61,7 +61,12 @@ func (s *Store) submit(ctx context.Context, conds []kvdb.Cond, ops []kvdb.Op) (i
 func storable(ops []kvdb.Op) error {
 	for _, op := range ops {
 		if len(op.Key) > bbolt.MaxKeySize {
-			return fmt.Errorf("key of %d bytes, at most %d can be stored: %w", len(op.Key), bbolt.MaxKeySize, kvdb.ErrKey)
+			return fmt.Errorf(
+				"key of %d bytes, at most %d can be stored: %w",
+				len(op.Key),
+				bbolt.MaxKeySize,
+				kvdb.ErrKey,
+			)
 		}
 		if len(op.Value) > bbolt.MaxValueSize-revisionLen-checksumLen {
 			return fmt.Errorf("put %q: %w", op.Key, berrors.ErrValueTooLarge)

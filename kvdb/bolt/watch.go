@@ -20,7 +20,11 @@ var errForeign = errors.New("it was changed by another program while it was open
 
 // foreign returns an error that says what another program did.
 func foreign(format string, args ...any) error {
-	return fmt.Errorf("%w: %s: start the agent again, it compares the database with its notes", errForeign, fmt.Sprintf(format, args...))
+	return fmt.Errorf(
+		"%w: %s: start the agent again, it compares the database with its notes",
+		errForeign,
+		fmt.Sprintf(format, args...),
+	)
 }
 
 // samePath returns an error if the path does not name the open file any more, or
@@ -59,7 +63,13 @@ func (f *File) recognize(tx *bbolt.Tx) error {
 		f.publish(found, found)
 		return f.note()
 	}
-	return foreign("its last commit is %d of lineage %s, this process wrote %d of lineage %s", found.sequence, found.lineage, t.last.sequence, t.last.lineage)
+	return foreign(
+		"its last commit is %d of lineage %s, this process wrote %d of lineage %s",
+		found.sequence,
+		found.lineage,
+		t.last.sequence,
+		t.last.lineage,
+	)
 }
 
 // publish tells readers which commits they may find in the file.

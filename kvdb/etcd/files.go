@@ -70,7 +70,10 @@ func (f Files) tls() (*tls.Config, error) {
 			return nil, &FileError{FileCA, err}
 		}
 		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, &FileError{FileCA, &fs.PathError{Op: "read", Path: f.CA, Err: errors.New("the file has no certificate")}}
+			return nil, &FileError{
+				FileCA,
+				&fs.PathError{Op: "read", Path: f.CA, Err: errors.New("the file has no certificate")},
+			}
 		}
 	}
 	if f.Cert != "" || f.Key != "" {
@@ -93,7 +96,10 @@ func (f Files) password() (string, error) {
 	}
 	password := strings.TrimRight(string(text), "\r\n")
 	if password == "" {
-		return "", &FileError{FilePassword, &fs.PathError{Op: "read", Path: f.Password, Err: errors.New("the file is empty")}}
+		return "", &FileError{
+			FilePassword,
+			&fs.PathError{Op: "read", Path: f.Password, Err: errors.New("the file is empty")},
+		}
 	}
 	return password, nil
 }

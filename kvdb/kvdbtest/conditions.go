@@ -61,7 +61,12 @@ func conditionsFollow(x *suite) {
 	second := x.put("a", "1")
 	x.Expect(x.try(atFirst, puts("a=2")...)).To(MatchError(kvdb.ErrConditions), "rewritten")
 	x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision("a", second)}, kvdb.Delete("a"))).To(Succeed())
-	x.Expect(x.try([]kvdb.Cond{kvdb.AtRevision("a", second)}, puts("a=2")...)).To(MatchError(kvdb.ErrConditions), "deleted")
+	x.Expect(
+		x.try([]kvdb.Cond{kvdb.AtRevision("a", second)}, puts("a=2")...),
+	).To(
+		MatchError(kvdb.ErrConditions),
+		"deleted",
+	)
 	x.Expect(x.try([]kvdb.Cond{kvdb.Absent("a")}, puts("a=3")...)).To(Succeed())
 	x.Expect(x.try([]kvdb.Cond{kvdb.Absent("a")}, puts("a=4")...)).To(MatchError(kvdb.ErrConditions), "stored again")
 	x.Expect(x.try(atFirst, puts("a=4")...)).To(MatchError(kvdb.ErrConditions), "its first revision does not come back")

@@ -65,7 +65,12 @@ func deleteKeys(x *suite) {
 	x.write(puts("a=1", "a/b=1", "b=1", "c=1")...)
 	x.write(kvdb.Delete("a"))
 	x.expectStored("", "a/b=1", "b=1", "c=1")
-	x.write(kvdb.Delete("c"), kvdb.Delete("none"), kvdb.Put("d", []byte("1")), kvdb.Op{Key: "b", Value: []byte("2"), Delete: true})
+	x.write(
+		kvdb.Delete("c"),
+		kvdb.Delete("none"),
+		kvdb.Put("d", []byte("1")),
+		kvdb.Op{Key: "b", Value: []byte("2"), Delete: true},
+	)
 	x.expectStored("", "a/b=1", "d=1")
 	_, found, err := x.store.Get(x.ctx, "b")
 	x.Expect(err).NotTo(HaveOccurred())

@@ -202,7 +202,11 @@ func nodePart(id uint32, n uint) (u128, error) {
 
 func checkOneNode(base netip.Prefix, bits int) error {
 	if bits <= base.Bits() {
-		return fmt.Errorf("prefix length for one node (%d) must be higher than that of the subnet of all nodes, %s", bits, base)
+		return fmt.Errorf(
+			"prefix length for one node (%d) must be higher than that of the subnet of all nodes, %s",
+			bits,
+			base,
+		)
 	}
 	if width := base.Addr().BitLen(); bits > width {
 		return fmt.Errorf("prefix length for one node (%d) must be at most %d in %s", bits, width, base)

@@ -29,7 +29,12 @@ func CheckUsable(p netip.Prefix) error {
 		{"ff00::/8", "multicast"},
 	} {
 		if netip.MustParsePrefix(s.network).Overlaps(p) {
-			return fmt.Errorf("shares addresses with %s (%s), which no host can have: write private addresses, such as those of %s", s.network, s.name, example)
+			return fmt.Errorf(
+				"shares addresses with %s (%s), which no host can have: write private addresses, such as those of %s",
+				s.network,
+				s.name,
+				example,
+			)
 		}
 	}
 	return nil

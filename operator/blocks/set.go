@@ -143,7 +143,13 @@ func (s *Set) grant(o Owner, pool int, c *Choice) (grant, error) {
 		}
 	}
 	if !fits {
-		return grant{}, fmt.Errorf("allocate for node %q: %w: no range of pool %d can be cut in /%d", o.Name, ErrSize, pool, size)
+		return grant{}, fmt.Errorf(
+			"allocate for node %q: %w: no range of pool %d can be cut in /%d",
+			o.Name,
+			ErrSize,
+			pool,
+			size,
+		)
 	}
 	return grant{}, s.exhausted(o, pool, c)
 }

@@ -61,7 +61,13 @@ func (f *feed) set(state kindState, err error) {
 		f.r.log.Info("a kind of object is not reflected, looking for it again",
 			"resource", f.kind.gvr.String(), "every", f.r.settings.lookAgain, "reason", err)
 	case err != nil:
-		f.r.log.Warn("objects of the API server cannot be read, trying again", "resource", f.kind.gvr.String(), "error", err)
+		f.r.log.Warn(
+			"objects of the API server cannot be read, trying again",
+			"resource",
+			f.kind.gvr.String(),
+			"error",
+			err,
+		)
 	}
 	if !affectsStore {
 		return
@@ -100,9 +106,13 @@ func (f *feed) probe(ctx context.Context) error {
 	if !f.kind.custom {
 		return nil
 	}
-	_, err := runner.Within(ctx, f.r.settings.callTimeout, func(ctx context.Context) (*unstructured.UnstructuredList, error) {
-		return f.r.deps.Dynamic.Resource(f.kind.gvr).List(ctx, metav1.ListOptions{Limit: 1})
-	})
+	_, err := runner.Within(
+		ctx,
+		f.r.settings.callTimeout,
+		func(ctx context.Context) (*unstructured.UnstructuredList, error) {
+			return f.r.deps.Dynamic.Resource(f.kind.gvr).List(ctx, metav1.ListOptions{Limit: 1})
+		},
+	)
 	return err
 }
 
@@ -148,7 +158,8 @@ func (f *feed) follow(ctx context.Context) {
 
 // failed records why objects cannot be read. Those that were read stay known.
 func (f *feed) failed(informer cache.SharedIndexInformer, err error) {
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) {
 		return // watches end regularly, and the informer begins the next one
 	}
 	f.r.metrics.errors.WithLabelValues("watch").Inc()

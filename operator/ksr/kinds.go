@@ -38,9 +38,15 @@ type kind struct {
 // package kv.
 func kinds(d Deps) []kind {
 	pods := func() cache.SharedIndexInformer {
-		return coreinformers.NewFilteredPodInformer(d.Client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
-		})
+		return coreinformers.NewFilteredPodInformer(
+			d.Client,
+			metav1.NamespaceAll,
+			0,
+			cache.Indexers{},
+			func(o *metav1.ListOptions) {
+				o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+			},
+		)
 	}
 	nodes := func() cache.SharedIndexInformer { return coreinformers.NewNodeInformer(d.Client, 0, cache.Indexers{}) }
 	all := []kind{
@@ -56,12 +62,27 @@ func kinds(d Deps) []kind {
 	custom := func(resource, plural string, key func(string) string, message func(any) (proto.Message, error)) {
 		gvr := v1alpha1.Resource(plural)
 		informer := func() cache.SharedIndexInformer {
-			return dynamicinformer.NewFilteredDynamicInformer(d.Dynamic, gvr, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+			return dynamicinformer.NewFilteredDynamicInformer(
+				d.Dynamic,
+				gvr,
+				metav1.NamespaceAll,
+				0,
+				cache.Indexers{},
+				nil,
+			).Informer()
 		}
-		all = append(all, kind{resource: resource, gvr: gvr, custom: true, informer: informer, key: named(key), message: message})
+		all = append(
+			all,
+			kind{resource: resource, gvr: gvr, custom: true, informer: informer, key: named(key), message: message},
+		)
 	}
 	if d.Dynamic != nil {
-		custom(kv.CustomNetworkResource, v1alpha1.CustomNetworks, kv.CustomNetworkKey, decoded((*v1alpha1.CustomNetwork).ToKV))
+		custom(
+			kv.CustomNetworkResource,
+			v1alpha1.CustomNetworks,
+			kv.CustomNetworkKey,
+			decoded((*v1alpha1.CustomNetwork).ToKV),
+		)
 		custom(kv.NodeConfigResource, v1alpha1.NodeConfigs, kv.NodeConfigKey, decoded((*v1alpha1.NodeConfig).ToKV))
 	}
 	return all

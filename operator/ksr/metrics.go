@@ -49,9 +49,17 @@ func newMetrics(r *Reflector) *metrics {
 	})
 	return &metrics{
 		Metrics: m,
-		writes:  m.Counter("writes_total", "Keys written to the cluster store, by resource and operation: put or delete.", "resource", "op"),
-		errors: m.Counter("errors_total",
-			"Failures by kind: store, older (the store lost writes), fence, watch (of the API server), object (cannot be stored).", "what"),
+		writes: m.Counter(
+			"writes_total",
+			"Keys written to the cluster store, by resource and operation: put or delete.",
+			"resource",
+			"op",
+		),
+		errors: m.Counter(
+			"errors_total",
+			"Failures by kind: store, older (the store lost writes), fence, watch (of the API server), object (cannot be stored).",
+			"what",
+		),
 		sweeps: m.Counter("sweeps_total", "Comparisons of all keys.").WithLabelValues(),
 	}
 }

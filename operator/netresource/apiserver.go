@@ -77,7 +77,13 @@ func (c *Client) complete(ctx context.Context, m *NetResourceSetManager) error {
 		missing, err := c.missing(ctx, m)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			m.config.Log.Warn("not all NetResourceSets are known to have been read, trying again; nothing is changed until then", "in", m.config.RetryInterval, "error", err)
+			m.config.Log.Warn(
+				"not all NetResourceSets are known to have been read, trying again; nothing is changed until then",
+				"in",
+				m.config.RetryInterval,
+				"error",
+				err,
+			)
 		case err == nil && missing == "":
 			return nil
 		}
@@ -117,9 +123,13 @@ func (c *Client) request(
 	if err != nil {
 		return nil, err
 	}
-	answer, err := runner.Within(context.Background(), c.timeout, func(ctx context.Context) (*unstructured.Unstructured, error) {
-		return send(ctx, u)
-	})
+	answer, err := runner.Within(
+		context.Background(),
+		c.timeout,
+		func(ctx context.Context) (*unstructured.Unstructured, error) {
+			return send(ctx, u)
+		},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -138,9 +148,12 @@ func (c *Client) Update(_, newResource *v1alpha1.NetResourceSet) (*v1alpha1.NetR
 	if newResource.ResourceVersion == "" {
 		return nil, errors.New("update a NetResourceSet: want the resourceVersion that it was read with")
 	}
-	return c.request(newResource, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-		return c.objects.Update(ctx, u, metav1.UpdateOptions{})
-	})
+	return c.request(
+		newResource,
+		func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+			return c.objects.Update(ctx, u, metav1.UpdateOptions{})
+		},
+	)
 }
 
 // UpdateStatus implements NetResourceSetGetterUpdater: it writes the status only.
@@ -148,16 +161,23 @@ func (c *Client) UpdateStatus(_, newResource *v1alpha1.NetResourceSet) (*v1alpha
 	if newResource.ResourceVersion == "" {
 		return nil, errors.New("update the status of a NetResourceSet: want the resourceVersion that it was read with")
 	}
-	return c.request(newResource, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-		return c.objects.UpdateStatus(ctx, u, metav1.UpdateOptions{})
-	})
+	return c.request(
+		newResource,
+		func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+			return c.objects.UpdateStatus(ctx, u, metav1.UpdateOptions{})
+		},
+	)
 }
 
 // Get implements NetResourceSetGetterUpdater.
 func (c *Client) Get(name string) (*v1alpha1.NetResourceSet, error) {
-	u, err := runner.Within(context.Background(), c.timeout, func(ctx context.Context) (*unstructured.Unstructured, error) {
-		return c.objects.Get(ctx, name, metav1.GetOptions{})
-	})
+	u, err := runner.Within(
+		context.Background(),
+		c.timeout,
+		func(ctx context.Context) (*unstructured.Unstructured, error) {
+			return c.objects.Get(ctx, name, metav1.GetOptions{})
+		},
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,9 @@ import (
 var (
 	// ErrUnknownOutcome is returned for a call of the provider that has not returned
 	// by its deadline. Reading the provider shows what it has done.
-	ErrUnknownOutcome = errors.New("netresource: the provider has not answered in time: what the call has done is not known before the provider is read")
+	ErrUnknownOutcome = errors.New(
+		"netresource: the provider has not answered in time: what the call has done is not known before the provider is read",
+	)
 	// ErrUnderWay is returned instead of a second call of a kind while the first one
 	// has not returned.
 	ErrUnderWay = errors.New("netresource: an earlier call of the same kind has not returned")
@@ -137,7 +139,17 @@ func guarded[T any](ctx context.Context, c *calls, r request[T]) (value T, err e
 	done := false
 	defer func() {
 		if p := recover(); p != nil || !done {
-			c.log.Error("the provider has panicked", "operation", r.name, "node", r.node, "panic", p, "stack", string(debug.Stack()))
+			c.log.Error(
+				"the provider has panicked",
+				"operation",
+				r.name,
+				"node",
+				r.node,
+				"panic",
+				p,
+				"stack",
+				string(debug.Stack()),
+			)
 			err = fmt.Errorf("call %s: %w: %v", r.operation, ErrPanicked, p)
 		}
 	}()
@@ -236,7 +248,13 @@ func (c *calls) isOverdue(what operation, x *call) {
 	if _, under := c.all[x]; under {
 		x.overdue = true
 		c.count(what.name, 1)
-		c.log.Warn("a call of the provider is past its deadline: other nodes go on, and its outcome is read back", "operation", what.name, "node", what.node)
+		c.log.Warn(
+			"a call of the provider is past its deadline: other nodes go on, and its outcome is read back",
+			"operation",
+			what.name,
+			"node",
+			what.node,
+		)
 	}
 }
 
@@ -306,7 +324,11 @@ func (c *calls) close() error {
 		left = append(left, what.String())
 	}
 	slices.Sort(left)
-	return fmt.Errorf("close the manager of NetResourceSets: %d calls of the provider do not return: %s", len(left), strings.Join(left, ", "))
+	return fmt.Errorf(
+		"close the manager of NetResourceSets: %d calls of the provider do not return: %s",
+		len(left),
+		strings.Join(left, ", "),
+	)
 }
 
 // slotKey is the context key of a worker's slot.

@@ -188,7 +188,8 @@ func TestNodesThatHangDoNotStopOthers(t *testing.T) {
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(nrs.Status.IPAM.OperatorStatus.Error).To(ContainSubstring("call "), "the status of the node says it")
 				most := 1
-				if strings.HasPrefix(what, "Get") { // it is asked together with UpdatedNode and with ResyncInterfacesAndIPs
+				// it is asked together with UpdatedNode and with ResyncInterfacesAndIPs
+				if strings.HasPrefix(what, "Get") {
 					most = 2
 				}
 				g.Expect(u.count(what+" a")).To(BeNumerically("<=", most), "no second call before the first has returned")

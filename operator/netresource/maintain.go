@@ -171,20 +171,31 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 		if err := n.manager.turn(ctx); err != nil {
 			return false, err
 		}
-		_, err = n.allocateMore(ctx, opAllocate, func(ctx context.Context, ops NetResourceOperations) (allocated, error) {
-			return allocated{}, ops.AllocateIPs(ctx, a)
-		})
+		_, err = n.allocateMore(
+			ctx,
+			opAllocate,
+			func(ctx context.Context, ops NetResourceOperations) (allocated, error) {
+				return allocated{}, ops.AllocateIPs(ctx, a)
+			},
+		)
 		if err == nil {
 			m.IncAllocationAttempt("success", string(a.PoolID))
 			m.AddIPAllocation(string(a.PoolID), int64(a.MaxIPsToAllocate))
 			return true, nil
 		}
 		m.IncAllocationAttempt("ip assignment failed", string(a.PoolID))
-		err = fmt.Errorf("allocate %d addresses of pool %q on interface %q: %w", a.MaxIPsToAllocate, a.PoolID, a.InterfaceID, err)
+		err = fmt.Errorf(
+			"allocate %d addresses of pool %q on interface %q: %w",
+			a.MaxIPsToAllocate,
+			a.PoolID,
+			a.InterfaceID,
+			err,
+		)
 		if errors.Is(err, ErrUnderWay) {
 			return false, err
 		}
-		if errors.Is(err, ErrThrottled) || errors.Is(err, ErrUnknownOutcome) || ctx.Err() != nil || a.AvailableInterfaces == 0 {
+		if errors.Is(err, ErrThrottled) || errors.Is(err, ErrUnknownOutcome) || ctx.Err() != nil ||
+			a.AvailableInterfaces == 0 {
 			return true, err
 		}
 		n.log.Warn("creating another interface, because the first allocation has failed", "error", err)
@@ -197,13 +208,21 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 	if err := n.manager.turn(ctx); err != nil {
 		return true, err
 	}
-	got, err2 := n.allocateMore(ctx, opInterface, func(ctx context.Context, ops NetResourceOperations) (got allocated, err error) {
-		got.addresses, got.phrase, err = ops.CreateInterface(ctx, a, n.log)
-		return got, err
-	})
+	got, err2 := n.allocateMore(
+		ctx,
+		opInterface,
+		func(ctx context.Context, ops NetResourceOperations) (got allocated, err error) {
+			got.addresses, got.phrase, err = ops.CreateInterface(ctx, a, n.log)
+			return got, err
+		},
+	)
 	if err2 != nil {
 		m.IncAllocationAttempt(cmp.Or(got.phrase, "interface creation failed"), string(a.PoolID))
-		return err != nil || !errors.Is(err2, ErrUnderWay), errors.Join(err, fmt.Errorf("create an interface with %d addresses: %w", request, err2))
+		return err != nil ||
+				!errors.Is(err2, ErrUnderWay), errors.Join(
+				err,
+				fmt.Errorf("create an interface with %d addresses: %w", request, err2),
+			)
 	}
 	m.IncAllocationAttempt("success", string(a.PoolID))
 	m.AddIPAllocation(string(a.PoolID), int64(got.addresses))

@@ -34,7 +34,8 @@ type Config struct {
 	TriggerInterval time.Duration // least time between two rounds; 0: 10 milliseconds
 	RetryInterval   time.Duration // first wait after an error; 0: 1 second
 	RetryMost       time.Duration // longest wait after an error; 0: 1 minute
-	Consistency     time.Duration // how long the provider may show the state before a call; 0: 1 minute, less: not at all
+	// how long the provider may show the state before a call; 0: 1 minute, less: not at all
+	Consistency time.Duration
 	// CallTimeout is the deadline of a call of the provider for one node; 0: 30
 	// seconds. A call that lasts longer than a thirtieth of it frees its worker's
 	// slot for another node.
@@ -115,8 +116,14 @@ type NetResourceSetManager struct {
 }
 
 // NewNetResourceSetManager returns a manager with the defaults of Config.
-func NewNetResourceSetManager(instancesAPI AllocationImplementation, k8sAPI NetResourceSetGetterUpdater, metrics MetricsAPI,
-	parallelWorkers int64, releaseExcessIPs bool, prefixDelegation bool) (*NetResourceSetManager, error) {
+func NewNetResourceSetManager(
+	instancesAPI AllocationImplementation,
+	k8sAPI NetResourceSetGetterUpdater,
+	metrics MetricsAPI,
+	parallelWorkers int64,
+	releaseExcessIPs bool,
+	prefixDelegation bool,
+) (*NetResourceSetManager, error) {
 	return New(Config{
 		Instances: instancesAPI, API: k8sAPI, Metrics: metrics, Workers: parallelWorkers,
 		ReleaseExcess: releaseExcessIPs, PrefixDelegation: prefixDelegation,
@@ -260,7 +267,11 @@ func (n *NetResourceSetManager) Resync(ctx context.Context, syncTime time.Time) 
 
 // each calls do for all nodes, Workers of them at once. It does not wait for nodes that
 // the provider holds up.
-func (n *NetResourceSetManager) each(ctx context.Context, nodes []*NetResource, do func(context.Context, *NetResource)) {
+func (n *NetResourceSetManager) each(
+	ctx context.Context,
+	nodes []*NetResource,
+	do func(context.Context, *NetResource),
+) {
 	slots := make(chan struct{}, n.config.Workers)
 	var all sync.WaitGroup
 	for _, node := range nodes {
@@ -382,7 +393,11 @@ func (n *NetResourceSetManager) create(known *NetResource, resource *v1alpha1.Ne
 
 // register records the outcome of CreateNetResource. It returns the node that has the
 // name now, nil for none, and whether the provider refuses it.
-func (n *NetResourceSetManager) register(node *NetResource, first, refuses bool, err error) (other *NetResource, refused bool) {
+func (n *NetResourceSetManager) register(
+	node *NetResource,
+	first, refuses bool,
+	err error,
+) (other *NetResource, refused bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if other = n.nodes[node.name]; other != node && (other != nil || !first) {

@@ -51,8 +51,16 @@ type NetResource struct {
 
 func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet) *NetResource {
 	n := &NetResource{
-		name: resource.Name, manager: m, log: m.config.Log.With("node", resource.Name), turn: make(chan struct{}, 1), resource: resource.DeepCopy(),
-		release: releases{since: map[string]time.Time{}, gone: map[string]time.Time{}, want: map[string]handshake.Want{}},
+		name:     resource.Name,
+		manager:  m,
+		log:      m.config.Log.With("node", resource.Name),
+		turn:     make(chan struct{}, 1),
+		resource: resource.DeepCopy(),
+		release: releases{
+			since: map[string]time.Time{},
+			gone:  map[string]time.Time{},
+			want:  map[string]handshake.Want{},
+		},
 	}
 	n.release.doubt(resource.Status.IPAM.ReleaseIPs)
 	return n
@@ -279,7 +287,8 @@ func (n *NetResource) due() bool {
 	if n.removed || !n.known || !n.waitsFor.IsZero() {
 		return false
 	}
-	return n.stats.NeededIPs > 0 || n.manager.config.ReleaseExcess && n.stats.ExcessIPs > 0 || len(n.resource.Status.IPAM.ReleaseIPs) > 0
+	return n.stats.NeededIPs > 0 || n.manager.config.ReleaseExcess && n.stats.ExcessIPs > 0 ||
+		len(n.resource.Status.IPAM.ReleaseIPs) > 0
 }
 
 // recalculate reads the node's addresses from the provider, and counts.
@@ -290,7 +299,10 @@ func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err == nil && v.available == nil && len(n.available)+len(n.resource.Spec.IPAM.Pool) > 0 {
-		err = fmt.Errorf("call ResyncInterfacesAndIPs for node %s: neither a map nor an error: want an empty map for a node that has nothing", n.name)
+		err = fmt.Errorf(
+			"call ResyncInterfacesAndIPs for node %s: neither a map nor an error: want an empty map for a node that has nothing",
+			n.name,
+		)
 	}
 	if err != nil {
 		n.known, n.level = false, watermark.Level{}
@@ -344,7 +356,13 @@ func (n *NetResource) count() {
 // marks returns the watermarks of the node. The caller holds mu.
 func (n *NetResource) marks() watermark.Marks {
 	s := n.resource.Spec.IPAM
-	m := watermark.Marks{Pre: s.PreAllocate, Min: s.MinAllocate, Max: s.MaxAllocate, Above: s.MaxAboveWatermark, Pending: n.manager.config.Pending(n.name)}
+	m := watermark.Marks{
+		Pre:     s.PreAllocate,
+		Min:     s.MinAllocate,
+		Max:     s.MaxAllocate,
+		Above:   s.MaxAboveWatermark,
+		Pending: n.manager.config.Pending(n.name),
+	}
 	if m.Pre == 0 {
 		m.Pre = n.limits.least
 	}

@@ -28,9 +28,15 @@ type PodCount struct {
 
 // NewPodCount returns a PodCount that counts nothing before Follow.
 func NewPodCount(client kubernetes.Interface) *PodCount {
-	informer := v1.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-		o.FieldSelector = "status.phase=" + string(corev1.PodPending) + ",spec.nodeName!="
-	})
+	informer := v1.NewFilteredPodInformer(
+		client,
+		metav1.NamespaceAll,
+		0,
+		cache.Indexers{},
+		func(o *metav1.ListOptions) {
+			o.FieldSelector = "status.phase=" + string(corev1.PodPending) + ",spec.nodeName!="
+		},
+	)
 	_ = informer.SetTransform(reducePod) // it fails only for an informer that runs
 	return &PodCount{informer: informer, nodes: map[string]int{}, waitOn: map[string]string{}}
 }
@@ -41,7 +47,14 @@ func reducePod(o any) (any, error) {
 	if !ok {
 		return o, nil
 	}
-	small := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}}
+	small := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       p.Namespace,
+			Name:            p.Name,
+			UID:             p.UID,
+			ResourceVersion: p.ResourceVersion,
+		},
+	}
 	if AwaitsAddress(p) {
 		small.Spec.NodeName = p.Spec.NodeName
 	}

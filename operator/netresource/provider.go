@@ -38,7 +38,9 @@ type limits struct {
 
 func limitsOf(ops NetResourceOperations) limits {
 	l := limits{
-		most: ops.GetMaximumAllocatableIPv4(), least: ops.GetMinimumAllocatableIPv4(), burst: ops.GetMaximumBurstableAllocatableIPv4(),
+		most:     ops.GetMaximumAllocatableIPv4(),
+		least:    ops.GetMinimumAllocatableIPv4(),
+		burst:    ops.GetMaximumBurstableAllocatableIPv4(),
 		prefixes: ops.IsPrefixDelegated(),
 	}
 	if l.prefixes {
@@ -144,7 +146,11 @@ func (n *NetResource) prepareAllocation(ctx context.Context) (*AllocationAction,
 		},
 	}.run(ctx, n)
 	if err == nil && a == nil {
-		err = fmt.Errorf("call %s for node %s: neither an action nor an error: want one of them", opPrepareAllocation, n.name)
+		err = fmt.Errorf(
+			"call %s for node %s: neither an action nor an error: want one of them",
+			opPrepareAllocation,
+			n.name,
+		)
 	}
 	return a, err
 }
@@ -230,7 +236,11 @@ func (n *NetResource) checkUnresolved() error {
 	if n.unresolved == nil {
 		return nil
 	}
-	return fmt.Errorf("call %s: %w, and the provider does not show its outcome: nothing more is allocated until it does", n.unresolved.what, ErrUnderWay)
+	return fmt.Errorf(
+		"call %s: %w, and the provider does not show its outcome: nothing more is allocated until it does",
+		n.unresolved.what,
+		ErrUnderWay,
+	)
 }
 
 // releaseIPs makes the call that releases addresses.

@@ -166,7 +166,16 @@ func (n *NetResource) releaseAccepted(ctx context.Context) (mutated bool, err er
 		if err == nil {
 			n.manager.config.Metrics.AddIPRelease(string(a.PoolID), int64(len(a.IPsToRelease)))
 		} else {
-			failed = append(failed, fmt.Errorf("release %d addresses of pool %q on interface %q: %w", len(a.IPsToRelease), a.PoolID, a.InterfaceID, err))
+			failed = append(
+				failed,
+				fmt.Errorf(
+					"release %d addresses of pool %q on interface %q: %w",
+					len(a.IPsToRelease),
+					a.PoolID,
+					a.InterfaceID,
+					err,
+				),
+			)
 		}
 		if errors.Is(err, ErrUnderWay) {
 			break

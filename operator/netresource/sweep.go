@@ -52,7 +52,13 @@ func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) e
 		work.Go(func() {
 			for orphans := (&Orphans{}); runner.Wait(ctx, s.Every) == nil; {
 				if err := s.pass(ctx, orphans, nodes.GetStore()); err != nil && ctx.Err() == nil {
-					s.Log.Warn("not all NetResourceSets of nodes that are gone are deleted, trying again", "in", s.Every, "error", err)
+					s.Log.Warn(
+						"not all NetResourceSets of nodes that are gone are deleted, trying again",
+						"in",
+						s.Every,
+						"error",
+						err,
+					)
 				}
 			}
 		})
@@ -63,7 +69,9 @@ func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) e
 // reduceNode keeps the name of a Node.
 func reduceNode(o any) (any, error) {
 	if n, ok := o.(*corev1.Node); ok {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}}, nil
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion},
+		}, nil
 	}
 	return o, nil
 }
@@ -105,7 +113,11 @@ func (s Sweeper) remove(ctx context.Context, n *v1alpha1.NetResourceSet) error {
 			return fmt.Errorf("delete NetResourceSet %s: %w", n.Name, err)
 		}
 	}
-	err = s.Client.objects.Delete(asking, n.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion}})
+	err = s.Client.objects.Delete(
+		asking,
+		n.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion}},
+	)
 	switch {
 	case err == nil:
 		s.Log.Info("a NetResourceSet is deleted, because its node is gone", "node", n.Name, "uid", n.UID,

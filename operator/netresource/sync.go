@@ -44,43 +44,57 @@ func (n *NetResource) write(ctx context.Context) error {
 	if !known {
 		return nil
 	}
-	return n.put(ctx, "spec", n.manager.config.API.Update, func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
-		if maps.Equal(base.Spec.IPAM.Pool, pool) {
-			return nil
-		}
-		next := base.DeepCopy()
-		next.Spec.IPAM.Pool = maps.Clone(pool)
-		return next
-	})
+	return n.put(
+		ctx,
+		"spec",
+		n.manager.config.API.Update,
+		func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
+			if maps.Equal(base.Spec.IPAM.Pool, pool) {
+				return nil
+			}
+			next := base.DeepCopy()
+			next.Spec.IPAM.Pool = maps.Clone(pool)
+			return next
+		},
+	)
 }
 
 // writeStatus writes the operator's part of the status. Fields that the provider cannot
 // give stay as they are, and the status says why.
 func (n *NetResource) writeStatus(ctx context.Context) error {
-	return n.put(ctx, "status", n.manager.config.API.UpdateStatus, func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
-		err := n.plan(ctx)
-		copied := *base // all but the status is only read
-		r := &copied
-		r.Status = *base.Status.DeepCopy()
-		n.PopulateIPReleaseStatus(r)
-		n.mu.Lock()
-		r.Status.IPAM.OperatorStatus.Error = cmp.Or(n.lastError, n.updateError)
-		if n.known {
-			r.Status.Addresses = v1alpha1.AddressCounts{Used: n.stats.UsedIPs, Available: n.stats.AvailableIPs, Capacity: n.marks().Max}
-		}
-		n.mu.Unlock()
-		own, err2 := n.populated(ctx, r)
-		if err2 == nil {
-			r.Status = own.Status
-		}
-		if err = errors.Join(err, err2); err != nil && r.Status.IPAM.OperatorStatus.Error == "" {
-			r.Status.IPAM.OperatorStatus.Error = err.Error()
-		}
-		if equality.Semantic.DeepEqual(&base.Status, &r.Status) {
-			return nil
-		}
-		return r
-	})
+	return n.put(
+		ctx,
+		"status",
+		n.manager.config.API.UpdateStatus,
+		func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
+			err := n.plan(ctx)
+			copied := *base // all but the status is only read
+			r := &copied
+			r.Status = *base.Status.DeepCopy()
+			n.PopulateIPReleaseStatus(r)
+			n.mu.Lock()
+			r.Status.IPAM.OperatorStatus.Error = cmp.Or(n.lastError, n.updateError)
+			if n.known {
+				r.Status.Addresses = v1alpha1.AddressCounts{
+					Used:      n.stats.UsedIPs,
+					Available: n.stats.AvailableIPs,
+					Capacity:  n.marks().Max,
+				}
+			}
+			n.mu.Unlock()
+			own, err2 := n.populated(ctx, r)
+			if err2 == nil {
+				r.Status = own.Status
+			}
+			if err = errors.Join(err, err2); err != nil && r.Status.IPAM.OperatorStatus.Error == "" {
+				r.Status.IPAM.OperatorStatus.Error = err.Error()
+			}
+			if equality.Semantic.DeepEqual(&base.Status, &r.Status) {
+				return nil
+			}
+			return r
+		},
+	)
 }
 
 // put writes the version that change derives from the newest one, unless that is

@@ -72,8 +72,21 @@ type mode interface {
 // NewAllocator makes an Allocator of the type that the settings name.
 func NewAllocator(deps Deps, settings Settings) (*Allocator, error) {
 	deps, settings = deps.withDefaults(), settings.withDefaults()
-	a := &Allocator{warned: map[netip.Prefix]int{}, deps: deps, settings: settings, log: deps.Log, term: deps.Instance,
-		queue: runner.NewQueue(0, nil, nil), api: apiServer{deps.Client, settings.CallTimeout}, gate: gateOf(deps.Fence, settings.CallTimeout), claims: newClaimReader(deps.Claims, settings.CallTimeout)}
+	a := &Allocator{
+		warned:   map[netip.Prefix]int{},
+		deps:     deps,
+		settings: settings,
+		log:      deps.Log,
+		term:     deps.Instance,
+		queue: runner.NewQueue(
+			0,
+			nil,
+			nil,
+		),
+		api:    apiServer{deps.Client, settings.CallTimeout},
+		gate:   gateOf(deps.Fence, settings.CallTimeout),
+		claims: newClaimReader(deps.Claims, settings.CallTimeout),
+	}
 	var set *blocks.Set
 	var err error
 	switch settings.Type {

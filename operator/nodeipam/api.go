@@ -61,8 +61,14 @@ const (
 // caller may start its factory before Run or after it. clusterCIDR and nodeCIDRMaskSize are not
 // looked at where the cloud chooses the CIDRs; serviceCIDR and cloud may be nil
 // where they are not needed. NewAllocator can have more ranges, and both families.
-func New(kubeClient clientset.Interface, cloud Cloud, nodeInformer informers.NodeInformer, allocatorType CIDRAllocatorType,
-	clusterCIDR, serviceCIDR *net.IPNet, nodeCIDRMaskSize int) (CIDRAllocator, error) {
+func New(
+	kubeClient clientset.Interface,
+	cloud Cloud,
+	nodeInformer informers.NodeInformer,
+	allocatorType CIDRAllocatorType,
+	clusterCIDR, serviceCIDR *net.IPNet,
+	nodeCIDRMaskSize int,
+) (CIDRAllocator, error) {
 	if allocatorType == "" {
 		return nil, errors.New("make a CIDR allocator: no type is given")
 	}
@@ -76,8 +82,14 @@ func New(kubeClient clientset.Interface, cloud Cloud, nodeInformer informers.Nod
 // NewCIDRRangeAllocator makes a RangeAllocator, and registers the informer of
 // nodes. nodeList are the nodes that there
 // are; with nil they are read from the API server before the first CIDR is given.
-func NewCIDRRangeAllocator(client clientset.Interface, nodeInformer informers.NodeInformer, clusterCIDR *net.IPNet, serviceCIDR *net.IPNet,
-	subNetMaskSize int, nodeList *v1.NodeList) (CIDRAllocator, error) {
+func NewCIDRRangeAllocator(
+	client clientset.Interface,
+	nodeInformer informers.NodeInformer,
+	clusterCIDR *net.IPNet,
+	serviceCIDR *net.IPNet,
+	subNetMaskSize int,
+	nodeList *v1.NodeList,
+) (CIDRAllocator, error) {
 	settings, err := oneRange(RangeAllocatorType, clusterCIDR, serviceCIDR, subNetMaskSize)
 	if err != nil {
 		return nil, err
@@ -94,8 +106,14 @@ func NewCIDRRangeAllocator(client clientset.Interface, nodeInformer informers.No
 
 // NewCloudCIDRAllocator makes a CloudAllocator, and registers the informer of
 // nodes.
-func NewCloudCIDRAllocator(client clientset.Interface, cloud Cloud, nodeInformer informers.NodeInformer) (CIDRAllocator, error) {
-	return checked(NewAllocator(Deps{Client: client, Nodes: nodeInformer, Cloud: cloud}, Settings{Type: CloudAllocatorType}))
+func NewCloudCIDRAllocator(
+	client clientset.Interface,
+	cloud Cloud,
+	nodeInformer informers.NodeInformer,
+) (CIDRAllocator, error) {
+	return checked(
+		NewAllocator(Deps{Client: client, Nodes: nodeInformer, Cloud: cloud}, Settings{Type: CloudAllocatorType}),
+	)
 }
 
 // checked keeps a nil *Allocator from becoming a CIDRAllocator that is not nil.
@@ -154,11 +172,20 @@ type Controller struct {
 }
 
 // NewController makes a Controller of one cluster CIDR.
-func NewController(config *Config, kubeClient clientset.Interface, cloud Cloud, clusterCIDR, serviceCIDR *net.IPNet, nodeCIDRMaskSize int) (*Controller, error) {
+func NewController(
+	config *Config,
+	kubeClient clientset.Interface,
+	cloud Cloud,
+	clusterCIDR, serviceCIDR *net.IPNet,
+	nodeCIDRMaskSize int,
+) (*Controller, error) {
 	if config == nil {
 		return nil, errors.New("make an IPAM controller: no configuration")
 	}
-	types := map[NodeSyncMode]CIDRAllocatorType{SyncFromCluster: IPAMFromClusterAllocatorType, SyncFromCloud: IPAMFromCloudAllocatorType}
+	types := map[NodeSyncMode]CIDRAllocatorType{
+		SyncFromCluster: IPAMFromClusterAllocatorType,
+		SyncFromCloud:   IPAMFromCloudAllocatorType,
+	}
 	if types[config.Mode] == "" {
 		return nil, fmt.Errorf("make an IPAM controller: invalid IPAM controller mode %q", config.Mode)
 	}

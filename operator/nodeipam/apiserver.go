@@ -62,7 +62,14 @@ func (a apiServer) patch(ctx context.Context, name string, body []byte) (*v1.Nod
 
 func (a apiServer) patchStatus(ctx context.Context, name string, body []byte) error {
 	_, err := runner.Within(ctx, a.timeout, func(ctx context.Context) (*v1.Node, error) {
-		return a.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+		return a.client.CoreV1().Nodes().Patch(
+			ctx,
+			name,
+			types.StrategicMergePatchType,
+			body,
+			metav1.PatchOptions{},
+			"status",
+		)
 	})
 	return err
 }

@@ -194,7 +194,8 @@ func (b *assignments) pools() []netip.Prefix {
 func (b *assignments) continueAfter(nodes []v1.Node) {
 	newest := -1
 	for i := range nodes {
-		if hasPodCIDRs(&nodes[i]) && (newest < 0 || nodes[newest].CreationTimestamp.Before(&nodes[i].CreationTimestamp)) {
+		if hasPodCIDRs(&nodes[i]) &&
+			(newest < 0 || nodes[newest].CreationTimestamp.Before(&nodes[i].CreationTimestamp)) {
 			newest = i
 		}
 	}

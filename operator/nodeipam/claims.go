@@ -112,7 +112,11 @@ func (x *claimIndex) overlapping(p netip.Prefix) iter.Seq[Claim] {
 				}
 			}
 		}
-		i, _ := slices.BinarySearchFunc(x.blocks, p.Addr(), func(b netip.Prefix, a netip.Addr) int { return b.Addr().Compare(a) })
+		i, _ := slices.BinarySearchFunc(
+			x.blocks,
+			p.Addr(),
+			func(b netip.Prefix, a netip.Addr) int { return b.Addr().Compare(a) },
+		)
 		for ; i < len(x.blocks) && p.Contains(x.blocks[i].Addr()); i++ {
 			if x.blocks[i].Bits() <= p.Bits() {
 				continue

@@ -152,7 +152,8 @@ func (a *Allocator) handlers() cache.ResourceEventHandler {
 func relevant(old, node *v1.Node) bool {
 	return old.UID != node.UID || !slices.Equal(podCIDRTexts(old), podCIDRTexts(node)) ||
 		(old.DeletionTimestamp == nil) != (node.DeletionTimestamp == nil) || old.Spec.ProviderID != node.Spec.ProviderID ||
-		!hasPodCIDRs(node) && (!maps.Equal(old.Labels, node.Labels) || !maps.Equal(foreignAnnotations(old), foreignAnnotations(node))) ||
+		!hasPodCIDRs(node) &&
+			(!maps.Equal(old.Labels, node.Labels) || !maps.Equal(foreignAnnotations(old), foreignAnnotations(node))) ||
 		networkStatus(old) != networkStatus(node)
 }
 

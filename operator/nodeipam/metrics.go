@@ -73,8 +73,12 @@ func newRangeMetrics(m *runner.Metrics) rangeMetrics {
 		usage:       upstream("cidrset_usage_cidrs", "Fraction of the range's node CIDRs in use, from 0 to 1."),
 		tries: upstream("cidrset_allocation_tries_per_request",
 			"Node CIDRs in use between the start of an allocation's search and its result."),
-		blocks: m.Desc("cadastre_node_cidr_blocks",
-			"Node CIDRs of a range by state. If blocks have other sizes than the range's, reserved and held are one.", "range", "state"),
+		blocks: m.Desc(
+			"cadastre_node_cidr_blocks",
+			"Node CIDRs of a range by state. If blocks have other sizes than the range's, reserved and held are one.",
+			"range",
+			"state",
+		),
 	}
 }
 
@@ -116,8 +120,11 @@ func patchOutcome(err error) string {
 
 // refused reports whether the API server itself answered that it has not applied a patch.
 func refused(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) ||
-		apierrors.IsUnauthorized(err) || apierrors.IsBadRequest(err) || apierrors.IsTooManyRequests(err)
+	return apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) ||
+		apierrors.IsForbidden(err) ||
+		apierrors.IsUnauthorized(err) ||
+		apierrors.IsBadRequest(err) ||
+		apierrors.IsTooManyRequests(err)
 }
 
 func (m *metrics) synced(err error) {

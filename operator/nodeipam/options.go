@@ -95,7 +95,12 @@ func (r *reader) fail(flag string, value any, format string, args ...any) {
 }
 
 func (r *reader) types() {
-	all := []CIDRAllocatorType{RangeAllocatorType, CloudAllocatorType, IPAMFromClusterAllocatorType, IPAMFromCloudAllocatorType}
+	all := []CIDRAllocatorType{
+		RangeAllocatorType,
+		CloudAllocatorType,
+		IPAMFromClusterAllocatorType,
+		IPAMFromCloudAllocatorType,
+	}
 	r.settings.Type = CIDRAllocatorType(r.options.Type)
 	if r.options.Type == "" {
 		r.settings.Type = RangeAllocatorType
@@ -202,7 +207,10 @@ func (r *reader) more() {
 			r.fail(FlagMoreRanges, text, "%v", err)
 			continue
 		}
-		i := slices.IndexFunc(r.settings.Ranges, func(x blocks.Range) bool { return x.Prefix.Addr().Is4() == p.Addr().Is4() })
+		i := slices.IndexFunc(
+			r.settings.Ranges,
+			func(x blocks.Range) bool { return x.Prefix.Addr().Is4() == p.Addr().Is4() },
+		)
 		if i < 0 {
 			r.fail(FlagMoreRanges, text, "--%s has no CIDR of this family", FlagCluster)
 			continue
@@ -218,7 +226,10 @@ func (r *reader) more() {
 			r.fail(FlagMoreRanges, text, "it cannot be cut in /%d", bits)
 			continue
 		}
-		r.settings.Ranges = append(r.settings.Ranges, blocks.Range{Prefix: p, Bits: bits, Pool: r.settings.Ranges[i].Pool})
+		r.settings.Ranges = append(
+			r.settings.Ranges,
+			blocks.Range{Prefix: p, Bits: bits, Pool: r.settings.Ranges[i].Pool},
+		)
 	}
 }
 
@@ -251,7 +262,10 @@ func (r *reader) service() {
 	if o.Service != "" {
 		all, ok := r.cidrs(FlagService, o.Service)
 		if !ok {
-			r.warnings = append(r.warnings, fmt.Sprintf("--%s=%s: it is not a list of CIDRs, and is left out", FlagService, o.Service))
+			r.warnings = append(
+				r.warnings,
+				fmt.Sprintf("--%s=%s: it is not a list of CIDRs, and is left out", FlagService, o.Service),
+			)
 		}
 		r.settings.Reserved = all
 	}

@@ -91,7 +91,11 @@ func (r *reports) problem(ctx context.Context, node *v1.Node, reason, message st
 		r.log.Warn("a node has a problem with its podCIDRs", "node", node.Name, "reason", reason, "problem", message)
 		r.event(node, reason, message)
 	}
-	r.condition(ctx, node, v1.NodeCondition{Type: ConditionProblem, Status: v1.ConditionTrue, Reason: reason, Message: message})
+	r.condition(
+		ctx,
+		node,
+		v1.NodeCondition{Type: ConditionProblem, Status: v1.ConditionTrue, Reason: reason, Message: message},
+	)
 }
 
 // unserved notes that nothing is left for node. That is told once, with the
@@ -109,7 +113,16 @@ func (r *reports) unserved(ctx context.Context, node *v1.Node, err error) {
 		r.log.Error("node CIDRs are exhausted; nodes have to wait", "node", node.Name, "err", err)
 		r.event(node, ReasonNotAvailable, message)
 	}
-	r.condition(ctx, node, v1.NodeCondition{Type: ConditionProblem, Status: v1.ConditionTrue, Reason: ReasonNotAvailable, Message: message})
+	r.condition(
+		ctx,
+		node,
+		v1.NodeCondition{
+			Type:    ConditionProblem,
+			Status:  v1.ConditionTrue,
+			Reason:  ReasonNotAvailable,
+			Message: message,
+		},
+	)
 }
 
 // fine notes that node has what it should have.
@@ -124,8 +137,12 @@ func (r *reports) fine(ctx context.Context, node *v1.Node) {
 		r.log.Info("every node has its podCIDRs again")
 	}
 	if marked || hasProblem(node) {
-		r.condition(ctx, node, v1.NodeCondition{Type: ConditionProblem, Status: v1.ConditionFalse, Reason: ReasonAssigned,
-			Message: "The node has its podCIDRs: " + fmt.Sprint(podCIDRTexts(node))})
+		r.condition(
+			ctx,
+			node,
+			v1.NodeCondition{Type: ConditionProblem, Status: v1.ConditionFalse, Reason: ReasonAssigned,
+				Message: "The node has its podCIDRs: " + fmt.Sprint(podCIDRTexts(node))},
+		)
 	}
 }
 

@@ -60,7 +60,8 @@ type EventRecorder interface {
 }
 
 // Deps holds the dependencies of an Allocator. Nodes is needed for Run only, and
-// NewAllocator registers its informer; Cloud is needed by the cloud types only. All others that are missing have defaults.
+// NewAllocator registers its informer; Cloud is needed by the cloud types only. All others that are
+// missing have defaults.
 type Deps struct {
 	Client   clientset.Interface
 	Nodes    informers.NodeInformer
@@ -119,7 +120,12 @@ func (s Settings) newSet() (*blocks.Set, error) {
 	}
 	for _, r := range set.Stat(time.Time{}).Ranges {
 		if r.Free() == 0 {
-			return nil, fmt.Errorf("range %s: %w: all of it is reserved (%v)", r.Prefix, blocks.ErrExhausted, s.Reserved)
+			return nil, fmt.Errorf(
+				"range %s: %w: all of it is reserved (%v)",
+				r.Prefix,
+				blocks.ErrExhausted,
+				s.Reserved,
+			)
 		}
 	}
 	return set, nil

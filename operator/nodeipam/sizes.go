@@ -42,8 +42,17 @@ func (s *Settings) sizesOf(node *v1.Node, pools []netip.Prefix) ([]int, error) {
 			continue
 		}
 		bits, err := strconv.Atoi(text)
-		if err != nil || !slices.ContainsFunc(limits, func(l SizeLimit) bool { return l.Min <= bits && bits <= l.Max }) {
-			return nil, fmt.Errorf("%w: node %q asks for %s=%q: want a prefix length within --%s %s", blocks.ErrSize, node.Name, name, text, FlagSizeLimits, texts(limits))
+		if err != nil ||
+			!slices.ContainsFunc(limits, func(l SizeLimit) bool { return l.Min <= bits && bits <= l.Max }) {
+			return nil, fmt.Errorf(
+				"%w: node %q asks for %s=%q: want a prefix length within --%s %s",
+				blocks.ErrSize,
+				node.Name,
+				name,
+				text,
+				FlagSizeLimits,
+				texts(limits),
+			)
 		}
 		sizes[i] = bits
 	}
@@ -68,7 +77,12 @@ func wantedSize(node *v1.Node, is4 bool) (name, text string) {
 func (s *Settings) unreadSize(node *v1.Node, pools []netip.Prefix) string {
 	for _, p := range pools {
 		if name, text := wantedSize(node, p.Addr().Is4()); text != "" && len(s.limitsOf(p.Addr().Is4())) == 0 {
-			return fmt.Sprintf("%s=%q is not read: the operator has no --%s for this family, so the node has blocks of the default length", name, text, FlagSizeLimits)
+			return fmt.Sprintf(
+				"%s=%q is not read: the operator has no --%s for this family, so the node has blocks of the default length",
+				name,
+				text,
+				FlagSizeLimits,
+			)
 		}
 	}
 	return ""
@@ -85,8 +99,15 @@ func (s *Settings) checkLimits() error {
 		case slices.ContainsFunc(s.SizeLimits[:i], func(m SizeLimit) bool { return m.Range.Masked() == l.Range.Masked() }):
 			return fmt.Errorf("size limit %s: the range has another limit: want one for each range", l)
 		case l.Min < l.Range.Bits() || l.Min > s.Ranges[r].Bits || l.Max < s.Ranges[r].Bits || l.Max > l.Range.Addr().BitLen():
-			return fmt.Errorf("size limit %s: want MIN from %d to %d, and MAX from %d to %d: nodes have /%d by default", l,
-				l.Range.Bits(), s.Ranges[r].Bits, s.Ranges[r].Bits, l.Range.Addr().BitLen(), s.Ranges[r].Bits)
+			return fmt.Errorf(
+				"size limit %s: want MIN from %d to %d, and MAX from %d to %d: nodes have /%d by default",
+				l,
+				l.Range.Bits(),
+				s.Ranges[r].Bits,
+				s.Ranges[r].Bits,
+				l.Range.Addr().BitLen(),
+				s.Ranges[r].Bits,
+			)
 		}
 	}
 	return nil

@@ -48,7 +48,11 @@ func (m *fromCloudMode) reconcile(ctx context.Context, node *v1.Node) error {
 	case len(aliases) == 0 && !hasPodCIDRs(node):
 		return m.errInvalidMode(ctx, node, "the cloud is to say which podCIDRs it has, and routes nothing to it")
 	case len(aliases) == 0:
-		return m.errInvalidMode(ctx, node, fmt.Sprintf("it has podCIDRs %v, which the cloud does not route", podCIDRTexts(node)))
+		return m.errInvalidMode(
+			ctx,
+			node,
+			fmt.Sprintf("it has podCIDRs %v, which the cloud does not route", podCIDRTexts(node)),
+		)
 	case !hasPodCIDRs(node):
 		return m.copyAliases(ctx, node, m.oneOfEach(node, aliases))
 	}
@@ -113,7 +117,15 @@ func (m *clusterMode) give(ctx context.Context, node *v1.Node, all []netip.Prefi
 	if blocks, _ := m.assigned.blocks(o); len(blocks) == 0 && len(aliases) > 0 {
 		// No process of ours has noted why. If it can be this node's, it is.
 		if err := m.claimAliases(node, m.oneOfEach(node, all)); err != nil {
-			return m.errInvalidMode(ctx, node, fmt.Sprintf("the cluster is to say which podCIDRs it has, and the cloud routes %s to it already: %v", joined(all), err))
+			return m.errInvalidMode(
+				ctx,
+				node,
+				fmt.Sprintf(
+					"the cluster is to say which podCIDRs it has, and the cloud routes %s to it already: %v",
+					joined(all),
+					err,
+				),
+			)
 		}
 	}
 	blocks, err := m.choose(ctx, node)
@@ -126,7 +138,11 @@ func (m *clusterMode) give(ctx context.Context, node *v1.Node, all []netip.Prefi
 	}
 	missing := minus(blocks, aliases)
 	if len(missing) > 0 && len(minus(aliases, blocks)) > 0 {
-		return m.errInvalidMode(ctx, node, fmt.Sprintf("it is to have %s, and the cloud routes %s to it", joined(blocks), joined(aliases)))
+		return m.errInvalidMode(
+			ctx,
+			node,
+			fmt.Sprintf("it is to have %s, and the cloud routes %s to it", joined(blocks), joined(aliases)),
+		)
 	}
 	if node, err = m.intend(ctx, node, blocks); err != nil || node == nil {
 		return err

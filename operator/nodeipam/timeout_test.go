@@ -32,7 +32,8 @@ func TestTimeoutFormula(t *testing.T) {
 	g := NewWithT(t)
 	for _, x := range []Timeout{
 		{Resync: 30 * time.Second, MaxBackoff: 10 * time.Second, InitialRetry: 250 * time.Millisecond}, // the defaults
-		{Resync: 10 * time.Second, MaxBackoff: time.Second, InitialRetry: 7 * time.Second},             // the first retry has no limit
+		// the first retry has no limit
+		{Resync: 10 * time.Second, MaxBackoff: time.Second, InitialRetry: 7 * time.Second},
 		{Resync: 1, MaxBackoff: 1 << 40, InitialRetry: 3},
 		{Resync: 1, MaxBackoff: math.MaxInt64, InitialRetry: 1 << 61},
 		{},

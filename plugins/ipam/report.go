@@ -204,7 +204,9 @@ type committed struct {
 func (i *IPAM) Commit(context.Context) error {
 	if s := i.state.Load(); s.networks != nil { // there was a resync
 		i.committed.state.Store(s)
-		if i.Claims != nil { // nothing is wanted if blocks follow from the node ID: old claims end with their last leases
+		// nothing is wanted if blocks follow from the node ID: old claims end with their last
+		// leases
+		if i.Claims != nil {
 			i.Claims.Want(kv.PodNetworkClaims, s.wanted)
 		}
 	}

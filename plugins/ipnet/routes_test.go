@@ -345,7 +345,8 @@ func TestRoutesFollowThePools(t *testing.T) {
 // anything is a random change of what routes depend on.
 func (w *world) anything(rnd *rand.Rand) (text string) {
 	n := rnd.IntN(5)
-	id, name := uint32(n+4), []string{"node-a", "node-b", "node-e", "node-y", "node-z"}[rnd.IntN(5)] // node-e with ID 5 is this one
+	// node-e with ID 5 is this one
+	id, name := uint32(n+4), []string{"node-a", "node-b", "node-e", "node-y", "node-z"}[rnd.IntN(5)]
 	subnet := fmt.Sprintf("10.1.%d.0/24", 50+rnd.IntN(4))
 	key, m := "", proto.Message(nil)
 	switch rnd.IntN(10) {

@@ -330,7 +330,8 @@ func (w *world) monitor(before, now map[string]kvdb.KeyValue) {
 	names := map[string]uint32{}
 	for id, m := range is {
 		if m.Released == 0 && m.SupersededBy == 0 {
-			if other := names[m.Name]; other != 0 && w.jumps && !w.pieces { // a store that lost its past is filled with what several knew
+			// a store that lost its past is filled with what several knew
+			if other := names[m.Name]; other != 0 && w.jumps && !w.pieces {
 				w.fault("node %s has IDs %d and %d", m.Name, id, other)
 			}
 			names[m.Name] = id

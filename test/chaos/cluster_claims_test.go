@@ -132,7 +132,8 @@ func TestHistoriesOfClaims(t *testing.T) {
 		h := newIDHistory(0, 0, 1, 1, 2, 3)
 		g.Expect(claimAndRelease(t, server, h, epoch, s)).To(Succeed(), "epoch %d", epoch)
 		switch err := h.check(searchLimit); {
-		case errors.Is(err, errNotChecked) && epoch != fairWeather: // the slower the machine, the more requests are lost
+		// the slower the machine, the more requests are lost
+		case errors.Is(err, errNotChecked) && epoch != fairWeather:
 			unchecked++
 		default:
 			g.Expect(err).NotTo(HaveOccurred(), "epoch %d", epoch)

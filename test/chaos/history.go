@@ -82,7 +82,10 @@ func (h *history) end(held map[Key]string) {
 		seen[k] = true
 	}
 	for k := range seen {
-		more = append(more, Op{Client: 0, Key: k, Verb: read, Fate: Answered, Addr: held[k], Call: now + 1, Back: now + 2})
+		more = append(
+			more,
+			Op{Client: 0, Key: k, Verb: read, Fate: Answered, Addr: held[k], Call: now + 1, Back: now + 2},
+		)
 	}
 	h.ops = append(h.ops, more...)
 	h.markSkips()
@@ -150,7 +153,10 @@ func (h *history) checkWhole(limit int64) error {
 func search(model porcupine.NondeterministicModel, ops []Op, limit int64) error {
 	var history []porcupine.Operation
 	for _, op := range ops {
-		history = append(history, porcupine.Operation{ClientId: op.Client, Input: op, Output: op, Call: op.Call, Return: op.Back})
+		history = append(
+			history,
+			porcupine.Operation{ClientId: op.Client, Input: op, Output: op, Call: op.Call, Return: op.Back},
+		)
 	}
 	switch linear.Check(model, history, limit) {
 	case porcupine.Ok:
@@ -167,7 +173,16 @@ func search(model porcupine.NondeterministicModel, ops []Op, limit int64) error 
 
 // String is one line.
 func (op Op) String() string {
-	s := fmt.Sprintf("%12d - %12d client %d: %s %s %s %s", op.Call, op.Back, op.Client, op.Verb, op.Key, op.Fate, op.Addr)
+	s := fmt.Sprintf(
+		"%12d - %12d client %d: %s %s %s %s",
+		op.Call,
+		op.Back,
+		op.Client,
+		op.Verb,
+		op.Key,
+		op.Fate,
+		op.Addr,
+	)
 	if op.Differs {
 		s += " (another)"
 	}
@@ -297,7 +312,9 @@ func (h *history) checkAddresses() error {
 		}
 		s := span{add.Key, add.Back, forever}
 		for _, op := range ops {
-			if frees := op.Verb == Del || op.Verb == GC; frees && op.Key == add.Key && op.Back >= add.Call && op.Fate != NotSent && op.Fate != Refused {
+			if frees := op.Verb == Del ||
+				op.Verb == GC; frees && op.Key == add.Key && op.Back >= add.Call && op.Fate != NotSent &&
+				op.Fate != Refused {
 				s.to = min(s.to, op.Call)
 			}
 		}
@@ -310,7 +327,19 @@ func (h *history) checkAddresses() error {
 		for i, x := range spans {
 			for _, y := range spans[:i] {
 				if x.key != y.key && x.from < y.to && y.from < x.to {
-					errs = append(errs, fmt.Errorf("%s is held by %s (%d - %d) and by %s (%d - %d)", a, x.key, x.from, x.to, y.key, y.from, y.to))
+					errs = append(
+						errs,
+						fmt.Errorf(
+							"%s is held by %s (%d - %d) and by %s (%d - %d)",
+							a,
+							x.key,
+							x.from,
+							x.to,
+							y.key,
+							y.from,
+							y.to,
+						),
+					)
 				}
 			}
 		}

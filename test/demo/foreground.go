@@ -61,14 +61,29 @@ func prepareForeground(ctx context.Context, opt stage.Options, stdout io.Writer)
 	}
 	a = agentIn(p)
 	if n := len(a.Socket()); n > stage.MaxSocketPath {
-		return a, fmt.Errorf("the agent's socket would be %s, which has %d bytes, and %d is the most: use a clone with a shorter path", a.Socket(), n, stage.MaxSocketPath)
+		return a, fmt.Errorf(
+			"the agent's socket would be %s, which has %d bytes, and %d is the most: use a clone with a shorter path",
+			a.Socket(),
+			n,
+			stage.MaxSocketPath,
+		)
 	}
 	return a, nil
 }
 
 // suggest returns the commands to try next. Lines that begin with $ are commands.
 func suggest(a stage.Agent) string {
-	return strings.NewReplacer("@BIN", shown(a.Bin), "@CONFIG", shown(a.Config), "@SOCKET", shown(a.Socket()), "@STATE", shown(a.State())).Replace(`
+	return strings.NewReplacer(
+		"@BIN",
+		shown(a.Bin),
+		"@CONFIG",
+		shown(a.Config),
+		"@SOCKET",
+		shown(a.Socket()),
+		"@STATE",
+		shown(a.State()),
+	).Replace(
+		`
 An agent runs here; its log is on this terminal. Ctrl-C stops it, and what it has
 allocated stays in @STATE for the next time. Try in another terminal:
 
@@ -88,7 +103,8 @@ Ask for an address by hand, as a container runtime does, look at it, and give it
   $ @BIN/cadastre leases
   $ echo "$CONF" | CNI_COMMAND=DEL @BIN/cadastre-cni
 
-`)
+`,
+	)
 }
 
 // shown is a path as a person would write it here.

@@ -37,7 +37,14 @@ func (d *demo) verifyDeleted(ctx context.Context) error {
 		case l.State == "cooling" && l.Purpose == "pod":
 			cooling++
 		default:
-			return fmt.Errorf("after every DEL %s is %s for %s/%s (%s)", l.IP, l.State, l.PodNamespace, l.PodName, l.Purpose)
+			return fmt.Errorf(
+				"after every DEL %s is %s for %s/%s (%s)",
+				l.IP,
+				l.State,
+				l.PodNamespace,
+				l.PodName,
+				l.Purpose,
+			)
 		}
 	}
 	d.Say("Held now: only the node's own %d. Cooling, before another pod may have them: %d.", held, cooling)

@@ -43,9 +43,13 @@ func main() {
 // run is the whole program; it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	harness := stage.Harness{
-		Name: "demo", Title: title, Socket: stage.SocketName, Scenario: runScenario,
-		Usage: "demo [flags]      shows everything and cleans up\n       demo [flags] run  starts an agent in the foreground",
-		Verbs: []string{"run"}, Other: foreground,
+		Name:     "demo",
+		Title:    title,
+		Socket:   stage.SocketName,
+		Scenario: runScenario,
+		Usage:    "demo [flags]      shows everything and cleans up\n       demo [flags] run  starts an agent in the foreground",
+		Verbs:    []string{"run"},
+		Other:    foreground,
 	}
 	return harness.Run(ctx, args, stdout, stderr)
 }

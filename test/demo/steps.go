@@ -41,7 +41,12 @@ func (d *demo) startAgent(ctx context.Context) error {
 		return err
 	}
 	if status.NodeName != d.Node || status.NodeID == 0 {
-		return fmt.Errorf("the agent is node %q with ID %d, not %q with an ID of its own", status.NodeName, status.NodeID, d.Node)
+		return fmt.Errorf(
+			"the agent is node %q with ID %d, not %q with an ID of its own",
+			status.NodeName,
+			status.NodeID,
+			d.Node,
+		)
 	}
 	if d.nodeID != 0 && d.nodeID != status.NodeID {
 		return fmt.Errorf("the agent has become node ID %d, it was %d", status.NodeID, d.nodeID)

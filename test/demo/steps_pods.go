@@ -56,7 +56,14 @@ func (d *demo) add(ctx context.Context, name string) error {
 	if err := p.VerifyAdded(d.plan.Pods, d.plan.Gateway, others); err != nil {
 		return err
 	}
-	d.Say("%s/%s was given %s for %s; its gateway is %s.", stage.PodNamespace, p.Name, p.Address, stage.PodInterface, p.Gateway)
+	d.Say(
+		"%s/%s was given %s for %s; its gateway is %s.",
+		stage.PodNamespace,
+		p.Name,
+		p.Address,
+		stage.PodInterface,
+		p.Gateway,
+	)
 	return nil
 }
 

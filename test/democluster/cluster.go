@@ -101,7 +101,11 @@ func (c *cluster) within(f func() error) error {
 func (c *cluster) newNode(number int) (*node, error) {
 	name := fmt.Sprintf("node-%d", number)
 	n := &node{number: number, way: c.way, bridge: firstBridge}
-	n.Agent = stage.Agent{Place: stage.Place{Root: c.Root, Bin: c.Bin, Dir: filepath.Join(c.Dir, name)}, Config: c.config(), Node: name}
+	n.Agent = stage.Agent{
+		Place:  stage.Place{Root: c.Root, Bin: c.Bin, Dir: filepath.Join(c.Dir, name)},
+		Config: c.config(),
+		Node:   name,
+	}
 	if c.underlay != nil {
 		var err error
 		if n.ns, err = openNode(c.underlay, name, number); err != nil {

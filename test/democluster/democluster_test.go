@@ -106,7 +106,8 @@ func testFailing(t *testing.T, b stagetest.Built) {
 func TestEtcdThatCannotServe(t *testing.T) {
 	g := NewWithT(t)
 	here := func(f func() error) error { return f() }
-	e := &etcd{dir: t.TempDir(), client: "http://192.0.2.1:1", peer: "http://192.0.2.1:2", within: here} // an address for documentation
+	// an address for documentation
+	e := &etcd{dir: t.TempDir(), client: "http://192.0.2.1:1", peer: "http://192.0.2.1:2", within: here}
 	g.Expect(e.start(t.Context())).To(MatchError(ContainSubstring("etcd does not serve")))
 	g.Eventually(e.process.Done(), 10*time.Second).Should(BeClosed())
 	g.Expect(e.end()).To(MatchError(ContainSubstring("ended by itself")))

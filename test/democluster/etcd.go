@@ -89,7 +89,16 @@ func (e *etcd) log() string  { return filepath.Join(e.dir, "etcd.log") }
 
 // start starts it with the data that there are, and waits until it serves.
 func (e *etcd) start(ctx context.Context) error {
-	cmd, err := stage.Again(context.WithoutCancel(ctx), etcdVerb, "--data", e.data(), "--client", e.client, "--peer", e.peer)
+	cmd, err := stage.Again(
+		context.WithoutCancel(ctx),
+		etcdVerb,
+		"--data",
+		e.data(),
+		"--client",
+		e.client,
+		"--peer",
+		e.peer,
+	)
 	if err != nil {
 		return err
 	}

@@ -276,7 +276,11 @@ func (c *cluster) reach(ctx context.Context) error {
 			}
 		}
 	}
-	c.Say("Each of the %d pods has reached every other one: %d exchanges over udp and tcp, each from the pod's own address.", len(pods), sent)
+	c.Say(
+		"Each of the %d pods has reached every other one: %d exchanges over udp and tcp, each from the pod's own address.",
+		len(pods),
+		sent,
+	)
 	return nil
 }
 
@@ -339,7 +343,10 @@ func (c *cluster) doubts(ctx context.Context, n *node) (places []string, err err
 	if strings.Contains(string(log[n.logged:]), "ID is in doubt") {
 		places = append(places, "log")
 	}
-	if slices.ContainsFunc(events, func(e struct{ Name string }) bool { return e.Name == new(nodesync.NodeIDChange).GetName() }) {
+	if slices.ContainsFunc(
+		events,
+		func(e struct{ Name string }) bool { return e.Name == new(nodesync.NodeIDChange).GetName() },
+	) {
 		places = append(places, "events")
 	}
 	if strings.Contains(metrics, "\ncadastre_node_id_conflict 1\n") {

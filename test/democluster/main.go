@@ -68,7 +68,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func title(w stage.Way, why string) string {
 	switch w {
 	case stage.WayNone:
-		return fmt.Sprintf("Cadastre's cluster demo, without network namespaces (%s): all is done but routes and packets.", why)
+		return fmt.Sprintf(
+			"Cadastre's cluster demo, without network namespaces (%s): all is done but routes and packets.",
+			why,
+		)
 	case stage.WayUser:
 		return "Cadastre's cluster demo, in network namespaces of a user namespace: root is not needed."
 	}

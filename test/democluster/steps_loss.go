@@ -11,7 +11,9 @@ import (
 
 // loseAllNodes leaves no node that knows what the store has lost, and starts a new node.
 func (c *cluster) loseAllNodes(ctx context.Context) (err error) {
-	c.Step("Kill and wipe everything again, start etcd, and then a new node alone, node-6. It waits for nodes that know more; none comes, and it gets node ID 1.")
+	c.Step(
+		"Kill and wipe everything again, start etcd, and then a new node alone, node-6. It waits for nodes that know more; none comes, and it gets node ID 1.",
+	)
 	if c.before, err = c.look(ctx, c.nodes...); err != nil {
 		return err
 	}
@@ -41,7 +43,11 @@ func (c *cluster) loseAllNodes(ctx context.Context) (err error) {
 // ownerReturns starts the node that had ID 1.
 func (c *cluster) ownerReturns(ctx context.Context) error {
 	n, stranger := c.by(1), c.nodes[len(c.nodes)-1]
-	c.Step("Start the agent of %s, whose node ID 1 is now that of %s. It says so and allocates nothing new; its pods keep what they have.", n.Node, stranger.Node)
+	c.Step(
+		"Start the agent of %s, whose node ID 1 is now that of %s. It says so and allocates nothing new; its pods keep what they have.",
+		n.Node,
+		stranger.Node,
+	)
 	if err := n.launch(); err != nil {
 		return err
 	}
@@ -73,7 +79,11 @@ func (c *cluster) ownerReturns(ctx context.Context) error {
 // giveBack gives ID 1 back, and starts the others.
 func (c *cluster) giveBack(ctx context.Context) error {
 	n, stranger := c.by(1), c.nodes[len(c.nodes)-1]
-	c.Step("Stop %s, which no pod is on, and release its node ID. %s has its own again, without a restart; the others start.", stranger.Node, n.Node)
+	c.Step(
+		"Stop %s, which no pod is on, and release its node ID. %s has its own again, without a restart; the others start.",
+		stranger.Node,
+		n.Node,
+	)
 	if err := stranger.stop(); err != nil {
 		return err
 	}

@@ -80,7 +80,9 @@ func (c *cluster) joinAll(ctx context.Context) error {
 	if c.way == stage.WayNone {
 		c.Step("Pass over giving the nodes their addresses, and the routes.")
 	} else {
-		c.Step("Give each node the address that follows from its ID; the agents route to each other's subnets by these.")
+		c.Step(
+			"Give each node the address that follows from its ID; the agents route to each other's subnets by these.",
+		)
 	}
 	for _, n := range c.nodes {
 		if err := c.join(ctx, n); err != nil {
@@ -219,7 +221,9 @@ func (c *cluster) startTalks() error {
 			c.talks = append(c.talks, t)
 		}
 	}
-	c.Say("The first pods of the nodes go on talking to each other, hundreds of times a second, until they are deleted.")
+	c.Say(
+		"The first pods of the nodes go on talking to each other, hundreds of times a second, until they are deleted.",
+	)
 	return nil
 }
 

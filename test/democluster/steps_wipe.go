@@ -12,7 +12,9 @@ import (
 // loseEverything leaves nothing of the cluster but the agents' disks and the
 // kernel.
 func (c *cluster) loseEverything(ctx context.Context) (err error) {
-	c.Step("Kill etcd and all agents with SIGKILL, and remove all data of etcd. Pods talk on: the kernel does not need them.")
+	c.Step(
+		"Kill etcd and all agents with SIGKILL, and remove all data of etcd. Pods talk on: the kernel does not need them.",
+	)
 	if c.before, err = c.look(ctx, c.nodes...); err != nil {
 		return err
 	}
@@ -58,7 +60,10 @@ func (c *cluster) startOne(ctx context.Context) error {
 // newcomerFirst starts an empty etcd and at once a node that was never there.
 func (c *cluster) newcomerFirst(ctx context.Context) error {
 	survivor := c.by(3)
-	c.Step("Start etcd, which is empty now, and at once a new node, node-4. %s writes what the store lacks, so node-4 gets a free ID. The others are still down; the routes to them stay.", survivor.Node)
+	c.Step(
+		"Start etcd, which is empty now, and at once a new node, node-4. %s writes what the store lacks, so node-4 gets a free ID. The others are still down; the routes to them stay.",
+		survivor.Node,
+	)
 	newcomer, err := c.newNode(4)
 	if err != nil {
 		return err
@@ -89,7 +94,11 @@ func (c *cluster) newcomerFirst(ctx context.Context) error {
 // othersReturn starts the nodes that are not back yet, that with ID 1 last.
 func (c *cluster) othersReturn(ctx context.Context) error {
 	old := []*node{c.by(3), c.by(2), c.by(1)}
-	c.Step("Start the agents of %s and, last, of %s, which had node ID 1. Nothing has moved, although a newcomer was there first.", old[1].Node, old[2].Node)
+	c.Step(
+		"Start the agents of %s and, last, of %s, which had node ID 1. Nothing has moved, although a newcomer was there first.",
+		old[1].Node,
+		old[2].Node,
+	)
 	for _, n := range old[1:] {
 		if err := n.launch(); err != nil {
 			return err

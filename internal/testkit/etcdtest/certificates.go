@@ -50,7 +50,11 @@ func writeCertificates(dir string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make certificates: %w", err)
 	}
-	err = errors.Join(write(dir, caCert, "CERTIFICATE", ca.cert.Raw), writePair(dir, serverCert, serverKey, server), writePair(dir, clientCert, clientKey, client))
+	err = errors.Join(
+		write(dir, caCert, "CERTIFICATE", ca.cert.Raw),
+		writePair(dir, serverCert, serverKey, server),
+		writePair(dir, clientCert, clientKey, client),
+	)
 	if err != nil {
 		return nil, fmt.Errorf("make certificates: %w", err)
 	}

@@ -255,7 +255,9 @@ func poolsTakeAlong(e *suite) {
 
 func standIn(e *suite) {
 	grouped := func(prefix, name string) string {
-		p, err := e.RequestPool(ipamapi.PoolRequest{AddressSpace: e.local, Pool: prefix, Options: options(ipamapi.GroupOption, name)})
+		p, err := e.RequestPool(
+			ipamapi.PoolRequest{AddressSpace: e.local, Pool: prefix, Options: options(ipamapi.GroupOption, name)},
+		)
 		e.Expect(err).NotTo(HaveOccurred())
 		return p.PoolID
 	}

@@ -36,7 +36,8 @@ func together[T any](workers int, f func(worker int) []T) (all []T) {
 }
 
 func isFull(err error) bool {
-	return errors.Is(err, ipamapi.ErrNoAvailableIPs) || err != nil && strings.Contains(err.Error(), ipamapi.ErrNoAvailableIPs.Error())
+	return errors.Is(err, ipamapi.ErrNoAvailableIPs) ||
+		err != nil && strings.Contains(err.Error(), ipamapi.ErrNoAvailableIPs.Error())
 }
 
 func parallelFill(e *suite) {

@@ -94,7 +94,9 @@ func failWith(want error) types.GomegaMatcher {
 
 // request asks for a pool of the local space: prefix and sub-pool.
 func (e *suite) request(prefix, sub string) (ipamapi.AllocatedPool, error) {
-	return e.RequestPool(ipamapi.PoolRequest{AddressSpace: e.local, Pool: prefix, SubPool: sub, V6: strings.Contains(prefix, ":")})
+	return e.RequestPool(
+		ipamapi.PoolRequest{AddressSpace: e.local, Pool: prefix, SubPool: sub, V6: strings.Contains(prefix, ":")},
+	)
 }
 
 // pool requests a pool, which must succeed, and returns its ID.

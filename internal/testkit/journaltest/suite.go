@@ -42,10 +42,18 @@ func Run(t *testing.T, open func(t *testing.T) Journal) {
 		g := NewWithT(t)
 		j := open(t)
 		value := []byte("1")
-		g.Expect(j.Commit(ctx, []kvdb.Op{kvdb.Put("b", value), kvdb.Put("a\x00\xff", []byte("2")), kvdb.Put("c", nil)})).To(Succeed())
+		g.Expect(
+			j.Commit(ctx, []kvdb.Op{kvdb.Put("b", value), kvdb.Put("a\x00\xff", []byte("2")), kvdb.Put("c", nil)}),
+		).To(
+			Succeed(),
+		)
 		value[0] = 'x'
 		g.Expect(records(g, j)).To(Equal("a\x00\xff=2 b=1 c="))
-		g.Expect(j.Commit(ctx, []kvdb.Op{kvdb.Delete("c"), kvdb.Delete("never there"), kvdb.Put("b", []byte("3"))})).To(Succeed())
+		g.Expect(
+			j.Commit(ctx, []kvdb.Op{kvdb.Delete("c"), kvdb.Delete("never there"), kvdb.Put("b", []byte("3"))}),
+		).To(
+			Succeed(),
+		)
 		g.Expect(records(g, j)).To(Equal("a\x00\xff=2 b=3"))
 	})
 	t.Run("a commit may have many ops", func(t *testing.T) {

@@ -97,13 +97,20 @@ func check(old, next *v1alpha1.NetResourceSet) error {
 	case old == nil:
 		return apierrors.NewNotFound(resource(), next.Name)
 	case next.UID != old.UID || next.ResourceVersion != old.ResourceVersion:
-		return apierrors.NewConflict(resource(), next.Name, fmt.Errorf("version %s is not the newest, which is %s", next.ResourceVersion, old.ResourceVersion))
+		return apierrors.NewConflict(
+			resource(),
+			next.Name,
+			fmt.Errorf("version %s is not the newest, which is %s", next.ResourceVersion, old.ResourceVersion),
+		)
 	}
 	return nil
 }
 
 // do writes the object that change returns.
-func (a *API) do(call, name string, change func(*v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error)) (*v1alpha1.NetResourceSet, error) {
+func (a *API) do(
+	call, name string,
+	change func(*v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error),
+) (*v1alpha1.NetResourceSet, error) {
 	if a.Fault != nil {
 		if err := a.Fault(call, name); err != nil {
 			return nil, err

@@ -49,7 +49,10 @@ func (c *Cloud) Provider() *Provider {
 }
 
 // CreateNetResource implements netresource.AllocationImplementation.
-func (p *Provider) CreateNetResource(obj *v1alpha1.NetResourceSet, _ *netresource.NetResource) netresource.NetResourceOperations {
+func (p *Provider) CreateNetResource(
+	obj *v1alpha1.NetResourceSet,
+	_ *netresource.NetResource,
+) netresource.NetResourceOperations {
 	n := &node{provider: p}
 	n.UpdatedNode(obj)
 	return n
@@ -78,7 +81,10 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 	defer p.mu.Unlock()
 	p.view = view
 	for instance, changes := range p.own {
-		p.own[instance] = slices.DeleteFunc(changes, func(c change) bool { return begun.Sub(c.at) > p.cloud.config.Lag })
+		p.own[instance] = slices.DeleteFunc(
+			changes,
+			func(c change) bool { return begun.Sub(c.at) > p.cloud.config.Lag },
+		)
 		p.overlay(instance, p.own[instance])
 	}
 	return begun
@@ -180,7 +186,10 @@ func (n *node) PrepareIPAllocation(*slog.Logger) (*netresource.AllocationAction,
 	nics := n.provider.view[instance]
 	a := &netresource.AllocationAction{AvailableInterfaces: max(0, c.config.Interfaces-len(nics))}
 	for _, i := range nics {
-		if room := min((c.config.PerInterface-len(i.units))*n.size(), quotas[i.subnet].AvailableIPs); room > a.AvailableForAllocationIPv4 {
+		if room := min(
+			(c.config.PerInterface-len(i.units))*n.size(),
+			quotas[i.subnet].AvailableIPs,
+		); room > a.AvailableForAllocationIPv4 {
 			a.InterfaceID, a.PoolID, a.AvailableForAllocationIPv4 = i.id, i.subnet, room
 			a.Interface = v1alpha1.InterfaceRevision{Resource: i, Fingerprint: fmt.Sprint(i.units)}
 		}
@@ -214,7 +223,11 @@ func (n *node) changes(on nic, units []netip.Prefix) (all []change) {
 }
 
 // CreateInterface implements netresource.NetResourceOperations.
-func (n *node) CreateInterface(ctx context.Context, a *netresource.AllocationAction, _ *slog.Logger) (int, string, error) {
+func (n *node) CreateInterface(
+	ctx context.Context,
+	a *netresource.AllocationAction,
+	_ *slog.Logger,
+) (int, string, error) {
 	if a.PoolID == "" {
 		return 0, "no subnet", errors.New("make an interface: no subnet has a free address")
 	}
@@ -225,7 +238,10 @@ func (n *node) CreateInterface(ctx context.Context, a *netresource.AllocationAct
 	}
 	units := made.units
 	made.units = nil
-	n.provider.note(instance, append([]change{{n.provider.cloud.config.Now(), *made, netip.Prefix{}, false}}, n.changes(*made, units)...))
+	n.provider.note(
+		instance,
+		append([]change{{n.provider.cloud.config.Now(), *made, netip.Prefix{}, false}}, n.changes(*made, units)...),
+	)
 	return len(units) * n.size(), "success", nil
 }
 
@@ -240,7 +256,10 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 	defer n.provider.mu.Unlock()
 	a := &netresource.ReleaseAction{}
 	for _, i := range slices.Backward(n.provider.view[instance]) {
-		units := slices.SortedFunc(slices.Values(i.units), func(x, y netip.Prefix) int { return y.Addr().Compare(x.Addr()) })
+		units := slices.SortedFunc(
+			slices.Values(i.units),
+			func(x, y netip.Prefix) int { return y.Addr().Compare(x.Addr()) },
+		)
 		for _, u := range units {
 			if excess < n.size() {
 				return a
@@ -280,7 +299,15 @@ func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) err
 			return fmt.Errorf("release %q: it %w", text, err)
 		}
 		units = append(units, u)
-		changes = append(changes, change{n.provider.cloud.config.Now(), nic{id: a.InterfaceID, instance: instance, subnet: a.PoolID}, u, true})
+		changes = append(
+			changes,
+			change{
+				n.provider.cloud.config.Now(),
+				nic{id: a.InterfaceID, instance: instance, subnet: a.PoolID},
+				u,
+				true,
+			},
+		)
 	}
 	if err := n.provider.cloud.unassign(ctx, instance, units); err != nil {
 		return err

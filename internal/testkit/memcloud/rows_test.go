@@ -85,7 +85,8 @@ func TestQuotasOfSubnets(t *testing.T) {
 		want      int
 	}{
 		{"10.0.0.0/16", 0, 65536}, {"10.0.0.0/24", 0, 256}, {"10.0.0.0/24", 28, 256}, {"10.0.0.5/32", 0, 1}, {"10.0.0.0/24", 24, 256},
-		{"fd00::/112", 0, 65536}, {"fd00::/64", 80, 1 << 36}, {"fd00::/56", 64, 1 << 28}, // no more than 2^20 for a unit
+		// no more than 2^20 for a unit
+		{"fd00::/112", 0, 65536}, {"fd00::/64", 80, 1 << 36}, {"fd00::/56", 64, 1 << 28},
 	} {
 		g := NewWithT(t)
 		s := newScene(func(config *memcloud.Config) {

@@ -10,8 +10,8 @@
 // all), and removes its directory in the end. The caller
 // that starts a Process or makes a Pod ends it; a Process dies with the program at
 // the latest, and a namespace with the last file that holds it. An error
-// says what was attempted, and leaves the Process or the Pod to be ended. No function changes the network namespace that the program was started
-// in.
+// says what was attempted, and leaves the Process or the Pod to be ended. No function changes the
+// network namespace that the program was started in.
 //
 // Everything may be called from any goroutine, but a Scenario and a Pod belong to
 // one at a time.

@@ -37,7 +37,11 @@ func (h Harness) Parse(args []string, stderr io.Writer) (Options, error) {
 		fmt.Fprintf(stderr, "usage: %s\n\n", h.Usage)
 		fs.PrintDefaults()
 	}
-	fs.Func("namespaces", "the `way` to make network namespaces: root, user, none, or auto, the first that works", opt.Way.set)
+	fs.Func(
+		"namespaces",
+		"the `way` to make network namespaces: root, user, none, or auto, the first that works",
+		opt.Way.set,
+	)
 	fs.StringVar(&opt.Bin, "bin", "", "use the programs in this `directory` instead of building them")
 	fs.StringVar(&opt.Root, "root", "", "the repository's `directory`, if it is not the current one's")
 	fs.StringVar(&opt.Dir, "dir", "", "with a verb: the `directory` of its files, if not its own")

@@ -171,10 +171,26 @@ func VerifyHeld(leases []localapi.Lease, pods []*Pod, resting bool) error {
 			return fmt.Errorf("%s is %s for %s/%s, who was given no address", l.IP, l.State, l.PodNamespace, l.PodName)
 		}
 		delete(holders, l.IP)
-		got := localapi.Lease{IP: l.IP, State: l.State, Purpose: l.Purpose, Network: l.Network, ContainerID: l.ContainerID,
-			IfName: l.IfName, PodName: l.PodName, PodNamespace: l.PodNamespace}
-		want := localapi.Lease{IP: l.IP, State: "held", Purpose: "pod", Network: networkName, ContainerID: p.containerID(),
-			IfName: PodInterface, PodName: p.Name, PodNamespace: PodNamespace}
+		got := localapi.Lease{
+			IP:           l.IP,
+			State:        l.State,
+			Purpose:      l.Purpose,
+			Network:      l.Network,
+			ContainerID:  l.ContainerID,
+			IfName:       l.IfName,
+			PodName:      l.PodName,
+			PodNamespace: l.PodNamespace,
+		}
+		want := localapi.Lease{
+			IP:           l.IP,
+			State:        "held",
+			Purpose:      "pod",
+			Network:      networkName,
+			ContainerID:  p.containerID(),
+			IfName:       PodInterface,
+			PodName:      p.Name,
+			PodNamespace: PodNamespace,
+		}
 		if got != want {
 			return fmt.Errorf("the lease of %s is %+v, not %+v", l.IP, got, want)
 		}

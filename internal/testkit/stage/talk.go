@@ -59,7 +59,15 @@ func (t *Talk) run() {
 		case <-again.C:
 		}
 		if err := t.exchange(t.exchanges.Load()); err != nil {
-			t.err = fmt.Errorf("after %d exchanges between %s %s and %s %s: %w", t.Exchanges(), t.from.Name, t.from.Address, t.to.Name, t.to.Address, err)
+			t.err = fmt.Errorf(
+				"after %d exchanges between %s %s and %s %s: %w",
+				t.Exchanges(),
+				t.from.Name,
+				t.from.Address,
+				t.to.Name,
+				t.to.Address,
+				err,
+			)
 			return
 		}
 		t.exchanges.Add(1)

@@ -99,7 +99,10 @@ func (t *Txn) Events(rev int64, lookup Lookup) ([]kvdb.Event, error) {
 				return nil, fmt.Errorf("delete %q: %w", op.Key, err)
 			}
 			if at != 0 {
-				events = append(events, kvdb.Event{KeyValue: kvdb.KeyValue{Key: op.Key, ModRevision: rev}, Deleted: true})
+				events = append(
+					events,
+					kvdb.Event{KeyValue: kvdb.KeyValue{Key: op.Key, ModRevision: rev}, Deleted: true},
+				)
 			}
 			continue
 		}

@@ -147,7 +147,11 @@ func (p *Provider) setRange(pool string, c v1alpha1.AddressPoolCIDR) (netip.Pref
 	prefix, err := netip.ParsePrefix(c.CIDR)
 	if err != nil || prefix != prefix.Masked() ||
 		c.BlockPrefixLen < prefix.Bits() || c.BlockPrefixLen > prefix.Addr().BitLen() {
-		return prefix, fmt.Errorf("spec.cidrs: %q with blocks of /%d must be like 10.1.0.0/16 with blocks of /28", c.CIDR, c.BlockPrefixLen)
+		return prefix, fmt.Errorf(
+			"spec.cidrs: %q with blocks of /%d must be like 10.1.0.0/16 with blocks of /28",
+			c.CIDR,
+			c.BlockPrefixLen,
+		)
 	}
 	set := p.sets[family(prefix)]
 	r := p.ranges[prefix]
@@ -159,7 +163,11 @@ func (p *Provider) setRange(pool string, c v1alpha1.AddressPoolCIDR) (netip.Pref
 		p.ranges[prefix] = &poolRange{pool: pool, bits: c.BlockPrefixLen}
 		return prefix, nil
 	case r.pool != pool && !r.drained:
-		return prefix, fmt.Errorf("spec.cidrs: %s is in AddressPool %s already: a CIDR must be in one only", prefix, r.pool)
+		return prefix, fmt.Errorf(
+			"spec.cidrs: %s is in AddressPool %s already: a CIDR must be in one only",
+			prefix,
+			r.pool,
+		)
 	}
 	if r.drained {
 		if err := set.ResumeRange(prefix); err != nil {
@@ -168,7 +176,13 @@ func (p *Provider) setRange(pool string, c v1alpha1.AddressPoolCIDR) (netip.Pref
 	}
 	if r.bits != c.BlockPrefixLen {
 		if err := set.Resize(prefix, c.BlockPrefixLen); err != nil {
-			return prefix, fmt.Errorf("spec.cidrs: %s: blocks of /%d instead of /%d: %w", prefix, c.BlockPrefixLen, r.bits, err)
+			return prefix, fmt.Errorf(
+				"spec.cidrs: %s: blocks of /%d instead of /%d: %w",
+				prefix,
+				c.BlockPrefixLen,
+				r.bits,
+				err,
+			)
 		}
 	}
 	*r = poolRange{pool: pool, bits: c.BlockPrefixLen}

@@ -38,22 +38,27 @@ func (p *Provider) Follow(
 			log.Warn("use an AddressPool: a part of it is not used", "error", err)
 		}
 	}
-	return objects.Follow(ctx, objects.InformerOf(client, v1alpha1.Resource(v1alpha1.AddressPools)), cache.ResourceEventHandlerFuncs{
-		AddFunc:    set,
-		UpdateFunc: func(_, o any) { set(o) },
-		DeleteFunc: func(o any) {
-			if pool, err := objects.Decode[v1alpha1.AddressPool](o); err == nil {
-				p.RemovePool(pool.Name)
-			}
+	return objects.Follow(
+		ctx,
+		objects.InformerOf(client, v1alpha1.Resource(v1alpha1.AddressPools)),
+		cache.ResourceEventHandlerFuncs{
+			AddFunc:    set,
+			UpdateFunc: func(_, o any) { set(o) },
+			DeleteFunc: func(o any) {
+				if pool, err := objects.Decode[v1alpha1.AddressPool](o); err == nil {
+					p.RemovePool(pool.Name)
+				}
+			},
 		},
-	}, func(ctx context.Context) error {
-		ctx, cancel := context.WithCancel(ctx)
-		var work sync.WaitGroup
-		defer work.Wait()
-		defer cancel()
-		work.Go(func() { p.report(ctx, client, every, log) })
-		return then(ctx)
-	})
+		func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			var work sync.WaitGroup
+			defer work.Wait()
+			defer cancel()
+			work.Go(func() { p.report(ctx, client, every, log) })
+			return then(ctx)
+		},
+	)
 }
 
 // report writes the status of all pools after each interval.
@@ -93,7 +98,12 @@ func (p *Provider) writeStatus(ctx context.Context, client dynamic.Interface) er
 		if err != nil {
 			return err
 		}
-		if _, err := pools.UpdateStatus(ctx, u, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		if _, err := pools.UpdateStatus(
+			ctx,
+			u,
+			metav1.UpdateOptions{},
+		); err != nil && !apierrors.IsConflict(err) &&
+			!apierrors.IsNotFound(err) {
 			return fmt.Errorf("write the status of AddressPool %s: %w", pool.Name, err)
 		}
 	}

@@ -39,7 +39,10 @@ func (n *node) update(obj *v1alpha1.NetResourceSet) {
 	last := "" // of several invalid blocks always the same one
 	for key := range obj.Spec.IPAM.Pool {
 		if _, err := handshake.ParseKey(key); err != nil && key >= last {
-			last, n.bad = key, fmt.Sprintf("spec.ipam.pool: block %q must be a CIDR like 10.1.4.0/28: it is removed", key)
+			last, n.bad = key, fmt.Sprintf(
+				"spec.ipam.pool: block %q must be a CIDR like 10.1.4.0/28: it is removed",
+				key,
+			)
 		}
 	}
 	for _, key := range obj.Spec.IPAM.PodCIDRs {
@@ -249,7 +252,10 @@ func (n *node) PrepareIPAllocation(*slog.Logger) (*netresource.AllocationAction,
 	case len(p.ranges) == 0:
 		return nil, ErrNoPool
 	}
-	a := &netresource.AllocationAction{AvailableForAllocationIPv4: int(p.free(0, "")), AvailableForAllocationIPv6: int(p.free(1, ""))}
+	a := &netresource.AllocationAction{
+		AvailableForAllocationIPv4: int(p.free(0, "")),
+		AvailableForAllocationIPv6: int(p.free(1, "")),
+	}
 	if n.main() == 0 && a.AvailableForAllocationIPv4 == 0 {
 		a.AvailableForAllocationIPv6 = 0
 	}

@@ -198,7 +198,11 @@ func begun(s *stage) error {
 	case at.IsZero():
 		return errors.New("read the provider with Resync: it returned the zero time")
 	case at.Before(before) || at.After(time.Now()):
-		return fmt.Errorf("Resync: it returned %s: want the time at which it began, %s or later", at, before)
+		return fmt.Errorf(
+			"the time that Resync returned is %s: want the time at which it began, %s or later",
+			at,
+			before,
+		)
 	}
 	return nil
 }

@@ -24,12 +24,24 @@ import (
 
 // InformerOf returns an informer of all objects of a resource.
 func InformerOf(client dynamic.Interface, r schema.GroupVersionResource) cache.SharedIndexInformer {
-	return dynamicinformer.NewFilteredDynamicInformer(client, r, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	return dynamicinformer.NewFilteredDynamicInformer(
+		client,
+		r,
+		metav1.NamespaceAll,
+		0,
+		cache.Indexers{},
+		nil,
+	).Informer()
 }
 
 // Follow runs an informer until then has returned. It calls then when the handler has
 // seen all objects that there are.
-func Follow(ctx context.Context, informer cache.SharedIndexInformer, handler cache.ResourceEventHandler, then func(context.Context) error) error {
+func Follow(
+	ctx context.Context,
+	informer cache.SharedIndexInformer,
+	handler cache.ResourceEventHandler,
+	then func(context.Context) error,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()

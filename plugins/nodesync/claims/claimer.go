@@ -30,7 +30,8 @@ type ClaimerDeps struct {
 	Disk     Disk
 	Node     func() (Node, bool) // false: this node has no ID that the store confirms
 	InUse    func(Target) bool   // addresses of the target are leased
-	Changed  func()              // a claim stands otherwise: held, not held, or blocked by another node; called without locks
+	// a claim stands otherwise: held, not held, or blocked by another node; called without locks
+	Changed  func()
 	Asked    func()              // each claim that is wanted or in use was asked for; called without locks; may be nil
 	Suspend  func(reason string) // stops new leases; "" ends that
 	Initial  []Target            // wanted from the start

@@ -187,7 +187,8 @@ func TestCodes(t *testing.T) {
 	for ours, theirs := range map[uint]uint{
 		cni.CodeVersion: types.ErrIncompatibleCNIVersion, cni.CodeUnsupported: types.ErrUnsupportedField, cni.CodeUnknown: types.ErrUnknownContainer,
 		cni.CodeEnvironment: types.ErrInvalidEnvironmentVariables, cni.CodeIO: types.ErrIOFailure, cni.CodeDecode: types.ErrDecodingFailure,
-		cni.CodeInvalidConfig: types.ErrInvalidNetworkConfig, cni.CodeTryAgain: types.ErrTryAgainLater, cni.CodeNotAvailable: 50, // the library has no name for it yet
+		// the library has no name for it yet
+		cni.CodeInvalidConfig: types.ErrInvalidNetworkConfig, cni.CodeTryAgain: types.ErrTryAgainLater, cni.CodeNotAvailable: 50,
 		cni.CodeInternal: types.ErrInternal,
 	} {
 		g.Expect(ours).To(Equal(theirs))

@@ -52,9 +52,24 @@ func (e *engine) cgroups() string { return filepath.Base(e.dir) }
 func (e *engine) launch() (err error) {
 	// Lowering oom_score_adj needs a capability that root may lack; vfs needs
 	// nothing of the file system that it is on.
-	cmd := exec.Command(e.program, "--data-root", filepath.Join(e.dir, "data"), "--exec-root", "/run/docker", "--pidfile", "/run/docker.pid",
-		"--host", "unix:///run/docker.sock", "--oom-score-adjust=0", "--storage-driver=vfs", "--iptables=false", "--exec-opt", "native.cgroupdriver=cgroupfs",
-		"--cgroup-parent", "/"+e.cgroups())
+	cmd := exec.Command(
+		e.program,
+		"--data-root",
+		filepath.Join(e.dir, "data"),
+		"--exec-root",
+		"/run/docker",
+		"--pidfile",
+		"/run/docker.pid",
+		"--host",
+		"unix:///run/docker.sock",
+		"--oom-score-adjust=0",
+		"--storage-driver=vfs",
+		"--iptables=false",
+		"--exec-opt",
+		"native.cgroupdriver=cgroupfs",
+		"--cgroup-parent",
+		"/"+e.cgroups(),
+	)
 	cmd.Dir = e.dir
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR="+e.dir)
 	e.process, err = e.room.start(cmd, e.log())
@@ -123,7 +138,13 @@ func (e *engine) do(ctx context.Context, args ...string) (string, error) {
 
 func (e *engine) feed(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "docker", args...)
-	cmd.Env = append(os.Environ(), "DOCKER_HOST=unix://"+e.socket(), "DOCKER_CONFIG="+filepath.Join(e.dir, "docker-config"), "DOCKER_CONTEXT=", "DOCKER_API_VERSION=")
+	cmd.Env = append(
+		os.Environ(),
+		"DOCKER_HOST=unix://"+e.socket(),
+		"DOCKER_CONFIG="+filepath.Join(e.dir, "docker-config"),
+		"DOCKER_CONTEXT=",
+		"DOCKER_API_VERSION=",
+	)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
 	if err := cmd.Run(); err != nil {

@@ -141,8 +141,13 @@ func (t *scenario) expect(ctx context.Context) (s scene, err error) {
 		return err
 	})
 	if err == nil {
-		t.Say("In %d containers there are %d addresses; the ledger has these, %d gateways, %d auxiliary addresses, and no others.",
-			len(s.inside), len(s.endpoints), len(s.gateways), len(s.aux))
+		t.Say(
+			"In %d containers there are %d addresses; the ledger has these, %d gateways, %d auxiliary addresses, and no others.",
+			len(s.inside),
+			len(s.endpoints),
+			len(s.gateways),
+			len(s.aux),
+		)
 	}
 	return s, err
 }

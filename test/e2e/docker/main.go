@@ -47,8 +47,11 @@ const firstLine = "End to end with Docker: this installs Debian's docker.io (apt
 func run(ctx context.Context, m machine, args []string, stdout, stderr io.Writer) int {
 	var dockerd string
 	harness := stage.Harness{
-		Name: "e2e-docker", Usage: "docker [flags]  runs the end-to-end test and cleans up", Verbs: []string{roomVerb},
-		Socket: "run/docker/plugins/cadastre.sock", Title: func(stage.Way, string) string { return "Using " + dockerd + "." },
+		Name:   "e2e-docker",
+		Usage:  "docker [flags]  runs the end-to-end test and cleans up",
+		Verbs:  []string{roomVerb},
+		Socket: "run/docker/plugins/cadastre.sock",
+		Title:  func(stage.Way, string) string { return "Using " + dockerd + "." },
 		Scenario: func(ctx context.Context, p stage.Place, _ stage.Way, s *stage.Scenario) error {
 			return runScenario(ctx, p, s, dockerd)
 		},

@@ -66,7 +66,9 @@ func (m machine) install(ctx context.Context, stdout io.Writer) error {
 		return errors.New("there is no dockerd, and no apt-get to install it with")
 	}
 	if m.systemd() {
-		return errors.New("there is no dockerd, and docker.io would start one for the whole machine: install it yourself")
+		return errors.New(
+			"there is no dockerd, and docker.io would start one for the whole machine: install it yourself",
+		)
 	}
 	fmt.Fprintln(stdout, "Installing docker.io ...")
 	install := []string{"install", "--yes", "--no-install-recommends", "docker.io"}

@@ -35,12 +35,24 @@ const limit = 8 * time.Minute
 // but the files.
 func runScenario(ctx context.Context, p stage.Place, s *stage.Scenario, dockerd string) error {
 	t := &scenario{Scenario: s, Agent: stage.Agent{
-		Place: stage.Place{Root: p.Root, Bin: p.Bin, Dir: filepath.Join(p.Dir, "agent")}, Config: filepath.Join(p.Dir, "contiv.conf"), Node: "node-1",
+		Place: stage.Place{
+			Root: p.Root,
+			Bin:  p.Bin,
+			Dir:  filepath.Join(p.Dir, "agent"),
+		},
+		Config: filepath.Join(p.Dir, "contiv.conf"),
+		Node:   "node-1",
 	}}
 	t.engine = newEngine(p.Dir, dockerd, nil)
 	err := t.all(ctx)
 	ending := t.end()
-	return s.End(ctx, err, ending, stage.Log{Of: "The agent", Path: t.Log()}, stage.Log{Of: "The engine", Path: t.engine.log()})
+	return s.End(
+		ctx,
+		err,
+		ending,
+		stage.Log{Of: "The agent", Path: t.Log()},
+		stage.Log{Of: "The engine", Path: t.engine.log()},
+	)
 }
 
 func (t *scenario) all(ctx context.Context) error {
@@ -83,7 +95,16 @@ func (t *scenario) open(ctx context.Context) (err error) {
 		return err
 	}
 	inside := filepath.Join(t.engine.dir, "inside")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", inside, "./test/e2e/docker/inside")
+	build := exec.CommandContext(
+		ctx,
+		"go",
+		"build",
+		"-trimpath",
+		"-ldflags=-s -w",
+		"-o",
+		inside,
+		"./test/e2e/docker/inside",
+	)
 	build.Dir, build.Env = t.Root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build what is inside of the image: %w: %s", err, out)
@@ -101,7 +122,12 @@ func (t *scenario) open(ctx context.Context) (err error) {
 	if err := t.engine.start(ctx); err != nil {
 		return err
 	}
-	version, err := t.engine.do(ctx, "version", "--format", "engine {{.Server.Version}} (API {{.Server.APIVersion}}), client {{.Client.Version}}")
+	version, err := t.engine.do(
+		ctx,
+		"version",
+		"--format",
+		"engine {{.Server.Version}} (API {{.Server.APIVersion}}), client {{.Client.Version}}",
+	)
 	if err != nil {
 		return err
 	}

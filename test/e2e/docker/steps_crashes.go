@@ -202,7 +202,11 @@ func (t *scenario) engineWithoutAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.Say("The engine answers after %.1f s; its container with --restart always could not start (%s).", time.Since(began).Seconds(), out)
+	t.Say(
+		"The engine answers after %.1f s; its container with --restart always could not start (%s).",
+		time.Since(began).Seconds(),
+		out,
+	)
 	if err := t.startAgent(ctx); err != nil {
 		return err
 	}

@@ -69,12 +69,17 @@ func (t *scenario) imageOf(ctx context.Context, dockerfile, name string) error {
 
 // images builds the images' last stages and runs them as they are meant to be.
 func (t *scenario) images(ctx context.Context) error {
-	t.Step("Build the last stages of docker/*.Dockerfile. Install the CNI plugin with the one, and run an agent of the other, with a capability and nothing to write to but its state.")
+	t.Step(
+		"Build the last stages of docker/*.Dockerfile. Install the CNI plugin with the one, and run an agent of the other, with a capability and nothing to write to but its state.",
+	)
 	if err := stage.Build(ctx, t.Root, t.Bin, "./docker/cni-installer"); err != nil {
 		return err
 	}
 	const cniImage, agentImage = "cadastre-e2e/cni:1", "cadastre-e2e/agent:1"
-	if err := errors.Join(t.imageOf(ctx, "cni.Dockerfile", cniImage), t.imageOf(ctx, "agent.Dockerfile", agentImage)); err != nil {
+	if err := errors.Join(
+		t.imageOf(ctx, "cni.Dockerfile", cniImage),
+		t.imageOf(ctx, "agent.Dockerfile", agentImage),
+	); err != nil {
 		return err
 	}
 	if _, err := os.Stat(t.Program("cadastre-operator")); err == nil {
@@ -95,9 +100,32 @@ func (t *scenario) images(ctx context.Context) error {
 	if err := os.WriteFile(conf, []byte("ipamConfig: {podSubnetCIDR: 10.9.0.0/16}\n"), 0o644); err != nil {
 		return err
 	}
-	_, err = t.engine.do(ctx, "run", "--detach", "--name", "agent", "--network", "host", "--read-only", "--cap-drop", "ALL", "--cap-add", "NET_ADMIN",
-		"--security-opt", "no-new-privileges:true", "--health-interval", "1s", "--volume", conf+":/etc/cadastre/contiv.conf:ro", "--volume", "state:/var/lib/cadastre",
-		"--tmpfs", "/run/cadastre:mode=0700", agentImage, "--node-name=in-a-container")
+	_, err = t.engine.do(
+		ctx,
+		"run",
+		"--detach",
+		"--name",
+		"agent",
+		"--network",
+		"host",
+		"--read-only",
+		"--cap-drop",
+		"ALL",
+		"--cap-add",
+		"NET_ADMIN",
+		"--security-opt",
+		"no-new-privileges:true",
+		"--health-interval",
+		"1s",
+		"--volume",
+		conf+":/etc/cadastre/contiv.conf:ro",
+		"--volume",
+		"state:/var/lib/cadastre",
+		"--tmpfs",
+		"/run/cadastre:mode=0700",
+		agentImage,
+		"--node-name=in-a-container",
+	)
 	if err != nil {
 		return err
 	}
@@ -127,7 +155,9 @@ const pluginName = "cadastre-e2e/plugin:1"
 
 // managedPlugin has the engine run its plugin: without an agent, then with one.
 func (t *scenario) managedPlugin(ctx context.Context) (err error) {
-	t.Step("Install docker/plugin as a managed plugin: without an agent it has a ledger of its own, with one it is its door.")
+	t.Step(
+		"Install docker/plugin as a managed plugin: without an agent it has a ledger of its own, with one it is its door.",
+	)
 	dir := filepath.Join(t.engine.dir, "plugin")
 	if err := t.pluginFiles(dir); err != nil {
 		return err
@@ -168,8 +198,17 @@ func (t *scenario) pluginFiles(dir string) error {
 		return err
 	}
 	return errors.Join(
-		os.MkdirAll(filepath.Join(dir, "rootfs", "data"), 0o755), os.MkdirAll(filepath.Join(dir, "rootfs", "run", "host"), 0o755),
-		os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644), os.WriteFile(filepath.Join(dir, "rootfs", "cadastre-docker-plugin"), program, 0o755),
+		os.MkdirAll(
+			filepath.Join(dir, "rootfs", "data"),
+			0o755,
+		),
+		os.MkdirAll(filepath.Join(dir, "rootfs", "run", "host"), 0o755),
+		os.WriteFile(
+			filepath.Join(dir, "config.json"),
+			config,
+			0o644,
+		),
+		os.WriteFile(filepath.Join(dir, "rootfs", "cadastre-docker-plugin"), program, 0o755),
 	)
 }
 
@@ -199,7 +238,10 @@ func (t *scenario) ownLedger(ctx context.Context) (stage.Agent, error) {
 
 // throughPlugin enables the plugin and runs a container in a network of it; its
 // address is a lease of the agent or plugin behind it.
-func (t *scenario) throughPlugin(ctx context.Context, behind func(context.Context) (stage.Agent, error)) (given string, err error) {
+func (t *scenario) throughPlugin(
+	ctx context.Context,
+	behind func(context.Context) (stage.Agent, error),
+) (given string, err error) {
 	if _, err := t.engine.do(ctx, "plugin", "enable", pluginName); err != nil {
 		return "", err
 	}

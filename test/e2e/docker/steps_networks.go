@@ -18,13 +18,21 @@ const driver = "cadastre"
 
 // network makes a network.
 func (t *scenario) network(ctx context.Context, name string, args ...string) error {
-	_, err := t.engine.do(ctx, slices.Concat([]string{"network", "create", "--ipam-driver", driver}, args, []string{name})...)
+	_, err := t.engine.do(
+		ctx,
+		slices.Concat([]string{"network", "create", "--ipam-driver", driver}, args, []string{name})...)
 	return err
 }
 
 // container runs a container that waits.
 func (t *scenario) container(ctx context.Context, name, network string, args ...string) error {
-	_, err := t.engine.do(ctx, slices.Concat([]string{"run", "--detach", "--name", name, "--network", network}, args, []string{image, "wait"})...)
+	_, err := t.engine.do(
+		ctx,
+		slices.Concat(
+			[]string{"run", "--detach", "--name", name, "--network", network},
+			args,
+			[]string{image, "wait"},
+		)...)
 	return err
 }
 
@@ -41,23 +49,64 @@ func ways() []way {
 	return []way{
 		{name: "plain", want: []string{"172.18.0.2/16"}}, // 172.17 is the engine's own bridge's
 		{name: "subnet", args: []string{"--subnet", "10.50.0.0/24"}, want: []string{"10.50.0.2/24"}},
-		{name: "range", args: []string{"--subnet", "10.51.0.0/24", "--ip-range", "10.51.0.128/25"}, want: []string{"10.51.0.129/24"}},
-		{name: "gateway", args: []string{"--subnet", "10.52.0.0/24", "--gateway", "10.52.0.200"}, want: []string{"10.52.0.1/24"}},
-		{name: "aux", args: []string{"--subnet", "10.53.0.0/24", "--aux-address", "a=10.53.0.2", "--aux-address", "b=10.53.0.3"}, want: []string{"10.53.0.4/24"}},
-		{name: "all", args: []string{"--subnet", "10.54.0.0/16", "--ip-range", "10.54.7.0/24", "--gateway", "10.54.7.1", "--aux-address", "a=10.54.7.0", "--aux-address", "b=10.54.9.9"},
-			want: []string{"10.54.7.2/16"}},
+		{
+			name: "range",
+			args: []string{"--subnet", "10.51.0.0/24", "--ip-range", "10.51.0.128/25"},
+			want: []string{"10.51.0.129/24"},
+		},
+		{
+			name: "gateway",
+			args: []string{"--subnet", "10.52.0.0/24", "--gateway", "10.52.0.200"},
+			want: []string{"10.52.0.1/24"},
+		},
+		{
+			name: "aux",
+			args: []string{"--subnet", "10.53.0.0/24", "--aux-address", "a=10.53.0.2", "--aux-address", "b=10.53.0.3"},
+			want: []string{"10.53.0.4/24"},
+		},
+		{
+			name: "all",
+			args: []string{
+				"--subnet",
+				"10.54.0.0/16",
+				"--ip-range",
+				"10.54.7.0/24",
+				"--gateway",
+				"10.54.7.1",
+				"--aux-address",
+				"a=10.54.7.0",
+				"--aux-address",
+				"b=10.54.9.9",
+			},
+			want: []string{"10.54.7.2/16"},
+		},
 		{name: "six", args: []string{"--ipv6"}, want: []string{"172.19.0.2/16", "fd"}},
-		{name: "sixes", args: []string{"--ipv6", "--subnet", "10.55.0.0/24", "--subnet", "fd00:55::/64", "--gateway", "fd00:55::9"}, want: []string{"10.55.0.2/24", "fd00:55::1/64"}},
+		{
+			name: "sixes",
+			args: []string{"--ipv6", "--subnet", "10.55.0.0/24", "--subnet", "fd00:55::/64", "--gateway", "fd00:55::9"},
+			want: []string{"10.55.0.2/24", "fd00:55::1/64"},
+		},
 		{name: "small", args: []string{"--subnet", "10.56.0.0/30"}, want: []string{"10.56.0.2/30"}},
-		{name: "ip", args: []string{"--subnet", "10.57.0.0/24"}, run: []string{"--ip", "10.57.0.77"}, want: []string{"10.57.0.77/24"}},
-		{name: "ip6", args: []string{"--ipv6", "--subnet", "10.58.0.0/24", "--subnet", "fd00:58::/64"}, run: []string{"--ip", "10.58.0.7", "--ip6", "fd00:58::77"},
-			want: []string{"10.58.0.7/24", "fd00:58::77/64"}},
+		{
+			name: "ip",
+			args: []string{"--subnet", "10.57.0.0/24"},
+			run:  []string{"--ip", "10.57.0.77"},
+			want: []string{"10.57.0.77/24"},
+		},
+		{
+			name: "ip6",
+			args: []string{"--ipv6", "--subnet", "10.58.0.0/24", "--subnet", "fd00:58::/64"},
+			run:  []string{"--ip", "10.58.0.7", "--ip6", "fd00:58::77"},
+			want: []string{"10.58.0.7/24", "fd00:58::77/64"},
+		},
 	}
 }
 
 // everyWay asks for networks in every way.
 func (t *scenario) everyWay(ctx context.Context) error {
-	t.Step("Make networks with and without --subnet, --ip-range, --gateway, --aux-address, --ipv6, and run a container in each; two with --ip.")
+	t.Step(
+		"Make networks with and without --subnet, --ip-range, --gateway, --aux-address, --ipv6, and run a container in each; two with --ip.",
+	)
 	for _, w := range ways() {
 		if err := t.network(ctx, w.name, w.args...); err != nil {
 			return err
@@ -95,9 +144,12 @@ func (t *scenario) refusals(ctx context.Context) error {
 		why  string
 	}{
 		{[]string{"network", "create", "--ipam-driver", driver, "--subnet", "10.50.0.0/25", "bad"}, "Pool overlaps"},
-		{[]string{"network", "create", "--ipam-driver", driver, "--subnet", "10.1.0.0/16", "bad"}, "Pool overlaps"},   // the pods'
-		{[]string{"network", "create", "--ipam-driver", driver, "--subnet", "172.17.0.0/24", "bad"}, "Pool overlaps"}, // a route of the host
-		{[]string{"network", "create", "--ipam-driver", driver, "--subnet", "10.50.0.0/24", "bad"}, "overlap"},        // as the bridge driver says
+		// the pods'
+		{[]string{"network", "create", "--ipam-driver", driver, "--subnet", "10.1.0.0/16", "bad"}, "Pool overlaps"},
+		// a route of the host
+		{[]string{"network", "create", "--ipam-driver", driver, "--subnet", "172.17.0.0/24", "bad"}, "Pool overlaps"},
+		// as the bridge driver says
+		{[]string{"network", "create", "--ipam-driver", driver, "--subnet", "10.50.0.0/24", "bad"}, "overlap"},
 		{[]string{"network", "create", "--ipam-driver", driver, "--subnet", "10.60.0.0/24", "--gateway", "10.60.0.255", "bad"}, "Address already in use"},
 		{[]string{"run", "--rm", "--network", "ip", "--ip", "10.57.0.77", image}, "Address already in use"},
 		{[]string{"run", "--rm", "--network", "small", image}, "no available addresses"},
@@ -117,7 +169,9 @@ func (t *scenario) refusals(ctx context.Context) error {
 
 // twoNetworks puts a container into two networks, and takes it out again.
 func (t *scenario) twoNetworks(ctx context.Context) error {
-	t.Step("Put one container into two networks, a third one by its address, and out again; remove all containers but one.")
+	t.Step(
+		"Put one container into two networks, a third one by its address, and out again; remove all containers but one.",
+	)
 	for _, args := range [][]string{
 		{"network", "connect", "subnet", "c-plain"}, {"network", "connect", "--ip", "10.52.0.9", "gateway", "c-plain"}, {"network", "connect", "sixes", "c-plain"},
 	} {
@@ -167,8 +221,17 @@ func number(i int) string { return fmt.Sprintf("crowd-%d", i) }
 // only created has none: they come with its start and with "network connect".
 func (t *scenario) manyEndpoints(ctx context.Context) error {
 	const all = crowdContainers * crowdNetworks
-	t.Step("Make %d endpoints at once: %d containers start, and each is connected to %d more networks; then remove all at once.", all, crowdContainers, crowdNetworks-1)
-	if err := together(ctx, crowdNetworks, func(ctx context.Context, i int) error { return t.network(ctx, number(i)) }); err != nil {
+	t.Step(
+		"Make %d endpoints at once: %d containers start, and each is connected to %d more networks; then remove all at once.",
+		all,
+		crowdContainers,
+		crowdNetworks-1,
+	)
+	if err := together(
+		ctx,
+		crowdNetworks,
+		func(ctx context.Context, i int) error { return t.network(ctx, number(i)) },
+	); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -186,7 +249,13 @@ func (t *scenario) manyEndpoints(ctx context.Context) error {
 	}
 	err = crowd(ctx, all-crowdContainers, crowdContainers, func(ctx context.Context, i int) error {
 		network, container := pair(i)
-		return t.engine.request(ctx, "POST", "/networks/"+network+"/connect", map[string]string{"Container": container}, nil)
+		return t.engine.request(
+			ctx,
+			"POST",
+			"/networks/"+network+"/connect",
+			map[string]string{"Container": container},
+			nil,
+		)
 	})
 	if err != nil {
 		return err
@@ -210,7 +279,13 @@ func (t *scenario) manyEndpoints(ctx context.Context) error {
 	began = time.Now()
 	err = crowd(ctx, all-crowdContainers, crowdContainers, func(ctx context.Context, i int) error {
 		network, container := pair(i)
-		return t.engine.request(ctx, "POST", "/networks/"+network+"/disconnect", map[string]any{"Container": container, "Force": true}, nil)
+		return t.engine.request(
+			ctx,
+			"POST",
+			"/networks/"+network+"/disconnect",
+			map[string]any{"Container": container, "Force": true},
+			nil,
+		)
 	})
 	if err != nil {
 		return err
@@ -221,8 +296,16 @@ func (t *scenario) manyEndpoints(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.Say("%d distinct addresses: %d with containers in %.1f s, %d by network connect, %d at a time, in %.1f s; all removed in %.1f s.",
-		all, crowdContainers, started.Seconds(), all-crowdContainers, crowdContainers, connected.Seconds(), time.Since(began).Seconds())
+	t.Say(
+		"%d distinct addresses: %d with containers in %.1f s, %d by network connect, %d at a time, in %.1f s; all removed in %.1f s.",
+		all,
+		crowdContainers,
+		started.Seconds(),
+		all-crowdContainers,
+		crowdContainers,
+		connected.Seconds(),
+		time.Since(began).Seconds(),
+	)
 	if _, err := t.expect(ctx); err != nil {
 		return err
 	}
@@ -245,7 +328,10 @@ func (t *scenario) removeCrowd(ctx context.Context) error {
 		return nil
 	})
 	if len(t.miscounted) > 0 {
-		t.Say("The engine has miscounted the endpoints of %s, which have none: these networks have to wait for its restart.", t.miscounted)
+		t.Say(
+			"The engine has miscounted the endpoints of %s, which have none: these networks have to wait for its restart.",
+			t.miscounted,
+		)
 	}
 	return err
 }

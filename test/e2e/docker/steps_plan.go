@@ -15,7 +15,9 @@ import (
 
 // onePlan has containers and a pod share the node's block.
 func (t *scenario) onePlan(ctx context.Context) error {
-	t.Step("Start the agent with docker.fromPods: networks are parts of the node's pod block. Add a pod through CNI beside them.")
+	t.Step(
+		"Start the agent with docker.fromPods: networks are parts of the node's pod block. Add a pod through CNI beside them.",
+	)
 	if err := t.configure("    fromPods: true\n"); err != nil {
 		return err
 	}

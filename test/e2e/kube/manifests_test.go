@@ -179,8 +179,10 @@ func (c *cluster) agentConf(store map[string]any) string {
 		c.g.Expect(yaml.UnmarshalStrict([]byte(text), &conf)).To(Succeed())
 		c.g.Expect(conf["cadastre"]["kvdb"]).To(HaveKeyWithValue("type", store["type"]))
 		conf["cadastre"]["kvdb"], conf["cadastre"]["routes"] = store, "none"
-		conf["cadastre"]["controller"] = map[string]any{"remoteDBProbingInterval": "1s"} // the first node waits for others by it
-		conf["cadastre"]["nodeIDs"] = map[string]any{"quarantine": "0s"}                 // the store is new, and known to be
+		// the first node waits for others by it
+		conf["cadastre"]["controller"] = map[string]any{"remoteDBProbingInterval": "1s"}
+		// the store is new, and known to be
+		conf["cadastre"]["nodeIDs"] = map[string]any{"quarantine": "0s"}
 		metrics, ok := conf["cadastre"]["metrics"].(map[string]any)
 		c.g.Expect(ok).To(BeTrue(), "agents of the manifests have metrics")
 		metrics["listen"] = fmt.Sprint("127.0.0.1:", freePort(c.t))

@@ -119,5 +119,8 @@ func put(path string, was, now []byte) error {
 	if bytes.Equal(was, now) {
 		return nil
 	}
-	return errors.Join(fmt.Errorf("%s was %s and has become %s; it is put back", path, bytes.TrimSpace(was), bytes.TrimSpace(now)), os.WriteFile(path, was, 0o644))
+	return errors.Join(
+		fmt.Errorf("%s was %s and has become %s; it is put back", path, bytes.TrimSpace(was), bytes.TrimSpace(now)),
+		os.WriteFile(path, was, 0o644),
+	)
 }

@@ -59,8 +59,11 @@ const (
 // run is the whole program; it returns the exit code.
 func run(ctx context.Context, m machine, args []string, stdout, stderr io.Writer) int {
 	harness := stage.Harness{
-		Name: "e2e-node", Usage: "node [flags]  runs the end-to-end test and cleans up", Verbs: []string{derived, external},
-		Socket: external + "/agent/" + stage.SocketName, Title: func(stage.Way, string) string { return "Using containerd and kubelet." },
+		Name:     "e2e-node",
+		Usage:    "node [flags]  runs the end-to-end test and cleans up",
+		Verbs:    []string{derived, external},
+		Socket:   external + "/agent/" + stage.SocketName,
+		Title:    func(stage.Way, string) string { return "Using containerd and kubelet." },
 		Scenario: runScenario,
 		Other: func(ctx context.Context, opt stage.Options, stdout, _ io.Writer) error {
 			return runInRoom(ctx, opt, stdout)
@@ -72,7 +75,12 @@ func run(ctx context.Context, m machine, args []string, stdout, stderr io.Writer
 	}
 	fmt.Fprintln(stdout, firstLine)
 	if opt.Way != stage.WayAuto && opt.Way != stage.WayRoot {
-		fmt.Fprintf(stderr, "e2e-node: --namespaces=%s: only root can do this: leave it out, or write %s\n", opt.Way, stage.WayRoot)
+		fmt.Fprintf(
+			stderr,
+			"e2e-node: --namespaces=%s: only root can do this: leave it out, or write %s\n",
+			opt.Way,
+			stage.WayRoot,
+		)
 		return 2
 	}
 	if err := m.need(ctx, stdout); err != nil {

@@ -32,7 +32,14 @@ type machine struct {
 func thisMachine() machine {
 	_, apt := stage.LookPath("apt-get")
 	_, err := os.Stat("/run/systemd/system")
-	return machine{root: os.Geteuid() == 0, namespaces: tryNamespaces, missing: missing, aptGet: apt == nil, systemd: err == nil, apt: stage.AptGet}
+	return machine{
+		root:       os.Geteuid() == 0,
+		namespaces: tryNamespaces,
+		missing:    missing,
+		aptGet:     apt == nil,
+		systemd:    err == nil,
+		apt:        stage.AptGet,
+	}
 }
 
 // need finds the packages, and installs them where that is possible. The error
@@ -53,7 +60,9 @@ func (m machine) need(ctx context.Context, stdout io.Writer) error {
 		return fmt.Errorf("these packages are missing, and there is no apt-get to install them with: %s", names)
 	}
 	if m.systemd && slices.Contains(lack, "containerd") {
-		return errors.New("there is no containerd, and its package would start one for the whole machine: install it yourself")
+		return errors.New(
+			"there is no containerd, and its package would start one for the whole machine: install it yourself",
+		)
 	}
 	fmt.Fprintf(stdout, "Installing %s ...\n", names)
 	install := append([]string{"install", "--yes", "--no-install-recommends"}, lack...)

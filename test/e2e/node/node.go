@@ -112,8 +112,15 @@ func (n node) containerd() (*exec.Cmd, error) {
 }
 
 func (n node) kubelet() *exec.Cmd {
-	return exec.Command(n.plane.program("kubelet"), "--config="+n.path("kubelet.yaml"), "--kubeconfig="+n.plane.kubeconfig("node"),
-		"--hostname-override="+nodeName, "--node-ip="+nodeIP, "--root-dir=/var/lib/kubelet", "--cert-dir="+n.path("pki"))
+	return exec.Command(
+		n.plane.program("kubelet"),
+		"--config="+n.path("kubelet.yaml"),
+		"--kubeconfig="+n.plane.kubeconfig("node"),
+		"--hostname-override="+nodeName,
+		"--node-ip="+nodeIP,
+		"--root-dir=/var/lib/kubelet",
+		"--cert-dir="+n.path("pki"),
+	)
 }
 
 // asOld is a conflist of the newest version that Debian's runtime and plugins
@@ -140,8 +147,16 @@ func (n node) installCNI(ctx context.Context, place stage.Place) error {
 	if err := os.WriteFile(n.path("10-cadastre.conflist"), []byte(text), 0o644); err != nil {
 		return fmt.Errorf("install CNI: %w", err)
 	}
-	_, err = output(ctx, exec.CommandContext(ctx, place.Program("cni-installer"),
-		place.Program("cadastre-cni")+"="+n.path("cni/bin/cadastre-cni"), n.path("10-cadastre.conflist")+"="+n.path("cni/net.d/10-cadastre.conflist")))
+	_, err = output(ctx, exec.CommandContext(
+		ctx,
+		place.Program("cni-installer"),
+		place.Program(
+			"cadastre-cni",
+		)+"="+n.path(
+			"cni/bin/cadastre-cni",
+		),
+		n.path("10-cadastre.conflist")+"="+n.path("cni/net.d/10-cadastre.conflist"),
+	))
 	return err
 }
 
@@ -197,7 +212,22 @@ func (n node) importImages(ctx context.Context) error {
 	if err := os.WriteFile(file, archive, 0o600); err != nil {
 		return fmt.Errorf("make the images: %w", err)
 	}
-	_, err = output(ctx, exec.CommandContext(ctx, "ctr", "--address", runtimeSocket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", file))
+	_, err = output(
+		ctx,
+		exec.CommandContext(
+			ctx,
+			"ctr",
+			"--address",
+			runtimeSocket,
+			"--namespace",
+			"k8s.io",
+			"images",
+			"import",
+			"--snapshotter",
+			"native",
+			file,
+		),
+	)
 	return err
 }
 
@@ -208,18 +238,30 @@ func imagesOf(busybox []byte) ([]byte, error) {
 		return nil, err
 	}
 	config, err := json.Marshal(map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": []string{"/bin/busybox"}, "Cmd": []string{"sleep", "1000000"}},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
+		"architecture": runtime.GOARCH,
+		"os":           "linux",
+		"config":       map[string]any{"Entrypoint": []string{"/bin/busybox"}, "Cmd": []string{"sleep", "1000000"}},
+		"rootfs": map[string]any{
+			"type":     "layers",
+			"diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))},
+		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{image, pause}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal(
+		[]map[string]any{
+			{"Config": "config.json", "RepoTags": []string{image, pause}, "Layers": []string{"layer.tar"}},
+		},
+	)
 	if err != nil {
 		return nil, err
 	}
-	return archive(entry{"manifest.json", manifest, 0o644}, entry{"config.json", config, 0o644}, entry{"layer.tar", layer, 0o644})
+	return archive(
+		entry{"manifest.json", manifest, 0o644},
+		entry{"config.json", config, 0o644},
+		entry{"layer.tar", layer, 0o644},
+	)
 }
 
 // entry is a file of an archive.

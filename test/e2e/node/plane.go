@@ -40,14 +40,38 @@ func (p plane) kubeconfig(name string) string { return p.path(name + ".kubeconfi
 func (p plane) commands() []*exec.Cmd {
 	const etcd, peers = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 	return []*exec.Cmd{
-		exec.Command(p.program("etcd"), "--name=e2e", "--data-dir="+p.path("etcd"), "--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
-			"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=e2e="+peers),
-		exec.Command(p.program("kube-apiserver"), "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=6443",
-			"--cert-dir="+p.path("certs"), "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+p.path("sa.key"),
-			"--service-account-signing-key-file="+p.path("sa.key"), "--token-auth-file="+p.path("tokens.csv"), "--authorization-mode=Node,RBAC",
-			"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none", "--allow-privileged=true",
+		exec.Command(
+			p.program("etcd"),
+			"--name=e2e",
+			"--data-dir="+p.path("etcd"),
+			"--listen-client-urls="+etcd,
+			"--advertise-client-urls="+etcd,
+			"--listen-peer-urls="+peers,
+			"--initial-advertise-peer-urls="+peers,
+			"--initial-cluster=e2e="+peers,
+		),
+		exec.Command(
+			p.program("kube-apiserver"),
+			"--etcd-servers="+etcd,
+			"--bind-address=127.0.0.1",
+			"--advertise-address=127.0.0.1",
+			"--secure-port=6443",
+			"--cert-dir="+p.path(
+				"certs",
+			),
+			"--service-account-issuer=https://kubernetes.default.svc",
+			"--service-account-key-file="+p.path("sa.key"),
+			"--service-account-signing-key-file="+p.path(
+				"sa.key",
+			),
+			"--token-auth-file="+p.path("tokens.csv"),
+			"--authorization-mode=Node,RBAC",
+			"--service-cluster-ip-range=10.96.0.0/16",
+			"--endpoint-reconciler-type=none",
+			"--allow-privileged=true",
 			"--kubelet-preferred-address-types=InternalIP", // or exec would ask a DNS for the node
-			"--disable-admission-plugins=ServiceAccount"),  // there is no controller that makes the default account
+			"--disable-admission-plugins=ServiceAccount",
+		), // there is no controller that makes the default account
 	}
 }
 
@@ -95,7 +119,10 @@ func (p plane) kubectl(ctx context.Context, args ...string) (string, error) {
 }
 
 func (p plane) feed(ctx context.Context, stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, p.program("kubectl"), append([]string{"--kubeconfig=" + p.kubeconfig("admin"), "--cache-dir=" + p.path("cache")}, args...)...)
+	cmd := exec.CommandContext(
+		ctx,
+		p.program("kubectl"),
+		append([]string{"--kubeconfig=" + p.kubeconfig("admin"), "--cache-dir=" + p.path("cache")}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	return output(ctx, cmd)
 }
@@ -115,7 +142,12 @@ func (p plane) read(ctx context.Context, v any, args ...string) error {
 // furnish applies our objects' definitions and the manifests of a mode, and
 // writes kubeconfigs with tokens of the accounts that they have made.
 func (p plane) furnish(ctx context.Context, place stage.Place, mode string) error {
-	if _, err := p.kubectl(ctx, "apply", "--validate=strict", "--kustomize="+filepath.Join(place.Root, "k8s", "crd")); err != nil {
+	if _, err := p.kubectl(
+		ctx,
+		"apply",
+		"--validate=strict",
+		"--kustomize="+filepath.Join(place.Root, "k8s", "crd"),
+	); err != nil {
 		return err
 	}
 	if _, err := p.kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"); err != nil {

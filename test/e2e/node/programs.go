@@ -25,14 +25,22 @@ func programs(ctx context.Context, p stage.Place, s *stage.Scenario) (assets str
 	}
 	if assets = os.Getenv(assetsEnv); assets == "" {
 		assets = filepath.Join(p.Root, ".cache", "kube")
-		s.Step("Build etcd and Kubernetes' programs into %s. The first time takes 10 to 20 minutes.", filepath.Join(".cache", "kube"))
+		s.Step(
+			"Build etcd and Kubernetes' programs into %s. The first time takes 10 to 20 minutes.",
+			filepath.Join(".cache", "kube"),
+		)
 		if err := buildKubernetes(ctx, p.Root, assets); err != nil {
 			return "", err
 		}
 	}
 	for _, name := range []string{"etcd", "kube-apiserver", "kubectl", "kubelet"} {
 		if _, err := exec.LookPath(filepath.Join(assets, name)); err != nil {
-			return "", fmt.Errorf("%s=%s: it needs etcd, kube-apiserver, kubectl and kubelet there: %w", assetsEnv, assets, err)
+			return "", fmt.Errorf(
+				"%s=%s: it needs etcd, kube-apiserver, kubectl and kubelet there: %w",
+				assetsEnv,
+				assets,
+				err,
+			)
 		}
 	}
 	return filepath.Abs(assets)
@@ -50,7 +58,16 @@ func buildKubernetes(ctx context.Context, root, assets string) error {
 		return err
 	}
 	flags := "-s -w -X k8s.io/component-base/version.gitVersion=" + version
-	_, err = goTool(ctx, module, "build", "-ldflags", flags, "-o", filepath.Join(assets, "kubelet"), "k8s.io/kubernetes/cmd/kubelet")
+	_, err = goTool(
+		ctx,
+		module,
+		"build",
+		"-ldflags",
+		flags,
+		"-o",
+		filepath.Join(assets, "kubelet"),
+		"k8s.io/kubernetes/cmd/kubelet",
+	)
 	return err
 }
 
@@ -70,7 +87,13 @@ func output(ctx context.Context, cmd *exec.Cmd) (string, error) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(cmd.Path), strings.Join(cmd.Args[1:], " "), err, strings.TrimSpace(stderr.String()))
+		return "", fmt.Errorf(
+			"%s %s: %w: %s",
+			filepath.Base(cmd.Path),
+			strings.Join(cmd.Args[1:], " "),
+			err,
+			strings.TrimSpace(stderr.String()),
+		)
 	}
 	return strings.TrimSpace(stdout.String()), nil
 }

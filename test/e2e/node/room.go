@@ -75,7 +75,12 @@ func enter(ctx context.Context, p stage.Place, stdout io.Writer, mode, assets st
 	if err != nil {
 		return err
 	}
-	cmd.Env = append(os.Environ(), assetsEnv+"="+assets, "PATH="+os.Getenv("PATH")+":/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR="+p.Dir)
+	cmd.Env = append(
+		os.Environ(),
+		assetsEnv+"="+assets,
+		"PATH="+os.Getenv("PATH")+":/usr/sbin:/usr/bin:/sbin:/bin",
+		"TMPDIR="+p.Dir,
+	)
 	cmd.Stdout, cmd.Stderr = stdout, stdout
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: clones}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

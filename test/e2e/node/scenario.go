@@ -50,8 +50,11 @@ func runInRoom(ctx context.Context, opt stage.Options, stdout io.Writer) error {
 	place := stage.Place{Root: opt.Root, Bin: opt.Bin, Dir: filepath.Join(opt.Dir, "agent")}
 	p := plane{dir: filepath.Join(opt.Dir, "plane"), assets: os.Getenv(assetsEnv)}
 	t := &scenario{
-		mode: opt.Verb, Scenario: &stage.Scenario{W: stdout}, plane: p, node: node{dir: filepath.Join(opt.Dir, "node"), group: groupName(opt.Dir), plane: p},
-		Agent: stage.Agent{Place: place, Config: filepath.Join(opt.Dir, "contiv.conf"), Node: nodeName},
+		mode:     opt.Verb,
+		Scenario: &stage.Scenario{W: stdout},
+		plane:    p,
+		node:     node{dir: filepath.Join(opt.Dir, "node"), group: groupName(opt.Dir), plane: p},
+		Agent:    stage.Agent{Place: place, Config: filepath.Join(opt.Dir, "contiv.conf"), Node: nodeName},
 	}
 	if err := furnish(opt.Dir); err != nil {
 		return err
@@ -229,7 +232,11 @@ func (t *scenario) configure() error {
 	if err != nil {
 		return fmt.Errorf("configure the agent: %w", err)
 	}
-	text, err := replaceOnce(string(shipped), "    type: kubernetes\n", "    type: kubernetes\n    kubeconfig: "+t.plane.kubeconfig("cadastre-agent")+"\n")
+	text, err := replaceOnce(
+		string(shipped),
+		"    type: kubernetes\n",
+		"    type: kubernetes\n    kubeconfig: "+t.plane.kubeconfig("cadastre-agent")+"\n",
+	)
 	if err != nil {
 		return fmt.Errorf("configure the agent: %w", err)
 	}
@@ -271,7 +278,13 @@ func (t *scenario) ready(ctx context.Context) error {
 	if err := t.node.installCNI(ctx, t.Place); err != nil {
 		return err
 	}
-	if _, err := t.plane.kubectl(ctx, "wait", "--for=condition=Ready", "--timeout="+patience.String(), "node/"+nodeName); err != nil {
+	if _, err := t.plane.kubectl(
+		ctx,
+		"wait",
+		"--for=condition=Ready",
+		"--timeout="+patience.String(),
+		"node/"+nodeName,
+	); err != nil {
 		return err
 	}
 	out, err := t.plane.kubectl(ctx, "get", "node", nodeName, "--output=wide", "--no-headers")

@@ -32,7 +32,9 @@ func (t *scenario) twoPods(ctx context.Context) error {
 }
 
 func (t *scenario) agentIsKilled(ctx context.Context) error {
-	t.Step("Kill the agent with SIGKILL: pods do not notice. Start it again: the leases are the same, and a new pod gets a new address.")
+	t.Step(
+		"Kill the agent with SIGKILL: pods do not notice. Start it again: the leases are the same, and a new pod gets a new address.",
+	)
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
@@ -83,7 +85,9 @@ func (t *scenario) podGoesWithoutAgent(ctx context.Context) error {
 }
 
 func (t *scenario) podComesWithoutAgent(ctx context.Context) error {
-	t.Step("Create a pod while the agent is away: each ADD fails and leaks nothing. The agent comes back: the pod runs, with one lease.")
+	t.Step(
+		"Create a pod while the agent is away: each ADD fails and leaks nothing. The agent comes back: the pod runs, with one lease.",
+	)
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
@@ -113,7 +117,9 @@ func (t *scenario) podComesWithoutAgent(ctx context.Context) error {
 }
 
 func (t *scenario) addsFailBehindUs(ctx context.Context) error {
-	t.Step("Break the plugin that comes after ours: each ADD leases an address, fails, and gives it back. Mend it: the pod runs, with one lease.")
+	t.Step(
+		"Break the plugin that comes after ours: each ADD leases an address, fails, and gives it back. Mend it: the pod runs, with one lease.",
+	)
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
@@ -168,7 +174,12 @@ func (t *scenario) failures(ctx context.Context, name string) (f failures, err e
 			Message string
 		}
 	}
-	err = t.plane.read(ctx, &list, "events", "--field-selector=involvedObject.name="+name+",reason=FailedCreatePodSandBox")
+	err = t.plane.read(
+		ctx,
+		&list,
+		"events",
+		"--field-selector=involvedObject.name="+name+",reason=FailedCreatePodSandBox",
+	)
 	for _, e := range list.Items {
 		f.count, f.last = f.count+max(e.Count, 1), e.Message
 	}

@@ -8,9 +8,9 @@
 //	go run ./test/chaos/cmd/reliability -doc docs/reliability.md OUT      # and between the markers of that file
 //	go run ./test/chaos/cmd/reliability -render -doc FILE OUT             # run nothing
 //
-// CADASTRE_TEST_EFFORT chooses the number of repetitions (package effort). OUT/NAME.json is the output of "go test -json", OUT/NAME.tries
-// what the tests counted, OUT/run.json when and with what they ran. The exit code is 1 if a
-// test failed, or if a kind of attack was not tried.
+// CADASTRE_TEST_EFFORT chooses the number of repetitions (package effort). OUT/NAME.json is the
+// output of "go test -json", OUT/NAME.tries what the tests counted, OUT/run.json when and with what
+// they ran. The exit code is 1 if a test failed, or if a kind of attack was not tried.
 package main
 
 import (

@@ -19,12 +19,34 @@ import (
 func (r *report) render() string {
 	var w strings.Builder
 	w.WriteString("<!-- written by test/chaos/cmd/reliability: do not edit -->\n\n")
-	fmt.Fprintf(&w, "Run on %s, of commit %s, in %s; %s, Linux %s, %d processors; %s. %s tests and subtests passed.\n\n",
-		r.Began.UTC().Format(time.DateOnly), cmp.Or(r.Commit, "unknown"), r.Ended.Sub(r.Began).Round(time.Second), r.Go, r.Kernel, r.Processors,
-		cmp.Or(strings.Join(r.Settings, " "), "default sizes"), thousands(int64(r.passed)))
-	w.WriteString("| attack | how often | held twice | leases lost | crashed | waited longer than stated |\n|---|--:|--:|--:|--:|--:|\n")
+	fmt.Fprintf(
+		&w,
+		"Run on %s, of commit %s, in %s; %s, Linux %s, %d processors; %s. %s tests and subtests passed.\n\n",
+		r.Began.UTC().Format(
+			time.DateOnly,
+		),
+		cmp.Or(r.Commit, "unknown"),
+		r.Ended.Sub(r.Began).Round(time.Second),
+		r.Go,
+		r.Kernel,
+		r.Processors,
+		cmp.Or(strings.Join(r.Settings, " "), "default sizes"),
+		thousands(int64(r.passed)),
+	)
+	w.WriteString(
+		"| attack | how often | held twice | leases lost | crashed | waited longer than stated |\n|---|--:|--:|--:|--:|--:|\n",
+	)
 	for _, x := range r.rows {
-		fmt.Fprintf(&w, "| %s | %s | %s | %s | %s | %s |\n", x.What, x.times(), x.cell(attack.Twice), x.cell(attack.Lost), x.cell(attack.Crashed), x.cell(attack.Late))
+		fmt.Fprintf(
+			&w,
+			"| %s | %s | %s | %s | %s | %s |\n",
+			x.What,
+			x.times(),
+			x.cell(attack.Twice),
+			x.cell(attack.Lost),
+			x.cell(attack.Crashed),
+			x.cell(attack.Late),
+		)
 	}
 	w.WriteString("\n\"–\": the tests of this attack do not look at it.\n")
 	r.exceptions(&w)
@@ -49,7 +71,12 @@ func (r *report) exceptions(w *strings.Builder) {
 		}
 	}
 	if len(lines) > 0 {
-		w.WriteString("\n**Found, and not in the table**, because nothing is promised there (how often it was seen):\n\n" + strings.Join(lines, ""))
+		w.WriteString(
+			"\n**Found, and not in the table**, because nothing is promised there (how often it was seen):\n\n" + strings.Join(
+				lines,
+				"",
+			),
+		)
 	}
 }
 

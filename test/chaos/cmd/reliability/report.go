@@ -164,7 +164,12 @@ func (r *report) add(rows map[attack.Kind]*row, records []attack.Record, events 
 
 // blame adds each failure to the row of the test that counts, or that contains or
 // is contained in one that counts. A test whose subtest failed is not named.
-func (r *report) blame(rows map[attack.Kind]*row, kinds map[string]attack.Kind, failed []string, said map[string][]string) {
+func (r *report) blame(
+	rows map[attack.Kind]*row,
+	kinds map[string]attack.Kind,
+	failed []string,
+	said map[string][]string,
+) {
 	slices.Sort(failed)
 	for _, test := range failed {
 		below := func(other string) bool { return other != test && (test == "" || strings.HasPrefix(other, test+"/")) }

@@ -55,13 +55,19 @@ type circumstances struct {
 
 // runAll runs each suite. A test that fails stops nothing: its report says so.
 func runAll(ctx context.Context, out string) error {
-	c := circumstances{Began: time.Now(), Go: runtime.Version(), Processors: runtime.NumCPU(), Settings: settings(os.Environ())}
+	c := circumstances{
+		Began:      time.Now(),
+		Go:         runtime.Version(),
+		Processors: runtime.NumCPU(),
+		Settings:   settings(os.Environ()),
+	}
 	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
 		return err
 	}
 	c.Kernel = strings.TrimSpace(string(kernel))
-	commit, _ := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output() // a copy without history has none
+	// a copy without history has none
+	commit, _ := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
 	c.Commit = strings.TrimSpace(string(commit))
 	for _, s := range suites() {
 		if err := s.run(ctx, out); err != nil {
@@ -102,7 +108,14 @@ func (s suite) run(ctx context.Context, out string) error {
 	case err != nil && !errors.As(err, &exit):
 		return fmt.Errorf("run suite %s: %w", s.name, err)
 	}
-	fmt.Fprintf(os.Stderr, "%s %s took %s: exit code %d\n", time.Now().Format("15:04:05"), s.name, time.Since(began).Round(time.Second), cmd.ProcessState.ExitCode())
+	fmt.Fprintf(
+		os.Stderr,
+		"%s %s took %s: exit code %d\n",
+		time.Now().Format("15:04:05"),
+		s.name,
+		time.Since(began).Round(time.Second),
+		cmd.ProcessState.ExitCode(),
+	)
 	return nil
 }
 

@@ -105,7 +105,16 @@ func build(ctx context.Context, module, out string, stdout io.Writer) error {
 		if err := os.Remove(stamp); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove the stamp of %s: %w", p.name, err)
 		}
-		if _, err := goTool(ctx, module, "build", "-ldflags", flags, "-o", filepath.Join(out, p.name), p.pkg); err != nil {
+		if _, err := goTool(
+			ctx,
+			module,
+			"build",
+			"-ldflags",
+			flags,
+			"-o",
+			filepath.Join(out, p.name),
+			p.pkg,
+		); err != nil {
 			return err
 		}
 		if err := os.WriteFile(stamp, []byte(want), 0o644); err != nil {
@@ -125,7 +134,13 @@ func (p program) linkerFlags(version string) string {
 	}
 	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	minor, _, _ := strings.Cut(rest, ".")
-	return flags + fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", p.version, version, major, minor)
+	return flags + fmt.Sprintf(
+		" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s",
+		p.version,
+		version,
+		major,
+		minor,
+	)
 }
 
 // upToDate reports whether the program is there and was made like that.

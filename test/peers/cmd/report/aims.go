@@ -68,12 +68,30 @@ func writeAim(w *strings.Builder, a aim, r *results) {
 	if v.ratio > a.most {
 		met = "**not met**"
 	}
-	fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", a.name, as(a.most), v.where, a.format(v.ours), a.format(v.limit), as(v.ratio), met)
+	fmt.Fprintf(
+		w,
+		"| %s | %s | %s | %s | %s | %s | %s |\n",
+		a.name,
+		as(a.most),
+		v.where,
+		a.format(v.ours),
+		a.format(v.limit),
+		as(v.ratio),
+		met,
+	)
 }
 
 // aims are the aims that docs/performance.md states.
 func aims() []aim {
-	return slices.Concat(indexAims(), nodeAims(), managerAims(), interfaceAims(), durableAims(), processAims(), dockerAims())
+	return slices.Concat(
+		indexAims(),
+		nodeAims(),
+		managerAims(),
+		interfaceAims(),
+		durableAims(),
+		processAims(),
+		dockerAims(),
+	)
 }
 
 // against are the points of some subs of a benchmark of ours and what limit
@@ -95,14 +113,32 @@ func indexAims() []aim {
 	}
 	small, wide, prefixes := churns("24", "16"), churns("64", "64spread"), churns("8in24", "8in27")
 	return []aim{
-		{"bare index, /24 and /16, lowest first, beside bitmap tree + mutex", 2, against("Index/lowest", small, same("Locked")), duration, nil},
-		{"bare index, /24 and /16, next fit, beside the same with next fit", 2, against("Index/next", small, same("NextFit")), duration, nil},
+		{
+			"bare index, /24 and /16, lowest first, beside bitmap tree + mutex",
+			2,
+			against("Index/lowest", small, same("Locked")),
+			duration,
+			nil,
+		},
+		{
+			"bare index, /24 and /16, next fit, beside the same with next fit",
+			2,
+			against("Index/next", small, same("NextFit")),
+			duration,
+			nil,
+		},
 		{"bare index, /64, lowest first", 4, against("Index/lowest", wide, wideOf("lowest")), duration, nil},
 		{"bare index, /64, next fit", 4, against("Index/next", wide, wideOf("next")), duration, nil},
 		{"next prefix, lowest first", 4, against("Prefix/lowest", prefixes, wideOf("lowest")), duration, nil},
 		{"next prefix, next fit", 4, against("Prefix/next", prefixes, wideOf("next")), duration, nil},
 		{"no allocation once warm, index and prefixes (allocations a pair)", 0, allocationPoints(), plain, plain},
-		{"full lease key recorded, /24 and /16, beside tree + mutex + two-way index", 6, against("Ledger", small, same("Owned")), duration, nil},
+		{
+			"full lease key recorded, /24 and /16, beside tree + mutex + two-way index",
+			6,
+			against("Ledger", small, same("Owned")),
+			duration,
+			nil,
+		},
 	}
 }
 
@@ -130,9 +166,27 @@ func durableAims() []aim {
 	single := mean(unit("1000", "claim-ns"), unit("1000", "release-ns"))
 	return []aim{
 		{"durable claim alone, in bbolt transactions", 1.3, alone, duration, nil},
-		{"durable claim alone, flat in the number of leases (in fdatasyncs of the same minute)", 1.25, []point{
-			{"1000 / 0 leases", inSyncs("1000"), inSyncs("0")}, {"50000 / 0 leases", inSyncs("50000"), inSyncs("0")}}, times, nil},
-		{"100 concurrent callers of the ledger, each, beside one", .1, []point{{"1000 leases", at("ours", "Callers/ledger"), single}}, duration, nil},
+		{
+			"durable claim alone, flat in the number of leases (in fdatasyncs of the same minute)",
+			1.25,
+			[]point{
+				{
+					"1000 / 0 leases",
+					inSyncs("1000"),
+					inSyncs("0"),
+				},
+				{"50000 / 0 leases", inSyncs("50000"), inSyncs("0")},
+			},
+			times,
+			nil,
+		},
+		{
+			"100 concurrent callers of the ledger, each, beside one",
+			.1,
+			[]point{{"1000 leases", at("ours", "Callers/ledger"), single}},
+			duration,
+			nil,
+		},
 		{"100 concurrent pods through the event loop, each, beside one", .1, []point{
 			{"ADD + DEL", at("loop", "Pod/loop-100/disk"), at("loop", "Pod/loop/disk")}}, duration, nil},
 	}
@@ -141,11 +195,47 @@ func durableAims() []aim {
 func processAims() []aim {
 	p50 := func(n, who string) expr { return at("cni", "Process/"+n, who+"-p50-ns") }
 	return []aim{
-		{"`cadastre-cni` ADD + DEL beside `host-local`, nothing else leased", .7, []point{{"0 leases", p50("0", "cadastre-cni"), p50("0", "host-local")}}, duration, nil},
-		{"`cadastre-cni` ADD + DEL, flat up to 1 000 leases", 1.25, []point{
-			{"100 / 0 leases", p50("100", "cadastre-cni"), p50("0", "cadastre-cni")}, {"1000 / 0 leases", p50("1000", "cadastre-cni"), p50("0", "cadastre-cni")}}, duration, nil},
-		{"50 000 leases load in under half a second", 1, []point{{"50000 leases", at("ours", "Start/50000"), constant(500e6)}}, duration, nil},
-		{"heap of a lease with its key and pod, bytes", 1, []point{
-			{"claimed", at("ours", "LedgerMemory/claimed", "heapB/item"), constant(600)}, {"loaded", at("ours", "LedgerMemory/loaded", "heapB/item"), constant(600)}}, plain, nil},
+		{
+			"`cadastre-cni` ADD + DEL beside `host-local`, nothing else leased",
+			.7,
+			[]point{{"0 leases", p50("0", "cadastre-cni"), p50("0", "host-local")}},
+			duration,
+			nil,
+		},
+		{
+			"`cadastre-cni` ADD + DEL, flat up to 1 000 leases",
+			1.25,
+			[]point{
+				{
+					"100 / 0 leases",
+					p50("100", "cadastre-cni"),
+					p50("0", "cadastre-cni"),
+				},
+				{"1000 / 0 leases", p50("1000", "cadastre-cni"), p50("0", "cadastre-cni")},
+			},
+			duration,
+			nil,
+		},
+		{
+			"50 000 leases load in under half a second",
+			1,
+			[]point{{"50000 leases", at("ours", "Start/50000"), constant(500e6)}},
+			duration,
+			nil,
+		},
+		{
+			"heap of a lease with its key and pod, bytes",
+			1,
+			[]point{
+				{
+					"claimed",
+					at("ours", "LedgerMemory/claimed", "heapB/item"),
+					constant(600),
+				},
+				{"loaded", at("ours", "LedgerMemory/loaded", "heapB/item"), constant(600)},
+			},
+			plain,
+			nil,
+		},
 	}
 }

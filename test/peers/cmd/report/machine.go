@@ -25,8 +25,17 @@ func describeMachine(o options) string {
 	if dir == "" {
 		dir = os.TempDir()
 	}
-	return fmt.Sprintf("%s, %d processors; Linux %s; %s; durable rows on %s. Medians of %d runs of %s each; load average before the first: %s.",
-		cpuModel(), runtime.NumCPU(), bytes.TrimSpace(kernel), runtime.Version(), fileSystem(dir), o.count, o.benchtime, lastMinute)
+	return fmt.Sprintf(
+		"%s, %d processors; Linux %s; %s; durable rows on %s. Medians of %d runs of %s each; load average before the first: %s.",
+		cpuModel(),
+		runtime.NumCPU(),
+		bytes.TrimSpace(kernel),
+		runtime.Version(),
+		fileSystem(dir),
+		o.count,
+		o.benchtime,
+		lastMinute,
+	)
 }
 
 func cpuModel() string {

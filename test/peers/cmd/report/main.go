@@ -53,7 +53,12 @@ func parseFlags(args []string) (options, error) {
 	fs.StringVar(&o.benchtime, "benchtime", "0.3s", "how `long` each benchmark runs, as go test has it")
 	fs.StringVar(&o.bench, "bench", ".", "run only benchmarks that match this `regexp`")
 	fs.BoolVar(&o.render, "render", false, "run nothing, only write the report again")
-	fs.BoolVar(&o.busy, "busy", false, "the machine has busy neighbours: report processor time, not time elapsed, where a row needs nothing but the processor, and the fastest tenth, not the median, of what is measured in turns")
+	fs.BoolVar(
+		&o.busy,
+		"busy",
+		false,
+		"the machine has busy neighbours: report processor time, not time elapsed, where a row needs nothing but the processor, and the fastest tenth, not the median, of what is measured in turns",
+	)
 	fs.StringVar(&o.doc, "doc", "", "write the report between the markers of this `file`, too")
 	fs.Usage = func() {
 		fmt.Fprintf(fs.Output(), "usage: report [flags] OUT [PACKAGE...]\npackages: %s\n", names(packages()))
@@ -97,7 +102,9 @@ func run(ctx context.Context, args []string) error {
 		return errors.Join(failed, err)
 	}
 	if o.busy {
-		machine = append(machine, " Where a row needs nothing but the processor, the time is the processor's; of what is measured in turns it is the fastest tenth, not the median."...)
+		machine = append(
+			machine,
+			" Where a row needs nothing but the processor, the time is the processor's; of what is measured in turns it is the fastest tenth, not the median."...)
 	}
 	text := render(r, string(machine))
 	if n := strings.Count(text, "| "+absent+" |"); n > 0 {

@@ -8,10 +8,32 @@ import "strings"
 // tables are all tables of the report, in order.
 func tables() []table {
 	return []table{
-		indexTable(), wideTable(), prefixTable(), nodeTable(), nodeOtherTable(), ownerTable(), otherOpsTable(),
-		managerTable(), managerOtherTable(), parallelTable(), memoryTable(), durableTable(), callersTable(), podTable(), processTable(), startTable(),
-		interfacesTable(), interfacesFileTable(), interfacesDeltaTable(), interfacesRestoreTable(), interfacesMemoryTable(), roundTable(),
-		dockerTable(), dockerOtherTable(), dockerPoolTable(), dockerSocketTable(),
+		indexTable(),
+		wideTable(),
+		prefixTable(),
+		nodeTable(),
+		nodeOtherTable(),
+		ownerTable(),
+		otherOpsTable(),
+		managerTable(),
+		managerOtherTable(),
+		parallelTable(),
+		memoryTable(),
+		durableTable(),
+		callersTable(),
+		podTable(),
+		processTable(),
+		startTable(),
+		interfacesTable(),
+		interfacesFileTable(),
+		interfacesDeltaTable(),
+		interfacesRestoreTable(),
+		interfacesMemoryTable(),
+		roundTable(),
+		dockerTable(),
+		dockerOtherTable(),
+		dockerPoolTable(),
+		dockerSocketTable(),
 	}
 }
 
@@ -92,9 +114,39 @@ func allocs(pkg, bench string) cell { return cell{at(pkg, bench, "allocs/op"), p
 
 func indexTable() table {
 	subs, at50 := churns("24", "16"), "/16/churn/50"
-	lowest, next := series("Cadastre index, lowest first", "ours", "Index/lowest", subs), series("Cadastre index, next fit", "ours", "Index/next", subs)
-	locked, nextFit := series("*limit: bitmap tree, mutex*", "limits", "Locked", subs), series("*limit: the same, next fit*", "limits", "NextFit", subs)
-	tree, cilium := series("*limit: bitmap tree, no lock*", "limits", "Tree", subs), series("Cilium `ipallocator`", "cilium", "IPAllocator", subs)
+	lowest, next := series(
+		"Cadastre index, lowest first",
+		"ours",
+		"Index/lowest",
+		subs,
+	), series(
+		"Cadastre index, next fit",
+		"ours",
+		"Index/next",
+		subs,
+	)
+	locked, nextFit := series(
+		"*limit: bitmap tree, mutex*",
+		"limits",
+		"Locked",
+		subs,
+	), series(
+		"*limit: the same, next fit*",
+		"limits",
+		"NextFit",
+		subs,
+	)
+	tree, cilium := series(
+		"*limit: bitmap tree, no lock*",
+		"limits",
+		"Tree",
+		subs,
+	), series(
+		"Cilium `ipallocator`",
+		"cilium",
+		"IPAllocator",
+		subs,
+	)
 	return table{
 		title: "Any address taken and a random older one given back, ns a pair",
 		note: "No owner is recorded here. A pool is held at a fullness with its free addresses at random places; \"one left\" has one single free address. " +
@@ -130,36 +182,100 @@ func wideLimits(name, order string, subs []string) row {
 
 func wideTable() table {
 	subs := churns("64", "64spread")
-	lowest, next := series("Cadastre index, lowest first", "ours", "Index/lowest", subs), series("Cadastre index, next fit", "ours", "Index/next", subs)
-	locked, nextFit := wideLimits("*limit: bitmap tree of 65 536, mutex*", "lowest", subs), wideLimits("*limit: the same, next fit*", "next", subs)
+	lowest, next := series(
+		"Cadastre index, lowest first",
+		"ours",
+		"Index/lowest",
+		subs,
+	), series(
+		"Cadastre index, next fit",
+		"ours",
+		"Index/next",
+		subs,
+	)
+	locked, nextFit := wideLimits(
+		"*limit: bitmap tree of 65 536, mutex*",
+		"lowest",
+		subs,
+	), wideLimits(
+		"*limit: the same, next fit*",
+		"next",
+		subs,
+	)
 	return table{
 		title: "The same in an IPv6 /64, ns a pair",
 		note: "65 536 addresses of the /64 can be had, the rest is taken: one window in its middle, and 256 windows of 256 addresses spread over all of it. " +
 			"No peer of this run can do a /64.",
 		head: churnHeads("/64, one window", "/64, spread"),
-		rows: []row{lowest, next, locked, nextFit, of("lowest first / limit", lowest, locked), of("next fit / its limit", next, nextFit)},
+		rows: []row{
+			lowest,
+			next,
+			locked,
+			nextFit,
+			of("lowest first / limit", lowest, locked),
+			of("next fit / its limit", next, nextFit),
+		},
 	}
 }
 
 func prefixTable() table {
 	subs := churns("8in24", "8in27")
-	lowest, next := series("Cadastre index, lowest first", "ours", "Prefix/lowest", subs), series("Cadastre index, next fit", "ours", "Prefix/next", subs)
-	locked, nextFit := wideLimits("*limit: bitmap tree, mutex*", "lowest", subs), wideLimits("*limit: the same, next fit*", "next", subs)
+	lowest, next := series(
+		"Cadastre index, lowest first",
+		"ours",
+		"Prefix/lowest",
+		subs,
+	), series(
+		"Cadastre index, next fit",
+		"ours",
+		"Prefix/next",
+		subs,
+	)
+	locked, nextFit := wideLimits(
+		"*limit: bitmap tree, mutex*",
+		"lowest",
+		subs,
+	), wideLimits(
+		"*limit: the same, next fit*",
+		"next",
+		subs,
+	)
 	cilium := series("Cilium `cidralloc`", "cilium", "CIDRAlloc", subs)
 	return table{
 		title: "The next prefix taken and a random older one given back, ns a pair",
 		note:  "Node CIDRs: /24 out of 10.0.0.0/8 (65 536), and /27 (524 288).",
 		head:  churnHeads("/8 in /24", "/8 in /27"),
 		rows: []row{
-			lowest, next, locked, nextFit, series("Kubernetes `cidrset`", "k8s", "CIDRSet", subs), cilium,
-			of("lowest first / limit", lowest, locked), of("next fit / its limit", next, nextFit), of("lowest first / Cilium", lowest, cilium),
+			lowest,
+			next,
+			locked,
+			nextFit,
+			series("Kubernetes `cidrset`", "k8s", "CIDRSet", subs),
+			cilium,
+			of(
+				"lowest first / limit",
+				lowest,
+				locked,
+			),
+			of("next fit / its limit", next, nextFit),
+			of("lowest first / Cilium", lowest, cilium),
 		},
 	}
 }
 
 func ownerTable() table {
 	subs, at50 := churns("24", "16"), "/16/churn/50"
-	book, limit := series("Cadastre ledger, cool-down 0", "ours", "Ledger", subs), series("*limit: tree, mutex, two-way index*", "limits", "Owned", subs)
+	book, limit := series(
+		"Cadastre ledger, cool-down 0",
+		"ours",
+		"Ledger",
+		subs,
+	), series(
+		"*limit: tree, mutex, two-way index*",
+		"limits",
+		"Owned",
+		subs,
+	)
 	agent := series("Cilium 1.15 agent, host scope", "cilium115", "HostScope", subs)
 	return table{
 		title: "The same with the owner recorded, ns a pair",
@@ -168,10 +284,22 @@ func ownerTable() table {
 		head: append(churnHeads("/24", "/16"), "allocs"),
 		rows: []row{
 			book.and(allocs("ours", "Ledger"+at50)),
-			series("Cadastre ledger, cool-down 60 s", "ours", "LedgerCoolDown", subs).and(allocs("ours", "LedgerCoolDown"+at50)),
-			{"making the names", append(make([]cell, len(subs)-1), cell{at("ours", "Names"), plain}, allocs("ours", "Names"))},
-			limit.and(allocs("limits", "Owned"+at50)), agent.and(allocs("cilium115", "HostScope"+at50)),
-			of("ledger / limit", book, limit), of("ledger / Cilium agent", book, agent),
+			series(
+				"Cadastre ledger, cool-down 60 s",
+				"ours",
+				"LedgerCoolDown",
+				subs,
+			).and(
+				allocs("ours", "LedgerCoolDown"+at50),
+			),
+			{
+				"making the names",
+				append(make([]cell, len(subs)-1), cell{at("ours", "Names"), plain}, allocs("ours", "Names")),
+			},
+			limit.and(allocs("limits", "Owned"+at50)),
+			agent.and(allocs("cilium115", "HostScope"+at50)),
+			of("ledger / limit", book, limit),
+			of("ledger / Cilium agent", book, agent),
 		},
 	}
 }
@@ -181,17 +309,41 @@ func otherOpsTable() table {
 	for _, op := range []string{"full", "specific/50", "fill", "drain"} {
 		subs = append(subs, "24/"+op, "16/"+op)
 	}
-	index, locked := series("Cadastre index", "ours", "Index/lowest", subs), series("*limit: bitmap tree, mutex*", "limits", "Locked", subs)
+	index, locked := series(
+		"Cadastre index",
+		"ours",
+		"Index/lowest",
+		subs,
+	), series(
+		"*limit: bitmap tree, mutex*",
+		"limits",
+		"Locked",
+		subs,
+	)
 	return table{
 		title: "A full pool's answer, a named address, fill and drain, ns",
 		note: "\"full\" is a call that must fail; \"named\" takes an address that the caller names and gives it back, at 50 %; \"fill\" and \"drain\" are per address of the whole pool, " +
 			"given back in random order. The ledger's answer says where the addresses are (held, cooling, quarantined, reserved).",
 		head: []string{"full /24", "/16", "named /24", "/16", "fill /24", "/16", "drain /24", "/16"},
 		rows: []row{
-			index, series("Cadastre ledger", "ours", "Ledger", subs),
-			locked, series("*limit: with owners*", "limits", "Owned", subs).without(2, 3),
-			series("Cilium `ipallocator`", "cilium", "IPAllocator", subs), series("Kubernetes service bitmap", "k8s", "ServiceBitmap", subs),
-			series("moby, serial", "moby", "DefaultIPAM/serial", subs), series("Cilium 1.15 agent", "cilium115", "HostScope", subs),
+			index,
+			series("Cadastre ledger", "ours", "Ledger", subs),
+			locked,
+			series("*limit: with owners*", "limits", "Owned", subs).without(2, 3),
+			series(
+				"Cilium `ipallocator`",
+				"cilium",
+				"IPAllocator",
+				subs,
+			),
+			series("Kubernetes service bitmap", "k8s", "ServiceBitmap", subs),
+			series(
+				"moby, serial",
+				"moby",
+				"DefaultIPAM/serial",
+				subs,
+			),
+			series("Cilium 1.15 agent", "cilium115", "HostScope", subs),
 			of("index / limit", index, locked),
 		},
 	}
@@ -205,16 +357,37 @@ func parallelTable() table {
 		head:  []string{"50 %, one", "two", "99 %, one", "two"},
 		rows: []row{
 			series("Cadastre ledger", "ours", "LedgerParallel", subs),
-			series("*limit: with owners*", "limits", "Parallel/owned", subs), series("*limit: bitmap tree, mutex*", "limits", "Parallel/locked", subs),
-			series("Cilium `ipallocator`", "cilium", "IPAllocatorParallel", subs), series("Kubernetes service bitmap", "k8s", "ServiceBitmapParallel", subs),
-			series("moby, serial", "moby", "DefaultIPAMParallel", subs), series("Cilium 1.15 agent", "cilium115", "HostScopeParallel", subs),
+			series(
+				"*limit: with owners*",
+				"limits",
+				"Parallel/owned",
+				subs,
+			),
+			series("*limit: bitmap tree, mutex*", "limits", "Parallel/locked", subs),
+			series(
+				"Cilium `ipallocator`",
+				"cilium",
+				"IPAllocatorParallel",
+				subs,
+			),
+			series("Kubernetes service bitmap", "k8s", "ServiceBitmapParallel", subs),
+			series(
+				"moby, serial",
+				"moby",
+				"DefaultIPAMParallel",
+				subs,
+			),
+			series("Cilium 1.15 agent", "cilium115", "HostScopeParallel", subs),
 		},
 	}
 }
 
 func memoryTable() table {
 	heap := func(name, pkg, bench, with string) row {
-		return row{name, []cell{{at(pkg, bench, "heapB/item"), plain}, {constant(0), func(float64) string { return with }}}}
+		return row{
+			name,
+			[]cell{{at(pkg, bench, "heapB/item"), plain}, {constant(0), func(float64) string { return with }}},
+		}
 	}
 	return table{
 		title: "Live heap, bytes an address",

@@ -13,7 +13,17 @@ const (
 func dockerRows(subs []string) []row {
 	var rows []row
 	for _, order := range []string{"first", "serial"} {
-		ours, moby := series("Cadastre, "+order, "ours", ourDriver+"/"+order, subs), series("moby, "+order, "moby", mobyDriver+"/"+order, subs)
+		ours, moby := series(
+			"Cadastre, "+order,
+			"ours",
+			ourDriver+"/"+order,
+			subs,
+		), series(
+			"moby, "+order,
+			"moby",
+			mobyDriver+"/"+order,
+			subs,
+		)
 		rows = append(rows, ours, moby, of("ours / moby", ours, moby))
 	}
 	return rows
@@ -58,8 +68,19 @@ func dockerPoolTable() table {
 	return table{
 		title: "Docker's IPAM drivers: a pool requested and released, ns a pair",
 		note:  "/24 of 10.0.0.0/8, while so many others are taken: one of the driver's choice, and one that is named.",
-		head:  []string{"any, 0 others", "10", "100", "1 000", "10 000", "named, 0 others", "10", "100", "1 000", "10 000"},
-		rows:  []row{ours, moby, of("ours / moby", ours, moby)},
+		head: []string{
+			"any, 0 others",
+			"10",
+			"100",
+			"1 000",
+			"10 000",
+			"named, 0 others",
+			"10",
+			"100",
+			"1 000",
+			"10 000",
+		},
+		rows: []row{ours, moby, of("ours / moby", ours, moby)},
 	}
 }
 
@@ -79,7 +100,14 @@ func dockerSocketTable() table {
 func dockerAims() []aim {
 	beside := func(order string, subs []string) (ps []point) {
 		for _, s := range subs {
-			ps = append(ps, point{order + ", " + describe(s), at("ours", ourDriver+"/"+order+"/"+s), at("moby", mobyDriver+"/"+order+"/"+s)})
+			ps = append(
+				ps,
+				point{
+					order + ", " + describe(s),
+					at("ours", ourDriver+"/"+order+"/"+s),
+					at("moby", mobyDriver+"/"+order+"/"+s),
+				},
+			)
 		}
 		return ps
 	}
@@ -88,14 +116,41 @@ func dockerAims() []aim {
 	var pools []point
 	for _, n := range dockerPools() {
 		for _, kind := range []string{"any/", "named/"} {
-			pools = append(pools, point{kind + n, at("ours", ourDriver+"Pools/"+kind+n), at("moby", mobyDriver+"Pools/"+kind+n)})
+			pools = append(
+				pools,
+				point{kind + n, at("ours", ourDriver+"Pools/"+kind+n), at("moby", mobyDriver+"Pools/"+kind+n)},
+			)
 		}
 	}
 	return []aim{
-		{"Docker driver, half-full /16, beside moby's", .1, append(beside("first", half), beside("serial", half)...), duration, nil},
-		{"Docker driver, addresses elsewhere, beside moby's", 1, append(beside("first", all), beside("serial", all)...), duration, nil},
+		{
+			"Docker driver, half-full /16, beside moby's",
+			.1,
+			append(beside("first", half), beside("serial", half)...),
+			duration,
+			nil,
+		},
+		{
+			"Docker driver, addresses elsewhere, beside moby's",
+			1,
+			append(beside("first", all), beside("serial", all)...),
+			duration,
+			nil,
+		},
 		{"Docker driver, a pool requested and released, beside moby's", 1, pools, duration, nil},
-		{"Docker driver, any pool with 10 000 others in under 5 µs", 1, []point{{"requested and released", at("ours", ourDriver+"Pools/any/10000"), constant(5000)}}, duration, nil},
-		{"Docker driver, durable, over 5 000 requests/s from 64 clients", 1, []point{{"a request", at("ours", ourDriver+"Socket/64"), constant(200e3)}}, duration, nil},
+		{
+			"Docker driver, any pool with 10 000 others in under 5 µs",
+			1,
+			[]point{{"requested and released", at("ours", ourDriver+"Pools/any/10000"), constant(5000)}},
+			duration,
+			nil,
+		},
+		{
+			"Docker driver, durable, over 5 000 requests/s from 64 clients",
+			1,
+			[]point{{"a request", at("ours", ourDriver+"Socket/64"), constant(200e3)}},
+			duration,
+			nil,
+		},
 	}
 }

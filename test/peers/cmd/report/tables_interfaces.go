@@ -122,7 +122,12 @@ func deltaOf(f func(expr, ...expr) expr, store string) expr {
 // addresses.
 func restored() []struct{ name, sub string } {
 	return []struct{ name, sub string }{
-		{"1 000 single addresses", "secondary/1000"}, {"1 000 in prefixes", "prefix/1000"}, {"16 000 in prefixes", "prefix/16000"},
+		{
+			"1 000 single addresses",
+			"secondary/1000",
+		},
+		{"1 000 in prefixes", "prefix/1000"},
+		{"16 000 in prefixes", "prefix/16000"},
 	}
 }
 
@@ -135,7 +140,18 @@ func interfacesRestoreTable() table {
 	}
 	for _, x := range restored() {
 		from := func(who string) expr { return interfaceTime("Restore/"+x.sub, who) }
-		t.rows = append(t.rows, row{x.name, []cell{milli(from("cadastre")), milli(from("delta")), milli(from("aws")), {ratio(from("cadastre"), from("aws")), bold(times)}}})
+		t.rows = append(
+			t.rows,
+			row{
+				x.name,
+				[]cell{
+					milli(from("cadastre")),
+					milli(from("delta")),
+					milli(from("aws")),
+					{ratio(from("cadastre"), from("aws")), bold(times)},
+				},
+			},
+		)
 	}
 	alone := func(who string) cell { return milli(interfaceTime("Restore/secondary-ours/16000", who)) }
 	t.rows = append(t.rows, row{"16 000 single addresses", []cell{alone("cadastre"), alone("delta"), {}, {}}},
@@ -161,7 +177,12 @@ func interfacesMemoryTable() table {
 		title: "Live heap of the interface datastore, bytes an assigned address",
 		note:  "4 096 addresses, all assigned: an address's part of interfaces and blocks, the names of its pod, and what is kept to write the checkpoint. AWS's labels of metrics are not in it.",
 		head:  []string{"secondary", "prefix"},
-		rows:  []row{ours, line("Cadastre, without a checkpoint", "cadastre-null"), theirs, of("Cadastre / AWS", ours, theirs)},
+		rows: []row{
+			ours,
+			line("Cadastre, without a checkpoint", "cadastre-null"),
+			theirs,
+			of("Cadastre / AWS", ours, theirs),
+		},
 	}
 }
 
@@ -186,18 +207,39 @@ func interfaceAims() []aim {
 		flat = append(flat, point{s + " %", deltaOf(most, s), deltaOf(least, s)})
 	}
 	for _, x := range restored() {
-		restores = append(restores, point{x.name, interfaceTime("Restore/"+x.sub, "cadastre"), interfaceTime("Restore/"+x.sub, "aws")})
+		restores = append(
+			restores,
+			point{x.name, interfaceTime("Restore/"+x.sub, "cadastre"), interfaceTime("Restore/"+x.sub, "aws")},
+		)
 	}
 	for _, m := range interfaceModes() {
 		heap = append(heap, point{m, interfaceHeap(m, "cadastre"), interfaceHeap(m, "aws")})
 	}
 	return []aim{
-		{"interface datastore, no checkpoint, single addresses, beside AWS's", .2, interfacePoints("Null", "secondary"), duration, nil},
-		{"interface datastore, no checkpoint, prefixes, beside AWS's", .2, interfacePoints("Null", "prefix"), duration, nil},
+		{
+			"interface datastore, no checkpoint, single addresses, beside AWS's",
+			.2,
+			interfacePoints("Null", "secondary"),
+			duration,
+			nil,
+		},
+		{
+			"interface datastore, no checkpoint, prefixes, beside AWS's",
+			.2,
+			interfacePoints("Null", "prefix"),
+			duration,
+			nil,
+		},
 		{"interface datastore, JSON file on the disk, beside AWS's", 1, file("disk"), duration, nil},
 		{"interface datastore, JSON file on a tmpfs, beside AWS's", 1, file("tmpfs"), duration, nil},
 		{"interface datastore, changes only: a pair in bbolt transactions", 2.6, transactions, duration, nil},
-		{"interface datastore, changes only: flat from 30 to 16 000 addresses (worst / best)", 1.25, flat, duration, nil},
+		{
+			"interface datastore, changes only: flat from 30 to 16 000 addresses (worst / best)",
+			1.25,
+			flat,
+			duration,
+			nil,
+		},
 		{"interface datastore, restored from a JSON file, beside AWS's", 1, restores, duration, nil},
 		{"interface datastore, heap of an assigned address, beside AWS's", 1, heap, plain, nil},
 	}
