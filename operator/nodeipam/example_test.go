@@ -83,7 +83,6 @@ func ExampleOptions_Settings() {
 	}
 	// Output:
 	// [{10.0.0.0/16 25 0} {fd00::/40 64 1}] [10.0.0.0/20] [] []
-	// --node-cidr-mask-size=24: it cannot be used with two families: use --node-cidr-mask-size-ipv4
-	// and --node-cidr-mask-size-ipv6 --node-cidr-mask-size=24: it cannot be used together with
-	// --node-cidr-mask-size-ipv4 or --node-cidr-mask-size-ipv6
+	// --node-cidr-mask-size=24: it cannot be used with two families: use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6
+	// --node-cidr-mask-size=24: it cannot be used together with --node-cidr-mask-size-ipv4 or --node-cidr-mask-size-ipv6
 }
