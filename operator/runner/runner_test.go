@@ -33,6 +33,7 @@ type trial struct {
 	term    atomic.Pointer[runner.Term]
 	active  atomic.Int32 // controllers that run
 	refused atomic.Value // []error: why the API server refuses to write the lease
+	hangs   atomic.Value // chan struct{}: the API server answers nothing about leases until it is closed
 	stop    context.CancelFunc
 	ended   chan error
 }
@@ -45,6 +46,12 @@ func start(t *testing.T, first func(ctx context.Context, term *runner.Term) erro
 	client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		err := x.refused.Load().([]error)[0]
 		return err != nil, nil, err
+	})
+	client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if answers, ok := x.hangs.Load().(chan struct{}); ok {
+			<-answers
+		}
+		return false, nil, nil
 	})
 	controller := func(name string, run func(context.Context) error) runner.Controller {
 		return runner.Controller{Name: name, Run: func(ctx context.Context) error {
@@ -174,10 +181,7 @@ func TestAliveFailsWhenTheElectionHangs(t *testing.T) {
 		advance(time.Hour)
 		x.Expect(x.runner.Alive()).To(Succeed())
 		answers := make(chan struct{})
-		x.client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			<-answers
-			return false, nil, nil
-		})
+		x.hangs.Store(answers)
 		advance(20 * time.Second)
 		x.Expect(x.runner.Alive()).To(Succeed())
 		advance(10 * time.Second)
