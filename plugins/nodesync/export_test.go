@@ -21,6 +21,6 @@ func (k *IDClaimer) Resume(deps func() IDClaimerDeps) *IDClaimer {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r.held, r.confirmed, r.session, r.used, r.problem, r.kind, r.look, r.said, r.stored = k.held, k.confirmed, k.session, k.used, k.problem, k.kind, k.look, k.said, k.stored
+	r.held, r.confirmed, r.session, r.used, r.problem, r.kind, r.look, r.wanted, r.stored = k.held, k.confirmed, k.session, k.used, k.problem, k.kind, k.look, k.wanted, k.stored
 	return r
 }

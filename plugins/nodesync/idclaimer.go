@@ -82,8 +82,8 @@ type IDClaimer struct {
 	kind      error     // of the problem; nil for none
 	look      time.Time // when a twin counts as stopped if it does not beat again
 	young     time.Time // when the quarantine of the ID ends
-	said      said
-	stored    said // what the store has, as of the last beat
+	wanted    publication
+	stored    publication // what the store has, as of the last beat
 }
 
 // remembered holds what is on the disk.
@@ -403,10 +403,10 @@ func (k *IDClaimer) beat(ctx context.Context, held Held) (bool, error) {
 // they were. Unless it succeeds they have to be read again.
 func (k *IDClaimer) beatOnce(ctx context.Context, held Held) error {
 	k.mu.Lock()
-	say := k.said // its slices are never changed
+	publication := k.wanted // its slices are never changed
 	k.mu.Unlock()
 	now := k.own
-	now.record = say.in(k.own.record, k.deps.Identity.Explicit)
+	now.record = publication.applyTo(k.own.record, k.deps.Identity.Explicit)
 	endQuarantine(now.record, k.deps.Now())
 	var t txn
 	if proto.Equal(now.record, k.own.record) {
@@ -431,7 +431,7 @@ func (k *IDClaimer) beatOnce(ctx context.Context, held Held) error {
 	}
 	k.own = now
 	k.mu.Lock()
-	k.stored = say
+	k.stored = publication
 	k.mu.Unlock()
 	return nil
 }

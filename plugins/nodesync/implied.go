@@ -62,7 +62,7 @@ func checkImplied(ctx context.Context, store kvdb.Store, who Identity, c claimed
 		// The blocks follow from the ID again. A claimant has to see that in the record
 		// before the claims are looked at.
 		var t txn
-		t.put(kv.NodeRecordKey(c.ID), revision, said{}.in(record, false))
+		t.put(kv.NodeRecordKey(c.ID), revision, publication{}.applyTo(record, false))
 		if _, err := t.commit(ctx, store); err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func checkImplied(ctx context.Context, store kvdb.Store, who Identity, c claimed
 // ClaimsBlocks has the record say that the pod blocks of this node have claims of
 // their own. It is called once those that are in use have them: until then the
 // blocks of the record, or of its ID, are what other nodes respect.
-func (k *IDClaimer) ClaimsBlocks() { k.say(func(s *said) { s.explicit = true }) }
+func (k *IDClaimer) ClaimsBlocks() { k.publishSoon(func(s *publication) { s.explicit = true }) }
 
 // Claimant returns this node as the claimant of prefixes; false while the store
 // has not confirmed its ID, or that is in doubt.
@@ -101,7 +101,7 @@ func (k *IDClaimer) Claimant() (claims.Node, bool) {
 			Name:     who.Name,
 			Instance: who.Instance,
 			ID:       k.held.ID,
-			UID:      k.said.uid,
+			UID:      k.wanted.uid,
 		}, k.session &&
 			k.problem == ""
 }

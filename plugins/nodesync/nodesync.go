@@ -37,11 +37,11 @@ type ClaimWatcher interface {
 // NodeSync is the plugin. It belongs to the loop.
 type NodeSync struct {
 	Deps
-	said    map[string]map[string]proto.Message // by node name and store key: what is said of a node
-	publish []netip.Prefix                      // staged
-	staged  bool
-	cidrs   []netip.Prefix // staged; nil: nothing
-	pools   bool           // staged: they have changed
+	messages map[string]map[string]proto.Message // by node name and store key
+	publish  []netip.Prefix                      // staged
+	staged   bool
+	cidrs    []netip.Prefix // staged; nil: nothing
+	pools    bool           // staged: they have changed
 }
 
 var (
@@ -53,7 +53,7 @@ var (
 // NewPlugin makes the plugin.
 func NewPlugin(deps Deps) *NodeSync {
 	deps.Name = "nodesync"
-	return &NodeSync{Deps: deps, said: map[string]map[string]proto.Message{}}
+	return &NodeSync{Deps: deps, messages: map[string]map[string]proto.Message{}}
 }
 
 // Init does nothing: the claimer claims the ID.
@@ -70,8 +70,8 @@ func (p *NodeSync) GetNodeID() uint32 { return p.IDClaimer.Use() }
 
 // GetAllNodes returns what is known of all nodes.
 func (p *NodeSync) GetAllNodes() Nodes {
-	nodes := make(Nodes, len(p.said))
-	for name := range p.said {
+	nodes := make(Nodes, len(p.messages))
+	for name := range p.messages {
 		if n := p.node(name); n != nil {
 			nodes[name] = n
 		}
@@ -97,11 +97,11 @@ func (p *NodeSync) PublishPools() { p.pools = true }
 func (p *NodeSync) Commit(context.Context) error {
 	if p.staged {
 		published := textsOf(p.publish)
-		p.IDClaimer.say(func(s *said) { s.addresses = published })
+		p.IDClaimer.publishSoon(func(s *publication) { s.addresses = published })
 	}
 	if p.cidrs != nil {
 		published := textsOf(p.cidrs)
-		p.IDClaimer.say(func(s *said) { s.blocks = published })
+		p.IDClaimer.publishSoon(func(s *publication) { s.blocks = published })
 	}
 	if p.pools {
 		p.IDClaimer.Poke()
@@ -149,7 +149,7 @@ func (p *NodeSync) Resync(
 	_ int,
 	_ controller.ResyncOperations,
 ) error {
-	p.said = map[string]map[string]proto.Message{}
+	p.messages = map[string]map[string]proto.Message{}
 	for _, resource := range followed() {
 		for key, m := range state[resource] {
 			p.note(key, m)
@@ -167,13 +167,13 @@ func (p *NodeSync) Resync(
 func (p *NodeSync) lookAtOwn() {
 	held := p.IDClaimer.Held()
 	name := p.ServiceLabel.GetAgentLabel()
-	record, _ := p.said[name][kv.NodeRecordKey(held.ID)].(*kv.NodeRecord)
+	record, _ := p.messages[name][kv.NodeRecordKey(held.ID)].(*kv.NodeRecord)
 	if record == nil || record.Generation != held.Generation || record.Released != 0 || record.SupersededBy != 0 {
 		p.IDClaimer.Poke()
 	}
-	if node, _ := p.said[name][kv.NodeKey(name)].(*kv.Node); node.GetUid() != "" {
+	if node, _ := p.messages[name][kv.NodeKey(name)].(*kv.Node); node.GetUid() != "" {
 		cidrs, mgmt := slices.Clone(node.PodCidrs), slices.Clone(node.Addresses)
-		p.IDClaimer.say(func(s *said) { s.uid, s.podCIDRs, s.mgmt = node.Uid, cidrs, mgmt })
+		p.IDClaimer.publishSoon(func(s *publication) { s.uid, s.podCIDRs, s.mgmt = node.Uid, cidrs, mgmt })
 	}
 }
 
@@ -244,21 +244,21 @@ func nameOf(m proto.Message) string {
 
 func (p *NodeSync) note(key string, m proto.Message) {
 	name := nameOf(m)
-	if p.said[name] == nil {
-		p.said[name] = map[string]proto.Message{}
+	if p.messages[name] == nil {
+		p.messages[name] = map[string]proto.Message{}
 	}
-	p.said[name][key] = m
+	p.messages[name][key] = m
 }
 
 func (p *NodeSync) forget(key string, m proto.Message) {
 	name := nameOf(m)
-	delete(p.said[name], key)
-	if len(p.said[name]) == 0 {
-		delete(p.said, name)
+	delete(p.messages[name], key)
+	if len(p.messages[name]) == 0 {
+		delete(p.messages, name)
 	}
 }
 
-// node derives a node from what is said of it, nil where nothing is. An ID that
+// node derives a node from its messages, nil if there are none. An ID that
 // is released has no node. Of two records of one name, which is so after a
 // node lost its state directory, the one that was not superseded counts, then
 // the newer one. What cannot be parsed is left out.
@@ -266,8 +266,8 @@ func (p *NodeSync) node(name string) *Node {
 	n := &Node{Name: name}
 	known, object := false, false
 	var newest *kv.NodeRecord
-	for _, key := range slices.Sorted(maps.Keys(p.said[name])) {
-		switch m := p.said[name][key].(type) {
+	for _, key := range slices.Sorted(maps.Keys(p.messages[name])) {
+		switch m := p.messages[name][key].(type) {
 		case *kv.NodeRecord:
 			if m.Released == 0 && (newest == nil || newer(m, newest)) {
 				newest, known = m, true

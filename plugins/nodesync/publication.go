@@ -11,8 +11,8 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 )
 
-// said holds what the node publishes of itself.
-type said struct {
+// publication holds what the node publishes of itself.
+type publication struct {
 	addresses []string
 	uid       string
 	podCIDRs  []string // of its Node object, for those who do not read it; likewise
@@ -21,7 +21,7 @@ type said struct {
 	explicit  bool     // the blocks have claims of their own
 }
 
-func (s said) equal(t said) bool {
+func (s publication) equal(t publication) bool {
 	return s.uid == t.uid &&
 		slices.Equal(s.addresses, t.addresses) &&
 		slices.Equal(s.podCIDRs, t.podCIDRs) &&
@@ -31,9 +31,9 @@ func (s said) equal(t said) bool {
 		s.explicit == t.explicit
 }
 
-// in returns the record r with what the node says of itself. canClaim reports
+// applyTo returns the record r with the publication. canClaim reports
 // whether its blocks have claims of their own at all.
-func (s said) in(r *kv.NodeRecord, canClaim bool) *kv.NodeRecord {
+func (s publication) applyTo(r *kv.NodeRecord, canClaim bool) *kv.NodeRecord {
 	r = proto.Clone(r).(*kv.NodeRecord)
 	if s.addresses != nil {
 		r.IpAddresses = s.addresses
@@ -53,11 +53,11 @@ func (s said) in(r *kv.NodeRecord, canClaim bool) *kv.NodeRecord {
 	return r
 }
 
-// say changes what the node says of itself and has it written soon.
-func (k *IDClaimer) say(change func(*said)) {
+// publishSoon changes what the node publishes and has it written soon.
+func (k *IDClaimer) publishSoon(change func(*publication)) {
 	k.mu.Lock()
-	change(&k.said)
-	same := k.said.equal(k.stored)
+	change(&k.wanted)
+	same := k.wanted.equal(k.stored)
 	k.mu.Unlock()
 	if !same {
 		k.Poke()
@@ -68,5 +68,5 @@ func (k *IDClaimer) say(change func(*said)) {
 func (k *IDClaimer) published() (addresses, blocks []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.said.addresses, k.said.blocks
+	return k.wanted.addresses, k.wanted.blocks
 }
