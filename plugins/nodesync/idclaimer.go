@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/kvdb"
@@ -70,8 +68,8 @@ type IDClaimer struct {
 	saved remembered    // of who is busy: what is on the disk
 	twins *twins        // of who is busy; nil: the node is alone
 
-	telling sync.Mutex // held while a problem comes or goes and is made known
-	pending bool       // under telling: a problem from before Run
+	reporting sync.Mutex // held while a problem comes or goes and is made known
+	pending   bool       // under reporting: a problem from before Run
 
 	mu        sync.Mutex
 	held      Held
@@ -183,17 +181,17 @@ func (k *IDClaimer) Poke() {
 // Run confirms the ID again and again until ctx ends, and says then that the
 // agent has ended.
 func (k *IDClaimer) Run(ctx context.Context) error {
-	k.tellBefore()
+	k.announceEarlier()
 	for {
 		wait := k.deps.Refresh*4/5 + time.Duration(k.deps.Random()*float64(k.deps.Refresh/5))
-		for _, left := range []time.Duration{k.left(), k.nextLook(), k.nextQuarantine()} {
+		for _, left := range []time.Duration{k.remaining(), k.nextLook(), k.nextQuarantine()} {
 			if left > 0 {
 				wait = min(wait, left)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			k.sayGoodbye(context.WithoutCancel(ctx))
+			k.writeLastBeat(context.WithoutCancel(ctx))
 			return nil
 		case <-k.poke:
 		case <-time.After(wait):
@@ -214,7 +212,7 @@ func (k *IDClaimer) Run(ctx context.Context) error {
 // confirmInTerm is Confirm, but a store that does not answer is not waited for
 // when the term ends.
 func (k *IDClaimer) confirmInTerm(ctx context.Context) error {
-	if left := k.left(); left > 0 {
+	if left := k.remaining(); left > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, left)
 		defer cancel()
@@ -366,112 +364,6 @@ func (k *IDClaimer) Use() uint32 {
 	return k.held.ID
 }
 
-// own holds what the store has of this node, as this node read or wrote it last.
-type own struct {
-	record           *kv.NodeRecord
-	recordAt, beatAt int64 // revisions
-}
-
-// beat writes the beat of the agent and what the node reports of itself. It does nothing
-// and returns false if the record is not of held any more.
-func (k *IDClaimer) beat(ctx context.Context, held Held) (bool, error) {
-	for range attempts {
-		if k.own.record == nil || k.own.record.Id != held.ID {
-			if err := k.readOwn(ctx, held.ID); err != nil {
-				return false, err
-			}
-		}
-		r, who := k.own.record, k.deps.Identity
-		if r == nil || r.Name != who.Name || r.Instance != who.Instance || r.Generation != held.Generation ||
-			r.Released != 0 ||
-			r.SupersededBy != 0 {
-			k.own = own{}
-			return false, nil
-		}
-		err := k.beatOnce(ctx, held)
-		if err == nil {
-			return true, nil
-		}
-		if !errors.Is(err, kvdb.ErrConditions) { // another process has written: look again
-			return false, fmt.Errorf("beat of node ID %d: %w", held.ID, err)
-		}
-	}
-	return false, fmt.Errorf("beat of node ID %d: gave up after %d conflicting writes", held.ID, attempts)
-}
-
-// beatOnce writes the beat, and the record if it changes, where both are as
-// they were. Unless it succeeds they have to be read again.
-func (k *IDClaimer) beatOnce(ctx context.Context, held Held) error {
-	k.mu.Lock()
-	publication := k.wanted // its slices are never changed
-	k.mu.Unlock()
-	now := k.own
-	now.record = publication.applyTo(k.own.record, k.deps.Identity.Explicit)
-	endQuarantine(now.record, k.deps.Now())
-	var t txn
-	if proto.Equal(now.record, k.own.record) {
-		t.conds = append(t.conds, kvdb.AtRevision(kv.NodeRecordKey(held.ID), now.recordAt))
-	} else {
-		t.put(kv.NodeRecordKey(held.ID), now.recordAt, now.record)
-	}
-	beat := k.deps.Identity.beat(held, k.deps.Now())
-	beat.Pools = k.poolUses()
-	t.put(kv.BeatKey(held.ID), now.beatAt, beat)
-	k.own = own{}
-	if err := k.twins.try(beat); err != nil {
-		return err
-	}
-	rev, err := t.commit(ctx, k.deps.Store)
-	if err != nil {
-		return err
-	}
-	k.twins.wrote(beat, rev)
-	if now.beatAt = rev; len(t.ops) == 2 {
-		now.recordAt = rev
-	}
-	k.own = now
-	k.mu.Lock()
-	k.stored = publication
-	k.mu.Unlock()
-	return nil
-}
-
-// readOwn reads the record and the beat. It fails while the beat is a twin's. A
-// record that cannot be read is none: the claim decides about it.
-func (k *IDClaimer) readOwn(ctx context.Context, id uint32) error {
-	k.own = own{}
-	x, found, err := k.deps.Store.Get(ctx, kv.NodeRecordKey(id))
-	if err != nil || !found {
-		return err
-	}
-	record, err := readRecord(x)
-	if err != nil {
-		k.deps.Log.Warn("the record of this node cannot be read", "error", err)
-		return nil
-	}
-	last, err := readBeat(ctx, k.deps.Store, id)
-	if err != nil {
-		return err
-	}
-	if err := k.twins.look(id, last.beat, last.revision, k.deps.Now()); err != nil {
-		return err
-	}
-	k.own = own{record, x.ModRevision, last.revision}
-	return nil
-}
-
-// get reads one message; the revision is 0 where there is none.
-func get(ctx context.Context, store kvdb.Store, key string, into proto.Message) (revision int64, err error) {
-	x, found, err := store.Get(ctx, key)
-	if err != nil || !found {
-		return 0, err
-	}
-	if err := proto.Unmarshal(x.Value, into); err != nil {
-		return 0, fmt.Errorf("value of %s: %w", key, err)
-	}
-	return x.ModRevision, nil
-}
-
 // keep makes held this node's ID, first on disk.
 func (k *IDClaimer) keep(held Held, began time.Time) error {
 	was := k.saved
@@ -489,13 +381,13 @@ func (k *IDClaimer) keep(held Held, began time.Time) error {
 			return err
 		}
 	}
-	k.telling.Lock()
-	defer k.telling.Unlock()
+	k.reporting.Lock()
+	defer k.reporting.Unlock()
 	k.mu.Lock()
 	before := k.held
 	if k.used && held.ID != before.ID { // addresses were derived from it meanwhile
 		k.mu.Unlock()
-		k.tell(fmt.Sprintf("node ID %d is this node's from its next start on", held.ID), ErrIDTaken)
+		k.setProblem(fmt.Sprintf("node ID %d is this node's from its next start on", held.ID), ErrIDTaken)
 		return nil
 	}
 	k.held, k.confirmed, k.session, k.young = held, began, true, ends
@@ -504,18 +396,18 @@ func (k *IDClaimer) keep(held Held, began time.Time) error {
 		k.deps.Log.Info("node ID claimed", "nodeID", held.ID, "generation", held.Generation)
 	}
 	if quarantine != "" {
-		k.tell(quarantine, errYoung)
+		k.setProblem(quarantine, errYoung)
 	} else {
-		k.tell("", nil)
+		k.setProblem("", nil)
 	}
 	return nil
 }
 
-// lose has no lease any more, also after a restart.
+// lose stops allocation because of a problem, also after a restart.
 func (k *IDClaimer) lose(problem string, kind error) {
-	k.telling.Lock()
-	k.tell(problem, kind)
-	k.telling.Unlock()
+	k.reporting.Lock()
+	k.setProblem(problem, kind)
+	k.reporting.Unlock()
 	if k.saved.Problem != "" {
 		return
 	}
@@ -536,133 +428,4 @@ func (k *IDClaimer) save(r remembered) error {
 	}
 	k.saved = r
 	return nil
-}
-
-// slack is by how much the disk may be behind with the time of the last
-// confirmation, and the clock with the time that it told before.
-func (k *IDClaimer) slack() time.Duration { return k.deps.Expire / 24 }
-
-// left returns the time for which the ID may be used if it is not confirmed again.
-func (k *IDClaimer) left() time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.confirmed.Add(k.deps.Expire * 5 / 6).Sub(k.deps.Now())
-}
-
-// overdue is a problem where the store has not confirmed the ID for so long
-// that another node may soon release it, or if the clock does not tell.
-func (k *IDClaimer) overdue() (problem string, kind error) {
-	left := k.left()
-	k.mu.Lock()
-	id, confirmed := k.held.ID, k.confirmed
-	k.mu.Unlock()
-	switch {
-	case id == 0:
-		return "", nil
-	case left <= 0:
-		return fmt.Sprintf(
-			"the cluster store has not confirmed node ID %d since %s; after %s another node may have it",
-			id,
-			confirmed.UTC().Format(time.RFC3339),
-			k.deps.Expire,
-		), errOverdue
-	case left > k.deps.Expire*5/6+k.slack():
-		return fmt.Sprintf(
-			"the cluster store confirmed node ID %d at %s, which the clock says is still to come",
-			id,
-			confirmed.UTC().Format(time.RFC3339),
-		), errOverdue
-	}
-	return "", nil
-}
-
-// checkTerm stops allocation if the ID is overdue.
-func (k *IDClaimer) checkTerm() {
-	k.telling.Lock()
-	defer k.telling.Unlock()
-	if problem, kind := k.overdue(); problem != "" && k.Problem() == "" {
-		k.tell(problem, kind)
-	}
-}
-
-func reason(held Held, problem string) string {
-	return fmt.Sprintf("node ID %d: %s", held.ID, problem)
-}
-
-// tell makes a problem, or its end, known. It is called by who holds telling.
-func (k *IDClaimer) tell(problem string, kind error) {
-	k.mu.Lock()
-	was, wasKind, held := k.problem, k.kind, k.held
-	k.problem, k.kind = problem, kind
-	k.mu.Unlock()
-	switch problem {
-	case was:
-		return
-	case "":
-		k.deps.Leases.Suspend("")
-	default:
-		k.deps.Leases.Suspend(reason(held, problem))
-	}
-	if !errors.Is(kind, wasKind) { // else it is the same problem with another time in its text
-		k.announce(held, problem)
-	}
-}
-
-// tellBefore makes known what was a problem before there was an event loop.
-func (k *IDClaimer) tellBefore() {
-	k.telling.Lock()
-	defer k.telling.Unlock()
-	if k.pending {
-		k.announce(k.Held(), k.Problem())
-	}
-}
-
-func (k *IDClaimer) announce(held Held, problem string) {
-	k.pending = false
-	if problem == "" {
-		k.deps.Log.Info("the node ID is this node's again", "nodeID", held.ID, "generation", held.Generation)
-	} else {
-		k.deps.Log.Error(
-			"this node's ID is in doubt: no new address is allocated, existing leases stay",
-			"nodeID",
-			held.ID,
-			"problem",
-			problem,
-		)
-	}
-	if err := k.deps.EventLoop.PushEvent(
-		&NodeIDChange{Held: held, Problem: problem},
-	); err != nil &&
-		!errors.Is(err, controller.ErrClosedController) {
-		k.deps.Log.Warn("the event history lacks a change of the node ID", "error", err)
-	}
-}
-
-// goodbye bounds the time for which an agent that ends waits for the store.
-const goodbye = 2 * time.Second
-
-func (k *IDClaimer) sayGoodbye(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, goodbye)
-	defer cancel()
-	select {
-	case k.busy <- struct{}{}:
-		defer func() { <-k.busy }()
-	case <-ctx.Done():
-		return
-	}
-	held := k.Held()
-	for ctx.Err() == nil { // a beat that was cut off may still arrive
-		last := &kv.NodeBeat{}
-		at, err := get(ctx, k.deps.Store, kv.BeatKey(held.ID), last)
-		if err != nil || at == 0 || last.Session != k.deps.Identity.Session ||
-			k.twins != nil && !k.twins.own(last, at) {
-			return // the store is away, or the ID is another process's: there is nothing to tell
-		}
-		last.At, last.Stopped = k.deps.Now().UnixNano(), true
-		var t txn
-		t.put(kv.BeatKey(held.ID), at, last)
-		if _, err := t.commit(ctx, k.deps.Store); !errors.Is(err, kvdb.ErrConditions) {
-			return
-		}
-	}
 }

@@ -216,7 +216,7 @@ func TestGoodbye(t *testing.T) {
 	})
 }
 
-// No agent says goodbye for another one, or waits for a store that is away.
+// No agent says lastBeatTimeout for another one, or waits for a store that is away.
 func TestNoGoodbye(t *testing.T) {
 	bubble(t, func(t *testing.T, g Gomega, store *faulty.Store) {
 		none := newNode(t, store, who("none"), newDisk()).run(t)
@@ -245,7 +245,7 @@ func TestNoGoodbye(t *testing.T) {
 	})
 }
 
-// At each step of a goodbye the store may fail: the next run is not hindered.
+// At each step of a lastBeatTimeout the store may fail: the next run is not hindered.
 func TestGoodbyeOnAFaultyStore(t *testing.T) {
 	for name, fault := range map[string]faulty.Fault{"fails": faulty.Fail(), "tears": faulty.Tear(), "races": faulty.FailWith(kvdb.ErrConditions)} {
 		for k := 1; k <= 3; k++ {

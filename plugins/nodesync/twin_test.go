@@ -202,7 +202,7 @@ func TestAResumedSnapshot(t *testing.T) {
 					}
 					g.Expect(loser.Problem()).To(ContainSubstring("snapshot of its memory"))
 					loser.stop()
-					g.Expect(beatOf(g, store, 1).Stopped).To(BeFalse(), "it does not say goodbye for the other one")
+					g.Expect(beatOf(g, store, 1).Stopped).To(BeFalse(), "it does not say lastBeatTimeout for the other one")
 					time.Sleep(2 * refresh)
 					g.Expect(winner.Problem()).To(BeEmpty())
 					winner.stop()
