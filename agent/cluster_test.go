@@ -11,37 +11,17 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
+	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
-
-// logBuffer is a log that may be read while it is written.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write adds to the log.
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// String is the log so far.
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
 
 // soon bounds what a slow machine may take.
 const soon = 5 * time.Minute
@@ -56,7 +36,7 @@ type member struct {
 	a     *assembly
 	stop  context.CancelFunc
 	ended chan error
-	log   *logBuffer
+	log   *logbuffer.Buffer
 }
 
 // clusterConf is a configuration with short times.
@@ -85,7 +65,7 @@ func newMember(t *testing.T, name, endpoint string) *member {
 func (m *member) start() {
 	conf, _, err := contivconf.Parse([]byte(m.conf))
 	m.g.Expect(err).NotTo(HaveOccurred())
-	m.log = &logBuffer{}
+	m.log = &logbuffer.Buffer{}
 	node := DefaultNode()
 	node.Name, node.StateDir, node.RunDir = m.name, m.dir, filepath.Join(m.dir, "run")
 	agent, err := New(conf, WithNode(node), WithLog(slog.New(slog.NewTextHandler(m.log, nil))))

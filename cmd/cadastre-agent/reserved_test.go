@@ -12,35 +12,15 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
-
-// logBuffer is a log that a test reads while the agent writes it.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write adds to the log.
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// String returns the log so far.
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
 
 // soon bounds what a slow machine may take.
 const soon = 5 * time.Minute
@@ -51,11 +31,11 @@ type program struct {
 	dir  string
 	stop context.CancelFunc
 	code chan int
-	log  *logBuffer
+	log  *logbuffer.Buffer
 }
 
 func newProgram(t *testing.T) *program {
-	p := &program{g: NewWithT(t), dir: t.TempDir(), log: &logBuffer{}}
+	p := &program{g: NewWithT(t), dir: t.TempDir(), log: &logbuffer.Buffer{}}
 	t.Cleanup(p.end)
 	return p
 }

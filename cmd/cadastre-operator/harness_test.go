@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +35,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 
+	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 )
@@ -46,24 +46,6 @@ func TestMain(m *testing.M) {
 }
 
 var errDown = errors.New("connection refused")
-
-// log is a buffer for many goroutines.
-type log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
 
 // stand is an API server and a store, for several operators.
 type stand struct {
@@ -238,7 +220,7 @@ func (unclosed) Close() error { return nil }
 
 // program is one operator.
 type program struct {
-	log    log
+	log    logbuffer.Buffer
 	cut    atomic.Bool // it does not reach the API server any more
 	cancel context.CancelFunc
 	code   chan int

@@ -25,6 +25,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
+	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/operator/runner"
 )
@@ -443,7 +444,7 @@ func TestItCannotStart(t *testing.T) {
 		g.Expect(p.log.String()).To(And(ContainSubstring("level=ERROR"), ContainSubstring(c.said)))
 		_ = s.store.Close()
 	}
-	var out log
+	var out logbuffer.Buffer
 	code := run(t.Context(), append([]string{"--kubeconfig=" + missing}, base...), &out, &out, host{hostname: func() (string, error) { return "h", nil }, clients: connect, store: openStore})
 	g.Expect(code).To(Equal(exitFailed))
 	g.Expect(out.String()).To(ContainSubstring("--kubeconfig=" + missing))

@@ -4,15 +4,14 @@
 package etcd_test
 
 import (
-	"bytes"
 	"log/slog"
-	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
+	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/etcd"
 )
@@ -102,29 +101,11 @@ func TestObserveSeesEachRequest(t *testing.T) {
 	g.Expect(seen.count(etcd.OpProbe)).To(Equal(1))
 }
 
-// ledger is a log that several may write at the same time.
-type ledger struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *ledger) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *ledger) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 func TestLogOfTheClientIsForDebugging(t *testing.T) {
 	for level, want := range map[slog.Level]bool{slog.LevelDebug: true, slog.LevelInfo: false} {
 		g := NewWithT(t)
 		server := etcdtest.Start(t)
-		var out ledger
+		var out logbuffer.Buffer
 		cfg := at(server.Endpoint())
 		cfg.RequestTimeout = 300 * time.Millisecond
 		cfg.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))
@@ -142,7 +123,7 @@ func TestLogOfTheClientIsForDebugging(t *testing.T) {
 func TestLogTellsOfAnotherPast(t *testing.T) {
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
-	var out ledger
+	var out logbuffer.Buffer
 	cfg := at(server.Endpoint())
 	cfg.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	s := open(t, cfg)
