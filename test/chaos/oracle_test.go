@@ -152,6 +152,8 @@ func TestCertainLeasesAreStillHeld(t *testing.T) {
 				g.Expect(o.End(s.key, s.verb, s.out)).To(Succeed())
 			}
 			g.Expect(o.Certain(book)).To(Equal(c.want))
+			o.Begin(key("a"), Del)
+			g.Expect(o.Certain(book)).To(BeEmpty(), "a DEL under way may free it")
 		})
 	}
 }
