@@ -12,6 +12,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -146,6 +147,24 @@ func TestContivClientReadsEventHistory(t *testing.T) {
 	g.Expect(json.Unmarshal([]byte(body), &one)).To(Succeed())
 	g.Expect(one.SeqNum).To(Equal(uint64(4)))
 	g.Expect(one.Handlers[0].Change).To(Equal("did deed 4"))
+}
+
+// Contiv's client has an error value for the southbound, which only null decodes into: the
+// text has a field beside it.
+func TestContivClientReadsAFailedTransaction(t *testing.T) {
+	g := NewWithT(t)
+	h := newAgent(t).with(func(d *restapi.Deps) {
+		d.Loop = loop{query: func(controller.HistoryQuery) ([]controller.Record, error) {
+			return []controller.Record{{SeqNum: 7, TxnError: "the route is refused"}}, nil
+		}}
+	})
+	code, body := ask(h, "GET", "/controller/event-history?seq-num=7", "")
+	g.Expect(code).To(Equal(http.StatusOK))
+	var one EventRecord
+	g.Expect(json.Unmarshal([]byte(body), &one)).To(Succeed())
+	g.Expect(one.SeqNum).To(Equal(uint64(7)))
+	g.Expect(one.TxnError).To(BeNil())
+	g.Expect(body).To(ContainSubstring(`"TxnErrorStr":"the route is refused"`))
 }
 
 func TestContivClientAsksForAResync(t *testing.T) {
