@@ -68,18 +68,20 @@ func (s *Set) preferred(pool int, c *Choice) (grant, bool) {
 	return grant{}, false
 }
 
-// coolsAlone reports whether p, which is not free, cools as a whole: no other block cools
-// in it, and it has no owner.
+// coolsAlone reports whether p, which is not free, cools once and as a whole: no other
+// block cools in it, and it has no owner.
 func (s *Set) coolsAlone(p netip.Prefix) bool {
 	for range s.overlapping(p) {
 		return false
 	}
+	times := 0
 	for c := range s.coolingIn(p) {
 		if c.prefix != p {
 			return false
 		}
+		times++
 	}
-	return true
+	return times == 1
 }
 
 // rangeOf returns the range that contains all of p, nil if there is none.

@@ -159,6 +159,26 @@ func TestBlocksCoolDown(t *testing.T) {
 	g.Expect(s.Allocate(node(4), nil, at(3600))).To(Equal([]netip.Prefix{pfx("10.0.0.0/24")}), "a block that was never used need not cool")
 }
 
+// A block wider than the range had an owner meanwhile: the same block cools twice, and
+// both cool-downs have to pass.
+func TestBlockThatCoolsTwiceIsNotPreferred(t *testing.T) {
+	g := NewWithT(t)
+	at := func(seconds int) time.Time { return epoch().Add(time.Duration(seconds) * time.Second) }
+	s := New(Policy{CoolDown: time.Minute})
+	g.Expect(s.AddRange(Range{Prefix: pfx("10.0.0.0/24"), Bits: 26})).To(Succeed())
+	g.Expect(s.Occupy(node(1), pfx("10.0.0.0/26"), at(0))).To(Succeed())
+	g.Expect(s.Release(node(1), at(0))).To(Succeed())
+	g.Expect(s.Occupy(node(2), pfx("10.0.0.0/8"), at(1))).To(MatchError(ErrOutOfRange))
+	g.Expect(s.Occupy(node(3), pfx("10.0.0.64/26"), at(1))).To(HaveOccurred())
+	g.Expect(s.Release(node(2), at(30))).To(Succeed())
+
+	prefer := Choice{Prefer: []netip.Prefix{pfx("10.0.0.0/26")}}
+	_, err := s.Choose(node(4), prefer, at(31))
+	g.Expect(err).To(MatchError(ErrExhausted))
+	g.Expect(s.Choose(node(4), prefer, at(61))).To(Equal([]netip.Prefix{pfx("10.0.0.0/26")}), "the first cool-down is over")
+	g.Expect(s.Return(node(4), pfx("10.0.0.0/26"))).To(Succeed())
+}
+
 func TestAddRange(t *testing.T) {
 	g := NewWithT(t)
 	s := setOf(t, "10.0.0.0/24", 24)
