@@ -61,10 +61,7 @@ func (e *estate) pick(req ledger.Request) netip.Addr {
 		within = []netip.Prefix{pfx("10.0.0.0/25")}
 	}
 	from := e.cursor.Next()
-	switch {
-	case req.After.IsValid():
-		from = req.After.Next()
-	case cmp.Or(req.Order, e.pool.Order) == ledger.Lowest:
+	if cmp.Or(req.Order, e.pool.Order) == ledger.Lowest {
 		from = netip.Addr{}
 	}
 	for _, part := range within {
@@ -205,9 +202,7 @@ func (w *walk) request() ledger.Request {
 	w.last++
 	req := ledger.Request{Pool: "default", Key: key(w.last), Families: []ledger.Family{ledger.IPv4}}
 	switch w.rnd.IntN(6) {
-	case 0:
-		req.After = w.addr()
-	case 1:
+	case 0, 1:
 		req.Order = ledger.Lowest
 	case 2:
 		req.Listed = true

@@ -21,7 +21,6 @@ type Request struct {
 	Wanted   []netip.Addr // exactly these addresses instead
 
 	Order  Order          // Lowest or Serial: instead of the pool's order
-	After  netip.Addr     // not zero: the next address after it, in any order
 	Within []netip.Prefix // only of these blocks and parts of blocks, the first one with room
 	Except []netip.Prefix // none of these addresses of Within
 	Listed bool           // without Within: the first block with room in the order of SetBlocks
@@ -72,13 +71,6 @@ func (st *Stage) Claim(req Request) (leases []Lease, fresh bool, err error) {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
 	return st.claimInto(nil, &req)
-}
-
-// ClaimAddr stages what Ledger.ClaimAddr commits.
-func (st *Stage) ClaimAddr(req *Request) (a netip.Addr, fresh bool, err error) {
-	st.l.mu.Lock()
-	defer st.l.mu.Unlock()
-	return st.claimAddr(req)
 }
 
 func (st *Stage) claimAddr(req *Request) (a netip.Addr, fresh bool, err error) {
@@ -289,7 +281,7 @@ func (l *Ledger) pickAny(p *pool, f Family, req *Request) (place, error) {
 	fp := &p.fam[f]
 	l.expireCooling(p, fp)
 	cursor := fp.cursor(req.Purpose)
-	if b, a, ok := fp.takeFor(req, p.from(req, f, *cursor)); ok {
+	if b, a, ok := fp.takeFor(req, p.from(req, *cursor)); ok {
 		fp.taken(b, a)
 		*cursor = a
 		return place{b, a, nil}, nil

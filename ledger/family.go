@@ -277,15 +277,12 @@ func (fp *familyPool) cursor(purpose Purpose) *netip.Addr {
 
 // from returns the address at which the search for a request starts, the zero
 // Addr for the lowest one; cursor is the last address that was allocated.
-func (p *pool) from(req *Request, f Family, cursor netip.Addr) netip.Addr {
+func (p *pool) from(req *Request, cursor netip.Addr) netip.Addr {
 	order := p.Order
 	if req.Order != Next {
 		order = req.Order
 	}
-	switch {
-	case req.After.IsValid() && FamilyOf(req.After) == f:
-		return req.After.Next()
-	case order == Lowest || !cursor.IsValid():
+	if order == Lowest || !cursor.IsValid() {
 		return netip.Addr{}
 	}
 	return cursor.Next()

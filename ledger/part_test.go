@@ -74,22 +74,6 @@ func TestAPoolWithoutBlocksStartsAtItsLowestAddress(t *testing.T) {
 	g.Expect(b.claim(3)).To(Equal("10.1.5.0"))
 }
 
-func TestClaimWithinAPartAfterAnAddress(t *testing.T) {
-	g := NewWithT(t)
-	b := open(g, journal.NewMemory())
-	b.pool(ledger.Pool{Name: "default"}, "10.1.5.0/24")
-	for n, x := range []struct{ after, want string }{
-		{"10.1.5.20", "10.1.5.21"}, {"10.1.5.30", "10.1.5.31"}, {"10.1.5.31", "10.1.5.16"}, {"10.1.5.200", "10.1.5.17"}, {"10.1.5.2", "10.1.5.18"},
-		{"10.1.5.19", "10.1.5.20"},
-	} {
-		got, err := b.ClaimOne(context.Background(), ledger.Request{
-			Pool: "default", Key: key(n), Families: []ledger.Family{ledger.IPv4}, After: ip(x.after), Within: []netip.Prefix{pfx("10.1.5.16/28")}, Order: ledger.Lowest,
-		})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(got.Addr.String()).To(Equal(x.want), "after %s", x.after)
-	}
-}
-
 func TestCooledAddressesOfAPart(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, journal.NewMemory())

@@ -159,9 +159,7 @@ func (c *crowd) request(name string) ledger.Request {
 		req.Expiry = ledger.Expiry{Token: "t", After: time.Duration(1+c.rnd.IntN(60)) * time.Second}
 	}
 	switch c.rnd.IntN(8) {
-	case 0:
-		req.After = c.addr()
-	case 1:
+	case 0, 1:
 		req.Listed = true
 	case 2:
 		req.Within = randomBlocks(c.rnd)

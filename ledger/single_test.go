@@ -62,8 +62,8 @@ func call(rnd *rand.Rand, pool ledger.Pool) (what string, f func(*bench) string)
 	one := req
 	if n%2 == 0 {
 		one.Wanted = []netip.Addr{a}
-	} else if one.Families = []ledger.Family{ledger.Family(n % 3 / 2)}; n%8 == 5 {
-		one.After = a
+	} else {
+		one.Families = []ledger.Family{ledger.Family(n % 3 / 2)}
 	}
 	sel := []ledger.Selector{
 		{Key: key(k)}, {Addr: a, Pool: "default", Purpose: req.Purpose}, {Pod: pod(k)},
@@ -93,7 +93,7 @@ func call(rnd *rand.Rand, pool ledger.Pool) (what string, f func(*bench) string)
 	case op < 15:
 		return fmt.Sprintf("a stage: %+v, release %+v, undone: %v", one, sel, n%2 == 0), func(b *bench) string {
 			st := b.Begin()
-			got, fresh, err := st.ClaimAddr(&one)
+			got, fresh, err := st.Claim(one)
 			freed, rerr := b.Free(ctx, sel) // from outside, of what may be staged
 			if n%2 == 0 {
 				st.Undo()
