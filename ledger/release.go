@@ -21,6 +21,7 @@ type Selector struct {
 	Network     string // by address, not "": only a lease under a key of this network
 	Generation  uint64 // not 0: only the lease of this claim
 	Quarantined bool   // by address: also a quarantined lease of any owner
+	Reason      string // of the change, for the history; it selects nothing
 }
 
 // Release frees the leases of a selector and returns them by address. A lease

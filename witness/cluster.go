@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package witness
+
+import (
+	"net/netip"
+	"time"
+)
+
+// ClusterView holds the pods of this node and all nodes, in the Kubernetes state that
+// the agent follows.
+type ClusterView struct {
+	Taken    time.Time
+	Revision int64 // of the store
+	Pods     []ClusterPod
+	Nodes    []ClusterNode
+}
+
+// ClusterPod holds a pod that is assigned to this node.
+type ClusterPod struct {
+	Namespace, Name, UID string
+	HostNet              bool
+	Finished             bool // its containers have ended for good
+	Addrs                []netip.Addr
+}
+
+// ClusterNode holds a Node object.
+type ClusterNode struct {
+	Name  string
+	Addrs []netip.Addr
+	Pods  []netip.Prefix // its podCIDRs
+}
+
+// Pod returns the pod with a name, nil if the cluster has none on this node.
+func (v *ClusterView) Pod(namespace, name string) *ClusterPod {
+	for i := range v.Pods {
+		if v.Pods[i].Namespace == namespace && v.Pods[i].Name == name {
+			return &v.Pods[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package witness
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// World holds the views of one round. A view is nil if its witness is missing or not
+// applicable: Reports says which.
+type World struct {
+	Taken   time.Time
+	Reports []Report // in the order of Names
+	Kernel  *KernelView
+	Runtime *RuntimeView
+	Engine  *EngineView
+	Cluster *ClusterView
+	// Driver is the name under which the engine knows our IPAM driver.
+	Driver string
+	// Unlisted holds the attachments that the last CNI GC of their network did not
+	// list. For them the runtime has spoken, also without a CRI socket.
+	Unlisted map[ledger.Key]bool
+}
+
+// Report returns the report of a witness; without one the witness is missing.
+func (w *World) Report(name Name) Report {
+	for _, r := range w.Reports {
+		if r.Name == name {
+			return r
+		}
+	}
+	return Report{Name: name, State: Missing, Reason: "it has not been read yet"}
+}
+
+// Conclusion sums up the statements of the witnesses about one lease.
+type Conclusion uint8
+
+// Conclusions. Only Gone allows a reclaim.
+const (
+	Unproven Conclusion = iota // a required witness is missing, or none has to be asked
+	Alive
+	Gone
+)
+
+func (c Conclusion) String() string {
+	switch c {
+	case Unproven:
+		return "unproven"
+	case Alive:
+		return "alive"
+	case Gone:
+		return "gone"
+	}
+	return fmt.Sprintf("conclusion %d", c)
+}
+
+// Evidence is a statement of one witness.
+type Evidence struct {
+	Witness Name   `json:"witness"`
+	Text    string `json:"text"` // one sentence without a full stop
+}
+
+func (e Evidence) String() string { return string(e.Witness) + ": " + e.Text }
+
+// Verdict is a Conclusion with its reasons.
+type Verdict struct {
+	Conclusion Conclusion
+	Evidence   []Evidence // of Alive and Gone
+	Missing    []Name     // required witnesses that are missing
+}
+
+// Required returns the witnesses that must agree before a lease is reclaimed: nil for
+// a lease that no witness can judge, which is never reclaimed.
+func Required(l ledger.Lease) []Name {
+	switch {
+	case l.Key.OfAPI():
+		return nil
+	case l.Purpose == ledger.ForPod:
+		return []Name{Kernel, Runtime}
+	case l.Purpose == ledger.ForDocker:
+		return []Name{Kernel, Engine}
+	}
+	return nil
+}
+
+// Verdict compares one lease with the views. One witness that shows the lease in use
+// suffices for Alive; Gone needs every required one.
+func (w *World) Verdict(l ledger.Lease) Verdict {
+	var v Verdict
+	alive := false
+	for _, name := range Required(l) {
+		inUse, text, known := w.ask(name, l)
+		switch {
+		case !known:
+			v.Missing = append(v.Missing, name)
+			continue
+		case inUse:
+			alive = true
+		}
+		v.Evidence = append(v.Evidence, Evidence{name, text})
+	}
+	switch {
+	case alive:
+		v.Conclusion = Alive
+	case len(v.Evidence) > 0 && len(v.Missing) == 0:
+		v.Conclusion = Gone
+	}
+	return v
+}
+
+// ask asks one witness about a lease. known is false if the witness is missing or
+// cannot tell.
+func (w *World) ask(name Name, l ledger.Lease) (inUse bool, text string, known bool) {
+	switch {
+	case name == Kernel && w.Kernel != nil:
+		return w.askKernel(l)
+	case name == Runtime && w.Runtime != nil:
+		if s := w.Runtime.Find(l.Key.ContainerID); s != nil {
+			return true, fmt.Sprintf("%s has sandbox %s of pod %s/%s", w.Runtime.Name, s.ID, s.Namespace, s.Name), true
+		}
+		return false, fmt.Sprintf("%s has no sandbox %s", w.Runtime.Name, l.Key.ContainerID), true
+	case name == Runtime && w.Unlisted[l.Key]:
+		return false, "the last CNI GC of network " + l.Key.Network + " did not list " + l.Key.ContainerID, true
+	case name == Engine && w.Engine != nil:
+		if uses := w.Engine.Uses(w.Driver, l.Addr); len(uses) > 0 {
+			return true, fmt.Sprintf("network %s uses %s: %s", uses[0].Network.Name, l.Addr, uses[0].What), true
+		}
+		return false, fmt.Sprintf("no network of the engine uses %s", l.Addr), true
+	}
+	return false, "", false
+}
+
+func (w *World) askKernel(l ledger.Lease) (inUse bool, text string, known bool) {
+	if places := w.Kernel.Find(l.Addr); len(places) > 0 {
+		p := places[0]
+		return true, fmt.Sprintf("link %s of network namespace %s has %s", p.Link.Name, p.Namespace.Label(), l.Addr), true
+	}
+	if w.Kernel.Hidden != "" {
+		return false, "", false
+	}
+	return false, fmt.Sprintf("none of %d network namespaces has %s", len(w.Kernel.Namespaces), l.Addr), true
+}
+
+// Label names a namespace for people: "host", its first path, or its inode.
+func (n *Namespace) Label() string {
+	switch {
+	case n.Host:
+		return "host"
+	case len(n.Paths) > 0:
+		return n.Paths[0]
+	}
+	return fmt.Sprintf("net:[%d]", n.ID.Inode)
+}

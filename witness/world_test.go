@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package witness_test
+
+import (
+	"net/netip"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/witness"
+)
+
+func TestVerdict(t *testing.T) {
+	addr := netip.MustParseAddr("10.1.5.7")
+	pod := ledger.Lease{Addr: addr, Key: ledger.Key{Network: "k8s", ContainerID: "c1", IfName: "eth0"}}
+	docker := ledger.Lease{Addr: addr, Purpose: ledger.ForDocker, Key: ledger.Key{Network: "docker", ContainerID: "e1"}}
+	api := ledger.Lease{Addr: addr, Key: ledger.Key{Network: ledger.APINetwork, ContainerID: "pod:default/web"}}
+	infra := ledger.Lease{Addr: addr, Purpose: ledger.ForInfra}
+
+	empty := &witness.KernelView{Namespaces: []witness.Namespace{{Host: true}}}
+	hidden := &witness.KernelView{Hidden: "/run/netns/x: permission denied"}
+	used := func(hidden string) *witness.KernelView {
+		return &witness.KernelView{Hidden: hidden, Namespaces: []witness.Namespace{{Paths: []string{"/run/netns/x"}, Links: []witness.Link{
+			{Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(addr, 24)}},
+		}}}}
+	}
+	with := &witness.RuntimeView{Sandboxes: []witness.Sandbox{{ID: "c1"}}}
+	without := &witness.RuntimeView{Sandboxes: []witness.Sandbox{{ID: "c2"}}}
+	network := func(n witness.EngineNetwork) *witness.EngineView {
+		n.IPAMDriver = "cadastre"
+		return &witness.EngineView{Networks: []witness.EngineNetwork{n}}
+	}
+	endpoint := network(witness.EngineNetwork{Endpoints: []witness.EngineEndpoint{{Addrs: []netip.Addr{addr}}}})
+	gateway := network(witness.EngineNetwork{Pools: []witness.EnginePool{{Gateway: addr}}})
+	aux := network(witness.EngineNetwork{Pools: []witness.EnginePool{{Aux: map[string]netip.Addr{"r": addr}}}})
+	stopped := network(witness.EngineNetwork{ID: "n"})
+	stopped.Containers = []witness.EngineContainer{{Fixed: map[string][]netip.Addr{"n": {addr}}}}
+	foreign := network(witness.EngineNetwork{Pools: []witness.EnginePool{{Gateway: addr}}})
+	foreign.Networks[0].IPAMDriver = "default"
+
+	for name, c := range map[string]struct {
+		lease ledger.Lease
+		world witness.World
+		want  witness.Conclusion
+	}{
+		"nothing was read":               {pod, witness.World{}, witness.Unproven},
+		"both agree":                     {pod, witness.World{Kernel: empty, Runtime: without}, witness.Gone},
+		"a sandbox":                      {pod, witness.World{Kernel: empty, Runtime: with}, witness.Alive},
+		"an address":                     {pod, witness.World{Kernel: used(""), Runtime: without}, witness.Alive},
+		"an address, others are hidden":  {pod, witness.World{Kernel: used("x"), Runtime: without}, witness.Alive},
+		"namespaces are hidden":          {pod, witness.World{Kernel: hidden, Runtime: without}, witness.Unproven},
+		"no runtime":                     {pod, witness.World{Kernel: empty}, witness.Unproven},
+		"no runtime, but a sandbox":      {pod, witness.World{Runtime: with}, witness.Alive},
+		"no kernel":                      {pod, witness.World{Runtime: without}, witness.Unproven},
+		"a GC without a CRI":             {pod, witness.World{Kernel: empty, Unlisted: map[ledger.Key]bool{pod.Key: true}}, witness.Gone},
+		"a GC that the runtime denies":   {pod, witness.World{Kernel: empty, Runtime: with, Unlisted: map[ledger.Key]bool{pod.Key: true}}, witness.Alive},
+		"a GC, the kernel is missing":    {pod, witness.World{Unlisted: map[ledger.Key]bool{pod.Key: true}}, witness.Unproven},
+		"the engine does not judge pods": {pod, witness.World{Kernel: empty, Engine: &witness.EngineView{}}, witness.Unproven},
+		"docker: both agree":             {docker, witness.World{Kernel: empty, Engine: &witness.EngineView{}}, witness.Gone},
+		"docker: an endpoint":            {docker, witness.World{Kernel: empty, Engine: endpoint}, witness.Alive},
+		"docker: a gateway":              {docker, witness.World{Kernel: empty, Engine: gateway}, witness.Alive},
+		"docker: an auxiliary address":   {docker, witness.World{Kernel: empty, Engine: aux}, witness.Alive},
+		"docker: a stopped container":    {docker, witness.World{Kernel: empty, Engine: stopped}, witness.Alive},
+		"docker: another driver":         {docker, witness.World{Kernel: empty, Engine: foreign}, witness.Gone},
+		"docker: no engine":              {docker, witness.World{Kernel: empty, Runtime: without}, witness.Unproven},
+		"through the Go API":             {api, witness.World{Kernel: empty, Runtime: without}, witness.Unproven},
+		"infra":                          {infra, witness.World{Kernel: empty, Runtime: without, Engine: &witness.EngineView{}}, witness.Unproven},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.world.Driver = "cadastre"
+			got := c.world.Verdict(c.lease)
+			NewWithT(t).Expect(got.Conclusion).To(Equal(c.want), "%+v", got)
+		})
+	}
+}
