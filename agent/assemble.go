@@ -31,6 +31,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
+	"github.com/cadastre/cadastre/witness/cluster"
 )
 
 // assembly holds every part of a running agent.
@@ -61,6 +62,7 @@ type assembly struct {
 	ipam       *ipam.IPAM
 	reporter   *ipam.Reporter // nil: the node has no NetResourceSet
 	ipnet      *ipnet.IPNet
+	cluster    *cluster.Reader // the cluster witness
 	restapi    *restapi.RESTAPI
 	docker     *dockeripam.DockerIPAM // nil: not enabled
 
@@ -276,7 +278,13 @@ func (a *assembly) makePlugins(d dependencies) {
 		NodeIPs:    conf.Routes == contivconf.RoutesNodeIP,
 		Claims:     a.claimer,
 	})
-	a.loop.AddHandlers(a.nodeconfig, a.nodesync, a.podmanager, a.ipam, a.ipnet)
+	a.cluster = cluster.New(cluster.Options{
+		Node:     a.node.Name,
+		Embedded: a.conf.Cadastre.KVDB.Type == contivconf.KVDBBolt,
+		Status:   func() kubestate.Status { return a.source.Status() },
+		Now:      a.clock.now,
+	})
+	a.loop.AddHandlers(a.nodeconfig, a.nodesync, a.podmanager, a.ipam, a.ipnet, a.cluster)
 	if conf.Docker.Enabled {
 		a.docker = dockeripam.NewPlugin(dockeripam.Deps{
 			PluginDeps: deps,

@@ -41,3 +41,23 @@ func (v *ClusterView) Pod(namespace, name string) *ClusterPod {
 	}
 	return nil
 }
+
+// ParseAddrs returns the addresses of texts. It leaves out a text that is none.
+func ParseAddrs(texts []string) (all []netip.Addr) {
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
+}
+
+// ParsePrefixes returns the prefixes of texts, masked. It leaves out a text that is none.
+func ParsePrefixes(texts []string) (all []netip.Prefix) {
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p.Masked())
+		}
+	}
+	return all
+}

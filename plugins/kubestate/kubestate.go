@@ -122,6 +122,7 @@ type Status struct {
 	From      string // "remote", "mirror", or "" before the first state was pushed
 
 	Unreadable []string // keys of node records that cannot be read, sorted
+	Hidden     []string // keys of pods and Nodes that cannot be read, sorted
 }
 
 // Sources of the loop's state.
@@ -401,9 +402,9 @@ func (s *Source) snapshot(ctx context.Context, waiting *[]demand) (w watches, er
 		*waiting = demands
 		return w, err
 	}
-	unreadable := s.unreadable()
 	s.setStatus(func(st *Status) {
-		*st = Status{Connected: true, Revision: rev, From: FromRemote, Unreadable: unreadable}
+		*st = Status{Connected: true, Revision: rev, From: FromRemote}
+		st.Unreadable, st.Hidden = s.unreadable()
 	})
 	return w, nil
 }
@@ -523,16 +524,16 @@ func mayEndRepair(ev kvdb.Event) bool {
 // take makes one change known and returns its event for the loop. It returns nil if
 // the loop need not know: a value that cannot be read counts as absent.
 func (s *Source) take(ev kvdb.Event) controller.Event {
-	prev, now := s.known[ev.Key], entry{}
+	prev, known := s.known[ev.Key]
+	now := entry{}
 	if ev.Deleted {
 		delete(s.known, ev.Key)
 	} else {
 		now = s.decode(ev.KeyValue)
 		s.known[ev.Key] = now
 	}
-	if kv.NodeRecordID(ev.Key) != 0 && (prev.message == nil || now.message == nil) {
-		unreadable := s.unreadable()
-		s.setStatus(func(st *Status) { st.Unreadable = unreadable })
+	if known && prev.message == nil || !ev.Deleted && now.message == nil {
+		s.setStatus(func(st *Status) { st.Unreadable, st.Hidden = s.unreadable() })
 	}
 	if prev.message == nil && now.message == nil {
 		return nil
@@ -576,13 +577,21 @@ func (s *Source) decode(x kvdb.KeyValue) entry {
 	return e
 }
 
-// unreadable returns the keys of node records that cannot be read.
-func (s *Source) unreadable() (keys []string) {
+// unreadable returns the keys of node records, and those of pods and Nodes, that cannot
+// be read.
+func (s *Source) unreadable() (records, hidden []string) {
 	for key, e := range s.known {
-		if e.message == nil && kv.NodeRecordID(key) != 0 {
-			keys = append(keys, key)
+		if e.message != nil {
+			continue
+		}
+		switch r, _ := kv.ResourceOf(key); {
+		case kv.NodeRecordID(key) != 0:
+			records = append(records, key)
+		case r.Name == Pods || r.Name == Nodes:
+			hidden = append(hidden, key)
 		}
 	}
-	slices.Sort(keys)
-	return keys
+	slices.Sort(records)
+	slices.Sort(hidden)
+	return records, hidden
 }
