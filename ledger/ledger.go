@@ -24,6 +24,8 @@ type Options struct {
 	Now    func() time.Time
 	Uptime func() time.Duration // time since boot; it never jumps or goes back
 	BootID string               // identifies the boot that Uptime counts from; "": unknown
+
+	History HistoryOptions
 }
 
 func (o *Options) defaults() {
