@@ -333,7 +333,7 @@ func (l *Ledger) pickAddr(st *Stage, p *pool, a netip.Addr, req *Request) (place
 func (st *Stage) allocate(at place, req *Request, hash uint32, reason string) *lease {
 	x := st.l.allocate(at, req, hash, reason)
 	x.staged, x.owner = true, st
-	st.changes = append(st.changes, change{kind: claimed, lease: x, replaced: at.replaced})
+	st.changes = append(st.changes, change{kind: claimed, lease: x, replaced: at.replaced, event: st.event})
 	return x
 }
 

@@ -136,12 +136,15 @@ func (l *Ledger) lead(g *group) {
 	}
 	if err != nil {
 		for _, op := range ops { // the journal may have these records, or the ones before
-			l.dirty[op.Key] = struct{}{}
+			if op.Key[:1] != HistoryPrefix {
+				l.dirty[op.Key] = struct{}{}
+			}
 		}
 		l.unsure = l.unsure || len(ops) > 0
 	} else if len(l.dirty) == 0 {
 		l.unsure = false
 	}
+	l.history.ended(err)
 	l.finish(g.stages, err)
 	clear(ops)
 	if cap(ops) <= maxIdle {
@@ -179,6 +182,14 @@ func (l *Ledger) endWriting() {
 // groupOps returns the ops of the stages, and those of the dirty records that no
 // stage is about to change; these are dirty no more. Each key has one op.
 func (l *Ledger) groupOps(stages []*Stage) (ops []kvdb.Op, err error) {
+	if ops, err = l.recordOps(stages); err != nil {
+		return nil, err
+	}
+	return l.appendEntries(ops, stages), nil
+}
+
+// recordOps returns the ops of groupOps without those of the history.
+func (l *Ledger) recordOps(stages []*Stage) (ops []kvdb.Op, err error) {
 	ops = l.commits.ops[:0]
 	for _, st := range stages {
 		if ops, err = st.appendOps(ops); err != nil {

@@ -128,7 +128,7 @@ func (st *Stage) stageExclusion(b *exclusionChange, e Exclusion) {
 	if b.lease != nil {
 		b.lease.owner = st
 	}
-	st.changes = append(st.changes, change{kind: excluded, exclusion: b})
+	st.changes = append(st.changes, change{kind: excluded, exclusion: b, event: st.event})
 	if b.readmitted {
 		// Until the commit the address stays excluded.
 		b.pool.excluded[b.addr] = exclusion{b.before.owner, b.before.reason, st}

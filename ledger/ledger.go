@@ -24,6 +24,8 @@ type Options struct {
 	Now    func() time.Time
 	Uptime func() time.Duration // time since boot; it never jumps or goes back
 	BootID string               // identifies the boot that Uptime counts from; "": unknown
+
+	History HistoryOptions
 }
 
 func (o *Options) defaults() {
@@ -63,6 +65,7 @@ type Ledger struct {
 	timersArmed int                 // number of timers of all pools
 	due         time.Duration       // no lease expires before this uptime
 	expired     uint64              // number of leases that were not confirmed in time
+	history     recorder
 
 	record     kv.Lease // the record that is written next
 	freeLeases []*lease // for reuse
@@ -93,6 +96,9 @@ func Open(ctx context.Context, journal Journal, opt Options) (*Ledger, error) {
 	}
 	l.ended = sync.NewCond(&l.mu)
 	l.initCommitter()
+	if err := l.openHistory(ctx); err != nil {
+		return nil, err
+	}
 	if err := l.load(ctx); err != nil {
 		return nil, fmt.Errorf("load the ledger: %w", err)
 	}
@@ -281,6 +287,7 @@ func (l *Ledger) forget(b *block) bool {
 	for _, x := range leases {
 		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
 		if x.state != Cooling {
+			l.noteLease(Released, x, "its block was closed")
 			l.unlink(x)
 			l.drop(x)
 			continue
@@ -294,6 +301,7 @@ func (l *Ledger) forget(b *block) bool {
 		l.drop(x)
 	}
 	fp.forget(b)
+	l.noteBlock(BlockClosed, b)
 	l.dirty[blockKey(p.Name, b.prefix)] = struct{}{}
 	l.opt.Log.Info("block released", "pool", p.Name, "block", b.prefix)
 	return true
@@ -326,7 +334,11 @@ func (l *Ledger) endExpired(ctx context.Context) (time.Duration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wait := l.expireAll()
-	return wait, l.flush(ctx)
+	if err := l.flush(ctx); err != nil {
+		return wait, err
+	}
+	old, err := l.pruneOld(ctx)
+	return min(wait, old), err
 }
 
 // expireAll ends the leases that have expired or cooled, and returns the time until

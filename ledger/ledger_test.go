@@ -33,6 +33,8 @@ type bench struct {
 	uptime  time.Duration
 	wall    time.Time
 	boot    string
+	entries int // limits of the history; 0: the default
+	age     time.Duration
 }
 
 func open(g Gomega, j ledger.Journal) *bench {
@@ -44,6 +46,7 @@ func open(g Gomega, j ledger.Journal) *bench {
 func (b *bench) reopen() {
 	l, err := ledger.Open(context.Background(), b.journal, ledger.Options{
 		Now: func() time.Time { return b.wall }, Uptime: func() time.Duration { return b.uptime }, BootID: b.boot,
+		History: ledger.HistoryOptions{Reader: historyOf(b.journal), Entries: b.entries, Age: b.age},
 	})
 	b.g.Expect(err).NotTo(HaveOccurred())
 	b.Ledger = l

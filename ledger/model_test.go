@@ -135,6 +135,9 @@ func kept(b *bench, told promise, unsure map[ledger.Key]bool, now []string) erro
 	if len(findings) > 0 {
 		return fmt.Errorf("check: %v", findings)
 	}
+	if err := historyAgrees(b); err != nil {
+		return err
+	}
 	held, seen := promise{}, map[netip.Addr]ledger.Key{}
 	for _, l := range b.Leases() {
 		if other, ok := seen[l.Addr]; ok {

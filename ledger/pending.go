@@ -142,6 +142,7 @@ func (l *Ledger) expirePendingOf(p *pool, now time.Duration) {
 			busy = append(busy, t)
 			continue
 		}
+		l.noteLease(Expired, x, "not confirmed within "+t.After.String())
 		l.unlink(x)
 		if coolsDown(x) {
 			l.cool(x, t.at, l.opt.Now().UnixNano())
@@ -224,7 +225,7 @@ func (st *Stage) startExpiry(sel *Selector, e Expiry) error {
 		}
 	}
 	for _, x := range found {
-		st.extend(x, st.l.newTimer(x, e))
+		st.extend(x, st.l.newTimer(x, e), sel.Reason)
 	}
 	return nil
 }
@@ -243,7 +244,7 @@ func (st *Stage) stopExpiry(sel *Selector, token string) error {
 		}
 	}
 	for _, x := range found {
-		st.extend(x, nil)
+		st.extend(x, nil, sel.Reason)
 	}
 	return nil
 }
@@ -291,7 +292,7 @@ func (st *Stage) extendable(sel *Selector) ([]*lease, error) {
 }
 
 // extend stages another timer of x; nil for none.
-func (st *Stage) extend(x *lease, t *timer) {
+func (st *Stage) extend(x *lease, t *timer, reason string) {
 	x.owner = st
-	st.changes = append(st.changes, change{kind: extended, lease: x, timer: t})
+	st.changes = append(st.changes, change{kind: extended, lease: x, timer: t, reason: reason, event: st.event})
 }

@@ -313,7 +313,11 @@ func (l *Ledger) enterBoot(ctx context.Context, meta *kv.Meta) error {
 		}
 		ops = append(ops, more...)
 	}
-	if err := l.journal.Commit(ctx, ops); err != nil {
+	slices.SortFunc(ops, func(x, y kvdb.Op) int { return cmp.Compare(x.Key, y.Key) })
+	ops = l.appendEntries(ops, nil)
+	err = l.journal.Commit(ctx, ops)
+	l.history.ended(err)
+	if err != nil {
 		return fmt.Errorf("enter boot %s: %w", l.opt.BootID, err)
 	}
 	return nil
@@ -326,6 +330,7 @@ func (l *Ledger) endSandboxes() ([]kvdb.Op, error) {
 	for _, x := range l.sorted(func(x *lease) bool {
 		return (x.state == Held || x.state == Pending) && x.purpose == ForPod && !x.key.OfAPI()
 	}) {
+		l.noteLease(Released, x, "the machine was booted")
 		l.unlink(x)
 		x.state, x.cooled, x.since, x.timer = Cooling, now, l.opt.Now().UnixNano(), nil
 		x.block.family().insertCooling(x)

@@ -91,7 +91,7 @@ func (st *Stage) releaseEach(sel *Selector, f func(*lease)) error {
 			continue
 		}
 		f(x)
-		st.release(x)
+		st.release(x, sel.Reason)
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func (l *Ledger) findAddr(sel *Selector) (*lease, error) {
 }
 
 // release stages the release of x, or undoes its claim if st has staged that.
-func (st *Stage) release(x *lease) {
+func (st *Stage) release(x *lease, reason string) {
 	if x.staged {
 		i := slices.IndexFunc(st.changes, func(c change) bool { return c.kind == claimed && c.lease == x })
 		st.l.revert(st.changes[i])
@@ -194,5 +194,5 @@ func (st *Stage) release(x *lease) {
 		return
 	}
 	x.releasing, x.owner = true, st
-	st.changes = append(st.changes, change{kind: released, lease: x})
+	st.changes = append(st.changes, change{kind: released, lease: x, reason: reason, event: st.event})
 }

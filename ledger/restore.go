@@ -39,6 +39,7 @@ func (l *Ledger) coolFree(pool string, a netip.Addr, since time.Duration) error 
 	x.since = l.opt.Now().Add(since - l.opt.Uptime()).UnixNano()
 	l.link(x, 0)
 	b.family().insertCooling(x)
+	l.noteLease(Restored, x, "")
 	l.dirty[leaseKey(pool, a)] = struct{}{}
 	l.wakeRun()
 	return nil
@@ -92,6 +93,7 @@ func (l *Ledger) move(from, to string, a netip.Addr) error {
 	if cooling {
 		b.family().insertCooling(x)
 	}
+	l.noteLease(Moved, x, "from pool "+from)
 	l.dirty[leaseKey(from, a)] = struct{}{}
 	l.dirty[leaseKey(to, a)] = struct{}{}
 	l.sweep(left)

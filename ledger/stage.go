@@ -23,6 +23,7 @@ type Stage struct {
 	l          *Ledger
 	changes    []change
 	first      [2]change // room for the changes of a usual call
+	event      *origin   // that stages; nil: none
 	autocommit bool      // committed within the call that made it: other calls wait for it
 
 	committing bool  // guarded by Ledger.mu: other calls wait for it
@@ -44,6 +45,8 @@ type change struct {
 	since     int64            // released, extended: the time of the change
 	timer     *timer           // extended: the new timer; nil: the lease is held
 	exclusion *exclusionChange // excluded
+	reason    string           // released, extended: for the history
+	event     *origin          // that staged the change; nil: none
 }
 
 // policy is the policy of a pool before a change.
@@ -215,7 +218,7 @@ func (st *Stage) open(p *pool, fp *familyPool, sorted []netip.Prefix) {
 			b := p.newBlock(prefix)
 			b.staged = true
 			opened = append(opened, b)
-			st.changes = append(st.changes, change{kind: granted, block: b, isNew: true})
+			st.changes = append(st.changes, change{kind: granted, block: b, isNew: true, event: st.event})
 		case have[0].state != Active:
 			st.setState(have[0], Active)
 		}
@@ -243,7 +246,7 @@ func (st *Stage) rank(p *pool, prefixes []netip.Prefix) {
 
 // setState stages another state of a block.
 func (st *Stage) setState(b *block, state BlockState) {
-	st.changes = append(st.changes, change{kind: granted, block: b, state: b.state})
+	st.changes = append(st.changes, change{kind: granted, block: b, state: b.state, event: st.event})
 	b.state, b.staged = state, true
 	b.family().changed()
 }

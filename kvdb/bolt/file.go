@@ -17,10 +17,11 @@ import (
 
 // Buckets of the file.
 const (
-	metaBucket    = "meta"   // the format number, the tallies, and the identity of the last commit
-	journalBucket = "ledger" // the ledger's records
-	storeBucket   = "kvdb"   // the embedded cluster store
-	nodeBucket    = "local"  // what the node remembers of itself
+	metaBucket    = "meta"    // the format number, the tallies, and the identity of the last commit
+	journalBucket = "ledger"  // the ledger's records
+	historyBucket = "history" // the ledger's history
+	storeBucket   = "kvdb"    // the embedded cluster store
+	nodeBucket    = "local"   // what the node remembers of itself
 )
 
 var (

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 
 	"go.etcd.io/bbolt"
 
@@ -14,7 +15,8 @@ import (
 )
 
 // Journal is the ledger's journal in a bucket of the file: plain records without
-// revisions.
+// revisions. Records whose keys begin with historyPrefix are the ledger's history; they
+// are in a bucket of their own, which Load does not read.
 type Journal struct{ f *File }
 
 // Journal is the ledger's journal. Only the ledger writes to it.
@@ -40,11 +42,21 @@ func (j *Journal) Load(ctx context.Context, fn func(kvdb.KeyValue) error) error 
 // Commit applies all ops in one transaction, which other callers may share.
 func (j *Journal) Commit(ctx context.Context, ops []kvdb.Op) error {
 	err := j.f.commits.commit(ctx, func(tx *bbolt.Tx) (bool, error) {
-		t, err := createTable(tx, journalBucket)
+		records, err := createTable(tx, journalBucket)
 		if err != nil {
 			return true, err
 		}
+		var history table
 		for _, op := range ops {
+			t := records
+			if number, ok := strings.CutPrefix(op.Key, historyPrefix); ok {
+				if history.b == nil {
+					if history, err = createHistory(tx); err != nil {
+						return true, err
+					}
+				}
+				t, op.Key = history, number
+			}
 			if op.Delete {
 				err = t.delete(op.Key)
 			} else {

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cadastre/cadastre/kvdb"
@@ -33,6 +34,9 @@ func NewMemory() *Memory { return &Memory{records: map[string][]byte{}} }
 // Load calls f for every record in the order of their keys.
 func (m *Memory) Load(ctx context.Context, f func(kvdb.KeyValue) error) error {
 	for _, r := range m.snapshot() {
+		if strings.HasPrefix(r.Key, historyPrefix) {
+			continue
+		}
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("load the journal: %w", context.Cause(ctx))
 		}
