@@ -15,6 +15,9 @@ type KernelView struct {
 	// Hidden says which namespaces the reader could not see or enter, "" if it saw all.
 	// With Hidden the absence of an address proves nothing.
 	Hidden string
+	// Limits says which namespaces the reader cannot know of, "" for none beyond those
+	// that the comment of package witness/kernel names.
+	Limits string
 }
 
 // NamespaceID identifies a network namespace by its device and inode numbers. The
@@ -23,12 +26,17 @@ type NamespaceID struct{ Dev, Inode uint64 }
 
 // Namespace holds one network namespace.
 type Namespace struct {
-	ID         NamespaceID
-	Host       bool     // the namespace of the host
-	Paths      []string // its files, sorted: bind mounts and /proc/PID/ns/net
-	Links      []Link
-	Routes     []Route
-	Neighbours []Neighbour // of the host only
+	// ID is zero if only the host's links lead to the namespace: then NSID names it.
+	ID    NamespaceID
+	NSID  int      // the ID in the host's namespace, as "ip netns list-id" shows it; -1: none
+	Host  bool     // the namespace of the host
+	Paths []string // its files, sorted: bind mounts, and /proc/PID/ns/net of its first process
+	Links []Link
+	// RoutesHidden means that the reader may not read the routes: Routes is empty and
+	// proves nothing.
+	RoutesHidden bool
+	Routes       []Route
+	Neighbours   []Neighbour // of the host only
 }
 
 // Link holds a network interface and its addresses.

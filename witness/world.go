@@ -145,13 +145,16 @@ func (w *World) askKernel(l ledger.Lease) (inUse bool, text string, known bool) 
 	return false, fmt.Sprintf("none of %d network namespaces has %s", len(w.Kernel.Namespaces), l.Addr), true
 }
 
-// Label names a namespace for people: "host", its first path, or its inode.
+// Label names a namespace for people: "host", its first path, its inode, or its ID in
+// the host's namespace.
 func (n *Namespace) Label() string {
 	switch {
 	case n.Host:
 		return "host"
 	case len(n.Paths) > 0:
 		return n.Paths[0]
+	case n.ID.Inode == 0:
+		return fmt.Sprintf("nsid %d", n.NSID)
 	}
 	return fmt.Sprintf("net:[%d]", n.ID.Inode)
 }

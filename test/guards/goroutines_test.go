@@ -36,6 +36,7 @@ func threads() exceptions {
 		"operator/ksr/follow.go: AfterFunc":                           "bounds the opening of a watch; stopped when it is open",
 		"operator/ksr/ksr.go: Go":                                     "one feed for each kind; awaited by Run",
 		"cmd/cadastre/release.go: go":                                 "a read from the terminal cannot be cancelled; it ends with the process",
+		"witness/kernel/thread.go: go":                                "a thread that enters network namespaces, and ends if it cannot go back; awaited by Read",
 		"httpserver/httpserver.go: AfterFunc":                         "shuts the server down when its context ends; awaited by Serve",
 		"controller/lifecycle.go: go":                                 "the loop of AfterInit; ended and awaited by Close",
 		"controller/process.go: AfterFunc":                            "the watchdog of an event, stopped when the event ends",

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/witness/kernel"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// need skips a test on a machine that gives no network namespaces.
+func need(t testing.TB) {
+	t.Helper()
+	if err := netlab.Try(); err != nil {
+		t.Skipf("NOT RUN: this process cannot make network namespaces: %v", err)
+	}
+}
+
+// must ends the test on an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// node is a namespace in the part of a host, with a folder of files of namespaces.
+type node struct {
+	t   testing.TB
+	ns  *netlab.Namespace
+	dir string
+}
+
+func newNode(t testing.TB) *node {
+	t.Helper()
+	need(t)
+	n := &node{t: t, ns: newNamespace(t), dir: t.TempDir()}
+	return n
+}
+
+func newNamespace(t testing.TB) *netlab.Namespace {
+	t.Helper()
+	ns, err := netlab.New()
+	must(t, err)
+	t.Cleanup(func() { _ = ns.Close() })
+	return ns
+}
+
+// do calls f in the host's namespace, on one thread.
+func (n *node) do(f func() error) {
+	n.t.Helper()
+	must(n.t, n.ns.Do(f))
+}
+
+// named gives a namespace a file, as runtimes do.
+func (n *node) named(ns *netlab.Namespace, name string) string {
+	n.t.Helper()
+	path := filepath.Join(n.dir, name)
+	bind(n.t, ns.Path(), path)
+	return path
+}
+
+func bind(t testing.TB, from, path string) {
+	t.Helper()
+	must(t, os.WriteFile(path, nil, 0o600))
+	must(t, unix.Mount(from, path, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unbind(path) })
+}
+
+func unbind(path string) error {
+	return errors.Join(unix.Unmount(path, unix.MNT_DETACH), os.Remove(path))
+}
+
+// pod makes a namespace with a link to the host, and its file.
+func (n *node) pod(name string, addrs ...string) (*netlab.Namespace, string) {
+	n.t.Helper()
+	ns := newNamespace(n.t)
+	n.connect(ns, name, addrs...)
+	return ns, n.named(ns, name)
+}
+
+// connect lays a pair of links between the host and a namespace.
+func (n *node) connect(ns *netlab.Namespace, host string, addrs ...string) {
+	n.t.Helper()
+	n.do(func() error {
+		file, err := os.Open(ns.Path())
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: host}, PeerName: "eth0", PeerNamespace: netlink.NsFd(file.Fd())})
+	})
+	must(n.t, ns.Do(func() error { return addresses("eth0", addrs...) }))
+}
+
+// addresses sets a link up and gives it addresses.
+func addresses(name string, addrs ...string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		ip, err := netlink.ParseAddr(a)
+		if err != nil {
+			return err
+		}
+		ip.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(link, ip); err != nil {
+			return fmt.Errorf("add %s to %s: %w", a, name, err)
+		}
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// reader returns a reader of this node only.
+func (n *node) reader() *kernel.Reader {
+	return kernel.New(kernel.Options{Host: n.ns.Path(), Dirs: []string{n.dir}, NoProcesses: true})
+}
