@@ -11,8 +11,11 @@ import (
 // RuntimeView holds the pod sandboxes of the container runtime.
 type RuntimeView struct {
 	Taken     time.Time
-	Name      string // such as "containerd"
+	Since     time.Time // the runtime has answered every reading since then, without a restart in between
+	Name      string    // such as "containerd"; of several runtimes "containerd and cri-o"
 	Version   string
+	Source    string // such as "containerd 2.1.4 at /run/containerd/containerd.sock"
+	Detailed  bool   // HostNet, NetNS and Addrs of the sandboxes are set
 	Sandboxes []Sandbox
 }
 
@@ -23,8 +26,8 @@ type Sandbox struct {
 	Name      string
 	UID       string
 	Ready     bool
-	HostNet   bool // it uses the network namespace of the host and has no CNI lease
 	Created   time.Time
+	HostNet   bool         // it uses the network namespace of the host and has no CNI lease
 	NetNS     string       // path of its network namespace; "": not known
 	Addrs     []netip.Addr // as the runtime reports them
 }

@@ -70,10 +70,13 @@ func suites() []string {
 // walls lists the walls of the house, one by one.
 func walls() []wall {
 	return append([]wall{
-		{from: []string{"./..."}, banned: []string{"k8s.io/...", "sigs.k8s.io/controller-runtime/..."}, but: []string{"k8s.io/utils/..."},
+		{from: []string{"./..."}, banned: []string{"k8s.io/...", "sigs.k8s.io/controller-runtime/..."}, but: []string{"k8s.io/utils/...", "k8s.io/cri-api/..."},
 			through: []string{"./operator/...", "./cmd/cadastre-operator", "./api/v1alpha1", "./plugins/kubestate/apistore", "./internal/testkit/...", "./test/e2e/kube/..."},
 			why:     "only the operator, its objects, and the store that is the API server know Kubernetes, so that all else runs without",
 			bad:     [2]string{"./plugins/nodesync", "k8s.io/client-go/kubernetes"}},
+		{from: []string{"./..."}, banned: []string{"k8s.io/cri-api/..."}, through: []string{"./witness/runtime", "./internal/testkit/critest"},
+			why: "only the witness of the container runtime speaks the CRI; critest serves it",
+			bad: [2]string{"./plugins/podmanager", "k8s.io/cri-api/pkg/apis/runtime/v1"}},
 		{from: []string{"./..."}, banned: []string{"go.etcd.io/etcd/..."}, through: []string{"./kvdb/etcd", "./internal/testkit/etcdtest", "./test/democluster"},
 			why: "a store is known by its contract; only kvdb/etcd knows etcd, and etcdtest runs one",
 			bad: [2]string{"./plugins/nodesync", "go.etcd.io/etcd/client/v3"}},
