@@ -33,6 +33,16 @@ const (
 // addresses and come at the same time the later one is refused.
 const PoolsKey = ClusterPrefix + "pools"
 
+// ClusterCheckKey is the key of the ClusterCheck. It is not below ClusterPrefix: no agent
+// follows it.
+const ClusterCheckKey = "check/cluster"
+
+// MaxClusterCheck limits the bytes of a ClusterCheck.
+const MaxClusterCheck = 256 << 10
+
+// MaxDockerSubnets limits the subnets of Docker in a NodeBeat.
+const MaxDockerSubnets = 64
+
 // Resources, as controller.KubeStateData names them.
 const (
 	NodeRecordResource     = "noderecord"     // *NodeRecord

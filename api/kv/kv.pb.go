@@ -408,20 +408,22 @@ func (x *PoolUse) GetLeases() uint64 {
 // NodeBeat says that the holder of a node ID was there. It is kept apart from
 // the record because nobody watches it. Stored at beat/<id>.
 type NodeBeat struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
-	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`                      // of the record
-	Session       string                 `protobuf:"bytes,4,opt,name=session,proto3" json:"session,omitempty"`                             // UUID of one run of the agent
-	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`                                      // Unix time in ns, by the agent's clock
-	Stopped       bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`                            // the agent has ended in good order
-	Pools         []*PoolUse             `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`                                 // what the node has of each pool
-	ProductUuid   string                 `protobuf:"bytes,20,opt,name=product_uuid,json=productUuid,proto3" json:"product_uuid,omitempty"` // DMI product UUID of the machine that the agent runs on; "": unknown
-	BootId        string                 `protobuf:"bytes,21,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`                // of that machine's present boot
-	Expire        int64                  `protobuf:"varint,31,opt,name=expire,proto3" json:"expire,omitempty"`                             // ns: how long after this beat its agent may allocate without the store; 0: written before the field existed
-	NodeName      string                 `protobuf:"bytes,30,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`          // of the node that was there; "": written before the field existed
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Id                uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Instance          string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Generation        uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`                                           // of the record
+	Session           string                 `protobuf:"bytes,4,opt,name=session,proto3" json:"session,omitempty"`                                                  // UUID of one run of the agent
+	At                int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`                                                           // Unix time in ns, by the agent's clock
+	Stopped           bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`                                                 // the agent has ended in good order
+	Pools             []*PoolUse             `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`                                                      // what the node has of each pool
+	ProductUuid       string                 `protobuf:"bytes,20,opt,name=product_uuid,json=productUuid,proto3" json:"product_uuid,omitempty"`                      // DMI product UUID of the machine that the agent runs on; "": unknown
+	BootId            string                 `protobuf:"bytes,21,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`                                     // of that machine's present boot
+	Expire            int64                  `protobuf:"varint,31,opt,name=expire,proto3" json:"expire,omitempty"`                                                  // ns: how long after this beat its agent may allocate without the store; 0: written before the field existed
+	NodeName          string                 `protobuf:"bytes,30,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`                               // of the node that was there; "": written before the field existed
+	DockerSubnets     []string               `protobuf:"bytes,40,rep,name=docker_subnets,json=dockerSubnets,proto3" json:"docker_subnets,omitempty"`                // of Docker's networks on the node, apart from parts of the pod network; at most 64
+	DockerSubnetsMore uint32                 `protobuf:"varint,41,opt,name=docker_subnets_more,json=dockerSubnetsMore,proto3" json:"docker_subnets_more,omitempty"` // number of further ones
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *NodeBeat) Reset() {
@@ -531,6 +533,255 @@ func (x *NodeBeat) GetNodeName() string {
 	return ""
 }
 
+func (x *NodeBeat) GetDockerSubnets() []string {
+	if x != nil {
+		return x.DockerSubnets
+	}
+	return nil
+}
+
+func (x *NodeBeat) GetDockerSubnetsMore() uint32 {
+	if x != nil {
+		return x.DockerSubnetsMore
+	}
+	return 0
+}
+
+// ClusterCheck holds the last comparison of the cluster's objects with each other. The
+// operator that leads writes it, at most 256 KiB. Stored at check/cluster.
+type ClusterCheck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Instance      string                 `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"` // of the operator's process
+	At            int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`            // Unix time in ns, by the operator's clock
+	Every         int64                  `protobuf:"varint,3,opt,name=every,proto3" json:"every,omitempty"`      // ns: the longest time to the next comparison
+	Findings      []*ClusterFinding      `protobuf:"bytes,4,rep,name=findings,proto3" json:"findings,omitempty"`
+	Total         uint64                 `protobuf:"varint,5,opt,name=total,proto3" json:"total,omitempty"`                   // number of findings; more than there are above if those are too large
+	Compared      []string               `protobuf:"bytes,6,rep,name=compared,proto3" json:"compared,omitempty"`              // the objects, such as "12 Nodes"
+	LeftOut       []string               `protobuf:"bytes,7,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"` // what was not compared, with the reason
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterCheck) Reset() {
+	*x = ClusterCheck{}
+	mi := &file_api_kv_kv_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterCheck) ProtoMessage() {}
+
+func (x *ClusterCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterCheck.ProtoReflect.Descriptor instead.
+func (*ClusterCheck) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ClusterCheck) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ClusterCheck) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *ClusterCheck) GetEvery() int64 {
+	if x != nil {
+		return x.Every
+	}
+	return 0
+}
+
+func (x *ClusterCheck) GetFindings() []*ClusterFinding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *ClusterCheck) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *ClusterCheck) GetCompared() []string {
+	if x != nil {
+		return x.Compared
+	}
+	return nil
+}
+
+func (x *ClusterCheck) GetLeftOut() []string {
+	if x != nil {
+		return x.LeftOut
+	}
+	return nil
+}
+
+// ClusterFinding is one difference between objects of the cluster.
+type ClusterFinding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        string                 `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"` // such as K101
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"` // one sentence
+	Fix           string                 `protobuf:"bytes,4,opt,name=fix,proto3" json:"fix,omitempty"`
+	Signature     string                 `protobuf:"bytes,5,opt,name=signature,proto3" json:"signature,omitempty"`
+	Node          string                 `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"` // subject: fields that do not apply are empty
+	Pool          string                 `protobuf:"bytes,7,opt,name=pool,proto3" json:"pool,omitempty"`
+	Prefix        string                 `protobuf:"bytes,8,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Address       string                 `protobuf:"bytes,9,opt,name=address,proto3" json:"address,omitempty"`
+	Network       string                 `protobuf:"bytes,10,opt,name=network,proto3" json:"network,omitempty"`
+	Object        string                 `protobuf:"bytes,11,opt,name=object,proto3" json:"object,omitempty"`
+	Evidence      []string               `protobuf:"bytes,12,rep,name=evidence,proto3" json:"evidence,omitempty"` // statements of objects of the cluster
+	Since         int64                  `protobuf:"varint,13,opt,name=since,proto3" json:"since,omitempty"`      // Unix time in ns: first seen by the operator that wrote it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterFinding) Reset() {
+	*x = ClusterFinding{}
+	mi := &file_api_kv_kv_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterFinding) ProtoMessage() {}
+
+func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterFinding.ProtoReflect.Descriptor instead.
+func (*ClusterFinding) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ClusterFinding) GetNumber() string {
+	if x != nil {
+		return x.Number
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetFix() string {
+	if x != nil {
+		return x.Fix
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetSignature() string {
+	if x != nil {
+		return x.Signature
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetEvidence() []string {
+	if x != nil {
+		return x.Evidence
+	}
+	return nil
+}
+
+func (x *ClusterFinding) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
 // Node is a Kubernetes Node, as far as addresses go.
 type Node struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -544,7 +795,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_kv_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +807,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +820,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{5}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Node) GetName() string {
@@ -616,7 +867,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_api_kv_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +879,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +892,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{6}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Pod) GetNamespace() string {
@@ -712,7 +963,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_api_kv_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +975,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +988,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{7}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Pool) GetName() string {
@@ -799,7 +1050,7 @@ type PoolRange struct {
 
 func (x *PoolRange) Reset() {
 	*x = PoolRange{}
-	mi := &file_api_kv_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +1062,7 @@ func (x *PoolRange) String() string {
 func (*PoolRange) ProtoMessage() {}
 
 func (x *PoolRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +1075,7 @@ func (x *PoolRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRange.ProtoReflect.Descriptor instead.
 func (*PoolRange) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{8}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PoolRange) GetCidr() string {
@@ -856,7 +1107,7 @@ type CustomNetwork struct {
 
 func (x *CustomNetwork) Reset() {
 	*x = CustomNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +1119,7 @@ func (x *CustomNetwork) String() string {
 func (*CustomNetwork) ProtoMessage() {}
 
 func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +1132,7 @@ func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustomNetwork.ProtoReflect.Descriptor instead.
 func (*CustomNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{9}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CustomNetwork) GetName() string {
@@ -934,7 +1185,7 @@ type NodeConfig struct {
 
 func (x *NodeConfig) Reset() {
 	*x = NodeConfig{}
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1197,7 @@ func (x *NodeConfig) String() string {
 func (*NodeConfig) ProtoMessage() {}
 
 func (x *NodeConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1210,7 @@ func (x *NodeConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeConfig.ProtoReflect.Descriptor instead.
 func (*NodeConfig) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeConfig) GetNodeName() string {
@@ -1017,7 +1268,7 @@ type NetResourceSet struct {
 
 func (x *NetResourceSet) Reset() {
 	*x = NetResourceSet{}
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1280,7 @@ func (x *NetResourceSet) String() string {
 func (*NetResourceSet) ProtoMessage() {}
 
 func (x *NetResourceSet) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1293,7 @@ func (x *NetResourceSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResourceSet.ProtoReflect.Descriptor instead.
 func (*NetResourceSet) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NetResourceSet) GetName() string {
@@ -1113,7 +1364,7 @@ type NetResource struct {
 
 func (x *NetResource) Reset() {
 	*x = NetResource{}
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1376,7 @@ func (x *NetResource) String() string {
 func (*NetResource) ProtoMessage() {}
 
 func (x *NetResource) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1389,7 @@ func (x *NetResource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResource.ProtoReflect.Descriptor instead.
 func (*NetResource) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NetResource) GetOwner() string {
@@ -1176,7 +1427,7 @@ type NetResourceMarks struct {
 
 func (x *NetResourceMarks) Reset() {
 	*x = NetResourceMarks{}
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1439,7 @@ func (x *NetResourceMarks) String() string {
 func (*NetResourceMarks) ProtoMessage() {}
 
 func (x *NetResourceMarks) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1452,7 @@ func (x *NetResourceMarks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResourceMarks.ProtoReflect.Descriptor instead.
 func (*NetResourceMarks) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NetResourceMarks) GetMinAllocate() int32 {
@@ -1256,7 +1507,7 @@ type PodNetwork struct {
 
 func (x *PodNetwork) Reset() {
 	*x = PodNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1519,7 @@ func (x *PodNetwork) String() string {
 func (*PodNetwork) ProtoMessage() {}
 
 func (x *PodNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1532,7 @@ func (x *PodNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNetwork.ProtoReflect.Descriptor instead.
 func (*PodNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PodNetwork) GetNamespace() string {
@@ -1343,7 +1594,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1606,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1619,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Route) GetDst() string {
@@ -1398,7 +1649,7 @@ type NodeRoute struct {
 
 func (x *NodeRoute) Reset() {
 	*x = NodeRoute{}
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1661,7 @@ func (x *NodeRoute) String() string {
 func (*NodeRoute) ProtoMessage() {}
 
 func (x *NodeRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1674,7 @@ func (x *NodeRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRoute.ProtoReflect.Descriptor instead.
 func (*NodeRoute) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *NodeRoute) GetDst() string {
@@ -1471,7 +1722,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1734,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1747,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -1588,7 +1839,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1851,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1864,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -1796,7 +2047,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +2059,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +2072,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Block) GetPool() string {
@@ -1855,7 +2106,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_api_kv_kv_proto_msgTypes[20]
+	mi := &file_api_kv_kv_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2118,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[20]
+	mi := &file_api_kv_kv_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2131,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{20}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Meta) GetBootId() string {
@@ -1932,7 +2183,7 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
 	"\x04open\x18\x03 \x01(\bR\x04open\x12\x16\n" +
-	"\x06leases\x18\x04 \x01(\x04R\x06leases\"\xb7\x02\n" +
+	"\x06leases\x18\x04 \x01(\x04R\x06leases\"\x8e\x03\n" +
 	"\bNodeBeat\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1e\n" +
@@ -1946,7 +2197,32 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\fproduct_uuid\x18\x14 \x01(\tR\vproductUuid\x12\x17\n" +
 	"\aboot_id\x18\x15 \x01(\tR\x06bootId\x12\x16\n" +
 	"\x06expire\x18\x1f \x01(\x03R\x06expire\x12\x1b\n" +
-	"\tnode_name\x18\x1e \x01(\tR\bnodeName\"g\n" +
+	"\tnode_name\x18\x1e \x01(\tR\bnodeName\x12%\n" +
+	"\x0edocker_subnets\x18( \x03(\tR\rdockerSubnets\x12.\n" +
+	"\x13docker_subnets_more\x18) \x01(\rR\x11dockerSubnetsMore\"\xd6\x01\n" +
+	"\fClusterCheck\x12\x1a\n" +
+	"\binstance\x18\x01 \x01(\tR\binstance\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
+	"\x05every\x18\x03 \x01(\x03R\x05every\x127\n" +
+	"\bfindings\x18\x04 \x03(\v2\x1b.cadastre.kv.ClusterFindingR\bfindings\x12\x14\n" +
+	"\x05total\x18\x05 \x01(\x04R\x05total\x12\x1a\n" +
+	"\bcompared\x18\x06 \x03(\tR\bcompared\x12\x19\n" +
+	"\bleft_out\x18\a \x03(\tR\aleftOut\"\xbe\x02\n" +
+	"\x0eClusterFinding\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\tR\x06number\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12\x10\n" +
+	"\x03fix\x18\x04 \x01(\tR\x03fix\x12\x1c\n" +
+	"\tsignature\x18\x05 \x01(\tR\tsignature\x12\x12\n" +
+	"\x04node\x18\x06 \x01(\tR\x04node\x12\x12\n" +
+	"\x04pool\x18\a \x01(\tR\x04pool\x12\x16\n" +
+	"\x06prefix\x18\b \x01(\tR\x06prefix\x12\x18\n" +
+	"\aaddress\x18\t \x01(\tR\aaddress\x12\x18\n" +
+	"\anetwork\x18\n" +
+	" \x01(\tR\anetwork\x12\x16\n" +
+	"\x06object\x18\v \x01(\tR\x06object\x12\x1a\n" +
+	"\bevidence\x18\f \x03(\tR\bevidence\x12\x14\n" +
+	"\x05since\x18\r \x01(\x03R\x05since\"g\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -2095,50 +2371,53 @@ func file_api_kv_kv_proto_rawDescGZIP() []byte {
 	return file_api_kv_kv_proto_rawDescData
 }
 
-var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_api_kv_kv_proto_goTypes = []any{
 	(*NodeRecord)(nil),       // 0: cadastre.kv.NodeRecord
 	(*PrefixClaim)(nil),      // 1: cadastre.kv.PrefixClaim
 	(*NodeName)(nil),         // 2: cadastre.kv.NodeName
 	(*PoolUse)(nil),          // 3: cadastre.kv.PoolUse
 	(*NodeBeat)(nil),         // 4: cadastre.kv.NodeBeat
-	(*Node)(nil),             // 5: cadastre.kv.Node
-	(*Pod)(nil),              // 6: cadastre.kv.Pod
-	(*Pool)(nil),             // 7: cadastre.kv.Pool
-	(*PoolRange)(nil),        // 8: cadastre.kv.PoolRange
-	(*CustomNetwork)(nil),    // 9: cadastre.kv.CustomNetwork
-	(*NodeConfig)(nil),       // 10: cadastre.kv.NodeConfig
-	(*NetResourceSet)(nil),   // 11: cadastre.kv.NetResourceSet
-	(*NetResource)(nil),      // 12: cadastre.kv.NetResource
-	(*NetResourceMarks)(nil), // 13: cadastre.kv.NetResourceMarks
-	(*PodNetwork)(nil),       // 14: cadastre.kv.PodNetwork
-	(*Route)(nil),            // 15: cadastre.kv.Route
-	(*NodeRoute)(nil),        // 16: cadastre.kv.NodeRoute
-	(*NodeNetwork)(nil),      // 17: cadastre.kv.NodeNetwork
-	(*Lease)(nil),            // 18: cadastre.kv.Lease
-	(*Block)(nil),            // 19: cadastre.kv.Block
-	(*Meta)(nil),             // 20: cadastre.kv.Meta
-	nil,                      // 21: cadastre.kv.NetResourceSet.PoolEntry
-	nil,                      // 22: cadastre.kv.NetResourceSet.UsedEntry
-	nil,                      // 23: cadastre.kv.NetResourceSet.ReleasesEntry
-	nil,                      // 24: cadastre.kv.NetResourceSet.CidrStatesEntry
+	(*ClusterCheck)(nil),     // 5: cadastre.kv.ClusterCheck
+	(*ClusterFinding)(nil),   // 6: cadastre.kv.ClusterFinding
+	(*Node)(nil),             // 7: cadastre.kv.Node
+	(*Pod)(nil),              // 8: cadastre.kv.Pod
+	(*Pool)(nil),             // 9: cadastre.kv.Pool
+	(*PoolRange)(nil),        // 10: cadastre.kv.PoolRange
+	(*CustomNetwork)(nil),    // 11: cadastre.kv.CustomNetwork
+	(*NodeConfig)(nil),       // 12: cadastre.kv.NodeConfig
+	(*NetResourceSet)(nil),   // 13: cadastre.kv.NetResourceSet
+	(*NetResource)(nil),      // 14: cadastre.kv.NetResource
+	(*NetResourceMarks)(nil), // 15: cadastre.kv.NetResourceMarks
+	(*PodNetwork)(nil),       // 16: cadastre.kv.PodNetwork
+	(*Route)(nil),            // 17: cadastre.kv.Route
+	(*NodeRoute)(nil),        // 18: cadastre.kv.NodeRoute
+	(*NodeNetwork)(nil),      // 19: cadastre.kv.NodeNetwork
+	(*Lease)(nil),            // 20: cadastre.kv.Lease
+	(*Block)(nil),            // 21: cadastre.kv.Block
+	(*Meta)(nil),             // 22: cadastre.kv.Meta
+	nil,                      // 23: cadastre.kv.NetResourceSet.PoolEntry
+	nil,                      // 24: cadastre.kv.NetResourceSet.UsedEntry
+	nil,                      // 25: cadastre.kv.NetResourceSet.ReleasesEntry
+	nil,                      // 26: cadastre.kv.NetResourceSet.CidrStatesEntry
 }
 var file_api_kv_kv_proto_depIdxs = []int32{
 	3,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
-	8,  // 1: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	21, // 2: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
-	13, // 3: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
-	22, // 4: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
-	23, // 5: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
-	24, // 6: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
-	15, // 7: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
-	12, // 8: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
-	12, // 9: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	6,  // 1: cadastre.kv.ClusterCheck.findings:type_name -> cadastre.kv.ClusterFinding
+	10, // 2: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
+	23, // 3: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
+	15, // 4: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
+	24, // 5: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
+	25, // 6: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
+	26, // 7: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
+	17, // 8: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	14, // 9: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
+	14, // 10: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_api_kv_kv_proto_init() }
@@ -2152,7 +2431,7 @@ func file_api_kv_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

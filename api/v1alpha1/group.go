@@ -25,6 +25,7 @@ const (
 	Pools          = "pools"
 	PoolChanges    = "poolchanges"
 	PrefixClaims   = "prefixclaims"
+	ClusterChecks  = "clusterchecks"
 
 	NetResourceSets = "netresourcesets"
 	AddressPools    = "addresspools"
@@ -56,6 +57,8 @@ func AddToScheme(s *runtime.Scheme) error {
 		&PoolChangeList{},
 		&PrefixClaim{},
 		&PrefixClaimList{},
+		&ClusterCheck{},
+		&ClusterCheckList{},
 		&NetResourceSet{},
 		&NetResourceSetList{},
 		&AddressPool{},

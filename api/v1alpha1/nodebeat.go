@@ -52,6 +52,17 @@ type NodeBeatSpec struct {
 	//
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
+	// DockerSubnets are those of Docker's networks on the node, apart from parts of the
+	// pod network.
+	//
+	// +kubebuilder:validation:MaxItems=64
+	// +optional
+	DockerSubnets []string `json:"dockerSubnets,omitempty"`
+	// DockerSubnetsMore is the number of further ones.
+	//
+	// +kubebuilder:validation:Format=int64
+	// +optional
+	DockerSubnetsMore uint32 `json:"dockerSubnetsMore,omitempty"`
 }
 
 // PoolUse holds a node's part of a pool.
@@ -95,6 +106,9 @@ func (b *NodeBeat) ToKV() (*kv.NodeBeat, error) {
 		BootId:      b.Spec.BootID,
 		NodeName:    b.Spec.NodeName,
 		Expire:      int64(b.Spec.Expire.Duration),
+
+		DockerSubnets:     b.Spec.DockerSubnets,
+		DockerSubnetsMore: b.Spec.DockerSubnetsMore,
 	}
 	for _, u := range b.Spec.Pools {
 		m.Pools = append(
@@ -111,6 +125,7 @@ func NodeBeatFrom(m *kv.NodeBeat) *NodeBeat {
 		Instance: m.Instance, Generation: int64(m.Generation), Session: m.Session, At: text(m.At), Stopped: m.Stopped,
 		ProductUUID: m.ProductUuid, BootID: m.BootId,
 		NodeName: m.NodeName, Expire: metav1.Duration{Duration: time.Duration(m.Expire)},
+		DockerSubnets: m.DockerSubnets, DockerSubnetsMore: m.DockerSubnetsMore,
 	}}
 	b.Name = strconv.FormatUint(uint64(m.Id), 10)
 	for _, u := range m.Pools {

@@ -102,6 +102,11 @@ func TestNothingIsLost(t *testing.T) {
 		same(n.ToKV(), name, nil)
 		g.Expect(n.Name).To(Equal("a"))
 
+		check := &kv.ClusterCheck{}
+		fill(rnd, check.ProtoReflect())
+		backCheck, err := stored(g, v1alpha1.ClusterCheckFrom(check)).ToKV()
+		same(backCheck, check, err)
+
 		claim := &kv.PrefixClaim{}
 		fill(rnd, claim.ProtoReflect())
 		claim.Prefix = []string{"10.1.77.0/24", "192.168.16.2/32", "fd00:1::/64", "::1/128"}[rnd.IntN(4)]

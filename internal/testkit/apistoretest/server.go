@@ -181,7 +181,7 @@ func resources() map[schema.GroupResource]resource {
 	for name, kind := range map[string]string{
 		v1alpha1.CustomNetworks: "CustomNetwork", v1alpha1.NodeConfigs: "NodeConfig", v1alpha1.NodeIDs: "NodeID",
 		v1alpha1.NodeNames: "NodeName", v1alpha1.NodeBeats: "NodeBeat", v1alpha1.Pools: "Pool", v1alpha1.PoolChanges: "PoolChange",
-		v1alpha1.PrefixClaims: "PrefixClaim",
+		v1alpha1.PrefixClaims: "PrefixClaim", v1alpha1.ClusterChecks: "ClusterCheck",
 	} {
 		all[v1alpha1.Resource(name).GroupResource()] = resource{kind: kind}
 	}

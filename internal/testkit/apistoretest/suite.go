@@ -99,7 +99,7 @@ func (x *harness) at(r schema.GroupVersionResource) dynamic.ResourceInterface {
 // clear deletes all objects.
 func (x *harness) clear() {
 	all := []schema.GroupVersionResource{nodes(), pods()}
-	for _, name := range []string{v1alpha1.CustomNetworks, v1alpha1.NodeConfigs, v1alpha1.NodeIDs, v1alpha1.NodeNames, v1alpha1.NodeBeats, v1alpha1.Pools, v1alpha1.PoolChanges, v1alpha1.PrefixClaims, v1alpha1.NetResourceSets} {
+	for _, name := range []string{v1alpha1.CustomNetworks, v1alpha1.NodeConfigs, v1alpha1.NodeIDs, v1alpha1.NodeNames, v1alpha1.NodeBeats, v1alpha1.Pools, v1alpha1.PoolChanges, v1alpha1.PrefixClaims, v1alpha1.ClusterChecks, v1alpha1.NetResourceSets} {
 		all = append(all, v1alpha1.Resource(name))
 	}
 	for _, r := range all {

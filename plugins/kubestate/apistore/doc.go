@@ -13,6 +13,7 @@
 //	name/NAME                  NodeName
 //	cluster/pool/NAME          Pool
 //	pools                      PoolChange
+//	check/cluster              ClusterCheck
 //	node/NAME/netresourceset   NetResourceSet, if Config.NetResources is set
 //
 // The first four are read only, because other programs own these objects. The others

@@ -120,6 +120,14 @@ func (r reader) shared() []kind {
 			encode:   encodeErr(v1alpha1.PrefixClaimFrom),
 		},
 		{
+			resource: v1alpha1.Resource(v1alpha1.ClusterChecks),
+			object:   "ClusterCheck",
+			prefix:   kv.ClusterCheckKey,
+			exact:    v1alpha1.ClusterCheckName,
+			decode:   decodeErr((*v1alpha1.ClusterCheck).ToKV),
+			encode:   encode(v1alpha1.ClusterCheckFrom),
+		},
+		{
 			resource: v1alpha1.Resource(v1alpha1.CustomNetworks),
 			prefix:   kv.CustomNetworkPrefix,
 			decode:   decode((*v1alpha1.CustomNetwork).ToKV),
