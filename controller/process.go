@@ -185,6 +185,11 @@ func (r *run) do(ctx context.Context) error {
 // begin brings the loop's state up to the event, and opens its transaction.
 func (r *run) begin() {
 	c := r.c
+	for _, x := range c.deps.Committers {
+		if e, ok := x.(EventCommitter); ok {
+			e.BeginEvent(r.rec.SeqNum, r.rec.Name)
+		}
+	}
 	if r.update != nil {
 		r.patchCache()
 		r.txn = newUpdate(c.wanted, r.ev.depth)

@@ -100,6 +100,7 @@ type DeletePod struct {
 	Key        ledger.Key
 	Generation uint64 // not 0: only the lease of this claim
 	Expires    time.Time
+	Reason     string // of the release, for the ledger's history
 
 	Freed   []netip.Addr // set by ipam
 	wanted  func() bool  // reports whether to do it at all; nil: always
