@@ -409,6 +409,9 @@ func (r *run) scheduleHealing(err error) {
 func (r *run) end(err error) {
 	c, rec := r.c, r.rec
 	rec.ProcessingEnd = c.deps.Now()
+	if s, ok := r.ev.Event.(SubjectEvent); ok && c.kept() {
+		_ = guard(func() error { rec.Subject = s.Subject(); return nil }) // a bad subject does not fail the event
+	}
 	switch {
 	case err != nil:
 		rec.Error = err.Error()

@@ -107,6 +107,7 @@ func (i *IPAM) deletePod(ev *podmanager.DeletePod) (string, error) {
 		return "", err
 	}
 	ev.Freed = each(leases, func(l ledger.Lease) netip.Addr { return l.Addr })
+	ev.Pod = kv.PodID{Namespace: leases[0].Pod.Namespace, Name: leases[0].Pod.Name}
 	return fmt.Sprintf("released %v", ev.Freed), nil
 }
 

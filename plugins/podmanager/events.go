@@ -103,6 +103,7 @@ type DeletePod struct {
 	Reason     string // of the release, for the ledger's history
 
 	Freed   []netip.Addr // set by ipam
+	Pod     kv.PodID     // of the lease that was freed; set by ipam
 	wanted  func() bool  // reports whether to do it at all; nil: always
 	ended   func()       // called from Done, or if the loop does not take the event; may be nil
 	tidy    func()       // called from Done
