@@ -81,6 +81,7 @@ type dependencies struct {
 	store    kvdb.Store
 	mirror   kubestate.Mirror // nil: only this node uses the store
 	journal  ledger.Journal
+	history  ledger.HistoryReader // of journal; nil: no history
 	disk     nodesync.Disk
 	records  func(part string) ipamapi.Records
 	sink     controller.Sink
@@ -169,6 +170,11 @@ func (a *assembly) openLedger(ctx context.Context, d dependencies) (err error) {
 		Now:    a.clock.now,
 		Uptime: a.clock.uptime,
 		BootID: a.clock.bootID,
+		History: ledger.HistoryOptions{
+			Reader:  d.history,
+			Entries: a.conf.Cadastre.History.Entries,
+			Age:     a.conf.Cadastre.History.Age,
+		},
 	})
 	if err != nil {
 		return err

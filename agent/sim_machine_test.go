@@ -314,7 +314,7 @@ func (m *machine) assemble() (*process, error) {
 	a, err := assemble(context.Background(), Node{Name: m.name, RunDir: m.dir}, conf, slog.New(slog.DiscardHandler), clock{
 		now: m.now, uptime: func() time.Duration { return time.Since(booted) }, bootID: boot,
 	}, dependencies{
-		store: link, mirror: mirrorOf{x}, journal: journalOf{x}, disk: localOf{x}, sink: m.sink, instance: m.disk.instance,
+		store: link, mirror: mirrorOf{x}, journal: journalOf{x}, history: m.disk.journal, disk: localOf{x}, sink: m.sink, instance: m.disk.instance,
 		session: m.session(), machine: nodesync.Machine{ProductUUID: "product " + m.label, BootID: boot}, random: m.random,
 	})
 	if err != nil {

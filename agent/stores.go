@@ -77,6 +77,7 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 	}
 	d := dependencies{
 		journal:   file.Journal(),
+		history:   file.Journal(),
 		disk:      file,
 		records:   func(part string) ipamapi.Records { return file.Records(part) },
 		instance:  instance,

@@ -37,6 +37,13 @@ type UpdateEvent interface {
 	Direction() UpdateDirectionType
 }
 
+// SubjectEvent is an event about one attachment.
+type SubjectEvent interface {
+	Event
+	// Subject is called when the event has been processed.
+	Subject() Subject
+}
+
 // ExpiringEvent is an Event with a deadline: if it is still queued then, the loop does
 // not process it, and Done gets ErrExpired.
 type ExpiringEvent interface {

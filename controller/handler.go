@@ -63,6 +63,13 @@ type Committer interface {
 	Undo()
 }
 
+// EventCommitter is a Committer that records the event that stages.
+type EventCommitter interface {
+	Committer
+	// BeginEvent is called before the handlers of an event, with the number of its Record.
+	BeginEvent(number uint64, name string)
+}
+
 // StagingCommitter is a Committer that lists what is staged. A verification expects an
 // empty list.
 type StagingCommitter interface {

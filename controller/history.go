@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -28,6 +29,30 @@ type Record struct {
 	Refused         []string `json:",omitempty"` // values from outside that cannot be merged, with the reason
 	Verification    []string `json:",omitempty"` // what a VerificationResync has found
 	Error           string   `json:",omitempty"` // given to Done
+	Subject         Subject  `json:",omitzero"`  // of a SubjectEvent
+}
+
+// Subject names the attachment that an event is about.
+type Subject struct {
+	Pod       string   `json:",omitempty"` // namespace/name
+	Container string   `json:",omitempty"`
+	Addresses []string `json:",omitempty"`
+}
+
+// RecordFilter selects records; the zero value selects all.
+type RecordFilter struct {
+	Pod       string // namespace/name
+	Container string
+	Address   string
+	Failed    bool // only events that failed
+}
+
+// Selects reports whether the filter selects a record.
+func (f RecordFilter) Selects(r *Record) bool {
+	return (f.Pod == "" || f.Pod == r.Subject.Pod) &&
+		(f.Container == "" || f.Container == r.Subject.Container) &&
+		(f.Address == "" || slices.Contains(r.Subject.Addresses, f.Address)) &&
+		(!f.Failed || r.Error != "")
 }
 
 // HandlerRecord holds the result of one handler.

@@ -185,6 +185,11 @@ func (r *run) do(ctx context.Context) error {
 // begin brings the loop's state up to the event, and opens its transaction.
 func (r *run) begin() {
 	c := r.c
+	for _, x := range c.deps.Committers {
+		if e, ok := x.(EventCommitter); ok {
+			e.BeginEvent(r.rec.SeqNum, r.rec.Name)
+		}
+	}
 	if r.update != nil {
 		r.patchCache()
 		r.txn = newUpdate(c.wanted, r.ev.depth)
@@ -404,6 +409,9 @@ func (r *run) scheduleHealing(err error) {
 func (r *run) end(err error) {
 	c, rec := r.c, r.rec
 	rec.ProcessingEnd = c.deps.Now()
+	if s, ok := r.ev.Event.(SubjectEvent); ok && c.kept() {
+		_ = guard(func() error { rec.Subject = s.Subject(); return nil }) // a bad subject does not fail the event
+	}
 	switch {
 	case err != nil:
 		rec.Error = err.Error()

@@ -148,7 +148,11 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 	}
 	_ = file.Probe(ctx) // its outcome is the file's health
 	p = &plugin{file: file}
-	if p.ledger, err = ledger.Open(ctx, file.Journal(), ledger.Options{Log: log}); err != nil {
+	p.ledger, err = ledger.Open(ctx, file.Journal(), ledger.Options{
+		Log:     log,
+		History: ledger.HistoryOptions{Reader: file.Journal()},
+	})
+	if err != nil {
 		return nil, err
 	}
 	p.proxy = newProxy(log, opt.agent, seen != "", func() error { return file.SetLocal(seenKey, "yes") })

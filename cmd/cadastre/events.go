@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ type record struct {
 func (a *app) eventsCmd() *cobra.Command {
 	var follow bool
 	var from uint64
+	var filter eventFilter
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what the event loop has done, and why",
@@ -38,15 +40,19 @@ what comes, each event once, until it is interrupted; it waits for an agent that
 goes away, and says so on standard error where the agent was restarted, which
 then counts events anew.`,
 		Example: `  cadastre events -f
-  cadastre events --since 100 -o wide`,
+  cadastre events --since 100 -o wide
+  cadastre events --pod default/web --failed`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			if err := filter.check(); err != nil {
+				return err
+			}
 			show := a.events
 			if follow {
 				show = a.follow
 			}
-			if err := show(ctx, from); err != nil {
+			if err := show(ctx, from, filter); err != nil {
 				return fmt.Errorf("events: %w", err)
 			}
 			return nil
@@ -54,16 +60,53 @@ then counts events anew.`,
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those to come, until interrupted")
 	cmd.Flags().Uint64Var(&from, "since", 0, "begin with the event of this number, `SEQ`")
+	cmd.Flags().StringVar(&filter.pod, "pod", "", "only those of this pod, `NAMESPACE/NAME`")
+	cmd.Flags().StringVar(&filter.address, "address", "", "only those of a pod that got, wanted or gave back `ADDRESS`")
+	cmd.Flags().BoolVar(&filter.failed, "failed", false, "only those that failed")
 	completeValues(cmd, "since")
+	completeValues(cmd, "pod")
+	completeValues(cmd, "address")
 	return cmd
 }
 
-func (a *app) events(ctx context.Context, from uint64) error {
+// eventFilter holds the flags that select events, as the agent's API takes them.
+type eventFilter struct {
+	pod, address string
+	failed       bool
+}
+
+func (f eventFilter) check() error {
+	if f.pod != "" {
+		if err := checkPod(f.pod); err != nil {
+			return err
+		}
+	}
+	if _, err := netip.ParseAddr(f.address); f.address != "" && err != nil {
+		return usagef("--address: %q is not an IP address: write one such as 10.1.5.7", f.address)
+	}
+	return nil
+}
+
+// query returns the arguments of a request for the events from a number on.
+func (f eventFilter) query(from uint64) url.Values {
+	v := url.Values{"since": {strconv.FormatUint(from, 10)}}
+	if f.pod != "" {
+		v.Set("pod", f.pod)
+	}
+	if f.address != "" {
+		v.Set("address", f.address)
+	}
+	if f.failed {
+		v.Set("failed", "true")
+	}
+	return v
+}
+
+func (a *app) events(ctx context.Context, from uint64, filter eventFilter) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	c := a.client()
-	query := url.Values{"since": {strconv.FormatUint(from, 10)}}
-	body, err := c.do(ctx, http.MethodGet, localapi.PathEvents+"?"+query.Encode(), nil)
+	body, err := c.do(ctx, http.MethodGet, localapi.PathEvents+"?"+filter.query(from).Encode(), nil)
 	if err != nil {
 		return err
 	}
@@ -133,7 +176,7 @@ func (a *app) printEvent(raw json.RawMessage) error {
 	return a.write([]byte(a.eventText(r, a.output == formatWide)))
 }
 
-// eventText is "#12 15:04:05.123 Add Pod 1.2ms ok  ipam: leased 10.1.5.2/24".
+// eventText is "#12 15:04:05.123 Add Pod default/web 1.2ms ok  ipam: leased 10.1.5.2/24".
 func (a *app) eventText(r record, wide bool) string {
 	outcome := "ok"
 	if r.Error != "" {
@@ -143,7 +186,7 @@ func (a *app) eventText(r record, wide bool) string {
 		"#%d %s %s %s %s",
 		r.SeqNum,
 		r.ProcessingStart.In(a.now().Location()).Format("15:04:05.000"),
-		r.Name,
+		strings.TrimSpace(r.Name+" "+r.Subject.Pod),
 		took(r.ProcessingEnd.Sub(r.ProcessingStart)),
 		outcome,
 	)

@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -27,6 +25,7 @@ type follower struct {
 	a       *app
 	c       *client
 	started string // of the run, as the agent says; "": not known
+	filter  eventFilter
 	next    uint64 // what is to be printed next
 	certain bool   // there must be an event of that number
 	reached bool   // an agent has answered once
@@ -38,8 +37,8 @@ var errRestarted = errors.New("the agent was restarted")
 
 // follow goes on until ctx ends, which is its ordinary end. An agent that goes
 // away is waited for; one that was never there is an error.
-func (a *app) follow(ctx context.Context, from uint64) error {
-	f := &follower{a: a, c: a.client(), next: from}
+func (a *app) follow(ctx context.Context, from uint64, filter eventFilter) error {
+	f := &follower{a: a, c: a.client(), filter: filter, next: from}
 	for pause := firstPause; ; {
 		before := f.next
 		err := f.stream(ctx)
@@ -66,7 +65,8 @@ func (a *app) follow(ctx context.Context, from uint64) error {
 // stream prints what comes until the connection ends; nil if the agent has
 // ended it in good order.
 func (f *follower) stream(ctx context.Context) error {
-	query := url.Values{"since": {strconv.FormatUint(f.next, 10)}, "follow": {"true"}}
+	query := f.filter.query(f.next)
+	query.Set("follow", "true")
 	resp, err := f.c.send(ctx, http.MethodGet, localapi.PathEvents+"?"+query.Encode(), nil)
 	if err != nil {
 		var refused *refusedError
@@ -107,7 +107,7 @@ func (f *follower) print(raw json.RawMessage) error {
 	if err := f.a.printEvent(raw); err != nil {
 		return err
 	}
-	f.next, f.certain = seq+1, true
+	f.next, f.certain = seq+1, f.filter == eventFilter{} // a filter leaves numbers out
 	return nil
 }
 

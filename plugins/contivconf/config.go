@@ -50,6 +50,13 @@ type Cadastre struct {
 	Log            Log
 	Docker         Docker
 	Controller     Controller
+	History        History
+}
+
+// History limits the record of the changes of leases and blocks.
+type History struct {
+	Entries int           `json:"entries"`
+	Age     time.Duration `json:"age"`
 }
 
 // PodBlocks selects the source of a node's blocks of pod addresses.

@@ -170,6 +170,7 @@ func TestSectionCadastre(t *testing.T) {
 	want.Log = contivconf.Log{contivconf.LogDebug, contivconf.LogJSON}
 	want.Docker = contivconf.Docker{Enabled: true, Socket: "/tmp/cadastre.sock"}
 	want.NodeIDs.Expire = 5 * time.Minute // blocks are assigned
+	want.History = contivconf.History{Entries: 1000, Age: 24 * time.Hour}
 	want.Controller.DelayRetry, want.Controller.EventHistoryAgeLimit, want.Controller.EventTimeout = 2*time.Second, 24*time.Hour, 90*time.Second
 	g.Expect(c).To(Equal(want))
 }

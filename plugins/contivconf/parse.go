@@ -95,6 +95,7 @@ func (r *reading) config() *Config {
 			Log:            raw.Log,
 			Docker:         raw.Docker,
 			Controller:     raw.Controller,
+			History:        raw.History,
 		},
 		NodeConfigs: r.raw.NodeConfig,
 	}

@@ -50,6 +50,7 @@ type rawCadastre struct {
 	Log            Log           `json:"log"`
 	Docker         Docker        `json:"docker"`
 	Controller     Controller    `json:"controller"`
+	History        History       `json:"history"`
 }
 
 // NodeConfig holds Contiv's settings for one node. Only a vswitch dataplane uses them,
@@ -116,6 +117,7 @@ func defaultRaw() rawConfig {
 			Metrics:    Metrics{Listen: "127.0.0.1:10262"},
 			Docker:     Docker{Socket: "/run/docker/plugins/cadastre.sock"},
 			Controller: defaultController(),
+			History:    History{Entries: 50_000, Age: 30 * 24 * time.Hour},
 		},
 	}
 }

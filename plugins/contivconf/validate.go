@@ -118,6 +118,12 @@ func (c *Cadastre) validate(p *yamldoc.Collector) {
 		x.validate(p, "cadastre.docker.pools["+strconv.Itoa(i)+"].")
 	}
 	c.Controller.validate(p)
+	const least, most = 100, 1_000_000
+	if n := c.History.Entries; n < least || n > most {
+		p.Add(RuleRange, "cadastre.history.entries", strconv.Itoa(n),
+			"is not a size of the history: write a number from %d to %d", least, most)
+	}
+	checkDuration(p, "cadastre.history.age", c.History.Age, 10*365*24*time.Hour, false)
 }
 
 func (x DockerPool) validate(p *yamldoc.Collector, section string) {

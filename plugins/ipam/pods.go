@@ -102,11 +102,12 @@ func (i *IPAM) deletePod(ev *podmanager.DeletePod) (string, error) {
 	if ev.Void() {
 		return "", nil
 	}
-	leases, err := i.Stage.Release(ledger.Selector{Key: ev.Key, Generation: ev.Generation})
+	leases, err := i.Stage.Release(ledger.Selector{Key: ev.Key, Generation: ev.Generation, Reason: ev.Reason})
 	if err != nil || len(leases) == 0 {
 		return "", err
 	}
 	ev.Freed = each(leases, func(l ledger.Lease) netip.Addr { return l.Addr })
+	ev.Pod = kv.PodID{Namespace: leases[0].Pod.Namespace, Name: leases[0].Pod.Name}
 	return fmt.Sprintf("released %v", ev.Freed), nil
 }
 
@@ -121,7 +122,11 @@ func (i *IPAM) Revert(event controller.Event) error {
 		return nil
 	}
 	ev.Fresh = false
-	_, err := i.Stage.Release(ledger.Selector{Key: ev.Key, Generation: ev.Generation})
+	_, err := i.Stage.Release(ledger.Selector{
+		Key:        ev.Key,
+		Generation: ev.Generation,
+		Reason:     "the event that claimed it failed",
+	})
 	return err
 }
 
@@ -326,7 +331,7 @@ func (i *IPAM) ReleasePodIP(podID kv.PodID) error {
 	if key.Network != ledger.APINetwork && controller.OnLoop() {
 		return nil
 	}
-	leases, err := i.Ledger.Release(context.Background(), ledger.Selector{Key: key})
+	leases, err := i.Ledger.Release(context.Background(), ledger.Selector{Key: key, Reason: "ReleasePodIP"})
 	if err != nil {
 		return fmt.Errorf("release the address of pod %s: %w", podID, err)
 	}

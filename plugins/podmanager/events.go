@@ -100,8 +100,10 @@ type DeletePod struct {
 	Key        ledger.Key
 	Generation uint64 // not 0: only the lease of this claim
 	Expires    time.Time
+	Reason     string // of the release, for the ledger's history
 
 	Freed   []netip.Addr // set by ipam
+	Pod     kv.PodID     // of the lease that was freed; set by ipam
 	wanted  func() bool  // reports whether to do it at all; nil: always
 	ended   func()       // called from Done, or if the loop does not take the event; may be nil
 	tidy    func()       // called from Done

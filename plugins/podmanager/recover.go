@@ -143,7 +143,11 @@ func (p *PodManager) Run(ctx context.Context) error {
 // releaseOrphan releases the lease of ev's key, unless a newer ADD wants it when the loop
 // processes the release. After an error it must be called again.
 func (p *PodManager) releaseOrphan(ctx context.Context, ev *AddPod) error {
-	del := &DeletePod{Key: ev.Key, wanted: func() bool { return p.seq.mayRelease(ev.Key) }}
+	del := &DeletePod{
+		Key:    ev.Key,
+		Reason: "the caller of the ADD had gone",
+		wanted: func() bool { return p.seq.mayRelease(ev.Key) },
+	}
 	del.ended = func() {
 		if len(p.Ledger.ByKey(ev.Key)) == 0 {
 			p.seq.released(ev.Key)

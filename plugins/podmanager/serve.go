@@ -206,6 +206,7 @@ func (p *PodManager) remove(ctx context.Context, key ledger.Key) error {
 	ticket := p.seq.acceptDel(key)
 	return p.push(ctx, &DeletePod{
 		Key:    key,
+		Reason: "CNI DEL",
 		wanted: func() bool { return !p.seq.overtaken(key, ticket) },
 		ended:  func() { p.seq.delDone(key) },
 	})
@@ -219,7 +220,7 @@ func (p *PodManager) releaseEarly(ctx context.Context, ev *DeletePod) (bool, err
 		return false, nil
 	}
 	if !ev.Void() {
-		freed, err := p.Ledger.Release(ctx, ledger.Selector{Key: ev.Key, Generation: ev.Generation})
+		freed, err := p.Ledger.Release(ctx, ledger.Selector{Key: ev.Key, Generation: ev.Generation, Reason: ev.Reason})
 		if err != nil {
 			return true, err
 		}
@@ -316,6 +317,7 @@ func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error)
 		ev := &DeletePod{
 			Key:        k,
 			Generation: l.Generation,
+			Reason:     "CNI GC did not list it",
 			wanted:     func() bool { return !p.seq.overtaken(k, ticket) },
 			ended:      func() { p.seq.delDone(k) },
 		}
@@ -391,7 +393,8 @@ func (p *PodManager) toCNI(req cni.Request, err error) *cni.Error {
 	return &cni.Error{Code: code, Msg: msg}
 }
 
-// Delete ends the attachment of a lease, unless the attachment has a newer lease.
+// Delete ends the attachment of a lease, unless the attachment has a newer lease. The
+// history records the reason of the lease.
 func (p *PodManager) Delete(ctx context.Context, l ledger.Lease) error {
-	return p.push(ctx, &DeletePod{Key: l.Key, Generation: l.Generation})
+	return p.push(ctx, &DeletePod{Key: l.Key, Generation: l.Generation, Reason: l.Reason})
 }

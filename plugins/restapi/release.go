@@ -138,7 +138,9 @@ func refuse(l ledger.Lease, req localapi.ReleaseRequest) string {
 
 // releaseOne releases a lease that was found, if it is still the same one.
 func (p *RESTAPI) releaseOne(ctx context.Context, l ledger.Lease) error {
+	const byHand = "released by hand"
 	if l.Purpose == ledger.ForPod && l.State == ledger.Held && p.Pods != nil {
+		l.Reason = byHand
 		return p.Pods.Delete(ctx, l)
 	}
 	_, err := p.Ledger.Release(ctx, ledger.Selector{
@@ -147,6 +149,7 @@ func (p *RESTAPI) releaseOne(ctx context.Context, l ledger.Lease) error {
 		Purpose:     l.Purpose,
 		Generation:  l.Generation,
 		Quarantined: l.State == ledger.Quarantined,
+		Reason:      byHand,
 	})
 	return err
 }

@@ -18,7 +18,7 @@ const (
 	PathStatus  = "/v1/status"
 	PathLeases  = "/v1/leases"
 	PathRelease = "/v1/release" // POST ReleaseRequest -> ReleaseReply
-	PathEvents  = "/v1/events"  // ?since=SEQ&follow=true: one controller.Record a line
+	PathEvents  = "/v1/events"  // ?since=SEQ&follow=true&pod=&container=&address=&failed=true: one controller.Record a line
 	PathResync  = "/v1/resync"  // POST; answers when it is done
 	PathCheck   = "/v1/check"   // CheckReport
 	PathBackup  = "/v1/backup"  // the database file
