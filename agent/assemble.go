@@ -51,6 +51,7 @@ type assembly struct {
 	idClaimer  *nodesync.IDClaimer
 	claimer    *claims.Claimer
 	conditions *conditionWriter // nil: the store has no Node object
+	warner     *podWarner       // nil: the store has no Pod objects
 	source     *kubestate.Source
 	sink       controller.Sink
 	metrics    *restapi.Metrics
@@ -129,6 +130,9 @@ func assemble(
 	})
 	if s, ok := d.store.(nodeObject); ok {
 		a.conditions = newConditionWriter(a, s)
+	}
+	if s, ok := d.store.(podObject); ok {
+		a.warner = newPodWarner(log, s, d.random, a.metrics.PodEvent)
 	}
 	a.store = &timedStore{d.store, a.metrics.Request}
 	if err := a.makeClaimers(d); err != nil {
@@ -262,6 +266,7 @@ func (a *assembly) makePlugins(d dependencies) {
 		Ready:      a.ready,
 		Unsynced:   a.unsynced,
 		Observe:    a.metrics.Served,
+		Refused:    a.refused(),
 		IsPodPool:  func(name string) bool { return a.ipam.HasNetwork(name) },
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
@@ -313,6 +318,14 @@ func (a *assembly) makePlugins(d dependencies) {
 		})...)
 	}
 	a.loop.AddCommitters(stage, a.nodesync, a.ipam, a.ipnet)
+}
+
+// refused returns the observer of refused pods, nil if the log alone tells of them.
+func (a *assembly) refused() func(podmanager.Refusal) {
+	if a.warner == nil {
+		return nil
+	}
+	return a.warner.refused
 }
 
 // makeAPI makes the local API.

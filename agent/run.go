@@ -70,6 +70,9 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	if a.conditions != nil {
 		start("Node conditions", a.conditions.run)
 	}
+	if a.warner != nil {
+		start("events on pods", a.warner.run)
+	}
 	if s, ok := a.sink.(interface{ Run(context.Context) error }); ok {
 		start("southbound", s.Run)
 	}

@@ -51,6 +51,13 @@ type ExpiringEvent interface {
 	Deadline() time.Time
 }
 
+// ReportedEvent is an Event whose producer reports its failure to a person: the loop logs
+// it at level debug only.
+type ReportedEvent interface {
+	Event
+	ReportsFailure()
+}
+
 // EventMethodType selects how the loop processes an event.
 type EventMethodType int
 

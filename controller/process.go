@@ -415,7 +415,11 @@ func (r *run) end(err error) {
 	switch {
 	case err != nil:
 		rec.Error = err.Error()
-		c.deps.Log.Error("event failed", "event", rec.Name, "seq", rec.SeqNum, "error", err)
+		level := slog.LevelError
+		if _, reported := r.ev.Event.(ReportedEvent); reported {
+			level = slog.LevelDebug
+		}
+		c.deps.Log.Log(context.Background(), level, "event failed", "event", rec.Name, "seq", rec.SeqNum, "error", err)
 	case c.deps.Log.Enabled(context.Background(), slog.LevelDebug):
 		c.deps.Log.Debug(
 			"event processed",

@@ -78,6 +78,9 @@ func (ev *AddPod) Direction() controller.UpdateDirectionType { return controller
 // IsBlocking returns true.
 func (ev *AddPod) IsBlocking() bool { return true }
 
+// ReportsFailure says that the answer to the request is logged, once for its repetitions.
+func (ev *AddPod) ReportsFailure() {}
+
 // Deadline returns the time at which the producer stops waiting.
 func (ev *AddPod) Deadline() time.Time { return ev.Expires }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
 // Ledger holds the methods of *ledger.Ledger that the plugin calls.
@@ -51,6 +52,12 @@ type Deps struct {
 	IsPodPool func(name string) bool // reports whether pods may use a pool besides the default one; may be nil
 	Ready     func() error           // returns the reason why ADD cannot be served; nil: it can
 	Observe   func(Served)           // called for each request; may be nil
+	// Explain returns the failure of an ADD as one sentence for people, "" if it has
+	// none. nil: the text of the error is used.
+	Explain func(req cni.Request, err error) string
+	// Refused is called for a refused ADD of a pod, at most once per pod and reason in
+	// RefusalPeriod. It must not wait. nil: only the log tells.
+	Refused func(Refusal)
 	// Unsynced reports whether the loop waits for its first resync, and until then
 	// takes none of this plugin's events; nil: it never does.
 	Unsynced func() bool
@@ -67,6 +74,7 @@ type Served struct {
 type PodManager struct {
 	Deps
 	seq       *sequencer
+	refusals  refusals
 	sandboxes sandboxes
 	orphans   orphans
 	applying  chan struct{} // semaphore of one: only one goroutine applies an intent

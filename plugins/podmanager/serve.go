@@ -43,11 +43,7 @@ func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	cerr := p.toCNI(req, err)
 	served.Code = cerr.Code
 	p.observe(served)
-	if req.Command != "STATUS" { // runtimes call STATUS every few seconds
-		p.Log.Warn("CNI request refused",
-			"command", req.Command, "network", req.Network, "container", req.ContainerID, "if", req.IfName,
-			"pod", req.Pod.Namespace+"/"+req.Pod.Name, "code", cerr.Code, "error", cerr.Msg)
-	}
+	p.refuse(req, err, cerr)
 	return cni.Reply{}, cerr
 }
 
@@ -369,8 +365,8 @@ func (p *PodManager) status(pool string) error {
 	return nil
 }
 
-// toCNI returns the CNI error of an error. For an ADD that the runtime repeats it adds the
-// reason why the node is not ready.
+// toCNI returns the CNI error of an error. For an ADD it has the sentence of Explain; for
+// one that the runtime repeats it adds the reason why the node is not ready.
 func (p *PodManager) toCNI(req cni.Request, err error) *cni.Error {
 	if cerr, ok := errors.AsType[*cni.Error](err); ok {
 		return cerr
@@ -385,6 +381,9 @@ func (p *PodManager) toCNI(req cni.Request, err error) *cni.Error {
 		code = cni.CodeInvalidConfig
 	}
 	msg, _, _ := strings.Cut(err.Error(), "\n")
+	if req.Command == "ADD" && p.Explain != nil {
+		msg = cmp.Or(p.Explain(req, err), msg)
+	}
 	if req.Command == "ADD" && code == cni.CodeTryAgain && p.Ready != nil {
 		if why := p.Ready(); why != nil && !strings.Contains(msg, why.Error()) {
 			msg = fmt.Sprintf("%s; the node is not ready: %v", msg, why)

@@ -26,6 +26,7 @@ type Metrics struct {
 	kvdb     *prometheus.HistogramVec
 	cni      *prometheus.CounterVec
 	cniTime  *prometheus.HistogramVec
+	podEvent *prometheus.CounterVec
 }
 
 // NewMetrics returns the metrics of a ledger and a loop.
@@ -48,6 +49,8 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 			Help: "CNI requests by command and CNI code, 0 being success."}, []string{"command", "code"}),
 		cniTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_cni_request_duration_seconds",
 			Help: "Time of a CNI request, the wait in the queue included.", Buckets: buckets}, []string{"command"}),
+		podEvent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cadastre_pod_events_total",
+			Help: "Warning events about refused pods: written, failed, or dropped because too many waited."}, []string{"outcome"}),
 	}
 	m.Registry.MustRegister(
 		m.events,
@@ -56,6 +59,7 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 		m.kvdb,
 		m.cni,
 		m.cniTime,
+		m.podEvent,
 		&collector{
 			stats: stats,
 			loop:  loop,
@@ -143,6 +147,9 @@ func (m *Metrics) Served(s podmanager.Served) {
 	m.cni.WithLabelValues(s.Command, strconv.FormatUint(uint64(s.Code), 10)).Inc()
 	m.cniTime.WithLabelValues(s.Command).Observe(s.Took.Seconds())
 }
+
+// PodEvent counts one warning event about a pod.
+func (m *Metrics) PodEvent(outcome string) { m.podEvent.WithLabelValues(outcome).Inc() }
 
 // Commit counts one commit to the journal.
 func (m *Metrics) Commit(took time.Duration, err error) {

@@ -35,6 +35,7 @@ func estateOfTwo() []write {
 		prefixClaim("10.1.77.0/24", "n2", fields{"held": true}), prefixClaim("10.1.78.0/24", "n2", nil),
 		prefixClaim("10.1.79.0/24", "n2", fields{"held": true, "ends": "2026-11-22T12:00:00Z"}),
 		create(v1alpha1.NetResourceSets, "NetResourceSet", "n2", fields{}),
+		podEvent("p2", "n2", "NoAddress"),
 	}
 }
 
@@ -117,8 +118,16 @@ func attempts() []attempt {
 
 		{"another Node's status", report(nodes, "n2", problem), "Node n2: the agent of node n1 may write the status of Node n1 only"},
 		{"its Node's status", report(nodes, "n1", problem), ""},
-		{"an event about another Node", nodeEvent("n2"), "the agent of node n1 may write events about Node n1 only"},
+		{"an event about another Node", nodeEvent("n2"), "the agent of node n1 may write events about Node n1, and in its own name"},
 		{"an event about its Node", nodeEvent("n1"), ""},
+		{"an event about a pod in the name of another node", podEvent("p1", "n2", "NoAddress"), "the agent of node n1 may write events about Node n1, and in its own name"},
+		{"an event about a pod in no name", podEvent("p1", "", "NoAddress"), "and in its own name"},
+		{"an event about a pod with the reason of another component", podEvent("p1", "n1", "Evicted"), "and in its own name warnings about pods that get no address"},
+		{"a warning about a pod without an address", podEvent("p1", "n1", "NoAddress"), ""},
+		{"its event, later", changeEvent("p1.e2e", fields{"message": "again", "count": int64(2)}), ""},
+		{"its event, about another pod", changeEvent("p1.e2e", fields{"involvedObject": fields{"kind": "Pod", "name": "p3", "namespace": "default"}}), "may update its own events only"},
+		{"another node's event", changeEvent("p2.e2e", fields{"message": "all is well"}), "may write events about Node n1, and in its own name"},
+		{"another node's event in its own name", changeEvent("p2.e2e", fields{"source": fields{"component": "cadastre-agent", "host": "n1"}}), "may update its own events only"},
 	}
 }
 

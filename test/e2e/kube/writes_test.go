@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -110,15 +112,47 @@ func beat(id, node string) write {
 
 // nodeEvent creates a warning event about a Node.
 func nodeEvent(node string) write {
+	return createEvent(fields{
+		"metadata": fields{"name": node + ".e2e"}, "involvedObject": fields{"kind": "Node", "name": node}, "type": "Warning", "reason": "E2E", "message": "a test",
+	})
+}
+
+// podEvent creates a warning event about a Pod in the name of a node's agent.
+func podEvent(pod, node, reason string) write {
+	event := fields{
+		"metadata": fields{"name": pod + ".e2e"}, "involvedObject": fields{"kind": "Pod", "name": pod, "namespace": "default"},
+		"type": "Warning", "reason": reason, "message": "a test", "source": fields{"component": "cadastre-agent", "host": node},
+	}
+	if node == "" {
+		delete(event, "source")
+	}
+	return createEvent(event)
+}
+
+func createEvent(event fields) write {
 	return func(w writer, dry bool) error {
-		u := &unstructured.Unstructured{Object: fields{
-			"metadata": fields{"name": node + ".e2e"}, "involvedObject": fields{"kind": "Node", "name": node}, "type": "Warning", "reason": "E2E", "message": "a test",
-		}}
+		u := &unstructured.Unstructured{Object: event}
+		u = u.DeepCopy()
 		u.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Event"})
-		events := w.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace("default")
-		_, err := events.Create(w.t.Context(), u, metav1.CreateOptions{DryRun: dryRun(dry)})
+		_, err := w.events().Create(w.t.Context(), u, metav1.CreateOptions{DryRun: dryRun(dry)})
 		return err
 	}
+}
+
+// changeEvent patches an event.
+func changeEvent(name string, set fields) write {
+	return func(w writer, dry bool) error {
+		body, err := json.Marshal(set)
+		if err != nil {
+			return err
+		}
+		_, err = w.events().Patch(w.t.Context(), name, types.MergePatchType, body, metav1.PatchOptions{DryRun: dryRun(dry)})
+		return err
+	}
+}
+
+func (w writer) events() dynamic.ResourceInterface {
+	return w.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace("default")
 }
 
 // claimName returns the name of the PrefixClaim of a node for 10.1.N.0/24.
