@@ -51,7 +51,8 @@ func dial(b *buffers) (*conn, error) {
 		err = fmt.Errorf("ask for strict checks (Linux 4.20 or newer): %w", os.NewSyscallError("setsockopt", err))
 		return nil, errors.Join(err, c.close())
 	}
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: replyTimeout}); err != nil {
+	timeout := unix.Timeval{Sec: replyTimeout}
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		return nil, errors.Join(os.NewSyscallError("setsockopt", err), c.close())
 	}
 	return c, nil

@@ -4,13 +4,18 @@
 package kernel_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -19,6 +24,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		if err := child(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -124,6 +136,63 @@ func addresses(name string, addrs ...string) error {
 		}
 	}
 	return netlink.LinkSetUp(link)
+}
+
+// process starts a process of a user in a namespace, the address of which is on lo, and
+// returns its PID.
+func (n *node) process(ns *netlab.Namespace, addr string, uid uint32) int {
+	n.t.Helper()
+	must(n.t, ns.Do(func() error { return addresses("lo", addr) }))
+	cmd := exec.Command("cat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	return n.start(ns, cmd)
+}
+
+// userNamespace starts a process in a user and network namespace of its own.
+func (n *node) userNamespace() int {
+	n.t.Helper()
+	cmd := exec.Command("cat")
+	netlab.Enter(cmd)
+	return n.start(n.ns, cmd)
+}
+
+// start starts a process that ends with this one, which holds the other end of its input.
+func (n *node) start(ns *netlab.Namespace, cmd *exec.Cmd) int {
+	n.t.Helper()
+	input, err := cmd.StdinPipe()
+	must(n.t, err)
+	must(n.t, ns.Do(cmd.Start))
+	n.t.Cleanup(func() {
+		_ = input.Close()
+		_ = cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+// removal returns a function that waits for the removal of a link of the host.
+func (n *node) removal(ctx context.Context, name string) func() error {
+	n.t.Helper()
+	var socket *nl.NetlinkSocket
+	n.do(func() (err error) {
+		socket, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+		return err
+	})
+	must(n.t, socket.SetReceiveTimeout(&unix.Timeval{Sec: 60})) // a broken reader keeps it for ever
+	return func() error {
+		defer socket.Close()
+		for ctx.Err() == nil {
+			messages, _, err := socket.Receive()
+			if err != nil {
+				return err
+			}
+			for _, m := range messages {
+				if m.Header.Type == unix.RTM_DELLINK && bytes.Contains(m.Data, append([]byte(name), 0)) {
+					return nil
+				}
+			}
+		}
+		return ctx.Err()
+	}
 }
 
 // reader returns a reader of this node only.

@@ -10,13 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
-
-// firstPIDNamespace is the inode of the PID namespace of the machine, the same in every
-// kernel (PROC_PID_INIT_INO).
-const firstPIDNamespace = 0xEFFFFFFC
 
 // limits returns what a view of this process cannot show, "" for nothing beyond the
 // package comment.
@@ -26,8 +20,8 @@ func (r *Reader) limits() string {
 	if r.proc == "" {
 		return fmt.Sprintf(text, dirs, "")
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(filepath.Join(r.proc, "self/ns/pid"), &st); err == nil && st.Ino != firstPIDNamespace {
+	// only a procfs of the host shows the threads of the kernel
+	if name, err := os.ReadFile(filepath.Join(r.proc, "2", "comm")); err != nil || string(name) != "kthreadd\n" {
 		return fmt.Sprintf(text, dirs, ": without hostPID, the processes of the host are invisible")
 	}
 	return ""

@@ -69,7 +69,7 @@ func target(body []byte, attr uint16, nsid int32) []byte {
 // confirm checks that an answer comes from the namespace that the request names.
 func confirm(want, got int32) error {
 	if want != got {
-		return fmt.Errorf("the kernel answered for the namespace with ID %d, not %d (Linux 4.20 or newer is needed)", got, want)
+		return fmt.Errorf("the kernel answered for namespace ID %d, not %d (Linux 4.20 or newer is needed)", got, want)
 	}
 	return nil
 }
