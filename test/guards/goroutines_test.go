@@ -52,6 +52,7 @@ func threads() exceptions {
 		"kvdb/etcd/client.go: AfterFunc":                              "ends a dial with the call that needs it",
 		"internal/testkit/stage/process.go: go":                       "waits for the end of a program; awaited by its Stop",
 		"internal/testkit/stage/talk.go: go":                          "reads the answers of a program; ends with it",
+		"internal/testkit/containerd/server.go: AfterFunc":            "kills a containerd that does not end; stopped when it has ended",
 		"internal/testkit/critest/server.go: Go":                      "the server; awaited by Stop",
 		"internal/testkit/etcdtest/link.go: Go":                       "both ways of a connection through the proxy; awaited by its Close",
 		"internal/testkit/etcdtest/proxy.go: Go":                      "the proxy and its connections; awaited by its Close",

@@ -201,6 +201,7 @@ func TestMissing(t *testing.T) {
 		want  string
 	}{
 		"not ready":              {func(s *critest.Server) { s.SetNotReady("container runtime is starting") }, "containerd is not ready: NotReady: container runtime is starting"},
+		"does not say whether":   {func(s *critest.Server) { s.SetSilent(true) }, "containerd does not say whether it is ready"},
 		"version hangs":          {hang("Version"), "read its version: it has not answered within 100ms"},
 		"status hangs":           {hang("Status"), "read its status: it has not answered within 100ms"},
 		"list hangs":             {hang("ListPodSandbox"), "list sandboxes: it has not answered within 100ms"},
@@ -242,6 +243,7 @@ func TestMissing(t *testing.T) {
 
 			s.Before(nil) // the next reading needs no pause
 			s.SetNotReady("")
+			s.SetSilent(false)
 			s.SetName("containerd")
 			s.Set(sandbox(1))
 			s.Stop()
@@ -374,7 +376,7 @@ func TestSince(t *testing.T) {
 	g := NewWithT(t)
 	path := socket(t, "c.sock")
 	s := serve(t, path)
-	r := open(t, runtime.Options{Sockets: []string{path}})
+	r := open(t, runtime.Options{Endpoint: "unix://" + path})
 	read := func() *witness.RuntimeView {
 		t.Helper()
 		v, err := r.Read(t.Context())
@@ -396,7 +398,14 @@ func TestSince(t *testing.T) {
 	ready := read()
 	g.Expect(ready.Since).To(Equal(ready.Taken), "it was not ready in between")
 	s.SetName("other")
-	g.Expect(read().Since).NotTo(Equal(ready.Since), "it is another one")
+	other := read()
+	g.Expect(other.Since).To(Equal(other.Taken), "it is another one")
+	g.Expect(os.Rename(path, path+".away")).To(Succeed())
+	_, err = r.Read(t.Context())
+	g.Expect(err).To(HaveOccurred(), "although the connection is open")
+	g.Expect(os.Rename(path+".away", path)).To(Succeed())
+	back := read()
+	g.Expect(back.Since).To(Equal(back.Taken), "the socket was away in between")
 }
 
 func TestEndpoint(t *testing.T) {

@@ -50,6 +50,7 @@ type Server struct {
 	grpc      *grpc.Server // nil: stopped
 	name      string
 	notReady  string
+	silent    bool
 	sandboxes []Sandbox
 	before    func(ctx context.Context, method string) error
 	calls     map[string]int
@@ -103,6 +104,13 @@ func (s *Server) SetNotReady(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notReady = reason
+}
+
+// SetSilent makes the status say nothing of whether the runtime is ready.
+func (s *Server) SetSilent(silent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent = silent
 }
 
 // Set replaces all sandboxes.
@@ -166,8 +174,11 @@ func (s *Server) Status(context.Context, *cri.StatusRequest) (*cri.StatusRespons
 	if s.notReady != "" {
 		ready.Reason, ready.Message = "NotReady", s.notReady
 	}
-	network := &cri.RuntimeCondition{Type: cri.NetworkReady}
-	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{network, ready}}}, nil
+	conditions := []*cri.RuntimeCondition{{Type: cri.NetworkReady}}
+	if !s.silent {
+		conditions = append(conditions, ready)
+	}
+	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: conditions}}, nil
 }
 
 // ListPodSandbox returns all sandboxes.

@@ -17,7 +17,11 @@ import (
 // pod is a pod as the API server has it.
 type pod struct {
 	Metadata struct{ Name, Namespace, UID string }
-	Status   struct {
+	Spec     struct {
+		NodeName    string
+		HostNetwork bool
+	}
+	Status struct {
 		Phase string
 		PodIP string
 	}
@@ -84,7 +88,11 @@ func (t *scenario) look(ctx context.Context) (s scene, err error) {
 	if err := t.plane.read(ctx, &list, "pods", "--all-namespaces"); err != nil {
 		return s, err
 	}
-	s.pods = list.Items
+	for _, p := range list.Items {
+		if !p.Spec.HostNetwork { // the agent's
+			s.pods = append(s.pods, p)
+		}
+	}
 	all, _, err := t.Leases(ctx)
 	if err != nil {
 		return s, err

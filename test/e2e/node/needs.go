@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/cadastre/cadastre/internal/testkit/containerd"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
@@ -102,28 +102,9 @@ func missing() (all []string) {
 		_, err := os.Stat(pluginDir + plugin)
 		lacks("containernetworking-plugins", err)
 	}
-	_, err := staticBusybox()
+	_, err := containerd.StaticBusybox()
 	lacks("busybox-static", err)
 	return all
-}
-
-// staticBusybox is a program that needs nothing around it: the whole image.
-func staticBusybox() (path string, err error) {
-	path, err = stage.LookPath("busybox")
-	if err != nil {
-		return "", err
-	}
-	file, err := elf.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("look whether %s is static: %w", path, err)
-	}
-	defer func() { _ = file.Close() }()
-	for _, p := range file.Progs {
-		if p.Type == elf.PT_INTERP {
-			return "", fmt.Errorf("%s is not static", path)
-		}
-	}
-	return path, nil
 }
 
 // tryNamespaces makes what a room is made of, and looks for control groups.

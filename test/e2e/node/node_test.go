@@ -4,22 +4,22 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/containerd"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/internal/testkit/stagetest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -192,65 +192,102 @@ func TestGroups(t *testing.T) {
 	g.Expect(groups.remove()).To(Succeed(), "again")
 }
 
-// TestImages: the archive has what its parts say of each other.
-func TestImages(t *testing.T) {
+// TestOurImages: the images have the programs of the Dockerfiles, and one of the test's own.
+func TestOurImages(t *testing.T) {
+	if _, err := containerd.StaticBusybox(); err != nil {
+		t.Skipf("NOT RUN: this machine has no static busybox: %v", err)
+	}
 	g := NewWithT(t)
-	data, err := imagesOf([]byte("a program"))
+	var set daemonSet
+	_, err := images(stage.Place{}, set)
+	g.Expect(err).To(MatchError(ContainSubstring("has 0 containers and 0 init containers")))
+	of := func(name string) []struct{ Image string } { return []struct{ Image string }{{name}} }
+	set.Spec.Template.Spec.Containers, set.Spec.Template.Spec.InitContainers = of("cadastre-agent:1"), of("cadastre-cni:1")
+	all, err := images(stage.Place{Bin: "/bin"}, set)
 	g.Expect(err).NotTo(HaveOccurred())
-	files := untar(g, data)
-	g.Expect(files["config.json"]).To(ContainSubstring(fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(files["layer.tar"])))))
-	g.Expect(files["manifest.json"]).To(And(ContainSubstring(image), ContainSubstring(pause)))
-	g.Expect(untar(g, []byte(files["layer.tar"]))).To(Equal(map[string]string{"bin/busybox": "a program"}))
-}
-
-func untar(g *WithT, data []byte) map[string]string {
-	files := map[string]string{}
-	for r := tar.NewReader(bytes.NewReader(data)); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return files
+	for i, name := range []string{"agent", "cni"} {
+		c := all[i+1]
+		g.Expect(c.Names).To(Equal([]string{"docker.io/library/cadastre-" + name + ":1"}))
+		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docker", name+".Dockerfile"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(text)).To(ContainSubstring(fmt.Sprintf("ENTRYPOINT [%q]", c.Entrypoint[0])))
+		shipped := []string{}
+		for _, word := range strings.Fields(string(text)) {
+			if program, ok := strings.CutPrefix(word, "/src/bin/dist/"); ok {
+				shipped = append(shipped, program)
+			}
 		}
-		g.Expect(err).NotTo(HaveOccurred())
-		text, err := io.ReadAll(r)
-		g.Expect(err).NotTo(HaveOccurred())
-		files[h.Name] = string(text)
+		delete(c.Programs, witnessesProgram)
+		g.Expect(slices.Collect(maps.Keys(c.Programs))).To(ConsistOf(shipped))
 	}
 }
 
-// TestShippedFiles: what is changed of them is there, once.
-func TestShippedFiles(t *testing.T) {
+// TestOverlay: the configuration is the shipped one, with two settings more.
+func TestOverlay(t *testing.T) {
 	g := NewWithT(t)
-	dir := t.TempDir()
+	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
+	g.Expect(err).NotTo(HaveOccurred())
 	for _, mode := range []string{derived, external} {
-		place := stage.Place{Root: filepath.Join("..", "..", ".."), Bin: dir, Dir: dir}
-		s := &scenario{mode: mode, plane: plane{dir: dir}, Agent: stage.Agent{Place: place, Config: filepath.Join(dir, mode)}}
-		g.Expect(s.configure()).To(Succeed())
-		text, err := os.ReadFile(s.Config)
+		p := plane{dir: t.TempDir()}
+		place := stage.Place{Root: root}
+		g.Expect(p.writeOverlay(place, mode)).To(Succeed())
+		shipped, err := os.ReadFile(filepath.Join(manifests(place, mode), "contiv.conf"))
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(string(text)).To(And(ContainSubstring("\n    kubeconfig: "+dir), HaveSuffix("  coolDown: 0s\n"), ContainSubstring("\ncadastre:\n")))
+		text, err := os.ReadFile(p.path("overlay/contiv.conf"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(text)).To(And(HavePrefix(string(shipped)), HaveSuffix("kubernetes\n  nodeIDs: {quarantine: 0s}\n  coolDown: 0s\n")))
+		g.Expect(string(shipped)).To(And(ContainSubstring("\ncadastre:\n"), HaveSuffix("    type: kubernetes\n")), "or the settings are not below cadastre:")
 		g.Expect(strings.Contains(string(text), "useExternalIPAM: true")).To(Equal(mode == external))
+		list, err := os.ReadFile(p.path("overlay/kustomization.yaml"))
+		g.Expect(err).NotTo(HaveOccurred())
+		base := regexp.MustCompile(`(?m)^resources: \[(.*)\]$`).FindStringSubmatch(string(list))
+		g.Expect(base).To(HaveLen(2))
+		g.Expect(filepath.Join(p.path("overlay"), base[1], "kustomization.yaml")).To(BeAnExistingFile())
 	}
-	list, err := os.ReadFile(filepath.Join("..", "..", "..", "k8s", "base", "10-cadastre.conflist"))
+	list, err := os.ReadFile(filepath.Join(root, "k8s", "base", "10-cadastre.conflist"))
 	g.Expect(err).NotTo(HaveOccurred())
-	old, err := asOld(string(list))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Count(old, `"cniVersion": "1.0.0"`)).To(Equal(1))
-	g.Expect(asOld(old)).To(Equal(old))
-	_, err = asOld("{}")
+	g.Expect(string(list)).To(And(ContainSubstring(`"type": "`+lastPlugin+`"`), ContainSubstring(`"cniVersion": "1.0.0"`)), "Debian's containerd knows no newer version")
+}
+
+// TestCompareSandboxes: each lease needs the sandbox of its own pod.
+func TestCompareSandboxes(t *testing.T) {
+	g := NewWithT(t)
+	now := good()
+	s := seen{}
+	for i := range now.leases {
+		l := &now.leases[i]
+		l.ContainerID = "id-" + l.PodName
+		s.Runtime.Sandboxes = append(s.Runtime.Sandboxes, sandbox{ID: l.ContainerID, Namespace: l.PodNamespace, Name: l.PodName, NetNS: "/var/run/netns/x"})
+	}
+	g.Expect(s.compare(now)).To(Succeed())
+	s.Runtime.Sandboxes[0].Name = "other"
+	g.Expect(s.compare(now)).To(MatchError(ContainSubstring(`10.1.1.3 of default/b: sandbox id-b is "default/other"`)))
+	s.Runtime.Sandboxes[0].NetNS = ""
+	g.Expect(s.compare(now)).To(MatchError(ContainSubstring(`the sandbox of default/other has network namespace ""`)))
+	s.Runtime.Sandboxes = s.Runtime.Sandboxes[1:]
+	g.Expect(s.compare(now)).To(MatchError(ContainSubstring(`10.1.1.3 of default/b: sandbox id-b is ""`)))
+}
+
+// TestMountedContainers: a file system of the container is often mounted below its root.
+func TestMountedContainers(t *testing.T) {
+	g := NewWithT(t)
+	file := filepath.Join(t.TempDir(), "mountinfo")
+	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
+	g.Expect(os.WriteFile(file, []byte("1 0 0:1 / /run rw shared:1 - tmpfs t rw\n"+
+		"2 1 0:1 / /run/containerd/io.containerd.runtime.v2.task/k8s.io/"+a+"/rootfs rw - overlay o rw\n"+
+		"3 2 0:1 / /run/containerd/io.containerd.runtime.v2.task/k8s.io/"+a+"/rootfs/run/containerd/x/"+b+" rw - overlay o rw\n"+
+		"4 1 0:1 / /run/other/"+b+"/rootfs rw - overlay o rw\n"), 0o600)).To(Succeed())
+	g.Expect(mountedContainers(file)).To(Equal(map[string]bool{a: true}))
+	_, err := mountedContainers(file + "-not")
 	g.Expect(err).To(HaveOccurred())
-	g.Expect(string(list)).To(ContainSubstring(`"type": "` + lastPlugin + `"`))
-	for _, text := range []string{"", "xx"} {
-		_, err := replaceOnce(text, "x", "y")
-		g.Expect(err).To(HaveOccurred(), text)
-	}
 }
 
 // TestPlugins: the broken one fails each ADD, and only that.
 func TestPlugins(t *testing.T) {
 	g := NewWithT(t)
-	n := node{dir: t.TempDir()}
+	n := node{dir: t.TempDir(), root: t.TempDir()}
 	g.Expect(n.prepare()).To(Succeed())
-	path := n.path("cni/bin/" + lastPlugin)
+	path := n.plugin(lastPlugin)
 	g.Expect(n.breakPlugin()).To(Succeed())
 	script, err := os.ReadFile(path)
 	g.Expect(err).NotTo(HaveOccurred())

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,15 +20,19 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// plane is a control plane in a room: an etcd and a kube-apiserver. Nothing else
-// is needed where pods say which node they are for.
+// plane is a control plane in a room: an etcd, a kube-apiserver, and of the controller
+// manager the controllers that an agent's pod needs. Pods name their node, or this
+// program binds them to it: there is no scheduler.
 type plane struct {
 	dir    string // its files
 	assets string
 }
 
-// server is the URL of the API server.
-const server = "https://127.0.0.1:6443"
+// server is the URL of the API server, serviceIP the address of its Service.
+const (
+	server    = "https://127.0.0.1:6443"
+	serviceIP = "10.96.0.1"
+)
 
 // namespace is that of our manifests.
 const namespace = "cadastre-system"
@@ -70,9 +75,22 @@ func (p plane) commands() []*exec.Cmd {
 			"--endpoint-reconciler-type=none",
 			"--allow-privileged=true",
 			"--kubelet-preferred-address-types=InternalIP", // or exec would ask a DNS for the node
-			"--disable-admission-plugins=ServiceAccount",
-		), // there is no controller that makes the default account
+		),
 	}
+}
+
+// controllers is the program that makes pods of DaemonSets, default accounts, and the
+// certificate that pods verify the API server with.
+func (p plane) controllers() *exec.Cmd {
+	return exec.Command(
+		p.program("kube-controller-manager"),
+		"--kubeconfig="+p.kubeconfig("admin"),
+		"--controllers=daemonset-controller,serviceaccount-controller,root-ca-certificate-publisher-controller",
+		"--root-ca-file="+p.path("certs/apiserver.crt"),
+		"--leader-elect=false",
+		"--bind-address=127.0.0.1",
+		"--cert-dir="+p.path("controllers"),
+	)
 }
 
 // prepare writes keys and tokens, of an administrator and of the node.
@@ -139,8 +157,8 @@ func (p plane) read(ctx context.Context, v any, args ...string) error {
 	return nil
 }
 
-// furnish applies our objects' definitions and the manifests of a mode, and
-// writes kubeconfigs with tokens of the accounts that they have made.
+// furnish applies our objects' definitions and the manifests of a mode, and writes a
+// kubeconfig with a token of the operator's account.
 func (p plane) furnish(ctx context.Context, place stage.Place, mode string) error {
 	if _, err := p.kubectl(
 		ctx,
@@ -153,17 +171,49 @@ func (p plane) furnish(ctx context.Context, place stage.Place, mode string) erro
 	if _, err := p.kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"); err != nil {
 		return err
 	}
-	if _, err := p.kubectl(ctx, "apply", "--validate=strict", "--kustomize="+manifests(place, mode)); err != nil {
+	if err := p.writeOverlay(place, mode); err != nil {
 		return err
 	}
-	for _, account := range []string{"cadastre-agent", "cadastre-operator"} {
-		token, err := p.kubectl(ctx, "create", "token", account, "--namespace="+namespace, "--duration=1h")
-		if err != nil {
-			return err
-		}
-		if err := p.writeKubeconfig(account, token); err != nil {
-			return err
-		}
+	if _, err := p.kubectl(ctx, "apply", "--validate=strict", "--kustomize="+p.path("overlay")); err != nil {
+		return err
+	}
+	token, err := p.kubectl(ctx, "create", "token", "cadastre-operator", "--namespace="+namespace, "--duration=1h")
+	if err != nil {
+		return err
+	}
+	return p.writeKubeconfig("cadastre-operator", token)
+}
+
+// writeOverlay writes a kustomization of the manifests of a mode as they are shipped,
+// with two settings of contiv.conf that spare the test minutes of waiting.
+func (p plane) writeOverlay(place stage.Place, mode string) error {
+	shipped, err := os.ReadFile(filepath.Join(manifests(place, mode), "contiv.conf"))
+	if err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	dir := p.path("overlay")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	root, err := filepath.EvalSymlinks(manifests(place, mode)) // kustomize takes no absolute paths
+	if err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	base, err := filepath.Rel(dir, root)
+	if err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	list := `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+namespace: ` + namespace + `
+resources: [` + base + `]
+configMapGenerator:
+  - {name: cadastre-config, behavior: merge, files: [contiv.conf]}
+`
+	const more = "  nodeIDs: {quarantine: 0s}\n  coolDown: 0s\n"
+	err = os.WriteFile(filepath.Join(dir, "contiv.conf"), append(shipped, more...), 0o600)
+	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(list), 0o600)); err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
 	}
 	return nil
 }

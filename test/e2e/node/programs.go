@@ -20,7 +20,7 @@ const assetsEnv = "KUBEBUILDER_ASSETS"
 // programs builds what the scenario needs beside our programs, and answers the
 // directory of Kubernetes'.
 func programs(ctx context.Context, p stage.Place, s *stage.Scenario) (assets string, err error) {
-	if err := stage.Build(ctx, p.Root, p.Bin, "./docker/cni-installer"); err != nil {
+	if err := stage.Build(ctx, p.Root, p.Bin, "./docker/cni-installer", "./test/e2e/node/"+witnessesProgram); err != nil {
 		return "", err
 	}
 	if assets = os.Getenv(assetsEnv); assets == "" {
@@ -33,10 +33,10 @@ func programs(ctx context.Context, p stage.Place, s *stage.Scenario) (assets str
 			return "", err
 		}
 	}
-	for _, name := range []string{"etcd", "kube-apiserver", "kubectl", "kubelet"} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kubelet"} {
 		if _, err := exec.LookPath(filepath.Join(assets, name)); err != nil {
 			return "", fmt.Errorf(
-				"%s=%s: it needs etcd, kube-apiserver, kubectl and kubelet there: %w",
+				"%s=%s: it needs etcd, kube-apiserver, kube-controller-manager, kubectl and kubelet there: %w",
 				assetsEnv,
 				assets,
 				err,

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -53,10 +55,11 @@ func tellInRoom(ctx context.Context, p stage.Place, stdout io.Writer, mode, asse
 		return err
 	}
 	g, err := newGroups(groupName(dir))
-	if err == nil {
+	unmake, failed := mountPoints()
+	if err = errors.Join(err, failed); err == nil {
 		err = enter(ctx, p, stdout, mode, assets)
 	}
-	left := errors.Join(g.remove(), restore(was))
+	left := errors.Join(g.remove(), unmake(), restore(was))
 	if left != nil {
 		fmt.Fprintf(stdout, "\nFAILED to clean up: %v\n", left)
 	}
@@ -96,12 +99,35 @@ func enter(ctx context.Context, p stage.Place, stdout io.Writer, mode, assets st
 // ownDirs are directories of the machine that a room has its own of, by what
 // they are called in its directory.
 func ownDirs() map[string]string {
-	return map[string]string{"/run": "run", "/var/lib": "lib", "/var/log": "log"}
+	return map[string]string{"/run": "run", "/var/lib": "lib", "/var/log": "log", "/opt/cni": "opt-cni", "/etc/cni": "etc-cni"}
+}
+
+// mountPoints makes those of the machine's directories that it lacks, so that a room can
+// mount its own there. remove removes them.
+func mountPoints() (remove func() error, err error) {
+	var made []string
+	remove = func() error {
+		var errs []error
+		for _, dir := range made {
+			errs = append(errs, os.Remove(dir))
+		}
+		made = nil
+		return errors.Join(errs...)
+	}
+	for dir := range ownDirs() {
+		switch err := os.Mkdir(dir, 0o755); {
+		case err == nil:
+			made = append(made, dir)
+		case !errors.Is(err, fs.ErrExist):
+			return remove, fmt.Errorf("make a directory for the room's own: %w", err)
+		}
+	}
+	return remove, nil
 }
 
 // furnish mounts what is the room's own, and gives it a network: a loopback
 // interface, and a pair of others of which one has the node's address.
-func furnish(dir string) error {
+func furnish(ctx context.Context, dir string) error {
 	if os.Getpid() != 1 {
 		return errors.New("this is for the program itself: start it without a verb")
 	}
@@ -135,7 +161,18 @@ func furnish(dir string) error {
 	if err != nil {
 		return fmt.Errorf("furnish the room: %w", err)
 	}
-	return connect()
+	if err := connect(); err != nil {
+		return err
+	}
+	return serveClusterIP(ctx)
+}
+
+// serveClusterIP does kube-proxy's work for the one Service that there is, that of the
+// API server.
+func serveClusterIP(ctx context.Context) error {
+	_, err := output(ctx, exec.CommandContext(ctx, "iptables", "--table", "nat", "--append", "OUTPUT", "--protocol", "tcp",
+		"--destination", serviceIP, "--dport", "443", "--jump", "DNAT", "--to-destination", "127.0.0.1:6443"))
+	return err
 }
 
 // nodeIP is the node's address, of no network that the configurations have.

@@ -11,11 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/cadastre/cadastre/internal/testkit/stage"
-	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 // scenario holds the state that the steps share.
@@ -25,8 +25,8 @@ type scenario struct {
 	mode    string
 	plane   plane
 	node    node
-	agent   *stage.Process // nil while it does not run
 	others  []other        // in the order in which they started
+	runtime *stage.Process // containerd
 	manager *stage.Process // our operator
 }
 
@@ -56,7 +56,7 @@ func runInRoom(ctx context.Context, opt stage.Options, stdout io.Writer) error {
 		node:     node{dir: filepath.Join(opt.Dir, "node"), group: groupName(opt.Dir), plane: p},
 		Agent:    stage.Agent{Place: place, Config: filepath.Join(opt.Dir, "contiv.conf"), Node: nodeName},
 	}
-	if err := furnish(opt.Dir); err != nil {
+	if err := furnish(ctx, opt.Dir); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "\nIn a room of its own, with %s blocks:\n", t.mode)
@@ -66,7 +66,7 @@ func runInRoom(ctx context.Context, opt stage.Options, stdout io.Writer) error {
 	if err == nil && ending == nil {
 		t.Say("All that was as it must be. %.1f s.", time.Since(began).Seconds())
 	}
-	logs := []stage.Log{{Of: "The agent", Path: t.Log()}}
+	logs := agentLogs()
 	for _, o := range t.others {
 		logs = append(logs, stage.Log{Of: o.name, Path: o.log})
 	}
@@ -77,7 +77,7 @@ func (t *scenario) all(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has taken longer than %s", limit))
 	defer cancel()
 	for _, step := range []func(context.Context) error{
-		t.open, t.ready, t.twoPods, t.agentIsKilled, t.podGoesWithoutAgent, t.podComesWithoutAgent, t.addsFailBehindUs, t.nothingLeft,
+		t.open, t.ready, t.twoPods, t.witnessesSeePods, t.runtimeIsAway, t.agentIsKilled, t.podGoesWithoutAgent, t.podComesWithoutAgent, t.addsFailBehindUs, t.nothingLeft,
 	} {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -101,12 +101,9 @@ func (t *scenario) end(well bool) (err error) {
 		}
 	}
 	if well {
-		t.Step("Stop agent and operator in good order; all others end with the room.")
+		t.Step("Stop the operator in good order; all others end with the room.")
 	}
 	const soon = 20 * time.Second
-	if t.agent != nil {
-		err = errors.Join(err, t.agent.Stop(soon))
-	}
 	if t.manager != nil {
 		err = errors.Join(err, t.manager.Stop(soon))
 	}
@@ -120,7 +117,7 @@ func here(f func() error) error { return f() }
 func (t *scenario) start(cmd *exec.Cmd) (*stage.Process, error) {
 	name := filepath.Base(cmd.Path)
 	log := filepath.Join(filepath.Dir(t.Dir), name+".log")
-	file, err := os.Create(log)
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -131,24 +128,6 @@ func (t *scenario) start(cmd *exec.Cmd) (*stage.Process, error) {
 	}
 	t.others = append(t.others, other{name, log, p})
 	return p, nil
-}
-
-// startAgent starts the agent and waits until it serves.
-func (t *scenario) startAgent(ctx context.Context) (err error) {
-	if t.agent, err = t.Launch(here); err != nil {
-		return err
-	}
-	return t.eventually(ctx, "the agent serves", func(ctx context.Context) error {
-		_, err := t.Get(ctx, localapi.PathReadyz)
-		return err
-	})
-}
-
-// killAgent ends it with SIGKILL.
-func (t *scenario) killAgent() error {
-	p := t.agent
-	t.agent = nil
-	return p.Kill()
 }
 
 // eventually tries until it succeeds, for as long as everything runs.
@@ -167,10 +146,10 @@ func (t *scenario) eventually(ctx context.Context, what string, try func(context
 		if ctx.Err() == nil || last == nil { // that the time is over says nothing
 			last = err
 		}
-		for _, p := range t.running() {
+		for _, o := range t.others {
 			select {
-			case <-p.Done():
-				return fmt.Errorf("%s: %w", what, errors.Join(p.Ended(), last))
+			case <-o.process.Done():
+				return fmt.Errorf("%s: %w", what, errors.Join(o.process.Ended(), last))
 			default:
 			}
 		}
@@ -185,23 +164,13 @@ func (t *scenario) eventually(ctx context.Context, what string, try func(context
 	}
 }
 
-func (t *scenario) running() (all []*stage.Process) {
-	for _, o := range t.others {
-		all = append(all, o.process)
-	}
-	if t.agent != nil {
-		all = append(all, t.agent)
-	}
-	return all
-}
-
 // open starts the control plane and applies the manifests.
 func (t *scenario) open(ctx context.Context) error {
 	t.Step("Start etcd and a kube-apiserver, and apply k8s/crd and k8s/%s-kubernetes.", t.mode)
-	if err := os.MkdirAll(filepath.Dir(t.Socket()), 0o700); err != nil {
+	if err := os.MkdirAll(t.Dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.Symlink(filepath.Dir(t.Socket()), "/run/cadastre"); err != nil { // where the conflist expects it
+	if err := os.Symlink("/run/cadastre", filepath.Dir(t.Socket())); err != nil { // which the agent's pod mounts
 		return err
 	}
 	if err := t.plane.prepare(); err != nil {
@@ -219,44 +188,33 @@ func (t *scenario) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.plane.furnish(ctx, t.Place, t.mode); err != nil {
+	if _, err := t.start(t.plane.controllers()); err != nil {
 		return err
 	}
-	return t.configure()
-}
-
-// configure writes the agent's configuration: that of the manifests, with an
-// account that it is told, and without a pause for what is released.
-func (t *scenario) configure() error {
-	shipped, err := os.ReadFile(filepath.Join(manifests(t.Place, t.mode), "contiv.conf"))
-	if err != nil {
-		return fmt.Errorf("configure the agent: %w", err)
-	}
-	text, err := replaceOnce(
-		string(shipped),
-		"    type: kubernetes\n",
-		"    type: kubernetes\n    kubeconfig: "+t.plane.kubeconfig("cadastre-agent")+"\n",
-	)
-	if err != nil {
-		return fmt.Errorf("configure the agent: %w", err)
-	}
-	return os.WriteFile(t.Config, []byte(text+"  nodeIDs: {quarantine: 0s}\n  coolDown: 0s\n"), 0o600)
+	return t.plane.furnish(ctx, t.Place, t.mode)
 }
 
 // ready starts the node, and waits until pods can run on it.
 func (t *scenario) ready(ctx context.Context) error {
-	t.Step("Start containerd, kubelet, our operator and an agent, and install CNI as the agent's pod does.")
+	t.Step("Start containerd, kubelet and our operator. The DaemonSet's pod installs CNI and serves.")
 	if err := t.node.prepare(); err != nil {
 		return err
 	}
-	containerd, err := t.node.containerd()
+	if err := t.startRuntime(); err != nil {
+		return err
+	}
+	var set daemonSet
+	if err := t.plane.read(ctx, &set, "daemonset", agentName, "--namespace="+namespace); err != nil {
+		return err
+	}
+	all, err := images(t.Place, set)
 	if err != nil {
 		return err
 	}
-	if _, err := t.start(containerd); err != nil {
-		return err
-	}
-	if err := t.eventually(ctx, "containerd takes images", t.node.importImages); err != nil {
+	err = t.eventually(ctx, "containerd takes images", func(ctx context.Context) error {
+		return t.node.importImages(ctx, all)
+	})
+	if err != nil {
 		return err
 	}
 	if _, err := t.start(t.node.kubelet()); err != nil {
@@ -272,10 +230,7 @@ func (t *scenario) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.startAgent(ctx); err != nil {
-		return err
-	}
-	if err := t.node.installCNI(ctx, t.Place); err != nil {
+	if err := t.awaitAgent(ctx); err != nil {
 		return err
 	}
 	if _, err := t.plane.kubectl(
@@ -293,6 +248,22 @@ func (t *scenario) ready(ctx context.Context) error {
 	}
 	t.Say("%s", strings.Join(strings.Fields(out), " "))
 	return nil
+}
+
+// startRuntime starts containerd, for the first time or again.
+func (t *scenario) startRuntime() error {
+	cmd, err := t.node.containerd()
+	if err != nil {
+		return err
+	}
+	t.runtime, err = t.start(cmd)
+	return err
+}
+
+// stopRuntime stops containerd. Its containers run on.
+func (t *scenario) stopRuntime() error {
+	t.others = slices.DeleteFunc(t.others, func(o other) bool { return o.process == t.runtime })
+	return t.runtime.Halt(patience)
 }
 
 // startOperator starts our operator with the flags of its Deployment.

@@ -33,19 +33,19 @@ func (t *scenario) twoPods(ctx context.Context) error {
 
 func (t *scenario) agentIsKilled(ctx context.Context) error {
 	t.Step(
-		"Kill the agent with SIGKILL: pods do not notice. Start it again: the leases are the same, and a new pod gets a new address.",
+		"Kill the agent with SIGKILL: pods do not notice. kubelet starts it again: the leases are the same, and a new pod gets a new address.",
 	)
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.killAgent(); err != nil {
+	if err := t.killAgent(ctx); err != nil {
 		return err
 	}
 	if err := t.reach(ctx, before.pods); err != nil {
 		return err
 	}
-	if err := t.startAgent(ctx); err != nil {
+	if err := t.awaitAgent(ctx); err != nil {
 		return err
 	}
 	after, err := t.expect(ctx, len(before.pods))
@@ -68,13 +68,13 @@ func (t *scenario) podGoesWithoutAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.killAgent(); err != nil {
+	if err := t.sendAgentAway(ctx); err != nil {
 		return err
 	}
 	if err := t.remove(ctx, "second"); err != nil {
 		return err
 	}
-	if err := t.startAgent(ctx); err != nil {
+	if err := t.bringAgentBack(ctx); err != nil {
 		return err
 	}
 	after, err := t.expect(ctx, len(before.pods)-1)
@@ -92,7 +92,7 @@ func (t *scenario) podComesWithoutAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.killAgent(); err != nil {
+	if err := t.sendAgentAway(ctx); err != nil {
 		return err
 	}
 	if err := t.create(ctx, "patient"); err != nil {
@@ -106,7 +106,7 @@ func (t *scenario) podComesWithoutAgent(ctx context.Context) error {
 		return fmt.Errorf("the pod's events do not say what is wrong: %s", failed.last)
 	}
 	t.Say("%d ADDs have failed; the pod's events say why.", failed.count)
-	if err := t.startAgent(ctx); err != nil {
+	if err := t.bringAgentBack(ctx); err != nil {
 		return err
 	}
 	after, err := t.expect(ctx, len(before.pods)+1)
@@ -191,6 +191,8 @@ func (t *scenario) nothingLeft(ctx context.Context) error {
 	if err := t.remove(ctx, "--all"); err != nil {
 		return err
 	}
-	_, err := t.expect(ctx, 0)
-	return err
+	if _, err := t.expect(ctx, 0); err != nil {
+		return err
+	}
+	return t.mountsAreGone(ctx)
 }

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+
+	"github.com/cadastre/cadastre/internal/testkit/containerd"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
+)
+
+// Images of pods are busybox alone: pods sleep, and so does what holds a pod's network.
+const (
+	image = "docker.io/cadastre-e2e/busybox:1"
+	pause = "docker.io/cadastre-e2e/pause:1"
+)
+
+// images returns all images of the scenario; ours have the names of the DaemonSet.
+func images(place stage.Place, set daemonSet) ([]containerd.Image, error) {
+	busybox, err := containerd.StaticBusybox()
+	if err != nil {
+		return nil, fmt.Errorf("make the images: %w", err)
+	}
+	agent, installer, err := set.images()
+	if err != nil {
+		return nil, err
+	}
+	return []containerd.Image{
+		{
+			Names:      []string{image, pause},
+			Programs:   map[string]string{"bin/busybox": busybox},
+			Entrypoint: []string{"/bin/busybox"},
+			Arguments:  []string{"sleep", "1000000"},
+		},
+		{
+			Names: []string{fullName(agent)},
+			Programs: map[string]string{
+				"cadastre-agent": place.Program("cadastre-agent"),
+				"cadastre":       place.Program("cadastre"),
+				witnessesProgram: place.Program(witnessesProgram), // which the shipped image lacks
+			},
+			Entrypoint: []string{"/cadastre-agent"},
+		},
+		{
+			Names: []string{fullName(installer)},
+			Programs: map[string]string{
+				"cadastre-cni":  place.Program("cadastre-cni"),
+				"cni-installer": place.Program("cni-installer"),
+			},
+			Entrypoint: []string{"/cni-installer"},
+		},
+	}, nil
+}
+
+// fullName is the name under which a runtime looks for an image without a registry.
+func fullName(name string) string { return path.Join("docker.io/library", name) }
+
+// importImages gives containerd the images.
+func (n node) importImages(ctx context.Context, all []containerd.Image) error {
+	archive, err := containerd.Archive(all)
+	if err != nil {
+		return fmt.Errorf("make the images: %w", err)
+	}
+	file := n.path("images.tar")
+	if err := os.WriteFile(file, archive, 0o600); err != nil {
+		return fmt.Errorf("make the images: %w", err)
+	}
+	_, err = output(ctx, exec.CommandContext(ctx, "ctr", "--address", runtimeSocket, "--namespace", "k8s.io",
+		"images", "import", "--snapshotter", "native", file))
+	return err
+}
