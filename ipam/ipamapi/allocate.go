@@ -25,6 +25,7 @@ func (d *Driver) request(
 	if err != nil {
 		return netip.Prefix{}, err
 	}
+	p.used.Add(1)
 	if o.gateway { // a gateway may change the record
 		d.change.Lock()
 		defer d.change.Unlock()
@@ -45,7 +46,7 @@ func (d *Driver) request(
 func (d *Driver) pool(ctx context.Context, key string) (*pool, error) {
 	p, ended := d.known(key)
 	switch {
-	case p != nil:
+	case p != nil && !p.unread.Load():
 		return p, nil
 	case ended:
 		return nil, ErrPoolNotFound
@@ -72,7 +73,7 @@ func (d *Driver) reopen(ctx context.Context, key string) (*pool, error) {
 	}
 	d.change.Lock()
 	defer d.change.Unlock()
-	if p := d.pools[key]; p != nil {
+	if p := d.pools[key]; p != nil && !p.unread.Load() {
 		return p, nil
 	}
 	s := d.spaces[id.space]
@@ -81,6 +82,20 @@ func (d *Driver) reopen(ctx context.Context, key string) (*pool, error) {
 	}
 	if err := d.repair(ctx); err != nil {
 		return nil, err
+	}
+	if d.engine.Reader != nil {
+		swarm, err := d.learn(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if p := d.pools[key]; p != nil {
+			return p, nil
+		}
+		if swarm && id.space == d.config.Global.Name {
+			return nil, fmt.Errorf("%w: the engine is part of a swarm and does not show which addresses of the pool "+
+				"other nodes use: restart the engine of the swarm's leader, which then asks for all of them again",
+				ErrNotNow)
+		}
 	}
 	if there := s.pools[id.prefix]; len(there) == 0 {
 		if err := d.overlapping(id, nil); err != nil {
@@ -142,6 +157,9 @@ func (d *Driver) allocateAddr(ctx context.Context, p *pool, a netip.Addr, o owne
 	}
 	err := p.with(m, func() error {
 		l, fresh, err := d.claim(ctx, p, m, a, o)
+		if err == nil && !fresh && holder(l).fixed && p.allocated(l) {
+			l, fresh, err = d.takeOver(ctx, p, m, l, o)
+		}
 		if err == nil && !fresh {
 			err = d.repeat(ctx, p, l, o)
 		}
@@ -180,6 +198,27 @@ func (d *Driver) claim(
 	return ledger.Lease{}, false, err
 }
 
+// takeOver claims an address that was restored for a container that did not run: the
+// engine does not say which container asks for it.
+func (d *Driver) takeOver(
+	ctx context.Context,
+	p, m *pool,
+	l ledger.Lease,
+	o owner,
+) (_ ledger.Lease, fresh bool, err error) {
+	_, err = d.ledger.Free(ctx, ledger.Selector{
+		Addr:       l.Addr,
+		Pool:       l.Pool,
+		Purpose:    l.Purpose,
+		Generation: l.Generation,
+		Reason:     "its container starts",
+	})
+	if err != nil && !errors.Is(err, ledger.ErrNotOwner) {
+		return l, false, err
+	}
+	return d.claim(ctx, p, m, l.Addr, o)
+}
+
 // repeat decides whether lease l answers a request for its address.
 func (d *Driver) repeat(ctx context.Context, p *pool, l ledger.Lease, o owner) error {
 	if err := d.flush(ctx); err != nil {
@@ -188,13 +227,18 @@ func (d *Driver) repeat(ctx context.Context, p *pool, l ledger.Lease, o owner) e
 	has := holder(l)
 	switch {
 	case !p.allocated(l):
+	case o.gateway && has.is(o) && p.id.space == d.config.Global.Name:
+		return nil // requests there are not counted
 	case o.gateway && has.is(o):
 		return d.share(ctx, p, l.Addr, 1)
-	case has.is(o), !o.known() && d.replays.Confirm(l.Generation):
-		if o.known() {
-			d.replays.Confirm(l.Generation)
+	default:
+		if !has.is(o) && o.known() {
+			break
 		}
-		return nil
+		start, again := d.replays.Confirm(l.Generation), p.again.Confirm(l.Generation)
+		if has.is(o) || start || again {
+			return nil
+		}
 	}
 	return fmt.Errorf("%w: %s is %s by %s for a %s", ErrIPAlreadyAllocated, l.Addr, l.State, l.Key, l.Purpose)
 }

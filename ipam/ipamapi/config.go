@@ -23,6 +23,9 @@ type Config struct {
 	Serial   bool          // allocate the address after the last one instead of the lowest one
 	CoolDown time.Duration // from an address's release to its reuse
 	FromPods FromPods
+
+	GiveUpAfter time.Duration // the least time between two observations that agree (Observe); 0: 1 min
+	Undo        time.Duration // time in which requests that are given up can be kept; 0: 1 h
 }
 
 // Space configures an address space: pools of one space do not overlap.
@@ -72,6 +75,12 @@ func (c Config) defaults() (Config, error) {
 	}
 	if c.CoolDown < 0 {
 		return c, fmt.Errorf("CoolDown: %s is negative", c.CoolDown)
+	}
+	if c.GiveUpAfter == 0 {
+		c.GiveUpAfter = time.Minute
+	}
+	if c.Undo == 0 {
+		c.Undo = time.Hour
 	}
 	if c.FromPods.Size4 == 0 {
 		c.FromPods.Size4 = 28

@@ -29,6 +29,7 @@ type Deps struct {
 	Pools   PoolOpener // nil: only the Driver changes pools of the ledger
 	Records Records    // nil: they end with the process
 	Host    HostView   // nil: the host has no networks
+	Engine  Engine
 	Config  Config
 	Log     *slog.Logger
 }
@@ -39,6 +40,7 @@ type Driver struct {
 	opener  PoolOpener
 	records Records
 	host    HostView
+	engine  Engine
 	config  Config
 	log     *slog.Logger
 	number  atomic.Uint64 // the last number in the key of a lease
@@ -49,6 +51,9 @@ type Driver struct {
 	put         map[string][]byte   // records that are being written
 	dirty       map[string]struct{} // records that may differ from memory
 	unconfirmed map[string]struct{} // pools of the ledger whose last change failed, perhaps after it was made
+	fresh       bool                // nothing is on record: the engine may have pools of a database that is lost
+	unread      bool                // the engine is still to be read for the first time
+	suspects    map[string]*suspicion
 
 	mu     sync.RWMutex // taken last; written under change as well
 	pools  map[string]*pool
@@ -78,12 +83,14 @@ func New(ctx context.Context, deps Deps) (*Driver, error) {
 		opener:      deps.Pools,
 		records:     deps.Records,
 		host:        deps.Host,
+		engine:      deps.Engine,
 		config:      config,
 		log:         deps.Log,
 		spaces:      map[string]*addressSpace{},
 		put:         map[string][]byte{},
 		dirty:       map[string]struct{}{},
 		unconfirmed: map[string]struct{}{},
+		suspects:    map[string]*suspicion{},
 		pools:       map[string]*pool{},
 		groups:      map[group][]*pool{},
 		ended:       map[string]bool{},
@@ -111,6 +118,9 @@ func New(ctx context.Context, deps Deps) (*Driver, error) {
 	if err := d.restore(ctx); err != nil {
 		return nil, fmt.Errorf("start the Docker driver: %w", err)
 	}
+	if err := d.learnAtStart(ctx); err != nil {
+		return nil, fmt.Errorf("start the Docker driver: %w", err)
+	}
 	return d, nil
 }
 
@@ -134,11 +144,12 @@ type Pool struct {
 	Prefix     netip.Prefix
 	SubPool    netip.Prefix // the zero Prefix: all of Prefix
 	Group      string
-	LedgerPool string // the ledger's pool with its leases
-	FromPods   bool   // LedgerPool is that of the pod network
-	Chosen     bool   // the Driver has chosen the prefix
-	Requests   int    // requests that are not released yet
-	Leases     int    // addresses that were requested through it, gateways included
+	LedgerPool string   // the ledger's pool with its leases
+	FromPods   bool     // LedgerPool is that of the pod network
+	Chosen     bool     // the Driver has chosen the prefix
+	Requests   int      // requests that are not released yet
+	Leases     int      // addresses that were requested through it, gateways included
+	GivenUp    *GivenUp // requests that no network of the engine accounts for; nil: none
 }
 
 // Pools returns all pools by ID.
@@ -164,6 +175,7 @@ func (d *Driver) Pools() []Pool {
 			Chosen:     p.chosen,
 			Requests:   p.requests,
 			Leases:     leases[key],
+			GivenUp:    p.givenUp,
 		})
 	}
 	slices.SortFunc(all, func(x, y Pool) int { return strings.Compare(x.ID, y.ID) })

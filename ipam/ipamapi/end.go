@@ -6,7 +6,6 @@ package ipamapi
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,8 +13,9 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// ErrPoolInUse is returned by EndPool for a pool with leases.
-var ErrPoolInUse = errors.New("addresses of the pool are in use")
+// ErrPoolInUse is returned by EndPool for a pool with leases, and by ReleasePool for a pool of
+// the global space with endpoints.
+var ErrPoolInUse = forbidden("addresses of the pool are in use")
 
 // EndPool ends a pool whatever number of requests for it are not released yet,
 // for an engine that has lost the network and never releases it. It returns the

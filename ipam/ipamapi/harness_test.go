@@ -67,6 +67,7 @@ type world struct {
 	records *flaky
 	host    *host
 	config  ipamapi.Config
+	engine  *engine // nil: none
 }
 
 // newWorld returns a driver on a ledger with the journal j, or with the null journal if j is nil.
@@ -88,7 +89,11 @@ func (w *world) restart() {
 }
 
 func (w *world) begin() (err error) {
-	w.Driver, err = ipamapi.New(context.Background(), ipamapi.Deps{Ledger: w.ledger, Records: w.records, Host: w.host, Config: w.config})
+	deps := ipamapi.Deps{Ledger: w.ledger, Records: w.records, Host: w.host, Config: w.config}
+	if w.engine != nil {
+		deps.Engine = ipamapi.Engine{Reader: w.engine, Name: "cadastre"}
+	}
+	w.Driver, err = ipamapi.New(context.Background(), deps)
 	return err
 }
 

@@ -17,6 +17,7 @@ type Holder struct {
 	Endpoint string // its name or MAC, as far as the engine has told them
 	MAC      string
 	Gateway  bool // a gateway of PoolID, not an endpoint
+	Fixed    bool // Endpoint is a container that does not run, whose user has fixed the address
 }
 
 // HolderOf returns the holder of a lease that the engine has requested; ok is
@@ -28,7 +29,7 @@ func HolderOf(l ledger.Lease) (h Holder, ok bool) {
 	case l.Purpose != ledger.ForInfra || !o.gateway || !strings.HasPrefix(l.Pool, ledgerPrefix):
 		return Holder{}, false
 	}
-	return Holder{PoolID: l.Key.Network, Endpoint: o.name, MAC: o.mac, Gateway: o.gateway}, true
+	return Holder{PoolID: l.Key.Network, Endpoint: o.name, MAC: o.mac, Gateway: o.gateway, Fixed: o.fixed}, true
 }
 
 // String describes the holder: the gateway, or the endpoint as far as it is known.
@@ -36,6 +37,8 @@ func (h Holder) String() string {
 	switch {
 	case h.Gateway:
 		return "the gateway"
+	case h.Fixed:
+		return fmt.Sprintf("container %q, which does not run", h.Endpoint)
 	case h.Endpoint != "" && h.Endpoint != h.MAC && h.MAC != "":
 		return fmt.Sprintf("endpoint %q with MAC %s", h.Endpoint, h.MAC)
 	case h.MAC != "":

@@ -38,12 +38,13 @@ type PoolGrant struct {
 type PoolClosing struct {
 	Pool    string
 	Release []ledger.Key
+	Reason  string // of the releases, for their history
 }
 
 // Stage stages the change. After an error the caller undoes the stage.
 func (c PoolChange) Stage(st *ledger.Stage) error {
 	for _, x := range c.Close {
-		if err := releaseAll(st, x.Release); err != nil {
+		if err := releaseAll(st, x.Release, x.Reason); err != nil {
 			return fmt.Errorf("close pool %q: %w", x.Pool, err)
 		}
 		if err := st.SetBlocks(x.Pool, nil); err != nil {
@@ -61,9 +62,9 @@ func (c PoolChange) Stage(st *ledger.Stage) error {
 	return nil
 }
 
-func releaseAll(st *ledger.Stage, keys []ledger.Key) error {
+func releaseAll(st *ledger.Stage, keys []ledger.Key, reason string) error {
 	for _, k := range keys {
-		if _, err := st.Release(ledger.Selector{Key: k}); err != nil {
+		if _, err := st.Release(ledger.Selector{Key: k, Reason: reason}); err != nil {
 			return err
 		}
 	}

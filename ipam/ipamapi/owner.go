@@ -16,6 +16,7 @@ import (
 type owner struct {
 	name, mac string // of the endpoint
 	gateway   bool
+	fixed     bool // name is that of a container that does not run, whose user has fixed the address
 }
 
 func ownerOf(options map[string]string) owner {
@@ -29,8 +30,11 @@ func ownerOf(options map[string]string) owner {
 	}
 }
 
-// gatewayMark takes the place of the MAC in the key of a gateway.
-const gatewayMark = "gateway"
+// Marks take the place of the MAC in the key of a lease that no endpoint has.
+const (
+	gatewayMark = "gateway"
+	fixedMark   = "fixed"
+)
 
 // key returns the ledger's key of a lease: the pool's ID, the endpoint's name or
 // else its MAC, and the MAC with a mark that tells the leases of one endpoint apart.
@@ -39,6 +43,8 @@ func (o owner) key(poolID string, mark []byte) ledger.Key {
 	switch {
 	case o.gateway:
 		name, mac = gatewayMark, gatewayMark
+	case o.fixed:
+		mac = fixedMark
 	case name == "":
 		name = mac
 	}
@@ -74,8 +80,11 @@ func holder(l ledger.Lease) owner {
 	if i := strings.LastIndexByte(mac, '#'); i >= 0 {
 		mac = mac[:i]
 	}
-	if mac == gatewayMark {
+	switch mac {
+	case gatewayMark:
 		return owner{gateway: true}
+	case fixedMark:
+		return owner{name: l.Key.ContainerID, fixed: true}
 	}
 	return owner{name: l.Key.ContainerID, mac: mac}
 }
@@ -84,6 +93,9 @@ func holder(l ledger.Lease) owner {
 func (o owner) is(p owner) bool {
 	if o.gateway || p.gateway {
 		return o.gateway && p.gateway
+	}
+	if o.fixed || p.fixed {
+		return o.fixed && p.fixed && o.name == p.name
 	}
 	return o.name != "" && o.name == p.name || o.mac != "" && o.mac == p.mac
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/addrspace"
@@ -25,10 +26,15 @@ type pool struct {
 	alone   []*pool        // this pool only
 	life    sync.RWMutex   // read-locked by calls for addresses, locked while the pool ends
 	ended   bool           // guarded by life
+	unread  atomic.Bool    // addresses that the engine has in it are still to be restored
+	used    atomic.Uint64  // counts the requests for it and for its addresses
+	again   ledger.Replays // of a pool of the global space that was requested again
 
-	requests int            // guarded by Driver.change, as the next two
+	requests int            // guarded by Driver.change, as all that follow
 	chosen   bool           // by the Driver
 	shared   map[string]int // by gateway: the number of networks that have it, beside the first one
+	givenUp  *GivenUp       // nil: no requests are
+	kept     int            // requests that are not given up though no network accounts for them
 }
 
 func newPool(id poolID, key string) *pool {
@@ -154,7 +160,7 @@ func (p *pool) with(m *pool, f func() error) error {
 		m.life.RLock()
 		defer m.life.RUnlock()
 	}
-	if m.ended {
+	if m.ended || m != p && m.unread.Load() {
 		return ErrNoAvailableIPs
 	}
 	return f()

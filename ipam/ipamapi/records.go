@@ -33,19 +33,30 @@ type record struct {
 	Closing  bool           `json:"closing,omitempty"`  // released, while its leases may still exist
 	Ended    bool           `json:"ended,omitempty"`    // by EndPool, with leases, and not requested since
 	Gateways map[string]int `json:"gateways,omitempty"` // by address: networks that have it beside the first one
+	Unread   bool           `json:"unread,omitempty"`   // addresses that the engine has are still to be restored
+	GivenUp  *GivenUp       `json:"givenUp,omitempty"`  // requests that no network accounts for
+	Kept     int            `json:"kept,omitempty"`     // such requests that an administrator has kept
 }
 
 // recordVersion is the version that this program writes.
 const recordVersion = 1
 
 func (p *pool) record() *record {
-	return &record{Version: recordVersion, Refs: p.requests, Chosen: p.chosen, Gateways: p.shared}
+	return &record{
+		Version:  recordVersion,
+		Refs:     p.requests,
+		Chosen:   p.chosen,
+		Gateways: p.shared,
+		Unread:   p.unread.Load(),
+		GivenUp:  p.givenUp,
+		Kept:     p.kept,
+	}
 }
 
 // text returns the record in JSON. It encodes the usual record without reflection,
 // which would take longer than all else that a request for a pool does.
 func (r *record) text() ([]byte, error) {
-	if r.Closing || len(r.Gateways) > 0 {
+	if r.Closing || len(r.Gateways) > 0 || r.Unread || r.GivenUp != nil || r.Kept != 0 {
 		return json.Marshal(r)
 	}
 	b := append(make([]byte, 0, 48), `{"version":`...)

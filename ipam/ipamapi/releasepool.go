@@ -28,16 +28,30 @@ func (d *Driver) releasePool(ctx context.Context, key string) error {
 		return ErrBadPool
 	}
 	if p.requests > 1 {
-		return d.recount(ctx, p, -1)
+		return d.recount(ctx, p, -1, 0)
 	}
-	_, err := d.end(ctx, p, ending{allow: func([]ledger.Lease) error { return nil }})
+	_, err := d.end(ctx, p, ending{allow: d.mayEnd(p)})
 	return err
+}
+
+// mayEnd returns what allows a release to end p. Requests for a pool of the global space
+// are not counted: one with endpoints is that of another network.
+func (d *Driver) mayEnd(p *pool) func([]ledger.Lease) error {
+	return func(leases []ledger.Lease) error {
+		for _, l := range leases {
+			if p.id.space == d.config.Global.Name && !holder(l).gateway {
+				return fmt.Errorf("%w: %s", ErrPoolInUse, inUse(leases))
+			}
+		}
+		return nil
+	}
 }
 
 // ending selects how a pool ends.
 type ending struct {
 	allow   func([]ledger.Lease) error
-	forever bool // with leases it stays on record as ended
+	forever bool   // with leases it stays on record as ended
+	reason  string // for the history of the leases that end with it; "": it was released
 }
 
 // end ends a pool with all its leases and returns them, unless how.allow refuses
@@ -64,9 +78,9 @@ func (d *Driver) end(ctx context.Context, p *pool, how ending) ([]ledger.Lease, 
 	}
 	var err error
 	if closes {
-		err = d.changePools(ctx, PoolChange{Close: []PoolClosing{{Pool: p.ledger, Release: keys}}})
+		err = d.changePools(ctx, PoolChange{Close: []PoolClosing{{Pool: p.ledger, Release: keys, Reason: how.reason}}})
 	} else {
-		err = d.releaseKeys(ctx, keys)
+		err = d.releaseKeys(ctx, keys, how.reason)
 	}
 	if err != nil {
 		d.keep(ctx, p)
@@ -140,9 +154,9 @@ func (d *Driver) leasesOf(p *pool, closes bool) (found []ledger.Lease) {
 }
 
 // releaseKeys releases leases together.
-func (d *Driver) releaseKeys(ctx context.Context, keys []ledger.Key) error {
+func (d *Driver) releaseKeys(ctx context.Context, keys []ledger.Key, reason string) error {
 	st := d.ledger.Begin()
-	if err := releaseAll(st, keys); err != nil {
+	if err := releaseAll(st, keys, reason); err != nil {
 		st.Undo()
 		return err
 	}

@@ -89,6 +89,11 @@ func (d *Driver) requestPool(ctx context.Context, req PoolRequest) (*pool, error
 	if err := d.repair(ctx); err != nil {
 		return nil, err
 	}
+	if d.unread { // a new pool must not overlap one that the engine has
+		if _, err := d.learn(ctx, w.id); err != nil && d.fresh {
+			return nil, err
+		}
+	}
 	chosen := !w.id.prefix.IsValid()
 	if chosen {
 		err = d.find(&w)
@@ -100,7 +105,14 @@ func (d *Driver) requestPool(ctx context.Context, req PoolRequest) (*pool, error
 	}
 	key := w.id.String()
 	if p := d.pools[key]; p != nil {
-		return p, d.recount(ctx, p, 1)
+		p.used.Add(1)
+		if p.id.space == d.config.Global.Name && !chosen {
+			p.life.Lock()
+			defer p.life.Unlock()
+			p.again.Begin(d.leasesOf(p, false)) // a new leader of the swarm repeats all of its requests
+			return p, nil
+		}
+		return p, d.recount(ctx, p, 1, 0)
 	}
 	p := newPool(w.id, key)
 	p.chosen = chosen
@@ -177,11 +189,13 @@ func (d *Driver) create(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// recount changes the number of requests for p.
-func (d *Driver) recount(ctx context.Context, p *pool, n int) error {
-	p.requests += n
+// recount changes the number of requests for p, and sets the number of those that are
+// kept.
+func (d *Driver) recount(ctx context.Context, p *pool, n, kept int) error {
+	was := p.kept
+	p.requests, p.kept = p.requests+n, kept
 	if err := d.save(ctx, saving{p.key, p.record()}); err != nil {
-		p.requests -= n
+		p.requests, p.kept = p.requests-n, was
 		return err
 	}
 	return nil

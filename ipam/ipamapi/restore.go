@@ -27,6 +27,7 @@ type restored struct {
 // line with each other: pools of the records are opened, those that were being
 // released are closed, and pools without a record stay if they have leases.
 func (d *Driver) restore(ctx context.Context) error {
+	d.fresh = true
 	r := restored{closing: map[string]struct{}{}, held: map[string]bool{}, ending: map[string]bool{}}
 	restoreRecord := func(key string, value []byte) error { return d.restoreRecord(&r, key, value) }
 	if err := d.records.Load(ctx, restoreRecord); err != nil {
@@ -48,6 +49,10 @@ func (d *Driver) restore(ctx context.Context) error {
 
 // restoreRecord makes the pool of a record known, unless its release had begun.
 func (d *Driver) restoreRecord(r *restored, key string, value []byte) error {
+	if key == readRecord {
+		d.fresh = false
+		return nil
+	}
 	id, ok := d.configured(key)
 	if !ok {
 		d.log.Error("a record of a Docker pool is ignored: its key is not a pool ID of a configured address space",
@@ -77,7 +82,10 @@ func (d *Driver) restoreRecord(r *restored, key string, value []byte) error {
 	}
 	p := newPool(id, key)
 	p.requests, p.chosen, p.shared = rec.Refs, rec.Chosen, rec.Gateways
+	p.givenUp, p.kept = rec.GivenUp, rec.Kept
+	p.unread.Store(rec.Unread)
 	d.insert(p)
+	d.fresh = false
 	return nil
 }
 
@@ -89,6 +97,7 @@ func (d *Driver) restoreLease(r *restored, l ledger.Lease) {
 		r.held[l.Pool] = r.held[l.Pool] || l.State != ledger.Cooling
 		return
 	}
+	d.fresh = false
 	d.number.Store(max(d.number.Load(), number(l.Key)))
 	_, closing := r.closing[l.Key.Network]
 	if closing || r.ending[l.Pool] && d.openIn(l.Pool) == nil { // the prefix of another one of its group ends
@@ -136,7 +145,7 @@ func (d *Driver) reconcile(ctx context.Context, r *restored) error {
 		}
 	}
 	if len(r.gone) > 0 {
-		if err := d.releaseKeys(ctx, r.gone); err != nil {
+		if err := d.releaseKeys(ctx, r.gone, ""); err != nil {
 			return fmt.Errorf("finish the release of pools: %w", err)
 		}
 	}

@@ -63,21 +63,21 @@ func (d *double) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `{"message":"client version is too new"}`, http.StatusBadRequest)
 		return
 	}
-	switch {
-	case path == "/info":
+	switch path {
+	case "/info":
 		fmt.Fprint(w, `{"ID":"E1","ServerVersion":"20.10.24","Swarm":{"LocalNodeState":"active"}}`)
-	case path == "/plugins":
+	case "/plugins":
 		fmt.Fprint(w, `[{"Name":"our/plugin:latest","Config":{"Entrypoint":["/cadastre-docker-plugin"]}}]`)
-	case path == "/containers/json":
+	case "/containers/json":
 		fmt.Fprint(w, `[]`)
-	case path == "/events":
+	case "/events":
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		for text := range d.stream {
 			fmt.Fprint(w, text)
 			w.(http.Flusher).Flush()
 		}
-	case path == "/networks":
+	case "/networks":
 		var all []string
 		for _, name := range d.network(d.lists.Add(1)) {
 			all = append(all, summary(name))

@@ -60,8 +60,8 @@ func (r *Reader) follow(ctx context.Context, changed func()) (connected bool) {
 		select {
 		case <-events.Messages:
 			changed()
-		case <-events.Err:
-			return true
+		case err := <-events.Err: // the connection is lost, or ctx has ended
+			return err != nil || ctx.Err() == nil
 		}
 	}
 }

@@ -76,7 +76,7 @@ func (e *Engine) Launch() {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }() // the engine has its own
 	args := append([]string{
 		"-c", furnish, e.dir,
 		"--data-root", e.path("data"),
