@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/reclaim"
+)
+
+// dockerDriverName is the name under which the Docker engine knows the agent's driver.
+const dockerDriverName = "cadastre"
+
+// makeReclaim makes the plugin that reads the witnesses.
+func (a *assembly) makeReclaim(d dependencies) {
+	conf := a.conf.Cadastre
+	a.reclaim = reclaim.NewPlugin(reclaim.Deps{
+		PluginDeps: controller.PluginDeps{Log: a.log},
+		Config: reclaim.Config{
+			Enabled:  conf.Reclaim.Enabled,
+			Interval: conf.Witnesses.Interval,
+			Grace:    conf.Reclaim.Grace,
+			Undo:     conf.Reclaim.Undo,
+		},
+		Ledger:   a.ledger,
+		Readers:  d.readers,
+		Driver:   dockerDriverName,
+		Doors:    map[ledger.Purpose]reclaim.Door{ledger.ForPod: a.podmanager},
+		Now:      a.clock.now,
+		Uptime:   a.clock.uptime,
+		BootID:   a.readBootID,
+		Degraded: a.degraded,
+		Starting: a.beginning,
+	})
+	a.metrics.WatchReclaims(a.reclaim.Counts, a.reclaim.Reports, a.clock.now)
+}
+
+// readBootID returns the boot ID of the machine as it is now.
+func (a *assembly) readBootID() (string, error) {
+	if a.node.BootIDFile == "" { // in a simulation
+		return a.clock.bootID, nil
+	}
+	id, err := os.ReadFile(a.node.BootIDFile)
+	if err != nil {
+		return "", fmt.Errorf("read the boot ID: %w", err)
+	}
+	return strings.TrimSpace(string(id)), nil
+}
+
+// beginning returns why the ledger may lack leases that the agent is about to claim, ""
+// if it does not.
+func (a *assembly) beginning() string {
+	switch s := a.loop.Status(); {
+	case !s.Resynced:
+		return a.noResync(s).Error()
+	case !a.progress.recovered.Load():
+		return "DELs that waited for the agent are being applied"
+	}
+	return ""
+}
+
+// degraded returns why the ledger may be wrong, or may not be written, "" if it is
+// neither.
+func (a *assembly) degraded() string {
+	if why := a.beginning(); why != "" {
+		return why
+	}
+	if why := a.ledger.Suspended(); why != "" {
+		return why
+	}
+	if a.file != nil && a.file.Doubt() != nil {
+		return "the database is in doubt: " + a.file.Doubt().Reason
+	}
+	for _, err := range []error{a.live(), a.healthy()} {
+		if err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
+// reclaims passes what the container runtime says on to the plugin, which is made after
+// podmanager.
+type reclaims struct{ a *assembly }
+
+// Unlisted takes the leases that a GC did not list.
+func (r reclaims) Unlisted(ctx context.Context, network string, leases []ledger.Lease) ([]string, error) {
+	return r.a.reclaim.Unlisted(ctx, network, leases)
+}
+
+// Claimed notes that the runtime has added an attachment.
+func (r reclaims) Claimed(k ledger.Key) { r.a.reclaim.Claimed(k) }
+
+// interfaces reads the interfaces of pods.
+type interfaces struct{ a *assembly }
+
+// Interface returns the addresses of an interface in a network namespace.
+func (i interfaces) Interface(
+	ctx context.Context,
+	netns, ifName string,
+) (addrs []netip.Prefix, exists, known bool, err error) {
+	return i.a.reclaim.Interface(ctx, netns, ifName)
+}
