@@ -5,22 +5,70 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/reclaim"
+	"github.com/cadastre/cadastre/witness"
+	"github.com/cadastre/cadastre/witness/engine"
+	"github.com/cadastre/cadastre/witness/kernel"
+	"github.com/cadastre/cadastre/witness/runtime"
 )
 
-// dockerDriverName is the name under which the Docker engine knows the agent's driver.
-const dockerDriverName = "cadastre"
+// driverName returns the name under which the Docker engine knows the agent's driver: that
+// of its socket.
+func driverName(socket string) string { return strings.TrimSuffix(filepath.Base(socket), ".sock") }
+
+// readersOf returns the readers of the sources on this machine.
+func readersOf(conf contivconf.Cadastre) reclaim.Readers {
+	return reclaim.Readers{
+		Kernel:  kernel.New(kernel.Options{Dirs: conf.Witnesses.NetNS}),
+		Runtime: runtime.New(runtime.Options{Endpoint: conf.Witnesses.Runtime}),
+		Engine: engine.New(engine.Options{
+			Endpoint: conf.Witnesses.Engine,
+			Driver:   driverName(conf.Docker.Socket),
+			Needed:   conf.Docker.Enabled,
+			Random:   mathrand.Float64,
+		}),
+	}
+}
+
+// sandboxes reads the container runtime with the details of its sandboxes. Without any
+// runtime the witness is not applicable, unless pods have leases.
+type sandboxes struct {
+	*runtime.Reader
+	ledger *ledger.Ledger
+}
+
+// Read lists all sandboxes.
+func (s sandboxes) Read(ctx context.Context) (*witness.RuntimeView, error) {
+	view, err := s.ReadDetailed(ctx)
+	if !errors.Is(err, runtime.ErrNoRuntime) {
+		return view, err
+	}
+	for l := range s.ledger.All() {
+		if l.Purpose == ledger.ForPod && l.InUse() && !l.Key.OfAPI() {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%w, and no pod has a lease: %w", err, witness.ErrNotApplicable)
+}
 
 // makeReclaim makes the plugin that reads the witnesses.
 func (a *assembly) makeReclaim(d dependencies) {
-	conf := a.conf.Cadastre
+	conf, readers := a.conf.Cadastre, d.readers
+	if r, ok := readers.Runtime.(*runtime.Reader); ok {
+		readers.Runtime = sandboxes{r, a.ledger}
+	}
+	readers.Cluster = a.cluster
 	a.reclaim = reclaim.NewPlugin(reclaim.Deps{
 		PluginDeps: controller.PluginDeps{Log: a.log},
 		Config: reclaim.Config{
@@ -30,8 +78,8 @@ func (a *assembly) makeReclaim(d dependencies) {
 			Undo:     conf.Reclaim.Undo,
 		},
 		Ledger:   a.ledger,
-		Readers:  d.readers,
-		Driver:   dockerDriverName,
+		Readers:  readers,
+		Driver:   driverName(conf.Docker.Socket),
 		Doors:    map[ledger.Purpose]reclaim.Door{ledger.ForPod: a.podmanager},
 		Now:      a.clock.now,
 		Uptime:   a.clock.uptime,

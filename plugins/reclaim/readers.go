@@ -88,7 +88,7 @@ func (p *Plugin) read(ctx context.Context, leases []ledger.Lease) *witness.World
 		if w.Runtime, err = p.Readers.Runtime.Read(ctx); err != nil {
 			return err
 		}
-		r.Read, r.Source, r.Objects = w.Runtime.Taken, w.Runtime.Name+" "+w.Runtime.Version, len(w.Runtime.Sandboxes)
+		r.Read, r.Source, r.Objects = w.Runtime.Taken, w.Runtime.Source, len(w.Runtime.Sandboxes)
 		return nil
 	})
 	p.readOne(ctx, w, witness.Kernel, p.Readers.Kernel, func(ctx context.Context, r *witness.Report) (err error) {
@@ -98,7 +98,7 @@ func (p *Plugin) read(ctx context.Context, leases []ledger.Lease) *witness.World
 		if w.Kernel, err = p.Readers.Kernel.Read(ctx, paths(leases)); err != nil {
 			return err
 		}
-		r.Read, r.Source, r.Limits = w.Kernel.Taken, "netlink", w.Kernel.Hidden
+		r.Read, r.Source, r.Limits = w.Kernel.Taken, "netlink", firstOf(w.Kernel.Hidden, w.Kernel.Limits)
 		r.Objects = len(w.Kernel.Namespaces)
 		return nil
 	})
