@@ -125,9 +125,6 @@ func (j *Judge) KeepUndone(l ledger.Lease, at time.Time) {
 // the order of their first leases.
 func (j *Judge) Observe(o Observation) []Assessment {
 	broken := j.discontinuity(o)
-	if o.Hold != "" || broken != "" {
-		clear(j.gone)
-	}
 	if j.last != nil && j.last.BootID != o.BootID {
 		clear(j.known)
 		clear(j.kept)
