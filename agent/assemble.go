@@ -30,6 +30,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/reclaim"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/witness/cluster"
 )
@@ -64,6 +65,7 @@ type assembly struct {
 	reporter   *ipam.Reporter // nil: the node has no NetResourceSet
 	ipnet      *ipnet.IPNet
 	cluster    *cluster.Reader // the cluster witness
+	reclaim    *reclaim.Plugin
 	restapi    *restapi.RESTAPI
 	docker     *dockeripam.DockerIPAM // nil: not enabled
 
@@ -92,6 +94,7 @@ type dependencies struct {
 	random   func() float64                            // of claims and beats
 	jitter   func() float64                            // of reconnects; nil: random
 	handlers []func(Plugins) []controller.EventHandler // behind those of the agent
+	readers  reclaim.Readers                           // of the witnesses
 
 	listeners Listeners
 	shares    httpserver.Shares // of the file descriptors, by listener
@@ -139,6 +142,7 @@ func assemble(
 		return nil, err
 	}
 	a.makePlugins(d)
+	a.makeReclaim(d)
 	a.source = kubestate.New(kubestate.Deps{
 		Log:       log,
 		Node:      node.Name,
@@ -268,6 +272,8 @@ func (a *assembly) makePlugins(d dependencies) {
 		Observe:    a.metrics.Served,
 		Refused:    a.refused(),
 		IsPodPool:  func(name string) bool { return a.ipam.HasNetwork(name) },
+		Reclaims:   reclaims{a},
+		Kernel:     interfaces{a},
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		d.Log = a.log
@@ -351,6 +357,7 @@ func (a *assembly) makeAPI(d dependencies) error {
 		State:      a.source,
 		Southbound: a.sink,
 		Cluster:    a.clusterViews(),
+		Reclaims:   a.reclaim,
 	}
 	if a.docker != nil {
 		deps.Docker = a.docker

@@ -86,6 +86,7 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 		})
 	}
 	start("podmanager", a.podmanager.Run)
+	start("witnesses", a.reclaim.Run)
 	start("API", api)
 	if a.docker != nil {
 		start("Docker driver", a.docker.Run)

@@ -148,6 +148,7 @@ func (a *assembly) Status() localapi.Status {
 		os.Geteuid(),
 	) // what cannot be read is logged when it is applied
 	s.Waiting = len(intents)
+	s.Witnesses = restapi.WitnessesOf(a.reclaim.Reports())
 	s.Blocks = []localapi.Block{}
 	for _, b := range a.ledger.Stats() {
 		s.Blocks = append(s.Blocks, restapi.BlockOf(b))

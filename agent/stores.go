@@ -86,6 +86,7 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 		random:    mathrand.Float64,
 		handlers:  a.handlers,
 		listeners: a.listeners,
+		readers:   readersOf(a.conf.Cadastre),
 	}
 	if d.shares, err = httpserver.ShareOfProcess(); err != nil {
 		return nil, err

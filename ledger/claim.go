@@ -93,7 +93,9 @@ func (st *Stage) claimInto(room []Lease, req *Request) (leases []Lease, fresh bo
 		return nil, false, err
 	}
 	if len(have) > 0 {
-		leases, err = st.l.repeat(req, have)
+		if leases, err = st.l.repeat(req, have); err == nil {
+			st.resume(have)
+		}
 		return leases, false, err
 	}
 	began := len(st.changes)

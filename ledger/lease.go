@@ -82,7 +82,7 @@ type Lease struct {
 	Pod        Pod
 	NetNS      string        // path of the pod's network namespace, as its first CNI ADD named it
 	Since      time.Time     // of the state
-	Reason     string        // reason of the quarantine
+	Reason     string        // reason of the quarantine, or of the expiry
 	Generation uint64        // number of the claim, unique in one process
 	Expiry     Expiry        // of a pending lease
 	Expires    time.Duration // the uptime at which a pending lease is released

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -275,6 +276,9 @@ func (st *Stage) extendable(sel *Selector) ([]*lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	if sel.Generation != 0 {
+		found = slices.DeleteFunc(found, func(x *lease) bool { return x.gen != sel.Generation })
+	}
 	if len(found) == 0 {
 		return nil, ErrNoLease
 	}
@@ -295,4 +299,13 @@ func (st *Stage) extendable(sel *Selector) ([]*lease, error) {
 func (st *Stage) extend(x *lease, t *timer, reason string) {
 	x.owner = st
 	st.changes = append(st.changes, change{kind: extended, lease: x, timer: t, reason: reason, event: st.event})
+}
+
+// pendingReason returns the reason that a lease with the timer of an extension has: that
+// of a pending lease, "" for a held one.
+func (c *change) pendingReason() string {
+	if c.timer == nil {
+		return ""
+	}
+	return c.reason
 }

@@ -272,7 +272,11 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 		key:     Key{m.Network, m.ContainerId, m.IfName},
 		pod:     Pod{m.PodNamespace, m.PodName, m.PodUid},
 	}
-	if x.state == Pending && m.ExpiryToken != "" {
+	switch {
+	case x.state == Pending && m.ExpiryToken == ReclaimToken:
+		x.state, x.reason = Held, ""
+		l.dirty[leaseKey(p.Name, a)] = struct{}{}
+	case x.state == Pending && m.ExpiryToken != "":
 		x.timer = l.resumeTimer(x, m)
 	}
 	l.gen = max(l.gen, m.Generation)

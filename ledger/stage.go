@@ -45,7 +45,7 @@ type change struct {
 	since     int64            // released, extended: the time of the change
 	timer     *timer           // extended: the new timer; nil: the lease is held
 	exclusion *exclusionChange // excluded
-	reason    string           // released, extended: for the history
+	reason    string           // released, extended: for the history; a pending lease keeps it
 	event     *origin          // that staged the change; nil: none
 }
 
@@ -378,7 +378,7 @@ func (st *Stage) appendOps(ops []kvdb.Op) ([]kvdb.Op, error) {
 		case extended:
 			c.since = l.opt.Now().UnixNano()
 			to := *c.lease
-			to.timer, to.state, to.since = c.timer, c.timer.state(), c.since
+			to.timer, to.state, to.since, to.reason = c.timer, c.timer.state(), c.since, c.pendingReason()
 			op, err = l.leaseOp(&to)
 		case excluded:
 			op, err = c.exclusion.op(l)
@@ -477,6 +477,7 @@ func (l *Ledger) apply(c *change) {
 		c.lease.owner = nil
 		l.disarm(c.lease)
 		c.lease.timer, c.lease.state, c.lease.since = c.timer, c.timer.state(), c.since
+		c.lease.reason = c.pendingReason()
 		l.arm(c.lease)
 	case excluded:
 		c.exclusion.apply()

@@ -173,7 +173,7 @@ func TestEachCommand(t *testing.T) {
 		{"ADD", lease, `{"cniVersion": "1.1.0", "ips": [{"address": "10.1.5.2/24", "gateway": "10.1.5.1"}], "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.5.1"}], "dns": {}}`},
 		{"DEL", "{}", ""},
 		{"CHECK", "{}", ""},
-		{"GC", `{"freed": 3}`, ""},
+		{"GC", `{"waiting": ["10.1.5.7: it waits"]}`, ""},
 		{"STATUS", "{}", ""},
 	} {
 		t.Run(c.command, func(t *testing.T) {

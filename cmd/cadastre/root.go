@@ -127,6 +127,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.nodeCmd(),
 		a.poolCmd(),
 		a.dockerCmd(),
+		a.reclaimCmd(),
 		a.applyCmd(),
 		a.backupCmd(),
 		a.restoreCmd(),

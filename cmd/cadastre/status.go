@@ -120,6 +120,9 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	if s.Rebooted > 0 {
 		g.add("reboot", "ended "+plural(s.Rebooted, "lease", "leases"))
 	}
+	for _, w := range s.Witnesses {
+		g.add("witness", witnessText(w, now, wide))
+	}
 	for _, full := range fullPools(s.Blocks) {
 		g.add("full", full)
 	}

@@ -49,6 +49,8 @@ type Cadastre struct {
 	Metrics        Metrics
 	Log            Log
 	Docker         Docker
+	Witnesses      Witnesses
+	Reclaim        Reclaim
 	Controller     Controller
 	History        History
 }

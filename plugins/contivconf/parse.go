@@ -94,6 +94,8 @@ func (r *reading) config() *Config {
 			Metrics:        raw.Metrics,
 			Log:            raw.Log,
 			Docker:         raw.Docker,
+			Witnesses:      raw.Witnesses,
+			Reclaim:        raw.Reclaim,
 			Controller:     raw.Controller,
 			History:        raw.History,
 		},

@@ -49,6 +49,8 @@ type rawCadastre struct {
 	Metrics        Metrics       `json:"metrics"`
 	Log            Log           `json:"log"`
 	Docker         Docker        `json:"docker"`
+	Witnesses      Witnesses     `json:"witnesses"`
+	Reclaim        Reclaim       `json:"reclaim"`
 	Controller     Controller    `json:"controller"`
 	History        History       `json:"history"`
 }
@@ -116,6 +118,8 @@ func defaultRaw() rawConfig {
 			Log:        Log{Level: LogInfo, Format: LogText},
 			Metrics:    Metrics{Listen: "127.0.0.1:10262"},
 			Docker:     Docker{Socket: "/run/docker/plugins/cadastre.sock"},
+			Witnesses:  defaultWitnesses(),
+			Reclaim:    defaultReclaim(),
 			Controller: defaultController(),
 			History:    History{Entries: 50_000, Age: 30 * 24 * time.Hour},
 		},

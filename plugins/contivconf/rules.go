@@ -29,6 +29,7 @@ const (
 	RuleKVDB         Rule = "kvdb"          // a store that could not be reached as described
 	RuleMetrics      Rule = "metrics"       // a listener for metrics without address or TLS
 	RuleREST         Rule = "rest"          // a listener without address or TLS
+	RuleWitness      Rule = "witness"       // a source of evidence that could not be read as described
 )
 
 // tolerable reports whether an agent that has leases already starts with a

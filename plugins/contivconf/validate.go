@@ -117,6 +117,8 @@ func (c *Cadastre) validate(p *yamldoc.Collector) {
 	for i, x := range c.Docker.Pools {
 		x.validate(p, "cadastre.docker.pools["+strconv.Itoa(i)+"].")
 	}
+	c.Witnesses.validate(p)
+	c.Reclaim.validate(p)
 	c.Controller.validate(p)
 	const least, most = 100, 1_000_000
 	if n := c.History.Entries; n < least || n > most {

@@ -200,7 +200,7 @@ func (i *IPAM) mainOf(podID kv.PodID, key ledger.Key) ledger.Key {
 // leasesOf returns the leases that the pod holds, the oldest first.
 func (i *IPAM) leasesOf(podID kv.PodID) []ledger.Lease {
 	leases := slices.DeleteFunc(i.Ledger.Leases(), func(l ledger.Lease) bool {
-		return l.Purpose != ledger.ForPod || l.State != ledger.Held ||
+		return l.Purpose != ledger.ForPod || !l.InUse() ||
 			l.Pod.Namespace != podID.Namespace || l.Pod.Name != podID.Name
 	})
 	slices.SortStableFunc(leases, func(x, y ledger.Lease) int { return cmp.Compare(x.Generation, y.Generation) })

@@ -74,7 +74,7 @@ func (r *rendered) find(l *ledger.Lease) (a *attachment, first bool) {
 
 // attached reports whether a lease is that of an attachment. A lease of the Go API is not.
 func attached(l *ledger.Lease) bool {
-	return l.Purpose == ledger.ForPod && l.State == ledger.Held && !l.Key.OfAPI()
+	return l.Purpose == ledger.ForPod && l.InUse() && !l.Key.OfAPI()
 }
 
 // putPods puts the values of all attachments. It renders only those that have changed

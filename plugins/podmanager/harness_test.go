@@ -163,10 +163,38 @@ type agent struct {
 	journal *journal.Faulty
 	dir     string
 	now     func() time.Time
+	kernel  podmanager.Kernel
 	ready   error
 	served  []podmanager.Served
+	freed   int // attachments that GC has freed
 	mu      sync.Mutex
 }
+
+// atOnce reclaims what GC does not list, without waiting for a second observation.
+type atOnce struct{ a *agent }
+
+func (r atOnce) Unlisted(ctx context.Context, _ string, leases []ledger.Lease) (waits []string, err error) {
+	var errs []error
+	for _, l := range leases {
+		err := r.a.leases.StartExpiry(ctx, ledger.Selector{Key: l.Key, Generation: l.Generation}, ledger.Expiry{Token: ledger.ReclaimToken, After: time.Hour})
+		if errors.Is(err, ledger.ErrNoLease) || errors.Is(err, ledger.ErrPending) { // it is over, or another address of the claim
+			continue
+		}
+		freed := false
+		if err == nil {
+			freed, err = r.a.Reclaim(ctx, l, "gone")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", l.Key, err))
+		}
+		if freed {
+			r.a.freed++
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+func (atOnce) Claimed(ledger.Key) {}
 
 // plain is a node with one family, small one with four addresses.
 const (
@@ -196,6 +224,7 @@ func (a *agent) start(conf string) {
 	a.PodManager = podmanager.NewPlugin(podmanager.Deps{
 		PluginDeps: controller.PluginDeps{Log: slog.New(slog.DiscardHandler)}, EventLoop: a.loop, Ledger: a.leases, IntentDir: a.dir, UID: os.Geteuid(),
 		Timeout: time.Minute, Ready: func() error { return a.ready }, Observe: a.observe,
+		Reclaims: atOnce{a}, Kernel: a.kernel,
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		d.NodeSync, d.ContivConf, d.ServiceLabel, d.PodManager = nodeFive{}, contivconf.NewPlugin(cfg), label("node-a"), a.PodManager
@@ -257,7 +286,7 @@ func (a *agent) del(container string) {
 func (a *agent) held() []string {
 	all := []string{}
 	for _, l := range a.leases.Leases() {
-		if l.Purpose == ledger.ForPod && l.State == ledger.Held && !slices.Contains(all, l.Key.ContainerID) {
+		if l.Purpose == ledger.ForPod && l.InUse() && !slices.Contains(all, l.Key.ContainerID) {
 			all = append(all, l.Key.ContainerID)
 		}
 	}

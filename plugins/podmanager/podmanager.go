@@ -52,6 +52,8 @@ type Deps struct {
 	IsPodPool func(name string) bool // reports whether pods may use a pool besides the default one; may be nil
 	Ready     func() error           // returns the reason why ADD cannot be served; nil: it can
 	Observe   func(Served)           // called for each request; may be nil
+	Reclaims  Reclaims               // nil: nothing is reclaimed
+	Kernel    Kernel                 // nil: CHECK does not look at the interface
 	// Explain returns the failure of an ADD as one sentence for people, "" if it has
 	// none. nil: the text of the error is used.
 	Explain func(req cni.Request, err error) string
@@ -61,6 +63,22 @@ type Deps struct {
 	// Unsynced reports whether the loop waits for its first resync, and until then
 	// takes none of this plugin's events; nil: it never does.
 	Unsynced func() bool
+}
+
+// Reclaims releases the leases whose owners are gone. Any goroutine may call it.
+type Reclaims interface {
+	// Unlisted takes the leases of a network that its GC did not list, and says for each
+	// address that is not released at once what that waits for.
+	Unlisted(ctx context.Context, network string, leases []ledger.Lease) (waits []string, err error)
+	// Claimed notes that the runtime has added an attachment, perhaps again.
+	Claimed(ledger.Key)
+}
+
+// Kernel reads the interfaces of pods. Any goroutine may call it.
+type Kernel interface {
+	// Interface returns the addresses of an interface. known is false if the network
+	// namespace cannot be seen from here.
+	Interface(ctx context.Context, netns, ifName string) (addrs []netip.Prefix, exists, known bool, err error)
 }
 
 // Served holds one request and its outcome, for metrics.
@@ -136,7 +154,7 @@ func (p *PodManager) Resync(controller.Event, controller.KubeStateData, int, con
 func (p *PodManager) attachments() iter.Seq[sandbox] {
 	return func(yield func(sandbox) bool) {
 		for l := range p.Ledger.All() {
-			if l.Purpose != ledger.ForPod || l.State != ledger.Held || l.Pod.Name == "" {
+			if l.Purpose != ledger.ForPod || !l.InUse() || l.Pod.Name == "" {
 				continue
 			}
 			pod := kv.PodID{Namespace: l.Pod.Namespace, Name: l.Pod.Name}

@@ -22,7 +22,7 @@ type sequencer struct {
 // turn holds the requests in progress for one key.
 type turn struct {
 	adds     int    // accepted and not done
-	releases int    // not done: DELs, GCs, releases of orphaned leases, answers not delivered yet
+	releases int    // not done: DELs, reclaims, releases of orphaned leases, answers not delivered yet
 	received uint64 // ticket of the newest ADD whose caller received the answer
 	del      uint64 // ticket of the newest DEL
 	orphaned bool   // there is a lease that no caller received
@@ -58,9 +58,9 @@ func (s *sequencer) acceptDel(k ledger.Key) (ticket uint64) {
 	return s.tickets
 }
 
-// acceptGC accepts the release of an attachment that GC does not list; delDone ends it. ok
-// is false while an ADD of k is in progress. It cancels no ADD.
-func (s *sequencer) acceptGC(k ledger.Key) (ticket uint64, ok bool) {
+// acceptReclaim accepts the release of an attachment that is gone; delDone ends it. ok is
+// false while an ADD of k is in progress. It cancels no ADD.
+func (s *sequencer) acceptReclaim(k ledger.Key) (ticket uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.keys[k]; t != nil && t.adds > 0 {
@@ -71,8 +71,23 @@ func (s *sequencer) acceptGC(k ledger.Key) (ticket uint64, ok bool) {
 	return s.tickets, true
 }
 
+// adding reports whether an ADD of k is in progress.
+func (s *sequencer) adding(k ledger.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.keys[k]
+	return t != nil && t.adds > 0
+}
+
+// busy reports whether a request for k is in progress.
+func (s *sequencer) busy(k ledger.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keys[k] != nil
+}
+
 // overtaken reports whether the caller of a later ADD has received its answer: then a DEL
-// or a GC that reaches the loop after that ADD has nothing to free.
+// or a reclaim that reaches the loop after that ADD has nothing to free.
 func (s *sequencer) overtaken(k ledger.Key, ticket uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

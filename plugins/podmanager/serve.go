@@ -69,7 +69,7 @@ func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	case "DEL":
 		return cni.Reply{}, p.del(ctx, key)
 	case "CHECK":
-		return cni.Reply{}, p.check(key, req)
+		return cni.Reply{}, p.check(ctx, key, req)
 	case "GC":
 		return p.gc(ctx, req)
 	case "STATUS":
@@ -129,6 +129,9 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 	if ev.Fresh {
 		p.Log.Info("leased", "addresses", ev.Addresses, "pod", ev.Pod.String(),
 			"network", key.Network, "container", key.ContainerID, "if", key.IfName)
+	}
+	if p.Reclaims != nil {
+		p.Reclaims.Claimed(key)
 	}
 	reply := replyTo(ev, req.Routes)
 	reply.Claim, reply.Ticket = ev.Generation, ev.ticket
@@ -263,29 +266,8 @@ func (p *PodManager) logReleased(ev *DeletePod, err error) {
 	}
 }
 
-func (p *PodManager) check(key ledger.Key, req cni.Request) error {
-	have := addrs(p.Ledger.ByKey(key))
-	if len(have) == 0 {
-		return cni.Errorf(cni.CodeUnknown, "CHECK: %s holds no address", key)
-	}
-	for _, s := range req.Previous {
-		want, err := netip.ParsePrefix(s)
-		if err != nil {
-			return cni.Errorf(cni.CodeDecode,
-				"CHECK: prevResult: address %q is not an address with its prefix length, such as 10.1.5.2/24", s)
-		}
-		if !slices.Contains(have, want.Addr()) {
-			return cni.Errorf(cni.CodeDiffers, "CHECK: prevResult has %s, but %s holds %v", want.Addr(), key, have)
-		}
-	}
-	if len(req.Previous) > 0 && len(have) > len(req.Previous) {
-		return cni.Errorf(cni.CodeDiffers, "CHECK: %s holds %v, but prevResult has only %v", key, have, req.Previous)
-	}
-	return nil
-}
-
-// gc frees the leases of a network whose attachments are not listed. It skips an
-// attachment whose ADD is in progress, and one that was added again meanwhile.
+// gc passes the leases of a network whose attachments are not listed on to be reclaimed.
+// It skips an attachment whose ADD is in progress.
 func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	if req.Attachments == nil {
 		return cni.Reply{}, nil
@@ -294,41 +276,31 @@ func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error)
 	for _, a := range *req.Attachments {
 		valid[a] = true
 	}
-	var reply cni.Reply
-	var errs []error
-	done := map[ledger.Key]bool{}
+	var unlisted []ledger.Lease
 	for _, l := range p.Ledger.Leases() {
 		k := l.Key
-		if k.Network != req.Network || l.Purpose != ledger.ForPod || l.State != ledger.Held || k.OfAPI() {
+		if k.Network != req.Network || l.Purpose != ledger.ForPod || !l.InUse() || k.OfAPI() {
 			continue
 		}
-		if done[k] || valid[cni.Attachment{ContainerID: k.ContainerID, IfName: k.IfName}] {
-			continue
-		}
-		done[k] = true
-		ticket, ok := p.seq.acceptGC(k)
-		if !ok {
-			continue
-		}
-		ev := &DeletePod{
-			Key:        k,
-			Generation: l.Generation,
-			Reason:     "CNI GC did not list it",
-			wanted:     func() bool { return !p.seq.overtaken(k, ticket) },
-			ended:      func() { p.seq.delDone(k) },
-		}
-		if err := p.push(ctx, ev); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", k, err))
-			continue
-		}
-		if len(ev.Freed) > 0 {
-			reply.Freed++
+		if !valid[cni.Attachment{ContainerID: k.ContainerID, IfName: k.IfName}] && !p.seq.adding(k) {
+			unlisted = append(unlisted, l)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return reply, fmt.Errorf("GC of network %s: %w", req.Network, err)
+	if p.Reclaims == nil {
+		var reply cni.Reply
+		for _, l := range unlisted {
+			reply.Waiting = append(reply.Waiting, l.Addr.String()+": this agent reclaims nothing: it has no witnesses")
+		}
+		return reply, nil
 	}
-	return reply, nil
+	waits, err := p.Reclaims.Unlisted(ctx, req.Network, unlisted)
+	if err != nil {
+		return cni.Reply{}, fmt.Errorf("GC of network %s: %w", req.Network, err)
+	}
+	if len(waits) > 0 {
+		p.Log.Info("GC: attachments are not listed", "network", req.Network, "waiting", waits)
+	}
+	return cni.Reply{Waiting: waits}, nil
 }
 
 // status returns the reason why ADD cannot be served. It writes nothing.

@@ -144,7 +144,7 @@ func (a *attachment) name() string { return strings.TrimSuffix(a.key.IfName+"/"+
 func allocationsOf(leases []ledger.Lease, first ledger.Family) localapi.ContivAllocations {
 	pods := map[localapi.ContivPodID]map[string]*attachment{}
 	for _, l := range leases {
-		if l.Purpose != ledger.ForPod || l.State != ledger.Held || l.Pod.Name == "" {
+		if l.Purpose != ledger.ForPod || !l.InUse() || l.Pod.Name == "" {
 			continue
 		}
 		id := localapi.ContivPodID{Name: l.Pod.Name, Namespace: l.Pod.Namespace}

@@ -73,12 +73,12 @@ func (p *RESTAPI) selected(match func(ledger.Lease) bool) []ledger.Lease {
 	all := p.Ledger.Leases()
 	claims := map[uint64]bool{}
 	for _, l := range all {
-		if match(l) && l.State == ledger.Held && l.Purpose == ledger.ForPod {
+		if match(l) && l.InUse() && l.Purpose == ledger.ForPod {
 			claims[l.Generation] = true
 		}
 	}
 	return slices.DeleteFunc(all, func(l ledger.Lease) bool {
-		return !match(l) && (!claims[l.Generation] || l.State != ledger.Held || l.Purpose != ledger.ForPod)
+		return !match(l) && (!claims[l.Generation] || !l.InUse() || l.Purpose != ledger.ForPod)
 	})
 }
 
@@ -139,7 +139,7 @@ func refuse(l ledger.Lease, req localapi.ReleaseRequest) string {
 // releaseOne releases a lease that was found, if it is still the same one.
 func (p *RESTAPI) releaseOne(ctx context.Context, l ledger.Lease) error {
 	const byHand = "released by hand"
-	if l.Purpose == ledger.ForPod && l.State == ledger.Held && p.Pods != nil {
+	if l.Purpose == ledger.ForPod && l.InUse() && p.Pods != nil {
 		l.Reason = byHand
 		return p.Pods.Delete(ctx, l)
 	}

@@ -266,7 +266,7 @@ func (c *crash) plausible(k Key, v Verb, r reply, f Fate) error {
 	return fmt.Errorf("%s %s was refused: code %d: %s", v, k, r.Error.Code, r.Error.Msg)
 }
 
-// gc lists some attachments of a client; the others are to be freed.
+// gc lists some attachments of a client. The remaining ones stay until witnesses agree.
 func (c *crash) gc(w *worker, viaPlugin bool) bool {
 	listed := []cni.Attachment{}
 	var freed []Key

@@ -27,7 +27,6 @@ type Op struct {
 	Addr       string // ADD: what was told; CHECK: what the caller believes, "" if it does not say
 	Differs    bool   // CHECK: refused because another address is held
 	Call, Back int64  // when it was sent and when it was over, in ns
-	MaySkip    bool   // GC: an ADD of the key was under way
 }
 
 // read is the verb of what is seen when nothing is under way any more.
@@ -88,19 +87,6 @@ func (h *history) end(held map[Key]string) {
 		)
 	}
 	h.ops = append(h.ops, more...)
-	h.markSkips()
-}
-
-// markSkips marks the GCs that may leave a key alone.
-func (h *history) markSkips() {
-	for i, gc := range h.ops {
-		if gc.Verb != GC {
-			continue
-		}
-		h.ops[i].MaySkip = slices.ContainsFunc(h.ops, func(op Op) bool {
-			return op.Verb == Add && op.Key == gc.Key && op.Call <= gc.Back && gc.Call <= op.Back
-		})
-	}
 }
 
 // Ops are all ops so far, in the order of their calls.
@@ -210,9 +196,9 @@ func (op Op) next(s string) []string {
 	case Add:
 		return op.nextOfAdd(s)
 	case Del:
-		return op.freed(s, false)
+		return op.freed(s)
 	case GC:
-		return op.freed(s, op.MaySkip)
+		return []string{s} // what it does not list waits for the witnesses
 	case Check:
 		return op.nextOfCheck(s)
 	case release:
@@ -240,11 +226,11 @@ func (op Op) nextOfAdd(s string) []string {
 	return []string{s}
 }
 
-func (op Op) freed(s string, maySkip bool) []string {
+func (op Op) freed(s string) []string {
 	switch {
 	case op.Fate == Refused || op.Fate == NotSent || s == "":
 		return []string{s}
-	case op.Fate == Answered && !maySkip:
+	case op.Fate == Answered:
 		return []string{""}
 	}
 	return []string{"", s}
@@ -312,9 +298,7 @@ func (h *history) checkAddresses() error {
 		}
 		s := span{add.Key, add.Back, forever}
 		for _, op := range ops {
-			if frees := op.Verb == Del ||
-				op.Verb == GC; frees && op.Key == add.Key && op.Back >= add.Call && op.Fate != NotSent &&
-				op.Fate != Refused {
+			if op.Verb == Del && op.Key == add.Key && op.Back >= add.Call && op.Fate != NotSent && op.Fate != Refused {
 				s.to = min(s.to, op.Call)
 			}
 		}

@@ -193,7 +193,7 @@ func (r *rally) ask(h *history, op Op, req cni.Request, leave leaving) (Op, erro
 	return op, nil
 }
 
-// gc frees the attachments of one network that are not listed.
+// gc lists some attachments of one network. The remaining ones stay until witnesses agree.
 func (r *rally) gc(h *history, op Op, keys []Key, rnd *rand.Rand) ([]Op, error) {
 	op.Verb = GC
 	listed := []cni.Attachment{}

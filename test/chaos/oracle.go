@@ -16,8 +16,8 @@ type Key struct{ Network, ContainerID, IfName string }
 // String is "network/containerID/ifName".
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// Verb is a request for an attachment. A GC is a Del of every attachment
-// that it does not list.
+// Verb is a request for an attachment. A GC frees nothing at once: what it does not
+// list waits for the witnesses.
 type Verb string
 
 // Verbs.
@@ -94,7 +94,7 @@ func (b *belief) certain() bool { return !b.none && !b.any }
 
 // Begin is called before a request is sent.
 func (o *Oracle) Begin(k Key, v Verb) {
-	if b := o.belief(k); v == Del || v == GC {
+	if b := o.belief(k); v == Del {
 		b.ending = true
 	}
 }
@@ -119,6 +119,8 @@ func (o *Oracle) End(k Key, v Verb, out Outcome) error {
 		return o.endAdd(k, b, out)
 	case Check:
 		return endCheck(k, b, out)
+	case GC:
+		return nil
 	}
 	b.ending = false
 	switch out.Fate {

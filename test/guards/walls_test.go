@@ -143,9 +143,9 @@ func walls() []wall {
 func pluginOrder() []string { return []string{"contivconf", "nodesync", "podmanager", "ipam", "ipnet"} }
 
 // besides are the plugins beside that order: kubestate produces the state that the
-// others use and imports none of them; restapi shows their state, and dockeripam serves
-// Docker: none of them imports these two.
-func besides() []string { return []string{"kubestate", "restapi", "dockeripam"} }
+// others use and imports none of them; restapi shows their state, dockeripam serves Docker,
+// and reclaim compares the ledger with the witnesses: none of them imports these three.
+func besides() []string { return []string{"kubestate", "restapi", "dockeripam", "reclaim"} }
 
 // shared are the packages below plugins that are not a plugin's own: pure, or
 // the other end of a socket. Every package may import them.
@@ -163,7 +163,7 @@ func pluginWalls() []wall {
 	order := pluginOrder()
 	var all []wall
 	for i, name := range order {
-		later := append(slices.Clone(order[i+1:]), "restapi", "dockeripam")
+		later := append(slices.Clone(order[i+1:]), "restapi", "dockeripam", "reclaim")
 		all = append(all, wall{from: below(name), exempt: shared(), banned: below(later...), but: shared(),
 			why: "plugins import each other only in their order: " + strings.Join(order, ", "),
 			bad: [2]string{"./plugins/" + name, "./plugins/" + later[0]}})
@@ -172,6 +172,9 @@ func pluginWalls() []wall {
 		wall{from: below("kubestate"), banned: []string{"./plugins/..."}, but: below("kubestate"),
 			why: "kubestate shows the state of the cluster and does not depend on its readers",
 			bad: [2]string{"./plugins/kubestate", "./plugins/nodesync"}},
+		wall{from: below("reclaim"), banned: []string{"./plugins/..."}, but: below("reclaim"),
+			why: "reclaim knows the ledger and the witnesses, and the plugins by small interfaces",
+			bad: [2]string{"./plugins/reclaim", "./plugins/podmanager"}},
 		wall{from: shared(), banned: []string{"./..."}, but: append(shared(), "./ledger/addrspace", "./controller", "./api/...", "./plugins/contivconf/yamldoc"),
 			why: "packages that all may import pull no plugin in",
 			bad: [2]string{"./plugins/ipam/addrplan", "./plugins/ipam"}},

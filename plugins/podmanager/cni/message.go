@@ -31,7 +31,8 @@ type Request struct {
 type Reply struct {
 	IPs    []IP    `json:"ips,omitempty"`
 	Routes []Route `json:"routes,omitempty"`
-	Freed  int     `json:"freed,omitempty"` // by GC
+	// Waiting says for each address that GC found to be garbage what its release waits for.
+	Waiting []string `json:"waiting,omitempty"`
 
 	// In the agent only: the claim of this ADD, 0 if it repeated an earlier one, and its
 	// ticket.

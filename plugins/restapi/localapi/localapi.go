@@ -107,6 +107,7 @@ type Status struct {
 	Rebooted      int               `json:"endedByReboot"` // leases that the last reboot ended
 	Waiting       int               `json:"waitingDELs"`
 	Blocks        []Block           `json:"blocks"`
+	Witnesses     []Witness         `json:"witnesses"`
 	Loop          controller.Status `json:"eventLoop"`
 }
 

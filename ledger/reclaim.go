@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+)
+
+// ReclaimToken is the token of the Expiry of a lease whose owner seems to be gone. A
+// repeated claim of its key stops this Expiry, in the commit of the claim. It does not
+// survive a restart: Open makes such a lease held again, since the evidence was that of
+// another process.
+const ReclaimToken = "reclaim"
+
+// WitnessNetwork is the network of the keys of quarantined addresses that a witness has
+// found in use. No CNI network and no Docker network has this name.
+const WitnessNetwork = "(witness)"
+
+// Reclaiming reports whether the lease is pending because its owner seems to be gone.
+func (l *Lease) Reclaiming() bool { return l.State == Pending && l.Expiry.Token == ReclaimToken }
+
+// InUse reports whether the owner of the lease may use the address: it is held, or
+// pending because the owner seems to be gone.
+func (l *Lease) InUse() bool { return l.State == Held || l.Reclaiming() }
+
+// resume stages the end of the reclaims of leases, which a repeated claim has shown to be
+// in use.
+func (st *Stage) resume(have []*lease) {
+	for _, x := range have {
+		if x.timer != nil && x.timer.Token == ReclaimToken && x.owner == nil {
+			st.extend(x, nil, "claimed again")
+		}
+	}
+}
+
+// Quarantine makes a quarantined lease of an address that is in use without a claim,
+// under a key that names its finder. It does nothing if the address has a lease, cools,
+// is reserved or is excluded. It fails if no active block contains the address.
+func (l *Ledger) Quarantine(
+	ctx context.Context,
+	pool string,
+	a netip.Addr,
+	key Key,
+	reason string,
+) (fresh bool, err error) {
+	err = l.autocommit(ctx, func(st *Stage) (err error) {
+		fresh, err = st.quarantineFree(pool, a, key, reason)
+		return err
+	})
+	return fresh, explain(err, "quarantine %s in pool %q", a, pool)
+}
+
+func (st *Stage) quarantineFree(pool string, a netip.Addr, key Key, reason string) (fresh bool, err error) {
+	l := st.l
+	p := l.pools[pool]
+	if p == nil {
+		return false, fmt.Errorf("quarantine %s in pool %q: %w", a, pool, ErrNoPool)
+	}
+	l.expirePending()
+	fp := &p.fam[FamilyOf(a)]
+	l.expireCooling(p, fp)
+	b := fp.blockOf(a)
+	switch {
+	case b == nil || b.state != Active:
+		return false, fmt.Errorf("quarantine %s: %w: no active block of pool %q contains it", a, ErrOutside, pool)
+	case fp.lease(a) != nil, p.isExcluded(a), p.excluded[a].stage != nil, p.isReserved(b, a):
+		return false, nil
+	}
+	fp.occupyAll(a)
+	l.gen++
+	st.allocate(place{b, a, nil}, &Request{Key: key}, l.hash(&key), reason)
+	return true, nil
+}

@@ -1,0 +1,333 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/witness"
+)
+
+// spareRounds is the number of rounds after the end of the time to undo a reclaim after
+// which the ledger itself releases the lease, if the plugin has not.
+const spareRounds = 30
+
+// act decides on what a round has found, and does it.
+func (p *Plugin) act(ctx context.Context, o Observation) error {
+	assessed := p.judge.Observe(o)
+	var errs []error
+	for i := range assessed {
+		a := &assessed[i]
+		if a.Action == Keep {
+			continue
+		}
+		if err := p.do(ctx, a); err != nil && !errors.Is(err, ledger.ErrBusy) {
+			errs = append(errs, err)
+		}
+	}
+	errs = append(errs, p.actOnStrangers(ctx, o))
+	p.keep(assessed)
+	return errors.Join(errs...)
+}
+
+// do does what was decided on an attachment.
+func (p *Plugin) do(ctx context.Context, a *Assessment) error {
+	l := a.Leases[0]
+	sel := ledger.Selector{Key: l.Key, Generation: l.Generation, Reason: a.Reason}
+	door := p.Doors[l.Purpose]
+	switch {
+	case door == nil:
+		a.Action, a.Waits = Keep, fmt.Sprintf("leases for a %s are not reclaimed by this agent", l.Purpose)
+		return nil
+	case a.Action == Begin:
+		spare := spareRounds * p.Config.Interval
+		err := p.Ledger.StartExpiry(ctx, sel, ledger.Expiry{Token: ledger.ReclaimToken, After: p.Config.Undo + spare})
+		if err != nil {
+			return fmt.Errorf("begin the reclaim of %v: %w", addrs(a.Leases), err)
+		}
+		p.Log.Warn("the owner of a lease is gone: it is released unless this is undone", attributes(a, "undoFor", p.Config.Undo)...)
+	case a.Action == Undo:
+		if err := p.Ledger.StopExpiry(ctx, sel, ledger.ReclaimToken); err != nil {
+			return fmt.Errorf("undo the reclaim of %v: %w", addrs(a.Leases), err)
+		}
+		p.end(a, OutcomeUndone, a.Reason)
+		p.Log.Info("a reclaim is undone", attributes(a)...)
+	case a.Action == Release:
+		freed, err := door.Reclaim(ctx, l, a.Reason)
+		if err != nil {
+			return fmt.Errorf("reclaim %v: %w", addrs(a.Leases), err)
+		}
+		if freed {
+			p.end(a, OutcomeReclaimed, a.Reason)
+			p.Log.Warn("a lease is reclaimed", attributes(a)...)
+		}
+	}
+	return nil
+}
+
+func addrs(leases []ledger.Lease) (all []netip.Addr) {
+	for _, l := range leases {
+		all = append(all, l.Addr)
+	}
+	return all
+}
+
+// attributes returns the attributes of a log line about an attachment.
+func attributes(a *Assessment, more ...any) []any {
+	l := a.Leases[0]
+	return append([]any{
+		"addresses", addrs(a.Leases), "pool", l.Pool, "key", l.Key.String(), "pod", l.Pod.String(), "reason", a.Reason,
+	}, more...)
+}
+
+// actOnStrangers quarantines addresses that are in use without a lease, and ends the
+// quarantine of those that are in use no more.
+func (p *Plugin) actOnStrangers(ctx context.Context, o Observation) error {
+	if o.World.Kernel == nil || p.Starting() != "" {
+		p.strangers.forget()
+		return nil
+	}
+	unknown, unseen := p.compare(o.World.Kernel)
+	begin, end := p.strangers.observe(o, unknown, unseen)
+	var errs []error
+	for _, c := range begin {
+		fresh, err := p.Ledger.Quarantine(ctx, c.pool, c.addr, strangerKey(c.addr), c.reason)
+		errs = append(errs, err)
+		if fresh {
+			p.countQuarantine()
+			p.Log.Warn("an address is in use without a lease: it is quarantined",
+				"address", c.addr, "pool", c.pool, "reason", c.reason)
+		}
+	}
+	for _, c := range end {
+		freed, err := p.Ledger.Release(ctx, ledger.Selector{
+			Key:    strangerKey(c.addr),
+			Reason: c.reason,
+		})
+		errs = append(errs, err)
+		if len(freed) > 0 {
+			p.Log.Info("a quarantined address is in use no more: its quarantine ends",
+				"address", c.addr, "pool", c.pool, "reason", c.reason)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// compare returns the addresses of active blocks that the kernel shows and the ledger has
+// no lease for, and the ones that this plugin has quarantined and the kernel does not show.
+func (p *Plugin) compare(k *witness.KernelView) (unknown, unseen map[place]string) {
+	unknown, unseen = map[place]string{}, map[place]string{}
+	blocks := slices.DeleteFunc(p.Ledger.Stats(), func(b ledger.BlockStat) bool { return b.State != ledger.Active })
+	shown := map[netip.Addr]bool{}
+	for x := range addresses(k) {
+		shown[x.addr] = true
+		for _, b := range blocks {
+			if !b.Block.Contains(x.addr) {
+				continue
+			}
+			if _, leased := p.Ledger.Lookup(b.Pool, x.addr); !leased {
+				unknown[place{b.Pool, x.addr}] = shows("link %s of network namespace %s has %s", x.link.Name, x.ns.Label(), x.addr)
+			}
+		}
+	}
+	if k.Hidden != "" {
+		return unknown, unseen
+	}
+	for l := range p.Ledger.All() {
+		if l.State == ledger.Quarantined && l.Key == strangerKey(l.Addr) && !shown[l.Addr] {
+			unseen[place{l.Pool, l.Addr}] = shows("none of %d network namespaces has %s", len(k.Namespaces), l.Addr)
+		}
+	}
+	return unknown, unseen
+}
+
+// located is an address on a link.
+type located struct {
+	addr netip.Addr
+	link *witness.Link
+	ns   *witness.Namespace
+}
+
+// addresses yields each address that the kernel shows.
+func addresses(k *witness.KernelView) iter.Seq[located] {
+	return func(yield func(located) bool) {
+		for i := range k.Namespaces {
+			ns := &k.Namespaces[i]
+			for j := range ns.Links {
+				for _, prefix := range ns.Links[j].Addrs {
+					if !yield(located{prefix.Addr(), &ns.Links[j], ns}) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// shows returns a statement of the kernel.
+func shows(format string, args ...any) string {
+	return witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf(format, args...)}.String()
+}
+
+// keep remembers the assessments of a round of all attachments that are not in use.
+func (p *Plugin) keep(assessed []Assessment) {
+	pending := 0
+	assessed = slices.DeleteFunc(assessed, func(a Assessment) bool {
+		return a.Action == Keep && a.Verdict.Conclusion == witness.Alive
+	})
+	for _, a := range assessed {
+		if a.Action == Begin || a.Leases[0].Reclaiming() && a.Action == Keep {
+			pending++
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.assessed, p.counts.Pending = assessed, pending
+}
+
+// Unlisted takes the leases of a network that its CNI GC did not list, reads a round, and
+// returns for each lease what its reclaim waits for.
+func (p *Plugin) Unlisted(ctx context.Context, network string, leases []ledger.Lease) (waits []string, err error) {
+	p.mu.Lock()
+	maps.DeleteFunc(p.unlisted, func(k ledger.Key, _ uint64) bool { return k.Network == network })
+	for _, l := range leases {
+		p.unlisted[l.Key] = l.Generation
+	}
+	p.mu.Unlock()
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	if !p.Config.Enabled {
+		return texts(leases, "cadastre.reclaim.enabled is false"), nil
+	}
+	if _, err := p.Round(ctx); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	why := map[subject]string{}
+	for _, a := range p.assessed {
+		why[subjectOf(a.Leases[0])] = p.waiting(a)
+	}
+	for _, l := range leases {
+		if text, ok := why[subjectOf(l)]; ok {
+			waits = append(waits, l.Addr.String()+": "+text)
+		} else {
+			waits = append(waits, l.Addr.String()+": it is in use")
+		}
+	}
+	return waits, nil
+}
+
+// waiting says what the reclaim of an attachment waits for.
+func (p *Plugin) waiting(a Assessment) string {
+	switch a.Action {
+	case Begin:
+		return fmt.Sprintf("it is released in %s, unless that is undone", p.Config.Undo)
+	case Release:
+		return "it is released"
+	case Undo:
+		return a.Reason
+	}
+	return "it waits: " + a.Waits
+}
+
+func texts(leases []ledger.Lease, why string) (all []string) {
+	for _, l := range leases {
+		all = append(all, l.Addr.String()+": "+why)
+	}
+	return all
+}
+
+// unlistedOf returns the keys of the leases that the last GC of their network did not
+// list, and forgets those whose leases are gone.
+func (p *Plugin) unlistedOf(leases []ledger.Lease) map[ledger.Key]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.unlisted) == 0 {
+		return nil
+	}
+	all := map[ledger.Key]bool{}
+	for _, l := range leases {
+		if g, ok := p.unlisted[l.Key]; ok && g == l.Generation {
+			all[l.Key] = true
+		}
+	}
+	maps.DeleteFunc(p.unlisted, func(k ledger.Key, _ uint64) bool { return !all[k] })
+	return all
+}
+
+// Claimed notes that a runtime has added an attachment again: what an earlier GC has not
+// listed is in use. Any goroutine may call it.
+func (p *Plugin) Claimed(k ledger.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.unlisted, k)
+}
+
+// ErrNotReclaiming is returned by Undo for an address whose reclaim is not pending.
+var ErrNotReclaiming = errors.New("no reclaim of it is pending")
+
+// Undo undoes the pending reclaim of an address, in one pool or in all. The lease is
+// held again, and is not reclaimed again until a witness has shown it in use.
+func (p *Plugin) Undo(ctx context.Context, a netip.Addr, pool string) ([]ledger.Lease, error) {
+	select {
+	case <-p.round:
+		defer func() { p.round <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("undo the reclaim of %s: %w", a, context.Cause(ctx))
+	}
+	var undone []ledger.Lease
+	for _, l := range p.leases() {
+		if l.Addr != a || pool != "" && l.Pool != pool || !l.Reclaiming() {
+			continue
+		}
+		sel := ledger.Selector{Key: l.Key, Generation: l.Generation, Reason: "undone by hand"}
+		if err := p.Ledger.StopExpiry(ctx, sel, ledger.ReclaimToken); err != nil {
+			return undone, fmt.Errorf("undo the reclaim of %s: %w", a, err)
+		}
+		p.judge.KeepUndone(l, p.Now())
+		of := Assessment{Leases: p.Ledger.ByKey(l.Key)}
+		if len(of.Leases) == 0 {
+			of.Leases = []ledger.Lease{l}
+		}
+		p.end(&of, OutcomeUndone, "undone by hand; "+l.Reason)
+		p.Log.Info("a reclaim is undone by hand", attributes(&of)...)
+		undone = append(undone, of.Leases...)
+	}
+	if len(undone) == 0 {
+		return nil, fmt.Errorf("undo the reclaim of %s: %w", a, ErrNotReclaiming)
+	}
+	return undone, nil
+}
+
+// Preview returns what a round would do now, and what each reclaim waits for. It reads the
+// witnesses and changes nothing.
+func (p *Plugin) Preview(ctx context.Context) ([]Assessment, *witness.World, error) {
+	select {
+	case <-p.round:
+		defer func() { p.round <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, nil, fmt.Errorf("wait for the round of the witnesses in progress: %w", context.Cause(ctx))
+	}
+	o := p.observe(ctx)
+	if ctx.Err() != nil {
+		return nil, nil, fmt.Errorf("read the witnesses: %w", context.Cause(ctx))
+	}
+	return p.judge.Clone().Observe(o), o.World, nil
+}
+
+// until returns the time at which a pending lease is released, as the clock stands now.
+func (p *Plugin) until(l ledger.Lease) time.Time {
+	left := l.Expires - l.Expiry.After + p.Config.Undo - p.Uptime()
+	return p.Now().Add(left).UTC()
+}
