@@ -21,6 +21,7 @@ func Compare(book Book, world *witness.World) []Finding {
 	c := newComparison(book, world)
 	c.ledgerItself()
 	c.leases()
+	c.addresses()
 	c.quarantines()
 	c.witnesses()
 	slices.SortFunc(c.found, order)
