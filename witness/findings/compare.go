@@ -24,6 +24,10 @@ func Compare(book Book, world *witness.World) []Finding {
 	c.addresses()
 	c.quarantines()
 	c.witnesses()
+	c.network()
+	c.hostLinks()
+	c.pools()
+	c.subnets()
 	slices.SortFunc(c.found, order)
 	return slices.CompactFunc(c.found, func(a, b Finding) bool { return a.Signature == b.Signature })
 }
