@@ -212,7 +212,7 @@ func TestHelpAndCompletion(t *testing.T) {
 		{"", "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers"},
 		{"help", "Available Commands:"},
 		{"help leases", "cadastre leases [flags]"},
-		{"check --help", "4 where there are findings"},
+		{"check --help", "4 if there are"},
 		{"node", "cadastre node [command]"},
 		{"help node release", "cadastre node release NAME [flags]"},
 		{"plan --help", "cadastre plan --against /run/cadastre/agent.sock -f pools.yaml"},
