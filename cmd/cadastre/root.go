@@ -124,6 +124,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.eventsCmd(),
 		a.resyncCmd(),
 		a.checkCmd(),
+		a.repairCmd(),
 		a.nodeCmd(),
 		a.poolCmd(),
 		a.dockerCmd(),

@@ -220,7 +220,7 @@ func TestHelpAndCompletion(t *testing.T) {
 		{"completion bash", "__start_cadastre"},
 		{"__complete leases -o ''", "table\nwide\njson\nyaml\n"},
 		{"__complete leases --state ''", "pending\nheld\ncooling\nquarantined\n"},
-		{"__complete re", "release\tRelease addresses of a container or pod that has ended\nrestore"},
+		{"__complete re", "release\tRelease addresses of a container or pod that has ended\nrepair\tRepair the findings of a report of check\nrestore"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			g := NewWithT(t)
