@@ -46,7 +46,7 @@ func newAgent(t *testing.T) *fakeAgent {
 	a := bareAgent(t)
 	a.leases = someLeases()
 	a.json(localapi.PathStatus, someStatus())
-	a.json(localapi.PathCheck, localapi.CheckReport{Findings: []string{}, Leases: 4})
+	a.json(localapi.PathCheck, someReport())
 	a.json("POST "+localapi.PathResync, struct{}{})
 	a.text(localapi.PathHealthz, 200, "ok")
 	a.text(localapi.PathReadyz, 200, "ok")

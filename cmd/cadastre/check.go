@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,10 +17,19 @@ import (
 func (a *app) checkCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "Compare the ledger with itself and with its file",
-		Long: `check compares the agent's ledger with itself and with its file. The exit code is
-0 where all fits, 4 where there are findings, 5 where it cannot be told, and 3
-where no agent answers.`,
+		Short: "Compare the ledger with its file, the kernel, the runtime, the engine and the cluster",
+		Long: `check compares the agent's ledger with itself and its file, and with a fresh round of
+the witnesses: the network namespaces of the kernel, the sandboxes of the container
+runtime, the networks of the Docker engine, and the pods of the cluster. A difference
+is a finding if two rounds show it. docs/findings.md explains each number.
+
+"clean" lists the witnesses that agree, and those that do not apply to this node. If a
+witness is missing that the leases need, check cannot tell.
+
+The exit code is 0 if there are no findings, 4 if there are, 5 if check cannot tell,
+and 3 if no agent answers.`,
+		Example: `  cadastre check
+  cadastre check -o json > report.json && cadastre repair --from-report report.json`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
@@ -28,7 +38,7 @@ where no agent answers.`,
 	}
 }
 
-// cannotTell is the exit code of errors that have none of their own.
+// cannotTell gives errors without an exit code that of "cannot tell".
 func cannotTell(err error) error {
 	var coded *exitError
 	if err == nil || errors.As(err, &coded) {
@@ -45,25 +55,106 @@ func (a *app) check(ctx context.Context) error {
 		return fmt.Errorf("check: %w", err)
 	}
 	if r.Findings == nil {
-		r.Findings = []string{}
+		r.Findings = []localapi.Finding{}
+	}
+	if r.Witnesses == nil {
+		r.Witnesses = []localapi.CheckWitness{}
 	}
 	if err := a.print(r, func(bool) string { return checkText(r) }); err != nil {
 		return err
 	}
-	if len(r.Findings) > 0 {
+	switch {
+	case r.Differences() > 0:
 		return &exitError{code: exitFindings}
+	case r.CannotTell():
+		return &exitError{code: exitCannotTell}
 	}
 	return nil
 }
 
+// checkText describes a report: each finding with its evidence, and a last line with what
+// was compared.
 func checkText(r localapi.CheckReport) string {
-	checked := plural(r.Leases, "lease", "leases") + " checked\n"
-	if len(r.Findings) == 0 {
-		return "clean: " + checked
-	}
-	text := ""
+	var b strings.Builder
 	for _, f := range r.Findings {
-		text += clean(f) + "\n"
+		b.WriteString(findingText(f))
 	}
-	return text + plural(len(r.Findings), "finding", "findings") + ": " + checked
+	verdict := "clean"
+	switch n := r.Differences(); {
+	case n > 0:
+		verdict = plural(n, "finding", "findings")
+		if r.CannotTell() {
+			verdict += ", and there may be more"
+		}
+	case r.CannotTell():
+		verdict = "cannot tell"
+	}
+	b.WriteString(verdict + ": " + comparedText(r) + "\n")
+	return b.String()
+}
+
+// findingText describes a finding.
+func findingText(f localapi.Finding) string {
+	text := clean(f.Number+" "+f.Name+": "+f.Text) + "\n"
+	for _, e := range f.Evidence {
+		text += "     " + clean(e.Witness+": "+e.Text) + "\n"
+	}
+	if f.Repair != "" {
+		text += "     repair: " + clean(f.Repair) + "\n"
+	}
+	return text + "     fix: " + clean(f.Fix) + "\n"
+}
+
+// comparedText lists the leases and the witnesses of a report: those that were compared,
+// those that are missing, and those that do not apply.
+func comparedText(r localapi.CheckReport) string {
+	leases := plural(r.Leases, "lease", "leases")
+	var notes []string
+	if r.Young > 0 {
+		notes = append(notes, fmt.Sprintf("%d too young to compare", r.Young))
+	}
+	if r.Pending > 0 {
+		notes = append(notes, fmt.Sprintf("%d pending", r.Pending))
+	}
+	if len(notes) > 0 {
+		leases += " (" + strings.Join(notes, ", ") + ")"
+	}
+	parts := []string{leases}
+	var missing, not []string
+	for _, w := range r.Witnesses {
+		switch w.State {
+		case "present":
+			parts = append(parts, presentText(w))
+		case "missing":
+			missing = append(missing, clean(w.Name+" ("+w.Reason+")"))
+		default:
+			not = append(not, clean(w.Name))
+		}
+	}
+	text := strings.Join(parts, ", ")
+	if len(missing) > 0 {
+		text += "; missing: " + strings.Join(missing, ", ")
+	}
+	if len(not) > 0 {
+		text += "; not applicable: " + strings.Join(not, ", ")
+	}
+	return text
+}
+
+// presentText names a witness with what it has shown.
+func presentText(w localapi.CheckWitness) string {
+	objects := map[string][2]string{
+		"kernel":  {"namespace", "namespaces"},
+		"runtime": {"sandbox", "sandboxes"},
+		"engine":  {"endpoint", "endpoints"},
+		"cluster": {"pod", "pods"},
+	}[w.Name]
+	if objects[0] == "" {
+		objects = [2]string{"object", "objects"}
+	}
+	text := plural(w.Objects, objects[0], objects[1])
+	if w.Source != "" && w.Name != "kernel" {
+		text = w.Source + ", " + text
+	}
+	return clean(w.Name + " (" + text + ")")
 }

@@ -10,7 +10,7 @@
 // yaml. Exit codes:
 //
 //	0  done                            3  no agent answers
-//	1  failed                          4  check: there are findings; apply, plan: refused
+//	1  failed                          4  check: there are findings; apply, plan, repair: refused
 //	2  used in a way it cannot be      5  check: cannot tell
 //
 // Example:

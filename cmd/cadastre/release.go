@@ -243,20 +243,26 @@ func (a *app) confirm(ctx context.Context, n int) error {
 	return a.ask(ctx, fmt.Sprintf("Release these %d addresses? [y/N] ", n))
 }
 
-// ask fails unless the question is answered with yes. An interrupt is a no.
+// ask fails unless the question is answered with yes.
 func (a *app) ask(ctx context.Context, question string) error {
+	if a.agreed(ctx, bufio.NewReader(a.stdin), question) {
+		return nil
+	}
+	return errors.New("nothing was released")
+}
+
+// agreed reports whether the next line of answers is a yes. An interrupt is a no.
+func (a *app) agreed(ctx context.Context, answers *bufio.Reader, question string) bool {
 	fmt.Fprint(a.stderr, question)
 	answer := make(chan string, 1)
 	go func() { // ends with the process if there is no answer
-		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
+		line, _ := answers.ReadString('\n')
 		answer <- strings.ToLower(strings.TrimSpace(line))
 	}()
 	select {
 	case <-ctx.Done():
+		return false
 	case said := <-answer:
-		if said == "y" || said == "yes" {
-			return nil
-		}
+		return said == "y" || said == "yes"
 	}
-	return errors.New("nothing was released")
 }

@@ -19,7 +19,7 @@ const (
 	exitFailed     = 1
 	exitUsage      = 2
 	exitNoAgent    = 3
-	exitFindings   = 4 // check; and apply and plan where the agent refuses
+	exitFindings   = 4 // check; and apply, plan and repair where the agent refuses
 	exitCannotTell = 5 // check only
 )
 
@@ -103,7 +103,7 @@ func (a *app) rootCmd() *cobra.Command {
 how the node's agent is.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
-4 findings, 5 cannot tell; of apply and plan --against also 4 refused.`,
+4 findings, 5 cannot tell; of apply, plan --against and repair also 4 refused.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -124,6 +124,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.eventsCmd(),
 		a.resyncCmd(),
 		a.checkCmd(),
+		a.repairCmd(),
 		a.nodeCmd(),
 		a.poolCmd(),
 		a.dockerCmd(),

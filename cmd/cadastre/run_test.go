@@ -212,7 +212,7 @@ func TestHelpAndCompletion(t *testing.T) {
 		{"", "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers"},
 		{"help", "Available Commands:"},
 		{"help leases", "cadastre leases [flags]"},
-		{"check --help", "4 where there are findings"},
+		{"check --help", "4 if there are"},
 		{"node", "cadastre node [command]"},
 		{"help node release", "cadastre node release NAME [flags]"},
 		{"plan --help", "cadastre plan --against /run/cadastre/agent.sock -f pools.yaml"},
@@ -220,7 +220,7 @@ func TestHelpAndCompletion(t *testing.T) {
 		{"completion bash", "__start_cadastre"},
 		{"__complete leases -o ''", "table\nwide\njson\nyaml\n"},
 		{"__complete leases --state ''", "pending\nheld\ncooling\nquarantined\n"},
-		{"__complete re", "release\tRelease addresses of a container or pod that has ended\nrestore"},
+		{"__complete re", "release\tRelease addresses of a container or pod that has ended\nrepair\tRepair the findings of a report of check\nrestore"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			g := NewWithT(t)

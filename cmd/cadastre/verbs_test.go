@@ -230,22 +230,6 @@ func TestResync(t *testing.T) {
 	NewWithT(t).Expect(call(t, newAgent(t).socket, "", "resync")).To(Equal(outcome{0, "resync done in 0s\n", ""}))
 }
 
-func TestCheck(t *testing.T) {
-	g := NewWithT(t)
-	g.Expect(call(t, newAgent(t).socket, "", "check")).To(Equal(outcome{0, "clean: 4 leases checked\n", ""}))
-
-	agent := bareAgent(t)
-	agent.json(localapi.PathCheck, localapi.CheckReport{Findings: []string{"10.1.5.2 is leased and free at once", "record \"x\" is missing"}, Leases: 1})
-	g.Expect(call(t, agent.socket, "", "check")).To(Equal(outcome{exitFindings, "10.1.5.2 is leased and free at once\nrecord \"x\" is missing\n2 findings: 1 lease checked\n", ""}))
-	got := call(t, agent.socket, "", "check", "-o", "json")
-	g.Expect(got.code).To(Equal(exitFindings))
-	g.Expect(got.out).To(MatchJSON(`{"findings":["10.1.5.2 is leased and free at once","record \"x\" is missing"],"leases":1}`))
-
-	agent = bareAgent(t)
-	agent.text(localapi.PathCheck, 200, `{"leases":3}`)
-	g.Expect(call(t, agent.socket, "", "check", "-o", "json").out).To(MatchJSON(`{"findings":[],"leases":3}`))
-}
-
 func TestVersion(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(call(t, newAgent(t).socket, "", "version").out).To(MatchRegexp(`^cadastre  0\.1\.0-dev, .*go1\..*\nagent     0\.1\.0\n$`))

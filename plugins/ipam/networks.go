@@ -397,6 +397,20 @@ func (i *IPAM) HasNetwork(name string) bool {
 // Pools returns the pools of all pod networks.
 func (i *IPAM) Pools() []poolplan.Pool { return slices.Clone(i.state.Load().pools) }
 
+// OpenBlocks returns the blocks of this node by network, without those that drain; nil
+// before the first resync.
+func (i *IPAM) OpenBlocks() map[string][]netip.Prefix {
+	s := i.state.Load()
+	if s.networks == nil {
+		return nil
+	}
+	all := make(map[string][]netip.Prefix, len(s.networks))
+	for name, n := range s.networks {
+		all[name] = slices.Clone(n.open)
+	}
+	return all
+}
+
 // Problems returns the problems of single pools and custom networks.
 func (i *IPAM) Problems() []Problem { return i.state.Load().problems }
 

@@ -40,6 +40,7 @@ type Deps struct {
 	Cluster    Cluster
 	Docker     Docker
 	Reclaims   Reclaims
+	Checker    Checker // nil: the ledger is compared with itself only
 }
 
 // Listen holds the listeners of the API.
@@ -116,4 +117,11 @@ type Cluster interface {
 type Docker interface {
 	Pools() ([]ipamapi.Pool, error)
 	EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error)
+}
+
+// Checker compares the ledger with the witnesses and repairs differences. Checks
+// implements it.
+type Checker interface {
+	Check(ctx context.Context) (localapi.CheckReport, error)
+	Repair(ctx context.Context, req localapi.RepairRequest) (localapi.RepairReply, error)
 }

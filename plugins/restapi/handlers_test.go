@@ -39,7 +39,7 @@ func TestWrongMethods(t *testing.T) {
 	for path, methods := range map[string][]string{
 		localapi.PathLeases: {"POST", "PUT", "DELETE"}, localapi.PathStatus: {"POST"}, localapi.PathEvents: {"DELETE"}, localapi.PathMetrics: {"POST"},
 		localapi.PathCNI: {"GET", "PUT"}, localapi.PathRelease: {"GET", "DELETE"}, localapi.PathResync: {"GET"}, localapi.PathBackup: {"POST"},
-		localapi.PathCheck: {"POST"},
+		localapi.PathCheck: {"POST"}, localapi.PathRepair: {"GET"},
 	} {
 		for _, method := range methods {
 			code, body := ask(a.handler, method, path, `{"containerID": "c1"}`)
@@ -97,7 +97,7 @@ func TestTheReadOnlyHandler(t *testing.T) {
 	}
 	before := a.held()
 	for _, c := range []struct{ method, path string }{
-		{"POST", localapi.PathCNI}, {"POST", localapi.PathRelease}, {"POST", localapi.PathResync}, {"GET", localapi.PathBackup}, {"GET", localapi.PathCheck},
+		{"POST", localapi.PathCNI}, {"POST", localapi.PathRelease}, {"POST", localapi.PathResync}, {"GET", localapi.PathBackup}, {"GET", localapi.PathCheck}, {"POST", localapi.PathRepair},
 		{"GET", localapi.PathAccept}, {"POST", localapi.PathAccept},
 		{"POST", localapi.PathLeases}, {"POST", localapi.PathStatus},
 	} {
@@ -211,14 +211,11 @@ func TestEventsSoFar(t *testing.T) {
 	}
 }
 
-func TestResyncCheckAndSink(t *testing.T) {
+func TestResyncAndSink(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)
 	code, body := ask(a.handler, "POST", localapi.PathResync, "")
 	g.Expect([]any{code, strings.TrimSpace(body)}).To(Equal([]any{200, "{}"}))
-	code, body = ask(a.handler, "GET", localapi.PathCheck, "")
-	g.Expect(code).To(Equal(200))
-	g.Expect(body).To(MatchJSON(`{"findings": [], "leases": 6}`))
 	code, body = ask(a.handler, "GET", localapi.PathSink, "")
 	g.Expect(code).To(Equal(200))
 	g.Expect(body).To(MatchJSON(`{"node": {"id": 5, "podSubnets": ["10.1.5.0/24"]}}`))

@@ -35,6 +35,7 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux.HandleFunc("POST "+localapi.PathResync, offered(p.State != nil, p.resync))
 	mux.HandleFunc("GET "+localapi.PathBackup, offered(p.Database != nil, p.backup))
 	mux.HandleFunc("GET "+localapi.PathCheck, p.check)
+	mux.HandleFunc("POST "+localapi.PathRepair, p.repair)
 	mux.HandleFunc("GET "+localapi.PathAccept, offered(p.Doubt != nil, p.accept(true)))
 	mux.HandleFunc("POST "+localapi.PathAccept, offered(p.Doubt != nil, p.accept(false)))
 	mux.HandleFunc("POST "+localapi.PathDispatch, offered(p.State != nil, p.dispatch))
@@ -254,19 +255,6 @@ func (p *RESTAPI) resync(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_ = writeJSON(w, http.StatusOK, struct{}{})
-}
-
-// check reads all of the ledger's file.
-func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
-	findings, err := p.Ledger.Check(r.Context())
-	if err != nil {
-		writeError(w, http.StatusInternalServerError, err)
-		return
-	}
-	if findings == nil {
-		findings = []string{}
-	}
-	_ = writeJSON(w, http.StatusOK, localapi.CheckReport{Findings: findings, Leases: len(p.Ledger.Leases())})
 }
 
 func (p *RESTAPI) backup(w http.ResponseWriter, _ *http.Request) {

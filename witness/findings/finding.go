@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/netip"
+	"slices"
 
 	"github.com/cadastre/cadastre/witness"
 )
@@ -25,6 +26,7 @@ type Finding struct {
 	Evidence  []witness.Evidence `json:"evidence"`  // statements of the witnesses that show it
 	Repair    string             `json:"repair"`    // action of "cadastre repair"; "": by hand, as Fix says
 	Fix       string             `json:"fix"`       // the nearest command or change that ends the finding
+	Facts     []string           `json:"facts"`     // what the signature covers besides the subject: see Sign
 	Signature string             `json:"signature"` // differs as soon as one of the facts differs: see Sign
 }
 
@@ -42,14 +44,33 @@ type Subject struct {
 	Object      string       `json:"object,omitempty"`     // anything else, such as a link or a route
 }
 
-// Sign sets the signature: a digest of the number, the subject and the given facts. It
-// leaves out what changes without changing the finding, such as times.
+// Sign sets the facts and the signature: a digest of the number, the subject and the
+// facts. The facts leave out what changes without changing the finding, such as a count.
+// The signature leaves out the generation, which a restart of the agent changes.
 func (f *Finding) Sign(facts ...string) {
+	f.Facts = facts
+	subject := f.Subject
+	subject.Generation = 0
 	raw, _ := json.Marshal(struct {
 		Number  string
 		Subject Subject
 		Facts   []string
-	}{f.Number, f.Subject, facts}) // never fails
+	}{f.Number, subject, facts}) // never fails
 	sum := sha256.Sum256(raw)
 	f.Signature = hex.EncodeToString(sum[:8])
+}
+
+// Same reports whether two findings are about the same thing, also if a fact differs.
+func (f *Finding) Same(o *Finding) bool {
+	a, b := f.Subject, o.Subject
+	a.Generation, b.Generation = 0, 0
+	return f.Number == o.Number && a == b
+}
+
+// Confirm returns the findings of the second of two rounds that the first one has too. A
+// change that was in progress, such as the ADD of a pod, shows up in one of them only.
+func Confirm(first, second []Finding) []Finding {
+	return slices.DeleteFunc(slices.Clone(second), func(f Finding) bool {
+		return !slices.ContainsFunc(first, func(o Finding) bool { return f.Same(&o) })
+	})
 }

@@ -20,7 +20,6 @@ const (
 	PathRelease = "/v1/release" // POST ReleaseRequest -> ReleaseReply
 	PathEvents  = "/v1/events"  // ?since=SEQ&follow=true&pod=&container=&address=&failed=true: one controller.Record a line
 	PathResync  = "/v1/resync"  // POST; answers when it is done
-	PathCheck   = "/v1/check"   // CheckReport
 	PathBackup  = "/v1/backup"  // the database file
 	PathAccept  = "/v1/accept"  // what a database in doubt may not know; POST accepts it: AcceptReport
 	PathSink    = "/v1/sink"    // what is wanted southbound, by key
@@ -156,12 +155,6 @@ type ReleaseRequest struct {
 type ReleaseReply struct {
 	Leases  []Lease  `json:"leases"`
 	Skipped []string `json:"skipped,omitempty"` // what matches but is not freed, and why
-}
-
-// CheckReport lists the contradictions in the ledger.
-type CheckReport struct {
-	Findings []string `json:"findings"`
-	Leases   int      `json:"leases"`
 }
 
 // Error holds the body of every answer that is not 200, except for CNI.

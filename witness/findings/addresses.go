@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package findings
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/witness"
+)
+
+// addresses reports addresses in use that no lease explains, and those that several
+// namespaces have.
+func (c *comparison) addresses() {
+	for _, a := range c.usedAddresses() {
+		places := c.places[a]
+		b := c.blockOf(a)
+		if b == nil {
+			c.outside(a, places)
+			continue
+		}
+		c.duplicate(a, b, places)
+		if c.hasLease(a) && !c.quarantined(a) || c.excluded(a) {
+			continue
+		}
+		inside := slices.DeleteFunc(slices.Clone(places), func(p place) bool { return p.Host })
+		switch {
+		case len(inside) > 0 || len(places) == 0:
+			c.unknown(a, b, inside)
+		case c.forPods(b.Pool) && b.State == ledger.Active:
+			p := places[0]
+			c.add(numHostAddress, Subject{Pool: b.Pool, Addr: a, Object: p.link.Name},
+				fmt.Sprintf("%s of pool %q is on %s and has no lease", a, b.Pool, p),
+				[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, p.prefix)}})
+		}
+	}
+}
+
+// usedAddresses returns the addresses that a witness shows in use, sorted.
+func (c *comparison) usedAddresses() []netip.Addr {
+	all := map[netip.Addr]bool{}
+	for a := range c.places {
+		all[a] = true
+	}
+	for a, u := range c.pods {
+		if u.by == witness.Runtime { // the cluster keeps the address of a pod that ends
+			all[a] = true
+		}
+	}
+	for _, n := range c.engineNetworks() {
+		for _, e := range n.Endpoints {
+			for _, a := range e.Addrs {
+				all[a] = true
+			}
+		}
+		for _, p := range n.Pools {
+			all[p.Gateway] = true
+			for _, a := range p.Aux {
+				all[a] = true
+			}
+		}
+	}
+	delete(all, netip.Addr{})
+	return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)
+}
+
+// engineNetworks returns the engine's networks of our driver.
+func (c *comparison) engineNetworks() (all []*witness.EngineNetwork) {
+	if c.world.Engine == nil {
+		return nil
+	}
+	for i := range c.world.Engine.Networks {
+		if n := &c.world.Engine.Networks[i]; n.IPAMDriver == c.world.Driver {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// unknown reports an address of a block that is in use and has no lease.
+func (c *comparison) unknown(a netip.Addr, b *ledger.BlockStat, places []place) {
+	var evidence []witness.Evidence
+	var facts []string
+	for _, p := range places {
+		evidence = append(evidence, witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, a)})
+		facts = append(facts, p.String())
+	}
+	uses := c.uses(a)
+	for _, text := range uses {
+		evidence = append(evidence, witness.Evidence{Witness: witness.Engine, Text: text})
+	}
+	u, isPod := c.pods[a]
+	if isPod && (u.by == witness.Runtime || len(places) > 0) {
+		evidence = append(evidence, witness.Evidence{Witness: u.by, Text: u.text})
+		c.unleased(numPodWithoutLease, Subject{Pool: b.Pool, Addr: a, Pod: u.pod, ContainerID: u.containerID},
+			fmt.Sprintf("pod %s uses %s of pool %q without a lease", u.pod, a, b.Pool), evidence, append(facts, u.text))
+		return
+	}
+	if len(evidence) == 0 {
+		return
+	}
+	user := ""
+	if len(places) > 0 {
+		user = places[0].String()
+	} else {
+		user = uses[0]
+	}
+	text := fmt.Sprintf("%s of pool %q is in use without a lease: %s", a, b.Pool, user)
+	c.unleased(numUnknown, Subject{Pool: b.Pool, Addr: a}, text, evidence, append(facts, uses...))
+}
+
+// unleased adds a finding about an address in use without a lease. A quarantined address
+// needs no repair.
+func (c *comparison) unleased(number string, subject Subject, text string, evidence []witness.Evidence, facts []string) {
+	if !c.quarantined(subject.Addr) {
+		c.add(number, subject, text, evidence, facts...)
+		return
+	}
+	c.add(number, subject, text+" (it is quarantined: no pod gets it)", evidence, append(facts, "quarantined")...)
+	c.found[len(c.found)-1].Repair = ""
+}
+
+// quarantined reports whether an address is quarantined.
+func (c *comparison) quarantined(a netip.Addr) bool {
+	return slices.ContainsFunc(c.leased[a], func(l *ledger.Lease) bool { return l.State == ledger.Quarantined })
+}
+
+// excluded reports whether an address is excluded from its pool, so that it may have a
+// user without a lease.
+func (c *comparison) excluded(a netip.Addr) bool {
+	return slices.ContainsFunc(c.book.Exclusions, func(e ledger.Exclusion) bool { return e.Addr == a })
+}
+
+// duplicate reports an address that several namespaces have.
+func (c *comparison) duplicate(a netip.Addr, b *ledger.BlockStat, places []place) {
+	names := map[string]bool{}
+	var evidence []witness.Evidence
+	var seen []*witness.Namespace
+	for _, p := range places {
+		if slices.Contains(seen, p.Namespace) {
+			continue
+		}
+		seen = append(seen, p.Namespace)
+		names[p.String()] = true
+		evidence = append(evidence, witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, a)})
+	}
+	if len(seen) < 2 || c.book.Changing[a] {
+		return
+	}
+	subject, leased := Subject{Pool: b.Pool, Addr: a}, "has no lease"
+	facts := slices.Sorted(maps.Keys(names))
+	for _, l := range c.leased[a] {
+		if l.State != ledger.Cooling {
+			if c.book.young(l) {
+				return
+			}
+			subject, leased = subjectOf(l), "is leased to "+holder(l)
+			facts = append(facts, leaseFacts(l)...)
+			break
+		}
+	}
+	if subject.ContainerID == "" && len(c.leased[a]) > 0 && c.leased[a][0].Purpose == ledger.ForInfra {
+		leased = "belongs to this node"
+	}
+	c.add(numDuplicate, subject,
+		fmt.Sprintf("%d network namespaces have %s, which %s", len(seen), a, leased), evidence, facts...)
+}
+
+// outside reports an address of the pod network that a pod of this node has, and that is
+// in no block of this node.
+func (c *comparison) outside(a netip.Addr, places []place) {
+	pool := ""
+	for _, p := range c.book.Pools {
+		if slices.ContainsFunc(p.Ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
+			pool = cmp.Or(pool, p.Name)
+		}
+	}
+	if pool == "" {
+		return
+	}
+	var evidence []witness.Evidence
+	var facts []string
+	for _, p := range places {
+		if c.known[p.Namespace] {
+			evidence = append(evidence, witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, a)})
+			facts = append(facts, p.String())
+		}
+	}
+	if len(facts) == 0 || c.hasLease(a) {
+		return
+	}
+	c.add(numOutside, Subject{Pool: pool, Addr: a, Pod: c.pods[a].pod},
+		fmt.Sprintf("%s of pool %q is in no block of this node, and is on %s", a, pool, strings.Join(facts, " and ")),
+		evidence, facts...)
+}

@@ -1,0 +1,261 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package findings
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/witness"
+)
+
+// Compare returns the differences between the agent's book and the world, by number and
+// subject. Neither is changed. The order of leases, namespaces and links has no effect.
+// A difference that a change in progress explains may be among them: a caller reports
+// what two rounds agree on.
+func Compare(book Book, world *witness.World) []Finding {
+	c := newComparison(book, world)
+	c.ledgerItself()
+	c.leases()
+	c.addresses()
+	c.quarantines()
+	c.witnesses()
+	c.network()
+	c.hostLinks()
+	c.pools()
+	c.subnets()
+	slices.SortFunc(c.found, order)
+	return slices.CompactFunc(c.found, func(a, b Finding) bool { return a.Signature == b.Signature })
+}
+
+func order(a, b Finding) int {
+	return cmp.Or(
+		strings.Compare(a.Number, b.Number),
+		strings.Compare(a.Subject.Pool, b.Subject.Pool),
+		a.Subject.Addr.Compare(b.Subject.Addr),
+		a.Subject.Prefix.Addr().Compare(b.Subject.Prefix.Addr()),
+		cmp.Compare(a.Subject.Prefix.Bits(), b.Subject.Prefix.Bits()),
+		strings.Compare(a.Subject.Object, b.Subject.Object),
+		strings.Compare(a.Signature, b.Signature),
+	)
+}
+
+// comparison holds the indexes of one call of Compare.
+type comparison struct {
+	book  *Book
+	world *witness.World
+	found []Finding
+
+	leased map[netip.Addr][]*ledger.Lease // all leases, by address
+	places map[netip.Addr][]place         // of the kernel, sorted; empty without the kernel
+	host   *witness.Namespace             // nil: not known
+	// byName has the namespaces by their files.
+	byName map[string]*witness.Namespace
+	// known has the namespaces of leases and sandboxes.
+	known map[*witness.Namespace]bool
+	pods  map[netip.Addr]user // the pods that runtime and cluster show with an address
+}
+
+// place is a link with an address.
+type place struct {
+	*witness.Namespace
+	link   *witness.Link
+	prefix netip.Prefix
+}
+
+func (p place) String() string { return "link " + p.link.Name + " of " + namespaceName(p.Namespace) }
+
+// namespaceName names a namespace for people.
+func namespaceName(ns *witness.Namespace) string {
+	if ns.Host {
+		return "the host"
+	}
+	return "network namespace " + ns.Label()
+}
+
+// user is a pod that a witness shows with an address.
+type user struct {
+	by          witness.Name
+	text        string
+	pod         string
+	containerID string
+}
+
+func newComparison(book Book, world *witness.World) *comparison {
+	c := &comparison{
+		book:   &book,
+		world:  world,
+		leased: map[netip.Addr][]*ledger.Lease{},
+		places: map[netip.Addr][]place{},
+		byName: map[string]*witness.Namespace{},
+		known:  map[*witness.Namespace]bool{},
+		pods:   map[netip.Addr]user{},
+	}
+	// Findings must not depend on the order of the views.
+	book.Leases = slices.SortedFunc(slices.Values(book.Leases), func(a, b ledger.Lease) int {
+		return cmp.Or(strings.Compare(a.Pool, b.Pool), a.Addr.Compare(b.Addr))
+	})
+	for i := range book.Leases {
+		l := &book.Leases[i]
+		c.leased[l.Addr] = append(c.leased[l.Addr], l)
+	}
+	c.indexKernel()
+	c.indexPods()
+	return c
+}
+
+func (c *comparison) indexKernel() {
+	if c.world.Kernel == nil {
+		return
+	}
+	for i := range c.world.Kernel.Namespaces {
+		ns := &c.world.Kernel.Namespaces[i]
+		if ns.Host {
+			c.host = ns
+		}
+		for _, path := range ns.Paths {
+			c.byName[path] = ns
+		}
+		for j := range ns.Links {
+			for _, p := range ns.Links[j].Addrs {
+				c.places[p.Addr()] = append(c.places[p.Addr()], place{ns, &ns.Links[j], p})
+			}
+		}
+	}
+	for _, places := range c.places {
+		slices.SortFunc(places, func(a, b place) int {
+			return cmp.Or(strings.Compare(a.String(), b.String()), cmp.Compare(a.ID.Inode, b.ID.Inode))
+		})
+	}
+	for i := range c.book.Leases {
+		if ns := c.byName[c.book.Leases[i].NetNS]; ns != nil && !ns.Host {
+			c.known[ns] = true
+		}
+	}
+	if c.world.Runtime == nil {
+		return
+	}
+	for i := range c.world.Runtime.Sandboxes {
+		s := &c.world.Runtime.Sandboxes[i]
+		if ns := c.byName[s.NetNS]; ns != nil && !ns.Host && !s.HostNet {
+			c.known[ns] = true
+		}
+	}
+}
+
+// indexPods notes the addresses of pods: those that the runtime reports, those in the
+// namespaces of its sandboxes, and those of the cluster.
+func (c *comparison) indexPods() {
+	if v := c.world.Cluster; v != nil {
+		for i := range v.Pods {
+			p := &v.Pods[i]
+			if p.HostNet || p.Finished {
+				continue
+			}
+			name := p.Namespace + "/" + p.Name
+			for _, a := range p.Addrs {
+				c.notePod(a, user{witness.Cluster, "pod " + name + " has " + a.String(), name, ""})
+			}
+		}
+	}
+	if c.world.Runtime == nil {
+		return
+	}
+	for i := range c.world.Runtime.Sandboxes {
+		s := &c.world.Runtime.Sandboxes[i]
+		if s.HostNet || !s.Ready {
+			continue
+		}
+		name := s.Namespace + "/" + s.Name
+		addrs := slices.Clone(s.Addrs)
+		if ns := c.byName[s.NetNS]; ns != nil && !ns.Host {
+			for _, l := range ns.Links {
+				for _, p := range l.Addrs {
+					addrs = append(addrs, p.Addr())
+				}
+			}
+		}
+		for _, a := range addrs {
+			c.notePod(a, user{witness.Runtime, "sandbox " + s.ID + " of pod " + name + " has " + a.String(), name, s.ID})
+		}
+	}
+}
+
+// notePod keeps the user of an address. The runtime counts more than the cluster; of two
+// users of one witness the first one by name counts.
+func (c *comparison) notePod(a netip.Addr, u user) {
+	have, ok := c.pods[a]
+	if !ok || u.by == witness.Runtime && have.by != u.by || u.by == have.by && u.text < have.text {
+		c.pods[a] = u
+	}
+}
+
+// complete reports whether the absence of an address from the kernel's view proves that
+// no link has it.
+func (c *comparison) complete() bool { return c.world.Kernel != nil && c.world.Kernel.Hidden == "" }
+
+// blockOf returns the block that contains an address, nil for none.
+func (c *comparison) blockOf(a netip.Addr) *ledger.BlockStat {
+	for i := range c.book.Blocks {
+		if c.book.Blocks[i].Block.Contains(a) {
+			return &c.book.Blocks[i]
+		}
+	}
+	return nil
+}
+
+// forPods reports whether a pool of the ledger is that of a pod network.
+func (c *comparison) forPods(pool string) bool {
+	return slices.ContainsFunc(c.book.Pools, func(p Pool) bool { return p.Network == pool }) ||
+		slices.ContainsFunc(c.book.Subnets, func(s Subnet) bool { return s.Pool == pool })
+}
+
+// hasLease reports whether an address has a lease, or had one until a moment ago.
+func (c *comparison) hasLease(a netip.Addr) bool {
+	if c.book.Changing[a] {
+		return true
+	}
+	return slices.ContainsFunc(c.leased[a], func(l *ledger.Lease) bool {
+		return l.State != ledger.Cooling || c.book.young(l)
+	})
+}
+
+// add completes a finding and keeps it.
+func (c *comparison) add(number string, subject Subject, text string, evidence []witness.Evidence, facts ...string) {
+	k := kindOf(number)
+	subject.Node = c.book.Node
+	if evidence == nil {
+		evidence = []witness.Evidence{}
+	}
+	fix := k.Fix
+	if subject.Addr.IsValid() {
+		fix = strings.ReplaceAll(fix, "ADDRESS", subject.Addr.String())
+	}
+	if subject.Object != "" {
+		fix = strings.ReplaceAll(fix, " ID", " "+subject.Object)
+	}
+	f := Finding{
+		Number:   k.Number,
+		Name:     k.Name,
+		Subject:  subject,
+		Text:     text,
+		Evidence: evidence,
+		Repair:   k.Repair,
+		Fix:      strings.ReplaceAll(fix, "`", ""),
+	}
+	if facts == nil {
+		facts = []string{}
+	}
+	f.Sign(facts...)
+	c.found = append(c.found, f)
+}
+
+func (c *comparison) ledgerItself() {
+	for _, text := range c.book.Contradictions {
+		c.add(numContradiction, Subject{Object: text}, text, []witness.Evidence{{Witness: Ledger, Text: text}})
+	}
+}

@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package findings
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/witness"
+)
+
+// subjectOf names a lease.
+func subjectOf(l *ledger.Lease) Subject {
+	return Subject{
+		Pool:        l.Pool,
+		Addr:        l.Addr,
+		Pod:         l.Pod.String(),
+		ContainerID: l.Key.ContainerID,
+		IfName:      l.Key.IfName,
+		Network:     l.Key.Network,
+		Generation:  l.Generation,
+	}
+}
+
+// leaseFacts identify a claim, also after a restart of the agent.
+func leaseFacts(l *ledger.Lease) []string {
+	return []string{
+		"key " + l.Key.String(),
+		"pod UID " + l.Pod.UID,
+		"state " + l.State.String() + " since " + strconv.FormatInt(l.Since.UnixNano(), 10),
+	}
+}
+
+// holder names the holder of a lease for people.
+func holder(l *ledger.Lease) string {
+	if pod := l.Pod.String(); pod != "" {
+		return "pod " + pod
+	}
+	return "container " + l.Key.ContainerID
+}
+
+// leases compares each lease with the witnesses.
+func (c *comparison) leases() {
+	for i := range c.book.Leases {
+		l := &c.book.Leases[i]
+		if !compared(l) || c.book.young(l) {
+			continue
+		}
+		places := c.places[l.Addr]
+		v := c.world.Verdict(*l)
+		switch {
+		case v.Conclusion == witness.Gone:
+			c.add(numLeaked, subjectOf(l), fmt.Sprintf("%s is leased to %s, which is gone", l.Addr, holder(l)),
+				v.Evidence, leaseFacts(l)...)
+		case c.complete() && len(places) == 0:
+			c.onNoLink(l)
+		case len(places) > 0:
+			c.inPlace(l, places)
+		}
+	}
+}
+
+// onNoLink reports a lease whose address is on no link and whose owner is not proven to
+// be gone.
+func (c *comparison) onNoLink(l *ledger.Lease) {
+	evidence := []witness.Evidence{{Witness: witness.Kernel, Text: "no network namespace has " + l.Addr.String()}}
+	facts := leaseFacts(l)
+	if l.Purpose == ledger.ForDocker {
+		endpoint := c.endpoint(l.Addr)
+		if endpoint == "" {
+			return // a gateway or an auxiliary address, or the address of a stopped container
+		}
+		evidence = append(evidence, witness.Evidence{Witness: witness.Engine, Text: endpoint})
+		c.add(numMissingAddress, subjectOf(l),
+			fmt.Sprintf("%s is leased to %s and is on no link", l.Addr, holder(l)), evidence, facts...)
+		return
+	}
+	if c.world.Runtime != nil {
+		s := c.world.Runtime.Find(l.Key.ContainerID)
+		if s == nil || !s.Ready {
+			return // the kubelet ends a sandbox that is not ready: its DEL follows
+		}
+		evidence = append(evidence, witness.Evidence{
+			Witness: witness.Runtime,
+			Text:    fmt.Sprintf("sandbox %s of pod %s/%s is ready", s.ID, s.Namespace, s.Name),
+		})
+	} else if why := c.podEnded(l); why != "" {
+		evidence = append(evidence, witness.Evidence{Witness: witness.Cluster, Text: why})
+		c.add(numEndedPod, subjectOf(l),
+			fmt.Sprintf("%s is leased to %s, which the cluster does not have any more", l.Addr, holder(l)),
+			evidence, append(facts, why)...)
+		return
+	}
+	c.add(numMissingAddress, subjectOf(l),
+		fmt.Sprintf("%s is leased to %s and is on no link", l.Addr, holder(l)), evidence, facts...)
+}
+
+// podEnded returns the statement of the cluster that the pod of a lease has ended, "" if
+// the cluster has the pod or cannot tell.
+func (c *comparison) podEnded(l *ledger.Lease) string {
+	if c.world.Cluster == nil || l.Pod.Name == "" {
+		return ""
+	}
+	p := c.world.Cluster.Pod(l.Pod.Namespace, l.Pod.Name)
+	switch {
+	case p == nil:
+		return "this node has no pod " + l.Pod.String()
+	case l.Pod.UID != "" && p.UID != "" && p.UID != l.Pod.UID:
+		return fmt.Sprintf("pod %s has UID %s, the lease has %s", l.Pod, p.UID, l.Pod.UID)
+	}
+	return ""
+}
+
+// inPlace reports a lease whose address is in another namespace than its own.
+func (c *comparison) inPlace(l *ledger.Lease, places []place) {
+	own := c.byName[l.NetNS]
+	if own == nil || slices.ContainsFunc(places, func(p place) bool { return p.Namespace == own }) {
+		return
+	}
+	p := places[0]
+	c.add(numElsewhere, subjectOf(l),
+		fmt.Sprintf("%s is leased to %s with network namespace %s, and is on %s", l.Addr, holder(l), l.NetNS, p),
+		[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, l.Addr)}},
+		append(leaseFacts(l), "address on "+p.String())...)
+}
+
+// endpoint returns the statement of the engine about an endpoint with an address on a
+// network of our driver, "" if there is none.
+func (c *comparison) endpoint(a netip.Addr) string {
+	if c.world.Engine == nil {
+		return ""
+	}
+	found := ""
+	for i := range c.world.Engine.Networks {
+		n := &c.world.Engine.Networks[i]
+		for _, e := range n.Endpoints {
+			if n.IPAMDriver == c.world.Driver && slices.Contains(e.Addrs, a) {
+				text := fmt.Sprintf("container %s has %s on network %s", e.Name, a, n.Name)
+				if found == "" || text < found {
+					found = text
+				}
+			}
+		}
+	}
+	return found
+}
+
+// quarantines reports quarantined addresses that no witness shows in use.
+func (c *comparison) quarantines() {
+	for i := range c.book.Leases {
+		l := &c.book.Leases[i]
+		if l.State != ledger.Quarantined || c.book.young(l) || !c.complete() || len(c.places[l.Addr]) > 0 {
+			continue
+		}
+		if _, used := c.pods[l.Addr]; used || c.engineMissing() || len(c.uses(l.Addr)) > 0 {
+			continue
+		}
+		c.add(numUnusedQuarantine, subjectOf(l),
+			fmt.Sprintf("%s of pool %q is quarantined (%s), and no witness shows a use of it", l.Addr, l.Pool, l.Reason),
+			[]witness.Evidence{{Witness: witness.Kernel, Text: "no network namespace has " + l.Addr.String()}},
+			append(leaseFacts(l), "reason "+l.Reason)...)
+	}
+}
+
+// engineMissing reports whether the engine should be asked and cannot.
+func (c *comparison) engineMissing() bool {
+	return c.world.Engine == nil && c.world.Report(witness.Engine).State == witness.Missing && c.book.DockerOn
+}
+
+// uses returns the statements of the engine about an address on networks of our driver,
+// sorted.
+func (c *comparison) uses(a netip.Addr) (all []string) {
+	if c.world.Engine == nil {
+		return nil
+	}
+	for _, u := range c.world.Engine.Uses(c.world.Driver, a) {
+		all = append(all, fmt.Sprintf("network %s uses %s: %s", u.Network.Name, a, u.What))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// witnesses reports each witness that the book needs and that cannot be asked.
+func (c *comparison) witnesses() {
+	need := map[witness.Name]string{}
+	if len(c.book.Blocks) > 0 {
+		need[witness.Kernel] = "to find the addresses of " + strconv.Itoa(len(c.book.Blocks)) + " blocks"
+	}
+	if c.book.DockerOn && len(c.book.Docker) > 0 {
+		need[witness.Engine] = "for the pools of Docker"
+	}
+	for i := range c.book.Leases {
+		l := &c.book.Leases[i]
+		if !compared(l) {
+			continue
+		}
+		for _, name := range witness.Required(*l) {
+			if need[name] == "" {
+				need[name] = "for the leases of " + l.Purpose.String() + "s"
+			}
+		}
+	}
+	for _, name := range witness.Names() {
+		if need[name] == "" {
+			continue
+		}
+		why := c.missing(name)
+		if why == "" {
+			continue
+		}
+		c.add(numWitness, Subject{Object: string(name)},
+			fmt.Sprintf("the %s is needed %s and cannot be asked: %s", name, need[name], why),
+			[]witness.Evidence{{Witness: name, Text: why}})
+	}
+}
+
+// missing returns the reason for which a witness cannot tell what the comparison needs,
+// "" if it can or if it does not apply. The kernel always applies.
+func (c *comparison) missing(name witness.Name) string {
+	r := c.world.Report(name)
+	switch {
+	case name == witness.Kernel && c.world.Kernel != nil:
+		if c.complete() {
+			return ""
+		}
+		return "it does not see all network namespaces: " + c.world.Kernel.Hidden
+	case r.State == witness.Missing, name == witness.Kernel:
+		return r.Reason
+	}
+	return ""
+}
