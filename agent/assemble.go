@@ -203,6 +203,7 @@ func (a *assembly) makeClaimers(d dependencies) (err error) {
 		Disk:      d.disk,
 		EventLoop: a.loop,
 		Leases:    idLeases{a.ledger},
+		Docker:    a.dockerSubnets,
 		Identity: nodesync.Identity{
 			Name:       a.node.Name,
 			Instance:   d.instance,

@@ -41,6 +41,17 @@ func (a *assembly) dockerDriver(
 	}
 }
 
+// dockerSubnets returns the subnets of Docker's networks, apart from parts of the pod
+// network. It reads the ledger: the driver may be waiting for the event loop.
+func (a *assembly) dockerSubnets() (all []netip.Prefix) {
+	for _, b := range a.ledger.Stats() {
+		if ipamapi.OfDocker(b.Pool) {
+			all = append(all, b.Block)
+		}
+	}
+	return all
+}
+
 // networks are those of the cluster, all of them.
 func (a *assembly) networks() (all []netip.Prefix) {
 	for _, f := range a.contivconf.Cluster().Families {

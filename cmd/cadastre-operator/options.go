@@ -28,10 +28,11 @@ const (
 	controllerKSR         = "ksr"
 	controllerNodeIDs     = "nodeids"
 	controllerNetResource = "netresource"
+	controllerAudit       = "audit"
 )
 
 func allControllers() []string {
-	return []string{controllerNodeIPAM, controllerKSR, controllerNodeIDs, controllerNetResource}
+	return []string{controllerNodeIPAM, controllerKSR, controllerNodeIDs, controllerNetResource, controllerAudit}
 }
 
 // Names of the flags, as in Kubernetes' controller manager if it has them. Those of
@@ -60,6 +61,7 @@ const (
 	flagUsername       = "kvdb-username"
 	flagPasswordFile   = "kvdb-password-file"
 	flagExpire         = "node-id-expire"
+	flagAuditEvery     = "audit-interval"
 	flagVerbosity      = "v"
 	flagVersion        = "version"
 )
@@ -89,6 +91,7 @@ type options struct {
 	netresource poolOptions
 	store       storeOptions
 	expire      time.Duration
+	auditEvery  time.Duration
 	verbosity   int
 	version     bool
 }
@@ -229,6 +232,13 @@ func (o *options) register(fs *pflag.FlagSet) {
 		"how long a node without a Node object keeps its ID and its claims after its agent's last beat, longer than the agents' cadastre.nodeIDs.expire; 0: it is never released",
 	)
 
+	fs.DurationVar(
+		&o.auditEvery,
+		flagAuditEvery,
+		30*time.Second,
+		"longest time between two comparisons of the cluster's objects with each other, which cadastre check --cluster shows; after a change it is half of that",
+	)
+
 	fs.IntVarP(&o.verbosity, flagVerbosity, flagVerbosity, 0, "log verbosity: 0, or 4 for debugging")
 	fs.BoolVar(&o.version, flagVersion, false, "print the version and exit")
 }
@@ -255,6 +265,9 @@ func (o *options) validate() []error {
 	}
 	if o.expire < 0 {
 		p.add(flagExpire, o.expire, "it must not be negative: write 0 for never")
+	}
+	if o.auditEvery < time.Second {
+		p.add(flagAuditEvery, o.auditEvery, "it must be at least 1s")
 	}
 	if o.verbosity < 0 || o.verbosity > 10 {
 		p.add(flagVerbosity, o.verbosity, "it must be 0 to 10")
@@ -381,6 +394,9 @@ func (o *options) plan() plan {
 		not[controllerNodeIDs] = "--" + flagEndpoints + " is not given"
 	case o.expire == 0:
 		not[controllerNodeIDs] = "--" + flagExpire + " is 0"
+	}
+	if slices.Contains(wanted, controllerAudit) && !o.store.configured() {
+		not[controllerAudit] = "neither --" + flagEndpoints + " nor --" + flagStoreType + "=" + storeKubernetes + " is given"
 	}
 	var run []string
 	for _, name := range allControllers() {

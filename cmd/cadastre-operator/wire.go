@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"net"
 	goruntime "runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"k8s.io/client-go/informers"
 
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/operator/audit"
 	"github.com/cadastre/cadastre/operator/ksr"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
@@ -28,6 +31,7 @@ import (
 	"github.com/cadastre/cadastre/operator/nodeipam/agentclaims"
 	"github.com/cadastre/cadastre/operator/runner"
 	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/witness"
 )
 
 // operator holds the parts of the program that exist before it leads.
@@ -115,6 +119,7 @@ func (p *operator) controllers(term *runner.Term) (all []runner.Controller, err 
 		controllerKSR:         p.reflector,
 		controllerNodeIDs:     p.releaser,
 		controllerNetResource: p.netResource,
+		controllerAudit:       p.audit,
 	}
 	for _, name := range allControllers() {
 		if why := plan.not[name]; why != "" {
@@ -240,6 +245,27 @@ func (p *operator) releaser(term *runner.Term) (c runner.Controller, _ error) {
 	})
 	c.Metrics = []prometheus.Collector{r.Metrics()}
 	c.Run = r.Run
+	return c, nil
+}
+
+// audit returns the controller that compares the objects of the cluster with each other.
+func (p *operator) audit(term *runner.Term) (c runner.Controller, _ error) {
+	deps := audit.Deps{
+		Log:      p.log,
+		Client:   p.clients.kube,
+		Store:    p.store,
+		Instance: p.identity,
+		Fence:    term.Check,
+		Services: witness.ParsePrefixes(strings.Split(p.options.nodeipam.Service, ",")),
+		Every:    p.options.auditEvery,
+		Confirm:  p.options.auditEvery / 2,
+	}
+	if slices.Contains(p.options.plan().run, controllerNetResource) {
+		deps.Dynamic = p.clients.dynamic
+	}
+	a := audit.New(deps)
+	c.Metrics = []prometheus.Collector{a.Metrics()}
+	c.Run = a.Run
 	return c, nil
 }
 

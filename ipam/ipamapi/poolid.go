@@ -56,6 +56,10 @@ func (id poolID) ledgerPool() string {
 // ledgerPrefix is the prefix of the names of Docker's pools in the ledger.
 const ledgerPrefix = "docker/"
 
+// OfDocker reports whether a pool of the ledger is one that a Driver has made, apart from
+// the pod network.
+func OfDocker(ledgerPool string) bool { return strings.HasPrefix(ledgerPool, ledgerPrefix) }
+
 // allocates returns the part that requests for any address are served from.
 func (id poolID) allocates() netip.Prefix {
 	if id.sub.IsValid() {

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +27,7 @@ type IDClaimerDeps struct {
 	Disk      Disk
 	EventLoop controller.EventLoop // gets a NodeIDChange when a problem comes or goes
 	Leases    Leases
+	Docker    func() []netip.Prefix // subnets of Docker's networks that are not parts of the pod network; may be nil
 	Identity  Identity
 	Refresh   time.Duration // between two beats, at most
 	FirstWait time.Duration // the first claim in a store waits for nodes that know more; 0: not
@@ -140,6 +143,21 @@ func (k *IDClaimer) poolUses() []*kv.PoolUse {
 		return nil
 	}
 	return k.pools.PoolUses()
+}
+
+// dockerSubnets returns the subnets of Docker's networks, each once and at most
+// kv.MaxDockerSubnets, and the number of further ones.
+func (k *IDClaimer) dockerSubnets() (subnets []string, more uint32) {
+	if k.deps.Docker == nil {
+		return nil, 0
+	}
+	all := k.deps.Docker()
+	slices.SortFunc(all, netip.Prefix.Compare)
+	all = slices.Compact(all)
+	for _, p := range all[:min(len(all), kv.MaxDockerSubnets)] {
+		subnets = append(subnets, p.String())
+	}
+	return subnets, uint32(len(all) - len(subnets))
 }
 
 // storeIsRead reports whether the agent reads the cluster store.

@@ -65,6 +65,7 @@ func (k *IDClaimer) beatOnce(ctx context.Context, held Held) error {
 	}
 	beat := k.deps.Identity.beat(held, k.deps.Now())
 	beat.Pools = k.poolUses()
+	beat.DockerSubnets, beat.DockerSubnetsMore = k.dockerSubnets()
 	t.put(kv.BeatKey(held.ID), now.beatAt, beat)
 	k.own = own{}
 	if err := k.twins.try(beat); err != nil {
