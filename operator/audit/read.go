@@ -30,8 +30,8 @@ type reading struct {
 	leftOut  []string // what is not compared, with the reason
 }
 
-// silence is how long an agent is not there before it counts as silent, if its beat does
-// not say how long it may allocate without the store.
+// silence is the time without a beat after which an agent counts as silent, if its beat
+// does not say how long it may allocate without the store.
 const silence = 10 * time.Minute
 
 // maxNodeReads limits the Nodes that one comparison asks the API server for.

@@ -14,7 +14,7 @@ import (
 	"github.com/cadastre/cadastre/witness"
 )
 
-// seen is what an observation has shown, as the test knows it without the Judge.
+// seen holds the facts of an observation, as the test knows them without the Judge.
 type seen struct {
 	uptime time.Duration
 	clean  bool // it shows the owner gone, and nothing puts that in doubt

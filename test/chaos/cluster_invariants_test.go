@@ -106,7 +106,7 @@ func (d *resident) checkBook() error {
 		return err
 	}
 	if len(report.Findings) > 0 {
-		err = fmt.Errorf("check: %q", report.Findings)
+		err = fmt.Errorf("check: %+v", report.Findings)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

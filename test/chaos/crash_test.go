@@ -336,7 +336,7 @@ func (c *crash) compare() {
 		return
 	}
 	if len(report.Findings) > 0 {
-		c.fail(fmt.Errorf("check: %q", report.Findings))
+		c.fail(fmt.Errorf("check: %+v", report.Findings))
 	}
 	if c.infra == 0 { // the first agent may not have come to it yet
 		c.infra = infra

@@ -206,7 +206,7 @@ func (p *past) same() error {
 		return err
 	}
 	if len(report.Findings) > 0 {
-		return fmt.Errorf("check: %q", report.Findings)
+		return fmt.Errorf("check: %+v", report.Findings)
 	}
 	for _, h := range p.held {
 		r, f, err := ask(p.socket(), h.Key.request(Add), leaving{})
