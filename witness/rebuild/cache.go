@@ -1,0 +1,154 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rebuild
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// cached holds the fields of a file of libcni's result cache.
+type cached struct {
+	ContainerID string      `json:"containerId"`
+	Config      []byte      `json:"config"`
+	IfName      string      `json:"ifName"`
+	NetworkName string      `json:"networkName"`
+	NetNS       string      `json:"netns"`
+	CNIArgs     [][2]string `json:"cniArgs"`
+	Result      struct {
+		IPs []struct {
+			Address string `json:"address"`
+		} `json:"ips"`
+		IP4, IP6 *struct { // of CNI 0.2
+			IP string `json:"ip"`
+		}
+	} `json:"result"`
+}
+
+// kindOfCache is the kind of the files that this package decodes.
+const kindOfCache = "cniCacheV1"
+
+// ReadCache returns the attachments in a result cache of libcni, such as
+// /var/lib/cni/results, whose network uses one of our plugins by the given name. A folder
+// that does not exist has none. A file that cannot be decoded is an error: the lease that
+// it belongs to would be lost.
+func ReadCache(dir, plugin string) (all []Attachment, err error) {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the CNI results: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // its attachment was removed meanwhile
+		}
+		var a *Attachment
+		if err == nil {
+			a, err = decodeCached(text, plugin)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the CNI result %s: %w", path, err)
+		}
+		if a != nil {
+			all = append(all, *a)
+		}
+	}
+	return all, nil
+}
+
+// decodeCached returns the attachment in a file, nil if it is of another plugin or kind.
+func decodeCached(text []byte, plugin string) (*Attachment, error) {
+	var kind struct {
+		Kind string `json:"kind"`
+	}
+	if err := json.Unmarshal(text, &kind); err != nil {
+		return nil, err
+	}
+	if kind.Kind != kindOfCache {
+		return nil, nil
+	}
+	var c cached
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, err
+	}
+	ours, err := uses(c.Config, plugin)
+	if err != nil || !ours {
+		return nil, err
+	}
+	a := &Attachment{
+		Key:   ledger.Key{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName},
+		Pod:   c.pod(),
+		NetNS: c.NetNS,
+	}
+	for _, text := range c.addresses() {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, err
+		}
+		a.Addrs = append(a.Addrs, p.Addr())
+	}
+	return a, nil
+}
+
+func (c *cached) addresses() (all []string) {
+	for _, ip := range c.Result.IPs {
+		all = append(all, ip.Address)
+	}
+	if c.Result.IP4 != nil {
+		all = append(all, c.Result.IP4.IP)
+	}
+	if c.Result.IP6 != nil {
+		all = append(all, c.Result.IP6.IP)
+	}
+	return all
+}
+
+// pod returns the pod that the runtime has named in CNI_ARGS.
+func (c *cached) pod() (p ledger.Pod) {
+	for _, arg := range c.CNIArgs {
+		switch arg[0] {
+		case "K8S_POD_NAMESPACE":
+			p.Namespace = arg[1]
+		case "K8S_POD_NAME":
+			p.Name = arg[1]
+		case "K8S_POD_UID":
+			p.UID = arg[1]
+		}
+	}
+	return p
+}
+
+// uses reports whether a CNI configuration or list of them has a plugin.
+func uses(config []byte, plugin string) (bool, error) {
+	type part struct {
+		Type string `json:"type"`
+		IPAM struct {
+			Type string `json:"type"`
+		} `json:"ipam"`
+	}
+	var list struct {
+		part
+		Plugins []part `json:"plugins"`
+	}
+	if err := json.Unmarshal(config, &list); err != nil {
+		return false, fmt.Errorf("its configuration: %w", err)
+	}
+	for _, p := range append(list.Plugins, list.part) {
+		if p.Type == plugin || p.IPAM.Type == plugin {
+			return true, nil
+		}
+	}
+	return false, nil
+}
