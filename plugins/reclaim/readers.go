@@ -57,47 +57,55 @@ const readTimeout = 10 * time.Second
 // read reads all witnesses, one after the other.
 func (p *Plugin) read(ctx context.Context, leases []ledger.Lease) *witness.World {
 	w := &witness.World{Taken: p.Now().UTC(), Driver: p.Driver}
-	p.readOne(ctx, w, witness.Cluster, p.Readers.Cluster, func(ctx context.Context, r *witness.Report) (err error) {
+	p.readOne(ctx, w, witness.Cluster, p.Readers.Cluster, func(ctx context.Context, r *witness.Report) error {
 		if p.Readers.Cluster == nil {
 			return errNoReader
 		}
-		if w.Cluster, err = p.Readers.Cluster.Read(ctx); err != nil {
+		view, err := p.Readers.Cluster.Read(ctx)
+		if err != nil {
 			return err
 		}
+		w.Cluster = view
 		r.Read, r.Objects = w.Cluster.Taken, len(w.Cluster.Pods)
 		r.Source = fmt.Sprintf("state of revision %d", w.Cluster.Revision)
 		return nil
 	})
-	p.readOne(ctx, w, witness.Engine, p.Readers.Engine, func(ctx context.Context, r *witness.Report) (err error) {
+	p.readOne(ctx, w, witness.Engine, p.Readers.Engine, func(ctx context.Context, r *witness.Report) error {
 		if p.Readers.Engine == nil {
 			return errNoReader
 		}
-		if w.Engine, err = p.Readers.Engine.Read(ctx); err != nil {
+		view, err := p.Readers.Engine.Read(ctx)
+		if err != nil {
 			return err
 		}
+		w.Engine = view
 		r.Read, r.Source = w.Engine.Taken, "Docker "+w.Engine.Version
 		for i := range w.Engine.Networks {
 			r.Objects += len(w.Engine.Networks[i].Endpoints)
 		}
 		return nil
 	})
-	p.readOne(ctx, w, witness.Runtime, p.Readers.Runtime, func(ctx context.Context, r *witness.Report) (err error) {
+	p.readOne(ctx, w, witness.Runtime, p.Readers.Runtime, func(ctx context.Context, r *witness.Report) error {
 		if p.Readers.Runtime == nil {
 			return errNoReader
 		}
-		if w.Runtime, err = p.Readers.Runtime.Read(ctx); err != nil {
+		view, err := p.Readers.Runtime.Read(ctx)
+		if err != nil {
 			return err
 		}
+		w.Runtime = view
 		r.Read, r.Source, r.Objects = w.Runtime.Taken, w.Runtime.Source, len(w.Runtime.Sandboxes)
 		return nil
 	})
-	p.readOne(ctx, w, witness.Kernel, p.Readers.Kernel, func(ctx context.Context, r *witness.Report) (err error) {
+	p.readOne(ctx, w, witness.Kernel, p.Readers.Kernel, func(ctx context.Context, r *witness.Report) error {
 		if p.Readers.Kernel == nil {
 			return errNoReader
 		}
-		if w.Kernel, err = p.Readers.Kernel.Read(ctx, paths(leases)); err != nil {
+		view, err := p.Readers.Kernel.Read(ctx, paths(leases))
+		if err != nil {
 			return err
 		}
+		w.Kernel = view
 		r.Read, r.Source, r.Limits = w.Kernel.Taken, "netlink", firstOf(w.Kernel.Hidden, w.Kernel.Limits)
 		r.Objects = len(w.Kernel.Namespaces)
 		return nil

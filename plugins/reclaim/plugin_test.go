@@ -1,0 +1,423 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/journal"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/reclaim"
+	"github.com/cadastre/cadastre/witness"
+)
+
+// node is a plugin over a real ledger; the test says what the witnesses show.
+type node struct {
+	*reclaim.Plugin
+	g       Gomega
+	memory  *journal.Memory
+	ledger  *ledger.Ledger
+	wall    time.Time
+	uptime  time.Duration
+	boot    string
+	bootErr error
+
+	places    map[netip.Addr]string // the addresses that a namespace has, with its file
+	hidden    string
+	sandboxes []witness.Sandbox
+	kernelErr error
+	cri       error
+	during    func() // called while the witnesses are read
+	degraded  string
+	starting  string
+	busy      bool
+	releases  int
+}
+
+type kernelOf struct{ n *node }
+
+func (k kernelOf) Read(context.Context, []string) (*witness.KernelView, error) {
+	if k.n.during != nil {
+		k.n.during()
+	}
+	v := &witness.KernelView{Taken: k.n.wall, Hidden: k.n.hidden, Namespaces: []witness.Namespace{{Host: true}}}
+	for a, path := range k.n.places {
+		link := witness.Link{Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(a, 24)}}
+		v.Namespaces = append(v.Namespaces, witness.Namespace{Paths: []string{path}, Links: []witness.Link{link}})
+	}
+	return v, k.n.kernelErr
+}
+
+type runtimeOf struct{ n *node }
+
+func (r runtimeOf) Read(context.Context) (*witness.RuntimeView, error) {
+	return &witness.RuntimeView{Taken: r.n.wall, Name: "containerd", Sandboxes: r.n.sandboxes}, r.n.cri
+}
+
+// Busy and Reclaim are the door of pods.
+func (n *node) Busy(ledger.Key) bool { return n.busy }
+
+func (n *node) Reclaim(ctx context.Context, l ledger.Lease, reason string) (bool, error) {
+	n.releases++
+	freed, err := n.ledger.Release(ctx, ledger.Selector{Key: l.Key, Generation: l.Generation, Reason: reason})
+	return len(freed) > 0, err
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{
+		g: NewWithT(t), memory: journal.NewMemory(), places: map[netip.Addr]string{}, boot: "b1",
+		wall: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), uptime: time.Hour,
+	}
+	n.start()
+	return n
+}
+
+// start is a new process over the same journal.
+func (n *node) start() {
+	var err error
+	n.ledger, err = ledger.Open(context.Background(), n.memory, ledger.Options{
+		Now: func() time.Time { return n.wall }, Uptime: func() time.Duration { return n.uptime }, BootID: n.boot,
+	})
+	n.g.Expect(err).NotTo(HaveOccurred())
+	st := n.ledger.Begin()
+	n.g.Expect(st.SetPool(ledger.Pool{Name: "default", CoolDown: time.Minute, ReserveEdges: true})).To(Succeed())
+	n.g.Expect(st.SetBlocks("default", []netip.Prefix{netip.MustParsePrefix("10.1.5.0/24")})).To(Succeed())
+	n.g.Expect(st.Commit(context.Background())).To(Succeed())
+	n.Plugin = reclaim.NewPlugin(reclaim.Deps{
+		PluginDeps: controller.PluginDeps{Log: slog.New(slog.DiscardHandler)},
+		Config:     reclaim.Config{Enabled: true, Interval: 20 * time.Second, Grace: time.Minute, Undo: 10 * time.Minute},
+		Ledger:     n.ledger,
+		Readers:    reclaim.Readers{Kernel: kernelOf{n}, Runtime: runtimeOf{n}},
+		Doors:      map[ledger.Purpose]reclaim.Door{ledger.ForPod: n},
+		Now:        func() time.Time { return n.wall },
+		Uptime:     func() time.Duration { return n.uptime },
+		BootID:     func() (string, error) { return n.boot, n.bootErr },
+		Degraded:   func() string { return n.degraded },
+		Starting:   func() string { return n.starting },
+	})
+}
+
+func key(container string) ledger.Key {
+	return ledger.Key{Network: "pods", ContainerID: container, IfName: "eth0"}
+}
+
+func (n *node) add(container string) ledger.Lease {
+	leases, _, err := n.ledger.Claim(context.Background(), ledger.Request{Pool: "default", Key: key(container)})
+	n.g.Expect(err).NotTo(HaveOccurred())
+	return leases[0]
+}
+
+// rounds lets a time pass, with a round in each interval.
+func (n *node) rounds(d time.Duration) {
+	for end := n.uptime + d; n.uptime < end; {
+		n.wall, n.uptime = n.wall.Add(20*time.Second), n.uptime+20*time.Second
+		_, err := n.Round(context.Background())
+		n.g.Expect(err).NotTo(HaveOccurred())
+	}
+}
+
+// state returns the state of the lease of a container: "" if it has none.
+func (n *node) state(container string) string {
+	leases := n.ledger.ByKey(key(container))
+	if len(leases) == 0 {
+		return ""
+	}
+	return leases[0].State.String()
+}
+
+func TestALeaseIsReclaimed(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	l := n.add("c1")
+	used := n.add("c2")
+	n.sandboxes = []witness.Sandbox{{ID: "c2"}}
+	n.rounds(80 * time.Second)
+	g.Expect(n.state("c1")).To(Equal("pending"))
+	pending := n.Pending()
+	g.Expect(pending).To(HaveLen(1))
+	g.Expect(pending[0].Lease.Reason).To(ContainSubstring("runtime: containerd has no sandbox c1"))
+	g.Expect(pending[0].Until).To(Equal(n.wall.Add(10 * time.Minute)))
+	g.Expect(n.Counts().Pending).To(Equal(1))
+
+	n.rounds(10*time.Minute - 20*time.Second)
+	g.Expect(n.state("c1")).To(Equal("pending"))
+	n.rounds(20 * time.Second)
+	g.Expect(n.state("c1")).To(BeEmpty())
+	g.Expect(n.releases).To(Equal(1))
+	cools, ok := n.ledger.Lookup("default", l.Addr)
+	g.Expect(ok).To(BeTrue())
+	g.Expect(cools.State).To(Equal(ledger.Cooling))
+	g.Expect(n.state("c2")).To(Equal("held"), used.Addr.String())
+	g.Expect(n.Ended()[0].Outcome).To(Equal(reclaim.OutcomeReclaimed))
+	g.Expect(n.Counts().Reclaimed).To(BeEquivalentTo(1))
+	g.Expect(n.ledger.Check(t.Context())).To(BeEmpty())
+}
+
+// What ends a pending reclaim makes the lease held, and on the disk.
+func TestAPendingReclaimEnds(t *testing.T) {
+	for name, end := range map[string]func(n *node){
+		"the sandbox is there":        func(n *node) { n.sandboxes = []witness.Sandbox{{ID: "c1"}}; n.rounds(20 * time.Second) },
+		"the address is there":        func(n *node) { n.places[n.Pending()[0].Lease.Addr] = "/run/netns/x"; n.rounds(20 * time.Second) },
+		"the kernel cannot be read":   func(n *node) { n.kernelErr = errors.New("permission denied"); n.rounds(20 * time.Second) },
+		"the runtime cannot be read":  func(n *node) { n.cri = errors.New("connection refused"); n.rounds(20 * time.Second) },
+		"a namespace cannot be read":  func(n *node) { n.hidden = "/run/netns/y"; n.rounds(20 * time.Second) },
+		"the boot ID cannot be read":  func(n *node) { n.bootErr = errors.New("no such file"); n.rounds(20 * time.Second) },
+		"the database is in doubt":    func(n *node) { n.degraded = "in doubt"; n.rounds(20 * time.Second) },
+		"the clock jumped":            func(n *node) { n.wall = n.wall.Add(time.Hour); n.rounds(20 * time.Second) },
+		"the runtime repeats the ADD": func(n *node) { n.add("c1") },
+		"a person undoes it": func(n *node) {
+			_, err := n.Undo(context.Background(), n.Pending()[0].Lease.Addr, "")
+			n.g.Expect(err).NotTo(HaveOccurred())
+		},
+		"restart: it begins anew":                func(*node) {},
+		"restart: after longer than all of that": func(n *node) { n.uptime += 24 * time.Hour; n.wall = n.wall.Add(24 * time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			l := n.add("c1")
+			n.rounds(80 * time.Second)
+			n.g.Expect(n.state("c1")).To(Equal("pending"))
+			end(n)
+			if !strings.HasPrefix(name, "restart: ") {
+				n.g.Expect(n.state("c1")).To(Equal("held"))
+			}
+			n.start() // and on the disk
+			n.g.Expect(n.state("c1")).To(Equal("held"))
+			n.g.Expect(n.ledger.ByKey(key("c1"))[0].Generation).To(Equal(l.Generation))
+			n.g.Expect(n.ledger.ByKey(key("c1"))[0].Reason).To(BeEmpty())
+			n.g.Expect(n.ledger.Check(t.Context())).To(BeEmpty())
+			n.add("c9") // writes what is left
+			n.g.Expect(n.ledger.Check(t.Context())).To(BeEmpty())
+		})
+	}
+}
+
+// Undoing an address that is not pending says so.
+func TestUndoOfWhatIsNotPending(t *testing.T) {
+	n := newNode(t)
+	l := n.add("c1")
+	_, err := n.Undo(t.Context(), l.Addr, "")
+	n.g.Expect(err).To(MatchError(reclaim.ErrNotReclaiming))
+	n.rounds(80 * time.Second)
+	_, err = n.Undo(t.Context(), l.Addr, "another pool")
+	n.g.Expect(err).To(MatchError(reclaim.ErrNotReclaiming))
+	n.g.Expect(n.state("c1")).To(Equal("pending"))
+}
+
+// An agent that is switched to showing only changes nothing.
+func TestDisabled(t *testing.T) {
+	n := newNode(t)
+	n.Config.Enabled = false
+	n.add("c1")
+	n.places[netip.MustParseAddr("10.1.5.77")] = "/run/netns/x"
+	n.rounds(10 * time.Minute)
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+	_, ok := n.ledger.Lookup("default", netip.MustParseAddr("10.1.5.77"))
+	n.g.Expect(ok).To(BeFalse())
+	n.g.Expect(n.World().Kernel.Namespaces).To(HaveLen(2), "it reads them")
+}
+
+// Trying a round out changes nothing, however often.
+func TestPreview(t *testing.T) {
+	n := newNode(t)
+	n.add("c1")
+	n.rounds(time.Minute)
+	commits := n.memory.Commits()
+	for range 5 {
+		n.uptime, n.wall = n.uptime+20*time.Second, n.wall.Add(20*time.Second)
+		steps, world, err := n.Preview(t.Context())
+		n.g.Expect(err).NotTo(HaveOccurred())
+		n.g.Expect(world.Kernel).NotTo(BeNil())
+		n.g.Expect(steps).To(HaveLen(1))
+		n.g.Expect(steps[0].Action).To(Equal(reclaim.Begin))
+	}
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+	n.g.Expect(n.memory.Commits()).To(Equal(commits))
+}
+
+func TestAStrangerIsQuarantined(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	a := netip.MustParseAddr("10.1.5.77")
+	n.places[a] = "/run/netns/x"
+	n.rounds(20 * time.Second)
+	_, ok := n.ledger.Lookup("default", a)
+	g.Expect(ok).To(BeFalse(), "one observation is not enough")
+	n.rounds(20 * time.Second)
+	l, ok := n.ledger.Lookup("default", a)
+	g.Expect(ok).To(BeTrue())
+	g.Expect(l.State).To(Equal(ledger.Quarantined))
+	g.Expect(l.Reason).To(ContainSubstring("kernel: link eth0 of network namespace /run/netns/x has 10.1.5.77"))
+	g.Expect(n.Counts().Quarantined).To(BeEquivalentTo(1))
+	_, _, err := n.ledger.Claim(t.Context(), ledger.Request{Pool: "default", Key: key("c1"), Wanted: []netip.Addr{a}})
+	g.Expect(err).To(MatchError(ledger.ErrTaken))
+
+	n.start()
+	n.rounds(10 * time.Minute)
+	g.Expect(n.ledger.ByKey(l.Key)).To(HaveLen(1), "it is in use still, after a restart too")
+
+	delete(n.places, a)
+	n.hidden = "/run/netns/y"
+	n.rounds(time.Minute)
+	g.Expect(n.ledger.ByKey(l.Key)).To(HaveLen(1), "not all namespaces are seen")
+	n.hidden = ""
+	n.rounds(20 * time.Second)
+	g.Expect(n.ledger.ByKey(l.Key)).To(HaveLen(1), "one observation is not enough")
+	n.rounds(20 * time.Second)
+	g.Expect(n.ledger.ByKey(l.Key)).To(BeEmpty())
+	g.Expect(n.ledger.Check(t.Context())).To(BeEmpty())
+}
+
+// Addresses that are not allocated anyway, and those with a lease, are left alone.
+func TestWhatIsNotAStranger(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	n.g.Expect(n.ledger.Exclude(t.Context(), ledger.Exclusion{Pool: "default", Addr: netip.MustParseAddr("10.1.5.9"), Owner: "x", Reason: "y"})).To(Succeed())
+	for _, a := range []string{"10.1.5.0", "10.1.5.255", "10.1.5.9", "10.2.0.1", "fe80::1"} {
+		n.places[netip.MustParseAddr(a)] = "/run/netns/" + a
+	}
+	l := n.add("c1")
+	n.places[l.Addr] = "/run/netns/c1"
+	n.rounds(2 * time.Minute)
+	g.Expect(n.state("c1")).To(Equal("held"))
+
+	// The runtime releases the lease, then removes the link.
+	_, err := n.ledger.Release(t.Context(), ledger.Selector{Key: l.Key})
+	g.Expect(err).NotTo(HaveOccurred())
+	n.rounds(40 * time.Second)
+	cools, _ := n.ledger.Lookup("default", l.Addr)
+	g.Expect(cools.State).To(Equal(ledger.Cooling))
+	delete(n.places, l.Addr)
+	n.rounds(5 * time.Minute)
+
+	// The lease is claimed while the witnesses are read.
+	n.during = func() {
+		if l := n.add("c2"); n.places[l.Addr] == "" {
+			n.places[l.Addr] = "/run/netns/c2"
+		}
+	}
+	n.rounds(2 * time.Minute)
+	n.during = nil
+	// The agent is about to claim what pods have.
+	n.starting = "no resync yet"
+	n.places[netip.MustParseAddr("10.1.5.99")] = "/run/netns/z"
+	n.rounds(2 * time.Minute)
+	g.Expect(n.Counts().Quarantined).To(BeZero())
+	n.starting = ""
+	n.rounds(20 * time.Second)
+	g.Expect(n.Counts().Quarantined).To(BeZero(), "what was seen before does not count")
+}
+
+// A GC is an observation of the runtime where there is no CRI socket.
+func TestUnlisted(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	n.cri = errors.New("no such file or directory")
+	l, again := n.add("c1"), n.add("c2")
+	n.rounds(2 * time.Minute)
+	waits, err := n.Unlisted(t.Context(), "pods", []ledger.Lease{l, again})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(waits).To(ConsistOf(
+		ContainSubstring(l.Addr.String()+": it waits: a second observation"),
+		ContainSubstring(again.Addr.String()+": it waits: a second observation")))
+	n.Claimed(again.Key)
+	n.rounds(20 * time.Second)
+	g.Expect(n.state("c1")).To(Equal("pending"))
+	g.Expect(n.state("c2")).To(Equal("held"), "it was added again")
+	g.Expect(n.Pending()[0].Lease.Reason).To(ContainSubstring("the last CNI GC of network pods did not list c1"))
+
+	waits, err = n.Unlisted(t.Context(), "pods", nil) // the next GC lists all
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(waits).To(BeEmpty())
+	n.rounds(20 * time.Second)
+	g.Expect(n.state("c1")).To(Equal("held"))
+}
+
+// A GC of another network says nothing about this one, and a later claim of a key is not
+// the one that the GC did not list.
+func TestUnlistedOfAnotherClaim(t *testing.T) {
+	n := newNode(t)
+	n.cri = errors.New("no such file or directory")
+	l := n.add("c1")
+	_, err := n.Unlisted(t.Context(), "pods", []ledger.Lease{l})
+	n.g.Expect(err).NotTo(HaveOccurred())
+	_, err = n.Unlisted(t.Context(), "other", nil)
+	n.g.Expect(err).NotTo(HaveOccurred())
+	_, err = n.ledger.Release(t.Context(), ledger.Selector{Key: l.Key})
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.add("c1")
+	n.rounds(10 * time.Minute)
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+}
+
+// Leases without a door are not reclaimed.
+func TestWithoutADoor(t *testing.T) {
+	n := newNode(t)
+	n.Doors = nil
+	n.add("c1")
+	n.rounds(10 * time.Minute)
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+}
+
+// The ledger itself ends a reclaim whose plugin is stuck while the process lives.
+func TestTheLedgerEndsAReclaim(t *testing.T) {
+	n := newNode(t)
+	n.add("c1")
+	n.rounds(80 * time.Second)
+	n.uptime += 10*time.Minute + 29*20*time.Second
+	n.g.Expect(n.state("c1")).To(Equal("pending"))
+	n.uptime += 20 * time.Second
+	n.g.Expect(n.state("c1")).To(BeEmpty())
+}
+
+// Run reads at once and in each interval, and ends with its context.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- n.Run(ctx) }()
+		synctest.Wait()
+		n.g.Expect(n.Counts().Rounds).To(BeEquivalentTo(1))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		n.g.Expect(n.Counts().Rounds).To(BeEquivalentTo(4))
+		cancel()
+		n.g.Expect(<-ended).To(Succeed())
+	})
+}
+
+func TestReports(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	g.Expect(n.Reports()).To(HaveLen(4))
+	g.Expect(n.Reports()[0].Reason).To(Equal("it has not been read yet"))
+	n.rounds(20 * time.Second)
+	read := n.wall
+	n.cri = errors.New("connection refused")
+	n.rounds(20 * time.Second)
+	all := n.Reports()
+	var names []witness.Name
+	for _, r := range all {
+		names = append(names, r.Name)
+	}
+	g.Expect(names).To(Equal(witness.Names()))
+	g.Expect(all[0].State).To(Equal(witness.Present))
+	g.Expect(all[0].Objects).To(Equal(1))
+	g.Expect(all[1].State).To(Equal(witness.Missing))
+	g.Expect(all[1].Reason).To(Equal("connection refused"))
+	g.Expect(all[1].Read).To(Equal(read), "the last time that it was read")
+	g.Expect(all[2].State).To(Equal(witness.NotApplicable))
+}
