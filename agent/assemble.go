@@ -359,6 +359,7 @@ func (a *assembly) makeAPI(d dependencies) error {
 		Southbound: a.sink,
 		Cluster:    a.clusterViews(),
 		Reclaims:   a.reclaim,
+		Checker:    a.checks(),
 	}
 	if a.docker != nil {
 		deps.Docker = a.docker

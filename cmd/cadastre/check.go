@@ -58,7 +58,7 @@ func (a *app) check(ctx context.Context) error {
 		r.Findings = []localapi.Finding{}
 	}
 	if r.Witnesses == nil {
-		r.Witnesses = []localapi.CheckWitness{}
+		r.Witnesses = []localapi.Witness{}
 	}
 	if err := a.print(r, func(bool) string { return checkText(r) }); err != nil {
 		return err
@@ -142,7 +142,7 @@ func comparedText(r localapi.CheckReport) string {
 }
 
 // presentText names a witness with what it has shown.
-func presentText(w localapi.CheckWitness) string {
+func presentText(w localapi.Witness) string {
 	objects := map[string][2]string{
 		"kernel":  {"namespace", "namespaces"},
 		"runtime": {"sandbox", "sandboxes"},

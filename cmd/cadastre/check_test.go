@@ -20,7 +20,7 @@ func someReport(found ...localapi.Finding) localapi.CheckReport {
 		Node:     "node-5",
 		Leases:   12,
 		Findings: append([]localapi.Finding{}, found...),
-		Witnesses: []localapi.CheckWitness{
+		Witnesses: []localapi.Witness{
 			{Name: "kernel", State: "present", Source: "netlink", Objects: 14},
 			{Name: "runtime", State: "present", Source: "containerd 2.1", Objects: 12},
 			{Name: "engine", State: "not applicable", Reason: "no Docker"},
@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 	young := someReport()
 	young.Young, young.Pending = 2, 1
 	away := someReport(missing())
-	away.Witnesses[1] = localapi.CheckWitness{Name: "runtime", State: "missing", Reason: "no socket"}
+	away.Witnesses[1] = localapi.Witness{Name: "runtime", State: "missing", Reason: "no socket"}
 	for _, c := range []struct {
 		name   string
 		report localapi.CheckReport

@@ -100,9 +100,9 @@ func (c *Checks) round(ctx context.Context, contradictions []string) (findings.B
 	world := &witness.World{Taken: c.Now()}
 	if c.Witnesses != nil {
 		var err error
-		if world, err = c.Witnesses.Round(ctx); err != nil {
+		if world, err = c.Witnesses.Round(ctx); world == nil {
 			return findings.Book{}, nil, fmt.Errorf("read the witnesses: %w", err)
-		}
+		} // with a world, err is that of an action of the round, which the next round repeats
 	}
 	book, err := c.book()
 	book.Contradictions = contradictions
@@ -193,7 +193,7 @@ func reportOf(book *findings.Book, world *witness.World, found []findings.Findin
 		Leases:    len(book.Leases),
 		Young:     book.Young(),
 		Findings:  make([]localapi.Finding, 0, len(found)),
-		Witnesses: []localapi.CheckWitness{},
+		Witnesses: []localapi.Witness{},
 	}
 	for i := range book.Leases {
 		if book.Leases[i].State == ledger.Pending {
@@ -204,15 +204,7 @@ func reportOf(book *findings.Book, world *witness.World, found []findings.Findin
 		r.Findings = append(r.Findings, findingOf(&found[i]))
 	}
 	for _, name := range witness.Names() {
-		w := world.Report(name)
-		r.Witnesses = append(r.Witnesses, localapi.CheckWitness{
-			Name:    string(name),
-			State:   w.State.String(),
-			Reason:  w.Reason,
-			Source:  w.Source,
-			Limits:  w.Limits,
-			Objects: w.Objects,
-		})
+		r.Witnesses = append(r.Witnesses, WitnessOf(world.Report(name)))
 	}
 	return r
 }

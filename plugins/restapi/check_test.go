@@ -173,8 +173,8 @@ func TestCheckIsCleanWithTheWitnessesThatAgree(t *testing.T) {
 	g.Expect(r.Leases).To(Equal(len(a.book.Leases())))
 	g.Expect(w.n).To(Equal(1), "a clean round needs no second one")
 	g.Expect(r.Witnesses).To(HaveLen(4))
-	g.Expect(r.Witnesses[1]).To(Equal(localapi.CheckWitness{Name: "runtime", State: "present", Source: "containerd 2.1.4", Objects: 3}))
-	g.Expect(r.Witnesses[2]).To(Equal(localapi.CheckWitness{Name: "engine", State: "not applicable", Reason: "no Docker"}))
+	g.Expect(r.Witnesses[1]).To(Equal(localapi.Witness{Name: "runtime", State: "present", Source: "containerd 2.1.4", Objects: 3}))
+	g.Expect(r.Witnesses[2]).To(Equal(localapi.Witness{Name: "engine", State: "not applicable", Reason: "no Docker"}))
 }
 
 func TestCheckReportsWhatTwoRoundsShow(t *testing.T) {

@@ -216,6 +216,10 @@ func networkNeighbours() []difference {
 				n.namespace(path).Routes = n.namespace(path).Routes[:1]
 			}
 		}, nil},
+		{"the routes of a pod are hidden", func(n *node) {
+			ns := n.namespace("/var/run/netns/web")
+			ns.Routes, ns.RoutesHidden = nil, true
+		}, nil},
 		{"the default route is on another link", func(n *node) {
 			ns := n.namespace("/var/run/netns/web")
 			ns.Routes[1].Link, ns.Routes[1].Gateway = 9, addr("192.168.1.1")

@@ -116,7 +116,7 @@ func (c *comparison) defaultRoutes(all []attachment) {
 	}
 	for _, a := range all {
 		other := routed[of(a)]
-		if _, ok := hasDefault(a.place.Namespace, a.lease.Addr.Is4()); ok || other == "" {
+		if _, ok := hasDefault(a.place.Namespace, a.lease.Addr.Is4()); ok || other == "" || a.place.RoutesHidden {
 			continue
 		}
 		c.add(numDefaultRoute, subjectOf(a.lease),

@@ -16,18 +16,18 @@ const (
 
 // CheckReport compares the ledger with itself and with the witnesses.
 type CheckReport struct {
-	Node      string         `json:"node"`
-	Taken     time.Time      `json:"taken"` // the time of the last round of the witnesses
-	Leases    int            `json:"leases"`
-	Young     int            `json:"young"`   // leases that were not compared: their ADD may be in progress
-	Pending   int            `json:"pending"` // leases that end unless they are confirmed, such as those being reclaimed
-	Findings  []Finding      `json:"findings"`
-	Witnesses []CheckWitness `json:"witnesses"`
+	Node      string    `json:"node"`
+	Taken     time.Time `json:"taken"` // the time of the last round of the witnesses
+	Leases    int       `json:"leases"`
+	Young     int       `json:"young"`   // leases that were not compared: their ADD may be in progress
+	Pending   int       `json:"pending"` // leases that end unless they are confirmed, such as those being reclaimed
+	Findings  []Finding `json:"findings"`
+	Witnesses []Witness `json:"witnesses"` // at that round
 }
 
 // CannotTell reports whether a witness is missing that the leases of the node need, or
-// whether the agent names no witness at all, as an older one does. Then
-// the absence of other findings proves nothing.
+// the agent names no witness at all, as an older one does. Then the absence of other
+// findings proves nothing.
 func (r *CheckReport) CannotTell() bool {
 	if len(r.Witnesses) == 0 {
 		return true
@@ -53,16 +53,6 @@ func (r *CheckReport) Differences() (n int) {
 
 // FindingWitnessMissing is the name of the finding about a missing witness.
 const FindingWitnessMissing = "witness-missing"
-
-// CheckWitness describes a witness in the last round of a check.
-type CheckWitness struct {
-	Name    string `json:"name"`
-	State   string `json:"state"`            // present, missing, not applicable
-	Reason  string `json:"reason,omitempty"` // of the last two
-	Source  string `json:"source,omitempty"` // what was read, such as "containerd 2.1.4"
-	Limits  string `json:"limits,omitempty"` // what it cannot prove here
-	Objects int    `json:"objects"`          // namespaces, sandboxes, endpoints or pods
-}
 
 // Finding is one difference between the ledger and the world. docs/findings.md lists the
 // numbers and names, which never change.
