@@ -343,6 +343,7 @@ func (a *assembly) makeAPI(d dependencies) error {
 			REST:    rest,
 			Metrics: metrics,
 		},
+		Now:        a.clock.now,
 		Agent:      a,
 		Ledger:     a.ledger,
 		Metrics:    a.metrics.Registry,

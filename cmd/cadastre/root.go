@@ -122,6 +122,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.leasesCmd(),
 		a.releaseCmd(),
 		a.eventsCmd(),
+		a.explainCmd(),
 		a.resyncCmd(),
 		a.checkCmd(),
 		a.nodeCmd(),
