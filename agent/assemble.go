@@ -266,6 +266,7 @@ func (a *assembly) makePlugins(d dependencies) {
 		Ready:      a.ready,
 		Unsynced:   a.unsynced,
 		Observe:    a.metrics.Served,
+		Explain:    a.explain,
 		Refused:    a.refused(),
 		IsPodPool:  func(name string) bool { return a.ipam.HasNetwork(name) },
 	})

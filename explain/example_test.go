@@ -23,7 +23,7 @@ func ExamplePool() {
 	}
 	fmt.Print(explain.Pool(n, "default").Text())
 	// Output:
-	// pool default: no IPv4 address is free in pool default of node node-5: block 10.1.5.0/24 has 252 held, 2 infra, 0 cooling, 0 quarantined and 2 reserved of 256 addresses
+	// pool default: no IP address is free in pool default (IPv4) of node node-5: block 10.1.5.0/24 has 252 held, 2 infra, 0 cooling, 0 quarantined and 2 reserved of 256 addresses
 	// ├─ node node-5 has node ID 5; its pod blocks come from the node ID
 	// └─ pool default: order next; a released address cools for 1m0s
 	//    └─ block 10.1.5.0/24 is full: 252 held, 2 infra, 0 cooling, 0 quarantined, 2 reserved, 0 free of 256

@@ -201,7 +201,7 @@ func TestReasonIsOneSentence(t *testing.T) {
 		err  error
 		want string
 	}{
-		{fullNode(), "default", fmt.Errorf("claim: %w", full), "no IPv4 address is free in pool default of node node-5: block 10.1.4.0/24 is draining; " +
+		{fullNode(), "default", fmt.Errorf("claim: %w", full), "no IP address is free in pool default (IPv4) of node node-5: block 10.1.4.0/24 is draining; " +
 			"block 10.1.5.0/24 has 250 held, 2 infra, 0 cooling, 1 quarantined and 3 reserved of 256 addresses"},
 		{suspended, "default", fmt.Errorf("claim: %w", ledger.ErrSuspended), "node node-5 allocates no new address: node ID 5 may belong to another node"},
 		{waiting, "default", fmt.Errorf("claim: %w of family ipv4 yet", ledger.ErrNoBlock), "pool default has no active block on node node-5: " +

@@ -217,8 +217,8 @@ func fullText(n *Node, pool string, f ledger.Family) string {
 	if blocks > shownAtMost {
 		texts = append(texts, fmt.Sprintf("and %d further blocks", blocks-shownAtMost))
 	}
-	return fmt.Sprintf("no %s address is free in pool %s of node %s: %s",
-		familyName(f), pool, n.Name, strings.Join(texts, "; "))
+	return fmt.Sprintf("no IP address is free in pool %s (%s) of node %s: %s",
+		pool, familyName(f), n.Name, strings.Join(texts, "; "))
 }
 
 // fixFull adds the ways to addresses for a full pool.
