@@ -36,6 +36,7 @@ type Record struct {
 type Subject struct {
 	Pod       string   `json:",omitempty"` // namespace/name
 	Container string   `json:",omitempty"`
+	Pool      string   `json:",omitempty"` // that the request names
 	Addresses []string `json:",omitempty"`
 }
 

@@ -185,3 +185,25 @@ func (e *HistoryEntry) about(a netip.Addr) bool {
 func sameID(want, id string) bool {
 	return want == id || len(want) >= shortID && len(id) > len(want) && id[:len(want)] == want
 }
+
+// HistoryBegin returns the time of the oldest entry, the zero time if there is none.
+func (l *Ledger) HistoryBegin(ctx context.Context) (time.Time, error) {
+	h := l.opt.History.Reader
+	if h == nil {
+		return time.Time{}, ErrNoHistory
+	}
+	oldest, _, err := h.HistoryBounds(ctx)
+	if err != nil || oldest == "" {
+		return time.Time{}, err
+	}
+	number, err := numberOf(oldest)
+	if err != nil {
+		return time.Time{}, err
+	}
+	found, err := h.ReadHistory(ctx, historyKey(number+1), 1)
+	if err != nil || len(found) == 0 {
+		return time.Time{}, err
+	}
+	e, err := decodeHistory(found[0])
+	return e.Time, err
+}

@@ -221,3 +221,16 @@ func (b *block) stat(f Family) BlockStat {
 	}
 	return s
 }
+
+// Policies returns the pools that SetPool has made known, by name.
+func (l *Ledger) Policies() (all []Pool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.order {
+		if p.known {
+			all = append(all, p.Pool)
+		}
+	}
+	slices.SortFunc(all, func(x, y Pool) int { return strings.Compare(x.Name, y.Name) })
+	return all
+}

@@ -3,7 +3,7 @@
 
 // Command cadastre is the command line for people: what a node ID means in
 // addresses, which addresses are allocated and to whom, and how the node's agent is.
-// kubectl finds it as a plugin where it is installed as kubectl-cadastre.
+// As kubectl-cadastre it is a plugin of kubectl: it asks the agent of a pod's node.
 //
 // plan (without --against), restore and database work on files; every other verb asks the
 // agent over its unix socket. All of them print with -o table, wide, json or
@@ -21,7 +21,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -29,18 +28,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)
+	a := newApp(os.Stdin, os.Stdout, os.Stderr, os.Getenv)
+	a.kubectl.plugin = isPlugin(os.Args[0])
+	code := a.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
-}
-
-// run is the whole program; it returns the exit code.
-func run(
-	ctx context.Context,
-	args []string,
-	stdin io.Reader,
-	stdout, stderr io.Writer,
-	getenv func(string) string,
-) int {
-	return newApp(stdin, stdout, stderr, getenv).run(ctx, args)
 }

@@ -68,7 +68,7 @@ func TestReleaseInterrupted(t *testing.T) {
 	defer end.Close()
 	errs := &gate{full: cancel} // the question comes
 	var out strings.Builder
-	g.Expect(run(ctx, []string{"release", "--ip", "10.1.5.2", "--socket", agent.socket}, silence, &out, errs, func(string) string { return "" })).To(Equal(exitFailed))
+	g.Expect(newApp(silence, &out, errs, func(string) string { return "" }).run(ctx, []string{"release", "--ip", "10.1.5.2", "--socket", agent.socket})).To(Equal(exitFailed))
 	g.Expect(errs.String()).To(Equal("Release this address? [y/N] cadastre: nothing was released\n"))
 	g.Expect(agent.requests).To(HaveLen(1))
 }

@@ -53,9 +53,10 @@ type app struct {
 	pause          func(context.Context, time.Duration) error // before the agent is asked again
 	restore        restoreFunc
 
-	socket string
-	output format
-	begun  bool // a verb has been called: its errors are not about usage
+	socket  string
+	kubectl kubectl
+	output  format
+	begun   bool // a verb has been called: its errors are not about usage
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) *app {
@@ -115,6 +116,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 	flags.StringVar(&a.socket, "socket", "", "the agent's socket (default $CADASTRE_SOCKET, else "+defaultSocket+")")
 	flags.VarP(&a.output, "output", "o", "how to print: "+strings.Join(formats(), ", "))
 	completeValues(root, "output", formats()...)
+	if a.kubectl.plugin {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl cadastre"}
+		a.kubectl.flags(root)
+	}
 	root.SetHelpCommand(helpCmd())
 	root.AddCommand(
 		a.planCmd(),
@@ -122,6 +127,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.leasesCmd(),
 		a.releaseCmd(),
 		a.eventsCmd(),
+		a.explainCmd(),
 		a.resyncCmd(),
 		a.checkCmd(),
 		a.repairCmd(),
@@ -179,6 +185,9 @@ func helpCmd() *cobra.Command {
 func (a *app) verb(f func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		a.begun = true
+		if a.remote(cmd) {
+			return a.forward(cmd.Context(), cmd, args)
+		}
 		return f(cmd.Context(), args)
 	}
 }

@@ -104,7 +104,7 @@ func TestSocketComesFromFlagThenEnvironment(t *testing.T) {
 	g.Expect(call(t, agent.socket, "", "leases").code).To(Equal(0))
 
 	var out, errs bytes.Buffer
-	code := run(t.Context(), []string{"status", "--live"}, strings.NewReader(""), &out, &errs, func(string) string { return "" })
+	code := newApp(strings.NewReader(""), &out, &errs, func(string) string { return "" }).run(t.Context(), []string{"status", "--live"})
 	g.Expect(code).To(SatisfyAny(Equal(exitNoAgent), Equal(0)), "this machine may have an agent")
 }
 
@@ -253,7 +253,7 @@ func TestOutputFails(t *testing.T) {
 		t.Run(c.verb, func(t *testing.T) {
 			g := NewWithT(t)
 			var errs bytes.Buffer
-			code := run(t.Context(), []string{c.verb, "--socket", agent.socket}, strings.NewReader(""), brokenPipe{}, &errs, os.Getenv)
+			code := newApp(strings.NewReader(""), brokenPipe{}, &errs, os.Getenv).run(t.Context(), []string{c.verb, "--socket", agent.socket})
 			g.Expect(code).To(Equal(c.code))
 			g.Expect(errs.String()).To(HaveSuffix("print: broken pipe\n"))
 		})

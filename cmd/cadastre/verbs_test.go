@@ -214,7 +214,7 @@ func TestFollowEvents(t *testing.T) {
 			out := &gate{lines: c.lines, full: cancel}
 			var errs bytes.Buffer
 			args := []string{"events", "-f", "-o", c.output, "--socket", newAgent(t).socket}
-			g.Expect(run(ctx, args, strings.NewReader(""), out, &errs, func(string) string { return "" })).To(Equal(0))
+			g.Expect(newApp(strings.NewReader(""), out, &errs, func(string) string { return "" }).run(ctx, args)).To(Equal(0))
 			g.Expect(errs.String()).To(BeEmpty())
 			if c.output == "json" {
 				for line := range strings.Lines(out.String()) {

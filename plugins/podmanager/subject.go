@@ -20,7 +20,9 @@ func (ev *AddPod) Subject() controller.Subject {
 	if len(all) == 0 {
 		all = ev.Wanted
 	}
-	return subjectOf(ev.Pod, ev.Key, all)
+	s := subjectOf(ev.Pod, ev.Key, all)
+	s.Pool = ev.Pool
+	return s
 }
 
 // Subject returns the pod, if it had a lease, with the addresses that were freed.

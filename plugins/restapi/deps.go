@@ -27,6 +27,7 @@ type Deps struct {
 	controller.PluginDeps
 	Listen Listen
 
+	Now     func() time.Time // nil: time.Now
 	Agent   Agent
 	Ledger  *ledger.Ledger
 	Metrics prometheus.Gatherer

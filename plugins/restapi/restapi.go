@@ -57,6 +57,15 @@ func (p *RESTAPI) Init() error {
 	return nil
 }
 
+// now returns the time in the agent's time zone.
+func (p *RESTAPI) now() time.Time {
+	now := p.Now
+	if now == nil {
+		now = time.Now
+	}
+	return now()
+}
+
 // AfterInit does nothing.
 func (p *RESTAPI) AfterInit() error { return nil }
 

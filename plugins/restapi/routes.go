@@ -66,6 +66,8 @@ func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux.HandleFunc("GET "+localapi.PathEvents, offered(p.Loop != nil, p.events))
 	mux.HandleFunc("GET "+localapi.PathSink, offered(p.Southbound != nil, p.dump))
 	mux.HandleFunc("GET "+localapi.PathReclaims, offered(p.Reclaims != nil, p.reclaims))
+	mux.HandleFunc("GET "+localapi.PathExplain, p.explain)
+	mux.HandleFunc("GET "+localapi.PathHistory, p.ledgerHistory)
 	mux.HandleFunc("GET "+localapi.PathNodes, offered(p.Cluster != nil, p.nodes))
 	mux.HandleFunc("GET "+localapi.PathPools, offered(p.Cluster != nil, p.pools))
 	mux.HandleFunc("GET "+localapi.PathDockerPools, withDocker(p.Docker != nil, p.dockerPools))
