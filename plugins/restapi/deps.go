@@ -39,6 +39,7 @@ type Deps struct {
 	Doubt      Doubt
 	Cluster    Cluster
 	Docker     Docker
+	Logs       Logs
 }
 
 // Listen holds the listeners of the API.
