@@ -234,6 +234,7 @@ func forms() map[string]form {
 		"cadastre.netresource.preallocate", "cadastre.netresource.maxabovewatermark",
 		"cadastre.nodeids.refresh", "cadastre.nodeids.fresh", "cadastre.nodeids.expire", "cadastre.nodeids.quarantine",
 		"cadastre.metrics.enabled", "cadastre.docker.enabled", "cadastre.docker.frompods",
+		"cadastre.history.entries", "cadastre.history.age",
 		"cadastre.witnesses.interval", "cadastre.reclaim.enabled", "cadastre.reclaim.grace", "cadastre.reclaim.undo",
 		"cadastre.docker.pools[].size", "cadastre.docker.cooldown", "cadastre.docker.serial",
 		"cadastre.controller.enableretry", "cadastre.controller.delayretry", "cadastre.controller.maxretryattempts",
