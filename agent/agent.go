@@ -43,6 +43,7 @@ type Agent struct {
 	sink      controller.Sink
 	store     kvdb.Store
 	listeners Listeners
+	tail      *LogTail
 	ran       atomic.Bool
 }
 
@@ -118,6 +119,10 @@ func WithSouthbound(sink controller.Sink) Option { return func(a *Agent) { a.sin
 // it: only this one if the type is bolt, otherwise all nodes of the cluster. The agent
 // closes the store.
 func WithStore(store kvdb.Store) Option { return func(a *Agent) { a.store = store } }
+
+// WithLogTail serves the last lines of the log on the agent's socket. The caller has the
+// logger of WithLog write into tail as well.
+func WithLogTail(tail *LogTail) Option { return func(a *Agent) { a.tail = tail } }
 
 // WithListeners sets listeners that the caller has opened.
 func WithListeners(listeners Listeners) Option {

@@ -95,20 +95,21 @@ func (a *assembly) healthy() error {
 // Status describes the agent.
 func (a *assembly) Status() localapi.Status {
 	s := localapi.Status{
-		Version:   version,
-		NodeName:  a.node.Name,
-		NodeID:    a.idClaimer.ID(),
-		Instance:  a.instance,
-		Started:   a.started.UTC(),
-		Suspended: a.ledger.Suspended(),
-		KVDB:      string(a.conf.Cadastre.KVDB.Type),
-		StateDir:  a.node.StateDir,
-		PodBlocks: string(a.conf.Cadastre.PodBlocks),
-		Rebooted:  a.ledger.Rebooted(),
-		Loop:      a.loop.Status(),
-		Live:      true,
-		Ready:     true,
-		Serving:   a.progress.recovered.Load(),
+		Version:    version,
+		NodeName:   a.node.Name,
+		NodeID:     a.idClaimer.ID(),
+		Instance:   a.instance,
+		Started:    a.started.UTC(),
+		Suspended:  a.ledger.Suspended(),
+		KVDB:       string(a.conf.Cadastre.KVDB.Type),
+		StateDir:   a.node.StateDir,
+		ConfigFile: a.node.ConfigFile,
+		PodBlocks:  string(a.conf.Cadastre.PodBlocks),
+		Rebooted:   a.ledger.Rebooted(),
+		Loop:       a.loop.Status(),
+		Live:       true,
+		Ready:      true,
+		Serving:    a.progress.recovered.Load(),
 	}
 	k := a.source.Status()
 	s.KVDBConnected, s.KVDBError = k.Connected, k.Error

@@ -104,6 +104,9 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 	}
 	running.file = file
 	running.restapi.Database, running.restapi.Doubt = file, file
+	if a.tail != nil {
+		running.restapi.Logs = a.tail
+	}
 	running.suspendInDoubt()
 	_ = file.Probe(
 		ctx,

@@ -35,11 +35,18 @@ func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) i
 		fmt.Fprintln(stderr, "cadastre-agent:", err)
 		return 1
 	}
-	log := newLogger(stderr, conf.Cadastre.Log)
+	tail := &agent.LogTail{}
+	log := newLogger(io.MultiWriter(stderr, tail), conf.Cadastre.Log)
 	if len(unused) > 0 {
 		log.Info("configuration keys that are not used yet", "keys", strings.Join(unused, ", "))
 	}
-	if err := runAgent(ctx, conf, node, log, exit); err != nil {
+	given := []agent.Option{
+		agent.WithNode(node),
+		agent.WithLog(log),
+		agent.WithLogTail(tail),
+		agent.WithExit(func(error) { exit(1) }),
+	}
+	if err := runAgent(ctx, conf, given); err != nil {
 		log.Error("the agent ends", "error", err)
 		return 1
 	}
@@ -47,17 +54,12 @@ func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) i
 	return 0
 }
 
-func runAgent(ctx context.Context, conf *contivconf.Config, node agent.Node, log *slog.Logger, exit func(int)) error {
+func runAgent(ctx context.Context, conf *contivconf.Config, opts []agent.Option) error {
 	docker, err := activated(dockerSocketName, os.Getenv)
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(conf,
-		agent.WithNode(node),
-		agent.WithLog(log),
-		agent.WithExit(func(error) { exit(1) }),
-		agent.WithListeners(agent.Listeners{Docker: docker}),
-	)
+	a, err := agent.New(conf, append(opts, agent.WithListeners(agent.Listeners{Docker: docker}))...)
 	if err != nil {
 		return err
 	}

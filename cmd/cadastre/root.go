@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -49,6 +50,7 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
+	environ        func() []string
 	now            func() time.Time
 	pause          func(context.Context, time.Duration) error // before the agent is asked again
 	restore        restoreFunc
@@ -65,6 +67,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, getenv func(string) strin
 		stdout:  stdout,
 		stderr:  stderr,
 		getenv:  getenv,
+		environ: os.Environ,
 		now:     time.Now,
 		pause:   sleep,
 		output:  formatTable,
@@ -140,6 +143,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.restoreCmd(),
 		a.acceptCmd(),
 		a.databaseCmd(),
+		a.doctorCmd(),
 		a.versionCmd(),
 	)
 	root.InitDefaultCompletionCmd()

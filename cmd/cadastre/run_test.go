@@ -34,6 +34,7 @@ func everyVerb(t *testing.T) [][]string {
 		{"events"}, {"resync"}, {"check"}, {"version"},
 		{"backup", filepath.Join(t.TempDir(), "copy.db")}, {"restore", "copy.db"}, {"accept"}, {"accept", "--yes"},
 		{"node", "list"}, {"node", "release", "node-7"}, {"pool", "list"},
+		{"doctor", "-f", filepath.Join(t.TempDir(), "bundle")},
 		{"docker", "pools"}, {"docker", "pools", "release", "LocalDefault/10.50.0.0/24", "--yes"},
 		{"apply", "-f", poolsFile(t)}, {"apply", "-f", poolsFile(t), "--dry-run"},
 	}

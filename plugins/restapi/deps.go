@@ -42,6 +42,7 @@ type Deps struct {
 	Docker     Docker
 	Reclaims   Reclaims
 	Checker    Checker // nil: the ledger is compared with itself only
+	Logs       Logs
 }
 
 // Listen holds the listeners of the API.

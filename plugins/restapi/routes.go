@@ -36,6 +36,7 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux.HandleFunc("GET "+localapi.PathBackup, offered(p.Database != nil, p.backup))
 	mux.HandleFunc("GET "+localapi.PathCheck, p.check)
 	mux.HandleFunc("POST "+localapi.PathRepair, p.repair)
+	mux.HandleFunc("GET "+localapi.PathLogs, offered(p.Logs != nil, p.logs))
 	mux.HandleFunc("GET "+localapi.PathAccept, offered(p.Doubt != nil, p.accept(true)))
 	mux.HandleFunc("POST "+localapi.PathAccept, offered(p.Doubt != nil, p.accept(false)))
 	mux.HandleFunc("POST "+localapi.PathDispatch, offered(p.State != nil, p.dispatch))

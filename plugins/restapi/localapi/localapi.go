@@ -23,6 +23,7 @@ const (
 	PathBackup  = "/v1/backup"  // the database file
 	PathAccept  = "/v1/accept"  // what a database in doubt may not know; POST accepts it: AcceptReport
 	PathSink    = "/v1/sink"    // what is wanted southbound, by key
+	PathLogs    = "/v1/logs"    // the last lines of the agent's log, as plain text; on the socket only
 	PathMetrics = "/metrics"
 	PathHealthz = "/healthz"
 	PathReadyz  = "/readyz"
@@ -100,6 +101,7 @@ type Status struct {
 	ConfigProblem string   `json:"configProblem,omitempty"`
 	Notes         []string `json:"notes"` // differences that harm nothing: node ID and Node object
 	StateDir      string   `json:"stateDir"`
+	ConfigFile    string   `json:"configFile"` // as the agent has read it at its start
 	// DatabaseError is the error of a failed commit to the database, "" if none failed.
 	DatabaseError string            `json:"databaseError,omitempty"`
 	PodBlocks     string            `json:"podBlocks"`

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package commands
+package nodescript
 
 import (
 	"context"
@@ -11,7 +11,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -115,10 +117,14 @@ func runDocker(ts *testscript.TestScript, neg bool, args []string) {
 
 // runPod implements the command pod.
 func runPod(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) != 2 {
-		ts.Fatalf("usage: pod ADD|CHECK|DEL NAME")
+	if len(args) < 2 {
+		ts.Fatalf("usage: pod ADD|CHECK|DEL NAME [KEY=VALUE]")
 	}
-	stdout, stderr, err := machineOf(ts).pod(args[0], args[1])
+	p := pod{name: args[1], container: args[1], ifName: "eth0"}
+	for _, arg := range args[2:] {
+		ts.Check(p.set(arg))
+	}
+	stdout, stderr, err := machineOf(ts).pod(args[0], p)
 	fmt.Fprint(ts.Stdout(), stdout)
 	fmt.Fprint(ts.Stderr(), stderr)
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
@@ -129,23 +135,79 @@ func runPod(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// pod holds the arguments of a call of the CNI plugin.
+type pod struct {
+	name, container, ifName, uid, ip string
+	user                             *syscall.Credential // nil: the one of the test
+}
+
+func (p *pod) set(arg string) error {
+	key, value, _ := strings.Cut(arg, "=")
+	switch key {
+	case "container":
+		p.container = value
+	case "if":
+		p.ifName = value
+	case "uid":
+		p.uid = value
+	case "ip":
+		p.ip = value
+	case "as":
+		id, err := strconv.ParseUint(value, 10, 32)
+		p.user = &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}
+		return err
+	default:
+		return fmt.Errorf("pod: %q is not one of container, if, uid, ip, as", key)
+	}
+	return nil
+}
+
 // pod runs the CNI plugin for a container of a pod, as a main plugin does.
-func (m *machine) pod(command, container string) (stdout, stderr string, err error) {
+func (m *machine) pod(command string, p pod) (stdout, stderr string, err error) {
+	arguments := "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + p.name
+	if p.uid != "" {
+		arguments += ";K8S_POD_UID=" + p.uid
+	}
+	if p.ip != "" {
+		arguments += ";IP=" + p.ip
+	}
 	cmd := exec.Command(m.Program("cadastre-cni"))
 	cmd.Env = append(os.Environ(),
 		"CNI_COMMAND="+command,
-		"CNI_CONTAINERID="+container,
-		"CNI_NETNS=/run/netns/"+container,
-		"CNI_IFNAME=eth0",
+		"CNI_CONTAINERID="+p.container,
+		"CNI_NETNS=/run/netns/"+p.container,
+		"CNI_IFNAME="+p.ifName,
 		"CNI_PATH=/opt/cni/bin",
-		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+container,
+		"CNI_ARGS="+arguments,
 	)
+	if p.user != nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.user}
+	}
 	cmd.Stdin = strings.NewReader(fmt.Sprintf(
 		`{"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "ipam": {"type": "cadastre-cni", "socket": %q}}`, m.Socket()))
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
 	return out.String(), errs.String(), err
+}
+
+// runAs implements the command as.
+func runAs(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: as UID PROGRAM [ARGS]")
+	}
+	id, err := strconv.ParseUint(args[0], 10, 32)
+	ts.Check(err)
+	m := machineOf(ts)
+	cmd := exec.Command(m.Program(args[1]), args[2:]...)
+	cmd.Dir = ts.MkAbs(".")
+	cmd.Env = append(os.Environ(), "CADASTRE_SOCKET="+m.Socket())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}}
+	out, err := cmd.CombinedOutput()
+	fmt.Fprint(ts.Stdout(), string(out))
+	if neg == (err == nil) {
+		ts.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
 }
 
 // fill implements the command fill.
@@ -155,12 +217,17 @@ func fill(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	const most = 300 // more than a /24 has
 	for n := range most {
-		if stdout, stderr, err := machineOf(ts).pod("ADD", fmt.Sprintf("filler-%d", n)); err != nil {
+		if stdout, stderr, err := machineOf(ts).pod("ADD", filler(n)); err != nil {
 			fmt.Fprint(ts.Stdout(), stdout, stderr)
 			return
 		}
 	}
 	ts.Fatalf("%d pods have not filled the node", most)
+}
+
+func filler(n int) pod {
+	name := fmt.Sprintf("filler-%d", n)
+	return pod{name: name, container: name, ifName: "eth0"}
 }
 
 // printLeases implements the command leases.
@@ -203,17 +270,36 @@ func checkMetric(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: metric NAME VALUE")
 	}
+	if value := metricOf(ts, args[0]); value != args[1] {
+		ts.Fatalf("metric %s is %s, want %s", args[0], value, args[1])
+	}
+}
+
+// checkBelow implements the command below.
+func checkBelow(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: below NAME VALUE")
+	}
+	value, err := strconv.ParseFloat(metricOf(ts, args[0]), 64)
+	ts.Check(err)
+	limit, err := strconv.ParseFloat(args[1], 64)
+	ts.Check(err)
+	if value >= limit {
+		ts.Fatalf("metric %s is %v, want less than %v", args[0], value, limit)
+	}
+}
+
+// metricOf returns the value of a metric of the agent.
+func metricOf(ts *testscript.TestScript, name string) string {
 	out, err := machineOf(ts).Get(context.Background(), "/metrics")
 	ts.Check(err)
 	for line := range strings.Lines(out) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), args[0]+" "); ok {
-			if value != args[1] {
-				ts.Fatalf("metric %s is %s, want %s", args[0], value, args[1])
-			}
-			return
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+			return value
 		}
 	}
-	ts.Fatalf("there is no metric %s", args[0])
+	ts.Fatalf("there is no metric %s", name)
+	return ""
 }
 
 // runExample implements the command example: it writes the file that the example names,
@@ -223,7 +309,7 @@ func runExample(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: example HEADING")
 	}
 	m := machineOf(ts)
-	page, err := os.ReadFile("../../docs/operations.md")
+	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
 	ts.Check(err)
 	_, section, found := strings.Cut(string(page), "\n## "+args[0]+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
