@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -12,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cadastre/cadastre/plugins/contivconf"
-	"github.com/cadastre/cadastre/witness/kernel"
 	"github.com/cadastre/cadastre/witness/rebuild"
 )
 
@@ -71,12 +71,13 @@ before a person who knows that nothing else is in use has run cadastre accept.`,
 		"a further `POOL=PREFIX` of this node, such as default=10.1.5.0/24; may be repeated")
 	flags.StringVar(&f.network, "network", "", "CNI `NETWORK` of sandboxes without a CNI result")
 	flags.StringVar(&f.results, "cni-results", "/var/lib/cni/results", "`DIRECTORY` of the CNI results")
-	flags.StringArrayVar(&f.netns, "netns", kernel.DefaultDirs(),
-		"`DIRECTORY` of files of network namespaces; may be repeated")
+	flags.StringArrayVar(&f.netns, "netns", nil,
+		"`DIRECTORY` of files of network namespaces; may be repeated (default: those of the configuration)")
 	flags.BoolVar(&f.processes, "processes", true, "also read the network namespaces of processes")
-	flags.StringVar(&f.runtime, "runtime", "auto", "CRI `SOCKET`, such as unix:///run/containerd/containerd.sock; auto; none")
-	flags.StringVar(&f.engine, "engine", "auto", "`SOCKET` of the Docker engine; auto; none")
-	flags.StringVar(&f.driver, "driver", "cadastre", "`NAME` of the IPAM driver in the Docker engine")
+	flags.StringVar(&f.runtime, "runtime", "",
+		"CRI `SOCKET`, such as unix:///run/containerd/containerd.sock; auto; none (default: that of the configuration)")
+	flags.StringVar(&f.engine, "engine", "",
+		"`SOCKET` of the Docker engine; auto; none (default: that of the configuration)")
 	flags.BoolVar(&f.write, "write", false, "write the database")
 	for _, flag := range []string{"state-dir", "run-dir", "cni-results", "netns"} {
 		if err := cmd.MarkFlagDirname(flag); err != nil {
@@ -86,11 +87,23 @@ before a person who knows that nothing else is in use has run cadastre accept.`,
 	return cmd
 }
 
+// complete sets the values that no flag has set. The engine knows the driver by the name
+// of its socket.
+func (f *rebuildFlags) complete(cfg *contivconf.Config) {
+	w := cfg.Cadastre.Witnesses
+	if f.netns == nil {
+		f.netns = w.NetNS
+	}
+	f.runtime, f.engine = cmp.Or(f.runtime, w.Runtime), cmp.Or(f.engine, w.Engine)
+	f.driver = strings.TrimSuffix(filepath.Base(cfg.Cadastre.Docker.Socket), ".sock")
+}
+
 func (a *app) rebuild(ctx context.Context, f *rebuildFlags) error {
 	cfg, _, err := contivconf.LoadInUse(f.config)
 	if err != nil {
 		return fmt.Errorf("rebuild: %w: name the file with --config", err)
 	}
+	f.complete(cfg)
 	in := rebuild.Input{Network: f.network}
 	if in.Pools, err = poolsOf(cfg, f.nodeID, f.blocks); err != nil {
 		return err
@@ -98,16 +111,14 @@ func (a *app) rebuild(ctx context.Context, f *rebuildFlags) error {
 	if in.Attachments, err = rebuild.ReadCache(f.results, cniPlugin); err != nil {
 		return fmt.Errorf("rebuild: %w", err)
 	}
-	target := &rebuildTarget{stateDir: f.stateDir, runDir: f.runDir, now: a.now}
+	target := &rebuildTarget{stateDir: f.stateDir, runDir: f.runDir, now: a.now, docker: cfg.Cadastre.Docker}
 	if err := target.check(); err != nil {
 		return err
 	}
-	r := rebuilt{
-		Database: filepath.Join(f.stateDir, databaseName),
-		Plan:     rebuild.Make(readWorld(ctx, f, in.Attachments, a.now), in),
-	}
+	w := readWorld(ctx, f, in.Attachments, a.now)
+	r := rebuilt{Database: filepath.Join(f.stateDir, databaseName), Plan: rebuild.Make(w, in)}
 	if f.write {
-		if err := target.write(ctx, in.Pools, &r.Plan); err != nil {
+		if err := target.write(ctx, in.Pools, &r.Plan, w); err != nil {
 			return err
 		}
 		r.Written, r.Trusted = true, r.Complete()
@@ -147,7 +158,7 @@ func rebuiltText(r *rebuilt) string {
 	for _, x := range r.Docker {
 		docker = append(docker, fmt.Sprintf("%s  %s of network %s, %s", x.Addr, x.What, x.Network, x.Subnet))
 	}
-	section("Used by the Docker engine; its driver restores these when the agent starts", docker)
+	section("Used by the Docker engine, with the pools of its networks", docker)
 	section("Not written, because nothing uses it any more", r.Skipped)
 	section("Missing evidence", r.Missing)
 	b.WriteString(nextStep(r))

@@ -48,7 +48,7 @@ func readWorld(
 	}
 	report := witness.ReportOf(witness.Runtime, err)
 	if errors.Is(err, runtime.ErrNoRuntime) {
-		report = witness.ReportOf(witness.Runtime, fmt.Errorf("%v: write --runtime none if this node has none", err))
+		report = witness.ReportOf(witness.Runtime, fmt.Errorf("%w: write --runtime none if this node has none", err))
 	}
 	w.Reports = append(w.Reports, report)
 	w.Engine, err = engine.New(engine.Options{Endpoint: f.engine, Driver: f.driver, Now: now}).Read(ctx)
@@ -105,7 +105,8 @@ func poolsOf(cfg *contivconf.Config, id uint32, further []string) ([]rebuild.Poo
 // first block of each family.
 func addBlocks(pool *rebuild.Pool, families []addrplan.Family, blocks []netip.Prefix) {
 	for _, b := range blocks {
-		first := !slices.ContainsFunc(pool.Blocks, func(x netip.Prefix) bool { return x.Addr().Is4() == b.Addr().Is4() })
+		sameFamily := func(x netip.Prefix) bool { return x.Addr().Is4() == b.Addr().Is4() }
+		first := !slices.ContainsFunc(pool.Blocks, sameFamily)
 		if slices.Contains(pool.Blocks, b) {
 			continue
 		}

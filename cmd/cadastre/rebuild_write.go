@@ -17,7 +17,9 @@ import (
 
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/rebuild"
 )
 
@@ -25,6 +27,7 @@ import (
 type rebuildTarget struct {
 	stateDir, runDir string
 	now              func() time.Time
+	docker           contivconf.Docker
 }
 
 func (t *rebuildTarget) path() string { return filepath.Join(t.stateDir, databaseName) }
@@ -67,7 +70,12 @@ func (t *rebuildTarget) lock() (unlock func() error, err error) {
 // write makes the database under another name first, and gives it its name when it is
 // whole. A complete plan is trusted; otherwise the agent finds no note about the database
 // and allocates nothing before a person has accepted it.
-func (t *rebuildTarget) write(ctx context.Context, pools []rebuild.Pool, p *rebuild.Plan) (err error) {
+func (t *rebuildTarget) write(
+	ctx context.Context,
+	pools []rebuild.Pool,
+	p *rebuild.Plan,
+	w *witness.World,
+) (err error) {
 	unlock, err := t.lock()
 	if err != nil {
 		return err
@@ -90,7 +98,7 @@ func (t *rebuildTarget) write(ctx context.Context, pools []rebuild.Pool, p *rebu
 	if p.Complete() {
 		opt.Notes = []string{filepath.Join(t.runDir, "db.note"), t.path() + ".note"}
 	}
-	if err := t.fill(ctx, tmp, opt, pools, p); err != nil {
+	if err := t.fill(ctx, tmp, opt, pools, p, w); err != nil {
 		return fmt.Errorf("rebuild: write %s: %w", tmp, err)
 	}
 	if err := os.Link(tmp, t.path()); err != nil {
@@ -106,6 +114,7 @@ func (t *rebuildTarget) fill(
 	opt bolt.FileOptions,
 	pools []rebuild.Pool,
 	p *rebuild.Plan,
+	w *witness.World,
 ) (err error) {
 	file, err := bolt.OpenFile(path, opt)
 	if err != nil {
@@ -117,6 +126,9 @@ func (t *rebuildTarget) fill(
 		return err
 	}
 	if err := rebuild.Apply(ctx, l, pools, p); err != nil {
+		return err
+	}
+	if err := restoreDocker(ctx, l, file.Records(dockerRecords), t.docker, w); err != nil {
 		return err
 	}
 	return file.Accept(ctx) // old notes are about the database that is gone
