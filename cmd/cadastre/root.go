@@ -141,6 +141,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.applyCmd(),
 		a.backupCmd(),
 		a.restoreCmd(),
+		a.rebuildCmd(),
 		a.acceptCmd(),
 		a.databaseCmd(),
 		a.doctorCmd(),

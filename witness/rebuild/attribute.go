@@ -112,7 +112,8 @@ func (m *maker) place(a netip.Addr, at witness.Place, sandbox *witness.Sandbox) 
 		m.explained[sandbox.ID] = true
 	}
 	if other := m.elsewhere(a, at.Namespace); other != nil {
-		m.unattributed(a, "%s, and so has link %s of network namespace %s", shown, other.Link.Name, other.Namespace.Label())
+		where := other.Namespace.Label()
+		m.unattributed(a, "%s, and so has link %s of network namespace %s", shown, other.Link.Name, where)
 		return
 	}
 	evidence := []witness.Evidence{{Witness: witness.Kernel, Text: shown}}

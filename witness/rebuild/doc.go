@@ -9,8 +9,8 @@
 // its attachment, so that the runtime's DEL frees it. An address in use without a known
 // owner, or in two namespaces, is quarantined: it is never allocated. What the views do
 // not show for certain is kept: an attachment whose container may have ended keeps its
-// address if a witness is missing. The addresses of Docker's networks are listed only,
-// since the driver restores them from the engine before it allocates.
+// address if a witness is missing. The addresses of Docker's networks are listed only:
+// the driver itself restores them from the engine's view.
 //
 // A Plan is Complete if no needed evidence is missing. Apply writes it to an empty ledger
 // in one commit, all or nothing.

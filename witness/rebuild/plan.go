@@ -54,7 +54,7 @@ type Unattributed struct {
 	Reason string     `json:"reason"`
 }
 
-// DockerUse holds a use of an address by the Docker engine. The driver restores it.
+// DockerUse holds a use of an address by the Docker engine. Apply leaves it to the driver.
 type DockerUse struct {
 	Addr    netip.Addr   `json:"address"`
 	Subnet  netip.Prefix `json:"subnet"`

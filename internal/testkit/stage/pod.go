@@ -57,6 +57,9 @@ func (p *Pod) Close() error {
 	return p.ns.Close()
 }
 
+// Path returns the path of the network namespace, as in CNI_NETNS.
+func (p *Pod) Path() string { return p.netns }
+
 // containerID looks like a container runtime's.
 func (p *Pod) containerID() string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(PodNamespace+"/"+p.Name)))
