@@ -151,6 +151,32 @@ func TestDetailsAreReadOnce(t *testing.T) {
 	g.Expect(v.Sandboxes).To(HaveExactElements(And(HaveField("ID", "sandbox-4"), HaveField("NetNS", ""))))
 }
 
+// TestDetailsOfASlowRuntime: what was read before a failure, or before a restart, is not
+// read again.
+func TestDetailsOfASlowRuntime(t *testing.T) {
+	g := NewWithT(t)
+	path := socket(t, "c.sock")
+	s := serve(t, path)
+	s.Set(sandbox(1), sandbox(2), sandbox(3))
+	s.Before(func(_ context.Context, method string) error {
+		if method == "PodSandboxStatus" && s.Calls(method) == 3 {
+			return errors.New("it takes too long")
+		}
+		return nil
+	})
+	r := open(t, runtime.Options{Endpoint: "unix://" + path})
+	_, err := r.ReadDetailed(t.Context())
+	g.Expect(err).To(MatchError(ContainSubstring("it takes too long")))
+	for range 2 {
+		v, err := r.ReadDetailed(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(v.Find("sandbox-1").NetNS).To(Equal("/var/run/netns/cni-1"))
+		g.Expect(s.Calls("PodSandboxStatus")).To(Equal(4), "two, one that failed, and that one again")
+		s.Stop()
+		g.Expect(s.Start()).To(Succeed())
+	}
+}
+
 // TestVerboseInformation: the runtimes write the namespace's path in different places.
 func TestVerboseInformation(t *testing.T) {
 	for name, c := range map[string]struct{ info, path, fails string }{
@@ -456,6 +482,8 @@ func TestReadingsTakeTurns(t *testing.T) {
 	g.Expect(<-first).To(Succeed())
 }
 
+// BenchmarkRead250 reads 250 sandboxes, of which the details are known, or not. The time
+// is that of reader and server together.
 func BenchmarkRead250(b *testing.B) {
 	dir, err := os.MkdirTemp("/tmp", "cri-")
 	if err != nil {
@@ -475,9 +503,15 @@ func BenchmarkRead250(b *testing.B) {
 	s.Set(all...)
 	r := runtime.New(runtime.Options{Sockets: []string{filepath.Join(dir, "c.sock")}})
 	defer r.Close()
+	first := func(ctx context.Context) (*witness.RuntimeView, error) {
+		r := runtime.New(runtime.Options{Sockets: []string{filepath.Join(dir, "c.sock")}})
+		defer r.Close()
+		return r.ReadDetailed(ctx)
+	}
 	for name, read := range map[string]func(context.Context) (*witness.RuntimeView, error){
-		"list":     r.Read,
-		"detailed": r.ReadDetailed,
+		"list":           r.Read,
+		"detailed":       r.ReadDetailed,
+		"detailed first": first,
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

@@ -21,7 +21,7 @@ const maxSocketPath = 107
 func (r *Reader) sockets() ([]string, error) {
 	switch r.opt.Endpoint {
 	case None:
-		return nil, fmt.Errorf("%w: the configuration says that this node has no container runtime", witness.ErrNotApplicable)
+		return nil, fmt.Errorf("%w: the configuration says that this node has no runtime", witness.ErrNotApplicable)
 	case Auto:
 		return existing(r.opt.Sockets)
 	}
