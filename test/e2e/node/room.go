@@ -99,7 +99,13 @@ func enter(ctx context.Context, p stage.Place, stdout io.Writer, mode, assets st
 // ownDirs are directories of the machine that a room has its own of, by what
 // they are called in its directory.
 func ownDirs() map[string]string {
-	return map[string]string{"/run": "run", "/var/lib": "lib", "/var/log": "log", "/opt/cni": "opt-cni", "/etc/cni": "etc-cni"}
+	return map[string]string{
+		"/run":     "run",
+		"/var/lib": "lib",
+		"/var/log": "log",
+		"/opt/cni": "opt-cni",
+		"/etc/cni": "etc-cni",
+	}
 }
 
 // mountPoints makes those of the machine's directories that it lacks, so that a room can
