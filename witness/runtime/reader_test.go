@@ -222,6 +222,8 @@ func TestMissing(t *testing.T) {
 	unnamed.ID = ""
 	odd := sandbox(1)
 	odd.Info = "x"
+	const stops = "stops in between"
+	stopped := make(chan struct{})
 	for name, c := range map[string]struct {
 		fault func(*critest.Server)
 		want  string
@@ -244,10 +246,13 @@ func TestMissing(t *testing.T) {
 			x.Name = strings.Repeat("x", 1<<20)
 			s.Set(x)
 		}, "received message larger than max"},
-		"restarts in between": {func(s *critest.Server) {
+		stops: {func(s *critest.Server) {
 			s.Before(func(_ context.Context, m string) error {
 				if m == "ListPodSandbox" {
-					go s.Stop() // waits for this call
+					go func() {
+						s.Stop() // waits for this call
+						close(stopped)
+					}()
 					return errors.New("the server ends")
 				}
 				return nil
@@ -267,6 +272,9 @@ func TestMissing(t *testing.T) {
 			g.Expect(errors.Is(err, witness.ErrNotApplicable)).To(BeFalse())
 			g.Expect(witness.ReportOf(witness.Runtime, err).State).To(Equal(witness.Missing))
 
+			if name == stops {
+				<-stopped
+			}
 			s.Before(nil) // the next reading needs no pause
 			s.SetNotReady("")
 			s.SetSilent(false)
@@ -443,7 +451,7 @@ func TestEndpoint(t *testing.T) {
 		"tcp://127.0.0.1:1":                   "want auto, none, or unix:///PATH",
 		"unix://run/x":                        "want auto, none, or unix:///PATH",
 		"/run/x.sock":                         "want auto, none, or unix:///PATH",
-		"unix:///" + strings.Repeat("x", 200): "want at most 107",
+		"unix:///" + strings.Repeat("x", 200): "want a path of at most 107 bytes",
 	} {
 		_, err := runtime.ParseEndpoint(endpoint)
 		g.Expect(err).To(MatchError(ContainSubstring(want)), endpoint)

@@ -176,8 +176,9 @@ func furnish(ctx context.Context, dir string) error {
 // serveClusterIP does kube-proxy's work for the one Service that there is, that of the
 // API server.
 func serveClusterIP(ctx context.Context) error {
-	_, err := output(ctx, exec.CommandContext(ctx, "iptables", "--table", "nat", "--append", "OUTPUT", "--protocol", "tcp",
-		"--destination", serviceIP, "--dport", "443", "--jump", "DNAT", "--to-destination", "127.0.0.1:6443"))
+	rule := "--protocol tcp --destination " + serviceIP + " --dport 443 --jump DNAT --to-destination 127.0.0.1:6443"
+	args := append([]string{"--table", "nat", "--append", "OUTPUT"}, strings.Fields(rule)...)
+	_, err := output(ctx, exec.CommandContext(ctx, "iptables", args...))
 	return err
 }
 
