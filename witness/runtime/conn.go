@@ -33,12 +33,12 @@ type conn struct {
 	seen    int64 // of dialled, at the last view
 	name    string
 	version string
-	details map[detailKey]details // of listed sandboxes
+	cache   *cache
 }
 
 // dial prepares a connection; the first call opens it.
-func dial(path string, opt Options) (*conn, error) {
-	c := &conn{timeout: opt.Timeout, details: map[detailKey]details{}}
+func dial(path string, opt Options, known *cache) (*conn, error) {
+	c := &conn{timeout: opt.Timeout, cache: known}
 	connect := func(ctx context.Context, _ string) (net.Conn, error) {
 		nc, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 		if err == nil {
@@ -143,7 +143,8 @@ func sandboxes(items []*cri.PodSandbox) ([]witness.Sandbox, error) {
 	seen := make(map[string]bool, len(items))
 	for _, s := range items {
 		if s.GetId() == "" {
-			return nil, fmt.Errorf("list sandboxes: sandbox of pod %s/%s has no ID", s.GetMetadata().GetNamespace(), s.GetMetadata().GetName())
+			pod := s.GetMetadata().GetNamespace() + "/" + s.GetMetadata().GetName()
+			return nil, fmt.Errorf("list sandboxes: sandbox of pod %s has no ID", pod)
 		}
 		if seen[s.GetId()] {
 			return nil, fmt.Errorf("list sandboxes: sandbox %s is listed twice", s.GetId())

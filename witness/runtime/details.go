@@ -29,15 +29,30 @@ type details struct {
 	addrs   []netip.Addr
 }
 
-// describe sets the details of the sandboxes, which are all of the runtime. It reads the
-// status of those that it has not seen before, and forgets those that are not listed.
-func (c *conn) describe(ctx context.Context, all []witness.Sandbox) error {
+// cache holds the details of the sandboxes that a runtime lists. It outlives connections:
+// a slow runtime is described in several attempts.
+type cache struct{ known map[detailKey]details }
+
+// keepListed forgets the sandboxes that are not listed.
+func (k *cache) keepListed(all []witness.Sandbox) {
 	listed := make(map[detailKey]details, len(all))
-	defer func() { c.details = listed }()
+	for i := range all {
+		key := detailKey{all[i].ID, all[i].Ready}
+		if d, ok := k.known[key]; ok {
+			listed[key] = d
+		}
+	}
+	k.known = listed
+}
+
+// describe sets the details of the sandboxes, which are all of the runtime. It reads the
+// status of those that it has not seen before.
+func (c *conn) describe(ctx context.Context, all []witness.Sandbox) error {
+	c.cache.keepListed(all)
 	for i := range all {
 		s := &all[i]
 		key := detailKey{s.ID, s.Ready}
-		d, ok := c.details[key]
+		d, ok := c.cache.known[key]
 		if !ok {
 			q := &cri.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: true}
 			a, err := call(ctx, c, "read the status of sandbox "+s.ID, c.client.PodSandboxStatus, q)
@@ -50,8 +65,8 @@ func (c *conn) describe(ctx context.Context, all []witness.Sandbox) error {
 			if d, err = detailsOf(a); err != nil {
 				return fmt.Errorf("read the status of sandbox %s: %w", s.ID, err)
 			}
+			c.cache.known[key] = d
 		}
-		listed[key] = d
 		s.HostNet, s.NetNS, s.Addrs = d.hostNet, d.netNS, d.addrs
 	}
 	return nil

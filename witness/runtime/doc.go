@@ -7,7 +7,8 @@
 // # What a view proves
 //
 // A sandbox of a view exists in the runtime: kubelet has not had it removed. A sandbox
-// that is absent had been removed, or was not yet listed, at RuntimeView.Taken.
+// that is absent had been removed, or was not yet listed, at RuntimeView.Taken. A sandbox
+// that has stopped stays in the list until the kubelet removes it, within a minute.
 //
 // With Auto every socket that exists is read, not only the first: a node that runs CRI-O
 // may also have a containerd that has no sandbox at all. A reading fails if one of them
@@ -33,8 +34,7 @@
 // # Ownership and concurrency
 //
 // Any goroutine may call a Reader; readings take turns. The reader keeps one connection to
-// each runtime until Close, and nothing else. Details of a sandbox are kept as long as the
-// runtime lists it.
+// each runtime until Close, and the details of each sandbox as long as its runtime lists it.
 //
 // # Failure
 //

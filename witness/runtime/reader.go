@@ -24,8 +24,9 @@ type Reader struct {
 	turn chan struct{} // holds a token while nothing is read; guards the fields below
 
 	conns map[string]*conn // by path of the socket
-	since time.Time        // of the view
-	names string           // of the runtimes that have answered since then
+	known map[string]*cache
+	since time.Time // of the view
+	names string    // of the runtimes that have answered since then
 }
 
 // New returns a reader that has no connection yet.
@@ -45,7 +46,7 @@ func New(opt Options) *Reader {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	r := &Reader{opt: opt, turn: make(chan struct{}, 1), conns: map[string]*conn{}}
+	r := &Reader{opt: opt, turn: make(chan struct{}, 1), conns: map[string]*conn{}, known: map[string]*cache{}}
 	r.turn <- struct{}{}
 	return r
 }
@@ -170,7 +171,10 @@ func (r *Reader) conn(path string) (*conn, error) {
 	if c := r.conns[path]; c != nil {
 		return c, nil
 	}
-	c, err := dial(path, r.opt)
+	if r.known[path] == nil {
+		r.known[path] = &cache{}
+	}
+	c, err := dial(path, r.opt, r.known[path])
 	if err != nil {
 		return nil, err
 	}

@@ -151,6 +151,32 @@ func TestDetailsAreReadOnce(t *testing.T) {
 	g.Expect(v.Sandboxes).To(HaveExactElements(And(HaveField("ID", "sandbox-4"), HaveField("NetNS", ""))))
 }
 
+// TestDetailsOfASlowRuntime: what was read before a failure, or before a restart, is not
+// read again.
+func TestDetailsOfASlowRuntime(t *testing.T) {
+	g := NewWithT(t)
+	path := socket(t, "c.sock")
+	s := serve(t, path)
+	s.Set(sandbox(1), sandbox(2), sandbox(3))
+	s.Before(func(_ context.Context, method string) error {
+		if method == "PodSandboxStatus" && s.Calls(method) == 3 {
+			return errors.New("it takes too long")
+		}
+		return nil
+	})
+	r := open(t, runtime.Options{Endpoint: "unix://" + path})
+	_, err := r.ReadDetailed(t.Context())
+	g.Expect(err).To(MatchError(ContainSubstring("it takes too long")))
+	for range 2 {
+		v, err := r.ReadDetailed(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(v.Find("sandbox-1").NetNS).To(Equal("/var/run/netns/cni-1"))
+		g.Expect(s.Calls("PodSandboxStatus")).To(Equal(4), "two, one that failed, and that one again")
+		s.Stop()
+		g.Expect(s.Start()).To(Succeed())
+	}
+}
+
 // TestVerboseInformation: the runtimes write the namespace's path in different places.
 func TestVerboseInformation(t *testing.T) {
 	for name, c := range map[string]struct{ info, path, fails string }{
@@ -196,6 +222,8 @@ func TestMissing(t *testing.T) {
 	unnamed.ID = ""
 	odd := sandbox(1)
 	odd.Info = "x"
+	const stops = "stops in between"
+	stopped := make(chan struct{})
 	for name, c := range map[string]struct {
 		fault func(*critest.Server)
 		want  string
@@ -218,10 +246,13 @@ func TestMissing(t *testing.T) {
 			x.Name = strings.Repeat("x", 1<<20)
 			s.Set(x)
 		}, "received message larger than max"},
-		"restarts in between": {func(s *critest.Server) {
+		stops: {func(s *critest.Server) {
 			s.Before(func(_ context.Context, m string) error {
 				if m == "ListPodSandbox" {
-					go s.Stop() // waits for this call
+					go func() {
+						s.Stop() // waits for this call
+						close(stopped)
+					}()
 					return errors.New("the server ends")
 				}
 				return nil
@@ -241,6 +272,9 @@ func TestMissing(t *testing.T) {
 			g.Expect(errors.Is(err, witness.ErrNotApplicable)).To(BeFalse())
 			g.Expect(witness.ReportOf(witness.Runtime, err).State).To(Equal(witness.Missing))
 
+			if name == stops {
+				<-stopped
+			}
 			s.Before(nil) // the next reading needs no pause
 			s.SetNotReady("")
 			s.SetSilent(false)
@@ -417,7 +451,7 @@ func TestEndpoint(t *testing.T) {
 		"tcp://127.0.0.1:1":                   "want auto, none, or unix:///PATH",
 		"unix://run/x":                        "want auto, none, or unix:///PATH",
 		"/run/x.sock":                         "want auto, none, or unix:///PATH",
-		"unix:///" + strings.Repeat("x", 200): "want at most 107",
+		"unix:///" + strings.Repeat("x", 200): "want a path of at most 107 bytes",
 	} {
 		_, err := runtime.ParseEndpoint(endpoint)
 		g.Expect(err).To(MatchError(ContainSubstring(want)), endpoint)
@@ -456,6 +490,8 @@ func TestReadingsTakeTurns(t *testing.T) {
 	g.Expect(<-first).To(Succeed())
 }
 
+// BenchmarkRead250 reads 250 sandboxes, of which the details are known, or not. The time
+// is that of reader and server together.
 func BenchmarkRead250(b *testing.B) {
 	dir, err := os.MkdirTemp("/tmp", "cri-")
 	if err != nil {
@@ -475,9 +511,15 @@ func BenchmarkRead250(b *testing.B) {
 	s.Set(all...)
 	r := runtime.New(runtime.Options{Sockets: []string{filepath.Join(dir, "c.sock")}})
 	defer r.Close()
+	first := func(ctx context.Context) (*witness.RuntimeView, error) {
+		r := runtime.New(runtime.Options{Sockets: []string{filepath.Join(dir, "c.sock")}})
+		defer r.Close()
+		return r.ReadDetailed(ctx)
+	}
 	for name, read := range map[string]func(context.Context) (*witness.RuntimeView, error){
-		"list":     r.Read,
-		"detailed": r.ReadDetailed,
+		"list":           r.Read,
+		"detailed":       r.ReadDetailed,
+		"detailed first": first,
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

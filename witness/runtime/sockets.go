@@ -21,7 +21,7 @@ const maxSocketPath = 107
 func (r *Reader) sockets() ([]string, error) {
 	switch r.opt.Endpoint {
 	case None:
-		return nil, fmt.Errorf("%w: the configuration says that this node has no container runtime", witness.ErrNotApplicable)
+		return nil, fmt.Errorf("%w: the configuration says that this node has no runtime", witness.ErrNotApplicable)
 	case Auto:
 		return existing(r.opt.Sockets)
 	}
@@ -43,7 +43,7 @@ func ParseEndpoint(endpoint string) (path string, err error) {
 	case !ok || !strings.HasPrefix(path, "/"):
 		return "", fmt.Errorf("parse endpoint %q: %s", endpoint, want)
 	case len(path) > maxSocketPath:
-		return "", fmt.Errorf("parse endpoint %q: path has %d bytes, want at most %d", endpoint, len(path), maxSocketPath)
+		return "", fmt.Errorf("parse endpoint %q: want a path of at most %d bytes", endpoint, maxSocketPath)
 	}
 	return path, nil
 }

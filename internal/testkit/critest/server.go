@@ -6,7 +6,7 @@
 // and no network namespace belongs to them. Faults are for tests: a call that hangs or
 // fails, a runtime that is not ready, a restart, a socket without a listener.
 //
-// Any goroutine may call a Server.
+// Any goroutine may call a Server; Start and Stop take turns.
 package critest
 
 import (

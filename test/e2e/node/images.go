@@ -42,7 +42,6 @@ func images(place stage.Place, set daemonSet) ([]containerd.Image, error) {
 			Programs: map[string]string{
 				"cadastre-agent": place.Program("cadastre-agent"),
 				"cadastre":       place.Program("cadastre"),
-				witnessesProgram: place.Program(witnessesProgram), // which the shipped image lacks
 			},
 			Entrypoint: []string{"/cadastre-agent"},
 		},

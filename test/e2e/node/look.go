@@ -162,7 +162,12 @@ func (t *scenario) reach(ctx context.Context, pods []pod) error {
 			if to.Status.PodIP == from.Status.PodIP {
 				continue
 			}
-			if _, err := t.inside(ctx, from.Metadata.Name, "ping", "-c", "2", "-W", "5", to.Status.PodIP); err != nil {
+			err := t.eventually(ctx, "a ping is answered", func(ctx context.Context) error {
+				// an address without a cool-down may be known for another pod's MAC for seconds
+				_, err := t.inside(ctx, from.Metadata.Name, "ping", "-c", "2", "-W", "5", to.Status.PodIP)
+				return err
+			})
+			if err != nil {
 				return err
 			}
 		}

@@ -3,12 +3,14 @@
 
 // Command node is the end-to-end test with a Kubernetes node: a real kubelet and
 // a real containerd, pods that get their addresses from cadastre-cni, and an
-// agent that is killed, is away while pods come and go, and comes back. After
+// agent that is killed, is away while pods come and go, and comes back. The agent
+// is the pod of the DaemonSet in k8s/, with the rights that it has there. After
 // each step the addresses of the pods are compared with the ledger's leases:
-// each pod has one, and there are no others. It is told twice: with blocks that
-// the agent derives from its node ID, and with podCIDRs that our operator gives.
-// The cluster's state is in the API server; agent and operator have the
-// configurations and the accounts that the manifests in k8s give them.
+// each pod has one, and there are no others. The witnesses of the node, read in
+// the agent's pod, see the same, and notice that the runtime's socket is gone.
+// It is told twice: with blocks that the agent derives from its node ID, and with
+// podCIDRs that our operator gives. The operator is a process of the room, with
+// the flags and the account of its Deployment; the cluster's state is in the API server.
 //
 // It needs root and some of Debian's packages, which it installs with apt-get
 // where they are missing (they stay), and the programs of test/kube, which it

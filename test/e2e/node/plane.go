@@ -185,7 +185,7 @@ func (p plane) furnish(ctx context.Context, place stage.Place, mode string) erro
 }
 
 // writeOverlay writes a kustomization of the manifests of a mode as they are shipped,
-// with two settings of contiv.conf that spare the test minutes of waiting.
+// with settings of contiv.conf that spare the test minutes of waiting.
 func (p plane) writeOverlay(place stage.Place, mode string) error {
 	shipped, err := os.ReadFile(filepath.Join(manifests(place, mode), "contiv.conf"))
 	if err != nil {
@@ -210,7 +210,8 @@ resources: [` + base + `]
 configMapGenerator:
   - {name: cadastre-config, behavior: merge, files: [contiv.conf]}
 `
-	const more = "  nodeIDs: {quarantine: 0s}\n  coolDown: 0s\n"
+	const more = "  nodeIDs: {quarantine: 0s}\n  coolDown: 0s\n" +
+		"  witnesses: {interval: 1s}\n  reclaim: {grace: 5s, undo: 3s}\n"
 	err = os.WriteFile(filepath.Join(dir, "contiv.conf"), append(shipped, more...), 0o600)
 	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(list), 0o600)); err != nil {
 		return fmt.Errorf("configure the agent: %w", err)

@@ -20,7 +20,7 @@ const assetsEnv = "KUBEBUILDER_ASSETS"
 // programs builds what the scenario needs beside our programs, and answers the
 // directory of Kubernetes'.
 func programs(ctx context.Context, p stage.Place, s *stage.Scenario) (assets string, err error) {
-	if err := stage.Build(ctx, p.Root, p.Bin, "./docker/cni-installer", "./test/e2e/node/"+witnessesProgram); err != nil {
+	if err := stage.Build(ctx, p.Root, p.Bin, "./docker/cni-installer"); err != nil {
 		return "", err
 	}
 	if assets = os.Getenv(assetsEnv); assets == "" {

@@ -99,7 +99,13 @@ func enter(ctx context.Context, p stage.Place, stdout io.Writer, mode, assets st
 // ownDirs are directories of the machine that a room has its own of, by what
 // they are called in its directory.
 func ownDirs() map[string]string {
-	return map[string]string{"/run": "run", "/var/lib": "lib", "/var/log": "log", "/opt/cni": "opt-cni", "/etc/cni": "etc-cni"}
+	return map[string]string{
+		"/run":     "run",
+		"/var/lib": "lib",
+		"/var/log": "log",
+		"/opt/cni": "opt-cni",
+		"/etc/cni": "etc-cni",
+	}
 }
 
 // mountPoints makes those of the machine's directories that it lacks, so that a room can
@@ -170,8 +176,9 @@ func furnish(ctx context.Context, dir string) error {
 // serveClusterIP does kube-proxy's work for the one Service that there is, that of the
 // API server.
 func serveClusterIP(ctx context.Context) error {
-	_, err := output(ctx, exec.CommandContext(ctx, "iptables", "--table", "nat", "--append", "OUTPUT", "--protocol", "tcp",
-		"--destination", serviceIP, "--dport", "443", "--jump", "DNAT", "--to-destination", "127.0.0.1:6443"))
+	rule := "--protocol tcp --destination " + serviceIP + " --dport 443 --jump DNAT --to-destination 127.0.0.1:6443"
+	args := append([]string{"--table", "nat", "--append", "OUTPUT"}, strings.Fields(rule)...)
+	_, err := output(ctx, exec.CommandContext(ctx, "iptables", args...))
 	return err
 }
 

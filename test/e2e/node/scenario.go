@@ -77,7 +77,7 @@ func (t *scenario) all(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has taken longer than %s", limit))
 	defer cancel()
 	for _, step := range []func(context.Context) error{
-		t.open, t.ready, t.twoPods, t.witnessesSeePods, t.runtimeIsAway, t.agentIsKilled, t.podGoesWithoutAgent, t.podComesWithoutAgent, t.addsFailBehindUs, t.nothingLeft,
+		t.open, t.ready, t.twoPods, t.witnessesSeePods, t.runtimeIsAway, t.agentIsKilled, t.podGoesWithoutAgent, t.delIsLost, t.podComesWithoutAgent, t.addsFailBehindUs, t.nothingLeft,
 	} {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

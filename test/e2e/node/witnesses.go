@@ -4,155 +4,167 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
+	"slices"
 	"strings"
+
+	"github.com/cadastre/cadastre/internal/testkit/critest"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness"
 )
 
-// witnessesProgram is in the agent's image for this test: it reads the witnesses with
-// the rights of the agent's container.
-const witnessesProgram = "witnesses"
-
-// seen is the output of that program.
-type seen struct {
-	Runtime struct {
-		State, Reason, Source string
-		Sandboxes             []sandbox
-	}
+// inAgent runs cadastre in the agent's pod.
+func (t *scenario) inAgent(ctx context.Context, args ...string) (string, error) {
+	return t.plane.kubectl(ctx, append([]string{
+		"exec", "daemonset/" + agentName, "--namespace=" + namespace, "--container=agent", "--", "/cadastre",
+	}, args...)...)
 }
 
-type sandbox struct{ ID, Namespace, Name, NetNS string }
-
-// ask runs the program in the agent's pod.
-func (t *scenario) ask(ctx context.Context) (s seen, err error) {
-	out, err := t.plane.kubectl(ctx, "exec", "daemonset/"+agentName, "--namespace="+namespace, "--", "/"+witnessesProgram)
+// witnesses returns the witnesses that the status of the agent lists.
+func (t *scenario) witnesses(ctx context.Context) (all []localapi.Witness, err error) {
+	out, err := t.inAgent(ctx, "status", "-o", "json")
 	if err != nil {
-		return s, err
+		return nil, err
 	}
+	var s localapi.Status
 	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		return s, fmt.Errorf("ask the witnesses: %w: %s", err, out)
+		return nil, fmt.Errorf("cadastre status: %w: %s", err, out)
 	}
-	return s, nil
+	return s.Witnesses, nil
 }
 
-// witnessesSeePods compares the sandboxes with the leases: the key of a lease has the
-// ID of its sandbox and the file of its network namespace.
+// witnessIs waits until a witness has a state, for a reason that names a text.
+func (t *scenario) witnessIs(ctx context.Context, name witness.Name, state witness.State, why string) error {
+	var w localapi.Witness
+	err := t.eventually(ctx, fmt.Sprintf("the %s is %s", name, state), func(ctx context.Context) error {
+		all, err := t.witnesses(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(all, func(w localapi.Witness) bool { return w.Name == string(name) })
+		if i < 0 {
+			return fmt.Errorf("the status does not list it: %+v", all)
+		}
+		w = all[i]
+		if w.State != state.String() || !strings.Contains(w.Reason, why) {
+			return fmt.Errorf("it is %s: %s", w.State, w.Reason)
+		}
+		return nil
+	})
+	if err == nil {
+		t.Say("%s: %s %s%s, %d objects. %s", name, w.State, w.Source, w.Reason, w.Objects, w.Limits)
+	}
+	return err
+}
+
+// witnessesSeePods asks the agent in its pod: cadastre check compares the sandboxes and
+// the addresses in namespaces with the leases.
 func (t *scenario) witnessesSeePods(ctx context.Context) error {
-	t.Step("Ask the witnesses in the agent's pod, with the rights of the shipped manifest: they see the sandbox of each lease.")
-	now, err := t.look(ctx)
-	if err != nil {
-		return err
-	}
-	s, err := t.ask(ctx)
-	if err != nil {
-		return err
-	}
-	if s.Runtime.State != "present" {
-		return fmt.Errorf("the runtime is %s: %s", s.Runtime.State, s.Runtime.Reason)
-	}
-	t.Say("runtime: present, %s, %d sandboxes", s.Runtime.Source, len(s.Runtime.Sandboxes))
-	return s.compare(now)
-}
-
-// compare finds leases without a sandbox.
-func (s seen) compare(now scene) error {
-	names := map[string]string{}
-	for _, x := range s.Runtime.Sandboxes {
-		names[x.ID] = x.Namespace + "/" + x.Name
-		if !strings.HasPrefix(x.NetNS, "/var/run/netns/") && x.Namespace != namespace {
-			return fmt.Errorf("the sandbox of %s/%s has network namespace %q", x.Namespace, x.Name, x.NetNS)
+	t.Step("Ask the agent in its pod, which has the rights of the manifest: kernel and runtime agree with the ledger.")
+	for _, name := range []witness.Name{witness.Kernel, witness.Runtime} {
+		if err := t.witnessIs(ctx, name, witness.Present, ""); err != nil {
+			return err
 		}
 	}
-	var errs []error
-	for _, l := range now.leases {
-		if pod := l.PodNamespace + "/" + l.PodName; names[l.ContainerID] != pod {
-			errs = append(errs, fmt.Errorf("%s of %s: sandbox %s is %q", l.IP, pod, l.ContainerID, names[l.ContainerID]))
-		}
+	out, err := t.inAgent(ctx, "check")
+	if err == nil && (!strings.Contains(out, "containerd") || !strings.Contains(out, "namespaces")) {
+		err = fmt.Errorf("cadastre check does not name kernel and runtime: %s", out)
 	}
-	return errors.Join(errs...)
+	t.Say("$ cadastre check")
+	t.Say("%s", out)
+	return err
 }
 
 // runtimeIsAway takes the socket away from a runtime that runs, and then restarts it: the
 // agent's pod sees the new socket.
 func (t *scenario) runtimeIsAway(ctx context.Context) error {
-	t.Step("Remove the runtime's socket: the witness is missing, and says why. Restart the runtime: it is present again.")
-	now, err := t.look(ctx)
-	if err != nil {
-		return err
-	}
+	t.Step("Remove the runtime's socket: the witness is missing, and says why. Restart the runtime: it is present.")
 	if err := os.Remove(runtimeSocket); err != nil {
 		return err
 	}
-	s, err := t.ask(ctx) // through connections that were open before
-	if err != nil {
+	// kubelet's connections to the runtime were open before.
+	if err := t.witnessIs(ctx, witness.Runtime, witness.Missing, runtimeSocket); err != nil {
 		return err
 	}
-	if s.Runtime.State != "missing" || !strings.Contains(s.Runtime.Reason, runtimeSocket) {
-		return fmt.Errorf("the runtime without its socket is %s: %q", s.Runtime.State, s.Runtime.Reason)
+	switch _, err := t.inAgent(ctx, "check"); {
+	case err == nil:
+		return errors.New("cadastre check succeeds without the runtime")
+	case !strings.Contains(err.Error(), "exit code 5"):
+		return fmt.Errorf("check without the runtime: want exit code 5 (cannot tell): %w", err)
 	}
-	t.Say("runtime: missing, %s", s.Runtime.Reason)
 	if err := t.stopRuntime(); err != nil {
 		return err
 	}
 	if err := t.startRuntime(); err != nil {
 		return err
 	}
-	return t.eventually(ctx, "the runtime is present again", func(ctx context.Context) error {
-		s, err := t.ask(ctx)
-		if err == nil && s.Runtime.State != "present" {
-			err = fmt.Errorf("it is %s: %s", s.Runtime.State, s.Runtime.Reason)
-		}
-		return errors.Join(err, s.compare(now))
-	})
+	return t.witnessIs(ctx, witness.Runtime, witness.Present, "")
 }
 
-// mountsAreGone looks for file systems of containers that have ended and that only the
-// agent's pod still has mounted.
-func (t *scenario) mountsAreGone(ctx context.Context) error {
-	return t.eventually(ctx, "the agent's pod keeps no container's file system", func(context.Context) error {
-		pid, err := agentProcess()
-		if err != nil {
-			return err
-		}
-		here, err := mountedContainers("/proc/self/mountinfo")
-		if err != nil {
-			return err
-		}
-		there, err := mountedContainers(filepath.Join("/proc", strconv.Itoa(pid), "mountinfo"))
-		for id := range there {
-			if !here[id] {
-				err = errors.Join(err, fmt.Errorf("container %s is mounted in the agent's pod only", id))
-			}
-		}
-		return err
-	})
-}
-
-// mountedContainers returns the IDs of containers and sandboxes of which something is
-// mounted below containerd's folder.
-func mountedContainers(mountinfo string) (map[string]bool, error) {
-	file, err := os.Open(mountinfo)
+// delIsLost removes a pod whose DEL reaches no agent, not even a later one: its lease
+// is reclaimed, and no other.
+func (t *scenario) delIsLost(ctx context.Context) error {
+	t.Step("Delete a pod while the agent is away, and lose its DEL: the agent reclaims the lease, and no other.")
+	before, err := t.look(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { _ = file.Close() }() // it was only read
-	found := map[string]bool{}
-	id := regexp.MustCompile("^" + filepath.Dir(runtimeSocket) + "/.*?/([0-9a-f]{64})(/|$)")
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		const mountPoint = 4
-		if fields := strings.Fields(lines.Text()); len(fields) > mountPoint {
-			if m := id.FindStringSubmatch(fields[mountPoint]); m != nil {
-				found[m[1]] = true
-			}
+	if err := t.sendAgentAway(ctx); err != nil {
+		return err
+	}
+	const lost = "third"
+	if err := t.remove(ctx, lost); err != nil {
+		return err
+	}
+	// The kubelet does this within a minute. Until then the lease has a sandbox.
+	if _, err := critest.RemoveSandboxes(ctx, runtimeSocket, "default", lost); err != nil {
+		return err
+	}
+	if err := loseDELs("/run/cadastre/del"); err != nil {
+		return err
+	}
+	if err := t.bringAgentBack(ctx); err != nil {
+		return err
+	}
+	after, err := t.expect(ctx, len(before.pods)-1)
+	if err != nil {
+		return err
+	}
+	for _, l := range before.leases {
+		if l.PodName != lost && !slices.Contains(after.leases, l) {
+			return fmt.Errorf("%s of %s has changed", l.IP, l.PodName)
 		}
 	}
-	return found, lines.Err()
+	var list localapi.Reclaims
+	if _, err := t.Read(ctx, &list, "reclaim", "list"); err != nil {
+		return err
+	}
+	if len(list.Ended) != 1 || list.Ended[0].Pod != "default/"+lost || list.Ended[0].State != "reclaimed" {
+		return fmt.Errorf("want one reclaim, of the lease of %s: %+v", lost, list)
+	}
+	t.Say("Reclaimed %s: %s", list.Ended[0].IP, list.Ended[0].Reason)
+	return t.reach(ctx, after.pods)
+}
+
+// loseDELs removes the DELs that wait for an agent. There must be some.
+func loseDELs(dir string) error {
+	files, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("no DEL waits in %s: the lease would be released by itself", dir)
+	}
+	for _, f := range files {
+		if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
