@@ -47,12 +47,17 @@ type Deps struct {
 	Around func(http.Handler) http.Handler
 }
 
-// Driver answers the engine, and lists and ends its pools for an administrator.
+// Driver answers the engine, lists, keeps and ends its pools for an administrator, and
+// releases what the witnesses show to be gone.
 // It needs MACs, and no replays.
 type Driver interface {
 	ipamapi.Ipam
 	Pools() []ipamapi.Pool
 	EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error)
+	KeepPool(ctx context.Context, poolID string) error
+	Observe(ctx context.Context, o ipamapi.Observation) error
+	Busy(ledger.Key) bool
+	Reclaim(ctx context.Context, l ledger.Lease, reason string) (freed bool, err error)
 }
 
 // DockerIPAM is the plugin.
