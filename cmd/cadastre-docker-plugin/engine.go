@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -45,10 +46,12 @@ func (o *observer) run(ctx context.Context) error {
 			return nil
 		case <-o.ticks:
 		}
+		shown := ipamapi.Observation{Uptime: o.uptime()}
 		view, err := o.engine.Read(ctx)
 		if err == nil {
-			err = o.docker.Observe(ctx, o.observation(view))
+			shown = o.observation(view)
 		}
+		err = errors.Join(err, o.docker.Observe(ctx, shown))
 		if err != nil && ctx.Err() == nil && !missing {
 			o.log.Warn("Docker's pools are not compared with the engine's networks", "error", err)
 		}

@@ -15,12 +15,9 @@ import (
 )
 
 // ObserveWorld compares the pools with what one round of the witnesses has shown; uptime
-// is a clock that does not jump. Without the engine nothing happens, and without all of
-// the kernel's namespaces no requests are given up.
+// is a clock that does not jump. Without the engine and all of the kernel's namespaces no
+// requests are given up, and earlier observations do not count any more.
 func (p *DockerIPAM) ObserveWorld(ctx context.Context, w *witness.World, uptime time.Duration) error {
-	if w.Engine == nil {
-		return nil
-	}
 	o := ipamapi.Observation{Engine: w.Engine, Uptime: uptime, Now: w.Taken}
 	if w.Kernel != nil && w.Kernel.Hidden == "" {
 		o.InUse = func(a netip.Addr) string {

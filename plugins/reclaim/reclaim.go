@@ -40,11 +40,10 @@ type Door interface {
 	Reclaim(ctx context.Context, l ledger.Lease, reason string) (freed bool, err error)
 }
 
-// Observer takes part in each round of a plugin that is enabled, unless the ledger is
-// degraded.
+// Observer takes part in each round of a plugin that is enabled.
 type Observer interface {
-	// ObserveWorld compares what the observer owns with the views of the round; uptime is
-	// a clock that does not jump.
+	// ObserveWorld compares what the observer owns with the views of the round: none while
+	// the ledger is degraded. uptime is a clock that does not jump.
 	ObserveWorld(ctx context.Context, w *witness.World, uptime time.Duration) error
 }
 
@@ -182,10 +181,12 @@ func (p *Plugin) Round(ctx context.Context) (*witness.World, error) {
 		return o.World, nil
 	}
 	err := p.act(ctx, o)
+	shown := o.World
+	if o.Hold != "" {
+		shown = &witness.World{Taken: o.World.Taken}
+	}
 	for _, x := range p.Observers {
-		if o.Hold == "" {
-			err = errors.Join(err, x.ObserveWorld(ctx, o.World, o.Uptime))
-		}
+		err = errors.Join(err, x.ObserveWorld(ctx, shown, o.Uptime))
 	}
 	return o.World, err
 }
