@@ -68,6 +68,8 @@ type assembly struct {
 	reclaim    *reclaim.Plugin
 	restapi    *restapi.RESTAPI
 	docker     *dockeripam.DockerIPAM // nil: not enabled
+	// watchEngine calls a function for each event of the Docker engine; nil: there are none.
+	watchEngine func(context.Context, func())
 
 	progress  progress
 	listening chan struct{} // closed when the socket accepts connections
@@ -309,7 +311,7 @@ func (a *assembly) makePlugins(d dependencies) {
 			PluginDeps: deps,
 			EventLoop:  a.loop,
 			Stage:      stage,
-			NewDriver:  a.dockerDriver(d.records("docker")),
+			NewDriver:  a.dockerDriver(d.records("docker"), d.readers.Engine),
 			Socket:     conf.Docker.Socket,
 			Listener:   d.listeners.Docker,
 			Limits:     httpserver.Limits{Connections: d.shares.Other},

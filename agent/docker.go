@@ -16,10 +16,18 @@ import (
 // dockerDriver makes Docker's driver once the loop can open its pools.
 func (a *assembly) dockerDriver(
 	records ipamapi.Records,
+	engine ipamapi.EngineReader,
 ) func(context.Context, ipamapi.PoolOpener) (dockeripam.Driver, error) {
 	return func(ctx context.Context, opener ipamapi.PoolOpener) (dockeripam.Driver, error) {
 		conf := a.conf.Cadastre.Docker
-		c := ipamapi.Config{HostID: a.instance, Serial: conf.Serial, CoolDown: conf.CoolDown}
+		reclaim := a.conf.Cadastre.Reclaim
+		c := ipamapi.Config{
+			HostID:      a.instance,
+			Serial:      conf.Serial,
+			CoolDown:    conf.CoolDown,
+			GiveUpAfter: reclaim.Grace,
+			Undo:        reclaim.Undo,
+		}
 		for _, x := range conf.Pools {
 			base, err := netip.ParsePrefix(x.Base)
 			if err != nil {
@@ -35,6 +43,7 @@ func (a *assembly) dockerDriver(
 			Pools:   opener,
 			Records: records,
 			Host:    dockeripam.Host{Log: a.log, Own: a.networks},
+			Engine:  ipamapi.Engine{Reader: engine, Name: driverName(conf.Socket)},
 			Config:  c,
 			Log:     a.log,
 		})

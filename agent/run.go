@@ -89,6 +89,12 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	start("witnesses", a.reclaim.Run)
 	start("API", api)
 	if a.docker != nil {
+		if watch := a.watchEngine; watch != nil {
+			start("Docker engine", func(ctx context.Context) error {
+				watch(ctx, a.reclaim.Wake)
+				return nil
+			})
+		}
 		start("Docker driver", a.docker.Run)
 		start("Docker", a.docker.Serve)
 	}

@@ -69,6 +69,15 @@ func (a *assembly) makeReclaim(d dependencies) {
 		readers.Runtime = sandboxes{r, a.ledger}
 	}
 	readers.Cluster = a.cluster
+	doors := map[ledger.Purpose]reclaim.Door{ledger.ForPod: a.podmanager}
+	var observers []reclaim.Observer
+	if a.docker != nil {
+		doors[ledger.ForDocker] = a.docker
+		observers = append(observers, a.docker)
+	}
+	if r, ok := readers.Engine.(*engine.Reader); ok {
+		a.watchEngine = r.Watch
+	}
 	a.reclaim = reclaim.NewPlugin(reclaim.Deps{
 		PluginDeps: controller.PluginDeps{Log: a.log},
 		Config: reclaim.Config{
@@ -77,15 +86,17 @@ func (a *assembly) makeReclaim(d dependencies) {
 			Grace:    conf.Reclaim.Grace,
 			Undo:     conf.Reclaim.Undo,
 		},
-		Ledger:   a.ledger,
-		Readers:  readers,
-		Driver:   driverName(conf.Docker.Socket),
-		Doors:    map[ledger.Purpose]reclaim.Door{ledger.ForPod: a.podmanager},
-		Now:      a.clock.now,
-		Uptime:   a.clock.uptime,
-		BootID:   a.readBootID,
-		Degraded: a.degraded,
-		Starting: a.beginning,
+		Ledger:  a.ledger,
+		Readers: readers,
+		Driver:  driverName(conf.Docker.Socket),
+		Doors:   doors,
+
+		Observers: observers,
+		Now:       a.clock.now,
+		Uptime:    a.clock.uptime,
+		BootID:    a.readBootID,
+		Degraded:  a.degraded,
+		Starting:  a.beginning,
 	})
 	a.metrics.WatchReclaims(a.reclaim.Counts, a.reclaim.Reports, a.clock.now)
 }

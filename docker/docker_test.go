@@ -156,10 +156,13 @@ func TestPluginConfiguration(t *testing.T) {
 	g.Expect(d.Decode(&config)).To(Succeed())
 	g.Expect(config.Interface.Types).To(Equal([]string{"docker.ipamdriver/1.0"}))
 	g.Expect(config.Linux.Capabilities).To(BeEmpty(), "it reads routes, and changes none")
-	g.Expect(config.Mounts).To(HaveLen(1))
+	g.Expect(config.Mounts).To(HaveLen(2))
+	g.Expect(config.Env).To(HaveLen(2))
+	g.Expect(config.Env[1].Name).To(Equal("ENGINE"))
+	g.Expect(config.Env[1].Value).To(Equal("unix://" + config.Mounts[1].Destination))
 	g.Expect(config.Env[0].Value).To(HavePrefix(config.Mounts[0].Destination + "/"))
 	makefile := read(g, "../Makefile")
-	for _, dir := range []string{config.PropagatedMount, config.Mounts[0].Destination} { // an engine does not make them
+	for _, dir := range []string{config.PropagatedMount, config.Mounts[0].Destination, config.Mounts[1].Destination} { // an engine does not make them
 		g.Expect(makefile).To(ContainSubstring("$(BIN)/dist/plugin/rootfs" + dir))
 	}
 	g.Expect(config.Entrypoint).To(Equal([]string{"/cadastre-docker-plugin"}))

@@ -53,7 +53,7 @@ type EngineContainer struct {
 	ID      string
 	Name    string
 	Running bool
-	PID     int
+	PID     int                     // 0: not known, as the reader has it (its details can be locked)
 	Fixed   map[string][]netip.Addr // addresses that the user has fixed, by network ID
 }
 

@@ -36,11 +36,13 @@ type stand struct {
 	t   *testing.T
 	dir string
 	log *bytes.Buffer
+
+	engine string // the address of its API
 }
 
 func newStand(t *testing.T) *stand {
 	dir, err := os.MkdirTemp("", "plugin-") // a test's own is too long for a socket
-	s := &stand{Gomega: NewWithT(t), t: t, dir: dir, log: new(bytes.Buffer)}
+	s := &stand{Gomega: NewWithT(t), t: t, dir: dir, log: new(bytes.Buffer), engine: "none"}
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(os.Mkdir(s.path("data"), 0o700)).To(Succeed())
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -54,7 +56,9 @@ func (s *stand) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan int, 1)
 	go func() {
-		env := func(key string) string { return map[string]string{"AGENT_SOCKET": s.path("agent.sock")}[key] }
+		env := func(key string) string {
+			return map[string]string{"AGENT_SOCKET": s.path("agent.sock"), "ENGINE": s.engine}[key]
+		}
 		ended <- run(ctx, []string{"--socket", s.path("docker.sock"), "--data", s.path("data")}, env, s.log, func(int) { panic("the database was changed") })
 	}()
 	s.Eventually(s.path("docker.sock"), "20s").Should(BeAnExistingFile())

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/dockeripam"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness/engine"
 )
 
 // version of the program.
@@ -35,8 +37,10 @@ const version = "0.1.0-dev"
 
 // options holds the command line.
 type options struct {
-	socket, agent, data string
-	exit                func(int) // ends the process at once
+	socket, agent, data, engine string
+
+	exit  func(int)        // ends the process at once
+	ticks <-chan time.Time // the engine is read at each
 }
 
 // checkEvery is the interval at which the database file is checked.
@@ -58,6 +62,8 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (opt opt
 		"the `path` of the socket that the engine connects to")
 	fs.StringVar(&opt.agent, "agent", getenv("AGENT_SOCKET"),
 		"the `path` of the agent's socket for Docker (default $AGENT_SOCKET)")
+	fs.StringVar(&opt.engine, "engine", or(getenv("ENGINE"), "unix:///run/docker.sock"),
+		"the `address` of the engine's API, or none (default $ENGINE)")
 	fs.StringVar(&opt.data, "data", "/data", "the `directory` of the own ledger and of the local API's socket")
 	if err := fs.Parse(args); err != nil {
 		return opt, err
@@ -75,10 +81,19 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (opt opt
 	return opt, nil
 }
 
+// or returns the first text that is not empty.
+func or(texts ...string) string {
+	i := slices.IndexFunc(texts, func(s string) bool { return s != "" })
+	return texts[max(i, 0)]
+}
+
 // run runs the program and returns its exit code, unless exit ends the process.
 func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer, exit func(int)) int {
 	opt, err := parse(args, getenv, stderr)
 	opt.exit = exit
+	ticker := time.NewTicker(observeEvery)
+	defer ticker.Stop()
+	opt.ticks = ticker.C
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -104,6 +119,7 @@ type plugin struct {
 	ledger *ledger.Ledger
 	proxy  *proxy
 	docker *dockeripam.DockerIPAM
+	engine *observer
 	api    *restapi.RESTAPI
 	status localapi.Status // what of it does not change
 }
@@ -161,6 +177,8 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 		Global: ipamapi.Space{Name: ownGlobal},
 		HostID: instance,
 	}
+	host := dockeripam.Host{Log: log, Own: func() []netip.Prefix { return nil }}
+	reader := engine.New(engine.Options{Endpoint: opt.engine, Driver: driverName, Needed: true})
 	p.docker = dockeripam.NewPlugin(dockeripam.Deps{
 		PluginDeps: controller.PluginDeps{Log: log},
 		Socket:     opt.socket,
@@ -169,16 +187,26 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 			Connections: shares.Local / 2,
 		}, // a forwarded request has a connection to the agent, too
 		NewDriver: func(ctx context.Context, _ ipamapi.PoolOpener) (dockeripam.Driver, error) {
-			host := dockeripam.Host{Log: log, Own: func() []netip.Prefix { return nil }}
 			return ipamapi.New(ctx, ipamapi.Deps{
 				Ledger:  p.ledger,
 				Records: file.Records("docker"),
 				Host:    host,
+				Engine:  ipamapi.Engine{Reader: reader, Name: driverName},
 				Config:  config,
 				Log:     log,
 			})
 		},
 	})
+	began := time.Now()
+	p.engine = &observer{
+		log:    log,
+		engine: reader,
+		ledger: p.ledger,
+		docker: p.docker,
+		host:   host,
+		uptime: func() time.Duration { return time.Since(began) },
+		ticks:  opt.ticks,
+	}
 	api := p.apiDeps(opt, instance, log)
 	api.Listen.Limits.Connections = shares.Other
 	p.api = restapi.NewPlugin(api)
@@ -231,7 +259,9 @@ func (p *plugin) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watch := func(ctx context.Context) error { return p.file.Watch(ctx, checkEvery) }
-	parts := []func(context.Context) error{watch, p.ledger.Run, p.docker.Run, p.docker.Serve, p.api.Serve}
+	parts := []func(context.Context) error{
+		watch, p.ledger.Run, p.docker.Run, p.docker.Serve, p.api.Serve, p.engine.run,
+	}
 	errs := make([]error, len(parts))
 	var wait sync.WaitGroup
 	for i, part := range parts {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,7 @@ func (a *app) dockerPoolsCmd() *cobra.Command {
 			return a.print(pools, func(bool) string { return dockerPoolsTable(pools) })
 		}),
 	}
-	cmd.AddCommand(a.dockerPoolReleaseCmd())
+	cmd.AddCommand(a.dockerPoolReleaseCmd(), a.dockerPoolKeepCmd())
 	return cmd
 }
 
@@ -67,7 +68,14 @@ func dockerPoolsTable(pools []localapi.DockerPool) string {
 	for _, p := range pools {
 		g.add(p.ID, p.CIDR, p.SubPool, fmt.Sprint(p.Leases), fmt.Sprint(p.Requests), requestedWith(p))
 	}
-	return g.String()
+	text := g.String()
+	for _, p := range pools {
+		if x := p.GivenUp; x != nil {
+			text += fmt.Sprintf("\n%s: %s given up since %s: %s\n  cadastre docker pools keep %s undoes that\n", clean(p.ID),
+				plural(x.Requests, "request is", "requests are"), x.Since.Format(time.RFC3339), clean(x.Evidence), clean(p.ID))
+		}
+	}
+	return text
 }
 
 // requestedWith describes the request that made a pool.
@@ -83,6 +91,45 @@ func requestedWith(p localapi.DockerPool) string {
 		text += ", cadastre.group=" + p.Group
 	}
 	return text
+}
+
+const dockerPoolKeepHelp = `keep undoes that requests for a pool are given up. The agent compares the requests
+for each pool with the networks of the Docker engine. Requests that no network accounts
+for are given up: after the time of cadastre.reclaim.undo they are taken back, and a pool
+without any other requests ends with its addresses. docker pools shows them.
+
+A pool that is kept stays until it is requested or released again.`
+
+func (a *app) dockerPoolKeepCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:               "keep ID",
+		Short:             "Keep a pool that no network of the Docker engine has",
+		Long:              dockerPoolKeepHelp,
+		Example:           `  cadastre docker pools keep LocalDefault/10.50.0.0/24`,
+		Args:              oneDockerPool,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			ctx, cancel := context.WithTimeout(ctx, workTimeout)
+			defer cancel()
+			var done localapi.DockerPoolKeep
+			if err := a.client().post(ctx, localapi.PathDockerPoolKeep, localapi.DockerPoolKeep{ID: args[0]}, &done); err != nil {
+				return fmt.Errorf("docker pools keep %s: %w", args[0], err)
+			}
+			return a.print(done, func(bool) string { return "kept pool " + clean(done.ID) + "\n" })
+		}),
+	}
+}
+
+// oneDockerPool accepts one ID.
+func oneDockerPool(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return fmt.Errorf(
+			"%s takes one ID of a pool, as cadastre docker pools lists it, but was given %d arguments",
+			cmd.Name(),
+			len(args),
+		)
+	}
+	return nil
 }
 
 const dockerPoolReleaseHelp = `release ends a pool that the Docker engine does not release itself, because it has
@@ -103,16 +150,7 @@ func (a *app) dockerPoolReleaseCmd() *cobra.Command {
 		Long:  dockerPoolReleaseHelp,
 		Example: `  cadastre docker pools release LocalDefault/10.50.0.0/24
   cadastre docker pools release LocalDefault/10.50.0.0/24 --force --yes`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] == "" {
-				return fmt.Errorf(
-					"%s takes one ID of a pool, as cadastre docker pools lists it, but was given %d arguments",
-					cmd.Name(),
-					len(args),
-				)
-			}
-			return nil
-		},
+		Args:              oneDockerPool,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			if err := a.releaseDockerPool(ctx, localapi.DockerPoolRelease{ID: args[0], Force: force}, yes); err != nil {

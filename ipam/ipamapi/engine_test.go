@@ -215,63 +215,70 @@ func TestOlderDatabase(t *testing.T) {
 // A process that ends, or a commit that fails, at any moment of a restoration leaves
 // nothing behind that would be allocated twice.
 func TestCrashWhilePoolsAreRestored(t *testing.T) {
-	taken := map[string][]string{
-		full:  {"10.51.0.1/28", "10.51.0.2/28", "10.51.0.5/28"},
-		plain: {"10.50.0.1/29", "10.50.0.2/29", "10.50.0.4/29"},
-	}
 	faults := 0
 	for _, kind := range []journal.Fault{journal.Fail, journal.Tear} {
 		for n := range 14 {
 			for _, of := range []string{"ledger", "records"} {
-				g := NewWithT(t)
-				var next []journal.Fault
-				e := lost()
-				w := &world{g: g, records: &flaky{MemoryRecords: ipamapi.NewMemoryRecords()}, host: &host{}, engine: e}
-				w.journal = &journal.Faulty{Journal: journal.NewMemory(), Plan: func(int64) journal.Fault {
-					if len(next) == 0 {
-						return journal.None
-					}
-					f := next[0]
-					next = next[1:]
-					return f
-				}}
-				e.err = errSilent
-				w.restart()
-				e.err = nil
-				plan := append(make([]journal.Fault, n), kind)
-				if of == "ledger" {
-					next = plan
-				} else {
-					w.records.next = plan
+				if crashWhilePoolsAreRestored(NewWithT(t), kind, n, of) {
+					faults++
 				}
-				_, err := w.ask(full, "", ipamapi.EndpointMAC, "02:ff")
-				next, w.records.next = nil, nil
-				if err == nil {
-					continue
-				}
-				faults++
-				where := fmt.Sprintf("%s, fault %d of kind %v", of, n, kind)
-				e.err = errSilent
-				for _, crash := range []bool{false, true} {
-					if crash {
-						w.restart()
-					}
-					for id, not := range taken {
-						a, err := w.ask(id, "", ipamapi.EndpointMAC, "02:fe")
-						g.Expect(not).NotTo(ContainElement(a), "%s: %v", where, err)
-					}
-				}
-				e.err = nil
-				for id, not := range taken {
-					for _, a := range w.fill(id) {
-						g.Expect(not).NotTo(ContainElement(a), where)
-					}
-				}
-				g.Expect(w.check()).To(Succeed(), where)
 			}
 		}
 	}
 	NewWithT(t).Expect(faults).To(BeNumerically(">", 20))
+}
+
+// crashWhilePoolsAreRestored makes one commit fail. It reports whether the restoration
+// came so far.
+func crashWhilePoolsAreRestored(g Gomega, kind journal.Fault, n int, of string) bool {
+	taken := map[string][]string{
+		full:  {"10.51.0.1/28", "10.51.0.2/28", "10.51.0.5/28"},
+		plain: {"10.50.0.1/29", "10.50.0.2/29", "10.50.0.4/29"},
+	}
+	var next []journal.Fault
+	e := lost()
+	w := &world{g: g, records: &flaky{MemoryRecords: ipamapi.NewMemoryRecords()}, host: &host{}, engine: e}
+	w.journal = &journal.Faulty{Journal: journal.NewMemory(), Plan: func(int64) journal.Fault {
+		if len(next) == 0 {
+			return journal.None
+		}
+		f := next[0]
+		next = next[1:]
+		return f
+	}}
+	e.err = errSilent
+	w.restart()
+	e.err = nil
+	plan := append(make([]journal.Fault, n), kind)
+	if of == "ledger" {
+		next = plan
+	} else {
+		w.records.next = plan
+	}
+	_, err := w.ask(full, "", ipamapi.EndpointMAC, "02:ff")
+	next, w.records.next = nil, nil
+	if err == nil {
+		return false
+	}
+	where := fmt.Sprintf("%s, fault %d of kind %v", of, n, kind)
+	e.err = errSilent
+	for _, crash := range []bool{false, true} {
+		if crash {
+			w.restart()
+		}
+		for id, not := range taken {
+			a, err := w.ask(id, "", ipamapi.EndpointMAC, "02:fe")
+			g.Expect(not).NotTo(ContainElement(a), "%s: %v", where, err)
+		}
+	}
+	e.err = nil
+	for id, not := range taken {
+		for _, a := range w.fill(id) {
+			g.Expect(not).NotTo(ContainElement(a), where)
+		}
+	}
+	g.Expect(w.check()).To(Succeed(), where)
+	return true
 }
 
 // TestRandomNetworksAfterALoss compares the driver with networks at random: whatever they

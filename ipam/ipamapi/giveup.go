@@ -18,7 +18,7 @@ import (
 
 // Observation holds what one round of the witnesses has shown.
 type Observation struct {
-	Engine *witness.EngineView
+	Engine *witness.EngineView // nil: it cannot be read
 	// InUse says by which link an address is in use on this machine, "" if by none. nil:
 	// that is not known, and nothing is given up.
 	InUse func(netip.Addr) string
@@ -51,6 +51,8 @@ type suspicion struct {
 // network that has it, ends that at any time; so does KeepPool. A pool whose addresses
 // are in use keeps its requests. An engine of a swarm is not asked about pools of the
 // global space.
+// If the engine or the use of addresses is not known, earlier observations do not count
+// any more.
 //
 // Observe also restores the pools of an engine that could not be read at the start.
 func (d *Driver) Observe(ctx context.Context, o Observation) error {
@@ -60,12 +62,17 @@ func (d *Driver) Observe(ctx context.Context, o Observation) error {
 		return fmt.Errorf("compare Docker's pools with the engine: %w", context.Cause(ctx))
 	}
 	ctx = context.WithoutCancel(ctx)
+	if o.Engine == nil {
+		clear(d.suspects)
+		return nil
+	}
 	if d.unread {
 		if err := d.learnFrom(ctx, o.Engine, poolID{}, false); err != nil {
 			return err
 		}
 	}
 	if o.InUse == nil {
+		clear(d.suspects)
 		return nil
 	}
 	found := attribute(o.Engine, d.engine.Name, d.idOf(false, poolID{}))

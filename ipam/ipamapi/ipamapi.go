@@ -23,8 +23,10 @@
 //
 // # Pools
 //
-// The ID of a pool says everything that is needed to serve the pool, so an ID that
-// the engine has kept is served even if the records are lost. Pools of one address
+// The ID of a pool says everything that is needed to open the pool again if the records
+// are lost. Before an address of a pool that is not on record is allocated, the Driver
+// reads the engine's networks and restores what they have, gateways and auxiliary
+// addresses first; without that it allocates nothing there. Pools of one address
 // space and prefix share one block, whatever part of it (a sub-pool) each of them
 // allocates from. A request for an existing pool returns the same ID and adds one
 // to its requests; a release takes one off, and the last release ends the pool with
@@ -33,6 +35,11 @@
 // requested with OverlapOption. If a pool with a GroupOption is full, the other
 // pools of its group serve its requests, because an engine never tries the next
 // pool of a remote driver.
+//
+// An engine may lose a network, or repeat a request. Observe compares the requests
+// with the engine's networks; requests that two observations cannot attribute are given
+// up after a time in which they can be kept. In the global space a repeated request for
+// a named pool is the same request.
 //
 // With Config.FromPods pools are parts of the node's own pod block, and their
 // addresses are leases of the pod network's pool.

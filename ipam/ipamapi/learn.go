@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cadastre/cadastre/witness"
 )
@@ -31,6 +32,10 @@ type Engine struct {
 // the records were created.
 const readRecord = "engine"
 
+// startLimit bounds the wait for an engine that has pools on record, and that may itself
+// be waiting for the Driver.
+const startLimit = 2 * time.Second
+
 // learnAtStart reads the engine before the first request is served. If it cannot be
 // read, pools of the records are served: an engine that starts asks for addresses
 // before it answers.
@@ -41,7 +46,12 @@ func (d *Driver) learnAtStart(ctx context.Context) error {
 	d.change.Lock()
 	defer d.change.Unlock()
 	d.unread = true
-	view, err := d.engine.Reader.Read(ctx)
+	reading, cancel := ctx, context.CancelFunc(func() {})
+	if !d.fresh {
+		reading, cancel = context.WithTimeout(ctx, startLimit)
+	}
+	view, err := d.engine.Reader.Read(reading)
+	cancel()
 	if err == nil {
 		return d.learnFrom(ctx, view, poolID{}, true)
 	}

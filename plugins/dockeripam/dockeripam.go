@@ -12,6 +12,10 @@
 // pool or address gets the same answer again, and a release of an unknown pool or
 // address succeeds. If the engine hangs up before it has the answer, the plugin
 // releases the pool or the address that it has chosen for the request.
+//
+// The plugin takes part in the rounds of the witnesses: it is the door through which
+// leases of containers that are gone are reclaimed, and it gives up requests for pools
+// that no network of the engine accounts for.
 package dockeripam
 
 import (
@@ -47,12 +51,17 @@ type Deps struct {
 	Around func(http.Handler) http.Handler
 }
 
-// Driver answers the engine, and lists and ends its pools for an administrator.
+// Driver answers the engine, lists, keeps and ends its pools for an administrator, and
+// releases what the witnesses show to be gone.
 // It needs MACs, and no replays.
 type Driver interface {
 	ipamapi.Ipam
 	Pools() []ipamapi.Pool
 	EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error)
+	KeepPool(ctx context.Context, poolID string) error
+	Observe(ctx context.Context, o ipamapi.Observation) error
+	Busy(ledger.Key) bool
+	Reclaim(ctx context.Context, l ledger.Lease, reason string) (freed bool, err error)
 }
 
 // DockerIPAM is the plugin.

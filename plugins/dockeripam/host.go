@@ -19,7 +19,26 @@ type Host struct {
 	Own func() []netip.Prefix
 }
 
-var _ ipamapi.HostView = Host{}
+var (
+	_ ipamapi.HostView    = Host{}
+	_ ipamapi.AddressView = Host{}
+)
+
+// Addresses returns the addresses of this machine's links. If it cannot read them, it
+// logs that and returns none.
+func (h Host) Addresses() (all []netip.Addr) {
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		h.Log.Warn("the addresses of this machine cannot be read: gateways of Docker's networks may be missed", "error", err)
+		return nil
+	}
+	for _, x := range addrs {
+		if a, ok := netip.AddrFromSlice(x.IP); ok {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
+}
 
 // Networks returns the prefixes that no Docker pool may overlap, without default
 // routes and link-local prefixes.

@@ -421,3 +421,60 @@ func TestReports(t *testing.T) {
 	g.Expect(all[1].Read).To(Equal(read), "the last time that it was read")
 	g.Expect(all[2].State).To(Equal(witness.NotApplicable))
 }
+
+// observer notes what it was shown.
+type observer struct {
+	worlds []*witness.World
+	err    error
+}
+
+func (o *observer) ObserveWorld(_ context.Context, w *witness.World, _ time.Duration) error {
+	o.worlds = append(o.worlds, w)
+	return o.err
+}
+
+// Observers take part in each round; while the ledger is degraded they are shown nothing.
+func TestObservers(t *testing.T) {
+	n := newNode(t)
+	first, second := &observer{err: errors.New("disk full")}, &observer{}
+	n.Observers = []reclaim.Observer{first, second}
+	w, err := n.Round(t.Context())
+	n.g.Expect(err).To(MatchError(first.err))
+	n.g.Expect(second.worlds).To(Equal([]*witness.World{w}))
+	n.degraded = "in doubt"
+	w, err = n.Round(t.Context())
+	n.g.Expect(err).To(MatchError(first.err))
+	n.g.Expect(w.Kernel).NotTo(BeNil())
+	n.g.Expect(*second.worlds[1]).To(Equal(witness.World{Taken: w.Taken}))
+	n.Config.Enabled = false
+	_, err = n.Round(t.Context())
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.g.Expect(second.worlds).To(HaveLen(2))
+}
+
+// A source that changes makes a round begin before the interval has passed; changes
+// that follow at once share it.
+func TestWake(t *testing.T) {
+	n := newNode(t)
+	rounds, waits := make(chan struct{}), make(chan time.Duration)
+	elapsed := make(chan time.Time)
+	n.during = func() { rounds <- struct{}{} }
+	n.After = func(d time.Duration) <-chan time.Time {
+		waits <- d
+		return elapsed
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	<-rounds
+	n.g.Expect(<-waits).To(Equal(20 * time.Second))
+	for range 5 {
+		n.Wake()
+	}
+	n.g.Expect(<-waits).To(Equal(5 * time.Second))
+	elapsed <- time.Time{}
+	<-rounds
+	n.g.Expect(<-waits).To(Equal(20 * time.Second))
+	cancel()
+	n.g.Expect(<-ended).To(Succeed())
+}

@@ -5,6 +5,7 @@ package reclaim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -39,6 +40,13 @@ type Door interface {
 	Reclaim(ctx context.Context, l ledger.Lease, reason string) (freed bool, err error)
 }
 
+// Observer takes part in each round of a plugin that is enabled.
+type Observer interface {
+	// ObserveWorld compares what the observer owns with the views of the round: none while
+	// the ledger is degraded. uptime is a clock that does not jump.
+	ObserveWorld(ctx context.Context, w *witness.World, uptime time.Duration) error
+}
+
 // Config holds the settings of the plugin.
 type Config struct {
 	Enabled  bool          // false: only read the witnesses
@@ -55,6 +63,8 @@ type Deps struct {
 	Readers Readers
 	Driver  string                  // name under which the Docker engine knows our IPAM driver
 	Doors   map[ledger.Purpose]Door // without a door the leases of a purpose are not reclaimed
+
+	Observers []Observer
 
 	Now    func() time.Time
 	Uptime func() time.Duration
@@ -75,6 +85,7 @@ type Plugin struct {
 	Deps
 	world atomic.Pointer[witness.World]
 
+	wake      chan struct{} // holds a token if a round is to begin before the interval has passed
 	round     chan struct{} // holds a token while no round is in progress; guards the fields below
 	judge     *Judge
 	strangers *strangers
@@ -94,6 +105,7 @@ func NewPlugin(deps Deps) *Plugin {
 	}
 	p := &Plugin{
 		Deps:     deps,
+		wake:     make(chan struct{}, 1),
 		round:    make(chan struct{}, 1),
 		judge:    NewJudge(Rules{Interval: deps.Config.Interval, Grace: deps.Config.Grace, Undo: deps.Config.Undo}),
 		unlisted: map[ledger.Key]uint64{},
@@ -113,7 +125,24 @@ func (p *Plugin) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-p.After(p.Config.Interval):
+		case <-p.wake:
+			select {
+			case <-ctx.Done():
+			case <-p.After(min(wakeDelay, p.Config.Interval)):
+			}
 		}
+	}
+}
+
+// wakeDelay is the time from a change of a source to the round, in which further changes
+// are awaited.
+const wakeDelay = 5 * time.Second
+
+// Wake makes a round begin soon: a source has changed. Any goroutine may call it.
+func (p *Plugin) Wake() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // a round is to begin anyhow
 	}
 }
 
@@ -151,7 +180,15 @@ func (p *Plugin) Round(ctx context.Context) (*witness.World, error) {
 	if !p.Config.Enabled {
 		return o.World, nil
 	}
-	return o.World, p.act(ctx, o)
+	err := p.act(ctx, o)
+	shown := o.World
+	if o.Hold != "" {
+		shown = &witness.World{Taken: o.World.Taken}
+	}
+	for _, x := range p.Observers {
+		err = errors.Join(err, x.ObserveWorld(ctx, shown, o.Uptime))
+	}
+	return o.World, err
 }
 
 // observe reads the clocks, the leases and all witnesses. The leases are read first. An

@@ -115,10 +115,11 @@ type Cluster interface {
 	IPAM() (localapi.ContivIPAM, error)
 }
 
-// Docker shows and ends the pools of Docker's networks.
+// Docker shows, keeps and ends the pools of Docker's networks.
 type Docker interface {
 	Pools() ([]ipamapi.Pool, error)
 	EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error)
+	KeepPool(ctx context.Context, poolID string) error
 }
 
 // Checker compares the ledger with the witnesses and repairs differences. Checks

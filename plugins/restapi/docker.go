@@ -50,9 +50,31 @@ func (p *RESTAPI) dockerPools(w http.ResponseWriter, _ *http.Request) {
 		if x.SubPool.IsValid() {
 			out.SubPool = x.SubPool.String()
 		}
+		if g := x.GivenUp; g != nil {
+			out.GivenUp = &localapi.DockerGivenUp{Requests: g.Requests, Since: g.Since, Evidence: g.Evidence}
+		}
 		all = append(all, out)
 	}
 	_ = writeJSON(w, http.StatusOK, all)
+}
+
+func (p *RESTAPI) keepDockerPool(w http.ResponseWriter, r *http.Request) {
+	var req localapi.DockerPoolKeep
+	if !readJSON(w, r, &req) {
+		return
+	}
+	err := p.Docker.KeepPool(r.Context(), req.ID)
+	switch {
+	case errors.Is(err, ipamapi.ErrPoolNotFound):
+		writeError(w, http.StatusNotFound, err)
+	case errors.Is(err, ipamapi.ErrNotGivenUp):
+		writeError(w, http.StatusConflict, err)
+	case err != nil:
+		writeError(w, http.StatusServiceUnavailable, err)
+	default:
+		p.Log.Info("Docker pool kept by hand", "pool", req.ID)
+		_ = writeJSON(w, http.StatusOK, req)
+	}
 }
 
 func (p *RESTAPI) releaseDockerPool(w http.ResponseWriter, r *http.Request) {

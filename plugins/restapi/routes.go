@@ -45,6 +45,7 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux.HandleFunc("POST "+localapi.PathReclaimRun, offered(p.Reclaims != nil, p.runReclaim))
 	mux.HandleFunc("POST "+localapi.PathReclaimUndo, offered(p.Reclaims != nil, p.undoReclaim))
 	mux.HandleFunc("POST "+localapi.PathDockerPoolRelease, withDocker(p.Docker != nil, p.releaseDockerPool))
+	mux.HandleFunc("POST "+localapi.PathDockerPoolKeep, withDocker(p.Docker != nil, p.keepDockerPool))
 	return answerAll(mux)
 }
 

@@ -23,7 +23,7 @@ import (
 
 // dockerConf has a Docker part beside roomyConf.
 func (n *node) dockerConf() string {
-	return roomyConf[:strings.LastIndex(roomyConf, "}")] + fmt.Sprintf(", docker: {enabled: true, socket: %s}}\n", filepath.Join(n.dir, "docker.sock"))
+	return roomyConf[:strings.LastIndex(roomyConf, "}")] + fmt.Sprintf(", witnesses: {engine: none}, docker: {enabled: true, socket: %s}}\n", filepath.Join(n.dir, "docker.sock"))
 }
 
 // records returns what is stored in each bucket of a database: a key followed by

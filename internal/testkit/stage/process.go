@@ -84,6 +84,9 @@ func diedOf(err error, signal syscall.Signal) bool {
 	return ok && status.Signaled() && status.Signal() == signal
 }
 
+// Signal sends a signal and does not wait.
+func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+
 // Kill ends the process with SIGKILL and waits.
 func (p *Process) Kill() error {
 	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {

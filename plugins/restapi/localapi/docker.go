@@ -3,6 +3,8 @@
 
 package localapi
 
+import "time"
+
 // DockerPool is one pool of Docker's networks.
 type DockerPool struct {
 	ID           string `json:"id"` // as the engine names it
@@ -14,6 +16,20 @@ type DockerPool struct {
 	FromPods     bool   `json:"fromPods"`          // CIDR is a part of this node's pod block
 	Requests     int    `json:"requests"`          // that the engine has not released yet
 	Leases       int    `json:"leases"`            // addresses requested through it, gateways included
+	// GivenUp holds the requests that no network of the engine accounts for; null: none.
+	GivenUp *DockerGivenUp `json:"givenUp,omitempty"`
+}
+
+// DockerGivenUp describes requests that are taken back after a time, unless they are kept.
+type DockerGivenUp struct {
+	Requests int       `json:"requests"`
+	Since    time.Time `json:"since"`
+	Evidence string    `json:"evidence"`
+}
+
+// DockerPoolKeep names a pool of which no requests are to be given up.
+type DockerPoolKeep struct {
+	ID string `json:"id"`
 }
 
 // DockerPoolRelease names a pool that the engine does not release itself. Force

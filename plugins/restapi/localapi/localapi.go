@@ -35,6 +35,7 @@ const (
 
 	PathDockerPools       = "/v1/docker/pools"         // every DockerPool
 	PathDockerPoolRelease = "/v1/docker/pools/release" // POST DockerPoolRelease -> DockerPoolReleased
+	PathDockerPoolKeep    = "/v1/docker/pools/keep"    // POST DockerPoolKeep -> DockerPoolKeep
 
 	// As Contiv-VPP has published them.
 	PathEventHistory = "/controller/event-history" // controller.Records, oldest first; with seq-num one of them

@@ -29,7 +29,7 @@ type scenario struct {
 }
 
 // limit bounds the time of the whole scenario.
-const limit = 8 * time.Minute
+const limit = 12 * time.Minute
 
 // runScenario takes every step and then, whatever has happened, lets go of everything
 // but the files.
@@ -61,7 +61,8 @@ func (t *scenario) all(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		t.open, t.everyWay, t.refusals, t.twoNetworks, t.manyEndpoints, t.images, t.managedPlugin,
 		t.policies, t.engineStops, t.engineIsKilled, t.agentIsKilled, t.bothAreKilled,
-		t.engineWithoutAgent, t.engineFirst, t.onePlan, t.nothingLeft,
+		t.engineWithoutAgent, t.engineFirst,
+		t.databaseIsLost, t.agentIsAway, t.requestIsAbandoned, t.onePlan, t.nothingLeft,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)

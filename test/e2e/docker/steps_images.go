@@ -203,6 +203,7 @@ func (t *scenario) pluginFiles(dir string) error {
 			0o755,
 		),
 		os.MkdirAll(filepath.Join(dir, "rootfs", "run", "host"), 0o755),
+		os.WriteFile(filepath.Join(dir, "rootfs", "run", "docker.sock"), nil, 0o644), // another is mounted there
 		os.WriteFile(
 			filepath.Join(dir, "config.json"),
 			config,
