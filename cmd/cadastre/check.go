@@ -15,7 +15,8 @@ import (
 )
 
 func (a *app) checkCmd() *cobra.Command {
-	return &cobra.Command{
+	cluster := false
+	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Compare the ledger with its file, the kernel, the runtime, the engine and the cluster",
 		Long: `check compares the agent's ledger with itself and its file, and with a fresh round of
@@ -27,15 +28,25 @@ is a finding if two rounds show it. docs/findings.md explains each number.
 witness is missing that the leases need, check cannot tell.
 
 The exit code is 0 if there are no findings, 4 if there are, 5 if check cannot tell,
-and 3 if no agent answers.`,
+and 3 if no agent answers.
+
+With --cluster it shows what the operator has found by comparing the objects of the
+cluster with each other: blocks, claims, node IDs, NetResourceSets, pools, services and
+Docker's subnets of all nodes. Each node's agent can show it.`,
 		Example: `  cadastre check
+  cadastre check --cluster
   cadastre check -o json > report.json && cadastre repair --from-report report.json`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			if cluster {
+				return cannotTell(a.checkCluster(ctx))
+			}
 			return cannotTell(a.check(ctx))
 		}),
 	}
+	cmd.Flags().BoolVar(&cluster, clusterFlag, false, "show the operator's comparison of the objects of the cluster")
+	return cmd
 }
 
 // cannotTell gives errors without an exit code that of "cannot tell".

@@ -113,6 +113,7 @@ type Cluster interface {
 	Apply(ctx context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error)
 	// IPAM fails before the networks of the node are known.
 	IPAM() (localapi.ContivIPAM, error)
+	ClusterChecks
 }
 
 // Docker shows, keeps and ends the pools of Docker's networks.

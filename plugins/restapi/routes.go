@@ -72,6 +72,7 @@ func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux.HandleFunc("GET "+localapi.PathHistory, p.ledgerHistory)
 	mux.HandleFunc("GET "+localapi.PathNodes, offered(p.Cluster != nil, p.nodes))
 	mux.HandleFunc("GET "+localapi.PathPools, offered(p.Cluster != nil, p.pools))
+	mux.HandleFunc("GET "+localapi.PathClusterCheck, offered(p.Cluster != nil, p.clusterCheck))
 	mux.HandleFunc("GET "+localapi.PathDockerPools, withDocker(p.Docker != nil, p.dockerPools))
 	mux.HandleFunc("GET "+localapi.PathEventHistory, offered(p.Loop != nil, p.history))
 	mux.HandleFunc("GET "+localapi.PathIPAM, offered(p.Cluster != nil, p.contivIPAM))

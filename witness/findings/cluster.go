@@ -99,60 +99,63 @@ const (
 	numPoolsOverlap     = "K134"
 )
 
-// ClusterKind describes the findings of one number. docs/findings.md has the same table.
-type ClusterKind struct {
-	Number  string
-	Name    string
-	Meaning string
-	Fix     string
-}
-
 // ClusterKinds returns the kinds of findings about the cluster, by number.
-func ClusterKinds() []ClusterKind {
-	return []ClusterKind{
+func ClusterKinds() []Kind {
+	return []Kind{
 		{
-			numBlockTwice, "block-on-two-nodes", "a block, podCIDR or claim of one node shares addresses with that of another node",
+			numBlockTwice, "block-on-two-nodes",
+			"A block, podCIDR or claim of one node shares addresses with that of another node.", "cluster", "",
 			"keep the node whose pods use the block (cadastre leases on both); delete the other Node object, so that it gets another podCIDR, " +
 				"or end its claim (kubectl delete prefixclaims.cadastre.dev NAME)",
 		},
 		{
-			numNodeAddressTwice, "node-address-on-two-nodes", "two nodes have the same address",
+			numNodeAddressTwice, "node-address-on-two-nodes",
+			"Two nodes have the same address.", "cluster", "",
 			"change nodeConfig of one of the nodes in contiv.conf, or its address in the Node object, and restart its agent",
 		},
 		{
-			numIDWithoutNode, "node-id-without-node", "a node ID is held by a node that the cluster does not have, and whose agent is silent",
+			numIDWithoutNode, "node-id-without-node",
+			"A node ID is held by a node that the cluster does not have, and whose agent is silent.", "cluster", "",
 			"cadastre node release NODE; the operator does it after --node-id-expire",
 		},
 		{
-			numClaimWithoutNode, "claim-without-node", "a claim is of a node that the cluster does not have, and whose agent is silent",
+			numClaimWithoutNode, "claim-without-node",
+			"A claim is of a node that the cluster does not have, and whose agent is silent.", "cluster", "",
 			"cadastre node release NODE; the operator ends the claim after --node-id-expire",
 		},
 		{
-			numSetWithoutNode, "set-without-node", "a NetResourceSet is of a node that the cluster does not have: its blocks cannot be used",
+			numSetWithoutNode, "set-without-node",
+			"A NetResourceSet is of a node that the cluster does not have: its blocks cannot be used.", "cluster", "",
 			"kubectl delete netresourcesets.cadastre.dev NODE; the operator does it after two --netresource-orphan-interval",
 		},
 		{
-			numBlockWithoutSet, "block-without-set", "a node uses a block of an AddressPool that its NetResourceSet does not have: another node may get it",
+			numBlockWithoutSet, "block-without-set",
+			"A node uses a block of an AddressPool that its NetResourceSet does not have: another node may get it.", "cluster", "",
 			"cadastre resync on the node; if the finding stays, drain the node and restart its agent",
 		},
 		{
-			numBlockOutsidePool, "set-block-outside-pool", "a NetResourceSet has a block that is not part of its AddressPool",
+			numBlockOutsidePool, "set-block-outside-pool",
+			"A NetResourceSet has a block that is not part of its AddressPool.", "cluster", "",
 			"add the range to the AddressPool again, or drain the node so that the operator takes the block back",
 		},
 		{
-			numDockerBesidePods, "docker-subnet-overlaps", "a subnet of Docker's networks shares addresses with the pod or service network of the cluster",
+			numDockerBesidePods, "docker-subnet-overlaps",
+			"A subnet of Docker's networks shares addresses with the pod or service network of the cluster.", "cluster", "",
 			"docker network rm NAME on the node, and create it with --subnet outside of these networks",
 		},
 		{
-			numServicesOverlap, "services-overlap", "the service network shares addresses with a pod network",
+			numServicesOverlap, "services-overlap",
+			"The service network shares addresses with a pod network.", "cluster", "",
 			"change --service-cluster-ip-range and serviceCIDR of contiv.conf, or move the pods to a pool outside of it (cadastre apply)",
 		},
 		{
-			numNodeInPods, "node-address-in-pods", "a node has an address inside a pod network: a pod may get it",
+			numNodeInPods, "node-address-in-pods",
+			"A node has an address inside a pod network: a pod may get it.", "cluster", "",
 			"give the node an address outside of the pod networks, or move the pods to another pool (cadastre apply)",
 		},
 		{
-			numPoolsOverlap, "pools-overlap", "two pools of the cluster share addresses: two nodes may get the same block",
+			numPoolsOverlap, "pools-overlap",
+			"Two pools of the cluster share addresses: two nodes may get the same block.", "cluster", "",
 			"change one of the pools (cadastre apply -f FILE, or kubectl edit addresspools.cadastre.dev NAME)",
 		},
 	}
@@ -162,7 +165,7 @@ func ClusterKinds() []ClusterKind {
 // objects are read one after the other, so a finding is certain only if a comparison
 // some time later has it too.
 func CompareCluster(s ClusterState) []Finding {
-	c := &clusterComparison{ClusterState: s, kinds: map[string]ClusterKind{}, nodes: map[string]bool{}}
+	c := &clusterComparison{ClusterState: s, kinds: map[string]Kind{}, nodes: map[string]bool{}}
 	for _, k := range ClusterKinds() {
 		c.kinds[k.Number] = k
 	}
@@ -186,7 +189,7 @@ func CompareCluster(s ClusterState) []Finding {
 // clusterComparison holds one run of CompareCluster.
 type clusterComparison struct {
 	ClusterState
-	kinds map[string]ClusterKind
+	kinds map[string]Kind
 	nodes map[string]bool // Node objects, by name
 	found []Finding
 }
@@ -237,7 +240,7 @@ func (c *clusterComparison) compareNodes() {
 	for _, set := range c.Sets {
 		if c.SetsKnown && !c.nodes[set.Node] {
 			c.report(numSetWithoutNode, Subject{Node: set.Node, Object: "NetResourceSet " + set.Node},
-				fmt.Sprintf("NetResourceSet %s has %d blocks, and the cluster has no node %s", set.Node, len(set.Blocks), set.Node),
+				fmt.Sprintf("NetResourceSet %s is of a node that the cluster does not have", set.Node),
 				"there is no Node "+set.Node)
 		}
 	}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -120,7 +122,7 @@ func TestFindingsAboutTheCluster(t *testing.T) {
 		},
 		"a NetResourceSet without a node": {
 			func(s *findings.ClusterState) { s.Sets = append(s.Sets, findings.ClusterSet{Node: "gone"}) },
-			"K113", "NetResourceSet gone has 0 blocks, and the cluster has no node gone", "there is no Node gone",
+			"K113", "NetResourceSet gone is of a node that the cluster does not have", "there is no Node gone",
 		},
 		"a block without a set": {
 			func(s *findings.ClusterState) { s.Sets[0].Blocks = nil },
@@ -211,7 +213,7 @@ func TestFindingsAboutTheCluster(t *testing.T) {
 			g.Expect(said).To(ContainElement(c.object))
 			g.Expect(f.Signature).NotTo(BeEmpty())
 			g.Expect(f.Fix).NotTo(BeEmpty())
-			kind := slices.IndexFunc(findings.ClusterKinds(), func(k findings.ClusterKind) bool { return k.Number == c.number })
+			kind := slices.IndexFunc(findings.ClusterKinds(), func(k findings.Kind) bool { return k.Number == c.number })
 			g.Expect(f.Name).To(Equal(findings.ClusterKinds()[kind].Name))
 		})
 	}
@@ -320,6 +322,22 @@ func TestKindsOfTheClusterAreNumbered(t *testing.T) {
 		g.Expect(k.Fix).NotTo(BeEmpty())
 		last, numbers[k.Number], names[k.Name] = k.Number, true, true
 	}
+}
+
+func TestTheTableOfTheClusterIsThatOfTheCode(t *testing.T) {
+	g := NewWithT(t)
+	page, err := os.ReadFile("../../docs/findings.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	var want, have []string
+	for _, k := range findings.ClusterKinds() {
+		want = append(want, fmt.Sprintf("| %s | `%s` | %s | %s |", k.Number, k.Name, k.Meaning, k.Fix))
+	}
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "| K") {
+			have = append(have, strings.TrimSpace(line))
+		}
+	}
+	g.Expect(have).To(Equal(want), "write:\n%s", strings.Join(want, "\n"))
 }
 
 // TestAFindingNamesFewNodes: a finding about thousands of nodes stays small.
