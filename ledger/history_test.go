@@ -226,6 +226,36 @@ func TestHistoryForgetsWhatIsTooOld(t *testing.T) {
 	})
 }
 
+// TestAnEntryWaitsForItsRecord lets a lease expire while a stage, which is not committed
+// yet, has its address: until then the journal has the lease, and so has the history.
+func TestAnEntryWaitsForItsRecord(t *testing.T) {
+	g, ctx := NewWithT(t), context.Background()
+	b := open(g, journal.NewMemory())
+	pool := defaultPool()
+	pool.CoolDown = 0
+	b.pool(pool, "10.1.5.0/29")
+	wanted := []netip.Addr{ip("10.1.5.3")}
+	_, _, err := b.Claim(ctx, ledger.Request{
+		Pool: "default", Key: key(1), Pod: pod(1), Wanted: wanted, Expiry: ledger.Expiry{Token: "t", After: time.Minute},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	b.uptime += 2 * time.Minute
+	st := b.Begin()
+	_, _, err = st.Claim(ledger.Request{Pool: "default", Key: key(2), Pod: pod(2), Wanted: wanted})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = b.claim(3) // another caller's commit
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(historyAgrees(b)).To(Succeed(), "as a crash now would leave it")
+	g.Expect(st.Commit(ctx)).To(Succeed())
+	g.Expect(historyAgrees(b)).To(Succeed())
+	g.Expect(b.recorded(ledger.HistoryQuery{Addr: wanted[0]})).To(Equal([]string{
+		"block opened 10.1.5.0/29",
+		"claimed 10.1.5.3 default/web-1",
+		"expired 10.1.5.3 default/web-1: not confirmed within 1m0s",
+		"claimed 10.1.5.3 default/web-2",
+	}))
+}
+
 func TestALedgerWithoutHistorySaysSo(t *testing.T) {
 	g := NewWithT(t)
 	b := open(g, ledger.NullJournal{})
