@@ -242,6 +242,9 @@ func TestThenFindsTheOwner(t *testing.T) {
 	}
 	found, _ := explain.Then(leases, past, ip(a), at("10:05:00"))
 	g.Expect(found[0].To).To(Equal(at("10:30:00")), "the end of the tenure, not of its first state")
-	_, known := explain.Then(leases, past, ip(a), at("08:00:00"))
+	found, known := explain.Then([]ledger.Lease{lease(9, "10.1.5.9", "08:30:00")}, past, ip("10.1.5.9"), at("10:00:00"))
+	g.Expect(known).To(BeTrue())
+	g.Expect(found).To(HaveLen(1), "a lease that is older than the history")
+	_, known = explain.Then(leases, past, ip(a), at("08:00:00"))
 	g.Expect(known).To(BeFalse())
 }

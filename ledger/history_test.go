@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/journal"
+	"github.com/cadastre/cadastre/internal/testkit/replay"
 	"github.com/cadastre/cadastre/ledger"
 )
 
@@ -40,35 +40,6 @@ func memoryOf(j ledger.Journal) (*journal.Memory, bool) {
 	return m, ok
 }
 
-// place identifies an address in the model of the history.
-type place struct {
-	pool string
-	addr netip.Addr
-}
-
-// holders replays entries, the newest first, and returns the generation of the lease of
-// each address and the open blocks.
-func holders(entries []ledger.HistoryEntry) (leases map[place]uint64, blocks map[string]ledger.Action) {
-	leases, blocks = map[place]uint64{}, map[string]ledger.Action{}
-	for _, e := range slices.Backward(entries) {
-		at := place{e.Pool, e.Addr}
-		switch e.Action {
-		case ledger.Moved:
-			delete(leases, place{strings.TrimPrefix(e.Reason, "from pool "), e.Addr})
-			leases[at] = e.Generation
-		case ledger.Claimed, ledger.QuarantineBegan:
-			leases[at] = e.Generation
-		case ledger.Released, ledger.Expired:
-			delete(leases, at)
-		case ledger.BlockClosed:
-			delete(blocks, e.Pool+" "+e.Block.String())
-		case ledger.BlockOpened, ledger.BlockDraining:
-			blocks[e.Pool+" "+e.Block.String()] = e.Action
-		}
-	}
-	return leases, blocks
-}
-
 // historyAgrees compares the journal's history with its leases and blocks, as a program
 // that starts after a crash now would find both.
 func historyAgrees(b *bench) error {
@@ -84,41 +55,7 @@ func historyAgrees(b *bench) error {
 	if err != nil {
 		return err
 	}
-	entries, err := l.History(ctx, ledger.HistoryQuery{})
-	if err != nil {
-		return err
-	}
-	for i := 1; i < len(entries); i++ {
-		if entries[i].Number != entries[i-1].Number-1 {
-			return fmt.Errorf("entry %d of the history follows entry %d", entries[i-1].Number, entries[i].Number)
-		}
-	}
-	leases, blocks := holders(entries)
-	for _, x := range l.Leases() {
-		at := place{x.Pool, x.Addr}
-		gen, held := leases[at]
-		switch {
-		case x.State == ledger.Cooling && held:
-			return fmt.Errorf("%v cools, the history has lease %d there", at, gen)
-		case x.State != ledger.Cooling && gen != x.Generation:
-			return fmt.Errorf("%v has lease %d, the history has %d there", at, x.Generation, gen)
-		}
-		delete(leases, at)
-	}
-	for at, gen := range leases {
-		return fmt.Errorf("the history has lease %d at %v, the ledger has none", gen, at)
-	}
-	for _, s := range l.Stats() {
-		name := s.Pool + " " + s.Block.String()
-		if draining := blocks[name] == ledger.BlockDraining; blocks[name] == 0 || draining != (s.State == ledger.Draining) {
-			return fmt.Errorf("block %s is %s, the history says %s", name, s.State, blocks[name])
-		}
-		delete(blocks, name)
-	}
-	for name := range blocks {
-		return fmt.Errorf("the history has block %s, the ledger does not", name)
-	}
-	return nil
+	return replay.Agree(ctx, l)
 }
 
 // recorded returns the entries of a query, the oldest first, in a few words each.
@@ -287,6 +224,36 @@ func TestHistoryForgetsWhatIsTooOld(t *testing.T) {
 		cancel()
 		g.Expect(<-done).To(Succeed())
 	})
+}
+
+// TestAnEntryWaitsForItsRecord lets a lease expire while a stage, which is not committed
+// yet, has its address: until then the journal has the lease, and so has the history.
+func TestAnEntryWaitsForItsRecord(t *testing.T) {
+	g, ctx := NewWithT(t), context.Background()
+	b := open(g, journal.NewMemory())
+	pool := defaultPool()
+	pool.CoolDown = 0
+	b.pool(pool, "10.1.5.0/29")
+	wanted := []netip.Addr{ip("10.1.5.3")}
+	_, _, err := b.Claim(ctx, ledger.Request{
+		Pool: "default", Key: key(1), Pod: pod(1), Wanted: wanted, Expiry: ledger.Expiry{Token: "t", After: time.Minute},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	b.uptime += 2 * time.Minute
+	st := b.Begin()
+	_, _, err = st.Claim(ledger.Request{Pool: "default", Key: key(2), Pod: pod(2), Wanted: wanted})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = b.claim(3) // another caller's commit
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(historyAgrees(b)).To(Succeed(), "as a crash now would leave it")
+	g.Expect(st.Commit(ctx)).To(Succeed())
+	g.Expect(historyAgrees(b)).To(Succeed())
+	g.Expect(b.recorded(ledger.HistoryQuery{Addr: wanted[0]})).To(Equal([]string{
+		"block opened 10.1.5.0/29",
+		"claimed 10.1.5.3 default/web-1",
+		"expired 10.1.5.3 default/web-1: not confirmed within 1m0s",
+		"claimed 10.1.5.3 default/web-2",
+	}))
 }
 
 func TestALedgerWithoutHistorySaysSo(t *testing.T) {

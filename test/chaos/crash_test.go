@@ -21,6 +21,7 @@ import (
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
+	"github.com/cadastre/cadastre/internal/testkit/replay"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
@@ -392,8 +393,14 @@ func readOffline(ctx context.Context, n *node) (book Book, findings []string, er
 		return nil, nil, err
 	}
 	defer file.Close()
-	l, err := ledger.Open(ctx, file.Journal(), ledger.Options{BootID: strings.TrimSpace(string(boot))})
+	l, err := ledger.Open(ctx, file.Journal(), ledger.Options{
+		BootID:  strings.TrimSpace(string(boot)),
+		History: ledger.HistoryOptions{Reader: file.Journal()},
+	})
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := replay.Agree(ctx, l); err != nil {
 		return nil, nil, err
 	}
 	book = Book{}

@@ -8,30 +8,41 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 // lastVersion is the last commit whose agent writes format 1.
 const lastVersion = "8b341766ae3eee8e9438fea2e08b09db5b905a97"
+
+// beforeHistory is the last commit whose agent does not know the ledger's history.
+const beforeHistory = "8f22743b72e921f09eb00a9e7bcd3cdbfa9bbe75"
 
 // buildLastVersion returns the agent of the last version, built from the history
 // of this repository by the first test that asks. A test calls it before it runs
 // in parallel with others.
 func buildLastVersion(t *testing.T) string {
 	t.Helper()
+	return buildAgent(t, lastVersion)
+}
+
+// buildAgent returns the agent of a commit.
+func buildAgent(t *testing.T, commit string) string {
+	t.Helper()
 	g := NewWithT(t)
-	path := program("cadastre-agent-of-the-last-version")
+	path := program("cadastre-agent-" + commit[:7])
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
 	dir := t.TempDir()
-	archive, err := exec.Command("git", "-C", "../..", "archive", lastVersion).Output()
+	archive, err := exec.Command("git", "-C", "../..", "archive", commit).Output()
 	if err != nil {
-		t.Skipf("SKIPPED, NOT TESTED: the history of the repository has no %s: %v", lastVersion, err)
+		t.Skipf("SKIPPED, NOT TESTED: the history of the repository has no %s: %v", commit, err)
 	}
 	unpack := exec.Command("tar", "-x", "-C", dir)
 	unpack.Stdin = bytes.NewReader(archive)
@@ -93,6 +104,51 @@ func upgradeAndWayBack(t *testing.T, old string) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.WriteFile(n.db(), before, 0o600)).To(Succeed())
 	n.expectNothingNew(t)
+}
+
+// TestAnOlderProgramLeavesTheHistoryAlone goes back to an agent of the same format that
+// does not know the bucket of the history, and forth again. No agent loses a lease, and
+// the history answers for what was leased and released before the way back.
+func TestAnOlderProgramLeavesTheHistoryAlone(t *testing.T) {
+	tried := attack.Begin(t, attack.Upgrade)
+	old := buildAgent(t, beforeHistory)
+	g, n := NewWithT(t), newNode(t, roomyConf)
+	run := func(program string) *agent {
+		n.program = program
+		return n.start(t)
+	}
+	a := run("")
+	_, first := n.mustAdd(t, "first")
+	gone, addr := n.mustAdd(t, "gone")
+	_, f, err := ask(n.socket(), gone.request(Del), leaving{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(f).To(Equal(Answered))
+	before, err := n.cli("explain", "container", "gone")
+	g.Expect(err).NotTo(HaveOccurred(), before)
+	g.Expect(before).To(ContainSubstring(strings.Split(addr, "/")[0] + " was released at "))
+	a.kill()
+
+	a = run(old)
+	_, still := n.mustAdd(t, "first")
+	g.Expect(still).To(Equal(first))
+	_, middle := n.mustAdd(t, "middle")
+	g.Expect(middle).NotTo(Equal(first))
+	a.kill()
+
+	a = run("")
+	for id, was := range map[string]string{"first": first, "middle": middle} {
+		_, still := n.mustAdd(t, id)
+		g.Expect(still).To(Equal(was), id)
+	}
+	after, err := n.cli("explain", "container", "gone")
+	g.Expect(err).NotTo(HaveOccurred(), after)
+	line, _, _ := strings.Cut(before, "\n")
+	g.Expect(after).To(HavePrefix(line))
+	var report localapi.CheckReport
+	g.Expect(get(n.socket(), localapi.PathCheck, &report)).To(Succeed())
+	g.Expect(report.Findings).To(BeEmpty())
+	tried.Add(2)
+	g.Expect(a.stop()).To(Succeed())
 }
 
 // wayBackInDoubt downgrades a database in doubt: the last version allocates nothing

@@ -19,6 +19,10 @@ func TestMemory(t *testing.T) {
 	journaltest.Run(t, func(*testing.T) journaltest.Journal { return NewMemory() })
 }
 
+func TestHistory(t *testing.T) {
+	journaltest.RunHistory(t, func(*testing.T) journaltest.HistoryJournal { return NewMemory() })
+}
+
 func TestFaultyWithoutFaults(t *testing.T) {
 	journaltest.Run(t, func(*testing.T) journaltest.Journal { return &Faulty{Journal: NewMemory()} })
 }
