@@ -65,6 +65,9 @@ func Follow(cmd *exec.Cmd) *Process {
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// PID returns the number of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Halt is Stop for a process that may not have learnt to stop yet: dying of the
 // signal is as good.
 func (p *Process) Halt(limit time.Duration) error {
