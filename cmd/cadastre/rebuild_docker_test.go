@@ -72,6 +72,10 @@ func TestRebuildOfDocker(t *testing.T) {
 				held[x.Addr] = x.Purpose != ledger.ForPod // a gateway is of the infrastructure
 			}
 			g.Expect(held).To(Equal(map[netip.Addr]bool{first: true, next(1): true, next(2): true}))
+			if c.conf.FromPods {
+				_, _, err := l.Claim(t.Context(), ledger.Request{Pool: podPool, Key: ledger.Key{Network: "k8s", ContainerID: "x"}, Wanted: []netip.Addr{next(2)}})
+				g.Expect(err).To(HaveOccurred(), "a pod got the address of a container")
+			}
 			pools := d.Pools()
 			g.Expect(pools).To(HaveLen(1))
 			for range 3 { // of 6 usable addresses

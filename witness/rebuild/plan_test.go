@@ -39,6 +39,11 @@ func cached(id string, addrs ...string) rebuild.Attachment {
 	return a
 }
 
+func withoutNamespace(a rebuild.Attachment) rebuild.Attachment {
+	a.NetNS = ""
+	return a
+}
+
 func kernelView(all ...witness.Namespace) *witness.KernelView {
 	host := witness.Namespace{Host: true, Links: []witness.Link{{Name: "br0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.5.1/24")}}}}
 	return &witness.KernelView{Namespaces: append([]witness.Namespace{host}, all...)}
@@ -138,6 +143,11 @@ func TestMake(t *testing.T) {
 		"the host has a pod's address": {
 			kernel:  &witness.KernelView{Namespaces: []witness.Namespace{{Host: true, Links: namespace("", "10.1.5.7").Links}}},
 			runtime: runtimeView(), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			want: []string{"quarantine 10.1.5.7 default"},
+		},
+		"the host has a pod's address, and the CNI result names no namespace": {
+			kernel:  &witness.KernelView{Namespaces: []witness.Namespace{{Host: true, Links: namespace("", "10.1.5.7").Links}}},
+			runtime: runtimeView(), attachments: []rebuild.Attachment{withoutNamespace(cached("a", "10.1.5.7"))},
 			want: []string{"quarantine 10.1.5.7 default"},
 		},
 		"two namespaces have one address": {
