@@ -9,14 +9,19 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/critest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/nodescript"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
+
+// patience bounds the wait for another process; it decides no result.
+const patience = time.Minute
 
 // rebuildConfig has networks that no other test of this machine has: the kernel also
 // shows the namespaces of the host's links.
@@ -49,7 +54,7 @@ func newLostNode(t *testing.T) *lostNode {
 	dir, err := os.MkdirTemp("", "reb")
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	bin := os.Getenv(binEnv)
+	bin := nodescript.Bin()
 	must(t, stage.Build(t.Context(), "../..", bin, stage.BridgePlugin))
 	n := &lostNode{t: t, Agent: stage.Agent{
 		Place: stage.Place{Root: dir, Bin: bin, Dir: dir}, Config: filepath.Join(dir, "contiv.conf"), Node: "node-1",
