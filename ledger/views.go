@@ -47,11 +47,15 @@ const leasesAtOnce = 256
 // All yields the committed leases, in no order. It does not hold the lock while the caller
 // uses a lease, which is valid until the next one. A lease that exists from the beginning
 // to the end is yielded, and more than once only if other leases are claimed meanwhile.
-func (l *Ledger) All() iter.Seq[*Lease] {
+func (l *Ledger) All() iter.Seq[*Lease] { return l.AllInSteps(leasesAtOnce) }
+
+// AllInSteps is All with a number of leases that are copied under one lock. With 4 it
+// holds the lock for about as long as a claim does.
+func (l *Ledger) AllInSteps(n int) iter.Seq[*Lease] {
 	return func(yield func(*Lease) bool) {
-		room := make([]Lease, 0, leasesAtOnce)
+		room := make([]Lease, 0, n)
 		for at := (position{}); !at.end; {
-			room = l.appendLeases(room[:0], &at)
+			room = l.appendLeases(room[:0], &at, n)
 			for i := range room {
 				if !yield(&room[i]) {
 					return
@@ -67,8 +71,8 @@ type position struct {
 	end                  bool
 }
 
-// appendLeases appends the leases from a place on, and moves the place behind them.
-func (l *Ledger) appendLeases(room []Lease, at *position) []Lease {
+// appendLeases appends n leases from a place on, or a few more, and moves the place behind them.
+func (l *Ledger) appendLeases(room []Lease, at *position, n int) []Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expirePending()
@@ -77,7 +81,7 @@ func (l *Ledger) appendLeases(room []Lease, at *position) []Lease {
 		for ; at.family < len(p.fam); at.family++ {
 			fp := &p.fam[at.family]
 			l.expireCooling(p, fp)
-			room = fp.appendLeases(room, at)
+			room = fp.appendLeases(room, at, n)
 			if at.bucket < len(fp.leases.heads) {
 				return room
 			}
@@ -89,8 +93,8 @@ func (l *Ledger) appendLeases(room []Lease, at *position) []Lease {
 	return room
 }
 
-func (fp *familyPool) appendLeases(room []Lease, at *position) []Lease {
-	for ; at.bucket < len(fp.leases.heads) && len(room) < leasesAtOnce; at.bucket++ {
+func (fp *familyPool) appendLeases(room []Lease, at *position, n int) []Lease {
+	for ; at.bucket < len(fp.leases.heads) && len(room) < n; at.bucket++ {
 		for x := fp.leases.heads[at.bucket]; x != nil; x = x.chains[byAddr].next {
 			if !x.staged {
 				room = append(room, x.value())

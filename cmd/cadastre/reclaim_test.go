@@ -61,6 +61,7 @@ STATE    ADDRESS           POOL     OWNER         AGE  UNTIL     EVIDENCE
 pending  10.1.5.7,fd00::7  default  shop/web-0    30s  12:09:00  it is gone
 undone   10.1.5.8          default  pods/5a/eth0  50m  -         undone by hand
 `)
+	agent = bareAgent(t)
 	agent.json(localapi.PathReclaims, localapi.Reclaims{Enabled: false})
 	expectText(t, call(t, agent.socket, "", "reclaim", "list").out, "\nno reclaims: cadastre.reclaim.enabled is false\n")
 }

@@ -142,7 +142,7 @@ func (p *Plugin) compare(k *witness.KernelView) (unknown, unseen map[place]strin
 	if k.Hidden != "" {
 		return unknown, unseen
 	}
-	for l := range p.Ledger.All() {
+	for l := range p.Ledger.AllInSteps(leasesAtOnce) {
 		if l.State == ledger.Quarantined && l.Key == strangerKey(l.Addr) && !shown[l.Addr] {
 			unseen[place{l.Pool, l.Addr}] = shows("none of %d network namespaces has %s", len(k.Namespaces), l.Addr)
 		}

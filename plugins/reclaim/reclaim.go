@@ -21,7 +21,7 @@ import (
 
 // Ledger holds the methods of *ledger.Ledger that the plugin calls.
 type Ledger interface {
-	All() iter.Seq[*ledger.Lease]
+	AllInSteps(n int) iter.Seq[*ledger.Lease]
 	Stats() []ledger.BlockStat
 	ByKey(ledger.Key) []ledger.Lease
 	Lookup(pool string, a netip.Addr) (ledger.Lease, bool)
@@ -30,6 +30,10 @@ type Ledger interface {
 	Quarantine(ctx context.Context, pool string, a netip.Addr, key ledger.Key, reason string) (fresh bool, err error)
 	Release(context.Context, ledger.Selector) ([]ledger.Lease, error)
 }
+
+// leasesAtOnce is the number of leases that are read under one lock of the ledger: no claim
+// waits longer for a round than for another claim.
+const leasesAtOnce = 4
 
 // Door releases the leases of one purpose, with everything that belongs to them.
 type Door interface {
@@ -209,7 +213,7 @@ func (p *Plugin) observe(ctx context.Context) Observation {
 // leases returns the leases that witnesses can judge: those of pods and containers that
 // are held, or whose reclaim is pending.
 func (p *Plugin) leases() (all []ledger.Lease) {
-	for l := range p.Ledger.All() {
+	for l := range p.Ledger.AllInSteps(leasesAtOnce) {
 		if (l.Purpose == ledger.ForPod || l.Purpose == ledger.ForDocker) && (l.State == ledger.Held || l.Reclaiming()) {
 			all = append(all, *l)
 		}

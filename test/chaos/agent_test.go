@@ -25,21 +25,23 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// Configurations of agents.
+// Configurations of agents. Their pods are only names, and the kernel of the machine shows the
+// addresses of other tests: nothing is reclaimed or quarantined.
 const (
 	// roomyConf has 4094 addresses a node, which are used one after the other.
 	roomyConf = `
 ipamConfig: {podSubnetCIDR: 10.0.0.0/8, podSubnetOneNodePrefixLen: 20}
-cadastre: {allowOverlap: [podSubnetCIDR/serviceCIDR]}
+cadastre: {reclaim: {enabled: false}, allowOverlap: [podSubnetCIDR/serviceCIDR]}
 `
 	// smallConf has 28 addresses for pods.
 	smallConf = `
 ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 27}
+cadastre: {reclaim: {enabled: false}}
 `
 	// tightConf has 4, and allocates them again at once.
 	tightConf = `
 ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 29}
-cadastre: {coolDown: 0s}
+cadastre: {coolDown: 0s, reclaim: {enabled: false}}
 `
 	// dualConf has 28 of IPv4 and many of IPv6, and allocates them again at once.
 	dualConf = `
@@ -50,7 +52,7 @@ ipamConfig:
   nodeInterconnectCIDR: 192.168.16.0/24,fd03::/64
   vxlanCIDR: 192.168.30.0/24,fd04::/64
   serviceCIDR: 10.96.0.0/12,fd05::/112
-cadastre: {coolDown: 0s}
+cadastre: {coolDown: 0s, reclaim: {enabled: false}}
 `
 )
 

@@ -41,6 +41,7 @@ func clusterConf(endpoints []string, prefix string) string {
 ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 27}
 cadastre:
   coolDown: 0s
+  reclaim: {enabled: false}
   kvdb: {type: etcd, endpoints: ["%s"], prefix: %s}
   nodeIDs: {refresh: 300ms, fresh: 2s, expire: 1h, quarantine: 0s}
   controller: {delayLocalResync: 300ms, remoteDBProbingInterval: 300ms, delayAfterErrorHealing: 100ms, startupResyncDeadline: 1h}

@@ -61,7 +61,7 @@ func (s scraper) expectMetrics(g Gomega) {
 // configure writes a node's configuration, with a listener for metrics. %s is the
 // node's directory.
 func (n *node) configure(g Gomega, metrics string) {
-	conf := strings.Replace(smallConf, "\n", "", 1) + "cadastre: {metrics: {enabled: true, " + strings.ReplaceAll(metrics, "%s", n.dir) + "}}\n"
+	conf := strings.Replace(smallConf, "cadastre: {", "cadastre: {metrics: {enabled: true, "+strings.ReplaceAll(metrics, "%s", n.dir)+"}, ", 1)
 	g.Expect(os.WriteFile(n.conf, []byte(conf), 0o600)).To(Succeed())
 }
 

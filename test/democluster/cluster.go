@@ -153,6 +153,7 @@ cadastre:
   kvdb: {type: etcd, endpoints: ["%s"]}
   routes: %s
   coolDown: 1h
+  reclaim: {enabled: false}
   nodeIDs: {refresh: 500ms, fresh: 3s, expire: 24h, quarantine: 0s}
   controller: {delayLocalResync: 300ms, remoteDBProbingInterval: 800ms, delayAfterErrorHealing: 300ms}
 `, c.etcd.client, routes)

@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 
 // lab is a node: an agent in a network namespace of its own, and a container runtime.
 type lab struct {
-	t     *testing.T
+	t     testing.TB
 	g     Gomega
 	agent stage.Agent
 	proc  *stage.Process
@@ -71,7 +71,7 @@ type settings struct {
 	noRuntime             bool
 }
 
-func newLab(t *testing.T, s settings) *lab {
+func newLab(t testing.TB, s settings) *lab {
 	t.Helper()
 	if err := netlab.Try(); err != nil {
 		t.Skipf("this machine makes no network namespaces: %v", err)
