@@ -127,6 +127,8 @@ func rolesSayNoMore(t *testing.T, mode string, more []denied) {
 		{"cadastre-agent", "get", "", "secrets"},
 		{"cadastre-agent", "delete", "cadastre.dev", "nodeids"},
 		{"cadastre-agent", "update", "cadastre.dev", "nodeconfigs"},
+		{"cadastre-agent", "update", "cadastre.dev", "clusterchecks"},
+		{"cadastre-agent", "create", "cadastre.dev", "clusterchecks"},
 		{"cadastre-agent", "update", "coordination.k8s.io", "leases"},
 		{"cadastre-operator", "delete", "", "nodes"},
 		{"cadastre-operator", "create", "", "nodes"},
