@@ -71,7 +71,10 @@ func (n *Node) answerNow(t *Tree, a netip.Addr) {
 		t.Answer = strings.Join(texts, "; ")
 	case b == nil:
 		t.Answer = fmt.Sprintf("no block of node %s contains it", n.Name)
-		t.fix("cadastre pool list", "lists the pools of the cluster; kubectl cadastre explain node NODE asks another node")
+		t.fix(
+			"cadastre pool list",
+			"lists the pools of the cluster; kubectl cadastre explain node NODE asks another node",
+		)
 	case a == b.Block.Addr() || !b.Block.Contains(a.Next()):
 		t.Answer = fmt.Sprintf("it has no lease; it is at the edge of block %s, which may be reserved", b.Block)
 	case b.State == ledger.Draining:

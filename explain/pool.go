@@ -207,8 +207,16 @@ func fullText(n *Node, pool string, f ledger.Family) string {
 		if blocks++; blocks > shownAtMost {
 			continue
 		}
-		text := fmt.Sprintf("block %s has %d held, %d infra, %d cooling, %d quarantined and %d reserved of %d addresses",
-			s.Block, s.Held, s.Infra, s.Cooling, s.Quarantined, s.Reserved, s.Size)
+		text := fmt.Sprintf(
+			"block %s has %d held, %d infra, %d cooling, %d quarantined and %d reserved of %d addresses",
+			s.Block,
+			s.Held,
+			s.Infra,
+			s.Cooling,
+			s.Quarantined,
+			s.Reserved,
+			s.Size,
+		)
 		if s.State == ledger.Draining {
 			text = fmt.Sprintf("block %s is draining", s.Block)
 		}
@@ -227,8 +235,12 @@ func (n *Node) fixFull(t *Tree, pool string) {
 	t.fix("cadastre leases --pool "+pool, "lists the owners of the addresses")
 	switch {
 	case n.PodBlocks == "nodeid":
-		t.fix("cadastre apply -f FILE", "adds a pool to network %s: every node gets a further block (docs/operations.md, "+
-			"\"A node is full\")", pool)
+		t.fix(
+			"cadastre apply -f FILE",
+			"adds a pool to network %s: every node gets a further block (docs/operations.md, "+
+				"\"A node is full\")",
+			pool,
+		)
 	case n.PodBlocks == "podcidr" && pool == "default":
 		t.fix("kubectl get node "+n.Name+" -o jsonpath='{.spec.podCIDRs}'",
 			"shows the block of the node: a Node object that is created again may get a larger one")
@@ -236,7 +248,10 @@ func (n *Node) fixFull(t *Tree, pool string) {
 		t.fix("kubectl get netresourceset "+n.Name+" -o yaml",
 			"shows why the operator adds no further block (status.ipam.operatorStatus.error)")
 	case n.PodBlocks == "static" && pool == "default":
-		t.fix("edit cadastre.staticPodCIDRs in contiv.conf", "a further block for this node, after a restart of the agent")
+		t.fix(
+			"edit cadastre.staticPodCIDRs in contiv.conf",
+			"a further block for this node, after a restart of the agent",
+		)
 	}
 }
 

@@ -98,7 +98,11 @@ func (p *RESTAPI) tree(ctx context.Context, n *explain.Node, subject string, arg
 				return nil, badArgument("explain: at %q is not a time: write it as %s", s, time.RFC3339)
 			}
 		}
-		past, err := p.past(ctx, ledger.HistoryQuery{Addr: a.Unmap()}, controller.RecordFilter{Address: a.Unmap().String()})
+		past, err := p.past(
+			ctx,
+			ledger.HistoryQuery{Addr: a.Unmap()},
+			controller.RecordFilter{Address: a.Unmap().String()},
+		)
 		return explain.Address(n, a.Unmap(), at, past), err
 	case "pool":
 		return explain.Pool(n, name), nil
@@ -106,8 +110,12 @@ func (p *RESTAPI) tree(ctx context.Context, n *explain.Node, subject string, arg
 	if name != "" && name != n.Name {
 		return nil, &localapi.StatusError{
 			Status: http.StatusNotFound,
-			Err: fmt.Errorf("explain: this is the agent of node %s, not of node %q: run \"kubectl cadastre explain node %s\"",
-				n.Name, name, name),
+			Err: fmt.Errorf(
+				"explain: this is the agent of node %s, not of node %q: run \"kubectl cadastre explain node %s\"",
+				n.Name,
+				name,
+				name,
+			),
 		}
 	}
 	return explain.ThisNode(n), nil
