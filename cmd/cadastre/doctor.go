@@ -43,9 +43,10 @@ func (a *app) doctorCmd() *cobra.Command {
 		Use:   "doctor",
 		Short: "Write a support bundle without secrets",
 		Long: `doctor writes what a maintainer asks for into one archive: versions,
-configuration, status, findings of check, leases, events, metrics and the last
-lines of the agent's log. Without an agent it writes what there is, and names the
-parts that are missing.
+configuration, status, findings of check, leases, events, history, explanations of
+pods that failed, metrics, the network namespaces of the kernel, and the last lines of
+the agent's log. Without an agent it writes what there is, and names the parts that
+are missing.
 
 The bundle has addresses and the names of pods and nodes. It has no secrets: of
 contiv.conf only known harmless values stay, what was removed there is removed from
@@ -146,6 +147,8 @@ func apiParts() [][2]string {
 		{"nodes.json", localapi.PathNodes},
 		{"pools.json", localapi.PathPools},
 		{"docker-pools.json", localapi.PathDockerPools},
+		{"history.json", localapi.PathHistory + "?limit=5000"},
+		{"reclaims.json", localapi.PathReclaims},
 		{"metrics.txt", localapi.PathMetrics},
 	}
 }
@@ -161,6 +164,8 @@ func (d *doctor) collect(ctx context.Context) {
 		text, err := d.ask(ctx, p[1])
 		d.add(p[0], text, err)
 	}
+	d.addExplanations(ctx)
+	d.addKernel(ctx)
 	d.addLog(ctx)
 }
 

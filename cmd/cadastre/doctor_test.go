@@ -7,10 +7,12 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +20,9 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness"
 )
 
 // patient is a call of doctor on a node.
@@ -27,10 +31,12 @@ type patient struct {
 	agent   *fakeAgent
 	dir     string
 	environ []string
+	kernel  *witness.KernelView
+	blind   error // of the kernel
 }
 
 func newPatient(t *testing.T, agent *fakeAgent) *patient {
-	return &patient{WithT: NewWithT(t), agent: agent, dir: t.TempDir()}
+	return &patient{WithT: NewWithT(t), agent: agent, dir: t.TempDir(), kernel: &witness.KernelView{Hidden: "/proc/7"}}
 }
 
 func (p *patient) path(name string) string { return filepath.Join(p.dir, name) }
@@ -46,6 +52,7 @@ func (p *patient) doctor(t *testing.T, args ...string) outcome {
 		return map[string]string{"CADASTRE_SOCKET": p.agent.socket}[key]
 	})
 	a.now, a.environ = noon, func() []string { return p.environ }
+	a.kernel = func(context.Context) (*witness.KernelView, error) { return p.kernel, p.blind }
 	code := a.run(t.Context(), append([]string{"doctor"}, args...))
 	return outcome{code, out.String(), errs.String()}
 }
@@ -79,9 +86,12 @@ func TestDoctor(t *testing.T) {
 	p := newPatient(t, newAgent(t))
 	p.agent.text(localapi.PathMetrics, 200, "cadastre_leases 4\n")
 	p.agent.text(localapi.PathLogs, 200, "level=INFO msg=started\n")
+	p.agent.json(localapi.PathHistory, []localapi.HistoryEntry{})
+	p.agent.json(localapi.PathReclaims, struct{}{})
+	p.agent.explain()
 	got := p.doctor(t, "--config", contivConf, "-f", p.path("out.tar.gz"))
 	p.Expect(got.code).To(Equal(0), got.err)
-	p.Expect(got.out).To(And(ContainSubstring("out.tar.gz"), ContainSubstring("11 parts"), Not(ContainSubstring("missing"))))
+	p.Expect(got.out).To(And(ContainSubstring("out.tar.gz"), ContainSubstring("15 parts"), Not(ContainSubstring("missing"))))
 	files := p.read(p.path("out.tar.gz"))
 	p.Expect(files).To(And(
 		HaveKeyWithValue("contiv.conf.yaml", ContainSubstring("podSubnetCIDR: 10.1.0.0/16")),
@@ -89,6 +99,8 @@ func TestDoctor(t *testing.T) {
 		HaveKeyWithValue("status.json", ContainSubstring("node-5")),
 		HaveKeyWithValue("leases.json", ContainSubstring("10.1.5.2")),
 		HaveKeyWithValue("metrics.txt", "cadastre_leases 4\n"),
+		HaveKeyWithValue("explain.jsonl", ContainSubstring(`"subject":"node"`)),
+		HaveKeyWithValue("kernel.json", ContainSubstring("/proc/7")),
 		HaveKeyWithValue("agent.log", "level=INFO msg=started\n"),
 		HaveKeyWithValue("contents.txt", ContainSubstring("events.jsonl: ")),
 	))
@@ -102,6 +114,33 @@ func TestDoctor(t *testing.T) {
 	piped := p.doctor(t, "--config", contivConf, "-f", "-")
 	p.Expect(piped.code).To(Equal(0))
 	p.Expect(p.unpack([]byte(piped.out))).To(HaveLen(len(files)))
+}
+
+// explain answers as an agent whose last failed events are of 30 pods.
+func (a *fakeAgent) explain() {
+	a.mux.HandleFunc(localapi.PathExplain, func(w http.ResponseWriter, r *http.Request) {
+		args := r.URL.Query()
+		fmt.Fprintf(w, `{"subject":%q}`, strings.TrimSpace("node "+args.Get("pod")))
+	})
+}
+
+// A bundle explains the pods of the last events that failed, each once.
+func TestDoctorExplainsPods(t *testing.T) {
+	p := newPatient(t, bareAgent(t))
+	p.agent.explain()
+	p.agent.mux.HandleFunc(localapi.PathEvents, func(w http.ResponseWriter, r *http.Request) {
+		e := json.NewEncoder(w)
+		for i := range 60 {
+			if r.URL.Query().Get("failed") == "true" {
+				_ = e.Encode(controller.Record{SeqNum: uint64(i), Subject: controller.Subject{Pod: fmt.Sprint("ns/p", i%30)}})
+			}
+		}
+		_ = e.Encode(controller.Record{SeqNum: 60})
+	})
+	p.Expect(p.doctor(t, "-f", p.path("out")).code).To(Equal(0))
+	lines := strings.Split(strings.TrimSpace(p.read(p.path("out"))["explain.jsonl"]), "\n")
+	p.Expect(lines).To(HaveLen(1 + maxExplained))
+	p.Expect(lines[:3]).To(Equal([]string{`{"subject":"node"}`, `{"subject":"node ns/p29"}`, `{"subject":"node ns/p28"}`}))
 }
 
 // doctor overwrites no file, also not through a symbolic link, and leaves none that is
@@ -128,8 +167,8 @@ func TestDoctorWithoutAnAgent(t *testing.T) {
 	p.Expect(got.code).To(Equal(0), got.err)
 	var r doctorReport
 	p.Expect(json.Unmarshal([]byte(got.out), &r)).To(Succeed())
-	p.Expect(r.Parts).To(ConsistOf("versions.json", "contiv.conf.yaml"))
-	p.Expect(r.Missing).To(HaveLen(len(apiParts()) + 1))
+	p.Expect(r.Parts).To(ConsistOf("versions.json", "contiv.conf.yaml", "kernel.json"))
+	p.Expect(r.Missing).To(HaveLen(len(apiParts()) + 2))
 	p.Expect(r.Missing).To(HaveEach(HaveField("Reason", ContainSubstring("no agent answers"))))
 	p.Expect(p.read(p.path("out"))).To(HaveKeyWithValue("contents.txt", And(
 		ContainSubstring("status.json: missing: no agent answers"), ContainSubstring("agent.log: missing: "))))
@@ -138,12 +177,14 @@ func TestDoctorWithoutAnAgent(t *testing.T) {
 // An agent that answers some requests only gives a bundle with these parts.
 func TestDoctorOfAnAgentThatFails(t *testing.T) {
 	p := newPatient(t, bareAgent(t))
+	p.blind = errors.New("operation not permitted")
 	p.agent.json(localapi.PathStatus, someStatus())
 	p.agent.text(localapi.PathCheck, 500, `{"error": "the database is closed"}`)
 	got := p.doctor(t, "--config", p.path("none.conf"), "-f", p.path("out"))
 	p.Expect(got.code).To(Equal(0), got.err)
 	p.Expect(got.out).To(And(
 		ContainSubstring("missing: check.json: the database is closed"),
+		ContainSubstring("missing: kernel.json: operation not permitted"),
 		ContainSubstring("missing: contiv.conf.yaml: contiv.conf cannot be read (no such file or directory): name it with --config"),
 		ContainSubstring("missing: agent.log: contiv.conf cannot be read, so its secrets cannot be removed from the log"),
 	))
@@ -180,10 +221,11 @@ cadastre:
 		"open " + password + ": permission denied", "open " + key, "open " + conf, kubeconfig, "/PLANTED/tls.crt", "PLANTED-environment", "PLANTED/aws+key",
 		"PLANTED%2Faws%2Bkey", "http://PLANTED-proxy.example:3128", "Bearer PLANTED-other-token", "https://a:PLANTED@b/",
 	}, "\n")
+	p.kernel = &witness.KernelView{Namespaces: []witness.Namespace{{Paths: []string{"/srv/PLANTED-state/netns", password}}}, Hidden: leaks}
 	s := someStatus()
 	s.ConfigFile, s.StateDir, s.KVDBError = conf, "/srv/PLANTED-state", leaks
 	p.agent.json(localapi.PathStatus, s)
-	for _, path := range []string{localapi.PathCheck, localapi.PathLeases, localapi.PathNodes, localapi.PathPools, localapi.PathDockerPools} {
+	for _, path := range []string{localapi.PathCheck, localapi.PathLeases, localapi.PathNodes, localapi.PathPools, localapi.PathDockerPools, localapi.PathHistory, localapi.PathReclaims, localapi.PathExplain} {
 		p.agent.json(path, map[string]string{"text": leaks})
 	}
 	for _, path := range []string{localapi.PathEvents, localapi.PathMetrics, localapi.PathLogs} {
@@ -192,7 +234,7 @@ cadastre:
 	got := p.doctor(t, "-f", p.path("PLANTED-out"))
 	p.Expect(got.code).To(Equal(0), got.err)
 	files := p.read(p.path("PLANTED-out"))
-	p.Expect(files).To(HaveLen(12))
+	p.Expect(files).To(HaveLen(16))
 	for name, text := range files {
 		p.Expect(name).NotTo(ContainSubstring("PLANTED"))
 		for line := range strings.Lines(text) {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cadastre/cadastre/witness"
 )
 
 // Exit codes.
@@ -51,6 +53,7 @@ type app struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	environ        func() []string
+	kernel         func(context.Context) (*witness.KernelView, error)
 	now            func() time.Time
 	pause          func(context.Context, time.Duration) error // before the agent is asked again
 	restore        restoreFunc
@@ -68,6 +71,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, getenv func(string) strin
 		stderr:  stderr,
 		getenv:  getenv,
 		environ: os.Environ,
+		kernel:  readKernel,
 		now:     time.Now,
 		pause:   sleep,
 		output:  formatTable,

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/yaml"
 
 	"github.com/cadastre/cadastre/internal/testkit/nodescript"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
@@ -45,7 +46,7 @@ func newNode(t *testing.T, name, conf string) *node {
 	n.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	n.Agent = stage.Agent{Place: stage.Place{Root: dir, Bin: nodescript.Bin(), Dir: dir}, Config: filepath.Join(dir, "contiv.conf"), Node: name}
-	n.Expect(os.WriteFile(n.Config, []byte(conf), 0o600)).To(Succeed())
+	n.configure(conf)
 	n.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", n.Socket())
 	}}}
@@ -57,6 +58,20 @@ func newNode(t *testing.T, name, conf string) *node {
 	})
 	n.start(t)
 	return n
+}
+
+// configure writes the configuration. The agent reads the witnesses once only: the network
+// namespaces of this machine are those of other tests.
+func (n *node) configure(conf string) {
+	var all map[string]map[string]any
+	n.Expect(yaml.Unmarshal([]byte(conf), &all)).To(Succeed())
+	if all["cadastre"] == nil {
+		all["cadastre"] = map[string]any{}
+	}
+	all["cadastre"]["witnesses"] = map[string]any{"runtime": "none", "engine": "none", "interval": "1h"}
+	text, err := yaml.Marshal(all)
+	n.Expect(err).NotTo(HaveOccurred())
+	n.Expect(os.WriteFile(n.Config, text, 0o600)).To(Succeed())
 }
 
 func (n *node) start(t *testing.T) {

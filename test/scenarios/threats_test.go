@@ -68,7 +68,7 @@ func TestAnAgentListensOnItsSocketOnly(t *testing.T) {
 	n.Eventually(func() []string { return listeners(n, n.process.PID()) }, patience).
 		Should(ConsistOf("unix "+n.Socket()+".new", fmt.Sprintf("tcp 0100007F:%04X", port)), "the socket was renamed")
 	n.kill()
-	n.Expect(os.WriteFile(n.Config, []byte("ipamConfig: {podSubnetCIDR: 10.1.0.0/16}\n"), 0o600)).To(Succeed())
+	n.configure("ipamConfig: {podSubnetCIDR: 10.1.0.0/16}")
 	n.start(t)
 	n.Expect(listeners(n, n.process.PID())).To(ConsistOf("unix " + n.Socket() + ".new"))
 }
