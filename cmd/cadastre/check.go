@@ -15,7 +15,7 @@ import (
 )
 
 func (a *app) checkCmd() *cobra.Command {
-	cluster := false
+	path, ledgerOnly, cluster := localapi.PathCheck, false, false
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Compare the ledger with its file, the kernel, the runtime, the engine and the cluster",
@@ -23,6 +23,8 @@ func (a *app) checkCmd() *cobra.Command {
 the witnesses: the network namespaces of the kernel, the sandboxes of the container
 runtime, the networks of the Docker engine, and the pods of the cluster. A difference
 is a finding if two rounds show it. docs/findings.md explains each number.
+
+With --ledger no witness is asked.
 
 "clean" lists the witnesses that agree, and those that do not apply to this node. If a
 witness is missing that the leases need, check cannot tell.
@@ -42,10 +44,15 @@ Docker's subnets of all nodes. Each node's agent can show it.`,
 			if cluster {
 				return cannotTell(a.checkCluster(ctx))
 			}
-			return cannotTell(a.check(ctx))
+			if ledgerOnly {
+				path = localapi.PathCheckLedger
+			}
+			return cannotTell(a.check(ctx, path))
 		}),
 	}
+	cmd.Flags().BoolVar(&ledgerOnly, "ledger", false, "compare the ledger with itself and its file only")
 	cmd.Flags().BoolVar(&cluster, clusterFlag, false, "show the operator's comparison of the objects of the cluster")
+	cmd.MarkFlagsMutuallyExclusive("ledger", clusterFlag)
 	return cmd
 }
 
@@ -58,11 +65,11 @@ func cannotTell(err error) error {
 	return &exitError{exitCannotTell, err}
 }
 
-func (a *app) check(ctx context.Context) error {
+func (a *app) check(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, workTimeout)
 	defer cancel()
 	var r localapi.CheckReport
-	if err := a.client().get(ctx, localapi.PathCheck, &r); err != nil {
+	if err := a.client().get(ctx, path, &r); err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
 	if r.Findings == nil {
@@ -120,6 +127,9 @@ func findingText(f localapi.Finding) string {
 // those that are missing, and those that do not apply.
 func comparedText(r localapi.CheckReport) string {
 	leases := plural(r.Leases, "lease", "leases")
+	if r.LedgerOnly {
+		return leases + " in the ledger and its file; no witness was asked"
+	}
 	var notes []string
 	if r.Young > 0 {
 		notes = append(notes, fmt.Sprintf("%d too young to compare", r.Young))

@@ -83,3 +83,13 @@ func TestCheck(t *testing.T) {
 		})
 	}
 }
+
+func TestCheckOfTheLedgerAlone(t *testing.T) {
+	g := NewWithT(t)
+	agent := bareAgent(t)
+	agent.json(localapi.PathCheckLedger, localapi.CheckReport{Leases: 4, LedgerOnly: true})
+	g.Expect(call(t, agent.socket, "", "check", "--ledger")).To(Equal(outcome{0, "clean: 4 leases in the ledger and its file; no witness was asked\n", ""}))
+	agent = bareAgent(t)
+	agent.json(localapi.PathCheckLedger, localapi.CheckReport{Leases: 4, LedgerOnly: true, Findings: []localapi.Finding{{Number: "C101", Name: "ledger-contradiction", Text: "x", Fix: "y"}}})
+	g.Expect(call(t, agent.socket, "", "check", "--ledger").code).To(Equal(exitFindings))
+}

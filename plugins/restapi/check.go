@@ -237,6 +237,23 @@ func (p *RESTAPI) checks() Checker {
 	return NewChecks(Checks{Ledger: p.Ledger, Docker: p.Docker})
 }
 
+// checkLedger compares the ledger with itself and its file.
+func (p *RESTAPI) checkLedger(w http.ResponseWriter, r *http.Request) {
+	contradictions, err := p.Ledger.Check(r.Context())
+	if err != nil {
+		writeError(w, http.StatusInternalServerError, err)
+		return
+	}
+	book := findings.Book{Contradictions: contradictions, Leases: p.Ledger.Leases()}
+	report := reportOf(&book, &witness.World{}, findings.Compare(book, &witness.World{}))
+	report.Node, report.Young, report.LedgerOnly = p.Agent.Status().NodeName, 0, true
+	report.Findings = slices.DeleteFunc(report.Findings, func(f localapi.Finding) bool {
+		return f.Name == localapi.FindingWitnessMissing
+	})
+	report.Witnesses = []localapi.Witness{}
+	_ = writeJSON(w, http.StatusOK, report)
+}
+
 func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
 	report, err := p.checks().Check(r.Context())
 	if err != nil {

@@ -230,6 +230,20 @@ func TestWithoutWitnessesCheckCannotTell(t *testing.T) {
 	g.Expect((&localapi.CheckReport{}).CannotTell()).To(BeTrue(), "an older agent names no witness")
 }
 
+func TestTheLedgerAloneIsCompared(t *testing.T) {
+	g := NewWithT(t)
+	a, _, w := checked(t, world(gone("c1")))
+	code, body := ask(a.handler, "GET", localapi.PathCheckLedger, "")
+	g.Expect(code).To(Equal(200))
+	var r localapi.CheckReport
+	g.Expect(json.Unmarshal([]byte(body), &r)).To(Succeed())
+	g.Expect(r.Findings).To(BeEmpty())
+	g.Expect(r.LedgerOnly).To(BeTrue())
+	g.Expect(r.CannotTell()).To(BeFalse())
+	g.Expect(r.Leases).To(Equal(len(a.book.Leases())))
+	g.Expect(w.n).To(BeZero(), "no witness is read")
+}
+
 func TestRepairMakesTheChangeOfAFinding(t *testing.T) {
 	inUse := using("10.1.5.77/24")
 	for _, c := range []struct {

@@ -97,7 +97,7 @@ func TestTheReadOnlyHandler(t *testing.T) {
 	}
 	before := a.held()
 	for _, c := range []struct{ method, path string }{
-		{"POST", localapi.PathCNI}, {"POST", localapi.PathRelease}, {"POST", localapi.PathResync}, {"GET", localapi.PathBackup}, {"GET", localapi.PathCheck}, {"POST", localapi.PathRepair}, {"GET", localapi.PathLogs},
+		{"POST", localapi.PathCNI}, {"POST", localapi.PathRelease}, {"POST", localapi.PathResync}, {"GET", localapi.PathBackup}, {"GET", localapi.PathCheck}, {"POST", localapi.PathRepair}, {"GET", localapi.PathCheckLedger}, {"GET", localapi.PathLogs},
 		{"GET", localapi.PathAccept}, {"POST", localapi.PathAccept},
 		{"POST", localapi.PathLeases}, {"POST", localapi.PathStatus},
 	} {

@@ -35,6 +35,7 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux.HandleFunc("POST "+localapi.PathResync, offered(p.State != nil, p.resync))
 	mux.HandleFunc("GET "+localapi.PathBackup, offered(p.Database != nil, p.backup))
 	mux.HandleFunc("GET "+localapi.PathCheck, p.check)
+	mux.HandleFunc("GET "+localapi.PathCheckLedger, p.checkLedger)
 	mux.HandleFunc("POST "+localapi.PathRepair, p.repair)
 	mux.HandleFunc("GET "+localapi.PathLogs, offered(p.Logs != nil, p.logs))
 	mux.HandleFunc("GET "+localapi.PathAccept, offered(p.Doubt != nil, p.accept(true)))

@@ -70,7 +70,7 @@ func TestCheckUnderLoad(t *testing.T) {
 	}
 	var failed []string
 	for range 300 {
-		status, body, err := askAndCloseWrite(n.socket(), localapi.PathCheck)
+		status, body, err := askAndCloseWrite(n.socket(), localapi.PathCheckLedger)
 		if err != nil || status != http.StatusOK {
 			failed = append(failed, fmt.Sprint(status, " ", string(body), err))
 		}

@@ -102,7 +102,7 @@ func (d *resident) checkBook() error {
 		return err
 	}
 	var report localapi.CheckReport
-	if err := get(d.socket(), localapi.PathCheck, &report); err != nil {
+	if err := get(d.socket(), localapi.PathCheckLedger, &report); err != nil {
 		return err
 	}
 	if len(report.Findings) > 0 {
@@ -259,7 +259,7 @@ func (w *world) calm() error {
 				return err
 			}
 		}
-		if _, err := d.cadastre("check"); err != nil {
+		if _, err := d.cadastre("check", "--ledger"); err != nil {
 			return err
 		}
 	}

@@ -99,7 +99,7 @@ func kept(t *testing.T, was map[*member]string) {
 		g.Expect(seen[address]).To(BeFalse(), address)
 		seen[address] = true
 		var report localapi.CheckReport
-		g.Expect(get(m.socket(), localapi.PathCheck, &report)).To(Succeed())
+		g.Expect(get(m.socket(), localapi.PathCheckLedger, &report)).To(Succeed())
 		g.Expect(report.Findings).To(BeEmpty(), m.name)
 	}
 }

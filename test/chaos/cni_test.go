@@ -255,6 +255,6 @@ func TestLeasesAreServedBeforeTheStoreAnswers(t *testing.T) {
 	_, address := m.mustAdd(t, "keeps")
 	g.Expect(address).To(Equal(told[0]))
 	var report localapi.CheckReport
-	g.Expect(get(m.socket(), localapi.PathCheck, &report)).To(Succeed())
+	g.Expect(get(m.socket(), localapi.PathCheckLedger, &report)).To(Succeed())
 	g.Expect(report.Findings).To(BeEmpty())
 }

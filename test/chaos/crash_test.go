@@ -331,7 +331,7 @@ func (c *crash) compare() {
 	}
 	book, infra, err := readBook(c.node.socket())
 	var report localapi.CheckReport
-	err = errors.Join(err, get(c.node.socket(), localapi.PathCheck, &report))
+	err = errors.Join(err, get(c.node.socket(), localapi.PathCheckLedger, &report))
 	if err != nil {
 		c.fail(err)
 		return

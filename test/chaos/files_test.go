@@ -202,7 +202,7 @@ func (p *past) same() error {
 		return fmt.Errorf("%d are held, there were %d", len(book), len(p.held))
 	}
 	var report localapi.CheckReport
-	if err := get(p.socket(), localapi.PathCheck, &report); err != nil {
+	if err := get(p.socket(), localapi.PathCheckLedger, &report); err != nil {
 		return err
 	}
 	if len(report.Findings) > 0 {

@@ -140,7 +140,7 @@ func (f *filler) compare(g *WithT) {
 	g.Expect(f.oracle.Check(book, nil)).To(Succeed())
 	g.Expect(infra).To(Equal(4))
 	var report localapi.CheckReport
-	g.Expect(get(f.node.socket(), localapi.PathCheck, &report)).To(Succeed())
+	g.Expect(get(f.node.socket(), localapi.PathCheckLedger, &report)).To(Succeed())
 	g.Expect(report.Findings).To(BeEmpty())
 }
 

@@ -19,6 +19,11 @@ func TestNode(t *testing.T) {
 	nodescript.Run(t, "testdata/node", map[string]string{"DRIVER": "agent"})
 }
 
+// TestNetwork runs scripts with pods in real network namespaces.
+func TestNetwork(t *testing.T) {
+	nodescript.Run(t, "testdata/network", map[string]string{"DRIVER": "agent"})
+}
+
 func TestDocker(t *testing.T) {
 	t.Run("agent", func(t *testing.T) {
 		nodescript.Run(t, "testdata/docker", map[string]string{"DRIVER": "agent", "SPACE": "LocalDefault"})

@@ -136,7 +136,7 @@ func TestRebuild(t *testing.T) {
 		for _, p := range pods {
 			for _, l := range leases {
 				if l.IP == p.Address.Addr().String() {
-					all = append(all, critest.Sandbox{ID: l.ContainerID, Namespace: l.PodNamespace, Name: l.PodName, NetNS: p.Path()})
+					all = append(all, critest.Sandbox{ID: l.ContainerID, Namespace: l.PodNamespace, Name: l.PodName, NetNS: p.NetNS()})
 				}
 			}
 		}

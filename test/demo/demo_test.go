@@ -49,7 +49,7 @@ func verifyOutput(t *testing.T, told string, w stage.Way) {
 	t.Helper()
 	want := []string{
 		"claimed node ID 1.", "pod addresses  10.1.1.2 - 10.1.1.253", "demo/pod-1 was given 10.1.1.2/24", "demo/pod-2 was given 10.1.1.3/24",
-		"same 6 leases", "demo/pod-3 was given 10.1.1.4/24", "demo/pod-3 still has 10.1.1.4/24", "clean: 7 leases checked",
+		"same 6 leases", "demo/pod-3 was given 10.1.1.4/24", "demo/pod-3 still has 10.1.1.4/24", "clean: 7 leases in the ledger",
 		"only the node's own 4.", "\n12. Stop the agent", "nothing is left of it",
 	}
 	packets := []string{

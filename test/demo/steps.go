@@ -116,7 +116,7 @@ func (d *demo) check(ctx context.Context) error {
 		}
 		d.Say("%s/%s still has %s.", stage.PodNamespace, p.Name, p.Address)
 	}
-	return d.Show(ctx, d.Agent, "check")
+	return d.Show(ctx, d.Agent, "check", "--ledger")
 }
 
 // stop ends the agent in good order and closes the namespaces.

@@ -193,7 +193,7 @@ func (c *cluster) delete(ctx context.Context) error {
 			return err
 		}
 		var report localapi.CheckReport
-		if _, err := n.Read(ctx, &report, "check"); err != nil {
+		if _, err := n.Read(ctx, &report, "check", "--ledger"); err != nil {
 			return err
 		}
 		if len(report.Findings) > 0 {

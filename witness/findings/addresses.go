@@ -96,11 +96,15 @@ func (c *comparison) unknown(a netip.Addr, b *ledger.BlockStat, places []place) 
 		evidence = append(evidence, witness.Evidence{Witness: witness.Engine, Text: text})
 	}
 	u, isPod := c.pods[a]
-	if isPod && (u.by == witness.Runtime || len(places) > 0) {
+	if isPod && (u.by == witness.Runtime || len(places) > 0) && !c.podHasLease(u) {
 		evidence = append(evidence, witness.Evidence{Witness: u.by, Text: u.text})
 		c.unleased(numPodWithoutLease, Subject{Pool: b.Pool, Addr: a, Pod: u.pod, ContainerID: u.containerID},
 			fmt.Sprintf("pod %s uses %s of pool %q without a lease", u.pod, a, b.Pool), evidence, append(facts, u.text))
 		return
+	}
+	if isPod && u.by == witness.Runtime {
+		evidence = append(evidence, witness.Evidence{Witness: u.by, Text: u.text})
+		uses = append(uses, u.text)
 	}
 	if len(evidence) == 0 {
 		return
@@ -113,6 +117,16 @@ func (c *comparison) unknown(a netip.Addr, b *ledger.BlockStat, places []place) 
 	}
 	text := fmt.Sprintf("%s of pool %q is in use without a lease: %s", a, b.Pool, user)
 	c.unleased(numUnknown, Subject{Pool: b.Pool, Addr: a}, text, evidence, append(facts, uses...))
+}
+
+// podHasLease reports whether a pod has a lease of another address.
+func (c *comparison) podHasLease(u user) bool {
+	return slices.ContainsFunc(c.book.Leases, func(l ledger.Lease) bool {
+		if l.State != ledger.Held {
+			return false
+		}
+		return l.Key.ContainerID == u.containerID && u.containerID != "" || u.containerID == "" && l.Pod.String() == u.pod
+	})
 }
 
 // unleased adds a finding about an address in use without a lease. A quarantined address

@@ -35,6 +35,8 @@ func differences() []difference {
 		}, []string{"C201 172.20.0.2 is leased to container mac-db, which is gone"}},
 		{"an address was added by hand", func(n *node) { addLink(n.namespace("/var/run/docker/netns/db"), "x0", "dummy", "10.1.5.77/24") },
 			[]string{`C202 10.1.5.77 of pool "default" is in use without a lease: link x0 of network namespace /var/run/docker/netns/db`}},
+		{"an address was added to a pod by hand", func(n *node) { addLink(n.namespace("/var/run/netns/web"), "x0", "dummy", "10.1.5.77/24") },
+			[]string{`C202 10.1.5.77 of pool "default" is in use without a lease: link x0 of network namespace /var/run/netns/web`}},
 		{"an address in use is quarantined", func(n *node) {
 			addLink(n.namespace("/var/run/docker/netns/db"), "x0", "dummy", "10.1.5.77/24")
 			n.lease(ledger.Lease{Addr: addr("10.1.5.77"), Block: prefix("10.1.5.0/24"), Pool: "default", State: ledger.Quarantined})

@@ -28,6 +28,7 @@ const patience = time.Minute
 type machine struct {
 	stage.Agent
 	process *stage.Process
+	node    *node // nil: the programs run in the network namespace of the test
 }
 
 type machineKey struct{}
@@ -48,7 +49,11 @@ func (m *machine) start(cmd *exec.Cmd) error {
 		return err
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	m.process, err = stage.Start(cmd, func(f func() error) error { return f() })
+	within := func(f func() error) error { return f() }
+	if m.node != nil {
+		within = m.node.host.Do
+	}
+	m.process, err = stage.Start(cmd, within)
 	return errors.Join(err, log.Close()) // the program has its own
 }
 
@@ -65,6 +70,9 @@ func (m *machine) end(stop func(*stage.Process) error) error {
 func (m *machine) close() {
 	if m.process != nil {
 		_ = m.process.Stop(patience)
+	}
+	if m.node != nil {
+		m.node.close()
 	}
 }
 

@@ -17,9 +17,17 @@
 //	metric NAME VALUE              check a metric of the agent
 //	below NAME VALUE               check that a metric is below a value
 //	example HEADING                run the example below a heading of docs/operations.md
+//	node up                        make the network namespace of a node, and a container runtime
+//	node add|forget|lose|end NAME  add a pod; end its sandbox and namespace, its namespace, or its sandbox, without DEL
+//	node ip NAME|host ARGS         run ip in the namespace of a pod or of the node
+//	node runtime start|stop        start or stop the container runtime
 //	as UID PROGRAM [ARGS]          run a program under another user ID, without a group
 //
-// The condition root holds for root. Each script has a folder, a socket and processes of its own, which end with it.
+// The bridge plugin makes the interfaces of the pods of node. The variables POD_NETWORK and
+// PODS hold a network that no other script has, and the first three numbers of the block
+// of node 1 in it: the kernel shows the namespaces of all tests.
+//
+// The condition root holds for root, netns if this process may make network namespaces. Each script has a folder, a socket and processes of its own, which end with it.
 package nodescript
 
 import (
@@ -49,7 +57,7 @@ func Main(m *testing.M) int {
 		err = errors.Join(
 			os.Chmod(dir, 0o755), //nolint:gosec // another user runs the programs
 			stage.Build(context.Background(), root, dir,
-				"./cmd/cadastre-agent", "./cmd/cadastre-cni", "./cmd/cadastre", "./cmd/cadastre-docker-plugin"),
+				"./cmd/cadastre-agent", "./cmd/cadastre-cni", "./cmd/cadastre", "./cmd/cadastre-docker-plugin", stage.BridgePlugin),
 			os.Setenv(binEnv, dir))
 	}
 	if err != nil {
@@ -92,12 +100,17 @@ func Run(t *testing.T, dir string, environment map[string]string) {
 			"below":      checkBelow,
 			"example":    runExample,
 			"as":         runAs,
+			"node":       runNode,
 		},
 		Condition: func(name string) (bool, error) {
-			if name == "root" {
+			switch name {
+			case "root":
 				return os.Geteuid() == 0, nil
+			case "netns":
+				_, _, err := stage.Find(t.Context(), stage.WayRoot)
+				return err == nil, nil
 			}
-			return false, fmt.Errorf("unknown condition %q: only root is known", name)
+			return false, fmt.Errorf("unknown condition %q: only root and netns are known", name)
 		},
 		Setup: func(env *testscript.Env) error {
 			for name, value := range environment {
@@ -111,6 +124,9 @@ func Run(t *testing.T, dir string, environment map[string]string) {
 			env.Values[machineKey{}] = m
 			env.Setenv("PATH", Bin()+string(os.PathListSeparator)+env.Getenv("PATH"))
 			env.Setenv("CADASTRE_SOCKET", m.Socket())
+			network := uniqueNetwork()
+			env.Setenv("POD_NETWORK", network+".0/22")
+			env.Setenv("PODS", nodeBlock(network))
 			env.Defer(m.close)
 			return os.Chmod(env.WorkDir, 0o755) //nolint:gosec // another user looks into it
 		},

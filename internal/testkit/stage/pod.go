@@ -49,6 +49,12 @@ func NewPod(name string, w Way, dir string) (*Pod, error) {
 	return p, nil
 }
 
+// NetNS returns the path of the namespace, as CNI_NETNS has it.
+func (p *Pod) NetNS() string { return p.netns }
+
+// Do calls f inside the namespace.
+func (p *Pod) Do(f func() error) error { return p.ns.Do(f) }
+
 // Close lets go of the namespace.
 func (p *Pod) Close() error {
 	if p.ns == nil {
@@ -57,18 +63,15 @@ func (p *Pod) Close() error {
 	return p.ns.Close()
 }
 
-// Path returns the path of the network namespace, as in CNI_NETNS.
-func (p *Pod) Path() string { return p.netns }
-
-// containerID looks like a container runtime's.
-func (p *Pod) containerID() string {
+// ContainerID looks like a container runtime's.
+func (p *Pod) ContainerID() string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(PodNamespace+"/"+p.Name)))
 }
 
 func (p *Pod) runtimeConf() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: p.containerID(), NetNS: p.netns, IfName: PodInterface, Args: [][2]string{
+	return &libcni.RuntimeConf{ContainerID: p.ContainerID(), NetNS: p.netns, IfName: PodInterface, Args: [][2]string{
 		{"IgnoreUnknown", "1"},
-		{"K8S_POD_NAMESPACE", PodNamespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.containerID()},
+		{"K8S_POD_NAMESPACE", PodNamespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.ContainerID()},
 	}}
 }
 
@@ -189,7 +192,7 @@ func VerifyHeld(leases []localapi.Lease, pods []*Pod, resting bool) error {
 			State:        "held",
 			Purpose:      "pod",
 			Network:      networkName,
-			ContainerID:  p.containerID(),
+			ContainerID:  p.ContainerID(),
 			IfName:       PodInterface,
 			PodName:      p.Name,
 			PodNamespace: PodNamespace,

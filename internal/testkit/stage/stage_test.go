@@ -123,7 +123,7 @@ func TestScenarioPrintsItsSteps(t *testing.T) {
 
 func TestVerifyHeld(t *testing.T) {
 	p := &Pod{Name: "pod-1", Address: netip.MustParsePrefix("10.1.1.2/24")}
-	good := localapi.Lease{IP: "10.1.1.2", State: "held", Purpose: "pod", Network: networkName, ContainerID: p.containerID(),
+	good := localapi.Lease{IP: "10.1.1.2", State: "held", Purpose: "pod", Network: networkName, ContainerID: p.ContainerID(),
 		IfName: PodInterface, PodName: "pod-1", PodNamespace: PodNamespace, Since: time.Now(), Generation: 7}
 	infra := localapi.Lease{IP: "10.1.1.1", State: "held", Purpose: "infra"}
 	change := func(f func(*localapi.Lease)) localapi.Lease { l := good; f(&l); return l }

@@ -10,25 +10,31 @@ import (
 
 // Paths of check and repair.
 const (
-	PathCheck  = "/v1/check"  // CheckReport
-	PathRepair = "/v1/repair" // POST RepairRequest -> RepairReply
+	PathCheck       = "/v1/check"        // CheckReport
+	PathCheckLedger = "/v1/check/ledger" // CheckReport without the witnesses
+	PathRepair      = "/v1/repair"       // POST RepairRequest -> RepairReply
 )
 
 // CheckReport compares the ledger with itself and with the witnesses.
 type CheckReport struct {
-	Node      string    `json:"node"`
-	Taken     time.Time `json:"taken"` // the time of the last round of the witnesses
-	Leases    int       `json:"leases"`
-	Young     int       `json:"young"`   // leases that were not compared: their ADD may be in progress
-	Pending   int       `json:"pending"` // leases that end unless they are confirmed, such as those being reclaimed
-	Findings  []Finding `json:"findings"`
-	Witnesses []Witness `json:"witnesses"` // at that round
+	Node    string    `json:"node"`
+	Taken   time.Time `json:"taken,omitzero"` // the time of the last round of the witnesses
+	Leases  int       `json:"leases"`
+	Young   int       `json:"young"`   // leases that were not compared: their ADD may be in progress
+	Pending int       `json:"pending"` // leases that end unless they are confirmed, such as those being reclaimed
+	// LedgerOnly means that the ledger was compared with itself and its file only.
+	LedgerOnly bool      `json:"ledgerOnly,omitempty"`
+	Findings   []Finding `json:"findings"`
+	Witnesses  []Witness `json:"witnesses"` // at that round
 }
 
 // CannotTell reports whether a witness is missing that the leases of the node need, or
 // the agent names no witness at all, as an older one does. Then the absence of other
 // findings proves nothing.
 func (r *CheckReport) CannotTell() bool {
+	if r.LedgerOnly {
+		return false
+	}
 	if len(r.Witnesses) == 0 {
 		return true
 	}

@@ -130,7 +130,7 @@ func (t *scenario) look(ctx context.Context) (scene, error) {
 	if s.leases, _, err = t.Leases(ctx); err != nil {
 		return s, err
 	}
-	_, err = t.CLI(ctx, "check")
+	_, err = t.CLI(ctx, "check", "--ledger")
 	return s, errors.Join(s.compare(), err)
 }
 

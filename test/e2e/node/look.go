@@ -102,7 +102,7 @@ func (t *scenario) look(ctx context.Context) (s scene, err error) {
 			s.leases = append(s.leases, l)
 		}
 	}
-	_, err = t.CLI(ctx, "check")
+	_, err = t.CLI(ctx, "check", "--ledger")
 	return s, errors.Join(s.compare(), err)
 }
 
