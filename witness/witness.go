@@ -6,6 +6,7 @@ package witness
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -70,7 +71,10 @@ func ReportOf(name Name, err error) Report {
 	case err == nil:
 		return Report{Name: name}
 	case errors.Is(err, ErrNotApplicable):
-		return Report{Name: name, State: NotApplicable, Reason: err.Error()}
+		// State says the rest.
+		reason := strings.TrimSuffix(err.Error(), ": "+ErrNotApplicable.Error())
+		reason = strings.TrimPrefix(reason, ErrNotApplicable.Error()+": ")
+		return Report{Name: name, State: NotApplicable, Reason: reason}
 	}
 	return Report{Name: name, State: Missing, Reason: err.Error()}
 }

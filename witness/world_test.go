@@ -4,6 +4,8 @@
 package witness_test
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -73,6 +75,23 @@ func TestVerdict(t *testing.T) {
 			c.world.Driver = "cadastre"
 			got := c.world.Verdict(c.lease)
 			NewWithT(t).Expect(got.Conclusion).To(Equal(c.want), "%+v", got)
+		})
+	}
+}
+
+func TestReportOf(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want witness.Report
+	}{
+		"read":                         {nil, witness.Report{Name: witness.Engine}},
+		"failed":                       {errors.New("connection refused"), witness.Report{Name: witness.Engine, State: witness.Missing, Reason: "connection refused"}},
+		"not applicable, the reason":   {fmt.Errorf("there is no engine: %w", witness.ErrNotApplicable), witness.Report{Name: witness.Engine, State: witness.NotApplicable, Reason: "there is no engine"}},
+		"not applicable: the reason":   {fmt.Errorf("%w: there is no engine", witness.ErrNotApplicable), witness.Report{Name: witness.Engine, State: witness.NotApplicable, Reason: "there is no engine"}},
+		"not applicable, says no more": {witness.ErrNotApplicable, witness.Report{Name: witness.Engine, State: witness.NotApplicable, Reason: "not applicable"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(witness.ReportOf(witness.Engine, c.err)).To(Equal(c.want))
 		})
 	}
 }
