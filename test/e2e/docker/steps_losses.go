@@ -70,7 +70,7 @@ func (t *scenario) databaseIsLost(ctx context.Context) error {
 	}
 	// An engine asks for the addresses of its containers before it answers anything.
 	if err := t.eventually(ctx, "containers start again", func(ctx context.Context) error {
-		_, err := t.engine.do(ctx, "start", "lost-1", "lost-2", "lost-fixed", "lost-plain")
+		_, err := t.engine.do(ctx, "start", "fixed", "lost-1", "lost-2", "lost-fixed", "lost-plain")
 		return err
 	}); err != nil {
 		return err
