@@ -210,6 +210,9 @@ func TestOlderDatabase(t *testing.T) {
 	w.restart()
 	g.Expect(w.fill(plain)).To(ConsistOf("10.50.0.3/29", "10.50.0.5/29", "10.50.0.6/29"))
 	g.Expect(w.pools()).To(Equal(plain + "*1 " + full + "*1"))
+	e.view.Networks = append(e.view.Networks, network("more", "10.50.0.0/29"))
+	w.restart()
+	g.Expect(w.pools()).To(Equal(plain+"*2 "+full+"*1"), "the release of one network must not end the pool of the other")
 }
 
 // A process that ends, or a commit that fails, at any moment of a restoration leaves

@@ -227,9 +227,10 @@ func (d *Driver) KeepPool(ctx context.Context, poolID string) error {
 // ErrNotGivenUp is returned by KeepPool for a pool of which no requests are given up.
 var ErrNotGivenUp = errors.New("no requests for the pool are given up")
 
-// Busy reports whether a request for the key of a lease is in progress. It never is: the
-// engine makes a new key for each endpoint, and a request commits before it is answered.
-func (d *Driver) Busy(ledger.Key) bool { return false }
+// Busy reports whether a lease must not be reclaimed: that of a gateway, which ends with
+// its pool. No request for another key is in progress: each endpoint has a new key, and a
+// request commits before it is answered.
+func (d *Driver) Busy(k ledger.Key) bool { return holder(ledger.Lease{Key: k}).gateway }
 
 // Reclaim releases a lease of an endpoint that is gone, if it is still pending.
 func (d *Driver) Reclaim(ctx context.Context, l ledger.Lease, reason string) (freed bool, err error) {

@@ -86,6 +86,15 @@ func TestPoolWithoutNetworkIsGivenUp(t *testing.T) {
 	g.Expect(r.check()).To(Succeed())
 }
 
+// Two observations have to be apart in time, however many there are in between.
+func TestObservationsAreApart(t *testing.T) {
+	g := NewWithT(t)
+	r := &rounds{world: newEngineWorld(g, &engine{}, ipamapi.Config{GiveUpAfter: 3 * time.Minute})}
+	r.pool("10.1.0.0/24", "")
+	g.Expect(r.after(3)).To(Equal("10.1.0.0/24*1"))
+	g.Expect(r.after(1)).To(Equal("10.1.0.0/24*1-1"))
+}
+
 // What happens between the observations, and what then becomes of the pool in the next
 // five of them.
 func TestPoolsAreNotGivenUp(t *testing.T) {
@@ -295,8 +304,10 @@ func TestReclaim(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(g, journal.NewMemory(), ipamapi.Config{})
 	id := w.pool("10.1.0.0/24", "")
+	w.get(id, "", ipamapi.RequestAddressType, ipamapi.Gateway)
+	g.Expect(w.Busy(w.ledger.Leases()[0].Key)).To(BeTrue(), "a gateway ends with its pool")
 	w.get(id, "", ipamapi.EndpointMAC, macA)
-	l := w.ledger.Leases()[0]
+	l := w.ledger.Leases()[1]
 	reclaim := func() bool {
 		freed, err := w.Reclaim(t.Context(), l, "gone")
 		g.ExpectWithOffset(1, err).NotTo(HaveOccurred())

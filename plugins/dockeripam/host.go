@@ -29,7 +29,7 @@ var (
 func (h Host) Addresses() (all []netip.Addr) {
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
-		h.Log.Warn("the addresses of this machine cannot be read: gateways of Docker's networks may be missed", "error", err)
+		h.Log.Warn("the addresses of this machine cannot be read: gateways of networks may be missed", "error", err)
 		return nil
 	}
 	for _, x := range addrs {

@@ -25,7 +25,8 @@ func (p *DockerIPAM) ObserveWorld(ctx context.Context, w *witness.World, uptime 
 			if len(places) == 0 {
 				return ""
 			}
-			return fmt.Sprintf("link %s of network namespace %s has it", places[0].Link.Name, places[0].Namespace.Label())
+			link, ns := places[0].Link.Name, places[0].Namespace.Label()
+			return fmt.Sprintf("link %s of network namespace %s has it", link, ns)
 		}
 	}
 	return p.Observe(ctx, o)
@@ -33,11 +34,12 @@ func (p *DockerIPAM) ObserveWorld(ctx context.Context, w *witness.World, uptime 
 
 // Observe passes an observation to the driver, if it has started.
 func (p *DockerIPAM) Observe(ctx context.Context, o ipamapi.Observation) error {
-	d, err := p.started()
-	if err != nil {
+	select {
+	case <-p.ready:
+		return p.driver.Observe(ctx, o)
+	default:
 		return nil // the driver itself reads the engine when it starts
 	}
-	return d.Observe(ctx, o)
 }
 
 // KeepPool undoes that requests for a pool are given up.

@@ -120,7 +120,7 @@ func attach(n *witness.EngineNetwork, c *witness.EngineContainer, s *apinetwork.
 			}
 		}
 	}
-	if s.EndpointID == "" {
+	if s.EndpointID == "" || !c.Running { // after a crash of the engine a stopped one names its last endpoint
 		return
 	}
 	for _, g := range []netip.Addr{s.Gateway, s.IPv6Gateway} {

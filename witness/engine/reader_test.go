@@ -24,11 +24,12 @@ import (
 // double answers like an engine of API 1.41. It is for what a real engine does not do
 // when it is asked: a network that changes at the right moment, and silence.
 type double struct {
-	lists   atomic.Int64              // how often the networks were listed
-	network func(list int64) []string // the names of networks in that list
-	inspect func(name string) (int, string)
-	stream  chan string   // events; closed: the stream ends
-	hang    chan struct{} // closed: requests but pings are answered
+	lists      atomic.Int64              // how often the networks were listed
+	network    func(list int64) []string // the names of networks in that list
+	inspect    func(name string) (int, string)
+	containers string
+	stream     chan string   // events; closed: the stream ends
+	hang       chan struct{} // closed: requests but pings are answered
 }
 
 func (d *double) start(t *testing.T) (endpoint string) {
@@ -69,7 +70,7 @@ func (d *double) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/plugins":
 		fmt.Fprint(w, `[{"Name":"our/plugin:latest","Config":{"Entrypoint":["/cadastre-docker-plugin"]}}]`)
 	case "/containers/json":
-		fmt.Fprint(w, `[]`)
+		fmt.Fprint(w, "["+d.containers+"]")
 	case "/events":
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
@@ -149,6 +150,26 @@ func TestChangingNetworks(t *testing.T) {
 			g.Expect(v.Networks[0].IPAMDriver).To(Equal("cadastre"), "our managed plugin has another name")
 		})
 	}
+}
+
+// The engine has killed a container, or lost it in a crash: the list still has its last
+// endpoint. A container that runs has its endpoint, whatever the network says.
+func TestEndpointsOfContainers(t *testing.T) {
+	g := NewWithT(t)
+	container := func(name, state, addr string) string {
+		return fmt.Sprintf(`{"Id":%[1]q,"Names":["/other/alias","/%[1]s"],"State":%[2]q,"NetworkSettings":{"Networks":{"net":{"NetworkID":"net",`+
+			`"EndpointID":"e-%[1]s","IPAddress":%[3]q,"Gateway":"10.1.0.1","MacAddress":"02:42:0A:01:00:02","IPAMConfig":{"IPv4Address":%[3]q}}}}}`, name, state, addr)
+	}
+	d := &double{network: func(int64) []string { return []string{"net"} }, containers: container("web", "running", "10.1.0.2") + "," +
+		container("paused", "paused", "10.1.0.3") + "," + container("dead", "exited", "10.1.0.4")}
+	v, err := engine.New(engine.Options{Endpoint: d.start(t), Driver: "cadastre"}).Read(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	var all []string
+	for _, e := range v.Networks[0].Endpoints {
+		all = append(all, e.Name+" "+e.MAC+" "+e.Addrs[0].String())
+	}
+	g.Expect(all).To(Equal([]string{"paused 02:42:0a:01:00:02 10.1.0.3", "web 02:42:0a:01:00:02 10.1.0.2"}))
+	g.Expect(uses(v, "10.1.0.4")).To(Equal("net: stopped container dead"))
 }
 
 func TestSilentEngine(t *testing.T) {

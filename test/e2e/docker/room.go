@@ -165,6 +165,7 @@ func furnish(dir string) error {
 	}{
 		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE}, // nothing is seen outside
 		{runDir(dir), "/run", "", unix.MS_BIND},
+		{"", "/run", "", unix.MS_SHARED}, // within the room: network namespaces are mounted below it
 		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 	} {
 		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {

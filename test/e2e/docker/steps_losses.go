@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,12 +20,15 @@ import (
 // quick makes the agent give up in seconds, for the steps below.
 const quick = "  witnesses: {interval: 1s}\n  reclaim: {grace: 1s, undo: 2s}\n"
 
-// loseDatabase removes what the agent has stored; it does not run.
+// loseDatabase removes what the agent has stored, as if its disk were new; it does not run.
 func (t *scenario) loseDatabase() error {
-	notes, err := filepath.Glob(filepath.Join(t.Dir, "*.note"))
-	for _, path := range append(notes, t.State()) {
-		err = errors.Join(err, os.RemoveAll(path))
-	}
+	err := filepath.WalkDir(t.Dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".note") { // with its notes the agent asks for cadastre accept
+			err = os.Remove(path)
+		}
+		return err
+	})
+	err = errors.Join(err, os.RemoveAll(t.State()))
 	return errors.Join(err, os.MkdirAll(t.State(), 0o700))
 }
 
@@ -66,7 +70,7 @@ func (t *scenario) databaseIsLost(ctx context.Context) error {
 	}
 	// An engine asks for the addresses of its containers before it answers anything.
 	if err := t.eventually(ctx, "containers start again", func(ctx context.Context) error {
-		_, err := t.engine.do(ctx, "start", "lost-1", "lost-2", "lost-fixed", "lost-plain")
+		_, err := t.engine.do(ctx, "start", "fixed", "lost-1", "lost-2", "lost-fixed", "lost-plain")
 		return err
 	}); err != nil {
 		return err
