@@ -125,7 +125,10 @@ func (c *comparison) podHasLease(u user) bool {
 		if l.State != ledger.Held {
 			return false
 		}
-		return l.Key.ContainerID == u.containerID && u.containerID != "" || u.containerID == "" && l.Pod.String() == u.pod
+		if u.containerID != "" {
+			return l.Key.ContainerID == u.containerID
+		}
+		return l.Pod.String() == u.pod
 	})
 }
 

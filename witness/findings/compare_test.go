@@ -162,6 +162,10 @@ func neighbours() []difference {
 			n.dropLease("10.1.5.2")
 			n.book.Changing = map[netip.Addr]bool{addr("10.1.5.2"): true}
 		}, nil},
+		{"a lease is confirmed while the witnesses are read", func(n *node) {
+			n.namespace("/var/run/netns/web").Links[1].Addrs = nil
+			n.book.Changing = map[netip.Addr]bool{addr("10.1.5.2"): true}
+		}, nil},
 		{"DEL has released the address and the link still stands", func(n *node) {
 			l := n.leaseOf("10.1.5.2")
 			l.State, l.Since = ledger.Cooling, now().Add(-time.Second)
@@ -254,6 +258,11 @@ func networkNeighbours() []difference {
 				}
 			}
 		}, nil},
+		{"the ptp plugin attaches a young pod", func(n *node) {
+			n.host().Links = append(n.host().Links, witness.Link{Index: 90, Name: "veth90", Kind: "veth", Peer: 2})
+			n.host().Routes = append(n.host().Routes, witness.Route{Dst: prefix("10.1.5.60/32"), Link: 90})
+			n.lease(ledger.Lease{Addr: addr("10.1.5.60"), Block: prefix("10.1.5.0/24"), Pool: "default", Key: ledger.Key{ContainerID: "new"}}).Since = now()
+		}, nil},
 		{"pods on macvlan share the LAN", func(n *node) {
 			addLink(n.host(), "eth1", "", "10.1.0.5/16")
 			for _, path := range []string{"/var/run/netns/web", "/var/run/netns/api"} {
@@ -305,4 +314,19 @@ func TestEachDifferenceIsOneFinding(t *testing.T) {
 			g.Expect(got).To(Equal(append([]string{}, d.want...)))
 		})
 	}
+}
+
+func TestFindingsAreSorted(t *testing.T) {
+	g := NewWithT(t)
+	n := healthyNode()
+	n.namespace("/var/run/netns/web").Links[1].Addrs = nil
+	addLink(n.namespace("/var/run/docker/netns/db"), "x0", "dummy", "10.1.5.78/24")
+	addLink(n.namespace("/var/run/docker/netns/db"), "x1", "dummy", "10.1.5.77/24")
+	n.book.Differs = "x"
+	n.book.Docker = append(n.book.Docker, dockerPool("172.22.0.0/24", false))
+	var got []string
+	for _, f := range n.compare() {
+		got = append(got, f.Number+" "+f.Subject.Addr.String())
+	}
+	g.Expect(got).To(Equal([]string{"C202 10.1.5.77", "C202 10.1.5.78", "C206 10.1.5.2", "C404 invalid IP", "C406 invalid IP"}))
 }

@@ -107,7 +107,7 @@ func (t *scenario) nothingLeft(ctx context.Context) error {
 			return fmt.Errorf("pool %s still has %s", b.Pool, b.Block)
 		}
 	}
-	if err := t.Show(ctx, t.Agent, "check"); err != nil {
+	if err := t.Show(ctx, t.Agent, "check", "--ledger"); err != nil {
 		return err
 	}
 	return t.end()

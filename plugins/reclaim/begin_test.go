@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cadastre/cadastre/witness"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestAReclaimByHand(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	l := n.add("c1")
+	until, err := n.Begin(t.Context(), l, "by hand")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(until).To(Equal(n.wall.Add(10 * time.Minute)))
+	g.Expect(n.state("c1")).To(Equal("pending"), "it needs neither a second observation nor the grace period")
+	g.Expect(n.Pending()[0].Lease.Reason).To(Equal("by hand"))
+	n.rounds(10*time.Minute - 20*time.Second)
+	g.Expect(n.state("c1")).To(Equal("pending"))
+	n.rounds(20 * time.Second)
+	g.Expect(n.state("c1")).To(BeEmpty())
+}
+
+func TestARoundThatShowsTheOwnerUndoesAReclaimByHand(t *testing.T) {
+	n := newNode(t)
+	_, err := n.Begin(t.Context(), n.add("c1"), "by hand")
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.sandboxes = []witness.Sandbox{{ID: "c1"}}
+	n.rounds(20 * time.Second)
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+}
+
+func TestAReclaimByHandFollowsAnUndo(t *testing.T) {
+	n := newNode(t)
+	l := n.add("c1")
+	_, err := n.Begin(t.Context(), l, "by hand")
+	n.g.Expect(err).NotTo(HaveOccurred())
+	_, err = n.Undo(t.Context(), l.Addr, "")
+	n.g.Expect(err).NotTo(HaveOccurred())
+	_, err = n.Begin(t.Context(), l, "again")
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.rounds(40 * time.Second)
+	n.g.Expect(n.state("c1")).To(Equal("pending"))
+}
+
+func TestWhatIsNotReclaimedByHand(t *testing.T) {
+	n := newNode(t)
+	l := n.add("c1")
+	n.busy = true
+	_, err := n.Begin(t.Context(), l, "by hand")
+	n.g.Expect(err).To(MatchError(ContainSubstring("a request for pods/c1/eth0 is in progress")))
+	n.busy = false
+	other := l
+	other.Generation++
+	_, err = n.Begin(t.Context(), other, "by hand")
+	n.g.Expect(err).To(HaveOccurred(), "a lease of another claim")
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+}
