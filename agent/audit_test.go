@@ -36,8 +36,8 @@ func TestTheBeatNamesDockersSubnets(t *testing.T) {
 			return rec.Body.String()
 		}, soon, 10*time.Millisecond).ShouldNot(ContainSubstring(`"Err`))
 	}
-	ask("RequestPool", `{"AddressSpace": "LocalDefault", "Pool": "10.97.5.0/24"}`)
-	ask("RequestAddress", `{"PoolID": "LocalDefault/10.97.5.0/24", "Options": {"RequestAddressType": "com.docker.network.gateway"}}`)
+	ask("RequestPool", `{"AddressSpace": "LocalDefault", "Pool": "10.250.5.0/24"}`)
+	ask("RequestAddress", `{"PoolID": "LocalDefault/10.250.5.0/24", "Options": {"RequestAddressType": "com.docker.network.gateway"}}`)
 	subnets := func() []string {
 		x, found, err := m.a.store.Get(t.Context(), kv.BeatKey(m.a.idClaimer.ID()))
 		g.Expect(err).NotTo(HaveOccurred())
@@ -46,8 +46,8 @@ func TestTheBeatNamesDockersSubnets(t *testing.T) {
 		g.Expect(proto.Unmarshal(x.Value, beat)).To(Succeed())
 		return beat.DockerSubnets
 	}
-	g.Eventually(subnets, soon, 10*time.Millisecond).Should(Equal([]string{"10.97.5.0/24"}))
-	ask("ReleaseAddress", `{"PoolID": "LocalDefault/10.97.5.0/24", "Address": "10.97.5.1"}`)
-	ask("ReleasePool", `{"PoolID": "LocalDefault/10.97.5.0/24"}`)
+	g.Eventually(subnets, soon, 10*time.Millisecond).Should(Equal([]string{"10.250.5.0/24"}))
+	ask("ReleaseAddress", `{"PoolID": "LocalDefault/10.250.5.0/24", "Address": "10.250.5.1"}`)
+	ask("ReleasePool", `{"PoolID": "LocalDefault/10.250.5.0/24"}`)
 	g.Eventually(subnets, soon, 10*time.Millisecond).Should(BeEmpty())
 }
