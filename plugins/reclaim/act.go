@@ -54,7 +54,8 @@ func (p *Plugin) do(ctx context.Context, a *Assessment) error {
 		if err != nil {
 			return fmt.Errorf("begin the reclaim of %v: %w", addrs(a.Leases), err)
 		}
-		p.Log.Warn("the owner of a lease is gone: it is released unless this is undone", attributes(a, "undoFor", p.Config.Undo)...)
+		p.Log.Warn("the owner of a lease is gone: it is released unless this is undone",
+			attributes(a, "undoFor", p.Config.Undo)...)
 	case a.Action == Undo:
 		if err := p.Ledger.StopExpiry(ctx, sel, ledger.ReclaimToken); err != nil {
 			return fmt.Errorf("undo the reclaim of %v: %w", addrs(a.Leases), err)

@@ -69,6 +69,7 @@ type settings struct {
 	grace, undo, interval string
 	coolDown              string
 	noRuntime             bool
+	further               int // of several labs in one test: the number of this one
 }
 
 func newLab(t testing.TB, s settings) *lab {
@@ -102,7 +103,7 @@ cadastre:
   coolDown: %s
   witnesses: {netns: [], runtime: %q, engine: none, interval: %s}
   reclaim: {grace: %s, undo: %s}
-`, 112+os.Getpid()%128, or(s.coolDown, "1s"), runtime, or(s.interval, "100ms"), or(s.grace, "300ms"), or(s.undo, "1h"))
+`, 112+(os.Getpid()+s.further)%128, or(s.coolDown, "1s"), runtime, or(s.interval, "100ms"), or(s.grace, "300ms"), or(s.undo, "1h"))
 	g.Expect(os.WriteFile(l.agent.Config, []byte(conf), 0o600)).To(Succeed())
 	l.home, err = netlab.New()
 	g.Expect(err).NotTo(HaveOccurred())
