@@ -221,9 +221,14 @@ func forms() map[string]form {
 		"cadastre.log.level":           words("debug", "info", "warn", "error"),
 		"cadastre.log.format":          words("text", "json"),
 		"cadastre.docker.pools[].base": prefixes,
-		"cadastre.witnesses.netns[]":   words("/run/netns", "/var/run/netns", "/var/run/docker/netns", "/run/docker/netns"),
-		"cadastre.witnesses.runtime":   words("auto", "none", "unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock"),
-		"cadastre.witnesses.engine":    words("auto", "none", "unix:///run/docker.sock", "unix:///var/run/docker.sock"),
+		"cadastre.witnesses.netns[]": words(
+			"/run/netns",
+			"/var/run/netns",
+			"/var/run/docker/netns",
+			"/run/docker/netns",
+		),
+		"cadastre.witnesses.runtime": words("auto", "none", "unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock"),
+		"cadastre.witnesses.engine":  words("auto", "none", "unix:///run/docker.sock", "unix:///var/run/docker.sock"),
 	}
 	for _, key := range []string{
 		"ipamconfig.useexternalipam", "ipamconfig.nodeinterconnectdhcp",

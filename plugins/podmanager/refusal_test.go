@@ -23,16 +23,16 @@ import (
 // reporting is an agent whose reports the test reads.
 type reporting struct {
 	*agent
-	log      logbuffer.Buffer
+	text     logbuffer.Buffer
 	refusals []podmanager.Refusal
 	clock    time.Time
 }
 
 func newReporting(t *testing.T, conf string) *reporting {
 	r := &reporting{agent: newAgent(t, conf), clock: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)}
-	r.PodManager.Log = slog.New(slog.NewTextHandler(&r.log, nil))
-	r.PodManager.Now = func() time.Time { return r.clock }
-	r.PodManager.Refused = func(x podmanager.Refusal) { r.refusals = append(r.refusals, x) }
+	r.Log = slog.New(slog.NewTextHandler(&r.text, nil))
+	r.Now = func() time.Time { return r.clock }
+	r.Refused = func(x podmanager.Refusal) { r.refusals = append(r.refusals, x) }
 	return r
 }
 
@@ -46,7 +46,7 @@ func (r *reporting) refuse(pod, uid, sandbox string) string {
 	return err.Error()
 }
 
-func (r *reporting) lines() int { return strings.Count(r.log.String(), "CNI request refused") }
+func (r *reporting) lines() int { return strings.Count(r.text.String(), "CNI request refused") }
 
 func (r *reporting) fill() {
 	for i := range 4 {
@@ -74,7 +74,7 @@ func TestARefusedPodIsReportedOnceInTenMinutes(t *testing.T) {
 	g.Expect(r.refusals).To(HaveLen(2))
 	g.Expect(r.refusals[1].Total).To(Equal(102))
 	g.Expect(r.lines()).To(Equal(2))
-	g.Expect(r.log.String()).To(ContainSubstring("repetitions=100"))
+	g.Expect(r.text.String()).To(ContainSubstring("repetitions=100"))
 
 	r.clock = r.clock.Add(-time.Hour)
 	r.refuse("web", "u1", "s")
@@ -123,7 +123,7 @@ func TestTheSentenceOfExplainIsTheCNIError(t *testing.T) {
 	g := r.g
 	r.fill()
 	const sentence = "no address: pool default is full (4 of 4 are held)"
-	r.PodManager.Explain = func(req cni.Request, err error) string {
+	r.Explain = func(req cni.Request, err error) string {
 		if req.Pod.Name == "db" || !errors.Is(err, ledger.ErrExhausted) {
 			return ""
 		}
@@ -131,7 +131,7 @@ func TestTheSentenceOfExplainIsTheCNIError(t *testing.T) {
 	}
 	g.Expect(r.refuse("web", "u1", "s1")).To(Equal(sentence))
 	g.Expect(r.refusals[0].Text).To(Equal(sentence))
-	g.Expect(r.log.String()).To(ContainSubstring(sentence))
+	g.Expect(r.text.String()).To(ContainSubstring(sentence))
 	g.Expect(r.refuse("db", "u2", "s2")).To(ContainSubstring("no IP address is free"), "a failure without a sentence keeps its own text")
 }
 

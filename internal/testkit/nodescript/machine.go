@@ -118,8 +118,13 @@ func runDocker(ts *testscript.TestScript, neg bool, args []string) {
 		return
 	}
 	ts.Check(os.MkdirAll(filepath.Dir(m.Socket()), 0o700)) // the plugin serves its API in its data folder
-	ts.Check(m.start(exec.Command(m.Program("cadastre-docker-plugin"),
-		"--socket", m.path("docker.sock"), "--agent", m.path("none.sock"), "--engine", "none", "--data", filepath.Dir(m.Socket()))))
+	flags := []string{
+		"--socket", m.path("docker.sock"),
+		"--agent", m.path("none.sock"),
+		"--engine", "none",
+		"--data", filepath.Dir(m.Socket()),
+	}
+	ts.Check(m.start(exec.Command(m.Program("cadastre-docker-plugin"), flags...)))
 	m.await(ts)
 }
 

@@ -167,5 +167,6 @@ func (s *Store) podUID(ctx context.Context, namespace, name string) (uid string,
 // Permanent reports whether the API server answered err for a reason that does not pass,
 // such as a namespace that is gone or a right that the agent lacks.
 func Permanent(err error) bool {
-	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) ||
+		apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
