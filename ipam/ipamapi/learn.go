@@ -187,9 +187,14 @@ func (d *Driver) restoreReserved(ctx context.Context, p *pool, x *attributed) er
 	return nil
 }
 
-// restoreHeld restores the addresses of endpoints, and those that are fixed.
+// restoreHeld restores the addresses of endpoints. In a pool that was not on record it
+// also restores those that are fixed: otherwise the engine has released them.
 func (d *Driver) restoreHeld(ctx context.Context, p *pool, x *attributed) error {
-	for _, h := range slices.Concat(x.endpoints, x.fixed) {
+	held := slices.Clone(x.endpoints)
+	if p.unread.Load() {
+		held = append(held, x.fixed...)
+	}
+	for _, h := range held {
 		if err := d.restoreAddr(ctx, p, h); err != nil {
 			return err
 		}
