@@ -201,7 +201,7 @@ func TestAnOwnerThatIsTooLate(t *testing.T) {
 	owner.start()
 	g.Eventually(func() string { return owner.a.idClaimer.Problem() }, soon, 10*time.Millisecond).Should(ContainSubstring("newcomer"))
 	g.Eventually(func() string { return owner.ask("ADD", "c1") }, soon, 10*time.Millisecond).Should(Equal(address), "existing leases are served")
-	g.Expect(owner.ask("ADD", "c2")).To(ContainSubstring("suspended: node ID 1"))
+	g.Expect(owner.ask("ADD", "c2")).To(ContainSubstring("allocates no new address: node ID 1"))
 	g.Expect(owner.a.Status().NodeIDProblem).To(ContainSubstring("newcomer"))
 	g.Expect(owner.log.String()).To(ContainSubstring("in doubt"))
 	records, _ := owner.a.loop.Events(0)
