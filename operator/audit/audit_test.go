@@ -208,10 +208,10 @@ func TestAFindingIsConfirmed(t *testing.T) {
 
 		for range 5 { // it comes and goes, between two comparisons
 			b.claim(2, "b", "10.1.1.0/24")
-			advance(14 * time.Second)
+			advance(10 * time.Second)
 			b.Expect(b.findings()).To(BeEmpty())
 			b.raw(kvdb.Delete(kv.PrefixClaimKey(kv.PodNetworkClaims, netip.MustParsePrefix("10.1.1.0/24"), "b")))
-			advance(14 * time.Second)
+			advance(20 * time.Second)
 			b.Expect(b.findings()).To(BeEmpty())
 		}
 
