@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,10 +208,10 @@ func TestAFindingIsConfirmed(t *testing.T) {
 
 		for range 5 { // it comes and goes, between two comparisons
 			b.claim(2, "b", "10.1.1.0/24")
-			advance(14 * time.Second)
+			advance(10 * time.Second)
 			b.Expect(b.findings()).To(BeEmpty())
 			b.raw(kvdb.Delete(kv.PrefixClaimKey(kv.PodNetworkClaims, netip.MustParsePrefix("10.1.1.0/24"), "b")))
-			advance(14 * time.Second)
+			advance(20 * time.Second)
 			b.Expect(b.findings()).To(BeEmpty())
 		}
 
@@ -256,17 +257,18 @@ func TestALateInformer(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.addNode(1, "a")
 		b.addID(9, "late", time.Now().Add(-time.Hour))
-		var down error
+		var down atomic.Bool
 		b.client.PrependReactor("get", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			if name := a.(clienttesting.GetAction).GetName(); down == nil && name == "late" {
-				return true, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+			if down.Load() {
+				return true, nil, errors.New("connection refused")
 			}
-			return down != nil, nil, down
+			name := a.(clienttesting.GetAction).GetName()
+			return name == "late", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
 		})
 		b.run("one")
 		advance(time.Minute)
 		b.Expect(b.findings()).To(BeEmpty())
-		down = errors.New("connection refused")
+		down.Store(true)
 		at := b.report().At
 		advance(10 * time.Minute)
 		b.Expect(time.Unix(0, b.report().At).Sub(time.Unix(0, at))).To(BeNumerically("<", time.Minute), "the report becomes old")

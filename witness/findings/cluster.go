@@ -103,14 +103,20 @@ const (
 func ClusterKinds() []Kind {
 	return []Kind{
 		{
-			numBlockTwice, "block-on-two-nodes",
-			"A block, podCIDR or claim of one node shares addresses with that of another node.", "cluster", "",
+			numBlockTwice,
+			"block-on-two-nodes",
+			"A block, podCIDR or claim of one node shares addresses with that of another node.",
+			"cluster",
+			"",
 			"keep the node whose pods use the block (cadastre leases on both); delete the other Node object, so that it gets another podCIDR, " +
 				"or end its claim (kubectl delete prefixclaims.cadastre.dev NAME)",
 		},
 		{
-			numNodeAddressTwice, "node-address-on-two-nodes",
-			"Two nodes have the same address.", "cluster", "",
+			numNodeAddressTwice,
+			"node-address-on-two-nodes",
+			"Two nodes have the same address.",
+			"cluster",
+			"",
 			"change nodeConfig of one of the nodes in contiv.conf, or its address in the Node object, and restart its agent",
 		},
 		{
@@ -124,13 +130,19 @@ func ClusterKinds() []Kind {
 			"cadastre node release NODE; the operator ends the claim after --node-id-expire",
 		},
 		{
-			numSetWithoutNode, "set-without-node",
-			"A NetResourceSet is of a node that the cluster does not have: its blocks cannot be used.", "cluster", "",
+			numSetWithoutNode,
+			"set-without-node",
+			"A NetResourceSet is of a node that the cluster does not have: its blocks cannot be used.",
+			"cluster",
+			"",
 			"kubectl delete netresourcesets.cadastre.dev NODE; the operator does it after two --netresource-orphan-interval",
 		},
 		{
-			numBlockWithoutSet, "block-without-set",
-			"A node uses a block of an AddressPool that its NetResourceSet does not have: another node may get it.", "cluster", "",
+			numBlockWithoutSet,
+			"block-without-set",
+			"A node uses a block of an AddressPool that its NetResourceSet does not have: another node may get it.",
+			"cluster",
+			"",
 			"cadastre resync on the node; if the finding stays, drain the node and restart its agent",
 		},
 		{
@@ -139,13 +151,19 @@ func ClusterKinds() []Kind {
 			"add the range to the AddressPool again, or drain the node so that the operator takes the block back",
 		},
 		{
-			numDockerBesidePods, "docker-subnet-overlaps",
-			"A subnet of Docker's networks shares addresses with the pod or service network of the cluster.", "cluster", "",
+			numDockerBesidePods,
+			"docker-subnet-overlaps",
+			"A subnet of Docker's networks shares addresses with the pod or service network of the cluster.",
+			"cluster",
+			"",
 			"docker network rm NAME on the node, and create it with --subnet outside of these networks",
 		},
 		{
-			numServicesOverlap, "services-overlap",
-			"The service network shares addresses with a pod network.", "cluster", "",
+			numServicesOverlap,
+			"services-overlap",
+			"The service network shares addresses with a pod network.",
+			"cluster",
+			"",
 			"change --service-cluster-ip-range and serviceCIDR of contiv.conf, or move the pods to a pool outside of it (cadastre apply)",
 		},
 		{
@@ -233,9 +251,13 @@ func (c *clusterComparison) compareNodes() {
 		if c.nodes[claim.Node] || !claim.Silent {
 			continue
 		}
-		c.report(numClaimWithoutNode, Subject{Node: claim.Node, Prefix: claim.Prefix, Network: claim.Network},
+		c.report(
+			numClaimWithoutNode,
+			Subject{Node: claim.Node, Prefix: claim.Prefix, Network: claim.Network},
 			fmt.Sprintf("%s is claimed by node %s, which the cluster does not have", claim.Prefix, claim.Node),
-			"there is no Node "+claim.Node, fmt.Sprintf("a claim of %s in network %s names %s", claim.Prefix, claim.Network, claim.Node))
+			"there is no Node "+claim.Node,
+			fmt.Sprintf("a claim of %s in network %s names %s", claim.Prefix, claim.Network, claim.Node),
+		)
 	}
 	for _, set := range c.Sets {
 		if c.SetsKnown && !c.nodes[set.Node] {
@@ -260,13 +282,23 @@ func (c *clusterComparison) compareSets() {
 	}
 	for _, id := range c.IDs {
 		for _, b := range id.Blocks {
-			inSet := slices.ContainsFunc(sets[id.Node].Blocks, func(x ClusterBlock) bool { return x.Prefix.Overlaps(b) })
+			inSet := slices.ContainsFunc(
+				sets[id.Node].Blocks,
+				func(x ClusterBlock) bool { return x.Prefix.Overlaps(b) },
+			)
 			if inSet || !within(ranges, b) {
 				continue
 			}
-			c.report(numBlockWithoutSet, Subject{Node: id.Node, Prefix: b},
-				fmt.Sprintf("node %s uses block %s of an AddressPool, and its NetResourceSet does not have it", id.Node, b),
-				fmt.Sprintf("the record of node ID %d has %s", id.ID, b))
+			c.report(
+				numBlockWithoutSet,
+				Subject{Node: id.Node, Prefix: b},
+				fmt.Sprintf(
+					"node %s uses block %s of an AddressPool, and its NetResourceSet does not have it",
+					id.Node,
+					b,
+				),
+				fmt.Sprintf("the record of node ID %d has %s", id.ID, b),
+			)
 		}
 	}
 	for _, set := range c.Sets {
@@ -279,9 +311,17 @@ func (c *clusterComparison) compareSets() {
 			if !found {
 				statement = "there is no AddressPool " + b.Pool
 			}
-			c.report(numBlockOutsidePool, Subject{Node: set.Node, Pool: b.Pool, Prefix: b.Prefix},
-				fmt.Sprintf("NetResourceSet %s has block %s, which is not part of AddressPool %s", set.Node, b.Prefix, b.Pool),
-				statement)
+			c.report(
+				numBlockOutsidePool,
+				Subject{Node: set.Node, Pool: b.Pool, Prefix: b.Prefix},
+				fmt.Sprintf(
+					"NetResourceSet %s has block %s, which is not part of AddressPool %s",
+					set.Node,
+					b.Prefix,
+					b.Pool,
+				),
+				statement,
+			)
 		}
 	}
 }

@@ -32,8 +32,18 @@ func (c *clusterComparison) compareNetworks() {
 	}
 	for _, n := range c.nodeAddrs() {
 		for _, p := range pods.overlaps(n.prefix) {
-			c.report(numNodeInPods, Subject{Node: n.node, Pool: p.pool, Addr: n.prefix.Addr()},
-				fmt.Sprintf("address %s of node %s is inside %s (%s)", n.prefix.Addr(), n.node, p.name, p.prefix), n.String())
+			c.report(
+				numNodeInPods,
+				Subject{Node: n.node, Pool: p.pool, Addr: n.prefix.Addr()},
+				fmt.Sprintf(
+					"address %s of node %s is inside %s (%s)",
+					n.prefix.Addr(),
+					n.node,
+					p.name,
+					p.prefix,
+				),
+				n.String(),
+			)
 		}
 	}
 	var services []network
@@ -104,9 +114,23 @@ func (c *clusterComparison) nodeAddrs() []owned {
 func (c *clusterComparison) compareDocker(pods, services networks) {
 	for _, d := range c.Docker {
 		for _, n := range slices.Concat(pods.overlaps(d.Prefix), services.overlaps(d.Prefix)) {
-			c.report(numDockerBesidePods, Subject{Node: d.Node, Prefix: d.Prefix, Pool: n.pool, Object: n.name},
-				fmt.Sprintf("subnet %s of Docker on node %s shares addresses with %s (%s)", d.Prefix, d.Node, n.name, n.prefix),
-				fmt.Sprintf("%s has %s", n.name, n.prefix), fmt.Sprintf("the beat of node %s has Docker's subnet %s", d.Node, d.Prefix))
+			c.report(
+				numDockerBesidePods,
+				Subject{Node: d.Node, Prefix: d.Prefix, Pool: n.pool, Object: n.name},
+				fmt.Sprintf(
+					"subnet %s of Docker on node %s shares addresses with %s (%s)",
+					d.Prefix,
+					d.Node,
+					n.name,
+					n.prefix,
+				),
+				fmt.Sprintf(
+					"%s has %s",
+					n.name,
+					n.prefix,
+				),
+				fmt.Sprintf("the beat of node %s has Docker's subnet %s", d.Node, d.Prefix),
+			)
 		}
 	}
 }
@@ -144,7 +168,11 @@ func (n networks) overlaps(p netip.Prefix) (all []network) {
 	}
 	// A network that shares addresses with p begins inside p or contains it.
 	from := netip.PrefixFrom(p.Addr(), min(widest, p.Bits())).Masked().Addr()
-	i, _ := slices.BinarySearchFunc(n.sorted, from, func(x network, a netip.Addr) int { return x.prefix.Addr().Compare(a) })
+	i, _ := slices.BinarySearchFunc(
+		n.sorted,
+		from,
+		func(x network, a netip.Addr) int { return x.prefix.Addr().Compare(a) },
+	)
 	for ; i < len(n.sorted); i++ {
 		x := n.sorted[i].prefix
 		if p.Overlaps(x) {

@@ -106,9 +106,9 @@ func TestFindingsAboutTheCluster(t *testing.T) {
 			"K111", "node ID 9 is held by node gone, which the cluster does not have", "there is no Node gone",
 		},
 		"the agent of a machine outside of Kubernetes": {change: func(s *findings.ClusterState) {
-			there := gone
-			there.Silent = false
-			s.IDs = append(s.IDs, there)
+			alive := gone
+			alive.Silent = false
+			s.IDs = append(s.IDs, alive)
 			s.Claims = append(s.Claims, findings.ClusterClaim{Node: "gone", Network: "default", Prefix: prefix("10.1.9.0/24"), Held: true})
 		}},
 		"a node ID, and the Nodes are not known": {change: func(s *findings.ClusterState) {
