@@ -131,7 +131,7 @@ func TestClocksThatAreSet(t *testing.T) {
 			g.Eventually(a.doubts, healing, 20*time.Millisecond).Should(Succeed(), "the clock does not say how long it was away")
 			g.Expect(a.agent.awaitServing()).To(Succeed())
 			kept(t, was)
-			g.Expect(a.ask(t, Add, "new")).To(ContainSubstring("suspended: node ID 1"))
+			g.Expect(a.ask(t, Add, "new")).To(ContainSubstring("allocates no new address: node ID 1"))
 			a.pass()
 			a.awaitFollowing(t)
 			g.Expect(a.ask(t, Add, "new")).To(HavePrefix("10.1.0."))
@@ -153,7 +153,7 @@ func TestClocksThatAreSet(t *testing.T) {
 		second.join(t) // to it the first is long gone
 		g.Eventually(first.doubts, healing, 20*time.Millisecond).Should(Succeed(), "and it is told")
 		newRegistry(t, server.Endpoint()).mustHold(t, map[*member]uint32{second: 2})
-		g.Expect(first.ask(t, Add, "new")).To(ContainSubstring("suspended: node ID 1"))
+		g.Expect(first.ask(t, Add, "new")).To(ContainSubstring("allocates no new address: node ID 1"))
 		was[second] = second.ask(t, Add, "pod")
 		kept(t, was)
 	})

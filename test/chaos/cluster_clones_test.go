@@ -72,7 +72,7 @@ func TestACloneBesideTheOriginal(t *testing.T) {
 	given := map[string]bool{address: true}
 	for i := range 12 {
 		id := fmt.Sprint("p", i)
-		g.Expect(clone.ask(t, Add, id)).To(ContainSubstring("suspended: node ID 1"))
+		g.Expect(clone.ask(t, Add, id)).To(ContainSubstring("allocates no new address: node ID 1"))
 		own := a.ask(t, Add, id)
 		g.Expect(own).To(HavePrefix("10.1.0."))
 		g.Expect(given).NotTo(HaveKey(own))
@@ -110,7 +110,7 @@ func TestACloneWithoutTheStore(t *testing.T) {
 	g.Expect(clone.mustStatus(t).NodeIDProblem).To(ContainSubstring("on another machine"))
 	for i := range 5 {
 		id := fmt.Sprint("p", i)
-		g.Expect(clone.ask(t, Add, id)).To(ContainSubstring("suspended: node ID 1"))
+		g.Expect(clone.ask(t, Add, id)).To(ContainSubstring("allocates no new address: node ID 1"))
 		g.Expect(a.ask(t, Add, id)).To(HavePrefix("10.1.0."))
 	}
 
@@ -162,7 +162,7 @@ func TestARestartDoesNotWait(t *testing.T) {
 	g.Eventually(func() string { return clone.mustStatus(t).NodeIDProblem }, healing, refresh).Should(ContainSubstring("may run with this node's identity"))
 	a.join(t)
 	g.Expect(a.ask(t, Add, "new")).To(HavePrefix("10.1.0."))
-	g.Expect(clone.ask(t, Add, "new")).To(ContainSubstring("suspended: node ID 1"))
+	g.Expect(clone.ask(t, Add, "new")).To(ContainSubstring("allocates no new address: node ID 1"))
 }
 
 // TestARecordThatCannotBeRead damages one node's record in etcd while its agent is

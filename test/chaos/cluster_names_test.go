@@ -52,7 +52,7 @@ func TestTwoAgentsOfOneName(t *testing.T) {
 	first.run(t) // it has an ID, but the name is the second one's now
 	g.Eventually(first.doubts, healing, 20*time.Millisecond).Should(Succeed())
 	g.Expect(first.mustStatus(t).NodeIDProblem).To(ContainSubstring("another instance has this node's name"))
-	g.Expect(first.ask(t, Add, "new")).To(ContainSubstring("suspended: node ID 1"))
+	g.Expect(first.ask(t, Add, "new")).To(ContainSubstring("allocates no new address: node ID 1"))
 	kept(t, map[*member]string{first: address, second: twos})
 }
 
@@ -111,7 +111,7 @@ func TestAgentThatIsSupersededWhileItIsCutOff(t *testing.T) {
 
 	first.pass()
 	g.Eventually(first.doubts, healing, 20*time.Millisecond).Should(Succeed())
-	g.Expect(first.ask(t, Add, "late")).To(ContainSubstring("suspended: node ID 1"))
+	g.Expect(first.ask(t, Add, "late")).To(ContainSubstring("allocates no new address: node ID 1"))
 	g.Expect(first.ask(t, Add, "pod")).To(Equal(was[first]), "every lease is served")
 	g.Expect(first.ask(t, Add, "alone")).To(Equal(alone))
 	records, err := newRegistry(t, server.Endpoint()).list()

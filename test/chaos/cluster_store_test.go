@@ -213,7 +213,7 @@ func newcomerIsFaster(t *testing.T, wipes int) {
 		g.Eventually(owner.doubts, healing, 20*time.Millisecond).Should(Succeed())
 		g.Expect(owner.ask(t, Add, "pod")).To(Equal(was[owner]), "every lease is served")
 		g.Expect(owner.ask(t, Check, "pod")).To(BeEmpty())
-		g.Expect(owner.ask(t, Add, "new")).To(ContainSubstring("suspended: node ID 1"))
+		g.Expect(owner.ask(t, Add, "new")).To(ContainSubstring("allocates no new address: node ID 1"))
 		g.Expect(owner.ask(t, Del, "new")).To(BeEmpty())
 	}
 	servesOnly()

@@ -225,7 +225,7 @@ func (w *world) plausible(k Key, v Verb, r reply, f Fate) error {
 	switch {
 	case f != Refused:
 		return nil
-	case v == Add && w.lost.Load() && strings.Contains(r.Error.Msg, "suspended: node ID"):
+	case v == Add && w.lost.Load() && strings.Contains(r.Error.Msg, "allocates no new address: node ID"):
 		return nil
 	case v == Check && r.Error.Code == cni.CodeUnknown:
 		return nil

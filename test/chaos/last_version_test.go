@@ -23,6 +23,9 @@ const lastVersion = "8b341766ae3eee8e9438fea2e08b09db5b905a97"
 // beforeHistory is the last commit whose agent does not know the ledger's history.
 const beforeHistory = "8f22743b72e921f09eb00a9e7bcd3cdbfa9bbe75"
 
+// olderAgent begins the name of each agent of an older version.
+const olderAgent = "cadastre-agent-"
+
 // buildLastVersion returns the agent of the last version, built from the history
 // of this repository by the first test that asks. A test calls it before it runs
 // in parallel with others.
@@ -35,7 +38,7 @@ func buildLastVersion(t *testing.T) string {
 func buildAgent(t *testing.T, commit string) string {
 	t.Helper()
 	g := NewWithT(t)
-	path := program("cadastre-agent-" + commit[:7])
+	path := program(olderAgent + commit[:7])
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
@@ -145,7 +148,7 @@ func TestAnOlderProgramLeavesTheHistoryAlone(t *testing.T) {
 	line, _, _ := strings.Cut(before, "\n")
 	g.Expect(after).To(HavePrefix(line))
 	var report localapi.CheckReport
-	g.Expect(get(n.socket(), localapi.PathCheck, &report)).To(Succeed())
+	g.Expect(get(n.socket(), localapi.PathCheckLedger, &report)).To(Succeed())
 	g.Expect(report.Findings).To(BeEmpty())
 	tried.Add(2)
 	g.Expect(a.stop()).To(Succeed())

@@ -311,7 +311,7 @@ func (c *cluster) allocatesNothing(ctx context.Context, n *node) error {
 		return err
 	case err == nil:
 		return fmt.Errorf("%s was given %s on %s, which should allocate nothing", p.Name, p.Address, n.Node)
-	case !strings.Contains(err.Error(), "suspended: node ID"):
+	case !strings.Contains(err.Error(), "allocates no new address: node ID"):
 		return err
 	}
 	c.Say("%s: %v", n.Node, err)
