@@ -17,9 +17,10 @@ import (
 	"github.com/cadastre/cadastre/witness"
 )
 
-// spareRounds is the number of rounds after the end of the time to undo a reclaim after
-// which the ledger itself releases the lease, if the plugin has not.
-const spareRounds = 30
+// spare is added to the time of a pending lease, so that the ledger never ends it by itself:
+// after a process that stood still, or during a slow round, no witness has agreed. Each
+// round decides on a pending lease, and a restart makes it held again.
+const spare = 365 * 24 * time.Hour
 
 // act decides on what a round has found, and does it.
 func (p *Plugin) act(ctx context.Context, o Observation) error {
@@ -49,7 +50,6 @@ func (p *Plugin) do(ctx context.Context, a *Assessment) error {
 		a.Action, a.Waits = Keep, fmt.Sprintf("leases for a %s are not reclaimed by this agent", l.Purpose)
 		return nil
 	case a.Action == Begin:
-		spare := spareRounds * p.Config.Interval
 		err := p.Ledger.StartExpiry(ctx, sel, ledger.Expiry{Token: ledger.ReclaimToken, After: p.Config.Undo + spare})
 		if err != nil {
 			return fmt.Errorf("begin the reclaim of %v: %w", addrs(a.Leases), err)
