@@ -124,7 +124,7 @@ func (p *Plugin) actOnStrangers(ctx context.Context, o Observation) error {
 }
 
 // compare returns the addresses of active blocks that the kernel shows and the ledger has
-// no lease for, and the ones that this plugin has quarantined and the kernel does not show.
+// no lease for or lets cool, and the ones that this plugin has quarantined and the kernel does not show.
 func (p *Plugin) compare(k *witness.KernelView) (unknown, unseen map[place]string) {
 	unknown, unseen = map[place]string{}, map[place]string{}
 	blocks := slices.DeleteFunc(p.Ledger.Stats(), func(b ledger.BlockStat) bool { return b.State != ledger.Active })
@@ -135,7 +135,7 @@ func (p *Plugin) compare(k *witness.KernelView) (unknown, unseen map[place]strin
 			if !b.Block.Contains(x.addr) {
 				continue
 			}
-			if _, leased := p.Ledger.Lookup(b.Pool, x.addr); !leased {
+			if l, leased := p.Ledger.Lookup(b.Pool, x.addr); !leased || l.State == ledger.Cooling {
 				unknown[place{b.Pool, x.addr}] = shows("link %s of network namespace %s has %s", x.link.Name, x.ns.Label(), x.addr)
 			}
 		}
