@@ -37,8 +37,9 @@ func (st *Stage) resume(have []*lease) {
 }
 
 // Quarantine makes a quarantined lease of an address that is in use without a claim,
-// under a key that names its finder. It does nothing if the address has a lease, cools,
-// is reserved or is excluded. It fails if no active block contains the address.
+// under a key that names its finder. An address that cools is in use still: its quarantine
+// replaces the cool-down. It does nothing if the address has a lease, is reserved or is
+// excluded. It fails if no active block contains the address.
 func (l *Ledger) Quarantine(
 	ctx context.Context,
 	pool string,
@@ -62,15 +63,18 @@ func (st *Stage) quarantineFree(pool string, a netip.Addr, key Key, reason strin
 	l.expirePending()
 	fp := &p.fam[FamilyOf(a)]
 	l.expireCooling(p, fp)
-	b := fp.blockOf(a)
+	b, old := fp.blockOf(a), fp.lease(a)
 	switch {
 	case b == nil || b.state != Active:
 		return false, fmt.Errorf("quarantine %s: %w: no active block of pool %q contains it", a, ErrOutside, pool)
-	case fp.lease(a) != nil, p.isExcluded(a), p.excluded[a].stage != nil, p.isReserved(b, a):
+	case old != nil && old.state != Cooling, p.isExcluded(a), p.excluded[a].stage != nil, p.isReserved(b, a):
 		return false, nil
+	case old != nil:
+		fp.removeCooling(old)
+	default:
+		fp.occupyAll(a)
 	}
-	fp.occupyAll(a)
 	l.gen++
-	st.allocate(place{b, a, nil}, &Request{Key: key}, l.hash(&key), reason)
+	st.allocate(place{b, a, old}, &Request{Key: key}, l.hash(&key), reason)
 	return true, nil
 }

@@ -215,7 +215,16 @@ func TestQuarantineOfAnAddressInUse(t *testing.T) {
 	cooling := r.claim("c2")
 	_, err := r.Release(t.Context(), ledger.Selector{Key: cooling.Key})
 	r.g.Expect(err).NotTo(HaveOccurred())
-	for _, a := range []netip.Addr{l.Addr, cooling.Addr, netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("10.0.0.15"), netip.MustParseAddr("10.0.0.9")} {
+	fresh, err := r.Quarantine(t.Context(), "p", cooling.Addr, key, "seen")
+	r.g.Expect(err).NotTo(HaveOccurred())
+	r.g.Expect(fresh).To(BeTrue(), "an address in use must not go to another pod when it has cooled")
+	r.clean(t)
+	r.open()
+	kept, _ := r.Lookup("p", cooling.Addr)
+	r.g.Expect(kept.State).To(Equal(ledger.Quarantined))
+	_, err = r.Release(t.Context(), ledger.Selector{Key: key})
+	r.g.Expect(err).NotTo(HaveOccurred())
+	for _, a := range []netip.Addr{l.Addr, netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("10.0.0.15"), netip.MustParseAddr("10.0.0.9")} {
 		fresh, err := r.Quarantine(t.Context(), "p", a, key, "seen")
 		r.g.Expect(err).NotTo(HaveOccurred())
 		r.g.Expect(fresh).To(BeFalse(), a.String())
@@ -226,7 +235,7 @@ func TestQuarantineOfAnAddressInUse(t *testing.T) {
 	r.g.Expect(err).To(MatchError(ledger.ErrNoPool))
 
 	a := netip.MustParseAddr("10.0.0.7")
-	fresh, err := r.Quarantine(t.Context(), "p", a, key, "seen")
+	fresh, err = r.Quarantine(t.Context(), "p", a, key, "seen")
 	r.g.Expect(err).NotTo(HaveOccurred())
 	r.g.Expect(fresh).To(BeTrue())
 	r.clean(t)

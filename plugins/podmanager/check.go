@@ -33,15 +33,17 @@ func (p *PodManager) check(ctx context.Context, key ledger.Key, req cni.Request)
 	if len(req.Previous) > 0 && len(have) > len(req.Previous) {
 		return cni.Errorf(cni.CodeDiffers, "CHECK: %s holds %v, but prevResult has only %v", key, have, req.Previous)
 	}
-	return p.checkInterface(ctx, key, have, req.Netns)
+	return p.checkInterface(ctx, key, leases, req.Netns)
 }
 
-// checkInterface compares the addresses of an attachment with those of its interface. Link-local
-// addresses are the kernel's own.
-func (p *PodManager) checkInterface(ctx context.Context, key ledger.Key, have []netip.Addr, netns string) error {
+// checkInterface compares the addresses of an attachment with those of its interface. Other
+// addresses on it that are in no block of the attachment are not the agent's: the kernel and
+// router advertisements make some, and so does another plugin.
+func (p *PodManager) checkInterface(ctx context.Context, key ledger.Key, leases []ledger.Lease, netns string) error {
 	if p.Kernel == nil || netns == "" {
 		return nil
 	}
+	have := addrs(leases)
 	found, exists, known, err := p.Kernel.Interface(ctx, netns, key.IfName)
 	if err != nil || !known {
 		p.Log.Debug("CHECK does not compare the interface", "key", key.String(), "netns", netns, "error", err)
@@ -64,7 +66,8 @@ func (p *PodManager) checkInterface(ctx context.Context, key ledger.Key, have []
 		}
 	}
 	for _, a := range on {
-		if !slices.Contains(have, a) {
+		ours := slices.ContainsFunc(leases, func(l ledger.Lease) bool { return l.Block.Contains(a) })
+		if ours && !slices.Contains(have, a) {
 			return cni.Errorf(cni.CodeDiffers, "CHECK: interface %s in %s has %s, but %s holds %v",
 				key.IfName, netns, a, key, have)
 		}

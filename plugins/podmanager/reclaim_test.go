@@ -143,6 +143,9 @@ func TestCheckOfTheInterface(t *testing.T) {
 	}{
 		"the same":       {func(p netip.Prefix) links { return links{[]netip.Prefix{p}, true, true, nil} }, 0, ""},
 		"and link-local": {func(p netip.Prefix) links { return links{[]netip.Prefix{local, p}, true, true, nil} }, 0, ""},
+		"and one of a router advertisement": {func(p netip.Prefix) links {
+			return links{[]netip.Prefix{p, netip.MustParsePrefix("2001:db8::42:acff:fe11:2/64")}, true, true, nil}
+		}, 0, ""},
 		"as a host": {func(p netip.Prefix) links {
 			return links{[]netip.Prefix{netip.PrefixFrom(p.Addr(), 32)}, true, true, nil}
 		}, 0, ""},

@@ -17,9 +17,10 @@ import (
 	"github.com/cadastre/cadastre/witness"
 )
 
-// spareRounds is the number of rounds after the end of the time to undo a reclaim after
-// which the ledger itself releases the lease, if the plugin has not.
-const spareRounds = 30
+// spare is added to the time of a pending lease, so that the ledger never ends it by itself:
+// after a process that stood still, or during a slow round, no witness has agreed. Each
+// round decides on a pending lease, and a restart makes it held again.
+const spare = 365 * 24 * time.Hour
 
 // act decides on what a round has found, and does it.
 func (p *Plugin) act(ctx context.Context, o Observation) error {
@@ -49,7 +50,6 @@ func (p *Plugin) do(ctx context.Context, a *Assessment) error {
 		a.Action, a.Waits = Keep, fmt.Sprintf("leases for a %s are not reclaimed by this agent", l.Purpose)
 		return nil
 	case a.Action == Begin:
-		spare := spareRounds * p.Config.Interval
 		err := p.Ledger.StartExpiry(ctx, sel, ledger.Expiry{Token: ledger.ReclaimToken, After: p.Config.Undo + spare})
 		if err != nil {
 			return fmt.Errorf("begin the reclaim of %v: %w", addrs(a.Leases), err)
@@ -124,7 +124,7 @@ func (p *Plugin) actOnStrangers(ctx context.Context, o Observation) error {
 }
 
 // compare returns the addresses of active blocks that the kernel shows and the ledger has
-// no lease for, and the ones that this plugin has quarantined and the kernel does not show.
+// no lease for or lets cool, and the ones that this plugin has quarantined and the kernel does not show.
 func (p *Plugin) compare(k *witness.KernelView) (unknown, unseen map[place]string) {
 	unknown, unseen = map[place]string{}, map[place]string{}
 	blocks := slices.DeleteFunc(p.Ledger.Stats(), func(b ledger.BlockStat) bool { return b.State != ledger.Active })
@@ -135,7 +135,7 @@ func (p *Plugin) compare(k *witness.KernelView) (unknown, unseen map[place]strin
 			if !b.Block.Contains(x.addr) {
 				continue
 			}
-			if _, leased := p.Ledger.Lookup(b.Pool, x.addr); !leased {
+			if l, leased := p.Ledger.Lookup(b.Pool, x.addr); !leased || l.State == ledger.Cooling {
 				unknown[place{b.Pool, x.addr}] = shows("link %s of network namespace %s has %s", x.link.Name, x.ns.Label(), x.addr)
 			}
 		}

@@ -62,3 +62,37 @@ func TestWhatIsNotReclaimedByHand(t *testing.T) {
 	n.g.Expect(err).To(HaveOccurred(), "a lease of another claim")
 	n.g.Expect(n.state("c1")).To(Equal("held"))
 }
+
+func TestNoReclaimByHandWithoutRoundsThatDecide(t *testing.T) {
+	n := newNode(t)
+	l := n.add("c1")
+	n.Config.Enabled = false
+	_, err := n.Begin(t.Context(), l, "by hand")
+	n.g.Expect(err).To(MatchError(ContainSubstring("cadastre.reclaim.enabled is false")))
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+}
+
+func TestTheTimeAloneReleasesNothing(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	l := n.add("c1")
+	n.rounds(2 * time.Minute)
+	g.Expect(n.state("c1")).To(Equal("pending"))
+	n.wall, n.uptime = n.wall.Add(24*time.Hour), n.uptime+24*time.Hour // the process stood still
+	g.Expect(n.state("c1")).To(Equal("pending"), "no round has agreed")
+	n.places[l.Addr] = "/var/run/netns/c1"
+	_, err := n.Round(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(n.state("c1")).To(Equal("held"))
+}
+
+func TestAnUndoAfterTheProcessStoodStill(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	l := n.add("c1")
+	n.rounds(2 * time.Minute)
+	n.wall, n.uptime = n.wall.Add(24*time.Hour), n.uptime+24*time.Hour
+	_, err := n.Undo(t.Context(), l.Addr, "")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(n.state("c1")).To(Equal("held"))
+}

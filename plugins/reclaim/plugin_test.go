@@ -300,7 +300,7 @@ func TestWhatIsNotAStranger(t *testing.T) {
 	// The runtime releases the lease, then removes the link.
 	_, err := n.ledger.Release(t.Context(), ledger.Selector{Key: l.Key})
 	g.Expect(err).NotTo(HaveOccurred())
-	n.rounds(40 * time.Second)
+	n.rounds(20 * time.Second)
 	cools, _ := n.ledger.Lookup("default", l.Addr)
 	g.Expect(cools.State).To(Equal(ledger.Cooling))
 	delete(n.places, l.Addr)
@@ -375,15 +375,42 @@ func TestWithoutADoor(t *testing.T) {
 	n.g.Expect(n.state("c1")).To(Equal("held"))
 }
 
-// The ledger itself ends a reclaim whose plugin is stuck while the process lives.
-func TestTheLedgerEndsAReclaim(t *testing.T) {
+// The ledger does not end a reclaim during a slow round, which finds a witness missing.
+func TestNothingIsReclaimedDuringASlowRound(t *testing.T) {
 	n := newNode(t)
 	n.add("c1")
 	n.rounds(80 * time.Second)
-	n.uptime += 10*time.Minute + 29*20*time.Second
+	n.rounds(9 * time.Minute)
 	n.g.Expect(n.state("c1")).To(Equal("pending"))
-	n.uptime += 20 * time.Second
-	n.g.Expect(n.state("c1")).To(BeEmpty())
+	n.during = func() { n.wall, n.uptime = n.wall.Add(time.Hour), n.uptime+time.Hour }
+	n.cri = errors.New("it does not answer")
+	_, err := n.Round(t.Context())
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+}
+
+// The link of a pod whose removal hangs outlives its lease, and the cool-down.
+func TestAnAddressThatIsStillInUseDoesNotEndItsCoolDown(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	l := n.add("c1")
+	n.places[l.Addr] = "/var/run/netns/c1"
+	_, err := n.ledger.Release(t.Context(), ledger.Selector{Key: l.Key})
+	g.Expect(err).NotTo(HaveOccurred())
+	state := func() ledger.State {
+		now, _ := n.ledger.Lookup("default", l.Addr)
+		return now.State
+	}
+	n.rounds(20 * time.Second)
+	g.Expect(state()).To(Equal(ledger.Cooling), "the runtime removes the link after it has released the address")
+	n.rounds(20 * time.Second)
+	g.Expect(state()).To(Equal(ledger.Quarantined))
+	n.rounds(5 * time.Minute)
+	_, _, err = n.ledger.Claim(t.Context(), ledger.Request{Pool: "default", Key: key("c2"), Wanted: []netip.Addr{l.Addr}})
+	g.Expect(err).To(MatchError(ledger.ErrTaken))
+	delete(n.places, l.Addr)
+	n.rounds(time.Minute)
+	g.Expect(state()).To(Equal(ledger.Cooling))
 }
 
 // Run reads at once and in each interval, and ends with its context.

@@ -86,6 +86,12 @@ func differences() []difference {
 			n.dropNamespace("/var/run/netns/web")
 			n.world.Cluster.Pods[0].UID = "uid-new"
 		}, []string{"C209 10.1.5.2 is leased to pod default/web, which the cluster does not have any more"}},
+		{"a static pod has another UID in the cluster", func(n *node) {
+			n.without(witness.Runtime, witness.NotApplicable)
+			n.dropNamespace("/var/run/netns/web")
+			i := slices.IndexFunc(n.book.Leases, func(l ledger.Lease) bool { return l.Addr == addr("10.1.5.2") })
+			n.book.Leases[i].Pod.UID = "5a6e1fbc6f2f1a4d7e8c9b0a1d2e3f40"
+		}, []string{"C206 10.1.5.2 is leased to pod default/web and is on no link"}},
 		{"the kernel is missing", func(n *node) { n.without(witness.Kernel, witness.Missing) },
 			[]string{"C210 the kernel is needed to find the addresses of 2 blocks and cannot be asked: no socket"}},
 		{"the kernel has no reader", func(n *node) { n.without(witness.Kernel, witness.NotApplicable) },

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
@@ -109,10 +110,19 @@ func (c *comparison) podEnded(l *ledger.Lease) string {
 	switch {
 	case p == nil:
 		return "this node has no pod " + l.Pod.String()
+	case static(l.Pod.UID): // its object in the cluster is a mirror with a UID of its own
+		return ""
 	case l.Pod.UID != "" && p.UID != "" && p.UID != l.Pod.UID:
 		return fmt.Sprintf("pod %s has UID %s, the lease has %s", l.Pod, p.UID, l.Pod.UID)
 	}
 	return ""
+}
+
+// static reports whether a UID is that of a static pod: the kubelet makes it, as 32
+// hexadecimal digits without a dash.
+func static(uid string) bool {
+	const digits = 32
+	return len(uid) == digits && !strings.Contains(uid, "-")
 }
 
 // inPlace reports a lease whose address is in another namespace than its own.

@@ -27,6 +27,14 @@ type Reader struct {
 	known map[string]*cache
 	since time.Time // of the view
 	names string    // of the runtimes that have answered since then
+
+	listed map[string]listing // by path of the socket: the last listing that had sandboxes
+}
+
+// listing holds what a runtime has listed.
+type listing struct {
+	name      string
+	sandboxes int
 }
 
 // New returns a reader that has no connection yet.
@@ -46,7 +54,13 @@ func New(opt Options) *Reader {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	r := &Reader{opt: opt, turn: make(chan struct{}, 1), conns: map[string]*conn{}, known: map[string]*cache{}}
+	r := &Reader{
+		opt:    opt,
+		turn:   make(chan struct{}, 1),
+		conns:  map[string]*conn{},
+		known:  map[string]*cache{},
+		listed: map[string]listing{},
+	}
 	r.turn <- struct{}{}
 	return r
 }
@@ -93,7 +107,7 @@ func (r *Reader) readAll(ctx context.Context, detailed bool) (*witness.RuntimeVi
 	r.interrupt(paths)
 	began := r.opt.Now()
 	view := &witness.RuntimeView{Taken: began, Detailed: detailed}
-	var names, versions, sources, without []string
+	var names, versions, sources, without, with []string
 	for _, path := range paths {
 		c, all, err := r.readOne(ctx, path, detailed)
 		if errors.Is(err, errNoCRI) {
@@ -104,16 +118,35 @@ func (r *Reader) readAll(ctx context.Context, detailed bool) (*witness.RuntimeVi
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		view.Sandboxes = append(view.Sandboxes, all...)
+		with = append(with, path)
+		if r.listed[path] = (listing{c.name, len(all)}); len(all) == 0 {
+			delete(r.listed, path)
+		}
 		names, versions = append(names, c.name), append(versions, c.version)
 		sources = append(sources, fmt.Sprintf("%s %s at %s", c.name, c.version, path))
 	}
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%w: %s", ErrNoRuntime, r.whyNone(without))
 	}
+	if err := r.left(with); err != nil {
+		return nil, err
+	}
 	view.Name, view.Version = strings.Join(names, " and "), strings.Join(versions, " and ")
 	view.Source = strings.Join(sources, " and ")
 	view.Since = r.uninterrupted(view.Source, began)
 	return view, nil
+}
+
+// left returns an error if a runtime is not among these that had sandboxes when it was read
+// last. It has stopped, with its socket removed, and its containers may go on.
+func (r *Reader) left(paths []string) error {
+	for _, path := range r.opt.Sockets {
+		if l, ok := r.listed[path]; ok && !slices.Contains(paths, path) {
+			return fmt.Errorf("%s: %s is not there any more, and had %d sandboxes: "+
+				"start it, or restart the agent if it was removed from this node", path, l.name, l.sandboxes)
+		}
+	}
+	return nil
 }
 
 // readOne reads the runtime at a socket. A kept connection may have ended without notice,

@@ -387,6 +387,39 @@ func TestAuto(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring(file + " is not a socket")))
 }
 
+// A runtime that stops removes its socket: the view of the other one shows none of its
+// sandboxes, although they go on.
+func TestAutoMissesARuntimeThatHadSandboxes(t *testing.T) {
+	g := NewWithT(t)
+	dir := filepath.Dir(socket(t, "x"))
+	first, second := filepath.Join(dir, "1.sock"), filepath.Join(dir, "2.sock")
+	a, b := serve(t, first), serve(t, second)
+	b.SetName("cri-o")
+	b.Set(sandbox(2))
+	r := open(t, runtime.Options{Sockets: []string{first, second}})
+	_, err := r.Read(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+
+	b.Stop()
+	for range 3 {
+		_, err = r.Read(t.Context())
+		g.Expect(err).To(MatchError(ContainSubstring(second + ": cri-o is not there any more, and had 1 sandboxes")))
+	}
+	a.Stop()
+	_, err = r.Read(t.Context())
+	g.Expect(errors.Is(err, runtime.ErrNoRuntime)).To(BeTrue())
+	g.Expect(a.Start()).To(Succeed())
+
+	g.Expect(b.Start()).To(Succeed())
+	b.Set()
+	_, err = r.Read(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	b.Stop()
+	v, err := r.Read(t.Context())
+	g.Expect(err).NotTo(HaveOccurred(), "it was removed without a sandbox")
+	g.Expect(v.Name).To(Equal("containerd"))
+}
+
 // TestContainerdWithoutCRI: the containerd of a Docker engine has the socket, but not the CRI.
 func TestContainerdWithoutCRI(t *testing.T) {
 	g := NewWithT(t)
