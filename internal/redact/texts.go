@@ -108,14 +108,15 @@ func (t *Texts) Clean(text []byte) []byte {
 	for _, c := range credentials() {
 		clean = c.form.ReplaceAllString(clean, c.instead)
 	}
-	byName := named()
-	clean = byName.ReplaceAllStringFunc(clean, func(found string) string {
-		parts := byName.FindStringSubmatch(found)
-		if slices.Contains([]string{"null", "true", "false"}, parts[2]) {
-			return found
-		}
-		return parts[1] + Removed
-	})
+	for _, form := range named() {
+		clean = form.ReplaceAllStringFunc(clean, func(found string) string {
+			parts := form.FindStringSubmatch(found)
+			if slices.Contains([]string{"null", "true", "false"}, parts[2]) {
+				return found
+			}
+			return parts[1] + Removed + parts[3]
+		})
+	}
 	return []byte(clean)
 }
 
@@ -126,15 +127,31 @@ type credential struct {
 
 func credentials() []credential {
 	return []credential{
-		{regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s"'@]*@`), "${1}" + Removed + "@"},
+		{regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s"'<>]*@`), "${1}" + Removed + "@"},
 		{regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]+-----.*?(-----END [A-Z0-9 ]+-----|$)`), Removed},
 		{regexp.MustCompile(`(?i)(bearer |basic )[A-Za-z0-9._~+/=-]{8,}`), "${1}" + Removed},
 		{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*)?`), Removed},
 	}
 }
 
-// named finds values whose name says that they are credentials.
-func named() *regexp.Regexp {
-	const name = `(?:password|passwd|passphrase|secret|token|api[_-]?key|credentials?)`
-	return regexp.MustCompile(`(?i)(` + name + `\\?["']?\s*[=:]\s*\\?["']?)([^\s"'\\,;&{}\[\]]{4,})`)
+// named finds values whose name says that they are credentials: what stands before the
+// value, the value, and the quote after it. A name that was removed itself is one, too.
+func named() []*regexp.Regexp {
+	const (
+		name = `(?:(?:password|passwd|passphrase|pwd|secret|token|credentials?|(?:api|access|private)[_-]?key|key-data)` +
+			`\\?["']?\s*[=:]|REMOVED\\?["']?\s*=|REMOVED\\?["']\s*:)\s*`
+		flag = `--[a-z-]*(?:password|passphrase|secret|token|key) +`
+		bare = `([^\s"'\\,;&{}\[\]]{4,})()`
+	)
+	var all []*regexp.Regexp
+	for _, form := range []string{
+		`(` + name + `\\")((?:[^"\\\n]|\\[^"\n])+)(\\")`, // quoted within a quoted text
+		`(` + name + `")((?:[^"\\\n]|\\.)+)(")`,
+		`(` + name + `')([^'\n]+)(')`,
+		`(` + name + `)` + bare,
+		`(` + flag + `)` + bare,
+	} {
+		all = append(all, regexp.MustCompile(`(?i)`+form))
+	}
+	return all
 }
