@@ -108,16 +108,10 @@ func (t *Texts) Clean(text []byte) []byte {
 	for _, c := range credentials() {
 		clean = c.form.ReplaceAllString(clean, c.instead)
 	}
-	for _, form := range named() {
-		clean = form.ReplaceAllStringFunc(clean, func(found string) string {
-			parts := form.FindStringSubmatch(found)
-			if slices.Contains([]string{"null", "true", "false"}, parts[2]) {
-				return found
-			}
-			return parts[1] + Removed + parts[3]
-		})
-	}
-	return []byte(clean)
+	byName := named()
+	return byName.ReplaceAllFunc([]byte(clean), func(found []byte) []byte {
+		return hideNamed(byName.FindSubmatch(found))
+	})
 }
 
 type credential struct {
@@ -134,24 +128,30 @@ func credentials() []credential {
 	}
 }
 
-// named finds values whose name says that they are credentials: what stands before the
-// value, the value, and the quote after it. A name that was removed itself is one, too.
-func named() []*regexp.Regexp {
+// named finds values whose name says that they are credentials. The groups are what stands
+// before the value, and the value as it is quoted: within a quoted text, in double or single
+// quotes, or not at all. A name that was removed itself is one, too.
+func named() *regexp.Regexp {
 	const (
-		name = `(?:(?:password|passwd|passphrase|pwd|secret|token|credentials?|(?:api|access|private)[_-]?key|key-data)` +
-			`\\?["']?\s*[=:]|REMOVED\\?["']?\s*=|REMOVED\\?["']\s*:)\s*`
-		flag = `--[a-z-]*(?:password|passphrase|secret|token|key) +`
-		bare = `([^\s"'\\,;&{}\[\]]{4,})()`
+		name = `(?:password|passwd|passphrase|pwd|secret|token|credentials?|(?:api|access|private)[_-]?key|key-data)` +
+			`\\?["']?\s*[=:]\s*|REMOVED\\?["']?\s*=\s*|REMOVED\\?["']\s*:\s*`
+		flag  = `--[a-z-]*(?:password|passphrase|secret|token|key) +`
+		value = `\\"(?:[^"\\\n]|\\[^"\n])+\\"|"(?:[^"\\\n]|\\.)+"|'[^'\n]+'|[^\s"'\\,;&{}\[\]]{4,}`
 	)
-	var all []*regexp.Regexp
-	for _, form := range []string{
-		`(` + name + `\\")((?:[^"\\\n]|\\[^"\n])+)(\\")`, // quoted within a quoted text
-		`(` + name + `")((?:[^"\\\n]|\\.)+)(")`,
-		`(` + name + `')([^'\n]+)(')`,
-		`(` + name + `)` + bare,
-		`(` + flag + `)` + bare,
-	} {
-		all = append(all, regexp.MustCompile(`(?i)`+form))
+	return regexp.MustCompile(`(?i)(` + name + `|` + flag + `)(` + value + `)`)
+}
+
+// hideNamed returns a match of named without the value, but with the quotes around it.
+func hideNamed(parts [][]byte) []byte {
+	if slices.Contains([]string{"null", "true", "false"}, string(parts[2])) {
+		return parts[0]
 	}
-	return all
+	quote := ""
+	for _, q := range []string{`\"`, `"`, `'`} {
+		if bytes.HasPrefix(parts[2], []byte(q)) {
+			quote = q
+			break
+		}
+	}
+	return slices.Concat(parts[1], []byte(quote+Removed+quote))
 }
