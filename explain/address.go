@@ -18,6 +18,10 @@ func Address(n *Node, a netip.Addr, at time.Time, p *Past) *Tree {
 	t := &Tree{Subject: "address " + a.String()}
 	if at.IsZero() || !at.Before(n.Now) {
 		n.answerNow(t, a)
+		if at.After(n.Now) {
+			t.Answer = fmt.Sprintf("%s has not come yet; now %s", n.clock(at), t.Answer)
+			at = time.Time{}
+		}
 	} else {
 		t.Subject += " at " + n.clock(at)
 		n.answerThen(t, a, at, p)
@@ -101,8 +105,11 @@ type Tenure struct {
 	Pod     ledger.Pod
 	Purpose ledger.Purpose
 	From    time.Time
-	To      time.Time // zero: it has not ended
+	To      time.Time // zero: it has not ended, or its end is not recorded
 	End     ledger.HistoryEntry
+	// Unrecorded is set if the lease has gone and no entry tells when: a version without
+	// a history has run in between.
+	Unrecorded bool
 }
 
 // Then returns the owners of an address at a time, one for each pool that has the
@@ -158,6 +165,9 @@ func thenIn(leases []ledger.Lease, p *Past, pool string, a netip.Addr, at time.T
 		if end.Generation == e.Generation {
 			t.To, t.End = end.Time, end
 		}
+		t.Unrecorded = t.To.IsZero() && !slices.ContainsFunc(leases, func(l ledger.Lease) bool {
+			return l.Addr == a && l.Pool == pool && l.Key == e.Key && l.State != ledger.Cooling
+		})
 		return t, true
 	}
 	return nil, false
@@ -168,9 +178,12 @@ func (n *Node) answerThen(t *Tree, a netip.Addr, at time.Time, p *Past) {
 	var texts []string
 	for _, x := range found {
 		text := fmt.Sprintf("%s had it in pool %s from %s", owner(x.Key, x.Pod, x.Purpose), x.Pool, n.clock(x.From))
-		if x.To.IsZero() {
+		switch {
+		case x.Unrecorded:
+			text += ", and has it no more; when it ended is not recorded"
+		case x.To.IsZero():
 			text += ", and still has it"
-		} else {
+		default:
 			text += " to " + n.clock(x.To)
 		}
 		texts = append(texts, text)

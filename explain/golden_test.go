@@ -248,3 +248,25 @@ func TestThenFindsTheOwner(t *testing.T) {
 	_, known = explain.Then(leases, past, ip(a), at("08:00:00"))
 	g.Expect(known).To(BeFalse())
 }
+
+// TestAnEndThatIsNotRecorded: a version without a history has released the address, and
+// perhaps given it to another owner.
+func TestAnEndThatIsNotRecorded(t *testing.T) {
+	past := &explain.Past{Oldest: at("09:00:00"), History: []ledger.HistoryEntry{entry(7, "10:00:00", ledger.Claimed, "10.1.5.7")}}
+	asked := func(leases ...ledger.Lease) string {
+		n := node()
+		n.Leases = leases
+		return explain.Address(n, ip("10.1.5.7"), at("11:00:00"), past).Answer
+	}
+	g := NewWithT(t)
+	const lost = "pod default/web-7 had it in pool default from 10:00:00, and has it no more; when it ended is not recorded"
+	g.Expect(asked()).To(Equal(lost))
+	g.Expect(asked(lease(8, "10.1.5.7", "12:00:00"))).To(Equal(lost), "another owner has it now")
+	g.Expect(asked(lease(7, "10.1.5.7", "12:00:00"))).To(HaveSuffix("and still has it"))
+}
+
+// TestATimeThatHasNotCome: the answer for now is not given as that for the future.
+func TestATimeThatHasNotCome(t *testing.T) {
+	tree := explain.Address(node(), ip("10.1.5.7"), at("15:00:00"), &explain.Past{})
+	NewWithT(t).Expect(tree.Answer).To(Equal("15:00:00 has not come yet; now it is free in pool default"))
+}

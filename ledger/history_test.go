@@ -262,3 +262,45 @@ func TestALedgerWithoutHistorySaysSo(t *testing.T) {
 	_, err := b.History(context.Background(), ledger.HistoryQuery{})
 	g.Expect(err).To(MatchError(ledger.ErrNoHistory))
 }
+
+// TestAClockThatJumpsRemovesNoHistory: entries are too old by their time only if all before
+// them are, and not because the clock was set ahead.
+func TestAClockThatJumpsRemovesNoHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		m := journal.NewMemory()
+		began, jump := time.Now(), time.Duration(0)
+		l, err := ledger.Open(ctx, m, ledger.Options{
+			BootID:  "b",
+			Now:     func() time.Time { return time.Now().Add(jump) },
+			Uptime:  func() time.Duration { return time.Since(began) + time.Hour },
+			History: ledger.HistoryOptions{Reader: m, Age: 24 * time.Hour},
+		})
+		g.Expect(err).NotTo(HaveOccurred())
+		b := &bench{Ledger: l, g: g}
+		b.pool(defaultPool(), "10.1.0.0/16")
+		claim := func(from, to int) {
+			for n := from; n < to; n++ {
+				_, err := b.claim(n)
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+		}
+		claim(0, 10)
+		jump = -20 * 365 * 24 * time.Hour // a boot before the clock is set
+		claim(10, 110)
+		jump = 0
+		claim(110, 113)
+		done := make(chan error)
+		go func() { done <- l.Run(ctx) }()
+		time.Sleep(3 * time.Hour)
+		g.Expect(b.recorded(ledger.HistoryQuery{})).To(HaveLen(114), "the clock was behind for a time")
+		jump = 5 * 365 * 24 * time.Hour
+		time.Sleep(3 * time.Hour)
+		g.Expect(b.recorded(ledger.HistoryQuery{})).To(HaveLen(114), "the clock has jumped ahead")
+		time.Sleep(20 * time.Hour)
+		g.Expect(b.recorded(ledger.HistoryQuery{})).To(BeEmpty(), "the age is over")
+		cancel()
+		g.Expect(<-done).To(Succeed())
+	})
+}

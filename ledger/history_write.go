@@ -25,6 +25,8 @@ type recorder struct {
 	doubtful uint64
 	tooOld   uint64         // entries before this number are older than the limit
 	pruned   time.Duration  // uptime of the last look for entries that are too old
+	began    time.Time      // clock when the ledger was opened
+	beganUp  time.Duration  // uptime then
 	waiting  []waitingEntry // of changes in memory whose records are dirty
 	writing  []waitingEntry // of the commit in progress
 	commit   window         // of the commit in progress
@@ -67,6 +69,7 @@ func (l *Ledger) openHistory(ctx context.Context) error {
 		return fmt.Errorf("limit the history to %d entries and %s: want no negative limit", o.Entries, o.Age)
 	}
 	h.on, h.entries, h.age = true, uint64(o.Entries), o.Age
+	h.began, h.beganUp = l.opt.Now(), l.opt.Uptime()
 	if h.entries == 0 {
 		h.entries = DefaultHistoryEntries
 	}
@@ -294,7 +297,7 @@ func (l *Ledger) pruneOld(ctx context.Context) (time.Duration, error) {
 		if wait := pruneEvery - (now - h.pruned); h.pruned != 0 && wait > 0 {
 			return wait, nil
 		}
-		first, end, limit := h.first, h.next, l.opt.Now().Add(-h.age)
+		first, end, limit := h.first, h.next, h.earliest(l.opt.Now(), now).Add(-h.age)
 		l.mu.Unlock()
 		old, err := l.firstSince(ctx, first, end, limit)
 		l.mu.Lock()
@@ -313,28 +316,35 @@ func (l *Ledger) pruneOld(ctx context.Context) (time.Duration, error) {
 	return pruneEvery, err
 }
 
+// earliest returns the present time, but no later than the clock at the start allows: a
+// clock that jumps ahead makes no entry too old before the next start.
+func (h *recorder) earliest(now time.Time, uptime time.Duration) time.Time {
+	if t := h.began.Add(uptime - h.beganUp); t.Before(now) {
+		return t
+	}
+	return now
+}
+
 // firstSince returns the number of the first entry from first on, before end, that is
-// not older than limit. Numbers may be missing.
+// not older than limit. Numbers may be missing. It reads the oldest entries first: after a
+// clock was set back, entries that are older by their time follow those that must stay.
 func (l *Ledger) firstSince(ctx context.Context, first, end uint64, limit time.Time) (uint64, error) {
 	for first < end {
-		middle := first + (end-first)/2
-		found, err := l.opt.History.Reader.ReadHistory(ctx, historyKey(middle+1), 1)
+		next := min(first+historyPage, end)
+		page, err := l.opt.History.Reader.ReadHistory(ctx, historyKey(next), int(next-first))
 		if err != nil {
 			return 0, fmt.Errorf("find old entries of the history: %w", err)
 		}
-		if len(found) == 0 { // all up to middle are gone already
-			first = middle + 1
-			continue
+		for _, r := range slices.Backward(page) {
+			e, err := decodeHistory(r)
+			if err != nil {
+				return 0, err
+			}
+			if e.Number >= first && !e.Time.Before(limit) {
+				return e.Number, nil
+			}
 		}
-		e, err := decodeHistory(found[0])
-		if err != nil {
-			return 0, err
-		}
-		if e.Time.Before(limit) {
-			first = middle + 1
-		} else {
-			end = middle
-		}
+		first = next
 	}
 	return first, nil
 }

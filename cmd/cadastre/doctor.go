@@ -76,7 +76,7 @@ func (a *app) doctor(ctx context.Context, file, config string) error {
 	if err != nil {
 		return err
 	}
-	d := &doctor{app: a, client: a.client(), texts: redact.NewTexts(), config: config}
+	d := &doctor{app: a, client: a.client(), texts: redact.NewTexts(), config: config, patience: readTimeout}
 	d.collect(ctx)
 	written, err := d.write(out)
 	if err = errors.Join(err, out.Close()); err != nil {
@@ -125,6 +125,9 @@ type doctor struct {
 	client *client
 	texts  *redact.Texts
 	config string // path of contiv.conf; "": to be found out
+	// patience is the time for one question. An agent that has let one time pass gets
+	// less for the others: a bundle has 14 questions, and one about each failed pod.
+	patience time.Duration
 
 	configRead bool
 	parts      []part
@@ -177,10 +180,30 @@ func (d *doctor) add(name string, text []byte, err error) {
 	d.parts = append(d.parts, part{name, text})
 }
 
-// ask reads the answer to GET path.
-func (d *doctor) ask(ctx context.Context, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+// impatience divides the time for a question after one that was not answered in time.
+const impatience = 15
+
+// within calls f with a context that ends with the patience for one question.
+func (d *doctor) within(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d.patience)
 	defer cancel()
+	err := f(ctx)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		d.patience = min(d.patience, readTimeout/impatience)
+	}
+	return err
+}
+
+// ask reads the answer to GET path.
+func (d *doctor) ask(ctx context.Context, path string) (text []byte, err error) {
+	err = d.within(ctx, func(ctx context.Context) error {
+		text, err = d.read(ctx, path)
+		return err
+	})
+	return text, err
+}
+
+func (d *doctor) read(ctx context.Context, path string) ([]byte, error) {
 	answer, err := d.client.do(ctx, "GET", path, nil)
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -248,4 +249,20 @@ cadastre:
 	archive, err := os.ReadFile(p.path("PLANTED-out"))
 	p.Expect(err).NotTo(HaveOccurred())
 	p.Expect(bytes.Contains(archive, []byte("PLANTED"))).To(BeFalse(), "nor in a header")
+}
+
+// An agent that hangs costs one long time to wait, and not one for each part.
+func TestDoctorOfAnAgentThatHangs(t *testing.T) {
+	p := newPatient(t, bareAgent(t))
+	p.agent.mux.HandleFunc("/", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	p.agent.text(localapi.PathMetrics, 500, "broken")
+	d := &doctor{client: clientOf(p.agent.socket), patience: readTimeout}
+	_, err := d.ask(t.Context(), localapi.PathMetrics)
+	p.Expect(err).To(MatchError(ContainSubstring("broken")))
+	p.Expect(d.patience).To(Equal(readTimeout), "an error is an answer")
+	within, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	_, err = d.ask(within, localapi.PathEvents)
+	p.Expect(err).To(MatchError(ContainSubstring("does not answer in time")))
+	p.Expect(d.patience).To(Equal(readTimeout / impatience))
 }

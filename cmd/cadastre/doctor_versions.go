@@ -23,10 +23,9 @@ type bundleVersions struct {
 
 // versions asks the agent for its status, and returns the versions of all programs.
 func (d *doctor) versions(ctx context.Context, s *localapi.Status) []byte {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	v := bundleVersions{versions: versions{Client: thisVersion()}, CPU: runtime.GOARCH}
-	if err := d.client.get(ctx, localapi.PathStatus, s); err != nil {
+	err := d.within(ctx, func(ctx context.Context) error { return d.client.get(ctx, localapi.PathStatus, s) })
+	if err != nil {
 		v.AgentError = err.Error()
 	}
 	v.Agent = s.Version

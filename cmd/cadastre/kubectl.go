@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -74,12 +75,49 @@ func verbPath(cmd *cobra.Command) (path []string) {
 }
 
 // filesOfMachine returns the verbs that read or write files of the machine that they run on.
-func filesOfMachine() []string { return []string{"plan", "apply", "backup", "restore", "database"} }
+func filesOfMachine() []string {
+	return []string{"plan", "apply", "backup", "restore", "rebuild", "database"}
+}
+
+// checkForward refuses a verb that would read or write a file of the agent's pod.
+func checkForward(cmd *cobra.Command) error {
+	verb := verbPath(cmd)[0]
+	if slices.Contains(filesOfMachine(), verb) {
+		return usagef("%s: it works on files of this machine: leave --node out, or name a socket with --socket", verb)
+	}
+	value := func(name string) string {
+		if f := cmd.Flags().Lookup(name); f != nil {
+			return f.Value.String()
+		}
+		return ""
+	}
+	switch {
+	case verb == "doctor" && (value("file") != "-" || value("config") != ""):
+		return usagef("doctor: its files would be those of the agent's pod: write -f - > FILE, without --config")
+	case verb == "repair" && !slices.Contains([]string{"", "-"}, value("from-report")):
+		return usagef("repair: the agent's pod does not have %q: write --from-report - --yes < FILE", value("from-report"))
+	}
+	return nil
+}
+
+// converses reports whether a verb reads standard input, or goes on until it is
+// interrupted: what it says on standard error is shown at once.
+func converses(cmd *cobra.Command) (reads, shows bool) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		switch {
+		case f.Name == "yes" && !f.Changed, f.Name == "from-report" && f.Value.String() == "-":
+			reads = true
+		case f.Name == "follow" && f.Changed:
+			shows = true
+		}
+	})
+	return reads, reads || shows
+}
 
 // forward runs a verb in the agent's pod of the right node. args are those of the verb.
 func (a *app) forward(ctx context.Context, cmd *cobra.Command, args []string) error {
-	if verb := verbPath(cmd)[0]; slices.Contains(filesOfMachine(), verb) {
-		return usagef("%s: it works on files of this machine: leave --node out, or name a socket with --socket", verb)
+	if err := checkForward(cmd); err != nil {
+		return err
 	}
 	node, err := a.nodeOf(ctx, cmd, args)
 	if err != nil {
@@ -89,17 +127,31 @@ func (a *app) forward(ctx context.Context, cmd *cobra.Command, args []string) er
 	if err != nil {
 		return err
 	}
-	command := []string{"exec", "--stdin", "--namespace", a.kubectl.namespace, "pod/" + pod, "--container", agentContainer}
+	command := []string{"exec", "--namespace", a.kubectl.namespace, "pod/" + pod, "--container", agentContainer}
+	reads, shows := converses(cmd)
+	if reads { // otherwise kubectl takes the input of a script's loop
+		command = append(command, "--stdin")
+	}
 	command = append(append(command, "--", agentCLI), a.forwarded(cmd, args)...)
 	run := a.kubectlCommand(ctx, command...)
 	var stderr bytes.Buffer
-	run.Stdin, run.Stdout, run.Stderr = a.stdin, a.stdout, &stderr
+	run.Stdout, run.Stderr = a.stdout, &stderr
+	if reads {
+		run.Stdin = a.stdin
+	}
+	if shows {
+		run.Stderr = io.MultiWriter(a.stderr, &stderr)
+	}
 	err = run.Run()
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
-		fmt.Fprint(a.stderr, stderr.String())
+		if !shows {
+			fmt.Fprint(a.stderr, stderr.String())
+		}
 		return nil
+	case shows && errors.As(err, &exit):
+		return &exitError{code: exit.ExitCode()} // it has told why
 	case errors.As(err, &exit) && strings.Contains(stderr.String(), "cadastre: "):
 		// The verb ran and failed. kubectl adds a line about the exit code.
 		text, _, _ := strings.Cut(stderr.String(), "command terminated with exit code")
@@ -113,16 +165,24 @@ func (a *app) forward(ctx context.Context, cmd *cobra.Command, args []string) er
 func (a *app) nodeOf(ctx context.Context, cmd *cobra.Command, args []string) (string, error) {
 	switch {
 	case a.kubectl.node != "":
-		return a.kubectl.node, nil
+		return a.kubectl.node, checkNodeName(a.kubectl.node)
 	case cmd.Name() == "pod" && len(args) == 1:
 		if err := checkPod(args[0]); err != nil {
 			return "", usagef("explain pod: %q is not a pod: write NAMESPACE/NAME, such as default/web", args[0])
 		}
 		return a.nodeOfPod(ctx, args[0])
 	case cmd.Name() == "node" && len(args) == 1:
-		return args[0], nil
+		return args[0], checkNodeName(args[0])
 	}
 	return "", usagef("%s: the node is not known: name it with --node", cmd.CommandPath())
+}
+
+// checkNodeName refuses a name that would mean more than one node in a selector.
+func checkNodeName(node string) error {
+	if node == "" || strings.Trim(node, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
+		return usagef("node %q: want the name of a Node, such as node-5", node)
+	}
+	return nil
 }
 
 func (a *app) nodeOfPod(ctx context.Context, pod string) (string, error) {
@@ -181,9 +241,15 @@ func (a *app) forwarded(cmd *cobra.Command, args []string) []string {
 				value = moment.Format(time.RFC3339Nano)
 			}
 		}
+		if several, ok := f.Value.(pflag.SliceValue); ok {
+			for _, value := range several.GetSlice() {
+				path = append(path, "--"+f.Name+"="+value)
+			}
+			return
+		}
 		path = append(path, "--"+f.Name+"="+value)
 	})
-	return append(path, args...)
+	return append(append(path, "--"), args...) // an argument may begin with a dash
 }
 
 // askKubectl returns what kubectl prints. what and needs describe the request and the

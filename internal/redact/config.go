@@ -157,6 +157,15 @@ func (c *cleaner) hideURL(text string) {
 	if host, _, err := net.SplitHostPort(text); err == nil {
 		c.texts.Hide(host)
 	}
+	if i := strings.LastIndex(text, "@"); i >= 0 { // also if it is no URL that can be parsed
+		_, info, found := strings.Cut(text[:i], "://")
+		if !found {
+			info = text[:i]
+		}
+		user, password, _ := strings.Cut(info, ":")
+		c.texts.Hide(user)
+		c.texts.Hide(password)
+	}
 	u, err := url.Parse(text)
 	if err != nil {
 		return

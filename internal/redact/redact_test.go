@@ -180,3 +180,28 @@ func FuzzCleanConfig(f *testing.F) {
 		_ = texts.Clean([]byte(text))
 	})
 }
+
+// TestASecretWithItsNameGone: a key that is removed from the configuration does not leave
+// the credentials that stand behind its name elsewhere.
+func TestASecretWithItsNameGone(t *testing.T) {
+	g, texts := NewWithT(t), redact.NewTexts()
+	_, err := redact.CleanConfig([]byte("cadastre: {password: first, kvdb: {endpoints: ['user:PLANTED/one@10.0.0.1:2379']}}"), texts)
+	g.Expect(err).NotTo(HaveOccurred())
+	for text, want := range map[string]string{
+		`password="correct horse PLANTED battery" next=1`:    `REMOVED="REMOVED" next=1`,
+		`password=PLANTED-1 next=1`:                          `REMOVED=REMOVED next=1`,
+		`{"password":"a\"PLANTED b","n":1}`:                  `{"REMOVED":"REMOVED","n":1}`,
+		`{"msg":"password=\"correct PLANTED x\"","n":1}`:     `{"msg":"REMOVED=\"REMOVED\"","n":1}`,
+		`passwd='PLANTED x y'`:                               `passwd='REMOVED'`,
+		`--etcd-token PLANTED`:                               `--etcd-token REMOVED`,
+		`aws_secret_access_key=PLANTED`:                      `aws_secret_access_key=REMOVED`,
+		`client-key-data: PLANTED`:                           `client-key-data: REMOVED`,
+		`dial https://a:b/PLANTED@host/: refused`:            `dial https://REMOVED@host/: refused`,
+		`dial https://a:b@PLANTED@host/: refused`:            `dial https://REMOVED@host/: refused`,
+		`the part PLANTED/one is wrong`:                      `the part REMOVED is wrong`,
+		`{"token":null,"n":[1,2]}`:                           `{"token":null,"n":[1,2]}`,
+		`10.1.5.7 of pool default: no such file, eth0 is up`: `10.1.5.7 of pool default: no such file, eth0 is up`,
+	} {
+		g.Expect(string(texts.Clean([]byte(text)))).To(Equal(want))
+	}
+}

@@ -109,14 +109,9 @@ func (t *Texts) Clean(text []byte) []byte {
 		clean = c.form.ReplaceAllString(clean, c.instead)
 	}
 	byName := named()
-	clean = byName.ReplaceAllStringFunc(clean, func(found string) string {
-		parts := byName.FindStringSubmatch(found)
-		if slices.Contains([]string{"null", "true", "false"}, parts[2]) {
-			return found
-		}
-		return parts[1] + Removed
+	return byName.ReplaceAllFunc([]byte(clean), func(found []byte) []byte {
+		return hideNamed(byName.FindSubmatch(found))
 	})
-	return []byte(clean)
 }
 
 type credential struct {
@@ -126,15 +121,37 @@ type credential struct {
 
 func credentials() []credential {
 	return []credential{
-		{regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s"'@]*@`), "${1}" + Removed + "@"},
+		{regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s"'<>]*@`), "${1}" + Removed + "@"},
 		{regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]+-----.*?(-----END [A-Z0-9 ]+-----|$)`), Removed},
 		{regexp.MustCompile(`(?i)(bearer |basic )[A-Za-z0-9._~+/=-]{8,}`), "${1}" + Removed},
 		{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*)?`), Removed},
 	}
 }
 
-// named finds values whose name says that they are credentials.
+// named finds values whose name says that they are credentials. The groups are what stands
+// before the value, and the value as it is quoted: within a quoted text, in double or single
+// quotes, or not at all. A name that was removed itself is one, too.
 func named() *regexp.Regexp {
-	const name = `(?:password|passwd|passphrase|secret|token|api[_-]?key|credentials?)`
-	return regexp.MustCompile(`(?i)(` + name + `\\?["']?\s*[=:]\s*\\?["']?)([^\s"'\\,;&{}\[\]]{4,})`)
+	const (
+		name = `(?:password|passwd|passphrase|pwd|secret|token|credentials?|(?:api|access|private)[_-]?key|key-data)` +
+			`\\?["']?\s*[=:]\s*|REMOVED\\?["']?\s*=\s*|REMOVED\\?["']\s*:\s*`
+		flag  = `--[a-z-]*(?:password|passphrase|secret|token|key) +`
+		value = `\\"(?:[^"\\\n]|\\[^"\n])+\\"|"(?:[^"\\\n]|\\.)+"|'[^'\n]+'|[^\s"'\\,;&{}\[\]]{4,}`
+	)
+	return regexp.MustCompile(`(?i)(` + name + `|` + flag + `)(` + value + `)`)
+}
+
+// hideNamed returns a match of named without the value, but with the quotes around it.
+func hideNamed(parts [][]byte) []byte {
+	if slices.Contains([]string{"null", "true", "false"}, string(parts[2])) {
+		return parts[0]
+	}
+	quote := ""
+	for _, q := range []string{`\"`, `"`, `'`} {
+		if bytes.HasPrefix(parts[2], []byte(q)) {
+			quote = q
+			break
+		}
+	}
+	return slices.Concat(parts[1], []byte(quote+Removed+quote))
 }

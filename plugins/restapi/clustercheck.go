@@ -42,6 +42,7 @@ const startOperator = `start cadastre-operator with its controller audit, which 
 const (
 	outdatedAfter = 3
 	outdatedLeast = 30 * time.Second
+	outdatedMost  = time.Hour // whatever the report says
 )
 
 // ClusterCheck reads the report of the operator that leads.
@@ -67,7 +68,13 @@ func (v *ClusterViews) ClusterCheck(ctx context.Context) (c localapi.ClusterChec
 		return c, fmt.Errorf("read the value of %s in the cluster store: %w", kv.ClusterCheckKey, err)
 	}
 	c = clusterCheckOf(m)
-	if age := v.Now().Sub(c.At); age > max(outdatedAfter*time.Duration(m.Every), outdatedLeast) {
+	limit := min(max(outdatedAfter*min(time.Duration(m.Every), outdatedMost), outdatedLeast), outdatedMost)
+	switch age := v.Now().Sub(c.At); {
+	case age < -limit: // it would count as current for as long after the operator has ended
+		c.State = localapi.ClusterCheckOutdated
+		c.Problem = fmt.Sprintf("the last comparison, by operator %s, is from %s, which is %s ahead of this node's clock: set the clocks",
+			m.Instance, c.At.Format(time.RFC3339), -age.Round(time.Second))
+	case age > limit:
 		c.State = localapi.ClusterCheckOutdated
 		c.Problem = fmt.Sprintf("the last comparison is from %s, by operator %s: %s", c.At.Format(time.RFC3339), m.Instance, startOperator)
 	}
@@ -80,7 +87,7 @@ func clusterCheckOf(m *kv.ClusterCheck) localapi.ClusterCheck {
 		State:    localapi.ClusterCheckCurrent,
 		Instance: m.Instance,
 		At:       time.Unix(0, m.At).UTC(),
-		Total:    m.Total,
+		Total:    max(m.Total, uint64(len(m.Findings))),
 		Compared: m.Compared,
 		LeftOut:  m.LeftOut,
 	}

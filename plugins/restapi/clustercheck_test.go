@@ -49,7 +49,11 @@ func TestClusterCheck(t *testing.T) {
 		"an embedded store":         {store: contivconf.KVDBBolt, report: report(0), state: localapi.ClusterCheckNotApplicable, problem: "embedded"},
 		"no operator":               {state: localapi.ClusterCheckNone, problem: "start cadastre-operator with its controller audit"},
 		"a report of this moment":   {report: report(0), state: localapi.ClusterCheckCurrent},
-		"a report of a fast clock":  {report: report(-time.Hour), state: localapi.ClusterCheckCurrent},
+		"a report of a fast clock":  {report: report(-time.Minute), state: localapi.ClusterCheckCurrent},
+		"a clock an hour ahead":     {report: report(-time.Hour), state: localapi.ClusterCheckOutdated, problem: "1h0m0s ahead of this node's clock"},
+		"an interval of years":      {report: every(report(2*time.Hour), 10*365*24*time.Hour), state: localapi.ClusterCheckOutdated, problem: "the last comparison is from"},
+		"an interval that wraps":    {report: every(report(2*time.Hour), 1<<62), state: localapi.ClusterCheckOutdated, problem: "the last comparison is from"},
+		"a total that is too low":   {report: total(report(0), 0), state: localapi.ClusterCheckCurrent},
 		"the last report in time":   {report: report(90 * time.Second), state: localapi.ClusterCheckCurrent},
 		"the operator is silent":    {report: report(91 * time.Second), state: localapi.ClusterCheckOutdated, problem: "2026-03-04T11:58:29Z, by operator operator-1"},
 		"a report that is not ours": {raw: "\xff", code: 500},
@@ -89,7 +93,7 @@ func TestClusterCheck(t *testing.T) {
 				g.Expect(got.Problem).NotTo(BeEmpty())
 				return
 			}
-			g.Expect(got.Total).To(Equal(uint64(3)))
+			g.Expect(got.Total).To(Equal(max(c.report.Total, 1)), "findings are not a clean cluster")
 			g.Expect(got.Findings).To(Equal([]localapi.ClusterFinding{{Since: now.Add(-time.Hour), Finding: localapi.Finding{
 				Number: "K101", Name: "block-on-two-nodes", Text: "text", Fix: "fix", Signature: "s",
 				Evidence: []localapi.Evidence{{Witness: "cluster", Text: "e"}}, Facts: []string{},
@@ -100,6 +104,10 @@ func TestClusterCheck(t *testing.T) {
 		})
 	}
 }
+
+func every(m *kv.ClusterCheck, d time.Duration) *kv.ClusterCheck { m.Every = int64(d); return m }
+
+func total(m *kv.ClusterCheck, n uint64) *kv.ClusterCheck { m.Total = n; return m }
 
 // deaf does not answer.
 type deaf struct{ kvdb.Store }
