@@ -19,6 +19,7 @@ import (
 // rebuildFlags holds the flags of rebuild.
 type rebuildFlags struct {
 	stateDir, runDir string
+	bootID           string
 	config           string
 	nodeID           uint32
 	blocks           []string
@@ -65,6 +66,8 @@ before a person who knows that nothing else is in use has run cadastre accept.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.stateDir, "state-dir", defaultStateDir, "the agent's state `DIRECTORY`")
 	flags.StringVar(&f.runDir, "run-dir", defaultRunDir, "the agent's run `DIRECTORY`")
+	flags.StringVar(&f.bootID, "boot-id", "/proc/sys/kernel/random/boot_id",
+		"the `FILE` with the boot ID of this machine: the one that the agent reads")
 	flags.StringVar(&f.config, "config", defaultConfig, "the configuration `FILE`")
 	flags.Uint32Var(&f.nodeID, "node-id", 0, "this node's ID (default: the one that the file pins)")
 	flags.StringArrayVar(&f.blocks, "block", nil,
@@ -111,7 +114,13 @@ func (a *app) rebuild(ctx context.Context, f *rebuildFlags) error {
 	if in.Attachments, err = rebuild.ReadCache(f.results, cniPlugin); err != nil {
 		return fmt.Errorf("rebuild: %w", err)
 	}
-	target := &rebuildTarget{stateDir: f.stateDir, runDir: f.runDir, now: a.now, docker: cfg.Cadastre.Docker}
+	target := &rebuildTarget{
+		stateDir: f.stateDir,
+		runDir:   f.runDir,
+		bootID:   f.bootID,
+		now:      a.now,
+		docker:   cfg.Cadastre.Docker,
+	}
 	if err := target.check(); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func TestRebuildOfDocker(t *testing.T) {
 			g.Expect(p.Docker).To(HaveLen(3))
 			g.Expect(p.Complete()).To(BeTrue(), "%v", p.Missing)
 			dir := t.TempDir()
-			target := &rebuildTarget{stateDir: dir, runDir: filepath.Join(dir, "run"), now: noon, docker: c.conf}
+			target := &rebuildTarget{stateDir: dir, runDir: filepath.Join(dir, "run"), bootID: "/proc/sys/kernel/random/boot_id", now: noon, docker: c.conf}
 			g.Expect(target.write(t.Context(), pods, &p, w)).To(Succeed())
 
 			file, err := bolt.OpenFile(target.path(), bolt.FileOptions{})

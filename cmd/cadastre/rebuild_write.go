@@ -26,6 +26,7 @@ import (
 // rebuildTarget is the place of the database that rebuild makes.
 type rebuildTarget struct {
 	stateDir, runDir string
+	bootID           string // the file with the boot ID
 	now              func() time.Time
 	docker           contivconf.Docker
 }
@@ -81,7 +82,7 @@ func (t *rebuildTarget) write(
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := os.ReadFile(t.bootID)
 	if err != nil {
 		return fmt.Errorf("rebuild: read the boot ID: %w", err)
 	}

@@ -215,6 +215,11 @@ func addresses(ips []cni.IP) ([]netip.Addr, error) {
 
 // plugin runs cadastre-cni. listed is for GC.
 func plugin(socket string, k Key, v Verb, listed []cni.Attachment) (stdout []byte, ok bool, err error) {
+	return pluginIn(socket, k, v, "/run/netns/"+k.ContainerID, listed)
+}
+
+// pluginIn runs cadastre-cni with the path of a network namespace.
+func pluginIn(socket string, k Key, v Verb, netns string, listed []cni.Attachment) (stdout []byte, ok bool, err error) {
 	conf := map[string]any{
 		"cniVersion": "1.1.0", "name": k.Network, "type": "bridge", "ipam": map[string]any{"type": "cadastre-cni", "socket": socket},
 	}
@@ -228,7 +233,7 @@ func plugin(socket string, k Key, v Verb, listed []cni.Attachment) (stdout []byt
 	cmd := exec.Command(program("cadastre-cni"))
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Env = []string{
-		"CNI_COMMAND=" + string(v), "CNI_CONTAINERID=" + k.ContainerID, "CNI_IFNAME=" + k.IfName, "CNI_NETNS=/run/netns/" + k.ContainerID,
+		"CNI_COMMAND=" + string(v), "CNI_CONTAINERID=" + k.ContainerID, "CNI_IFNAME=" + k.IfName, "CNI_NETNS=" + netns,
 		"CNI_PATH=/opt/cni/bin", "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=chaos;K8S_POD_NAME=pod-" + k.ContainerID,
 	}
 	stdout, err = cmd.Output()
@@ -241,7 +246,12 @@ func plugin(socket string, k Key, v Verb, listed []cni.Attachment) (stdout []byt
 
 // run asks through cadastre-cni.
 func run(socket string, k Key, v Verb, listed []cni.Attachment) (reply, Fate, error) {
-	out, ok, err := plugin(socket, k, v, listed)
+	return runIn(socket, k, v, "/run/netns/"+k.ContainerID, listed)
+}
+
+// runIn asks through cadastre-cni with the path of a network namespace.
+func runIn(socket string, k Key, v Verb, netns string, listed []cni.Attachment) (reply, Fate, error) {
+	out, ok, err := pluginIn(socket, k, v, netns, listed)
 	if err != nil {
 		return reply{}, "", fmt.Errorf("cadastre-cni %s: %w", v, err)
 	}

@@ -24,6 +24,12 @@
 //   - histories of node IDs: which ID each instance was told, while claims, releases and
 //     networks fail in the middle (cluster_claims, with the model in cluster_ids).
 //
+// The files world_* are about one agent and its witnesses: real network namespaces and a
+// container runtime behind a socket. Pods end properly or not, namespaces and sandboxes are
+// lost, agent, runtime and machine fail, and the database is lost or older. After each step
+// a live pod has its lease; after the last one ledger and world are equal, and so says
+// cadastre check.
+//
 // Two nodes may have one ID only after the store had lost it. Then the first owner must
 // notice that and allocate nothing new. The clock of an agent is set in a
 // build of its own, in which clock.go is another one.

@@ -6,18 +6,35 @@ package rebuild
 import (
 	"context"
 	"fmt"
+	"net/netip"
 
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/witness"
 )
 
-// Apply claims everything of a plan in one commit of an empty ledger.
+// Apply claims the leases of a plan in one commit of an empty ledger, and quarantines its
+// addresses without a lease. After an error the ledger holds a part of the plan.
 func Apply(ctx context.Context, l *ledger.Ledger, pools []Pool, p *Plan) error {
 	st := l.Begin()
 	if err := stage(st, pools, p); err != nil {
 		st.Undo()
 		return err
 	}
-	return st.Commit(ctx)
+	if err := st.Commit(ctx); err != nil {
+		return err
+	}
+	for _, u := range p.Quarantined {
+		if _, err := l.Quarantine(ctx, u.Pool, u.Addr, quarantineKey(u.Addr), "rebuild: "+u.Reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quarantineKey returns the key of the quarantine of an address that the kernel shows. The
+// agent ends a quarantine under such a key when the kernel shows the address no more.
+func quarantineKey(a netip.Addr) ledger.Key {
+	return ledger.Key{Network: ledger.WitnessNetwork, ContainerID: string(witness.Kernel), IfName: a.String()}
 }
 
 func stage(st *ledger.Stage, pools []Pool, p *Plan) error {
@@ -46,11 +63,6 @@ func stage(st *ledger.Stage, pools []Pool, p *Plan) error {
 			return fmt.Errorf("claim %v for %s: %d leases were made", r.Addrs, r.Key, len(leases))
 		}
 		seen[r.Key] = true
-	}
-	for _, u := range p.Quarantined {
-		if _, err := st.Quarantine(u.Pool, u.Addr, ledger.Pod{}, "rebuild: "+u.Reason); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -37,6 +37,7 @@ const (
 	NoStore    Kind = "no store"
 	Clock      Kind = "clock"
 	World      Kind = "world"
+	Evidence   Kind = "evidence"
 	IDClaim    Kind = "node ID"
 	PodCIDR    Kind = "podCIDR"
 	Pinned     Kind = "pinned"
@@ -153,6 +154,13 @@ func All() []Attack {
 		},
 		{Clock, "clocks that are set by two hours", "changes", all, "45 s"},
 		{World, "agents, networks and etcd that fail at random", "steps", all, "45 s"},
+		{
+			Evidence,
+			"pods, sandboxes, network namespaces, the runtime, the agent, the machine and its database that fail at random (lost also means: reclaimed while alive; none is leaked)",
+			"steps",
+			all,
+			"2 min to agree",
+		},
 		{
 			IDClaim,
 			"node IDs that are claimed and released over failing networks by agents that are killed",
