@@ -137,7 +137,12 @@ func (w *World) ask(name Name, l ledger.Lease) (inUse bool, text string, known b
 func (w *World) askKernel(l ledger.Lease) (inUse bool, text string, known bool) {
 	if places := w.Kernel.Find(l.Addr); len(places) > 0 {
 		p := places[0]
-		return true, fmt.Sprintf("link %s of network namespace %s has %s", p.Link.Name, p.Namespace.Label(), l.Addr), true
+		return true, fmt.Sprintf(
+			"link %s of network namespace %s has %s",
+			p.Link.Name,
+			p.Namespace.Label(),
+			l.Addr,
+		), true
 	}
 	if w.Kernel.Hidden != "" {
 		return false, "", false

@@ -59,7 +59,7 @@ func (w *Witnesses) validate(p *yamldoc.Collector) {
 		{"engine", w.Engine, "unix:///var/run/docker.sock"},
 	} {
 		path, isSocket := strings.CutPrefix(x.value, "unix://")
-		if x.value != WitnessAuto && x.value != WitnessNone && !(isSocket && filepath.IsAbs(path)) {
+		if x.value != WitnessAuto && x.value != WitnessNone && (!isSocket || !filepath.IsAbs(path)) {
 			p.Add(RuleWitness, section+x.key, x.value, "is not an endpoint: write auto, none, or one such as %s", x.example)
 		}
 	}

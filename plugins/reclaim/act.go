@@ -136,7 +136,12 @@ func (p *Plugin) compare(k *witness.KernelView) (unknown, unseen map[place]strin
 				continue
 			}
 			if l, leased := p.Ledger.Lookup(b.Pool, x.addr); !leased || l.State == ledger.Cooling {
-				unknown[place{b.Pool, x.addr}] = shows("link %s of network namespace %s has %s", x.link.Name, x.ns.Label(), x.addr)
+				unknown[place{b.Pool, x.addr}] = shows(
+					"link %s of network namespace %s has %s",
+					x.link.Name,
+					x.ns.Label(),
+					x.addr,
+				)
 			}
 		}
 	}

@@ -23,7 +23,10 @@ func (p *Plugin) Begin(ctx context.Context, l ledger.Lease, reason string) (unti
 		return until, fmt.Errorf("begin the reclaim of %s: %w", l.Addr, context.Cause(ctx))
 	}
 	if !p.Config.Enabled { // no round would decide on it
-		return until, fmt.Errorf("begin the reclaim of %s: cadastre.reclaim.enabled is false: release it by hand", l.Addr)
+		return until, fmt.Errorf(
+			"begin the reclaim of %s: cadastre.reclaim.enabled is false: release it by hand",
+			l.Addr,
+		)
 	}
 	if p.busy(l) {
 		return until, fmt.Errorf("begin the reclaim of %s: a request for %s is in progress", l.Addr, l.Key)

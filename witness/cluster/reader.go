@@ -66,7 +66,9 @@ func (r *Reader) Read(context.Context) (*witness.ClusterView, error) {
 	case !status.Connected && status.Error != "":
 		return nil, fmt.Errorf("the cluster store does not answer: %s", status.Error)
 	case s.local || !status.Connected:
-		return nil, errors.New("the state of the cluster is from this node's mirror: the cluster store has not answered yet")
+		return nil, errors.New(
+			"the state of the cluster is from this node's mirror: the cluster store has not answered yet",
+		)
 	case len(status.Hidden) > 0:
 		return nil, fmt.Errorf("the value of %s in the cluster store cannot be read", status.Hidden[0])
 	}

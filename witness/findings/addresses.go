@@ -134,7 +134,13 @@ func (c *comparison) podHasLease(u user) bool {
 
 // unleased adds a finding about an address in use without a lease. A quarantined address
 // needs no repair.
-func (c *comparison) unleased(number string, subject Subject, text string, evidence []witness.Evidence, facts []string) {
+func (c *comparison) unleased(
+	number string,
+	subject Subject,
+	text string,
+	evidence []witness.Evidence,
+	facts []string,
+) {
 	if !c.quarantined(subject.Addr) {
 		c.add(number, subject, text, evidence, facts...)
 		return

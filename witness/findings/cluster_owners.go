@@ -26,13 +26,29 @@ func (c *clusterComparison) compareOwners() {
 	blocks, addrs := c.owned()
 	for _, group := range overlapping(blocks) {
 		nodes := nodesOf(group)
-		c.report(numBlockTwice, Subject{Prefix: group[0].prefix, Object: shortened(nodes)},
-			fmt.Sprintf("addresses of block %s are on %d nodes: %s", group[0].prefix, len(nodes), shortened(nodes)), statements(group)...)
+		c.report(
+			numBlockTwice,
+			Subject{Prefix: group[0].prefix, Object: shortened(nodes)},
+			fmt.Sprintf(
+				"addresses of block %s are on %d nodes: %s",
+				group[0].prefix,
+				len(nodes),
+				shortened(nodes),
+			),
+			statements(group)...)
 	}
 	for _, group := range overlapping(addrs) {
 		nodes := nodesOf(group)
-		c.report(numNodeAddressTwice, Subject{Addr: group[0].prefix.Addr(), Object: shortened(nodes)},
-			fmt.Sprintf("address %s is on %d nodes: %s", group[0].prefix.Addr(), len(nodes), shortened(nodes)), statements(group)...)
+		c.report(
+			numNodeAddressTwice,
+			Subject{Addr: group[0].prefix.Addr(), Object: shortened(nodes)},
+			fmt.Sprintf(
+				"address %s is on %d nodes: %s",
+				group[0].prefix.Addr(),
+				len(nodes),
+				shortened(nodes),
+			),
+			statements(group)...)
 	}
 }
 

@@ -180,7 +180,10 @@ func (c *comparison) indexPods() {
 			}
 		}
 		for _, a := range addrs {
-			c.notePod(a, user{witness.Runtime, "sandbox " + s.ID + " of pod " + name + " has " + a.String(), name, s.ID})
+			c.notePod(
+				a,
+				user{witness.Runtime, "sandbox " + s.ID + " of pod " + name + " has " + a.String(), name, s.ID},
+			)
 		}
 	}
 }

@@ -61,8 +61,11 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		{
-			numContradiction, "ledger-contradiction",
-			"The ledger contradicts itself or its file.", "ledger", "",
+			numContradiction,
+			"ledger-contradiction",
+			"The ledger contradicts itself or its file.",
+			"ledger",
+			"",
 			"restart the agent, which reads the file again; if the finding stays, keep a copy (`cadastre backup`) and report it",
 		},
 		{

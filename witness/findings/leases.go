@@ -169,8 +169,15 @@ func (c *comparison) quarantines() {
 		if _, used := c.pods[l.Addr]; used || c.engineMissing() || len(c.uses(l.Addr)) > 0 {
 			continue
 		}
-		c.add(numUnusedQuarantine, subjectOf(l),
-			fmt.Sprintf("%s of pool %q is quarantined (%s), and no witness shows a use of it", l.Addr, l.Pool, l.Reason),
+		c.add(
+			numUnusedQuarantine,
+			subjectOf(l),
+			fmt.Sprintf(
+				"%s of pool %q is quarantined (%s), and no witness shows a use of it",
+				l.Addr,
+				l.Pool,
+				l.Reason,
+			),
 			[]witness.Evidence{{Witness: witness.Kernel, Text: "no network namespace has " + l.Addr.String()}},
 			append(leaseFacts(l), "reason "+l.Reason)...)
 	}

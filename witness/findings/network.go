@@ -175,7 +175,10 @@ func (c *comparison) routes(all []attachment) {
 		if !c.forPods(b.Pool) || b.State != ledger.Active {
 			continue
 		}
-		local := slices.ContainsFunc(all, func(a attachment) bool { return a.peer != nil && b.Block.Contains(a.lease.Addr) })
+		local := slices.ContainsFunc(
+			all,
+			func(a attachment) bool { return a.peer != nil && b.Block.Contains(a.lease.Addr) },
+		)
 		inside, direct := false, false // a foreign route within the block; one to the pods
 		for _, r := range c.host.Routes {
 			if !b.Block.Contains(r.Dst.Addr()) || r.Dst.Bits() < b.Block.Bits() {
@@ -196,7 +199,12 @@ func (c *comparison) routes(all []attachment) {
 			switch {
 			case link == nil || c.connected(r, link): // the prefix of a link: see hostLinks
 			case tunnel(link.Kind) && (c.book.Routed || !c.withinPool(r.Dst)):
-				c.inTheWay(numRouteAround, b, r, "of the host contains the block: a network behind a tunnel has the same addresses")
+				c.inTheWay(
+					numRouteAround,
+					b,
+					r,
+					"of the host contains the block: a network behind a tunnel has the same addresses",
+				)
 			case local && !direct && !inside:
 				c.inTheWay(numRouteAround, b, r, "of the host is the one that packets to the block's pods take")
 			}
@@ -243,7 +251,8 @@ func (c *comparison) ownLinks(all []attachment) map[int]bool {
 // plugin makes it. The pod may be of another moment than the routes.
 func (c *comparison) toPod(r witness.Route) bool {
 	link := c.hostLink(r.Link)
-	return r.Dst.IsSingleIP() && link != nil && link.Kind == "veth" && (c.hasLease(r.Dst.Addr()) || len(c.leased[r.Dst.Addr()]) > 0)
+	return r.Dst.IsSingleIP() && link != nil && link.Kind == "veth" &&
+		(c.hasLease(r.Dst.Addr()) || len(c.leased[r.Dst.Addr()]) > 0)
 }
 
 // withinPool reports whether a prefix is a part of the pod network.
@@ -260,13 +269,27 @@ func (c *comparison) withinPool(p netip.Prefix) bool {
 
 // connected reports whether a route is the one of an address of its link.
 func (c *comparison) connected(r witness.Route, link *witness.Link) bool {
-	return !r.Gateway.IsValid() && slices.ContainsFunc(link.Addrs, func(p netip.Prefix) bool { return p.Masked() == r.Dst })
+	return !r.Gateway.IsValid() &&
+		slices.ContainsFunc(link.Addrs, func(p netip.Prefix) bool { return p.Masked() == r.Dst })
 }
 
 // tunnel reports whether links of a kind lead to remote networks.
 func tunnel(kind string) bool {
 	return slices.Contains([]string{
-		"tun", "tuntap", "wireguard", "ppp", "gre", "gretap", "ip6gre", "ipip", "ip6tnl", "sit", "vti", "vti6", "xfrm", "ovpn",
+		"tun",
+		"tuntap",
+		"wireguard",
+		"ppp",
+		"gre",
+		"gretap",
+		"ip6gre",
+		"ipip",
+		"ip6tnl",
+		"sit",
+		"vti",
+		"vti6",
+		"xfrm",
+		"ovpn",
 	}, kind)
 }
 
@@ -291,10 +314,21 @@ func (c *comparison) hostLinks() {
 				if !p.Contains(b.Block.Addr()) || p.Bits() >= b.Block.Bits() || wide(p) {
 					continue
 				}
-				c.add(numLinkAround, Subject{Pool: b.Pool, Prefix: b.Block, Object: l.Name},
-					fmt.Sprintf("link %s of the host has %s, whose network contains block %s of pool %q", l.Name, p, b.Block, b.Pool),
-					[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("link %s of the host has %s", l.Name, p)}},
-					p.String())
+				c.add(
+					numLinkAround,
+					Subject{Pool: b.Pool, Prefix: b.Block, Object: l.Name},
+					fmt.Sprintf(
+						"link %s of the host has %s, whose network contains block %s of pool %q",
+						l.Name,
+						p,
+						b.Block,
+						b.Pool,
+					),
+					[]witness.Evidence{
+						{Witness: witness.Kernel, Text: fmt.Sprintf("link %s of the host has %s", l.Name, p)},
+					},
+					p.String(),
+				)
 			}
 		}
 	}

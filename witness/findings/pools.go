@@ -77,10 +77,23 @@ func (c *comparison) dockerNetworks(ranges []poolRange) {
 			}
 			for _, r := range ranges {
 				if p.Subnet.Overlaps(r.prefix) {
-					c.add(numDockerOverlap, Subject{Prefix: p.Subnet.Masked(), Object: n.Name},
-						fmt.Sprintf("Docker network %s (%s, IPAM driver %s) overlaps %s (%s)", n.Name, p.Subnet, n.IPAMDriver, r.what, r.prefix),
-						[]witness.Evidence{{Witness: witness.Engine, Text: fmt.Sprintf("network %s has subnet %s", n.Name, p.Subnet)}},
-						r.what, r.prefix.String())
+					c.add(
+						numDockerOverlap,
+						Subject{Prefix: p.Subnet.Masked(), Object: n.Name},
+						fmt.Sprintf(
+							"Docker network %s (%s, IPAM driver %s) overlaps %s (%s)",
+							n.Name,
+							p.Subnet,
+							n.IPAMDriver,
+							r.what,
+							r.prefix,
+						),
+						[]witness.Evidence{
+							{Witness: witness.Engine, Text: fmt.Sprintf("network %s has subnet %s", n.Name, p.Subnet)},
+						},
+						r.what,
+						r.prefix.String(),
+					)
 				}
 			}
 		}
@@ -103,14 +116,22 @@ func (c *comparison) dockerKnown(n *witness.EngineNetwork, subnet netip.Prefix) 
 func (c *comparison) dockerUsed() {
 	for _, d := range c.book.Docker {
 		used := slices.ContainsFunc(c.engineNetworks(), func(n *witness.EngineNetwork) bool {
-			return slices.ContainsFunc(n.Pools, func(p witness.EnginePool) bool { return p.Subnet.Masked() == d.Prefix })
+			return slices.ContainsFunc(
+				n.Pools,
+				func(p witness.EnginePool) bool { return p.Subnet.Masked() == d.Prefix },
+			)
 		})
 		if used || d.Global {
 			continue
 		}
-		c.add(numDockerUnused, Subject{Prefix: d.Prefix, Object: d.ID},
+		c.add(
+			numDockerUnused,
+			Subject{Prefix: d.Prefix, Object: d.ID},
 			fmt.Sprintf("no network of Docker uses pool %s", d.ID),
-			[]witness.Evidence{{Witness: witness.Engine, Text: "no network of the driver has subnet " + d.Prefix.String()}})
+			[]witness.Evidence{
+				{Witness: witness.Engine, Text: "no network of the driver has subnet " + d.Prefix.String()},
+			},
+		)
 	}
 }
 
@@ -132,14 +153,22 @@ func (c *comparison) subnets() {
 		}
 		for _, p := range l.Addrs {
 			b := c.blockOf(p.Addr())
-			gateway := slices.ContainsFunc(c.leased[p.Addr()], func(x *ledger.Lease) bool { return x.Purpose == ledger.ForInfra })
+			gateway := slices.ContainsFunc(
+				c.leased[p.Addr()],
+				func(x *ledger.Lease) bool { return x.Purpose == ledger.ForInfra },
+			)
 			if b == nil || !gateway || p.Bits() == b.Block.Bits() || !c.forPods(b.Pool) {
 				continue
 			}
-			c.add(numSubnet, Subject{Pool: b.Pool, Addr: p.Addr(), Prefix: b.Block, Object: l.Name},
+			c.add(
+				numSubnet,
+				Subject{Pool: b.Pool, Addr: p.Addr(), Prefix: b.Block, Object: l.Name},
 				fmt.Sprintf("link %s of the host has %s, and the block of the pods is %s", l.Name, p, b.Block),
-				[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("link %s of the host has %s", l.Name, p)}},
-				p.String())
+				[]witness.Evidence{
+					{Witness: witness.Kernel, Text: fmt.Sprintf("link %s of the host has %s", l.Name, p)},
+				},
+				p.String(),
+			)
 		}
 	}
 }

@@ -131,7 +131,11 @@ func parseLink(b []byte) (l witness.Link, nsid int32, err error) {
 // the answer is about.
 func parseAddr(b []byte) (index int, p netip.Prefix, nsid int32, err error) {
 	if len(b) < unix.SizeofIfAddrmsg {
-		return 0, p, here, fmt.Errorf("a message about an address has %d bytes, less than %d", len(b), unix.SizeofIfAddrmsg)
+		return 0, p, here, fmt.Errorf(
+			"a message about an address has %d bytes, less than %d",
+			len(b),
+			unix.SizeofIfAddrmsg,
+		)
 	}
 	bits := int(b[1])
 	index = int(binary.NativeEndian.Uint32(b[4:]))

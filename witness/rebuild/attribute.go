@@ -234,7 +234,8 @@ func (m *maker) claimed(addrs []netip.Addr, key ledger.Key, s *witness.Sandbox, 
 // link has their address, and may exist if the views are not complete.
 func (m *maker) attachments() {
 	w := m.world
-	blind := w.Kernel == nil || w.Kernel.Hidden != "" || w.Runtime == nil && w.Report(witness.Runtime).State == witness.Missing
+	blind := w.Kernel == nil || w.Kernel.Hidden != "" ||
+		w.Runtime == nil && w.Report(witness.Runtime).State == witness.Missing
 	for _, x := range m.in.Attachments {
 		for _, a := range x.Addrs {
 			p := m.poolOf(a)
@@ -242,8 +243,13 @@ func (m *maker) attachments() {
 			case m.taken[a] || p == nil:
 			case blind:
 				m.add(a, Record{
-					Pool: p.Name, Key: x.Key, Pod: x.Pod, NetNS: x.NetNS,
-					Evidence: []witness.Evidence{{Witness: witness.Runtime, Text: "the CNI result lists " + a.String()}},
+					Pool:  p.Name,
+					Key:   x.Key,
+					Pod:   x.Pod,
+					NetNS: x.NetNS,
+					Evidence: []witness.Evidence{
+						{Witness: witness.Runtime, Text: "the CNI result lists " + a.String()},
+					},
 				})
 			default:
 				m.plan.Skipped = append(m.plan.Skipped,
