@@ -5,6 +5,7 @@ package controller
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -43,15 +44,19 @@ type Subject struct {
 // RecordFilter selects records; the zero value selects all.
 type RecordFilter struct {
 	Pod       string // namespace/name
-	Container string
+	Container string // the whole ID, or at least 12 digits of its begin
 	Address   string
 	Failed    bool // only events that failed
 }
 
+// shortID is the shortest begin of a container ID that a filter accepts.
+const shortID = 12
+
 // Selects reports whether the filter selects a record.
 func (f RecordFilter) Selects(r *Record) bool {
 	return (f.Pod == "" || f.Pod == r.Subject.Pod) &&
-		(f.Container == "" || f.Container == r.Subject.Container) &&
+		(f.Container == "" || f.Container == r.Subject.Container ||
+			len(f.Container) >= shortID && strings.HasPrefix(r.Subject.Container, f.Container)) &&
 		(f.Address == "" || slices.Contains(r.Subject.Addresses, f.Address)) &&
 		(!f.Failed || r.Error != "")
 }

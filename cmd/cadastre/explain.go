@@ -65,8 +65,11 @@ func (a *app) explainVerb(use, short string, subject func(arg string) (url.Value
 
 // oneSubject wants one argument that is not empty.
 func oneSubject(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 || args[0] == "" {
+	if len(args) != 1 {
 		return fmt.Errorf("%s takes one name, but was given %d arguments", cmd.CommandPath(), len(args))
+	}
+	if args[0] == "" {
+		return fmt.Errorf("%s: the name is empty", cmd.CommandPath())
 	}
 	return nil
 }

@@ -22,6 +22,10 @@ func TestAnADDWithABadNameLeasesNothing(t *testing.T) {
 		"interface": func(r *cni.Request) { r.IfName = "eth0 and more and more" },
 		"network":   func(r *cni.Request) { r.Network = "../pods" },
 		"pod":       func(r *cni.Request) { r.Pod.Name = "a/b" },
+		"long path": func(r *cni.Request) { r.Netns = strings.Repeat("/run", 2000) },
+		"long part": func(r *cni.Request) { r.Netns = "/run/" + strings.Repeat("n", 256) },
+		"bytes":     func(r *cni.Request) { r.Netns = "/run/netns/\ufffd" },
+		"terminal":  func(r *cni.Request) { r.Netns = "/run/netns/\x1b[31m" },
 	} {
 		g := NewWithT(t)
 		a := newAgent(t, plain)

@@ -195,9 +195,11 @@ func netInode(proc string, pid int) (uint64, error) {
 	return id.Inode, err
 }
 
-// vanished reports whether an error says that a file or process does not exist.
+// vanished reports whether an error says that a file or process does not exist. No file
+// has a path that is too long for the kernel.
 func vanished(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOTDIR)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOTDIR) ||
+		errors.Is(err, unix.ENAMETOOLONG)
 }
 
 func exists(path string) bool {

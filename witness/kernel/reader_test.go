@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -217,7 +218,7 @@ func TestFilesThatAreNoNamespaces(t *testing.T) {
 	must(t, unix.Mkfifo(pipe, 0o600))
 	bind(t, "/proc/self/ns/uts", other)
 
-	v := n.view(stale, pipe, "/dev/null", "/etc/hostname/x")
+	v := n.view(stale, pipe, "/dev/null", "/etc/hostname/x", "/run/"+strings.Repeat("n", 256), strings.Repeat("/run", 2000))
 	g.Expect(v.Hidden).To(BeEmpty())
 	g.Expect(v.Namespaces).To(HaveLen(1), "only the host")
 }

@@ -5,14 +5,17 @@ package cni
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
 const (
-	maxName   = 253 // bytes of a name: the limit of Kubernetes' own names
-	maxIfName = 15  // bytes of an interface name: IFNAMSIZ of the kernel, without the final zero
+	maxName   = 253  // bytes of a name: the limit of Kubernetes' own names
+	maxPath   = 4095 // bytes of a path: PATH_MAX of the kernel, without the final zero
+	maxPart   = 255  // bytes of a name in a path: NAME_MAX
+	maxIfName = 15   // bytes of an interface name: IFNAMSIZ of the kernel, without the final zero
 )
 
 // CheckNames returns an error for the first invalid name of an ADD, or nil. Both ends of
@@ -41,7 +44,27 @@ func (r Request) CheckNames() *Error {
 	if why := badIfName(r.IfName); why != "" {
 		return Errorf(CodeEnvironment, "ifName (CNI_IFNAME) %.300q is invalid: %s", r.IfName, why)
 	}
+	if why := badPath(r.Netns); why != "" {
+		return Errorf(CodeEnvironment, "netns (CNI_NETNS) %.300q is invalid: %s", r.Netns, why)
+	}
 	return nil
+}
+
+// badPath returns the reason why no file can have a path, or why a reader of UTF-8 would
+// look for another one, "" if there is none. Such a path would make the kernel's evidence
+// incomplete for as long as its lease exists.
+func badPath(s string) string {
+	switch {
+	case len(s) > maxPath:
+		return "4095 bytes are the most"
+	case slices.ContainsFunc(strings.Split(s, "/"), func(part string) bool { return len(part) > maxPart }):
+		return "255 bytes are the most between two '/'"
+	case strings.ContainsRune(s, utf8.RuneError):
+		return "it must be UTF-8"
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return "control characters are not allowed"
+	}
+	return ""
 }
 
 // badIfName returns the reason why the kernel, or a reader of UTF-8, does not accept the
