@@ -32,7 +32,7 @@ import (
 // Settings of the agents of worlds.
 const (
 	worldInterval = 100 * time.Millisecond
-	worldGrace    = 300 * time.Millisecond
+	worldGrace    = 600 * time.Millisecond
 	worldUndo     = 2 * time.Second
 )
 
@@ -196,8 +196,9 @@ func (m *machine) rounds(n int) {
 }
 
 // publish makes the runtime list the sandboxes that it has, without the hidden ones.
-func (m *machine) publish() {
-	var all []critest.Sandbox
+func (m *machine) publish() { m.cri.Set(m.sandboxes()...) }
+
+func (m *machine) sandboxes() (all []critest.Sandbox) {
 	for _, p := range m.pods {
 		if !p.sandbox || m.hidden[p.key.ContainerID] {
 			continue
@@ -210,7 +211,7 @@ func (m *machine) publish() {
 		}
 		all = append(all, s)
 	}
-	m.cri.Set(all...)
+	return all
 }
 
 // makeNamespace makes the network namespace of a pod with a file, as a runtime does.
@@ -327,6 +328,20 @@ func (m *machine) leases() []localapi.Lease {
 	var all []localapi.Lease
 	m.g.Expect(get(m.socket(), localapi.PathLeases, &all)).To(Succeed())
 	return slices.DeleteFunc(all, func(l localapi.Lease) bool { return l.Purpose == "infra" })
+}
+
+// reclaims counts the reclaims of the leases of a pod, pending or ended, since the agent has
+// started.
+func (m *machine) reclaims(p *worldPod) (n int) {
+	m.t.Helper()
+	var all localapi.Reclaims
+	m.g.Expect(get(m.socket(), localapi.PathReclaims, &all)).To(Succeed())
+	for _, r := range append(all.Pending, all.Ended...) {
+		if r.ContainerID == p.key.ContainerID {
+			n++
+		}
+	}
+	return n
 }
 
 // find returns the pods that fit, in the order in which they were made.

@@ -5,11 +5,13 @@ package chaos
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -27,7 +29,8 @@ type worldStep struct {
 // worldSteps returns the events with their frequencies.
 func worldSteps() []worldStep {
 	return []worldStep{
-		{"a pod starts", 30, (*machine).podStarts},
+		{"a pod starts", 24, (*machine).podStarts},
+		{"a pod starts slowly", 6, (*machine).podStartsSlowly},
 		{"a pod ends", 6, (*machine).podEnds},
 		{"a pod dies", 12, (*machine).podDies},
 		{"a namespace is lost", 5, (*machine).namespaceIsLost},
@@ -40,6 +43,7 @@ func worldSteps() []worldStep {
 		{"the agent is killed", 5, (*machine).agentIsKilled},
 		{"the runtime is away", 4, (*machine).runtimeIsAway},
 		{"the runtime is restarted", 4, (*machine).runtimeIsRestarted},
+		{"the runtime misses a sandbox once", 4, (*machine).runtimeMissesOnce},
 		{"the machine is booted", 2, (*machine).machineBoots},
 		{"the database is copied", 3, (*machine).databaseIsCopied},
 		{"the copy is put back", 2, (*machine).copyIsPutBack},
@@ -67,6 +71,70 @@ func (m *machine) podStarts() {
 	}
 	p := m.newPod()
 	m.added(p, m.add(p, leaving{}))
+}
+
+// podStartsSlowly makes a pod that neither kernel nor runtime shows for some rounds after its
+// ADD: it is younger than the grace period, so that no reclaim of it begins.
+func (m *machine) podStartsSlowly() {
+	if len(m.find((*worldPod).alive)) >= crowded {
+		return
+	}
+	began := time.Now()
+	p := m.newPod()
+	m.hidden[p.key.ContainerID] = true
+	m.publish()
+	a := m.add(p, leaving{})
+	if a.IsValid() {
+		m.rounds(4)
+		n := m.reclaims(p)
+		if took := time.Since(began); took < worldGrace {
+			m.g.Expect(n).To(BeZero(), "a reclaim of %s begins %s after its ADD", p.key, took)
+		}
+	}
+	delete(m.hidden, p.key.ContainerID)
+	m.added(p, a)
+	if a.IsValid() {
+		m.rounds(2)
+	}
+}
+
+// runtimeMissesOnce makes the runtime leave the sandbox of a pod without a namespace out of
+// one list. One observation begins no reclaim.
+func (m *machine) runtimeMissesOnce() {
+	if m.away {
+		return
+	}
+	fits := func(p *worldPod) bool { return isPod(p) && p.leased && p.sandbox && p.ns == nil }
+	if m.any(fits) == nil {
+		m.namespaceIsLost()
+	}
+	p := m.any(fits)
+	if p == nil {
+		return
+	}
+	m.eventually(func() error { return m.covered(p, "held") })
+	m.rounds(int(worldGrace/worldInterval) + 1) // the agent may have been started just now: a younger lease is not judged
+	before, whole := m.reclaims(p), m.sandboxes()
+	m.hidden[p.key.ContainerID] = true
+	part := m.sandboxes()
+	delete(m.hidden, p.key.ContainerID)
+	m.say("  %s", p.key)
+	var lists atomic.Int64
+	m.cri.Before(func(_ context.Context, method string) error {
+		if method == "ListPodSandbox" {
+			if lists.Add(1) == 1 {
+				m.cri.Set(part...)
+			} else {
+				m.cri.Set(whole...)
+			}
+		}
+		return nil
+	})
+	m.rounds(4)
+	m.cri.Before(nil)
+	m.publish()
+	m.g.Expect(lists.Load()).To(BeNumerically(">", 1))
+	m.g.Expect(m.reclaims(p)).To(Equal(before), "one observation begins a reclaim of %s", p.key)
 }
 
 // add sends an ADD and returns the address of the answer.

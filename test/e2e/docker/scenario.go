@@ -62,7 +62,7 @@ func (t *scenario) all(ctx context.Context) error {
 		t.open, t.everyWay, t.refusals, t.twoNetworks, t.manyEndpoints, t.images, t.managedPlugin,
 		t.policies, t.engineStops, t.engineIsKilled, t.agentIsKilled, t.bothAreKilled,
 		t.engineWithoutAgent, t.engineFirst,
-		t.databaseIsLost, t.agentIsAway, t.requestIsAbandoned, t.onePlan, t.nothingLeft,
+		t.databaseIsLost, t.agentIsAway, t.requestIsAbandoned, t.atRandom, t.onePlan, t.nothingLeft,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
