@@ -106,11 +106,22 @@ func (n *Node) answerHeld(t *Tree, held []*ledger.Lease) {
 		text := fmt.Sprintf("%s of pool %s since %s", l.Addr, l.Pool, n.clock(l.Since))
 		if l.State == ledger.Pending {
 			text += ", pending"
-			t.because("%s is pending: it is released after %s unless it is confirmed", l.Addr, l.Expiry.After)
+			n.pending(t, l)
 		}
 		texts = append(texts, text)
 	}
 	t.Answer = "it has " + strings.Join(texts, ", and ")
+}
+
+// pending tells when a pending lease ends, and how to keep it.
+func (n *Node) pending(t *Tree, l *ledger.Lease) {
+	if !l.Reclaiming() {
+		t.because("%s is pending: it is released after %s unless it is confirmed", l.Addr, l.Expiry.After)
+		return
+	}
+	t.because("%s is being reclaimed, since its owner is gone: it is released after %s unless that is undone%s",
+		l.Addr, l.Expiry.After, because(l.Reason))
+	t.fix("cadastre reclaim undo "+l.Addr.String(), "keeps the address for the pod")
 }
 
 // lastFailure returns the newest ADD that failed, nil if there is none.
