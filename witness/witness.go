@@ -28,6 +28,13 @@ func Names() []Name { return []Name{Kernel, Runtime, Engine, Cluster} }
 // have and does not need, such as the Docker engine on a node without Docker's driver.
 var ErrNotApplicable = errors.New("not applicable")
 
+// Absent reports whether an error of a reader says that this node does not have the source
+// at all: an error in its chain has the method Absent, or it is not applicable.
+func Absent(err error) bool {
+	var x interface{ Absent() bool }
+	return errors.Is(err, ErrNotApplicable) || errors.As(err, &x) && x.Absent()
+}
+
 // State says whether a witness can be asked.
 type State uint8
 

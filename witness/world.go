@@ -22,7 +22,8 @@ type World struct {
 	// Driver is the name under which the engine knows our IPAM driver.
 	Driver string
 	// Unlisted holds the attachments that the last CNI GC of their network did not
-	// list. For them the runtime has spoken, also without a CRI socket.
+	// list. On a node without a CRI socket the runtime has spoken for them so. It is empty
+	// while a runtime that has one does not answer.
 	Unlisted map[ledger.Key]bool
 }
 

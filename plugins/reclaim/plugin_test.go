@@ -328,7 +328,7 @@ func TestWhatIsNotAStranger(t *testing.T) {
 func TestUnlisted(t *testing.T) {
 	n := newNode(t)
 	g := n.g
-	n.cri = errors.New("no such file or directory")
+	n.cri = witness.ErrNotApplicable
 	l, again := n.add("c1"), n.add("c2")
 	n.rounds(2 * time.Minute)
 	waits, err := n.Unlisted(t.Context(), "pods", []ledger.Lease{l, again})
@@ -351,9 +351,21 @@ func TestUnlisted(t *testing.T) {
 
 // A GC of another network says nothing about this one, and a later claim of a key is not
 // the one that the GC did not list.
+// Another runtime on the node may have sent the GC, which lists its own containers only.
+func TestAGCDoesNotSpeakForARuntimeThatIsMissing(t *testing.T) {
+	n := newNode(t)
+	l := n.add("c1")
+	n.sandboxes = []witness.Sandbox{{ID: "c1"}}
+	_, err := n.Unlisted(t.Context(), "pods", []ledger.Lease{l})
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.cri = errors.New("connection refused")
+	n.rounds(5 * time.Minute)
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+}
+
 func TestUnlistedOfAnotherClaim(t *testing.T) {
 	n := newNode(t)
-	n.cri = errors.New("no such file or directory")
+	n.cri = witness.ErrNotApplicable
 	l := n.add("c1")
 	_, err := n.Unlisted(t.Context(), "pods", []ledger.Lease{l})
 	n.g.Expect(err).NotTo(HaveOccurred())

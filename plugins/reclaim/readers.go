@@ -86,10 +86,11 @@ func (p *Plugin) read(ctx context.Context, leases []ledger.Lease) *witness.World
 		return nil
 	})
 	p.readOne(ctx, w, witness.Runtime, p.Readers.Runtime, func(ctx context.Context, r *witness.Report) error {
-		if p.Readers.Runtime == nil {
+		if p.speechless = p.Readers.Runtime == nil; p.speechless {
 			return errNoReader
 		}
 		view, err := p.Readers.Runtime.Read(ctx)
+		p.speechless = witness.Absent(err)
 		if err != nil {
 			return err
 		}

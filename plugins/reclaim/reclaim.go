@@ -93,6 +93,9 @@ type Plugin struct {
 	round     chan struct{} // holds a token while no round is in progress; guards the fields below
 	judge     *Judge
 	strangers *strangers
+	// speechless is set if this node has no runtime that can be asked: what it did not list
+	// in a GC is all that it says.
+	speechless bool
 
 	mu       sync.Mutex
 	unlisted map[ledger.Key]uint64 // generation of a lease that the last GC of its network did not list
@@ -206,7 +209,9 @@ func (p *Plugin) observe(ctx context.Context) Observation {
 	}
 	o.Leases = p.leases()
 	o.World = p.read(ctx, o.Leases)
-	o.World.Unlisted = p.unlistedOf(o.Leases)
+	if unlisted := p.unlistedOf(o.Leases); p.speechless {
+		o.World.Unlisted = unlisted
+	}
 	return o
 }
 

@@ -19,6 +19,14 @@ const (
 // another one not applicable: the caller knows which.
 var ErrNoRuntime = errors.New("no container runtime offers the CRI")
 
+// absentError says that this node does not have what was to be read.
+type absentError struct{ error }
+
+// Absent is for witness.Absent.
+func (absentError) Absent() bool { return true }
+
+func (e absentError) Unwrap() error { return e.error }
+
 // Options configure a Reader. The zero value reads the usual sockets.
 type Options struct {
 	Endpoint  string           // Auto, None, or unix:///PATH; "": Auto

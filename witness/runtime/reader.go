@@ -125,11 +125,11 @@ func (r *Reader) readAll(ctx context.Context, detailed bool) (*witness.RuntimeVi
 		names, versions = append(names, c.name), append(versions, c.version)
 		sources = append(sources, fmt.Sprintf("%s %s at %s", c.name, c.version, path))
 	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("%w: %s", ErrNoRuntime, r.whyNone(without))
-	}
 	if err := r.left(with); err != nil {
 		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, absentError{fmt.Errorf("%w: %s", ErrNoRuntime, r.whyNone(without))}
 	}
 	view.Name, view.Version = strings.Join(names, " and "), strings.Join(versions, " and ")
 	view.Source = strings.Join(sources, " and ")

@@ -343,6 +343,7 @@ func TestAuto(t *testing.T) {
 	_, err := r.Read(t.Context())
 	g.Expect(errors.Is(err, runtime.ErrNoRuntime)).To(BeTrue())
 	g.Expect(errors.Is(err, witness.ErrNotApplicable)).To(BeFalse(), "the caller decides")
+	g.Expect(witness.Absent(err)).To(BeTrue())
 	g.Expect(err).To(MatchError(ContainSubstring("found none of the sockets " + first)))
 
 	b := serve(t, second)
@@ -407,7 +408,8 @@ func TestAutoMissesARuntimeThatHadSandboxes(t *testing.T) {
 	}
 	a.Stop()
 	_, err = r.Read(t.Context())
-	g.Expect(errors.Is(err, runtime.ErrNoRuntime)).To(BeTrue())
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(witness.Absent(err)).To(BeFalse())
 	g.Expect(a.Start()).To(Succeed())
 
 	g.Expect(b.Start()).To(Succeed())
