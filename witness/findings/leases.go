@@ -128,6 +128,11 @@ func static(uid string) bool {
 // inPlace reports a lease whose address is in another namespace than its own.
 func (c *comparison) inPlace(l *ledger.Lease, places []place) {
 	own := c.byName[l.NetNS]
+	if own == nil && c.ended(l) {
+		c.add(numElsewhere, subjectOf(l),
+			fmt.Sprintf("%s is leased to %s, whose sandbox and network namespace are gone, and is on %s", l.Addr, holder(l), places[0]),
+			c.world.Verdict(*l).Evidence, append(leaseFacts(l), "address on "+places[0].String())...)
+	}
 	if own == nil || slices.ContainsFunc(places, func(p place) bool { return p.Namespace == own }) {
 		return
 	}
@@ -136,6 +141,13 @@ func (c *comparison) inPlace(l *ledger.Lease, places []place) {
 		fmt.Sprintf("%s is leased to %s with network namespace %s, and is on %s", l.Addr, holder(l), l.NetNS, p),
 		[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, l.Addr)}},
 		append(leaseFacts(l), "address on "+p.String())...)
+}
+
+// ended reports whether the runtime has no sandbox of a lease, and the file of its network
+// namespace is gone. Files of processes do not count: the kernel's view may lack processes.
+func (c *comparison) ended(l *ledger.Lease) bool {
+	return l.Purpose == ledger.ForPod && c.complete() && c.world.Runtime != nil &&
+		c.world.Runtime.Find(l.Key.ContainerID) == nil && l.NetNS != "" && !strings.HasPrefix(l.NetNS, "/proc/")
 }
 
 // endpoint returns the statement of the engine about an endpoint with an address on a
