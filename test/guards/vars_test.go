@@ -28,7 +28,6 @@ func variables() exceptions {
 		"ipam/ipamapi/errors.go: ErrPoolOverlap":         "published under this name, with a class",
 		"ipam/ipamapi/errors.go: ErrBadPool":             "published under this name, with a class",
 		"ipam/ipamapi/end.go: ErrPoolInUse":              "an error to compare with, that has a class",
-		"witness/runtime/options.go: ErrNoRuntime":       "an error to compare with, that is missing to some callers and not applicable to others",
 		"ipam/ipamapi/errors.go: ErrNoMoreSubnets":       "an error to compare with, that has a class",
 		"ipam/ipamapi/errors.go: ErrPoolNotFound":        "an error to compare with, that has a class",
 		"ipam/ipamapi/errors.go: ErrInvalidAddress":      "an error to compare with, that has a class",

@@ -58,8 +58,14 @@ func differences() []difference {
 			n.namespace("/var/run/netns/web").Links[1].Addrs = nil
 			addLink(n.namespace("/var/run/netns/api"), "x0", "dummy", "10.1.5.2/24")
 		}, []string{"C205 10.1.5.2 is leased to pod default/web with network namespace /var/run/netns/web, and is on link x0 of network namespace /var/run/netns/api"}},
+		{"the sandbox is gone and a process keeps its address", func(n *node) {
+			n.dropSandbox("web")
+			n.namespace("/var/run/netns/web").Paths = []string{"/proc/4711/ns/net"}
+		}, []string{"C205 10.1.5.2 is leased to pod default/web, whose sandbox and network namespace are gone, and is on link eth0 of network namespace /proc/4711/ns/net"}},
 		{"the sandbox lives and its address is gone", func(n *node) { n.namespace("/var/run/netns/web").Links[1].Addrs = nil },
 			[]string{"C206 10.1.5.2 is leased to pod default/web and is on no link"}},
+		{"the endpoint is gone and a process keeps its address", func(n *node) { n.world.Engine.Networks[2].Endpoints = nil },
+			[]string{"C205 172.20.0.2 is leased to container mac-db, which the engine does not have any more, and is on link eth0 of network namespace /var/run/docker/netns/db"}},
 		{"the container runs and its address is gone", func(n *node) { n.namespace("/var/run/docker/netns/db").Links[1].Addrs = nil },
 			[]string{"C206 172.20.0.2 is leased to container mac-db and is on no link"}},
 		{"the namespace is gone and there is no runtime", func(n *node) {

@@ -128,6 +128,11 @@ func static(uid string) bool {
 // inPlace reports a lease whose address is in another namespace than its own.
 func (c *comparison) inPlace(l *ledger.Lease, places []place) {
 	own := c.byName[l.NetNS]
+	if why := c.ended(l, places[0]); own == nil && why != "" {
+		c.add(numElsewhere, subjectOf(l),
+			fmt.Sprintf("%s is leased to %s, %s, and is on %s", l.Addr, holder(l), why, places[0]),
+			c.world.Verdict(*l).Evidence, append(leaseFacts(l), "address on "+places[0].String())...)
+	}
 	if own == nil || slices.ContainsFunc(places, func(p place) bool { return p.Namespace == own }) {
 		return
 	}
@@ -136,6 +141,25 @@ func (c *comparison) inPlace(l *ledger.Lease, places []place) {
 		fmt.Sprintf("%s is leased to %s with network namespace %s, and is on %s", l.Addr, holder(l), l.NetNS, p),
 		[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, l.Addr)}},
 		append(leaseFacts(l), "address on "+p.String())...)
+}
+
+// ended says how the owner of a lease has ended whose address is in a place, "" if that is
+// not certain: the runtime has no sandbox of it and the file of its network namespace is
+// gone, or the engine has no use of it. Files of processes do not count, since the kernel's
+// view may lack processes. On the host, an address of Docker is a gateway; a swarm has
+// addresses that the engine does not list.
+func (c *comparison) ended(l *ledger.Lease, at place) string {
+	w := c.world
+	switch {
+	case !c.complete():
+	case l.Purpose == ledger.ForPod && w.Runtime != nil && w.Runtime.Find(l.Key.ContainerID) == nil:
+		if l.NetNS != "" && !strings.HasPrefix(l.NetNS, "/proc/") {
+			return "whose sandbox and network namespace are gone"
+		}
+	case l.Purpose == ledger.ForDocker && w.Engine != nil && !w.Engine.Swarm && !at.Host && len(c.uses(l.Addr)) == 0:
+		return "which the engine does not have any more"
+	}
+	return ""
 }
 
 // endpoint returns the statement of the engine about an endpoint with an address on a

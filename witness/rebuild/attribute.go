@@ -91,18 +91,22 @@ func (m *maker) counts(a netip.Addr, ofSandbox bool) bool {
 		p != nil && !slices.Contains(p.Reserved, a)
 }
 
-// sandboxIn returns the sandbox with a namespace.
-func (m *maker) sandboxIn(ns *witness.Namespace) *witness.Sandbox {
+// sandboxIn returns the sandbox with a namespace. A file may have been that of an earlier
+// sandbox, which is not ready any more and is listed still.
+func (m *maker) sandboxIn(ns *witness.Namespace) (found *witness.Sandbox) {
 	if m.world.Runtime == nil || ns.Host {
 		return nil
 	}
 	for i := range m.world.Runtime.Sandboxes {
 		s := &m.world.Runtime.Sandboxes[i]
-		if !s.HostNet && s.NetNS != "" && slices.Contains(ns.Paths, s.NetNS) {
-			return s
+		if s.HostNet || s.NetNS == "" || !slices.Contains(ns.Paths, s.NetNS) {
+			continue
+		}
+		if found == nil || s.Ready && !found.Ready {
+			found = s
 		}
 	}
-	return nil
+	return found
 }
 
 // place attributes one address on one link.

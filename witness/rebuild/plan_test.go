@@ -86,6 +86,8 @@ func TestMake(t *testing.T) {
 	vpp.Addrs = []netip.Addr{addr("10.1.5.7")}
 	ended := sandbox("a")
 	ended.Ready = false
+	reused := sandbox("a")
+	reused.ID, reused.Ready = "0", false
 	hidden := kernelView()
 	hidden.Hidden = "process 7: permission denied"
 	engine := &witness.EngineView{Networks: []witness.EngineNetwork{{
@@ -103,7 +105,11 @@ func TestMake(t *testing.T) {
 		want        []string
 	}{
 		"nothing is there": {kernel: kernelView()},
-		"no kernel":        {want: []string{"missing"}},
+		"a file of a namespace that another sandbox had before": {
+			kernel: kernelView(namespace("/run/netns/a", "10.1.5.7")), runtime: runtimeView(reused, sandbox("a")), network: "k8s",
+			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/pod-a"},
+		},
+		"no kernel": {want: []string{"missing"}},
 		"a pod with a CNI result": {
 			kernel: kernelView(namespace("/run/netns/a", "10.1.5.7")), runtime: runtimeView(sandbox("a")), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/pod-a"},

@@ -3,7 +3,10 @@
 
 package runtime
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Endpoints that are not the URL of a socket.
 const (
@@ -14,15 +17,15 @@ const (
 // ErrNoRuntime is wrapped by the error of Read if none of the sockets of Auto exists, or
 // none of them offers the CRI. On a node with CNI leases the witness is then missing, on
 // another one not applicable: the caller knows which.
-var ErrNoRuntime error = &absentError{"no container runtime offers the CRI"}
+var ErrNoRuntime = errors.New("no container runtime offers the CRI")
 
 // absentError says that this node does not have what was to be read.
-type absentError struct{ text string }
-
-func (e *absentError) Error() string { return e.text }
+type absentError struct{ error }
 
 // Absent is for witness.Absent.
-func (e *absentError) Absent() bool { return true }
+func (absentError) Absent() bool { return true }
+
+func (e absentError) Unwrap() error { return e.error }
 
 // Options configure a Reader. The zero value reads the usual sockets.
 type Options struct {

@@ -129,7 +129,7 @@ func (r *Reader) readAll(ctx context.Context, detailed bool) (*witness.RuntimeVi
 		return nil, err
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%w: %s", ErrNoRuntime, r.whyNone(without))
+		return nil, absentError{fmt.Errorf("%w: %s", ErrNoRuntime, r.whyNone(without))}
 	}
 	view.Name, view.Version = strings.Join(names, " and "), strings.Join(versions, " and ")
 	view.Source = strings.Join(sources, " and ")
