@@ -46,14 +46,14 @@ func (a *Auditor) publish(ctx context.Context, r reading, confirmed []confirmedF
 	return nil
 }
 
-// maxLeftOut bounds the text about one object that was not compared.
-const maxLeftOut = 512
+// maxText bounds a text about one object that was not compared, and that of an event.
+const maxText = 1024
 
 // bounded returns a text that may have the key or the value of a foreign writer, as a
 // message can carry it.
 func bounded(text string) string {
-	if len(text) > maxLeftOut {
-		text = text[:maxLeftOut] + "..."
+	if len(text) > maxText {
+		text = text[:maxText] + "..."
 	}
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
@@ -164,7 +164,7 @@ func (a *Auditor) writeEvent(ctx context.Context, node string, f confirmedFindin
 		InvolvedObject:      about,
 		Type:                corev1.EventTypeWarning,
 		Reason:              reasonOf(f.Name),
-		Message:             fmt.Sprintf("%s %s: %s", f.Number, f.Name, f.Text),
+		Message:             bounded(fmt.Sprintf("%s %s: %s", f.Number, f.Name, f.Text)),
 		Count:               1,
 		Source:              corev1.EventSource{Component: component},
 		FirstTimestamp:      now,
