@@ -157,7 +157,7 @@ func (c *cleaner) hideURL(text string) {
 	if host, _, err := net.SplitHostPort(text); err == nil {
 		c.texts.Hide(host)
 	}
-	if i := strings.LastIndex(text, "@"); i >= 0 { // also if it is not a URL that can be parsed
+	if i := strings.LastIndex(text, "@"); i >= 0 { // also in a text that cannot be parsed as a URL
 		_, info, found := strings.Cut(text[:i], "://")
 		if !found {
 			info = text[:i]

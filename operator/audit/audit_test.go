@@ -369,6 +369,30 @@ func TestAValueThatCannotBeRead(t *testing.T) {
 }
 
 // TestTheReportIsBounded: findings that are too many are counted.
+// TestAForeignWriterCannotSilenceTheAudit: keys and values that no message can carry, and
+// ones that would fill it, hide no finding.
+func TestAForeignWriterCannotSilenceTheAudit(t *testing.T) {
+	server := etcdtest.Start(t)
+	store, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint()}, Prefix: "/cadastre/"})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = store.Close() })
+	b := newBench(t, store)
+	b.addNode(1, "a")
+	b.addNode(2, "b")
+	b.claim(2, "b", "10.1.1.0/24")
+	b.raw(kvdb.Put(kv.PrefixClaimPrefix+"\xff\x00", []byte("\xff")))
+	b.raw(kvdb.Put(kv.PrefixClaimPrefix+strings.Repeat("k", 300<<10), []byte("\xff")))
+	b.put(kv.PoolPrefix+"x", &kv.Pool{Name: "x", Ranges: []*kv.PoolRange{{Cidr: strings.Repeat("c", 300<<10)}}})
+	b.claim(3, strings.Repeat("n", 300<<10), "10.0.0.0/16") // sorts before the finding that must stay
+	b.claim(4, "c", "10.0.0.0/16")
+	b.run("one", func(d *audit.Deps) { d.Every, d.Confirm = time.Hour, 20*time.Millisecond })
+	b.Eventually(b.findings, "30s", "10ms").Should(ContainElement(twice))
+	r := b.report()
+	b.Expect(proto.Size(r)).To(BeNumerically("<=", kv.MaxClusterCheck))
+	b.Expect(r.Total).To(BeNumerically(">", len(r.Findings)))
+	b.Expect(strings.Join(r.LeftOut, " ")).To(ContainSubstring("its value cannot be read"))
+}
+
 func TestTheReportIsBounded(t *testing.T) {
 	bubble(t, func(b *bench) {
 		const many = 3000

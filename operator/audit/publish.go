@@ -46,7 +46,19 @@ func (a *Auditor) publish(ctx context.Context, r reading, confirmed []confirmedF
 	return nil
 }
 
-// report returns the message of a report. The last findings are left out if the message
+// maxText bounds a text about one object that was not compared, and that of an event.
+const maxText = 1024
+
+// bounded returns a text that may have the key or the value of a foreign writer, as a
+// message can carry it.
+func bounded(text string) string {
+	if len(text) > maxText {
+		text = text[:maxText] + "..."
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// report returns the message of a report. Findings are left out with which the message
 // would be too large; the total counts them.
 func (a *Auditor) report(r reading, confirmed []confirmedFinding) *kv.ClusterCheck {
 	m := &kv.ClusterCheck{
@@ -55,15 +67,19 @@ func (a *Auditor) report(r reading, confirmed []confirmedFinding) *kv.ClusterChe
 		Every:    int64(a.period),
 		Total:    uint64(len(confirmed)),
 		Compared: r.compared,
-		LeftOut:  r.leftOut,
+	}
+	for _, text := range r.leftOut {
+		m.LeftOut = append(m.LeftOut, bounded(text))
 	}
 	const perFinding = 8 // bytes of the tag and the length
 	size := proto.Size(m) + perFinding
 	for _, f := range confirmed {
 		x := messageOf(f)
-		if size += proto.Size(x) + perFinding; size > kv.MaxClusterCheck {
-			break
+		more := proto.Size(x) + perFinding
+		if size+more > kv.MaxClusterCheck {
+			continue // the next one may be smaller
 		}
+		size += more
 		m.Findings = append(m.Findings, x)
 	}
 	return m
@@ -148,7 +164,7 @@ func (a *Auditor) writeEvent(ctx context.Context, node string, f confirmedFindin
 		InvolvedObject:      about,
 		Type:                corev1.EventTypeWarning,
 		Reason:              reasonOf(f.Name),
-		Message:             fmt.Sprintf("%s %s: %s", f.Number, f.Name, f.Text),
+		Message:             bounded(fmt.Sprintf("%s %s: %s", f.Number, f.Name, f.Text)),
 		Count:               1,
 		Source:              corev1.EventSource{Component: component},
 		FirstTimestamp:      now,

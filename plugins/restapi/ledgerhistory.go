@@ -17,8 +17,12 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// historyLimit is the number of entries of an answer without the argument limit.
-const historyLimit = 1000
+// Limits of the entries of an answer: an agent has the memory for a page, and not for the
+// whole history in several answers at once.
+const (
+	historyLimit = 1000 // without the argument limit
+	historyMost  = 10_000
+)
 
 // ledgerHistory answers with the recorded changes that the arguments select.
 func (p *RESTAPI) ledgerHistory(w http.ResponseWriter, r *http.Request) {
@@ -73,6 +77,9 @@ func ledgerQuery(args url.Values) (q ledger.HistoryQuery, err error) {
 	if s := args.Get("limit"); s != "" {
 		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 {
 			return q, fmt.Errorf("history: limit %q is not a number above 0", s)
+		}
+		if q.Limit > historyMost {
+			return q, fmt.Errorf("history: limit %d is above %d: ask for further pages with before", q.Limit, historyMost)
 		}
 	}
 	return q, nil

@@ -14,7 +14,7 @@ const (
 	PathExplain = "/v1/explain"
 	// PathHistory answers with every HistoryEntry of a query, the newest first. The
 	// arguments are pool, address, pod, container, since and until (RFC 3339), before (a
-	// number) and limit (1000 without it).
+	// number) and limit (1000 without it, 10000 at most).
 	PathHistory = "/v1/history"
 )
 
