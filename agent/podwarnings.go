@@ -35,7 +35,13 @@ type podWarner struct {
 }
 
 func newPodWarner(log *slog.Logger, store podObject, random func() float64, count func(string)) *podWarner {
-	return &podWarner{log: log, store: store, random: random, count: count, queue: make(chan podmanager.Refusal, maxWarnings)}
+	return &podWarner{
+		log:    log,
+		store:  store,
+		random: random,
+		count:  count,
+		queue:  make(chan podmanager.Refusal, maxWarnings),
+	}
 }
 
 // refused has a refusal written soon. It is dropped if too many wait.

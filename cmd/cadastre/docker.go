@@ -71,8 +71,18 @@ func dockerPoolsTable(pools []localapi.DockerPool) string {
 	text := g.String()
 	for _, p := range pools {
 		if x := p.GivenUp; x != nil {
-			text += fmt.Sprintf("\n%s: %s given up since %s: %s\n  cadastre docker pools keep %s undoes that\n", clean(p.ID),
-				plural(x.Requests, "request is", "requests are"), x.Since.Format(time.RFC3339), clean(x.Evidence), clean(p.ID))
+			text += fmt.Sprintf(
+				"\n%s: %s given up since %s: %s\n  cadastre docker pools keep %s undoes that\n",
+				clean(p.ID),
+				plural(
+					x.Requests,
+					"request is",
+					"requests are",
+				),
+				x.Since.Format(time.RFC3339),
+				clean(x.Evidence),
+				clean(p.ID),
+			)
 		}
 	}
 	return text
@@ -112,7 +122,12 @@ func (a *app) dockerPoolKeepCmd() *cobra.Command {
 			ctx, cancel := context.WithTimeout(ctx, workTimeout)
 			defer cancel()
 			var done localapi.DockerPoolKeep
-			if err := a.client().post(ctx, localapi.PathDockerPoolKeep, localapi.DockerPoolKeep{ID: args[0]}, &done); err != nil {
+			if err := a.client().post(
+				ctx,
+				localapi.PathDockerPoolKeep,
+				localapi.DockerPoolKeep{ID: args[0]},
+				&done,
+			); err != nil {
 				return fmt.Errorf("docker pools keep %s: %w", args[0], err)
 			}
 			return a.print(done, func(bool) string { return "kept pool " + clean(done.ID) + "\n" })

@@ -95,7 +95,10 @@ func checkForward(cmd *cobra.Command) error {
 	case verb == "doctor" && (value("file") != "-" || value("config") != ""):
 		return usagef("doctor: its files would be those of the agent's pod: write -f - > FILE, without --config")
 	case verb == "repair" && !slices.Contains([]string{"", "-"}, value("from-report")):
-		return usagef("repair: the agent's pod does not have %q: write --from-report - --yes < FILE", value("from-report"))
+		return usagef(
+			"repair: the agent's pod does not have %q: write --from-report - --yes < FILE",
+			value("from-report"),
+		)
 	}
 	return nil
 }
@@ -213,8 +216,13 @@ func (a *app) agentOn(ctx context.Context, node string) (string, error) {
 	}
 	const where = "kubectl -n %s get pods -l %s -o wide lists the agents"
 	if out == "" {
-		return "", fmt.Errorf("node %s has no agent pod in namespace %s: "+where+"; --agent-namespace names another namespace",
-			node, a.kubectl.namespace, a.kubectl.namespace, agentSelector)
+		return "", fmt.Errorf(
+			"node %s has no agent pod in namespace %s: "+where+"; --agent-namespace names another namespace",
+			node,
+			a.kubectl.namespace,
+			a.kubectl.namespace,
+			agentSelector,
+		)
 	}
 	phase, name, _ := strings.Cut(phases[0], " ")
 	return "", fmt.Errorf("the agent of node %s does not run: pod %s is %s: "+where,

@@ -144,7 +144,10 @@ func (a *app) reclaimRunCmd() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			if !dryRun {
-				return &exitError{exitUsage, errors.New("reclaim run: give --dry-run: the agent runs the rounds itself")}
+				return &exitError{
+					exitUsage,
+					errors.New("reclaim run: give --dry-run: the agent runs the rounds itself"),
+				}
 			}
 			ctx, cancel := context.WithTimeout(ctx, workTimeout)
 			defer cancel()

@@ -64,13 +64,20 @@ hand, 4 if one was refused, 1 if one failed, and 3 if no agent answers.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			if f.report == "" {
-				return usagef("repair wants a report: write --from-report FILE, with a file that \"cadastre check -o json\" printed")
+				return usagef(
+					"repair wants a report: write --from-report FILE, with a file that \"cadastre check -o json\" printed",
+				)
 			}
 			return a.repair(ctx, f)
 		}),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.report, "from-report", "", "the `FILE` that \"cadastre check -o json\" printed; -: standard input")
+	flags.StringVar(
+		&f.report,
+		"from-report",
+		"",
+		"the `FILE` that \"cadastre check -o json\" printed; -: standard input",
+	)
 	flags.StringArrayVar(
 		&f.signatures,
 		"finding",
@@ -93,7 +100,9 @@ func (a *app) repair(ctx context.Context, f repairFlags) error {
 		return err
 	}
 	if f.report == "-" && !f.yes && !f.dryRun {
-		return usagef("--from-report -: the answers cannot be read from standard input too: add --yes or --dry-run, or name a file")
+		return usagef(
+			"--from-report -: the answers cannot be read from standard input too: add --yes or --dry-run, or name a file",
+		)
 	}
 	results := []repairResult{}
 	answers := bufio.NewReader(a.stdin)
@@ -144,7 +153,10 @@ func (a *app) readReport(name string) (report localapi.CheckReport, err error) {
 		return report, fmt.Errorf("read the report %s: %w: want the output of \"cadastre check -o json\"", name, err)
 	}
 	if report.Findings == nil {
-		return report, fmt.Errorf("read the report %s: it has no field findings: want the output of \"cadastre check -o json\"", name)
+		return report, fmt.Errorf(
+			"read the report %s: it has no field findings: want the output of \"cadastre check -o json\"",
+			name,
+		)
 	}
 	return report, nil
 }
@@ -218,7 +230,11 @@ func outcomeOf(finding localapi.Finding, reply localapi.RepairReply) (r repairRe
 	return repairResult{}, false
 }
 
-func (a *app) askRepair(ctx context.Context, finding localapi.Finding, dryRun bool) (reply localapi.RepairReply, err error) {
+func (a *app) askRepair(
+	ctx context.Context,
+	finding localapi.Finding,
+	dryRun bool,
+) (reply localapi.RepairReply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, workTimeout)
 	defer cancel()
 	err = a.client().post(ctx, localapi.PathRepair, localapi.RepairRequest{Finding: finding, DryRun: dryRun}, &reply)
@@ -226,7 +242,11 @@ func (a *app) askRepair(ctx context.Context, finding localapi.Finding, dryRun bo
 }
 
 func resultText(r repairResult) string {
-	return clean(r.Outcome+": "+r.Finding.Number+" "+r.Finding.Name+": "+r.Finding.Text) + "\n     " + clean(r.Text) + "\n"
+	return clean(
+		r.Outcome+": "+r.Finding.Number+" "+r.Finding.Name+": "+r.Finding.Text,
+	) + "\n     " + clean(
+		r.Text,
+	) + "\n"
 }
 
 // resultsText counts the results by outcome.

@@ -236,8 +236,13 @@ func forms() map[string]form {
 			"/var/run/docker/netns",
 			"/run/docker/netns",
 		),
-		"cadastre.witnesses.runtime": words("auto", "none", "unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock"),
-		"cadastre.witnesses.engine":  words("auto", "none", "unix:///run/docker.sock", "unix:///var/run/docker.sock"),
+		"cadastre.witnesses.runtime": words(
+			"auto",
+			"none",
+			"unix:///run/containerd/containerd.sock",
+			"unix:///run/crio/crio.sock",
+		),
+		"cadastre.witnesses.engine": words("auto", "none", "unix:///run/docker.sock", "unix:///var/run/docker.sock"),
 	}
 	for _, key := range []string{
 		"ipamconfig.useexternalipam", "ipamconfig.nodeinterconnectdhcp",
@@ -299,7 +304,10 @@ func overlap(v any) (any, bool) {
 	s, ok := v.(string)
 	for part := range strings.SplitSeq(s, "/") {
 		part = strings.ToLower(strings.TrimSpace(part))
-		if !slices.Contains([]string{"podsubnetcidr", "vpphostsubnetcidr", "nodeinterconnectcidr", "vxlancidr", "servicecidr"}, part) {
+		if !slices.Contains(
+			[]string{"podsubnetcidr", "vpphostsubnetcidr", "nodeinterconnectcidr", "vxlancidr", "servicecidr"},
+			part,
+		) {
 			return nil, false
 		}
 	}

@@ -137,7 +137,15 @@ func (a *Auditor) announce(ctx context.Context, state findings.ClusterState, con
 			break
 		}
 		a.announced[f.Signature] = true
-		a.deps.Log.Warn("the objects of the cluster contradict each other", "finding", f.Number, "name", f.Name, "text", f.Text)
+		a.deps.Log.Warn(
+			"the objects of the cluster contradict each other",
+			"finding",
+			f.Number,
+			"name",
+			f.Name,
+			"text",
+			f.Text,
+		)
 	}
 	for signature := range a.announced {
 		if !present[signature] {
@@ -160,7 +168,10 @@ func (a *Auditor) writeEvent(ctx context.Context, node string, f confirmedFindin
 	}
 	now := metav1.NewTime(a.deps.Now())
 	event := &corev1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Name: "cadastre-check." + f.Signature, Namespace: metav1.NamespaceDefault},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      "cadastre-check." + f.Signature,
+			Namespace: metav1.NamespaceDefault,
+		},
 		InvolvedObject:      about,
 		Type:                corev1.EventTypeWarning,
 		Reason:              reasonOf(f.Name),

@@ -64,7 +64,13 @@ func (a *Auditor) list(ctx context.Context) ([]kvdb.KeyValue, error) {
 		rev int64
 	}
 	got, err := runner.Within(ctx, a.deps.Timeout, func(ctx context.Context) (x answer, err error) {
-		x.kvs, x.rev, err = a.deps.Store.List(ctx, kv.NodeRecordPrefix, kv.BeatPrefix, kv.PrefixClaimPrefix, kv.PoolPrefix)
+		x.kvs, x.rev, err = a.deps.Store.List(
+			ctx,
+			kv.NodeRecordPrefix,
+			kv.BeatPrefix,
+			kv.PrefixClaimPrefix,
+			kv.PoolPrefix,
+		)
 		return x, err
 	})
 	if err != nil {
@@ -96,7 +102,13 @@ func (a *Auditor) confirmAbsence(ctx context.Context, r *reading) error {
 		note(s.Node)
 	}
 	if len(missing) > maxNodeReads {
-		r.leftOut = append(r.leftOut, fmt.Sprintf("whether Nodes are gone: objects name %d nodes that the API server does not have", len(missing)))
+		r.leftOut = append(
+			r.leftOut,
+			fmt.Sprintf(
+				"whether Nodes are gone: objects name %d nodes that the API server does not have",
+				len(missing),
+			),
+		)
 		return nil
 	}
 	r.state.Kubernetes = true

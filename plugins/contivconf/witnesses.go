@@ -60,7 +60,13 @@ func (w *Witnesses) validate(p *yamldoc.Collector) {
 	} {
 		path, isSocket := strings.CutPrefix(x.value, "unix://")
 		if x.value != WitnessAuto && x.value != WitnessNone && (!isSocket || !filepath.IsAbs(path)) {
-			p.Add(RuleWitness, section+x.key, x.value, "is not an endpoint: write auto, none, or one such as %s", x.example)
+			p.Add(
+				RuleWitness,
+				section+x.key,
+				x.value,
+				"is not an endpoint: write auto, none, or one such as %s",
+				x.example,
+			)
 		}
 	}
 	checkDuration(p, section+"interval", w.Interval, time.Hour, false)

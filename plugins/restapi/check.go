@@ -269,7 +269,11 @@ func (p *RESTAPI) repair(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if req.Finding.Number == "" || req.Finding.Signature == "" {
-		writeError(w, http.StatusBadRequest, errors.New("finding: has no number or no signature: send one of /v1/check"))
+		writeError(
+			w,
+			http.StatusBadRequest,
+			errors.New("finding: has no number or no signature: send one of /v1/check"),
+		)
 		return
 	}
 	reply, err := p.checks().Repair(r.Context(), req)
@@ -278,7 +282,15 @@ func (p *RESTAPI) repair(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if reply.Done {
-		p.Log.Info("repaired by hand", "finding", reply.Finding.Number, "text", reply.Finding.Text, "change", reply.Change)
+		p.Log.Info(
+			"repaired by hand",
+			"finding",
+			reply.Finding.Number,
+			"text",
+			reply.Finding.Text,
+			"change",
+			reply.Change,
+		)
 	}
 	_ = writeJSON(w, http.StatusOK, reply)
 }

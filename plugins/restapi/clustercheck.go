@@ -72,11 +72,20 @@ func (v *ClusterViews) ClusterCheck(ctx context.Context) (c localapi.ClusterChec
 	switch age := v.Now().Sub(c.At); {
 	case age < -limit: // it would count as current for as long after the operator has ended
 		c.State = localapi.ClusterCheckOutdated
-		c.Problem = fmt.Sprintf("the last comparison, by operator %s, is from %s, which is %s ahead of this node's clock: set the clocks",
-			m.Instance, c.At.Format(time.RFC3339), -age.Round(time.Second))
+		c.Problem = fmt.Sprintf(
+			"the last comparison, by operator %s, is from %s, which is %s ahead of this node's clock: set the clocks",
+			m.Instance,
+			c.At.Format(time.RFC3339),
+			-age.Round(time.Second),
+		)
 	case age > limit:
 		c.State = localapi.ClusterCheckOutdated
-		c.Problem = fmt.Sprintf("the last comparison is from %s, by operator %s: %s", c.At.Format(time.RFC3339), m.Instance, startOperator)
+		c.Problem = fmt.Sprintf(
+			"the last comparison is from %s, by operator %s: %s",
+			c.At.Format(time.RFC3339),
+			m.Instance,
+			startOperator,
+		)
 	}
 	return c, nil
 }

@@ -79,7 +79,11 @@ func ledgerQuery(args url.Values) (q ledger.HistoryQuery, err error) {
 			return q, fmt.Errorf("history: limit %q is not a number above 0", s)
 		}
 		if q.Limit > historyMost {
-			return q, fmt.Errorf("history: limit %d is above %d: ask for further pages with before", q.Limit, historyMost)
+			return q, fmt.Errorf(
+				"history: limit %d is above %d: ask for further pages with before",
+				q.Limit,
+				historyMost,
+			)
 		}
 	}
 	return q, nil

@@ -49,8 +49,10 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 			Help: "CNI requests by command and CNI code, 0 being success."}, []string{"command", "code"}),
 		cniTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_cni_request_duration_seconds",
 			Help: "Time of a CNI request, the wait in the queue included.", Buckets: buckets}, []string{"command"}),
-		podEvent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cadastre_pod_events_total",
-			Help: "Warning events about refused pods: written, failed, or dropped because too many waited."}, []string{"outcome"}),
+		podEvent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cadastre_pod_events_total",
+			Help: "Warning events about refused pods: written, failed, or dropped because too many waited.",
+		}, []string{"outcome"}),
 	}
 	m.Registry.MustRegister(
 		m.events,

@@ -26,8 +26,12 @@ type reclaimCollector struct {
 }
 
 func reclaimsDesc() *prometheus.Desc {
-	return prometheus.NewDesc("cadastre_reclaims_total",
-		"Attachments whose reclaim has ended since the start, by outcome: reclaimed or undone.", []string{"outcome"}, nil)
+	return prometheus.NewDesc(
+		"cadastre_reclaims_total",
+		"Attachments whose reclaim has ended since the start, by outcome: reclaimed or undone.",
+		[]string{"outcome"},
+		nil,
+	)
 }
 
 func reclaimsPendingDesc() *prometheus.Desc {

@@ -197,7 +197,9 @@ func (m *machine) pod(command string, p pod) (stdout, stderr string, err error) 
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.user}
 	}
 	cmd.Stdin = strings.NewReader(fmt.Sprintf(
-		`{"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "ipam": {"type": "cadastre-cni", "socket": %q}}`, m.Socket()))
+		`{"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "ipam": {"type": "cadastre-cni", "socket": %q}}`,
+		m.Socket(),
+	))
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
@@ -336,7 +338,10 @@ func runExample(ts *testscript.TestScript, neg bool, args []string) {
 		case isFile && file == "":
 			file = strings.TrimSpace(name)
 		case strings.HasPrefix(code, "cadastre "):
-			commands = append(commands, strings.Fields(strings.ReplaceAll(code, "/run/cadastre/agent.sock", m.Socket())))
+			commands = append(
+				commands,
+				strings.Fields(strings.ReplaceAll(code, "/run/cadastre/agent.sock", m.Socket())),
+			)
 		case file != "":
 			text += code
 		}

@@ -56,8 +56,16 @@ func Main(m *testing.M) int {
 		defer os.RemoveAll(dir)
 		err = errors.Join(
 			os.Chmod(dir, 0o755), //nolint:gosec // another user runs the programs
-			stage.Build(context.Background(), root, dir,
-				"./cmd/cadastre-agent", "./cmd/cadastre-cni", "./cmd/cadastre", "./cmd/cadastre-docker-plugin", stage.BridgePlugin),
+			stage.Build(
+				context.Background(),
+				root,
+				dir,
+				"./cmd/cadastre-agent",
+				"./cmd/cadastre-cni",
+				"./cmd/cadastre",
+				"./cmd/cadastre-docker-plugin",
+				stage.BridgePlugin,
+			),
 			os.Setenv(binEnv, dir))
 	}
 	if err != nil {

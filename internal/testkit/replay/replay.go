@@ -59,7 +59,8 @@ func Agree(ctx context.Context, l *ledger.Ledger) error {
 	for _, s := range l.Stats() {
 		name := blockName(s.Pool, s.Block)
 		last, known := m.blocks[name]
-		if draining := last == ledger.BlockDraining; (known || complete) && draining != (s.State == ledger.Draining) || !known && complete {
+		if draining := last == ledger.BlockDraining; (known || complete) && draining != (s.State == ledger.Draining) ||
+			!known && complete {
 			return fmt.Errorf("block %s is %s, the history says %s", name, s.State, last)
 		}
 		delete(m.blocks, name)

@@ -58,7 +58,10 @@ func (t *scenario) atRandom(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.Step("Start, stop and kill containers, networks, agent and engine at random, and lose the database (CADASTRE_TEST_SEED=%d).", seed)
+	t.Step(
+		"Start, stop and kill containers, networks, agent and engine at random, and lose the database (CADASTRE_TEST_SEED=%d).",
+		seed,
+	)
 	if err := t.configure(quick); err != nil {
 		return err
 	}
