@@ -30,11 +30,13 @@ help: ## show this list
 build: ## build the programs into bin/
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
+	@ln -sf cadastre $(BIN)/kubectl-cadastre
 
 dist: ## what images are made of: static programs without symbols, and Docker's managed plugin, into bin/dist/
 	@mkdir -p $(BIN)/dist/plugin/rootfs/data $(BIN)/dist/plugin/rootfs/run/host
 	@touch $(BIN)/dist/plugin/rootfs/run/docker.sock
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(BIN)/dist/ $(addprefix ./cmd/,$(PROGRAMS)) ./docker/cni-installer
+	@ln -sf cadastre $(BIN)/dist/kubectl-cadastre
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(BIN)/dist/plugin/rootfs/ ./cmd/cadastre-docker-plugin
 	@cp docker/plugin/config.json $(BIN)/dist/plugin/
 
