@@ -37,7 +37,7 @@ func worldSteps() []worldStep {
 		{"a sandbox is lost", 5, (*machine).sandboxIsLost},
 		{"ADD is repeated", 6, (*machine).addIsRepeated},
 		{"ADD is abandoned", 5, (*machine).addIsAbandoned},
-		{"GC", 4, (*machine).gcRuns},
+		{"GC", 6, (*machine).gcRuns},
 		{"an address by hand", 3, (*machine).addressByHand},
 		{"a hand removes its address", 2, (*machine).handRemoves},
 		{"the agent is killed", 5, (*machine).agentIsKilled},
@@ -236,7 +236,13 @@ func (m *machine) addIsAbandoned() {
 	m.end(p, m.random.IntN(2) == 0)
 }
 
-func (m *machine) gcRuns() { m.g.Expect(m.gc()).To(Equal(Answered)) }
+// gcRuns sends a GC, often beside a pod that it does not list and that lives.
+func (m *machine) gcRuns() {
+	if m.random.IntN(4) > 0 {
+		m.sandboxIsLost()
+	}
+	m.g.Expect(m.gc()).To(Equal(Answered))
+}
 
 // addressByHand puts a free address of the block into a namespace, and waits until it is
 // quarantined, before which a pod may get it.

@@ -37,16 +37,7 @@ func (r *report) render() string {
 		"| attack | how often | held twice | leases lost | crashed | waited longer than stated |\n|---|--:|--:|--:|--:|--:|\n",
 	)
 	for _, x := range r.rows {
-		fmt.Fprintf(
-			&w,
-			"| %s | %s | %s | %s | %s | %s |\n",
-			x.What,
-			x.times(),
-			x.cell(attack.Twice),
-			x.cell(attack.Lost),
-			x.cell(attack.Crashed),
-			x.cell(attack.Late),
-		)
+		w.WriteString(x.line())
 	}
 	w.WriteString("\n\"–\": the tests of this attack do not look at it.\n")
 	r.exceptions(&w)
@@ -94,6 +85,19 @@ func (r *report) list(w *strings.Builder, title string, of func(*row) []verdict,
 	if len(lines) > 0 {
 		w.WriteString("\n**" + title + ":**\n\n" + strings.Join(lines, ""))
 	}
+}
+
+// line returns the row of the table.
+func (x *row) line() string {
+	return fmt.Sprintf(
+		"| %s | %s | %s | %s | %s | %s |\n",
+		x.What,
+		x.times(),
+		x.cell(attack.Twice),
+		x.cell(attack.Lost),
+		x.cell(attack.Crashed),
+		x.cell(attack.Late),
+	)
 }
 
 func (x *row) times() string {

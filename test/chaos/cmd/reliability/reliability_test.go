@@ -6,6 +6,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -72,7 +73,7 @@ func TestTheReport(t *testing.T) {
 {"kind":"wipe","test":"TestWipes/late","outcome":"skipped","count":1}
 {"kind":"flip","test":"TestFlips/local","outcome":"failed","count":2}
 {"kind":"clone","test":"TestClone","outcome":"began"}
-`}))
+`}), suites())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(r.line(attack.Kill)).To(Equal("| 1\u202f234 kills | 0 | 0 | 0 | 0 (20 s to serve) |\n"))
 	g.Expect(r.line(attack.Flip)).To(Equal("| 2 flips | **failed** | **failed** | **failed** | **failed** |\n"))
@@ -92,13 +93,44 @@ func TestTheReport(t *testing.T) {
 
 func TestASuiteThatDidNotEnd(t *testing.T) {
 	g := NewWithT(t)
-	r, err := readReport(left(t, map[string]string{"nodes": `{"Action":"run","Test":"TestAtRandom"}`}, nil))
+	r, err := readReport(left(t, map[string]string{"nodes": `{"Action":"run","Test":"TestAtRandom"}`}, nil), suites())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(r.problems()).To(MatchError(ContainSubstring("it did not run to its end")))
 }
 
 func TestAnUnknownKind(t *testing.T) {
 	g := NewWithT(t)
-	_, err := readReport(left(t, nil, map[string]string{"chaos": `{"kind":"locusts","test":"TestX","outcome":"passed"}`}))
+	_, err := readReport(left(t, nil, map[string]string{"chaos": `{"kind":"locusts","test":"TestX","outcome":"passed"}`}), suites())
 	g.Expect(err).To(MatchError(ContainSubstring(`unknown kind of attack "locusts"`)))
+}
+
+func TestTheRowOfOneAttack(t *testing.T) {
+	g := NewWithT(t)
+	doc := filepath.Join(t.TempDir(), "page.md")
+	page := func() string {
+		text, err := os.ReadFile(doc)
+		g.Expect(err).NotTo(HaveOccurred())
+		return string(text)
+	}
+	old := (&report{rows: []*row{{Attack: attackOf(attack.World), count: 180}, {Attack: attackOf(attack.Kill), count: 7}}}).render()
+	g.Expect(os.WriteFile(doc, []byte("<!-- results -->\n"+old+"<!-- /results -->\n"), 0o600)).To(Succeed())
+	for _, n := range []int64{1200, 1300} {
+		r := &report{rows: []*row{{Attack: attackOf(attack.Evidence), count: n}}}
+		g.Expect(r.publishRow(doc, attack.Evidence)).To(Succeed())
+		g.Expect(page()).To(And(ContainSubstring("| 180 steps |"), ContainSubstring("| 7 kills |"), ContainSubstring(thousands(n)+" steps")))
+		g.Expect(strings.Count(page(), attackOf(attack.Evidence).What)).To(Equal(1))
+		g.Expect(strings.Count(page(), "run of its own")).To(Equal(1))
+	}
+	failed := &report{rows: []*row{{Attack: attackOf(attack.Evidence), count: 1, failed: []verdict{{"TestWorlds", "lost"}}}}}
+	g.Expect(failed.publishRow(doc, attack.Evidence)).To(MatchError(ContainSubstring("lost")))
+	g.Expect(page()).To(ContainSubstring("**failed**"))
+}
+
+func attackOf(kind attack.Kind) attack.Attack {
+	for _, a := range attack.All() {
+		if a.Kind == kind {
+			return a
+		}
+	}
+	return attack.Attack{}
 }

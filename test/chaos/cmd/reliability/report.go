@@ -45,7 +45,7 @@ type report struct {
 }
 
 // readReport reads what runAll has left in a folder.
-func readReport(out string) (*report, error) {
+func readReport(out string, all []suite) (*report, error) {
 	r := &report{}
 	data, err := os.ReadFile(runFile(out))
 	if err != nil {
@@ -59,7 +59,7 @@ func readReport(out string) (*report, error) {
 		rows[a.Kind] = &row{Attack: a, except: map[string]int{}}
 		r.rows = append(r.rows, rows[a.Kind])
 	}
-	for _, s := range suites() {
+	for _, s := range all {
 		tries, err := os.ReadFile(s.tries(out))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err

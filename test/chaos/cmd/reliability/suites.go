@@ -38,6 +38,13 @@ func suites() []suite {
 	}
 }
 
+// alone returns the suites of the attacks that can be run without the others.
+func alone() map[attack.Kind]suite {
+	return map[attack.Kind]suite{
+		attack.Evidence: {"evidence", []string{"-run", "TestWorlds", "./test/chaos"}},
+	}
+}
+
 // command returns the arguments of go, as the page shows them.
 func (s suite) command() []string {
 	return append([]string{"test", "-json", "-count=1", "-timeout=5h"}, s.args...)
@@ -54,7 +61,7 @@ type circumstances struct {
 }
 
 // runAll runs each suite. A test that fails stops nothing: its report says so.
-func runAll(ctx context.Context, out string) error {
+func runAll(ctx context.Context, out string, all []suite) error {
 	c := circumstances{
 		Began:      time.Now(),
 		Go:         runtime.Version(),
@@ -69,7 +76,7 @@ func runAll(ctx context.Context, out string) error {
 	// a copy without history has none
 	commit, _ := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
 	c.Commit = strings.TrimSpace(string(commit))
-	for _, s := range suites() {
+	for _, s := range all {
 		if err := s.run(ctx, out); err != nil {
 			return err
 		}
