@@ -100,13 +100,21 @@ func rule(pool string) string {
 	return "the configuration of the network names it (CNI: ipam.pool)"
 }
 
+// pending says how a pending lease ends.
+func pending(l *ledger.Lease) string {
+	if l.Reclaiming() { // a round of the witnesses ends it, not its Expiry
+		return "its owner seems to be gone, and it is released unless that is undone (cadastre reclaim list)"
+	}
+	return fmt.Sprintf("it is released after %s unless it is confirmed", l.Expiry.After)
+}
+
 func (n *Node) answerHeld(t *Tree, held []*ledger.Lease) {
 	var texts []string
 	for _, l := range held {
 		text := fmt.Sprintf("%s of pool %s since %s", l.Addr, l.Pool, n.clock(l.Since))
 		if l.State == ledger.Pending {
 			text += ", pending"
-			t.because("%s is pending: it is released after %s unless it is confirmed", l.Addr, l.Expiry.After)
+			t.because("%s is pending: %s", l.Addr, pending(l))
 		}
 		texts = append(texts, text)
 	}
