@@ -61,7 +61,7 @@ func (n *Node) answerNow(t *Tree, a netip.Addr) {
 			t.fix(fmt.Sprintf("cadastre release --ip %s --quarantined", a),
 				"frees an address whose unknown user has ended")
 		case ledger.Pending:
-			text += fmt.Sprintf(", pending: it is released after %s unless it is confirmed", l.Expiry.After)
+			text += ", pending: " + pending(&l)
 		}
 		texts = append(texts, text)
 	}

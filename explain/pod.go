@@ -100,28 +100,28 @@ func rule(pool string) string {
 	return "the configuration of the network names it (CNI: ipam.pool)"
 }
 
+// pending says how a pending lease ends.
+func pending(l *ledger.Lease) string {
+	if l.Reclaiming() { // a round of the witnesses ends it, not its Expiry
+		return "its owner seems to be gone, and it is released unless that is undone (cadastre reclaim list)"
+	}
+	return fmt.Sprintf("it is released after %s unless it is confirmed", l.Expiry.After)
+}
+
 func (n *Node) answerHeld(t *Tree, held []*ledger.Lease) {
 	var texts []string
 	for _, l := range held {
 		text := fmt.Sprintf("%s of pool %s since %s", l.Addr, l.Pool, n.clock(l.Since))
 		if l.State == ledger.Pending {
 			text += ", pending"
-			n.pending(t, l)
+			t.because("%s is pending: %s", l.Addr, pending(l))
+			if l.Reclaiming() {
+				t.fix("cadastre reclaim undo "+l.Addr.String(), "keeps the address for the pod")
+			}
 		}
 		texts = append(texts, text)
 	}
 	t.Answer = "it has " + strings.Join(texts, ", and ")
-}
-
-// pending tells when a pending lease ends, and how to keep it.
-func (n *Node) pending(t *Tree, l *ledger.Lease) {
-	if !l.Reclaiming() {
-		t.because("%s is pending: it is released after %s unless it is confirmed", l.Addr, l.Expiry.After)
-		return
-	}
-	t.because("%s is being reclaimed, since its owner is gone: it is released after %s unless that is undone%s",
-		l.Addr, l.Expiry.After, because(l.Reason))
-	t.fix("cadastre reclaim undo "+l.Addr.String(), "keeps the address for the pod")
 }
 
 // lastFailure returns the newest ADD that failed, nil if there is none.

@@ -262,7 +262,10 @@ func (m *IPAM) DebugStatus() string {
 		}
 	}
 	for _, l := range m.leases() {
-		if l.State == ledger.Pending {
+		switch {
+		case l.Reclaiming(): // a round of the witnesses ends it, not its Expiry
+			fmt.Fprintf(&b, "pending %s: %q, whose owner seems to be gone\n", l.Addr, m.holder(&l))
+		case l.State == ledger.Pending:
 			fmt.Fprintf(
 				&b,
 				"pending %s: %q, for %s, until uptime %s\n",

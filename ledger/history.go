@@ -62,7 +62,7 @@ type HistoryEntry struct {
 	NetNS      string
 	Generation uint64
 	Since      time.Time     // of an end: the begin of the state that ended; otherwise zero
-	After      time.Duration // of Claimed and MadePending: the time to the expiry
+	After      time.Duration // of Claimed and MadePending: the time to the expiry; 0 for a reclaim
 	Event      uint64        // number of the event that staged the change; see EventName
 	EventName  string        // "": no event staged the change
 	Reason     string

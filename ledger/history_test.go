@@ -159,6 +159,13 @@ func TestHistoryNamesEveryChange(t *testing.T) {
 	g.Expect(end.Time).To(Equal(time.Unix(1000060, 0).UTC()))
 	g.Expect(end.NetNS).To(Equal("/var/run/netns/a"))
 	g.Expect(b.recorded(ledger.HistoryQuery{Before: end.Number})).To(Equal(want[:2]), "the next page")
+	all, err = b.History(ctx, ledger.HistoryQuery{ContainerID: "c2"})
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, e := range all {
+		if e.Action == ledger.MadePending {
+			g.Expect(e.After).To(BeZero(), "no time alone ends a reclaim")
+		}
+	}
 }
 
 func TestHistoryStaysWithinItsNumber(t *testing.T) {

@@ -248,7 +248,10 @@ func (l *Ledger) entryOf(c *change, now time.Time) *HistoryEntry {
 			return e
 		}
 		e := l.leaseEntry(MadePending, x, now)
-		e.Reason, e.After = c.reason, c.timer.After
+		e.Reason = c.reason
+		if c.timer.Token != ReclaimToken { // that one ends by a caller that asks witnesses
+			e.After = c.timer.After
+		}
 		return e
 	case granted:
 		return c.blockEntry(&l.history.entry, now)
