@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -256,17 +257,20 @@ func TestALateInformer(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.addNode(1, "a")
 		b.addID(9, "late", time.Now().Add(-time.Hour))
-		var down error
+		var down atomic.Bool
 		b.client.PrependReactor("get", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			if name := a.(clienttesting.GetAction).GetName(); down == nil && name == "late" {
+			if down.Load() {
+				return true, nil, errors.New("connection refused")
+			}
+			if name := a.(clienttesting.GetAction).GetName(); name == "late" {
 				return true, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
 			}
-			return down != nil, nil, down
+			return false, nil, nil
 		})
 		b.run("one")
 		advance(time.Minute)
 		b.Expect(b.findings()).To(BeEmpty())
-		down = errors.New("connection refused")
+		down.Store(true)
 		at := b.report().At
 		advance(10 * time.Minute)
 		b.Expect(time.Unix(0, b.report().At).Sub(time.Unix(0, at))).To(BeNumerically("<", time.Minute), "the report becomes old")
