@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -277,10 +278,11 @@ func TestAClockThatJumpsRemovesNoHistory(t *testing.T) {
 		g := NewWithT(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		m := journal.NewMemory()
-		began, jump := time.Now(), time.Duration(0)
+		began := time.Now()
+		var jump atomic.Int64 // of the clock
 		l, err := ledger.Open(ctx, m, ledger.Options{
 			BootID:  "b",
-			Now:     func() time.Time { return time.Now().Add(jump) },
+			Now:     func() time.Time { return time.Now().Add(time.Duration(jump.Load())) },
 			Uptime:  func() time.Duration { return time.Since(began) + time.Hour },
 			History: ledger.HistoryOptions{Reader: m, Age: 24 * time.Hour},
 		})
@@ -294,15 +296,15 @@ func TestAClockThatJumpsRemovesNoHistory(t *testing.T) {
 			}
 		}
 		claim(0, 10)
-		jump = -20 * 365 * 24 * time.Hour // a boot before the clock is set
+		jump.Store(int64(-20 * 365 * 24 * time.Hour)) // a boot before the clock is set
 		claim(10, 110)
-		jump = 0
+		jump.Store(0)
 		claim(110, 113)
 		done := make(chan error)
 		go func() { done <- l.Run(ctx) }()
 		time.Sleep(3 * time.Hour)
 		g.Expect(b.recorded(ledger.HistoryQuery{})).To(HaveLen(114), "the clock was behind for a time")
-		jump = 5 * 365 * 24 * time.Hour
+		jump.Store(int64(5 * 365 * 24 * time.Hour))
 		time.Sleep(3 * time.Hour)
 		g.Expect(b.recorded(ledger.HistoryQuery{})).To(HaveLen(114), "the clock has jumped ahead")
 		time.Sleep(20 * time.Hour)

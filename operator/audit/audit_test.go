@@ -262,8 +262,10 @@ func TestALateInformer(t *testing.T) {
 			if down.Load() {
 				return true, nil, errors.New("connection refused")
 			}
-			name := a.(clienttesting.GetAction).GetName()
-			return name == "late", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+			if name := a.(clienttesting.GetAction).GetName(); name == "late" {
+				return true, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+			}
+			return false, nil, nil
 		})
 		b.run("one")
 		advance(time.Minute)
