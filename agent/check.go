@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/cadastre/cadastre/ledger"
@@ -55,7 +56,11 @@ func (r repairs) Reclaim(ctx context.Context, l ledger.Lease, reason string) (st
 func (r repairs) Quarantine(ctx context.Context, pool string, f *findings.Finding) error {
 	a := f.Subject.Addr
 	key := ledger.Key{Network: ledger.WitnessNetwork, ContainerID: string(witness.Kernel), IfName: a.String()}
-	_, err := r.a.ledger.Quarantine(ctx, pool, a, key, "repair of "+f.Number+": "+f.Text)
+	fresh, err := r.a.ledger.Quarantine(ctx, pool, a, key, "repair of "+f.Number+": "+f.Text)
+	if err == nil && !fresh {
+		return fmt.Errorf("quarantine %s of pool %q: it is reserved or has a lease: want an address that a pod could get",
+			a, pool)
+	}
 	return err
 }
 

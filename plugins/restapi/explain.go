@@ -51,17 +51,17 @@ func subjectOf(args url.Values) (subject string, err error) {
 			continue
 		}
 		if subject != "" {
-			return "", fmt.Errorf("explain: %s and %s are given: want one of them", subject, name)
+			return "", fmt.Errorf("%s and %s are given: want one of them", subject, name)
 		}
 		subject = name
 	}
 	switch {
 	case subject == "":
-		return "", errors.New("explain: no subject is given: want pod, container, address, node or pool")
+		return "", errors.New("no subject is given: want pod, container, address, node or pool")
 	case subject != "node" && args.Get(subject) == "":
-		return "", fmt.Errorf("explain: %s is empty", subject)
+		return "", fmt.Errorf("%s is empty", subject)
 	case args.Has("at") && subject != "address":
-		return "", fmt.Errorf("explain: at=%s goes with address, not with %s", args.Get("at"), subject)
+		return "", fmt.Errorf("at=%s goes with address, not with %s", args.Get("at"), subject)
 	}
 	return subject, nil
 }
@@ -76,7 +76,7 @@ func (p *RESTAPI) tree(ctx context.Context, n *explain.Node, subject string, arg
 	case "pod":
 		namespace, pod, ok := strings.Cut(name, "/")
 		if !ok || namespace == "" || pod == "" {
-			return nil, badArgument("explain: pod %q is not of the form namespace/name", name)
+			return nil, badArgument("pod %q is not of the form namespace/name", name)
 		}
 		past, err := p.past(ctx, ledger.HistoryQuery{
 			Pod:   ledger.Pod{Namespace: namespace, Name: pod},
@@ -90,12 +90,12 @@ func (p *RESTAPI) tree(ctx context.Context, n *explain.Node, subject string, arg
 	case "address":
 		a, err := netip.ParseAddr(name)
 		if err != nil || a.Zone() != "" {
-			return nil, badArgument("explain: address %q is not an IP address", name)
+			return nil, badArgument("address %q is not an IP address", name)
 		}
 		at := time.Time{}
 		if s := args.Get("at"); s != "" {
 			if at, err = time.Parse(time.RFC3339Nano, s); err != nil {
-				return nil, badArgument("explain: at %q is not a time: write it as %s", s, time.RFC3339)
+				return nil, badArgument("at %q is not a time: write it as %s", s, time.RFC3339)
 			}
 		}
 		past, err := p.past(
@@ -111,7 +111,7 @@ func (p *RESTAPI) tree(ctx context.Context, n *explain.Node, subject string, arg
 		return nil, &localapi.StatusError{
 			Status: http.StatusNotFound,
 			Err: fmt.Errorf(
-				"explain: this is the agent of node %s, not of node %q: run \"kubectl cadastre explain node %s\"",
+				"this is the agent of node %s, not of node %q: run \"kubectl cadastre explain node %s\"",
 				n.Name,
 				name,
 				name,
@@ -176,7 +176,7 @@ func (p *RESTAPI) node(zone string) (*explain.Node, error) {
 	}
 	at, err := time.Parse("-07:00", zone)
 	if err != nil {
-		return nil, fmt.Errorf("explain: zone %q is not an offset from UTC: want one such as +02:00", zone)
+		return nil, fmt.Errorf("zone %q is not an offset from UTC: want one such as +02:00", zone)
 	}
 	n.Now = n.Now.In(at.Location())
 	return n, nil

@@ -238,7 +238,7 @@ func (m *maker) claimed(addrs []netip.Addr, key ledger.Key, s *witness.Sandbox, 
 // link has their address, and may exist if the views are not complete.
 func (m *maker) attachments() {
 	w := m.world
-	blind := w.Kernel == nil || w.Kernel.Hidden != "" ||
+	blind := w.Kernel == nil || w.Kernel.Hidden != "" || w.Kernel.Limits != "" ||
 		w.Runtime == nil && w.Report(witness.Runtime).State == witness.Missing
 	for _, x := range m.in.Attachments {
 		for _, a := range x.Addrs {

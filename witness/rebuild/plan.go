@@ -129,6 +129,9 @@ func (m *maker) witnesses() {
 	if w.Kernel != nil && w.Kernel.Hidden != "" {
 		m.missing("kernel: network namespaces are hidden: %s", w.Kernel.Hidden)
 	}
+	if w.Kernel != nil && w.Kernel.Limits != "" {
+		m.missing("kernel: %s", w.Kernel.Limits)
+	}
 }
 
 func (m *maker) missing(format string, args ...any) {

@@ -90,6 +90,8 @@ func TestMake(t *testing.T) {
 	reused.ID, reused.Ready = "0", false
 	hidden := kernelView()
 	hidden.Hidden = "process 7: permission denied"
+	limited := kernelView()
+	limited.Limits = "the processes of the host are not visible"
 	engine := &witness.EngineView{Networks: []witness.EngineNetwork{{
 		ID: "n", Name: "web", IPAMDriver: "cadastre",
 		Pools:     []witness.EnginePool{{Subnet: netip.MustParsePrefix("10.1.5.64/26"), Gateway: addr("10.1.5.65"), Aux: map[string]netip.Addr{"router": addr("10.1.5.66")}}},
@@ -178,6 +180,10 @@ func TestMake(t *testing.T) {
 		},
 		"a CNI result, and namespaces are hidden": {
 			kernel: hidden, runtime: runtimeView(), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/cached-a", "missing"},
+		},
+		"a CNI result, and namespaces are hidden, or cannot be known": {
+			kernel: limited, runtime: runtimeView(), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/cached-a", "missing"},
 		},
 		"Docker's addresses": {
