@@ -65,7 +65,10 @@ func aloneBegin(kind attack.Kind) string {
 
 // ranAlone describes the circumstances of a run of one attack.
 func (r *report) ranAlone(kind attack.Kind) string {
-	return fmt.Sprintf("%s, on %s, of commit %s, in %s, with %s.\n", aloneBegin(kind), r.Began.UTC().Format(time.DateOnly),
+	return fmt.Sprintf(
+		"%s, on %s, of commit %s, in %s, with %s.\n",
+		aloneBegin(kind),
+		r.Began.UTC().Format(time.DateOnly),
 		cmp.Or(r.Commit, "unknown"), r.Ended.Sub(r.Began).Round(time.Second),
 		cmp.Or(strings.Join(r.Settings, " "), "default sizes"))
 }
