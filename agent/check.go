@@ -58,8 +58,11 @@ func (r repairs) Quarantine(ctx context.Context, pool string, f *findings.Findin
 	key := ledger.Key{Network: ledger.WitnessNetwork, ContainerID: string(witness.Kernel), IfName: a.String()}
 	fresh, err := r.a.ledger.Quarantine(ctx, pool, a, key, "repair of "+f.Number+": "+f.Text)
 	if err == nil && !fresh {
-		return fmt.Errorf("quarantine %s of pool %q: it is reserved or has a lease: want an address that a pod could get",
-			a, pool)
+		return fmt.Errorf(
+			"quarantine %s of pool %q: it is reserved or has a lease: want an address that a pod could get",
+			a,
+			pool,
+		)
 	}
 	return err
 }

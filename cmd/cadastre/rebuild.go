@@ -76,7 +76,12 @@ before a person who knows that nothing else is in use has run cadastre accept.`,
 	flags.StringVar(&f.results, "cni-results", "/var/lib/cni/results", "`DIRECTORY` of the CNI results")
 	flags.StringArrayVar(&f.netns, "netns", nil,
 		"`DIRECTORY` of files of network namespaces; may be repeated (default: those of the configuration)")
-	flags.BoolVar(&f.processes, "processes", true, "also read the network namespaces of processes; without them you vouch that no process holds another one")
+	flags.BoolVar(
+		&f.processes,
+		"processes",
+		true,
+		"also read the network namespaces of processes; without them you vouch that no process holds another one",
+	)
 	flags.StringVar(&f.runtime, "runtime", "",
 		"CRI `SOCKET`, such as unix:///run/containerd/containerd.sock; auto; none (default: that of the configuration)")
 	flags.StringVar(&f.engine, "engine", "",
