@@ -80,13 +80,8 @@ func (a *assembly) claimsChanged() {
 	if err == nil || errors.Is(err, controller.ErrClosedController) {
 		return
 	}
-	a.log.Warn(
-		"the event loop did not take a change of this node's claims; trying again",
-		"error",
-		err,
-		"wait",
-		fullQueueRetry,
-	)
+	a.log.Warn("the event loop did not take a change of this node's claims; trying again",
+		"error", err, "wait", fullQueueRetry)
 	time.AfterFunc(fullQueueRetry, a.claimsChanged)
 }
 

@@ -83,11 +83,8 @@ func (w *conditionWriter) run(ctx context.Context) error {
 		case <-time.After(w.a.conf.Cadastre.NodeIDs.Refresh):
 		}
 		if err := w.write(ctx); err != nil && ctx.Err() == nil {
-			w.a.log.Warn(
-				"the Node object does not show the claims and the configuration of this node; trying again",
-				"error",
-				err,
-			)
+			w.a.log.Warn("the Node object does not show the claims and the configuration of this node; trying again",
+				"error", err)
 		}
 	}
 }

@@ -44,21 +44,9 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 			cancel() // all parts end together
 		})
 	}
-	a.log.Info(
-		"the agent starts",
-		"node",
-		a.node.Name,
-		"nodeID",
-		a.idClaimer.ID(),
-		"instance",
-		a.instance,
-		"version",
-		version,
-		"stateDir",
-		a.node.StateDir,
-		"socket",
-		a.socket(),
-	)
+	a.log.Info("the agent starts",
+		"node", a.node.Name, "nodeID", a.idClaimer.ID(), "instance", a.instance, "version", version,
+		"stateDir", a.node.StateDir, "socket", a.socket())
 	if n := a.ledger.Rebooted(); n > 0 {
 		a.log.Info("the machine was booted: leases of its sandboxes have ended", "count", n)
 	}

@@ -241,17 +241,8 @@ func (r *run) refuse(all []refusal) {
 	}
 	own := ValueErrors{}
 	for _, x := range all {
-		r.c.deps.Log.Error(
-			"a value from outside is refused",
-			"event",
-			r.rec.Name,
-			"seq",
-			r.rec.SeqNum,
-			"key",
-			x.key,
-			"error",
-			x.err,
-		)
+		r.c.deps.Log.Error("a value from outside is refused",
+			"event", r.rec.Name, "seq", r.rec.SeqNum, "key", x.key, "error", x.err)
 		r.rec.Refused = append(r.rec.Refused, x.key+": "+x.err.Error())
 		if r.brought(x) {
 			own[x.key] = errors.Join(own[x.key], x.err)

@@ -136,15 +136,8 @@ func (c *Controller) bark(w *watchdog) {
 	c.status.Stuck = c.status.Stuck || rec != nil
 	c.status.mu.Unlock()
 	if rec != nil {
-		c.deps.Log.Error(
-			"event takes longer than its deadline",
-			"event",
-			rec.Name,
-			"seq",
-			rec.SeqNum,
-			"deadline",
-			c.cfg.EventTimeout,
-		)
+		c.deps.Log.Error("event takes longer than its deadline",
+			"event", rec.Name, "seq", rec.SeqNum, "deadline", c.cfg.EventTimeout)
 	}
 }
 
@@ -421,19 +414,9 @@ func (r *run) end(err error) {
 		}
 		c.deps.Log.Log(context.Background(), level, "event failed", "event", rec.Name, "seq", rec.SeqNum, "error", err)
 	case c.deps.Log.Enabled(context.Background(), slog.LevelDebug):
-		c.deps.Log.Debug(
-			"event processed",
-			"event",
-			rec.Name,
-			"seq",
-			rec.SeqNum,
-			"took",
-			rec.ProcessingEnd.Sub(rec.ProcessingStart),
-			"description",
-			strings.ReplaceAll(rec.Description, "\n", " "),
-			"note",
-			rec.Note,
-		)
+		c.deps.Log.Debug("event processed",
+			"event", rec.Name, "seq", rec.SeqNum, "took", rec.ProcessingEnd.Sub(rec.ProcessingStart),
+			"description", strings.ReplaceAll(rec.Description, "\n", " "), "note", rec.Note)
 	}
 	if r.txn != nil {
 		for _, ev := range r.txn.followUps {

@@ -103,15 +103,8 @@ func (r *run) findings() {
 		return
 	}
 	r.rec.Verification = found
-	r.c.deps.Log.Error(
-		"a resync has come to another state than the events before it",
-		"seq",
-		r.rec.SeqNum,
-		"after",
-		r.rec.FollowUpTo,
-		"found",
-		found,
-	)
+	r.c.deps.Log.Error("a resync has come to another state than the events before it",
+		"seq", r.rec.SeqNum, "after", r.rec.FollowUpTo, "found", found)
 	r.c.setStatus(func(s *Status) { s.VerificationFailures++ })
 }
 

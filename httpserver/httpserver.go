@@ -122,11 +122,8 @@ func (s *Server) Serve(ctx context.Context) error {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
 		if err := s.http.Shutdown(end); err != nil {
-			s.log.Warn(
-				"connections are closed before their requests have ended: the program ends",
-				"listener",
-				s.listener.Addr(),
-			)
+			s.log.Warn("connections are closed before their requests have ended: the program ends",
+				"listener", s.listener.Addr())
 			stopped <- s.http.Close()
 			return
 		}

@@ -178,15 +178,8 @@ func (m *IPAM) readCIDRs(f ledger.Family, set *NetResourceSet) listing {
 		p = p.Masked()
 		switch {
 		case err != nil:
-			m.log.Error(
-				"a pod CIDR of the NetResourceSet cannot be parsed",
-				"name",
-				set.Name,
-				"cidr",
-				text,
-				"error",
-				err,
-			)
+			m.log.Error("a pod CIDR of the NetResourceSet cannot be parsed",
+				"name", set.Name, "cidr", text, "error", err)
 		case ledger.FamilyOf(p.Addr()) != f:
 		case slices.ContainsFunc(l.cidrs, p.Overlaps):
 			m.log.Error("a pod CIDR of the NetResourceSet overlaps an earlier one", "name", set.Name, "cidr", text)

@@ -81,13 +81,8 @@ func (m *IPAM) readPoolIPs(set *NetResourceSet) poolIPs {
 			m.log.Error("a text in the pool of the NetResourceSet is not an address", "name", set.Name, "text", text)
 		case m.allocatorOf(ledger.FamilyOf(a)) == nil:
 		case m.named == vpcENI && !about.Subnet.IsValid():
-			m.log.Error(
-				"an address of the NetResourceSet has no subnet: it is not allocated",
-				"name",
-				set.Name,
-				"address",
-				text,
-			)
+			m.log.Error("an address of the NetResourceSet has no subnet: it is not allocated",
+				"name", set.Name, "address", text)
 			ips.about[a] = about
 		default:
 			ips.about[a], ips.allocatable[a] = about, true

@@ -152,17 +152,8 @@ func (l *Ledger) expirePendingOf(p *pool, now time.Duration) {
 		}
 		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
 		l.expired++
-		l.opt.Log.Info(
-			"pending lease was not confirmed in time: it is released",
-			"pool",
-			p.Name,
-			"address",
-			x.addr,
-			"key",
-			x.key,
-			"after",
-			t.After,
-		)
+		l.opt.Log.Info("pending lease was not confirmed in time: it is released",
+			"pool", p.Name, "address", x.addr, "key", x.key, "after", t.After)
 		l.sweep(x.block)
 		l.wakeRun()
 	}

@@ -54,11 +54,8 @@ func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
 		m.CoolingSinceUptime, m.BootId = int64(x.cooled), l.opt.BootID
 	}
 	if t := x.timer; t != nil {
-		m.ExpiryToken, m.ExpiresAfter, m.PendingSinceUptime, m.BootId = t.Token, int64(
-			t.After,
-		), int64(
-			t.at-t.After,
-		), l.opt.BootID
+		m.ExpiryToken, m.BootId = t.Token, l.opt.BootID
+		m.ExpiresAfter, m.PendingSinceUptime = int64(t.After), int64(t.at-t.After)
 	}
 	if e, ok := x.block.pool.excluded[x.addr]; ok {
 		e.write(m)
@@ -158,15 +155,8 @@ func (l *Ledger) load(ctx context.Context) error {
 			if err := proto.Unmarshal(r.Value, m); err != nil {
 				return fmt.Errorf("lease record %q: %w", r.Key, err)
 			}
-			m.Pool, m.Network, m.IfName, m.PodNamespace = intern(
-				m.Pool,
-			), intern(
-				m.Network,
-			), intern(
-				m.IfName,
-			), intern(
-				m.PodNamespace,
-			)
+			m.Pool, m.Network = intern(m.Pool), intern(m.Network)
+			m.IfName, m.PodNamespace = intern(m.IfName), intern(m.PodNamespace)
 			leases = append(leases, m)
 			return nil
 		}

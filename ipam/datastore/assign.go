@@ -189,14 +189,7 @@ func (ds *DataStore) removeUnused(a netip.Addr) {
 		return
 	}
 	if err := ds.remove(b, nil); err != nil {
-		ds.opt.Log.Error(
-			"an unused block of the other mode could not be removed",
-			"interface",
-			b.of.of.ID,
-			"block",
-			b.prefix,
-			"error",
-			err,
-		)
+		ds.opt.Log.Error("an unused block of the other mode could not be removed",
+			"interface", b.of.of.ID, "block", b.prefix, "error", err)
 	}
 }

@@ -72,11 +72,8 @@ func (ds *DataStore) restore() error {
 		)
 	}
 	if c, ok := ds.opt.Checkpoint.(interface{ Recovered() string }); ok && c.Recovered() != "" {
-		ds.opt.Log.Error(
-			"the checkpoint is damaged: restored the previous one, which has all its entries",
-			"damage",
-			c.Recovered(),
-		)
+		ds.opt.Log.Error("the checkpoint is damaged: restored the previous one, which has all its entries",
+			"damage", c.Recovered())
 	}
 	entries, err := ds.examine(data)
 	if err != nil {
@@ -132,15 +129,8 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 		case !cools:
 			owners[e.IPAMKey] = true
 			if x.cools = rebooted || links.lacks(e.Metadata); x.cools {
-				ds.opt.Log.Info(
-					"a pod has ended: its address cools",
-					"address",
-					a,
-					"key",
-					e.IPAMKey,
-					"rebooted",
-					rebooted,
-				)
+				ds.opt.Log.Info("a pod has ended: its address cools",
+					"address", a, "key", e.IPAMKey, "rebooted", rebooted)
 			}
 		}
 		if x.cools && now-x.since >= ds.opt.CoolDown {

@@ -96,12 +96,7 @@ func (s *Store) reset(h *pb.ResponseHeader, why error) error {
 	for w := range s.watches {
 		w.stop(ending{why})
 	}
-	s.log.Warn(
-		"etcd has another past than the one that was known: all watches end",
-		"endpoints",
-		s.cfg.Endpoints,
-		"reason",
-		why,
-	)
+	s.log.Warn("etcd has another past than the one that was known: all watches end",
+		"endpoints", s.cfg.Endpoints, "reason", why)
 	return why
 }

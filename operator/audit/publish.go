@@ -137,15 +137,8 @@ func (a *Auditor) announce(ctx context.Context, state findings.ClusterState, con
 			break
 		}
 		a.announced[f.Signature] = true
-		a.deps.Log.Warn(
-			"the objects of the cluster contradict each other",
-			"finding",
-			f.Number,
-			"name",
-			f.Name,
-			"text",
-			f.Text,
-		)
+		a.deps.Log.Warn("the objects of the cluster contradict each other",
+			"finding", f.Number, "name", f.Name, "text", f.Text)
 	}
 	for signature := range a.announced {
 		if !present[signature] {

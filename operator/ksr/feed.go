@@ -61,13 +61,8 @@ func (f *feed) set(state kindState, err error) {
 		f.r.log.Info("a kind of object is not reflected, looking for it again",
 			"resource", f.kind.gvr.String(), "every", f.r.settings.lookAgain, "reason", err)
 	case err != nil:
-		f.r.log.Warn(
-			"objects of the API server cannot be read, trying again",
-			"resource",
-			f.kind.gvr.String(),
-			"error",
-			err,
-		)
+		f.r.log.Warn("objects of the API server cannot be read, trying again",
+			"resource", f.kind.gvr.String(), "error", err)
 	}
 	if !affectsStore {
 		return

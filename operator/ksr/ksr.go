@@ -279,13 +279,8 @@ func (r *Reflector) reflect(ctx context.Context) error {
 		}
 		failures++
 		wait := r.backoff.After(failures)
-		r.log.Warn(
-			"the cluster store is not up to date, trying again",
-			"in",
-			wait.Round(time.Millisecond),
-			"error",
-			err,
-		)
+		r.log.Warn("the cluster store is not up to date, trying again",
+			"in", wait.Round(time.Millisecond), "error", err)
 		if runner.Wait(ctx, wait) != nil {
 			return nil //nolint:nilerr // the context has ended
 		}

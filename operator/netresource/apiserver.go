@@ -79,11 +79,7 @@ func (c *Client) complete(ctx context.Context, m *NetResourceSetManager) error {
 		case err != nil && ctx.Err() == nil:
 			m.config.Log.Warn(
 				"not all NetResourceSets are known to have been read, trying again; nothing is changed until then",
-				"in",
-				m.config.RetryInterval,
-				"error",
-				err,
-			)
+				"in", m.config.RetryInterval, "error", err)
 		case err == nil && missing == "":
 			return nil
 		}

@@ -139,17 +139,8 @@ func guarded[T any](ctx context.Context, c *calls, r request[T]) (value T, err e
 	done := false
 	defer func() {
 		if p := recover(); p != nil || !done {
-			c.log.Error(
-				"the provider has panicked",
-				"operation",
-				r.name,
-				"node",
-				r.node,
-				"panic",
-				p,
-				"stack",
-				string(debug.Stack()),
-			)
+			c.log.Error("the provider has panicked",
+				"operation", r.name, "node", r.node, "panic", p, "stack", string(debug.Stack()))
 			err = fmt.Errorf("call %s: %w: %v", r.operation, ErrPanicked, p)
 		}
 	}()
@@ -248,13 +239,8 @@ func (c *calls) isOverdue(what operation, x *call) {
 	if _, under := c.all[x]; under {
 		x.overdue = true
 		c.count(what.name, 1)
-		c.log.Warn(
-			"a call of the provider is past its deadline: other nodes go on, and its outcome is read back",
-			"operation",
-			what.name,
-			"node",
-			what.node,
-		)
+		c.log.Warn("a call of the provider is past its deadline: other nodes go on, and its outcome is read back",
+			"operation", what.name, "node", what.node)
 	}
 }
 

@@ -52,13 +52,8 @@ func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) e
 		work.Go(func() {
 			for orphans := (&Orphans{}); runner.Wait(ctx, s.Every) == nil; {
 				if err := s.pass(ctx, orphans, nodes.GetStore()); err != nil && ctx.Err() == nil {
-					s.Log.Warn(
-						"not all NetResourceSets of nodes that are gone are deleted, trying again",
-						"in",
-						s.Every,
-						"error",
-						err,
-					)
+					s.Log.Warn("not all NetResourceSets of nodes that are gone are deleted, trying again",
+						"in", s.Every, "error", err)
 				}
 			}
 		})

@@ -58,13 +58,8 @@ func (n *NetResource) writeTerm(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		n.log.Warn(
-			"the NetResourceSet cannot be taken over yet, trying again; nothing is changed until then",
-			"in",
-			c.RetryInterval,
-			"error",
-			err,
-		)
+		n.log.Warn("the NetResourceSet cannot be taken over yet, trying again; nothing is changed until then",
+			"in", c.RetryInterval, "error", err)
 		if runner.Wait(ctx, c.RetryInterval) != nil {
 			return
 		}

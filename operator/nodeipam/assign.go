@@ -226,15 +226,8 @@ func (a *Allocator) patchSpec(ctx context.Context, node *v1.Node, blocks []netip
 // published records the node as it is after a patch.
 func (a *Allocator) published(ctx context.Context, live *v1.Node, blocks []netip.Prefix) error {
 	if have, _ := podCIDRsOf(live); !slices.Equal(have, blocks) {
-		a.log.Warn(
-			"another process has written the podCIDRs of a node",
-			"node",
-			live.Name,
-			"has",
-			joined(have),
-			"offered",
-			joined(blocks),
-		)
+		a.log.Warn("another process has written the podCIDRs of a node",
+			"node", live.Name, "has", joined(have), "offered", joined(blocks))
 	} else {
 		a.log.Info("node has its CIDRs", "node", live.Name, "cidrs", joined(blocks))
 	}

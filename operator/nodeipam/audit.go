@@ -52,17 +52,8 @@ func (a *Allocator) warnOfFullness() {
 	for _, r := range a.assigned.stat().Ranges {
 		percent := fullness(r)
 		if percent > a.warned[r.Prefix] {
-			a.log.Warn(
-				"cluster CIDR is nearly full",
-				"range",
-				r.Prefix,
-				"used",
-				r.Used,
-				"of",
-				r.Capacity,
-				"percent",
-				percent,
-			)
+			a.log.Warn("cluster CIDR is nearly full",
+				"range", r.Prefix, "used", r.Used, "of", r.Capacity, "percent", percent)
 		}
 		a.warned[r.Prefix] = percent
 	}

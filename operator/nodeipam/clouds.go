@@ -94,15 +94,8 @@ func (d cloudBase) oneOfEach(node *v1.Node, all []netip.Prefix) (some []netip.Pr
 		}
 	}
 	if len(some) < len(all) {
-		d.log.Warn(
-			"a machine has more aliases than a node can have podCIDRs",
-			"node",
-			node.Name,
-			"aliases",
-			joined(all),
-			"taken",
-			joined(some),
-		)
+		d.log.Warn("a machine has more aliases than a node can have podCIDRs",
+			"node", node.Name, "aliases", joined(all), "taken", joined(some))
 	}
 	return some
 }

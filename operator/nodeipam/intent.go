@@ -79,15 +79,8 @@ func (a *Allocator) occupyIntents(nodes []v1.Node) {
 			continue
 		}
 		if err := a.checkOffer(ownerOf(node), intent); err != nil {
-			a.log.Warn(
-				"what a node is about to get is not an offer of this operator, and is not respected",
-				"node",
-				node.Name,
-				"annotation",
-				IntentAnnotation,
-				"err",
-				err,
-			)
+			a.log.Warn("what a node is about to get is not an offer of this operator, and is not respected",
+				"node", node.Name, "annotation", IntentAnnotation, "err", err)
 			continue
 		}
 		offers[ownerOf(node)] = intent

@@ -71,25 +71,9 @@ func (a *Allocator) logCapacity() {
 	stat := a.assigned.stat()
 	capacity, free := map[int]uint64{}, map[int]uint64{}
 	for _, r := range stat.Ranges {
-		a.log.Info(
-			"cluster CIDR",
-			"range",
-			r.Prefix,
-			"pool",
-			r.Pool,
-			"blocks",
-			r.Capacity,
-			"size",
-			fmt.Sprintf("/%d", r.Bits),
-			"used",
-			r.Used,
-			"free",
-			r.Free(),
-			"cooling",
-			r.Cooling,
-			"draining",
-			r.Draining,
-		)
+		a.log.Info("cluster CIDR",
+			"range", r.Prefix, "pool", r.Pool, "blocks", r.Capacity, "size", fmt.Sprintf("/%d", r.Bits),
+			"used", r.Used, "free", r.Free(), "cooling", r.Cooling, "draining", r.Draining)
 		capacity[r.Pool] += r.Capacity
 		if !r.Draining {
 			free[r.Pool] += r.Free()

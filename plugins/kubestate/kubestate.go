@@ -235,13 +235,8 @@ func (s *Source) Run(ctx context.Context) error {
 		if !since.IsZero() {
 			wait = max(wait, s.spread())
 		}
-		s.deps.Log.Warn(
-			"the cluster's state cannot be followed, trying again",
-			"in",
-			wait.Round(time.Millisecond),
-			"error",
-			err,
-		)
+		s.deps.Log.Warn("the cluster's state cannot be followed, trying again",
+			"in", wait.Round(time.Millisecond), "error", err)
 		select {
 		case <-time.After(wait):
 		case d := <-s.demands:

@@ -311,13 +311,8 @@ func (k *IDClaimer) claim(ctx context.Context, want Held) (Held, error) {
 	who := k.deps.Identity
 	who.twins = k.twins
 	if k.inUse() && who.Pinned != 0 && who.Pinned != want.ID {
-		k.deps.Log.Warn(
-			"cadastre.nodeID asks for another node ID, which the next start will claim",
-			"nodeID",
-			want.ID,
-			"asked for",
-			who.Pinned,
-		)
+		k.deps.Log.Warn("cadastre.nodeID asks for another node ID, which the next start will claim",
+			"nodeID", want.ID, "asked for", who.Pinned)
 		who.Pinned = 0 // or what is in use here would be released
 	}
 	if want.ID == 0 {
@@ -329,9 +324,7 @@ func (k *IDClaimer) claim(ctx context.Context, want Held) (Held, error) {
 	if errors.Is(err, ErrIDTaken) && who.Pinned == 0 && !k.inUse() && !k.deps.Leases.InUse() {
 		k.deps.Log.Warn(
 			"the node ID that this node remembers is taken, and nothing here depends on it: claiming another one",
-			"error",
-			err,
-		)
+			"error", err)
 		held, err = Claim(ctx, k.deps.Store, who, Held{}, k.deps.Now())
 	}
 	return held, err
@@ -347,11 +340,8 @@ func (k *IDClaimer) waitForNodes(ctx context.Context) error {
 	if err != nil || len(kvs) > 0 {
 		return err
 	}
-	k.deps.Log.Info(
-		"the cluster store has no node: it is new, or was wiped; waiting for nodes that know more",
-		"wait",
-		k.deps.FirstWait,
-	)
+	k.deps.Log.Info("the cluster store has no node: it is new, or was wiped; waiting for nodes that know more",
+		"wait", k.deps.FirstWait)
 	select {
 	case <-time.After(k.deps.FirstWait):
 		return nil

@@ -95,13 +95,8 @@ func (k *IDClaimer) announce(held Held, problem string) {
 	if problem == "" {
 		k.deps.Log.Info("the node ID is this node's again", "nodeID", held.ID, "generation", held.Generation)
 	} else {
-		k.deps.Log.Error(
-			"this node's ID is in doubt: no new address is allocated, existing leases stay",
-			"nodeID",
-			held.ID,
-			"problem",
-			problem,
-		)
+		k.deps.Log.Error("this node's ID is in doubt: no new address is allocated, existing leases stay",
+			"nodeID", held.ID, "problem", problem)
 	}
 	err := k.deps.EventLoop.PushEvent(&NodeIDChange{Held: held, Problem: problem})
 	if err != nil && !errors.Is(err, controller.ErrClosedController) {

@@ -27,13 +27,8 @@ func (p *PodManager) Recover(ctx context.Context) error {
 			p.Log.Error("a file among the DELs that wait is refused, and stays", "reason", r.Err, "error", err)
 			continue
 		}
-		p.Log.Error(
-			"a file among the DELs that wait is refused: find out its origin, then remove it",
-			"reason",
-			r.Err,
-			"setAside",
-			aside,
-		)
+		p.Log.Error("a file among the DELs that wait is refused: find out its origin, then remove it",
+			"reason", r.Err, "setAside", aside)
 	}
 	for _, in := range intents {
 		if err := p.applyIntent(ctx, in); err != nil {

@@ -282,15 +282,8 @@ func (p *RESTAPI) repair(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if reply.Done {
-		p.Log.Info(
-			"repaired by hand",
-			"finding",
-			reply.Finding.Number,
-			"text",
-			reply.Finding.Text,
-			"change",
-			reply.Change,
-		)
+		p.Log.Info("repaired by hand",
+			"finding", reply.Finding.Number, "text", reply.Finding.Text, "change", reply.Change)
 	}
 	_ = writeJSON(w, http.StatusOK, reply)
 }

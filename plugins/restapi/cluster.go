@@ -72,13 +72,9 @@ func (p *RESTAPI) apply(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	result, err := p.Cluster.Apply(r.Context(), []byte(req.File), req.DryRun)
-	result.Problems, result.Blocks, result.Moves = present(
-		result.Problems,
-	), present(
-		result.Blocks,
-	), present(
-		result.Moves,
-	)
+	result.Problems = present(result.Problems)
+	result.Blocks = present(result.Blocks)
+	result.Moves = present(result.Moves)
 	switch {
 	case err != nil:
 		_ = writeJSON(

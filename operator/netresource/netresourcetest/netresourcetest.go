@@ -178,13 +178,8 @@ func (s *stage) take(ctx context.Context, ops netresource.NetResourceOperations,
 	}
 	if room > 0 {
 		a.MaxIPsToAllocate = min(room, want)
-		a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6 = min(
-			a.AvailableForAllocationIPv4,
-			a.MaxIPsToAllocate,
-		), min(
-			a.AvailableForAllocationIPv6,
-			a.MaxIPsToAllocate,
-		)
+		a.AvailableForAllocationIPv4 = min(a.AvailableForAllocationIPv4, a.MaxIPsToAllocate)
+		a.AvailableForAllocationIPv6 = min(a.AvailableForAllocationIPv6, a.MaxIPsToAllocate)
 		return ops.AllocateIPs(ctx, a)
 	}
 	a.MaxIPsToAllocate = want

@@ -393,15 +393,8 @@ func (c *Claimer) report(t Target, s Standing) {
 		c.deps.Log.Info("this node holds a claim", "network", t.Network, "prefix", t.Prefix)
 		return
 	}
-	c.deps.Log.Warn(
-		"this node waits for a claim and allocates nothing from it",
-		"network",
-		t.Network,
-		"prefix",
-		t.Prefix,
-		"reason",
-		s.Blocker.String(),
-	)
+	c.deps.Log.Warn("this node waits for a claim and allocates nothing from it",
+		"network", t.Network, "prefix", t.Prefix, "reason", s.Blocker.String())
 }
 
 // giveBack ends the claims of this node's name that are neither wanted nor in use.
