@@ -297,7 +297,7 @@ func (p *Plugin) Undo(ctx context.Context, a netip.Addr, pool string) ([]ledger.
 		if l.Addr != a || pool != "" && l.Pool != pool || !l.Reclaiming() {
 			continue
 		}
-		sel := ledger.Selector{Key: l.Key, Generation: l.Generation, Reason: "undone by hand"}
+		sel := ledger.Selector{Key: l.Key, Generation: l.Generation, Reason: undoneByHand}
 		if err := p.Ledger.StopExpiry(ctx, sel, ledger.ReclaimToken); err != nil {
 			return undone, fmt.Errorf("undo the reclaim of %s: %w", a, err)
 		}
@@ -306,7 +306,7 @@ func (p *Plugin) Undo(ctx context.Context, a netip.Addr, pool string) ([]ledger.
 		if len(of.Leases) == 0 {
 			of.Leases = []ledger.Lease{l}
 		}
-		p.end(&of, OutcomeUndone, "undone by hand; "+l.Reason)
+		p.end(&of, OutcomeUndone, undoneByHand+"; "+l.Reason)
 		p.Log.Info("a reclaim is undone by hand", attributes(&of)...)
 		undone = append(undone, of.Leases...)
 	}

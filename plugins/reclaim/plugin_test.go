@@ -89,6 +89,7 @@ func (n *node) start() {
 	var err error
 	n.ledger, err = ledger.Open(context.Background(), n.memory, ledger.Options{
 		Now: func() time.Time { return n.wall }, Uptime: func() time.Duration { return n.uptime }, BootID: n.boot,
+		History: ledger.HistoryOptions{Reader: n.memory},
 	})
 	n.g.Expect(err).NotTo(HaveOccurred())
 	st := n.ledger.Begin()
@@ -202,6 +203,27 @@ func TestAPendingReclaimEnds(t *testing.T) {
 			n.g.Expect(n.ledger.Check(t.Context())).To(BeEmpty())
 		})
 	}
+}
+
+// A person has undone a reclaim: a restart of the agent does not forget that, and a later
+// claim of the same key is reclaimed again.
+func TestARestartKeepsWhatWasUndoneByHand(t *testing.T) {
+	n := newNode(t)
+	undone, other := n.add("c1"), n.add("c2")
+	n.rounds(80 * time.Second)
+	_, err := n.Undo(t.Context(), undone.Addr, "")
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.start()
+	n.rounds(time.Hour)
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+	n.g.Expect(n.state("c2")).To(BeEmpty(), "%s was not undone", other.Addr)
+
+	_, err = n.ledger.Release(t.Context(), ledger.Selector{Key: undone.Key})
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.add("c1")
+	n.start()
+	n.rounds(time.Hour)
+	n.g.Expect(n.state("c1")).To(BeEmpty())
 }
 
 // Undoing an address that is not pending says so.

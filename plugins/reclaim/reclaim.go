@@ -29,6 +29,7 @@ type Ledger interface {
 	StopExpiry(ctx context.Context, sel ledger.Selector, token string) error
 	Quarantine(ctx context.Context, pool string, a netip.Addr, key ledger.Key, reason string) (fresh bool, err error)
 	Release(context.Context, ledger.Selector) ([]ledger.Lease, error)
+	History(context.Context, ledger.HistoryQuery) ([]ledger.HistoryEntry, error)
 }
 
 // leasesAtOnce is the number of leases that are read under one lock of the ledger: no claim
@@ -93,6 +94,7 @@ type Plugin struct {
 	round     chan struct{} // holds a token while no round is in progress; guards the fields below
 	judge     *Judge
 	strangers *strangers
+	recalled  bool // the Judge knows the reclaims that were undone before the start
 	// speechless is set if this node has no runtime that can be asked: what it did not list
 	// in a GC is all that it says.
 	speechless bool
@@ -182,6 +184,7 @@ func (p *Plugin) Round(ctx context.Context) (*witness.World, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("read the witnesses: %w", context.Cause(ctx))
 	}
+	p.recall(ctx, o.Leases)
 	p.world.Store(o.World)
 	p.countRound()
 	if !p.Config.Enabled {
