@@ -231,10 +231,10 @@ func TestClusterLosesMembers(t *testing.T) {
 	g := NewWithT(t)
 	cluster := etcdtest.StartCluster(t, 3)
 	s := open(t, at(cluster.Endpoints()...))
-	put(t, s, "a", "1")
+	before := put(t, s, "a", "1")
 	var watches []kvdb.Watcher // one at each member
 	for _, m := range cluster.Members {
-		watches = append(watches, watch(t, open(t, at(m.Endpoint())), "", 0))
+		watches = append(watches, watch(t, open(t, at(m.Endpoint())), "", before+1)) // a member may lag: its now is earlier
 	}
 	first, _ := cluster.Leader()
 	second, last := (first+1)%3, (first+2)%3

@@ -146,7 +146,7 @@ func (c *cluster) contivConf() string {
 		routes = "none" // the namespace is the machine's
 	}
 	return fmt.Sprintf(`ipamConfig:
-  podSubnetCIDR: 10.1.0.0/16
+  podSubnetCIDR: 10.11.0.0/16
   podSubnetOneNodePrefixLen: 24
   nodeInterconnectCIDR: 192.168.16.0/24
 cadastre:

@@ -57,17 +57,17 @@ func testWay(t *testing.T, b stagetest.Built, w stage.Way) {
 	g.Expect(stderr.Len()).To(BeZero(), "%s", &stderr)
 	told := stdout.String()
 	for _, text := range []string{
-		"was given 10.1.1.2/24; its gateway is 10.1.1.1", "from its mirror of the store", "All agents follow it again",
-		"node-4: pod-4b was given 10.1.4.3/24", "No node has had a doubt about its node ID", "4 blocks drain, 10 leases stay",
-		"was given 10.2.4.2/24; its gateway is 10.2.4.1", "refused: nothing was changed", "stop it and wait 3s", "released node ID 4 of node-4",
-		"node-5: pod-5a was given 10.2.4.2/24", "says in its [status log events metrics]: node ID 1: ", "the node ID is taken: node ID 1 is of node node-6",
-		"allocation of new addresses is suspended", "released node ID 1 of node-6", "was given 10.2.1.3/24", "all 11 pods pass CHECK",
+		"was given 10.11.1.2/24; its gateway is 10.11.1.1", "from its mirror of the store", "All agents follow it again",
+		"node-4: pod-4b was given 10.11.4.3/24", "No node has had a doubt about its node ID", "4 blocks drain, 10 leases stay",
+		"was given 10.12.4.2/24; its gateway is 10.12.4.1", "refused: nothing was changed", "stop it and wait 3s", "released node ID 4 of node-4",
+		"node-5: pod-5a was given 10.12.4.2/24", "says in its [status log events metrics]: node ID 1: ", "the node ID is taken: node ID 1 is of node node-6",
+		"allocates no new address: node ID 1", "released node ID 1 of node-6", "was given 10.12.1.3/24", "all 11 pods pass CHECK",
 		"node-5: no pod holds an address", "\n22. Stop the agents", "nothing is left of it",
 	} {
 		g.Expect(told).To(ContainSubstring(text))
 	}
 	for _, text := range []string{
-		"10.1.2.0/24 via 192.168.16.2", "Each of the 6 pods has reached", "Each of the 9 pods has reached", "Each of the 13 pods has reached",
+		"10.11.2.0/24 via 192.168.16.2", "Each of the 6 pods has reached", "Each of the 9 pods has reached", "Each of the 13 pods has reached",
 		"Each of the 11 pods has reached", "No packet was lost",
 	} {
 		g.Expect(strings.Contains(told, text)).To(Equal(w != stage.WayNone), text)
@@ -118,9 +118,9 @@ func TestEtcdThatCannotServe(t *testing.T) {
 func TestCompare(t *testing.T) {
 	good := func() []localapi.Node {
 		return []localapi.Node{
-			{ID: 1, Name: "node-2", Addresses: []string{"192.168.16.1/24"}, PodCIDRs: []string{"10.1.1.0/24", "10.2.1.0/24"}},
-			{ID: 2, Name: "node-1", Addresses: []string{"192.168.16.2/24"}, PodCIDRs: []string{"10.1.2.0/24"}},
-			{ID: 3, Name: "node-9", Released: true, PodCIDRs: []string{"10.1.2.0/24"}},
+			{ID: 1, Name: "node-2", Addresses: []string{"192.168.16.1/24"}, PodCIDRs: []string{"10.11.1.0/24", "10.12.1.0/24"}},
+			{ID: 2, Name: "node-1", Addresses: []string{"192.168.16.2/24"}, PodCIDRs: []string{"10.11.2.0/24"}},
+			{ID: 3, Name: "node-9", Released: true, PodCIDRs: []string{"10.11.2.0/24"}},
 		}
 	}
 	c := &cluster{}
@@ -133,11 +133,11 @@ func TestCompare(t *testing.T) {
 		"one is missing":  func(l []localapi.Node) []localapi.Node { return l[1:] },
 		"one is released": func(l []localapi.Node) []localapi.Node { l[0].Released = true; return l },
 		"one too many": func(l []localapi.Node) []localapi.Node {
-			l[2].Released, l[2].PodCIDRs = false, []string{"10.1.3.0/24"}
+			l[2].Released, l[2].PodCIDRs = false, []string{"10.11.3.0/24"}
 			return l
 		},
 		"a shared ID":       func(l []localapi.Node) []localapi.Node { l[1].ID = 1; return l },
-		"a shared subnet":   func(l []localapi.Node) []localapi.Node { l[1].PodCIDRs[0] = "10.2.1.0/24"; return l },
+		"a shared subnet":   func(l []localapi.Node) []localapi.Node { l[1].PodCIDRs[0] = "10.12.1.0/24"; return l },
 		"no subnet":         func(l []localapi.Node) []localapi.Node { l[1].PodCIDRs = nil; return l },
 		"another's address": func(l []localapi.Node) []localapi.Node { l[1].Addresses = l[0].Addresses; return l },
 		"no address":        func(l []localapi.Node) []localapi.Node { l[1].Addresses = nil; return l },

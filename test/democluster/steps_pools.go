@@ -16,7 +16,7 @@ import (
 const poolsYAML = `pools:
 - name: pods-2
   ranges:
-  - {cidr: 10.2.0.0/16, oneNodePrefixLen: 24}
+  - {cidr: 10.12.0.0/16, oneNodePrefixLen: 24}
 - name: default
   state: draining
 `
@@ -44,7 +44,7 @@ func (c *cluster) changePools(ctx context.Context) error {
 		return err
 	}
 	for _, n := range c.nodes {
-		want := fmt.Sprintf("10.2.%d.0/24", n.id)
+		want := fmt.Sprintf("10.12.%d.0/24", n.id)
 		err := c.eventually(ctx, n.Node+" follows the pools", func() error {
 			s, err := n.status(ctx)
 			if err != nil {

@@ -180,8 +180,8 @@ func (c *cluster) addPods(ctx context.Context) error {
 }
 
 // firstRange and secondRange return the ranges of the pods' addresses.
-func firstRange() netip.Prefix  { return netip.MustParsePrefix("10.1.0.0/16") }
-func secondRange() netip.Prefix { return netip.MustParsePrefix("10.2.0.0/16") }
+func firstRange() netip.Prefix  { return netip.MustParsePrefix("10.11.0.0/16") }
+func secondRange() netip.Prefix { return netip.MustParsePrefix("10.12.0.0/16") }
 
 // add adds a pod on n, whose address must be of n's block of a range.
 func (c *cluster) add(ctx context.Context, n *node, of netip.Prefix) error {
