@@ -100,11 +100,25 @@ func (e *engine) await(ctx context.Context, limit time.Duration) error {
 // usually limits the time of an engine that nothing delays.
 const usually = time.Minute
 
+// slowContainerd is the last line of an engine that ends because its containerd was not
+// up within 15 s, as on a busy machine.
+const slowContainerd = "failed to start containerd: timeout waiting for containerd to start"
+
+// start starts the engine, a few times if its containerd is slow.
 func (e *engine) start(ctx context.Context) error {
-	if err := e.launch(); err != nil {
-		return err
+	for attempt := 1; ; attempt++ {
+		if err := e.launch(); err != nil {
+			return err
+		}
+		err := e.await(ctx, usually)
+		if err == nil || attempt == 3 {
+			return err
+		}
+		log, _ := os.ReadFile(e.log())
+		if !strings.HasSuffix(strings.TrimSpace(string(log)), slowContainerd) {
+			return err
+		}
 	}
-	return e.await(ctx, usually)
 }
 
 // stop ends it in good order, and with it all containers.
