@@ -155,7 +155,7 @@ func listOneByOne(sorted, once bool) func(s kvdb.Store, ctx context.Context, pre
 	return func(s kvdb.Store, ctx context.Context, prefixes []string) (all []kvdb.KeyValue, rev int64, err error) {
 		for _, prefix := range prefixes {
 			kvs, now, err := s.List(ctx, prefix)
-			for wait := 0; wait < 100 && now == rev && err == nil; wait++ {
+			for wait := 0; wait < 20_000 && now == rev && err == nil; wait++ {
 				runtime.Gosched()
 				kvs, now, err = s.List(ctx, prefix)
 			}
