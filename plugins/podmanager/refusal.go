@@ -57,12 +57,12 @@ func (p *PodManager) refuse(req cni.Request, err error, answer *cni.Error) {
 	if req.Command == "STATUS" { // runtimes call STATUS every few seconds
 		return
 	}
-	who := cmp.Or(req.Pod.UID, req.Pod.Namespace+"/"+req.Pod.Name)
+	attachment := cmp.Or(req.Pod.UID, req.Pod.Namespace+"/"+req.Pod.Name)
 	if req.Command != "ADD" || req.Pod.Name == "" {
-		who = req.Network + " " + req.ContainerID + " " + req.IfName
+		attachment = req.Network + " " + req.ContainerID + " " + req.IfName
 	}
 	now, reason := p.Now(), reasonOf(answer.Code)
-	total, unreported, due := p.refusals.note(subject{req.Command, who, reason}, now)
+	total, unreported, due := p.refusals.note(subject{req.Command, attachment, reason}, now)
 	if !due {
 		return
 	}
@@ -85,8 +85,8 @@ func (p *PodManager) refuse(req cni.Request, err error, answer *cni.Error) {
 
 // subject identifies refusals that are reported together.
 type subject struct {
-	command, who string
-	reason       Reason
+	command, attachment string
+	reason              Reason
 }
 
 // maxSubjects bounds the memory of refusals. A subject that is forgotten is reported

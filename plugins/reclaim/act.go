@@ -35,7 +35,7 @@ func (p *Plugin) act(ctx context.Context, o Observation) error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, p.actOnStrangers(ctx, o))
+	errs = append(errs, p.actOnUnleased(ctx, o))
 	p.keep(assessed)
 	return errors.Join(errs...)
 }
@@ -90,18 +90,18 @@ func attributes(a *Assessment, more ...any) []any {
 	}, more...)
 }
 
-// actOnStrangers quarantines addresses that are in use without a lease, and ends the
+// actOnUnleased quarantines addresses that are in use without a lease, and ends the
 // quarantine of those that are in use no more.
-func (p *Plugin) actOnStrangers(ctx context.Context, o Observation) error {
+func (p *Plugin) actOnUnleased(ctx context.Context, o Observation) error {
 	if o.World.Kernel == nil || p.Starting() != "" {
-		p.strangers.forget()
+		p.unleased.forget()
 		return nil
 	}
 	unknown, unseen := p.compare(o.World.Kernel)
-	begin, end := p.strangers.observe(o, unknown, unseen)
+	begin, end := p.unleased.observe(o, unknown, unseen)
 	var errs []error
 	for _, c := range begin {
-		fresh, err := p.Ledger.Quarantine(ctx, c.pool, c.addr, strangerKey(c.addr), c.reason)
+		fresh, err := p.Ledger.Quarantine(ctx, c.pool, c.addr, unleasedKey(c.addr), c.reason)
 		errs = append(errs, err)
 		if fresh {
 			p.countQuarantine()
@@ -111,7 +111,7 @@ func (p *Plugin) actOnStrangers(ctx context.Context, o Observation) error {
 	}
 	for _, c := range end {
 		freed, err := p.Ledger.Release(ctx, ledger.Selector{
-			Key:    strangerKey(c.addr),
+			Key:    unleasedKey(c.addr),
 			Reason: c.reason,
 		})
 		errs = append(errs, err)
@@ -149,7 +149,7 @@ func (p *Plugin) compare(k *witness.KernelView) (unknown, unseen map[place]strin
 		return unknown, unseen
 	}
 	for l := range p.Ledger.AllInSteps(leasesAtOnce) {
-		if l.State == ledger.Quarantined && l.Key == strangerKey(l.Addr) && !shown[l.Addr] {
+		if l.State == ledger.Quarantined && l.Key == unleasedKey(l.Addr) && !shown[l.Addr] {
 			unseen[place{l.Pool, l.Addr}] = shows("none of %d network namespaces has %s", len(k.Namespaces), l.Addr)
 		}
 	}

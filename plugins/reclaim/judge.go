@@ -4,6 +4,7 @@
 package reclaim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -142,7 +143,7 @@ func (j *Judge) Observe(o Observation) []Assessment {
 			j.known[s] = o.Uptime
 		}
 		a.Verdict = verdict(o.World, a.Leases)
-		j.assess(a, s, o, firstOf(o.Hold, broken))
+		j.assess(a, s, o, cmp.Or(o.Hold, broken))
 	}
 	absent := func(s subject) bool { return !present[s] }
 	maps.DeleteFunc(j.known, func(s subject, _ time.Duration) bool { return absent(s) })
@@ -333,12 +334,3 @@ func text(all []witness.Evidence) string {
 }
 
 func clockTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-func firstOf(texts ...string) string {
-	for _, s := range texts {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
-}

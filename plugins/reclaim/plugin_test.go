@@ -269,7 +269,7 @@ func TestPreview(t *testing.T) {
 	n.g.Expect(n.memory.Commits()).To(Equal(commits))
 }
 
-func TestAStrangerIsQuarantined(t *testing.T) {
+func TestAnAddressWithoutALeaseIsQuarantined(t *testing.T) {
 	n := newNode(t)
 	g := n.g
 	a := netip.MustParseAddr("10.1.5.77")
@@ -307,7 +307,7 @@ func TestAStrangerIsQuarantined(t *testing.T) {
 }
 
 // Addresses that are not allocated anyway, and those with a lease, are left alone.
-func TestWhatIsNotAStranger(t *testing.T) {
+func TestAddressesThatAreNotQuarantined(t *testing.T) {
 	n := newNode(t)
 	g := n.g
 	n.g.Expect(n.ledger.Exclude(t.Context(), ledger.Exclusion{Pool: "default", Addr: netip.MustParseAddr("10.1.5.9"), Owner: "x", Reason: "y"})).To(Succeed())
@@ -346,7 +346,7 @@ func TestWhatIsNotAStranger(t *testing.T) {
 	g.Expect(n.Counts().Quarantined).To(BeZero(), "what was seen before does not count")
 }
 
-// A GC is an observation of the runtime where there is no CRI socket.
+// On a node without a CRI socket a GC is the observation of the runtime.
 func TestUnlisted(t *testing.T) {
 	n := newNode(t)
 	g := n.g

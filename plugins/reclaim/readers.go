@@ -4,6 +4,7 @@
 package reclaim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,11 +87,11 @@ func (p *Plugin) read(ctx context.Context, leases []ledger.Lease) *witness.World
 		return nil
 	})
 	p.readOne(ctx, w, witness.Runtime, p.Readers.Runtime, func(ctx context.Context, r *witness.Report) error {
-		if p.speechless = p.Readers.Runtime == nil; p.speechless {
+		if p.noRuntime = p.Readers.Runtime == nil; p.noRuntime {
 			return errNoReader
 		}
 		view, err := p.Readers.Runtime.Read(ctx)
-		p.speechless = witness.Absent(err)
+		p.noRuntime = witness.Absent(err)
 		if err != nil {
 			return err
 		}
@@ -107,7 +108,7 @@ func (p *Plugin) read(ctx context.Context, leases []ledger.Lease) *witness.World
 			return err
 		}
 		w.Kernel = view
-		r.Read, r.Source, r.Limits = w.Kernel.Taken, "netlink", firstOf(w.Kernel.Hidden, w.Kernel.Limits)
+		r.Read, r.Source, r.Limits = w.Kernel.Taken, "netlink", cmp.Or(w.Kernel.Hidden, w.Kernel.Limits)
 		r.Objects = len(w.Kernel.Namespaces)
 		return nil
 	})

@@ -90,14 +90,14 @@ type Plugin struct {
 	Deps
 	world atomic.Pointer[witness.World]
 
-	wake      chan struct{} // holds a token if a round is to begin before the interval has passed
-	round     chan struct{} // holds a token while no round is in progress; guards the fields below
-	judge     *Judge
-	strangers *strangers
-	recalled  bool // the Judge knows the reclaims that were undone before the start
-	// speechless is set if this node has no runtime that can be asked: what it did not list
-	// in a GC is all that it says.
-	speechless bool
+	wake     chan struct{} // holds a token if a round is to begin before the interval has passed
+	round    chan struct{} // holds a token while no round is in progress; guards the fields below
+	judge    *Judge
+	unleased *unleased
+	loaded   bool // the Judge knows the reclaims that were undone before the start
+	// noRuntime is set if this node has no CRI socket: a CNI GC is then the only statement of
+	// the runtime.
+	noRuntime bool
 
 	mu       sync.Mutex
 	unlisted map[ledger.Key]uint64 // generation of a lease that the last GC of its network did not list
@@ -119,7 +119,7 @@ func NewPlugin(deps Deps) *Plugin {
 		judge:    NewJudge(Rules{Interval: deps.Config.Interval, Grace: deps.Config.Grace, Undo: deps.Config.Undo}),
 		unlisted: map[ledger.Key]uint64{},
 	}
-	p.strangers = newStrangers(deps.Config.Interval)
+	p.unleased = newUnleased(deps.Config.Interval)
 	p.round <- struct{}{}
 	return p
 }
@@ -184,7 +184,7 @@ func (p *Plugin) Round(ctx context.Context) (*witness.World, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("read the witnesses: %w", context.Cause(ctx))
 	}
-	p.recall(ctx, o.Leases)
+	p.loadUndone(ctx, o.Leases)
 	p.world.Store(o.World)
 	p.countRound()
 	if !p.Config.Enabled {
@@ -212,7 +212,7 @@ func (p *Plugin) observe(ctx context.Context) Observation {
 	}
 	o.Leases = p.leases()
 	o.World = p.read(ctx, o.Leases)
-	if unlisted := p.unlistedOf(o.Leases); p.speechless {
+	if unlisted := p.unlistedOf(o.Leases); p.noRuntime {
 		o.World.Unlisted = unlisted
 	}
 	return o

@@ -14,17 +14,17 @@ import (
 // reclaim.
 const undoneByHand = "undone by hand"
 
-// recallEntries bounds the history that recall reads.
-const recallEntries = 10_000
+// undoneEntries bounds the history that loadUndone reads.
+const undoneEntries = 10_000
 
-// recall makes the Judge know the reclaims that persons have undone before the agent was
+// loadUndone makes the Judge know the reclaims that persons have undone before the agent was
 // restarted. They are in the newest entries of the ledger's history.
-func (p *Plugin) recall(ctx context.Context, leases []ledger.Lease) {
-	if p.recalled || !p.Config.Enabled {
+func (p *Plugin) loadUndone(ctx context.Context, leases []ledger.Lease) {
+	if p.loaded || !p.Config.Enabled {
 		return
 	}
-	p.recalled = true
-	entries, err := p.Ledger.History(ctx, ledger.HistoryQuery{Limit: recallEntries})
+	p.loaded = true
+	entries, err := p.Ledger.History(ctx, ledger.HistoryQuery{Limit: undoneEntries})
 	if err != nil {
 		if !errors.Is(err, ledger.ErrNoHistory) {
 			p.Log.Warn("the history cannot be read: a reclaim that was undone by hand may begin again", "error", err)

@@ -19,16 +19,16 @@ type place struct {
 	addr netip.Addr
 }
 
-// strangers remembers the addresses that are in use without a lease, and the quarantined
+// unleased remembers the addresses that are in use without a lease, and the quarantined
 // ones that are in use no more. It is pure. Its methods must not be called concurrently.
-type strangers struct {
+type unleased struct {
 	interval time.Duration
 	seen     map[place]sighting // in use without a lease
 	left     map[place]sighting // quarantined, and not in use
 }
 
-func newStrangers(interval time.Duration) *strangers {
-	return &strangers{interval: interval, seen: map[place]sighting{}, left: map[place]sighting{}}
+func newUnleased(interval time.Duration) *unleased {
+	return &unleased{interval: interval, seen: map[place]sighting{}, left: map[place]sighting{}}
 }
 
 // change is a quarantine that begins or ends.
@@ -37,25 +37,25 @@ type change struct {
 	reason string
 }
 
-// strangerKey is the key of the quarantine of an address.
-func strangerKey(a netip.Addr) ledger.Key {
+// unleasedKey is the key of the quarantine of an address.
+func unleasedKey(a netip.Addr) ledger.Key {
 	return ledger.Key{Network: ledger.WitnessNetwork, ContainerID: string(witness.Kernel), IfName: a.String()}
 }
 
 // observe takes the next observation: the addresses in use without a lease, with the
 // evidence, and the quarantined ones that the kernel does not show. Both are confirmed
 // by a second observation, at least an interval after the first one.
-func (s *strangers) observe(o Observation, unknown, unseen map[place]string) (begin, end []change) {
+func (s *unleased) observe(o Observation, unknown, unseen map[place]string) (begin, end []change) {
 	return s.confirm(s.seen, o, unknown), s.confirm(s.left, o, unseen)
 }
 
 // forget drops all that was seen before.
-func (s *strangers) forget() {
+func (s *unleased) forget() {
 	clear(s.seen)
 	clear(s.left)
 }
 
-func (s *strangers) confirm(memory map[place]sighting, o Observation, now map[place]string) (sure []change) {
+func (s *unleased) confirm(memory map[place]sighting, o Observation, now map[place]string) (sure []change) {
 	maps.DeleteFunc(memory, func(at place, _ sighting) bool { _, ok := now[at]; return !ok })
 	for at, text := range now {
 		first, ok := memory[at]
