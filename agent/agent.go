@@ -112,7 +112,7 @@ func WithEventHandlers(makeHandlers func(Plugins) []controller.EventHandler) Opt
 }
 
 // WithSouthbound replaces the southbound that cadastre.routes selects. The agent
-// calls Run(ctx) and Close of a sink that has these methods.
+// calls the sink's Run and Close.
 func WithSouthbound(sink controller.Sink) Option { return func(a *Agent) { a.sink = sink } }
 
 // WithStore replaces the cluster store. cadastre.kvdb.type still says which nodes use

@@ -61,9 +61,7 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	if a.warner != nil {
 		start("events on pods", a.warner.run)
 	}
-	if s, ok := a.sink.(interface{ Run(context.Context) error }); ok {
-		start("southbound", s.Run)
-	}
+	start("southbound", a.sink.Run)
 	if a.reporter != nil {
 		start("NetResourceSet", a.reporter.Run)
 	}
@@ -144,7 +142,7 @@ func (p pods) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 
 // close closes what open has opened.
 func (a *assembly) close() error {
-	err := errors.Join(a.store.Close(), closeSink(a.sink))
+	err := errors.Join(a.store.Close(), a.sink.Close())
 	if a.file != nil {
 		err = errors.Join(err, a.file.Close())
 	}

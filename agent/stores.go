@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
@@ -196,7 +195,7 @@ func (a *Agent) closeOpened(d dependencies) (err error) {
 		err = d.store.Close()
 	}
 	if a.sink == nil {
-		err = errors.Join(err, closeSink(d.sink))
+		err = errors.Join(err, d.sink.Close())
 	}
 	return err
 }
@@ -206,15 +205,10 @@ func (a *Agent) closeGiven() (err error) {
 	if a.store != nil {
 		err = a.store.Close()
 	}
-	return errors.Join(err, closeSink(a.sink))
-}
-
-// closeSink closes a southbound that can be closed.
-func closeSink(sink controller.Sink) error {
-	if s, ok := sink.(io.Closer); ok {
-		return s.Close()
+	if a.sink != nil {
+		err = errors.Join(err, a.sink.Close())
 	}
-	return nil
+	return err
 }
 
 // both runs both the repair of a and then that of b.

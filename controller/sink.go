@@ -15,14 +15,20 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Sink is the southbound, which makes wanted values true. Only the loop calls it.
+// Sink is the southbound, which makes wanted values true. Only the loop calls Commit.
 type Sink interface {
 	// Commit applies a transaction. If it fails and txn.RevertOnFailure is set,
 	// nothing of txn must remain; otherwise the values that were applied remain.
 	// ValueErrors name the values that failed.
 	Commit(ctx context.Context, txn Transaction) error
-	// Dump returns the values that are there now.
+	// Dump returns the values that are there now. Any goroutine may call it.
 	Dump(ctx context.Context) (map[string]proto.Message, error)
+	// Run repeats failed values and does other work in the background until ctx ends. It
+	// is called once, beside the loop, and returns nil when ctx has ended.
+	Run(ctx context.Context) error
+	// Close releases the resources of the sink after Run and the loop have ended. What
+	// was applied stays.
+	Close() error
 }
 
 // Transaction holds wanted values, ordered by key: those of handlers, merged with those
@@ -103,6 +109,15 @@ func (s *MemorySink) Dump(context.Context) (map[string]proto.Message, error) {
 	maps.DeleteFunc(values, func(_ string, m proto.Message) bool { return m == nil })
 	return values, nil
 }
+
+// Run waits until ctx ends.
+func (s *MemorySink) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Close does nothing.
+func (s *MemorySink) Close() error { return nil }
 
 // Commits returns the number of successful commits.
 func (s *MemorySink) Commits() int {

@@ -16,6 +16,8 @@ type Request struct {
 	Key      Key // owner of the lease; not zero
 	Pod      Pod
 	NetNS    string // path of the pod's network namespace; "": not known
+	Wired    bool   // the southbound makes the wire of the attachment
+	MAC      string // requested for the pod's end of the wire; "": derived from the key
 	Purpose  Purpose
 	Families []Family     // one address of each; nil: every family of which the pool has active blocks
 	Wanted   []netip.Addr // exactly these addresses instead
@@ -344,6 +346,7 @@ func (l *Ledger) allocate(at place, req *Request, hash uint32, reason string) *l
 	x := l.newLease()
 	x.addr, x.block = at.addr, at.block
 	x.key, x.pod, x.netns, x.purpose = req.Key, req.Pod, req.NetNS, req.Purpose
+	x.wired, x.mac = req.Wired, req.MAC
 	x.gen, x.reason = l.gen, reason
 	x.since = l.opt.Now().UnixNano()
 	if req.Expiry != (Expiry{}) {

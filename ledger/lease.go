@@ -81,6 +81,8 @@ type Lease struct {
 	Key        Key
 	Pod        Pod
 	NetNS      string        // path of the pod's network namespace, as its first CNI ADD named it
+	Wired      bool          // the southbound makes the wire of the attachment
+	MAC        string        // requested for the pod's end of the wire; "": derived from the key
 	Since      time.Time     // of the state
 	Reason     string        // reason of the quarantine, or of the expiry
 	Generation uint64        // number of the claim, unique in one process
@@ -110,6 +112,8 @@ type lease struct {
 	key       Key
 	pod       Pod
 	netns     string
+	wired     bool
+	mac       string
 	reason    string
 	gen       uint64
 	since     int64         // Unix time in ns
@@ -120,7 +124,7 @@ type lease struct {
 func (l *lease) value() Lease {
 	v := Lease{
 		Addr: l.addr, Block: l.block.prefix, Pool: l.block.pool.Name, State: l.state, Purpose: l.purpose,
-		Key: l.key, Pod: l.pod, NetNS: l.netns, Since: time.Unix(0, l.since).UTC(), Reason: l.reason, Generation: l.gen,
+		Key: l.key, Pod: l.pod, NetNS: l.netns, Wired: l.wired, MAC: l.mac, Since: time.Unix(0, l.since).UTC(), Reason: l.reason, Generation: l.gen,
 	}
 	if l.timer != nil {
 		v.Expiry, v.Expires = l.timer.Expiry, l.timer.at

@@ -50,6 +50,7 @@ func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
 	m.Network, m.ContainerId, m.IfName = x.key.Network, x.key.ContainerID, x.key.IfName
 	m.PodNamespace, m.PodName, m.PodUid = x.pod.Namespace, x.pod.Name, x.pod.UID
 	m.Generation, m.Since, m.Reason, m.Netns = x.gen, x.since, x.reason, x.netns
+	m.Wired, m.Mac = x.wired, x.mac
 	if x.state == Cooling {
 		m.CoolingSinceUptime, m.BootId = int64(x.cooled), l.opt.BootID
 	}
@@ -259,6 +260,8 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 		since:   m.Since,
 		reason:  m.Reason,
 		netns:   m.Netns,
+		wired:   m.Wired,
+		mac:     m.Mac,
 		key:     Key{m.Network, m.ContainerId, m.IfName},
 		pod:     Pod{m.PodNamespace, m.PodName, m.PodUid},
 	}

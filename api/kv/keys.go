@@ -107,9 +107,12 @@ func ExternalKey(node, sinkKey string) string { return NodePrefix(node) + "exter
 
 // Keys of the southbound transaction.
 const (
-	SinkPodPrefix   = "pod/"   // *PodNetwork
-	SinkRoutePrefix = "route/" // *NodeRoute
-	SinkNode        = "node"   // *NodeNetwork
+	SinkPodPrefix     = "pod/"     // *PodNetwork
+	SinkRoutePrefix   = "route/"   // *NodeRoute
+	SinkTunnelPrefix  = "tunnel/"  // *NodeTunnel
+	SinkNetworkPrefix = "network/" // *Network
+	SinkEgress        = "egress"   // *Egress
+	SinkNode          = "node"     // *NodeNetwork
 )
 
 // SinkMessage is an empty message of the kind that a southbound key has, nil
@@ -122,6 +125,12 @@ func SinkMessage(sinkKey string) proto.Message {
 		return &PodNetwork{}
 	case strings.HasPrefix(sinkKey, SinkRoutePrefix):
 		return &NodeRoute{}
+	case strings.HasPrefix(sinkKey, SinkTunnelPrefix):
+		return &NodeTunnel{}
+	case strings.HasPrefix(sinkKey, SinkNetworkPrefix):
+		return &Network{}
+	case sinkKey == SinkEgress:
+		return &Egress{}
 	}
 	return nil
 }

@@ -27,6 +27,56 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Transport is the way of packets from one node to the pods of another.
+type Transport int32
+
+const (
+	Transport_DIRECT    Transport = 0 // to a gateway on-link
+	Transport_VXLAN     Transport = 1
+	Transport_WIREGUARD Transport = 2
+)
+
+// Enum value maps for Transport.
+var (
+	Transport_name = map[int32]string{
+		0: "DIRECT",
+		1: "VXLAN",
+		2: "WIREGUARD",
+	}
+	Transport_value = map[string]int32{
+		"DIRECT":    0,
+		"VXLAN":     1,
+		"WIREGUARD": 2,
+	}
+)
+
+func (x Transport) Enum() *Transport {
+	p := new(Transport)
+	*p = x
+	return p
+}
+
+func (x Transport) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Transport) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_kv_kv_proto_enumTypes[0].Descriptor()
+}
+
+func (Transport) Type() protoreflect.EnumType {
+	return &file_api_kv_kv_proto_enumTypes[0]
+}
+
+func (x Transport) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Transport.Descriptor instead.
+func (Transport) EnumDescriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{0}
+}
+
 // NodeRecord says which node holds a node ID. It stays when the ID is
 // released, so that the generation goes on rising and IDs are used again in
 // the order of their release. Stored at cluster/node-id/<id>.
@@ -45,6 +95,8 @@ type NodeRecord struct {
 	MgmtAddresses    []string               `protobuf:"bytes,11,rep,name=mgmt_addresses,json=mgmtAddresses,proto3" json:"mgmt_addresses,omitempty"`           // likewise
 	ExplicitBlocks   bool                   `protobuf:"varint,12,opt,name=explicit_blocks,json=explicitBlocks,proto3" json:"explicit_blocks,omitempty"`       // its pod blocks have claims of their own: none follows from the ID
 	QuarantinedUntil int64                  `protobuf:"varint,13,opt,name=quarantined_until,json=quarantinedUntil,proto3" json:"quarantined_until,omitempty"` // Unix time in ns: claimed in a store that was new or wiped, and not allocated from yet; 0: it may be
+	Underlay         []string               `protobuf:"bytes,14,rep,name=underlay,proto3" json:"underlay,omitempty"`                                          // addresses by which other nodes reach this one, one of each family at most
+	PublicKey        string                 `protobuf:"bytes,15,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`                       // of its WireGuard tunnel, in base64
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -168,6 +220,20 @@ func (x *NodeRecord) GetQuarantinedUntil() int64 {
 		return x.QuarantinedUntil
 	}
 	return 0
+}
+
+func (x *NodeRecord) GetUnderlay() []string {
+	if x != nil {
+		return x.Underlay
+	}
+	return nil
+}
+
+func (x *NodeRecord) GetPublicKey() string {
+	if x != nil {
+		return x.PublicKey
+	}
+	return ""
 }
 
 // PrefixClaim says that a node has, or asks for, the right to a prefix that the
@@ -1501,6 +1567,8 @@ type PodNetwork struct {
 	IfName        string                 `protobuf:"bytes,5,opt,name=if_name,json=ifName,proto3" json:"if_name,omitempty"`
 	Addresses     []string               `protobuf:"bytes,6,rep,name=addresses,proto3" json:"addresses,omitempty"` // with the length of their block
 	Routes        []*Route               `protobuf:"bytes,7,rep,name=routes,proto3" json:"routes,omitempty"`
+	Gateways      []string               `protobuf:"bytes,8,rep,name=gateways,proto3" json:"gateways,omitempty"` // one for each address
+	Wire          *Wire                  `protobuf:"bytes,9,opt,name=wire,proto3" json:"wire,omitempty"`         // none: another plugin makes the pod's interface
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1584,6 +1652,113 @@ func (x *PodNetwork) GetRoutes() []*Route {
 	return nil
 }
 
+func (x *PodNetwork) GetGateways() []string {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *PodNetwork) GetWire() *Wire {
+	if x != nil {
+		return x.Wire
+	}
+	return nil
+}
+
+// Wire is the pair of links between a pod's network namespace and the node's.
+type Wire struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Netns         string                 `protobuf:"bytes,1,opt,name=netns,proto3" json:"netns,omitempty"` // path of the pod's network namespace
+	HostIfName    string                 `protobuf:"bytes,2,opt,name=host_if_name,json=hostIfName,proto3" json:"host_if_name,omitempty"`
+	Mtu           uint32                 `protobuf:"varint,3,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	HostMac       string                 `protobuf:"bytes,4,opt,name=host_mac,json=hostMac,proto3" json:"host_mac,omitempty"`
+	PodMac        string                 `protobuf:"bytes,5,opt,name=pod_mac,json=podMac,proto3" json:"pod_mac,omitempty"`
+	Pool          string                 `protobuf:"bytes,6,opt,name=pool,proto3" json:"pool,omitempty"`    // name of the Network that the pod is in
+	Table         uint32                 `protobuf:"varint,7,opt,name=table,proto3" json:"table,omitempty"` // routing table of that network; 0: the main table
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Wire) Reset() {
+	*x = Wire{}
+	mi := &file_api_kv_kv_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wire) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wire) ProtoMessage() {}
+
+func (x *Wire) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wire.ProtoReflect.Descriptor instead.
+func (*Wire) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Wire) GetNetns() string {
+	if x != nil {
+		return x.Netns
+	}
+	return ""
+}
+
+func (x *Wire) GetHostIfName() string {
+	if x != nil {
+		return x.HostIfName
+	}
+	return ""
+}
+
+func (x *Wire) GetMtu() uint32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
+func (x *Wire) GetHostMac() string {
+	if x != nil {
+		return x.HostMac
+	}
+	return ""
+}
+
+func (x *Wire) GetPodMac() string {
+	if x != nil {
+		return x.PodMac
+	}
+	return ""
+}
+
+func (x *Wire) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Wire) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
 type Route struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Dst           string                 `protobuf:"bytes,1,opt,name=dst,proto3" json:"dst,omitempty"`
@@ -1594,7 +1769,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1781,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1794,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Route) GetDst() string {
@@ -1640,16 +1815,18 @@ func (x *Route) GetGateway() string {
 type NodeRoute struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Dst           string                 `protobuf:"bytes,1,opt,name=dst,proto3" json:"dst,omitempty"`
-	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"` // an address of that node
+	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"` // DIRECT: an address of that node; VXLAN: its VXLAN address
 	NodeId        uint32                 `protobuf:"varint,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	NodeName      string                 `protobuf:"bytes,4,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	Transport     Transport              `protobuf:"varint,5,opt,name=transport,proto3,enum=cadastre.kv.Transport" json:"transport,omitempty"` // VXLAN, WIREGUARD: through the NodeTunnel of that node
+	Table         uint32                 `protobuf:"varint,6,opt,name=table,proto3" json:"table,omitempty"`                                    // routing table of the network; 0: the main table
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeRoute) Reset() {
 	*x = NodeRoute{}
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1838,7 @@ func (x *NodeRoute) String() string {
 func (*NodeRoute) ProtoMessage() {}
 
 func (x *NodeRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1851,7 @@ func (x *NodeRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRoute.ProtoReflect.Descriptor instead.
 func (*NodeRoute) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NodeRoute) GetDst() string {
@@ -1705,6 +1882,245 @@ func (x *NodeRoute) GetNodeName() string {
 	return ""
 }
 
+func (x *NodeRoute) GetTransport() Transport {
+	if x != nil {
+		return x.Transport
+	}
+	return Transport_DIRECT
+}
+
+func (x *NodeRoute) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+// NodeTunnel is the way to another node. Its southbound key is tunnel/<node ID>.
+type NodeTunnel struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeId        uint32                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	NodeName      string                 `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	Transport     Transport              `protobuf:"varint,3,opt,name=transport,proto3,enum=cadastre.kv.Transport" json:"transport,omitempty"`
+	Underlay      []string               `protobuf:"bytes,4,rep,name=underlay,proto3" json:"underlay,omitempty"`                    // addresses of that node on the underlay, one of each family at most
+	VxlanIps      []string               `protobuf:"bytes,5,rep,name=vxlan_ips,json=vxlanIps,proto3" json:"vxlan_ips,omitempty"`    // of its VXLAN link, one of each family at most
+	Mac           string                 `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`                              // of its VXLAN link
+	PublicKey     string                 `protobuf:"bytes,7,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"` // WireGuard's, in base64
+	Subnets       []string               `protobuf:"bytes,8,rep,name=subnets,proto3" json:"subnets,omitempty"`                      // its pod subnets: what WireGuard accepts from it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeTunnel) Reset() {
+	*x = NodeTunnel{}
+	mi := &file_api_kv_kv_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeTunnel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeTunnel) ProtoMessage() {}
+
+func (x *NodeTunnel) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeTunnel.ProtoReflect.Descriptor instead.
+func (*NodeTunnel) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *NodeTunnel) GetNodeId() uint32 {
+	if x != nil {
+		return x.NodeId
+	}
+	return 0
+}
+
+func (x *NodeTunnel) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *NodeTunnel) GetTransport() Transport {
+	if x != nil {
+		return x.Transport
+	}
+	return Transport_DIRECT
+}
+
+func (x *NodeTunnel) GetUnderlay() []string {
+	if x != nil {
+		return x.Underlay
+	}
+	return nil
+}
+
+func (x *NodeTunnel) GetVxlanIps() []string {
+	if x != nil {
+		return x.VxlanIps
+	}
+	return nil
+}
+
+func (x *NodeTunnel) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *NodeTunnel) GetPublicKey() string {
+	if x != nil {
+		return x.PublicKey
+	}
+	return ""
+}
+
+func (x *NodeTunnel) GetSubnets() []string {
+	if x != nil {
+		return x.Subnets
+	}
+	return nil
+}
+
+// Network is a pod network with its own routing table. Its southbound key is
+// network/<name>.
+type Network struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Table         uint32                 `protobuf:"varint,2,opt,name=table,proto3" json:"table,omitempty"`    // 0: the main table
+	Vni           uint32                 `protobuf:"varint,3,opt,name=vni,proto3" json:"vni,omitempty"`        // 0: that of the node's VXLAN link
+	Subnets       []string               `protobuf:"bytes,4,rep,name=subnets,proto3" json:"subnets,omitempty"` // of the whole network, one of each family at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Network) Reset() {
+	*x = Network{}
+	mi := &file_api_kv_kv_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Network) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Network) ProtoMessage() {}
+
+func (x *Network) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Network.ProtoReflect.Descriptor instead.
+func (*Network) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Network) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Network) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *Network) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *Network) GetSubnets() []string {
+	if x != nil {
+		return x.Subnets
+	}
+	return nil
+}
+
+// Egress is what leaves the cluster with the node's own address. Its southbound key is
+// egress.
+type Egress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sources       []string               `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"` // pod subnets of this node
+	Direct        []string               `protobuf:"bytes,2,rep,name=direct,proto3" json:"direct,omitempty"`   // destinations that see the pods' addresses: no masquerade
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Egress) Reset() {
+	*x = Egress{}
+	mi := &file_api_kv_kv_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Egress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Egress) ProtoMessage() {}
+
+func (x *Egress) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Egress.ProtoReflect.Descriptor instead.
+func (*Egress) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Egress) GetSources() []string {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *Egress) GetDirect() []string {
+	if x != nil {
+		return x.Direct
+	}
+	return nil
+}
+
 // NodeNetwork is what this node itself has of the network.
 type NodeNetwork struct {
 	state                 protoimpl.MessageState `protogen:"open.v1"`
@@ -1716,13 +2132,18 @@ type NodeNetwork struct {
 	HostInterconnectLinux []string               `protobuf:"bytes,6,rep,name=host_interconnect_linux,json=hostInterconnectLinux,proto3" json:"host_interconnect_linux,omitempty"`
 	NodeIps               []string               `protobuf:"bytes,7,rep,name=node_ips,json=nodeIps,proto3" json:"node_ips,omitempty"`
 	VxlanIps              []string               `protobuf:"bytes,8,rep,name=vxlan_ips,json=vxlanIps,proto3" json:"vxlan_ips,omitempty"`
+	Transport             Transport              `protobuf:"varint,9,opt,name=transport,proto3,enum=cadastre.kv.Transport" json:"transport,omitempty"`
+	Underlay              []string               `protobuf:"bytes,10,rep,name=underlay,proto3" json:"underlay,omitempty"`                 // addresses of this node on the underlay, one of each family at most
+	Mtu                   uint32                 `protobuf:"varint,11,opt,name=mtu,proto3" json:"mtu,omitempty"`                          // of the pods' links
+	VxlanMac              string                 `protobuf:"bytes,12,opt,name=vxlan_mac,json=vxlanMac,proto3" json:"vxlan_mac,omitempty"` // of this node's VXLAN link
+	Vni                   uint32                 `protobuf:"varint,13,opt,name=vni,proto3" json:"vni,omitempty"`                          // of this node's VXLAN link
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +2155,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +2168,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -1806,6 +2227,41 @@ func (x *NodeNetwork) GetVxlanIps() []string {
 	return nil
 }
 
+func (x *NodeNetwork) GetTransport() Transport {
+	if x != nil {
+		return x.Transport
+	}
+	return Transport_DIRECT
+}
+
+func (x *NodeNetwork) GetUnderlay() []string {
+	if x != nil {
+		return x.Underlay
+	}
+	return nil
+}
+
+func (x *NodeNetwork) GetMtu() uint32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
+func (x *NodeNetwork) GetVxlanMac() string {
+	if x != nil {
+		return x.VxlanMac
+	}
+	return ""
+}
+
+func (x *NodeNetwork) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
 // Lease is one address of a node's journal.
 type Lease struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
@@ -1833,13 +2289,15 @@ type Lease struct {
 	ExcludedReason     string                 `protobuf:"bytes,22,opt,name=excluded_reason,json=excludedReason,proto3" json:"excluded_reason,omitempty"`
 	NoLease            bool                   `protobuf:"varint,23,opt,name=no_lease,json=noLease,proto3" json:"no_lease,omitempty"` // it is here for its exclusion alone; state says quarantined to older versions
 	Netns              string                 `protobuf:"bytes,24,opt,name=netns,proto3" json:"netns,omitempty"`                     // path of the network namespace that the CNI request of the claim named
+	Wired              bool                   `protobuf:"varint,25,opt,name=wired,proto3" json:"wired,omitempty"`                    // the southbound makes the wire of the attachment
+	Mac                string                 `protobuf:"bytes,26,opt,name=mac,proto3" json:"mac,omitempty"`                         // that the CNI request of the claim named for the pod's link; "": derived
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_api_kv_kv_proto_msgTypes[20]
+	mi := &file_api_kv_kv_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +2309,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[20]
+	mi := &file_api_kv_kv_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +2322,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{20}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -2035,6 +2493,20 @@ func (x *Lease) GetNetns() string {
 	return ""
 }
 
+func (x *Lease) GetWired() bool {
+	if x != nil {
+		return x.Wired
+	}
+	return false
+}
+
+func (x *Lease) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
 // Block is one block of a node's journal.
 type Block struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2047,7 +2519,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_api_kv_kv_proto_msgTypes[21]
+	mi := &file_api_kv_kv_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2531,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[21]
+	mi := &file_api_kv_kv_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2544,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{21}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Block) GetPool() string {
@@ -2106,7 +2578,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_api_kv_kv_proto_msgTypes[22]
+	mi := &file_api_kv_kv_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2590,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[22]
+	mi := &file_api_kv_kv_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2603,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{22}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Meta) GetBootId() string {
@@ -2145,7 +2617,7 @@ var File_api_kv_kv_proto protoreflect.FileDescriptor
 
 const file_api_kv_kv_proto_rawDesc = "" +
 	"\n" +
-	"\x0fapi/kv/kv.proto\x12\vcadastre.kv\"\x9b\x03\n" +
+	"\x0fapi/kv/kv.proto\x12\vcadastre.kv\"\xd6\x03\n" +
 	"\n" +
 	"NodeRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
@@ -2163,7 +2635,10 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	" \x03(\tR\bpodCidrs\x12%\n" +
 	"\x0emgmt_addresses\x18\v \x03(\tR\rmgmtAddresses\x12'\n" +
 	"\x0fexplicit_blocks\x18\f \x01(\bR\x0eexplicitBlocks\x12+\n" +
-	"\x11quarantined_until\x18\r \x01(\x03R\x10quarantinedUntil\"\xe1\x01\n" +
+	"\x11quarantined_until\x18\r \x01(\x03R\x10quarantinedUntil\x12\x1a\n" +
+	"\bunderlay\x18\x0e \x03(\tR\bunderlay\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\x0f \x01(\tR\tpublicKey\"\xe1\x01\n" +
 	"\vPrefixClaim\x12\x18\n" +
 	"\anetwork\x18\x01 \x01(\tR\anetwork\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x12\n" +
@@ -2294,7 +2769,7 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\fmax_allocate\x18\x02 \x01(\x05R\vmaxAllocate\x12!\n" +
 	"\fpre_allocate\x18\x03 \x01(\x05R\vpreAllocate\x12.\n" +
 	"\x13max_above_watermark\x18\x04 \x01(\x05R\x11maxAboveWatermark\x121\n" +
-	"\x14allocation_threshold\x18\x05 \x01(\x05R\x13allocationThreshold\"\xde\x01\n" +
+	"\x14allocation_threshold\x18\x05 \x01(\x05R\x13allocationThreshold\"\xa1\x02\n" +
 	"\n" +
 	"PodNetwork\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
@@ -2303,15 +2778,47 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\fcontainer_id\x18\x04 \x01(\tR\vcontainerId\x12\x17\n" +
 	"\aif_name\x18\x05 \x01(\tR\x06ifName\x12\x1c\n" +
 	"\taddresses\x18\x06 \x03(\tR\taddresses\x12*\n" +
-	"\x06routes\x18\a \x03(\v2\x12.cadastre.kv.RouteR\x06routes\"3\n" +
+	"\x06routes\x18\a \x03(\v2\x12.cadastre.kv.RouteR\x06routes\x12\x1a\n" +
+	"\bgateways\x18\b \x03(\tR\bgateways\x12%\n" +
+	"\x04wire\x18\t \x01(\v2\x11.cadastre.kv.WireR\x04wire\"\xae\x01\n" +
+	"\x04Wire\x12\x14\n" +
+	"\x05netns\x18\x01 \x01(\tR\x05netns\x12 \n" +
+	"\fhost_if_name\x18\x02 \x01(\tR\n" +
+	"hostIfName\x12\x10\n" +
+	"\x03mtu\x18\x03 \x01(\rR\x03mtu\x12\x19\n" +
+	"\bhost_mac\x18\x04 \x01(\tR\ahostMac\x12\x17\n" +
+	"\apod_mac\x18\x05 \x01(\tR\x06podMac\x12\x12\n" +
+	"\x04pool\x18\x06 \x01(\tR\x04pool\x12\x14\n" +
+	"\x05table\x18\a \x01(\rR\x05table\"3\n" +
 	"\x05Route\x12\x10\n" +
 	"\x03dst\x18\x01 \x01(\tR\x03dst\x12\x18\n" +
-	"\agateway\x18\x02 \x01(\tR\agateway\"m\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\"\xb9\x01\n" +
 	"\tNodeRoute\x12\x10\n" +
 	"\x03dst\x18\x01 \x01(\tR\x03dst\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\rR\x06nodeId\x12\x1b\n" +
-	"\tnode_name\x18\x04 \x01(\tR\bnodeName\"\xaa\x02\n" +
+	"\tnode_name\x18\x04 \x01(\tR\bnodeName\x124\n" +
+	"\ttransport\x18\x05 \x01(\x0e2\x16.cadastre.kv.TransportR\ttransport\x12\x14\n" +
+	"\x05table\x18\x06 \x01(\rR\x05table\"\xfc\x01\n" +
+	"\n" +
+	"NodeTunnel\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\rR\x06nodeId\x12\x1b\n" +
+	"\tnode_name\x18\x02 \x01(\tR\bnodeName\x124\n" +
+	"\ttransport\x18\x03 \x01(\x0e2\x16.cadastre.kv.TransportR\ttransport\x12\x1a\n" +
+	"\bunderlay\x18\x04 \x03(\tR\bunderlay\x12\x1b\n" +
+	"\tvxlan_ips\x18\x05 \x03(\tR\bvxlanIps\x12\x10\n" +
+	"\x03mac\x18\x06 \x01(\tR\x03mac\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\a \x01(\tR\tpublicKey\x12\x18\n" +
+	"\asubnets\x18\b \x03(\tR\asubnets\"_\n" +
+	"\aNetwork\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\rR\x05table\x12\x10\n" +
+	"\x03vni\x18\x03 \x01(\rR\x03vni\x12\x18\n" +
+	"\asubnets\x18\x04 \x03(\tR\asubnets\":\n" +
+	"\x06Egress\x12\x18\n" +
+	"\asources\x18\x01 \x03(\tR\asources\x12\x16\n" +
+	"\x06direct\x18\x02 \x03(\tR\x06direct\"\xbd\x03\n" +
 	"\vNodeNetwork\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1f\n" +
 	"\vpod_subnets\x18\x02 \x03(\tR\n" +
@@ -2321,7 +2828,13 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x15host_interconnect_vpp\x18\x05 \x03(\tR\x13hostInterconnectVpp\x126\n" +
 	"\x17host_interconnect_linux\x18\x06 \x03(\tR\x15hostInterconnectLinux\x12\x19\n" +
 	"\bnode_ips\x18\a \x03(\tR\anodeIps\x12\x1b\n" +
-	"\tvxlan_ips\x18\b \x03(\tR\bvxlanIps\"\xdd\x05\n" +
+	"\tvxlan_ips\x18\b \x03(\tR\bvxlanIps\x124\n" +
+	"\ttransport\x18\t \x01(\x0e2\x16.cadastre.kv.TransportR\ttransport\x12\x1a\n" +
+	"\bunderlay\x18\n" +
+	" \x03(\tR\bunderlay\x12\x10\n" +
+	"\x03mtu\x18\v \x01(\rR\x03mtu\x12\x1b\n" +
+	"\tvxlan_mac\x18\f \x01(\tR\bvxlanMac\x12\x10\n" +
+	"\x03vni\x18\r \x01(\rR\x03vni\"\x85\x06\n" +
 	"\x05Lease\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1d\n" +
 	"\n" +
@@ -2351,13 +2864,20 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"excludedBy\x12'\n" +
 	"\x0fexcluded_reason\x18\x16 \x01(\tR\x0eexcludedReason\x12\x19\n" +
 	"\bno_lease\x18\x17 \x01(\bR\anoLease\x12\x14\n" +
-	"\x05netns\x18\x18 \x01(\tR\x05netns\"O\n" +
+	"\x05netns\x18\x18 \x01(\tR\x05netns\x12\x14\n" +
+	"\x05wired\x18\x19 \x01(\bR\x05wired\x12\x10\n" +
+	"\x03mac\x18\x1a \x01(\tR\x03mac\"O\n" +
 	"\x05Block\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x1a\n" +
 	"\bdraining\x18\x03 \x01(\bR\bdraining\"\x1f\n" +
 	"\x04Meta\x12\x17\n" +
-	"\aboot_id\x18\x01 \x01(\tR\x06bootIdB%Z#github.com/cadastre/cadastre/api/kvb\x06proto3"
+	"\aboot_id\x18\x01 \x01(\tR\x06bootId*1\n" +
+	"\tTransport\x12\n" +
+	"\n" +
+	"\x06DIRECT\x10\x00\x12\t\n" +
+	"\x05VXLAN\x10\x01\x12\r\n" +
+	"\tWIREGUARD\x10\x02B%Z#github.com/cadastre/cadastre/api/kvb\x06proto3"
 
 var (
 	file_api_kv_kv_proto_rawDescOnce sync.Once
@@ -2371,53 +2891,63 @@ func file_api_kv_kv_proto_rawDescGZIP() []byte {
 	return file_api_kv_kv_proto_rawDescData
 }
 
-var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_api_kv_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_api_kv_kv_proto_goTypes = []any{
-	(*NodeRecord)(nil),       // 0: cadastre.kv.NodeRecord
-	(*PrefixClaim)(nil),      // 1: cadastre.kv.PrefixClaim
-	(*NodeName)(nil),         // 2: cadastre.kv.NodeName
-	(*PoolUse)(nil),          // 3: cadastre.kv.PoolUse
-	(*NodeBeat)(nil),         // 4: cadastre.kv.NodeBeat
-	(*ClusterCheck)(nil),     // 5: cadastre.kv.ClusterCheck
-	(*ClusterFinding)(nil),   // 6: cadastre.kv.ClusterFinding
-	(*Node)(nil),             // 7: cadastre.kv.Node
-	(*Pod)(nil),              // 8: cadastre.kv.Pod
-	(*Pool)(nil),             // 9: cadastre.kv.Pool
-	(*PoolRange)(nil),        // 10: cadastre.kv.PoolRange
-	(*CustomNetwork)(nil),    // 11: cadastre.kv.CustomNetwork
-	(*NodeConfig)(nil),       // 12: cadastre.kv.NodeConfig
-	(*NetResourceSet)(nil),   // 13: cadastre.kv.NetResourceSet
-	(*NetResource)(nil),      // 14: cadastre.kv.NetResource
-	(*NetResourceMarks)(nil), // 15: cadastre.kv.NetResourceMarks
-	(*PodNetwork)(nil),       // 16: cadastre.kv.PodNetwork
-	(*Route)(nil),            // 17: cadastre.kv.Route
-	(*NodeRoute)(nil),        // 18: cadastre.kv.NodeRoute
-	(*NodeNetwork)(nil),      // 19: cadastre.kv.NodeNetwork
-	(*Lease)(nil),            // 20: cadastre.kv.Lease
-	(*Block)(nil),            // 21: cadastre.kv.Block
-	(*Meta)(nil),             // 22: cadastre.kv.Meta
-	nil,                      // 23: cadastre.kv.NetResourceSet.PoolEntry
-	nil,                      // 24: cadastre.kv.NetResourceSet.UsedEntry
-	nil,                      // 25: cadastre.kv.NetResourceSet.ReleasesEntry
-	nil,                      // 26: cadastre.kv.NetResourceSet.CidrStatesEntry
+	(Transport)(0),           // 0: cadastre.kv.Transport
+	(*NodeRecord)(nil),       // 1: cadastre.kv.NodeRecord
+	(*PrefixClaim)(nil),      // 2: cadastre.kv.PrefixClaim
+	(*NodeName)(nil),         // 3: cadastre.kv.NodeName
+	(*PoolUse)(nil),          // 4: cadastre.kv.PoolUse
+	(*NodeBeat)(nil),         // 5: cadastre.kv.NodeBeat
+	(*ClusterCheck)(nil),     // 6: cadastre.kv.ClusterCheck
+	(*ClusterFinding)(nil),   // 7: cadastre.kv.ClusterFinding
+	(*Node)(nil),             // 8: cadastre.kv.Node
+	(*Pod)(nil),              // 9: cadastre.kv.Pod
+	(*Pool)(nil),             // 10: cadastre.kv.Pool
+	(*PoolRange)(nil),        // 11: cadastre.kv.PoolRange
+	(*CustomNetwork)(nil),    // 12: cadastre.kv.CustomNetwork
+	(*NodeConfig)(nil),       // 13: cadastre.kv.NodeConfig
+	(*NetResourceSet)(nil),   // 14: cadastre.kv.NetResourceSet
+	(*NetResource)(nil),      // 15: cadastre.kv.NetResource
+	(*NetResourceMarks)(nil), // 16: cadastre.kv.NetResourceMarks
+	(*PodNetwork)(nil),       // 17: cadastre.kv.PodNetwork
+	(*Wire)(nil),             // 18: cadastre.kv.Wire
+	(*Route)(nil),            // 19: cadastre.kv.Route
+	(*NodeRoute)(nil),        // 20: cadastre.kv.NodeRoute
+	(*NodeTunnel)(nil),       // 21: cadastre.kv.NodeTunnel
+	(*Network)(nil),          // 22: cadastre.kv.Network
+	(*Egress)(nil),           // 23: cadastre.kv.Egress
+	(*NodeNetwork)(nil),      // 24: cadastre.kv.NodeNetwork
+	(*Lease)(nil),            // 25: cadastre.kv.Lease
+	(*Block)(nil),            // 26: cadastre.kv.Block
+	(*Meta)(nil),             // 27: cadastre.kv.Meta
+	nil,                      // 28: cadastre.kv.NetResourceSet.PoolEntry
+	nil,                      // 29: cadastre.kv.NetResourceSet.UsedEntry
+	nil,                      // 30: cadastre.kv.NetResourceSet.ReleasesEntry
+	nil,                      // 31: cadastre.kv.NetResourceSet.CidrStatesEntry
 }
 var file_api_kv_kv_proto_depIdxs = []int32{
-	3,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
-	6,  // 1: cadastre.kv.ClusterCheck.findings:type_name -> cadastre.kv.ClusterFinding
-	10, // 2: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	23, // 3: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
-	15, // 4: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
-	24, // 5: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
-	25, // 6: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
-	26, // 7: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
-	17, // 8: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
-	14, // 9: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
-	14, // 10: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	4,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
+	7,  // 1: cadastre.kv.ClusterCheck.findings:type_name -> cadastre.kv.ClusterFinding
+	11, // 2: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
+	28, // 3: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
+	16, // 4: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
+	29, // 5: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
+	30, // 6: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
+	31, // 7: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
+	19, // 8: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	18, // 9: cadastre.kv.PodNetwork.wire:type_name -> cadastre.kv.Wire
+	0,  // 10: cadastre.kv.NodeRoute.transport:type_name -> cadastre.kv.Transport
+	0,  // 11: cadastre.kv.NodeTunnel.transport:type_name -> cadastre.kv.Transport
+	0,  // 12: cadastre.kv.NodeNetwork.transport:type_name -> cadastre.kv.Transport
+	15, // 13: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
+	15, // 14: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_api_kv_kv_proto_init() }
@@ -2430,13 +2960,14 @@ func file_api_kv_kv_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   27,
+			NumEnums:      1,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_api_kv_kv_proto_goTypes,
 		DependencyIndexes: file_api_kv_kv_proto_depIdxs,
+		EnumInfos:         file_api_kv_kv_proto_enumTypes,
 		MessageInfos:      file_api_kv_kv_proto_msgTypes,
 	}.Build()
 	File_api_kv_kv_proto = out.File

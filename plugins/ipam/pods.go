@@ -70,6 +70,8 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 		Key:    ev.Key,
 		Pod:    ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID},
 		NetNS:  ev.Netns,
+		Wired:  ev.Wired,
+		MAC:    ev.MAC,
 		Wanted: ev.Wanted,
 	})
 	if err != nil {
@@ -83,6 +85,7 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 	i.event.Store(&podEvent{AddPod: ev, pod: ev.Pod, onLoop: controller.OnLoop()})
 	if !fresh { // the lease stays that of the first ADD's pod
 		pod := leases[0].Pod
+		ev.Netns, ev.Wired, ev.MAC = leases[0].NetNS, leases[0].Wired, leases[0].MAC
 		ev.Pod, ev.UID = kv.PodID{Namespace: pod.Namespace, Name: pod.Name}, pod.UID
 		return "", nil
 	}

@@ -22,6 +22,8 @@ type AddPod struct {
 	UID     string
 	Key     ledger.Key
 	Netns   string
+	Wired   bool   // the southbound makes the wire; otherwise another plugin makes the interface
+	MAC     string // requested for the pod's end of the wire; "": derived from the key
 	Pool    string
 	Wanted  []netip.Addr // exactly these addresses; nil: any
 	Expires time.Time    // the time at which its producer stops waiting
@@ -29,6 +31,7 @@ type AddPod struct {
 	Addresses  []netip.Prefix // each with the length of its block
 	Gateways   []netip.Addr   // one for each address
 	Routes     []Route        // one default route per family, if Pool is the pods' own
+	Wire       *kv.Wire       // set by ipnet if Wired
 	Fresh      bool           // this event claimed the addresses
 	Generation uint64         // of that claim
 

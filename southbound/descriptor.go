@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package southbound
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/controller"
+)
+
+// ErrForeign is wrapped by errors about an object of another program that is in the way.
+// A descriptor never changes such an object.
+var ErrForeign = errors.New("an object of another program is in the way")
+
+// Descriptor makes the values of one kind true. The scheduler calls it from one goroutine
+// at a time, except for Sweep and Watch.
+type Descriptor interface {
+	// Name names the descriptor in logs and in the status, such as "linux wire".
+	Name() string
+	// Handles reports whether the values under key are of this kind.
+	Handles(key string) bool
+	// Validate returns the reason why a value can never be made.
+	Validate(key string, value proto.Message) error
+	// Dependencies returns the keys of the values that must be made before. Until then the
+	// value is pending, which is not an error.
+	Dependencies(key string, value proto.Message) []string
+	// Create makes a value. It succeeds if the value is made already, and repairs what a
+	// crash has left half made. After an error nothing of the value remains.
+	Create(ctx context.Context, key string, value proto.Message) error
+	// Update changes a value that was made, without an interruption of its traffic where
+	// that is possible. After an error before remains.
+	Update(ctx context.Context, key string, before, value proto.Message) error
+	// Delete removes a value. When it returns, the value has no effect any more; a
+	// descriptor that implements Sweeper may leave detached objects for Sweep. A missing
+	// value is not an error.
+	Delete(ctx context.Context, key string, value proto.Message) error
+	// Retrieve returns the values that are made now, as the actual state alone shows
+	// them: those of this process, of an earlier one, and what a crash has left. wanted
+	// has the wanted values of this kind, for what the actual state does not show, such as
+	// names. A value that is not complete differs from the wanted one.
+	Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error)
+}
+
+// Equaler is a Descriptor that compares values in its own way. Without it, values are
+// equal if their messages are.
+type Equaler interface {
+	Equal(key string, x, y proto.Message) bool
+}
+
+// Preparer is a Descriptor that reads the actual state once for all keys of a transaction,
+// before the scheduler calls Create, Update and Delete for them.
+type Preparer interface {
+	Prepare(ctx context.Context, keys []string) error
+}
+
+// Sweeper is a Descriptor whose Delete leaves detached objects. Sweep removes a batch of
+// them and reports whether there are more. The scheduler's Run calls it after deletions
+// and after a resync, concurrently with the other methods.
+type Sweeper interface {
+	Sweep(ctx context.Context) (more bool, err error)
+}
+
+// Watcher is a Descriptor that notices changes by other programs. Watch calls changed
+// with the key of each value that may not be complete any more, or with "" if all may be,
+// until ctx ends. The scheduler compares these values with the actual state and repairs
+// them.
+type Watcher interface {
+	Watch(ctx context.Context, changed func(key string)) error
+}
