@@ -111,7 +111,7 @@ func WithEventHandlers(makeHandlers func(Plugins) []controller.EventHandler) Opt
 	return func(a *Agent) { a.handlers = append(a.handlers, makeHandlers) }
 }
 
-// WithSouthbound replaces the southbound that cadastre.routes selects. The agent
+// WithSouthbound replaces the southbound that cadastre.transport selects. The agent
 // calls the sink's Run and Close.
 func WithSouthbound(sink controller.Sink) Option { return func(a *Agent) { a.sink = sink } }
 

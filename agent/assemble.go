@@ -296,7 +296,7 @@ func (a *assembly) makePlugins(d dependencies) {
 		IPAM:       a.ipam,
 		Ledger:     a.ledger,
 		MainIP:     a.nodeconfig.MainIP,
-		NodeIPs:    conf.Routes == contivconf.RoutesNodeIP,
+		NodeIPs:    conf.Transport == contivconf.TransportNodeIP,
 		Claims:     a.claimer,
 	})
 	a.cluster = cluster.New(cluster.Options{

@@ -30,7 +30,7 @@ func (a *assembly) checks() *restapi.Checks {
 		Repairs:   repairs{a},
 		Grace:     min(checkGrace, conf.Reclaim.Grace),
 		Private:   conf.PodBlocks == contivconf.PodBlocksNodeID,
-		Routed:    conf.Routes != contivconf.RoutesNone,
+		Routed:    conf.Transport != contivconf.TransportNone,
 		Now:       a.clock.now,
 	}
 	if a.docker != nil {

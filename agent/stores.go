@@ -178,7 +178,7 @@ func (a *Agent) openSink(d *dependencies) (err error) {
 	case a.sink != nil:
 		d.sink = a.sink
 		return nil
-	case a.conf.Cadastre.Routes == contivconf.RoutesNone:
+	case a.conf.Cadastre.Transport == contivconf.TransportNone:
 		d.sink = &controller.MemorySink{}
 		return nil
 	}

@@ -192,7 +192,7 @@ func secretKeys() []string {
 		"cadastre.kvdb.username", "cadastre.kvdb.passwordfile", "cadastre.kvdb.kubeconfig",
 		"cadastre.rest.cert", "cadastre.rest.key", "cadastre.rest.clientca",
 		"cadastre.metrics.cert", "cadastre.metrics.key", "cadastre.metrics.clientca",
-		"nodeconfig[].nodename",
+		"nodeconfig[].nodename", "cadastre.underlay.interface",
 	}
 }
 
@@ -224,7 +224,12 @@ func forms() map[string]form {
 		"cadastre.kvdb.endpoints[]":    endpoint,
 		"cadastre.kvdb.prefix":         words("/cadastre/"),
 		"cadastre.docker.socket":       words("/run/docker/plugins/cadastre.sock"),
+		"cadastre.dataplane":           words("none", "linux"),
+		"cadastre.transport":           words("none", "nodeip", "hostgw", "vxlan", "wireguard"),
 		"cadastre.routes":              words("none", "hostgw", "nodeip"),
+		"cadastre.underlay.cidrs[]":    prefixes,
+		"cadastre.cni.confdir":         words("/etc/cni/net.d"),
+		"cadastre.cni.network":         words("cadastre"),
 		"cadastre.rest.listen":         listen,
 		"cadastre.metrics.listen":      listen,
 		"cadastre.log.level":           words("debug", "info", "warn", "error"),
@@ -253,6 +258,7 @@ func forms() map[string]form {
 		"cadastre.netresource.preallocate", "cadastre.netresource.maxabovewatermark",
 		"cadastre.nodeids.refresh", "cadastre.nodeids.fresh", "cadastre.nodeids.expire", "cadastre.nodeids.quarantine",
 		"cadastre.metrics.enabled", "cadastre.docker.enabled", "cadastre.docker.frompods",
+		"cadastre.mtu", "cadastre.masquerade", "cadastre.allowforward", "cadastre.vni",
 		"cadastre.history.entries", "cadastre.history.age",
 		"cadastre.witnesses.interval", "cadastre.reclaim.enabled", "cadastre.reclaim.grace", "cadastre.reclaim.undo",
 		"cadastre.docker.pools[].size", "cadastre.docker.cooldown", "cadastre.docker.serial",

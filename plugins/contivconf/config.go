@@ -44,7 +44,14 @@ type Cadastre struct {
 	KVDB           KVDB
 	NetResource    NetResource
 	NodeIDs        NodeIDs
-	Routes         Routes
+	Dataplane      Dataplane
+	Transport      Transport
+	Underlay       Underlay
+	MTU            int // of the pods' links; 0: it follows from the underlay
+	Masquerade     bool
+	AllowForward   bool
+	VNI            uint32
+	CNI            CNI
 	REST           REST
 	Metrics        Metrics
 	Log            Log
@@ -113,16 +120,6 @@ type NodeIDs struct {
 	// wiped store; 0: no delay.
 	Quarantine time.Duration `json:"quarantine"`
 }
-
-// Routes selects how packets reach the pods of other nodes.
-type Routes string
-
-// The values of Routes.
-const (
-	RoutesNone   Routes = "none"   // the agent makes no routes
-	RoutesHostGW Routes = "hostgw" // routes in Linux, by the other nodes' addresses in nodeInterconnectCIDR
-	RoutesNodeIP Routes = "nodeip" // routes in Linux, by the addresses of the other nodes' Node objects
-)
 
 // REST configures the read-only HTTPS listener; there is none if Listen is empty.
 type REST struct {

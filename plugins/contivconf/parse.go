@@ -89,7 +89,14 @@ func (r *reading) config() *Config {
 			KVDB:           raw.KVDB,
 			NetResource:    raw.NetResource,
 			NodeIDs:        raw.NodeIDs,
-			Routes:         raw.Routes,
+			Dataplane:      raw.Dataplane,
+			Transport:      raw.Transport,
+			Underlay:       r.underlay(),
+			MTU:            raw.MTU,
+			Masquerade:     raw.Masquerade,
+			AllowForward:   raw.AllowForward,
+			VNI:            raw.VNI,
+			CNI:            raw.CNI,
 			REST:           raw.REST,
 			Metrics:        raw.Metrics,
 			Log:            raw.Log,
@@ -102,6 +109,7 @@ func (r *reading) config() *Config {
 		NodeConfigs: r.raw.NodeConfig,
 	}
 	c := &cfg.Cadastre
+	r.aliases(c)
 	if ipam.UseExternalIPAM && !r.Given["cadastre.podBlocks"] {
 		c.PodBlocks = PodBlocksPodCIDR
 	}

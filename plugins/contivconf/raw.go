@@ -44,7 +44,15 @@ type rawCadastre struct {
 	KVDB           KVDB          `json:"kvdb"`
 	NetResource    NetResource   `json:"netResource"`
 	NodeIDs        NodeIDs       `json:"nodeIDs"`
-	Routes         Routes        `json:"routes"`
+	Dataplane      Dataplane     `json:"dataplane"`
+	Transport      Transport     `json:"transport"`
+	Routes         Transport     `json:"routes"`
+	Underlay       rawUnderlay   `json:"underlay"`
+	MTU            int           `json:"mtu"`
+	Masquerade     bool          `json:"masquerade"`
+	AllowForward   bool          `json:"allowForward"`
+	VNI            uint32        `json:"vni"`
+	CNI            CNI           `json:"cni"`
 	REST           REST          `json:"rest"`
 	Metrics        Metrics       `json:"metrics"`
 	Log            Log           `json:"log"`
@@ -53,6 +61,11 @@ type rawCadastre struct {
 	Reclaim        Reclaim       `json:"reclaim"`
 	Controller     Controller    `json:"controller"`
 	History        History       `json:"history"`
+}
+
+type rawUnderlay struct {
+	Interface string   `json:"interface"`
+	CIDRs     []string `json:"cidrs"`
 }
 
 // NodeConfig holds Contiv's settings for one node. Only a vswitch dataplane uses them,
@@ -114,7 +127,11 @@ func defaultRaw() rawConfig {
 				Expire:     expireDerived,
 				Quarantine: 3 * time.Minute,
 			},
-			Routes:     RoutesNone,
+			Dataplane:  DataplaneNone,
+			Transport:  TransportNone,
+			Masquerade: true,
+			VNI:        defaultVNI,
+			CNI:        CNI{Network: "cadastre"},
 			Log:        Log{Level: LogInfo, Format: LogText},
 			Metrics:    Metrics{Listen: "127.0.0.1:10262"},
 			Docker:     Docker{Socket: "/run/docker/plugins/cadastre.sock"},

@@ -30,6 +30,10 @@ const (
 	RuleMetrics      Rule = "metrics"       // a listener for metrics without address or TLS
 	RuleREST         Rule = "rest"          // a listener without address or TLS
 	RuleWitness      Rule = "witness"       // a source of evidence that could not be read as described
+	RuleDataplane    Rule = "dataplane"     // a key that only another dataplane or transport uses
+	RuleUnderlay     Rule = "underlay"      // an interface or networks that name no underlay
+	RuleCNI          Rule = "cni"           // a CNI list that could not be written as described
+	RuleAlias        Rule = "alias"         // two keys of one meaning that differ
 )
 
 // tolerable reports whether an agent that has leases already starts with a

@@ -43,6 +43,7 @@ func (c *Config) validate(p *yamldoc.Collector) {
 	c.validateStatic(p)
 	c.validateAddresses(p)
 	c.Cadastre.validateNetResource(p)
+	c.validateDataplane(p)
 }
 
 // validateNetResource checks the keys that only podBlocks netresource uses, and those
@@ -102,7 +103,6 @@ func (c *Cadastre) validate(p *yamldoc.Collector) {
 	checkDuration(p, "cadastre.coolDown", c.CoolDown, 7*24*time.Hour, true)
 	c.KVDB.validate(p)
 	c.NodeIDs.validate(p)
-	oneOf(p, "cadastre.routes", c.Routes, RoutesNone, RoutesHostGW, RoutesNodeIP)
 	c.REST.validate(p)
 	c.Metrics.validate(p, c.REST.Listen)
 	if c.Docker.Enabled && c.Docker.Socket == "" {

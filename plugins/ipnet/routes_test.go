@@ -68,7 +68,7 @@ func newWorld(t *testing.T, conf string) *world {
 		d.Log, d.NodeSync, d.ContivConf, d.ServiceLabel, d.Ledger, d.Stage = log, nodes, contivconf.NewPlugin(cfg), label(w.own), book, stage
 	}))
 	network := ipnet.NewPlugin(ipnet.Deps{PluginDeps: controller.PluginDeps{Log: log}, NodeSync: nodes, IPAM: addresses, Ledger: book,
-		NodeIPs: cfg.Cadastre.Routes == contivconf.RoutesNodeIP})
+		NodeIPs: cfg.Cadastre.Transport == contivconf.TransportNodeIP})
 	w.loop = controller.New(controller.DefaultConfig(), controller.Deps{
 		Sink: w.sink, Handlers: []controller.EventHandler{nodes, addresses, network}, Committers: []controller.Committer{stage, nodes},
 	})

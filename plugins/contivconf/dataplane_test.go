@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package contivconf_test
+
+import (
+	"net/netip"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/plugins/contivconf"
+)
+
+// An empty file leaves links and routes to other programs.
+func TestDataplaneDefaults(t *testing.T) {
+	g := NewWithT(t)
+	c := mustParse(t, "").Cadastre
+	g.Expect(c.Dataplane).To(Equal(contivconf.DataplaneNone))
+	g.Expect(c.Transport).To(Equal(contivconf.TransportNone))
+	g.Expect(c.Masquerade).To(BeTrue())
+	g.Expect(c.AllowForward).To(BeFalse())
+	g.Expect(c.MTU).To(BeZero())
+	g.Expect(c.VNI).To(BeNumerically("==", 10))
+	g.Expect(c.CNI).To(Equal(contivconf.CNI{Network: "cadastre"}))
+	g.Expect(c.Underlay).To(Equal(contivconf.Underlay{}))
+}
+
+func TestDataplaneValues(t *testing.T) {
+	g := NewWithT(t)
+	c := mustParse(t, `cadastre: {dataplane: linux, transport: vxlan, vni: 4097, mtu: 1400, masquerade: false, allowForward: true,
+  underlay: {interface: eth1, cidrs: [10.20.0.0/16, "fd20::/64"]}, cni: {confDir: /etc/cni/net.d, network: pods}}`).Cadastre
+	g.Expect(c.Dataplane).To(Equal(contivconf.DataplaneLinux))
+	g.Expect(c.Transport).To(Equal(contivconf.TransportVXLAN))
+	g.Expect(c.Masquerade).To(BeFalse())
+	g.Expect(c.AllowForward).To(BeTrue())
+	g.Expect(c.MTU).To(Equal(1400))
+	g.Expect(c.VNI).To(BeNumerically("==", 4097))
+	g.Expect(c.CNI).To(Equal(contivconf.CNI{ConfDir: "/etc/cni/net.d", Network: "pods"}))
+	g.Expect(c.Underlay).To(Equal(contivconf.Underlay{
+		Interface: "eth1",
+		CIDRs:     []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16"), netip.MustParsePrefix("fd20::/64")},
+	}))
+}
+
+// The key routes keeps its values and their meaning.
+func TestRoutesIsTransport(t *testing.T) {
+	for conf, want := range map[string]contivconf.Transport{
+		"":                                    contivconf.TransportNone,
+		"routes: none":                        contivconf.TransportNone,
+		"routes: hostgw":                      contivconf.TransportHostGW,
+		"routes: nodeip":                      contivconf.TransportNodeIP,
+		"transport: hostgw":                   contivconf.TransportHostGW,
+		"routes: nodeip, transport: nodeip":   contivconf.TransportNodeIP,
+		"dataplane: linux, transport: vxlan":  contivconf.TransportVXLAN,
+		"dataplane: linux, routes: nodeip":    contivconf.TransportNodeIP,
+		"dataplane: linux, transport: nodeip": contivconf.TransportNodeIP,
+	} {
+		c := mustParse(t, "cadastre: {"+conf+"}").Cadastre
+		NewWithT(t).Expect(c.Transport).To(Equal(want), conf)
+	}
+}
