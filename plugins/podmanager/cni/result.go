@@ -60,7 +60,7 @@ func (r Reply) Print(version string, dns DNS) ([]byte, error) {
 // addresses. An address without an index counts as one of them.
 func (r *Result) of(netns, ifName string) (link *Interface, addresses []string) {
 	at := slices.IndexFunc(r.Interfaces, func(i Interface) bool {
-		return i.Name == ifName && i.Sandbox != "" && (netns == "" || i.Sandbox == netns)
+		return i.Name == ifName && i.Sandbox == netns
 	})
 	if at >= 0 {
 		link = &r.Interfaces[at]
