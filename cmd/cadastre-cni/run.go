@@ -82,19 +82,19 @@ func serve(getenv func(string) string, stdin io.Reader) (out []byte, version str
 	if socket == "" {
 		socket = defaultSocket
 	}
-	out, cerr = exchange(socket, req, conf.CNIVersion)
+	out, cerr = exchange(socket, req, conf)
 	return out, conf.CNIVersion, cerr
 }
 
 // exchange asks the agent, or does what is to be done while it is away.
-func exchange(socket string, req cni.Request, version string) ([]byte, *cni.Error) {
+func exchange(socket string, req cni.Request, conf *cni.Config) ([]byte, *cni.Error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, cni.Errorf(cni.CodeInternal, "%v", err)
 	}
 	answer, err := post(socket, cni.Path, body, timeout(req.Command))
 	if err == nil {
-		return read(req, answer, version)
+		return read(req, answer, conf)
 	}
 	if req.Command == "DEL" {
 		return nil, leave(socket, req, body, err)
@@ -115,7 +115,7 @@ func exchange(socket string, req cni.Request, version string) ([]byte, *cni.Erro
 	)
 }
 
-func read(req cni.Request, answer []byte, version string) ([]byte, *cni.Error) {
+func read(req cni.Request, answer []byte, conf *cni.Config) ([]byte, *cni.Error) {
 	var reply struct {
 		cni.Reply
 		Error *cni.Error `json:"error"`
@@ -129,7 +129,11 @@ func read(req cni.Request, answer []byte, version string) ([]byte, *cni.Error) {
 	if req.Command != "ADD" {
 		return nil, nil
 	}
-	out, err := reply.Print(version)
+	dns := conf.DNS
+	if !conf.Main { // the main plugin passes its own on
+		dns = cni.DNS{}
+	}
+	out, err := reply.Print(conf.CNIVersion, dns)
 	if err != nil {
 		return nil, cni.Errorf(cni.CodeInternal, "%v", err)
 	}
@@ -151,7 +155,7 @@ func leave(socket string, req cni.Request, body []byte, why error) *cni.Error {
 		)
 	}
 	if answer, err := post(socket, cni.Path, body, time.Second); err == nil {
-		if _, cerr := read(req, answer, ""); cerr == nil {
+		if _, cerr := read(req, answer, nil); cerr == nil {
 			_ = in.Remove(dir) // the agent removes it too; a repeated DEL frees nothing more
 		}
 	}

@@ -464,6 +464,6 @@ func FuzzAnswer(f *testing.F) {
 		if err == nil && !bytes.HasSuffix(answer, body) && !bytes.Contains(body, []byte("the agent refuses: status ")) {
 			t.Fatalf("%q is not the end of %q", body, answer)
 		}
-		_, _ = read(cni.Request{Command: "ADD"}, body, "1.1.0")
+		_, _ = read(cni.Request{Command: "ADD"}, body, &cni.Config{CNIVersion: "1.1.0"})
 	})
 }

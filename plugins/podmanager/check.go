@@ -33,7 +33,10 @@ func (p *PodManager) check(ctx context.Context, key ledger.Key, req cni.Request)
 	if len(req.Previous) > 0 && len(have) > len(req.Previous) {
 		return cni.Errorf(cni.CodeDiffers, "CHECK: %s holds %v, but prevResult has only %v", key, have, req.Previous)
 	}
-	return p.checkInterface(ctx, key, leases, req.Netns)
+	if err := p.checkInterface(ctx, key, leases, req.Netns); err != nil || !req.Main {
+		return err
+	}
+	return p.checkWire(ctx, key, leases[0], req)
 }
 
 // checkInterface compares the addresses of an attachment with those of its interface. Other

@@ -54,6 +54,7 @@ type Deps struct {
 	Observe   func(Served)           // called for each request; may be nil
 	Reclaims  Reclaims               // nil: nothing is reclaimed
 	Kernel    Kernel                 // nil: CHECK does not look at the interface
+	Wires     Wires                  // nil: the southbound makes no wires, and a main ADD is refused
 	// Explain returns the failure of an ADD as one sentence for people, "" if it has
 	// none. nil: the text of the error is used.
 	Explain func(req cni.Request, err error) string
@@ -79,6 +80,18 @@ type Kernel interface {
 	// Interface returns the addresses of an interface. known is false if the network
 	// namespace cannot be seen from here.
 	Interface(ctx context.Context, netns, ifName string) (addrs []netip.Prefix, exists, known bool, err error)
+}
+
+// Wires tells about the wires of pods, which the southbound makes. Any goroutine may call
+// it.
+type Wires interface {
+	// Ready returns the reason why no wire can be made now; nil: they can.
+	Ready() error
+	// Check returns the difference between the wire of an attachment and the kernel, nil if
+	// there is none, or if the southbound cannot tell.
+	Check(ctx context.Context, key ledger.Key) error
+	// Collect has wires that belong to no lease removed. It does not wait for that.
+	Collect()
 }
 
 // Served holds one request and its outcome, for metrics.
@@ -174,6 +187,9 @@ func (p *PodManager) Update(event controller.Event, _ controller.UpdateOperation
 	}
 	if p.seq.cancelled(ev.Key, ev.ticket) {
 		return "", fmt.Errorf("%s: %w", ev.Key, errCancelled)
+	}
+	if err := p.fits(ev); err != nil {
+		return "", err
 	}
 	if ev.Pod.Name != "" {
 		p.sandboxes.add(ev.Pod, ev.Key)

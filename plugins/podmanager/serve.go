@@ -73,7 +73,7 @@ func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	case "GC":
 		return p.gc(ctx, req)
 	case "STATUS":
-		return cni.Reply{}, p.status(req.Pool)
+		return cni.Reply{}, p.status(req)
 	}
 	return cni.Reply{}, cni.Errorf(cni.CodeInvalidConfig,
 		"command %q is not one of ADD, DEL, CHECK, GC, STATUS", req.Command)
@@ -84,6 +84,11 @@ func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, err
 const firstResync = 15 * time.Second
 
 func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (cni.Reply, error) {
+	if req.Main {
+		if err := p.makesWires(); err != nil {
+			return cni.Reply{}, err
+		}
+	}
 	if err := p.applyIntent(ctx, intentOf(key)); err != nil {
 		return cni.Reply{}, err
 	}
@@ -102,6 +107,8 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 		UID:     req.Pod.UID,
 		Key:     key,
 		Netns:   req.Netns,
+		Wired:   req.Main,
+		MAC:     req.MAC,
 		Pool:    cmp.Or(req.Pool, cni.DefaultPool),
 		Wanted:  wanted,
 		Expires: expires,
@@ -135,6 +142,14 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 	}
 	reply := replyTo(ev, req.Routes)
 	reply.Claim, reply.Ticket = ev.Generation, ev.ticket
+	switch {
+	case req.Main && ev.Wire == nil: // a handler is missing
+		err = cni.Errorf(cni.CodeInternal, "ADD %s: no handler of the event has described the interface", key)
+		p.Delivered(req, reply, err)
+		return cni.Reply{}, err
+	case req.Main:
+		interfaces(&reply, ev.Wire, key, ev.Addresses)
+	}
 	return reply, nil
 }
 
@@ -276,6 +291,9 @@ func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error)
 	for _, a := range *req.Attachments {
 		valid[a] = true
 	}
+	if req.Main && p.Wires != nil {
+		defer p.Wires.Collect()
+	}
 	var unlisted []ledger.Lease
 	for _, l := range p.Ledger.Leases() {
 		k := l.Key
@@ -304,8 +322,8 @@ func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error)
 }
 
 // status returns the reason why ADD cannot be served. It writes nothing.
-func (p *PodManager) status(pool string) error {
-	pool = cmp.Or(pool, cni.DefaultPool)
+func (p *PodManager) status(req cni.Request) error {
+	pool := cmp.Or(req.Pool, cni.DefaultPool)
 	unavailable := func(format string, args ...any) error {
 		return cni.Errorf(cni.CodeNotAvailable, "ADD cannot be served: "+format, args...)
 	}
@@ -319,6 +337,14 @@ func (p *PodManager) status(pool string) error {
 	}
 	if why := p.Ledger.Suspended(); why != "" {
 		return unavailable("%s", why)
+	}
+	if req.Main {
+		if err := p.makesWires(); err != nil {
+			return unavailable("%v", err)
+		}
+		if err := p.Wires.Ready(); err != nil {
+			return unavailable("%v", err)
+		}
 	}
 	left := map[ledger.Family]bool{}
 	for _, s := range p.Ledger.Stats() {

@@ -15,6 +15,9 @@ import (
 // Versions returns the supported versions of the specification.
 func Versions() []string { return []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
 
+// PluginType is the type by which a configuration names this plugin.
+const PluginType = "cadastre-cni"
+
 // DefaultPool is the pool of a configuration without ipam.pool.
 const DefaultPool = "default"
 
@@ -22,12 +25,15 @@ const DefaultPool = "default"
 type Config struct {
 	CNIVersion  string
 	Name        string
+	Main        bool   // the type of the network is PluginType: the agent makes the interface
 	Socket      string // ipam.socket
 	Pool        string // ipam.pool
 	Routes      []Route
 	HasRoutes   bool         // ipam.routes is given, also if it is empty
 	Wanted      []string     // requested addresses, of any convention
-	Previous    []string     // addresses of prevResult
+	MAC         string       // requested MAC address, of any convention but CNI_ARGS
+	DNS         DNS          // passed on to the result of a main plugin
+	Previous    *Result      // prevResult
 	Attachments []Attachment // cni.dev/valid-attachments
 	HasList     bool         // that list is given
 }
@@ -43,6 +49,14 @@ type Route struct {
 	Scope    *int   `json:"scope,omitempty"`
 }
 
+// DNS holds the DNS settings of a configuration and of a result.
+type DNS struct {
+	Nameservers []string `json:"nameservers,omitempty"`
+	Domain      string   `json:"domain,omitempty"`
+	Search      []string `json:"search,omitempty"`
+	Options     []string `json:"options,omitempty"`
+}
+
 // Attachment identifies one attachment of one container.
 type Attachment struct {
 	ContainerID string `json:"containerID"`
@@ -53,22 +67,22 @@ type Attachment struct {
 type rawConfig struct {
 	CNIVersion    string                     `json:"cniVersion"`
 	Name          string                     `json:"name"`
+	Type          string                     `json:"type"`
+	DNS           DNS                        `json:"dns"`
 	IPAM          map[string]json.RawMessage `json:"ipam"`
 	RuntimeConfig struct {
 		IPs []string `json:"ips"`
+		MAC string   `json:"mac"`
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
 			IPs []string `json:"ips"`
+			MAC string   `json:"mac"`
 		} `json:"cni"`
 	} `json:"args"`
-	PrevResult *struct {
-		IPs []struct {
-			Address string `json:"address"`
-		} `json:"ips"`
-	} `json:"prevResult"`
-	Valid  *[]Attachment `json:"cni.dev/valid-attachments"`
-	Legacy *[]Attachment `json:"cni.dev/attachments"`
+	PrevResult *Result       `json:"prevResult"`
+	Valid      *[]Attachment `json:"cni.dev/valid-attachments"`
+	Legacy     *[]Attachment `json:"cni.dev/attachments"`
 }
 
 // ParseConfig reads a network configuration for a command.
@@ -77,7 +91,14 @@ func ParseConfig(stdin []byte, command string) (*Config, *Error) {
 	if err := json.Unmarshal(stdin, &raw); err != nil {
 		return nil, Errorf(CodeDecode, "error unmarshall network config: %v", err)
 	}
-	c := &Config{CNIVersion: raw.CNIVersion, Name: raw.Name, Pool: DefaultPool}
+	c := &Config{
+		CNIVersion: raw.CNIVersion,
+		Name:       raw.Name,
+		Main:       raw.Type == PluginType,
+		Pool:       DefaultPool,
+		DNS:        raw.DNS,
+		Previous:   raw.PrevResult,
+	}
 	if c.Name == "" {
 		return c, Errorf(CodeInvalidConfig, "missing network name")
 	}
@@ -98,10 +119,13 @@ func ParseConfig(stdin []byte, command string) (*Config, *Error) {
 	if len(c.Wanted) == 0 {
 		c.Wanted = raw.Args.CNI.IPs
 	}
-	if raw.PrevResult != nil {
-		for _, ip := range raw.PrevResult.IPs {
-			c.Previous = append(c.Previous, ip.Address)
-		}
+	c.MAC = raw.RuntimeConfig.MAC
+	if c.MAC == "" {
+		c.MAC = raw.Args.CNI.MAC
+	}
+	if c.Main && command == "ADD" && c.Previous != nil {
+		return c, Errorf(CodeInvalidConfig,
+			"prevResult is not empty: type %s makes the interface, so it must be the first plugin of the list", PluginType)
 	}
 	if raw.Valid == nil {
 		raw.Valid = raw.Legacy
@@ -127,7 +151,8 @@ func checkVersion(version, command string) *Error {
 }
 
 func (c *Config) readIPAM(keys map[string]json.RawMessage) *Error {
-	known := map[string]any{"type": new(string), "socket": &c.Socket, "pool": &c.Pool, "routes": &c.Routes}
+	var kind string
+	known := map[string]any{"type": &kind, "socket": &c.Socket, "pool": &c.Pool, "routes": &c.Routes}
 	var bad *Error // the first one; the remaining keys are read nevertheless
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		into, ok := known[k]
@@ -147,6 +172,11 @@ func (c *Config) readIPAM(keys map[string]json.RawMessage) *Error {
 		return bad
 	}
 	_, c.HasRoutes = keys["routes"]
+	if c.Main {
+		if err := c.checkMain(kind); err != nil {
+			return err
+		}
+	}
 	if c.Pool == "" {
 		return Errorf(CodeInvalidConfig, "ipam.pool is empty: leave it out for pool %q", DefaultPool)
 	}
@@ -157,6 +187,20 @@ func (c *Config) readIPAM(keys map[string]json.RawMessage) *Error {
 		if _, err := netip.ParseAddr(r.GW); r.GW != "" && err != nil {
 			return Errorf(CodeInvalidConfig, "ipam.routes: gw %q is not an IP address", r.GW)
 		}
+	}
+	return nil
+}
+
+// checkMain refuses what an ipam section cannot have beside the plugin's own type.
+func (c *Config) checkMain(ipam string) *Error {
+	if ipam != "" && ipam != PluginType {
+		return Errorf(CodeInvalidConfig,
+			"ipam.type %q: type %s gives addresses of its own: leave ipam.type out, or use another main plugin",
+			ipam, PluginType)
+	}
+	if c.HasRoutes {
+		return Errorf(CodeInvalidConfig,
+			"ipam.routes: with type %s the agent makes the routes of the pod: leave them out", PluginType)
 	}
 	return nil
 }

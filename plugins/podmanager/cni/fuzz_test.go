@@ -60,23 +60,24 @@ func FuzzParseConfig(f *testing.F) {
 }
 
 func FuzzParseArgs(f *testing.F) {
-	for _, seed := range []string{"", ";", "=", "K8S_POD_NAME=a;IP=10.1.5.9", "IP=,", "IgnoreUnknown=1;x", "K8S_POD_UID==;;="} {
+	for _, seed := range []string{"", ";", "=", "K8S_POD_NAME=a;IP=10.1.5.9", "IP=,", "IgnoreUnknown=1;x", "K8S_POD_UID==;;=", "MAC=02:00:00:00:00:01"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, args string) {
-		pod, ip, err := cni.ParseArgs(args)
+		read, err := cni.ParseArgs(args)
 		if err != nil {
 			if err.Code != cni.CodeEnvironment {
 				t.Fatalf("code %d: %q", err.Code, err.Msg)
 			}
 			return
 		}
-		again, sameIP, err := cni.ParseArgs("K8S_POD_NAME=" + pod.Name + ";K8S_POD_NAMESPACE=" + pod.Namespace + ";K8S_POD_UID=" + pod.UID + ";IP=" + ip)
-		if err != nil || again != pod || sameIP != ip {
-			t.Fatalf("%q: %+v %q, again %+v %q", args, pod, ip, again, sameIP)
+		again, err := cni.ParseArgs("K8S_POD_NAME=" + read.Pod.Name + ";K8S_POD_NAMESPACE=" + read.Pod.Namespace + ";K8S_POD_UID=" + read.Pod.UID +
+			";IP=" + read.IP + ";MAC=" + read.MAC)
+		if err != nil || again != read {
+			t.Fatalf("%q: %+v, again %+v", args, read, again)
 		}
 		r, err := cni.NewRequest(cni.Invocation{Command: "ADD", ContainerID: "4f1c", IfName: "eth0", Args: args}, &cni.Config{Name: "pods"})
-		if err == nil && len(r.Wanted) == 0 && ip != "" || err != nil && !known(err.Code) {
+		if err == nil && len(r.Wanted) == 0 && read.IP != "" || err != nil && !known(err.Code) {
 			t.Fatalf("%q: %v %v", args, r.Wanted, err)
 		}
 	})

@@ -106,27 +106,35 @@ type Pod struct {
 	UID       string `json:"uid,omitempty"`
 }
 
-// ParseArgs reads CNI_ARGS. It ignores unknown keys, with and without IgnoreUnknown. ip is
-// the value of the old key IP.
-func ParseArgs(args string) (pod Pod, ip string, err *Error) {
+// Args holds the keys of CNI_ARGS that the plugin reads.
+type Args struct {
+	Pod Pod
+	IP  string // requested addresses, separated by commas
+	MAC string // requested MAC address
+}
+
+// ParseArgs reads CNI_ARGS. It ignores unknown keys, with and without IgnoreUnknown.
+func ParseArgs(args string) (a Args, err *Error) {
 	for kv := range strings.SplitSeq(args, ";") {
 		if kv == "" {
 			continue
 		}
 		k, v, ok := strings.Cut(kv, "=")
 		if !ok {
-			return pod, "", Errorf(CodeEnvironment, "CNI_ARGS: %q is not a KEY=VALUE pair", kv)
+			return a, Errorf(CodeEnvironment, "CNI_ARGS: %q is not a KEY=VALUE pair", kv)
 		}
 		switch k {
 		case "K8S_POD_NAMESPACE":
-			pod.Namespace = v
+			a.Pod.Namespace = v
 		case "K8S_POD_NAME":
-			pod.Name = v
+			a.Pod.Name = v
 		case "K8S_POD_UID":
-			pod.UID = v
+			a.Pod.UID = v
 		case "IP":
-			ip = v
+			a.IP = v
+		case "MAC":
+			a.MAC = v
 		}
 	}
-	return pod, ip, nil
+	return a, nil
 }

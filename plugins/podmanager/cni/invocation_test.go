@@ -114,13 +114,13 @@ func TestParseArgs(t *testing.T) {
 		{"a pair and no pair", "K8S_POD_NAME=a;x", cni.Pod{Name: "a"}, "", true},
 	} {
 		g := NewWithT(t)
-		pod, ip, err := cni.ParseArgs(c.args)
+		read, err := cni.ParseArgs(c.args)
 		if c.bad {
 			g.Expect(err).NotTo(BeNil(), c.name)
 			g.Expect(err.Code).To(BeNumerically("==", cni.CodeEnvironment))
 			continue
 		}
 		g.Expect(err).To(BeNil(), c.name)
-		g.Expect(fmt.Sprint(pod, ip)).To(Equal(fmt.Sprint(c.pod, c.ip)), c.name)
+		g.Expect(fmt.Sprint(read.Pod, read.IP)).To(Equal(fmt.Sprint(c.pod, c.ip)), c.name)
 	}
 }

@@ -4,6 +4,7 @@
 package cni
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"strings"
@@ -19,18 +20,22 @@ type Request struct {
 	ContainerID string        `json:"containerID,omitempty"`
 	IfName      string        `json:"ifName,omitempty"`
 	Netns       string        `json:"netns,omitempty"`
+	Main        bool          `json:"main,omitempty"` // the agent makes the interface; otherwise another plugin does
+	MAC         string        `json:"mac,omitempty"`  // main ADD: wanted for the pod's interface
 	Pod         Pod           `json:"pod"`
 	Pool        string        `json:"pool,omitempty"`
 	Wanted      []string      `json:"wanted,omitempty"`
-	Previous    []string      `json:"previous,omitempty"`
+	Previous    []string      `json:"previous,omitempty"`    // addresses of prevResult, main: those of the interface
+	Link        *Interface    `json:"link,omitempty"`        // main: the interface in prevResult
 	Routes      *[]Route      `json:"routes,omitempty"`      // absent: a default route per family with the default pool, none with another
 	Attachments *[]Attachment `json:"attachments,omitempty"` // GC: absent frees nothing
 }
 
 // Reply holds the agent's answer.
 type Reply struct {
-	IPs    []IP    `json:"ips,omitempty"`
-	Routes []Route `json:"routes,omitempty"`
+	Interfaces []Interface `json:"interfaces,omitempty"`
+	IPs        []IP        `json:"ips,omitempty"`
+	Routes     []Route     `json:"routes,omitempty"`
 	// Waiting says for each address that GC found to be garbage what its release waits for.
 	Waiting []string `json:"waiting,omitempty"`
 
@@ -40,24 +45,9 @@ type Reply struct {
 	Ticket uint64 `json:"-"`
 }
 
-// IP holds one address of a result.
-type IP struct {
-	Version string `json:"version,omitempty"` // before 1.0.0: "4" or "6"
-	Address string `json:"address"`           // with its prefix length
-	Gateway string `json:"gateway,omitempty"`
-}
-
-// result holds the output of ADD for the runtime.
-type result struct {
-	CNIVersion string   `json:"cniVersion"`
-	IPs        []IP     `json:"ips"`
-	Routes     []Route  `json:"routes,omitempty"`
-	DNS        struct{} `json:"dns"`
-}
-
 // NewRequest returns the request for an invocation.
 func NewRequest(inv Invocation, c *Config) (Request, *Error) {
-	pod, ip, err := ParseArgs(inv.Args)
+	args, err := ParseArgs(inv.Args)
 	if err != nil && inv.Command == "ADD" {
 		return Request{}, err
 	}
@@ -67,10 +57,18 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 		ContainerID: inv.ContainerID,
 		IfName:      inv.IfName,
 		Netns:       inv.Netns,
-		Pod:         pod,
+		Pod:         args.Pod,
 		Pool:        c.Pool,
 		Wanted:      c.Wanted,
-		Previous:    c.Previous,
+		Main:        c.Main,
+	}
+	switch {
+	case c.Previous != nil && c.Main:
+		r.Link, r.Previous = c.Previous.of(inv.Netns, inv.IfName)
+	case c.Previous != nil:
+		for _, ip := range c.Previous.IPs {
+			r.Previous = append(r.Previous, ip.Address)
+		}
 	}
 	if inv.Command != "ADD" {
 		r.Wanted = nil
@@ -78,8 +76,13 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 		r.ContainerID, r.IfName = string([]rune(r.ContainerID)), string([]rune(r.IfName))
 	} else if err := r.CheckNames(); err != nil {
 		return Request{}, err
-	} else if len(r.Wanted) == 0 && ip != "" {
-		r.Wanted = strings.Split(ip, ",")
+	} else if len(r.Wanted) == 0 && args.IP != "" {
+		r.Wanted = strings.Split(args.IP, ",")
+	}
+	if mac := cmp.Or(c.MAC, args.MAC); mac != "" && r.Main && inv.Command == "ADD" {
+		if r.MAC, err = parseMAC(mac); err != nil {
+			return Request{}, err
+		}
 	}
 	for i, w := range r.Wanted { // "10.1.5.9" or "10.1.5.9/24"
 		a, _, _ := strings.Cut(w, "/")
@@ -95,21 +98,6 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 		r.Attachments = &c.Attachments
 	}
 	return r, nil
-}
-
-// Print returns the output for a reply to ADD in a version of the specification.
-func (r Reply) Print(version string) ([]byte, error) {
-	res := result{CNIVersion: version, IPs: r.IPs, Routes: r.Routes}
-	if strings.HasPrefix(version, "0.") {
-		res.IPs = append([]IP(nil), r.IPs...)
-		for i := range res.IPs {
-			res.IPs[i].Version = "4"
-			if strings.Contains(res.IPs[i].Address, ":") {
-				res.IPs[i].Version = "6"
-			}
-		}
-	}
-	return json.MarshalIndent(res, "", "    ")
 }
 
 // PrintVersions returns the output of VERSION.

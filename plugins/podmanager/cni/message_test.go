@@ -126,7 +126,7 @@ func TestPrint(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			g := NewWithT(t)
 			r := reply()
-			text, err := r.Print(version)
+			text, err := r.Print(version, cni.DNS{})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(text).To(MatchJSON(fmt.Sprintf(want, version)))
 			g.Expect(r).To(Equal(reply()), "printing changes nothing")
@@ -155,7 +155,7 @@ func TestPrint(t *testing.T) {
 
 func TestPrintWithoutRoutesOrGateways(t *testing.T) {
 	g := NewWithT(t)
-	text, err := cni.Reply{IPs: []cni.IP{{Address: "10.1.5.2/24"}}}.Print("1.1.0")
+	text, err := cni.Reply{IPs: []cni.IP{{Address: "10.1.5.2/24"}}}.Print("1.1.0", cni.DNS{})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(text).To(MatchJSON(`{"cniVersion": "1.1.0", "ips": [{"address": "10.1.5.2/24"}], "dns": {}}`))
 }

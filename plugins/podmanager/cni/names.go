@@ -6,6 +6,7 @@ package cni
 import (
 	"bytes"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -43,6 +44,9 @@ func (r Request) CheckNames() *Error {
 	}
 	if why := badIfName(r.IfName); why != "" {
 		return Errorf(CodeEnvironment, "ifName (CNI_IFNAME) %.300q is invalid: %s", r.IfName, why)
+	}
+	if r.Main && r.Netns == "" {
+		return Errorf(CodeEnvironment, "netns (CNI_NETNS) is empty: the agent makes the pod's interface there")
 	}
 	if why := badPath(r.Netns); why != "" {
 		return Errorf(CodeEnvironment, "netns (CNI_NETNS) %.300q is invalid: %s", r.Netns, why)
@@ -85,4 +89,25 @@ func badIfName(s string) string {
 		return "the kernel takes byte 0xa0 in it for white space"
 	}
 	return ""
+}
+
+// parseMAC returns a MAC address in lower case with colons. It accepts hyphens too.
+func parseMAC(s string) (string, *Error) {
+	mac := strings.ToLower(strings.ReplaceAll(s, "-", ":"))
+	parts := strings.Split(mac, ":")
+	first, zero := 0, true
+	valid := len(parts) == 6
+	for i, part := range parts {
+		n, err := strconv.ParseUint(part, 16, 8)
+		valid = valid && err == nil && len(part) == 2
+		zero = zero && n == 0
+		if i == 0 {
+			first = int(n)
+		}
+	}
+	if !valid || zero || first&1 != 0 {
+		return "", Errorf(CodeInvalidConfig,
+			"requested MAC address %.60q is not one that an interface can have, such as 02:00:00:00:00:01", s)
+	}
+	return mac, nil
 }
