@@ -26,7 +26,8 @@ type chaos struct {
 // step is one request; its outcome does not matter.
 func (c *chaos) step() {
 	n := c.rnd.IntN(9)
-	container, pod := fmt.Sprint("c", n), fmt.Sprint("web-", n/2) // two sandboxes a pod
+	container, pod := fmt.Sprint([]string{"c", "w"}[n%2], n), fmt.Sprint("web-", n/2) // two sandboxes a pod
+	c.wirer.mac = []string{"", "02:00:00:00:00:09"}[c.rnd.IntN(2)]
 	r := request("ADD", container, pod)
 	switch c.rnd.IntN(8) {
 	case 0, 1, 2:
@@ -42,7 +43,7 @@ func (c *chaos) step() {
 		r = cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}}
 		for i := range 9 {
 			if c.rnd.IntN(3) > 0 {
-				*r.Attachments = append(*r.Attachments, cni.Attachment{ContainerID: fmt.Sprint("c", i), IfName: "eth0"})
+				*r.Attachments = append(*r.Attachments, cni.Attachment{ContainerID: fmt.Sprint([]string{"c", "w"}[i%2], i), IfName: "eth0"})
 			}
 		}
 	}

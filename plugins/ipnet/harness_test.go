@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +63,9 @@ type agent struct {
 	cluster *cluster
 	sink    *controller.MemorySink
 	kube    controller.KubeStateData
+	wirer   *wirer
+	network *ipnet.IPNet
+	plane   *ipnet.Dataplane
 }
 
 // PushEvent and PushEventWait break the circle between the loop and podmanager.
@@ -71,12 +75,40 @@ func (a *agent) PushEventWait(ctx context.Context, ev controller.Event) error {
 	return a.loop.PushEventWait(ctx, ev)
 }
 
+// wirer handles AddPod as a CNI request of a main plugin does: the southbound makes the
+// wires of the containers whose names begin with "w".
+type wirer struct {
+	mac  string
+	last *podmanager.AddPod
+}
+
+func (*wirer) String() string { return "wirer" }
+func (*wirer) HandlesEvent(ev controller.Event) bool {
+	_, ok := ev.(*podmanager.AddPod)
+	return ok
+}
+
+func (*wirer) Resync(controller.Event, controller.KubeStateData, int, controller.ResyncOperations) error {
+	return nil
+}
+
+func (w *wirer) Update(ev controller.Event, _ controller.UpdateOperations) (string, error) {
+	add := ev.(*podmanager.AddPod)
+	if add.Wired = strings.HasPrefix(add.Key.ContainerID, "w"); add.Wired {
+		add.MAC = w.mac
+	}
+	w.last = add
+	return "", nil
+}
+
+func (*wirer) Revert(controller.Event) error { return nil }
+
 // newAgent is node 5 with a configuration; its loop does not run yet.
 func newAgent(t *testing.T, conf string) *agent {
 	t.Helper()
 	a := &agent{
 		g: NewWithT(t), journal: &journal.Faulty{Journal: journal.NewMemory()}, cluster: &cluster{id: 5}, sink: &controller.MemorySink{},
-		kube: controller.KubeStateData{},
+		kube: controller.KubeStateData{}, wirer: &wirer{}, plane: &ipnet.Dataplane{},
 	}
 	cfg, _, err := contivconf.Parse([]byte(conf))
 	a.g.Expect(err).NotTo(HaveOccurred())
@@ -90,9 +122,11 @@ func newAgent(t *testing.T, conf string) *agent {
 		d.NodeSync, d.ContivConf, d.ServiceLabel, d.PodManager = a.cluster, contivconf.NewPlugin(cfg), label("node-a"), a.pods
 		d.Ledger, d.Stage = a.ledger, stage
 	}))
-	network := ipnet.NewPlugin(ipnet.Deps{NodeSync: a.cluster, IPAM: a.ipam, Ledger: a.ledger})
+	a.network = ipnet.NewPlugin(ipnet.Deps{
+		PluginDeps: controller.PluginDeps{Log: log}, NodeSync: a.cluster, IPAM: a.ipam, Ledger: a.ledger, Dataplane: a.plane,
+	})
 	a.loop = controller.New(controller.DefaultConfig(), controller.Deps{
-		Sink: a.sink, Handlers: []controller.EventHandler{a.pods, a.ipam, network}, Committers: []controller.Committer{stage},
+		Sink: a.sink, Handlers: []controller.EventHandler{a.pods, a.wirer, a.ipam, a.network}, Committers: []controller.Committer{stage},
 	})
 	return a
 }

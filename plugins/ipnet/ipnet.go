@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -47,9 +46,17 @@ type Deps struct {
 	// NodeIPs selects the addresses of the other nodes' Node objects as gateways, for
 	// nodes without a vswitch, instead of those that follow from their IDs.
 	NodeIPs bool
+	// Dataplane configures the network that the southbound makes; nil: routes alone.
+	Dataplane *Dataplane
 	// Claims claims a MainIP that does not follow from the node ID; nil: it needs no
 	// claim.
 	Claims Claims
+}
+
+// Dataplane holds the configuration of the network that the southbound makes.
+type Dataplane struct {
+	MTU uint32 // of the pods' links
+	VNI uint32 // of the nodes' VXLAN links
 }
 
 // Claims claims node addresses.
@@ -65,6 +72,8 @@ type Addresses interface {
 	BlocksOf(*nodesync.Node) []netip.Prefix
 	// BlockGateway returns the gateway of the pods in a block of this node.
 	BlockGateway(block netip.Prefix) netip.Addr
+	// NetworkRanges returns the ranges of each pod network in the whole cluster, by name.
+	NetworkRanges() map[string][]netip.Prefix
 }
 
 // Leases returns the leases. The ledger implements it.
@@ -79,6 +88,7 @@ type IPNet struct {
 	routed   map[string]uint32 // node of each route, by key
 	pinned   []claims.Target   // the node addresses that do not follow from the ID
 	asking   bool              // a claim of one of them is not requested yet: the published addresses stay
+	plan     *plan             // never nil
 	rendered rendered
 }
 
@@ -90,7 +100,7 @@ var (
 // NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *IPNet {
 	deps.Name = "ipnet"
-	return &IPNet{Deps: deps, routed: map[string]uint32{}}
+	return &IPNet{Deps: deps, routed: map[string]uint32{}, plan: newPlan(nil, 0, 0)}
 }
 
 // Init does nothing.
@@ -116,6 +126,7 @@ func podKey(k ledger.Key) string { return kv.SinkPodPrefix + k.String() }
 
 // Resync puts the node's network and those of all held leases.
 func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, txn controller.ResyncOperations) error {
+	p.derivePlan()
 	node, addresses := p.nodeNetwork()
 	txn.Put(kv.SinkNode, node)
 	p.putPods(txn)
@@ -127,13 +138,18 @@ func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, tx
 func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) (string, error) {
 	switch ev := event.(type) {
 	case *podmanager.AddPod:
-		ev.Gateways, ev.Routes = p.routes(ev.Pool, ev.Addresses)
-		pod := ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID}
-		m := podNetwork(ev.Key, pod, ev.Addresses, ev.Routes)
-		if have := txn.Get(podKey(ev.Key)); have != nil && proto.Equal(have, m) {
+		n := p.networkOf(endpoint{
+			key:       ev.Key,
+			pod:       ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID},
+			pool:      ev.Pool,
+			addresses: ev.Addresses,
+			wiring:    wiring{ev.Netns, ev.Wired, ev.MAC},
+		})
+		ev.Gateways, ev.Routes, ev.Wire = n.gateways, n.routes, n.value.Wire
+		if have := txn.Get(podKey(ev.Key)); have != nil && proto.Equal(have, n.value) {
 			return "", nil
 		}
-		txn.Put(podKey(ev.Key), m)
+		txn.Put(podKey(ev.Key), n.value)
 		return fmt.Sprintf("%d routes", len(ev.Routes)), nil
 	case *podmanager.DeletePod:
 		if ev.Void() || txn.Get(podKey(ev.Key)) == nil {
@@ -147,6 +163,9 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 	case *nodesync.NodeUpdate:
 		return p.updateRoutes(ev, txn), nil
 	case *ipam.PodNetworkChange:
+		if p.derivePlan() {
+			p.refreshPods(txn)
+		}
 		node, addresses := p.nodeNetwork()
 		txn.Put(kv.SinkNode, node)
 		return p.replaceRoutes(txn), p.publish(addresses)
@@ -163,46 +182,21 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 	return "", nil
 }
 
+// derivePlan derives the plan again, and reports whether it has changed.
+func (p *IPNet) derivePlan() (changed bool) {
+	var d Dataplane
+	if p.Dataplane != nil {
+		d = *p.Dataplane
+	}
+	next := newPlan(p.IPAM.NetworkRanges(), d.MTU, d.VNI)
+	if changed = !next.equal(p.plan); changed {
+		p.plan = next
+	}
+	return changed
+}
+
 // Revert does nothing: the transaction was not committed.
 func (p *IPNet) Revert(controller.Event) error { return nil }
-
-// routes returns the gateway of each address, which is that of its block, and for
-// addresses of the default pool one default route per family. With a default route, an
-// interface in another network would take over the egress of the pod.
-func (p *IPNet) routes(pool string, addresses []netip.Prefix) (gateways []netip.Addr, routes []podmanager.Route) {
-	seen := map[bool]bool{}
-	for _, a := range addresses {
-		gw := p.IPAM.BlockGateway(a)
-		gateways = append(gateways, gw)
-		if is4 := gw.Is4(); pool == ipam.PodPool && !seen[is4] {
-			seen[is4] = true
-			any := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-			if is4 {
-				any = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-			}
-			routes = append(routes, podmanager.Route{Dst: any, GW: gw})
-		}
-	}
-	return gateways, routes
-}
-
-func podNetwork(k ledger.Key, pod ledger.Pod, addresses []netip.Prefix, routes []podmanager.Route) *kv.PodNetwork {
-	m := &kv.PodNetwork{
-		Namespace:   pod.Namespace,
-		Name:        pod.Name,
-		Network:     k.Network,
-		ContainerId: k.ContainerID,
-		IfName:      k.IfName,
-	}
-	for _, a := range slices.SortedFunc(slices.Values(addresses), netip.Prefix.Compare) {
-		m.Addresses = append(m.Addresses, a.String())
-	}
-	byDst := func(x, y podmanager.Route) int { return x.Dst.Compare(y.Dst) }
-	for _, r := range slices.SortedFunc(slices.Values(routes), byDst) {
-		m.Routes = append(m.Routes, &kv.Route{Dst: r.Dst.String(), Gateway: r.GW.String()})
-	}
-	return m
-}
 
 // Commit claims the node addresses that do not follow from the node ID.
 func (p *IPNet) Commit(context.Context) error {

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
@@ -32,9 +34,14 @@ type origin struct {
 	generation uint64
 	prefix     netip.Prefix
 	pool       string
+	wiring     wiring
 }
 
-func originOf(l *ledger.Lease) origin { return origin{l.Generation, l.Prefix(), l.Pool} }
+func originOf(l *ledger.Lease) origin {
+	return origin{l.Generation, l.Prefix(), l.Pool, wiringOf(l)}
+}
+
+func wiringOf(l *ledger.Lease) wiring { return wiring{l.NetNS, l.Wired, l.MAC} }
 
 // complete reports whether the resync in progress has found all leases, as far as the mask
 // can tell.
@@ -47,7 +54,8 @@ type rendered struct {
 	order        []*attachment               // as the last resync has put them
 	next         int                         // index in order of the attachment that is probably found next
 	gateways     map[netip.Prefix]netip.Addr // of their blocks
-	round        uint64                      // number of resyncs
+	plan         *plan
+	round        uint64 // number of resyncs
 }
 
 // find notes a lease that exists, and returns its attachment if that was rendered from it.
@@ -80,7 +88,7 @@ func attached(l *ledger.Lease) bool {
 // putPods puts the values of all attachments. It renders only those that have changed
 // since the last resync.
 func (p *IPNet) putPods(txn controller.ResyncOperations) {
-	p.checkGateways()
+	p.checkPlan()
 	r := &p.rendered
 	r.round++
 	r.next = 0
@@ -130,9 +138,12 @@ func (p *IPNet) putPods(txn controller.ResyncOperations) {
 	r.order = order
 }
 
-// checkGateways drops all attachments if the gateway of a block has changed.
-func (p *IPNet) checkGateways() {
+// checkPlan drops all attachments if the plan or the gateway of a block has changed.
+func (p *IPNet) checkPlan() {
 	r := &p.rendered
+	if r.plan != p.plan {
+		r.byGeneration, r.plan = nil, p.plan
+	}
 	for block, gateway := range r.gateways {
 		if p.IPAM.BlockGateway(block) != gateway {
 			r.byGeneration = nil
@@ -146,22 +157,56 @@ func (p *IPNet) checkGateways() {
 
 // render makes the attachment of a key, nil if the key has no leases any more.
 func (p *IPNet) render(k ledger.Key) *attachment {
-	leases := slices.DeleteFunc(p.Ledger.ByKey(k), func(l ledger.Lease) bool { return !attached(&l) })
+	leases := p.leasesOf(k)
 	if len(leases) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(leases, func(x, y ledger.Lease) int { return cmp.Compare(x.Pool, y.Pool) })
-	a := &attachment{sinkKey: podKey(k), key: k, pod: leases[0].Pod, round: p.rendered.round}
-	var prefixes []netip.Prefix
+	e := endpointOf(leases)
+	a := &attachment{sinkKey: podKey(k), key: k, pod: e.pod, round: p.rendered.round}
 	for i := range leases {
 		a.leases = append(a.leases, originOf(&leases[i]))
-		prefixes = append(prefixes, leases[i].Prefix())
 		p.rendered.byGeneration[leases[i].Generation] = a
 	}
-	gateways, routes := p.routes(leases[0].Pool, prefixes)
-	for i, gateway := range gateways {
-		p.rendered.gateways[prefixes[i].Masked()] = gateway
+	n := p.networkOf(e)
+	for i, gateway := range n.gateways {
+		p.rendered.gateways[e.addresses[i].Masked()] = gateway
 	}
-	a.value = podNetwork(k, a.pod, prefixes, routes)
+	a.value = n.value
 	return a
+}
+
+// refreshPods puts the values of the attachments that a new plan changes.
+func (p *IPNet) refreshPods(txn controller.UpdateOperations) {
+	seen := map[ledger.Key]bool{}
+	for l := range p.Ledger.All() {
+		if !attached(l) || seen[l.Key] {
+			continue
+		}
+		seen[l.Key] = true
+		leases := p.leasesOf(l.Key)
+		if len(leases) == 0 {
+			continue // released in the meantime
+		}
+		key, value := podKey(l.Key), p.networkOf(endpointOf(leases)).value
+		if have := txn.Get(key); have != nil && !proto.Equal(have, value) {
+			txn.Put(key, value)
+		}
+	}
+}
+
+// leasesOf returns the leases of an attachment, the same one first in each call.
+func (p *IPNet) leasesOf(k ledger.Key) []ledger.Lease {
+	leases := slices.DeleteFunc(p.Ledger.ByKey(k), func(l ledger.Lease) bool { return !attached(&l) })
+	slices.SortStableFunc(leases, func(x, y ledger.Lease) int { return cmp.Compare(x.Pool, y.Pool) })
+	return leases
+}
+
+// endpointOf returns the endpoint of an attachment with the given leases.
+func endpointOf(leases []ledger.Lease) endpoint {
+	first := &leases[0]
+	e := endpoint{key: first.Key, pod: first.Pod, pool: first.Pool, wiring: wiringOf(first)}
+	for i := range leases {
+		e.addresses = append(e.addresses, leases[i].Prefix())
+	}
+	return e
 }

@@ -27,6 +27,8 @@ import (
 type inputs struct {
 	leases  []ledger.Lease
 	gateway map[netip.Prefix]netip.Addr
+	ranges  map[string][]netip.Prefix
+	plane   ipnet.Dataplane
 }
 
 func (b *inputs) All() iter.Seq[*ledger.Lease] {
@@ -53,6 +55,10 @@ func (b *inputs) ByKey(k ledger.Key) (leases []ledger.Lease) {
 func (b *inputs) Nodes() []addrplan.Node                 { return nil }
 func (b *inputs) BlocksOf(*nodesync.Node) []netip.Prefix { return nil }
 func (b *inputs) BlockGateway(a netip.Prefix) netip.Addr { return b.gateway[a.Masked()] }
+func (b *inputs) NetworkRanges() map[string][]netip.Prefix {
+	return b.ranges
+}
+
 func (b *inputs) resync(g Gomega, p *ipnet.IPNet) messages {
 	all := messages{}
 	g.Expect(p.Resync(&controller.DBResync{}, nil, 1, all)).To(Succeed())
@@ -65,6 +71,7 @@ func (b *inputs) plugin() *ipnet.IPNet {
 		NodeSync:   &cluster{id: 5},
 		IPAM:       b,
 		Ledger:     b,
+		Dataplane:  &b.plane,
 	})
 }
 
@@ -89,16 +96,28 @@ func (b *inputs) change(rnd *rand.Rand, generation uint64) {
 		b.gateway[block] = netip.AddrFrom4([4]byte{10, 1, 5, byte(rnd.IntN(250))})
 		return
 	}
+	switch rnd.IntN(40) {
+	case 0:
+		b.plane.MTU = uint32(1400 + rnd.IntN(3))
+		return
+	case 1:
+		b.ranges = map[string][]netip.Prefix{}
+		for _, name := range []string{"another", "more"}[:rnd.IntN(3)] {
+			b.ranges[name] = []netip.Prefix{netip.PrefixFrom(blocks[0].Addr(), 8+rnd.IntN(4))}
+		}
+		return
+	}
 	if len(b.leases) == 0 || rnd.IntN(3) == 0 {
 		b.leases = append(b.leases, ledger.Lease{
 			Addr: fresh(block), Block: block, Pool: ipam.PodPool, Generation: generation,
-			Key: ledger.Key{Network: "n", ContainerID: fmt.Sprint(rnd.IntN(20)), IfName: "eth0"},
+			Key:   ledger.Key{Network: "n", ContainerID: fmt.Sprint(rnd.IntN(20)), IfName: "eth0"},
+			NetNS: "/run/netns/a", Wired: rnd.IntN(2) == 0,
 		})
 		return
 	}
 	i := rnd.IntN(len(b.leases))
 	l := &b.leases[i]
-	switch rnd.IntN(7) {
+	switch rnd.IntN(8) {
 	case 0:
 		b.leases = slices.Delete(b.leases, i, i+1)
 	case 1:
@@ -119,6 +138,8 @@ func (b *inputs) change(rnd *rand.Rand, generation uint64) {
 		l.Addr = fresh(l.Block)
 	case 6:
 		l.Key.ContainerID = fmt.Sprint(rnd.IntN(20))
+	case 7:
+		l.NetNS, l.MAC = []string{"", "/run/netns/b"}[rnd.IntN(2)], []string{"", "02:00:00:00:00:07"}[rnd.IntN(2)]
 	}
 }
 

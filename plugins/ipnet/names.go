@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipnet
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Names, MACs and numbers follow from keys alone. So a resync after the loss of any state
+// derives those that exist, and no part of the southbound reports them back.
+
+// hostIfPrefix is the beginning of the names of the host ends of wires. With the 12 digits
+// behind it a name has 15 bytes, the most that Linux takes.
+const hostIfPrefix = "cad"
+
+// wireNames holds what follows from the key of an attachment.
+type wireNames struct{ hostIf, hostMAC, podMAC string }
+
+// wireNamesOf returns the names of the wire with a southbound key. Two of 250 attachments
+// have the same host end with a probability of 1 in 9e9; the southbound refuses the second.
+func wireNamesOf(sinkKey string) wireNames {
+	h := sha256.Sum256([]byte(sinkKey))
+	return wireNames{
+		hostIf:  hostIfPrefix + hex.EncodeToString(h[:6]),
+		hostMAC: macOf([6]byte(h[6:12])),
+		podMAC:  macOf([6]byte(h[12:18])),
+	}
+}
+
+// vxlanMACOf returns the MAC of the VXLAN link of a node. No two nodes have the same one.
+func vxlanMACOf(nodeID uint32) string {
+	b := [6]byte{0x0a, 0xca}
+	binary.BigEndian.PutUint32(b[2:], nodeID)
+	return macOf(b)
+}
+
+// macOf writes a MAC. It is locally administered and unicast.
+func macOf(b [6]byte) string {
+	b[0] = b[0]&^1 | 2
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3], b[4], b[5])
+}
+
+// The routing table of a custom network is tableBase plus its number, its VNI the number
+// alone. VNIs have 24 bits.
+const (
+	tableBase  = 0x0C000000
+	numberMask = 1<<24 - 1
+)
+
+// numbersOf returns a number for each custom network: from 24 bits of a hash of its name,
+// the same on every node. A number of two networks, and one that is reserved, is hashed
+// again, in the order of the names. The numbers are neither 0 nor reserved.
+func numbersOf(names []string, reserved uint32) map[string]uint32 {
+	numbers, taken := make(map[string]uint32, len(names)), map[uint32]bool{0: true, reserved: true}
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		h := sha256.Sum256([]byte("network/" + name))
+		n := binary.BigEndian.Uint32(h[:4]) & numberMask
+		for taken[n] {
+			h = sha256.Sum256(h[:])
+			n = binary.BigEndian.Uint32(h[:4]) & numberMask
+		}
+		taken[n], numbers[name] = true, n
+	}
+	return numbers
+}
+
+// sortedKeys returns the keys of m in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
