@@ -96,15 +96,12 @@ func (h *neighbours) within(prefixes []netip.Prefix) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// byPrefix holds the names of nodes by prefix, each name once. The zero value is empty.
+// byPrefix holds the names of nodes by prefix. The zero value is empty.
 type byPrefix struct{ table bart.Table[[]string] }
 
 func (b *byPrefix) add(name string, prefixes []netip.Prefix) {
 	for _, p := range prefixes {
 		b.table.Modify(p.Masked(), func(names []string, _ bool) ([]string, bool) {
-			if slices.Contains(names, name) {
-				return names, false
-			}
 			return append(names, name), false
 		})
 	}
