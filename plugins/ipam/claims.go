@@ -13,7 +13,6 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
-	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
@@ -143,58 +142,4 @@ func blocksOfID(conf contivconf.API, id uint32, stored []*kv.Pool) (all []claims
 		}
 	}
 	return all
-}
-
-// holders holds the held claims of all nodes, sorted by prefix.
-type holders []heldBlock
-
-type heldBlock struct {
-	prefix netip.Prefix
-	node   string
-}
-
-func holdersOf(nodes nodesync.Nodes) (all holders) {
-	for _, n := range nodes {
-		for _, p := range n.Claims {
-			all = append(all, heldBlock{p, n.Name})
-		}
-	}
-	slices.SortFunc(all, func(a, b heldBlock) int { return a.prefix.Compare(b.prefix) })
-	return all
-}
-
-// without returns the pod subnets of a node that do not overlap a claim of another one.
-func (h holders) without(n *nodesync.Node) (rest []netip.Prefix) {
-	for _, p := range n.PodCIDRs {
-		if _, taken := h.other(p, n.Name); !taken {
-			rest = append(rest, p)
-		}
-	}
-	return rest
-}
-
-// other returns the claim of another node that overlaps a prefix: one that contains
-// it, or one that lies in it. A node may hold claims within each other.
-func (h holders) other(p netip.Prefix, node string) (heldBlock, bool) {
-	p = p.Masked()
-	for bits := p.Bits(); bits >= 0; bits-- {
-		outer := netip.PrefixFrom(p.Addr(), bits).Masked()
-		for k := h.at(outer); k < len(h) && h[k].prefix == outer; k++ {
-			if h[k].node != node {
-				return h[k], true
-			}
-		}
-	}
-	for k := h.at(p); k < len(h) && p.Contains(h[k].prefix.Addr()); k++ {
-		if h[k].node != node {
-			return h[k], true
-		}
-	}
-	return heldBlock{}, false
-}
-
-// at returns the index of the first claim that is not before a prefix.
-func (h holders) at(p netip.Prefix) int {
-	k, _ := slices.BinarySearchFunc(h, p, func(x heldBlock, p netip.Prefix) int { return x.prefix.Compare(p) })
-	return k
 }

@@ -50,7 +50,7 @@ func ranges(p poolplan.Pool) string {
 // of them has none.
 func (i *IPAM) mismatch(s *state) string {
 	name := i.ServiceLabel.GetAgentLabel()
-	own := i.NodeSync.GetAllNodes()[name]
+	own := i.NodeSync.GetNode(name)
 	if own == nil || s.nodeID == 0 {
 		return ""
 	}

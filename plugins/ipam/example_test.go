@@ -20,6 +20,7 @@ type singleNode struct{ id uint32 }
 
 func (n singleNode) GetNodeID() uint32                   { return n.id }
 func (n singleNode) GetAllNodes() nodesync.Nodes         { return nil }
+func (n singleNode) GetNode(string) *nodesync.Node       { return nil }
 func (n singleNode) PublishNodeIPs([]netip.Prefix) error { return nil }
 func (n singleNode) PublishPools()                       {}
 func (n singleNode) PublishPodCIDRs([]netip.Prefix)      {}

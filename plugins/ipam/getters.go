@@ -181,8 +181,8 @@ func (i *IPAM) PodSubnetThisNode() *net.IPNet { return first(i.PodSubnetsThisNod
 // in its record, otherwise those that follow from its ID.
 func (i *IPAM) PodSubnetsOtherNode(nodeID uint32) ([]*net.IPNet, error) {
 	s := i.state.Load()
-	if s.external != nil {
-		if recorded := s.external[nodeID]; len(recorded) > 0 {
+	if s.neighbours != nil {
+		if recorded := s.neighbours.subnetsOfID(nodeID); len(recorded) > 0 {
 			return each(recorded, toNet), nil
 		}
 		return nil, fmt.Errorf("pod subnet of node %d: external IPAM has given it none that is known here", nodeID)

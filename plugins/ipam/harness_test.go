@@ -40,6 +40,7 @@ type nodes struct {
 
 func (n *nodes) GetNodeID() uint32                     { return n.id }
 func (n *nodes) GetAllNodes() nodesync.Nodes           { return n.all }
+func (n *nodes) GetNode(name string) *nodesync.Node    { return n.all[name] }
 func (n *nodes) PublishNodeIPs(_ []netip.Prefix) error { return nil }
 func (n *nodes) PublishPools()                         {}
 func (n *nodes) PublishPodCIDRs(cidrs []netip.Prefix)  { n.cidrs = cidrs }

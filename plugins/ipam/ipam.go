@@ -66,13 +66,14 @@ var (
 type state struct {
 	nodeID   uint32
 	families []addrplan.Family
-	nodes    []addrplan.Node           // by family; the pod subnet may be missing
-	external map[uint32][]netip.Prefix // pod subnets in the records of other nodes; nil: blocks follow from node IDs
-	holders  holders                   // of claims, if external is set
-	pending  string                    // the reason why there is no pod subnet yet
-	wanted   []claims.Target           // blocks that this node has if it holds their claims
-	waiting  []claims.Target           // those whose claims it does not hold
-	asked    []netip.Prefix            // podCIDRs of the Node object, of the configured families
+	nodes    []addrplan.Node // by family; the pod subnet may be missing
+	// neighbours indexes the pod subnets that external IPAM has assigned, and the claims
+	// of all nodes; nil: blocks follow from node IDs. Of a state it alone changes later.
+	neighbours *neighbours
+	pending    string          // the reason why there is no pod subnet yet
+	wanted     []claims.Target // blocks that this node has if it holds their claims
+	waiting    []claims.Target // those whose claims it does not hold
+	asked      []netip.Prefix  // podCIDRs of the Node object, of the configured families
 	// askedProblem holds the reason why nodesync cannot use them.
 	askedProblem string
 	known        []poolplan.Pool    // all pools of the cluster

@@ -38,7 +38,9 @@ func (i *IPAM) fromNetResources() bool {
 // that cannot be used and takes the remaining ones.
 func (i *IPAM) deriveResources(s *state) error {
 	name := i.ServiceLabel.GetAgentLabel()
-	i.followNodes(s)
+	if s.neighbours == nil { // in a resync; between resyncs each NodeUpdate changes its node
+		s.neighbours = newNeighbours(i.NodeSync.GetAllNodes())
+	}
 	s.set, s.seen, s.pending = i.register.set, i.register.seen, ""
 	if s.set == nil {
 		s.pending = fmt.Sprintf(

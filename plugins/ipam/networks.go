@@ -378,14 +378,25 @@ func (i *IPAM) BlocksOf(n *nodesync.Node) (all []netip.Prefix) {
 	if n == nil || n.ID == 0 {
 		return nil
 	}
-	if s.external != nil {
-		all = append(all, sortedPrefixes(s.holders.without(n))...)
+	if s.neighbours != nil {
+		all = append(all, sortedPrefixes(s.neighbours.subnetsOf(n))...)
 	}
 	networks, _ := networksOf(s.pools, n.ID)
 	for _, name := range slices.Sorted(maps.Keys(networks)) {
 		all = append(append(all, networks[name].open...), networks[name].draining...)
 	}
 	return all
+}
+
+// NodesWithin returns the names of the nodes whose pod subnets overlap one of prefixes: if
+// another node's claims of these change, so may what BlocksOf returns. There are none if
+// blocks do not depend on claims.
+func (i *IPAM) NodesWithin(prefixes []netip.Prefix) []string {
+	s := i.state.Load()
+	if s.neighbours == nil || len(prefixes) == 0 {
+		return nil
+	}
+	return s.neighbours.within(prefixes)
 }
 
 // HasNetwork reports whether name is a pod network.

@@ -59,7 +59,7 @@ func (i *IPAM) Resync(
 // ownNode returns the state of this node: that of a PodCIDRChange, otherwise that of
 // NodeSync. It is empty before the cluster knows the node.
 func (i *IPAM) ownNode(event controller.Event) *nodesync.Node {
-	own := i.NodeSync.GetAllNodes()[i.ServiceLabel.GetAgentLabel()]
+	own := i.NodeSync.GetNode(i.ServiceLabel.GetAgentLabel())
 	if change, ok := event.(*PodCIDRChange); ok && change.Node != nil {
 		own = change.Node
 	}
@@ -93,7 +93,7 @@ func (i *IPAM) derive(own *nodesync.Node, data controller.KubeStateData) (*state
 		}
 		i.openHeld(s, i.ContivConf.StaticPodCIDRs())
 	case contivconf.PodBlocksPodCIDR:
-		i.followNodes(s)
+		s.neighbours = newNeighbours(i.NodeSync.GetAllNodes())
 		i.fromNodeObject(s, own)
 	}
 	return s, i.deriveNetworks(s)
@@ -207,18 +207,6 @@ func (s *state) clash(subnets []netip.Prefix) error {
 		}
 	}
 	return nil
-}
-
-// followNodes records the pod subnets that external IPAM has assigned to nodes, without
-// those whose claims another node holds.
-func (i *IPAM) followNodes(s *state) {
-	nodes := i.NodeSync.GetAllNodes()
-	s.external, s.holders = map[uint32][]netip.Prefix{}, holdersOf(nodes)
-	for _, n := range nodes {
-		if n.ID != 0 {
-			s.external[n.ID] = s.holders.without(n)
-		}
-	}
 }
 
 // grant passes the blocks to the ledger and claims the infra leases.
@@ -462,21 +450,20 @@ func (i *IPAM) HandlesEvent(event controller.Event) bool {
 	return isPodEvent(event) || isNetworkChange(event) || i.isOwnSet(event)
 }
 
-// updateNode follows the nodes with external IPAM.
+// updateNode follows one node with external IPAM. Only a change of this node costs more
+// than its entries in the index.
 func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) (string, error) {
-	s := *i.state.Load()
-	isOwn := ev.NodeName == i.ServiceLabel.GetAgentLabel()
-	if isOwn {
-		i.noteMismatch(&s)
+	if indexed := i.state.Load().neighbours; indexed != nil { // the claims of this node count for the routes, too
+		// NodeSync may know more than this event tells: a resync has indexed that already.
+		indexed.set(ev.NodeName, i.NodeSync.GetNode(ev.NodeName))
 	}
-	if !isOwn || s.external != nil { // the claims of this node count for the routes, too
-		i.followNodes(&s)
-	}
-	i.state.Store(&s)
-	switch {
-	case !isOwn:
+	if ev.NodeName != i.ServiceLabel.GetAgentLabel() {
 		return "", nil
-	case !i.ContivConf.UseExternalIPAM():
+	}
+	s := *i.state.Load()
+	i.noteMismatch(&s)
+	i.state.Store(&s)
+	if !i.ContivConf.UseExternalIPAM() {
 		return s.mismatch, nil
 	}
 	own := ev.NewState

@@ -43,10 +43,11 @@ type cluster struct {
 	published [][]netip.Prefix
 }
 
-func (c *cluster) GetNodeID() uint32              { return c.id }
-func (c *cluster) GetAllNodes() nodesync.Nodes    { return c.nodes }
-func (c *cluster) PublishPools()                  {}
-func (c *cluster) PublishPodCIDRs([]netip.Prefix) {}
+func (c *cluster) GetNodeID() uint32                  { return c.id }
+func (c *cluster) GetAllNodes() nodesync.Nodes        { return c.nodes }
+func (c *cluster) GetNode(name string) *nodesync.Node { return c.nodes[name] }
+func (c *cluster) PublishPools()                      {}
+func (c *cluster) PublishPodCIDRs([]netip.Prefix)     {}
 func (c *cluster) PublishNodeIPs(as []netip.Prefix) error {
 	c.published = append(c.published, as)
 	return nil

@@ -12,7 +12,7 @@
 //
 // The values follow from the leases, ipam and the nodes alone. So a resync puts exactly
 // the values that the updates before it have put. The plugin belongs to the loop. Its only
-// state is the set of routes that it has put, and the values of the last resync: it puts
+// state is the set of routes that other nodes want, and the values of the last resync: it puts
 // the same message again while the leases of an attachment and their gateways are the same.
 package ipnet
 
@@ -70,6 +70,9 @@ type Addresses interface {
 	Nodes() []addrplan.Node
 	// BlocksOf returns all pod subnets of another node.
 	BlocksOf(*nodesync.Node) []netip.Prefix
+	// NodesWithin returns the names of the nodes whose BlocksOf may change with a claim
+	// of another node that overlaps one of prefixes.
+	NodesWithin(prefixes []netip.Prefix) []string
 	// BlockGateway returns the gateway of the pods in a block of this node.
 	BlockGateway(block netip.Prefix) netip.Addr
 	// NetworkRanges returns the ranges of each pod network in the whole cluster, by name.
@@ -85,10 +88,10 @@ type Leases interface {
 // IPNet is the plugin.
 type IPNet struct {
 	Deps
-	routed   map[string]uint32 // node of each route, by key
-	pinned   []claims.Target   // the node addresses that do not follow from the ID
-	asking   bool              // a claim of one of them is not requested yet: the published addresses stay
-	plan     *plan             // never nil
+	routed   routed          // the routes that are wanted to other nodes
+	pinned   []claims.Target // the node addresses that do not follow from the ID
+	asking   bool            // a claim of one of them is not requested yet: the published addresses stay
+	plan     *plan           // never nil
 	rendered rendered
 }
 
@@ -100,7 +103,7 @@ var (
 // NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *IPNet {
 	deps.Name = "ipnet"
-	return &IPNet{Deps: deps, routed: map[string]uint32{}, plan: newPlan(nil, 0, 0)}
+	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, 0, 0)}
 }
 
 // Init does nothing.

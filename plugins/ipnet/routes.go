@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/nodesync"
@@ -56,30 +58,82 @@ func (p *IPNet) own(dst string) bool {
 	return false
 }
 
-// contested is the node of a route that several nodes want.
-const contested = 0
+// routed holds the routes that are wanted to other nodes, so that the change of one node
+// looks only at the routes of its own subnets.
+type routed struct {
+	byKey  map[string][]*kv.NodeRoute // the one that is put first, which has the smallest node ID
+	byNode map[string][]string        // keys of the routes to each node, by name
+}
 
-// putRoutes puts the routes to all nodes. If two nodes claim one subnet, the route leads to
-// the one with the smaller ID.
-func (p *IPNet) putRoutes(txn controller.ResyncOperations) {
-	p.routed = map[string]uint32{}
-	byID := func(a, b *nodesync.Node) int { return cmp.Compare(a.ID, b.ID) }
-	for _, n := range slices.SortedFunc(maps.Values(p.NodeSync.GetAllNodes()), byID) {
-		for _, r := range p.routesTo(n) {
-			key := kv.SinkRoutePrefix + r.Dst
-			owner, taken := p.routed[key]
-			switch own := p.own(r.Dst); {
-			case !own && !taken:
-				p.routed[key] = n.ID
-				txn.Put(key, r)
-			case own || owner != n.ID:
-				p.Log.Error("a pod subnet is claimed by two nodes", "subnet", r.Dst, "node", n.Name)
-				if taken {
-					p.routed[key] = contested
-				}
-			}
+func newRouted() routed {
+	return routed{byKey: map[string][]*kv.NodeRoute{}, byNode: map[string][]string{}}
+}
+
+// replace replaces the routes to a node, and adds the keys of the routes before and after
+// to touched.
+func (r *routed) replace(name string, routes []*kv.NodeRoute, touched map[string]bool) {
+	for _, key := range r.byNode[name] {
+		touched[key] = true
+		rest := slices.DeleteFunc(r.byKey[key], func(x *kv.NodeRoute) bool { return x.NodeName == name })
+		if r.byKey[key] = rest; len(rest) == 0 {
+			delete(r.byKey, key)
 		}
 	}
+	delete(r.byNode, name)
+	if len(routes) == 0 {
+		return
+	}
+	keys := make([]string, 0, len(routes))
+	for _, x := range routes {
+		key := kv.SinkRoutePrefix + x.Dst
+		if slices.Contains(keys, key) {
+			continue
+		}
+		touched[key] = true
+		keys = append(keys, key)
+		at, _ := slices.BinarySearchFunc(r.byKey[key], x, compareNodes)
+		r.byKey[key] = slices.Insert(r.byKey[key], at, x)
+	}
+	r.byNode[name] = keys
+}
+
+func compareNodes(x, y *kv.NodeRoute) int {
+	return cmp.Or(cmp.Compare(x.NodeId, y.NodeId), cmp.Compare(x.NodeName, y.NodeName))
+}
+
+// route returns the route of a key, nil if it is not wanted or leads to a subnet of this
+// node. If two nodes claim one subnet, the route leads to the one with the smaller ID.
+func (p *IPNet) route(key string) *kv.NodeRoute {
+	all := p.routed.byKey[key]
+	if len(all) == 0 {
+		return nil
+	}
+	own := p.own(all[0].Dst)
+	for i, r := range all {
+		if own || i > 0 {
+			p.Log.Error("a pod subnet is claimed by two nodes", "subnet", r.Dst, "node", r.NodeName)
+		}
+	}
+	if own {
+		return nil
+	}
+	return all[0]
+}
+
+// putRoutes puts the routes to all nodes, and returns their keys.
+func (p *IPNet) putRoutes(txn controller.ResyncOperations) (put map[string]bool) {
+	p.routed, put = newRouted(), map[string]bool{}
+	keys := map[string]bool{}
+	for name, n := range p.NodeSync.GetAllNodes() {
+		p.routed.replace(name, p.routesTo(n), keys)
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if r := p.route(key); r != nil {
+			txn.Put(key, r)
+			put[key] = true
+		}
+	}
+	return put
 }
 
 func claimsOf(n *nodesync.Node) []netip.Prefix {
@@ -91,46 +145,51 @@ func claimsOf(n *nodesync.Node) []netip.Prefix {
 
 // replaceRoutes puts all routes again and deletes the former ones.
 func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
-	was := p.routed
-	p.putRoutes(txn)
+	was := p.routed.byKey
+	put := p.putRoutes(txn)
 	for _, key := range slices.Sorted(maps.Keys(was)) {
-		if _, still := p.routed[key]; !still {
+		if !put[key] {
 			txn.Delete(key)
 		}
 	}
-	return fmt.Sprintf("%d routes to other nodes", len(p.routed))
+	return fmt.Sprintf("%d routes to other nodes", len(put))
 }
 
-// updateRoutes follows one node. It replaces all routes if its subnets overlap, or
-// overlapped, those of another node, or if its claims change, on which the routes to other
-// nodes depend.
+// updateRoutes follows one node. If its claims change, it also looks at the nodes that have
+// subnets there. NodeSync may know more than this event tells, so a node's present state
+// counts.
 func (p *IPNet) updateRoutes(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) string {
-	if !slices.Equal(claimsOf(ev.PrevState), claimsOf(ev.NewState)) {
-		return p.replaceRoutes(txn)
+	nodes := p.IPAM.NodesWithin(difference(claimsOf(ev.PrevState), claimsOf(ev.NewState)))
+	if !slices.Contains(nodes, ev.NodeName) {
+		nodes = append(nodes, ev.NodeName)
 	}
-	now := map[string]*kv.NodeRoute{}
-	for _, r := range p.routesTo(ev.NewState) {
-		key := kv.SinkRoutePrefix + r.Dst
-		if owner, taken := p.routed[key]; taken && owner != r.NodeId || p.own(r.Dst) {
-			return p.replaceRoutes(txn)
-		}
-		now[key] = r
+	touched := map[string]bool{}
+	for _, name := range nodes {
+		p.routed.replace(name, p.routesTo(p.NodeSync.GetNode(name)), touched)
 	}
-	for _, r := range p.routesTo(ev.PrevState) {
-		key := kv.SinkRoutePrefix + r.Dst
+	for _, key := range slices.Sorted(maps.Keys(touched)) {
 		have, _ := txn.Get(key).(*kv.NodeRoute)
-		switch {
-		case now[key] != nil:
-		case p.routed[key] == r.NodeId && have.GetNodeName() == r.NodeName:
-			delete(p.routed, key)
+		switch r := p.route(key); {
+		case r == nil && have != nil:
 			txn.Delete(key)
-		default: // another node had it, wants it, or has taken it over with the ID
-			return p.replaceRoutes(txn)
+		case r != nil && (r.NodeName == ev.NodeName || !proto.Equal(r, have)):
+			txn.Put(key, r)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(now)) {
-		p.routed[key] = now[key].NodeId
-		txn.Put(key, now[key])
+	return fmt.Sprintf("%d routes to node %s", len(p.routed.byNode[ev.NodeName]), ev.NodeName)
+}
+
+// difference returns the prefixes that are in one of two lists only.
+func difference(xs, ys []netip.Prefix) (all []netip.Prefix) {
+	for _, p := range xs {
+		if !slices.Contains(ys, p) {
+			all = append(all, p)
+		}
 	}
-	return fmt.Sprintf("%d routes to node %s", len(now), ev.NodeName)
+	for _, p := range ys {
+		if !slices.Contains(xs, p) {
+			all = append(all, p)
+		}
+	}
+	return all
 }

@@ -40,6 +40,7 @@ type world struct {
 	loop *controller.Controller
 	sink *controller.MemorySink
 	kube controller.KubeStateData
+	sync *nodesync.NodeSync
 	own  string
 }
 
@@ -69,6 +70,7 @@ func newWorld(t *testing.T, conf string) *world {
 	}))
 	network := ipnet.NewPlugin(ipnet.Deps{PluginDeps: controller.PluginDeps{Log: log}, NodeSync: nodes, IPAM: addresses, Ledger: book,
 		NodeIPs: cfg.Cadastre.Transport == contivconf.TransportNodeIP})
+	w.sync = nodes
 	w.loop = controller.New(controller.DefaultConfig(), controller.Deps{
 		Sink: w.sink, Handlers: []controller.EventHandler{nodes, addresses, network}, Committers: []controller.Committer{stage, nodes},
 	})

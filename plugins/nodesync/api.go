@@ -33,6 +33,8 @@ type API interface {
 	GetNodeID() uint32
 	// GetAllNodes returns all known nodes, with this one, by name.
 	GetAllNodes() Nodes
+	// GetNode returns a known node, nil if there is none of the name.
+	GetNode(name string) *Node
 	// PublishNodeIPs tells the cluster the vswitch addresses of this node, each
 	// with the length of its network, once the event has committed.
 	PublishNodeIPs(addresses []netip.Prefix) error

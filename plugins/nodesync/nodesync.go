@@ -79,6 +79,10 @@ func (p *NodeSync) GetAllNodes() Nodes {
 	return nodes
 }
 
+// GetNode returns what is known of one node. Its cost does not depend on the number of
+// nodes.
+func (p *NodeSync) GetNode(name string) *Node { return p.node(name) }
+
 // PublishNodeIPs stages the addresses for the commit of this event.
 func (p *NodeSync) PublishNodeIPs(addresses []netip.Prefix) error {
 	p.publish, p.staged = slices.Clone(addresses), true

@@ -41,6 +41,7 @@ type nodeFive struct{}
 
 func (nodeFive) GetNodeID() uint32                   { return 5 }
 func (nodeFive) GetAllNodes() nodesync.Nodes         { return nil }
+func (nodeFive) GetNode(string) *nodesync.Node       { return nil }
 func (nodeFive) PublishNodeIPs([]netip.Prefix) error { return nil }
 func (nodeFive) PublishPools()                       {}
 func (nodeFive) PublishPodCIDRs([]netip.Prefix)      {}
