@@ -75,7 +75,7 @@ func TestARepeatedAddHasTheFirstWire(t *testing.T) {
 		first := a.podNetwork("w1")
 		a.wirer.mac = "02:00:00:00:00:09"
 		again := request("ADD", "w1", "web-0")
-		again.Netns = "/run/netns/other"
+		again.Netns, again.Main = "/run/netns/other", true
 		_, err := a.serve(again)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(proto.Equal(a.podNetwork("w1"), first)).To(BeTrue())
