@@ -68,21 +68,6 @@ func TestWireOfAPod(t *testing.T) {
 	})
 }
 
-// A repeated ADD has the wire of the first one, whatever it asks for.
-func TestARepeatedAddHasTheFirstWire(t *testing.T) {
-	running(t, single, func(g Gomega, a *agent) {
-		a.add("w1", "web-0")
-		first := a.podNetwork("w1")
-		a.wirer.mac = "02:00:00:00:00:09"
-		again := request("ADD", "w1", "web-0")
-		again.Netns, again.Main = "/run/netns/other", true
-		_, err := a.serve(again)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(proto.Equal(a.podNetwork("w1"), first)).To(BeTrue())
-		g.Expect(proto.Equal(a.wirer.last.Wire, first.Wire)).To(BeTrue())
-	})
-}
-
 // A wired pod in a custom network has routes to the ranges of that network, and its wire
 // has the table of the network. Another plugin's interface there has no routes.
 func TestWireInACustomNetwork(t *testing.T) {
