@@ -18,9 +18,9 @@ import (
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/kvdb/etcd"
 	"github.com/cadastre/cadastre/plugins/contivconf"
-	"github.com/cadastre/cadastre/plugins/ipnet/linuxsink"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
+	"github.com/cadastre/cadastre/southbound/linux"
 )
 
 // open opens the node's database and the stores, and assembles the agent.
@@ -182,7 +182,7 @@ func (a *Agent) openSink(d *dependencies) (err error) {
 		d.sink = &controller.MemorySink{}
 		return nil
 	}
-	d.sink, err = linuxsink.New(linuxsink.Options{OnFailure: func(key string, err error) {
+	d.sink, err = linux.New(linux.Options{OnFailure: func(key string, err error) {
 		a.log.Error("gave up making a route until the next resync", "key", key, "error", err)
 	}})
 	return err

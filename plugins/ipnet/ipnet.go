@@ -4,7 +4,7 @@
 // Package ipnet derives network configuration from addresses. It sets the gateway and the
 // routes of each attachment in its event, and puts the values for the southbound into the
 // transaction: one PodNetwork for each attachment, one NodeNetwork for the node, and one
-// NodeRoute for each pod subnet of another node. Package linuxsink applies the routes to
+// NodeRoute for each pod subnet of another node. Package southbound/linux applies the routes to
 // Linux. With an attachment of network pods and a node 7 a transaction has, for example:
 //
 //	pod/pods/4f1c/eth0   addresses 10.1.5.2/24, route 0.0.0.0/0 via 10.1.5.1

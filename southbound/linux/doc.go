@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package linuxsink is a southbound for the Linux kernel: it applies the routes to the pod
+// Package linux is a southbound for the Linux kernel: it applies the routes to the pod
 // subnets of other nodes in one network namespace.
 //
 //	route/10.1.7.0/24  NodeRoute to 192.168.16.7  10.1.7.0/24 via 192.168.16.7 proto 202
@@ -42,4 +42,4 @@
 // Run, once. A transaction, an attempt of Run and a Dump exclude each other. Writing a
 // route needs CAP_NET_ADMIN, and entering another namespace needs CAP_SYS_ADMIN; nothing
 // else needs rights.
-package linuxsink
+package linux

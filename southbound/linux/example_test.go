@@ -1,21 +1,21 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package linuxsink_test
+package linux_test
 
 import (
 	"context"
 	"fmt"
 
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/plugins/ipnet/linuxsink"
+	"github.com/cadastre/cadastre/southbound/linux"
 )
 
 // The southbound of a node's agent: the event loop commits to the sink, and Run repeats
 // failed values until its context ends. After node 7 came, ip route shows
 // "10.1.7.0/24 via 192.168.16.7 dev eth0 proto 202".
 func ExampleNew() {
-	sink, err := linuxsink.New(linuxsink.Options{
+	sink, err := linux.New(linux.Options{
 		OnFailure: func(key string, err error) { fmt.Println("southbound value", key, "failed:", err) },
 	})
 	if err != nil {
