@@ -71,6 +71,15 @@ type NodeIDSpec struct {
 	//
 	// +optional
 	QuarantinedUntil string `json:"quarantinedUntil,omitempty"`
+	// Underlay holds the addresses by which other nodes reach this one, one of each
+	// family at most.
+	//
+	// +optional
+	Underlay []string `json:"underlay,omitempty"`
+	// PublicKey is that of the node's WireGuard tunnel, in base64.
+	//
+	// +optional
+	PublicKey string `json:"publicKey,omitempty"`
 }
 
 // NodeIDList holds the answer to a list.
@@ -111,6 +120,8 @@ func (n *NodeID) ToKV() (*kv.NodeRecord, error) {
 		MgmtAddresses:    n.Spec.MgmtAddresses,
 		ExplicitBlocks:   n.Spec.ExplicitBlocks,
 		QuarantinedUntil: quarantined,
+		Underlay:         n.Spec.Underlay,
+		PublicKey:        n.Spec.PublicKey,
 	}, nil
 }
 
@@ -129,6 +140,8 @@ func NodeIDFrom(r *kv.NodeRecord) *NodeID {
 		SupersededBy:     r.SupersededBy,
 		ExplicitBlocks:   r.ExplicitBlocks,
 		QuarantinedUntil: text(r.QuarantinedUntil),
+		Underlay:         r.Underlay,
+		PublicKey:        r.PublicKey,
 	}}
 	n.Name = strconv.FormatUint(uint64(r.Id), 10)
 	return n

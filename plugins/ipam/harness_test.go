@@ -43,6 +43,7 @@ func (n *nodes) GetAllNodes() nodesync.Nodes           { return n.all }
 func (n *nodes) GetNode(name string) *nodesync.Node    { return n.all[name] }
 func (n *nodes) PublishNodeIPs(_ []netip.Prefix) error { return nil }
 func (n *nodes) PublishPools()                         {}
+func (n *nodes) PublishUnderlay([]netip.Addr, string)  {}
 func (n *nodes) PublishPodCIDRs(cidrs []netip.Prefix)  { n.cidrs = cidrs }
 
 // newest is a podmanager with a fixed map of sandboxes.

@@ -41,6 +41,7 @@ type cluster struct {
 	id        uint32
 	nodes     nodesync.Nodes
 	published [][]netip.Prefix
+	underlay  []string
 }
 
 func (c *cluster) GetNodeID() uint32                  { return c.id }
@@ -48,6 +49,10 @@ func (c *cluster) GetAllNodes() nodesync.Nodes        { return c.nodes }
 func (c *cluster) GetNode(name string) *nodesync.Node { return c.nodes[name] }
 func (c *cluster) PublishPools()                      {}
 func (c *cluster) PublishPodCIDRs([]netip.Prefix)     {}
+func (c *cluster) PublishUnderlay(addresses []netip.Addr, publicKey string) {
+	c.underlay = append(c.underlay, fmt.Sprint(addresses, " ", publicKey))
+}
+
 func (c *cluster) PublishNodeIPs(as []netip.Prefix) error {
 	c.published = append(c.published, as)
 	return nil

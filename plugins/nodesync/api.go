@@ -38,6 +38,10 @@ type API interface {
 	// PublishNodeIPs tells the cluster the vswitch addresses of this node, each
 	// with the length of its network, once the event has committed.
 	PublishNodeIPs(addresses []netip.Prefix) error
+	// PublishUnderlay tells the cluster the addresses by which other nodes reach this one,
+	// one of each family at most, and the public key of its WireGuard tunnel, "" for
+	// none, once the event has committed. No address: other nodes make no tunnel to it.
+	PublishUnderlay(addresses []netip.Addr, publicKey string)
 	// PublishPodCIDRs tells the cluster the pod subnets of this node, once the
 	// event has committed. Without it they are those of its Node object.
 	PublishPodCIDRs(cidrs []netip.Prefix)
@@ -66,6 +70,10 @@ type Node struct {
 	PodCIDRs       []netip.Prefix
 	PodCIDRProblem string         // why the podCIDRs cannot be used, "" if they can
 	Claims         []netip.Prefix // blocks of the pod network that the node holds claims of
+	// Underlay holds the addresses by which other nodes reach this one, as its agent has
+	// published them; none: its agent makes no tunnels, or has not found them yet.
+	Underlay  []netip.Addr
+	PublicKey string // of its WireGuard tunnel, in base64; "": none
 }
 
 // String describes the node on one line.
@@ -87,6 +95,9 @@ func (n *Node) String() string {
 	if len(n.Claims) > 0 {
 		s += fmt.Sprintf(" claims=%v", n.Claims)
 	}
+	if len(n.Underlay) > 0 {
+		s += fmt.Sprintf(" underlay=%v", n.Underlay)
+	}
 	return s
 }
 
@@ -97,7 +108,8 @@ func (n *Node) Equal(m *Node) bool {
 	}
 	return n.ID == m.ID && n.Name == m.Name && slices.Equal(n.VppIPAddresses, m.VppIPAddresses) &&
 		slices.Equal(n.MgmtIPAddresses, m.MgmtIPAddresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs) &&
-		n.PodCIDRProblem == m.PodCIDRProblem && slices.Equal(n.Claims, m.Claims)
+		n.PodCIDRProblem == m.PodCIDRProblem && slices.Equal(n.Claims, m.Claims) &&
+		slices.Equal(n.Underlay, m.Underlay) && n.PublicKey == m.PublicKey
 }
 
 // NodeIDChange reports that this node's ID is in doubt, or not any more.

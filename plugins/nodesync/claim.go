@@ -438,6 +438,7 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 		record.ExplicitBlocks = who.Explicit && claimed
 		record.QuarantinedUntil = max(record.QuarantinedUntil, c.own.QuarantinedUntil)
 		record.IpAddresses, record.NodeUid, record.PodCidrs = c.own.IpAddresses, c.own.NodeUid, c.own.PodCidrs
+		record.Underlay, record.PublicKey = c.own.Underlay, c.own.PublicKey
 		if c.own.Id == c.id && c.own.Name == who.Name && c.own.Generation >= c.want.Generation &&
 			c.own.SupersededBy == 0 {
 			record = c.own.NodeRecord // nothing to claim

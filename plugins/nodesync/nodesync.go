@@ -34,6 +34,12 @@ type ClaimWatcher interface {
 	Poke()
 }
 
+// underlay holds what other nodes need to make a tunnel to this one.
+type underlay struct {
+	addresses []string // not nil
+	publicKey string
+}
+
 // NodeSync is the plugin. It belongs to the loop.
 type NodeSync struct {
 	Deps
@@ -42,6 +48,7 @@ type NodeSync struct {
 	staged   bool
 	cidrs    []netip.Prefix // staged; nil: nothing
 	pools    bool           // staged: they have changed
+	underlay *underlay      // staged; nil: nothing
 }
 
 var (
@@ -89,6 +96,11 @@ func (p *NodeSync) PublishNodeIPs(addresses []netip.Prefix) error {
 	return nil
 }
 
+// PublishUnderlay stages the addresses and the key for the commit of this event.
+func (p *NodeSync) PublishUnderlay(addresses []netip.Addr, publicKey string) {
+	p.underlay = &underlay{textsOf(addresses), publicKey}
+}
+
 // PublishPodCIDRs stages the subnets for the commit of this event.
 func (p *NodeSync) PublishPodCIDRs(cidrs []netip.Prefix) {
 	p.cidrs = append([]netip.Prefix{}, cidrs...)
@@ -107,6 +119,9 @@ func (p *NodeSync) Commit(context.Context) error {
 		published := textsOf(p.cidrs)
 		p.IDClaimer.publishSoon(func(s *publication) { s.blocks = published })
 	}
+	if u := p.underlay; u != nil {
+		p.IDClaimer.publishSoon(func(s *publication) { s.underlay, s.publicKey = u.addresses, u.publicKey })
+	}
 	if p.pools {
 		p.IDClaimer.Poke()
 	}
@@ -116,18 +131,22 @@ func (p *NodeSync) Commit(context.Context) error {
 
 // Staged says whether Commit would tell the cluster something new.
 func (p *NodeSync) Staged() (all []string) {
-	addresses, blocks := p.IDClaimer.published()
-	if p.staged && !slices.Equal(addresses, textsOf(p.publish)) {
+	said := p.IDClaimer.published()
+	if p.staged && !slices.Equal(said.addresses, textsOf(p.publish)) {
 		all = append(all, fmt.Sprintf("publish the node's addresses %v", p.publish))
 	}
-	if p.cidrs != nil && !slices.Equal(blocks, textsOf(p.cidrs)) {
+	if p.cidrs != nil && !slices.Equal(said.blocks, textsOf(p.cidrs)) {
 		all = append(all, fmt.Sprintf("publish the node's pod subnets %v", p.cidrs))
+	}
+	if u := p.underlay; u != nil && (!slices.Equal(said.underlay, u.addresses) || said.publicKey != u.publicKey) {
+		text := fmt.Sprintf("publish the node's underlay addresses %v and public key %q", u.addresses, u.publicKey)
+		all = append(all, text)
 	}
 	return all
 }
 
 // Undo drops what is staged.
-func (p *NodeSync) Undo() { p.publish, p.staged, p.cidrs, p.pools = nil, false, nil, false }
+func (p *NodeSync) Undo() { p.publish, p.staged, p.cidrs, p.pools, p.underlay = nil, false, nil, false, nil }
 
 // HandlesEvent selects resyncs, changes of nodes and of this node's ID.
 func (p *NodeSync) HandlesEvent(event controller.Event) bool {
@@ -276,6 +295,7 @@ func (p *NodeSync) node(name string) *Node {
 			if m.Released == 0 && (newest == nil || newer(m, newest)) {
 				newest, known = m, true
 				n.ID, n.VppIPAddresses = m.Id, parse(m.IpAddresses, netip.ParsePrefix)
+				n.Underlay, n.PublicKey = parse(m.Underlay, netip.ParseAddr), m.PublicKey
 			}
 		case *kv.Node:
 			known, object = true, true
@@ -321,7 +341,7 @@ func newer(a, b *kv.NodeRecord) bool {
 	return a.Generation > b.Generation
 }
 
-func textsOf(addresses []netip.Prefix) []string {
+func textsOf[T fmt.Stringer](addresses []T) []string {
 	texts := []string{}
 	for _, a := range addresses {
 		texts = append(texts, a.String())

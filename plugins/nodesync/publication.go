@@ -19,6 +19,8 @@ type publication struct {
 	mgmt      []string
 	blocks    []string // instead of podCIDRs; nil: nothing is said
 	explicit  bool     // the blocks have claims of their own
+	underlay  []string // nil: nothing is said of it and of publicKey
+	publicKey string
 }
 
 func (s publication) equal(t publication) bool {
@@ -28,7 +30,10 @@ func (s publication) equal(t publication) bool {
 		slices.Equal(s.mgmt, t.mgmt) &&
 		(s.blocks == nil) == (t.blocks == nil) &&
 		slices.Equal(s.blocks, t.blocks) &&
-		s.explicit == t.explicit
+		s.explicit == t.explicit &&
+		(s.underlay == nil) == (t.underlay == nil) &&
+		slices.Equal(s.underlay, t.underlay) &&
+		s.publicKey == t.publicKey
 }
 
 // applyTo returns the record r with the publication. canClaim reports
@@ -37,6 +42,9 @@ func (s publication) applyTo(r *kv.NodeRecord, canClaim bool) *kv.NodeRecord {
 	r = proto.Clone(r).(*kv.NodeRecord)
 	if s.addresses != nil {
 		r.IpAddresses = s.addresses
+	}
+	if s.underlay != nil {
+		r.Underlay, r.PublicKey = s.underlay, s.publicKey
 	}
 	if s.uid != "" {
 		r.NodeUid, r.MgmtAddresses = s.uid, s.mgmt
@@ -64,9 +72,9 @@ func (k *IDClaimer) publishSoon(change func(*publication)) {
 	}
 }
 
-// published are the addresses and the pod subnets that the node says it has.
-func (k *IDClaimer) published() (addresses, blocks []string) {
+// published returns what the node publishes of itself.
+func (k *IDClaimer) published() publication {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.wanted.addresses, k.wanted.blocks
+	return k.wanted
 }

@@ -39,12 +39,13 @@ func (l label) GetAgentLabel() string { return string(l) }
 // nodeFive is a nodesync that knows this node only.
 type nodeFive struct{}
 
-func (nodeFive) GetNodeID() uint32                   { return 5 }
-func (nodeFive) GetAllNodes() nodesync.Nodes         { return nil }
-func (nodeFive) GetNode(string) *nodesync.Node       { return nil }
-func (nodeFive) PublishNodeIPs([]netip.Prefix) error { return nil }
-func (nodeFive) PublishPools()                       {}
-func (nodeFive) PublishPodCIDRs([]netip.Prefix)      {}
+func (nodeFive) GetNodeID() uint32                    { return 5 }
+func (nodeFive) GetAllNodes() nodesync.Nodes          { return nil }
+func (nodeFive) GetNode(string) *nodesync.Node        { return nil }
+func (nodeFive) PublishNodeIPs([]netip.Prefix) error  { return nil }
+func (nodeFive) PublishPools()                        {}
+func (nodeFive) PublishUnderlay([]netip.Addr, string) {}
+func (nodeFive) PublishPodCIDRs([]netip.Prefix)       {}
 
 // txn is a transaction over what was wanted before it.
 type txn struct{ values map[string]proto.Message }
