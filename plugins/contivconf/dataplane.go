@@ -54,6 +54,7 @@ type Underlay struct {
 type CNI struct {
 	ConfDir string `json:"confDir"` // folder of the list; empty: the agent writes no list
 	Network string `json:"network"` // name of the network in the list
+	BinDir  string `json:"binDir"`  // folder of the runtime's plugins: portmap is in the list if it is there
 }
 
 // Limits of the values.
@@ -183,6 +184,9 @@ func (c CNI) validate(p *yamldoc.Collector) {
 	const section = "cadastre.cni."
 	if c.ConfDir != "" && !filepath.IsAbs(c.ConfDir) {
 		p.Add(RuleCNI, section+"confDir", c.ConfDir, "is not an absolute path: write one such as /etc/cni/net.d")
+	}
+	if !filepath.IsAbs(c.BinDir) {
+		p.Add(RuleCNI, section+"binDir", c.BinDir, "is not an absolute path: write one such as /opt/cni/bin")
 	}
 	if !isNetworkName(c.Network) {
 		p.Add(RuleCNI, section+"network", c.Network,

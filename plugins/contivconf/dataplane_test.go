@@ -22,21 +22,21 @@ func TestDataplaneDefaults(t *testing.T) {
 	g.Expect(c.AllowForward).To(BeFalse())
 	g.Expect(c.MTU).To(BeZero())
 	g.Expect(c.VNI).To(BeNumerically("==", 10))
-	g.Expect(c.CNI).To(Equal(contivconf.CNI{Network: "cadastre"}))
+	g.Expect(c.CNI).To(Equal(contivconf.CNI{Network: "cadastre", BinDir: "/opt/cni/bin"}))
 	g.Expect(c.Underlay).To(Equal(contivconf.Underlay{}))
 }
 
 func TestDataplaneValues(t *testing.T) {
 	g := NewWithT(t)
 	c := mustParse(t, `cadastre: {dataplane: linux, transport: vxlan, vni: 4097, mtu: 1400, masquerade: false, allowForward: true,
-  underlay: {interface: eth1, cidrs: [10.20.0.0/16, "fd20::/64"]}, cni: {confDir: /etc/cni/net.d, network: pods}}`).Cadastre
+  underlay: {interface: eth1, cidrs: [10.20.0.0/16, "fd20::/64"]}, cni: {confDir: /etc/cni/net.d, network: pods, binDir: /usr/lib/cni}}`).Cadastre
 	g.Expect(c.Dataplane).To(Equal(contivconf.DataplaneLinux))
 	g.Expect(c.Transport).To(Equal(contivconf.TransportVXLAN))
 	g.Expect(c.Masquerade).To(BeFalse())
 	g.Expect(c.AllowForward).To(BeTrue())
 	g.Expect(c.MTU).To(Equal(1400))
 	g.Expect(c.VNI).To(BeNumerically("==", 4097))
-	g.Expect(c.CNI).To(Equal(contivconf.CNI{ConfDir: "/etc/cni/net.d", Network: "pods"}))
+	g.Expect(c.CNI).To(Equal(contivconf.CNI{ConfDir: "/etc/cni/net.d", Network: "pods", BinDir: "/usr/lib/cni"}))
 	g.Expect(c.Underlay).To(Equal(contivconf.Underlay{
 		Interface: "eth1",
 		CIDRs:     []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16"), netip.MustParsePrefix("fd20::/64")},

@@ -131,7 +131,7 @@ func defaultRaw() rawConfig {
 			Transport:  TransportNone,
 			Masquerade: true,
 			VNI:        defaultVNI,
-			CNI:        CNI{Network: "cadastre"},
+			CNI:        CNI{Network: "cadastre", BinDir: "/opt/cni/bin"},
 			Log:        Log{Level: LogInfo, Format: LogText},
 			Metrics:    Metrics{Listen: "127.0.0.1:10262"},
 			Docker:     Docker{Socket: "/run/docker/plugins/cadastre.sock"},

@@ -28,31 +28,25 @@ func (w *wires) Ready() error                            { return w.ready }
 func (w *wires) Check(context.Context, ledger.Key) error { return w.check }
 func (w *wires) Collect()                                { w.collected++ }
 
-// describer sets the wire of an event, as ipnet does.
-type describer struct{}
+// forgetful is a handler behind ipnet that takes the wire of an event away.
+type forgetful struct{}
 
-func (describer) HandlesEvent(ev controller.Event) bool { _, ok := ev.(*podmanager.AddPod); return ok }
-func (describer) Resync(controller.Event, controller.KubeStateData, int, controller.ResyncOperations) error {
+func (forgetful) HandlesEvent(ev controller.Event) bool { _, ok := ev.(*podmanager.AddPod); return ok }
+func (forgetful) Resync(controller.Event, controller.KubeStateData, int, controller.ResyncOperations) error {
 	return nil
 }
 
-func (describer) Update(event controller.Event, _ controller.UpdateOperations) (string, error) {
-	if ev := event.(*podmanager.AddPod); ev.Wired {
-		ev.Wire = &kv.Wire{Netns: ev.Netns, HostIfName: "cad" + ev.Key.ContainerID, Mtu: 1450, HostMac: "02:00:00:00:00:01", PodMac: "02:00:00:00:00:02"}
-		if ev.MAC != "" {
-			ev.Wire.PodMac = ev.MAC
-		}
-	}
+func (forgetful) Update(event controller.Event, _ controller.UpdateOperations) (string, error) {
+	event.(*podmanager.AddPod).Wire = nil
 	return "", nil
 }
-func (describer) Revert(controller.Event) error { return nil }
-func (describer) String() string                { return "describer" }
+func (forgetful) Revert(controller.Event) error { return nil }
+func (forgetful) String() string                { return "forgetful" }
 
 // newWirer is an agent whose southbound makes wires.
 func newWirer(t *testing.T) (*agent, *wires) {
 	a, w := newAgent(t, dual), &wires{}
 	a.Wires = w
-	a.loop.handlers = append(a.loop.handlers, describer{})
 	return a, w
 }
 
@@ -70,10 +64,13 @@ func TestAMainADDHasBothEndsOfItsWire(t *testing.T) {
 	r.MAC = "02:00:00:00:00:09"
 	reply, err := a.serve(r)
 	g.Expect(err).NotTo(HaveOccurred())
+	wire := a.loop.txn.values["pod/pods/c1/eth0"].(*kv.PodNetwork).GetWire()
+	g.Expect(wire.GetHostIfName()).To(HavePrefix("cad"))
+	mtu := int(wire.GetMtu())
 	g.Expect(reply.Interfaces).To(Equal([]cni.Interface{
-		{Name: "cadc1", MAC: "02:00:00:00:00:01", MTU: 1450},
-		{Name: "eth0", MAC: "02:00:00:00:00:09", MTU: 1450, Sandbox: "/run/netns/c1"},
-	}))
+		{Name: wire.GetHostIfName(), MAC: wire.GetHostMac(), MTU: mtu},
+		{Name: "eth0", MAC: "02:00:00:00:00:09", MTU: mtu, Sandbox: "/run/netns/c1"},
+	}), "the result has what the southbound is given")
 	g.Expect(reply.IPs).To(Equal([]cni.IP{
 		{Interface: new(1), Address: "10.1.5.2/32", Gateway: "10.1.5.1"},
 		{Interface: new(1), Address: "fd00:1:0:5::2/128", Gateway: "fd00:1:0:5::1"},
@@ -110,6 +107,7 @@ func TestAnAgentWithoutADataPlaneRefusesAMainADD(t *testing.T) {
 func TestAWireThatNothingDescribes(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		a.Wires = &wires{}
+		a.loop.handlers = append(a.loop.handlers, forgetful{})
 		c := a.begin(mainRequest("ADD", "c1"))
 		a.drain()
 		g.Expect(code(g, c.err)).To(BeNumerically("==", cni.CodeInternal))
