@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
+)
+
+// nodePart makes one part of a NodeNetwork true. Its methods are called from one goroutine
+// at a time.
+type nodePart interface {
+	// wanted reports whether a value has the part.
+	wanted(value *kv.NodeNetwork) bool
+	// validate returns the reason why a value with the part can never be made.
+	validate(value *kv.NodeNetwork) error
+	// create makes the part, or repairs it. After an error, nothing that it has made
+	// remains.
+	create(value *kv.NodeNetwork) error
+	// remove removes the part. A missing part is not an error.
+	remove() error
+	// retrieve compares the part with the wanted value. If there is a difference, it sets
+	// the fields of the part in into.
+	retrieve(into, wanted *kv.NodeNetwork) (partState, error)
+}
+
+// partState tells how a part of a NodeNetwork compares with the wanted value.
+type partState int
+
+const (
+	partAbsent    partState = iota // there is nothing of the part
+	partDifferent                  // another value, or an incomplete one
+	partComplete
+)
+
+// nodeDescriptor is the descriptor of the value "node".
+type nodeDescriptor struct{ parts []nodePart }
+
+var _ southbound.Descriptor = (*nodeDescriptor)(nil)
+
+func (n *nodeDescriptor) Name() string { return "linux node" }
+
+func (n *nodeDescriptor) Handles(key string) bool { return key == kv.SinkNode }
+
+func (n *nodeDescriptor) Validate(_ string, value proto.Message) error {
+	network, err := message[*kv.NodeNetwork](value)
+	if err != nil {
+		return err
+	}
+	for _, p := range n.parts {
+		if p.wanted(network) {
+			err = errors.Join(err, p.validate(network))
+		}
+	}
+	return err
+}
+
+func (n *nodeDescriptor) Dependencies(string, proto.Message) []string { return nil }
+
+func (n *nodeDescriptor) Create(_ context.Context, _ string, value proto.Message) error {
+	network, err := message[*kv.NodeNetwork](value)
+	if err != nil {
+		return err
+	}
+	if err := n.apply(network); err != nil {
+		for _, p := range n.parts {
+			err = errors.Join(err, p.remove())
+		}
+		return err
+	}
+	return nil
+}
+
+// apply removes the parts that value does not have, and makes the others.
+func (n *nodeDescriptor) apply(value *kv.NodeNetwork) error {
+	for _, p := range n.parts {
+		if p.wanted(value) {
+			continue
+		}
+		if err := p.remove(); err != nil {
+			return err
+		}
+	}
+	for _, p := range n.parts {
+		if !p.wanted(value) {
+			continue
+		}
+		if err := p.create(value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *nodeDescriptor) Update(_ context.Context, _ string, before, value proto.Message) error {
+	old, err := message[*kv.NodeNetwork](before)
+	if err != nil {
+		return err
+	}
+	network, err := message[*kv.NodeNetwork](value)
+	if err != nil {
+		return err
+	}
+	if err := n.apply(network); err != nil {
+		return errors.Join(err, n.apply(old))
+	}
+	return nil
+}
+
+func (n *nodeDescriptor) Delete(context.Context, string, proto.Message) error {
+	var err error
+	for _, p := range n.parts {
+		err = errors.Join(err, p.remove())
+	}
+	return err
+}
+
+// Retrieve returns the wanted value if all parts are as it says.
+func (n *nodeDescriptor) Retrieve(_ context.Context, wanted []controller.Value) ([]controller.Value, error) {
+	want := &kv.NodeNetwork{}
+	for _, w := range wanted {
+		if network, ok := w.Message.(*kv.NodeNetwork); ok {
+			want = network
+		}
+	}
+	have := proto.CloneOf(want)
+	present, different := len(wanted) > 0, false
+	for _, p := range n.parts {
+		state, err := p.retrieve(have, want)
+		if err != nil {
+			return nil, fmt.Errorf("retrieve %s: %w", kv.SinkNode, err)
+		}
+		present = present || state != partAbsent
+		if p.wanted(want) {
+			different = different || state != partComplete
+		} else {
+			different = different || state != partAbsent
+		}
+	}
+	if !present {
+		return nil, nil
+	}
+	if different && proto.Equal(have, want) {
+		have = &kv.NodeNetwork{} // the difference is one that the value does not show
+	}
+	return []controller.Value{{Key: kv.SinkNode, Message: have}}, nil
+}
+
+// message returns a value as M.
+func message[M proto.Message](value proto.Message) (M, error) {
+	m, ok := value.(M)
+	if !ok {
+		return m, fmt.Errorf("value %T: want %T", value, m)
+	}
+	return m, nil
+}

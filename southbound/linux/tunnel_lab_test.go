@@ -1,0 +1,284 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
+)
+
+const (
+	labMTU = 1400
+	labVNI = 10
+)
+
+// tunnelLab has nodes that a router separates: no two share a link.
+type tunnelLab struct {
+	t      testing.TB
+	router *netlab.Namespace
+	nodes  []*labNode
+}
+
+// labNode is one node with one pod, wired by hand.
+type labNode struct {
+	lab *tunnelLab
+	id  int
+	net *netlab.Namespace
+	pod *netlab.Namespace
+}
+
+func newNamespace(t testing.TB) *netlab.Namespace {
+	t.Helper()
+	if err := netlab.Try(); err != nil {
+		t.Skipf("NOT RUN: this process cannot make network namespaces: %v", err)
+	}
+	n, err := netlab.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
+func newTunnelLab(t testing.TB, count int) *tunnelLab {
+	t.Helper()
+	lab := &tunnelLab{t: t, router: newNamespace(t)}
+	lab.must(lab.router.Do(forward))
+	for id := 1; id <= count; id++ {
+		n := &labNode{lab: lab, id: id, net: newNamespace(t), pod: newNamespace(t)}
+		lab.nodes = append(lab.nodes, n)
+		lab.must(n.net.Do(forward))
+		lab.connect(lab.router, fmt.Sprintf("to-%d", id), n.net, "uplink")
+		for _, family := range []string{"10.99.%d.%d/24", "fd99:%d::%d/64"} {
+			lab.address(lab.router, fmt.Sprintf("to-%d", id), fmt.Sprintf(family, id, 1))
+			lab.address(n.net, "uplink", fmt.Sprintf(family, id, 2))
+		}
+		lab.route(n.net, "", fmt.Sprintf("10.99.%d.1", id), "")
+		lab.route(n.net, "", fmt.Sprintf("fd99:%d::1", id), "")
+		lab.connect(n.net, "pod", n.pod, "eth0")
+		lab.must(n.pod.Do(func() error {
+			eth0, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetMTU(eth0, labMTU)
+		}))
+		for _, family := range []string{"10.1.%d.%d/24", "fd01:%d::%d/64"} {
+			lab.address(n.net, "pod", fmt.Sprintf(family, id, 1))
+			lab.address(n.pod, "eth0", fmt.Sprintf(family, id, 2))
+		}
+		lab.route(n.pod, "", fmt.Sprintf("10.1.%d.1", id), "")
+		lab.route(n.pod, "", fmt.Sprintf("fd01:%d::1", id), "")
+	}
+	return lab
+}
+
+func (l *tunnelLab) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// connect makes a veth pair between two namespaces.
+func (l *tunnelLab) connect(a *netlab.Namespace, nameA string, b *netlab.Namespace, nameB string) {
+	l.t.Helper()
+	l.must(a.Do(func() error {
+		peer, err := os.Open(b.Path())
+		if err != nil {
+			return err
+		}
+		defer peer.Close()
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = nameA
+		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: nameB, PeerNamespace: netlink.NsFd(peer.Fd())}
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(veth)
+	}))
+	l.must(b.Do(func() error {
+		link, err := netlink.LinkByName(nameB)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(link)
+	}))
+}
+
+func (l *tunnelLab) address(n *netlab.Namespace, link, text string) {
+	l.t.Helper()
+	l.must(n.Do(func() error {
+		found, err := netlink.LinkByName(link)
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr(text)
+		if err != nil {
+			return err
+		}
+		addr.Flags = unix.IFA_F_NODAD
+		return netlink.AddrAdd(found, addr)
+	}))
+}
+
+// route adds a route, to everything if dst is "".
+func (l *tunnelLab) route(n *netlab.Namespace, dst, gateway, link string) {
+	l.t.Helper()
+	l.must(n.Do(func() error {
+		route := &netlink.Route{Gw: net.ParseIP(gateway)}
+		if dst != "" {
+			to, err := netlink.ParseIPNet(dst)
+			if err != nil {
+				return err
+			}
+			route.Dst = to
+		}
+		if link != "" {
+			found, err := netlink.LinkByName(link)
+			if err != nil {
+				return err
+			}
+			route.LinkIndex = found.Attrs().Index
+			if gateway != "" {
+				route.Flags = int(netlink.FLAG_ONLINK)
+			}
+		}
+		return netlink.RouteReplace(route)
+	}))
+}
+
+// host returns access to the node's kernel.
+func (n *labNode) host() *tunnelHost {
+	n.lab.t.Helper()
+	h, err := newTunnelHost(n.net.Path())
+	n.lab.must(err)
+	n.lab.t.Cleanup(h.close)
+	return h
+}
+
+func (n *labNode) underlay() []string {
+	return []string{fmt.Sprintf("10.99.%d.2", n.id), fmt.Sprintf("fd99:%d::2", n.id)}
+}
+
+func (n *labNode) mac() string { return fmt.Sprintf("02:ca:da:00:00:%02x", n.id) }
+
+// network returns the node's value.
+func (n *labNode) network(transport kv.Transport) *kv.NodeNetwork {
+	return &kv.NodeNetwork{
+		Id:          uint32(n.id),
+		PodSubnets:  n.subnets(),
+		PodGateways: []string{fmt.Sprintf("10.1.%d.1", n.id), fmt.Sprintf("fd01:%d::1", n.id)},
+		VxlanIps:    []string{fmt.Sprintf("192.168.30.%d/24", n.id), fmt.Sprintf("fd30::%d/64", n.id)},
+		Transport:   transport,
+		Underlay:    n.underlay(),
+		Mtu:         labMTU,
+		VxlanMac:    n.mac(),
+		Vni:         labVNI,
+	}
+}
+
+func (n *labNode) subnets() []string {
+	return []string{fmt.Sprintf("10.1.%d.0/24", n.id), fmt.Sprintf("fd01:%d::/64", n.id)}
+}
+
+// tunnel returns the value with which other nodes reach the node.
+func (n *labNode) tunnel(transport kv.Transport) *kv.NodeTunnel {
+	return &kv.NodeTunnel{
+		NodeId:    uint32(n.id),
+		NodeName:  fmt.Sprintf("node-%d", n.id),
+		Transport: transport,
+		Underlay:  n.underlay(),
+		VxlanIps:  []string{fmt.Sprintf("192.168.30.%d", n.id), fmt.Sprintf("fd30::%d", n.id)},
+		Mac:       n.mac(),
+		Subnets:   n.subnets(),
+	}
+}
+
+func (n *labNode) tunnelKey() string { return fmt.Sprintf("%s%d", kv.SinkTunnelPrefix, n.id) }
+
+// tunnelRoutes adds the routes to the pods of the other nodes, as the route descriptor does.
+func (l *tunnelLab) tunnelRoutes(n *labNode, link string, viaVXLAN bool) {
+	for _, other := range l.nodes {
+		if other == n {
+			continue
+		}
+		for i, dst := range other.subnets() {
+			gateway := ""
+			if viaVXLAN {
+				gateway = other.tunnel(kv.Transport_VXLAN).GetVxlanIps()[i]
+			}
+			l.route(n.net, dst, gateway, link)
+		}
+	}
+}
+
+// ping sends packets of size bytes, with their headers, that must not be fragmented.
+func ping(from *netlab.Namespace, to string, size int) error {
+	addr, err := netip.ParseAddr(to)
+	if err != nil {
+		return err
+	}
+	headers := 28
+	if addr.Is6() {
+		headers = 48
+	}
+	return from.Do(func() error {
+		out, err := exec.Command("ping", "-c", "2", "-i", "0.05", "-W", "2", "-M", "do", "-s",
+			fmt.Sprint(size-headers), to).CombinedOutput()
+		if errors.Is(err, exec.ErrNotFound) {
+			return err
+		}
+		if err != nil {
+			return fmt.Errorf("ping %s with %d bytes: %w: %s", to, size, err, out)
+		}
+		return nil
+	})
+}
+
+func needPing(t testing.TB) {
+	t.Helper()
+	if _, err := exec.LookPath("ping"); err != nil {
+		t.Skip("NOT RUN: there is no ping here (Debian: iputils-ping)")
+	}
+}
+
+// podAddresses returns the addresses of the node's pod.
+func (n *labNode) podAddresses() []string {
+	return []string{fmt.Sprintf("10.1.%d.2", n.id), fmt.Sprintf("fd01:%d::2", n.id)}
+}
+
+// expectReachable checks that pods reach each other, and that nodes reach pods of others.
+func (l *tunnelLab) expectReachable(size int) {
+	l.t.Helper()
+	g := NewWithT(l.t)
+	for _, from := range l.nodes {
+		for _, to := range l.nodes {
+			if from == to {
+				continue
+			}
+			for _, addr := range to.podAddresses() {
+				g.Expect(ping(from.pod, addr, size)).To(Succeed(), "pod of node %d", from.id)
+				g.Expect(ping(from.net, addr, size)).To(Succeed(), "node %d", from.id)
+			}
+		}
+	}
+}
+
+func value(key string, m *kv.NodeTunnel) controller.Value {
+	return controller.Value{Key: key, Message: m}
+}

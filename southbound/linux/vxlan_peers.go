@@ -1,0 +1,371 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+)
+
+// vxlanPeers makes the ways to other nodes through the VXLAN link: one permanent
+// forwarding entry for each node, and one permanent neighbour for each of its addresses.
+type vxlanPeers struct {
+	host *tunnelHost
+	link *vxlan
+
+	index int        // of the link that the entries are written to; 0: not known
+	local netip.Addr // of that link
+
+	mu     sync.Mutex            // because Watch reads what follows
+	byMAC  map[string]string     // key of the value that has the forwarding entry
+	byAddr map[netip.Addr]string // key of the value that has the neighbour
+}
+
+func newVXLANPeers(host *tunnelHost, link *vxlan) *vxlanPeers {
+	return &vxlanPeers{host: host, link: link, byMAC: map[string]string{}, byAddr: map[netip.Addr]string{}}
+}
+
+// vxlanPeer holds the entries of one other node.
+type vxlanPeer struct {
+	mac net.HardwareAddr
+	dst []netip.Addr // on the underlay; only entries of another program have several
+	ips []netip.Addr
+}
+
+// readVXLANPeer reads the entries of a value. Of the addresses on the underlay, the one of
+// the link's family is used.
+func readVXLANPeer(value *kv.NodeTunnel, local netip.Addr) (vxlanPeer, error) {
+	var p vxlanPeer
+	var err error
+	if p.mac, err = readMAC("mac", value.GetMac()); err != nil {
+		return vxlanPeer{}, err
+	}
+	if p.ips, err = readAddrs("vxlan_ips", value.GetVxlanIps()); err != nil {
+		return vxlanPeer{}, err
+	}
+	underlay, err := readAddrs("underlay", value.GetUnderlay())
+	if err != nil {
+		return vxlanPeer{}, err
+	}
+	for _, a := range underlay {
+		if a.Is4() == local.Is4() {
+			p.dst = []netip.Addr{a}
+			return p, nil
+		}
+	}
+	if len(underlay) == 0 {
+		return vxlanPeer{}, fmt.Errorf("underlay: want an address of node %q", value.GetNodeName())
+	}
+	return vxlanPeer{}, fmt.Errorf(
+		"node %q has only %v on the underlay, and this node uses %s: want an address of that family on both nodes",
+		value.GetNodeName(),
+		underlay,
+		local,
+	)
+}
+
+func (v *vxlanPeers) validate(value *kv.NodeTunnel) error {
+	underlay, err := readAddrs("underlay", value.GetUnderlay())
+	if err != nil {
+		return err
+	}
+	local := netip.Addr{}
+	if len(underlay) > 0 {
+		local = underlay[0]
+	}
+	_, err = readVXLANPeer(value, local)
+	return err
+}
+
+// forget makes the next use look the link up, which may have been made again.
+func (v *vxlanPeers) forget() { v.index = 0 }
+
+// find looks the link up unless that was done since the last call of forget.
+func (v *vxlanPeers) find() (present bool, err error) {
+	if v.index != 0 {
+		return true, nil
+	}
+	link, err := v.link.link()
+	if err != nil || link == nil {
+		return false, err
+	}
+	local, _ := netip.AddrFromSlice(link.SrcAddr)
+	v.index, v.local = link.Index, local.Unmap()
+	return true, nil
+}
+
+// forwarding returns the forwarding entry of a peer to one destination.
+func (v *vxlanPeers) forwarding(p vxlanPeer, dst netip.Addr) *netlink.Neigh {
+	return &netlink.Neigh{
+		LinkIndex:    v.index,
+		Family:       unix.AF_BRIDGE,
+		State:        netlink.NUD_PERMANENT | netlink.NUD_NOARP,
+		Flags:        netlink.NTF_SELF,
+		IP:           dst.AsSlice(),
+		HardwareAddr: p.mac,
+	}
+}
+
+// neighbour returns the neighbour of one address of a peer.
+func (v *vxlanPeers) neighbour(p vxlanPeer, ip netip.Addr) *netlink.Neigh {
+	return &netlink.Neigh{
+		LinkIndex:    v.index,
+		State:        netlink.NUD_PERMANENT,
+		Type:         unix.RTN_UNICAST,
+		IP:           ip.AsSlice(),
+		HardwareAddr: p.mac,
+	}
+}
+
+// set makes the entries of value; before is the value that was made, nil if there is none.
+// The kernel replaces an entry in one step, so that packets always find one.
+func (v *vxlanPeers) set(key string, before, value *kv.NodeTunnel) error {
+	present, err := v.find()
+	if err != nil {
+		return err
+	}
+	if !present {
+		return fmt.Errorf("link %s is missing", vxlanName)
+	}
+	p, err := readVXLANPeer(value, v.local)
+	if err != nil {
+		return err
+	}
+	old := v.former(before)
+	if err := v.write(key, p); err != nil {
+		return errors.Join(err, v.erase(key, p.without(old)), v.write(key, old))
+	}
+	return v.erase(key, old.without(p))
+}
+
+// write makes the entries of a peer.
+func (v *vxlanPeers) write(key string, p vxlanPeer) error {
+	if len(p.dst) == 0 {
+		return nil
+	}
+	if err := v.host.kernel.NeighSet(v.forwarding(p, p.dst[0])); err != nil {
+		v.forget()
+		return fmt.Errorf("forward %s to %s on %s: %w", p.mac, p.dst[0], vxlanName, err)
+	}
+	for _, ip := range p.ips {
+		if err := v.host.kernel.NeighSet(v.neighbour(p, ip)); err != nil {
+			v.forget()
+			return fmt.Errorf("set neighbour %s with %s on %s: %w", ip, p.mac, vxlanName, err)
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.byMAC[p.mac.String()] = key
+	for _, ip := range p.ips {
+		v.byAddr[ip] = key
+	}
+	return nil
+}
+
+// former returns the entries of a value that was made, or that Retrieve has found.
+func (v *vxlanPeers) former(value *kv.NodeTunnel) vxlanPeer {
+	var p vxlanPeer
+	p.mac, _ = net.ParseMAC(value.GetMac())
+	for _, text := range value.GetUnderlay() {
+		if a, err := netip.ParseAddr(text); err == nil && a.Is4() == v.local.Is4() {
+			p.dst = append(p.dst, a)
+		}
+	}
+	for _, text := range value.GetVxlanIps() {
+		if a, err := netip.ParseAddr(text); err == nil {
+			p.ips = append(p.ips, a)
+		}
+	}
+	return p
+}
+
+// without returns the entries of p that other does not have.
+func (p vxlanPeer) without(other vxlanPeer) vxlanPeer {
+	if slices.Equal(p.mac, other.mac) {
+		p.dst = slices.DeleteFunc(slices.Clone(p.dst), func(a netip.Addr) bool { return slices.Contains(other.dst, a) })
+	}
+	p.ips = slices.DeleteFunc(slices.Clone(p.ips), func(a netip.Addr) bool { return slices.Contains(other.ips, a) })
+	return p
+}
+
+// remove removes the entries of a value.
+func (v *vxlanPeers) remove(key string, value *kv.NodeTunnel) error {
+	present, err := v.find()
+	if err != nil || !present {
+		return err // without the link there are no entries
+	}
+	return v.erase(key, v.former(value))
+}
+
+// erase removes the entries of a peer, except for those that have become another
+// value's. Missing ones are not an error.
+func (v *vxlanPeers) erase(key string, p vxlanPeer) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, ip := range p.ips {
+		if owner, known := v.byAddr[ip]; known && owner != key {
+			continue
+		}
+		err := v.host.kernel.NeighDel(v.neighbour(p, ip))
+		if err = v.unlessMissing(err); err != nil {
+			return fmt.Errorf("remove neighbour %s from %s: %w", ip, vxlanName, err)
+		}
+		delete(v.byAddr, ip)
+	}
+	mac := p.mac.String()
+	if owner, known := v.byMAC[mac]; known && owner != key {
+		return nil
+	}
+	for _, dst := range p.dst {
+		err := v.host.kernel.NeighDel(v.forwarding(p, dst))
+		if err = v.unlessMissing(err); err != nil {
+			return fmt.Errorf("remove the forwarding of %s to %s from %s: %w", mac, dst, vxlanName, err)
+		}
+	}
+	return nil
+}
+
+// unlessMissing drops the errors about an entry, or a link, that is not there.
+func (v *vxlanPeers) unlessMissing(err error) error {
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
+		v.forget()
+		return nil
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// vxlanEntries holds the entries of the link, by MAC address.
+type vxlanEntries struct {
+	destinations map[string][]string
+	ips          map[string][]string
+}
+
+// list reads the entries of the link, with one dump for the forwarding entries and one for
+// the neighbours of each family.
+func (v *vxlanPeers) list() (vxlanEntries, error) {
+	found := vxlanEntries{map[string][]string{}, map[string][]string{}}
+	for _, family := range []uint8{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
+		entries, err := listAll(func() ([]netlink.Neigh, error) {
+			return v.host.kernel.NeighListExecute(netlink.Ndmsg{Family: family, Index: uint32(v.index)})
+		})
+		if err != nil {
+			return vxlanEntries{}, fmt.Errorf("list entries of %s: %w", vxlanName, err)
+		}
+		for _, e := range entries {
+			ip, ok := netip.AddrFromSlice(e.IP)
+			if !ok || e.State&netlink.NUD_PERMANENT == 0 {
+				continue
+			}
+			into := found.ips
+			if family == unix.AF_BRIDGE {
+				into = found.destinations
+			}
+			mac := e.HardwareAddr.String()
+			into[mac] = append(into[mac], ip.Unmap().String())
+		}
+	}
+	return found, nil
+}
+
+// retrieve returns the values whose entries are there. Entries that belong to none of the
+// wanted values have a key with their MAC address.
+func (v *vxlanPeers) retrieve(wanted []controller.Value) ([]controller.Value, error) {
+	v.forget()
+	present, err := v.find()
+	if err != nil {
+		return nil, err
+	}
+	var found vxlanEntries
+	if present {
+		if found, err = v.list(); err != nil {
+			return nil, err
+		}
+	}
+	var all []controller.Value
+	for _, w := range wanted {
+		value, ok := w.Message.(*kv.NodeTunnel)
+		if !ok || value.GetTransport() != kv.Transport_VXLAN {
+			continue
+		}
+		if have := found.take(value, v.local); have != nil {
+			all = append(all, controller.Value{Key: w.Key, Message: have})
+		}
+	}
+	macs := maps.Clone(found.destinations)
+	maps.Copy(macs, found.ips)
+	for _, mac := range slices.Sorted(maps.Keys(macs)) {
+		all = append(all, controller.Value{
+			Key: kv.SinkTunnelPrefix + mac,
+			Message: &kv.NodeTunnel{
+				Transport: kv.Transport_VXLAN,
+				Mac:       mac,
+				Underlay:  found.destinations[mac],
+				VxlanIps:  found.ips[mac],
+			},
+		})
+	}
+	v.own(all)
+	return all, nil
+}
+
+// own records the values that have entries.
+func (v *vxlanPeers) own(all []controller.Value) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	clear(v.byMAC)
+	clear(v.byAddr)
+	for _, one := range all {
+		p := v.former(one.Message.(*kv.NodeTunnel))
+		v.byMAC[p.mac.String()] = one.Key
+		for _, ip := range p.ips {
+			v.byAddr[ip] = one.Key
+		}
+	}
+}
+
+// take removes the entries with the MAC address of a wanted value, and returns them as a
+// value: the wanted one if they are as it says, nil if there are none.
+func (e vxlanEntries) take(wanted *kv.NodeTunnel, local netip.Addr) *kv.NodeTunnel {
+	parsed, _ := net.ParseMAC(wanted.GetMac())
+	mac := parsed.String()
+	destinations, ips := e.destinations[mac], e.ips[mac]
+	if len(destinations) == 0 && len(ips) == 0 {
+		return nil
+	}
+	delete(e.destinations, mac)
+	delete(e.ips, mac)
+	p, err := readVXLANPeer(wanted, local)
+	if err == nil && sameAddrs(p.dst, destinations) && sameAddrs(p.ips, ips) {
+		return wanted
+	}
+	return &kv.NodeTunnel{
+		NodeId:    wanted.GetNodeId(),
+		NodeName:  wanted.GetNodeName(),
+		Transport: kv.Transport_VXLAN,
+		Mac:       wanted.GetMac(),
+		Underlay:  destinations,
+		VxlanIps:  ips,
+		Subnets:   wanted.GetSubnets(),
+	}
+}
+
+// sameAddrs reports whether texts has the addresses of all, in any order.
+func sameAddrs(all []netip.Addr, texts []string) bool {
+	return len(all) == len(texts) &&
+		!slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(texts, a.String()) })
+}
