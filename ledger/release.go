@@ -86,6 +86,11 @@ func (st *Stage) releaseEach(sel *Selector, f func(*lease)) error {
 	if err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
+	if st.mark > 0 {
+		if i := slices.IndexFunc(found, st.beforeMark); i >= 0 {
+			return fmt.Errorf("release: %s: its claim is not committed yet: %w", found[i].addr, ErrBusy)
+		}
+	}
 	for _, x := range found {
 		if sel.Generation != 0 && x.gen != sel.Generation || x.releasing {
 			continue

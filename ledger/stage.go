@@ -24,6 +24,7 @@ type Stage struct {
 	changes    []change
 	first      [2]change // room for the changes of a usual call
 	event      *origin   // that stages; nil: none
+	mark       int       // number of changes before the savepoint
 	autocommit bool      // committed within the call that made it: other calls wait for it
 
 	committing bool  // guarded by Ledger.mu: other calls wait for it
@@ -39,6 +40,7 @@ type change struct {
 	state     BlockState       // granted: the state before
 	rank      int              // ranked: the rank before
 	isNew     bool             // granted: the block is new
+	staged    bool             // granted: the state before is not committed either
 	before    *policy          // adjusted
 	cools     bool             // released: the address cools
 	cooled    time.Duration    // released: the uptime at which it begins to cool
@@ -246,7 +248,7 @@ func (st *Stage) rank(p *pool, prefixes []netip.Prefix) {
 
 // setState stages another state of a block.
 func (st *Stage) setState(b *block, state BlockState) {
-	st.changes = append(st.changes, change{kind: granted, block: b, state: b.state, event: st.event})
+	st.changes = append(st.changes, change{kind: granted, block: b, state: b.state, staged: b.staged, event: st.event})
 	b.state, b.staged = state, true
 	b.family().changed()
 }
@@ -258,8 +260,33 @@ func (st *Stage) Undo() {
 	st.l.undo(st)
 }
 
+// Mark sets the savepoint of the stage: what is staged now stays if UndoToMark is called.
+// A stage has one savepoint; Commit and Undo remove it. A claim that was staged before it
+// cannot be released after it: Release fails with ErrBusy.
+func (st *Stage) Mark() {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	st.mark = len(st.changes)
+}
+
+// UndoToMark undoes what was staged since Mark, the last change first.
+func (st *Stage) UndoToMark() {
+	st.l.mu.Lock()
+	defer st.l.mu.Unlock()
+	st.l.undoTo(st, st.mark)
+}
+
+// beforeMark reports whether the claim of x is staged before the savepoint.
+func (st *Stage) beforeMark(x *lease) bool {
+	return x.staged && x.owner == st && slices.ContainsFunc(
+		st.changes[:st.mark],
+		func(c change) bool { return c.kind == claimed && c.lease == x },
+	)
+}
+
 // undoTo undoes the changes from number n on, the last one first.
 func (st *Stage) undoTo(n int) {
+	st.mark = min(st.mark, n)
 	if len(st.changes) == n {
 		return
 	}
@@ -297,7 +324,7 @@ func (l *Ledger) revert(c change) {
 	case released:
 		c.lease.releasing, c.lease.owner = false, nil
 	case granted:
-		c.block.state, c.block.staged = c.state, false
+		c.block.state, c.block.staged = c.state, c.staged
 		c.block.family().changed()
 		if c.isNew {
 			l.retract(c.block)
@@ -408,7 +435,7 @@ func (l *Ledger) finish(stages []*Stage, err error) {
 	touched := l.touched[:0]
 	for _, st := range stages {
 		st.committing, st.err = false, err
-		touched = st.appendBlocks(touched)
+		touched = st.appendBlocks(touched, 0)
 		if err != nil {
 			st.undoTo(0)
 			continue
@@ -417,22 +444,25 @@ func (l *Ledger) finish(stages []*Stage, err error) {
 			l.apply(&st.changes[i])
 		}
 		clear(st.changes)
-		st.changes = st.changes[:0]
+		st.changes, st.mark = st.changes[:0], 0
 	}
 	l.sweepTouched(touched)
 	l.ended.Broadcast()
 }
 
 // undo undoes all that st stages.
-func (l *Ledger) undo(st *Stage) {
-	touched := st.appendBlocks(l.touched[:0])
-	st.undoTo(0)
+func (l *Ledger) undo(st *Stage) { l.undoTo(st, 0) }
+
+// undoTo undoes what st stages from change number n on.
+func (l *Ledger) undoTo(st *Stage, n int) {
+	touched := st.appendBlocks(l.touched[:0], n)
+	st.undoTo(n)
 	l.sweepTouched(touched)
 }
 
-// appendBlocks appends the blocks that may end with the stage.
-func (st *Stage) appendBlocks(touched []*block) []*block {
-	for i := range st.changes {
+// appendBlocks appends the blocks that may end with the changes of the stage from number n on.
+func (st *Stage) appendBlocks(touched []*block, n int) []*block {
+	for i := n; i < len(st.changes); i++ {
 		switch c := &st.changes[i]; c.kind {
 		case claimed, released, extended:
 			touched = append(touched, c.lease.block)
