@@ -5,6 +5,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/agent"
@@ -97,7 +99,7 @@ func startAgent(tb testing.TB, text string) *realAgent {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	a := &realAgent{store: mem.New()}
+	a := &realAgent{store: mem.New(mem.History(1 << 20))} // etcd keeps more than the agent may lag behind, too
 	own := &kv.Node{Name: "bench", Uid: "bench", PodCidrs: []string{blockOf(2 * joining).String()}}
 	if err := a.put(tb.Context(), map[string]proto.Message{kv.NodeKey(own.Name): own}); err != nil {
 		tb.Fatal(err)
@@ -125,18 +127,8 @@ func startAgent(tb testing.TB, text string) *realAgent {
 	a.client.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(node.RunDir, "agent.sock"))
 	}}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		err := a.ask("ADD")
-		if err == nil {
-			err = a.ask("DEL")
-		}
-		switch {
-		case err == nil:
-			return a
-		case time.Now().After(deadline):
-			tb.Fatalf("the agent does not serve: %v", err)
-		}
-	}
+	NewWithT(tb).Eventually(func() error { return cmp.Or(a.ask("ADD"), a.ask("DEL")) }, 30*time.Second).Should(Succeed())
+	return a
 }
 
 // put writes objects to the store.
