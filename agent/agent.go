@@ -153,6 +153,9 @@ func New(conf *contivconf.Config, opts ...Option) (*Agent, error) {
 			DefaultCheckInterval,
 		)
 	}
+	ours := *conf
+	ours.Cadastre.Masquerade = conf.Masquerades(a.node.Name)
+	a.conf = &ours
 	return a, nil
 }
 

@@ -30,15 +30,15 @@ func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) i
 		fmt.Fprintln(stderr, "cadastre-agent:", err)
 		return 2
 	}
-	conf, unused, err := contivconf.LoadInUse(node.ConfigFile)
+	conf, _, err := contivconf.LoadInUse(node.ConfigFile)
 	if err != nil {
 		fmt.Fprintln(stderr, "cadastre-agent:", err)
 		return 1
 	}
 	tail := &agent.LogTail{}
 	log := newLogger(io.MultiWriter(stderr, tail), conf.Cadastre.Log)
-	if len(unused) > 0 {
-		log.Info("configuration keys that are not used yet", "keys", strings.Join(unused, ", "))
+	for _, n := range conf.Notes {
+		log.Info("configuration: "+n.Text, "keys", strings.Join(n.Keys, ", "))
 	}
 	given := []agent.Option{
 		agent.WithNode(node),

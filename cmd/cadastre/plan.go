@@ -128,7 +128,7 @@ func (a *app) plan(config, ids string) error {
 			return err
 		}
 	}
-	cfg, unused, err := contivconf.Load(config)
+	cfg, _, err := contivconf.Load(config)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: name the file with --config", err)
 	}
@@ -151,7 +151,7 @@ func (a *app) plan(config, ids string) error {
 		}
 		wanted = idRange{first: cfg.Cadastre.NodeID, last: cfg.Cadastre.NodeID}
 	}
-	plans, err := makePlans(cfg, wanted, warnings(cfg, unused))
+	plans, err := makePlans(cfg, wanted, warnings(cfg))
 	if err != nil {
 		return err
 	}

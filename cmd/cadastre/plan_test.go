@@ -120,7 +120,11 @@ func TestPlanWarns(t *testing.T) {
 		{"static", pods + "}\ncadastre: {podBlocks: static, staticPodCIDRs: [10.9.0.0/29]}",
 			[]string{"a /29 of 10.1.0.0/16 has only 4 addresses for pods", "pod subnets are those of cadastre.staticPodCIDRs, whatever the node ID"}},
 		{"DHCP", pods + ", nodeInterconnectDHCP: true}", []string{"DHCP decides on node addresses (nodeInterconnectDHCP): nodeIPAddress is empty"}},
-		{"not used yet", pods + "}\nmtuSize: 1500\nstealFirstNIC: true", []string{"keys that are not used yet, or that another key overrides: mtuSize, stealFirstNIC"}},
+		{"keys of Contiv-VPP", "IPAMConfig: {PodSubnetCIDR: 10.1.0.0/16, PodNetworkPrefixLen: 23}\nmtuSize: 1500\nuseTAPInterfaces: true\ntapInterfaceVersion: 2", []string{
+			"ipamConfig.PodNetworkPrefixLen: is read as ipamConfig.podSubnetOneNodePrefixLen",
+			"mtuSize: only cadastre.dataplane linux uses it",
+			"tapInterfaceVersion, useTAPInterfaces: pods are connected by veth pairs, or by the main plugin of the CNI list",
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)

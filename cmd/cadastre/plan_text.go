@@ -15,7 +15,7 @@ import (
 )
 
 // warnings returns the settings that are allowed, but may not be meant.
-func warnings(cfg *contivconf.Config, unused []string) []string {
+func warnings(cfg *contivconf.Config) []string {
 	all := []string{}
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	cluster := cfg.IPAM.Cluster
@@ -46,8 +46,8 @@ func warnings(cfg *contivconf.Config, unused []string) []string {
 	if cfg.IPAM.NodeInterconnectDHCP {
 		say("DHCP decides on node addresses (nodeInterconnectDHCP): nodeIPAddress is empty")
 	}
-	if len(unused) > 0 {
-		say("keys that are not used yet, or that another key overrides: %s", strings.Join(unused, ", "))
+	for _, n := range cfg.Notes {
+		say("%s", n)
 	}
 	return all
 }

@@ -214,6 +214,11 @@ func forms() map[string]form {
 		"ipamconfig.vpphostsubnetcidr":    prefixes,
 		"ipamconfig.vxlancidr":            prefixes,
 
+		"ipamconfig.vswitchsubnetcidr":  prefixes, // former names
+		"ipamconfig.hostnodesubnetcidr": prefixes,
+
+		"nodetonodetransport": words("vxlan", "srv6", "nooverlay"),
+
 		"nodeconfig[].mainvppinterface.ip": prefixes,
 		"nodeconfig[].gateway":             prefixes,
 
@@ -250,6 +255,8 @@ func forms() map[string]form {
 		"cadastre.witnesses.engine": words("auto", "none", "unix:///run/docker.sock", "unix:///var/run/docker.sock"),
 	}
 	for _, key := range []string{
+		"mtusize", "natexternaltraffic", "usenooverlay", "usel2interconnect", "mainvrfid", "podvrfid",
+		"ipamconfig.podnetworkprefixlen", "ipamconfig.vpphostnetworkprefixlen", "ipamconfig.vswitchnetworkprefixlen",
 		"ipamconfig.useexternalipam", "ipamconfig.nodeinterconnectdhcp",
 		"ipamconfig.podsubnetonenodeprefixlen", "ipamconfig.podsubnetonenodeprefixlenipv6",
 		"ipamconfig.vpphostsubnetonenodeprefixlen", "ipamconfig.vpphostsubnetonenodeprefixlenipv6",

@@ -3,10 +3,10 @@
 
 // Package contivconf turns contiv.conf into a typed, validated configuration.
 //
-// Parse accepts the file of a Contiv-VPP cluster without changes: keys keep their
-// places and match in any case. Keys that only a vswitch dataplane needs are accepted
-// and returned as not used. Cadastre's own keys are under "cadastre:". Parse reports
-// every other unknown key and every value that could not work at once, each as a
+// Parse accepts the file of a Contiv-VPP cluster without changes: keys keep their places,
+// match in any case, and are known by their former names as well. Keys that only a
+// vswitch needs are accepted; Config.Notes says what happens instead. Cadastre's own keys
+// are under "cadastre:". Parse reports every other unknown key and every value that could not work at once, each as a
 // yamldoc.Problem. A Config that Parse returned gives a plan for node ID 1 and for a
 // pinned node ID.
 //
@@ -29,6 +29,9 @@ type Config struct {
 	// interface's address. No other address follows from them: with a gateway here the
 	// nodes would derive different addresses of each other.
 	NodeConfigs []NodeConfig
+	// Notes says what happens with the keys of the file that change nothing, or that have
+	// another name now.
+	Notes []Note
 	// Tolerated lists the problems that LoadInUse accepts and Load refuses.
 	Tolerated yamldoc.Problems
 }
@@ -51,6 +54,7 @@ type Cadastre struct {
 	Masquerade     bool
 	AllowForward   bool
 	VNI            uint32
+	PodTable       uint32 // routing table of the pods of network default; 0: the main table
 	CNI            CNI
 	REST           REST
 	Metrics        Metrics

@@ -108,6 +108,7 @@ func (c *Config) validateDataplane(p *yamldoc.Collector) {
 	d.Underlay.validate(p)
 	d.CNI.validate(p)
 	c.validateMTU(p)
+	d.validateTable(p)
 	checkNumber(p, "cadastre.vni", int(d.VNI), 1, maxVNI)
 	d.validateUnusedDataplane(p)
 }

@@ -114,12 +114,16 @@ func (r *reading) fromContivCIDR(c *IPAMConfig) listing {
 	r.networks("vxlanCIDR", raw.VxlanCIDR)
 	r.idle("podSubnetCIDR", "vppHostSubnetCIDR", "vxlanCIDR", podLen, hostLen, podLen+"IPv6", hostLen+"IPv6")
 
-	contiv := r.networks("contivCIDR", raw.ContivCIDR)
+	contiv := r.networks("contivCIDR", withoutHostBits(raw.ContivCIDR))
 	if contiv.bad {
 		return contiv
 	}
 	for _, p := range contiv.prefixes {
 		f, err := addrplan.FromContivCIDR(p)
+		if small, ok := fromSmallContivCIDR(p); ok {
+			f, err = small, nil
+			r.explain(contiv.key, "has the size of September 2018: "+networksText(f))
+		}
 		if err != nil {
 			r.Add(RuleContivCIDR, contiv.key, p.String(),
 				"is too small: at least 18 host bits are needed, so /%d or less", p.Addr().BitLen()-18)
@@ -174,7 +178,7 @@ func (r *reading) nodeNetworks(c *IPAMConfig, base listing) {
 func (r *reading) idle(keys ...string) {
 	for _, key := range keys {
 		if key = "ipamConfig." + key; r.Given[key] {
-			r.Unused[key] = true
+			r.ignore(key, "another key overrides it")
 		}
 	}
 }

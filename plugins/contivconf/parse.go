@@ -5,7 +5,6 @@ package contivconf
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -16,7 +15,8 @@ import (
 // reading holds one file while it is read.
 type reading struct {
 	*yamldoc.Decoder
-	raw rawConfig
+	raw   rawConfig
+	notes map[string]string // what happens with a key, by its path
 }
 
 func newReading(raw rawConfig) *reading {
@@ -26,8 +26,10 @@ func newReading(raw rawConfig) *reading {
 			Unknown: func(section, key string, _ []string) string {
 				return fmt.Sprintf("unknown key; the nearest known one is %q", nearest(section, key))
 			},
+			Renamed: renamed,
 		}),
-		raw: raw,
+		raw:   raw,
+		notes: map[string]string{},
 	}
 }
 
@@ -52,9 +54,9 @@ func load(path string, inUse bool) (*Config, []string, error) {
 }
 
 // Parse reads and validates a contiv.conf. Beside the configuration it returns the
-// sorted paths of the keys that are in the file and change nothing: dataplane keys,
-// which are not used yet, and networks that another key overrides. Its error is
-// yamldoc.Problems.
+// sorted paths of the keys that are in the file and change nothing: keys of another data
+// plane, and keys that another key overrides. Config.Notes says what happens instead.
+// Its error is yamldoc.Problems.
 func Parse(data []byte) (*Config, []string, error) { return parse(data, false) }
 
 func parse(data []byte, inUse bool) (*Config, []string, error) {
@@ -64,6 +66,8 @@ func parse(data []byte, inUse bool) (*Config, []string, error) {
 	r.Mute()
 	cfg.validate(&r.Collector)
 	r.explainDefaults()
+	r.explainNames()
+	cfg.Notes = r.allNotes()
 	if inUse {
 		cfg.Tolerated = slices.Clone(r.Problems)
 		cfg.Tolerated = slices.DeleteFunc(cfg.Tolerated, func(p yamldoc.Problem) bool { return !tolerable(p) })
@@ -72,7 +76,7 @@ func parse(data []byte, inUse bool) (*Config, []string, error) {
 	if err := r.Err(); err != nil {
 		return nil, nil, err
 	}
-	return cfg, slices.Sorted(maps.Keys(r.Unused)), nil
+	return cfg, r.unusedKeys(), nil
 }
 
 // config returns the typed configuration. It reports each value that it cannot
@@ -110,6 +114,7 @@ func (r *reading) config() *Config {
 	}
 	c := &cfg.Cadastre
 	r.aliases(c)
+	r.contivPlane(c)
 	if ipam.UseExternalIPAM && !r.Given["cadastre.podBlocks"] {
 		c.PodBlocks = PodBlocksPodCIDR
 	}

@@ -7,7 +7,7 @@ import "time"
 
 // rawConfig holds the values of the file as they are written; its fields are the keys.
 // The tag conf:"unused" marks keys that are accepted because Contiv-VPP has them, and
-// that change nothing yet.
+// that change nothing; unusedNotes says what happens instead.
 type rawConfig struct {
 	vswitchKeys
 	IPAM       rawIPAM      `json:"ipamConfig"`
@@ -32,6 +32,7 @@ type rawIPAM struct {
 
 	PodVPPSubnetCIDR string   `json:"podVPPSubnetCIDR" conf:"unused"`
 	SRv6             srv6Keys `json:"srv6" conf:"unused"`
+	MTUSize          uint32   `json:"mtuSize" conf:"unused"`
 }
 
 type rawCadastre struct {
@@ -68,15 +69,15 @@ type rawUnderlay struct {
 	CIDRs     []string `json:"cidrs"`
 }
 
-// NodeConfig holds Contiv's settings for one node. Only a vswitch dataplane uses them,
-// except the main interface's IP.
+// NodeConfig holds Contiv's settings for one node. Only a vswitch uses them, except the
+// main interface's IP and natExternalTraffic.
 type NodeConfig struct {
 	NodeName           string              `json:"nodeName"`
 	MainVPPInterface   MainInterfaceConfig `json:"mainVPPInterface"`
 	OtherVPPInterfaces []InterfaceConfig   `json:"otherVPPInterfaces" conf:"unused"`
 	StealInterface     string              `json:"stealInterface" conf:"unused"`
 	Gateway            string              `json:"gateway" conf:"unused"`
-	NatExternalTraffic bool                `json:"natExternalTraffic" conf:"unused"`
+	NatExternalTraffic bool                `json:"natExternalTraffic"`
 }
 
 // MainInterfaceConfig holds the interface by which other nodes reach this one. An IP

@@ -4,10 +4,10 @@
 package contivconf
 
 // vswitchKeys holds the top-level keys of Contiv-VPP that configure its
-// dataplane, in the versions 2.1 and 3.4 and between.
+// dataplane, in all its versions. formerKeys has their former names.
 type vswitchKeys struct {
 	// Interfaces.
-	MTUSize                    uint32 `json:"mtuSize" conf:"unused"`
+	MTUSize                    uint32 `json:"mtuSize"`
 	UseTAPInterfaces           bool   `json:"useTAPInterfaces" conf:"unused"`
 	TAPInterfaceVersion        uint8  `json:"tapInterfaceVersion" conf:"unused"`
 	TAPv2RxRingSize            uint16 `json:"tapv2RxRingSize" conf:"unused"`
@@ -19,12 +19,12 @@ type vswitchKeys struct {
 	EnableGSO                  bool   `json:"enableGSO" conf:"unused"`
 
 	// Routing.
-	MainVRFID                         uint32 `json:"mainVRFID" conf:"unused"`
-	PodVRFID                          uint32 `json:"podVRFID" conf:"unused"`
-	NodeToNodeTransport               string `json:"nodeToNodeTransport" conf:"unused"`
-	UseL2Interconnect                 bool   `json:"useL2Interconnect" conf:"unused"`
-	UseNoOverlay                      bool   `json:"useNoOverlay" conf:"unused"`
-	UseSRv6Interconnect               bool   `json:"useSRv6Interconnect" conf:"unused"`
+	MainVRFID                         uint32 `json:"mainVRFID"`
+	PodVRFID                          uint32 `json:"podVRFID"`
+	NodeToNodeTransport               string `json:"nodeToNodeTransport"`
+	UseL2Interconnect                 bool   `json:"useL2Interconnect"`
+	UseNoOverlay                      bool   `json:"useNoOverlay"`
+	UseSRv6Interconnect               bool   `json:"useSRv6Interconnect"`
 	UseSRv6ForServices                bool   `json:"useSRv6ForServices" conf:"unused"`
 	UseSRv6ForServiceFunctionChaining bool   `json:"useSRv6ForServiceFunctionChaining" conf:"unused"`
 	UseDX6ForSrv6NodetoNodeTransport  bool   `json:"useDX6ForSrv6NodetoNodeTransport" conf:"unused"`
@@ -40,9 +40,21 @@ type vswitchKeys struct {
 	StealInterface               string `json:"stealInterface" conf:"unused"`
 	STNSocketFile                string `json:"stnSocketFile" conf:"unused"`
 	STNVersion                   uint8  `json:"stnVersion" conf:"unused"`
-	NatExternalTraffic           bool   `json:"natExternalTraffic" conf:"unused"`
+	NatExternalTraffic           bool   `json:"natExternalTraffic"`
 	EnablePacketTrace            bool   `json:"enablePacketTrace" conf:"unused"`
 	CRDNodeConfigurationDisabled bool   `json:"crdNodeConfigurationDisabled" conf:"unused"`
+
+	// Versions before 2.1.
+	TCPStackDisabled            bool   `json:"tcpStackDisabled" conf:"unused"`
+	CleanupIdleNATSessions      bool   `json:"cleanupIdleNATSessions" conf:"unused"`
+	TCPNATSessionTimeout        uint32 `json:"tcpNATSessionTimeout" conf:"unused"`
+	OtherNATSessionTimeout      uint32 `json:"otherNATSessionTimeout" conf:"unused"`
+	DisableNATVirtualReassembly bool   `json:"disableNATVirtualReassembly" conf:"unused"`
+	ServiceLocalEndpointWeight  uint8  `json:"serviceLocalEndpointWeight" conf:"unused"`
+	CRDNodeConfigurationEnabled bool   `json:"crdNodeConfigurationEnabled" conf:"unused"`
+	HealthCheckProbeInterval    uint32 `json:"healthCheckProbeInterval" conf:"unused"`
+	HealthCheckReplyTimeout     uint32 `json:"healthCheckReplyTimeout" conf:"unused"`
+	HealthCheckThreshold        uint32 `json:"healthCheckThreshold" conf:"unused"`
 }
 
 // srv6Keys holds the prefixes of segment IDs.

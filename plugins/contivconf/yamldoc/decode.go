@@ -21,6 +21,9 @@ type Options struct {
 	// Unknown returns what is wrong with a key that the section at path does not
 	// have; known are those that it has.
 	Unknown func(path, key string, known []string) string
+	// Renamed returns the path, below the section at path, of the key that an unknown
+	// key was renamed to. Nil: no key was renamed.
+	Renamed func(path, key string) (target string, ok bool)
 	// Exact refuses keys in another case, empty texts, numbers and truth values
 	// instead of texts, and list items without a value.
 	Exact bool
@@ -36,13 +39,21 @@ type Decoder struct {
 	Collector
 	Given  map[string]bool // Path of each key that has a value
 	Unused map[string]bool // those of them that change nothing
+	// Renamed holds the path with the former name of each field that the file has by it.
+	// Both are those of a Problem: nodeConfig[2].gateway.
+	Renamed map[string]string
 
 	options Options
 }
 
 // NewDecoder returns a Decoder that has read nothing.
 func NewDecoder(o Options) *Decoder {
-	return &Decoder{Given: map[string]bool{}, Unused: map[string]bool{}, options: o}
+	return &Decoder{
+		Given:   map[string]bool{},
+		Unused:  map[string]bool{},
+		Renamed: map[string]string{},
+		options: o,
+	}
 }
 
 // Decode fills the struct that into points to. A field whose key has no value keeps
@@ -77,10 +88,9 @@ func (d *Decoder) object(at place, value any, into reflect.Value) {
 		return
 	}
 	names, all := map[string]string{}, fields(into.Type())
+	keys = d.rename(at, keys, all)
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
-		i := slices.IndexFunc(all, func(f field) bool {
-			return f.name == name || !d.options.Exact && strings.EqualFold(f.name, name)
-		})
+		i := d.find(all, name)
 		if i < 0 {
 			var known []string
 			for _, f := range all {

@@ -4,6 +4,7 @@
 package yamldoc_test
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -131,4 +132,60 @@ func TestAMutedFieldTakesNoFurtherProblem(t *testing.T) {
 	d.Add(yamldoc.RuleMissing, "items[1].b", "", "is missing")
 	d.Add(yamldoc.RuleMissing, "ab", "", "is missing")
 	g.Expect(d.Problems).To(HaveLen(4))
+}
+
+type renamedFile struct {
+	A     int `json:"a"`
+	Inner struct {
+		B int    `json:"b"`
+		C string `json:"c"`
+	} `json:"inner"`
+	Items []struct {
+		B int `json:"b"`
+	} `json:"items"`
+}
+
+// A key with a former name fills the field of its name now, also in a section below; the
+// file cannot have both, and what cannot be read is reported at the new name.
+func TestRenamedKeys(t *testing.T) {
+	former := map[string]string{"/old": "a", "/oldB": "inner.b", "/oldC": "inner.c", "items[]/was": "b"}
+	for text, c := range map[string]struct {
+		want    string
+		renamed map[string]string
+		problem string
+	}{
+		"old: 1":                    {"{1 {0 } []}", map[string]string{"a": "old"}, ""},
+		"oldB: 2\noldC: x":          {"{0 {2 x} []}", map[string]string{"inner.b": "oldB", "inner.c": "oldC"}, ""},
+		"oldB: 2\ninner: {c: z}":    {"{0 {2 z} []}", map[string]string{"inner.b": "oldB"}, ""},
+		"oldB: 2\nINNER: ":          {"{0 {2 } []}", map[string]string{"inner.b": "oldB"}, ""},
+		"items: [{b: 1}, {was: 2}]": {"{0 {0 } [{1} {2}]}", map[string]string{"items[1].b": "items[1].was"}, ""},
+		"old: ":                     {"{0 {0 } []}", map[string]string{}, ""},
+		"old: 1\nA: 2":              {"{2 {0 } []}", map[string]string{}, `a: is given twice, as "A" and as "old": keep one`},
+		"oldB: 1\ninner: {B: 2}":    {"{0 {2 } []}", map[string]string{}, `inner.b: is given twice, as "inner.B" and as "oldB": keep one`},
+		"oldB: 1\ninner: 2":         {"{0 {0 } []}", map[string]string{}, `inner: "2" must be a section with keys of its own`},
+		"old: x":                    {"{0 {0 } []}", map[string]string{"a": "old"}, `a: "x" must be a whole number, not text`},
+		"items: [{was: 1, b: 2}]":   {"{0 {0 } [{2}]}", map[string]string{}, `items[0].b: is given twice, as "items[0].b" and as "items[0].was": keep one`},
+		"inner: {old: 1}":           {"{0 {0 } []}", map[string]string{}, "inner.old: is unknown"},
+	} {
+		t.Run(text, func(t *testing.T) {
+			g := NewWithT(t)
+			var f renamedFile
+			d := yamldoc.NewDecoder(yamldoc.Options{
+				Unknown: func(string, string, []string) string { return "is unknown" },
+				Renamed: func(path, key string) (string, bool) {
+					now, ok := former[path+"/"+key]
+					return now, ok
+				},
+			})
+			d.Decode([]byte(text), &f)
+			g.Expect(fmt.Sprint(f)).To(Equal(c.want))
+			g.Expect(d.Renamed).To(Equal(c.renamed))
+			if c.problem == "" {
+				g.Expect(d.Problems).To(BeEmpty())
+			} else {
+				g.Expect(d.Problems).To(HaveLen(1))
+				g.Expect(d.Problems[0].Error()).To(Equal(c.problem))
+			}
+		})
+	}
 }
