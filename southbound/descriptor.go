@@ -26,7 +26,7 @@ type Descriptor interface {
 	// Validate returns the reason why a value can never be made.
 	Validate(key string, value proto.Message) error
 	// Dependencies returns the keys of the values that must be made before. Until then the
-	// value is pending, which is not an error.
+	// value is pending, which is not an error. No value depends on itself through others.
 	Dependencies(key string, value proto.Message) []string
 	// Create makes a value. It succeeds if the value is made already, and repairs what a
 	// crash has left half made. After an error nothing of the value remains.
@@ -51,8 +51,15 @@ type Equaler interface {
 	Equal(key string, x, y proto.Message) bool
 }
 
+// Recreator is a Descriptor that can make some changes only by Delete and Create. The
+// scheduler then calls these, and removes the values that depend on it for that time.
+type Recreator interface {
+	Recreate(key string, before, value proto.Message) bool
+}
+
 // Preparer is a Descriptor that reads the actual state once for all keys of a transaction,
-// before the scheduler calls Create, Update and Delete for them.
+// before the scheduler calls Create, Update and Delete for them. If the transaction is a
+// resync, Retrieve has just read the state and Prepare is not called.
 type Preparer interface {
 	Prepare(ctx context.Context, keys []string) error
 }

@@ -37,6 +37,7 @@ func threads() exceptions {
 		"operator/ksr/ksr.go: Go":                                     "one feed for each kind; awaited by Run",
 		"cmd/cadastre/release.go: go":                                 "a read from the terminal cannot be cancelled; it ends with the process",
 		"witness/kernel/thread.go: go":                                "a thread that enters network namespaces, and ends if it cannot go back; awaited by Read",
+		"southbound/background.go: Go":                                "a watch of the actual state; awaited by Run",
 		"httpserver/httpserver.go: AfterFunc":                         "shuts the server down when its context ends; awaited by Serve",
 		"controller/lifecycle.go: go":                                 "the loop of AfterInit; ended and awaited by Close",
 		"controller/process.go: AfterFunc":                            "the watchdog of an event, stopped when the event ends",

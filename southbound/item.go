@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package southbound
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+)
+
+// doubt tells how far the made value can be relied on.
+type doubt int
+
+const (
+	sure   doubt = iota
+	unread       // the actual state could not be read
+	broken       // a failure may have left it incomplete, or removed
+)
+
+// item holds what is wanted and what is made under one key.
+type item struct {
+	key    string
+	kind   Descriptor    // nil: the value is only kept
+	wanted proto.Message // nil: nothing
+	made   proto.Message // nil: nothing
+	needs  []string      // dependencies of wanted
+	uses   []string      // dependencies of made
+	doubt  doubt
+	err    error     // of the last attempt
+	retry  *attempts // nil: err is not repeated
+
+	ensuring, removing bool // methods of run that are at it
+}
+
+// equal reports whether the made value is m.
+func (it *item) equal(m proto.Message) bool {
+	if it.made == nil || m == nil {
+		return it.made == nil && m == nil
+	}
+	if it.made == m {
+		return true
+	}
+	if e, ok := it.kind.(Equaler); ok {
+		return e.Equal(it.key, it.made, m)
+	}
+	return proto.Equal(it.made, m)
+}
+
+// unchanged reports whether the made value is the wanted one, as far as is known.
+func (it *item) unchanged() bool { return it.doubt == sure && it.err == nil && it.equal(it.wanted) }
+
+// kindOf returns the descriptor of a key, nil if its values are only kept.
+func (s *Scheduler) kindOf(key string) Descriptor {
+	for _, d := range s.kinds {
+		if d.Handles(key) {
+			return d
+		}
+	}
+	return nil
+}
+
+// validate returns the reason why a value can never be made.
+func (s *Scheduler) validate(v controller.Value) error {
+	if v.Message == nil {
+		return nil // a removal of an impossible value does nothing
+	}
+	if err := s.check(v); err != nil {
+		return fmt.Errorf("invalid value %q: %w", fmt.Sprint(v.Message), err)
+	}
+	return nil
+}
+
+func (s *Scheduler) check(v controller.Value) error {
+	d, message := s.kindOf(v.Key), kv.SinkMessage(v.Key)
+	switch {
+	case d == nil && message == nil:
+		return errors.New("the southbound has no such key")
+	case message != nil:
+		have, want := v.Message.ProtoReflect().Descriptor().FullName(), message.ProtoReflect().Descriptor().FullName()
+		if have != want {
+			return fmt.Errorf("it is a %s, not a %s", have, want)
+		}
+	}
+	if d == nil {
+		return nil
+	}
+	return d.Validate(v.Key, v.Message)
+}
+
+// dependencies returns the keys that a value depends on.
+func (it *item) dependencies(m proto.Message) []string {
+	if m == nil || it.kind == nil {
+		return nil
+	}
+	return it.kind.Dependencies(it.key, m)
+}
+
+// item returns the item of a key, and makes one if there is none.
+func (r *run) item(key string) *item {
+	it := r.s.items[key]
+	if it == nil {
+		it = &item{key: key, kind: r.s.kindOf(key)}
+		r.s.items[key] = it
+	}
+	return it
+}
+
+func (r *run) setWanted(it *item, m proto.Message) {
+	it.wanted = m
+	it.needs = r.s.relate(it, it.needs, it.dependencies(m))
+}
+
+func (r *run) setMade(it *item, m proto.Message) {
+	it.made, it.doubt = m, sure
+	it.uses = r.s.relate(it, it.uses, it.dependencies(m))
+}
+
+// relate changes the keys that an item depends on, and returns them.
+func (s *Scheduler) relate(it *item, before, after []string) []string {
+	for _, key := range after {
+		if s.users[key] == nil {
+			s.users[key] = map[*item]int{}
+		}
+		s.users[key][it]++
+	}
+	for _, key := range before {
+		if s.users[key][it]--; s.users[key][it] == 0 {
+			delete(s.users[key], it)
+		}
+		if len(s.users[key]) == 0 {
+			delete(s.users, key)
+		}
+	}
+	return after
+}
+
+// usersOf returns the items that need or use a key, in order.
+func (s *Scheduler) usersOf(key string) []*item {
+	all := make([]*item, 0, len(s.users[key]))
+	for it := range s.users[key] {
+		all = append(all, it)
+	}
+	slices.SortFunc(all, func(x, y *item) int { return cmp.Compare(x.key, y.key) })
+	return all
+}
+
+// missing returns the keys that the wanted value depends on and that are not made, or are
+// about to be removed.
+func (s *Scheduler) missing(it *item) (keys []string) {
+	for _, key := range it.needs {
+		if d := s.items[key]; d == nil || d.made == nil || d.wanted == nil || d.doubt == broken || d.removing {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func byKey(x, y controller.Value) int { return cmp.Compare(x.Key, y.Key) }

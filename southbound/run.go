@@ -1,0 +1,405 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package southbound
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/controller"
+)
+
+// run makes wanted values true, once, and can undo that.
+type run struct {
+	s        *Scheduler
+	ctx      context.Context
+	reverts  bool
+	prepared bool // the actual state has just been read
+	stopped  bool // after the first failure of a run that reverts
+	undone   bool
+
+	postponed bool // a removal, until that of a user has ended
+	failed    controller.ValueErrors
+	invalid   map[string]error     // values that can never be made
+	broken    map[Descriptor]error // kinds whose actual state could not be read
+	scope     map[*item]bool       // items that the run may change
+	before    map[*item]item       // as they were before the run touched them
+	steps     []step
+}
+
+// step holds one change that a descriptor has made, or has failed to complete.
+type step struct {
+	it            *item
+	before, after proto.Message
+}
+
+func (s *Scheduler) begin(ctx context.Context, reverts bool) *run {
+	return &run{
+		s:       s,
+		ctx:     ctx,
+		reverts: reverts,
+		failed:  controller.ValueErrors{},
+		invalid: map[string]error{},
+		broken:  map[Descriptor]error{},
+		scope:   map[*item]bool{},
+		before:  map[*item]item{},
+	}
+}
+
+// touch keeps the state of an item before the run first changes it.
+func (r *run) touch(it *item) {
+	if _, kept := r.before[it]; !kept {
+		r.before[it] = *it
+	}
+}
+
+// converge makes the items of keys true, and those that depend on them: first removals,
+// then the rest.
+func (r *run) converge(keys []string) {
+	all := r.closure(keys)
+	r.prepare(all)
+	for range all { // once, or more often if a removal is postponed
+		r.postponed = false
+		for _, it := range all {
+			if it.wanted == nil {
+				r.remove(it)
+			}
+		}
+		for _, it := range all {
+			r.ensure(it)
+		}
+		if !r.postponed {
+			break
+		}
+	}
+	for _, it := range all {
+		if !r.stopped && r.failed[it.key] == nil && !r.converged(it) {
+			r.fail(it, errors.New("a value that uses it, or that it needs, has failed"))
+		}
+	}
+}
+
+// converged reports whether an item is made or pending as it is wanted.
+func (r *run) converged(it *item) bool {
+	if len(r.s.missing(it)) > 0 {
+		return it.made == nil
+	}
+	return it.equal(it.wanted)
+}
+
+// closure returns the items of keys and those that depend on them, in order.
+func (r *run) closure(keys []string) []*item {
+	var all []*item
+	add := func(it *item) {
+		if it != nil && !r.scope[it] {
+			r.scope[it] = true
+			all = append(all, it)
+		}
+	}
+	for _, key := range keys {
+		add(r.s.items[key])
+	}
+	for i := 0; i < len(all); i++ {
+		for user := range r.s.users[all[i].key] {
+			add(user)
+		}
+	}
+	slices.SortFunc(all, func(x, y *item) int { return cmp.Compare(x.key, y.key) })
+	return all
+}
+
+// prepare lets each descriptor read the actual state for the items that may change.
+func (r *run) prepare(all []*item) {
+	if r.prepared || context.Cause(r.ctx) != nil {
+		return
+	}
+	keys := map[Descriptor][]string{}
+	for _, it := range all {
+		if it.kind != nil {
+			keys[it.kind] = append(keys[it.kind], it.key)
+		}
+	}
+	for _, d := range r.s.kinds {
+		p, ok := d.(Preparer)
+		if !ok || keys[d] == nil {
+			continue
+		}
+		if err := p.Prepare(r.ctx, keys[d]); err != nil {
+			r.broken[d] = err
+		}
+	}
+}
+
+// blocked returns the reason why no value of the item's kind can be changed now.
+func (r *run) blocked(it *item) error {
+	if err := context.Cause(r.ctx); err != nil {
+		return err
+	}
+	return r.broken[it.kind]
+}
+
+// ensure makes the wanted value of an item, after those that it depends on and before
+// those that wait for it. It removes a made value whose successor is pending.
+func (r *run) ensure(it *item) {
+	if it.wanted == nil || r.stopped || it.ensuring || r.failed[it.key] != nil {
+		return
+	}
+	it.ensuring = true
+	defer func() { it.ensuring = false }()
+	for _, key := range it.needs {
+		if d := r.s.items[key]; d != nil && r.scope[d] {
+			r.ensure(d)
+		}
+	}
+	if r.stopped {
+		return
+	}
+	if len(r.s.missing(it)) > 0 {
+		r.remove(it)
+		return
+	}
+	if it.made != nil && it.doubt == sure && it.equal(it.wanted) {
+		r.done(it, it.wanted)
+		return
+	}
+	fresh := it.made == nil
+	if r.recreates(it) {
+		r.remove(it)
+		fresh = true
+		if it.made != nil || r.failed[it.key] != nil || r.stopped {
+			return
+		}
+	}
+	if err := r.make(it); err != nil {
+		r.fail(it, err)
+		return
+	}
+	if fresh {
+		r.ensureUsers(it.key)
+	}
+}
+
+// ensureUsers makes the values that have waited for key.
+func (r *run) ensureUsers(key string) {
+	for _, user := range r.s.usersOf(key) {
+		if user.made == nil {
+			r.ensure(user)
+		}
+	}
+}
+
+// recreates reports whether the made value has to be removed before the wanted one can be made.
+func (r *run) recreates(it *item) bool {
+	c, ok := it.kind.(Recreator)
+	return ok && it.made != nil && c.Recreate(it.key, it.made, it.wanted)
+}
+
+// make calls the descriptor for the wanted value.
+func (r *run) make(it *item) error {
+	r.touch(it)
+	if it.kind == nil {
+		r.done(it, it.wanted)
+		return nil
+	}
+	if err := r.blocked(it); err != nil {
+		return err
+	}
+	var err error
+	if it.made == nil || it.doubt != sure {
+		err = it.kind.Create(r.ctx, it.key, it.wanted)
+	} else {
+		err = it.kind.Update(r.ctx, it.key, it.made, it.wanted)
+	}
+	if err != nil {
+		return err
+	}
+	r.steps = append(r.steps, step{it, it.made, it.wanted})
+	r.done(it, it.wanted)
+	return nil
+}
+
+// done records that m is made.
+func (r *run) done(it *item, m proto.Message) {
+	if it.made != m || it.doubt != sure || it.err != nil || it.retry != nil {
+		r.touch(it)
+		r.setMade(it, m)
+		it.err = nil
+		r.s.setRetry(it, nil)
+	}
+}
+
+// remove removes the made value of an item, after those that use it.
+func (r *run) remove(it *item) {
+	if r.stopped || it.removing || r.failed[it.key] != nil {
+		return
+	}
+	if it.made == nil {
+		r.done(it, nil)
+		return
+	}
+	it.removing = true
+	defer func() { it.removing = false }()
+	if !r.removeUsers(it) {
+		return
+	}
+	r.touch(it)
+	if it.kind != nil {
+		if err := r.blocked(it); err != nil {
+			r.fail(it, err)
+			return
+		}
+		r.steps = append(r.steps, step{it, it.made, nil}) // also if it fails halfway
+		if err := it.kind.Delete(r.ctx, it.key, it.made); err != nil {
+			it.doubt = broken
+			r.fail(it, err)
+			return
+		}
+	}
+	r.done(it, nil)
+}
+
+// removeUsers makes no value use the item any more, and reports whether that worked. A
+// value that is about to change to one without the item is changed, not removed.
+func (r *run) removeUsers(it *item) bool {
+	for _, user := range r.s.usersOf(it.key) {
+		if !slices.Contains(user.uses, it.key) {
+			continue
+		}
+		if user.removing {
+			r.postponed = true
+			return false
+		}
+		if user.wanted != nil && !slices.Contains(user.needs, it.key) {
+			r.ensure(user)
+		}
+		if slices.Contains(user.uses, it.key) {
+			r.remove(user)
+		}
+		if r.stopped {
+			return false
+		}
+		if !slices.Contains(user.uses, it.key) {
+			continue
+		}
+		if r.failed[user.key] != nil {
+			r.fail(it, fmt.Errorf("it is still used by %s, which could not be removed", user.key))
+		}
+		r.postponed = true
+		return false
+	}
+	return true
+}
+
+func (r *run) fail(it *item, err error) {
+	r.touch(it)
+	it.err = err
+	r.failed[it.key] = err
+	r.stopped = r.stopped || r.reverts
+}
+
+// undo undoes all steps in the opposite order, and restores what was wanted. It does not
+// end with the context. It does not put back values that were not wanted before either.
+func (r *run) undo() error {
+	ctx := context.WithoutCancel(r.ctx)
+	var errs []error
+	for _, st := range slices.Backward(r.steps) {
+		it := st.it
+		if before := r.before[it]; it.wanted == nil && before.wanted == nil && before.made != nil {
+			continue
+		}
+		if err := r.undoStep(ctx, st); err != nil {
+			it.doubt = broken
+			errs = append(errs, fmt.Errorf("undo: %s: %w", it.key, err))
+			continue
+		}
+		r.setMade(it, st.before)
+	}
+	for it, before := range r.before {
+		if it.kind == nil {
+			r.setMade(it, before.made)
+		}
+		r.setWanted(it, before.wanted)
+		if it.made != nil || it.wanted != nil {
+			it.err = before.err
+			r.s.setRetry(it, before.retry)
+		} else {
+			r.done(it, nil)
+		}
+		r.s.forget(it)
+	}
+	return errors.Join(errs...)
+}
+
+// undoStep undoes a step. After a step that could not be undone, those that need it fail.
+func (r *run) undoStep(ctx context.Context, st step) error {
+	it := st.it
+	for _, key := range it.dependencies(st.before) {
+		if d := r.s.items[key]; d == nil || d.made == nil || d.doubt == broken {
+			return fmt.Errorf("%s is not made", key)
+		}
+	}
+	switch {
+	case st.before == nil:
+		for _, user := range r.s.usersOf(it.key) {
+			if slices.Contains(user.uses, it.key) {
+				return fmt.Errorf("it is still used by %s", user.key)
+			}
+		}
+		return it.kind.Delete(ctx, it.key, st.after)
+	case st.after == nil:
+		return it.kind.Create(ctx, it.key, st.before)
+	case it.equal(st.before):
+		return nil
+	}
+	return it.kind.Update(ctx, it.key, st.after, st.before)
+}
+
+// finish plans the repetition of failed values, and ends that of others.
+func (r *run) finish(policy controller.Retry) {
+	for key, reason := range r.invalid {
+		it := r.item(key)
+		r.touch(it)
+		it.err = errors.Join(reason, r.failed[key])
+	}
+	for it := range r.before {
+		r.s.setRetry(it, nil)
+		if r.failed[it.key] != nil {
+			r.s.setRetry(it, r.s.plan(policy))
+		}
+		r.s.forget(it)
+	}
+}
+
+// forget drops an item that holds nothing.
+func (s *Scheduler) forget(it *item) {
+	if it.wanted == nil && it.made == nil && it.err == nil {
+		delete(s.items, it.key)
+	}
+}
+
+// report returns the failures as ValueErrors.
+func (r *run) report() error {
+	if len(r.failed)+len(r.invalid) == 0 {
+		return nil
+	}
+	errs := maps.Clone(r.failed)
+	for key, err := range r.invalid {
+		errs[key] = errors.Join(err, errs[key])
+	}
+	return errs
+}
+
+// combine returns the failures together with an error that is about more than single values.
+func (r *run) combine(err error) error {
+	if err == nil {
+		return r.report()
+	}
+	return errors.Join(r.report(), err)
+}

@@ -1,0 +1,305 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package southbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/controller"
+)
+
+var (
+	// ErrPending fails a value of a transaction that reverts on failure, if a value that it
+	// depends on is not made.
+	ErrPending = errors.New("a value that it depends on is not made")
+	// errClosed is returned after Close.
+	errClosed = errors.New("southbound was closed")
+)
+
+// Options holds the options of New. The zero value is ready to use.
+type Options struct {
+	Log *slog.Logger // nil: no log
+	// OnFailure is called from Run after the last attempt of a value failed; may be nil.
+	// It may call Dump and Status.
+	OnFailure func(key string, err error)
+	Now       func() time.Time                     // nil: time.Now
+	After     func(time.Duration) <-chan time.Time // nil: time.After
+}
+
+// Scheduler is a controller.Sink over descriptors.
+type Scheduler struct {
+	opt    Options
+	kinds  []Descriptor
+	wake   chan struct{}
+	closed chan struct{}
+
+	mu       sync.Mutex
+	isClosed bool
+	items    map[string]*item
+	users    map[string]map[*item]int // by key: the items that need or use it, and how often
+	retries  map[*item]struct{}       // that are to be tried again
+	policy   controller.Retry         // of the last transaction, for repairs
+
+	work background
+}
+
+var _ controller.Sink = (*Scheduler)(nil)
+
+// New returns a scheduler. The first descriptor that handles a key makes its values.
+func New(opt Options, descriptors ...Descriptor) *Scheduler {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	if opt.After == nil {
+		opt.After = time.After
+	}
+	return &Scheduler{
+		opt:     opt,
+		kinds:   descriptors,
+		wake:    make(chan struct{}, 1),
+		closed:  make(chan struct{}),
+		items:   map[string]*item{},
+		users:   map[string]map[*item]int{},
+		retries: map[*item]struct{}{},
+		work:    newBackground(),
+	}
+}
+
+// Close ends Run and closes the descriptors that are io.Closers. What was made stays.
+func (s *Scheduler) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isClosed {
+		return nil
+	}
+	s.isClosed = true
+	close(s.closed)
+	var errs []error
+	for _, d := range s.kinds {
+		if c, ok := d.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Commit applies a transaction; see the package for failures. When ctx ends, the remaining
+// values fail.
+func (s *Scheduler) Commit(ctx context.Context, txn controller.Transaction) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isClosed {
+		return fmt.Errorf("commit to the southbound: %w", errClosed)
+	}
+	s.policy = txn.Retry
+	r := s.begin(ctx, txn.RevertOnFailure)
+	wants := r.read(txn.Values)
+	if r.reverts && len(r.invalid) > 0 {
+		return r.report()
+	}
+	var err error
+	if txn.Method == controller.Update {
+		r.converge(r.want(wants))
+	} else {
+		err = r.resync(wants)
+	}
+	r.refusePending(wants)
+	r.undone = r.reverts && (err != nil || r.stopped)
+	s.requestSweeps(r, txn.Method != controller.Update)
+	if r.undone {
+		return r.combine(errors.Join(err, r.undo()))
+	}
+	r.finish(txn.Retry)
+	return r.combine(err)
+}
+
+// read returns the valid values of a transaction; of several for a key, the last.
+func (r *run) read(values []controller.Value) (wants []controller.Value) {
+	last := make(map[string]int, len(values))
+	for i, v := range values {
+		last[v.Key] = i
+	}
+	for i, v := range values {
+		if last[v.Key] != i {
+			continue
+		}
+		if err := r.s.validate(v); err != nil {
+			r.invalid[v.Key] = err
+			continue
+		}
+		wants = append(wants, v)
+	}
+	return wants
+}
+
+// want records what an update wants, and returns the keys that differ from what is made.
+func (r *run) want(wants []controller.Value) (keys []string) {
+	for _, v := range wants {
+		it := r.s.items[v.Key]
+		if it == nil {
+			if v.Message == nil {
+				continue
+			}
+			it = r.item(v.Key)
+		}
+		if it.unchanged() && it.equal(v.Message) {
+			if it.wanted != v.Message { // equal, and newer
+				r.touch(it)
+				it.wanted = v.Message
+			}
+			continue
+		}
+		r.touch(it)
+		r.setWanted(it, v.Message)
+		keys = append(keys, v.Key)
+	}
+	return keys
+}
+
+// resync makes wants the wanted values and applies the difference to the actual ones. The
+// error is about more than single values.
+func (r *run) resync(wants []controller.Value) error {
+	s := r.s
+	put := make(map[string]bool, len(wants))
+	for _, v := range wants {
+		if v.Message == nil {
+			continue
+		}
+		put[v.Key] = true
+		it := r.item(v.Key)
+		r.touch(it)
+		r.setWanted(it, v.Message)
+	}
+	for key, it := range s.items {
+		if !put[key] && r.invalid[key] == nil {
+			r.touch(it)
+			r.setWanted(it, nil)
+		}
+	}
+	var errs []error
+	for _, d := range s.kinds {
+		actual, err := r.retrieve(d)
+		if err != nil {
+			errs = append(errs, err)
+			r.broken[d] = err
+			r.unread(d)
+			continue
+		}
+		r.adopt(d, actual)
+	}
+	for key := range r.invalid { // leaves what is there
+		if it := s.items[key]; it != nil && it.wanted == nil && it.made != nil {
+			r.touch(it)
+			r.setWanted(it, it.made)
+		}
+	}
+	r.prepared = true
+	r.converge(slices.Collect(maps.Keys(s.items)))
+	return errors.Join(errs...)
+}
+
+// retrieve returns the actual values of a kind.
+func (r *run) retrieve(d Descriptor) (map[string]proto.Message, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return nil, fmt.Errorf("retrieve the values of %s: %w", d.Name(), err)
+	}
+	values, err := d.Retrieve(r.ctx, r.s.wantedOf(d))
+	if err != nil {
+		return nil, fmt.Errorf("retrieve the values of %s: %w", d.Name(), err)
+	}
+	actual := make(map[string]proto.Message, len(values))
+	for _, v := range values {
+		actual[v.Key] = v.Message
+	}
+	return actual, nil
+}
+
+// adopt takes the actual values of a kind as the made ones.
+func (r *run) adopt(d Descriptor, actual map[string]proto.Message) {
+	for key, m := range actual {
+		it := r.item(key)
+		r.touch(it)
+		it.kind = d
+		r.setMade(it, m)
+	}
+	for key, it := range r.s.items {
+		if it.kind == d && actual[key] == nil && it.made != nil {
+			r.touch(it)
+			r.setMade(it, nil)
+		}
+	}
+}
+
+// unread marks all values of a kind as possibly not made.
+func (r *run) unread(d Descriptor) {
+	for _, it := range r.s.items {
+		if it.kind == d {
+			r.touch(it)
+			it.doubt = max(it.doubt, unread)
+		}
+	}
+}
+
+// wantedOf returns the wanted values of a kind, ordered by key.
+func (s *Scheduler) wantedOf(d Descriptor) []controller.Value {
+	var all []controller.Value
+	for _, it := range s.items {
+		if it.kind == d && it.wanted != nil {
+			all = append(all, controller.Value{Key: it.key, Message: it.wanted})
+		}
+	}
+	slices.SortFunc(all, byKey)
+	return all
+}
+
+// refusePending fails the values of a transaction that reverts, if they are pending.
+func (r *run) refusePending(wants []controller.Value) {
+	if !r.reverts {
+		return
+	}
+	for _, v := range wants {
+		it := r.s.items[v.Key]
+		if v.Message == nil || it == nil || it.made != nil || r.failed[v.Key] != nil || r.stopped {
+			continue
+		}
+		r.fail(it, fmt.Errorf("%w: it waits for %q", ErrPending, r.s.missing(it)))
+	}
+}
+
+// Dump returns the actual values, and those that are only kept.
+func (s *Scheduler) Dump(ctx context.Context) (map[string]proto.Message, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isClosed {
+		return nil, fmt.Errorf("dump the southbound: %w", errClosed)
+	}
+	all := map[string]proto.Message{}
+	for key, it := range s.items {
+		if it.kind == nil && it.made != nil {
+			all[key] = it.made
+		}
+	}
+	r := s.begin(ctx, false)
+	for _, d := range s.kinds {
+		actual, err := r.retrieve(d)
+		if err != nil {
+			return nil, fmt.Errorf("dump the southbound: %w", err)
+		}
+		maps.Copy(all, actual)
+	}
+	return all, nil
+}

@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package southbound
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+)
+
+// Status counts and names the values by their state. A failed value may also be made: the
+// made value is then an earlier one.
+type Status struct {
+	Made    int
+	Pending []Pending // ordered by key
+	Failed  []Failed  // ordered by key
+}
+
+// Pending names a value that is wanted and waits for others.
+type Pending struct {
+	Key      string
+	WaitsFor []string // keys of values that are not made
+}
+
+// Failed names a value whose last attempt failed.
+type Failed struct {
+	Key     string
+	Error   string
+	Foreign bool      // an object of another program is in the way
+	Retry   time.Time // of the next attempt; zero: not before the next transaction that covers it
+}
+
+// Status returns the state of all values.
+func (s *Scheduler) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var st Status
+	for _, it := range s.items {
+		if it.made != nil {
+			st.Made++
+		}
+		switch {
+		case it.err != nil:
+			f := Failed{Key: it.key, Error: it.err.Error(), Foreign: errors.Is(it.err, ErrForeign)}
+			if it.retry != nil {
+				f.Retry = it.retry.due
+			}
+			st.Failed = append(st.Failed, f)
+		case it.wanted != nil && it.made == nil:
+			st.Pending = append(st.Pending, Pending{it.key, s.missing(it)})
+		}
+	}
+	slices.SortFunc(st.Pending, func(x, y Pending) int { return cmp.Compare(x.Key, y.Key) })
+	slices.SortFunc(st.Failed, func(x, y Failed) int { return cmp.Compare(x.Key, y.Key) })
+	return st
+}

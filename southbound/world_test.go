@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package southbound
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/cadastre/cadastre/controller"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errInjected = errors.New("input/output error")
+
+// world is a kernel in memory. A value is "TEXT" or "TEXT needs KEY KEY ...". The world
+// refuses what no kernel would do: a value whose dependencies are not there, and the
+// removal of a value that another one uses.
+type world struct {
+	values  map[string]string
+	wrong   []string // breaches of the contract of a Descriptor
+	log     []string
+	calls   int
+	failing int                              // the call that fails; 0: none
+	fault   func(op, key string) error       // asked before each call
+	halfway bool                             // a Delete that fails has removed the value
+	present func(key string) (reported bool) // nil: Retrieve reports all values
+}
+
+func newWorld() *world { return &world{values: map[string]string{}} }
+
+func needs(text string) []string {
+	_, all, _ := strings.Cut(text, " needs ")
+	return strings.Fields(all)
+}
+
+func (w *world) call(op, key string) error {
+	w.calls++
+	w.log = append(w.log, strings.TrimSpace(op+" "+key))
+	if w.calls == w.failing {
+		return errInjected
+	}
+	if w.fault != nil {
+		return w.fault(op, key)
+	}
+	return nil
+}
+
+func (w *world) breach(format string, args ...any) {
+	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
+}
+
+// clone copies the values.
+func (w *world) clone() map[string]string { return maps.Clone(w.values) }
+
+// lose removes a value and those that need it, as a kernel does with a link.
+func (w *world) lose(key string) {
+	delete(w.values, key)
+	for k, v := range w.values {
+		if slices.Contains(needs(v), key) {
+			w.lose(k)
+		}
+	}
+}
+
+// part is the descriptor of the values of the world with a prefix.
+type part struct {
+	*world
+	prefix string
+}
+
+// parts are three kinds of values.
+func (w *world) parts() []Descriptor {
+	return []Descriptor{part{w, "a/"}, recreating{part{w, "b/"}}, part{w, "c/"}}
+}
+
+func (p part) Name() string            { return p.prefix }
+func (p part) Handles(key string) bool { return strings.HasPrefix(key, p.prefix) }
+
+func (p part) Validate(_ string, m proto.Message) error {
+	if strings.HasPrefix(text(m), "bad") {
+		return errors.New("it is bad")
+	}
+	return nil
+}
+
+func (p part) Dependencies(_ string, m proto.Message) []string { return needs(text(m)) }
+
+func (p part) check(op, key string, m proto.Message) {
+	if m == nil {
+		p.breach("%s %s without a value", op, key)
+		return
+	}
+	for _, k := range needs(text(m)) {
+		if _, there := p.values[k]; !there && k != key {
+			p.breach("%s %s without %s", op, key, k)
+		}
+	}
+}
+
+func (p part) Create(_ context.Context, key string, m proto.Message) error {
+	p.check("create", key, m)
+	if err := p.call("create", key); err != nil {
+		return err
+	}
+	p.values[key] = text(m)
+	return nil
+}
+
+func (p part) Update(_ context.Context, key string, before, m proto.Message) error {
+	p.check("update", key, m)
+	if p.values[key] != text(before) {
+		p.breach("update %s from %q, which is %q", key, text(before), p.values[key])
+	}
+	if text(before) == text(m) {
+		p.breach("update %s to what it is", key)
+	}
+	if p.prefix == "b/" && major(before) != major(m) {
+		p.breach("update %s instead of recreating it", key)
+	}
+	if err := p.call("update", key); err != nil {
+		return err
+	}
+	p.values[key] = text(m)
+	return nil
+}
+
+func (p part) Delete(_ context.Context, key string, _ proto.Message) error {
+	for k, v := range p.values {
+		if k != key && slices.Contains(needs(v), key) {
+			p.breach("delete %s, which %s uses", key, k)
+		}
+	}
+	err := p.call("delete", key)
+	if err == nil || p.halfway {
+		delete(p.values, key)
+	}
+	return err
+}
+
+func (p part) Retrieve(_ context.Context, wanted []controller.Value) (all []controller.Value, err error) {
+	if !slices.IsSortedFunc(wanted, func(x, y controller.Value) int { return cmp.Compare(x.Key, y.Key) }) {
+		p.breach("retrieve %s: the wanted values are not in order", p.prefix)
+	}
+	if err := p.call("retrieve", p.prefix); err != nil {
+		return nil, err
+	}
+	for k, v := range p.values {
+		if p.Handles(k) {
+			all = append(all, controller.Value{Key: k, Message: wrapperspb.String(v)})
+		}
+	}
+	return all, nil
+}
+
+// recreating changes the first character of a value only by making it anew.
+type recreating struct{ part }
+
+func (recreating) Recreate(_ string, before, m proto.Message) bool { return major(before) != major(m) }
+
+func major(m proto.Message) string { return text(m)[:1] }
+
+func text(m proto.Message) string {
+	s, ok := m.(*wrapperspb.StringValue)
+	if !ok {
+		return ""
+	}
+	return s.Value
+}
+
+// is is a value; "" is none.
+func is(key, text string) controller.Value {
+	if text == "" {
+		return controller.Value{Key: key}
+	}
+	return controller.Value{Key: key, Message: wrapperspb.String(text)}
+}
+
+func update(values ...controller.Value) controller.Transaction {
+	return controller.Transaction{Method: controller.Update, Values: values}
+}
+
+func reverting(values ...controller.Value) controller.Transaction {
+	txn := update(values...)
+	txn.RevertOnFailure = true
+	return txn
+}
+
+func resync(values ...controller.Value) controller.Transaction {
+	return controller.Transaction{Method: controller.FullResync, Values: values}
+}
+
+// lines returns the calls since the last time.
+func (w *world) lines() []string {
+	all := w.log
+	w.log = nil
+	return all
+}
