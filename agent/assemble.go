@@ -53,6 +53,7 @@ type assembly struct {
 	claimer    *claims.Claimer
 	conditions *conditionWriter // nil: the store has no Node object
 	warner     *podWarner       // nil: the store has no Pod objects
+	cniList    *listWriter      // nil: the agent writes no CNI list
 	source     *kubestate.Source
 	sink       controller.Sink
 	metrics    *restapi.Metrics
@@ -138,6 +139,9 @@ func assemble(
 	}
 	if s, ok := d.store.(podObject); ok {
 		a.warner = newPodWarner(log, s, d.random, a.metrics.PodEvent)
+	}
+	if conf.Cadastre.CNI.ConfDir != "" {
+		a.cniList = &listWriter{a: a, random: d.jitter}
 	}
 	a.store = &timedStore{d.store, a.metrics.Request}
 	if err := a.makeClaimers(d); err != nil {
@@ -278,6 +282,7 @@ func (a *assembly) makePlugins(d dependencies) {
 		IsPodPool:  func(name string) bool { return a.ipam.HasNetwork(name) },
 		Reclaims:   reclaims{a},
 		Kernel:     interfaces{a},
+		Wires:      a.makesWires(),
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		d.Log = a.log

@@ -61,6 +61,9 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	if a.warner != nil {
 		start("events on pods", a.warner.run)
 	}
+	if a.cniList != nil {
+		start("CNI list", a.cniList.run)
+	}
 	start("southbound", a.sink.Run)
 	if a.reporter != nil {
 		start("NetResourceSet", a.reporter.Run)

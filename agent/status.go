@@ -131,6 +131,7 @@ func (a *assembly) Status() localapi.Status {
 		s.Notes = append(s.Notes, p.Object+": "+p.Text)
 	}
 	s.Notes = append(s.Notes, a.doubtful()...)
+	s.Notes = append(s.Notes, a.cniList.notes()...)
 	s.Claims = a.claims()
 	if why := a.nodeconfig.Problem(); why != "" {
 		s.Notes = append(s.Notes, why)

@@ -86,6 +86,8 @@ func TestTheCodesOfCNI(t *testing.T) {
 		{"no agent", "STATUS", "x", config(away.socket(), "", ""), nil, 50, away.socket()},
 		{"a full node", "STATUS", "x", config(n.socket(), "", ""), nil, 50, "no address of family ipv4 is free"},
 		{"another address", "CHECK", "c0", config(n.socket(), "", `, "prevResult": {"ips": [{"address": "192.0.2.1/24"}]}`), nil, 100, "192.0.2.1"},
+		{"a main plugin, of an agent that makes no interfaces", "ADD", "x",
+			fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "cadastre-cni", "ipam": {"socket": %q}}`, n.socket()), nil, 7, "cadastre.dataplane"},
 		{"an address of another pod", "ADD", "x", config(n.socket(), "", ""), []string{"CNI_ARGS=IP=10.1.0.10"}, 101, "taken"},
 		{"a full node", "ADD", "x", config(n.socket(), "", ""), nil, 102, "no IP address is free"},
 	} {

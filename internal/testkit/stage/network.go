@@ -6,7 +6,10 @@ package stage
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/containernetworking/cni/libcni"
@@ -22,13 +25,23 @@ type Network struct {
 	list *libcni.NetworkConfigList
 }
 
-// NewNetwork is that of the bridge plugin, with addresses from cadastre-cni;
-// without namespaces it is cadastre-cni alone.
+// addressesOnly is another name of cadastre-cni. Under its own name, as the type of a
+// network, the agent would make interfaces too.
+const addressesOnly = "addresses"
+
+// NewNetwork returns that of the bridge plugin, with addresses from cadastre-cni. Without
+// namespaces it has cadastre-cni alone, which then gives addresses only.
 func NewNetwork(a Agent, w Way, bridge string) (*Network, error) {
 	ipam := map[string]any{"type": "cadastre-cni", "socket": a.Socket()}
 	plugin := map[string]any{"type": "bridge", "bridge": bridge, "isGateway": true, "ipMasq": false, "ipam": ipam}
+	bin := []string{a.Bin}
 	if w == WayNone {
-		plugin = map[string]any{"type": "cadastre-cni", "ipam": ipam}
+		plugin = map[string]any{"type": addressesOnly, "ipam": ipam}
+		dir := filepath.Join(a.Dir, "plugins")
+		if err := linkOnce(filepath.Join(a.Bin, "cadastre-cni"), filepath.Join(dir, addressesOnly)); err != nil {
+			return nil, fmt.Errorf("configure the network: %w", err)
+		}
+		bin = append(bin, dir)
 	}
 	conf, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": networkName, "plugins": []any{plugin}})
 	if err != nil {
@@ -38,8 +51,23 @@ func NewNetwork(a Agent, w Way, bridge string) (*Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure the network: %w", err)
 	}
-	cni := libcni.NewCNIConfigWithCacheDir([]string{a.Bin}, filepath.Join(a.Dir, "cni"), nil)
+	cni := libcni.NewCNIConfigWithCacheDir(bin, filepath.Join(a.Dir, "cni"), nil)
 	return &Network{cni: cni, list: list}, nil
+}
+
+// linkOnce makes a symbolic link at path, and its folder, unless there is one.
+func linkOnce(target, path string) error {
+	target, err := filepath.Abs(target)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err == nil {
+		err = os.Symlink(target, path)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
 }
 
 // Add is CNI's ADD; the pod has its address when it returns.
