@@ -267,26 +267,38 @@ func echo(from *netlab.Namespace, to string, size int) error {
 	if err != nil {
 		return err
 	}
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		return err
+	// a packet that meets the start of a tunnel may be lost: it is sent again
+	for attempt := range 50 {
+		if err = conn.SetDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+			return err
+		}
+		if _, err = conn.Write(out); err != nil {
+			return fmt.Errorf("echo to %s with %d bytes: %w", to, size, err)
+		}
+		if err = answered(conn, reply, id, size-headers); err == nil {
+			return nil
+		}
+		err = fmt.Errorf("echo to %s with %d bytes: no answer to attempt %d: %w", to, size, attempt, err)
 	}
-	if _, err := conn.Write(out); err != nil {
-		return fmt.Errorf("echo to %s with %d bytes: %w", to, size, err)
-	}
+	return err
+}
+
+// answered reads from conn until an answer arrives.
+func answered(conn net.Conn, reply icmp.Type, id, length int) error {
 	for in := make([]byte, 1<<16); ; {
 		n, err := conn.Read(in)
 		if err != nil {
-			return fmt.Errorf("echo to %s with %d bytes: no answer: %w", to, size, err)
+			return err
 		}
 		packet := in[:n]
-		if addr.Is4() && n > 20 {
+		if reply == ipv4.ICMPTypeEchoReply && n > 20 {
 			packet = packet[int(packet[0]&15)*4:] // Read leaves the header of IPv4
 		}
 		answer, err := icmp.ParseMessage(reply.Protocol(), packet)
 		if err != nil || answer.Type != reply {
 			continue
 		}
-		if body, ok := answer.Body.(*icmp.Echo); ok && body.ID == id && len(body.Data) == size-headers {
+		if body, ok := answer.Body.(*icmp.Echo); ok && body.ID == id && len(body.Data) == length {
 			return nil
 		}
 	}
