@@ -6,14 +6,19 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
+	"syscall"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -227,33 +232,75 @@ func (l *tunnelLab) tunnelRoutes(n *labNode, link string, viaVXLAN bool) {
 	}
 }
 
-// ping sends packets of size bytes, with their headers, that must not be fragmented.
-func ping(from *netlab.Namespace, to string, size int) error {
+// echo sends an ICMP echo request of size bytes, with its headers, that must not be
+// fragmented, and waits for the answer.
+func echo(from *netlab.Namespace, to string, size int) error {
 	addr, err := netip.ParseAddr(to)
 	if err != nil {
 		return err
 	}
-	headers := 28
+	network, headers := "ip4:icmp", 28
+	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
+	var request, reply icmp.Type = ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply
 	if addr.Is6() {
-		headers = 48
+		network, headers = "ip6:ipv6-icmp", 48
+		level, option, value = unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1
+		request, reply = ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
 	}
-	return from.Do(func() error {
-		out, err := exec.Command("ping", "-c", "2", "-i", "0.05", "-W", "2", "-M", "do", "-s",
-			fmt.Sprint(size-headers), to).CombinedOutput()
-		if errors.Is(err, exec.ErrNotFound) {
+	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		var inner error
+		err := c.Control(func(fd uintptr) { inner = unix.SetsockoptInt(int(fd), level, option, value) })
+		return errors.Join(err, inner)
+	}}
+	var conn net.Conn
+	err = from.Do(func() (err error) {
+		conn, err = dialer.Dial(network, to)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	id := rand.IntN(1 << 16)
+	packet := icmp.Message{Type: request, Body: &icmp.Echo{ID: id, Seq: 1, Data: make([]byte, size-headers)}}
+	out, err := packet.Marshal(nil)
+	if err != nil {
+		return err
+	}
+	// a packet that meets the start of a tunnel may be lost: it is sent again
+	for attempt := range 50 {
+		if err = conn.SetDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
 			return err
 		}
-		if err != nil {
-			return fmt.Errorf("ping %s with %d bytes: %w: %s", to, size, err, out)
+		if _, err = conn.Write(out); err != nil {
+			return fmt.Errorf("echo to %s with %d bytes: %w", to, size, err)
 		}
-		return nil
-	})
+		if err = answered(conn, reply, id, size-headers); err == nil {
+			return nil
+		}
+		err = fmt.Errorf("echo to %s with %d bytes: no answer to attempt %d: %w", to, size, attempt, err)
+	}
+	return err
 }
 
-func needPing(t testing.TB) {
-	t.Helper()
-	if _, err := exec.LookPath("ping"); err != nil {
-		t.Skip("NOT RUN: there is no ping here (Debian: iputils-ping)")
+// answered reads from conn until an answer arrives.
+func answered(conn net.Conn, reply icmp.Type, id, length int) error {
+	for in := make([]byte, 1<<16); ; {
+		n, err := conn.Read(in)
+		if err != nil {
+			return err
+		}
+		packet := in[:n]
+		if reply == ipv4.ICMPTypeEchoReply && n > 20 {
+			packet = packet[int(packet[0]&15)*4:] // Read leaves the header of IPv4
+		}
+		answer, err := icmp.ParseMessage(reply.Protocol(), packet)
+		if err != nil || answer.Type != reply {
+			continue
+		}
+		if body, ok := answer.Body.(*icmp.Echo); ok && body.ID == id && len(body.Data) == length {
+			return nil
+		}
 	}
 }
 
@@ -272,8 +319,8 @@ func (l *tunnelLab) expectReachable(size int) {
 				continue
 			}
 			for _, addr := range to.podAddresses() {
-				g.Expect(ping(from.pod, addr, size)).To(Succeed(), "pod of node %d", from.id)
-				g.Expect(ping(from.net, addr, size)).To(Succeed(), "node %d", from.id)
+				g.Expect(echo(from.pod, addr, size)).To(Succeed(), "pod of node %d", from.id)
+				g.Expect(echo(from.net, addr, size)).To(Succeed(), "node %d", from.id)
 			}
 		}
 	}

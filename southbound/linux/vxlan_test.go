@@ -80,7 +80,6 @@ func equalValues(t testing.TB, got []controller.Value, want ...controller.Value)
 }
 
 func TestVXLANConnectsPodsOfNodesThatARouterSeparates(t *testing.T) {
-	needPing(t)
 	lab := newTunnelLab(t, 3)
 	for _, n := range lab.nodes {
 		newVXLANNode(n).join()
@@ -346,7 +345,6 @@ func TestVXLANTunnelNeedsAnUnderlayOfTheNodesFamily(t *testing.T) {
 }
 
 func TestVXLANOverIPv6(t *testing.T) {
-	needPing(t)
 	lab := newTunnelLab(t, 2)
 	for _, n := range lab.nodes {
 		v := newVXLANNode(n)
