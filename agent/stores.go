@@ -20,6 +20,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
+	"github.com/cadastre/cadastre/southbound"
 	"github.com/cadastre/cadastre/southbound/linux"
 )
 
@@ -178,14 +179,28 @@ func (a *Agent) openSink(d *dependencies) (err error) {
 	case a.sink != nil:
 		d.sink = a.sink
 		return nil
-	case a.conf.Cadastre.Transport == contivconf.TransportNone:
+	case a.conf.Cadastre.Dataplane == contivconf.DataplaneNone && a.conf.Cadastre.Transport == contivconf.TransportNone:
 		d.sink = &controller.MemorySink{}
 		return nil
 	}
-	d.sink, err = linux.New(linux.Options{OnFailure: func(key string, err error) {
-		a.log.Error("gave up making a route until the next resync", "key", key, "error", err)
-	}})
-	return err
+	descriptors := linux.Descriptors
+	if a.conf.Cadastre.Dataplane == contivconf.DataplaneNone {
+		descriptors = linux.Routes
+	}
+	all, err := descriptors(linux.Options{
+		AllowForward: a.conf.Cadastre.AllowForward,
+		Log:          a.log,
+	})
+	if err != nil {
+		return err
+	}
+	d.sink = southbound.New(southbound.Options{
+		Log: a.log,
+		OnFailure: func(key string, err error) {
+			a.log.Error("gave up making a value until the next resync", "key", key, "error", err)
+		},
+	}, all...)
+	return nil
 }
 
 // closeOpened closes what openStore and openSink have opened. Run closes what the

@@ -115,6 +115,15 @@ const (
 	SinkNode          = "node"     // *NodeNetwork
 )
 
+// SinkRouteKey returns the key of a NodeRoute: route/<dst>, or route/<table>/<dst> in the
+// table of a custom network, whose subnets may be those of another network too.
+func SinkRouteKey(dst string, table uint32) string {
+	if table == 0 {
+		return SinkRoutePrefix + dst
+	}
+	return SinkRoutePrefix + strconv.FormatUint(uint64(table), 10) + "/" + dst
+}
+
 // SinkMessage is an empty message of the kind that a southbound key has, nil
 // for none.
 func SinkMessage(sinkKey string) proto.Message {

@@ -6,10 +6,8 @@ package linux
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,35 +57,4 @@ func enter(path string) error {
 
 func setns(file *os.File) error {
 	return os.NewSyscallError("setns", unix.Setns(int(file.Fd()), unix.CLONE_NEWNET))
-}
-
-// forward turns on forwarding in the current network namespace. It does not write a
-// setting that is on, because writing it resets other settings.
-func forward() error {
-	for _, path := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
-		err := turnOn(path)
-		if errors.Is(err, fs.ErrNotExist) && strings.Contains(path, "ipv6") {
-			continue // a kernel without IPv6
-		}
-		if err != nil {
-			return fmt.Errorf("turn forwarding on: %w", err)
-		}
-	}
-	return nil
-}
-
-func turnOn(path string) error {
-	have, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if strings.TrimSpace(string(have)) == "1" {
-		return nil
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = file.WriteString("1")
-	return errors.Join(err, file.Close())
 }

@@ -25,7 +25,7 @@ func many(n int) []controller.Value {
 }
 
 func benchmarkNode(b *testing.B) *node {
-	n := newNode(b, Options{})
+	n := newNode(b, routeOptions{})
 	n.inside(func() error { return address("eth0", "192.168.99.1/17", "fd18::1/64") })
 	return n
 }

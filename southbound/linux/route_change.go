@@ -10,40 +10,31 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/southbound"
 )
 
-// change changes the kernel's routes and can undo that.
-type change struct {
-	form   form
-	kernel kernel
-	done   []step
+// routeChange changes the routes of one value and can undo that.
+type routeChange struct {
+	form   routeForm
+	kernel routeKernel
+	table  *routeTable
+	done   []routeStep
 }
 
-// step holds one route that was added or removed.
-type step struct {
+// routeStep holds one route that was added or removed.
+type routeStep struct {
 	removed bool
 	route   netlink.Route
 }
 
-// apply applies one key, or undoes its steps.
-func (c *change) apply(t *table, w want) error {
-	began := len(c.done)
-	if err := c.converge(t, w); err != nil {
-		return errors.Join(err, c.undo(began))
+// converge makes the wanted route the only own one to its destination.
+func (c *routeChange) converge(w routeWant) error {
+	ours := c.table.ours[w.place]
+	if r, taken := c.table.foreign[w.place]; taken {
+		return fmt.Errorf("%w: %s", southbound.ErrForeign, describeRoute(r))
 	}
-	return nil
-}
-
-func (c *change) converge(t *table, w want) error {
-	ours := t.ours[w.dst]
-	if w.message == nil {
-		_, err := c.remove(slices.Concat(ours, t.hidden[w.dst]))
-		return err
-	}
-	if r, taken := t.foreign[w.dst]; taken {
-		return fmt.Errorf("%w: %s", errForeign, describe(r))
-	}
-	wanted, err := c.form.route(w.dst, w.gateway)
+	wanted, err := c.form.route(w, c.table)
 	if err != nil {
 		return err
 	}
@@ -52,10 +43,10 @@ func (c *change) converge(t *table, w want) error {
 	}
 	keep, stale := -1, -1
 	for i, r := range ours {
-		gateway, plain := c.form.gateway(r)
+		way, plain := c.table.way(r)
 		switch {
-		case !plain || gateway != w.gateway:
-		case t.reaches(r, gateway):
+		case !plain || way != w.way:
+		case c.table.reaches(r, way):
 			keep = i
 		default:
 			stale = i
@@ -70,8 +61,8 @@ func (c *change) converge(t *table, w want) error {
 
 // replace replaces ours by wanted. One of them may be stale: of the same gateway, on an
 // interface that seems wrong.
-func (c *change) replace(ours []netlink.Route, stale int, wanted netlink.Route) error {
-	err := c.do(step{route: wanted}, c.kernel.RouteAppend)
+func (c *routeChange) replace(ours []netlink.Route, stale int, wanted netlink.Route) error {
+	err := c.do(routeStep{route: wanted}, c.kernel.RouteAppend)
 	if errors.Is(err, unix.EEXIST) && stale >= 0 {
 		_, err := c.remove(slices.Delete(slices.Clone(ours), stale, stale+1))
 		return err // the kernel would choose the same interface
@@ -97,20 +88,20 @@ func (c *change) replace(ours []netlink.Route, stale int, wanted netlink.Route) 
 	return c.add(wanted)
 }
 
-func (c *change) add(r netlink.Route) error {
-	err := c.do(step{route: r}, c.kernel.RouteAdd)
+func (c *routeChange) add(r netlink.Route) error {
+	err := c.do(routeStep{route: r}, c.kernel.RouteAdd)
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%w, made a moment ago: %w", errForeign, err)
+		return fmt.Errorf("%w, made a moment ago: %w", southbound.ErrForeign, err)
 	}
 	return err
 }
 
 // remove removes routes. all is false if some were gone already.
-func (c *change) remove(routes []netlink.Route) (all bool, err error) {
+func (c *routeChange) remove(routes []netlink.Route) (all bool, err error) {
 	all = true
 	for _, r := range routes {
 		for _, hop := range hops(r) {
-			err := c.do(step{removed: true, route: hop}, c.kernel.RouteDel)
+			err := c.do(routeStep{removed: true, route: hop}, c.kernel.RouteDel)
 			if errors.Is(err, unix.ESRCH) {
 				all = false
 				continue
@@ -124,36 +115,35 @@ func (c *change) remove(routes []netlink.Route) (all bool, err error) {
 }
 
 // do does a step and records it if it succeeded.
-func (c *change) do(s step, operation func(*netlink.Route) error) error {
+func (c *routeChange) do(s routeStep, operation func(*netlink.Route) error) error {
 	if err := operation(&s.route); err != nil {
 		verb := "add "
 		if s.removed {
 			verb = "remove "
 		}
-		return fmt.Errorf("%s%s: %w", verb, describe(s.route), explain(err))
+		return fmt.Errorf("%s%s: %w", verb, describeRoute(s.route), explainRoute(err))
 	}
 	c.done = append(c.done, s)
 	return nil
 }
 
-// undo undoes all steps from the given one on, in the opposite order.
-func (c *change) undo(from int) error {
+// undo undoes all steps, in the opposite order.
+func (c *routeChange) undo() error {
 	var errs []error
-	for _, s := range slices.Backward(c.done[from:]) {
+	for _, s := range slices.Backward(c.done) {
 		if s.removed {
 			if err := c.kernel.RouteAppend(&s.route); err != nil && !errors.Is(err, unix.EEXIST) {
-				errs = append(errs, fmt.Errorf("undo: put back %s: %w", describe(s.route), explain(err)))
+				errs = append(errs, fmt.Errorf("undo: put back %s: %w", describeRoute(s.route), explainRoute(err)))
 			}
 		} else if err := c.kernel.RouteDel(&s.route); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("undo: remove %s: %w", describe(s.route), explain(err)))
+			errs = append(errs, fmt.Errorf("undo: remove %s: %w", describeRoute(s.route), explainRoute(err)))
 		}
 	}
-	c.done = c.done[:from]
 	return errors.Join(errs...)
 }
 
-// explain adds the meaning of an error of the kernel.
-func explain(err error) error {
+// explainRoute adds the meaning of an error of the kernel.
+func explainRoute(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: it needs CAP_NET_ADMIN in the network namespace", err)

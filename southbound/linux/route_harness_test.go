@@ -21,9 +21,35 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// routeOptions holds the options of a scheduler of routes.
+type routeOptions struct {
+	namespace string
+	protocol  int
+	OnFailure func(key string, err error)
+}
+
+// routeSink is a scheduler whose one descriptor makes routes.
+type routeSink struct {
+	*southbound.Scheduler
+	routes *routes
+}
+
+func newRouteSink(opt routeOptions) (*routeSink, error) {
+	d, err := newRoutes(opt.namespace, opt.protocol)
+	if err != nil {
+		return nil, err
+	}
+	return scheduled(opt, d), nil
+}
+
+func scheduled(opt routeOptions, d *routes) *routeSink {
+	return &routeSink{southbound.New(southbound.Options{OnFailure: opt.OnFailure}, d), d}
+}
 
 // node is a network namespace with eth0, which is 192.168.16.5/24 and
 // fd16::5/64, and a sink.
@@ -31,11 +57,11 @@ type node struct {
 	Gomega
 	t    testing.TB
 	ns   *netlab.Namespace
-	sink *Sink
+	sink *routeSink
 }
 
 // newNode skips where namespaces cannot be made.
-func newNode(t testing.TB, opt Options) *node {
+func newNode(t testing.TB, opt routeOptions) *node {
 	t.Helper()
 	if err := netlab.Try(); err != nil {
 		t.Skipf("NOT RUN: this process cannot make network namespaces: %v", err)
@@ -56,10 +82,10 @@ func newNode(t testing.TB, opt Options) *node {
 }
 
 // open makes another sink in the namespace.
-func (n *node) open(opt Options) *Sink {
+func (n *node) open(opt routeOptions) *routeSink {
 	n.t.Helper()
 	opt.namespace = n.ns.Path()
-	s, err := New(opt)
+	s, err := newRouteSink(opt)
 	n.Expect(err).NotTo(HaveOccurred())
 	n.t.Cleanup(func() { _ = s.Close() })
 	return s
@@ -134,7 +160,7 @@ func (n *node) routesOf(table int) []string {
 			}
 			for _, r := range routes {
 				if r.Protocol != unix.RTPROT_KERNEL {
-					all = append(all, describe(r))
+					all = append(all, describeRoute(r))
 				}
 			}
 		}
@@ -144,7 +170,7 @@ func (n *node) routesOf(table int) []string {
 	return all
 }
 
-// routes are those of the main table, without interfaces and metric6.
+// routes are those of the main table, without interfaces and routeMetric.
 func (n *node) routes() []string {
 	n.t.Helper()
 	all := n.routesOf(unix.RT_TABLE_MAIN)
@@ -189,7 +215,9 @@ func resync(values ...controller.Value) controller.Transaction {
 	return controller.Transaction{Method: controller.FullResync, Values: values}
 }
 
-func commit(s *Sink, txn controller.Transaction) error { return s.Commit(context.Background(), txn) }
+func commit(s *routeSink, txn controller.Transaction) error {
+	return s.Commit(context.Background(), txn)
+}
 
 func (n *node) commit(txn controller.Transaction) error { return commit(n.sink, txn) }
 
@@ -200,14 +228,14 @@ func failedKeys(err error) []string {
 }
 
 // dump is the routes of Dump as "dst gateway name", and all other keys.
-func dump(s *Sink) []string {
+func dump(s *routeSink) []string {
 	values, err := s.Dump(context.Background())
 	Expect := NewGomega(func(message string, _ ...int) { panic(message) }).Expect
 	Expect(err).NotTo(HaveOccurred())
 	all := []string{}
 	for key, m := range values {
 		if r, ok := m.(*kv.NodeRoute); ok {
-			Expect(key).To(Equal(kv.SinkRoutePrefix + r.Dst))
+			Expect(key).To(Equal(kv.SinkRouteKey(r.Dst, r.Table)))
 			key = fmt.Sprintf("%s %s %s", r.Dst, r.Gateway, r.NodeName)
 		}
 		all = append(all, strings.TrimSpace(key))
@@ -238,7 +266,7 @@ func newFake() *fake {
 func (f *fake) call(op string, r *netlink.Route, do func() error) error {
 	what := op
 	if r != nil {
-		what += " " + plain(describe(*r))
+		what += " " + plain(describeRoute(*r))
 	}
 	if f.fault != nil {
 		if err := f.fault(op, r); err != nil {
@@ -261,9 +289,9 @@ func (f *fake) call(op string, r *netlink.Route, do func() error) error {
 func (f *fake) kept(r *netlink.Route) netlink.Route {
 	k := *r
 	dst := netip.MustParsePrefix(r.Dst.String())
-	k.Family = family(dst)
+	k.Family = familyOfRoute(dst)
 	if k.Family == netlink.FAMILY_V6 {
-		k.Priority = max(k.Priority, metric6)
+		k.Priority = max(k.Priority, routeMetric)
 	}
 	if ip4 := k.Gw.To4(); ip4 != nil {
 		k.Gw = ip4
@@ -301,7 +329,7 @@ func (f *fake) RouteAdd(r *netlink.Route) error {
 func (f *fake) RouteAppend(r *netlink.Route) error {
 	return f.call("append", r, func() error {
 		k := f.kept(r)
-		if slices.ContainsFunc(f.routes, func(x netlink.Route) bool { return describe(x) == describe(k) }) {
+		if slices.ContainsFunc(f.routes, func(x netlink.Route) bool { return describeRoute(x) == describeRoute(k) }) {
 			return unix.EEXIST
 		}
 		f.routes = append(f.routes, k)
@@ -312,7 +340,7 @@ func (f *fake) RouteAppend(r *netlink.Route) error {
 func (f *fake) RouteDel(r *netlink.Route) error {
 	return f.call("del", r, func() error {
 		k := f.kept(r)
-		i := slices.IndexFunc(f.routes, func(x netlink.Route) bool { return describe(x) == describe(k) })
+		i := slices.IndexFunc(f.routes, func(x netlink.Route) bool { return describeRoute(x) == describeRoute(k) })
 		if i < 0 {
 			return unix.ESRCH
 		}
@@ -321,6 +349,8 @@ func (f *fake) RouteDel(r *netlink.Route) error {
 	})
 }
 
+func (f *fake) LinkByName(string) (netlink.Link, error) { return nil, netlink.LinkNotFoundError{} }
+
 func (f *fake) Close() {}
 
 // routes returns the routes of the fake except the kernel's own, sorted.
@@ -328,15 +358,14 @@ func (f *fake) list() []string {
 	all := []string{}
 	for _, r := range f.routes {
 		if r.Protocol != unix.RTPROT_KERNEL {
-			all = append(all, plain(describe(r)))
+			all = append(all, plain(describeRoute(r)))
 		}
 	}
 	slices.Sort(all)
 	return all
 }
 
-func newFakeSink(opt Options) (*Sink, *fake) {
+func newFakeSink(opt routeOptions) (*routeSink, *fake) {
 	f := newFake()
-	opt.protocol, opt.table = defaultProtocol, unix.RT_TABLE_MAIN
-	return newSink(opt, f), f
+	return scheduled(opt, &routes{form: routeForm{routeProtocol}, kernel: f, tried: map[routePlace]bool{}}), f
 }

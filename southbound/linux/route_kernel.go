@@ -14,43 +14,65 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/api/kv"
 )
 
-// kernel holds the methods of *netlink.Handle that the sink calls.
-type kernel interface {
+// routeKernel holds the methods of *netlink.Handle that routes calls.
+type routeKernel interface {
 	RouteListFilteredIter(family int, filter *netlink.Route, mask uint64, f func(netlink.Route) (more bool)) error
 	RouteAdd(*netlink.Route) error    // NLM_F_CREATE, NLM_F_EXCL
 	RouteAppend(*netlink.Route) error // NLM_F_CREATE, NLM_F_APPEND
 	RouteDel(*netlink.Route) error
+	LinkByName(name string) (netlink.Link, error)
 	Close()
 }
 
 const (
-	// listTries limits the attempts of a list while routes change.
-	listTries = 10
-	// metric6 is the metric that the kernel sets for IPv6 routes without one.
-	metric6 = 1024
+	// routeListTries limits the attempts of a list while routes change.
+	routeListTries = 10
+	// routeMetric is the metric that the kernel sets for IPv6 routes without one.
+	routeMetric = 1024
+	// lastMetric is that of the routes which close the table of a network. Wires makes them.
+	lastMetric = 1<<32 - 1
 	// loopback is the interface of IPv6 routes that reject packets, in every namespace.
 	loopback = 1
 )
 
-// form holds the protocol and the table of own routes.
-type form struct{ protocol, table int }
+// routeForm holds the protocol of own routes.
+type routeForm struct{ protocol int }
 
-// route returns an own route; without gateway it is unreachable.
-func (f form) route(dst netip.Prefix, gateway netip.Addr) (netlink.Route, error) {
+// route returns the own route of a value.
+func (f routeForm) route(w routeWant, t *routeTable) (netlink.Route, error) {
+	dst := w.place.dst
 	to, err := netlink.ParseIPNet(dst.String())
 	if err != nil {
 		return netlink.Route{}, fmt.Errorf("destination %s: %w", dst, err)
 	}
-	r := netlink.Route{Dst: to, Protocol: netlink.RouteProtocol(f.protocol), Table: f.table, Type: unix.RTN_UNICAST}
+	r := netlink.Route{
+		Dst:      to,
+		Protocol: netlink.RouteProtocol(f.protocol),
+		Table:    w.place.id(),
+		Type:     unix.RTN_UNICAST,
+	}
 	if dst.Addr().Is6() {
-		r.Priority = metric6
+		r.Priority = routeMetric
+	}
+	if w.way.gateway.IsValid() {
+		r.Gw = w.way.gateway.AsSlice()
 	}
 	switch {
-	case gateway.IsValid():
-		r.Gw = gateway.AsSlice()
-	default:
+	case w.way.transport != kv.Transport_DIRECT:
+		name := tunnelLinks()[w.way.transport]
+		if r.LinkIndex = t.links[w.way.transport]; r.LinkIndex == 0 {
+			return netlink.Route{}, fmt.Errorf("route %s: there is no link %s", dst, name)
+		}
+		if w.way.transport == kv.Transport_VXLAN {
+			r.Flags = unix.RTNH_F_ONLINK
+		} else if dst.Addr().Is4() {
+			r.Scope = unix.RT_SCOPE_LINK
+		}
+	case !w.way.gateway.IsValid():
 		r.Type = unix.RTN_UNREACHABLE
 		if dst.Addr().Is6() {
 			r.LinkIndex = loopback // IPv6 needs it to identify the route when it removes it
@@ -59,47 +81,80 @@ func (f form) route(dst netip.Prefix, gateway netip.Addr) (netlink.Route, error)
 	return r, nil
 }
 
-// ours reports whether r is an own route.
-func (f form) ours(r netlink.Route) bool { return int(r.Protocol) == f.protocol && r.Table == f.table }
+// tunnelLinks returns the names of the links that routes of each transport lead through.
+func tunnelLinks() map[kv.Transport]string {
+	return map[kv.Transport]string{kv.Transport_VXLAN: vxlanName, kv.Transport_WIREGUARD: wireguardName}
+}
 
-// gateway returns the gateway of an own route, zero if the route is unreachable. plain is
-// false if the route has a form that method route does not make.
-func (f form) gateway(r netlink.Route) (gateway netip.Addr, plain bool) {
+// way returns the way of an own route. plain is false if the route has a form that method
+// route does not make.
+func (t *routeTable) way(r netlink.Route) (w routeWay, plain bool) {
 	rest := r
 	rest.Dst, rest.Gw, rest.LinkIndex, rest.Family = nil, nil, 0, 0
 	rest.Flags &= unix.RTNH_F_ONLINK // the other flags are state
-	bare := netlink.Route{Protocol: netlink.RouteProtocol(f.protocol), Table: f.table, Type: r.Type}
+	bare := netlink.Route{Protocol: r.Protocol, Table: r.Table, Type: r.Type}
 	if r.Family == netlink.FAMILY_V6 {
-		bare.Priority = metric6
+		bare.Priority = routeMetric
 	}
-	if !reflect.DeepEqual(rest, bare) {
-		return netip.Addr{}, false
+	w.gateway, _ = netip.AddrFromSlice(r.Gw)
+	switch {
+	case r.Type == unix.RTN_UNREACHABLE:
+		plain = !w.gateway.IsValid()
+	case r.Type != unix.RTN_UNICAST || r.LinkIndex == 0:
+	case r.LinkIndex == t.links[kv.Transport_VXLAN]:
+		w.transport, bare.Flags = kv.Transport_VXLAN, unix.RTNH_F_ONLINK
+		plain = w.gateway.IsValid()
+	case r.LinkIndex == t.links[kv.Transport_WIREGUARD]:
+		w.transport = kv.Transport_WIREGUARD
+		if r.Family == netlink.FAMILY_V4 {
+			bare.Scope = unix.RT_SCOPE_LINK
+		}
+		plain = !w.gateway.IsValid()
+	default:
+		plain = w.gateway.IsValid()
 	}
-	gateway, _ = netip.AddrFromSlice(r.Gw)
-	switch r.Type {
-	case unix.RTN_UNICAST:
-		return gateway, gateway.IsValid() && r.LinkIndex > 0
-	case unix.RTN_UNREACHABLE:
-		return netip.Addr{}, !gateway.IsValid()
-	}
-	return netip.Addr{}, false
+	return w, plain && reflect.DeepEqual(rest, bare)
 }
 
-// table holds the kernel's routes.
-type table struct {
-	ours    map[netip.Prefix][]netlink.Route
-	foreign map[netip.Prefix]netlink.Route   // the first to each requested destination
-	hidden  map[netip.Prefix][]netlink.Route // hops of them that may be own routes
-	onLink  map[int][]netip.Prefix           // prefixes that each interface reaches directly, of any table
+// routeTable holds the kernel's routes.
+type routeTable struct {
+	requested map[routePlace]bool
+	stale     map[routePlace]bool // changed since they were read
+	links     map[kv.Transport]int
+	ours      map[routePlace][]netlink.Route
+	foreign   map[routePlace]netlink.Route   // the first to each requested destination
+	hidden    map[routePlace][]netlink.Route // hops of them that may be own routes
+	onLink    map[int][]netip.Prefix         // prefixes that each interface reaches directly, of any table
 }
 
 // list reads the routes of families, of foreign ones only those to requested
 // destinations.
-func (f form) list(ctx context.Context, k kernel, families []int, requested map[netip.Prefix]bool) (*table, error) {
+func (f routeForm) list(
+	ctx context.Context,
+	k routeKernel,
+	families []int,
+	requested map[routePlace]bool,
+) (*routeTable, error) {
+	links := map[kv.Transport]int{}
+	for transport, name := range tunnelLinks() {
+		link, err := k.LinkByName(name)
+		if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find link %s: %w", name, err)
+		}
+		links[transport] = link.Attrs().Index
+	}
 	for try := 1; ; try++ {
-		t := &table{
-			ours: map[netip.Prefix][]netlink.Route{}, foreign: map[netip.Prefix]netlink.Route{},
-			hidden: map[netip.Prefix][]netlink.Route{}, onLink: map[int][]netip.Prefix{},
+		t := &routeTable{
+			requested: requested,
+			stale:     map[routePlace]bool{},
+			links:     links,
+			ours:      map[routePlace][]netlink.Route{},
+			foreign:   map[routePlace]netlink.Route{},
+			hidden:    map[routePlace][]netlink.Route{},
+			onLink:    map[int][]netip.Prefix{},
 		}
 		var err error
 		for _, family := range families {
@@ -108,7 +163,7 @@ func (f form) list(ctx context.Context, k kernel, families []int, requested map[
 			}
 			// table 0 of the filter means all tables
 			each := func(r netlink.Route) bool {
-				t.sort(f, r, requested)
+				t.sort(f, r)
 				return true
 			}
 			mask := netlink.RT_FILTER_TABLE
@@ -117,30 +172,45 @@ func (f form) list(ctx context.Context, k kernel, families []int, requested map[
 		if err == nil {
 			return t, nil
 		}
-		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == listTries {
+		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == routeListTries {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 	}
 }
 
-func (t *table) sort(f form, r netlink.Route, requested map[netip.Prefix]bool) {
-	dst, ok := prefix(r)
+// own reports whether a route is one of this descriptor. Wires and tunnels make routes of
+// the same protocol: default routes, routes through other links without a gateway, and
+// those that close a table.
+func (t *routeTable) own(f routeForm, r netlink.Route) bool {
+	if bits, _ := r.Dst.Mask.Size(); bits == 0 || int(r.Protocol) != f.protocol || r.Table == unix.RT_TABLE_LOCAL {
+		return false
+	}
+	through := r.Type == unix.RTN_UNICAST && r.Gw == nil && r.Via == nil && len(r.MultiPath) == 0
+	return r.Priority != lastMetric && (!through || r.LinkIndex == t.links[kv.Transport_WIREGUARD])
+}
+
+func (t *routeTable) sort(f routeForm, r netlink.Route) {
+	dst, ok := routePrefix(r)
 	if !ok {
 		return
 	}
-	if f.ours(r) {
-		t.ours[dst] = append(t.ours[dst], r)
+	place := routePlace{uint32(r.Table), dst}
+	if r.Table == unix.RT_TABLE_MAIN {
+		place.table = 0
+	}
+	if t.own(f, r) {
+		t.ours[place] = append(t.ours[place], r)
 		return
 	}
-	if r.Table == f.table && requested[dst] {
-		if _, known := t.foreign[dst]; !known {
-			t.foreign[dst] = r
+	if t.requested[place] {
+		if _, known := t.foreign[place]; !known {
+			t.foreign[place] = r
 		}
 		if all := hops(r); len(all) > 1 { // IPv6 shows the protocol of only one
 			for i := range all {
 				all[i].Protocol = netlink.RouteProtocol(f.protocol)
 			}
-			t.hidden[dst] = append(t.hidden[dst], all...)
+			t.hidden[place] = append(t.hidden[place], all...)
 		}
 	}
 	if r.Type != unix.RTN_UNICAST || r.Via != nil {
@@ -158,13 +228,20 @@ func (t *table) sort(f form, r netlink.Route, requested map[netip.Prefix]bool) {
 
 // reaches reports whether the gateway of r is still on-link on its interface. The kernel
 // checks that only once: r outlives the connected route.
-func (t *table) reaches(r netlink.Route, gateway netip.Addr) bool {
-	return !gateway.IsValid() ||
-		slices.ContainsFunc(t.onLink[r.LinkIndex], func(p netip.Prefix) bool { return p.Contains(gateway) })
+func (t *routeTable) reaches(r netlink.Route, w routeWay) bool {
+	return w.transport != kv.Transport_DIRECT || !w.gateway.IsValid() ||
+		slices.ContainsFunc(t.onLink[r.LinkIndex], func(p netip.Prefix) bool { return p.Contains(w.gateway) })
 }
 
-// prefix returns the destination of a route.
-func prefix(r netlink.Route) (netip.Prefix, bool) {
+func familyOfRoute(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return netlink.FAMILY_V4
+	}
+	return netlink.FAMILY_V6
+}
+
+// routePrefix returns the destination of a route.
+func routePrefix(r netlink.Route) (netip.Prefix, bool) {
 	if r.Dst == nil {
 		return netip.Prefix{}, false
 	}
@@ -192,8 +269,8 @@ func hops(r netlink.Route) []netlink.Route {
 	return all
 }
 
-// describe returns a route as ip route shows it.
-func describe(r netlink.Route) string {
+// describeRoute returns a route as ip route shows it.
+func describeRoute(r netlink.Route) string {
 	var s strings.Builder
 	switch r.Type {
 	case unix.RTN_UNREACHABLE:

@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -19,10 +18,11 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 func TestRoutesFollowTransactions(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	for _, x := range []struct {
 		what string
 		txn  controller.Transaction
@@ -55,7 +55,7 @@ func TestRoutesFollowTransactions(t *testing.T) {
 }
 
 func TestKernelIsTheTruth(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	values := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7"), to("fd01:8::/64", "")}
 	n.Expect(n.commit(resync(values...))).To(Succeed())
 	want := n.routes()
@@ -65,27 +65,27 @@ func TestKernelIsTheTruth(t *testing.T) {
 		damage func() error
 	}{
 		{"another program removes an own route", func() error {
-			return errors.Join(netlink.RouteDel(by(defaultProtocol, "10.1.7.0/24", "192.168.16.7", 0)), netlink.RouteDel(by(defaultProtocol, "fd01:7::/64", "fd16::7", 0)),
-				netlink.RouteDel(by(defaultProtocol, "10.1.8.0/24", "", 0)), netlink.RouteDel(by(defaultProtocol, "fd01:8::/64", "", 0)))
+			return errors.Join(netlink.RouteDel(by(routeProtocol, "10.1.7.0/24", "192.168.16.7", 0)), netlink.RouteDel(by(routeProtocol, "fd01:7::/64", "fd16::7", 0)),
+				netlink.RouteDel(by(routeProtocol, "10.1.8.0/24", "", 0)), netlink.RouteDel(by(routeProtocol, "fd01:8::/64", "", 0)))
 		}},
 		{"another program changes an own route", func() error {
-			return errors.Join(netlink.RouteReplace(by(defaultProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteReplace(by(defaultProtocol, "fd01:7::/64", "fd16::99", 0)),
-				netlink.RouteReplace(by(defaultProtocol, "10.1.8.0/24", "192.168.16.99", 0)))
+			return errors.Join(netlink.RouteReplace(by(routeProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteReplace(by(routeProtocol, "fd01:7::/64", "fd16::99", 0)),
+				netlink.RouteReplace(by(routeProtocol, "10.1.8.0/24", "192.168.16.99", 0)))
 		}},
 		{"another program adds a route with our protocol", func() error {
-			return errors.Join(netlink.RouteAdd(by(defaultProtocol, "10.1.7.0/24", "192.168.16.99", 5)), netlink.RouteAdd(by(defaultProtocol, "fd01:7::/64", "fd16::99", 5)),
-				netlink.RouteAdd(by(defaultProtocol, "10.1.8.0/24", "192.168.16.7", 5)), netlink.RouteAdd(by(defaultProtocol, "10.9.0.0/16", "192.168.16.7", 0)))
+			return errors.Join(netlink.RouteAdd(by(routeProtocol, "10.1.7.0/24", "192.168.16.99", 5)), netlink.RouteAdd(by(routeProtocol, "fd01:7::/64", "fd16::99", 5)),
+				netlink.RouteAdd(by(routeProtocol, "10.1.8.0/24", "192.168.16.7", 5)), netlink.RouteAdd(by(routeProtocol, "10.9.0.0/16", "192.168.16.7", 0)))
 		}},
 		{"ours get further next hops", func() error {
-			return errors.Join(netlink.RouteAppend(by(defaultProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteAppend(by(defaultProtocol, "fd01:7::/64", "fd16::99", 0)))
+			return errors.Join(netlink.RouteAppend(by(routeProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteAppend(by(routeProtocol, "fd01:7::/64", "fd16::99", 0)))
 		}},
 		{"ours get other settings", func() error {
-			r4, r6 := by(defaultProtocol, "10.1.7.0/24", "192.168.16.7", 0), by(defaultProtocol, "fd01:7::/64", "fd16::7", 0)
+			r4, r6 := by(routeProtocol, "10.1.7.0/24", "192.168.16.7", 0), by(routeProtocol, "fd01:7::/64", "fd16::7", 0)
 			r4.MTU, r6.MTU = 1400, 1400
 			return errors.Join(netlink.RouteReplace(r4), netlink.RouteReplace(r6))
 		}},
 		{"ours become multipath", func() error {
-			r4 := by(defaultProtocol, "10.1.7.0/24", "192.168.16.7", 0)
+			r4 := by(routeProtocol, "10.1.7.0/24", "192.168.16.7", 0)
 			r4.Gw, r4.MultiPath = nil, []*netlink.NexthopInfo{{Gw: net.ParseIP("192.168.16.7")}, {Gw: net.ParseIP("192.168.16.8")}}
 			return netlink.RouteReplace(r4)
 		}},
@@ -98,14 +98,14 @@ func TestKernelIsTheTruth(t *testing.T) {
 			n.Expect(n.routes()).To(Equal(want), x.what)
 		}
 		n.inside(x.damage) // a sink that knows nothing
-		n.Expect(commit(n.open(Options{}), resync(values...))).To(Succeed(), x.what)
+		n.Expect(commit(n.open(routeOptions{}), resync(values...))).To(Succeed(), x.what)
 		n.Expect(n.routes()).To(Equal(want), x.what)
 	}
 }
 
 // TestUnchangedRoutesAreNotTouched subscribes to changes of routes.
 func TestUnchangedRoutesAreNotTouched(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	values := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7"), to("fd01:8::/64", "")}
 	n.Expect(n.commit(resync(values...))).To(Succeed())
 	events, done := make(chan netlink.RouteUpdate, 1000), make(chan struct{})
@@ -120,27 +120,27 @@ func TestUnchangedRoutesAreNotTouched(t *testing.T) {
 			if e.Dst.String() == mark {
 				return all
 			}
-			if e.Protocol != defaultProtocol {
+			if e.Protocol != routeProtocol {
 				continue // the kernel's own, which take their time
 			}
-			all = append(all, map[uint16]string{unix.RTM_NEWROUTE: "new ", unix.RTM_DELROUTE: "del "}[e.Type]+plain(describe(e.Route)))
+			all = append(all, map[uint16]string{unix.RTM_NEWROUTE: "new ", unix.RTM_DELROUTE: "del "}[e.Type]+plain(describeRoute(e.Route)))
 		}
 		return all
 	}
 	n.Expect(n.commit(resync(values...))).To(Succeed())
 	n.Expect(n.commit(update(values...))).To(Succeed())
-	n.Expect(commit(n.open(Options{}), resync(values...))).To(Succeed())
+	n.Expect(commit(n.open(routeOptions{}), resync(values...))).To(Succeed())
 	n.Expect(changes("10.99.1.0/24")).To(BeEmpty())
 
 	values[0], values[3] = to("10.1.7.0/24", "192.168.16.17"), no("fd01:8::/64")
 	n.Expect(n.commit(resync(values...))).To(Succeed())
 	n.Expect(changes("10.99.2.0/24")).To(Equal([]string{
-		"new 10.1.7.0/24 via 192.168.16.17 proto 202", "del 10.1.7.0/24 via 192.168.16.7 proto 202", "del unreachable fd01:8::/64 proto 202",
+		"del unreachable fd01:8::/64 proto 202", "new 10.1.7.0/24 via 192.168.16.17 proto 202", "del 10.1.7.0/24 via 192.168.16.7 proto 202",
 	}), "there is no moment without a route")
 }
 
 func TestForeignRoutesAreNotTouched(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	foreign := []*netlink.Route{
 		by(unix.RTPROT_STATIC, "10.1.1.0/24", "192.168.16.1", 0), by(unix.RTPROT_BIRD, "10.1.2.0/24", "192.168.16.1", 32),
 		by(unix.RTPROT_BOOT, "10.1.3.0/24", "", 0), by(unix.RTPROT_STATIC, "fd01:1::/64", "fd16::1", 0),
@@ -171,11 +171,11 @@ func TestForeignRoutesAreNotTouched(t *testing.T) {
 	good := to("10.1.9.0/24", "192.168.16.9")
 	for _, txn := range []controller.Transaction{update(append(values, good)...), resync(append(values, good)...)} {
 		err := n.commit(txn)
-		n.Expect(err).To(MatchError(errForeign))
+		n.Expect(err).To(MatchError(southbound.ErrForeign))
 		n.Expect(failedKeys(err)).To(HaveLen(len(values)))
 		for _, s := range []string{
-			"route/10.1.2.0/24: there is a route that is not ours: 10.1.2.0/24 via 192.168.16.1 interface ", " proto bird metric 32",
-			"route/192.168.16.0/24: there is a route that is not ours: 192.168.16.0/24 interface ", " proto kernel", "unreachable 10.1.3.0/24 proto boot",
+			"route/10.1.2.0/24: an object of another program is in the way: 10.1.2.0/24 via 192.168.16.1 interface ", " proto bird metric 32",
+			"route/192.168.16.0/24: an object of another program is in the way: 192.168.16.0/24 interface ", " proto kernel", "unreachable 10.1.3.0/24 proto boot",
 		} {
 			n.Expect(err).To(MatchError(ContainSubstring(s)))
 		}
@@ -183,14 +183,14 @@ func TestForeignRoutesAreNotTouched(t *testing.T) {
 		n.Expect(n.commit(update(append(removals, no("10.1.9.0/24"))...))).To(Succeed(), "what is not ours is not there for us")
 		n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before))
 	}
-	n.Expect(n.commit(reverting(good, values[1]))).To(MatchError(errForeign))
+	n.Expect(n.commit(reverting(good, values[1]))).To(MatchError(southbound.ErrForeign))
 	n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before))
 	n.Expect(n.commit(resync())).To(Succeed())
 	n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before))
 }
 
 func TestForeignRoutesBesideOurs(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	ours := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("fd01:7::/64", "fd16::7")}
 	n.Expect(n.commit(resync(ours...))).To(Succeed())
 	n.inside(func() error {
@@ -198,8 +198,8 @@ func TestForeignRoutesBesideOurs(t *testing.T) {
 	})
 	before := n.routes()
 	n.Expect(before).To(HaveLen(4))
-	n.Expect(n.commit(resync(ours...))).To(MatchError(errForeign), "also while ours is there")
-	n.Expect(n.commit(update(to("10.1.7.0/24", "192.168.16.8"), to("fd01:7::/64", "")))).To(MatchError(errForeign))
+	n.Expect(n.commit(resync(ours...))).To(MatchError(southbound.ErrForeign), "also while ours is there")
+	n.Expect(n.commit(update(to("10.1.7.0/24", "192.168.16.8"), to("fd01:7::/64", "")))).To(MatchError(southbound.ErrForeign))
 	n.Expect(n.routes()).To(Equal(before), "a key that fails leaves what was there")
 	n.Expect(n.commit(resync())).To(Succeed(), "unwanted routes are removed")
 	n.Expect(n.routes()).To(Equal([]string{"10.1.7.0/24 via 192.168.16.1 proto static metric 9", "fd01:7::/64 via fd16::1 proto static metric 9"}))
@@ -207,14 +207,14 @@ func TestForeignRoutesBesideOurs(t *testing.T) {
 	// IPv6 shows routes of one metric as one, with the protocol of one of them
 	n.Expect(n.commit(update(to("fd01:8::/64", "fd16::8")))).To(Succeed())
 	n.inside(func() error { return netlink.RouteAppend(by(unix.RTPROT_STATIC, "fd01:8::/64", "fd16::1", 0)) })
-	n.Expect(n.commit(resync(to("fd01:8::/64", "fd16::8")))).To(MatchError(errForeign))
+	n.Expect(n.commit(resync(to("fd01:8::/64", "fd16::8")))).To(MatchError(southbound.ErrForeign))
 	n.Expect(n.routes()).To(ContainElement(And(ContainSubstring(" nexthop fd16::8"), ContainSubstring(" nexthop fd16::1"))))
 	n.Expect(n.commit(resync())).To(Succeed())
 	n.Expect(n.routes()).To(ContainElement("fd01:8::/64 via fd16::1 proto static"), "the other one stays")
 }
 
 func TestGatewaysThatCannotBeReached(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	err := n.commit(update(to("10.1.7.0/24", "172.16.0.1"), to("10.1.8.0/24", "192.168.16.8"), to("fd01:7::/64", "fd99::1")))
 	n.Expect(err).To(MatchError(unix.ENETUNREACH))
 	n.Expect(err).To(MatchError(unix.EHOSTUNREACH))
@@ -231,7 +231,7 @@ func TestGatewaysThatCannotBeReached(t *testing.T) {
 // TestInterfacesThatLoseTheirAddress has routes that outlive the connected
 // route that they were made by.
 func TestInterfacesThatLoseTheirAddress(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	values := []controller.Value{to("10.1.7.0/24", "192.168.17.7"), to("fd01:7::/64", "fd17::7")}
 	addresses := []string{"192.168.17.5/24", "fd17::5/64"}
 	n.inside(func() error { return errors.Join(wire("eth1", "peer1"), address("eth0", addresses...)) })
@@ -239,7 +239,7 @@ func TestInterfacesThatLoseTheirAddress(t *testing.T) {
 	devices := func() (all []string) {
 		n.inside(func() error {
 			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-				routes, err := netlink.RouteListFiltered(family, &netlink.Route{Protocol: defaultProtocol}, netlink.RT_FILTER_PROTOCOL)
+				routes, err := netlink.RouteListFiltered(family, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
 				if err != nil {
 					return err
 				}
@@ -276,7 +276,7 @@ func TestInterfacesThatLoseTheirAddress(t *testing.T) {
 }
 
 func TestClosedSubnetsDoNotLeaveByTheDefaultRoute(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	dial := func() error {
 		conn, err := net.Dial("udp", "10.1.7.1:9")
 		if err == nil {
@@ -292,26 +292,33 @@ func TestClosedSubnetsDoNotLeaveByTheDefaultRoute(t *testing.T) {
 }
 
 func TestTablesAndProtocolsAreApart(t *testing.T) {
-	n := newNode(t, Options{})
-	other, table := n.open(Options{protocol: 201}), n.open(Options{table: 1000})
+	n := newNode(t, routeOptions{})
+	other := n.open(routeOptions{protocol: 201})
 	v := to("10.1.7.0/24", "192.168.16.7")
-	n.Expect(n.commit(resync(v))).To(Succeed())
-	n.Expect(commit(table, resync(v, to("fd01:7::/64", "")))).To(Succeed())
-	n.Expect(commit(other, resync(v))).To(MatchError(errForeign))
+	in := func(table uint32, dst, gateway string) controller.Value {
+		return controller.Value{Key: kv.SinkRouteKey(dst, table), Message: &kv.NodeRoute{Dst: dst, Gateway: gateway, Table: table, NodeId: 7, NodeName: "seven"}}
+	}
+	n.Expect(n.commit(resync(v, in(1000, "10.1.7.0/24", "192.168.16.8"), in(1001, "10.1.7.0/24", ""), in(1000, "fd01:7::/64", "")))).To(Succeed())
+	n.Expect(commit(other, resync(v))).To(MatchError(southbound.ErrForeign))
 	n.Expect(commit(other, resync(to("10.1.8.0/24", "192.168.16.7")))).To(Succeed())
 	n.Expect(n.routes()).To(Equal([]string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.8.0/24 via 192.168.16.7 proto 201"}))
 	n.Expect(n.routesOf(1000)).To(HaveLen(2))
-	n.Expect(commit(table, resync(v, to("fd01:7::/64", "")))).To(Succeed())
-	n.Expect(dump(table)).To(Equal([]string{"10.1.7.0/24 192.168.16.7 10-1-7-0-24", "fd01:7::/64  fd01-7---64"}))
+	n.Expect(n.routesOf(1001)).To(Equal([]string{"unreachable 10.1.7.0/24 proto 202 table 1001"}))
+	n.Expect(dump(n.sink)).To(Equal([]string{"10.1.7.0/24  seven", "10.1.7.0/24 192.168.16.7 10-1-7-0-24", "10.1.7.0/24 192.168.16.8 seven", "fd01:7::/64  seven"}))
 	n.Expect(dump(other)).To(Equal([]string{"10.1.8.0/24 192.168.16.7 10-1-8-0-24"}))
-	n.Expect(commit(table, resync())).To(Succeed())
+	n.Expect(n.commit(update(no("10.1.7.0/24")))).To(Succeed())
+	n.Expect(n.routesOf(1000)).To(HaveLen(2), "only the key that goes")
+	n.Expect(n.commit(update(in(1000, "10.1.7.0/24", "192.168.16.9")))).To(Succeed())
+	n.Expect(n.routesOf(1000)).To(ContainElement(ContainSubstring("10.1.7.0/24 via 192.168.16.9")))
+	n.Expect(commit(n.open(routeOptions{}), resync(v))).To(Succeed(), "one that knows nothing")
 	n.Expect(n.routesOf(1000)).To(BeEmpty())
+	n.Expect(n.routesOf(1001)).To(BeEmpty())
 	n.Expect(n.routes()).To(HaveLen(2))
 
-	m := newNode(t, Options{}) // another namespace
+	m := newNode(t, routeOptions{}) // another namespace
 	n.Expect(m.routes()).To(BeEmpty())
-	for _, bad := range []Options{{protocol: unix.RTPROT_STATIC}, {protocol: 256}, {protocol: -1}, {table: unix.RT_TABLE_LOCAL}, {table: -1}, {namespace: "/nowhere"}, {namespace: os.DevNull}} {
-		_, err := New(bad)
+	for _, bad := range []routeOptions{{protocol: unix.RTPROT_STATIC}, {protocol: 256}, {protocol: -1}, {namespace: "/nowhere"}, {namespace: os.DevNull}} {
+		_, err := newRouteSink(bad)
 		n.Expect(err).To(MatchError(HavePrefix("open the kernel's routes: ")))
 	}
 }
@@ -320,49 +327,24 @@ func TestNewComesBackFromItsNamespace(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	home, err := os.Readlink(current)
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	n.Expect(err).NotTo(HaveOccurred())
 	n.Expect(os.Readlink(current)).To(Equal(home))
-	_, err = New(Options{namespace: os.DevNull})
+	_, err = newRouteSink(routeOptions{namespace: os.DevNull})
 	n.Expect(err).To(HaveOccurred())
 	n.Expect(os.Readlink(current)).To(Equal(home))
 }
 
-func TestForwardingIsAnOption(t *testing.T) {
-	n := newNode(t, Options{})
-	settings := func() (s string) {
-		n.inside(func() error {
-			for _, path := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
-				text, err := os.ReadFile(path)
-				if err != nil {
-					return err
-				}
-				s += strings.TrimSpace(string(text))
-			}
-			return nil
-		})
-		return s
-	}
-	n.inside(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) })
-	n.Expect(n.commit(resync(to("10.1.7.0/24", "192.168.16.7")))).To(Succeed())
-	n.Expect(settings()).To(Equal("00"))
-	n.open(Options{forwarding: true})
-	n.Expect(settings()).To(Equal("11"))
-	n.open(Options{forwarding: true})
-	n.open(Options{})
-	n.Expect(settings()).To(Equal("11"))
-}
-
 // TestWithoutRights has a thread that may not change the network.
 func TestWithoutRights(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	n.Expect(n.commit(resync(to("10.1.8.0/24", "192.168.16.8")))).To(Succeed())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
 		n.Expect(dropNetAdmin()).To(Succeed())
-		own, err := New(Options{})
+		own, err := newRouteSink(routeOptions{})
 		n.Expect(err).NotTo(HaveOccurred(), "nothing is written yet")
 		n.Expect(own.Close()).To(Succeed())
 		_, err = n.sink.Dump(context.Background())
@@ -393,7 +375,7 @@ func dropNetAdmin() error {
 // TestGatewaysOnAnInterfaceThatTheKernelChooses has a gateway that no connected route
 // reaches and the kernel takes all the same: an address of its own.
 func TestGatewaysOnAnInterfaceThatTheKernelChooses(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	n.inside(func() error { return address("lo", "10.99.0.1/32") })
 	v := to("10.1.7.0/24", "10.99.0.1")
 	n.Expect(n.commit(update(v))).To(Succeed())
@@ -402,7 +384,7 @@ func TestGatewaysOnAnInterfaceThatTheKernelChooses(t *testing.T) {
 	n.Expect(n.commit(resync(v))).To(Succeed())
 	n.Expect(n.commit(resync(v, to("10.1.8.0/24", "")))).To(Succeed())
 	e := <-events
-	for e.Protocol != defaultProtocol {
+	for e.Protocol != routeProtocol {
 		e = <-events
 	}
 	n.Expect(e.Dst.String()).To(Equal("10.1.8.0/24"), "the other one is not touched")
@@ -412,7 +394,7 @@ func TestGatewaysOnAnInterfaceThatTheKernelChooses(t *testing.T) {
 
 // clumsy is a kernel that does not remove some routes.
 type clumsy struct {
-	kernel
+	routeKernel
 	keeps func(netlink.Route) bool
 }
 
@@ -420,24 +402,24 @@ func (k clumsy) RouteDel(r *netlink.Route) error {
 	if k.keeps(*r) {
 		return unix.EIO
 	}
-	return k.kernel.RouteDel(r)
+	return k.routeKernel.RouteDel(r)
 }
 
 // TestAnAppendedRouteIsUndone has old routes that cannot be removed.
 func TestAnAppendedRouteIsUndone(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	before := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7"), to("fd01:8::/64", "")}
 	for _, other := range [][]controller.Value{
 		{to("10.1.7.0/24", ""), to("10.1.8.0/24", "192.168.16.7"), to("fd01:7::/64", ""), to("fd01:8::/64", "fd16::7")},
 		{to("10.1.7.0/24", "192.168.16.8"), to("fd01:7::/64", "fd16::8")},
 	} {
 		n.Expect(n.commit(resync(before...))).To(Succeed())
-		was, real := n.routes(), n.sink.kernel
-		n.sink.kernel = clumsy{real, func(r netlink.Route) bool { return slices.Contains(was, plain(describe(r))) }}
+		was, real := n.routes(), n.sink.routes.kernel
+		n.sink.routes.kernel = clumsy{real, func(r netlink.Route) bool { return slices.Contains(was, plain(describeRoute(r))) }}
 		for _, txn := range []controller.Transaction{update(other...), reverting(other...)} {
 			n.Expect(n.commit(txn)).To(MatchError(unix.EIO))
 			n.Expect(n.routes()).To(Equal(was))
 		}
-		n.sink.kernel = real
+		n.sink.routes.kernel = real
 	}
 }

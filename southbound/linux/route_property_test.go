@@ -24,11 +24,12 @@ import (
 // model holds the routes that the kernel should have.
 type model struct {
 	ours    map[string]string         // gateways by destination
+	known   map[string]string         // likewise, as the last transaction left them; "?": beside a foreign one
 	foreign map[string]map[int]string // gateways by destination and metric
 }
 
 func (m *model) clone() *model {
-	c := &model{maps.Clone(m.ours), map[string]map[int]string{}}
+	c := &model{maps.Clone(m.ours), maps.Clone(m.known), map[string]map[int]string{}}
 	for dst, routes := range m.foreign {
 		c.foreign[dst] = maps.Clone(routes)
 	}
@@ -40,19 +41,31 @@ func (m *model) put(v controller.Value) (fails bool) {
 	dst := strings.TrimPrefix(v.Key, kv.SinkRoutePrefix)
 	if v.Message == nil {
 		delete(m.ours, dst)
+		delete(m.known, dst)
 		return false
 	}
 	route := v.Message.(*kv.NodeRoute)
+	if known, ok := m.known[dst]; ok && known == route.Gateway {
+		return false // an update does not touch what is made
+	}
 	if len(m.foreign[dst]) > 0 || (slices.Contains(unreachable(), route.Gateway) && m.ours[dst] != route.Gateway) {
 		return true
 	}
-	m.ours[dst] = route.Gateway
+	m.ours[dst], m.known[dst] = route.Gateway, route.Gateway
 	return false
 }
 
 // commit applies a transaction to the model and returns the keys that fail.
 func (m *model) commit(txn controller.Transaction) (after *model, failing []string) {
 	after = m.clone()
+	if txn.Method != controller.Update {
+		after.known = maps.Clone(after.ours)
+		for dst := range after.ours {
+			if len(after.foreign[dst]) > 0 {
+				after.known[dst] = "?"
+			}
+		}
+	}
 	asked := map[string]bool{}
 	for _, v := range txn.Values {
 		asked[strings.TrimPrefix(v.Key, kv.SinkRoutePrefix)] = true
@@ -62,6 +75,7 @@ func (m *model) commit(txn controller.Transaction) (after *model, failing []stri
 	}
 	if txn.Method != controller.Update {
 		maps.DeleteFunc(after.ours, func(dst, _ string) bool { return !asked[dst] })
+		maps.DeleteFunc(after.known, func(dst, _ string) bool { return !asked[dst] })
 	}
 	if txn.RevertOnFailure && len(failing) > 0 {
 		return m, failing
@@ -85,7 +99,7 @@ func (m *model) lines() []string {
 	for dst, routes := range m.foreign {
 		for metric, gateway := range routes {
 			tail := " proto static"
-			if metric != 0 && metric != metric6 {
+			if metric != 0 && metric != routeMetric {
 				tail += fmt.Sprintf(" metric %d", metric)
 			}
 			line(dst, gateway, tail)
@@ -142,25 +156,43 @@ func (w *world) commits(t *rapid.T, txn controller.Transaction) {
 		return
 	}
 	if txn.RevertOnFailure {
-		want = want[:1] // it ends with the first
+		want = slices.Sorted(slices.Values(want))[:1] // it ends with the first
 	}
 	g.Expect(failedKeys(err)).To(ConsistOf(want))
 }
 
-// foreign changes a foreign route, or removes an own one.
+// undoable reports whether the kernel can put back what a transaction changes: not beside
+// a foreign route, which ends with a resync of the loop.
+func (m *model) undoable(txn controller.Transaction) bool {
+	return !slices.ContainsFunc(txn.Values, func(v controller.Value) bool {
+		dst := strings.TrimPrefix(v.Key, kv.SinkRoutePrefix)
+		_, ours := m.ours[dst]
+		return ours && (len(m.foreign[dst]) > 0 || m.known[dst] == "?")
+	})
+}
+
+// damage removes own routes, which the next resync notices.
+func (w *world) damage(t *rapid.T) {
+	for dst, gateway := range w.model.ours {
+		if len(w.model.foreign[dst]) == 0 && rapid.Bool().Draw(t, "damaged") {
+			w.inside(func() error { return netlink.RouteDel(by(routeProtocol, dst, gateway, 0)) })
+			delete(w.model.ours, dst)
+		}
+	}
+	w.commits(t, resync(drawValues(t, false)...))
+}
+
+// foreign changes a foreign route.
 func (w *world) foreign(t *rapid.T) {
 	dst := rapid.SampledFrom(destinations()).Draw(t, "destination")
 	gateway := gateways(dst)[rapid.IntRange(0, 1).Draw(t, "gateway")]
 	usual := 0
 	if !netip.MustParsePrefix(dst).Addr().Is4() {
-		usual = metric6
+		usual = routeMetric
 	}
 	metric := rapid.SampledFrom([]int{usual, 50, 5000}).Draw(t, "metric")
-	have, ours := w.model.ours[dst]
+	_, ours := w.model.ours[dst]
 	switch {
-	case rapid.Bool().Draw(t, "ours") && ours:
-		w.inside(func() error { return netlink.RouteDel(by(defaultProtocol, dst, have, 0)) })
-		delete(w.model.ours, dst)
 	case w.model.foreign[dst][metric] != "":
 		w.inside(func() error {
 			return netlink.RouteDel(by(unix.RTPROT_STATIC, dst, w.model.foreign[dst][metric], metric))
@@ -193,26 +225,31 @@ func (w *world) clean() {
 	})
 	w.Expect(w.commit(resync())).To(Succeed())
 	w.Expect(w.routes()).To(BeEmpty())
-	w.model = &model{map[string]string{}, map[string]map[int]string{}}
+	w.model = &model{map[string]string{}, map[string]string{}, map[string]map[int]string{}}
 }
 
 // TestAnySequenceEndsInTheModel draws transactions, foreign routes and
 // removals of ours.
 func TestAnySequenceEndsInTheModel(t *testing.T) {
-	w := &world{newNode(t, Options{}), &model{}}
+	w := &world{newNode(t, routeOptions{}), &model{}}
 	rapid.Check(t, func(t *rapid.T) {
 		w.clean()
 		same := func() { NewWithT(t).Expect(w.routes()).To(Equal(w.model.lines())) }
 		t.Repeat(map[string]func(*rapid.T){
 			"update": func(t *rapid.T) {
 				txn := update(drawValues(t, true)...)
-				txn.RevertOnFailure = rapid.Bool().Draw(t, "reverts")
+				txn.RevertOnFailure = rapid.Bool().Draw(t, "reverts") && w.model.undoable(txn)
 				w.commits(t, txn)
 			},
 			"resync":  func(t *rapid.T) { w.commits(t, resync(drawValues(t, false)...)) },
 			"foreign": w.foreign,
-			"restart": func(*rapid.T) { w.Expect(w.sink.Close()).To(Succeed()); w.sink = w.open(Options{}) },
-			"":        func(*rapid.T) { same() },
+			"damage":  w.damage,
+			"restart": func(t *rapid.T) {
+				w.Expect(w.sink.Close()).To(Succeed())
+				w.sink = w.open(routeOptions{})
+				w.commits(t, resync(drawValues(t, false)...))
+			},
+			"": func(*rapid.T) { same() },
 		})
 		w.commits(t, resync(drawValues(t, false)...))
 		same()

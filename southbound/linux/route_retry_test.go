@@ -23,7 +23,7 @@ import (
 func running(t *testing.T, f func(g Gomega, r *retrying)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &retrying{began: time.Now()}
-		r.sink, r.fake = newFakeSink(Options{OnFailure: func(key string, err error) {
+		r.sink, r.fake = newFakeSink(routeOptions{OnFailure: func(key string, err error) {
 			_, _ = r.sink.Dump(context.Background()) // which it may
 			r.note("given up: %s %v", key, err)
 		}})
@@ -40,7 +40,7 @@ func running(t *testing.T, f func(g Gomega, r *retrying)) {
 }
 
 type retrying struct {
-	sink  *Sink
+	sink  *routeSink
 	fake  *fake
 	began time.Time
 
@@ -124,14 +124,6 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-func TestDelaysDoNotOverflow(t *testing.T) {
-	g := NewWithT(t)
-	for _, delay := range []time.Duration{0, time.Second, 24 * time.Hour} {
-		p := pending{retry: controller.Retry{Delay: delay, ExponentialBackoff: true}, attempts: 1000}
-		g.Expect(p.next(time.Unix(0, 0)).Sub(time.Unix(0, 0))).To(And(BeNumerically(">=", delay), BeNumerically("<=", 24*time.Hour)))
-	}
-}
-
 func TestRetriesThatWork(t *testing.T) {
 	running(t, func(g Gomega, r *retrying) {
 		retry := controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 5}
@@ -200,7 +192,9 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 		g.Expect(r.commit(retry, update(to("10.1.7.0/24", "nonsense")))).To(HaveOccurred())
 		r.refuse("10.1.8.0/24")
 		g.Expect(r.commit(retry, reverting(to("10.1.8.0/24", "192.168.16.8")))).To(MatchError(unix.EIO))
-		g.Expect(r.sink.pending).To(BeEmpty())
+		for _, f := range r.sink.Status().Failed {
+			g.Expect(f.Retry).To(BeZero())
+		}
 		_ = r.lines()
 		r.wait(time.Hour)
 		g.Expect(r.lines()).To(BeEmpty(), "an invalid value, a transaction that was reverted")
@@ -215,39 +209,12 @@ func TestRetriesEndWithTheSink(t *testing.T) {
 		g.Expect(r.sink.Close()).To(Succeed())
 		r.wait(time.Hour)
 		g.Expect(r.lines()).To(BeEmpty())
-		r.sink.retry(t.Context())
 	})
-}
-
-// TestAttemptsThatAreCutShort has a Run that ends during an attempt.
-func TestAttemptsThatAreCutShort(t *testing.T) {
-	g := NewWithT(t)
-	clock := time.Unix(0, 0)
-	failures := 0
-	s, f := newFakeSink(Options{Now: func() time.Time { return clock }, OnFailure: func(string, error) { failures++ }})
-	f.fault = func(op string, _ *netlink.Route) error {
-		if op == "add" {
-			return unix.EIO
-		}
-		return nil
-	}
-	txn := update(to("10.1.7.0/24", "192.168.16.7"))
-	txn.Retry = controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 1}
-	g.Expect(commit(s, txn)).To(MatchError(unix.EIO))
-	clock = clock.Add(time.Minute)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	s.retry(ctx)
-	g.Expect(failures).To(BeZero())
-	s.retry(t.Context())
-	g.Expect(failures).To(Equal(1))
-	s.retry(t.Context())
-	g.Expect(failures).To(Equal(1))
 }
 
 // TestRetriesInTheKernel waits until a gateway can be reached.
 func TestRetriesInTheKernel(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newNode(t, routeOptions{})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.sink.Run(ctx) }()

@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net/netip"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -19,10 +19,11 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 func TestInvalidValues(t *testing.T) {
-	s, f := newFakeSink(Options{})
+	s, f := newFakeSink(routeOptions{})
 	g := NewWithT(t)
 	g.Expect(commit(s, update(to("10.1.7.0/24", "192.168.16.7")))).To(Succeed())
 	for _, x := range []struct {
@@ -76,7 +77,7 @@ func TestInvalidValues(t *testing.T) {
 
 func TestDump(t *testing.T) {
 	g := NewWithT(t)
-	s, f := newFakeSink(Options{})
+	s, f := newFakeSink(routeOptions{})
 	pod, node := &kv.PodNetwork{Name: "web"}, &kv.NodeNetwork{Id: 5}
 	values := []controller.Value{
 		{Key: kv.SinkNode, Message: node}, {Key: kv.SinkPodPrefix + "pods/4f1c/eth0", Message: pod},
@@ -91,10 +92,10 @@ func TestDump(t *testing.T) {
 	}
 	clear(have) // it is the caller's
 	g.Expect(commit(s, update(controller.Value{Key: kv.SinkPodPrefix + "pods/4f1c/eth0"}))).To(Succeed())
-	g.Expect(f.RouteDel(by(defaultProtocol, "10.1.8.0/24", "", 0))).To(MatchError(unix.ESRCH))
+	g.Expect(f.RouteDel(by(routeProtocol, "10.1.8.0/24", "", 0))).To(MatchError(unix.ESRCH))
 	f.routes = slices.DeleteFunc(f.routes, func(r netlink.Route) bool { return r.Type == unix.RTN_UNREACHABLE })
 	for _, r := range []*netlink.Route{
-		by(defaultProtocol, "10.1.9.0/24", "192.168.16.9", 0), by(defaultProtocol, "10.1.10.0/24", "192.168.16.9", 7), by(unix.RTPROT_STATIC, "10.1.11.0/24", "192.168.16.9", 7),
+		by(routeProtocol, "10.1.9.0/24", "192.168.16.9", 0), by(routeProtocol, "10.1.10.0/24", "192.168.16.9", 7), by(unix.RTPROT_STATIC, "10.1.11.0/24", "192.168.16.9", 7),
 	} {
 		r.Table, r.Type = unix.RT_TABLE_MAIN, unix.RTN_UNICAST
 		g.Expect(f.RouteAdd(r)).To(Succeed())
@@ -117,15 +118,15 @@ func TestDump(t *testing.T) {
 	g.Expect(s.Close()).To(Succeed())
 	g.Expect(s.Close()).To(Succeed())
 	_, err = s.Dump(t.Context())
-	g.Expect(err).To(MatchError(errClosed))
-	g.Expect(commit(s, update())).To(MatchError(errClosed))
+	g.Expect(err).To(MatchError(ContainSubstring("southbound was closed")))
+	g.Expect(commit(s, update())).To(MatchError(ContainSubstring("southbound was closed")))
 	g.Expect(s.Run(t.Context())).To(Succeed())
 }
 
 // TestPodsDoNotAskTheKernel is about the transactions of every ADD and DEL.
 func TestPodsDoNotAskTheKernel(t *testing.T) {
 	g := NewWithT(t)
-	s, f := newFakeSink(Options{})
+	s, f := newFakeSink(routeOptions{})
 	g.Expect(commit(s, reverting(controller.Value{Key: kv.SinkPodPrefix + "a", Message: &kv.PodNetwork{}}))).To(Succeed())
 	g.Expect(commit(s, update(controller.Value{Key: kv.SinkPodPrefix + "b"}))).To(Succeed())
 	g.Expect(f.log).To(BeEmpty())
@@ -157,7 +158,7 @@ func TestFailuresAtEveryStep(t *testing.T) {
 		for _, method := range []controller.EventMethodType{controller.Update, controller.FullResync} {
 			for failing := 1; ; failing++ {
 				g := NewWithT(t)
-				s, f := newFakeSink(Options{})
+				s, f := newFakeSink(routeOptions{})
 				g.Expect(commit(s, resync(before...))).To(Succeed())
 				g.Expect(f.RouteAdd(&netlink.Route{Dst: by(0, "10.9.0.0/16", "", 0).Dst, Protocol: unix.RTPROT_STATIC, Table: unix.RT_TABLE_MAIN})).To(Succeed())
 				was, wasDump := f.list(), dump(s)
@@ -201,22 +202,22 @@ func TestFailuresAtEveryStep(t *testing.T) {
 
 // partly returns the former routes with all values except those to one destination; with none
 // if the list failed.
-func partly(was []string, s *Sink, values []controller.Value, failed string) []string {
+func partly(was []string, s *routeSink, values []controller.Value, failed string) []string {
 	after := map[string]string{}
 	for _, line := range was {
 		after[strings.Fields(strings.TrimPrefix(line, "unreachable "))[0]] = line
 	}
 	for _, v := range values {
-		w := read(v)
-		if !w.isRoute() || failed == "list" || failed == w.dst.String() {
+		if !s.routes.Handles(v.Key) || failed == "list" || failed == strings.TrimPrefix(v.Key, kv.SinkRoutePrefix) {
 			continue
 		}
-		if w.message == nil {
-			delete(after, w.dst.String())
+		if v.Message == nil {
+			delete(after, strings.TrimPrefix(v.Key, kv.SinkRoutePrefix))
 			continue
 		}
-		r, _ := s.form.route(w.dst, w.gateway)
-		after[w.dst.String()] = plain(describe(r))
+		w, _ := readRoute(v.Key, v.Message)
+		r, _ := s.routes.form.route(w, &routeTable{})
+		after[w.place.dst.String()] = plain(describeRoute(r))
 	}
 	return slices.Sorted(maps.Values(after))
 }
@@ -224,7 +225,7 @@ func partly(was []string, s *Sink, values []controller.Value, failed string) []s
 // TestFailuresOfUndoing lets the kernel fail from some call on.
 func TestFailuresOfUndoing(t *testing.T) {
 	g := NewWithT(t)
-	s, f := newFakeSink(Options{})
+	s, f := newFakeSink(routeOptions{})
 	g.Expect(commit(s, update(to("10.1.8.0/24", "192.168.16.8")))).To(Succeed())
 	calls := 0
 	f.fault = func(op string, _ *netlink.Route) error {
@@ -236,7 +237,7 @@ func TestFailuresOfUndoing(t *testing.T) {
 	err := commit(s, reverting(to("10.1.7.0/24", "192.168.16.7"), no("10.1.8.0/24"), to("10.1.9.0/24", "192.168.16.9")))
 	g.Expect(failedKeys(err)).To(BeEmpty(), "it is not of single values")
 	g.Expect(err).To(MatchError(And(
-		ContainSubstring("route/10.1.8.0/24: remove 10.1.8.0/24 via 192.168.16.8"), ContainSubstring("undo: remove 10.1.7.0/24 via 192.168.16.7"))))
+		ContainSubstring("route/10.1.9.0/24: add 10.1.9.0/24 via 192.168.16.9"), ContainSubstring("undo: route/10.1.7.0/24: "), ContainSubstring("undo: route/10.1.8.0/24: "))))
 }
 
 // TestRaces has another program that acts between the check and the change.
@@ -247,7 +248,7 @@ func TestRaces(t *testing.T) {
 		return *r
 	}
 	ours := func(f *fake) int {
-		return slices.IndexFunc(f.routes, func(r netlink.Route) bool { return r.Protocol == defaultProtocol })
+		return slices.IndexFunc(f.routes, func(r netlink.Route) bool { return r.Protocol == routeProtocol })
 	}
 	for _, x := range []struct {
 		what   string
@@ -258,9 +259,9 @@ func TestRaces(t *testing.T) {
 		want   []string
 	}{
 		{"makes a route where none was", nil, to("10.1.7.0/24", "192.168.16.7"),
-			func(f *fake) { f.routes = append(f.routes, alien("192.168.16.1", 0)) }, errForeign, []string{"10.1.7.0/24 via 192.168.16.1 proto static"}},
+			func(f *fake) { f.routes = append(f.routes, alien("192.168.16.1", 0)) }, southbound.ErrForeign, []string{"10.1.7.0/24 via 192.168.16.1 proto static"}},
 		{"puts theirs for ours", []controller.Value{to("10.1.7.0/24", "192.168.16.7")}, to("10.1.7.0/24", "192.168.16.8"),
-			func(f *fake) { f.routes[ours(f)] = alien("192.168.16.1", 0) }, errForeign, []string{"10.1.7.0/24 via 192.168.16.1 proto static"}},
+			func(f *fake) { f.routes[ours(f)] = alien("192.168.16.1", 0) }, southbound.ErrForeign, []string{"10.1.7.0/24 via 192.168.16.1 proto static"}},
 		{"puts theirs for ours that goes", []controller.Value{to("10.1.7.0/24", "192.168.16.7")}, no("10.1.7.0/24"),
 			func(f *fake) { f.routes[ours(f)] = alien("192.168.16.7", 0) }, nil, []string{"10.1.7.0/24 via 192.168.16.7 proto static"}},
 		{"removes ours that changes", []controller.Value{to("10.1.7.0/24", "192.168.16.7")}, to("10.1.7.0/24", "192.168.16.8"),
@@ -268,12 +269,12 @@ func TestRaces(t *testing.T) {
 		{"makes what is wanted already", []controller.Value{to("10.1.7.0/24", "192.168.16.7")}, to("10.1.7.0/24", "192.168.16.8"),
 			func(f *fake) {
 				r := alien("192.168.16.8", 0)
-				r.Protocol = defaultProtocol
+				r.Protocol = routeProtocol
 				f.routes = append(f.routes, r)
-			}, errForeign, []string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.7.0/24 via 192.168.16.8 proto 202"}},
+			}, southbound.ErrForeign, []string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.7.0/24 via 192.168.16.8 proto 202"}},
 	} {
 		g := NewWithT(t)
-		s, f := newFakeSink(Options{})
+		s, f := newFakeSink(routeOptions{})
 		g.Expect(commit(s, resync(x.before...))).To(Succeed())
 		f.after = func(op string, _ *netlink.Route) {
 			if op == "list" {
@@ -293,7 +294,7 @@ func TestRaces(t *testing.T) {
 
 func TestListsThatAreInterrupted(t *testing.T) {
 	g := NewWithT(t)
-	s, f := newFakeSink(Options{})
+	s, f := newFakeSink(routeOptions{})
 	interrupted := 3
 	f.fault = func(op string, _ *netlink.Route) error {
 		if op == "list" && interrupted > 0 {
@@ -305,13 +306,13 @@ func TestListsThatAreInterrupted(t *testing.T) {
 	g.Expect(commit(s, resync(to("10.1.7.0/24", "192.168.16.7")))).To(Succeed())
 	interrupted = 1000
 	g.Expect(commit(s, resync())).To(MatchError(netlink.ErrDumpInterrupted), "also where no key could have it")
-	g.Expect(1000 - interrupted).To(Equal(2 * listTries))
+	g.Expect(1000 - interrupted).To(Equal(2 * routeListTries))
 	g.Expect(f.list()).To(HaveLen(1))
 }
 
 func TestCommitHonoursItsContext(t *testing.T) {
 	g := NewWithT(t)
-	s, f := newFakeSink(Options{})
+	s, f := newFakeSink(routeOptions{})
 	before, values := scenario()
 	g.Expect(commit(s, resync(before...))).To(Succeed())
 	was, why := f.list(), errors.New("too long")
@@ -326,7 +327,7 @@ func TestCommitHonoursItsContext(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		calls := 0
 		f.after = func(string, *netlink.Route) {
-			if calls++; calls == 4 {
+			if calls++; calls == 5 {
 				cancel(why)
 			}
 		}
@@ -347,26 +348,45 @@ func TestCommitHonoursItsContext(t *testing.T) {
 
 func TestFormsAreRecognized(t *testing.T) {
 	g := NewWithT(t)
-	f, s := form{defaultProtocol, unix.RT_TABLE_MAIN}, newFake()
-	for _, x := range []struct{ dst, gateway string }{{"10.1.7.0/24", "192.168.16.7"}, {"10.1.7.0/24", ""}, {"fd01::/64", "fd16::7"}, {"fd01::/64", ""}} {
-		gateway, _ := netip.ParseAddr(x.gateway)
-		r, err := f.route(netip.MustParsePrefix(x.dst), gateway)
+	f, s := routeForm{routeProtocol}, newFake()
+	table := &routeTable{links: map[kv.Transport]int{kv.Transport_VXLAN: 8, kv.Transport_WIREGUARD: 9}}
+	for _, x := range []*kv.NodeRoute{
+		{Dst: "10.1.7.0/24", Gateway: "192.168.16.7"}, {Dst: "10.1.7.0/24"}, {Dst: "fd01::/64", Gateway: "fd16::7"}, {Dst: "fd01::/64"},
+		{Dst: "10.1.7.0/24", Gateway: "192.168.30.7", Transport: kv.Transport_VXLAN}, {Dst: "fd01::/64", Gateway: "fe80::7", Transport: kv.Transport_VXLAN},
+		{Dst: "10.1.7.0/24", Transport: kv.Transport_WIREGUARD}, {Dst: "fd01::/64", Transport: kv.Transport_WIREGUARD, Table: 1000},
+	} {
+		want, err := readRoute(kv.SinkRouteKey(x.Dst, x.Table), x)
+		g.Expect(err).NotTo(HaveOccurred())
+		r, err := f.route(want, table)
 		g.Expect(err).NotTo(HaveOccurred())
 		k := s.kept(&r)
-		k.Flags = unix.RTNH_F_LINKDOWN
-		have, ok := f.gateway(k)
-		g.Expect(ok).To(BeTrue())
-		g.Expect(have).To(Equal(gateway))
+		if x.Transport != kv.Transport_DIRECT {
+			k.LinkIndex = r.LinkIndex
+		}
+		k.Flags |= unix.RTNH_F_LINKDOWN
+		g.Expect(table.own(f, k)).To(BeTrue())
+		have, ok := table.way(k)
+		g.Expect(ok).To(BeTrue(), "%+v", k)
+		g.Expect(have).To(Equal(want.way))
 		for _, change := range []func(*netlink.Route){
-			func(r *netlink.Route) { r.Flags = unix.RTNH_F_ONLINK }, func(r *netlink.Route) { r.Tos = 4 }, func(r *netlink.Route) { r.MTU = 1 },
+			func(r *netlink.Route) { r.Flags ^= unix.RTNH_F_ONLINK }, func(r *netlink.Route) { r.Tos = 4 }, func(r *netlink.Route) { r.MTU = 1 },
 			func(r *netlink.Route) { r.Priority++ }, func(r *netlink.Route) { r.Type = unix.RTN_BLACKHOLE }, func(r *netlink.Route) { r.Src = r.Dst.IP },
-			func(r *netlink.Route) { r.Scope = unix.RT_SCOPE_LINK }, func(r *netlink.Route) { r.Via = &netlink.Via{} }, func(r *netlink.Route) { r.Realm = 1 },
+			func(r *netlink.Route) { r.Scope = unix.RT_SCOPE_HOST }, func(r *netlink.Route) { r.Via = &netlink.Via{} }, func(r *netlink.Route) { r.Realm = 1 },
 			func(r *netlink.Route) { r.MultiPath = []*netlink.NexthopInfo{{}} }, func(r *netlink.Route) { r.Congctl = "bbr" },
 		} {
 			other := k
 			change(&other)
-			_, ok := f.gateway(other)
+			_, ok := table.way(other)
 			g.Expect(ok).To(BeFalse(), "%+v", other)
+		}
+		for _, change := range []func(*netlink.Route){
+			func(r *netlink.Route) { r.Protocol = unix.RTPROT_STATIC }, func(r *netlink.Route) { r.Priority = lastMetric },
+			func(r *netlink.Route) { r.Dst = &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)} },
+			func(r *netlink.Route) { r.Gw, r.LinkIndex, r.Type = nil, 77, unix.RTN_UNICAST },
+		} {
+			other := k
+			change(&other)
+			g.Expect(table.own(f, other)).To(BeFalse(), "a route of a wire, or a foreign one: %+v", other)
 		}
 	}
 }

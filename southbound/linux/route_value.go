@@ -7,87 +7,82 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/controller"
 )
 
-// want holds the request of one value.
-type want struct {
-	key     string
-	message proto.Message // nil: remove the value
-	dst     netip.Prefix  // valid for all valid keys of routes
-	gateway netip.Addr    // zero: unreachable
-	invalid error         // why it can never be applied
+// routeWay is the way of a route: to a gateway, through a tunnel, or nowhere.
+type routeWay struct {
+	transport kv.Transport
+	gateway   netip.Addr // zero with DIRECT: unreachable
 }
 
-// isRoute reports whether the value is a route of the kernel.
-func (w want) isRoute() bool { return w.dst.IsValid() && w.invalid == nil }
+// routeWant holds the request of one value.
+type routeWant struct {
+	place routePlace
+	way   routeWay
+	value *kv.NodeRoute
+}
 
-// readAll reads the values of a transaction; of several for a key, the last.
-func readAll(values []controller.Value) []want {
-	var wants []want
-	at := map[string]int{}
-	for _, v := range values {
-		i, again := at[v.Key]
-		if !again {
-			i, at[v.Key] = len(wants), len(wants)
-			wants = append(wants, want{})
+// readPlace reads the destination and the table of a key.
+func readPlace(key string) (p routePlace, err error) {
+	text := strings.TrimPrefix(key, kv.SinkRoutePrefix)
+	if table, dst, found := strings.Cut(text, "/"); found && !strings.ContainsAny(table, ".:") {
+		id, err := strconv.ParseUint(table, 10, 32)
+		switch {
+		case err != nil:
+			return p, fmt.Errorf("table %q of the key: want a number", table)
+		case id == 0 || id == unix.RT_TABLE_LOCAL || id == unix.RT_TABLE_MAIN:
+			return p, fmt.Errorf("table %d of the key: want that of a custom network", id)
 		}
-		wants[i] = read(v)
+		p.table, text = uint32(id), dst
 	}
-	return wants
+	p.dst, err = routeDestination(text)
+	return p, err
 }
 
-func read(v controller.Value) want {
-	w := want{key: v.Key, message: v.Message}
-	text, isRoute := strings.CutPrefix(v.Key, kv.SinkRoutePrefix)
-	var err error
-	if isRoute {
-		w.dst, err = destination(text)
+// readRoute reads a value.
+func readRoute(key string, value proto.Message) (want routeWant, err error) {
+	route, ok := value.(*kv.NodeRoute)
+	if !ok {
+		return want, fmt.Errorf("it is a %T, not a NodeRoute", value)
 	}
-	if v.Message == nil {
-		return w // a removal of an impossible value does nothing
+	if want.place, err = readPlace(key); err != nil {
+		return want, err
 	}
-	if err == nil {
-		err = w.check(text)
+	want.value, want.way.transport = route, route.GetTransport()
+	switch {
+	case route.GetDst() != want.place.dst.String():
+		return want, fmt.Errorf("its destination %q is not that of its key", route.GetDst())
+	case route.GetTable() != want.place.table:
+		return want, fmt.Errorf("its table %d is not that of its key", route.GetTable())
 	}
-	if err != nil {
-		w.invalid = fmt.Errorf("invalid value %q: %w", fmt.Sprint(v.Message), err)
+	switch want.way.transport {
+	case kv.Transport_DIRECT:
+		if route.GetGateway() == "" {
+			return want, nil
+		}
+	case kv.Transport_VXLAN:
+		if route.GetGateway() == "" {
+			return want, errors.New("gateway: want the VXLAN address of the other node")
+		}
+	case kv.Transport_WIREGUARD:
+		return want, nil // the tunnel knows its end
+	default:
+		return want, fmt.Errorf("transport %s: want DIRECT, VXLAN or WIREGUARD", want.way.transport)
 	}
-	return w
+	want.way.gateway, err = routeGateway(route.GetGateway(), want)
+	return want, err
 }
 
-// check checks the message; text is the destination in the key of a route.
-func (w *want) check(text string) error {
-	kind := kv.SinkMessage(w.key)
-	if kind == nil {
-		return errors.New("the southbound has no such key")
-	}
-	if have, needs := w.message.ProtoReflect().Descriptor().FullName(), kind.ProtoReflect().Descriptor().FullName(); have != needs {
-		return fmt.Errorf("it is a %s, not a %s", have, needs)
-	}
-	route, isRoute := w.message.(*kv.NodeRoute)
-	if !isRoute {
-		return nil
-	}
-	if route.GetDst() != text {
-		return fmt.Errorf("its destination %q is not that of its key", route.GetDst())
-	}
-	if route.GetGateway() == "" {
-		return nil
-	}
-	var err error
-	w.gateway, err = gateway(route.GetGateway(), w.dst)
-	return err
-}
-
-// destination parses a prefix in canonical form, so that no two keys have the same
+// routeDestination parses a prefix in canonical form, so that no two keys have the same
 // destination.
-func destination(text string) (netip.Prefix, error) {
+func routeDestination(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil:
@@ -104,15 +99,17 @@ func destination(text string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// gateway parses the gateway of a route to dst.
-func gateway(text string, dst netip.Prefix) (netip.Addr, error) {
+// routeGateway parses the gateway of a route.
+func routeGateway(text string, want routeWant) (netip.Addr, error) {
+	dst := want.place.dst
 	a, err := netip.ParseAddr(text)
+	direct := want.way.transport == kv.Transport_DIRECT
 	switch {
 	case err != nil:
 		return netip.Addr{}, fmt.Errorf("gateway: %w", err)
 	case a.Is4() != dst.Addr().Is4() || a.Is4In6():
 		return netip.Addr{}, fmt.Errorf("gateway %s is not of the family of destination %s", a, dst)
-	case a.Zone() != "" || a.Is6() && a.IsLinkLocalUnicast():
+	case a.Zone() != "" || direct && a.Is6() && a.IsLinkLocalUnicast():
 		return netip.Addr{}, fmt.Errorf("gateway %s is good on one interface only", a)
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
 		return netip.Addr{}, fmt.Errorf("gateway %s is not an address of another node", a)

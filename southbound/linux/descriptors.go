@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/cadastre/cadastre/southbound"
+)
+
+// Options holds the options of Descriptors. The zero value is for the network namespace of
+// the process.
+type Options struct {
+	// Namespace is the path of the node's network namespace, as in CNI_NETNS; "": that of
+	// the process.
+	Namespace string
+	// Protocol marks own routes; 0: 202.
+	Protocol int
+	// PrivateKey is this node's WireGuard key, in base64; "": there are no WireGuard tunnels.
+	PrivateKey string
+	// AllowForward adds rules that let Docker's firewall forward the pods' packets.
+	AllowForward bool
+	Log          *slog.Logger                         // nil: no log
+	Now          func() time.Time                     // nil: time.Now
+	After        func(time.Duration) <-chan time.Time // nil: time.After
+}
+
+// Routes returns the descriptor of the routes to other nodes' pods alone, for a node whose
+// wires another program makes.
+func Routes(opt Options) ([]southbound.Descriptor, error) {
+	return open(func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) })
+}
+
+// Descriptors returns all descriptors of a node in the order in which a key is offered to
+// them. They are closed by the scheduler.
+func Descriptors(opt Options) ([]southbound.Descriptor, error) {
+	return open(func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) })
+}
+
+// open calls constructors, and closes what was opened if one fails.
+func open(constructors ...func() (southbound.Descriptor, error)) (all []southbound.Descriptor, err error) {
+	for _, construct := range constructors {
+		d, err := construct()
+		if err != nil {
+			errs := []error{err}
+			for _, d := range all {
+				if c, ok := d.(io.Closer); ok {
+					errs = append(errs, c.Close())
+				}
+			}
+			return nil, errors.Join(errs...)
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}

@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
+)
+
+const (
+	// routeProtocol is the protocol number of own routes.
+	routeProtocol = 0xCA
+	// answerTimeout bounds the wait for each answer of the kernel.
+	answerTimeout = 10 * time.Second
+)
+
+// routes is the descriptor of the routes to pod subnets of other nodes, the values below
+// "route/".
+type routes struct {
+	form   routeForm
+	kernel routeKernel
+	table  *routeTable // as read for this transaction; nil: to be read
+	// tried holds the places where this process has made routes: IPv6 shows these without
+	// our protocol if another program adds a hop.
+	tried map[routePlace]bool
+}
+
+var (
+	_ southbound.Descriptor = (*routes)(nil)
+	_ southbound.Preparer   = (*routes)(nil)
+)
+
+// newRoutes opens a netlink socket in a network namespace; path "" is the caller's.
+// protocol 0 is 202. It changes nothing.
+func newRoutes(path string, protocol int) (*routes, error) {
+	if protocol == 0 {
+		protocol = routeProtocol
+	}
+	if protocol <= unix.RTPROT_STATIC || protocol > 255 {
+		return nil, fmt.Errorf("open the kernel's routes: protocol %d is not between 5 and 255 "+
+			"(0 to 4 belong to the kernel and the administrator)", protocol)
+	}
+	var handle *netlink.Handle
+	err := within(path, func() (err error) {
+		handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err == nil {
+		err = handle.SetSocketTimeout(answerTimeout)
+	}
+	if err != nil {
+		if handle != nil {
+			handle.Close()
+		}
+		return nil, fmt.Errorf("open the kernel's routes: %w", err)
+	}
+	return &routes{form: routeForm{protocol}, kernel: handle, tried: map[routePlace]bool{}}, nil
+}
+
+// Close closes the socket. The routes stay.
+func (d *routes) Close() error {
+	d.kernel.Close()
+	return nil
+}
+
+func (d *routes) Name() string { return "linux route" }
+
+func (d *routes) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkRoutePrefix) }
+
+func (d *routes) Validate(key string, value proto.Message) error {
+	_, err := readRoute(key, value)
+	return err
+}
+
+// Dependencies returns the tunnel that a route leads through.
+func (d *routes) Dependencies(_ string, value proto.Message) []string {
+	r, ok := value.(*kv.NodeRoute)
+	if !ok || r.GetTransport() == kv.Transport_DIRECT {
+		return nil
+	}
+	return []string{fmt.Sprint(kv.SinkTunnelPrefix, r.GetNodeId())}
+}
+
+// Prepare reads the kernel's routes of the families of keys.
+func (d *routes) Prepare(ctx context.Context, keys []string) (err error) {
+	d.table = nil
+	requested, families := map[routePlace]bool{}, map[int]bool{}
+	for _, key := range keys {
+		if place, err := readPlace(key); err == nil {
+			requested[place] = true
+			families[familyOfRoute(place.dst)] = true
+		}
+	}
+	d.table, err = d.form.list(ctx, d.kernel, slices.Sorted(maps.Keys(families)), requested)
+	return err
+}
+
+// Create makes the route of a value, or corrects the present one.
+func (d *routes) Create(ctx context.Context, key string, value proto.Message) error {
+	want, err := readRoute(key, value)
+	if err != nil {
+		return err
+	}
+	d.tried[want.place] = true
+	return d.change(ctx, key, func(c *routeChange) error { return c.converge(want) })
+}
+
+// Update changes the route of a value.
+func (d *routes) Update(ctx context.Context, key string, _, value proto.Message) error {
+	return d.Create(ctx, key, value)
+}
+
+// Delete removes the own routes to the destination of a value.
+func (d *routes) Delete(ctx context.Context, key string, _ proto.Message) error {
+	place, err := readPlace(key)
+	if err != nil {
+		return nil //nolint:nilerr // an impossible value was never made
+	}
+	err = d.change(ctx, key, func(c *routeChange) error {
+		_, err := c.remove(slices.Concat(c.table.ours[place], c.table.hidden[place]))
+		return err
+	})
+	if err == nil {
+		delete(d.tried, place)
+	}
+	return err
+}
+
+// change calls f with the routes as they are, and undoes the steps of f if it fails.
+func (d *routes) change(ctx context.Context, key string, f func(*routeChange) error) error {
+	place, err := readPlace(key)
+	if err != nil {
+		return err
+	}
+	if d.table == nil || !d.table.requested[place] || d.table.stale[place] {
+		if err := d.Prepare(ctx, []string{key}); err != nil {
+			return err
+		}
+	}
+	c := &routeChange{form: d.form, kernel: d.kernel, table: d.table}
+	err = f(c)
+	if len(c.done) > 0 {
+		d.table.stale[place] = true
+	}
+	if err != nil {
+		return errors.Join(err, c.undo())
+	}
+	return nil
+}
+
+// Retrieve returns the values of the own routes. A route of a form that this package never
+// makes, or beside a foreign one, has a description as its gateway.
+func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
+	d.table = nil
+	wants, requested := map[routePlace]routeWant{}, maps.Clone(d.tried)
+	for _, v := range wanted {
+		want, err := readRoute(v.Key, v.Message)
+		if err != nil {
+			return nil, fmt.Errorf("value of %s: %w", v.Key, err)
+		}
+		wants[want.place], requested[want.place] = want, true
+	}
+	t, err := d.form.list(ctx, d.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, requested)
+	if err != nil {
+		return nil, err
+	}
+	var all []controller.Value
+	for place, have := range t.hidden {
+		if d.tried[place] && t.ours[place] == nil {
+			all = append(all, controller.Value{Key: place.key(), Message: t.describe(place, have)})
+		}
+	}
+	for place, have := range t.ours {
+		t.requested[place] = true
+		want, is := wants[place]
+		value := proto.Message(want.value)
+		if !is || !t.right(have, want) {
+			value = t.describe(place, have)
+		}
+		all = append(all, controller.Value{Key: place.key(), Message: value})
+	}
+	d.table = t
+	return all, nil
+}
+
+// right reports whether the own routes to a destination are exactly the wanted one.
+func (t *routeTable) right(have []netlink.Route, want routeWant) bool {
+	if _, taken := t.foreign[want.place]; taken || len(have) != 1 {
+		return false
+	}
+	way, plain := t.way(have[0])
+	return plain && way == want.way && t.reaches(have[0], way)
+}
+
+// describe returns a value that shows own routes which are not the wanted ones.
+func (t *routeTable) describe(place routePlace, have []netlink.Route) *kv.NodeRoute {
+	value := &kv.NodeRoute{Dst: place.dst.String(), Table: place.table}
+	if way, plain := t.way(have[0]); plain && len(have) == 1 {
+		if _, taken := t.foreign[place]; !taken && t.reaches(have[0], way) {
+			value.Gateway, value.Transport = "", way.transport
+			if way.gateway.IsValid() {
+				value.Gateway = way.gateway.String()
+			}
+			return value
+		}
+	}
+	for _, r := range have {
+		value.Gateway += describeRoute(r) + "; "
+	}
+	if r, taken := t.foreign[place]; taken {
+		value.Gateway += "beside " + describeRoute(r)
+	}
+	value.Gateway = strings.TrimSuffix(value.Gateway, "; ")
+	return value
+}
+
+// routePlace identifies the routes of one value.
+type routePlace struct {
+	table uint32 // 0: the main table
+	dst   netip.Prefix
+}
+
+func (p routePlace) key() string { return kv.SinkRouteKey(p.dst.String(), p.table) }
+
+// id returns the number of the table in the kernel.
+func (p routePlace) id() int {
+	if p.table == 0 {
+		return unix.RT_TABLE_MAIN
+	}
+	return int(p.table)
+}
