@@ -301,7 +301,7 @@ func (a *assembly) makePlugins(d dependencies) {
 		IPAM:       a.ipam,
 		Ledger:     a.ledger,
 		MainIP:     a.nodeconfig.MainIP,
-		NodeIPs:    conf.Transport == contivconf.TransportNodeIP,
+		Transport:  conf.Transport,
 		Claims:     a.claimer,
 	})
 	a.cluster = cluster.New(cluster.Options{
