@@ -111,6 +111,7 @@ type IPNet struct {
 	pinned   []claims.Target // the node addresses that do not follow from the ID
 	asking   bool            // a claim of one of them is not requested yet: the published addresses stay
 	plan     *plan           // never nil
+	tunnels  tunnels         // the tunnels that are wanted to other nodes
 	shared   shared
 	observed atomic.Pointer[observation] // nil before the first resync, and without a data plane
 	rendered rendered
@@ -124,7 +125,7 @@ var (
 // NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *IPNet {
 	deps.Name = "ipnet"
-	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, Dataplane{}, 0)}
+	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, Dataplane{}, 0), tunnels: newTunnels()}
 }
 
 // Init does nothing.

@@ -116,6 +116,16 @@ func compareNodes(x, y *kv.NodeRoute) int {
 	return cmp.Or(cmp.Compare(x.NodeId, y.NodeId), cmp.Compare(x.NodeName, y.NodeName))
 }
 
+// leading returns the route of a key, nil if there is none or it leads to a subnet of this
+// node. If two nodes claim one subnet, the one with the smaller ID has it.
+func (p *IPNet) leading(key string) *kv.NodeRoute {
+	all := p.routed.byKey[key]
+	if len(all) == 0 || p.own(all[0].Dst) {
+		return nil
+	}
+	return all[0]
+}
+
 // route returns the route of a key, nil if it is not wanted or leads to a subnet of this
 // node. If two nodes claim one subnet, the route leads to the one with the smaller ID.
 func (p *IPNet) route(key string) *kv.NodeRoute {
@@ -149,6 +159,7 @@ func (p *IPNet) putRoutes(txn controller.ResyncOperations) (put map[string]bool)
 			put[key] = true
 		}
 	}
+	p.putTunnels(txn, nodes)
 	return put
 }
 
@@ -161,8 +172,13 @@ func claimsOf(n *nodesync.Node) []netip.Prefix {
 
 // replaceRoutes puts all routes again and deletes the former ones.
 func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
-	was := p.routed.byKey
+	was, tunnels := p.routed.byKey, p.tunnels.byID
 	put := p.putRoutes(txn)
+	for _, id := range slices.Sorted(maps.Keys(tunnels)) {
+		if p.tunnels.get(id) == nil {
+			txn.Delete(tunnelKey(id))
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(was)) {
 		if !put[key] {
 			txn.Delete(key)
@@ -192,6 +208,7 @@ func (p *IPNet) updateRoutes(ev *nodesync.NodeUpdate, txn controller.UpdateOpera
 			txn.Put(key, r)
 		}
 	}
+	p.updateTunnels(nodes, touched, txn)
 	return fmt.Sprintf("%d routes to node %s", len(p.routed.byNode[ev.NodeName]), ev.NodeName)
 }
 

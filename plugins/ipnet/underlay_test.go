@@ -9,14 +9,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
-	"google.golang.org/protobuf/encoding/prototext"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -259,16 +257,4 @@ func TestTheEventOfAnUnderlayChange(t *testing.T) {
 	g.Expect(ipnet.NewPlugin(ipnet.Deps{}).HandlesEvent(ev)).To(BeTrue())
 	g.Expect(ev.String()).To(ContainSubstring("eth0 has MTU 1400"))
 	g.Expect(ev.Method()).To(Equal(controller.Update))
-}
-
-// values returns the values that the southbound should have, one line each.
-func (w *world) values() []string {
-	values, err := w.sink.Dump(context.Background())
-	w.g.Expect(err).NotTo(HaveOccurred())
-	var all []string
-	for k, m := range values {
-		all = append(all, k+" "+prototext.MarshalOptions{}.Format(m))
-	}
-	slices.Sort(all)
-	return all
 }
