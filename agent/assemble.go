@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -91,6 +92,8 @@ type dependencies struct {
 	disk     nodesync.Disk
 	records  func(part string) ipamapi.Records
 	sink     controller.Sink
+	underlay func(nodeIPs []netip.Addr) (ipnet.Underlay, error) // nil: it is not known
+	tunnel   tunnelKey
 	instance string
 	session  string
 	machine  nodesync.Machine
@@ -301,7 +304,8 @@ func (a *assembly) makePlugins(d dependencies) {
 		IPAM:       a.ipam,
 		Ledger:     a.ledger,
 		MainIP:     a.nodeconfig.MainIP,
-		NodeIPs:    conf.Transport == contivconf.TransportNodeIP,
+		Transport:  conf.Transport,
+		Dataplane:  a.dataplane(d),
 		Claims:     a.claimer,
 	})
 	a.cluster = cluster.New(cluster.Options{

@@ -47,6 +47,8 @@ func (a *assembly) ready() error {
 		return errors.New(a.ipam.Pending())
 	case a.ledger.Suspended() != "":
 		return errors.New(a.ledger.Suspended())
+	case a.ipnet.Pending() != "":
+		return errors.New(a.ipnet.Pending())
 	}
 	return cmp.Or(a.hasAddress(), a.healthy())
 }
@@ -116,7 +118,7 @@ func (a *assembly) Status() localapi.Status {
 	s.KVDBRevision, s.StateFrom = k.Revision, k.From
 	s.NodeIDGeneration, s.NodeIDProblem = a.idClaimer.Held().Generation, a.idClaimer.Problem()
 	s.ConfigProblem = a.ipam.ConfigDiffers()
-	s.Notes = append([]string{}, a.ipam.Notes()...)
+	s.Notes = append(append([]string{}, a.ipam.Notes()...), a.ipnet.Notes()...)
 	for _, key := range k.Unreadable {
 		s.Notes = append(
 			s.Notes,

@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -90,6 +91,14 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 	}
 	if d.shares, err = httpserver.ShareOfProcess(); err != nil {
 		return nil, err
+	}
+	if a.conf.Cadastre.Dataplane == contivconf.DataplaneLinux {
+		d.underlay = a.readUnderlay
+	}
+	if a.conf.Cadastre.Transport == contivconf.TransportWireGuard {
+		if d.tunnel, err = openTunnelKey(file, rand.Reader); err != nil {
+			return nil, err
+		}
 	}
 	if err := a.openStore(&d, file); err != nil {
 		return nil, err

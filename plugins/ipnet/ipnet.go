@@ -21,12 +21,15 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"slices"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/nodesync"
@@ -43,9 +46,8 @@ type Deps struct {
 	// MainIP returns the node's address if it does not follow from the node ID,
 	// otherwise the zero Prefix; may be nil.
 	MainIP func() netip.Prefix
-	// NodeIPs selects the addresses of the other nodes' Node objects as gateways, for
-	// nodes without a vswitch, instead of those that follow from their IDs.
-	NodeIPs bool
+	// Transport selects the way to the pods of other nodes; "": TransportHostGW.
+	Transport contivconf.Transport
 	// Dataplane configures the network that the southbound makes; nil: routes alone.
 	Dataplane *Dataplane
 	// Claims claims a MainIP that does not follow from the node ID; nil: it needs no
@@ -55,8 +57,21 @@ type Deps struct {
 
 // Dataplane holds the configuration of the network that the southbound makes.
 type Dataplane struct {
-	MTU uint32 // of the pods' links
-	VNI uint32 // of the nodes' VXLAN links
+	// NodeName is the name of this node.
+	NodeName string
+	// Underlay reads the underlay of a node with these addresses in its Node object; nil:
+	// it is not known. The loop and Watch call it.
+	Underlay func(nodeIPs []netip.Addr) (Underlay, error)
+	// PublicKey is that of the node's WireGuard tunnel, in base64.
+	PublicKey string
+	// MTU is that of the pods' links if it fits the underlay; 0: the largest that fits.
+	MTU uint32
+	// VNI is that of the nodes' VXLAN links.
+	VNI uint32
+	// PodTable is the routing table of the default network; 0: the main table.
+	PodTable uint32
+	// Masquerade lets pods leave the cluster with the node's address.
+	Masquerade bool
 }
 
 // Claims claims node addresses.
@@ -75,6 +90,10 @@ type Addresses interface {
 	NodesWithin(prefixes []netip.Prefix) []string
 	// BlockGateway returns the gateway of the pods in a block of this node.
 	BlockGateway(block netip.Prefix) netip.Addr
+	// OpenBlocks returns the blocks of this node, by network.
+	OpenBlocks() map[string][]netip.Prefix
+	// VxlanAddressesOf returns the VXLAN addresses of a node, one of each family at most.
+	VxlanAddressesOf(nodeID uint32) []netip.Prefix
 	// NetworkRanges returns the ranges of each pod network in the whole cluster, by name.
 	NetworkRanges() map[string][]netip.Prefix
 }
@@ -92,6 +111,9 @@ type IPNet struct {
 	pinned   []claims.Target // the node addresses that do not follow from the ID
 	asking   bool            // a claim of one of them is not requested yet: the published addresses stay
 	plan     *plan           // never nil
+	tunnels  tunnels         // the tunnels that are wanted to other nodes
+	shared   shared
+	observed atomic.Pointer[observation] // nil before the first resync, and without a data plane
 	rendered rendered
 }
 
@@ -103,7 +125,7 @@ var (
 // NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *IPNet {
 	deps.Name = "ipnet"
-	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, 0, 0)}
+	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, Dataplane{}, 0), tunnels: newTunnels()}
 }
 
 // Init does nothing.
@@ -118,7 +140,8 @@ func (p *IPNet) Close() error { return nil }
 // HandlesEvent selects resyncs, AddPod, DeletePod and changes of pod subnets.
 func (p *IPNet) HandlesEvent(event controller.Event) bool {
 	switch event.(type) {
-	case *podmanager.AddPod, *podmanager.DeletePod, *nodesync.NodeUpdate, *ipam.PodNetworkChange, *nodesync.ClaimChange:
+	case *podmanager.AddPod, *podmanager.DeletePod, *nodesync.NodeUpdate, *ipam.PodNetworkChange, *nodesync.ClaimChange,
+		*UnderlayChange:
 		return true
 	}
 	return event.Method() != controller.Update
@@ -129,9 +152,11 @@ func podKey(k ledger.Key) string { return kv.SinkPodPrefix + k.String() }
 
 // Resync puts the node's network and those of all held leases.
 func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, txn controller.ResyncOperations) error {
+	if p.Dataplane != nil {
+		p.readUnderlay(nodeIPsOf(p.NodeSync.GetNode(p.Dataplane.NodeName)))
+	}
 	p.derivePlan()
-	node, addresses := p.nodeNetwork()
-	txn.Put(kv.SinkNode, node)
+	addresses := p.putShared(txn)
 	p.putPods(txn)
 	p.putRoutes(txn)
 	return p.publish(addresses)
@@ -164,25 +189,61 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 		txn.Delete(podKey(ev.Key))
 		return "routes removed", nil
 	case *nodesync.NodeUpdate:
-		return p.updateRoutes(ev, txn), nil
-	case *ipam.PodNetworkChange:
-		if p.derivePlan() {
-			p.refreshPods(txn)
-		}
-		node, addresses := p.nodeNetwork()
-		txn.Put(kv.SinkNode, node)
-		return p.replaceRoutes(txn), p.publish(addresses)
-	case *nodesync.ClaimChange:
-		if len(p.pinned) == 0 {
+		return p.updateNode(ev, txn)
+	case *UnderlayChange:
+		o := p.observed.Load()
+		if o == nil {
 			break
 		}
-		node, addresses := p.nodeNetwork()
-		if have := txn.Get(kv.SinkNode); have == nil || !proto.Equal(have, node) {
-			txn.Put(kv.SinkNode, node)
+		p.readUnderlay(o.nodeIPs)
+		return p.underlayText(), p.updateOwn(txn)
+	case *ipam.PodNetworkChange:
+		err := p.updateOwn(txn)
+		return p.replaceRoutes(txn), err
+	case *nodesync.ClaimChange:
+		if len(p.pinned) > 0 {
+			return "", p.publish(p.updateShared(txn))
 		}
-		return "", p.publish(addresses)
 	}
 	return "", nil
+}
+
+// updateNode follows one node. A change of the addresses of this node's own object may
+// change its underlay.
+func (p *IPNet) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) (string, error) {
+	text := p.updateRoutes(ev, txn)
+	if p.Dataplane == nil || ev.NodeName != p.Dataplane.NodeName {
+		return text, nil
+	}
+	now, o := nodeIPsOf(p.NodeSync.GetNode(ev.NodeName)), p.observed.Load()
+	if o == nil || slices.Equal(o.nodeIPs, now) {
+		return text, nil
+	}
+	p.readUnderlay(now)
+	return p.underlayText(), p.updateOwn(txn)
+}
+
+// updateOwn follows a change of the underlay, of the blocks or of the networks: of the
+// node's own values and of all pods.
+func (p *IPNet) updateOwn(txn controller.UpdateOperations) error {
+	if p.derivePlan() {
+		p.refreshPods(txn)
+	}
+	return p.publish(p.updateShared(txn))
+}
+
+// underlayText describes the underlay for the event history.
+func (p *IPNet) underlayText() string {
+	o := p.observed.Load()
+	return fmt.Sprintf("underlay %v on %s, MTU of the pods %d", o.Addresses, o.Link, p.plan.mtu)
+}
+
+// nodeIPsOf returns the addresses of the Node object of a node.
+func nodeIPsOf(n *nodesync.Node) []netip.Addr {
+	if n == nil {
+		return nil
+	}
+	return n.MgmtIPAddresses
 }
 
 // derivePlan derives the plan again, and reports whether it has changed.
@@ -191,7 +252,12 @@ func (p *IPNet) derivePlan() (changed bool) {
 	if p.Dataplane != nil {
 		d = *p.Dataplane
 	}
-	next := newPlan(p.IPAM.NetworkRanges(), d.MTU, d.VNI)
+	var u Underlay
+	if o := p.observed.Load(); o != nil {
+		u = o.Underlay
+	}
+	mtu, _ := p.podMTU(u)
+	next := newPlan(p.IPAM.NetworkRanges(), d, mtu)
 	if changed = !next.equal(p.plan); changed {
 		p.plan = next
 	}
@@ -230,10 +296,19 @@ func (p *IPNet) pin(main, derived netip.Prefix) netip.Prefix {
 	return main
 }
 
-// publish publishes the addresses of this node. While a claim is not requested yet, those
+// publish publishes the addresses of this node. An underlay that is not found now keeps
+// what was published before. While a claim is not requested yet, those
 // in the node record stay: an upgraded agent, or one that must wait before its first
 // claim, still has the address that it had.
 func (p *IPNet) publish(addresses []netip.Prefix) error {
+	switch o := p.observed.Load(); {
+	case p.Dataplane == nil:
+		p.NodeSync.PublishUnderlay(nil, "")
+	case o.found() && p.Transport == contivconf.TransportWireGuard:
+		p.NodeSync.PublishUnderlay(o.Addresses, p.Dataplane.PublicKey)
+	case o.found():
+		p.NodeSync.PublishUnderlay(o.Addresses, "")
+	}
 	if p.asking {
 		return nil
 	}

@@ -26,12 +26,12 @@ type podNet struct {
 }
 
 // newPlan returns the plan for pod networks with their ranges.
-func newPlan(ranges map[string][]netip.Prefix, mtu, vni uint32) *plan {
+func newPlan(ranges map[string][]netip.Prefix, d Dataplane, mtu uint32) *plan {
 	s := &plan{mtu: mtu, networks: make(map[string]podNet, len(ranges))}
 	names := slices.DeleteFunc(sortedKeys(ranges), func(name string) bool { return name == ipam.PodPool })
-	numbers := numbersOf(names, vni)
+	numbers := numbersOf(names, d.VNI)
 	for name, r := range ranges {
-		n := podNet{ranges: r}
+		n := podNet{ranges: r, table: d.PodTable}
 		if number, custom := numbers[name]; custom {
 			n.table, n.vni = tableBase+number, number
 		}
@@ -49,17 +49,12 @@ func (s *plan) equal(o *plan) bool {
 
 // tableOf returns the routing table of a block of a pod network.
 func (s *plan) tableOf(block netip.Prefix) uint32 {
-	for _, n := range s.networks {
-		if n.table == 0 {
-			continue
-		}
-		for _, r := range n.ranges {
-			if r.Overlaps(block) {
-				return n.table
-			}
+	for name, n := range s.networks {
+		if name != ipam.PodPool && slices.ContainsFunc(n.ranges, block.Overlaps) {
+			return n.table
 		}
 	}
-	return 0
+	return s.networks[ipam.PodPool].table
 }
 
 // values returns a Network for each pod network, by southbound key.

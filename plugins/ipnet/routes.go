@@ -14,19 +14,24 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
 // routesTo returns the routes to the pod subnets of another node. If the node has no
-// address of a subnet's family, the route has no gateway: packets to it must not leave by
-// the default route.
+// address of a subnet's family, a direct route has no gateway: packets to it must not leave
+// by the default route.
 func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
-	if n == nil || n.ID == 0 || n.ID == p.NodeSync.GetNodeID() {
+	if n == nil || n.ID == 0 || n.ID == p.NodeSync.GetNodeID() || !p.makesRoutes() {
 		return nil
 	}
+	gateways := p.gatewaysOf(n)
 	for _, dst := range p.IPAM.BlocksOf(n) {
-		r := &kv.NodeRoute{Dst: dst.String(), NodeId: n.ID, NodeName: n.Name}
-		for _, a := range p.addressesOf(n) {
+		r := &kv.NodeRoute{Dst: dst.String(), NodeId: n.ID, NodeName: n.Name, Transport: p.transport()}
+		if p.Dataplane != nil {
+			r.Table = p.plan.tableOf(dst)
+		}
+		for _, a := range gateways {
 			if a.Is4() == dst.Addr().Is4() {
 				r.Gateway = a.String()
 				break
@@ -37,10 +42,20 @@ func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
 	return routes
 }
 
-// addressesOf returns the addresses by which another node is reached.
-func (p *IPNet) addressesOf(n *nodesync.Node) (all []netip.Addr) {
-	if p.NodeIPs {
-		return n.MgmtIPAddresses
+// gatewaysOf returns the addresses that routes to another node lead to, the preferred one
+// of each family first. The agent of a node without a data plane publishes no underlay:
+// then the addresses of its Node object count.
+func (p *IPNet) gatewaysOf(n *nodesync.Node) (all []netip.Addr) {
+	switch p.Transport {
+	case contivconf.TransportWireGuard: // its tunnel selects the peer by the destination
+		return nil
+	case contivconf.TransportNodeIP:
+		return slices.Concat(n.Underlay, n.MgmtIPAddresses)
+	case contivconf.TransportVXLAN:
+		for _, a := range p.IPAM.VxlanAddressesOf(n.ID) {
+			all = append(all, a.Addr())
+		}
+		return all
 	}
 	for _, a := range n.VppIPAddresses {
 		all = append(all, a.Addr())
@@ -101,6 +116,16 @@ func compareNodes(x, y *kv.NodeRoute) int {
 	return cmp.Or(cmp.Compare(x.NodeId, y.NodeId), cmp.Compare(x.NodeName, y.NodeName))
 }
 
+// leading returns the route of a key, nil if there is none or it leads to a subnet of this
+// node. If two nodes claim one subnet, the one with the smaller ID has it.
+func (p *IPNet) leading(key string) *kv.NodeRoute {
+	all := p.routed.byKey[key]
+	if len(all) == 0 || p.own(all[0].Dst) {
+		return nil
+	}
+	return all[0]
+}
+
 // route returns the route of a key, nil if it is not wanted or leads to a subnet of this
 // node. If two nodes claim one subnet, the route leads to the one with the smaller ID.
 func (p *IPNet) route(key string) *kv.NodeRoute {
@@ -124,7 +149,8 @@ func (p *IPNet) route(key string) *kv.NodeRoute {
 func (p *IPNet) putRoutes(txn controller.ResyncOperations) (put map[string]bool) {
 	p.routed, put = newRouted(), map[string]bool{}
 	keys := map[string]bool{}
-	for name, n := range p.NodeSync.GetAllNodes() {
+	nodes := p.NodeSync.GetAllNodes()
+	for name, n := range nodes {
 		p.routed.replace(name, p.routesTo(n), keys)
 	}
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
@@ -133,6 +159,7 @@ func (p *IPNet) putRoutes(txn controller.ResyncOperations) (put map[string]bool)
 			put[key] = true
 		}
 	}
+	p.putTunnels(txn, nodes)
 	return put
 }
 
@@ -145,8 +172,13 @@ func claimsOf(n *nodesync.Node) []netip.Prefix {
 
 // replaceRoutes puts all routes again and deletes the former ones.
 func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
-	was := p.routed.byKey
+	was, tunnels := p.routed.byKey, p.tunnels.byID
 	put := p.putRoutes(txn)
+	for _, id := range slices.Sorted(maps.Keys(tunnels)) {
+		if p.tunnels.get(id) == nil {
+			txn.Delete(tunnelKey(id))
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(was)) {
 		if !put[key] {
 			txn.Delete(key)
@@ -176,6 +208,7 @@ func (p *IPNet) updateRoutes(ev *nodesync.NodeUpdate, txn controller.UpdateOpera
 			txn.Put(key, r)
 		}
 	}
+	p.updateTunnels(nodes, touched, txn)
 	return fmt.Sprintf("%d routes to node %s", len(p.routed.byNode[ev.NodeName]), ev.NodeName)
 }
 

@@ -42,6 +42,9 @@ type world struct {
 	kube controller.KubeStateData
 	sync *nodesync.NodeSync
 	own  string
+
+	network  *ipnet.IPNet
+	underlay *kernel
 }
 
 func (w *world) PushEvent(ev controller.Event) error { return w.loop.PushEvent(ev) }
@@ -52,7 +55,7 @@ func (w *world) PushEventWait(ctx context.Context, ev controller.Event) error {
 // newWorld is a world whose loop does not run yet.
 func newWorld(t *testing.T, conf string) *world {
 	t.Helper()
-	w := &world{g: NewWithT(t), sink: &controller.MemorySink{}, kube: controller.KubeStateData{}, own: "node-e"}
+	w := &world{g: NewWithT(t), sink: &controller.MemorySink{}, kube: controller.KubeStateData{}, own: "node-e", underlay: newKernel()}
 	cfg, _, err := contivconf.Parse([]byte(conf))
 	w.g.Expect(err).NotTo(HaveOccurred())
 	log := slog.New(slog.DiscardHandler)
@@ -68,11 +71,18 @@ func newWorld(t *testing.T, conf string) *world {
 	addresses := ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		d.Log, d.NodeSync, d.ContivConf, d.ServiceLabel, d.Ledger, d.Stage = log, nodes, contivconf.NewPlugin(cfg), label(w.own), book, stage
 	}))
-	network := ipnet.NewPlugin(ipnet.Deps{PluginDeps: controller.PluginDeps{Log: log}, NodeSync: nodes, IPAM: addresses, Ledger: book,
-		NodeIPs: cfg.Cadastre.Transport == contivconf.TransportNodeIP})
+	deps := ipnet.Deps{
+		PluginDeps: controller.PluginDeps{Log: log}, NodeSync: nodes, IPAM: addresses, Ledger: book, Transport: cfg.Cadastre.Transport,
+	}
+	if c := cfg.Cadastre; c.Dataplane == contivconf.DataplaneLinux {
+		deps.Dataplane = &ipnet.Dataplane{
+			NodeName: w.own, Underlay: w.underlay.read, PublicKey: "own key", MTU: uint32(c.MTU), VNI: c.VNI, Masquerade: c.Masquerade,
+		}
+	}
+	w.network = ipnet.NewPlugin(deps)
 	w.sync = nodes
 	w.loop = controller.New(controller.DefaultConfig(), controller.Deps{
-		Sink: w.sink, Handlers: []controller.EventHandler{nodes, addresses, network}, Committers: []controller.Committer{stage, nodes},
+		Sink: w.sink, Handlers: []controller.EventHandler{nodes, addresses, w.network}, Committers: []controller.Committer{stage, nodes},
 	})
 	return w
 }
