@@ -107,6 +107,8 @@ func (a *assembly) Status() localapi.Status {
 		StateDir:   a.node.StateDir,
 		ConfigFile: a.node.ConfigFile,
 		PodBlocks:  string(a.conf.Cadastre.PodBlocks),
+		Dataplane:  string(a.conf.Cadastre.Dataplane),
+		Transport:  string(a.conf.Cadastre.Transport),
 		Rebooted:   a.ledger.Rebooted(),
 		Loop:       a.loop.Status(),
 		Live:       true,

@@ -62,6 +62,7 @@ const (
 	flagPasswordFile   = "kvdb-password-file"
 	flagExpire         = "node-id-expire"
 	flagAuditEvery     = "audit-interval"
+	flagPolicies       = "policies-not-enforced"
 	flagVerbosity      = "v"
 	flagVersion        = "version"
 )
@@ -92,6 +93,7 @@ type options struct {
 	store       storeOptions
 	expire      time.Duration
 	auditEvery  time.Duration
+	policies    bool
 	verbosity   int
 	version     bool
 }
@@ -237,6 +239,13 @@ func (o *options) register(fs *pflag.FlagSet) {
 		flagAuditEvery,
 		30*time.Second,
 		"longest time between two comparisons of the cluster's objects with each other, which cadastre check --cluster shows; after a change it is half of that",
+	)
+
+	fs.BoolVar(
+		&o.policies,
+		flagPolicies,
+		false,
+		"report NetworkPolicies, because no program of the cluster enforces them: the agents' data plane in Linux does not",
 	)
 
 	fs.IntVarP(&o.verbosity, flagVerbosity, flagVerbosity, 0, "log verbosity: 0, or 4 for debugging")

@@ -257,6 +257,7 @@ func (p *operator) audit(term *runner.Term) (c runner.Controller, _ error) {
 		Instance: p.identity,
 		Fence:    term.Check,
 		Services: witness.ParsePrefixes(strings.Split(p.options.nodeipam.Service, ",")),
+		Policies: p.options.policies,
 		Every:    p.options.auditEvery,
 		Confirm:  p.options.auditEvery / 2,
 	}

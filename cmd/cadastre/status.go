@@ -78,6 +78,17 @@ func (a *app) status(ctx context.Context) error {
 	return a.print(s, func(wide bool) string { return a.statusText(s, wide) })
 }
 
+// dataplaneText returns what the agent makes of the network, "" if it makes nothing.
+func dataplaneText(s localapi.Status) string {
+	switch {
+	case s.Dataplane == "linux":
+		return "linux, transport " + s.Transport + "; NetworkPolicies are not enforced"
+	case s.Transport != "" && s.Transport != "none":
+		return "none, transport " + s.Transport
+	}
+	return ""
+}
+
 func (a *app) statusText(s localapi.Status, wide bool) string {
 	now := a.now()
 	var g grid
@@ -111,6 +122,9 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 		g.add("cluster", text)
 	}
 	g.add("pod blocks", "from "+s.PodBlocks)
+	if text := dataplaneText(s); text != "" {
+		g.add("data plane", text)
+	}
 	for _, c := range s.Claims {
 		g.add("claim", claimText(c, now))
 	}

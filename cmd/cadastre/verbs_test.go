@@ -50,6 +50,23 @@ default 10.1.5.0/24 active: 12 held, 2 infra, 3 cooling, 0 quarantined, 237 free
 `)
 }
 
+// The data plane is shown if the agent makes something of the network.
+func TestStatusOfTheDataplane(t *testing.T) {
+	for want, plane := range map[string][2]string{
+		"data plane  linux, transport vxlan; NetworkPolicies are not enforced\n": {"linux", "vxlan"},
+		"data plane  linux, transport none; NetworkPolicies are not enforced\n":  {"linux", "none"},
+		"data plane  none, transport hostgw\n":                                   {"none", "hostgw"},
+		"":                                                                       {"none", "none"},
+	} {
+		g := NewWithT(t)
+		agent, s := bareAgent(t), someStatus()
+		s.Dataplane, s.Transport = plane[0], plane[1]
+		agent.json(localapi.PathStatus, s)
+		out := call(t, agent.socket, "", "status").out
+		g.Expect(out).To(ContainSubstring("pod blocks  from nodeid\n" + want + "default 10.1.5.0/24"))
+	}
+}
+
 // What an agent says of its cluster is shown, and nothing where it says nothing.
 func TestStatusOfTheCluster(t *testing.T) {
 	agent, s := bareAgent(t), someStatus()

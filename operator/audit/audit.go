@@ -31,6 +31,7 @@ type Deps struct {
 	Instance string                      // of this process, unique
 	Fence    func(context.Context) error // called before every write; nil: no other process audits
 	Services []netip.Prefix              // the cluster's service network; empty: not known
+	Policies bool                        // no program of the cluster enforces NetworkPolicies: they are counted
 	Every    time.Duration               // longest time between two comparisons; 0: 30 s
 	Confirm  time.Duration               // least time between two comparisons; 0: 15 s
 	Timeout  time.Duration               // of one request; 0: 10 s

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -413,6 +414,62 @@ func TestTheReportIsBounded(t *testing.T) {
 		b.Expect(b.report().Total).To(Equal(uint64(many)))
 		b.Expect(len(b.report().Findings)).To(BeNumerically("<", many))
 		b.Expect(b.report().LeftOut).To(ContainElement(ContainSubstring("whether Nodes are gone: objects name 6000 nodes")))
+	})
+}
+
+// TestNetworkPolicies: they are reported only if no program enforces them, with one event.
+func TestNetworkPolicies(t *testing.T) {
+	for _, reported := range []bool{true, false} {
+		bubble(t, func(b *bench) {
+			b.addNode(1, "a")
+			policies := b.client.NetworkingV1().NetworkPolicies("shop")
+			for _, name := range []string{"deny-all", "allow-dns"} {
+				_, err := policies.Create(context.Background(), &networkingv1.NetworkPolicy{
+					ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop"}}, metav1.CreateOptions{})
+				b.Expect(err).NotTo(HaveOccurred())
+			}
+			b.run("one", func(d *audit.Deps) { d.Policies = reported })
+			advance(5 * time.Minute)
+			events, err := b.client.CoreV1().Events("default").List(context.Background(), metav1.ListOptions{})
+			b.Expect(err).NotTo(HaveOccurred())
+			if !reported {
+				b.Expect(b.findings()).To(BeEmpty())
+				b.Expect(events.Items).To(BeEmpty())
+				return
+			}
+			b.Expect(b.findings()).To(ConsistOf(ContainSubstring("2 NetworkPolicies are not enforced")))
+			b.Expect(events.Items).To(HaveLen(1))
+			b.Expect(events.Items[0].Reason).To(Equal("PoliciesNotEnforced"))
+			b.Expect(b.report().Compared).To(ContainElement("2 NetworkPolicies"))
+
+			b.Expect(policies.Delete(context.Background(), "deny-all", metav1.DeleteOptions{})).To(Succeed())
+			advance(5 * time.Minute)
+			b.Expect(b.findings()).To(ConsistOf(ContainSubstring("1 NetworkPolicy is not enforced")))
+			events, err = b.client.CoreV1().Events("default").List(context.Background(), metav1.ListOptions{})
+			b.Expect(err).NotTo(HaveOccurred())
+			b.Expect(events.Items).To(HaveLen(1), "the same finding")
+			b.Expect(policies.Delete(context.Background(), "allow-dns", metav1.DeleteOptions{})).To(Succeed())
+			advance(5 * time.Minute)
+			b.Expect(b.findings()).To(BeEmpty())
+		})
+	}
+}
+
+// TestManyNetworkPolicies: the API server sends one of them, and the number of the others.
+func TestManyNetworkPolicies(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.addNode(1, "a")
+		b.client.PrependReactor("list", "networkpolicies", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			b.Expect(a.(clienttesting.ListActionImpl).ListOptions.Limit).To(BeEquivalentTo(1))
+			others := int64(41)
+			return true, &networkingv1.NetworkPolicyList{
+				ListMeta: metav1.ListMeta{RemainingItemCount: &others},
+				Items:    make([]networkingv1.NetworkPolicy, 1),
+			}, nil
+		})
+		b.run("one", func(d *audit.Deps) { d.Policies = true })
+		advance(5 * time.Minute)
+		b.Expect(b.findings()).To(ConsistOf(ContainSubstring("42 NetworkPolicies are not enforced")))
 	})
 }
 

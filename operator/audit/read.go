@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/api/v1alpha1"
@@ -54,7 +56,30 @@ func (a *Auditor) read(ctx context.Context) (r reading, err error) {
 	if r.state.Services = a.deps.Services; len(r.state.Services) == 0 {
 		r.leftOut = append(r.leftOut, "the service network: --service-cluster-ip-range is not given")
 	}
+	if err := a.countPolicies(ctx, &r); err != nil {
+		return r, err
+	}
 	return r, a.confirmAbsence(ctx, &r)
+}
+
+// countPolicies counts the NetworkPolicies if no program enforces them. The API server
+// sends one of them and the number of the others.
+func (a *Auditor) countPolicies(ctx context.Context, r *reading) error {
+	if !a.deps.Policies {
+		return nil
+	}
+	list, err := runner.Within(ctx, a.deps.Timeout, func(ctx context.Context) (*networkingv1.NetworkPolicyList, error) {
+		return a.deps.Client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
+	})
+	if err != nil {
+		return fmt.Errorf("list the NetworkPolicies: %w", err)
+	}
+	r.state.Unenforced = int64(len(list.Items))
+	if list.RemainingItemCount != nil {
+		r.state.Unenforced += *list.RemainingItemCount
+	}
+	r.count(int(r.state.Unenforced), "NetworkPolicy", "NetworkPolicies")
+	return nil
 }
 
 // list returns the values of the store that are compared.

@@ -28,6 +28,7 @@ type ClusterState struct {
 	AddressPools []ClusterPool
 	Services     []netip.Prefix // the cluster's service network
 	Docker       []ClusterDocker
+	Unenforced   int64 // NetworkPolicies that no program enforces
 }
 
 // ClusterNode holds a Node object.
@@ -84,7 +85,7 @@ type ClusterDocker struct {
 }
 
 // Numbers of the findings about the cluster: K10x one owner, K11x nodes that are gone,
-// K12x NetResourceSets, K13x networks that share addresses.
+// K12x NetResourceSets, K13x networks that share addresses, K14x what is not done.
 const (
 	numBlockTwice       = "K101"
 	numNodeAddressTwice = "K102"
@@ -97,6 +98,7 @@ const (
 	numServicesOverlap  = "K132"
 	numNodeInPods       = "K133"
 	numPoolsOverlap     = "K134"
+	numUnenforced       = "K141"
 )
 
 // ClusterKinds returns the kinds of findings about the cluster, by number.
@@ -176,6 +178,11 @@ func ClusterKinds() []Kind {
 			"Two pools of the cluster share addresses: two nodes may get the same block.", "cluster", "",
 			"change one of the pools (cadastre apply -f FILE, or kubectl edit addresspools.cadastre.dev NAME)",
 		},
+		{
+			numUnenforced, "policies-not-enforced",
+			"The cluster has NetworkPolicies, and the data plane in Linux has no policies: pods accept all packets.", "cluster", "",
+			"install a program that enforces them and remove --policies-not-enforced of the operator, or delete them",
+		},
 	}
 }
 
@@ -198,6 +205,15 @@ func CompareCluster(s ClusterState) []Finding {
 		c.compareSets()
 	}
 	c.compareNetworks()
+	if s.Unenforced > 0 {
+		noun := "NetworkPolicies are"
+		if s.Unenforced == 1 {
+			noun = "NetworkPolicy is"
+		}
+		c.report(numUnenforced, Subject{Object: "NetworkPolicies"},
+			fmt.Sprintf("%d %s not enforced: pods accept all packets", s.Unenforced, noun),
+			"there are NetworkPolicies") // the number is no part of the signature
+	}
 	slices.SortFunc(c.found, func(a, b Finding) int {
 		return cmp.Or(strings.Compare(a.Number, b.Number), strings.Compare(a.Text, b.Text))
 	})

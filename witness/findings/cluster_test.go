@@ -190,6 +190,14 @@ func TestFindingsAboutTheCluster(t *testing.T) {
 			},
 			"K134", "AddressPool main (10.4.0.0/16) shares addresses with AddressPool more (10.4.128.0/17)", "AddressPool more has 10.4.128.0/17",
 		},
+		"a NetworkPolicy": {
+			func(s *findings.ClusterState) { s.Unenforced = 1 },
+			"K141", "1 NetworkPolicy is not enforced: pods accept all packets", "there are NetworkPolicies",
+		},
+		"NetworkPolicies": {
+			func(s *findings.ClusterState) { s.Unenforced = 12 },
+			"K141", "12 NetworkPolicies are not enforced: pods accept all packets", "there are NetworkPolicies",
+		},
 		"an AddressPool is part of a pool": {change: func(s *findings.ClusterState) {
 			s.Pools = []findings.ClusterPool{{Name: "all", Ranges: prefixes("10.0.0.0/10")}}
 		}},

@@ -104,13 +104,16 @@ type Status struct {
 	StateDir      string   `json:"stateDir"`
 	ConfigFile    string   `json:"configFile"` // as the agent has read it at its start
 	// DatabaseError is the error of a failed commit to the database, "" if none failed.
-	DatabaseError string            `json:"databaseError,omitempty"`
-	PodBlocks     string            `json:"podBlocks"`
-	Rebooted      int               `json:"endedByReboot"` // leases that the last reboot ended
-	Waiting       int               `json:"waitingDELs"`
-	Blocks        []Block           `json:"blocks"`
-	Witnesses     []Witness         `json:"witnesses"`
-	Loop          controller.Status `json:"eventLoop"`
+	DatabaseError string `json:"databaseError,omitempty"`
+	PodBlocks     string `json:"podBlocks"`
+	// Dataplane and Transport are those of contiv.conf.
+	Dataplane string            `json:"dataplane"`
+	Transport string            `json:"transport"`
+	Rebooted  int               `json:"endedByReboot"` // leases that the last reboot ended
+	Waiting   int               `json:"waitingDELs"`
+	Blocks    []Block           `json:"blocks"`
+	Witnesses []Witness         `json:"witnesses"`
+	Loop      controller.Status `json:"eventLoop"`
 }
 
 // Claim represents the right of this node to a prefix that does not follow from its ID.
