@@ -27,8 +27,12 @@ const (
 
 // nft reads and writes the nftables of one network namespace.
 type nft struct {
+	path      string
 	namespace *os.File // nil: the process's
 }
+
+// within calls f in the namespace.
+func (n *nft) within(f func() error) error { return within(n.path, f) }
 
 // openNFT opens the namespace at path, "": the process's.
 func openNFT(path string) (*nft, error) {
@@ -39,7 +43,7 @@ func openNFT(path string) (*nft, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
-	return &nft{file}, nil
+	return &nft{path, file}, nil
 }
 
 func (n *nft) close() error {

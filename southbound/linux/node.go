@@ -42,7 +42,10 @@ const (
 )
 
 // nodeDescriptor is the descriptor of the value "node".
-type nodeDescriptor struct{ parts []nodePart }
+type nodeDescriptor struct {
+	host  *tunnelHost
+	parts []nodePart
+}
 
 var _ southbound.Descriptor = (*nodeDescriptor)(nil)
 

@@ -31,7 +31,10 @@ type tunnelPeers interface {
 }
 
 // tunnels is the descriptor of the values below "tunnel/".
-type tunnels struct{ peers map[kv.Transport]tunnelPeers }
+type tunnels struct {
+	host  *tunnelHost
+	peers map[kv.Transport]tunnelPeers
+}
 
 var (
 	_ southbound.Descriptor = (*tunnels)(nil)

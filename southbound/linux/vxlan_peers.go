@@ -28,13 +28,20 @@ type vxlanPeers struct {
 	index int        // of the link that the entries are written to; 0: not known
 	local netip.Addr // of that link
 
-	mu     sync.Mutex            // because Watch reads what follows
-	byMAC  map[string]string     // key of the value that has the forwarding entry
-	byAddr map[netip.Addr]string // key of the value that has the neighbour
+	mu     sync.Mutex // because Watch reads what follows
+	byMAC  map[string]vxlanEntry
+	byAddr map[netip.Addr]vxlanEntry
+}
+
+// vxlanEntry holds what is written for one forwarding entry or neighbour.
+type vxlanEntry struct {
+	key string     // of the value that has it
+	dst netip.Addr // of a forwarding entry
+	mac string     // of a neighbour
 }
 
 func newVXLANPeers(host *tunnelHost, link *vxlan) *vxlanPeers {
-	return &vxlanPeers{host: host, link: link, byMAC: map[string]string{}, byAddr: map[netip.Addr]string{}}
+	return &vxlanPeers{host: host, link: link, byMAC: map[string]vxlanEntry{}, byAddr: map[netip.Addr]vxlanEntry{}}
 }
 
 // vxlanPeer holds the entries of one other node.
@@ -155,6 +162,7 @@ func (v *vxlanPeers) write(key string, p vxlanPeer) error {
 	if len(p.dst) == 0 {
 		return nil
 	}
+	v.own(key, p)
 	if err := v.host.kernel.NeighSet(v.forwarding(p, p.dst[0])); err != nil {
 		v.forget()
 		return fmt.Errorf("forward %s to %s on %s: %w", p.mac, p.dst[0], vxlanName, err)
@@ -165,13 +173,32 @@ func (v *vxlanPeers) write(key string, p vxlanPeer) error {
 			return fmt.Errorf("set neighbour %s with %s on %s: %w", ip, p.mac, vxlanName, err)
 		}
 	}
+	return nil
+}
+
+// own records the entries of a value. The record is made before the entries, so that Watch
+// knows them.
+func (v *vxlanPeers) own(key string, p vxlanPeer) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.byMAC[p.mac.String()] = key
-	for _, ip := range p.ips {
-		v.byAddr[ip] = key
+	mac := p.mac.String()
+	if len(p.dst) > 0 {
+		v.byMAC[mac] = vxlanEntry{key: key, dst: p.dst[0]}
 	}
-	return nil
+	for _, ip := range p.ips {
+		v.byAddr[ip] = vxlanEntry{key: key, mac: mac}
+	}
+}
+
+// disown removes the record of an entry, and reports whether it was the value's.
+func disown[K comparable](v *vxlanPeers, entries map[K]vxlanEntry, id K, key string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if e, known := entries[id]; known && e.key != key {
+		return false
+	}
+	delete(entries, id)
+	return true
 }
 
 // former returns the entries of a value that was made, or that Retrieve has found.
@@ -212,20 +239,17 @@ func (v *vxlanPeers) remove(key string, value *kv.NodeTunnel) error {
 // erase removes the entries of a peer, except for those that have become another
 // value's. Missing ones are not an error.
 func (v *vxlanPeers) erase(key string, p vxlanPeer) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
 	for _, ip := range p.ips {
-		if owner, known := v.byAddr[ip]; known && owner != key {
+		if !disown(v, v.byAddr, ip, key) {
 			continue
 		}
 		err := v.host.kernel.NeighDel(v.neighbour(p, ip))
 		if err = v.unlessMissing(err); err != nil {
 			return fmt.Errorf("remove neighbour %s from %s: %w", ip, vxlanName, err)
 		}
-		delete(v.byAddr, ip)
 	}
 	mac := p.mac.String()
-	if owner, known := v.byMAC[mac]; known && owner != key {
+	if len(p.dst) == 0 || !disown(v, v.byMAC, mac, key) {
 		return nil
 	}
 	for _, dst := range p.dst {
@@ -319,23 +343,14 @@ func (v *vxlanPeers) retrieve(wanted []controller.Value) ([]controller.Value, er
 			},
 		})
 	}
-	v.own(all)
-	return all, nil
-}
-
-// own records the values that have entries.
-func (v *vxlanPeers) own(all []controller.Value) {
 	v.mu.Lock()
-	defer v.mu.Unlock()
 	clear(v.byMAC)
 	clear(v.byAddr)
+	v.mu.Unlock()
 	for _, one := range all {
-		p := v.former(one.Message.(*kv.NodeTunnel))
-		v.byMAC[p.mac.String()] = one.Key
-		for _, ip := range p.ips {
-			v.byAddr[ip] = one.Key
-		}
+		v.own(one.Key, v.former(one.Message.(*kv.NodeTunnel)))
 	}
+	return all, nil
 }
 
 // take removes the entries with the MAC address of a wanted value, and returns them as a

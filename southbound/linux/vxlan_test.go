@@ -33,8 +33,8 @@ func newVXLANNode(n *labNode) *vxlanNode {
 	return &vxlanNode{
 		labNode: n,
 		host:    h,
-		node:    &nodeDescriptor{parts: []nodePart{link}},
-		tunnels: &tunnels{peers: map[kv.Transport]tunnelPeers{kv.Transport_VXLAN: newVXLANPeers(h, link)}},
+		node:    &nodeDescriptor{host: h, parts: []nodePart{link}},
+		tunnels: &tunnels{host: h, peers: map[kv.Transport]tunnelPeers{kv.Transport_VXLAN: newVXLANPeers(h, link)}},
 	}
 }
 

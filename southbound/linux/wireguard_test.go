@@ -53,8 +53,8 @@ func newWireguardNode(t testing.TB, n *labNode) *wireguardNode {
 	return &wireguardNode{
 		labNode: n,
 		link:    w,
-		node:    &nodeDescriptor{parts: []nodePart{w}},
-		tunnels: &tunnels{peers: map[kv.Transport]tunnelPeers{kv.Transport_WIREGUARD: newWireguardPeers(w)}},
+		node:    &nodeDescriptor{host: w.host, parts: []nodePart{w}},
+		tunnels: &tunnels{host: w.host, peers: map[kv.Transport]tunnelPeers{kv.Transport_WIREGUARD: newWireguardPeers(w)}},
 	}
 }
 
