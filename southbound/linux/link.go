@@ -27,6 +27,8 @@ const (
 	// inetConf is IFLA_INET_CONF; its attributes are numbered like the kernel's settings.
 	inetConf       = 1
 	inetConfFilter = 8 // IPV4_DEVCONF_RP_FILTER
+	inet6Generate  = 8 // IFLA_INET6_ADDR_GEN_MODE
+	generateNone   = 1 // IN6_ADDR_GEN_MODE_NONE
 	noNamespace    = -1
 )
 
@@ -122,8 +124,8 @@ func parseFilter(b []byte) (filter uint32) {
 		}
 		rtnl.Attributes(v, func(kind uint16, v []byte) {
 			// an array whose first entry has number 1
-			if const4 := 4 * (inetConfFilter - 1); kind == inetConf && len(v) >= const4+4 {
-				filter = rtnl.Number(v[const4:])
+			if at := 4 * (inetConfFilter - 1); kind == inetConf && len(v) >= at+4 {
+				filter = rtnl.Number(v[at:])
 			}
 		})
 	})
@@ -167,11 +169,4 @@ func changeLink(what string, index, flags, change uint32, attributes rtnl.Messag
 		Kind: unix.RTM_NEWLINK,
 		Body: append(ifinfo(index, flags, change), attributes...),
 	}
-}
-
-// setFilter returns the attribute that sets rp_filter of a link.
-func setFilter(m rtnl.Message, filter uint32) rtnl.Message {
-	settings := rtnl.Message(nil).U32(inetConfFilter, filter)
-	family := rtnl.Message(nil).Nest(inetConf, settings)
-	return m.Nest(unix.IFLA_AF_SPEC, rtnl.Message(nil).Nest(unix.AF_INET, family))
 }

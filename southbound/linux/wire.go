@@ -203,10 +203,11 @@ func (w *Wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) 
 // dress gives a new pair of links all that the plan has. After an error the wire is
 // detached.
 func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
-	// in this order, so that no packet passes before all is there
-	err := w.dressHost(p, link, p.differences(p.host, nil))
+	// The host end last: the link then has its carrier at once, which spares the kernel one
+	// walk through all IPv6 routes of the node.
+	err := w.dressPod(p, ns, hostLink{linkID: linkID{link.peer, p.podName}}, p.differences(p.pod, nil))
 	if err == nil {
-		err = w.dressPod(p, ns, hostLink{linkID: linkID{link.peer, p.podName}}, p.differences(p.pod, nil))
+		err = w.dressHost(p, link, p.differences(p.host, nil))
 	}
 	if err != nil {
 		return errors.Join(err, w.detach(link.linkID, p.isolated()))
@@ -217,10 +218,7 @@ func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 
 // dressHost changes the host end. The attributes are set in any case: they cost little.
 func (w *Wires) dressHost(p *wirePlan, link hostLink, d difference) error {
-	var all []*rtnl.Request
-	if p.isolated() { // before the link is up
-		all = append(all, changeLink("set rp_filter of "+link.name, link.index, 0, 0, setFilter(nil, 0)))
-	}
+	all := []*rtnl.Request{changeLink("prepare "+link.name, link.index, 0, 0, p.hostSettings())}
 	attributes := rtnl.Message(nil).Text(unix.IFLA_IFALIAS, aliasPrefix+p.key)
 	if link.group != wireGroup {
 		attributes = attributes.U32(unix.IFLA_GROUP, wireGroup)
@@ -238,6 +236,18 @@ func (w *Wires) dressHost(p *wirePlan, link hostLink, d difference) error {
 		return w.takeRoutes(link, all)
 	}
 	return err
+}
+
+// hostSettings returns the settings that a host end needs before it is up. It has no
+// link-local address, whose routes would make each further wire slower: the kernel walks
+// through all IPv6 routes when a link is set up.
+func (p *wirePlan) hostSettings() rtnl.Message {
+	settings := rtnl.Message(nil).Nest(unix.AF_INET6, rtnl.Message(nil).U8(inet6Generate, generateNone))
+	if p.isolated() { // the routes of its table do not count for the kernel's check of sources
+		filter := rtnl.Message(nil).U32(inetConfFilter, 0)
+		settings = settings.Nest(unix.AF_INET, rtnl.Message(nil).Nest(inetConf, filter))
+	}
+	return rtnl.Message(nil).Nest(unix.IFLA_AF_SPEC, settings)
 }
 
 // dressPod changes the pod's end.
