@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+const (
+	// aliasPrefix begins the ifalias of our links; the key of the value follows.
+	aliasPrefix = "cadastre:"
+	// wireGroup is the group of wires, which marks them until they have their alias.
+	wireGroup = 0x0CAD0001
+	// detachedGroup is the group of wires that have no value any more.
+	detachedGroup = 0x0CAD0002
+	// sweptGroup is the group that one request removes.
+	sweptGroup = 0x0CAD0003
+	// vethPeer is the attribute that describes the other end (VETH_INFO_PEER).
+	vethPeer = 1
+	// inetConf is IFLA_INET_CONF; its attributes are numbered like the kernel's settings.
+	inetConf       = 1
+	inetConfFilter = 8 // IPV4_DEVCONF_RP_FILTER
+	inet6Generate  = 8 // IFLA_INET6_ADDR_GEN_MODE
+	generateNone   = 1 // IN6_ADDR_GEN_MODE_NONE
+	noNamespace    = -1
+)
+
+// linkID identifies a link to the kernel: most requests need the index, rules the name.
+type linkID struct {
+	index uint32
+	name  string
+}
+
+// hostLink holds the state of a link.
+type hostLink struct {
+	linkID
+	alias    string
+	group    uint32
+	mtu      uint32
+	mac      hardware
+	up       bool
+	filter   uint32 // rp_filter
+	peer     uint32 // index of the other end
+	peerNSID int32  // of the namespace of the other end, as the socket's namespace numbers it
+	kind     string
+}
+
+// key returns the key of the value that the link belongs to, "" if the link is not ours or
+// has no alias yet.
+func (l hostLink) key() string {
+	key, ours := strings.CutPrefix(l.alias, aliasPrefix)
+	if !ours || l.kind != "veth" {
+		return ""
+	}
+	return key
+}
+
+// ours reports whether the link is a wire of ours, maybe one that is half made.
+func (l hostLink) ours() bool {
+	return l.key() != "" || l.alias == "" && l.kind == "veth" && l.group == wireGroup && strings.HasPrefix(l.name, "cad")
+}
+
+// detached reports whether the wire has no value any more.
+func (l hostLink) detached() bool { return l.group == detachedGroup || l.group == sweptGroup }
+
+// ifinfo returns the header of a message about a link; change has the flags to set.
+func ifinfo(index, flags, change uint32) rtnl.Message {
+	m := make(rtnl.Message, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(m[4:], index)
+	binary.NativeEndian.PutUint32(m[8:], flags)
+	binary.NativeEndian.PutUint32(m[12:], change)
+	return m
+}
+
+// parseLink reads an ifinfomsg.
+func parseLink(b []byte) (l hostLink, ok bool) {
+	if len(b) < unix.SizeofIfInfomsg {
+		return l, false
+	}
+	l.index = binary.NativeEndian.Uint32(b[4:])
+	l.up = binary.NativeEndian.Uint32(b[8:])&unix.IFF_UP != 0
+	l.peerNSID = noNamespace
+	rtnl.Attributes(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.name = rtnl.Text(v)
+		case unix.IFLA_IFALIAS:
+			l.alias = rtnl.Text(v)
+		case unix.IFLA_GROUP:
+			l.group = rtnl.Number(v)
+		case unix.IFLA_MTU:
+			l.mtu = rtnl.Number(v)
+		case unix.IFLA_ADDRESS:
+			copy(l.mac[:], v)
+		case unix.IFLA_LINK:
+			l.peer = rtnl.Number(v)
+		case unix.IFLA_LINK_NETNSID:
+			l.peerNSID = int32(rtnl.Number(v))
+		case unix.IFLA_LINKINFO:
+			rtnl.Attributes(v, func(kind uint16, v []byte) {
+				if kind == unix.IFLA_INFO_KIND {
+					l.kind = rtnl.Text(v)
+				}
+			})
+		case unix.IFLA_AF_SPEC:
+			l.filter = parseFilter(v)
+		}
+	})
+	return l, true
+}
+
+// parseFilter returns rp_filter of an IFLA_AF_SPEC.
+func parseFilter(b []byte) (filter uint32) {
+	rtnl.Attributes(b, func(family uint16, v []byte) {
+		if family != unix.AF_INET {
+			return
+		}
+		rtnl.Attributes(v, func(kind uint16, v []byte) {
+			// an array whose first entry has number 1
+			if at := 4 * (inetConfFilter - 1); kind == inetConf && len(v) >= at+4 {
+				filter = rtnl.Number(v[at:])
+			}
+		})
+	})
+	return filter
+}
+
+// getLink returns the link of a name.
+func getLink(s *rtnl.Socket, name string) (l hostLink, found bool, err error) {
+	r := &rtnl.Request{
+		What:  fmt.Sprintf("get link %q", name),
+		Kind:  unix.RTM_GETLINK,
+		Allow: []unix.Errno{unix.ENODEV},
+		Body:  ifinfo(0, 0, 0).Text(unix.IFLA_IFNAME, name),
+		Each: func(kind uint16, b []byte) {
+			if kind == unix.RTM_NEWLINK {
+				l, found = parseLink(b)
+			}
+		},
+	}
+	return l, found, s.Run([]*rtnl.Request{r})
+}
+
+// listLinks returns all veth links of the socket's namespace.
+func listLinks(s *rtnl.Socket) (all []hostLink, err error) {
+	// RTEXT_FILTER_SKIP_STATS leaves out the counters, two thirds of a message.
+	const skipStatistics = 1 << 3
+	body := ifinfo(0, 0, 0).U32(unix.IFLA_EXT_MASK, skipStatistics).
+		Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).Text(unix.IFLA_INFO_KIND, "veth"))
+	err = s.Dump("links", unix.RTM_GETLINK, body, func() { all = nil }, func(b []byte) {
+		if l, ok := parseLink(b); ok && l.kind == "veth" {
+			all = append(all, l)
+		}
+	})
+	return all, err
+}
+
+// changeLink returns a request that changes a link.
+func changeLink(what string, index, flags, change uint32, attributes rtnl.Message) *rtnl.Request {
+	return &rtnl.Request{
+		What: what,
+		Kind: unix.RTM_NEWLINK,
+		Body: append(ifinfo(index, flags, change), attributes...),
+	}
+}

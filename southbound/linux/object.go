@@ -1,0 +1,323 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+// ownProtocol marks routes, rules, neighbours and, since Linux 5.18, addresses of ours.
+const ownProtocol = 0xCA
+
+// Attributes and flags that golang.org/x/sys/unix lacks.
+const (
+	ifaProtocol     = 11    // IFA_PROTO
+	ifaNoPrefix     = 0x200 // IFA_F_NOPREFIXROUTE
+	ndaProtocol     = 12    // NDA_PROTOCOL
+	routeMetric6    = 1024  // the kernel sets it for IPv6 routes without a metric
+	lowestPriority  = 1<<32 - 1
+	rulePriority    = 1000 // behind the rule of the table local, before that of the table main
+	sizeofFibRule   = 12
+	actionToTable   = 1 // FR_ACT_TO_TBL
+	sizeofNeighbour = 12
+)
+
+// objectKind distinguishes the objects of a link.
+type objectKind uint8
+
+const (
+	addressObject   objectKind = iota + 1
+	neighbourObject            // permanent
+	routeObject                // through the link
+	closedObject               // an unreachable route, of no link
+	ruleObject                 // of packets that arrive through the link
+)
+
+// hardware is an Ethernet address.
+type hardware [6]byte
+
+func (h hardware) String() string { return net.HardwareAddr(h[:]).String() }
+
+// object holds one object of the kernel that belongs to a link. Its fields are those that
+// identify it, so two objects are equal if they are the same object in the same state.
+type object struct {
+	kind    objectKind
+	prefix  netip.Prefix // address, destination; a rule has the default route of its family
+	gateway netip.Addr   // of a route; zero: the destination is on the link
+	mac     hardware     // of a neighbour
+	table   uint32       // of a route or rule
+}
+
+// objects is a set.
+type objects map[object]bool
+
+func (o object) String() string {
+	family := ""
+	if o.prefix.Addr().Is6() {
+		family = "IPv6 "
+	}
+	switch o.kind {
+	case addressObject:
+		return "address " + o.prefix.String()
+	case neighbourObject:
+		return fmt.Sprintf("neighbour %s at %s", o.prefix.Addr(), o.mac)
+	case ruleObject:
+		return fmt.Sprintf("%srule to table %d", family, o.table)
+	}
+	text := "route " + o.prefix.String()
+	if o.kind == closedObject {
+		text = "unreachable " + text
+	}
+	if o.gateway.IsValid() {
+		text += " via " + o.gateway.String()
+	}
+	if o.table != unix.RT_TABLE_MAIN {
+		text += fmt.Sprintf(" table %d", o.table)
+	}
+	return text
+}
+
+func familyOf(a netip.Addr) byte {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// add returns the request that makes the object. It succeeds if the object is there.
+func (o object) add(link linkID) *rtnl.Request {
+	r := &rtnl.Request{
+		What:  "add " + o.String(),
+		Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+		Allow: []unix.Errno{unix.EEXIST},
+		Body:  o.body(link),
+	}
+	switch o.kind {
+	case addressObject:
+		r.Kind = unix.RTM_NEWADDR
+	case neighbourObject:
+		r.Kind, r.Flags = unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE
+	case routeObject, closedObject:
+		r.Kind, r.Allow = unix.RTM_NEWROUTE, nil // the route that is there may be a foreign one
+	case ruleObject:
+		r.Kind = unix.RTM_NEWRULE
+	}
+	return r
+}
+
+// remove returns the request that removes the object. It succeeds if there is none.
+func (o object) remove(link linkID) *rtnl.Request {
+	r := &rtnl.Request{
+		What:  "remove " + o.String(),
+		Allow: []unix.Errno{unix.ESRCH, unix.ENOENT, unix.EADDRNOTAVAIL, unix.ENODEV},
+		Body:  o.body(link),
+	}
+	switch o.kind {
+	case addressObject:
+		r.Kind = unix.RTM_DELADDR
+	case neighbourObject:
+		r.Kind = unix.RTM_DELNEIGH
+	case routeObject, closedObject:
+		r.Kind = unix.RTM_DELROUTE
+	case ruleObject:
+		r.Kind = unix.RTM_DELRULE
+	}
+	return r
+}
+
+func (o object) body(link linkID) rtnl.Message {
+	address := o.prefix.Addr().AsSlice()
+	family := familyOf(o.prefix.Addr())
+	switch o.kind {
+	case addressObject:
+		m := make(rtnl.Message, unix.SizeofIfAddrmsg)
+		m[0], m[1] = family, byte(o.prefix.Bits())
+		binary.NativeEndian.PutUint32(m[4:], link.index)
+		m = m.Attr(unix.IFA_LOCAL, address).Attr(unix.IFA_ADDRESS, address)
+		return m.U32(unix.IFA_FLAGS, unix.IFA_F_NODAD|unix.IFA_F_PERMANENT|ifaNoPrefix).U8(ifaProtocol, ownProtocol)
+	case neighbourObject:
+		m := make(rtnl.Message, sizeofNeighbour)
+		m[0] = family
+		binary.NativeEndian.PutUint32(m[4:], link.index)
+		binary.NativeEndian.PutUint16(m[8:], unix.NUD_PERMANENT)
+		return m.Attr(unix.NDA_DST, address).Attr(unix.NDA_LLADDR, o.mac[:]).U8(ndaProtocol, ownProtocol)
+	case ruleObject:
+		m := make(rtnl.Message, sizeofFibRule)
+		m[0], m[7] = family, actionToTable
+		m = m.Text(unix.FRA_IIFNAME, link.name).U32(unix.FRA_TABLE, o.table)
+		return m.U32(unix.FRA_PRIORITY, rulePriority).U8(unix.FRA_PROTOCOL, ownProtocol)
+	}
+	return o.route(link)
+}
+
+func (o object) route(link linkID) rtnl.Message {
+	m := make(rtnl.Message, unix.SizeofRtMsg)
+	m[0], m[1] = familyOf(o.prefix.Addr()), byte(o.prefix.Bits())
+	m[5], m[6], m[7] = ownProtocol, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST
+	if o.kind == closedObject {
+		m[7] = unix.RTN_UNREACHABLE
+	} else {
+		m = m.U32(unix.RTA_OIF, link.index)
+		if !o.gateway.IsValid() {
+			m[6] = unix.RT_SCOPE_LINK
+		}
+	}
+	m = m.U32(unix.RTA_TABLE, o.table)
+	if o.prefix.Bits() > 0 {
+		m = m.Attr(unix.RTA_DST, o.prefix.Addr().AsSlice())
+	}
+	if o.gateway.IsValid() {
+		binary.NativeEndian.PutUint32(m[8:], unix.RTNH_F_ONLINK)
+		m = m.Attr(unix.RTA_GATEWAY, o.gateway.AsSlice())
+	}
+	switch {
+	case o.kind == closedObject:
+		m = m.U32(unix.RTA_PRIORITY, lowestPriority)
+	case o.prefix.Addr().Is6():
+		m = m.U32(unix.RTA_PRIORITY, routeMetric6)
+	}
+	return m
+}
+
+// parsed is an object of a dump.
+type parsed struct {
+	object
+	index uint32 // of its link
+	name  string // of the link of a rule
+	ours  bool   // it has our mark
+}
+
+// parseAddress reads an ifaddrmsg.
+func parseAddress(b []byte) (p parsed, ok bool) {
+	if len(b) < unix.SizeofIfAddrmsg {
+		return p, false
+	}
+	p.kind, p.index = addressObject, binary.NativeEndian.Uint32(b[4:])
+	bits, scope := int(b[1]), b[3]
+	flags := uint32(b[2])
+	var address, local netip.Addr
+	rtnl.Attributes(b[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(v)
+		case unix.IFA_ADDRESS:
+			address, _ = netip.AddrFromSlice(v)
+		case unix.IFA_FLAGS:
+			flags = rtnl.Number(v)
+		case ifaProtocol:
+			p.ours = len(v) > 0 && v[0] == ownProtocol
+		}
+	})
+	if local.IsValid() {
+		address = local
+	}
+	p.prefix = netip.PrefixFrom(address, bits)
+	const want = unix.IFA_F_PERMANENT | ifaNoPrefix
+	usable := flags&want == want && flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0
+	if !usable {
+		p.table = 1 // differs from every wanted one
+	}
+	return p, address.IsValid() && scope != unix.RT_SCOPE_LINK
+}
+
+// parseNeighbour reads an ndmsg.
+func parseNeighbour(b []byte) (p parsed, ok bool) {
+	if len(b) < sizeofNeighbour {
+		return p, false
+	}
+	p.kind, p.index = neighbourObject, binary.NativeEndian.Uint32(b[4:])
+	permanent := binary.NativeEndian.Uint16(b[8:])&unix.NUD_PERMANENT != 0
+	var address netip.Addr
+	rtnl.Attributes(b[sizeofNeighbour:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.NDA_DST:
+			address, _ = netip.AddrFromSlice(v)
+		case unix.NDA_LLADDR:
+			copy(p.mac[:], v)
+		case ndaProtocol:
+			p.ours = len(v) > 0 && v[0] == ownProtocol
+		}
+	})
+	if address.IsValid() {
+		p.prefix = netip.PrefixFrom(address, address.BitLen())
+	}
+	return p, permanent && address.IsValid()
+}
+
+// parseRoute reads an rtmsg.
+func parseRoute(b []byte) (p parsed, ok bool) {
+	if len(b) < unix.SizeofRtMsg {
+		return p, false
+	}
+	p.kind, p.ours, p.table = routeObject, b[5] == ownProtocol, uint32(b[4])
+	address := netip.IPv4Unspecified()
+	if b[0] == unix.AF_INET6 {
+		address = netip.IPv6Unspecified()
+	}
+	kind, plain := b[7], true
+	priority := uint32(0)
+	rtnl.Attributes(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.RTA_DST:
+			address, _ = netip.AddrFromSlice(v)
+		case unix.RTA_OIF:
+			p.index = rtnl.Number(v)
+		case unix.RTA_GATEWAY:
+			p.gateway, _ = netip.AddrFromSlice(v)
+		case unix.RTA_TABLE:
+			p.table = rtnl.Number(v)
+		case unix.RTA_PRIORITY:
+			priority = rtnl.Number(v)
+		case unix.RTA_MULTIPATH, unix.RTA_METRICS, unix.RTA_VIA:
+			plain = false
+		}
+	})
+	p.prefix = netip.PrefixFrom(address, int(b[1]))
+	switch {
+	case kind == unix.RTN_UNREACHABLE && priority == lowestPriority:
+		p.kind, p.index = closedObject, 0
+	case kind != unix.RTN_UNICAST || !plain || priority != 0 && !(address.Is6() && priority == routeMetric6):
+		p.mac[0] = 1 // differs from every wanted one
+	}
+	return p, address.IsValid()
+}
+
+// parseRule reads a fib_rule_hdr.
+func parseRule(b []byte) (p parsed, ok bool) {
+	if len(b) < sizeofFibRule {
+		return p, false
+	}
+	p.kind, p.table = ruleObject, uint32(b[4])
+	p.prefix = defaultRoute(b[0])
+	rtnl.Attributes(b[sizeofFibRule:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.FRA_IIFNAME:
+			p.name = rtnl.Text(v)
+		case unix.FRA_TABLE:
+			p.table = rtnl.Number(v)
+		case unix.FRA_PROTOCOL:
+			p.ours = len(v) > 0 && v[0] == ownProtocol
+		case unix.FRA_PRIORITY:
+			if rtnl.Number(v) != rulePriority {
+				p.mac[0] = 1
+			}
+		}
+	})
+	return p, p.ours
+}
+
+// defaultRoute returns the destination of all addresses of a family.
+func defaultRoute(family byte) netip.Prefix {
+	if family == unix.AF_INET6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}

@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// current is the network namespace of the calling thread.
+	current = "/proc/thread-self/ns/net"
+	// nsfs is the magic number of the file system of open namespaces.
+	nsfs = 0x6e736673
+)
+
+// Namespace is an open network namespace.
+type Namespace struct {
+	path string
+	fd   int
+	id   ID
+}
+
+// ID identifies a network namespace while it exists.
+type ID struct{ device, inode uint64 }
+
+// Open opens the network namespace of a path, such as /run/netns/cni-1; "" is that of the
+// calling thread.
+func Open(path string) (*Namespace, error) {
+	name := path
+	if path == "" {
+		path, name = current, "of the process"
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace %s: %w", name, os.NewSyscallError("open", err))
+	}
+	n := &Namespace{path: name, fd: fd}
+	if err := n.check(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open network namespace %s: %w", name, err), n.Close())
+	}
+	return n, nil
+}
+
+// check refuses files that are not network namespaces, such as the empty file that is left
+// behind when the mount of a namespace is gone.
+func (n *Namespace) check() error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(n.fd, &fs); err != nil {
+		return os.NewSyscallError("fstatfs", err)
+	}
+	if fs.Type != nsfs {
+		return errors.New("the file is not a namespace: want one that is mounted, such as `ip netns add` makes")
+	}
+	kind, err := unix.IoctlRetInt(n.fd, unix.NS_GET_NSTYPE)
+	if err == nil && kind != unix.CLONE_NEWNET {
+		return errors.New("the file is a namespace of another kind: want a network namespace")
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(n.fd, &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	n.id = ID{uint64(st.Dev), st.Ino}
+	return nil
+}
+
+// Fd returns the open file.
+func (n *Namespace) Fd() int { return n.fd }
+
+// ID returns the identity of the namespace.
+func (n *Namespace) ID() ID { return n.id }
+
+// Path returns the path that the namespace was opened by.
+func (n *Namespace) Path() string { return n.path }
+
+// Close closes the file.
+func (n *Namespace) Close() error { return os.NewSyscallError("close", unix.Close(n.fd)) }
+
+// Dial opens a routing socket in the namespace.
+func (n *Namespace) Dial() (s *Socket, err error) {
+	err = n.Do(func() error {
+		s, err = Dial(unix.NETLINK_ROUTE)
+		return err
+	})
+	return s, err
+}
+
+// Do calls f in the namespace, on a locked thread. If the thread cannot go back, the
+// calling goroutine stays locked to it, so that no other goroutine runs there.
+func (n *Namespace) Do(f func() error) (err error) {
+	runtime.LockOSThread()
+	home, err := unix.Open(current, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open the current network namespace: %w", os.NewSyscallError("open", err))
+	}
+	defer func() { err = errors.Join(err, os.NewSyscallError("close", unix.Close(home))) }()
+	if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w: it needs CAP_SYS_ADMIN", err)
+		}
+		return fmt.Errorf("enter network namespace %s: %w", n.path, os.NewSyscallError("setns", err))
+	}
+	defer func() {
+		if back := unix.Setns(home, unix.CLONE_NEWNET); back != nil {
+			err = errors.Join(err, fmt.Errorf("leave network namespace %s: %w", n.path, back))
+			return
+		}
+		runtime.UnlockOSThread()
+	}()
+	return f()
+}

@@ -1,0 +1,392 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/southbound"
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+// attempts limits the repetitions of a creation that meets an older wire.
+const attempts = 4
+
+// Wires is the descriptor of the wires of pods: pairs of veth links with their addresses,
+// neighbours, routes and rules. The keys are pod/...; a value without a wire has no object
+// and is always made.
+type Wires struct {
+	opt       WireOptions
+	ns        *rtnl.Namespace // of the host ends
+	host      *rtnl.Socket
+	sweeper   *rtnl.Socket
+	conntrack *conntrack
+
+	// changing excludes the removal of a batch while a wire is made, so that a creation
+	// waits for one batch at most.
+	changing sync.Mutex
+
+	mu      sync.Mutex
+	keys    map[uint32]string // of the wires that are made, by the index of the host end
+	named   map[string]string // likewise, of those with a rule, by its name
+	changed chan struct{}     // has an element after each change: Sweep waits for a pause
+}
+
+var (
+	_ southbound.Descriptor = (*Wires)(nil)
+	_ southbound.Sweeper    = (*Wires)(nil)
+	_ southbound.Watcher    = (*Wires)(nil)
+)
+
+// NewWires opens the network namespace of the host ends. It changes nothing.
+func NewWires(opt WireOptions) (*Wires, error) {
+	opt = opt.withDefaults()
+	ns, err := rtnl.Open(opt.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	w := &Wires{opt: opt, ns: ns, keys: map[uint32]string{}, named: map[string]string{}, changed: make(chan struct{}, 1)}
+	if w.host, err = ns.Dial(); err == nil {
+		w.sweeper, err = ns.Dial()
+	}
+	if err == nil {
+		w.conntrack, err = openConntrack(ns)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// Close closes the sockets. The wires stay.
+func (w *Wires) Close() error {
+	errs := []error{w.ns.Close()}
+	for _, s := range []*rtnl.Socket{w.host, w.sweeper} {
+		if s != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	if w.conntrack != nil {
+		errs = append(errs, w.conntrack.close())
+	}
+	return errors.Join(errs...)
+}
+
+// Name returns the name of the descriptor.
+func (w *Wires) Name() string { return "linux wire" }
+
+// Handles reports whether key is that of a pod.
+func (w *Wires) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkPodPrefix) }
+
+// Validate returns the reason why a value can never be made.
+func (w *Wires) Validate(key string, value proto.Message) error {
+	_, err := readWire(key, value)
+	return err
+}
+
+// Dependencies returns the network of a pod that is not in the main table.
+func (w *Wires) Dependencies(_ string, value proto.Message) []string {
+	if pod, ok := value.(*kv.PodNetwork); ok && pod.GetWire().GetTable() != 0 {
+		return []string{kv.SinkNetworkPrefix + pod.GetWire().GetPool()}
+	}
+	return nil
+}
+
+// Create makes a wire, or repairs the one that is there. After an error the wire is
+// detached.
+func (w *Wires) Create(ctx context.Context, key string, value proto.Message) error {
+	return w.ensure(ctx, key, value, true)
+}
+
+// Update makes a wire like value. The pair of links stays unless the pod's namespace or the
+// name of an interface differs.
+func (w *Wires) Update(ctx context.Context, key string, before, value proto.Message) error {
+	was, is := before.(*kv.PodNetwork), value.(*kv.PodNetwork)
+	if name := was.GetWire().GetHostIfName(); name != "" && name != is.GetWire().GetHostIfName() {
+		if err := w.Delete(ctx, key, before); err != nil {
+			return err
+		}
+	}
+	return w.ensure(ctx, key, value, false)
+}
+
+// ensure makes the wire of a value. fresh means that there is probably none.
+func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fresh bool) error {
+	p, err := readWire(key, value)
+	if err != nil || p == nil {
+		return err
+	}
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	defer w.noteChange()
+	ns, err := rtnl.Open(p.netns)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ns.Close() }() // it was only read
+	if ns.ID() == w.ns.ID() {
+		return fmt.Errorf("network namespace %s is that of the node: want the pod's own", p.netns)
+	}
+	for range attempts {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		var link hostLink
+		if fresh {
+			link, err = w.add(p, ns)
+		} else {
+			link, err = w.find(p, ns)
+		}
+		switch {
+		case err == nil && link.index != 0 && fresh:
+			return w.dress(p, ns, link)
+		case err == nil && link.index != 0:
+			return w.repair(p, ns, link)
+		case err != nil && (!errors.Is(err, unix.EEXIST) || errors.Is(err, southbound.ErrForeign)):
+			return err
+		}
+		fresh = !fresh
+	}
+	return fmt.Errorf("make link %s: other programs change it at the same time", p.hostName)
+}
+
+// add makes a pair of links; the end in the pod's namespace is down.
+func (w *Wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) {
+	pod := ifinfo(0, 0, 0).
+		Text(unix.IFLA_IFNAME, p.podName).
+		U32(unix.IFLA_NET_NS_FD, uint32(ns.Fd())).
+		Attr(unix.IFLA_ADDRESS, p.podMAC[:])
+	host := ifinfo(0, 0, 0).
+		Text(unix.IFLA_IFNAME, p.hostName).
+		U32(unix.IFLA_GROUP, wireGroup).
+		Attr(unix.IFLA_ADDRESS, p.hostMAC[:])
+	if p.mtu != 0 {
+		pod, host = pod.U32(unix.IFLA_MTU, p.mtu), host.U32(unix.IFLA_MTU, p.mtu)
+	}
+	host = host.Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).
+		Text(unix.IFLA_INFO_KIND, "veth").
+		Nest(unix.IFLA_INFO_DATA, rtnl.Message(nil).Nest(vethPeer, pod)))
+	r := &rtnl.Request{
+		What:  fmt.Sprintf("make the pair of links %s and %s in %s", p.hostName, p.podName, p.netns),
+		Kind:  unix.RTM_NEWLINK,
+		Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL | unix.NLM_F_ECHO,
+		Body:  host,
+		Each: func(kind uint16, b []byte) {
+			if kind == unix.RTM_NEWLINK {
+				link, _ = parseLink(b)
+			}
+		},
+	}
+	if err := w.host.Run([]*rtnl.Request{r}); err != nil {
+		return hostLink{}, err
+	}
+	if link.name != p.hostName || link.peer == 0 { // kernels before 6.2 do not echo links
+		var found bool
+		link, found, err = getLink(w.host, p.hostName)
+		if err == nil && !found {
+			err = fmt.Errorf("make link %s: another program removed it at once", p.hostName)
+		}
+	}
+	return link, err
+}
+
+// dress gives a new pair of links all that the plan has. After an error the wire is
+// detached.
+func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
+	// The host end last: the link then has its carrier at once, which spares the kernel one
+	// walk through all IPv6 routes of the node.
+	err := w.dressPod(p, ns, hostLink{linkID: linkID{link.peer, p.podName}}, p.differences(p.pod, nil))
+	if err == nil {
+		err = w.dressHost(p, link, p.differences(p.host, nil))
+	}
+	if err != nil {
+		return errors.Join(err, w.detach(link.linkID, p.isolated()))
+	}
+	w.remember(link.linkID, p)
+	return nil
+}
+
+// dressHost changes the host end. The attributes are set in any case: they cost little.
+func (w *Wires) dressHost(p *wirePlan, link hostLink, d difference) error {
+	all := []*rtnl.Request{changeLink("prepare "+link.name, link.index, 0, 0, p.hostSettings())}
+	attributes := rtnl.Message(nil).Text(unix.IFLA_IFALIAS, aliasPrefix+p.key)
+	if link.group != wireGroup {
+		attributes = attributes.U32(unix.IFLA_GROUP, wireGroup)
+	}
+	if p.mtu != 0 && link.mtu != p.mtu {
+		attributes = attributes.U32(unix.IFLA_MTU, p.mtu)
+	}
+	if link.mac != p.hostMAC {
+		attributes = attributes.Attr(unix.IFLA_ADDRESS, p.hostMAC[:])
+	}
+	all = append(all, changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, attributes))
+	all = append(all, d.requests(link.linkID)...)
+	err := w.runWithIPv6(w.ns, w.host, link.name, all)
+	if errors.Is(err, unix.EEXIST) {
+		return w.takeRoutes(link, all)
+	}
+	return err
+}
+
+// hostSettings returns the settings that a host end needs before it is up. It has no
+// link-local address, whose routes would make each further wire slower: the kernel walks
+// through all IPv6 routes when a link is set up.
+func (p *wirePlan) hostSettings() rtnl.Message {
+	settings := rtnl.Message(nil).Nest(unix.AF_INET6, rtnl.Message(nil).U8(inet6Generate, generateNone))
+	if p.isolated() { // the routes of its table do not count for the kernel's check of sources
+		filter := rtnl.Message(nil).U32(inetConfFilter, 0)
+		settings = settings.Nest(unix.AF_INET, rtnl.Message(nil).Nest(inetConf, filter))
+	}
+	return rtnl.Message(nil).Nest(unix.IFLA_AF_SPEC, settings)
+}
+
+// dressPod changes the pod's end.
+func (w *Wires) dressPod(p *wirePlan, ns *rtnl.Namespace, link hostLink, d difference) error {
+	s, err := ns.Dial()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	return w.changePod(p, ns, s, link, d)
+}
+
+func (w *Wires) changePod(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket, link hostLink, d difference) error {
+	var attributes rtnl.Message
+	if link.mtu != 0 && p.mtu != 0 && link.mtu != p.mtu {
+		attributes = attributes.U32(unix.IFLA_MTU, p.mtu)
+	}
+	if link.mtu != 0 && link.mac != p.podMAC {
+		attributes = attributes.Attr(unix.IFLA_ADDRESS, p.podMAC[:])
+	}
+	all := []*rtnl.Request{changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, attributes)}
+	all = append(all, d.requests(link.linkID)...)
+	if err := w.runWithIPv6(ns, s, link.name, all); err != nil {
+		if errors.Is(err, unix.EEXIST) {
+			err = fmt.Errorf("%w: %w", southbound.ErrForeign, err)
+		}
+		return fmt.Errorf("in %s: %w", p.netns, err)
+	}
+	return nil
+}
+
+// runWithIPv6 runs requests, and repeats those that failed because IPv6 is turned off on
+// the link: the pod has an IPv6 address, so it is turned on there.
+func (w *Wires) runWithIPv6(ns *rtnl.Namespace, s *rtnl.Socket, link string, all []*rtnl.Request) error {
+	err := s.Run(all)
+	off := func(r *rtnl.Request) bool { return r.Kind == unix.RTM_NEWADDR && errors.Is(r.Err, unix.EACCES) }
+	if !slices.ContainsFunc(all, off) {
+		return err
+	}
+	setting := "net.ipv6.conf." + link + ".disable_ipv6"
+	if err := ns.Do(func() error { return writeSetting(setting, "0") }); err != nil {
+		return fmt.Errorf("turn IPv6 on for %s, which has an IPv6 address: %w", link, err)
+	}
+	return s.Run(slices.DeleteFunc(slices.Clone(all), func(r *rtnl.Request) bool { return r.Err == nil }))
+}
+
+// takeRoutes repeats the routes of a batch that failed because there are routes to their
+// destinations. Those of our wires are replaced: the ledger has given the address to the
+// newer one. Those of other programs are errors.
+func (w *Wires) takeRoutes(link hostLink, all []*rtnl.Request) error {
+	var again []*rtnl.Request
+	for _, r := range all {
+		switch {
+		case r.Err == nil:
+			continue
+		case r.Kind != unix.RTM_NEWROUTE || !errors.Is(r.Err, unix.EEXIST):
+			return r.Err
+		}
+		want, ok := parseRoute(r.Body)
+		if !ok {
+			return r.Err
+		}
+		have, err := findRoutes(w.host, want.prefix, want.table)
+		if err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(have, func(p parsed) bool { return !p.ours }); i >= 0 {
+			return fmt.Errorf("%w: %s of link %d; %w", southbound.ErrForeign, have[i], have[i].index, r.Err)
+		}
+		r.Flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+		again = append(again, r)
+	}
+	w.opt.Log.Warn("an address had a route to another wire", "link", link.name, "routes", len(again))
+	return w.host.Run(again)
+}
+
+// Delete detaches a wire: no packet from or to the pod passes any more, and the connection
+// tracking has no entry of its addresses. Sweep removes the links.
+func (w *Wires) Delete(_ context.Context, key string, value proto.Message) error {
+	pod, ok := value.(*kv.PodNetwork)
+	if !ok || pod.GetWire() == nil {
+		return nil
+	}
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	defer w.noteChange()
+	name := pod.GetWire().GetHostIfName()
+	link, found, err := getLink(w.host, name)
+	if err != nil {
+		return err
+	}
+	if found && (link.key() == key || link.key() == "" && link.ours()) {
+		if err := w.detach(link.linkID, pod.GetWire().GetTable() != 0); err != nil {
+			return err
+		}
+	}
+	return w.conntrack.forget(readAddresses(pod))
+}
+
+// detach sets the host end down. The kernel then removes its routes, and neither accepts
+// from it nor transmits to it; when the request returns, no packet is on its way. All that
+// the pod may do to its own end changes nothing.
+func (w *Wires) detach(link linkID, isolated bool) error {
+	w.mu.Lock()
+	delete(w.keys, link.index)
+	delete(w.named, link.name)
+	w.mu.Unlock()
+	all := []*rtnl.Request{
+		changeLink("detach "+link.name, link.index, 0, unix.IFF_UP, rtnl.Message(nil).U32(unix.IFLA_GROUP, detachedGroup)),
+	}
+	if isolated {
+		rules, err := listRules(w.host)
+		if err != nil {
+			return err
+		}
+		for _, r := range rules {
+			if r.name == link.name {
+				all = append(all, r.remove(link))
+			}
+		}
+	}
+	all[0].Allow = []unix.Errno{unix.ENODEV}
+	return w.host.Run(all)
+}
+
+// remember notes that a wire is made.
+func (w *Wires) remember(link linkID, p *wirePlan) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.keys[link.index] = p.key
+	if p.isolated() {
+		w.named[link.name] = p.key
+	}
+}
+
+// noteChange makes Sweep wait.
+func (w *Wires) noteChange() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}

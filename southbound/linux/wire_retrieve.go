@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+// unknownPrefix begins the keys of links of ours that have no alias, which a crash has left
+// half made, and that no wanted value has.
+const unknownPrefix = kv.SinkPodPrefix + "link/"
+
+// Retrieve returns the wires that are made. One that is complete is returned as wanted; of
+// an incomplete one, and of one that is not wanted, only the host end and the addresses are
+// returned. A wanted value without a wire is returned as it is.
+func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
+	var all []controller.Value
+	plans, messages := map[string]*wirePlan{}, map[string]controller.Value{}
+	byName := map[string]string{}
+	for _, v := range wanted {
+		p, err := readWire(v.Key, v.Message)
+		switch {
+		case err != nil: // its link, if there is one, differs from the value
+		case p == nil:
+			messages[v.Key] = v
+		default:
+			plans[v.Key], messages[v.Key], byName[p.hostName] = p, v, v.Key
+		}
+	}
+	links, err := listLinks(w.host)
+	if err != nil {
+		return nil, err
+	}
+	have, err := readObjects(w.host, 0)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := listRules(w.host)
+	if err != nil {
+		return nil, err
+	}
+	keys, named, linked := map[uint32]string{}, map[string]string{}, map[string]bool{}
+	for _, link := range links {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		if !link.ours() || link.detached() {
+			continue
+		}
+		key := link.key()
+		if key == "" {
+			if key = byName[link.name]; key == "" {
+				key = unknownPrefix + link.name
+			}
+		}
+		keys[link.index], linked[key] = key, true
+		objects := hostObjects(link.linkID, have[link.index], rules)
+		p := plans[key]
+		if p != nil && p.isolated() {
+			named[link.name] = key
+		}
+		if p != nil && w.complete(p, link, objects) {
+			all = append(all, messages[key])
+		} else {
+			all = append(all, controller.Value{Key: key, Message: remains(link, objects)})
+		}
+	}
+	for key, v := range messages {
+		if plans[key] == nil && !linked[key] {
+			all = append(all, v)
+		}
+	}
+	w.mu.Lock()
+	w.keys, w.named = keys, named
+	w.mu.Unlock()
+	return all, nil
+}
+
+// complete reports whether a wire is as its plan says.
+func (w *Wires) complete(p *wirePlan, link hostLink, have *linkObjects) bool {
+	switch {
+	case link.alias != aliasPrefix+p.key, link.name != p.hostName, link.group != wireGroup, !link.up,
+		link.mac != p.hostMAC, p.mtu != 0 && link.mtu != p.mtu, p.isolated() && link.filter != 0:
+		return false
+	}
+	if !p.differences(p.host, have).none() {
+		return false
+	}
+	ns, err := rtnl.Open(p.netns)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = ns.Close() }()
+	s, err := ns.Dial()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = s.Close() }()
+	pod, found, err := getLink(s, p.podName)
+	switch {
+	case err != nil, !found, pod.index != link.peer, pod.peer != link.index, !pod.up,
+		pod.mac != p.podMAC, p.mtu != 0 && pod.mtu != p.mtu:
+		return false
+	}
+	inside, err := readObjects(s, pod.index)
+	return err == nil && p.differences(p.pod, inside[pod.index]).none()
+}
+
+// remains returns what the kernel shows of a wire at the host end.
+func remains(link hostLink, have *linkObjects) *kv.PodNetwork {
+	value := &kv.PodNetwork{Wire: &kv.Wire{HostIfName: link.name}}
+	for o := range have.ours {
+		switch {
+		case o.kind == neighbourObject:
+			value.Addresses = append(value.Addresses, o.prefix.String())
+		case o.kind == ruleObject, o.kind == routeObject && o.table != unix.RT_TABLE_MAIN:
+			value.Wire.Table = o.table
+		}
+	}
+	slices.Sort(value.Addresses)
+	return value
+}
+
+// readAddresses returns the addresses of a pod, without those that are not valid.
+func readAddresses(pod *kv.PodNetwork) (all []netip.Addr) {
+	for _, text := range pod.GetAddresses() {
+		if prefix, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, prefix.Addr())
+		}
+	}
+	return all
+}

@@ -1,0 +1,325 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/southbound"
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+// linkObjects holds the objects of a link.
+type linkObjects struct {
+	all  objects
+	ours objects // those with our mark
+}
+
+// difference holds the changes that make the objects of a link those of a plan.
+type difference struct{ remove, add, replace []object }
+
+func (d difference) none() bool { return len(d.remove)+len(d.add)+len(d.replace) == 0 }
+
+// differences compares wanted objects with those of a link. nil has none. A route or
+// neighbour with another gateway or MAC is replaced, not removed.
+func (p *wirePlan) differences(want objects, have *linkObjects) (d difference) {
+	if have == nil {
+		have = &linkObjects{}
+	}
+	type place struct {
+		kind   objectKind
+		prefix netip.Prefix
+		table  uint32
+	}
+	wanted, replaced := map[place]bool{}, map[place]bool{}
+	for o := range want {
+		wanted[place{o.kind, o.prefix, o.table}] = true
+	}
+	for o := range have.ours {
+		at := place{o.kind, o.prefix, o.table}
+		switch {
+		case want[o]:
+		case wanted[at] && (o.kind == routeObject || o.kind == neighbourObject):
+			replaced[at] = true
+		default:
+			d.remove = append(d.remove, o)
+		}
+	}
+	for o := range want {
+		switch {
+		case have.all[o]:
+		case replaced[place{o.kind, o.prefix, o.table}]:
+			d.replace = append(d.replace, o)
+		default:
+			d.add = append(d.add, o)
+		}
+	}
+	slices.SortFunc(d.remove, compareObjects)
+	slices.SortFunc(d.add, compareObjects)
+	return d
+}
+
+func compareObjects(x, y object) int {
+	return cmp.Or(cmp.Compare(x.kind, y.kind), x.prefix.Compare(y.prefix), cmp.Compare(x.table, y.table))
+}
+
+// requests returns the requests that make the changes.
+func (d difference) requests(link linkID) (all []*rtnl.Request) {
+	for _, o := range d.remove {
+		all = append(all, o.remove(link))
+	}
+	for _, o := range d.add {
+		all = append(all, o.add(link))
+	}
+	for _, o := range d.replace {
+		r := o.add(link)
+		r.Flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+		all = append(all, r)
+	}
+	return all
+}
+
+// readObjects returns the objects of a link, or with index 0 those of all links, by index.
+// Of routes it has only those of ours.
+func readObjects(s *rtnl.Socket, index uint32) (map[uint32]*linkObjects, error) {
+	var all map[uint32]*linkObjects
+	reset := func() { all = map[uint32]*linkObjects{} }
+	reset()
+	note := func(p parsed) {
+		have := all[p.index]
+		if have == nil {
+			have = &linkObjects{all: objects{}, ours: objects{}}
+			all[p.index] = have
+		}
+		have.all[p.object] = true
+		if p.ours {
+			have.ours[p.object] = true
+		}
+	}
+	type list struct {
+		what  string
+		kind  uint16
+		body  rtnl.Message
+		parse func([]byte) (parsed, bool)
+	}
+	address := make(rtnl.Message, unix.SizeofIfAddrmsg)
+	binary.NativeEndian.PutUint32(address[4:], index)
+	neighbour := make(rtnl.Message, sizeofNeighbour)
+	lists := []list{{"addresses", unix.RTM_GETADDR, address, parseAddress}}
+	if index != 0 {
+		neighbour = neighbour.U32(unix.NDA_IFINDEX, index)
+	}
+	lists = append(lists, list{"neighbours", unix.RTM_GETNEIGH, neighbour, parseNeighbour})
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		route := make(rtnl.Message, unix.SizeofRtMsg)
+		route[0], route[5] = family, ownProtocol
+		if index != 0 {
+			route = route.U32(unix.RTA_OIF, index)
+		}
+		lists = append(lists, list{"routes", unix.RTM_GETROUTE, route, parseRoute})
+	}
+	for _, l := range lists {
+		var found []parsed
+		err := s.Dump(l.what, l.kind, l.body, func() { found = found[:0] }, func(b []byte) {
+			if p, ok := l.parse(b); ok {
+				found = append(found, p)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range found {
+			note(p)
+		}
+	}
+	return all, nil
+}
+
+// findRoutes returns the routes to a destination in a table.
+func findRoutes(s *rtnl.Socket, dst netip.Prefix, table uint32) (all []parsed, err error) {
+	body := make(rtnl.Message, unix.SizeofRtMsg)
+	body[0] = familyOf(dst.Addr())
+	body = body.U32(unix.RTA_TABLE, table)
+	err = s.Dump("routes", unix.RTM_GETROUTE, body, func() { all = nil }, func(b []byte) {
+		if p, ok := parseRoute(b); ok && p.prefix == dst {
+			all = append(all, p)
+		}
+	})
+	return all, err
+}
+
+// listRules returns the rules of ours.
+func listRules(s *rtnl.Socket) (all []parsed, err error) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		body := make(rtnl.Message, sizeofFibRule)
+		body[0] = family
+		var found []parsed
+		err := s.Dump("rules", unix.RTM_GETRULE, body, func() { found = nil }, func(b []byte) {
+			if p, ok := parseRule(b); ok {
+				found = append(found, p)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// hostObjects returns the objects of a host end. The link is ours, so all its addresses and
+// permanent neighbours are.
+func hostObjects(link linkID, have *linkObjects, rules []parsed) *linkObjects {
+	all := &linkObjects{all: objects{}, ours: objects{}}
+	if have != nil {
+		for o := range have.all {
+			all.all[o] = true
+			all.ours[o] = o.kind != routeObject || have.ours[o]
+		}
+	}
+	for _, r := range rules {
+		if r.name == link.name {
+			all.all[r.object], all.ours[r.object] = true, true
+		}
+	}
+	for o, ours := range all.ours {
+		if !ours {
+			delete(all.ours, o)
+		}
+	}
+	return all
+}
+
+// namespaceID returns the number that the socket's namespace has for an open one, negative
+// if it has none: then no link leads there.
+func namespaceID(s *rtnl.Socket, fd int) (int32, error) {
+	const sizeofGeneral = 4 // rtgenmsg, with its padding
+	id := int32(noNamespace)
+	r := &rtnl.Request{
+		What: "get the number of a network namespace",
+		Kind: unix.RTM_GETNSID,
+		Body: make(rtnl.Message, sizeofGeneral).U32(unix.NETNSA_FD, uint32(fd)),
+		Each: func(_ uint16, b []byte) {
+			if len(b) < sizeofGeneral {
+				return
+			}
+			rtnl.Attributes(b[sizeofGeneral:], func(kind uint16, v []byte) {
+				if kind == unix.NETNSA_NSID {
+					id = int32(rtnl.Number(v))
+				}
+			})
+		},
+	}
+	return id, s.Run([]*rtnl.Request{r})
+}
+
+// find returns the host end of the wire of a plan, which may be incomplete. If there is
+// none, find removes links of ours that are in the way and returns no link.
+func (w *Wires) find(p *wirePlan, ns *rtnl.Namespace) (hostLink, error) {
+	nsid, err := namespaceID(w.host, ns.Fd())
+	if err != nil {
+		return hostLink{}, err
+	}
+	pod, podFound, err := w.podEnd(p, ns)
+	if err != nil {
+		return hostLink{}, err
+	}
+	joined := func(l hostLink) bool { // l is the other end of the link in the pod
+		return podFound && nsid != noNamespace && l.peerNSID == nsid && l.peer == pod.index && l.ours()
+	}
+	link, found, err := getLink(w.host, p.hostName)
+	switch {
+	case err != nil:
+		return hostLink{}, err
+	case found && (!link.ours() || link.key() != "" && link.key() != p.key):
+		return hostLink{}, fmt.Errorf("%w: link %s (alias %q)", southbound.ErrForeign, p.hostName, link.alias)
+	case found && joined(link) && link.group != sweptGroup:
+		return link, nil
+	case found:
+		return hostLink{}, w.removeNow(link)
+	case !podFound:
+		return hostLink{}, nil
+	}
+	all, err := listLinks(w.host)
+	if err != nil {
+		return hostLink{}, err
+	}
+	for _, l := range all {
+		if joined(l) && (l.detached() || l.key() == p.key) {
+			return hostLink{}, w.removeNow(l)
+		}
+	}
+	return hostLink{}, fmt.Errorf("%w: interface %s is in %s already", southbound.ErrForeign, p.podName, p.netns)
+}
+
+// podEnd returns the link in the pod's namespace that has the name of the plan.
+func (w *Wires) podEnd(p *wirePlan, ns *rtnl.Namespace) (link hostLink, found bool, err error) {
+	s, err := ns.Dial()
+	if err != nil {
+		return hostLink{}, false, err
+	}
+	link, found, err = getLink(s, p.podName)
+	return link, found, errors.Join(err, s.Close())
+}
+
+// removeNow removes a pair of links at once.
+func (w *Wires) removeNow(link hostLink) error {
+	return w.host.Run([]*rtnl.Request{{
+		What:  "remove the older link " + link.name,
+		Kind:  unix.RTM_DELLINK,
+		Body:  ifinfo(link.index, 0, 0),
+		Allow: []unix.Errno{unix.ENODEV},
+	}})
+}
+
+// repair makes a wire that is there like its plan.
+func (w *Wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
+	have, err := readObjects(w.host, link.index)
+	if err != nil {
+		return err
+	}
+	rules, err := listRules(w.host)
+	if err != nil {
+		return err
+	}
+	if !link.up { // the kernel drops IPv6 addresses and all routes
+		up := changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, nil)
+		if err := w.host.Run([]*rtnl.Request{up}); err != nil {
+			return err
+		}
+	}
+	if err := w.dressHost(p, link, p.differences(p.host, hostObjects(link.linkID, have[link.index], rules))); err != nil {
+		return err
+	}
+	s, err := ns.Dial()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	pod, _, err := getLink(s, p.podName)
+	if err != nil {
+		return err
+	}
+	if !pod.up {
+		up := changeLink("set up "+pod.name, pod.index, unix.IFF_UP, unix.IFF_UP, nil)
+		if err := s.Run([]*rtnl.Request{up}); err != nil {
+			return fmt.Errorf("in %s: %w", p.netns, err)
+		}
+	}
+	if have, err = readObjects(s, pod.index); err != nil {
+		return fmt.Errorf("in %s: %w", p.netns, err)
+	}
+	if err := w.changePod(p, ns, s, pod, p.differences(p.pod, have[pod.index])); err != nil {
+		return err
+	}
+	w.remember(link.linkID, p)
+	return nil
+}
