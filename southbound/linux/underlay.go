@@ -80,11 +80,11 @@ type nic struct {
 // hostLinks holds the links of a node that other programs have made.
 type hostLinks struct {
 	nics     []nic
-	defaults map[bool]defaultRoute // by family, true for IPv4
+	defaults map[bool]defaultPath // by family, true for IPv4
 }
 
-// defaultRoute is the preferred default route of a family.
-type defaultRoute struct {
+// defaultPath is the preferred default route of a family.
+type defaultPath struct {
 	link   int
 	source netip.Addr // zero: the kernel chooses
 	metric int
@@ -132,7 +132,7 @@ func readLinks(handle *netlink.Handle) (*hostLinks, error) {
 			byLink[a.LinkIndex] = append(byLink[a.LinkIndex], ip)
 		}
 	}
-	h := &hostLinks{defaults: map[bool]defaultRoute{}}
+	h := &hostLinks{defaults: map[bool]defaultPath{}}
 	for _, l := range links {
 		if a := l.Attrs(); !strings.HasPrefix(a.Alias, ownAlias) {
 			h.nics = append(h.nics, nic{*a, byLink[a.Index]})
@@ -183,7 +183,7 @@ func (h *hostLinks) noteDefault(r netlink.Route, is4 bool) {
 	}
 	source, _ := netip.AddrFromSlice(r.Src)
 	if have, known := h.defaults[is4]; !known || r.Priority < have.metric {
-		h.defaults[is4] = defaultRoute{link, source.Unmap(), r.Priority}
+		h.defaults[is4] = defaultPath{link, source.Unmap(), r.Priority}
 	}
 }
 
