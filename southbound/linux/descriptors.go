@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/southbound"
 )
 
@@ -38,7 +39,36 @@ func Routes(opt Options) ([]southbound.Descriptor, error) {
 // Descriptors returns all descriptors of a node in the order in which a key is offered to
 // them. They are closed by the scheduler.
 func Descriptors(opt Options) ([]southbound.Descriptor, error) {
-	return open(func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) })
+	host, err := newTunnelHost(opt.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	log := opt.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	overlay := &vxlan{host}
+	encrypted := &wireguard{host: host, private: opt.PrivateKey, log: log}
+	all, err := open(
+		func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) },
+		func() (southbound.Descriptor, error) {
+			return NewWires(WireOptions{Namespace: opt.Namespace, Log: opt.Log, Now: opt.Now, After: opt.After})
+		},
+		func() (southbound.Descriptor, error) {
+			tables, err := openNFT(opt.Namespace)
+			return &egress{tables}, err
+		},
+	)
+	if err != nil {
+		host.close()
+		return nil, err
+	}
+	return append(all,
+		&nodeDescriptor{host: host, parts: []nodePart{overlay, encrypted}},
+		&tunnels{host: host, peers: map[kv.Transport]tunnelPeers{
+			kv.Transport_VXLAN:     newVXLANPeers(host, overlay),
+			kv.Transport_WIREGUARD: newWireguardPeers(encrypted),
+		}}), nil
 }
 
 // open calls constructors, and closes what was opened if one fails.

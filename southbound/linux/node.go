@@ -49,6 +49,17 @@ type nodeDescriptor struct {
 
 var _ southbound.Descriptor = (*nodeDescriptor)(nil)
 
+// Close ends what the parts have in this process, and closes the sockets. Links stay.
+func (n *nodeDescriptor) Close() (err error) {
+	for _, p := range n.parts {
+		if e, ok := p.(interface{ end() error }); ok {
+			err = errors.Join(err, e.end())
+		}
+	}
+	n.host.close()
+	return err
+}
+
 func (n *nodeDescriptor) Name() string { return "linux node" }
 
 func (n *nodeDescriptor) Handles(key string) bool { return key == kv.SinkNode }
