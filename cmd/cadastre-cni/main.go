@@ -7,6 +7,34 @@
 // is written down for it, and everything else is to be tried again.
 package main
 
-import "os"
+import (
+	"os"
+	"runtime/debug"
+)
 
-func main() { os.Exit(run(os.Getenv, os.Stdin, os.Stdout)) }
+func main() {
+	debug.SetGCPercent(-1) // the program ends long before a collection would pay
+	os.Exit(withRoom(len(os.Args) < 0, func() int { return run(os.Getenv, os.Stdin, os.Stdout) }))
+}
+
+// withRoom calls f on a stack that need not grow again. A Go stack begins with a few
+// kilobytes and doubles by being copied, each time into memory that no page was mapped for
+// yet; with the frame of this function it grows once. never must be false.
+//
+//go:noinline
+func withRoom(never bool, f func() int) int {
+	if never {
+		var room [48 << 10]byte
+		return fill(&room)
+	}
+	return f()
+}
+
+//go:noinline
+func fill(room *[48 << 10]byte) (sum int) {
+	for i := range room {
+		room[i] = byte(sum)
+		sum += i
+	}
+	return sum
+}

@@ -9,38 +9,38 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 	"time"
 
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// post is one HTTP/1.1 exchange over a unix socket, by hand: net/http would be
-// most of the time that this program takes.
-func post(socket, path string, body []byte, limit time.Duration) ([]byte, error) {
-	conn, err := net.DialTimeout("unix", socket, limit)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
-		return nil, err
-	}
-	msg := make([]byte, 0, 160+len(body))
-	msg = append(
-		msg,
-		"POST "+path+" HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: "...)
-	msg = strconv.AppendInt(msg, int64(len(body)), 10)
-	msg = append(append(msg, "\r\n\r\n"...), body...)
-	if _, err := conn.Write(msg); err != nil {
-		return nil, err
-	}
-	answer, err := io.ReadAll(io.LimitReader(conn, maxInput))
+// post sends JSON to a path of the agent's socket and returns the body of the answer.
+func post(socket, path string, body []byte, until time.Time) ([]byte, error) {
+	answer, err := send(socket, path, "application/json", body, until)
 	if err != nil {
 		return nil, err
 	}
 	return parse(answer)
+}
+
+// send is one HTTP/1.1 exchange over a unix socket, by hand: net/http would be most of the
+// time that this program takes. It returns the answer as it came.
+func send(socket, path, kind string, body []byte, until time.Time) ([]byte, error) {
+	conn, err := dial(socket, until)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.close()
+	msg := make([]byte, 0, 160+len(body))
+	msg = append(append(msg, "POST "...), path...)
+	msg = append(append(msg, " HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Type: "...), kind...)
+	msg = strconv.AppendInt(append(msg, "\r\nContent-Length: "...), int64(len(body)), 10)
+	msg = append(append(msg, "\r\n\r\n"...), body...)
+	if _, err := conn.Write(msg); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(conn, maxInput))
 }
 
 // notServing explains why an agent that answers does not serve CNI requests now.
@@ -48,37 +48,64 @@ type notServing string
 
 func (e notServing) Error() string { return string(e) }
 
-// parse takes the body out of an HTTP answer. It is an error for an answer
-// that is cut off, and for the status that means that the agent does not serve.
-func parse(answer []byte) ([]byte, error) {
-	head, body, ok := bytes.Cut(answer, []byte("\r\n\r\n"))
+// answer is an HTTP answer.
+type answer struct {
+	status     string // of three digits
+	head, body []byte
+}
+
+// split takes an HTTP answer apart.
+func split(text []byte) (answer, error) {
+	head, body, ok := bytes.Cut(text, []byte("\r\n\r\n"))
 	if !ok || len(head) < len("HTTP/1.1 200") || !bytes.HasPrefix(head, []byte("HTTP/1.")) || head[8] != ' ' {
-		return nil, errors.New("the answer is not HTTP")
+		return answer{}, errors.New("the answer is not HTTP")
 	}
 	status := string(head[9:12])
 	if n, err := strconv.Atoi(status); err != nil || n < 100 {
-		return nil, errors.New("the answer is not HTTP")
+		return answer{}, errors.New("the answer is not HTTP")
 	}
-	if status == "502" || status == "503" || status == "504" {
+	return answer{status, head, body}, nil
+}
+
+// header returns the value of a header, "" if there is none.
+func (a answer) header(name string) string {
+	for line := range bytes.SplitSeq(a.head, []byte("\r\n")) {
+		if k, v, ok := bytes.Cut(line, []byte(":")); ok && bytes.EqualFold(k, []byte(name)) {
+			return string(bytes.TrimSpace(v))
+		}
+	}
+	return ""
+}
+
+// whole returns an error for an answer that is cut off.
+func (a answer) whole() error {
+	if length, err := strconv.Atoi(a.header("Content-Length")); err != nil || length != len(a.body) {
+		return fmt.Errorf("the answer is cut off: %d of %q bytes", len(a.body), a.header("Content-Length"))
+	}
+	return nil
+}
+
+// parse takes the body out of an HTTP answer. It is an error for an answer
+// that is cut off, and for the status that means that the agent does not serve.
+func parse(text []byte) ([]byte, error) {
+	a, err := split(text)
+	if err != nil {
+		return nil, err
+	}
+	if a.status == "502" || a.status == "503" || a.status == "504" {
 		var said struct{ Error string }
-		if status == "503" && json.Unmarshal(body, &said) == nil && said.Error != "" {
+		if a.status == "503" && json.Unmarshal(a.body, &said) == nil && said.Error != "" {
 			return nil, notServing(said.Error)
 		}
-		return nil, fmt.Errorf("status %s: %s", status, bytes.TrimSpace(body))
+		return nil, fmt.Errorf("status %s: %s", a.status, bytes.TrimSpace(a.body))
 	}
-	length := -1
-	for line := range bytes.SplitSeq(head, []byte("\r\n")) {
-		if k, v, ok := bytes.Cut(line, []byte(":")); ok && bytes.EqualFold(k, []byte("Content-Length")) {
-			length, _ = strconv.Atoi(string(bytes.TrimSpace(v)))
-		}
+	if err := a.whole(); err != nil {
+		return nil, err
 	}
-	if length != len(body) {
-		return nil, fmt.Errorf("the answer is cut off: %d of %d bytes", len(body), length)
-	}
-	if status != "200" { // the agent is there, and refuses
+	if a.status != "200" { // the agent is there, and refuses
 		return json.Marshal(map[string]*cni.Error{
-			"error": cni.Errorf(cni.CodeTryAgain, "the agent refuses: status %s: %s", status, bytes.TrimSpace(body)),
+			"error": cni.Errorf(cni.CodeTryAgain, "the agent refuses: status %s: %s", a.status, bytes.TrimSpace(a.body)),
 		})
 	}
-	return body, nil
+	return a.body, nil
 }

@@ -27,72 +27,78 @@ func timeout(command string) time.Duration {
 	return 60 * time.Second
 }
 
+// result holds what the program prints, and its exit code.
+type result struct {
+	out  []byte
+	exit int
+}
+
+// failed returns the result of an error; conf may be nil.
+func failed(err *cni.Error, conf *cni.Config) result { return result{err.Print(conf), 1} }
+
 // run is the whole program; it returns the exit code.
 func run(getenv func(string) string, stdin io.Reader, stdout io.Writer) int {
-	out, version, err := serve(getenv, stdin)
-	if err != nil {
-		err.CNIVersion = version
-		out, _ = json.MarshalIndent(err, "", "    ")
-	}
-	if len(out) > 0 {
-		if _, werr := stdout.Write(append(out, '\n')); werr != nil {
+	r := serve(getenv, stdin)
+	if len(r.out) > 0 {
+		if _, err := stdout.Write(r.out); err != nil {
 			return 1
 		}
 	}
-	if err != nil {
-		return 1
-	}
-	return 0
+	return r.exit
 }
 
-func serve(getenv func(string) string, stdin io.Reader) (out []byte, version string, cerr *cni.Error) {
+func serve(getenv func(string) string, stdin io.Reader) result {
 	inv, cerr := cni.FromEnv(getenv)
 	if cerr != nil {
-		return nil, "", cerr
+		return failed(cerr, nil)
 	}
 	if inv.Command == "VERSION" {
 		out, err := cni.PrintVersions()
 		if err != nil {
-			return nil, "", cni.Errorf(cni.CodeInternal, "print the versions: %v", err)
+			return failed(cni.Errorf(cni.CodeInternal, "print the versions: %v", err), nil)
 		}
-		return out, "", nil
+		return result{append(out, '\n'), 0}
 	}
 	if f, ok := stdin.(*os.File); ok {
 		_ = f.SetReadDeadline(time.Now().Add(10 * time.Second)) // a file has none, and needs none
 	}
 	data, err := io.ReadAll(io.LimitReader(stdin, maxInput))
 	if err != nil {
-		return nil, "", cni.Errorf(cni.CodeIO, "error reading from stdin: %v", err)
+		return failed(cni.Errorf(cni.CodeIO, "error reading from stdin: %v", err), nil)
 	}
-	conf, cerr := cni.ParseConfig(data, inv.Command)
+	until := time.Now().Add(timeout(inv.Command))
+	if r, ok := handOver(getenv, data, until); ok {
+		return r
+	}
+	req, conf, cerr := cni.Prepare(inv, data)
 	if cerr != nil {
-		if conf != nil {
-			version = conf.CNIVersion
-		}
-		return nil, version, cerr
+		return failed(cerr, conf)
 	}
-	req, cerr := cni.NewRequest(inv, conf)
+	out, cerr := exchange(socketOf(conf.Socket, getenv), req, conf, until)
 	if cerr != nil {
-		return nil, conf.CNIVersion, cerr
+		return failed(cerr, conf)
 	}
-	socket := conf.Socket
-	if socket == "" {
-		socket = getenv("CADASTRE_SOCKET")
+	return result{out, 0}
+}
+
+// socketOf returns the path of the agent's socket; named is that of the configuration.
+func socketOf(named string, getenv func(string) string) string {
+	if named == "" {
+		named = getenv("CADASTRE_SOCKET")
 	}
-	if socket == "" {
-		socket = defaultSocket
+	if named == "" {
+		return defaultSocket
 	}
-	out, cerr = exchange(socket, req, conf)
-	return out, conf.CNIVersion, cerr
+	return named
 }
 
 // exchange asks the agent, or does what is to be done while it is away.
-func exchange(socket string, req cni.Request, conf *cni.Config) ([]byte, *cni.Error) {
+func exchange(socket string, req cni.Request, conf *cni.Config, until time.Time) ([]byte, *cni.Error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, cni.Errorf(cni.CodeInternal, "%v", err)
 	}
-	answer, err := post(socket, cni.Path, body, timeout(req.Command))
+	answer, err := post(socket, cni.Path, body, until)
 	if err == nil {
 		return read(req, answer, conf)
 	}
@@ -126,18 +132,7 @@ func read(req cni.Request, answer []byte, conf *cni.Config) ([]byte, *cni.Error)
 	if reply.Error != nil {
 		return nil, reply.Error
 	}
-	if req.Command != "ADD" {
-		return nil, nil
-	}
-	dns := conf.DNS
-	if !conf.Main { // the main plugin passes its own on
-		dns = cni.DNS{}
-	}
-	out, err := reply.Print(conf.CNIVersion, dns)
-	if err != nil {
-		return nil, cni.Errorf(cni.CodeInternal, "%v", err)
-	}
-	return out, nil
+	return cni.Output(req, reply.Reply, conf)
 }
 
 // leave writes a DEL down for an agent that is away. If the agent came back
@@ -154,7 +149,7 @@ func leave(socket string, req cni.Request, body []byte, why error) *cni.Error {
 			err,
 		)
 	}
-	if answer, err := post(socket, cni.Path, body, time.Second); err == nil {
+	if answer, err := post(socket, cni.Path, body, time.Now().Add(time.Second)); err == nil {
 		if _, cerr := read(req, answer, nil); cerr == nil {
 			_ = in.Remove(dir) // the agent removes it too; a repeated DEL frees nothing more
 		}

@@ -83,19 +83,21 @@ func waiting(g Gomega, socket string) []cni.Intent {
 
 func (a *agent) serve(c net.Conn) {
 	defer c.Close()
-	a.mu.Lock()
-	answer := a.answers[0]
-	if len(a.answers) > 1 {
-		a.answers = a.answers[1:]
-	}
-	a.mu.Unlock()
 	r, err := http.ReadRequest(bufio.NewReader(c))
 	if err != nil {
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
+	if r.URL.Path == cni.PathCall { // of an agent that knows no calls
+		status(404, "")(c)
+		return
+	}
 	a.mu.Lock()
 	a.requests, a.bodies = append(a.requests, r), append(a.bodies, body)
+	answer := a.answers[0]
+	if len(a.answers) > 1 {
+		a.answers = a.answers[1:]
+	}
 	a.mu.Unlock()
 	answer(c)
 }
@@ -428,7 +430,7 @@ func TestAnAgentThatNeverAnswers(t *testing.T) {
 	silent := make(chan struct{})
 	a := newAgent(t, func(net.Conn) { <-silent })
 	defer close(silent)
-	_, err := post(a.socket, cni.Path, []byte("{}"), 50*time.Millisecond)
+	_, err := post(a.socket, cni.Path, []byte("{}"), time.Now().Add(50*time.Millisecond))
 	g.Expect(errors.Is(err, os.ErrDeadlineExceeded)).To(BeTrue(), "%v", err)
 	for _, command := range []string{"ADD", "DEL", "CHECK", "GC"} {
 		g.Expect(timeout(command)).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
@@ -446,7 +448,7 @@ func TestAnAgentThatTrickles(t *testing.T) {
 			}
 		}
 	})
-	_, err := post(a.socket, cni.Path, []byte("{}"), 50*time.Millisecond)
+	_, err := post(a.socket, cni.Path, []byte("{}"), time.Now().Add(50*time.Millisecond))
 	g.Expect(err).To(HaveOccurred())
 }
 

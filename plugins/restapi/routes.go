@@ -31,6 +31,7 @@ const maxBody = 4 << 20
 func (p *RESTAPI) Handler() http.Handler {
 	mux := p.readOnly()
 	mux.HandleFunc("POST "+localapi.PathCNI, p.cni)
+	mux.HandleFunc("POST "+localapi.PathCNICall, p.cniCall)
 	mux.HandleFunc("POST "+localapi.PathRelease, p.release)
 	mux.HandleFunc("POST "+localapi.PathResync, offered(p.State != nil, p.resync))
 	mux.HandleFunc("GET "+localapi.PathBackup, offered(p.Database != nil, p.backup))
@@ -103,7 +104,9 @@ func (p *RESTAPI) observed() *http.ServeMux {
 func answerAll(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {
-			if r.URL.Path != localapi.PathCNI && r.URL.Path != localapi.PathEvents {
+			switch r.URL.Path {
+			case localapi.PathCNI, localapi.PathCNICall, localapi.PathEvents:
+			default:
 				r = r.WithContext(context.WithoutCancel(r.Context()))
 			}
 			mux.ServeHTTP(w, r)

@@ -14,7 +14,8 @@ import (
 
 // Paths of the API. Those that say POST change something; all others are read only.
 const (
-	PathCNI     = "/v1/cni" // POST
+	PathCNI     = "/v1/cni"      // POST
+	PathCNICall = "/v1/cni/call" // POST
 	PathStatus  = "/v1/status"
 	PathLeases  = "/v1/leases"
 	PathRelease = "/v1/release" // POST ReleaseRequest -> ReleaseReply
