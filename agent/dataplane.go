@@ -35,6 +35,7 @@ func (a *assembly) dataplane(d dependencies) *ipnet.Dataplane {
 		PublicKey:  d.tunnel.public,
 		MTU:        uint32(conf.MTU),
 		VNI:        conf.VNI,
+		PodTable:   conf.PodTable,
 		Masquerade: conf.Masquerade,
 	}
 }

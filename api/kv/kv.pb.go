@@ -2004,7 +2004,7 @@ type Network struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Table         uint32                 `protobuf:"varint,2,opt,name=table,proto3" json:"table,omitempty"`    // 0: the main table
 	Vni           uint32                 `protobuf:"varint,3,opt,name=vni,proto3" json:"vni,omitempty"`        // 0: that of the node's VXLAN link
-	Subnets       []string               `protobuf:"bytes,4,rep,name=subnets,proto3" json:"subnets,omitempty"` // of the whole network, one of each family at most
+	Subnets       []string               `protobuf:"bytes,4,rep,name=subnets,proto3" json:"subnets,omitempty"` // ranges of the whole network
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2071,7 +2071,7 @@ func (x *Network) GetSubnets() []string {
 // egress.
 type Egress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sources       []string               `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"` // pod subnets of this node
+	Sources       []string               `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"` // ranges of the default network
 	Direct        []string               `protobuf:"bytes,2,rep,name=direct,proto3" json:"direct,omitempty"`   // destinations that see the pods' addresses: no masquerade
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -10,14 +10,17 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
+	"github.com/cadastre/cadastre/plugins/ipnet"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
 // chaos is a random sequence of requests against an agent.
 type chaos struct {
 	*agent
+	kernel *kernel
 	rnd    *rand.Rand
 	faults bool
 	log    []string
@@ -28,7 +31,11 @@ func (c *chaos) step() {
 	n := c.rnd.IntN(9)
 	container, pod := fmt.Sprint([]string{"c", "w"}[n%2], n), fmt.Sprint("web-", n/2) // two sandboxes a pod
 	c.wirer.mac = []string{"", "02:00:00:00:00:09"}[c.rnd.IntN(2)]
+	c.surroundings()
 	r := request("ADD", container, pod)
+	if n%3 == 2 {
+		r.Pool = "blue"
+	}
 	switch c.rnd.IntN(8) {
 	case 0, 1, 2:
 	case 3:
@@ -36,7 +43,7 @@ func (c *chaos) step() {
 		for range c.rnd.IntN(12) {
 			first = first.Next()
 		}
-		r.Wanted = []string{first.String()}
+		r.Wanted, r.Pool = []string{first.String()}, ""
 	case 4, 5, 6:
 		r = request("DEL", container, "")
 	case 7:
@@ -50,6 +57,24 @@ func (c *chaos) step() {
 	c.disturb()
 	_, err := c.serve(r)
 	c.log = append(c.log, fmt.Sprintf("%s %s %v: %v", r.Command, r.ContainerID, r.Wanted, err))
+}
+
+// surroundings changes the networks or the links of the node, or nothing.
+func (c *chaos) surroundings() {
+	c.journal.Plan, c.sink.Fault = nil, nil
+	switch c.rnd.IntN(8) {
+	case 0:
+		c.kernel.shows(uint32(1400+c.rnd.IntN(3)), "172.18.0.5")
+		c.g.Expect(c.loop.PushEvent(&ipnet.UnderlayChange{})).To(Succeed())
+	case 1:
+		i := c.rnd.IntN(3)
+		name := fmt.Sprint("blue-", i)
+		have, _ := c.kube[kv.PoolResource][kv.PoolKey(name)].(*kv.Pool)
+		ranges := []*kv.PoolRange{{Cidr: fmt.Sprintf("10.%d.0.0/16", 5+i), OneNodePrefixLen: 24}}
+		m := &kv.Pool{Name: name, Network: "blue", Generation: have.GetGeneration() + 1, Ranges: ranges, Draining: have != nil && !have.Draining}
+		c.changed(kv.PoolResource, kv.PoolKey(name), m)
+		c.log = append(c.log, fmt.Sprint(m))
+	}
 }
 
 // disturb lets the next commit to the journal, or that of an ADD to the sink, fail.
@@ -81,7 +106,10 @@ func TestUpdatesEndWhereAResyncEnds(t *testing.T) {
 			for seed := range uint64(12) {
 				t.Run(fmt.Sprint("faults ", faults, " seed ", seed), func(t *testing.T) {
 					running(t, conf, func(g Gomega, a *agent) {
-						c := &chaos{agent: a, rnd: rand.New(rand.NewPCG(seed, 1)), faults: faults}
+						links := newKernel()
+						a.plane.Underlay = links.read
+						a.resync()
+						c := &chaos{agent: a, kernel: links, rnd: rand.New(rand.NewPCG(seed, 1)), faults: faults}
 						for range 40 {
 							c.step()
 						}

@@ -1,19 +1,46 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipnet derives network configuration from addresses. It sets the gateway and the
-// routes of each attachment in its event, and puts the values for the southbound into the
-// transaction: one PodNetwork for each attachment, one NodeNetwork for the node, and one
-// NodeRoute for each pod subnet of another node. Package southbound/linux applies the routes to
-// Linux. With an attachment of network pods and a node 7 a transaction has, for example:
+// Package ipnet computes the values of the network: what the southbound has to make true,
+// never how. It sets the gateways, the routes and the wire of each attachment in its event,
+// and puts the values into the transaction. On node 5 with an attachment of network pods,
+// a node 7 and transport vxlan:
 //
-//	pod/pods/4f1c/eth0   addresses 10.1.5.2/24, route 0.0.0.0/0 via 10.1.5.1
-//	route/10.1.7.0/24    via 192.168.16.7, node 7
+//	node                 this node: underlay 172.18.0.5, VXLAN address and MAC, MTU of the pods
+//	network/default      10.1.0.0/16 in the main table
+//	network/blue         10.5.0.0/16 in a table and with a VNI of its own
+//	egress               10.1.0.0/16 leaves with the node's address, except to pods
+//	pod/pods/4f1c/eth0   10.1.5.2/24, gateway 10.1.5.1, default route, wire cad487b107c49b4
+//	tunnel/7             underlay 172.18.0.7, VXLAN address 192.168.30.7, MAC 0a:ca:00:00:00:07
+//	route/10.1.7.0/24    via 192.168.30.7 through tunnel/7
 //
-// The values follow from the leases, ipam and the nodes alone. So a resync puts exactly
-// the values that the updates before it have put. The plugin belongs to the loop. Its only
-// state is the set of routes that other nodes want, and the values of the last resync: it puts
-// the same message again while the leases of an attachment and their gateways are the same.
+//	pod ......... needs its network
+//	route ....... through a tunnel needs the tunnel of its node
+//	tunnel ...... needs the node
+//
+// A wire is in the value if its attachment is wired; otherwise another plugin makes the
+// interface. A node that has not published its underlay, or with WireGuard its key, has no
+// tunnel: its routes are pending until it has. Without a data plane (Deps.Dataplane) there
+// are only the values pod, node and route. Package southbound/linux makes the values true.
+//
+// # Derivation
+//
+// The values follow from the leases, ipam, the nodes and the links of this node alone:
+// names, MACs, tables and VNIs are hashes of keys (names.go). So nothing flows back from
+// the southbound, and a resync puts exactly the values that the updates before it have put.
+//
+// # Concurrency
+//
+// The plugin belongs to the loop, except for Watch, Pending and Notes, which any goroutine
+// may call. Its state is what it derives again at each resync: the routes and tunnels that
+// other nodes want, the underlay, and the values of the last resync. It puts the same
+// message again while what a value follows from is the same.
+//
+// # Failures
+//
+// An underlay that cannot be read leaves the one that was found before in use. Without any,
+// Pending returns the reason. A configured MTU that does not fit the underlay is not used,
+// and Notes says so.
 package ipnet
 
 import (

@@ -54,10 +54,13 @@ const (
 )
 
 // numbersOf returns a number for each custom network: from 24 bits of a hash of its name,
-// the same on every node. A number of two networks, and one that is reserved, is hashed
-// again, in the order of the names. The numbers are neither 0 nor reserved.
-func numbersOf(names []string, reserved uint32) map[string]uint32 {
-	numbers, taken := make(map[string]uint32, len(names)), map[uint32]bool{0: true, reserved: true}
+// the same on every node. A number of two networks, and a reserved one, is hashed again, in
+// the order of the names. The numbers are neither 0 nor reserved.
+func numbersOf(names []string, reserved ...uint32) map[string]uint32 {
+	numbers, taken := make(map[string]uint32, len(names)), map[uint32]bool{0: true}
+	for _, n := range reserved {
+		taken[n] = true
+	}
 	for _, name := range slices.Sorted(slices.Values(names)) {
 		h := sha256.Sum256([]byte("network/" + name))
 		n := binary.BigEndian.Uint32(h[:4]) & numberMask

@@ -29,7 +29,7 @@ type podNet struct {
 func newPlan(ranges map[string][]netip.Prefix, d Dataplane, mtu uint32) *plan {
 	s := &plan{mtu: mtu, networks: make(map[string]podNet, len(ranges))}
 	names := slices.DeleteFunc(sortedKeys(ranges), func(name string) bool { return name == ipam.PodPool })
-	numbers := numbersOf(names, d.VNI)
+	numbers := numbersOf(names, d.VNI, d.PodTable-tableBase)
 	for name, r := range ranges {
 		n := podNet{ranges: r, table: d.PodTable}
 		if number, custom := numbers[name]; custom {

@@ -76,7 +76,7 @@ func newWorld(t *testing.T, conf string) *world {
 	}
 	if c := cfg.Cadastre; c.Dataplane == contivconf.DataplaneLinux {
 		deps.Dataplane = &ipnet.Dataplane{
-			NodeName: w.own, Underlay: w.underlay.read, PublicKey: "own key", MTU: uint32(c.MTU), VNI: c.VNI, Masquerade: c.Masquerade,
+			NodeName: w.own, Underlay: w.underlay.read, PublicKey: "own key", MTU: uint32(c.MTU), VNI: c.VNI, PodTable: c.PodTable, Masquerade: c.Masquerade,
 		}
 	}
 	w.network = ipnet.NewPlugin(deps)

@@ -184,6 +184,27 @@ func TestNetworksHaveTables(t *testing.T) {
 	})
 }
 
+// The default network may have a table too, and no custom network gets the same one.
+func TestTheTableOfTheDefaultNetwork(t *testing.T) {
+	running(t, single, func(g Gomega, a *agent) {
+		a.blue("10.5.0.0/16")
+		_, err := a.serve(inPool(request("ADD", "w2", "web-1"), "blue"))
+		g.Expect(err).NotTo(HaveOccurred())
+		table := func() uint32 { return a.podNetwork("w2").Wire.Table }
+		before := table()
+		a.plane.PodTable = before
+		a.resync()
+		a.add("w1", "web-0")
+		g.Expect(a.podNetwork("w1").Wire.Table).To(Equal(before))
+		g.Expect(table()).NotTo(Equal(before))
+	})
+	inWorld(t, conf("vxlan", "")+"podVRFID: 77\n", func(w *world) {
+		w.set(kv.NodeRecordKey(7), published(7, "node-g", "", "172.18.0.7"))
+		w.g.Expect(value[*kv.Network](w, "network/default").Table).To(BeEquivalentTo(77))
+		w.g.Expect(value[*kv.NodeRoute](w, "route/10.1.7.0/24").Table).To(BeEquivalentTo(77))
+	})
+}
+
 // Pods leave the cluster with the node's address, and no pod sees another one's so.
 func TestEgress(t *testing.T) {
 	inWorld(t, dual+"\n"+conf("vxlan", ", masquerade: true"), func(w *world) {

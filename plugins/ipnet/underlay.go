@@ -105,8 +105,15 @@ func (p *IPNet) podMTU(u Underlay) (mtu uint32, notes []string) {
 	switch configured := p.Dataplane.MTU; {
 	case configured > mtu:
 		notes = append(notes, fmt.Sprintf(
-			"MTU %d of the configuration (cadastre.mtu) does not fit the underlay: link %s has %d, transport %s adds %d bytes; "+
-				"the pods' links have %d", configured, u.Link, below, p.Transport, extra, mtu))
+			"MTU %d of the configuration (cadastre.mtu) does not fit the underlay: "+
+				"link %s has %d, transport %s adds %d bytes; the pods' links have %d",
+			configured,
+			u.Link,
+			below,
+			p.Transport,
+			extra,
+			mtu,
+		))
 	case configured > 0:
 		mtu = configured
 	}

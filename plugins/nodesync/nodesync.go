@@ -146,7 +146,9 @@ func (p *NodeSync) Staged() (all []string) {
 }
 
 // Undo drops what is staged.
-func (p *NodeSync) Undo() { p.publish, p.staged, p.cidrs, p.pools, p.underlay = nil, false, nil, false, nil }
+func (p *NodeSync) Undo() {
+	p.publish, p.staged, p.cidrs, p.pools, p.underlay = nil, false, nil, false, nil
+}
 
 // HandlesEvent selects resyncs, changes of nodes and of this node's ID.
 func (p *NodeSync) HandlesEvent(event controller.Event) bool {
