@@ -198,6 +198,7 @@ func (a *assembly) openLedger(ctx context.Context, d dependencies) (err error) {
 	}
 	a.metrics = restapi.NewMetrics(a.ledger.Stats, func() controller.Status { return a.loop.Status() })
 	a.metrics.Watch(a.clusterState)
+	a.watchSouthbound()
 	timed.observe = a.metrics.Commit
 	return a.admitAddresses()
 }

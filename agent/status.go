@@ -155,6 +155,10 @@ func (a *assembly) Status() localapi.Status {
 	) // what cannot be read is logged when it is applied
 	s.Waiting = len(intents)
 	s.Witnesses = restapi.WitnessesOf(a.reclaim.Reports())
+	if made, ok := a.southbound(); ok {
+		s.Southbound = southboundOf(made)
+		s.Notes = append(s.Notes, made.Notes...)
+	}
 	s.Blocks = []localapi.Block{}
 	for _, b := range a.ledger.Stats() {
 		s.Blocks = append(s.Blocks, restapi.BlockOf(b))

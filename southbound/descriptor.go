@@ -71,6 +71,12 @@ type Sweeper interface {
 	Sweep(ctx context.Context) (more bool, err error)
 }
 
+// Noter is a Descriptor with notes for the operator about what it finds beside its values,
+// such as a firewall that drops packets of pods. Any goroutine may call Notes.
+type Noter interface {
+	Notes() []string
+}
+
 // Watcher is a Descriptor that notices changes by other programs. Watch calls changed
 // with the key of each value that may not be complete any more, or with "" if all may be,
 // until ctx ends. The scheduler compares these values with the actual state and repairs

@@ -5,9 +5,13 @@ package southbound
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/cadastre/cadastre/controller"
 )
 
 // Status counts and names the values by their state. A failed value may also be made: the
@@ -16,6 +20,7 @@ type Status struct {
 	Made    int
 	Pending []Pending // ordered by key
 	Failed  []Failed  // ordered by key
+	Notes   []string  // of descriptors that are Noters
 }
 
 // Pending names a value that is wanted and waits for others.
@@ -52,7 +57,46 @@ func (s *Scheduler) Status() Status {
 			st.Pending = append(st.Pending, Pending{it.key, s.missing(it)})
 		}
 	}
+	for _, d := range s.kinds {
+		if n, ok := d.(Noter); ok {
+			st.Notes = append(st.Notes, n.Notes()...)
+		}
+	}
 	slices.SortFunc(st.Pending, func(x, y Pending) int { return cmp.Compare(x.Key, y.Key) })
 	slices.SortFunc(st.Failed, func(x, y Failed) int { return cmp.Compare(x.Key, y.Key) })
 	return st
+}
+
+// Inspect compares the value under key with the actual state, and returns the difference,
+// nil if there is none.
+func (s *Scheduler) Inspect(ctx context.Context, key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it := s.items[key]
+	switch {
+	case s.isClosed:
+		return fmt.Errorf("inspect %s: %w", key, errClosed)
+	case it == nil || it.wanted == nil:
+		return fmt.Errorf("inspect %s: nothing is wanted there", key)
+	case it.err != nil:
+		return fmt.Errorf("inspect %s: %w", key, it.err)
+	case it.made == nil:
+		return fmt.Errorf("inspect %s: it waits for %q", key, s.missing(it))
+	case it.kind == nil:
+		return nil
+	}
+	values, err := it.kind.Retrieve(ctx, []controller.Value{{Key: key, Message: it.wanted}})
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", key, err)
+	}
+	for _, v := range values {
+		if v.Key != key {
+			continue
+		}
+		if have := (&item{key: key, kind: it.kind, made: v.Message}); !have.equal(it.wanted) {
+			return fmt.Errorf("inspect %s: it is %v, not %v", key, v.Message, it.wanted)
+		}
+		return nil
+	}
+	return fmt.Errorf("inspect %s: it is missing", key)
 }

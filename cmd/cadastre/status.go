@@ -134,6 +134,9 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	if s.Rebooted > 0 {
 		g.add("reboot", "ended "+plural(s.Rebooted, "lease", "leases"))
 	}
+	for _, text := range southboundTexts(s.Southbound, now, wide) {
+		g.add("network", text)
+	}
 	for _, w := range s.Witnesses {
 		g.add("witness", witnessText(w, now, wide))
 	}

@@ -102,6 +102,15 @@ func TestMetricsOfTheCluster(t *testing.T) {
 	g.Expect(values(a.scrape()["cadastre_config_differs"])).To(Equal([]string{": 1"}))
 }
 
+// TestMetricsOfTheSouthbound counts each value in one state.
+func TestMetricsOfTheSouthbound(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	g.Expect(a.scrape()).NotTo(HaveKey("cadastre_southbound_values"))
+	a.metrics.WatchSouthbound(func() localapi.Southbound { return localapi.Southbound{Made: 7, Pending: 2, Failed: 3, Foreign: 1} })
+	g.Expect(values(a.scrape()["cadastre_southbound_values"])).To(ConsistOf("state=made: 7", "state=pending: 2", "state=failed: 2", "state=foreign: 1"))
+}
+
 // Everything that is ours has our prefix and says what it is.
 func TestTheNamesOfMetrics(t *testing.T) {
 	g := NewWithT(t)

@@ -108,13 +108,37 @@ type Status struct {
 	DatabaseError string `json:"databaseError,omitempty"`
 	PodBlocks     string `json:"podBlocks"`
 	// Dataplane and Transport are those of contiv.conf.
-	Dataplane string            `json:"dataplane"`
-	Transport string            `json:"transport"`
-	Rebooted  int               `json:"endedByReboot"` // leases that the last reboot ended
-	Waiting   int               `json:"waitingDELs"`
-	Blocks    []Block           `json:"blocks"`
-	Witnesses []Witness         `json:"witnesses"`
-	Loop      controller.Status `json:"eventLoop"`
+	Dataplane string    `json:"dataplane"`
+	Transport string    `json:"transport"`
+	Rebooted  int       `json:"endedByReboot"` // leases that the last reboot ended
+	Waiting   int       `json:"waitingDELs"`
+	Blocks    []Block   `json:"blocks"`
+	Witnesses []Witness `json:"witnesses"`
+	// Southbound is missing if the agent changes nothing of the network.
+	Southbound *Southbound       `json:"southbound,omitempty"`
+	Loop       controller.Status `json:"eventLoop"`
+}
+
+// MaxSouthboundValues limits the values that Southbound names.
+const MaxSouthboundValues = 100
+
+// Southbound counts the values of the network by state, and names those that are not made:
+// first the failed ones.
+type Southbound struct {
+	Made    int               `json:"made"`
+	Pending int               `json:"pending"` // they wait for others
+	Failed  int               `json:"failed"`
+	Foreign int               `json:"foreign"` // of the failed ones: an object of another program is in the way
+	Values  []SouthboundValue `json:"values,omitempty"`
+}
+
+// SouthboundValue describes a value that is not made.
+type SouthboundValue struct {
+	Key      string     `json:"key"`
+	WaitsFor []string   `json:"waitsFor,omitempty"` // keys of values that are not made
+	Error    string     `json:"error,omitempty"`
+	Foreign  bool       `json:"foreign,omitempty"`
+	Retry    *time.Time `json:"retry,omitempty"` // of the next attempt; missing: with the next resync
 }
 
 // Claim represents the right of this node to a prefix that does not follow from its ID.

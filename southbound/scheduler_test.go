@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package southbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+)
+
+func TestOrderOfCalls(t *testing.T) {
+	for _, x := range []struct {
+		what   string
+		before []controller.Value
+		txn    controller.Transaction
+		want   []string
+	}{
+		{"dependencies first", nil, update(is("a/1", "x needs c/1"), is("b/1", "y"), is("c/1", "z needs b/1")),
+			[]string{"create b/1", "create c/1", "create a/1"}},
+		{"users are removed first", []controller.Value{is("a/1", "x"), is("b/1", "y needs a/1"), is("c/1", "z needs b/1")},
+			update(is("a/1", ""), is("b/1", ""), is("c/1", "")), []string{"delete c/1", "delete b/1", "delete a/1"}},
+		{"users become pending", []controller.Value{is("a/1", "x"), is("b/1", "y needs a/1"), is("c/1", "z needs b/1")},
+			update(is("a/1", "")), []string{"delete c/1", "delete b/1", "delete a/1"}},
+		{"removals before additions", []controller.Value{is("c/1", "z")}, update(is("a/1", "x"), is("c/1", "")), []string{"delete c/1", "create a/1"}},
+		{"a value that stops using another is changed, not removed", []controller.Value{is("a/1", "x"), is("c/1", "z needs a/1")},
+			update(is("a/1", ""), is("b/1", "y"), is("c/1", "z needs b/1")), []string{"create b/1", "update c/1", "delete a/1"}},
+		{"a value that is made anew takes its users with it", []controller.Value{is("a/1", "w"), is("b/1", "y needs a/1"), is("c/1", "z needs b/1")},
+			update(is("b/1", "x needs a/1")), []string{"delete c/1", "delete b/1", "create b/1", "create c/1"}},
+		{"a change without that", []controller.Value{is("a/1", "w"), is("b/1", "y needs a/1"), is("c/1", "z needs b/1")},
+			update(is("b/1", "y1 needs a/1")), []string{"update b/1"}},
+		{"the last value of a key counts", nil, update(is("a/1", "x"), is("a/1", "y"), is("a/2", "x"), is("a/2", "")), []string{"create a/1"}},
+		{"a resync asks for the actual state once", []controller.Value{is("a/1", "x"), is("c/1", "z needs a/1")}, resync(is("a/1", "y")),
+			[]string{"retrieve a/", "retrieve b/", "retrieve c/", "delete c/1", "update a/1"}},
+	} {
+		g, w := NewWithT(t), newWorld()
+		s := New(Options{}, w.parts()...)
+		g.Expect(s.Commit(t.Context(), update(x.before...))).To(Succeed())
+		_ = w.lines()
+		g.Expect(s.Commit(t.Context(), x.txn)).To(Succeed(), x.what)
+		g.Expect(w.lines()).To(Equal(x.want), x.what)
+		g.Expect(w.wrong).To(BeEmpty(), x.what)
+	}
+}
+
+// TestAnUpdateCostsItsKeys makes a thousand values and changes one.
+func TestAnUpdateCostsItsKeys(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	s := New(Options{}, w.parts()...)
+	values := []controller.Value{is("b/1", "y")}
+	for i := range 1000 {
+		values = append(values, is(fmt.Sprint("a/", i), "x"))
+	}
+	g.Expect(s.Commit(t.Context(), resync(values...))).To(Succeed())
+	_ = w.lines()
+	g.Expect(s.Commit(t.Context(), update(is("a/7", "x1")))).To(Succeed())
+	g.Expect(w.lines()).To(Equal([]string{"update a/7"}))
+	allocations := testing.AllocsPerRun(20, func() {
+		g.Expect(s.Commit(context.Background(), reverting(is("c/1", "z")))).To(Succeed())
+		g.Expect(s.Commit(context.Background(), update(is("c/1", "")))).To(Succeed())
+	})
+	g.Expect(allocations).To(BeNumerically("<", 200), "not one for each value")
+	w.log = nil
+}
+
+func TestStatus(t *testing.T) {
+	g, w, now := NewWithT(t), newWorld(), time.Unix(1000, 0)
+	s := New(Options{Now: func() time.Time { return now }}, append(w.parts(), noted{})...)
+	w.fault = func(op, key string) error {
+		switch key {
+		case "a/2":
+			return fmt.Errorf("link of docker: %w", ErrForeign)
+		case "a/3":
+			return errInjected
+		}
+		return nil
+	}
+	txn := update(is("a/1", "x"), is("a/2", "x"), is("b/1", "y needs a/1 a/2 a/9"), is("c/1", "bad"),
+		controller.Value{Key: kv.SinkNode, Message: &kv.NodeNetwork{Id: 5}}, controller.Value{Key: "unknown", Message: &kv.NodeNetwork{}})
+	err := s.Commit(t.Context(), txn)
+	g.Expect(err).To(MatchError(ErrForeign))
+	txn = update(is("a/3", "x"))
+	txn.Retry = controller.Retry{Enabled: true, Delay: time.Minute, MaxAttempts: 1}
+	g.Expect(s.Commit(t.Context(), txn)).To(MatchError(errInjected))
+	g.Expect(s.Status()).To(Equal(Status{
+		Made:    2,
+		Pending: []Pending{{"b/1", []string{"a/2", "a/9"}}},
+		Failed: []Failed{
+			{Key: "a/2", Error: "link of docker: an object of another program is in the way", Foreign: true},
+			{Key: "a/3", Error: "input/output error", Retry: now.Add(time.Minute)},
+			{Key: "c/1", Error: `invalid value "value:\"bad\"": it is bad`},
+			{Key: "unknown", Error: `invalid value "": the southbound has no such key`},
+		},
+		Notes: []string{"FORWARD drops"},
+	}))
+	all, err := s.Dump(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all).To(HaveLen(2))
+	g.Expect(text(all["a/1"])).To(Equal("x"))
+	g.Expect(proto.Equal(all[kv.SinkNode], &kv.NodeNetwork{Id: 5})).To(BeTrue())
+	g.Expect(s.Commit(t.Context(), update(is("a/2", ""), is("a/3", ""), is("b/1", ""), is("c/1", ""), controller.Value{Key: "unknown"}))).To(Succeed())
+	g.Expect(s.Status()).To(Equal(Status{Made: 2, Notes: []string{"FORWARD drops"}}))
+}
+
+// noted is a descriptor with a note and without values.
+type noted struct{ part }
+
+func (noted) Name() string        { return "noted" }
+func (noted) Handles(string) bool { return false }
+func (noted) Notes() []string     { return []string{"FORWARD drops"} }
+func (noted) Retrieve(context.Context, []controller.Value) ([]controller.Value, error) {
+	return nil, nil
+}
+
+func TestInspect(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	s := New(Options{}, w.parts()...)
+	inspect := func(key string) error { return s.Inspect(t.Context(), key) }
+	g.Expect(s.Commit(t.Context(), update(is("a/1", "x"), is("b/1", "y needs a/2"), controller.Value{Key: kv.SinkNode, Message: &kv.NodeNetwork{}}))).To(Succeed())
+	g.Expect(inspect("a/1")).To(Succeed())
+	g.Expect(inspect(kv.SinkNode)).To(Succeed())
+	g.Expect(inspect("a/7")).To(MatchError("inspect a/7: nothing is wanted there"))
+	g.Expect(inspect("b/1")).To(MatchError(`inspect b/1: it waits for ["a/2"]`))
+	w.values["a/1"] = "z"
+	g.Expect(inspect("a/1")).To(MatchError(ContainSubstring(`it is value:"z", not value:"x"`)))
+	delete(w.values, "a/1")
+	g.Expect(inspect("a/1")).To(MatchError("inspect a/1: it is missing"))
+	w.calls, w.failing = 0, 1
+	g.Expect(inspect("a/1")).To(MatchError(errInjected))
+	g.Expect(s.Commit(t.Context(), update(is("c/1", "z")))).To(Succeed())
+	w.calls, w.failing = 0, 1
+	g.Expect(s.Commit(t.Context(), update(is("c/1", "z1")))).To(MatchError(errInjected))
+	g.Expect(inspect("c/1")).To(MatchError(errInjected), "the last attempt failed")
+}
+
+// TestAPendingValueFailsAnAdd has a caller that takes success as a wire.
+func TestAPendingValueFailsAnAdd(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	s := New(Options{}, w.parts()...)
+	err := s.Commit(t.Context(), reverting(is("a/1", "x"), is("b/1", "y needs a/9")))
+	g.Expect(err).To(MatchError(ErrPending))
+	g.Expect(err).To(MatchError(`b/1: a value that it depends on is not made: it waits for ["a/9"]`))
+	g.Expect(w.values).To(BeEmpty())
+	g.Expect(s.Status()).To(Equal(Status{}))
+}
+
+// TestCyclesArePending has values that wait for one another, which no kind has.
+func TestCyclesArePending(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	s := New(Options{}, w.parts()...)
+	g.Expect(s.Commit(t.Context(), resync(is("a/1", "x needs b/1"), is("b/1", "y needs a/1"), is("c/1", "z needs c/1")))).To(Succeed())
+	g.Expect(s.Status().Pending).To(HaveLen(3))
+	w.values = map[string]string{"a/1": "x needs b/1", "b/1": "y needs a/1"} // nor any kernel
+	_ = s.Commit(t.Context(), resync())
+}
+
+// TestALostListKeepsWhatIsThere fails the list of a kind that another one depends on.
+func TestALostListKeepsWhatIsThere(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	s := New(Options{}, w.parts()...)
+	values := []controller.Value{is("a/1", "x"), is("b/1", "y needs a/1")}
+	g.Expect(s.Commit(t.Context(), resync(values...))).To(Succeed())
+	before := w.clone()
+	w.calls, w.failing = 0, 1
+	err := s.Commit(t.Context(), resync(values...))
+	g.Expect(err).To(MatchError(errInjected))
+	g.Expect(errors.As(err, new(controller.ValueErrors))).To(BeTrue())
+	g.Expect(w.values).To(Equal(before))
+	g.Expect(s.Commit(t.Context(), resync(values...))).To(Succeed())
+	g.Expect(s.Status()).To(Equal(Status{Made: 2}))
+}
