@@ -12,11 +12,13 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 // wireLab is a network namespace that plays the node, with a descriptor of wires.
@@ -153,3 +155,8 @@ func (l *wireLab) complete(pods ...*labPod) {
 		l.t.FailNow()
 	}
 }
+
+// ownSocket opens a socket in the namespace of the calling thread.
+func ownSocket() (*rtnl.Socket, error) { return rtnl.Dial(unix.NETLINK_ROUTE) }
+
+func oneRequest(r *rtnl.Request) []*rtnl.Request { return []*rtnl.Request{r} }
