@@ -123,8 +123,26 @@ func (l *wireLab) delete(p *labPod) {
 	l.must(l.wires.Delete(context.Background(), p.key, p.value))
 }
 
-// retrieved returns the values that are made, by key; those that are complete are nil.
-func (l *wireLab) retrieved(pods ...*labPod) map[string]proto.Message {
+// done stands for a value that is complete.
+const done = "complete"
+
+// retrieved returns the values that are made, by key, as text.
+func (l *wireLab) retrieved(pods ...*labPod) map[string]string {
+	l.t.Helper()
+	found := map[string]string{}
+	for key, m := range l.messages(pods...) {
+		found[key] = fmt.Sprint(m)
+		for _, p := range pods {
+			if p.key == key && proto.Equal(p.value, m) {
+				found[key] = done
+			}
+		}
+	}
+	return found
+}
+
+// messages returns the values that are made, by key.
+func (l *wireLab) messages(pods ...*labPod) map[string]proto.Message {
 	l.t.Helper()
 	var wanted []controller.Value
 	for _, p := range pods {
@@ -135,11 +153,6 @@ func (l *wireLab) retrieved(pods ...*labPod) map[string]proto.Message {
 	found := map[string]proto.Message{}
 	for _, v := range all {
 		found[v.Key] = v.Message
-		for _, p := range pods {
-			if p.key == v.Key && proto.Equal(p.value, v.Message) {
-				found[v.Key] = nil
-			}
-		}
 	}
 	return found
 }
@@ -147,13 +160,11 @@ func (l *wireLab) retrieved(pods ...*labPod) map[string]proto.Message {
 // complete expects that the wires of pods, and no others, are there and complete.
 func (l *wireLab) complete(pods ...*labPod) {
 	l.t.Helper()
-	want := map[string]proto.Message{}
+	want := map[string]string{}
 	for _, p := range pods {
-		want[p.key] = nil
+		want[p.key] = done
 	}
-	if found := l.retrieved(pods...); !l.Expect(found).To(Equal(want)) {
-		l.t.FailNow()
-	}
+	l.Expect(l.retrieved(pods...)).To(Equal(want))
 }
 
 // ownSocket opens a socket in the namespace of the calling thread.

@@ -71,11 +71,9 @@ func compareObjects(x, y object) int {
 	return cmp.Or(cmp.Compare(x.kind, y.kind), x.prefix.Compare(y.prefix), cmp.Compare(x.table, y.table))
 }
 
-// requests returns the requests that make the changes.
+// requests returns the requests that make the changes. The removals are last: with the last
+// IPv4 address of a link, the kernel removes its routes and neighbours.
 func (d difference) requests(link linkID) (all []*rtnl.Request) {
-	for _, o := range d.remove {
-		all = append(all, o.remove(link))
-	}
 	for _, o := range d.add {
 		all = append(all, o.add(link))
 	}
@@ -83,6 +81,9 @@ func (d difference) requests(link linkID) (all []*rtnl.Request) {
 		r := o.add(link)
 		r.Flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		all = append(all, r)
+	}
+	for _, o := range d.remove {
+		all = append(all, o.remove(link))
 	}
 	return all
 }
