@@ -6,9 +6,11 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"sync"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/southbound/linux/rtnl"
@@ -16,34 +18,45 @@ import (
 
 // Numbers of linux/netfilter/nfnetlink_conntrack.h.
 const (
-	conntrackDelete = 1<<8 | 2 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE
-	tupleOriginal   = 1
-	tupleReply      = 2
-	tupleAddress    = 1
-	addressSource4  = 1
-	addressSource6  = 3
-	filterFlags     = 25
-	filterOriginal  = 1
-	filterReply     = 2
-	filterSource    = 1 << 0
+	conntrackNew     = 1 << 8 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW
+	conntrackGet     = 1<<8 | 1
+	conntrackDelete  = 1<<8 | 2
+	tupleOriginal    = 1
+	tupleReply       = 2
+	tupleAddress     = 1
+	tupleProtocol    = 2
+	addressSource4   = 1 // the destination follows
+	addressSource6   = 3
+	protocolNumber   = 1
+	entryTimeout     = 7
+	entryID          = 12
+	entryZone        = 18
+	filterFlags      = 25
+	filterOriginal   = 1
+	filterReply      = 2
+	filterSource     = 1 << 0
+	sizeofNetfilter  = 4   // nfgenmsg
+	experimentNumber = 253 // a protocol for experiments (RFC 3692)
 )
 
-// conntrack removes entries of the kernel's connection tracking.
+// conntrack removes entries of the kernel's connection tracking. Any goroutine may use it.
 type conntrack struct {
 	ns     *rtnl.Namespace
-	socket *rtnl.Socket
-	absent bool // the kernel has no connection tracking, or no interface to it
-	plain  bool // the kernel does not filter (before Linux 6.9)
+	socket *rtnl.Socket // nil: the kernel has no interface to its connection tracking
+
+	mu      sync.Mutex
+	filters map[byte]bool       // by family: the kernel filters by address; nil: not tested yet
+	pending map[netip.Addr]bool // whose entries are still there
 }
 
 func openConntrack(ns *rtnl.Namespace) (*conntrack, error) {
-	c := &conntrack{ns: ns}
+	c := &conntrack{ns: ns, pending: map[netip.Addr]bool{}}
 	err := ns.Do(func() (err error) {
 		c.socket, err = rtnl.Dial(unix.NETLINK_NETFILTER)
 		return err
 	})
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		c.absent, err = true, nil
+		c.socket, err = nil, nil
 	}
 	return c, err
 }
@@ -56,36 +69,117 @@ func (c *conntrack) close() error {
 }
 
 // forget removes the entries of addresses: of connections that they have begun, and of
-// those to them, also through an address of a service. The kernel reads its table once
-// for each request, unless the table is empty.
+// those to them, also through an address of a service. If the kernel cannot do it by
+// address, the entries are pending until remove or removePending: listing all entries takes
+// 10 ms and more, once for any number of addresses.
 func (c *conntrack) forget(addresses []netip.Addr) error {
-	if c.absent || len(addresses) == 0 {
+	if c.socket == nil {
 		return nil
 	}
-	if c.plain {
-		return c.forgetPlain(addresses)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.filters == nil {
+		c.filters = testFilters()
 	}
 	var all []*rtnl.Request
 	for _, a := range addresses {
-		for _, side := range []uint16{tupleOriginal, tupleReply} {
-			all = append(all, forgetSource(a, side))
+		if !c.filters[familyOf(a)] {
+			c.pending[a] = true
+			continue
 		}
+		all = append(all, forgetSource(a, tupleOriginal), forgetSource(a, tupleReply))
 	}
-	err := c.socket.Run(all)
-	switch {
-	case errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP):
-		// the kernel wants one whole connection, and has removed nothing
-		c.plain = true
-		return c.forgetPlain(addresses)
-	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT):
-		c.absent = true
+	return c.socket.Run(all)
+}
+
+// remove removes all pending entries if those of one of the addresses are pending.
+func (c *conntrack) remove(addresses []netip.Addr) error {
+	c.mu.Lock()
+	due := slices.ContainsFunc(addresses, func(a netip.Addr) bool { return c.pending[a] })
+	c.mu.Unlock()
+	if !due {
 		return nil
 	}
-	return err
+	return c.removePending()
+}
+
+// removePending removes all pending entries.
+func (c *conntrack) removePending() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pending) == 0 {
+		return nil
+	}
+	families := map[byte]bool{}
+	for a := range c.pending {
+		families[familyOf(a)] = true
+	}
+	var found []*rtnl.Request
+	for _, family := range slices.Sorted(maps.Keys(families)) {
+		all, err := listEntries(c.socket, family, c.pending)
+		if err != nil {
+			return err
+		}
+		found = append(found, all...)
+	}
+	const batch = 100
+	for part := range slices.Chunk(found, batch) {
+		if err := c.socket.Run(part); err != nil {
+			return err
+		}
+	}
+	clear(c.pending)
+	return nil
+}
+
+// listEntries returns the requests that remove the entries of addresses one by one.
+func listEntries(s *rtnl.Socket, family byte, addresses map[netip.Addr]bool) (all []*rtnl.Request, err error) {
+	header := rtnl.Message{family, 0, 0, 0}
+	err = s.Dump("tracked connections", conntrackGet, header, func() { all = nil }, func(b []byte) {
+		if len(b) < sizeofNetfilter || b[0] != family {
+			return
+		}
+		body, matches := slices.Clone(header), false
+		rtnl.Attributes(b[sizeofNetfilter:], func(kind uint16, v []byte) {
+			switch kind {
+			case tupleOriginal:
+				matches = matches || addresses[tupleSource(v)]
+				body = body.Nest(kind, slices.Clone(v))
+			case tupleReply:
+				matches = matches || addresses[tupleSource(v)]
+			case entryID, entryZone:
+				body = body.Attr(kind, v)
+			}
+		})
+		if matches {
+			all = append(all, &rtnl.Request{
+				What:  "remove a tracked connection",
+				Kind:  conntrackDelete,
+				Body:  body,
+				Allow: []unix.Errno{unix.ENOENT},
+			})
+		}
+	})
+	return all, err
+}
+
+// tupleSource returns the address that the packets of one direction come from.
+func tupleSource(tuple []byte) (source netip.Addr) {
+	rtnl.Attributes(tuple, func(kind uint16, v []byte) {
+		if kind != tupleAddress {
+			return
+		}
+		rtnl.Attributes(v, func(kind uint16, v []byte) {
+			if kind == addressSource4 || kind == addressSource6 {
+				source, _ = netip.AddrFromSlice(v)
+			}
+		})
+	})
+	return source
 }
 
 // forgetSource returns the request that removes the entries whose packets of one direction
-// come from an address.
+// come from an address. Kernels before 6.9 answer EINVAL and remove nothing.
 func forgetSource(a netip.Addr, side uint16) *rtnl.Request {
 	attribute, flags := uint16(addressSource4), [2]uint32{}
 	if a.Is6() {
@@ -97,28 +191,76 @@ func forgetSource(a netip.Addr, side uint16) *rtnl.Request {
 	body = body.Nest(side, rtnl.Message(nil).Nest(tupleAddress, address))
 	body = body.Nest(filterFlags, rtnl.Message(nil).U32(filterOriginal, flags[0]).U32(filterReply, flags[1]))
 	return &rtnl.Request{
-		What:  fmt.Sprintf("remove the tracked connections of %s", a),
-		Kind:  conntrackDelete,
-		Body:  body,
-		Allow: []unix.Errno{unix.ENOENT},
+		What: fmt.Sprintf("remove the tracked connections of %s", a),
+		Kind: conntrackDelete,
+		Body: body,
 	}
 }
 
-// forgetPlain reads all entries, and removes those of the addresses one by one.
-func (c *conntrack) forgetPlain(addresses []netip.Addr) error {
-	return c.ns.Do(func() error {
-		for _, a := range addresses {
-			for _, kind := range []netlink.ConntrackFilterType{netlink.ConntrackOrigSrcIP, netlink.ConntrackReplySrcIP} {
-				filter := &netlink.ConntrackFilter{}
-				if err := filter.AddIP(kind, a.AsSlice()); err != nil {
-					return fmt.Errorf("remove the tracked connections of %s: %w", a, err)
-				}
-				family := netlink.InetFamily(familyOf(a))
-				if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, filter); err != nil {
-					return fmt.Errorf("remove the tracked connections of %s: %w", a, err)
-				}
-			}
+// testFilters tries the removal by address in a network namespace of its own, and reports
+// for each family whether the kernel does it. Linux 6.18 removes the wrong entries of IPv6:
+// all those of other addresses.
+func testFilters() map[byte]bool {
+	works := map[byte]bool{}
+	err := rtnl.Apart(func() error {
+		s, err := rtnl.Dial(unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
 		}
-		return nil
+		for _, pair := range [][2]string{{"192.0.2.1", "192.0.2.2"}, {"2001:db8::1", "2001:db8::2"}} {
+			gone, stays := netip.MustParseAddr(pair[0]), netip.MustParseAddr(pair[1])
+			works[familyOf(gone)] = testFilter(s, gone, stays) == nil
+		}
+		return s.Close()
 	})
+	if err != nil {
+		return map[byte]bool{}
+	}
+	return works
+}
+
+// testFilter makes entries of two addresses and removes those of one.
+func testFilter(s *rtnl.Socket, gone, stays netip.Addr) error {
+	family := familyOf(gone)
+	third := netip.MustParseAddr("192.0.2.3")
+	if gone.Is6() {
+		third = netip.MustParseAddr("2001:db8::3")
+	}
+	err := s.Run([]*rtnl.Request{
+		newEntry(gone, third), newEntry(stays, third), newEntry(third, gone),
+		forgetSource(gone, tupleOriginal), forgetSource(gone, tupleReply),
+	})
+	if err != nil {
+		return err
+	}
+	for a, want := range map[netip.Addr]int{gone: 0, stays: 1, third: 1} {
+		if all, err := listEntries(s, family, map[netip.Addr]bool{a: true}); err != nil || len(all) != want {
+			return errors.Join(err, fmt.Errorf("%d entries of %s, want %d", len(all), a, want))
+		}
+	}
+	return nil
+}
+
+// newEntry returns the request that makes an entry.
+func newEntry(from, to netip.Addr) *rtnl.Request {
+	const seconds = 60
+	tuple := func(x, y netip.Addr) rtnl.Message {
+		source := uint16(addressSource4)
+		if x.Is6() {
+			source = addressSource6
+		}
+		addresses := rtnl.Message(nil).Attr(source, x.AsSlice()).Attr(source+1, y.AsSlice())
+		return rtnl.Message(nil).Nest(tupleAddress, addresses).
+			Nest(tupleProtocol, rtnl.Message(nil).U8(protocolNumber, experimentNumber))
+	}
+	body := rtnl.Message{familyOf(from), 0, 0, 0}.
+		Nest(tupleOriginal, tuple(from, to)).
+		Nest(tupleReply, tuple(to, from)).
+		Attr(entryTimeout, []byte{0, 0, 0, seconds})
+	return &rtnl.Request{
+		What:  fmt.Sprintf("make an entry from %s to %s", from, to),
+		Kind:  conntrackNew,
+		Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+		Body:  body,
+	}
 }

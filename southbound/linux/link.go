@@ -22,6 +22,8 @@ const (
 	detachedGroup = 0x0CAD0002
 	// sweptGroup is the group that one request removes.
 	sweptGroup = 0x0CAD0003
+	// vethKind is the kind of both ends of a wire.
+	vethKind = "veth"
 	// vethPeer is the attribute that describes the other end (VETH_INFO_PEER).
 	vethPeer = 1
 	// inetConf is IFLA_INET_CONF; its attributes are numbered like the kernel's settings.
@@ -56,7 +58,7 @@ type hostLink struct {
 // has no alias yet.
 func (l hostLink) key() string {
 	key, ours := strings.CutPrefix(l.alias, aliasPrefix)
-	if !ours || l.kind != "veth" {
+	if !ours || l.kind != vethKind {
 		return ""
 	}
 	return key
@@ -64,7 +66,7 @@ func (l hostLink) key() string {
 
 // ours reports whether the link is a wire of ours, maybe one that is half made.
 func (l hostLink) ours() bool {
-	return l.key() != "" || l.alias == "" && l.kind == "veth" && l.group == wireGroup && strings.HasPrefix(l.name, "cad")
+	return l.key() != "" || l.alias == "" && l.kind == vethKind && l.group == wireGroup && strings.HasPrefix(l.name, "cad")
 }
 
 // detached reports whether the wire has no value any more.
@@ -148,14 +150,16 @@ func getLink(s *rtnl.Socket, name string) (l hostLink, found bool, err error) {
 	return l, found, s.Run([]*rtnl.Request{r})
 }
 
-// listLinks returns all veth links of the socket's namespace.
-func listLinks(s *rtnl.Socket) (all []hostLink, err error) {
+// listLinks returns the links of a kind in the socket's namespace, "" for all kinds.
+func listLinks(s *rtnl.Socket, kind string) (all []hostLink, err error) {
 	// RTEXT_FILTER_SKIP_STATS leaves out the counters, two thirds of a message.
 	const skipStatistics = 1 << 3
-	body := ifinfo(0, 0, 0).U32(unix.IFLA_EXT_MASK, skipStatistics).
-		Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).Text(unix.IFLA_INFO_KIND, "veth"))
+	body := ifinfo(0, 0, 0).U32(unix.IFLA_EXT_MASK, skipStatistics)
+	if kind != "" {
+		body = body.Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).Text(unix.IFLA_INFO_KIND, kind))
+	}
 	err = s.Dump("links", unix.RTM_GETLINK, body, func() { all = nil }, func(b []byte) {
-		if l, ok := parseLink(b); ok && l.kind == "veth" {
+		if l, ok := parseLink(b); ok && (kind == "" || l.kind == kind) {
 			all = append(all, l)
 		}
 	})

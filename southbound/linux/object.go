@@ -19,12 +19,12 @@ const ownProtocol = 0xCA
 
 // Attributes and flags that golang.org/x/sys/unix lacks.
 const (
-	ifaProtocol     = 11    // IFA_PROTO
-	ifaNoPrefix     = 0x200 // IFA_F_NOPREFIXROUTE
-	ndaProtocol     = 12    // NDA_PROTOCOL
-	routeMetric6    = 1024  // the kernel sets it for IPv6 routes without a metric
-	lowestPriority  = 1<<32 - 1
-	rulePriority    = 1000 // behind the rule of the table local, before that of the table main
+	ifaProtocol     = 11         // IFA_PROTO
+	ifaNoPrefix     = 0x200      // IFA_F_NOPREFIXROUTE
+	ndaProtocol     = 12         // NDA_PROTOCOL
+	routeMetric6    = 1024       // the kernel sets it for IPv6 routes without a metric
+	lowestPriority  = 4278198272 // behind all other routes of a table, as for VRF devices
+	rulePriority    = 1000       // behind the rule of the table local, before that of the table main
 	sizeofFibRule   = 12
 	actionToTable   = 1 // FR_ACT_TO_TBL
 	sizeofNeighbour = 12
@@ -193,6 +193,8 @@ type parsed struct {
 	index uint32 // of its link
 	name  string // of the link of a rule
 	ours  bool   // it has our mark
+
+	protocol byte // of a route
 }
 
 // parseAddress reads an ifaddrmsg.
@@ -257,7 +259,8 @@ func parseRoute(b []byte) (p parsed, ok bool) {
 	if len(b) < unix.SizeofRtMsg {
 		return p, false
 	}
-	p.kind, p.ours, p.table = routeObject, b[5] == ownProtocol, uint32(b[4])
+	p.kind, p.protocol, p.table = routeObject, b[5], uint32(b[4])
+	p.ours = p.protocol == ownProtocol
 	address := netip.IPv4Unspecified()
 	if b[0] == unix.AF_INET6 {
 		address = netip.IPv6Unspecified()

@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -19,8 +21,14 @@ import (
 	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
-// attempts limits the repetitions of a creation that meets an older wire.
-const attempts = 4
+const (
+	// attempts limits the repetitions of a creation that meets an older wire.
+	attempts = 4
+	// localWait is the first wait for the local route of an address. Each further one is
+	// twice as long, up to localPatience.
+	localWait     = 10 * time.Microsecond
+	localPatience = 2 * time.Second
+)
 
 // Wires is the descriptor of the wires of pods: pairs of veth links with their addresses,
 // neighbours, routes and rules. The keys are pod/...; a value without a wire has no object
@@ -137,6 +145,9 @@ func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fre
 	if ns.ID() == w.ns.ID() {
 		return fmt.Errorf("network namespace %s is that of the node: want the pod's own", p.netns)
 	}
+	if err := w.conntrack.remove(p.addresses); err != nil {
+		return err
+	}
 	for range attempts {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -174,7 +185,7 @@ func (w *Wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) 
 		pod, host = pod.U32(unix.IFLA_MTU, p.mtu), host.U32(unix.IFLA_MTU, p.mtu)
 	}
 	host = host.Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).
-		Text(unix.IFLA_INFO_KIND, "veth").
+		Text(unix.IFLA_INFO_KIND, vethKind).
 		Nest(unix.IFLA_INFO_DATA, rtnl.Message(nil).Nest(vethPeer, pod)))
 	r := &rtnl.Request{
 		What:  fmt.Sprintf("make the pair of links %s and %s in %s", p.hostName, p.podName, p.netns),
@@ -203,22 +214,82 @@ func (w *Wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) 
 // dress gives a new pair of links all that the plan has. After an error the wire is
 // detached.
 func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
-	// The host end last: the link then has its carrier at once, which spares the kernel one
-	// walk through all IPv6 routes of the node.
-	err := w.dressPod(p, ns, hostLink{linkID: linkID{link.peer, p.podName}}, p.differences(p.pod, nil))
-	if err == nil {
-		err = w.dressHost(p, link, p.differences(p.host, nil))
-	}
+	err := func() error {
+		s, err := ns.Dial()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = s.Close() }()
+		// The host end last: its link then has a carrier at once, which spares the kernel one
+		// walk through all IPv6 routes of the node.
+		pod := hostLink{linkID: linkID{link.peer, p.podName}, mtu: p.mtu, mac: p.podMAC}
+		if err := w.changePod(p, ns, s, append(p.podRequests(pod), p.differences(p.pod, nil).requests(pod.linkID)...)); err != nil {
+			return err
+		}
+		all := append(p.hostRequests(link), p.differences(p.host, nil).requests(link.linkID)...)
+		if err := w.changeHost(link, all); err != nil {
+			return err
+		}
+		return w.synchronize(s, p)
+	}()
 	if err != nil {
-		return errors.Join(err, w.detach(link.linkID, p.isolated()))
+		return errors.Join(err, w.detach(link.linkID, p.key, p.isolated()))
 	}
 	w.remember(link.linkID, p)
 	return nil
 }
 
-// dressHost changes the host end. The attributes are set in any case: they cost little.
-func (w *Wires) dressHost(p *wirePlan, link hostLink, d difference) error {
-	all := []*rtnl.Request{changeLink("prepare "+link.name, link.index, 0, 0, p.hostSettings())}
+// synchronize waits until both ends take and transmit packets, which the kernel prepares in
+// the background: it drops what the end that was set up first transmits before its carrier
+// is noticed (since Linux 6.8 a request for the link does not return earlier), and what
+// arrives for an IPv6 address before its local route is there.
+func (w *Wires) synchronize(pod *rtnl.Socket, p *wirePlan) error {
+	if _, _, err := getLink(pod, p.podName); err != nil {
+		return fmt.Errorf("in %s: %w", p.netns, err)
+	}
+	for _, side := range []struct {
+		socket  *rtnl.Socket
+		objects objects
+	}{{pod, p.pod}, {w.host, p.host}} {
+		for o := range side.objects {
+			if o.kind != addressObject || o.prefix.Addr().Is4() {
+				continue
+			}
+			if err := w.awaitLocal(side.socket, o.prefix.Addr()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// awaitLocal waits until the kernel takes packets for an address.
+func (w *Wires) awaitLocal(s *rtnl.Socket, a netip.Addr) error {
+	body := make(rtnl.Message, unix.SizeofRtMsg)
+	body[0], body[1] = familyOf(a), byte(a.BitLen())
+	body = body.Attr(unix.RTA_DST, a.AsSlice())
+	for wait := localWait; wait <= localPatience; wait *= 2 {
+		var local bool
+		r := &rtnl.Request{
+			What:  "get the route to " + a.String(),
+			Kind:  unix.RTM_GETROUTE,
+			Body:  body,
+			Allow: []unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH},
+			Each: func(kind uint16, b []byte) {
+				local = local || kind == unix.RTM_NEWROUTE && len(b) >= unix.SizeofRtMsg && b[7] == unix.RTN_LOCAL
+			},
+		}
+		if err := s.Run([]*rtnl.Request{r}); err != nil || local {
+			return err
+		}
+		<-w.opt.After(wait)
+	}
+	return fmt.Errorf("address %s: the kernel has not made its local route", a)
+}
+
+// hostRequests returns the requests that make the attributes of the host end those of the
+// plan.
+func (p *wirePlan) hostRequests(link hostLink) []*rtnl.Request {
 	attributes := rtnl.Message(nil).Text(unix.IFLA_IFALIAS, aliasPrefix+p.key)
 	if link.group != wireGroup {
 		attributes = attributes.U32(unix.IFLA_GROUP, wireGroup)
@@ -229,13 +300,10 @@ func (w *Wires) dressHost(p *wirePlan, link hostLink, d difference) error {
 	if link.mac != p.hostMAC {
 		attributes = attributes.Attr(unix.IFLA_ADDRESS, p.hostMAC[:])
 	}
-	all = append(all, changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, attributes))
-	all = append(all, d.requests(link.linkID)...)
-	err := w.runWithIPv6(w.ns, w.host, link.name, all)
-	if errors.Is(err, unix.EEXIST) {
-		return w.takeRoutes(link, all)
+	return []*rtnl.Request{
+		changeLink("prepare "+link.name, link.index, 0, 0, p.hostSettings()),
+		changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, attributes),
 	}
-	return err
 }
 
 // hostSettings returns the settings that a host end needs before it is up. It has no
@@ -250,30 +318,35 @@ func (p *wirePlan) hostSettings() rtnl.Message {
 	return rtnl.Message(nil).Nest(unix.IFLA_AF_SPEC, settings)
 }
 
-// dressPod changes the pod's end.
-func (w *Wires) dressPod(p *wirePlan, ns *rtnl.Namespace, link hostLink, d difference) error {
-	s, err := ns.Dial()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = s.Close() }()
-	return w.changePod(p, ns, s, link, d)
-}
-
-func (w *Wires) changePod(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket, link hostLink, d difference) error {
+// podRequests returns the requests that make the attributes of the pod's end those of the
+// plan.
+func (p *wirePlan) podRequests(link hostLink) []*rtnl.Request {
 	var attributes rtnl.Message
-	if link.mtu != 0 && p.mtu != 0 && link.mtu != p.mtu {
+	if p.mtu != 0 && link.mtu != p.mtu {
 		attributes = attributes.U32(unix.IFLA_MTU, p.mtu)
 	}
-	if link.mtu != 0 && link.mac != p.podMAC {
+	if link.mac != p.podMAC {
 		attributes = attributes.Attr(unix.IFLA_ADDRESS, p.podMAC[:])
 	}
-	all := []*rtnl.Request{changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, attributes)}
-	all = append(all, d.requests(link.linkID)...)
-	if err := w.runWithIPv6(ns, s, link.name, all); err != nil {
-		if errors.Is(err, unix.EEXIST) {
-			err = fmt.Errorf("%w: %w", southbound.ErrForeign, err)
-		}
+	return []*rtnl.Request{changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, attributes)}
+}
+
+// changeHost runs requests about the host end.
+func (w *Wires) changeHost(link hostLink, all []*rtnl.Request) error {
+	err := w.runWithIPv6(w.ns, w.host, link.name, all)
+	if errors.Is(err, unix.EEXIST) {
+		return w.takeRoutes(link, all)
+	}
+	return err
+}
+
+// changePod runs requests about the pod's end.
+func (w *Wires) changePod(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket, all []*rtnl.Request) error {
+	err := w.runWithIPv6(ns, s, p.podName, all)
+	if errors.Is(err, unix.EEXIST) {
+		err = fmt.Errorf("%w: %w", southbound.ErrForeign, err)
+	}
+	if err != nil {
 		return fmt.Errorf("in %s: %w", p.netns, err)
 	}
 	return nil
@@ -324,8 +397,9 @@ func (w *Wires) takeRoutes(link hostLink, all []*rtnl.Request) error {
 	return w.host.Run(again)
 }
 
-// Delete detaches a wire: no packet from or to the pod passes any more, and the connection
-// tracking has no entry of its addresses. Sweep removes the links.
+// Delete detaches a wire: no packet from or to the pod passes any more, and before another
+// wire gets one of its addresses, the connection tracking has no entry of it. Sweep removes
+// the links.
 func (w *Wires) Delete(_ context.Context, key string, value proto.Message) error {
 	pod, ok := value.(*kv.PodNetwork)
 	if !ok || pod.GetWire() == nil {
@@ -340,7 +414,7 @@ func (w *Wires) Delete(_ context.Context, key string, value proto.Message) error
 		return err
 	}
 	if found && (link.key() == key || link.key() == "" && link.ours()) {
-		if err := w.detach(link.linkID, pod.GetWire().GetTable() != 0); err != nil {
+		if err := w.detach(link.linkID, key, pod.GetWire().GetTable() != 0); err != nil {
 			return err
 		}
 	}
@@ -349,14 +423,25 @@ func (w *Wires) Delete(_ context.Context, key string, value proto.Message) error
 
 // detach sets the host end down. The kernel then removes its routes, and neither accepts
 // from it nor transmits to it; when the request returns, no packet is on its way. All that
-// the pod may do to its own end changes nothing.
-func (w *Wires) detach(link linkID, isolated bool) error {
+// the pod may do to its own end changes nothing. The IPv4 addresses of a link that is down
+// stay, and the kernel would still take the gateway's packets for it: they are removed.
+func (w *Wires) detach(link linkID, key string, isolated bool) error {
 	w.mu.Lock()
 	delete(w.keys, link.index)
 	delete(w.named, link.name)
 	w.mu.Unlock()
-	all := []*rtnl.Request{
-		changeLink("detach "+link.name, link.index, 0, unix.IFF_UP, rtnl.Message(nil).U32(unix.IFLA_GROUP, detachedGroup)),
+	attributes := rtnl.Message(nil).
+		U32(unix.IFLA_GROUP, detachedGroup).
+		Text(unix.IFLA_IFALIAS, aliasPrefix+key) // a wire that is half made has none
+	down := changeLink("detach "+link.name, link.index, 0, unix.IFF_UP, attributes)
+	down.Allow = []unix.Errno{unix.ENODEV}
+	all := []*rtnl.Request{down}
+	addresses, err := listAddresses(w.host, unix.AF_INET, link.index)
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	for _, a := range addresses {
+		all = append(all, a.remove(link))
 	}
 	if isolated {
 		rules, err := listRules(w.host)
@@ -369,7 +454,6 @@ func (w *Wires) detach(link linkID, isolated bool) error {
 			}
 		}
 	}
-	all[0].Allow = []unix.Errno{unix.ENODEV}
 	return w.host.Run(all)
 }
 

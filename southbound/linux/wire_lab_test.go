@@ -12,11 +12,13 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 // wireLab is a network namespace that plays the node, with a descriptor of wires.
@@ -121,8 +123,26 @@ func (l *wireLab) delete(p *labPod) {
 	l.must(l.wires.Delete(context.Background(), p.key, p.value))
 }
 
-// retrieved returns the values that are made, by key; those that are complete are nil.
-func (l *wireLab) retrieved(pods ...*labPod) map[string]proto.Message {
+// done stands for a value that is complete.
+const done = "complete"
+
+// retrieved returns the values that are made, by key, as text.
+func (l *wireLab) retrieved(pods ...*labPod) map[string]string {
+	l.t.Helper()
+	found := map[string]string{}
+	for key, m := range l.messages(pods...) {
+		found[key] = fmt.Sprint(m)
+		for _, p := range pods {
+			if p.key == key && proto.Equal(p.value, m) {
+				found[key] = done
+			}
+		}
+	}
+	return found
+}
+
+// messages returns the values that are made, by key.
+func (l *wireLab) messages(pods ...*labPod) map[string]proto.Message {
 	l.t.Helper()
 	var wanted []controller.Value
 	for _, p := range pods {
@@ -133,11 +153,6 @@ func (l *wireLab) retrieved(pods ...*labPod) map[string]proto.Message {
 	found := map[string]proto.Message{}
 	for _, v := range all {
 		found[v.Key] = v.Message
-		for _, p := range pods {
-			if p.key == v.Key && proto.Equal(p.value, v.Message) {
-				found[v.Key] = nil
-			}
-		}
 	}
 	return found
 }
@@ -145,11 +160,14 @@ func (l *wireLab) retrieved(pods ...*labPod) map[string]proto.Message {
 // complete expects that the wires of pods, and no others, are there and complete.
 func (l *wireLab) complete(pods ...*labPod) {
 	l.t.Helper()
-	want := map[string]proto.Message{}
+	want := map[string]string{}
 	for _, p := range pods {
-		want[p.key] = nil
+		want[p.key] = done
 	}
-	if found := l.retrieved(pods...); !l.Expect(found).To(Equal(want)) {
-		l.t.FailNow()
-	}
+	l.Expect(l.retrieved(pods...)).To(Equal(want))
 }
+
+// ownSocket opens a socket in the namespace of the calling thread.
+func ownSocket() (*rtnl.Socket, error) { return rtnl.Dial(unix.NETLINK_ROUTE) }
+
+func oneRequest(r *rtnl.Request) []*rtnl.Request { return []*rtnl.Request{r} }

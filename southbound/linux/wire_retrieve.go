@@ -36,7 +36,7 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 			plans[v.Key], messages[v.Key], byName[p.hostName] = p, v, v.Key
 		}
 	}
-	links, err := listLinks(w.host)
+	links, err := listLinks(w.host, vethKind)
 	if err != nil {
 		return nil, err
 	}

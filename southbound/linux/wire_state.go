@@ -71,11 +71,9 @@ func compareObjects(x, y object) int {
 	return cmp.Or(cmp.Compare(x.kind, y.kind), x.prefix.Compare(y.prefix), cmp.Compare(x.table, y.table))
 }
 
-// requests returns the requests that make the changes.
+// requests returns the requests that make the changes. The removals are last: with the last
+// IPv4 address of a link, the kernel removes its routes and neighbours.
 func (d difference) requests(link linkID) (all []*rtnl.Request) {
-	for _, o := range d.remove {
-		all = append(all, o.remove(link))
-	}
 	for _, o := range d.add {
 		all = append(all, o.add(link))
 	}
@@ -83,6 +81,9 @@ func (d difference) requests(link linkID) (all []*rtnl.Request) {
 		r := o.add(link)
 		r.Flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		all = append(all, r)
+	}
+	for _, o := range d.remove {
+		all = append(all, o.remove(link))
 	}
 	return all
 }
@@ -141,6 +142,19 @@ func readObjects(s *rtnl.Socket, index uint32) (map[uint32]*linkObjects, error) 
 		}
 	}
 	return all, nil
+}
+
+// listAddresses returns the addresses of a family that a link has.
+func listAddresses(s *rtnl.Socket, family byte, index uint32) (all []parsed, err error) {
+	body := make(rtnl.Message, unix.SizeofIfAddrmsg)
+	body[0] = family
+	binary.NativeEndian.PutUint32(body[4:], index)
+	err = s.Dump("addresses", unix.RTM_GETADDR, body, func() { all = nil }, func(b []byte) {
+		if p, ok := parseAddress(b); ok && p.index == index {
+			all = append(all, p)
+		}
+	})
+	return all, err
 }
 
 // findRoutes returns the routes to a destination in a table.
@@ -248,7 +262,7 @@ func (w *Wires) find(p *wirePlan, ns *rtnl.Namespace) (hostLink, error) {
 	case !podFound:
 		return hostLink{}, nil
 	}
-	all, err := listLinks(w.host)
+	all, err := listLinks(w.host, vethKind)
 	if err != nil {
 		return hostLink{}, err
 	}
@@ -280,8 +294,12 @@ func (w *Wires) removeNow(link hostLink) error {
 	}})
 }
 
-// repair makes a wire that is there like its plan.
+// repair makes a wire that is there like its plan. The attributes of a link come first: a
+// change of its MAC removes its neighbours, and one that is set up has no IPv6 addresses.
 func (w *Wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
+	if err := w.host.Run(p.hostRequests(link)); err != nil {
+		return err
+	}
 	have, err := readObjects(w.host, link.index)
 	if err != nil {
 		return err
@@ -290,13 +308,8 @@ func (w *Wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	if err != nil {
 		return err
 	}
-	if !link.up { // the kernel drops IPv6 addresses and all routes
-		up := changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, nil)
-		if err := w.host.Run([]*rtnl.Request{up}); err != nil {
-			return err
-		}
-	}
-	if err := w.dressHost(p, link, p.differences(p.host, hostObjects(link.linkID, have[link.index], rules))); err != nil {
+	host := p.differences(p.host, hostObjects(link.linkID, have[link.index], rules))
+	if err := w.changeHost(link, host.requests(link.linkID)); err != nil {
 		return err
 	}
 	s, err := ns.Dial()
@@ -305,21 +318,21 @@ func (w *Wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	}
 	defer func() { _ = s.Close() }()
 	pod, _, err := getLink(s, p.podName)
+	if err == nil {
+		err = s.Run(p.podRequests(pod))
+	}
+	if err == nil {
+		have, err = readObjects(s, pod.index)
+	}
 	if err != nil {
-		return err
-	}
-	if !pod.up {
-		up := changeLink("set up "+pod.name, pod.index, unix.IFF_UP, unix.IFF_UP, nil)
-		if err := s.Run([]*rtnl.Request{up}); err != nil {
-			return fmt.Errorf("in %s: %w", p.netns, err)
-		}
-	}
-	if have, err = readObjects(s, pod.index); err != nil {
 		return fmt.Errorf("in %s: %w", p.netns, err)
 	}
-	if err := w.changePod(p, ns, s, pod, p.differences(p.pod, have[pod.index])); err != nil {
+	if err := w.changePod(p, ns, s, p.differences(p.pod, have[pod.index]).requests(pod.linkID)); err != nil {
+		return err
+	}
+	if _, _, err := getLink(w.host, p.hostName); err != nil {
 		return err
 	}
 	w.remember(link.linkID, p)
-	return nil
+	return w.synchronize(s, p)
 }

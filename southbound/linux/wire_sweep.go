@@ -6,6 +6,8 @@ package linux
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,51 +30,66 @@ const (
 // detached links. The kernel waits about 20 ms for each request that removes links, and
 // little more for twenty than for one.
 func (w *Wires) Sweep(ctx context.Context) (more bool, err error) {
-	all, err := w.detachedLinks()
-	if err != nil || len(all) == 0 {
-		return false, err
+	links, err := listLinks(w.sweeper, vethKind)
+	all := detachedLinks(links)
+	if err == nil && len(all) > 0 {
+		err = w.pause(ctx)
 	}
-	if err := w.pause(ctx); err != nil {
-		return true, err
+	if err == nil {
+		err = w.conntrack.removePending()
+	}
+	if err != nil {
+		return len(all) > 0, err
 	}
 	w.changing.Lock()
 	defer w.changing.Unlock()
-	if all, err = w.detachedLinks(); err != nil || len(all) == 0 { // Create may have revived some
-		return false, err
+	links, err = listLinks(w.sweeper, "")
+	if err != nil {
+		return true, err
 	}
-	rest := all[min(len(all), sweepBatch):]
-	var marks []*rtnl.Request
-	for _, l := range all[:len(all)-len(rest)] {
-		group := rtnl.Message(nil).U32(unix.IFLA_GROUP, sweptGroup)
-		mark := changeLink("mark link "+l.name, l.index, 0, 0, group)
-		mark.Allow = []unix.Errno{unix.ENODEV} // it ended with the pod's namespace
-		marks = append(marks, mark)
+	all = detachedLinks(links) // Create may have revived some
+	part := all[:min(len(all), sweepBatch)]
+	return len(all) > len(part), removeBatch(w.sweeper, part, links)
+}
+
+// detachedLinks returns the detached ones of links.
+func detachedLinks(links []hostLink) (detached []hostLink) {
+	for _, l := range links {
+		if l.detached() && l.key() != "" {
+			detached = append(detached, l)
+		}
 	}
-	if err := w.sweeper.Run(marks); err != nil {
-		return len(rest) > 0, err
+	return detached
+}
+
+// removeBatch removes a part of all links with one request: all those of a group. If a link
+// of another program is in that group, the links are removed one by one.
+func removeBatch(s *rtnl.Socket, part, all []hostLink) error {
+	if len(part) == 0 {
+		return nil
 	}
-	return len(rest) > 0, w.sweeper.Run([]*rtnl.Request{{
-		What:  fmt.Sprintf("remove %d detached links", len(marks)),
+	foreign := func(l hostLink) bool {
+		return l.group == sweptGroup && !strings.HasPrefix(l.alias, aliasPrefix)
+	}
+	alone := slices.ContainsFunc(all, foreign)
+	var requests []*rtnl.Request
+	for _, l := range part {
+		r := changeLink("mark link "+l.name, l.index, 0, 0, rtnl.Message(nil).U32(unix.IFLA_GROUP, sweptGroup))
+		if alone {
+			r = &rtnl.Request{What: "remove link " + l.name, Kind: unix.RTM_DELLINK, Body: ifinfo(l.index, 0, 0)}
+		}
+		r.Allow = []unix.Errno{unix.ENODEV} // it ended with the pod's namespace
+		requests = append(requests, r)
+	}
+	if err := s.Run(requests); err != nil || alone {
+		return err
+	}
+	return s.Run([]*rtnl.Request{{
+		What:  fmt.Sprintf("remove %d links", len(part)),
 		Kind:  unix.RTM_DELLINK,
 		Body:  ifinfo(0, 0, 0).U32(unix.IFLA_GROUP, sweptGroup),
 		Allow: []unix.Errno{unix.ENODEV},
 	}})
-}
-
-// detachedLinks returns the detached links. It is an error if another program has put a
-// link of its own into the group that is removed.
-func (w *Wires) detachedLinks() (detached []hostLink, err error) {
-	all, err := listLinks(w.sweeper)
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range all {
-		switch {
-		case l.detached() && l.key() != "":
-			detached = append(detached, l)
-		}
-	}
-	return detached, nil
 }
 
 // pause waits until nothing has changed for sweepPause.

@@ -109,7 +109,9 @@ func (w *Wires) announce(packet []byte, changed func(key string)) {
 		case unix.RTM_DELADDR:
 			tell(w.keyOfObject(parseAddress(body)))
 		case unix.RTM_DELNEIGH:
-			tell(w.keyOfObject(parseNeighbour(body)))
+			if p, _ := parseNeighbour(body); p.ours { // it is not permanent any more
+				tell(w.keyOf(p.index))
+			}
 		case unix.RTM_DELROUTE:
 			tell(w.keyOfObject(parseRoute(body)))
 		case unix.RTM_DELRULE:

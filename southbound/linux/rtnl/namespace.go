@@ -116,3 +116,18 @@ func (n *Namespace) Do(f func() error) (err error) {
 	}()
 	return f()
 }
+
+// Apart calls f in a new network namespace, which ends with the sockets that f has opened.
+func Apart(f func() error) error {
+	n, err := Open("")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = n.Close() }()
+	return n.Do(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace: %w", os.NewSyscallError("unshare", err))
+		}
+		return f()
+	})
+}

@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+const (
+	forwarding4 = "net.ipv4.ip_forward"
+	forwarding6 = "net.ipv6.conf.all.forwarding"
+)
+
+// forwarding turns forwarding on for the families of the node's pods. It stays on: other
+// programs of the node may need it too.
+type forwarding struct {
+	namespace string
+	log       *slog.Logger
+}
+
+// settings returns the settings that must be 1 for a node.
+func (f *forwarding) settings(value *kv.NodeNetwork) (names []string) {
+	for _, text := range value.GetPodSubnets() {
+		subnet, err := netip.ParsePrefix(text)
+		name := forwarding4
+		if err == nil && subnet.Addr().Is6() {
+			name = forwarding6
+		}
+		if err == nil && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// on reports whether forwarding is on as a node needs it.
+func (f *forwarding) on(value *kv.NodeNetwork) (on bool, err error) {
+	on = true
+	err = f.within(func() error {
+		for _, name := range f.settings(value) {
+			have, err := readSetting(name)
+			if err != nil {
+				return err
+			}
+			on = on && have == "1"
+		}
+		return nil
+	})
+	return on, err
+}
+
+// create turns forwarding on. A setting that is on is not written, because writing it
+// resets others.
+func (f *forwarding) create(value *kv.NodeNetwork) error {
+	return f.within(func() error {
+		for _, name := range f.settings(value) {
+			if have, err := readSetting(name); err == nil && have != "1" && name == forwarding6 {
+				f.warnAdvertised()
+			}
+			if err := writeSetting(name, "1"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (f *forwarding) within(do func() error) error {
+	ns, err := rtnl.Open(f.namespace)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ns.Close() }()
+	return ns.Do(do)
+}
+
+// warnAdvertised names the links with a default route that a router has advertised: with
+// forwarding on, the kernel lets it expire unless accept_ra is 2.
+func (f *forwarding) warnAdvertised() {
+	s, err := rtnl.Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		return
+	}
+	defer func() { _ = s.Close() }()
+	body := make(rtnl.Message, unix.SizeofRtMsg)
+	body[0], body[5] = unix.AF_INET6, unix.RTPROT_RA
+	indexes := map[uint32]bool{}
+	err = s.Dump("routes", unix.RTM_GETROUTE, body, func() {}, func(b []byte) {
+		if p, ok := parseRoute(b); ok && p.prefix.Bits() == 0 && p.protocol == unix.RTPROT_RA {
+			indexes[p.index] = true
+		}
+	})
+	if err != nil {
+		return
+	}
+	_ = s.Dump("links", unix.RTM_GETLINK, ifinfo(0, 0, 0), func() {}, func(b []byte) {
+		l, ok := parseLink(b)
+		if !ok || !indexes[binary.NativeEndian.Uint32(b[4:])] {
+			return
+		}
+		setting := "net.ipv6.conf." + l.name + ".accept_ra"
+		if have, err := readSetting(setting); err == nil && have != "2" {
+			f.log.Warn("the default route of IPv6 will expire, because forwarding is turned on",
+				"link", l.name, "to keep it", fmt.Sprintf("sysctl -w %s=2", setting))
+		}
+	})
+}

@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+// Uninstall removes all objects of ours from the node, whichever process has made them:
+// links, routes and rules. removed describes each. Settings such as forwarding stay. Pods
+// whose wires are removed have no network any more.
+func Uninstall(ctx context.Context, opt WireOptions) (removed []string, err error) {
+	ns, err := rtnl.Open(opt.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("uninstall: %w", err)
+	}
+	s, err := ns.Dial()
+	if err = errors.Join(err, ns.Close()); err != nil {
+		return nil, fmt.Errorf("uninstall: %w", err)
+	}
+	defer func() { _ = s.Close() }()
+	for _, step := range []func(context.Context, *rtnl.Socket) ([]string, error){removeRules, removeRoutes, removeLinks} {
+		part, err := step(ctx, s)
+		removed = append(removed, part...)
+		if err != nil {
+			return removed, fmt.Errorf("uninstall: %w", err)
+		}
+	}
+	return removed, nil
+}
+
+func removeRules(_ context.Context, s *rtnl.Socket) (removed []string, err error) {
+	rules, err := listRules(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		if err := s.Run([]*rtnl.Request{r.remove(linkID{name: r.name})}); err != nil {
+			return removed, err
+		}
+		removed = append(removed, fmt.Sprintf("%s of link %s", r, r.name))
+	}
+	return removed, nil
+}
+
+// removeRoutes removes the routes of our protocol in all tables, of any form.
+func removeRoutes(ctx context.Context, s *rtnl.Socket) (removed []string, err error) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		var all []*rtnl.Request
+		filter := make(rtnl.Message, unix.SizeofRtMsg)
+		filter[0], filter[5] = family, ownProtocol
+		err := s.Dump("routes", unix.RTM_GETROUTE, filter, func() { all = nil }, func(b []byte) {
+			if p, ok := parseRoute(b); ok && p.ours {
+				all = append(all, &rtnl.Request{
+					What:  p.String(),
+					Kind:  unix.RTM_DELROUTE,
+					Body:  slices.Clone(b),
+					Allow: []unix.Errno{unix.ESRCH},
+				})
+			}
+		})
+		if err != nil {
+			return removed, err
+		}
+		for _, r := range all {
+			if err := context.Cause(ctx); err != nil {
+				return removed, err
+			}
+			what := r.What
+			r.What = "remove " + what
+			if err := s.Run([]*rtnl.Request{r}); err != nil {
+				return removed, err
+			}
+			removed = append(removed, what)
+		}
+	}
+	return removed, nil
+}
+
+func removeLinks(ctx context.Context, s *rtnl.Socket) (removed []string, err error) {
+	all, err := listLinks(s, "")
+	if err != nil {
+		return nil, err
+	}
+	var ours []hostLink
+	for _, l := range all {
+		if strings.HasPrefix(l.alias, aliasPrefix) || l.ours() {
+			ours = append(ours, l)
+		}
+	}
+	for part := range slices.Chunk(ours, sweepBatch) {
+		if err := context.Cause(ctx); err != nil {
+			return removed, err
+		}
+		if err := removeBatch(s, part, all); err != nil {
+			return removed, err
+		}
+		for _, l := range part {
+			removed = append(removed, fmt.Sprintf("link %s (%s)", l.name, strings.TrimPrefix(l.alias, aliasPrefix)))
+		}
+	}
+	return removed, nil
+}
