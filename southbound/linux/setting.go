@@ -6,6 +6,7 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,25 +33,40 @@ func readSetting(name string) (string, error) {
 	return strings.TrimSpace(string(have)), err
 }
 
+// nodeSettings is the folder below which a manifest mounts the node's /proc/sys/net: that
+// of a container itself is read-only, and a runtime mounts nothing below /proc. The files
+// are those of the network namespace of the calling thread, wherever they are mounted.
+const nodeSettings = "/host"
+
 // writeSetting gives a setting a value, unless it has it.
 func writeSetting(name, value string) error {
 	have, err := readSetting(name)
 	if err != nil || have == value {
 		return err
 	}
-	file, err := os.OpenFile(settingPath(name), os.O_WRONLY, 0) // os.WriteFile would create it
-	if err == nil {
-		_, err = file.WriteString(value)
-		err = errors.Join(err, file.Close())
+	err = writeFile(settingPath(name), value)
+	if errors.Is(err, unix.EROFS) {
+		if elsewhere := writeFile(nodeSettings+settingPath(name), value); !errors.Is(elsewhere, fs.ErrNotExist) {
+			err = elsewhere
+		}
 	}
 	switch {
 	case errors.Is(err, unix.EROFS):
 		return fmt.Errorf(
 			"set %s from %s to %s: /proc/sys is read-only: run `sysctl -w %s=%s` on the node, "+
-				"or mount the node's /proc/sys/net writable at /proc/sys/net",
+				"or mount the node's /proc/sys/net writable at /host/proc/sys/net",
 			name, have, value, name, value)
 	case err != nil:
 		return fmt.Errorf("set %s from %s to %s: %w", name, have, value, err)
 	}
 	return nil
+}
+
+func writeFile(path, value string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0) // os.WriteFile would create it
+	if err == nil {
+		_, err = file.WriteString(value)
+		err = errors.Join(err, file.Close())
+	}
+	return err
 }

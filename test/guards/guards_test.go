@@ -35,7 +35,7 @@ func TestSources(t *testing.T) {
 // TestPages applies all rules about files of any kind.
 func TestPages(t *testing.T) {
 	all := pages(t)
-	t.Run("no banned texts, no huge files", func(t *testing.T) { expectClean(t, texts(all), formerDomain()) })
+	t.Run("no banned texts, no huge files", func(t *testing.T) { expectClean(t, texts(all), allowedTexts()) })
 	t.Run("links lead somewhere", func(t *testing.T) { expectClean(t, links(all), nil) })
 	t.Run("blocks of YAML and JSON parse", func(t *testing.T) { expectClean(t, blocks(all), nil) })
 }

@@ -212,7 +212,7 @@ func CompareCluster(s ClusterState) []Finding {
 		}
 		c.report(numUnenforced, Subject{Object: "NetworkPolicies"},
 			fmt.Sprintf("%d %s not enforced: pods accept all packets", s.Unenforced, noun),
-			"there are NetworkPolicies") // the signature does not have the number
+			"there are NetworkPolicies") // the signature does not depend on the number
 	}
 	slices.SortFunc(c.found, func(a, b Finding) int {
 		return cmp.Or(strings.Compare(a.Number, b.Number), strings.Compare(a.Text, b.Text))

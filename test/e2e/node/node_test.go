@@ -243,7 +243,7 @@ func TestOverlay(t *testing.T) {
 		g.Expect(base).To(HaveLen(2))
 		g.Expect(filepath.Join(p.path("overlay"), base[1], "kustomization.yaml")).To(BeAnExistingFile())
 	}
-	list, err := os.ReadFile(filepath.Join(root, "k8s", "base", "10-cadastre.conflist"))
+	list, err := os.ReadFile(filepath.Join(root, "k8s", "components", "bridge", "10-cadastre.conflist"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(list)).To(And(ContainSubstring(`"type": "`+lastPlugin+`"`), ContainSubstring(`"cniVersion": "1.0.0"`)), "Debian's containerd knows no newer version")
 }
