@@ -43,11 +43,31 @@ const (
 
 // nodeDescriptor is the descriptor of the value "node".
 type nodeDescriptor struct {
-	host  *tunnelHost
-	parts []nodePart
+	host    *tunnelHost
+	parts   []nodePart
+	notes   func() []string // nil: there are none
+	closers []func() error
 }
 
 var _ southbound.Descriptor = (*nodeDescriptor)(nil)
+
+// Notes returns what the administrator should know about the node, although it is not a
+// failure of the value. Any goroutine may call it.
+func (n *nodeDescriptor) Notes() []string {
+	if n.notes == nil {
+		return nil
+	}
+	return n.notes()
+}
+
+// Close ends what the value has in this process. What the kernel has stays.
+func (n *nodeDescriptor) Close() error {
+	var errs []error
+	for _, c := range n.closers {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
+}
 
 func (n *nodeDescriptor) Name() string { return "linux node" }
 
