@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/southbound"
 )
 
@@ -39,36 +38,25 @@ func Routes(opt Options) ([]southbound.Descriptor, error) {
 // Descriptors returns all descriptors of a node in the order in which a key is offered to
 // them. They are closed by the scheduler.
 func Descriptors(opt Options) ([]southbound.Descriptor, error) {
-	host, err := newTunnelHost(opt.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	log := opt.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	overlay := &vxlan{host}
-	encrypted := &wireguard{host: host, private: opt.PrivateKey, log: log}
+	wires := WireOptions{Namespace: opt.Namespace, Log: opt.Log, Now: opt.Now, After: opt.After}
 	all, err := open(
 		func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) },
-		func() (southbound.Descriptor, error) {
-			return NewWires(WireOptions{Namespace: opt.Namespace, Log: opt.Log, Now: opt.Now, After: opt.After})
-		},
-		func() (southbound.Descriptor, error) {
-			tables, err := openNFT(opt.Namespace)
-			return &egress{tables}, err
-		},
+		func() (southbound.Descriptor, error) { return NewWires(wires) },
+		func() (southbound.Descriptor, error) { return NewNetworks(wires) },
 	)
 	if err != nil {
-		host.close()
 		return nil, err
 	}
-	return append(all,
-		&nodeDescriptor{host: host, parts: []nodePart{overlay, encrypted}},
-		&tunnels{host: host, peers: map[kv.Transport]tunnelPeers{
-			kv.Transport_VXLAN:     newVXLANPeers(host, overlay),
-			kv.Transport_WIREGUARD: newWireguardPeers(encrypted),
-		}}), nil
+	overlay, err := newOverlay(overlayOptions{
+		namespace:    opt.Namespace,
+		privateKey:   opt.PrivateKey,
+		allowForward: opt.AllowForward,
+		log:          opt.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, closeAll(all))
+	}
+	return append(all, overlay...), nil
 }
 
 // open calls constructors, and closes what was opened if one fails.
@@ -76,15 +64,20 @@ func open(constructors ...func() (southbound.Descriptor, error)) (all []southbou
 	for _, construct := range constructors {
 		d, err := construct()
 		if err != nil {
-			errs := []error{err}
-			for _, d := range all {
-				if c, ok := d.(io.Closer); ok {
-					errs = append(errs, c.Close())
-				}
-			}
-			return nil, errors.Join(errs...)
+			return nil, errors.Join(err, closeAll(all))
 		}
 		all = append(all, d)
 	}
 	return all, nil
+}
+
+// closeAll closes descriptors that hold something open.
+func closeAll(all []southbound.Descriptor) error {
+	var errs []error
+	for _, d := range all {
+		if c, ok := d.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -44,9 +44,6 @@ type egress struct{ nft *nft }
 
 var _ southbound.Descriptor = (*egress)(nil)
 
-// Close closes the namespace. The rules stay.
-func (e *egress) Close() error { return e.nft.close() }
-
 func (e *egress) Name() string { return "linux egress" }
 
 func (e *egress) Handles(key string) bool { return key == kv.SinkEgress }

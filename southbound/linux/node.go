@@ -43,21 +43,30 @@ const (
 
 // nodeDescriptor is the descriptor of the value "node".
 type nodeDescriptor struct {
-	host  *tunnelHost
-	parts []nodePart
+	host    *tunnelHost
+	parts   []nodePart
+	notes   func() []string // nil: there are none
+	closers []func() error
 }
 
 var _ southbound.Descriptor = (*nodeDescriptor)(nil)
 
-// Close ends what the parts have in this process, and closes the sockets. Links stay.
-func (n *nodeDescriptor) Close() (err error) {
-	for _, p := range n.parts {
-		if e, ok := p.(interface{ end() error }); ok {
-			err = errors.Join(err, e.end())
-		}
+// Notes returns what the administrator should know about the node, although it is not a
+// failure of the value. Any goroutine may call it.
+func (n *nodeDescriptor) Notes() []string {
+	if n.notes == nil {
+		return nil
 	}
-	n.host.close()
-	return err
+	return n.notes()
+}
+
+// Close ends what the value has in this process. What the kernel has stays.
+func (n *nodeDescriptor) Close() error {
+	var errs []error
+	for _, c := range n.closers {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
 }
 
 func (n *nodeDescriptor) Name() string { return "linux node" }

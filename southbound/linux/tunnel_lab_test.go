@@ -29,6 +29,8 @@ import (
 const (
 	labMTU = 1400
 	labVNI = 10
+	// labPodLink is the node's end of the pod's wire.
+	labPodLink = "cad0123456789ab"
 )
 
 // tunnelLab has nodes that a router separates: no two share a link.
@@ -79,7 +81,7 @@ func newTunnelLab(t testing.TB, count int) *tunnelLab {
 		}
 		lab.route(n.net, "", fmt.Sprintf("10.99.%d.1", id), "")
 		lab.route(n.net, "", fmt.Sprintf("fd99:%d::1", id), "")
-		lab.connect(n.net, "pod", n.pod, "eth0")
+		lab.connect(n.net, labPodLink, n.pod, "eth0")
 		lab.must(n.pod.Do(func() error {
 			eth0, err := netlink.LinkByName("eth0")
 			if err != nil {
@@ -88,7 +90,7 @@ func newTunnelLab(t testing.TB, count int) *tunnelLab {
 			return netlink.LinkSetMTU(eth0, labMTU)
 		}))
 		for _, family := range []string{"10.1.%d.%d/24", "fd01:%d::%d/64"} {
-			lab.address(n.net, "pod", fmt.Sprintf(family, id, 1))
+			lab.address(n.net, labPodLink, fmt.Sprintf(family, id, 1))
 			lab.address(n.pod, "eth0", fmt.Sprintf(family, id, 2))
 		}
 		lab.route(n.pod, "", fmt.Sprintf("10.1.%d.1", id), "")
@@ -239,7 +241,10 @@ func (l *tunnelLab) tunnelRoutes(n *labNode, link string, viaVXLAN bool) {
 
 // echo sends an ICMP echo request of size bytes, with its headers, that must not be
 // fragmented, and waits for the answer.
-func echo(from *netlab.Namespace, to string, size int) error {
+func echo(from *netlab.Namespace, to string, size int) error { return echoTimes(from, to, size, 50) }
+
+// echoTimes sends at most times requests.
+func echoTimes(from *netlab.Namespace, to string, size, times int) error {
 	addr, err := netip.ParseAddr(to)
 	if err != nil {
 		return err
@@ -273,7 +278,7 @@ func echo(from *netlab.Namespace, to string, size int) error {
 		return err
 	}
 	// a packet that meets the start of a tunnel may be lost: it is sent again
-	for attempt := range 50 {
+	for attempt := range times {
 		if err = conn.SetDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
 			return err
 		}

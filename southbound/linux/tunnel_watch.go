@@ -75,8 +75,45 @@ var (
 	_ southbound.Watcher = (*egress)(nil)
 )
 
-// Watch calls changed when one of the node's own links, or its addresses, change.
+// Watch calls changed when one of the node's own links, its addresses, or a firewall's
+// chain FORWARD change.
 func (n *nodeDescriptor) Watch(ctx context.Context, changed func(key string)) error {
+	within, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- n.watchFirewalls(within, changed)
+	}()
+	err := n.watchLinks(within, changed)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// watchFirewalls calls changed when a chain FORWARD of nftables changes. The tables of
+// iptables-legacy announce nothing: their changes are found by the next resync.
+func (n *nodeDescriptor) watchFirewalls(ctx context.Context, changed func(key string)) error {
+	return announcements{
+		protocol: unix.NETLINK_NETFILTER,
+		groups:   []uint{unix.NFNLGRP_NFTABLES},
+		lost:     func() { changed(kv.SinkNode) },
+		each: func(m syscall.NetlinkMessage) {
+			attribute := uint16(unix.NFTA_RULE_CHAIN)
+			switch m.Header.Type & 0xff {
+			case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+				attribute = unix.NFTA_CHAIN_NAME
+			case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+			default:
+				return
+			}
+			if nftAttribute(m, attribute) == forwardChain {
+				changed(kv.SinkNode)
+			}
+		},
+	}.follow(ctx, n.host.within)
+}
+
+func (n *nodeDescriptor) watchLinks(ctx context.Context, changed func(key string)) error {
 	ours := map[int]bool{} // indexes of the links
 	links, err := n.host.links()
 	if err != nil {
@@ -188,16 +225,16 @@ func (e *egress) Watch(ctx context.Context, changed func(key string)) error {
 		groups:   []uint{unix.NFNLGRP_NFTABLES},
 		lost:     func() { changed(kv.SinkEgress) },
 		each: func(m syscall.NetlinkMessage) {
-			if nftTableOf(m) == nftTable {
+			// the first attribute of tables, chains, rules and sets is the name of the table
+			if nftAttribute(m, unix.NFTA_TABLE_NAME) == nftTable {
 				changed(kv.SinkEgress)
 			}
 		},
 	}.follow(ctx, e.nft.within)
 }
 
-// nftTableOf returns the name of the table that an announcement is about. It is the first
-// attribute of tables, chains, rules and sets alike.
-func nftTableOf(m syscall.NetlinkMessage) string {
+// nftAttribute returns a text of an announcement of nftables.
+func nftAttribute(m syscall.NetlinkMessage, attribute uint16) string {
 	const header = 4 // struct nfgenmsg
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < header {
 		return ""
@@ -207,7 +244,7 @@ func nftTableOf(m syscall.NetlinkMessage) string {
 		return ""
 	}
 	for _, a := range attrs {
-		if a.Attr.Type == unix.NFTA_TABLE_NAME {
+		if a.Attr.Type == attribute {
 			return strings.TrimRight(string(a.Value), "\x00")
 		}
 	}

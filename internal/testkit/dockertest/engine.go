@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,6 +66,15 @@ func (e *Engine) Plugins() string { return e.path("run/docker/plugins") }
 
 // Endpoint returns the address of the engine's API.
 func (e *Engine) Endpoint() string { return "unix://" + e.path("run/docker.sock") }
+
+// Network returns the path of the engine's network namespace.
+func (e *Engine) Network() string {
+	e.t.Helper()
+	if e.cmd == nil {
+		e.t.Fatal("the engine does not run")
+	}
+	return "/proc/" + strconv.Itoa(e.cmd.Process.Pid) + "/ns/net"
+}
 
 // furnish mounts what is the engine's own, and becomes the engine.
 const furnish = `mount --make-rprivate / && mount --bind "$0/run" /run && mount -t proc proc /proc && exec dockerd "$@"`

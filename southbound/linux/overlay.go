@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/southbound"
+)
+
+// overlayOptions holds the options of newOverlay.
+type overlayOptions struct {
+	namespace    string // path; "": the process's
+	privateKey   string // this node's WireGuard key, in base64
+	allowForward bool
+	log          *slog.Logger // nil: no log
+}
+
+// newOverlay returns the descriptors of the node's own links, of the ways to other nodes
+// and of the masquerade. Closing the first closes what all of them have open.
+func newOverlay(opt overlayOptions, parts ...nodePart) ([]southbound.Descriptor, error) {
+	if opt.log == nil {
+		opt.log = slog.New(slog.DiscardHandler)
+	}
+	host, err := newTunnelHost(opt.namespace)
+	if err != nil {
+		return nil, err
+	}
+	tables, err := openNFT(opt.namespace)
+	if err != nil {
+		host.close()
+		return nil, err
+	}
+	link := &vxlan{host}
+	keyed := &wireguard{host: host, private: opt.privateKey, log: opt.log}
+	firewall := &forwardRules{
+		nft:    tables,
+		legacy: &legacyTables{host.within},
+		allow:  opt.allowForward,
+		log:    opt.log,
+	}
+	return []southbound.Descriptor{
+		&nodeDescriptor{
+			host:    host,
+			parts:   append(parts, link, keyed, firewall),
+			notes:   firewall.Notes,
+			closers: []func() error{keyed.end, tables.close, func() error { host.close(); return nil }},
+		},
+		&tunnels{host: host, peers: map[kv.Transport]tunnelPeers{
+			kv.Transport_VXLAN:     newVXLANPeers(host, link),
+			kv.Transport_WIREGUARD: newWireguardPeers(keyed),
+		}},
+		&egress{tables},
+	}, nil
+}
+
+// uninstallOverlay removes what the descriptors of newOverlay make, whichever process has
+// made it. removed describes each object. Forwarding entries, neighbours and peers go with
+// their links.
+func uninstallOverlay(ctx context.Context, opt overlayOptions) (removed []string, err error) {
+	all, err := newOverlay(opt)
+	if err != nil {
+		return nil, err
+	}
+	n := all[0].(*nodeDescriptor)
+	defer func() { err = errors.Join(err, n.Close()) }()
+	for _, d := range all {
+		have, err := d.Retrieve(ctx, nil)
+		if err != nil {
+			return removed, err
+		}
+		for _, v := range have {
+			if err := d.Delete(ctx, v.Key, v.Message); err != nil {
+				return removed, err
+			}
+			removed = append(removed, fmt.Sprintf("%s %s: %s", d.Name(), v.Key, v.Message))
+		}
+	}
+	return removed, nil
+}
