@@ -30,6 +30,19 @@ type Options struct {
 	After        func(time.Duration) <-chan time.Time // nil: time.After
 }
 
+func (opt Options) withDefaults() Options {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	if opt.After == nil {
+		opt.After = time.After
+	}
+	return opt
+}
+
 // Routes returns the descriptor of the routes to other nodes' pods alone, for a node whose
 // wires another program makes.
 func Routes(opt Options) ([]southbound.Descriptor, error) {
@@ -39,21 +52,19 @@ func Routes(opt Options) ([]southbound.Descriptor, error) {
 // Descriptors returns all descriptors of a node in the order in which a key is offered to
 // them. They are closed by the scheduler.
 func Descriptors(opt Options) ([]southbound.Descriptor, error) {
+	opt = opt.withDefaults()
 	host, err := newTunnelHost(opt.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	log := opt.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
 	overlay := &vxlan{host}
-	encrypted := &wireguard{host: host, private: opt.PrivateKey, log: log}
+	encrypted := &wireguard{host: host, private: opt.PrivateKey, log: opt.Log}
 	all, err := open(
 		func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) },
 		func() (southbound.Descriptor, error) {
-			return NewWires(WireOptions{Namespace: opt.Namespace, Log: opt.Log, Now: opt.Now, After: opt.After})
+			return NewWires(opt)
 		},
+		func() (southbound.Descriptor, error) { return NewNetworks(opt) },
 		func() (southbound.Descriptor, error) {
 			tables, err := openNFT(opt.Namespace)
 			return &egress{tables}, err
@@ -64,7 +75,7 @@ func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 		return nil, err
 	}
 	return append(all,
-		&nodeDescriptor{host: host, parts: []nodePart{overlay, encrypted}},
+		&nodeDescriptor{host: host, parts: []nodePart{&forwarding{opt.Namespace, opt.Log}, overlay, encrypted}},
 		&tunnels{host: host, peers: map[kv.Transport]tunnelPeers{
 			kv.Transport_VXLAN:     newVXLANPeers(host, overlay),
 			kv.Transport_WIREGUARD: newWireguardPeers(encrypted),
