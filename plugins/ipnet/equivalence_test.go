@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 
 	. "github.com/onsi/gomega"
 
@@ -61,11 +62,13 @@ func (c *chaos) step() {
 
 // surroundings changes the networks or the links of the node, or nothing.
 func (c *chaos) surroundings() {
+	synctest.Wait()
 	c.journal.Plan, c.sink.Fault = nil, nil
 	switch c.rnd.IntN(8) {
 	case 0:
 		c.kernel.shows(uint32(1400+c.rnd.IntN(3)), "172.18.0.5")
 		c.g.Expect(c.loop.PushEvent(&ipnet.UnderlayChange{})).To(Succeed())
+		synctest.Wait()
 	case 1:
 		i := c.rnd.IntN(3)
 		name := fmt.Sprint("blue-", i)
