@@ -166,7 +166,7 @@ func (c *cluster) operatorArgs() []string {
 	})
 }
 
-// agentConf is the contiv.conf that was applied, with another store, without
+// agentConf is the contiv.conf that was applied, with another store, without links and
 // routes, with less patience, and with metrics at a port of its own.
 func (c *cluster) agentConf(store map[string]any) string {
 	c.t.Helper()
@@ -180,7 +180,9 @@ func (c *cluster) agentConf(store map[string]any) string {
 		var conf map[string]map[string]any
 		c.g.Expect(yaml.UnmarshalStrict([]byte(text), &conf)).To(Succeed())
 		c.g.Expect(conf["cadastre"]["kvdb"]).To(HaveKeyWithValue("type", store["type"]))
-		conf["cadastre"]["kvdb"], conf["cadastre"]["routes"] = store, "none"
+		conf["cadastre"]["kvdb"] = store
+		conf["cadastre"]["dataplane"], conf["cadastre"]["transport"] = "none", "none"
+		delete(conf["cadastre"], "cni")
 		// the first node waits for others by it
 		conf["cadastre"]["controller"] = map[string]any{"remoteDBProbingInterval": "1s"}
 		// the store is new, and known to be
