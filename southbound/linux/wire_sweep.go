@@ -22,8 +22,8 @@ const (
 	// sweepPause is the time without a change that Sweep waits for, so that the wires of a
 	// burst are removed together and behind it.
 	sweepPause = 50 * time.Millisecond
-	// sweepPatience limits the number of pauses that a change cuts short.
-	sweepPatience = 20
+	// sweepPatience limits the wait for such a pause.
+	sweepPatience = time.Second
 )
 
 // Sweep waits until no wire is made or detached for a moment, and removes a batch of
@@ -92,16 +92,18 @@ func removeBatch(s *rtnl.Socket, part, all []hostLink) error {
 	}})
 }
 
-// pause waits until nothing has changed for sweepPause.
+// pause waits until nothing has changed for sweepPause, or for sweepPatience.
 func (w *Wires) pause(ctx context.Context) error {
-	for range sweepPatience {
+	enough := w.opt.After(sweepPatience)
+	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-w.changed:
+		case <-enough:
+			return nil
 		case <-w.opt.After(sweepPause):
 			return nil
+		case <-w.changed:
 		}
 	}
-	return nil
 }
