@@ -26,7 +26,8 @@ const (
 	sweepPatience = time.Second
 )
 
-// Sweep waits until no wire is made or detached for a moment, and removes a batch of
+// Sweep removes the tracked connections that Delete has left, in one go. It waits until no
+// wire is made or detached for a moment, and removes a batch of
 // detached links. The kernel waits about 20 ms for each request that removes links, and
 // little more for twenty than for one.
 func (w *Wires) Sweep(ctx context.Context) (more bool, err error) {
@@ -36,6 +37,7 @@ func (w *Wires) Sweep(ctx context.Context) (more bool, err error) {
 		err = w.pause(ctx)
 	}
 	if err == nil {
+		w.conntrack.test()
 		err = w.conntrack.removePending()
 	}
 	if err != nil {
