@@ -252,7 +252,7 @@ func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 		return w.synchronize(s, p)
 	}()
 	if err != nil {
-		return errors.Join(err, w.detach(link.linkID, p.key, p.isolated()))
+		return errors.Join(err, w.detach(link.linkID, p.key, p.table))
 	}
 	w.remember(link.linkID, p)
 	return nil
@@ -427,24 +427,37 @@ func (w *Wires) Delete(_ context.Context, key string, value proto.Message) error
 	w.changing.Lock()
 	defer w.changing.Unlock()
 	defer w.noteChange()
-	name := pod.GetWire().GetHostIfName()
+	name, table := pod.GetWire().GetHostIfName(), pod.GetWire().GetTable()
 	link, found, err := getLink(w.host, name)
+	switch {
+	case err != nil:
+	case found && (link.key() == key || link.key() == "" && link.ours()):
+		err = w.detach(link.linkID, key, table)
+	case !found: // it ended with the pod's namespace, but its rules have not
+		err = w.host.Run(removeRulesOf(linkID{name: name}, table))
+	}
 	if err != nil {
 		return err
 	}
-	if found && (link.key() == key || link.key() == "" && link.ours()) {
-		if err := w.detach(link.linkID, key, pod.GetWire().GetTable() != 0); err != nil {
-			return err
-		}
-	}
 	return w.conntrack.forget(readAddresses(pod))
+}
+
+// removeRulesOf returns the requests that remove the rules of a link.
+func removeRulesOf(link linkID, table uint32) (all []*rtnl.Request) {
+	if table == 0 || table == unix.RT_TABLE_MAIN {
+		return nil
+	}
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		all = append(all, object{kind: ruleObject, prefix: defaultRoute(family), table: table}.remove(link))
+	}
+	return all
 }
 
 // detach sets the host end down. The kernel then removes its routes, and neither accepts
 // from it nor transmits to it; when the request returns, no packet is on its way. All that
 // the pod may do to its own end changes nothing. The IPv4 addresses of a link that is down
 // stay, and the kernel would still take the gateway's packets for it: they are removed.
-func (w *Wires) detach(link linkID, key string, isolated bool) error {
+func (w *Wires) detach(link linkID, key string, table uint32) error {
 	w.mu.Lock()
 	delete(w.keys, link.index)
 	delete(w.named, link.name)
@@ -462,17 +475,7 @@ func (w *Wires) detach(link linkID, key string, isolated bool) error {
 	for _, a := range addresses {
 		all = append(all, a.remove(link))
 	}
-	if isolated {
-		rules, err := listRules(w.host)
-		if err != nil {
-			return err
-		}
-		for _, r := range rules {
-			if r.name == link.name {
-				all = append(all, r.remove(link))
-			}
-		}
-	}
+	all = append(all, removeRulesOf(link, table)...)
 	return w.host.Run(all)
 }
 

@@ -106,9 +106,12 @@ func (l *wireLab) podWith(ns *netlab.Namespace, key string, n int) *labPod {
 		Gateways:  []string{"10.1.5.1", "fd01::1"},
 		Routes:    []*kv.Route{{Dst: "0.0.0.0/0", Gateway: "10.1.5.1"}, {Dst: "::/0", Gateway: "fd01::1"}},
 		Wire: &kv.Wire{
-			Netns: ns.Path(), HostIfName: fmt.Sprintf("cad%x", sha256.Sum256([]byte(key)))[:15], Mtu: 1450,
+			HostIfName: fmt.Sprintf("cad%x", sha256.Sum256([]byte(key)))[:15], Mtu: 1450,
 			HostMac: macOf("host " + key), PodMac: macOf("pod " + key), Pool: "default",
 		},
+	}
+	if ns != nil {
+		p.value.Wire.Netns = ns.Path()
 	}
 	return p
 }

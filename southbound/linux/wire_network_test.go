@@ -133,7 +133,23 @@ func TestNetworksWithTheSameAddressesAreApart(t *testing.T) {
 	l.must(l.wires.Update(ctx, p.key, p.value, p.value))
 	l.complete(all...)
 	apart()
+	// the pod ends while the agent does not run: its rules stay
+	l.must(podEnd(pods["red"][0], netlink.LinkDel)())
+	left := []*labPod{}
 	for _, p := range all {
+		if p != pods["red"][0] {
+			left = append(left, p)
+		}
+	}
+	l.Eventually(l.links).Should(HaveLen(len(left)))
+	for key, m := range l.messages(left...) {
+		if strings.HasPrefix(key, unknownPrefix) {
+			l.Expect(m.(*kv.PodNetwork).Wire.Table).To(BeEquivalentTo(1008))
+			l.must(l.wires.Delete(ctx, key, m))
+		}
+	}
+	l.complete(left...)
+	for _, p := range left {
 		l.delete(p)
 	}
 	rules, err := listRules(l.wires.host)

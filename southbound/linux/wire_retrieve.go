@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -15,8 +16,8 @@ import (
 	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
-// unknownPrefix begins the keys of links of ours that have no alias, which a crash has left
-// half made, and that no wanted value has.
+// unknownPrefix begins the keys of what a crash has left, and of no wanted value: links of
+// ours that have no alias yet, and rules of links that are gone.
 const unknownPrefix = kv.SinkPodPrefix + "link/"
 
 // Retrieve returns the wires that are made. One that is complete is returned as wanted; of
@@ -74,6 +75,12 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 			all = append(all, controller.Value{Key: key, Message: remains(link, objects)})
 		}
 	}
+	for name, table := range strayRules(links, rules) {
+		if byName[name] == "" {
+			wire := &kv.Wire{HostIfName: name, Table: table}
+			all = append(all, controller.Value{Key: unknownPrefix + name, Message: &kv.PodNetwork{Wire: wire}})
+		}
+	}
 	for key, v := range messages {
 		if plans[key] == nil && !linked[key] {
 			all = append(all, v)
@@ -83,6 +90,20 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 	w.keys, w.named = keys, named
 	w.mu.Unlock()
 	return all, nil
+}
+
+// strayRules returns the tables of the rules of links that are gone, by name.
+func strayRules(links []hostLink, rules []parsed) map[string]uint32 {
+	tables := map[string]uint32{}
+	for _, r := range rules {
+		if strings.HasPrefix(r.name, wirePrefix) {
+			tables[r.name] = r.table
+		}
+	}
+	for _, l := range links {
+		delete(tables, l.name)
+	}
+	return tables
 }
 
 // complete reports whether a wire is as its plan says.

@@ -22,11 +22,12 @@ const (
 	// sweepPause is the time without a change that Sweep waits for, so that the wires of a
 	// burst are removed together and behind it.
 	sweepPause = 50 * time.Millisecond
-	// sweepPatience limits the number of pauses that a change cuts short.
-	sweepPatience = 20
+	// sweepPatience limits the wait for such a pause.
+	sweepPatience = time.Second
 )
 
-// Sweep waits until no wire is made or detached for a moment, and removes a batch of
+// Sweep removes the tracked connections that Delete has left, in one go. It waits until no
+// wire is made or detached for a moment, and removes a batch of
 // detached links. The kernel waits about 20 ms for each request that removes links, and
 // little more for twenty than for one.
 func (w *Wires) Sweep(ctx context.Context) (more bool, err error) {
@@ -36,6 +37,7 @@ func (w *Wires) Sweep(ctx context.Context) (more bool, err error) {
 		err = w.pause(ctx)
 	}
 	if err == nil {
+		w.conntrack.test()
 		err = w.conntrack.removePending()
 	}
 	if err != nil {
@@ -92,16 +94,18 @@ func removeBatch(s *rtnl.Socket, part, all []hostLink) error {
 	}})
 }
 
-// pause waits until nothing has changed for sweepPause.
+// pause waits until nothing has changed for sweepPause, or for sweepPatience.
 func (w *Wires) pause(ctx context.Context) error {
-	for range sweepPatience {
+	enough := w.opt.After(sweepPatience)
+	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-w.changed:
+		case <-enough:
+			return nil
 		case <-w.opt.After(sweepPause):
 			return nil
+		case <-w.changed:
 		}
 	}
-	return nil
 }
