@@ -20,8 +20,23 @@ func admit(event Event) (ev queued, blocking bool, err error) {
 		return ev, false, fmt.Errorf("%w: it is a nil %T: want a pointer to an event", ErrMalformedEvent, event)
 	}
 	ev.Event = event
-	ev.name, ev.method, blocking, ev.fault = ask(event)
+	ev.class, ev.fault = classOf(event)
+	if ev.fault == nil {
+		ev.name, ev.method, blocking, ev.fault = ask(event)
+	} else {
+		ev.name = fmt.Sprintf("%T", event)
+	}
 	return ev, blocking, nil
+}
+
+// classOf returns the class of an event.
+func classOf(event Event) (class EventClass, err error) {
+	x, ok := event.(ClassifiedEvent)
+	if !ok {
+		return Ordered, nil
+	}
+	defer caught(&err)
+	return x.Class(), nil
 }
 
 // ask calls the methods of an event that the loop needs before it processes the event.

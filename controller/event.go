@@ -58,6 +58,40 @@ type ReportedEvent interface {
 	ReportsFailure()
 }
 
+// GroupedEvent is an UpdateEvent that may share one durable commit with the GroupedEvents
+// that are queued behind it. If such an event fails beside others, or if the commit fails, the
+// handlers revert it (Revert is called for RevertOnFailure only) and process it again: its
+// Update must be repeatable.
+type GroupedEvent interface {
+	UpdateEvent
+	// GroupKey names the object that the event changes. Events of one object do not share a
+	// commit.
+	GroupKey() string
+}
+
+// ClassifiedEvent is an Event of another class than Ordered.
+type ClassifiedEvent interface {
+	Event
+	Class() EventClass
+}
+
+// EventClass is the place of an event of a producer in the queue. Events of one class keep
+// their order.
+type EventClass int
+
+// Classes of events.
+const (
+	// Ordered events neither overtake nor are overtaken.
+	Ordered EventClass = iota
+	// Urgent events overtake Background ones, at most 128 of them before one of those has
+	// its turn.
+	Urgent
+	// Background events are overtaken by Urgent ones.
+	Background
+)
+
+func (c EventClass) String() string { return pick(int(c), "Ordered", "Urgent", "Background") }
+
 // EventMethodType selects how the loop processes an event.
 type EventMethodType int
 
@@ -181,6 +215,8 @@ type KubeStateChange struct {
 	// Revision is that of the database with this change, 0 if it is not known.
 	// One that the last DBResync has reached is ignored: its snapshot has the change.
 	Revision int64
+	// Overtakable allows Urgent events to overtake the change.
+	Overtakable bool
 }
 
 // GetName is "Kubernetes State Change".
@@ -213,6 +249,14 @@ func (ev *KubeStateChange) Direction() UpdateDirectionType {
 
 // IsBlocking is false.
 func (ev *KubeStateChange) IsBlocking() bool { return false }
+
+// Class returns Background if the change is Overtakable, otherwise Ordered.
+func (ev *KubeStateChange) Class() EventClass {
+	if ev.Overtakable {
+		return Background
+	}
+	return Ordered
+}
 
 // Done does nothing.
 func (ev *KubeStateChange) Done(error) {}

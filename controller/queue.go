@@ -23,6 +23,10 @@ type queued struct {
 	followUpTo uint64 // sequence number of the event that this one follows
 	depth      int    // number of events that it follows, one after the other
 	verified   bool   // it follows a verification
+	alone      bool   // its commit is not shared
+	class      EventClass
+	arrival    uint64 // number of the event among those of producers
+	behind     uint64 // arrival of the Ordered event that an Urgent one must not overtake
 	finished   bool
 }
 
@@ -60,6 +64,13 @@ func (r *ring) push(x queued) {
 	*r.at(r.n - 1) = x
 }
 
+// pushFront puts x before the others.
+func (r *ring) pushFront(x queued) {
+	r.push(queued{})
+	r.head = (r.head + len(r.slots) - 1) % len(r.slots)
+	*r.at(0) = x
+}
+
 // take removes one; those before it keep their order.
 func (r *ring) take(i int) queued {
 	x := *r.at(i)
@@ -74,18 +85,34 @@ func (r *ring) take(i int) queued {
 // maxFollowUpsInARow bounds the follow-ups that are taken before one event of a producer.
 const maxFollowUpsInARow = 16
 
-// queue holds a bounded FIFO of events from producers, and one of follow-ups, which
-// go first. Follow-ups need no room (a handler cannot wait), but after
-// maxFollowUpsInARow of them the first event of a producer has its turn.
+// maxOvertaking bounds the Urgent events that overtake before the event that they overtake
+// has its turn.
+const maxOvertaking = 128
+
+// line is a FIFO of the events of producers, and the producers that wait for room in it, in
+// order of arrival.
+type line struct {
+	ring
+	waiting []*waiter
+}
+
+// queue holds two bounded FIFOs of events from producers, one of Urgent events and one of
+// all others, and a FIFO of follow-ups, which go first. Follow-ups need no room (a handler
+// cannot wait), but after maxFollowUpsInARow of them the next event of a producer has its
+// turn. Events of producers go in order of arrival, except that Urgent ones overtake
+// Background ones.
 type queue struct {
-	mu        sync.Mutex
-	limit     int
-	events    ring
-	followUps ring
-	inARow    int // follow-ups that were taken since the last event of a producer
-	waiting   []*waiter
-	closed    bool
-	ready     chan struct{} // has a token while something is queued
+	mu         sync.Mutex
+	limit      int // of each line
+	urgent     line
+	events     line
+	followUps  ring
+	arrivals   uint64 // number of events that producers have queued
+	ordered    uint64 // arrival of the newest Ordered event
+	inARow     int    // follow-ups that were taken since the last event of a producer
+	overtaking int    // Urgent events that have overtaken the first one of events
+	closed     bool
+	ready      chan struct{} // has a token while something is queued
 }
 
 // waiter is a producer that waits for room, in order of arrival.
@@ -97,6 +124,14 @@ type waiter struct {
 
 func newQueue(limit int) *queue { return &queue{limit: limit, ready: make(chan struct{}, 1)} }
 
+// lineOf returns the line for events of a class.
+func (q *queue) lineOf(class EventClass) *line {
+	if class == Urgent {
+		return &q.urgent
+	}
+	return &q.events
+}
+
 func (q *queue) push(ev queued) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -105,18 +140,27 @@ func (q *queue) push(ev queued) error {
 
 func (q *queue) pushLocked(ev queued) error {
 	_, isDB := ev.Event.(*DBResync) // all other events may wait for it
+	l := q.lineOf(ev.class)
 	switch {
 	case q.closed:
 		return ErrClosedController
-	case !q.hasRoom() && !isDB:
+	case l.n >= q.limit && !isDB:
 		return ErrEventQueueFull
 	}
-	q.events.push(ev)
+	q.admit(l, ev)
 	q.signal()
 	return nil
 }
 
-func (q *queue) hasRoom() bool { return q.events.n < q.limit }
+// admit puts an event at the end of its line.
+func (q *queue) admit(l *line, ev queued) {
+	q.arrivals++
+	ev.arrival, ev.behind = q.arrivals, q.ordered
+	if ev.class == Ordered {
+		q.ordered = ev.arrival
+	}
+	l.push(ev)
+}
 
 // pushWait pushes as soon as there is room and it is the caller's turn.
 func (q *queue) pushWait(ctx context.Context, ev queued) error {
@@ -126,7 +170,8 @@ func (q *queue) pushWait(ctx context.Context, ev queued) error {
 		return err
 	}
 	w := &waiter{ev: ev, over: make(chan struct{})}
-	q.waiting = append(q.waiting, w)
+	l := q.lineOf(ev.class)
+	l.waiting = append(l.waiting, w)
 	q.mu.Unlock()
 	select {
 	case <-w.over:
@@ -135,22 +180,22 @@ func (q *queue) pushWait(ctx context.Context, ev queued) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.Index(q.waiting, w)
+	i := slices.Index(l.waiting, w)
 	if i < 0 { // it was queued, or refused, in the meantime
 		return w.err
 	}
-	q.waiting = slices.Delete(q.waiting, i, i+1)
+	l.waiting = slices.Delete(l.waiting, i, i+1)
 	return fmt.Errorf("wait for room in the event queue: %w", context.Cause(ctx))
 }
 
 // admitWaiting queues the events of waiting producers in order of arrival while there is room.
-func (q *queue) admitWaiting() {
+func (q *queue) admitWaiting(l *line) {
 	n := 0
-	for ; n < len(q.waiting) && q.hasRoom(); n++ {
-		q.events.push(q.waiting[n].ev)
-		close(q.waiting[n].over)
+	for ; n < len(l.waiting) && l.n < q.limit; n++ {
+		q.admit(l, l.waiting[n].ev)
+		close(l.waiting[n].over)
 	}
-	q.waiting = slices.Delete(q.waiting, 0, n)
+	l.waiting = slices.Delete(l.waiting, 0, n)
 }
 
 // pushFollowUp puts an event behind the follow-ups that are queued.
@@ -158,6 +203,16 @@ func (q *queue) pushFollowUp(ev queued) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.followUps.push(ev)
+	q.signal()
+}
+
+// putBack puts events that were taken back to their places.
+func (q *queue) putBack(events ...queued) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, ev := range slices.Backward(events) {
+		q.lineOf(ev.class).pushFront(ev)
+	}
 	q.signal()
 }
 
@@ -173,46 +228,115 @@ func (q *queue) signal() {
 func (q *queue) pop(all bool) (ev queued, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch {
-	case !all:
-		for i := range q.events.n {
-			if _, ok = q.events.at(i).Event.(*DBResync); ok {
-				ev = q.events.take(i)
-				break
-			}
-		}
-		if !ok {
-			return ev, false
-		}
-	case q.followUps.n > 0 && (q.inARow < maxFollowUpsInARow || q.events.n == 0):
-		ev, ok = q.followUps.take(0), true
-		q.inARow++
-	case q.events.n > 0:
-		ev, ok = q.events.take(0), true
-		q.inARow = 0
+	if !all {
+		return q.popResync()
 	}
-	q.admitWaiting()
-	if q.followUps.n+q.events.n > 0 {
-		q.signal()
+	if l := q.next(); l != nil {
+		return q.takeFirst(l), true
+	}
+	if q.followUps.n == 0 {
+		return ev, false
+	}
+	q.inARow++
+	ev = q.followUps.take(0)
+	q.signalMore()
+	return ev, true
+}
+
+// popResync takes the first DBResync.
+func (q *queue) popResync() (ev queued, ok bool) {
+	for i := range q.events.n {
+		if _, ok = q.events.at(i).Event.(*DBResync); ok {
+			ev = q.events.take(i)
+			q.admitWaiting(&q.events)
+			q.signalMore()
+			break
+		}
 	}
 	return ev, ok
 }
 
-// close refuses all further events and returns those that are queued.
+// first returns the event of a producer that pop would take, and its line; no line if it
+// would take a follow-up or nothing. Only the loop takes events, so that event stays the
+// first one of its line until the loop takes it.
+func (q *queue) first() (ev queued, from *line) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if from = q.next(); from != nil {
+		ev = *from.at(0)
+	}
+	return ev, from
+}
+
+// take takes the event that first has returned.
+func (q *queue) take(from *line) queued {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.takeFirst(from)
+}
+
+// next returns the line of the producers' event that comes next, nil if a follow-up or
+// nothing comes next.
+func (q *queue) next() *line {
+	u, e := &q.urgent, &q.events
+	switch {
+	case q.followUps.n > 0 && (q.inARow < maxFollowUpsInARow || u.n+e.n == 0), u.n+e.n == 0:
+		return nil
+	case u.n == 0:
+		return e
+	case e.n == 0 || u.at(0).arrival < e.at(0).arrival:
+		return u
+	case u.at(0).behind < e.at(0).arrival && q.overtaking < maxOvertaking:
+		return u // every event before it is a Background one
+	}
+	return e
+}
+
+// takeFirst takes the first event of a line.
+func (q *queue) takeFirst(l *line) queued {
+	ev := l.take(0)
+	q.inARow = 0
+	switch {
+	case l == &q.events:
+		q.overtaking = 0
+	case q.events.n > 0 && q.events.at(0).arrival < ev.arrival:
+		q.overtaking++
+	}
+	q.admitWaiting(l)
+	q.signalMore()
+	return ev
+}
+
+// signalMore signals if something is queued.
+func (q *queue) signalMore() {
+	if q.followUps.n+q.urgent.n+q.events.n > 0 {
+		q.signal()
+	}
+}
+
+// close refuses all further events and returns those that are queued: the follow-ups, then
+// the others in order of arrival.
 func (q *queue) close() []queued {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	for _, w := range q.waiting {
-		w.err = ErrClosedController
-		close(w.over)
-	}
-	q.waiting = nil
-	var left []queued
-	for _, r := range []*ring{&q.followUps, &q.events} {
-		for r.n > 0 {
-			left = append(left, r.take(0))
+	for _, l := range []*line{&q.urgent, &q.events} {
+		for _, w := range l.waiting {
+			w.err = ErrClosedController
+			close(w.over)
 		}
+		l.waiting = nil
+	}
+	var left []queued
+	for q.followUps.n > 0 {
+		left = append(left, q.followUps.take(0))
+	}
+	for u, e := &q.urgent, &q.events; u.n+e.n > 0; {
+		l := e
+		if e.n == 0 || u.n > 0 && u.at(0).arrival < e.at(0).arrival {
+			l = u
+		}
+		left = append(left, l.take(0))
 	}
 	return left
 }
@@ -220,5 +344,5 @@ func (q *queue) close() []queued {
 func (q *queue) lengths() (events, followUps int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.events.n, q.followUps.n
+	return q.urgent.n + q.events.n, q.followUps.n
 }
