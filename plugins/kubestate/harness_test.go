@@ -41,6 +41,7 @@ type loop struct {
 	taken    map[string]bool          // keys and revisions of the changes since then
 	most     map[string]uint64        // the highest generation of each pool that came
 	resyncs  int
+	came     []*controller.KubeStateChange
 	locals   int // of the resyncs
 	dropped  int // local ones after one of the store
 	changes  int
@@ -86,6 +87,7 @@ func (l *loop) apply(ev controller.Event) {
 		if have := l.state[at]; (have == nil) != (ev.Prev == nil) || have != nil && !proto.Equal(have, ev.Prev) {
 			l.fault("%s: it was %v, the change says %v", at, have, ev.Prev)
 		}
+		l.came = append(l.came, ev)
 		l.change(at, ev.Revision, ev.New)
 	case *controller.ExternalConfigChange:
 		if ev.Source != controller.ExternalDB {

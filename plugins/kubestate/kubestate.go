@@ -547,7 +547,35 @@ func (s *Source) take(ev kvdb.Event) controller.Event {
 		Revision: ev.ModRevision,
 		Prev:     prev.message,
 		New:      now.message,
+
+		Overtakable: s.overtakable(prev.message, now.message),
 	}
+}
+
+// overtakable reports whether the addresses of new pods do not depend on a change: it is of
+// other nodes only, or of a Pod object. What this node allocates from follows from its own
+// objects and claims, and from pools.
+func (s *Source) overtakable(messages ...proto.Message) bool {
+	for _, m := range messages {
+		switch m := m.(type) {
+		case nil, *kv.Pod:
+		case *kv.NodeRecord:
+			if m.Name == s.deps.Node {
+				return false
+			}
+		case *kv.Node:
+			if m.Name == s.deps.Node {
+				return false
+			}
+		case *kv.PrefixClaim:
+			if m.Node == s.deps.Node {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // decode returns the entry of a value.
