@@ -46,6 +46,8 @@ type Controller struct {
 	healing      healing
 	verification verification
 	watchdog     *watchdog
+	groups       bool            // events may share a commit: each Committer has savepoints
+	stopped      <-chan struct{} // closed when the loop is to end
 	finished     []EventHandler  // memory of run.finished
 	handled      []HandlerRecord // memory of records that are not kept
 	fatal        error
@@ -150,6 +152,7 @@ func (c *Controller) loop(ctx context.Context) error {
 	defer deadline.Stop()
 	c.healing.start(c.cfg)
 	defer c.healing.stop()
+	c.groups, c.stopped = c.haveSavepoints(), ctx.Done()
 	// Once begun an event is finished, also while the agent is stopping.
 	work := context.WithoutCancel(ctx)
 	for c.fatal == nil && ctx.Err() == nil {
@@ -178,18 +181,29 @@ func (c *Controller) loop(ctx context.Context) error {
 	return c.close(work)
 }
 
-// atOnce bounds the events that are processed before the timers are looked at again.
+// ending reports whether the loop ends after what it has begun.
+func (c *Controller) ending() bool {
+	select {
+	case <-c.stopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// atOnce bounds the events that are processed before the timers are looked at again; only
+// the last of them may bring more events that share its commit.
 const atOnce = 16
 
 // processQueued processes what is queued, some of it.
 func (c *Controller) processQueued(ctx, work context.Context) {
-	for range atOnce {
+	for n := 0; n < atOnce; {
 		// Until a resync has succeeded all but that wait, in the queue.
 		ev, ok := c.queue.pop(c.synced)
 		if !ok {
 			return
 		}
-		c.process(work, ev)
+		n += c.process(work, ev)
 		c.verify(ctx, work)
 		if c.fatal != nil || c.healing.due || ctx.Err() != nil {
 			return

@@ -70,6 +70,16 @@ type EventCommitter interface {
 	BeginEvent(number uint64, name string)
 }
 
+// SavepointCommitter is a Committer that can drop what one event has staged and keep what
+// the events before it have. Events share a commit only if each Committer is one.
+type SavepointCommitter interface {
+	Committer
+	// Mark sets the savepoint: what is staged now stays if UndoToMark is called.
+	Mark()
+	// UndoToMark drops what was staged since the last Mark, Commit or Undo.
+	UndoToMark()
+}
+
 // StagingCommitter is a Committer that lists what is staged. A verification expects an
 // empty list.
 type StagingCommitter interface {

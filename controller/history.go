@@ -25,6 +25,7 @@ type Record struct {
 	CommitError     string `json:",omitempty"` // of what handlers had staged
 	TxnError        string `json:",omitempty"` // of the sink
 	Txn             []string
+	Group           int      `json:",omitempty"` // number of events that shared its durable commit, if several did
 	Note            string   `json:",omitempty"` // why it was not processed
 	External        []string `json:",omitempty"` // values from outside that it brought, with their sources
 	Refused         []string `json:",omitempty"` // values from outside that cannot be merged, with the reason

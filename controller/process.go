@@ -29,39 +29,52 @@ type run struct {
 	errs      []error        // what healing is for
 	outside   []error        // of values from outside, which no handler can heal
 	reverted  bool
-	unchanged bool // a verification has found nothing to apply
+	unchanged bool   // a verification has found nothing to apply
+	group     *group // of events that share the durable commit of this one; nil: it has its own
 }
 
-// process is an event from its acceptance to its Done.
-func (c *Controller) process(ctx context.Context, ev queued) {
+// process is an event from its acceptance to its Done, and the events that share its commit.
+// It returns the number of events that it has taken.
+func (c *Controller) process(ctx context.Context, ev queued) int {
+	r := &run{}
+	c.open(r, ev)
+	if r.rec.Note = c.seen(ev.Event); r.rec.Note != "" {
+		r.end(nil)
+		return 1
+	}
+	if r.ev.expired(r.rec.ProcessingStart) {
+		r.end(fmt.Errorf("%s: %w (it waited %s)", ev.name, ErrExpired, r.rec.Waited.Round(time.Millisecond)))
+		return 1
+	}
+	deadline, cancel := context.WithTimeout(ctx, c.cfg.EventTimeout)
+	c.watch(r.rec)
+	err := r.do(deadline)
+	cancel()
+	if r.group != nil {
+		return r.group.commit(ctx) // which unwatches
+	}
+	c.unwatch()
+	r.end(err)
+	return 1
+}
+
+// open begins the run of an event, and its record.
+func (c *Controller) open(r *run, ev queued) {
 	began := c.deps.Now()
-	r := &run{c: c, ev: ev, finished: c.finished[:0], rec: &Record{
+	*r = run{c: c, ev: ev, finished: c.finished[:0], rec: &Record{
 		SeqNum: c.seq, ProcessingStart: began, Waited: began.Sub(ev.pushed),
 		Name: ev.name, Method: ev.method, IsFollowUp: ev.isFollowUp, FollowUpTo: ev.followUpTo,
 		Handlers: []HandlerRecord{}, Txn: []string{},
 	}}
+	c.finished = nil // until the event has ended
 	r.describeEvent()
 	c.seq++
-	if r.rec.Note = c.seen(ev.Event); r.rec.Note != "" {
-		r.end(nil)
-		return
-	}
-	if r.expired(began) {
-		r.end(fmt.Errorf("%s: %w (it waited %s)", ev.name, ErrExpired, r.rec.Waited.Round(time.Millisecond)))
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.EventTimeout)
-	c.watch(r.rec)
-	err := r.do(ctx)
-	c.unwatch()
-	cancel()
-	r.end(err)
 }
 
 // expired reports whether the event's producer has given it up.
-func (r *run) expired(now time.Time) (late bool) {
-	if e, ok := r.ev.Event.(ExpiringEvent); ok && r.ev.fault == nil {
-		r.ev.fault = guard(func() error { late = now.After(e.Deadline()); return nil })
+func (q *queued) expired(now time.Time) (late bool) {
+	if e, ok := q.Event.(ExpiringEvent); ok && q.fault == nil {
+		q.fault = guard(func() error { late = now.After(e.Deadline()); return nil })
 	}
 	return late
 }
@@ -130,6 +143,12 @@ func (c *Controller) unwatch() {
 	}
 }
 
+// rewatch ends with one event and begins with another one.
+func (c *Controller) rewatch(rec *Record) {
+	c.unwatch()
+	c.watch(rec)
+}
+
 func (c *Controller) bark(w *watchdog) {
 	c.status.mu.Lock()
 	rec := w.event
@@ -141,7 +160,8 @@ func (c *Controller) bark(w *watchdog) {
 	}
 }
 
-// do runs the handlers and the commits, and heals.
+// do runs the handlers and the commits, and heals. It leaves the commits to r.group if other
+// events share them.
 func (r *run) do(ctx context.Context) error {
 	if err := r.inspect(); err != nil {
 		return err
@@ -157,8 +177,14 @@ func (r *run) do(ctx context.Context) error {
 		return r.outcome(err)
 	}
 	stopped := r.handle()
-	if err := r.special(); err != nil {
-		return err
+	if r.special() {
+		r.withdraw(r.undo)
+		return r.ended()
+	}
+	if c.groups && r.mayShare() {
+		if r.group = c.gather(r); r.group != nil {
+			return nil
+		}
 	}
 	if _, ok := r.ev.Event.(*VerificationResync); ok {
 		r.findings()
@@ -168,8 +194,13 @@ func (r *run) do(ctx context.Context) error {
 	} else {
 		r.revert(ctx, false)
 	}
+	return r.healed()
+}
+
+// healed returns the outcome of the event, and schedules the healing that it needs.
+func (r *run) healed() error {
 	err := r.outcome(r.errs...)
-	if c.fatal == nil {
+	if r.c.fatal == nil {
 		r.scheduleHealing(errors.Join(r.errs...))
 	}
 	return err
@@ -178,11 +209,7 @@ func (r *run) do(ctx context.Context) error {
 // begin brings the loop's state up to the event, and opens its transaction.
 func (r *run) begin() {
 	c := r.c
-	for _, x := range c.deps.Committers {
-		if e, ok := x.(EventCommitter); ok {
-			e.BeginEvent(r.rec.SeqNum, r.rec.Name)
-		}
-	}
+	r.announce()
 	if r.update != nil {
 		r.patchCache()
 		r.txn = newUpdate(c.wanted, r.ev.depth)
@@ -196,6 +223,15 @@ func (r *run) begin() {
 		}
 	}
 	r.txn = newResync(c.wanted, r.ev.depth)
+}
+
+// announce names the event whose changes are staged next.
+func (r *run) announce() {
+	for _, x := range r.c.deps.Committers {
+		if e, ok := x.(EventCommitter); ok {
+			e.BeginEvent(r.rec.SeqNum, r.rec.Name)
+		}
+	}
 }
 
 // outcome joins errs with those of values from outside. A fatal one among them, of
@@ -227,7 +263,7 @@ func (r *run) patchCache() {
 // handle calls the handlers; it is true where one of them stopped the event.
 func (r *run) handle() (stopped bool) {
 	handlers := r.c.deps.Handlers
-	r.rec.Handlers = r.c.handled[:0]
+	r.rec.Handlers, r.c.handled = r.c.handled[:0], nil // until the event has ended
 	if r.c.kept() {
 		r.rec.Handlers = make([]HandlerRecord, 0, len(handlers))
 	}
@@ -295,18 +331,26 @@ func caught(err *error) {
 	}
 }
 
-// special ends the event for fatal and aborting errors: nothing is committed.
-func (r *run) special() error {
+// special reports whether a handler has failed with a fatal or an aborting error. Then
+// nothing of the event is committed: withdraw and ended end it.
+func (r *run) special() bool {
 	err := errors.Join(r.errs...)
-	if !errors.Is(err, ErrFatal) && !errors.Is(err, ErrAbort) {
-		return nil
-	}
-	if r.reverts && !errors.Is(err, ErrFatal) {
+	return errors.Is(err, ErrFatal) || errors.Is(err, ErrAbort)
+}
+
+// withdraw reverts the event unless an error is fatal, and drops with undo what it has staged.
+func (r *run) withdraw(undo func()) {
+	if r.reverts && !errors.Is(errors.Join(r.errs...), ErrFatal) {
 		r.callRevert()
 	}
-	r.undo()
+	undo()
 	r.txn.followUps = nil
-	err = r.outcome(r.errs...)
+}
+
+// ended returns the outcome of an event that was withdrawn. A resync follows unless the error
+// is fatal.
+func (r *run) ended() error {
+	err := r.outcome(r.errs...)
 	switch {
 	case r.c.fatal != nil:
 	case r.update == nil:
@@ -337,6 +381,11 @@ func (r *run) commit(ctx context.Context) {
 		}
 		return
 	}
+	r.apply(ctx)
+}
+
+// apply commits southbound an event whose staged changes are durable.
+func (r *run) apply(ctx context.Context) {
 	if err := r.commitSink(ctx); err != nil {
 		r.errs = append(r.errs, err)
 		if r.reverts {
@@ -375,6 +424,7 @@ func (r *run) revert(ctx context.Context, committed bool) {
 
 func (r *run) callRevert() {
 	r.reverted = true
+	r.announce() // other events of a group may have staged since
 	for _, h := range slices.Backward(r.finished) {
 		began := r.c.deps.Now()
 		err := guard(func() error { return h.Revert(r.ev.Event) })

@@ -144,6 +144,8 @@ type transaction struct {
 	puts      []*wish                  // of a resync
 	at        int                      // index in wanted.order of the wish that a resync probably puts next
 	depth     int                      // of the event
+	earlier   map[string]proto.Message // values of events whose commit this one shares
+	depends   bool                     // it has read or changed one of those
 	followUps []queued
 	misuse    error // of the handler that is being called: what it asked for and did not get
 }
@@ -165,6 +167,9 @@ func (t *transaction) Put(key string, value proto.Message) {
 	if t.resync {
 		t.wish(key).next = value
 		return
+	}
+	if _, ok := t.earlier[key]; ok {
+		t.depends = true
 	}
 	if t.changes == nil { // most events put nothing
 		t.changes = map[string]proto.Message{}
@@ -195,10 +200,14 @@ func (t *transaction) Delete(key string) { t.Put(key, nil) }
 
 func (t *transaction) Get(key string) proto.Message {
 	m, changed := t.change(key)
-	if !changed && !t.resync {
-		return t.wanted.get(key)
+	if changed || t.resync {
+		return m
 	}
-	return m
+	if m, ok := t.earlier[key]; ok {
+		t.depends = true
+		return m
+	}
+	return t.wanted.get(key)
 }
 
 // change returns what the event has put under key, and reports whether it has put or
