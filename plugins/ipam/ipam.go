@@ -51,15 +51,16 @@ type IPAM struct {
 	Deps
 	state     *atomic.Pointer[state]
 	committed *committed
+	marked    *state   // at the savepoint of the loop
 	register  register // of the loop
 	event     *atomic.Pointer[podEvent]
 }
 
 var (
-	_ API                     = (*IPAM)(nil)
-	_ FamilyAPI               = (*IPAM)(nil)
-	_ controller.EventHandler = (*IPAM)(nil)
-	_ controller.Committer    = (*IPAM)(nil)
+	_ API                           = (*IPAM)(nil)
+	_ FamilyAPI                     = (*IPAM)(nil)
+	_ controller.EventHandler       = (*IPAM)(nil)
+	_ controller.SavepointCommitter = (*IPAM)(nil)
 )
 
 // state holds the result of the last resync or update. It is immutable once it is stored.

@@ -57,6 +57,7 @@ func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (
 
 // addPod stages the claim of an attachment and sets its addresses.
 func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
+	ev.Fresh, ev.Generation = false, 0 // of an earlier try beside other events
 	networks := i.state.Load().networks
 	if _, ok := networks[ev.Pool]; !ok && ev.Pool != PodPool {
 		known := strings.Join(slices.Sorted(maps.Keys(networks)), ", ")
@@ -105,6 +106,7 @@ func (i *IPAM) deletePod(ev *podmanager.DeletePod) (string, error) {
 	if ev.Void() {
 		return "", nil
 	}
+	ev.Freed = nil // of an earlier try beside other events
 	leases, err := i.Stage.Release(ledger.Selector{Key: ev.Key, Generation: ev.Generation, Reason: ev.Reason})
 	if err != nil || len(leases) == 0 {
 		return "", err

@@ -217,6 +217,12 @@ func (i *IPAM) Commit(context.Context) error {
 	return nil
 }
 
+// Mark sets the savepoint.
+func (i *IPAM) Mark() { i.marked = i.state.Load() }
+
+// UndoToMark restores the state of the savepoint.
+func (i *IPAM) UndoToMark() { i.state.Store(i.marked) }
+
 // Undo restores the state of the last commit, as the ledger does: the commit of a later
 // event must not pass the state of a failed one to the Reporter.
 func (i *IPAM) Undo() {

@@ -145,8 +145,8 @@ type IPNet struct {
 }
 
 var (
-	_ controller.EventHandler = (*IPNet)(nil)
-	_ controller.Committer    = (*IPNet)(nil)
+	_ controller.EventHandler       = (*IPNet)(nil)
+	_ controller.SavepointCommitter = (*IPNet)(nil)
 )
 
 // NewPlugin returns the plugin.
@@ -304,6 +304,12 @@ func (p *IPNet) Commit(context.Context) error {
 
 // Undo does nothing: the claims follow from the configuration alone.
 func (p *IPNet) Undo() {}
+
+// Mark does nothing, as Undo.
+func (p *IPNet) Mark() {}
+
+// UndoToMark does nothing, as Undo.
+func (p *IPNet) UndoToMark() {}
 
 // pin returns main if this node holds its claim, and the zero Prefix while it waits for
 // the claim. The derived address needs none.

@@ -44,17 +44,23 @@ type underlay struct {
 type NodeSync struct {
 	Deps
 	messages map[string]map[string]proto.Message // by node name and store key
-	publish  []netip.Prefix                      // staged
-	staged   bool
-	cidrs    []netip.Prefix // staged; nil: nothing
-	pools    bool           // staged: they have changed
-	underlay *underlay      // staged; nil: nothing
+	stage
+	marked stage // at the savepoint
+}
+
+// stage holds what the next commit publishes.
+type stage struct {
+	publish  []netip.Prefix
+	staged   bool           // publish is
+	cidrs    []netip.Prefix // nil: nothing
+	pools    bool           // they have changed
+	underlay *underlay      // nil: nothing
 }
 
 var (
-	_ API                     = (*NodeSync)(nil)
-	_ controller.EventHandler = (*NodeSync)(nil)
-	_ controller.Committer    = (*NodeSync)(nil)
+	_ API                           = (*NodeSync)(nil)
+	_ controller.EventHandler       = (*NodeSync)(nil)
+	_ controller.SavepointCommitter = (*NodeSync)(nil)
 )
 
 // NewPlugin makes the plugin.
@@ -146,9 +152,13 @@ func (p *NodeSync) Staged() (all []string) {
 }
 
 // Undo drops what is staged.
-func (p *NodeSync) Undo() {
-	p.publish, p.staged, p.cidrs, p.pools, p.underlay = nil, false, nil, false, nil
-}
+func (p *NodeSync) Undo() { p.stage = stage{} }
+
+// Mark sets the savepoint.
+func (p *NodeSync) Mark() { p.marked = p.stage }
+
+// UndoToMark restores what was staged at the savepoint.
+func (p *NodeSync) UndoToMark() { p.stage = p.marked }
 
 // HandlesEvent selects resyncs, changes of nodes and of this node's ID.
 func (p *NodeSync) HandlesEvent(event controller.Event) bool {

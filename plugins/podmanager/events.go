@@ -81,6 +81,12 @@ func (ev *AddPod) Direction() controller.UpdateDirectionType { return controller
 // IsBlocking returns true.
 func (ev *AddPod) IsBlocking() bool { return true }
 
+// GroupKey returns the attachment: the event may share its commit with those of others.
+func (ev *AddPod) GroupKey() string { return ev.Key.String() }
+
+// Class returns Urgent.
+func (ev *AddPod) Class() controller.EventClass { return controller.Urgent }
+
 // ReportsFailure says that the answer to the request is logged, once for its repetitions.
 func (ev *AddPod) ReportsFailure() {}
 
@@ -149,6 +155,12 @@ func (ev *DeletePod) Direction() controller.UpdateDirectionType { return control
 
 // IsBlocking returns true.
 func (ev *DeletePod) IsBlocking() bool { return true }
+
+// GroupKey returns the attachment: the event may share its commit with those of others.
+func (ev *DeletePod) GroupKey() string { return ev.Key.String() }
+
+// Class returns Urgent.
+func (ev *DeletePod) Class() controller.EventClass { return controller.Urgent }
 
 // Deadline returns the time at which the producer stops waiting.
 func (ev *DeletePod) Deadline() time.Time { return ev.Expires }
