@@ -70,7 +70,7 @@ type echo struct {
 	of *order
 }
 
-// change is one change of a stock.
+// stockChange holds one change of a stock.
 type stockChange struct {
 	key   string
 	slot  int // taken or given back
@@ -79,7 +79,7 @@ type stockChange struct {
 	rest  bool // the slot was cooling when it was taken
 }
 
-// stock lends slots as the ledger does: a slot that is given back is free after the commit,
+// stock hands out slots as the ledger does addresses: a slot that is given back is free after the commit,
 // and is used again after all others. It is the handler and the committer.
 type stock struct {
 	g       Gomega
@@ -277,7 +277,7 @@ func (breaker) Update(ev Event, _ UpdateOperations) (string, error) {
 	return "", nil
 }
 
-// outcome is what a run has come to.
+// outcome holds the results of a run.
 type outcome struct {
 	Answers []string
 	Log     []string
