@@ -57,6 +57,13 @@ type Recreator interface {
 	Recreate(key string, before, value proto.Message) bool
 }
 
+// Inspector is a Descriptor that compares one value with the actual state without reading
+// all of it, and describes what differs.
+type Inspector interface {
+	// Inspect returns the differences, nil if there are none. It changes nothing.
+	Inspect(ctx context.Context, key string, value proto.Message) error
+}
+
 // Preparer is a Descriptor that reads the actual state once for all keys of a transaction,
 // before the scheduler calls Create, Update and Delete for them. If the transaction is a
 // resync, Retrieve has just read the state and Prepare is not called.

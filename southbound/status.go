@@ -85,6 +85,12 @@ func (s *Scheduler) Inspect(ctx context.Context, key string) error {
 	case it.kind == nil:
 		return nil
 	}
+	if d, ok := it.kind.(Inspector); ok {
+		if err := d.Inspect(ctx, key, it.wanted); err != nil {
+			return fmt.Errorf("inspect %s: %w", key, err)
+		}
+		return nil
+	}
 	values, err := it.kind.Retrieve(ctx, []controller.Value{{Key: key, Message: it.wanted}})
 	if err != nil {
 		return fmt.Errorf("inspect %s: %w", key, err)

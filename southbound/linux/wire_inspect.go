@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/southbound"
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+var _ southbound.Inspector = (*Wires)(nil)
+
+// Inspect compares a wire with the kernel, at both ends, and changes nothing. Its error
+// names each difference.
+func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) error {
+	p, err := readWire(key, value)
+	if err != nil || p == nil {
+		return err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	host, found, err := getLink(w.host, p.hostName)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return fmt.Errorf("the node has no link %s", p.hostName)
+	case host.alias != aliasPrefix+p.key:
+		return fmt.Errorf("link %s of the node has alias %q, not %q", p.hostName, host.alias, aliasPrefix+p.key)
+	case host.group != wireGroup:
+		return fmt.Errorf("link %s of the node has group %#x, not %#x", p.hostName, host.group, wireGroup)
+	}
+	ns, err := rtnl.Open(p.netns)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ns.Close() }() // it was only read
+	s, err := ns.Dial()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	pod, found, err := getLink(s, p.podName)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return fmt.Errorf("%s has no link %s", p.netns, p.podName)
+	case pod.index != host.peer || pod.peer != host.index:
+		return fmt.Errorf("link %s of %s is not the other end of %s", p.podName, p.netns, p.hostName)
+	}
+	rules, err := listRules(w.host)
+	if err != nil {
+		return err
+	}
+	outside, err := readObjects(w.host, host.index)
+	if err != nil {
+		return err
+	}
+	inside, err := readObjects(s, pod.index)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		p.inspectLink("of the node", host, p.hostMAC),
+		p.inspectLink("of "+p.netns, pod, p.podMAC),
+		p.differences(p.host, hostObjects(host.linkID, outside[host.index], rules)).err("of the node"),
+		p.differences(p.pod, inside[pod.index]).err("of "+p.netns),
+	)
+}
+
+// inspectLink compares the attributes of one end.
+func (p *wirePlan) inspectLink(where string, link hostLink, mac hardware) error {
+	switch {
+	case !link.up:
+		return fmt.Errorf("link %s %s is down", link.name, where)
+	case link.mac != mac:
+		return fmt.Errorf("link %s %s has MAC address %s, not %s", link.name, where, link.mac, mac)
+	case p.mtu != 0 && link.mtu != p.mtu:
+		return fmt.Errorf("link %s %s has MTU %d, not %d", link.name, where, link.mtu, p.mtu)
+	}
+	return nil
+}
+
+// err returns an error that names the changes, nil if there are none.
+func (d difference) err(where string) error {
+	var errs []error
+	for _, o := range d.add {
+		errs = append(errs, fmt.Errorf("%s %s is missing", o, where))
+	}
+	for _, o := range d.replace {
+		errs = append(errs, fmt.Errorf("%s %s is another one", o, where))
+	}
+	for _, o := range d.remove {
+		errs = append(errs, fmt.Errorf("%s %s is left over", o, where))
+	}
+	return errors.Join(errs...)
+}
