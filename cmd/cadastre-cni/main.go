@@ -7,13 +7,9 @@
 // is written down for it, and everything else is to be tried again.
 package main
 
-import (
-	"os"
-	"runtime/debug"
-)
+import "os"
 
 func main() {
-	debug.SetGCPercent(-1) // the program ends long before a collection would pay
 	os.Exit(withRoom(len(os.Args) < 0, func() int { return run(os.Getenv, os.Stdin, os.Stdout) }))
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,7 +41,29 @@ func send(socket, path, kind string, body []byte, until time.Time) ([]byte, erro
 	if _, err := conn.Write(msg); err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.LimitReader(conn, maxInput))
+	return receive(conn)
+}
+
+// receive reads an HTTP answer: to the length that it tells, or else to its end.
+func receive(conn io.Reader) ([]byte, error) {
+	text := make([]byte, 0, 2048)
+	for len(text) < maxInput {
+		n, err := conn.Read(text[len(text):cap(text)])
+		text = text[:len(text)+n]
+		if errors.Is(err, io.EOF) {
+			return text, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if a, err := split(text); err == nil && a.whole() == nil {
+			return text, nil
+		}
+		if len(text) == cap(text) {
+			text = slices.Grow(text, len(text))
+		}
+	}
+	return text, nil
 }
 
 // notServing explains why an agent that answers does not serve CNI requests now.

@@ -31,6 +31,7 @@ type agent struct {
 	socket string
 	l      net.Listener
 	ended  sync.WaitGroup
+	call   func(net.Conn) // answers calls; 404: those of an agent that knows none
 
 	mu       sync.Mutex
 	answers  []func(net.Conn)
@@ -41,7 +42,7 @@ type agent struct {
 // newAgent listens in a directory whose name is short enough for a socket.
 func newAgent(t *testing.T, answers ...func(net.Conn)) *agent {
 	t.Helper()
-	a := &agent{g: NewWithT(t), socket: filepath.Join(runDir(t), "agent.sock"), answers: answers}
+	a := &agent{g: NewWithT(t), socket: filepath.Join(runDir(t), "agent.sock"), answers: answers, call: status(404, "")}
 	var err error
 	a.l, err = net.Listen("unix", a.socket)
 	a.g.Expect(err).NotTo(HaveOccurred())
@@ -88,8 +89,8 @@ func (a *agent) serve(c net.Conn) {
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
-	if r.URL.Path == cni.PathCall { // of an agent that knows no calls
-		status(404, "")(c)
+	if r.URL.Path == cni.PathCall {
+		a.call(c)
 		return
 	}
 	a.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -83,12 +84,38 @@ func BenchmarkJoins(b *testing.B) {
 	}
 }
 
+// BenchmarkSocket is an ADD and a DEL on an agent's socket, durable, of one caller and of a
+// hundred at once; the time is the elapsed one over all pairs.
+func BenchmarkSocket(b *testing.B) {
+	for _, callers := range []int{1, 100} {
+		b.Run(fmt.Sprint(callers), func(b *testing.B) {
+			a := startAgent(b, clusterConf+"cadastre: {coolDown: 0s}")
+			defer a.stop()
+			var pairs atomic.Int64
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for range callers {
+				wg.Go(func() {
+					for i := pairs.Add(1); i <= int64(b.N); i = pairs.Add(1) {
+						if err := cmp.Or(a.ask("ADD", i), a.ask("DEL", i)); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			b.StopTimer()
+		})
+	}
+}
+
 // realAgent is a whole agent in this process, over a store in memory.
 type realAgent struct {
 	store  *mem.Store
 	client http.Client
 	seen   atomic.Int64 // objects of nodes that the loop knows
-	pods   int
+	pods   int64
 	stop   func()
 }
 
@@ -124,10 +151,10 @@ func startAgent(tb testing.TB, text string) *realAgent {
 			tb.Error(err)
 		}
 	}
-	a.client.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	a.client.Transport = &http.Transport{MaxIdleConnsPerHost: 100, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(node.RunDir, "agent.sock"))
 	}}
-	NewWithT(tb).Eventually(func() error { return cmp.Or(a.ask("ADD"), a.ask("DEL")) }, 30*time.Second).Should(Succeed())
+	NewWithT(tb).Eventually(func() error { return cmp.Or(a.ask("ADD", a.pods), a.ask("DEL", a.pods)) }, 30*time.Second).Should(Succeed())
 	return a
 }
 
@@ -160,10 +187,10 @@ func (a *realAgent) pod(tb testing.TB) time.Duration {
 	tb.Helper()
 	a.pods++
 	began := time.Now()
-	err := a.ask("ADD")
+	err := a.ask("ADD", a.pods)
 	took := time.Since(began)
 	if err == nil {
-		err = a.ask("DEL")
+		err = a.ask("DEL", a.pods)
 	}
 	if err != nil {
 		tb.Fatal(err)
@@ -171,11 +198,11 @@ func (a *realAgent) pod(tb testing.TB) time.Duration {
 	return took
 }
 
-// ask sends a CNI request for the newest pod, as cadastre-cni does.
-func (a *realAgent) ask(command string) error {
+// ask sends a CNI request for a pod, as cadastre-cni does.
+func (a *realAgent) ask(command string, pod int64) error {
 	body, err := json.Marshal(cni.Request{
-		Command: command, Network: "cadastre", ContainerID: containerID(int64(a.pods)), IfName: "eth0", Netns: "/run/netns/bench",
-		Pod: cni.Pod{Namespace: "default", Name: fmt.Sprint("web-", a.pods), UID: "8a1c2d3e-4f50-4617-8293-a4b5c6d7e8f9"},
+		Command: command, Network: "cadastre", ContainerID: containerID(pod), IfName: "eth0", Netns: "/run/netns/bench",
+		Pod: cni.Pod{Namespace: "default", Name: fmt.Sprint("web-", pod), UID: "8a1c2d3e-4f50-4617-8293-a4b5c6d7e8f9"},
 	})
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ package cni
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -87,8 +88,7 @@ func BenchmarkProcess(b *testing.B) {
 		agent := startAgent(b, bin.agent)
 		agent.lease(b, n)
 		ours := plugin{bin.cadastre, agent.conf()}
-		theirs := plugin{bin.hostLocal, fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "bench", "type": "none",
-			"ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]]}}`, dir, hostLocalRange)}
+		theirs := plugin{bin.hostLocal, hostLocalConf(dir)}
 		workload.Turns(b,
 			workload.Step{Name: "cadastre-cni", Run: ours.pair()},
 			workload.Step{Name: "host-local", Run: theirs.pair()},
@@ -100,6 +100,53 @@ func BenchmarkProcess(b *testing.B) {
 			}},
 		)
 	})
+}
+
+// atOnce is the number of processes that run at the same time in BenchmarkProcessBurst.
+const atOnce = 50
+
+// BenchmarkProcessBurst is an ADD and a DEL of as many containers at once, a process each,
+// of ours and of host-local in turns, with a number of other leases. A step is all of them.
+func BenchmarkProcessBurst(b *testing.B) {
+	bin := build(b)
+	others(b, func(b *testing.B, n int) {
+		dir := tempDir(b)
+		hostLocalLeases(b, dir, n)
+		agent := startAgent(b, bin.agent)
+		agent.lease(b, n)
+		workload.Turns(b,
+			workload.Step{Name: "cadastre-cni", Run: plugin{bin.cadastre, agent.conf()}.burst()},
+			workload.Step{Name: "host-local", Run: plugin{bin.hostLocal, hostLocalConf(dir)}.burst()},
+		)
+	})
+}
+
+// hostLocalConf is a network configuration for host-local.
+func hostLocalConf(dir string) string {
+	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "bench", "type": "none",
+		"ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]]}}`, dir, hostLocalRange)
+}
+
+// burst adds new containers at once, and deletes them at once.
+func (p plugin) burst() func() error {
+	first := 0
+	return func() error {
+		first += atOnce
+		for _, command := range []string{"ADD", "DEL"} {
+			errs := make(chan error, atOnce)
+			for i := range atOnce {
+				go func() { errs <- p.call(command, containerID(first+i)) }()
+			}
+			var err error
+			for range atOnce {
+				err = errors.Join(err, <-errs)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }
 
 // BenchmarkStartUp is what a process costs before it does anything, one process each.

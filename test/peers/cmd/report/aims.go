@@ -90,6 +90,7 @@ func aims() []aim {
 		interfaceAims(),
 		durableAims(),
 		processAims(),
+		updateAims(),
 		dockerAims(),
 	)
 }
@@ -189,16 +190,33 @@ func durableAims() []aim {
 		},
 		{"100 concurrent pods through the event loop, each, beside one", .1, []point{
 			{"ADD + DEL", at("loop", "Pod/loop-100/disk"), at("loop", "Pod/loop/disk")}}, duration, nil},
+		{"100 concurrent pods over the agent's socket, each, beside one", .25, []point{
+			{"ADD + DEL", at("loop", "Socket/100"), at("loop", "Socket/1")}}, duration, nil},
 	}
 }
 
 func processAims() []aim {
 	p50 := func(n, who string) expr { return at("cni", "Process/"+n, who+"-p50-ns") }
+	burst := func(n, who string) expr { return at("cni", "ProcessBurst/"+n, who+"-p50-ns") }
 	return []aim{
 		{
 			"`cadastre-cni` ADD + DEL beside `host-local`, nothing else leased",
-			.7,
+			1,
 			[]point{{"0 leases", p50("0", "cadastre-cni"), p50("0", "host-local")}},
+			duration,
+			nil,
+		},
+		{
+			"`cadastre-cni` ADD + DEL beside `host-local`, 1 000 other leases",
+			.25,
+			[]point{{"1000 leases", p50("1000", "cadastre-cni"), p50("1000", "host-local")}},
+			duration,
+			nil,
+		},
+		{
+			"`cadastre-cni` ADD + DEL beside `host-local`, 50 processes at once, 1 000 other leases",
+			.35,
+			[]point{{"1000 leases", burst("1000", "cadastre-cni"), burst("1000", "host-local")}},
 			duration,
 			nil,
 		},

@@ -108,10 +108,22 @@ func podTable() table {
 	}
 }
 
+func socketTable() table {
+	line := func(name, n string) row {
+		return row{name, []cell{{at("loop", "Socket/"+n), scaled(1e3)}}}
+	}
+	return table{
+		title: "An ADD and a DEL on the agent's socket, durable, µs a pair",
+		note:  "Elapsed time over all pairs. A run of ADDs and DELs that wait in the event loop shares one commit.",
+		head:  []string{"pair"},
+		rows:  []row{line("one caller", "1"), line("100 callers at once", "100")},
+	}
+}
+
 func processTable() table {
 	t := table{
 		title: "CNI plugins as processes, ms",
-		note: "ADD and DEL, a process each, in turns: `cadastre-cni` with a running agent on its embedded store, and `host-local`, which never syncs. Medians, means in brackets. " +
+		note: "ADD and DEL, a process each, in turns; \"50 at once\" is the time until 50 ADDs, started together, and then 50 DELs have ended: `cadastre-cni` with a running agent on its embedded store, and `host-local`, which never syncs. Medians, means in brackets. " +
 			"\"without process\" is the same requests on the agent's socket, and `host-local`'s code called in process. " +
 			"\"start-up\" is one process that does nothing: VERSION of both, an empty Go program, and /bin/true.",
 		head: []string{
@@ -143,6 +155,23 @@ func processTable() table {
 				},
 				milli(unit("socket-p50-ns")),
 				milli(at("cni", "HostLocal/"+n)),
+				{},
+				{},
+			},
+		})
+	}
+	for _, n := range []string{"0", "100", "1000"} {
+		unit := func(u string) expr { return at("cni", "ProcessBurst/"+n, u) }
+		t.rows = append(t.rows, row{
+			"50 at once, " + n + " other leases",
+			[]cell{
+				milli(unit("cadastre-cni-p50-ns")),
+				milli(unit("cadastre-cni-ns")),
+				milli(unit("host-local-p50-ns")),
+				milli(unit("host-local-ns")),
+				{ratio(unit("cadastre-cni-p50-ns"), unit("host-local-p50-ns")), bold(times)},
+				{},
+				{},
 				{},
 				{},
 			},
