@@ -15,7 +15,7 @@ import (
 
 // Each difference from the value is named, at both ends, and nothing is changed.
 func TestInspectAWire(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	for _, c := range []struct {
 		name, saying string
 		inPod        bool
@@ -67,7 +67,7 @@ func TestInspectAWire(t *testing.T) {
 
 // A pod whose namespace has ended has no wire, and a value without a wire nothing to look at.
 func TestInspectWithoutANamespace(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	p := l.pod()
 	l.create(p)
 	p.value.Wire.Netns += "-gone"

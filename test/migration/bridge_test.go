@@ -50,7 +50,7 @@ func newNode(t *testing.T) *node {
 	}
 	n := &node{Gomega: NewWithT(t), t: t}
 	n.host = n.namespace()
-	wires, err := linux.NewWires(linux.WireOptions{Namespace: n.host.Path()})
+	wires, err := linux.NewWires(linux.Options{Namespace: n.host.Path()})
 	n.Expect(err).NotTo(HaveOccurred())
 	n.wires = wires
 	t.Cleanup(func() { n.Expect(wires.Close()).To(Succeed()) })
