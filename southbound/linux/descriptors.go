@@ -47,12 +47,7 @@ func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 	if err != nil {
 		return nil, err
 	}
-	overlay, err := newOverlay(overlayOptions{
-		namespace:    opt.Namespace,
-		privateKey:   opt.PrivateKey,
-		allowForward: opt.AllowForward,
-		log:          opt.Log,
-	})
+	overlay, err := newOverlay(opt)
 	if err != nil {
 		return nil, errors.Join(err, closeAll(all))
 	}
