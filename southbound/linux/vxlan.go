@@ -34,6 +34,8 @@ type vxlan struct {
 	// doomed is set if the link that was retrieved is not of the wanted form, so that it
 	// will be made again: its entries are not worth being retrieved.
 	doomed bool
+	// made is called when the link is made; may be nil.
+	made func()
 }
 
 // vxlanLink holds the wanted attributes of the link.
@@ -106,6 +108,9 @@ func (v *vxlan) create(value *kv.NodeNetwork) error {
 	}
 	v.doomed = false
 	made := link == nil
+	if v.made != nil && made {
+		v.made()
+	}
 	if made {
 		link, err = v.add(want)
 	}

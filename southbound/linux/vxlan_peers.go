@@ -41,7 +41,9 @@ type vxlanEntry struct {
 }
 
 func newVXLANPeers(host *tunnelHost, link *vxlan) *vxlanPeers {
-	return &vxlanPeers{host: host, link: link, byMAC: map[string]vxlanEntry{}, byAddr: map[netip.Addr]vxlanEntry{}}
+	v := &vxlanPeers{host: host, link: link, byMAC: map[string]vxlanEntry{}, byAddr: map[netip.Addr]vxlanEntry{}}
+	link.made = v.forget
+	return v
 }
 
 // vxlanPeer holds the entries of one other node.
