@@ -39,19 +39,25 @@ func Routes(opt Options) ([]southbound.Descriptor, error) {
 // them. They are closed by the scheduler.
 func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 	wires := WireOptions{Namespace: opt.Namespace, Log: opt.Log, Now: opt.Now, After: opt.After}
+	overlay, err := newOverlay(opt, &forwarding{namespace: opt.Namespace, log: wires.withDefaults().Log})
+	if err != nil {
+		return nil, err
+	}
 	all, err := open(
-		func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) },
+		func() (southbound.Descriptor, error) {
+			r, err := newRoutes(opt.Namespace, opt.Protocol)
+			if err == nil {
+				r.doomed = overlay[0].(*nodeDescriptor).doomed // the node is retrieved before the routes
+			}
+			return r, err
+		},
 		func() (southbound.Descriptor, error) { return NewWires(wires) },
 		func() (southbound.Descriptor, error) { return NewNetworks(wires) },
 	)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, closeAll(overlay))
 	}
-	overlay, err := newOverlay(opt)
-	if err != nil {
-		return nil, errors.Join(err, closeAll(all))
-	}
-	return append(all, overlay...), nil
+	return append(overlay, all...), nil
 }
 
 // open calls constructors, and closes what was opened if one fails.

@@ -43,6 +43,25 @@ func (f *forwarding) settings(value *kv.NodeNetwork) (names []string) {
 	return names
 }
 
+func (f *forwarding) wanted(value *kv.NodeNetwork) bool { return len(f.settings(value)) > 0 }
+
+func (f *forwarding) validate(*kv.NodeNetwork) error { return nil }
+
+// remove does nothing: forwarding stays on.
+func (f *forwarding) remove() error { return nil }
+
+// retrieve reports the part as complete if forwarding is on.
+func (f *forwarding) retrieve(_, wanted *kv.NodeNetwork) (partState, error) {
+	if !f.wanted(wanted) {
+		return partAbsent, nil
+	}
+	on, err := f.on(wanted)
+	if err != nil || !on {
+		return partDifferent, err
+	}
+	return partComplete, nil
+}
+
 // on reports whether forwarding is on as a node needs it.
 func (f *forwarding) on(value *kv.NodeNetwork) (on bool, err error) {
 	on = true

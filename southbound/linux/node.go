@@ -46,6 +46,7 @@ type nodeDescriptor struct {
 	host    *tunnelHost
 	parts   []nodePart
 	notes   func() []string // nil: there are none
+	doomed  func(kv.Transport) bool
 	closers []func() error
 }
 

@@ -6,7 +6,6 @@ package linux
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -41,6 +40,7 @@ func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error)
 			host:    host,
 			parts:   append(parts, link, keyed, firewall),
 			notes:   firewall.Notes,
+			doomed:  func(t kv.Transport) bool { return t == kv.Transport_VXLAN && link.doomed },
 			closers: []func() error{keyed.end, tables.close, func() error { host.close(); return nil }},
 		},
 		&tunnels{host: host, peers: map[kv.Transport]tunnelPeers{
@@ -70,7 +70,7 @@ func uninstallOverlay(ctx context.Context, opt Options) (removed []string, err e
 			if err := d.Delete(ctx, v.Key, v.Message); err != nil {
 				return removed, err
 			}
-			removed = append(removed, fmt.Sprintf("%s %s: %s", d.Name(), v.Key, v.Message))
+			removed = append(removed, d.Name()+" "+v.Key)
 		}
 	}
 	return removed, nil

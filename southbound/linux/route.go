@@ -38,6 +38,9 @@ type routes struct {
 	// tried holds the places where this process has made routes: IPv6 shows these without
 	// our protocol if another program adds a hop.
 	tried map[routePlace]bool
+	// doomed reports whether the link of a transport will be made again, so that the routes
+	// through it do not count; nil: none.
+	doomed func(kv.Transport) bool
 }
 
 var (
@@ -216,6 +219,9 @@ func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]con
 	}
 	for place, have := range t.ours {
 		t.requested[place] = true
+		if way, _ := t.way(have[0]); d.doomed != nil && d.doomed(way.transport) {
+			continue
+		}
 		want, is := wants[place]
 		value := proto.Message(want.value)
 		if !is || !t.right(have, want) {
