@@ -197,6 +197,7 @@ func (a *Agent) openSink(d *dependencies) (err error) {
 		descriptors = linux.Routes
 	}
 	all, err := descriptors(linux.Options{
+		PrivateKey:   d.tunnel.private,
 		AllowForward: a.conf.Cadastre.AllowForward,
 		Log:          a.log,
 	})
