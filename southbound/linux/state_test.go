@@ -51,7 +51,7 @@ func kernelState() (all []string, err error) {
 				return nil, err
 			}
 			for _, n := range neighbours {
-				if n.State&netlink.NUD_PERMANENT != 0 && !n.IP.IsMulticast() {
+				if n.State&netlink.NUD_PERMANENT != 0 && !n.IP.IsMulticast() && (len(n.HardwareAddr) == 0 || n.HardwareAddr[0]&1 == 0) {
 					all = append(all, fmt.Sprintf("neighbour %s family %d %s %s flags %d", a.Name, family, n.IP, n.HardwareAddr, n.Flags))
 				}
 			}
@@ -115,4 +115,19 @@ func nftState() (all []string, err error) {
 		all = append(all, fmt.Sprintf("nft %s %s", chain.Table.Name, chain.Name))
 	}
 	return all, nil
+}
+
+// differences returns the lines that only one of two states has.
+func differences(x, y []string) (all []string) {
+	for _, line := range x {
+		if !slices.Contains(y, line) {
+			all = append(all, "- "+line)
+		}
+	}
+	for _, line := range y {
+		if !slices.Contains(x, line) {
+			all = append(all, "+ "+line)
+		}
+	}
+	return all
 }
