@@ -57,6 +57,7 @@ type Scheduler struct {
 var _ controller.Sink = (*Scheduler)(nil)
 
 // New returns a scheduler. The first descriptor that handles a key makes its values.
+// Descriptors must be comparable, as pointers are.
 func New(opt Options, descriptors ...Descriptor) *Scheduler {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)

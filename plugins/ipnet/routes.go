@@ -100,7 +100,7 @@ func (r *routed) replace(name string, routes []*kv.NodeRoute, touched map[string
 	}
 	keys := make([]string, 0, len(routes))
 	for _, x := range routes {
-		key := kv.SinkRoutePrefix + x.Dst
+		key := kv.SinkRouteKey(x.Dst, x.Table)
 		if slices.Contains(keys, key) {
 			continue
 		}

@@ -172,7 +172,7 @@ func TestNetworksHaveTables(t *testing.T) {
 		w.g.Expect(blue.Subnets).To(Equal([]string{"10.5.0.0/16"}))
 		w.g.Expect(blue.Vni).NotTo(Or(BeZero(), BeEquivalentTo(99)))
 		w.g.Expect(blue.Table).To(Equal(0x0C000000 + blue.Vni))
-		w.g.Expect(value[*kv.NodeRoute](w, "route/10.5.7.0/24").Table).To(Equal(blue.Table))
+		w.g.Expect(value[*kv.NodeRoute](w, kv.SinkRouteKey("10.5.7.0/24", blue.Table)).Table).To(Equal(blue.Table))
 		w.g.Expect(value[*kv.NodeRoute](w, "route/10.1.7.0/24").Table).To(BeZero())
 		w.g.Expect(proto.Equal(value[*kv.Network](w, "network/default"), &kv.Network{Name: "default", Subnets: []string{"10.1.0.0/16"}})).To(BeTrue())
 		w.set(kv.PoolKey("red"), w.pool("red", "red", "10.6.0.0/16", 1))
@@ -299,6 +299,7 @@ func (w *world) soundTunnels() {
 		if tunnel, ok := m.(*kv.NodeTunnel); ok {
 			w.g.Expect(key).To(Equal(fmt.Sprint("tunnel/", tunnel.NodeId)))
 			w.g.Expect(tunnel.Underlay).NotTo(BeEmpty())
+			slices.Sort(subnets[tunnel.NodeId])
 			w.g.Expect(tunnel.Subnets).To(Equal(subnets[tunnel.NodeId]))
 		}
 	}

@@ -52,24 +52,25 @@ func Routes(opt Options) ([]southbound.Descriptor, error) {
 // them. They are closed by the scheduler.
 func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 	opt = opt.withDefaults()
+	overlay, err := newOverlay(opt, &forwarding{opt.Namespace, opt.Log})
+	if err != nil {
+		return nil, err
+	}
 	all, err := open(
-		func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) },
+		func() (southbound.Descriptor, error) {
+			r, err := newRoutes(opt.Namespace, opt.Protocol)
+			if err == nil {
+				r.doomed = overlay[0].(*nodeDescriptor).doomed // the node is retrieved before the routes
+			}
+			return r, err
+		},
 		func() (southbound.Descriptor, error) { return NewWires(opt) },
 		func() (southbound.Descriptor, error) { return NewNetworks(opt) },
 	)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, closeAll(overlay))
 	}
-	overlay, err := newOverlay(overlayOptions{
-		namespace:    opt.Namespace,
-		privateKey:   opt.PrivateKey,
-		allowForward: opt.AllowForward,
-		log:          opt.Log,
-	}, &forwarding{opt.Namespace, opt.Log})
-	if err != nil {
-		return nil, errors.Join(err, closeAll(all))
-	}
-	return append(all, overlay...), nil
+	return append(overlay, all...), nil
 }
 
 // open calls constructors, and closes what was opened if one fails.

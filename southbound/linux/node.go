@@ -46,10 +46,14 @@ type nodeDescriptor struct {
 	host    *tunnelHost
 	parts   []nodePart
 	notes   func() []string // nil: there are none
+	doomed  func(kv.Transport) bool
 	closers []func() error
 }
 
-var _ southbound.Descriptor = (*nodeDescriptor)(nil)
+var (
+	_ southbound.Descriptor = (*nodeDescriptor)(nil)
+	_ southbound.Recreator  = (*nodeDescriptor)(nil)
+)
 
 // Notes returns what the administrator should know about the node, although it is not a
 // failure of the value. Any goroutine may call it.
@@ -136,6 +140,23 @@ func (n *nodeDescriptor) Update(_ context.Context, _ string, before, value proto
 		return errors.Join(err, n.apply(old))
 	}
 	return nil
+}
+
+// Recreate reports whether the node's link has to be made anew: the kernel then removes the
+// tunnels and the routes through it.
+func (n *nodeDescriptor) Recreate(_ string, before, value proto.Message) bool {
+	old, ok := before.(*kv.NodeNetwork)
+	next, also := value.(*kv.NodeNetwork)
+	if !ok || !also || old.GetId() == 0 { // Retrieve found a difference that has no field
+		return false
+	}
+	if old.GetTransport() != next.GetTransport() {
+		return true
+	}
+	former, err := readVXLAN(old)
+	wanted, failed := readVXLAN(next)
+	return old.GetTransport() == kv.Transport_VXLAN && err == nil && failed == nil &&
+		(former.vni != wanted.vni || former.local.Is4() != wanted.local.Is4())
 }
 
 func (n *nodeDescriptor) Delete(context.Context, string, proto.Message) error {

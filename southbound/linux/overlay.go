@@ -6,49 +6,41 @@ package linux
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// overlayOptions holds the options of newOverlay.
-type overlayOptions struct {
-	namespace    string // path; "": the process's
-	privateKey   string // this node's WireGuard key, in base64
-	allowForward bool
-	log          *slog.Logger // nil: no log
-}
-
 // newOverlay returns the descriptors of the node's own links, of the ways to other nodes
 // and of the masquerade. Closing the first closes what all of them have open.
-func newOverlay(opt overlayOptions, parts ...nodePart) ([]southbound.Descriptor, error) {
-	if opt.log == nil {
-		opt.log = slog.New(slog.DiscardHandler)
+func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error) {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	host, err := newTunnelHost(opt.namespace)
+	host, err := newTunnelHost(opt.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	tables, err := openNFT(opt.namespace)
+	tables, err := openNFT(opt.Namespace)
 	if err != nil {
 		host.close()
 		return nil, err
 	}
-	link := &vxlan{host}
-	keyed := &wireguard{host: host, private: opt.privateKey, log: opt.log}
+	link := &vxlan{host: host}
+	keyed := &wireguard{host: host, private: opt.PrivateKey, log: opt.Log}
 	firewall := &forwardRules{
 		nft:    tables,
 		legacy: &legacyTables{host.within},
-		allow:  opt.allowForward,
-		log:    opt.log,
+		allow:  opt.AllowForward,
+		log:    opt.Log,
 	}
 	return []southbound.Descriptor{
 		&nodeDescriptor{
 			host:    host,
 			parts:   append(parts, link, keyed, firewall),
 			notes:   firewall.Notes,
+			doomed:  func(t kv.Transport) bool { return t == kv.Transport_VXLAN && link.doomed },
 			closers: []func() error{keyed.end, tables.close, func() error { host.close(); return nil }},
 		},
 		&tunnels{host: host, peers: map[kv.Transport]tunnelPeers{
@@ -62,7 +54,7 @@ func newOverlay(opt overlayOptions, parts ...nodePart) ([]southbound.Descriptor,
 // uninstallOverlay removes what the descriptors of newOverlay make, whichever process has
 // made it. removed describes each object. Forwarding entries, neighbours and peers go with
 // their links.
-func uninstallOverlay(ctx context.Context, opt overlayOptions) (removed []string, err error) {
+func uninstallOverlay(ctx context.Context, opt Options) (removed []string, err error) {
 	all, err := newOverlay(opt)
 	if err != nil {
 		return nil, err
@@ -78,7 +70,7 @@ func uninstallOverlay(ctx context.Context, opt overlayOptions) (removed []string
 			if err := d.Delete(ctx, v.Key, v.Message); err != nil {
 				return removed, err
 			}
-			removed = append(removed, fmt.Sprintf("%s %s: %s", d.Name(), v.Key, v.Message))
+			removed = append(removed, d.Name()+" "+v.Key)
 		}
 	}
 	return removed, nil

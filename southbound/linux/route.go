@@ -38,6 +38,9 @@ type routes struct {
 	// tried holds the places where this process has made routes: IPv6 shows these without
 	// our protocol if another program adds a hop.
 	tried map[routePlace]bool
+	// doomed reports whether the link of a transport will be made again, so that the routes
+	// through it do not count; nil: none.
+	doomed func(kv.Transport) bool
 }
 
 var (
@@ -117,7 +120,36 @@ func (d *routes) Create(ctx context.Context, key string, value proto.Message) er
 		return err
 	}
 	d.tried[want.place] = true
+	if err := d.relink(ctx, want.way.transport); err != nil {
+		return err
+	}
 	return d.change(ctx, key, func(c *routeChange) error { return c.converge(want) })
+}
+
+// relink looks the link of a transport up again: this transaction may have made it after
+// the routes were read. The routes through a link that was removed went with it.
+func (d *routes) relink(ctx context.Context, transport kv.Transport) error {
+	if d.table == nil || transport == kv.Transport_DIRECT {
+		return nil
+	}
+	link, err := d.kernel.LinkByName(tunnelLinks()[transport])
+	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
+		return nil // the change says so
+	}
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", tunnelLinks()[transport], err)
+	}
+	before := d.table.links[transport]
+	if before == link.Attrs().Index {
+		return nil
+	}
+	d.table.links[transport] = link.Attrs().Index
+	if before == 0 {
+		return nil
+	}
+	families := []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
+	d.table, err = d.form.list(ctx, d.kernel, families, d.table.requested)
+	return err
 }
 
 // Update changes the route of a value.
@@ -187,6 +219,9 @@ func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]con
 	}
 	for place, have := range t.ours {
 		t.requested[place] = true
+		if way, _ := t.way(have[0]); d.doomed != nil && d.doomed(way.transport) {
+			continue
+		}
 		want, is := wants[place]
 		value := proto.Message(want.value)
 		if !is || !t.right(have, want) {

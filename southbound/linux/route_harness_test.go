@@ -24,7 +24,10 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	crashIfAsked()
+	goleak.VerifyTestMain(m)
+}
 
 // routeOptions holds the options of a scheduler of routes.
 type routeOptions struct {

@@ -69,11 +69,11 @@ func forward() error {
 func newTunnelLab(t testing.TB, count int) *tunnelLab {
 	t.Helper()
 	lab := &tunnelLab{t: t, router: newNamespace(t)}
-	lab.must(lab.router.Do(forward))
+	lab.must(lab.router.Do(forwardAll))
 	for id := 1; id <= count; id++ {
 		n := &labNode{lab: lab, id: id, net: newNamespace(t), pod: newNamespace(t)}
 		lab.nodes = append(lab.nodes, n)
-		lab.must(n.net.Do(forward))
+		lab.must(n.net.Do(forwardAll))
 		lab.connect(lab.router, fmt.Sprintf("to-%d", id), n.net, "uplink")
 		for _, family := range []string{"10.99.%d.%d/24", "fd99:%d::%d/64"} {
 			lab.address(lab.router, fmt.Sprintf("to-%d", id), fmt.Sprintf(family, id, 1))
@@ -97,6 +97,11 @@ func newTunnelLab(t testing.TB, count int) *tunnelLab {
 		lab.route(n.pod, "", fmt.Sprintf("fd01:%d::1", id), "")
 	}
 	return lab
+}
+
+// forwardAll turns forwarding on in the current namespace.
+func forwardAll() error {
+	return errors.Join(writeSetting("net.ipv4.ip_forward", "1"), writeSetting("net.ipv6.conf.all.forwarding", "1"))
 }
 
 func (l *tunnelLab) must(err error) {

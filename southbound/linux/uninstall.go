@@ -17,16 +17,21 @@ import (
 )
 
 // Uninstall removes all objects of ours from the node, whichever process has made them:
-// links, routes, rules and the nftables table. removed describes each. Settings such as forwarding stay. Pods
+// links, routes, rules, our nftables table and the rules of allowForward. removed describes
+// each. Settings such as forwarding stay. Pods
 // whose wires are removed have no network any more.
 func Uninstall(ctx context.Context, opt Options) (removed []string, err error) {
+	removed, err = uninstallOverlay(ctx, opt)
+	if err != nil {
+		return removed, fmt.Errorf("uninstall: %w", err)
+	}
 	ns, err := rtnl.Open(opt.Namespace)
 	if err != nil {
-		return nil, fmt.Errorf("uninstall: %w", err)
+		return removed, fmt.Errorf("uninstall: %w", err)
 	}
 	s, err := ns.Dial()
 	if err = errors.Join(err, ns.Close()); err != nil {
-		return nil, fmt.Errorf("uninstall: %w", err)
+		return removed, fmt.Errorf("uninstall: %w", err)
 	}
 	defer func() { _ = s.Close() }()
 	removeTable := func(context.Context, *rtnl.Socket) ([]string, error) { return removeTable(opt.Namespace) }

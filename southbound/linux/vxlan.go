@@ -29,7 +29,14 @@ const (
 
 // vxlan is the part of NodeNetwork that makes the node's VXLAN link. It learns no
 // addresses: vxlanPeers writes them.
-type vxlan struct{ host *tunnelHost }
+type vxlan struct {
+	host *tunnelHost
+	// doomed is set if the link that was retrieved is not of the wanted form, so that it
+	// will be made again: its entries are not worth being retrieved.
+	doomed bool
+	// made is called when the link is made; may be nil.
+	made func()
+}
 
 // vxlanLink holds the wanted attributes of the link.
 type vxlanLink struct {
@@ -99,7 +106,11 @@ func (v *vxlan) create(value *kv.NodeNetwork) error {
 		}
 		link = nil
 	}
+	v.doomed = false
 	made := link == nil
+	if v.made != nil && made {
+		v.made()
+	}
 	if made {
 		link, err = v.add(want)
 	}
@@ -205,6 +216,7 @@ func (v *vxlan) remove() error {
 
 // retrieve compares the link with the wanted value.
 func (v *vxlan) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
+	v.doomed = false
 	link, err := v.link()
 	if errors.Is(err, southbound.ErrForeign) || err == nil && link == nil {
 		return partAbsent, nil
@@ -219,7 +231,8 @@ func (v *vxlan) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
 	local, _ := netip.AddrFromSlice(link.SrcAddr)
 	local = local.Unmap()
 	want, err := readVXLAN(wanted)
-	if err == nil && v.wanted(wanted) && want.sameForm(link) && local == want.local &&
+	v.doomed = err != nil || !v.wanted(wanted) || !want.sameForm(link)
+	if !v.doomed && local == want.local &&
 		slices.Equal(link.HardwareAddr, want.mac) && v.host.dressed(link, want.mtu, want.addresses, have) {
 		return partComplete, nil
 	}

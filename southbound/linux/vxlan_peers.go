@@ -41,7 +41,9 @@ type vxlanEntry struct {
 }
 
 func newVXLANPeers(host *tunnelHost, link *vxlan) *vxlanPeers {
-	return &vxlanPeers{host: host, link: link, byMAC: map[string]vxlanEntry{}, byAddr: map[netip.Addr]vxlanEntry{}}
+	v := &vxlanPeers{host: host, link: link, byMAC: map[string]vxlanEntry{}, byAddr: map[netip.Addr]vxlanEntry{}}
+	link.made = v.forget
+	return v
 }
 
 // vxlanPeer holds the entries of one other node.
@@ -152,9 +154,9 @@ func (v *vxlanPeers) set(key string, before, value *kv.NodeTunnel) error {
 	}
 	old := v.former(before)
 	if err := v.write(key, p); err != nil {
-		return errors.Join(err, v.erase(key, p.without(old)), v.write(key, old))
+		return errors.Join(err, v.erase(p.without(old)), v.write(key, old))
 	}
-	return v.erase(key, old.without(p))
+	return v.erase(old.without(p))
 }
 
 // write makes the entries of a peer.
@@ -190,17 +192,6 @@ func (v *vxlanPeers) own(key string, p vxlanPeer) {
 	}
 }
 
-// disown removes the record of an entry, and reports whether it was the value's.
-func disown[K comparable](v *vxlanPeers, entries map[K]vxlanEntry, id K, key string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if e, known := entries[id]; known && e.key != key {
-		return false
-	}
-	delete(entries, id)
-	return true
-}
-
 // former returns the entries of a value that was made, or that Retrieve has found.
 func (v *vxlanPeers) former(value *kv.NodeTunnel) vxlanPeer {
 	var p vxlanPeer
@@ -228,37 +219,51 @@ func (p vxlanPeer) without(other vxlanPeer) vxlanPeer {
 }
 
 // remove removes the entries of a value.
-func (v *vxlanPeers) remove(key string, value *kv.NodeTunnel) error {
+func (v *vxlanPeers) remove(_ string, value *kv.NodeTunnel) error {
 	present, err := v.find()
 	if err != nil || !present {
 		return err // without the link there are no entries
 	}
-	return v.erase(key, v.former(value))
+	return v.erase(v.former(value))
 }
 
-// erase removes the entries of a peer, except for those that have become another
-// value's. Missing ones are not an error.
-func (v *vxlanPeers) erase(key string, p vxlanPeer) error {
+// erase removes the entries of a peer, except for neighbours that have got another MAC
+// address. Missing entries are not an error.
+func (v *vxlanPeers) erase(p vxlanPeer) error {
+	p = v.disown(p)
 	for _, ip := range p.ips {
-		if !disown(v, v.byAddr, ip, key) {
-			continue
-		}
 		err := v.host.kernel.NeighDel(v.neighbour(p, ip))
 		if err = v.unlessMissing(err); err != nil {
 			return fmt.Errorf("remove neighbour %s from %s: %w", ip, vxlanName, err)
 		}
 	}
-	mac := p.mac.String()
-	if len(p.dst) == 0 || !disown(v, v.byMAC, mac, key) {
-		return nil
-	}
 	for _, dst := range p.dst {
 		err := v.host.kernel.NeighDel(v.forwarding(p, dst))
 		if err = v.unlessMissing(err); err != nil {
-			return fmt.Errorf("remove the forwarding of %s to %s from %s: %w", mac, dst, vxlanName, err)
+			return fmt.Errorf("remove the forwarding of %s to %s from %s: %w", p.mac, dst, vxlanName, err)
 		}
 	}
 	return nil
+}
+
+// disown removes the records of entries, before Watch sees that they are gone. It returns
+// the entries without the neighbours of other MAC addresses.
+func (v *vxlanPeers) disown(p vxlanPeer) vxlanPeer {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	mac := p.mac.String()
+	if owned, known := v.byMAC[mac]; known && slices.Contains(p.dst, owned.dst) {
+		delete(v.byMAC, mac)
+	}
+	p.ips = slices.DeleteFunc(slices.Clone(p.ips), func(ip netip.Addr) bool {
+		owned, known := v.byAddr[ip]
+		if known && owned.mac != mac {
+			return true
+		}
+		delete(v.byAddr, ip)
+		return false
+	})
+	return p
 }
 
 // unlessMissing drops the errors about an entry, or a link, that is not there.
@@ -315,7 +320,7 @@ func (v *vxlanPeers) retrieve(wanted []controller.Value) ([]controller.Value, er
 		return nil, err
 	}
 	var found vxlanEntries
-	if present {
+	if present && !v.link.doomed {
 		if found, err = v.list(); err != nil {
 			return nil, err
 		}
@@ -343,14 +348,25 @@ func (v *vxlanPeers) retrieve(wanted []controller.Value) ([]controller.Value, er
 			},
 		})
 	}
+	v.adopt(all)
+	return all, nil
+}
+
+// adopt records the entries that were found. Those that belong to none of the wanted values
+// keep their former key: a caller may ask for some of the values only.
+func (v *vxlanPeers) adopt(all []controller.Value) {
 	v.mu.Lock()
-	clear(v.byMAC)
-	clear(v.byAddr)
+	former := v.byMAC
+	v.byMAC, v.byAddr = map[string]vxlanEntry{}, map[netip.Addr]vxlanEntry{}
 	v.mu.Unlock()
 	for _, one := range all {
-		v.own(one.Key, v.former(one.Message.(*kv.NodeTunnel)))
+		p := v.former(one.Message.(*kv.NodeTunnel))
+		key := one.Key
+		if owned, known := former[p.mac.String()]; known && key == kv.SinkTunnelPrefix+p.mac.String() {
+			key = owned.key
+		}
+		v.own(key, p)
 	}
-	return all, nil
 }
 
 // take removes the entries with the MAC address of a wanted value, and returns them as a

@@ -29,7 +29,7 @@ type vxlanNode struct {
 
 func newVXLANNode(n *labNode) *vxlanNode {
 	h := n.host()
-	link := &vxlan{h}
+	link := &vxlan{host: h}
 	return &vxlanNode{
 		labNode: n,
 		host:    h,
@@ -206,7 +206,7 @@ func TestVXLANLinkThatACrashLeftHalfMadeIsCompleted(t *testing.T) {
 	n := newVXLANNode(lab.nodes[0])
 	want, err := readVXLAN(n.network(kv.Transport_VXLAN))
 	lab.must(err)
-	_, err = (&vxlan{n.host}).add(want)
+	_, err = (&vxlan{host: n.host}).add(want)
 	lab.must(err) // as if the agent had ended here
 	n.join()
 	equalValues(t, n.retrieveNode(n.network(kv.Transport_VXLAN)),
@@ -301,6 +301,36 @@ func TestVXLANTunnelsOfAnEarlierAgentAreFound(t *testing.T) {
 	g.Expect(n.tunnels.Handles(found[1].Key)).To(BeTrue())
 	lab.must(n.tunnels.Delete(t.Context(), found[1].Key, found[1].Message))
 	equalValues(t, n.retrieveTunnels(keep), keep)
+}
+
+func TestTunnelsThatWereLookedAtAloneCanStillBeRemoved(t *testing.T) {
+	lab := newTunnelLab(t, 3)
+	first, second := lab.nodes[1], lab.nodes[2]
+	v := newVXLANNode(lab.nodes[0])
+	v.join()
+	w := newWireguardNode(t, lab.nodes[0])
+	w.join()
+	for transport, d := range map[kv.Transport]*tunnels{kv.Transport_VXLAN: v.tunnels, kv.Transport_WIREGUARD: w.tunnels} {
+		of := func(n *labNode) controller.Value {
+			if transport == kv.Transport_WIREGUARD {
+				return value(n.tunnelKey(), n.wireguardTunnel())
+			}
+			return value(n.tunnelKey(), n.tunnel(transport))
+		}
+		retrieve := func(wanted ...controller.Value) []controller.Value {
+			got, err := d.Retrieve(t.Context(), wanted)
+			lab.must(err)
+			return got
+		}
+		retrieve(of(first)) // of one value, as for a report
+		lab.must(d.Delete(t.Context(), second.tunnelKey(), of(second).Message))
+		equalValues(t, retrieve(of(first)), of(first))
+		// a resync without the value finds it under another key
+		left := retrieve()
+		NewWithT(t).Expect(left).To(HaveLen(1))
+		lab.must(d.Delete(t.Context(), left[0].Key, left[0].Message))
+		NewWithT(t).Expect(retrieve()).To(BeEmpty())
+	}
 }
 
 func TestVXLANTunnelMovesWithoutLoss(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -14,13 +15,14 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 // wireguardPeers makes the ways to other nodes through the WireGuard link: one peer for
 // each node, which accepts the node's pod subnets.
 type wireguardPeers struct {
 	link  *wireguard
-	owner map[wgtypes.Key]string // key of the value that has the peer
+	owner map[wgtypes.Key]string // key of the value that has the peer; a missing one is not known
 }
 
 func newWireguardPeers(link *wireguard) *wireguardPeers {
@@ -127,7 +129,16 @@ func (w *wireguardPeers) erase(key string, public wgtypes.Key) error {
 // retrieve returns the values whose peers are there. Peers that belong to none of the
 // wanted values have a key with their public key.
 func (w *wireguardPeers) retrieve(wanted []controller.Value) ([]controller.Value, error) {
-	clear(w.owner)
+	link, err := w.link.host.own(wireguardName)
+	if errors.Is(err, southbound.ErrForeign) || link == nil && err == nil {
+		return nil, nil // a device without its link ends
+	}
+	if err != nil {
+		return nil, err
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		return nil, nil // the peers are there, but the routes through them went when the link was set down
+	}
 	if w.link.device == nil || !w.link.device.works() {
 		return nil, nil
 	}
@@ -136,8 +147,8 @@ func (w *wireguardPeers) retrieve(wanted []controller.Value) ([]controller.Value
 		return nil, err
 	}
 	var all []controller.Value
+	clear(w.owner)
 	add := func(key string, public wgtypes.Key, value *kv.NodeTunnel) {
-		w.owner[public] = key
 		delete(found, public)
 		all = append(all, controller.Value{Key: key, Message: value})
 	}
@@ -151,6 +162,7 @@ func (w *wireguardPeers) retrieve(wanted []controller.Value) ([]controller.Value
 		if err != nil || !present {
 			continue
 		}
+		w.owner[public] = v.Key
 		if have.sameAllowed(peer) && w.known(value, have.endpoint) {
 			add(v.Key, public, value)
 			continue
