@@ -76,7 +76,7 @@ func verbPath(cmd *cobra.Command) (path []string) {
 
 // filesOfMachine returns the verbs that read or write files of the machine that they run on.
 func filesOfMachine() []string {
-	return []string{"plan", "apply", "backup", "restore", "rebuild", "database"}
+	return []string{"plan", "apply", "backup", "restore", "rebuild", "database", "uninstall"}
 }
 
 // checkForward refuses a verb that would read or write a file of the agent's pod.

@@ -58,6 +58,8 @@ type app struct {
 	pause          func(context.Context, time.Duration) error // before the agent is asked again
 	restore        restoreFunc
 
+	uninstallKernel uninstallFunc
+
 	socket  string
 	kubectl kubectl
 	output  format
@@ -76,6 +78,8 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, getenv func(string) strin
 		pause:   sleep,
 		output:  formatTable,
 		restore: restoreFile,
+
+		uninstallKernel: uninstallKernel,
 	}
 }
 
@@ -149,6 +153,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.acceptCmd(),
 		a.databaseCmd(),
 		a.doctorCmd(),
+		a.uninstallCmd(),
 		a.versionCmd(),
 	)
 	root.InitDefaultCompletionCmd()

@@ -89,9 +89,6 @@ func newLab(t *testing.T, more string) *lab {
 	} {
 		l.mustIP(l.host, strings.Fields(args)...)
 	}
-	for _, path := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
-		l.Expect(l.host.Do(func() error { return os.WriteFile(path, []byte("1"), 0o600) })).To(Succeed())
-	}
 	l.start()
 	return l
 }
