@@ -119,7 +119,25 @@ func (s *Source) save(ctx context.Context) {
 	}
 	events := s.unsaved
 	s.unsaved = nil
-	s.mirrored(s.deps.Mirror.Apply(ctx, events, events[len(events)-1].ModRevision))
+	for len(events) > 0 && !s.stale {
+		n := wholeTransactions(events, saveAtOnce)
+		s.mirrored(s.deps.Mirror.Apply(ctx, events[:n], events[n-1].ModRevision))
+		events = events[n:]
+	}
+}
+
+// saveAtOnce is about the number of changes that are written at once. Leases are written to
+// the same file, so an ADD may wait for as long as such a write takes.
+const saveAtOnce = 256
+
+// wholeTransactions returns the length of the shortest beginning of events that has at least
+// atLeast of them and ends with a transaction of the store; all of them if they are fewer.
+func wholeTransactions(events []kvdb.Event, atLeast int) int {
+	n := min(atLeast, len(events))
+	for n < len(events) && events[n].ModRevision == events[n-1].ModRevision {
+		n++
+	}
+	return n
 }
 
 // saveAll replaces the mirror after a write of it failed.

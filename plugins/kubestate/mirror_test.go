@@ -102,6 +102,39 @@ func TestStartFromTheMirror(t *testing.T) {
 	}
 }
 
+// Many changes are mirrored in steps, each of whole transactions of the store: the mirror
+// shares its file with the leases, and an ADD waits for a write that is under way.
+func TestManyChangesAreMirroredInSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		mirror := &memMirror{kvs: map[string][]byte{}}
+		r.with(func(d *kubestate.Deps) { d.Mirror = mirror }).run()
+		defer r.end(t)
+		synctest.Wait()
+		const transactions, each = 400, 3
+		for i := range transactions {
+			var ops []kvdb.Op
+			for k := range each {
+				ops = append(ops, kvdb.Put(kv.NodeKey(fmt.Sprintf("node-%d-%d", i, k)), nil))
+			}
+			_, err := r.store.Txn(t.Context(), nil, ops)
+			r.g.Expect(err).NotTo(HaveOccurred())
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		mirror.mu.Lock()
+		defer mirror.mu.Unlock()
+		all := 0
+		for _, events := range mirror.applied {
+			all += len(events)
+			r.g.Expect(len(events)).To(And(BeNumerically("<=", 300), WithTransform(func(n int) int { return n % each }, BeZero())))
+		}
+		r.g.Expect(all).To(Equal(transactions * each))
+		r.g.Expect(len(mirror.applied)).To(BeNumerically(">", 3))
+		r.g.Expect(mirror.kvs).To(HaveLen(all))
+	})
+}
+
 // If the mirror must not be used, the loop waits for the store.
 func TestNoStartFromTheMirror(t *testing.T) {
 	full := func() *memMirror {

@@ -194,6 +194,7 @@ type memMirror struct {
 	revision int64
 	problem  error
 	writes   int
+	applied  [][]kvdb.Event
 }
 
 func (m *memMirror) fails(err error) {
@@ -223,6 +224,7 @@ func (m *memMirror) Replace(ctx context.Context, kvs []kvdb.KeyValue, revision i
 
 func (m *memMirror) Apply(ctx context.Context, events []kvdb.Event, revision int64) error {
 	return m.write(ctx, revision, func() {
+		m.applied = append(m.applied, events)
 		for _, ev := range events {
 			m.kvs[ev.Key] = ev.Value
 			if ev.Deleted {
