@@ -40,11 +40,20 @@ import (
 func TestSimulation(t *testing.T) {
 	from, n := effort.Seeds(t, 250)
 	tried := attack.Begin(t, attack.Sim)
+	groups := 0
 	for seed := from; seed < from+n; seed++ {
 		tried.Add(1)
-		if err := simulate(t, seed, 60, nil); err != nil {
+		var last *world
+		if err := simulate(t, seed, 60, func(w *world) { last = w }); err != nil {
 			t.Fatalf("%v\nreplay it: %s=%d go test ./agent -run TestSimulation", err, effort.SeedEnv, seed)
 		}
+		if t.Failed() {
+			t.FailNow()
+		}
+		groups += last.groups
+	}
+	if n >= 10 && groups < int(n) {
+		t.Fatalf("%d events of %d runs have shared commits: want several a run", groups, n)
 	}
 }
 
@@ -95,6 +104,10 @@ type world struct {
 	told   map[ledger.Key]string // address that the key was told it has
 	unsure map[ledger.Key]bool   // a request has failed, or its caller has gone
 	log    []string
+	groups int // events that have shared a commit
+
+	last       controller.EventHandler // behind all others; nil: bad
+	committers []controller.Committer  // behind those of the agent
 }
 
 // saboteur is the last handler: it fails or panics when it is told to.
@@ -116,7 +129,11 @@ func (s *saboteur) act() error {
 	return nil
 }
 
-func (s *saboteur) Update(controller.Event, controller.UpdateOperations) (string, error) {
+func (s *saboteur) Update(ev controller.Event, _ controller.UpdateOperations) (string, error) {
+	if p, ok := ev.(*simPause); ok {
+		<-p.gate
+		return "", nil
+	}
 	return "", s.act()
 }
 
@@ -240,18 +257,25 @@ func (w *world) start() {
 	}, dependencies{
 		store:    w.store,
 		journal:  diskOf{w, dead},
+		history:  w.disk,
 		disk:     &w.local,
 		sink:     &w.sink,
 		instance: "i",
 		session:  fmt.Sprint("session of ", time.Now().UnixNano()),
 		random:   func() float64 { return 0.5 },
 		handlers: []func(Plugins) []controller.EventHandler{
-			func(Plugins) []controller.EventHandler { return []controller.EventHandler{&w.bad} },
+			func(Plugins) []controller.EventHandler {
+				if w.last != nil {
+					return []controller.EventHandler{&w.bad, w.last}
+				}
+				return []controller.EventHandler{&w.bad}
+			},
 		},
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	a.loop.AddCommitters(w.committers...)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.a, w.api, w.ended = a, a.restapi.Handler(), make(chan error, 1)
 	w.stop = func() { dead.Store(w.broken.Load()); cancel() }
@@ -338,8 +362,10 @@ func (w *world) step() {
 		w.gc()
 	case n < 62:
 		w.leave(k)
-	case n < 70:
+	case n < 66:
 		w.burst(k)
+	case n < 70:
+		w.crowd()
 	case n < 78:
 		f := journal.Fault(1 + w.rnd.IntN(3))
 		w.say("the next commit: fault %d", f)

@@ -185,6 +185,14 @@ func (g *group) commit(work context.Context) int {
 	return n
 }
 
+// size returns the Group of the records: 0 for one event beside an aborted one.
+func (g *group) size() int {
+	if len(g.runs) == 1 {
+		return 0
+	}
+	return len(g.runs)
+}
+
 // apply commits the events southbound, one after the other, and ends each of them.
 func (g *group) apply(work context.Context) {
 	c := g.c
@@ -196,7 +204,7 @@ func (g *group) apply(work context.Context) {
 		if i > 0 {
 			c.rewatch(r.rec)
 		}
-		r.rec.Group = len(g.runs)
+		r.rec.Group = g.size()
 		ctx, cancel := context.WithTimeout(work, c.cfg.EventTimeout)
 		r.apply(ctx)
 		cancel()
@@ -248,7 +256,7 @@ func (g *group) revert(work context.Context, runs []*run) error {
 // fail ends all events with the fatal error of their commit, or of its revert.
 func (g *group) fail(commit, revert error) {
 	for _, r := range g.runs {
-		r.rec.Group, r.rec.CommitError = len(g.runs), commit.Error()
+		r.rec.Group, r.rec.CommitError = g.size(), commit.Error()
 		r.end(r.outcome(commit, revert))
 	}
 }
@@ -259,7 +267,7 @@ func (g *group) abandon(work context.Context, runs []*run) {
 		g.c.deps.Log.Error("events cannot be reverted", "events", len(runs), "error", err)
 	}
 	for _, r := range runs {
-		r.rec.Group = len(g.runs)
+		r.rec.Group = g.size()
 		r.end(ErrEventLoopIsAborting)
 	}
 }
