@@ -29,6 +29,19 @@ type Options struct {
 	After        func(time.Duration) <-chan time.Time // nil: time.After
 }
 
+func (opt Options) withDefaults() Options {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	if opt.After == nil {
+		opt.After = time.After
+	}
+	return opt
+}
+
 // Routes returns the descriptor of the routes to other nodes' pods alone, for a node whose
 // wires another program makes.
 func Routes(opt Options) ([]southbound.Descriptor, error) {
@@ -38,8 +51,8 @@ func Routes(opt Options) ([]southbound.Descriptor, error) {
 // Descriptors returns all descriptors of a node in the order in which a key is offered to
 // them. They are closed by the scheduler.
 func Descriptors(opt Options) ([]southbound.Descriptor, error) {
-	wires := WireOptions{Namespace: opt.Namespace, Log: opt.Log, Now: opt.Now, After: opt.After}
-	overlay, err := newOverlay(opt, &forwarding{namespace: opt.Namespace, log: wires.withDefaults().Log})
+	opt = opt.withDefaults()
+	overlay, err := newOverlay(opt, &forwarding{opt.Namespace, opt.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +64,8 @@ func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 			}
 			return r, err
 		},
-		func() (southbound.Descriptor, error) { return NewWires(wires) },
-		func() (southbound.Descriptor, error) { return NewNetworks(wires) },
+		func() (southbound.Descriptor, error) { return NewWires(opt) },
+		func() (southbound.Descriptor, error) { return NewNetworks(opt) },
 	)
 	if err != nil {
 		return nil, errors.Join(err, closeAll(overlay))

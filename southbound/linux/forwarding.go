@@ -43,21 +43,23 @@ func (f *forwarding) settings(value *kv.NodeNetwork) (names []string) {
 	return names
 }
 
+var _ nodePart = (*forwarding)(nil)
+
 func (f *forwarding) wanted(value *kv.NodeNetwork) bool { return len(f.settings(value)) > 0 }
 
 func (f *forwarding) validate(*kv.NodeNetwork) error { return nil }
 
-// remove does nothing: forwarding stays on.
+// remove does nothing: other programs of the node may need forwarding.
 func (f *forwarding) remove() error { return nil }
 
-// retrieve reports the part as complete if forwarding is on.
+// retrieve reports forwarding that is off as absent, which a node without pods has too.
 func (f *forwarding) retrieve(_, wanted *kv.NodeNetwork) (partState, error) {
 	if !f.wanted(wanted) {
 		return partAbsent, nil
 	}
 	on, err := f.on(wanted)
 	if err != nil || !on {
-		return partDifferent, err
+		return partAbsent, err
 	}
 	return partComplete, nil
 }

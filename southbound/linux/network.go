@@ -20,8 +20,10 @@ import (
 )
 
 // Networks is the descriptor of pod networks with a routing table of their own. Such a table
-// ends with unreachable default routes, so that no packet of the network continues to the
-// main table. A network in the main table has no object and is always made.
+// ends with blackhole default routes, so that no packet of the network continues to the main
+// table. They are not unreachable ones: the node would send its answer by the main table, to
+// another pod with the same address or out of the node. A network in the main table has no
+// object and is always made.
 type Networks struct {
 	host *rtnl.Socket
 }
@@ -29,7 +31,7 @@ type Networks struct {
 var _ southbound.Descriptor = (*Networks)(nil)
 
 // NewNetworks opens the node's network namespace. It changes nothing.
-func NewNetworks(opt WireOptions) (*Networks, error) {
+func NewNetworks(opt Options) (*Networks, error) {
 	ns, err := rtnl.Open(opt.Namespace)
 	if err != nil {
 		return nil, err
@@ -94,7 +96,7 @@ func (n *Networks) Update(ctx context.Context, key string, before, value proto.M
 	return n.Delete(ctx, key, before)
 }
 
-// Delete removes the unreachable routes of the table.
+// Delete removes the last routes of the table.
 func (n *Networks) Delete(_ context.Context, _ string, value proto.Message) error {
 	table, err := readTable(value)
 	if err != nil || table == 0 {

@@ -19,12 +19,11 @@ const ownProtocol = 0xCA
 
 // Attributes and flags that golang.org/x/sys/unix lacks.
 const (
-	ifaProtocol     = 11         // IFA_PROTO
-	ifaNoPrefix     = 0x200      // IFA_F_NOPREFIXROUTE
-	ndaProtocol     = 12         // NDA_PROTOCOL
-	routeMetric6    = 1024       // the kernel sets it for IPv6 routes without a metric
-	lowestPriority  = 4278198272 // behind all other routes of a table, as for VRF devices
-	rulePriority    = 1000       // behind the rule of the table local, before that of the table main
+	ifaProtocol     = 11    // IFA_PROTO
+	ifaNoPrefix     = 0x200 // IFA_F_NOPREFIXROUTE
+	ndaProtocol     = 12    // NDA_PROTOCOL
+	routeMetric6    = 1024  // the kernel sets it for IPv6 routes without a metric
+	rulePriority    = 1000  // behind the rule of the table local, before that of the table main
 	sizeofFibRule   = 12
 	actionToTable   = 1 // FR_ACT_TO_TBL
 	sizeofNeighbour = 12
@@ -37,7 +36,7 @@ const (
 	addressObject   objectKind = iota + 1
 	neighbourObject            // permanent
 	routeObject                // through the link
-	closedObject               // an unreachable route, of no link
+	closedObject               // a blackhole route, of no link
 	ruleObject                 // of packets that arrive through the link
 )
 
@@ -74,7 +73,7 @@ func (o object) String() string {
 	}
 	text := "route " + o.prefix.String()
 	if o.kind == closedObject {
-		text = "unreachable " + text
+		text = "blackhole " + text
 	}
 	if o.gateway.IsValid() {
 		text += " via " + o.gateway.String()
@@ -163,7 +162,7 @@ func (o object) route(link linkID) rtnl.Message {
 	m[0], m[1] = familyOf(o.prefix.Addr()), byte(o.prefix.Bits())
 	m[5], m[6], m[7] = ownProtocol, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST
 	if o.kind == closedObject {
-		m[7] = unix.RTN_UNREACHABLE
+		m[7] = unix.RTN_BLACKHOLE
 	} else {
 		m = m.U32(unix.RTA_OIF, link.index)
 		if !o.gateway.IsValid() {
@@ -180,7 +179,7 @@ func (o object) route(link linkID) rtnl.Message {
 	}
 	switch {
 	case o.kind == closedObject:
-		m = m.U32(unix.RTA_PRIORITY, lowestPriority)
+		m = m.U32(unix.RTA_PRIORITY, lastMetric)
 	case o.prefix.Addr().Is6():
 		m = m.U32(unix.RTA_PRIORITY, routeMetric6)
 	}
@@ -285,7 +284,7 @@ func parseRoute(b []byte) (p parsed, ok bool) {
 	})
 	p.prefix = netip.PrefixFrom(address, int(b[1]))
 	switch {
-	case kind == unix.RTN_UNREACHABLE && priority == lowestPriority:
+	case kind == unix.RTN_BLACKHOLE && priority == lastMetric:
 		p.kind, p.index = closedObject, 0
 	case kind != unix.RTN_UNICAST || !plain || priority != 0 && !(address.Is6() && priority == routeMetric6):
 		p.mac[0] = 1 // differs from every wanted one

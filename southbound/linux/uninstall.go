@@ -10,17 +10,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 // Uninstall removes all objects of ours from the node, whichever process has made them:
-// links, routes, rules, our nftables table and the rules of allowForward. removed describes
-// each. Settings such as forwarding stay. Pods
-// whose wires are removed have no network any more.
-func Uninstall(ctx context.Context, opt WireOptions) (removed []string, err error) {
-	removed, err = uninstallOverlay(ctx, Options{Namespace: opt.Namespace, Log: opt.Log})
+// links, routes, rules, the nftables table and the rules of AllowForward. removed describes
+// each. Settings such as forwarding stay. Pods whose wires are removed have no network any
+// more.
+func Uninstall(ctx context.Context, opt Options) (removed []string, err error) {
+	removed, err = uninstallOverlay(ctx, opt)
 	if err != nil {
 		return removed, fmt.Errorf("uninstall: %w", err)
 	}
@@ -33,7 +34,9 @@ func Uninstall(ctx context.Context, opt WireOptions) (removed []string, err erro
 		return removed, fmt.Errorf("uninstall: %w", err)
 	}
 	defer func() { _ = s.Close() }()
-	for _, step := range []func(context.Context, *rtnl.Socket) ([]string, error){removeRules, removeRoutes, removeLinks} {
+	removeTable := func(context.Context, *rtnl.Socket) ([]string, error) { return removeTable(opt.Namespace) }
+	steps := []func(context.Context, *rtnl.Socket) ([]string, error){removeRules, removeRoutes, removeLinks, removeTable}
+	for _, step := range steps {
 		part, err := step(ctx, s)
 		removed = append(removed, part...)
 		if err != nil {
@@ -112,6 +115,34 @@ func removeLinks(ctx context.Context, s *rtnl.Socket) (removed []string, err err
 		for _, l := range part {
 			removed = append(removed, fmt.Sprintf("link %s (%s)", l.name, strings.TrimPrefix(l.alias, aliasPrefix)))
 		}
+	}
+	return removed, nil
+}
+
+// removeTable removes our table of nftables, with all that it has.
+func removeTable(namespace string) (removed []string, err error) {
+	n, err := openNFT(namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	c, err := n.conn()
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, fmt.Errorf("list the tables of nftables: %w", err)
+	}
+	for _, t := range tables {
+		if t.Name != nftTable {
+			continue
+		}
+		c.DelTable(t)
+		if err := c.Flush(); err != nil {
+			return nil, fmt.Errorf("remove table %s of nftables: %w", t.Name, err)
+		}
+		removed = append(removed, fmt.Sprintf("table inet %s of nftables", t.Name))
 	}
 	return removed, nil
 }

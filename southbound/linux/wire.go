@@ -34,7 +34,7 @@ const (
 // neighbours, routes and rules. The keys are pod/...; a value without a wire has no object
 // and is always made.
 type Wires struct {
-	opt       WireOptions
+	opt       Options
 	ns        *rtnl.Namespace // of the host ends
 	host      *rtnl.Socket
 	sweeper   *rtnl.Socket
@@ -57,7 +57,7 @@ var (
 )
 
 // NewWires opens the network namespace of the host ends. It changes nothing.
-func NewWires(opt WireOptions) (*Wires, error) {
+func NewWires(opt Options) (*Wires, error) {
 	opt = opt.withDefaults()
 	ns, err := rtnl.Open(opt.Namespace)
 	if err != nil {
@@ -148,6 +148,9 @@ func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fre
 	if err := w.conntrack.remove(p.addresses); err != nil {
 		return err
 	}
+	if err := w.checkFilter(p); err != nil {
+		return err
+	}
 	for range attempts {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -169,6 +172,22 @@ func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fre
 		fresh = !fresh
 	}
 	return fmt.Errorf("make link %s: other programs change it at the same time", p.hostName)
+}
+
+// checkFilter refuses a wire in a table of its own if the node checks the sources of all
+// links strictly: the check reads the main table, and would drop all that the pod sends.
+func (w *Wires) checkFilter(p *wirePlan) error {
+	if !p.isolated() {
+		return nil
+	}
+	const setting = "net.ipv4.conf.all.rp_filter"
+	return w.ns.Do(func() error {
+		have, err := readSetting(setting)
+		if err != nil || have != "1" {
+			return err
+		}
+		return fmt.Errorf("%s is 1: a pod in table %d would be cut off: run `sysctl -w %s=0`", setting, p.table, setting)
+	})
 }
 
 // add makes a pair of links; the end in the pod's namespace is down.

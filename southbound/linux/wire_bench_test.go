@@ -62,7 +62,7 @@ func (l *wireLab) each(b *testing.B, f func(*labPod), before, after func(*labPod
 func BenchmarkWire(b *testing.B) {
 	for _, beside := range []int{0, 250, 1000} {
 		b.Run(fmt.Sprintf("beside %d", beside), func(b *testing.B) {
-			l := newWireLab(b, WireOptions{})
+			l := newWireLab(b, Options{})
 			var others []*labPod
 			for range beside {
 				p := l.pod()

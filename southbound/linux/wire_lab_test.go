@@ -30,7 +30,7 @@ type wireLab struct {
 	made  int
 }
 
-func newWireLab(t testing.TB, opt WireOptions) *wireLab {
+func newWireLab(t testing.TB, opt Options) *wireLab {
 	t.Helper()
 	if err := netlab.Try(); err != nil {
 		t.Skipf("NOT RUN: this process cannot make network namespaces: %v", err)
@@ -65,7 +65,7 @@ func (l *wireLab) namespace() *netlab.Namespace {
 }
 
 // open opens another descriptor of the same node.
-func (l *wireLab) open(opt WireOptions) *Wires {
+func (l *wireLab) open(opt Options) *Wires {
 	l.t.Helper()
 	opt.Namespace = l.host.Path()
 	w, err := NewWires(opt)

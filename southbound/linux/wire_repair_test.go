@@ -124,7 +124,7 @@ func (l *wireLab) damages(p *labPod) []damage {
 
 // TestEachDamageIsSeenAndRepaired does it by a resync: Retrieve, then Create or Update.
 func TestEachDamageIsSeenAndRepaired(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	p, other := l.pod(), l.pod()
 	l.create(p)
 	l.create(other)
@@ -149,7 +149,7 @@ func TestEachDamageIsSeenAndRepaired(t *testing.T) {
 // TestDamageIsAnnounced expects the key for each damage that the node's namespace shows,
 // and nothing for what this process does itself.
 func TestDamageIsAnnounced(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	keys, ended := make(chan string, 10000), make(chan error, 1)
 	go func() { ended <- l.wires.Watch(ctx, func(key string) { keys <- key }) }()
@@ -196,7 +196,7 @@ func TestDamageIsAnnounced(t *testing.T) {
 }
 
 func TestUpdatesChangeOnlyWhatDiffers(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	p := l.pod()
 	l.create(p)
 	index := func() (n int) {
@@ -266,7 +266,7 @@ func foreignLink(name string) error {
 }
 
 func TestForeignObjectsAreNamedAndStay(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	a, b, c, d := l.pod(), l.pod(), l.pod(), l.pod()
 	l.must(l.host.Do(func() error { return foreignLink(a.value.Wire.HostIfName) }))
 	l.must(b.Do(func() error { return foreignLink("eth0") }))
@@ -337,7 +337,7 @@ func (l *wireLab) sweep() {
 }
 
 func TestImpossibleValuesAreExplained(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	plain := filepath.Join(t.TempDir(), "netns")
 	l.must(os.WriteFile(plain, nil, 0o600))
 	for _, x := range []struct {
@@ -378,7 +378,7 @@ func TestImpossibleValuesAreExplained(t *testing.T) {
 
 // TestIPv6IsTurnedOnWhereThePodNeedsIt has a pod and a node whose new links have no IPv6.
 func TestIPv6IsTurnedOnWhereThePodNeedsIt(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	p, other := l.pod(), l.pod()
 	for _, ns := range []*netlab.Namespace{p.Namespace, l.host} {
 		l.must(ns.Do(func() error { return writeSetting("net.ipv6.conf.default.disable_ipv6", "1") }))
@@ -394,7 +394,7 @@ func TestIPv6IsTurnedOnWhereThePodNeedsIt(t *testing.T) {
 
 // TestAPodThatEndsTakesItsWireAlong has the runtime remove the namespace before the DEL.
 func TestAPodThatEndsTakesItsWireAlong(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	p := l.pod()
 	l.create(p)
 	l.must(p.Close())

@@ -8,7 +8,7 @@ import (
 )
 
 func TestAWireIsMadeAndSeenComplete(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	a, b := l.pod(), l.pod()
 	l.create(a)
 	l.complete(a)

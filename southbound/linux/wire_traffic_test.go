@@ -74,7 +74,7 @@ func (l *wireLab) exchange(from, to *netlab.Namespace, ip netip.Addr, size int) 
 }
 
 func TestPodsReachEachOtherAndTheNode(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	a, b := l.pod(), l.pod()
 	l.create(a)
 	l.create(b)
@@ -94,7 +94,7 @@ func TestPodsReachEachOtherAndTheNode(t *testing.T) {
 
 // TestPacketsOfTheMTUPass sends packets that may not be fragmented.
 func TestPacketsOfTheMTUPass(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	a, b := l.pod(), l.pod()
 	l.create(a)
 	l.create(b)
@@ -120,7 +120,7 @@ func TestPacketsOfTheMTUPass(t *testing.T) {
 // TestTCPPassesWithTheDefaultOffloads sends 4 MiB each way, in segments that the links may
 // put together.
 func TestTCPPassesWithTheDefaultOffloads(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	a, b := l.pod(), l.pod()
 	l.create(a)
 	l.create(b)
@@ -209,7 +209,7 @@ func drain(conn *net.UDPConn) (n int, err error) {
 // another pod without a pause, of both families, and gives its addresses to a new pod at
 // once. After the deletion, not one packet of the old pod arrives, and none reaches it.
 func TestAnAddressIsReusedWhileTheOldPodSends(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	other := l.pod()
 	l.create(other)
 	sinks := []*net.UDPConn{
@@ -270,7 +270,7 @@ func TestAnAddressIsReusedWhileTheOldPodSends(t *testing.T) {
 
 // TestTheOldPodCannotComeBack lets the old pod do to its end what root may do there.
 func TestTheOldPodCannotComeBack(t *testing.T) {
-	l := newWireLab(t, WireOptions{})
+	l := newWireLab(t, Options{})
 	sink := l.listen(l.host, "[::]:7000")
 	l.must(l.host.Do(func() error { return nil }))
 	old := l.pod()

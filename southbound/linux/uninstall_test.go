@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/nftables"
+	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/api/kv"
+)
+
+func TestUninstallRemovesWhatIsOurs(t *testing.T) {
+	l := newWireLab(t, Options{})
+	ctx := context.Background()
+	l.must(l.networks().Create(ctx, "network/blue", &kv.Network{Table: 1007}))
+	a, b, gone := l.pod(), l.podOf("blue", 1007, 9), l.pod()
+	l.create(a)
+	l.create(b)
+	l.create(gone)
+	l.delete(gone)
+	l.must(l.host.Do(func() error {
+		if err := foreignLink("other"); err != nil {
+			return err
+		}
+		ours := []netlink.Route{
+			{Dst: parseNet("10.1.7.0/24"), Type: unix.RTN_UNREACHABLE, Protocol: ownProtocol},
+			{Dst: parseNet("fd01:7::/64"), Type: unix.RTN_UNREACHABLE, Protocol: ownProtocol, Table: 1007},
+			{Dst: parseNet("10.99.0.0/16"), Type: unix.RTN_UNREACHABLE, Protocol: unix.RTPROT_STATIC},
+		}
+		for _, r := range ours {
+			if err := netlink.RouteAdd(&r); err != nil {
+				return err
+			}
+		}
+		rule := netlink.NewRule()
+		rule.Table, rule.Priority, rule.IifName = 77, 77, "other"
+		return netlink.RuleAdd(rule)
+	}))
+	tables, err := openNFT(l.host.Path())
+	l.must(err)
+	c, err := tables.conn()
+	l.must(err)
+	for _, name := range []string{nftTable, "foreign"} {
+		c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: name})
+	}
+	l.must(c.Flush())
+
+	removed, err := Uninstall(ctx, Options{Namespace: l.host.Path()})
+	l.must(err)
+	l.Expect(removed).To(ContainElements(
+		"link "+a.value.Wire.HostIfName+" ("+a.key+")", "link "+b.value.Wire.HostIfName+" ("+b.key+")",
+		"link "+gone.value.Wire.HostIfName+" ("+gone.key+")",
+		"rule to table 1007 of link "+b.value.Wire.HostIfName, "IPv6 rule to table 1007 of link "+b.value.Wire.HostIfName,
+		"route "+a.ip[0].String()+"/32", "blackhole route 0.0.0.0/0 table 1007", ContainSubstring("fd01:7::/64 table 1007"),
+		ContainSubstring("10.1.7.0/24"), "table inet cadastre of nftables",
+	))
+	again, err := Uninstall(ctx, Options{Namespace: l.host.Path()})
+	l.must(err)
+	l.Expect(again).To(BeEmpty())
+	l.must(l.host.Do(func() error {
+		links, err := netlink.LinkList()
+		l.Expect(links).To(HaveLen(2), "lo and other")
+		rules, _ := netlink.RuleList(netlink.FAMILY_V4)
+		l.Expect(rules).To(HaveLen(4), "the kernel's three and the foreign one")
+		routes, _ := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: unix.RTPROT_STATIC}, netlink.RT_FILTER_PROTOCOL)
+		l.Expect(routes).To(HaveLen(1))
+		return err
+	}))
+	left, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	l.must(err)
+	l.Expect(left).To(HaveLen(1))
+	l.must(tables.close())
+}
