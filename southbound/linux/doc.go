@@ -29,6 +29,22 @@
 // A route is correct only while its gateway is on-link on its interface. Values with a
 // destination that is not in canonical form, or a gateway of the other family, are invalid.
 //
+// # The node, tunnels and masquerade
+//
+//	node        link cadvxlan (VXLAN), or cadwg (WireGuard); forwarding; the rules of AllowForward
+//	tunnel/7    bridge fdb: MAC dst 192.168.16.7 self permanent; neighbours: permanent
+//	tunnel/7    a WireGuard peer with the node's pod subnets
+//	egress      chains egress, egress-ipv4 and egress-ipv6 of the nftables table inet cadastre
+//
+// The links have the alias cadastre:node. All that is in the table cadastre is ours. The rules
+// of AllowForward have the comment cadastre; they are at the end of chain FORWARD of
+// iptables, behind all other rules, because an accept in our own table cannot override a
+// drop in another one. Without AllowForward, Notes names the firewalls that drop packets.
+//
+// WireGuard of this process (if the kernel has none) needs /dev/net/tun and works while the
+// process runs. Its link and the routes stay behind, so packets are dropped meanwhile and
+// do not leave unencrypted.
+//
 // # Rights
 //
 // Writing a route needs CAP_NET_ADMIN, and entering another namespace needs CAP_SYS_ADMIN;

@@ -6,7 +6,6 @@ package linux
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/southbound"
@@ -15,9 +14,7 @@ import (
 // newOverlay returns the descriptors of the node's own links, of the ways to other nodes
 // and of the masquerade. Closing the first closes what all of them have open.
 func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error) {
-	if opt.Log == nil {
-		opt.Log = slog.New(slog.DiscardHandler)
-	}
+	opt = opt.withDefaults()
 	host, err := newTunnelHost(opt.Namespace)
 	if err != nil {
 		return nil, err
