@@ -140,7 +140,13 @@ func (c *Cadastre) validateUnusedDataplane(p *yamldoc.Collector) {
 		{"cni.confDir", c.CNI.ConfDir, c.CNI.ConfDir != ""},
 	} {
 		if x.given {
-			p.Add(RuleDataplane, "cadastre."+x.key, x.value, "would not be used, as dataplane is none: %sremove it", linux)
+			p.Add(
+				RuleDataplane,
+				"cadastre."+x.key,
+				x.value,
+				"would not be used, as dataplane is none: %sremove it",
+				linux,
+			)
 		}
 	}
 }

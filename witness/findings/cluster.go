@@ -179,8 +179,11 @@ func ClusterKinds() []Kind {
 			"change one of the pools (cadastre apply -f FILE, or kubectl edit addresspools.cadastre.dev NAME)",
 		},
 		{
-			numUnenforced, "policies-not-enforced",
-			"The cluster has NetworkPolicies, and the data plane in Linux has no policies: pods accept all packets.", "cluster", "",
+			numUnenforced,
+			"policies-not-enforced",
+			"The cluster has NetworkPolicies, and the data plane in Linux has no policies: pods accept all packets.",
+			"cluster",
+			"",
 			"install a program that enforces them and remove --policies-not-enforced of the operator, or delete them",
 		},
 	}
