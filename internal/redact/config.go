@@ -235,6 +235,7 @@ func forms() map[string]form {
 		"cadastre.underlay.cidrs[]":    prefixes,
 		"cadastre.cni.confdir":         words("/etc/cni/net.d"),
 		"cadastre.cni.network":         words("cadastre"),
+		"cadastre.cni.bindir":          words("/opt/cni/bin"),
 		"cadastre.rest.listen":         listen,
 		"cadastre.metrics.listen":      listen,
 		"cadastre.log.level":           words("debug", "info", "warn", "error"),
