@@ -116,6 +116,7 @@ func (m model) fails(txn controller.Transaction) bool {
 // TestTransactionsEndAsOneResync has no faults: after each transaction the world is that
 // of one resync with all wanted values.
 func TestTransactionsEndAsOneResync(t *testing.T) {
+	checks(t)
 	rapid.Check(t, func(t *rapid.T) {
 		g, w, m := NewWithT(t), newWorld(), model{}
 		s := New(Options{}, w.parts()...)
@@ -176,6 +177,7 @@ func (s *Scheduler) state() map[string]string {
 // values. After the last one repetitions, or a repair, or a resync, or one of a new process,
 // end in the wanted state.
 func TestTransactionsWithFaults(t *testing.T) {
+	checks(t)
 	rapid.Check(t, func(t *rapid.T) {
 		g, w, m, now := NewWithT(t), newWorld(), model{}, time.Unix(0, 0)
 		s := New(Options{Now: func() time.Time { return now }}, w.parts()...)

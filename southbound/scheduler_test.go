@@ -35,6 +35,10 @@ func TestOrderOfCalls(t *testing.T) {
 			update(is("a/1", ""), is("b/1", "y"), is("c/1", "z needs b/1")), []string{"create b/1", "update c/1", "delete a/1"}},
 		{"a value that is made anew takes its users with it", []controller.Value{is("a/1", "w"), is("b/1", "y needs a/1"), is("c/1", "z needs b/1")},
 			update(is("b/1", "x needs a/1")), []string{"delete c/1", "delete b/1", "create b/1", "create c/1"}},
+		{"nothing is made of what is about to go", []controller.Value{is("a/1", "x"), is("b/1", "y needs a/1")},
+			resync(is("a/2", "x needs a/1"), is("b/1", "y needs a/2")), []string{"retrieve a/", "retrieve b/", "retrieve c/", "delete b/1", "delete a/1"}},
+		{"nor changed to use it", []controller.Value{is("a/1", "x"), is("a/2", "x"), is("b/1", "y needs a/1")},
+			resync(is("b/1", "y needs a/2")), []string{"retrieve a/", "retrieve b/", "retrieve c/", "delete b/1", "delete a/1", "delete a/2"}},
 		{"a change without that", []controller.Value{is("a/1", "w"), is("b/1", "y needs a/1"), is("c/1", "z needs b/1")},
 			update(is("b/1", "y1 needs a/1")), []string{"update b/1"}},
 		{"the last value of a key counts", nil, update(is("a/1", "x"), is("a/1", "y"), is("a/2", "x"), is("a/2", "")), []string{"create a/1"}},
@@ -176,4 +180,60 @@ func TestALostListKeepsWhatIsThere(t *testing.T) {
 	g.Expect(w.values).To(Equal(before))
 	g.Expect(s.Commit(t.Context(), resync(values...))).To(Succeed())
 	g.Expect(s.Status()).To(Equal(Status{Made: 2}))
+}
+
+// TestPreparation prepares the values that may change, and none if nothing does or all has
+// just been read.
+func TestPreparation(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	var prepared []string
+	s := New(Options{}, preparing{part{w, "a/"}, &prepared}, part{w, "b/"})
+	values := []controller.Value{is("a/1", "x"), is("a/2", "y needs b/1"), is("b/1", "z"), is("a/3", "z")}
+	g.Expect(s.Commit(t.Context(), resync(values...))).To(Succeed())
+	g.Expect(s.Commit(t.Context(), update(values...))).To(Succeed())
+	g.Expect(prepared).To(BeEmpty())
+	g.Expect(s.Commit(t.Context(), update(is("a/1", "x1"), is("b/1", "z1"), is("a/3", "z")))).To(Succeed())
+	g.Expect(prepared).To(Equal([]string{"a/1 a/2"}))
+}
+
+// TestUndoingDoesNotEndWithTheContext cancels a transaction in its middle.
+func TestUndoingDoesNotEndWithTheContext(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	s := New(Options{}, w.parts()...)
+	g.Expect(s.Commit(t.Context(), update(is("a/1", "x"), is("a/2", "x")))).To(Succeed())
+	before := w.clone()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	w.fault = func(_, key string) error {
+		if key == "a/3" {
+			cancel(errInjected)
+		}
+		return nil
+	}
+	g.Expect(s.Commit(ctx, reverting(is("a/1", ""), is("a/2", "y"), is("a/3", "x"), is("a/4", "x")))).To(MatchError(errInjected))
+	g.Expect(w.values).To(Equal(before))
+	g.Expect(s.Status()).To(Equal(Status{Made: 2}))
+}
+
+// TestAFailureAmongManyUsers has removals that wait for one another, and a user that fails:
+// all that is not as wanted is failed, and is repeated.
+func TestAFailureAmongManyUsers(t *testing.T) {
+	g, w, now := NewWithT(t), newWorld(), time.Unix(0, 0)
+	s := New(Options{Now: func() time.Time { return now }}, w.parts()...)
+	before := []controller.Value{
+		is("a/0", "x1"), is("a/1", "y needs a/0"), is("a/2", "y1 needs a/0"), is("a/3", "y1 needs a/1 a/2"), is("b/0", "x needs a/1 a/3"),
+		is("b/1", "x needs a/1"), is("b/2", "x1 needs b/0 a/3"), is("c/0", "y1 needs a/3"), is("c/1", "x1 needs b/0"), is("c/2", "y needs b/0 b/1"),
+	}
+	g.Expect(s.Commit(t.Context(), update(before...))).To(Succeed())
+	txn := update(is("a/0", ""), is("b/0", "y needs a/2"), is("b/1", "y1 needs a/3 a/2"), is("b/2", "x needs a/2"))
+	txn.Retry = controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 9}
+	w.calls, w.failing = 0, 1
+	g.Expect(s.Commit(t.Context(), txn)).To(MatchError(errInjected))
+	for _, it := range s.items {
+		g.Expect(it.err != nil || it.equal(it.wanted) || it.made == nil && len(s.missing(it)) > 0).To(BeTrue(), it.key)
+	}
+	now = now.Add(time.Second)
+	g.Expect(s.retryDue(t.Context())).To(BeEmpty())
+	g.Expect(w.values).To(BeEmpty(), "all of them needed a/0")
+	g.Expect(s.Status().Failed).To(BeEmpty())
+	g.Expect(w.wrong).To(BeEmpty())
 }

@@ -7,9 +7,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,7 +48,10 @@ func needs(text string) []string {
 	return strings.Fields(all)
 }
 
-func (w *world) call(op, key string) error {
+func (w *world) call(ctx context.Context, op, key string) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
 	w.calls++
 	w.log = append(w.log, strings.TrimSpace(op+" "+key))
 	if w.calls == w.failing {
@@ -109,16 +115,16 @@ func (p part) check(op, key string, m proto.Message) {
 	}
 }
 
-func (p part) Create(_ context.Context, key string, m proto.Message) error {
+func (p part) Create(ctx context.Context, key string, m proto.Message) error {
 	p.check("create", key, m)
-	if err := p.call("create", key); err != nil {
+	if err := p.call(ctx, "create", key); err != nil {
 		return err
 	}
 	p.values[key] = text(m)
 	return nil
 }
 
-func (p part) Update(_ context.Context, key string, before, m proto.Message) error {
+func (p part) Update(ctx context.Context, key string, before, m proto.Message) error {
 	p.check("update", key, m)
 	if p.values[key] != text(before) {
 		p.breach("update %s from %q, which is %q", key, text(before), p.values[key])
@@ -129,31 +135,31 @@ func (p part) Update(_ context.Context, key string, before, m proto.Message) err
 	if p.prefix == "b/" && major(before) != major(m) {
 		p.breach("update %s instead of recreating it", key)
 	}
-	if err := p.call("update", key); err != nil {
+	if err := p.call(ctx, "update", key); err != nil {
 		return err
 	}
 	p.values[key] = text(m)
 	return nil
 }
 
-func (p part) Delete(_ context.Context, key string, _ proto.Message) error {
+func (p part) Delete(ctx context.Context, key string, _ proto.Message) error {
 	for k, v := range p.values {
 		if k != key && slices.Contains(needs(v), key) {
 			p.breach("delete %s, which %s uses", key, k)
 		}
 	}
-	err := p.call("delete", key)
+	err := p.call(ctx, "delete", key)
 	if err == nil || p.halfway {
 		delete(p.values, key)
 	}
 	return err
 }
 
-func (p part) Retrieve(_ context.Context, wanted []controller.Value) (all []controller.Value, err error) {
+func (p part) Retrieve(ctx context.Context, wanted []controller.Value) (all []controller.Value, err error) {
 	if !slices.IsSortedFunc(wanted, func(x, y controller.Value) int { return cmp.Compare(x.Key, y.Key) }) {
 		p.breach("retrieve %s: the wanted values are not in order", p.prefix)
 	}
-	if err := p.call("retrieve", p.prefix); err != nil {
+	if err := p.call(ctx, "retrieve", p.prefix); err != nil {
 		return nil, err
 	}
 	for k, v := range p.values {
@@ -162,6 +168,25 @@ func (p part) Retrieve(_ context.Context, wanted []controller.Value) (all []cont
 		}
 	}
 	return all, nil
+}
+
+// preparing notes the keys that are prepared.
+type preparing struct {
+	part
+	prepared *[]string
+}
+
+func (p preparing) Prepare(_ context.Context, keys []string) error {
+	*p.prepared = append(*p.prepared, strings.Join(keys, " "))
+	return nil
+}
+
+// checks sets the number of random runs: some of the mistakes that were found come once in
+// ten thousand.
+func checks(t *testing.T) {
+	if err := flag.Set("rapid.checks", strconv.Itoa(500*effort.Level(t))); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // recreating changes the first character of a value only by making it anew.

@@ -201,7 +201,7 @@ func TestTheTableOfTheDefaultNetwork(t *testing.T) {
 	inWorld(t, conf("vxlan", "")+"podVRFID: 77\n", func(w *world) {
 		w.set(kv.NodeRecordKey(7), published(7, "node-g", "", "172.18.0.7"))
 		w.g.Expect(value[*kv.Network](w, "network/default").Table).To(BeEquivalentTo(77))
-		w.g.Expect(value[*kv.NodeRoute](w, "route/10.1.7.0/24").Table).To(BeEquivalentTo(77))
+		w.g.Expect(value[*kv.NodeRoute](w, kv.SinkRouteKey("10.1.7.0/24", 77)).Table).To(BeEquivalentTo(77))
 	})
 }
 
