@@ -63,7 +63,13 @@ func NewWires(opt Options) (*Wires, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Wires{opt: opt, ns: ns, keys: map[uint32]string{}, named: map[string]string{}, changed: make(chan struct{}, 1)}
+	w := &Wires{
+		opt:     opt,
+		ns:      ns,
+		keys:    map[uint32]string{},
+		named:   map[string]string{},
+		changed: make(chan struct{}, 1),
+	}
 	if w.host, err = ns.Dial(); err == nil {
 		w.sweeper, err = ns.Dial()
 	}

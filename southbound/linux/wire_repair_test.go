@@ -333,7 +333,9 @@ func (l *wireLab) sweep() {
 	}
 	all, err := listLinks(l.wires.host, vethKind)
 	l.must(err)
-	l.Expect(detachedLinks(all)).To(BeEmpty())
+	for _, x := range all {
+		l.Expect(x.detached()).To(BeFalse(), "link %s is left", x.name)
+	}
 }
 
 func TestImpossibleValuesAreExplained(t *testing.T) {
