@@ -10,6 +10,11 @@
 //	route/10.1.7.0/24       10.1.7.0/24 dev cadwg scope link proto 202
 //	route/1007/10.1.7.0/24  the same in table 1007, of a custom network
 //
+//	pod/...                 a pair of veth links: cadXXXXXXXXXXXX here, eth0 in the pod; on both ends an
+//	                        address, the other end as a permanent neighbour, and the routes
+//	network/blue            blackhole routes at the end of the table of a custom network
+//	node                    forwarding for the families of the pods; links of tunnels
+//
 // A known subnet without a gateway is unreachable, so that packets to it do not leave by
 // the default route. A gateway without a tunnel must be on-link: an existing connected route
 // must reach it. A route through a tunnel depends on the tunnel's value.
@@ -45,8 +50,30 @@
 // process runs. Its link and the routes stay behind, so packets are dropped meanwhile and
 // do not leave unencrypted.
 //
+// # Wires
+//
+// A wire is known by the alias of its host end, "cadastre:" and the key, and while it is made
+// by its group and name. Wires are made in three batches of netlink requests, each of which is
+// one system call. Create returns when packets pass both ways. Delete detaches a wire: its
+// host end is down, and no packet from or to the pod passes. Sweep removes detached links in
+// batches. A custom network has a table, and one rule for each wire that is in it.
+//
+// Watch announces what the node's network namespace shows. What another program changes
+// inside of a pod's namespace is found by a comparison of all wires every 20 seconds. An MTU
+// or MAC that a chained plugin sets is changed back.
+//
+// The pods' lo is set up by the runtime, with the CNI plugin loopback. IPv6 is turned on for
+// a link that gets an IPv6 address.
+//
 // # Rights
 //
-// Writing a route needs CAP_NET_ADMIN, and entering another namespace needs CAP_SYS_ADMIN;
-// nothing else needs rights.
+//   - the network namespace of the node (hostNetwork), or Options.Namespace;
+//   - CAP_NET_ADMIN: all links, addresses, routes, rules, settings and tracked connections;
+//   - CAP_SYS_ADMIN: to enter the pods' namespaces, and to make the one in which the
+//     removal of tracked connections is tried;
+//   - the files of the pods' namespaces at the paths that the runtime uses, such as /run/netns,
+//     mounted with HostToContainer propagation; for paths such as /proc/1/ns/net the host's
+//     processes (hostPID) and CAP_SYS_PTRACE;
+//   - /proc/sys/net writable, unless forwarding is on already and IPv6 is not turned off: a
+//     mount of the node's /proc/sys/net at the same path is enough.
 package linux

@@ -80,8 +80,8 @@ func (f *forwarding) on(value *kv.NodeNetwork) (on bool, err error) {
 	return on, err
 }
 
-// create turns forwarding on. A setting that is on is not written, because writing it
-// resets others.
+// create turns forwarding on. A setting that is on is not written, so /proc/sys
+// may be read-only then.
 func (f *forwarding) create(value *kv.NodeNetwork) error {
 	return f.within(func() error {
 		for _, name := range f.settings(value) {

@@ -66,7 +66,8 @@ func (l hostLink) key() string {
 
 // ours reports whether the link is a wire of ours, maybe one that is half made.
 func (l hostLink) ours() bool {
-	return l.key() != "" || l.alias == "" && l.kind == vethKind && l.group == wireGroup && strings.HasPrefix(l.name, "cad")
+	halfMade := l.alias == "" && l.kind == vethKind && l.group == wireGroup && strings.HasPrefix(l.name, wirePrefix)
+	return halfMade || l.key() != ""
 }
 
 // detached reports whether the wire has no value any more.

@@ -286,7 +286,7 @@ func parseRoute(b []byte) (p parsed, ok bool) {
 	switch {
 	case kind == unix.RTN_BLACKHOLE && priority == lastMetric:
 		p.kind, p.index = closedObject, 0
-	case kind != unix.RTN_UNICAST || !plain || priority != 0 && !(address.Is6() && priority == routeMetric6):
+	case kind != unix.RTN_UNICAST || !plain || priority != 0 && (address.Is4() || priority != routeMetric6):
 		p.mac[0] = 1 // differs from every wanted one
 	}
 	return p, address.IsValid()

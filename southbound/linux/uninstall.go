@@ -35,8 +35,12 @@ func Uninstall(ctx context.Context, opt Options) (removed []string, err error) {
 	}
 	defer func() { _ = s.Close() }()
 	removeTable := func(context.Context, *rtnl.Socket) ([]string, error) { return removeTable(opt.Namespace) }
-	steps := []func(context.Context, *rtnl.Socket) ([]string, error){removeRules, removeRoutes, removeLinks, removeTable}
-	for _, step := range steps {
+	for _, step := range []func(context.Context, *rtnl.Socket) ([]string, error){
+		removeRules,
+		removeRoutes,
+		removeLinks,
+		removeTable,
+	} {
 		part, err := step(ctx, s)
 		removed = append(removed, part...)
 		if err != nil {

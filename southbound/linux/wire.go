@@ -63,7 +63,13 @@ func NewWires(opt Options) (*Wires, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Wires{opt: opt, ns: ns, keys: map[uint32]string{}, named: map[string]string{}, changed: make(chan struct{}, 1)}
+	w := &Wires{
+		opt:     opt,
+		ns:      ns,
+		keys:    map[uint32]string{},
+		named:   map[string]string{},
+		changed: make(chan struct{}, 1),
+	}
 	if w.host, err = ns.Dial(); err == nil {
 		w.sweeper, err = ns.Dial()
 	}
@@ -455,8 +461,8 @@ func removeRulesOf(link linkID, table uint32) (all []*rtnl.Request) {
 
 // detach sets the host end down. The kernel then removes its routes, and neither accepts
 // from it nor transmits to it; when the request returns, no packet is on its way. All that
-// the pod may do to its own end changes nothing. The IPv4 addresses of a link that is down
-// stay, and the kernel would still take the gateway's packets for it: they are removed.
+// the pod may do to its own end changes nothing. The gateway's IPv4 address stays on the link,
+// which does no harm: other wires have it too.
 func (w *Wires) detach(link linkID, key string, table uint32) error {
 	w.mu.Lock()
 	delete(w.keys, link.index)
@@ -467,16 +473,7 @@ func (w *Wires) detach(link linkID, key string, table uint32) error {
 		Text(unix.IFLA_IFALIAS, aliasPrefix+key) // a wire that is half made has none
 	down := changeLink("detach "+link.name, link.index, 0, unix.IFF_UP, attributes)
 	down.Allow = []unix.Errno{unix.ENODEV}
-	all := []*rtnl.Request{down}
-	addresses, err := listAddresses(w.host, unix.AF_INET, link.index)
-	if err != nil && !errors.Is(err, unix.ENODEV) {
-		return err
-	}
-	for _, a := range addresses {
-		all = append(all, a.remove(link))
-	}
-	all = append(all, removeRulesOf(link, table)...)
-	return w.host.Run(all)
+	return w.host.Run(append([]*rtnl.Request{down}, removeRulesOf(link, table)...))
 }
 
 // remember notes that a wire is made.

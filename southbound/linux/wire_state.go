@@ -144,19 +144,6 @@ func readObjects(s *rtnl.Socket, index uint32) (map[uint32]*linkObjects, error) 
 	return all, nil
 }
 
-// listAddresses returns the addresses of a family that a link has.
-func listAddresses(s *rtnl.Socket, family byte, index uint32) (all []parsed, err error) {
-	body := make(rtnl.Message, unix.SizeofIfAddrmsg)
-	body[0] = family
-	binary.NativeEndian.PutUint32(body[4:], index)
-	err = s.Dump("addresses", unix.RTM_GETADDR, body, func() { all = nil }, func(b []byte) {
-		if p, ok := parseAddress(b); ok && p.index == index {
-			all = append(all, p)
-		}
-	})
-	return all, err
-}
-
 // findRoutes returns the routes to a destination in a table.
 func findRoutes(s *rtnl.Socket, dst netip.Prefix, table uint32) (all []parsed, err error) {
 	body := make(rtnl.Message, unix.SizeofRtMsg)

@@ -23,12 +23,15 @@ func (m Message) Attr(kind uint16, value []byte) Message {
 	return append(m, make([]byte, aligned(len(value))-len(value))...)
 }
 
+// U32 appends an attribute with a number of 32 bits.
 func (m Message) U32(kind uint16, value uint32) Message {
 	return m.Attr(kind, binary.NativeEndian.AppendUint32(nil, value))
 }
 
+// U8 appends an attribute with a number of 8 bits.
 func (m Message) U8(kind uint16, value uint8) Message { return m.Attr(kind, []byte{value}) }
 
+// Text appends an attribute with a text that ends with a zero byte.
 func (m Message) Text(kind uint16, value string) Message {
 	return m.Attr(kind, append([]byte(value), 0))
 }

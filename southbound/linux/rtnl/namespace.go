@@ -65,7 +65,7 @@ func (n *Namespace) check() error {
 	if err := unix.Fstat(n.fd, &st); err != nil {
 		return os.NewSyscallError("fstat", err)
 	}
-	n.id = ID{uint64(st.Dev), st.Ino}
+	n.id = ID{st.Dev, st.Ino}
 	return nil
 }
 

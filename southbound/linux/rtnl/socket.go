@@ -44,7 +44,8 @@ func Dial(family int) (*Socket, error) {
 	s := &Socket{fd: fd}
 	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK, unix.NETLINK_GET_STRICT_CHK} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1); err != nil {
-			err = fmt.Errorf("prepare a netlink socket (Linux 4.20 or newer): %w", os.NewSyscallError("setsockopt", err))
+			err = os.NewSyscallError("setsockopt", err)
+			err = fmt.Errorf("prepare a netlink socket (Linux 4.20 or newer): %w", err)
 			return nil, errors.Join(err, s.Close())
 		}
 	}
