@@ -110,6 +110,8 @@ func TestAllowForwardOverridesThePolicyOfIptables(t *testing.T) {
 				g.Expect(part.Notes()).To(BeEmpty())
 			}
 			for _, p := range programs {
+				command(t, ns, p, "-D", "FORWARD", "2") // one of both
+				lab.must(descriptor.Create(t.Context(), kv.SinkNode, value))
 				shown := command(t, ns, p, "-S")
 				g.Expect(strings.Count(shown, "cad+")).To(Equal(2), shown)
 				g.Expect(shown).To(ContainSubstring("-P FORWARD DROP"))

@@ -126,10 +126,15 @@ func TestChangesOfTunnelsAreNoticed(t *testing.T) {
 		do(netlink.NeighDel, fdb)
 		repair()
 	})
-	moved := *fdb
-	moved.IP = net.ParseIP("10.99.3.2")
+	moved := *fdb // of the other node, of which nothing was announced yet
+	moved.IP = net.ParseIP("10.99.2.2")
+	moved.HardwareAddr, err = net.ParseMAC(other.mac())
+	lab.must(err)
 	do(netlink.NeighSet, &moved)
-	seen.awaits(t, peer.tunnelKey(), "the forwarding has another destination")
+	seen.awaits(t, other.tunnelKey(), "the forwarding has another destination")
+	lab.must(n.tunnels.Create(t.Context(), other.tunnelKey(), other.tunnel(kv.Transport_VXLAN)))
+	do(netlink.NeighDel, fdb) // announced behind these
+	seen.awaits(t, peer.tunnelKey(), "a forwarding was removed")
 	repair()
 	for _, ip := range []string{"192.168.30.2", "fd30::2"} {
 		do(netlink.NeighDel, &netlink.Neigh{LinkIndex: index, IP: net.ParseIP(ip)})

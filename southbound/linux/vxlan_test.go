@@ -99,6 +99,19 @@ func TestVXLANLinkIsRetrievedAsItWasMade(t *testing.T) {
 	g.Expect(proto.Equal(got[0].Message, want)).To(BeFalse(), "nothing was made yet")
 	n.join()
 	equalValues(t, n.retrieveNode(want), controller.Value{Key: kv.SinkNode, Message: want})
+	lab.must(n.net.Do(func() error {
+		link, err := netlink.LinkByName(vxlanName)
+		if err != nil {
+			return err
+		}
+		addresses, err := netlink.AddrList(link, netlink.FAMILY_V6)
+		for _, a := range addresses {
+			if !a.IP.IsLinkLocalUnicast() {
+				g.Expect(a.Flags&unix.IFA_F_NODAD).NotTo(BeZero(), "%s waits for duplicates", a.IP)
+			}
+		}
+		return err
+	}))
 
 	changes := map[string]func(link netlink.Link) error{
 		"down": netlink.LinkSetDown,
@@ -359,6 +372,23 @@ func TestVXLANTunnelMovesWithoutLoss(t *testing.T) {
 	}
 	close(done)
 	for range entries { // until the subscription has ended
+	}
+}
+
+func TestVXLANTunnelLosesAnAddress(t *testing.T) {
+	lab := newTunnelLab(t, 2)
+	n, peer := newVXLANNode(lab.nodes[0]), lab.nodes[1]
+	n.join()
+	before := peer.tunnel(kv.Transport_VXLAN)
+	for _, change := range []func(*kv.NodeTunnel){
+		func(v *kv.NodeTunnel) { v.VxlanIps = v.GetVxlanIps()[:1] },
+		func(v *kv.NodeTunnel) { v.Mac = "02:ca:da:00:00:99" },
+	} {
+		after := proto.CloneOf(before)
+		change(after)
+		lab.must(n.tunnels.Update(t.Context(), peer.tunnelKey(), before, after))
+		equalValues(t, n.retrieveTunnels(value(peer.tunnelKey(), after)), value(peer.tunnelKey(), after))
+		before = after
 	}
 }
 
