@@ -207,7 +207,7 @@ func TestUninstall(t *testing.T) {
 	spec := built(t, "cadastre-uninstall", "resources: [../uninstall]\n")
 	g.Expect(spec.HostNetwork).To(BeTrue())
 	c := spec.InitContainers[0]
-	g.Expect(c.Command).To(Equal([]string{"/cadastre", "uninstall"}))
+	g.Expect(c.Command).To(Equal([]string{"/cadastre", "uninstall", "--yes"}))
 	g.Expect(c.SecurityContext.Privileged).To(BeFalse())
 	g.Expect(c.SecurityContext.Capabilities.Add).To(Equal([]string{"NET_ADMIN"}))
 	ours := agent(g)
