@@ -42,7 +42,9 @@ type client struct {
 func (a *app) client() *client { return clientOf(a.socketPath()) }
 
 // socketPath returns the path of the agent's socket.
-func (a *app) socketPath() string { return cmp.Or(a.socket, a.getenv("CADASTRE_SOCKET"), defaultSocket) }
+func (a *app) socketPath() string {
+	return cmp.Or(a.socket, a.getenv("CADASTRE_SOCKET"), defaultSocket)
+}
 
 func clientOf(socket string) *client {
 	c := &client{socket: socket}
