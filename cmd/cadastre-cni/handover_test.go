@@ -47,6 +47,13 @@ func (p *pods) Delivered(_ cni.Request, _ cni.Reply, err error) {
 	p.delivered = append(p.delivered, err)
 }
 
+// requests returns the requests that came.
+func (p *pods) requests() []cni.Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
+}
+
 func (*pods) Delete(context.Context, ledger.Lease) error { return nil }
 
 // serveAPI serves the agent's real API for p; without calls it is that of an older agent.
@@ -151,7 +158,7 @@ func TestTheAgentDoesWhatThePluginWouldDo(t *testing.T) {
 							stdin := strings.ReplaceAll(strings.ReplaceAll(config, "\\u002fSOCKET", "\\u002f"+socket[1:]), "SOCKET", socket)
 							var printed bytes.Buffer
 							exit = run(env(command, append(changes, "CADASTRE_SOCKET="+socket)...), strings.NewReader(stdin), &printed)
-							return exit, strings.ReplaceAll(printed.String(), socket, "SOCKET"), p.asked, count()
+							return exit, strings.ReplaceAll(printed.String(), socket, "SOCKET"), p.requests(), count()
 						}
 						exit, out, asked, _ := by(false)
 						callExit, callOut, callAsked, n := by(true)
@@ -183,7 +190,7 @@ func TestACallIsOneRequest(t *testing.T) {
 		defer p.mu.Unlock()
 		return p.delivered
 	}).Should(Equal([]error{nil}))
-	g.Expect(p.asked).To(HaveLen(1))
+	g.Expect(p.requests()).To(HaveLen(1))
 }
 
 // An answer to a call that is not one is none: the plugin asks again, in the old way.
@@ -200,7 +207,9 @@ func TestAnAnswerToACallThatIsNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			a := newAgent(t, ok(lease))
+			a.mu.Lock()
 			a.call = raw(text)
+			a.mu.Unlock()
 			o := call(g, env("ADD"), conf(a.socket, ""))
 			g.Expect(o.exit).To(BeZero(), o.out)
 			g.Expect(o.out).To(ContainSubstring("10.1.5.2/24"))

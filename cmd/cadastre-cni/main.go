@@ -10,12 +10,13 @@ package main
 import "os"
 
 func main() {
-	os.Exit(withRoom(len(os.Args) < 0, func() int { return run(os.Getenv, os.Stdin, os.Stdout) }))
+	os.Exit(withRoom(false, func() int { return run(os.Getenv, os.Stdin, os.Stdout) }))
 }
 
 // withRoom calls f on a stack that need not grow again. A Go stack begins with a few
 // kilobytes and doubles by being copied, each time into memory that no page was mapped for
-// yet; with the frame of this function it grows once. never must be false.
+// yet; with the frame of this function it grows once. never must be false; the compiler does not
+// know that, as the function is not inlined.
 //
 //go:noinline
 func withRoom(never bool, f func() int) int {

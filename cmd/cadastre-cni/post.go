@@ -127,7 +127,12 @@ func parse(text []byte) ([]byte, error) {
 	}
 	if a.status != "200" { // the agent is there, and refuses
 		return json.Marshal(map[string]*cni.Error{
-			"error": cni.Errorf(cni.CodeTryAgain, "the agent refuses: status %s: %s", a.status, bytes.TrimSpace(a.body)),
+			"error": cni.Errorf(
+				cni.CodeTryAgain,
+				"the agent refuses: status %s: %s",
+				a.status,
+				bytes.TrimSpace(a.body),
+			),
 		})
 	}
 	return a.body, nil

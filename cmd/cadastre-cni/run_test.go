@@ -31,9 +31,9 @@ type agent struct {
 	socket string
 	l      net.Listener
 	ended  sync.WaitGroup
-	call   func(net.Conn) // answers calls; 404: those of an agent that knows none
 
 	mu       sync.Mutex
+	call     func(net.Conn) // answers calls; 404: those of an agent that knows none
 	answers  []func(net.Conn)
 	requests []*http.Request
 	bodies   [][]byte
@@ -90,7 +90,10 @@ func (a *agent) serve(c net.Conn) {
 	}
 	body, _ := io.ReadAll(r.Body)
 	if r.URL.Path == cni.PathCall {
-		a.call(c)
+		a.mu.Lock()
+		answer := a.call
+		a.mu.Unlock()
+		answer(c)
 		return
 	}
 	a.mu.Lock()

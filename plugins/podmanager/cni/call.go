@@ -85,7 +85,12 @@ func (c Call) Request() (req Request, conf *Config, cerr *Error, err error) {
 	}
 	req, conf, cerr = Prepare(inv, c.Stdin)
 	if conf != nil && conf.Socket != c.Socket {
-		return Request{}, nil, nil, fmt.Errorf("%w: ipam.socket is %q, not %q", ErrNotForTheAgent, conf.Socket, c.Socket)
+		return Request{}, nil, nil, fmt.Errorf(
+			"%w: ipam.socket is %q, not %q",
+			ErrNotForTheAgent,
+			conf.Socket,
+			c.Socket,
+		)
 	}
 	if cerr != nil {
 		return Request{}, conf, cerr, nil
