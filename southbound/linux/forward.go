@@ -118,9 +118,16 @@ func (w firewall) note(allow bool) string {
 			table,
 			linkPrefix,
 		)
-		return fmt.Sprintf("the policy of chain %s of nftables is drop, so packets of pods are dropped: run %s", table, commands)
+		return fmt.Sprintf(
+			"the policy of chain %s of nftables is drop, so packets of pods are dropped: run %s",
+			table,
+			commands,
+		)
 	}
-	text := fmt.Sprintf("the policy of chain FORWARD of %s is DROP (Docker sets it), so packets of pods are dropped", w.program)
+	text := fmt.Sprintf(
+		"the policy of chain FORWARD of %s is DROP (Docker sets it), so packets of pods are dropped",
+		w.program,
+	)
 	if allow && w.err != nil {
 		return fmt.Sprintf("%s, and cadastre.allowForward could not add rules: %v: run %s", text, w.err, commands)
 	}
@@ -240,7 +247,10 @@ func (f *forwardRules) nftFirewalls() ([]firewall, error) {
 func forwardExprs() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, key := range []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME} {
-		rules = append(rules, append(matchLinks(key, linkPrefix), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept}))
+		rules = append(
+			rules,
+			append(matchLinks(key, linkPrefix), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept}),
+		)
 	}
 	return rules
 }

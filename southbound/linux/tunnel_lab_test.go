@@ -61,11 +61,6 @@ func newNamespace(t testing.TB) *netlab.Namespace {
 	return n
 }
 
-// forward turns forwarding on.
-func forward() error {
-	return errors.Join(writeSetting("net.ipv4.ip_forward", "1"), writeSetting("net.ipv6.conf.all.forwarding", "1"))
-}
-
 func newTunnelLab(t testing.TB, count int) *tunnelLab {
 	t.Helper()
 	lab := &tunnelLab{t: t, router: newNamespace(t)}
