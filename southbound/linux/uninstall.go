@@ -18,8 +18,8 @@ import (
 
 // Uninstall removes all objects of ours from the node, whichever process has made them:
 // links, routes, rules, our nftables table and the rules of allowForward. removed describes
-// each. Settings such as forwarding stay. Pods
-// whose wires are removed have no network any more.
+// each. Settings such as forwarding stay. Pods whose wires are removed have no network any
+// more.
 func Uninstall(ctx context.Context, opt Options) (removed []string, err error) {
 	removed, err = uninstallOverlay(ctx, opt)
 	if err != nil {

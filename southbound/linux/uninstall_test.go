@@ -51,6 +51,12 @@ func TestUninstallRemovesWhatIsOurs(t *testing.T) {
 	}
 	l.must(c.Flush())
 
+	command(t, l.host.Path(), "iptables", "-P", "FORWARD", "DROP")
+	firewall := command(t, l.host.Path(), "iptables", "-S")
+	descriptor, _ := newForwardNode(t, l.host.Path(), true)
+	l.must(descriptor.Create(ctx, kv.SinkNode, &kv.NodeNetwork{}))
+	l.Expect(command(t, l.host.Path(), "iptables", "-S")).NotTo(Equal(firewall))
+
 	removed, err := Uninstall(ctx, Options{Namespace: l.host.Path()})
 	l.must(err)
 	l.Expect(removed).To(ContainElements(
@@ -60,6 +66,7 @@ func TestUninstallRemovesWhatIsOurs(t *testing.T) {
 		"route "+a.ip[0].String()+"/32", "blackhole route 0.0.0.0/0 table 1007", ContainSubstring("fd01:7::/64 table 1007"),
 		ContainSubstring("10.1.7.0/24"), "table inet cadastre of nftables",
 	))
+	l.Expect(command(t, l.host.Path(), "iptables", "-S")).To(Equal(firewall))
 	again, err := Uninstall(ctx, Options{Namespace: l.host.Path()})
 	l.must(err)
 	l.Expect(again).To(BeEmpty())
