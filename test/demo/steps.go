@@ -26,7 +26,7 @@ func (d *demo) openNode(context.Context) (err error) {
 			return err
 		}
 	}
-	d.network, err = stage.NewNetwork(d.Agent, d.way, bridgeName)
+	d.network, err = stage.NewNetwork(d.Agent, d.way, "")
 	return err
 }
 

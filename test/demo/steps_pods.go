@@ -9,9 +9,6 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// bridgeName is the node's bridge, which pods are attached to.
-const bridgeName = "cni0"
-
 // addTwo adds two pods.
 func (d *demo) addTwo(ctx context.Context) error {
 	d.Step("Give two pods an address each: %s.", d.how())
@@ -39,7 +36,7 @@ func (d *demo) how() string {
 	if d.way == stage.WayNone {
 		return "CNI's ADD straight to cadastre-cni"
 	}
-	return "CNI's bridge plugin asks cadastre-cni, which asks the agent"
+	return "cadastre-cni asks the agent, which makes the interfaces"
 }
 
 // add makes a pod and gives it an address.
@@ -73,7 +70,7 @@ func (d *demo) sendPackets(ctx context.Context) error {
 		d.Step("Pass over sending packets: there is nothing to send them through.")
 		return nil
 	}
-	d.Step("Send packets from one pod to the other, and to their gateway, the node's bridge.")
+	d.Step("Send packets from one pod to the other, and to their gateway, the node.")
 	one, two := d.pods[0].End(), d.pods[1].End()
 	gateway := stage.End{Name: "the gateway", Address: d.plan.Gateway, Within: d.node.Do}
 	for _, x := range []struct {
@@ -103,7 +100,7 @@ func (d *demo) delete(ctx context.Context) error {
 		if err := d.inNode(func() error { return d.network.Del(ctx, p) }); err != nil {
 			return err
 		}
-		if err := p.VerifyDeleted(); err != nil {
+		if err := p.VerifyDeleted(ctx); err != nil {
 			return err
 		}
 	}

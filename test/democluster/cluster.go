@@ -100,7 +100,7 @@ func (c *cluster) within(f func() error) error {
 // newNode makes another node, whose agent does not run yet.
 func (c *cluster) newNode(number int) (*node, error) {
 	name := fmt.Sprintf("node-%d", number)
-	n := &node{number: number, way: c.way, bridge: firstBridge}
+	n := &node{number: number, way: c.way}
 	n.Agent = stage.Agent{
 		Place:  stage.Place{Root: c.Root, Bin: c.Bin, Dir: filepath.Join(c.Dir, name)},
 		Config: c.config(),
@@ -141,9 +141,9 @@ func (c *cluster) write(path, text string) error {
 // newcomer waits for two probing intervals, within which an agent has to find an
 // etcd that was away for seconds: the longer it was away, the less often it asks.
 func (c *cluster) contivConf() string {
-	routes := "hostgw"
+	network := "dataplane: linux\n  transport: vxlan"
 	if c.way == stage.WayNone {
-		routes = "none" // the namespace is the machine's
+		network = "dataplane: none" // the namespace is the machine's
 	}
 	return fmt.Sprintf(`ipamConfig:
   podSubnetCIDR: 10.11.0.0/16
@@ -151,12 +151,12 @@ func (c *cluster) contivConf() string {
   nodeInterconnectCIDR: 192.168.16.0/24
 cadastre:
   kvdb: {type: etcd, endpoints: ["%s"]}
-  routes: %s
+  %s
   coolDown: 1h
   reclaim: {enabled: false}
   nodeIDs: {refresh: 500ms, fresh: 3s, expire: 24h, quarantine: 0s}
   controller: {delayLocalResync: 300ms, remoteDBProbingInterval: 800ms, delayAfterErrorHealing: 300ms}
-`, c.etcd.client, routes)
+`, c.etcd.client, network)
 }
 
 // eventually asks f again until it is content, as long as all agents run and all

@@ -23,6 +23,7 @@ import (
 type plan struct {
 	Pods    netip.Prefix `json:"podSubnetThisNode"`
 	Address netip.Prefix `json:"nodeIPAddress"`
+	Overlay netip.Prefix `json:"vxlanIPAddress"`
 }
 
 // claimed waits until the agent of n has an ID.
@@ -46,7 +47,7 @@ func (c *cluster) learn(ctx context.Context, n *node) error {
 	if _, err := n.Read(ctx, &p, "plan", "--config", c.config(), "--node-id", strconv.Itoa(int(id))); err != nil {
 		return err
 	}
-	n.id, n.address = id, p.Address
+	n.id, n.address, n.overlay = id, p.Address, p.Overlay
 	return nil
 }
 
@@ -205,8 +206,8 @@ func (c *cluster) follows(ctx context.Context, source string, connected bool, no
 	return nil
 }
 
-// routed waits until every node whose agent runs has a route to each subnet of
-// every other one.
+// routed waits until every node whose agent runs has a route through its VXLAN link to
+// each subnet of every other one.
 func (c *cluster) routed(ctx context.Context) error {
 	if c.way == stage.WayNone {
 		return nil
@@ -242,7 +243,7 @@ func (c *cluster) routedOn(ctx context.Context, n *node) error {
 				return err
 			}
 			if other := c.by(l.ID); other != nil && other != n {
-				want[dst] = other.address.Addr()
+				want[dst] = other.overlay.Addr()
 			}
 		}
 	}

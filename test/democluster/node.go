@@ -25,13 +25,12 @@ type node struct {
 	ns     *netlab.Namespace // nil without namespaces
 	agent  *stage.Process    // nil while it does not run
 	pods   []*pod
-	bridge string // that new pods are attached to
 	made   int    // pods so far
 	logged int64  // how long the log was when the agent was started
 
-	id       uint32
-	address  netip.Prefix // of nodeInterconnectCIDR, as it follows from id
-	attached bool         // its interface has that address
+	id      uint32
+	address netip.Prefix // of nodeInterconnectCIDR, as it follows from id
+	overlay netip.Prefix // of vxlanCIDR, likewise
 }
 
 // pod is one pod with the network that it was attached to.
@@ -39,13 +38,6 @@ type pod struct {
 	*stage.Pod
 	network *stage.Network
 }
-
-// The bridges of a node. CNI's bridge plugin gives a bridge one IPv4 gateway, so
-// pods of another range have another bridge.
-const (
-	firstBridge  = "cni0"
-	secondBridge = "cni1"
-)
 
 // inside calls f in the node's network namespace, if there is one.
 func (n *node) inside(f func() error) error {
@@ -116,7 +108,7 @@ func (n *node) status(ctx context.Context) (s localapi.Status, err error) {
 // add makes a pod and attaches it; where that fails the pod is there, too, and
 // is to be deleted.
 func (n *node) add(ctx context.Context) (*pod, error) {
-	network, err := stage.NewNetwork(n.Agent, n.way, n.bridge)
+	network, err := stage.NewNetwork(n.Agent, n.way, "")
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +137,7 @@ func (n *node) delete(ctx context.Context, p *pod) error {
 	if err := n.inside(func() error { return p.network.Del(ctx, p.Pod) }); err != nil {
 		return err
 	}
-	err := p.VerifyDeleted()
+	err := p.VerifyDeleted(ctx)
 	n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
 	return errors.Join(err, p.Close())
 }

@@ -102,7 +102,6 @@ func (c *cluster) counted(ctx context.Context, via *node) error {
 func (c *cluster) newPods(ctx context.Context) error {
 	c.Step("Add a pod on each node. The pods that were there keep their addresses, and all reach each other.")
 	for _, n := range c.nodes {
-		n.bridge = secondBridge
 		if err := c.add(ctx, n, secondRange()); err != nil {
 			return err
 		}
@@ -157,7 +156,6 @@ func (c *cluster) replaceNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.bridge = secondBridge
 	if err := n.launch(); err != nil {
 		return err
 	}

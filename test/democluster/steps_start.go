@@ -75,19 +75,12 @@ func (c *cluster) startAgents(ctx context.Context) error {
 	return nil
 }
 
-// joinAll gives the nodes the addresses that follow from their IDs.
+// joinAll waits until the nodes know each other, and have the routes.
 func (c *cluster) joinAll(ctx context.Context) error {
 	if c.way == stage.WayNone {
-		c.Step("Pass over giving the nodes their addresses, and the routes.")
+		c.Step("Pass over the routes between the nodes.")
 	} else {
-		c.Step(
-			"Give each node the address that follows from its ID; the agents route to each other's subnets by these.",
-		)
-	}
-	for _, n := range c.nodes {
-		if err := c.join(ctx, n); err != nil {
-			return err
-		}
+		c.Step("Each agent makes a VXLAN link, and routes to the other nodes' subnets through it: only a router is between the nodes.")
 	}
 	for _, n := range c.nodes {
 		if err := n.ready(ctx); err != nil {
@@ -108,27 +101,6 @@ func (c *cluster) joinAll(ctx context.Context) error {
 	return nil
 }
 
-// join gives n its address and has it greet the nodes that have theirs, who
-// learn by that where the address is now.
-func (c *cluster) join(ctx context.Context, n *node) error {
-	if n.ns == nil {
-		return nil
-	}
-	if err := n.inside(func() error { return addAddress(nodeInterface, n.address) }); err != nil {
-		return err
-	}
-	n.attached = true
-	for _, other := range c.nodes {
-		if other == n || !other.attached {
-			continue
-		}
-		if _, err := stage.Send(ctx, "udp", n.endpoint(), other.endpoint()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // awaitAgreement waits until all nodes agree on who is there, and have their routes.
 func (c *cluster) awaitAgreement(ctx context.Context) error {
 	if err := c.eventually(ctx, "the nodes agree", func() error { return c.agree(ctx) }); err != nil {
@@ -140,11 +112,6 @@ func (c *cluster) awaitAgreement(ctx context.Context) error {
 	return c.Show(ctx, c.running()[0].Agent, "node", "list")
 }
 
-// endpoint is the node as an end of an exchange.
-func (n *node) endpoint() stage.End {
-	return stage.End{Name: n.Node, Address: n.address.Addr(), Within: n.inside}
-}
-
 func (c *cluster) showRoutes(n *node) error {
 	return n.inside(func() error {
 		all, err := routes()
@@ -153,7 +120,7 @@ func (c *cluster) showRoutes(n *node) error {
 		}
 		for _, o := range c.nodes {
 			for dst, gateway := range all {
-				if gateway == o.address.Addr() {
+				if gateway == o.overlay.Addr() {
 					c.Say("%s: %s via %s, %s", n.Node, dst, gateway, o.Node)
 				}
 			}
@@ -164,7 +131,7 @@ func (c *cluster) showRoutes(n *node) error {
 
 // addPods adds two pods on each node.
 func (c *cluster) addPods(ctx context.Context) error {
-	how := "CNI's bridge plugin asks cadastre-cni, which asks the agent"
+	how := "cadastre-cni asks the agent, which makes the interfaces"
 	if c.way == stage.WayNone {
 		how = "CNI's ADD straight to cadastre-cni"
 	}
@@ -191,7 +158,7 @@ func (c *cluster) add(ctx context.Context, n *node, of netip.Prefix) error {
 	}
 	octets := of.Addr().As4()
 	octets[2] = byte(n.id)
-	if block := netip.PrefixFrom(netip.AddrFrom4(octets), 24); p.Address.Masked() != block {
+	if block := netip.PrefixFrom(netip.AddrFrom4(octets), 24); !block.Contains(p.Address.Addr()) {
 		return fmt.Errorf("ADD %s on node ID %d: %s is not an address of %s", p.Name, n.id, p.Address, block)
 	}
 	c.Say("%s: %s was given %s; its gateway is %s.", n.Node, p.Name, p.Address, p.Gateway)

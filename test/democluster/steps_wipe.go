@@ -140,9 +140,6 @@ func (c *cluster) enter(ctx context.Context, n *node, id uint32) error {
 	if n.id != id {
 		return fmt.Errorf("%s has claimed node ID %d, not %d", n.Node, n.id, id)
 	}
-	if err := c.join(ctx, n); err != nil {
-		return err
-	}
 	if err := n.ready(ctx); err != nil {
 		return err
 	}

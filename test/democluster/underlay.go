@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 
@@ -14,41 +15,34 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
-// The networks between the nodes. etcd is reached by addresses that are there
-// from the beginning; the nodes' own are of nodeInterconnectCIDR, and follow from
-// their IDs.
+// The networks between the nodes: each node has a network of its own to a router, and
+// etcd is on the router. So packets between pods of two nodes need the VXLAN link.
 const (
-	underlayBridge = "underlay"
 	nodeInterface  = "eth0"
 	etcdAddress    = "198.18.0.254"
 	managementBits = 24
 )
 
-// managementAddress is that of node number n.
+// managementAddress is that of node number n, routerAddress the router's in its network.
 func managementAddress(n int) netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, 0, byte(n)}), managementBits)
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(n), 1}), managementBits)
 }
 
-// openUnderlay makes the namespace that all nodes are connected to, with etcd's
-// address in it.
+func routerAddress(n int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(n), 254}), managementBits)
+}
+
+// openUnderlay makes the namespace of the router, with etcd's address in it.
 func openUnderlay() (*netlab.Namespace, error) {
 	ns, err := netlab.New()
 	if err != nil {
 		return nil, err
 	}
 	err = ns.Do(func() error {
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: underlayBridge}}); err != nil {
-			return fmt.Errorf("make bridge %s: %w", underlayBridge, err)
+		if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+			return fmt.Errorf("turn forwarding on: %w", err)
 		}
-		bridge, err := netlink.LinkByName(underlayBridge)
-		if err != nil {
-			return fmt.Errorf("find %s: %w", underlayBridge, err)
-		}
-		// It keeps its MAC address from now on, and does not take that of its ports.
-		if err := netlink.LinkSetHardwareAddr(bridge, bridge.Attrs().HardwareAddr); err != nil {
-			return fmt.Errorf("keep the MAC address of %s: %w", underlayBridge, err)
-		}
-		return addAddress(underlayBridge, netip.PrefixFrom(netip.MustParseAddr(etcdAddress), managementBits))
+		return addAddress("lo", netip.PrefixFrom(netip.MustParseAddr(etcdAddress), 32))
 	})
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
@@ -56,21 +50,24 @@ func openUnderlay() (*netlab.Namespace, error) {
 	return ns, nil
 }
 
-// openNode makes the namespace of node number n, connects it to the underlay,
-// and lets it forward, as a node does.
+// openNode makes the namespace of node number n, and connects it to the router.
 func openNode(underlay *netlab.Namespace, name string, n int) (*netlab.Namespace, error) {
 	ns, err := netlab.New()
 	if err != nil {
 		return nil, err
 	}
-	if err := connect(underlay, ns, name); err != nil {
+	if err := connect(underlay, ns, name, n); err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
 	err = ns.Do(func() error {
-		if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
-			return fmt.Errorf("turn forwarding on: %w", err)
+		if err := addAddress(nodeInterface, managementAddress(n)); err != nil {
+			return err
 		}
-		return addAddress(nodeInterface, managementAddress(n))
+		route := &netlink.Route{Gw: net.IP(routerAddress(n).Addr().AsSlice())}
+		if err := netlink.RouteAdd(route); err != nil {
+			return fmt.Errorf("add the default route: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
@@ -78,28 +75,21 @@ func openNode(underlay *netlab.Namespace, name string, n int) (*netlab.Namespace
 	return ns, nil
 }
 
-// connect lays a veth pair between the underlay's bridge and a node.
-func connect(underlay, node *netlab.Namespace, name string) error {
+// connect lays a veth pair between the router and node number n.
+func connect(underlay, node *netlab.Namespace, name string, n int) error {
 	other, err := os.Open(node.Path())
 	if err != nil {
 		return err
 	}
 	err = underlay.Do(func() error {
-		bridge, err := netlink.LinkByName(underlayBridge)
-		if err != nil {
-			return fmt.Errorf("find %s: %w", underlayBridge, err)
-		}
 		veth := &netlink.Veth{
-			LinkAttrs: netlink.LinkAttrs{Name: name, MasterIndex: bridge.Attrs().Index},
+			LinkAttrs: netlink.LinkAttrs{Name: name},
 			PeerName:  nodeInterface, PeerNamespace: netlink.NsFd(other.Fd()),
 		}
 		if err := netlink.LinkAdd(veth); err != nil {
 			return fmt.Errorf("connect %s: %w", name, err)
 		}
-		if err := netlink.LinkSetUp(veth); err != nil {
-			return fmt.Errorf("set up %s: %w", name, err)
-		}
-		return nil
+		return addAddress(name, routerAddress(n))
 	})
 	return errors.Join(err, other.Close())
 }
@@ -133,7 +123,7 @@ func routes() (map[netip.Prefix]netip.Addr, error) {
 	all := map[netip.Prefix]netip.Addr{}
 	for _, r := range list {
 		gateway, ok := netip.AddrFromSlice(r.Gw.To4())
-		if !ok || r.Dst == nil {
+		if !ok || r.Dst == nil || r.Dst.IP.IsUnspecified() {
 			continue
 		}
 		dst, err := netip.ParsePrefix(r.Dst.String())

@@ -29,11 +29,15 @@ type Network struct {
 // network, the agent would make interfaces too.
 const addressesOnly = "addresses"
 
-// NewNetwork returns that of the bridge plugin, with addresses from cadastre-cni. Without
-// namespaces it has cadastre-cni alone, which then gives addresses only.
+// NewNetwork returns a network of cadastre-cni, whose agent makes the pods' interfaces. If
+// bridge is not empty, CNI's bridge plugin makes them, with addresses from cadastre-cni.
+// Without namespaces cadastre-cni gives addresses only.
 func NewNetwork(a Agent, w Way, bridge string) (*Network, error) {
 	ipam := map[string]any{"type": "cadastre-cni", "socket": a.Socket()}
-	plugin := map[string]any{"type": "bridge", "bridge": bridge, "isGateway": true, "ipMasq": false, "ipam": ipam}
+	plugin := map[string]any{"type": "cadastre-cni", "ipam": ipam}
+	if bridge != "" {
+		plugin = map[string]any{"type": "bridge", "bridge": bridge, "isGateway": true, "ipMasq": false, "ipam": ipam}
+	}
 	bin := []string{a.Bin}
 	if w == WayNone {
 		plugin = map[string]any{"type": addressesOnly, "ipam": ipam}

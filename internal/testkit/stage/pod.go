@@ -4,6 +4,7 @@
 package stage
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -124,7 +126,7 @@ func (p *Pod) inside() (addrs []netip.Prefix, err error) {
 // of the node, with other pods and with the interface.
 func (p *Pod) VerifyAdded(subnet netip.Prefix, gateway netip.Addr, others []*Pod) error {
 	switch {
-	case p.Address.Masked() != subnet || p.Address == subnet:
+	case !subnet.Contains(p.Address.Addr()) || p.Address.Addr() == subnet.Addr():
 		return fmt.Errorf("ADD %s: %s is not an address of %s", p.Name, p.Address, subnet)
 	case p.Gateway != gateway || p.Address.Addr() == p.Gateway:
 		return fmt.Errorf("ADD %s: the gateway of %s is %s, not the plan's %s", p.Name, p.Address, p.Gateway, gateway)
@@ -148,16 +150,25 @@ func (p *Pod) VerifyInside() error {
 	return nil
 }
 
-// VerifyDeleted fails if the interface is still there.
-func (p *Pod) VerifyDeleted() error {
-	has, err := p.inside()
-	if err == nil && len(has) > 0 {
-		err = errors.New("its interface is still there")
+// VerifyDeleted waits until the interface is gone: a DEL detaches it, and the agent removes
+// detached interfaces in batches.
+func (p *Pod) VerifyDeleted(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		has, err := p.inside()
+		if err == nil && len(has) == 0 {
+			return nil
+		}
+		if err == nil {
+			err = errors.New("its interface is still there")
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("DEL %s: %w: %v", p.Name, err, has)
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("DEL %s: %w: %v", p.Name, err, has)
-	}
-	return nil
 }
 
 // VerifyHeld fails unless each pod holds its address and, but for the node itself, no
