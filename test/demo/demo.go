@@ -35,7 +35,7 @@ type plan struct {
 
 // agentIn is the node's agent.
 func agentIn(p stage.Place) stage.Agent {
-	return stage.Agent{Place: p, Config: filepath.Join(p.Root, "conf", "contiv.conf"), Node: "demo-node"}
+	return stage.Agent{Place: p, Config: filepath.Join(p.Dir, "contiv.conf"), Node: "demo-node"}
 }
 
 // runScenario takes every step and then, whatever has happened, lets go of everything

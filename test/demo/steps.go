@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -32,7 +33,10 @@ func (d *demo) openNode(context.Context) (err error) {
 
 // startAgent starts the agent and learns its node ID.
 func (d *demo) startAgent(ctx context.Context) error {
-	d.Step("Start the node's agent with conf/contiv.conf, on its own embedded store.")
+	d.Step("Start the node's agent with conf/contiv.conf%s, on its own embedded store.", d.plane())
+	if err := d.configure(); err != nil {
+		return err
+	}
 	if err := d.launch(ctx); err != nil {
 		return err
 	}
@@ -54,6 +58,26 @@ func (d *demo) startAgent(ctx context.Context) error {
 	d.nodeID = status.NodeID
 	d.Say("%s has claimed node ID %d.", status.NodeName, status.NodeID)
 	return nil
+}
+
+// plane says what is added to the configuration.
+func (d *demo) plane() string {
+	if d.way == stage.WayNone {
+		return ""
+	}
+	return " and \"dataplane: linux\""
+}
+
+// configure writes the agent's configuration.
+func (d *demo) configure() error {
+	text, err := os.ReadFile(filepath.Join(d.Root, "conf", "contiv.conf"))
+	if err == nil && d.way != stage.WayNone {
+		text = append(text, "  # The agent makes the interfaces of pods.\n  dataplane: linux\n"...)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(d.Config, text, 0o600)
 }
 
 // launch starts an agent and waits until it serves.
