@@ -97,7 +97,7 @@ func testInterrupted(t *testing.T, b stagetest.Built, w stage.Way) {
 // testFailing has no cadastre-cni.
 func testFailing(t *testing.T, b stagetest.Built, w stage.Way) {
 	stagetest.NeedWay(t, w)
-	b = b.Only(t, "cadastre", "cadastre-agent", "bridge")
+	b = b.Only(t, "cadastre", "cadastre-agent")
 	stagetest.Scratch(t)
 	var stdout, stderr bytes.Buffer
 	code := run(t.Context(), b.Args("--namespaces="+string(w)), &stdout, &stderr)

@@ -6,7 +6,7 @@
 // nothing else.
 //
 // It builds the programs, starts an agent on the embedded store, gives two pods
-// an address through CNI's own bridge plugin, sends packets between them, kills
+// an address and an interface through cadastre-cni, sends packets between them, kills
 // the agent, starts it again, adds a third pod, deletes all and leaves nothing
 // behind. It ends with 0 if everything was as it must be, with 1 (and the
 // reason, and the end of the agent's log) if not or if it was interrupted, and

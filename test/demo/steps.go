@@ -106,8 +106,15 @@ func (d *demo) showPlan(ctx context.Context) error {
 }
 
 // crash kills the agent and starts it again.
-func (d *demo) crash(ctx context.Context) error {
+func (d *demo) crash(ctx context.Context) (err error) {
 	d.Step("Kill the agent with SIGKILL and start it again.")
+	talk, err := d.talk()
+	if err != nil {
+		return err
+	}
+	if talk != nil {
+		defer func() { err = errors.Join(err, talk.End()) }()
+	}
 	_, before, err := d.Leases(ctx)
 	if err != nil {
 		return err
@@ -128,7 +135,21 @@ func (d *demo) crash(ctx context.Context) error {
 		return fmt.Errorf("the leases are not the same: before %s after %s", before, after)
 	}
 	d.Say("It has the same %d leases as before, to the last byte.", len(all))
+	if talk != nil {
+		if err := talk.Err(); err != nil {
+			return err
+		}
+		d.Say("Two pods talked all the time: no packet was lost in %d exchanges.", talk.Exchanges())
+	}
 	return d.Show(ctx, d.Agent, "leases")
+}
+
+// talk has two pods talk to each other from now on, if they have a network.
+func (d *demo) talk() (*stage.Talk, error) {
+	if d.node == nil {
+		return nil, nil //nolint:nilnil // without namespaces there is no talk
+	}
+	return stage.NewTalk(d.pods[0].End(), d.pods[1].End())
 }
 
 // check asks CNI's CHECK and the ledger.

@@ -92,7 +92,7 @@ func testInterrupted(t *testing.T, b stagetest.Built, w stage.Way, step int) {
 // testFailing has no cadastre-cni.
 func testFailing(t *testing.T, b stagetest.Built) {
 	g := NewWithT(t)
-	b = b.Only(t, "cadastre", "cadastre-agent", "bridge")
+	b = b.Only(t, "cadastre", "cadastre-agent")
 	stagetest.Scratch(t)
 	var stdout, stderr bytes.Buffer
 	g.Expect(run(t.Context(), b.Args("--namespaces=none"), &stdout, &stderr)).To(Equal(1))

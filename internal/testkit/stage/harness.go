@@ -115,8 +115,8 @@ func (h Harness) prepare(ctx context.Context, opt Options, w Way, place Place, s
 	if opt.Bin != "" {
 		s.Step("Use the programs in %s.", opt.Bin)
 	} else {
-		s.Step("Build cadastre-agent, cadastre-cni, cadastre and CNI's bridge plugin. The first time takes a while.")
-		if err := Build(ctx, place.Root, place.Bin, OurPrograms, BridgePlugin); err != nil {
+		s.Step("Build cadastre-agent, cadastre-cni and cadastre. The first time takes a while.")
+		if err := Build(ctx, place.Root, place.Bin, OurPrograms); err != nil {
 			return err
 		}
 	}

@@ -107,7 +107,7 @@ func BuildAll(t *testing.T) Built {
 		t.Fatal(err)
 	}
 	b := Built{root: root, bin: t.TempDir()}
-	if err := stage.Build(t.Context(), root, b.bin, stage.OurPrograms, stage.BridgePlugin); err != nil {
+	if err := stage.Build(t.Context(), root, b.bin, stage.OurPrograms); err != nil {
 		t.Fatal(err)
 	}
 	return b
