@@ -6,7 +6,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 
@@ -63,7 +62,7 @@ func openNode(underlay *netlab.Namespace, name string, n int) (*netlab.Namespace
 		if err := addAddress(nodeInterface, managementAddress(n)); err != nil {
 			return err
 		}
-		route := &netlink.Route{Gw: net.IP(routerAddress(n).Addr().AsSlice())}
+		route := &netlink.Route{Gw: routerAddress(n).Addr().AsSlice()}
 		if err := netlink.RouteAdd(route); err != nil {
 			return fmt.Errorf("add the default route: %w", err)
 		}
