@@ -223,8 +223,8 @@ func TestTransactionsWithFaults(t *testing.T) {
 			}
 			g.Expect(w.wrong).To(BeEmpty())
 		}
-		switch end := rapid.IntRange(0, 2).Draw(t, "end"); {
-		case end == 0:
+		switch rapid.IntRange(0, 2).Draw(t, "end") {
+		case 0:
 			for range 3 {
 				now = now.Add(time.Hour)
 				g.Expect(s.retryDue(t.Context())).To(BeEmpty())
@@ -232,7 +232,7 @@ func TestTransactionsWithFaults(t *testing.T) {
 			if lost {
 				s.lost(t.Context(), g)
 			}
-		case end == 1:
+		case 1:
 			s = New(Options{}, w.parts()...)
 			fallthrough
 		default:

@@ -163,7 +163,7 @@ func TestCyclesArePending(t *testing.T) {
 	g.Expect(s.Commit(t.Context(), resync(is("a/1", "x needs b/1"), is("b/1", "y needs a/1"), is("c/1", "z needs c/1")))).To(Succeed())
 	g.Expect(s.Status().Pending).To(HaveLen(3))
 	w.values = map[string]string{"a/1": "x needs b/1", "b/1": "y needs a/1"} // nor any kernel
-	_ = s.Commit(t.Context(), resync())
+	g.Expect(s.Commit(t.Context(), resync())).To(MatchError(ContainSubstring("a value that uses it, or that it needs, has failed")))
 }
 
 // TestALostListKeepsWhatIsThere fails the list of a kind that another one depends on.

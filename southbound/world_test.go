@@ -35,10 +35,9 @@ type world struct {
 	wrong   []string // breaches of the contract of a Descriptor
 	log     []string
 	calls   int
-	failing int                              // the call that fails; 0: none
-	fault   func(op, key string) error       // asked before each call
-	halfway bool                             // a Delete that fails has removed the value
-	present func(key string) (reported bool) // nil: Retrieve reports all values
+	failing int                        // the call that fails; 0: none
+	fault   func(op, key string) error // asked before each call
+	halfway bool                       // a Delete that fails has removed the value
 }
 
 func newWorld() *world { return &world{values: map[string]string{}} }

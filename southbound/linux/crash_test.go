@@ -226,7 +226,7 @@ func (o crashOrder) crash() (steps int, err error) {
 	s := southbound.New(southbound.Options{}, descriptors...)
 	all, _ := o.transactions()
 	for i, txn := range all {
-		if err := s.Commit(context.Background(), txn); err != nil && !(txn.RevertOnFailure && errors.Is(err, southbound.ErrPending)) {
+		if err := s.Commit(context.Background(), txn); err != nil && (!txn.RevertOnFailure || !errors.Is(err, southbound.ErrPending)) {
 			return steps, fmt.Errorf("transaction %d: %w", i, err)
 		}
 		for _, d := range descriptors {

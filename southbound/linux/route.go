@@ -45,6 +45,7 @@ type routes struct {
 
 var (
 	_ southbound.Descriptor = (*routes)(nil)
+	_ southbound.Equaler    = (*routes)(nil)
 	_ southbound.Preparer   = (*routes)(nil)
 )
 
@@ -88,6 +89,14 @@ func (d *routes) Handles(key string) bool { return strings.HasPrefix(key, kv.Sin
 func (d *routes) Validate(key string, value proto.Message) error {
 	_, err := readRoute(key, value)
 	return err
+}
+
+// Equal compares what the kernel shows of a route, and its tunnel. The kernel does not show
+// the name of a node.
+func (d *routes) Equal(key string, x, y proto.Message) bool {
+	a, errA := readRoute(key, x)
+	b, errB := readRoute(key, y)
+	return errA == nil && errB == nil && a.way == b.way && slices.Equal(d.Dependencies(key, x), d.Dependencies(key, y))
 }
 
 // Dependencies returns the tunnel that a route leads through.
