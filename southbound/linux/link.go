@@ -32,6 +32,7 @@ const (
 	inet6Generate  = 8 // IFLA_INET6_ADDR_GEN_MODE
 	generateNone   = 1 // IN6_ADDR_GEN_MODE_NONE
 	noNamespace    = -1
+	everything     = 1<<32 - 1 // what has changed of a link that is new
 )
 
 // linkID identifies a link to the kernel: most requests need the index, rules the name.
@@ -48,6 +49,7 @@ type hostLink struct {
 	mtu      uint32
 	mac      hardware
 	up       bool
+	wentDown bool   // an announcement: the link was set down
 	filter   uint32 // rp_filter
 	peer     uint32 // index of the other end
 	peerNSID int32  // of the namespace of the other end, as the socket's namespace numbers it
@@ -88,7 +90,9 @@ func parseLink(b []byte) (l hostLink, ok bool) {
 		return l, false
 	}
 	l.index = binary.NativeEndian.Uint32(b[4:])
-	l.up = binary.NativeEndian.Uint32(b[8:])&unix.IFF_UP != 0
+	flags, change := binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[12:])
+	l.up = flags&unix.IFF_UP != 0
+	l.wentDown = !l.up && change&unix.IFF_UP != 0 && change != everything
 	l.peerNSID = noNamespace
 	rtnl.Attributes(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
 		switch kind {

@@ -192,7 +192,8 @@ func (w *Wires) checkFilter(p *wirePlan) error {
 		if err != nil || have != "1" {
 			return err
 		}
-		return fmt.Errorf("%s is 1: a pod in table %d would be cut off: run `sysctl -w %s=0`", setting, p.table, setting)
+		const text = "%s is 1: a pod in table %d would be cut off: run `sysctl -w %s=0`"
+		return fmt.Errorf(text, setting, p.table, setting)
 	})
 }
 
@@ -239,6 +240,7 @@ func (w *Wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) 
 // dress gives a new pair of links all that the plan has. After an error the wire is
 // detached.
 func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
+	w.remember(link.linkID, p) // before it is complete: damage after that is not missed
 	err := func() error {
 		s, err := ns.Dial()
 		if err != nil {
@@ -248,10 +250,11 @@ func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 		// The host end last: its link then has a carrier at once, which spares the kernel one
 		// walk through all IPv6 routes of the node.
 		pod := hostLink{linkID: linkID{link.peer, p.podName}, mtu: p.mtu, mac: p.podMAC}
-		if err := w.changePod(p, ns, s, append(p.podRequests(pod), p.differences(p.pod, nil).requests(pod.linkID)...)); err != nil {
+		all := append(p.podRequests(pod), p.differences(p.pod, nil).requests(pod.linkID)...)
+		if err := w.changePod(p, ns, s, all); err != nil {
 			return err
 		}
-		all := append(p.hostRequests(link), p.differences(p.host, nil).requests(link.linkID)...)
+		all = append(p.hostRequests(link), p.differences(p.host, nil).requests(link.linkID)...)
 		if err := w.changeHost(link, all); err != nil {
 			return err
 		}
@@ -260,7 +263,6 @@ func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	if err != nil {
 		return errors.Join(err, w.detach(link.linkID, p.key, p.table))
 	}
-	w.remember(link.linkID, p)
 	return nil
 }
 

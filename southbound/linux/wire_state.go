@@ -284,6 +284,7 @@ func (w *Wires) removeNow(link hostLink) error {
 // repair makes a wire that is there like its plan. The attributes of a link come first: a
 // change of its MAC removes its neighbours, and one that is set up has no IPv6 addresses.
 func (w *Wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
+	w.remember(link.linkID, p)
 	if err := w.host.Run(p.hostRequests(link)); err != nil {
 		return err
 	}
@@ -320,6 +321,5 @@ func (w *Wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	if _, _, err := getLink(w.host, p.hostName); err != nil {
 		return err
 	}
-	w.remember(link.linkID, p)
 	return w.synchronize(s, p)
 }

@@ -103,7 +103,7 @@ func (w *Wires) announce(packet []byte, changed func(key string)) {
 	_ = rtnl.Messages(packet, func(kind, _ uint16, _ uint32, body []byte) (bool, error) {
 		switch kind {
 		case unix.RTM_DELLINK, unix.RTM_NEWLINK:
-			if l, ok := parseLink(body); ok && (kind == unix.RTM_DELLINK || !l.up) {
+			if l, ok := parseLink(body); ok && (kind == unix.RTM_DELLINK || l.wentDown) {
 				tell(w.keyOf(l.index))
 			}
 		case unix.RTM_DELADDR:
