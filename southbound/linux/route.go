@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -41,6 +42,10 @@ type routes struct {
 	// doomed reports whether the link of a transport will be made again, so that the routes
 	// through it do not count; nil: none.
 	doomed func(kv.Transport) bool
+	within func(func() error) error // the network namespace
+
+	mu      sync.Mutex          // because Watch reads what follows
+	watched map[routePlace]bool // places of the wanted values
 }
 
 var (
@@ -73,7 +78,13 @@ func newRoutes(path string, protocol int) (*routes, error) {
 		}
 		return nil, fmt.Errorf("open the kernel's routes: %w", err)
 	}
-	return &routes{form: routeForm{protocol}, kernel: handle, tried: map[routePlace]bool{}}, nil
+	return &routes{
+		form:    routeForm{protocol},
+		kernel:  handle,
+		tried:   map[routePlace]bool{},
+		within:  func(f func() error) error { return within(path, f) },
+		watched: map[routePlace]bool{},
+	}, nil
 }
 
 // Close closes the socket. The routes stay.
@@ -129,6 +140,7 @@ func (d *routes) Create(ctx context.Context, key string, value proto.Message) er
 		return err
 	}
 	d.tried[want.place] = true
+	d.watch(want.place, true)
 	if err := d.relink(ctx, want.way.transport); err != nil {
 		return err
 	}
@@ -172,6 +184,7 @@ func (d *routes) Delete(ctx context.Context, key string, _ proto.Message) error 
 	if err != nil {
 		return nil //nolint:nilerr // an impossible value was never made
 	}
+	d.watch(place, false)
 	err = d.change(ctx, key, func(c *routeChange) error {
 		_, err := c.remove(slices.Concat(c.table.ours[place], c.table.hidden[place]))
 		return err
@@ -215,6 +228,7 @@ func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]con
 			return nil, fmt.Errorf("value of %s: %w", v.Key, err)
 		}
 		wants[want.place], requested[want.place] = want, true
+		d.watch(want.place, true)
 	}
 	t, err := d.form.list(ctx, d.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, requested)
 	if err != nil {

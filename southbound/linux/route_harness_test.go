@@ -47,11 +47,17 @@ func newRouteSink(opt routeOptions) (*routeSink, error) {
 	if err != nil {
 		return nil, err
 	}
-	return scheduled(opt, d), nil
+	return scheduled(opt, d, d), nil
 }
 
-func scheduled(opt routeOptions, d *routes) *routeSink {
-	return &routeSink{southbound.New(southbound.Options{OnFailure: opt.OnFailure}, d), d}
+func scheduled(opt routeOptions, d southbound.Descriptor, r *routes) *routeSink {
+	return &routeSink{southbound.New(southbound.Options{OnFailure: opt.OnFailure}, d), r}
+}
+
+// unwatched is a descriptor of a fake, which announces nothing.
+type unwatched struct {
+	southbound.Descriptor
+	southbound.Preparer
 }
 
 // node is a network namespace with eth0, which is 192.168.16.5/24 and
@@ -370,5 +376,6 @@ func (f *fake) list() []string {
 
 func newFakeSink(opt routeOptions) (*routeSink, *fake) {
 	f := newFake()
-	return scheduled(opt, &routes{form: routeForm{routeProtocol}, kernel: f, tried: map[routePlace]bool{}}), f
+	r := &routes{form: routeForm{routeProtocol}, kernel: f, tried: map[routePlace]bool{}, watched: map[routePlace]bool{}}
+	return scheduled(opt, unwatched{r, r}, r), f
 }

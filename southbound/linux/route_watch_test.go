@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Routes that another program removes are made again, also those that the kernel removes
+// without an announcement.
+func TestRoutesAreMadeAgain(t *testing.T) {
+	n := newNode(t, routeOptions{})
+	want := []string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.8.0/24 unreachable proto 202", "fd01:7::/64 via fd16::7 proto 202"}
+	n.Expect(n.commit(update(to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7")))).To(Succeed())
+	made := n.routes()
+	n.Expect(made).To(HaveLen(len(want)))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.sink.Run(ctx) }()
+	defer func() { stop(); n.Expect(<-ended).To(Succeed()) }()
+	eth0 := func(f func(netlink.Link) error) func() error {
+		return func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return f(link)
+		}
+	}
+	foreign := by(unix.RTPROT_STATIC, "10.1.7.0/24", "192.168.16.9", 50)
+	for _, x := range []struct {
+		name string
+		do   func() error
+	}{
+		{"a route", func() error { return netlink.RouteDel(by(routeProtocol, "10.1.7.0/24", "192.168.16.7", 0)) }},
+		{"an unreachable route", func() error { return netlink.RouteDel(by(routeProtocol, "10.1.8.0/24", "", 0)) }},
+		{"an IPv6 route", func() error { return netlink.RouteDel(by(routeProtocol, "fd01:7::/64", "fd16::7", 0)) }},
+		{"a link that goes down and up", eth0(func(l netlink.Link) error {
+			if err := netlink.LinkSetDown(l); err != nil {
+				return err
+			}
+			if err := netlink.LinkSetUp(l); err != nil {
+				return err
+			}
+			return address("eth0", "fd16::5/64") // it loses that
+		})},
+		{"an address that goes and comes", eth0(func(l netlink.Link) error {
+			a, err := netlink.ParseAddr("192.168.16.5/24")
+			if err == nil {
+				err = netlink.AddrDel(l, a)
+			}
+			if err != nil {
+				return err
+			}
+			return address("eth0", "192.168.16.5/24")
+		})},
+	} {
+		before := time.Now()
+		n.inside(x.do)
+		n.Eventually(n.routes, time.Minute, 5*time.Millisecond).Should(Equal(made), x.name)
+		t.Logf("%s: %v", x.name, time.Since(before))
+	}
+	// A foreign route is noticed, and our route is made again when it goes.
+	n.inside(func() error { return netlink.RouteAdd(foreign) })
+	n.Eventually(func() int { return len(n.sink.Status().Failed) }, time.Minute, 5*time.Millisecond).Should(Equal(1))
+	n.inside(func() error { return netlink.RouteDel(foreign) })
+	n.Eventually(func() int { return len(n.sink.Status().Failed) }, time.Minute, 5*time.Millisecond).Should(BeZero())
+	n.Expect(n.routes()).To(Equal(made))
+}
