@@ -28,6 +28,15 @@
 // last DBResync has brought already: changes up to its revision, and a local DBResync
 // after a remote one. Done of a skipped event gets nil.
 //
+// A run of queued GroupedEvents shares one durable commit, if each Committer has savepoints.
+// Each of them has its own southbound commit, outcome and Done, in order. An event that
+// fails beside others is undone and processed again by itself, and after a failed commit each
+// event has a commit of its own: the outcome of an event does not depend on its neighbours.
+// No event waits for later ones.
+//
+// Events of producers are processed in order of arrival, except that Urgent ones overtake
+// Background ones, up to 128 of them before one of those has its turn.
+//
 // An event that cannot be processed (its GetName panics, its Method is unknown, it
 // has a value without a key) fails alone with ErrMalformedEvent: no handler sees it.
 // A DBResync only loses the values that have no key or no message. The loop copies

@@ -394,7 +394,7 @@ func drawOrders(t *rapid.T, fails []string) (bursts [][]order) {
 				take:   rapid.IntRange(0, 2).Draw(t, "take") > 0,
 				late:   rarely("late"), single: rarely("single"), follows: rarely("follows"),
 			}
-			if rarely("also") || rarely("also") {
+			if rapid.IntRange(0, 7).Draw(t, "also") == 0 {
 				o.also = "shared"
 			}
 			if rapid.IntRange(0, 6).Draw(t, "fails") == 0 {

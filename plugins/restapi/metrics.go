@@ -22,6 +22,7 @@ type Metrics struct {
 
 	events   *prometheus.HistogramVec
 	handlers *prometheus.HistogramVec
+	grouped  prometheus.Counter
 	store    *prometheus.HistogramVec
 	kvdb     *prometheus.HistogramVec
 	cni      *prometheus.CounterVec
@@ -41,6 +42,8 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 		}, []string{"event", "outcome"}),
 		handlers: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_event_handler_duration_seconds",
 			Help: "Time that one handler took for an event.", Buckets: buckets}, []string{"event", "handler"}),
+		grouped: prometheus.NewCounter(prometheus.CounterOpts{Name: "cadastre_grouped_events_total",
+			Help: "Events that shared their commit to the ledger's journal with other events."}),
 		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_store_commit_duration_seconds",
 			Help: "Time of one commit to the ledger's journal.", Buckets: buckets}, []string{"outcome"}),
 		kvdb: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cadastre_kvdb_request_duration_seconds",
@@ -57,6 +60,7 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 	m.Registry.MustRegister(
 		m.events,
 		m.handlers,
+		m.grouped,
 		m.store,
 		m.kvdb,
 		m.cni,
@@ -139,6 +143,9 @@ func (m *Metrics) Event(r *controller.Record) {
 		outcome = "error"
 	}
 	m.events.WithLabelValues(r.Name, outcome).Observe(r.ProcessingEnd.Sub(r.ProcessingStart).Seconds())
+	if r.Group > 0 {
+		m.grouped.Inc()
+	}
 	for _, h := range r.Handlers {
 		m.handlers.WithLabelValues(r.Name, h.Handler).Observe(h.Duration.Seconds())
 	}

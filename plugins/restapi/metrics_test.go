@@ -50,7 +50,7 @@ func TestMetricsThatAreCounted(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)
 	a.metrics.Event(&controller.Record{Name: "Add Pod", Handlers: []controller.HandlerRecord{{Handler: "ipam", Duration: time.Millisecond}, {Handler: "ipnet"}}})
-	a.metrics.Event(&controller.Record{Name: "Add Pod", Error: "no", Handlers: []controller.HandlerRecord{{Handler: "ipam", Error: "no"}}})
+	a.metrics.Event(&controller.Record{Name: "Add Pod", Error: "no", Group: 3, Handlers: []controller.HandlerRecord{{Handler: "ipam", Error: "no"}}})
 	a.metrics.Commit(time.Millisecond, nil)
 	a.metrics.Commit(time.Millisecond, errInjected)
 	a.metrics.Served(podmanager.Served{Command: "ADD", Took: time.Millisecond})
@@ -64,6 +64,7 @@ func TestMetricsThatAreCounted(t *testing.T) {
 		"cadastre_cni_request_duration_seconds":   {"command=ADD: 2"},
 		"cadastre_event_queue_length":             {"kind=events: 3", "kind=followups: 1"},
 		"cadastre_events_processed_total":         {": 17"},
+		"cadastre_grouped_events_total":           {": 1"},
 	} {
 		g.Expect(values(all[name])).To(Equal(want), name)
 	}
