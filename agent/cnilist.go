@@ -105,7 +105,11 @@ func (w *listWriter) notes() (all []string) {
 	if len(before) > 0 {
 		all = append(all, fmt.Sprintf(
 			"a runtime takes the first file of %s, which is %s and not %s: remove %s if this agent is to make the pods' interfaces",
-			dir, before[0], conflist.FileName, strings.Join(before, ", ")))
+			dir,
+			before[0],
+			conflist.FileName,
+			strings.Join(before, ", "),
+		))
 	}
 	return all
 }

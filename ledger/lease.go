@@ -123,8 +123,19 @@ type lease struct {
 
 func (l *lease) value() Lease {
 	v := Lease{
-		Addr: l.addr, Block: l.block.prefix, Pool: l.block.pool.Name, State: l.state, Purpose: l.purpose,
-		Key: l.key, Pod: l.pod, NetNS: l.netns, Wired: l.wired, MAC: l.mac, Since: time.Unix(0, l.since).UTC(), Reason: l.reason, Generation: l.gen,
+		Addr:       l.addr,
+		Block:      l.block.prefix,
+		Pool:       l.block.pool.Name,
+		State:      l.state,
+		Purpose:    l.purpose,
+		Key:        l.key,
+		Pod:        l.pod,
+		NetNS:      l.netns,
+		Wired:      l.wired,
+		MAC:        l.mac,
+		Since:      time.Unix(0, l.since).UTC(),
+		Reason:     l.reason,
+		Generation: l.gen,
 	}
 	if l.timer != nil {
 		v.Expiry, v.Expires = l.timer.Expiry, l.timer.at

@@ -115,7 +115,10 @@ func (o *uninstallOptions) complete() error {
 	conf := contivconf.Default()
 	if _, err := os.Stat(o.config); err == nil {
 		if conf, _, err = contivconf.Load(o.config); err != nil {
-			return fmt.Errorf("%w: name the folders with --cni-conf-dir and --cni-bin-dir, and no file with --config ''", err)
+			return fmt.Errorf(
+				"%w: name the folders with --cni-conf-dir and --cni-bin-dir, and no file with --config ''",
+				err,
+			)
 		}
 	} else if o.config != "" && !errors.Is(err, fs.ErrNotExist) {
 		return err

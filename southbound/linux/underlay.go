@@ -274,8 +274,10 @@ func (h *hostLinks) missing(opt UnderlayOptions) error {
 	case len(opt.CIDRs) > 0:
 		wanted = fmt.Sprintf("no link has an address in %s (cadastre.underlay.cidrs)", joined(opt.CIDRs))
 	case len(opt.NodeIPs) > 0:
-		wanted = fmt.Sprintf("no link has an address of the Node object, %s; name a link in cadastre.underlay.interface",
-			joined(opt.NodeIPs))
+		wanted = fmt.Sprintf(
+			"no link has an address of the Node object, %s; name a link in cadastre.underlay.interface",
+			joined(opt.NodeIPs),
+		)
 	default:
 		wanted = "there is no Node object, and no default route whose link has an address; " +
 			"name a link in cadastre.underlay.interface"

@@ -25,8 +25,8 @@ type node struct {
 	ns     *netlab.Namespace // nil without namespaces
 	agent  *stage.Process    // nil while it does not run
 	pods   []*pod
-	made   int    // pods so far
-	logged int64  // how long the log was when the agent was started
+	made   int   // pods so far
+	logged int64 // how long the log was when the agent was started
 
 	id      uint32
 	address netip.Prefix // of nodeInterconnectCIDR, as it follows from id

@@ -80,7 +80,9 @@ func (c *cluster) joinAll(ctx context.Context) error {
 	if c.way == stage.WayNone {
 		c.Step("Pass over the routes between the nodes.")
 	} else {
-		c.Step("Each agent makes a VXLAN link, and routes to the other nodes' subnets through it: only a router is between the nodes.")
+		c.Step(
+			"Each agent makes a VXLAN link, and routes to the other nodes' subnets through it: only a router is between the nodes.",
+		)
 	}
 	for _, n := range c.nodes {
 		if err := n.ready(ctx); err != nil {

@@ -124,8 +124,11 @@ func ParseConfig(stdin []byte, command string) (*Config, *Error) {
 		c.MAC = raw.Args.CNI.MAC
 	}
 	if c.Main && command == "ADD" && c.Previous != nil {
-		return c, Errorf(CodeInvalidConfig,
-			"prevResult is not empty: type %s makes the interface, so it must be the first plugin of the list", PluginType)
+		return c, Errorf(
+			CodeInvalidConfig,
+			"prevResult is not empty: type %s makes the interface, so it must be the first plugin of the list",
+			PluginType,
+		)
 	}
 	if raw.Valid == nil {
 		raw.Valid = raw.Legacy

@@ -59,8 +59,13 @@ func (l List) Render() ([]byte, error) {
 		}
 	}
 	if f.CNIVersion == "" {
-		return nil, fmt.Errorf("write the CNI list: %s has the versions %v and %s has %v of the specification: want one in common",
-			PortMap, l.PortMap, cni.PluginType, cni.Versions())
+		return nil, fmt.Errorf(
+			"write the CNI list: %s has the versions %v and %s has %v of the specification: want one in common",
+			PortMap,
+			l.PortMap,
+			cni.PluginType,
+			cni.Versions(),
+		)
 	}
 	text, err := json.MarshalIndent(f, "", "  ")
 	return append(text, '\n'), err
