@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -77,7 +78,9 @@ func (w *listWriter) render(ctx context.Context) (changed bool, err error) {
 	conf := w.a.conf.Cadastre.CNI
 	list := conflist.List{Network: conf.Network}
 	if w.a.node.RunDir != DefaultNode().RunDir {
-		list.Socket = w.a.socket()
+		if list.Socket, err = filepath.Abs(w.a.socket()); err != nil {
+			return false, fmt.Errorf("write the CNI list: %w", err)
+		}
 	}
 	if list.PortMap, err = conflist.PortMapVersions(ctx, conf.BinDir); err != nil {
 		w.a.log.Warn("the CNI list has no portmap, so pods have no host ports", "error", err)

@@ -96,7 +96,7 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 		d.underlay = a.readUnderlay
 	}
 	if a.conf.Cadastre.Transport == contivconf.TransportWireGuard {
-		if d.tunnel, err = openTunnelKey(file, rand.Reader); err != nil {
+		if d.tunnel, err = openTunnelKey(a.node.StateDir, rand.Reader); err != nil {
 			return nil, err
 		}
 	}
