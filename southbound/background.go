@@ -160,7 +160,11 @@ func (s *Scheduler) sweep(ctx context.Context) {
 		if !due || ctx.Err() != nil {
 			continue
 		}
-		more, err := d.(Sweeper).Sweep(ctx)
+		var more bool
+		err := guard(func() (err error) {
+			more, err = d.(Sweeper).Sweep(ctx)
+			return err
+		})
 		s.work.mu.Lock()
 		switch {
 		case err != nil:
@@ -179,7 +183,7 @@ func (s *Scheduler) sweep(ctx context.Context) {
 func (s *Scheduler) watch(ctx context.Context, d Descriptor, w Watcher) {
 	policy := backoff.Policy{First: firstPause, Limit: longestPause}
 	for failures := 1; ; failures++ {
-		err := w.Watch(ctx, func(key string) { s.changed(d, key) })
+		err := guard(func() error { return w.Watch(ctx, func(key string) { s.changed(d, key) }) })
 		if ctx.Err() != nil {
 			return
 		}

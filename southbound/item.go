@@ -91,7 +91,7 @@ func (s *Scheduler) check(v controller.Value) error {
 	if d == nil {
 		return nil
 	}
-	return d.Validate(v.Key, v.Message)
+	return guard(func() error { return d.Validate(v.Key, v.Message) })
 }
 
 // dependencies returns the keys that a value depends on.

@@ -131,7 +131,7 @@ func (r *run) prepare(all []*item) {
 		if !ok || keys[d] == nil {
 			continue
 		}
-		if err := p.Prepare(r.ctx, keys[d]); err != nil {
+		if err := guard(func() error { return p.Prepare(r.ctx, keys[d]) }); err != nil {
 			r.broken[d] = err
 		}
 	}
@@ -211,11 +211,16 @@ func (r *run) make(it *item) error {
 	if err := r.blocked(it); err != nil {
 		return err
 	}
-	var err error
-	if it.made == nil || it.doubt != sure {
-		err = it.kind.Create(r.ctx, it.key, it.wanted)
-	} else {
-		err = it.kind.Update(r.ctx, it.key, it.made, it.wanted)
+	err := guard(func() error {
+		if it.made == nil || it.doubt != sure {
+			return it.kind.Create(r.ctx, it.key, it.wanted)
+		}
+		return it.kind.Update(r.ctx, it.key, it.made, it.wanted)
+	})
+	if hasPanicked(err) { // any part of it may be made
+		r.steps = append(r.steps, step{it, it.made, it.wanted})
+		r.setMade(it, it.wanted)
+		it.doubt = broken
 	}
 	if err != nil {
 		return err
@@ -256,7 +261,7 @@ func (r *run) remove(it *item) {
 			return
 		}
 		r.steps = append(r.steps, step{it, it.made, nil}) // also if it fails halfway
-		if err := it.kind.Delete(r.ctx, it.key, it.made); err != nil {
+		if err := guard(func() error { return it.kind.Delete(r.ctx, it.key, it.made) }); err != nil {
 			it.doubt = broken
 			r.fail(it, err)
 			return
@@ -314,7 +319,10 @@ func (r *run) undo() error {
 		if before := r.before[it]; it.wanted == nil && before.wanted == nil && before.made != nil {
 			continue
 		}
-		if err := r.undoStep(ctx, st); err != nil {
+		if err := guard(func() error { return r.undoStep(ctx, st) }); err != nil {
+			if hasPanicked(err) && st.before != nil {
+				r.setMade(it, st.before)
+			}
 			it.doubt = broken
 			errs = append(errs, fmt.Errorf("undo: %s: %w", it.key, err))
 			continue

@@ -218,7 +218,11 @@ func (r *run) retrieve(d Descriptor) (map[string]proto.Message, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return nil, fmt.Errorf("retrieve the values of %s: %w", d.Name(), err)
 	}
-	values, err := d.Retrieve(r.ctx, r.s.wantedOf(d))
+	var values []controller.Value
+	err := guard(func() (err error) {
+		values, err = d.Retrieve(r.ctx, r.s.wantedOf(d))
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("retrieve the values of %s: %w", d.Name(), err)
 	}

@@ -47,6 +47,9 @@ type conntrack struct {
 	mu      sync.Mutex
 	filters map[byte]bool       // by family: the kernel removes by address; nil: not tested yet
 	pending map[netip.Addr]bool // whose entries are still there
+	// inherited has the addresses that an earlier process may have left entries of; nil:
+	// not read yet. Most of them are of other hosts.
+	inherited map[netip.Addr]bool
 }
 
 func openConntrack(ns *rtnl.Namespace) (*conntrack, error) {
@@ -89,15 +92,53 @@ func (c *conntrack) forget(addresses []netip.Addr) error {
 	return c.socket.Run(all)
 }
 
-// remove removes all pending entries if those of one of the addresses are pending.
-func (c *conntrack) remove(addresses []netip.Addr) error {
-	c.mu.Lock()
-	due := slices.ContainsFunc(addresses, func(a netip.Addr) bool { return c.pending[a] })
-	c.mu.Unlock()
-	if !due {
+// inherit notes the addresses with entries, once, since an earlier process may have ended
+// before it has removed those of a deleted pod. Those of live pods are not among them.
+func (c *conntrack) inherit(live []netip.Addr) error {
+	if c.socket == nil {
 		return nil
 	}
-	return c.removePending()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inherited == nil {
+		found := map[netip.Addr]bool{}
+		for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+			if err := listSources(c.socket, family, found); err != nil {
+				return err
+			}
+		}
+		c.inherited = found
+	}
+	for _, a := range live {
+		delete(c.inherited, a)
+	}
+	return nil
+}
+
+// remove removes all pending entries if those of one of the addresses are pending, and
+// those that an earlier process has left of the addresses.
+func (c *conntrack) remove(addresses []netip.Addr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.ContainsFunc(addresses, func(a netip.Addr) bool { return c.pending[a] }) {
+		if err := c.removeEntries(c.pending); err != nil {
+			return err
+		}
+		clear(c.pending)
+	}
+	left := map[netip.Addr]bool{}
+	for _, a := range addresses {
+		if c.inherited[a] {
+			left[a] = true
+		}
+	}
+	if err := c.removeEntries(left); err != nil {
+		return err
+	}
+	for a := range left {
+		delete(c.inherited, a)
+	}
+	return nil
 }
 
 // test finds out, once, what the kernel can do. It takes 20 ms.
@@ -118,16 +159,22 @@ func (c *conntrack) test() {
 func (c *conntrack) removePending() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.pending) == 0 {
-		return nil
+	if err := c.removeEntries(c.pending); err != nil {
+		return err
 	}
+	clear(c.pending)
+	return nil
+}
+
+// removeEntries removes the entries of addresses one by one.
+func (c *conntrack) removeEntries(addresses map[netip.Addr]bool) error {
 	families := map[byte]bool{}
-	for a := range c.pending {
+	for a := range addresses {
 		families[familyOf(a)] = true
 	}
 	var found []*rtnl.Request
 	for _, family := range slices.Sorted(maps.Keys(families)) {
-		all, err := listEntries(c.socket, family, c.pending)
+		all, err := listEntries(c.socket, family, addresses)
 		if err != nil {
 			return err
 		}
@@ -139,8 +186,21 @@ func (c *conntrack) removePending() error {
 			return err
 		}
 	}
-	clear(c.pending)
 	return nil
+}
+
+// listSources adds the addresses that have begun or answer tracked connections.
+func listSources(s *rtnl.Socket, family byte, found map[netip.Addr]bool) error {
+	return s.Dump("tracked connections", conntrackGet, rtnl.Message{family, 0, 0, 0}, func() {}, func(b []byte) {
+		if len(b) < sizeofNetfilter || b[0] != family {
+			return
+		}
+		rtnl.Attributes(b[sizeofNetfilter:], func(kind uint16, v []byte) {
+			if kind == tupleOriginal || kind == tupleReply {
+				found[tupleSource(v)] = true
+			}
+		})
+	})
 }
 
 // listEntries returns the requests that remove the entries of addresses one by one.

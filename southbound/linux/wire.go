@@ -395,10 +395,12 @@ func (w *Wires) runWithIPv6(ns *rtnl.Namespace, s *rtnl.Socket, link string, all
 }
 
 // takeRoutes repeats the routes of a batch that failed because there are routes to their
-// destinations. Those of our wires are replaced: the ledger has given the address to the
-// newer one. Those of other programs are errors.
+// destinations. Those of our wires are replaced, and these wires are detached: the ledger
+// has given the address to the newer one, so the deletion of the older one has failed.
+// Those of other programs are errors.
 func (w *Wires) takeRoutes(link hostLink, all []*rtnl.Request) error {
 	var again []*rtnl.Request
+	older, addresses := map[uint32]uint32{}, []netip.Addr{}
 	for _, r := range all {
 		switch {
 		case r.Err == nil:
@@ -417,11 +419,44 @@ func (w *Wires) takeRoutes(link hostLink, all []*rtnl.Request) error {
 		if i := slices.IndexFunc(have, func(p parsed) bool { return !p.ours }); i >= 0 {
 			return fmt.Errorf("%w: %s of link %d; %w", southbound.ErrForeign, have[i], have[i].index, r.Err)
 		}
+		for _, route := range have {
+			older[route.index] = want.table
+		}
 		r.Flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
-		again = append(again, r)
+		again, addresses = append(again, r), append(addresses, want.prefix.Addr())
 	}
 	w.opt.Log.Warn("an address had a route to another wire", "link", link.name, "routes", len(again))
+	delete(older, link.index)
+	if err := w.detachOlder(older, addresses); err != nil {
+		return err
+	}
 	return w.host.Run(again)
+}
+
+// detachOlder detaches the wires among links, which have routing tables by index, and
+// removes the tracked connections of addresses.
+func (w *Wires) detachOlder(older map[uint32]uint32, addresses []netip.Addr) error {
+	if len(older) == 0 {
+		return nil
+	}
+	links, err := listLinks(w.host, vethKind)
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		table, found := older[l.index]
+		if !found || l.key() == "" || l.detached() {
+			continue
+		}
+		w.opt.Log.Warn("the wire of another pod has the address: it is detached", "link", l.name, "key", l.key())
+		if err := w.detach(l.linkID, l.key(), table); err != nil {
+			return err
+		}
+	}
+	if err := w.conntrack.forget(addresses); err != nil {
+		return err
+	}
+	return w.conntrack.remove(addresses)
 }
 
 // Delete detaches a wire: no packet from or to the pod passes any more, and before another

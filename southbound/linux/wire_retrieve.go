@@ -81,10 +81,17 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 			all = append(all, controller.Value{Key: unknownPrefix + name, Message: &kv.PodNetwork{Wire: wire}})
 		}
 	}
+	var live []netip.Addr
 	for key, v := range messages {
-		if plans[key] == nil && !linked[key] {
+		switch {
+		case linked[key] && plans[key] != nil:
+			live = append(live, plans[key].addresses...)
+		case plans[key] == nil && !linked[key]:
 			all = append(all, v)
 		}
+	}
+	if err := w.conntrack.inherit(live); err != nil {
+		w.opt.Log.Warn("tracked connections that an earlier process has left are not known", "error", err)
 	}
 	w.mu.Lock()
 	w.keys, w.named = keys, named
