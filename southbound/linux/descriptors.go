@@ -57,13 +57,7 @@ func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 		return nil, err
 	}
 	all, err := open(
-		func() (southbound.Descriptor, error) {
-			r, err := newRoutes(opt.Namespace, opt.Protocol)
-			if err == nil {
-				r.doomed = overlay[0].(*nodeDescriptor).doomed // the node is retrieved before the routes
-			}
-			return r, err
-		},
+		func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) },
 		func() (southbound.Descriptor, error) { return NewWires(opt) },
 		func() (southbound.Descriptor, error) { return NewNetworks(opt) },
 	)

@@ -155,6 +155,8 @@ func (f *forwardRules) create(*kv.NodeNetwork) error {
 	return nil
 }
 
+func (f *forwardRules) replaces(*kv.NodeNetwork) bool { return false }
+
 // remove removes the rules.
 func (f *forwardRules) remove() error {
 	all, err := f.look()

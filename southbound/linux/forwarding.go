@@ -49,6 +49,8 @@ func (f *forwarding) wanted(value *kv.NodeNetwork) bool { return len(f.settings(
 
 func (f *forwarding) validate(*kv.NodeNetwork) error { return nil }
 
+func (f *forwarding) replaces(*kv.NodeNetwork) bool { return false }
+
 // remove does nothing: other programs of the node may need forwarding.
 func (f *forwarding) remove() error { return nil }
 

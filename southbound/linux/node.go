@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -25,6 +26,9 @@ type nodePart interface {
 	// create makes the part, or repairs it. After an error, nothing that it has made
 	// remains.
 	create(value *kv.NodeNetwork) error
+	// replaces reports whether value needs the present link of the part to be removed: the
+	// kernel then removes the tunnels and the routes through it.
+	replaces(value *kv.NodeNetwork) bool
 	// remove removes the part. A missing part is not an error.
 	remove() error
 	// retrieve compares the part with the wanted value. If there is a difference, it sets
@@ -46,7 +50,6 @@ type nodeDescriptor struct {
 	host    *tunnelHost
 	parts   []nodePart
 	notes   func() []string // nil: there are none
-	doomed  func(kv.Transport) bool
 	closers []func() error
 }
 
@@ -142,21 +145,11 @@ func (n *nodeDescriptor) Update(_ context.Context, _ string, before, value proto
 	return nil
 }
 
-// Recreate reports whether the node's link has to be made anew: the kernel then removes the
-// tunnels and the routes through it.
-func (n *nodeDescriptor) Recreate(_ string, before, value proto.Message) bool {
-	old, ok := before.(*kv.NodeNetwork)
-	next, also := value.(*kv.NodeNetwork)
-	if !ok || !also || old.GetId() == 0 { // Retrieve found a difference that has no field
-		return false
-	}
-	if old.GetTransport() != next.GetTransport() {
-		return true
-	}
-	former, err := readVXLAN(old)
-	wanted, failed := readVXLAN(next)
-	return old.GetTransport() == kv.Transport_VXLAN && err == nil && failed == nil &&
-		(former.vni != wanted.vni || former.local.Is4() != wanted.local.Is4())
+// Recreate reports whether a link of the node has to go or to be made again. It asks the
+// kernel, because a value does not show all of the link's form.
+func (n *nodeDescriptor) Recreate(_ string, _, value proto.Message) bool {
+	network, ok := value.(*kv.NodeNetwork)
+	return ok && slices.ContainsFunc(n.parts, func(p nodePart) bool { return p.replaces(network) })
 }
 
 func (n *nodeDescriptor) Delete(context.Context, string, proto.Message) error {

@@ -37,7 +37,6 @@ func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error)
 			host:    host,
 			parts:   append(parts, link, keyed, firewall),
 			notes:   firewall.Notes,
-			doomed:  func(t kv.Transport) bool { return t == kv.Transport_VXLAN && link.doomed },
 			closers: []func() error{keyed.end, tables.close, func() error { host.close(); return nil }},
 		},
 		&tunnels{host: host, peers: map[kv.Transport]tunnelPeers{

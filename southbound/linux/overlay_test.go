@@ -231,29 +231,42 @@ func TestALinkOfAnotherFormIsMadeAgainWithItsTunnelsAndRoutes(t *testing.T) {
 		stop() // nothing is watched: the next resync alone has to do it
 		nodes = append(nodes, node)
 	}
+	resync := func(n *overlayNode, f func(*kv.NodeNetwork)) {
+		all, err := Descriptors(Options{Namespace: n.net.Path()})
+		lab.must(err)
+		sink := southbound.New(southbound.Options{}, all...)
+		values := n.values(kv.Transport_VXLAN)
+		for i := range values {
+			if network, ok := values[i].Message.(*kv.NodeNetwork); ok {
+				network = proto.CloneOf(network)
+				f(network)
+				values[i].Message = network
+			}
+		}
+		lab.must(sink.Commit(t.Context(), controller.Transaction{Method: controller.FullResync, Values: values}))
+		lab.must(sink.Close())
+	}
+	asBefore := func(*kv.NodeNetwork) {}
 	for change, f := range map[string]func(*kv.NodeNetwork){
 		"another VNI":                        func(v *kv.NodeNetwork) { v.Vni++ },
 		"another family of the underlay":     func(v *kv.NodeNetwork) { v.Underlay = v.GetUnderlay()[1:] },
-		"the VNI and the underlay of before": func(*kv.NodeNetwork) {},
+		"the VNI and the underlay of before": asBefore,
 	} {
 		for _, n := range nodes {
-			all, err := Descriptors(Options{Namespace: n.net.Path()})
-			lab.must(err)
-			sink := southbound.New(southbound.Options{}, all...)
-			values := n.values(kv.Transport_VXLAN)
-			for i := range values {
-				if network, ok := values[i].Message.(*kv.NodeNetwork); ok {
-					network = proto.CloneOf(network)
-					f(network)
-					values[i].Message = network
-				}
-			}
-			lab.must(sink.Commit(t.Context(), controller.Transaction{Method: controller.FullResync, Values: values}))
-			lab.must(sink.Close())
+			resync(n, f)
 		}
 		t.Log(change)
 		lab.expectReachable(labMTU)
 	}
+	for _, n := range nodes {
+		resync(n, asBefore)
+	}
+	n := nodes[0]
+	index := n.linkIndex(vxlanName)
+	command(t, n.net.Path(), "ip", "link", "set", vxlanName, "type", "vxlan", "id", "10", "learning") // no field shows it
+	resync(n, asBefore)
+	NewWithT(t).Expect(n.linkIndex(vxlanName)).NotTo(Equal(index))
+	lab.expectReachable(labMTU)
 }
 
 func TestUninstallLeavesNothingOfTheOverlay(t *testing.T) {

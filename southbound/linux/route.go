@@ -38,10 +38,7 @@ type routes struct {
 	table  *routeTable // as read for this transaction; nil: to be read
 	// tried holds the places where this process has made routes: IPv6 shows these without
 	// our protocol if another program adds a hop.
-	tried map[routePlace]bool
-	// doomed reports whether the link of a transport will be made again, so that the routes
-	// through it do not count; nil: none.
-	doomed func(kv.Transport) bool
+	tried  map[routePlace]bool
 	within func(func() error) error // the network namespace
 
 	mu      sync.Mutex          // because Watch reads what follows
@@ -242,9 +239,6 @@ func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]con
 	}
 	for place, have := range t.ours {
 		t.requested[place] = true
-		if way, _ := t.way(have[0]); d.doomed != nil && d.doomed(way.transport) {
-			continue
-		}
 		want, is := wants[place]
 		value := proto.Message(want.value)
 		if !is || !t.right(have, want) {

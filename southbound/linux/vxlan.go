@@ -31,9 +31,6 @@ const (
 // addresses: vxlanPeers writes them.
 type vxlan struct {
 	host *tunnelHost
-	// doomed is set if the link that was retrieved is not of the wanted form, so that it
-	// will be made again: its entries are not worth being retrieved.
-	doomed bool
 	// made is called when the link is made; may be nil.
 	made func()
 }
@@ -106,7 +103,6 @@ func (v *vxlan) create(value *kv.NodeNetwork) error {
 		}
 		link = nil
 	}
-	v.doomed = false
 	made := link == nil
 	if v.made != nil && made {
 		v.made()
@@ -121,6 +117,16 @@ func (v *vxlan) create(value *kv.NodeNetwork) error {
 		err = errors.Join(err, v.remove())
 	}
 	return err
+}
+
+// replaces reports whether the link has to go, or has to be made again.
+func (v *vxlan) replaces(value *kv.NodeNetwork) bool {
+	link, err := v.link()
+	if err != nil || link == nil {
+		return false
+	}
+	want, err := readVXLAN(value)
+	return !v.wanted(value) || err == nil && !want.sameForm(link)
 }
 
 // sameForm reports whether a link has the attributes that cannot be changed.
@@ -216,7 +222,6 @@ func (v *vxlan) remove() error {
 
 // retrieve compares the link with the wanted value.
 func (v *vxlan) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
-	v.doomed = false
 	link, err := v.link()
 	if errors.Is(err, southbound.ErrForeign) || err == nil && link == nil {
 		return partAbsent, nil
@@ -231,8 +236,7 @@ func (v *vxlan) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
 	local, _ := netip.AddrFromSlice(link.SrcAddr)
 	local = local.Unmap()
 	want, err := readVXLAN(wanted)
-	v.doomed = err != nil || !v.wanted(wanted) || !want.sameForm(link)
-	if !v.doomed && local == want.local &&
+	if err == nil && v.wanted(wanted) && want.sameForm(link) && local == want.local &&
 		slices.Equal(link.HardwareAddr, want.mac) && v.host.dressed(link, want.mtu, want.addresses, have) {
 		return partComplete, nil
 	}

@@ -320,7 +320,7 @@ func (v *vxlanPeers) retrieve(wanted []controller.Value) ([]controller.Value, er
 		return nil, err
 	}
 	var found vxlanEntries
-	if present && !v.link.doomed {
+	if present {
 		if found, err = v.list(); err != nil {
 			return nil, err
 		}

@@ -78,6 +78,12 @@ func (w *wireguard) create(value *kv.NodeNetwork) error {
 	return err
 }
 
+// replaces reports whether the link has to go. A value cannot ask for another form of it.
+func (w *wireguard) replaces(value *kv.NodeNetwork) bool {
+	link, err := w.host.own(wireguardName)
+	return err == nil && link != nil && !w.wanted(value)
+}
+
 // adjust corrects the keys, the MTU and the addresses.
 func (w *wireguard) adjust(want wireguardLink) error {
 	link, err := w.host.own(wireguardName)
