@@ -2005,6 +2005,7 @@ type Network struct {
 	Table         uint32                 `protobuf:"varint,2,opt,name=table,proto3" json:"table,omitempty"`    // 0: the main table
 	Vni           uint32                 `protobuf:"varint,3,opt,name=vni,proto3" json:"vni,omitempty"`        // 0: that of the node's VXLAN link
 	Subnets       []string               `protobuf:"bytes,4,rep,name=subnets,proto3" json:"subnets,omitempty"` // ranges of the whole network
+	Closed        bool                   `protobuf:"varint,5,opt,name=closed,proto3" json:"closed,omitempty"`  // packets to subnets leave by no route of others, such as the default route
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2065,6 +2066,13 @@ func (x *Network) GetSubnets() []string {
 		return x.Subnets
 	}
 	return nil
+}
+
+func (x *Network) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
 }
 
 // Egress is what leaves the cluster with the node's own address. Its southbound key is
@@ -2810,12 +2818,13 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12\x1d\n" +
 	"\n" +
 	"public_key\x18\a \x01(\tR\tpublicKey\x12\x18\n" +
-	"\asubnets\x18\b \x03(\tR\asubnets\"_\n" +
+	"\asubnets\x18\b \x03(\tR\asubnets\"w\n" +
 	"\aNetwork\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\rR\x05table\x12\x10\n" +
 	"\x03vni\x18\x03 \x01(\rR\x03vni\x12\x18\n" +
-	"\asubnets\x18\x04 \x03(\tR\asubnets\":\n" +
+	"\asubnets\x18\x04 \x03(\tR\asubnets\x12\x16\n" +
+	"\x06closed\x18\x05 \x01(\bR\x06closed\":\n" +
 	"\x06Egress\x12\x18\n" +
 	"\asources\x18\x01 \x03(\tR\asources\x12\x16\n" +
 	"\x06direct\x18\x02 \x03(\tR\x06direct\"\xbd\x03\n" +

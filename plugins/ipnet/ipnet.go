@@ -285,6 +285,7 @@ func (p *IPNet) derivePlan() (changed bool) {
 	}
 	mtu, _ := p.podMTU(u)
 	next := newPlan(p.IPAM.NetworkRanges(), d, mtu)
+	next.closed = p.makesRoutes()
 	if changed = !next.equal(p.plan); changed {
 		p.plan = next
 	}

@@ -15,6 +15,7 @@ import (
 // plan holds what the values of all attachments have in common. It is immutable.
 type plan struct {
 	mtu      uint32
+	closed   bool // packets to pods leave only by our routes
 	networks map[string]podNet
 }
 
@@ -42,7 +43,7 @@ func newPlan(ranges map[string][]netip.Prefix, d Dataplane, mtu uint32) *plan {
 
 // equal compares by value.
 func (s *plan) equal(o *plan) bool {
-	return s.mtu == o.mtu && maps.EqualFunc(s.networks, o.networks, func(x, y podNet) bool {
+	return s.mtu == o.mtu && s.closed == o.closed && maps.EqualFunc(s.networks, o.networks, func(x, y podNet) bool {
 		return x.table == y.table && x.vni == y.vni && slices.Equal(x.ranges, y.ranges)
 	})
 }
@@ -61,7 +62,7 @@ func (s *plan) tableOf(block netip.Prefix) uint32 {
 func (s *plan) values() map[string]*kv.Network {
 	all := make(map[string]*kv.Network, len(s.networks))
 	for name, n := range s.networks {
-		m := &kv.Network{Name: name, Table: n.table, Vni: n.vni}
+		m := &kv.Network{Name: name, Table: n.table, Vni: n.vni, Closed: s.closed}
 		for _, r := range n.ranges {
 			m.Subnets = append(m.Subnets, r.String())
 		}

@@ -174,7 +174,7 @@ func TestNetworksHaveTables(t *testing.T) {
 		w.g.Expect(blue.Table).To(Equal(0x0C000000 + blue.Vni))
 		w.g.Expect(value[*kv.NodeRoute](w, kv.SinkRouteKey("10.5.7.0/24", blue.Table)).Table).To(Equal(blue.Table))
 		w.g.Expect(value[*kv.NodeRoute](w, "route/10.1.7.0/24").Table).To(BeZero())
-		w.g.Expect(proto.Equal(value[*kv.Network](w, "network/default"), &kv.Network{Name: "default", Subnets: []string{"10.1.0.0/16"}})).To(BeTrue())
+		w.g.Expect(proto.Equal(value[*kv.Network](w, "network/default"), &kv.Network{Name: "default", Subnets: []string{"10.1.0.0/16"}, Closed: true})).To(BeTrue())
 		w.set(kv.PoolKey("red"), w.pool("red", "red", "10.6.0.0/16", 1))
 		w.g.Expect(red().Table).NotTo(Equal(blue.Table))
 		gone := w.pool("red", "red", "10.6.0.0/16", 2)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -22,13 +23,18 @@ import (
 // Networks is the descriptor of pod networks with a routing table of their own. Such a table
 // ends with blackhole default routes, so that no packet of the network continues to the main
 // table. They are not unreachable ones: the node would send its answer by the main table, to
-// another pod with the same address or out of the node. A network in the main table has no
-// object and is always made.
+// another pod with the same address or out of the node. A closed network in the main table has
+// a blackhole route to each of its ranges, for packets whose route is missing or pending. Any
+// other one there has no object and is always made.
 type Networks struct {
-	host *rtnl.Socket
+	host      *rtnl.Socket
+	namespace string // path, "": the process's
 }
 
-var _ southbound.Descriptor = (*Networks)(nil)
+var (
+	_ southbound.Descriptor = (*Networks)(nil)
+	_ southbound.Watcher    = (*Networks)(nil)
+)
 
 // NewNetworks opens the node's network namespace. It changes nothing.
 func NewNetworks(opt Options) (*Networks, error) {
@@ -40,7 +46,7 @@ func NewNetworks(opt Options) (*Networks, error) {
 	if err = errors.Join(err, ns.Close()); err != nil {
 		return nil, err
 	}
-	return &Networks{host: s}, nil
+	return &Networks{s, opt.Namespace}, nil
 }
 
 // Close closes the socket. The tables stay.
@@ -54,29 +60,29 @@ func (n *Networks) Handles(key string) bool { return strings.HasPrefix(key, kv.S
 
 // Validate returns the reason why a value can never be made.
 func (n *Networks) Validate(_ string, value proto.Message) error {
-	_, err := readTable(value)
+	_, err := readNetwork(value)
 	return err
 }
 
 // Dependencies returns nothing.
 func (n *Networks) Dependencies(string, proto.Message) []string { return nil }
 
-// Create closes the table of a network.
+// Create closes a network.
 func (n *Networks) Create(_ context.Context, _ string, value proto.Message) error {
-	table, err := readTable(value)
-	if err != nil || table == 0 {
+	want, err := readNetwork(value)
+	if err != nil || len(want.closed) == 0 {
 		return err
 	}
-	have, err := tableRoutes(n.host, table)
+	have, err := tableRoutes(n.host, want.table)
 	if err != nil {
 		return err
 	}
 	foreign := func(p parsed) bool { return !p.ours && p.protocol != unix.RTPROT_KERNEL }
-	if i := slices.IndexFunc(have, foreign); i >= 0 {
-		return fmt.Errorf("%w: table %d has the %s", southbound.ErrForeign, table, have[i])
+	if i := slices.IndexFunc(have, foreign); i >= 0 && want.custom() {
+		return fmt.Errorf("%w: table %d has the %s", southbound.ErrForeign, want.table, have[i])
 	}
 	var all []*rtnl.Request
-	for _, o := range closedRoutes(table) {
+	for _, o := range want.closed {
 		if !slices.ContainsFunc(have, func(p parsed) bool { return p.object == o }) {
 			all = append(all, o.add(linkID{}))
 		}
@@ -84,87 +90,134 @@ func (n *Networks) Create(_ context.Context, _ string, value proto.Message) erro
 	return n.host.Run(all)
 }
 
-// Update closes the new table, then removes the routes of the old one.
+// Update closes the network as value says, then removes the other routes of before.
 func (n *Networks) Update(ctx context.Context, key string, before, value proto.Message) error {
 	if err := n.Create(ctx, key, value); err != nil {
 		return err
 	}
-	was, _ := readTable(before)
-	if is, _ := readTable(value); was == is {
-		return nil
-	}
-	return n.Delete(ctx, key, before)
+	was, _ := readNetwork(before)
+	is, _ := readNetwork(value)
+	return n.remove(slices.DeleteFunc(was.closed, func(o object) bool { return slices.Contains(is.closed, o) }))
 }
 
-// Delete removes the last routes of the table.
+// Delete removes the last routes of the network.
 func (n *Networks) Delete(_ context.Context, _ string, value proto.Message) error {
-	table, err := readTable(value)
-	if err != nil || table == 0 {
+	network, err := readNetwork(value)
+	if err != nil {
 		return nil //nolint:nilerr // such a value was never made
 	}
+	return n.remove(network.closed)
+}
+
+func (n *Networks) remove(routes []object) error {
 	var all []*rtnl.Request
-	for _, o := range closedRoutes(table) {
+	for _, o := range routes {
 		all = append(all, o.remove(linkID{}))
 	}
 	return n.host.Run(all)
 }
 
-// Retrieve returns the wanted networks whose tables are closed, and one without a name for
-// each other table that is.
+// Retrieve returns the wanted networks that are closed as they say. Routes that close more
+// or less are in a value that differs, or in one without a name.
 func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]controller.Value, error) {
 	have, err := tableRoutes(n.host, 0)
 	if err != nil {
 		return nil, err
 	}
-	closed := map[uint32]int{}
+	closed := map[uint32][]object{}
 	for _, p := range have {
 		if p.kind == closedObject && p.ours {
-			closed[p.table]++
+			closed[p.table] = append(closed[p.table], p.object)
 		}
 	}
 	var all []controller.Value
 	for _, v := range wanted {
-		table, err := readTable(v.Message)
+		want, err := readNetwork(v.Message)
 		if err != nil {
 			continue
 		}
-		switch count := closed[table]; {
-		case table == 0, count == len(closedRoutes(table)):
+		found := closed[want.table]
+		delete(closed, want.table)
+		missing := slices.ContainsFunc(want.closed, func(o object) bool { return !slices.Contains(found, o) })
+		switch {
+		case !missing && len(found) == len(want.closed):
 			all = append(all, v)
-		case count > 0:
-			all = append(all, controller.Value{Key: v.Key, Message: &kv.Network{Table: table}})
+		case len(found) > 0 || !want.custom():
+			all = append(all, controller.Value{Key: v.Key, Message: describeClosed(want.table, found)})
 		}
-		delete(closed, table)
 	}
-	for table := range closed {
+	for table, found := range closed {
 		key := fmt.Sprintf("%stable-%d", kv.SinkNetworkPrefix, table)
-		all = append(all, controller.Value{Key: key, Message: &kv.Network{Table: table}})
+		all = append(all, controller.Value{Key: key, Message: describeClosed(table, found)})
 	}
 	return all, nil
 }
 
-// readTable returns the table of a network, 0 for the main table.
-func readTable(value proto.Message) (uint32, error) {
-	network, ok := value.(*kv.Network)
-	if !ok {
-		return 0, fmt.Errorf("the value is a %T, want a Network", value)
-	}
-	switch table := network.GetTable(); table {
-	case unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT:
-		return 0, fmt.Errorf("table %d belongs to the kernel: want another one", table)
-	case unix.RT_TABLE_MAIN:
-		return 0, nil
-	default:
-		return table, nil
-	}
+// Watch calls changed if a route that closes a network is removed.
+func (n *Networks) Watch(ctx context.Context, changed func(key string)) error {
+	return announcements{
+		protocol: unix.NETLINK_ROUTE,
+		groups:   []uint{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
+		lost:     func() { changed("") },
+		each: func(m syscall.NetlinkMessage) {
+			if m.Header.Type != unix.RTM_DELROUTE {
+				return
+			}
+			if p, ok := parseRoute(m.Data); ok && p.ours && p.kind == closedObject {
+				changed("")
+			}
+		},
+	}.follow(ctx, func(f func() error) error { return within(n.namespace, f) })
 }
 
-// closedRoutes returns the last routes of a table.
-func closedRoutes(table uint32) []object {
-	return []object{
-		{kind: closedObject, prefix: defaultRoute(unix.AF_INET), table: table},
-		{kind: closedObject, prefix: defaultRoute(unix.AF_INET6), table: table},
+// describeClosed returns a value without a name whose routes are found.
+func describeClosed(table uint32, found []object) *kv.Network {
+	m := &kv.Network{Table: table}
+	if table == unix.RT_TABLE_MAIN {
+		m.Table, m.Closed = 0, len(found) > 0
+		for _, o := range found {
+			m.Subnets = append(m.Subnets, o.prefix.String())
+		}
 	}
+	return m
+}
+
+// network holds what a value says.
+type network struct {
+	table  uint32
+	closed []object // the last routes of the network
+}
+
+// custom reports whether the network has a table of its own.
+func (n network) custom() bool { return n.table != unix.RT_TABLE_MAIN }
+
+// readNetwork reads a value.
+func readNetwork(value proto.Message) (n network, err error) {
+	m, ok := value.(*kv.Network)
+	if !ok {
+		return n, fmt.Errorf("the value is a %T, want a Network", value)
+	}
+	switch n.table = m.GetTable(); n.table {
+	case unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT:
+		return n, fmt.Errorf("table %d belongs to the kernel: want another one", n.table)
+	case 0, unix.RT_TABLE_MAIN:
+		n.table = unix.RT_TABLE_MAIN
+		if !m.GetClosed() {
+			return n, nil
+		}
+		for _, text := range m.GetSubnets() {
+			p, err := routeDestination(text)
+			if err != nil {
+				return n, fmt.Errorf("subnets: %w", err)
+			}
+			n.closed = append(n.closed, object{kind: closedObject, prefix: p, table: n.table})
+		}
+		return n, nil
+	}
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		n.closed = append(n.closed, object{kind: closedObject, prefix: defaultRoute(family), table: n.table})
+	}
+	return n, nil
 }
 
 // tableRoutes returns the routes of a table, or with table 0 those of ours in all tables.

@@ -325,3 +325,45 @@ func privately(f func() error) error {
 	}()
 	return <-done
 }
+
+// A closed network in the main table drops the packets that no other route takes, and one
+// whose default route is another program's keeps them.
+func TestAClosedNetworkDropsWhatHasNoRoute(t *testing.T) {
+	l := newWireLab(t, Options{})
+	n, ctx, key := l.networks(), context.Background(), "network/default"
+	shown := func() string {
+		var out []byte
+		l.must(l.host.Do(func() (err error) {
+			out, err = exec.Command("sh", "-c", "ip -4 route show type blackhole; ip -6 route show type blackhole").CombinedOutput()
+			return err
+		}))
+		return string(out)
+	}
+	retrieved := func(want *kv.Network) bool {
+		all, err := n.Retrieve(ctx, []controller.Value{{Key: key, Message: want}})
+		l.must(err)
+		l.Expect(all).To(HaveLen(1))
+		return proto.Equal(all[0].Message, want)
+	}
+	open := &kv.Network{Name: "default", Subnets: []string{"10.1.0.0/16"}}
+	closed := &kv.Network{Name: "default", Subnets: []string{"10.1.0.0/16", "fd00:1::/48"}, Closed: true}
+	moved := &kv.Network{Name: "default", Subnets: []string{"10.2.0.0/16", "fd00:1::/48"}, Closed: true}
+	l.must(n.Create(ctx, key, open))
+	l.Expect(shown()).To(BeEmpty())
+	l.Expect(retrieved(open)).To(BeTrue())
+	l.Expect(retrieved(closed)).To(BeFalse())
+	l.must(n.Update(ctx, key, open, closed))
+	l.must(n.Create(ctx, key, closed)) // again
+	l.Expect(shown()).To(And(ContainSubstring("10.1.0.0/16 proto 202"), ContainSubstring("fd00:1::/48"), HaveSuffix("\n")))
+	l.Expect(retrieved(closed)).To(BeTrue())
+	l.Expect(retrieved(open)).To(BeFalse())
+	l.must(n.Update(ctx, key, closed, moved))
+	l.Expect(shown()).To(And(ContainSubstring("10.2.0.0/16"), ContainSubstring("fd00:1::/48"), Not(ContainSubstring("10.1.0.0/16"))))
+	l.Expect(retrieved(closed)).To(BeFalse())
+	all, err := n.Retrieve(ctx, nil) // of an earlier agent
+	l.must(err)
+	l.Expect(all).To(HaveLen(1))
+	l.must(n.Delete(ctx, all[0].Key, all[0].Message))
+	l.Expect(shown()).To(BeEmpty())
+	l.Expect(n.Validate(key, &kv.Network{Closed: true, Subnets: []string{"10.1.0.1/16"}})).To(MatchError(ContainSubstring("10.1.0.0/16")))
+}
