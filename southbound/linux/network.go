@@ -24,7 +24,7 @@ import (
 // ends with blackhole default routes, so that no packet of the network continues to the main
 // table. They are not unreachable ones: the node would send its answer by the main table, to
 // another pod with the same address or out of the node. A closed network in the main table has
-// a blackhole route to each of its ranges, for packets whose route is missing or pending. Any
+// an unreachable route to each of its ranges, for packets whose route is missing or pending. Any
 // other one there has no object and is always made.
 type Networks struct {
 	host      *rtnl.Socket
@@ -126,7 +126,7 @@ func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]con
 	}
 	closed := map[uint32][]object{}
 	for _, p := range have {
-		if p.kind == closedObject && p.ours {
+		if p.last() && p.ours {
 			closed[p.table] = append(closed[p.table], p.object)
 		}
 	}
@@ -163,7 +163,7 @@ func (n *Networks) Watch(ctx context.Context, changed func(key string)) error {
 			if m.Header.Type != unix.RTM_DELROUTE {
 				return
 			}
-			if p, ok := parseRoute(m.Data); ok && p.ours && p.kind == closedObject {
+			if p, ok := parseRoute(m.Data); ok && p.ours && p.last() {
 				changed("")
 			}
 		},
@@ -210,7 +210,7 @@ func readNetwork(value proto.Message) (n network, err error) {
 			if err != nil {
 				return n, fmt.Errorf("subnets: %w", err)
 			}
-			n.closed = append(n.closed, object{kind: closedObject, prefix: p, table: n.table})
+			n.closed = append(n.closed, object{kind: rejectObject, prefix: p, table: n.table})
 		}
 		return n, nil
 	}

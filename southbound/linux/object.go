@@ -36,7 +36,8 @@ const (
 	addressObject   objectKind = iota + 1
 	neighbourObject            // permanent
 	routeObject                // through the link
-	closedObject               // a blackhole route, of no link
+	closedObject               // a blackhole route of the last metric, of no link
+	rejectObject               // an unreachable route of the last metric, of no link
 	ruleObject                 // of packets that arrive through the link
 )
 
@@ -54,6 +55,9 @@ type object struct {
 	mac     hardware     // of a neighbour
 	table   uint32       // of a route or rule
 }
+
+// last reports whether the object is a route for packets that no other route takes.
+func (o object) last() bool { return o.kind == closedObject || o.kind == rejectObject }
 
 // objects is a set.
 type objects map[object]bool
@@ -74,6 +78,8 @@ func (o object) String() string {
 	text := "route " + o.prefix.String()
 	if o.kind == closedObject {
 		text = "blackhole " + text
+	} else if o.kind == rejectObject {
+		text = "unreachable " + text
 	}
 	if o.gateway.IsValid() {
 		text += " via " + o.gateway.String()
@@ -104,7 +110,7 @@ func (o object) add(link linkID) *rtnl.Request {
 		r.Kind = unix.RTM_NEWADDR
 	case neighbourObject:
 		r.Kind, r.Flags = unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE
-	case routeObject, closedObject:
+	case routeObject, closedObject, rejectObject:
 		r.Kind, r.Allow = unix.RTM_NEWROUTE, nil // the route that is there may be a foreign one
 	case ruleObject:
 		r.Kind = unix.RTM_NEWRULE
@@ -124,7 +130,7 @@ func (o object) remove(link linkID) *rtnl.Request {
 		r.Kind = unix.RTM_DELADDR
 	case neighbourObject:
 		r.Kind = unix.RTM_DELNEIGH
-	case routeObject, closedObject:
+	case routeObject, closedObject, rejectObject:
 		r.Kind = unix.RTM_DELROUTE
 	case ruleObject:
 		r.Kind = unix.RTM_DELRULE
@@ -161,9 +167,12 @@ func (o object) route(link linkID) rtnl.Message {
 	m := make(rtnl.Message, unix.SizeofRtMsg)
 	m[0], m[1] = familyOf(o.prefix.Addr()), byte(o.prefix.Bits())
 	m[5], m[6], m[7] = ownProtocol, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST
-	if o.kind == closedObject {
+	switch o.kind {
+	case closedObject:
 		m[7] = unix.RTN_BLACKHOLE
-	} else {
+	case rejectObject:
+		m[7] = unix.RTN_UNREACHABLE
+	default:
 		m = m.U32(unix.RTA_OIF, link.index)
 		if !o.gateway.IsValid() {
 			m[6] = unix.RT_SCOPE_LINK
@@ -178,7 +187,7 @@ func (o object) route(link linkID) rtnl.Message {
 		m = m.Attr(unix.RTA_GATEWAY, o.gateway.AsSlice())
 	}
 	switch {
-	case o.kind == closedObject:
+	case o.last():
 		m = m.U32(unix.RTA_PRIORITY, lastMetric)
 	case o.prefix.Addr().Is6():
 		m = m.U32(unix.RTA_PRIORITY, routeMetric6)
@@ -286,6 +295,8 @@ func parseRoute(b []byte) (p parsed, ok bool) {
 	switch {
 	case kind == unix.RTN_BLACKHOLE && priority == lastMetric:
 		p.kind, p.index = closedObject, 0
+	case kind == unix.RTN_UNREACHABLE && priority == lastMetric:
+		p.kind, p.index = rejectObject, 0
 	case kind != unix.RTN_UNICAST || !plain || priority != 0 && (address.Is4() || priority != routeMetric6):
 		p.mac[0] = 1 // differs from every wanted one
 	}

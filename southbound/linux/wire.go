@@ -301,7 +301,7 @@ func (w *Wires) awaitLocal(s *rtnl.Socket, a netip.Addr) error {
 			What:  "get the route to " + a.String(),
 			Kind:  unix.RTM_GETROUTE,
 			Body:  body,
-			Allow: []unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL}, // EINVAL: the network is closed
+			Allow: []unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH},
 			Each: func(kind uint16, b []byte) {
 				local = local || kind == unix.RTM_NEWROUTE && len(b) >= unix.SizeofRtMsg && b[7] == unix.RTN_LOCAL
 			},

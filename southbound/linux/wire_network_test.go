@@ -326,15 +326,14 @@ func privately(f func() error) error {
 	return <-done
 }
 
-// A closed network in the main table drops the packets that no other route takes, and one
-// whose default route is another program's keeps them.
-func TestAClosedNetworkDropsWhatHasNoRoute(t *testing.T) {
+// A closed network in the main table refuses the packets that no other route takes.
+func TestAClosedNetworkRefusesWhatHasNoRoute(t *testing.T) {
 	l := newWireLab(t, Options{})
 	n, ctx, key := l.networks(), context.Background(), "network/default"
 	shown := func() string {
 		var out []byte
 		l.must(l.host.Do(func() (err error) {
-			out, err = exec.Command("sh", "-c", "ip -4 route show type blackhole; ip -6 route show type blackhole").CombinedOutput()
+			out, err = exec.Command("sh", "-c", "ip -4 route show type unreachable; ip -6 route show type unreachable").CombinedOutput()
 			return err
 		}))
 		return string(out)
