@@ -25,6 +25,13 @@ type agent struct {
 	client *http.Client
 }
 
+// connect returns the agent that serves a socket.
+func connect(socket string) *agent {
+	return &agent{socket, &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}}
+}
+
 // startAgent starts an agent with a state directory of its own and a /16 of
 // pods, without cool-down, and waits until it serves.
 func startAgent(tb testing.TB, path string) *agent {
@@ -59,10 +66,7 @@ cadastre: {coolDown: 0s}
 			tb.Error(err)
 		}
 	})
-	a := &agent{socket: filepath.Join(run, "agent.sock")}
-	a.client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", a.socket)
-	}}}
+	a := connect(filepath.Join(run, "agent.sock"))
 	tb.Cleanup(a.client.CloseIdleConnections)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		err := a.ask("STATUS", "")

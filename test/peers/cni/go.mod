@@ -6,6 +6,7 @@ require (
 	github.com/cadastre/cadastre/test/peers/workload v0.0.0
 	github.com/containernetworking/cni v1.3.0
 	github.com/containernetworking/plugins v1.9.1
+	golang.org/x/sys v0.35.0
 )
 
 require (
@@ -15,7 +16,6 @@ require (
 	github.com/safchain/ethtool v0.6.2 // indirect
 	github.com/vishvananda/netlink v1.3.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
-	golang.org/x/sys v0.35.0 // indirect
 	sigs.k8s.io/knftables v0.0.18 // indirect
 )
 

@@ -90,6 +90,7 @@ func aims() []aim {
 		interfaceAims(),
 		durableAims(),
 		processAims(),
+		mainAims(),
 		updateAims(),
 		dockerAims(),
 	)

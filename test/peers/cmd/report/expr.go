@@ -33,6 +33,7 @@ func both(x, y expr, f func(x, y float64) float64) expr {
 
 func ratio(x, y expr) expr { return both(x, y, func(x, y float64) float64 { return x / y }) }
 func minus(x, y expr) expr { return both(x, y, func(x, y float64) float64 { return x - y }) }
+func sum(x, y expr) expr   { return both(x, y, func(x, y float64) float64 { return x + y }) }
 func mean(x, y expr) expr  { return both(x, y, func(x, y float64) float64 { return (x + y) / 2 }) }
 
 // half is x of one where two were measured.

@@ -96,12 +96,16 @@ func runTest(ctx context.Context, o options, p pkg, bin string) error {
 	if err != nil {
 		return err
 	}
-	runs := [][]string{{"-test.bench", o.bench, "-test.skip", "Parallel"}}
-	if o.bench == "." || strings.Contains(o.bench, "Parallel") {
+	which := o.bench
+	if which == "." && p.bench != "" {
+		which = p.bench
+	}
+	runs := [][]string{{"-test.bench", which, "-test.skip", "Parallel"}}
+	if which == "." || strings.Contains(which, "Parallel") {
 		runs = append(runs, []string{"-test.bench", "Parallel", "-test.cpu", "1,2"})
 	}
-	for _, which := range runs {
-		args := append([]string{"-test.run", "^$", "-test.benchtime", p.benchtime(o), "-test.timeout", "30m"}, which...)
+	for _, flags := range runs {
+		args := append([]string{"-test.run", "^$", "-test.benchtime", p.benchtime(o), "-test.timeout", "30m"}, flags...)
 		c := exec.CommandContext(ctx, filepath.Join(bin, p.name), args...)
 		c.Dir, c.Stdout, c.Stderr = p.dir, f, f
 		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }

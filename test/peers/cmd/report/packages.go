@@ -17,6 +17,8 @@ type pkg struct {
 	// share is which part of the time each benchmark runs, 1/share; 0: all of it.
 	// What has many rows, each measured in turns, is settled sooner.
 	share int
+	// bench selects among the benchmarks of a package that has others; "" selects all.
+	bench string
 }
 
 // packages are all there are, in the order of a run: ours and what it is
@@ -29,7 +31,8 @@ func packages() []pkg {
 		{name: "awsdatastore", dir: "test/peers/awsdatastore", what: "the interface datastore beside AWS's", share: 3},
 		{name: "netresource", dir: "operator/netresource", what: "the NetResourceSet manager"},
 		{name: "loop", dir: "test/bench", what: "the event loop"},
-		{name: "cni", dir: "test/peers/cni", what: "cadastre-cni and host-local"},
+		{name: "cni", dir: "test/peers/cni", what: "cadastre-cni beside other plugins"},
+		{name: "linux", dir: "southbound/linux", what: "the transports", bench: "Throughput"},
 		{name: "cilium", dir: "test/peers/cilium", what: "Cilium's ipallocator and cidralloc"},
 		{name: "k8s", dir: "test/peers/k8s", what: "Kubernetes' service bitmap and cidrset"},
 		{name: "cidrset", dir: "test/peers/cidrset", what: "the book of node CIDRs beside Kubernetes' cidrset"},

@@ -152,6 +152,35 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
+const mainRaw = `BenchmarkMainPlugin/0-2 1 20000000 bridge-add-p50-ns 5000000 cadastre-add-p50-ns 8000000 kindnet-add-p50-ns
+BenchmarkMainPlugin/990-2 1 30000000 bridge-add-p50-ns 18000000 cadastre-add-p50-ns 400000000 bridge-add30-p50-ns 100000000 bridge-gone30-p50-ns
+BenchmarkKilled-2 1 150000000 resync-p50-ns 190000000 serving-p50-ns
+BenchmarkThroughput-2 1 107374182.4 cadastre-p50-ns 214748364.8 bridge-p50-ns
+`
+
+// The lines of the main plugins come to their places, and the aims judge them.
+func TestMainPlugins(t *testing.T) {
+	r := parsed(t, "cni", mainRaw)
+	if _, err := r.parse("linux", strings.NewReader("BenchmarkThroughput/vxlan-2 1 9.5 Gbit/s\n")); err != nil {
+		t.Fatal(err)
+	}
+	page := render(r, "")
+	for _, want := range []string{
+		"| `cadastre-cni`, 0 other pods | 5.00 | – |", "| kindnet, 0 other pods | 8.00 | – |",
+		"| `bridge` + `host-local`, 990 other pods | 30.0 | – | 400 | – | 100 | 500 |",
+		"| **ours / `bridge`** | **0.25×** | – |",
+		"| Gbit/s | 20.0 | 10.0 | – | 9.50 | – |",
+		"| 250 pods | 150 | 190 |",
+		"| 0.50× | 990 other pods | 18.0 ms | 30.0 ms | 0.60× | **not met** |",
+		"| 1.25× | add, 990 / 0 other pods | 18.0 ms | 5\u202f000 µs | 3.60× | **not met** |",
+		"| 1.00× | 250 pods | 150 ms | 250 ms | 0.60× | met |",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not in the page", want)
+		}
+	}
+}
+
 func TestManager(t *testing.T) {
 	r := parsed(t, "ours", "BenchmarkManager/host/24/churn/0-2 1 100 ns/op\nBenchmarkManager/pool/16/drain-2 1 300 ns/op\nBenchmarkManager/host/24/full-2 1 900 ns/op\n")
 	if _, err := r.parse("cilium115", strings.NewReader("BenchmarkHostScope/24/churn/0-2 1 1000 ns/op\nBenchmarkHostScope/16/drain-2 1 1000 ns/op\n")); err != nil {
