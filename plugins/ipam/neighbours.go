@@ -20,13 +20,13 @@ import (
 type neighbours struct {
 	mu      sync.RWMutex
 	nodes   map[string]*nodesync.Node
-	byID    map[uint32]string
+	byID    map[uint32][]string // names in order: an ID may change hands before its former holder is gone
 	claims  byPrefix
 	subnets byPrefix
 }
 
 func newNeighbours(nodes nodesync.Nodes) *neighbours {
-	h := &neighbours{nodes: make(map[string]*nodesync.Node, len(nodes)), byID: make(map[uint32]string, len(nodes))}
+	h := &neighbours{nodes: make(map[string]*nodesync.Node, len(nodes)), byID: make(map[uint32][]string, len(nodes))}
 	for name, n := range nodes {
 		h.set(name, n)
 	}
@@ -40,9 +40,7 @@ func (h *neighbours) set(name string, n *nodesync.Node) {
 	if was := h.nodes[name]; was != nil {
 		h.claims.remove(name, was.Claims)
 		h.subnets.remove(name, was.PodCIDRs)
-		if h.byID[was.ID] == name {
-			delete(h.byID, was.ID)
-		}
+		h.removeID(name, was.ID)
 		delete(h.nodes, name)
 	}
 	if n == nil {
@@ -51,8 +49,20 @@ func (h *neighbours) set(name string, n *nodesync.Node) {
 	h.nodes[name] = n
 	h.claims.add(name, n.Claims)
 	h.subnets.add(name, n.PodCIDRs)
-	if n.ID != 0 {
-		h.byID[n.ID] = name
+	if names := h.byID[n.ID]; n.ID != 0 {
+		at, _ := slices.BinarySearch(names, name)
+		h.byID[n.ID] = slices.Insert(names, at, name)
+	}
+}
+
+func (h *neighbours) removeID(name string, id uint32) {
+	names := h.byID[id]
+	at, found := slices.BinarySearch(names, name)
+	if !found {
+		return
+	}
+	if h.byID[id] = slices.Delete(names, at, at+1); len(names) == 1 {
+		delete(h.byID, id)
 	}
 }
 
@@ -63,12 +73,12 @@ func (h *neighbours) subnetsOf(n *nodesync.Node) []netip.Prefix {
 	return h.free(n)
 }
 
-// subnetsOfID is subnetsOf for the node of an ID.
+// subnetsOfID is subnetsOf for the node of an ID, the first by name if there are several.
 func (h *neighbours) subnetsOfID(id uint32) []netip.Prefix {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	if n := h.nodes[h.byID[id]]; n != nil {
-		return h.free(n)
+	if names := h.byID[id]; len(names) > 0 {
+		return h.free(h.nodes[names[0]])
 	}
 	return nil
 }
