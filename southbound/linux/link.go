@@ -51,6 +51,7 @@ type hostLink struct {
 	up       bool
 	wentDown bool   // an announcement: the link was set down
 	filter   uint32 // rp_filter
+	routers  bool   // it obeys router advertisements
 	peer     uint32 // index of the other end
 	peerNSID int32  // of the namespace of the other end, as the socket's namespace numbers it
 	kind     string
@@ -117,7 +118,7 @@ func parseLink(b []byte) (l hostLink, ok bool) {
 				}
 			})
 		case unix.IFLA_AF_SPEC:
-			l.filter = parseFilter(v)
+			l.filter, l.routers = parseFilter(v), parseRouters(v)
 		}
 	})
 	return l, true

@@ -120,6 +120,9 @@ func (h *tunnelHost) dress(link netlink.Link, mtu int, addresses []netip.Prefix)
 	if err := h.setAddresses(link, addresses); err != nil {
 		return err
 	}
+	if err := h.within(func() error { return ignoreRouters(a.Name) }); err != nil {
+		return err
+	}
 	if a.Flags&net.FlagUp == 0 {
 		if err := h.kernel.LinkSetUp(link); err != nil {
 			return fmt.Errorf("set %s up: %w", a.Name, err)
@@ -173,8 +176,9 @@ func (h *tunnelHost) setAddresses(link netlink.Link, wanted []netip.Prefix) erro
 
 // dressed reports whether dress would change nothing; have holds the link's addresses.
 func (h *tunnelHost) dressed(link netlink.Link, mtu int, addresses, have []netip.Prefix) bool {
-	a := link.Attrs()
-	return a.Alias == nodeAlias && (mtu == 0 || a.MTU == mtu) && a.Flags&net.FlagUp != 0 &&
+	a, obeys := link.Attrs(), false
+	err := h.within(func() error { obeys = linkObeysRouters(a.Name); return nil })
+	return err == nil && !obeys && a.Alias == nodeAlias && (mtu == 0 || a.MTU == mtu) && a.Flags&net.FlagUp != 0 &&
 		len(have) == len(addresses) &&
 		!slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return !slices.Contains(have, p) })
 }

@@ -360,6 +360,9 @@ func (p *wirePlan) podRequests(link hostLink) []*rtnl.Request {
 
 // changeHost runs requests about the host end.
 func (w *Wires) changeHost(link hostLink, all []*rtnl.Request) error {
+	if err := w.ns.Do(func() error { return ignoreRouters(link.name) }); err != nil {
+		return err
+	}
 	err := w.runWithIPv6(w.ns, w.host, link.name, all)
 	if errors.Is(err, unix.EEXIST) {
 		return w.takeRoutes(link, all)

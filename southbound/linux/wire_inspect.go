@@ -16,6 +16,9 @@ import (
 
 var _ southbound.Inspector = (*Wires)(nil)
 
+// ofNode distinguishes the host end in errors.
+const ofNode = "of the node"
+
 // Inspect compares a wire with the kernel, at both ends, and changes nothing. Its error
 // names each difference.
 func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) error {
@@ -69,9 +72,9 @@ func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) er
 		return err
 	}
 	return errors.Join(
-		p.inspectLink("of the node", host, p.hostMAC),
+		p.inspectLink(ofNode, host, p.hostMAC),
 		p.inspectLink("of "+p.netns, pod, p.podMAC),
-		p.differences(p.host, hostObjects(host.linkID, outside[host.index], rules)).err("of the node"),
+		p.differences(p.host, hostObjects(host.linkID, outside[host.index], rules)).err(ofNode),
 		p.differences(p.pod, inside[pod.index]).err("of "+p.netns),
 	)
 }
@@ -83,6 +86,9 @@ func (p *wirePlan) inspectLink(where string, link hostLink, mac hardware) error 
 		return fmt.Errorf("link %s %s is down", link.name, where)
 	case link.mac != mac:
 		return fmt.Errorf("link %s %s has MAC address %s, not %s", link.name, where, link.mac, mac)
+	case where == ofNode && link.routers:
+		return fmt.Errorf("link %s %s obeys router advertisements of the pod: net.ipv6.conf.%s.accept_ra is not 0",
+			link.name, where, link.name)
 	case p.mtu != 0 && link.mtu != p.mtu:
 		return fmt.Errorf("link %s %s has MTU %d, not %d", link.name, where, link.mtu, p.mtu)
 	}

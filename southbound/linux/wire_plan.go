@@ -89,6 +89,8 @@ func (p *wirePlan) checkNames() error {
 		return fmt.Errorf("host_if_name %q: want %q and at most %d characters", p.hostName, wirePrefix, maxNameLength)
 	case p.podName == "" || len(p.podName) > maxNameLength:
 		return fmt.Errorf("if_name %q: want 1 to %d characters", p.podName, maxNameLength)
+	case strings.Contains(p.podName, "%"):
+		return fmt.Errorf("if_name %q: the kernel replaces %%d in it by a number: want a name without %%", p.podName)
 	case len(aliasPrefix+p.key) > maxAliasLength:
 		return fmt.Errorf("key %q: want at most %d characters", p.key, maxAliasLength-len(aliasPrefix))
 	case p.table == unix.RT_TABLE_LOCAL || p.table == unix.RT_TABLE_DEFAULT:

@@ -358,6 +358,7 @@ func TestImpossibleValuesAreExplained(t *testing.T) {
 		{func(v *kv.PodNetwork) { v.Wire.Netns = "" }, true, "netns is empty"},
 		{func(v *kv.PodNetwork) { v.Wire.HostIfName = "eth7" }, true, `host_if_name "eth7"`},
 		{func(v *kv.PodNetwork) { v.IfName = "a-name-that-is-too-long" }, true, "if_name"},
+		{func(v *kv.PodNetwork) { v.IfName = "eth%d" }, true, `if_name "eth%d"`},
 		{func(v *kv.PodNetwork) { v.Wire.PodMac = "01:00:5e:00:00:01" }, true, "pod_mac"},
 		{func(v *kv.PodNetwork) { v.Wire.HostMac = "nonsense" }, true, "host_mac"},
 		{func(v *kv.PodNetwork) { v.Wire.Table = 255 }, true, "table 255 belongs to the kernel"},

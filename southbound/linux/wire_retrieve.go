@@ -117,7 +117,7 @@ func strayRules(links []hostLink, rules []parsed) map[string]uint32 {
 func (w *Wires) complete(p *wirePlan, link hostLink, have *linkObjects) bool {
 	switch {
 	case link.alias != aliasPrefix+p.key, link.name != p.hostName, link.group != wireGroup, !link.up,
-		link.mac != p.hostMAC, p.mtu != 0 && link.mtu != p.mtu, p.isolated() && link.filter != 0:
+		link.mac != p.hostMAC, p.mtu != 0 && link.mtu != p.mtu, p.isolated() && link.filter != 0, link.routers:
 		return false
 	}
 	if !p.differences(p.host, have).none() {
