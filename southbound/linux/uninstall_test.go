@@ -5,6 +5,7 @@ package linux
 
 import (
 	"context"
+	"runtime"
 	"testing"
 
 	"github.com/google/nftables"
@@ -83,4 +84,31 @@ func TestUninstallRemovesWhatIsOurs(t *testing.T) {
 	l.must(err)
 	l.Expect(left).To(HaveLen(1))
 	l.must(tables.close())
+}
+
+// TestUninstallNeedsNoRightToEnterNamespaces: the container of k8s/uninstall has CAP_NET_ADMIN
+// alone, and is in the node's network namespace already.
+func TestUninstallNeedsNoRightToEnterNamespaces(t *testing.T) {
+	l := newWireLab(t, Options{})
+	a := l.pod()
+	l.create(a)
+	ended := make(chan error)
+	var removed []string
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this goroutine
+		ended <- func() (err error) {
+			if err := enter(l.host.Path()); err != nil {
+				return err
+			}
+			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			only := [2]unix.CapUserData{{Effective: 1 << unix.CAP_NET_ADMIN, Permitted: 1 << unix.CAP_NET_ADMIN}}
+			if err := unix.Capset(&header, &only[0]); err != nil {
+				return err
+			}
+			removed, err = Uninstall(context.Background(), Options{})
+			return err
+		}()
+	}()
+	l.must(<-ended)
+	l.Expect(removed).To(ContainElement("link " + a.value.Wire.HostIfName + " (" + a.key + ")"))
 }

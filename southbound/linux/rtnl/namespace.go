@@ -81,13 +81,25 @@ func (n *Namespace) Path() string { return n.path }
 // Close closes the file.
 func (n *Namespace) Close() error { return os.NewSyscallError("close", unix.Close(n.fd)) }
 
-// Dial opens a routing socket in the namespace.
+// Dial opens a routing socket in the namespace. It needs CAP_SYS_ADMIN unless the namespace
+// is the calling thread's.
 func (n *Namespace) Dial() (s *Socket, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if n.here() {
+		return Dial(unix.NETLINK_ROUTE)
+	}
 	err = n.Do(func() error {
 		s, err = Dial(unix.NETLINK_ROUTE)
 		return err
 	})
 	return s, err
+}
+
+// here reports whether the calling thread is in the namespace.
+func (n *Namespace) here() bool {
+	home, err := Open("")
+	return err == nil && home.Close() == nil && home.id == n.id
 }
 
 // Do calls f in the namespace, on a locked thread. If the thread cannot go back, the
