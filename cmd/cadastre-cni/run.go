@@ -60,7 +60,7 @@ func serve(getenv func(string) string, stdin io.Reader) result {
 		return result{append(out, '\n'), 0}
 	}
 	if f, ok := stdin.(*os.File); ok {
-		_ = f.SetReadDeadline(time.Now().Add(10 * time.Second)) // a file has none, and needs none
+		stdin = timed{f, time.Now().Add(stdinTimeout)}
 	}
 	data, err := io.ReadAll(io.LimitReader(stdin, maxInput))
 	if err != nil {
