@@ -111,6 +111,7 @@ const (
 	SinkRoutePrefix   = "route/"   // *NodeRoute
 	SinkTunnelPrefix  = "tunnel/"  // *NodeTunnel
 	SinkNetworkPrefix = "network/" // *Network
+	SinkLinkPrefix    = "link/"    // *NetworkLink
 	SinkEgress        = "egress"   // *Egress
 	SinkNode          = "node"     // *NodeNetwork
 )
@@ -122,6 +123,16 @@ func SinkRouteKey(dst string, table uint32) string {
 		return SinkRoutePrefix + dst
 	}
 	return SinkRoutePrefix + strconv.FormatUint(uint64(table), 10) + "/" + dst
+}
+
+// SinkTunnelKey returns the key of a NodeTunnel: tunnel/<id>, or tunnel/<id>/<network>
+// through the link of a network.
+func SinkTunnelKey(nodeID uint32, network string) string {
+	key := SinkTunnelPrefix + strconv.FormatUint(uint64(nodeID), 10)
+	if network != "" {
+		key += "/" + network
+	}
+	return key
 }
 
 // SinkMessage is an empty message of the kind that a southbound key has, nil
@@ -138,6 +149,8 @@ func SinkMessage(sinkKey string) proto.Message {
 		return &NodeTunnel{}
 	case strings.HasPrefix(sinkKey, SinkNetworkPrefix):
 		return &Network{}
+	case strings.HasPrefix(sinkKey, SinkLinkPrefix):
+		return &NetworkLink{}
 	case sinkKey == SinkEgress:
 		return &Egress{}
 	}

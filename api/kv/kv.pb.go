@@ -1820,6 +1820,8 @@ type NodeRoute struct {
 	NodeName      string                 `protobuf:"bytes,4,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	Transport     Transport              `protobuf:"varint,5,opt,name=transport,proto3,enum=cadastre.kv.Transport" json:"transport,omitempty"` // VXLAN, WIREGUARD: through the NodeTunnel of that node
 	Table         uint32                 `protobuf:"varint,6,opt,name=table,proto3" json:"table,omitempty"`                                    // routing table of the network; 0: the main table
+	Network       string                 `protobuf:"bytes,7,opt,name=network,proto3" json:"network,omitempty"`                                 // whose NetworkLink the route leads through; "": through the node's own link
+	Vni           uint32                 `protobuf:"varint,8,opt,name=vni,proto3" json:"vni,omitempty"`                                        // of that NetworkLink
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1896,7 +1898,22 @@ func (x *NodeRoute) GetTable() uint32 {
 	return 0
 }
 
-// NodeTunnel is the way to another node. Its southbound key is tunnel/<node ID>.
+func (x *NodeRoute) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *NodeRoute) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+// NodeTunnel is the way to another node. Its southbound key is tunnel/<node ID>, or
+// tunnel/<node ID>/<network> through the link of a network.
 type NodeTunnel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NodeId        uint32                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -1907,6 +1924,8 @@ type NodeTunnel struct {
 	Mac           string                 `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`                              // of its VXLAN link
 	PublicKey     string                 `protobuf:"bytes,7,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"` // WireGuard's, in base64
 	Subnets       []string               `protobuf:"bytes,8,rep,name=subnets,proto3" json:"subnets,omitempty"`                      // its pod subnets: what WireGuard accepts from it
+	Network       string                 `protobuf:"bytes,9,opt,name=network,proto3" json:"network,omitempty"`                      // whose NetworkLink has the tunnel; "": the node's own link
+	Vni           uint32                 `protobuf:"varint,10,opt,name=vni,proto3" json:"vni,omitempty"`                            // of that NetworkLink
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1997,6 +2016,20 @@ func (x *NodeTunnel) GetSubnets() []string {
 	return nil
 }
 
+func (x *NodeTunnel) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *NodeTunnel) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
 // Network is a pod network with its own routing table. Its southbound key is
 // network/<name>.
 type Network struct {
@@ -2075,6 +2108,92 @@ func (x *Network) GetClosed() bool {
 	return false
 }
 
+// NetworkLink is the VXLAN link of a network with a routing table of its own: packets that
+// arrive through it are looked up in that table. Its southbound key is link/<network>.
+type NetworkLink struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Network       string                 `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"`
+	Vni           uint32                 `protobuf:"varint,2,opt,name=vni,proto3" json:"vni,omitempty"`
+	Table         uint32                 `protobuf:"varint,3,opt,name=table,proto3" json:"table,omitempty"`
+	Underlay      []string               `protobuf:"bytes,4,rep,name=underlay,proto3" json:"underlay,omitempty"` // addresses of this node on the underlay, one of each family at most
+	Mac           string                 `protobuf:"bytes,5,opt,name=mac,proto3" json:"mac,omitempty"`
+	Mtu           uint32                 `protobuf:"varint,6,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkLink) Reset() {
+	*x = NetworkLink{}
+	mi := &file_api_kv_kv_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkLink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkLink) ProtoMessage() {}
+
+func (x *NetworkLink) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkLink.ProtoReflect.Descriptor instead.
+func (*NetworkLink) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *NetworkLink) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *NetworkLink) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *NetworkLink) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *NetworkLink) GetUnderlay() []string {
+	if x != nil {
+		return x.Underlay
+	}
+	return nil
+}
+
+func (x *NetworkLink) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *NetworkLink) GetMtu() uint32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
 // Egress is what leaves the cluster with the node's own address. Its southbound key is
 // egress.
 type Egress struct {
@@ -2087,7 +2206,7 @@ type Egress struct {
 
 func (x *Egress) Reset() {
 	*x = Egress{}
-	mi := &file_api_kv_kv_proto_msgTypes[22]
+	mi := &file_api_kv_kv_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2218,7 @@ func (x *Egress) String() string {
 func (*Egress) ProtoMessage() {}
 
 func (x *Egress) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[22]
+	mi := &file_api_kv_kv_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2231,7 @@ func (x *Egress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Egress.ProtoReflect.Descriptor instead.
 func (*Egress) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{22}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Egress) GetSources() []string {
@@ -2151,7 +2270,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[23]
+	mi := &file_api_kv_kv_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2282,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[23]
+	mi := &file_api_kv_kv_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2295,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{23}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -2305,7 +2424,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_api_kv_kv_proto_msgTypes[24]
+	mi := &file_api_kv_kv_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2436,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[24]
+	mi := &file_api_kv_kv_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2449,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{24}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -2527,7 +2646,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_api_kv_kv_proto_msgTypes[25]
+	mi := &file_api_kv_kv_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2539,7 +2658,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[25]
+	mi := &file_api_kv_kv_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2552,7 +2671,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{25}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Block) GetPool() string {
@@ -2586,7 +2705,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_api_kv_kv_proto_msgTypes[26]
+	mi := &file_api_kv_kv_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2598,7 +2717,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[26]
+	mi := &file_api_kv_kv_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2611,7 +2730,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{26}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Meta) GetBootId() string {
@@ -2800,14 +2919,16 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x05table\x18\a \x01(\rR\x05table\"3\n" +
 	"\x05Route\x12\x10\n" +
 	"\x03dst\x18\x01 \x01(\tR\x03dst\x12\x18\n" +
-	"\agateway\x18\x02 \x01(\tR\agateway\"\xb9\x01\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\"\xe5\x01\n" +
 	"\tNodeRoute\x12\x10\n" +
 	"\x03dst\x18\x01 \x01(\tR\x03dst\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\rR\x06nodeId\x12\x1b\n" +
 	"\tnode_name\x18\x04 \x01(\tR\bnodeName\x124\n" +
 	"\ttransport\x18\x05 \x01(\x0e2\x16.cadastre.kv.TransportR\ttransport\x12\x14\n" +
-	"\x05table\x18\x06 \x01(\rR\x05table\"\xfc\x01\n" +
+	"\x05table\x18\x06 \x01(\rR\x05table\x12\x18\n" +
+	"\anetwork\x18\a \x01(\tR\anetwork\x12\x10\n" +
+	"\x03vni\x18\b \x01(\rR\x03vni\"\xa8\x02\n" +
 	"\n" +
 	"NodeTunnel\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\rR\x06nodeId\x12\x1b\n" +
@@ -2818,13 +2939,23 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12\x1d\n" +
 	"\n" +
 	"public_key\x18\a \x01(\tR\tpublicKey\x12\x18\n" +
-	"\asubnets\x18\b \x03(\tR\asubnets\"w\n" +
+	"\asubnets\x18\b \x03(\tR\asubnets\x12\x18\n" +
+	"\anetwork\x18\t \x01(\tR\anetwork\x12\x10\n" +
+	"\x03vni\x18\n" +
+	" \x01(\rR\x03vni\"w\n" +
 	"\aNetwork\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\rR\x05table\x12\x10\n" +
 	"\x03vni\x18\x03 \x01(\rR\x03vni\x12\x18\n" +
 	"\asubnets\x18\x04 \x03(\tR\asubnets\x12\x16\n" +
-	"\x06closed\x18\x05 \x01(\bR\x06closed\":\n" +
+	"\x06closed\x18\x05 \x01(\bR\x06closed\"\x8f\x01\n" +
+	"\vNetworkLink\x12\x18\n" +
+	"\anetwork\x18\x01 \x01(\tR\anetwork\x12\x10\n" +
+	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x14\n" +
+	"\x05table\x18\x03 \x01(\rR\x05table\x12\x1a\n" +
+	"\bunderlay\x18\x04 \x03(\tR\bunderlay\x12\x10\n" +
+	"\x03mac\x18\x05 \x01(\tR\x03mac\x12\x10\n" +
+	"\x03mtu\x18\x06 \x01(\rR\x03mtu\":\n" +
 	"\x06Egress\x12\x18\n" +
 	"\asources\x18\x01 \x03(\tR\asources\x12\x16\n" +
 	"\x06direct\x18\x02 \x03(\tR\x06direct\"\xbd\x03\n" +
@@ -2901,7 +3032,7 @@ func file_api_kv_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_api_kv_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_api_kv_kv_proto_goTypes = []any{
 	(Transport)(0),           // 0: cadastre.kv.Transport
 	(*NodeRecord)(nil),       // 1: cadastre.kv.NodeRecord
@@ -2926,25 +3057,26 @@ var file_api_kv_kv_proto_goTypes = []any{
 	(*NodeRoute)(nil),        // 20: cadastre.kv.NodeRoute
 	(*NodeTunnel)(nil),       // 21: cadastre.kv.NodeTunnel
 	(*Network)(nil),          // 22: cadastre.kv.Network
-	(*Egress)(nil),           // 23: cadastre.kv.Egress
-	(*NodeNetwork)(nil),      // 24: cadastre.kv.NodeNetwork
-	(*Lease)(nil),            // 25: cadastre.kv.Lease
-	(*Block)(nil),            // 26: cadastre.kv.Block
-	(*Meta)(nil),             // 27: cadastre.kv.Meta
-	nil,                      // 28: cadastre.kv.NetResourceSet.PoolEntry
-	nil,                      // 29: cadastre.kv.NetResourceSet.UsedEntry
-	nil,                      // 30: cadastre.kv.NetResourceSet.ReleasesEntry
-	nil,                      // 31: cadastre.kv.NetResourceSet.CidrStatesEntry
+	(*NetworkLink)(nil),      // 23: cadastre.kv.NetworkLink
+	(*Egress)(nil),           // 24: cadastre.kv.Egress
+	(*NodeNetwork)(nil),      // 25: cadastre.kv.NodeNetwork
+	(*Lease)(nil),            // 26: cadastre.kv.Lease
+	(*Block)(nil),            // 27: cadastre.kv.Block
+	(*Meta)(nil),             // 28: cadastre.kv.Meta
+	nil,                      // 29: cadastre.kv.NetResourceSet.PoolEntry
+	nil,                      // 30: cadastre.kv.NetResourceSet.UsedEntry
+	nil,                      // 31: cadastre.kv.NetResourceSet.ReleasesEntry
+	nil,                      // 32: cadastre.kv.NetResourceSet.CidrStatesEntry
 }
 var file_api_kv_kv_proto_depIdxs = []int32{
 	4,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
 	7,  // 1: cadastre.kv.ClusterCheck.findings:type_name -> cadastre.kv.ClusterFinding
 	11, // 2: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	28, // 3: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
+	29, // 3: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
 	16, // 4: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
-	29, // 5: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
-	30, // 6: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
-	31, // 7: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
+	30, // 5: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
+	31, // 6: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
+	32, // 7: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
 	19, // 8: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
 	18, // 9: cadastre.kv.PodNetwork.wire:type_name -> cadastre.kv.Wire
 	0,  // 10: cadastre.kv.NodeRoute.transport:type_name -> cadastre.kv.Transport
@@ -2970,7 +3102,7 @@ func file_api_kv_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

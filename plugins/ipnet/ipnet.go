@@ -8,15 +8,22 @@
 //
 //	node                 this node: underlay 172.18.0.5, VXLAN address and MAC, MTU of the pods
 //	network/default      10.1.0.0/16 in the main table
-//	network/blue         10.5.0.0/16 in a table and with a VNI of its own
+//	network/blue         10.5.0.0/16 in a table of its own
+//	link/blue            the VXLAN link of that network, with a VNI of its own
 //	egress               10.1.0.0/16 leaves with the node's address, except to pods
 //	pod/pods/4f1c/eth0   10.1.5.2/24, gateway 10.1.5.1, default route, wire cad487b107c49b4
 //	tunnel/7             underlay 172.18.0.7, VXLAN address 192.168.30.7, MAC 0a:ca:00:00:00:07
+//	tunnel/7/blue        the same through link/blue
 //	route/10.1.7.0/24    via 192.168.30.7 through tunnel/7
+//	route/T/10.5.7.0/24  in table T of network blue, via 192.168.30.7 through tunnel/7/blue
 //
 //	pod ......... needs its network
 //	route ....... through a tunnel needs the tunnel of its node
-//	tunnel ...... needs the node
+//	tunnel ...... needs the node, or the link of its network
+//	link ........ needs its network
+//
+// Only transport vxlan tells packets of two networks apart on their way to another node.
+// With the others, custom networks are in the main table.
 //
 // A wire is in the value if its attachment is wired; otherwise another plugin makes the
 // interface. A node that has not published its underlay, or with WireGuard its key, has no
@@ -152,7 +159,7 @@ var (
 // NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *IPNet {
 	deps.Name = "ipnet"
-	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, Dataplane{}, 0), tunnels: newTunnels()}
+	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, Dataplane{}, 0, false), tunnels: newTunnels()}
 }
 
 // Init does nothing.
@@ -284,7 +291,7 @@ func (p *IPNet) derivePlan() (changed bool) {
 		u = o.Underlay
 	}
 	mtu, _ := p.podMTU(u)
-	next := newPlan(p.IPAM.NetworkRanges(), d, mtu)
+	next := newPlan(p.IPAM.NetworkRanges(), d, mtu, p.Transport == contivconf.TransportVXLAN)
 	next.closed = p.makesRoutes()
 	if changed = !next.equal(p.plan); changed {
 		p.plan = next

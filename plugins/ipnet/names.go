@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 )
 
@@ -38,6 +39,16 @@ func vxlanMACOf(nodeID uint32) string {
 	b := [6]byte{0x0a, 0xca}
 	binary.BigEndian.PutUint32(b[2:], nodeID)
 	return macOf(b)
+}
+
+// linkLocalOf returns the link-local address that follows from the MAC of a node's VXLAN
+// links, as the kernel derives it.
+func linkLocalOf(nodeID uint32) netip.Addr {
+	a := [16]byte{0: 0xfe, 1: 0x80, 8: 0x08, 9: 0xca, 11: 0xff, 12: 0xfe}
+	// The MAC is 0a:ca and the ID; ff:fe is in its middle, and the bit "locally administered" is inverted.
+	a[10] = byte(nodeID >> 24)
+	a[13], a[14], a[15] = byte(nodeID>>16), byte(nodeID>>8), byte(nodeID)
+	return netip.AddrFrom16(a)
 }
 
 // macOf writes a MAC. It is locally administered and unicast.

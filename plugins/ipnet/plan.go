@@ -23,18 +23,23 @@ type plan struct {
 type podNet struct {
 	ranges []netip.Prefix // of the whole cluster
 	table  uint32         // 0: the main table
-	vni    uint32         // 0: that of the node's VXLAN link
+	vni    uint32         // of the network's own VXLAN link; 0: it uses the node's link
 }
 
-// newPlan returns the plan for pod networks with their ranges.
-func newPlan(ranges map[string][]netip.Prefix, d Dataplane, mtu uint32) *plan {
+// newPlan returns the plan for pod networks with their ranges. A custom network has a table
+// and a VXLAN link of its own if apart is true. Otherwise packets of two networks cannot be
+// told apart on the way, and it uses the main table.
+func newPlan(ranges map[string][]netip.Prefix, d Dataplane, mtu uint32, apart bool) *plan {
 	s := &plan{mtu: mtu, networks: make(map[string]podNet, len(ranges))}
 	names := slices.DeleteFunc(sortedKeys(ranges), func(name string) bool { return name == ipam.PodPool })
 	numbers := numbersOf(names, d.VNI, d.PodTable-tableBase)
 	for name, r := range ranges {
 		n := podNet{ranges: r, table: d.PodTable}
 		if number, custom := numbers[name]; custom {
-			n.table, n.vni = tableBase+number, number
+			n.table = 0
+			if apart {
+				n.table, n.vni = tableBase+number, number
+			}
 		}
 		s.networks[name] = n
 	}
@@ -48,14 +53,19 @@ func (s *plan) equal(o *plan) bool {
 	})
 }
 
-// tableOf returns the routing table of a block of a pod network.
-func (s *plan) tableOf(block netip.Prefix) uint32 {
+// networkOf returns the name of the pod network of a block.
+func (s *plan) networkOf(block netip.Prefix) string {
 	for name, n := range s.networks {
 		if name != ipam.PodPool && slices.ContainsFunc(n.ranges, block.Overlaps) {
-			return n.table
+			return name
 		}
 	}
-	return s.networks[ipam.PodPool].table
+	return ipam.PodPool
+}
+
+// linked returns the names of the networks with a VXLAN link of their own, in order.
+func (s *plan) linked() []string {
+	return slices.DeleteFunc(sortedKeys(s.networks), func(name string) bool { return s.networks[name].vni == 0 })
 }
 
 // values returns a Network for each pod network, by southbound key.

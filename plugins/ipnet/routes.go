@@ -28,10 +28,16 @@ func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
 	gateways := p.gatewaysOf(n)
 	for _, dst := range p.IPAM.BlocksOf(n) {
 		r := &kv.NodeRoute{Dst: dst.String(), NodeId: n.ID, NodeName: n.Name, Transport: p.transport()}
+		through := gateways
 		if p.Dataplane != nil {
-			r.Table = p.plan.tableOf(dst)
+			name := p.plan.networkOf(dst)
+			network := p.plan.networks[name]
+			if r.Table = network.table; network.vni != 0 {
+				r.Network, r.Vni = name, network.vni
+				through = p.linkAddresses(n)
+			}
 		}
-		for _, a := range gateways {
+		for _, a := range through {
 			if a.Is4() == dst.Addr().Is4() {
 				r.Gateway = a.String()
 				break
@@ -172,11 +178,13 @@ func claimsOf(n *nodesync.Node) []netip.Prefix {
 
 // replaceRoutes puts all routes again and deletes the former ones.
 func (p *IPNet) replaceRoutes(txn controller.UpdateOperations) string {
-	was, tunnels := p.routed.byKey, p.tunnels.byID
+	was, tunnels := p.routed.byKey, p.tunnels.keys
 	put := p.putRoutes(txn)
 	for _, id := range slices.Sorted(maps.Keys(tunnels)) {
-		if p.tunnels.get(id) == nil {
-			txn.Delete(tunnelKey(id))
+		for _, key := range tunnels[id] {
+			if !slices.Contains(p.tunnels.keys[id], key) {
+				txn.Delete(key)
+			}
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(was)) {

@@ -40,6 +40,19 @@ func (p *IPNet) sharedValues() (shared, []netip.Prefix) {
 	for key, m := range p.plan.values() {
 		values[key] = m
 	}
+	if len(node.Underlay) > 0 { // otherwise the tunnels and routes of these networks are pending
+		for _, name := range p.plan.linked() {
+			n := p.plan.networks[name]
+			values[kv.SinkLinkPrefix+name] = &kv.NetworkLink{
+				Network:  name,
+				Vni:      n.vni,
+				Table:    n.table,
+				Underlay: node.Underlay,
+				Mac:      node.VxlanMac,
+				Mtu:      node.Mtu,
+			}
+		}
+	}
 	if d.Masquerade {
 		values[kv.SinkEgress] = p.egress()
 	}

@@ -5,8 +5,8 @@ package ipnet
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
-	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -20,10 +20,11 @@ import (
 type tunnels struct {
 	byID   map[uint32]map[string]*kv.NodeTunnel // two names have one ID while it changes hands
 	byName map[string]uint32
+	keys   map[uint32][]string // of the values that are put, by node ID
 }
 
 func newTunnels() tunnels {
-	return tunnels{byID: map[uint32]map[string]*kv.NodeTunnel{}, byName: map[string]uint32{}}
+	return tunnels{byID: map[uint32]map[string]*kv.NodeTunnel{}, byName: map[string]uint32{}, keys: map[uint32][]string{}}
 }
 
 // replace replaces the tunnel to a node, nil for none, and adds the IDs of the tunnels
@@ -56,8 +57,42 @@ func (t *tunnels) get(id uint32) *kv.NodeTunnel {
 	return all[slices.Min(slices.Collect(maps.Keys(all)))]
 }
 
-func tunnelKey(id uint32) string {
-	return kv.SinkTunnelPrefix + strconv.FormatUint(uint64(id), 10)
+// linkAddresses returns the addresses of a node on the links of networks, one of each
+// family. That of IPv6 is link-local: the kernel refuses a gateway that it reaches through
+// the node's own link.
+func (p *IPNet) linkAddresses(n *nodesync.Node) (all []netip.Addr) {
+	for _, a := range p.IPAM.VxlanAddressesOf(n.ID) {
+		if a.Addr().Is4() {
+			all = append(all, a.Addr())
+		}
+	}
+	return append(all, linkLocalOf(n.ID))
+}
+
+// tunnelsOf returns the tunnel to a node ID through the node's own link, and with it those
+// through the links of networks, by key.
+func (p *IPNet) tunnelsOf(id uint32) map[string]*kv.NodeTunnel {
+	m := p.tunnels.get(id)
+	if m == nil {
+		return nil
+	}
+	all := map[string]*kv.NodeTunnel{kv.SinkTunnelKey(id, ""): m}
+	for _, name := range p.plan.linked() {
+		of := &kv.NodeTunnel{
+			NodeId:    id,
+			NodeName:  m.NodeName,
+			Transport: m.Transport,
+			Underlay:  m.Underlay,
+			Mac:       m.Mac,
+			Network:   name,
+			Vni:       p.plan.networks[name].vni,
+		}
+		for _, a := range p.linkAddresses(&nodesync.Node{ID: id}) {
+			of.VxlanIps = append(of.VxlanIps, a.String())
+		}
+		all[kv.SinkTunnelKey(id, name)] = of
+	}
+	return all
 }
 
 // tunnelTo returns the tunnel to a node: nil without a transport that needs one, and for a
@@ -99,8 +134,10 @@ func (p *IPNet) putTunnels(txn controller.ResyncOperations, nodes nodesync.Nodes
 		p.tunnels.replace(name, p.tunnelTo(n), touched)
 	}
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
-		if m := p.tunnels.get(id); m != nil {
-			txn.Put(tunnelKey(id), m)
+		all := p.tunnelsOf(id)
+		p.tunnels.keys[id] = sortedKeys(all)
+		for _, key := range p.tunnels.keys[id] {
+			txn.Put(key, all[key])
 		}
 	}
 }
@@ -125,12 +162,20 @@ func (p *IPNet) updateTunnels(names []string, routes map[string]bool, txn contro
 		p.tunnels.replace(name, p.tunnelTo(p.NodeSync.GetNode(name)), touched)
 	}
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
-		have, _ := txn.Get(tunnelKey(id)).(*kv.NodeTunnel)
-		switch m := p.tunnels.get(id); {
-		case m == nil && have != nil:
-			txn.Delete(tunnelKey(id))
-		case m != nil && (have == nil || !proto.Equal(m, have)):
-			txn.Put(tunnelKey(id), m)
+		next := p.tunnelsOf(id)
+		for _, key := range p.tunnels.keys[id] {
+			if next[key] == nil && txn.Get(key) != nil {
+				txn.Delete(key)
+			}
+		}
+		p.tunnels.keys[id] = sortedKeys(next)
+		if len(next) == 0 {
+			delete(p.tunnels.keys, id)
+		}
+		for key, m := range next {
+			if have := txn.Get(key); have == nil || !proto.Equal(m, have) {
+				txn.Put(key, m)
+			}
 		}
 	}
 }

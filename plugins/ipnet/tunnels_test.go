@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipnet"
 )
 
@@ -172,7 +173,16 @@ func TestNetworksHaveTables(t *testing.T) {
 		w.g.Expect(blue.Subnets).To(Equal([]string{"10.5.0.0/16"}))
 		w.g.Expect(blue.Vni).NotTo(Or(BeZero(), BeEquivalentTo(99)))
 		w.g.Expect(blue.Table).To(Equal(0x0C000000 + blue.Vni))
-		w.g.Expect(value[*kv.NodeRoute](w, kv.SinkRouteKey("10.5.7.0/24", blue.Table)).Table).To(Equal(blue.Table))
+		route := value[*kv.NodeRoute](w, kv.SinkRouteKey("10.5.7.0/24", blue.Table))
+		w.g.Expect([]any{route.Table, route.Network, route.Vni, route.Gateway}).To(Equal([]any{blue.Table, "blue", blue.Vni, "192.168.30.7"}))
+		link, tunnel := value[*kv.NetworkLink](w, "link/blue"), value[*kv.NodeTunnel](w, "tunnel/7/blue")
+		w.g.Expect(proto.Equal(link, &kv.NetworkLink{
+			Network: "blue", Vni: blue.Vni, Table: blue.Table, Underlay: []string{"172.18.0.5"}, Mac: "0a:ca:00:00:00:05", Mtu: 1450,
+		})).To(BeTrue(), "%v", link)
+		w.g.Expect(proto.Equal(tunnel, &kv.NodeTunnel{
+			NodeId: 7, NodeName: "node-g", Transport: kv.Transport_VXLAN, Underlay: []string{"172.18.0.7"}, Mac: "0a:ca:00:00:00:07",
+			VxlanIps: []string{"192.168.30.7", "fe80::8ca:ff:fe00:7"}, Network: "blue", Vni: blue.Vni,
+		})).To(BeTrue(), "%v", tunnel)
 		w.g.Expect(value[*kv.NodeRoute](w, "route/10.1.7.0/24").Table).To(BeZero())
 		w.g.Expect(proto.Equal(value[*kv.Network](w, "network/default"), &kv.Network{Name: "default", Subnets: []string{"10.1.0.0/16"}, Closed: true})).To(BeTrue())
 		w.set(kv.PoolKey("red"), w.pool("red", "red", "10.6.0.0/16", 1))
@@ -181,12 +191,32 @@ func TestNetworksHaveTables(t *testing.T) {
 		gone.Removed, gone.Draining = true, true
 		w.set(kv.PoolKey("red"), gone)
 		w.g.Expect(red()).To(BeNil())
+		w.g.Expect(value[*kv.NodeTunnel](w, "tunnel/7/red")).To(BeNil())
+		w.set(kv.NodeRecordKey(7), nil)
+		w.g.Expect(value[*kv.NodeTunnel](w, "tunnel/7/blue")).To(BeNil())
 	})
+}
+
+// Only VXLAN tells packets of two networks apart on their way.
+func TestNetworksWithoutVXLANAreInTheMainTable(t *testing.T) {
+	for _, transport := range []string{"none", "nodeip", "hostgw", "wireguard"} {
+		inWorld(t, conf(transport, ""), func(w *world) {
+			w.set(kv.NodeRecordKey(7), published(7, "node-g", "key", "172.18.0.7"))
+			w.set(kv.PoolKey("blue"), w.pool("blue", "blue", "10.5.0.0/16", 1))
+			blue := value[*kv.Network](w, "network/blue")
+			w.g.Expect([]uint32{blue.Table, blue.Vni}).To(Equal([]uint32{0, 0}), transport)
+			w.g.Expect(value[*kv.NetworkLink](w, "link/blue")).To(BeNil(), transport)
+			r := value[*kv.NodeRoute](w, "route/10.5.7.0/24")
+			w.g.Expect(r != nil).To(Equal(transport != "none"), transport)
+			w.g.Expect([]any{r.GetTable(), r.GetNetwork(), r.GetVni()}).To(Equal([]any{uint32(0), "", uint32(0)}), transport)
+		})
+	}
 }
 
 // The default network may have a table too, and no custom network gets the same one.
 func TestTheTableOfTheDefaultNetwork(t *testing.T) {
 	running(t, single, func(g Gomega, a *agent) {
+		a.network.Transport = contivconf.TransportVXLAN
 		a.blue("10.5.0.0/16")
 		_, err := a.serve(inPool(request("ADD", "w2", "web-1"), "blue"))
 		g.Expect(err).NotTo(HaveOccurred())
@@ -297,8 +327,16 @@ func (w *world) soundTunnels() {
 	}
 	for key, m := range values {
 		if tunnel, ok := m.(*kv.NodeTunnel); ok {
-			w.g.Expect(key).To(Equal(fmt.Sprint("tunnel/", tunnel.NodeId)))
+			w.g.Expect(key).To(Equal(kv.SinkTunnelKey(tunnel.NodeId, tunnel.Network)))
 			w.g.Expect(tunnel.Underlay).NotTo(BeEmpty())
+			if tunnel.Network != "" {
+				network := values["network/"+tunnel.Network].(*kv.Network)
+				w.g.Expect(tunnel.Vni).To(Equal(network.Vni))
+				if link, ok := values["link/"+tunnel.Network].(*kv.NetworkLink); ok {
+					w.g.Expect([]uint32{link.Vni, link.Table}).To(Equal([]uint32{network.Vni, network.Table}))
+				}
+				continue
+			}
 			slices.Sort(subnets[tunnel.NodeId])
 			w.g.Expect(tunnel.Subnets).To(Equal(subnets[tunnel.NodeId]))
 		}

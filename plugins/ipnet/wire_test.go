@@ -12,6 +12,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
@@ -72,6 +73,7 @@ func TestWireOfAPod(t *testing.T) {
 // has the table of the network. Another plugin's interface there has no routes.
 func TestWireInACustomNetwork(t *testing.T) {
 	running(t, single, func(g Gomega, a *agent) {
+		a.network.Transport = contivconf.TransportVXLAN
 		a.blue("10.5.0.0/16")
 		_, err := a.serve(inPool(request("ADD", "w1", "web-0"), "blue"))
 		g.Expect(err).NotTo(HaveOccurred())
@@ -90,6 +92,7 @@ func TestWireInACustomNetwork(t *testing.T) {
 // Each input of a value that changes between two resyncs changes the value.
 func TestAResyncFollowsTheMTUAndTheNetworks(t *testing.T) {
 	running(t, single, func(g Gomega, a *agent) {
+		a.network.Transport = contivconf.TransportVXLAN
 		a.blue("10.5.0.0/16")
 		_, err := a.serve(inPool(request("ADD", "w1", "web-0"), "blue"))
 		g.Expect(err).NotTo(HaveOccurred())
