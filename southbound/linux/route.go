@@ -46,9 +46,10 @@ type routes struct {
 }
 
 var (
-	_ southbound.Descriptor = (*routes)(nil)
-	_ southbound.Equaler    = (*routes)(nil)
-	_ southbound.Preparer   = (*routes)(nil)
+	_ southbound.Descriptor  = (*routes)(nil)
+	_ southbound.Equaler     = (*routes)(nil)
+	_ southbound.Preparer    = (*routes)(nil)
+	_ southbound.Substituter = (*routes)(nil)
 )
 
 // newRoutes opens a netlink socket in a network namespace; path "" is the caller's.
@@ -114,6 +115,16 @@ func (d *routes) Dependencies(_ string, value proto.Message) []string {
 		return nil
 	}
 	return []string{fmt.Sprint(kv.SinkTunnelPrefix, r.GetNodeId())}
+}
+
+// Substitute returns an unreachable route: while the tunnel of a route is not made, packets to
+// its subnet do not leave by another route, such as the default route.
+func (d *routes) Substitute(_ string, value proto.Message) proto.Message {
+	r, ok := value.(*kv.NodeRoute)
+	if !ok || r.GetTransport() == kv.Transport_DIRECT {
+		return nil
+	}
+	return &kv.NodeRoute{Dst: r.GetDst(), NodeId: r.GetNodeId(), NodeName: r.GetNodeName(), Table: r.GetTable()}
 }
 
 // Prepare reads the kernel's routes of the families of keys.
