@@ -95,7 +95,7 @@ type Noter interface {
 // Watcher is a Descriptor that notices changes by other programs. Watch calls changed
 // with the key of each value that may not be complete any more, or with "" if all may be,
 // until ctx ends. The scheduler compares these values with the actual state and repairs
-// them.
+// them. With "", it also tries failed values again: what was in their way may be gone.
 type Watcher interface {
 	Watch(ctx context.Context, changed func(key string)) error
 }

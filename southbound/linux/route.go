@@ -41,8 +41,8 @@ type routes struct {
 	tried  map[routePlace]bool
 	within func(func() error) error // the network namespace
 
-	mu      sync.Mutex          // because Watch reads what follows
-	watched map[routePlace]bool // places of the wanted values
+	mu      sync.Mutex              // because Watch reads what follows
+	watched map[routePlace]routeWay // of the wanted values, and of those that stand in
 }
 
 var (
@@ -81,7 +81,7 @@ func newRoutes(path string, protocol int) (*routes, error) {
 		kernel:  handle,
 		tried:   map[routePlace]bool{},
 		within:  func(f func() error) error { return within(path, f) },
-		watched: map[routePlace]bool{},
+		watched: map[routePlace]routeWay{},
 	}, nil
 }
 
@@ -148,7 +148,7 @@ func (d *routes) Create(ctx context.Context, key string, value proto.Message) er
 		return err
 	}
 	d.tried[want.place] = true
-	d.watch(want.place, true)
+	d.watch(want)
 	if err := d.relink(ctx, want.way.transport); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (d *routes) Delete(ctx context.Context, key string, _ proto.Message) error 
 	if err != nil {
 		return nil //nolint:nilerr // an impossible value was never made
 	}
-	d.watch(place, false)
+	d.unwatch(place)
 	err = d.change(ctx, key, func(c *routeChange) error {
 		_, err := c.remove(slices.Concat(c.table.ours[place], c.table.hidden[place]))
 		return err
@@ -236,7 +236,7 @@ func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]con
 			return nil, fmt.Errorf("value of %s: %w", v.Key, err)
 		}
 		wants[want.place], requested[want.place] = want, true
-		d.watch(want.place, true)
+		d.watch(want)
 	}
 	t, err := d.form.list(ctx, d.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, requested)
 	if err != nil {
