@@ -257,6 +257,11 @@ func (s *Scheduler) repairKeys(ctx context.Context, dirty map[Descriptor]map[str
 		return nil // the values are compared by the resync of the next process
 	}
 	r.finish(s.policy)
+	for it, before := range r.before { // a repair does not count as an attempt
+		if before.err != nil && it.err != nil {
+			s.setRetry(it, before.retry)
+		}
+	}
 	s.requestSweeps(r, false)
 	s.opt.Log.Warn("made values again that another program had changed", "keys", keys, "error", r.report())
 	return nil
@@ -264,6 +269,7 @@ func (s *Scheduler) repairKeys(ctx context.Context, dirty map[Descriptor]map[str
 
 // differing takes the actual values of dirty keys as the made ones, and returns those that
 // differ. If one differs, the values that use it may be gone too, and are compared as well.
+// If all values of a kind are dirty, it also returns the failed ones.
 func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, err error) {
 	actual := map[Descriptor]map[string]proto.Message{}
 	read := func(d Descriptor) (err error) {
@@ -300,7 +306,11 @@ func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, er
 		if err := read(it.kind); err != nil {
 			return nil, err
 		}
-		if m := actual[it.kind][it.key]; !it.equal(m) {
+		m := actual[it.kind][it.key]
+		if it.err != nil && dirty[it.kind][""] {
+			keys = append(keys, it.key)
+		}
+		if !it.equal(m) {
 			r.touch(it)
 			r.setMade(it, m)
 			keys = append(keys, it.key)
@@ -310,5 +320,5 @@ func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, er
 		}
 	}
 	slices.Sort(keys)
-	return keys, nil
+	return slices.Compact(keys), nil
 }

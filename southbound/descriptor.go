@@ -57,6 +57,14 @@ type Recreator interface {
 	Recreate(key string, before, value proto.Message) bool
 }
 
+// Substituter is a Descriptor with values that another one stands in for while they are
+// pending. A value that stands in has no dependencies, and does not count as made: values
+// that depend on its key are pending too.
+type Substituter interface {
+	// Substitute returns the value that stands in, nil for none.
+	Substitute(key string, value proto.Message) proto.Message
+}
+
 // Inspector is a Descriptor that compares one value with the actual state without reading
 // all of it, and describes what differs.
 type Inspector interface {
@@ -87,7 +95,7 @@ type Noter interface {
 // Watcher is a Descriptor that notices changes by other programs. Watch calls changed
 // with the key of each value that may not be complete any more, or with "" if all may be,
 // until ctx ends. The scheduler compares these values with the actual state and repairs
-// them.
+// them. With "", it also tries failed values again: what was in their way may be gone.
 type Watcher interface {
 	Watch(ctx context.Context, changed func(key string)) error
 }

@@ -30,6 +30,7 @@ type item struct {
 	kind   Descriptor    // nil: the value is only kept
 	wanted proto.Message // nil: nothing
 	made   proto.Message // nil: nothing
+	stands bool          // made only stands in for a pending value
 	needs  []string      // dependencies of wanted
 	uses   []string      // dependencies of made
 	doubt  doubt
@@ -52,6 +53,25 @@ func (it *item) equal(m proto.Message) bool {
 	}
 	return proto.Equal(it.made, m)
 }
+
+// substitute returns the value that stands in for the wanted one while that is pending, nil
+// for none.
+func (it *item) substitute() proto.Message {
+	s, ok := it.kind.(Substituter)
+	if !ok || it.wanted == nil {
+		return nil
+	}
+	return s.Substitute(it.key, it.wanted)
+}
+
+// substituted reports whether the made value is the one that stands in for the wanted one.
+func (it *item) substituted() bool {
+	m := it.substitute()
+	return m != nil && it.equal(m)
+}
+
+// ready reports whether a value is made and does not only stand in for the wanted one.
+func (it *item) ready() bool { return it.made != nil && !it.stands }
 
 // unchanged reports whether the made value is the wanted one, as far as is known.
 func (it *item) unchanged() bool { return it.doubt == sure && it.err == nil && it.equal(it.wanted) }
@@ -114,11 +134,13 @@ func (r *run) item(key string) *item {
 
 func (r *run) setWanted(it *item, m proto.Message) {
 	it.wanted = m
+	it.stands = it.stands && !it.equal(m) || it.substituted()
 	it.needs = r.s.relate(it, it.needs, it.dependencies(m))
 }
 
 func (r *run) setMade(it *item, m proto.Message) {
 	it.made, it.doubt = m, sure
+	it.stands = it.substituted()
 	it.uses = r.s.relate(it, it.uses, it.dependencies(m))
 }
 
@@ -155,7 +177,7 @@ func (s *Scheduler) usersOf(key string) []*item {
 // about to be removed.
 func (s *Scheduler) missing(it *item) (keys []string) {
 	for _, key := range it.needs {
-		if d := s.items[key]; d == nil || d.made == nil || d.wanted == nil || d.doubt == broken || d.removing {
+		if d := s.items[key]; d == nil || !d.ready() || d.wanted == nil || d.doubt == broken || d.removing {
 			keys = append(keys, key)
 		}
 	}

@@ -38,6 +38,7 @@ type run struct {
 type step struct {
 	it            *item
 	before, after proto.Message
+	stood         bool // before only stood in for a pending value
 }
 
 func (s *Scheduler) begin(ctx context.Context, reverts bool) *run {
@@ -89,7 +90,7 @@ func (r *run) converge(keys []string) {
 // converged reports whether an item is made or pending as it is wanted.
 func (r *run) converged(it *item) bool {
 	if len(r.s.missing(it)) > 0 {
-		return it.made == nil
+		return !it.ready()
 	}
 	return it.equal(it.wanted)
 }
@@ -146,7 +147,7 @@ func (r *run) blocked(it *item) error {
 }
 
 // ensure makes the wanted value of an item, after those that it depends on and before
-// those that wait for it. It removes a made value whose successor is pending.
+// those that wait for it. It suspends a made value whose successor is pending.
 func (r *run) ensure(it *item) {
 	if it.wanted == nil || r.stopped || it.ensuring || r.failed[it.key] != nil {
 		return
@@ -162,14 +163,14 @@ func (r *run) ensure(it *item) {
 		return
 	}
 	if len(r.s.missing(it)) > 0 {
-		r.remove(it)
+		r.suspend(it)
 		return
 	}
 	if it.made != nil && it.doubt == sure && it.equal(it.wanted) {
 		r.done(it, it.wanted)
 		return
 	}
-	fresh := it.made == nil
+	fresh := !it.ready()
 	if r.recreates(it) {
 		r.remove(it)
 		fresh = true
@@ -177,7 +178,7 @@ func (r *run) ensure(it *item) {
 			return
 		}
 	}
-	if err := r.make(it); err != nil {
+	if err := r.make(it, it.wanted); err != nil {
 		r.fail(it, err)
 		return
 	}
@@ -189,7 +190,7 @@ func (r *run) ensure(it *item) {
 // ensureUsers makes the values that have waited for key.
 func (r *run) ensureUsers(key string) {
 	for _, user := range r.s.usersOf(key) {
-		if user.made == nil {
+		if !user.ready() {
 			r.ensure(user)
 		}
 	}
@@ -201,11 +202,11 @@ func (r *run) recreates(it *item) bool {
 	return ok && it.made != nil && c.Recreate(it.key, it.made, it.wanted)
 }
 
-// make calls the descriptor for the wanted value.
-func (r *run) make(it *item) error {
+// make calls the descriptor for the value m.
+func (r *run) make(it *item, m proto.Message) error {
 	r.touch(it)
 	if it.kind == nil {
-		r.done(it, it.wanted)
+		r.done(it, m)
 		return nil
 	}
 	if err := r.blocked(it); err != nil {
@@ -213,20 +214,20 @@ func (r *run) make(it *item) error {
 	}
 	err := guard(func() error {
 		if it.made == nil || it.doubt != sure {
-			return it.kind.Create(r.ctx, it.key, it.wanted)
+			return it.kind.Create(r.ctx, it.key, m)
 		}
-		return it.kind.Update(r.ctx, it.key, it.made, it.wanted)
+		return it.kind.Update(r.ctx, it.key, it.made, m)
 	})
 	if hasPanicked(err) { // any part of it may be made
-		r.steps = append(r.steps, step{it, it.made, it.wanted})
-		r.setMade(it, it.wanted)
+		r.steps = append(r.steps, step{it, it.made, m, it.stands})
+		r.setMade(it, m)
 		it.doubt = broken
 	}
 	if err != nil {
 		return err
 	}
-	r.steps = append(r.steps, step{it, it.made, it.wanted})
-	r.done(it, it.wanted)
+	r.steps = append(r.steps, step{it, it.made, m, it.stands})
+	r.done(it, m)
 	return nil
 }
 
@@ -237,6 +238,38 @@ func (r *run) done(it *item, m proto.Message) {
 		r.setMade(it, m)
 		it.err = nil
 		r.s.setRetry(it, nil)
+	}
+}
+
+// suspend makes the value that stands in for a pending one. Without such a value, or if it
+// cannot be made, suspend removes what is made.
+func (r *run) suspend(it *item) {
+	m := it.substitute()
+	if m == nil {
+		r.remove(it)
+		return
+	}
+	if r.stopped || it.removing || r.failed[it.key] != nil {
+		return
+	}
+	if it.doubt == sure && it.equal(m) {
+		r.done(it, m)
+		return
+	}
+	it.removing = true
+	free := r.removeUsers(it)
+	it.removing = false
+	if !free {
+		return
+	}
+	if err := r.make(it, m); err != nil {
+		waits := r.s.missing(it)
+		if it.made != nil {
+			r.remove(it)
+		}
+		if r.failed[it.key] == nil {
+			r.fail(it, fmt.Errorf("while it waits for %q: %w", waits, err))
+		}
 	}
 }
 
@@ -260,7 +293,7 @@ func (r *run) remove(it *item) {
 			r.fail(it, err)
 			return
 		}
-		r.steps = append(r.steps, step{it, it.made, nil}) // also if it fails halfway
+		r.steps = append(r.steps, step{it, it.made, nil, it.stands}) // also if it fails halfway
 		if err := guard(func() error { return it.kind.Delete(r.ctx, it.key, it.made) }); err != nil {
 			it.doubt = broken
 			r.fail(it, err)
@@ -284,7 +317,11 @@ func (r *run) removeUsers(it *item) bool {
 		if user.wanted != nil && !slices.Contains(user.needs, it.key) {
 			r.ensure(user)
 		}
-		if slices.Contains(user.uses, it.key) {
+		switch {
+		case !slices.Contains(user.uses, it.key):
+		case user.wanted != nil:
+			r.suspend(user)
+		default:
 			r.remove(user)
 		}
 		if r.stopped {
@@ -328,6 +365,7 @@ func (r *run) undo() error {
 			continue
 		}
 		r.setMade(it, st.before)
+		it.stands = st.stood
 	}
 	for it, before := range r.before {
 		if it.kind == nil {
@@ -349,17 +387,19 @@ func (r *run) undo() error {
 func (r *run) undoStep(ctx context.Context, st step) error {
 	it := st.it
 	for _, key := range it.dependencies(st.before) {
-		if d := r.s.items[key]; d == nil || d.made == nil || d.doubt == broken {
+		if d := r.s.items[key]; d == nil || !d.ready() || d.doubt == broken {
 			return fmt.Errorf("%s is not made", key)
 		}
 	}
-	switch {
-	case st.before == nil:
+	if st.before == nil || st.stood {
 		for _, user := range r.s.usersOf(it.key) {
 			if slices.Contains(user.uses, it.key) {
 				return fmt.Errorf("it is still used by %s", user.key)
 			}
 		}
+	}
+	switch {
+	case st.before == nil:
 		return it.kind.Delete(ctx, it.key, st.after)
 	case st.after == nil:
 		return it.kind.Create(ctx, it.key, st.before)

@@ -278,7 +278,7 @@ func (r *run) refusePending(wants []controller.Value) {
 	}
 	for _, v := range wants {
 		it := r.s.items[v.Key]
-		if v.Message == nil || it == nil || it.made != nil || r.failed[v.Key] != nil || r.stopped {
+		if v.Message == nil || it == nil || it.ready() || r.failed[v.Key] != nil || r.stopped {
 			continue
 		}
 		r.fail(it, fmt.Errorf("%w: it waits for %q", ErrPending, r.s.missing(it)))

@@ -237,3 +237,40 @@ func TestAFailureAmongManyUsers(t *testing.T) {
 	g.Expect(s.Status().Failed).To(BeEmpty())
 	g.Expect(w.wrong).To(BeEmpty())
 }
+
+// TestAValueStandsInForAPendingOne and is replaced, never removed, until its value goes.
+func TestAValueStandsInForAPendingOne(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	s := New(Options{}, w.partsWithSubstitutes()...)
+	commit := func(txn controller.Transaction, lines ...string) {
+		t.Helper()
+		g.Expect(s.Commit(t.Context(), txn)).To(Succeed())
+		g.Expect(w.lines()).To(Equal(lines))
+		g.Expect(w.wrong).To(BeEmpty())
+	}
+	retrieved := []string{"retrieve a/", "retrieve b/", "retrieve c/"}
+	commit(update(is("c/1", "z needs a/1"), is("c/2", "z needs c/1")), "create c/1", "create c/2")
+	g.Expect(w.values).To(Equal(map[string]string{"c/1": standIn, "c/2": standIn}))
+	g.Expect(s.Status()).To(Equal(Status{Pending: []Pending{{"c/1", []string{"a/1"}}, {"c/2", []string{"c/1"}}}}))
+	g.Expect(s.Inspect(t.Context(), "c/1")).To(MatchError(ContainSubstring(`it waits for ["a/1"]`)))
+	commit(update(is("c/1", "z needs a/1")))
+	commit(resync(is("c/1", "z needs a/1"), is("c/2", "z needs c/1")), retrieved...)
+	commit(update(is("a/1", "x")), "create a/1", "update c/1", "update c/2")
+	g.Expect(s.Status()).To(Equal(Status{Made: 3}))
+	commit(update(is("a/1", "")), "update c/2", "update c/1", "delete a/1")
+	commit(update(is("c/2", "")), "delete c/2")
+	g.Expect(s.Commit(t.Context(), reverting(is("c/3", "z needs a/1")))).To(MatchError(ErrPending))
+	g.Expect(w.values).To(Equal(map[string]string{"c/1": standIn}), "the transaction was undone")
+
+	g.Expect(s.Commit(t.Context(), update(is("a/1", "x")))).To(Succeed())
+	w.fault = func(op, key string) error {
+		if op == "update" {
+			return errInjected
+		}
+		return nil
+	}
+	g.Expect(s.Commit(t.Context(), update(is("a/1", "")))).To(MatchError(ContainSubstring(`while it waits for ["a/1"]`)))
+	g.Expect(w.values).To(BeEmpty(), "a value that nothing can stand in for does not keep its dependency")
+	g.Expect(s.Status().Failed).To(HaveLen(1))
+	g.Expect(w.wrong).To(BeEmpty())
+}

@@ -43,7 +43,7 @@ func (s *Scheduler) Status() Status {
 	defer s.mu.Unlock()
 	var st Status
 	for _, it := range s.items {
-		if it.made != nil {
+		if it.ready() {
 			st.Made++
 		}
 		switch {
@@ -53,7 +53,7 @@ func (s *Scheduler) Status() Status {
 				f.Retry = it.retry.due
 			}
 			st.Failed = append(st.Failed, f)
-		case it.wanted != nil && it.made == nil:
+		case it.wanted != nil && !it.ready():
 			st.Pending = append(st.Pending, Pending{it.key, s.missing(it)})
 		}
 	}
@@ -80,7 +80,7 @@ func (s *Scheduler) Inspect(ctx context.Context, key string) error {
 		return fmt.Errorf("inspect %s: nothing is wanted there", key)
 	case it.err != nil:
 		return fmt.Errorf("inspect %s: %w", key, it.err)
-	case it.made == nil:
+	case !it.ready():
 		return fmt.Errorf("inspect %s: it waits for %q", key, s.missing(it))
 	case it.kind == nil:
 		return nil

@@ -90,6 +90,11 @@ func (w *world) parts() []Descriptor {
 	return []Descriptor{part{w, "a/"}, recreating{part{w, "b/"}}, part{w, "c/"}}
 }
 
+// partsWithSubstitutes are these kinds, one of them with values that stand in.
+func (w *world) partsWithSubstitutes() []Descriptor {
+	return []Descriptor{part{w, "a/"}, recreating{part{w, "b/"}}, substituting{part{w, "c/"}}}
+}
+
 func (p part) Name() string            { return p.prefix }
 func (p part) Handles(key string) bool { return strings.HasPrefix(key, p.prefix) }
 
@@ -108,7 +113,7 @@ func (p part) check(op, key string, m proto.Message) {
 		return
 	}
 	for _, k := range needs(text(m)) {
-		if _, there := p.values[k]; !there && k != key {
+		if v := p.values[k]; (v == "" || v == standIn) && k != key {
 			p.breach("%s %s without %s", op, key, k)
 		}
 	}
@@ -131,6 +136,9 @@ func (p part) Update(ctx context.Context, key string, before, m proto.Message) e
 	if text(before) == text(m) {
 		p.breach("update %s to what it is", key)
 	}
+	if text(m) == standIn {
+		p.unused("replace", key)
+	}
 	if p.prefix == "b/" && major(before) != major(m) {
 		p.breach("update %s instead of recreating it", key)
 	}
@@ -141,12 +149,17 @@ func (p part) Update(ctx context.Context, key string, before, m proto.Message) e
 	return nil
 }
 
-func (p part) Delete(ctx context.Context, key string, _ proto.Message) error {
+// unused notes a breach if a value uses key.
+func (p part) unused(op, key string) {
 	for k, v := range p.values {
 		if k != key && slices.Contains(needs(v), key) {
-			p.breach("delete %s, which %s uses", key, k)
+			p.breach("%s %s, which %s uses", op, key, k)
 		}
 	}
+}
+
+func (p part) Delete(ctx context.Context, key string, _ proto.Message) error {
+	p.unused("delete", key)
 	err := p.call(ctx, "delete", key)
 	if err == nil || p.halfway {
 		delete(p.values, key)
@@ -192,6 +205,16 @@ func checks(t *testing.T) {
 type recreating struct{ part }
 
 func (recreating) Recreate(_ string, before, m proto.Message) bool { return major(before) != major(m) }
+
+// standIn is the value that stands in for pending ones.
+const standIn = "hold"
+
+// substituting has values that another one stands in for.
+type substituting struct{ part }
+
+func (substituting) Substitute(string, proto.Message) proto.Message {
+	return wrapperspb.String(standIn)
+}
 
 func major(m proto.Message) string { return text(m)[:1] }
 

@@ -7,6 +7,7 @@
 //	route/10.1.7.0/24       10.1.7.0/24 via 192.168.16.7 proto 202
 //	route/10.1.8.0/24       unreachable 10.1.8.0/24 proto 202            no gateway is known
 //	route/10.1.7.0/24       10.1.7.0/24 via 192.168.30.7 dev cadvxlan onlink proto 202
+//	                        unreachable 10.1.7.0/24 proto 202            while it is pending
 //	route/10.1.7.0/24       10.1.7.0/24 dev cadwg scope link proto 202
 //	route/1007/10.1.7.0/24  the same in table 1007, of a custom network
 //
@@ -17,7 +18,8 @@
 //
 // A known subnet without a gateway is unreachable, so that packets to it do not leave by
 // the default route. A gateway without a tunnel must be on-link: an existing connected route
-// must reach it. A route through a tunnel depends on the tunnel's value.
+// must reach it. A route through a tunnel depends on the tunnel's value; until that is made,
+// the subnet is unreachable.
 //
 // # Own and foreign routes
 //

@@ -205,6 +205,9 @@ type parsed struct {
 	protocol byte // of a route
 }
 
+// unusual reports whether a route has another form than that of a wire's or a tunnel's.
+func (p parsed) unusual() bool { return p.mac != hardware{} }
+
 // parseAddress reads an ifaddrmsg.
 func parseAddress(b []byte) (p parsed, ok bool) {
 	if len(b) < unix.SizeofIfAddrmsg {

@@ -5,6 +5,7 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -150,10 +151,28 @@ func TestTheOverlayHealsWhatOtherProgramsRemove(t *testing.T) {
 					}))
 				}
 			}
+			routes := func(f func(r *netlink.Route) error) func() {
+				return func() {
+					lab.must(n.net.Do(func() error {
+						all, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+						for _, r := range all {
+							if r.Dst.String() == lab.nodes[1].subnets()[0] || r.Dst.String() == lab.nodes[1].subnets()[1] {
+								err = errors.Join(err, f(&r))
+							}
+						}
+						return err
+					}))
+				}
+			}
 			g := NewWithT(t)
 			for what, damage := range map[string]func(){
-				"the link is removed":  link(netlink.LinkDel),
-				"the link is set down": link(netlink.LinkSetDown),
+				"the link is removed":    link(netlink.LinkDel),
+				"the link is set down":   link(netlink.LinkSetDown),
+				"the routes are removed": routes(netlink.RouteDel),
+				"the routes are changed": routes(func(r *netlink.Route) error {
+					r.Type, r.Gw, r.LinkIndex, r.Scope, r.Flags = unix.RTN_UNREACHABLE, nil, 0, 0, 0
+					return netlink.RouteReplace(r)
+				}),
 				"the table is removed": func() {
 					tables, err := openNFT(n.net.Path())
 					lab.must(err)

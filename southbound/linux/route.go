@@ -41,14 +41,15 @@ type routes struct {
 	tried  map[routePlace]bool
 	within func(func() error) error // the network namespace
 
-	mu      sync.Mutex          // because Watch reads what follows
-	watched map[routePlace]bool // places of the wanted values
+	mu      sync.Mutex              // because Watch reads what follows
+	watched map[routePlace]routeWay // of the wanted values, and of those that stand in
 }
 
 var (
-	_ southbound.Descriptor = (*routes)(nil)
-	_ southbound.Equaler    = (*routes)(nil)
-	_ southbound.Preparer   = (*routes)(nil)
+	_ southbound.Descriptor  = (*routes)(nil)
+	_ southbound.Equaler     = (*routes)(nil)
+	_ southbound.Preparer    = (*routes)(nil)
+	_ southbound.Substituter = (*routes)(nil)
 )
 
 // newRoutes opens a netlink socket in a network namespace; path "" is the caller's.
@@ -80,7 +81,7 @@ func newRoutes(path string, protocol int) (*routes, error) {
 		kernel:  handle,
 		tried:   map[routePlace]bool{},
 		within:  func(f func() error) error { return within(path, f) },
-		watched: map[routePlace]bool{},
+		watched: map[routePlace]routeWay{},
 	}, nil
 }
 
@@ -116,6 +117,16 @@ func (d *routes) Dependencies(_ string, value proto.Message) []string {
 	return []string{fmt.Sprint(kv.SinkTunnelPrefix, r.GetNodeId())}
 }
 
+// Substitute returns an unreachable route: while the tunnel of a route is not made, packets to
+// its subnet do not leave by another route, such as the default route.
+func (d *routes) Substitute(_ string, value proto.Message) proto.Message {
+	r, ok := value.(*kv.NodeRoute)
+	if !ok || r.GetTransport() == kv.Transport_DIRECT {
+		return nil
+	}
+	return &kv.NodeRoute{Dst: r.GetDst(), NodeId: r.GetNodeId(), NodeName: r.GetNodeName(), Table: r.GetTable()}
+}
+
 // Prepare reads the kernel's routes of the families of keys.
 func (d *routes) Prepare(ctx context.Context, keys []string) (err error) {
 	d.table = nil
@@ -137,7 +148,7 @@ func (d *routes) Create(ctx context.Context, key string, value proto.Message) er
 		return err
 	}
 	d.tried[want.place] = true
-	d.watch(want.place, true)
+	d.watch(want)
 	if err := d.relink(ctx, want.way.transport); err != nil {
 		return err
 	}
@@ -181,7 +192,7 @@ func (d *routes) Delete(ctx context.Context, key string, _ proto.Message) error 
 	if err != nil {
 		return nil //nolint:nilerr // an impossible value was never made
 	}
-	d.watch(place, false)
+	d.unwatch(place)
 	err = d.change(ctx, key, func(c *routeChange) error {
 		_, err := c.remove(slices.Concat(c.table.ours[place], c.table.hidden[place]))
 		return err
@@ -225,7 +236,7 @@ func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]con
 			return nil, fmt.Errorf("value of %s: %w", v.Key, err)
 		}
 		wants[want.place], requested[want.place] = want, true
-		d.watch(want.place, true)
+		d.watch(want)
 	}
 	t, err := d.form.list(ctx, d.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, requested)
 	if err != nil {

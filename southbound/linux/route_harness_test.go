@@ -376,6 +376,6 @@ func (f *fake) list() []string {
 
 func newFakeSink(opt routeOptions) (*routeSink, *fake) {
 	f := newFake()
-	r := &routes{form: routeForm{routeProtocol}, kernel: f, tried: map[routePlace]bool{}, watched: map[routePlace]bool{}}
+	r := &routes{form: routeForm{routeProtocol}, kernel: f, tried: map[routePlace]bool{}, watched: map[routePlace]routeWay{}}
 	return scheduled(opt, unwatched{r, r}, r), f
 }

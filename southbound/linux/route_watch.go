@@ -13,15 +13,16 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/southbound"
 )
 
 var _ southbound.Watcher = (*routes)(nil)
 
-// Watch calls changed for each value whose destination loses a route, or gets one of
-// another program. If a link of the node goes down or up, or gets or
-// loses an address, it calls changed for all: the kernel removes the IPv4 routes through the link and announces
-// no removal. Links of pods do not count.
+// Watch calls changed for each value whose destination loses a route, or gets another one.
+// If a link of the node goes down or up, or gets or loses an address, it calls changed for
+// all: the kernel removes the IPv4 routes through the link and announces no removal, and
+// gateways may be on-link again. Links of pods do not count.
 func (d *routes) Watch(ctx context.Context, changed func(key string)) error {
 	pods := map[int]bool{} // indexes of our links
 	var links []netlink.Link
@@ -72,28 +73,37 @@ func turned(m syscall.NetlinkMessage) bool {
 }
 
 // moved returns the place of an announced route, if it is that of a value that may not be
-// complete any more.
+// complete any more: its route is gone, or another one is there.
 func (d *routes) moved(m syscall.NetlinkMessage) (p routePlace, ok bool) {
 	r, ok := parseRoute(m.Data)
-	if !ok || m.Header.Type == unix.RTM_NEWROUTE && int(r.protocol) == d.form.protocol {
-		return p, false // the new one is of this process, or is compared by the next resync
+	if !ok {
+		return p, false
 	}
 	p = routePlace{r.table, r.prefix}
 	if p.table == unix.RT_TABLE_MAIN {
 		p.table = 0
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	return p, d.watched[p]
+	way, watched := d.watched[p]
+	d.mu.Unlock()
+	if m.Header.Type == unix.RTM_NEWROUTE && int(r.protocol) == d.form.protocol {
+		unreachable := way.transport == kv.Transport_DIRECT && !way.gateway.IsValid()
+		same := r.gateway == way.gateway && r.unusual() == unreachable
+		return p, watched && !same
+	}
+	return p, watched
 }
 
-// watch adds a place to those of which Watch tells, or removes it.
-func (d *routes) watch(p routePlace, on bool) {
+// watch adds the place of a route to those of which Watch tells.
+func (d *routes) watch(w routeWant) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if on {
-		d.watched[p] = true
-	} else {
-		delete(d.watched, p)
-	}
+	d.watched[w.place] = w.way
+}
+
+// unwatch removes a place from those of which Watch tells.
+func (d *routes) unwatch(p routePlace) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.watched, p)
 }
