@@ -21,7 +21,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube e2e-node test vet vet-peers check unit race fuzz lint chaos bench \
+.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network test vet vet-peers check unit race fuzz lint chaos bench \
 	generate ci nightly clean
 
 help: ## show this list
@@ -58,6 +58,9 @@ e2e-kube: ## operator and agent against a real Kubernetes API server (test/kube;
 
 e2e-node: ## a kubelet and a containerd with our CNI plugin, for real (as root; installs Debian packages; the first build takes minutes)
 	@$(GO) run ./test/e2e/node
+
+e2e-network: ## pods over every transport and family: reach, MTU, kills of the agent, damage, throughput, into docs/network.md (as root)
+	CADASTRE_TEST_NETWORK_DOC=$(CURDIR)/docs/network.md $(GO) test -timeout 20m -count=1 ./test/network
 
 test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
 

@@ -10,7 +10,6 @@ package network
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -28,6 +27,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 // patience bounds what a slow machine may take, pace is the time between two looks.
@@ -35,16 +35,13 @@ const patience, pace = time.Minute, 5 * time.Millisecond
 
 const (
 	binEnv  = "CADASTRE_TEST_NETWORK_BIN" // the folder of the programs
-	pageEnv = "CADASTRE_TEST_NETWORK_DOC" // the page of the figures; empty: none
+	pageEnv = "CADASTRE_TEST_NETWORK_DOC" // the page of the figures; empty: none, and a quick run
 )
 
-// wide selects the whole matrix.
-var wide = flag.Bool("wide", false, "all transports and families, and throughput")
+// wide reports whether the run is about all transports and families, and measures.
+func wide() bool { return os.Getenv(pageEnv) != "" }
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	os.Exit(build(m))
-}
+func TestMain(m *testing.M) { os.Exit(build(m)) }
 
 // build builds the programs and runs the tests.
 func build(m *testing.M) int {
@@ -59,7 +56,14 @@ func build(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return m.Run()
+	code := m.Run()
+	if path := os.Getenv(pageEnv); path != "" && code == 0 {
+		if err := writePage(path, dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return code
 }
 
 // layout is a way to build a cluster.
@@ -163,7 +167,8 @@ func emptyCluster(t *testing.T, l layout) *cluster {
 	c.forwards(c.router)
 	if !l.isTunnel() {
 		c.ip(c.router, "link add segment type bridge", "address add 172.20.0.1/16 dev segment",
-			"address add fd20::1/64 dev segment nodad", "link set segment up")
+			"address add fd20::1/64 dev segment nodad", "address add 192.168.16.254/24 dev segment",
+			"address add fd00:3::fe/64 dev segment nodad", "link set segment up")
 	}
 	c.serveStore(etcdtest.Start(t).Address())
 	c.strays = c.watchStrays()
@@ -298,7 +303,7 @@ func (c *cluster) addNode(id int) {
 		c.ip(n.ns, "address add "+c.underlay(id, is4).String()+" dev eth0"+nodad)
 		c.run(n.ns, "ip", family, "route", "add", "default", "via", gateways[is4])
 		if c.transport == "hostgw" {
-			c.ip(n.ns, "address add "+map[bool]string{true: fmt.Sprintf("192.168.16.%d/24", id), false: fmt.Sprintf("fd00:3::%d/64 nodad", id)}[is4]+" dev eth0")
+			c.ip(n.ns, "address add "+map[bool]string{true: fmt.Sprintf("192.168.16.%d/24", id), false: fmt.Sprintf("fd00:3::%d/64 nodad preferred_lft 0", id)}[is4]+" dev eth0") // not the source of the node's packets
 		}
 	}
 	c.nodes = append(c.nodes, n)
@@ -340,8 +345,15 @@ func (n *node) launch() {
 // await waits until the agent serves.
 func (n *node) await() {
 	n.t.Helper()
-	n.must(n.Await(n.t.Context(), n.process))
 	n.Eventually(func() error {
+		select {
+		case <-n.process.Done():
+			return StopTrying(n.process.Ended().Error())
+		default:
+		}
+		if _, err := n.Get(n.t.Context(), localapi.PathReadyz); err != nil {
+			return err
+		}
 		_, err := os.Stat(n.listPath())
 		return err
 	}, patience, pace).Should(Succeed())

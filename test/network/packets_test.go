@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -105,6 +106,9 @@ type flow struct {
 	server *echo
 	stop   chan struct{}
 	all    sync.WaitGroup
+	sender sync.WaitGroup
+
+	dropped int // packets that the machine had dropped before
 
 	mu   sync.Mutex
 	sent []time.Time
@@ -136,7 +140,8 @@ func (c *cluster) flow(from, to place, is4 bool) *flow {
 }
 
 func (f *flow) begin() {
-	f.all.Go(func() {
+	f.dropped = drops()
+	f.sender.Go(func() {
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
@@ -201,6 +206,7 @@ func (f *flow) close() {
 	default:
 		close(f.stop)
 	}
+	f.sender.Wait()
 	_ = f.client.Close() // a second time
 	f.all.Wait()
 	f.server.close()
@@ -209,6 +215,7 @@ func (f *flow) close() {
 // loss is the outcome of a flow.
 type loss struct {
 	sent, lost int
+	dropped    int           // packets that a busy machine has dropped meanwhile
 	outage     time.Duration // the longest time in which all packets were lost
 	detail     string        // the first lost packet
 }
@@ -223,6 +230,7 @@ const quiet = 500 * time.Millisecond
 // end ends the flow, and waits for the packets that are under way.
 func (f *flow) end() (l loss) {
 	close(f.stop)
+	f.sender.Wait()
 	stopped := time.Now()
 	for {
 		f.mu.Lock()
@@ -251,8 +259,24 @@ func (f *flow) end() (l loss) {
 			}
 		}
 	}
-	l.sent, l.lost = len(f.sent), len(f.sent)-len(f.back)
+	l.sent, l.lost, l.dropped = len(f.sent), len(f.sent)-len(f.back), drops()-f.dropped
 	return l
+}
+
+// drops returns the number of packets that the machine has dropped because a queue of a
+// processor was full: its programs share these, whatever their namespaces.
+func drops() (n int) {
+	text, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		var processed, dropped int
+		if _, err := fmt.Sscanf(line, "%x %x", &processed, &dropped); err == nil {
+			n += dropped
+		}
+	}
+	return n
 }
 
 // reach sends a packet to an echo at an address until it comes back, and returns the

