@@ -56,7 +56,7 @@ e2e-kube: ## operator and agent against a real Kubernetes API server (test/kube;
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
 	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 30m -count=1 $(E2E_FLAGS) ./test/e2e/kube
 
-e2e-node: ## a kubelet and a containerd with our CNI plugin, for real (as root; installs Debian packages; the first build takes minutes)
+e2e-node: ## two kubelets behind a router with the manifests of k8s/, for real (as root; installs Debian packages; the first build takes minutes)
 	@$(GO) run ./test/e2e/node
 
 e2e-network: ## pods over every transport and family: reach, MTU, kills of the agent, damage, throughput, into docs/network.md (as root)

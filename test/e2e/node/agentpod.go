@@ -48,78 +48,117 @@ func (t *scenario) agentPods(ctx context.Context) ([]pod, error) {
 	return list.Items, err
 }
 
-// awaitAgent binds the pod of the DaemonSet to the node, as a scheduler does, and waits
-// until the agent in it serves.
-func (t *scenario) awaitAgent(ctx context.Context) error {
-	return t.eventually(ctx, "the agent's pod serves", func(ctx context.Context) error {
+// agentPod returns the name of the agent's pod on a node.
+func (t *scenario) agentPod(ctx context.Context, n *node) (string, error) {
+	pods, err := t.agentPods(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range pods {
+		if p.Spec.NodeName == n.name {
+			return p.Metadata.Name, nil
+		}
+	}
+	return "", fmt.Errorf("the agent has no pod on %s", n.name)
+}
+
+// awaitAgents binds the pods of the DaemonSet to the nodes, as a scheduler does, and waits
+// until the agents in them serve.
+func (t *scenario) awaitAgents(ctx context.Context) error {
+	return t.eventually(ctx, "the agents' pods serve", func(ctx context.Context) error {
 		pods, err := t.agentPods(ctx)
 		if err != nil {
 			return err
 		}
-		if len(pods) != 1 {
+		if len(pods) != len(t.nodes) {
 			return fmt.Errorf("the agent's DaemonSet has %d pods", len(pods))
 		}
-		if name := pods[0].Metadata.Name; pods[0].Spec.NodeName == "" {
-			return t.bind(ctx, name)
+		for _, p := range pods {
+			if p.Spec.NodeName == "" {
+				return t.bind(ctx, p)
+			}
+			if phase := p.Status.Phase; phase != "Running" {
+				return fmt.Errorf("%s is %s", p.name(), phase)
+			}
 		}
-		if phase := pods[0].Status.Phase; phase != "Running" {
-			return fmt.Errorf("%s is %s", pods[0].name(), phase)
-		}
-		_, err = t.Get(ctx, localapi.PathReadyz)
-		return err
-	})
-}
-
-// bind does the scheduler's work for one pod. The pod does not serve yet: it is always an
-// error.
-func (t *scenario) bind(ctx context.Context, name string) error {
-	path := "/api/v1/namespaces/" + namespace + "/pods/" + name + "/binding"
-	_, err := t.plane.feed(ctx, `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"`+name+`"},
-		"target":{"apiVersion":"v1","kind":"Node","name":"`+nodeName+`"}}`, "create", "--raw="+path, "--filename=-")
-	return errors.Join(errors.New("the agent's pod has been bound to the node just now"), err)
-}
-
-// agentProcess returns the agent's process: this one sees the processes of all pods.
-func agentProcess() (pid int, err error) {
-	all, err := filepath.Glob("/proc/[0-9]*/exe")
-	if err != nil {
-		return 0, err
-	}
-	for _, path := range all {
-		if program, err := os.Readlink(path); err == nil && program == "/cadastre-agent" { // it may have ended
-			return strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		}
-	}
-	return 0, errors.New("find the agent's process: none runs /cadastre-agent")
-}
-
-// killAgent ends the agent with SIGKILL, and waits for its end.
-func (t *scenario) killAgent(ctx context.Context) error {
-	pid, err := agentProcess()
-	if err != nil {
-		return err
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		return fmt.Errorf("kill the agent: %w", err)
-	}
-	return t.eventually(ctx, "the agent has ended", func(context.Context) error {
-		if now, err := agentProcess(); err == nil && now == pid {
-			return fmt.Errorf("process %d runs", pid)
+		for _, n := range t.nodes {
+			if _, err := n.agent.Get(ctx, localapi.PathReadyz); err != nil {
+				return fmt.Errorf("the agent of %s: %w", n.name, err)
+			}
 		}
 		return nil
 	})
 }
 
-// sendAgentAway kills the agent, and has its pod removed before or after kubelet has
-// started it again: the DaemonSet no longer wants this node.
-func (t *scenario) sendAgentAway(ctx context.Context) error {
-	if err := t.killAgent(ctx); err != nil {
+// bind does the scheduler's work for one pod of a DaemonSet. The pod does not serve yet:
+// it is always an error.
+func (t *scenario) bind(ctx context.Context, p pod) error {
+	target, err := p.wantedNode()
+	if err != nil {
+		return err
+	}
+	path := "/api/v1/namespaces/" + p.Metadata.Namespace + "/pods/" + p.Metadata.Name + "/binding"
+	_, err = t.plane.feed(ctx, `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"`+p.Metadata.Name+`"},
+		"target":{"apiVersion":"v1","kind":"Node","name":"`+target+`"}}`, "create", "--raw="+path, "--filename=-")
+	return errors.Join(fmt.Errorf("%s has been bound to %s just now", p.name(), target), err)
+}
+
+// agentProcess returns the process of a node's agent, which is in the node's network
+// namespace: this process sees the processes of all pods.
+func (n *node) agentProcess() (pid int, err error) {
+	own, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(n.holder.PID()), "ns/net"))
+	if err != nil {
+		return 0, fmt.Errorf("find the agent's process: %w", err)
+	}
+	all, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range all {
+		if program, err := os.Readlink(path); err != nil || program != "/cadastre-agent" {
+			continue // it may have ended
+		}
+		dir := filepath.Dir(path)
+		if ns, err := os.Readlink(filepath.Join(dir, "ns/net")); err == nil && ns == own {
+			return strconv.Atoi(filepath.Base(dir))
+		}
+	}
+	return 0, fmt.Errorf("find the agent's process on %s: none runs /cadastre-agent", n.name)
+}
+
+// killAgents ends the agents with SIGKILL, and waits for their end.
+func (t *scenario) killAgents(ctx context.Context) error {
+	for _, n := range t.nodes {
+		pid, err := n.agentProcess()
+		if err != nil {
+			return err
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return fmt.Errorf("kill the agent: %w", err)
+		}
+		err = t.eventually(ctx, "the agent has ended", func(context.Context) error {
+			if now, err := n.agentProcess(); err == nil && now == pid {
+				return fmt.Errorf("process %d runs", pid)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendAgentsAway kills the agents, and has their pods removed before or after kubelet has
+// started them again: the DaemonSet no longer wants these nodes.
+func (t *scenario) sendAgentsAway(ctx context.Context) error {
+	if err := t.killAgents(ctx); err != nil {
 		return err
 	}
 	if err := t.selectNodes(ctx, `{"cadastre-e2e":"another-node"}`); err != nil {
 		return err
 	}
-	return t.eventually(ctx, "the agent's pod is gone", func(ctx context.Context) error {
+	return t.eventually(ctx, "the agents' pods are gone", func(ctx context.Context) error {
 		pods, err := t.agentPods(ctx)
 		if err == nil && len(pods) > 0 {
 			err = fmt.Errorf("%s is %s", pods[0].name(), pods[0].Status.Phase)
@@ -128,11 +167,11 @@ func (t *scenario) sendAgentAway(ctx context.Context) error {
 	})
 }
 
-func (t *scenario) bringAgentBack(ctx context.Context) error {
+func (t *scenario) bringAgentsBack(ctx context.Context) error {
 	if err := t.selectNodes(ctx, "null"); err != nil {
 		return err
 	}
-	return t.awaitAgent(ctx)
+	return t.awaitAgents(ctx)
 }
 
 func (t *scenario) selectNodes(ctx context.Context, selector string) error {
@@ -141,14 +180,17 @@ func (t *scenario) selectNodes(ctx context.Context, selector string) error {
 	return err
 }
 
-// agentLogs are the logs of the agent's pods.
-func agentLogs() (all []stage.Log) {
-	paths, err := filepath.Glob("/var/log/pods/" + namespace + "_" + agentName + "-*/*/*.log")
-	if err != nil {
-		return nil
-	}
-	for _, path := range paths {
-		all = append(all, stage.Log{Of: "The agent's container " + filepath.Base(filepath.Dir(path)), Path: path})
+// agentLogs returns the logs of our pods.
+func (t *scenario) agentLogs() (all []stage.Log) {
+	for _, n := range t.nodes {
+		paths, err := filepath.Glob(n.host("/var/log/pods/cadastre-*/*/*.log"))
+		if err != nil {
+			return nil
+		}
+		for _, path := range paths {
+			of := "The container " + filepath.Base(filepath.Dir(path)) + " on " + n.name
+			all = append(all, stage.Log{Of: of, Path: path})
+		}
 	}
 	return all
 }

@@ -7,17 +7,18 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path"
 
 	"github.com/cadastre/cadastre/internal/testkit/containerd"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// Images of pods are busybox alone: pods sleep, and so does what holds a pod's network.
+// The image of pods has busybox and the program inside: pods serve, and what holds a pod's
+// network sleeps. The DaemonSet that uninstalls names Kubernetes' own image for that.
 const (
-	image = "docker.io/cadastre-e2e/busybox:1"
-	pause = "docker.io/cadastre-e2e/pause:1"
+	image       = "docker.io/cadastre-e2e/busybox:1"
+	pause       = "docker.io/cadastre-e2e/pause:1"
+	publicPause = "registry.k8s.io/pause:3.10"
 )
 
 // images returns all images of the scenario; ours have the names of the DaemonSet.
@@ -32,8 +33,8 @@ func images(place stage.Place, set daemonSet) ([]containerd.Image, error) {
 	}
 	return []containerd.Image{
 		{
-			Names:      []string{image, pause},
-			Programs:   map[string]string{"bin/busybox": busybox},
+			Names:      []string{image, pause, publicPause},
+			Programs:   map[string]string{"bin/busybox": busybox, "inside": place.Program("inside")},
 			Entrypoint: []string{"/bin/busybox"},
 			Arguments:  []string{"sleep", "1000000"},
 		},
@@ -59,8 +60,8 @@ func images(place stage.Place, set daemonSet) ([]containerd.Image, error) {
 // fullName is the name under which a runtime looks for an image without a registry.
 func fullName(name string) string { return path.Join("docker.io/library", name) }
 
-// importImages gives containerd the images.
-func (n node) importImages(ctx context.Context, all []containerd.Image) error {
+// importImages gives the images to the node's containerd.
+func (n *node) importImages(ctx context.Context, all []containerd.Image) error {
 	archive, err := containerd.Archive(all)
 	if err != nil {
 		return fmt.Errorf("make the images: %w", err)
@@ -69,7 +70,7 @@ func (n node) importImages(ctx context.Context, all []containerd.Image) error {
 	if err := os.WriteFile(file, archive, 0o600); err != nil {
 		return fmt.Errorf("make the images: %w", err)
 	}
-	_, err = output(ctx, exec.CommandContext(ctx, "ctr", "--address", runtimeSocket, "--namespace", "k8s.io",
+	_, err = output(ctx, n.command(ctx, "ctr", "--address", runtimeSocket, "--namespace", "k8s.io",
 		"images", "import", "--snapshotter", "native", file))
 	return err
 }

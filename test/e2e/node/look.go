@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -20,6 +22,15 @@ type pod struct {
 	Spec     struct {
 		NodeName    string
 		HostNetwork bool
+		Affinity    struct {
+			NodeAffinity struct {
+				Required struct {
+					NodeSelectorTerms []struct {
+						MatchFields []struct{ Values []string }
+					}
+				} `json:"requiredDuringSchedulingIgnoredDuringExecution"`
+			}
+		}
 	}
 	Status struct {
 		Phase string
@@ -29,11 +40,28 @@ type pod struct {
 
 func (p pod) name() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
 
+// wantedNode returns the node for which a DaemonSet has made the pod.
+func (p pod) wantedNode() (string, error) {
+	for _, term := range p.Spec.Affinity.NodeAffinity.Required.NodeSelectorTerms {
+		for _, field := range term.MatchFields {
+			if len(field.Values) == 1 {
+				return field.Values[0], nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s is not for one node: it is not of a DaemonSet", p.name())
+}
+
 // scene holds the pods and leases of one moment.
 type scene struct {
 	pods   []pod
 	leases []localapi.Lease // of pods
+	links  []wire           // of pods
 }
+
+// wire is a link of an agent to a pod, or its route to an address, of which it may lack
+// the other one.
+type wire struct{ node, address, link string }
 
 // compare finds what does not fit: each pod runs, and has the one lease of its
 // address; there are no other leases.
@@ -58,10 +86,32 @@ func (s scene) compare() error {
 			wrong("%s has the address %s and a lease of %s", p.name(), p.Status.PodIP, has[0].IP)
 		}
 	}
+	errs = append(errs, s.compareLinks())
 	for _, name := range slices.Sorted(maps.Keys(leases)) {
 		for _, l := range leases[name] {
 			wrong("%s is %s for %s, which is not there", l.IP, l.State, name)
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// compareLinks finds pods without the link and the route of their node, and links and
+// routes of no pod.
+func (s scene) compareLinks() error {
+	var errs []error
+	left := slices.Clone(s.links)
+	for _, p := range s.pods {
+		i := slices.IndexFunc(left, func(w wire) bool {
+			return w.node == p.Spec.NodeName && w.address == p.Status.PodIP && w.link != ""
+		})
+		if i < 0 {
+			errs = append(errs, fmt.Errorf("%s has no link to %s on %s", p.name(), p.Status.PodIP, p.Spec.NodeName))
+			continue
+		}
+		left = slices.Delete(left, i, i+1)
+	}
+	for _, w := range left {
+		errs = append(errs, fmt.Errorf("%s has a link %q with the route to %q of no pod", w.node, w.link, w.address))
 	}
 	return errors.Join(errs...)
 }
@@ -93,17 +143,24 @@ func (t *scenario) look(ctx context.Context) (s scene, err error) {
 			s.pods = append(s.pods, p)
 		}
 	}
-	all, _, err := t.Leases(ctx)
-	if err != nil {
-		return s, err
-	}
-	for _, l := range all {
-		if l.Purpose == "pod" {
-			s.leases = append(s.leases, l)
+	for _, n := range t.nodes {
+		all, _, err := n.agent.Leases(ctx)
+		if err != nil {
+			return s, err
+		}
+		for _, l := range all {
+			if l.Purpose == "pod" {
+				s.leases = append(s.leases, l)
+			}
+		}
+		if _, err := n.agent.CLI(ctx, "check", "--ledger"); err != nil {
+			return s, err
+		}
+		if s.links, err = n.wires(s.links); err != nil {
+			return s, err
 		}
 	}
-	_, err = t.CLI(ctx, "check", "--ledger")
-	return s, errors.Join(s.compare(), err)
+	return s, s.compare()
 }
 
 // expect looks until n pods run and everything fits.
@@ -119,21 +176,63 @@ func (t *scenario) expect(ctx context.Context, n int) (s scene, err error) {
 	}
 	all := make([]string, len(s.pods))
 	for i, p := range s.pods {
-		all[i] = p.Metadata.Name + " " + p.Status.PodIP
+		all[i] = p.Metadata.Name + " " + p.Status.PodIP + " on " + p.Spec.NodeName
 	}
 	if n == 0 {
-		t.Say("There are no pods, and no leases of pods.")
+		t.Say("There are no pods, and no leases and links of pods.")
 		return s, nil
 	}
-	t.Say("Pods: %s. The ledger has a lease for each, and no others.", strings.Join(all, ", "))
+	t.Say("Pods: %s. The ledgers have a lease for each, and no others, and the kernel a link.", strings.Join(all, ", "))
 	return s, nil
 }
 
-// create creates a pod that sleeps.
-func (t *scenario) create(ctx context.Context, name string) error {
-	_, err := t.plane.feed(ctx, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"`+name+`"},"spec":{
-		"nodeName":"`+nodeName+`","terminationGracePeriodSeconds":1,"automountServiceAccountToken":false,"enableServiceLinks":false,"dnsPolicy":"Default",
-		"containers":[{"name":"main","image":"`+image+`","imagePullPolicy":"Never"}]}}`, "create", "--filename=-")
+// wires appends the routes of the agent to pods of this node, with their links, and the
+// links without a route.
+func (n *node) wires(all []wire) ([]wire, error) {
+	err := n.ns.Do(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		ours := map[int]string{}
+		for _, l := range links {
+			if l.Type() == "veth" && strings.HasPrefix(l.Attrs().Alias, "cadastre:") {
+				ours[l.Attrs().Index] = l.Attrs().Name
+			}
+		}
+		routes, err := netlink.RouteListFiltered(
+			netlink.FAMILY_V4,
+			&netlink.Route{Protocol: routeProtocol, Scope: netlink.SCOPE_LINK},
+			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_SCOPE,
+		)
+		if err != nil {
+			return err
+		}
+		for _, r := range routes {
+			if ones, _ := r.Dst.Mask.Size(); ones == 32 {
+				all = append(all, wire{n.name, r.Dst.IP.String(), ours[r.LinkIndex]})
+				delete(ours, r.LinkIndex)
+			}
+		}
+		for _, name := range ours {
+			all = append(all, wire{node: n.name, link: name})
+		}
+		return nil
+	})
+	return all, err
+}
+
+// routeProtocol is the mark of the agent's routes.
+const routeProtocol = 202
+
+// create creates a pod on a node that serves a page, which the kubelet asks for.
+func (t *scenario) create(ctx context.Context, n *node, name string) error {
+	_, err := t.plane.feed(ctx, `{"apiVersion":"v1","kind":"Pod",
+		"metadata":{"name":"`+name+`","labels":{"app":"page","pod":"`+name+`"}},"spec":{
+		"nodeName":"`+n.name+`","terminationGracePeriodSeconds":1,"automountServiceAccountToken":false,"enableServiceLinks":false,"dnsPolicy":"Default",
+		"containers":[{"name":"main","image":"`+image+`","imagePullPolicy":"Never",
+			"command":["/inside","serve",":`+pagePort+`"],
+			"readinessProbe":{"httpGet":{"port":`+pagePort+`},"periodSeconds":1}}]}}`, "create", "--filename=-")
 	return err
 }
 
@@ -148,30 +247,12 @@ func (t *scenario) inside(ctx context.Context, name string, args ...string) (str
 	return t.plane.kubectl(ctx, append([]string{"exec", name, "--", "/bin/busybox"}, args...)...)
 }
 
-// reach fails unless each pod has its address, and every other answers it.
-func (t *scenario) reach(ctx context.Context, pods []pod) error {
-	for _, from := range pods {
-		has, err := t.inside(ctx, from.Metadata.Name, "ip", "-4", "-o", "addr", "show", "dev", "eth0")
-		if err != nil {
-			return err
-		}
-		if !strings.Contains(has, " "+from.Status.PodIP+"/") {
-			return fmt.Errorf("%s has not %s inside: %s", from.Metadata.Name, from.Status.PodIP, has)
-		}
-		for _, to := range pods {
-			if to.Status.PodIP == from.Status.PodIP {
-				continue
-			}
-			err := t.eventually(ctx, "a ping is answered", func(ctx context.Context) error {
-				// an address without a cool-down may be known for another pod's MAC for seconds
-				_, err := t.inside(ctx, from.Metadata.Name, "ping", "-c", "2", "-W", "5", to.Status.PodIP)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-	}
-	t.Say("Each has its address inside, and they reach each other.")
-	return nil
+// fetch returns what a URL answers to a pod.
+func (t *scenario) fetch(ctx context.Context, from, url string) (string, error) {
+	return t.plane.kubectl(ctx, "exec", from, "--", "/inside", "fetch", url)
+}
+
+// fetch returns what a URL answers to the node.
+func (n *node) fetch(ctx context.Context, url string) (string, error) {
+	return output(ctx, n.command(ctx, n.agent.Program("inside"), "fetch", url))
 }

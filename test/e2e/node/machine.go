@@ -44,6 +44,18 @@ func newGroups(name string) (g groups, err error) {
 	return g, nil
 }
 
+// divide makes groups of these names in each of them.
+func (g groups) divide(names ...string) error {
+	for _, dir := range g.dirs {
+		for _, name := range names {
+			if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("divide a control group: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
 // remove removes them with all that is below; nothing runs in them any more.
 func (g groups) remove() error {
 	var errs []error

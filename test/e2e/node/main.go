@@ -1,13 +1,16 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command node is the end-to-end test with a Kubernetes node: a real kubelet and
-// a real containerd, pods that get their addresses from cadastre-cni, and an
-// agent that is killed, is away while pods come and go, and comes back. The agent
-// is the pod of the DaemonSet in k8s/, with the rights that it has there. After
-// each step the addresses of the pods are compared with the ledger's leases:
-// each pod has one, and there are no others. The witnesses of the node, read in
-// the agent's pod, see the same, and notice that the runtime's socket is gone.
+// Command node is the end-to-end test with Kubernetes nodes: two nodes, each with a real
+// kubelet, containerd and kube-proxy, of networks that a router separates. Their pods get
+// addresses and links from cadastre-cni, which is the only CNI plugin beside loopback. The
+// agents are the pods of the DaemonSet in k8s/, with the rights that they have there.
+// Pods reach each other, Services and the outside, also while agents are killed or away.
+// After each step the addresses of the pods are compared with the ledgers' leases and
+// with the nodes' links and routes: each pod has one, and there are no others. The
+// witnesses of a node, read in the agent's pod, see the same, and notice that the
+// runtime's socket is gone. In the end k8s/uninstall removes all of it.
+//
 // It is told twice: with blocks that the agent derives from its node ID, and with
 // podCIDRs that our operator gives. The operator is a process of the room, with
 // the flags and the account of its Deployment; the cluster's state is in the API server.
@@ -63,11 +66,14 @@ func run(ctx context.Context, m machine, args []string, stdout, stderr io.Writer
 	harness := stage.Harness{
 		Name:     "e2e-node",
 		Usage:    "node [flags]  runs the end-to-end test and cleans up",
-		Verbs:    []string{derived, external},
-		Socket:   external + "/agent/" + stage.SocketName,
+		Verbs:    []string{derived, external, holderVerb},
+		Socket:   external + "/node-1/agent/" + stage.SocketName,
 		Title:    func(stage.Way, string) string { return "Using containerd and kubelet." },
 		Scenario: runScenario,
 		Other: func(ctx context.Context, opt stage.Options, stdout, _ io.Writer) error {
+			if opt.Verb == holderVerb {
+				return hold(ctx, opt.Dir)
+			}
 			return runInRoom(ctx, opt, stdout)
 		},
 	}

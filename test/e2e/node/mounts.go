@@ -19,22 +19,30 @@ import (
 // agent's pod still has mounted.
 func (t *scenario) mountsAreGone(ctx context.Context) error {
 	return t.eventually(ctx, "the agent's pod keeps no container's file system", func(context.Context) error {
-		pid, err := agentProcess()
-		if err != nil {
-			return err
+		var errs []error
+		for _, n := range t.nodes {
+			errs = append(errs, n.mountsAreGone())
 		}
-		here, err := mountedContainers("/proc/self/mountinfo")
-		if err != nil {
-			return err
-		}
-		there, err := mountedContainers(filepath.Join("/proc", strconv.Itoa(pid), "mountinfo"))
-		for id := range there {
-			if !here[id] {
-				err = errors.Join(err, fmt.Errorf("container %s is mounted in the agent's pod only", id))
-			}
-		}
-		return err
+		return errors.Join(errs...)
 	})
+}
+
+func (n *node) mountsAreGone() error {
+	pid, err := n.agentProcess()
+	if err != nil {
+		return err
+	}
+	here, err := mountedContainers(filepath.Join("/proc", strconv.Itoa(n.holder.PID()), "mountinfo"))
+	if err != nil {
+		return err
+	}
+	there, err := mountedContainers(filepath.Join("/proc", strconv.Itoa(pid), "mountinfo"))
+	for id := range there {
+		if !here[id] {
+			err = errors.Join(err, fmt.Errorf("container %s is mounted in the agent's pod of %s only", id, n.name))
+		}
+	}
+	return err
 }
 
 // mountedContainers returns the IDs of containers and sandboxes of which something is

@@ -82,8 +82,8 @@ func (m machine) need(ctx context.Context, stdout io.Writer) error {
 // pluginDir is the folder of CNI's plugins in Debian's package.
 const pluginDir = "/usr/lib/cni/"
 
-// plugins are those that a runtime and our conflist need, beside ours.
-func plugins() []string { return []string{"loopback", "bridge", "portmap"} }
+// plugins returns those that a runtime needs beside ours.
+func plugins() []string { return []string{"loopback"} }
 
 // missing are the packages of which something is not there.
 func missing() (all []string) {

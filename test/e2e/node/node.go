@@ -4,37 +4,62 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
-// nodeName is that of the only node.
-const nodeName = "node-1"
-
-// node is a containerd and a kubelet in a room.
+// node is a containerd, a kubelet and a kube-proxy in namespaces of their own, and the
+// agent of the DaemonSet.
 type node struct {
-	dir   string // their files
-	root  string // "" in a room: CNI's folders are where runtimes expect them
-	group string // what pods are below
-	plane plane
+	name    string
+	ip      string // its InternalIP
+	gateway string // the router's address
+	dir     string // its files
+	group   string // the parent of the pods' control groups
+	plane   plane
+	agent   stage.Agent
+	ns      *netlab.Namespace
+	holder  *stage.Process
+	runtime *stage.Process // containerd
 }
 
-func (n node) path(name string) string { return filepath.Join(n.dir, name) }
+// newNodes returns two nodes of which neither has a network with the other one.
+func newNodes(opt stage.Options, p plane) (all []*node) {
+	for _, n := range []node{
+		{name: "node-1", ip: "192.0.2.11", gateway: "192.0.2.1"},
+		{name: "node-2", ip: "198.51.100.12", gateway: "198.51.100.1"},
+	} {
+		n.dir = filepath.Join(opt.Dir, n.name)
+		n.group = groupName(opt.Dir) + "/" + n.name
+		n.plane = p
+		n.agent = stage.Agent{
+			Place:  stage.Place{Root: opt.Root, Bin: opt.Bin, Dir: n.path("agent")},
+			Config: filepath.Join(opt.Dir, "contiv.conf"),
+			Node:   n.name,
+		}
+		all = append(all, &n)
+	}
+	return all
+}
 
-// The socket has a short path.
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+// The socket has a short path on the node.
 const runtimeSocket = "/run/containerd/containerd.sock"
 
-// plugin is the path of a CNI plugin.
-func (n node) plugin(name string) string { return filepath.Join(n.root, "/opt/cni/bin", name) }
+// plugin returns the path of a CNI plugin.
+func (n *node) plugin(name string) string { return n.host("/opt/cni/bin/" + name) }
 
 // prepare writes the configurations, and CNI's plugins but for ours.
-func (n node) prepare() error {
-	for _, dir := range []string{n.dir, n.plugin("")} {
+func (n *node) prepare() error {
+	for _, dir := range []string{n.dir, n.plugin(""), n.agent.Dir, n.host("/run/cadastre")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("prepare the node: %w", err)
 		}
@@ -44,7 +69,8 @@ func (n node) prepare() error {
 			return fmt.Errorf("prepare the node: %w", err)
 		}
 	}
-	err := os.WriteFile(n.path("containerd.toml"), []byte(n.containerdConfig()), 0o600)
+	err := os.Symlink(n.host("/run/cadastre"), filepath.Dir(n.agent.Socket())) // the agent's pod mounts it
+	err = errors.Join(err, os.WriteFile(n.path("containerd.toml"), []byte(n.containerdConfig()), 0o600))
 	if err = errors.Join(err, os.WriteFile(n.path("kubelet.yaml"), []byte(n.kubeletConfig()), 0o600)); err != nil {
 		return fmt.Errorf("prepare the node: %w", err)
 	}
@@ -53,7 +79,7 @@ func (n node) prepare() error {
 
 // containerdConfig: lowering oom_score_adj needs a capability that root may
 // lack, and the native snapshotter needs nothing of the file system.
-func (n node) containerdConfig() string {
+func (n *node) containerdConfig() string {
 	return `version = 2
 root = "` + n.path("containerd") + `"
 [grpc]
@@ -70,10 +96,10 @@ root = "` + n.path("containerd") + `"
 }
 
 // kubeletConfig: of what it does elsewhere it only leaves the machine alone.
-func (n node) kubeletConfig() string {
+func (n *node) kubeletConfig() string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-address: ` + nodeIP + `
+address: ` + n.ip + `
 healthzBindAddress: 127.0.0.1
 readOnlyPort: 0
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
@@ -93,47 +119,65 @@ volumePluginDir: ` + n.path("volumes") + `
 `
 }
 
-func (n node) containerd() (*exec.Cmd, error) {
+func (n *node) containerd(ctx context.Context) (*exec.Cmd, error) {
 	program, err := stage.LookPath("containerd")
 	if err != nil {
 		return nil, err
 	}
-	return exec.Command(program, "--config", n.path("containerd.toml")), nil
+	return n.command(ctx, program, "--config", n.path("containerd.toml")), nil
 }
 
-func (n node) kubelet() *exec.Cmd {
-	return exec.Command(
+func (n *node) kubelet(ctx context.Context) *exec.Cmd {
+	return n.command(
+		ctx,
 		n.plane.program("kubelet"),
 		"--config="+n.path("kubelet.yaml"),
-		"--kubeconfig="+n.plane.kubeconfig("node"),
-		"--hostname-override="+nodeName,
-		"--node-ip="+nodeIP,
+		"--kubeconfig="+n.plane.kubeconfig(n.name),
+		"--hostname-override="+n.name,
+		"--node-ip="+n.ip,
 		"--root-dir=/var/lib/kubelet",
 		"--cert-dir="+n.path("pki"),
 	)
 }
 
-// lastPlugin is the one that comes after ours, broken what it says then.
+// proxy returns kube-proxy's command. The settings of connection tracking that it would
+// write are the whole machine's.
+func (n *node) proxy(ctx context.Context) *exec.Cmd {
+	return n.command(
+		ctx,
+		n.plane.program("kube-proxy"),
+		"--kubeconfig="+n.plane.kubeconfig(proxyName),
+		"--hostname-override="+n.name,
+		"--proxy-mode=iptables",
+		"--cluster-cidr=10.1.0.0/16", // podSubnetCIDR
+		"--conntrack-max-per-core=0",
+		"--conntrack-tcp-timeout-established=0",
+		"--conntrack-tcp-timeout-close-wait=0",
+		"--healthz-bind-address=127.0.0.1:10256",
+	)
+}
+
+// brokenPlugin is the one that a runtime executes beside ours, broken its message then.
 const (
-	lastPlugin = "portmap"
-	broken     = "this plugin is broken for a while"
+	brokenPlugin = "loopback"
+	broken       = "this plugin is broken for a while"
 )
 
-// breakPlugin makes each ADD of the last plugin fail; it does all else.
-func (n node) breakPlugin() error {
+// breakPlugin makes each ADD of the other plugin fail; it does all else.
+func (n *node) breakPlugin() error {
 	script := `#!/bin/sh
 [ "$CNI_COMMAND" != ADD ] || { echo '{"cniVersion":"1.0.0","code":100,"msg":"` + broken + `"}'; exit 1; }
-exec ` + pluginDir + lastPlugin + "\n"
-	path := n.plugin(lastPlugin)
+exec ` + pluginDir + brokenPlugin + "\n"
+	path := n.plugin(brokenPlugin)
 	if err := errors.Join(os.WriteFile(path+".new", []byte(script), 0o755), os.Rename(path+".new", path)); err != nil {
 		return fmt.Errorf("break a plugin: %w", err)
 	}
 	return nil
 }
 
-func (n node) mendPlugin() error {
-	path := n.plugin(lastPlugin)
-	if err := errors.Join(os.Symlink(pluginDir+lastPlugin, path+".new"), os.Rename(path+".new", path)); err != nil {
+func (n *node) mendPlugin() error {
+	path := n.plugin(brokenPlugin)
+	if err := errors.Join(os.Symlink(pluginDir+brokenPlugin, path+".new"), os.Rename(path+".new", path)); err != nil {
 		return fmt.Errorf("mend a plugin: %w", err)
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -30,6 +32,7 @@ func TestMain(m *testing.M) { stagetest.Main(m, main) }
 // newPod is a pod that runs.
 func newPod(name, ip string) (p pod) {
 	p.Metadata.Namespace, p.Metadata.Name = "default", name
+	p.Spec.NodeName = "node-1"
 	p.Status.Phase, p.Status.PodIP = "Running", ip
 	return p
 }
@@ -42,6 +45,7 @@ func good() scene {
 	return scene{
 		pods:   []pod{newPod("a", "10.1.1.2"), newPod("b", "10.1.1.3")},
 		leases: []localapi.Lease{lease("b", "10.1.1.3"), lease("a", "10.1.1.2")},
+		links:  []wire{{"node-1", "10.1.1.2", "cada"}, {"node-1", "10.1.1.3", "cadb"}},
 	}
 }
 
@@ -63,6 +67,9 @@ func TestCompare(t *testing.T) {
 		"no address":          {func(s *scene) { s.pods[1].Status.PodIP = "" }, `default/b is Running with address ""`},
 		"cooling of a pod":    {func(s *scene) { s.leases[1].State = "cooling" }, "10.1.1.2 of default/a is cooling"},
 		"cooling of no pod":   {func(s *scene) { s.leases[0].State, s.pods = "cooling", s.pods[:1] }, "10.1.1.3 is cooling for default/b"},
+		"no link":             {func(s *scene) { s.links[0].link = "" }, "default/a has no link to 10.1.1.2 on node-1"},
+		"link elsewhere":      {func(s *scene) { s.links[0].node = "node-2" }, "default/a has no link to 10.1.1.2 on node-1"},
+		"link left":           {func(s *scene) { s.links = append(s.links, wire{node: "node-1", link: "cadc"}) }, `node-1 has a link "cadc"`},
 		"an ADD that is over": {func(s *scene) { s.leases[0].State, s.leases[0].PodName = "pending", "" }, "10.1.1.3 is pending for default/"},
 	} {
 		s := good()
@@ -182,6 +189,8 @@ func TestGroups(t *testing.T) {
 		t.Skipf("NOT RUN: root may not make control groups: %v", err)
 	}
 	g.Expect(groups.dirs).NotTo(BeEmpty())
+	g.Expect(groups.divide("node-1", "node-2")).To(Succeed())
+	g.Expect(filepath.Join(groups.dirs[0], "node-2")).To(BeADirectory())
 	for _, dir := range groups.dirs {
 		g.Expect(os.MkdirAll(filepath.Join(dir, "kubepods", "pod"), 0o755)).To(Succeed())
 	}
@@ -199,11 +208,11 @@ func TestOurImages(t *testing.T) {
 	}
 	g := NewWithT(t)
 	var set daemonSet
-	_, err := images(stage.Place{}, set)
+	_, err := images(stage.Place{Dir: t.TempDir()}, set)
 	g.Expect(err).To(MatchError(ContainSubstring("has 0 containers and 0 init containers")))
 	of := func(name string) []struct{ Image string } { return []struct{ Image string }{{name}} }
 	set.Spec.Template.Spec.Containers, set.Spec.Template.Spec.InitContainers = of("cadastre-agent:1"), of("cadastre-cni:1")
-	all, err := images(stage.Place{Bin: "/bin"}, set)
+	all, err := images(stage.Place{Bin: "/bin", Dir: t.TempDir()}, set)
 	g.Expect(err).NotTo(HaveOccurred())
 	for i, name := range []string{"agent", "cni"} {
 		c := all[i+1]
@@ -243,9 +252,6 @@ func TestOverlay(t *testing.T) {
 		g.Expect(base).To(HaveLen(2))
 		g.Expect(filepath.Join(p.path("overlay"), base[1], "kustomization.yaml")).To(BeAnExistingFile())
 	}
-	list, err := os.ReadFile(filepath.Join(root, "k8s", "components", "bridge", "10-cadastre.conflist"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(list)).To(And(ContainSubstring(`"type": "`+lastPlugin+`"`), ContainSubstring(`"cniVersion": "1.0.0"`)), "Debian's containerd knows no newer version")
 }
 
 // TestLoseDELs: without a DEL that waits, the step would show nothing.
@@ -276,15 +282,41 @@ func TestMountedContainers(t *testing.T) {
 // TestPlugins: the broken one fails each ADD, and only that.
 func TestPlugins(t *testing.T) {
 	g := NewWithT(t)
-	n := node{dir: t.TempDir(), root: t.TempDir()}
+	n := node{dir: t.TempDir()}
+	n.agent.Dir = n.path("agent")
 	g.Expect(n.prepare()).To(Succeed())
-	path := n.plugin(lastPlugin)
+	g.Expect(filepath.Glob(n.plugin("*"))).To(ConsistOf(n.plugin("loopback")), "ours alone makes a network")
+	path := n.plugin(brokenPlugin)
 	g.Expect(n.breakPlugin()).To(Succeed())
 	script, err := os.ReadFile(path)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(script)).To(And(HavePrefix("#!/bin/sh\n"), ContainSubstring(broken), ContainSubstring("exec "+pluginDir+lastPlugin)))
+	g.Expect(string(script)).To(And(HavePrefix("#!/bin/sh\n"), ContainSubstring(broken), ContainSubstring("exec "+pluginDir+brokenPlugin)))
 	g.Expect(n.mendPlugin()).To(Succeed())
-	g.Expect(os.Readlink(path)).To(Equal(pluginDir + lastPlugin))
+	g.Expect(os.Readlink(path)).To(Equal(pluginDir + brokenPlugin))
+}
+
+// TestLossless: one packet of one round is enough.
+func TestLossless(t *testing.T) {
+	g := NewWithT(t)
+	const first = "1 packets transmitted, 1 packets received, 0% packet loss\nround-trip\n"
+	g.Expect(lossless(first + flowLine + "\nround-trip\n\n" + flowLine + "\n")).To(Equal(2))
+	for _, out := range []string{
+		"", first, "cannot ping",
+		first + flowLine + "\n50 packets transmitted, 49 packets received, 2% packet loss\n",
+		first + "50 packets transmitted, 51 packets received, 1 duplicates, 0% packet loss\n",
+	} {
+		_, err := lossless(out)
+		g.Expect(err).To(HaveOccurred(), out)
+	}
+}
+
+// TestOutside: the server answers with the source, without its port.
+func TestOutside(t *testing.T) {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	r.RemoteAddr = "192.0.2.11:4711"
+	answerSource(w, r)
+	NewWithT(t).Expect(w.Body.String()).To(Equal("192.0.2.11"))
 }
 
 // TestOperatorArgs: a Deployment of another shape is an error.

@@ -28,10 +28,10 @@ type plane struct {
 	assets string
 }
 
-// server is the URL of the API server, serviceIP the address of its Service.
+// server is the URL of the API server, proxyName the account of kube-proxy.
 const (
-	server    = "https://127.0.0.1:6443"
-	serviceIP = "10.96.0.1"
+	proxyName = "kube-proxy"
+	server    = "https://" + planeIP + ":6443"
 )
 
 // namespace is that of our manifests.
@@ -58,8 +58,8 @@ func (p plane) commands() []*exec.Cmd {
 		exec.Command(
 			p.program("kube-apiserver"),
 			"--etcd-servers="+etcd,
-			"--bind-address=127.0.0.1",
-			"--advertise-address=127.0.0.1",
+			"--bind-address="+planeIP,
+			"--advertise-address="+planeIP,
 			"--secure-port=6443",
 			"--cert-dir="+p.path(
 				"certs",
@@ -72,20 +72,23 @@ func (p plane) commands() []*exec.Cmd {
 			"--token-auth-file="+p.path("tokens.csv"),
 			"--authorization-mode=Node,RBAC",
 			"--service-cluster-ip-range=10.96.0.0/16",
-			"--endpoint-reconciler-type=none",
 			"--allow-privileged=true",
 			"--kubelet-preferred-address-types=InternalIP", // or exec would ask a DNS for the node
 		),
 	}
 }
 
-// controllers is the program that makes pods of DaemonSets, default accounts, and the
-// certificate that pods verify the API server with.
+// controllers returns the program that makes pods of DaemonSets, default accounts, the
+// certificate that pods verify the API server with, and endpoints of Services.
 func (p plane) controllers() *exec.Cmd {
 	return exec.Command(
 		p.program("kube-controller-manager"),
 		"--kubeconfig="+p.kubeconfig("admin"),
-		"--controllers=daemonset-controller,serviceaccount-controller,root-ca-certificate-publisher-controller",
+		"--controllers="+strings.Join([]string{
+			"daemonset-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller",
+			"endpointslice-controller",                             // kube-proxy
+			"namespace-controller", "garbage-collector-controller", // deletions
+		}, ","),
 		"--root-ca-file="+p.path("certs/apiserver.crt"),
 		"--leader-elect=false",
 		"--bind-address=127.0.0.1",
@@ -93,8 +96,8 @@ func (p plane) controllers() *exec.Cmd {
 	)
 }
 
-// prepare writes keys and tokens, of an administrator and of the node.
-func (p plane) prepare() error {
+// prepare writes keys and tokens, of an administrator, of kube-proxy and of the nodes.
+func (p plane) prepare(nodes ...string) error {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return fmt.Errorf("prepare the control plane: %w", err)
 	}
@@ -106,15 +109,26 @@ func (p plane) prepare() error {
 	if err := os.WriteFile(p.path("sa.key"), block, 0o600); err != nil {
 		return fmt.Errorf("prepare the control plane: %w", err)
 	}
-	admin, node := rand.Text(), rand.Text()
-	tokens := admin + ",admin,1,\"system:masters\"\n" + node + ",system:node:" + nodeName + ",2,\"system:nodes\"\n"
-	if err := os.WriteFile(p.path("tokens.csv"), []byte(tokens), 0o600); err != nil {
+	type account struct{ kubeconfig, user, groups string }
+	accounts := []account{
+		{"admin", "admin", "system:masters"},
+		{proxyName, "system:kube-proxy", "system:authenticated"},
+	}
+	for _, name := range nodes {
+		accounts = append(accounts, account{name, "system:node:" + name, "system:nodes"})
+	}
+	var tokens strings.Builder
+	for i, a := range accounts {
+		token := rand.Text()
+		fmt.Fprintf(&tokens, "%s,%s,%d,%q\n", token, a.user, i+1, a.groups)
+		if err := p.writeKubeconfig(a.kubeconfig, token); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(p.path("tokens.csv"), []byte(tokens.String()), 0o600); err != nil {
 		return fmt.Errorf("prepare the control plane: %w", err)
 	}
-	if err := p.writeKubeconfig("admin", admin); err != nil {
-		return err
-	}
-	return p.writeKubeconfig("node", node)
+	return nil
 }
 
 func (p plane) writeKubeconfig(name, token string) error {
@@ -136,11 +150,16 @@ func (p plane) kubectl(ctx context.Context, args ...string) (string, error) {
 	return p.feed(ctx, "", args...)
 }
 
-func (p plane) feed(ctx context.Context, stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(
+// command returns the command that runs kubectl as the administrator.
+func (p plane) command(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(
 		ctx,
 		p.program("kubectl"),
 		append([]string{"--kubeconfig=" + p.kubeconfig("admin"), "--cache-dir=" + p.path("cache")}, args...)...)
+}
+
+func (p plane) feed(ctx context.Context, stdin string, args ...string) (string, error) {
+	cmd := p.command(ctx, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	return output(ctx, cmd)
 }

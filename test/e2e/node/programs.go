@@ -20,7 +20,7 @@ const assetsEnv = "KUBEBUILDER_ASSETS"
 // programs builds what the scenario needs beside our programs, and answers the
 // directory of Kubernetes'.
 func programs(ctx context.Context, p stage.Place, s *stage.Scenario) (assets string, err error) {
-	if err := stage.Build(ctx, p.Root, p.Bin, "./docker/cni-installer"); err != nil {
+	if err := stage.Build(ctx, p.Root, p.Bin, "./docker/cni-installer", "./test/e2e/node/inside"); err != nil {
 		return "", err
 	}
 	if assets = os.Getenv(assetsEnv); assets == "" {
@@ -33,10 +33,10 @@ func programs(ctx context.Context, p stage.Place, s *stage.Scenario) (assets str
 			return "", err
 		}
 	}
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kubelet"} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kubelet", "kube-proxy"} {
 		if _, err := exec.LookPath(filepath.Join(assets, name)); err != nil {
 			return "", fmt.Errorf(
-				"%s=%s: it needs etcd, kube-apiserver, kube-controller-manager, kubectl and kubelet there: %w",
+				"%s=%s: it needs etcd, kube-apiserver, kube-controller-manager, kubectl, kubelet and kube-proxy there: %w",
 				assetsEnv,
 				assets,
 				err,
@@ -46,8 +46,8 @@ func programs(ctx context.Context, p stage.Place, s *stage.Scenario) (assets str
 	return filepath.Abs(assets)
 }
 
-// buildKubernetes has the builder of test/e2e/kube do its work, and builds the
-// kubelet, which that suite does not need, in the same way.
+// buildKubernetes has the builder of test/e2e/kube do its work, and builds the kubelet
+// and kube-proxy, which that suite does not need, in the same way.
 func buildKubernetes(ctx context.Context, root, assets string) error {
 	if _, err := goTool(ctx, root, "run", "./test/e2e/kube/build", "-o", assets); err != nil {
 		return err
@@ -58,17 +58,21 @@ func buildKubernetes(ctx context.Context, root, assets string) error {
 		return err
 	}
 	flags := "-s -w -X k8s.io/component-base/version.gitVersion=" + version
-	_, err = goTool(
-		ctx,
-		module,
-		"build",
-		"-ldflags",
-		flags,
-		"-o",
-		filepath.Join(assets, "kubelet"),
-		"k8s.io/kubernetes/cmd/kubelet",
-	)
-	return err
+	for _, name := range []string{"kubelet", "kube-proxy"} {
+		if _, err := goTool(
+			ctx,
+			module,
+			"build",
+			"-ldflags",
+			flags,
+			"-o",
+			filepath.Join(assets, name),
+			"k8s.io/kubernetes/cmd/"+name,
+		); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // goTool runs go for what it prints.

@@ -15,18 +15,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/containerd"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // scenario holds the state that the steps share.
 type scenario struct {
-	stage.Agent
 	*stage.Scenario
+	place   stage.Place
+	opt     stage.Options
 	mode    string
 	plane   plane
-	node    node
+	nodes   []*node
+	outside *outside
 	others  []other        // in the order in which they started
-	runtime *stage.Process // containerd
 	manager *stage.Process // our operator
 }
 
@@ -47,16 +49,16 @@ const (
 // runInRoom takes every step in the room that this process is the first of, and ends
 // our programs in good order. All other programs end with the room.
 func runInRoom(ctx context.Context, opt stage.Options, stdout io.Writer) error {
-	place := stage.Place{Root: opt.Root, Bin: opt.Bin, Dir: filepath.Join(opt.Dir, "agent")}
 	p := plane{dir: filepath.Join(opt.Dir, "plane"), assets: os.Getenv(assetsEnv)}
 	t := &scenario{
 		mode:     opt.Verb,
 		Scenario: &stage.Scenario{W: stdout},
+		place:    stage.Place{Root: opt.Root, Bin: opt.Bin, Dir: opt.Dir},
+		opt:      opt,
 		plane:    p,
-		node:     node{dir: filepath.Join(opt.Dir, "node"), group: groupName(opt.Dir), plane: p},
-		Agent:    stage.Agent{Place: place, Config: filepath.Join(opt.Dir, "contiv.conf"), Node: nodeName},
+		nodes:    newNodes(opt, p),
 	}
-	if err := furnish(ctx, opt.Dir); err != nil {
+	if err := furnish(); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "\nIn a room of its own, with %s blocks:\n", t.mode)
@@ -66,7 +68,7 @@ func runInRoom(ctx context.Context, opt stage.Options, stdout io.Writer) error {
 	if err == nil && ending == nil {
 		t.Say("All that was as it must be. %.1f s.", time.Since(began).Seconds())
 	}
-	logs := agentLogs()
+	logs := t.agentLogs()
 	for _, o := range t.others {
 		logs = append(logs, stage.Log{Of: o.name, Path: o.log})
 	}
@@ -77,7 +79,20 @@ func (t *scenario) all(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has taken longer than %s", limit))
 	defer cancel()
 	for _, step := range []func(context.Context) error{
-		t.open, t.ready, t.twoPods, t.witnessesSeePods, t.runtimeIsAway, t.agentIsKilled, t.podGoesWithoutAgent, t.delIsLost, t.podComesWithoutAgent, t.addsFailBehindUs, t.nothingLeft,
+		t.open,
+		t.ready,
+		t.pods,
+		t.services,
+		t.toTheOutside,
+		t.witnessesSeePods,
+		t.runtimeIsAway,
+		t.agentsAreKilled,
+		t.podGoesWithoutAgent,
+		t.delIsLost,
+		t.podComesWithoutAgent,
+		t.addsFailBesideUs,
+		t.nothingLeft,
+		t.uninstall,
 	} {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -96,7 +111,7 @@ func (t *scenario) end(well bool) (err error) {
 	for _, o := range t.others {
 		select {
 		case <-o.process.Done():
-			err = errors.Join(err, o.process.Ended())
+			err = errors.Join(err, fmt.Errorf("%s: %w", o.name, o.process.Ended()))
 		default:
 		}
 	}
@@ -107,21 +122,35 @@ func (t *scenario) end(well bool) (err error) {
 	if t.manager != nil {
 		err = errors.Join(err, t.manager.Stop(soon))
 	}
+	if t.outside != nil {
+		err = errors.Join(err, t.outside.close())
+	}
+	for _, n := range t.nodes {
+		err = errors.Join(err, n.close())
+	}
 	return err
 }
 
 // here starts processes in this process's room.
 func here(f func() error) error { return f() }
 
-// start starts a program that is to run until the end.
+// start starts a program of the control plane that is to run until the end.
 func (t *scenario) start(cmd *exec.Cmd) (*stage.Process, error) {
-	name := filepath.Base(cmd.Path)
-	log := filepath.Join(filepath.Dir(t.Dir), name+".log")
+	return t.startAs(filepath.Base(cmd.Path), cmd)
+}
+
+// startOn starts a program on a node that is to run until the end.
+func (t *scenario) startOn(n *node, name string, cmd *exec.Cmd) (*stage.Process, error) {
+	return t.startAs(n.name+"-"+name, cmd)
+}
+
+func (t *scenario) startAs(name string, cmd *exec.Cmd) (*stage.Process, error) {
+	log := filepath.Join(t.place.Dir, name+".log")
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	cmd.Stdout, cmd.Stderr, cmd.Dir = file, file, filepath.Dir(t.Dir)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = file, file, t.place.Dir
 	p, err := stage.Start(cmd, here)
 	if err = errors.Join(err, file.Close()); err != nil { // it has its own
 		return nil, err
@@ -149,7 +178,7 @@ func (t *scenario) eventually(ctx context.Context, what string, try func(context
 		for _, o := range t.others {
 			select {
 			case <-o.process.Done():
-				return fmt.Errorf("%s: %w", what, errors.Join(o.process.Ended(), last))
+				return fmt.Errorf("%s: %s: %w", what, o.name, errors.Join(o.process.Ended(), last))
 			default:
 			}
 		}
@@ -164,16 +193,14 @@ func (t *scenario) eventually(ctx context.Context, what string, try func(context
 	}
 }
 
-// open starts the control plane and applies the manifests.
-func (t *scenario) open(ctx context.Context) error {
-	t.Step("Start etcd and a kube-apiserver, and apply k8s/crd and k8s/%s-kubernetes.", t.mode)
-	if err := os.MkdirAll(t.Dir, 0o700); err != nil {
-		return err
+// open makes the networks, starts the control plane and applies the manifests.
+func (t *scenario) open(ctx context.Context) (err error) {
+	t.Step("Start etcd and a kube-apiserver beside a router, and apply k8s/crd and k8s/%s-kubernetes.", t.mode)
+	var names []string
+	for _, n := range t.nodes {
+		names = append(names, n.name)
 	}
-	if err := os.Symlink("/run/cadastre", filepath.Dir(t.Socket())); err != nil { // which the agent's pod mounts
-		return err
-	}
-	if err := t.plane.prepare(); err != nil {
+	if err := t.plane.prepare(names...); err != nil {
 		return err
 	}
 	for _, cmd := range t.plane.commands() {
@@ -181,7 +208,15 @@ func (t *scenario) open(ctx context.Context) error {
 			return err
 		}
 	}
-	err := t.eventually(ctx, "the API server is ready", func(ctx context.Context) error {
+	if t.outside, err = openOutside(); err != nil {
+		return err
+	}
+	for _, n := range t.nodes {
+		if err := n.open(t.opt); err != nil {
+			return err
+		}
+	}
+	err = t.eventually(ctx, "the API server is ready", func(ctx context.Context) error {
 		_, err := t.plane.kubectl(ctx, "get", "--raw=/readyz")
 		return err
 	})
@@ -191,46 +226,35 @@ func (t *scenario) open(ctx context.Context) error {
 	if _, err := t.start(t.plane.controllers()); err != nil {
 		return err
 	}
-	return t.plane.furnish(ctx, t.Place, t.mode)
+	return t.plane.furnish(ctx, t.place, t.mode)
 }
 
-// ready starts the node, and waits until pods can run on it.
+// ready starts the nodes, and waits until pods can run on them.
 func (t *scenario) ready(ctx context.Context) error {
-	t.Step("Start containerd, kubelet and our operator. The DaemonSet's pod installs CNI and serves.")
-	if err := t.node.prepare(); err != nil {
-		return err
-	}
-	if err := t.startRuntime(); err != nil {
-		return err
-	}
+	t.Step("Start containerd, kubelet and kube-proxy on two nodes of different networks, and our operator.\n" +
+		"    CNI's plugins are loopback alone: the DaemonSet's pods install ours, and write the list.")
 	var set daemonSet
 	if err := t.plane.read(ctx, &set, "daemonset", agentName, "--namespace="+namespace); err != nil {
 		return err
 	}
-	all, err := images(t.Place, set)
+	all, err := images(t.place, set)
 	if err != nil {
 		return err
 	}
-	err = t.eventually(ctx, "containerd takes images", func(ctx context.Context) error {
-		return t.node.importImages(ctx, all)
-	})
-	if err != nil {
-		return err
-	}
-	if _, err := t.start(t.node.kubelet()); err != nil {
-		return err
+	for _, n := range t.nodes {
+		if err := t.startNode(ctx, n, all); err != nil {
+			return err
+		}
 	}
 	if err := t.startOperator(ctx); err != nil {
 		return err
 	}
-	err = t.eventually(ctx, "there is a node", func(ctx context.Context) error {
-		_, err := t.plane.kubectl(ctx, "get", "node", nodeName)
-		return err
-	})
-	if err != nil {
-		return err
+	for _, n := range t.nodes {
+		if err := t.startProxy(ctx, n); err != nil {
+			return err
+		}
 	}
-	if err := t.awaitAgent(ctx); err != nil {
+	if err := t.awaitAgents(ctx); err != nil {
 		return err
 	}
 	if _, err := t.plane.kubectl(
@@ -238,32 +262,74 @@ func (t *scenario) ready(ctx context.Context) error {
 		"wait",
 		"--for=condition=Ready",
 		"--timeout="+patience.String(),
-		"node/"+nodeName,
+		"node",
+		"--all",
 	); err != nil {
 		return err
 	}
-	out, err := t.plane.kubectl(ctx, "get", "node", nodeName, "--output=wide", "--no-headers")
+	out, err := t.plane.kubectl(ctx, "get", "nodes", "--output=wide", "--no-headers")
 	if err != nil {
 		return err
 	}
-	t.Say("%s", strings.Join(strings.Fields(out), " "))
+	for line := range strings.Lines(out) {
+		t.Say("%s", strings.Join(strings.Fields(line), " "))
+	}
 	return nil
 }
 
-// startRuntime starts containerd, for the first time or again.
-func (t *scenario) startRuntime() error {
-	cmd, err := t.node.containerd()
+// startNode starts a node's runtime and its kubelet.
+func (t *scenario) startNode(ctx context.Context, n *node, images []containerd.Image) error {
+	if err := t.eventually(ctx, n.name+" has its mounts", n.ready); err != nil {
+		return err
+	}
+	if err := n.prepare(); err != nil {
+		return err
+	}
+	if err := t.startRuntime(ctx, n); err != nil {
+		return err
+	}
+	err := t.eventually(ctx, "containerd takes images", func(ctx context.Context) error {
+		return n.importImages(ctx, images)
+	})
 	if err != nil {
 		return err
 	}
-	t.runtime, err = t.start(cmd)
+	_, err = t.startOn(n, "kubelet", n.kubelet(ctx))
+	return err
+}
+
+// startProxy starts kube-proxy when the node is there, which it asks for its addresses.
+func (t *scenario) startProxy(ctx context.Context, n *node) error {
+	err := t.eventually(ctx, "there is a node", func(ctx context.Context) error {
+		_, err := t.plane.kubectl(ctx, "get", "node", n.name)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = t.startOn(n, "kube-proxy", n.proxy(ctx))
+	return err
+}
+
+// startRuntime starts a node's containerd, for the first time or again.
+func (t *scenario) startRuntime(ctx context.Context, n *node) error {
+	cmd, err := n.containerd(ctx)
+	if err != nil {
+		return err
+	}
+	n.runtime, err = t.startOn(n, "containerd", cmd)
 	return err
 }
 
 // stopRuntime stops containerd. Its containers run on.
-func (t *scenario) stopRuntime() error {
-	t.others = slices.DeleteFunc(t.others, func(o other) bool { return o.process == t.runtime })
-	return t.runtime.Halt(patience)
+func (t *scenario) stopRuntime(n *node) error {
+	t.forget(n.runtime)
+	return n.runtime.Halt(patience)
+}
+
+// forget removes a process from those that must not end.
+func (t *scenario) forget(p *stage.Process) {
+	t.others = slices.DeleteFunc(t.others, func(o other) bool { return o.process == p })
 }
 
 // startOperator starts our operator with the flags of its Deployment.
@@ -278,7 +344,7 @@ func (t *scenario) startOperator(ctx context.Context) error {
 	}
 	t.Say("$ cadastre-operator %s", strings.Join(args, " "))
 	args = append(args, "--kubeconfig="+t.plane.kubeconfig("cadastre-operator"))
-	t.manager, err = t.start(exec.Command(t.Program("cadastre-operator"), args...))
+	t.manager, err = t.start(exec.Command(t.place.Program("cadastre-operator"), args...))
 	return err
 }
 

@@ -10,49 +10,61 @@ import (
 	"strings"
 )
 
-func (t *scenario) twoPods(ctx context.Context) error {
-	t.Step("Create a pod, and another: they run, and have the addresses that the ledger has leased to them.")
-	if err := t.create(ctx, "first"); err != nil {
-		return err
+func (t *scenario) pods(ctx context.Context) error {
+	t.Step(
+		"Create two pods on a node and one on the other: they run, have the leased addresses, and reach each other.",
+	)
+	for i, x := range []struct {
+		node *node
+		name string
+	}{{t.nodes[0], "first"}, {t.nodes[0], "second"}, {t.nodes[1], "far"}} {
+		if err := t.create(ctx, x.node, x.name); err != nil {
+			return err
+		}
+		if _, err := t.expect(ctx, i+1); err != nil {
+			return err
+		}
 	}
-	if _, err := t.expect(ctx, 1); err != nil {
-		return err
+	for _, n := range t.nodes {
+		if err := t.Show(ctx, n.agent, "leases"); err != nil {
+			return err
+		}
 	}
-	if err := t.create(ctx, "second"); err != nil {
-		return err
-	}
-	s, err := t.expect(ctx, 2)
+	s, err := t.look(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.Show(ctx, t.Agent, "leases"); err != nil {
-		return err
-	}
-	return t.reach(ctx, s.pods)
+	return errors.Join(t.reach(ctx, s.pods), t.nodesReach(ctx, s.pods))
 }
 
-func (t *scenario) agentIsKilled(ctx context.Context) error {
-	t.Step(
-		"Kill the agent with SIGKILL: pods do not notice. kubelet starts it again: the leases are the same, and a new pod gets a new address.",
-	)
+func (t *scenario) agentsAreKilled(ctx context.Context) error {
+	t.Step("Kill both agents with SIGKILL while pods talk: no packet is lost. kubelet starts them again:\n" +
+		"    the leases are the same, and a new pod gets a new address.")
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.killAgent(ctx); err != nil {
+	flow, err := t.startFlow(ctx, "first", before.pods)
+	if err != nil {
+		return err
+	}
+	if err := t.killAgents(ctx); err != nil {
 		return err
 	}
 	if err := t.reach(ctx, before.pods); err != nil {
 		return err
 	}
-	if err := t.awaitAgent(ctx); err != nil {
+	if err := t.awaitAgents(ctx); err != nil {
 		return err
 	}
 	after, err := t.expect(ctx, len(before.pods))
 	if err = errors.Join(err, changed(before.leases, after.leases)); err != nil {
 		return err
 	}
-	if err := t.create(ctx, "third"); err != nil {
+	if err := t.endFlow(ctx, flow); err != nil {
+		return err
+	}
+	if err := t.create(ctx, t.nodes[0], "third"); err != nil {
 		return err
 	}
 	now, err := t.expect(ctx, len(before.pods)+1) // two pods of one address would not agree with the leases
@@ -63,18 +75,18 @@ func (t *scenario) agentIsKilled(ctx context.Context) error {
 }
 
 func (t *scenario) podGoesWithoutAgent(ctx context.Context) error {
-	t.Step("Delete a pod while the agent is away: the pod goes, and its lease when the agent is back.")
+	t.Step("Delete a pod while the agents are away: the pod goes, and its lease when they are back.")
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.sendAgentAway(ctx); err != nil {
+	if err := t.sendAgentsAway(ctx); err != nil {
 		return err
 	}
 	if err := t.remove(ctx, "second"); err != nil {
 		return err
 	}
-	if err := t.bringAgentBack(ctx); err != nil {
+	if err := t.bringAgentsBack(ctx); err != nil {
 		return err
 	}
 	after, err := t.expect(ctx, len(before.pods)-1)
@@ -86,16 +98,16 @@ func (t *scenario) podGoesWithoutAgent(ctx context.Context) error {
 
 func (t *scenario) podComesWithoutAgent(ctx context.Context) error {
 	t.Step(
-		"Create a pod while the agent is away: each ADD fails and leaks nothing. The agent comes back: the pod runs, with one lease.",
+		"Create a pod while the agents are away: each ADD fails and leaks nothing. The agents come back: the pod runs, with one lease.",
 	)
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.sendAgentAway(ctx); err != nil {
+	if err := t.sendAgentsAway(ctx); err != nil {
 		return err
 	}
-	if err := t.create(ctx, "patient"); err != nil {
+	if err := t.create(ctx, t.nodes[0], "patient"); err != nil {
 		return err
 	}
 	failed, err := t.awaitFailures(ctx, "patient")
@@ -106,7 +118,7 @@ func (t *scenario) podComesWithoutAgent(ctx context.Context) error {
 		return fmt.Errorf("the pod's events do not say what is wrong: %s", failed.last)
 	}
 	t.Say("%d ADDs have failed; the pod's events say why.", failed.count)
-	if err := t.bringAgentBack(ctx); err != nil {
+	if err := t.bringAgentsBack(ctx); err != nil {
 		return err
 	}
 	after, err := t.expect(ctx, len(before.pods)+1)
@@ -116,18 +128,18 @@ func (t *scenario) podComesWithoutAgent(ctx context.Context) error {
 	return t.reach(ctx, after.pods)
 }
 
-func (t *scenario) addsFailBehindUs(ctx context.Context) error {
+func (t *scenario) addsFailBesideUs(ctx context.Context) error {
 	t.Step(
-		"Break the plugin that comes after ours: each ADD leases an address, fails, and gives it back. Mend it: the pod runs, with one lease.",
+		"Break the plugin that is executed beside ours: each ADD leases an address, fails, and gives it back. Mend it: the pod runs, with one lease.",
 	)
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.node.breakPlugin(); err != nil {
+	if err := t.nodes[0].breakPlugin(); err != nil {
 		return err
 	}
-	if err := t.create(ctx, "unlucky"); err != nil {
+	if err := t.create(ctx, t.nodes[0], "unlucky"); err != nil {
 		return err
 	}
 	failed, err := t.awaitFailures(ctx, "unlucky")
@@ -138,7 +150,7 @@ func (t *scenario) addsFailBehindUs(ctx context.Context) error {
 		return fmt.Errorf("it failed for another reason: %s", failed.last)
 	}
 	t.Say("%d ADDs have failed.", failed.count)
-	if err := t.node.mendPlugin(); err != nil {
+	if err := t.nodes[0].mendPlugin(); err != nil {
 		return err
 	}
 	after, err := t.expect(ctx, len(before.pods)+1)

@@ -19,16 +19,20 @@ import (
 	"github.com/cadastre/cadastre/witness"
 )
 
-// inAgent runs cadastre in the agent's pod.
-func (t *scenario) inAgent(ctx context.Context, args ...string) (string, error) {
+// inAgent runs cadastre in the agent's pod of a node.
+func (t *scenario) inAgent(ctx context.Context, n *node, args ...string) (string, error) {
+	name, err := t.agentPod(ctx, n)
+	if err != nil {
+		return "", err
+	}
 	return t.plane.kubectl(ctx, append([]string{
-		"exec", "daemonset/" + agentName, "--namespace=" + namespace, "--container=agent", "--", "/cadastre",
+		"exec", name, "--namespace=" + namespace, "--container=agent", "--", "/cadastre",
 	}, args...)...)
 }
 
 // witnesses returns the witnesses that the status of the agent lists.
-func (t *scenario) witnesses(ctx context.Context) (all []localapi.Witness, err error) {
-	out, err := t.inAgent(ctx, "status", "-o", "json")
+func (t *scenario) witnesses(ctx context.Context, n *node) (all []localapi.Witness, err error) {
+	out, err := t.inAgent(ctx, n, "status", "-o", "json")
 	if err != nil {
 		return nil, err
 	}
@@ -40,10 +44,10 @@ func (t *scenario) witnesses(ctx context.Context) (all []localapi.Witness, err e
 }
 
 // witnessIs waits until a witness has a state, for a reason that names a text.
-func (t *scenario) witnessIs(ctx context.Context, name witness.Name, state witness.State, why string) error {
+func (t *scenario) witnessIs(ctx context.Context, n *node, name witness.Name, state witness.State, why string) error {
 	var w localapi.Witness
 	err := t.eventually(ctx, fmt.Sprintf("the %s is %s", name, state), func(ctx context.Context) error {
-		all, err := t.witnesses(ctx)
+		all, err := t.witnesses(ctx, n)
 		if err != nil {
 			return err
 		}
@@ -67,12 +71,13 @@ func (t *scenario) witnessIs(ctx context.Context, name witness.Name, state witne
 // the addresses in namespaces with the leases.
 func (t *scenario) witnessesSeePods(ctx context.Context) error {
 	t.Step("Ask the agent in its pod, which has the rights of the manifest: kernel and runtime agree with the ledger.")
+	n := t.nodes[0]
 	for _, name := range []witness.Name{witness.Kernel, witness.Runtime} {
-		if err := t.witnessIs(ctx, name, witness.Present, ""); err != nil {
+		if err := t.witnessIs(ctx, n, name, witness.Present, ""); err != nil {
 			return err
 		}
 	}
-	out, err := t.inAgent(ctx, "check")
+	out, err := t.inAgent(ctx, n, "check")
 	if err == nil && (!strings.Contains(out, "containerd") || !strings.Contains(out, "namespaces")) {
 		err = fmt.Errorf("cadastre check does not name kernel and runtime: %s", out)
 	}
@@ -85,51 +90,61 @@ func (t *scenario) witnessesSeePods(ctx context.Context) error {
 // agent's pod sees the new socket.
 func (t *scenario) runtimeIsAway(ctx context.Context) error {
 	t.Step("Remove the runtime's socket: the witness is missing, and says why. Restart the runtime: it is present.")
-	if err := os.Remove(runtimeSocket); err != nil {
+	n := t.nodes[0]
+	if err := os.Remove(n.host(runtimeSocket)); err != nil {
 		return err
 	}
 	// kubelet's connections to the runtime were open before.
-	if err := t.witnessIs(ctx, witness.Runtime, witness.Missing, runtimeSocket); err != nil {
+	if err := t.witnessIs(ctx, n, witness.Runtime, witness.Missing, runtimeSocket); err != nil {
 		return err
 	}
-	switch _, err := t.inAgent(ctx, "check"); {
+	switch _, err := t.inAgent(ctx, n, "check"); {
 	case err == nil:
 		return errors.New("cadastre check succeeds without the runtime")
 	case !strings.Contains(err.Error(), "exit code 5"):
 		return fmt.Errorf("check without the runtime: want exit code 5 (cannot tell): %w", err)
 	}
-	if err := t.stopRuntime(); err != nil {
+	if err := t.stopRuntime(n); err != nil {
 		return err
 	}
-	if err := t.startRuntime(); err != nil {
+	if err := t.startRuntime(ctx, n); err != nil {
 		return err
 	}
-	return t.witnessIs(ctx, witness.Runtime, witness.Present, "")
+	return t.witnessIs(ctx, n, witness.Runtime, witness.Present, "")
 }
 
 // delIsLost removes a pod whose DEL reaches no agent, not even a later one: its lease
 // is reclaimed, and no other.
 func (t *scenario) delIsLost(ctx context.Context) error {
-	t.Step("Delete a pod while the agent is away, and lose its DEL: the agent reclaims the lease, and no other.")
+	t.Step("Delete a pod while the agents are away, and lose its DEL: the agent reclaims the lease, and no other.")
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.sendAgentAway(ctx); err != nil {
+	if err := t.sendAgentsAway(ctx); err != nil {
 		return err
 	}
+	n := t.nodes[0]
 	const lost = "third"
 	if err := t.remove(ctx, lost); err != nil {
 		return err
 	}
 	// The kubelet does this within a minute. Until then the lease has a sandbox.
-	if _, err := critest.RemoveSandboxes(ctx, runtimeSocket, "default", lost); err != nil {
+	err = t.eventually(
+		ctx,
+		"the sandbox is removed",
+		func(ctx context.Context) error { // kubelet removes containers too
+			_, err := critest.RemoveSandboxes(ctx, n.host(runtimeSocket), "default", lost)
+			return err
+		},
+	)
+	if err != nil {
 		return err
 	}
-	if err := loseDELs("/run/cadastre/del"); err != nil {
+	if err := loseDELs(n.host("/run/cadastre/del")); err != nil {
 		return err
 	}
-	if err := t.bringAgentBack(ctx); err != nil {
+	if err := t.bringAgentsBack(ctx); err != nil {
 		return err
 	}
 	after, err := t.expect(ctx, len(before.pods)-1)
@@ -142,7 +157,7 @@ func (t *scenario) delIsLost(ctx context.Context) error {
 		}
 	}
 	var list localapi.Reclaims
-	if _, err := t.Read(ctx, &list, "reclaim", "list"); err != nil {
+	if _, err := n.agent.Read(ctx, &list, "reclaim", "list"); err != nil {
 		return err
 	}
 	if len(list.Ended) != 1 || list.Ended[0].Pod != "default/"+lost || list.Ended[0].State != "reclaimed" {
