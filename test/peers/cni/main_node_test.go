@@ -98,9 +98,9 @@ func (p mainPlugin) links(tb testing.TB) (n int) {
 	return n
 }
 
-// settle waits until the node has no more than n links: a plugin that deletes them behind
+// awaitRemoval waits until the node has no more than n links: a plugin that deletes them behind
 // its answer must not slow the next one down.
-func (p mainPlugin) settle(tb testing.TB, n int) {
+func (p mainPlugin) awaitRemoval(tb testing.TB, n int) {
 	tb.Helper()
 	for deadline := time.Now().Add(time.Minute); p.links(tb) > n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
