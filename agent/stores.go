@@ -11,8 +11,10 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
@@ -104,7 +106,7 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 		return nil, err
 	}
 	logMachine(a.log, d, a.node)
-	if err := a.openSink(&d); err != nil {
+	if err := a.openSink(&d, file); err != nil {
 		return nil, errors.Join(err, a.closeOpened(d))
 	}
 	running, err := assemble(ctx, a.node, a.conf, a.log, clock, d)
@@ -182,8 +184,9 @@ func keyed(conf contivconf.KVDB, err error) error {
 	}
 }
 
-// openSink opens the southbound.
-func (a *Agent) openSink(d *dependencies) (err error) {
+// openSink opens the southbound. While the database is in doubt, pods may run that it does not
+// know: their wires stay.
+func (a *Agent) openSink(d *dependencies, file *bolt.File) (err error) {
 	switch {
 	case a.sink != nil:
 		d.sink = a.sink
@@ -205,7 +208,8 @@ func (a *Agent) openSink(d *dependencies) (err error) {
 		return err
 	}
 	d.sink = southbound.New(southbound.Options{
-		Log: a.log,
+		Log:   a.log,
+		Spare: func(key string) bool { return strings.HasPrefix(key, kv.SinkPodPrefix) && file.Doubt() != nil },
 		OnFailure: func(key string, err error) {
 			a.log.Error("gave up making a value until the next resync", "key", key, "error", err)
 		},

@@ -274,7 +274,7 @@ func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, er
 	actual := map[Descriptor]map[string]proto.Message{}
 	read := func(d Descriptor) (err error) {
 		if actual[d] == nil {
-			actual[d], err = r.retrieve(d)
+			actual[d], err = r.compared(d)
 		}
 		return err
 	}

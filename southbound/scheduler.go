@@ -33,8 +33,12 @@ type Options struct {
 	// OnFailure is called from Run after the last attempt of a value failed; may be nil.
 	// It may call Dump and Status.
 	OnFailure func(key string, err error)
-	Now       func() time.Time                     // nil: time.Now
-	After     func(time.Duration) <-chan time.Time // nil: time.After
+	// Spare reports whether an actual value stays although nothing wants it, because the
+	// wanted values are not known completely. It is asked by each comparison with the actual
+	// state, may be nil, and must not call the Scheduler.
+	Spare func(key string) bool
+	Now   func() time.Time                     // nil: time.Now
+	After func(time.Duration) <-chan time.Time // nil: time.After
 }
 
 // Scheduler is a controller.Sink over descriptors.
@@ -193,7 +197,7 @@ func (r *run) resync(wants []controller.Value) error {
 	}
 	var errs []error
 	for _, d := range s.kinds {
-		actual, err := r.retrieve(d)
+		actual, err := r.compared(d)
 		if err != nil {
 			errs = append(errs, err)
 			r.broken[d] = err
@@ -231,6 +235,20 @@ func (r *run) retrieve(d Descriptor) (map[string]proto.Message, error) {
 		actual[v.Key] = v.Message
 	}
 	return actual, nil
+}
+
+// compared returns the actual values of a kind without those that stay although nothing
+// has ever wanted them.
+func (r *run) compared(d Descriptor) (map[string]proto.Message, error) {
+	actual, err := r.retrieve(d)
+	if r.s.opt.Spare == nil {
+		return actual, err
+	}
+	maps.DeleteFunc(actual, func(key string, _ proto.Message) bool {
+		it := r.s.items[key]
+		return (it == nil || it.wanted == nil && it.made == nil) && r.s.opt.Spare(key)
+	})
+	return actual, err
 }
 
 // adopt takes the actual values of a kind as the made ones.

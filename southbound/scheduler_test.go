@@ -55,6 +55,32 @@ func TestOrderOfCalls(t *testing.T) {
 	}
 }
 
+// A value that was made before this process, and that nothing has wanted since, stays while
+// the wanted ones are not known completely. One that was wanted here is removed.
+func TestValuesThatAreSparedStay(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	w.values["a/old"], w.values["c/old"] = "x", "x"
+	spare := true
+	s := New(Options{Spare: func(key string) bool { return spare && key[0] == 'a' }}, w.parts()...)
+	g.Expect(s.Commit(t.Context(), resync(is("a/1", "x"), is("a/2", "x")))).To(Succeed())
+	g.Expect(w.values).To(Equal(map[string]string{"a/old": "x", "a/1": "x", "a/2": "x"}))
+	for _, d := range s.kinds {
+		s.changed(d, "")
+	}
+	s.work.repair.due = time.Time{}.Add(1)
+	s.repair(t.Context())
+	g.Expect(s.Commit(t.Context(), resync(is("a/1", "x")))).To(Succeed())
+	g.Expect(w.values).To(Equal(map[string]string{"a/old": "x", "a/1": "x"}))
+	g.Expect(s.Dump(t.Context())).To(HaveKey("a/old"))
+	spare = false
+	for _, d := range s.kinds {
+		s.changed(d, "")
+	}
+	s.work.repair.due = time.Time{}.Add(1)
+	s.repair(t.Context())
+	g.Expect(w.values).To(Equal(map[string]string{"a/1": "x"}))
+}
+
 // TestAnUpdateCostsItsKeys makes a thousand values and changes one.
 func TestAnUpdateCostsItsKeys(t *testing.T) {
 	g, w := NewWithT(t), newWorld()

@@ -103,6 +103,31 @@ func (l *lab) namespace() *netlab.Namespace {
 // start starts the agent, and waits until its list is there.
 func (l *lab) start() {
 	l.t.Helper()
+	l.launch()
+	l.await(func() error {
+		if _, err := os.Stat(l.listPath()); err != nil {
+			return err
+		}
+		return l.status().ready()
+	})
+}
+
+// await waits until the agent, which may not end meanwhile, has a state.
+func (l *lab) await(state func() error) {
+	l.t.Helper()
+	l.Eventually(func() error {
+		select {
+		case <-l.process.Done():
+			return StopTrying("the agent has ended")
+		default:
+		}
+		return state()
+	}, patience, pace).Should(Succeed())
+}
+
+// launch starts the agent.
+func (l *lab) launch() {
+	l.t.Helper()
 	conf := filepath.Join(l.dir, "contiv.conf")
 	l.Expect(os.WriteFile(conf, []byte(l.conf), 0o600)).To(Succeed())
 	log, err := os.OpenFile(filepath.Join(l.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -120,17 +145,6 @@ func (l *lab) start() {
 			l.t.Log(string(text))
 		}
 	})
-	l.Eventually(func() error {
-		select {
-		case <-process.Done():
-			return StopTrying("the agent has ended")
-		default:
-		}
-		if _, err := os.Stat(l.listPath()); err != nil {
-			return err
-		}
-		return l.status().ready()
-	}, patience, pace).Should(Succeed())
 }
 
 func (l *lab) listPath() string { return filepath.Join(l.dir, "net.d", conflist.FileName) }

@@ -53,6 +53,8 @@ func stage(st *ledger.Stage, pools []Pool, p *Plan) error {
 			Key:    r.Key,
 			Pod:    r.Pod,
 			NetNS:  r.NetNS,
+			Wired:  r.Wired,
+			MAC:    r.MAC,
 			Wanted: r.Addrs,
 			More:   seen[r.Key], // one attachment may have addresses of two pools
 		})

@@ -132,11 +132,14 @@ func (m *maker) place(a netip.Addr, at witness.Place, sandbox *witness.Sandbox) 
 			pod, netns = podOf(sandbox), sandbox.NetNS
 			evidence = append(evidence, m.has(sandbox))
 		}
-		m.add(a, Record{Pool: pool.Name, Key: attachment.Key, Pod: pod, NetNS: netns, Evidence: evidence})
+		m.add(a, Record{
+			Pool: pool.Name, Key: attachment.Key, Pod: pod, NetNS: netns,
+			Wired: attachment.Wired, MAC: attachment.MAC, Evidence: evidence,
+		})
 	case sandbox != nil && m.in.Network != "":
 		key := ledger.Key{Network: m.in.Network, ContainerID: sandbox.ID, IfName: at.Link.Name}
 		m.add(a, Record{
-			Pool: pool.Name, Key: key, Pod: podOf(sandbox), NetNS: sandbox.NetNS,
+			Pool: pool.Name, Key: key, Pod: podOf(sandbox), NetNS: sandbox.NetNS, Wired: m.in.Wires,
 			Evidence: append(evidence, m.has(sandbox)),
 		})
 	case sandbox != nil:
@@ -201,12 +204,12 @@ func (m *maker) sandboxes() {
 		}
 		for _, x := range m.in.Attachments {
 			if x.Key.ContainerID == s.ID {
-				m.claimed(x.Addrs, x.Key, s, "the CNI result lists")
+				m.claimed(x, s, "the CNI result lists")
 			}
 		}
 		if m.in.Network != "" {
 			key := ledger.Key{Network: m.in.Network, ContainerID: s.ID, IfName: defaultInterface}
-			m.claimed(s.Addrs, key, s, "the runtime reports")
+			m.claimed(Attachment{Key: key, Addrs: s.Addrs, Wired: m.in.Wires}, s, "the runtime reports")
 		}
 		if s.Ready && !m.explained[s.ID] {
 			m.missing("the addresses of sandbox %s of pod %s", s.ID, podOf(s))
@@ -218,8 +221,8 @@ func (m *maker) sandboxes() {
 const defaultInterface = "eth0"
 
 // claimed adds addresses of a sandbox that no link has.
-func (m *maker) claimed(addrs []netip.Addr, key ledger.Key, s *witness.Sandbox, verb string) {
-	for _, a := range addrs {
+func (m *maker) claimed(x Attachment, s *witness.Sandbox, verb string) {
+	for _, a := range x.Addrs {
 		m.explained[s.ID] = true
 		p := m.poolOf(a)
 		if p == nil {
@@ -228,7 +231,7 @@ func (m *maker) claimed(addrs []netip.Addr, key ledger.Key, s *witness.Sandbox, 
 		}
 		text := fmt.Sprintf("%s %s for sandbox %s; no link has it", verb, a, s.ID)
 		m.add(a, Record{
-			Pool: p.Name, Key: key, Pod: podOf(s), NetNS: s.NetNS,
+			Pool: p.Name, Key: x.Key, Pod: podOf(s), NetNS: s.NetNS, Wired: x.Wired, MAC: x.MAC,
 			Evidence: []witness.Evidence{m.has(s), {Witness: witness.Runtime, Text: text}},
 		})
 	}
@@ -251,6 +254,8 @@ func (m *maker) attachments() {
 					Key:   x.Key,
 					Pod:   x.Pod,
 					NetNS: x.NetNS,
+					Wired: x.Wired,
+					MAC:   x.MAC,
 					Evidence: []witness.Evidence{
 						{Witness: witness.Runtime, Text: "the CNI result lists " + a.String()},
 					},

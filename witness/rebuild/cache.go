@@ -27,6 +27,11 @@ type cached struct {
 		IPs []struct {
 			Address string `json:"address"`
 		} `json:"ips"`
+		Interfaces []struct {
+			Name    string `json:"name"`
+			MAC     string `json:"mac"`
+			Sandbox string `json:"sandbox"`
+		} `json:"interfaces"`
 		IP4, IP6 *struct { // of CNI 0.2
 			IP string `json:"ip"`
 		}
@@ -83,7 +88,7 @@ func decodeCached(text []byte, plugin string) (*Attachment, error) {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return nil, err
 	}
-	ours, err := uses(c.Config, plugin)
+	ours, wired, err := uses(c.Config, plugin)
 	if err != nil || !ours {
 		return nil, err
 	}
@@ -91,6 +96,12 @@ func decodeCached(text []byte, plugin string) (*Attachment, error) {
 		Key:   ledger.Key{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName},
 		Pod:   c.pod(),
 		NetNS: c.NetNS,
+		Wired: wired,
+	}
+	for _, i := range c.Result.Interfaces {
+		if wired && i.Sandbox != "" && i.Name == c.IfName {
+			a.MAC = i.MAC
+		}
 	}
 	for _, text := range c.addresses() {
 		p, err := netip.ParsePrefix(text)
@@ -130,8 +141,9 @@ func (c *cached) pod() (p ledger.Pod) {
 	return p
 }
 
-// uses reports whether a CNI configuration or list of them has a plugin.
-func uses(config []byte, plugin string) (bool, error) {
+// uses reports whether a CNI configuration or list of them has a plugin, and whether that
+// plugin makes the interfaces of pods.
+func uses(config []byte, plugin string) (ours, wired bool, err error) {
 	type part struct {
 		Type string `json:"type"`
 		IPAM struct {
@@ -143,12 +155,12 @@ func uses(config []byte, plugin string) (bool, error) {
 		Plugins []part `json:"plugins"`
 	}
 	if err := json.Unmarshal(config, &list); err != nil {
-		return false, fmt.Errorf("its configuration: %w", err)
+		return false, false, fmt.Errorf("its configuration: %w", err)
 	}
 	for _, p := range append(list.Plugins, list.part) {
 		if p.Type == plugin || p.IPAM.Type == plugin {
-			return true, nil
+			return true, p.Type == plugin, nil
 		}
 	}
-	return false, nil
+	return false, false, nil
 }

@@ -32,19 +32,26 @@ func TestReadCache(t *testing.T) {
 			NetNS: "/run/netns/c1", Addrs: addrs,
 		}}
 	}
+	wired := func(mac string, addrs ...netip.Addr) []rebuild.Attachment {
+		all := of(addrs...)
+		all[0].Wired, all[0].MAC = true, mac
+		return all
+	}
 	for name, c := range map[string]struct {
 		text string
 		want []rebuild.Attachment
 		err  string
 	}{
 		"IPAM below another plugin": {text: result(list, `{"cniVersion":"1.0.0","ips":[{"address":"10.1.5.7/24"},{"address":"fd00::7/64"}]}`), want: of(addr("10.1.5.7"), addr("fd00::7"))},
-		"the main plugin":           {text: result(`{"name":"k8s","type":"cadastre-cni"}`, `{"ips":[{"address":"10.1.5.7/24"}]}`), want: of(addr("10.1.5.7"))},
-		"CNI 0.2":                   {text: result(list, `{"ip4":{"ip":"10.1.5.7/24"},"ip6":{"ip":"fd00::7/64"}}`), want: of(addr("10.1.5.7"), addr("fd00::7"))},
-		"another plugin":            {text: result(`{"name":"k8s","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`, `{"ips":[{"address":"10.1.5.7/24"}]}`)},
-		"another kind of file":      {text: `{"kind":"other"}`},
-		"a damaged file":            {text: `{"kind":"cniCacheV1`, err: "read the CNI result .*/f: unexpected end"},
-		"a damaged configuration":   {text: result(`{`, `{}`), err: "its configuration"},
-		"a damaged address":         {text: result(list, `{"ips":[{"address":"10.1.5.7"}]}`), err: "10.1.5.7"},
+		"the main plugin":           {text: result(`{"name":"k8s","type":"cadastre-cni"}`, `{"ips":[{"address":"10.1.5.7/24"}]}`), want: wired("", addr("10.1.5.7"))},
+		"the main plugin's wire": {text: result(`{"name":"k8s","plugins":[{"type":"cadastre-cni"},{"type":"portmap"}]}`, `{"interfaces":[{"name":"cad1","mac":"02:00:00:00:00:01"},
+			{"name":"eth0","mac":"02:00:00:00:00:02","sandbox":"/run/netns/c1"}],"ips":[{"address":"10.1.5.7/32"}]}`), want: wired("02:00:00:00:00:02", addr("10.1.5.7"))},
+		"CNI 0.2":                 {text: result(list, `{"ip4":{"ip":"10.1.5.7/24"},"ip6":{"ip":"fd00::7/64"}}`), want: of(addr("10.1.5.7"), addr("fd00::7"))},
+		"another plugin":          {text: result(`{"name":"k8s","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`, `{"ips":[{"address":"10.1.5.7/24"}]}`)},
+		"another kind of file":    {text: `{"kind":"other"}`},
+		"a damaged file":          {text: `{"kind":"cniCacheV1`, err: "read the CNI result .*/f: unexpected end"},
+		"a damaged configuration": {text: result(`{`, `{}`), err: "its configuration"},
+		"a damaged address":       {text: result(list, `{"ips":[{"address":"10.1.5.7"}]}`), err: "10.1.5.7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

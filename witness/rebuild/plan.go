@@ -28,6 +28,8 @@ type Attachment struct {
 	Pod   ledger.Pod
 	NetNS string
 	Addrs []netip.Addr
+	Wired bool   // the agent has made its interface
+	MAC   string // of the pod's end of the wire
 }
 
 // Input holds what the world does not show.
@@ -35,6 +37,7 @@ type Input struct {
 	Pools       []Pool
 	Attachments []Attachment
 	Network     string // CNI network of sandboxes that no Attachment names; "": not known
+	Wires       bool   // the agent makes the interfaces of sandboxes that no Attachment names
 }
 
 // Record holds the leases of one key in one pool, and the statements that show them.
@@ -44,6 +47,8 @@ type Record struct {
 	Key      ledger.Key         `json:"key"`
 	Pod      ledger.Pod         `json:"pod"`
 	NetNS    string             `json:"netns,omitempty"`
+	Wired    bool               `json:"wired,omitempty"`
+	MAC      string             `json:"mac,omitempty"`
 	Evidence []witness.Evidence `json:"evidence"`
 }
 
