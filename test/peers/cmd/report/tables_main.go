@@ -48,7 +48,13 @@ func transportTable() table {
 		note: "One connection, 256 MiB; sender, receiver and the kernel share the processors. On one node beside `bridge`; between two nodes that a router separates, by the transport. " +
 			"WireGuard is the agent's own where the kernel has none.",
 		head: []string{"one node, ours", "one node, `bridge`", "`nodeip`, `hostgw`", "`vxlan`", "`wireguard`"},
-		rows: []row{{"Gbit/s", []cell{wires("cadastre"), wires("bridge"), across("direct"), across("vxlan"), across("wireguard")}}},
+		rows: []row{{"Gbit/s", []cell{
+			wires("cadastre"),
+			wires("bridge"),
+			across("direct"),
+			across("vxlan"),
+			across("wireguard"),
+		}}},
 	}
 }
 
