@@ -63,7 +63,12 @@ func killedTable() table {
 		title: "A killed agent starts again beside 250 pods, ms",
 		note:  "Their interfaces stay and pass packets meanwhile. \"resync\" compares all with the kernel; \"serving\" is the time from the start of the process until an ADD is answered, with that ADD and its process.",
 		head:  []string{"resync", "serving"},
-		rows:  []row{{"250 pods", []cell{milli(at("cni", "Killed", "resync-p50-ns")), milli(at("cni", "Killed", "serving-p50-ns"))}}},
+		rows: []row{
+			{
+				"250 pods",
+				[]cell{milli(at("cni", "Killed", "resync-p50-ns")), milli(at("cni", "Killed", "serving-p50-ns"))},
+			},
+		},
 	}
 }
 
@@ -74,13 +79,19 @@ func gigabits(ns expr, bytes float64) expr { return ratio(constant(8*bytes), ns)
 func mainAims() []aim {
 	beside := func(what string) (ps []point) {
 		for _, others := range mainSizes() {
-			ps = append(ps, point{others + " other pods", mainTime("cadastre", what, others), mainTime("bridge", what, others)})
+			ps = append(
+				ps,
+				point{others + " other pods", mainTime("cadastre", what, others), mainTime("bridge", what, others)},
+			)
 		}
 		return ps
 	}
 	var flat []point
 	for _, what := range []string{"add", "del"} {
-		flat = append(flat, point{what + ", 990 / 0 other pods", mainTime("cadastre", what, "990"), mainTime("cadastre", what, "0")})
+		flat = append(
+			flat,
+			point{what + ", 990 / 0 other pods", mainTime("cadastre", what, "990"), mainTime("cadastre", what, "0")},
+		)
 	}
 	return []aim{
 		{"main plugin: ADD beside `bridge` + `host-local`", .5, beside("add"), duration, nil},
