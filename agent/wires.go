@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -30,10 +31,16 @@ func (a *assembly) makesWires() podmanager.Wires {
 	return wires{a}
 }
 
-// Ready returns the reason why no wire can be made.
+// Ready returns the reason why no pod can be connected: no resync has succeeded yet, or the
+// node's own network is not made.
 func (w wires) Ready() error {
 	if s := w.a.loop.Status(); !s.Resynced {
 		return w.a.noResync(s)
+	}
+	if s, ok := w.a.sink.(interface{ Problem(key string) error }); ok {
+		if err := s.Problem(kv.SinkNode); err != nil {
+			return fmt.Errorf("the network of this node: %w", err)
+		}
 	}
 	return nil
 }

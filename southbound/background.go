@@ -5,6 +5,7 @@ package southbound
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -269,7 +270,8 @@ func (s *Scheduler) repairKeys(ctx context.Context, dirty map[Descriptor]map[str
 
 // differing takes the actual values of dirty keys as the made ones, and returns those that
 // differ. If one differs, the values that use it may be gone too, and are compared as well.
-// If all values of a kind are dirty, it also returns the failed ones.
+// Of the failed values it returns those that a foreign object was in the way of, and if all
+// values of a kind are dirty, all of that kind.
 func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, err error) {
 	actual := map[Descriptor]map[string]proto.Message{}
 	read := func(d Descriptor) (err error) {
@@ -307,7 +309,7 @@ func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, er
 			return nil, err
 		}
 		m := actual[it.kind][it.key]
-		if it.err != nil && dirty[it.kind][""] {
+		if it.err != nil && (dirty[it.kind][""] || dirty[it.kind][it.key] && errors.Is(it.err, ErrForeign)) {
 			keys = append(keys, it.key)
 		}
 		if !it.equal(m) {

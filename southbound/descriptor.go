@@ -95,7 +95,8 @@ type Noter interface {
 // Watcher is a Descriptor that notices changes by other programs. Watch calls changed
 // with the key of each value that may not be complete any more, or with "" if all may be,
 // until ctx ends. The scheduler compares these values with the actual state and repairs
-// them. With "", it also tries failed values again: what was in their way may be gone.
+// them. It also tries failed values again, if what was in their way may be gone: with "" all
+// of them, with a key if that was a foreign object.
 type Watcher interface {
 	Watch(ctx context.Context, changed func(key string)) error
 }

@@ -281,7 +281,10 @@ func TestAValueStandsInForAPendingOne(t *testing.T) {
 	g.Expect(s.Inspect(t.Context(), "c/1")).To(MatchError(ContainSubstring(`it waits for ["a/1"]`)))
 	commit(update(is("c/1", "z needs a/1")))
 	commit(resync(is("c/1", "z needs a/1"), is("c/2", "z needs c/1")), retrieved...)
+	g.Expect(s.Problem("c/1")).To(MatchError(`c/1 is not made: it waits for ["a/1"]`))
 	commit(update(is("a/1", "x")), "create a/1", "update c/1", "update c/2")
+	g.Expect(s.Problem("c/1")).To(Succeed())
+	g.Expect(s.Problem("c/9")).To(Succeed(), "it is not wanted")
 	g.Expect(s.Status()).To(Equal(Status{Made: 3}))
 	commit(update(is("a/1", "")), "update c/2", "update c/1", "delete a/1")
 	commit(update(is("c/2", "")), "delete c/2")
@@ -298,5 +301,6 @@ func TestAValueStandsInForAPendingOne(t *testing.T) {
 	g.Expect(s.Commit(t.Context(), update(is("a/1", "")))).To(MatchError(ContainSubstring(`while it waits for ["a/1"]`)))
 	g.Expect(w.values).To(BeEmpty(), "a value that nothing can stand in for does not keep its dependency")
 	g.Expect(s.Status().Failed).To(HaveLen(1))
+	g.Expect(s.Problem("c/1")).To(MatchError(errInjected))
 	g.Expect(w.wrong).To(BeEmpty())
 }

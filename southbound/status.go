@@ -67,6 +67,23 @@ func (s *Scheduler) Status() Status {
 	return st
 }
 
+// Problem returns the reason why the wanted value under key is not made, nil if it is made or
+// nothing is wanted there. It does not ask the descriptor.
+func (s *Scheduler) Problem(key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it := s.items[key]
+	switch {
+	case it == nil || it.wanted == nil:
+		return nil
+	case it.err != nil:
+		return fmt.Errorf("%s is not made: %w", key, it.err)
+	case !it.ready():
+		return fmt.Errorf("%s is not made: it waits for %q", key, s.missing(it))
+	}
+	return nil
+}
+
 // Inspect compares the value under key with the actual state, and returns the difference,
 // nil if there is none.
 func (s *Scheduler) Inspect(ctx context.Context, key string) error {
