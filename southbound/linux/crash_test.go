@@ -86,16 +86,21 @@ func ready(wanted map[string]proto.Message, key string) bool {
 	case nil:
 		return false
 	case *kv.NodeRoute:
-		return m.Transport == kv.Transport_DIRECT || ready(wanted, fmt.Sprint(kv.SinkTunnelPrefix, m.NodeId))
+		return m.Transport == kv.Transport_DIRECT || ready(wanted, kv.SinkTunnelKey(m.NodeId, m.Network))
 	case *kv.NodeTunnel:
+		if m.Network != "" {
+			return ready(wanted, kv.SinkLinkPrefix+m.Network)
+		}
 		return ready(wanted, kv.SinkNode)
+	case *kv.NetworkLink:
+		return ready(wanted, kv.SinkNetworkPrefix+m.Network)
 	case *kv.PodNetwork:
 		return m.GetWire().GetTable() == 0 || ready(wanted, kv.SinkNetworkPrefix+"blue")
 	}
 	return true
 }
 
-const blueTable = 1007
+const blueTable, blueVNI = 1007, 12
 
 // choices returns values of every kind by key; nil is none.
 func (o crashOrder) choices() map[string][]proto.Message {
@@ -111,7 +116,29 @@ func (o crashOrder) choices() map[string][]proto.Message {
 			Transport: kv.Transport_VXLAN, Underlay: []string{"10.99.1.2"}, Mtu: x.mtu, VxlanMac: "02:00:c0:a8:1e:05", Vni: x.vni,
 		})
 	}
+	all[kv.SinkLinkPrefix+"blue"] = []proto.Message{nil}
+	for _, x := range []struct {
+		mtu      uint32
+		underlay []string
+	}{{1450, []string{"10.99.1.2"}}, {1400, []string{"10.99.1.2"}}, {1450, []string{"10.99.1.3"}}, {1450, []string{"fd99:1::2"}}} {
+		all[kv.SinkLinkPrefix+"blue"] = append(all[kv.SinkLinkPrefix+"blue"], &kv.NetworkLink{
+			Network: "blue", Vni: blueVNI, Table: blueTable, Underlay: x.underlay, Mac: "02:00:c0:a8:1e:05", Mtu: x.mtu,
+		})
+	}
 	for id := uint32(7); id <= 8; id++ {
+		blue := kv.SinkTunnelKey(id, "blue")
+		all[blue] = []proto.Message{nil}
+		for _, underlay := range []string{"10.99.2.2", "10.99.3.2"} {
+			all[blue] = append(all[blue], &kv.NodeTunnel{
+				NodeId: id, Transport: kv.Transport_VXLAN, Underlay: []string{underlay, "fd99:2::2"}, VxlanIps: []string{fmt.Sprint("192.168.30.", id), fmt.Sprint("fe80::", id)},
+				Mac: fmt.Sprintf("02:00:c0:a8:1e:%02x", id), Network: "blue", Vni: blueVNI,
+			})
+		}
+		for dst, gateway := range map[string]string{fmt.Sprintf("10.5.%d.0/24", id): fmt.Sprint("192.168.30.", id), fmt.Sprintf("fd05:%d::/64", id): fmt.Sprint("fe80::", id)} {
+			all[kv.SinkRouteKey(dst, blueTable)] = []proto.Message{nil, &kv.NodeRoute{
+				Dst: dst, Gateway: gateway, NodeId: id, Transport: kv.Transport_VXLAN, Table: blueTable, Network: "blue", Vni: blueVNI,
+			}}
+		}
 		key := fmt.Sprint(kv.SinkTunnelPrefix, id)
 		all[key] = []proto.Message{nil}
 		for _, underlay := range []string{"10.99.2.2", "10.99.3.2"} {
@@ -196,6 +223,13 @@ func (c *counted) Prepare(ctx context.Context, keys []string) error {
 func (c *counted) Recreate(key string, before, m proto.Message) bool {
 	r, ok := c.Descriptor.(southbound.Recreator)
 	return ok && r.Recreate(key, before, m)
+}
+
+func (c *counted) Substitute(key string, m proto.Message) proto.Message {
+	if s, ok := c.Descriptor.(southbound.Substituter); ok {
+		return s.Substitute(key, m)
+	}
+	return nil
 }
 
 func (c *counted) Close() error {

@@ -24,6 +24,12 @@ func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error)
 		host.close()
 		return nil, err
 	}
+	networks := newNetworkPeers(host)
+	links, err := newNetworkLinks(host, networks)
+	if err != nil {
+		host.close()
+		return nil, errors.Join(err, tables.close())
+	}
 	link := &vxlan{host: host}
 	keyed := &wireguard{host: host, private: opt.PrivateKey, log: opt.Log}
 	firewall := &forwardRules{
@@ -37,9 +43,10 @@ func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error)
 			host:    host,
 			parts:   append(parts, link, keyed, firewall),
 			notes:   firewall.Notes,
-			closers: []func() error{keyed.end, tables.close, func() error { host.close(); return nil }},
+			closers: []func() error{links.close, keyed.end, tables.close, func() error { host.close(); return nil }},
 		},
-		&tunnels{host: host, peers: map[kv.Transport]tunnelPeers{
+		links,
+		&tunnels{host: host, networks: networks, peers: map[kv.Transport]tunnelPeers{
 			kv.Transport_VXLAN:     newVXLANPeers(host, link),
 			kv.Transport_WIREGUARD: newWireguardPeers(keyed),
 		}},

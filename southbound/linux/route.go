@@ -38,8 +38,10 @@ type routes struct {
 	table  *routeTable // as read for this transaction; nil: to be read
 	// tried holds the places where this process has made routes: IPv6 shows these without
 	// our protocol if another program adds a hop.
-	tried  map[routePlace]bool
-	within func(func() error) error // the network namespace
+	tried map[routePlace]bool
+	// networks holds the links of networks that values have named.
+	networks map[routeLink]bool
+	within   func(func() error) error // the network namespace
 
 	mu      sync.Mutex              // because Watch reads what follows
 	watched map[routePlace]routeWay // of the wanted values, and of those that stand in
@@ -77,11 +79,12 @@ func newRoutes(path string, protocol int) (*routes, error) {
 		return nil, fmt.Errorf("open the kernel's routes: %w", err)
 	}
 	return &routes{
-		form:    routeForm{protocol},
-		kernel:  handle,
-		tried:   map[routePlace]bool{},
-		within:  func(f func() error) error { return within(path, f) },
-		watched: map[routePlace]routeWay{},
+		form:     routeForm{protocol},
+		kernel:   handle,
+		tried:    map[routePlace]bool{},
+		networks: map[routeLink]bool{},
+		within:   func(f func() error) error { return within(path, f) },
+		watched:  map[routePlace]routeWay{},
 	}, nil
 }
 
@@ -114,7 +117,7 @@ func (d *routes) Dependencies(_ string, value proto.Message) []string {
 	if !ok || r.GetTransport() == kv.Transport_DIRECT {
 		return nil
 	}
-	return []string{fmt.Sprint(kv.SinkTunnelPrefix, r.GetNodeId())}
+	return []string{kv.SinkTunnelKey(r.GetNodeId(), r.GetNetwork())}
 }
 
 // Substitute returns an unreachable route: while the tunnel of a route is not made, packets to
@@ -137,7 +140,7 @@ func (d *routes) Prepare(ctx context.Context, keys []string) (err error) {
 			families[familyOfRoute(place.dst)] = true
 		}
 	}
-	d.table, err = d.form.list(ctx, d.kernel, slices.Sorted(maps.Keys(families)), requested)
+	d.table, err = d.form.list(ctx, d.kernel, slices.Sorted(maps.Keys(families)), requested, d.linked()...)
 	return err
 }
 
@@ -149,7 +152,8 @@ func (d *routes) Create(ctx context.Context, key string, value proto.Message) er
 	}
 	d.tried[want.place] = true
 	d.watch(want)
-	if err := d.relink(ctx, want.way.transport); err != nil {
+	d.name(want)
+	if err := d.relink(ctx, want.way.routeLink); err != nil {
 		return err
 	}
 	return d.change(ctx, key, func(c *routeChange) error { return c.converge(want) })
@@ -157,29 +161,39 @@ func (d *routes) Create(ctx context.Context, key string, value proto.Message) er
 
 // relink looks the link of a transport up again: this transaction may have made it after
 // the routes were read. The routes through a link that was removed went with it.
-func (d *routes) relink(ctx context.Context, transport kv.Transport) error {
-	if d.table == nil || transport == kv.Transport_DIRECT {
+func (d *routes) relink(ctx context.Context, through routeLink) error {
+	if d.table == nil || through.transport == kv.Transport_DIRECT {
 		return nil
 	}
-	link, err := d.kernel.LinkByName(tunnelLinks()[transport])
+	link, err := d.kernel.LinkByName(through.name())
 	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
 		return nil // the change says so
 	}
 	if err != nil {
-		return fmt.Errorf("find link %s: %w", tunnelLinks()[transport], err)
+		return fmt.Errorf("find link %s: %w", through.name(), err)
 	}
-	before := d.table.links[transport]
+	before := d.table.links[through]
 	if before == link.Attrs().Index {
 		return nil
 	}
-	d.table.links[transport] = link.Attrs().Index
+	d.table.links[through] = link.Attrs().Index
 	if before == 0 {
 		return nil
 	}
 	families := []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
-	d.table, err = d.form.list(ctx, d.kernel, families, d.table.requested)
+	d.table, err = d.form.list(ctx, d.kernel, families, d.table.requested, d.linked()...)
 	return err
 }
+
+// name notes the link of a network that a route leads through.
+func (d *routes) name(w routeWant) {
+	if w.way.vni != 0 {
+		d.networks[w.way.routeLink] = true
+	}
+}
+
+// linked returns the links of networks that values have named.
+func (d *routes) linked() []routeLink { return slices.Collect(maps.Keys(d.networks)) }
 
 // Update changes the route of a value.
 func (d *routes) Update(ctx context.Context, key string, _, value proto.Message) error {
@@ -237,8 +251,9 @@ func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]con
 		}
 		wants[want.place], requested[want.place] = want, true
 		d.watch(want)
+		d.name(want)
 	}
-	t, err := d.form.list(ctx, d.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, requested)
+	t, err := d.form.list(ctx, d.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, requested, d.linked()...)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +290,7 @@ func (t *routeTable) describe(place routePlace, have []netlink.Route) *kv.NodeRo
 	value := &kv.NodeRoute{Dst: place.dst.String(), Table: place.table}
 	if way, plain := t.way(have[0]); plain && len(have) == 1 {
 		if _, taken := t.foreign[place]; !taken && t.reaches(have[0], way) {
-			value.Gateway, value.Transport = "", way.transport
+			value.Gateway, value.Transport, value.Vni = "", way.transport, way.vni
 			if way.gateway.IsValid() {
 				value.Gateway = way.gateway.String()
 			}

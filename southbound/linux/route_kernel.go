@@ -63,9 +63,8 @@ func (f routeForm) route(w routeWant, t *routeTable) (netlink.Route, error) {
 	}
 	switch {
 	case w.way.transport != kv.Transport_DIRECT:
-		name := tunnelLinks()[w.way.transport]
-		if r.LinkIndex = t.links[w.way.transport]; r.LinkIndex == 0 {
-			return netlink.Route{}, fmt.Errorf("route %s: there is no link %s", dst, name)
+		if r.LinkIndex = t.links[w.way.routeLink]; r.LinkIndex == 0 {
+			return netlink.Route{}, fmt.Errorf("route %s: there is no link %s", dst, w.way.name())
 		}
 		if w.way.transport == kv.Transport_VXLAN {
 			r.Flags = unix.RTNH_F_ONLINK
@@ -81,9 +80,19 @@ func (f routeForm) route(w routeWant, t *routeTable) (netlink.Route, error) {
 	return r, nil
 }
 
-// tunnelLinks returns the names of the links that routes of each transport lead through.
-func tunnelLinks() map[kv.Transport]string {
-	return map[kv.Transport]string{kv.Transport_VXLAN: vxlanName, kv.Transport_WIREGUARD: wireguardName}
+// nodeLinks returns the node's own links that routes lead through.
+func nodeLinks() []routeLink {
+	return []routeLink{{transport: kv.Transport_VXLAN}, {transport: kv.Transport_WIREGUARD}}
+}
+
+// through returns the tunnel's link that a route leads through.
+func (t *routeTable) through(index int) (link routeLink, found bool) {
+	for link, i := range t.links {
+		if i == index {
+			return link, true
+		}
+	}
+	return routeLink{}, false
 }
 
 // way returns the way of an own route. plain is false if the route has a form that method
@@ -97,15 +106,16 @@ func (t *routeTable) way(r netlink.Route) (w routeWay, plain bool) {
 		bare.Priority = routeMetric
 	}
 	w.gateway, _ = netip.AddrFromSlice(r.Gw)
+	link, tunnel := t.through(r.LinkIndex)
 	switch {
 	case r.Type == unix.RTN_UNREACHABLE:
 		plain = !w.gateway.IsValid()
 	case r.Type != unix.RTN_UNICAST || r.LinkIndex == 0:
-	case r.LinkIndex == t.links[kv.Transport_VXLAN]:
-		w.transport, bare.Flags = kv.Transport_VXLAN, unix.RTNH_F_ONLINK
+	case tunnel && link.transport == kv.Transport_VXLAN:
+		w.routeLink, bare.Flags = link, unix.RTNH_F_ONLINK
 		plain = w.gateway.IsValid()
-	case r.LinkIndex == t.links[kv.Transport_WIREGUARD]:
-		w.transport = kv.Transport_WIREGUARD
+	case tunnel:
+		w.routeLink = link
 		if r.Family == netlink.FAMILY_V4 {
 			bare.Scope = unix.RT_SCOPE_LINK
 		}
@@ -120,7 +130,7 @@ func (t *routeTable) way(r netlink.Route) (w routeWay, plain bool) {
 type routeTable struct {
 	requested map[routePlace]bool
 	stale     map[routePlace]bool // changed since they were read
-	links     map[kv.Transport]int
+	links     map[routeLink]int
 	ours      map[routePlace][]netlink.Route
 	foreign   map[routePlace]netlink.Route   // the first to each requested destination
 	hidden    map[routePlace][]netlink.Route // hops of them that may be own routes
@@ -128,23 +138,24 @@ type routeTable struct {
 }
 
 // list reads the routes of families, of foreign ones only those to requested
-// destinations.
+// destinations. networks are the links of networks that routes may lead through.
 func (f routeForm) list(
 	ctx context.Context,
 	k routeKernel,
 	families []int,
 	requested map[routePlace]bool,
+	networks ...routeLink,
 ) (*routeTable, error) {
-	links := map[kv.Transport]int{}
-	for transport, name := range tunnelLinks() {
-		link, err := k.LinkByName(name)
+	links := map[routeLink]int{}
+	for _, l := range append(nodeLinks(), networks...) {
+		link, err := k.LinkByName(l.name())
 		if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("find link %s: %w", name, err)
+			return nil, fmt.Errorf("find link %s: %w", l.name(), err)
 		}
-		links[transport] = link.Attrs().Index
+		links[l] = link.Attrs().Index
 	}
 	for try := 1; ; try++ {
 		t := &routeTable{
@@ -186,7 +197,7 @@ func (t *routeTable) own(f routeForm, r netlink.Route) bool {
 		return false
 	}
 	through := r.Type == unix.RTN_UNICAST && r.Gw == nil && r.Via == nil && len(r.MultiPath) == 0
-	return r.Priority != lastMetric && (!through || r.LinkIndex == t.links[kv.Transport_WIREGUARD])
+	return r.Priority != lastMetric && (!through || r.LinkIndex == t.links[routeLink{transport: kv.Transport_WIREGUARD}])
 }
 
 func (t *routeTable) sort(f routeForm, r netlink.Route) {

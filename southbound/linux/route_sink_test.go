@@ -349,10 +349,11 @@ func TestCommitHonoursItsContext(t *testing.T) {
 func TestFormsAreRecognized(t *testing.T) {
 	g := NewWithT(t)
 	f, s := routeForm{routeProtocol}, newFake()
-	table := &routeTable{links: map[kv.Transport]int{kv.Transport_VXLAN: 8, kv.Transport_WIREGUARD: 9}}
+	table := &routeTable{links: map[routeLink]int{{transport: kv.Transport_VXLAN}: 8, {transport: kv.Transport_WIREGUARD}: 9, {transport: kv.Transport_VXLAN, vni: 12}: 10}}
 	for _, x := range []*kv.NodeRoute{
 		{Dst: "10.1.7.0/24", Gateway: "192.168.16.7"}, {Dst: "10.1.7.0/24"}, {Dst: "fd01::/64", Gateway: "fd16::7"}, {Dst: "fd01::/64"},
 		{Dst: "10.1.7.0/24", Gateway: "192.168.30.7", Transport: kv.Transport_VXLAN}, {Dst: "fd01::/64", Gateway: "fe80::7", Transport: kv.Transport_VXLAN},
+		{Dst: "10.5.7.0/24", Gateway: "192.168.30.7", Transport: kv.Transport_VXLAN, Table: 1000, Network: "blue", Vni: 12},
 		{Dst: "10.1.7.0/24", Transport: kv.Transport_WIREGUARD}, {Dst: "fd01::/64", Transport: kv.Transport_WIREGUARD, Table: 1000},
 	} {
 		want, err := readRoute(kv.SinkRouteKey(x.Dst, x.Table), x)

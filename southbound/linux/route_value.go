@@ -18,8 +18,27 @@ import (
 
 // routeWay is the way of a route: to a gateway, through a tunnel, or nowhere.
 type routeWay struct {
+	routeLink
+	gateway netip.Addr // zero with DIRECT: unreachable
+}
+
+// routeLink identifies the link of a tunnel.
+type routeLink struct {
 	transport kv.Transport
-	gateway   netip.Addr // zero with DIRECT: unreachable
+	vni       uint32 // of the link of a network; 0: the node's link
+}
+
+// name returns the name of the link, "" if routes of the transport need none.
+func (l routeLink) name() string {
+	switch {
+	case l.transport == kv.Transport_WIREGUARD:
+		return wireguardName
+	case l.transport != kv.Transport_VXLAN:
+		return ""
+	case l.vni != 0:
+		return networkLinkName(l.vni)
+	}
+	return vxlanName
 }
 
 // routeWant holds the request of one value.
@@ -55,10 +74,14 @@ func readRoute(key string, value proto.Message) (want routeWant, err error) {
 	if want.place, err = readPlace(key); err != nil {
 		return want, err
 	}
-	want.value, want.way.transport = route, route.GetTransport()
+	want.value, want.way.routeLink = route, routeLink{route.GetTransport(), route.GetVni()}
 	switch {
 	case route.GetDst() != want.place.dst.String():
 		return want, fmt.Errorf("its destination %q is not that of its key", route.GetDst())
+	case (route.GetVni() != 0) != (route.GetNetwork() != ""):
+		return want, fmt.Errorf("network %q with VNI %d: want both or none", route.GetNetwork(), route.GetVni())
+	case route.GetVni() != 0 && route.GetTransport() != kv.Transport_VXLAN:
+		return want, fmt.Errorf("transport %s through the link of network %q: want VXLAN", route.GetTransport(), route.GetNetwork())
 	case route.GetTable() != want.place.table:
 		return want, fmt.Errorf("its table %d is not that of its key", route.GetTable())
 	}

@@ -32,8 +32,9 @@ type tunnelPeers interface {
 
 // tunnels is the descriptor of the values below "tunnel/".
 type tunnels struct {
-	host  *tunnelHost
-	peers map[kv.Transport]tunnelPeers
+	host     *tunnelHost
+	peers    map[kv.Transport]tunnelPeers
+	networks *networkPeers // of the links of networks; nil: there are none
 }
 
 var (
@@ -51,6 +52,12 @@ func (t *tunnels) of(value proto.Message) (*kv.NodeTunnel, tunnelPeers, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if tunnel.GetVni() != 0 {
+		if t.networks == nil || tunnel.GetTransport() != kv.Transport_VXLAN {
+			return nil, nil, fmt.Errorf("transport %s of network %q: want VXLAN", tunnel.GetTransport(), tunnel.GetNetwork())
+		}
+		return tunnel, t.networks.of(tunnel.GetVni()), nil
+	}
 	peers := t.peers[tunnel.GetTransport()]
 	if peers == nil {
 		return nil, nil, fmt.Errorf("transport %s: want VXLAN or WIREGUARD", tunnel.GetTransport())
@@ -67,10 +74,18 @@ func (t *tunnels) Validate(_ string, value proto.Message) error {
 }
 
 // Dependencies returns the key of the value with the link.
-func (t *tunnels) Dependencies(string, proto.Message) []string { return []string{kv.SinkNode} }
+func (t *tunnels) Dependencies(_ string, value proto.Message) []string {
+	if tunnel, ok := value.(*kv.NodeTunnel); ok && tunnel.GetNetwork() != "" {
+		return []string{kv.SinkLinkPrefix + tunnel.GetNetwork()}
+	}
+	return []string{kv.SinkNode}
+}
 
 func (t *tunnels) Prepare(context.Context, []string) error {
 	for _, peers := range t.peers {
+		peers.forget()
+	}
+	for _, peers := range t.networks.all() {
 		peers.forget()
 	}
 	return nil
@@ -121,6 +136,17 @@ func (t *tunnels) Retrieve(_ context.Context, wanted []controller.Value) ([]cont
 		found, err := peers.retrieve(wanted)
 		if err != nil {
 			return nil, fmt.Errorf("retrieve tunnels of %s: %w", transport, err)
+		}
+		all = append(all, found...)
+	}
+	networks, err := t.networks.present(wanted)
+	if err != nil {
+		return nil, err
+	}
+	for _, peers := range networks {
+		found, err := peers.retrieve(wanted)
+		if err != nil {
+			return nil, fmt.Errorf("retrieve tunnels of link %s: %w", peers.link.label(), err)
 		}
 		all = append(all, found...)
 	}

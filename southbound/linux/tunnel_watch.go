@@ -187,8 +187,10 @@ func (t *tunnels) Watch(ctx context.Context, changed func(key string)) error {
 			if err != nil {
 				return
 			}
-			if key := peers.damaged(entry, gone); key != "" {
-				changed(key)
+			for _, p := range append(t.networks.all(), peers) {
+				if key := p.damaged(entry, gone); key != "" {
+					changed(key)
+				}
 			}
 		},
 	}.follow(ctx, t.host.within)
@@ -202,6 +204,9 @@ func (v *vxlanPeers) damaged(entry *netlink.Neigh, gone bool) string {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if entry.LinkIndex != v.at {
+		return ""
+	}
 	if entry.Family == unix.AF_BRIDGE {
 		owned, known := v.byMAC[entry.HardwareAddr.String()]
 		if known && (gone || owned.dst != ip.Unmap()) {

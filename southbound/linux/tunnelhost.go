@@ -75,6 +75,12 @@ func listAll[T any](list func() ([]T, error)) (all []T, err error) {
 // own returns the link called name of the value "node", nil if there is no such link. A
 // link that lacks the marks of this package is foreign.
 func (h *tunnelHost) own(name string) (netlink.Link, error) {
+	return h.marked(name, nodeAlias, func(alias string) bool { return alias == nodeAlias })
+}
+
+// marked returns the link called name, nil if there is no such link. It is foreign unless ours
+// accepts its alias, or it is half made.
+func (h *tunnelHost) marked(name, alias string, ours func(alias string) bool) (netlink.Link, error) {
 	link, err := h.kernel.LinkByName(name)
 	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
 		return nil, nil
@@ -83,13 +89,13 @@ func (h *tunnelHost) own(name string) (netlink.Link, error) {
 		return nil, fmt.Errorf("find link %s: %w", name, err)
 	}
 	a := link.Attrs()
-	if a.Alias != nodeAlias && (a.Alias != "" || a.Group != unnamedGroup) {
+	if !ours(a.Alias) && (a.Alias != "" || a.Group != unnamedGroup) {
 		return nil, fmt.Errorf(
 			"link %s of type %s has alias %q, not %q: %w; rename or remove it",
 			name,
 			link.Type(),
 			a.Alias,
-			nodeAlias,
+			alias,
 			southbound.ErrForeign,
 		)
 	}
@@ -105,11 +111,11 @@ func (h *tunnelHost) removeLink(link netlink.Link) error {
 }
 
 // dress gives a link its alias, MTU and addresses, and sets it up.
-func (h *tunnelHost) dress(link netlink.Link, mtu int, addresses []netip.Prefix) error {
+func (h *tunnelHost) dress(link netlink.Link, alias string, mtu int, addresses []netip.Prefix) error {
 	a := link.Attrs()
-	if a.Alias != nodeAlias {
-		if err := h.kernel.LinkSetAlias(link, nodeAlias); err != nil {
-			return fmt.Errorf("set alias %s of %s: %w", nodeAlias, a.Name, err)
+	if a.Alias != alias {
+		if err := h.kernel.LinkSetAlias(link, alias); err != nil {
+			return fmt.Errorf("set alias %s of %s: %w", alias, a.Name, err)
 		}
 	}
 	if mtu != 0 && a.MTU != mtu {
@@ -175,10 +181,10 @@ func (h *tunnelHost) setAddresses(link netlink.Link, wanted []netip.Prefix) erro
 }
 
 // dressed reports whether dress would change nothing; have holds the link's addresses.
-func (h *tunnelHost) dressed(link netlink.Link, mtu int, addresses, have []netip.Prefix) bool {
+func (h *tunnelHost) dressed(link netlink.Link, alias string, mtu int, addresses, have []netip.Prefix) bool {
 	a, obeys := link.Attrs(), false
 	err := h.within(func() error { obeys = linkObeysRouters(a.Name); return nil })
-	return err == nil && !obeys && a.Alias == nodeAlias && (mtu == 0 || a.MTU == mtu) && a.Flags&net.FlagUp != 0 &&
+	return err == nil && !obeys && a.Alias == alias && (mtu == 0 || a.MTU == mtu) && a.Flags&net.FlagUp != 0 &&
 		len(have) == len(addresses) &&
 		!slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return !slices.Contains(have, p) })
 }

@@ -20,6 +20,15 @@ func TestUninstallRemovesWhatIsOurs(t *testing.T) {
 	l := newWireLab(t, Options{})
 	ctx := context.Background()
 	l.must(l.networks().Create(ctx, "network/blue", &kv.Network{Table: 1007}))
+	node, err := newTunnelHost(l.host.Path())
+	l.must(err)
+	t.Cleanup(node.close)
+	links, err := newNetworkLinks(node, newNetworkPeers(node))
+	l.must(err)
+	l.must(links.Create(ctx, "link/blue", &kv.NetworkLink{
+		Network: "blue", Vni: 12, Table: 1007, Underlay: []string{"10.99.1.2"}, Mac: "02:00:c0:a8:1e:05", Mtu: 1400,
+	}))
+	l.must(links.close())
 	a, b, gone := l.pod(), l.podOf("blue", 1007, 9), l.pod()
 	l.create(a)
 	l.create(b)
@@ -64,6 +73,7 @@ func TestUninstallRemovesWhatIsOurs(t *testing.T) {
 		"link "+a.value.Wire.HostIfName+" ("+a.key+")", "link "+b.value.Wire.HostIfName+" ("+b.key+")",
 		"link "+gone.value.Wire.HostIfName+" ("+gone.key+")",
 		"rule to table 1007 of link "+b.value.Wire.HostIfName, "IPv6 rule to table 1007 of link "+b.value.Wire.HostIfName,
+		"linux network link link/cadvx00000c",
 		"route "+a.ip[0].String()+"/32", "blackhole route 0.0.0.0/0 table 1007", ContainSubstring("fd01:7::/64 table 1007"),
 		ContainSubstring("10.1.7.0/24"), "table inet cadastre of nftables",
 	))

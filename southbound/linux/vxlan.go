@@ -4,11 +4,13 @@
 package linux
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -31,9 +33,17 @@ const (
 // addresses: vxlanPeers writes them.
 type vxlan struct {
 	host *tunnelHost
+	// name and alias are those of the link of a network; "": the node's.
+	name, alias string
 	// made is called when the link is made; may be nil.
 	made func()
 }
+
+// label returns the name of the link.
+func (v *vxlan) label() string { return cmp.Or(v.name, vxlanName) }
+
+// mark returns the alias of the link.
+func (v *vxlan) mark() string { return cmp.Or(v.alias, nodeAlias) }
 
 // vxlanLink holds the wanted attributes of the link.
 type vxlanLink struct {
@@ -76,13 +86,16 @@ func (v *vxlan) validate(value *kv.NodeNetwork) error {
 
 // link returns the VXLAN link, nil if it is missing.
 func (v *vxlan) link() (*netlink.Vxlan, error) {
-	link, err := v.host.own(vxlanName)
+	ours := func(alias string) bool {
+		return alias == v.mark() || v.name != "" && strings.HasPrefix(alias, networkAlias)
+	}
+	link, err := v.host.marked(v.label(), v.mark(), ours)
 	if err != nil || link == nil {
 		return nil, err
 	}
 	found, ok := link.(*netlink.Vxlan)
 	if !ok {
-		return nil, fmt.Errorf("link %s is of type %s, not vxlan: %w", vxlanName, link.Type(), southbound.ErrForeign)
+		return nil, fmt.Errorf("link %s is of type %s, not vxlan: %w", v.label(), link.Type(), southbound.ErrForeign)
 	}
 	return found, nil
 }
@@ -93,6 +106,11 @@ func (v *vxlan) create(value *kv.NodeNetwork) error {
 	if err != nil {
 		return err
 	}
+	return v.ensure(want)
+}
+
+// ensure makes the wanted link, or repairs it.
+func (v *vxlan) ensure(want vxlanLink) error {
 	link, err := v.link()
 	if err != nil {
 		return err
@@ -136,16 +154,22 @@ func (want vxlanLink) sameForm(link *netlink.Vxlan) bool {
 		local.Unmap().Is4() == want.local.Is4()
 }
 
+// sameLocal reports whether a link has the wanted address on the underlay.
+func (want vxlanLink) sameLocal(link *netlink.Vxlan) bool {
+	local, _ := netip.AddrFromSlice(link.SrcAddr)
+	return local.Unmap() == want.local
+}
+
 // add makes the link. It returns the link also if only a later step failed.
 func (v *vxlan) add(want vxlanLink) (*netlink.Vxlan, error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr, attrs.MTU, attrs.Group = vxlanName, want.mac, want.mtu, unnamedGroup
+	attrs.Name, attrs.HardwareAddr, attrs.MTU, attrs.Group = v.label(), want.mac, want.mtu, unnamedGroup
 	link := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: want.vni, SrcAddr: want.local.AsSlice(), Port: vxlanPort}
 	if err := v.host.kernel.LinkAdd(link); err != nil {
 		if errors.Is(err, unix.EEXIST) {
 			return nil, v.inTheWay(want)
 		}
-		return nil, fmt.Errorf("add VXLAN link %s: %w", vxlanName, err)
+		return nil, fmt.Errorf("add VXLAN link %s: %w", v.label(), err)
 	}
 	return link, nil
 }
@@ -160,7 +184,7 @@ func (v *vxlan) inTheWay(want vxlanLink) error {
 		if other, ok := l.(*netlink.Vxlan); ok && other.VxlanId == want.vni && other.Port == vxlanPort {
 			return fmt.Errorf(
 				"add VXLAN link %s with VNI %d and port %d: link %s has both: %w; remove it, or set another cadastre.vni",
-				vxlanName,
+				v.label(),
 				want.vni,
 				vxlanPort,
 				other.Name,
@@ -168,7 +192,7 @@ func (v *vxlan) inTheWay(want vxlanLink) error {
 			)
 		}
 	}
-	return fmt.Errorf("add VXLAN link %s with VNI %d: %w", vxlanName, want.vni, unix.EEXIST)
+	return fmt.Errorf("add VXLAN link %s with VNI %d: %w", v.label(), want.vni, unix.EEXIST)
 }
 
 // adjust corrects the attributes that can be changed.
@@ -176,15 +200,15 @@ func (v *vxlan) adjust(link *netlink.Vxlan, want vxlanLink) error {
 	local, _ := netip.AddrFromSlice(link.SrcAddr)
 	if local.Unmap() != want.local {
 		if err := v.host.within(func() error { return setVXLANLocal(link.Index, want) }); err != nil {
-			return fmt.Errorf("set local address %s of %s: %w", want.local, vxlanName, err)
+			return fmt.Errorf("set local address %s of %s: %w", want.local, v.label(), err)
 		}
 	}
 	if !slices.Equal(link.HardwareAddr, want.mac) {
 		if err := v.host.kernel.LinkSetHardwareAddr(link, want.mac); err != nil {
-			return fmt.Errorf("set MAC address %s of %s: %w", want.mac, vxlanName, err)
+			return fmt.Errorf("set MAC address %s of %s: %w", want.mac, v.label(), err)
 		}
 	}
-	return v.host.dress(link, want.mtu, want.addresses)
+	return v.host.dress(link, v.mark(), want.mtu, want.addresses)
 }
 
 // setVXLANLocal changes the local address of a link, and nothing else: the kernel refuses
@@ -237,7 +261,7 @@ func (v *vxlan) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
 	local = local.Unmap()
 	want, err := readVXLAN(wanted)
 	if err == nil && v.wanted(wanted) && want.sameForm(link) && local == want.local &&
-		slices.Equal(link.HardwareAddr, want.mac) && v.host.dressed(link, want.mtu, want.addresses, have) {
+		slices.Equal(link.HardwareAddr, want.mac) && v.host.dressed(link, v.mark(), want.mtu, want.addresses, have) {
 		return partComplete, nil
 	}
 	into.Transport = kv.Transport_VXLAN

@@ -24,11 +24,13 @@ import (
 type vxlanPeers struct {
 	host *tunnelHost
 	link *vxlan
+	vni  uint32 // of the link of a network; 0: the node's link
 
 	index int        // of the link that the entries are written to; 0: not known
 	local netip.Addr // of that link
 
 	mu     sync.Mutex // because Watch reads what follows
+	at     int        // index of the link that has the entries
 	byMAC  map[string]vxlanEntry
 	byAddr map[netip.Addr]vxlanEntry
 }
@@ -146,7 +148,7 @@ func (v *vxlanPeers) set(key string, before, value *kv.NodeTunnel) error {
 		return err
 	}
 	if !present {
-		return fmt.Errorf("link %s is missing", vxlanName)
+		return fmt.Errorf("link %s is missing", v.link.label())
 	}
 	p, err := readVXLANPeer(value, v.local)
 	if err != nil {
@@ -167,12 +169,12 @@ func (v *vxlanPeers) write(key string, p vxlanPeer) error {
 	v.own(key, p)
 	if err := v.host.kernel.NeighSet(v.forwarding(p, p.dst[0])); err != nil {
 		v.forget()
-		return fmt.Errorf("forward %s to %s on %s: %w", p.mac, p.dst[0], vxlanName, err)
+		return fmt.Errorf("forward %s to %s on %s: %w", p.mac, p.dst[0], v.link.label(), err)
 	}
 	for _, ip := range p.ips {
 		if err := v.host.kernel.NeighSet(v.neighbour(p, ip)); err != nil {
 			v.forget()
-			return fmt.Errorf("set neighbour %s with %s on %s: %w", ip, p.mac, vxlanName, err)
+			return fmt.Errorf("set neighbour %s with %s on %s: %w", ip, p.mac, v.link.label(), err)
 		}
 	}
 	return nil
@@ -183,6 +185,7 @@ func (v *vxlanPeers) write(key string, p vxlanPeer) error {
 func (v *vxlanPeers) own(key string, p vxlanPeer) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.at = v.index
 	mac := p.mac.String()
 	if len(p.dst) > 0 {
 		v.byMAC[mac] = vxlanEntry{key: key, dst: p.dst[0]}
@@ -234,13 +237,16 @@ func (v *vxlanPeers) erase(p vxlanPeer) error {
 	for _, ip := range p.ips {
 		err := v.host.kernel.NeighDel(v.neighbour(p, ip))
 		if err = v.unlessMissing(err); err != nil {
-			return fmt.Errorf("remove neighbour %s from %s: %w", ip, vxlanName, err)
+			return fmt.Errorf("remove neighbour %s from %s: %w", ip, v.link.label(), err)
+		}
+		if v.index == 0 {
+			return nil // the entries went with the link
 		}
 	}
 	for _, dst := range p.dst {
 		err := v.host.kernel.NeighDel(v.forwarding(p, dst))
 		if err = v.unlessMissing(err); err != nil {
-			return fmt.Errorf("remove the forwarding of %s to %s from %s: %w", p.mac, dst, vxlanName, err)
+			return fmt.Errorf("remove the forwarding of %s to %s from %s: %w", p.mac, dst, v.link.label(), err)
 		}
 	}
 	return nil
@@ -293,7 +299,7 @@ func (v *vxlanPeers) list() (vxlanEntries, error) {
 			return v.host.kernel.NeighListExecute(netlink.Ndmsg{Family: family, Index: uint32(v.index)})
 		})
 		if err != nil {
-			return vxlanEntries{}, fmt.Errorf("list entries of %s: %w", vxlanName, err)
+			return vxlanEntries{}, fmt.Errorf("list entries of %s: %w", v.link.label(), err)
 		}
 		for _, e := range entries {
 			ip, ok := netip.AddrFromSlice(e.IP)
@@ -328,7 +334,7 @@ func (v *vxlanPeers) retrieve(wanted []controller.Value) ([]controller.Value, er
 	var all []controller.Value
 	for _, w := range wanted {
 		value, ok := w.Message.(*kv.NodeTunnel)
-		if !ok || value.GetTransport() != kv.Transport_VXLAN {
+		if !ok || value.GetTransport() != kv.Transport_VXLAN || value.GetVni() != v.vni {
 			continue
 		}
 		if have := found.take(value, v.local); have != nil {
@@ -339,9 +345,10 @@ func (v *vxlanPeers) retrieve(wanted []controller.Value) ([]controller.Value, er
 	maps.Copy(macs, found.ips)
 	for _, mac := range slices.Sorted(maps.Keys(macs)) {
 		all = append(all, controller.Value{
-			Key: kv.SinkTunnelPrefix + mac,
+			Key: v.stray(mac),
 			Message: &kv.NodeTunnel{
 				Transport: kv.Transport_VXLAN,
+				Vni:       v.vni,
 				Mac:       mac,
 				Underlay:  found.destinations[mac],
 				VxlanIps:  found.ips[mac],
@@ -350,6 +357,14 @@ func (v *vxlanPeers) retrieve(wanted []controller.Value) ([]controller.Value, er
 	}
 	v.adopt(all)
 	return all, nil
+}
+
+// stray returns the key of entries that belong to none of the wanted values.
+func (v *vxlanPeers) stray(mac string) string {
+	if v.vni == 0 {
+		return kv.SinkTunnelPrefix + mac
+	}
+	return kv.SinkTunnelPrefix + mac + "/" + v.link.label()
 }
 
 // adopt records the entries that were found. Those that belong to none of the wanted values
@@ -362,7 +377,7 @@ func (v *vxlanPeers) adopt(all []controller.Value) {
 	for _, one := range all {
 		p := v.former(one.Message.(*kv.NodeTunnel))
 		key := one.Key
-		if owned, known := former[p.mac.String()]; known && key == kv.SinkTunnelPrefix+p.mac.String() {
+		if owned, known := former[p.mac.String()]; known && key == v.stray(p.mac.String()) {
 			key = owned.key
 		}
 		v.own(key, p)
@@ -392,6 +407,8 @@ func (e vxlanEntries) take(wanted *kv.NodeTunnel, local netip.Addr) *kv.NodeTunn
 		Underlay:  destinations,
 		VxlanIps:  ips,
 		Subnets:   wanted.GetSubnets(),
+		Network:   wanted.GetNetwork(),
+		Vni:       wanted.GetVni(),
 	}
 }
 

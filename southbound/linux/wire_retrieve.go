@@ -103,7 +103,7 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 func strayRules(links []hostLink, rules []parsed) map[string]uint32 {
 	tables := map[string]uint32{}
 	for _, r := range rules {
-		if strings.HasPrefix(r.name, wirePrefix) {
+		if strings.HasPrefix(r.name, wirePrefix) && !isNetworkLink(r.name) {
 			tables[r.name] = r.table
 		}
 	}

@@ -102,7 +102,7 @@ func (w *wireguard) adjust(want wireguardLink) error {
 			return fmt.Errorf("set the private key of %s: %w", wireguardName, err)
 		}
 	}
-	return w.host.dress(link, want.mtu, want.addresses)
+	return w.host.dress(link, nodeAlias, want.mtu, want.addresses)
 }
 
 // open opens the device of the link. It makes the link if it is missing.
@@ -178,7 +178,7 @@ func (w *wireguard) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
 		}
 	}
 	if want, err := w.read(wanted); err == nil && w.wanted(wanted) && w.device != nil && w.device.works() &&
-		w.host.dressed(link, want.mtu, want.addresses, have) {
+		w.host.dressed(link, nodeAlias, want.mtu, want.addresses, have) {
 		private, port, err := w.device.key()
 		if err != nil {
 			return partAbsent, err

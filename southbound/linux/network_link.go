@@ -1,0 +1,342 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+const (
+	// networkLinkPrefix begins the names of the links of networks; the VNI in 6 hexadecimal
+	// digits follows.
+	networkLinkPrefix = "cadvx"
+	// networkAlias begins the alias of these links; the name of the network follows.
+	networkAlias = aliasPrefix + kv.SinkNetworkPrefix
+)
+
+// networkLinkName returns the name of the link of a network.
+func networkLinkName(vni uint32) string { return fmt.Sprintf("%s%06x", networkLinkPrefix, vni) }
+
+// isNetworkLink reports whether a link of ours with that name belongs to a network.
+func isNetworkLink(name string) bool { return networkVNI(name) != 0 }
+
+// networkVNI returns the VNI of a link of a network, 0 for another name.
+func networkVNI(name string) uint32 {
+	vni, err := strconv.ParseUint(strings.TrimPrefix(name, networkLinkPrefix), 16, 24)
+	if err != nil || networkLinkName(uint32(vni)) != name {
+		return 0
+	}
+	return uint32(vni)
+}
+
+// networkLinks is the descriptor of the values below "link/": the VXLAN link of a network
+// with a routing table of its own, and the rules by which packets that arrive through it
+// are looked up in that table.
+type networkLinks struct {
+	host  *tunnelHost
+	peers *networkPeers
+	ns    *rtnl.Namespace
+	rules *rtnl.Socket
+}
+
+var (
+	_ southbound.Descriptor = (*networkLinks)(nil)
+	_ southbound.Recreator  = (*networkLinks)(nil)
+	_ southbound.Watcher    = (*networkLinks)(nil)
+)
+
+func newNetworkLinks(host *tunnelHost, peers *networkPeers) (*networkLinks, error) {
+	ns, err := rtnl.Open(host.namespace)
+	if err != nil {
+		return nil, err
+	}
+	s, err := ns.Dial()
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return &networkLinks{host, peers, ns, s}, nil
+}
+
+// close closes the sockets. The links stay.
+func (n *networkLinks) close() error { return errors.Join(n.rules.Close(), n.ns.Close()) }
+
+func (n *networkLinks) Name() string { return "linux network link" }
+
+func (n *networkLinks) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkLinkPrefix) }
+
+func (n *networkLinks) Validate(key string, value proto.Message) error {
+	_, err := readNetworkLink(key, value)
+	return err
+}
+
+// Dependencies returns the key of the network, whose table must be closed before.
+func (n *networkLinks) Dependencies(_ string, value proto.Message) []string {
+	if m, ok := value.(*kv.NetworkLink); ok && m.GetNetwork() != "" {
+		return []string{kv.SinkNetworkPrefix + m.GetNetwork()}
+	}
+	return nil
+}
+
+// networkLink holds what a value says.
+type networkLink struct {
+	vxlanLink
+	name, alias string
+	rules       []object
+}
+
+// readNetworkLink reads a value.
+func readNetworkLink(key string, value proto.Message) (networkLink, error) {
+	m, err := message[*kv.NetworkLink](value)
+	if err != nil {
+		return networkLink{}, err
+	}
+	if key != kv.SinkLinkPrefix+m.GetNetwork() {
+		return networkLink{}, fmt.Errorf("its network %q is not that of its key", m.GetNetwork())
+	}
+	table, err := readNetwork(&kv.Network{Table: m.GetTable()})
+	if err != nil {
+		return networkLink{}, err
+	}
+	if !table.custom() {
+		return networkLink{}, errors.New("table: want that of a network of its own, not the main table")
+	}
+	want := networkLink{name: networkLinkName(m.GetVni()), alias: networkAlias + m.GetNetwork()}
+	want.vxlanLink, err = readVXLAN(&kv.NodeNetwork{Vni: m.GetVni(), Underlay: m.GetUnderlay(), VxlanMac: m.GetMac(), Mtu: m.GetMtu()})
+	if err != nil {
+		return networkLink{}, err
+	}
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		want.rules = append(want.rules, object{kind: ruleObject, prefix: defaultRoute(family), table: table.table})
+	}
+	return want, nil
+}
+
+// device returns access to the link of a value.
+func (n *networkLinks) device(w networkLink) *vxlan {
+	return &vxlan{host: n.host, name: w.name, alias: w.alias, made: n.peers.of(uint32(w.vni)).forget}
+}
+
+// Recreate reports whether the link has to be made again: the kernel then removes the
+// tunnels and the routes through it.
+func (n *networkLinks) Recreate(key string, before, value proto.Message) bool {
+	want, err := readNetworkLink(key, value)
+	if err != nil {
+		return false
+	}
+	if old, ok := before.(*kv.NetworkLink); ok && int(old.GetVni()) != want.vni {
+		return true
+	}
+	link, err := n.device(want).link()
+	return err == nil && link != nil && !want.sameForm(link)
+}
+
+// Create makes the link and its rules, or repairs them.
+func (n *networkLinks) Create(_ context.Context, key string, value proto.Message) error {
+	want, err := readNetworkLink(key, value)
+	if err != nil {
+		return err
+	}
+	if err := n.apply(want); err != nil {
+		return errors.Join(err, n.remove(want.name))
+	}
+	return nil
+}
+
+func (n *networkLinks) apply(want networkLink) error {
+	const setting = "net.ipv4.conf.all.rp_filter"
+	err := n.ns.Do(func() error {
+		if have, err := readSetting(setting); err != nil || have != "1" {
+			return err
+		}
+		return fmt.Errorf("%s is 1: packets to network %s would be dropped: run `sysctl -w %s=0`", setting, want.alias, setting)
+	})
+	if err != nil {
+		return err
+	}
+	if err := n.device(want).ensure(want.vxlanLink); err != nil {
+		return err
+	}
+	link, _, err := getLink(n.rules, want.name)
+	if err != nil {
+		return err
+	}
+	filter := rtnl.Message(nil).U32(inetConfFilter, 0)
+	settings := rtnl.Message(nil).Nest(unix.AF_INET, rtnl.Message(nil).Nest(inetConf, filter))
+	all := []*rtnl.Request{
+		changeLink("prepare "+link.name, link.index, 0, 0, rtnl.Message(nil).Nest(unix.IFLA_AF_SPEC, settings)),
+	}
+	have, err := n.rulesOf(want.name)
+	if err != nil {
+		return err
+	}
+	for _, o := range want.rules {
+		if !slices.Contains(have, o) {
+			all = append(all, o.add(link.linkID))
+		}
+	}
+	for _, o := range have {
+		if !slices.Contains(want.rules, o) {
+			all = append(all, o.remove(link.linkID))
+		}
+	}
+	return n.rules.Run(all)
+}
+
+// rulesOf returns the rules of ours for packets of a link.
+func (n *networkLinks) rulesOf(name string) (found []object, err error) {
+	all, err := listRules(n.rules)
+	for _, r := range all {
+		if r.name == name {
+			found = append(found, r.object)
+		}
+	}
+	return found, err
+}
+
+// Update changes the link in place. Its form stays: see Recreate.
+func (n *networkLinks) Update(_ context.Context, key string, before, value proto.Message) error {
+	want, err := readNetworkLink(key, value)
+	if err != nil {
+		return err
+	}
+	if err := n.apply(want); err != nil {
+		if old, failed := readNetworkLink(key, before); failed == nil {
+			err = errors.Join(err, n.apply(old))
+		}
+		return err
+	}
+	return nil
+}
+
+// Delete removes the link, with all that leads through it, and its rules.
+func (n *networkLinks) Delete(_ context.Context, _ string, value proto.Message) error {
+	m, err := message[*kv.NetworkLink](value)
+	if err != nil || m.GetVni() == 0 {
+		return err // such a value was never made
+	}
+	return n.remove(networkLinkName(m.GetVni()))
+}
+
+func (n *networkLinks) remove(name string) error {
+	have, err := n.rulesOf(name)
+	if err != nil {
+		return err
+	}
+	var all []*rtnl.Request
+	for _, o := range have {
+		all = append(all, o.remove(linkID{name: name}))
+	}
+	if err := n.rules.Run(all); err != nil {
+		return err
+	}
+	return (&vxlan{host: n.host, name: name, alias: networkAlias}).remove()
+}
+
+// Retrieve returns the wanted links that are complete. Of others it returns the VNI alone.
+func (n *networkLinks) Retrieve(_ context.Context, wanted []controller.Value) (all []controller.Value, err error) {
+	present := map[string]hostLink{}
+	links, err := listLinks(n.rules, "vxlan")
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		halfMade := l.alias == "" && l.group == unnamedGroup
+		if isNetworkLink(l.name) && (halfMade || strings.HasPrefix(l.alias, networkAlias)) {
+			present[l.name] = l
+		}
+	}
+	rules, err := listRules(n.rules)
+	if err != nil {
+		return nil, err
+	}
+	ruled := map[string][]object{}
+	for _, r := range rules {
+		if isNetworkLink(r.name) {
+			ruled[r.name] = append(ruled[r.name], r.object)
+		}
+	}
+	remains := func(key, name string) {
+		all = append(all, controller.Value{Key: key, Message: &kv.NetworkLink{Vni: networkVNI(name)}})
+	}
+	for _, v := range wanted {
+		want, err := readNetworkLink(v.Key, v.Message)
+		if err != nil {
+			continue
+		}
+		link, found := present[want.name]
+		complete := false
+		if found {
+			if complete, err = n.complete(want, link, ruled[want.name]); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case complete:
+			all = append(all, v)
+		case found || len(ruled[want.name]) > 0:
+			remains(v.Key, want.name)
+		}
+		delete(present, want.name)
+		delete(ruled, want.name)
+	}
+	for name := range present {
+		ruled[name] = nil
+	}
+	for name := range ruled {
+		remains(kv.SinkLinkPrefix+name, name)
+	}
+	return all, nil
+}
+
+// complete reports whether a link is as its value says.
+func (n *networkLinks) complete(want networkLink, have hostLink, rules []object) (bool, error) {
+	if have.filter != 0 || len(rules) != len(want.rules) ||
+		slices.ContainsFunc(want.rules, func(o object) bool { return !slices.Contains(rules, o) }) {
+		return false, nil
+	}
+	link, err := n.device(want).link()
+	if err != nil || link == nil {
+		return false, err
+	}
+	addresses, err := n.host.addresses(link)
+	return err == nil && want.sameForm(link) && want.sameLocal(link) && slices.Equal(link.HardwareAddr, want.mac) &&
+		n.host.dressed(link, want.alias, want.mtu, nil, addresses), err
+}
+
+// Watch calls changed if a link of a network changes, or one of its rules is removed.
+func (n *networkLinks) Watch(ctx context.Context, changed func(key string)) error {
+	return announcements{
+		protocol: unix.NETLINK_ROUTE,
+		groups:   []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE},
+		lost:     func() { changed("") },
+		each: func(m syscall.NetlinkMessage) {
+			name := ""
+			switch m.Header.Type {
+			case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+				_, name = linkOf(m.Data)
+			case unix.RTM_DELRULE:
+				if p, ok := parseRule(m.Data); ok {
+					name = p.name
+				}
+			}
+			if isNetworkLink(name) {
+				changed("")
+			}
+		},
+	}.follow(ctx, n.host.within)
+}
