@@ -25,6 +25,7 @@ func (l *wireLab) entries(a netip.Addr) int {
 // TestTrackedConnectionsOfAPodEndWithIt also has kernels that cannot remove entries by
 // address: there they are gone before the address is used again, and when Sweep has run.
 func TestTrackedConnectionsOfAPodEndWithIt(t *testing.T) {
+	t.Parallel()
 	real := testFilters()
 	t.Logf("the kernel removes entries by address: IPv4 %v, IPv6 %v", real[unix.AF_INET], real[unix.AF_INET6])
 	for name, filters := range map[string]map[byte]bool{"as the kernel is": nil, "as Linux 6.8 is": {}} {

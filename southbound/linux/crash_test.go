@@ -409,6 +409,7 @@ func (l *crashLab) once(final []controller.Value) []string {
 // TestTransactionsInTheKernelEndAsOneResync compares the kernel after random transactions
 // over values of every kind with one fresh resync of what is wanted at their end.
 func TestTransactionsInTheKernelEndAsOneResync(t *testing.T) {
+	t.Parallel()
 	l := newCrashLab(t)
 	l.resync(nil)
 	empty := l.state()
@@ -428,6 +429,7 @@ func TestTransactionsInTheKernelEndAsOneResync(t *testing.T) {
 // TestProcessesThatAreKilled kills a process before and after each step of random
 // transactions. A new process then ends where one fresh resync ends.
 func TestProcessesThatAreKilled(t *testing.T) {
+	t.Parallel()
 	l := newCrashLab(t)
 	l.resync(nil)
 	empty := l.state()

@@ -103,6 +103,7 @@ func (l *egressLab) do(f func(c *nftables.Conn)) {
 }
 
 func TestEgressRewritesTheSourceOnlyOutsideOfTheCluster(t *testing.T) {
+	t.Parallel()
 	lab := newEgressLab(t)
 	g := NewWithT(t)
 	outside, inside := []string{"198.51.100.2", "2001:db8::2"}, []string{"10.96.0.2", "fd96::2"}

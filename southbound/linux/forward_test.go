@@ -79,6 +79,7 @@ func (l *egressLab) forwarded() bool {
 }
 
 func TestAllowForwardOverridesThePolicyOfIptables(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"nft", "legacy"} {
 		t.Run(backend, func(t *testing.T) {
 			lab := newForwardLab(t)
@@ -133,6 +134,7 @@ func TestAllowForwardOverridesThePolicyOfIptables(t *testing.T) {
 }
 
 func TestADroppingFirewallIsNotedWithTheCommandThatHelps(t *testing.T) {
+	t.Parallel()
 	for backend, policies := range map[string][][]string{
 		"nft":    {{"iptables-nft", "-P", "FORWARD", "DROP"}, {"ip6tables-nft", "-P", "FORWARD", "DROP"}},
 		"legacy": {{"iptables-legacy", "-P", "FORWARD", "DROP"}, {"ip6tables-legacy", "-P", "FORWARD", "DROP"}},

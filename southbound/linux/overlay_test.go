@@ -103,6 +103,7 @@ func (n *overlayNode) complete(transport kv.Transport) bool {
 }
 
 func TestNodesChangeTheirTransport(t *testing.T) {
+	t.Parallel()
 	lab := newTunnelLab(t, 2)
 	var nodes []*overlayNode
 	for _, n := range lab.nodes {
@@ -126,6 +127,7 @@ func TestNodesChangeTheirTransport(t *testing.T) {
 }
 
 func TestTheOverlayHealsWhatOtherProgramsRemove(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []kv.Transport{kv.Transport_VXLAN, kv.Transport_WIREGUARD} {
 		t.Run(transport.String(), func(t *testing.T) {
 			lab := newTunnelLab(t, 2)
@@ -195,6 +197,7 @@ func TestTheOverlayHealsWhatOtherProgramsRemove(t *testing.T) {
 }
 
 func TestAnAgentThatRestartsFindsItsOverlay(t *testing.T) {
+	t.Parallel()
 	lab := newTunnelLab(t, 2)
 	var nodes []*overlayNode
 	for _, n := range lab.nodes {
@@ -242,6 +245,7 @@ func TestRoutesStayWhileAnAgentRestarts(t *testing.T) {
 }
 
 func TestALinkOfAnotherFormIsMadeAgainWithItsTunnelsAndRoutes(t *testing.T) {
+	t.Parallel()
 	lab := newTunnelLab(t, 2)
 	var nodes []*overlayNode
 	for _, n := range lab.nodes {

@@ -121,6 +121,7 @@ func (tr *trap) expectNoGap(subnets []string, last string) {
 // While there is no tunnel to a node, packets to its pods do not leave this node, and
 // between two routes there is no moment without one.
 func TestPacketsOfPendingTunnelsDoNotLeaveByTheDefaultRoute(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []kv.Transport{kv.Transport_VXLAN, kv.Transport_WIREGUARD} {
 		t.Run(transport.String(), func(t *testing.T) {
 			g, lab := NewWithT(t), newTunnelLab(t, 2)

@@ -28,6 +28,7 @@ func routeReplace(dst, gateway string) error {
 // Routes that another program removes are made again, also those that the kernel removes
 // without an announcement.
 func TestRoutesAreMadeAgain(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, routeOptions{})
 	want := []string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.8.0/24 unreachable proto 202", "fd01:7::/64 via fd16::7 proto 202"}
 	n.Expect(n.commit(update(to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7")))).To(Succeed())

@@ -80,6 +80,7 @@ func equalValues(t testing.TB, got []controller.Value, want ...controller.Value)
 }
 
 func TestVXLANConnectsPodsOfNodesThatARouterSeparates(t *testing.T) {
+	t.Parallel()
 	lab := newTunnelLab(t, 3)
 	for _, n := range lab.nodes {
 		newVXLANNode(n).join()
@@ -405,6 +406,7 @@ func TestVXLANTunnelNeedsAnUnderlayOfTheNodesFamily(t *testing.T) {
 }
 
 func TestVXLANOverIPv6(t *testing.T) {
+	t.Parallel()
 	lab := newTunnelLab(t, 2)
 	for _, n := range lab.nodes {
 		v := newVXLANNode(n)

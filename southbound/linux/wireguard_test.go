@@ -109,6 +109,7 @@ func (n *labNode) linkIndex(name string) (index int) {
 }
 
 func TestWireguardConnectsPodsOfNodesThatARouterSeparates(t *testing.T) {
+	t.Parallel()
 	before := goleak.IgnoreCurrent()
 	t.Run("nodes", func(t *testing.T) {
 		lab := newTunnelLab(t, 2)
@@ -123,6 +124,7 @@ func TestWireguardConnectsPodsOfNodesThatARouterSeparates(t *testing.T) {
 }
 
 func TestWireguardTunnelsOfAnAgentThatRestarts(t *testing.T) {
+	t.Parallel()
 	lab := newTunnelLab(t, 2)
 	var nodes []*wireguardNode
 	for _, n := range lab.nodes {
