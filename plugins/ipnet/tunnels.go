@@ -24,7 +24,11 @@ type tunnels struct {
 }
 
 func newTunnels() tunnels {
-	return tunnels{byID: map[uint32]map[string]*kv.NodeTunnel{}, byName: map[string]uint32{}, keys: map[uint32][]string{}}
+	return tunnels{
+		byID:   map[uint32]map[string]*kv.NodeTunnel{},
+		byName: map[string]uint32{},
+		keys:   map[uint32][]string{},
+	}
 }
 
 // replace replaces the tunnel to a node, nil for none, and adds the IDs of the tunnels

@@ -76,9 +76,10 @@ func (o object) String() string {
 		return fmt.Sprintf("%srule to table %d", family, o.table)
 	}
 	text := "route " + o.prefix.String()
-	if o.kind == closedObject {
+	switch o.kind {
+	case closedObject:
 		text = "blackhole " + text
-	} else if o.kind == rejectObject {
+	case rejectObject:
 		text = "unreachable " + text
 	}
 	if o.gateway.IsValid() {

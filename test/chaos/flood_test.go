@@ -121,6 +121,14 @@ func TestHalfSentBodies(t *testing.T) {
 	config := n.trusting(g)
 	g.Eventually(filepath.Join(n.dir, "docker.sock"), patience).Should(BeAnExistingFile())
 
+	g.Eventually(func() error {
+		c, err := net.Dial("tcp", rest)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	}, patience).Should(Succeed(), "the listener opens after the sockets")
+
 	docker, https := new(flood), new(flood)
 	defer docker.close()
 	defer https.close()

@@ -56,7 +56,7 @@ func TestStatusWhileTheNodeIsNotConnected(t *testing.T) {
 	l.mustIP(l.host, "link", "add", "stranger", "type", "bridge")
 	batch := filepath.Join(l.dir, "batch") // one process: the agent makes its link again soon
 	l.Expect(os.WriteFile(batch, []byte("link delete cadvxlan\nlink set stranger name cadvxlan\n"), 0o600)).To(Succeed())
-	l.mustIP(l.host, "-batch", batch)
+	l.Eventually(func() error { _, err := l.ip(l.host, "-batch", batch); return err }, patience, pace).Should(Succeed(), "faster than the agent")
 	l.Eventually(func() uint { return code(status()) }, patience, pace).Should(BeEquivalentTo(50))
 	l.Expect(status()).To(MatchError(And(ContainSubstring("node is not made"), ContainSubstring("cadvxlan"))))
 	l.mustIP(l.host, "link", "delete", "cadvxlan")
