@@ -85,14 +85,14 @@ func (m *bench) damaged() {
 		for _, f := range flows {
 			m.Eventually(func() int { return f.receivedSince(since) }, patience, pace).Should(BeNumerically(">=", 20), "%s after deletion of %s", f.name, d.name)
 		}
-		for _, f := range flows {
+		for _, f := range halted(flows) {
 			if l := f.end(); l.outage >= worst.outage {
 				worst = l
 			}
 		}
 		m.Expect(m.a.check()).To(Succeed(), "after deletion of %s", d.name)
 		m.t.Logf("deleted: %s: healed after %d ms; %v", d.name, healed.Milliseconds(), worst)
-		m.record("healing", "| %s | %s | %d | %d |", m.layout, d.name, healed.Milliseconds(), worst.outage.Milliseconds())
+		m.record("healing", m.transport, d.name, healed.Milliseconds(), worst.outage.Milliseconds())
 	}
 	m.withoutTable()
 }

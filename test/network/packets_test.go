@@ -108,7 +108,8 @@ type flow struct {
 	all    sync.WaitGroup
 	sender sync.WaitGroup
 
-	dropped int // packets that the machine had dropped before
+	dropped int       // packets that the machine had dropped before
+	stopped time.Time // when the last packet was sent
 
 	mu   sync.Mutex
 	sent []time.Time
@@ -200,13 +201,20 @@ func (f *flow) receivedSince(since time.Time) (n int) {
 	return n
 }
 
-func (f *flow) close() {
+// halt ends the sending.
+func (f *flow) halt() {
 	select {
 	case <-f.stop:
+		return
 	default:
 		close(f.stop)
 	}
 	f.sender.Wait()
+	f.stopped = time.Now()
+}
+
+func (f *flow) close() {
+	f.halt()
 	_ = f.client.Close() // a second time
 	f.all.Wait()
 	f.server.close()
@@ -229,14 +237,12 @@ const quiet = 500 * time.Millisecond
 
 // end ends the flow, and waits for the packets that are under way.
 func (f *flow) end() (l loss) {
-	close(f.stop)
-	f.sender.Wait()
-	stopped := time.Now()
+	f.halt()
 	for {
 		f.mu.Lock()
 		missing, since := len(f.sent)-len(f.back), time.Since(f.last)
 		f.mu.Unlock()
-		if missing == 0 || since > quiet && time.Since(stopped) > quiet {
+		if missing == 0 || since > quiet && time.Since(f.stopped) > quiet {
 			break
 		}
 		<-time.After(pace)
@@ -261,6 +267,15 @@ func (f *flow) end() (l loss) {
 	}
 	l.sent, l.lost, l.dropped = len(f.sent), len(f.sent)-len(f.back), drops()-f.dropped
 	return l
+}
+
+// halted ends the sending of flows at once, so that one wait serves the packets of all that
+// are under way.
+func halted(flows []*flow) []*flow {
+	for _, f := range flows {
+		f.halt()
+	}
+	return flows
 }
 
 // drops returns the number of packets that the machine has dropped because a queue of a

@@ -27,6 +27,7 @@ import (
 // An agent that has not published its address has no tunnel. The packets to its pods do not
 // leave by the default route.
 func TestNoPacketLeavesBeforeTheTunnelIsThere(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []string{"vxlan", "wireguard"} {
 		t.Run(transport, func(t *testing.T) {
 			c := emptyCluster(t, layout{transport: transport, v4: true, v6: true, nodes: 3})
@@ -84,6 +85,7 @@ func (c *cluster) tryTo(from place, at netip.AddrPort) {
 // A pod goes on sending after its DEL, while its address goes to another pod: nothing of it
 // arrives, and nothing for the other one arrives there.
 func TestAnOldPodKeepsSending(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, layout{transport: "vxlan", v4: true, v6: true, nodes: 2})
 	one := c.nodes[0]
 	near, far := one.pod("near"), c.nodes[1].pod("far")
@@ -156,6 +158,7 @@ func awaitQuiet(echoes []*echo, counts []uint64) {
 // A node has two NICs and no address of nodeInterconnectCIDR: the one that is named is the
 // underlay.
 func TestTwoNICs(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t, layout{transport: "vxlan", v4: true, v6: true, nodes: 2})
 	for _, n := range c.nodes {
 		// the second NICs are on a segment of their own, with a smaller MTU
@@ -184,6 +187,7 @@ func TestTwoNICs(t *testing.T) {
 // Docker sets FORWARD to DROP: packets do not pass, the status names the command that
 // helps, and allowForward helps too.
 func TestAllowForward(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t, layout{transport: "vxlan", v4: true, v6: true, nodes: 2})
 	one := c.nodes[0]
 	c.run(one.ns, "iptables", "-P", "FORWARD", "DROP")
@@ -220,6 +224,7 @@ func TestAllowForward(t *testing.T) {
 // Links, routes and tables of another program are in the way: they are named and stay, and
 // what they are in the way of is made when they go.
 func TestForeignObjectsInTheWay(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t, layout{transport: "vxlan", v4: true, nodes: 2})
 	one := c.nodes[0]
 	c.ip(one.ns, "link add cadvxlan type bridge", "link set cadvxlan up", "route add 10.1.2.0/24 dev cadvxlan proto static metric 7")
@@ -253,6 +258,7 @@ func TestForeignObjectsInTheWay(t *testing.T) {
 // Both agents start again with another transport: nothing of the old one stays, and the
 // pods reach each other.
 func TestTheTransportChanges(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, layout{transport: "hostgw", v4: true, v6: true, nodes: 2})
 	m := &bench{cluster: c, a: c.nodes[0].pod("a"), b: c.nodes[0].pod("b"), c: c.nodes[1].pod("c")}
 	for _, transport := range []string{"vxlan", "hostgw", "wireguard", "nodeip"} {
@@ -302,9 +308,11 @@ func TestAResyncOf250Pods(t *testing.T) {
 	c.must(errors.Join(errs...))
 	before := c.show(one.ns, "-o link")
 	f := c.flow(pods[0].place, pods[249].place, true)
+	began := time.Now()
 	one.kill()
 	one.launch()
 	one.await()
+	ready := time.Since(began)
 	l := f.end()
 	c.Expect(l.lost).To(BeNumerically("<=", l.dropped), "%v", l)
 	c.Expect(c.show(one.ns, "-o link")).To(Equal(before), "no link is made again")
@@ -320,12 +328,13 @@ func TestAResyncOf250Pods(t *testing.T) {
 	}
 	c.Expect(took).NotTo(BeZero(), text)
 	t.Logf("resync of %d pods: %v", len(pods), took)
-	c.record("resync", "| agent killed, 250 pods on its node | resync in %d ms, no packet lost |", took.Milliseconds())
+	c.record("resync", len(pods), ready.Milliseconds(), took.Milliseconds(), l.lost, l.sent)
 }
 
 // Pods of two networks are on a node. Each reaches the ones of its own network, and none of
 // the other one.
 func TestNetworksAreApart(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, layout{transport: "vxlan", v4: true, v6: true, nodes: 2})
 	pools := filepath.Join(c.dir, "pools.yaml")
 	var text strings.Builder
