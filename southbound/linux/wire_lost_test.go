@@ -5,6 +5,7 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -16,8 +17,15 @@ import (
 // address, as soon as Create waits for the kernel: the wire is made again at once.
 func TestWiresThatAreDamagedWhileTheyAreMadeAreComplete(t *testing.T) {
 	for what, harm := range map[string]func(*labPod) error{
-		"the pair is removed":    func(p *labPod) error { return podEnd(p, netlink.LinkDel)() },
-		"the address is removed": func(p *labPod) error { return podEnd(p, deleteAddress(p.ip[1].String()+"/128"))() },
+		"the pair is removed": func(p *labPod) error { return podEnd(p, netlink.LinkDel)() },
+		"the address is removed": func(p *labPod) error {
+			return podEnd(p, func(link netlink.Link) error {
+				if _, err := netlink.RouteGet(p.ip[1].AsSlice()); err == nil {
+					return errors.New("Create does not wait for this address any more")
+				}
+				return deleteAddress(p.ip[1].String() + "/128")(link)
+			})()
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var p *labPod

@@ -23,7 +23,9 @@ func TestRunTakesAnyNumberOfRequests(t *testing.T) {
 			return err
 		}
 		defer func() { _ = s.Close() }()
-		for _, kind := range []uint16{unix.RTM_NEWROUTE, unix.RTM_DELROUTE} {
+		for _, x := range []struct{ kind, flags uint16 }{
+			{unix.RTM_NEWROUTE, unix.NLM_F_CREATE | unix.NLM_F_EXCL}, {unix.RTM_DELROUTE, 0},
+		} {
 			var all []*rtnl.Request
 			for i := range count {
 				m := make(rtnl.Message, unix.SizeofRtMsg)
@@ -34,8 +36,8 @@ func TestRunTakesAnyNumberOfRequests(t *testing.T) {
 				address := binary.BigEndian.AppendUint32(nil, 10<<24+uint32(i))
 				all = append(all, &rtnl.Request{
 					What:  "change a route",
-					Kind:  kind,
-					Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+					Kind:  x.kind,
+					Flags: x.flags,
 					Body:  m.Attr(unix.RTA_DST, address),
 				})
 			}
