@@ -25,6 +25,9 @@ const (
 	// that fail.
 	firstPause   = time.Second
 	longestPause = time.Minute
+	// inspections limits the values of a kind that a repair inspects one by one: to read
+	// all of them is cheaper for more.
+	inspections = 16
 )
 
 // background holds the work of Run beside retries.
@@ -270,8 +273,9 @@ func (s *Scheduler) repairKeys(ctx context.Context, dirty map[Descriptor]map[str
 
 // differing takes the actual values of dirty keys as the made ones, and returns those that
 // differ. If one differs, the values that use it may be gone too, and are compared as well.
-// Of the failed values it returns those that a foreign object was in the way of, and if all
-// values of a kind are dirty, all of that kind.
+// A few values of an Inspector are inspected, so that a transaction does not wait until all
+// of them are read. Of the failed values it returns those that a foreign object was in the
+// way of, and if all values of a kind are dirty, all of that kind.
 func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, err error) {
 	actual := map[Descriptor]map[string]proto.Message{}
 	read := func(d Descriptor) (err error) {
@@ -305,16 +309,24 @@ func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, er
 			continue
 		}
 		seen[it.key] = true
-		if err := read(it.kind); err != nil {
-			return nil, err
+		differs, known := false, false
+		if actual[it.kind] == nil && len(dirty[it.kind]) <= inspections {
+			differs, known = r.inspect(it)
 		}
-		m := actual[it.kind][it.key]
+		if !known {
+			if err := read(it.kind); err != nil {
+				return nil, err
+			}
+			if m := actual[it.kind][it.key]; !it.equal(m) {
+				r.touch(it)
+				r.setMade(it, m)
+				differs = true
+			}
+		}
 		if it.err != nil && (dirty[it.kind][""] || dirty[it.kind][it.key] && errors.Is(it.err, ErrForeign)) {
 			keys = append(keys, it.key)
 		}
-		if !it.equal(m) {
-			r.touch(it)
-			r.setMade(it, m)
+		if differs {
 			keys = append(keys, it.key)
 			for user := range r.s.users[it.key] {
 				queue = append(queue, user.key)
@@ -323,4 +335,19 @@ func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, er
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys), nil
+}
+
+// inspect reports whether the made value of an item differs from the actual state; such a
+// value is made again as if it were new. known is false if only Retrieve can tell.
+func (r *run) inspect(it *item) (differs, known bool) {
+	d, ok := it.kind.(Inspector)
+	if !ok || it.made == nil || it.doubt != sure {
+		return false, false
+	}
+	if err := guard(func() error { return d.Inspect(r.ctx, it.key, it.made) }); err != nil {
+		r.touch(it)
+		it.doubt = unread
+		return true, true
+	}
+	return false, true
 }

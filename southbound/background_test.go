@@ -14,6 +14,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/controller"
 )
@@ -226,5 +227,58 @@ func TestRunEndsWithTheScheduler(t *testing.T) {
 		g.Expect(<-ended).To(Succeed())
 		g.Expect(w.log).To(HaveLen(1))
 		g.Expect(s.Commit(t.Context(), txn)).To(MatchError(errClosed))
+	})
+}
+
+// inspected is a watched part whose values can be inspected one by one.
+type inspected struct{ watched }
+
+func (i inspected) Inspect(ctx context.Context, key string, m proto.Message) error {
+	if err := i.call(ctx, "inspect", key); err != nil {
+		return err
+	}
+	if i.values[key] != text(m) {
+		return fmt.Errorf("it is %q", i.values[key])
+	}
+	return nil
+}
+
+// TestARepairOfAFewValuesDoesNotReadAll expects that a change of some values reads these
+// alone, and that of many reads all of them once.
+func TestARepairOfAFewValuesDoesNotReadAll(t *testing.T) {
+	var w *world
+	var a inspected
+	scheduler := func() *Scheduler {
+		w = newWorld()
+		a = inspected{watched{part{w, "a/"}, make(chan string), make(chan error)}}
+		return New(Options{}, a)
+	}
+	running(t, scheduler, func(g Gomega, s *Scheduler) {
+		var all []controller.Value
+		for i := range 2 * inspections {
+			all = append(all, is(fmt.Sprintf("a/%02d", i), "x"))
+		}
+		g.Expect(s.Commit(t.Context(), update(all...))).To(Succeed())
+		want := w.clone()
+		announce := func(values []controller.Value) {
+			w.log = nil
+			for _, v := range values {
+				a.changes <- v.Key
+			}
+			wait(time.Second)
+		}
+		announce(all[:1])
+		g.Expect(w.log).To(Equal([]string{"inspect a/00"}), "nothing differs")
+
+		w.lose("a/01")
+		w.values["a/02"] = "changed"
+		announce(all[:3])
+		g.Expect(w.log).To(ConsistOf("inspect a/00", "inspect a/01", "inspect a/02", "create a/01", "create a/02"))
+		g.Expect(w.values).To(Equal(want))
+
+		w.lose("a/03")
+		announce(all)
+		g.Expect(w.log).To(Equal([]string{"retrieve a/", "create a/03"}), "these are too many")
+		g.Expect(w.values).To(Equal(want))
 	})
 }

@@ -46,7 +46,8 @@
 // # Failures
 //
 // An underlay that cannot be read leaves the one that was found before in use. Without any,
-// Pending returns the reason. A configured MTU that does not fit the underlay is not used,
+// Pending returns the reason, and with transport vxlan the node has no VXLAN link and no
+// tunnels, so that its routes are pending, until an UnderlayChange. A configured MTU that does not fit the underlay is not used,
 // and Notes says so.
 package ipnet
 
@@ -54,6 +55,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -263,7 +265,11 @@ func (p *IPNet) updateOwn(txn controller.UpdateOperations) error {
 	if p.derivePlan() {
 		p.refreshPods(txn)
 	}
-	return p.publish(p.updateShared(txn))
+	addresses := p.updateShared(txn)
+	if nodes := p.NodeSync.GetAllNodes(); !p.waits() && p.Transport.IsTunnel() && len(p.tunnels.byName) == 0 {
+		p.updateTunnels(slices.Collect(maps.Keys(nodes)), nil, txn) // they may have waited for the underlay
+	}
+	return p.publish(addresses)
 }
 
 // underlayText describes the underlay for the event history.

@@ -34,6 +34,9 @@ func (p *IPNet) sharedValues() (shared, []netip.Prefix) {
 			node.Underlay = append(node.Underlay, a.String())
 		}
 	}
+	if p.waits() {
+		node.Transport = kv.Transport_DIRECT // until then there are no tunnels that need the link
+	}
 	if node.Transport == kv.Transport_VXLAN {
 		node.VxlanMac, node.Vni = vxlanMACOf(node.Id), d.VNI
 	}
@@ -121,6 +124,12 @@ func (p *IPNet) updateShared(txn controller.UpdateOperations) (addresses []netip
 // are values for a southbound that other programs give.
 func (p *IPNet) makesRoutes() bool {
 	return p.Dataplane == nil || p.Transport != contivconf.TransportNone
+}
+
+// waits reports whether the tunnels of this node wait for its underlay: a VXLAN link needs
+// an address there. The routes through the tunnels are pending until then.
+func (p *IPNet) waits() bool {
+	return p.Transport == contivconf.TransportVXLAN && !p.observed.Load().found()
 }
 
 // transport returns the way of packets to other nodes.

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/protobuf/encoding/prototext"
@@ -341,4 +343,29 @@ func (w *world) soundTunnels() {
 			w.g.Expect(tunnel.Subnets).To(Equal(subnets[tunnel.NodeId]))
 		}
 	}
+}
+
+// A node that starts before its underlay has an address makes all but its tunnels. These
+// come as soon as Watch finds the address, without a resync.
+func TestTunnelsWaitForTheUnderlayOfThisNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, conf("vxlan", ""))
+		w.underlay.fails("eth0 has no address")
+		w.runs(func() {
+			w.set(kv.NodeRecordKey(7), published(7, "node-g", "", "172.18.0.7"))
+			w.g.Expect(value[*kv.NodeNetwork](w, kv.SinkNode).Transport).To(Equal(kv.Transport_DIRECT), "a link needs the underlay")
+			w.g.Expect(value[*kv.NodeTunnel](w, "tunnel/7")).To(BeNil())
+			w.g.Expect(value[*kv.NodeRoute](w, "route/10.1.7.0/24").Transport).To(Equal(kv.Transport_VXLAN), "it waits for the tunnel")
+			w.underlay.shows(1500, "172.18.0.5")
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			w.g.Expect(w.network.Watch(ctx, w, time.After)).To(Succeed())
+			synctest.Wait()
+			w.g.Expect(value[*kv.NodeNetwork](w, kv.SinkNode).Transport).To(Equal(kv.Transport_VXLAN))
+			w.g.Expect(value[*kv.NodeTunnel](w, "tunnel/7")).NotTo(BeNil())
+			byUpdates := w.values()
+			w.resync()
+			w.g.Expect(w.values()).To(Equal(byUpdates))
+		})
+	})
 }

@@ -172,8 +172,12 @@ func (ev *UnderlayChange) IsBlocking() bool { return false }
 // Done does nothing.
 func (ev *UnderlayChange) Done(error) {}
 
-// watchPeriod is the time between two readings of the underlay.
-const watchPeriod = 30 * time.Second
+// watchPeriod is the time between two readings of the underlay, searchPeriod while none is
+// found.
+const (
+	watchPeriod  = 30 * time.Second
+	searchPeriod = 2 * time.Second
+)
 
 // Watch reads the underlay in a slow period, measured by after, until ctx ends, and pushes
 // an UnderlayChange if it differs from the one in use.
@@ -183,10 +187,14 @@ func (p *IPNet) Watch(
 	after func(time.Duration) <-chan time.Time,
 ) error {
 	for {
+		period := watchPeriod
+		if p.Dataplane != nil && !p.observed.Load().found() {
+			period = searchPeriod
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-after(watchPeriod):
+		case <-after(period):
 		}
 		text := p.changed()
 		if text == "" {

@@ -28,7 +28,13 @@ const (
 	// twice as long, up to localPatience.
 	localWait     = 10 * time.Microsecond
 	localPatience = 2 * time.Second
+	// lossWait is the first of these waits after which it is asked whether the address is
+	// still there.
+	lossWait = time.Millisecond
 )
+
+// errLost means that another program has removed a part of a wire while it was made.
+var errLost = errors.New("another program has removed it meanwhile")
 
 // Wires is the descriptor of the wires of pods: pairs of veth links with their addresses,
 // neighbours, routes and rules. The keys are pod/...; a value without a wire has no object
@@ -168,10 +174,15 @@ func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fre
 			link, err = w.find(p, ns)
 		}
 		switch {
-		case err == nil && link.index != 0 && fresh:
-			return w.dress(p, ns, link)
 		case err == nil && link.index != 0:
-			return w.repair(p, ns, link)
+			if fresh {
+				err = w.dress(p, ns, link)
+			} else {
+				err = w.repair(p, ns, link)
+			}
+			if err == nil || !errors.Is(err, errLost) && !w.lost(link) {
+				return err
+			}
 		case err != nil && (!errors.Is(err, unix.EEXIST) || errors.Is(err, southbound.ErrForeign)):
 			return err
 		}
@@ -258,7 +269,7 @@ func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 		if err := w.changeHost(link, all); err != nil {
 			return err
 		}
-		return w.synchronize(s, p)
+		return w.synchronize(s, p, link)
 	}()
 	if err != nil {
 		return errors.Join(err, w.detach(link.linkID, p.key, p.table))
@@ -270,19 +281,20 @@ func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 // the background: it drops what the end that was set up first transmits before its carrier
 // is noticed (since Linux 6.8 a request for the link does not return earlier), and what
 // arrives for an IPv6 address before its local route is there.
-func (w *Wires) synchronize(pod *rtnl.Socket, p *wirePlan) error {
+func (w *Wires) synchronize(pod *rtnl.Socket, p *wirePlan, link hostLink) error {
 	if _, _, err := getLink(pod, p.podName); err != nil {
 		return fmt.Errorf("in %s: %w", p.netns, err)
 	}
 	for _, side := range []struct {
 		socket  *rtnl.Socket
 		objects objects
-	}{{pod, p.pod}, {w.host, p.host}} {
+		index   uint32
+	}{{pod, p.pod, link.peer}, {w.host, p.host, link.index}} {
 		for o := range side.objects {
 			if o.kind != addressObject || o.prefix.Addr().Is4() {
 				continue
 			}
-			if err := w.awaitLocal(side.socket, o.prefix.Addr()); err != nil {
+			if err := w.awaitLocal(side.socket, o, side.index); err != nil {
 				return err
 			}
 		}
@@ -290,8 +302,10 @@ func (w *Wires) synchronize(pod *rtnl.Socket, p *wirePlan) error {
 	return nil
 }
 
-// awaitLocal waits until the kernel takes packets for an address.
-func (w *Wires) awaitLocal(s *rtnl.Socket, a netip.Addr) error {
+// awaitLocal waits until the kernel takes packets for an address of the link with an index.
+// It ends with errLost if the link has lost the address: there will be no route then.
+func (w *Wires) awaitLocal(s *rtnl.Socket, o object, index uint32) error {
+	a := o.prefix.Addr()
 	body := make(rtnl.Message, unix.SizeofRtMsg)
 	body[0], body[1] = familyOf(a), byte(a.BitLen())
 	body = body.Attr(unix.RTA_DST, a.AsSlice())
@@ -309,9 +323,21 @@ func (w *Wires) awaitLocal(s *rtnl.Socket, a netip.Addr) error {
 		if err := s.Run([]*rtnl.Request{r}); err != nil || local {
 			return err
 		}
+		if wait >= lossWait {
+			have, err := readObjects(s, index)
+			if errors.Is(err, unix.ENODEV) || err == nil && !have[index].hasAddress(o.prefix) {
+				return fmt.Errorf("%s: %w", o, errLost)
+			}
+		}
 		<-w.opt.After(wait)
 	}
 	return fmt.Errorf("address %s: the kernel has not made its local route", a)
+}
+
+// lost reports whether a link that was there is gone.
+func (w *Wires) lost(link hostLink) bool {
+	have, found, err := getLink(w.host, link.name)
+	return err == nil && (!found || have.index != link.index)
 }
 
 // hostRequests returns the requests that make the attributes of the host end those of the

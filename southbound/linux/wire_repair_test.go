@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -144,6 +145,33 @@ func TestEachDamageIsSeenAndRepaired(t *testing.T) {
 			l.Expect(err).NotTo(HaveOccurred(), x.what)
 		}
 	}
+}
+
+// TestRoutesThatAPodFakesDoNotKeepItsWireFromRepair adds more routes with our mark than one
+// system call can remove.
+func TestRoutesThatAPodFakesDoNotKeepItsWireFromRepair(t *testing.T) {
+	l := newWireLab(t, Options{})
+	p := l.pod()
+	l.create(p)
+	l.must(podEnd(p, func(link netlink.Link) error {
+		s, err := ownSocket()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = s.Close() }()
+		id := linkID{uint32(link.Attrs().Index), link.Attrs().Name}
+		for i := range 10000 {
+			dst := netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})
+			fake := object{kind: routeObject, prefix: whole(dst), table: unix.RT_TABLE_MAIN}
+			if err := s.Run(oneRequest(fake.add(id))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})())
+	l.Expect(l.retrieved(p)[p.key]).NotTo(Equal(done))
+	l.Expect(l.wires.Update(context.Background(), p.key, l.messages(p)[p.key], p.value)).To(Succeed())
+	l.complete(p)
 }
 
 // TestDamageIsAnnounced expects the key for each damage that the node's namespace shows,

@@ -23,6 +23,19 @@ type linkObjects struct {
 	ours objects // those with our mark
 }
 
+// hasAddress reports whether a link has an address, which may still be unusable.
+func (l *linkObjects) hasAddress(p netip.Prefix) bool {
+	if l == nil {
+		return false
+	}
+	for o := range l.all {
+		if o.kind == addressObject && o.prefix == p {
+			return true
+		}
+	}
+	return false
+}
+
 // difference holds the changes that make the objects of a link those of a plan.
 type difference struct{ remove, add, replace []object }
 
@@ -321,5 +334,5 @@ func (w *Wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	if _, _, err := getLink(w.host, p.hostName); err != nil {
 		return err
 	}
-	return w.synchronize(s, p)
+	return w.synchronize(s, p, link)
 }

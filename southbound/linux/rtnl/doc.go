@@ -5,8 +5,9 @@
 // other network namespaces.
 //
 // A Socket belongs to the network namespace in which it was opened, and any goroutine may
-// use it. The kernel executes the requests of a batch within one system call, so a process
-// that is killed has either sent all of them or none; each request succeeds or fails alone.
+// use it. The kernel executes the requests of a batch of usual size (128, or 64 KiB) within
+// one system call, so a process that is killed has either sent all of them or none. A
+// larger batch takes several calls. Each request succeeds or fails alone.
 //
 // A Namespace is an open network namespace, which lives at least as long as it is open.
 // Entering one needs CAP_SYS_ADMIN, changing anything there CAP_NET_ADMIN.

@@ -21,6 +21,11 @@ const (
 	replyTimeout = 10
 	// dumpAttempts limits the repetitions of a dump that a change has interrupted.
 	dumpAttempts = 20
+	// sendSize and sendCount limit the requests of one system call: a socket sends at most
+	// as many bytes as its buffer has, 208 KiB by default, and the answers, of up to 1 KiB
+	// with what the kernel adds, have to fit its other buffer of that size.
+	sendSize  = 64 << 10
+	sendCount = 128
 )
 
 // errInterrupted means that the objects of a dump changed during each attempt to read it.
@@ -72,15 +77,36 @@ type Request struct {
 	Err  error // set by Run
 }
 
-// Run sends requests in one system call. The kernel executes them one after another, also
-// behind one that fails, before the call returns. Run returns the first error; each request
-// has its own.
+// Run sends requests in one system call, or in several if they are too many for one. The
+// kernel executes them one after another, also behind one that fails, before Run returns.
+// Run returns the first error; each request has its own.
 func (s *Socket) Run(requests []*Request) error {
-	if len(requests) == 0 {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for rest := requests; len(rest) > 0; {
+		n := fitting(rest)
+		if err := s.exchange(rest[:n]); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	return outcome(requests)
+}
+
+// fitting returns the number of requests for the next system call, at least 1.
+func fitting(requests []*Request) int {
+	size := 0
+	for i, r := range requests {
+		size += unix.SizeofNlMsghdr + aligned(len(r.Body))
+		if i > 0 && (i == sendCount || size > sendSize) {
+			return i
+		}
+	}
+	return len(requests)
+}
+
+// exchange sends requests in one system call and waits for their acknowledgements.
+func (s *Socket) exchange(requests []*Request) error {
 	first := s.seq + 1
 	var packet []byte
 	for _, r := range requests {
@@ -111,7 +137,11 @@ func (s *Socket) Run(requests []*Request) error {
 			return err
 		}
 	}
-	var failed error
+	return nil
+}
+
+// outcome explains the errors of requests, and returns the first one.
+func outcome(requests []*Request) (failed error) {
 	for _, r := range requests {
 		for _, allowed := range r.Allow {
 			if errors.Is(r.Err, allowed) {
