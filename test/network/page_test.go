@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// transports are those of the page, in its order.
-var transports = []string{"nodeip", "hostgw", "vxlan", "wireguard"}
+// transports returns those of the page, in its order.
+func transports() []string { return []string{"nodeip", "hostgw", "vxlan", "wireguard"} }
 
 // record adds a measurement to a section of the page: a file in the folder of the programs.
 func (c *cluster) record(section string, values ...any) {
@@ -116,7 +116,7 @@ func writePage(path, dir string) error {
 	var b strings.Builder
 	b.WriteString(pageHead)
 	kill, healing := rows(dir, "kill"), rows(dir, "healing")
-	for _, transport := range transports {
+	for _, transport := range transports() {
 		near, far := "", ""
 		for _, row := range rows(dir, "throughput") {
 			if row[0] == transport {
@@ -132,7 +132,7 @@ func writePage(path, dir string) error {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s of %s |\n", row[0], row[1], row[2], row[3], row[4])
 	}
 	b.WriteString(pageDamage)
-	fmt.Fprintf(&b, "| object | %s |\n|---|%s\n", strings.Join(transports, " | "), strings.Repeat("--:|", len(transports)))
+	fmt.Fprintf(&b, "| object | %s |\n|---|%s\n", strings.Join(transports(), " | "), strings.Repeat("--:|", len(transports())))
 	cells, objects := map[string]string{}, []string{}
 	for _, row := range healing {
 		if !slices.Contains(objects, row[1]) {
@@ -142,7 +142,7 @@ func writePage(path, dir string) error {
 	}
 	for _, object := range objects {
 		fmt.Fprintf(&b, "| %s |", object)
-		for _, transport := range transports {
+		for _, transport := range transports() {
 			if cell := cells[transport+object]; cell != "" {
 				fmt.Fprintf(&b, " %s |", cell)
 			} else {
