@@ -114,6 +114,7 @@ ci: ## what .ci/run does: make test, then the peers' modules, race detector, fuz
 	$(MAKE) e2e-docker
 	$(MAKE) e2e-kube E2E_FLAGS=-short
 	$(MAKE) e2e-node
+	$(MAKE) e2e-network
 
 nightly: ## what takes longer than make ci may: all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
 	$(MAKE) e2e-kube

@@ -92,8 +92,8 @@ those of one run on a machine of two cores with other work on it: compare them w
 `
 
 const pageMiddle = `
-The WireGuard of this run is the one in the agent, as the kernel had none: it ends with the agent, and packets across nodes are lost until the
-agent is back. All other transports are the kernel's, and go on without the agent.
+WireGuard runs in the agent if the kernel has none ([ADR 51](adr/0051-wireguard-runs-in-the-agent-if-the-kernel-lacks-it.md)): then it ends with
+the agent, and packets across nodes are lost until the agent is back. All other transports are the kernel's, and go on without the agent.
 
 ## A node with many pods
 
@@ -107,12 +107,19 @@ const pageDamage = `
 ## An object is deleted by hand
 
 Node 1 has both families. A cell has two times in milliseconds: until the object was made again, and the longest outage of four flows
-that need it. Changes of the kernel are gathered for 100 ms. A dash: the transport has no such object.
+that need it. Changes of the kernel are gathered for 100 ms. A dash: the transport has no such object, or its outage was not measured.
 
 `
 
-// writePage writes the measurements of the run.
+// writePage writes the measurements of the run. It leaves the page alone if tests were
+// skipped.
 func writePage(path, dir string) error {
+	for _, section := range []string{"throughput", "kill", "resync", "healing"} {
+		if len(rows(dir, section)) == 0 {
+			fmt.Fprintf(os.Stderr, "NOT WRITTEN: %s: there is no measurement of %s\n", path, section)
+			return nil
+		}
+	}
 	var b strings.Builder
 	b.WriteString(pageHead)
 	kill, healing := rows(dir, "kill"), rows(dir, "healing")
