@@ -66,9 +66,9 @@ func newBench(t *testing.T, l layout) *bench {
 // inside returns a test whose failures are its own.
 func (m *bench) inside(f func()) func(t *testing.T) {
 	return func(t *testing.T) {
-		before, with := m.cluster.t, m.WithT
-		m.cluster.t, m.WithT = t, NewWithT(t)
-		defer func() { m.cluster.t, m.WithT = before, with }()
+		before, with := m.t, m.WithT
+		m.t, m.WithT = t, NewWithT(t)
+		defer func() { m.t, m.WithT = before, with }()
 		f()
 	}
 }

@@ -424,7 +424,7 @@ func (c *cluster) transfer(from, to place, is4 bool, size int) error {
 }
 
 // throughput sends by TCP for a time, and returns bits a second.
-func (c *cluster) throughput(from, to place, is4 bool, for_ time.Duration) float64 {
+func (c *cluster) throughput(from, to place, is4 bool, length time.Duration) float64 {
 	c.t.Helper()
 	client, server, err := c.connect(from, to, is4)
 	c.must(err)
@@ -439,7 +439,7 @@ func (c *cluster) throughput(from, to place, is4 bool, for_ time.Duration) float
 		}
 	}()
 	began, total, buf := time.Now(), 0, make([]byte, 1<<18)
-	for time.Since(began) < for_ {
+	for time.Since(began) < length {
 		n, err := server.Read(buf)
 		c.must(err)
 		total += n
