@@ -103,7 +103,8 @@ func (p *IPNet) tunnelsOf(id uint32) map[string]*kv.NodeTunnel {
 // node's own underlay is not found, and for a node that has not published what a tunnel
 // needs. The routes to that node are pending until then.
 func (p *IPNet) tunnelTo(n *nodesync.Node) *kv.NodeTunnel {
-	if !p.Transport.IsTunnel() || p.waits() || n == nil || n.ID == 0 || n.ID == p.NodeSync.GetNodeID() || len(n.Underlay) == 0 {
+	if !p.Transport.IsTunnel() || p.waits() || n == nil || n.ID == 0 || n.ID == p.NodeSync.GetNodeID() ||
+		len(n.Underlay) == 0 {
 		return nil
 	}
 	m := &kv.NodeTunnel{NodeId: n.ID, NodeName: n.Name, Transport: p.transport()}

@@ -116,7 +116,9 @@ func readNetworkLink(key string, value proto.Message) (networkLink, error) {
 		return networkLink{}, errors.New("table: want that of a network of its own, not the main table")
 	}
 	want := networkLink{name: networkLinkName(m.GetVni()), alias: networkAlias + m.GetNetwork()}
-	want.vxlanLink, err = readVXLAN(&kv.NodeNetwork{Vni: m.GetVni(), Underlay: m.GetUnderlay(), VxlanMac: m.GetMac(), Mtu: m.GetMtu()})
+	want.vxlanLink, err = readVXLAN(
+		&kv.NodeNetwork{Vni: m.GetVni(), Underlay: m.GetUnderlay(), VxlanMac: m.GetMac(), Mtu: m.GetMtu()},
+	)
 	if err != nil {
 		return networkLink{}, err
 	}
@@ -163,7 +165,12 @@ func (n *networkLinks) apply(want networkLink) error {
 		if have, err := readSetting(setting); err != nil || have != "1" {
 			return err
 		}
-		return fmt.Errorf("%s is 1: packets to network %s would be dropped: run `sysctl -w %s=0`", setting, want.alias, setting)
+		return fmt.Errorf(
+			"%s is 1: packets to network %s would be dropped: run `sysctl -w %s=0`",
+			setting,
+			want.alias,
+			setting,
+		)
 	})
 	if err != nil {
 		return err

@@ -197,7 +197,8 @@ func (t *routeTable) own(f routeForm, r netlink.Route) bool {
 		return false
 	}
 	through := r.Type == unix.RTN_UNICAST && r.Gw == nil && r.Via == nil && len(r.MultiPath) == 0
-	return r.Priority != lastMetric && (!through || r.LinkIndex == t.links[routeLink{transport: kv.Transport_WIREGUARD}])
+	return r.Priority != lastMetric &&
+		(!through || r.LinkIndex == t.links[routeLink{transport: kv.Transport_WIREGUARD}])
 }
 
 func (t *routeTable) sort(f routeForm, r netlink.Route) {

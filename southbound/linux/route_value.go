@@ -81,7 +81,11 @@ func readRoute(key string, value proto.Message) (want routeWant, err error) {
 	case (route.GetVni() != 0) != (route.GetNetwork() != ""):
 		return want, fmt.Errorf("network %q with VNI %d: want both or none", route.GetNetwork(), route.GetVni())
 	case route.GetVni() != 0 && route.GetTransport() != kv.Transport_VXLAN:
-		return want, fmt.Errorf("transport %s through the link of network %q: want VXLAN", route.GetTransport(), route.GetNetwork())
+		return want, fmt.Errorf(
+			"transport %s through the link of network %q: want VXLAN",
+			route.GetTransport(),
+			route.GetNetwork(),
+		)
 	case route.GetTable() != want.place.table:
 		return want, fmt.Errorf("its table %d is not that of its key", route.GetTable())
 	}

@@ -54,7 +54,11 @@ func (t *tunnels) of(value proto.Message) (*kv.NodeTunnel, tunnelPeers, error) {
 	}
 	if tunnel.GetVni() != 0 {
 		if t.networks == nil || tunnel.GetTransport() != kv.Transport_VXLAN {
-			return nil, nil, fmt.Errorf("transport %s of network %q: want VXLAN", tunnel.GetTransport(), tunnel.GetNetwork())
+			return nil, nil, fmt.Errorf(
+				"transport %s of network %q: want VXLAN",
+				tunnel.GetTransport(),
+				tunnel.GetNetwork(),
+			)
 		}
 		return tunnel, t.networks.of(tunnel.GetVni()), nil
 	}

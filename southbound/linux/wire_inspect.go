@@ -40,7 +40,11 @@ func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) er
 	case host.group != wireGroup:
 		return fmt.Errorf("link %s of the node has group %#x, not %#x", p.hostName, host.group, wireGroup)
 	case p.isolated() && host.filter != 0:
-		return fmt.Errorf("link %s of the node checks sources: net.ipv4.conf.%s.rp_filter is not 0", p.hostName, p.hostName)
+		return fmt.Errorf(
+			"link %s of the node checks sources: net.ipv4.conf.%s.rp_filter is not 0",
+			p.hostName,
+			p.hostName,
+		)
 	}
 	ns, err := rtnl.Open(p.netns)
 	if err != nil {
