@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	. "github.com/onsi/gomega"
@@ -204,7 +205,7 @@ func (l *lab) runtime() *runtime {
 
 // with returns a runtime with another list.
 func (l *lab) with(list *libcni.NetworkConfigList) *runtime {
-	return &runtime{l, libcni.NewCNIConfigWithCacheDir([]string{l.bin}, filepath.Join(l.dir, "cache"), nil), list}
+	return &runtime{l, libcni.NewCNIConfigWithCacheDir([]string{l.bin}, filepath.Join(l.dir, "cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}), list}
 }
 
 // listOf returns a list with plugins behind ours.

@@ -4,12 +4,14 @@
 package network
 
 import (
+	"os"
 	"context"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
@@ -70,7 +72,7 @@ func (n *node) newPod(name string) *pod {
 
 func (p *pod) cni(f func(ctx context.Context, cni *libcni.CNIConfig) error) error {
 	n := p.node
-	cni := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.Dir, "cache"), nil)
+	cni := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.Dir, "cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}})
 	return n.ns.Do(func() error { return f(n.t.Context(), cni) })
 }
 

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
@@ -55,7 +56,11 @@ func NewNetwork(a Agent, w Way, bridge string) (*Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure the network: %w", err)
 	}
-	cni := libcni.NewCNIConfigWithCacheDir(bin, filepath.Join(a.Dir, "cni"), nil)
+	cni := libcni.NewCNIConfigWithCacheDir(
+		bin,
+		filepath.Join(a.Dir, "cni"),
+		&invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}},
+	)
 	return &Network{cni: cni, list: list}, nil
 }
 
