@@ -108,8 +108,8 @@ func (n *labNode) linkIndex(name string) (index int) {
 	return index
 }
 
+// It is not parallel: goroutines of other tests would count as left behind.
 func TestWireguardConnectsPodsOfNodesThatARouterSeparates(t *testing.T) {
-	t.Parallel()
 	before := goleak.IgnoreCurrent()
 	t.Run("nodes", func(t *testing.T) {
 		lab := newTunnelLab(t, 2)
