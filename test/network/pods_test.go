@@ -4,10 +4,10 @@
 package network
 
 import (
-	"os"
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 
 	"github.com/containernetworking/cni/libcni"
