@@ -59,7 +59,7 @@ func prepareForeground(ctx context.Context, opt stage.Options, stdout io.Writer)
 	if p.Dir == "" {
 		p.Dir = filepath.Join(p.Root, ".run")
 	}
-	a = agentIn(p)
+	a = stage.Agent{Place: p, Config: filepath.Join(p.Root, "conf", "contiv.conf"), Node: "demo-node"}
 	if n := len(a.Socket()); n > stage.MaxSocketPath {
 		return a, fmt.Errorf(
 			"the agent's socket would be %s, which has %d bytes, and %d is the most: use a clone with a shorter path",
