@@ -107,13 +107,15 @@ func ExternalKey(node, sinkKey string) string { return NodePrefix(node) + "exter
 
 // Keys of the southbound transaction.
 const (
-	SinkPodPrefix     = "pod/"     // *PodNetwork
-	SinkRoutePrefix   = "route/"   // *NodeRoute
-	SinkTunnelPrefix  = "tunnel/"  // *NodeTunnel
-	SinkNetworkPrefix = "network/" // *Network
-	SinkLinkPrefix    = "link/"    // *NetworkLink
-	SinkEgress        = "egress"   // *Egress
-	SinkNode          = "node"     // *NodeNetwork
+	SinkPodPrefix     = "pod/"           // *PodNetwork
+	SinkRoutePrefix   = "route/"         // *NodeRoute
+	SinkTunnelPrefix  = "tunnel/"        // *NodeTunnel
+	SinkNetworkPrefix = "network/"       // *Network
+	SinkLinkPrefix    = "link/"          // *NetworkLink
+	SinkUplinkPrefix  = "uplink/"        // *Uplink, by the provider's ID of the interface
+	SinkSourcePrefix  = "uplinkaddress/" // *UplinkAddress
+	SinkEgress        = "egress"         // *Egress
+	SinkNode          = "node"           // *NodeNetwork
 )
 
 // SinkRouteKey returns the key of a NodeRoute: route/<dst>, or route/<table>/<dst> in the
@@ -151,6 +153,10 @@ func SinkMessage(sinkKey string) proto.Message {
 		return &Network{}
 	case strings.HasPrefix(sinkKey, SinkLinkPrefix):
 		return &NetworkLink{}
+	case strings.HasPrefix(sinkKey, SinkUplinkPrefix):
+		return &Uplink{}
+	case strings.HasPrefix(sinkKey, SinkSourcePrefix):
+		return &UplinkAddress{}
 	case sinkKey == SinkEgress:
 		return &Egress{}
 	}

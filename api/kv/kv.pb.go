@@ -855,6 +855,7 @@ type Node struct {
 	Uid           string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	PodCidrs      []string               `protobuf:"bytes,4,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
+	ProviderId    string                 `protobuf:"bytes,5,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"` // the cloud's name of its machine, such as aws:///us-east-1a/i-0123
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -915,6 +916,13 @@ func (x *Node) GetPodCidrs() []string {
 		return x.PodCidrs
 	}
 	return nil
+}
+
+func (x *Node) GetProviderId() string {
+	if x != nil {
+		return x.ProviderId
+	}
+	return ""
 }
 
 // Pod is a Kubernetes Pod, as far as addresses go.
@@ -1319,15 +1327,17 @@ func (x *NodeConfig) GetGateway() string {
 // agent uses. Stored at node/<name>/netresourceset. The agent writes used,
 // releases and cidr_states; the marks only where there was no object.
 type NetResourceSet struct {
-	state         protoimpl.MessageState  `protogen:"open.v1"`
-	Name          string                  `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                                                           // of the node
-	Pool          map[string]*NetResource `protobuf:"bytes,2,rep,name=pool,proto3" json:"pool,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // by address, or block as a CIDR
-	PodCidrs      []string                `protobuf:"bytes,3,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
-	Marks         *NetResourceMarks       `protobuf:"bytes,4,opt,name=marks,proto3" json:"marks,omitempty"`
-	Used          map[string]*NetResource `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                               // by address: what cannot be allocated
-	Releases      map[string]string       `protobuf:"bytes,6,rep,name=releases,proto3" json:"releases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                       // by key of the pool: state of package handshake
-	CidrStates    map[string]string       `protobuf:"bytes,7,rep,name=cidr_states,json=cidrStates,proto3" json:"cidr_states,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of pod_cidrs: in-use, depleted
-	OperatorError string                  `protobuf:"bytes,8,opt,name=operator_error,json=operatorError,proto3" json:"operator_error,omitempty"`                                                                  // what the operator could not do
+	state         protoimpl.MessageState           `protogen:"open.v1"`
+	Name          string                           `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                                                           // of the node
+	Pool          map[string]*NetResource          `protobuf:"bytes,2,rep,name=pool,proto3" json:"pool,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // by address, or block as a CIDR
+	PodCidrs      []string                         `protobuf:"bytes,3,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
+	Marks         *NetResourceMarks                `protobuf:"bytes,4,opt,name=marks,proto3" json:"marks,omitempty"`
+	Used          map[string]*NetResource          `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                               // by address: what cannot be allocated
+	Releases      map[string]string                `protobuf:"bytes,6,rep,name=releases,proto3" json:"releases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                       // by key of the pool: state of package handshake
+	CidrStates    map[string]string                `protobuf:"bytes,7,rep,name=cidr_states,json=cidrStates,proto3" json:"cidr_states,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of pod_cidrs: in-use, depleted
+	OperatorError string                           `protobuf:"bytes,8,opt,name=operator_error,json=operatorError,proto3" json:"operator_error,omitempty"`                                                                  // what the operator could not do
+	Interfaces    map[string]*NetResourceInterface `protobuf:"bytes,9,rep,name=interfaces,proto3" json:"interfaces,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                   // by the resource of addresses: interfaces of the machine
+	InstanceId    string                           `protobuf:"bytes,10,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`                                                                          // the provider's name of the machine
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1418,6 +1428,282 @@ func (x *NetResourceSet) GetOperatorError() string {
 	return ""
 }
 
+func (x *NetResourceSet) GetInterfaces() map[string]*NetResourceInterface {
+	if x != nil {
+		return x.Interfaces
+	}
+	return nil
+}
+
+func (x *NetResourceSet) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+// NetResourceInterface is a network interface that the provider has attached to the machine.
+type NetResourceInterface struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mac           string                 `protobuf:"bytes,1,opt,name=mac,proto3" json:"mac,omitempty"`
+	Ranges        []*SubnetRange         `protobuf:"bytes,2,rep,name=ranges,proto3" json:"ranges,omitempty"`                     // of its subnets, one of each family at most
+	VpcCidrs      []string               `protobuf:"bytes,3,rep,name=vpc_cidrs,json=vpcCidrs,proto3" json:"vpc_cidrs,omitempty"` // of the whole cloud network
+	Device        uint32                 `protobuf:"varint,4,opt,name=device,proto3" json:"device,omitempty"`                    // 0: the machine's first interface
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetResourceInterface) Reset() {
+	*x = NetResourceInterface{}
+	mi := &file_api_kv_kv_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetResourceInterface) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetResourceInterface) ProtoMessage() {}
+
+func (x *NetResourceInterface) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetResourceInterface.ProtoReflect.Descriptor instead.
+func (*NetResourceInterface) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *NetResourceInterface) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *NetResourceInterface) GetRanges() []*SubnetRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *NetResourceInterface) GetVpcCidrs() []string {
+	if x != nil {
+		return x.VpcCidrs
+	}
+	return nil
+}
+
+func (x *NetResourceInterface) GetDevice() uint32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+// SubnetRange is the part of a provider's subnet in one family.
+type SubnetRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cidr          string                 `protobuf:"bytes,1,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"` // "": none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubnetRange) Reset() {
+	*x = SubnetRange{}
+	mi := &file_api_kv_kv_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubnetRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubnetRange) ProtoMessage() {}
+
+func (x *SubnetRange) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubnetRange.ProtoReflect.Descriptor instead.
+func (*SubnetRange) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SubnetRange) GetCidr() string {
+	if x != nil {
+		return x.Cidr
+	}
+	return ""
+}
+
+func (x *SubnetRange) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+// Uplink is a network interface of this node whose addresses pods have: packets from these
+// addresses leave through it. Its southbound key is uplink/<interface>.
+type Uplink struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Interface     string                 `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`               // the provider's ID
+	Mac           string                 `protobuf:"bytes,2,opt,name=mac,proto3" json:"mac,omitempty"`                           // by which the link is found
+	Table         uint32                 `protobuf:"varint,3,opt,name=table,proto3" json:"table,omitempty"`                      // routing table of its own
+	Ranges        []*SubnetRange         `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`                     // on-link
+	VpcCidrs      []string               `protobuf:"bytes,5,rep,name=vpc_cidrs,json=vpcCidrs,proto3" json:"vpc_cidrs,omitempty"` // through the gateway, without masquerade
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Uplink) Reset() {
+	*x = Uplink{}
+	mi := &file_api_kv_kv_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Uplink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Uplink) ProtoMessage() {}
+
+func (x *Uplink) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Uplink.ProtoReflect.Descriptor instead.
+func (*Uplink) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Uplink) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *Uplink) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *Uplink) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *Uplink) GetRanges() []*SubnetRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *Uplink) GetVpcCidrs() []string {
+	if x != nil {
+		return x.VpcCidrs
+	}
+	return nil
+}
+
+// UplinkAddress is an address of a pod on an Uplink. Its southbound key is
+// uplinkaddress/<address>.
+type UplinkAddress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Interface     string                 `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
+	Table         uint32                 `protobuf:"varint,3,opt,name=table,proto3" json:"table,omitempty"` // of the Uplink
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UplinkAddress) Reset() {
+	*x = UplinkAddress{}
+	mi := &file_api_kv_kv_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UplinkAddress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UplinkAddress) ProtoMessage() {}
+
+func (x *UplinkAddress) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UplinkAddress.ProtoReflect.Descriptor instead.
+func (*UplinkAddress) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *UplinkAddress) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *UplinkAddress) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *UplinkAddress) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
 // NetResource is an address or a block of a NetResourceSet.
 type NetResource struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1430,7 +1716,7 @@ type NetResource struct {
 
 func (x *NetResource) Reset() {
 	*x = NetResource{}
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1728,7 @@ func (x *NetResource) String() string {
 func (*NetResource) ProtoMessage() {}
 
 func (x *NetResource) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1741,7 @@ func (x *NetResource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResource.ProtoReflect.Descriptor instead.
 func (*NetResource) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *NetResource) GetOwner() string {
@@ -1493,7 +1779,7 @@ type NetResourceMarks struct {
 
 func (x *NetResourceMarks) Reset() {
 	*x = NetResourceMarks{}
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1791,7 @@ func (x *NetResourceMarks) String() string {
 func (*NetResourceMarks) ProtoMessage() {}
 
 func (x *NetResourceMarks) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1804,7 @@ func (x *NetResourceMarks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResourceMarks.ProtoReflect.Descriptor instead.
 func (*NetResourceMarks) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NetResourceMarks) GetMinAllocate() int32 {
@@ -1575,7 +1861,7 @@ type PodNetwork struct {
 
 func (x *PodNetwork) Reset() {
 	*x = PodNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1873,7 @@ func (x *PodNetwork) String() string {
 func (*PodNetwork) ProtoMessage() {}
 
 func (x *PodNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1886,7 @@ func (x *PodNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNetwork.ProtoReflect.Descriptor instead.
 func (*PodNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PodNetwork) GetNamespace() string {
@@ -1682,7 +1968,7 @@ type Wire struct {
 
 func (x *Wire) Reset() {
 	*x = Wire{}
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1980,7 @@ func (x *Wire) String() string {
 func (*Wire) ProtoMessage() {}
 
 func (x *Wire) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1993,7 @@ func (x *Wire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wire.ProtoReflect.Descriptor instead.
 func (*Wire) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Wire) GetNetns() string {
@@ -1769,7 +2055,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +2067,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +2080,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Route) GetDst() string {
@@ -1828,7 +2114,7 @@ type NodeRoute struct {
 
 func (x *NodeRoute) Reset() {
 	*x = NodeRoute{}
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +2126,7 @@ func (x *NodeRoute) String() string {
 func (*NodeRoute) ProtoMessage() {}
 
 func (x *NodeRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +2139,7 @@ func (x *NodeRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRoute.ProtoReflect.Descriptor instead.
 func (*NodeRoute) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NodeRoute) GetDst() string {
@@ -1932,7 +2218,7 @@ type NodeTunnel struct {
 
 func (x *NodeTunnel) Reset() {
 	*x = NodeTunnel{}
-	mi := &file_api_kv_kv_proto_msgTypes[20]
+	mi := &file_api_kv_kv_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1944,7 +2230,7 @@ func (x *NodeTunnel) String() string {
 func (*NodeTunnel) ProtoMessage() {}
 
 func (x *NodeTunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[20]
+	mi := &file_api_kv_kv_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1957,7 +2243,7 @@ func (x *NodeTunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeTunnel.ProtoReflect.Descriptor instead.
 func (*NodeTunnel) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{20}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeTunnel) GetNodeId() uint32 {
@@ -2045,7 +2331,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_api_kv_kv_proto_msgTypes[21]
+	mi := &file_api_kv_kv_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2343,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[21]
+	mi := &file_api_kv_kv_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2356,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{21}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Network) GetName() string {
@@ -2124,7 +2410,7 @@ type NetworkLink struct {
 
 func (x *NetworkLink) Reset() {
 	*x = NetworkLink{}
-	mi := &file_api_kv_kv_proto_msgTypes[22]
+	mi := &file_api_kv_kv_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2422,7 @@ func (x *NetworkLink) String() string {
 func (*NetworkLink) ProtoMessage() {}
 
 func (x *NetworkLink) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[22]
+	mi := &file_api_kv_kv_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2435,7 @@ func (x *NetworkLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLink.ProtoReflect.Descriptor instead.
 func (*NetworkLink) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{22}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NetworkLink) GetNetwork() string {
@@ -2206,7 +2492,7 @@ type Egress struct {
 
 func (x *Egress) Reset() {
 	*x = Egress{}
-	mi := &file_api_kv_kv_proto_msgTypes[23]
+	mi := &file_api_kv_kv_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2504,7 @@ func (x *Egress) String() string {
 func (*Egress) ProtoMessage() {}
 
 func (x *Egress) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[23]
+	mi := &file_api_kv_kv_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2517,7 @@ func (x *Egress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Egress.ProtoReflect.Descriptor instead.
 func (*Egress) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{23}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Egress) GetSources() []string {
@@ -2270,7 +2556,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[24]
+	mi := &file_api_kv_kv_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2568,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[24]
+	mi := &file_api_kv_kv_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2581,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{24}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -2424,7 +2710,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_api_kv_kv_proto_msgTypes[25]
+	mi := &file_api_kv_kv_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2722,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[25]
+	mi := &file_api_kv_kv_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2735,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{25}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -2646,7 +2932,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_api_kv_kv_proto_msgTypes[26]
+	mi := &file_api_kv_kv_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2944,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[26]
+	mi := &file_api_kv_kv_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2957,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{26}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Block) GetPool() string {
@@ -2705,7 +2991,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_api_kv_kv_proto_msgTypes[27]
+	mi := &file_api_kv_kv_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2717,7 +3003,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[27]
+	mi := &file_api_kv_kv_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2730,7 +3016,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{27}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Meta) GetBootId() string {
@@ -2824,12 +3110,14 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	" \x01(\tR\anetwork\x12\x16\n" +
 	"\x06object\x18\v \x01(\tR\x06object\x12\x1a\n" +
 	"\bevidence\x18\f \x03(\tR\bevidence\x12\x14\n" +
-	"\x05since\x18\r \x01(\x03R\x05since\"g\n" +
+	"\x05since\x18\r \x01(\x03R\x05since\"\x88\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x1b\n" +
-	"\tpod_cidrs\x18\x04 \x03(\tR\bpodCidrs\"\xb9\x01\n" +
+	"\tpod_cidrs\x18\x04 \x03(\tR\bpodCidrs\x12\x1f\n" +
+	"\vprovider_id\x18\x05 \x01(\tR\n" +
+	"providerId\"\xb9\x01\n" +
 	"\x03Pod\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -2864,7 +3152,7 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x0emain_interface\x18\x02 \x01(\tR\rmainInterface\x12\x17\n" +
 	"\amain_ip\x18\x03 \x01(\tR\x06mainIp\x12\x19\n" +
 	"\buse_dhcp\x18\x04 \x01(\bR\auseDhcp\x12\x18\n" +
-	"\agateway\x18\x05 \x01(\tR\agateway\"\xca\x05\n" +
+	"\agateway\x18\x05 \x01(\tR\agateway\"\x9a\a\n" +
 	"\x0eNetResourceSet\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\x04pool\x18\x02 \x03(\v2%.cadastre.kv.NetResourceSet.PoolEntryR\x04pool\x12\x1b\n" +
@@ -2874,7 +3162,13 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\breleases\x18\x06 \x03(\v2).cadastre.kv.NetResourceSet.ReleasesEntryR\breleases\x12L\n" +
 	"\vcidr_states\x18\a \x03(\v2+.cadastre.kv.NetResourceSet.CidrStatesEntryR\n" +
 	"cidrStates\x12%\n" +
-	"\x0eoperator_error\x18\b \x01(\tR\roperatorError\x1aQ\n" +
+	"\x0eoperator_error\x18\b \x01(\tR\roperatorError\x12K\n" +
+	"\n" +
+	"interfaces\x18\t \x03(\v2+.cadastre.kv.NetResourceSet.InterfacesEntryR\n" +
+	"interfaces\x12\x1f\n" +
+	"\vinstance_id\x18\n" +
+	" \x01(\tR\n" +
+	"instanceId\x1aQ\n" +
 	"\tPoolEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12.\n" +
 	"\x05value\x18\x02 \x01(\v2\x18.cadastre.kv.NetResourceR\x05value:\x028\x01\x1aQ\n" +
@@ -2886,7 +3180,28 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
 	"\x0fCidrStatesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"W\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a`\n" +
+	"\x0fInterfacesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x127\n" +
+	"\x05value\x18\x02 \x01(\v2!.cadastre.kv.NetResourceInterfaceR\x05value:\x028\x01\"\x8f\x01\n" +
+	"\x14NetResourceInterface\x12\x10\n" +
+	"\x03mac\x18\x01 \x01(\tR\x03mac\x120\n" +
+	"\x06ranges\x18\x02 \x03(\v2\x18.cadastre.kv.SubnetRangeR\x06ranges\x12\x1b\n" +
+	"\tvpc_cidrs\x18\x03 \x03(\tR\bvpcCidrs\x12\x16\n" +
+	"\x06device\x18\x04 \x01(\rR\x06device\";\n" +
+	"\vSubnetRange\x12\x12\n" +
+	"\x04cidr\x18\x01 \x01(\tR\x04cidr\x12\x18\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\"\x9d\x01\n" +
+	"\x06Uplink\x12\x1c\n" +
+	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x10\n" +
+	"\x03mac\x18\x02 \x01(\tR\x03mac\x12\x14\n" +
+	"\x05table\x18\x03 \x01(\rR\x05table\x120\n" +
+	"\x06ranges\x18\x04 \x03(\v2\x18.cadastre.kv.SubnetRangeR\x06ranges\x12\x1b\n" +
+	"\tvpc_cidrs\x18\x05 \x03(\tR\bvpcCidrs\"]\n" +
+	"\rUplinkAddress\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1c\n" +
+	"\tinterface\x18\x02 \x01(\tR\tinterface\x12\x14\n" +
+	"\x05table\x18\x03 \x01(\rR\x05table\"W\n" +
 	"\vNetResource\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x1a\n" +
 	"\bresource\x18\x02 \x01(\tR\bresource\x12\x16\n" +
@@ -3032,63 +3347,72 @@ func file_api_kv_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_api_kv_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_api_kv_kv_proto_goTypes = []any{
-	(Transport)(0),           // 0: cadastre.kv.Transport
-	(*NodeRecord)(nil),       // 1: cadastre.kv.NodeRecord
-	(*PrefixClaim)(nil),      // 2: cadastre.kv.PrefixClaim
-	(*NodeName)(nil),         // 3: cadastre.kv.NodeName
-	(*PoolUse)(nil),          // 4: cadastre.kv.PoolUse
-	(*NodeBeat)(nil),         // 5: cadastre.kv.NodeBeat
-	(*ClusterCheck)(nil),     // 6: cadastre.kv.ClusterCheck
-	(*ClusterFinding)(nil),   // 7: cadastre.kv.ClusterFinding
-	(*Node)(nil),             // 8: cadastre.kv.Node
-	(*Pod)(nil),              // 9: cadastre.kv.Pod
-	(*Pool)(nil),             // 10: cadastre.kv.Pool
-	(*PoolRange)(nil),        // 11: cadastre.kv.PoolRange
-	(*CustomNetwork)(nil),    // 12: cadastre.kv.CustomNetwork
-	(*NodeConfig)(nil),       // 13: cadastre.kv.NodeConfig
-	(*NetResourceSet)(nil),   // 14: cadastre.kv.NetResourceSet
-	(*NetResource)(nil),      // 15: cadastre.kv.NetResource
-	(*NetResourceMarks)(nil), // 16: cadastre.kv.NetResourceMarks
-	(*PodNetwork)(nil),       // 17: cadastre.kv.PodNetwork
-	(*Wire)(nil),             // 18: cadastre.kv.Wire
-	(*Route)(nil),            // 19: cadastre.kv.Route
-	(*NodeRoute)(nil),        // 20: cadastre.kv.NodeRoute
-	(*NodeTunnel)(nil),       // 21: cadastre.kv.NodeTunnel
-	(*Network)(nil),          // 22: cadastre.kv.Network
-	(*NetworkLink)(nil),      // 23: cadastre.kv.NetworkLink
-	(*Egress)(nil),           // 24: cadastre.kv.Egress
-	(*NodeNetwork)(nil),      // 25: cadastre.kv.NodeNetwork
-	(*Lease)(nil),            // 26: cadastre.kv.Lease
-	(*Block)(nil),            // 27: cadastre.kv.Block
-	(*Meta)(nil),             // 28: cadastre.kv.Meta
-	nil,                      // 29: cadastre.kv.NetResourceSet.PoolEntry
-	nil,                      // 30: cadastre.kv.NetResourceSet.UsedEntry
-	nil,                      // 31: cadastre.kv.NetResourceSet.ReleasesEntry
-	nil,                      // 32: cadastre.kv.NetResourceSet.CidrStatesEntry
+	(Transport)(0),               // 0: cadastre.kv.Transport
+	(*NodeRecord)(nil),           // 1: cadastre.kv.NodeRecord
+	(*PrefixClaim)(nil),          // 2: cadastre.kv.PrefixClaim
+	(*NodeName)(nil),             // 3: cadastre.kv.NodeName
+	(*PoolUse)(nil),              // 4: cadastre.kv.PoolUse
+	(*NodeBeat)(nil),             // 5: cadastre.kv.NodeBeat
+	(*ClusterCheck)(nil),         // 6: cadastre.kv.ClusterCheck
+	(*ClusterFinding)(nil),       // 7: cadastre.kv.ClusterFinding
+	(*Node)(nil),                 // 8: cadastre.kv.Node
+	(*Pod)(nil),                  // 9: cadastre.kv.Pod
+	(*Pool)(nil),                 // 10: cadastre.kv.Pool
+	(*PoolRange)(nil),            // 11: cadastre.kv.PoolRange
+	(*CustomNetwork)(nil),        // 12: cadastre.kv.CustomNetwork
+	(*NodeConfig)(nil),           // 13: cadastre.kv.NodeConfig
+	(*NetResourceSet)(nil),       // 14: cadastre.kv.NetResourceSet
+	(*NetResourceInterface)(nil), // 15: cadastre.kv.NetResourceInterface
+	(*SubnetRange)(nil),          // 16: cadastre.kv.SubnetRange
+	(*Uplink)(nil),               // 17: cadastre.kv.Uplink
+	(*UplinkAddress)(nil),        // 18: cadastre.kv.UplinkAddress
+	(*NetResource)(nil),          // 19: cadastre.kv.NetResource
+	(*NetResourceMarks)(nil),     // 20: cadastre.kv.NetResourceMarks
+	(*PodNetwork)(nil),           // 21: cadastre.kv.PodNetwork
+	(*Wire)(nil),                 // 22: cadastre.kv.Wire
+	(*Route)(nil),                // 23: cadastre.kv.Route
+	(*NodeRoute)(nil),            // 24: cadastre.kv.NodeRoute
+	(*NodeTunnel)(nil),           // 25: cadastre.kv.NodeTunnel
+	(*Network)(nil),              // 26: cadastre.kv.Network
+	(*NetworkLink)(nil),          // 27: cadastre.kv.NetworkLink
+	(*Egress)(nil),               // 28: cadastre.kv.Egress
+	(*NodeNetwork)(nil),          // 29: cadastre.kv.NodeNetwork
+	(*Lease)(nil),                // 30: cadastre.kv.Lease
+	(*Block)(nil),                // 31: cadastre.kv.Block
+	(*Meta)(nil),                 // 32: cadastre.kv.Meta
+	nil,                          // 33: cadastre.kv.NetResourceSet.PoolEntry
+	nil,                          // 34: cadastre.kv.NetResourceSet.UsedEntry
+	nil,                          // 35: cadastre.kv.NetResourceSet.ReleasesEntry
+	nil,                          // 36: cadastre.kv.NetResourceSet.CidrStatesEntry
+	nil,                          // 37: cadastre.kv.NetResourceSet.InterfacesEntry
 }
 var file_api_kv_kv_proto_depIdxs = []int32{
 	4,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
 	7,  // 1: cadastre.kv.ClusterCheck.findings:type_name -> cadastre.kv.ClusterFinding
 	11, // 2: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	29, // 3: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
-	16, // 4: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
-	30, // 5: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
-	31, // 6: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
-	32, // 7: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
-	19, // 8: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
-	18, // 9: cadastre.kv.PodNetwork.wire:type_name -> cadastre.kv.Wire
-	0,  // 10: cadastre.kv.NodeRoute.transport:type_name -> cadastre.kv.Transport
-	0,  // 11: cadastre.kv.NodeTunnel.transport:type_name -> cadastre.kv.Transport
-	0,  // 12: cadastre.kv.NodeNetwork.transport:type_name -> cadastre.kv.Transport
-	15, // 13: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
-	15, // 14: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	33, // 3: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
+	20, // 4: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
+	34, // 5: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
+	35, // 6: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
+	36, // 7: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
+	37, // 8: cadastre.kv.NetResourceSet.interfaces:type_name -> cadastre.kv.NetResourceSet.InterfacesEntry
+	16, // 9: cadastre.kv.NetResourceInterface.ranges:type_name -> cadastre.kv.SubnetRange
+	16, // 10: cadastre.kv.Uplink.ranges:type_name -> cadastre.kv.SubnetRange
+	23, // 11: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	22, // 12: cadastre.kv.PodNetwork.wire:type_name -> cadastre.kv.Wire
+	0,  // 13: cadastre.kv.NodeRoute.transport:type_name -> cadastre.kv.Transport
+	0,  // 14: cadastre.kv.NodeTunnel.transport:type_name -> cadastre.kv.Transport
+	0,  // 15: cadastre.kv.NodeNetwork.transport:type_name -> cadastre.kv.Transport
+	19, // 16: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
+	19, // 17: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
+	15, // 18: cadastre.kv.NetResourceSet.InterfacesEntry.value:type_name -> cadastre.kv.NetResourceInterface
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_api_kv_kv_proto_init() }
@@ -3102,7 +3426,7 @@ func file_api_kv_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

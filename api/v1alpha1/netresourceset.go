@@ -161,6 +161,46 @@ type NetResourceSetStatus struct {
 	//
 	// +optional
 	Addresses AddressCounts `json:"addresses,omitempty"`
+	// Interfaces are those of the machine, by the name that Resource of an address has.
+	// The operator writes an interface before the first of its addresses is in the pool.
+	//
+	// +kubebuilder:validation:MaxProperties=64
+	// +optional
+	Interfaces map[string]NetResourceInterface `json:"interfaces,omitempty"`
+}
+
+// NetResourceInterface is a network interface that the provider has attached to the machine.
+type NetResourceInterface struct {
+	// MAC is its MAC address, by which the node finds the link.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	MAC string `json:"mac,omitempty"`
+	// Ranges are those of its subnets, one of each family at most.
+	//
+	// +kubebuilder:validation:MaxItems=2
+	// +optional
+	Ranges []SubnetRange `json:"ranges,omitempty"`
+	// VPCCIDRs are the ranges of the whole cloud network.
+	//
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	VPCCIDRs []PodCIDR `json:"vpcCIDRs,omitempty"`
+	// Device is its number; 0 is the machine's first interface.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=255
+	// +optional
+	Device int `json:"device,omitempty"`
+}
+
+// SubnetRange is the part of a provider's subnet in one family.
+type SubnetRange struct {
+	CIDR PodCIDR `json:"cidr"`
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || isIP(self)",message="gateway must be an IP address like 10.0.0.1"
+	// +optional
+	Gateway string `json:"gateway,omitempty"`
 }
 
 // AddressCounts holds the numbers that "kubectl get" shows.

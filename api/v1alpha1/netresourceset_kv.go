@@ -34,6 +34,21 @@ func (n *NetResourceSet) ToKV() *kv.NetResourceSet {
 	for key, entry := range status.PodCIDRs {
 		put(&m.CidrStates, key, string(entry.Status))
 	}
+	for key, i := range n.Status.Interfaces {
+		put(&m.Interfaces, key, i.toKV())
+	}
+	m.InstanceId = n.Spec.InstanceID
+	return m
+}
+
+func (i NetResourceInterface) toKV() *kv.NetResourceInterface {
+	m := &kv.NetResourceInterface{Mac: i.MAC, Device: uint32(i.Device)}
+	for _, r := range i.Ranges {
+		m.Ranges = append(m.Ranges, &kv.SubnetRange{Cidr: string(r.CIDR), Gateway: r.Gateway})
+	}
+	for _, cidr := range i.VPCCIDRs {
+		m.VpcCidrs = append(m.VpcCidrs, string(cidr))
+	}
 	return m
 }
 
@@ -41,7 +56,7 @@ func (n *NetResourceSet) ToKV() *kv.NetResourceSet {
 // (old is nil), and otherwise old with the agent's part of its status.
 func NetResourceSetFrom(m *kv.NetResourceSet, old *NetResourceSet) *NetResourceSet {
 	if old == nil {
-		n := &NetResourceSet{Spec: NetResourceSetSpec{IPAM: IPAMSpec{
+		n := &NetResourceSet{Spec: NetResourceSetSpec{InstanceID: m.InstanceId, IPAM: IPAMSpec{
 			Pool: fromKV(
 				m.Pool,
 			),
