@@ -1,20 +1,8 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cadastre-operator is the cluster daemon. It assigns podCIDRs to nodes, or
-// keeps their pools of addresses at watermarks; it reflects Kubernetes' state into
-// the cluster store, and releases the IDs and claims of nodes that are gone. wire.go
-// assembles it.
-//
-// One of several operators is elected by a Lease and runs the controllers; the
-// remaining ones wait. A controller runs if --controllers names it and it has the
-// flags that it needs; the log gives the reason for each one that does not.
-//
-// Exit codes:
-//
-//	0  ended by a signal, all controllers ended and the Lease released
-//	1  failed, or another process leads now: start it again
-//	2  the command line is wrong
+// Command cadastre-operator is the cluster daemon: package operator with AddressPools as
+// the only source of addresses. The programs with a cloud are in the folder providers.
 //
 // In a pod:
 //
@@ -29,13 +17,12 @@ import (
 	"os/signal"
 	"syscall"
 
-	"k8s.io/klog/v2"
+	"github.com/cadastre/cadastre/operator"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	host := host{hostname: os.Hostname, clients: connect, store: openStore, klog: klog.SetSlogLogger}
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr, host)
+	code := operator.Run(ctx, operator.Options{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr})
 	stop()
 	os.Exit(code)
 }

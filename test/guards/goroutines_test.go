@@ -23,7 +23,7 @@ func threads() exceptions {
 		"operator/runner/election.go: Go":                             "the election; awaited by elect",
 		"operator/runner/runner.go: Go":                               "the controllers; awaited by work",
 		"operator/runner/queue.go: Go":                                "a run of a key; awaited by Queue.Run",
-		"cmd/cadastre-operator/serve.go: Go":                          "the listener; awaited by serve",
+		"operator/serve.go: Go":                                       "the listener; awaited by serve",
 		"operator/nodeipam/api.go: go":                                "Controller.Start; ended and awaited by Close",
 		"operator/nodeipam/loop.go: Go":                               "Run's workers; ended by its context, awaited by it",
 		"operator/netresource/objects/objects.go: Go":                 "the informer; awaited by Follow",

@@ -34,7 +34,7 @@ func suites() []suite {
 		{"simulation", []string{"-run", "Simulation", "./agent"}},
 		{"claims", []string{"./plugins/nodesync/claims"}},
 		{"nodes", []string{"-run", "TestAtRandom|Clone|Snapshot|TestACrash", "./plugins/nodesync"}},
-		{"operator", []string{"-run", "Autoscaler|NodeObject", "./cmd/cadastre-operator"}},
+		{"operator", []string{"-run", "Autoscaler|NodeObject", "./operator"}},
 	}
 }
 

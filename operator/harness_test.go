@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"context"
@@ -233,7 +233,7 @@ func (s *stand) start(name string, change func(*host), args ...string) *program 
 	client := s.client(&p.cut)
 	h := host{
 		hostname: func() (string, error) { return name, nil },
-		clients: func(options) (clients, error) {
+		clients: func(commandLine) (clients, error) {
 			return clients{kube: client, leases: client.CoordinationV1(), dynamic: s.dynamic(&p.cut)}, nil
 		},
 		store:     func(storeOptions, clients, *slog.Logger) (kvdb.Store, error) { return unclosed{s.store}, nil },

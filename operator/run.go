@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"context"
@@ -10,12 +10,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cadastre/cadastre/kvdb"
-	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
 // version of the program.
@@ -30,19 +28,19 @@ const (
 // errUsage marks errors of the command line.
 var errUsage = errors.New("see: cadastre-operator --help")
 
-// host holds the parts of the environment that tests replace.
+// host holds the parts of the program that its main adds or that tests replace.
 type host struct {
 	hostname  func() (string, error)
-	clients   func(options) (clients, error)
+	clients   func(commandLine) (clients, error)
 	store     func(storeOptions, clients, *slog.Logger) (kvdb.Store, error)
-	cloud     nodeipam.Cloud     // nil: none, as in main
+	providers []Provider
 	klog      func(*slog.Logger) // sets the log of client-go; nil: it stays as it is
 	listening func(net.Addr)     // called with the address of the listener; may be nil
 }
 
 // run runs the program, and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, h host) int {
-	var o options
+	o := commandLine{providers: h.providers}
 	cmd := &cobra.Command{
 		Use:   "cadastre-operator",
 		Short: "Assign podCIDRs or pools to nodes and reflect Kubernetes' state into the cluster store",
@@ -64,6 +62,10 @@ operators runs the controllers; the remaining ones wait for its Lease.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runWith(cmd.Context(), o, stdout, stderr, h) },
 	}
 	o.register(cmd.Flags())
+	if err := o.registerProviders(cmd.Flags()); err != nil {
+		fmt.Fprintln(stderr, "cadastre-operator:", err)
+		return exitFailed
+	}
 	cmd.AddCommand(nodeCmd(h))
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
@@ -85,26 +87,12 @@ operators runs the controllers; the remaining ones wait for its Lease.`,
 }
 
 // runWith validates the options and runs the operator.
-func runWith(ctx context.Context, o options, stdout, stderr io.Writer, h host) error {
+func runWith(ctx context.Context, o commandLine, stdout, stderr io.Writer, h host) error {
 	if o.version {
 		_, err := fmt.Fprintln(stdout, "cadastre-operator", version)
 		return err
 	}
 	errs := o.validate()
-	if t := nodeipam.CIDRAllocatorType(
-		o.nodeipam.Type,
-	); len(errs) == 0 && slices.Contains(o.plan().run, controllerNodeIPAM) && t != nodeipam.RangeAllocatorType &&
-		h.cloud == nil {
-		errs = append(
-			errs,
-			fmt.Errorf(
-				"--%s=%s: this program has no cloud: want %s",
-				nodeipam.FlagType,
-				t,
-				nodeipam.RangeAllocatorType,
-			),
-		)
-	}
 	if len(errs) > 0 {
 		return errors.Join(append(errs, errUsage)...)
 	}
@@ -112,7 +100,7 @@ func runWith(ctx context.Context, o options, stdout, stderr io.Writer, h host) e
 	if h.klog != nil {
 		h.klog(log)
 	}
-	p, err := open(o, h, log)
+	p, err := open(ctx, o, h, log)
 	if err != nil {
 		log.Error("the operator cannot start", "error", err)
 		return err

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ func nodeCmd(h host) *cobra.Command {
 // nodeReleaseCmd returns the command that releases the ID of a node. It writes
 // with the rights of its caller: an agent may not release another node's ID.
 func nodeReleaseCmd(h host) *cobra.Command {
-	var o options
+	var o commandLine
 	var gone nodesync.Gone
 	cmd := &cobra.Command{
 		Use:   "release NAME",
@@ -87,7 +87,7 @@ It is for clusters whose store is the API server. With etcd as the store,
 }
 
 // releaseNode releases the ID of a node, and returns it.
-func releaseNode(cmd *cobra.Command, h host, o options, gone nodesync.Gone) (id uint32, err error) {
+func releaseNode(cmd *cobra.Command, h host, o commandLine, gone nodesync.Gone) (id uint32, err error) {
 	c, err := h.clients(o)
 	if err != nil {
 		return 0, err

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"cmp"
@@ -22,11 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/informers"
 
+	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/operator/audit"
 	"github.com/cadastre/cadastre/operator/ksr"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 	"github.com/cadastre/cadastre/operator/nodeipam/agentclaims"
 	"github.com/cadastre/cadastre/operator/runner"
@@ -36,11 +36,12 @@ import (
 
 // operator holds the parts of the program that exist before it leads.
 type operator struct {
-	options   options
+	options   commandLine
 	log       *slog.Logger
 	clients   clients
 	store     kvdb.Store     // nil: no flag names one
-	cloud     nodeipam.Cloud // nil: none
+	cloud     cloud.Cloud    // of --netresource-provider; nil: none
+	aliases   nodeipam.Cloud // of --cidr-allocator-type; nil: none
 	identity  string
 	registry  *prometheus.Registry
 	runner    *runner.Runner
@@ -48,7 +49,7 @@ type operator struct {
 }
 
 // open returns an operator that does not run yet.
-func open(o options, h host, log *slog.Logger) (*operator, error) {
+func open(ctx context.Context, o commandLine, h host, log *slog.Logger) (*operator, error) {
 	name, err := h.hostname()
 	if err != nil {
 		return nil, fmt.Errorf("read the host's name: %w", err)
@@ -56,12 +57,14 @@ func open(o options, h host, log *slog.Logger) (*operator, error) {
 	p := &operator{
 		options:   o,
 		log:       log,
-		cloud:     h.cloud,
 		identity:  name + "_" + string(uuid.NewUUID()),
 		registry:  prometheus.NewRegistry(),
 		listening: h.listening,
 	}
 	if p.clients, err = h.clients(o); err != nil {
+		return nil, err
+	}
+	if err := p.openClouds(ctx); err != nil {
 		return nil, err
 	}
 	if o.store.configured() {
@@ -154,7 +157,7 @@ func (p *operator) nodeIPAM(term *runner.Term) (c runner.Controller, err error) 
 	a, err := nodeipam.NewAllocator(nodeipam.Deps{
 		Client:   p.clients.kube,
 		Nodes:    nodes,
-		Cloud:    p.cloud,
+		Cloud:    p.aliases,
 		Fence:    term,
 		Log:      p.log,
 		Instance: p.identity,
@@ -270,30 +273,30 @@ func (p *operator) audit(term *runner.Term) (c runner.Controller, _ error) {
 	return c, nil
 }
 
-// statusInterval is the time between two writes of the status of AddressPools.
-const statusInterval = 30 * time.Second
-
 // netResource returns the controller that keeps the addresses of nodes at their
-// watermarks. It begins when it has read, in this order, the AddressPools, the
-// pods that wait for addresses, the Nodes and the NetResourceSets.
+// watermarks. It begins when it has read, in this order, the AddressPools if they are
+// its source, the pods that wait for addresses, the Nodes and the NetResourceSets.
 func (p *operator) netResource(term *runner.Term) (c runner.Controller, _ error) {
 	o, metrics := p.options.netresource, netresource.NewMetrics("cadastre_operator")
-	provider := clusterpool.New(clusterpool.Config{CoolDown: o.coolDown, Pre: o.preAllocate})
+	source, err := p.addresses()
+	if err != nil {
+		return c, err
+	}
 	client := netresource.NewClient(p.clients.dynamic, 0)
 	pods := netresource.NewPodCount(p.clients.kube)
 	m, err := netresource.New(netresource.Config{
-		Instances:      provider,
+		Instances:      source.provider,
 		API:            client,
 		Metrics:        metrics,
 		Pending:        pods.Of,
 		Log:            p.log,
 		Workers:        int64(o.workers),
 		ResyncInterval: o.resync,
-		QPS:            o.qps,
+		QPS:            source.qps,
 		Burst:          o.burst,
 		ReleaseExcess:  o.release,
 		ReleaseDelay:   cmp.Or(o.releaseDelay, -1), // 0 would stand for the default
-		Consistency:    -1,                         // the provider reads the NetResourceSets themselves
+		Consistency:    source.consistency,
 		Fence:          term.Check,
 		Term:           term.Term(),
 		Since:          term.Since(),
@@ -309,10 +312,10 @@ func (p *operator) netResource(term *runner.Term) (c runner.Controller, _ error)
 		Log:    p.log,
 	}
 	var waiting atomic.Value // what is being read, a string
-	waiting.Store("the AddressPools are being read")
+	waiting.Store(source.reads)
 	c.Metrics = []prometheus.Collector{metrics}
 	c.Run = func(ctx context.Context) error {
-		err := provider.Follow(ctx, p.clients.dynamic, statusInterval, p.log, func(ctx context.Context) error {
+		err := source.follow(ctx, func(ctx context.Context) error {
 			waiting.Store("the pods that wait for addresses are being read")
 			return pods.Follow(ctx, m.Recount, func(ctx context.Context) error {
 				waiting.Store("the Nodes are being read")

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"bytes"
@@ -38,9 +38,9 @@ func TestNodeRelease(t *testing.T) {
 	claimKey := kv.PrefixClaimKey(claim.Network, netip.MustParsePrefix(claim.Prefix), claim.Node)
 	put(claimKey, claim)
 	put(kv.BeatKey(6), &kv.NodeBeat{Id: 6, Instance: "i6", Generation: 1, Session: "s", At: time.Now().UnixNano()})
-	var asked options
+	var asked commandLine
 	h := host{
-		clients: func(o options) (clients, error) {
+		clients: func(o commandLine) (clients, error) {
 			if asked = o; o.kubeconfig == "none" {
 				return clients{}, errors.New("there is no such file")
 			}

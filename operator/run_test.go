@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"bytes"
@@ -112,7 +112,7 @@ func TestOperatorsThatWantTheLeaseAtOnce(t *testing.T) {
 		for i := range n {
 			others = append(others, s.start(fmt.Sprint("n", i), func(h *host) {
 				connect := h.clients
-				h.clients = func(o options) (clients, error) {
+				h.clients = func(o commandLine) (clients, error) {
 					c, err := connect(o)
 					c.kube.(*fake.Clientset).PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 						if read.Add(1) == n {
@@ -229,7 +229,7 @@ func TestAnOperatorIsKilled(t *testing.T) {
 				faulty := func(fault func(clienttesting.Action) bool) func(*host) {
 					return func(h *host) {
 						connect := h.clients
-						h.clients = func(o options) (clients, error) {
+						h.clients = func(o commandLine) (clients, error) {
 							c, err := connect(o)
 							c.kube.(*fake.Clientset).PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 								return fault(a), nil, errDown

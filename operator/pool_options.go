@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"math"
@@ -30,8 +30,6 @@ const (
 // providerClusterPool allocates blocks of AddressPools.
 const providerClusterPool = "clusterpool"
 
-func allProviders() []string { return []string{providerClusterPool} }
-
 // poolOptions holds the flags of pools at watermarks.
 type poolOptions struct {
 	provider               string
@@ -43,15 +41,14 @@ type poolOptions struct {
 	preAllocate            int
 }
 
-func (o *poolOptions) register(fs *pflag.FlagSet) {
+// register defines the flags; providers describes the values of --netresource-provider.
+func (o *poolOptions) register(fs *pflag.FlagSet, providers string) {
 	fs.StringVar(
 		&o.provider,
 		flagProvider,
 		"",
-		"keep the pools of NetResourceSets at their watermarks, with addresses of this `provider`: "+strings.Join(
-			allProviders(),
-			", ",
-		)+" (blocks of AddressPools); empty: off",
+		"keep the pools of NetResourceSets at their watermarks, with addresses of this `provider`: "+providers+
+			"; empty: off",
 	)
 	fs.BoolVar(&o.release, flagRelease, false, "release excess addresses of nodes")
 	fs.DurationVar(
@@ -75,16 +72,17 @@ func (o *poolOptions) register(fs *pflag.FlagSet) {
 	fs.IntVar(&o.preAllocate, flagPreAllocate, 8, "free addresses of a node whose NetResourceSet has no preAllocate")
 	fs.IntVar(&o.workers, flagWorkers, 50, "nodes that are processed at the same time")
 	fs.DurationVar(&o.resync, flagResync, 30*time.Second, "interval of a resync of all nodes")
-	fs.Float64Var(&o.qps, flagProviderQPS, 20, "limit of calls a second to the provider; negative for none")
-	fs.IntVar(&o.burst, flagProviderBst, 30, "burst of calls to the provider")
+	fs.Float64Var(&o.qps, flagProviderQPS, 20, "limit of requests a second to the provider, of all nodes and controllers together; negative for none")
+	fs.IntVar(&o.burst, flagProviderBst, 30, "burst of requests to the provider")
 }
 
-func (o *poolOptions) validate(p *problems) {
+// validate checks the flags; providers lists the values of --netresource-provider.
+func (o *poolOptions) validate(p *problems, providers []string) {
 	if o.provider == "" {
 		return
 	}
-	if !slices.Contains(allProviders(), o.provider) {
-		p.add(flagProvider, o.provider, "want %s", strings.Join(allProviders(), ", "))
+	if !slices.Contains(providers, o.provider) {
+		p.add(flagProvider, o.provider, "want %s%s", strings.Join(providers, ", "), orProgram(o.provider))
 	}
 	if o.releaseDelay < 0 {
 		p.add(flagReleaseDelay, o.releaseDelay, "it must not be negative: write 0 for at once")

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"bytes"
@@ -102,7 +102,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			g := NewWithT(t)
-			var o options
+			var o commandLine
 			fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 			o.register(fs)
 			g.Expect(fs.Parse(strings.Fields(c.args))).To(Succeed())
@@ -121,7 +121,7 @@ func TestHowOftenGoneNodesAreLookedFor(t *testing.T) {
 	for expire, want := range map[time.Duration]time.Duration{
 		24 * time.Hour: 10 * time.Minute, 6 * time.Minute: 30 * time.Second, time.Second: time.Second, 0: time.Second,
 	} {
-		NewWithT(t).Expect((&options{expire: expire}).releaseInterval()).To(Equal(want), expire.String())
+		NewWithT(t).Expect((&commandLine{expire: expire}).releaseInterval()).To(Equal(want), expire.String())
 	}
 }
 
@@ -143,7 +143,7 @@ func TestHelpAndVersion(t *testing.T) {
 	} {
 		g.Expect(out.String()).To(MatchRegexp(`(?m)^ +(-v, )?--%s\b`, flag))
 	}
-	var o options
+	var o commandLine
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.register(fs)
 	for name, value := range map[string]string{

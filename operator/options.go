@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -79,8 +80,8 @@ const defaultExpire = 24 * time.Hour
 // defaultBind is the default address for probes and metrics.
 const defaultBind = "127.0.0.1:10261"
 
-// options holds the command line.
-type options struct {
+// commandLine holds the values of the flags.
+type commandLine struct {
 	kubeconfig  string
 	qps         float32
 	burst       int
@@ -96,6 +97,8 @@ type options struct {
 	policies    bool
 	verbosity   int
 	version     bool
+	cloud       string     // --cloud-provider
+	providers   []Provider // which the program has
 }
 
 type electOptions struct {
@@ -115,7 +118,7 @@ type storeOptions struct {
 func (s storeOptions) configured() bool { return s.kind == storeKubernetes || len(s.endpoints) > 0 }
 
 // register defines the flags.
-func (o *options) register(fs *pflag.FlagSet) {
+func (o *commandLine) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.StringSliceVar(
 		&o.controllers,
@@ -179,7 +182,12 @@ func (o *options) register(fs *pflag.FlagSet) {
 
 	n := &o.nodeipam
 	fs.BoolVar(&n.Allocate, nodeipam.FlagAllocate, false, "assign podCIDRs to nodes; no other controller may do so")
-	fs.StringVar(&n.Type, nodeipam.FlagType, string(nodeipam.RangeAllocatorType), "the type of the CIDR allocator")
+	fs.StringVar(
+		&n.Type,
+		nodeipam.FlagType,
+		string(nodeipam.RangeAllocatorType),
+		"the `type` of the CIDR allocator: RangeAllocator, or with a cloud that routes prefixes to machines CloudAllocator, IPAMFromCluster or IPAMFromCloud",
+	)
 	fs.StringVar(
 		&n.Cluster,
 		nodeipam.FlagCluster,
@@ -216,7 +224,16 @@ func (o *options) register(fs *pflag.FlagSet) {
 	)
 	fs.DurationVar(&n.CoolDown, nodeipam.FlagCoolDown, 0, "cool-down of a CIDR after its node is gone")
 
-	o.netresource.register(fs)
+	fs.StringVar(
+		&o.cloud,
+		flagCloud,
+		"",
+		"the `cloud` that routes the CIDRs of nodes, for the types of --"+nodeipam.FlagType+" other than "+
+			string(nodeipam.RangeAllocatorType)+"; empty or external: the program's only one ("+
+			cmp.Or(strings.Join(o.cloudNames(), ", "), "it has none")+")",
+	)
+
+	o.netresource.register(fs, o.poolHelp())
 
 	s := &o.store
 	fs.StringVar(&s.kind, flagStoreType, storeEtcd, "the kind of the agents' cluster store: etcd or kubernetes")
@@ -260,7 +277,7 @@ func (p *problems) add(flag string, value any, format string, args ...any) {
 }
 
 // validate returns all errors of the options.
-func (o *options) validate() []error {
+func (o *commandLine) validate() []error {
 	var p problems
 	o.elect.validate(&p)
 	o.store.validate(&p)
@@ -283,9 +300,10 @@ func (o *options) validate() []error {
 	}
 	if slices.Contains(wanted, controllerNodeIPAM) {
 		p = append(p, o.nodeipam.Validate()...)
+		o.validateAliases(&p)
 	}
 	if slices.Contains(wanted, controllerNetResource) {
-		o.netresource.validate(&p)
+		o.netresource.validate(&p, o.poolProviders())
 	}
 	if o.store.kind == storeKubernetes && slices.Contains(o.controllers, controllerKSR) {
 		p.add(
@@ -312,7 +330,7 @@ func (o *options) validate() []error {
 }
 
 // validateListener checks the flags of the listener for probes and metrics.
-func (o *options) validateListener(p *problems) {
+func (o *commandLine) validateListener(p *problems) {
 	host, _, _ := net.SplitHostPort(o.bind)
 	address, _ := netip.ParseAddr(host)
 	encrypted := o.tls.Cert != "" || o.tls.Key != ""
@@ -346,7 +364,7 @@ func (o *options) validateListener(p *problems) {
 }
 
 // wanted returns the controllers that --controllers selects.
-func (o *options) wanted(p *problems) (all []string) {
+func (o *commandLine) wanted(p *problems) (all []string) {
 	for _, name := range o.controllers {
 		if bare := strings.TrimPrefix(name, "-"); name != "*" && !slices.Contains(allControllers(), bare) {
 			p.add(flagControllers, name, "want one of %s, or * for all", strings.Join(allControllers(), ", "))
@@ -364,7 +382,7 @@ func (o *options) wanted(p *problems) (all []string) {
 // releaseInterval returns the time between two searches for nodes that are gone: a
 // twelfth of the time after which they lose their IDs and claims, so that it adds
 // little to it.
-func (o *options) releaseInterval() time.Duration {
+func (o *commandLine) releaseInterval() time.Duration {
 	return min(max(o.expire/12, time.Second), 10*time.Minute)
 }
 
@@ -374,7 +392,7 @@ type plan struct {
 	not map[string]string
 }
 
-func (o *options) plan() plan {
+func (o *commandLine) plan() plan {
 	wanted, not := o.wanted(new(problems)), map[string]string{}
 	for _, name := range allControllers() {
 		if !slices.Contains(wanted, name) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ type clients struct {
 }
 
 // connect returns clients. It sends no request.
-func connect(o options) (c clients, err error) {
+func connect(o commandLine) (c clients, err error) {
 	if c.config, err = restConfig(o.kubeconfig); err != nil {
 		return c, err
 	}

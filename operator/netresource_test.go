@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package operator
 
 import (
 	"context"
@@ -307,7 +307,7 @@ func TestSetsAreNotDeleted(t *testing.T) {
 				var asked atomic.Int64
 				p := s.start("one", func(h *host) {
 					make := h.clients
-					h.clients = func(o options) (clients, error) {
+					h.clients = func(o commandLine) (clients, error) {
 						c, err := make(o)
 						c.kube.(*fake.Clientset).PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 							asked.Add(1)
