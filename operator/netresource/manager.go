@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/cloud/budget"
 	"github.com/cadastre/cadastre/operator/netresource/watermark"
 	"github.com/cadastre/cadastre/operator/runner"
 )
@@ -98,7 +99,7 @@ func (c Config) withDefaults() Config {
 // NetResourceSetManager keeps the addresses of all nodes at their watermarks. Use New.
 type NetResourceSetManager struct {
 	config   Config
-	budget   *budget
+	budget   *budget.Budget
 	calls    *calls
 	gate     *runner.Gate
 	maintain *runner.Queue // by node
@@ -139,7 +140,7 @@ func New(c Config) (*NetResourceSetManager, error) {
 	return &NetResourceSetManager{
 		config:   c,
 		calls:    newCalls(&c),
-		budget:   newBudget(max(c.QPS, 0), c.Burst, c.Now),
+		budget:   budget.New(budget.Config{QPS: c.QPS, Burst: c.Burst, Now: c.Now}),
 		gate:     runner.NewGate(c.Fence, fenceTimeout),
 		nodes:    map[string]*NetResource{},
 		refused:  map[string]bool{},
@@ -557,7 +558,7 @@ func (n *NetResourceSetManager) SetInstancesAPIReadiness(ready bool) {
 
 // turn waits for the rate limit of the provider, and then checks the fence.
 func (n *NetResourceSetManager) turn(ctx context.Context) error {
-	if err := n.budget.take(ctx); err != nil {
+	if err := n.budget.Take(ctx, "the provider"); err != nil {
 		return err
 	}
 	return n.checkFence(ctx)

@@ -4,37 +4,12 @@
 package netresource
 
 import (
-	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 )
-
-func TestBudgetLimitsRateAndBurst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := NewWithT(t)
-		b := newBudget(10, 3, time.Now)
-		began := time.Now()
-		for _, want := range []time.Duration{0, 0, 0, 100, 200, 300} {
-			g.Expect(b.take(t.Context())).To(Succeed())
-			g.Expect(time.Since(began)).To(Equal(want * time.Millisecond))
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		g.Expect(b.take(ctx)).NotTo(Succeed())
-		g.Expect(b.take(t.Context())).To(Succeed())
-		g.Expect(time.Since(began)).To(Equal(400*time.Millisecond), "a caller that gives up returns its token")
-		time.Sleep(time.Hour)
-		for range 3 {
-			g.Expect(b.take(t.Context())).To(Succeed())
-		}
-		g.Expect(time.Since(began)).To(Equal(time.Hour+400*time.Millisecond), "no more than the burst is saved")
-		g.Expect(newBudget(0, 0, time.Now).take(t.Context())).To(Succeed())
-	})
-}
 
 func TestMetricNames(t *testing.T) {
 	g := NewWithT(t)
