@@ -42,6 +42,7 @@ func (i *IPAM) deriveResources(s *state) error {
 		s.neighbours = newNeighbours(i.NodeSync.GetAllNodes())
 	}
 	s.set, s.seen, s.pending = i.register.set, i.register.seen, ""
+	s.uplinks = uplinksOfSet(s.set)
 	if s.set == nil {
 		s.pending = fmt.Sprintf(
 			"waiting for NetResourceSet %s, which this agent creates if there is a Node %s",
@@ -174,7 +175,10 @@ func alike(a, b *kv.NetResourceSet) bool {
 
 func sameResources(a, b *kv.NetResourceSet) bool {
 	return maps.EqualFunc(a.GetPool(), b.GetPool(), func(x, y *kv.NetResource) bool { return proto.Equal(x, y) }) &&
-		maps.Equal(a.GetReleases(), b.GetReleases()) && slices.Equal(a.GetPodCidrs(), b.GetPodCidrs())
+		maps.Equal(a.GetReleases(), b.GetReleases()) && slices.Equal(a.GetPodCidrs(), b.GetPodCidrs()) &&
+		maps.EqualFunc(a.GetInterfaces(), b.GetInterfaces(), func(x, y *kv.NetResourceInterface) bool {
+			return proto.Equal(x, y)
+		})
 }
 
 // isOwnSet reports whether event changes this node's NetResourceSet.

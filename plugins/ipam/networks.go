@@ -235,7 +235,8 @@ func (i *IPAM) updateBlocks(key string, txn controller.UpdateOperations) (string
 	i.state.Store(&next)
 	i.publish(&next)
 	text := changes(was.networks, next.networks)
-	if text == "" && slices.EqualFunc(was.pools, next.pools, poolplan.Pool.Equal) {
+	same := slices.EqualFunc(was.pools, next.pools, poolplan.Pool.Equal) && was.uplinks.equal(next.uplinks)
+	if text == "" && same {
 		return "", nil
 	}
 	return text, txn.FollowUp(&PodNetworkChange{Description: key + " " + text})

@@ -240,6 +240,9 @@ func (i *IPAM) report(s *state, set *kv.NetResourceSet) *kv.NetResourceSet {
 	next.Used, next.Releases, next.CidrStates = map[string]*kv.NetResource{}, map[string]string{}, map[string]string{}
 	for a, owner := range u.owners {
 		resource := set.Pool[u.keys[a]]
+		if resource == nil { // it has left the pool while a pod has it
+			resource = set.Used[a.String()]
+		}
 		next.Used[a.String()] = &kv.NetResource{
 			Owner:    owner,
 			Resource: resource.GetResource(),

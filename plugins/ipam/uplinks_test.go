@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam_test
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/plugins/ipam"
+)
+
+// onInterfaces returns a set with two interfaces, one of which has no address in the pool.
+func onInterfaces() *kv.NetResourceSet {
+	m := aSet("10.9.0.7", "10.9.0.16/28", "fd00::7")
+	m.Pool["10.9.1.9"] = &kv.NetResource{Resource: "eni-3"} // the object does not have the interface
+	m.Pool["10.9.1.10"] = &kv.NetResource{}
+	m.Interfaces = map[string]*kv.NetResourceInterface{
+		"eni-1": {Mac: "02:00:00:00:00:01", Device: 1, VpcCidrs: []string{"10.9.0.0/16", "nonsense"}, Ranges: []*kv.SubnetRange{
+			{Cidr: "10.9.0.0/24", Gateway: "10.9.0.1"}, {Cidr: "fd00::/64"}, {Cidr: "nonsense"},
+		}},
+		"eni-2": {Mac: "02:00:00:00:00:02"},
+	}
+	return m
+}
+
+func TestUplinksAreTheInterfacesOfThePool(t *testing.T) {
+	n := withSet(t, onInterfaces())
+	n.g.Expect(n.Uplinks()).To(Equal([]ipam.Uplink{{
+		Interface: "eni-1", MAC: "02:00:00:00:00:01", Device: 1, VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")},
+		Ranges: []cloud.Range{
+			{CIDR: netip.MustParsePrefix("10.9.0.0/24"), Gateway: mustAddr("10.9.0.1")},
+			{CIDR: netip.MustParsePrefix("fd00::/64")},
+		},
+	}}))
+	for a, want := range map[string]string{"10.9.0.7": "eni-1", "10.9.0.31": "eni-1", "fd00::7": "eni-1", "10.9.0.8": "", "10.9.1.9": "", "10.9.1.10": "", "::ffff:10.9.0.7": "eni-1"} {
+		iface, ok := n.UplinkOf(mustAddr(a))
+		n.g.Expect(iface).To(Equal(want), a)
+		n.g.Expect(ok).To(Equal(want != ""), a)
+	}
+}
+
+func TestAChangedInterfaceIsAnnounced(t *testing.T) {
+	n := withSet(t, onInterfaces())
+	m := onInterfaces()
+	n.g.Expect(n.setTo(m)).To(BeEmpty(), "nothing has changed")
+	m = onInterfaces()
+	m.Interfaces["eni-1"].Mac = "02:00:00:00:00:09"
+	n.g.Expect(n.setTo(m)).To(ContainElement(BeAssignableToTypeOf(&ipam.PodNetworkChange{})))
+	n.g.Expect(n.Uplinks()[0].MAC).To(Equal("02:00:00:00:00:09"))
+	m = onInterfaces()
+	m.Pool["10.9.2.1"] = &kv.NetResource{Resource: "eni-2"}
+	n.g.Expect(n.setTo(m)).NotTo(BeEmpty())
+	n.g.Expect(n.Uplinks()).To(HaveLen(2))
+}
+
+func TestALeasedAddressThatLeftThePoolKeepsItsUplink(t *testing.T) {
+	n := withSet(t, onInterfaces())
+	n.g.Expect(n.add("a")).To(Equal("10.9.0.7"))
+	n.g.Expect(n.Commit(context.Background())).To(Succeed())
+	m := onInterfaces()
+	delete(m.Pool, "10.9.0.7")
+	m.Used = map[string]*kv.NetResource{"10.9.0.7": {Owner: "default/a", Resource: "eni-1"}} // as this node has reported
+	n.setTo(m)
+	iface, _ := n.UplinkOf(mustAddr("10.9.0.7"))
+	n.g.Expect(iface).To(Equal("eni-1"))
+}
