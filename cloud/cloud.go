@@ -39,7 +39,8 @@ var (
 type Cloud interface {
 	// Name returns the name of the cloud, such as openstack, for messages and metrics.
 	Name() string
-	// Read returns all machines and subnets that the provider's configuration selects.
+	// Read returns all machines and subnets that the provider's configuration selects. The
+	// caller may change what it returns.
 	Read(ctx context.Context) (*Snapshot, error)
 	// ReadInstance returns one machine, and the subnets that it needs. Agents call it.
 	ReadInstance(ctx context.Context, instance string) (*Snapshot, error)

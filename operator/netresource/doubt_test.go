@@ -18,6 +18,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/memapi"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
 )
 
@@ -34,12 +35,13 @@ func TestNothingIsAskedForTwiceInDoubt(t *testing.T) {
 			return memcloud.None
 		}
 		cloud, api := memcloud.New(cc), memapi.New()
-		provider := cloud.Provider()
+		provider := providerOf(cloud)
 		config.Instances, config.API = provider, api
 		m, err := netresource.New(config)
 		g.Expect(err).NotTo(HaveOccurred())
 		nrs := &v1alpha1.NetResourceSet{}
 		nrs.Name = "node"
+		cloud.AddInstance("node", "")
 		nrs, err = api.Create(nrs)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(m.Create(nrs)).To(Succeed())
@@ -66,7 +68,7 @@ func TestNothingIsAskedForTwiceInDoubt(t *testing.T) {
 }
 
 // forgetful is a provider that shows what was released for another 20 seconds.
-type forgetful struct{ *memcloud.Provider }
+type forgetful struct{ *cloudpool.Provider }
 
 type forgetfulNode struct {
 	netresource.NetResourceOperations
@@ -106,7 +108,7 @@ func TestReleasedAddressIsNotAllocatedWhileTheProviderStillShowsIt(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, cloud, config)
 		_ = r.manager.Close()
-		config.Instances = forgetful{r.cloud.Provider()}
+		config.Instances = forgetful{providerOf(r.cloud)}
 		r.start(config)
 		a := r.add("node", v1alpha1.IPAMSpec{PreAllocate: 4})
 		for round := range 10 {

@@ -18,13 +18,14 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/memapi"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 )
 
 // unwell is a provider that does something else than its cloud for the calls that
 // are in its way: the key is an operation and a node. What changes something ignores
 // its context, and is done late.
 type unwell struct {
-	*memcloud.Provider
+	*cloudpool.Provider
 
 	mu    sync.Mutex
 	way   map[string]func()
@@ -32,7 +33,7 @@ type unwell struct {
 }
 
 func newUnwell(cloud *memcloud.Cloud) *unwell {
-	return &unwell{Provider: cloud.Provider(), way: map[string]func(){}, calls: map[string]int{}}
+	return &unwell{Provider: providerOf(cloud), way: map[string]func(){}, calls: map[string]int{}}
 }
 
 // put has f run before each such call; nil ends that.
@@ -323,7 +324,9 @@ func TestANodeIsCountedByItsFirstUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		cloud, _ := defaults()
-		m, err := netresource.NewNetResourceSetManager(memcloud.New(cloud).Provider(), memapi.New(), nil, 2, false, false)
+		machines := memcloud.New(cloud)
+		machines.AddInstance("a", "")
+		m, err := netresource.NewNetResourceSetManager(providerOf(machines), memapi.New(), nil, 2, false, false)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(m.Start(t.Context())).To(Succeed())
 		g.Expect(m.Update(named("a"))).To(Succeed())
@@ -358,7 +361,7 @@ func TestAnUnknownNodeIsNotSatisfied(t *testing.T) {
 
 // greedy is a published provider: it takes what is available, and does not look at
 // the maximum.
-type greedy struct{ *memcloud.Provider }
+type greedy struct{ *cloudpool.Provider }
 
 type greedyNode struct {
 	netresource.NetResourceOperations
@@ -379,7 +382,7 @@ func TestWhatIsAvailableIsLimitedToWhatIsWanted(t *testing.T) {
 		cloud, config := defaults()
 		r := &rig{t: t, api: memapi.New(), cloud: memcloud.New(cloud), agents: map[string]*agent{}}
 		r.api.Changed = r.changed
-		config.Instances = greedy{r.cloud.Provider()}
+		config.Instances = greedy{providerOf(r.cloud)}
 		r.start(config)
 		a := r.add("a", v1alpha1.IPAMSpec{PreAllocate: 8})
 		rest(time.Minute)
@@ -399,7 +402,7 @@ func TestAnswersThatSayNothing(t *testing.T) {
 				cloud, config := defaults()
 				r := &rig{t: t, api: memapi.New(), cloud: memcloud.New(cloud), agents: map[string]*agent{}}
 				r.api.Changed = r.changed
-				s := &silent{Provider: r.cloud.Provider()}
+				s := &silent{Provider: providerOf(r.cloud)}
 				config.Instances = s
 				r.start(config)
 				a, z := r.add("a", v1alpha1.IPAMSpec{PreAllocate: 4}), r.add("z", v1alpha1.IPAMSpec{PreAllocate: 4})
@@ -424,7 +427,7 @@ func TestAnswersThatSayNothing(t *testing.T) {
 
 // silent is a provider of which one call for node a returns neither an answer nor an error.
 type silent struct {
-	*memcloud.Provider
+	*cloudpool.Provider
 
 	mu   sync.Mutex
 	what string

@@ -23,6 +23,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/memapi"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,11 +44,20 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 // defaults returns the configuration that tests begin with.
 func defaults() (memcloud.Config, netresource.Config) {
 	return memcloud.Config{
-			Subnets:    map[v1alpha1.PoolID]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.1.0.0/21")},
-			Interfaces: 8, PerInterface: 64, Pre: 8,
+			Subnets:    map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.1.0.0/21")},
+			Interfaces: 8, PerInterface: 64,
 		}, netresource.Config{
 			ReleaseDelay: -1, ResyncInterval: 10 * time.Second, Workers: 4, QPS: -1, Log: quiet(), Random: func() float64 { return .5 },
 		}
+}
+
+// providerOf returns a new provider over a cloud, as for an operator that starts.
+func providerOf(c *memcloud.Cloud) *cloudpool.Provider {
+	lag := c.Config().Lag
+	if lag == 0 {
+		lag = -1
+	}
+	return cloudpool.New(cloudpool.Config{Cloud: c, Pre: 8, Prefixes: true, Consistency: lag, Log: quiet()})
 }
 
 func newRig(t testing.TB, cc memcloud.Config, c netresource.Config) *rig {
@@ -61,7 +71,7 @@ func newRig(t testing.TB, cc memcloud.Config, c netresource.Config) *rig {
 func (r *rig) start(c netresource.Config) {
 	c.API = r.api
 	if c.Instances == nil {
-		c.Instances = r.cloud.Provider()
+		c.Instances = providerOf(r.cloud)
 	}
 	m, err := netresource.New(c)
 	if err != nil {
@@ -95,6 +105,7 @@ func (r *rig) add(name string, spec v1alpha1.IPAMSpec) *agent {
 	r.mu.Lock()
 	r.agents[name] = a
 	r.mu.Unlock()
+	r.cloud.AddInstance(name, "")
 	nrs := &v1alpha1.NetResourceSet{}
 	nrs.Name, nrs.Spec.IPAM = name, spec
 	if _, err := r.api.Create(nrs); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/memapi"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 )
 
 // again deletes a node, and makes it again with a new agent.
@@ -268,7 +269,7 @@ func TestAnInstanceIsNotMissedBeforeTheProviderIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		cloud, config := defaults()
-		config.Instances, config.API = unread{memcloud.New(cloud).Provider()}, memapi.New()
+		config.Instances, config.API = unread{providerOf(memcloud.New(cloud))}, memapi.New()
 		m, err := netresource.New(config)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(m.Update(named("a"))).To(Succeed())
@@ -279,7 +280,7 @@ func TestAnInstanceIsNotMissedBeforeTheProviderIsRead(t *testing.T) {
 }
 
 // unread is a provider that knows no instance yet.
-type unread struct{ *memcloud.Provider }
+type unread struct{ *cloudpool.Provider }
 
 type unreadNode struct {
 	netresource.NetResourceOperations

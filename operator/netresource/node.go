@@ -26,6 +26,7 @@ type NetResource struct {
 	manager *NetResourceSetManager
 	log     *slog.Logger
 	turn    chan struct{}
+	seen    time.Time // when the manager first received its NetResourceSet
 
 	mu               sync.Mutex
 	ops              NetResourceOperations    // nil: CreateNetResource has not succeeded yet
@@ -55,6 +56,7 @@ func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet)
 		manager:  m,
 		log:      m.config.Log.With("node", resource.Name),
 		turn:     make(chan struct{}, 1),
+		seen:     m.config.Now(),
 		resource: resource.DeepCopy(),
 		release: releases{
 			since: map[string]time.Time{},
@@ -119,6 +121,7 @@ func (n *NetResource) updated() bool {
 	first := !n.Known()
 	if first {
 		n.countFirst(wait)
+		n.readIfNew()
 	}
 	switch {
 	case first:
@@ -139,6 +142,21 @@ func (n *NetResource) countFirst(wait time.Duration) {
 		defer n.releaseTurn()
 		n.recalculate(context.Background(), wait)
 	default:
+	}
+}
+
+// readIfNew queues a reading of the provider if it does not know the machine of a node that
+// is younger than the last reading. One reading serves all nodes that come together.
+func (n *NetResource) readIfNew() {
+	m := n.manager
+	n.mu.Lock()
+	unknown := !n.stopped.IsZero()
+	n.mu.Unlock()
+	m.mu.Lock()
+	late := m.ready && !m.begun.After(n.seen)
+	m.mu.Unlock()
+	if unknown && late {
+		m.resync.Add(resyncKey, "new machine", 0)
 	}
 }
 

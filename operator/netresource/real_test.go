@@ -23,6 +23,7 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
 	"github.com/cadastre/cadastre/operator/netresource/objects"
 )
@@ -209,7 +210,7 @@ func operatorOn(t *testing.T, server dynamic.Interface, cloud *memcloud.Cloud) (
 	ctx, cancel := context.WithCancel(t.Context())
 	client := netresource.NewClient(server, 0)
 	m, err := netresource.New(netresource.Config{
-		Instances: cloud.Provider(), API: client, ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond,
+		Instances: cloudpool.New(cloudpool.Config{Cloud: cloud, Pre: 4, Consistency: time.Second, Log: quiet()}), API: client, ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond,
 		ResyncInterval: time.Second, Consistency: time.Second, Workers: 8, QPS: 200, Log: quiet(),
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -225,8 +226,8 @@ func operatorOn(t *testing.T, server dynamic.Interface, cloud *memcloud.Cloud) (
 func operatorAndAgents(t *testing.T, server dynamic.Interface) {
 	g, c := NewWithT(t), netresource.NewClient(server, 0)
 	cloud := memcloud.New(memcloud.Config{
-		Subnets:    map[v1alpha1.PoolID]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/20")},
-		Interfaces: 4, PerInterface: 16, Pre: 4, Lag: 200 * time.Millisecond,
+		Subnets:    map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/20")},
+		Interfaces: 4, PerInterface: 16, Lag: 200 * time.Millisecond,
 	})
 	_, kill := operatorOn(t, server, cloud)
 	ctx, stop := context.WithCancel(t.Context())
@@ -235,6 +236,7 @@ func operatorAndAgents(t *testing.T, server dynamic.Interface) {
 	for i := range 20 {
 		n := &v1alpha1.NetResourceSet{}
 		n.Name = nodeName(i)
+		cloud.AddInstance(n.Name, "subnet-a")
 		_, err := c.Create(n)
 		g.Expect(err).NotTo(HaveOccurred())
 		a := &agent{name: n.Name, replies: true, leases: map[string]bool{}, cools: map[string]time.Time{}}

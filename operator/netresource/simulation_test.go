@@ -70,7 +70,7 @@ func simulate(t *testing.T, nodes int, qps float64, d demand, old bool) (f figur
 			config = netresource.WithOldFormula(config)
 		}
 		r := newRig(t, memcloud.Config{
-			Subnets:    map[v1alpha1.PoolID]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/16")},
+			Subnets:    map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/16")},
 			Interfaces: 8, PerInterface: 16, Lag: 3 * time.Second,
 		}, config)
 		for i := range nodes {
@@ -143,7 +143,7 @@ func BenchmarkRound(b *testing.B) {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
 			c := netresource.Config{QPS: -1, Workers: 4, Log: quiet(), ReleaseExcess: true}
 			r := newRig(b, memcloud.Config{
-				Subnets:    map[v1alpha1.PoolID]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/12")},
+				Subnets:    map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/12")},
 				Interfaces: 2, PerInterface: 16,
 			}, c)
 			for i := range nodes {

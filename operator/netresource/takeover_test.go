@@ -43,7 +43,7 @@ func TestALateProviderIsWaitedFor(t *testing.T) {
 		_ = r.manager.Close()
 
 		config.Since = time.Now()
-		config.Instances, config.API = r.cloud.Provider(), r.api
+		config.Instances, config.API = providerOf(r.cloud), r.api
 		m, err := netresource.New(config)
 		g.Expect(err).NotTo(HaveOccurred())
 		r.mu.Lock()
@@ -67,7 +67,7 @@ func TestATakeoverEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		cloud, config := defaults()
-		config.Instances, config.API, config.Since = memcloud.New(cloud).Provider(), memapi.New(), time.Now()
+		config.Instances, config.API, config.Since = providerOf(memcloud.New(cloud)), memapi.New(), time.Now()
 		m, err := netresource.New(config)
 		g.Expect(err).NotTo(HaveOccurred())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

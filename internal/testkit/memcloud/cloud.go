@@ -3,10 +3,10 @@
 
 // Package memcloud simulates a cloud in memory for tests, simulations and demonstrations.
 //
-// Its machines have aliases (nodeipam.Cloud), and interfaces with secondary addresses or
-// prefixes of subnets, for which Provider returns a provider of netresource. Like a real
-// cloud it throttles and shows changes late. One plan of faults applies to every call: it
-// is refused, done with its answer lost, or half done.
+// It implements cloud.Cloud: its machines have interfaces with addresses and prefixes of
+// subnets. It implements nodeipam.Cloud too: its machines have aliases. Like a real cloud
+// it throttles and shows changes late. One plan of faults applies to every call: it is
+// refused, done with its answer lost, or half done.
 //
 // Every method may be called from any goroutine.
 package memcloud
@@ -18,12 +18,10 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/cloud"
 )
 
 // ErrInjected is the error of calls that fail by plan.
@@ -37,13 +35,13 @@ const (
 	None   Fault = iota // the call works
 	Refuse              // nothing is done, and the answer is an error
 	Tear                // all is done, and the answer is an error
-	Half                // half is done, and the answer is an error
+	Half                // half is done, and the answer is an error; a new interface is not attached
 )
 
 // Call describes a call to the plan of faults.
 type Call struct {
 	Number   int    // of all calls, from 1
-	What     string // describe, assign, unassign, create, aliases, add alias
+	What     string // describe, assign, unassign, create, delete, orphans, aliases, add alias
 	Instance string // the machine
 }
 
@@ -60,15 +58,18 @@ func At(n int, f Fault) func(Call) Fault {
 // Config holds the properties of a cloud. All of them may be left out if only aliases are
 // used.
 type Config struct {
-	Subnets      map[v1alpha1.PoolID]netip.Prefix
-	Interfaces   int              // of a machine; 0: 4
-	PerInterface int              // addresses, or prefixes, of an interface; 0: 16
-	PrefixLen    int              // interfaces get prefixes of that length; 0: addresses
-	Pre          int              // addresses that nodes want free if they do not say
-	Lag          time.Duration    // how late a change is shown
-	QPS          int              // calls in a second, more are throttled; 0: no bound
-	Fault        func(Call) Fault // the plan of faults; nil: none
-	Now          func() time.Time // nil: the clock
+	Subnets      map[string]netip.Prefix // by ID
+	Second       map[string]netip.Prefix // the ranges of dual-stack subnets in the other family, by ID
+	Zones        map[string]string       // of subnets, by ID; "": zone-a
+	Unusable     []string                // subnets that are not for new interfaces
+	Interfaces   int                     // of a machine; 0: 4
+	PerInterface int                     // addresses, or prefixes, of an interface, by family; 0: 16
+	PrefixLen    int                     // of prefixes; 0: there are none
+	PrefixLen6   int                     // of IPv6 prefixes; 0: there are none
+	Lag          time.Duration           // how late a change is shown
+	QPS          int                     // calls in a second, more are throttled; 0: no bound
+	Fault        func(Call) Fault        // the plan of faults; nil: none
+	Now          func() time.Time        // nil: the clock
 }
 
 // Cloud is a simulated cloud. Use New.
@@ -81,12 +82,19 @@ type Cloud struct {
 	number   int
 	second   time.Time
 	inSecond int
-	taken    map[netip.Prefix]string // unit to interface
-	count    map[v1alpha1.PoolID]int // units that are taken
-	next     map[v1alpha1.PoolID]netip.Prefix
+	taken    map[netip.Prefix]string // address or prefix to interface
+	next     map[place]netip.Prefix
 	machines map[string]*machine
+	orphans  []*cloud.Interface // created, and never attached
 	history  map[string][]moment
 	made     int
+}
+
+// place is a subnet, and the length of what is taken from it.
+type place struct {
+	subnet string
+	v6     bool
+	bits   int
 }
 
 // machine holds the aliases and the interfaces of a machine.
@@ -94,24 +102,17 @@ type machine struct {
 	known      bool // to AddMachine
 	providerID string
 	aliases    []netip.Prefix
-	nics       []*nic
-}
-
-// nic is an interface.
-type nic struct {
-	id, instance string
-	subnet       v1alpha1.PoolID
-	units        []netip.Prefix
+	instance   *cloud.Instance // nil: AddInstance was not called
 }
 
 // moment holds the interfaces that a machine had from a time on.
 type moment struct {
-	at   time.Time
-	nics []*nic
+	at  time.Time
+	all []*cloud.Interface
 }
 
-// New returns a cloud without machines. A machine comes into being with its first interface,
-// or with AddMachine.
+// New returns a cloud without machines. AddInstance adds one with interfaces, and AddMachine
+// one with aliases.
 func New(c Config) *Cloud {
 	c.Interfaces, c.PerInterface = cmp.Or(c.Interfaces, 4), cmp.Or(c.PerInterface, 16)
 	if c.Now == nil {
@@ -122,12 +123,14 @@ func New(c Config) *Cloud {
 		fault:    c.Fault,
 		calls:    map[string]int{},
 		taken:    map[netip.Prefix]string{},
-		next:     map[v1alpha1.PoolID]netip.Prefix{},
-		count:    map[v1alpha1.PoolID]int{},
+		next:     map[place]netip.Prefix{},
 		machines: map[string]*machine{},
 		history:  map[string][]moment{},
 	}
 }
+
+// Config returns the properties of the cloud.
+func (c *Cloud) Config() Config { return c.config }
 
 // SetFault replaces the plan of faults; nil ends all faults.
 func (c *Cloud) SetFault(plan func(Call) Fault) {
@@ -150,14 +153,70 @@ func (c *Cloud) Calls() map[string]int {
 	return maps.Clone(c.calls)
 }
 
-// Units returns the addresses, or prefixes, that a machine really has.
+// Units returns the addresses and prefixes that a machine really has, without the own
+// addresses of its interfaces.
 func (c *Cloud) Units(instance string) (all []netip.Prefix) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range c.machine(instance).nics {
-		all = append(all, n.units...)
+	for _, i := range c.interfaces(instance) {
+		for _, b := range i.Blocks {
+			if !b.Primary {
+				all = append(all, b.Prefix)
+			}
+		}
 	}
 	return all
+}
+
+// Orphans returns the number of interfaces that no machine has.
+func (c *Cloud) Orphans() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.orphans)
+}
+
+// Change changes an interface of a machine, as its owner could by hand.
+func (c *Cloud) Change(instance, iface string, change func(*cloud.Interface)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.attached(instance, iface); i != nil {
+		change(i)
+		c.note(instance)
+	}
+}
+
+// Take takes an address or prefix, as a foreign user of the cloud could.
+func (c *Cloud) Take(p netip.Prefix) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.taken[p] = "foreign"
+}
+
+// AddInstance adds a machine with a first interface in a subnet; "": without any.
+func (c *Cloud) AddInstance(id, subnet string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.machine(id)
+	if m.instance != nil {
+		return
+	}
+	m.instance = &cloud.Instance{
+		ID:   id,
+		Type: "mem",
+		Zone: cmp.Or(c.config.Zones[subnet], "zone-a"),
+		Limits: cloud.Limits{
+			Interfaces: c.config.Interfaces,
+			Addresses:  [2]int{c.config.PerInterface, c.config.PerInterface},
+			PrefixBits: [2]int{c.config.PrefixLen, c.config.PrefixLen6},
+		},
+	}
+	if subnet != "" {
+		if i := c.newInterface(subnet); i != nil {
+			i.Owned = false
+			m.instance.Interfaces = append(m.instance.Interfaces, i)
+		}
+	}
+	c.history[id] = append(c.history[id], moment{time.Time{}, clone(m.instance.Interfaces)})
 }
 
 // machine returns a machine, a new one if there is none of that name.
@@ -170,15 +229,29 @@ func (c *Cloud) machine(instance string) *machine {
 	return m
 }
 
+// interfaces returns those of a machine.
+func (c *Cloud) interfaces(instance string) []*cloud.Interface {
+	if m := c.machines[instance]; m != nil && m.instance != nil {
+		return m.instance.Interfaces
+	}
+	return nil
+}
+
+func (c *Cloud) attached(instance, iface string) *cloud.Interface {
+	for _, i := range c.interfaces(instance) {
+		if i.ID == iface {
+			return i
+		}
+	}
+	return nil
+}
+
 // Terminate removes a machine with its aliases and interfaces.
 func (c *Cloud) Terminate(instance string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range c.machine(instance).nics {
-		for _, u := range n.units {
-			delete(c.taken, u)
-			c.count[n.subnet]--
-		}
+	for _, i := range c.interfaces(instance) {
+		c.free(i)
 	}
 	delete(c.machines, instance)
 	delete(c.history, instance)
@@ -198,7 +271,7 @@ func (c *Cloud) enter(ctx context.Context, what, instance string) (Fault, error)
 	c.inSecond++
 	if c.config.QPS > 0 && c.inSecond > c.config.QPS {
 		c.calls["throttled"]++
-		return Refuse, fmt.Errorf("%s: %w", what, netresource.ErrThrottled)
+		return Refuse, fmt.Errorf("%s: %w", what, cloud.ErrThrottled)
 	}
 	f := None
 	if c.fault != nil {
@@ -208,196 +281,4 @@ func (c *Cloud) enter(ctx context.Context, what, instance string) (Fault, error)
 		return f, fmt.Errorf("%s: %w", what, ErrInjected)
 	}
 	return None, nil
-}
-
-// bits returns the length of a unit of a subnet.
-func (c *Cloud) bits(p netip.Prefix) int {
-	if c.config.PrefixLen > 0 {
-		return c.config.PrefixLen
-	}
-	return p.Addr().BitLen()
-}
-
-// take finds the next free unit of a subnet, around at its end.
-func (c *Cloud) take(subnet v1alpha1.PoolID, id string) (netip.Prefix, bool) {
-	p := c.config.Subnets[subnet]
-	first := netip.PrefixFrom(p.Addr(), c.bits(p))
-	at, ok := c.next[subnet]
-	if !ok {
-		at = first
-	}
-	for start := at; ; {
-		u := at
-		if at = after(at); !p.Contains(at.Addr()) {
-			at = first
-		}
-		if _, taken := c.taken[u]; !taken {
-			c.next[subnet], c.taken[u] = at, id
-			c.count[subnet]++
-			return u, true
-		}
-		if at == start {
-			return netip.Prefix{}, false
-		}
-	}
-}
-
-// after returns the unit behind u.
-func after(u netip.Prefix) netip.Prefix {
-	b := u.Addr().AsSlice()
-	for i, bit := (u.Bits()-1)/8, byte(1)<<(7-(u.Bits()-1)%8); i >= 0; i, bit = i-1, 1 {
-		if b[i] += bit; b[i] >= bit {
-			break
-		}
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return netip.PrefixFrom(a, u.Bits())
-}
-
-// free returns the number of units that are left of a subnet.
-func (c *Cloud) free(subnet v1alpha1.PoolID) int {
-	p := c.config.Subnets[subnet]
-	return 1<<min(c.bits(p)-p.Bits(), 30) - c.count[subnet]
-}
-
-// note records the interfaces of a machine from now on.
-func (c *Cloud) note(instance string) {
-	if c.config.Lag == 0 {
-		return
-	}
-	now := c.config.Now()
-	h := c.history[instance]
-	for len(h) > 1 && !h[1].at.After(now.Add(-c.config.Lag)) {
-		h = h[1:]
-	}
-	c.history[instance] = append(h, moment{now, clone(c.machine(instance).nics)})
-}
-
-func clone(nics []*nic) (all []*nic) {
-	for _, n := range nics {
-		copied := *n
-		copied.units = slices.Clone(n.units)
-		all = append(all, &copied)
-	}
-	return all
-}
-
-// shown returns the interfaces of a machine as the cloud shows them, which may be late.
-func (c *Cloud) shown(instance string) []*nic {
-	if c.config.Lag == 0 {
-		return clone(c.machine(instance).nics)
-	}
-	var nics []*nic
-	for _, m := range c.history[instance] {
-		if !m.at.After(c.config.Now().Add(-c.config.Lag)) {
-			nics = m.nics
-		}
-	}
-	return clone(nics)
-}
-
-// describe returns the interfaces of all machines as the cloud shows them.
-func (c *Cloud) describe(ctx context.Context) (map[string][]*nic, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, err := c.enter(ctx, "describe", ""); err != nil {
-		return nil, err
-	}
-	all := map[string][]*nic{}
-	for instance, m := range c.machines {
-		if len(m.nics) > 0 || len(c.history[instance]) > 0 {
-			all[instance] = c.shown(instance)
-		}
-	}
-	return all, nil
-}
-
-// assign gives an interface n more units, or as many as there are.
-func (c *Cloud) assign(ctx context.Context, instance, id string, n int) ([]netip.Prefix, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f, err := c.enter(ctx, "assign", instance)
-	if f == Refuse {
-		return nil, err
-	}
-	if f == Half {
-		n /= 2
-	}
-	nics := c.machine(instance).nics
-	i := slices.IndexFunc(nics, func(n *nic) bool { return n.id == id })
-	if i < 0 {
-		return nil, fmt.Errorf("assign to interface %q of %q: there is no such interface", id, instance)
-	}
-	units := c.fill(nics[i], n)
-	c.note(instance)
-	if err == nil && len(units) == 0 && n > 0 {
-		err = fmt.Errorf("assign to interface %q: subnet %q or the interface is full", id, nics[i].subnet)
-	}
-	return units, err
-}
-
-func (c *Cloud) fill(to *nic, n int) (units []netip.Prefix) {
-	for range min(n, c.config.PerInterface-len(to.units)) {
-		u, ok := c.take(to.subnet, to.id)
-		if !ok {
-			break
-		}
-		to.units = append(to.units, u)
-		units = append(units, u)
-	}
-	return units
-}
-
-// create makes an interface with n units, or as many as there are, but not
-// without any.
-func (c *Cloud) create(ctx context.Context, instance string, subnet v1alpha1.PoolID, n int) (*nic, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f, err := c.enter(ctx, "create", instance)
-	if f == Refuse {
-		return nil, err
-	}
-	m := c.machine(instance)
-	if len(m.nics) >= c.config.Interfaces {
-		return nil, fmt.Errorf("make an interface of %q: it has %d, which is the most", instance, c.config.Interfaces)
-	}
-	if _, ok := c.config.Subnets[subnet]; !ok {
-		return nil, fmt.Errorf("make an interface of %q: there is no subnet %q", instance, subnet)
-	}
-	if c.free(subnet) == 0 {
-		return nil, fmt.Errorf("make an interface of %q: subnet %q is full", instance, subnet)
-	}
-	c.made++
-	made := &nic{id: fmt.Sprintf("eni-%d", c.made), instance: instance, subnet: subnet}
-	m.nics = append(m.nics, made)
-	if f != Half {
-		c.fill(made, n)
-	}
-	c.note(instance)
-	return clone([]*nic{made})[0], err
-}
-
-// unassign takes units from a machine. It ignores units that the machine does not have.
-func (c *Cloud) unassign(ctx context.Context, instance string, units []netip.Prefix) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f, err := c.enter(ctx, "unassign", instance)
-	if f == Refuse {
-		return err
-	}
-	if f == Half {
-		units = units[:len(units)/2]
-	}
-	for _, n := range c.machine(instance).nics {
-		n.units = slices.DeleteFunc(n.units, func(u netip.Prefix) bool {
-			if !slices.Contains(units, u) {
-				return false
-			}
-			delete(c.taken, u)
-			c.count[n.subnet]--
-			return true
-		})
-	}
-	c.note(instance)
-	return err
 }

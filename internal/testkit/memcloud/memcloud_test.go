@@ -4,26 +4,20 @@
 package memcloud_test
 
 import (
-	"errors"
-	"log/slog"
-	"maps"
+	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
-	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// scene holds a cloud with one machine, and a clock that stands still.
+// scene holds a cloud with one machine without interfaces, and a clock that stands still.
 type scene struct {
-	cloud *memcloud.Cloud
-	p     *memcloud.Provider
-	ops   netresource.NetResourceOperations
+	*memcloud.Cloud
 	now   time.Time
 	fault memcloud.Fault
 }
@@ -31,126 +25,167 @@ type scene struct {
 func newScene(change func(*memcloud.Config)) *scene {
 	s := &scene{now: time.Unix(1000, 0)}
 	c := memcloud.Config{
-		Subnets:    map[v1alpha1.PoolID]netip.Prefix{"a": netip.MustParsePrefix("10.0.0.0/28")},
+		Subnets:    map[string]netip.Prefix{"a": netip.MustParsePrefix("10.0.0.0/28")},
 		Interfaces: 2, PerInterface: 10,
 		Now: func() time.Time { return s.now },
 		Fault: func(c memcloud.Call) memcloud.Fault {
-			if c.What == "describe" {
+			if c.What == "describe" || c.What == "orphans" {
 				return memcloud.None
 			}
 			return s.fault
 		},
 	}
 	change(&c)
-	s.cloud = memcloud.New(c)
-	s.p = s.cloud.Provider()
-	n := &v1alpha1.NetResourceSet{}
-	n.Name = "node"
-	s.ops = s.p.CreateNetResource(n, nil)
+	s.Cloud = memcloud.New(c)
+	s.AddInstance("node", "")
 	return s
 }
 
-func (s *scene) keys(t *testing.T) []string {
-	g := NewWithT(t)
-	all, err := s.ops.ResyncInterfacesAndIPs(t.Context(), slog.Default())
-	g.Expect(err).NotTo(HaveOccurred())
-	return slices.Sorted(maps.Keys(all))
+// create creates an interface with n addresses at the first free device.
+func (s *scene) create(t *testing.T, n int) (*cloud.Interface, error) {
+	return s.CreateInterface(t.Context(), "node", cloud.NewInterface{Subnet: "a", Want: cloud.Want{Count: n}})
 }
 
-func (s *scene) create(t *testing.T, n int) error {
-	_, _, err := s.ops.CreateInterface(t.Context(), &netresource.AllocationAction{PoolID: "a", MaxIPsToAllocate: n}, slog.Default())
-	return err
+// shown returns the addresses that the cloud shows, without the own ones of interfaces.
+func (s *scene) shown(t *testing.T) (all []string) {
+	snapshot, err := s.Read(t.Context())
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for _, i := range snapshot.Instances["node"].Interfaces {
+		for _, b := range i.Blocks {
+			if !b.Primary {
+				all = append(all, b.Prefix.String())
+			}
+		}
+	}
+	return all
+}
+
+func (s *scene) free(t *testing.T) int {
+	snapshot, err := s.Read(t.Context())
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return snapshot.Subnets["a"].Free
 }
 
 func TestLimitsOfTheCloud(t *testing.T) {
 	g, s := NewWithT(t), newScene(func(*memcloud.Config) {})
-	a, err := s.ops.PrepareIPAllocation(nil)
+	ctx := t.Context()
+	first, err := s.create(t, 12)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(*a).To(Equal(netresource.AllocationAction{PoolID: "a", AvailableInterfaces: 2}))
-	g.Expect(s.create(t, 12)).To(Succeed())
-	g.Expect(s.keys(t)).To(HaveLen(10), "no more than an interface can have")
-	g.Expect(s.create(t, 12)).To(Succeed())
-	g.Expect(s.keys(t)).To(HaveLen(16), "no more than the subnet has")
-	g.Expect(s.p.GetPoolQuota()["a"].AvailableIPs).To(BeZero())
-	g.Expect(s.create(t, 1)).To(MatchError(ContainSubstring("the most")))
-	a, _ = s.ops.PrepareIPAllocation(nil)
-	g.Expect(a.AvailableForAllocationIPv4).To(BeZero())
-	r := s.ops.PrepareIPRelease(3, nil)
-	g.Expect(r.IPsToRelease).To(Equal([]string{"10.0.0.15", "10.0.0.14", "10.0.0.13"}), "of the newest interface, the highest")
-	g.Expect(s.ops.PrepareIPRelease(1, nil).IPsToRelease).To(Equal(r.IPsToRelease[:1]), "the same again")
-	g.Expect(s.ops.ReleaseIPs(t.Context(), r)).To(Succeed())
-	g.Expect(s.ops.ReleaseIPs(t.Context(), r)).To(Succeed())
-	g.Expect(s.cloud.Units("node")).To(HaveLen(13))
-	s.cloud.Terminate("node")
-	g.Expect(s.p.GetPoolQuota()["a"].AvailableIPs).To(Equal(16))
+	g.Expect(first.Blocks).To(HaveLen(11), "no more than an interface can have, and its own one")
+	g.Expect(first.Blocks[0].Primary).To(BeTrue())
+	_, err = s.create(t, 1)
+	g.Expect(err).To(MatchError(ContainSubstring("device 0 is in use")))
+	_, err = s.Assign(ctx, "node", first.ID, cloud.Want{Count: 1})
+	g.Expect(err).To(MatchError(cloud.ErrFull))
+	second, err := s.CreateInterface(ctx, "node", cloud.NewInterface{Subnet: "a", Want: cloud.Want{Count: 12}, Device: 1})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(second.Blocks).To(HaveLen(5), "no more than the subnet has")
+	g.Expect(s.free(t)).To(BeZero())
+	_, err = s.CreateInterface(ctx, "node", cloud.NewInterface{Subnet: "a", Device: 2})
+	g.Expect(err).To(And(MatchError(cloud.ErrFull), MatchError(ContainSubstring("the most"))))
+	s.AddInstance("other", "")
+	_, err = s.CreateInterface(ctx, "other", cloud.NewInterface{Subnet: "a", Want: cloud.Want{Count: 1}})
+	g.Expect(err).To(MatchError(cloud.ErrFull))
+	_, err = s.CreateInterface(ctx, "unknown", cloud.NewInterface{Subnet: "a"})
+	g.Expect(err).To(MatchError(cloud.ErrNoInstance))
+	_, err = s.ReadInstance(ctx, "unknown")
+	g.Expect(err).To(MatchError(cloud.ErrNoInstance))
+
+	g.Expect(s.Unassign(ctx, "node", first.ID, []netip.Prefix{first.Blocks[0].Prefix})).To(MatchError(ContainSubstring("own address")))
+	gone := []netip.Prefix{first.Blocks[1].Prefix, netip.MustParsePrefix("1.1.1.1/32")}
+	for range 2 {
+		g.Expect(s.Unassign(ctx, "node", first.ID, gone)).To(Succeed(), "what is not there is no error")
+	}
+	g.Expect(s.Units("node")).To(HaveLen(13))
+	g.Expect(s.DeleteInterface(ctx, "node", second.ID)).To(Succeed())
+	g.Expect(s.DeleteInterface(ctx, "node", second.ID)).To(Succeed())
+	g.Expect(s.free(t)).To(Equal(6))
+	s.Terminate("node")
+	g.Expect(s.free(t)).To(Equal(16))
+}
+
+// The first interface of a machine is not one that CreateInterface has created.
+func TestFirstInterfaceIsNotDeleted(t *testing.T) {
+	g, s := NewWithT(t), newScene(func(*memcloud.Config) {})
+	s.AddInstance("other", "a")
+	snapshot, err := s.ReadInstance(t.Context(), "other")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(snapshot.Instances).To(HaveLen(1))
+	first := snapshot.Instances["other"].Interfaces[0]
+	g.Expect(first.Owned).To(BeFalse())
+	g.Expect(s.DeleteInterface(t.Context(), "other", first.ID)).NotTo(Succeed())
 }
 
 func TestPartialCalls(t *testing.T) {
 	g, s := NewWithT(t), newScene(func(*memcloud.Config) {})
 	for _, c := range []struct {
-		fault memcloud.Fault
-		want  int
-	}{{memcloud.Refuse, 0}, {memcloud.Half, 0}, {memcloud.Tear, 4}} {
+		fault          memcloud.Fault
+		units, orphans int
+	}{{memcloud.Refuse, 0, 0}, {memcloud.Half, 0, 1}, {memcloud.Tear, 4, 1}} {
 		s.fault = c.fault
-		g.Expect(errors.Is(s.create(t, 4), memcloud.ErrInjected)).To(BeTrue())
-		g.Expect(s.cloud.Units("node")).To(HaveLen(c.want), "%v", c.fault)
-		g.Expect(s.keys(t)).To(BeEmpty(), "the provider cannot know")
+		made, err := s.create(t, 4)
+		g.Expect(err).To(MatchError(memcloud.ErrInjected))
+		g.Expect(made).To(BeNil(), "the caller cannot know")
+		g.Expect(s.shown(t)).To(HaveLen(c.units), "%v", c.fault)
+		g.Expect(s.Orphans()).To(Equal(c.orphans), "%v", c.fault)
 	}
-	s.p.Resync(t.Context())
-	g.Expect(s.keys(t)).To(HaveLen(4), "until it reads")
 	s.fault = memcloud.Half
-	r := s.ops.PrepareIPRelease(4, nil)
-	g.Expect(s.ops.ReleaseIPs(t.Context(), r)).NotTo(Succeed())
-	g.Expect(s.cloud.Units("node")).To(HaveLen(2))
+	g.Expect(s.Unassign(t.Context(), "node", "eni-2", s.Units("node"))).NotTo(Succeed())
+	g.Expect(s.Units("node")).To(HaveLen(2))
+	before := s.free(t)
+	for _, x := range []struct {
+		age  time.Duration
+		gone int
+	}{{0, 0}, {time.Minute, 0}, {time.Minute + 1, 1}} {
+		s.now = time.Unix(1000, 0).Add(x.age)
+		gone, err := s.DeleteOrphans(t.Context(), "", time.Minute)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(gone).To(HaveLen(x.gone))
+	}
+	g.Expect(s.free(t)).To(Equal(before+5), "its own address and four more")
 }
 
 func TestChangesAreShownLate(t *testing.T) {
 	g, s := NewWithT(t), newScene(func(c *memcloud.Config) { c.Lag = 5 * time.Second })
-	other := s.cloud.Provider()
-	n := &v1alpha1.NetResourceSet{}
-	n.Name = "node"
-	o := &scene{ops: other.CreateNetResource(n, nil)}
-	g.Expect(s.create(t, 3)).To(Succeed())
+	made, err := s.create(t, 3)
+	g.Expect(err).NotTo(HaveOccurred())
 	s.now = s.now.Add(4 * time.Second)
-	s.p.Resync(t.Context())
-	other.Resync(t.Context())
-	g.Expect(s.keys(t)).To(HaveLen(3), "it knows its own")
-	g.Expect(o.keys(t)).To(BeEmpty())
+	g.Expect(s.shown(t)).To(BeEmpty())
 	s.now = s.now.Add(2 * time.Second)
-	other.Resync(t.Context())
-	g.Expect(o.keys(t)).To(HaveLen(3))
-	g.Expect(s.ops.ReleaseIPs(t.Context(), s.ops.PrepareIPRelease(3, nil))).To(Succeed())
-	s.p.Resync(t.Context())
-	other.Resync(t.Context())
-	g.Expect(s.keys(t)).To(BeEmpty())
-	g.Expect(o.keys(t)).To(HaveLen(3), "what is gone is still shown")
+	g.Expect(s.shown(t)).To(HaveLen(3))
+	g.Expect(s.Unassign(t.Context(), "node", made.ID, s.Units("node"))).To(Succeed())
+	g.Expect(s.shown(t)).To(HaveLen(3), "what is gone is still shown")
 }
 
 func TestTooManyCallsAreThrottled(t *testing.T) {
 	g, s := NewWithT(t), newScene(func(c *memcloud.Config) { c.QPS = 1 })
-	g.Expect(s.create(t, 1)).To(Succeed())
-	g.Expect(errors.Is(s.create(t, 1), netresource.ErrThrottled)).To(BeTrue())
-	g.Expect(s.p.Resync(t.Context()).IsZero()).To(BeTrue())
+	_, err := s.create(t, 1)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = s.Assign(t.Context(), "node", "eni-1", cloud.Want{Count: 1})
+	g.Expect(err).To(MatchError(cloud.ErrThrottled))
+	_, err = s.Read(t.Context())
+	g.Expect(err).To(MatchError(cloud.ErrThrottled))
 	s.now = s.now.Add(time.Second)
-	g.Expect(s.create(t, 1)).To(Succeed())
-	g.Expect(s.cloud.Calls()).To(Equal(map[string]int{"create": 3, "describe": 1, "throttled": 2}))
+	_, err = s.Assign(t.Context(), "node", "eni-1", cloud.Want{Count: 1})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(s.Calls()).To(Equal(map[string]int{"create": 1, "assign": 2, "describe": 1, "throttled": 2}))
 }
 
-func TestInterfacesAreToldOf(t *testing.T) {
-	g, s := NewWithT(t), newScene(func(c *memcloud.Config) { c.PrefixLen = 30 })
-	g.Expect(s.create(t, 5)).To(Succeed())
-	g.Expect(s.keys(t)).To(Equal([]string{"10.0.0.0/30", "10.0.0.4/30"}))
-	a, err := s.ops.PrepareIPAllocation(nil)
+// Prefixes are aligned, and neither contain a taken address nor are taken in part.
+func TestPrefixesAndAddressesShareSubnet(t *testing.T) {
+	g, s := NewWithT(t), newScene(func(c *memcloud.Config) {
+		c.PrefixLen, c.PrefixLen6 = 30, 80
+		c.Second = map[string]netip.Prefix{"a": netip.MustParsePrefix("fd00::/64")}
+	})
+	made, err := s.CreateInterface(t.Context(), "node", cloud.NewInterface{Subnet: "a", Want: cloud.Want{Count: 2, Prefixes: true}})
 	g.Expect(err).NotTo(HaveOccurred())
-	var all []string
-	g.Expect(a.Interface.Resource.ForeachAddress("node", func(_, id, ip, pool string) error { all = append(all, id+" "+ip+" "+pool); return nil })).To(Succeed())
-	g.Expect(all).To(Equal([]string{"eni-1 10.0.0.0/30 a", "eni-1 10.0.0.4/30 a"}))
-	g.Expect(a.Interface.Resource.InterfaceID()).To(Equal(a.InterfaceID))
-	g.Expect(s.ops.GetUsedIPWithPrefixes()).To(BeZero())
-	n := &v1alpha1.NetResourceSet{}
-	n.Name, n.Status.IPAM.Used = "node", v1alpha1.AllocationMap{"10.0.0.5": {}}
-	s.ops.UpdatedNode(n)
-	g.Expect(s.ops.GetUsedIPWithPrefixes()).To(Equal(4))
-	g.Expect(s.ops.PrepareIPRelease(8, nil).IPsToRelease).To(Equal([]string{"10.0.0.0/30"}))
-	g.Expect(s.ops.ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"here"}})).NotTo(Succeed())
+	g.Expect(fmt.Sprint(made.Blocks)).To(Equal("[{10.0.0.0/32 a true} {fd00::/128 a true} {10.0.0.4/30 a false} {10.0.0.8/30 a false}]"))
+	added, err := s.Assign(t.Context(), "node", made.ID, cloud.Want{Count: 4})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(fmt.Sprint(added)).To(Equal("[{10.0.0.1/32 a false} {10.0.0.2/32 a false} {10.0.0.3/32 a false} {10.0.0.12/32 a false}]"))
+	_, err = s.Assign(t.Context(), "node", made.ID, cloud.Want{Count: 1, Prefixes: true})
+	g.Expect(err).To(MatchError(cloud.ErrFull), "three addresses are free, and no prefix")
+	added, err = s.Assign(t.Context(), "node", made.ID, cloud.Want{Count: 1, Prefixes: true, IPv6: true})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(fmt.Sprint(added)).To(Equal("[{fd00::1:0:0:0/80 a false}]"))
 }

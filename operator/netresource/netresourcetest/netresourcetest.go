@@ -12,7 +12,7 @@
 // Example: in a test of the provider,
 //
 //	netresourcetest.Run(t, netresourcetest.Provider{
-//		New:  func() netresource.AllocationImplementation { return memcloud.New(config).Provider() },
+//		New:  func() netresource.AllocationImplementation { return cloudpool.New(config) },
 //		Unit: 1,
 //	})
 package netresourcetest

@@ -16,22 +16,27 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
 	"github.com/cadastre/cadastre/operator/netresource/netresourcetest"
 )
 
 func cloud(bits int) netresource.AllocationImplementation {
-	return memcloud.New(memcloud.Config{
-		Subnets:    map[v1alpha1.PoolID]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.1.0.0/21")},
+	c := memcloud.New(memcloud.Config{
+		Subnets:    map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.1.0.0/21")},
 		Interfaces: 4, PerInterface: 8, PrefixLen: bits,
-	}).Provider()
+	})
+	for _, node := range []string{"a", "b"} {
+		c.AddInstance(node, "")
+	}
+	return cloudpool.New(cloudpool.Config{Cloud: c, Prefixes: bits > 0, Log: slog.New(slog.DiscardHandler)})
 }
 
 func TestProvidersKeepTheContract(t *testing.T) {
 	for name, p := range map[string]netresourcetest.Provider{
-		"memcloud, addresses":    {New: func() netresource.AllocationImplementation { return cloud(0) }, Unit: 1},
-		"memcloud, prefixes":     {New: func() netresource.AllocationImplementation { return cloud(28) }, Unit: 16},
-		"memcloud, as published": {New: func() netresource.AllocationImplementation { return published{cloud(0)} }, Unit: 1},
+		"cloudpool, addresses":    {New: func() netresource.AllocationImplementation { return cloud(0) }, Unit: 1},
+		"cloudpool, prefixes":     {New: func() netresource.AllocationImplementation { return cloud(28) }, Unit: 16},
+		"cloudpool, as published": {New: func() netresource.AllocationImplementation { return published{cloud(0)} }, Unit: 1},
 		"clusterpool": {Unit: 16, New: func() netresource.AllocationImplementation {
 			p := clusterpool.New(clusterpool.Config{})
 			pool := &v1alpha1.AddressPool{Spec: v1alpha1.AddressPoolSpec{CIDRs: []v1alpha1.AddressPoolCIDR{{CIDR: "10.0.0.0/20", BlockPrefixLen: 28}}}}
