@@ -18,6 +18,7 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
@@ -64,7 +65,7 @@ type assembly struct {
 	nodesync   *nodesync.NodeSync
 	podmanager *podmanager.PodManager
 	ipam       *ipam.IPAM
-	reporter   *ipam.Reporter // nil: the node has no NetResourceSet
+	reporter   *nodeset.Reporter // nil: the node has no NetResourceSet
 	ipnet      *ipnet.IPNet
 	cluster    *cluster.Reader // the cluster witness
 	reclaim    *reclaim.Plugin
@@ -166,11 +167,12 @@ func assemble(
 	})
 	a.idClaimer.Attach(a.source, a.ipam)
 	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
-		a.reporter = ipam.NewReporter(ipam.ReporterDeps{
-			Log:   log,
-			IPAM:  a.ipam,
-			Store: a.store,
-			Now:   clock.now,
+		a.reporter = nodeset.NewReporter(nodeset.ReporterDeps{
+			Log:       log,
+			Node:      node.Name,
+			Allocator: a.ipam.Allocator(),
+			Store:     a.store,
+			Now:       clock.now,
 		})
 	}
 	if err := errors.Join(a.makeAPI(d), a.loop.Init()); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
@@ -80,7 +81,7 @@ type state struct {
 	known        []poolplan.Pool    // all pools of the cluster
 	pools        []poolplan.Pool    // those that this node has blocks of
 	networks     map[string]network // this node's blocks of each network
-	uplinks      uplinks            // interfaces of the blocks; the source of the blocks makes it
+	uplinks      nodeset.Uplinks    // interfaces of the blocks; the source of the blocks makes it
 	set          *kv.NetResourceSet // the source of the blocks, if they are of one
 	seen         int64              // revision of the store up to which set is its newest version
 	problems     []Problem

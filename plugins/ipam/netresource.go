@@ -4,16 +4,14 @@
 package ipam
 
 import (
+	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
-	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/addrspace"
 	"github.com/cadastre/cadastre/plugins/contivconf"
@@ -42,7 +40,7 @@ func (i *IPAM) deriveResources(s *state) error {
 		s.neighbours = newNeighbours(i.NodeSync.GetAllNodes())
 	}
 	s.set, s.seen, s.pending = i.register.set, i.register.seen, ""
-	s.uplinks = uplinksOfSet(s.set)
+	s.uplinks = nodeset.UplinksOf(s.set)
 	if s.set == nil {
 		s.pending = fmt.Sprintf(
 			"waiting for NetResourceSet %s, which this agent creates if there is a Node %s",
@@ -72,75 +70,37 @@ func (i *IPAM) deriveResources(s *state) error {
 }
 
 // usableBlocks returns the blocks of the NetResourceSet from which addresses may be
-// allocated, in order.
-func (i *IPAM) usableBlocks(s *state) (open []netip.Prefix) {
-	report := func(key, text string) {
+// allocated, in order, and reports those that cannot be used.
+func (i *IPAM) usableBlocks(s *state) []netip.Prefix {
+	open, problems := nodeset.Usable(s.set, nodeset.Rules{Refuse: s.refuse})
+	for _, p := range problems {
 		s.problems = append(s.problems, Problem{
 			Object: "netresourceset/" + s.set.Name,
-			Text:   fmt.Sprintf("%q %s", key, text),
+			Text:   fmt.Sprintf("%q %s", p.Key, p.Text),
 		})
 	}
-	sameFamily := func(p netip.Prefix) func(addrplan.Family) bool {
-		return func(f addrplan.Family) bool { return f.Hosts.Addr().Is4() == p.Addr().Is4() }
-	}
-	keys := append(slices.Sorted(maps.Keys(s.set.GetPool())), s.set.GetPodCidrs()...)
-	for _, key := range keys {
-		p, err := handshake.ParseKey(key)
-		switch {
-		case err != nil:
-			report(key, err.Error())
-			continue
-		case !slices.ContainsFunc(s.families, sameFamily(p)):
-			report(key, "is of a family that contiv.conf does not have")
-			continue
-		}
-		if err := s.clash([]netip.Prefix{p}); err != nil {
-			report(key, "cannot be used: "+err.Error())
-			continue
-		}
-		if k := slices.IndexFunc(s.pools, func(x poolplan.Pool) bool { return shares(x, p) }); k >= 0 {
-			report(key, "cannot be used: it overlaps "+s.pools[k].String())
-			continue
-		}
-		if handshake.Allocatable(handshake.State(s.set.GetReleases()[key])) {
-			open = append(open, p)
-		}
-	}
-	open = slices.DeleteFunc(open, goingBack(s.set).contain)
-	slices.SortFunc(open, netip.Prefix.Compare)
-	return slices.Compact(withoutInner(open, report))
+	return open
 }
 
-// goingBack returns the blocks on their way back to the operator. No part of them is
-// allocated, even if the part is a further key of the pool.
-func goingBack(set *kv.NetResourceSet) spans {
-	var all []netip.Prefix
-	for key, state := range set.GetReleases() {
-		if p, err := handshake.ParseKey(key); err == nil && !handshake.Allocatable(handshake.State(state)) {
-			all = append(all, p)
-		}
+// refuse returns the reason why this node cannot allocate from a block of its set.
+func (s *state) refuse(_ string, p netip.Prefix) error {
+	sameFamily := func(f addrplan.Family) bool { return f.Hosts.Addr().Is4() == p.Addr().Is4() }
+	if !slices.ContainsFunc(s.families, sameFamily) {
+		return errors.New("is of a family that contiv.conf does not have")
 	}
-	return spansOf(all)
+	if err := s.clash([]netip.Prefix{p}); err != nil {
+		return fmt.Errorf("cannot be used: %w", err)
+	}
+	if k := slices.IndexFunc(s.pools, func(x poolplan.Pool) bool { return shares(x, p) }); k >= 0 {
+		return fmt.Errorf("cannot be used: it overlaps %s", s.pools[k])
+	}
+	return nil
 }
 
 // shares reports whether a pool that is not removed has addresses of a block.
 func shares(x poolplan.Pool, block netip.Prefix) bool {
 	overlaps := func(r poolplan.Range) bool { return r.CIDR.Overlaps(block) }
 	return x.State != poolplan.Removed && slices.ContainsFunc(x.Ranges, overlaps)
-}
-
-// withoutInner leaves out each block that lies within an earlier one, and reports it.
-func withoutInner(sorted []netip.Prefix, report func(key, text string)) (outer []netip.Prefix) {
-	for _, p := range sorted {
-		if n := len(outer); n > 0 && outer[n-1].Overlaps(p) {
-			if outer[n-1] != p {
-				report(p.String(), "lies within "+outer[n-1].String()+", and is left out")
-			}
-			continue
-		}
-		outer = append(outer, p)
-	}
-	return outer
 }
 
 // activeBlocks returns the blocks from which the ledger allocates.
@@ -170,15 +130,7 @@ func (i *IPAM) updateResources(ev *controller.KubeStateChange, txn controller.Up
 
 // alike reports whether two versions of a set have the same usable blocks.
 func alike(a, b *kv.NetResourceSet) bool {
-	return a != nil && a.OperatorError == b.OperatorError && sameResources(a, b)
-}
-
-func sameResources(a, b *kv.NetResourceSet) bool {
-	return maps.EqualFunc(a.GetPool(), b.GetPool(), func(x, y *kv.NetResource) bool { return proto.Equal(x, y) }) &&
-		maps.Equal(a.GetReleases(), b.GetReleases()) && slices.Equal(a.GetPodCidrs(), b.GetPodCidrs()) &&
-		maps.EqualFunc(a.GetInterfaces(), b.GetInterfaces(), func(x, y *kv.NetResourceInterface) bool {
-			return proto.Equal(x, y)
-		})
+	return a != nil && a.OperatorError == b.OperatorError && nodeset.SameGrants(a, b)
 }
 
 // isOwnSet reports whether event changes this node's NetResourceSet.
@@ -231,25 +183,13 @@ func (i *IPAM) routed(s *state) []netip.Prefix {
 	return sortedPrefixes(all)
 }
 
-// firstSet returns the NetResourceSet for a node that has none, with the blocks in which
-// addresses are held. After the loop has committed that there is no set, nothing more is
-// allocated, so these are all.
-func (i *IPAM) firstSet() *kv.NetResourceSet {
+// firstSet returns the NetResourceSet for a node that has none.
+func (i *IPAM) firstSet(node *kv.Node) *kv.NetResourceSet {
 	marks := i.ContivConf.NetResource()
-	set := &kv.NetResourceSet{
-		Name: i.ServiceLabel.GetAgentLabel(),
-		Pool: map[string]*kv.NetResource{},
-		Marks: &kv.NetResourceMarks{
-			MinAllocate:       int32(marks.MinAllocate),
-			MaxAllocate:       int32(marks.MaxAllocate),
-			PreAllocate:       int32(marks.PreAllocate),
-			MaxAboveWatermark: int32(marks.MaxAboveWatermark),
-		},
-	}
-	for _, b := range i.Ledger.Stats() {
-		if b.Pool == PodPool && b.Held+b.Cooling+b.Quarantined > 0 {
-			set.Pool[handshake.Key(b.Block)] = &kv.NetResource{}
-		}
-	}
-	return set
+	return nodeset.First(node, "", &kv.NetResourceMarks{
+		MinAllocate:       int32(marks.MinAllocate),
+		MaxAllocate:       int32(marks.MaxAllocate),
+		PreAllocate:       int32(marks.PreAllocate),
+		MaxAboveWatermark: int32(marks.MaxAboveWatermark),
+	}, i.Ledger, PodPool)
 }

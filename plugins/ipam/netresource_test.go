@@ -24,6 +24,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
+	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/ledger"
@@ -242,7 +243,9 @@ func newReporting(t *testing.T, m *kv.NetResourceSet) *reporting {
 
 // report runs a Reporter over a store.
 func (r *reporting) report(store kvdb.Store) {
-	reporter := ipam.NewReporter(ipam.ReporterDeps{Log: slog.New(slog.DiscardHandler), IPAM: r.IPAM, Store: store, Now: time.Now})
+	reporter := nodeset.NewReporter(nodeset.ReporterDeps{
+		Log: slog.New(slog.DiscardHandler), Node: thisNode, Allocator: r.Allocator(), Store: store, Now: time.Now,
+	})
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- reporter.Run(ctx) }()

@@ -235,7 +235,7 @@ func (i *IPAM) updateBlocks(key string, txn controller.UpdateOperations) (string
 	i.state.Store(&next)
 	i.publish(&next)
 	text := changes(was.networks, next.networks)
-	same := slices.EqualFunc(was.pools, next.pools, poolplan.Pool.Equal) && was.uplinks.equal(next.uplinks)
+	same := slices.EqualFunc(was.pools, next.pools, poolplan.Pool.Equal) && was.uplinks.Equal(next.uplinks)
 	if text == "" && same {
 		return "", nil
 	}

@@ -26,7 +26,6 @@ func clocks() exceptions {
 		"plugins/kubestate/kubestate.go: time.After":     "the pause before the store is tried again",
 		"plugins/kubestate/kubestate.go: time.NewTicker": "when the store is probed and the mirror written",
 		"plugins/kubestate/mirror.go: time.After":        "how long the store may take before the mirror is used",
-		"plugins/ipam/report.go: time.NewTimer":          "the pause between two reports",
 		"plugins/nodesync/idclaimer.go: time.After":      "the pause between two beats",
 		"plugins/nodesync/claims/claimer.go: time.After": "the pause between two looks at the claims",
 	}
