@@ -44,6 +44,7 @@ type Agent struct {
 	store     kvdb.Store
 	listeners Listeners
 	tail      *LogTail
+	cloud     *givenCloud // nil: the program has none
 	ran       atomic.Bool
 }
 
@@ -152,6 +153,10 @@ func New(conf *contivconf.Config, opts ...Option) (*Agent, error) {
 			a.node.CheckInterval,
 			DefaultCheckInterval,
 		)
+	}
+	if conf.Cadastre.PodBlocks == contivconf.PodBlocksInterfaces && a.cloud == nil {
+		return nil, fmt.Errorf("new agent: cadastre.podBlocks %q needs a cloud, and this program has none: "+
+			"run cadastre-agent-openstack or cadastre-agent-ec2, or write another value", conf.Cadastre.PodBlocks)
 	}
 	ours := *conf
 	ours.Cadastre.Masquerade = conf.Masquerades(a.node.Name)

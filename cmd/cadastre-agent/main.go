@@ -10,11 +10,18 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/cadastre/cadastre/agent"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stderr, os.Exit)
+	code := agent.Main(ctx, agent.Program{
+		Name:   "cadastre-agent",
+		Args:   os.Args[1:],
+		Stderr: os.Stderr,
+		Exit:   os.Exit,
+	})
 	stop()
 	os.Exit(code)
 }

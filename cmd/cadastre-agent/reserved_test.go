@@ -17,6 +17,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/agent"
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -47,7 +48,9 @@ func (p *program) start(conf string) {
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop, p.code = stop, make(chan int, 1)
 	args := []string{"--config", path, "--node-name", "a", "--state-dir", filepath.Join(p.dir, "state"), "--run-dir", filepath.Join(p.dir, "run")}
-	go func() { p.code <- run(ctx, args, p.log, nil) }()
+	go func() {
+		p.code <- agent.Main(ctx, agent.Program{Name: "cadastre-agent", Args: args, Stderr: p.log})
+	}()
 }
 
 func (p *program) end() {

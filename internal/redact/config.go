@@ -190,6 +190,7 @@ func secretKeys() []string {
 	return []string{
 		"cadastre.kvdb.ca", "cadastre.kvdb.cert", "cadastre.kvdb.key",
 		"cadastre.kvdb.username", "cadastre.kvdb.passwordfile", "cadastre.kvdb.kubeconfig",
+		"cadastre.instanceid", "cadastre.interfaces.checkpoint", "cadastre.interfaces.export",
 		"cadastre.rest.cert", "cadastre.rest.key", "cadastre.rest.clientca",
 		"cadastre.metrics.cert", "cadastre.metrics.key", "cadastre.metrics.clientca",
 		"nodeconfig[].nodename", "cadastre.underlay.interface",
@@ -222,7 +223,7 @@ func forms() map[string]form {
 		"nodeconfig[].mainvppinterface.ip": prefixes,
 		"nodeconfig[].gateway":             prefixes,
 
-		"cadastre.podblocks":           words("nodeid", "podcidr", "netresource", "static"),
+		"cadastre.podblocks":           words("nodeid", "podcidr", "netresource", "interfaces", "static"),
 		"cadastre.staticpodcidrs[]":    prefixes,
 		"cadastre.allowoverlap[]":      overlap,
 		"cadastre.kvdb.type":           words("bolt", "etcd", "kubernetes"),
@@ -264,6 +265,9 @@ func forms() map[string]form {
 		"cadastre.nodeid", "cadastre.waitforpodcidr", "cadastre.cooldown",
 		"cadastre.netresource.minallocate", "cadastre.netresource.maxallocate",
 		"cadastre.netresource.preallocate", "cadastre.netresource.maxabovewatermark",
+		"cadastre.interfaces.warmips", "cadastre.interfaces.minimumips", "cadastre.interfaces.warmprefixes",
+		"cadastre.interfaces.warminterfaces", "cadastre.interfaces.maxinterfaces", "cadastre.interfaces.maxpods",
+		"cadastre.interfaces.prefixes", "cadastre.interfaces.cooldown", "cadastre.interfaces.reconcile",
 		"cadastre.nodeids.refresh", "cadastre.nodeids.fresh", "cadastre.nodeids.expire", "cadastre.nodeids.quarantine",
 		"cadastre.metrics.enabled", "cadastre.docker.enabled", "cadastre.docker.frompods",
 		"cadastre.mtu", "cadastre.masquerade", "cadastre.allowforward", "cadastre.vni",

@@ -39,6 +39,7 @@ type Config struct {
 // Cadastre holds the section "cadastre".
 type Cadastre struct {
 	NodeID         uint32 // 0: claim one
+	InstanceID     string // of this machine in its cloud; "": that of Node.spec.providerID, or of the cloud
 	PodBlocks      PodBlocks
 	StaticPodCIDRs []netip.Prefix // the blocks of this node if PodBlocks is static
 	WaitForPodCIDR bool           // with podcidr: serve no pod before the Node object has its podCIDRs
@@ -46,6 +47,7 @@ type Cadastre struct {
 	AllowOverlap   []NetworkPair
 	KVDB           KVDB
 	NetResource    NetResource
+	Interfaces     Interfaces
 	NodeIDs        NodeIDs
 	Dataplane      Dataplane
 	Transport      Transport
@@ -80,6 +82,7 @@ const (
 	PodBlocksNodeID      PodBlocks = "nodeid"      // computed from the node ID
 	PodBlocksPodCIDR     PodBlocks = "podcidr"     // Node.spec.podCIDRs: external IPAM
 	PodBlocksNetResource PodBlocks = "netresource" // NetResourceSet.spec.ipam
+	PodBlocksInterfaces  PodBlocks = "interfaces"  // the interfaces of this machine in its cloud
 	PodBlocksStatic      PodBlocks = "static"      // staticPodCIDRs
 )
 

@@ -101,7 +101,12 @@ func (c *ContivConf) UseExternalIPAM() bool { return c.cfg.IPAM.UseExternalIPAM 
 func (c *ContivConf) WaitForPodCIDR() bool { return c.cfg.Cadastre.WaitForPodCIDR }
 
 // CoolDown implements API.
-func (c *ContivConf) CoolDown() time.Duration { return c.cfg.Cadastre.CoolDown }
+func (c *ContivConf) CoolDown() time.Duration {
+	if c.cfg.Cadastre.PodBlocks == PodBlocksInterfaces {
+		return c.cfg.Cadastre.Interfaces.CoolDown
+	}
+	return c.cfg.Cadastre.CoolDown
+}
 
 // NetResource implements API.
 func (c *ContivConf) NetResource() NetResource { return c.cfg.Cadastre.NetResource }

@@ -87,11 +87,13 @@ func (r *reading) config() *Config {
 		IPAM: ipam,
 		Cadastre: Cadastre{
 			NodeID:         raw.NodeID,
+			InstanceID:     raw.InstanceID,
 			PodBlocks:      raw.PodBlocks,
 			WaitForPodCIDR: raw.WaitForPodCIDR,
 			CoolDown:       raw.CoolDown,
 			KVDB:           raw.KVDB,
 			NetResource:    raw.NetResource,
+			Interfaces:     raw.Interfaces,
 			NodeIDs:        raw.NodeIDs,
 			Dataplane:      raw.Dataplane,
 			Transport:      raw.Transport,

@@ -37,6 +37,7 @@ type rawIPAM struct {
 
 type rawCadastre struct {
 	NodeID         uint32        `json:"nodeID"`
+	InstanceID     string        `json:"instanceID"`
 	PodBlocks      PodBlocks     `json:"podBlocks"`
 	StaticPodCIDRs []string      `json:"staticPodCIDRs"`
 	WaitForPodCIDR bool          `json:"waitForPodCIDR"`
@@ -44,6 +45,7 @@ type rawCadastre struct {
 	AllowOverlap   []string      `json:"allowOverlap"`
 	KVDB           KVDB          `json:"kvdb"`
 	NetResource    NetResource   `json:"netResource"`
+	Interfaces     Interfaces    `json:"interfaces"`
 	NodeIDs        NodeIDs       `json:"nodeIDs"`
 	Dataplane      Dataplane     `json:"dataplane"`
 	Transport      Transport     `json:"transport"`
@@ -122,6 +124,7 @@ func defaultRaw() rawConfig {
 			WaitForPodCIDR: true,
 			CoolDown:       time.Minute,
 			KVDB:           KVDB{Type: KVDBBolt, Prefix: "/cadastre/"},
+			Interfaces:     defaultInterfaces(),
 			NodeIDs: NodeIDs{
 				Refresh:    time.Minute,
 				Fresh:      3 * time.Minute,

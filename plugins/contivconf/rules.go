@@ -24,6 +24,7 @@ const (
 	RuleExternalIPAM Rule = "external-ipam" // useExternalIPAM contradicts podBlocks
 	RuleStaticBlocks Rule = "static-blocks" // staticPodCIDRs and podBlocks do not fit
 	RuleNetResource  Rule = "net-resource"  // netResource, podBlocks and kvdb do not fit
+	RuleInterfaces   Rule = "interfaces"    // interfaces and podBlocks do not fit
 	RuleEnum         Rule = "enum"          // not one of the allowed words
 	RuleRange        Rule = "range"         // a number or duration out of range
 	RuleKVDB         Rule = "kvdb"          // a store that could not be reached as described

@@ -43,6 +43,7 @@ func (c *Config) validate(p *yamldoc.Collector) {
 	c.validateStatic(p)
 	c.validateAddresses(p)
 	c.Cadastre.validateNetResource(p)
+	c.Cadastre.validateInterfaces(p)
 	c.validateDataplane(p)
 }
 
@@ -96,6 +97,7 @@ func (c *Cadastre) validate(p *yamldoc.Collector) {
 		PodBlocksNodeID,
 		PodBlocksPodCIDR,
 		PodBlocksNetResource,
+		PodBlocksInterfaces,
 		PodBlocksStatic,
 	)
 	oneOf(p, "cadastre.log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)

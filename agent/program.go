@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"context"
@@ -15,38 +15,50 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cadastre/cadastre/agent"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 )
 
-// run runs the agent until ctx ends and returns the exit code of the process. exit
-// ends the process at once.
-func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) int {
-	node, err := parseFlags(args, stderr)
+// Program holds the parameters of Main. A main of an agent with a cloud differs from that
+// of cadastre-agent in Name and Cloud.
+type Program struct {
+	Name   string         // in messages, such as cadastre-agent
+	Args   []string       // of the command line, without the name
+	Stderr io.Writer      // of messages and of the log
+	Exit   func(code int) // ends the process at once
+	Cloud  *CloudProvider // for podBlocks interfaces; nil: none
+}
+
+// Main runs the agent as a program until ctx ends, and returns the exit code of the
+// process.
+func Main(ctx context.Context, p Program) int {
+	node, env, err := p.parseFlags()
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		fmt.Fprintln(stderr, "cadastre-agent:", err)
+		fmt.Fprintf(p.Stderr, "%s: %v\n", p.Name, err)
 		return 2
 	}
 	conf, _, err := contivconf.LoadInUse(node.ConfigFile)
 	if err != nil {
-		fmt.Fprintln(stderr, "cadastre-agent:", err)
+		fmt.Fprintf(p.Stderr, "%s: %v\n", p.Name, err)
 		return 1
 	}
-	tail := &agent.LogTail{}
-	log := newLogger(io.MultiWriter(stderr, tail), conf.Cadastre.Log)
+	tail := &LogTail{}
+	log := newLogger(io.MultiWriter(p.Stderr, tail), conf.Cadastre.Log)
 	for _, n := range conf.Notes {
 		log.Info("configuration: "+n.Text, "keys", strings.Join(n.Keys, ", "))
 	}
-	given := []agent.Option{
-		agent.WithNode(node),
-		agent.WithLog(log),
-		agent.WithLogTail(tail),
-		agent.WithExit(func(error) { exit(1) }),
+	given := []Option{
+		WithNode(node),
+		WithLog(log),
+		WithLogTail(tail),
+		WithExit(func(error) { p.Exit(1) }),
 	}
-	if err := runAgent(ctx, conf, given); err != nil {
+	if p.Cloud != nil {
+		given = append(given, WithCloud(*p.Cloud, env))
+	}
+	if err := runProgram(ctx, conf, given); err != nil {
 		log.Error("the agent ends", "error", err)
 		return 1
 	}
@@ -54,22 +66,22 @@ func run(ctx context.Context, args []string, stderr io.Writer, exit func(int)) i
 	return 0
 }
 
-func runAgent(ctx context.Context, conf *contivconf.Config, opts []agent.Option) error {
+func runProgram(ctx context.Context, conf *contivconf.Config, opts []Option) error {
 	docker, err := activated(dockerSocketName, os.Getenv)
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(conf, append(opts, agent.WithListeners(agent.Listeners{Docker: docker}))...)
+	a, err := New(conf, append(opts, WithListeners(Listeners{Docker: docker}))...)
 	if err != nil {
 		return err
 	}
 	return a.Run(ctx)
 }
 
-func parseFlags(args []string, stderr io.Writer) (agent.Node, error) {
-	node := agent.DefaultNode()
-	fs := flag.NewFlagSet("cadastre-agent", flag.ContinueOnError)
-	fs.SetOutput(stderr)
+func (p Program) parseFlags() (Node, CloudEnvironment, error) {
+	node, env := DefaultNode(), CloudEnvironment{QPS: defaultCloudQPS, Burst: defaultCloudBurst}
+	fs := flag.NewFlagSet(p.Name, flag.ContinueOnError)
+	fs.SetOutput(p.Stderr)
 	fs.StringVar(&node.ConfigFile, "config", node.ConfigFile, "the configuration `file`")
 	fs.StringVar(&node.Name, "node-name", node.Name, "the `name` of this node, as Kubernetes has it")
 	fs.StringVar(&node.StateDir, "state-dir", node.StateDir, "the `directory` of the database")
@@ -87,22 +99,25 @@ func parseFlags(args []string, stderr io.Writer) (agent.Node, error) {
 		node.ProductUUIDFile,
 		"the `file` with the DMI product UUID of this machine, by which the agent notices a copy of the disk on another machine; only root may read it",
 	)
-	if err := fs.Parse(args); err != nil {
-		return node, err
+	if p.Cloud != nil {
+		p.Cloud.flags(fs, &env)
+	}
+	if err := fs.Parse(p.Args); err != nil {
+		return node, env, err
 	}
 	switch {
 	case fs.NArg() > 0:
-		return node, fmt.Errorf("unexpected argument %q: only flags are known", fs.Arg(0))
+		return node, env, fmt.Errorf("unexpected argument %q: only flags are known", fs.Arg(0))
 	case node.CheckInterval <= 0:
-		return node, fmt.Errorf(
+		return node, env, fmt.Errorf(
 			"--check-database-every is %s: give a duration above zero, such as %s",
 			node.CheckInterval,
-			agent.DefaultCheckInterval,
+			DefaultCheckInterval,
 		)
 	case node.Name == "":
-		return node, errors.New("--node-name is empty and the host has no name: give one")
+		return node, env, errors.New("--node-name is empty and the host has no name: give one")
 	}
-	return node, nil
+	return node, env, nil
 }
 
 func newLogger(w io.Writer, conf contivconf.Log) *slog.Logger {
