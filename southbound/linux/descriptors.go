@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cadastre/cadastre/southbound"
@@ -64,7 +65,11 @@ func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeAll(overlay))
 	}
-	return append(overlay, all...), nil
+	up, err := newUplinks(opt)
+	if err != nil {
+		return nil, errors.Join(err, closeAll(overlay), closeAll(all))
+	}
+	return slices.Concat(overlay, all, up), nil
 }
 
 // open calls constructors, and closes what was opened if one fails.

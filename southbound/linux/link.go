@@ -53,6 +53,7 @@ type hostLink struct {
 	filter   uint32 // rp_filter
 	routers  bool   // it obeys router advertisements
 	peer     uint32 // index of the other end
+	master   uint32 // index of the bridge or bond that it is a port of
 	peerNSID int32  // of the namespace of the other end, as the socket's namespace numbers it
 	kind     string
 }
@@ -107,6 +108,8 @@ func parseLink(b []byte) (l hostLink, ok bool) {
 			l.mtu = rtnl.Number(v)
 		case unix.IFLA_ADDRESS:
 			copy(l.mac[:], v)
+		case unix.IFLA_MASTER:
+			l.master = rtnl.Number(v)
 		case unix.IFLA_LINK:
 			l.peer = rtnl.Number(v)
 		case unix.IFLA_LINK_NETNSID:

@@ -126,7 +126,7 @@ func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]con
 	}
 	closed := map[uint32][]object{}
 	for _, p := range have {
-		if p.last() && p.ours {
+		if p.last() && p.ours && !kv.IsUplinkTable(p.table) {
 			closed[p.table] = append(closed[p.table], p.object)
 		}
 	}
@@ -163,7 +163,7 @@ func (n *Networks) Watch(ctx context.Context, changed func(key string)) error {
 			if m.Header.Type != unix.RTM_DELROUTE {
 				return
 			}
-			if p, ok := parseRoute(m.Data); ok && p.ours && p.last() {
+			if p, ok := parseRoute(m.Data); ok && p.ours && p.last() && !kv.IsUplinkTable(p.table) {
 				changed("")
 			}
 		},

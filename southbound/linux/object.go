@@ -23,9 +23,6 @@ const (
 	ifaNoPrefix     = 0x200 // IFA_F_NOPREFIXROUTE
 	ndaProtocol     = 12    // NDA_PROTOCOL
 	routeMetric6    = 1024  // the kernel sets it for IPv6 routes without a metric
-	rulePriority    = 1000  // behind the rule of the table local, before that of the table main
-	sizeofFibRule   = 12
-	actionToTable   = 1 // FR_ACT_TO_TBL
 	sizeofNeighbour = 12
 )
 
@@ -39,6 +36,9 @@ const (
 	closedObject               // a blackhole route of the last metric, of no link
 	rejectObject               // an unreachable route of the last metric, of no link
 	ruleObject                 // of packets that arrive through the link
+	sourceObject               // a rule of packets from an address, of no link
+	podsObject                 // the rule of packets to pods of this node, of no link
+	proxyObject                // a neighbour that the node answers for on the link
 )
 
 // hardware is an Ethernet address.
@@ -50,10 +50,10 @@ func (h hardware) String() string { return net.HardwareAddr(h[:]).String() }
 // identify it, so two objects are equal if they are the same object in the same state.
 type object struct {
 	kind    objectKind
-	prefix  netip.Prefix // address, destination; a rule has the default route of its family
+	prefix  netip.Prefix // address, destination, source; other rules have the default route of their family
 	gateway netip.Addr   // of a route; zero: the destination is on the link
 	mac     hardware     // of a neighbour
-	table   uint32       // of a route or rule
+	table   uint32       // of a route or rule; 0: the rule rejects the packet
 }
 
 // last reports whether the object is a route for packets that no other route takes.
@@ -63,17 +63,15 @@ func (o object) last() bool { return o.kind == closedObject || o.kind == rejectO
 type objects map[object]bool
 
 func (o object) String() string {
-	family := ""
-	if o.prefix.Addr().Is6() {
-		family = "IPv6 "
-	}
 	switch o.kind {
 	case addressObject:
 		return "address " + o.prefix.String()
 	case neighbourObject:
 		return fmt.Sprintf("neighbour %s at %s", o.prefix.Addr(), o.mac)
-	case ruleObject:
-		return fmt.Sprintf("%srule to table %d", family, o.table)
+	case ruleObject, sourceObject, podsObject:
+		return o.ruleText()
+	case proxyObject:
+		return "proxy neighbour " + o.prefix.Addr().String()
 	}
 	text := "route " + o.prefix.String()
 	switch o.kind {
@@ -113,8 +111,10 @@ func (o object) add(link linkID) *rtnl.Request {
 		r.Kind, r.Flags = unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE
 	case routeObject, closedObject, rejectObject:
 		r.Kind, r.Allow = unix.RTM_NEWROUTE, nil // the route that is there may be a foreign one
-	case ruleObject:
+	case ruleObject, sourceObject, podsObject:
 		r.Kind = unix.RTM_NEWRULE
+	case proxyObject:
+		r.Kind, r.Flags = unix.RTM_NEWNEIGH, unix.NLM_F_CREATE
 	}
 	return r
 }
@@ -133,8 +133,10 @@ func (o object) remove(link linkID) *rtnl.Request {
 		r.Kind = unix.RTM_DELNEIGH
 	case routeObject, closedObject, rejectObject:
 		r.Kind = unix.RTM_DELROUTE
-	case ruleObject:
+	case ruleObject, sourceObject, podsObject:
 		r.Kind = unix.RTM_DELRULE
+	case proxyObject:
+		r.Kind = unix.RTM_DELNEIGH
 	}
 	return r
 }
@@ -155,11 +157,10 @@ func (o object) body(link linkID) rtnl.Message {
 		binary.NativeEndian.PutUint32(m[4:], link.index)
 		binary.NativeEndian.PutUint16(m[8:], unix.NUD_PERMANENT)
 		return m.Attr(unix.NDA_DST, address).Attr(unix.NDA_LLADDR, o.mac[:]).U8(ndaProtocol, ownProtocol)
-	case ruleObject:
-		m := make(rtnl.Message, sizeofFibRule)
-		m[0], m[7] = family, actionToTable
-		m = m.Text(unix.FRA_IIFNAME, link.name).U32(unix.FRA_TABLE, o.table)
-		return m.U32(unix.FRA_PRIORITY, rulePriority).U8(unix.FRA_PROTOCOL, ownProtocol)
+	case ruleObject, sourceObject, podsObject:
+		return o.ruleBody(link)
+	case proxyObject:
+		return o.proxyBody(link)
 	}
 	return o.route(link)
 }
@@ -203,10 +204,11 @@ type parsed struct {
 	name  string // of the link of a rule
 	ours  bool   // it has our mark
 
-	protocol byte // of a route
+	protocol byte   // of a route
+	position uint32 // of a rule: its priority
 }
 
-// unusual reports whether a route has another form than that of a wire's or a tunnel's.
+// unusual reports whether a route or rule has a form that no descriptor of this package makes.
 func (p parsed) unusual() bool { return p.mac != hardware{} }
 
 // parseAddress reads an ifaddrmsg.
@@ -305,30 +307,6 @@ func parseRoute(b []byte) (p parsed, ok bool) {
 		p.mac[0] = 1 // differs from every wanted one
 	}
 	return p, address.IsValid()
-}
-
-// parseRule reads a fib_rule_hdr.
-func parseRule(b []byte) (p parsed, ok bool) {
-	if len(b) < sizeofFibRule {
-		return p, false
-	}
-	p.kind, p.table = ruleObject, uint32(b[4])
-	p.prefix = defaultRoute(b[0])
-	rtnl.Attributes(b[sizeofFibRule:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.FRA_IIFNAME:
-			p.name = rtnl.Text(v)
-		case unix.FRA_TABLE:
-			p.table = rtnl.Number(v)
-		case unix.FRA_PROTOCOL:
-			p.ours = len(v) > 0 && v[0] == ownProtocol
-		case unix.FRA_PRIORITY:
-			if rtnl.Number(v) != rulePriority {
-				p.mac[0] = 1
-			}
-		}
-	})
-	return p, p.ours
 }
 
 // defaultRoute returns the destination of all addresses of a family.

@@ -37,6 +37,7 @@ func Uninstall(ctx context.Context, opt Options) (removed []string, err error) {
 	removeTable := func(context.Context, *rtnl.Socket) ([]string, error) { return removeTable(opt.Namespace) }
 	for _, step := range []func(context.Context, *rtnl.Socket) ([]string, error){
 		removeRules,
+		removeProxies,
 		removeRoutes,
 		removeLinks,
 		removeTable,
@@ -56,10 +57,31 @@ func removeRules(_ context.Context, s *rtnl.Socket) (removed []string, err error
 		return nil, err
 	}
 	for _, r := range rules {
-		if err := s.Run([]*rtnl.Request{r.remove(linkID{name: r.name})}); err != nil {
+		if err := s.Run([]*rtnl.Request{r.removal()}); err != nil {
 			return removed, err
 		}
-		removed = append(removed, fmt.Sprintf("%s of link %s", r, r.name))
+		text := r.String()
+		if r.name != "" {
+			text += " of link " + r.name
+		}
+		removed = append(removed, text)
+	}
+	return removed, nil
+}
+
+func removeProxies(_ context.Context, s *rtnl.Socket) (removed []string, err error) {
+	proxies, err := listProxies(s, unix.AF_INET, unix.AF_INET6)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range proxies {
+		if !p.ours {
+			continue
+		}
+		if err := s.Run([]*rtnl.Request{p.remove(linkID{index: p.index})}); err != nil {
+			return removed, err
+		}
+		removed = append(removed, p.String())
 	}
 	return removed, nil
 }

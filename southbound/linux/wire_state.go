@@ -36,6 +36,19 @@ func (l *linkObjects) hasAddress(p netip.Prefix) bool {
 	return false
 }
 
+// hasAddressIn reports whether a link has an address in a range.
+func (l *linkObjects) hasAddressIn(p netip.Prefix) bool {
+	if l == nil {
+		return false
+	}
+	for o := range l.all {
+		if o.kind == addressObject && p.Contains(o.prefix.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
 // difference holds the changes that make the objects of a link those of a plan.
 type difference struct{ remove, add, replace []object }
 

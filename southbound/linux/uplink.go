@@ -1,0 +1,347 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
+	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+)
+
+// uplinks is the descriptor of the values below "uplink/": network interfaces of the node
+// that a cloud has attached, and whose addresses pods have. The link is found by its MAC. It
+// is never renamed, and its own addresses belong to the node's configuration, such as DHCP.
+// Each uplink has a routing table with its ranges on-link, a default route to each gateway,
+// and an unreachable route behind these: a packet from one of its addresses never leaves
+// through another link. All uplinks share one rule, in each family, by which packets to pods
+// of this node reach their wires.
+type uplinks struct {
+	opt   Options
+	ns    *rtnl.Namespace
+	host  *rtnl.Socket
+	known *uplinkLinks
+}
+
+var (
+	_ southbound.Descriptor = (*uplinks)(nil)
+	_ southbound.Recreator  = (*uplinks)(nil)
+	_ southbound.Watcher    = (*uplinks)(nil)
+	_ southbound.Noter      = (*uplinks)(nil)
+)
+
+// newUplinks returns the descriptors of uplinks and of the addresses of pods on them. Closing
+// the first closes what both have open.
+func newUplinks(opt Options) ([]southbound.Descriptor, error) {
+	ns, err := rtnl.Open(opt.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	s, err := ns.Dial()
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	known := &uplinkLinks{byInterface: map[string]uplinkLink{}}
+	return []southbound.Descriptor{
+		&uplinks{opt: opt, ns: ns, host: s, known: known},
+		&uplinkAddresses{opt: opt, ns: ns, host: s, known: known},
+	}, nil
+}
+
+// Close closes the sockets. What was made stays.
+func (u *uplinks) Close() error { return errors.Join(u.host.Close(), u.ns.Close()) }
+
+func (u *uplinks) Name() string { return "linux uplink" }
+
+func (u *uplinks) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkUplinkPrefix) }
+
+func (u *uplinks) Validate(key string, value proto.Message) error {
+	_, err := readUplink(key, value)
+	return err
+}
+
+func (u *uplinks) Dependencies(string, proto.Message) []string { return nil }
+
+// uplink holds what a value says.
+type uplink struct {
+	iface    string
+	mac      hardware
+	table    uint32
+	families []byte   // of its ranges
+	routes   []object // of its table
+	ranges   []netip.Prefix
+}
+
+// readUplink reads a value.
+func readUplink(key string, value proto.Message) (want uplink, err error) {
+	m, err := message[*kv.Uplink](value)
+	if err != nil {
+		return want, err
+	}
+	want.iface, want.table = m.GetInterface(), m.GetTable()
+	switch {
+	case want.iface == "" || key != kv.SinkUplinkPrefix+want.iface:
+		return want, fmt.Errorf("its interface %q is not that of its key", want.iface)
+	case !kv.IsUplinkTable(want.table):
+		return want, fmt.Errorf("table %d: want that of an uplink, above %d", want.table, kv.UplinkTables)
+	case len(m.GetRanges()) == 0:
+		return want, errors.New("ranges: want the CIDR of its subnet")
+	}
+	if want.mac, err = readHardware("mac", m.GetMac()); err != nil {
+		return want, err
+	}
+	for _, r := range m.GetRanges() {
+		if err := want.readRange(r); err != nil {
+			return want, err
+		}
+	}
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		want.routes = append(want.routes, object{kind: rejectObject, prefix: defaultRoute(family), table: want.table})
+	}
+	return want, nil
+}
+
+// readRange adds the routes of a range.
+func (want *uplink) readRange(r *kv.SubnetRange) error {
+	p, err := routeDestination(r.GetCidr())
+	if err != nil {
+		return fmt.Errorf("ranges: %w", err)
+	}
+	family := familyOf(p.Addr())
+	if slices.Contains(want.families, family) {
+		return fmt.Errorf("ranges: %s is a second one of its family", p)
+	}
+	want.families, want.ranges = append(want.families, family), append(want.ranges, p)
+	want.routes = append(want.routes, object{kind: routeObject, prefix: p, table: want.table})
+	if r.GetGateway() == "" {
+		return nil
+	}
+	gateway, err := readAddr("gateway", r.GetGateway())
+	if err != nil {
+		return err
+	}
+	if familyOf(gateway) != family {
+		return fmt.Errorf("gateway %s is not of the family of range %s", gateway, p)
+	}
+	o := object{kind: routeObject, prefix: defaultRoute(family), gateway: gateway, table: want.table}
+	want.routes = append(want.routes, o)
+	return nil
+}
+
+// podsRules returns the rules to the routes of pods.
+func podsRules() (all []object) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		all = append(all, object{kind: podsObject, prefix: defaultRoute(family), table: unix.RT_TABLE_MAIN})
+	}
+	return all
+}
+
+// Recreate reports whether the table of an uplink changes. The rules of its addresses, which
+// lead there, are then removed before.
+func (u *uplinks) Recreate(_ string, before, value proto.Message) bool {
+	old, is := before.(*kv.Uplink)
+	want, ok := value.(*kv.Uplink)
+	return is && ok && old.GetTable() != want.GetTable()
+}
+
+// Create makes an uplink, or repairs it. If the node has no link with its MAC, it fails: the
+// addresses of the uplink are pending until Watch announces the link.
+func (u *uplinks) Create(_ context.Context, key string, value proto.Message) error {
+	want, err := readUplink(key, value)
+	if err != nil {
+		return err
+	}
+	if err := u.apply(want); err != nil {
+		return errors.Join(err, u.remove(want.table))
+	}
+	return nil
+}
+
+// Update changes the routes of an uplink. One that both values have is never missing.
+func (u *uplinks) Update(_ context.Context, key string, _, value proto.Message) error {
+	want, err := readUplink(key, value)
+	if err != nil {
+		return err
+	}
+	return u.apply(want)
+}
+
+// apply makes an uplink as a value says.
+func (u *uplinks) apply(want uplink) error {
+	link, err := u.link(want)
+	if err != nil {
+		return err
+	}
+	if err := u.prepare(want, link); err != nil {
+		return err
+	}
+	have, err := tableRoutes(u.host, want.table)
+	if err != nil {
+		return err
+	}
+	foreign := func(p parsed) bool { return !p.ours && p.protocol != unix.RTPROT_KERNEL }
+	if i := slices.IndexFunc(have, foreign); i >= 0 {
+		return fmt.Errorf("%w: table %d has the %s", southbound.ErrForeign, want.table, have[i])
+	}
+	rules, err := listRules(u.host)
+	if err != nil {
+		return err
+	}
+	all := want.differences(have, link.linkID)
+	for _, o := range podsRules() {
+		if !slices.ContainsFunc(rules, func(p parsed) bool { return p.object == o }) {
+			all = append(all, o.add(linkID{}))
+		}
+	}
+	return u.host.Run(all)
+}
+
+// is reports whether a route is the wanted one through a link.
+func (p parsed) is(o object, link uint32) bool {
+	return p.object == o && (o.last() || p.index == link)
+}
+
+// differences returns the requests that make the routes of a table those of an uplink. A
+// route to another gateway, or through another link, is replaced.
+func (want uplink) differences(have []parsed, link linkID) (all []*rtnl.Request) {
+	replaced := map[netip.Prefix]bool{}
+	for _, o := range want.routes {
+		if slices.ContainsFunc(have, func(p parsed) bool { return p.is(o, link.index) }) {
+			continue
+		}
+		r := o.add(link)
+		if !o.last() {
+			replaced[o.prefix], r.Flags = true, unix.NLM_F_CREATE|unix.NLM_F_REPLACE
+		}
+		all = append(all, r)
+	}
+	for _, p := range have {
+		wanted := slices.ContainsFunc(want.routes, func(o object) bool { return p.is(o, link.index) })
+		if p.ours && !wanted && !(replaced[p.prefix] && p.kind == routeObject) {
+			all = append(all, p.remove(linkID{index: p.index}))
+		}
+	}
+	return all
+}
+
+// Delete removes the table of an uplink, and with the last one the rules to the pods.
+func (u *uplinks) Delete(_ context.Context, _ string, value proto.Message) error {
+	m, err := message[*kv.Uplink](value)
+	if err != nil {
+		return nil //nolint:nilerr // such a value was never made
+	}
+	u.known.forget(m.GetInterface())
+	return u.remove(m.GetTable())
+}
+
+func (u *uplinks) remove(table uint32) error {
+	have, err := tableRoutes(u.host, 0)
+	if err != nil {
+		return err
+	}
+	var all []*rtnl.Request
+	others := false
+	for _, p := range have {
+		switch {
+		case !p.ours || !kv.IsUplinkTable(p.table):
+		case p.table == table:
+			all = append(all, p.remove(linkID{index: p.index}))
+		default:
+			others = true
+		}
+	}
+	if !others {
+		for _, o := range podsRules() {
+			all = append(all, o.remove(linkID{}))
+		}
+	}
+	return u.host.Run(all)
+}
+
+// unknownUplink begins the keys of what no wanted value has.
+const unknownUplink = kv.SinkUplinkPrefix + "table-"
+
+// Retrieve returns the wanted uplinks that are complete. Of others it returns the table
+// alone.
+func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []controller.Value, err error) {
+	routes, err := tableRoutes(u.host, 0)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := listRules(u.host)
+	if err != nil {
+		return nil, err
+	}
+	links, err := listLinks(u.host, "")
+	if err != nil {
+		return nil, err
+	}
+	tables := map[uint32][]parsed{}
+	for _, p := range routes {
+		if p.ours && kv.IsUplinkTable(p.table) {
+			tables[p.table] = append(tables[p.table], p)
+		}
+	}
+	ruled := 0
+	for _, p := range rules {
+		if slices.Contains(podsRules(), p.object) {
+			ruled++
+		}
+	}
+	for _, v := range wanted {
+		want, err := readUplink(v.Key, v.Message)
+		if err != nil {
+			continue
+		}
+		found := tables[want.table]
+		delete(tables, want.table)
+		complete, err := u.complete(want, found, links)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case complete && ruled == len(podsRules()):
+			all = append(all, v)
+		case len(found) > 0:
+			all = append(all, controller.Value{Key: v.Key, Message: &kv.Uplink{Table: want.table}})
+		}
+	}
+	for table := range tables {
+		key := fmt.Sprint(unknownUplink, table)
+		all = append(all, controller.Value{Key: key, Message: &kv.Uplink{Table: table}})
+	}
+	if len(all) == 0 && ruled > 0 {
+		all = append(all, controller.Value{Key: unknownUplink + "0", Message: &kv.Uplink{}})
+	}
+	return all, nil
+}
+
+// complete reports whether an uplink is as its value says, and notes its link.
+func (u *uplinks) complete(want uplink, have []parsed, links []hostLink) (bool, error) {
+	u.known.note(want, linkID{}, false)
+	link, err := selectLink(want, links)
+	if err != nil {
+		return false, nil //nolint:nilerr // it is not made then
+	}
+	u.known.note(want, link.linkID, link.up)
+	if !link.up || len(have) != len(want.routes) {
+		return false, nil
+	}
+	for _, o := range want.routes {
+		if !slices.ContainsFunc(have, func(p parsed) bool { return p.is(o, link.index) }) {
+			return false, nil
+		}
+	}
+	return u.prepared(want, link)
+}
