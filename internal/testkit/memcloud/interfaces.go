@@ -94,7 +94,7 @@ func (c *Cloud) left(subnet string) int {
 			n -= 1 << min(u.Addr().BitLen()-u.Bits(), 40)
 		}
 	}
-	return n
+	return max(n, 0)
 }
 
 // take finds the next free address or prefix of a subnet, around at its end.

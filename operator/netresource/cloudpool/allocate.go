@@ -198,6 +198,7 @@ func (n *node) occupy(iface string) (release func(), err error) {
 // request holds what to ask the cloud for.
 type request struct {
 	want   cloud.Want
+	count  int // of addresses
 	slots  int
 	subnet string
 	size   int // addresses of a unit
@@ -220,7 +221,7 @@ func (n *node) wanted(iface string, f, want int) (r request, instance string, er
 	if f == v6 && p.config.IPv4 {
 		want = total(m, v4) + want - total(m, v6)
 	}
-	r.slots, r.subnet, r.size = slots(m, i, f), i.Subnet, p.unit(m, i.Subnet, f)
+	r.count, r.slots, r.subnet, r.size = want, slots(m, i, f), i.Subnet, p.unit(m, i.Subnet, f)
 	r.want = cloud.Want{
 		Count:    min(watermark.Units(want, r.size), r.slots),
 		IPv6:     f == v6,
@@ -231,7 +232,7 @@ func (n *node) wanted(iface string, f, want int) (r request, instance string, er
 
 // singles returns the request for the addresses that prefixes were wanted for.
 func (r request) singles() cloud.Want {
-	return cloud.Want{Count: min(r.want.Count*r.size, r.slots), IPv6: r.want.IPv6}
+	return cloud.Want{Count: min(r.count, r.slots), IPv6: r.want.IPv6}
 }
 
 // assign adds up to want addresses of a family to an interface, and returns their number. If
@@ -343,13 +344,12 @@ func (n *node) plan(a *netresource.AllocationAction, f int) (r request, m *cloud
 		return r, nil, fmt.Errorf("create an interface of machine %q: no usable subnet of zone %q has a free address: "+
 			"want a larger subnet, or one more", m.ID, m.Zone)
 	}
-	r.size, r.slots = p.unit(m, r.subnet, f), m.Limits.Addresses[f]
-	want := a.MaxIPsToAllocate
+	r.size, r.slots, r.count = p.unit(m, r.subnet, f), m.Limits.Addresses[f], a.MaxIPsToAllocate
 	if f == v6 && p.config.IPv4 {
-		want = total(m, v4) + want - total(m, v6)
+		r.count = total(m, v4) + r.count - total(m, v6)
 	}
 	r.want = cloud.Want{
-		Count:    max(0, min(watermark.Units(want, r.size), r.slots)),
+		Count:    max(0, min(watermark.Units(r.count, r.size), r.slots)),
 		IPv6:     f == v6,
 		Prefixes: r.size > 1,
 	}

@@ -1,0 +1,545 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudpool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
+	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
+)
+
+func pfx(text string) netip.Prefix { return netip.MustParsePrefix(text) }
+
+// scene holds a cloud with the machines a and b, a provider over it, and a clock that the
+// test moves.
+type scene struct {
+	t     *testing.T
+	g     *WithT
+	now   time.Time
+	cloud *memcloud.Cloud
+	p     *cloudpool.Provider
+	ops   map[string]netresource.NetResourceOperations
+	objs  map[string]*v1alpha1.NetResourceSet
+}
+
+func newScene(t *testing.T, change func(*memcloud.Config, *cloudpool.Config)) *scene {
+	s := &scene{t: t, g: NewWithT(t), now: time.Unix(100000, 0), ops: map[string]netresource.NetResourceOperations{}, objs: map[string]*v1alpha1.NetResourceSet{}}
+	mc := memcloud.Config{
+		Subnets:    map[string]netip.Prefix{"s": pfx("10.0.0.0/24")},
+		Interfaces: 3, PerInterface: 6, Now: func() time.Time { return s.now },
+	}
+	pc := cloudpool.Config{Pre: 4, Now: mc.Now, Log: slog.New(slog.DiscardHandler)}
+	change(&mc, &pc)
+	s.cloud = memcloud.New(mc)
+	pc.Cloud = s.cloud
+	s.p = cloudpool.New(pc)
+	for _, name := range []string{"a", "b"} {
+		s.cloud.AddInstance("machine-"+name, "s")
+		o := &v1alpha1.NetResourceSet{}
+		o.Name, o.Spec.InstanceID = name, "machine-"+name
+		s.objs[name], s.ops[name] = o, s.p.CreateNetResource(o, nil)
+	}
+	s.read()
+	return s
+}
+
+func plain(*memcloud.Config, *cloudpool.Config) {}
+
+func (s *scene) read() { s.g.Expect(s.p.Resync(s.t.Context())).To(Equal(s.now)) }
+
+// has returns the keys of what a node has.
+func (s *scene) has(node string) []string {
+	all, err := s.ops[node].ResyncInterfacesAndIPs(s.t.Context(), slog.Default())
+	s.g.Expect(err).NotTo(HaveOccurred())
+	return slices.Sorted(maps.Keys(all))
+}
+
+// take takes want addresses as the manager does, and returns what it chose.
+func (s *scene) take(node string, want int) (*netresource.AllocationAction, error) {
+	a, err := s.ops[node].PrepareIPAllocation(slog.Default())
+	s.g.Expect(err).NotTo(HaveOccurred())
+	chosen := *a
+	if room := max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6); room > 0 {
+		a.MaxIPsToAllocate = min(room, want)
+		return &chosen, s.ops[node].AllocateIPs(s.t.Context(), a)
+	}
+	a.MaxIPsToAllocate = want
+	_, _, err = s.ops[node].CreateInterface(s.t.Context(), a, slog.Default())
+	return &chosen, err
+}
+
+// use records addresses as used by pods.
+func (s *scene) use(node string, addresses ...string) {
+	o := s.objs[node].DeepCopy()
+	o.Status.IPAM.Used = v1alpha1.AllocationMap{}
+	for _, a := range addresses {
+		o.Status.IPAM.Used[a] = v1alpha1.AllocationIP{Owner: "default/pod"}
+	}
+	s.objs[node] = o
+	s.ops[node].UpdatedNode(o)
+}
+
+// release releases up to excess addresses, and returns what was chosen.
+func (s *scene) release(node string, excess int) []string {
+	all, err := s.ops[node].ResyncInterfacesAndIPs(s.t.Context(), slog.Default())
+	s.g.Expect(err).NotTo(HaveOccurred())
+	a := s.ops[node].PrepareIPRelease(excess, slog.Default())
+	s.g.Expect(s.ops[node].PrepareIPRelease(excess, slog.Default())).To(Equal(a), "the same choice again")
+	byInterface := map[string][]string{}
+	for _, key := range a.IPsToRelease {
+		byInterface[all[key].Resource] = append(byInterface[all[key].Resource], key)
+	}
+	for _, id := range slices.Sorted(maps.Keys(byInterface)) {
+		give := &netresource.ReleaseAction{InterfaceID: id, IPsToRelease: byInterface[id]}
+		s.g.Expect(s.ops[node].ReleaseIPs(s.t.Context(), give)).To(Succeed())
+	}
+	return a.IPsToRelease
+}
+
+// interfaces returns the interfaces that a machine really has, by device, with the number of
+// addresses of each.
+func (s *scene) interfaces(node string) (all []string) {
+	snapshot, err := s.cloud.Read(s.t.Context())
+	s.g.Expect(err).NotTo(HaveOccurred())
+	for _, i := range snapshot.Instances["machine-"+node].Interfaces {
+		all = append(all, fmt.Sprintf("%d %s %s %d", i.Device, i.ID, i.Subnet, len(i.Blocks)-1))
+	}
+	return all
+}
+
+func TestInterfaceWithMostRoomComesFirst(t *testing.T) {
+	s := newScene(t, plain)
+	for _, x := range []struct {
+		want  int
+		after []string
+	}{
+		{4, []string{"0 eni-1 s 4"}},
+		{4, []string{"0 eni-1 s 6"}},
+		{9, []string{"0 eni-1 s 6", "1 eni-3 s 6"}},
+		{2, []string{"0 eni-1 s 6", "1 eni-3 s 6", "2 eni-4 s 2"}},
+	} {
+		_, err := s.take("a", x.want)
+		s.g.Expect(err).NotTo(HaveOccurred())
+		s.g.Expect(s.interfaces("a")).To(Equal(x.after))
+	}
+	ofFirst := func(key string) bool { return pfx("10.0.0.0/29").Contains(netip.MustParseAddr(key)) }
+	s.use("a", slices.DeleteFunc(s.has("a"), ofFirst)...)
+	s.g.Expect(s.release("a", 3)).To(HaveLen(3))
+	a, err := s.take("a", 1)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect([]any{a.InterfaceID, a.AvailableForAllocationIPv4, a.AvailableInterfaces}).To(Equal([]any{"eni-4", 4, 0}))
+	s.g.Expect(s.ops["a"].GetMaximumAllocatableIPv4()).To(Equal(18))
+	s.g.Expect(s.ops["a"].GetMinimumAllocatableIPv4()).To(Equal(4))
+}
+
+// A new interface comes from the usable subnet of the machine's zone with most free addresses.
+func TestChoiceOfSubnet(t *testing.T) {
+	s := newScene(t, func(c *memcloud.Config, _ *cloudpool.Config) {
+		c.Subnets = map[string]netip.Prefix{
+			"s": pfx("10.0.0.0/27"), "small": pfx("10.0.1.0/28"), "large": pfx("10.0.2.0/26"),
+			"elsewhere": pfx("10.0.3.0/24"), "private": pfx("10.0.4.0/24"),
+		}
+		c.Zones, c.Unusable = map[string]string{"elsewhere": "zone-b"}, []string{"private"}
+	})
+	a, err := s.take("a", 6)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(a.InterfaceID).To(Equal("eni-1"))
+	for _, want := range []string{"large", "large"} {
+		a, err = s.take("a", 6)
+		s.g.Expect(err).NotTo(HaveOccurred())
+		s.g.Expect(string(a.PoolID)).To(Equal(want))
+	}
+	for i := range 62 {
+		s.cloud.Take(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 2, byte(i)}), 32))
+	}
+	s.read()
+	_, err = s.take("b", 6)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	a, err = s.take("b", 1)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(string(a.PoolID)).To(Equal("s"), "24 addresses are free, and 16 of the small one")
+	r := &v1alpha1.NetResourceSet{}
+	s.ops["b"].PopulateStatusFields(r)
+	s.g.Expect(r.Status.IPAM.AvailableSubnetIDs).To(Equal([]string{"large", "s", "small"}))
+}
+
+// A dual-stack node gets as many addresses of both families, also if a call between has failed.
+func TestDualStackNodeGetsAsManyOfBoth(t *testing.T) {
+	dual := func(c *memcloud.Config, p *cloudpool.Config) {
+		c.Second = map[string]netip.Prefix{"s": pfx("fd00::/64")}
+		p.IPv4, p.IPv6 = true, true
+	}
+	count := func(s *scene) (n [2]int) {
+		for _, key := range s.has("a") {
+			if strings.Contains(key, ":") {
+				n[1]++
+			} else {
+				n[0]++
+			}
+		}
+		return n
+	}
+	for call := 1; call <= 5; call++ {
+		for _, fault := range []memcloud.Fault{memcloud.None, memcloud.Refuse, memcloud.Tear, memcloud.Half} {
+			t.Run(fmt.Sprintf("call %d, fault %d", call, fault), func(t *testing.T) {
+				s := newScene(t, dual)
+				calls := 0
+				s.cloud.SetFault(func(c memcloud.Call) memcloud.Fault {
+					if c.What != "describe" {
+						calls++
+					}
+					if c.What != "describe" && calls == call {
+						return fault
+					}
+					return memcloud.None
+				})
+				for _, total := range []int{3, 6, 10, 18} {
+					for range 4 { // the manager repeats until it has what it wants
+						if n := count(s); n[0] < total {
+							_, _ = s.take("a", total-n[0])
+						}
+						s.read()
+					}
+					n := count(s)
+					s.g.Expect(n[0]).To(BeNumerically(">=", total))
+					s.g.Expect(n[1]).To(BeNumerically(">=", n[0]))
+				}
+				s.g.Expect(count(s)).To(Equal([2]int{18, 18}))
+				s.release("a", 15)
+				s.g.Expect(count(s)).To(Equal([2]int{3, 3}))
+			})
+		}
+	}
+}
+
+func TestIPv6AloneIsCounted(t *testing.T) {
+	s := newScene(t, func(c *memcloud.Config, p *cloudpool.Config) {
+		c.Subnets = map[string]netip.Prefix{"s": pfx("fd00::/64")}
+		p.IPv6 = true
+	})
+	a, err := s.take("a", 4)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect([]int{a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6}).To(Equal([]int{0, 6}))
+	s.g.Expect(s.has("a")).To(Equal([]string{"fd00::2", "fd00::3", "fd00::4", "fd00::5"}))
+}
+
+// A subnet without a whole prefix gives single addresses, and is tried again later.
+func TestFragmentedSubnetGivesAddresses(t *testing.T) {
+	s := newScene(t, func(c *memcloud.Config, p *cloudpool.Config) {
+		c.Subnets = map[string]netip.Prefix{"s": pfx("10.0.0.0/26")}
+		c.PrefixLen, p.Prefixes = 28, true
+	})
+	s.cloud.Take(pfx("10.0.0.33/32"))
+	s.cloud.Take(pfx("10.0.0.50/32"))
+	s.g.Expect(s.ops["a"].IsPrefixDelegated()).To(BeTrue())
+	_, err := s.take("a", 20)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(s.has("a")).To(Equal([]string{"10.0.0.16/28"}), "one prefix is whole, and none more")
+	_, err = s.take("a", 3)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(s.has("a")).To(Equal([]string{"10.0.0.16/28", "10.0.0.2", "10.0.0.3", "10.0.0.4"}))
+	before := s.cloud.Calls()["assign"]
+	_, err = s.take("a", 2)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(s.cloud.Calls()["assign"]).To(Equal(before+1), "no prefix is asked for")
+	s.use("a", "10.0.0.17", "10.0.0.2")
+	s.g.Expect(s.ops["a"].GetUsedIPWithPrefixes()).To(Equal(17))
+	s.now = s.now.Add(11 * time.Minute)
+	s.read()
+	before = s.cloud.Calls()["assign"]
+	_, err = s.take("b", 16)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(s.cloud.Calls()["assign"]).To(Equal(before+2), "a prefix is asked for again")
+	s.use("a", "10.0.0.17")
+	s.g.Expect(s.release("a", 15)).To(Equal([]string{"10.0.0.6", "10.0.0.5", "10.0.0.4", "10.0.0.3", "10.0.0.2"}))
+	s.use("a")
+	s.g.Expect(s.release("a", 15)).To(BeEmpty(), "a prefix goes only as a whole")
+	s.g.Expect(s.release("a", 16)).To(Equal([]string{"10.0.0.16/28"}))
+}
+
+// A machine, or an interface, that is full does not make its subnet fragmented.
+func TestFullInterfaceDoesNotFragmentSubnet(t *testing.T) {
+	s := newScene(t, func(c *memcloud.Config, p *cloudpool.Config) { c.PrefixLen, p.Prefixes = 28, true })
+	s.cloud.SetFault(func(memcloud.Call) memcloud.Fault { return memcloud.None })
+	a, err := s.ops["a"].PrepareIPAllocation(slog.Default())
+	s.g.Expect(err).NotTo(HaveOccurred())
+	_, err = s.cloud.Assign(t.Context(), "machine-a", a.InterfaceID, cloud.Want{Count: 6}) // another user of the cloud
+	s.g.Expect(err).NotTo(HaveOccurred())
+	a.MaxIPsToAllocate = 32
+	s.g.Expect(s.ops["a"].AllocateIPs(t.Context(), a)).To(MatchError(cloud.ErrFull))
+	_, err = s.take("b", 16)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(s.has("b")).To(HaveLen(1))
+	next, err := s.ops["a"].PrepareIPAllocation(slog.Default())
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(next.InterfaceID).To(BeEmpty(), "the interface is not asked again for some time")
+	s.g.Expect(next.PoolID).To(Equal(v1alpha1.PoolID("s")))
+}
+
+// Only an interface that is owned, empty, and neither the first one, a trunk nor an EFA is deleted.
+func TestEmptyInterfacesAreDeleted(t *testing.T) {
+	for name, x := range map[string]struct {
+		change  func(*cloud.Interface)
+		deleted bool
+	}{
+		"an owned one":    {func(*cloud.Interface) {}, true},
+		"a foreign one":   {func(i *cloud.Interface) { i.Owned = false }, false},
+		"an EFA":          {func(i *cloud.Interface) { i.EFA = true }, false},
+		"an excluded one": {func(i *cloud.Interface) { i.Exclude = true }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, plain)
+			for range 2 {
+				_, err := s.take("a", 6)
+				s.g.Expect(err).NotTo(HaveOccurred())
+			}
+			s.cloud.Change("machine-a", "eni-3", x.change)
+			s.read()
+			s.use("a", "10.0.0.2")
+			s.release("a", 100)
+			want := []string{"0 eni-1 s 1"}
+			if !x.deleted {
+				want = append(want, "1 eni-3 s 0")
+			}
+			s.g.Expect(s.interfaces("a")).To(Equal(want))
+			s.use("a")
+			s.release("a", 100)
+			s.g.Expect(s.interfaces("a")[0]).To(Equal("0 eni-1 s 0"), "the first one stays")
+		})
+	}
+}
+
+// A trunk gives pods no address, and an excluded interface keeps what it has.
+func TestTrunkAndExcludedInterfaces(t *testing.T) {
+	s := newScene(t, plain)
+	_, err := s.take("a", 4)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.cloud.Change("machine-a", "eni-1", func(i *cloud.Interface) { i.Exclude = true })
+	s.read()
+	s.g.Expect(s.has("a")).To(HaveLen(4))
+	s.g.Expect(s.ops["a"].GetMaximumAllocatableIPv4()).To(Equal(12))
+	a, err := s.take("a", 1)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(a.InterfaceID).To(BeEmpty())
+	s.cloud.Change("machine-a", "eni-1", func(i *cloud.Interface) { i.Trunk = true })
+	s.read()
+	s.g.Expect(s.has("a")).To(HaveLen(1))
+	s.g.Expect(s.ops["a"].PrepareIPRelease(9, slog.Default()).IPsToRelease).To(HaveLen(1))
+}
+
+// Readings that are late do not undo the provider's changes, and an address that goes from
+// one node to another is with one of them at all times.
+func TestLateReadings(t *testing.T) {
+	s := newScene(t, func(c *memcloud.Config, p *cloudpool.Config) {
+		c.Subnets, c.PerInterface, c.Lag, p.Consistency = map[string]netip.Prefix{"s": pfx("10.0.0.0/29")}, 6, 20*time.Second, 30*time.Second
+	})
+	_, err := s.take("a", 6)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	for range 10 {
+		s.read()
+		s.g.Expect(s.has("a")).To(HaveLen(6))
+		s.now = s.now.Add(7 * time.Second)
+	}
+	s.release("a", 4)
+	_, err = s.take("b", 4)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	for range 10 {
+		s.read()
+		s.g.Expect([]int{len(s.has("a")), len(s.has("b"))}).To(Equal([]int{2, 4}), "after %s", s.now)
+		s.now = s.now.Add(7 * time.Second)
+	}
+}
+
+// What one reading lacks is gone only when later ones lack it as well.
+func TestAbsenceInOneReadingProvesNothing(t *testing.T) {
+	s := newScene(t, plain)
+	_, err := s.take("a", 6)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	_, err = s.take("a", 6)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.now = s.now.Add(2 * time.Minute)
+	s.read()
+	s.g.Expect(s.cloud.Unassign(t.Context(), "machine-a", "eni-1", []netip.Prefix{pfx("10.0.0.2/32")})).To(Succeed())
+	s.g.Expect(s.cloud.DeleteInterface(t.Context(), "machine-a", "eni-3")).To(Succeed())
+	for range 3 {
+		s.now = s.now.Add(20 * time.Second)
+		s.read()
+		s.g.Expect(s.has("a")).To(HaveLen(12))
+	}
+	s.now = s.now.Add(41 * time.Second)
+	s.read()
+	s.g.Expect(s.has("a")).To(HaveLen(5))
+	s.cloud.Terminate("machine-a")
+	s.read()
+	s.g.Expect(s.has("a")).To(HaveLen(5))
+	s.now = s.now.Add(61 * time.Second)
+	s.read()
+	_, err = s.ops["a"].ResyncInterfacesAndIPs(t.Context(), slog.Default())
+	s.g.Expect(err).To(And(MatchError(netresource.ErrInstanceNotFound), MatchError(ContainSubstring("machine-a"))))
+	_, err = s.ops["a"].PrepareIPAllocation(slog.Default())
+	s.g.Expect(errors.Is(err, netresource.ErrInstanceNotFound)).To(BeTrue())
+}
+
+// An address that two machines show is given to neither, and stays with one that has it in its pool.
+func TestAddressOfTwoMachinesIsGivenToNeither(t *testing.T) {
+	s := newScene(t, plain)
+	_, err := s.take("a", 2)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.cloud.Change("machine-b", "eni-2", func(i *cloud.Interface) {
+		i.Blocks = append(i.Blocks, cloud.Block{Prefix: pfx("10.0.0.2/32"), Subnet: "s"})
+	})
+	s.read()
+	s.g.Expect(s.has("a")).To(Equal([]string{"10.0.0.3"}))
+	s.g.Expect(s.has("b")).To(BeEmpty())
+	s.objs["a"].Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.0.0.2": {}}
+	s.use("a", "10.0.0.2")
+	s.g.Expect(s.has("a")).To(Equal([]string{"10.0.0.2", "10.0.0.3"}))
+}
+
+// A sweep deletes orphans and interfaces that stayed empty, at most once a minute, and only
+// if the program leads.
+func TestSweep(t *testing.T) {
+	deposed := false
+	s := newScene(t, func(_ *memcloud.Config, p *cloudpool.Config) {
+		p.Fence = func(context.Context) error {
+			if deposed {
+				return errors.New("another one leads")
+			}
+			return nil
+		}
+	})
+	_, err := s.take("a", 6)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.cloud.SetFault(memcloud.At(s.cloud.CallCount()+1, memcloud.Half))
+	_, err = s.take("a", 6)
+	s.g.Expect(err).To(HaveOccurred())
+	s.g.Expect(s.cloud.Orphans()).To(Equal(1))
+	_, err = s.take("a", 6)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.cloud.SetFault(func(c memcloud.Call) memcloud.Fault {
+		if c.What == "delete" {
+			return memcloud.Refuse
+		}
+		return memcloud.None
+	})
+	s.use("a", "10.0.0.2")
+	s.release("a", 100)
+	s.g.Expect(s.interfaces("a")).To(HaveLen(2), "its deletion has failed")
+	s.cloud.SetFault(nil)
+	for minute := range 9 {
+		s.now = s.now.Add(time.Minute)
+		s.read()
+		s.read()
+		s.g.Expect([]int{s.cloud.Orphans(), len(s.interfaces("a"))}).To(Equal([]int{1, 2}), "minute %d", minute)
+	}
+	s.g.Expect(s.cloud.Calls()["orphans"]).To(Equal(9))
+	deposed = true
+	s.now = s.now.Add(2 * time.Minute)
+	s.read()
+	s.g.Expect(s.cloud.Calls()["orphans"]).To(Equal(9))
+	deposed = false
+	s.now = s.now.Add(time.Minute)
+	s.read()
+	s.g.Expect([]int{s.cloud.Orphans(), len(s.interfaces("a"))}).To(Equal([]int{0, 1}))
+}
+
+func TestErrorsOfTheCloud(t *testing.T) {
+	s := newScene(t, func(c *memcloud.Config, _ *cloudpool.Config) { c.QPS = 1 })
+	_, err := s.take("a", 1)
+	s.g.Expect(errors.Is(err, netresource.ErrThrottled)).To(BeTrue(), "%v", err)
+	s.g.Expect(s.p.Resync(t.Context()).IsZero()).To(BeTrue())
+	s.now = s.now.Add(time.Second)
+	s.cloud.Terminate("machine-a")
+	a := &netresource.AllocationAction{PoolID: "s", MaxIPsToAllocate: 1}
+	_, _, err = s.ops["a"].CreateInterface(t.Context(), a, slog.Default())
+	s.g.Expect(errors.Is(err, netresource.ErrInstanceNotFound)).To(BeTrue(), "%v", err)
+	s.g.Expect(s.ops["a"].ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"here"}})).To(MatchError(ContainSubstring(`release "here"`)))
+}
+
+// One machine that can have no more does not keep others from the subnet; the machine tries
+// another subnet, and this one again after two minutes.
+func TestFullMachineDoesNotCloseSubnet(t *testing.T) {
+	s := newScene(t, func(c *memcloud.Config, _ *cloudpool.Config) {
+		c.Subnets["t"] = pfx("10.0.1.0/28")
+	})
+	for _, node := range []string{"a", "b"} {
+		_, err := s.take(node, 6)
+		s.g.Expect(err).NotTo(HaveOccurred())
+	}
+	for i := range 256 { // foreign users take all addresses, and no reading shows it yet
+		s.cloud.Take(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 32))
+	}
+	a, err := s.take("a", 1)
+	s.g.Expect(err).To(MatchError(cloud.ErrFull))
+	s.g.Expect(a.PoolID).To(Equal(v1alpha1.PoolID("s")))
+	a, err = s.take("a", 1)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(a.PoolID).To(Equal(v1alpha1.PoolID("t")))
+	a, err = s.ops["b"].PrepareIPAllocation(slog.Default())
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(a.PoolID).To(Equal(v1alpha1.PoolID("s")), "the other machine asks for itself")
+	s.now = s.now.Add(2*time.Minute + 1)
+	s.read()
+	s.g.Expect(s.p.GetPoolQuota()["s"]).To(Equal(v1alpha1.PoolQuota{AvailabilityZone: "zone-a"}))
+	s.cloud.Take(pfx("10.0.1.0/28"))
+	s.read()
+	_, err = s.take("b", 1)
+	s.g.Expect(err).To(MatchError(ContainSubstring(`no usable subnet of zone "zone-a" has a free address`)))
+}
+
+// The status has an interface before the pool has its first address, until it has none.
+func TestStatusDescribesInterfaces(t *testing.T) {
+	s := newScene(t, func(c *memcloud.Config, _ *cloudpool.Config) {
+		c.Second = map[string]netip.Prefix{"s": pfx("fd00::/64")}
+	})
+	r := &v1alpha1.NetResourceSet{}
+	s.ops["a"].PopulateStatusFields(r)
+	s.g.Expect(r.Status.Interfaces).To(BeNil())
+	_, err := s.take("a", 1)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.ops["a"].PopulateStatusFields(r)
+	s.g.Expect(r.Status.Interfaces).To(Equal(map[string]v1alpha1.NetResourceInterface{"eni-1": {
+		MAC:      "02:00:00:00:00:01",
+		Ranges:   []v1alpha1.SubnetRange{{CIDR: "10.0.0.0/24", Gateway: "10.0.0.1"}, {CIDR: "fd00::/64", Gateway: "fd00::1"}},
+		VPCCIDRs: []v1alpha1.PodCIDR{"10.0.0.0/24", "fd00::/64"},
+	}}))
+	r.Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.0.0.1": {Resource: "eni-1"}}
+	s.release("a", 1)
+	s.ops["a"].PopulateStatusFields(r)
+	s.g.Expect(r.Status.Interfaces).To(HaveKey("eni-1"), "the pool still has its address")
+	r.Spec.IPAM.Pool = nil
+	s.ops["a"].PopulateStatusFields(r)
+	s.g.Expect(r.Status.Interfaces).To(BeNil())
+}
+
+func TestInterfaceOfAnActionListsItsAddresses(t *testing.T) {
+	s := newScene(t, plain)
+	_, err := s.take("a", 2)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	a, err := s.ops["a"].PrepareIPAllocation(slog.Default())
+	s.g.Expect(err).NotTo(HaveOccurred())
+	var all []string
+	list := func(instance, id, ip, pool string) error {
+		all = append(all, instance+" "+id+" "+ip+" "+pool)
+		return nil
+	}
+	s.g.Expect(a.Interface.Resource.ForeachAddress("machine-a", list)).To(Succeed())
+	s.g.Expect(all).To(Equal([]string{"machine-a eni-1 10.0.0.2 s", "machine-a eni-1 10.0.0.3 s"}))
+	s.g.Expect(a.Interface.Resource.InterfaceID()).To(Equal("eni-1"))
+}
