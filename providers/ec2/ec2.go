@@ -22,7 +22,8 @@ import (
 )
 
 var (
-	_ cloud.Self = (*Cloud)(nil)
+	_ cloud.Cloud = (*Cloud)(nil)
+	_ cloud.Self  = (*Cloud)(nil)
 )
 
 // Cloud is EC2 in one region, with the credentials of one role.
