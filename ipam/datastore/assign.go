@@ -76,10 +76,12 @@ func (ds *DataStore) assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, 
 		pool, wait, ok := ds.ledger.FirstFree(f, ds.order[f])
 		if ok {
 			req.Pool = pool
+			req.Listed = ds.shared != nil
 			a, fresh, err := ds.ledger.ClaimAddr(ctx, &req)
 			switch {
 			case err == nil && fresh:
-				return Assigned{a, ds.subpools[pool].of.Device}, nil
+				ds.counts.assigned.Add(1)
+				return Assigned{a, ds.subpoolOf(pool, single(a)).device()}, nil
 			case errors.Is(err, ledger.ErrExhausted):
 				continue // another call was faster
 			case err != nil && !errors.Is(err, ledger.ErrKeyHeld):
@@ -89,8 +91,9 @@ func (ds *DataStore) assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, 
 		have := ds.ledger.ByKey(req.Key)
 		switch {
 		case len(have) > 0:
-			return ds.repeat(ctx, have[0], f)
+			return ds.repeat(ctx, have, f)
 		case !ok:
+			ds.counts.noAddress.Add(1)
 			return Assigned{}, ds.noAddress(f, wait)
 		}
 	}
@@ -106,11 +109,17 @@ func claimOf(k IPAMKey, m IPAMMetadata) ledger.Request {
 
 // repeat answers for a key that has a lease. The empty commit writes what a
 // failed one has left to write.
-func (ds *DataStore) repeat(ctx context.Context, have ledger.Lease, f ledger.Family) (Assigned, error) {
+func (ds *DataStore) repeat(ctx context.Context, all []ledger.Lease, f ledger.Family) (Assigned, error) {
+	have := all[0]
+	for _, l := range all {
+		if ledger.FamilyOf(l.Addr) == f {
+			have = l
+		}
+	}
 	if err := ds.ledger.Begin().Commit(ctx); err != nil {
 		return Assigned{}, err
 	}
-	s := ds.subpools[have.Pool]
+	s := ds.subpoolOf(have.Pool, single(have.Addr))
 	switch {
 	case s == nil:
 		return Assigned{}, fmt.Errorf("it has %s: %w", have.Addr, ErrNotAttached)
@@ -125,7 +134,7 @@ func (ds *DataStore) repeat(ctx context.Context, have ledger.Lease, f ledger.Fam
 func (ds *DataStore) noAddress(f ledger.Family, wait time.Duration) error {
 	total := uint64(0)
 	for _, b := range ds.blocks {
-		if b.of.family == f && b.of.prefixes == ds.opt.PrefixMode && !b.of.of.Excluded {
+		if b.of.family == f && b.of.prefixes == ds.opt.PrefixMode && !b.of.of.Excluded && !b.lost {
 			total += addrspace.Size(b.prefix)
 		}
 	}
@@ -154,7 +163,7 @@ func (ds *DataStore) Unassign(ctx context.Context, key IPAMKey) (Assigned, error
 		return Assigned{}, ErrUnknownPod
 	case of == nil:
 		return Assigned{a, -1}, nil
-	case of.prefixes != ds.opt.PrefixMode:
+	case ds.shared == nil && of.prefixes != ds.opt.PrefixMode:
 		ds.removeUnused(a)
 	}
 	return Assigned{a, of.of.Device}, nil
@@ -176,14 +185,17 @@ func (ds *DataStore) unassign(ctx context.Context, key IPAMKey) (netip.Addr, *su
 			IfName:      BackfillNetworkIface,
 		})
 	}
-	return a, ds.subpools[pool], err
+	if err != nil || !a.IsValid() {
+		return a, nil, err
+	}
+	ds.counts.released.Add(1)
+	return a, ds.subpoolOf(pool, single(a)), nil
 }
 
 // removeUnused removes the block of an address, which is of the other mode, if
 // no pod has an address of it any more.
 func (ds *DataStore) removeUnused(a netip.Addr) {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
+	defer ds.lock()()
 	_, b, found := ds.find(netip.PrefixFrom(a, a.BitLen()))
 	if !found || b.of.prefixes == ds.opt.PrefixMode || len(ds.heldIn(b)) > 0 {
 		return

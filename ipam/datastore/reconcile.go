@@ -44,16 +44,19 @@ func (ds *DataStore) Reconcile(ctx context.Context, seen []Attachment, ask Ask) 
 			"reconcile the interfaces: the machine reports none, want at least the primary one: nothing is changed",
 		)
 	}
-	var errs []error
+	errs := []error{ds.reviewReturning(seen)}
 	present := map[string]bool{}
 	for _, a := range seen {
 		present[a.ID] = true
+		if ds.isDeleting(a.ID) {
+			continue
+		}
 		if err := ds.reconcile(ctx, a, ask); err != nil {
 			errs = append(errs, fmt.Errorf("reconcile interface %q: %w", a.ID, err))
 		}
 	}
 	for _, id := range ds.ids() {
-		if present[id] {
+		if present[id] || ds.isLost(id) {
 			continue
 		}
 		if _, attached, err := ask(ctx, id); err != nil || attached {
@@ -76,10 +79,13 @@ func (ds *DataStore) ids() (all []string) {
 
 func (ds *DataStore) reconcile(ctx context.Context, a Attachment, ask Ask) error {
 	addresses, prefixes, err := ds.GetENIBlocks(a.ID)
-	if err != nil { // it is new
+	if err != nil || ds.isLost(a.ID) { // it is new, or back
 		if err := ds.AddInterface(a.Interface); err != nil {
 			return err
 		}
+	}
+	if err := ds.refresh(a.Interface); err != nil {
+		return err
 	}
 	for _, x := range addresses {
 		prefixes = append(prefixes, netip.PrefixFrom(x, x.BitLen()))
@@ -98,13 +104,21 @@ func (ds *DataStore) reconcile(ctx context.Context, a Attachment, ask Ask) error
 			errs = append(errs, ds.Remove(a.ID, p, true))
 		}
 	}
+	var fresh []netip.Prefix
 	for _, p := range want {
-		if slices.Contains(prefixes, p) {
+		if slices.Contains(prefixes, p) || ds.isReturning(p) {
 			continue
 		}
 		if _, recent := ds.RecentlyFreed(p); !recent {
-			errs = append(errs, ds.add(a.ID, p, !p.IsSingleIP()))
+			fresh = append(fresh, p)
 		}
+	}
+	if ds.shared != nil && len(fresh) > 0 {
+		errs = append(errs, ds.AddBlocks(a.ID, fresh))
+		fresh = nil
+	}
+	for _, p := range fresh {
+		errs = append(errs, ds.add(a.ID, p, !p.IsSingleIP()))
 	}
 	return errors.Join(errs...)
 }
@@ -141,8 +155,11 @@ func (ds *DataStore) BackingOff() bool {
 // the return to the cloud. It removes no block with a cooling address, and begins
 // with the highest device number.
 func (ds *DataStore) Shrink(t Targets, f ledger.Family) (map[string][]netip.Prefix, error) {
-	_, over := t.Want(ds.GetIPStats(f), ds.opt.PrefixMode)
+	over := t.Excess(ds.GetIPStats(f), ds.opt.PrefixMode)
 	back := map[string][]netip.Prefix{}
+	if ds.shared != nil {
+		return back, ds.shrinkShared(over, f, back)
+	}
 	for _, id := range slices.Backward(ds.ids()) {
 		for _, p := range slices.Backward(ds.unused(id, f)) {
 			if over == 0 {
@@ -161,16 +178,56 @@ func (ds *DataStore) Shrink(t Targets, f ledger.Family) (map[string][]netip.Pref
 	return back, nil
 }
 
+// shrinkShared is Shrink with a shared ledger: one grant for each interface.
+func (ds *DataStore) shrinkShared(over int, f ledger.Family, back map[string][]netip.Prefix) error {
+	for _, id := range slices.Backward(ds.ids()) {
+		unused := ds.unused(id, f)
+		unused = unused[max(0, len(unused)-over):]
+		if len(unused) == 0 {
+			continue
+		}
+		unlock := ds.lock()
+		taken, err := ds.returnBlocks(id, unused)
+		unlock()
+		if err != nil {
+			return err
+		}
+		if over -= len(taken); len(taken) > 0 {
+			back[id] = taken
+		}
+	}
+	return nil
+}
+
+// isReturning reports whether a block is on its way back to the cloud.
+func (ds *DataStore) isReturning(p netip.Prefix) bool {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	if ds.shared == nil {
+		return false
+	}
+	_, ok := ds.shared.returning[p]
+	return ok
+}
+
+// isLost reports whether the cloud no longer has an interface of the store.
+func (ds *DataStore) isLost(eniID string) bool {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	a := ds.attached[eniID]
+	return a != nil && a.lost
+}
+
 // unused returns the blocks of an interface without assigned and cooling addresses.
 func (ds *DataStore) unused(eniID string, f ledger.Family) (free []netip.Prefix) {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
 	for _, b := range ds.ledger.Stats() {
-		s := ds.subpools[b.Pool]
-		if s == nil || s.of.ID != eniID || s.family != f || s.prefixes != ds.opt.PrefixMode {
+		s := ds.subpoolOf(b.Pool, b.Block)
+		if s == nil || s.of.ID != eniID || s.family != f || s.prefixes != ds.opt.PrefixMode || b.State != ledger.Active {
 			continue
 		}
-		if b.Held+b.Cooling == 0 {
+		if b.Held+b.Cooling+b.Quarantined == 0 {
 			free = append(free, b.Block)
 		}
 	}

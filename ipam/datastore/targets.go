@@ -31,6 +31,19 @@ func (t Targets) Want(s Stats, prefixes bool) (short, over int) {
 	return short, max(0, min(s.FreePrefixes, s.Prefixes-watermark.Units(marks.Wanted(level), prefixSize)))
 }
 
+// Excess returns the number of addresses, or with prefixes of prefixes, that the node can
+// return to the cloud.
+func (t Targets) Excess(s Stats, prefixes bool) int {
+	if prefixes && !t.ByIP() {
+		return max(0, s.FreePrefixes-t.WarmPrefix)
+	}
+	if !t.ByIP() {
+		return 0
+	}
+	_, over := t.Want(s, prefixes)
+	return over
+}
+
 // TooLow reports whether the node needs addresses from the cloud. perENI is the
 // number of addresses of an interface without prefixes.
 func (t Targets) TooLow(s Stats, prefixes bool, perENI int) bool {

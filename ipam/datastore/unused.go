@@ -27,8 +27,7 @@ func (ds *DataStore) RemoveUnusedENIFromStore(warmIPTarget int, minimumIPTarget 
 // the caller checks. It removes at most one interface, the one with the highest
 // device number.
 func (ds *DataStore) RemoveUnusedENI(t Targets) string {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
+	defer ds.lock()()
 	all := ds.stats(func(*subpool) bool { return true })
 	total, now := sum(all), ds.opt.Uptime()
 	for _, a := range slices.Backward(ds.sorted()) {
@@ -36,9 +35,18 @@ func (ds *DataStore) RemoveUnusedENI(t Targets) string {
 			ds.opt.Log.Debug("an interface stays", "interface", a.ID, "because", why)
 			continue
 		}
-		if err := ds.detach(a, nil); err != nil {
+		err, detached := error(nil), true
+		if ds.shared != nil {
+			detached, err = ds.detachShared(a)
+		} else {
+			err = ds.detach(a, nil)
+		}
+		if err != nil {
 			ds.opt.Log.Error("an unused interface cannot be removed", "interface", a.ID, "error", err)
 			return ""
+		}
+		if !detached { // an address was assigned meanwhile
+			continue
 		}
 		return a.ID
 	}

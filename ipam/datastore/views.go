@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cadastre/cadastre/ledger"
 )
@@ -43,14 +44,19 @@ func (ds *DataStore) stats(want func(*subpool) bool) map[*attachment]Stats {
 		return all
 	}
 	for _, b := range ds.ledger.Stats() {
-		of := ds.subpools[b.Pool]
-		if of == nil || b.State != ledger.Active || !want(of) {
+		of := ds.subpoolOf(b.Pool, b.Block)
+		if of == nil || !want(of) {
 			continue
 		}
-		s := Stats{Total: int(min(b.Size, math.MaxInt)), Assigned: b.Held, Cooling: b.Cooling}
+		used := b.Held + b.Quarantined
+		if b.State != ledger.Active {
+			all[of.of] = all[of.of].plus(Stats{Total: used, Assigned: used}) // nothing there is free
+			continue
+		}
+		s := Stats{Total: int(min(b.Size-b.Reserved, math.MaxInt)), Assigned: used, Cooling: b.Cooling}
 		if of.prefixes {
 			s.Prefixes = 1
-			if b.Held+b.Cooling == 0 {
+			if used+b.Cooling == 0 {
 				s.FreePrefixes = 1
 			}
 		}
@@ -141,7 +147,7 @@ func (ds *DataStore) pool(want func(*attachment) bool) ENIPool {
 		slices.Sort(e.Prefixes)
 	}
 	for _, x := range ds.ledger.Leases() {
-		s := ds.subpools[x.Pool]
+		s := ds.subpoolOf(x.Pool, single(x.Addr))
 		if s == nil || !want(s.of) {
 			continue
 		}
@@ -217,7 +223,7 @@ func (ds *DataStore) GetENIBlocks(eniID string) (addresses []netip.Addr, prefixe
 	}
 	for _, b := range ds.blocks {
 		switch {
-		case b.of.of != a:
+		case b.of.of != a || b.lost:
 		case b.of.prefixes:
 			prefixes = append(prefixes, b.prefix)
 		default:
@@ -251,9 +257,9 @@ func (ds *DataStore) freeable(eniID string, prefixes bool) []netip.Prefix {
 	}
 	var free, cooling []netip.Prefix
 	for _, b := range ds.ledger.Stats() {
-		s := ds.subpools[b.Pool]
+		s := ds.subpoolOf(b.Pool, b.Block)
 		switch {
-		case s == nil || s.of != a || s.prefixes != prefixes || b.Held > 0:
+		case s == nil || s.of != a || s.prefixes != prefixes || b.Held+b.Quarantined > 0:
 		case b.Cooling > 0:
 			cooling = append(cooling, b.Block)
 		default:
@@ -266,22 +272,36 @@ func (ds *DataStore) freeable(eniID string, prefixes bool) []netip.Prefix {
 // AllocatedIPs returns the addresses of pods, by address. Unplaced returns those
 // of interfaces that are not attached.
 func (ds *DataStore) AllocatedIPs() []PodIPInfo {
-	return ds.allocated(func(pool string) (int, bool) {
-		s := ds.subpools[pool]
-		if s == nil {
-			return 0, false
-		}
-		return s.of.Device, true
+	return ds.allocated(func(x ledger.Lease) (int, bool) {
+		s := ds.subpoolOf(x.Pool, single(x.Addr))
+		return s.device(), s != nil
 	})
 }
 
 // Unplaced returns the restored addresses whose interface is not attached. They
 // are assigned to no other pod.
 func (ds *DataStore) Unplaced() []PodIPInfo {
-	return ds.allocated(func(pool string) (int, bool) { return -1, pool == unplaced })
+	if ds.shared != nil {
+		return ds.unplacedShared()
+	}
+	return ds.allocated(func(x ledger.Lease) (int, bool) { return -1, x.Pool == unplaced })
 }
 
-func (ds *DataStore) allocated(device func(pool string) (int, bool)) []PodIPInfo {
+// unplacedShared returns the entries of the checkpoint that wait for their interface.
+func (ds *DataStore) unplacedShared() []PodIPInfo {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	all := []PodIPInfo{}
+	for a, e := range ds.shared.restored {
+		if !e.cools {
+			all = append(all, PodIPInfo{IPAMKey: e.IPAMKey, IP: a.String(), DeviceNumber: -1})
+		}
+	}
+	slices.SortFunc(all, func(x, y PodIPInfo) int { return strings.Compare(x.IP, y.IP) })
+	return all
+}
+
+func (ds *DataStore) allocated(device func(ledger.Lease) (int, bool)) []PodIPInfo {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
 	all := []PodIPInfo{}
@@ -291,7 +311,7 @@ func (ds *DataStore) allocated(device func(pool string) (int, bool)) []PodIPInfo
 	leases := ds.ledger.Leases()
 	slices.SortFunc(leases, func(x, y ledger.Lease) int { return x.Addr.Compare(y.Addr) })
 	for _, x := range leases {
-		if n, ok := device(x.Pool); ok && x.State == ledger.Held {
+		if n, ok := device(x); ok && x.State == ledger.Held {
 			all = append(all, PodIPInfo{IPAMKey: ipamKey(x.Key), IP: x.Addr.String(), DeviceNumber: n})
 		}
 	}
@@ -305,7 +325,7 @@ func (ds *DataStore) Check() (findings []string) {
 	defer ds.mu.RUnlock()
 	pools := map[netip.Prefix]string{}
 	for _, b := range ds.ledger.Stats() {
-		if b.Pool != unplaced {
+		if ds.shared == nil && b.Pool != unplaced || ds.shared != nil && b.Pool == ds.shared.pool {
 			pools[b.Block] = b.Pool
 		}
 	}
@@ -315,6 +335,10 @@ func (ds *DataStore) Check() (findings []string) {
 				findings,
 				fmt.Sprintf("%s is of interface %q, which is not attached", b.prefix, b.of.of.ID),
 			)
+		}
+		if ds.shared != nil && !ds.isUsable(b) {
+			delete(pools, b.prefix) // the ledger has it while it has leases
+			continue
 		}
 		if pools[b.prefix] != b.of.pool {
 			findings = append(
