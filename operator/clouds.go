@@ -55,11 +55,13 @@ func checkProviders(all []Provider) error {
 	return nil
 }
 
-// registerProviders defines the flags of the providers.
+// registerProviders defines the flags of the providers, and then those of upstream that
+// are left.
 func (o *commandLine) registerProviders(fs *pflag.FlagSet) (err error) {
 	if err := checkProviders(o.providers); err != nil {
 		return err
 	}
+	defer registerUpstream(fs)
 	for _, p := range o.providers {
 		own := pflag.NewFlagSet(p.Name, pflag.ContinueOnError)
 		if p.Flags != nil {

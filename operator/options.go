@@ -99,6 +99,7 @@ type commandLine struct {
 	version     bool
 	cloud       string     // --cloud-provider
 	providers   []Provider // which the program has
+	flags       *pflag.FlagSet
 }
 
 type electOptions struct {
@@ -120,6 +121,8 @@ func (s storeOptions) configured() bool { return s.kind == storeKubernetes || le
 // register defines the flags.
 func (o *commandLine) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
+	fs.SetNormalizeFunc(dashes)
+	o.flags = fs
 	fs.StringSliceVar(
 		&o.controllers,
 		flagControllers,
@@ -299,13 +302,14 @@ func (o *commandLine) validate() []error {
 		p.add(flagVerbosity, o.verbosity, "it must be 0 to 10")
 	}
 	if slices.Contains(wanted, controllerNodeIPAM) {
+		o.validateMasks(&p)
 		p = append(p, o.nodeipam.Validate()...)
 		o.validateAliases(&p)
 	}
 	if slices.Contains(wanted, controllerNetResource) {
 		o.netresource.validate(&p, o.poolProviders())
 	}
-	if o.store.kind == storeKubernetes && slices.Contains(o.controllers, controllerKSR) {
+	if o.store.kind == storeKubernetes && slices.Contains(o.named(), controllerKSR) {
 		p.add(
 			flagControllers,
 			controllerKSR,
@@ -329,14 +333,45 @@ func (o *commandLine) validate() []error {
 	return p
 }
 
+// validateMasks refuses prefix lengths of 0, which stand for flags that are not given.
+func (o *commandLine) validateMasks(p *problems) {
+	n := o.nodeipam
+	for _, m := range []struct {
+		flag        string
+		value, bits int
+	}{{nodeipam.FlagMask, n.Mask, 24}, {nodeipam.FlagMaskIPv4, n.MaskIPv4, 24}, {nodeipam.FlagMaskIPv6, n.MaskIPv6, 64}} {
+		if m.value == 0 && n.Allocate && o.flags.Changed(m.flag) {
+			p.add(m.flag, m.value, "a node's CIDR cannot be all addresses: want one such as %d, or remove it for the default", m.bits)
+		}
+	}
+}
+
+// encrypted reports whether the listener has TLS.
+func (o *commandLine) encrypted() bool { return o.tls.Cert != "" || o.tls.Key != "" }
+
+// address returns the address of the listener, "" for none. An IP address without a port
+// has that of --secure-port, as upstream's command lines give it.
+func (o *commandLine) address() string {
+	if _, err := netip.ParseAddr(o.bind); err != nil {
+		return o.bind
+	}
+	_, port, _ := net.SplitHostPort(defaultBind)
+	if f := o.flags.Lookup(flagSecurePort); f != nil && f.Changed {
+		if port = f.Value.String(); port == "0" {
+			return ""
+		}
+	}
+	return net.JoinHostPort(o.bind, port)
+}
+
 // validateListener checks the flags of the listener for probes and metrics.
 func (o *commandLine) validateListener(p *problems) {
-	host, _, _ := net.SplitHostPort(o.bind)
+	bind, encrypted := o.address(), o.encrypted()
+	host, _, _ := net.SplitHostPort(bind)
 	address, _ := netip.ParseAddr(host)
-	encrypted := o.tls.Cert != "" || o.tls.Key != ""
-	if err := checkBind(o.bind); o.bind != "" && err != nil {
-		p.add(flagBind, o.bind, "%w: want host:port, such as %s, or nothing for no listener", err, defaultBind)
-	} else if o.bind != "" && !encrypted && !address.IsLoopback() {
+	if err := checkBind(bind); bind != "" && err != nil {
+		p.add(flagBind, bind, "%w: want host:port, such as %s, or nothing for no listener", err, defaultBind)
+	} else if bind != "" && !encrypted && !address.IsLoopback() {
 		p.add(
 			flagBind,
 			o.bind,
@@ -352,7 +387,7 @@ func (o *commandLine) validateListener(p *problems) {
 	if encrypted && o.tls.Cert == "" {
 		p.add(flagTLSKey, o.tls.Key, "it needs --%s as well", flagTLSCert)
 	}
-	if o.tls.ClientCA != "" && !encrypted {
+	if o.tls.ClientCA != "" && !encrypted && !o.foreign() {
 		p.add(
 			flagClientCA,
 			o.tls.ClientCA,
@@ -365,14 +400,15 @@ func (o *commandLine) validateListener(p *problems) {
 
 // wanted returns the controllers that --controllers selects.
 func (o *commandLine) wanted(p *problems) (all []string) {
-	for _, name := range o.controllers {
+	controllers := o.named()
+	for _, name := range controllers {
 		if bare := strings.TrimPrefix(name, "-"); name != "*" && !slices.Contains(allControllers(), bare) {
 			p.add(flagControllers, name, "want one of %s, or * for all", strings.Join(allControllers(), ", "))
 		}
 	}
 	for _, name := range allControllers() {
-		named := slices.Contains(o.controllers, "*") || slices.Contains(o.controllers, name)
-		if named && !slices.Contains(o.controllers, "-"+name) {
+		named := slices.Contains(controllers, "*") || slices.Contains(controllers, name)
+		if named && !slices.Contains(controllers, "-"+name) {
 			all = append(all, name)
 		}
 	}
@@ -411,7 +447,7 @@ func (o *commandLine) plan() plan {
 			not[controllerKSR] = "the agents read the API server themselves"
 		case !o.store.configured():
 			not[controllerKSR] = "--" + flagEndpoints + " is not given"
-		case !slices.Contains(o.controllers, "-"+controllerNodeIDs): // ksr includes it
+		case !slices.Contains(o.named(), "-"+controllerNodeIDs): // ksr includes it
 			delete(not, controllerNodeIDs)
 		}
 	}

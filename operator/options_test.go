@@ -31,7 +31,7 @@ func TestFlagsThatAreWrong(t *testing.T) {
 		{"--controllers=ksr --kvdb-type=kubernetes", []string{"--controllers=ksr: with --kvdb-type=kubernetes agents read the API server themselves"}},
 		{"--allocate-node-cidrs --cluster-cidr=10.0.0.0/16 --node-cidr-mask-size=8", []string{"--node-cidr-mask-size=8: "}},
 		{"--allocate-node-cidrs --cluster-cidr=10.0.0.0/16 --cidr-allocator-type=CloudAllocator", []string{"--cidr-allocator-type=CloudAllocator: this program has no cloud: want RangeAllocator"}},
-		{"--allocate-node-cidrs --cluster-cidr=10.0.0.0/16 --cidr-allocator-type=Bogus", []string{"--cidr-allocator-type=Bogus: there is no such type"}},
+		{"--allocate-node-cidrs --cluster-cidr=10.0.0.0/16 --cidr-allocator-type=Bogus", []string{"--cidr-allocator-type=Bogus: there is no such type: want one of"}},
 		{kvdb + " --leader-elect-lease-duration=500ms", []string{"--leader-elect-lease-duration=500ms: it must be at least 1s", "--leader-elect-renew-deadline=10s: it must be less than --leader-elect-lease-duration"}},
 		{kvdb + " --leader-elect-retry-period=9s", []string{"--leader-elect-renew-deadline=10s: it must be more than 1.2 times --leader-elect-retry-period"}},
 		{kvdb + " --leader-elect-retry-period=0", []string{"--leader-elect-retry-period=0s: it must be more than 0"}},

@@ -100,6 +100,9 @@ func runWith(ctx context.Context, o commandLine, stdout, stderr io.Writer, h hos
 	if h.klog != nil {
 		h.klog(log)
 	}
+	for _, n := range o.notes() {
+		n.log(log)
+	}
 	p, err := open(ctx, o, h, log)
 	if err != nil {
 		log.Error("the operator cannot start", "error", err)

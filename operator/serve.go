@@ -21,7 +21,8 @@ import (
 // serve runs the operator until ctx ends or a part of it fails.
 func (p *operator) serve(ctx context.Context) error {
 	p.log.Info("the operator starts", "version", version, "identity", p.identity)
-	if p.options.bind == "" {
+	bind := p.options.address()
+	if bind == "" {
 		return p.runner.Run(ctx)
 	}
 	var encryption *tls.Config
@@ -35,9 +36,9 @@ func (p *operator) serve(ctx context.Context) error {
 			encryption.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
-	listener, err := net.Listen("tcp", p.options.bind)
+	listener, err := net.Listen("tcp", bind)
 	if err != nil {
-		return fmt.Errorf("--%s=%s: %w", flagBind, p.options.bind, err)
+		return fmt.Errorf("--%s=%s: %w", flagBind, bind, err)
 	}
 	if p.listening != nil {
 		p.listening(listener.Addr())

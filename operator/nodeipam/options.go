@@ -76,7 +76,7 @@ func (o Options) Settings() (s Settings, warnings []string, errs []error) {
 	r.policy()
 	if len(r.errs) == 0 && r.settings.Type != CloudAllocatorType {
 		if _, err := r.settings.newSet(); err != nil {
-			r.fail(FlagCluster, o.Cluster, "%v", err)
+			r.fail(FlagCluster, o.Cluster, "%w: want a range outside of --%s and --%s", err, FlagService, FlagExclude)
 		}
 	}
 	return r.settings, r.warnings, r.errs
@@ -106,16 +106,17 @@ func (r *reader) types() {
 		r.settings.Type = RangeAllocatorType
 	}
 	if !slices.Contains(all, r.settings.Type) {
-		r.fail(FlagType, r.options.Type, "there is no such type, only %v", all)
+		r.fail(FlagType, r.options.Type, "there is no such type: want one of %v", all)
 	}
 }
 
-// cidrs reads a list with at most one CIDR of each family.
-func (r *reader) cidrs(flag, value string) (all []netip.Prefix, ok bool) {
+// cidrs reads a list with at most one CIDR of each family. It returns an error for an
+// entry that is not a CIDR.
+func (r *reader) cidrs(flag, value string) (all []netip.Prefix, _ error) {
 	for text := range strings.SplitSeq(value, ",") {
-		p, err := parseCIDR(strings.TrimSpace(text))
+		p, err := readCIDR(strings.TrimSpace(text))
 		if err != nil {
-			return nil, false
+			return nil, err
 		}
 		all = append(all, p)
 	}
@@ -125,7 +126,36 @@ func (r *reader) cidrs(flag, value string) (all []netip.Prefix, ok bool) {
 	case len(all) == 2 && all[0].Addr().Is4() == all[1].Addr().Is4():
 		r.fail(flag, value, "the two CIDRs are of the same family")
 	}
-	return all, true
+	return all, nil
+}
+
+// readCIDR reads a CIDR, and says what would be right.
+func readCIDR(text string) (netip.Prefix, error) {
+	p, err := parseCIDR(text)
+	if err == nil {
+		return p, nil
+	}
+	address, bits, found := strings.Cut(text, "/")
+	addr, bad := netip.ParseAddr(address)
+	_, notNumber := strconv.Atoi(bits)
+	switch {
+	case bad != nil:
+		return p, fmt.Errorf("%q is not a CIDR: want address/prefix-length, such as 10.244.0.0/16", text)
+	case !found:
+		return p, fmt.Errorf("%q is not a CIDR: it has no prefix length: want one such as %s/%d", text, text, usual(addr))
+	case notNumber != nil:
+		return p, fmt.Errorf("%q is not a CIDR: %q is not a prefix length: want one such as %s/%d", text, bits, address, usual(addr))
+	}
+	return p, fmt.Errorf("%q is not a CIDR: the prefix length must be 0 to %d: want one such as %s/%d",
+		text, addr.BitLen(), address, usual(addr))
+}
+
+// usual returns a usual prefix length of a cluster's range.
+func usual(addr netip.Addr) int {
+	if addr.Is4() {
+		return 16
+	}
+	return 48
 }
 
 func (r *reader) cluster() {
@@ -134,9 +164,9 @@ func (r *reader) cluster() {
 		r.fail(FlagCluster, `""`, "it must be given with --%s", FlagAllocate)
 		return
 	}
-	all, ok := r.cidrs(FlagCluster, o.Cluster)
-	if !ok {
-		r.fail(FlagCluster, o.Cluster, "it is not a list of CIDRs")
+	all, err := r.cidrs(FlagCluster, o.Cluster)
+	if err != nil {
+		r.fail(FlagCluster, o.Cluster, "%w", err)
 		return
 	}
 	r.masks(all)
@@ -191,10 +221,11 @@ func (r *reader) checkMask(p netip.Prefix, bits int) {
 		flag = FlagMask
 	}
 	if p.Bits() > bits {
-		r.fail(flag, bits, "the mask of the cluster CIDR %s must be less than or equal to that of a node", p)
+		r.fail(flag, bits, "the mask of the cluster CIDR %s must be less than or equal to that of a node: want %d to %d",
+			p, p.Bits(), p.Addr().BitLen())
 	}
 	if width := p.Addr().BitLen(); bits > width {
-		r.fail(flag, bits, "addresses of %s have %d bits", p, width)
+		r.fail(flag, bits, "addresses of %s have %d bits: want %d to %d", p, width, p.Bits(), width)
 	}
 }
 
@@ -202,7 +233,7 @@ func (r *reader) checkMask(p netip.Prefix, bits int) {
 func (r *reader) more() {
 	for _, text := range r.options.MoreRanges {
 		cidr, mask, sized := strings.Cut(text, "=")
-		p, err := parseCIDR(cidr)
+		p, err := readCIDR(cidr)
 		if err != nil {
 			r.fail(FlagMoreRanges, text, "%v", err)
 			continue
@@ -223,7 +254,12 @@ func (r *reader) more() {
 			}
 		}
 		if bits < p.Bits() || bits > p.Addr().BitLen() {
-			r.fail(FlagMoreRanges, text, "it cannot be cut in /%d", bits)
+			r.fail(FlagMoreRanges, text, "it cannot be cut in /%d: want %s=BITS with BITS from %d to %d",
+				bits, p, p.Bits(), p.Addr().BitLen())
+			continue
+		}
+		if other := r.overlapping(p); other.IsValid() {
+			r.fail(FlagMoreRanges, text, "it overlaps %s: want a range outside of it", other)
 			continue
 		}
 		r.settings.Ranges = append(
@@ -231,6 +267,16 @@ func (r *reader) more() {
 			blocks.Range{Prefix: p, Bits: bits, Pool: r.settings.Ranges[i].Pool},
 		)
 	}
+}
+
+// overlapping returns the range that overlaps a prefix, the zero Prefix if none does.
+func (r *reader) overlapping(p netip.Prefix) netip.Prefix {
+	for _, other := range r.settings.Ranges {
+		if other.Prefix.Overlaps(p) {
+			return other.Prefix
+		}
+	}
+	return netip.Prefix{}
 }
 
 // limits reads which sizes of blocks nodes may ask for.
@@ -260,17 +306,17 @@ func (r *reader) limits() {
 func (r *reader) service() {
 	o := r.options
 	if o.Service != "" {
-		all, ok := r.cidrs(FlagService, o.Service)
-		if !ok {
+		all, err := r.cidrs(FlagService, o.Service)
+		if err != nil {
 			r.warnings = append(
 				r.warnings,
-				fmt.Sprintf("--%s=%s: it is not a list of CIDRs, and is left out", FlagService, o.Service),
+				fmt.Sprintf("--%s=%s: the flag is left out: %v", FlagService, o.Service, err),
 			)
 		}
 		r.settings.Reserved = all
 	}
 	for _, text := range o.Exclude {
-		p, err := parseCIDR(text)
+		p, err := readCIDR(text)
 		if err != nil {
 			r.fail(FlagExclude, text, "%v", err)
 			continue

@@ -38,7 +38,10 @@ func TestOptions(t *testing.T) {
 			[]string{"10.0.0.0/21 24 0", "2000::/48 64 1", "10.8.0.0/16 24 0", "fd00::/40 56 1"}},
 
 		{"none", Options{}, `--cluster-cidr="": it must be given with --allocate-node-cidrs`, nil},
-		{"unreadable", Options{Cluster: "10.0.0.0/33"}, "--cluster-cidr=10.0.0.0/33: it is not a list of CIDRs", nil},
+		{"unreadable", Options{Cluster: "10.0.0.0/33"}, `--cluster-cidr=10.0.0.0/33: "10.0.0.0/33" is not a CIDR: the prefix length must be 0 to 32: want one such as 10.0.0.0/16`, nil},
+		{"one without a length", Options{Cluster: "10.0.0.0"}, `"10.0.0.0" is not a CIDR: it has no prefix length: want one such as 10.0.0.0/16`, nil},
+		{"a length of letters", Options{Cluster: "2000::/x"}, `"x" is not a prefix length: want one such as 2000::/48`, nil},
+		{"the second is a name", Options{Cluster: v4 + ",pods"}, `--cluster-cidr=10.0.0.0/21,pods: "pods" is not a CIDR: want address/prefix-length`, nil},
 		{"three", Options{Cluster: "10.0.0.0/16,2000::/48,10.1.0.0/16"}, "there are 3 CIDRs, and there can be one, or one of each family", nil},
 		{"two of IPv4", Options{Cluster: "10.0.0.0/16,10.1.0.0/16"}, "the two CIDRs are of the same family", nil},
 		{"two of IPv6", Options{Cluster: "2000::/48,2001::/48"}, "the two CIDRs are of the same family", nil},
@@ -50,16 +53,16 @@ func TestOptions(t *testing.T) {
 		{"masks that contradict", Options{Cluster: v4, Mask: 24, MaskIPv4: 24}, "--node-cidr-mask-size=24: it cannot be used together with", nil},
 		{"the other family's mask", Options{Cluster: v4, MaskIPv6: 64}, "--node-cidr-mask-size-ipv6=64: the cluster CIDR 10.0.0.0/21 is of IPv4", nil},
 		{"and the other's", Options{Cluster: v6, MaskIPv4: 24}, "--node-cidr-mask-size-ipv4=24: the cluster CIDR 2000::/48 is of IPv6", nil},
-		{"a block larger than all", Options{Cluster: "10.0.0.0/26"}, "--node-cidr-mask-size-ipv4=24: the mask of the cluster CIDR 10.0.0.0/26 must be less than or equal to", nil},
+		{"a block larger than all", Options{Cluster: "10.0.0.0/26"}, "--node-cidr-mask-size-ipv4=24: the mask of the cluster CIDR 10.0.0.0/26 must be less than or equal to that of a node: want 26 to 32", nil},
 		{"and named", Options{Cluster: "10.0.0.0/26", Mask: 25}, "--node-cidr-mask-size=25: the mask", nil},
 		{"IPv6 of two", Options{Cluster: v4 + ",2000::/64", MaskIPv6: 48}, "--node-cidr-mask-size-ipv6=48: the mask", nil},
-		{"more bits than there are", Options{Cluster: v4, Mask: 33}, "--node-cidr-mask-size=33: addresses of 10.0.0.0/21 have 32 bits", nil},
+		{"more bits than there are", Options{Cluster: v4, Mask: 33}, "--node-cidr-mask-size=33: addresses of 10.0.0.0/21 have 32 bits: want 21 to 32", nil},
 		{"fewer than none", Options{Cluster: v4, Mask: -1}, "--node-cidr-mask-size=-1: the mask", nil},
 		{"limits", Options{Cluster: v4 + "," + v6, SizeLimits: []string{"10.0.0.0/21=22-26", "2000::/48=64-80"}}, "", []string{"10.0.0.0/21 24 0", "2000::/48 64 1"}},
 		{"limits of no range", Options{Cluster: v4, SizeLimits: []string{"10.8.0.0/16=22-26"}}, "--node-cidr-mask-size-limits=10.8.0.0/16=22-26: size limit 10.8.0.0/16=22-26: 10.8.0.0/16 is not a range", nil},
 		{"limits that are none", Options{Cluster: v4, SizeLimits: []string{"10.0.0.0/21"}}, "--node-cidr-mask-size-limits=10.0.0.0/21: want CIDR=MIN-MAX, such as 10.0.0.0/16=22-26", nil},
 		{"limits wider than the range", Options{Cluster: v4, SizeLimits: []string{"10.0.0.0/21=20-26"}}, "want MIN from 21 to 24, and MAX from 24 to 32: nodes have /24 by default", nil},
-		{"a type that is none", Options{Cluster: v4, Type: "Other"}, "--cidr-allocator-type=Other: there is no such type, only [RangeAllocator CloudAllocator", nil},
+		{"a type that is none", Options{Cluster: v4, Type: "Other"}, "--cidr-allocator-type=Other: there is no such type: want one of [RangeAllocator CloudAllocator", nil},
 		{"an order that is none", Options{Cluster: v4, Order: "random"}, `--node-cidr-order=random: it must be "next" or "lowest"`, nil},
 		{"a negative time", Options{Cluster: v4, CoolDown: -1}, "--node-cidr-cool-down=-1ns: it must not be negative", nil},
 		{"an exclusion that is none", Options{Cluster: v4, Exclude: []string{"10.0.0.0"}}, "--exclude-cidrs=10.0.0.0", nil},
@@ -67,7 +70,7 @@ func TestOptions(t *testing.T) {
 		{"a range of another family", Options{Cluster: v4, MoreRanges: []string{"fd00::/48"}}, "--cluster-cidr has no CIDR of this family", nil},
 		{"a range with no size", Options{Cluster: v4, MoreRanges: []string{"10.8.0.0/16=x"}}, `"x" is not a prefix length`, nil},
 		{"a range too small", Options{Cluster: v4, MoreRanges: []string{"10.8.0.0/16=15"}}, "it cannot be cut in /15", nil},
-		{"ranges that overlap", Options{Cluster: v4, MoreRanges: []string{"10.0.7.0/24"}}, "it overlaps 10.0.0.0/21", nil},
+		{"ranges that overlap", Options{Cluster: v4, MoreRanges: []string{"10.0.7.0/24"}}, "--more-cluster-cidrs=10.0.7.0/24: it overlaps 10.0.0.0/21: want a range outside of it", nil},
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			g := NewWithT(t)
@@ -107,7 +110,7 @@ func TestOptionsThatAreNotLookedAt(t *testing.T) {
 
 	settings, warnings, errs = Options{Allocate: true, Cluster: "10.0.0.0/16", Service: "10.0.0.0/20,nonsense", Exclude: []string{"10.0.1.0/24"}}.Settings()
 	g.Expect(errs).To(BeEmpty())
-	g.Expect(warnings).To(ConsistOf("--service-cluster-ip-range=10.0.0.0/20,nonsense: it is not a list of CIDRs, and is left out"))
+	g.Expect(warnings).To(ConsistOf(`--service-cluster-ip-range=10.0.0.0/20,nonsense: the flag is left out: "nonsense" is not a CIDR: want address/prefix-length, such as 10.244.0.0/16`))
 	g.Expect(settings.Reserved).To(Equal(prefixes("10.0.1.0/24")))
 
 	settings, _, _ = Options{Allocate: true, Cluster: "10.0.0.0/16", Service: "10.0.0.0/20", Order: "lowest", CoolDown: time.Minute}.Settings()
