@@ -43,6 +43,14 @@ type Forgetter interface {
 	Forget(nodeName string)
 }
 
+// ChangeTracker is implemented by a provider whose ResyncInterfacesAndIPs shows the whole
+// effect of each call that has succeeded, without a reading. The manager then reads it only
+// periodically, and after calls that have failed.
+type ChangeTracker interface {
+	// TracksChanges reports whether the provider does so.
+	TracksChanges() bool
+}
+
 // NetResourceOperations is a provider for one node. Calls of one node do not
 // overlap, but for UpdatedNode and the getters. A call that returns an error may
 // have been done, and ReleaseIPs of what is not there succeeds. A call that takes

@@ -11,8 +11,9 @@
 // rounds: of one node when its object has changed, and of all nodes every
 // ResyncInterval and after each change at the provider. After its own change a
 // round decides nothing before a younger reading of the provider, so that it does
-// not repeat a call that was half done. Rounds of one node follow each other;
-// those of different nodes run in parallel.
+// not repeat a call that was half done. After a call that has succeeded, a provider
+// that tracks its changes (ChangeTracker) needs no reading. Rounds of one node follow
+// each other; those of different nodes run in parallel.
 //
 // # Calls of the provider
 //

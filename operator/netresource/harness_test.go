@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -114,7 +115,7 @@ func (r *rig) add(name string, spec v1alpha1.IPAMSpec) *agent {
 	return a
 }
 
-// agent leases addresses of its node as pods want them, and answers.
+// agent leases IPv4 addresses of its node as pods want them, and answers.
 type agent struct {
 	rig     *rig
 	name    string
@@ -199,7 +200,7 @@ func (a *agent) act(nrs *v1alpha1.NetResourceSet) {
 	}
 	maps.DeleteFunc(a.cools, func(_ string, until time.Time) bool { return !until.After(time.Now()) })
 	for _, key := range slices.Sorted(maps.Keys(nrs.Spec.IPAM.Pool)) {
-		if handshake.Allocatable(ipam.ReleaseIPs[key]) {
+		if handshake.Allocatable(ipam.ReleaseIPs[key]) && !strings.Contains(key, ":") {
 			a.allocate(key)
 		}
 	}

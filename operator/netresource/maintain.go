@@ -73,6 +73,8 @@ func (n *NetResource) round(ctx context.Context) error {
 	}
 	mutated, err := n.change(ctx)
 	now := m.config.Now()
+	again := mutated && err == nil && m.tracks()
+	mutated = mutated && !again
 	n.mu.Lock()
 	if mutated {
 		n.waitsFor = now
@@ -90,6 +92,9 @@ func (n *NetResource) round(ctx context.Context) error {
 	n.recalculate(ctx, 0)
 	if mutated {
 		m.resync.Add(resyncKey, "changed", 0)
+	}
+	if again {
+		m.maintain.Add(n.name, "changed", 0)
 	}
 	if err != nil {
 		pause := n.pause()

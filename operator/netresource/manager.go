@@ -202,6 +202,12 @@ func (n *NetResourceSetManager) Close() error {
 	return n.calls.close()
 }
 
+// tracks reports whether a call of the provider that has succeeded needs no reading.
+func (n *NetResourceSetManager) tracks() bool {
+	t, ok := n.config.Instances.(ChangeTracker)
+	return ok && t.TracksChanges()
+}
+
 // maintainSoon queues a node at a random moment within the time that all nodes need at
 // the provider's rate limit, so that they do not all come at once.
 func (n *NetResourceSetManager) maintainSoon(name, reason string) {

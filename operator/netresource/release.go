@@ -24,6 +24,7 @@ type releases struct {
 	back  map[string]bool           // of these, those that it shows again long after
 	want  map[string]handshake.Want // decisions of the last plan
 	hold  bool                      // the last plan leaves all as they are
+	v6    bool                      // the node's level counts IPv6 addresses
 	old   map[string]bool           // ready in the first version that was seen
 }
 
@@ -81,19 +82,27 @@ func (r *releases) begin(entries map[string]handshake.State, available v1alpha1.
 	}
 }
 
+// countedSize returns the number of addresses of a key that the node's level counts.
+func (r *releases) countedSize(key string) int {
+	size, v6 := sizeOf(key)
+	if v6 != r.v6 {
+		return 0
+	}
+	return size
+}
+
 // abort cancels the release of as many addresses as are needed, those first that the
-// agent has not answered yet.
+// agent has not answered yet, and with them all of the family that is not counted.
 func (r *releases) abort(entries map[string]handshake.State, needed int) {
 	clear(r.since)
 	keys := slices.SortedFunc(maps.Keys(entries), func(a, b string) int {
 		return cmp.Or(cmp.Compare(entries[a], entries[b]), cmp.Compare(a, b))
 	})
 	for _, key := range keys {
-		state := entries[key]
-		if needed <= 0 || state != handshake.Marked && state != handshake.Ready {
+		state, size := entries[key], r.countedSize(key)
+		if needed <= 0 && size > 0 || state != handshake.Marked && state != handshake.Ready {
 			continue
 		}
-		size, _ := sizeOf(key)
 		needed -= size
 		w := r.want[key]
 		w.Needed = true
@@ -102,14 +111,15 @@ func (r *releases) abort(entries map[string]handshake.State, needed int) {
 }
 
 // choose keeps the time since when each of chosen is a candidate, and forgets all others.
-// It plans to mark candidates from before ripe, at most excess addresses.
+// It plans to mark candidates from before ripe, at most excess addresses of the family that
+// is counted.
 func (r *releases) choose(chosen []string, excess int, entries map[string]handshake.State, ripe time.Time) {
 	old := r.since
 	r.since = map[string]time.Time{}
 	for _, key := range chosen {
 		_, open := entries[key]
 		_, gone := r.gone[key]
-		size, _ := sizeOf(key)
+		size := r.countedSize(key)
 		if open || gone || size > excess {
 			continue
 		}

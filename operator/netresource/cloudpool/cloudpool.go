@@ -85,6 +85,7 @@ type Provider struct {
 
 var (
 	_ netresource.AllocationImplementation = (*Provider)(nil)
+	_ netresource.ChangeTracker            = (*Provider)(nil)
 	_ netresource.NetResourceOperations    = (*node)(nil)
 )
 
@@ -119,6 +120,9 @@ func (p *Provider) CreateNetResource(
 	n.UpdatedNode(obj)
 	return n
 }
+
+// TracksChanges implements netresource.ChangeTracker: the cloud's answers say what it has done.
+func (p *Provider) TracksChanges() bool { return true }
 
 // GetPoolQuota implements netresource.AllocationImplementation. It leaves out subnets whose
 // free addresses the cloud does not tell.
