@@ -176,6 +176,14 @@ func Checks() []Check {
 		{Name: "addresses are released once, and again", run: released},
 		{Name: "used addresses are not chosen for release", run: unused},
 		{Name: "calls return when their context has ended", run: ended},
+		{Name: "a machine is filled, and not above its limits", run: filled},
+		{Name: "a full subnet is an error", shape: Shape{Units: 16}, run: fullSubnet},
+		{Name: "a node of two families has as many addresses of both", shape: Shape{DualStack: true}, run: dualStack},
+		{Name: "calls end with their deadline while the cloud hangs", run: hanging},
+		{Name: "a call that fails at any request leaves nothing behind", run: failing},
+		{Name: "old readings undo nothing", run: stale},
+		{Name: "a throttled call does nothing and says so", run: throttled},
+		{Name: "another process takes over", run: takenOver},
 	}
 }
 
