@@ -184,6 +184,7 @@ func Checks() []Check {
 		{Name: "old readings undo nothing", run: stale},
 		{Name: "a throttled call does nothing and says so", run: throttled},
 		{Name: "another process takes over", run: takenOver},
+		{Name: "a campaign", run: campaign},
 	}
 }
 
