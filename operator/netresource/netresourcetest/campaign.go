@@ -25,7 +25,7 @@ import (
 const (
 	campaignNodes = 3
 	campaignSteps = 12
-	campaignUnits = 6
+	campaignUnits = 10
 )
 
 // fleet is an API server, a manager that may be replaced, and the agents of all nodes.

@@ -45,8 +45,9 @@ func memory(bits int, change func(*parts)) netresourcetest.Provider {
 
 // parts holds the settings of a world.
 type parts struct {
-	cloud    memcloud.Config
-	pool     cloudpool.Config
+	cloud memcloud.Config
+	pool  cloudpool.Config
+	// over and provider are called for each process; nil: nothing is changed.
 	over     func(cloud.Cloud) cloud.Cloud
 	provider func(netresource.AllocationImplementation) netresource.AllocationImplementation
 }
@@ -79,14 +80,14 @@ func world(s netresourcetest.Shape, bits int, change func(*parts)) *netresourcet
 	mem := memcloud.New(x.cloud)
 	faulty := &faultyCloud{Cloud: mem, half: map[string]bool{}}
 	mem.SetFault(faulty.fault)
-	x.pool.Cloud = faulty
-	if x.over != nil {
-		x.pool.Cloud = x.over(faulty)
-	}
 	machines := []string{}
 	return &netresourcetest.World{
 		Provider: func() (netresource.AllocationImplementation, error) {
-			var p netresource.AllocationImplementation = cloudpool.New(x.pool)
+			own := x.pool
+			if own.Cloud = faulty; x.over != nil {
+				own.Cloud = x.over(faulty)
+			}
+			var p netresource.AllocationImplementation = cloudpool.New(own)
 			if x.provider != nil {
 				p = x.provider(p)
 			}
