@@ -168,6 +168,13 @@ func (c *Cloud) Units(instance string) (all []netip.Prefix) {
 	return all
 }
 
+// Interfaces returns the interfaces that a machine really has.
+func (c *Cloud) Interfaces(instance string) []*cloud.Interface {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return clone(c.interfaces(instance))
+}
+
 // Orphans returns the number of interfaces that no machine has.
 func (c *Cloud) Orphans() int {
 	c.mu.Lock()

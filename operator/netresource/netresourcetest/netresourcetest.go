@@ -3,17 +3,44 @@
 
 // Package netresourcetest checks that a provider keeps the contract of
 // netresource.AllocationImplementation and netresource.NetResourceOperations, as
-// the manager relies on it.
+// the manager relies on it, also while the cloud behind it throttles, hangs, fails, loses
+// answers and shows old readings.
 //
-// Each check makes a provider of its own and calls it in the order in which the
-// manager does. A check fails with an error, also if the provider panics or does
-// not return.
+// A test describes the provider by a function that makes worlds. A World is one cloud with
+// machines of its own: the provider reaches it through whatever injects the faults
+// (internal/testkit/faultproxy for an HTTP API), and World.Truth reads it directly. Each
+// check makes a world, and calls the provider in the order in which the manager does. The
+// last check is a campaign: a real manager, agents that lease addresses and give them back,
+// a storm of faults, and managers that take over from each other. At the end cloud and
+// objects must agree, no machine may have another one's address, and nothing that the
+// provider has created may be left without a machine.
+//
+// A check fails with an error, also if the provider panics or does not return. A check that
+// the world has no means for is skipped with its reason: the error wraps
+// errors.ErrUnsupported.
+//
+// The suite waits with package time: it runs with real servers, and in a bubble of
+// testing/synctest with a cloud in memory.
 //
 // Example: in a test of the provider,
 //
 //	netresourcetest.Run(t, netresourcetest.Provider{
-//		New:  func() netresource.AllocationImplementation { return cloudpool.New(config) },
-//		Unit: 1,
+//		New: func(ctx context.Context, s netresourcetest.Shape) (*netresourcetest.World, error) {
+//			proxy, url, err := faultproxy.Start(faultproxy.Config{
+//				Target: server.URL, Dialect: faultproxy.OpenStack(),
+//				Bucket: 120, Refill: 20, Stale: 2 * time.Second,
+//			})
+//			...
+//			return &netresourcetest.World{
+//				Provider: func() (netresource.AllocationImplementation, error) {
+//					return cloudpool.New(cloudpool.Config{Cloud: cloudOver(url), Consistency: 3 * time.Second, OrphanAge: 5 * time.Second}), nil
+//				},
+//				Machine: createMachine, Plan: proxy.SetPlan, Truth: portsOf(server.URL),
+//				Close: func() { proxy.Close() },
+//			}, nil
+//		},
+//		Unit: 1, Lag: 3 * time.Second, Deadline: 5 * time.Second,
+//		Limits: netresourcetest.Limits{Interfaces: 3, Units: 6},
 //	})
 package netresourcetest
 
@@ -22,75 +49,196 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"reflect"
-	"slices"
+	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/cadastre/cadastre/api/handshake"
-	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
+	"github.com/cadastre/cadastre/internal/testkit/faultproxy"
 	"github.com/cadastre/cadastre/internal/testkit/memapi"
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// Provider is the provider under test.
+// Plan returns the outcome of a request to the cloud.
+type Plan = faultproxy.Plan
+
+// Provider describes the provider under test.
 type Provider struct {
-	// New makes a provider without nodes, which can give each of two nodes at least
-	// twelve units.
-	New func() netresource.AllocationImplementation
+	// New makes a world, or returns an error that wraps errors.ErrUnsupported if the cloud
+	// cannot have that shape.
+	New func(ctx context.Context, s Shape) (*World, error)
 	// Unit is the number of addresses of the smallest unit that the provider gives:
 	// 1, or the size of a prefix.
 	Unit int
+	// Limits are those of each machine.
+	Limits Limits
+	// Lag limits the time for which a reading of the cloud may show the state before a
+	// change. It is the provider's own setting as well.
+	Lag time.Duration
+	// Deadline limits a call that the cloud may leave unanswered; 0: 10 seconds.
+	Deadline time.Duration
 	// Patience limits a call whose context has ended; 0: 30 seconds.
 	Patience time.Duration
+	// Recovery limits the time that the provider may take until cloud and objects agree
+	// after all faults have ended; 0: 5 minutes.
+	Recovery time.Duration
+	// Rounds of the campaign, and its seed. Run sets both by package effort; 0 rounds: 1.
+	Rounds int
+	Seed   uint64
+	// Log gets what manager and checks report; nil: nothing does.
+	Log *slog.Logger
+}
+
+// Shape holds a check's needs of a world.
+type Shape struct {
+	// Units is the number of units that the subnet of all machines has at most, of which
+	// interfaces may need some themselves; 0: at least twelve for each of three machines.
+	Units int
+	// DualStack makes the provider give addresses of both families.
+	DualStack bool
+}
+
+// World is one cloud with machines of its own.
+type World struct {
+	// Provider returns a provider over the cloud. Each call stands for another process of
+	// the operator.
+	Provider func() (netresource.AllocationImplementation, error)
+	// Machine creates the machine of a node and returns its ID; nil: there are none.
+	Machine func(ctx context.Context, node string) (string, error)
+	// Plan replaces the plan of faults of the cloud's API; nil ends all planned faults.
+	// The field is nil if there are no faults.
+	Plan func(Plan)
+	// Truth reads the cloud without faults, and without the provider. It is nil if the
+	// NetResourceSets are all that there is.
+	Truth func(ctx context.Context) (Truth, error)
+	// Close removes the world; may be nil.
+	Close func()
+}
+
+// Limits are those of a machine.
+type Limits struct {
+	Interfaces int // of a machine, its first one included; 0: there are no interfaces
+	Units      int // of an interface: addresses or prefixes for pods, of one family
+}
+
+// Truth holds the real state of a cloud.
+type Truth struct {
+	Interfaces []Interface
+	// Orphans names what the provider has created and no machine has: interfaces,
+	// reservations of prefixes.
+	Orphans []string
+}
+
+// Interface is an interface of a machine.
+type Interface struct {
+	ID, Instance string
+	Blocks       []netip.Prefix // for pods: without the interface's own addresses
 }
 
 // Check is one part of the contract.
 type Check struct {
-	Name string
-	run  func(*stage) error
+	Name  string
+	shape Shape
+	run   func(*stage) error
 }
 
 // Run runs all checks.
 func Run(t *testing.T, p Provider) {
 	for _, c := range Checks() {
-		t.Run(c.Name, func(t *testing.T) {
-			if err := c.Run(p); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Run(c.Name, func(t *testing.T) { c.Test(t, p) })
+	}
+}
+
+// Test runs the check as a test, with as many rounds as the effort asks for.
+func (c Check) Test(t *testing.T, p Provider) {
+	t.Helper()
+	if p.Rounds == 0 {
+		p.Rounds = effort.Times(t, effort.CI)
+	}
+	if seed, ok := effort.Seed(t); ok {
+		p.Seed = seed
+	}
+	switch err := c.Run(p); {
+	case errors.Is(err, errors.ErrUnsupported):
+		t.Skipf("NOT RUN: %v", err)
+	case err != nil:
+		t.Error(err)
 	}
 }
 
 // Checks returns all checks.
 func Checks() []Check {
 	return []Check{
-		{"Resync returns when it has begun", begun},
-		{"a node that has nothing has an empty map", empty},
-		{"no more addresses are taken than are asked for", limited},
-		{"nodes have different addresses", disjoint},
-		{"addresses are released once, and again", released},
-		{"used addresses are not chosen for release", unused},
-		{"calls return when their context has ended", ended},
+		{Name: "Resync returns when it has begun", run: begun},
+		{Name: "a node that has nothing has an empty map", run: empty},
+		{Name: "no more addresses are taken than are asked for", run: limited},
+		{Name: "nodes have different addresses", run: disjoint},
+		{Name: "addresses are released once, and again", run: released},
+		{Name: "used addresses are not chosen for release", run: unused},
+		{Name: "calls return when their context has ended", run: ended},
+		{Name: "a machine is filled, and not above its limits", run: filled},
+		{Name: "a full subnet is an error", shape: Shape{Units: 16}, run: fullSubnet},
+		{Name: "a node of two families has as many addresses of both", shape: Shape{DualStack: true}, run: dualStack},
+		{Name: "calls end with their deadline while the cloud hangs", run: hanging},
+		{Name: "a call that fails at any request leaves nothing behind", run: failing},
+		{Name: "old readings undo nothing", run: stale},
+		{Name: "a throttled call does nothing and says so", run: throttled},
+		{Name: "another process takes over", run: takenOver},
+		{Name: "a campaign", run: campaign},
 	}
 }
 
-// Run runs the check with a new provider.
+// Run runs the check in a new world.
 func (c Check) Run(p Provider) error {
-	s := &stage{p: p, impl: p.New(), log: slog.New(slog.DiscardHandler)}
-	if s.p.Patience == 0 {
-		s.p.Patience = 30 * time.Second
+	p = p.withDefaults()
+	ctx := context.Background()
+	w, err := p.New(ctx, c.shape)
+	if err != nil {
+		return fmt.Errorf("check %q: make a world: %w", c.Name, err)
 	}
+	if w.Close != nil {
+		defer w.Close()
+	}
+	s := &stage{p: p, world: w, log: p.Log, instances: map[string]string{}}
+	if err := errors.Join(s.machines(ctx), s.start()); err != nil {
+		return fmt.Errorf("check %q: %w", c.Name, err)
+	}
+	if err := within(10*p.Patience+p.Recovery*time.Duration(1+p.Rounds), func() error { return c.run(s) }); err != nil {
+		return fmt.Errorf("check %q: %w", c.Name, err)
+	}
+	return nil
+}
+
+func (p Provider) withDefaults() Provider {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{{&p.Patience, 30 * time.Second}, {&p.Deadline, 10 * time.Second}, {&p.Recovery, 5 * time.Minute}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	p.Rounds = max(p.Rounds, 1)
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
+	}
+	return p
+}
+
+// start makes a provider over the world, with a manager that only makes its nodes.
+func (s *stage) start() error {
 	var err error
+	if s.impl, err = s.world.Provider(); err != nil {
+		return fmt.Errorf("make a provider: %w", err)
+	}
 	s.manager, err = netresource.New(netresource.Config{
 		Instances: s.impl, API: memapi.New(), Log: s.log, QPS: -1,
 		CallTimeout: 30 * s.p.Patience, // Update waits for a thirtieth of it
 	})
 	if err != nil {
-		return fmt.Errorf("check %q: %w", c.Name, err)
+		return fmt.Errorf("make a manager: %w", err)
 	}
-	return within(10*s.p.Patience, func() error { return c.run(s) })
+	return nil
 }
 
 // within returns the error of do, also if it panics or does not return in time.
@@ -104,273 +252,12 @@ func within(limit time.Duration, do func() error) error {
 		}()
 		done <- do()
 	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(limit):
+	case <-timer.C:
 		return fmt.Errorf("the provider does not return within %s", limit)
 	}
-}
-
-// stage is one run of a check.
-type stage struct {
-	p       Provider
-	impl    netresource.AllocationImplementation
-	manager *netresource.NetResourceSetManager // makes the nodes; it is not started
-	log     *slog.Logger
-}
-
-// node returns the operations of a new node, after the provider was read.
-func (s *stage) node(name string) (netresource.NetResourceOperations, *v1alpha1.NetResourceSet, error) {
-	n := &v1alpha1.NetResourceSet{}
-	n.Name = name
-	if s.impl.Resync(context.Background()).IsZero() {
-		return nil, nil, errors.New("read the provider with Resync: it returned the zero time")
-	}
-	s.manager.SetInstancesAPIReadiness(true)
-	if err := s.manager.Update(n); err != nil {
-		return nil, nil, fmt.Errorf("CreateNetResource: %w", err)
-	}
-	ops := s.manager.Get(name).Ops()
-	if ops == nil {
-		return nil, nil, fmt.Errorf(
-			"CreateNetResource: the provider has panicked, or has not returned within %s",
-			s.p.Patience,
-		)
-	}
-	return ops, n, nil
-}
-
-// read returns what a node has, and how many addresses those are.
-func (s *stage) read(ops netresource.NetResourceOperations) (v1alpha1.AllocationMap, int, error) {
-	all, err := ops.ResyncInterfacesAndIPs(context.Background(), s.log)
-	if err == nil && all == nil {
-		err = errors.New("neither a map nor an error: want an empty map for a node that has nothing")
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("ResyncInterfacesAndIPs: %w", err)
-	}
-	n := 0
-	for key := range all {
-		p, err := handshake.ParseKey(key)
-		if err != nil {
-			return nil, 0, fmt.Errorf("ResyncInterfacesAndIPs: key %q %w", key, err)
-		}
-		n += 1 << min(p.Addr().BitLen()-p.Bits(), 20)
-	}
-	return all, n, nil
-}
-
-// take takes up to want addresses as the manager does.
-func (s *stage) take(ctx context.Context, ops netresource.NetResourceOperations, want int) error {
-	a, err := ops.PrepareIPAllocation(s.log)
-	switch {
-	case err != nil:
-		return fmt.Errorf("PrepareIPAllocation: %w", err)
-	case a == nil:
-		return errors.New("PrepareIPAllocation: neither an action nor an error: want one of them")
-	}
-	room := max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6)
-	if room == 0 && a.AvailableInterfaces == 0 {
-		return errors.New(
-			"PrepareIPAllocation: no address and no interface is available: the suite needs twelve units for a node",
-		)
-	}
-	if room > 0 {
-		a.MaxIPsToAllocate = min(room, want)
-		a.AvailableForAllocationIPv4 = min(a.AvailableForAllocationIPv4, a.MaxIPsToAllocate)
-		a.AvailableForAllocationIPv6 = min(a.AvailableForAllocationIPv6, a.MaxIPsToAllocate)
-		return ops.AllocateIPs(ctx, a)
-	}
-	a.MaxIPsToAllocate = want
-	_, _, err = ops.CreateInterface(ctx, a, s.log)
-	return err
-}
-
-func begun(s *stage) error {
-	before := time.Now()
-	switch at := s.impl.Resync(context.Background()); {
-	case at.IsZero():
-		return errors.New("read the provider with Resync: it returned the zero time")
-	case at.Before(before) || at.After(time.Now()):
-		return fmt.Errorf(
-			"the time that Resync returned is %s: want the time at which it began, %s or later",
-			at,
-			before,
-		)
-	}
-	return nil
-}
-
-func empty(s *stage) error {
-	ops, _, err := s.node("a")
-	if err != nil {
-		return err
-	}
-	if all, _, err := s.read(ops); err != nil || len(all) > 0 {
-		return errors.Join(err, fmt.Errorf("ResyncInterfacesAndIPs: %d addresses of a node that has nothing", len(all)))
-	}
-	return nil
-}
-
-func limited(s *stage) error {
-	ops, _, err := s.node("a")
-	if err != nil {
-		return err
-	}
-	had := 0
-	for _, units := range []int{3, 1, 4} {
-		if err := s.take(context.Background(), ops, units*s.p.Unit); err != nil {
-			return fmt.Errorf("take %d addresses: %w", units*s.p.Unit, err)
-		}
-		_, n, err := s.read(ops)
-		if err != nil {
-			return err
-		}
-		if got := n - had; got <= 0 || got > units*s.p.Unit {
-			return fmt.Errorf(
-				"take %d addresses: there are %d more: want some, and no more than were asked for",
-				units*s.p.Unit,
-				got,
-			)
-		}
-		had = n
-	}
-	if most := ops.GetMaximumAllocatableIPv4(); most > 0 && had > most {
-		return fmt.Errorf("GetMaximumAllocatableIPv4 is %d, and the node has %d addresses", most, had)
-	}
-	return nil
-}
-
-func disjoint(s *stage) error {
-	var all [2]v1alpha1.AllocationMap
-	for i, name := range []string{"a", "b"} {
-		ops, _, err := s.node(name)
-		if err == nil {
-			err = s.take(context.Background(), ops, 4*s.p.Unit)
-		}
-		if err == nil {
-			all[i], _, err = s.read(ops)
-		}
-		if err != nil {
-			return fmt.Errorf("node %s: %w", name, err)
-		}
-	}
-	for x := range all[0] {
-		p, _ := handshake.ParseKey(x)
-		for y := range all[1] {
-			if q, _ := handshake.ParseKey(y); p.Overlaps(q) {
-				return fmt.Errorf("node a has %s, and node b has %s", x, y)
-			}
-		}
-	}
-	return nil
-}
-
-func released(s *stage) error {
-	ops, _, err := s.node("a")
-	if err == nil {
-		err = s.take(context.Background(), ops, 4*s.p.Unit)
-	}
-	if err != nil {
-		return err
-	}
-	before, _, err := s.read(ops)
-	if err != nil {
-		return err
-	}
-	a, again := ops.PrepareIPRelease(2*s.p.Unit, s.log), ops.PrepareIPRelease(2*s.p.Unit, s.log)
-	switch {
-	case a == nil || len(a.IPsToRelease) == 0:
-		return errors.New("PrepareIPRelease: nothing is chosen of a node that uses nothing")
-	case !reflect.DeepEqual(a, again):
-		return fmt.Errorf(
-			"PrepareIPRelease: %v, and then %v: want the same choice while nothing changes",
-			a.IPsToRelease,
-			again.IPsToRelease,
-		)
-	case len(a.IPsToRelease) > 2:
-		return fmt.Errorf("PrepareIPRelease: %d units are chosen: want 2 at most", len(a.IPsToRelease))
-	}
-	for _, key := range a.IPsToRelease {
-		at, ok := before[key]
-		if !ok {
-			return fmt.Errorf("PrepareIPRelease: %q is chosen, and the node does not have it", key)
-		}
-		give := &netresource.ReleaseAction{
-			InterfaceID:  at.Resource,
-			PoolID:       v1alpha1.PoolID(at.SubnetID),
-			IPsToRelease: []string{key},
-		}
-		for _, what := range []string{"the first time", "once more"} {
-			if err := ops.ReleaseIPs(context.Background(), give); err != nil {
-				return fmt.Errorf("ReleaseIPs of %q, %s: %w", key, what, err)
-			}
-		}
-		delete(before, key)
-	}
-	after, _, err := s.read(ops)
-	if err != nil {
-		return err
-	}
-	want, got := slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after))
-	if !slices.Equal(want, got) {
-		return fmt.Errorf("ReleaseIPs of %v: the node has %v: want %v", a.IPsToRelease, got, want)
-	}
-	return nil
-}
-
-func unused(s *stage) error {
-	ops, n, err := s.node("a")
-	if err == nil {
-		err = s.take(context.Background(), ops, 4*s.p.Unit)
-	}
-	if err != nil {
-		return err
-	}
-	all, count, err := s.read(ops)
-	if err != nil {
-		return err
-	}
-	n.Spec.IPAM.Pool, n.Status.IPAM.Used = all, v1alpha1.AllocationMap{}
-	for key := range all {
-		p, _ := handshake.ParseKey(key)
-		n.Status.IPAM.Used[p.Addr().String()] = v1alpha1.AllocationIP{Owner: "default/pod"}
-	}
-	if err := s.manager.Update(n); err != nil {
-		return fmt.Errorf("UpdatedNode: %w", err)
-	}
-	if a := ops.PrepareIPRelease(count, s.log); a != nil && len(a.IPsToRelease) > 0 {
-		return fmt.Errorf("PrepareIPRelease: %v are chosen, and an address of each is used", a.IPsToRelease)
-	}
-	if used := ops.GetUsedIPWithPrefixes(); ops.IsPrefixDelegated() && used < len(all) {
-		return fmt.Errorf("GetUsedIPWithPrefixes is %d: want all addresses of %d used prefixes", used, len(all))
-	}
-	return nil
-}
-
-// ended calls with a context that has ended. What such a call has done is not known
-// then, but it must return, and the node can be read.
-func ended(s *stage) error {
-	ops, _, err := s.node("a")
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	for name, call := range map[string]func(){
-		"AllocateIPs or CreateInterface": func() { _ = s.take(ctx, ops, s.p.Unit) },
-		"ResyncInterfacesAndIPs":         func() { _, _ = ops.ResyncInterfacesAndIPs(ctx, s.log) },
-		"Resync":                         func() { s.impl.Resync(ctx) },
-	} {
-		err := within(s.p.Patience, func() error {
-			call()
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("%s, with a context that has ended: %w", name, err)
-		}
-	}
-	_, _, err = s.read(ops)
-	return err
 }
