@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,7 +32,6 @@ const Help = "network interfaces of Amazon EC2 with their secondary addresses; "
 // Options holds the flags of a program with this provider.
 type Options struct {
 	config Config
-	limits []string
 }
 
 // Flags defines the flags. Region and credentials may come from the environment, a profile or
@@ -43,15 +44,15 @@ func (o *Options) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Region, "ec2-region", "", "the `region`; empty: AWS_REGION, the profile's, or the machine's")
 	fs.StringVar(&c.Endpoint, "ec2-endpoint", "", "the `URL` of EC2, such as that of a VPC endpoint; empty: the region's")
 	fs.StringVar(&c.VPC, "ec2-vpc", "", "the `ID` of the VPC of the machines; empty: that of the machines with --ec2-instance-tags")
-	fs.StringToStringVar(&c.InstanceTags, "ec2-instance-tags", nil,
-		"the tags that select machines; an empty value means any (default kubernetes.io/cluster/NAME=, or none with --ec2-vpc)")
-	fs.StringToStringVar(&c.SubnetTags, "ec2-subnet-tags", nil,
-		"the tags of the subnets for new interfaces (default: the subnets of the machines' first interfaces)")
-	fs.StringToStringVar(&c.SecurityGroupTags, "ec2-security-group-tags", nil,
-		"the tags of the security groups of new interfaces (default: those of the machine's first interface)")
-	fs.StringSliceVar(&o.limits, "ec2-instance-limits", nil,
-		"the limits of instance types that EC2 does not describe, as `TYPE=INTERFACES:IPV4:IPV6`, "+
-			"with the addresses of one interface: m5.large=3:10:10")
+	fs.Var(tags{&c.InstanceTags}, "ec2-instance-tags",
+		"the `tags` (KEY=VALUE,...) that select machines; an empty value means any (default kubernetes.io/cluster/NAME=, or none with --ec2-vpc)")
+	fs.Var(tags{&c.SubnetTags}, "ec2-subnet-tags",
+		"the `tags` of the subnets for new interfaces (default: the subnets of the machines' first interfaces)")
+	fs.Var(tags{&c.SecurityGroupTags}, "ec2-security-group-tags",
+		"the `tags` of the security groups of new interfaces (default: those of the machine's first interface)")
+	fs.Var(limits{&c.Limits}, "ec2-instance-limits",
+		"the limits of an instance type that EC2 does not describe, as `TYPE=INTERFACES:IPV4:IPV6` with the addresses of one "+
+			"interface, such as m5.large=3:10:10; may be repeated")
 }
 
 // Open returns the Cloud that the flags describe. All of its requests to EC2 pass one budget,
@@ -61,22 +62,72 @@ func (o *Options) Open(ctx context.Context, log *slog.Logger, qps float64, burst
 	if c.Cluster == "" {
 		return nil, nil, errors.New("open EC2: --ec2-cluster is empty: want the name of the cluster, such as prod")
 	}
-	limits, err := parseLimits(o.limits)
-	if err != nil {
-		return nil, nil, err
-	}
 	all := budget.New(budget.Config{Cloud: Name, QPS: qps, Burst: burst})
-	c.Limits, c.Log = limits, log
+	c.Log = log
 	c.Transport = all.Transport(nil, func(r *http.Request) string { return awsmiddleware.GetOperationName(r.Context()) })
 	opened, err := New(ctx, c)
 	return opened, all, err
 }
 
-// parseLimits reads the values of --ec2-instance-limits.
-func parseLimits(texts []string) (map[string]cloud.Limits, error) {
-	all := map[string]cloud.Limits{}
-	for _, text := range texts {
-		name, numbers, ok := strings.Cut(text, "=")
+// tags is the value of a flag with tags. Its zero value has an empty text, as the standard
+// library's package flag requires.
+type tags struct{ to *map[string]string }
+
+func (v tags) Type() string { return "tags" }
+
+func (v tags) String() string {
+	if v.to == nil {
+		return ""
+	}
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(*v.to)) {
+		all = append(all, key+"="+(*v.to)[key])
+	}
+	return strings.Join(all, ",")
+}
+
+// Set adds tags.
+func (v tags) Set(text string) error {
+	all := maps.Clone(*v.to)
+	if all == nil {
+		all = map[string]string{}
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(part, "=")
+		if !ok || key == "" {
+			return fmt.Errorf("parse tag %q: want KEY=VALUE, or KEY= for any value", part)
+		}
+		all[key] = value
+	}
+	*v.to = all
+	return nil
+}
+
+// limits is the value of --ec2-instance-limits.
+type limits struct{ to *map[string]cloud.Limits }
+
+func (v limits) Type() string { return "limits" }
+
+func (v limits) String() string {
+	if v.to == nil {
+		return ""
+	}
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(*v.to)) {
+		l := (*v.to)[name]
+		all = append(all, fmt.Sprintf("%s=%d:%d:%d", name, l.Interfaces, l.Addresses[0]+1, l.Addresses[1]+1))
+	}
+	return strings.Join(all, ",")
+}
+
+// Set adds the limits of a type.
+func (v limits) Set(text string) error {
+	all := maps.Clone(*v.to)
+	if all == nil {
+		all = map[string]cloud.Limits{}
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		name, numbers, ok := strings.Cut(part, "=")
 		parts := strings.Split(numbers, ":")
 		var n [3]int
 		ok = ok && name != "" && len(parts) == len(n)
@@ -84,14 +135,15 @@ func parseLimits(texts []string) (map[string]cloud.Limits, error) {
 			value, err := strconv.Atoi(parts[i])
 			n[i], ok = value, err == nil && value >= 0
 		}
-		if !ok || n[0] < 1 {
-			return nil, fmt.Errorf("parse --ec2-instance-limits %q: want TYPE=INTERFACES:IPV4:IPV6, such as m5.large=3:10:10", text)
+		if !ok || n[0] < 1 || n[1] < 1 {
+			return fmt.Errorf("parse limits %q: want TYPE=INTERFACES:IPV4:IPV6, such as m5.large=3:10:10", part)
 		}
 		all[name] = cloud.Limits{
 			Interfaces: n[0],
-			Addresses:  [2]int{max(n[1]-1, 0), max(n[2]-1, 0)},
+			Addresses:  [2]int{n[1] - 1, max(n[2]-1, 0)},
 			PrefixBits: [2]int{prefixBits4, prefixBits6},
 		}
 	}
-	return all, nil
+	*v.to = all
+	return nil
 }
