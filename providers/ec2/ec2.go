@@ -92,7 +92,7 @@ func New(ctx context.Context, c Config) (*Cloud, error) {
 }
 
 // Name implements cloud.Cloud.
-func (c *Cloud) Name() string { return "ec2" }
+func (c *Cloud) Name() string { return Name }
 
 // Self implements cloud.Self: it asks the instance metadata service.
 func (c *Cloud) Self(ctx context.Context) (string, error) {

@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command cadastre-operator-ec2 is cadastre-operator with Amazon EC2 as a further source of
+// the nodes' addresses.
+//
+//	cadastre-operator-ec2 --netresource-provider=ec2 --ec2-cluster=prod
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cadastre/cadastre/operator"
+	"github.com/cadastre/cadastre/providers/ec2"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	options := &ec2.Options{}
+	code := operator.Run(
+		ctx,
+		operator.Options{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr},
+		operator.WithProvider(operator.Provider{
+			Name:  ec2.Name,
+			Help:  ec2.Help,
+			Flags: options.Flags,
+			// EC2 routes no prefix to a machine that is not of its subnet, so there are no aliases.
+			Open: func(ctx context.Context, env operator.Environment) (operator.Opened, error) {
+				cloud, metrics, err := options.Open(ctx, env.Log, env.QPS, env.Burst)
+				if err != nil {
+					return operator.Opened{}, err
+				}
+				return operator.Opened{Cloud: cloud, Collectors: []prometheus.Collector{metrics}}, nil
+			},
+		}),
+	)
+	stop()
+	os.Exit(code)
+}
