@@ -31,6 +31,8 @@ func (a *assembly) dataplane(d dependencies) *ipnet.Dataplane {
 		VNI:        conf.VNI,
 		PodTable:   conf.PodTable,
 		Masquerade: conf.Masquerade,
+
+		MasqueradeUplinks: conf.MasqueradeUplinks,
 	}
 }
 

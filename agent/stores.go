@@ -209,7 +209,7 @@ func (a *Agent) openSink(d *dependencies, file *bolt.File) (err error) {
 	}
 	d.sink = southbound.New(southbound.Options{
 		Log:   a.log,
-		Spare: func(key string) bool { return strings.HasPrefix(key, kv.SinkPodPrefix) && file.Doubt() != nil },
+		Spare: func(key string) bool { return ofPods(key) && file.Doubt() != nil },
 		OnFailure: func(key string, err error) {
 			a.log.Error("gave up making a value until the next resync", "key", key, "error", err)
 		},
@@ -284,4 +284,11 @@ func (a *assembly) suspendInDoubt() {
 		),
 	)
 	a.log.Error("no new address is allocated", "reason", a.ledger.Suspended())
+}
+
+// ofPods reports whether a value of the southbound follows from leases, or pods with leases
+// need it.
+func ofPods(key string) bool {
+	return strings.HasPrefix(key, kv.SinkPodPrefix) ||
+		strings.HasPrefix(key, kv.SinkUplinkPrefix) || strings.HasPrefix(key, kv.SinkSourcePrefix)
 }

@@ -66,6 +66,10 @@ type Cadastre struct {
 	Reclaim        Reclaim
 	Controller     Controller
 	History        History
+
+	// MasqueradeUplinks is true if the configuration has masquerade: true. The default does
+	// not count: pods with an address of an interface leave with their own.
+	MasqueradeUplinks bool
 }
 
 // History limits the record of the changes of leases and blocks.

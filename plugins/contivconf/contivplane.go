@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
@@ -138,5 +139,9 @@ func (c *Cadastre) validateTable(p *yamldoc.Collector) {
 	if c.PodTable >= firstReservedTable && c.PodTable <= lastReservedTable {
 		p.Add(RuleRange, "podVRFID", strconv.FormatUint(uint64(c.PodTable), 10),
 			"is a routing table of the kernel itself: write another number, or 1 for the main table")
+	}
+	if kv.IsUplinkTable(c.PodTable) {
+		p.Add(RuleRange, "podVRFID", strconv.FormatUint(uint64(c.PodTable), 10),
+			"is the routing table of a network interface: write a smaller number, or 1 for the main table")
 	}
 }

@@ -60,3 +60,16 @@ func TestRoutesIsTransport(t *testing.T) {
 		NewWithT(t).Expect(c.Transport).To(Equal(want), conf)
 	}
 }
+
+// TestTheMasqueradeOfUplinksIsAskedFor: the default is not for pods whose addresses the cloud knows.
+func TestTheMasqueradeOfUplinksIsAskedFor(t *testing.T) {
+	g := NewWithT(t)
+	for conf, want := range map[string]bool{
+		"cadastre: {dataplane: linux}":                           false,
+		"cadastre: {dataplane: linux, masquerade: true}":         true,
+		"cadastre: {dataplane: linux, masquerade: false}":        false,
+		"natExternalTraffic: true\ncadastre: {dataplane: linux}": false,
+	} {
+		g.Expect(mustParse(t, conf).Cadastre.MasqueradeUplinks).To(Equal(want), conf)
+	}
+}

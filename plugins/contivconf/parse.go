@@ -117,6 +117,7 @@ func (r *reading) config() *Config {
 	c := &cfg.Cadastre
 	r.aliases(c)
 	r.contivPlane(c)
+	c.MasqueradeUplinks = c.Masquerade && r.Given["cadastre.masquerade"]
 	if ipam.UseExternalIPAM && !r.Given["cadastre.podBlocks"] {
 		c.PodBlocks = PodBlocksPodCIDR
 	}

@@ -11,6 +11,8 @@
 //	network/blue         10.5.0.0/16 in a table of its own
 //	link/blue            the VXLAN link of that network, with a VNI of its own
 //	egress               10.1.0.0/16 leaves with the node's address, except to pods
+//	uplink/eni-1         table T: 10.0.1.0/24 on the link with MAC 02:..., the rest via 10.0.1.1
+//	uplinkaddress/A      packets from A, an address of a pod on eni-1, are looked up in table T
 //	pod/pods/4f1c/eth0   10.1.5.2/24, gateway 10.1.5.1, default route, wire cad487b107c49b4
 //	tunnel/7             underlay 172.18.0.7, VXLAN address 192.168.30.7, MAC 0a:ca:00:00:00:07
 //	tunnel/7/blue        the same through link/blue
@@ -21,6 +23,7 @@
 //	route ....... through a tunnel needs the tunnel of its node
 //	tunnel ...... needs the node, or the link of its network
 //	link ........ needs its network
+//	uplinkaddress needs its uplink
 //
 // Only transport vxlan tells packets of two networks apart on their way to another node.
 // With the others, custom networks are in the main table.
@@ -108,6 +111,9 @@ type Dataplane struct {
 	PodTable uint32
 	// Masquerade lets pods leave the cluster with the node's address.
 	Masquerade bool
+	// MasqueradeUplinks lets pods with an address of an uplink leave the cloud network with
+	// that of the interface; otherwise they leave with their own.
+	MasqueradeUplinks bool
 }
 
 // Claims claims node addresses.
@@ -132,6 +138,10 @@ type Addresses interface {
 	VxlanAddressesOf(nodeID uint32) []netip.Prefix
 	// NetworkRanges returns the ranges of each pod network in the whole cluster, by name.
 	NetworkRanges() map[string][]netip.Prefix
+	// Uplinks returns the network interfaces of this node that have blocks of its pods.
+	Uplinks() []ipam.Uplink
+	// UplinkOf returns the ID of the interface that an address is of.
+	UplinkOf(netip.Addr) (iface string, ok bool)
 }
 
 // Leases returns the leases. The ledger implements it.
@@ -161,7 +171,7 @@ var (
 // NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *IPNet {
 	deps.Name = "ipnet"
-	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, Dataplane{}, 0, false), tunnels: newTunnels()}
+	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, Dataplane{}, 0, false, nil), tunnels: newTunnels()}
 }
 
 // Init does nothing.
@@ -194,6 +204,7 @@ func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, tx
 	p.derivePlan()
 	addresses := p.putShared(txn)
 	p.putPods(txn)
+	p.putUplinkAddresses(txn)
 	p.putRoutes(txn)
 	return p.publish(addresses)
 }
@@ -210,18 +221,22 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 			wiring:    wiring{ev.Netns, ev.Wired, ev.MAC},
 		})
 		ev.Gateways, ev.Routes, ev.Wire = n.gateways, n.routes, n.value.Wire
-		if have := txn.Get(podKey(ev.Key)); have != nil && proto.Equal(have, n.value) {
+		have, _ := txn.Get(podKey(ev.Key)).(*kv.PodNetwork)
+		p.followAddresses(have, n.value, txn)
+		if have != nil && proto.Equal(have, n.value) {
 			return "", nil
 		}
 		txn.Put(podKey(ev.Key), n.value)
 		return fmt.Sprintf("%d routes", len(ev.Routes)), nil
 	case *podmanager.DeletePod:
-		if ev.Void() || txn.Get(podKey(ev.Key)) == nil {
+		value, _ := txn.Get(podKey(ev.Key)).(*kv.PodNetwork)
+		if ev.Void() || value == nil {
 			break
 		}
 		if have := p.Ledger.ByKey(ev.Key); ev.Generation != 0 && len(have) > 0 && have[0].Generation != ev.Generation {
 			break // the key has a newer lease
 		}
+		p.followAddresses(value, nil, txn)
 		txn.Delete(podKey(ev.Key))
 		return "routes removed", nil
 	case *nodesync.NodeUpdate:
@@ -235,6 +250,7 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 		return p.underlayText(), p.updateOwn(txn)
 	case *ipam.PodNetworkChange:
 		err := p.updateOwn(txn)
+		p.refreshUplinkAddresses(txn)
 		return p.replaceRoutes(txn), err
 	case *nodesync.ClaimChange:
 		if len(p.pinned) > 0 {
@@ -297,10 +313,18 @@ func (p *IPNet) derivePlan() (changed bool) {
 		u = o.Underlay
 	}
 	mtu, _ := p.podMTU(u)
-	next := newPlan(p.IPAM.NetworkRanges(), d, mtu, p.Transport == contivconf.TransportVXLAN)
+	var uplinks []ipam.Uplink
+	if p.Dataplane != nil {
+		uplinks = p.IPAM.Uplinks()
+	}
+	next := newPlan(p.IPAM.NetworkRanges(), d, mtu, p.Transport == contivconf.TransportVXLAN, uplinks)
 	next.closed = p.makesRoutes()
 	if changed = !next.equal(p.plan); changed {
 		p.plan = next
+		if d.PodTable != 0 && len(uplinks) > 0 {
+			p.Log.Warn("podVRFID is not used: pods with addresses of interfaces leave by the interfaces' routing tables",
+				"podVRFID", d.PodTable, "interfaces", len(uplinks))
+		}
 	}
 	return changed
 }

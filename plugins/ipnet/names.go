@@ -58,22 +58,22 @@ func macOf(b [6]byte) string {
 }
 
 // The routing table of a custom network is tableBase plus its number, its VNI the number
-// alone. VNIs have 24 bits.
+// alone. VNIs have 24 bits. The table of an uplink is kv.UplinkTables plus its number.
 const (
 	tableBase  = 0x0C000000
 	numberMask = 1<<24 - 1
 )
 
-// numbersOf returns a number for each custom network: from 24 bits of a hash of its name,
-// the same on every node. A number of two networks, and a reserved one, is hashed again, in
-// the order of the names. The numbers are neither 0 nor reserved.
-func numbersOf(names []string, reserved ...uint32) map[string]uint32 {
+// numbersOf returns a number for each name of a kind, such as the custom networks: from 24
+// bits of a hash of both, the same on every node. A number of two names, and a reserved one,
+// is hashed again, in the order of the names. The numbers are neither 0 nor reserved.
+func numbersOf(kind string, names []string, reserved ...uint32) map[string]uint32 {
 	numbers, taken := make(map[string]uint32, len(names)), map[uint32]bool{0: true}
 	for _, n := range reserved {
 		taken[n] = true
 	}
 	for _, name := range slices.Sorted(slices.Values(names)) {
-		h := sha256.Sum256([]byte("network/" + name))
+		h := sha256.Sum256([]byte(kind + name))
 		n := binary.BigEndian.Uint32(h[:4]) & numberMask
 		for taken[n] {
 			h = sha256.Sum256(h[:])

@@ -59,10 +59,10 @@ func TestNumbersOfNetworks(t *testing.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching("[a-z]{1,3}"), 0, 8, rapid.ID).Draw(t, "names")
 		reserved := uint32(0)
 		if len(names) > 0 {
-			reserved = numbersOf(names, 0)[names[0]] // the one that the network would have
+			reserved = numbersOf("network/", names, 0)[names[0]] // the one that the network would have
 		}
-		numbers := numbersOf(names, reserved)
-		g.Expect(numbersOf(rapid.Permutation(names).Draw(t, "order"), reserved)).To(Equal(numbers))
+		numbers := numbersOf("network/", names, reserved)
+		g.Expect(numbersOf("network/", rapid.Permutation(names).Draw(t, "order"), reserved)).To(Equal(numbers))
 		taken := map[uint32]bool{0: true, reserved: true}
 		for _, name := range names {
 			g.Expect(taken[numbers[name]]).To(BeFalse(), name)
@@ -70,5 +70,5 @@ func TestNumbersOfNetworks(t *testing.T) {
 			taken[numbers[name]] = true
 		}
 	})
-	NewWithT(t).Expect(numbersOf([]string{"blue"}, 1)).To(Equal(map[string]uint32{"blue": 9143986}), "the same on every node and version")
+	NewWithT(t).Expect(numbersOf("network/", []string{"blue"}, 1)).To(Equal(map[string]uint32{"blue": 9143986}), "the same on every node and version")
 }

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/plugins/ipam"
 )
@@ -17,6 +19,7 @@ type plan struct {
 	mtu      uint32
 	closed   bool // packets to pods leave only by our routes
 	networks map[string]podNet
+	uplinks  map[string]uplinkNet // by interface; only with a data plane
 }
 
 // podNet is one pod network.
@@ -28,11 +31,15 @@ type podNet struct {
 
 // newPlan returns the plan for pod networks with their ranges. A custom network has a table
 // and a VXLAN link of its own if apart is true. Otherwise packets of two networks cannot be
-// told apart on the way, and it uses the main table.
-func newPlan(ranges map[string][]netip.Prefix, d Dataplane, mtu uint32, apart bool) *plan {
-	s := &plan{mtu: mtu, networks: make(map[string]podNet, len(ranges))}
+// told apart on the way, and it uses the main table. With uplinks the default network uses
+// the main table too: its pods leave the node by the uplinks' tables.
+func newPlan(ranges map[string][]netip.Prefix, d Dataplane, mtu uint32, apart bool, all []ipam.Uplink) *plan {
+	s := &plan{mtu: mtu, networks: make(map[string]podNet, len(ranges)), uplinks: uplinksOf(all)}
+	if len(all) > 0 {
+		d.PodTable = 0
+	}
 	names := slices.DeleteFunc(sortedKeys(ranges), func(name string) bool { return name == ipam.PodPool })
-	numbers := numbersOf(names, d.VNI, d.PodTable-tableBase)
+	numbers := numbersOf("network/", names, d.VNI, d.PodTable-tableBase)
 	for name, r := range ranges {
 		n := podNet{ranges: r, table: d.PodTable}
 		if number, custom := numbers[name]; custom {
@@ -50,7 +57,7 @@ func newPlan(ranges map[string][]netip.Prefix, d Dataplane, mtu uint32, apart bo
 func (s *plan) equal(o *plan) bool {
 	return s.mtu == o.mtu && s.closed == o.closed && maps.EqualFunc(s.networks, o.networks, func(x, y podNet) bool {
 		return x.table == y.table && x.vni == y.vni && slices.Equal(x.ranges, y.ranges)
-	})
+	}) && maps.EqualFunc(s.uplinks, o.uplinks, func(x, y uplinkNet) bool { return proto.Equal(x.value, y.value) })
 }
 
 // networkOf returns the name of the pod network of a block.
@@ -68,11 +75,16 @@ func (s *plan) linked() []string {
 	return slices.DeleteFunc(sortedKeys(s.networks), func(name string) bool { return s.networks[name].vni == 0 })
 }
 
-// values returns a Network for each pod network, by southbound key.
-func (s *plan) values() map[string]*kv.Network {
-	all := make(map[string]*kv.Network, len(s.networks))
+// values returns a Network for each pod network and the Uplinks, by southbound key. With
+// uplinks the default network is open: the cloud routes to addresses in its ranges.
+func (s *plan) values() map[string]proto.Message {
+	all := make(map[string]proto.Message, len(s.networks)+len(s.uplinks))
+	for id, u := range s.uplinks {
+		all[kv.SinkUplinkPrefix+id] = u.value
+	}
 	for name, n := range s.networks {
-		m := &kv.Network{Name: name, Table: n.table, Vni: n.vni, Closed: s.closed}
+		closed := s.closed && (name != ipam.PodPool || len(s.uplinks) == 0)
+		m := &kv.Network{Name: name, Table: n.table, Vni: n.vni, Closed: closed}
 		for _, r := range n.ranges {
 			m.Subnets = append(m.Subnets, r.String())
 		}

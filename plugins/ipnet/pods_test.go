@@ -187,3 +187,7 @@ func TestResyncPutsTheSameMessageAgain(t *testing.T) {
 	g.Expect(second["pod/n/1/eth0"]).NotTo(BeIdenticalTo(first["pod/n/1/eth0"]))
 	g.Expect(second["pod/n/2/eth0"]).To(BeIdenticalTo(first["pod/n/2/eth0"]))
 }
+
+func (b *inputs) Uplinks() []ipam.Uplink { return nil }
+
+func (b *inputs) UplinkOf(netip.Addr) (string, bool) { return "", false }

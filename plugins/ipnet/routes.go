@@ -15,12 +15,13 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
 // routesTo returns the routes to the pod subnets of another node. If the node has no
 // address of a subnet's family, a direct route has no gateway: packets to it must not leave
-// by the default route.
+// by the default route. The cloud routes to the addresses of interfaces, so they have none.
 func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
 	if n == nil || n.ID == 0 || n.ID == p.NodeSync.GetNodeID() || !p.makesRoutes() {
 		return nil
@@ -31,6 +32,9 @@ func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
 		through := gateways
 		if p.Dataplane != nil {
 			name := p.plan.networkOf(dst)
+			if name == ipam.PodPool && p.plan.cloudRoutes(dst) {
+				continue
+			}
 			network := p.plan.networks[name]
 			if r.Table = network.table; network.vni != 0 {
 				r.Network, r.Vni = name, network.vni

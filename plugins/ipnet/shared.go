@@ -64,10 +64,18 @@ func (p *IPNet) sharedValues() (shared, []netip.Prefix) {
 
 // egress returns what leaves the cluster with the node's address: packets of the pods of
 // the default network to all destinations but pods. Packets to another node's own address
-// are among them, because routers between the nodes do not know the pods' addresses.
+// are among them, because routers between the nodes do not know the pods' addresses. The
+// cloud's gateway knows those of uplinks: they leave with their own address, or if the
+// configuration says so they get that of the interface outside of the cloud network.
 func (p *IPNet) egress() *kv.Egress {
-	sources := slices.Clone(p.plan.networks[ipam.PodPool].ranges)
+	own := p.Dataplane.MasqueradeUplinks
+	sources := slices.DeleteFunc(slices.Clone(p.plan.networks[ipam.PodPool].ranges), func(r netip.Prefix) bool {
+		return !own && p.plan.meetsCloud(r)
+	})
 	for _, block := range p.IPAM.OpenBlocks()[ipam.PodPool] {
+		if !own && p.uplinkAddress(block.Addr()) != nil {
+			continue
+		}
 		if !slices.ContainsFunc(sources, func(r netip.Prefix) bool { return covers(r, block) }) {
 			sources = append(sources, block) // a NetResourceSet may have blocks of any network
 		}
@@ -75,6 +83,11 @@ func (p *IPNet) egress() *kv.Egress {
 	direct := slices.Clone(sources)
 	for _, n := range p.plan.networks {
 		direct = append(direct, n.ranges...)
+	}
+	for _, u := range p.plan.uplinks {
+		if own {
+			direct = append(direct, u.cloud...)
+		}
 	}
 	return &kv.Egress{Sources: textsOf(sources), Direct: textsOf(direct)}
 }
