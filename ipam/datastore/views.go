@@ -325,7 +325,8 @@ func (ds *DataStore) Check() (findings []string) {
 	defer ds.mu.RUnlock()
 	pools := map[netip.Prefix]string{}
 	for _, b := range ds.ledger.Stats() {
-		if ds.shared == nil && b.Pool != unplaced || ds.shared != nil && b.Pool == ds.shared.pool {
+		inUse := b.State == ledger.Active || b.Held+b.Quarantined > 0
+		if ds.shared == nil && b.Pool != unplaced || ds.shared != nil && b.Pool == ds.shared.pool && inUse {
 			pools[b.Block] = b.Pool
 		}
 	}

@@ -70,6 +70,8 @@ func (i *IPAM) mismatch(s *state) string {
 		counts = "neither counts: cadastre.staticPodCIDRs does"
 	case contivconf.PodBlocksNetResource:
 		counts = "neither counts: the NetResourceSet does"
+	case contivconf.PodBlocksInterfaces:
+		counts = "neither counts: the interfaces of this machine do"
 	}
 	return fmt.Sprintf("Mismatch: node ID %d stands for %s, Node.spec.podCIDRs of node %s for %s; %s",
 		s.nodeID, texts(derived), name, texts(published), counts)

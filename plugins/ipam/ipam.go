@@ -38,6 +38,7 @@ type Deps struct {
 	EventLoop    controller.EventLoop // may be nil: follow-ups go through the transaction of their event
 	PodManager   Sandboxes            // nil: the newest sandbox of a pod follows from the leases
 	Claims       Claims               // nil: this node needs no claims
+	Interfaces   Interfaces           // with podBlocks interfaces; nil: this node has none
 	Ledger       *ledger.Ledger
 	Stage        *ledger.Stage // committed by the loop
 }
@@ -180,5 +181,8 @@ func (i *IPAM) Close() error { return nil }
 // Pending returns the reason why this node has no pod subnet yet, "" if it has one.
 func (i *IPAM) Pending() string {
 	s := i.state.Load()
+	if s.pending != "" && i.fromInterfaces() && i.Interfaces != nil && i.Interfaces.Shortage() != "" {
+		return s.pending + ": " + i.Interfaces.Shortage()
+	}
 	return cmp.Or(s.pending, i.waitsFor(s))
 }

@@ -159,7 +159,7 @@ func edges(block netip.Prefix) map[netip.Addr]string {
 // BlockGateway returns the gateway of the pods in a block: the address after the network
 // address, or for a block that is too small the VPP end of this node's link.
 func (i *IPAM) BlockGateway(block netip.Prefix) netip.Addr {
-	if !isSmall(block.Masked()) {
+	if !i.isWhole(PodPool, block.Masked()) {
 		gateway, _ := addrspace.Nth(block.Masked(), 1)
 		return gateway
 	}

@@ -27,12 +27,13 @@ import (
 // pool never disappears from it: a pool is removed by its state, and a missing one was
 // lost by the store.
 type register struct {
-	pools    map[string]poolplan.Pool
-	networks map[string]*kv.CustomNetwork // by key
-	bad      map[string]string            // the reason why an object cannot be used, by key
-	set      *kv.NetResourceSet           // of this node, nil for none
-	local    bool                         // the state is that of the mirror
-	seen     int64                        // revision of the store that set is of
+	pools      map[string]poolplan.Pool
+	networks   map[string]*kv.CustomNetwork // by key
+	bad        map[string]string            // the reason why an object cannot be used, by key
+	set        *kv.NetResourceSet           // of this node, nil for none
+	interfaces *InterfaceState              // of this node; nil: not known yet
+	local      bool                         // the state is that of the mirror
+	seen       int64                        // revision of the store that set is of
 }
 
 func newRegister() register {
@@ -281,6 +282,9 @@ func (i *IPAM) deriveNetworks(s *state) error {
 	if i.fromNetResources() {
 		return i.deriveResources(s)
 	}
+	if i.fromInterfaces() {
+		return i.deriveInterfaces(s)
+	}
 	if !byID {
 		return nil
 	}
@@ -337,6 +341,9 @@ func ofFamily(prefixes []netip.Prefix, like netip.Prefix) (p netip.Prefix, found
 // node that provides a single address routes it itself.
 func (i *IPAM) publish(s *state) {
 	i.NodeSync.PublishPools()
+	if i.fromInterfaces() { // the cloud routes them
+		return
+	}
 	i.NodeSync.PublishPodCIDRs(slices.DeleteFunc(i.routed(s), netip.Prefix.IsSingleIP))
 }
 

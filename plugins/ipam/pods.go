@@ -42,6 +42,8 @@ func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (
 		return i.updateNode(ev, txn)
 	case *nodesync.ClaimChange:
 		return i.updateClaims(txn)
+	case *InterfaceChange:
+		return i.updateInterfaces(ev, txn)
 	case *controller.KubeStateChange:
 		if i.isOwnSet(ev) {
 			return i.updateResources(ev, txn)
@@ -74,7 +76,12 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 		Wired:  ev.Wired,
 		MAC:    ev.MAC,
 		Wanted: ev.Wanted,
+		Listed: ev.Pool == PodPool && i.fromInterfaces(),
+		Rested: ev.Pool == PodPool && i.fromInterfaces(),
 	})
+	if errors.Is(err, ledger.ErrExhausted) && ev.Pool == PodPool {
+		err = i.shortage(err)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -83,6 +90,9 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 	}
 	i.byFamily(leases)
 	ev.Addresses = each(leases, ledger.Lease.Prefix)
+	if ev.Pool == PodPool && i.fromInterfaces() {
+		ev.Addresses = hostPrefixes(leases)
+	}
 	i.event.Store(&podEvent{AddPod: ev, pod: ev.Pod, onLoop: controller.OnLoop()})
 	if !fresh { // the lease stays that of the first ADD's pod
 		pod := leases[0].Pod
@@ -263,6 +273,8 @@ func (i *IPAM) allocate(podID kv.PodID, wanted []netip.Addr) ([]ledger.Lease, er
 		Key:    i.podKey(podID),
 		Pod:    ledger.Pod{Namespace: podID.Namespace, Name: podID.Name},
 		Wanted: wanted,
+		Listed: i.fromInterfaces(),
+		Rested: i.fromInterfaces(),
 	})
 	return leases, err
 }

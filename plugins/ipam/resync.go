@@ -40,12 +40,21 @@ func (i *IPAM) Resync(
 	if db, ok := event.(*controller.DBResync); ok {
 		i.register.local, i.register.seen = db.Local, db.Revision
 	}
+	change, _ := event.(*InterfaceChange)
+	if change != nil {
+		if err := i.stageInterfaces(change); err != nil {
+			return err
+		}
+	}
 	s, err := i.derive(i.ownNode(event), kubeStateData)
 	if err != nil {
 		return controller.NewFatalError(fmt.Errorf("derive the addresses of this node: %w", err))
 	}
 	if err := i.grant(s); err != nil {
 		return err
+	}
+	if change != nil {
+		i.restoreClaims(change.Grant.Claims)
 	}
 	if err := i.occupyReported(s, kubeStateData); err != nil {
 		return err
@@ -77,9 +86,10 @@ func (i *IPAM) derive(own *nodesync.Node, data controller.KubeStateData) (*state
 	case contivconf.PodBlocksNodeID:
 		s.nodes = make([]addrplan.Node, len(s.families))
 		return s, i.deriveNetworks(s)
-	case contivconf.PodBlocksStatic, contivconf.PodBlocksPodCIDR, contivconf.PodBlocksNetResource:
+	case contivconf.PodBlocksStatic, contivconf.PodBlocksPodCIDR, contivconf.PodBlocksNetResource,
+		contivconf.PodBlocksInterfaces:
 	default:
-		return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr, netresource and static",
+		return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr, netresource, interfaces and static",
 			i.ContivConf.PodBlocks())
 	}
 	var err error
@@ -261,7 +271,7 @@ func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
 	}
 	excluded := len(pool.Exclude)
 	for _, block := range open {
-		if isSmall(block) {
+		if i.isWhole(name, block) {
 			continue
 		}
 		gateway, _ := addrspace.Nth(block, 1)
@@ -296,6 +306,10 @@ func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
 // block. Otherwise the ledger reserves the edges itself.
 func (i *IPAM) policy(name string, open []netip.Prefix) ledger.Pool {
 	pool := ledger.Pool{Name: name, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}
+	if name == PodPool && i.fromInterfaces() {
+		pool.Order, pool.ReserveEdges = ledger.Lowest, false
+		return pool
+	}
 	if name != PodPool || !i.fromNetResources() {
 		return pool
 	}
@@ -434,7 +448,7 @@ func (i *IPAM) occupy(x reported) error {
 //   - NodeUpdate if external IPAM is in use: for the current node it may
 //     trigger PodCIDRChange, for others it changes their pod subnets
 //   - as extensions of the published plugin: changes of pools, custom networks and this
-//     node's NetResourceSet, AddPod, DeletePod, ClaimChange, and NodeUpdate of the current
+//     node's NetResourceSet, AddPod, DeletePod, ClaimChange, InterfaceChange, and NodeUpdate of the current
 //     node without external IPAM, to report a mismatch
 func (i *IPAM) HandlesEvent(event controller.Event) bool {
 	if event.Method() != controller.Update {
@@ -444,7 +458,8 @@ func (i *IPAM) HandlesEvent(event controller.Event) bool {
 		return i.ContivConf.UseExternalIPAM() || i.fromNetResources() ||
 			update.NodeName == i.ServiceLabel.GetAgentLabel()
 	}
-	if _, ok := event.(*nodesync.ClaimChange); ok {
+	switch event.(type) {
+	case *nodesync.ClaimChange, *InterfaceChange:
 		return true
 	}
 	return isPodEvent(event) || isNetworkChange(event) || i.isOwnSet(event)

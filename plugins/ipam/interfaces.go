@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/ipam/datastore"
+	"github.com/cadastre/cadastre/ipam/nodeset"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+)
+
+// Interfaces is the source of this node's blocks with podBlocks interfaces. Any goroutine
+// may call its methods.
+type Interfaces interface {
+	// Known returns the interfaces and blocks that the node had before the first
+	// InterfaceChange.
+	Known() InterfaceState
+	// Shortage returns the reason why the cloud gives no more addresses, "" if it gives
+	// them.
+	Shortage() string
+}
+
+// InterfaceState holds the interfaces of this node with their blocks.
+type InterfaceState struct {
+	Uplinks []Uplink
+	Blocks  []datastore.GrantedBlock // in the order in which they are filled
+}
+
+// InterfaceChange is pushed when the interfaces of this node or their blocks change. It
+// changes the blocks of the ledger as datastore.Granter describes.
+type InterfaceChange struct {
+	Uplinks []Uplink
+	Grant   datastore.Grant
+	// Found is set if some blocks were on the interfaces before this agent knew them. The
+	// event is then a resync, which quarantines the addresses among them that pods report.
+	Found  bool
+	OnDone func(error)
+
+	Kept []netip.Prefix // set by ipam: blocks of Grant.Returning that are in use
+}
+
+// GetName returns the name of the event.
+func (ev *InterfaceChange) GetName() string { return "Interface Change" }
+
+// String describes the event.
+func (ev *InterfaceChange) String() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%s\n* blocks: %d", ev.GetName(), len(ev.Grant.Blocks))
+	if len(ev.Grant.Returning) > 0 {
+		fmt.Fprintf(&s, "\n* on their way back: %s", texts(ev.Grant.Returning))
+	}
+	for _, c := range ev.Grant.Claims {
+		fmt.Fprintf(&s, "\n* claim: %s for %s", c.Wanted[0], c.Key)
+	}
+	return s.String()
+}
+
+// Method returns Update, for blocks that were found UpstreamResync.
+func (ev *InterfaceChange) Method() controller.EventMethodType {
+	if ev.Found {
+		return controller.UpstreamResync
+	}
+	return controller.Update
+}
+
+// TransactionType returns BestEffort: the blocks do not depend on the southbound.
+func (ev *InterfaceChange) TransactionType() controller.UpdateTransactionType {
+	return controller.BestEffort
+}
+
+// Direction returns Forward.
+func (ev *InterfaceChange) Direction() controller.UpdateDirectionType { return controller.Forward }
+
+// IsBlocking returns true.
+func (ev *InterfaceChange) IsBlocking() bool { return true }
+
+// Done passes the outcome to the producer.
+func (ev *InterfaceChange) Done(err error) { ev.OnDone(err) }
+
+// fromInterfaces reports whether this node's blocks are those of its interfaces.
+func (i *IPAM) fromInterfaces() bool {
+	return i.ContivConf.PodBlocks() == contivconf.PodBlocksInterfaces
+}
+
+// isWhole reports whether all addresses of a block are allocated: there is no gateway.
+func (i *IPAM) isWhole(name string, block netip.Prefix) bool {
+	return isSmall(block) || name == PodPool && i.fromInterfaces()
+}
+
+// deriveInterfaces takes the blocks of the default network from this node's interfaces.
+func (i *IPAM) deriveInterfaces(s *state) error {
+	known := i.knownInterfaces()
+	blocks, open := map[netip.Prefix]string{}, []netip.Prefix{}
+	for _, b := range known.Blocks {
+		blocks[b.Prefix] = b.Interface
+		if b.Usable {
+			open = append(open, b.Prefix)
+		}
+	}
+	s.uplinks = nodeset.NewUplinks(known.Uplinks, blocks)
+	s.networks[PodPool] = network{open: open}
+	s.pending = ""
+	if err := s.setPods(nil); err != nil {
+		return err
+	}
+	for _, f := range s.families {
+		if _, has := ofFamily(open, f.Hosts); s.pending == "" && !has {
+			s.pending = fmt.Sprintf("the interfaces of this machine have no addresses of the family of %s for pods yet", f.Hosts)
+		}
+	}
+	return nil
+}
+
+func (i *IPAM) knownInterfaces() *InterfaceState {
+	if i.register.interfaces == nil {
+		known := InterfaceState{}
+		if i.Interfaces != nil {
+			known = i.Interfaces.Known()
+		}
+		i.register.interfaces = &known
+	}
+	return i.register.interfaces
+}
+
+// updateInterfaces follows a change of this node's interfaces.
+func (i *IPAM) updateInterfaces(ev *InterfaceChange, txn controller.UpdateOperations) (string, error) {
+	if i.state.Load().networks == nil {
+		return "", errNotSynced
+	}
+	was := i.register.interfaces
+	if err := i.stageInterfaces(ev); err != nil {
+		return "", err
+	}
+	text, err := i.updateBlocks(ev.GetName(), txn)
+	if err != nil {
+		i.register.interfaces = was
+		return "", err
+	}
+	i.restoreClaims(ev.Grant.Claims)
+	return text, nil
+}
+
+// stageInterfaces takes over the interfaces of ev, and stages the return of blocks.
+func (i *IPAM) stageInterfaces(ev *InterfaceChange) error {
+	for _, b := range ev.Grant.Blocks {
+		if err := i.refuseInterfaceBlock(b.Prefix); b.Usable && err != nil {
+			return fmt.Errorf("use %s of interface %s: %w", b.Prefix, b.Interface, err)
+		}
+	}
+	kept, reopened, err := ev.Grant.Drain(i.Ledger, i.Stage, PodPool)
+	if err != nil {
+		return err
+	}
+	ev.Kept = kept
+	next := InterfaceState{Uplinks: ev.Uplinks, Blocks: slices.Clone(ev.Grant.Blocks)}
+	for _, p := range reopened {
+		iface, _ := i.UplinkOf(p.Addr())
+		next.Blocks = append(next.Blocks, datastore.GrantedBlock{Prefix: p, Interface: iface, Usable: true})
+	}
+	i.register.interfaces = &next
+	return nil
+}
+
+// restoreClaims stages the leases of an imported checkpoint. An address that cannot be
+// claimed is quarantined: a pod may use it.
+func (i *IPAM) restoreClaims(all []ledger.Request) {
+	for _, req := range all {
+		req.Pool = PodPool
+		_, _, err := i.Stage.Claim(req)
+		if err == nil {
+			continue
+		}
+		i.Log.Error("an imported lease cannot be claimed: its address is quarantined",
+			"address", req.Wanted[0], "key", req.Key.String(), "error", err)
+		_, err = i.Stage.Quarantine(PodPool, req.Wanted[0], req.Pod, "the imported checkpoint has it for "+req.Key.String())
+		if err != nil {
+			i.Log.Error("an imported address cannot be quarantined", "address", req.Wanted[0], "error", err)
+		}
+	}
+}
+
+// refuseInterfaceBlock returns the reason why pods cannot have addresses of a block.
+// Unlike other blocks it may lie in the network of the nodes, since pods have addresses
+// of the interfaces' subnets.
+func (i *IPAM) refuseInterfaceBlock(p netip.Prefix) error {
+	s := i.state.Load()
+	ours := false
+	for _, f := range i.ContivConf.Cluster().Families {
+		ours = ours || f.Hosts.Addr().Is4() == p.Addr().Is4()
+		for _, x := range []struct {
+			name string
+			net  netip.Prefix
+		}{
+			{"vppHostSubnetCIDR", f.Hosts},
+			{"vxlanCIDR", f.Vxlan},
+			{"serviceCIDR", f.Service},
+		} {
+			if x.net.IsValid() && x.net.Overlaps(p) {
+				return fmt.Errorf("it overlaps ipamConfig.%s %s: write another network there", x.name, x.net)
+			}
+		}
+	}
+	if !ours {
+		return fmt.Errorf("it is of a family that contiv.conf does not have: name a network of both families in ipamConfig.podSubnetCIDR")
+	}
+	for _, x := range s.pools {
+		if shares(x, p) {
+			return fmt.Errorf("it overlaps %s", x)
+		}
+	}
+	return nil
+}
+
+// shortage adds the cloud's reason to the error of a claim without an address.
+func (i *IPAM) shortage(err error) error {
+	if !i.fromInterfaces() || i.Interfaces == nil {
+		return err
+	}
+	if why := i.Interfaces.Shortage(); why != "" {
+		return fmt.Errorf("%w; %s", err, why)
+	}
+	return err
+}
+
+// hostPrefixes returns the addresses of leases, each with the length of one host.
+func hostPrefixes(leases []ledger.Lease) []netip.Prefix {
+	return each(leases, func(l ledger.Lease) netip.Prefix { return netip.PrefixFrom(l.Addr, l.Addr.BitLen()) })
+}
