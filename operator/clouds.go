@@ -111,6 +111,20 @@ func (o *commandLine) poolHelp() string {
 	return strings.Join(all, ", ")
 }
 
+// validateSource refuses flags of one source of addresses that are given with another one.
+func (o *commandLine) validateSource(p *problems) {
+	without := []string{flagPoolCoolDown}
+	if o.provider(o.netresource.provider) == nil {
+		without = []string{flagIPv4, flagIPv6, flagPrefixes, flagConsistency, flagOrphanAge}
+	}
+	for _, name := range without {
+		if o.netresource.provider != "" && o.flags.Changed(name) {
+			p.add(name, o.flags.Lookup(name).Value, "it has no effect with --%s=%s: remove it",
+				flagProvider, o.netresource.provider)
+		}
+	}
+}
+
 // aliasCloud returns the name of the cloud that --cloud-provider selects for node CIDRs:
 // the program's only one if the flag names none.
 func (o *commandLine) aliasCloud() string {

@@ -308,6 +308,7 @@ func (o *commandLine) validate() []error {
 	}
 	if slices.Contains(wanted, controllerNetResource) {
 		o.netresource.validate(&p, o.poolProviders())
+		o.validateSource(&p)
 	}
 	if o.store.kind == storeKubernetes && slices.Contains(o.named(), controllerKSR) {
 		p.add(

@@ -27,6 +27,15 @@ const (
 	flagSweep        = "netresource-orphan-interval"
 )
 
+// Names of the flags of pools of a cloud.
+const (
+	flagIPv4        = "enable-ipv4"
+	flagIPv6        = "enable-ipv6"
+	flagPrefixes    = "enable-prefix-delegation"
+	flagConsistency = "provider-consistency"
+	flagOrphanAge   = "provider-orphan-age"
+)
+
 // providerClusterPool allocates blocks of AddressPools.
 const providerClusterPool = "clusterpool"
 
@@ -39,6 +48,48 @@ type poolOptions struct {
 	resync, sweep          time.Duration
 	qps                    float64
 	preAllocate            int
+	cloud                  cloudOptions
+}
+
+// cloudOptions holds the flags of pools of a cloud.
+type cloudOptions struct {
+	ipv4, ipv6, prefixes   bool
+	consistency, orphanAge time.Duration
+}
+
+func (o *cloudOptions) register(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.ipv4, flagIPv4, true, "nodes get IPv4 addresses of the cloud")
+	fs.BoolVar(&o.ipv6, flagIPv6, false, "nodes get IPv6 addresses of the cloud, as many as of IPv4 if both are enabled")
+	fs.BoolVar(
+		&o.prefixes,
+		flagPrefixes,
+		false,
+		"nodes get prefixes of the cloud instead of addresses if their machines can have them",
+	)
+	fs.DurationVar(
+		&o.consistency,
+		flagConsistency,
+		time.Minute,
+		"how long after a change the cloud may show the state before it; 0: never",
+	)
+	fs.DurationVar(
+		&o.orphanAge,
+		flagOrphanAge,
+		10*time.Minute,
+		"age of an interface that the operator has created and no machine uses before it is deleted; 0: none is deleted",
+	)
+}
+
+func (o *cloudOptions) validate(p *problems) {
+	if !o.ipv4 && !o.ipv6 {
+		p.add(flagIPv4, o.ipv4, "nodes need a family: give --%s or --%s", flagIPv4, flagIPv6)
+	}
+	if o.consistency < 0 {
+		p.add(flagConsistency, o.consistency, "it must not be negative: write 0 for never")
+	}
+	if o.orphanAge < 0 {
+		p.add(flagOrphanAge, o.orphanAge, "it must not be negative: write 0 to delete none")
+	}
 }
 
 // register defines the flags; providers describes the values of --netresource-provider.
@@ -74,6 +125,7 @@ func (o *poolOptions) register(fs *pflag.FlagSet, providers string) {
 	fs.DurationVar(&o.resync, flagResync, 30*time.Second, "interval of a resync of all nodes")
 	fs.Float64Var(&o.qps, flagProviderQPS, 20, "limit of requests a second to the provider, of all nodes and controllers together; negative for none")
 	fs.IntVar(&o.burst, flagProviderBst, 30, "burst of requests to the provider")
+	o.cloud.register(fs)
 }
 
 // validate checks the flags; providers lists the values of --netresource-provider.
@@ -109,6 +161,7 @@ func (o *poolOptions) validate(p *problems, providers []string) {
 	if o.qps == 0 || math.IsNaN(o.qps) {
 		p.add(flagProviderQPS, o.qps, "it must be a number and not 0: write a negative one for no limit")
 	}
+	o.cloud.validate(p)
 	if o.burst < 1 {
 		p.add(flagProviderBst, o.burst, "it must be at least 1")
 	}

@@ -4,12 +4,14 @@
 package operator
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
+	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // statusInterval is the time between two writes of the status of AddressPools.
@@ -29,11 +31,35 @@ type source struct {
 }
 
 // addresses returns the source that --netresource-provider selects.
-func (p *operator) addresses() (source, error) {
-	if p.options.netresource.provider == providerClusterPool {
-		return p.addressPools(), nil
+func (p *operator) addresses(term *runner.Term) source {
+	if p.cloud != nil {
+		return p.cloudPool(term)
 	}
-	return source{}, fmt.Errorf("addresses of cloud %s are not there yet", p.cloud.Name())
+	return p.addressPools()
+}
+
+// cloudPool returns addresses of the interfaces of machines. The provider's requests pass
+// its own budget, so the manager does not limit its calls.
+func (p *operator) cloudPool(term *runner.Term) source {
+	o := p.options.netresource
+	consistency, orphanAge := cmp.Or(o.cloud.consistency, -1), cmp.Or(o.cloud.orphanAge, -1) // 0 stands for defaults
+	return source{
+		provider: cloudpool.New(cloudpool.Config{
+			Cloud:       p.cloud,
+			IPv4:        o.cloud.ipv4,
+			IPv6:        o.cloud.ipv6,
+			Prefixes:    o.cloud.prefixes,
+			Pre:         o.preAllocate,
+			Consistency: consistency,
+			OrphanAge:   orphanAge,
+			Fence:       term.Check,
+			Log:         p.log,
+		}),
+		qps:         -1,
+		consistency: consistency,
+		reads:       "the machines of the cloud are being read",
+		follow:      func(ctx context.Context, then func(context.Context) error) error { return then(ctx) },
+	}
 }
 
 // addressPools returns the blocks of AddressPools. Their provider reads the

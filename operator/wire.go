@@ -278,10 +278,7 @@ func (p *operator) audit(term *runner.Term) (c runner.Controller, _ error) {
 // its source, the pods that wait for addresses, the Nodes and the NetResourceSets.
 func (p *operator) netResource(term *runner.Term) (c runner.Controller, _ error) {
 	o, metrics := p.options.netresource, netresource.NewMetrics("cadastre_operator")
-	source, err := p.addresses()
-	if err != nil {
-		return c, err
-	}
+	source := p.addresses(term)
 	client := netresource.NewClient(p.clients.dynamic, 0)
 	pods := netresource.NewPodCount(p.clients.kube)
 	m, err := netresource.New(netresource.Config{
