@@ -95,11 +95,12 @@ func TestStatusDescribesInterfaceBeforeItsFirstAddress(t *testing.T) {
 	})
 }
 
-
 // singles is a provider of prefixes that lists each of their addresses, as published ones do.
 type singles struct{ *cloudpool.Provider }
 
-type singlesNode struct{ netresource.NetResourceOperations }
+type singlesNode struct {
+	netresource.NetResourceOperations
+}
 
 func (p singles) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetResource) netresource.NetResourceOperations {
 	return singlesNode{p.Provider.CreateNetResource(o, n)}

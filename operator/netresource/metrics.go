@@ -37,7 +37,8 @@ type TriggerObserver interface {
 
 // Metrics implements MetricsAPI for Prometheus.
 type Metrics struct {
-	set                                   *runner.Metrics
+	set                                   *runner.Metrics // without a namespace
+	named                                 prometheus.Collector
 	ips, perSubnet, nodes, overdue        *prometheus.GaugeVec
 	interfaces                            prometheus.Gauge
 	allocations, releases, interfaceCalls *prometheus.CounterVec
@@ -53,10 +54,11 @@ var (
 
 // NewMetrics returns metrics of a namespace, in the subsystem ipam.
 func NewMetrics(namespace string) *Metrics {
-	m := runner.NewMetrics(namespace + "_ipam_")
+	m := runner.NewMetrics("ipam_")
 	return &Metrics{
-		set: m,
-		ips: m.Gauge("ips", "Addresses of all nodes: used, available (free), needed.", "type"),
+		set:   m,
+		named: under(namespace, m),
+		ips:   m.Gauge("ips", "Addresses of all nodes: used, available (free), needed.", "type"),
 		perSubnet: m.Gauge("available_ips_per_subnet", "Free addresses of a subnet or pool.",
 			"subnet_id", "availability_zone"),
 		nodes: m.Gauge(
@@ -86,10 +88,21 @@ func NewMetrics(namespace string) *Metrics {
 }
 
 // Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { m.set.Describe(ch) }
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { m.named.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) { m.set.Collect(ch) }
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) { m.named.Collect(ch) }
+
+// Under returns a collector of the same measurements in another namespace, such as cce: the
+// names of the published manager are then cce_ipam_ips and so on; "": ipam_ips.
+func (m *Metrics) Under(namespace string) prometheus.Collector { return under(namespace, m.set) }
+
+func under(namespace string, set *runner.Metrics) prometheus.Collector {
+	if namespace == "" {
+		return set
+	}
+	return prometheus.WrapCollectorWithPrefix(namespace+"_", set)
+}
 
 // IncAllocationAttempt implements MetricsAPI.
 func (m *Metrics) IncAllocationAttempt(status, subnetID string) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -53,6 +54,7 @@ func TestTheAPIServer(t *testing.T) {
 	t.Run("keeps status and spec apart", func(t *testing.T) { parts(t, server) })
 	t.Run("blocks of AddressPools", func(t *testing.T) { blocks(t, server) })
 	t.Run("a takeover, pods that wait, and a node that goes", func(t *testing.T) { lives(t, server, kube) })
+	t.Run("a machine of a cloud", func(t *testing.T) { machineOfCloud(t, server, kube) })
 	t.Run("an operator that is killed, and 20 agents", func(t *testing.T) { operatorAndAgents(t, server) })
 }
 
@@ -203,6 +205,87 @@ func lives(t *testing.T, server dynamic.Interface, kube kubernetes.Interface) {
 	g.Expect(kube.CoreV1().Nodes().Delete(t.Context(), "rack-9", metav1.DeleteOptions{})).To(Succeed())
 	g.Eventually(func() bool { _, err := client.Get("rack-9"); return apierrors.IsNotFound(err) }, time.Minute, 50*time.Millisecond).Should(BeTrue())
 	g.Eventually(m.GetNames, time.Minute, 50*time.Millisecond).Should(BeEmpty())
+}
+
+// machineOfCloud has a node of two families get an instance ID, addresses, and the interfaces
+// that they are on, and give back what it does not need.
+func machineOfCloud(t *testing.T, server dynamic.Interface, kube kubernetes.Interface) {
+	g, client := NewWithT(t), netresource.NewClient(server, 0)
+	machines := memcloud.New(memcloud.Config{
+		Subnets:    map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.5.0.0/24")},
+		Second:     map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("fd05::/64")},
+		Interfaces: 4, PerInterface: 6, PrefixLen6: 80, Lag: 200 * time.Millisecond,
+	})
+	machines.AddInstance("i-0a1b", "subnet-a")
+	provider := cloudpool.New(cloudpool.Config{
+		Cloud: machines, IPv4: true, IPv6: true, Prefixes: true, Pre: 4, Consistency: time.Second, Log: quiet(),
+	})
+	m, err := netresource.New(netresource.Config{
+		Instances: provider, API: client, ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond,
+		ResyncInterval: time.Second, Consistency: time.Second, Workers: 8, QPS: 200, Log: quiet(),
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	sweeper := netresource.Sweeper{Client: client, Kube: kube, Log: quiet()}
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	work.Go(func() {
+		if err := sweeper.Follow(ctx, func(ctx context.Context) error { return client.Run(ctx, m) }); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
+	n := &v1alpha1.NetResourceSet{}
+	n.Name = "cloud-1"
+	_, err = client.Create(n)
+	g.Expect(err).NotTo(HaveOccurred())
+	node, err := kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cloud-1"}}, metav1.CreateOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	node.Spec.ProviderID = "mem:///zone-a/i-0a1b" // as a cloud controller sets it later
+	_, err = kube.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	a := &agent{name: "cloud-1", replies: true, leases: map[string]bool{}, cools: map[string]time.Time{}}
+	work.Go(func() { live(ctx, client, a) })
+	described := func(want int) {
+		g.Eventually(func() error {
+			nrs, err := client.Get("cloud-1")
+			if err != nil {
+				return err
+			}
+			v4 := 0
+			for key, at := range nrs.Spec.IPAM.Pool {
+				if !strings.Contains(key, ":") {
+					v4++
+				}
+				i, ok := nrs.Status.Interfaces[at.Resource]
+				if !ok || i.MAC == "" || len(i.Ranges) != 2 || i.Ranges[0].Gateway == "" || len(i.VPCCIDRs) != 2 {
+					return fmt.Errorf("%s: its interface %s is %+v", key, at.Resource, i)
+				}
+			}
+			if v4 != want || len(nrs.Status.IPAM.ReleaseIPs) > 0 || nrs.Spec.InstanceID != "i-0a1b" {
+				return fmt.Errorf("%d addresses of %d, instance %q, error %q", v4, want, nrs.Spec.InstanceID, nrs.Status.IPAM.OperatorStatus.Error)
+			}
+			return nil
+		}, time.Minute, 50*time.Millisecond).Should(Succeed())
+	}
+	for _, pods := range []int{0, 15, 1, 9} {
+		a.mu.Lock()
+		a.want = pods
+		a.mu.Unlock()
+		described(pods + 4)
+	}
+	nrs, err := client.Get("cloud-1")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(nrs.Status.IPAM.AvailableSubnetIDs).To(Equal([]string{"subnet-a"}))
+	g.Expect(machines.Units("i-0a1b")).To(HaveLen(13+1), "one prefix of IPv6 is enough")
+	other := nrs.DeepCopy()
+	other.Spec.InstanceID = "i-9"
+	_, err = client.Update(nrs, other)
+	g.Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%v", err)
+	cancel()
+	work.Wait()
+	g.Expect(server.Resource(v1alpha1.Resource(v1alpha1.NetResourceSets)).Delete(t.Context(), "cloud-1", metav1.DeleteOptions{})).To(Succeed())
 }
 
 // operatorOn runs an operator until the function that it returns is called.

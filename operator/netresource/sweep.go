@@ -26,8 +26,8 @@ import (
 
 // Sweeper deletes NetResourceSets whose node is gone, which frees their addresses. A node
 // is gone if two passes found no Node of that name and the API server itself answers a Get
-// of it with NotFound. The Sweeper deletes only the version that it has read. Client and
-// Kube are needed.
+// of it with NotFound. The Sweeper deletes only the version that it has read. It also writes
+// the instance ID of a NetResourceSet that has none, from its Node. Client and Kube are needed.
 type Sweeper struct {
 	Client *Client // which runs
 	Kube   kubernetes.Interface
@@ -44,11 +44,18 @@ func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) e
 	}
 	nodes := v1.NewNodeInformer(s.Kube, 0, cache.Indexers{})
 	_ = nodes.SetTransform(reduceNode) // it fails only for an informer that runs
-	return objects.Follow(ctx, nodes, cache.ResourceEventHandlerFuncs{}, func(ctx context.Context) error {
+	ids := newInstanceIDs(s, nodes.GetStore())
+	changed, err := s.Client.informer.AddEventHandler(ids.handler())
+	if err != nil {
+		return fmt.Errorf("follow NetResourceSets without an instance ID: %w", err)
+	}
+	defer func() { _ = s.Client.informer.RemoveEventHandler(changed) }() // it was added above
+	return objects.Follow(ctx, nodes, ids.handler(), func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)
 		var work sync.WaitGroup
 		defer work.Wait()
 		defer cancel()
+		work.Go(func() { ids.run(ctx) })
 		work.Go(func() {
 			for orphans := (&Orphans{}); runner.Wait(ctx, s.Every) == nil; {
 				if err := s.pass(ctx, orphans, nodes.GetStore()); err != nil && ctx.Err() == nil {
@@ -61,11 +68,12 @@ func (s Sweeper) Follow(ctx context.Context, then func(context.Context) error) e
 	})
 }
 
-// reduceNode keeps the name of a Node.
+// reduceNode keeps the name of a Node, and that of its machine.
 func reduceNode(o any) (any, error) {
 	if n, ok := o.(*corev1.Node); ok {
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion},
+			Spec:       corev1.NodeSpec{ProviderID: n.Spec.ProviderID},
 		}, nil
 	}
 	return o, nil
