@@ -24,7 +24,7 @@ import (
 // The campaign's nodes, its steps in a round, and the units that pods of a node use at most.
 const (
 	campaignNodes = 3
-	campaignSteps = 12
+	campaignSteps = 30
 	campaignUnits = 10
 )
 
@@ -98,7 +98,7 @@ func (f *fleet) storm(on bool) {
 	case plan == nil:
 	case on:
 		plan(faultproxy.Storm(faultproxy.Rates{
-			Lost: .05, Hung: .01, Throttled: .02, Burst: .01, BurstLength: 8,
+			Lost: .05, Hung: .01, Throttled: .02, Burst: .02, BurstLength: 5,
 		}, rand.New(rand.NewPCG(f.rng.Uint64(), 0)).Float64))
 	default:
 		plan(nil)
