@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -149,17 +150,35 @@ func (c *Cloud) Unassign(ctx context.Context, instance, iface string, blocks []n
 		return fail(fmt.Errorf("%s is the interface's own address", f.own))
 	}
 	err = c.unassign(ctx, iface, left)
-	if code(err) == codeParameterValue { // one of them is not there, and EC2 has removed none
-		if left, err = c.assigned(ctx, iface, blocks); err != nil {
+	if notAssigned(err) && len(left) > 1 { // one of them is not there, and EC2 has removed none
+		if left, err = c.assigned(ctx, iface, left); err != nil {
 			return fail(err)
 		}
 		err = c.unassign(ctx, iface, left)
+	}
+	if notAssigned(err) { // the reading has shown addresses that are gone
+		err = c.unassignEach(ctx, iface, left)
 	}
 	if code(err) == codeInterfaceNotFound {
 		return nil
 	}
 	if err != nil {
 		return fail(explain(err))
+	}
+	return nil
+}
+
+// notAssigned reports whether EC2 has refused to remove an address because it is not there.
+func notAssigned(err error) bool {
+	return code(err) == codeParameterValue && strings.Contains(err.Error(), "not assigned")
+}
+
+// unassignEach removes blocks one by one. A block that is not there is no error.
+func (c *Cloud) unassignEach(ctx context.Context, iface string, blocks []netip.Prefix) error {
+	for i := range blocks {
+		if err := c.unassign(ctx, iface, blocks[i:i+1]); err != nil && !notAssigned(err) {
+			return err
+		}
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ def locked(function):
     @functools.wraps(function)
     def call(*args, **kwargs):
         with LOCK:
-            CALL.picked = set()
+            CALL.picked, CALL.vpc = set(), None
             return function(*args, **kwargs)
 
     return call
@@ -41,9 +41,11 @@ def interfaces():
 
 
 def taken():
-    """Returns all addresses and prefixes that interfaces have."""
+    """Returns all addresses and prefixes that interfaces of the call's VPC have."""
     single, blocks = set(getattr(CALL, "picked", ())), []
     for eni in interfaces():
+        if getattr(CALL, "vpc", None) not in (None, eni.subnet.vpc_id):
+            continue
         single.update(ipaddress.ip_address(a["PrivateIpAddress"]) for a in eni.private_ip_addresses)
         single.update(ipaddress.ip_address(a) for a in eni.ipv6_addresses)
         for attribute, key in (("ipv4_prefixes", "Ipv4Prefix"), ("ipv6_prefixes", "Ipv6Prefix")):
@@ -63,20 +65,29 @@ def pick(cidr=None, ipv6=False):
     net = ipaddress.ip_network(cidr)
     single, blocks = taken()
     first, last = int(net.network_address) + 4, int(net.broadcast_address) - 1
-    begin = PICKED.get(cidr, first - 1) + 1
+    key = (getattr(CALL, "vpc", None), cidr)
+    begin = PICKED.get(key, first - 1) + 1
     for step in range(min(last - first + 1, len(single) + 16 * len(blocks) + 2)):
         at = first + (begin - first + step) % (last - first + 1)
         address = type(net.network_address)(at)
         if address in single or any(address in b for b in blocks):
             continue
-        PICKED[cidr] = at
+        PICKED[key] = at
         CALL.picked = getattr(CALL, "picked", set()) | {address}
         return str(address)
     full()
 
 
 enis.random_private_ip = pick
-subnets.Subnet.get_available_subnet_ip = lambda self, instance: pick(str(self.cidr))
+
+
+@locked
+def first_address(self, instance):
+    CALL.vpc = self.vpc_id
+    return pick(str(self.cidr))
+
+
+subnets.Subnet.get_available_subnet_ip = first_address
 
 
 # moto nests the state of an IPv6 range twice.
@@ -160,6 +171,7 @@ class Responses:
     @locked
     def assign_private_ip_addresses(self):
         eni = self.ec2_backend.get_network_interface(self._get_param("NetworkInterfaceId"))
+        CALL.vpc = eni.subnet.vpc_id
         count = self._get_int_param("SecondaryPrivateIpAddressCount", 0)
         prefixes = self._get_int_param("Ipv4PrefixCount", 0)
         limit(eni, count + prefixes, 0)
@@ -173,6 +185,7 @@ class Responses:
     @locked
     def assign_ipv6_addresses(self):
         eni = self.ec2_backend.get_network_interface(self._get_param("NetworkInterfaceId"))
+        CALL.vpc = eni.subnet.vpc_id
         count = self._get_int_param("Ipv6AddressCount", 0)
         prefixes = self._get_int_param("Ipv6PrefixCount", 0)
         limit(eni, 0, count + prefixes)
@@ -224,6 +237,7 @@ class Responses:
         token = self._get_param("ClientToken")
         if token in tokens:
             return ActionResult({"NetworkInterface": tokens[token], "ClientToken": token})
+        CALL.vpc = self.ec2_backend.get_subnet(self._get_param("SubnetId")).vpc_id
         result = MOTO["create_network_interface"](self)
         eni = result.result["NetworkInterface"]
         try:
