@@ -72,14 +72,17 @@ func (i *IPAM) deriveResources(s *state) error {
 // usableBlocks returns the blocks of the NetResourceSet from which addresses may be
 // allocated, in order, and reports those that cannot be used.
 func (i *IPAM) usableBlocks(s *state) []netip.Prefix {
-	open, problems := nodeset.Usable(s.set, nodeset.Rules{Refuse: s.refuse})
-	for _, p := range problems {
+	s.usable = nodeset.Read(s.set, nodeset.Rules{
+		Refuse: s.refuse,
+		Leased: i.setUsage().Leased,
+	})
+	for _, p := range s.usable.Problems {
 		s.problems = append(s.problems, Problem{
 			Object: "netresourceset/" + s.set.Name,
 			Text:   fmt.Sprintf("%q %s", p.Key, p.Text),
 		})
 	}
-	return open
+	return s.usable.Open
 }
 
 // refuse returns the reason why this node cannot allocate from a block of its set.

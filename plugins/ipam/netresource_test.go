@@ -520,12 +520,30 @@ func TestPodsOfADrainingBlockStayReachable(t *testing.T) {
 	n.g.Expect(n.nodes.cidrs).To(BeEmpty())
 }
 
+// TestACoolingAddressIsKept marks an address from which a pod has just gone: draining it
+// would end its cool-down.
+func TestACoolingAddressIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.7", "10.9.0.9"))
+		r.follow()
+		r.add("a")
+		r.del("a")
+		r.follow()
+		m := r.read()
+		m.Releases = map[string]string{"10.9.0.7": string(handshake.Marked)}
+		r.write(m)
+		r.follow()
+		r.g.Expect(r.read().Releases).To(HaveKeyWithValue("10.9.0.7", string(handshake.DoNotRelease)))
+		r.g.Expect(r.leases(ledger.ForPod, ledger.Cooling)).To(Equal([]string{"10.9.0.7"}))
+	})
+}
+
 // TestHandshakesOfARandomOperator has an operator that marks, aborts, releases
 // and gives at random, whose provider gives to others what was released; no
 // address is ever held that the provider has taken back.
 func TestHandshakesOfARandomOperator(t *testing.T) {
 	released := 0
-	for seed := range uint64(30) {
+	for seed := range uint64(45) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReporting(t, aSet("10.9.0.0/29", "10.9.0.8/29", "10.9.0.16", "10.9.0.17"))
 			rng, pods := rand.New(rand.NewPCG(seed, 5)), map[string]bool{}
