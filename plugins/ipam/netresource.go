@@ -189,7 +189,7 @@ func (i *IPAM) routed(s *state) []netip.Prefix {
 // firstSet returns the NetResourceSet for a node that has none.
 func (i *IPAM) firstSet(node *kv.Node) *kv.NetResourceSet {
 	marks := i.ContivConf.NetResource()
-	return nodeset.First(node, "", &kv.NetResourceMarks{
+	return nodeset.First(node, i.ContivConf.InstanceID(), &kv.NetResourceMarks{
 		MinAllocate:       int32(marks.MinAllocate),
 		MaxAllocate:       int32(marks.MaxAllocate),
 		PreAllocate:       int32(marks.PreAllocate),

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -372,6 +373,18 @@ func TestUsedAddressesAreReported(t *testing.T) {
 		r.follow()
 		r.g.Expect(r.read().Used).To(BeEmpty(), "it has cooled")
 	})
+}
+
+func TestANewSetNamesTheMachine(t *testing.T) {
+	for conf, want := range map[string]string{
+		fromSet: "i-0abc",
+		strings.Replace(fromSet, "coolDown", "instanceID: i-1, coolDown", 1): "i-1",
+	} {
+		n := newNode(t, conf, 5)
+		node := &kv.Node{Name: thisNode, ProviderId: "aws:///eu-west-1a/i-0abc"}
+		n.g.Expect(n.Allocator().First(node).InstanceId).To(Equal(want))
+		n.g.Expect(n.Allocator().First(&kv.Node{Name: thisNode, ProviderId: "i-2"}).InstanceId).NotTo(Equal("i-2"), "not a provider ID")
+	}
 }
 
 func TestAddressesGoBackOnlyWithoutLeases(t *testing.T) {
