@@ -54,7 +54,7 @@ e2e-docker: ## Docker's engine with our driver, for real (as root; installs dock
 
 e2e-kube: ## operator and agent against a real Kubernetes API server (test/kube; the first build takes minutes)
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
-	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 30m -count=1 $(E2E_FLAGS) ./test/e2e/kube
+	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 30m -count=1 $(E2E_FLAGS) ./test/e2e/kube ./test/library
 
 e2e-node: ## two kubelets behind a router with the manifests of k8s/, for real (as root; installs Debian packages; the first build takes minutes)
 	@$(GO) run ./test/e2e/node

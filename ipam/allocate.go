@@ -80,12 +80,13 @@ func (m *IPAM) claimAddr(a netip.Addr, owner string, report bool) (*AllocationRe
 	l, ok, err := m.restore(a, owner)
 	switch {
 	case err != nil:
-		return nil, allocation(a.String(), owner, err)
+		return nil, m.allocation(a.String(), owner, err)
 	case ok:
+		m.deps.Metrics.count(actionAllocate, ledger.FamilyOf(a), 1)
 		return m.result(s, a, l.Expiry.Token), nil
 	}
 	if err := m.refuses(s, a); err != nil {
-		return nil, allocation(a.String(), owner, err)
+		return nil, m.allocation(a.String(), owner, err)
 	}
 	_, _, err = m.deps.Ledger.ClaimAddr(context.Background(), &ledger.Request{
 		Pool:   m.pool.Name,
@@ -97,8 +98,9 @@ func (m *IPAM) claimAddr(a netip.Addr, owner string, report bool) (*AllocationRe
 		err = fmt.Errorf("IP already in use: %w", err)
 	}
 	if err != nil {
-		return nil, allocation(a.String(), owner, err)
+		return nil, m.allocation(a.String(), owner, err)
 	}
+	m.deps.Metrics.count(actionAllocate, ledger.FamilyOf(a), 1)
 	if report {
 		m.poke()
 	}
@@ -154,7 +156,7 @@ func (m *IPAM) AllocateNextWithExpiration(
 		)
 	}
 	if err != nil {
-		return nil, nil, allocation("the next address", owner, err)
+		return nil, nil, m.allocation("the next address", owner, err)
 	}
 	return ipv4Result, ipv6Result, nil
 }
@@ -188,7 +190,7 @@ func (m *IPAM) allocateFamily(family Family, owner string, report bool) (r *Allo
 		}
 	}
 	if err != nil {
-		return nil, allocation("the next address", owner, err)
+		return nil, m.allocation("the next address", owner, err)
 	}
 	return r, nil
 }
@@ -209,6 +211,7 @@ func (m *IPAM) claimNext(fs []ledger.Family, owner string, report bool) (*Alloca
 	if err != nil {
 		return nil, err
 	}
+	m.deps.Metrics.count(actionAllocate, ledger.FamilyOf(a), 1)
 	if report {
 		m.poke()
 	}
@@ -288,6 +291,9 @@ func (m *IPAM) claim(fs []ledger.Family, r request) (results [2]*AllocationResul
 				ledger.ErrKeyHeld,
 				f,
 			)
+		}
+		if fresh {
+			m.deps.Metrics.count(actionAllocate, f, 1)
 		}
 		results[f] = m.result(s, leases[i].Addr, leases[i].Expiry.Token)
 	}

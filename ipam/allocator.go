@@ -65,7 +65,7 @@ func (a *allocator) next(owner string, report bool) (r *AllocationResult, err er
 		r, err = a.m.claimNext(a.m.families.one[a.family], owner, report)
 	}
 	if err != nil {
-		return nil, allocation("the next address", owner, err)
+		return nil, a.m.allocation("the next address", owner, err)
 	}
 	return r, nil
 }

@@ -42,7 +42,9 @@ func (e *callError) Error() string {
 
 func (e *callError) Unwrap() error { return e.err }
 
-func allocation(what, owner string, err error) ErrAllocation {
+// allocation returns the error of an allocation, and counts it.
+func (m *IPAM) allocation(what, owner string, err error) ErrAllocation {
+	m.deps.Metrics.failed(m.deps.Name, err)
 	return &callError{"allocate", what, owner, err}
 }
 

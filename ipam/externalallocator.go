@@ -72,7 +72,7 @@ func (m *IPAM) inLedger(a netip.Addr) bool {
 // allocateExternal allocates a named address.
 func (m *IPAM) allocateExternal(x Allocator, a netip.Addr, owner string, report bool) (*AllocationResult, error) {
 	if err := m.blacklisted(a); err != nil {
-		return nil, allocation(a.String(), owner, err)
+		return nil, m.allocation(a.String(), owner, err)
 	}
 	m.externals.mu.Lock()
 	defer m.externals.mu.Unlock()
@@ -85,7 +85,7 @@ func (m *IPAM) allocateExternal(x Allocator, a netip.Addr, owner string, report 
 		_, err = m.record(r, request{owner: owner})
 	}
 	if err != nil {
-		return nil, allocation(a.String(), owner, err)
+		return nil, m.allocation(a.String(), owner, err)
 	}
 	return r, nil
 }
@@ -103,6 +103,7 @@ func (m *IPAM) record(r *AllocationResult, req request) (netip.Addr, error) {
 		m.externals.held = map[netip.Addr]*externalLease{}
 	}
 	m.externals.held[a] = &externalLease{owner: req.owner, container: req.container, result: r}
+	m.deps.Metrics.count(actionAllocate, ledger.FamilyOf(a), 1)
 	return a, nil
 }
 
@@ -220,6 +221,7 @@ func (m *IPAM) releaseLocked(x Allocator, a netip.Addr) error {
 		l.timer.Stop()
 	}
 	delete(m.externals.held, a)
+	m.deps.Metrics.count(actionRelease, ledger.FamilyOf(a), 1)
 	return nil
 }
 

@@ -40,6 +40,7 @@ type IPAM struct {
 	snapshot atomic.Pointer[snapshot] // of resources: allocations take no lock
 	restored [2]atomic.Bool
 	wake     chan struct{} // Sync has something to report
+	changed  chan struct{} // the same for a Source
 
 	externals externals // addresses of allocators of the caller
 
@@ -67,6 +68,8 @@ type Deps struct {
 	Door   string           // the network in the keys of leases; "": DefaultDoor
 	UUID   func() string    // of expiration timers; nil: random ones
 	Log    *slog.Logger     // nil: none
+	// Metrics counts the calls; nil: none do.
+	Metrics *Metrics
 }
 
 // DefaultDoor is the network in the keys of an IPAM's leases.
@@ -85,7 +88,8 @@ type LedgerOwner interface {
 // NewIPAM returns an IPAM as the published function does. If New fails, where the
 // published function ends the process, every call of the IPAM returns the error,
 // as Err does. The IPAM allocates from the owner's ledger if the owner is a
-// LedgerOwner, otherwise from one in memory.
+// LedgerOwner, otherwise from one in memory. A Source is an owner and a
+// K8sEventRegister that connects the IPAM with the node's NetResourceSet.
 func NewIPAM(
 	networkResourceSetName string,
 	nodeAddressing NodeAddressing,
@@ -97,6 +101,9 @@ func NewIPAM(
 	deps := Deps{Name: networkResourceSetName, Node: nodeAddressing, Config: c, Owner: owner, Events: k8sEventReg}
 	if provider, ok := owner.(LedgerOwner); ok {
 		deps.Ledger = provider.Ledger()
+	}
+	if provider, ok := owner.(MetricsOwner); ok {
+		deps.Metrics = provider.Metrics()
 	}
 	m, err := New(context.Background(), deps)
 	if err != nil {
@@ -140,9 +147,11 @@ func build(ctx context.Context, deps Deps) (*IPAM, error) {
 		pool:     deps.Pool,
 		families: makeFamilies(),
 		wake:     make(chan struct{}, 1),
+		changed:  make(chan struct{}, 1),
 		updated:  make(chan struct{}),
 	}
 	m.snapshot.Store(&snapshot{})
+	deps.Metrics.of(m)
 	if mode == Given {
 		m.pool.ReserveEdges = false // each block is one address
 	}
@@ -284,10 +293,12 @@ func (m *IPAM) key(owner string) ledger.Key {
 	return ledger.Key{Network: m.deps.Door, ContainerID: owner}
 }
 
-// poke wakes Sync.
+// poke wakes Sync and the Source.
 func (m *IPAM) poke() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
+	for _, ch := range []chan struct{}{m.wake, m.changed} {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/cadastre/cadastre/api/handshake"
+	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 )
 
@@ -24,7 +25,7 @@ type NetResourceSet struct {
 	// CIDR can be released; 0: 16.
 	ReleaseThreshold int
 
-	// Pool holds single addresses.
+	// Pool holds single addresses, and blocks of them as CIDRs.
 	Pool map[string]PoolIP
 	// MinAllocate and PreAllocate are the numbers of them that a start requires: the
 	// first that is not 0.
@@ -37,9 +38,9 @@ type NetResourceSet struct {
 	Status Status
 }
 
-// PoolIP describes a single address of a NetResourceSet.
+// PoolIP describes an address, or a block of addresses, of a NetResourceSet.
 type PoolIP struct {
-	Interface string       // "": not known
+	Interface string       // the provider's ID; "": not known
 	MAC       string       // of the interface
 	Subnet    netip.Prefix // the zero Prefix: not known
 	Gateway   netip.Addr   // the zero Addr: the first address of the subnet
@@ -47,9 +48,9 @@ type PoolIP struct {
 
 // State of a CIDR in Status.PodCIDRs.
 const (
-	InUse    = "in-use"
-	Depleted = "depleted"
-	Released = "released"
+	InUse    = nodeset.InUse
+	Depleted = nodeset.Depleted
+	Released = nodeset.Released
 )
 
 // State of an address in Status.ReleaseIPs: the handshake in which the operator

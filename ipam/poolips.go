@@ -4,25 +4,49 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"net/netip"
 	"slices"
 
-	"github.com/cadastre/cadastre/api/handshake"
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// poolIPs holds the single addresses of a NetResourceSet.
+// poolIPs holds the single addresses, and blocks of them, of a NetResourceSet. It is a
+// value.
 type poolIPs struct {
-	about       map[netip.Addr]PoolIP
-	allocatable map[netip.Addr]bool
-	answers     map[netip.Addr]string // to the operator's requests to release; "": not decided yet
+	about   map[netip.Prefix]PoolIP
+	lengths [2][]int // of the keys of about, by family, the longest first
+	nodeset.Usable
+	restoring bool // addresses of running pods may not be leased yet
+}
+
+// of returns the description of an address: that of the longest block that contains it.
+func (ips *poolIPs) of(a netip.Addr) (about PoolIP, ok bool) {
+	for _, bits := range ips.lengths[ledger.FamilyOf(a)] {
+		if about, ok = ips.about[netip.PrefixFrom(a, bits).Masked()]; ok {
+			return about, true
+		}
+	}
+	return PoolIP{}, false
+}
+
+// size returns the number of addresses that are allocated from.
+func (ips *poolIPs) size() (n uint64) {
+	for _, p := range ips.Open {
+		n = add(n, addrspace.Size(p))
+	}
+	return n
 }
 
 func errNoSet() error { return errors.New("the NetResourceSet of this node is not available") }
+
+// errNoSubnet is the reason to refuse an address that is useless without its subnet.
+var errNoSubnet = errors.New("its subnet is not known")
 
 // refuses returns why a single address must not be allocated, or nil.
 func (s *snapshot) refuses(a netip.Addr) error {
@@ -32,17 +56,16 @@ func (s *snapshot) refuses(a netip.Addr) error {
 	if len(s.ips.about) == 0 {
 		return errors.New("no IPs available")
 	}
-	switch about, ok := s.ips.about[a]; {
+	about, ok := s.ips.of(a)
+	switch {
 	case !ok:
 		return NewIPNotAvailableInPoolError(a.AsSlice())
-	case s.ips.allocatable[a]:
+	case nodeset.Contains(s.ips.Open, a):
 		return nil
-	case !handshake.Allocatable(handshake.State(s.ips.answers[a])):
-		return ErrGivenBack
 	case s.strict && !about.Subnet.IsValid():
-		return errors.New("its subnet is not known")
+		return errNoSubnet
 	}
-	return NewIPNotAvailableInPoolError(a.AsSlice())
+	return ErrGivenBack
 }
 
 // describe adds the interface and the networks of an address.
@@ -50,7 +73,7 @@ func (s *snapshot) describe(a netip.Addr, r *AllocationResult) {
 	if s.ips.about == nil {
 		return
 	}
-	about, ok := s.ips.about[a]
+	about, ok := s.ips.of(a)
 	if !ok {
 		return
 	}
@@ -66,90 +89,50 @@ func (s *snapshot) describe(a netip.Addr, r *AllocationResult) {
 	}
 }
 
-// readPoolIPs reads the single addresses of a NetResourceSet.
+// readPoolIPs reads the addresses of a NetResourceSet.
 func (m *IPAM) readPoolIPs(set *NetResourceSet) poolIPs {
-	ips := poolIPs{
-		about:       map[netip.Addr]PoolIP{},
-		allocatable: map[netip.Addr]bool{},
-		answers:     map[netip.Addr]string{},
-	}
-	for text, about := range set.Pool {
-		a, err := netip.ParseAddr(text)
-		a = a.Unmap()
-		switch {
-		case err != nil || a.Zone() != "":
-			m.log.Error("a text in the pool of the NetResourceSet is not an address", "name", set.Name, "text", text)
-		case m.allocatorOf(ledger.FamilyOf(a)) == nil:
-		case m.named == vpcENI && !about.Subnet.IsValid():
-			m.log.Error("an address of the NetResourceSet has no subnet: it is not allocated",
-				"name", set.Name, "address", text)
-			ips.about[a] = about
-		default:
-			ips.about[a], ips.allocatable[a] = about, true
+	ips := poolIPs{about: map[netip.Prefix]PoolIP{}, restoring: !m.isRestored()}
+	refuse := func(key string, p netip.Prefix) error {
+		family := ledger.FamilyOf(p.Addr())
+		if m.allocatorOf(family) == nil {
+			return nodeset.ErrNotWanted
 		}
+		ips.about[p] = set.Pool[key]
+		if !slices.Contains(ips.lengths[family], p.Bits()) {
+			ips.lengths[family] = append(ips.lengths[family], p.Bits())
+		}
+		if m.named == vpcENI && !set.Pool[key].Subnet.IsValid() {
+			return errNoSubnet
+		}
+		return nil
+	}
+	used := nodeset.ReadUsage(m.deps.Ledger, m.pool.Name, nodeset.Names{})
+	ips.Usable = nodeset.Read(set.message(), nodeset.Rules{
+		Refuse:    refuse,
+		Leased:    used.Leased,
+		Restoring: ips.restoring,
+	})
+	for _, x := range ips.Problems {
+		m.log.Error("an address of the NetResourceSet is not allocated",
+			"name", set.Name, "address", x.Key, "error", x.Text)
+	}
+	for _, lengths := range ips.lengths {
+		slices.SortFunc(lengths, func(x, y int) int { return cmp.Compare(y, x) })
 	}
 	return ips
 }
 
-// updatePoolIPs grants the single addresses of a NetResourceSet. An address that
-// the operator wants to release is taken out of the pool, durably, before the
-// answer "ready"; an address that was allocated meanwhile stays.
+// updatePoolIPs grants the addresses of a NetResourceSet. An address that the operator
+// wants back is taken out of the pool, durably, unless it is leased.
 func (m *IPAM) updatePoolIPs(ctx context.Context, next *resources) error {
-	ips := m.readPoolIPs(next.set)
-	var ready []netip.Addr
-	for text, state := range next.set.Status.ReleaseIPs {
-		a, err := netip.ParseAddr(text)
-		if a = a.Unmap(); err != nil {
-			continue
-		}
-		_, inPool := ips.about[a]
-		if state == MarkedForRelease && !m.isRestored() {
-			ips.answers[a] = "" // running pods may not be restored yet
-			continue
-		}
-		answer := handshake.Answer(handshake.State(state), handshake.Seen{InPool: inPool, Leased: m.leased(a)})
-		if answer == handshake.None {
-			continue
-		}
-		ips.answers[a] = string(answer)
-		if !handshake.Allocatable(answer) {
-			delete(ips.allocatable, a)
-		}
-		if answer == handshake.Ready {
-			ready = append(ready, a)
-		}
-	}
-	if err := m.grantPoolIPs(ctx, ips); err != nil {
-		return err
-	}
-	late := slices.DeleteFunc(ready, func(a netip.Addr) bool { return !m.leased(a) })
-	for _, a := range late {
-		ips.answers[a], ips.allocatable[a] = DoNotRelease, true
-	}
-	if len(late) > 0 {
-		if err := m.grantPoolIPs(ctx, ips); err != nil {
-			return err
-		}
-	}
-	next.ips = ips
-	return nil
-}
-
-// leased reports whether an address has a lease, held or cooling.
-func (m *IPAM) leased(a netip.Addr) bool {
-	_, ok := m.deps.Ledger.Lookup(m.pool.Name, a)
-	return ok
+	next.ips = m.readPoolIPs(next.set)
+	return m.grantPoolIPs(ctx, next.ips.Open)
 }
 
 // grantPoolIPs grants the allocatable addresses, unless the ledger has exactly
 // these: they may be very many. A grant that has failed may be applied later, so
 // the next one is made in any case.
-func (m *IPAM) grantPoolIPs(ctx context.Context, ips poolIPs) error {
-	blocks := make([]netip.Prefix, 0, len(ips.allocatable))
-	for a := range ips.allocatable {
-		blocks = append(blocks, netip.PrefixFrom(a, a.BitLen()))
-	}
-	slices.SortFunc(blocks, netip.Prefix.Compare)
+func (m *IPAM) grantPoolIPs(ctx context.Context, blocks []netip.Prefix) error {
 	if !m.unsure && slices.Equal(blocks, m.deps.Ledger.Blocks(m.pool.Name)) {
 		return nil
 	}
@@ -158,21 +141,21 @@ func (m *IPAM) grantPoolIPs(ctx context.Context, ips poolIPs) error {
 	return err
 }
 
-// reviewPoolIPs returns the use of each leased address, and the answers to the
-// operator. An address that has left the pool after its release has no answer.
-func (m *IPAM) reviewPoolIPs(ctx context.Context) (used map[string]Use, answers map[string]string, err error) {
-	if slices.Contains(slices.Collect(maps.Values(m.resources.ips.answers)), "") { // from before RestoreFinished
-		if err := m.updatePoolIPs(ctx, &m.resources); err != nil {
-			return nil, nil, err
+// reportPoolIPs returns set with the use of each leased address, and the answers to the
+// operator.
+func (m *IPAM) reportPoolIPs(ctx context.Context, set *kv.NetResourceSet) (*kv.NetResourceSet, error) {
+	if m.resources.set == nil {
+		return set, nil
+	}
+	if m.resources.ips.restoring { // from before RestoreFinished
+		next := m.resources
+		if err := m.updatePoolIPs(ctx, &next); err != nil {
+			return nil, err
 		}
+		m.resources = next
 		m.publish()
 	}
-	used, answers = map[string]Use{}, map[string]string{}
-	for _, l := range m.leases() {
-		used[l.Addr.String()] = Use{m.holder(&l), m.resources.ips.about[l.Addr].Interface}
-	}
-	for a, state := range m.resources.ips.answers {
-		answers[a.String()] = state
-	}
-	return used, answers, nil
+	used := nodeset.ReadUsage(m.deps.Ledger, m.pool.Name, nodeset.Names{Holder: m.holder})
+	granted := nodeset.Granted{Set: m.resources.set.message(), Usable: m.resources.ips.Usable}
+	return nodeset.Report(set, granted, used), nil
 }

@@ -6,6 +6,7 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/cadastre/cadastre/ledger"
 )
@@ -48,7 +49,7 @@ func (m *IPAM) missing() string {
 		} else if set != nil && set.PreAllocate > 0 {
 			want = set.PreAllocate
 		}
-		if have := len(m.resources.ips.allocatable); set != nil && have < want {
+		if have := m.resources.ips.size(); set != nil && have < uint64(want) {
 			return fmt.Sprintf("%d addresses are allocatable, want %d at the start", have, want)
 		}
 		return ""
@@ -59,6 +60,14 @@ func (m *IPAM) missing() string {
 		}
 	}
 	return ""
+}
+
+// add returns a + b, or the largest number.
+func add(a, b uint64) uint64 {
+	if a > math.MaxUint64-b {
+		return math.MaxUint64
+	}
+	return a + b
 }
 
 // free returns the number of free addresses of a family.

@@ -36,9 +36,12 @@ func (m *IPAM) releaseLease(a netip.Addr) error {
 	if err := m.usable(ledger.FamilyOf(a)); err != nil {
 		return err
 	}
-	if _, err := m.deps.Ledger.Free(context.Background(), m.selector(a)); err != nil {
+	n, err := m.deps.Ledger.Free(context.Background(), m.selector(a))
+	if err != nil {
+		m.deps.Metrics.failed(m.deps.Name, err)
 		return &callError{"release", a.String(), "", err}
 	}
+	m.deps.Metrics.count(actionRelease, ledger.FamilyOf(a), n)
 	m.poke()
 	return nil
 }
@@ -74,13 +77,26 @@ func (m *IPAM) releaseAll(what string, key ledger.Key, owner, container string) 
 	external, err := m.releaseAllExternal(owner, container)
 	n := 0
 	if err == nil {
-		n, err = m.deps.Ledger.Free(context.Background(), ledger.Selector{Key: key})
+		n, err = m.releaseKey(key)
 	}
 	if err != nil {
+		m.deps.Metrics.failed(m.deps.Name, err)
 		return 0, &callError{"release", what, owner, err}
 	}
 	m.poke()
 	return n + external, nil
+}
+
+// releaseKey releases the leases of a key and returns their number.
+func (m *IPAM) releaseKey(key ledger.Key) (int, error) {
+	if m.deps.Metrics == nil {
+		return m.deps.Ledger.Free(context.Background(), ledger.Selector{Key: key})
+	}
+	leases, err := m.deps.Ledger.Release(context.Background(), ledger.Selector{Key: key})
+	for _, l := range leases {
+		m.deps.Metrics.count(actionRelease, ledger.FamilyOf(l.Addr), 1)
+	}
+	return len(leases), err
 }
 
 // releases returns why no address can be released, or nil.

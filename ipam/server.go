@@ -50,7 +50,7 @@ func (s *Server) ADD(family, owner, containerID, _ string) (ipv4Result, ipv6Resu
 		ipv4Result, ipv6Result, err = s.m.allocateNext(fs, r)
 	}
 	if err != nil {
-		return nil, nil, allocation("addresses for container "+containerID, owner, err)
+		return nil, nil, s.m.allocation("addresses for container "+containerID, owner, err)
 	}
 	return ipv4Result, ipv6Result, nil
 }
@@ -121,9 +121,13 @@ func (s *Server) Sweep(ctx context.Context, gone func(Endpoint) (bool, error)) (
 			continue
 		}
 		sel := ledger.Selector{Key: s.key(e.Owner, e.ContainerID), Generation: generations[i]}
-		if _, err := s.m.deps.Ledger.Release(ctx, sel); err != nil {
+		leases, err := s.m.deps.Ledger.Release(ctx, sel)
+		if err != nil {
 			errs = append(errs, &callError{"release", "the addresses of container " + e.ContainerID, e.Owner, err})
 			continue
+		}
+		for _, l := range leases {
+			s.m.deps.Metrics.count(actionRelease, ledger.FamilyOf(l.Addr), 1)
 		}
 		released = append(released, e)
 	}

@@ -13,6 +13,10 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 )
 
@@ -59,21 +63,47 @@ func (m *IPAM) Unconfirmed() map[string]string {
 // Review returns the state to report. It drains the CIDRs that the state reports as
 // released.
 func (m *IPAM) Review(ctx context.Context) (st Status, err error) {
-	switch {
-	case m.broken != nil:
+	if m.broken != nil {
 		return st, m.broken
-	case !m.isRestored():
-		return st, ErrRestoring
 	}
 	m.change.Lock()
 	defer m.change.Unlock()
-	switch m.mode {
-	case ClusterPool:
-		st.PodCIDRs, err = m.reviewCIDRs(ctx)
-	case Given:
-		st.Used, st.ReleaseIPs, err = m.reviewPoolIPs(ctx)
+	set := m.resources.set
+	if set == nil {
+		set = &NetResourceSet{Name: m.deps.Name}
 	}
-	return st, err
+	report, err := m.report(ctx, set.message())
+	switch {
+	case err != nil:
+		return Status{}, err
+	case m.mode == ClusterPool:
+		st.PodCIDRs = report.CidrStates
+	case m.mode == Given:
+		st.Used, st.ReleaseIPs = map[string]Use{}, report.Releases
+		for a, x := range report.Used {
+			st.Used[a] = Use{x.Owner, x.Resource}
+		}
+	}
+	return st, nil
+}
+
+// report returns set with the state to report. IPAM.change is held.
+func (m *IPAM) report(ctx context.Context, set *kv.NetResourceSet) (*kv.NetResourceSet, error) {
+	switch {
+	case !m.isRestored():
+		return nil, ErrRestoring
+	case m.mode == Given:
+		return m.reportPoolIPs(ctx, set)
+	case m.mode != ClusterPool:
+		return set, nil
+	}
+	states, err := m.reviewCIDRs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	next := proto.Clone(set).(*kv.NetResourceSet)
+	next.CidrStates = states
+	return next, nil
 }
 
 // Sync reports each change of the state with write, until ctx ends: at most once
@@ -124,10 +154,8 @@ func (m *IPAM) holder(l *ledger.Lease) string {
 		return fmt.Sprintf("%s (quarantined: %s)", l.Pod, l.Reason)
 	case m.ours(l), l.Key.Network == m.deps.Door+cni:
 		return l.Key.ContainerID
-	case l.Pod.Name != "":
-		return l.Pod.String()
 	}
-	return l.Key.String()
+	return nodeset.HolderOf(l)
 }
 
 // familyDump holds one family for Dump.

@@ -9,14 +9,15 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 )
 
 // resources holds what a NetResourceSet gives this node. IPAM.change guards it.
 type resources struct {
-	set   *NetResourceSet // nil: none was received yet
-	cidrs [2]cidrList     // of a cluster pool, by family
-	ips   poolIPs         // single addresses
+	set   *NetResourceSet  // nil: none was received yet
+	cidrs [2]nodeset.CIDRs // of a cluster pool, by family
+	ips   poolIPs          // single addresses
 }
 
 // snapshot holds what allocations need of the resources. It is a value.
@@ -30,9 +31,12 @@ type snapshot struct {
 // reload takes the blocks of an earlier process from the ledger, for the time
 // until a NetResourceSet is received.
 func (m *IPAM) reload(ctx context.Context) error {
+	var cidrs [2][]netip.Prefix
 	for _, s := range m.stats() {
-		list := &m.resources.cidrs[s.Family]
-		list.order = append(list.order, s.Block)
+		cidrs[s.Family] = append(cidrs[s.Family], s.Block)
+	}
+	for f := range cidrs {
+		m.resources.cidrs[f] = nodeset.NewCIDRs(cidrs[f])
 	}
 	m.publish()
 	return m.deps.Grants.Grant(ctx, m.pool, m.deps.Ledger.Blocks(m.pool.Name))
@@ -90,7 +94,7 @@ func (m *IPAM) apply(ctx context.Context, set *NetResourceSet) (cidrs []netip.Pr
 	m.publish()
 	close(m.updated)
 	m.updated = make(chan struct{})
-	return slices.Concat(next.cidrs[ledger.IPv4].order, next.cidrs[ledger.IPv6].order), nil
+	return slices.Concat(next.cidrs[ledger.IPv4].All(), next.cidrs[ledger.IPv6].All()), nil
 }
 
 // GetVpcCIDRs returns the CIDRs of the cloud network, the primary one first; nil

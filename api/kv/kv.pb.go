@@ -1773,6 +1773,7 @@ type NetResourceMarks struct {
 	PreAllocate         int32                  `protobuf:"varint,3,opt,name=pre_allocate,json=preAllocate,proto3" json:"pre_allocate,omitempty"`
 	MaxAboveWatermark   int32                  `protobuf:"varint,4,opt,name=max_above_watermark,json=maxAboveWatermark,proto3" json:"max_above_watermark,omitempty"`
 	AllocationThreshold int32                  `protobuf:"varint,5,opt,name=allocation_threshold,json=allocationThreshold,proto3" json:"allocation_threshold,omitempty"` // below how many free addresses a CIDR is depleted
+	ReleaseThreshold    int32                  `protobuf:"varint,6,opt,name=release_threshold,json=releaseThreshold,proto3" json:"release_threshold,omitempty"`          // how many free addresses remain if a CIDR is released
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1838,6 +1839,13 @@ func (x *NetResourceMarks) GetMaxAboveWatermark() int32 {
 func (x *NetResourceMarks) GetAllocationThreshold() int32 {
 	if x != nil {
 		return x.AllocationThreshold
+	}
+	return 0
+}
+
+func (x *NetResourceMarks) GetReleaseThreshold() int32 {
+	if x != nil {
+		return x.ReleaseThreshold
 	}
 	return 0
 }
@@ -3205,13 +3213,14 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\vNetResource\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x1a\n" +
 	"\bresource\x18\x02 \x01(\tR\bresource\x12\x16\n" +
-	"\x06subnet\x18\x03 \x01(\tR\x06subnet\"\xde\x01\n" +
+	"\x06subnet\x18\x03 \x01(\tR\x06subnet\"\x8b\x02\n" +
 	"\x10NetResourceMarks\x12!\n" +
 	"\fmin_allocate\x18\x01 \x01(\x05R\vminAllocate\x12!\n" +
 	"\fmax_allocate\x18\x02 \x01(\x05R\vmaxAllocate\x12!\n" +
 	"\fpre_allocate\x18\x03 \x01(\x05R\vpreAllocate\x12.\n" +
 	"\x13max_above_watermark\x18\x04 \x01(\x05R\x11maxAboveWatermark\x121\n" +
-	"\x14allocation_threshold\x18\x05 \x01(\x05R\x13allocationThreshold\"\xa1\x02\n" +
+	"\x14allocation_threshold\x18\x05 \x01(\x05R\x13allocationThreshold\x12+\n" +
+	"\x11release_threshold\x18\x06 \x01(\x05R\x10releaseThreshold\"\xa1\x02\n" +
 	"\n" +
 	"PodNetwork\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +

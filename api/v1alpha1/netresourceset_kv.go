@@ -23,6 +23,7 @@ func (n *NetResourceSet) ToKV() *kv.NetResourceSet {
 				spec.MaxAboveWatermark,
 			),
 			AllocationThreshold: int32(spec.PodCIDRAllocationThreshold),
+			ReleaseThreshold:    int32(spec.PodCIDRReleaseThreshold),
 		},
 	}
 	for _, cidr := range spec.PodCIDRs {
@@ -66,6 +67,9 @@ func NetResourceSetFrom(m *kv.NetResourceSet, old *NetResourceSet) *NetResourceS
 			MaxAboveWatermark: int(m.Marks.GetMaxAboveWatermark()),
 		}}}
 		n.Name = m.Name
+		for _, cidr := range m.PodCidrs {
+			n.Spec.IPAM.PodCIDRs = append(n.Spec.IPAM.PodCIDRs, PodCIDR(cidr))
+		}
 		return n
 	}
 	n := old.DeepCopy()

@@ -6,7 +6,7 @@
 // states that both write are those of package api/handshake.
 //
 //	Follow        reads the versions of the set from a cluster store
-//	Usable        returns the blocks of a version that the node may allocate from
+//	Read          returns the blocks of a version that the node may allocate from
 //	UplinksOf     returns the interfaces of the addresses
 //	ReadUsage     reads the use of the blocks from the ledger
 //	Report        returns the set with the node's part of it

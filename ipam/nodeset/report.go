@@ -58,7 +58,8 @@ func Answers(releases map[string]string, g Granted, u Usage) map[string]string {
 		entry := handshake.State(text)
 		p, err := handshake.ParseKey(key)
 		inPool := g.Set.GetPool()[key] != nil || slices.Contains(g.Set.GetPodCidrs(), key)
-		answer := handshake.Answer(entry, handshake.Seen{InPool: inPool, Leased: err == nil && u.held.overlap(p)})
+		leased := g.Refused[key] || err == nil && u.Leased(p)
+		answer := handshake.Answer(entry, handshake.Seen{InPool: inPool, Leased: leased})
 		if answer == handshake.Ready && err == nil && open.overlap(p) {
 			answer = entry
 		}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -23,7 +22,7 @@ import (
 type Granted struct {
 	Set      *kv.NetResourceSet // nil: the node has none
 	Revision int64              // of the store, up to which Set is the newest version
-	Open     []netip.Prefix     // the blocks that are allocated from
+	Usable                      // what the node makes of Set
 }
 
 // Allocator allocates addresses from the blocks of the node's set.

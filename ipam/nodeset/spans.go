@@ -43,3 +43,8 @@ func withoutInner(sorted []netip.Prefix, report func(inner, outer netip.Prefix))
 	}
 	return all
 }
+
+// Contains reports whether an address is of one of the blocks of Usable.Open.
+func Contains(open []netip.Prefix, a netip.Addr) bool {
+	return spans(open).contain(netip.PrefixFrom(a, a.BitLen()))
+}

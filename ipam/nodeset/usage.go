@@ -74,6 +74,9 @@ func ReadUsage(l *ledger.Ledger, pool string, names Names) Usage {
 	return u
 }
 
+// Leased reports whether a block has a lease, or is within a block that has one.
+func (u Usage) Leased(block netip.Prefix) bool { return u.held.overlap(block) }
+
 // HolderOf returns the name of the holder of a lease: its pod, or its key.
 func HolderOf(l *ledger.Lease) string {
 	name := l.Pod.String()

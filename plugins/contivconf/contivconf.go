@@ -44,6 +44,10 @@ type API interface {
 	// NetResource returns the initial watermarks of this node's NetResourceSet.
 	NetResource() NetResource
 
+	// InstanceID returns the ID of this machine in its cloud; "": that of
+	// Node.spec.providerID.
+	InstanceID() string
+
 	// StaticAddresses returns the addresses under nodeConfig, which no pool may
 	// contain, by the path of their key.
 	StaticAddresses() map[string]netip.Addr
@@ -107,6 +111,9 @@ func (c *ContivConf) CoolDown() time.Duration {
 	}
 	return c.cfg.Cadastre.CoolDown
 }
+
+// InstanceID implements API.
+func (c *ContivConf) InstanceID() string { return c.cfg.Cadastre.InstanceID }
 
 // NetResource implements API.
 func (c *ContivConf) NetResource() NetResource { return c.cfg.Cadastre.NetResource }

@@ -82,6 +82,7 @@ type state struct {
 	known        []poolplan.Pool    // all pools of the cluster
 	pools        []poolplan.Pool    // those that this node has blocks of
 	networks     map[string]network // this node's blocks of each network
+	usable       nodeset.Usable     // of set
 	uplinks      nodeset.Uplinks    // interfaces of the blocks; the source of the blocks makes it
 	set          *kv.NetResourceSet // the source of the blocks, if they are of one
 	seen         int64              // revision of the store up to which set is its newest version

@@ -72,14 +72,17 @@ func (i *IPAM) deriveResources(s *state) error {
 // usableBlocks returns the blocks of the NetResourceSet from which addresses may be
 // allocated, in order, and reports those that cannot be used.
 func (i *IPAM) usableBlocks(s *state) []netip.Prefix {
-	open, problems := nodeset.Usable(s.set, nodeset.Rules{Refuse: s.refuse})
-	for _, p := range problems {
+	s.usable = nodeset.Read(s.set, nodeset.Rules{
+		Refuse: s.refuse,
+		Leased: i.setUsage().Leased,
+	})
+	for _, p := range s.usable.Problems {
 		s.problems = append(s.problems, Problem{
 			Object: "netresourceset/" + s.set.Name,
 			Text:   fmt.Sprintf("%q %s", p.Key, p.Text),
 		})
 	}
-	return open
+	return s.usable.Open
 }
 
 // refuse returns the reason why this node cannot allocate from a block of its set.
@@ -186,7 +189,7 @@ func (i *IPAM) routed(s *state) []netip.Prefix {
 // firstSet returns the NetResourceSet for a node that has none.
 func (i *IPAM) firstSet(node *kv.Node) *kv.NetResourceSet {
 	marks := i.ContivConf.NetResource()
-	return nodeset.First(node, "", &kv.NetResourceMarks{
+	return nodeset.First(node, i.ContivConf.InstanceID(), &kv.NetResourceMarks{
 		MinAllocate:       int32(marks.MinAllocate),
 		MaxAllocate:       int32(marks.MaxAllocate),
 		PreAllocate:       int32(marks.PreAllocate),

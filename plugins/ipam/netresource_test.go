@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -374,6 +375,18 @@ func TestUsedAddressesAreReported(t *testing.T) {
 	})
 }
 
+func TestANewSetNamesTheMachine(t *testing.T) {
+	for conf, want := range map[string]string{
+		fromSet: "i-0abc",
+		strings.Replace(fromSet, "coolDown", "instanceID: i-1, coolDown", 1): "i-1",
+	} {
+		n := newNode(t, conf, 5)
+		node := &kv.Node{Name: thisNode, ProviderId: "aws:///eu-west-1a/i-0abc"}
+		n.g.Expect(n.Allocator().First(node).InstanceId).To(Equal(want))
+		n.g.Expect(n.Allocator().First(&kv.Node{Name: thisNode, ProviderId: "i-2"}).InstanceId).NotTo(Equal("i-2"), "not a provider ID")
+	}
+}
+
 func TestAddressesGoBackOnlyWithoutLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReporting(t, aSet("10.9.0.0/28", "10.9.0.16/28"))
@@ -520,12 +533,30 @@ func TestPodsOfADrainingBlockStayReachable(t *testing.T) {
 	n.g.Expect(n.nodes.cidrs).To(BeEmpty())
 }
 
+// TestACoolingAddressIsKept marks an address from which a pod has just gone: draining it
+// would end its cool-down.
+func TestACoolingAddressIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.7", "10.9.0.9"))
+		r.follow()
+		r.add("a")
+		r.del("a")
+		r.follow()
+		m := r.read()
+		m.Releases = map[string]string{"10.9.0.7": string(handshake.Marked)}
+		r.write(m)
+		r.follow()
+		r.g.Expect(r.read().Releases).To(HaveKeyWithValue("10.9.0.7", string(handshake.DoNotRelease)))
+		r.g.Expect(r.leases(ledger.ForPod, ledger.Cooling)).To(Equal([]string{"10.9.0.7"}))
+	})
+}
+
 // TestHandshakesOfARandomOperator has an operator that marks, aborts, releases
 // and gives at random, whose provider gives to others what was released; no
 // address is ever held that the provider has taken back.
 func TestHandshakesOfARandomOperator(t *testing.T) {
 	released := 0
-	for seed := range uint64(30) {
+	for seed := range uint64(45) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReporting(t, aSet("10.9.0.0/29", "10.9.0.8/29", "10.9.0.16", "10.9.0.17"))
 			rng, pods := rand.New(rand.NewPCG(seed, 5)), map[string]bool{}

@@ -63,7 +63,9 @@ func (a setAllocator) Granted() (nodeset.Granted, bool) {
 	if s == nil {
 		return nodeset.Granted{}, false
 	}
-	return nodeset.Granted{Set: s.set, Revision: s.seen, Open: s.networks[PodPool].open}, true
+	g := nodeset.Granted{Set: s.set, Revision: s.seen, Usable: s.usable}
+	g.Open = s.networks[PodPool].open
+	return g, true
 }
 
 // Changed receives after each commit of the loop.
@@ -78,6 +80,10 @@ func (a setAllocator) Report(
 	g nodeset.Granted,
 	set *kv.NetResourceSet,
 ) (*kv.NetResourceSet, error) {
-	used := nodeset.ReadUsage(a.ipam.Ledger, PodPool, nodeset.Names{Edges: edges})
-	return nodeset.Report(set, g, used), nil
+	return nodeset.Report(set, g, a.ipam.setUsage()), nil
+}
+
+// setUsage returns the use of the default network, with all that cannot be allocated.
+func (i *IPAM) setUsage() nodeset.Usage {
+	return nodeset.ReadUsage(i.Ledger, PodPool, nodeset.Names{Edges: edges})
 }

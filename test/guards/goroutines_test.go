@@ -29,6 +29,7 @@ func threads() exceptions {
 		"operator/netresource/objects/objects.go: Go":                 "the informer; awaited by Follow",
 		"operator/netresource/clusterpool/follow.go: Go":              "writes status; awaited by Follow",
 		"operator/netresource/manager.go: Go":                         "awaited by Close; workers by Resync",
+		"ipam/source.go: Go":                                          "follows and reports the NetResourceSet of a subscribed IPAM; ended and awaited by Close",
 		"ipam/externalallocator.go: AfterFunc":                        "releases an address whose timer has expired; stopped with the timer",
 		"operator/netresource/calls.go: go":                           "a call of the provider; awaited by its caller until the deadline, then counted in a gauge; Close names those that do not return",
 		"operator/netresource/calls.go: AfterFunc":                    "counts a call that is past its deadline; stopped when the call returns",
