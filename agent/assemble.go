@@ -25,6 +25,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/contivconf/nodeconfig"
 	"github.com/cadastre/cadastre/plugins/dockeripam"
+	"github.com/cadastre/cadastre/plugins/interfaces"
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/ipnet"
 	"github.com/cadastre/cadastre/plugins/kubestate"
@@ -65,7 +66,8 @@ type assembly struct {
 	nodesync   *nodesync.NodeSync
 	podmanager *podmanager.PodManager
 	ipam       *ipam.IPAM
-	reporter   *nodeset.Reporter // nil: the node has no NetResourceSet
+	reporter   *nodeset.Reporter      // nil: the node has no NetResourceSet
+	interfaces *interfaces.Interfaces // nil: blocks are not of interfaces
 	ipnet      *ipnet.IPNet
 	cluster    *cluster.Reader // the cluster witness
 	reclaim    *reclaim.Plugin
@@ -102,6 +104,7 @@ type dependencies struct {
 	jitter   func() float64                            // of reconnects; nil: random
 	handlers []func(Plugins) []controller.EventHandler // behind those of the agent
 	readers  reclaim.Readers                           // of the witnesses
+	cloud    *givenCloud                               // nil: the program has none
 
 	listeners Listeners
 	shares    httpserver.Shares // of the file descriptors, by listener
@@ -149,6 +152,9 @@ func assemble(
 	}
 	a.store = &timedStore{d.store, a.metrics.Request}
 	if err := a.makeClaimers(d); err != nil {
+		return nil, err
+	}
+	if err := a.makeInterfaces(ctx, d); err != nil {
 		return nil, err
 	}
 	a.makePlugins(d)
@@ -282,12 +288,12 @@ func (a *assembly) makePlugins(d dependencies) {
 		Timeout:    conf.Controller.EventTimeout,
 		Ready:      a.ready,
 		Unsynced:   a.unsynced,
-		Observe:    a.metrics.Served,
+		Observe:    a.served,
 		Explain:    a.explain,
 		Refused:    a.refused(),
 		IsPodPool:  func(name string) bool { return a.ipam.HasNetwork(name) },
 		Reclaims:   reclaims{a},
-		Kernel:     interfaces{a},
+		Kernel:     kernelLinks{a},
 		Wires:      a.makesWires(),
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
@@ -300,6 +306,9 @@ func (a *assembly) makePlugins(d dependencies) {
 		d.Ledger = a.ledger
 		d.Stage = stage
 		d.Claims = a.claimer
+		if a.interfaces != nil {
+			d.Interfaces = a.interfaces
+		}
 	}))
 	a.ipnet = ipnet.NewPlugin(ipnet.Deps{
 		PluginDeps: deps,
@@ -340,6 +349,9 @@ func (a *assembly) makePlugins(d dependencies) {
 		})...)
 	}
 	a.loop.AddCommitters(stage, a.nodesync, a.ipam, a.ipnet)
+	if a.interfaces != nil {
+		a.loop.AddCommitters(a.interfaces)
+	}
 }
 
 // refused returns the observer of refused pods, nil if the log alone tells of them.

@@ -18,6 +18,7 @@ func (a *assembly) explain(req cni.Request, err error) string {
 		Suspended: a.ledger.Suspended(),
 		Pools:     a.ledger.Policies(),
 		Blocks:    a.ledger.Stats(),
+		Shortage:  a.shortage(),
 	}
 	for t, s := range a.claimer.All() {
 		c := explain.Claim{Prefix: t.Prefix, Held: s.Held, Since: s.Since}

@@ -71,6 +71,9 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	if a.reporter != nil {
 		start("NetResourceSet", a.reporter.Run)
 	}
+	if a.interfaces != nil {
+		start("interfaces", a.interfaces.Run)
+	}
 	start("ledger", a.ledger.Run)
 	if a.file != nil {
 		start("database", func(ctx context.Context) error {

@@ -134,6 +134,9 @@ func (a *assembly) Status() localapi.Status {
 	for _, p := range a.ipam.Problems() {
 		s.Notes = append(s.Notes, p.Object+": "+p.Text)
 	}
+	if s.Interfaces = a.interfacesStatus(); s.Interfaces != nil {
+		s.Notes = append(s.Notes, a.interfaces.Status().Notes()...)
+	}
 	s.Notes = append(s.Notes, a.doubtful()...)
 	s.Notes = append(s.Notes, a.cniList.notes()...)
 	s.Claims = a.claims()

@@ -90,6 +90,7 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 		handlers:  a.handlers,
 		listeners: a.listeners,
 		readers:   readersOf(a.conf.Cadastre),
+		cloud:     a.cloud,
 	}
 	if d.shares, err = httpserver.ShareOfProcess(); err != nil {
 		return nil, err

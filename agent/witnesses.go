@@ -157,11 +157,11 @@ func (r reclaims) Unlisted(ctx context.Context, network string, leases []ledger.
 // Claimed notes that the runtime has added an attachment.
 func (r reclaims) Claimed(k ledger.Key) { r.a.reclaim.Claimed(k) }
 
-// interfaces reads the interfaces of pods.
-type interfaces struct{ a *assembly }
+// kernelLinks reads the kernelLinks of pods.
+type kernelLinks struct{ a *assembly }
 
 // Interface returns the addresses of an interface in a network namespace.
-func (i interfaces) Interface(
+func (i kernelLinks) Interface(
 	ctx context.Context,
 	netns, ifName string,
 ) (addrs []netip.Prefix, exists, known bool, err error) {

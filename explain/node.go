@@ -20,7 +20,8 @@ type Node struct {
 	IDProblem string // why ID may belong to another node; "": nothing is wrong
 	NotReady  string // why the node cannot serve ADD; "": it can
 	Suspended string // why no new address is allocated; "": addresses are allocated
-	PodBlocks string // source of the pod blocks: nodeid, podcidr, netresource or static
+	PodBlocks string // source of the pod blocks: nodeid, podcidr, netresource, interfaces or static
+	Shortage  string // why the cloud gives this machine no more addresses; "": it gives them
 
 	Pools      []ledger.Pool
 	Blocks     []ledger.BlockStat
@@ -103,6 +104,9 @@ func (n *Node) state(t *Tree) {
 	if n.NotReady != "" && n.NotReady != n.Suspended {
 		t.because("the node is not ready: %s", n.NotReady)
 	}
+	if n.Shortage != "" {
+		t.because("the cloud gives no more addresses: %s", n.Shortage)
+	}
 	for _, p := range n.Problems {
 		t.because("problem: %s", p)
 	}
@@ -120,6 +124,8 @@ func source(podBlocks string) string {
 		return "the podCIDRs of the Node object"
 	case "netresource":
 		return "the node's NetResourceSet"
+	case "interfaces":
+		return "the machine's interfaces in its cloud"
 	case "static":
 		return "staticPodCIDRs of contiv.conf"
 	}

@@ -225,6 +225,9 @@ func fullText(n *Node, pool string, f ledger.Family) string {
 	if blocks > shownAtMost {
 		texts = append(texts, fmt.Sprintf("and %d further blocks", blocks-shownAtMost))
 	}
+	if n.Shortage != "" && pool == "default" {
+		texts = append(texts, "the cloud gives no more: "+n.Shortage)
+	}
 	return fmt.Sprintf("no IP address is free in pool %s (%s) of node %s: %s",
 		pool, familyName(f), n.Name, strings.Join(texts, "; "))
 }
@@ -247,6 +250,8 @@ func (n *Node) fixFull(t *Tree, pool string) {
 	case n.PodBlocks == "netresource" && pool == "default":
 		t.fix("kubectl get netresourceset "+n.Name+" -o yaml",
 			"shows why the operator adds no further block (status.ipam.operatorStatus.error)")
+	case n.PodBlocks == "interfaces" && pool == "default":
+		t.fix("cadastre status", "shows the interfaces of the machine, and why its cloud gives no more addresses")
 	case n.PodBlocks == "static" && pool == "default":
 		t.fix(
 			"edit cadastre.staticPodCIDRs in contiv.conf",

@@ -122,6 +122,9 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 		g.add("cluster", text)
 	}
 	g.add("pod blocks", "from "+s.PodBlocks)
+	for _, text := range interfaceTexts(s.Interfaces) {
+		g.add("interfaces", text)
+	}
 	if text := dataplaneText(s); text != "" {
 		g.add("data plane", text)
 	}
@@ -288,4 +291,24 @@ func loopText(s localapi.Status, now time.Time, wide bool) string {
 		}
 	}
 	return text
+}
+
+// interfaceTexts describes the interfaces of the machine and their addresses.
+func interfaceTexts(i *localapi.Interfaces) (texts []string) {
+	if i == nil {
+		return nil
+	}
+	if i.Cloud == "" {
+		texts = append(texts, fmt.Sprintf("%d known, the cloud has not answered yet", i.Interfaces))
+	} else {
+		texts = append(texts, fmt.Sprintf("%d of %d of machine %s of %s", i.Interfaces, i.MaxInterfaces, i.Instance, i.Cloud))
+	}
+	for _, f := range i.Families {
+		texts = append(texts, fmt.Sprintf("%s: %d free, %d assigned, %d cooling of %d",
+			f.Family, f.Free, f.Assigned, f.Cooling, f.Total))
+	}
+	if i.Returning > 0 {
+		texts = append(texts, fmt.Sprintf("%d on their way back to the cloud", i.Returning))
+	}
+	return texts
 }

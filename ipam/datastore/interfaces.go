@@ -24,6 +24,7 @@ type Interface struct {
 	Trunk    bool // carries the interfaces of pods that have their own
 	EFA      bool // an Elastic Fabric Adapter: never removed
 	Excluded bool // assigns no new address; assigned ones stay
+	Foreign  bool // another program has made it: never removed
 }
 
 // attachment is an attached interface.

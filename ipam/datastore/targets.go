@@ -61,6 +61,30 @@ func (t Targets) TooLow(s Stats, prefixes bool, perENI int) bool {
 	return s.Free() < warm || warm == 0 && s.Free() == 0
 }
 
+// Short returns the number of addresses to ask the cloud for, with prefixes of prefixes;
+// 0 if the node needs none. It is at most perENI, or what MaxPods permits, if an interface
+// shall be filled.
+func (t Targets) Short(s Stats, prefixes bool, perENI int) int {
+	if !t.TooLow(s, prefixes, perENI) {
+		return 0
+	}
+	n := perENI
+	switch {
+	case t.ByIP():
+		n, _ = t.Want(s, prefixes)
+	case prefixes:
+		n = max(1, watermark.Units(t.WarmPrefix*prefixSize-s.Free(), prefixSize))
+	}
+	if t.MaxPods > 0 {
+		left := t.MaxPods - s.Total
+		if prefixes {
+			left = watermark.Units(left, prefixSize)
+		}
+		n = min(n, left)
+	}
+	return n
+}
+
 // TooHigh reports whether the node can return addresses to the cloud.
 func (t Targets) TooHigh(s Stats, prefixes bool) bool {
 	if t.ByIP() {

@@ -66,6 +66,8 @@ func (ds *DataStore) keeps(a *attachment, mine, total Stats, t Targets, now time
 		return "it is the trunk"
 	case a.EFA:
 		return "it is an EFA device"
+	case a.Foreign:
+		return "another program has made it"
 	case now-a.created < minENIAge:
 		return "it is younger than a minute"
 	case mine.Assigned > 0:

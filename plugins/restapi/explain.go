@@ -163,6 +163,9 @@ func (p *RESTAPI) node(zone string) (*explain.Node, error) {
 		Leases:     p.Ledger.Leases(),
 		Exclusions: p.Ledger.Exclusions(),
 	}
+	if s.Interfaces != nil {
+		n.Shortage = s.Interfaces.Shortage
+	}
 	if s.ConfigProblem != "" {
 		n.Problems = append(n.Problems, s.ConfigProblem)
 	}

@@ -114,9 +114,32 @@ type Status struct {
 	Waiting   int       `json:"waitingDELs"`
 	Blocks    []Block   `json:"blocks"`
 	Witnesses []Witness `json:"witnesses"`
+	// Interfaces is missing if the pod blocks are not those of the machine's interfaces.
+	Interfaces *Interfaces `json:"interfaces,omitempty"`
 	// Southbound is missing if the agent changes nothing of the network.
 	Southbound *Southbound       `json:"southbound,omitempty"`
 	Loop       controller.Status `json:"eventLoop"`
+}
+
+// Interfaces counts the interfaces of the machine in its cloud, and their addresses.
+type Interfaces struct {
+	Cloud         string            `json:"cloud"`
+	Instance      string            `json:"instance"` // ID of the machine; "": not known yet
+	Interfaces    int               `json:"interfaces"`
+	MaxInterfaces int               `json:"maxInterfaces"` // 0: not known yet
+	Families      []InterfaceFamily `json:"families"`
+	Returning     int               `json:"returning"`          // blocks on their way back to the cloud
+	Shortage      string            `json:"shortage,omitempty"` // why the cloud gives no more addresses; "": it gives them
+}
+
+// InterfaceFamily counts the addresses of one family.
+type InterfaceFamily struct {
+	Family   string `json:"family"`
+	Total    int    `json:"total"`
+	Assigned int    `json:"assigned"`
+	Cooling  int    `json:"cooling"`
+	Free     int    `json:"free"`
+	Prefixes int    `json:"prefixes,omitempty"`
 }
 
 // MaxSouthboundValues limits the values that Southbound names.

@@ -1,0 +1,355 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package interfaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/backoff"
+	"github.com/cadastre/cadastre/ipam/datastore"
+	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam"
+)
+
+// Deps lists the dependencies of the plugin.
+type Deps struct {
+	Log       *slog.Logger
+	Config    contivconf.Interfaces
+	Families  []ledger.Family // of which pods get addresses
+	Ledger    *ledger.Ledger
+	EventLoop controller.EventLoop
+	Records   Records // the plugin is the only writer
+	// Open returns the cloud. It is called until it succeeds.
+	Open func(ctx context.Context) (cloud.Cloud, error)
+	// Instance returns the ID of this machine, "" if neither the configuration nor the
+	// Node object has it.
+	Instance func(ctx context.Context) (string, error)
+	Now      func() time.Time
+	Uptime   func() time.Duration // time since boot; never goes back
+	BootID   string
+	After    func(time.Duration) <-chan time.Time
+}
+
+// Records stores the records of the interfaces.
+type Records interface {
+	// Load calls f for every record.
+	Load(ctx context.Context, f func(key string, value []byte) error) error
+	// Commit puts and deletes all of these or none, and returns when that is durable.
+	Commit(ctx context.Context, put map[string][]byte, del []string) error
+}
+
+const (
+	every       = 5 * time.Second        // period of the comparison with the targets
+	settle      = 200 * time.Millisecond // from a change of leases to the comparison
+	shrinkEvery = 30 * time.Second       // least time between two returns of addresses
+	confirm     = 30 * time.Second       // from a reading that lacks something to the one that confirms it
+	lateness    = time.Minute            // for which a reading may show the state before a change
+	orphanEvery = 5 * time.Minute        // period of the deletion of orphans
+	orphanAge   = 10 * time.Minute       // of an interface without a machine that is deleted
+	callTimeout = time.Minute            // of one call of the cloud
+)
+
+// Interfaces keeps addresses of this machine's interfaces free. Use New. Run has the only
+// goroutine that changes it; any goroutine may call the other methods.
+type Interfaces struct {
+	deps    Deps
+	log     *slog.Logger
+	targets datastore.Targets
+	store   *datastore.DataStore
+	metrics *datastore.Metrics
+	wake    chan struct{}
+	known   ipam.InterfaceState // of the last process
+
+	// of Run's goroutine
+	cloud     cloud.Cloud
+	instance  string
+	view      view
+	records   map[string]record // as they are stored
+	found     bool              // a reading is being adopted
+	toDelete  map[string]bool   // interfaces that the cloud has to delete
+	failures  int               // of the cloud in a row
+	next      next
+	exported  *datastore.CheckpointData
+	exporter  *datastore.JSONFile
+	importing *imported
+
+	mu     sync.Mutex
+	status Status
+}
+
+// next holds the uptimes at which something is due.
+type next struct{ call, reading, shrink, orphans time.Duration }
+
+var (
+	_ ipam.Interfaces      = (*Interfaces)(nil)
+	_ datastore.Granter    = (*Interfaces)(nil)
+	_ controller.Committer = (*Interfaces)(nil)
+)
+
+// New returns a plugin with the interfaces of the last process. It calls no cloud.
+func New(ctx context.Context, deps Deps) (*Interfaces, error) {
+	c := deps.Config
+	p := &Interfaces{
+		deps: deps,
+		log:  deps.Log,
+		targets: datastore.Targets{
+			WarmENI:    c.WarmInterfaces,
+			WarmIP:     c.WarmIPs,
+			MinimumIP:  c.MinimumIPs,
+			WarmPrefix: c.WarmPrefixes,
+			MaxPods:    c.MaxPods,
+		},
+		wake:     make(chan struct{}, 1),
+		view:     newView(),
+		records:  map[string]record{},
+		toDelete: map[string]bool{},
+	}
+	if c.Export != "" {
+		p.exporter = datastore.NewJSONFile(c.Export)
+	}
+	if err := p.load(ctx); err != nil {
+		return nil, fmt.Errorf("load the interfaces: %w", err)
+	}
+	p.store = datastore.New(datastore.Options{
+		Log:        deps.Log,
+		Checkpoint: p.importing,
+		CoolDown:   c.CoolDown,
+		PrefixMode: c.Prefixes,
+		Now:        deps.Now,
+		Uptime:     deps.Uptime,
+		BootID:     deps.BootID,
+		Ledger:     deps.Ledger,
+		Pool:       ipam.PodPool,
+		Grants:     p,
+	})
+	p.metrics = datastore.NewMetrics(p.store)
+	if err := p.store.Attach(p.attachments()); err != nil {
+		return nil, err
+	}
+	if err := p.store.ReadBackingStore(); err != nil {
+		return nil, fmt.Errorf("import cadastre.interfaces.checkpoint %q: %w", c.Checkpoint, err)
+	}
+	p.known = p.lastKnown()
+	p.publish()
+	return p, nil
+}
+
+// Store returns the datastore.
+func (p *Interfaces) Store() *datastore.DataStore { return p.store }
+
+// Metrics returns the metrics, to be registered.
+func (p *Interfaces) Metrics() *datastore.Metrics { return p.metrics }
+
+// Commit wakes the comparison with the targets. The loop calls it after the ledger's
+// stage.
+func (p *Interfaces) Commit(context.Context) error {
+	p.Wake()
+	return nil
+}
+
+// Undo does nothing.
+func (p *Interfaces) Undo() {}
+
+// Wake brings the next comparison with the targets forward.
+func (p *Interfaces) Wake() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the addresses at their targets until ctx ends.
+func (p *Interfaces) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		wait := p.round(ctx)
+		select {
+		case <-ctx.Done():
+		case <-p.deps.After(wait):
+		case <-p.wake:
+			select { // further changes of leases come together
+			case <-ctx.Done():
+			case <-p.deps.After(settle):
+			}
+		}
+	}
+	p.export()
+	return nil
+}
+
+// round does all that is due, and returns the time until the next round.
+func (p *Interfaces) round(ctx context.Context) time.Duration {
+	defer p.publish()
+	p.export()
+	if now := p.deps.Uptime(); now < p.next.call {
+		return min(every, p.next.call-now)
+	}
+	err := p.work(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return 0
+	case err != nil:
+		p.failed(err)
+	default:
+		p.failures = 0
+		p.setError("")
+	}
+	return every
+}
+
+// work calls the cloud for all that is due. After an error the outcome of the last call
+// is not known, and the next work begins with a reading.
+func (p *Interfaces) work(ctx context.Context) error {
+	now := p.deps.Uptime()
+	if now >= p.next.reading || !p.view.valid() {
+		if err := p.read(ctx); err != nil {
+			return err
+		}
+	}
+	if err := p.giveBack(ctx); err != nil {
+		return err
+	}
+	for _, f := range p.deps.Families {
+		if err := p.grow(ctx, f); err != nil {
+			return err
+		}
+	}
+	if now >= p.next.shrink {
+		p.next.shrink = now + shrinkEvery
+		if err := p.shrink(ctx); err != nil {
+			return err
+		}
+	}
+	if now >= p.next.orphans {
+		p.next.orphans = now + orphanEvery
+		return p.deleteOrphans(ctx)
+	}
+	return nil
+}
+
+// failed notes an error, and waits longer after each one.
+func (p *Interfaces) failed(err error) {
+	p.failures++
+	p.metrics.Error("round")
+	if p.failures == 1 {
+		p.log.Warn("the interfaces of this machine cannot be changed, trying again", "error", err)
+	}
+	now := p.deps.Uptime()
+	p.next.call = now + backoff.Policy{First: time.Second, Limit: 2 * time.Minute}.After(p.failures)
+	p.next.reading = p.next.call
+	p.setError(err.Error())
+}
+
+// call runs one call of the cloud within its time, and counts it.
+func (p *Interfaces) call(ctx context.Context, name string, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	done := p.metrics.Begin(name)
+	err := f(ctx)
+	done()
+	if err != nil {
+		p.metrics.Error(name)
+		return fmt.Errorf("cloud %s: %s: %w", p.cloud.Name(), name, err)
+	}
+	return nil
+}
+
+// open opens the cloud, and learns the ID of this machine.
+func (p *Interfaces) open(ctx context.Context) error {
+	if p.cloud == nil {
+		opened, err := p.deps.Open(ctx)
+		if err != nil {
+			return fmt.Errorf("open the cloud: %w", err)
+		}
+		p.cloud = opened
+	}
+	id, err := p.deps.Instance(ctx)
+	if self, ok := p.cloud.(cloud.Self); err == nil && id == "" && ok {
+		id, err = self.Self(ctx)
+	}
+	switch {
+	case id != "" && err == nil:
+		p.instance = id
+		return p.saveInstance(ctx)
+	case p.instance != "": // of an earlier process
+		return nil
+	case err != nil:
+		return fmt.Errorf("find the ID of this machine: %w", err)
+	}
+	return errors.New("the ID of this machine is not known: set cadastre.instanceID, or Node.spec.providerID")
+}
+
+// read reads the machine from the cloud, and adopts what it has.
+func (p *Interfaces) read(ctx context.Context) error {
+	if err := p.open(ctx); err != nil {
+		return err
+	}
+	began := p.deps.Uptime()
+	var s *cloud.Snapshot
+	err := p.call(ctx, "read the machine", func(ctx context.Context) (err error) {
+		s, err = p.cloud.ReadInstance(ctx, p.instance)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if s == nil || s.Instances[p.instance] == nil {
+		return fmt.Errorf("cloud %s: read machine %q: %w", p.cloud.Name(), p.instance, cloud.ErrNoInstance)
+	}
+	p.view.read(began, s, s.Instances[p.instance])
+	p.next.reading = began + p.deps.Config.Reconcile
+	missing := p.view.missing(p.believed(), began)
+	if len(missing) > 0 {
+		p.next.reading = min(p.next.reading, began+confirm)
+	}
+	return p.reconcile(ctx, missing)
+}
+
+// believed returns the blocks of the store by interface.
+func (p *Interfaces) believed() map[string][]netip.Prefix {
+	all := map[string][]netip.Prefix{}
+	for _, id := range slices.Sorted(maps.Keys(p.store.GetENIPool())) {
+		addresses, prefixes, err := p.store.GetENIBlocks(id)
+		if err != nil {
+			continue
+		}
+		all[id] = prefixes
+		for _, a := range addresses {
+			all[id] = append(all[id], netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return all
+}
+
+// reconcile makes the store follow the view. unconfirmed are blocks, by interface, that
+// one reading has lacked: they stay until a second one lacks them.
+func (p *Interfaces) reconcile(ctx context.Context, unconfirmed map[string][]netip.Prefix) error {
+	done := p.metrics.Reconciled("reconcile")
+	defer done()
+	p.found = true
+	defer func() { p.found = false }()
+	seen := p.view.attachments()
+	err := p.store.Reconcile(ctx, seen, func(_ context.Context, id string) ([]netip.Prefix, bool, error) {
+		blocks, doubtful := unconfirmed[id]
+		i := slices.IndexFunc(seen, func(a datastore.Attachment) bool { return a.ID == id })
+		if i >= 0 {
+			blocks = append(slices.Clone(seen[i].Blocks), blocks...)
+		}
+		return blocks, i >= 0 || doubtful, nil
+	})
+	if err != nil {
+		return fmt.Errorf("take over the interfaces of this machine: %w", err)
+	}
+	return nil
+}

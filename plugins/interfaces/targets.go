@@ -1,0 +1,247 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package interfaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// short returns the number of addresses, or prefixes, of a family to ask the cloud for.
+func (p *Interfaces) short(f ledger.Family) int {
+	prefixes := p.deps.Config.Prefixes
+	return p.targets.Short(p.store.GetIPStats(f), prefixes, p.view.machine.Limits.Addresses[f])
+}
+
+// grow asks the cloud for addresses of a family until the targets are met: on the
+// interfaces that are there, then on a new one.
+func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
+	if p.short(f) == 0 {
+		p.setShortage(f, "")
+		return nil
+	}
+	if p.store.BackingOff() {
+		return nil
+	}
+	full := map[string]bool{} // interfaces and subnets
+	var why error
+	for n := p.short(f); n > 0; n = p.short(f) {
+		got, err := p.assign(ctx, f, n, full)
+		if err == nil && got == 0 {
+			got, err = p.create(ctx, f, n, full)
+		}
+		switch {
+		case errors.Is(err, cloud.ErrFull):
+			why = err // another interface or subnet may have room
+		case err != nil:
+			return err
+		case got == 0 && why != nil:
+			p.store.Exhausted()
+			p.setShortage(f, why.Error())
+			return nil
+		case got == 0:
+			p.setShortage(f, p.isFull(f))
+			return nil
+		case p.short(f) >= n && n < p.view.machine.Limits.Addresses[f]:
+			p.store.Exhausted()
+			p.setShortage(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
+			return nil
+		}
+	}
+	p.setShortage(f, "")
+	return nil
+}
+
+// isFull describes a machine that can have no more addresses.
+func (p *Interfaces) isFull(f ledger.Family) string {
+	limits, has := p.view.machine.Limits, len(p.view.machine.Interfaces)
+	if has < p.mostInterfaces() {
+		return fmt.Sprintf(
+			"no subnet that the configuration selects in zone %q has a free %s address for a new interface",
+			p.view.machine.Zone,
+			f,
+		)
+	}
+	return fmt.Sprintf(
+		"the machine is full: it has %d of %d interfaces, each of them with at most %d for pods of family %s",
+		has,
+		p.mostInterfaces(),
+		limits.Addresses[f],
+		f,
+	)
+}
+
+// mostInterfaces returns the number of interfaces that the machine may have.
+func (p *Interfaces) mostInterfaces() int {
+	most := p.view.machine.Limits.Interfaces
+	if limit := p.deps.Config.MaxInterfaces; limit > 0 {
+		most = min(most, limit)
+	}
+	return most
+}
+
+func (p *Interfaces) want(f ledger.Family, n int) cloud.Want {
+	return cloud.Want{Count: n, IPv6: f == ledger.IPv6, Prefixes: p.deps.Config.Prefixes}
+}
+
+// assign asks for up to n addresses on the first interface with room.
+func (p *Interfaces) assign(ctx context.Context, f ledger.Family, n int, full map[string]bool) (int, error) {
+	for _, i := range p.view.machine.Interfaces {
+		room := p.view.room(i, f)
+		if i.Trunk || i.Exclude || full[i.ID] || p.toDelete[i.ID] || room == 0 {
+			continue
+		}
+		var got []cloud.Block
+		err := p.call(ctx, "assign addresses", func(ctx context.Context) (err error) {
+			got, err = p.cloud.Assign(ctx, p.instance, i.ID, p.want(f, min(n, room)))
+			return err
+		})
+		if err != nil || len(got) == 0 {
+			full[i.ID] = true
+			if err == nil {
+				err = fmt.Errorf("assign addresses to interface %s: the cloud has added none: %w", i.ID, cloud.ErrFull)
+			}
+			return 0, err
+		}
+		p.view.change(ownChange{at: p.deps.Uptime(), iface: i, blocks: got})
+		return len(got), p.adopt(i.ID, got)
+	}
+	return 0, nil
+}
+
+// adopt adds blocks that the cloud has just given to the store.
+func (p *Interfaces) adopt(id string, got []cloud.Block) error {
+	var blocks []netip.Prefix
+	for _, b := range got {
+		if !b.Primary {
+			blocks = append(blocks, b.Prefix)
+		}
+	}
+	if len(blocks) == 0 {
+		return nil
+	}
+	if err := p.store.AddBlocks(id, blocks); err != nil {
+		return fmt.Errorf("use the addresses that the cloud has given: %w", err)
+	}
+	return nil
+}
+
+// create makes an interface with up to n addresses, if the machine may have one more.
+func (p *Interfaces) create(ctx context.Context, f ledger.Family, n int, full map[string]bool) (int, error) {
+	limits := p.view.machine.Limits
+	subnet := p.view.subnetFor(f, full)
+	if len(p.view.machine.Interfaces) >= p.mostInterfaces() || subnet == "" || limits.Addresses[f] == 0 {
+		return 0, nil
+	}
+	var made *cloud.Interface
+	err := p.call(ctx, "create an interface", func(ctx context.Context) (err error) {
+		made, err = p.cloud.CreateInterface(ctx, p.instance, cloud.NewInterface{
+			Subnet: subnet,
+			Want:   p.want(f, min(n, limits.Addresses[f])),
+			Device: p.view.device(),
+		})
+		return err
+	})
+	if err != nil {
+		full[subnet] = true
+		return 0, err
+	}
+	p.log.Info("an interface was created", "interface", made.ID, "subnet", subnet, "blocks", len(made.Blocks))
+	p.view.change(ownChange{at: p.deps.Uptime(), iface: made})
+	if err := p.store.AddInterface(described(made)); err != nil {
+		return 0, fmt.Errorf("use the interface that the cloud has made: %w", err)
+	}
+	if err := p.adopt(made.ID, made.Blocks); err != nil {
+		return 0, err
+	}
+	return max(1, len(made.Blocks)-1), nil
+}
+
+// shrink takes excess addresses and interfaces out of the ledger, and returns them.
+func (p *Interfaces) shrink(ctx context.Context) error {
+	if err := p.store.ReturnUnused(); err != nil {
+		return err
+	}
+	prefixes, excess := p.deps.Config.Prefixes, true
+	for _, f := range p.deps.Families {
+		if _, err := p.store.Shrink(p.targets, f); err != nil {
+			return fmt.Errorf("return addresses to the cloud: %w", err)
+		}
+		free := p.store.GetIPStats(f).Free()
+		perENI := p.view.machine.Limits.Addresses[f]
+		excess = excess && (p.targets.ByIP() || prefixes || free >= (p.targets.WarmENI+1)*perENI)
+	}
+	if excess {
+		if id := p.store.RemoveUnusedENI(p.targets); id != "" {
+			p.toDelete[id] = true
+		}
+	}
+	return p.giveBack(ctx)
+}
+
+// giveBack returns blocks and interfaces to the cloud that the ledger no longer has.
+func (p *Interfaces) giveBack(ctx context.Context) error {
+	for _, id := range slices.Sorted(maps.Keys(p.toDelete)) {
+		if err := p.deleteInterface(ctx, id); err != nil {
+			return err
+		}
+	}
+	returning := p.store.Returning()
+	for _, id := range slices.Sorted(maps.Keys(returning)) {
+		i := p.view.find(id)
+		if id == "" || i == nil {
+			continue // the next reading tells
+		}
+		blocks := slices.DeleteFunc(returning[id], func(b netip.Prefix) bool {
+			return slices.ContainsFunc(i.Blocks, func(x cloud.Block) bool { return x.Primary && x.Prefix == b })
+		})
+		err := p.call(ctx, "unassign addresses", func(ctx context.Context) error {
+			return p.cloud.Unassign(ctx, p.instance, id, blocks)
+		})
+		if err != nil {
+			return err
+		}
+		var gone []cloud.Block
+		for _, b := range blocks {
+			gone = append(gone, cloud.Block{Prefix: b})
+		}
+		p.view.change(ownChange{at: p.deps.Uptime(), iface: i, blocks: gone, gone: true})
+		p.store.Returned(blocks)
+	}
+	return nil
+}
+
+func (p *Interfaces) deleteInterface(ctx context.Context, id string) error {
+	err := p.call(ctx, "delete an interface", func(ctx context.Context) error {
+		return p.cloud.DeleteInterface(ctx, p.instance, id)
+	})
+	if err != nil {
+		return err
+	}
+	p.log.Info("an unused interface was deleted", "interface", id)
+	delete(p.toDelete, id)
+	p.view.change(ownChange{at: p.deps.Uptime(), iface: &cloud.Interface{ID: id}, gone: true})
+	p.store.Deleted(id)
+	return nil
+}
+
+// deleteOrphans deletes what calls with a lost reply have left.
+func (p *Interfaces) deleteOrphans(ctx context.Context) error {
+	var gone []string
+	err := p.call(ctx, "delete orphans", func(ctx context.Context) (err error) {
+		gone, err = p.cloud.DeleteOrphans(ctx, p.instance, orphanAge)
+		return err
+	})
+	if len(gone) > 0 {
+		p.log.Info("interfaces without a machine were deleted", "interfaces", gone)
+	}
+	return err
+}
