@@ -3,6 +3,8 @@
 GO ?= go
 BIN := bin
 PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
+# The modules of clouds below providers/, each with a program of operator and agent.
+PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
 FUZZTIME ?= 3000x
 BENCH ?= .cache/bench
@@ -21,16 +23,21 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network test vet vet-peers check unit race fuzz lint chaos bench \
+.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network test vet vet-peers check unit race fuzz lint chaos bench \
 	generate ci nightly clean
 
 help: ## show this list
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 build: ## build the programs into bin/
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
 	@ln -sf cadastre $(BIN)/kubectl-cadastre
+
+build-providers: ## build the programs with a cloud into bin/ (the first build takes minutes)
+	@mkdir -p $(BIN)
+	@set -e; for p in $(PROVIDERS); do echo "build the programs with $$p"; \
+		(cd providers/$$p && CGO_ENABLED=0 $(GO) build -trimpath -o $(CURDIR)/$(BIN)/ ./cmd/...); done
 
 dist: ## what images are made of: static programs without symbols, and Docker's managed plugin, into bin/dist/
 	@mkdir -p $(BIN)/dist/plugin/rootfs/data $(BIN)/dist/plugin/rootfs/run/host
@@ -39,6 +46,11 @@ dist: ## what images are made of: static programs without symbols, and Docker's 
 	@ln -sf cadastre $(BIN)/dist/kubectl-cadastre
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(BIN)/dist/plugin/rootfs/ ./cmd/cadastre-docker-plugin
 	@cp docker/plugin/config.json $(BIN)/dist/plugin/
+
+dist-providers: ## what the images with a cloud are made of beside those of make dist; PROVIDERS=ec2: of one cloud
+	@mkdir -p $(BIN)/dist
+	@set -e; for p in $(PROVIDERS); do echo "build the programs with $$p"; \
+		(cd providers/$$p && CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(CURDIR)/$(BIN)/dist/ ./cmd/...); done
 
 run: ## start an agent in the foreground, in ./.run, and say what to try next
 	@$(GO) run ./test/demo run
@@ -72,6 +84,11 @@ vet: ## go vet and gofmt
 vet-peers: ## go vet of the modules that compare us with other projects
 	@set -e; for m in $$(git ls-files 'test/peers/*go.mod' | xargs -n1 dirname); do echo "go vet in $$m"; (cd $$m && $(GO) vet ./...); done
 
+providers: $(LINT) ## go vet, golangci-lint and the tests of the modules of clouds (Neutron and moto are started where they can be had)
+	@set -e; for p in $(PROVIDERS); do echo "test providers/$$p"; (cd providers/$$p && $(GO) vet ./... && \
+		$(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && \
+		CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout 30m ./...); done
+
 check: vet lint ## go vet, gofmt and golangci-lint
 
 unit: ## the tests, without the race detector; EFFORT=10 repeats the random ones as often as make ci
@@ -104,9 +121,10 @@ generate: ## the protobuf messages (needs protoc), and the definitions of our Ku
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
-ci: ## what .ci/run does: make test, then the peers' modules, race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
+ci: ## what .ci/run does: make test, then the peers' modules, the clouds, race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
 	$(MAKE) test
 	$(MAKE) vet-peers
+	$(MAKE) providers
 	$(MAKE) race EFFORT=10
 	$(MAKE) fuzz
 	$(MAKE) demo

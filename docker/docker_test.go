@@ -39,21 +39,38 @@ func instructions(text string) (all [][]string) {
 	return all
 }
 
-// made are the programs that make dist puts into bin/dist.
+// made are the programs that make dist and make dist-providers put into bin/dist.
 func made(g Gomega) []string {
 	names := []string{"cni-installer"}
 	all, err := filepath.Glob("../cmd/*")
 	g.Expect(err).NotTo(HaveOccurred())
+	more, err := filepath.Glob("../providers/*/cmd/*")
+	g.Expect(err).NotTo(HaveOccurred())
+	all = append(all, more...)
 	for _, dir := range all {
 		names = append(names, filepath.Base(dir))
 	}
 	return names
 }
 
+// clouds returns the names of the modules that have programs with a cloud.
+func clouds(g Gomega) (names []string) {
+	all, err := filepath.Glob("../providers/*/cmd")
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, dir := range all {
+		names = append(names, filepath.Base(filepath.Dir(dir)))
+	}
+	g.Expect(names).NotTo(BeEmpty())
+	return names
+}
+
+// certificates is the file with the authorities of TLS in the image that builds.
+const certificates = "/etc/ssl/certs/ca-certificates.crt"
+
 func TestDockerfiles(t *testing.T) {
 	files, err := filepath.Glob("*.Dockerfile")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	NewWithT(t).Expect(files).To(Equal([]string{"agent.Dockerfile", "cni.Dockerfile", "operator.Dockerfile"}))
+	NewWithT(t).Expect(files).To(Equal([]string{"agent-cloud.Dockerfile", "agent.Dockerfile", "cni.Dockerfile", "operator-cloud.Dockerfile", "operator.Dockerfile"}))
 	gomod := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(NewWithT(t), "../go.mod"))[1]
 	for _, name := range files {
 		t.Run(name, func(t *testing.T) {
@@ -70,13 +87,19 @@ func TestDockerfiles(t *testing.T) {
 				if f[0] == "COPY" && len(stages) == 2 {
 					g.Expect(f[1]).To(Equal("--from=build"))
 					for _, path := range f[2 : len(f)-1] {
+						if path == certificates && strings.Contains(name, "-cloud.") {
+							continue
+						}
 						program, ok := strings.CutPrefix(path, "/src/bin/dist/")
 						g.Expect(ok).To(BeTrue(), path)
-						g.Expect(made(g)).To(ContainElement(program))
+						for _, cloud := range clouds(g) {
+							g.Expect(made(g)).To(ContainElement(strings.ReplaceAll(program, "${CLOUD}", cloud)))
+						}
 					}
 				}
 				if f[0] == "RUN" {
-					g.Expect(strings.Join(f, " ")).To(Or(Equal("RUN make dist"), Equal("RUN go mod download")), "a step that make has not")
+					g.Expect(strings.Join(f, " ")).To(Or(Equal("RUN make dist"), Equal("RUN go mod download"),
+						Equal("RUN make dist-providers PROVIDERS=${CLOUD}"), Equal("RUN make dist dist-providers PROVIDERS=${CLOUD}")), "a step that make has not")
 				}
 			}
 			g.Expect(stages).To(HaveLen(2))
