@@ -141,7 +141,7 @@ func TestDataplane(t *testing.T) {
 	paths, mounts := spec.hostPaths(), spec.Containers[0].mounts()
 	modes, err := filepath.Glob("*/contiv.conf")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(modes).To(HaveLen(5))
+	g.Expect(modes).To(HaveLen(10))
 	for _, mode := range modes {
 		conf, unused, err := contivconf.Load(mode)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -149,7 +149,7 @@ func TestDataplane(t *testing.T) {
 		g.Expect(conf.Notes).To(BeEmpty(), mode)
 		c := conf.Cadastre
 		g.Expect(c.Dataplane).To(Equal(contivconf.DataplaneLinux), mode)
-		g.Expect(c.Transport).To(Equal(contivconf.TransportVXLAN), mode)
+		g.Expect(c.Transport).To(Equal(transportOf(filepath.Dir(mode))), mode)
 		for path, readOnly := range map[string]bool{c.CNI.ConfDir: false, c.CNI.BinDir: true} {
 			m, ok := mounts[path]
 			g.Expect(ok).To(BeTrue(), "%s: %s is not mounted", mode, path)
@@ -163,6 +163,18 @@ func TestDataplane(t *testing.T) {
 	bin := spec.InitContainers[0].mounts()["/host/opt/cni/bin"]
 	g.Expect(paths[bin.Name]).To(Equal("/opt/cni/bin"))
 	g.Expect(spec.InitContainers[0].Args).To(Equal([]string{"/cadastre-cni=/host/opt/cni/bin/cadastre-cni"}))
+}
+
+// transportOf returns the transport of a mode: a cloud routes to the addresses of its
+// interfaces, and to the prefixes that it lets pass in its own subnet.
+func transportOf(mode string) contivconf.Transport {
+	switch mode {
+	case "external-openstack":
+		return contivconf.TransportNodeIP
+	case "interfaces-ec2", "interfaces-openstack", "netresource-ec2", "netresource-openstack":
+		return contivconf.TransportNone
+	}
+	return contivconf.TransportVXLAN
 }
 
 // TestFoldersOfDistributions: a component changes the folders of the node, never the paths

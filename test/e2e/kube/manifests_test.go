@@ -75,6 +75,17 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// TestManifestsOfClouds applies the modes with a cloud one after the other, with strict
+// validation. The programs with a cloud are tested in its module.
+func TestManifestsOfClouds(t *testing.T) {
+	mayRun(t)
+	c := openCluster(t, newPlane(t).kubeconfig)
+	for _, mode := range []string{"netresource-openstack", "netresource-ec2", "external-openstack", "interfaces-openstack", "interfaces-ec2"} {
+		c.applyMode(mode)
+		c.g.Expect(c.operatorArgs()).To(ContainElement("--kvdb-type=kubernetes"), mode)
+	}
+}
+
 // awaitRoles waits until the authorizer knows the roles that were applied, which
 // it reads a little later.
 func (c *cluster) awaitRoles() {
