@@ -44,11 +44,11 @@
 // is not covered: one whose manager called the fence and then stopped for longer
 // than Consistency. A provider that reads the NetResourceSets themselves
 // (clusterpool) has no such calls, and nothing to wait for. A Sweeper deletes the
-// NetResourceSets of nodes that are gone.
+// NetResourceSets of nodes that are gone, and writes the instance IDs of new ones.
 //
 // Any goroutine may call any method. Start returns when the provider has been read
 // once; what it starts ends with its context or with Close, which waits for it.
 //
 // Providers implement AllocationImplementation: clusterpool allocates blocks of
-// AddressPools.
+// AddressPools, cloudpool addresses and prefixes of the interfaces of a cloud.
 package netresource

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudpool_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
+)
+
+// A node takes three addresses of its machine's first interface. In the operator the manager
+// makes these calls.
+func Example() {
+	ctx, log := context.Background(), slog.New(slog.DiscardHandler)
+	machines := memcloud.New(memcloud.Config{
+		Subnets: map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/24")},
+	})
+	machines.AddInstance("i-1", "subnet-a")
+	p := cloudpool.New(cloudpool.Config{Cloud: machines, Log: log})
+	p.Resync(ctx)
+
+	set := &v1alpha1.NetResourceSet{}
+	set.Name, set.Spec.InstanceID = "node-a", "i-1"
+	node := p.CreateNetResource(set, nil)
+	a, err := node.PrepareIPAllocation(log)
+	if err != nil {
+		panic(err)
+	}
+	a.MaxIPsToAllocate = 3
+	if err := node.AllocateIPs(ctx, a); err != nil {
+		panic(err)
+	}
+	all, err := node.ResyncInterfacesAndIPs(ctx, log)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(a.InterfaceID, slices.Sorted(maps.Keys(all)))
+	// Output: eni-1 [10.0.0.1 10.0.0.2 10.0.0.3]
+}
