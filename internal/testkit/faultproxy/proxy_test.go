@@ -36,6 +36,11 @@ func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	if r.Method == http.MethodPut && c.began != nil {
 		c.began <- struct{}{}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(200 * time.Millisecond): // the client has given up long ago
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,8 +21,9 @@
 // Released are whole free prefixes and addresses, those of the interface with the highest
 // device number and the highest address first. An interface that CreateInterface has
 // created and that has become empty by that is deleted, unless it is the first one, a
-// trunk or an Elastic Fabric Adapter. Each reading is followed, at most once a minute, by a
-// sweep: it deletes orphans, and such interfaces that have been empty, for Config.OrphanAge.
+// trunk or an Elastic Fabric Adapter. Each reading is followed by a sweep, at most once a
+// minute, or once in OrphanAge if that is less: it deletes orphans, and such interfaces that
+// have been empty, for Config.OrphanAge.
 //
 // Any goroutine may call any method. No lock is held during a call of the cloud. An error
 // of the cloud leaves the provider's state as it was; the manager reads the outcome back.
@@ -65,7 +66,7 @@ type Config struct {
 const (
 	fullFor       = 2 * time.Minute  // an interface or subnet that was full is not asked again
 	fragmentedFor = 10 * time.Minute // a subnet without a whole prefix gives single addresses
-	sweepInterval = time.Minute      // between two sweeps
+	sweepInterval = time.Minute      // between two sweeps; OrphanAge if that is less
 	sweepTimeout  = 20 * time.Second // of one sweep
 )
 
@@ -152,7 +153,7 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 	p.mu.Lock()
 	p.view.read(begun, read)
 	first := p.sweptAt.IsZero()
-	due := p.config.OrphanAge > 0 && begun.Sub(p.sweptAt) >= sweepInterval
+	due := p.config.OrphanAge > 0 && begun.Sub(p.sweptAt) >= p.sweepEvery()
 	if due {
 		p.sweptAt = begun
 	}
@@ -162,6 +163,9 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 	}
 	return begun
 }
+
+// sweepEvery returns the time between two sweeps.
+func (p *Provider) sweepEvery() time.Duration { return min(sweepInterval, p.config.OrphanAge) }
 
 // isFull reports whether the cloud has said that an interface, or a subnet for a machine, is
 // full. The caller holds mu.

@@ -22,7 +22,7 @@ func (p *Provider) sweep(ctx context.Context) {
 	}
 	if err != nil {
 		p.config.Log.Warn("delete interfaces that no machine has, trying again",
-			"cloud", p.config.Cloud.Name(), "in", sweepInterval, "error", err)
+			"cloud", p.config.Cloud.Name(), "in", p.sweepEvery(), "error", err)
 	}
 	if len(gone) > 0 {
 		p.config.Log.Info("interfaces that no machine has are deleted",

@@ -182,6 +182,9 @@ func (c *badCloud) DeleteOrphans(ctx context.Context, instance string, age time.
 func defects() map[string][]string {
 	const (
 		failing   = "a call that fails at any request leaves nothing behind"
+		lost      = "a call whose answer is lost at any request leaves nothing behind"
+		throttled = "a call that is throttled at any request leaves nothing behind"
+		hung      = "a call that hangs at any request leaves nothing behind"
 		stale     = "old readings undo nothing"
 		filled    = "a machine is filled, and not above its limits"
 		disjoint  = "nodes have different addresses"
@@ -204,7 +207,7 @@ func defects() map[string][]string {
 		"hides errors":                      {"a full subnet is an error"},
 		"has one family":                    {"a node of two families has as many addresses of both"},
 		"has no deadline":                   {"calls end with their deadline while the cloud hangs"},
-		"keeps orphans":                     {failing, takenOver, campaign},
+		"keeps orphans":                     {failing, lost, throttled, hung, takenOver, campaign},
 		"keeps orphans of another process":  {takenOver},
 		"releases nothing":                  {failing, campaign},
 		"forgets its own calls":             {stale},

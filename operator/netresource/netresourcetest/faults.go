@@ -267,15 +267,16 @@ func at(n int, fault, after faultproxy.Outcome) (plan Plan, reached func() bool)
 // requestsAtEffort1 limits the requests of a call at which faults are tried.
 const requestsAtEffort1 = 4
 
-func failing(s *stage) error {
-	if err := s.faults(); err != nil {
-		return err
-	}
-	ops, _, err := s.node("a")
-	if err != nil {
-		return err
-	}
-	for _, fault := range []faultproxy.Outcome{faultproxy.Fail, faultproxy.Lose, faultproxy.Throttle, faultproxy.HangDone} {
+// failing returns a check that gives each request of a node's life one outcome.
+func failing(fault faultproxy.Outcome) func(*stage) error {
+	return func(s *stage) error {
+		if err := s.faults(); err != nil {
+			return err
+		}
+		ops, _, err := s.node("a")
+		if err != nil {
+			return err
+		}
 		for n, more := 1, true; more && n <= requestsAtEffort1*s.p.Rounds; n++ {
 			plan, reached := at(n, fault, faultproxy.Pass)
 			s.world.Plan(plan)
@@ -291,11 +292,8 @@ func failing(s *stage) error {
 				return fmt.Errorf("with outcome %q of request %d: %w", fault, n, err)
 			}
 		}
-		if err := s.clean(); err != nil {
-			return fmt.Errorf("with outcome %q: %w", fault, err)
-		}
+		return s.clean()
 	}
-	return nil
 }
 
 // recovers returns an error unless a node agrees with the cloud after faults, gets

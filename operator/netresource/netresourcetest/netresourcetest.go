@@ -82,6 +82,9 @@ type Provider struct {
 	// Recovery limits the time that the provider may take until cloud and objects agree
 	// after all faults have ended; 0: 5 minutes.
 	Recovery time.Duration
+	// Parallel makes Run run the checks at the same time. They wait for Lag most of the
+	// time. New must permit that.
+	Parallel bool
 	// Rounds of the campaign, and its seed. Run sets both by package effort; 0 rounds: 1.
 	Rounds int
 	Seed   uint64
@@ -145,7 +148,12 @@ type Check struct {
 // Run runs all checks.
 func Run(t *testing.T, p Provider) {
 	for _, c := range Checks() {
-		t.Run(c.Name, func(t *testing.T) { c.Test(t, p) })
+		t.Run(c.Name, func(t *testing.T) {
+			if p.Parallel {
+				t.Parallel()
+			}
+			c.Test(t, p)
+		})
 	}
 }
 
@@ -180,7 +188,10 @@ func Checks() []Check {
 		{Name: "a full subnet is an error", shape: Shape{Units: 16}, run: fullSubnet},
 		{Name: "a node of two families has as many addresses of both", shape: Shape{DualStack: true}, run: dualStack},
 		{Name: "calls end with their deadline while the cloud hangs", run: hanging},
-		{Name: "a call that fails at any request leaves nothing behind", run: failing},
+		{Name: "a call that fails at any request leaves nothing behind", run: failing(faultproxy.Fail)},
+		{Name: "a call whose answer is lost at any request leaves nothing behind", run: failing(faultproxy.Lose)},
+		{Name: "a call that is throttled at any request leaves nothing behind", run: failing(faultproxy.Throttle)},
+		{Name: "a call that hangs at any request leaves nothing behind", run: failing(faultproxy.HangDone)},
 		{Name: "old readings undo nothing", run: stale},
 		{Name: "a throttled call does nothing and says so", run: throttled},
 		{Name: "another process takes over", run: takenOver},
