@@ -5,6 +5,7 @@ package neutrontest
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -95,7 +96,7 @@ func (s *Server) Terminate(t testing.TB, machine string) {
 	none := ""
 	for _, p := range s.portsOf(t, ports.ListOpts{DeviceID: machine}) {
 		var err error
-		if p.Description == booted {
+		if strings.HasPrefix(p.Description, booted) {
 			err = ports.Delete(t.Context(), s.Client(), p.ID).ExtractErr()
 		} else {
 			_, err = ports.Update(t.Context(), s.Client(), p.ID, ports.UpdateOpts{DeviceID: &none, DeviceOwner: &none}).Extract()

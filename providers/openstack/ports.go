@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/attributestags"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
+
+	"github.com/cadastre/cadastre/cloud"
+)
+
+// Names and tags of the ports that this package creates or marks.
+const (
+	prefixOfNames    = "cadastre/"
+	ownerOfBlocks    = "cadastre:block"
+	ownerOfNew       = "cadastre:interface"
+	ownerOfMachines  = "compute:"
+	tagOfOwn         = "cadastre-own-"
+	tagOfDevice      = "cadastre-device-"
+	prefixOfTags     = "cadastre-"
+	triesOfOneChange = 8
+)
+
+// errLostRaces is the error of a change that other writers have overtaken too often.
+var errLostRaces = errors.New("other writers have changed the port in the meantime")
+
+// query selects ports. An empty Device selects those of all devices.
+type query struct {
+	networks []string
+	device   string
+	name     string
+}
+
+// list is a query in the form of gophercloud.
+type list url.Values
+
+// ToPortListQuery implements ports.ListOptsBuilder.
+func (l list) ToPortListQuery() (string, error) { return "?" + url.Values(l).Encode(), nil }
+
+// list returns the ports of a query.
+func (c *Cloud) list(ctx context.Context, q query) ([]ports.Port, error) {
+	values := url.Values{"limit": {strconv.Itoa(c.config.PageSize)}}
+	if len(q.networks) > 0 {
+		values["network_id"] = q.networks
+	}
+	if q.device != "" {
+		values.Set("device_id", q.device)
+	}
+	if q.name != "" {
+		values.Set("name", q.name)
+	}
+	pages, err := ports.List(c.network, list(values)).AllPages(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list ports: %w", failure(err))
+	}
+	all, err := ports.ExtractPorts(pages)
+	if err != nil {
+		return nil, fmt.Errorf("list ports: %w", err)
+	}
+	return all, nil
+}
+
+// change updates a port on the condition that it has not changed since it was read. edit
+// returns what to write, nil if nothing. The port is read again if the race is lost.
+//
+// Neutron compares the revision with a value that it has read before it locks the port,
+// unless an attribute of the port itself changes: fixed IPs and pairs are not such. The
+// description is, so a new one makes the comparison atomic.
+func (c *Cloud) change(
+	ctx context.Context,
+	id string,
+	edit func(ports.Port) (*ports.UpdateOpts, error),
+) (before, after *ports.Port, err error) {
+	for failures := 1; ; failures++ {
+		before, err = ports.Get(ctx, c.network, id).Extract()
+		if err != nil {
+			return nil, nil, fmt.Errorf("read port %s: %w", id, failure(err))
+		}
+		opts, err := edit(*before)
+		if err != nil || opts == nil {
+			return before, before, err
+		}
+		description := stamped(before.Description, before.RevisionNumber)
+		opts.RevisionNumber, opts.Description = &before.RevisionNumber, &description
+		after, err = ports.Update(ctx, c.network, id, opts).Extract()
+		if err == nil {
+			return before, after, nil
+		}
+		if !has(err, http.StatusPreconditionFailed) {
+			return before, nil, fmt.Errorf("update port %s: %w", id, failure(err))
+		}
+		if failures == triesOfOneChange {
+			return before, nil, fmt.Errorf("update port %s: %w, %d times: %w", id, errLostRaces, failures, err)
+		}
+		if err := sleep(ctx, c.retry.After(failures)); err != nil {
+			return before, nil, fmt.Errorf("update port %s: %w", id, err)
+		}
+	}
+}
+
+// stamp ends the description of a port that this package has changed.
+var stamp = regexp.MustCompile(` ?\(changed by cadastre at revision \d+\)$`)
+
+// stamped returns a description that no earlier revision of the port has had.
+func stamped(description string, revision int) string {
+	const most = 255 // characters of a description
+	end := fmt.Sprintf(" (changed by cadastre at revision %d)", revision)
+	text := []rune(stamp.ReplaceAllString(description, ""))
+	text = text[:min(len(text), most-len(end))]
+	return strings.TrimPrefix(string(text)+end, " ")
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// remove deletes a port. One that is not there is no error.
+func (c *Cloud) remove(ctx context.Context, id string) error {
+	err := ports.Delete(ctx, c.network, id).ExtractErr()
+	if err != nil && !has(err, http.StatusNotFound) {
+		return fmt.Errorf("delete port %s: %w", id, failure(err))
+	}
+	return nil
+}
+
+// removeUnchanged deletes a port if it has the revision that was read, and reports whether.
+func (c *Cloud) removeUnchanged(ctx context.Context, p ports.Port) (bool, error) {
+	resp, err := c.network.Delete(ctx, c.network.ServiceURL("ports", p.ID), &gophercloud.RequestOpts{
+		MoreHeaders: map[string]string{"If-Match": fmt.Sprintf("revision_number=%d", p.RevisionNumber)},
+	})
+	_, _, err = gophercloud.ParseResponse(resp, err)
+	switch {
+	case err == nil:
+		return true, nil
+	case has(err, http.StatusNotFound), has(err, http.StatusPreconditionFailed):
+		return false, nil
+	}
+	return false, fmt.Errorf("delete port %s: %w", p.ID, failure(err))
+}
+
+// name returns the name of the ports that the cluster owns for a machine.
+func (c *Cloud) name(instance string) string {
+	return prefixOfNames + c.config.Cluster + "/" + instance
+}
+
+// owned reports whether CreateInterface has created the port, or Assign the reservation.
+func (c *Cloud) owned(p ports.Port) bool { return strings.HasPrefix(p.Name, c.name("")) }
+
+func isBlock(p ports.Port) bool { return p.DeviceOwner == ownerOfBlocks }
+
+// isOfMachine reports whether a machine has the port as an interface.
+func isOfMachine(p ports.Port) bool {
+	return p.DeviceID != "" && strings.HasPrefix(p.DeviceOwner, ownerOfMachines)
+}
+
+// mark tags the addresses of a port that are the machine's own.
+func (c *Cloud) mark(ctx context.Context, p ports.Port) error {
+	for _, ip := range p.FixedIPs {
+		if err := attributestags.Add(ctx, c.network, "ports", p.ID, tagOfOwn+ip.IPAddress).ExtractErr(); err != nil {
+			return fmt.Errorf("tag port %s with the machine's own address %s: %w", p.ID, ip.IPAddress, failure(err))
+		}
+	}
+	return nil
+}
+
+func marked(p ports.Port) bool {
+	return slices.ContainsFunc(p.Tags, func(tag string) bool { return strings.HasPrefix(tag, tagOfOwn) })
+}
+
+// own reports whether an address of a port is the machine's own.
+func own(p ports.Port, ip ports.IP) bool {
+	return !marked(p) || slices.Contains(p.Tags, tagOfOwn+ip.IPAddress)
+}
+
+// fixed returns a fixed IP's address as a prefix.
+func fixed(ip ports.IP) (netip.Prefix, error) {
+	addr, err := netip.ParseAddr(ip.IPAddress)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("fixed IP of a port: %w", err)
+	}
+	return netip.PrefixFrom(addr, addr.BitLen()), nil
+}
+
+// pair returns an allowed address pair as a prefix, without host bits.
+func pair(p ports.AddressPair) (netip.Prefix, error) {
+	if !strings.Contains(p.IPAddress, "/") {
+		return fixed(ports.IP{IPAddress: p.IPAddress})
+	}
+	prefix, err := netip.ParsePrefix(p.IPAddress)
+	if err != nil {
+		return prefix, fmt.Errorf("allowed address pair: %w", err)
+	}
+	return prefix.Masked(), nil
+}
+
+// pairs returns the allowed address pairs of a port.
+func pairs(p ports.Port) ([]netip.Prefix, error) {
+	all := make([]netip.Prefix, 0, len(p.AllowedAddressPairs))
+	for _, a := range p.AllowedAddressPairs {
+		prefix, err := pair(a)
+		if err != nil {
+			return nil, fmt.Errorf("port %s: %w", p.ID, err)
+		}
+		all = append(all, prefix)
+	}
+	return all, nil
+}
+
+// byDevice sorts the ports of one machine: those that came with it by age, then those that
+// were created for pods.
+func (c *Cloud) byDevice(all []ports.Port) {
+	slices.SortFunc(all, func(a, b ports.Port) int {
+		if x, y := c.owned(a), c.owned(b); x != y {
+			if x {
+				return 1
+			}
+			return -1
+		}
+		if order := a.CreatedAt.Compare(b.CreatedAt); order != 0 {
+			return order
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+}
+
+// device returns the device number of a machine's port, whose place among the ports is at.
+func (c *Cloud) device(p ports.Port, at int) int {
+	for _, tag := range p.Tags {
+		if text, is := strings.CutPrefix(tag, tagOfDevice); is && c.owned(p) {
+			if n, err := strconv.Atoi(text); err == nil && n >= 0 {
+				return n
+			}
+		}
+	}
+	return at
+}
+
+// attached returns the port if it is an interface of the machine.
+func attached(p ports.Port, instance string) error {
+	if p.DeviceID != instance || !isOfMachine(p) {
+		return fmt.Errorf("%w: port %s is not attached to machine %q", cloud.ErrNoInstance, p.ID, instance)
+	}
+	return nil
+}
