@@ -6,6 +6,9 @@
 // sources of a node's addresses (Mode). The ledger allocates; this package
 // translates the published calls and follows the NetResourceSet of the node.
 //
+// A Source connects the IPAM with the NetResourceSet of its node; without one, the program
+// calls Update, and Sync or Review.
+//
 // # Ownership
 //
 // The ledger owns leases, timers and the blacklist, which outlive the process. The
@@ -18,7 +21,7 @@
 //
 // Any goroutine may call an IPAM. It calls no other component while it holds a
 // lock, except such an allocator, and starts no goroutine but that of a timer of
-// one: the program runs Sync.
+// one. A Source starts two goroutines for each IPAM, which Close awaits.
 //
 // # Owners
 //

@@ -10,7 +10,12 @@ import (
 	"net/netip"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/ipam"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/kvdb/mem"
 )
 
 // settings is the configuration of a node in host scope with both families.
@@ -58,4 +63,50 @@ func Example() {
 	// Output:
 	// 10.1.5.1 fd00::1
 	// IPv4: 1/254 allocated from 10.1.5.0/24, IPv6: 1/254 allocated from fd00::/120
+}
+
+// interfaces is the configuration of a node whose addresses are those of its interfaces.
+type interfaces struct{ settings }
+
+func (interfaces) IPv6Enabled() bool { return false }
+func (interfaces) IPAMMode() string  { return "vpc-eni" }
+func (interfaces) GetDeviceMTU() int { return 1500 }
+
+// An address of the node's NetResourceSet, with its interface. The store is in memory; in a
+// cluster it is that of plugins/kubestate/apistore, and the operator fills the set.
+func ExampleNewSource() {
+	ctx, store := context.Background(), mem.New()
+	defer func() { _ = store.Close() }()
+	set, err := proto.Marshal(&kv.NetResourceSet{
+		Name: "node-a",
+		Pool: map[string]*kv.NetResource{"10.0.0.7": {Resource: "eni-1"}},
+		Interfaces: map[string]*kv.NetResourceInterface{"eni-1": {
+			Mac:    "02:00:00:00:00:01",
+			Ranges: []*kv.SubnetRange{{Cidr: "10.0.0.0/24", Gateway: "10.0.0.1"}},
+		}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	key := kv.NetResourceSetKey("node-a")
+	if _, err := store.Txn(ctx, nil, []kvdb.Op{kvdb.Put(key, set)}); err != nil {
+		log.Fatal(err)
+	}
+	source, err := ipam.NewSource(ctx, ipam.SourceDeps{Store: store, Node: "node-a"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = source.Close() }()
+	m := ipam.NewIPAM("node-a", settings{}, interfaces{}, source, source, interfaces{})
+	m.RestoreFinished()
+	if err := m.Ready(ctx); err != nil {
+		log.Fatal(err)
+	}
+	r, _, err := m.AllocateNext("", "default/web")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.IP, r.InterfaceNumber, r.PrimaryMAC, r.CIDRs, r.GatewayIP)
+	// Output:
+	// 10.0.0.7 eni-1 02:00:00:00:00:01 [10.0.0.0/24] 10.0.0.1
 }

@@ -160,10 +160,11 @@ func TestAMissingSetIsCreatedWithTheAddressesInUse(t *testing.T) {
 		made.Pool = eniSet("10.0.0.7", "10.0.0.8").Pool
 		c.write(made)
 		c.g.Expect(c.AllocateIPString("10.0.0.7", me)).To(Succeed())
-		_, err := c.store.Txn(context.Background(), nil, []kvdb.Op{kvdb.Delete(kv.NetResourceSetKey("n1"))})
+		_, err := c.store.Txn(context.Background(), nil, []kvdb.Op{kvdb.Delete(kv.NetResourceSetKey("n1")), kvdb.Delete(kv.NodeKey("n1"))})
 		c.g.Expect(err).NotTo(HaveOccurred())
 		synctest.Wait()
 		c.g.Expect(c.AllocateIPString("10.0.0.8", me)).NotTo(Succeed(), "it may be another node's soon")
+		c.put(kv.NodeKey("n1"), &kv.Node{Name: "n1"})
 		time.Sleep(time.Minute)
 		c.g.Expect(c.read().Pool).To(HaveLen(1))
 		c.g.Expect(c.read().Pool).To(HaveKey("10.0.0.7"))
@@ -189,6 +190,32 @@ func TestTheSourceReportsTheCIDRsOfAClusterPool(t *testing.T) {
 		c.g.Expect(c.ReleaseIPString("default/a")).To(Succeed())
 		time.Sleep(2 * time.Second)
 		c.g.Expect(c.read().CidrStates).To(HaveKeyWithValue("10.1.2.0/27", ipam.Released))
+	})
+}
+
+func TestALostSetOfAClusterPoolIsCreatedWithItsCIDRs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := connect(t, &config{mode: "cluster-pool-v2beta", v4: true}, &kv.NetResourceSet{Name: "n1", PodCidrs: []string{"10.1.1.0/27", "10.1.2.0/27"}})
+		c.RestoreFinished()
+		c.g.Expect(c.AllocateIPString("10.1.2.7", me)).To(Succeed())
+		c.put(kv.NodeKey("n1"), &kv.Node{Name: "n1"})
+		_, err := c.store.Txn(context.Background(), nil, []kvdb.Op{kvdb.Delete(kv.NetResourceSetKey("n1"))})
+		c.g.Expect(err).NotTo(HaveOccurred())
+		time.Sleep(time.Minute)
+		c.g.Expect(c.read().PodCidrs).To(Equal([]string{"10.1.2.0/27"}))
+		c.g.Expect(c.read().Pool).To(BeEmpty())
+	})
+}
+
+func TestTheCIDRsOfTheFirstInterfaceAreThePrimaryOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := eniSet("10.0.0.7")
+		set.Pool["10.9.0.7"] = &kv.NetResource{Resource: "eni-9"}
+		set.Interfaces["eni-9"] = &kv.NetResourceInterface{VpcCidrs: []string{"10.9.0.0/16", "10.0.0.0/8"}}
+		conf := &config{mode: "crd", v4: true}
+		c := connect(t, conf, set)
+		c.g.Expect(c.GetVpcCIDRs()).To(HaveLen(3))
+		c.g.Expect(conf.GetIPv4NativeRoutingCIDR().String()).To(Equal("10.9.0.0/16"))
 	})
 }
 

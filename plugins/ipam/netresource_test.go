@@ -533,6 +533,23 @@ func TestPodsOfADrainingBlockStayReachable(t *testing.T) {
 	n.g.Expect(n.nodes.cidrs).To(BeEmpty())
 }
 
+func TestALeasedAddressThatLeftThePoolIsReportedWithItsInterface(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporting(t, aSet("10.9.0.7", "10.9.0.9"))
+		r.follow()
+		r.add("a")
+		r.follow()
+		m := r.read()
+		delete(m.Pool, "10.9.0.7")
+		r.write(m)
+		r.follow()
+		r.add("b") // a further report
+		r.follow()
+		r.g.Expect(r.read().Used).To(HaveLen(2))
+		r.g.Expect(r.read().Used["10.9.0.7"].Resource).To(Equal("eni-1"))
+	})
+}
+
 // TestACoolingAddressIsKept marks an address from which a pod has just gone: draining it
 // would end its cool-down.
 func TestACoolingAddressIsKept(t *testing.T) {
