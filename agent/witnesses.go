@@ -157,7 +157,7 @@ func (r reclaims) Unlisted(ctx context.Context, network string, leases []ledger.
 // Claimed notes that the runtime has added an attachment.
 func (r reclaims) Claimed(k ledger.Key) { r.a.reclaim.Claimed(k) }
 
-// kernelLinks reads the kernelLinks of pods.
+// kernelLinks reads the interfaces of pods.
 type kernelLinks struct{ a *assembly }
 
 // Interface returns the addresses of an interface in a network namespace.

@@ -267,7 +267,7 @@ func (ds *DataStore) reviewReturning(seen []Attachment) error {
 	maps.DeleteFunc(ds.shared.deleting, func(id string, at time.Duration) bool {
 		return now-at >= recentRemoval
 	})
-	if before == len(ds.shared.returning) {
+	if before == len(ds.shared.returning) && len(ds.withoutLost(ds.blocks)) == len(ds.blocks) {
 		return nil
 	}
 	_, err := ds.share(ds.blocks, nil)
