@@ -94,6 +94,8 @@ func ready(wanted map[string]proto.Message, key string) bool {
 		return ready(wanted, kv.SinkNode)
 	case *kv.NetworkLink:
 		return ready(wanted, kv.SinkNetworkPrefix+m.Network)
+	case *kv.UplinkAddress:
+		return ready(wanted, kv.SinkUplinkPrefix+m.Interface)
 	case *kv.PodNetwork:
 		return m.GetWire().GetTable() == 0 || ready(wanted, kv.SinkNetworkPrefix+"blue")
 	}
@@ -163,6 +165,25 @@ func (o crashOrder) choices() map[string][]proto.Message {
 			}
 		}
 	}
+	for i := range 2 {
+		eni := fmt.Sprint("eni-", i)
+		uplink := func(mac int, table uint32, gateway string) proto.Message {
+			return &kv.Uplink{
+				Interface: eni, Mac: crashMAC(mac), Table: kv.UplinkTables + table,
+				Ranges: []*kv.SubnetRange{{Cidr: fmt.Sprintf("10.78.%d.0/24", i), Gateway: gateway}, {Cidr: fmt.Sprintf("fd78:%d::/64", i+1), Gateway: "fe80::1"}},
+			}
+		}
+		table := uint32(1 + i)
+		all[kv.SinkUplinkPrefix+eni] = []proto.Message{
+			nil, uplink(i, table, fmt.Sprintf("10.78.%d.1", i)), uplink(i, table, ""), uplink(1-i, table, fmt.Sprintf("10.78.%d.2", i)), uplink(i, 10+table, ""),
+		}
+		for _, text := range []string{fmt.Sprintf("10.78.%d.9", i), fmt.Sprintf("fd78:%d::9", i+1)} {
+			address := func(eni string, table uint32) proto.Message {
+				return &kv.UplinkAddress{Address: text, Interface: eni, Table: kv.UplinkTables + table}
+			}
+			all[kv.SinkSourcePrefix+text] = []proto.Message{nil, address(eni, table), address(eni, 10+table), address(fmt.Sprint("eni-", 1-i), 2-table+1)}
+		}
+	}
 	for i, path := range o.Pods {
 		key := fmt.Sprintf("%sk8s/c%d/eth0", kv.SinkPodPrefix, i)
 		pod := func(change func(*kv.PodNetwork)) proto.Message {
@@ -188,6 +209,9 @@ func (o crashOrder) choices() map[string][]proto.Message {
 	}
 	return all
 }
+
+// crashMAC returns the MAC of a link that a cloud has attached to the node.
+func crashMAC(n int) string { return fmt.Sprintf("02:78:00:00:00:%02x", n) }
 
 // counted calls step before and after each change by a descriptor.
 type counted struct {
@@ -346,6 +370,12 @@ func newCrashLab(t *testing.T) *crashLab {
 	l.Expect(l.host.Do(func() error {
 		return errors.Join(wire("uplink", "router"), address("uplink", "10.99.1.2/24", "fd99:1::2/64"))
 	})).To(Succeed())
+	for i := range 2 {
+		command(t, l.host.Path(), strings.Fields(fmt.Sprintf("ip link add ens%d address %s type veth peer name port%d address 02:78:00:00:01:%02x", i, crashMAC(i), i, i))...)
+		command(t, l.host.Path(), "ip", "link", "set", fmt.Sprint("port", i), "up")
+		command(t, l.host.Path(), "ip", "link", "set", fmt.Sprint("ens", i), "up")
+		command(t, l.host.Path(), "ip", "address", "add", fmt.Sprintf("10.78.%d.10/24", i), "dev", fmt.Sprint("ens", i))
+	}
 	l.order.Host = l.host.Path()
 	for range 4 {
 		ns := newNamespace(t)

@@ -89,7 +89,15 @@ func routeState(names map[int]string) (all []string, err error) {
 			return nil, err
 		}
 		for _, r := range rules {
-			all = append(all, fmt.Sprintf("rule family %d priority %d iif %q table %d proto %d", family, r.Priority, r.IifName, r.Table, r.Protocol))
+			all = append(all, fmt.Sprintf("rule family %d priority %d iif %q from %v table %d type %d suppress %d group %d proto %d",
+				family, r.Priority, r.IifName, r.Src, r.Table, r.Type, r.SuppressPrefixlen, r.SuppressIfgroup, r.Protocol))
+		}
+		proxies, err := netlink.NeighProxyList(0, family)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range proxies {
+			all = append(all, fmt.Sprintf("proxy neighbour %s dev %s", n.IP, names[n.LinkIndex]))
 		}
 	}
 	return all, nil

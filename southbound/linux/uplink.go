@@ -147,12 +147,16 @@ func podsRules() (all []object) {
 	return all
 }
 
-// Recreate reports whether the table of an uplink changes. The rules of its addresses, which
-// lead there, are then removed before.
+// Recreate reports whether the table of an uplink changes, or its link: the rules and the
+// proxy neighbours of its addresses lead there, and are made again with it.
 func (u *uplinks) Recreate(_ string, before, value proto.Message) bool {
 	old, is := before.(*kv.Uplink)
 	want, ok := value.(*kv.Uplink)
-	return is && ok && old.GetTable() != want.GetTable()
+	if !is || !ok {
+		return false
+	}
+	incomplete := old.GetMac() == "" // as Retrieve describes it: the addresses are compared too
+	return old.GetTable() != want.GetTable() || !incomplete && old.GetMac() != want.GetMac()
 }
 
 // Create makes an uplink, or repairs it. If the node has no link with its MAC, it fails: the
@@ -299,11 +303,13 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 			ruled++
 		}
 	}
+	interfaces := map[string]bool{}
 	for _, v := range wanted {
 		want, err := readUplink(v.Key, v.Message)
 		if err != nil {
 			continue
 		}
+		interfaces[want.iface] = true
 		found := tables[want.table]
 		delete(tables, want.table)
 		complete, err := u.complete(want, found, links)
@@ -317,6 +323,7 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 			all = append(all, controller.Value{Key: v.Key, Message: &kv.Uplink{Table: want.table}})
 		}
 	}
+	u.known.retain(interfaces)
 	for table := range tables {
 		key := fmt.Sprint(unknownUplink, table)
 		all = append(all, controller.Value{Key: key, Message: &kv.Uplink{Table: table}})

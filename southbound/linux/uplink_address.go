@@ -304,9 +304,9 @@ func (u *uplinkAddresses) Retrieve(_ context.Context, wanted []controller.Value)
 
 // describe returns a value that is like no wanted one.
 func (o *addressObjects) describe(a netip.Addr) *kv.UplinkAddress {
-	var parts []string
-	for _, p := range append(slices.Clone(o.rules), o.proxies...) {
-		parts = append(parts, fmt.Sprintf("%s (link %d)", p, p.index))
+	m := &kv.UplinkAddress{Address: a.String(), Table: 1}
+	for _, p := range o.rules {
+		m.Table = max(m.Table, p.table)
 	}
-	return &kv.UplinkAddress{Address: a.String(), Interface: "only " + strings.Join(parts, ", ")}
+	return m
 }

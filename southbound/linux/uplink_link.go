@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -52,6 +53,13 @@ func (k *uplinkLinks) forget(iface string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.byInterface, iface)
+}
+
+// retain drops the uplinks that are not wanted.
+func (k *uplinkLinks) retain(wanted map[string]bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.byInterface, func(iface string, _ uplinkLink) bool { return !wanted[iface] })
 }
 
 // of returns the link of an interface.

@@ -4,10 +4,16 @@
 package linux
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 // TestPodsUseTheUplinkOfTheirAddress: two nodes with two uplinks each.
@@ -41,5 +47,289 @@ func TestPodsUseTheUplinkOfTheirAddress(t *testing.T) {
 	for _, n := range l.nodes {
 		l.Expect(echo(n.host, outside4, 1000)).To(Succeed())
 		l.Expect(echo(n.host, outside6, 1000)).To(Succeed())
+	}
+}
+
+// TestUplinksHeal removes by hand each object of an uplink and its addresses.
+func TestUplinksHeal(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	p := n.pod(1, 1)
+	want := slices.Concat(n.own(1, 2), podValues(p))
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	table := fmt.Sprint(n.uplink(1).Table)
+	for _, damage := range []string{
+		"rule delete from " + p.ip[0].String(),
+		"-6 rule delete from " + p.ip[1].String(),
+		"rule delete priority 1100",
+		"-6 rule delete priority 1100",
+		"route delete 10.77.1.0/24 table " + table,
+		"route delete default via 10.77.1.1 table " + table,
+		"route delete unreachable default table " + table,
+		"-6 route flush table " + table,
+		"neighbour delete proxy " + p.ip[0].String() + " dev ens1",
+		"neighbour delete proxy " + p.ip[1].String() + " dev ens1",
+		"link set ens1 down",
+	} {
+		l.ip(n.host, damage)
+		l.Expect(n.differs(want)).NotTo(BeEmpty(), damage)
+		n.complete(want)
+	}
+	for _, setting := range []string{"net.ipv4.conf.ens1.rp_filter=1", "net.ipv4.conf.ens1.forwarding=0", "net.ipv6.conf.ens1.proxy_ndp=0", "net.ipv4.ip_forward=0"} {
+		command(t, n.host.Path(), "sysctl", "-w", setting)
+		l.Expect(n.differs(want)).NotTo(BeEmpty(), setting)
+		n.complete(want)
+	}
+	for _, a := range p.ip {
+		l.Expect(echo(l.outside, a.String(), 100)).To(Succeed())
+	}
+}
+
+// TestTheInterfaceOfAnUplinkGoesAndReturns: meanwhile no packet of its pods leaves through
+// another link, pods of the node reach each other, and an ADD fails.
+func TestTheInterfaceOfAnUplinkGoesAndReturns(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	p, other, late := n.pod(1, 1), n.pod(2, 1), n.pod(1, 2)
+	want := slices.Concat(n.own(1, 2), podValues(p, other))
+	l.Expect(n.resync(want...)).To(Succeed())
+	l.Expect(echo(p.Namespace, outside4, 100)).To(Succeed())
+
+	l.ip(l.cloud, "link delete p11")
+	l.Eventually(func() []southbound.Failed { return n.sink.Status().Failed }).Should(
+		ContainElement(HaveField("Error", ContainSubstring("the node has no link with the MAC "+n.mac(1)))))
+	l.seen.reset()
+	for _, to := range []string{outside4, outside6} {
+		l.Expect(echoTimes(p.Namespace, to, 100, 3)).NotTo(Succeed())
+		l.Expect(echo(other.Namespace, to, 100)).To(Succeed())
+	}
+	for i := range p.ip {
+		l.Expect(echo(p.Namespace, other.ip[i].String(), 100)).To(Succeed())
+		sent, _ := l.seen.ports(p.ip[i])
+		l.Expect(sent).To(BeEmpty(), "packets from %s left through another link", p.ip[i])
+	}
+	l.Expect(n.update(podValues(late)...)).To(MatchError(ContainSubstring("interface eni-1-1")))
+
+	l.attach(n, 1)
+	l.ip(n.host, "link set ens1 down")
+	l.ip(n.host, "link set ens1 name enX9")
+	l.ip(n.host, "link set enX9 up")
+	n.complete(want)
+	l.Expect(n.update(podValues(late)...)).To(Succeed())
+	l.seen.reset()
+	for _, x := range []*cloudPod{p, late} {
+		l.Expect(echo(x.Namespace, outside4, 100)).To(Succeed())
+		l.Expect(echo(x.Namespace, outside6, 100)).To(Succeed())
+		l.onlyPort(x)
+	}
+}
+
+// TestAnUplinkIsPendingUntilItsInterfaceAppears: the cloud attaches an interface after the
+// agent knows of it.
+func TestAnUplinkIsPendingUntilItsInterfaceAppears(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	l.ip(l.cloud, "link delete p11")
+	p := n.pod(1, 1)
+	want := slices.Concat(n.own(1), podValues(p))
+	l.Expect(n.resync(want...)).To(MatchError(ContainSubstring("no link with the MAC")))
+	l.Expect(n.sink.Status().Pending).To(ContainElement(southbound.Pending{
+		Key: kv.SinkSourcePrefix + p.ip[0].String(), WaitsFor: []string{n.uplinkKey(1)},
+	}))
+	l.seen.reset()
+	l.Expect(echoTimes(p.Namespace, outside4, 100, 2)).NotTo(Succeed())
+	sent, _ := l.seen.ports(p.ip[0])
+	l.Expect(sent).To(BeEmpty(), "it left through another link")
+	l.attach(n, 1)
+	n.complete(want)
+	l.Expect(echo(p.Namespace, outside4, 100)).To(Succeed())
+}
+
+// TestADeletedAddressIsGoneWithTheCommit: no rule leads from it, and the node does not answer
+// for it any more.
+func TestADeletedAddressIsGoneWithTheCommit(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	p, stays := n.pod(1, 1), n.pod(1, 2)
+	l.Expect(n.resync(slices.Concat(n.own(1), podValues(p, stays))...)).To(Succeed())
+	l.Expect(n.update(removed(podValues(p))...)).To(Succeed())
+	for i, family := range []string{"-4", "-6"} {
+		rules := command(t, n.host.Path(), "ip", family, "rule")
+		proxies := command(t, n.host.Path(), "ip", family, "neighbour", "show", "proxy")
+		l.Expect(rules + proxies).NotTo(ContainSubstring(p.ip[i].String() + " "))
+		l.Expect(rules).To(ContainSubstring(stays.ip[i].String() + " "))
+		l.Expect(proxies).To(ContainSubstring(stays.ip[i].String() + " "))
+	}
+}
+
+// TestUplinksLeaveForeignObjects: rules, routes, proxy neighbours and addresses of other
+// programs stay, one in the way is named, and nothing of ours remains.
+func TestUplinksLeaveForeignObjects(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	p := n.pod(1, 1)
+	l.Expect(n.resync(n.own()...)).To(Succeed())
+	for _, s := range []string{
+		"rule add from 10.77.1.200 lookup 99 priority 1200", "route add 10.99.0.0/16 dev ens1 table 99", "neighbour add proxy 10.77.1.200 dev ens1",
+		"neighbour add proxy " + p.ip[0].String() + " dev ens2",
+	} {
+		l.ip(n.host, s)
+	}
+	foreign := l.state(n)
+	l.ip(n.host, "neighbour add proxy "+p.ip[0].String()+" dev ens1")
+	l.ip(n.host, fmt.Sprint("route add 10.98.0.0/16 dev ens2 table ", n.uplink(2).Table))
+	failed := n.resync(slices.Concat(n.own(1, 2), podValues(p))...)
+	l.Expect(failed).To(MatchError(southbound.ErrForeign))
+	l.Expect(failed).To(MatchError(And(ContainSubstring("proxy neighbour "+p.ip[0].String()), ContainSubstring("route 10.98.0.0/16"))))
+	l.ip(n.host, "neighbour delete proxy "+p.ip[0].String()+" dev ens1")
+	l.ip(n.host, fmt.Sprint("route delete 10.98.0.0/16 dev ens2 table ", n.uplink(2).Table))
+	want := slices.Concat(n.own(1, 2), podValues(p))
+	n.complete(want)
+
+	l.Expect(n.resync(n.own()...)).To(Succeed())
+	l.Eventually(func() []string { return differences(foreign, l.state(n)) }).Should(BeEmpty())
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.stop()
+	removed, err := Uninstall(t.Context(), Options{Namespace: n.host.Path()})
+	l.Expect(err).NotTo(HaveOccurred())
+	l.Expect(removed).To(ContainElements(
+		fmt.Sprintf("rule from %s to table %d", p.ip[0], n.uplink(1).Table), fmt.Sprintf("IPv6 rule from %s to table %d", p.ip[1], n.uplink(1).Table),
+		"rule to the routes of pods", "IPv6 rule to the routes of pods", "proxy neighbour "+p.ip[0].String(), "proxy neighbour "+p.ip[1].String(),
+		fmt.Sprintf("route 0.0.0.0/0 via 10.77.1.1 table %d", n.uplink(1).Table), fmt.Sprintf("unreachable route ::/0 table %d", n.uplink(1).Table),
+	))
+	l.Expect(differences(foreign, l.state(n))).To(BeEmpty())
+	n.start()
+}
+
+// TestUplinksKeepCustomNetworksApart: packets of a custom network do not use the
+// rule to the pods of the default network.
+func TestUplinksKeepCustomNetworksApart(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	p := n.pod(1, 1)
+	blue := n.podOf("blue", 1007, 55)
+	blue.value.Routes = append(blue.value.Routes, &kv.Route{Dst: "10.77.0.0/16", Gateway: "10.1.5.1"})
+	want := slices.Concat(n.own(1), podValues(p), []controller.Value{
+		{Key: kv.SinkNetworkPrefix + "blue", Message: &kv.Network{Name: "blue", Table: 1007, Subnets: []string{"10.5.0.0/16"}}},
+		{Key: blue.key, Message: blue.value},
+	})
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	l.Expect(echo(n.host, p.ip[0].String(), 100)).To(Succeed())
+	l.Expect(echoTimes(blue.Namespace, p.ip[0].String(), 100, 2)).NotTo(Succeed())
+	l.Expect(echoTimes(p.Namespace, blue.ip[0].String(), 100, 2)).NotTo(Succeed())
+}
+
+// TestUplinksOfAnEarlierProcessAreTakenOver: a process that takes over finds all, and changes nothing.
+func TestUplinksOfAnEarlierProcessAreTakenOver(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	p, gone := n.pod(1, 1), n.pod(2, 1)
+	l.Expect(n.resync(slices.Concat(n.own(1, 2), podValues(p, gone))...)).To(Succeed())
+	n.stop()
+	before := l.state(n)
+	n.start()
+	l.Expect(n.resync(slices.Concat(n.own(1, 2), podValues(p, gone))...)).To(Succeed())
+	l.Expect(differences(before, l.state(n))).To(BeEmpty())
+	n.stop()
+	n.start()
+	want := slices.Concat(n.own(1), podValues(p))
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	l.Expect(strings.Join(l.state(n), "\n")).NotTo(Or(ContainSubstring(gone.ip[0].String()), ContainSubstring(fmt.Sprint(n.uplink(2).Table))))
+}
+
+// state returns the objects of a node that matter.
+func (l *cloudLab) state(n *cloudNode) (all []string) {
+	l.t.Helper()
+	l.Expect(n.host.Do(func() (err error) {
+		all, err = kernelState()
+		return err
+	})).To(Succeed())
+	return all
+}
+
+// TestTheLinkOfAnUplinkAmongStackedOnes: links on top of one another share a MAC.
+func TestTheLinkOfAnUplinkAmongStackedOnes(t *testing.T) {
+	mac := hardware{2, 0, 0, 0, 0, 1}
+	link := func(index uint32, name string, change func(*hostLink)) hostLink {
+		l := hostLink{linkID: linkID{index, name}, mac: mac, peerNSID: noNamespace}
+		if change != nil {
+			change(&l)
+		}
+		return l
+	}
+	g := NewWithT(t)
+	for _, c := range []struct {
+		what  string
+		links []hostLink
+		want  string
+	}{
+		{"a VLAN on it", []hostLink{link(3, "ens1.7", func(l *hostLink) { l.peer = 2 }), link(2, "ens1", nil)}, "ens1"},
+		{"a port of a bridge", []hostLink{link(2, "ens1", func(l *hostLink) { l.master = 4 }), link(4, "br-ex", nil)}, "br-ex"},
+		{"a port of a bridge with another MAC", []hostLink{link(2, "ens1", func(l *hostLink) { l.master = 9 })}, "ens1"},
+		{"a veth whose peer has a number of the other namespace", []hostLink{
+			link(2, "ens1", func(l *hostLink) { l.peer, l.peerNSID = 3, 0 }), link(3, "ours", func(l *hostLink) { l.alias = aliasPrefix + "node" }),
+		}, "ens1"},
+	} {
+		found, err := selectLink(uplink{mac: mac}, c.links)
+		g.Expect(err).NotTo(HaveOccurred(), c.what)
+		g.Expect(found.name).To(Equal(c.want), c.what)
+	}
+	_, err := selectLink(uplink{iface: "eni-1", mac: mac}, []hostLink{link(2, "a", nil), link(3, "b", nil)})
+	g.Expect(err).To(MatchError("interface eni-1: links a, b all have the MAC 02:00:00:00:00:01, want one"))
+}
+
+// TestALinkWithoutAnAddressIsNoted: Cadastre does not configure the interface itself.
+func TestALinkWithoutAnAddressIsNoted(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	l.Expect(n.resync(n.own(1, 2)...)).To(Succeed())
+	l.Expect(n.sink.Status().Notes).NotTo(ContainElement(ContainSubstring("has no address in")))
+	l.ip(n.host, "-4 address flush dev ens1")
+	n.complete(n.own(1, 2))
+	l.Eventually(func() []string { return n.sink.Status().Notes }).Should(ContainElement(ContainSubstring("link ens1 of interface eni-1-1 has no address in 10.77.1.0/24")))
+	l.Expect(n.resync(n.own(2)...)).To(Succeed())
+	l.Expect(n.sink.Status().Notes).NotTo(ContainElement(ContainSubstring("has no address in")))
+}
+
+// TestImpossibleUplinks names what is wrong.
+func TestImpossibleUplinks(t *testing.T) {
+	g := NewWithT(t)
+	uplinks, addresses := &uplinks{}, &uplinkAddresses{}
+	for text, change := range map[string]func(*kv.Uplink){
+		`its interface "eni-2" is not that of its key`:       func(m *kv.Uplink) { m.Interface = "eni-2" },
+		`table 254: want that of an uplink`:                  func(m *kv.Uplink) { m.Table = 254 },
+		`mac "": `:                                           func(m *kv.Uplink) { m.Mac = "" },
+		`ranges: want the CIDR of its subnet`:                func(m *kv.Uplink) { m.Ranges = nil },
+		`destination 10.0.1.9/24 is not written 10.0.1.0/24`: func(m *kv.Uplink) { m.Ranges[0].Cidr = "10.0.1.9/24" },
+		`gateway fe80::1 is not of the family`:               func(m *kv.Uplink) { m.Ranges[0].Gateway = "fe80::1" },
+		`10.0.2.0/24 is a second one of its family`: func(m *kv.Uplink) {
+			m.Ranges = append(m.Ranges, &kv.SubnetRange{Cidr: "10.0.2.0/24"})
+		},
+	} {
+		m := &kv.Uplink{Interface: "eni-1", Mac: "02:00:00:00:00:01", Table: kv.UplinkTables + 1, Ranges: []*kv.SubnetRange{{Cidr: "10.0.1.0/24", Gateway: "10.0.1.1"}}}
+		g.Expect(uplinks.Validate("uplink/eni-1", m)).To(Succeed())
+		change(m)
+		g.Expect(uplinks.Validate("uplink/eni-1", m)).To(MatchError(ContainSubstring(text)))
+	}
+	for text, change := range map[string]func(*kv.UplinkAddress){
+		`is not that of its key`:                     func(m *kv.UplinkAddress) { m.Address = "10.0.1.8" },
+		`interface is empty: want that of the addre`: func(m *kv.UplinkAddress) { m.Interface, m.Table = "", 0 },
+		`table 7: want that of an uplink`:            func(m *kv.UplinkAddress) { m.Table = 7 },
+	} {
+		m := &kv.UplinkAddress{Address: "10.0.1.9", Interface: "eni-1", Table: kv.UplinkTables + 1}
+		g.Expect(addresses.Validate("uplinkaddress/10.0.1.9", m)).To(Succeed())
+		change(m)
+		g.Expect(addresses.Validate("uplinkaddress/10.0.1.9", m)).To(MatchError(ContainSubstring(text)))
 	}
 }
