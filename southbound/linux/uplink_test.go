@@ -87,9 +87,9 @@ func TestUplinksHeal(t *testing.T) {
 	}
 }
 
-// TestAnUplinkWhoseInterfaceGoesAndReturns: meanwhile no packet of its pods leaves through
+// TestTheInterfaceOfAnUplinkGoesAndReturns: meanwhile no packet of its pods leaves through
 // another link, pods of the node reach each other, and an ADD fails.
-func TestAnUplinkWhoseInterfaceGoesAndReturns(t *testing.T) {
+func TestTheInterfaceOfAnUplinkGoesAndReturns(t *testing.T) {
 	t.Parallel()
 	l := newCloudLab(t, 1)
 	n := l.nodes[0]
