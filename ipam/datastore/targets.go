@@ -3,7 +3,7 @@
 
 package datastore
 
-import "github.com/cadastre/cadastre/operator/netresource/watermark"
+import "github.com/cadastre/cadastre/ipam/watermark"
 
 // Targets holds the numbers of addresses that a node wants. If WarmIP or MinimumIP
 // is set, WarmENI and WarmPrefix do not count.

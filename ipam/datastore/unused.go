@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cadastre/cadastre/operator/netresource/watermark"
+	"github.com/cadastre/cadastre/ipam/watermark"
 )
 
 // minENIAge is the age below which an unused interface stays: a pod may be about

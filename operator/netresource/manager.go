@@ -17,7 +17,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/cloud/budget"
-	"github.com/cadastre/cadastre/operator/netresource/watermark"
+	"github.com/cadastre/cadastre/ipam/watermark"
 	"github.com/cadastre/cadastre/operator/runner"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/ipam/watermark"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/netresource/watermark"
 )
 
 // subnetsFor returns the subnets for new interfaces of a machine, the best one first. The
