@@ -150,12 +150,13 @@ func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction)
 		return err
 	}
 	defer release()
+	want := a.MaxIPsToAllocate
 	for _, f := range n.p.families() {
-		if _, err := n.assign(ctx, a.InterfaceID, f, a.MaxIPsToAllocate); err != nil {
+		if _, err := n.assign(ctx, a.InterfaceID, f, want); err != nil {
 			return err
 		}
 		if f == v6 && n.p.config.IPv4 {
-			a.MaxIPsToAllocate = n.pairs(a.MaxIPsToAllocate)
+			want = n.pairs(want)
 		}
 	}
 	return nil
