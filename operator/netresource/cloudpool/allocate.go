@@ -254,7 +254,8 @@ func (n *node) assign(ctx context.Context, iface string, f, want int) (int, erro
 		err = errors.New("neither an address nor an error: want one of them")
 	}
 	if err != nil {
-		return 0, n.p.failed(instance, iface, fmt.Errorf("assign to interface %q of machine %q: %w", iface, instance, err))
+		err = fmt.Errorf("assign to interface %q of machine %q: %w", iface, instance, err)
+		return 0, n.p.failed(instance, iface, err)
 	}
 	return n.added(instance, iface, blocks), nil
 }
