@@ -73,8 +73,9 @@ func (n *NetResource) round(ctx context.Context) error {
 	}
 	mutated, err := n.change(ctx)
 	now := m.config.Now()
-	again := mutated && err == nil && m.tracks()
-	mutated = mutated && !again
+	if err == nil && m.tracks() {
+		mutated = false // its effect is known: the NetResourceSet that is written leads to the next round
+	}
 	n.mu.Lock()
 	if mutated {
 		n.waitsFor = now
@@ -92,9 +93,6 @@ func (n *NetResource) round(ctx context.Context) error {
 	n.recalculate(ctx, 0)
 	if mutated {
 		m.resync.Add(resyncKey, "changed", 0)
-	}
-	if again {
-		m.maintain.Add(n.name, "changed", 0)
 	}
 	if err != nil {
 		pause := n.pause()

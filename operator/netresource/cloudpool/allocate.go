@@ -150,12 +150,13 @@ func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction)
 		return err
 	}
 	defer release()
+	want := a.MaxIPsToAllocate
 	for _, f := range n.p.families() {
-		if _, err := n.assign(ctx, a.InterfaceID, f, a.MaxIPsToAllocate); err != nil {
+		if _, err := n.assign(ctx, a.InterfaceID, f, want); err != nil {
 			return err
 		}
 		if f == v6 && n.p.config.IPv4 {
-			a.MaxIPsToAllocate = n.pairs(a.MaxIPsToAllocate)
+			want = n.pairs(want)
 		}
 	}
 	return nil
@@ -253,7 +254,8 @@ func (n *node) assign(ctx context.Context, iface string, f, want int) (int, erro
 		err = errors.New("neither an address nor an error: want one of them")
 	}
 	if err != nil {
-		return 0, n.p.failed(instance, iface, fmt.Errorf("assign to interface %q of machine %q: %w", iface, instance, err))
+		err = fmt.Errorf("assign to interface %q of machine %q: %w", iface, instance, err)
+		return 0, n.p.failed(instance, iface, err)
 	}
 	return n.added(instance, iface, blocks), nil
 }

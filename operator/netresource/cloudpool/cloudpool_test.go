@@ -228,6 +228,22 @@ func TestDualStackNodeGetsAsManyOfBoth(t *testing.T) {
 	}
 }
 
+// IPv4 addresses are taken for the IPv6 addresses that there are.
+func TestIPv6AddressesLimitDualStackNode(t *testing.T) {
+	s := newScene(t, func(c *memcloud.Config, p *cloudpool.Config) {
+		c.Second = map[string]netip.Prefix{"s": pfx("fd00::/125")}
+		p.IPv4, p.IPv6 = true, true
+	})
+	for node, want := range map[string]int{"a": 4, "b": 4} {
+		_, err := s.take(node, want)
+		s.g.Expect(err).NotTo(HaveOccurred())
+	}
+	s.g.Expect(len(s.has("a")) + len(s.has("b"))).To(Equal(2*6), "six of eight IPv6 addresses are free at first")
+	_, err := s.take("a", 1)
+	s.g.Expect(err).To(MatchError(cloud.ErrFull))
+	s.g.Expect(len(s.has("a")) + len(s.has("b"))).To(Equal(2 * 6))
+}
+
 func TestIPv6AloneIsCounted(t *testing.T) {
 	s := newScene(t, func(c *memcloud.Config, p *cloudpool.Config) {
 		c.Subnets = map[string]netip.Prefix{"s": pfx("fd00::/64")}
@@ -318,9 +334,14 @@ func TestEmptyInterfacesAreDeleted(t *testing.T) {
 				want = append(want, "1 eni-3 s 0")
 			}
 			s.g.Expect(s.interfaces("a")).To(Equal(want))
+			calls := s.cloud.Calls()["delete"]
+			s.g.Expect(calls > 0).To(Equal(x.deleted), "the provider itself knows which it may delete")
+			s.cloud.Change("machine-a", "eni-1", func(i *cloud.Interface) { i.Owned = true })
+			s.read()
 			s.use("a")
 			s.release("a", 100)
 			s.g.Expect(s.interfaces("a")[0]).To(Equal("0 eni-1 s 0"), "the first one stays")
+			s.g.Expect(s.cloud.Calls()["delete"]).To(Equal(calls))
 		})
 	}
 }
