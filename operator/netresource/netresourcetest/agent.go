@@ -16,18 +16,40 @@ import (
 // agent leases addresses of its node's pool to pods, and answers releases. Its own lock
 // guards it, so that any goroutine may call its methods.
 type agent struct {
-	name string
+	name     string
+	families int // 2: a pod has an address of each
 
 	mu     sync.Mutex
 	want   int // pods
-	leases map[netip.Addr]bool
+	leases [2]map[netip.Addr]bool
 }
 
-// lacks returns the number of pods without an address.
+func newAgent(name string, families int) *agent {
+	return &agent{name: name, families: families, leases: [2]map[netip.Addr]bool{{}, {}}}
+}
+
+// lacks returns the number of pods without all of their addresses.
 func (a *agent) lacks() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.want - len(a.leases)
+	return a.lacking()
+}
+
+// lacking is lacks for callers that hold the lock.
+func (a *agent) lacking() int {
+	if a.families == 2 {
+		return a.want - min(len(a.leases[0]), len(a.leases[1]))
+	}
+	return a.want - len(a.leases[0]) - len(a.leases[1])
+}
+
+// leased returns all addresses that are leased.
+func (a *agent) leased() map[netip.Addr]bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := maps.Clone(a.leases[0])
+	maps.Copy(all, a.leases[1])
+	return all
 }
 
 // leasedIn reports whether an address of a block is leased.
@@ -36,7 +58,7 @@ func (a *agent) leasedIn(key string) bool {
 	if err != nil {
 		return true // the agent does not answer for a key that it cannot read
 	}
-	for l := range a.leases {
+	for l := range a.leases[familyOf(p)] {
 		if p.Contains(l) {
 			return true
 		}
@@ -48,7 +70,7 @@ func (a *agent) leasedIn(key string) bool {
 func (a *agent) answers(object *v1alpha1.NetResourceSet) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.leases) < a.want {
+	if a.lacking() > 0 {
 		return true
 	}
 	for key, state := range object.Status.IPAM.ReleaseIPs {
@@ -70,9 +92,11 @@ func (a *agent) act(object *v1alpha1.NetResourceSet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	ipam := &object.Status.IPAM
-	for _, l := range slices.SortedFunc(maps.Keys(a.leases), netip.Addr.Compare) {
-		if len(a.leases) > a.want {
-			delete(a.leases, l)
+	for _, leases := range a.leases {
+		for _, l := range slices.SortedFunc(maps.Keys(leases), netip.Addr.Compare) {
+			if len(leases) > a.want {
+				delete(leases, l)
+			}
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(object.Spec.IPAM.Pool)) {
@@ -88,8 +112,10 @@ func (a *agent) act(object *v1alpha1.NetResourceSet) {
 		}
 	}
 	ipam.Used = v1alpha1.AllocationMap{}
-	for l := range a.leases {
-		ipam.Used[l.String()] = v1alpha1.AllocationIP{Owner: "default/pod"}
+	for _, leases := range a.leases {
+		for l := range leases {
+			ipam.Used[l.String()] = v1alpha1.AllocationIP{Owner: "default/pod"}
+		}
 	}
 }
 
@@ -99,7 +125,8 @@ func (a *agent) lease(key string) {
 	if err != nil {
 		return
 	}
-	for at := p.Addr(); p.Contains(at) && len(a.leases) < a.want; at = at.Next() {
-		a.leases[at] = true
+	leases := a.leases[familyOf(p)]
+	for at := p.Addr(); p.Contains(at) && len(leases) < a.want; at = at.Next() {
+		leases[at] = true
 	}
 }

@@ -30,9 +30,10 @@ const (
 
 // fleet is an API server, a manager that may be replaced, and the agents of all nodes.
 type fleet struct {
-	stage *stage
-	api   *memapi.API
-	rng   *rand.Rand
+	stage    *stage
+	families int // of a pod
+	api      *memapi.API
+	rng      *rand.Rand
 
 	mu      sync.Mutex
 	manager *netresource.NetResourceSetManager
@@ -41,24 +42,26 @@ type fleet struct {
 	failed  error // of agents and of writes to the API
 }
 
-// campaign lets pods come and go on three nodes while the cloud fails, and managers take
-// over from each other.
-func campaign(s *stage) error {
-	for round := range s.p.Rounds {
-		f := &fleet{
-			stage: s, api: memapi.New(), agents: map[string]*agent{},
-			rng: rand.New(rand.NewPCG(s.p.Seed, uint64(round))),
+// campaign returns a check that lets pods come and go on three nodes while the cloud fails
+// and managers take over from each other. A pod has an address of each of so many families.
+func campaign(families int) func(*stage) error {
+	return func(s *stage) error {
+		for round := range s.p.Rounds {
+			f := &fleet{
+				stage: s, families: families, api: memapi.New(), agents: map[string]*agent{},
+				rng: rand.New(rand.NewPCG(s.p.Seed, uint64(round))),
+			}
+			f.api.Changed = f.changed
+			err := f.run()
+			if e := f.close(); err == nil {
+				err = e
+			}
+			if err != nil {
+				return fmt.Errorf("round %d of seed %d (CADASTRE_TEST_SEED): %w", round, s.p.Seed, err)
+			}
 		}
-		f.api.Changed = f.changed
-		err := f.run()
-		if e := f.close(); err == nil {
-			err = e
-		}
-		if err != nil {
-			return fmt.Errorf("round %d of seed %d (CADASTRE_TEST_SEED): %w", round, s.p.Seed, err)
-		}
+		return nil
 	}
-	return nil
 }
 
 func (f *fleet) run() error {
@@ -155,7 +158,7 @@ func (f *fleet) lead() error {
 	}
 	err = f.stage.eventually("start a manager", func() error { return m.Start(context.Background()) })
 	if before != nil {
-		err = errors.Join(err, before.Close())
+		err = errors.Join(err, f.ended(before))
 	}
 	return err
 }
@@ -203,10 +206,12 @@ func (f *fleet) close() error {
 	if m == nil {
 		return nil
 	}
-	if err := m.Close(); err != nil {
-		return fmt.Errorf("close a manager: %w", err)
-	}
-	return nil
+	return f.ended(m)
+}
+
+// ended closes a manager. Its calls may take some time to delete what they have half done.
+func (f *fleet) ended(m *netresource.NetResourceSetManager) error {
+	return f.stage.eventually("close a manager", m.Close)
 }
 
 // add creates a node with its agent.
@@ -214,7 +219,7 @@ func (f *fleet) add(name string) error {
 	object := f.stage.object(name)
 	object.Spec.IPAM = v1alpha1.IPAMSpec{PreAllocate: f.stage.p.Unit}
 	f.mu.Lock()
-	f.agents[name] = &agent{name: name, leases: map[netip.Addr]bool{}}
+	f.agents[name] = newAgent(name, f.families)
 	f.mu.Unlock()
 	if _, err := f.api.Create(object); err != nil {
 		return fmt.Errorf("create the object of node %s: %w", name, err)
@@ -292,9 +297,7 @@ func (f *fleet) leases() map[string]map[netip.Addr]bool {
 	defer f.mu.Unlock()
 	all := map[string]map[netip.Addr]bool{}
 	for name, a := range f.agents {
-		a.mu.Lock()
-		all[name] = maps.Clone(a.leases)
-		a.mu.Unlock()
+		all[name] = a.leased()
 	}
 	return all
 }

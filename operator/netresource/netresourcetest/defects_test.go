@@ -190,6 +190,7 @@ func defects() map[string][]string {
 		disjoint  = "nodes have different addresses"
 		takenOver = "another process takes over"
 		campaign  = "a campaign"
+		campaign2 = "a campaign of two families"
 	)
 	return map[string][]string{
 		"":                                  nil,
@@ -205,7 +206,7 @@ func defects() map[string][]string {
 		"exceeds the limit of an interface": {filled},
 		"exceeds the limit of a machine":    {filled},
 		"hides errors":                      {"a full subnet is an error"},
-		"has one family":                    {"a node of two families has as many addresses of both"},
+		"has one family":                    {"a node of two families has as many addresses of both", campaign2},
 		"has no deadline":                   {"calls end with their deadline while the cloud hangs"},
 		"keeps orphans":                     {failing, lost, throttled, hung, takenOver, campaign},
 		"keeps orphans of another process":  {takenOver},

@@ -10,7 +10,7 @@
 // machines of its own: the provider reaches it through whatever injects the faults
 // (internal/testkit/faultproxy for an HTTP API), and World.Truth reads it directly. Each
 // check makes a world, and calls the provider in the order in which the manager does. The
-// last check is a campaign: a real manager, agents that lease addresses and give them back,
+// last checks are campaigns: a real manager, agents that lease addresses and give them back,
 // a storm of faults, and managers that take over from each other. At the end cloud and
 // objects must agree, no machine may have another one's address, and nothing that the
 // provider has created may be left without a machine.
@@ -195,7 +195,8 @@ func Checks() []Check {
 		{Name: "old readings undo nothing", run: stale},
 		{Name: "a throttled call does nothing and says so", run: throttled},
 		{Name: "another process takes over", run: takenOver},
-		{Name: "a campaign", run: campaign},
+		{Name: "a campaign", run: campaign(1)},
+		{Name: "a campaign of two families", shape: Shape{DualStack: true}, run: campaign(2)},
 	}
 }
 
