@@ -44,18 +44,14 @@ func TestProviderKeepsTheContract(t *testing.T) {
 	}{{"addresses", false, 1}, {"prefixes", true, 16}} {
 		t.Run(c.name, func(t *testing.T) {
 			worlds := &worlds{T: t, server: server, prefixes: c.prefixes}
-			for _, check := range netresourcetest.Checks() {
-				t.Run(check.Name, func(t *testing.T) {
-					t.Parallel() // most of the time is waiting for readings to become new
-					check.Test(t, netresourcetest.Provider{
-						New:      worlds.make,
-						Unit:     c.unit,
-						Limits:   netresourcetest.Limits{Interfaces: 3, Units: 9}, // m5.large
-						Lag:      staleFor + time.Second,
-						Deadline: 5 * time.Second,
-					})
-				})
-			}
+			netresourcetest.Run(t, netresourcetest.Provider{
+				New:      worlds.make,
+				Unit:     c.unit,
+				Limits:   netresourcetest.Limits{Interfaces: 3, Units: 9}, // m5.large
+				Lag:      staleFor + time.Second,
+				Deadline: 5 * time.Second,
+				Parallel: true,
+			})
 		})
 	}
 }

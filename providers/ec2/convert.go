@@ -27,11 +27,12 @@ type facts struct {
 func (c *Cloud) convert(n types.NetworkInterface) (*cloud.Interface, error) {
 	tags := tagMap(n.TagSet)
 	i := &cloud.Interface{
-		ID:      aws.ToString(n.NetworkInterfaceId),
-		MAC:     aws.ToString(n.MacAddress),
-		Subnet:  aws.ToString(n.SubnetId),
-		Trunk:   n.InterfaceType == types.NetworkInterfaceTypeTrunk,
-		EFA:     n.InterfaceType == types.NetworkInterfaceTypeEfa || n.InterfaceType == types.NetworkInterfaceTypeEfaOnly,
+		ID:     aws.ToString(n.NetworkInterfaceId),
+		MAC:    aws.ToString(n.MacAddress),
+		Subnet: aws.ToString(n.SubnetId),
+		Trunk:  n.InterfaceType == types.NetworkInterfaceTypeTrunk,
+		EFA: n.InterfaceType == types.NetworkInterfaceTypeEfa ||
+			n.InterfaceType == types.NetworkInterfaceTypeEfaOnly,
 		Owned:   c.owned(tags),
 		Created: created(tags),
 		Exclude: unmanaged(tags),
@@ -187,7 +188,11 @@ func convertSubnet(s types.Subnet, vpc []netip.Prefix) (*cloud.Subnet, error) {
 		}
 		p, err := netip.ParsePrefix(aws.ToString(a.Ipv6CidrBlock))
 		if err != nil {
-			return nil, fmt.Errorf("read subnet %s: parse %q of EC2: want a prefix", subnet.ID, aws.ToString(a.Ipv6CidrBlock))
+			return nil, fmt.Errorf(
+				"read subnet %s: parse %q of EC2: want a prefix",
+				subnet.ID,
+				aws.ToString(a.Ipv6CidrBlock),
+			)
 		}
 		subnet.Ranges = append(subnet.Ranges, cloud.Range{CIDR: p.Masked(), Gateway: gateway6()})
 		break // a subnet has one
