@@ -35,9 +35,10 @@ func (c *Cloud) Assign(ctx context.Context, instance, iface string, want cloud.W
 		return fail(fmt.Errorf("%w: the interface is in subnet %s, and EC2 assigns addresses of that one only: "+
 			"want another interface for subnet %s", cloud.ErrFull, f.subnet, want.Subnet))
 	}
-	if want.IPv6 && !want.Prefixes && !f.owned && !f.own6 {
-		return fail(fmt.Errorf("%w: EC2 does not tell which IPv6 address of this interface is the machine's own: "+
-			"enable the primary IPv6 address of the interface, or use prefixes", cloud.ErrFull))
+	if want.IPv6 && !want.Prefixes && !f.told6 {
+		if err := c.tellOwnIPv6(ctx, iface); err != nil {
+			return fail(err)
+		}
 	}
 	texts, err := c.assign(ctx, iface, want)
 	if errors.Is(explain(err), cloud.ErrFull) && want.Count > 1 {
@@ -60,6 +61,49 @@ func (c *Cloud) Assign(ctx context.Context, instance, iface string, want cloud.W
 	}
 	return blocks, nil
 }
+
+// tellOwnIPv6 writes the tag with the IPv6 addresses that an interface has before the first
+// one for pods is assigned.
+func (c *Cloud) tellOwnIPv6(ctx context.Context, iface string) error {
+	n, err := c.iface(ctx, iface)
+	if err != nil {
+		return explain(err)
+	}
+	if _, told := c.ownIPv6(n); told {
+		return nil
+	}
+	var own []netip.Addr
+	var texts []string
+	for _, a := range n.Ipv6Addresses {
+		address, err := netip.ParseAddr(aws.ToString(a.Ipv6Address))
+		if err != nil {
+			return fmt.Errorf("parse %q of EC2: want an address", aws.ToString(a.Ipv6Address))
+		}
+		own, texts = append(own, address), append(texts, address.String())
+	}
+	value := strings.Join(texts, " ")
+	if len(value) > maxTagValue {
+		return fmt.Errorf("%w: the machine itself has %d IPv6 addresses, too many for the tag %s: "+
+			"want prefixes, or the addresses of another interface", cloud.ErrFull, len(own), TagOwnIPv6)
+	}
+	_, err = c.ec2.CreateTags(ctx, &ec2.CreateTagsInput{
+		Resources: []string{iface},
+		Tags:      []types.Tag{{Key: aws.String(TagOwnIPv6), Value: &value}},
+	})
+	if err != nil {
+		return fmt.Errorf("tag the machine's own IPv6 addresses: %w", explain(err))
+	}
+	f, err := c.factsOf(ctx, iface)
+	if err != nil {
+		return explain(err)
+	}
+	f.own6, f.told6 = own, true
+	c.keep(iface, f)
+	return nil
+}
+
+// maxTagValue is the length of a tag's value in EC2.
+const maxTagValue = 256
 
 // describe returns a request in words.
 func describe(want cloud.Want) string {
@@ -140,14 +184,10 @@ func (c *Cloud) Unassign(ctx context.Context, instance, iface string, blocks []n
 		return fail(explain(err))
 	}
 	left := blocks
-	if !f.owned && slices.ContainsFunc(blocks, isAddress6) {
-		// The machine's own IPv6 addresses may change, so they are read anew.
-		if left, err = c.assigned(ctx, iface, blocks); err != nil {
-			return fail(err)
+	for _, b := range blocks {
+		if a := b.Addr(); b.IsSingleIP() && (a == f.own || a.Is6() && (!f.told6 || slices.Contains(f.own6, a))) {
+			return fail(fmt.Errorf("%s is the interface's own address", a))
 		}
-	}
-	if slices.Contains(blocks, netip.PrefixFrom(f.own, f.own.BitLen())) {
-		return fail(fmt.Errorf("%s is the interface's own address", f.own))
 	}
 	err = c.unassign(ctx, iface, left)
 	if notAssigned(err) && len(left) > 1 { // one of them is not there, and EC2 has removed none
@@ -182,9 +222,6 @@ func (c *Cloud) unassignEach(ctx context.Context, iface string, blocks []netip.P
 	}
 	return nil
 }
-
-// isAddress6 reports whether a block is a single IPv6 address.
-func isAddress6(p netip.Prefix) bool { return p.Addr().Is6() && p.IsSingleIP() }
 
 // assigned returns the blocks that an interface has, and an error if one is its own address.
 func (c *Cloud) assigned(ctx context.Context, iface string, blocks []netip.Prefix) (left []netip.Prefix, err error) {

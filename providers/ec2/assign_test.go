@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/providers/ec2"
 	"github.com/cadastre/cadastre/providers/ec2/mototest"
 )
 
@@ -63,13 +64,26 @@ func testAssignIPv6(t *testing.T, server *mototest.Server) {
 	id := n.machine("m5.large")
 	ctx := t.Context()
 	first := n.first(id)
-	_, err := n.cloud.Assign(ctx, id, first.ID, cloud.Want{Count: 1, IPv6: true})
-	g.Expect(err).To(And(MatchError(cloud.ErrFull), MatchError(And(ContainSubstring("machine's own")))))
-	answer, err := server.Client().AssignIpv6Addresses(ctx, &awsec2.AssignIpv6AddressesInput{NetworkInterfaceId: &first.ID, Ipv6AddressCount: aws.Int32(1)})
+	answer, err := server.Client().AssignIpv6Addresses(ctx, &awsec2.AssignIpv6AddressesInput{NetworkInterfaceId: &first.ID, Ipv6AddressCount: aws.Int32(2)})
 	g.Expect(err).NotTo(HaveOccurred())
-	own := netip.MustParseAddr(answer.AssignedIpv6Addresses[0])
-	g.Expect(n.first(id).Blocks).To(ContainElement(cloud.Block{Prefix: netip.PrefixFrom(own, 128), Subnet: n.subnet, Primary: true}))
-	g.Expect(n.cloud.Unassign(ctx, id, first.ID, []netip.Prefix{netip.PrefixFrom(own, 128)})).To(MatchError(ContainSubstring("own address")))
+	own := netip.PrefixFrom(netip.MustParseAddr(answer.AssignedIpv6Addresses[0]), 128)
+	ownBlock := cloud.Block{Prefix: own, Subnet: n.subnet, Primary: true}
+	g.Expect(n.first(id).Blocks).To(ContainElement(ownBlock), "the machine itself uses its IPv6 addresses")
+	g.Expect(n.cloud.Unassign(ctx, id, first.ID, []netip.Prefix{own})).To(MatchError(ContainSubstring("own address")))
+	pods, err := n.cloud.Assign(ctx, id, first.ID, cloud.Want{Count: 2, IPv6: true})
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, c := range []*ec2.Cloud{n.cloud, n.open()} {
+		n.cloud = c
+		g.Expect(n.first(id).Blocks).To(ContainElement(ownBlock))
+		g.Expect(prefixes(n.first(id).Blocks)).To(Equal(prefixes(pods)))
+		g.Expect(c.Unassign(ctx, id, first.ID, []netip.Prefix{own})).To(MatchError(ContainSubstring("own address")))
+	}
+	g.Expect(n.open().Unassign(ctx, id, first.ID, []netip.Prefix{own})).To(MatchError(ContainSubstring("own address")))
+	more, err := n.open().Assign(ctx, id, first.ID, cloud.Want{Count: 1, IPv6: true})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(prefixes(n.first(id).Blocks)).To(ConsistOf(prefixes(append(pods, more...))))
+	g.Expect(n.open().Unassign(ctx, id, first.ID, parsed(append(pods, more...)))).To(Succeed())
+	g.Expect(prefixes(n.first(id).Blocks)).To(BeEmpty())
 
 	second, err := n.cloud.CreateInterface(ctx, id, cloud.NewInterface{Subnet: n.subnet, Want: cloud.Want{Count: 2, IPv6: true}, Device: 1})
 	g.Expect(err).NotTo(HaveOccurred())

@@ -50,6 +50,7 @@ func TestProviderKeepsTheContract(t *testing.T) {
 				Limits:   netresourcetest.Limits{Interfaces: 3, Units: 9}, // m5.large
 				Lag:      staleFor + time.Second,
 				Deadline: 5 * time.Second,
+				Parallel: true,
 			})
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
@@ -17,20 +18,21 @@ import (
 // facts holds the properties of an interface that never change.
 type facts struct {
 	subnet string
-	owned  bool
-	own    netip.Addr // its own IPv4 address
-	own6   bool       // EC2 marks one of its IPv6 addresses as its own
+	own    netip.Addr   // its own IPv4 address
+	own6   []netip.Addr // its own IPv6 addresses, if told6
+	told6  bool         // EC2 marks one as its own, or TagOwnIPv6 has them
 }
 
 // convert returns an interface in the form of package cloud.
 func (c *Cloud) convert(n types.NetworkInterface) (*cloud.Interface, error) {
 	tags := tagMap(n.TagSet)
 	i := &cloud.Interface{
-		ID:      aws.ToString(n.NetworkInterfaceId),
-		MAC:     aws.ToString(n.MacAddress),
-		Subnet:  aws.ToString(n.SubnetId),
-		Trunk:   n.InterfaceType == types.NetworkInterfaceTypeTrunk,
-		EFA:     n.InterfaceType == types.NetworkInterfaceTypeEfa || n.InterfaceType == types.NetworkInterfaceTypeEfaOnly,
+		ID:     aws.ToString(n.NetworkInterfaceId),
+		MAC:    aws.ToString(n.MacAddress),
+		Subnet: aws.ToString(n.SubnetId),
+		Trunk:  n.InterfaceType == types.NetworkInterfaceTypeTrunk,
+		EFA: n.InterfaceType == types.NetworkInterfaceTypeEfa ||
+			n.InterfaceType == types.NetworkInterfaceTypeEfaOnly,
 		Owned:   c.owned(tags),
 		Created: created(tags),
 		Exclude: unmanaged(tags),
@@ -49,7 +51,8 @@ func (c *Cloud) convert(n types.NetworkInterface) (*cloud.Interface, error) {
 	default:
 		i.Exclude = true // of a load balancer, or without IP
 	}
-	blocks, err := convertBlocks(n, i.Subnet, i.Owned)
+	own6, told := c.ownIPv6(n)
+	blocks, err := convertBlocks(n, i.Subnet, func(a netip.Addr) bool { return !told || slices.Contains(own6, a) })
 	if err != nil {
 		return nil, fmt.Errorf("read interface %s: %w", i.ID, err)
 	}
@@ -62,8 +65,9 @@ func (c *Cloud) owned(tags map[string]string) bool {
 	return tags[TagCluster] == c.config.Cluster && tags[TagInstance] != ""
 }
 
-// convertBlocks returns the addresses and prefixes of an interface.
-func convertBlocks(n types.NetworkInterface, subnet string, owned bool) ([]cloud.Block, error) {
+// convertBlocks returns the addresses and prefixes of an interface. own reports whether an IPv6
+// address is the interface's own.
+func convertBlocks(n types.NetworkInterface, subnet string, own func(netip.Addr) bool) ([]cloud.Block, error) {
 	var all []cloud.Block
 	add := func(text *string, primary bool) error {
 		p, err := parseBlock(aws.ToString(text))
@@ -84,13 +88,12 @@ func convertBlocks(n types.NetworkInterface, subnet string, owned bool) ([]cloud
 			return nil, err
 		}
 	}
-	// EC2 does not tell which IPv6 address the machine itself uses, unless one is marked. Without
-	// a mark all of them count as the machine's own on an interface that it started with.
-	unmarked := !owned && !marked(n)
 	for _, a := range n.Ipv6Addresses {
-		if err := add(a.Ipv6Address, aws.ToBool(a.IsPrimaryIpv6) || unmarked); err != nil {
-			return nil, err
+		address, err := netip.ParseAddr(aws.ToString(a.Ipv6Address))
+		if err != nil {
+			return nil, fmt.Errorf("parse %q of EC2: want an address", aws.ToString(a.Ipv6Address))
 		}
+		all = append(all, cloud.Block{Prefix: netip.PrefixFrom(address, 128), Subnet: subnet, Primary: own(address)})
 	}
 	for _, p := range n.Ipv6Prefixes {
 		if err := add(p.Ipv6Prefix, false); err != nil {
@@ -100,11 +103,29 @@ func convertBlocks(n types.NetworkInterface, subnet string, owned bool) ([]cloud
 	return all, nil
 }
 
-// marked reports whether EC2 marks an IPv6 address as the interface's own.
-func marked(n types.NetworkInterface) bool {
-	return slices.ContainsFunc(n.Ipv6Addresses, func(a types.NetworkInterfaceIpv6Address) bool {
-		return aws.ToBool(a.IsPrimaryIpv6)
-	})
+// ownIPv6 returns an interface's own IPv6 addresses. Without an answer all of its IPv6
+// addresses may be the machine's own.
+func (c *Cloud) ownIPv6(n types.NetworkInterface) (own []netip.Addr, told bool) {
+	tags := tagMap(n.TagSet)
+	for _, a := range n.Ipv6Addresses {
+		if address, err := netip.ParseAddr(aws.ToString(a.Ipv6Address)); err == nil && aws.ToBool(a.IsPrimaryIpv6) {
+			own, told = append(own, address), true
+		}
+	}
+	if text, ok := tags[TagOwnIPv6]; ok {
+		told = true
+		for word := range strings.FieldsSeq(text) {
+			if address, err := netip.ParseAddr(word); err == nil {
+				own = append(own, address)
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f := c.facts[aws.ToString(n.NetworkInterfaceId)]; !told && f.told6 { // a reading from before the tag
+		return f.own6, true
+	}
+	return own, told || c.owned(tags)
 }
 
 // parseBlock reads an address or a prefix.
@@ -121,20 +142,22 @@ func parseBlock(text string) (netip.Prefix, error) {
 
 // remember keeps the facts of interfaces.
 func (c *Cloud) remember(all ...types.NetworkInterface) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.facts)+len(all) > maxFacts {
-		clear(c.facts) // interfaces that are gone; the others are read again
-	}
 	for _, n := range all {
 		own, _ := netip.ParseAddr(aws.ToString(n.PrivateIpAddress))
-		c.facts[aws.ToString(n.NetworkInterfaceId)] = facts{
-			subnet: aws.ToString(n.SubnetId),
-			owned:  c.owned(tagMap(n.TagSet)),
-			own:    own,
-			own6:   marked(n),
-		}
+		f := facts{subnet: aws.ToString(n.SubnetId), own: own}
+		f.own6, f.told6 = c.ownIPv6(n)
+		c.keep(aws.ToString(n.NetworkInterfaceId), f)
 	}
+}
+
+// keep keeps the facts of an interface.
+func (c *Cloud) keep(id string, f facts) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.facts) >= maxFacts {
+		clear(c.facts) // most are of interfaces that are gone; the others are read again
+	}
+	c.facts[id] = f
 }
 
 // maxFacts bounds the memory of interfaces: some megabytes.
@@ -165,7 +188,11 @@ func convertSubnet(s types.Subnet, vpc []netip.Prefix) (*cloud.Subnet, error) {
 		}
 		p, err := netip.ParsePrefix(aws.ToString(a.Ipv6CidrBlock))
 		if err != nil {
-			return nil, fmt.Errorf("read subnet %s: parse %q of EC2: want a prefix", subnet.ID, aws.ToString(a.Ipv6CidrBlock))
+			return nil, fmt.Errorf(
+				"read subnet %s: parse %q of EC2: want a prefix",
+				subnet.ID,
+				aws.ToString(a.Ipv6CidrBlock),
+			)
 		}
 		subnet.Ranges = append(subnet.Ranges, cloud.Range{CIDR: p.Masked(), Gateway: gateway6()})
 		break // a subnet has one

@@ -247,7 +247,11 @@ func (c *Cloud) taggedGroups(ctx context.Context, vpc string) ([]string, error) 
 		}
 	}
 	if len(ids) == 0 {
-		return nil, fmt.Errorf("no security group of %s has the tags %v of --ec2-security-group-tags", vpc, c.config.SecurityGroupTags)
+		return nil, fmt.Errorf(
+			"no security group of %s has the tags %v of --ec2-security-group-tags",
+			vpc,
+			c.config.SecurityGroupTags,
+		)
 	}
 	slices.Sort(ids)
 	c.mu.Lock()

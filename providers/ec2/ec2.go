@@ -77,7 +77,7 @@ func New(ctx context.Context, c Config) (*Cloud, error) {
 		config: c,
 		ec2: ec2.NewFromConfig(loaded, func(o *ec2.Options) {
 			o.Retryer = aws.NopRetryer{}
-			o.HTTPClient = &http.Client{Transport: c.Transport}
+			o.HTTPClient = &http.Client{Transport: bodies{c.Transport}}
 			if c.Endpoint != "" {
 				o.BaseEndpoint = aws.String(c.Endpoint)
 			}

@@ -42,29 +42,53 @@ func (o *Options) Flags(fs *pflag.FlagSet) {
 		"the `name` of the cluster, which interfaces get in the tag "+TagCluster+
 			"; interfaces with another name are never deleted (required)")
 	fs.StringVar(&c.Region, "ec2-region", "", "the `region`; empty: AWS_REGION, the profile's, or the machine's")
-	fs.StringVar(&c.Endpoint, "ec2-endpoint", "", "the `URL` of EC2, such as that of a VPC endpoint; empty: the region's")
-	fs.StringVar(&c.VPC, "ec2-vpc", "", "the `ID` of the VPC of the machines; empty: that of the machines with --ec2-instance-tags")
-	fs.Var(tags{&c.InstanceTags}, "ec2-instance-tags",
-		"the `tags` (KEY=VALUE,...) that select machines; an empty value means any (default kubernetes.io/cluster/NAME=, or none with --ec2-vpc)")
+	fs.StringVar(
+		&c.Endpoint,
+		"ec2-endpoint",
+		"",
+		"the `URL` of EC2, such as that of a VPC endpoint; empty: the region's",
+	)
+	fs.StringVar(
+		&c.VPC,
+		"ec2-vpc",
+		"",
+		"the `ID` of the VPC of the machines; empty: that of the machines with --ec2-instance-tags",
+	)
+	fs.Var(
+		tags{&c.InstanceTags},
+		"ec2-instance-tags",
+		"the `tags` (KEY=VALUE,...) that select machines; an empty value means any (default kubernetes.io/cluster/NAME=, or none with --ec2-vpc)",
+	)
 	fs.Var(tags{&c.SubnetTags}, "ec2-subnet-tags",
 		"the `tags` of the subnets for new interfaces (default: the subnets of the machines' first interfaces)")
 	fs.Var(tags{&c.SecurityGroupTags}, "ec2-security-group-tags",
 		"the `tags` of the security groups of new interfaces (default: those of the machine's first interface)")
-	fs.Var(limits{&c.Limits}, "ec2-instance-limits",
+	fs.Var(
+		limits{&c.Limits},
+		"ec2-instance-limits",
 		"the limits of an instance type that EC2 does not describe, as `TYPE=INTERFACES:IPV4:IPV6` with the addresses of one "+
-			"interface, such as m5.large=3:10:10; may be repeated")
+			"interface, such as m5.large=3:10:10; may be repeated",
+	)
 }
 
 // Open returns the Cloud that the flags describe. All of its requests to EC2 pass one budget,
 // the metrics of which are the collector.
-func (o *Options) Open(ctx context.Context, log *slog.Logger, qps float64, burst int) (*Cloud, prometheus.Collector, error) {
+func (o *Options) Open(
+	ctx context.Context,
+	log *slog.Logger,
+	qps float64,
+	burst int,
+) (*Cloud, prometheus.Collector, error) {
 	c := o.config
 	if c.Cluster == "" {
 		return nil, nil, errors.New("open EC2: --ec2-cluster is empty: want the name of the cluster, such as prod")
 	}
 	all := budget.New(budget.Config{Cloud: Name, QPS: qps, Burst: burst})
 	c.Log = log
-	c.Transport = all.Transport(nil, func(r *http.Request) string { return awsmiddleware.GetOperationName(r.Context()) })
+	c.Transport = all.Transport(
+		nil,
+		func(r *http.Request) string { return awsmiddleware.GetOperationName(r.Context()) },
+	)
 	opened, err := New(ctx, c)
 	return opened, all, err
 }

@@ -78,6 +78,35 @@ func TestRequestsPassTheBudget(t *testing.T) {
 	g.Expect(string(text)).To(And(ContainSubstring(`operation="DescribeInstances"`), ContainSubstring(`cloud="ec2"`)))
 }
 
+// TestRequestBodyOutlivesTheAnswer reads a request's body after its answer, as net/http may.
+func TestRequestBodyOutlivesTheAnswer(t *testing.T) {
+	g := NewWithT(t)
+	var body io.Reader
+	c, err := ec2.New(t.Context(), ec2.Config{
+		Cluster:     "test",
+		Region:      mototest.Region,
+		Credentials: mototest.Credentials(),
+		Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			body = r.Body
+			text, err := io.ReadAll(io.LimitReader(body, r.ContentLength))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(text)).To(ContainSubstring("Action=DescribeInstances"))
+			return answer(http.StatusForbidden, "UnauthorizedOperation"), nil
+		}),
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = c.Read(t.Context())
+	g.Expect(err).To(MatchError(ContainSubstring("UnauthorizedOperation")))
+	surplus, err := io.Copy(io.Discard, body)
+	g.Expect(err).NotTo(HaveOccurred(), "net/http would close the connection")
+	g.Expect(surplus).To(BeZero())
+}
+
+// roundTripper is a function that sends requests.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 // The instance metadata service is a fake: moto has none.
 func TestMachineKnowsItself(t *testing.T) {
 	g := NewWithT(t)

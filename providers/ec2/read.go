@@ -191,12 +191,18 @@ func (c *Cloud) interfaces(ctx context.Context, filters ...types.Filter) ([]type
 
 // iface reads one interface. The error of EC2 is returned as it is.
 func (c *Cloud) iface(ctx context.Context, id string) (types.NetworkInterface, error) {
-	answer, err := c.ec2.DescribeNetworkInterfaces(ctx, &ec2.DescribeNetworkInterfacesInput{NetworkInterfaceIds: []string{id}})
+	answer, err := c.ec2.DescribeNetworkInterfaces(
+		ctx,
+		&ec2.DescribeNetworkInterfacesInput{NetworkInterfaceIds: []string{id}},
+	)
 	if err != nil {
 		return types.NetworkInterface{}, err
 	}
 	if len(answer.NetworkInterfaces) != 1 {
-		return types.NetworkInterface{}, fmt.Errorf("EC2 answered with %d interfaces: want 1", len(answer.NetworkInterfaces))
+		return types.NetworkInterface{}, fmt.Errorf(
+			"EC2 answered with %d interfaces: want 1",
+			len(answer.NetworkInterfaces),
+		)
 	}
 	c.remember(answer.NetworkInterfaces...)
 	return answer.NetworkInterfaces[0], nil

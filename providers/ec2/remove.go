@@ -35,7 +35,9 @@ func (c *Cloud) DeleteInterface(ctx context.Context, instance, iface string) err
 	}
 	switch a := n.Attachment; {
 	case n.InterfaceType == types.NetworkInterfaceTypeTrunk, n.InterfaceType == types.NetworkInterfaceTypeEfa:
-		return fail(fmt.Errorf("it is of type %s: want one of type %s", n.InterfaceType, types.NetworkInterfaceTypeInterface))
+		return fail(
+			fmt.Errorf("it is of type %s: want one of type %s", n.InterfaceType, types.NetworkInterfaceTypeInterface),
+		)
 	case a == nil:
 	case aws.ToString(a.InstanceId) != instance:
 		return fail(fmt.Errorf("it is attached to machine %s", aws.ToString(a.InstanceId)))

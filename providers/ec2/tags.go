@@ -20,6 +20,11 @@ const (
 	TagCreated  = "cadastre.dev/created"  // the time of the creator's clock, in the form of RFC 3339
 )
 
+// TagOwnIPv6 is the tag of a machine's interface that has the IPv6 addresses which the machine
+// itself had before Assign added the first one for pods, separated by spaces. EC2 does not tell
+// them apart.
+const TagOwnIPv6 = "cadastre.dev/own-ipv6"
+
 // The tags of interfaces that get no addresses: ours, and the one of Amazon's agent. The
 // value false means that the interface is managed.
 const (

@@ -61,7 +61,14 @@ func interpreter(ctx context.Context) (string, error) {
 		if python == "" {
 			continue
 		}
-		out, err := exec.CommandContext(ctx, python, "-W", "ignore", "-c", "import moto.server, moto.ec2").CombinedOutput()
+		out, err := exec.CommandContext(
+			ctx,
+			python,
+			"-W",
+			"ignore",
+			"-c",
+			"import moto.server, moto.ec2",
+		).CombinedOutput()
 		if err == nil {
 			return python, nil
 		}
