@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/kvdb"
@@ -171,8 +173,13 @@ type following struct {
 var _ nodeset.Allocator = (*following)(nil)
 
 // apply passes a version. Without a set nothing may be allocated: its addresses may be
-// another node's soon.
+// another node's soon. A version that differs only by the node's own report is not passed
+// to an IPAM.
 func (f *following) apply(ctx context.Context, v nodeset.Version) error {
+	if f.ipam != nil && f.last != nil && v.Set != nil && f.grantsTheSame(v.Set) {
+		f.note(nodeset.Granted{Set: v.Set, Revision: v.Revision})
+		return nil
+	}
 	var set *NetResourceSet
 	var err error
 	switch last := f.last; {
@@ -197,6 +204,13 @@ func (f *following) apply(ctx context.Context, v nodeset.Version) error {
 	f.last = set
 	f.note(nodeset.Granted{Set: v.Set, Revision: v.Revision})
 	return nil
+}
+
+// grantsTheSame reports whether set differs from the version before only by the report.
+func (f *following) grantsTheSame(set *kv.NetResourceSet) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return nodeset.SameGrants(f.granted.Set, set) && proto.Equal(f.granted.Set.Marks, set.Marks)
 }
 
 // note records a version that was applied.

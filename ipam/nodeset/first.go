@@ -16,7 +16,13 @@ import (
 // addresses of a pool of the ledger are held. It is called after the node has committed
 // that there is no set: then nothing more is allocated, so these are all. instanceID is the
 // provider's name of the machine; "": that of node.
-func First(node *kv.Node, instanceID string, marks *kv.NetResourceMarks, l *ledger.Ledger, pool string) *kv.NetResourceSet {
+func First(
+	node *kv.Node,
+	instanceID string,
+	marks *kv.NetResourceMarks,
+	l *ledger.Ledger,
+	pool string,
+) *kv.NetResourceSet {
 	set := &kv.NetResourceSet{
 		Name:       node.GetName(),
 		InstanceId: cmp.Or(instanceID, InstanceOf(node.GetProviderId())),

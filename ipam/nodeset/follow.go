@@ -48,7 +48,8 @@ func Follow(ctx context.Context, deps FollowDeps, apply func(context.Context, Ve
 			return
 		}
 		if failed == 1 && !errors.Is(err, errEnded) && !errors.Is(err, kvdb.ErrCompacted) {
-			deps.Log.Warn("the NetResourceSet of this node cannot be followed, trying again", "node", deps.Node, "error", err)
+			deps.Log.Warn("the NetResourceSet of this node cannot be followed, trying again",
+				"node", deps.Node, "error", err)
 		}
 		timer := time.NewTimer(backoff.Policy{First: followPause, Limit: retryLimit}.After(failed))
 		select {

@@ -8,7 +8,10 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,12 +64,12 @@ func TestOnlyMarkedBlocksAreRefused(t *testing.T) {
 // flaky is a store whose lists fail while down is set.
 type flaky struct {
 	*mem.Store
-	down  bool
-	lists int
+	down  atomic.Bool
+	lists atomic.Int64
 }
 
 func (f *flaky) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
-	if f.lists++; f.down {
+	if f.lists.Add(1); f.down.Load() {
 		return nil, 0, errors.New("connection refused")
 	}
 	return f.Store.List(ctx, prefixes...)
@@ -76,9 +79,35 @@ func (f *flaky) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, 
 type followed struct {
 	g     Gomega
 	store *flaky
-	seen  []nodeset.Version
-	fail  int // so many calls of apply fail
-	log   strings.Builder
+	fail  atomic.Int64 // so many calls of apply fail
+	log   logbuffer
+
+	mu       sync.Mutex
+	versions []nodeset.Version
+}
+
+// logbuffer collects a log.
+type logbuffer struct {
+	mu sync.Mutex
+	strings.Builder
+}
+
+func (b *logbuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Builder.Write(p)
+}
+
+func (b *logbuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Builder.String()
+}
+
+func (f *followed) seen() []nodeset.Version {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.versions)
 }
 
 func follow(t *testing.T) *followed {
@@ -94,11 +123,12 @@ func follow(t *testing.T) *followed {
 	go func() {
 		defer close(ended)
 		nodeset.Follow(ctx, deps, func(_ context.Context, v nodeset.Version) error {
-			if f.fail > 0 {
-				f.fail--
+			if f.fail.Add(-1) >= 0 {
 				return errors.New("disk full")
 			}
-			f.seen = append(f.seen, v)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.versions = append(f.versions, v)
 			return nil
 		})
 	}()
@@ -120,7 +150,8 @@ func (f *followed) set(cidr string) kvdb.Op {
 
 // last returns the newest version: its CIDR, "" for none.
 func (f *followed) last() string {
-	v := f.seen[len(f.seen)-1]
+	all := f.seen()
+	v := all[len(all)-1]
 	if v.Set == nil {
 		return ""
 	}
@@ -134,22 +165,23 @@ func TestEachVersionIsApplied(t *testing.T) {
 		f.write(f.set("10.1.0.0/24"))
 		f.g.Expect(f.last()).To(Equal("10.1.0.0/24"))
 		f.write(kvdb.Put(kv.NetResourceSetKey("n1")+"/else", nil), kvdb.Put(kv.NetResourceSetKey("n2"), nil))
-		f.g.Expect(f.seen).To(HaveLen(2), "other keys are not the set")
+		f.g.Expect(f.seen()).To(HaveLen(2), "other keys are not the set")
 		f.write(kvdb.Put(kv.NetResourceSetKey("n1"), []byte("\xff")))
-		f.g.Expect(f.seen).To(HaveLen(2), "what cannot be read changes nothing")
+		f.g.Expect(f.seen()).To(HaveLen(2), "what cannot be read changes nothing")
 		f.write(kvdb.Delete(kv.NetResourceSetKey("n1")))
 		f.g.Expect(f.last()).To(BeEmpty())
-		f.g.Expect(f.seen[2].Revision).To(BeNumerically(">", f.seen[1].Revision))
+		f.g.Expect(f.seen()[2].Revision).To(BeNumerically(">", f.seen()[1].Revision))
 	})
 }
 
 func TestAVersionThatCannotBeAppliedIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := follow(t)
-		f.fail = 5
+		f.fail.Store(5)
 		f.write(f.set("10.1.0.0/24"))
 		f.g.Expect(f.last()).To(BeEmpty())
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		f.g.Expect(f.last()).To(Equal("10.1.0.0/24"))
 		f.g.Expect(strings.Count(f.log.String(), "level=WARN")).To(BeNumerically("<=", 2), f.log.String())
 	})
@@ -158,13 +190,15 @@ func TestAVersionThatCannotBeAppliedIsRepeated(t *testing.T) {
 func TestAStoreThatIsAwayGetsFewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := follow(t)
-		f.store.down, f.fail = true, 1
+		f.store.down.Store(true)
+		f.fail.Store(1)
 		f.write(f.set("10.1.0.0/24")) // ends the watch
-		f.store.lists = 0
+		f.store.lists.Store(0)
 		time.Sleep(10 * time.Minute)
-		f.g.Expect(f.store.lists).To(BeNumerically("<", 40))
-		f.store.down = false
+		f.g.Expect(f.store.lists.Load()).To(BeNumerically("<", 40))
+		f.store.down.Store(false)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		f.g.Expect(f.last()).To(Equal("10.1.0.0/24"))
 	})
 }

@@ -170,7 +170,8 @@ func (r *Reporter) create(ctx context.Context, seen int64) error {
 		return fmt.Errorf("create %s: %w", key, err)
 	}
 	r.created = created
-	r.deps.Log.Info("this node's NetResourceSet was created", "name", set.Name, "claims", len(set.Pool)+len(set.PodCidrs))
+	r.deps.Log.Info("this node's NetResourceSet was created",
+		"name", set.Name, "claims", len(set.Pool)+len(set.PodCidrs))
 	return nil
 }
 
