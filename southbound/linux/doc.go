@@ -67,6 +67,18 @@
 // The pods' lo is set up by the runtime, with the CNI plugin loopback. IPv6 is turned on for
 // a link that gets an IPv6 address.
 //
+// # Uplinks
+//
+//	uplink/eni-1            table 228889770: 10.0.1.0/24 dev ens6; default via 10.0.1.1 dev ens6 onlink;
+//	                        unreachable default
+//	                        rule 1100: lookup main suppress_prefixlength 31 suppress_ifgroup default
+//	uplinkaddress/10.0.1.9  rule 1200: from 10.0.1.9 lookup 228889770; proxy neighbour on ens6
+//
+// The link is found by its MAC; its name, its addresses and its MTU are not ours. While an
+// uplink is not made, the rules of its addresses reject their packets. Proxy neighbours and
+// settings are compared every 20 seconds: the kernel does not announce their changes. The
+// tables of uplinks are above kv.UplinkTables, which marks the rules and routes in them.
+//
 // # Rights
 //
 //   - the network namespace of the node (hostNetwork), or Options.Namespace;

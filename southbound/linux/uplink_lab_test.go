@@ -48,6 +48,8 @@ type cloudNode struct {
 	id   int
 	sink *southbound.Scheduler
 	stop func()
+	// attentive: it notices announcements alone, and never compares all values
+	attentive bool
 }
 
 const outside4, outside6 = "198.51.100.2", "fd98::2"
@@ -124,6 +126,9 @@ func (l *cloudLab) attach(n *cloudNode, s int) {
 func (n *cloudNode) start() {
 	n.t.Helper()
 	after := func(d time.Duration) <-chan time.Time {
+		if d == slowComparison && n.attentive {
+			return nil
+		}
 		if d == slowComparison {
 			d /= 100
 		}
