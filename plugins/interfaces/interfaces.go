@@ -52,7 +52,7 @@ type Records interface {
 
 const (
 	every       = 5 * time.Second        // period of the comparison with the targets
-	settle      = 200 * time.Millisecond // from a change of leases to the comparison
+	gather      = 200 * time.Millisecond // from a change of leases to the comparison
 	shrinkEvery = 30 * time.Second       // least time between two returns of addresses
 	confirm     = 30 * time.Second       // from a reading that lacks something to the one that confirms it
 	lateness    = time.Minute            // for which a reading may show the state before a change
@@ -180,7 +180,7 @@ func (p *Interfaces) Run(ctx context.Context) error {
 		case <-p.wake:
 			select { // further changes of leases come together
 			case <-ctx.Done():
-			case <-p.deps.After(settle):
+			case <-p.deps.After(gather):
 			}
 		}
 	}

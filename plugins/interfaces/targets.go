@@ -34,7 +34,9 @@ func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
 	full := map[string]bool{} // interfaces and subnets
 	var why error
 	for n := p.short(f); n > 0; n = p.short(f) {
+		total := p.store.GetIPStats(f).Total
 		got, err := p.assign(ctx, f, n, full)
+		useless := got > 0 && err == nil && p.store.GetIPStats(f).Total == total
 		if err == nil && got == 0 {
 			got, err = p.create(ctx, f, n, full)
 		}
@@ -50,7 +52,7 @@ func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
 		case got == 0:
 			p.setShortage(f, p.isFull(f))
 			return nil
-		case p.short(f) >= n && n < p.view.machine.Limits.Addresses[f]:
+		case useless:
 			p.store.Exhausted()
 			p.setShortage(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
 			return nil

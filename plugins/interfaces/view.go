@@ -137,8 +137,8 @@ func (v *view) find(id string) *cloud.Interface {
 	return v.machine.Interfaces[at]
 }
 
-// attachments returns the interfaces for the store. An interface's own addresses are no
-// pod's.
+// attachments returns the interfaces for the store, without their own addresses, which no
+// pod gets.
 func (v *view) attachments() []datastore.Attachment {
 	all := make([]datastore.Attachment, 0, len(v.machine.Interfaces))
 	for _, i := range v.machine.Interfaces {

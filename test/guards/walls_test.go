@@ -157,8 +157,9 @@ func pluginOrder() []string { return []string{"contivconf", "nodesync", "podmana
 
 // besides are the plugins beside that order: kubestate produces the state that the
 // others use and imports none of them; restapi shows their state, dockeripam serves Docker,
-// and reclaim compares the ledger with the witnesses: none of them imports these three.
-func besides() []string { return []string{"kubestate", "restapi", "dockeripam", "reclaim"} }
+// reclaim compares the ledger with the witnesses, and interfaces calls the cloud: none of
+// them imports these four.
+func besides() []string { return []string{"kubestate", "restapi", "dockeripam", "reclaim", "interfaces"} }
 
 // shared are the packages below plugins that are not a plugin's own: pure, or
 // the other end of a socket. Every package may import them.
@@ -176,7 +177,7 @@ func pluginWalls() []wall {
 	order := pluginOrder()
 	var all []wall
 	for i, name := range order {
-		later := append(slices.Clone(order[i+1:]), "restapi", "dockeripam", "reclaim")
+		later := append(slices.Clone(order[i+1:]), "restapi", "dockeripam", "reclaim", "interfaces")
 		all = append(all, wall{from: below(name), exempt: shared(), banned: below(later...), but: shared(),
 			why: "plugins import each other only in their order: " + strings.Join(order, ", "),
 			bad: [2]string{"./plugins/" + name, "./plugins/" + later[0]}})
@@ -188,6 +189,9 @@ func pluginWalls() []wall {
 		wall{from: below("reclaim"), banned: []string{"./plugins/..."}, but: below("reclaim"),
 			why: "reclaim knows the ledger and the witnesses, and the plugins by small interfaces",
 			bad: [2]string{"./plugins/reclaim", "./plugins/podmanager"}},
+		wall{from: below("interfaces"), banned: below("ipnet", "restapi", "dockeripam", "reclaim", "kubestate"), through: []string{"./plugins/ipam"},
+			why: "interfaces changes the blocks of ipam by its event, and knows no other plugin",
+			bad: [2]string{"./plugins/interfaces", "./plugins/ipnet"}},
 		wall{from: shared(), banned: []string{"./..."}, but: append(shared(), "./ledger/addrspace", "./controller", "./api/...", "./plugins/contivconf/yamldoc"),
 			why: "packages that all may import pull no plugin in",
 			bad: [2]string{"./plugins/ipam/addrplan", "./plugins/ipam"}},

@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
+	"github.com/cadastre/cadastre/ipam/datastore"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+)
+
+// vm is an agent on a machine of a simulated cloud, with a database file and its
+// whole event loop.
+type vm struct {
+	t     *testing.T
+	g     Gomega
+	node  Node
+	conf  string
+	cloud *memcloud.Cloud
+	away  atomic.Bool
+	log   logbuffer.Buffer
+	sink  *controller.MemorySink
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// flaky is a cloud that can be away.
+type flaky struct {
+	cloud.Cloud
+	m *vm
+}
+
+var errAway = errors.New("the cloud is away")
+
+func (f flaky) ReadInstance(ctx context.Context, id string) (*cloud.Snapshot, error) {
+	if f.m.away.Load() {
+		return nil, errAway
+	}
+	return f.Cloud.ReadInstance(ctx, id)
+}
+
+func (f flaky) Assign(ctx context.Context, id, iface string, w cloud.Want) ([]cloud.Block, error) {
+	if f.m.away.Load() {
+		return nil, errAway
+	}
+	return f.Cloud.Assign(ctx, id, iface, w)
+}
+
+func newVM(t *testing.T, keys string) *vm {
+	m := &vm{t: t, g: NewWithT(t), node: nodeIn(t), conf: fmt.Sprintf("cadastre: {instanceID: vm-1, podBlocks: interfaces, interfaces: {%s}}", keys)}
+	m.cloud = memcloud.New(memcloud.Config{Interfaces: 2, PerInterface: 5, Subnets: map[string]netip.Prefix{"subnet-1": netip.MustParsePrefix("192.168.77.0/24")}})
+	m.cloud.AddInstance("vm-1", "subnet-1")
+	t.Cleanup(m.end)
+	return m
+}
+
+func (m *vm) start() {
+	conf, _, err := contivconf.Parse([]byte(m.conf))
+	m.g.Expect(err).NotTo(HaveOccurred())
+	m.sink = &controller.MemorySink{}
+	a, err := New(conf,
+		WithNode(m.node),
+		WithLog(slog.New(slog.NewTextHandler(&m.log, nil))),
+		WithSouthbound(m.sink),
+		WithCloud(CloudProvider{Name: "mem", Open: func(context.Context, CloudEnvironment) (OpenedCloud, error) {
+			if m.away.Load() {
+				return OpenedCloud{}, errAway
+			}
+			return OpenedCloud{Cloud: flaky{m.cloud, m}}, nil
+		}}, CloudEnvironment{}),
+	)
+	m.g.Expect(err).NotTo(HaveOccurred())
+	ctx, stop := context.WithCancel(context.Background())
+	m.stop, m.ended = stop, make(chan error, 1)
+	go func() { m.ended <- a.Run(ctx) }()
+}
+
+func (m *vm) end() {
+	if m.stop != nil {
+		m.stop()
+		m.g.Expect(<-m.ended).To(Succeed())
+		m.stop = nil
+	}
+}
+
+func (m *vm) call(method, path string, body any) (int, string) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(m.node.RunDir, socketName))
+	}}}
+	data, err := json.Marshal(body)
+	m.g.Expect(err).NotTo(HaveOccurred())
+	req, err := http.NewRequestWithContext(context.Background(), method, "http://agent"+path, bytes.NewReader(data))
+	m.g.Expect(err).NotTo(HaveOccurred())
+	reply, err := client.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	m.g.Expect(err).NotTo(HaveOccurred())
+	return reply.StatusCode, string(text)
+}
+
+func (m *vm) cni(command, container string) string {
+	_, answer := m.call("POST", localapi.PathCNI, cni.Request{
+		Command: command, Network: "pods", ContainerID: container, IfName: "eth0",
+		Pod: cni.Pod{Namespace: "default", Name: container},
+	})
+	return answer
+}
+
+// add adds a pod, and tries again as a runtime does.
+func (m *vm) add(container string) netip.Addr {
+	var got netip.Addr
+	m.g.EventuallyWithOffset(1, func() string {
+		answer := m.cni("ADD", container)
+		var reply struct {
+			IPs []struct{ Address netip.Prefix }
+		}
+		if json.Unmarshal([]byte(answer), &reply) == nil && len(reply.IPs) > 0 {
+			got = reply.IPs[0].Address.Addr()
+			m.g.Expect(reply.IPs[0].Address.IsSingleIP()).To(BeTrue(), answer)
+			return ""
+		}
+		return answer
+	}, soon, 20*time.Millisecond).Should(BeEmpty(), m.log.String())
+	return got
+}
+
+func (m *vm) status() (s localapi.Status) {
+	m.g.Eventually(func() error {
+		_, text := m.call("GET", localapi.PathStatus, nil)
+		return json.Unmarshal([]byte(text), &s)
+	}, soon, 20*time.Millisecond).Should(Succeed())
+	return s
+}
+
+func (m *vm) units() (all []netip.Addr) {
+	for _, u := range m.cloud.Units("vm-1") {
+		all = append(all, u.Addr())
+	}
+	return all
+}
+
+func TestAnAgentServesPodsFromItsInterfaces(t *testing.T) {
+	m := newVM(t, "warmIPs: 2, coolDown: 0s")
+	m.start()
+	a, b := m.add("a"), m.add("b")
+	m.g.Expect(m.units()).To(ContainElements(a, b))
+	m.g.Eventually(func() *localapi.Interfaces { return m.status().Interfaces }, soon, 20*time.Millisecond).Should(Equal(&localapi.Interfaces{
+		Cloud: "mem", Instance: "vm-1", Interfaces: 1, MaxInterfaces: 2,
+		Families: []localapi.InterfaceFamily{{Family: "ipv4", Total: 4, Assigned: 2, Free: 2}},
+	}))
+	for _, c := range []string{"c", "d", "e", "f"} { // a second interface is needed
+		m.add(c)
+	}
+	m.g.Eventually(func() int { return m.status().Interfaces.Interfaces }, soon, 20*time.Millisecond).Should(Equal(2))
+	for _, c := range []string{"g", "h", "i", "j"} {
+		m.add(c)
+	}
+	m.g.Eventually(func() string { return m.cni("ADD", "k") }, soon, 20*time.Millisecond).Should(And(
+		ContainSubstring("no IP address is free"), ContainSubstring("the machine is full: it has 2 of 2 interfaces")))
+	m.g.Expect(m.status().Notes).To(ContainElement(ContainSubstring("the machine is full")))
+
+	// The agent starts without the cloud.
+	m.end()
+	m.away.Store(true)
+	m.start()
+	m.g.Expect(m.add("a")).To(Equal(a), "the lease is there")
+	m.g.Expect(m.cni("DEL", "b")).NotTo(ContainSubstring("error"))
+	m.g.Expect(m.add("l")).To(Equal(b), "a new pod from a block that the machine has")
+	m.g.Eventually(func() string { return m.status().Interfaces.Shortage }, soon, 20*time.Millisecond).Should(ContainSubstring("the cloud is away"))
+	m.away.Store(false)
+	m.g.Eventually(func() string { return m.status().Interfaces.Cloud }, soon, 20*time.Millisecond).Should(Equal("mem"))
+}
+
+func TestAnAgentImportsTheCheckpointOfAWSsDaemon(t *testing.T) {
+	dir := t.TempDir()
+	m := newVM(t, fmt.Sprintf("warmIPs: 1, checkpoint: %q, export: %q", filepath.Join(dir, "ipam.json"), filepath.Join(dir, "export.json")))
+	s, err := m.cloud.ReadInstance(t.Context(), "vm-1")
+	m.g.Expect(err).NotTo(HaveOccurred())
+	blocks, err := m.cloud.Assign(t.Context(), "vm-1", s.Instances["vm-1"].Interfaces[0].ID, cloud.Want{Count: 2})
+	m.g.Expect(err).NotTo(HaveOccurred())
+	old := blocks[0].Prefix.Addr()
+	data := &datastore.CheckpointData{Version: datastore.CheckpointFormatVersion, Allocations: []datastore.CheckpointEntry{
+		{IPAMKey: datastore.IPAMKey{NetworkName: "pods", ContainerID: "old", IfName: "eth0"}, IPv4: old.String()},
+		{IPAMKey: datastore.IPAMKey{NetworkName: "pods", ContainerID: "elsewhere", IfName: "eth0"}, IPv4: "192.168.78.9"},
+	}}
+	m.g.Expect(datastore.NewJSONFile(filepath.Join(dir, "ipam.json")).Checkpoint(data)).To(Succeed())
+	m.start()
+	m.g.Expect(m.add("new")).To(Equal(blocks[1].Prefix.Addr()))
+	m.g.Expect(m.add("old")).To(Equal(old), "the runtime repeats the ADD of a pod of the other program")
+	m.g.Eventually(func() []string { return m.status().Notes }, soon, 20*time.Millisecond).Should(ContainElement(ContainSubstring("1 imported leases are of interfaces that this machine does not have")))
+	m.end()
+	var exported datastore.CheckpointData
+	m.g.Expect(datastore.NewJSONFile(filepath.Join(dir, "export.json")).Restore(&exported)).To(Succeed())
+	m.g.Expect(exported.Allocations).To(HaveLen(2))
+
+	// The file is read only once.
+	m.start()
+	m.g.Expect(m.add("old")).To(Equal(old))
+	m.cni("DEL", "old")
+	m.end()
+	m.start()
+	m.g.Eventually(func() bool { return m.status().Interfaces != nil && m.status().Interfaces.Cloud != "" }, soon, 20*time.Millisecond).Should(BeTrue())
+	m.g.Expect(m.status().Interfaces.Families[0].Assigned).To(Equal(1))
+}
+
+func TestAnAgentRefusesADamagedCheckpoint(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ipam.json")
+	m := newVM(t, fmt.Sprintf("checkpoint: %q", path))
+	m.g.Expect(os.WriteFile(path, []byte(`{"version":"vpc-cni-ipam/1","allocations":[`), 0o600)).To(Succeed())
+	m.start()
+	m.g.Expect(<-m.ended).To(MatchError(And(ContainSubstring("cadastre.interfaces.checkpoint"), ContainSubstring(path))))
+	m.stop = nil
+}
