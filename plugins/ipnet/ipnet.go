@@ -171,7 +171,12 @@ var (
 // NewPlugin returns the plugin.
 func NewPlugin(deps Deps) *IPNet {
 	deps.Name = "ipnet"
-	return &IPNet{Deps: deps, routed: newRouted(), plan: newPlan(nil, Dataplane{}, 0, false, nil), tunnels: newTunnels()}
+	return &IPNet{
+		Deps:    deps,
+		routed:  newRouted(),
+		plan:    newPlan(nil, Dataplane{}, 0, false, nil),
+		tunnels: newTunnels(),
+	}
 }
 
 // Init does nothing.

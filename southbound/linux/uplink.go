@@ -232,7 +232,8 @@ func (want uplink) differences(have []parsed, link linkID) (all []*rtnl.Request)
 	}
 	for _, p := range have {
 		wanted := slices.ContainsFunc(want.routes, func(o object) bool { return p.is(o, link.index) })
-		if p.ours && !wanted && !(replaced[p.prefix] && p.kind == routeObject) {
+		wanted = wanted || replaced[p.prefix] && p.kind == routeObject
+		if p.ours && !wanted {
 			all = append(all, p.remove(linkID{index: p.index}))
 		}
 	}

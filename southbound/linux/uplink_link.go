@@ -199,7 +199,8 @@ func (u *uplinks) prepare(want uplink, link hostLink) error {
 		for _, s := range want.settings(link.name) {
 			err := writeSetting(s.name, s.value)
 			if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(s.name, ".disable_ipv6") {
-				return fmt.Errorf("link %s: the kernel has no IPv6, which range of interface %s needs", link.name, want.iface)
+				const text = "link %s: the kernel has no IPv6, which a range of interface %s needs"
+				return fmt.Errorf(text, link.name, want.iface)
 			}
 			if err != nil && s.optional {
 				u.opt.Log.Warn("a setting of an uplink cannot be made: neighbours learn of pods later", "error", err)
