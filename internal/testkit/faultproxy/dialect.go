@@ -82,7 +82,10 @@ func OpenStack() Dialect {
 		Fail: func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusInternalServerError)
-			_, _ = fmt.Fprint(w, `{"NeutronError": {"type": "HTTPInternalServerError", "message": "Request Failed: internal server error", "detail": ""}}`)
+			_, _ = fmt.Fprint(
+				w,
+				`{"NeutronError": {"type": "HTTPInternalServerError", "message": "Request Failed: internal server error", "detail": ""}}`,
+			)
 		},
 	}
 }

@@ -114,7 +114,10 @@ type answer struct {
 func New(c Config) (*Proxy, error) {
 	target, err := url.Parse(c.Target)
 	if err != nil || target.Host == "" {
-		return nil, fmt.Errorf("make a proxy before %q: want the URL of a server, such as http://127.0.0.1:9696", c.Target)
+		return nil, fmt.Errorf(
+			"make a proxy before %q: want the URL of a server, such as http://127.0.0.1:9696",
+			c.Target,
+		)
 	}
 	if c.Random == nil {
 		c.Random = rand.New(rand.NewPCG(1, 1)).Float64
@@ -299,7 +302,12 @@ func (p *Proxy) forward(r *http.Request, body []byte, read bool, key string) (an
 	to := *r.URL
 	to.Scheme, to.Host = p.target.Scheme, p.target.Host
 	to.Path = p.target.JoinPath(r.URL.Path).Path
-	out, err := http.NewRequestWithContext(context.WithoutCancel(r.Context()), r.Method, to.String(), bytes.NewReader(body))
+	out, err := http.NewRequestWithContext(
+		context.WithoutCancel(r.Context()),
+		r.Method,
+		to.String(),
+		bytes.NewReader(body),
+	)
 	if err != nil {
 		return answer{}, fmt.Errorf("forward %s %s: %w", r.Method, to.String(), err)
 	}

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -213,9 +214,9 @@ func TestPlannedFaults(t *testing.T) {
 		{faultproxy.Hang, 0, true, false},
 		{faultproxy.HangDone, 0, true, true},
 	} {
-		var seen faultproxy.Request
+		var seen atomic.Pointer[faultproxy.Request]
 		s.proxy.SetPlan(func(r faultproxy.Request) faultproxy.Outcome {
-			seen = r
+			seen.Store(&r)
 			return c.outcome
 		})
 		_, before := s.server.state()
@@ -228,7 +229,7 @@ func TestPlannedFaults(t *testing.T) {
 		s.g.Expect([]any{status, err != nil}).To(Equal([]any{c.status, c.fails}), string(c.outcome))
 		_, after := s.server.state()
 		s.g.Expect(after > before).To(Equal(c.done), string(c.outcome))
-		s.g.Expect([]any{seen.Operation, seen.Read}).To(Equal([]any{"PUT ports", false}))
+		s.g.Expect([]any{seen.Load().Operation, seen.Load().Read}).To(Equal([]any{"PUT ports", false}))
 	}
 	s.proxy.SetPlan(nil)
 	s.put(t, "x")

@@ -279,7 +279,8 @@ func (f *fleet) safe() error {
 	for name, leases := range f.leases() {
 		for at := range leases {
 			has := func(p netip.Prefix) bool { return p.Contains(at) }
-			if f.stage.world.Truth != nil && before[name][at] && !slices.ContainsFunc(all[f.stage.instance(name)], has) {
+			if f.stage.world.Truth != nil && before[name][at] &&
+				!slices.ContainsFunc(all[f.stage.instance(name)], has) {
 				return fmt.Errorf("node %s has leased %s: its machine has %v", name, at, all[f.stage.instance(name)])
 			}
 			for other, others := range before {

@@ -129,7 +129,14 @@ func filled(s *stage) error {
 		old := *last
 		err := call(&old)
 		if _, after, e := s.read(ops); e != nil || after != n {
-			return fmt.Errorf("%s for a full machine (%w): it has %d addresses, and had %d (%w)", name, err, after, n, e)
+			return fmt.Errorf(
+				"%s for a full machine (%w): it has %d addresses, and had %d (%w)",
+				name,
+				err,
+				after,
+				n,
+				e,
+			)
 		}
 	}
 	return s.agrees("a", ops)
@@ -156,7 +163,10 @@ func fullSubnet(s *stage) error {
 		}
 	}
 	if failed["a"] == nil || failed["b"] == nil {
-		return fmt.Errorf("take addresses of a subnet with 16 units until it is full: the last calls returned %v: want errors", failed)
+		return fmt.Errorf(
+			"take addresses of a subnet with 16 units until it is full: the last calls returned %v: want errors",
+			failed,
+		)
 	}
 	taken := 0
 	for name, ops := range all {
@@ -170,7 +180,12 @@ func fullSubnet(s *stage) error {
 		taken += n
 	}
 	if taken < 4*s.p.Unit || taken > 16*s.p.Unit {
-		return fmt.Errorf("a subnet with 16 units is full with %d addresses: want %d to %d", taken, 4*s.p.Unit, 16*s.p.Unit)
+		return fmt.Errorf(
+			"a subnet with 16 units is full with %d addresses: want %d to %d",
+			taken,
+			4*s.p.Unit,
+			16*s.p.Unit,
+		)
 	}
 	return nil
 }
@@ -196,7 +211,11 @@ func dualStack(s *stage) error {
 		units[familyOf(p)]++
 	}
 	if units[0] == 0 || units[1] == 0 || s.p.Unit == 1 && units[0] != units[1] {
-		return fmt.Errorf("a node of two families has %d units of IPv4 and %d of IPv6: want as many of both", units[0], units[1])
+		return fmt.Errorf(
+			"a node of two families has %d units of IPv4 and %d of IPv6: want as many of both",
+			units[0],
+			units[1],
+		)
 	}
 	if err := s.agrees("a", ops); err != nil {
 		return err
