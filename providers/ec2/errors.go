@@ -107,7 +107,7 @@ func transient(err error) bool {
 		return false
 	}
 	what := code(err)
-	if kinds()[what] == cloud.ErrThrottled {
+	if errors.Is(kinds()[what], cloud.ErrThrottled) {
 		return true
 	}
 	if status := new(awshttp.ResponseError); errors.As(err, &status) && status.HTTPStatusCode() >= 500 {
@@ -118,7 +118,7 @@ func transient(err error) bool {
 
 // uncertain reports whether a request that failed may have been done.
 func uncertain(err error) bool {
-	if kinds()[code(err)] == cloud.ErrThrottled {
+	if errors.Is(kinds()[code(err)], cloud.ErrThrottled) {
 		return false
 	}
 	if status := new(awshttp.ResponseError); errors.As(err, &status) && status.HTTPStatusCode() >= 500 {

@@ -39,7 +39,8 @@ type unknownTypeError string
 
 func (e unknownTypeError) Error() string {
 	return fmt.Sprintf("EC2 does not describe the instance type %q: "+
-		"set --ec2-instance-limits=%s=INTERFACES:IPV4:IPV6, the addresses of one interface with its own one", string(e), string(e))
+		"set --ec2-instance-limits=%s=INTERFACES:IPV4:IPV6, the addresses of one interface with its own one",
+		string(e), string(e))
 }
 
 // learnTypes reads the limits of types that are not known yet.

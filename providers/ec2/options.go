@@ -57,7 +57,8 @@ func (o *Options) Flags(fs *pflag.FlagSet) {
 	fs.Var(
 		tags{&c.InstanceTags},
 		"ec2-instance-tags",
-		"the `tags` (KEY=VALUE,...) that select machines; an empty value means any (default kubernetes.io/cluster/NAME=, or none with --ec2-vpc)",
+		"the `tags` (KEY=VALUE,...) that select machines; an empty value means any "+
+			"(default kubernetes.io/cluster/NAME=, or none with --ec2-vpc)",
 	)
 	fs.Var(tags{&c.SubnetTags}, "ec2-subnet-tags",
 		"the `tags` of the subnets for new interfaces (default: the subnets of the machines' first interfaces)")
@@ -66,8 +67,8 @@ func (o *Options) Flags(fs *pflag.FlagSet) {
 	fs.Var(
 		limits{&c.Limits},
 		"ec2-instance-limits",
-		"the limits of an instance type that EC2 does not describe, as `TYPE=INTERFACES:IPV4:IPV6` with the addresses of one "+
-			"interface, such as m5.large=3:10:10; may be repeated",
+		"the limits of an instance type that EC2 does not describe, as `TYPE=INTERFACES:IPV4:IPV6` "+
+			"with the addresses of one interface, such as m5.large=3:10:10; may be repeated",
 	)
 }
 

@@ -83,7 +83,7 @@ func shebang(program string) string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	line, _ := bufio.NewReader(file).ReadString('\n')
 	path, ok := strings.CutPrefix(strings.TrimSpace(line), "#!")
 	if !ok || !strings.Contains(filepath.Base(path), "python") {
@@ -110,7 +110,7 @@ func run(t testing.TB, python, script string) (string, error) {
 	if err := cmd.Start(); err != nil {
 		return "", errors.Join(err, reader.Close(), writer.Close())
 	}
-	writer.Close()
+	_ = writer.Close()
 	ready, ended := make(chan string, 1), make(chan struct{})
 	go func() { // reads until the server ends
 		defer close(ended)
@@ -133,7 +133,7 @@ func run(t testing.TB, python, script string) (string, error) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		<-ended
-		reader.Close()
+		_ = reader.Close()
 	})
 	answer := <-ready
 	if !strings.HasPrefix(answer, "http") {
