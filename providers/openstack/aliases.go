@@ -182,7 +182,12 @@ func (c *Cloud) routedElsewhere(ctx context.Context, p ports.Port, prefix netip.
 			continue
 		}
 		if covers(prefix, other) {
-			return fmt.Errorf("%w: port %s of device %q has an address in it", nodeipam.ErrRouted, other.ID, other.DeviceID)
+			return fmt.Errorf(
+				"%w: port %s of device %q has an address in it",
+				nodeipam.ErrRouted,
+				other.ID,
+				other.DeviceID,
+			)
 		}
 		have, err := pairs(other)
 		if err != nil {

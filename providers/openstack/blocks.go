@@ -142,8 +142,12 @@ func (c *Cloud) reserve(
 	for tries := 0; len(made) < count && tries < count+blocksTried; tries++ {
 		block, found := free.next()
 		if !found {
-			err = fmt.Errorf("%w: subnet %s has no free block of length %d; IPv6 blocks lie outside of its allocation pools",
-				cloud.ErrFull, from.id, bits)
+			err = fmt.Errorf(
+				"%w: subnet %s has no free block of length %d; IPv6 blocks lie outside of its allocation pools",
+				cloud.ErrFull,
+				from.id,
+				bits,
+			)
 			break
 		}
 		p, failed := c.createReservation(ctx, instance, from, block)

@@ -82,7 +82,8 @@ func (c *Cloud) authenticate(ctx context.Context) error {
 		return err
 	}
 	auth.AllowReauth = true // tokens expire
-	client, err := config.NewProviderClient(ctx, auth, config.WithHTTPClient(http.Client{Transport: c.transport(secure)}))
+	budgeted := config.WithHTTPClient(http.Client{Transport: c.transport(secure)})
+	client, err := config.NewProviderClient(ctx, auth, budgeted)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/cloud/budget"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/faultproxy"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
@@ -34,6 +35,7 @@ const (
 // TestProviderKeepsTheContract runs the suite of all providers against a real Neutron,
 // through a proxy that throttles, shows old readings and loses answers.
 func TestProviderKeepsTheContract(t *testing.T) {
+	effort.Need(t, "the suite takes more than ten minutes with a real Neutron")
 	for _, c := range []struct {
 		name     string
 		prefixes bool

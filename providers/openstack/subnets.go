@@ -44,8 +44,6 @@ func (s span) overlaps(p netip.Prefix) bool {
 	return !last(p).Less(s.first) && !s.last.Less(p.Addr())
 }
 
-func (s span) contains(a netip.Addr) bool { return !a.Less(s.first) && !s.last.Less(a) }
-
 // last returns the last address of a prefix without host bits.
 func last(p netip.Prefix) netip.Addr {
 	bytes := p.Addr().AsSlice()
