@@ -79,7 +79,7 @@ func TestACrashAtAnyStep(t *testing.T) {
 			r.pass(100 * time.Second)
 			r.addAll(20, 24)
 			r.pass(10 * time.Second)
-			steps = r.steps
+			steps = int(r.steps.Load())
 			r.pass(5 * time.Minute)
 			r.agree()
 			r.g.Expect(r.total()).To(Equal(8), "6 pods and 2 free")
@@ -104,7 +104,7 @@ func TestPodsAreServedWithoutTheCloud(t *testing.T) {
 		r.addAll(0, 2)
 		r.pass(10 * time.Second)
 		r.end()
-		r.away = true
+		r.away.Store(true)
 		r.start()
 		defer func() { r.end() }()
 		r.g.Expect(r.process.ledger.Leases()).To(HaveLen(2))
@@ -114,7 +114,7 @@ func TestPodsAreServedWithoutTheCloud(t *testing.T) {
 		r.g.Expect(r.process.plugin.Known().Uplinks).To(HaveLen(1))
 		r.pass(10 * time.Minute)
 		r.g.Expect(r.process.plugin.Shortage()).To(ContainSubstring("the cloud is away"))
-		r.away = false
+		r.away.Store(false)
 		r.pass(5 * time.Minute)
 		r.agree()
 		r.g.Expect(r.total()).To(Equal(4))
