@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,15 +39,15 @@ type rig struct {
 	conf     contivconf.Interfaces
 	families []ledger.Family
 	cloud    *memcloud.Cloud
-	away     bool // the cloud does not answer
+	away     atomic.Bool // the cloud does not answer
 	begun    time.Time
 
 	journal *journal.Memory
 	records *records
 
 	process *process
-	steps   int // of all processes
-	crashAt int // number of the step after which the process is dead; 0: never
+	steps   atomic.Int64 // of all processes
+	crashAt int          // number of the step after which the process is dead; 0: never
 }
 
 // process is one process of the agent.
@@ -68,8 +69,7 @@ func (p *process) step() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.dead {
-		p.r.steps++
-		p.dead = p.r.steps == p.r.crashAt
+		p.dead = p.r.steps.Add(1) == int64(p.r.crashAt)
 	}
 	if p.dead {
 		return errDead
@@ -118,7 +118,7 @@ func (r *rig) start() {
 	p.plugin, err = interfaces.New(context.Background(), interfaces.Deps{
 		Log: slog.New(slog.DiscardHandler), Config: r.conf, Families: r.families, Ledger: p.ledger, EventLoop: loop, Records: &deadly{p, r.records},
 		Open: func(context.Context) (cloud.Cloud, error) {
-			if r.away {
+			if r.away.Load() {
 				return nil, errors.New("the cloud is away")
 			}
 			return &hooked{r.cloud, p}, nil
@@ -179,7 +179,7 @@ func (r *rig) check() {
 			ours = ours || u.Contains(l.Addr)
 		}
 		if l.State == ledger.Held && !ours {
-			r.t.Fatalf("step %d: %s of %s is not an address of the machine any more", r.steps, l.Addr, l.Key)
+			r.t.Fatalf("step %d: %s of %s is not an address of the machine any more", r.steps.Load(), l.Addr, l.Key)
 		}
 	}
 }
@@ -315,7 +315,7 @@ func around[T any](h *hooked, call func() (T, error)) (got T, err error) {
 	if err := h.p.step(); err != nil {
 		return got, err
 	}
-	if h.p.r.away {
+	if h.p.r.away.Load() {
 		return got, errors.New("the cloud is away")
 	}
 	got, err = call()

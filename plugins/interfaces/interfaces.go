@@ -279,6 +279,8 @@ func (p *Interfaces) open(ctx context.Context) error {
 		id, err = self.Self(ctx)
 	}
 	switch {
+	case id != "" && err == nil && id == p.instance:
+		return nil
 	case id != "" && err == nil:
 		p.instance = id
 		return p.saveInstance(ctx)
