@@ -83,8 +83,14 @@ func NewMetrics() *Metrics {
 			},
 			{
 				[]*prometheus.Desc{
-					desc("cadastre_ipam_capacity", "Addresses that the node can allocate, and those that it has allocated, by family."),
-					desc("cilium_ipam_capacity", "Addresses that the node can allocate, and those that it has allocated, by family."),
+					desc(
+						"cadastre_ipam_capacity",
+						"Addresses that the node can allocate, and those that it has allocated, by family.",
+					),
+					desc(
+						"cilium_ipam_capacity",
+						"Addresses that the node can allocate, and those that it has allocated, by family.",
+					),
 				},
 				func(b ledger.BlockStat) uint64 { return add(b.Free, uint64(b.Held+b.Quarantined+b.Cooling)) },
 			},

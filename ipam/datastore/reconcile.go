@@ -224,7 +224,8 @@ func (ds *DataStore) unused(eniID string, f ledger.Family) (free []netip.Prefix)
 	defer ds.mu.RUnlock()
 	for _, b := range ds.ledger.Stats() {
 		s := ds.subpoolOf(b.Pool, b.Block)
-		if s == nil || s.of.ID != eniID || s.family != f || s.prefixes != ds.opt.PrefixMode || b.State != ledger.Active {
+		if s == nil || s.of.ID != eniID || s.family != f || s.prefixes != ds.opt.PrefixMode ||
+			b.State != ledger.Active {
 			continue
 		}
 		if b.Held+b.Cooling+b.Quarantined == 0 {

@@ -43,7 +43,8 @@ func (ds *DataStore) ReadBackingStore() error {
 	if ds.failed != nil {
 		return fmt.Errorf("restore the checkpoint: %w", ds.failed)
 	}
-	if ds.shared == nil && slices.ContainsFunc(ds.ledger.Leases(), func(x ledger.Lease) bool { return x.State == ledger.Held }) {
+	if ds.shared == nil &&
+		slices.ContainsFunc(ds.ledger.Leases(), func(x ledger.Lease) bool { return x.State == ledger.Held }) {
 		return fmt.Errorf(
 			"restore the checkpoint: addresses are assigned already: want one call, before the first assignment",
 		)

@@ -113,7 +113,13 @@ func (f *follower) deliver(ctx context.Context, ev kvdb.Event) error {
 	if !ev.Deleted {
 		v.Set = &kv.NetResourceSet{}
 		if err := proto.Unmarshal(ev.Value, v.Set); err != nil {
-			f.Log.Error("the NetResourceSet of this node cannot be read: the version before stays", "key", ev.Key, "error", err)
+			f.Log.Error(
+				"the NetResourceSet of this node cannot be read: the version before stays",
+				"key",
+				ev.Key,
+				"error",
+				err,
+			)
 			return nil
 		}
 	}

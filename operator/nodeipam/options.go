@@ -142,9 +142,20 @@ func readCIDR(text string) (netip.Prefix, error) {
 	case bad != nil:
 		return p, fmt.Errorf("%q is not a CIDR: want address/prefix-length, such as 10.244.0.0/16", text)
 	case !found:
-		return p, fmt.Errorf("%q is not a CIDR: it has no prefix length: want one such as %s/%d", text, text, usual(addr))
+		return p, fmt.Errorf(
+			"%q is not a CIDR: it has no prefix length: want one such as %s/%d",
+			text,
+			text,
+			usual(addr),
+		)
 	case notNumber != nil:
-		return p, fmt.Errorf("%q is not a CIDR: %q is not a prefix length: want one such as %s/%d", text, bits, address, usual(addr))
+		return p, fmt.Errorf(
+			"%q is not a CIDR: %q is not a prefix length: want one such as %s/%d",
+			text,
+			bits,
+			address,
+			usual(addr),
+		)
 	}
 	return p, fmt.Errorf("%q is not a CIDR: the prefix length must be 0 to %d: want one such as %s/%d",
 		text, addr.BitLen(), address, usual(addr))
@@ -221,8 +232,14 @@ func (r *reader) checkMask(p netip.Prefix, bits int) {
 		flag = FlagMask
 	}
 	if p.Bits() > bits {
-		r.fail(flag, bits, "the mask of the cluster CIDR %s must be less than or equal to that of a node: want %d to %d",
-			p, p.Bits(), p.Addr().BitLen())
+		r.fail(
+			flag,
+			bits,
+			"the mask of the cluster CIDR %s must be less than or equal to that of a node: want %d to %d",
+			p,
+			p.Bits(),
+			p.Addr().BitLen(),
+		)
 	}
 	if width := p.Addr().BitLen(); bits > width {
 		r.fail(flag, bits, "addresses of %s have %d bits: want %d to %d", p, width, p.Bits(), width)
