@@ -56,7 +56,7 @@ func New(t testing.TB, options Options) *Server {
 	t.Cleanup(func() {
 		s.Close()
 		if t.Failed() {
-			t.Logf("the end of the Neutron server's log:\n%s", s.tail())
+			t.Logf("errors and the end of the Neutron server's log:\n%s\n%s", s.errors(), s.tail())
 		}
 	})
 	return s
@@ -200,6 +200,23 @@ func (s *Server) Close() {
 	_ = s.stdin.Close()
 	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
 	<-s.ended
+}
+
+// errors returns the last lines of the log that are errors, which name the cause of an
+// answer with status 500.
+func (s *Server) errors() string {
+	const most = 60
+	text, err := os.ReadFile(s.file("neutron.log"))
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, " ERROR ") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-most):], "")
 }
 
 // tail returns the last lines of the log.
