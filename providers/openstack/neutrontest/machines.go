@@ -47,11 +47,21 @@ func (s *Server) Network(t testing.TB, cidrs ...string) Network {
 	return network
 }
 
-// Subnet creates a subnet of a network. Pools are the parts from which the server takes
-// addresses; without any it is the whole subnet.
+// Subnet creates a subnet of a network, whose gateway is its second address. Pools are the
+// parts from which the server takes addresses; without any it is the whole subnet.
+//
+// Neutron's own choice in IPv6 is the first address. That is the anycast address of all
+// routers of the subnet, so each machine that forwards packets takes it for its own.
 func (s *Server) Subnet(t testing.TB, network, cidr string, pools ...subnets.AllocationPool) subnets.Subnet {
 	t.Helper()
-	opts := subnets.CreateOpts{NetworkID: network, CIDR: cidr, IPVersion: gophercloud.IPv4, AllocationPools: pools}
+	gateway := netip.MustParsePrefix(cidr).Addr().Next().String()
+	opts := subnets.CreateOpts{
+		NetworkID:       network,
+		CIDR:            cidr,
+		IPVersion:       gophercloud.IPv4,
+		GatewayIP:       &gateway,
+		AllocationPools: pools,
+	}
 	if netip.MustParsePrefix(cidr).Addr().Is6() {
 		opts.IPVersion = gophercloud.IPv6
 	}

@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudlab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
+)
+
+// Patience bounds what a slow machine may take; Pace is the time between two looks.
+const (
+	Patience = 90 * time.Second
+	Pace     = 100 * time.Millisecond
+)
+
+// Config describes a lab.
+type Config struct {
+	Root     string // the folder of the provider's module
+	Cloud    string // its name, which ends the names of the provider's programs
+	Ports    []int  // of 127.0.0.1, that nodes reach beside the API server: the cloud's
+	Networks []Network
+	Truth    func(ctx context.Context) (Truth, error)
+}
+
+// Network is a network of the cloud.
+type Network struct {
+	ID      string
+	Subnets []Subnet
+}
+
+// Subnet is a subnet of the cloud.
+type Subnet struct {
+	CIDR    netip.Prefix
+	Gateway netip.Addr
+}
+
+// Lab is a cluster of machines of a cloud.
+type Lab struct {
+	*WithT
+	t       testing.TB
+	config  Config
+	dir     string
+	bin     string
+	plane   *plane
+	Judge   *Judge
+	Client  kubernetes.Interface
+	Objects dynamic.Interface
+
+	fabric     *netlab.Namespace // the bridges
+	router     *netlab.Namespace
+	hypervisor *hypervisor
+
+	operators []*Operator
+	nodes     []*Node
+}
+
+// Why returns the reason why the machine can run no lab, "" if it can.
+func Why() string {
+	assets := os.Getenv(AssetsVariable)
+	if assets == "" {
+		return AssetsVariable + " is not set: make e2e-kube builds a control plane"
+	}
+	if os.Geteuid() != 0 {
+		return "this user is not root"
+	}
+	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
+		if _, err := exec.LookPath(filepath.Join(assets, name)); err != nil {
+			return fmt.Sprintf("%s=%s: %v", AssetsVariable, assets, err)
+		}
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		return "there is no ip here (Debian: iproute2)"
+	}
+	if err := netlab.Try(); err != nil {
+		return fmt.Sprintf("this process can make no network namespaces: %v", err)
+	}
+	return ""
+}
+
+// Build builds the programs of a lab into a folder: cadastre-cni and cadastre, and those of
+// the provider, whose module is in root.
+func Build(ctx context.Context, root, bin string) error {
+	if err := stage.Build(ctx, filepath.Join(root, "..", ".."), bin, "./cmd/cadastre-cni", "./cmd/cadastre"); err != nil {
+		return err
+	}
+	return stage.Build(ctx, root, bin, "./cmd/...")
+}
+
+// New starts a control plane with the definitions of Cadastre's objects, the networks and
+// the hypervisor. All of it ends with the test.
+func New(t testing.TB, bin string, c Config) *Lab {
+	t.Helper()
+	if why := Why(); why != "" {
+		t.Skip("NOT RUN: ", why)
+	}
+	l := &Lab{WithT: NewWithT(t), t: t, config: c, bin: bin, Judge: NewJudge()}
+	dir, err := os.MkdirTemp("/tmp", "cloudlab-") // sockets have short paths
+	l.must(err)
+	l.dir = dir
+	t.Cleanup(func() { l.must(os.RemoveAll(dir)) })
+	l.plane, err = startPlane(t.Context(), filepath.Join(dir, "plane"), os.Getenv(AssetsVariable))
+	l.must(err)
+	t.Cleanup(l.plane.stop)
+	l.Client, err = kubernetes.NewForConfig(l.plane.config)
+	l.must(err)
+	l.Objects, err = dynamic.NewForConfig(l.plane.config)
+	l.must(err)
+	l.Kubectl("apply", "--kustomize="+filepath.Join(c.Root, "..", "..", "k8s", "crd"))
+	l.Kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	l.fabric, l.router = l.namespace(), l.namespace()
+	l.forwards(l.router)
+	for _, n := range c.Networks {
+		l.addNetwork(n)
+	}
+	l.hypervisor = l.startHypervisor()
+	return l
+}
+
+func (l *Lab) must(err error) {
+	l.t.Helper()
+	l.Expect(err).NotTo(HaveOccurred())
+}
+
+// Kubectl runs kubectl as the administrator and returns its output.
+func (l *Lab) Kubectl(args ...string) string {
+	l.t.Helper()
+	out, err := l.plane.kubectl(l.t.Context(), args...)
+	l.must(err)
+	return out
+}
+
+// Kubeconfig returns the path of the administrator's kubeconfig.
+func (l *Lab) Kubeconfig() string { return l.plane.kubeconfig() }
+
+func (l *Lab) namespace() *netlab.Namespace {
+	l.t.Helper()
+	ns, err := netlab.New()
+	l.must(err)
+	l.t.Cleanup(func() { _ = ns.Close() })
+	return ns
+}
+
+// forwards makes a namespace forward packets.
+func (l *Lab) forwards(ns *netlab.Namespace) {
+	for _, path := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
+		l.must(ns.Do(func() error { return os.WriteFile(path, []byte("1"), 0o600) }))
+	}
+}
+
+// ip runs commands of ip in a namespace, with one process.
+func ip(ns *netlab.Namespace, commands ...string) error {
+	cmd := exec.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := ns.Do(cmd.Run); err != nil {
+		return fmt.Errorf("ip %q: %w: %s", commands, err, &out)
+	}
+	return nil
+}
+
+// bridgeOf returns the name of the bridge of a network.
+func bridgeOf(network string) string { return "br" + short(network) }
+
+// short returns a part of an ID that fits into a link's name.
+func short(id string) string {
+	id = strings.ReplaceAll(id, "-", "")
+	return id[max(0, len(id)-11):]
+}
+
+// addNetwork makes the bridge of a network, and gives the router the gateways of its subnets.
+func (l *Lab) addNetwork(n Network) {
+	bridge, port := bridgeOf(n.ID), "gw"+short(n.ID)
+	l.must(ip(l.fabric,
+		"link add "+bridge+" type bridge forward_delay 0",
+		"link set "+bridge+" up",
+		"link add "+port+" type veth peer name "+port+" netns "+l.router.Path(),
+		"link set "+port+" master "+bridge+" up",
+	))
+	commands := []string{"link set " + port + " up"}
+	for _, s := range n.Subnets {
+		commands = append(commands, fmt.Sprintf("address add %s/%d dev %s nodad", s.Gateway, s.CIDR.Bits(), port))
+	}
+	l.must(ip(l.router, commands...))
+}
+
+// Gateways returns the router's addresses.
+func (l *Lab) Gateways() (all []stage.End) {
+	for _, n := range l.config.Networks {
+		for _, s := range n.Subnets {
+			all = append(all, stage.End{Name: "router", Address: s.Gateway, Within: l.router.Do})
+		}
+	}
+	return all
+}
+
+// reach passes connections to ports of 127.0.0.1 inside a namespace on to the same ports of
+// this process's namespace.
+func (l *Lab) reach(ns *netlab.Namespace, ports ...int) {
+	for _, port := range ports {
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		var listener net.Listener
+		l.must(ns.Do(func() (err error) {
+			listener, err = net.Listen("tcp", address)
+			return err
+		}))
+		l.pass(listener, address)
+	}
+}
+
+// pass forwards connections until the test ends.
+func (l *Lab) pass(listener net.Listener, to string) {
+	var all sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	l.t.Cleanup(func() { cancel(); _ = listener.Close(); all.Wait() })
+	all.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer func() { _ = in.Close() }()
+				out, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
+				if err != nil {
+					return
+				}
+				defer func() { _ = out.Close() }()
+				defer context.AfterFunc(ctx, func() { _ = in.Close(); _ = out.Close() })()
+				all.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
+				_, _ = io.Copy(out, in)
+			})
+		}
+	})
+}

@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/internal/testkit/cloudlab"
+	"github.com/cadastre/cadastre/internal/testkit/faultproxy"
+)
+
+// conf returns contiv.conf of a node, up to the section cadastre.
+func conf(keys ...string) string {
+	return `ipamConfig:
+  podSubnetCIDR: 10.1.0.0/16,fd00:1::/48
+  podSubnetOneNodePrefixLen: 24
+  vxlanCIDR: 192.168.30.0/24,fd00:4::/64
+  vppHostSubnetCIDR: 172.30.0.0/16,fd00:2::/48
+  nodeInterconnectCIDR: 192.168.16.0/24,fd00:3::/64
+  serviceCIDR: 10.96.0.0/12,fd00:5::/108
+cadastre:
+  ` + strings.Join(keys, "\n  ") + "\n"
+}
+
+// TestPodsWithTheCloudsAddresses has pods come and go on two nodes, of which one gets its
+// addresses from the operator and one asks Neutron itself, while operators and an agent are
+// killed and Neutron throttles, fails and loses answers. At the end Neutron, the objects and
+// the ledgers agree.
+func TestPodsWithTheCloudsAddresses(t *testing.T) {
+	s := newStack(t,
+		[]string{"10.1.0.0/24", "fd00:1:0:1::/64"},
+		[]string{"10.1.16.0/22", "fd00:1:0:2::/64"},
+	)
+	operator := s.flags(
+		"--controllers=netresource,nodeids,audit",
+		"--kvdb-type=kubernetes",
+		"--netresource-provider=openstack",
+		"--enable-ipv6",
+		"--pre-allocate=3",
+		"--release-excess-ips",
+		"--excess-ip-release-delay=3s",
+		"--netresource-resync-interval=5s",
+		"--provider-consistency=4s",
+		"--provider-orphan-age=8s",
+	)
+	s.StartOperator(operator...)
+	s.StartOperator(operator...)
+	began := time.Now()
+	provider, own := s.boot("machine-1")
+	first := s.NewNode("node-1", "machine-1", provider, own, conf(
+		"podBlocks: netresource",
+		"netResource: {preAllocate: 3}",
+		"coolDown: 2s",
+	))
+	provider, own = s.boot("machine-2")
+	second := s.NewNode("node-2", "machine-2", provider, own, conf(
+		"podBlocks: interfaces",
+		"interfaces: {warmIPs: 3, coolDown: 2s, reconcile: 10s}",
+	), s.flags("--provider-qps=5")...)
+	t.Logf("two nodes serve after %s", time.Since(began).Round(time.Second))
+
+	crowd := s.Crowd(s.seed, 2, 8)
+	pods := func(atLeast int) {
+		t.Helper()
+		before := crowd.Sums().Added
+		s.Eventually(func() int { return crowd.Sums().Added - before }, 2*time.Minute, cloudlab.Pace).
+			Should(BeNumerically(">=", atLeast), "pods that are attached\n%s", crowd.Sums())
+	}
+	pods(6)
+	s.storm()
+	kills := 0
+	for range 3 {
+		leader := s.Leader()
+		pods(5)
+		s.Kill(leader)
+		kills++
+		s.StartOperator(operator...)
+		pods(5)
+	}
+	first.Kill()
+	pods(2)
+	first.Start()
+	second.Kill()
+	second.Start()
+	pods(5)
+	s.Leader()
+	s.proxy.SetPlan(nil)
+	crowd.Stop()
+	crowd.Verify()
+	s.Eventually(s.Agree, cloudlab.Patience, time.Second).Should(Succeed())
+	s.Verify()
+
+	v, sums := s.Judge.Verdict(), s.counts()
+	requests := 0
+	for _, n := range sums {
+		requests += n
+	}
+	fmt.Printf("OpenStack, end to end: %d ADDs and %d DELs, %d addresses, held twice %d, taken away under a pod %d (%d readings)\n",
+		v.Adds, v.Dels, v.Addresses, len(v.Twice), len(v.Foreign), v.Readings)
+	fmt.Printf("  %s\n", crowd.Sums())
+	fmt.Printf("  requests to Neutron: %d, throttled %d, answers lost %d, failed %d, old readings %d\n", requests,
+		sums[faultproxy.Throttle], sums[faultproxy.Lose], sums[faultproxy.Fail], sums[faultproxy.Stale])
+	fmt.Printf("  leaders killed %d, agents killed 2, orphaned ports 0, %s\n", kills, time.Since(began).Round(time.Second))
+}
