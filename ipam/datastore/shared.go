@@ -301,7 +301,8 @@ func (ds *DataStore) returnBlocks(eni string, blocks []netip.Prefix) (taken []ne
 
 // ReturnUnused takes the unused blocks from which nothing may be allocated out of the
 // shared ledger: of excluded interfaces and of the other kind. Returning has them then.
-// Blocks of a trunk interface stay.
+// Blocks of a trunk interface stay, and those of an excluded interface that another program
+// has made: they may be that program's.
 func (ds *DataStore) ReturnUnused() error {
 	defer ds.lock()()
 	if ds.shared == nil {
@@ -315,9 +316,11 @@ func (ds *DataStore) ReturnUnused() error {
 	}
 	unused := map[string][]netip.Prefix{}
 	for _, b := range ds.blocks {
-		if a := b.of.of; !ds.isUsable(b) && !used[b.prefix] && !b.lost && !a.lost && !a.Trunk {
-			unused[a.ID] = append(unused[a.ID], b.prefix)
+		a := b.of.of
+		if ds.isUsable(b) || used[b.prefix] || b.lost || a.lost || a.Trunk || a.Excluded && a.Foreign {
+			continue
 		}
+		unused[a.ID] = append(unused[a.ID], b.prefix)
 	}
 	for _, id := range slices.Sorted(maps.Keys(unused)) {
 		if _, err := ds.returnBlocks(id, unused[id]); err != nil {
@@ -339,6 +342,19 @@ func (ds *DataStore) refresh(i Interface) error {
 	if _, err := ds.share(ds.blocks, nil); err != nil {
 		a.Interface = was
 		return err
+	}
+	return nil
+}
+
+// Regrant grants the present blocks again, after a change of what the Granter knows of their
+// interfaces. A store with a ledger of its own has no Granter.
+func (ds *DataStore) Regrant() error {
+	defer ds.lock()()
+	if ds.shared == nil {
+		return nil
+	}
+	if _, err := ds.share(ds.blocks, nil); err != nil {
+		return fmt.Errorf("grant the blocks of the interfaces again: %w", err)
 	}
 	return nil
 }

@@ -196,6 +196,16 @@ func TestExcludedTrunkAndOtherKind(t *testing.T) {
 	s.g.Expect(s.Returning()).To(HaveKeyWithValue("eni-2", all[1].Blocks))
 }
 
+func TestAddressesOfAnExcludedForeignInterfaceAreNotReturned(t *testing.T) {
+	s := newSharing(t, nil)
+	all := []Attachment{eni("eni-1", 0, "10.0.0.8"), eni("eni-2", 1, "10.0.1.8")}
+	all[0].Excluded, all[0].Foreign = true, true
+	all[1].Excluded = true
+	s.see(all...)
+	s.g.Expect(s.ReturnUnused()).To(Succeed())
+	s.g.Expect(s.Returning()).To(Equal(map[string][]netip.Prefix{"eni-2": all[1].Blocks}))
+}
+
 func TestAnUnusedInterfaceIsRemovedWithItsBlocks(t *testing.T) {
 	s := newSharing(t, nil)
 	all := []Attachment{eni("eni-1", 0, "10.0.0.8"), eni("eni-2", 1, "10.0.1.8")}

@@ -101,6 +101,34 @@ func (u Uplinks) Equal(v Uplinks) bool {
 	return slices.EqualFunc(u.all, v.all, Uplink.Equal) && slices.Equal(u.blocks, v.blocks)
 }
 
+// Keeping returns u with the uplinks that before has for addresses in use, as far as u has
+// none for them. A set that was deleted, or lacks an interface for a time, so takes no
+// running pod off its interface. The description of an interface in u counts.
+func (u Uplinks) Keeping(before Uplinks, used []netip.Addr) Uplinks {
+	blocks := map[netip.Prefix]string{}
+	interfaces := slices.Clone(u.all)
+	for _, a := range used {
+		if _, found := u.Of(a); found {
+			continue
+		}
+		x, had := before.Of(a)
+		if !had {
+			continue
+		}
+		blocks[netip.PrefixFrom(a, a.BitLen())] = x.Interface
+		if !slices.ContainsFunc(interfaces, func(y Uplink) bool { return y.Interface == x.Interface }) {
+			interfaces = append(interfaces, x)
+		}
+	}
+	if len(blocks) == 0 {
+		return u
+	}
+	for _, b := range u.blocks {
+		blocks[b.prefix] = u.all[b.uplink].Interface
+	}
+	return NewUplinks(interfaces, blocks)
+}
+
 // UplinksOf returns the uplinks of a set. The use that the node has reported tells the
 // interface of an address that is leased and has left the pool.
 func UplinksOf(set *kv.NetResourceSet) Uplinks {

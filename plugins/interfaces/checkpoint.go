@@ -38,8 +38,9 @@ func (c *imported) Restore(into any) error {
 }
 
 // dropClaimed leaves out the entries whose block the ledger has: their leases were
-// claimed together with it.
-func (c *imported) dropClaimed(stats []ledger.BlockStat) {
+// claimed together with it. It reports whether there was one.
+func (c *imported) dropClaimed(stats []ledger.BlockStat) bool {
+	before := len(c.data.Allocations)
 	c.data.Allocations = slices.DeleteFunc(c.data.Allocations, func(e datastore.CheckpointEntry) bool {
 		a, err := netip.ParseAddr(e.IPv4 + e.IPv6)
 		return err == nil && slices.ContainsFunc(stats, func(b ledger.BlockStat) bool {
@@ -47,6 +48,7 @@ func (c *imported) dropClaimed(stats []ledger.BlockStat) {
 		})
 	})
 	c.data.Cooling = nil
+	return len(c.data.Allocations) < before
 }
 
 // export writes the leases to the file of cadastre.interfaces.export if they have

@@ -54,6 +54,11 @@ func (p *Interfaces) Grant(ctx context.Context, g datastore.Grant) ([]netip.Pref
 	if err := p.save(ctx, next, true); err != nil {
 		p.log.Warn("the records of the interfaces have blocks that the ledger no longer has", "error", err)
 	}
+	if len(g.Claims) > 0 {
+		if err := p.forgetClaimed(ctx); err != nil {
+			p.log.Warn("the imported leases are read again at the next start", "error", err)
+		}
+	}
 	return ev.Kept, nil
 }
 

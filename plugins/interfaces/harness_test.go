@@ -58,8 +58,16 @@ type process struct {
 	stop   context.CancelFunc
 	ended  chan struct{}
 
-	mu   sync.Mutex
-	dead bool
+	mu      sync.Mutex
+	dead    bool
+	granted []ipam.Uplink // of the last change
+}
+
+// uplinks returns those of the last change of the interfaces.
+func (p *process) uplinks() []ipam.Uplink {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.granted
 }
 
 var errDead = errors.New("the process is dead")
@@ -262,6 +270,9 @@ func (l *loop) PushEventWait(ctx context.Context, event controller.Event) error 
 	}
 	var err error
 	ev.Kept, err = l.granter.Grant(ctx, ev.Grant)
+	l.p.mu.Lock()
+	l.p.granted = ev.Uplinks
+	l.p.mu.Unlock()
 	if dead := l.p.step(); dead != nil {
 		return dead
 	}

@@ -61,6 +61,9 @@ const (
 	callTimeout = time.Minute            // of one call of the cloud
 )
 
+// retries returns the pauses after errors.
+func retries() backoff.Policy { return backoff.Policy{First: time.Second, Limit: 2 * time.Minute} }
+
 // Interfaces keeps addresses of this machine's interfaces free. Use New. Run has the only
 // goroutine that changes it; any goroutine may call the other methods.
 type Interfaces struct {
@@ -73,20 +76,30 @@ type Interfaces struct {
 	known   ipam.InterfaceState // of the last process
 
 	// of Run's goroutine
-	cloud     cloud.Cloud
-	instance  string
-	view      view
-	records   map[string]record // as they are stored
-	found     bool              // a reading is being adopted
-	toDelete  map[string]bool   // interfaces that the cloud has to delete
-	failures  int               // of the cloud in a row
-	next      next
-	exported  *datastore.CheckpointData
-	exporter  *datastore.JSONFile
-	importing *imported
+	cloud       cloud.Cloud
+	instance    string
+	view        view
+	records     map[string]record // as they are stored
+	found       bool              // a reading is being adopted
+	redescribed bool              // the records have a description that was not granted yet
+	toDelete    map[string]bool   // interfaces that the cloud has to delete
+	failures    int               // of the cloud in a row
+	returns     returns
+	next        next
+	exported    *datastore.CheckpointData
+	exporter    *datastore.JSONFile
+	importing   *imported
 
 	mu     sync.Mutex
 	status Status
+}
+
+// returns holds the failures of returns to the cloud. They do not keep pods from getting
+// addresses: the machine may lack only the permission to return.
+type returns struct {
+	failures int           // in a row
+	next     time.Duration // uptime of the next try
+	err      string        // of the last try; "": it has succeeded
 }
 
 // next holds the uptimes at which something is due.
@@ -203,7 +216,7 @@ func (p *Interfaces) round(ctx context.Context) time.Duration {
 		p.failed(err)
 	default:
 		p.failures = 0
-		p.setError("")
+		p.setError(p.returns.err)
 	}
 	return every
 }
@@ -217,7 +230,7 @@ func (p *Interfaces) work(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := p.giveBack(ctx); err != nil {
+	if err := p.goBack(now, func() error { return p.giveBack(ctx) }); err != nil {
 		return err
 	}
 	for _, f := range p.deps.Families {
@@ -227,13 +240,38 @@ func (p *Interfaces) work(ctx context.Context) error {
 	}
 	if now >= p.next.shrink {
 		p.next.shrink = now + shrinkEvery
-		if err := p.shrink(ctx); err != nil {
+		if err := p.goBack(now, func() error { return p.shrink(ctx) }); err != nil {
 			return err
 		}
 	}
 	if now >= p.next.orphans {
 		p.next.orphans = now + orphanEvery
 		return p.deleteOrphans(ctx)
+	}
+	return nil
+}
+
+// goBack runs a return to the cloud, unless one has failed a short time ago. It returns only
+// the error of a cloud that wants fewer calls.
+func (p *Interfaces) goBack(now time.Duration, give func() error) error {
+	if now < p.returns.next {
+		return nil
+	}
+	err := give()
+	switch {
+	case err == nil:
+		p.returns = returns{}
+	case errors.Is(err, cloud.ErrThrottled):
+		return err
+	default:
+		p.returns.failures++
+		p.metrics.Error("return")
+		if p.returns.failures == 1 {
+			p.log.Warn("addresses cannot be returned to the cloud, trying again", "error", err)
+		}
+		p.returns.err = err.Error()
+		p.returns.next = p.deps.Uptime() + retries().After(p.returns.failures)
+		p.next.reading = min(p.next.reading, p.returns.next) // the outcome is not known
 	}
 	return nil
 }
@@ -246,7 +284,7 @@ func (p *Interfaces) failed(err error) {
 		p.log.Warn("the interfaces of this machine cannot be changed, trying again", "error", err)
 	}
 	now := p.deps.Uptime()
-	p.next.call = now + backoff.Policy{First: time.Second, Limit: 2 * time.Minute}.After(p.failures)
+	p.next.call = now + retries().After(p.failures)
 	p.next.reading = p.next.call
 	p.setError(err.Error())
 }
@@ -341,7 +379,7 @@ func (p *Interfaces) reconcile(ctx context.Context, unconfirmed map[string][]net
 	defer done()
 	p.found = true
 	defer func() { p.found = false }()
-	seen := p.view.attachments()
+	seen := p.view.attachments(p.deps.Families)
 	err := p.store.Reconcile(ctx, seen, func(_ context.Context, id string) ([]netip.Prefix, bool, error) {
 		blocks, doubtful := unconfirmed[id]
 		i := slices.IndexFunc(seen, func(a datastore.Attachment) bool { return a.ID == id })
@@ -353,5 +391,23 @@ func (p *Interfaces) reconcile(ctx context.Context, unconfirmed map[string][]net
 	if err != nil {
 		return fmt.Errorf("take over the interfaces of this machine: %w", err)
 	}
+	return p.redescribe()
+}
+
+// redescribe grants the blocks again if the cloud describes an interface in another way, such
+// as with a new range of its network.
+func (p *Interfaces) redescribe() error {
+	for id, r := range p.records {
+		now := p.describe(id)
+		now.Blocks = r.Blocks
+		p.redescribed = p.redescribed || !now.equal(r)
+	}
+	if !p.redescribed {
+		return nil
+	}
+	if err := p.store.Regrant(); err != nil {
+		return fmt.Errorf("take over the description of the interfaces: %w", err)
+	}
+	p.redescribed = false
 	return nil
 }

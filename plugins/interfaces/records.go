@@ -81,8 +81,7 @@ func (p *Interfaces) load(ctx context.Context) error {
 			return fmt.Errorf("import cadastre.interfaces.checkpoint %q: %w", p.deps.Config.Checkpoint, err)
 		}
 	}
-	p.importing.dropClaimed(p.deps.Ledger.Stats())
-	return nil
+	return p.forgetClaimed(ctx)
 }
 
 // readCheckpoint reads the checkpoint at the first start, and keeps its content: the
@@ -96,12 +95,28 @@ func (p *Interfaces) readCheckpoint(ctx context.Context) error {
 		}
 		p.log.Info("imported the checkpoint of another program", "file", path, "leases", len(data.Allocations))
 	}
-	value, err := json.Marshal(data)
+	p.importing.data = data
+	return p.saveImport(ctx)
+}
+
+func (p *Interfaces) saveImport(ctx context.Context) error {
+	value, err := json.Marshal(p.importing.data)
 	if err != nil {
 		return err
 	}
-	p.importing.data = data
 	return p.deps.Records.Commit(ctx, map[string][]byte{importRecord: value}, nil)
+}
+
+// forgetClaimed drops the imported leases that the ledger has claimed: a later process must
+// not claim them again after their pods have ended.
+func (p *Interfaces) forgetClaimed(ctx context.Context) error {
+	if !p.importing.dropClaimed(p.deps.Ledger.Stats()) {
+		return nil
+	}
+	if err := p.saveImport(ctx); err != nil {
+		return fmt.Errorf("forget the imported leases that are claimed: %w", err)
+	}
+	return nil
 }
 
 func (p *Interfaces) saveInstance(ctx context.Context) error {
@@ -147,6 +162,9 @@ func (p *Interfaces) describe(id string) record {
 	if p.view.valid() {
 		if i := p.view.find(id); i != nil {
 			u := p.view.uplink(i)
+			if len(u.Ranges) == 0 { // the reading lacks its subnets: an uplink needs them
+				u.Ranges, u.VPCCIDRs = p.records[id].Ranges, p.records[id].VPC
+			}
 			return record{Interface: described(i), MAC: u.MAC, Ranges: u.Ranges, VPC: u.VPCCIDRs}
 		}
 	}

@@ -189,35 +189,39 @@ func (p *Interfaces) shrink(ctx context.Context) error {
 	return p.giveBack(ctx)
 }
 
-// giveBack returns blocks and interfaces to the cloud that the ledger no longer has.
+// giveBack returns blocks and interfaces to the cloud that the ledger no longer has. An error
+// of one does not keep the next ones from it.
 func (p *Interfaces) giveBack(ctx context.Context) error {
+	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(p.toDelete)) {
-		if err := p.deleteInterface(ctx, id); err != nil {
-			return err
-		}
+		errs = append(errs, p.deleteInterface(ctx, id))
 	}
 	returning := p.store.Returning()
 	for _, id := range slices.Sorted(maps.Keys(returning)) {
-		i := p.view.find(id)
-		if id == "" || i == nil {
-			continue // the next reading tells
+		if i := p.view.find(id); id != "" && i != nil { // otherwise the next reading tells
+			errs = append(errs, p.unassign(ctx, i, returning[id]))
 		}
-		blocks := slices.DeleteFunc(returning[id], func(b netip.Prefix) bool {
-			return slices.ContainsFunc(i.Blocks, func(x cloud.Block) bool { return x.Primary && x.Prefix == b })
-		})
-		err := p.call(ctx, "unassign addresses", func(ctx context.Context) error {
-			return p.cloud.Unassign(ctx, p.instance, id, blocks)
-		})
-		if err != nil {
-			return err
-		}
-		var gone []cloud.Block
-		for _, b := range blocks {
-			gone = append(gone, cloud.Block{Prefix: b})
-		}
-		p.view.change(ownChange{at: p.deps.Uptime(), iface: i, blocks: gone, gone: true})
-		p.store.Returned(blocks)
 	}
+	return errors.Join(errs...)
+}
+
+// unassign returns blocks of an interface.
+func (p *Interfaces) unassign(ctx context.Context, i *cloud.Interface, blocks []netip.Prefix) error {
+	blocks = slices.DeleteFunc(blocks, func(b netip.Prefix) bool {
+		return slices.ContainsFunc(i.Blocks, func(x cloud.Block) bool { return x.Primary && x.Prefix == b })
+	})
+	err := p.call(ctx, "unassign addresses", func(ctx context.Context) error {
+		return p.cloud.Unassign(ctx, p.instance, i.ID, blocks)
+	})
+	if err != nil {
+		return err
+	}
+	var gone []cloud.Block
+	for _, b := range blocks {
+		gone = append(gone, cloud.Block{Prefix: b})
+	}
+	p.view.change(ownChange{at: p.deps.Uptime(), iface: i, blocks: gone, gone: true})
+	p.store.Returned(blocks)
 	return nil
 }
 

@@ -137,14 +137,14 @@ func (v *view) find(id string) *cloud.Interface {
 	return v.machine.Interfaces[at]
 }
 
-// attachments returns the interfaces for the store, without their own addresses, which no
-// pod gets.
-func (v *view) attachments() []datastore.Attachment {
+// attachments returns the interfaces for the store, with their blocks of families, but not
+// their own addresses, which no pod gets.
+func (v *view) attachments(families []ledger.Family) []datastore.Attachment {
 	all := make([]datastore.Attachment, 0, len(v.machine.Interfaces))
 	for _, i := range v.machine.Interfaces {
 		a := datastore.Attachment{Interface: described(i)}
 		for _, b := range i.Blocks {
-			if !b.Primary {
+			if !b.Primary && slices.Contains(families, ledger.FamilyOf(b.Prefix.Addr())) {
 				a.Blocks = append(a.Blocks, b.Prefix.Masked())
 			}
 		}

@@ -94,14 +94,19 @@ func (i *IPAM) isWhole(name string, block netip.Prefix) bool {
 	return isSmall(block) || name == PodPool && i.fromInterfaces()
 }
 
-// deriveInterfaces takes the blocks of the default network from this node's interfaces.
+// deriveInterfaces takes the blocks of the default network from this node's interfaces. An
+// interface that pods neither have nor get addresses of is no uplink: its link may be that
+// of another program.
 func (i *IPAM) deriveInterfaces(s *state) error {
 	known := i.knownInterfaces()
 	blocks, open := map[netip.Prefix]string{}, []netip.Prefix{}
+	leased := i.leasedBlocks()
 	for _, b := range known.Blocks {
-		blocks[b.Prefix] = b.Interface
 		if b.Usable {
 			open = append(open, b.Prefix)
+		}
+		if b.Usable || leased[b.Prefix] {
+			blocks[b.Prefix] = b.Interface
 		}
 	}
 	s.uplinks = nodeset.NewUplinks(known.Uplinks, blocks)
@@ -116,6 +121,17 @@ func (i *IPAM) deriveInterfaces(s *state) error {
 		}
 	}
 	return nil
+}
+
+// leasedBlocks returns the blocks of the default network in which addresses are held.
+func (i *IPAM) leasedBlocks() map[netip.Prefix]bool {
+	all := map[netip.Prefix]bool{}
+	for _, b := range i.Ledger.Stats() {
+		if b.Pool == PodPool && b.Held+b.Quarantined > 0 {
+			all[b.Block] = true
+		}
+	}
+	return all
 }
 
 func (i *IPAM) knownInterfaces() *InterfaceState {

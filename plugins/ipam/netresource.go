@@ -40,7 +40,7 @@ func (i *IPAM) deriveResources(s *state) error {
 		s.neighbours = newNeighbours(i.NodeSync.GetAllNodes())
 	}
 	s.set, s.seen, s.pending = i.register.set, i.register.seen, ""
-	s.uplinks = nodeset.UplinksOf(s.set)
+	s.uplinks = nodeset.UplinksOf(s.set).Keeping(i.state.Load().uplinks, i.podAddresses())
 	if s.set == nil {
 		s.pending = fmt.Sprintf(
 			"waiting for NetResourceSet %s, which this agent creates if there is a Node %s",
@@ -67,6 +67,16 @@ func (i *IPAM) deriveResources(s *state) error {
 		}
 	}
 	return nil
+}
+
+// podAddresses returns the addresses of the default network that pods have.
+func (i *IPAM) podAddresses() (all []netip.Addr) {
+	for _, l := range i.Ledger.LeasesOf(PodPool) {
+		if l.State == ledger.Held && l.Purpose != ledger.ForInfra {
+			all = append(all, l.Addr)
+		}
+	}
+	return all
 }
 
 // usableBlocks returns the blocks of the NetResourceSet from which addresses may be

@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -69,4 +70,46 @@ func TestALeasedAddressThatLeftThePoolKeepsItsUplink(t *testing.T) {
 	n.setTo(m)
 	iface, _ := n.UplinkOf(mustAddr("10.9.0.7"))
 	n.g.Expect(iface).To(Equal("eni-1"))
+}
+
+// An object that was deleted, or an operator that does not see an interface for a time, takes
+// no running pod off its interface: its packets would leave through another link.
+func TestALeasedAddressKeepsAnInterfaceThatTheSetLacks(t *testing.T) {
+	for what, lack := range map[string]func() *kv.NetResourceSet{
+		"the set is deleted": func() *kv.NetResourceSet { return nil },
+		"a new set has claims alone": func() *kv.NetResourceSet {
+			return &kv.NetResourceSet{Name: thisNode, Pool: map[string]*kv.NetResource{"10.9.0.7": {}}}
+		},
+		"the interface has left the status": func() *kv.NetResourceSet {
+			m := onInterfaces()
+			m.Interfaces = nil
+			return m
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := withSet(t, onInterfaces())
+			n.g.Expect(n.add("a")).To(Equal("10.9.0.7"))
+			n.g.Expect(n.Commit(context.Background())).To(Succeed())
+			before := n.Uplinks()
+			n.setTo(lack())
+			iface, _ := n.UplinkOf(mustAddr("10.9.0.7"))
+			n.g.Expect(iface).To(Equal("eni-1"))
+			n.g.Expect(n.Uplinks()).To(Equal(before))
+			_, other := n.UplinkOf(mustAddr("10.9.0.17"))
+			n.g.Expect(other).To(BeFalse(), "no pod has it")
+			n.g.Expect(n.resync()).To(Succeed())
+			n.g.Expect(n.Commit(context.Background())).To(Succeed())
+			n.g.Expect(n.Uplinks()).To(Equal(before))
+
+			m := onInterfaces()
+			m.Interfaces["eni-1"].Mac = "02:00:00:00:00:09"
+			n.setTo(m)
+			n.g.Expect(n.Uplinks()[0].MAC).To(Equal("02:00:00:00:00:09"), "the set counts")
+			n.del("a")
+			n.g.Expect(n.Commit(context.Background())).To(Succeed())
+			n.clock.now = n.clock.now.Add(time.Hour)
+			n.setTo(lack())
+			n.g.Expect(n.Uplinks()).To(BeEmpty())
+		})
+	}
 }

@@ -112,17 +112,21 @@ func readUplink(key string, value proto.Message) (want uplink, err error) {
 	return want, nil
 }
 
-// readRange adds the routes of a range.
+// readRange adds the routes of a range. An interface may have several ranges of a family:
+// packets to others leave by the first gateway.
 func (want *uplink) readRange(r *kv.SubnetRange) error {
 	p, err := routeDestination(r.GetCidr())
 	if err != nil {
 		return fmt.Errorf("ranges: %w", err)
 	}
 	family := familyOf(p.Addr())
-	if slices.Contains(want.families, family) {
-		return fmt.Errorf("ranges: %s is a second one of its family", p)
+	if slices.Contains(want.ranges, p) {
+		return fmt.Errorf("ranges: %s is there twice, want it once", p)
 	}
-	want.families, want.ranges = append(want.families, family), append(want.ranges, p)
+	if !slices.Contains(want.families, family) {
+		want.families = append(want.families, family)
+	}
+	want.ranges = append(want.ranges, p)
 	want.routes = append(want.routes, object{kind: routeObject, prefix: p, table: want.table})
 	if r.GetGateway() == "" {
 		return nil
@@ -135,7 +139,9 @@ func (want *uplink) readRange(r *kv.SubnetRange) error {
 		return fmt.Errorf("gateway %s is not of the family of range %s", gateway, p)
 	}
 	o := object{kind: routeObject, prefix: defaultRoute(family), gateway: gateway, table: want.table}
-	want.routes = append(want.routes, o)
+	if !slices.ContainsFunc(want.routes, func(x object) bool { return x.prefix == o.prefix }) {
+		want.routes = append(want.routes, o)
+	}
 	return nil
 }
 

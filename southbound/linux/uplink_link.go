@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -259,7 +260,7 @@ func (u *uplinks) prepared(want uplink, link hostLink) (is bool, err error) {
 	return is, err
 }
 
-// checkAddress notes a link that has no IPv4 address in its range: the kernel then asks for
+// checkAddress notes a link that has no IPv4 address in one of its ranges: the kernel then asks for
 // neighbours with the address of another link, which a cloud may drop.
 func (u *uplinks) checkAddress(want uplink, link hostLink) error {
 	text := ""
@@ -270,11 +271,20 @@ func (u *uplinks) checkAddress(want uplink, link hostLink) error {
 	if err != nil {
 		return err
 	}
+	var lacking []netip.Prefix
 	for _, p := range want.ranges {
-		if p.Addr().Is4() && !have[link.index].hasAddressIn(p) {
-			text = fmt.Sprintf("link %s of interface %s has no address in %s: configure it as the cloud says, such as by "+
-				"DHCP: other machines of that subnet may not answer it", link.name, want.iface, p)
+		if !p.Addr().Is4() {
+			continue
 		}
+		if have[link.index].hasAddressIn(p) {
+			lacking = nil
+			break
+		}
+		lacking = append(lacking, p)
+	}
+	if len(lacking) > 0 {
+		text = fmt.Sprintf("link %s of interface %s has no address in %s: configure it as the cloud says, such as by "+
+			"DHCP: other machines of that subnet may not answer it", link.name, want.iface, strings.Join(texts(lacking), " or "))
 	}
 	u.known.remark(want.iface, text)
 	return nil

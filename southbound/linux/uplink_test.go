@@ -5,6 +5,7 @@ package linux
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -48,6 +49,37 @@ func TestPodsUseTheUplinkOfTheirAddress(t *testing.T) {
 		l.Expect(echo(n.host, outside4, 1000)).To(Succeed())
 		l.Expect(echo(n.host, outside6, 1000)).To(Succeed())
 	}
+}
+
+// TestAnUplinkOfTwoSubnets: a port may have addresses of several subnets of its network.
+func TestAnUplinkOfTwoSubnets(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	l.ip(l.cloud, "address add 10.77.201.1/24 dev br1")
+	neighbour := newNamespace(t)
+	l.join(l.cloud, "extra", neighbour, "eth0")
+	l.ip(l.cloud, "link set extra master br1")
+	l.ip(neighbour, "address add 10.77.201.9/24 dev eth0") // it has no route to other ranges
+	first, second := n.pod(1, 1), n.pod(1, 2)
+	second.ip[0] = netip.MustParseAddr("10.77.201.102")
+	second.value.Addresses[0] = second.ip[0].String() + "/32"
+	want := slices.Concat(n.own(1), podValues(first, second))
+	for _, v := range want {
+		if m, ok := v.Message.(*kv.Uplink); ok {
+			m.Ranges = append(m.Ranges, &kv.SubnetRange{Cidr: "10.77.201.0/24", Gateway: "10.77.201.1"})
+		}
+	}
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	l.Expect(n.sink.Status().Notes).NotTo(ContainElement(ContainSubstring("has no address in")))
+	for _, p := range []*cloudPod{first, second} {
+		l.Expect(echo(p.Namespace, outside4, 1000)).To(Succeed(), "from %s", p.ip)
+		l.Expect(echo(p.Namespace, outside6, 1000)).To(Succeed(), "from %s", p.ip)
+		l.onlyPort(p)
+	}
+	l.Expect(echo(second.Namespace, "10.77.201.9", 1000)).To(Succeed())
+	l.Expect(echo(second.Namespace, first.ip[0].String(), 1000)).To(Succeed())
 }
 
 // TestUplinksHeal removes by hand each object of an uplink and its addresses.
@@ -321,8 +353,8 @@ func TestImpossibleUplinks(t *testing.T) {
 		`ranges: want the CIDR of its subnet`:                func(m *kv.Uplink) { m.Ranges = nil },
 		`destination 10.0.1.9/24 is not written 10.0.1.0/24`: func(m *kv.Uplink) { m.Ranges[0].Cidr = "10.0.1.9/24" },
 		`gateway fe80::1 is not of the family`:               func(m *kv.Uplink) { m.Ranges[0].Gateway = "fe80::1" },
-		`10.0.2.0/24 is a second one of its family`: func(m *kv.Uplink) {
-			m.Ranges = append(m.Ranges, &kv.SubnetRange{Cidr: "10.0.2.0/24"})
+		`10.0.1.0/24 is there twice, want it once`: func(m *kv.Uplink) {
+			m.Ranges = append(m.Ranges, &kv.SubnetRange{Cidr: "10.0.1.0/24"})
 		},
 	} {
 		m := &kv.Uplink{Interface: "eni-1", Mac: "02:00:00:00:00:01", Table: kv.UplinkTables + 1, Ranges: []*kv.SubnetRange{{Cidr: "10.0.1.0/24", Gateway: "10.0.1.1"}}}
