@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
@@ -185,7 +186,11 @@ func (o object) route(link linkID) rtnl.Message {
 		m = m.Attr(unix.RTA_DST, o.prefix.Addr().AsSlice())
 	}
 	if o.gateway.IsValid() {
-		binary.NativeEndian.PutUint32(m[8:], unix.RTNH_F_ONLINK)
+		// In IPv6 the flag makes the kernel look for the gateway in the main table, where its
+		// subnet may be on another link. Without it the kernel looks in the route's table.
+		if o.prefix.Addr().Is4() || !kv.IsUplinkTable(o.table) {
+			binary.NativeEndian.PutUint32(m[8:], unix.RTNH_F_ONLINK)
+		}
 		m = m.Attr(unix.RTA_GATEWAY, o.gateway.AsSlice())
 	}
 	switch {

@@ -138,6 +138,10 @@ func (want *uplink) readRange(r *kv.SubnetRange) error {
 	if familyOf(gateway) != family {
 		return fmt.Errorf("gateway %s is not of the family of range %s", gateway, p)
 	}
+	if gateway.Is6() && !p.Contains(gateway) && !gateway.IsLinkLocalUnicast() { // the kernel looks for it in this table
+		host := netip.PrefixFrom(gateway, gateway.BitLen())
+		want.routes = append(want.routes, object{kind: routeObject, prefix: host, table: want.table})
+	}
 	o := object{kind: routeObject, prefix: defaultRoute(family), gateway: gateway, table: want.table}
 	if !slices.ContainsFunc(want.routes, func(x object) bool { return x.prefix == o.prefix }) {
 		want.routes = append(want.routes, o)
@@ -173,6 +177,7 @@ func (u *uplinks) Create(_ context.Context, key string, value proto.Message) err
 		return err
 	}
 	if err := u.apply(want); err != nil {
+		u.known.fail(want.iface) // before Watch sees what is removed here
 		return errors.Join(err, u.remove(want.table))
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/southbound"
 )
@@ -50,6 +52,7 @@ type cloudNode struct {
 	stop func()
 	// attentive: it notices announcements alone, and never compares all values
 	attentive bool
+	log       *logbuffer.Buffer // nil: none
 }
 
 const outside4, outside6 = "198.51.100.2", "fd98::2"
@@ -136,7 +139,11 @@ func (n *cloudNode) start() {
 	}
 	all, err := Descriptors(Options{Namespace: n.host.Path(), After: after})
 	n.must(err)
-	n.sink = southbound.New(southbound.Options{}, all...)
+	opt := southbound.Options{}
+	if n.log != nil {
+		opt.Log = slog.New(slog.NewTextHandler(n.log, nil))
+	}
+	n.sink = southbound.New(opt, all...)
 	n.stop = runUntil(n.t, n.sink)
 }
 

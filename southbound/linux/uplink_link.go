@@ -31,13 +31,43 @@ type uplinkLink struct {
 	mac    hardware
 	up     bool
 	note   string
+	table  uint32
+	failed bool // the last attempt to make the uplink
 }
 
 // note notes the link of an uplink.
 func (k *uplinkLinks) note(want uplink, link linkID, up bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.byInterface[want.iface] = uplinkLink{link, want.mac, up, k.byInterface[want.iface].note}
+	k.byInterface[want.iface] = uplinkLink{
+		linkID: link,
+		mac:    want.mac,
+		up:     up,
+		note:   k.byInterface[want.iface].note,
+		table:  want.table,
+	}
+}
+
+// fail notes that an uplink could not be made.
+func (k *uplinkLinks) fail(iface string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.byInterface[iface]
+	l.failed = true
+	k.byInterface[iface] = l
+}
+
+// failed reports whether the table is that of an uplink that could not be made. The routes
+// that vanish from it are those of the failed attempt.
+func (k *uplinkLinks) failed(table uint32) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, l := range k.byInterface {
+		if l.table == table && l.failed {
+			return true
+		}
+	}
+	return false
 }
 
 // remark sets the text that Notes returns of an uplink, "" for none.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/southbound"
 )
 
@@ -372,4 +373,72 @@ func TestImpossibleUplinks(t *testing.T) {
 		change(m)
 		g.Expect(addresses.Validate("uplinkaddress/10.0.1.9", m)).To(MatchError(ContainSubstring(text)))
 	}
+}
+
+// TestTwoUplinksInOneSubnet: the second link has no IPv6 address of its own, so the main table
+// reaches the gateway of both through the first one.
+func TestTwoUplinksInOneSubnet(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	l.join(l.cloud, "p1x", n.host, "ens9")
+	l.ip(l.cloud, "link set p1x master br1")
+	l.ip(n.host, "link set ens9 address 02:77:00:00:09:09")
+	l.ip(n.host, "address add 10.77.1.99/24 dev ens9")
+	l.seen.follow("p1x")
+	second := n.uplink(1)
+	second.Interface, second.Mac, second.Table = "eni-1-9", "02:77:00:00:09:09", kv.UplinkTables+9
+	p, q := n.pod(1, 1), n.pod(1, 2)
+	want := slices.Concat(n.own(1), podValues(p, q), []controller.Value{{Key: kv.SinkUplinkPrefix + second.Interface, Message: second}})
+	for _, v := range want {
+		if a, is := v.Message.(*kv.UplinkAddress); is && slices.Contains([]string{q.ip[0].String(), q.ip[1].String()}, a.Address) {
+			a.Interface, a.Table = second.Interface, second.Table
+		}
+	}
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	l.Expect(n.sink.Status().Failed).To(BeEmpty())
+	for pod, port := range map[*cloudPod]string{p: "p11", q: "p1x"} {
+		for i, to := range []string{outside4, outside6} {
+			l.seen.reset()
+			l.Expect(echo(pod.Namespace, to, 1000)).To(Succeed())
+			l.Eventually(func() []string {
+				sent, _ := l.seen.ports(pod.ip[i])
+				return sent
+			}).Should(Equal([]string{port}))
+		}
+	}
+}
+
+// TestAFailedUplinkIsNotRepeatedByWhatItRemoves: the routes that a failed attempt removes are
+// announced, and are no reason for the next attempt.
+func TestAFailedUplinkIsNotRepeatedByWhatItRemoves(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	n.stop()
+	n.attentive = true
+	n.log = &logbuffer.Buffer{}
+	n.start()
+	p := n.pod(1, 1)
+	bad := n.uplink(2)
+	bad.Ranges[1].Gateway = fmt.Sprintf("fd77:2::%x", 10+n.id) // the kernel refuses the link's own address
+	key := n.uplinkKey(2)
+	want := slices.Concat(n.own(1), podValues(p))
+	l.Expect(n.resync(append(want, controller.Value{Key: key, Message: bad})...)).NotTo(Succeed())
+	failed := func() (all []string) {
+		for _, f := range n.sink.Status().Failed {
+			if f.Retry.IsZero() {
+				all = append(all, f.Key)
+			}
+		}
+		return all
+	}
+	l.Eventually(failed).Should(Equal([]string{key}), "the retries are over")
+	before := len(n.log.String())
+	for range 5 { // each repair takes as long as one of the failed uplink would
+		l.ip(n.host, "rule delete from "+p.ip[0].String())
+		n.complete(want)
+	}
+	l.Expect(n.log.String()[before:]).NotTo(ContainSubstring(key))
 }

@@ -45,7 +45,7 @@ func (u *uplinks) concerns(m syscall.NetlinkMessage) bool {
 		return ok && u.known.changed(l, m.Header.Type == unix.RTM_DELLINK)
 	case unix.RTM_DELROUTE:
 		p, ok := parseRoute(m.Data)
-		return ok && p.ours && kv.IsUplinkTable(p.table)
+		return ok && p.ours && kv.IsUplinkTable(p.table) && !u.known.failed(p.table)
 	case unix.RTM_DELRULE:
 		p, ok := parseRule(m.Data)
 		return ok && p.kind == podsObject

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,7 +117,7 @@ func (c *Crowd) add(n *Node, random *rand.Rand) {
 	if err := p.add(ctx); err != nil {
 		c.mu.Lock()
 		c.refused++
-		c.refusals[err.Error()]++
+		c.refusals[reason(err)]++
 		c.mu.Unlock()
 		if err := p.del(ctx); err != nil {
 			c.fail(err)
@@ -128,6 +129,13 @@ func (c *Crowd) add(n *Node, random *rand.Rand) {
 	c.live = append(c.live, p)
 	c.mu.Unlock()
 	c.talk(ctx, p, random)
+}
+
+// reason returns the part of an ADD's error that many pods share.
+func reason(err error) string {
+	_, text, _ := strings.Cut(err.Error(), "failed (add): ")
+	text, _, _ = strings.Cut(text, ": ")
+	return text
 }
 
 func (c *Crowd) remove(p *Pod) {
@@ -235,7 +243,7 @@ func (c *Crowd) Verify() {
 		c.l.Expect(c.exchanges[kind]).NotTo(BeZero(), kind)
 	}
 	for text, n := range c.refusals {
-		c.l.t.Logf("%d times: %s", n, text)
+		c.l.t.Logf("refused %d times: %s", n, text)
 	}
 }
 

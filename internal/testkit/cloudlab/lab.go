@@ -5,6 +5,7 @@ package cloudlab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -115,7 +116,7 @@ func New(t testing.TB, bin string, c Config) *Lab {
 	dir, err := os.MkdirTemp("/tmp", "cloudlab-") // sockets have short paths
 	l.must(err)
 	l.dir = dir
-	t.Cleanup(func() { l.must(os.RemoveAll(dir)) })
+	t.Cleanup(func() { l.must(errors.Join(l.keepLogs(), os.RemoveAll(dir))) })
 	l.plane, err = startPlane(t.Context(), filepath.Join(dir, "plane"), os.Getenv(AssetsVariable))
 	l.must(err)
 	t.Cleanup(l.plane.stop)
@@ -132,6 +133,28 @@ func New(t testing.TB, bin string, c Config) *Lab {
 	}
 	l.hypervisor = l.startHypervisor()
 	return l
+}
+
+// LogsVariable names the environment variable with a folder to which the logs of all
+// programs are copied.
+const LogsVariable = "CADASTRE_TEST_LOGS"
+
+func (l *Lab) keepLogs() error {
+	to := os.Getenv(LogsVariable)
+	if to == "" {
+		return nil
+	}
+	return filepath.WalkDir(l.dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".log") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name := strings.ReplaceAll(strings.TrimPrefix(path, l.dir+"/"), "/", "-")
+		return os.WriteFile(filepath.Join(to, name), text, 0o600)
+	})
 }
 
 func (l *Lab) must(err error) {
