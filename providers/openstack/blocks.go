@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
@@ -19,8 +20,8 @@ const (
 	blocksTried = 16      // that other allocators have taken first
 )
 
-// reservation is a port that keeps a block from all other users of a subnet. Its description
-// names the block.
+// reservation is a port that keeps a block from all other users of a subnet. Its fixed IPs
+// tell the block; for IPv6 they and the description do.
 type reservation struct {
 	port  ports.Port
 	block netip.Prefix
@@ -40,13 +41,44 @@ func (c *Cloud) reservations(all []ports.Port) ([]reservation, error) {
 		if !isBlock(p) {
 			continue
 		}
-		block, err := netip.ParsePrefix(p.Description)
+		block, ok, err := c.reserved(p)
 		if err != nil {
-			return nil, fmt.Errorf("description of reservation %s: %w", p.ID, err)
+			return nil, err
 		}
-		found = append(found, reservation{p, block.Masked()})
+		if ok {
+			found = append(found, reservation{p, block})
+		}
 	}
 	return found, nil
+}
+
+// reserved returns the block of a reservation; false if it has no address. Another client may
+// have replaced the description: then the length of an IPv6 block is that of the configuration.
+func (c *Cloud) reserved(p ports.Port) (netip.Prefix, bool, error) {
+	if len(p.FixedIPs) == 0 {
+		return netip.Prefix{}, false, nil
+	}
+	var first netip.Addr
+	for _, ip := range p.FixedIPs {
+		addr, err := netip.ParseAddr(ip.IPAddress)
+		if err != nil {
+			return netip.Prefix{}, false, fmt.Errorf("fixed IP of reservation %s: %w", p.ID, err)
+		}
+		if !first.IsValid() || addr.Less(first) {
+			first = addr
+		}
+	}
+	length := first.BitLen() - bits.Len(uint(len(p.FixedIPs)-1))
+	if first.Is6() {
+		length = c.config.PrefixBits[1]
+		if length == 0 {
+			length = DefaultPrefix6
+		}
+		if told, err := netip.ParsePrefix(p.Description); err == nil && told.Addr() == first && told.Masked() == told {
+			length = told.Bits()
+		}
+	}
+	return netip.PrefixFrom(first, length).Masked(), true, nil
 }
 
 func reservationOf(all []reservation, network string, block netip.Prefix) *reservation {

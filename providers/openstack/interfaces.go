@@ -180,9 +180,12 @@ func (c *Cloud) attach(
 		return strings.HasPrefix(tag, prefixOfTags)
 	})
 	tags = append(tags, tagOfDevice+strconv.Itoa(device))
+	opts := ports.UpdateOpts{}
 	for _, ip := range port.FixedIPs { // the list has an order, so this is the lowest as a text
 		if ip.SubnetID == home.id {
 			tags = append(tags, tagOfOwn+ip.IPAddress)
+			description := ended(port.Description, "", []string{ip.IPAddress})
+			opts.Description = &description
 			break
 		}
 	}
@@ -190,16 +193,17 @@ func (c *Cloud) attach(
 	if set.Err != nil {
 		return fmt.Errorf("tag port %s: %w", port.ID, failure(set.Err))
 	}
+	if c.compute == nil {
+		opts.DeviceID, opts.DeviceOwner = &instance, &first.DeviceOwner
+	}
+	if err := ports.Update(ctx, c.network, port.ID, opts).Err; err != nil {
+		return fmt.Errorf("attach port %s: %w", port.ID, failure(err))
+	}
 	if c.compute != nil {
 		opts := attachinterfaces.CreateOpts{PortID: port.ID}
 		if err := attachinterfaces.Create(ctx, c.compute, instance, opts).Err; err != nil {
 			return fmt.Errorf("attach port %s: %w", port.ID, failure(err))
 		}
-		return nil
-	}
-	opts := ports.UpdateOpts{DeviceID: &instance, DeviceOwner: &first.DeviceOwner}
-	if err := ports.Update(ctx, c.network, port.ID, opts).Err; err != nil {
-		return fmt.Errorf("attach port %s: %w", port.ID, failure(err))
 	}
 	return nil
 }

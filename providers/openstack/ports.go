@@ -94,7 +94,7 @@ func (c *Cloud) change(
 		if err != nil || opts == nil {
 			return before, before, err
 		}
-		description := stamped(before.Description, before.RevisionNumber)
+		description := stamped(*before)
 		opts.RevisionNumber, opts.Description = &before.RevisionNumber, &description
 		after, err = ports.Update(ctx, c.network, id, opts).Extract()
 		if err == nil {
@@ -112,16 +112,49 @@ func (c *Cloud) change(
 	}
 }
 
-// stamp ends the description of a port that this package has changed.
-var stamp = regexp.MustCompile(` ?\(changed by cadastre at revision \d+\)$`)
+// mostDescribed is the number of characters that a description can have.
+const mostDescribed = 255
+
+// stamp ends the description of a port that this package has changed. It repeats the
+// machine's own addresses, so that a port whose tags another client removes keeps them.
+var stamp = regexp.MustCompile(` ?\((?:changed by cadastre at revision \d+)?(?:, )?(?:own ([0-9a-fA-F:., ]+))?\)$`)
 
 // stamped returns a description that no earlier revision of the port has had.
-func stamped(description string, revision int) string {
-	const most = 255 // characters of a description
-	end := fmt.Sprintf(" (changed by cadastre at revision %d)", revision)
+func stamped(p ports.Port) string {
+	end := fmt.Sprintf("changed by cadastre at revision %d", p.RevisionNumber)
+	var addresses []string
+	if marked(p) {
+		for _, ip := range p.FixedIPs {
+			if own(p, ip) {
+				addresses = append(addresses, ip.IPAddress)
+			}
+		}
+	}
+	return ended(p.Description, end, addresses)
+}
+
+// ended returns a description with a stamp. Own addresses that it has no room for are left
+// out: the tags have them.
+func ended(description, what string, addresses []string) string {
+	end := " (" + what + ")"
+	if len(addresses) > 0 {
+		longer := " (" + strings.TrimPrefix(what+", own ", ", ") + strings.Join(addresses, " ") + ")"
+		if len(longer) <= mostDescribed {
+			end = longer
+		}
+	}
 	text := []rune(stamp.ReplaceAllString(description, ""))
-	text = text[:min(len(text), most-len(end))]
+	text = text[:min(len(text), mostDescribed-len(end))]
 	return strings.TrimPrefix(string(text)+end, " ")
+}
+
+// described returns the machine's own addresses that the description of a port has.
+func described(p ports.Port) []string {
+	found := stamp.FindStringSubmatch(p.Description)
+	if found == nil {
+		return nil
+	}
+	return strings.Fields(found[1])
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -184,13 +217,15 @@ func (c *Cloud) mark(ctx context.Context, p ports.Port) error {
 	return nil
 }
 
+// marked reports whether tags, or the description, tell the machine's own addresses. Another
+// client may have removed either.
 func marked(p ports.Port) bool {
-	return slices.ContainsFunc(p.Tags, func(tag string) bool { return strings.HasPrefix(tag, tagOfOwn) })
+	return len(described(p)) > 0 || slices.ContainsFunc(p.Tags, func(tag string) bool { return strings.HasPrefix(tag, tagOfOwn) })
 }
 
 // own reports whether an address of a port is the machine's own.
 func own(p ports.Port, ip ports.IP) bool {
-	return !marked(p) || slices.Contains(p.Tags, tagOfOwn+ip.IPAddress)
+	return !marked(p) || slices.Contains(p.Tags, tagOfOwn+ip.IPAddress) || slices.Contains(described(p), ip.IPAddress)
 }
 
 // fixed returns a fixed IP's address as a prefix.
