@@ -99,9 +99,6 @@ func ExampleNewSource() {
 	defer func() { _ = source.Close() }()
 	m := ipam.NewIPAM("node-a", settings{}, interfaces{}, source, source, interfaces{})
 	m.RestoreFinished()
-	if err := m.Ready(ctx); err != nil {
-		log.Fatal(err)
-	}
 	r, _, err := m.AllocateNext("", "default/web")
 	if err != nil {
 		log.Fatal(err)

@@ -89,7 +89,10 @@ type LedgerOwner interface {
 // published function ends the process, every call of the IPAM returns the error,
 // as Err does. The IPAM allocates from the owner's ledger if the owner is a
 // LedgerOwner, otherwise from one in memory. A Source is an owner and a
-// K8sEventRegister that connects the IPAM with the node's NetResourceSet.
+// K8sEventRegister that connects the IPAM with the node's NetResourceSet. With a
+// Source, NewIPAM returns when the IPAM is Ready, as the published function does:
+// then the program restores the addresses of its running pods. It also returns
+// when the Source ends.
 func NewIPAM(
 	networkResourceSetName string,
 	nodeAddressing NodeAddressing,
@@ -108,6 +111,9 @@ func NewIPAM(
 	m, err := New(context.Background(), deps)
 	if err != nil {
 		return &IPAM{broken: err}
+	}
+	if source, ok := owner.(*Source); ok {
+		source.await(m)
 	}
 	return m
 }

@@ -32,7 +32,12 @@ type SourceDeps struct {
 	Log        *slog.Logger                       // nil: none
 	Now        func() time.Time                   // nil: time.Now
 	Every      time.Duration                      // least time between two reports of mere use; 0: a second
+	// NoWait is set if the program calls Ready itself, before it restores addresses. Otherwise
+	// NewIPAM does not return before the node has addresses.
+	NoWait bool
 }
+
+const waitReport = 5 * time.Second // period in which a start that waits tells the reason
 
 // Source connects an IPAM with the NetResourceSet of its node: it is the Owner and the
 // K8sEventRegister of NewIPAM. It creates the NetResourceSet of an existing Node, passes its
@@ -112,6 +117,20 @@ func (s *Source) UpdateNetResourceSetResource() {
 	select {
 	case <-s.exists:
 	case <-s.ctx.Done():
+	}
+}
+
+// await waits until an IPAM is Ready, or until the Source ends. With the blocks of an earlier
+// process it does not wait: a restart needs no remote system.
+func (s *Source) await(m *IPAM) {
+	for !s.deps.NoWait && len(m.stats()) == 0 {
+		ctx, cancel := context.WithTimeout(s.ctx, waitReport)
+		err := m.Ready(ctx)
+		cancel()
+		if err == nil || s.ctx.Err() != nil {
+			return
+		}
+		s.deps.Log.Info("the start waits for addresses of this node", "node", s.deps.Node, "reason", err)
 	}
 }
 

@@ -42,7 +42,7 @@ func connect(t *testing.T, config *config, set *kv.NetResourceSet) *connected {
 func (c *connected) start(t *testing.T, config *config) {
 	var err error
 	c.source, err = ipam.NewSource(context.Background(), ipam.SourceDeps{
-		Store: c.store, Node: "n1", Metrics: ipam.NewMetrics(), Marks: &kv.NetResourceMarks{MinAllocate: 3},
+		Store: c.store, Node: "n1", Metrics: ipam.NewMetrics(), Marks: &kv.NetResourceMarks{MinAllocate: 3}, NoWait: true,
 		CIDRs: func(v4, _ []*ipam.CIDR) { c.cidrs.Add(int64(len(v4))) },
 	})
 	c.g.Expect(err).NotTo(HaveOccurred())
@@ -61,6 +61,58 @@ func (c *connected) put(key string, m proto.Message) {
 }
 
 func (c *connected) write(set *kv.NetResourceSet) { c.put(kv.NetResourceSetKey("n1"), set) }
+
+// The published function returns when the node has addresses: a program restores those of
+// its running pods next, and then calls RestoreFinished.
+func TestNewIPAMWaitsForTheAddressesOfTheNode(t *testing.T) {
+	for _, named := range []string{"vpc-eni", "cluster-pool-v2beta"} {
+		t.Run(named, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &connected{g: NewWithT(t), store: mem.New()}
+				t.Cleanup(func() { _ = c.store.Close() })
+				var err error
+				c.source, err = ipam.NewSource(context.Background(), ipam.SourceDeps{Store: c.store, Node: "n1"})
+				c.g.Expect(err).NotTo(HaveOccurred())
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					c.IPAM = ipam.NewIPAM("n1", nil, mode(named), c.source, c.source, nil)
+					c.g.Expect(c.AllocateIPString("10.0.0.7", "default/a")).To(Succeed())
+					c.RestoreFinished()
+				}()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				select {
+				case <-done:
+					t.Fatal("the node has no NetResourceSet yet")
+				default:
+				}
+				set := eniSet("10.0.0.7", "10.0.0.8", "fd00::7")
+				if named != "vpc-eni" {
+					set = &kv.NetResourceSet{Name: "n1", PodCidrs: []string{"10.0.0.0/24", "fd00::/64"}}
+				}
+				c.write(set)
+				<-done
+				c.g.Expect(c.source.Close()).To(Succeed())
+			})
+		})
+	}
+}
+
+func TestNewIPAMReturnsWhenItsSourceEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := mem.New()
+		defer func() { _ = store.Close() }()
+		ctx, stop := context.WithCancel(t.Context())
+		source, err := ipam.NewSource(ctx, ipam.SourceDeps{Store: store, Node: "n1"})
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		time.AfterFunc(time.Minute, stop)
+		m := ipam.NewIPAM("n1", nil, mode("vpc-eni"), source, source, nil)
+		_, _, err = m.AllocateNext("", "default/a")
+		NewWithT(t).Expect(err).To(HaveOccurred())
+		NewWithT(t).Expect(source.Close()).To(Succeed())
+	})
+}
 
 // read returns the set in the store, nil if there is none.
 func (c *connected) read() *kv.NetResourceSet {

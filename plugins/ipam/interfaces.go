@@ -94,9 +94,9 @@ func (i *IPAM) isWhole(name string, block netip.Prefix) bool {
 	return isSmall(block) || name == PodPool && i.fromInterfaces()
 }
 
-// deriveInterfaces takes the blocks of the default network from this node's interfaces. An
-// interface that pods neither have nor get addresses of is no uplink: its link may be that
-// of another program.
+// deriveInterfaces takes the blocks of the default network from this node's interfaces. Only
+// an interface that pods have addresses of, or get new ones of, becomes an uplink: the link
+// of another one may be that of another program.
 func (i *IPAM) deriveInterfaces(s *state) error {
 	known := i.knownInterfaces()
 	blocks, open := map[netip.Prefix]string{}, []netip.Prefix{}

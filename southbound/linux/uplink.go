@@ -170,7 +170,8 @@ func (u *uplinks) Recreate(_ string, before, value proto.Message) bool {
 }
 
 // Create makes an uplink, or repairs it. If the node has no link with its MAC, it fails: the
-// addresses of the uplink are pending until Watch announces the link.
+// addresses of the uplink are pending until Watch announces the link. Their packets are
+// rejected meanwhile, but for those to pods of this node.
 func (u *uplinks) Create(_ context.Context, key string, value proto.Message) error {
 	want, err := readUplink(key, value)
 	if err != nil {
@@ -178,7 +179,7 @@ func (u *uplinks) Create(_ context.Context, key string, value proto.Message) err
 	}
 	if err := u.apply(want); err != nil {
 		u.known.fail(want.iface) // before Watch sees what is removed here
-		return errors.Join(err, u.remove(want.table))
+		return errors.Join(err, u.remove(want.table, true))
 	}
 	return nil
 }
@@ -194,6 +195,9 @@ func (u *uplinks) Update(_ context.Context, key string, _, value proto.Message) 
 
 // apply makes an uplink as a value says.
 func (u *uplinks) apply(want uplink) error {
+	if err := u.connectPods(want); err != nil {
+		return err
+	}
 	link, err := u.link(want)
 	if err != nil {
 		return err
@@ -209,11 +213,20 @@ func (u *uplinks) apply(want uplink) error {
 	if i := slices.IndexFunc(have, foreign); i >= 0 {
 		return fmt.Errorf("%w: table %d has the %s", southbound.ErrForeign, want.table, have[i])
 	}
+	return u.host.Run(want.differences(have, link.linkID))
+}
+
+// connectPods makes what pods of this node need to reach each other, with or without a link:
+// the rules to them, and forwarding.
+func (u *uplinks) connectPods(want uplink) error {
+	if err := (&forwarding{u.opt.Namespace, u.opt.Log}).create(want.node()); err != nil {
+		return err
+	}
 	rules, err := listRules(u.host)
 	if err != nil {
 		return err
 	}
-	all := want.differences(have, link.linkID)
+	var all []*rtnl.Request
 	for _, o := range podsRules() {
 		if !slices.ContainsFunc(rules, func(p parsed) bool { return p.object == o }) {
 			all = append(all, o.add(linkID{}))
@@ -258,26 +271,27 @@ func (u *uplinks) Delete(_ context.Context, _ string, value proto.Message) error
 		return nil //nolint:nilerr // such a value was never made
 	}
 	u.known.forget(m.GetInterface())
-	return u.remove(m.GetTable())
+	return u.remove(m.GetTable(), u.known.remain())
 }
 
-func (u *uplinks) remove(table uint32) error {
+// remove removes the routes of a table. more is set if there are other wanted uplinks, with
+// or without a link: then the rules to the pods stay.
+func (u *uplinks) remove(table uint32, more bool) error {
 	have, err := tableRoutes(u.host, 0)
 	if err != nil {
 		return err
 	}
 	var all []*rtnl.Request
-	others := false
 	for _, p := range have {
 		switch {
 		case !p.ours || !kv.IsUplinkTable(p.table):
 		case p.table == table:
 			all = append(all, p.remove(linkID{index: p.index}))
 		default:
-			others = true
+			more = true
 		}
 	}
-	if !others {
+	if !more {
 		for _, o := range podsRules() {
 			all = append(all, o.remove(linkID{}))
 		}
@@ -340,7 +354,7 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 		key := fmt.Sprint(unknownUplink, table)
 		all = append(all, controller.Value{Key: key, Message: &kv.Uplink{Table: table}})
 	}
-	if len(all) == 0 && ruled > 0 {
+	if len(all)+len(interfaces) == 0 && ruled > 0 {
 		all = append(all, controller.Value{Key: unknownUplink + "0", Message: &kv.Uplink{}})
 	}
 	return all, nil

@@ -86,6 +86,13 @@ func (k *uplinkLinks) forget(iface string) {
 	delete(k.byInterface, iface)
 }
 
+// remain reports whether an uplink is wanted.
+func (k *uplinkLinks) remain() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.byInterface) > 0
+}
+
 // retain drops the uplinks that are not wanted.
 func (k *uplinkLinks) retain(wanted map[string]bool) {
 	k.mu.Lock()
@@ -220,12 +227,9 @@ func strict(link string) (bool, error) {
 	return have != looseFilter && (have == strictFilter || all == strictFilter), err
 }
 
-// prepare sets a link up, and makes its settings and those of the node as an uplink needs
-// them. They stay when the uplink is removed.
+// prepare sets a link up, and makes its settings as an uplink needs them. They stay when the
+// uplink is removed.
 func (u *uplinks) prepare(want uplink, link hostLink) error {
-	if err := (&forwarding{u.opt.Namespace, u.opt.Log}).create(want.node()); err != nil {
-		return err
-	}
 	err := u.ns.Do(func() error {
 		for _, s := range want.settings(link.name) {
 			err := writeSetting(s.name, s.value)

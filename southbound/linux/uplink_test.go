@@ -175,9 +175,12 @@ func TestAnUplinkIsPendingUntilItsInterfaceAppears(t *testing.T) {
 	n := l.nodes[0]
 	l.ip(l.cloud, "link delete p11")
 	command(t, n.host.Path(), "sysctl", "-w", forwarding4+"=1")
-	p := n.pod(1, 1)
-	want := slices.Concat(n.own(1), podValues(p))
+	p, other := n.pod(1, 1), n.pod(1, 2)
+	want := slices.Concat(n.own(1), podValues(p, other))
 	l.Expect(n.resync(want...)).To(MatchError(ContainSubstring("no link with the MAC")))
+	for _, a := range other.ip { // it is the node's only uplink
+		l.Expect(echo(p.Namespace, a.String(), 1000)).To(Succeed(), "pods of the node reach each other")
+	}
 	l.Expect(n.sink.Status().Pending).To(ContainElement(southbound.Pending{
 		Key: kv.SinkSourcePrefix + p.ip[0].String(), WaitsFor: []string{n.uplinkKey(1)},
 	}))
@@ -188,6 +191,13 @@ func TestAnUplinkIsPendingUntilItsInterfaceAppears(t *testing.T) {
 	l.attach(n, 1)
 	n.complete(want)
 	l.Expect(echo(p.Namespace, outside4, 100)).To(Succeed())
+	l.ip(l.cloud, "link delete p11")
+	l.Eventually(func() []southbound.Failed { return n.sink.Status().Failed }).ShouldNot(BeEmpty())
+	for _, a := range other.ip {
+		l.Expect(echo(p.Namespace, a.String(), 1000)).To(Succeed(), "pods of the node reach each other")
+	}
+	l.Expect(n.resync(n.own()...)).To(Succeed())
+	l.Expect(strings.Join(l.state(n), "\n")).NotTo(ContainSubstring("1100"), "the rules to the pods")
 }
 
 // TestADeletedAddressIsGoneWithTheCommit: no rule leads from it, and the node does not answer

@@ -110,8 +110,16 @@ func start(t *testing.T, path string, args ...string) *program {
 
 // ask sends one command and returns the words of the answer.
 func (p *program) ask(command string) []string {
+	p.send(command)
+	return p.answer()
+}
+
+func (p *program) send(command string) {
 	_, err := fmt.Fprintln(p.in, command)
 	p.g.Expect(err).NotTo(HaveOccurred())
+}
+
+func (p *program) answer() []string {
 	p.g.Expect(p.out.Scan()).To(BeTrue(), "%v", p.out.Err())
 	return strings.Fields(p.out.Text())
 }
@@ -158,11 +166,13 @@ func TestAProgramOfAnotherModule(t *testing.T) {
 	cloud.AddInstance(instance, "subnet-a")
 	client := operate(t, server, cloud)
 	p := start(t, path, kubeconfig, node)
-	g.Expect(p.ask("add default/early")[0]).To(Equal("error"), "there is no Node")
+	p.send("add default/early") // it starts when its Node has addresses
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: corev1.NodeSpec{ProviderID: "mem:///zone-a/" + instance}}
 	_, err = kube.CoreV1().Nodes().Create(t.Context(), object, metav1.CreateOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 
+	g.Expect(p.answer()[0]).To(Equal("ok"))
+	g.Expect(p.ask("release default/early")).To(Equal([]string{"ok"}))
 	held := map[string]string{} // owner of each address
 	for i := range 12 {
 		owner := fmt.Sprint("default/pod-", i)
