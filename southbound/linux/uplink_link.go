@@ -199,6 +199,9 @@ func (want uplink) settings(link string) (all []uplinkSetting) {
 		add("net.ipv6.conf.%s.disable_ipv6", "0", false)
 		add("net.ipv6.conf.%s.forwarding", "1", false)
 		add("net.ipv6.conf.%s.proxy_ndp", "1", false)
+		// Otherwise the kernel answers for a pod with the address of another link as the
+		// source, if this one has none of its own, and the cloud may drop that.
+		add("net.ipv6.conf.%s.use_oif_addrs_only", "1", false)
 		add("net.ipv6.neigh.%s.proxy_delay", "0", true)
 	}
 	return all

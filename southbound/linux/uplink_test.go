@@ -418,6 +418,13 @@ func TestTwoUplinksInOneSubnet(t *testing.T) {
 			}).Should(Equal([]string{port}))
 		}
 	}
+	l.ip(l.cloud, "-6 neighbour flush all")
+	l.seen.reset()
+	l.Expect(echo(l.cloud, q.ip[1].String(), 1000)).To(Succeed()) // the router asks with its global address
+	for _, own := range []string{"fd77:0::b", "fd77:1::b"} {
+		sent, _ := l.seen.ports(netip.MustParseAddr(own))
+		l.Expect(sent).NotTo(ContainElement("p1x"), "%s is an address of another link", own)
+	}
 }
 
 // TestAFailedUplinkIsNotRepeatedByWhatItRemoves: the routes that a failed attempt removes are

@@ -28,7 +28,13 @@ type hypervisor struct {
 	errs     []error
 
 	counting sync.Mutex
-	sources  map[string]map[netip.Addr]int // by port: packets from machines
+	sources  map[string]map[netip.Addr]packets // by port: of machines
+}
+
+// packets are those of one source.
+type packets struct {
+	count int
+	last  string // destination and protocol
 }
 
 // plug is an interface of a machine.
@@ -47,7 +53,7 @@ func (l *Lab) startHypervisor() *hypervisor {
 		cancel:   cancel,
 		machines: map[string]*netlab.Namespace{},
 		plugged:  map[string]*plug{},
-		sources:  map[string]map[netip.Addr]int{},
+		sources:  map[string]map[netip.Addr]packets{},
 	}
 	h.all.Go(func() { h.run(ctx) })
 	l.t.Cleanup(h.stop)
@@ -180,16 +186,16 @@ func (h *hypervisor) has(machine string) bool {
 
 // strays returns the packets that left a machine through an interface that never had
 // their source address, and the number of all.
-func (h *hypervisor) strays() (bad []string, packets int) {
+func (h *hypervisor) strays() (bad []string, all int) {
 	h.counting.Lock()
 	defer h.counting.Unlock()
 	for port, sources := range h.sources {
 		for a, n := range sources {
-			packets += n
+			all += n.count
 			if !h.l.Judge.May(port, a) {
-				bad = append(bad, fmt.Sprintf("%d packets from %s left through interface %s", n, a, port))
+				bad = append(bad, fmt.Sprintf("%d packets from %s left through interface %s, the last one %s", n.count, a, port, n.last))
 			}
 		}
 	}
-	return bad, packets
+	return bad, all
 }

@@ -6,6 +6,7 @@ package cloudlab
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -75,18 +76,29 @@ func (h *hypervisor) listen(fd int, port string, end chan struct{}) {
 			continue // to the machine
 		}
 		if a := source(frame[:n]); a.IsValid() && !a.IsUnspecified() && !a.IsLinkLocalUnicast() {
-			h.count(port, a)
+			h.count(port, a, describe(frame[:n]))
 		}
 	}
 }
 
-func (h *hypervisor) count(port string, a netip.Addr) {
+// describe returns the destination and the protocol of a frame.
+func describe(frame []byte) string {
+	if binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IP {
+		return fmt.Sprintf("to %s protocol %d", netip.AddrFrom4([4]byte(frame[30:34])), frame[23])
+	}
+	if len(frame) < 55 {
+		return "too short"
+	}
+	return fmt.Sprintf("to %s protocol %d type %d", netip.AddrFrom16([16]byte(frame[38:54])), frame[20], frame[54])
+}
+
+func (h *hypervisor) count(port string, a netip.Addr, what string) {
 	h.counting.Lock()
 	defer h.counting.Unlock()
 	if h.sources[port] == nil {
-		h.sources[port] = map[netip.Addr]int{}
+		h.sources[port] = map[netip.Addr]packets{}
 	}
-	h.sources[port][a]++
+	h.sources[port][a] = packets{h.sources[port][a].count + 1, what}
 }
 
 // source returns the source address of an Ethernet frame with IPv4 or IPv6.
