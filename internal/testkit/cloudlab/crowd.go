@@ -20,13 +20,13 @@ import (
 
 // Crowd has pods come and go on all nodes.
 type Crowd struct {
-	l         *Lab
-	seed      uint64
-	few, many int // pods of a node at least and at most, once there were as many
-	stop      chan struct{}
-	all       sync.WaitGroup
+	l    *Lab
+	seed uint64
+	stop chan struct{}
+	all  sync.WaitGroup
 
 	mu        sync.Mutex
+	few, many int // pods of a node
 	serial    int
 	live      []*Pod
 	added     int
@@ -37,7 +37,7 @@ type Crowd struct {
 	refusals  map[string]int
 }
 
-// Start has pods come and go until Stop.
+// Crowd has pods come and go until Stop, from few to many on each node.
 func (l *Lab) Crowd(seed uint64, few, many int) *Crowd {
 	c := &Crowd{
 		l: l, seed: seed, few: few, many: many, stop: make(chan struct{}), exchanges: map[string]int{}, refusals: map[string]int{},
@@ -75,14 +75,27 @@ func (c *Crowd) run(n *Node, random *rand.Rand) {
 		case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
 		}
 		mine := c.of(n)
+		c.mu.Lock()
+		few, many := c.few, c.many
+		c.mu.Unlock()
 		switch {
-		case len(mine) < c.few || len(mine) < c.many && random.IntN(2) == 0:
+		case len(mine) < few || len(mine) < many && random.IntN(2) == 0:
 			c.add(n, random)
 		case len(mine) > 0:
 			c.remove(mine[random.IntN(len(mine))])
 		}
 	}
 }
+
+// Between sets the least and the largest number of pods of a node.
+func (c *Crowd) Between(few, many int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.few, c.many = few, many
+}
+
+// On returns the number of pods of a node.
+func (c *Crowd) On(n *Node) int { return len(c.of(n)) }
 
 // of returns the pods of a node.
 func (c *Crowd) of(n *Node) (mine []*Pod) {

@@ -28,6 +28,9 @@ cadastre:
   ` + strings.Join(keys, "\n  ") + "\n"
 }
 
+// few and many are the pods of a node while there are many.
+const few, many = 8, 11
+
 // TestPodsWithTheCloudsAddresses has pods come and go on two nodes, of which one gets its
 // addresses from the operator and one asks Neutron itself, while operators and an agent are
 // killed and Neutron throttles, fails and loses answers. At the end Neutron, the objects and
@@ -65,31 +68,44 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 	), s.flags("--provider-qps=5")...)
 	t.Logf("two nodes serve after %s", time.Since(began).Round(time.Second))
 
-	crowd := s.Crowd(s.seed, 2, 8)
-	pods := func(atLeast int) {
+	crowd := s.Crowd(s.seed, 1, 3)
+	grow := func(n int, on ...*cloudlab.Node) {
 		t.Helper()
-		before := crowd.Sums().Added
-		s.Eventually(func() int { return crowd.Sums().Added - before }, 2*time.Minute, cloudlab.Pace).
-			Should(BeNumerically(">=", atLeast), "pods that are attached\n%s", crowd.Sums())
+		for _, node := range on {
+			s.Eventually(func() int { return crowd.On(node) }, 2*time.Minute, cloudlab.Pace).
+				Should(BeNumerically(">=", n), "pods of %s\n%s", node.Node, crowd.Sums())
+		}
 	}
-	pods(6)
+	shrink := func(n int, on ...*cloudlab.Node) {
+		t.Helper()
+		for _, node := range on {
+			s.Eventually(func() int { return crowd.On(node) }, cloudlab.Patience, cloudlab.Pace).
+				Should(BeNumerically("<=", n), "pods of %s", node.Node)
+		}
+	}
+	grow(2, first, second)
 	s.storm()
 	kills := 0
 	for range 3 {
 		leader := s.Leader()
-		pods(5)
+		crowd.Between(few, many)
+		grow(few/2, first)
 		s.Kill(leader)
 		kills++
 		s.StartOperator(operator...)
-		pods(5)
+		grow(few, first, second)
+		crowd.Between(1, 3)
+		shrink(3, first, second)
 	}
+	crowd.Between(few, many)
+	grow(few/2, first, second)
 	first.Kill()
-	pods(2)
-	first.Start()
 	second.Kill()
+	first.Start()
 	second.Start()
-	pods(5)
-	s.Leader()
+	grow(few, first, second)
+	crowd.Between(2, 4)
+	shrink(4, first, second)
 	s.proxy.SetPlan(nil)
 	crowd.Stop()
 	crowd.Verify()
