@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/internal/backoff"
 	"github.com/cadastre/cadastre/operator/netresource/objects"
 	"github.com/cadastre/cadastre/operator/runner"
 )
@@ -42,7 +43,8 @@ func NewClient(client dynamic.Interface, timeout time.Duration) *Client {
 }
 
 // Run passes all NetResourceSets to the manager, starts it, and passes changes to it
-// until ctx ends. Then it closes the manager.
+// until ctx ends. Then it closes the manager. If the provider cannot be read, it tries again
+// some times, and then returns ErrNotReady.
 func (c *Client) Run(ctx context.Context, m *NetResourceSetManager) error {
 	log := m.config.Log
 	handle := func(o any, do func(*v1alpha1.NetResourceSet) error) {
@@ -62,12 +64,34 @@ func (c *Client) Run(ctx context.Context, m *NetResourceSetManager) error {
 		if err := c.complete(ctx, m); err != nil {
 			return err
 		}
-		if err := m.Start(ctx); err != nil {
+		if err := start(ctx, m); err != nil {
 			return err
 		}
 		<-ctx.Done()
 		return m.Close()
 	})
+}
+
+// startAttempts bounds the attempts to start a manager: half a minute. A cloud refuses single
+// requests; one that refuses them for longer may have got wrong credentials, which people
+// notice when the program ends.
+const startAttempts = 6
+
+// start starts a manager, again if its provider cannot be read.
+func start(ctx context.Context, m *NetResourceSetManager) error {
+	c := m.config
+	policy := backoff.Policy{First: c.RetryInterval, Limit: c.RetryMost, Random: c.Random}
+	for failures := 1; ; failures++ {
+		err := m.Start(ctx)
+		if !errors.Is(err, ErrNotReady) || failures == startAttempts {
+			return err
+		}
+		wait := policy.After(failures)
+		c.Log.Warn("the provider cannot be read, trying again", "in", wait, "attempt", failures)
+		if runner.Wait(ctx, wait) != nil {
+			return err
+		}
+	}
 }
 
 // complete returns when the manager knows all existing NetResourceSets. The first list of
