@@ -62,6 +62,7 @@ func (o *commandLine) registerProviders(fs *pflag.FlagSet) (err error) {
 		return err
 	}
 	defer registerUpstream(fs)
+	o.ofProvider = map[string][]string{}
 	for _, p := range o.providers {
 		own := pflag.NewFlagSet(p.Name, pflag.ContinueOnError)
 		if p.Flags != nil {
@@ -75,9 +76,40 @@ func (o *commandLine) registerProviders(fs *pflag.FlagSet) (err error) {
 				return
 			}
 			fs.AddFlag(f)
+			o.ofProvider[p.Name] = append(o.ofProvider[p.Name], f.Name)
 		})
 	}
 	return err
+}
+
+// unusedNotes returns a note for each given flag of a provider that nothing opens.
+func (o *commandLine) unusedNotes() (all []note) {
+	pools, aliases := o.openedClouds()
+	for _, p := range o.providers {
+		if p.Name == pools || p.Name == aliases {
+			continue
+		}
+		for _, name := range o.ofProvider[p.Name] {
+			if f := o.flags.Lookup(name); f.Changed {
+				reason := "no controller that runs uses the cloud " + p.Name
+				all = append(all, note{flag: name, value: f.Value.String(), reason: reason, ofCloud: true})
+			}
+		}
+	}
+	return all
+}
+
+// openedClouds returns the names of the providers that the options select for pools and for
+// node CIDRs; "" for none.
+func (o *commandLine) openedClouds() (pools, aliases string) {
+	run := o.plan().run
+	if name := o.netresource.provider; slices.Contains(run, controllerNetResource) && name != providerClusterPool {
+		pools = name
+	}
+	if slices.Contains(run, controllerNodeIPAM) && o.needsAliases() {
+		aliases = o.aliasCloud()
+	}
+	return pools, aliases
 }
 
 // provider returns the provider of a name, nil if the program has none.
@@ -187,15 +219,7 @@ func orProgram(name string) string {
 
 // openClouds opens the providers that the options select.
 func (p *operator) openClouds(ctx context.Context) error {
-	run := p.options.plan().run
-	pools, aliases := "", ""
-	if name := p.options.netresource.provider; slices.Contains(run, controllerNetResource) &&
-		name != providerClusterPool {
-		pools = name
-	}
-	if slices.Contains(run, controllerNodeIPAM) && p.options.needsAliases() {
-		aliases = p.options.aliasCloud()
-	}
+	pools, aliases := p.options.openedClouds()
 	for _, name := range slices.Compact([]string{pools, aliases}) {
 		if name == "" {
 			continue

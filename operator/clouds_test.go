@@ -156,6 +156,8 @@ func TestCloudsThatAreWrong(t *testing.T) {
 		{"--netresource-provider=aws", []Provider{mem}, "--netresource-provider=aws: want clusterpool, mem, or run cadastre-operator-ec2"},
 		{"--netresource-provider=mem --pool-cool-down=1m", []Provider{mem}, "--pool-cool-down=1m0s: it has no effect with --netresource-provider=mem"},
 		{"--netresource-provider=clusterpool --enable-ipv6", []Provider{mem}, "--enable-ipv6=true: it has no effect with --netresource-provider=clusterpool"},
+		{nodes + "--cidr-allocator-type=CloudAllocator --provider-qps=0", []Provider{mem}, "--provider-qps=0: it must be a number and not 0"},
+		{nodes + "--cidr-allocator-type=CloudAllocator --provider-burst=0", []Provider{mem}, "--provider-burst=0: it must be at least 1"},
 		{"--netresource-provider=mem --enable-ipv4=false", []Provider{mem}, "--enable-ipv4=false: nodes need a family: give --enable-ipv4 or --enable-ipv6"},
 		{"--netresource-provider=mem --provider-consistency=-1s --provider-orphan-age=-1s", []Provider{mem}, "--provider-orphan-age=-1s: it must not be negative"},
 	} {
@@ -165,6 +167,27 @@ func TestCloudsThatAreWrong(t *testing.T) {
 			g.Expect(run(t.Context(), strings.Fields(c.args), &out, &errs, host{providers: c.added})).To(Equal(exitUsage), "%s", &errs)
 			g.Expect(errs.String()).To(ContainSubstring(c.said))
 		})
+	}
+}
+
+// TestFlagsOfACloudThatIsNotUsed: they are noted, because the cloud is not opened.
+func TestFlagsOfACloudThatIsNotUsed(t *testing.T) {
+	for args, notes := range map[string]int{
+		"--netresource-provider=mem --mem-region=x":                                                                           0,
+		"--netresource-provider=clusterpool --mem-region=x":                                                                   1,
+		"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16 --mem-region=x":                                                     1,
+		"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16 --cidr-allocator-type=CloudAllocator --mem-region=x":                0,
+		"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16 --controllers=nodeipam --netresource-provider=mem --mem_region=x":   1,
+		"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16 --controllers=nodeipam --netresource-provider=mem --kube-api-qps=7": 0,
+	} {
+		g := NewWithT(t)
+		o := &commandLine{providers: []Provider{newAdded("mem").Provider}}
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.register(fs)
+		g.Expect(o.registerProviders(fs)).To(Succeed())
+		g.Expect(fs.Parse(strings.Fields(args))).To(Succeed())
+		g.Expect(o.validate()).To(BeEmpty(), args)
+		g.Expect(o.notes()).To(HaveLen(notes), args)
 	}
 }
 

@@ -100,6 +100,7 @@ type commandLine struct {
 	cloud       string     // --cloud-provider
 	providers   []Provider // which the program has
 	flags       *pflag.FlagSet
+	ofProvider  map[string][]string // names of the flags of each added provider
 }
 
 type electOptions struct {
@@ -306,6 +307,7 @@ func (o *commandLine) validate() []error {
 		p = append(p, o.nodeipam.Validate()...)
 		o.validateAliases(&p)
 	}
+	o.netresource.validateBudget(&p)
 	if slices.Contains(wanted, controllerNetResource) {
 		o.netresource.validate(&p, o.poolProviders())
 		o.validateSource(&p)

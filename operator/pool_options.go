@@ -158,10 +158,15 @@ func (o *poolOptions) validate(p *problems, providers []string) {
 	if o.sweep < time.Second {
 		p.add(flagSweep, o.sweep, "it must be at least 1s")
 	}
+	o.cloud.validate(p)
+}
+
+// validateBudget checks the flags of the budget of requests, which all sources of node CIDRs
+// and addresses share.
+func (o *poolOptions) validateBudget(p *problems) {
 	if o.qps == 0 || math.IsNaN(o.qps) {
 		p.add(flagProviderQPS, o.qps, "it must be a number and not 0: write a negative one for no limit")
 	}
-	o.cloud.validate(p)
 	if o.burst < 1 {
 		p.add(flagProviderBst, o.burst, "it must be at least 1")
 	}

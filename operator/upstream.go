@@ -167,10 +167,17 @@ func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 }
 
 // note is a flag that has no effect, or not the one that it has elsewhere.
-type note struct{ flag, value, reason string }
+type note struct {
+	flag, value, reason string
+	ofCloud             bool // a flag of an added provider
+}
 
 func (n note) log(log *slog.Logger) {
-	log.Info("a flag is not used as "+upstreamProgram+" uses it", "flag", "--"+n.flag+"="+n.value, "reason", n.reason)
+	what := "a flag is not used as " + upstreamProgram + " uses it"
+	if n.ofCloud {
+		what = "a flag of a cloud has no effect"
+	}
+	log.Info(what, "flag", "--"+n.flag+"="+n.value, "reason", n.reason)
 }
 
 // ignoredNotes returns a note for each given flag of upstream that has no effect.
@@ -182,7 +189,7 @@ func (o *commandLine) ignoredNotes() (all []note) {
 				continue
 			}
 			if _, ok := f.Value.(*ignored); ok {
-				all = append(all, note{name, f.Value.String(), group.reason})
+				all = append(all, note{flag: name, value: f.Value.String(), reason: group.reason})
 			}
 		}
 	}
@@ -193,16 +200,17 @@ func (o *commandLine) ignoredNotes() (all []note) {
 // that only that program has.
 func (o *commandLine) foreign() bool { return len(o.ignoredNotes()) > 0 }
 
-// notes returns what the log says about flags of upstream.
+// notes returns what the log says about flags of upstream, and about those of clouds that
+// are not used.
 func (o *commandLine) notes() []note {
-	all := o.ignoredNotes()
+	all := append(o.ignoredNotes(), o.unusedNotes()...)
 	for _, name := range o.controllers {
 		if isUpstreamController(strings.TrimPrefix(name, "-")) {
-			all = append(all, note{flagControllers, name, "this controller is not in this program"})
+			all = append(all, note{flag: flagControllers, value: name, reason: "this controller is not in this program"})
 		}
 	}
 	if o.cloud != "" && !o.needsAliases() {
-		all = append(all, note{flagCloud, o.cloud, "node CIDRs are not those of a cloud"})
+		all = append(all, note{flag: flagCloud, value: o.cloud, reason: "node CIDRs are not those of a cloud"})
 	}
 	if o.bind != o.address() {
 		reason := fmt.Sprintf("without a port, the listener is %s", o.address())
@@ -211,10 +219,10 @@ func (o *commandLine) notes() []note {
 		} else if !o.encrypted() {
 			reason += ", without TLS: probes need the scheme HTTP"
 		}
-		all = append(all, note{flagBind, o.bind, reason})
+		all = append(all, note{flag: flagBind, value: o.bind, reason: reason})
 	}
 	if o.tls.ClientCA != "" && !o.encrypted() {
-		all = append(all, note{flagClientCA, o.tls.ClientCA, "the listener has no TLS"})
+		all = append(all, note{flag: flagClientCA, value: o.tls.ClientCA, reason: "the listener has no TLS"})
 	}
 	return all
 }

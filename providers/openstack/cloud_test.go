@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
 	. "github.com/onsi/gomega"
+	"github.com/spf13/pflag"
 
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
@@ -606,15 +606,29 @@ func TestQuota(t *testing.T) {
 	s.g.Expect(s.ours()).To(HaveLen(2))
 }
 
-// TestConfig rejects settings that cannot work, before anything is asked.
+// TestConfig rejects settings that cannot work, before anything is asked, and names them.
 func TestConfig(t *testing.T) {
 	for text, c := range map[string]openstack.Config{
-		"cluster":          {Cluster: "a/b"},
-		"prefix length":    {PrefixBits: [2]int{33, 80}},
-		"prefix length 64": {PrefixBits: [2]int{28, 64}},
-		"interfaces":       {MaxInterfaces: -1},
+		`Cluster (--openstack-cluster) "a/b": want 1 to 63 letters`:              {Cluster: "a/b"},
+		"PrefixBits of IPv4 (--openstack-prefix-length-ipv4) 33: want 24 to 31":  {PrefixBits: [2]int{33, 80}},
+		"PrefixBits of IPv6 (--openstack-prefix-length-ipv6) 64: want 65 to 127": {PrefixBits: [2]int{28, 64}},
+		"MaxInterfaces (--openstack-max-interfaces) -1: want at least 1":         {MaxInterfaces: -1},
+		"MaxAddresses (--openstack-max-addresses) -2: want at least 1":           {MaxAddresses: -2},
 	} {
 		_, err := openstack.New(context.Background(), c)
-		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(strings.Fields(text)[0])))
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(text)))
+	}
+}
+
+// TestFlagsOfZero: of a Config 0 stands for the default, of a flag it is a mistake.
+func TestFlagsOfZero(t *testing.T) {
+	for _, flag := range []string{"max-interfaces", "max-addresses", "prefix-length-ipv4", "prefix-length-ipv6"} {
+		var o openstack.Options
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.Flags(fs)
+		g := NewWithT(t)
+		g.Expect(fs.Parse([]string{"--openstack-endpoint=http://127.0.0.1:1", "--openstack-" + flag + "=0"})).To(Succeed())
+		_, _, err := o.Open(t.Context(), nil, 1, 1)
+		g.Expect(err).To(MatchError(ContainSubstring("--openstack-" + flag + "=0: want another number")))
 	}
 }

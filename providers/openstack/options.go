@@ -69,6 +69,14 @@ func (o *Options) Open(
 	burst int,
 ) (*Cloud, prometheus.Collector, error) {
 	c := o.config
+	for flag, n := range map[string]int{
+		"max-interfaces": c.MaxInterfaces, "max-addresses": c.MaxAddresses,
+		"prefix-length-ipv4": c.PrefixBits[0], "prefix-length-ipv6": c.PrefixBits[1],
+	} {
+		if n == 0 { // of a Config it means the default
+			return nil, nil, fmt.Errorf("--openstack-%s=0: want another number, or remove the flag for the default", flag)
+		}
+	}
 	for _, text := range o.vpc {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {

@@ -238,7 +238,7 @@ func TestIPv6AddressesLimitDualStackNode(t *testing.T) {
 		_, err := s.take(node, want)
 		s.g.Expect(err).NotTo(HaveOccurred())
 	}
-	s.g.Expect(len(s.has("a")) + len(s.has("b"))).To(Equal(2*6), "six of eight IPv6 addresses are free at first")
+	s.g.Expect(len(s.has("a"))+len(s.has("b"))).To(Equal(2*6), "six of eight IPv6 addresses are free at first")
 	_, err := s.take("a", 1)
 	s.g.Expect(err).To(MatchError(cloud.ErrFull))
 	s.g.Expect(len(s.has("a")) + len(s.has("b"))).To(Equal(2 * 6))
@@ -431,6 +431,34 @@ func TestAddressOfTwoMachinesIsGivenToNeither(t *testing.T) {
 	s.objs["a"].Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.0.0.2": {}}
 	s.use("a", "10.0.0.2")
 	s.g.Expect(s.has("a")).To(Equal([]string{"10.0.0.2", "10.0.0.3"}))
+}
+
+// A prefix and an address in it are two claims of one address.
+func TestOverlapOfTwoMachinesIsGivenToNeither(t *testing.T) {
+	s := newScene(t, plain)
+	_, err := s.take("a", 3)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.cloud.Change("machine-b", "eni-2", func(i *cloud.Interface) {
+		i.Blocks = append(i.Blocks, cloud.Block{Prefix: pfx("10.0.0.2/31"), Subnet: "s"}, cloud.Block{Prefix: pfx("10.0.0.2/32"), Subnet: "s"})
+	})
+	s.read()
+	s.g.Expect(s.has("a")).To(Equal([]string{"10.0.0.4"}))
+	s.g.Expect(s.has("b")).To(BeEmpty())
+}
+
+// A reading may lack an address that the pool has and a pod uses: its interface stays.
+func TestInterfaceOfThePoolIsNotDeleted(t *testing.T) {
+	for resource, left := range map[string]int{"eni-3": 2, "eni-1": 1} {
+		s := newScene(t, plain)
+		for range 2 {
+			_, err := s.take("a", 6)
+			s.g.Expect(err).NotTo(HaveOccurred())
+		}
+		s.objs["a"].Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.0.0.99": {Resource: resource}}
+		s.use("a", "10.0.0.99")
+		s.release("a", 100)
+		s.g.Expect(s.interfaces("a")).To(HaveLen(left), resource)
+	}
 }
 
 // A sweep deletes orphans and interfaces that stayed empty, at most once a minute, and only

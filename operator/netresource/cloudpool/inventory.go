@@ -21,7 +21,7 @@ type inventory struct {
 	subnets     map[string]*cloud.Subnet
 	own         map[item]change
 	missing     map[item]time.Time    // since which reading
-	twice       map[netip.Prefix]bool // on two interfaces of the last reading
+	twice       map[netip.Prefix]bool // of which two interfaces of the last reading have a part
 }
 
 // item is a machine, an interface of it, or a block of that.
@@ -172,18 +172,31 @@ func (v *inventory) carry(begun time.Time, before map[string]*cloud.Instance) {
 	v.missing = still
 }
 
-// twice returns the blocks that two interfaces have.
+// twice returns the blocks of which two interfaces have a part.
 func twice(machines map[string]*cloud.Instance) map[netip.Prefix]bool {
-	seen, found := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
+	var all []netip.Prefix
 	for _, m := range machines {
 		for _, i := range m.Interfaces {
+			of := map[netip.Prefix]bool{} // an interface that names a block twice has it once
 			for _, b := range i.Blocks {
-				if seen[b.Prefix] {
-					found[b.Prefix] = true
+				if !of[b.Prefix] {
+					all = append(all, b.Prefix)
 				}
-				seen[b.Prefix] = true
+				of[b.Prefix] = true
 			}
 		}
+	}
+	slices.SortFunc(all, func(a, b netip.Prefix) int { return cmp.Or(a.Addr().Compare(b.Addr()), a.Bits()-b.Bits()) })
+	found := map[netip.Prefix]bool{}
+	var around []netip.Prefix // those that contain the next one, the largest first
+	for _, p := range all {
+		for len(around) > 0 && !around[len(around)-1].Overlaps(p) {
+			around = around[:len(around)-1]
+		}
+		for _, q := range around {
+			found[p], found[q] = true, true
+		}
+		around = append(around, p)
 	}
 	return found
 }

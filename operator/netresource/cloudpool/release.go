@@ -75,9 +75,27 @@ func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) err
 				len(blocks), iface, instance, err))
 		}
 		n.removed(instance, iface, blocks)
-		n.p.deleteEmpty(ctx, instance, iface)
+		if !n.needs(iface, blocks) {
+			n.p.deleteEmpty(ctx, instance, iface)
+		}
 	}
 	return nil
+}
+
+// needs reports whether the node's pool has an address of an interface beside those that
+// are released. A reading may lack it, and pods may use it.
+func (n *node) needs(iface string, released []netip.Prefix) bool {
+	obj := n.object()
+	for key, at := range obj.Spec.IPAM.Pool {
+		p, err := handshake.ParseKey(key)
+		if at.Resource != iface || obj.Status.IPAM.ReleaseIPs[key] == handshake.Released {
+			continue
+		}
+		if err != nil || !slices.Contains(released, p) {
+			return true
+		}
+	}
+	return false
 }
 
 // interfacesOf sorts the blocks of an action by interface. Blocks that the machine does not
