@@ -28,9 +28,9 @@ import (
 // through another link. All uplinks share rules, in each family, by which packets to pods of
 // this node reach their wires, and replies to connections to the node leave as its own.
 type uplinks struct {
-	opt   Options
-	ns    *rtnl.Namespace
-	host  *rtnl.Socket
+	opt     Options
+	ns      *rtnl.Namespace
+	host    *rtnl.Socket
 	known   *uplinkLinks
 	replies *replies // shared by all uplinks
 }
