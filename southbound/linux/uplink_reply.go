@@ -55,7 +55,13 @@ func (r *replies) chain() *nftables.Chain {
 // rules returns the rules of the chain.
 func (r *replies) rules() []nftRule {
 	word := func(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
-	set := &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: word(^uint32(replyMark)), Xor: word(replyMark)}
+	set := &expr.Bitwise{
+		SourceRegister: 1,
+		DestRegister:   1,
+		Len:            4,
+		Mask:           word(^uint32(replyMark)),
+		Xor:            word(replyMark),
+	}
 	is := func(bits uint32) []expr.Any {
 		return []expr.Any{
 			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: word(bits), Xor: word(0)},
