@@ -72,6 +72,7 @@
 //	uplink/eni-1            table 228889770: 10.0.1.0/24 dev ens6; default via 10.0.1.1 dev ens6 onlink;
 //	                        unreachable default
 //	                        rule 1100: lookup main suppress_prefixlength 31 suppress_ifgroup default
+//	                        rule 1150: fwmark 0x80/0x80 lookup main; chain uplink-replies of nftables
 //	uplinkaddress/10.0.1.9  rule 1200: from 10.0.1.9 lookup 228889770; proxy neighbour on ens6
 //
 // The link is found by its MAC; its name, its addresses and its MTU are not ours. While an

@@ -19,6 +19,7 @@ import (
 const (
 	rulePriority   = 1000 // of packets that arrive through a link
 	podsPriority   = 1100 // to pods of this node
+	replyPriority  = 1150 // of replies to connections to the node
 	sourcePriority = 1200 // from addresses of uplinks
 )
 
@@ -45,6 +46,9 @@ func (o object) ruleBody(link linkID) rtnl.Message {
 		priority = podsPriority
 		m = m.U32(unix.FRA_SUPPRESS_PREFIXLEN, uint32(o.prefix.Addr().BitLen()-1))
 		m = m.U32(unix.FRA_SUPPRESS_IFGROUP, ordinaryGroup)
+	case replyObject:
+		priority = replyPriority
+		m = m.U32(unix.FRA_FWMARK, replyMark).U32(unix.FRA_FWMASK, replyMark)
 	case sourceObject:
 		priority = sourcePriority
 		m[2] = byte(o.prefix.Bits())
@@ -66,7 +70,7 @@ func parseRule(b []byte) (p parsed, ok bool) {
 	}
 	p.kind, p.table = ruleObject, uint32(b[4])
 	p.prefix = defaultRoute(b[0])
-	var priority, group uint32
+	var priority, group, mark, mask uint32
 	bits, action := int(b[2]), b[7]
 	suppressed := uint32(1<<32 - 1)
 	rtnl.Attributes(b[sizeofFibRule:], func(kind uint16, v []byte) {
@@ -85,6 +89,10 @@ func parseRule(b []byte) (p parsed, ok bool) {
 			priority = rtnl.Number(v)
 		case unix.FRA_SUPPRESS_PREFIXLEN:
 			suppressed = rtnl.Number(v)
+		case unix.FRA_FWMARK:
+			mark = rtnl.Number(v)
+		case unix.FRA_FWMASK:
+			mask = rtnl.Number(v)
 		case unix.FRA_SUPPRESS_IFGROUP:
 			group = rtnl.Number(v) + 1
 		}
@@ -97,6 +105,8 @@ func parseRule(b []byte) (p parsed, ok bool) {
 		if action == actionUnreachable {
 			p.table, action = 0, actionToTable
 		}
+	case mark == replyMark && mask == replyMark:
+		p.kind, want = replyObject, replyPriority
 	case suppressed == uint32(p.prefix.Addr().BitLen()-1) && group == ordinaryGroup+1:
 		p.kind, want = podsObject, podsPriority
 	}
@@ -135,6 +145,8 @@ func (o object) ruleText() string {
 	switch {
 	case o.kind == podsObject:
 		return family + "rule to the routes of pods"
+	case o.kind == replyObject:
+		return family + "rule of replies to connections to the node"
 	case o.kind == ruleObject:
 		return fmt.Sprintf("%srule to table %d", family, o.table)
 	case o.table == 0:

@@ -25,13 +25,14 @@ import (
 // is never renamed, and its own addresses belong to the node's configuration, such as DHCP.
 // Each uplink has a routing table with its ranges on-link, a default route to each gateway,
 // and an unreachable route behind these: a packet from one of its addresses never leaves
-// through another link. All uplinks share one rule, in each family, by which packets to pods
-// of this node reach their wires.
+// through another link. All uplinks share rules, in each family, by which packets to pods of
+// this node reach their wires, and replies to connections to the node leave as its own.
 type uplinks struct {
-	opt   Options
-	ns    *rtnl.Namespace
-	host  *rtnl.Socket
-	known *uplinkLinks
+	opt     Options
+	ns      *rtnl.Namespace
+	host    *rtnl.Socket
+	known   *uplinkLinks
+	replies *replies // shared by all uplinks
 }
 
 var (
@@ -52,15 +53,21 @@ func newUplinks(opt Options) ([]southbound.Descriptor, error) {
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
+	n, err := openNFT(opt.Namespace)
+	if err != nil {
+		return nil, errors.Join(err, s.Close(), ns.Close())
+	}
 	known := &uplinkLinks{byInterface: map[string]uplinkLink{}}
 	return []southbound.Descriptor{
-		&uplinks{opt: opt, ns: ns, host: s, known: known},
+		&uplinks{opt: opt, ns: ns, host: s, known: known, replies: &replies{n}},
 		&uplinkAddresses{opt: opt, ns: ns, host: s, known: known},
 	}, nil
 }
 
 // Close closes the sockets. What was made stays.
-func (u *uplinks) Close() error { return errors.Join(u.host.Close(), u.ns.Close()) }
+func (u *uplinks) Close() error {
+	return errors.Join(u.replies.nft.close(), u.host.Close(), u.ns.Close())
+}
 
 func (u *uplinks) Name() string { return "linux uplink" }
 
@@ -222,17 +229,7 @@ func (u *uplinks) connectPods(want uplink) error {
 	if err := (&forwarding{u.opt.Namespace, u.opt.Log}).create(want.node()); err != nil {
 		return err
 	}
-	rules, err := listRules(u.host)
-	if err != nil {
-		return err
-	}
-	var all []*rtnl.Request
-	for _, o := range podsRules() {
-		if !slices.ContainsFunc(rules, func(p parsed) bool { return p.object == o }) {
-			all = append(all, o.add(linkID{}))
-		}
-	}
-	return u.host.Run(all)
+	return u.shareRules()
 }
 
 // is reports whether a route is the wanted one through a link.
@@ -291,12 +288,13 @@ func (u *uplinks) remove(table uint32, more bool) error {
 			more = true
 		}
 	}
-	if !more {
-		for _, o := range podsRules() {
-			all = append(all, o.remove(linkID{}))
-		}
+	if more {
+		return u.host.Run(all)
 	}
-	return u.host.Run(all)
+	for _, o := range sharedRules() {
+		all = append(all, o.remove(linkID{}))
+	}
+	return errors.Join(u.host.Run(all), u.replies.change(false))
 }
 
 // unknownUplink begins the keys of what no wanted value has.
@@ -325,9 +323,13 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 	}
 	ruled := 0
 	for _, p := range rules {
-		if slices.Contains(podsRules(), p.object) {
+		if slices.Contains(sharedRules(), p.object) {
 			ruled++
 		}
+	}
+	replied, err := u.replies.complete()
+	if err != nil {
+		return nil, err
 	}
 	interfaces := map[string]bool{}
 	for _, v := range wanted {
@@ -343,7 +345,7 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 			return nil, err
 		}
 		switch {
-		case complete && ruled == len(podsRules()):
+		case complete && replied && ruled == len(sharedRules()):
 			all = append(all, v)
 		case len(found) > 0:
 			all = append(all, controller.Value{Key: v.Key, Message: &kv.Uplink{Table: want.table}})

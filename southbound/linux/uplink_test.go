@@ -83,6 +83,42 @@ func TestAnUplinkOfTwoSubnets(t *testing.T) {
 	l.Expect(echo(second.Namespace, first.ip[0].String(), 1000)).To(Succeed())
 }
 
+// TestRepliesToTheNodeLeaveByItsOwnLink: a host port, or a NodePort that keeps the source,
+// leads to a pod. Its replies have the address of the node's link, and no cloud takes them on
+// another one.
+func TestRepliesToTheNodeLeaveByItsOwnLink(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	p := n.pod(1, 1)
+	want := slices.Concat(n.own(1, 2), podValues(p))
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	for _, x := range []struct{ command, protocol, address, to string }{
+		{"iptables", "icmp --icmp-type echo-request", "10.77.0.11", p.ip[0].String()},
+		{"ip6tables", "icmpv6 --icmpv6-type echo-request", "fd77:0::b", p.ip[1].String()},
+	} {
+		rule := fmt.Sprintf("%s -t nat -A PREROUTING ! -i cad+ -p %s -d %s -j DNAT --to-destination %s", x.command, x.protocol, x.address, x.to)
+		command(t, n.host.Path(), strings.Fields(rule)...)
+		l.seen.reset()
+		l.Expect(echo(l.outside, x.address, 1000)).To(Succeed())
+		l.Eventually(func() []string {
+			sent, _ := l.seen.ports(netip.MustParseAddr(x.address))
+			return sent
+		}).Should(Equal([]string{"p10"}), x.address)
+	}
+	l.seen.reset()
+	l.Expect(echo(p.Namespace, outside4, 1000)).To(Succeed())
+	l.Expect(echo(p.Namespace, outside6, 1000)).To(Succeed())
+	l.onlyPort(p)
+	for _, damage := range []string{"rule delete priority 1150", "-6 rule delete priority 1150"} {
+		l.ip(n.host, damage)
+		n.complete(want)
+	}
+	l.Expect(n.resync(n.own()...)).To(Succeed())
+	l.Expect(strings.Join(l.state(n), "\n")).NotTo(Or(ContainSubstring("1150"), ContainSubstring(repliesChain)))
+}
+
 // TestUplinksHeal removes by hand each object of an uplink and its addresses.
 func TestUplinksHeal(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,7 @@ func (u *uplinks) concerns(m syscall.NetlinkMessage) bool {
 		return ok && p.ours && kv.IsUplinkTable(p.table) && !u.known.failed(p.table)
 	case unix.RTM_DELRULE:
 		p, ok := parseRule(m.Data)
-		return ok && p.kind == podsObject
+		return ok && (p.kind == podsObject || p.kind == replyObject)
 	}
 	return false
 }
