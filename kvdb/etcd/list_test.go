@@ -183,7 +183,9 @@ func TestListOfACompactedRevision(t *testing.T) {
 func TestListOfManyBytes(t *testing.T) {
 	g := NewWithT(t)
 	server := etcdtest.Start(t)
-	s := open(t, at(server.Endpoint()))
+	cfg := at(server.Endpoint())
+	cfg.RequestTimeout = long // a megabyte to a busy disk
+	s := open(t, cfg)
 	for i := range 12 {
 		put(t, s, strconv.Itoa(i), string(make([]byte, 1000_000)))
 	}

@@ -464,7 +464,7 @@ func TestTwoUplinksInOneSubnet(t *testing.T) {
 }
 
 // TestAFailedUplinkIsNotRepeatedByWhatItRemoves: the routes that a failed attempt removes are
-// announced, and are no reason for the next attempt.
+// announced, and do not cause the next attempt.
 func TestAFailedUplinkIsNotRepeatedByWhatItRemoves(t *testing.T) {
 	t.Parallel()
 	l := newCloudLab(t, 1)
