@@ -80,5 +80,20 @@ func (p *CloudProvider) flags(fs *flag.FlagSet, env *CloudEnvironment) {
 	}
 	own := pflag.NewFlagSet(p.Name, pflag.ContinueOnError)
 	p.Flags(own)
-	own.VisitAll(func(f *pflag.Flag) { fs.Var(f.Value, f.Name, f.Usage) })
+	own.VisitAll(func(f *pflag.Flag) { fs.Var(flagValue{f.Value}, f.Name, f.Usage) })
 }
+
+// flagValue is a flag of the provider in a flag.FlagSet, which calls String of zero values
+// to print defaults. Lists of pflag panic then.
+type flagValue struct{ pflag.Value }
+
+// String implements flag.Value.
+func (v flagValue) String() string {
+	if v.Value == nil {
+		return ""
+	}
+	return v.Value.String()
+}
+
+// IsBoolFlag reports whether the flag needs no value.
+func (v flagValue) IsBoolFlag() bool { return v.Type() == "bool" }

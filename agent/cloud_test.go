@@ -29,17 +29,21 @@ func TestAProgramWithoutACloudNamesThoseThatHaveOne(t *testing.T) {
 func TestAProgramHasTheFlagsOfItsCloud(t *testing.T) {
 	g := NewWithT(t)
 	network, insecure := "", false
+	var tags []string
 	p := agent.CloudProvider{Name: "sky", Flags: func(fs *pflag.FlagSet) {
 		fs.StringVar(&network, "sky-network", "default", "the network")
 		fs.BoolVar(&insecure, "sky-insecure", false, "no TLS")
+		fs.StringSliceVar(&tags, "sky-tags", nil, "the tags")
 	}}
 	var text bytes.Buffer
 	run := func(args ...string) int {
 		return agent.Main(context.Background(), agent.Program{Name: "cadastre-agent-sky", Args: args, Stderr: &text, Cloud: &p})
 	}
 	g.Expect(run("--help")).To(BeZero())
-	g.Expect(text.String()).To(And(ContainSubstring("sky-network"), ContainSubstring("provider-qps")))
-	g.Expect(run("--sky-network=blue", "--sky-insecure", "--config", "/nowhere")).To(Equal(1))
+	g.Expect(text.String()).To(And(ContainSubstring("sky-network"), ContainSubstring("provider-qps"), ContainSubstring("sky-tags")))
+	g.Expect(text.String()).NotTo(ContainSubstring("panic"))
+	g.Expect(run("--sky-network=blue", "--sky-insecure", "--sky-tags=a,b", "--config", "/nowhere")).To(Equal(1))
 	g.Expect(network).To(Equal("blue"))
 	g.Expect(insecure).To(BeTrue())
+	g.Expect(tags).To(Equal([]string{"a", "b"}))
 }

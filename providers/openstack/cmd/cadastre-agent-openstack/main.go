@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cadastre-agent-openstack is cadastre-agent on machines of Amazon EC2: with podBlocks
+// Command cadastre-agent-openstack is cadastre-agent on machines of OpenStack: with podBlocks
 // interfaces it keeps addresses of the machine's interfaces warm.
 package main
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cadastre-operator-openstack is cadastre-operator with Amazon EC2 as a further source of
+// Command cadastre-operator-openstack is cadastre-operator with OpenStack as a further source of
 // the nodes' addresses.
 //
 //	cadastre-operator-openstack --netresource-provider=openstack --openstack-cluster=prod
