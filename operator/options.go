@@ -344,7 +344,12 @@ func (o *commandLine) validateMasks(p *problems) {
 		value, bits int
 	}{{nodeipam.FlagMask, n.Mask, 24}, {nodeipam.FlagMaskIPv4, n.MaskIPv4, 24}, {nodeipam.FlagMaskIPv6, n.MaskIPv6, 64}} {
 		if m.value == 0 && n.Allocate && o.flags.Changed(m.flag) {
-			p.add(m.flag, m.value, "a node's CIDR cannot be all addresses: want one such as %d, or remove it for the default", m.bits)
+			p.add(
+				m.flag,
+				m.value,
+				"a node's CIDR cannot be all addresses: want one such as %d, or remove it for the default",
+				m.bits,
+			)
 		}
 	}
 }

@@ -59,7 +59,12 @@ type cloudOptions struct {
 
 func (o *cloudOptions) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.ipv4, flagIPv4, true, "nodes get IPv4 addresses of the cloud")
-	fs.BoolVar(&o.ipv6, flagIPv6, false, "nodes get IPv6 addresses of the cloud, as many as of IPv4 if both are enabled")
+	fs.BoolVar(
+		&o.ipv6,
+		flagIPv6,
+		false,
+		"nodes get IPv6 addresses of the cloud, as many as of IPv4 if both are enabled",
+	)
 	fs.BoolVar(
 		&o.prefixes,
 		flagPrefixes,
@@ -123,7 +128,12 @@ func (o *poolOptions) register(fs *pflag.FlagSet, providers string) {
 	fs.IntVar(&o.preAllocate, flagPreAllocate, 8, "free addresses of a node whose NetResourceSet has no preAllocate")
 	fs.IntVar(&o.workers, flagWorkers, 50, "nodes that are processed at the same time")
 	fs.DurationVar(&o.resync, flagResync, 30*time.Second, "interval of a resync of all nodes")
-	fs.Float64Var(&o.qps, flagProviderQPS, 20, "limit of requests a second to the provider, of all nodes and controllers together; negative for none")
+	fs.Float64Var(
+		&o.qps,
+		flagProviderQPS,
+		20,
+		"limit of requests a second to the provider, of all nodes and controllers together; negative for none",
+	)
 	fs.IntVar(&o.burst, flagProviderBst, 30, "burst of requests to the provider")
 	o.cloud.register(fs)
 }

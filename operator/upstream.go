@@ -206,7 +206,10 @@ func (o *commandLine) notes() []note {
 	all := append(o.ignoredNotes(), o.unusedNotes()...)
 	for _, name := range o.controllers {
 		if isUpstreamController(strings.TrimPrefix(name, "-")) {
-			all = append(all, note{flag: flagControllers, value: name, reason: "this controller is not in this program"})
+			all = append(
+				all,
+				note{flag: flagControllers, value: name, reason: "this controller is not in this program"},
+			)
 		}
 	}
 	if o.cloud != "" && !o.needsAliases() {

@@ -107,9 +107,13 @@ func (c *Cadastre) validate(p *yamldoc.Collector) {
 	oneOf(p, "cadastre.log.format", c.Log.Format, LogText, LogJSON)
 	checkDuration(p, "cadastre.coolDown", c.CoolDown, 7*24*time.Hour, true)
 	if len(c.InstanceID) > maxInstanceID || strings.ContainsAny(c.InstanceID, "/ \t\r\n") {
-		p.Add(RuleRange, "cadastre.instanceID", c.InstanceID,
+		p.Add(
+			RuleRange,
+			"cadastre.instanceID",
+			c.InstanceID,
 			"is not the ID of a machine: want at most %d characters without spaces and slashes, such as i-0123456789abcdef0",
-			maxInstanceID)
+			maxInstanceID,
+		)
 	}
 	c.KVDB.validate(p)
 	c.NodeIDs.validate(p)

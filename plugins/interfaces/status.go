@@ -66,7 +66,10 @@ func (s Status) Notes() (notes []string) {
 		notes = append(notes, "interfaces: no more addresses: "+why)
 	}
 	for _, id := range s.Lost {
-		notes = append(notes, fmt.Sprintf("interfaces: pods have addresses of interface %s that the cloud no longer has", id))
+		notes = append(
+			notes,
+			fmt.Sprintf("interfaces: pods have addresses of interface %s that the cloud no longer has", id),
+		)
 	}
 	if s.Unplaced > 0 {
 		notes = append(

@@ -207,7 +207,10 @@ func (v *view) room(i *cloud.Interface, f ledger.Family) int {
 func (v *view) subnetFor(f ledger.Family, full map[string]bool) string {
 	var best *cloud.Subnet
 	for _, s := range v.subnets {
-		hasFamily := slices.ContainsFunc(s.Ranges, func(r cloud.Range) bool { return ledger.FamilyOf(r.CIDR.Addr()) == f })
+		hasFamily := slices.ContainsFunc(
+			s.Ranges,
+			func(r cloud.Range) bool { return ledger.FamilyOf(r.CIDR.Addr()) == f },
+		)
 		if !s.Usable || full[s.ID] || !hasFamily || s.Zone != v.machine.Zone || s.Free == 0 {
 			continue
 		}

@@ -117,7 +117,10 @@ func (i *IPAM) deriveInterfaces(s *state) error {
 	}
 	for _, f := range s.families {
 		if _, has := ofFamily(open, f.Hosts); s.pending == "" && !has {
-			s.pending = fmt.Sprintf("the interfaces of this machine have no addresses of the family of %s for pods yet", f.Hosts)
+			s.pending = fmt.Sprintf(
+				"the interfaces of this machine have no addresses of the family of %s for pods yet",
+				f.Hosts,
+			)
 		}
 	}
 	return nil
@@ -195,7 +198,12 @@ func (i *IPAM) restoreClaims(all []ledger.Request) {
 		}
 		i.Log.Error("an imported lease cannot be claimed: its address is quarantined",
 			"address", req.Wanted[0], "key", req.Key.String(), "error", err)
-		_, err = i.Stage.Quarantine(PodPool, req.Wanted[0], req.Pod, "the imported checkpoint has it for "+req.Key.String())
+		_, err = i.Stage.Quarantine(
+			PodPool,
+			req.Wanted[0],
+			req.Pod,
+			"the imported checkpoint has it for "+req.Key.String(),
+		)
 		if err != nil {
 			i.Log.Error("an imported address cannot be quarantined", "address", req.Wanted[0], "error", err)
 		}
@@ -224,7 +232,9 @@ func (i *IPAM) refuseInterfaceBlock(p netip.Prefix) error {
 		}
 	}
 	if !ours {
-		return fmt.Errorf("it is of a family that contiv.conf does not have: name a network of both families in ipamConfig.podSubnetCIDR")
+		return fmt.Errorf(
+			"it is of a family that contiv.conf does not have: name a network of both families in ipamConfig.podSubnetCIDR",
+		)
 	}
 	for _, x := range s.pools {
 		if shares(x, p) {

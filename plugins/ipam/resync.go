@@ -89,8 +89,10 @@ func (i *IPAM) derive(own *nodesync.Node, data controller.KubeStateData) (*state
 	case contivconf.PodBlocksStatic, contivconf.PodBlocksPodCIDR, contivconf.PodBlocksNetResource,
 		contivconf.PodBlocksInterfaces:
 	default:
-		return nil, fmt.Errorf("cadastre.podBlocks %q: this agent knows nodeid, podcidr, netresource, interfaces and static",
-			i.ContivConf.PodBlocks())
+		return nil, fmt.Errorf(
+			"cadastre.podBlocks %q: this agent knows nodeid, podcidr, netresource, interfaces and static",
+			i.ContivConf.PodBlocks(),
+		)
 	}
 	var err error
 	if s.nodes, err = i.ContivConf.Cluster().Node(s.nodeID); err != nil {

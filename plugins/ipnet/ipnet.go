@@ -327,8 +327,13 @@ func (p *IPNet) derivePlan() (changed bool) {
 	if changed = !next.equal(p.plan); changed {
 		p.plan = next
 		if d.PodTable != 0 && len(uplinks) > 0 {
-			p.Log.Warn("podVRFID is not used: pods with addresses of interfaces leave by the interfaces' routing tables",
-				"podVRFID", d.PodTable, "interfaces", len(uplinks))
+			p.Log.Warn(
+				"podVRFID is not used: pods with addresses of interfaces leave by the interfaces' routing tables",
+				"podVRFID",
+				d.PodTable,
+				"interfaces",
+				len(uplinks),
+			)
 		}
 	}
 	return changed

@@ -132,5 +132,11 @@ func differ(left string, a map[string]string, right string, b map[string]string)
 		slices.Sort(all)
 		return strings.Join(all, " ")
 	}
-	return fmt.Errorf("%s and %s differ: only the first has [%s], only the second [%s]", left, right, only(a, b), only(b, a))
+	return fmt.Errorf(
+		"%s and %s differ: only the first has [%s], only the second [%s]",
+		left,
+		right,
+		only(a, b),
+		only(b, a),
+	)
 }

@@ -40,7 +40,13 @@ type Crowd struct {
 // Crowd has pods come and go until Stop, from few to many on each node.
 func (l *Lab) Crowd(seed uint64, few, many int) *Crowd {
 	c := &Crowd{
-		l: l, seed: seed, few: few, many: many, stop: make(chan struct{}), exchanges: map[string]int{}, refusals: map[string]int{},
+		l:         l,
+		seed:      seed,
+		few:       few,
+		many:      many,
+		stop:      make(chan struct{}),
+		exchanges: map[string]int{},
+		refusals:  map[string]int{},
 	}
 	for i, n := range l.nodes {
 		random := rand.New(rand.NewPCG(seed, uint64(i)))

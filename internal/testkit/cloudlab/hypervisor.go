@@ -193,7 +193,16 @@ func (h *hypervisor) strays() (bad []string, all int) {
 		for a, n := range sources {
 			all += n.count
 			if !h.l.Judge.May(port, a) {
-				bad = append(bad, fmt.Sprintf("%d packets from %s left through interface %s, the last one %s", n.count, a, port, n.last))
+				bad = append(
+					bad,
+					fmt.Sprintf(
+						"%d packets from %s left through interface %s, the last one %s",
+						n.count,
+						a,
+						port,
+						n.last,
+					),
+				)
 			}
 		}
 	}

@@ -78,8 +78,11 @@ func (j *Judge) Added(now time.Time, pod, machine string, addresses []netip.Addr
 	j.records = append(j.records, Record{now, "ADD", pod, machine, addresses})
 	for _, a := range addresses {
 		if other, held := j.holds[a]; held {
-			j.twice = append(j.twice, fmt.Sprintf("%s: %s on %s got %s, which %s on %s holds since %s", now.Format(clock),
-				pod, machine, a, other.pod, other.machine, other.since.Format(clock)))
+			j.twice = append(
+				j.twice,
+				fmt.Sprintf("%s: %s on %s got %s, which %s on %s holds since %s", now.Format(clock),
+					pod, machine, a, other.pod, other.machine, other.since.Format(clock)),
+			)
 		}
 		j.holds[a] = hold{pod, machine, now}
 	}

@@ -99,7 +99,13 @@ func Why() string {
 // Build builds the programs of a lab into a folder: cadastre-cni and cadastre, and those of
 // the provider, whose module is in root.
 func Build(ctx context.Context, root, bin string) error {
-	if err := stage.Build(ctx, filepath.Join(root, "..", ".."), bin, "./cmd/cadastre-cni", "./cmd/cadastre"); err != nil {
+	if err := stage.Build(
+		ctx,
+		filepath.Join(root, "..", ".."),
+		bin,
+		"./cmd/cadastre-cni",
+		"./cmd/cadastre",
+	); err != nil {
 		return err
 	}
 	return stage.Build(ctx, root, bin, "./cmd/...")

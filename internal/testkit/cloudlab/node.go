@@ -56,7 +56,15 @@ func (l *Lab) NewNode(name, machine, providerID string, own []netip.Addr, conf s
 	l.hypervisor.mu.Lock()
 	l.hypervisor.machines[machine] = n.ns
 	l.hypervisor.mu.Unlock()
-	l.Eventually(func() bool { return l.hypervisor.has(machine) }, Patience, Pace).Should(BeTrue(), "%s has no interface", machine)
+	l.Eventually(
+		func() bool { return l.hypervisor.has(machine) },
+		Patience,
+		Pace,
+	).Should(
+		BeTrue(),
+		"%s has no interface",
+		machine,
+	)
 	l.reach(n.ns, append([]int{l.plane.port}, l.config.Ports...)...)
 	conf += fmt.Sprintf(`  kvdb: {type: kubernetes, kubeconfig: %s}
   cni: {confDir: %s, binDir: %s}
@@ -84,7 +92,10 @@ func (l *Lab) CreateNode(name, providerID string, own []netip.Addr) {
 	node, err := l.Client.CoreV1().Nodes().Create(l.t.Context(), node, metav1.CreateOptions{})
 	l.must(err)
 	for _, a := range own {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		node.Status.Addresses = append(
+			node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()},
+		)
 	}
 	_, err = l.Client.CoreV1().Nodes().UpdateStatus(l.t.Context(), node, metav1.UpdateOptions{})
 	l.must(err)

@@ -57,7 +57,13 @@ func (l *Lab) StartOperator(flags ...string) *Operator {
 
 // holder returns the holder of the Lease.
 func (l *Lab) holder() (string, error) {
-	lease, err := l.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(l.t.Context(), Lease, metav1.GetOptions{})
+	lease, err := l.Client.CoordinationV1().Leases(
+		metav1.NamespaceSystem,
+	).Get(
+		l.t.Context(),
+		Lease,
+		metav1.GetOptions{},
+	)
 	if err != nil || lease.Spec.HolderIdentity == nil {
 		return "", err
 	}
