@@ -23,7 +23,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network test vet vet-peers check unit race fuzz lint chaos bench \
+.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-ec2 test vet vet-peers check unit race fuzz lint chaos bench \
 	generate ci nightly clean
 
 help: ## show this list
@@ -73,6 +73,10 @@ e2e-node: ## two kubelets behind a router with the manifests of k8s/, for real (
 
 e2e-network: ## pods over every transport and family: reach, MTU, kills of the agent, damage, throughput, into docs/network.md (as root)
 	CADASTRE_TEST_NETWORK_DOC=$(CURDIR)/docs/network.md $(GO) test -timeout 20m -count=1 ./test/network
+
+e2e-ec2: ## operators and agents on a mock of EC2 with faults, which are killed while pods come and go (as root; pip install 'moto[server]')
+	$(GO) run ./test/e2e/kube/build -o .cache/kube
+	cd providers/ec2 && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 15m -count=1 -v ./e2e
 
 test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
 
@@ -133,6 +137,7 @@ ci: ## what .ci/run does: make test, then the peers' modules, the clouds, race d
 	$(MAKE) e2e-kube E2E_FLAGS=-short
 	$(MAKE) e2e-node
 	$(MAKE) e2e-network
+	$(MAKE) e2e-ec2
 
 nightly: ## what takes longer than make ci may: all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
 	$(MAKE) e2e-kube
