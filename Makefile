@@ -23,7 +23,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack test vet vet-peers check unit race fuzz lint chaos bench \
+.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 test vet vet-peers check unit race fuzz lint chaos bench \
 	generate ci nightly clean
 
 help: ## show this list
@@ -77,6 +77,10 @@ e2e-network: ## pods over every transport and family: reach, MTU, kills of the a
 e2e-openstack: ## operators, agents and pods on a real Neutron that throttles and loses replies, leaders killed; node CIDRs (as root; the first build takes minutes)
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
 	cd providers/openstack && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -v -timeout 15m -count=1 $(E2E_FLAGS) ./e2e
+
+e2e-ec2: ## operators and agents on a mock of EC2 with faults, which are killed while pods come and go (as root; pip install 'moto[server]')
+	$(GO) run ./test/e2e/kube/build -o .cache/kube
+	cd providers/ec2 && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 15m -count=1 -v ./e2e
 
 test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
 
@@ -138,6 +142,7 @@ ci: ## what .ci/run does: make test, then the peers' modules, the clouds, race d
 	$(MAKE) e2e-node
 	$(MAKE) e2e-network
 	$(MAKE) e2e-openstack
+	$(MAKE) e2e-ec2
 
 nightly: ## what takes longer than make ci may: all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
 	$(MAKE) e2e-kube

@@ -43,8 +43,8 @@ func NewClient(client dynamic.Interface, timeout time.Duration) *Client {
 }
 
 // Run passes all NetResourceSets to the manager, starts it, and passes changes to it
-// until ctx ends. Then it closes the manager. If the provider cannot be read, it tries again
-// some times, and then returns ErrNotReady.
+// until ctx ends. Then it closes the manager. If the provider cannot be read at the start, it
+// tries again.
 func (c *Client) Run(ctx context.Context, m *NetResourceSetManager) error {
 	log := m.config.Log
 	handle := func(o any, do func(*v1alpha1.NetResourceSet) error) {
@@ -72,18 +72,16 @@ func (c *Client) Run(ctx context.Context, m *NetResourceSetManager) error {
 	})
 }
 
-// startAttempts bounds the attempts to start a manager: half a minute. A cloud refuses single
-// requests; one that refuses them for longer may have got wrong credentials, which people
-// notice when the program ends.
-const startAttempts = 6
+// startLimit is the longest wait between two attempts to start a manager.
+const startLimit = 15 * time.Second
 
-// start starts a manager, again if its provider cannot be read.
+// start starts a manager, again until its provider can be read or ctx ends.
 func start(ctx context.Context, m *NetResourceSetManager) error {
 	c := m.config
-	policy := backoff.Policy{First: c.RetryInterval, Limit: c.RetryMost, Random: c.Random}
+	policy := backoff.Policy{First: c.RetryInterval, Limit: startLimit, Random: c.Random}
 	for failures := 1; ; failures++ {
 		err := m.Start(ctx)
-		if !errors.Is(err, ErrNotReady) || failures == startAttempts {
+		if !errors.Is(err, ErrNotReady) {
 			return err
 		}
 		wait := policy.After(failures)

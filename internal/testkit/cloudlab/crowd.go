@@ -258,7 +258,7 @@ func (c *Crowd) Verify() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.l.Expect(errors.Join(c.errs...)).NotTo(HaveOccurred())
-	for _, kind := range []string{"gateway ipv4", "gateway ipv6", "pod ipv4", "pod ipv6"} {
+	for _, kind := range c.l.kinds() {
 		c.l.Expect(c.exchanges[kind]).NotTo(BeZero(), kind)
 	}
 	for text, n := range c.refusals {

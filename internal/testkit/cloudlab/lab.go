@@ -227,6 +227,9 @@ func (l *Lab) addNetwork(n Network) {
 	commands := []string{"link set " + port + " up"}
 	for _, s := range n.Subnets {
 		commands = append(commands, fmt.Sprintf("address add %s/%d dev %s nodad", s.Gateway, s.CIDR.Bits(), port))
+		if s.Gateway.IsLinkLocalUnicast() { // the address brings no route to the subnet
+			commands = append(commands, fmt.Sprintf("route add %s dev %s", s.CIDR, port))
+		}
 	}
 	l.must(ip(l.router, commands...))
 }
@@ -235,6 +238,9 @@ func (l *Lab) addNetwork(n Network) {
 func (l *Lab) Gateways() (all []stage.End) {
 	for _, n := range l.config.Networks {
 		for _, s := range n.Subnets {
+			if s.Gateway.IsLinkLocalUnicast() { // of its link only
+				continue
+			}
 			all = append(all, stage.End{Name: "router", Address: s.Gateway, Within: l.router.Do})
 		}
 	}
