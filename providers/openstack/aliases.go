@@ -195,7 +195,13 @@ func (c *Cloud) routedElsewhere(ctx context.Context, p ports.Port, prefix netip.
 		}
 		for _, q := range have {
 			if q.Overlaps(prefix) && !covers(q, other) {
-				return fmt.Errorf("%w: port %s of device %q has pair %s", nodeipam.ErrRouted, other.ID, other.DeviceID, q)
+				return fmt.Errorf(
+					"%w: port %s of device %q has pair %s",
+					nodeipam.ErrRouted,
+					other.ID,
+					other.DeviceID,
+					q,
+				)
 			}
 		}
 	}

@@ -5,10 +5,10 @@ package openstack
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 
@@ -120,7 +120,7 @@ func (c *Cloud) assignBlocks(
 	if len(reserved) == 0 {
 		return nil, err
 	}
-	if err := c.route(ctx, instance, iface, reserved); err != nil {
+	if reserved, err = c.route(ctx, instance, iface, n, want.IPv6, reserved); err != nil {
 		return nil, err
 	}
 	home := n.home(*p)
@@ -131,28 +131,48 @@ func (c *Cloud) assignBlocks(
 	return added, nil
 }
 
-// route adds reserved blocks to the pairs of a port. If the cloud refuses, the reservations
-// are deleted; after an unknown outcome they stay, because the pairs may be there.
-func (c *Cloud) route(ctx context.Context, instance, iface string, reserved []reservation) error {
-	_, _, err := c.change(ctx, iface, func(p ports.Port) (*ports.UpdateOpts, error) {
+// route adds reserved blocks to the pairs of a port, as many as it has room for when it is
+// written, and returns those. The other reservations are deleted. After an unknown outcome
+// all stay, because the pairs may be there.
+func (c *Cloud) route(
+	ctx context.Context,
+	instance string,
+	iface string,
+	n *networkState,
+	ipv6 bool,
+	reserved []reservation,
+) (routed []reservation, err error) {
+	refused := false
+	_, _, err = c.change(ctx, iface, func(p ports.Port) (opts *ports.UpdateOpts, err error) {
+		defer func() { refused = err != nil }()
 		if err := attached(p, instance); err != nil {
 			return nil, err
 		}
-		all := p.AllowedAddressPairs
-		for _, r := range reserved {
+		room, err := c.room(p, n, cloud.Want{Count: len(reserved), IPv6: ipv6, Prefixes: true})
+		if err != nil {
+			return nil, err
+		}
+		routed = reserved[:room]
+		all := slices.Clone(p.AllowedAddressPairs)
+		for _, r := range routed {
 			all = append(all, ports.AddressPair{IPAddress: r.block.String()})
 		}
 		return &ports.UpdateOpts{AllowedAddressPairs: &all}, nil
 	})
-	if err == nil || !certain(err) && !errors.Is(err, cloud.ErrNoInstance) {
-		return err
+	surplus := reserved[len(routed):]
+	switch {
+	case err == nil:
+	case refused || certain(err):
+		routed, surplus = nil, reserved
+	default:
+		return nil, err
 	}
-	for _, r := range reserved {
+	for _, r := range surplus {
 		if failed := c.remove(ctx, r.port.ID); failed != nil {
 			c.config.Log.Warn("a reservation stays until orphans are deleted", "port", r.port.ID, "error", failed)
 		}
 	}
-	return err
+	return routed, err
 }
 
 // reserve creates up to count reservations. It returns an error if it has created none.

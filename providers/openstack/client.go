@@ -105,7 +105,10 @@ func credentials() (gophercloud.AuthOptions, gophercloud.EndpointOpts, *tls.Conf
 	}
 	auth, err := stack.AuthOptionsFromEnv()
 	if err != nil {
-		return auth, gophercloud.EndpointOpts{}, nil, fmt.Errorf("OS_CLOUD is not set, and of the variables OS_*: %w", err)
+		return auth, gophercloud.EndpointOpts{}, nil, fmt.Errorf(
+			"OS_CLOUD is not set, and of the variables OS_*: %w",
+			err,
+		)
 	}
 	endpoint := gophercloud.EndpointOpts{
 		Region:       os.Getenv("OS_REGION_NAME"),

@@ -71,7 +71,10 @@ var clusterName = regexp.MustCompile("^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-
 func (c Config) complete() (Config, error) {
 	c.Cluster = cmp.Or(c.Cluster, DefaultCluster)
 	if !clusterName.MatchString(c.Cluster) {
-		return c, fmt.Errorf("Cluster (--openstack-cluster) %q: want 1 to 63 letters, digits, and inside '-', '_' or '.'", c.Cluster)
+		return c, fmt.Errorf(
+			"setting Cluster (--openstack-cluster) %q: want 1 to 63 letters, digits, and inside '-', '_' or '.'",
+			c.Cluster,
+		)
 	}
 	for _, n := range []struct {
 		field, flag string
@@ -82,14 +85,20 @@ func (c Config) complete() (Config, error) {
 		{"MaxAddresses", "max-addresses", &c.MaxAddresses, DefaultAddresses},
 	} {
 		if *n.value = cmp.Or(*n.value, n.usual); *n.value < 1 {
-			return c, fmt.Errorf("%s (--openstack-%s) %d: want at least 1", n.field, n.flag, *n.value)
+			return c, fmt.Errorf("setting %s (--openstack-%s) %d: want at least 1", n.field, n.flag, *n.value)
 		}
 	}
 	for i, p := range []struct{ family, usual, least, most int }{{4, DefaultPrefix4, 24, 31}, {6, DefaultPrefix6, 65, 127}} {
 		c.PrefixBits[i] = max(cmp.Or(c.PrefixBits[i], p.usual), 0)
 		if bits := c.PrefixBits[i]; bits > 0 && (bits < p.least || bits > p.most) {
-			return c, fmt.Errorf("PrefixBits of IPv%d (--openstack-prefix-length-ipv%d) %d: want %d to %d, or a negative number for none",
-				p.family, p.family, bits, p.least, p.most)
+			return c, fmt.Errorf(
+				"setting PrefixBits of IPv%d (--openstack-prefix-length-ipv%d) %d: want %d to %d, or a negative number for none",
+				p.family,
+				p.family,
+				bits,
+				p.least,
+				p.most,
+			)
 		}
 	}
 	c.MetadataURL = cmp.Or(c.MetadataURL, DefaultMetadataURL)

@@ -4,6 +4,7 @@
 package openstack_test
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/attributestags"
@@ -11,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/providers/openstack"
 	"github.com/cadastre/cadastre/providers/openstack/neutrontest"
 )
 
@@ -24,6 +26,7 @@ func TestForeignChanges(t *testing.T) {
 		{"tags are removed from a port with addresses for pods", tagsRemoved},
 		{"the description of a port with addresses for pods is replaced", descriptionReplaced},
 		{"the description of a reservation is replaced", reservationRenamed},
+		{"two writers fill a port with blocks", blocksOfTwoWriters},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			at := newSite(t, server, "10.0.0.0/24")
@@ -100,4 +103,20 @@ func reservationRenamed(s *site) {
 	s.g.Expect(gone, err).To(BeEmpty())
 	s.g.Expect(s.cloud.Unassign(s.t.Context(), "m1", first, blocks)).To(Succeed())
 	s.g.Expect(s.ours()).To(HaveLen(2))
+}
+
+// blocksOfTwoWriters lets two processes add blocks to one port at once: it never has more
+// than its limit, and no reservation is left.
+func blocksOfTwoWriters(s *site) {
+	first := s.boot("m1")
+	var all sync.WaitGroup
+	for range 4 {
+		c := s.open(func(c *openstack.Config) { c.MaxAddresses = 3 })
+		all.Go(func() {
+			_, _ = c.Assign(s.t.Context(), "m1", first, cloud.Want{Count: 2, Prefixes: true}) // some find it full
+		})
+	}
+	all.Wait()
+	s.g.Expect(s.port(first).AllowedAddressPairs).To(HaveLen(3))
+	s.g.Expect(s.ours()).To(HaveLen(4), "the port and three reservations")
 }

@@ -90,7 +90,12 @@ func (c *Cloud) prepare(
 		return nil, nil, nil, cloud.ErrNoInstance
 	}
 	if len(all) >= c.config.MaxInterfaces {
-		return nil, nil, nil, fmt.Errorf("%w: it has %d of %d interfaces", cloud.ErrFull, len(all), c.config.MaxInterfaces)
+		return nil, nil, nil, fmt.Errorf(
+			"%w: it has %d of %d interfaces",
+			cloud.ErrFull,
+			len(all),
+			c.config.MaxInterfaces,
+		)
 	}
 	c.byDevice(all)
 	first := all[0]
@@ -233,8 +238,11 @@ func (c *Cloud) deleteInterface(ctx context.Context, instance, iface string) err
 		return failure(err)
 	}
 	if !c.owned(*p) || isBlock(*p) || p.DeviceID != "" && p.DeviceID != instance {
-		return fmt.Errorf("it is named %q and its device is %q: want a port that CreateInterface has created for the machine",
-			p.Name, p.DeviceID)
+		return fmt.Errorf(
+			"it is named %q and its device is %q: want a port that CreateInterface has created for the machine",
+			p.Name,
+			p.DeviceID,
+		)
 	}
 	all, err := c.list(ctx, query{networks: []string{p.NetworkID}, name: p.Name})
 	if err != nil {

@@ -74,13 +74,19 @@ func (o *Options) Open(
 		"prefix-length-ipv4": c.PrefixBits[0], "prefix-length-ipv6": c.PrefixBits[1],
 	} {
 		if n == 0 { // of a Config it means the default
-			return nil, nil, fmt.Errorf("--openstack-%s=0: want another number, or remove the flag for the default", flag)
+			return nil, nil, fmt.Errorf(
+				"--openstack-%s=0: want another number, or remove the flag for the default",
+				flag,
+			)
 		}
 	}
 	for _, text := range o.vpc {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, nil, fmt.Errorf("--openstack-vpc-cidrs: parse %q: want address/prefix-length, such as 10.0.0.0/8", text)
+			return nil, nil, fmt.Errorf(
+				"--openstack-vpc-cidrs: parse %q: want address/prefix-length, such as 10.0.0.0/8",
+				text,
+			)
 		}
 		c.VPC = append(c.VPC, p.Masked())
 	}

@@ -220,7 +220,8 @@ func (c *Cloud) mark(ctx context.Context, p ports.Port) error {
 // marked reports whether tags, or the description, tell the machine's own addresses. Another
 // client may have removed either.
 func marked(p ports.Port) bool {
-	return len(described(p)) > 0 || slices.ContainsFunc(p.Tags, func(tag string) bool { return strings.HasPrefix(tag, tagOfOwn) })
+	return len(described(p)) > 0 ||
+		slices.ContainsFunc(p.Tags, func(tag string) bool { return strings.HasPrefix(tag, tagOfOwn) })
 }
 
 // own reports whether an address of a port is the machine's own.

@@ -109,7 +109,12 @@ func (s *Server) Terminate(t testing.TB, machine string) {
 		if strings.HasPrefix(p.Description, booted) {
 			err = ports.Delete(t.Context(), s.Client(), p.ID).ExtractErr()
 		} else {
-			_, err = ports.Update(t.Context(), s.Client(), p.ID, ports.UpdateOpts{DeviceID: &none, DeviceOwner: &none}).Extract()
+			_, err = ports.Update(
+				t.Context(),
+				s.Client(),
+				p.ID,
+				ports.UpdateOpts{DeviceID: &none, DeviceOwner: &none},
+			).Extract()
 		}
 		if err != nil {
 			t.Fatal(err)

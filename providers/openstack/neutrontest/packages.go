@@ -82,7 +82,10 @@ func provide(ctx context.Context, cache string) (software, error) {
 	if s := (software{"/"}); s.complete() {
 		return s, nil
 	}
-	if err := os.MkdirAll(filepath.Join(cache, "archives", "partial"), 0o755); err != nil { //nolint:gosec // packages are public
+	if err := os.MkdirAll(
+		filepath.Join(cache, "archives", "partial"),
+		0o755,
+	); err != nil { //nolint:gosec // packages are public
 		return software{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	unlock, err := lock(filepath.Join(cache, "lock"))
