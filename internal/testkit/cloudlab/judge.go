@@ -38,6 +38,16 @@ func (t Truth) has(machine string, a netip.Addr) (port string, ok bool) {
 	return "", false
 }
 
+// Blocks returns the number of addresses and prefixes of a machine for pods.
+func (t Truth) Blocks(machine string) (n int) {
+	for _, p := range t.Ports {
+		if p.Machine == machine {
+			n += len(p.Blocks)
+		}
+	}
+	return n
+}
+
 // Record is a change that the judge has seen.
 type Record struct {
 	At        time.Time

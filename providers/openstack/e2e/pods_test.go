@@ -83,6 +83,14 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 				Should(BeNumerically("<=", n), "pods of %s", node.Node)
 		}
 	}
+	returned := func(node *cloudlab.Node) { // the operator takes back what pods do not need
+		t.Helper()
+		s.Eventually(func(g Gomega) {
+			truth, err := s.truth(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(truth.Blocks(node.Machine)).To(BeNumerically("<=", 2*few), "addresses of both families")
+		}, 2*time.Minute, cloudlab.Pace).Should(Succeed(), "%s", crowd.Sums())
+	}
 	grow(2, first, second)
 	s.storm()
 	kills := 0
@@ -96,6 +104,7 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 		grow(few, first, second)
 		crowd.Between(1, 3)
 		shrink(3, first, second)
+		returned(first)
 	}
 	crowd.Between(few, many)
 	grow(few/2, first, second)
