@@ -205,8 +205,11 @@ func (s *stack) fail(requests int64) { s.failing.Store(requests) }
 // noise is the operation that busy sends. The proxy takes a token for it, and moto does not see it.
 const noise = "DescribeRegions"
 
+// busyFor is the time for which busy sends requests.
+const busyFor = 5 * time.Second
+
 // busy empties the bucket, as other programs of the account do, and takes half of what comes
-// in until the function that it returns is called.
+// in for some seconds more. The function that it returns ends it.
 func (s *stack) busy() (end func()) {
 	s.t.Helper()
 	client := awsec2.New(awsec2.Options{
@@ -215,7 +218,7 @@ func (s *stack) busy() (end func()) {
 		Credentials:  mototest.Credentials(),
 		Retryer:      aws.NopRetryer{},
 	})
-	ctx, cancel := context.WithCancel(s.t.Context())
+	ctx, cancel := context.WithTimeout(s.t.Context(), busyFor)
 	send := func() { _, _ = client.DescribeRegions(ctx, &awsec2.DescribeRegionsInput{}) } // all are refused
 	for range bucket {
 		send()
