@@ -240,8 +240,10 @@ func (c *Cloud) reservedFor(
 	return some, err
 }
 
-// withoutBlocks returns the update that removes addresses and prefixes from a port; nil if
-// the port has none of them.
+// withoutBlocks returns the update that removes addresses and prefixes from a port. If the
+// port has none of them it changes nothing but the description: the condition of the update
+// proves that the reading was not too old. A reservation whose pair is still there must not
+// be deleted.
 func (n *networkState) withoutBlocks(
 	p ports.Port,
 	without map[netip.Addr]bool,
@@ -271,13 +273,9 @@ func (n *networkState) withoutBlocks(
 		}
 		if prefixes[prefix] && reservationOf(reserved, p.NetworkID, prefix) != nil {
 			opts.AllowedAddressPairs = &kept
-			found = true
 			continue
 		}
 		kept = append(kept, a)
-	}
-	if !found {
-		return nil, nil //nolint:nilnil // nothing is to be changed
 	}
 	return opts, nil
 }

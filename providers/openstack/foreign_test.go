@@ -4,6 +4,11 @@
 package openstack_test
 
 import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
 	"sync"
 	"testing"
 
@@ -27,6 +32,7 @@ func TestForeignChanges(t *testing.T) {
 		{"the description of a port with addresses for pods is replaced", descriptionReplaced},
 		{"the description of a reservation is replaced", reservationRenamed},
 		{"two writers fill a port with blocks", blocksOfTwoWriters},
+		{"an old reading of the port lacks the block that is removed", removedByOldReading},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			at := newSite(t, server, "10.0.0.0/24")
@@ -119,4 +125,43 @@ func blocksOfTwoWriters(s *site) {
 	all.Wait()
 	s.g.Expect(s.port(first).AllowedAddressPairs).To(HaveLen(3))
 	s.g.Expect(s.ours()).To(HaveLen(4), "the port and three reservations")
+}
+
+// late answers the first reading of a port with an older answer.
+type late struct {
+	path string
+	body []byte
+	once sync.Once
+}
+
+func (l *late) RoundTrip(r *http.Request) (answer *http.Response, err error) {
+	if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, l.path) {
+		l.once.Do(func() {
+			answer = &http.Response{
+				StatusCode: http.StatusOK,
+				Header:     http.Header{"Content-Type": {"application/json"}},
+				Body:       io.NopCloser(bytes.NewReader(l.body)),
+				Request:    r,
+			}
+		})
+	}
+	if answer == nil {
+		return http.DefaultTransport.RoundTrip(r)
+	}
+	return answer, nil
+}
+
+// removedByOldReading: a block without a reservation would be given to another port too.
+func removedByOldReading(s *site) {
+	first := s.boot("m1")
+	l := &late{path: "/ports/" + first}
+	got, err := http.Get(s.Client().ServiceURL("ports", first))
+	s.g.Expect(err).NotTo(HaveOccurred())
+	l.body, err = io.ReadAll(got.Body)
+	s.g.Expect(errors.Join(err, got.Body.Close())).To(Succeed())
+	blocks := s.assign("m1", first, cloud.Want{Count: 1, Prefixes: true})
+	c := s.open(func(c *openstack.Config) { c.Transport = l })
+	s.g.Expect(c.Unassign(s.t.Context(), "m1", first, blocks)).To(Succeed())
+	s.g.Expect(s.port(first).AllowedAddressPairs).To(BeEmpty())
+	s.g.Expect(s.ours()).To(HaveLen(1))
 }
