@@ -24,7 +24,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 
 .DEFAULT_GOAL := help
 .PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 test vet vet-peers check unit race fuzz lint chaos bench \
-	generate ci nightly clean
+	generate ci ci-clouds nightly clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -129,10 +129,9 @@ generate: ## the protobuf messages (needs protoc), and the definitions of our Ku
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
-ci: ## what .ci/run does: make test, then the peers' modules, the clouds, race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
+ci: ## what .ci/run does: make test, then the peers' modules, race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
 	$(MAKE) test
 	$(MAKE) vet-peers
-	$(MAKE) providers
 	$(MAKE) race EFFORT=10
 	$(MAKE) fuzz
 	$(MAKE) demo
@@ -141,10 +140,14 @@ ci: ## what .ci/run does: make test, then the peers' modules, the clouds, race d
 	$(MAKE) e2e-kube E2E_FLAGS=-short
 	$(MAKE) e2e-node
 	$(MAKE) e2e-network
+
+ci-clouds: ## the modules of clouds with their contract suite, and both end-to-end tests with a cloud (half an hour)
+	$(MAKE) providers
 	$(MAKE) e2e-openstack
 	$(MAKE) e2e-ec2
 
-nightly: ## what takes longer than make ci may: all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
+nightly: ## what takes longer than make ci may: the clouds, all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
+	$(MAKE) ci-clouds
 	$(MAKE) e2e-kube
 	$(MAKE) fuzz FUZZTIME=300000x
 	$(MAKE) chaos
