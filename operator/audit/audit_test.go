@@ -336,7 +336,11 @@ func TestSetsAndDocker(t *testing.T) {
 		}
 		create(v1alpha1.AddressPools, object("AddressPool", "main", map[string]any{"cidrs": []any{map[string]any{"cidr": "10.4.0.0/16", "blockPrefixLen": int64(28)}}}))
 		block := map[string]any{"ipam": map[string]any{"pool": map[string]any{"10.4.1.0/28": map[string]any{"subnetID": "main"}}}}
-		create(v1alpha1.NetResourceSets, object("NetResourceSet", "a", block))
+		both := map[string]any{"ipam": map[string]any{"pool": map[string]any{
+			"10.4.1.0/28": map[string]any{"subnetID": "main"},
+			"10.9.0.7":    map[string]any{"subnetID": "subnet-1", "resource": "eni-1"}, // of a cloud
+		}}}
+		create(v1alpha1.NetResourceSets, object("NetResourceSet", "a", both))
 		b.put(kv.BeatKey(1), &kv.NodeBeat{Id: 1, Instance: "i-a", At: time.Now().UnixNano(), DockerSubnets: []string{"172.18.0.0/16", "10.97.0.0/24"}, DockerSubnetsMore: 3})
 		b.run("one", func(d *audit.Deps) { d.Dynamic = b.dynamic })
 		advance(time.Minute)

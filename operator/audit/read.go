@@ -310,7 +310,7 @@ func (r *reading) takeSets(s *sets) error {
 		set := findings.ClusterSet{Node: x.Name}
 		for _, text := range slices.Sorted(maps.Keys(x.Spec.IPAM.Pool)) {
 			if p, ok := block(text); ok {
-				set.Blocks = append(set.Blocks, findings.ClusterBlock{Prefix: p, Pool: x.Spec.IPAM.Pool[text].SubnetID})
+				set.Blocks = append(set.Blocks, findings.ClusterBlock{Prefix: p, Pool: poolOf(x.Spec.IPAM.Pool[text])})
 			}
 		}
 		for _, text := range x.Spec.IPAM.PodCIDRs {
@@ -347,4 +347,13 @@ func (r *reading) count(n int, one, many string) {
 	default:
 		r.compared = append(r.compared, fmt.Sprintf("%d %s", n, many))
 	}
+}
+
+// poolOf returns the AddressPool of a block, "" if the block is not of one: the subnet of a
+// cloud's interface is the cloud's.
+func poolOf(ip v1alpha1.AllocationIP) string {
+	if ip.Resource != "" {
+		return ""
+	}
+	return ip.SubnetID
 }
