@@ -159,7 +159,9 @@ func pluginOrder() []string { return []string{"contivconf", "nodesync", "podmana
 // others use and imports none of them; restapi shows their state, dockeripam serves Docker,
 // reclaim compares the ledger with the witnesses, and interfaces calls the cloud: none of
 // them imports these four.
-func besides() []string { return []string{"kubestate", "restapi", "dockeripam", "reclaim", "interfaces"} }
+func besides() []string {
+	return []string{"kubestate", "restapi", "dockeripam", "reclaim", "interfaces"}
+}
 
 // shared are the packages below plugins that are not a plugin's own: pure, or
 // the other end of a socket. Every package may import them.
