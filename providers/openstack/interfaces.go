@@ -52,26 +52,23 @@ func (c *Cloud) createInterface(
 	if err != nil {
 		return nil, err
 	}
-	if err := c.attach(ctx, instance, *first, *port, home, want.Device); err != nil {
+	attached, err := c.attach(ctx, instance, *first, *port, home, want.Device)
+	if err != nil {
 		return nil, errors.Join(err, c.discard(ctx, port.ID))
 	}
+	// What the writes have answered is returned: a reading may be older.
+	made, err := c.iface(*attached, want.Device, n, nil)
+	if err != nil {
+		return nil, err
+	}
 	if want.Prefixes && want.Count > 0 {
-		if _, err := c.assignBlocks(ctx, instance, port.ID, want.Want); err != nil {
+		blocks, err := c.assignBlocks(ctx, instance, port.ID, want.Want)
+		if err != nil {
 			c.config.Log.Warn("a new interface has no prefixes yet", "port", port.ID, "machine", instance, "error", err)
 		}
+		made.Blocks = append(made.Blocks, blocks...)
 	}
-	all, err := c.portsOf(ctx, instance)
-	if err != nil {
-		return nil, err
-	}
-	reserved, err := c.reservations(all)
-	if err != nil {
-		return nil, err
-	}
-	if port, err = ports.Get(ctx, c.network, port.ID).Extract(); err != nil {
-		return nil, fmt.Errorf("read the new port: %w", failure(err))
-	}
-	return c.iface(*port, want.Device, n, reserved)
+	return made, nil
 }
 
 // prepare reads what a new interface needs: the machine's first port, and the subnet of the
@@ -172,7 +169,8 @@ func (c *Cloud) createPort(
 	}
 }
 
-// attach tags a new port and makes it an interface of the machine.
+// attach tags a new port and makes it an interface of the machine. It returns the port as it
+// is then.
 func (c *Cloud) attach(
 	ctx context.Context,
 	instance string,
@@ -180,7 +178,7 @@ func (c *Cloud) attach(
 	port ports.Port,
 	home *subnet,
 	device int,
-) error {
+) (*ports.Port, error) {
 	tags := slices.DeleteFunc(slices.Clone(first.Tags), func(tag string) bool {
 		return strings.HasPrefix(tag, prefixOfTags)
 	})
@@ -196,21 +194,23 @@ func (c *Cloud) attach(
 	}
 	set := attributestags.ReplaceAll(ctx, c.network, "ports", port.ID, attributestags.ReplaceAllOpts{Tags: tags})
 	if set.Err != nil {
-		return fmt.Errorf("tag port %s: %w", port.ID, failure(set.Err))
+		return nil, fmt.Errorf("tag port %s: %w", port.ID, failure(set.Err))
 	}
 	if c.compute == nil {
 		opts.DeviceID, opts.DeviceOwner = &instance, &first.DeviceOwner
 	}
-	if err := ports.Update(ctx, c.network, port.ID, opts).Err; err != nil {
-		return fmt.Errorf("attach port %s: %w", port.ID, failure(err))
+	after, err := ports.Update(ctx, c.network, port.ID, opts).Extract()
+	if err != nil {
+		return nil, fmt.Errorf("attach port %s: %w", port.ID, failure(err))
 	}
 	if c.compute != nil {
 		opts := attachinterfaces.CreateOpts{PortID: port.ID}
 		if err := attachinterfaces.Create(ctx, c.compute, instance, opts).Err; err != nil {
-			return fmt.Errorf("attach port %s: %w", port.ID, failure(err))
+			return nil, fmt.Errorf("attach port %s: %w", port.ID, failure(err))
 		}
 	}
-	return nil
+	after.Tags, after.DeviceID, after.DeviceOwner = tags, instance, first.DeviceOwner
+	return after, nil
 }
 
 // discard deletes a port that is of no use, also if the call has ended.
