@@ -122,7 +122,12 @@ func New(t testing.TB, bin string, c Config) *Lab {
 	dir, err := os.MkdirTemp("/tmp", "cloudlab-") // sockets have short paths
 	l.must(err)
 	l.dir = dir
-	t.Cleanup(func() { l.must(errors.Join(l.keepLogs(), os.RemoveAll(dir))) })
+	t.Cleanup(func() {
+		if v := l.Judge.Verdict(); t.Failed() {
+			t.Logf("held twice: %q\ntaken away under a pod: %q", v.Twice, v.Foreign)
+		}
+		l.must(errors.Join(l.keepLogs(), os.RemoveAll(dir)))
+	})
 	l.plane, err = startPlane(t.Context(), filepath.Join(dir, "plane"), os.Getenv(AssetsVariable))
 	l.must(err)
 	t.Cleanup(l.plane.stop)
