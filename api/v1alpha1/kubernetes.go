@@ -12,7 +12,12 @@ import (
 // NodeToKV returns a Node as a message of package kv. Its addresses are those that
 // are not names; a node of an old API server has only the first of its podCIDRs.
 func NodeToKV(n *corev1.Node) *kv.Node {
-	m := &kv.Node{Name: n.Name, Uid: string(n.UID), ProviderId: n.Spec.ProviderID, PodCidrs: append([]string(nil), n.Spec.PodCIDRs...)}
+	m := &kv.Node{
+		Name:       n.Name,
+		Uid:        string(n.UID),
+		ProviderId: n.Spec.ProviderID,
+		PodCidrs:   append([]string(nil), n.Spec.PodCIDRs...),
+	}
 	if len(m.PodCidrs) == 0 && n.Spec.PodCIDR != "" {
 		m.PodCidrs = []string{n.Spec.PodCIDR}
 	}

@@ -301,7 +301,10 @@ func interfaceTexts(i *localapi.Interfaces) (texts []string) {
 	if i.Cloud == "" {
 		texts = append(texts, fmt.Sprintf("%d known, the cloud has not answered yet", i.Interfaces))
 	} else {
-		texts = append(texts, fmt.Sprintf("%d of %d of machine %s of %s", i.Interfaces, i.MaxInterfaces, i.Instance, i.Cloud))
+		texts = append(
+			texts,
+			fmt.Sprintf("%d of %d of machine %s of %s", i.Interfaces, i.MaxInterfaces, i.Instance, i.Cloud),
+		)
 	}
 	for _, f := range i.Families {
 		texts = append(texts, fmt.Sprintf("%s: %d free, %d assigned, %d cooling of %d",

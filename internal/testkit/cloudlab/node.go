@@ -30,7 +30,6 @@ type Node struct {
 
 	mu      sync.Mutex // held while the agent is replaced
 	process *stage.Process
-	pods    []*Pod
 }
 
 // NewNode makes the Node object and the namespace of a machine, waits until the hypervisor
