@@ -62,7 +62,7 @@ const (
 )
 
 // retries returns the pauses after errors.
-func retries() backoff.Policy { return backoff.Policy{First: time.Second, Limit: 2 * time.Minute} }
+func retries() backoff.Policy { return backoff.Policy{First: time.Second, Limit: 30 * time.Second} }
 
 // Interfaces keeps addresses of this machine's interfaces free. Use New. Run has the only
 // goroutine that changes it; any goroutine may call the other methods.

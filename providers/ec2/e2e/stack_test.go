@@ -180,7 +180,7 @@ func (s *stack) flags(more ...string) []string {
 func (s *stack) storm() {
 	random := rand.New(rand.NewPCG(s.seed, 2))
 	faults := faultproxy.Storm(
-		faultproxy.Rates{Lost: .05, Throttled: .05, Burst: .005, BurstLength: 8},
+		faultproxy.Rates{Lost: .05, Throttled: .05, Burst: .005, BurstLength: 5},
 		random.Float64,
 	)
 	var once sync.Once
