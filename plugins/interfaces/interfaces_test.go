@@ -112,7 +112,7 @@ func TestPodsAreServedWithoutTheCloud(t *testing.T) {
 		r.g.Expect(r.add(2, 6)).To(Equal(4), "from the blocks that the machine has")
 		r.remove(0, 6)
 		r.g.Expect(r.process.plugin.Known().Uplinks).To(HaveLen(1))
-		r.pass(10 * time.Minute)
+		r.pass(620 * time.Second)
 		r.g.Expect(r.process.plugin.Shortage()).To(ContainSubstring("the cloud is away"))
 		r.away.Store(false)
 		r.pass(31 * time.Second)
