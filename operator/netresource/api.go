@@ -51,6 +51,14 @@ type ChangeTracker interface {
 	TracksChanges() bool
 }
 
+// IPv4Counter is implemented by the NetResourceOperations of a node with two families whose
+// halves of a call may be done one by one. Without it the manager counts the IPv6 addresses of
+// a node that has only those, and would take the first half for the whole.
+type IPv4Counter interface {
+	// CountsIPv4 reports whether the node's IPv4 addresses are counted even if it has none.
+	CountsIPv4() bool
+}
+
 // NetResourceOperations is a provider for one node. Calls of one node do not
 // overlap, but for UpdatedNode and the getters. A call that returns an error may
 // have been done, and ReleaseIPs of what is not there succeeds. A call that takes

@@ -343,7 +343,7 @@ func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
 func (n *NetResource) count() {
 	entries := n.resource.Status.IPAM.ReleaseIPs
 	sum := tally(n.pool(), nil)
-	v6 := sum.v4 == 0 && sum.v6 > 0
+	v6 := sum.v4 == 0 && sum.v6 > 0 && !n.limits.v4
 	n.release.v6 = v6
 	var back v1alpha1.AllocationMap
 	for key, state := range entries {

@@ -33,7 +33,8 @@ const (
 type limits struct {
 	most, least, burst int
 	prefixes           bool
-	used               int // with all addresses of used prefixes
+	v4                 bool // IPv4 addresses are counted even if there are none
+	used               int  // with all addresses of used prefixes
 }
 
 func limitsOf(ops NetResourceOperations) limits {
@@ -42,6 +43,9 @@ func limitsOf(ops NetResourceOperations) limits {
 		least:    ops.GetMinimumAllocatableIPv4(),
 		burst:    ops.GetMaximumBurstableAllocatableIPv4(),
 		prefixes: ops.IsPrefixDelegated(),
+	}
+	if c, ok := ops.(IPv4Counter); ok {
+		l.v4 = c.CountsIPv4()
 	}
 	if l.prefixes {
 		l.used = ops.GetUsedIPWithPrefixes()

@@ -88,6 +88,7 @@ var (
 	_ netresource.AllocationImplementation = (*Provider)(nil)
 	_ netresource.ChangeTracker            = (*Provider)(nil)
 	_ netresource.NetResourceOperations    = (*node)(nil)
+	_ netresource.IPv4Counter              = (*node)(nil)
 )
 
 // New returns a provider that knows no machine before Resync.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/internal/testkit/memapi"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
@@ -225,6 +226,34 @@ func TestDualStackNodeGetsAsManyOfBoth(t *testing.T) {
 				s.g.Expect(count(s)).To(Equal([2]int{3, 3}))
 			})
 		}
+	}
+}
+
+// The IPv6 half of a call was done and the IPv4 half was not: the manager sees that the node
+// needs IPv4 addresses.
+func TestManagerCountsIPv4OfDualStackNode(t *testing.T) {
+	for families, needed := range map[string]int{"both": 3, "IPv6 alone": 0} {
+		s := newScene(t, func(c *memcloud.Config, p *cloudpool.Config) {
+			c.Second = map[string]netip.Prefix{"s": pfx("fd00::/64")}
+			p.IPv4, p.IPv6 = families == "both", true
+		})
+		calls := 0
+		s.cloud.SetFault(func(c memcloud.Call) memcloud.Fault {
+			if calls++; calls == 2 {
+				return memcloud.Refuse
+			}
+			return memcloud.None
+		})
+		_, _ = s.take("a", 3)
+		s.cloud.SetFault(nil)
+		s.g.Expect(s.has("a")).To(HaveLen(3))
+		m, err := netresource.New(netresource.Config{Instances: s.p, API: memapi.New(), Log: slog.New(slog.DiscardHandler), QPS: -1})
+		s.g.Expect(err).NotTo(HaveOccurred())
+		m.SetInstancesAPIReadiness(true)
+		o := s.objs["a"].DeepCopy()
+		o.Spec.IPAM.PreAllocate = 3
+		s.g.Expect(m.Update(o)).To(Succeed())
+		s.g.Expect(m.Get("a").GetNeededAddresses()).To(Equal(needed), families)
 	}
 }
 

@@ -172,6 +172,9 @@ func (n *node) IsPrefixDelegated() bool {
 	return err == nil && n.p.prefixSize(m, n.p.counted()) > 1
 }
 
+// CountsIPv4 implements netresource.IPv4Counter.
+func (n *node) CountsIPv4() bool { return n.p.config.IPv4 }
+
 // GetUsedIPWithPrefixes implements netresource.NetResourceOperations.
 func (n *node) GetUsedIPWithPrefixes() int {
 	used := n.object().Status.IPAM.Used
