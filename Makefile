@@ -5,6 +5,8 @@ BIN := bin
 PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # The modules of clouds below providers/, each with a program of operator and agent.
 PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
+# Of the tests of one module with a cloud: Neutron and moto take some minutes with EFFORT=1, and an hour with EFFORT=10.
+PROVIDERS_TIMEOUT ?= 90m
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
 FUZZTIME ?= 3000x
 BENCH ?= .cache/bench
@@ -95,7 +97,7 @@ vet-peers: ## go vet of the modules that compare us with other projects
 providers: $(LINT) ## go vet, golangci-lint and the tests of the modules of clouds (Neutron and moto are started where they can be had)
 	@set -e; for p in $(PROVIDERS); do echo "test providers/$$p"; (cd providers/$$p && $(GO) vet ./... && \
 		$(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && \
-		CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout 30m ./...); done
+		CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout $(PROVIDERS_TIMEOUT) ./...); done
 
 check: vet lint ## go vet, gofmt and golangci-lint
 

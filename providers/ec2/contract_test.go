@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
 	"github.com/cadastre/cadastre/cloud/budget"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/faultproxy"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
@@ -27,9 +28,8 @@ import (
 
 // The properties of the proxy before moto.
 const (
-	staleFor = 2 * time.Second
-	bucket   = 120 // requests at once
-	refill   = 20  // requests in a second
+	bucket = 120 // requests at once
+	refill = 20  // requests in a second
 )
 
 // TestProviderKeepsTheContract runs the suite of all providers against moto, through a proxy
@@ -37,30 +37,44 @@ const (
 // moto's deviations from EC2. Prefixes are a model of mototest.
 func TestProviderKeepsTheContract(t *testing.T) {
 	server := mototest.Start(t)
+	stale := staleFor(t)
 	for _, c := range []struct {
 		name     string
 		prefixes bool
 		unit     int
 	}{{"addresses", false, 1}, {"prefixes", true, 16}} {
 		t.Run(c.name, func(t *testing.T) {
-			worlds := &worlds{T: t, server: server, prefixes: c.prefixes}
+			worlds := &worlds{T: t, server: server, prefixes: c.prefixes, stale: stale}
 			netresourcetest.Run(t, netresourcetest.Provider{
 				New:      worlds.make,
 				Unit:     c.unit,
 				Limits:   netresourcetest.Limits{Interfaces: 3, Units: 9}, // m5.large
-				Lag:      staleFor + time.Second,
+				Lag:      lag(stale),
 				Deadline: 5 * time.Second,
 				Parallel: true,
+				Slow:     true,
 			})
 		})
 	}
 }
+
+// staleFor returns the time for which the proxy shows old readings.
+func staleFor(t *testing.T) time.Duration {
+	if effort.Level(t) >= effort.CI {
+		return 2 * time.Second
+	}
+	return time.Second
+}
+
+// lag returns the time after which a reading shows all changes, with that of the request.
+func lag(stale time.Duration) time.Duration { return stale + time.Second/2 }
 
 // worlds makes worlds on one server.
 type worlds struct {
 	*testing.T
 	server   *mototest.Server
 	prefixes bool
+	stale    time.Duration // readings may be so old
 	made     atomic.Int32
 }
 
@@ -78,7 +92,7 @@ func (w *worlds) make(_ context.Context, s netresourcetest.Shape) (*netresourcet
 		Dialect: faultproxy.EC2(),
 		Bucket:  bucket,
 		Refill:  refill,
-		Stale:   staleFor,
+		Stale:   w.stale,
 	})
 	if err != nil {
 		return nil, err
@@ -129,7 +143,7 @@ func (w *world) provider() (netresource.AllocationImplementation, error) {
 		IPv4:        true,
 		IPv6:        w.dual,
 		Prefixes:    w.prefixes,
-		Consistency: staleFor + time.Second,
+		Consistency: lag(w.stale),
 		OrphanAge:   5 * time.Second,
 		Log:         slog.New(slog.DiscardHandler),
 	}), nil

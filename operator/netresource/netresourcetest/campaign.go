@@ -23,9 +23,10 @@ import (
 
 // The campaign's nodes, its steps in a round, and the units that pods of a node use at most.
 const (
-	campaignNodes = 3
-	campaignSteps = 30
-	campaignUnits = 10
+	campaignNodes     = 3
+	campaignSteps     = 30
+	campaignStepsSlow = 8
+	campaignUnits     = 10
 )
 
 // fleet is an API server, a manager that may be replaced, and the agents of all nodes.
@@ -74,7 +75,11 @@ func (f *fleet) run() error {
 		}
 	}
 	f.storm(true)
-	for range campaignSteps {
+	steps := campaignSteps
+	if f.stage.p.Slow {
+		steps = campaignStepsSlow
+	}
+	for range steps {
 		if err := f.step(); err != nil {
 			return err
 		}

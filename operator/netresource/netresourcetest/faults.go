@@ -283,8 +283,18 @@ func at(n int, fault, after faultproxy.Outcome) (plan Plan, reached func() bool)
 	}, func() bool { return requests.Load() >= int64(n) }
 }
 
-// requestsAtEffort1 limits the requests of a call at which faults are tried.
-const requestsAtEffort1 = 4
+// faultedRequests is the number of requests of a call at which faults are tried, in a round.
+const faultedRequests = 4
+
+// next returns the number of the request of a call to try a fault at, after request n, and
+// whether there is one.
+func (s *stage) next(n int) (int, bool) {
+	step := 1
+	if s.p.Slow {
+		step = faultedRequests
+	}
+	return n + step, n+step <= faultedRequests*s.p.Rounds
+}
 
 // failing returns a check that gives each request of a node's life one outcome.
 func failing(fault faultproxy.Outcome) func(*stage) error {
@@ -296,7 +306,7 @@ func failing(fault faultproxy.Outcome) func(*stage) error {
 		if err != nil {
 			return err
 		}
-		for n, more := 1, true; more && n <= requestsAtEffort1*s.p.Rounds; n++ {
+		for n, more := s.next(0); more; n, more = s.next(n) {
 			plan, reached := at(n, fault, faultproxy.Pass)
 			s.world.Plan(plan)
 			ctx, cancel := s.deadline()
@@ -306,9 +316,12 @@ func failing(fault faultproxy.Outcome) func(*stage) error {
 			_ = s.releaseAll(ctx, ops)
 			cancel()
 			s.world.Plan(nil)
-			more = reached()
+			last := !reached()
 			if err := s.recovers("a", ops); err != nil {
 				return fmt.Errorf("with outcome %q of request %d: %w", fault, n, err)
+			}
+			if last {
+				break
 			}
 		}
 		return s.clean()
@@ -454,7 +467,7 @@ func takenOver(s *stage) error {
 	if err := s.faults(); err != nil {
 		return err
 	}
-	for n, more := 1, true; more && n <= requestsAtEffort1*s.p.Rounds; n++ {
+	for n, more := s.next(0); more; n, more = s.next(n) {
 		ops, _, err := s.node("a")
 		if err != nil {
 			return err
@@ -465,7 +478,7 @@ func takenOver(s *stage) error {
 		_ = s.fill(ctx, ops)
 		cancel()
 		s.world.Plan(nil)
-		more = reached()
+		last := !reached()
 		if err := s.start(); err != nil {
 			return err
 		}
@@ -475,6 +488,9 @@ func takenOver(s *stage) error {
 		}
 		if err := s.recovers("a", ops); err != nil {
 			return fmt.Errorf("after a process that ended with request %d: %w", n, err)
+		}
+		if last {
+			break
 		}
 	}
 	return s.clean()

@@ -85,6 +85,9 @@ type Provider struct {
 	// Parallel makes Run run the checks at the same time. They wait for Lag most of the
 	// time. New must permit that.
 	Parallel bool
+	// Slow shortens, below effort.CI, what a real server takes minutes for: faults hit each
+	// fourth request of a call, and a campaign has eight steps.
+	Slow bool
 	// Rounds of the campaign, and its seed. Run sets both by package effort; 0 rounds: 1.
 	Rounds int
 	Seed   uint64
@@ -162,6 +165,9 @@ func (c Check) Test(t *testing.T, p Provider) {
 	t.Helper()
 	if p.Rounds == 0 {
 		p.Rounds = effort.Times(t, effort.CI)
+	}
+	if effort.Level(t) >= effort.CI {
+		p.Slow = false
 	}
 	if seed, ok := effort.Seed(t); ok {
 		p.Seed = seed
