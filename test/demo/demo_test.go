@@ -151,7 +151,8 @@ func testBuilding(t *testing.T) {
 	verifyOutput(t, stdout.String(), stage.WayNone)
 }
 
-// testForeground does what demo run suggests, word for word.
+// testForeground does what demo run suggests, word for word, but for cadastre check: the agent
+// reads all network namespaces of the machine, and those of other tests have its addresses.
 func testForeground(t *testing.T, b stagetest.Built) {
 	dir := filepath.Join(t.TempDir(), "run")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -169,12 +170,15 @@ func testForeground(t *testing.T, b stagetest.Built) {
 	var script strings.Builder
 	for line := range strings.SplitSeq(stdout.String(), "\n") {
 		if command, ok := strings.CutPrefix(line, "  $ "); ok && !strings.HasPrefix(command, "curl ") {
+			if strings.HasSuffix(command, "/cadastre check") {
+				command += " --ledger"
+			}
 			script.WriteString(command + "\n")
 		}
 	}
 	cmd := exec.CommandContext(ctx, "sh", "-e", "-u", "-c", script.String())
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), `"address": "10.1.1.2/24"`) || !strings.Contains(string(out), "by-hand") {
+	if err != nil || !strings.Contains(string(out), `"address": "10.1.1.`) || !strings.Contains(string(out), "by-hand") {
 		t.Errorf("%s: %v: %s", &script, err, out)
 	}
 	cancel()
