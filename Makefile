@@ -5,6 +5,8 @@ BIN := bin
 PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # The modules of clouds below providers/, each with a program of operator and agent.
 PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
+# Every module beside the main one.
+MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod test/peers/*/go.mod))
 # Of the tests of one module with a cloud: Neutron and moto take some minutes with EFFORT=1, and an hour with EFFORT=10.
 PROVIDERS_TIMEOUT ?= 90m
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
@@ -25,7 +27,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 test vet vet-peers check unit race fuzz lint chaos bench \
+.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 test vet vet-modules check unit race fuzz lint chaos bench \
 	generate ci ci-clouds nightly clean
 
 help: ## show this list
@@ -91,15 +93,15 @@ vet: ## go vet and gofmt
 	@out=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
 		if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi
 
-vet-peers: ## go vet of the modules that compare us with other projects
-	@set -e; for m in $$(git ls-files 'test/peers/*go.mod' | xargs -n1 dirname); do echo "go vet in $$m"; (cd $$m && $(GO) vet ./...); done
+vet-modules: ## go vet of the modules of clouds and of those that compare us with other projects: a change of ours may break them
+	@set -e; for m in $(MODULES); do echo "go vet in $$m"; (cd $$m && $(GO) vet ./...); done
 
-providers: $(LINT) ## go vet, golangci-lint and the tests of the modules of clouds (Neutron and moto are started where they can be had)
-	@set -e; for p in $(PROVIDERS); do echo "test providers/$$p"; (cd providers/$$p && $(GO) vet ./... && \
+providers: $(LINT) ## golangci-lint and the tests of the modules of clouds (Neutron and moto are started where they can be had)
+	@set -e; for p in $(PROVIDERS); do echo "test providers/$$p"; (cd providers/$$p && \
 		$(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && \
 		CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout $(PROVIDERS_TIMEOUT) ./...); done
 
-check: vet lint ## go vet, gofmt and golangci-lint
+check: vet vet-modules lint ## go vet of all modules, gofmt and golangci-lint
 
 unit: ## the tests, without the race detector; EFFORT=10 repeats the random ones as often as make ci
 	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout 20m ./...
@@ -131,9 +133,8 @@ generate: ## the protobuf messages (needs protoc), and the definitions of our Ku
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
-ci: ## what .ci/run does: make test, then the peers' modules, race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
+ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
 	$(MAKE) test
-	$(MAKE) vet-peers
 	$(MAKE) race EFFORT=10
 	$(MAKE) fuzz
 	$(MAKE) demo
