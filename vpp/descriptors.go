@@ -133,6 +133,7 @@ func (s *shared) network() *kind {
 			}
 			return s.kernel.setRoutes(dst, s.planner.node, false)
 		},
+		strays: s.strayHostRoutes,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -76,7 +77,14 @@ func (s *shared) nodeKind() *kind {
 			}
 			return s.kernel.hostLinkComplete(m)
 		},
-		gone:  func(context.Context, string, proto.Message) error { return s.kernel.removeHostLink() },
+		gone: func(context.Context, string, proto.Message) error { return s.kernel.removeHostLink() },
+		strays: func(wanted []controller.Value) (func() error, error) {
+			l, err := s.kernel.link(linkName)
+			if err != nil || l == nil || l.Attrs().Alias != nodeAlias || len(wanted) > 0 {
+				return nil, err
+			}
+			return s.kernel.removeHostLink, nil
+		},
 		noter: s.notes,
 	}
 }
@@ -102,6 +110,26 @@ func hostRoutes(_ string, value proto.Message) ([]netip.Prefix, error) {
 		return nil, nil
 	}
 	return readPrefixes("subnets", m.GetSubnets())
+}
+
+// strayHostRoutes returns a function that removes the kernel's routes of no wanted network.
+func (s *shared) strayHostRoutes(wanted []controller.Value) (func() error, error) {
+	have, err := s.kernel.routes()
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range wanted {
+		// A value that cannot be read has no routes.
+		dst, _ := hostRoutes(v.Key, v.Message)
+		for _, p := range dst {
+			delete(have, p.Masked())
+		}
+	}
+	if len(have) == 0 {
+		return nil, nil
+	}
+	strays := slices.Collect(maps.Keys(have))
+	return func() error { return s.kernel.removeRoutes(strays) }, nil
 }
 
 // hostRoutesComplete reports whether the kernel has the routes of a network.
