@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// nodeAlias marks the kernel's links of the value "node".
-	nodeAlias = tagPrefix + kv.SinkNode
+	// nodeAlias marks the kernel's links of the value "node". It is not one of those by which
+	// package southbound/linux knows wires.
+	nodeAlias = "cadastre-vpp:" + kv.SinkNode
 	// ownProtocol marks own routes of the kernel, as in package southbound/linux.
 	ownProtocol = 202
 )
