@@ -23,7 +23,8 @@ type kind struct {
 	name   string
 	prefix string // of the keys; a whole key if it does not end with a slash
 	roles  map[string]bool
-	routes func(at place, p path) bool // reports whether a route is of this kind; nil: none is
+	// routes reports whether a route over an interface of a role is of this kind; nil: none is.
+	routes func(at place, p path, role string) bool
 
 	translates bool // it has the translation of outgoing packets
 

@@ -43,7 +43,9 @@ func (s *shared) nodeKind() *kind {
 		name:   "vpp node",
 		prefix: kv.SinkNode,
 		roles:  roles(roleMain, roleHost, roleBVI, roleGateway, roleDomain),
-		routes: func(at place, _ path) bool { return at.dst.Bits() == 0 && at.table == 0 },
+		routes: func(at place, p path, role string) bool {
+			return at.dst.Bits() == 0 && at.table == 0 || ofHost(at, p, role)
+		},
 		plan: func(_ string, value proto.Message, live bool) (*plan, error) {
 			m, err := message[*kv.NodeNetwork](value)
 			if err != nil {
@@ -169,4 +171,9 @@ func (s *shared) egressNotes() []string {
 		"VPP translates all that leaves by %s: without VXLAN, connections from pods to pods of other nodes "+
 			"arrive with this node's address; set transport: vxlan, or masquerade: false", s.opt.Main.Name,
 	)}
+}
+
+// ofHost reports whether a route is that of the kernel's end of the VPP-host link.
+func ofHost(at place, p path, role string) bool {
+	return role == roleHost && at.dst.IsSingleIP() && p.via == at.dst.Addr()
 }

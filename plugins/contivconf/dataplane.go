@@ -20,12 +20,19 @@ type Dataplane string
 const (
 	DataplaneNone  Dataplane = "none"  // the main plugin of the CNI list makes the links
 	DataplaneLinux Dataplane = "linux" // the agent makes them in the node's kernel
+	DataplaneVPP   Dataplane = "vpp"   // the agent of module vpp/ makes them in VPP
 )
+
+// MakesLinks reports whether the agent makes the pods' links.
+func (d Dataplane) MakesLinks() bool { return d != DataplaneNone }
+
+// IsOther reports whether a program must bring the data plane.
+func (d Dataplane) IsOther() bool { return d != DataplaneNone && d != DataplaneLinux }
 
 // Transport selects the way of packets to the pods of other nodes.
 type Transport string
 
-// The transports. VXLAN and WireGuard need DataplaneLinux.
+// The transports. VXLAN needs a data plane, WireGuard DataplaneLinux.
 const (
 	TransportNone      Transport = "none"      // the agent makes no routes to other nodes
 	TransportNodeIP    Transport = "nodeip"    // routes via the underlay addresses of the other nodes
@@ -102,7 +109,7 @@ func (r *reading) aliases(c *Cadastre) {
 // validateDataplane checks the keys of the dataplane one by one and together.
 func (c *Config) validateDataplane(p *yamldoc.Collector) {
 	d := &c.Cadastre
-	oneOf(p, "cadastre.dataplane", d.Dataplane, DataplaneNone, DataplaneLinux)
+	oneOf(p, "cadastre.dataplane", d.Dataplane, DataplaneNone, DataplaneLinux, DataplaneVPP)
 	oneOf(p, "cadastre.transport", d.Transport,
 		TransportNone, TransportNodeIP, TransportHostGW, TransportVXLAN, TransportWireGuard)
 	d.Underlay.validate(p)
@@ -111,12 +118,19 @@ func (c *Config) validateDataplane(p *yamldoc.Collector) {
 	d.validateTable(p)
 	checkNumber(p, "cadastre.vni", int(d.VNI), 1, maxVNI)
 	d.validateUnusedDataplane(p)
+	c.validateVPP(p)
 }
 
 // validateUnusedDataplane reports keys that nothing would use.
 func (c *Cadastre) validateUnusedDataplane(p *yamldoc.Collector) {
 	const linux = "write \"dataplane: linux\", or "
-	if c.Underlay.isGiven() && c.Transport == TransportNone {
+	if c.VPP.Socket != defaultVPPSocket || c.VPP.PodLink != VPPLinkAFPacket || c.VPP.MemifDir != defaultVPPMemifDir {
+		if c.Dataplane != DataplaneVPP {
+			p.Add(RuleDataplane, "cadastre.vpp", "",
+				"would not be used, as dataplane is %s: write \"dataplane: vpp\", or remove it", c.Dataplane)
+		}
+	}
+	if c.Underlay.isGiven() && c.Transport == TransportNone && c.Dataplane != DataplaneVPP {
 		p.Add(RuleDataplane, "cadastre.underlay", "",
 			"would not be used, as transport is none: write \"transport: vxlan\", or remove it")
 	}
