@@ -189,7 +189,7 @@ func (s *shared) route() *kind {
 		name:   "vpp route",
 		prefix: kv.SinkRoutePrefix,
 		routes: func(at place, p path, role string) bool {
-			return p.via.IsValid() && at.dst.Bits() > 0 && !ofPod(at, p, role) && !ofHost(at, p, role) || p.other
+			return p.via.IsValid() && at.dst.Bits() > 0 && !ofPod(at, p, role) && !s.ofHost(at, p, role) || p.other
 		},
 		plan: func(key string, value proto.Message, _ bool) (*plan, error) {
 			m, err := message[*kv.NodeRoute](value)

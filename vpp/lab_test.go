@@ -157,8 +157,9 @@ func (l *lab) values() wanted {
 	all := wanted{
 		kv.SinkNode: &kv.NodeNetwork{
 			Id: 5, PodSubnets: []string{"10.1.5.0/24", "fd01:0:0:5::/64"}, PodGateways: []string{"10.1.5.1", "fd01:0:0:5::1"},
-			HostInterconnectVpp:   []string{"172.30.5.1/24"},
-			HostInterconnectLinux: []string{"172.30.5.2/24"},
+			HostInterconnectVpp:   []string{"172.30.5.1"},
+			HostInterconnectLinux: []string{"172.30.5.2"},
+			HostDestinations:      []string{"10.96.0.0/12", "192.0.2.5/32"},
 			NodeIps:               []string{"192.168.16.5/24"}, VxlanIps: []string{"192.168.30.5/24"},
 			Transport: kv.Transport_VXLAN, Underlay: []string{"192.168.16.5"}, Mtu: 1450,
 			VxlanMac: "0a:ca:00:00:00:05", Vni: 10,

@@ -42,9 +42,9 @@ func (s *shared) nodeKind() *kind {
 		shared: s,
 		name:   "vpp node",
 		prefix: kv.SinkNode,
-		roles:  roles(roleMain, roleHost, roleBVI, roleGateway, roleDomain),
+		roles:  roles(roleMain, roleOther, roleHost, roleBVI, roleGateway, roleDomain, roleVRF),
 		routes: func(at place, p path, role string) bool {
-			return at.dst.Bits() == 0 && at.table == 0 || ofHost(at, p, role)
+			return at.dst.Bits() == 0 && at.table == 0 || s.ofHost(at, p, role)
 		},
 		plan: func(_ string, value proto.Message, live bool) (*plan, error) {
 			m, err := message[*kv.NodeNetwork](value)
@@ -63,8 +63,8 @@ func (s *shared) nodeKind() *kind {
 				return err
 			}
 			s.planner.node = m
-			if s.planner.hasMain() {
-				if err := s.kernel.prepareMain(s.opt.Main.Name); err != nil {
+			for _, name := range s.planner.nics() {
+				if err := s.kernel.prepareNIC(name); err != nil {
 					return err
 				}
 			}
@@ -72,8 +72,8 @@ func (s *shared) nodeKind() *kind {
 		},
 		ready: func(value proto.Message) (bool, error) {
 			m, _ := value.(*kv.NodeNetwork)
-			if s.planner.hasMain() {
-				if ready, err := s.kernel.mainPrepared(s.opt.Main.Name); err != nil || !ready {
+			for _, name := range s.planner.nics() {
+				if ready, err := s.kernel.prepared(name); err != nil || !ready {
 					return false, err
 				}
 			}
@@ -173,7 +173,13 @@ func (s *shared) egressNotes() []string {
 	)}
 }
 
-// ofHost reports whether a route is that of the kernel's end of the VPP-host link.
-func ofHost(at place, p path, role string) bool {
-	return role == roleHost && at.dst.IsSingleIP() && p.via == at.dst.Addr()
+// ofHost reports whether a route is to the kernel's end of the VPP-host link, or to what is
+// behind it. Without an interface of the underlay, routes to other nodes lead there too.
+func (s *shared) ofHost(at place, p path, role string) bool {
+	if role != roleHost {
+		return false
+	}
+	ends, err := readAddrs("host_interconnect_linux", s.planner.node.GetHostInterconnectLinux())
+	return s.planner.hasMain() || at.dst.IsSingleIP() && p.via == at.dst.Addr() ||
+		err == nil && slices.Contains(ends, p.via)
 }

@@ -19,12 +19,14 @@ import (
 const (
 	roleMain    = "main"    // the underlay
 	roleHost    = "host"    // to the node's own programs
+	roleOther   = "other"   // a further interface of the node
 	roleBVI     = "bvi"     // routed interface of a bridge domain
 	roleGateway = "gateway" // the pods' gateway
 	roleTunnel  = "tunnel"
 	rolePod     = "pod"
 	roleTable   = "network"
 	roleDomain  = "domain"
+	roleVRF     = "vrf" // the node's own table
 
 	roleNetworkGateway = "network-gateway"
 	roleLinkBVI        = "network-bvi"
@@ -50,6 +52,17 @@ type planner struct {
 // hasMain reports whether VPP has an interface of the underlay.
 func (r *planner) hasMain() bool { return r.opt.Main.Name != "" }
 
+// nics returns the names of the network interfaces that VPP takes over.
+func (r *planner) nics() (names []string) {
+	if r.hasMain() {
+		names = append(names, r.opt.Main.Name)
+	}
+	for _, o := range r.opt.Others {
+		names = append(names, o.Name)
+	}
+	return names
+}
+
 // gatewayTag returns the tag of the interface with the gateways of the pods in a table.
 func gatewayTag(network string, table uint32) string {
 	if table == 0 {
@@ -73,6 +86,9 @@ func hostTag() string { return tagOf(roleHost, kv.SinkNode) }
 // nodePlan returns the objects of the value "node".
 func (r *planner) nodePlan(m *kv.NodeNetwork) (*plan, error) {
 	p, id := &plan{key: kv.SinkNode}, fmt.Sprint(m.GetId())
+	if r.opt.MainVRF != 0 {
+		p.tables = append(p.tables, table{name: tagOf(roleVRF, kv.SinkNode)})
+	}
 	gateways, err := readAddrs("pod_gateways", m.GetPodGateways())
 	if err != nil {
 		return nil, err
@@ -98,6 +114,13 @@ func (r *planner) nodePlan(m *kv.NodeNetwork) (*plan, error) {
 		for _, a := range r.opt.Main.Gateways {
 			p.routes = append(p.routes, route{place: place{dst: defaultRoute(a)}, via: a, link: mainTag()})
 		}
+	}
+	for _, o := range r.opt.Others {
+		l := &link{tag: tagOf(roleOther, o.Name), kind: packetLink, hostName: o.Name, mac: derivedMAC("other " + id + o.Name)}
+		if o.Address.IsValid() {
+			l.addresses = []netip.Prefix{o.Address}
+		}
+		p.links = append(p.links, l)
 	}
 	if err := r.addHostLink(p, m); err != nil {
 		return nil, err
@@ -154,6 +177,17 @@ func (r *planner) addHostLink(p *plan, m *kv.NodeNetwork) error {
 		}
 	}
 	p.links = append(p.links, l)
+	behind, err := readPrefixes("host_destinations", m.GetHostDestinations())
+	if err != nil {
+		return err
+	}
+	for _, dst := range behind {
+		for _, t := range theirs {
+			if t.Addr().Is4() == dst.Addr().Is4() {
+				p.routes = append(p.routes, route{place: place{dst: dst.Masked()}, via: t.Addr(), link: l.tag})
+			}
+		}
+	}
 	return nil
 }
 
@@ -176,6 +210,15 @@ func (r *planner) networkPlan(key string, m *kv.Network) (*plan, error) {
 		mac:       derivedMAC("gateway " + key),
 		table:     m.GetTable(),
 		addresses: []netip.Prefix{whole(networkGateway)},
+	}
+	if m.GetVni() == 0 { // the network of the node's own tunnels is that of its pods
+		gateways, err := readAddrs("pod_gateways", r.node.GetPodGateways())
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range gateways {
+			gateway.addresses = append(gateway.addresses, whole(a))
+		}
 	}
 	p.links = append(p.links, gateway)
 	families := map[netip.Prefix]bool{}
