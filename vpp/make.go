@@ -35,14 +35,6 @@ type change struct {
 	st     *state
 }
 
-// vrf returns VPP's number of a table: values call the node's own table 0.
-func (x *change) vrf(id uint32) uint32 {
-	if id == 0 {
-		return x.client.opt.MainVRF
-	}
-	return id
-}
-
 // call sends a request. allowed numbers of a refusal are not errors.
 func (x *change) call(what string, request api.Message, allowed ...api.VPPApiError) (api.Message, error) {
 	reply, err := x.client.call(x.ctx, x.on, what, request)
@@ -157,7 +149,7 @@ func (x *change) makeTable(t table) error {
 			return fmt.Errorf("%w: table %d has name %q, not %q", southbound.ErrForeign, t.id, name, t.name)
 		}
 		err := x.do(fmt.Sprintf("make table %d", t.id), &ip.IPTableAddDelV2{
-			Table:      ip.IPTable{TableID: x.vrf(t.id), IsIP6: six, Name: t.name},
+			Table:      ip.IPTable{TableID: t.id, IsIP6: six, Name: t.name},
 			CreateMfib: true,
 			IsAdd:      true,
 		})
@@ -175,7 +167,7 @@ func (x *change) removeTable(id uint32) error {
 			continue
 		}
 		err := x.do(fmt.Sprintf("remove table %d", id), &ip.IPTableAddDelV2{
-			Table:      ip.IPTable{TableID: x.vrf(id), IsIP6: six},
+			Table:      ip.IPTable{TableID: id, IsIP6: six},
 			CreateMfib: true,
 		})
 		if err != nil {
@@ -307,7 +299,6 @@ func (x *change) create(l *link) (*actual, error) {
 		name:       name,
 		device:     device,
 		mac:        l.mac,
-		tables:     [2]uint32{x.st.table(0), x.st.table(0)},
 		addresses:  map[netip.Prefix]bool{},
 		lender:     none,
 		neighbours: map[netip.Addr]mac{},
@@ -354,7 +345,7 @@ func (x *change) createKind(l *link) (index uint32, name, device string, err err
 		}
 		return index, fmt.Sprintf("loop#%d", index), loopDevice, err
 	case vxlanLink:
-		reply, err = x.call(fmt.Sprintf("make a tunnel to %s", l.dst), l.tunnel(true, x.vrf(0)))
+		reply, err = x.call(fmt.Sprintf("make a tunnel to %s", l.dst), l.tunnel(true))
 		if err == nil {
 			index = uint32(reply.(*vxlan.VxlanAddDelTunnelV3Reply).SwIfIndex)
 		}
@@ -387,14 +378,13 @@ func (x *change) createMemif(l *link) (index uint32, name, device string, err er
 }
 
 // tunnel returns the request that makes or removes a VXLAN tunnel.
-func (l *link) tunnel(add bool, vrf uint32) *vxlan.VxlanAddDelTunnelV3 {
+func (l *link) tunnel(add bool) *vxlan.VxlanAddDelTunnelV3 {
 	return &vxlan.VxlanAddDelTunnelV3{
 		IsAdd:          add,
 		Instance:       l.instance,
 		SrcAddress:     vppAddr(l.src),
 		DstAddress:     vppAddr(l.dst),
 		McastSwIfIndex: interface_types.InterfaceIndex(none),
-		EncapVrfID:     vrf,
 		DecapNextIndex: none,
 		Vni:            l.vni,
 	}
@@ -470,7 +460,7 @@ func (x *change) bind(l *link, a *actual) error {
 		err := x.do(fmt.Sprintf("bind to table %d", l.table), &interfaces.SwInterfaceSetTable{
 			SwIfIndex: interface_types.InterfaceIndex(a.index),
 			IsIPv6:    six,
-			VrfID:     x.vrf(l.table),
+			VrfID:     l.table,
 		})
 		if err != nil {
 			return err
@@ -717,7 +707,7 @@ func (x *change) removeTunnel(a *actual) error {
 		return err
 	}
 	l := &link{src: addrOf(found.SrcAddress), dst: addrOf(found.DstAddress), vni: found.Vni, instance: found.Instance}
-	return x.do("remove "+a.name, l.tunnel(false, x.vrf(0)), api.NO_SUCH_ENTRY)
+	return x.do("remove "+a.name, l.tunnel(false), api.NO_SUCH_ENTRY)
 }
 
 // makeRoute makes or replaces a route.
@@ -735,10 +725,10 @@ func (x *change) makeRoute(r route) error {
 	err = x.do(fmt.Sprintf("route to %s in table %d", r.dst, r.table), &ip.IPRouteAddDelV2{
 		IsAdd: true,
 		Route: ip.IPRouteV2{
-			TableID: x.vrf(r.table),
+			TableID: r.table,
 			Prefix:  vppPrefix(r.dst),
 			Src:     x.st.source,
-			Paths:   want.fib(r.dst.Addr().Is6(), x.vrf(want.into)),
+			Paths:   want.fib(r.dst.Addr().Is6()),
 		},
 	})
 	if err == nil {
@@ -752,7 +742,7 @@ func (x *change) removeRoute(at place) error {
 		return nil
 	}
 	err := x.do(fmt.Sprintf("remove the route to %s in table %d", at.dst, at.table), &ip.IPRouteAddDelV2{
-		Route: ip.IPRouteV2{TableID: x.vrf(at.table), Prefix: vppPrefix(at.dst), Src: x.st.source},
+		Route: ip.IPRouteV2{TableID: at.table, Prefix: vppPrefix(at.dst), Src: x.st.source},
 	}, api.NO_SUCH_FIB)
 	if err == nil {
 		delete(x.st.routes, at)

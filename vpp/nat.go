@@ -29,7 +29,7 @@ func (x *change) makeNAT(n nat) error {
 		return fmt.Errorf("translate outgoing packets: interface %s is missing", n.link)
 	}
 	if !x.st.natEnabled {
-		enable := &nat44_ed.Nat44EdPluginEnableDisable{Enable: true, InsideVrf: x.vrf(0), OutsideVrf: x.vrf(0)}
+		enable := &nat44_ed.Nat44EdPluginEnableDisable{Enable: true}
 		if err := x.do("enable NAT", enable, api.FEATURE_ALREADY_ENABLED); err != nil {
 			return err
 		}
@@ -97,7 +97,6 @@ func (x *change) natVXLAN(a *actual, add bool) error {
 		Flags:     nat_types.NAT_IS_NONE,
 		Protocol:  protocolUDP,
 		Port:      vxlanPort,
-		VrfID:     x.vrf(0),
 		SwIfIndex: interface_types.InterfaceIndex(a.index),
 		Tag:       tagPrefix + "vxlan",
 	}, natAllowed(add)...)

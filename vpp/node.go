@@ -42,7 +42,7 @@ func (s *shared) nodeKind() *kind {
 		shared: s,
 		name:   "vpp node",
 		prefix: kv.SinkNode,
-		roles:  roles(roleMain, roleOther, roleHost, roleBVI, roleGateway, roleDomain, roleVRF),
+		roles:  roles(roleMain, roleHost, roleBVI, roleGateway, roleDomain),
 		routes: func(at place, p path, role string) bool {
 			return at.dst.Bits() == 0 && at.table == 0 || s.ofHost(at, p, role)
 		},
@@ -63,8 +63,8 @@ func (s *shared) nodeKind() *kind {
 				return err
 			}
 			s.planner.node = m
-			for _, name := range s.planner.nics() {
-				if err := s.kernel.prepareNIC(name); err != nil {
+			if s.planner.hasMain() {
+				if err := s.kernel.prepareNIC(s.opt.Main.Name); err != nil {
 					return err
 				}
 			}
@@ -72,8 +72,8 @@ func (s *shared) nodeKind() *kind {
 		},
 		ready: func(value proto.Message) (bool, error) {
 			m, _ := value.(*kv.NodeNetwork)
-			for _, name := range s.planner.nics() {
-				if ready, err := s.kernel.prepared(name); err != nil || !ready {
+			if s.planner.hasMain() {
+				if ready, err := s.kernel.prepared(s.opt.Main.Name); err != nil || !ready {
 					return false, err
 				}
 			}

@@ -45,10 +45,6 @@ type Options struct {
 	Namespace string
 	// Main is the interface of the underlay.
 	Main MainInterface
-	// Others are further network interfaces of the node that VPP takes over.
-	Others []Interface
-	// MainVRF is VPP's number of the table that values call 0: that of the node itself.
-	MainVRF uint32
 	// PodLink is the kind of the pods' links; "": AfPacket.
 	PodLink PodLink
 	// MemifDir is the folder of the sockets of memif; "": /run/vpp/memif.
@@ -59,12 +55,6 @@ type Options struct {
 	Now    func() time.Time                     // nil: time.Now
 	After  func(time.Duration) <-chan time.Time // nil: time.After
 	Random func() float64                       // nil: reconnections are not spread
-}
-
-// Interface is a network interface of the node that VPP takes over.
-type Interface struct {
-	Name    string       // in the kernel
-	Address netip.Prefix // with the length of its network; the zero Prefix: none
 }
 
 // MainInterface is the interface by which VPP reaches other nodes.

@@ -24,9 +24,9 @@ func (st *state) pathTo(r route) (path, error) {
 	return path{index: a.index, via: r.via}, nil
 }
 
-// fib returns the form of VPP. into is VPP's number of the table that the path leads into.
-func (p path) fib(six bool, into uint32) []fib_types.FibPath {
-	f := fib_types.FibPath{SwIfIndex: p.index, TableID: into, Weight: 1}
+// fib returns the form of VPP.
+func (p path) fib(six bool) []fib_types.FibPath {
+	f := fib_types.FibPath{SwIfIndex: p.index, TableID: p.into, Weight: 1}
 	if six {
 		f.Proto = fib_types.FIB_API_PATH_NH_PROTO_IP6
 	}

@@ -17,17 +17,14 @@ import (
 
 // Roles in the tags of interfaces.
 const (
-	roleMain    = "main"    // the underlay
-	roleHost    = "host"    // to the node's own programs
-	roleOther   = "other"   // a further interface of the node
-	roleBVI     = "bvi"     // routed interface of a bridge domain
-	roleGateway = "gateway" // the pods' gateway
-	roleTunnel  = "tunnel"
-	rolePod     = "pod"
-	roleTable   = "network"
-	roleDomain  = "domain"
-	roleVRF     = "vrf" // the node's own table
-
+	roleMain           = "main"    // the underlay
+	roleHost           = "host"    // to the node's own programs
+	roleBVI            = "bvi"     // routed interface of a bridge domain
+	roleGateway        = "gateway" // the pods' gateway
+	roleTunnel         = "tunnel"
+	rolePod            = "pod"
+	roleTable          = "network"
+	roleDomain         = "domain"
 	roleNetworkGateway = "network-gateway"
 	roleLinkBVI        = "network-bvi"
 	roleLinkDomain     = "network-domain"
@@ -52,17 +49,6 @@ type planner struct {
 // hasMain reports whether VPP has an interface of the underlay.
 func (r *planner) hasMain() bool { return r.opt.Main.Name != "" }
 
-// nics returns the names of the network interfaces that VPP takes over.
-func (r *planner) nics() (names []string) {
-	if r.hasMain() {
-		names = append(names, r.opt.Main.Name)
-	}
-	for _, o := range r.opt.Others {
-		names = append(names, o.Name)
-	}
-	return names
-}
-
 // gatewayTag returns the tag of the interface with the gateways of the pods in a table.
 func gatewayTag(network string, table uint32) string {
 	if table == 0 {
@@ -86,9 +72,6 @@ func hostTag() string { return tagOf(roleHost, kv.SinkNode) }
 // nodePlan returns the objects of the value "node".
 func (r *planner) nodePlan(m *kv.NodeNetwork) (*plan, error) {
 	p, id := &plan{key: kv.SinkNode}, fmt.Sprint(m.GetId())
-	if r.opt.MainVRF != 0 {
-		p.tables = append(p.tables, table{name: tagOf(roleVRF, kv.SinkNode)})
-	}
 	gateways, err := readAddrs("pod_gateways", m.GetPodGateways())
 	if err != nil {
 		return nil, err
@@ -114,13 +97,6 @@ func (r *planner) nodePlan(m *kv.NodeNetwork) (*plan, error) {
 		for _, a := range r.opt.Main.Gateways {
 			p.routes = append(p.routes, route{place: place{dst: defaultRoute(a)}, via: a, link: mainTag()})
 		}
-	}
-	for _, o := range r.opt.Others {
-		l := &link{tag: tagOf(roleOther, o.Name), kind: packetLink, hostName: o.Name, mac: derivedMAC("other " + id + o.Name)}
-		if o.Address.IsValid() {
-			l.addresses = []netip.Prefix{o.Address}
-		}
-		p.links = append(p.links, l)
 	}
 	if err := r.addHostLink(p, m); err != nil {
 		return nil, err

@@ -81,8 +81,7 @@ type path struct {
 
 // state is what VPP has of own objects.
 type state struct {
-	mainVRF uint32 // VPP's number of the node's own table, which is 0 here
-	source  uint8  // of own routes; 0: it is not registered
+	source  uint8 // of own routes; 0: it is not registered
 	links   map[uint32]*actual
 	byTag   map[string]*actual // own ones, by tag without the kernel's index
 	byName  map[string]*actual
@@ -121,7 +120,6 @@ func (st *state) forget(a *actual) {
 // read returns the state of VPP.
 func (c *client) read(ctx context.Context, s *session) (*state, error) {
 	st := &state{
-		mainVRF:    c.opt.MainVRF,
 		links:      map[uint32]*actual{},
 		byTag:      map[string]*actual{},
 		byName:     map[string]*actual{},
@@ -181,7 +179,7 @@ func (c *client) readDetails(ctx context.Context, s *session, st *state) error {
 		for t := range st.tables {
 			requests = append(requests, &ip.IPRouteV2Dump{
 				Src:   st.source,
-				Table: ip.IPTable{TableID: st.vrf(t.id), IsIP6: t.six},
+				Table: ip.IPTable{TableID: t.id, IsIP6: t.six},
 			})
 		}
 	}
@@ -189,7 +187,7 @@ func (c *client) readDetails(ctx context.Context, s *session, st *state) error {
 	return c.dump(ctx, s, requests, func(m api.Message) {
 		if t, ok := m.(*interfaces.SwInterfaceGetTableReply); ok {
 			if answers/2 < len(asked) {
-				asked[answers/2].tables[answers%2] = st.table(t.VrfID)
+				asked[answers/2].tables[answers%2] = t.VrfID
 			}
 			answers++
 			return
@@ -220,7 +218,7 @@ func (st *state) add(m api.Message) {
 			st.source = m.Src.ID
 		}
 	case *ip.IPTableDetails:
-		st.tables[tableID{st.table(m.Table.TableID), m.Table.IsIP6}] = m.Table.Name
+		st.tables[tableID{m.Table.TableID, m.Table.IsIP6}] = m.Table.Name
 	case *l2.BridgeDomainDetails:
 		st.domains[m.BdID] = actualDomain{tag: m.BdTag, learn: m.Learn}
 		for _, port := range m.SwIfDetails {
@@ -247,7 +245,7 @@ func (st *state) add(m api.Message) {
 			a.macs[m.Mac] = true
 		}
 	case *ip.IPRouteV2Details:
-		st.routes[place{st.table(m.Route.TableID), prefixOf(ip_types.AddressWithPrefix(m.Route.Prefix))}] = st.pathOf(m.Route)
+		st.routes[place{m.Route.TableID, prefixOf(ip_types.AddressWithPrefix(m.Route.Prefix))}] = pathOf(m.Route)
 	default:
 		st.addNAT(m)
 	}
@@ -270,40 +268,15 @@ func (st *state) addNAT(m api.Message) {
 	}
 }
 
-// foreignVRF stands for VPP's own table 0 if the node's is another one.
-const foreignVRF = none
-
-// table returns the number of a table of VPP in values.
-func (st *state) table(vrf uint32) uint32 {
-	switch {
-	case vrf == st.mainVRF:
-		return 0
-	case vrf == 0:
-		return foreignVRF
-	}
-	return vrf
-}
-
-// vrf returns VPP's number of a table.
-func (st *state) vrf(table uint32) uint32 {
-	switch table {
-	case 0:
-		return st.mainVRF
-	case foreignVRF:
-		return 0
-	}
-	return table
-}
-
 // pathOf returns the way of a route.
-func (st *state) pathOf(r ip.IPRouteV2) path {
+func pathOf(r ip.IPRouteV2) path {
 	if len(r.Paths) != 1 {
 		return path{other: true}
 	}
 	p := r.Paths[0]
 	way := path{index: p.SwIfIndex}
 	if p.SwIfIndex == none {
-		way.into = st.table(p.TableID)
+		way.into = p.TableID
 	}
 	switch p.Type {
 	case fib_types.FIB_API_PATH_TYPE_DROP:

@@ -43,11 +43,7 @@ func open(_ context.Context, env agent.DataplaneEnvironment) ([]southbound.Descr
 		PodLink:  vpp.PodLink(conf.PodLink),
 		MemifDir: conf.MemifDir,
 		Log:      env.Log,
-		MainVRF:  conf.MainVRF,
 		Random:   rand.Float64,
-	}
-	for _, o := range node.Others {
-		opt.Others = append(opt.Others, vpp.Interface{Name: o.Name, Address: o.Address})
 	}
 	if conf.RxMode != contivconf.VPPRxDefault {
 		opt.RxMode = string(conf.RxMode)
