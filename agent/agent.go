@@ -45,6 +45,7 @@ type Agent struct {
 	listeners Listeners
 	tail      *LogTail
 	cloud     *givenCloud // nil: the program has none
+	dataplane *Dataplane  // nil: the program has that of Linux alone
 	ran       atomic.Bool
 }
 
@@ -157,6 +158,9 @@ func New(conf *contivconf.Config, opts ...Option) (*Agent, error) {
 	if conf.Cadastre.PodBlocks == contivconf.PodBlocksInterfaces && a.cloud == nil {
 		return nil, fmt.Errorf("new agent: cadastre.podBlocks %q needs a cloud, and this program has none: "+
 			"run cadastre-agent-openstack or cadastre-agent-ec2, or write another value", conf.Cadastre.PodBlocks)
+	}
+	if err := a.hasDataplane(); err != nil {
+		return nil, err
 	}
 	ours := *conf
 	ours.Cadastre.Masquerade = conf.Masquerades(a.node.Name)

@@ -26,6 +26,8 @@ type Program struct {
 	Stderr io.Writer      // of messages and of the log
 	Exit   func(code int) // ends the process at once
 	Cloud  *CloudProvider // for podBlocks interfaces; nil: none
+	// Dataplane is a further value of cadastre.dataplane; nil: none.
+	Dataplane *Dataplane
 }
 
 // Main runs the agent as a program until ctx ends, and returns the exit code of the
@@ -57,6 +59,9 @@ func Main(ctx context.Context, p Program) int {
 	}
 	if p.Cloud != nil {
 		given = append(given, WithCloud(*p.Cloud, env))
+	}
+	if p.Dataplane != nil {
+		given = append(given, WithDataplane(*p.Dataplane))
 	}
 	if err := runProgram(ctx, conf, given); err != nil {
 		log.Error("the agent ends", "error", err)
@@ -101,6 +106,9 @@ func (p Program) parseFlags() (Node, CloudEnvironment, error) {
 	)
 	if p.Cloud != nil {
 		p.Cloud.flags(fs, &env)
+	}
+	if p.Dataplane != nil {
+		p.Dataplane.flags(fs)
 	}
 	if err := fs.Parse(p.Args); err != nil {
 		return node, env, err

@@ -2558,8 +2558,11 @@ type NodeNetwork struct {
 	Mtu                   uint32                 `protobuf:"varint,11,opt,name=mtu,proto3" json:"mtu,omitempty"`                          // of the pods' links
 	VxlanMac              string                 `protobuf:"bytes,12,opt,name=vxlan_mac,json=vxlanMac,proto3" json:"vxlan_mac,omitempty"` // of this node's VXLAN link
 	Vni                   uint32                 `protobuf:"varint,13,opt,name=vni,proto3" json:"vni,omitempty"`                          // of this node's VXLAN link
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Destinations behind the VPP-host link, which the node's kernel serves: services, and the
+	// addresses of this Node object. Only a vswitch beside the kernel needs them.
+	HostDestinations []string `protobuf:"bytes,14,rep,name=host_destinations,json=hostDestinations,proto3" json:"host_destinations,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *NodeNetwork) Reset() {
@@ -2681,6 +2684,13 @@ func (x *NodeNetwork) GetVni() uint32 {
 		return x.Vni
 	}
 	return 0
+}
+
+func (x *NodeNetwork) GetHostDestinations() []string {
+	if x != nil {
+		return x.HostDestinations
+	}
+	return nil
 }
 
 // Lease is one address of a node's journal.
@@ -3282,7 +3292,7 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x03mtu\x18\x06 \x01(\rR\x03mtu\":\n" +
 	"\x06Egress\x12\x18\n" +
 	"\asources\x18\x01 \x03(\tR\asources\x12\x16\n" +
-	"\x06direct\x18\x02 \x03(\tR\x06direct\"\xbd\x03\n" +
+	"\x06direct\x18\x02 \x03(\tR\x06direct\"\xea\x03\n" +
 	"\vNodeNetwork\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1f\n" +
 	"\vpod_subnets\x18\x02 \x03(\tR\n" +
@@ -3298,7 +3308,8 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	" \x03(\tR\bunderlay\x12\x10\n" +
 	"\x03mtu\x18\v \x01(\rR\x03mtu\x12\x1b\n" +
 	"\tvxlan_mac\x18\f \x01(\tR\bvxlanMac\x12\x10\n" +
-	"\x03vni\x18\r \x01(\rR\x03vni\"\x85\x06\n" +
+	"\x03vni\x18\r \x01(\rR\x03vni\x12+\n" +
+	"\x11host_destinations\x18\x0e \x03(\tR\x10hostDestinations\"\x85\x06\n" +
 	"\x05Lease\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1d\n" +
 	"\n" +

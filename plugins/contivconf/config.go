@@ -58,6 +58,7 @@ type Cadastre struct {
 	VNI            uint32
 	PodTable       uint32 // routing table of the pods of network default; 0: the main table
 	CNI            CNI
+	VPP            VPP // of dataplane vpp
 	REST           REST
 	Metrics        Metrics
 	Log            Log

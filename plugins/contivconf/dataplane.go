@@ -20,7 +20,14 @@ type Dataplane string
 const (
 	DataplaneNone  Dataplane = "none"  // the main plugin of the CNI list makes the links
 	DataplaneLinux Dataplane = "linux" // the agent makes them in the node's kernel
+	DataplaneVPP   Dataplane = "vpp"   // the agent of module vpp/ makes them in VPP
 )
+
+// MakesLinks reports whether the agent makes the pods' links.
+func (d Dataplane) MakesLinks() bool { return d != DataplaneNone }
+
+// IsOther reports whether a program must bring the data plane.
+func (d Dataplane) IsOther() bool { return d != DataplaneNone && d != DataplaneLinux }
 
 // Transport selects the way of packets to the pods of other nodes.
 type Transport string
@@ -102,7 +109,7 @@ func (r *reading) aliases(c *Cadastre) {
 // validateDataplane checks the keys of the dataplane one by one and together.
 func (c *Config) validateDataplane(p *yamldoc.Collector) {
 	d := &c.Cadastre
-	oneOf(p, "cadastre.dataplane", d.Dataplane, DataplaneNone, DataplaneLinux)
+	oneOf(p, "cadastre.dataplane", d.Dataplane, DataplaneNone, DataplaneLinux, DataplaneVPP)
 	oneOf(p, "cadastre.transport", d.Transport,
 		TransportNone, TransportNodeIP, TransportHostGW, TransportVXLAN, TransportWireGuard)
 	d.Underlay.validate(p)

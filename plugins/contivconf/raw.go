@@ -56,6 +56,7 @@ type rawCadastre struct {
 	AllowForward   bool          `json:"allowForward"`
 	VNI            uint32        `json:"vni"`
 	CNI            CNI           `json:"cni"`
+	VPP            rawVPP        `json:"vpp"`
 	REST           REST          `json:"rest"`
 	Metrics        Metrics       `json:"metrics"`
 	Log            Log           `json:"log"`
@@ -64,6 +65,12 @@ type rawCadastre struct {
 	Reclaim        Reclaim       `json:"reclaim"`
 	Controller     Controller    `json:"controller"`
 	History        History       `json:"history"`
+}
+
+type rawVPP struct {
+	Socket   string  `json:"socket"`
+	PodLink  VPPLink `json:"podLink"`
+	MemifDir string  `json:"memifDir"`
 }
 
 type rawUnderlay struct {
@@ -136,6 +143,11 @@ func defaultRaw() rawConfig {
 			Masquerade: true,
 			VNI:        defaultVNI,
 			CNI:        CNI{Network: "cadastre", BinDir: "/opt/cni/bin"},
+			VPP: rawVPP{
+				Socket:   defaultVPPSocket,
+				PodLink:  VPPLinkAFPacket,
+				MemifDir: defaultVPPMemifDir,
+			},
 			Log:        Log{Level: LogInfo, Format: LogText},
 			Metrics:    Metrics{Listen: "127.0.0.1:10262"},
 			Docker:     Docker{Socket: "/run/docker/plugins/cadastre.sock"},
