@@ -25,6 +25,10 @@ type Options struct {
 	PrivateKey string
 	// AllowForward adds rules that let Docker's firewall forward the pods' packets.
 	AllowForward bool
+	// BareHostEnds leaves the host ends of wires without addresses, neighbours, routes and
+	// rules, for another switch that reads the packets there and has host_mac as its own. The
+	// kernel then has another MAC there, so it takes none of these packets.
+	BareHostEnds bool
 	Log          *slog.Logger                         // nil: no log
 	Now          func() time.Time                     // nil: time.Now
 	After        func(time.Duration) <-chan time.Time // nil: time.After

@@ -110,7 +110,7 @@ func (w *Wires) Handles(key string) bool { return strings.HasPrefix(key, kv.Sink
 
 // Validate returns the reason why a value can never be made.
 func (w *Wires) Validate(key string, value proto.Message) error {
-	_, err := readWire(key, value)
+	_, err := w.read(key, value)
 	return err
 }
 
@@ -142,7 +142,7 @@ func (w *Wires) Update(ctx context.Context, key string, before, value proto.Mess
 
 // ensure makes the wire of a value. fresh means that there is probably none.
 func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fresh bool) error {
-	p, err := readWire(key, value)
+	p, err := w.read(key, value)
 	if err != nil || p == nil {
 		return err
 	}

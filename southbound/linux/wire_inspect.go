@@ -22,7 +22,7 @@ const ofNode = "of the node"
 // Inspect compares a wire with the kernel, at both ends, and changes nothing. Its error
 // names each difference.
 func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) error {
-	p, err := readWire(key, value)
+	p, err := w.read(key, value)
 	if err != nil || p == nil {
 		return err
 	}

@@ -81,6 +81,23 @@ func readWire(key string, value proto.Message) (*wirePlan, error) {
 	return p, p.readRoutes(pod.GetRoutes(), gateways)
 }
 
+// read returns the plan of a value, nil if the value has no wire.
+func (w *Wires) read(key string, value proto.Message) (*wirePlan, error) {
+	p, err := readWire(key, value)
+	if err == nil && p != nil && w.opt.BareHostEnds {
+		p.bareHostEnd()
+	}
+	return p, err
+}
+
+// bareHostEnd takes from the plan what another switch has at the host end. The pod still sends
+// to the MAC of the plan, which the kernel's link then does not have.
+func (p *wirePlan) bareHostEnd() {
+	const another = 0x04 // changes the MAC, but not whether it is local or a group
+	p.host, p.table = objects{}, unix.RT_TABLE_MAIN
+	p.hostMAC[0] ^= another
+}
+
 func (p *wirePlan) checkNames() error {
 	switch {
 	case p.netns == "":

@@ -28,7 +28,7 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 	plans, messages := map[string]*wirePlan{}, map[string]controller.Value{}
 	byName := map[string]string{}
 	for _, v := range wanted {
-		p, err := readWire(v.Key, v.Message)
+		p, err := w.read(v.Key, v.Message)
 		switch {
 		case err != nil: // its link, if there is one, differs from the value
 		case p == nil:
