@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/nftables"
 	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/internal/testkit/traffic"
 )
 
 // damage is the deletion of one object of the kernel by hand. The packets of pod a to pod b
@@ -73,7 +75,7 @@ func (m *bench) damaged() {
 		if !wide() && i%4 != 3 {
 			continue // a quick run takes some
 		}
-		flows := []*flow{}
+		flows := []*traffic.Flow{}
 		for _, is4 := range m.families() {
 			flows = append(flows, m.flow(m.a.place, m.b.place, is4), m.flow(m.a.place, m.c.place, is4))
 		}
@@ -83,18 +85,18 @@ func (m *bench) damaged() {
 		m.Eventually(func() string { return m.state(m.nodes[0]) }, patience, pace).Should(Equal(before), "after deletion of %s", d.name)
 		healed := time.Since(began)
 		since := time.Now()
-		worst := loss{}
+		worst := traffic.Loss{}
 		for _, f := range flows {
-			m.Eventually(func() int { return f.receivedSince(since) }, patience, pace).Should(BeNumerically(">=", 20), "%s after deletion of %s", f.name, d.name)
+			m.Eventually(func() int { return f.ReceivedSince(since) }, patience, pace).Should(BeNumerically(">=", 20), "%s after deletion of %s", f.Name, d.name)
 		}
-		for _, f := range halted(flows) {
-			if l := f.end(); l.outage >= worst.outage {
+		for _, f := range traffic.Halted(flows) {
+			if l := f.End(); l.Outage >= worst.Outage {
 				worst = l
 			}
 		}
 		m.Expect(m.a.check()).To(Succeed(), "after deletion of %s", d.name)
 		m.t.Logf("deleted: %s: healed after %d ms; %v", d.name, healed.Milliseconds(), worst)
-		m.record("healing", m.transport, d.name, healed.Milliseconds(), worst.outage.Milliseconds())
+		m.record("healing", m.transport, d.name, healed.Milliseconds(), worst.Outage.Milliseconds())
 	}
 	m.withoutTable()
 }
@@ -134,11 +136,11 @@ func (m *bench) withoutTable() {
 		server := m.echo(m.router, netip.AddrPortFrom(m.outside().addr(is4), 0))
 		m.Eventually(func() error {
 			// The kernel does not change the addresses of a flow that has begun, so each try is a new one.
-			client := m.dial(m.a.ns, server.at())
+			client := m.dial(m.a.ns, server.At())
 			defer client.Close()
-			return answered(client, 16, 1)
+			return traffic.Answered(client, 16, 1)
 		}, patience, pace).Should(Succeed())
-		m.Expect(server.from.Load().Addr()).To(Equal(one.host().addr(is4)))
+		m.Expect(server.From().Addr()).To(Equal(one.host().addr(is4)))
 	}
 }
 

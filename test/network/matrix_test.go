@@ -13,6 +13,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
+
+	"github.com/cadastre/cadastre/internal/testkit/traffic"
 )
 
 // matrix returns the layouts: all of them, or those of a quick run.
@@ -140,7 +142,7 @@ func (m *bench) hairpin() {
 		own := m.a.addr(is4)
 		server := m.echo(m.a.ns, netip.AddrPortFrom(own, 0))
 		m.run(m.nodes[0].ns, program, "-t", "nat", "-A", "PREROUTING", "-d", service.String(), "-p", "udp", "--dport", "80",
-			"-j", "DNAT", "--to-destination", server.at().String())
+			"-j", "DNAT", "--to-destination", server.At().String())
 		m.run(m.nodes[0].ns, program, "-t", "nat", "-A", "POSTROUTING", "-s", own.String(), "-d", own.String(), "-j", "MASQUERADE")
 		for _, from := range []*pod{m.a, m.b} {
 			_, err := m.call(from.place, netip.AddrPortFrom(service, 80), server)
@@ -152,7 +154,7 @@ func (m *bench) hairpin() {
 // killed kills both agents one after the other and starts them again, while packets flow.
 func (m *bench) killed() {
 	for _, n := range m.nodes {
-		var near, far []*flow
+		var near, far []*traffic.Flow
 		for _, is4 := range m.families() {
 			near = append(near, m.flow(m.a.place, m.b.place, is4))
 			far = append(far, m.flow(m.a.place, m.c.place, is4))
@@ -163,14 +165,14 @@ func (m *bench) killed() {
 		n.await()
 		since := time.Now()
 		for _, f := range flows {
-			m.Eventually(func() int { return f.receivedSince(since) }, patience, pace).Should(BeNumerically(">=", 50), f.name)
+			m.Eventually(func() int { return f.ReceivedSince(since) }, patience, pace).Should(BeNumerically(">=", 50), f.Name)
 		}
-		for _, f := range halted(flows) {
-			l := f.end()
-			m.t.Logf("%s killed, %s: %v", n.Node, f.name, l)
-			m.record("kill", m.transport, l.sent, l.lost, l.outage.Milliseconds())
+		for _, f := range traffic.Halted(flows) {
+			l := f.End()
+			m.t.Logf("%s killed, %s: %v", n.Node, f.Name, l)
+			m.record("kill", m.transport, l.Sent, l.Lost, l.Outage.Milliseconds())
 			if m.transport != "wireguard" || slices.Contains(near, f) {
-				m.Expect(l.lost).To(BeNumerically("<=", l.dropped), "%s: %v", f.name, l)
+				m.Expect(l.Lost).To(BeNumerically("<=", l.Dropped), "%s: %v", f.Name, l)
 			}
 		}
 	}

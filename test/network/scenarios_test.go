@@ -22,6 +22,8 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+
+	"github.com/cadastre/cadastre/internal/testkit/traffic"
 )
 
 // An agent that has not published its address has no tunnel. The packets to its pods do not
@@ -76,7 +78,7 @@ func (c *cluster) tryTo(from place, at netip.AddrPort) {
 			return err
 		}
 		defer conn.Close()
-		return answered(conn.(*net.UDPConn), 16, 2)
+		return traffic.Answered(conn.(*net.UDPConn), 16, 2)
 	})
 	c.Expect(err).To(HaveOccurred(), "from %s to %s", from.name, at)
 	c.Expect(err).NotTo(MatchError(syscall.EINVAL), "from %s to %s", from.name, at)
@@ -95,12 +97,12 @@ func TestAnOldPodKeepsSending(t *testing.T) {
 	old := one.newPod("old")
 	c.must(old.add())
 	var conns []*net.UDPConn
-	var echoes []*echo
+	var echoes []*traffic.Echo
 	for _, is4 := range c.families() {
 		for _, to := range []place{near.place, far.place, c.nodes[1].host(), one.host()} {
 			e := c.echo(to.ns, netip.AddrPortFrom(to.addr(is4), 0))
-			conn := c.dial(old.ns, e.at())
-			c.must(answered(conn, 16, 50))
+			conn := c.dial(old.ns, e.At())
+			c.must(traffic.Answered(conn, 16, 50))
 			echoes, conns = append(echoes, e), append(conns, conn)
 		}
 	}
@@ -137,18 +139,18 @@ func TestAnOldPodKeepsSending(t *testing.T) {
 	}
 	halt()
 	for i, e := range echoes {
-		c.Expect(e.heard.Load()).To(Equal(before[i]), "packets of the old pod to %s after DEL", e.at())
+		c.Expect(e.Heard()).To(Equal(before[i]), "packets of the old pod to %s after DEL", e.At())
 	}
 }
 
 // awaitQuiet reads the counts after what was under way when DEL returned has arrived: the
 // echoes are goroutines, and read from queues.
-func awaitQuiet(echoes []*echo, counts []uint64) {
+func awaitQuiet(echoes []*traffic.Echo, counts []uint64) {
 	for same := 0; same < 20; {
 		<-time.After(pace)
 		same++
 		for i, e := range echoes {
-			if n := e.heard.Load(); n != counts[i] {
+			if n := e.Heard(); n != counts[i] {
 				counts[i], same = n, 0
 			}
 		}
@@ -202,7 +204,7 @@ func TestAllowForward(t *testing.T) {
 	for _, is4 := range c.families() {
 		for _, to := range []*pod{b, far} {
 			server := c.echo(to.ns, netip.AddrPortFrom(to.addr(is4), 0))
-			c.Expect(answered(c.dial(a.ns, server.at()), 16, 3)).NotTo(Succeed())
+			c.Expect(traffic.Answered(c.dial(a.ns, server.At()), 16, 3)).NotTo(Succeed())
 		}
 	}
 	text, err := one.CLI(t.Context(), "status")
@@ -313,8 +315,8 @@ func TestAResyncOf250Pods(t *testing.T) {
 	one.launch()
 	one.await()
 	ready := time.Since(began)
-	l := f.end()
-	c.Expect(l.lost).To(BeNumerically("<=", l.dropped), "%v", l)
+	l := f.End()
+	c.Expect(l.Lost).To(BeNumerically("<=", l.Dropped), "%v", l)
 	c.Expect(c.show(one.ns, "-o link")).To(Equal(before), "no link is made again")
 	text, err := one.Get(t.Context(), localapi.PathEventHistory)
 	c.must(err)
@@ -328,7 +330,7 @@ func TestAResyncOf250Pods(t *testing.T) {
 	}
 	c.Expect(took).NotTo(BeZero(), text)
 	t.Logf("resync of %d pods: %v", len(pods), took)
-	c.record("resync", len(pods), ready.Milliseconds(), took.Milliseconds(), l.lost, l.sent)
+	c.record("resync", len(pods), ready.Milliseconds(), took.Milliseconds(), l.Lost, l.Sent)
 }
 
 // Pods of two networks are on a node. Each reaches the ones of its own network, and none of
@@ -374,18 +376,18 @@ func TestNetworksAreApart(t *testing.T) {
 func (c *cluster) apart(all, strangers []*pod, to *pod, is4 bool) {
 	c.t.Helper()
 	server := c.echo(to.ns, netip.AddrPortFrom(to.addr(is4), 0))
-	defer server.close()
+	defer server.Close()
 	for _, from := range all {
 		if from == to {
 			continue
 		}
-		seen, err := c.call(from.place, server.at(), server)
+		seen, err := c.call(from.place, server.At(), server)
 		c.Expect(err).NotTo(HaveOccurred(), "to %s", to.name)
 		c.Expect(seen).To(Equal(from.addr(is4)))
 	}
-	before := server.heard.Load()
+	before := server.Heard()
 	for _, from := range strangers {
-		c.tryTo(from.place, server.at())
+		c.tryTo(from.place, server.At())
 	}
-	c.Expect(server.heard.Load()).To(Equal(before), "%s has heard a pod of another network", to.name)
+	c.Expect(server.Heard()).To(Equal(before), "%s has heard a pod of another network", to.name)
 }
