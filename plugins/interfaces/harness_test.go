@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,7 +40,8 @@ type rig struct {
 	conf     contivconf.Interfaces
 	families []ledger.Family
 	cloud    *memcloud.Cloud
-	away     atomic.Bool // the cloud does not answer
+	away     atomic.Bool             // the cloud does not answer
+	refuse   func(netip.Prefix) bool // blocks that pods cannot have; nil: none
 	begun    time.Time
 
 	journal *journal.Memory
@@ -268,8 +270,16 @@ func (l *loop) PushEventWait(ctx context.Context, event controller.Event) error 
 	if err := l.p.step(); err != nil {
 		return err
 	}
+	g := ev.Grant
+	g.Blocks = slices.Clone(g.Blocks)
+	for i, b := range g.Blocks {
+		if refuse := l.p.r.refuse; b.Usable && refuse != nil && refuse(b.Prefix) {
+			g.Blocks[i].Usable = false
+			ev.Refused = append(ev.Refused, ipam.RefusedBlock{GrantedBlock: b, Why: "the test refuses it"})
+		}
+	}
 	var err error
-	ev.Kept, err = l.granter.Grant(ctx, ev.Grant)
+	ev.Kept, err = l.granter.Grant(ctx, g)
 	l.p.mu.Lock()
 	l.p.granted = ev.Uplinks
 	l.p.mu.Unlock()

@@ -79,11 +79,13 @@ type Interfaces struct {
 	cloud       cloud.Cloud
 	instance    string
 	view        view
-	records     map[string]record // as they are stored
-	found       bool              // a reading is being adopted
-	redescribed bool              // the records have a description that was not granted yet
-	toDelete    map[string]bool   // interfaces that the cloud has to delete
-	failures    int               // of the cloud in a row
+	records     map[string]record         // as they are stored
+	found       bool                      // a reading is being adopted
+	redescribed bool                      // the records have a description that was not granted yet
+	toDelete    map[string]bool           // interfaces that the cloud has to delete
+	refused     []ipam.RefusedBlock       // of the last grant: pods cannot have their addresses
+	unwanted    map[string][]netip.Prefix // refused blocks that the cloud has just given, by interface
+	failures    int                       // of the cloud in a row
 	returns     returns
 	next        next
 	exported    *datastore.CheckpointData
@@ -128,6 +130,7 @@ func New(ctx context.Context, deps Deps) (*Interfaces, error) {
 		view:     newView(),
 		records:  map[string]record{},
 		toDelete: map[string]bool{},
+		unwanted: map[string][]netip.Prefix{},
 	}
 	if c.Export != "" {
 		p.exporter = datastore.NewJSONFile(c.Export)

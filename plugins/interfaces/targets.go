@@ -21,9 +21,21 @@ func (p *Interfaces) short(f ledger.Family) int {
 	return p.targets.Short(p.store.GetIPStats(f), prefixes, p.view.machine.Limits.Addresses[f])
 }
 
+// mostUnwanted bounds the refused blocks that one growth accepts from the cloud: a refused
+// block is kept until the growth ends, so that the cloud gives other ones.
+const mostUnwanted = 16
+
 // grow asks the cloud for addresses of a family until the targets are met: on the
-// interfaces that are there, then on a new one.
+// interfaces that are there, then on a new one. It returns the refused ones to the cloud.
 func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
+	err := p.ask(ctx, f)
+	if back := p.returnUnwanted(ctx); err == nil {
+		err = back
+	}
+	return err
+}
+
+func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 	if p.short(f) == 0 {
 		p.setShortage(f, "")
 		return nil
@@ -37,7 +49,8 @@ func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
 		total := p.store.GetIPStats(f).Total
 		got, err := p.assign(ctx, f, n, full)
 		useless := got > 0 && err == nil && p.store.GetIPStats(f).Total == total
-		if err == nil && got == 0 {
+		refusal := p.refusal(f)
+		if err == nil && got == 0 && refusal == "" {
 			got, err = p.create(ctx, f, n, full)
 		}
 		switch {
@@ -45,6 +58,10 @@ func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
 			why = err // another interface or subnet may have room
 		case err != nil:
 			return err
+		case refusal != "" && (got == 0 || p.countUnwanted() >= mostUnwanted):
+			p.store.Exhausted()
+			p.setShortage(f, refusal)
+			return nil
 		case got == 0 && why != nil:
 			p.store.Exhausted()
 			p.setShortage(f, why.Error())
@@ -52,13 +69,63 @@ func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
 		case got == 0:
 			p.setShortage(f, p.isFull(f))
 			return nil
-		case useless:
+		case useless && refusal == "":
 			p.store.Exhausted()
 			p.setShortage(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
 			return nil
 		}
 	}
 	p.setShortage(f, "")
+	return nil
+}
+
+// refusal describes a refused block of a family that the cloud has just given, "" for none.
+func (p *Interfaces) refusal(f ledger.Family) string {
+	for _, id := range slices.Sorted(maps.Keys(p.unwanted)) {
+		for _, b := range p.refused {
+			if slices.Contains(p.unwanted[id], b.Prefix) && ledger.FamilyOf(b.Prefix.Addr()) == f {
+				return "the cloud gives addresses that pods cannot have: " + b.String()
+			}
+		}
+	}
+	return ""
+}
+
+func (p *Interfaces) countUnwanted() (n int) {
+	for _, blocks := range p.unwanted {
+		n += len(blocks)
+	}
+	return n
+}
+
+// returnUnwanted returns the refused blocks that the cloud has given. The ledger has never
+// had them. If the cloud does not take them back, they stay, and the node reports them.
+func (p *Interfaces) returnUnwanted(ctx context.Context) error {
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(p.unwanted)) {
+		if i := p.view.find(id); i != nil {
+			err := p.unassign(ctx, i, p.unwanted[id])
+			switch {
+			case errors.Is(err, cloud.ErrThrottled):
+				errs = append(errs, err)
+			case err != nil:
+				p.log.Warn("addresses that pods cannot have stay on their interface", "error", err)
+			default:
+				errs = append(errs, p.forget(id, p.unwanted[id]))
+			}
+		}
+	}
+	clear(p.unwanted)
+	return errors.Join(errs...)
+}
+
+// forget removes blocks that the cloud no longer has from the store.
+func (p *Interfaces) forget(id string, blocks []netip.Prefix) error {
+	for _, b := range blocks {
+		if err := p.store.Remove(id, b, true); err != nil {
+			return fmt.Errorf("forget addresses that pods cannot have: %w", err)
+		}
+	}
 	return nil
 }
 
@@ -132,6 +199,11 @@ func (p *Interfaces) adopt(id string, got []cloud.Block) error {
 	}
 	if err := p.store.AddBlocks(id, blocks); err != nil {
 		return fmt.Errorf("use the addresses that the cloud has given: %w", err)
+	}
+	for _, b := range p.refused {
+		if slices.Contains(blocks, b.Prefix) {
+			p.unwanted[id] = append(p.unwanted[id], b.Prefix)
+		}
 	}
 	return nil
 }
