@@ -27,6 +27,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/ipam/datastore"
+	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -40,6 +41,7 @@ type vm struct {
 	node  Node
 	conf  string
 	cloud *memcloud.Cloud
+	store kvdb.Store // of the cluster; nil: that of the file
 	away  atomic.Bool
 	log   logbuffer.Buffer
 	sink  *controller.MemorySink
@@ -81,7 +83,11 @@ func (m *vm) start() {
 	conf, _, err := contivconf.Parse([]byte(m.conf))
 	m.g.Expect(err).NotTo(HaveOccurred())
 	m.sink = &controller.MemorySink{}
-	a, err := New(conf,
+	var further []Option
+	if m.store != nil {
+		further = append(further, WithStore(m.store))
+	}
+	a, err := New(conf, append(further,
 		WithNode(m.node),
 		WithLog(slog.New(slog.NewTextHandler(&m.log, nil))),
 		WithSouthbound(m.sink),
@@ -91,7 +97,7 @@ func (m *vm) start() {
 			}
 			return OpenedCloud{Cloud: flaky{m.cloud, m}}, nil
 		}}, CloudEnvironment{}),
-	)
+	)...)
 	m.g.Expect(err).NotTo(HaveOccurred())
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop, m.ended = stop, make(chan error, 1)

@@ -41,6 +41,17 @@ type Deps struct {
 	Interfaces   Interfaces           // with podBlocks interfaces; nil: this node has none
 	Ledger       *ledger.Ledger
 	Stage        *ledger.Stage // committed by the loop
+	// Records stores the interfaces of addresses that pods have. The plugin is their only
+	// writer. nil: they are known while there is a NetResourceSet or this process runs.
+	Records Records
+}
+
+// Records stores named values. The file of the agent implements it.
+type Records interface {
+	// Load calls f for every record.
+	Load(ctx context.Context, f func(key string, value []byte) error) error
+	// Commit puts and deletes all of these or none, and returns when that is durable.
+	Commit(ctx context.Context, put map[string][]byte, del []string) error
 }
 
 // Sandboxes returns the sandboxes of pods. podmanager implements it.
@@ -56,6 +67,7 @@ type IPAM struct {
 	marked    *state   // at the savepoint of the loop
 	register  register // of the loop
 	event     *atomic.Pointer[podEvent]
+	recorded  nodeset.Uplinks // in Records, of the loop
 }
 
 var (
@@ -142,7 +154,7 @@ func (i *IPAM) Init() (err error) {
 	if i.Stage == nil {
 		i.Stage = i.Ledger.Begin()
 	}
-	return nil
+	return i.loadUplinks(context.Background())
 }
 
 // missing returns an error that names the first required dependency that is nil.

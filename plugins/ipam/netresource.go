@@ -40,7 +40,8 @@ func (i *IPAM) deriveResources(s *state) error {
 		s.neighbours = newNeighbours(i.NodeSync.GetAllNodes())
 	}
 	s.set, s.seen, s.pending = i.register.set, i.register.seen, ""
-	s.uplinks = nodeset.UplinksOf(s.set).Keeping(i.state.Load().uplinks, i.podAddresses())
+	pods := i.podAddresses()
+	s.uplinks = nodeset.UplinksOf(s.set).Keeping(i.state.Load().uplinks, pods).Keeping(i.recorded, pods)
 	if s.set == nil {
 		s.pending = fmt.Sprintf(
 			"waiting for NetResourceSet %s, which this agent creates if there is a Node %s",

@@ -4,6 +4,9 @@
 package ipam
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"net/netip"
 
 	"github.com/cadastre/cadastre/ipam/nodeset"
@@ -22,4 +25,45 @@ func (i *IPAM) Uplinks() []Uplink { return i.state.Load().uplinks.All() }
 func (i *IPAM) UplinkOf(a netip.Addr) (iface string, ok bool) {
 	u, ok := i.state.Load().uplinks.Of(a.Unmap())
 	return u.Interface, ok
+}
+
+// uplinksRecord is the key of the record of the uplinks.
+const uplinksRecord = "uplinks"
+
+// loadUplinks reads the uplinks that an earlier process has recorded. A record that cannot be
+// read is replaced by the next one: the NetResourceSet has the same interfaces.
+func (i *IPAM) loadUplinks(ctx context.Context) error {
+	if i.Records == nil {
+		return nil
+	}
+	return i.Records.Load(ctx, func(key string, value []byte) error {
+		if key != uplinksRecord {
+			return nil
+		}
+		if err := json.Unmarshal(value, &i.recorded); err != nil {
+			i.Log.Error("the record of the interfaces of pods' addresses cannot be read", "error", err)
+		}
+		return nil
+	})
+}
+
+// recordUplinks writes the uplinks if they differ from the recorded ones: a process that
+// starts without the NetResourceSet needs them for the pods that run. The plugin of podBlocks
+// interfaces has records of its own.
+func (i *IPAM) recordUplinks(ctx context.Context, u nodeset.Uplinks) (err error) {
+	if i.Records == nil || !i.fromNetResources() || u.Equal(i.recorded) {
+		return nil
+	}
+	put, del := map[string][]byte{}, []string{uplinksRecord}
+	if len(u.All()) > 0 {
+		del = nil
+		if put[uplinksRecord], err = json.Marshal(u); err != nil {
+			return fmt.Errorf("record the interfaces of the pods' addresses: %w", err)
+		}
+	}
+	if err := i.Records.Commit(ctx, put, del); err != nil {
+		return fmt.Errorf("record the interfaces of the pods' addresses: %w", err)
+	}
+	i.recorded = u
+	return nil
 }
