@@ -59,6 +59,7 @@ type assembly struct {
 	cniList    *listWriter      // nil: the agent writes no CNI list
 	source     *kubestate.Source
 	sink       controller.Sink
+	opened     <-chan controller.ValueErrors // nil: the data plane is open from the start
 	metrics    *restapi.Metrics
 
 	contivconf *contivconf.ContivConf
@@ -95,6 +96,7 @@ type dependencies struct {
 	disk     nodesync.Disk
 	records  func(part string) ipamapi.Records
 	sink     controller.Sink
+	opened   <-chan controller.ValueErrors                      // the values that failed when the data plane was opened; nil: it is open
 	underlay func(nodeIPs []netip.Addr) (ipnet.Underlay, error) // nil: it is not known
 	tunnel   tunnelKey
 	instance string
@@ -127,6 +129,7 @@ func assemble(
 		started:    clock.now(),
 		instance:   d.instance,
 		sink:       d.sink,
+		opened:     d.opened,
 		contivconf: contivconf.NewPlugin(conf),
 		listening:  make(chan struct{}),
 	}

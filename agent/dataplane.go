@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/southbound"
 )
@@ -57,9 +58,40 @@ func (d *Dataplane) flags(fs *flag.FlagSet) {
 // does not have.
 func (a *Agent) hasDataplane() error {
 	plane := a.conf.Cadastre.Dataplane
-	if !plane.IsOther() || a.dataplane != nil && a.dataplane.Name == string(plane) {
+	if !plane.IsOther() || a.sink != nil || a.dataplane != nil && a.dataplane.Name == string(plane) {
 		return nil
 	}
 	return fmt.Errorf("new agent: cadastre.dataplane %q is not a data plane of this program: "+
 		"run cadastre-agent-%s of module %s/, or write \"dataplane: linux\"", plane, plane, plane)
+}
+
+// opener opens the data plane of the configuration, and sends the values that failed then.
+func (a *Agent) opener(opened chan<- controller.ValueErrors) southbound.Opener {
+	return southbound.Opener{
+		Name: a.dataplane.Name,
+		Open: func(ctx context.Context) ([]southbound.Descriptor, error) {
+			return a.dataplane.Open(ctx, DataplaneEnvironment{Log: a.log, Node: a.node.Name, Conf: a.conf})
+		},
+		Opened: func(failed controller.ValueErrors) {
+			a.log.Info("the data plane is open", "dataplane", a.dataplane.Name, "failed", len(failed))
+			opened <- failed
+		},
+	}
+}
+
+// healOpened waits until the data plane is open. If values have failed then, a resync
+// repeats them: the event loop knows of no failure.
+func (a *assembly) healOpened(ctx context.Context) error {
+	select {
+	case failed := <-a.opened:
+		if len(failed) > 0 {
+			ev := &controller.HealingResync{Type: controller.Periodic}
+			if err := a.loop.PushEventWait(ctx, ev); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("repeat what failed when the data plane was opened: %w", err)
+			}
+		}
+	case <-ctx.Done():
+	}
+	<-ctx.Done()
+	return nil
 }

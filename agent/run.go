@@ -65,6 +65,9 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 		start("CNI list", a.cniList.run)
 	}
 	start("southbound", a.sink.Run)
+	if a.opened != nil {
+		start("data plane", a.healOpened)
+	}
 	if a.ipnet.Dataplane != nil {
 		start("underlay", func(ctx context.Context) error { return a.ipnet.Watch(ctx, a.loop, time.After) })
 	}

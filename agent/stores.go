@@ -196,6 +196,18 @@ func (a *Agent) openSink(d *dependencies, file *bolt.File) (err error) {
 		d.sink = &controller.MemorySink{}
 		return nil
 	}
+	opt := southbound.Options{
+		Log:   a.log,
+		Spare: func(key string) bool { return ofPods(key) && file.Doubt() != nil },
+		OnFailure: func(key string, err error) {
+			a.log.Error("gave up making a value until the next resync", "key", key, "error", err)
+		},
+	}
+	if a.conf.Cadastre.Dataplane.IsOther() {
+		opened := make(chan controller.ValueErrors, 1)
+		d.sink, d.opened = southbound.NewLate(opt, a.opener(opened)), opened
+		return nil
+	}
 	descriptors := linux.Descriptors
 	if a.conf.Cadastre.Dataplane == contivconf.DataplaneNone {
 		descriptors = linux.Routes
@@ -208,13 +220,7 @@ func (a *Agent) openSink(d *dependencies, file *bolt.File) (err error) {
 	if err != nil {
 		return err
 	}
-	d.sink = southbound.New(southbound.Options{
-		Log:   a.log,
-		Spare: func(key string) bool { return ofPods(key) && file.Doubt() != nil },
-		OnFailure: func(key string, err error) {
-			a.log.Error("gave up making a value until the next resync", "key", key, "error", err)
-		},
-	}, all...)
+	d.sink = southbound.New(opt, all...)
 	return nil
 }
 

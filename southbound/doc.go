@@ -39,6 +39,11 @@
 // requires, until a newer transaction covers them. It does not repeat values that can never be
 // made: only a newer value corrects them.
 //
+// # Late descriptors
+//
+// A Late is a scheduler whose descriptors need another program, such as VPP. Run opens them;
+// until then all values are pending, and a transaction that reverts on failure fails.
+//
 // # Concurrency
 //
 // The event loop calls Commit. Any goroutine may call Dump, Status and Close. One goroutine

@@ -122,7 +122,7 @@ func TestPlanWarns(t *testing.T) {
 		{"DHCP", pods + ", nodeInterconnectDHCP: true}", []string{"DHCP decides on node addresses (nodeInterconnectDHCP): nodeIPAddress is empty"}},
 		{"keys of Contiv-VPP", "IPAMConfig: {PodSubnetCIDR: 10.1.0.0/16, PodNetworkPrefixLen: 23}\nmtuSize: 1500\nuseTAPInterfaces: true\ntapInterfaceVersion: 2", []string{
 			"ipamConfig.PodNetworkPrefixLen: is read as ipamConfig.podSubnetOneNodePrefixLen",
-			"mtuSize: only cadastre.dataplane linux uses it",
+			"mtuSize: cadastre.dataplane none does not use it",
 			"tapInterfaceVersion, useTAPInterfaces: pods are connected by veth pairs, or by the main plugin of the CNI list",
 		}},
 	} {

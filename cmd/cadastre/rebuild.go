@@ -112,7 +112,7 @@ func (a *app) rebuild(ctx context.Context, f *rebuildFlags) error {
 		return fmt.Errorf("rebuild: %w: name the file with --config", err)
 	}
 	f.complete(cfg)
-	in := rebuild.Input{Network: f.network, Wires: cfg.Cadastre.Dataplane == contivconf.DataplaneLinux}
+	in := rebuild.Input{Network: f.network, Wires: cfg.Cadastre.Dataplane.MakesLinks()}
 	if in.Pools, err = poolsOf(cfg, f.nodeID, f.blocks); err != nil {
 		return err
 	}

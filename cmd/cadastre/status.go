@@ -81,8 +81,8 @@ func (a *app) status(ctx context.Context) error {
 // dataplaneText returns what the agent makes of the network, "" if it makes nothing.
 func dataplaneText(s localapi.Status) string {
 	switch {
-	case s.Dataplane == "linux":
-		return "linux, transport " + s.Transport + "; NetworkPolicies are not enforced"
+	case s.Dataplane != "" && s.Dataplane != "none":
+		return s.Dataplane + ", transport " + s.Transport + "; NetworkPolicies are not enforced"
 	case s.Transport != "" && s.Transport != "none":
 		return "none, transport " + s.Transport
 	}

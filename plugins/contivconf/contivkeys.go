@@ -153,12 +153,13 @@ func unusedNotes() []Note {
 }
 
 // unusedNote returns what happens instead of the key at path, "" if no note names it.
-func unusedNote(path string) string {
-	for _, n := range unusedNotes() {
-		for _, key := range n.Keys {
-			if path == key || strings.HasPrefix(path, key+".") || strings.HasPrefix(path, key+"[]") {
-				return n.Text
-			}
+func unusedNote(path string) string { return noteOf(unusedNotes(), path) }
+
+// noteOf returns the text of the note that names the key at path, "" if there is none.
+func noteOf(notes []Note, path string) string {
+	for _, n := range notes {
+		if slices.ContainsFunc(n.Keys, func(key string) bool { return isBelow(path, key) }) {
+			return n.Text
 		}
 	}
 	return ""

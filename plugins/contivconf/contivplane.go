@@ -68,12 +68,20 @@ func planeKeys() []planeKey {
 				c.PodTable = id
 			}
 		}, func(c *Cadastre) string {
-			if c.PodTable == 0 {
+			switch {
+			case c.Dataplane == DataplaneVPP && c.PodTable == 0:
+				return "the routes to pods are in the VRF of mainVRFID"
+			case c.Dataplane == DataplaneVPP:
+				return "the routes to pods are in VRF " + strconv.FormatUint(uint64(c.PodTable), 10) + " of VPP"
+			case c.PodTable == 0:
 				return "the routes to pods are in the main routing table"
 			}
 			return "the routes to pods are in routing table " + strconv.FormatUint(uint64(c.PodTable), 10)
 		}},
-		{"mainVRFID", nil, func(*reading, *Cadastre) {}, func(*Cadastre) string {
+		{"mainVRFID", nil, func(*reading, *Cadastre) {}, func(c *Cadastre) string {
+			if c.Dataplane == DataplaneVPP {
+				return "the node itself is in VRF " + strconv.FormatUint(uint64(c.VPP.MainVRF), 10) + " of VPP"
+			}
 			return "the node itself is in the main routing table of the kernel"
 		}},
 	}
@@ -83,6 +91,8 @@ func planeKeys() []planeKey {
 // none leaves Contiv-VPP's default, an overlay.
 func (c *Cadastre) takeTransport(selected bool, transport string) {
 	switch {
+	case selected && transport == contivNoOverlay && c.Dataplane == DataplaneVPP:
+		c.Transport = TransportHostGW // VPP has the addresses of nodeInterconnectCIDR
 	case selected && transport == contivNoOverlay:
 		c.Transport = TransportNodeIP
 	case selected || c.Transport == TransportNone:
@@ -90,15 +100,18 @@ func (c *Cadastre) takeTransport(selected bool, transport string) {
 	}
 }
 
-// contivPlane takes the keys of Contiv-VPP that the data plane in Linux has, too.
+// contivPlane takes the keys of Contiv-VPP that the data plane has, too.
 func (r *reading) contivPlane(c *Cadastre) {
+	if c.Dataplane == DataplaneVPP {
+		r.vppPlane(c)
+	}
 	var taken []planeKey
 	for _, k := range planeKeys() {
 		own := slices.IndexFunc(k.owns, func(key string) bool { return r.Given[key] })
 		switch {
 		case !r.Given[k.key]:
-		case c.Dataplane != DataplaneLinux:
-			r.ignore(k.key, needsLinux)
+		case !c.Dataplane.MakesLinks():
+			r.ignore(k.key, needsPlane)
 		case own >= 0:
 			r.ignore(k.key, k.owns[own]+" precedes it")
 		default:
@@ -110,12 +123,12 @@ func (r *reading) contivPlane(c *Cadastre) {
 		r.explain(k.key, k.says(c))
 	}
 	const nat = "nodeConfig[].natExternalTraffic"
-	if r.Given[nat] && c.Dataplane != DataplaneLinux {
-		r.ignore(nat, needsLinux)
+	if r.Given[nat] && !c.Dataplane.MakesLinks() {
+		r.ignore(nat, needsPlane)
 	}
 }
 
-const needsLinux = "only cadastre.dataplane linux uses it"
+const needsPlane = "cadastre.dataplane none does not use it"
 
 // Masquerades reports whether the packets of the node's pods to the outside get the
 // node's address: if the cluster's do, or if an entry of the node under nodeConfig says so.
@@ -136,6 +149,11 @@ const (
 
 // validateTable reports a table that cannot have the routes to pods alone.
 func (c *Cadastre) validateTable(p *yamldoc.Collector) {
+	if c.Dataplane == DataplaneVPP {
+		checkNumber(p, "podVRFID", int(c.PodTable), 0, maxVRF)
+		checkNumber(p, "mainVRFID", int(c.VPP.MainVRF), 0, maxVRF)
+		return
+	}
 	if c.PodTable >= firstReservedTable && c.PodTable <= lastReservedTable {
 		p.Add(RuleRange, "podVRFID", strconv.FormatUint(uint64(c.PodTable), 10),
 			"is a routing table of the kernel itself: write another number, or 1 for the main table")

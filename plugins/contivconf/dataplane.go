@@ -32,7 +32,7 @@ func (d Dataplane) IsOther() bool { return d != DataplaneNone && d != DataplaneL
 // Transport selects the way of packets to the pods of other nodes.
 type Transport string
 
-// The transports. VXLAN and WireGuard need DataplaneLinux.
+// The transports. VXLAN needs a data plane, WireGuard DataplaneLinux.
 const (
 	TransportNone      Transport = "none"      // the agent makes no routes to other nodes
 	TransportNodeIP    Transport = "nodeip"    // routes via the underlay addresses of the other nodes
@@ -118,12 +118,19 @@ func (c *Config) validateDataplane(p *yamldoc.Collector) {
 	d.validateTable(p)
 	checkNumber(p, "cadastre.vni", int(d.VNI), 1, maxVNI)
 	d.validateUnusedDataplane(p)
+	c.validateVPP(p)
 }
 
 // validateUnusedDataplane reports keys that nothing would use.
 func (c *Cadastre) validateUnusedDataplane(p *yamldoc.Collector) {
 	const linux = "write \"dataplane: linux\", or "
-	if c.Underlay.isGiven() && c.Transport == TransportNone {
+	if c.VPP.Socket != defaultVPPSocket || c.VPP.PodLink != VPPLinkAFPacket || c.VPP.MemifDir != defaultVPPMemifDir {
+		if c.Dataplane != DataplaneVPP {
+			p.Add(RuleDataplane, "cadastre.vpp", "",
+				"would not be used, as dataplane is %s: write \"dataplane: vpp\", or remove it", c.Dataplane)
+		}
+	}
+	if c.Underlay.isGiven() && c.Transport == TransportNone && c.Dataplane != DataplaneVPP {
 		p.Add(RuleDataplane, "cadastre.underlay", "",
 			"would not be used, as transport is none: write \"transport: vxlan\", or remove it")
 	}

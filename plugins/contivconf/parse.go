@@ -103,7 +103,7 @@ func (r *reading) config() *Config {
 			AllowForward:   raw.AllowForward,
 			VNI:            raw.VNI,
 			CNI:            raw.CNI,
-			VPP:            defaultVPP(),
+			VPP:            r.vpp(),
 			REST:           raw.REST,
 			Metrics:        raw.Metrics,
 			Log:            raw.Log,

@@ -5,25 +5,19 @@ package contivconf
 
 import (
 	"net/netip"
-	"time"
 )
 
-// VPP holds what dataplane vpp uses beside the keys that it shares with linux. The keys
-// socket, podLink and memifDir are those of cadastre.vpp; the others are keys of Contiv-VPP.
+// VPP holds what dataplane vpp uses beside the keys that it shares with linux. Socket,
+// PodLink and MemifDir are keys of cadastre.vpp; the others are those of Contiv-VPP.
 type VPP struct {
 	Socket   string    // of VPP's API
-	PodLink  VPPLink   // of pods
+	PodLink  VPPLink   // of pods: VPPLinkAFPacket or VPPLinkMemif
 	MemifDir string    // folder of the sockets of memif interfaces
 	HostLink VPPLink   // between VPP and the node's kernel: VPPLinkTAP or VPPLinkAFPacket
-	MainVRF  uint32    // routing table of the node; Cadastre.PodTable 0 means this one
-	RxMode   VPPRxMode // of all interfaces
-	RxRing   int       // of TAP interfaces; 0: VPP's default
-	TxRing   int       // of TAP interfaces; 0: VPP's default
-	GSO      bool      // of TAP interfaces
-	Checksum bool      // TAP interfaces leave TCP and UDP checksums to the receiver
-	Scan     VPPScan   // of neighbours
-	Services bool      // the kernel of the node routes serviceCIDR to VPP
-	Trace    bool      // VPP traces packets from its start on
+	RxRing   int       // of the TAP: packets; 0: VPP's default
+	TxRing   int       // of the TAP: packets; 0: VPP's default
+	RxMode   VPPRxMode // of the interfaces that the agent makes
+	MainVRF  uint32    // routing table of the node, which table 0 of a value stands for
 }
 
 // VPPLink selects the kind of a link with VPP.
@@ -31,51 +25,40 @@ type VPPLink string
 
 // The kinds of links.
 const (
-	VPPLinkAFPacket VPPLink = "af_packet" // a veth pair with AF_PACKET: it outlives VPP
-	VPPLinkTAP      VPPLink = "tap"       // a TAP of VPP (virtio)
-	VPPLinkMemif    VPPLink = "memif"     // shared memory: only programs that use libmemif have it
+	VPPLinkAFPacket VPPLink = "af_packet" // a veth pair, which outlives VPP
+	VPPLinkTAP      VPPLink = "tap"       // a TAP (virtio), which ends with VPP
+	VPPLinkMemif    VPPLink = "memif"     // shared memory: only programs with libmemif have it
 )
 
-// VPPRxMode selects how VPP receives packets of an interface.
+// VPPRxMode selects how VPP receives the packets of an interface.
 type VPPRxMode string
 
 // The modes.
 const (
-	VPPRxDefault   VPPRxMode = "default" // the driver of the interface decides
+	VPPRxDefault   VPPRxMode = "default" // VPP decides
 	VPPRxPolling   VPPRxMode = "polling"
 	VPPRxInterrupt VPPRxMode = "interrupt"
 	VPPRxAdaptive  VPPRxMode = "adaptive"
 )
 
-// VPPScan configures the scan of VPP for neighbours that are gone.
-type VPPScan struct {
-	Enabled  bool
-	Interval time.Duration
-	Stale    time.Duration // age of a neighbour that is probed
-}
-
 // VPPNode holds what dataplane vpp uses of a node's entry under nodeConfig.
 type VPPNode struct {
-	Main    string // name of the interface to other nodes; "": VPP has none yet
-	Others  []VPPInterface
-	Gateway netip.Addr // of the default route; the zero Addr: none
+	Main     string         // link of the node that VPP takes to reach other nodes; "": none
+	Others   []VPPInterface // further links of the node that VPP takes
+	Gateways []netip.Addr   // of the default routes, one of each family at most
 }
 
-// VPPInterface is a further interface of VPP.
+// VPPInterface is a link of the node that VPP takes.
 type VPPInterface struct {
 	Name    string
-	Address netip.Prefix // the zero Prefix: none
+	Address netip.Prefix // with the length of its network; the zero Prefix: none
 }
 
 // VPPNode returns the part of the configuration for a node. A node without an entry has
 // ipamConfig.defaultGateway alone.
 func (c *Config) VPPNode(node string) VPPNode {
 	var v VPPNode
-	for _, f := range c.IPAM.Cluster.Families {
-		if f.Gateway.IsValid() {
-			v.Gateway = f.Gateway
-		}
-	}
+	var own netip.Addr
 	for _, n := range c.NodeConfigs {
 		if n.NodeName != node {
 			continue
@@ -85,10 +68,16 @@ func (c *Config) VPPNode(node string) VPPNode {
 			address, _ := netip.ParsePrefix(o.IP)
 			v.Others = append(v.Others, VPPInterface{o.InterfaceName, address})
 		}
-		if gw, err := netip.ParseAddr(n.Gateway); err == nil {
-			v.Gateway = gw
-		}
+		own, _ = netip.ParseAddr(n.Gateway)
 		break
+	}
+	if own.IsValid() {
+		v.Gateways = append(v.Gateways, own)
+	}
+	for _, f := range c.IPAM.Cluster.Families {
+		if f.Gateway.IsValid() && (!own.IsValid() || own.Is4() != f.Gateway.Is4()) {
+			v.Gateways = append(v.Gateways, f.Gateway)
+		}
 	}
 	return v
 }
@@ -96,18 +85,17 @@ func (c *Config) VPPNode(node string) VPPNode {
 // Defaults of the keys of VPP.
 const (
 	defaultVPPSocket   = "/run/vpp/api.sock"
-	defaultVPPMemifDir = "/run/cadastre/memif"
+	defaultVPPMemifDir = "/run/vpp/memif"
 )
 
-// defaultVPP returns the values of an empty file.
-func defaultVPP() VPP {
+// vpp returns the values of cadastre.vpp, and the defaults of Contiv-VPP for the others.
+func (r *reading) vpp() VPP {
+	raw := r.raw.Cadastre.VPP
 	return VPP{
-		Socket:   defaultVPPSocket,
-		PodLink:  VPPLinkAFPacket,
-		MemifDir: defaultVPPMemifDir,
+		Socket:   raw.Socket,
+		PodLink:  raw.PodLink,
+		MemifDir: raw.MemifDir,
 		HostLink: VPPLinkTAP,
 		RxMode:   VPPRxDefault,
-		Checksum: true,
-		Scan:     VPPScan{Enabled: true, Interval: time.Minute, Stale: 4 * time.Minute},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cadastre/cadastre/ledger/addrspace"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
 )
 
@@ -34,6 +35,17 @@ func (i *IPAM) NetworkRanges() map[string][]netip.Prefix {
 	for name, ranges := range all {
 		slices.SortFunc(ranges, netip.Prefix.Compare)
 		all[name] = slices.Compact(ranges)
+	}
+	return all
+}
+
+// HostSubnetsOf returns the VPP-host subnets of a node, one of each family; none before the
+// first resync or if the ID does not fit.
+func (i *IPAM) HostSubnetsOf(nodeID uint32) (all []netip.Prefix) {
+	for _, f := range i.families() {
+		if p, err := addrspace.NodePrefix(f.Hosts, f.HostsOneNode, nodeID); err == nil {
+			all = append(all, p)
+		}
 	}
 	return all
 }

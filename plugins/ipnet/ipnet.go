@@ -33,6 +33,10 @@
 // tunnel: its routes are pending until it has. Without a data plane (Deps.Dataplane) there
 // are only the values pod, node and route. Package southbound/linux makes the values true.
 //
+// A vswitch beside the kernel (Dataplane.Vswitch) has the node's own addresses as underlay.
+// Its values have routes to the VPP-host links of other nodes, and the destinations behind
+// its own one (NodeNetwork.host_destinations).
+//
 // # Derivation
 //
 // The values follow from the leases, ipam, the nodes and the links of this node alone:
@@ -101,6 +105,9 @@ type Dataplane struct {
 	// Underlay reads the underlay of a node with these addresses in its Node object; nil:
 	// it is not known. The loop and Watch call it.
 	Underlay func(nodeIPs []netip.Addr) (Underlay, error)
+	// Vswitch describes the vswitch beside the kernel that makes the network, instead of
+	// Underlay; nil: the kernel makes it.
+	Vswitch *Vswitch
 	// PublicKey is that of the node's WireGuard tunnel, in base64.
 	PublicKey string
 	// MTU is that of the pods' links if it fits the underlay; 0: the largest that fits.
@@ -134,6 +141,8 @@ type Addresses interface {
 	BlockGateway(block netip.Prefix) netip.Addr
 	// OpenBlocks returns the blocks of this node, by network.
 	OpenBlocks() map[string][]netip.Prefix
+	// HostSubnetsOf returns the VPP-host subnets of a node, one of each family at most.
+	HostSubnetsOf(nodeID uint32) []netip.Prefix
 	// VxlanAddressesOf returns the VXLAN addresses of a node, one of each family at most.
 	VxlanAddressesOf(nodeID uint32) []netip.Prefix
 	// NetworkRanges returns the ranges of each pod network in the whole cluster, by name.
@@ -258,7 +267,11 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 		p.refreshUplinkAddresses(txn)
 		return p.replaceRoutes(txn), err
 	case *nodesync.ClaimChange:
-		if len(p.pinned) > 0 {
+		switch {
+		case len(p.pinned) > 0 && p.isVswitch():
+			p.readUnderlay(p.observed.Load().nodeIPs)
+			return p.underlayText(), p.updateOwn(txn)
+		case len(p.pinned) > 0:
 			return "", p.publish(p.updateShared(txn))
 		}
 	}

@@ -58,6 +58,7 @@ func (b *inputs) NodesWithin([]netip.Prefix) []string    { return nil }
 func (b *inputs) BlockGateway(a netip.Prefix) netip.Addr { return b.gateway[a.Masked()] }
 func (b *inputs) OpenBlocks() map[string][]netip.Prefix  { return nil }
 func (b *inputs) VxlanAddressesOf(uint32) []netip.Prefix { return nil }
+func (b *inputs) HostSubnetsOf(uint32) []netip.Prefix    { return nil }
 func (b *inputs) NetworkRanges() map[string][]netip.Prefix {
 	return b.ranges
 }

@@ -27,7 +27,7 @@ func (p *IPNet) routesTo(n *nodesync.Node) (routes []*kv.NodeRoute) {
 		return nil
 	}
 	gateways := p.gatewaysOf(n)
-	for _, dst := range p.IPAM.BlocksOf(n) {
+	for _, dst := range slices.Concat(p.IPAM.BlocksOf(n), p.hostSubnetsOf(n)) {
 		r := &kv.NodeRoute{Dst: dst.String(), NodeId: n.ID, NodeName: n.Name, Transport: p.transport()}
 		through := gateways
 		if p.Dataplane != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +78,12 @@ func newWorld(t *testing.T, conf string) *world {
 	if c := cfg.Cadastre; c.Dataplane == contivconf.DataplaneLinux {
 		deps.Dataplane = &ipnet.Dataplane{
 			NodeName: w.own, Underlay: w.underlay.read, PublicKey: "own key", MTU: uint32(c.MTU), VNI: c.VNI, PodTable: c.PodTable, Masquerade: c.Masquerade,
+		}
+	}
+	if c := cfg.Cadastre; c.Dataplane == contivconf.DataplaneVPP {
+		deps.Dataplane = &ipnet.Dataplane{
+			NodeName: w.own, MTU: uint32(c.MTU), VNI: c.VNI, PodTable: c.PodTable, Masquerade: c.Masquerade,
+			Vswitch: &ipnet.Vswitch{Link: "eth1", MTU: 1500, Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}},
 		}
 	}
 	w.network = ipnet.NewPlugin(deps)

@@ -34,6 +34,9 @@ func (p *IPNet) sharedValues() (shared, []netip.Prefix) {
 			node.Underlay = append(node.Underlay, a.String())
 		}
 	}
+	if p.isVswitch() {
+		node.HostDestinations = p.hostDestinations()
+	}
 	if p.waits() {
 		node.Transport = kv.Transport_DIRECT // until then there are no tunnels that need the link
 	}

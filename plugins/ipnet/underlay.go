@@ -41,6 +41,8 @@ const (
 	vxlanOverhead     = 50
 	wireGuardOverhead = 60
 	ipv6Extra         = 20
+	// Overhead is the most that a transport adds to a packet.
+	Overhead = wireGuardOverhead + ipv6Extra
 )
 
 const (
@@ -70,12 +72,16 @@ func overhead(t contivconf.Transport, addresses []netip.Addr) uint32 {
 // readUnderlay reads the underlay for a node with addresses nodeIPs in its Node object.
 // After an error the one that was found before stays.
 func (p *IPNet) readUnderlay(nodeIPs []netip.Addr) {
-	if p.Dataplane == nil || p.Dataplane.Underlay == nil {
+	if p.Dataplane == nil || p.Dataplane.Underlay == nil && !p.isVswitch() {
 		return
 	}
 	next := &observation{nodeIPs: slices.Clone(nodeIPs)}
 	before := p.observed.Load()
-	u, err := p.Dataplane.Underlay(nodeIPs)
+	read := p.Dataplane.Underlay
+	if p.isVswitch() {
+		read = p.vswitchUnderlay
+	}
+	u, err := read(nodeIPs)
 	if err == nil {
 		next.Underlay = u
 	} else {
@@ -210,8 +216,8 @@ func (p *IPNet) Watch(
 // returns "".
 func (p *IPNet) changed() string {
 	used := p.observed.Load()
-	if used == nil {
-		return "" // before the first resync, or without a data plane
+	if used == nil || p.isVswitch() {
+		return "" // before the first resync, without a data plane, or without links of the kernel
 	}
 	now, err := p.Dataplane.Underlay(used.nodeIPs)
 	switch {

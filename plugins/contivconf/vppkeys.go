@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package contivconf
+
+import (
+	"cmp"
+	"strings"
+)
+
+// vppKey is a key of Contiv-VPP that dataplane vpp uses, and linux does not.
+type vppKey struct {
+	key  string // a section stands for all keys below it
+	take func(r *reading, v *VPP)
+	text string // what the key is read as
+}
+
+// vppKeys returns these keys.
+func vppKeys() []vppKey {
+	none := func(*reading, *VPP) {}
+	return []vppKey{
+		{"useTAPInterfaces", func(r *reading, v *VPP) {
+			if !r.raw.UseTAPInterfaces {
+				v.HostLink = VPPLinkAFPacket
+			}
+		}, "true: a TAP connects VPP with the node's kernel; false: a veth pair; cadastre.vpp.podLink selects the pods' links"},
+		{"tapv2RxRingSize", func(r *reading, v *VPP) {
+			v.RxRing = int(r.raw.TAPv2RxRingSize)
+		}, "the packets that the TAP between VPP and the node's kernel queues for VPP"},
+		{"tapv2TxRingSize", func(r *reading, v *VPP) {
+			v.TxRing = int(r.raw.TAPv2TxRingSize)
+		}, "the packets that the TAP between VPP and the node's kernel queues for the kernel"},
+		{"interfaceRxMode", func(r *reading, v *VPP) {
+			v.RxMode = cmp.Or(VPPRxMode(r.raw.InterfaceRxMode), VPPRxDefault)
+		}, "the receive mode of the interfaces that the agent makes in VPP"},
+		{"mainVRFID", func(r *reading, v *VPP) { v.MainVRF = r.raw.MainVRFID }, ""},
+		{"nodeConfig[].mainVPPInterface.interfaceName", none,
+			"VPP takes this link of the node to reach the other nodes"},
+		{"nodeConfig[].otherVPPInterfaces", none, "VPP takes these links of the node, too"},
+		{"nodeConfig[].gateway", none, "the gateway of VPP's default route"},
+	}
+}
+
+// vppNotes returns what happens with dataplane vpp instead of each key of Contiv-VPP that it
+// does not use, if that differs from what happens with linux.
+func vppNotes() []Note {
+	return []Note{
+		{[]string{"tapInterfaceVersion"}, "VPP has TAPs of version 2 alone"},
+		{
+			[]string{"vmxnet3RxRingSize", "vmxnet3TxRingSize"},
+			"the configuration that VPP starts with (startup.conf) sets up its network cards",
+		},
+		{
+			[]string{"tcpChecksumOffloadDisabled", "enableGSO"},
+			"pods' links have no offloads, as VPP would have to undo them; the other links keep theirs",
+		},
+		{
+			[]string{
+				"cleanupIdleNATSessions", "tcpNATSessionTimeout",
+				"otherNATSessionTimeout", "disableNATVirtualReassembly",
+			},
+			"VPP's NAT ends idle sessions by its own timeouts (vppctl set nat timeout)",
+		},
+		{
+			[]string{"serviceLocalEndpointWeight", "routeServiceCIDRToVPP"},
+			"VPP has no services: it sends packets to serviceCIDR to the node's kernel, where kube-proxy serves them",
+		},
+		{
+			[]string{"scanIPNeighbors", "ipNeighborScanInterval", "ipNeighborStaleThreshold"},
+			"the neighbours of pods and tunnels are permanent; VPP asks for all others again when they age",
+		},
+		{
+			[]string{"stealFirstNIC", "stealInterface", "stnSocketFile", "stnVersion", "nodeConfig[].stealInterface"},
+			"VPP takes the links that nodeConfig[].mainVPPInterface and otherVPPInterfaces name",
+		},
+		{[]string{"enablePacketTrace"}, "vppctl trace add af-packet-input 100 shows packets"},
+		{
+			[]string{"ipamConfig.podVPPSubnetCIDR"},
+			"VPP has the gateway's address for its pods, the first one of the node's pod subnet",
+		},
+		{
+			[]string{"nodeConfig[].mainVPPInterface.useDHCP"},
+			"the address of mainVPPInterface.ip precedes it",
+		},
+	}
+}
+
+// vppPlane takes the keys that dataplane vpp uses alone, and its default transport.
+func (r *reading) vppPlane(c *Cadastre) {
+	if !r.Given["cadastre.transport"] && !r.Given["cadastre.routes"] {
+		c.Transport = TransportVXLAN
+	}
+	for _, k := range vppKeys() {
+		if r.Given[k.key] {
+			k.take(r, &c.VPP)
+		}
+	}
+	for path := range r.Unused {
+		if text := vppText(path); text != "" {
+			delete(r.Unused, path)
+			r.explain(path, text)
+		} else if text := noteOf(vppNotes(), path); text != "" {
+			r.explain(path, text)
+		}
+	}
+}
+
+// vppText returns what dataplane vpp reads the key at path as, "" if it does not use it.
+func vppText(path string) string {
+	for _, k := range vppKeys() {
+		if isBelow(path, k.key) {
+			return k.text
+		}
+	}
+	return ""
+}
+
+// isBelow reports whether path is that of a key, or of one in the section of that name.
+func isBelow(path, key string) bool {
+	return path == key || strings.HasPrefix(path, key+".") || strings.HasPrefix(path, key+"[]")
+}
