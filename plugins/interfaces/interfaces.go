@@ -76,21 +76,22 @@ type Interfaces struct {
 	known   ipam.InterfaceState // of the last process
 
 	// of Run's goroutine
-	cloud       cloud.Cloud
-	instance    string
-	view        view
-	records     map[string]record         // as they are stored
-	found       bool                      // a reading is being adopted
-	redescribed bool                      // the records have a description that was not granted yet
-	toDelete    map[string]bool           // interfaces that the cloud has to delete
-	refused     []ipam.RefusedBlock       // of the last grant: pods cannot have their addresses
-	unwanted    map[string][]netip.Prefix // refused blocks that the cloud has just given, by interface
-	failures    int                       // of the cloud in a row
-	returns     returns
-	next        next
-	exported    *datastore.CheckpointData
-	exporter    *datastore.JSONFile
-	importing   *imported
+	cloud         cloud.Cloud
+	instance      string
+	view          view
+	records       map[string]record         // as they are stored
+	found         bool                      // a reading is being adopted
+	redescribed   bool                      // the records have a description that was not granted yet
+	toDelete      map[string]bool           // interfaces that the cloud has to delete
+	refused       []ipam.RefusedBlock       // of the last grant: pods cannot have their addresses
+	unwanted      map[string][]netip.Prefix // refused blocks that the cloud has just given, by interface
+	failures      int                       // of the cloud in a row
+	failedReturns map[string]time.Duration  // interfaces from which the last return has failed: uptime
+	returns       returns
+	next          next
+	exported      *datastore.CheckpointData
+	exporter      *datastore.JSONFile
+	importing     *imported
 
 	mu     sync.Mutex
 	status Status
@@ -126,11 +127,12 @@ func New(ctx context.Context, deps Deps) (*Interfaces, error) {
 			WarmPrefix: c.WarmPrefixes,
 			MaxPods:    c.MaxPods,
 		},
-		wake:     make(chan struct{}, 1),
-		view:     newView(),
-		records:  map[string]record{},
-		toDelete: map[string]bool{},
-		unwanted: map[string][]netip.Prefix{},
+		wake:          make(chan struct{}, 1),
+		view:          newView(),
+		records:       map[string]record{},
+		toDelete:      map[string]bool{},
+		unwanted:      map[string][]netip.Prefix{},
+		failedReturns: map[string]time.Duration{},
 	}
 	if c.Export != "" {
 		p.exporter = datastore.NewJSONFile(c.Export)
