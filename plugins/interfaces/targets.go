@@ -38,7 +38,7 @@ func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 		p.setShortage(f, "")
 		return nil
 	}
-	if p.store.BackingOff() {
+	if p.deps.Uptime() < p.exhausted[f] {
 		return nil
 	}
 	full := map[string]bool{} // interfaces and subnets
@@ -57,24 +57,31 @@ func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 		case err != nil:
 			return err
 		case refusal != "" && (got == 0 || p.countUnwanted() >= mostUnwanted):
-			p.store.Exhausted()
-			p.setShortage(f, refusal)
+			p.exhaust(f, refusal)
 			return nil
 		case got == 0 && why != nil:
-			p.store.Exhausted()
-			p.setShortage(f, why.Error())
+			p.exhaust(f, why.Error())
 			return nil
 		case got == 0:
 			p.setShortage(f, p.isFull(f))
 			return nil
 		case useless && refusal == "":
-			p.store.Exhausted()
-			p.setShortage(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
+			p.exhaust(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
 			return nil
 		}
 	}
 	p.setShortage(f, "")
 	return nil
+}
+
+// exhaust notes that the cloud has no more addresses of a family. It is not asked for some
+// time, unless the next reading shows another number of them: a call whose answer was lost
+// may have filled the interface.
+func (p *Interfaces) exhaust(f ledger.Family, why string) {
+	now := p.deps.Uptime()
+	p.exhausted[f] = now + exhaustedFor
+	p.next.reading = min(p.next.reading, now+surprise)
+	p.setShortage(f, why)
 }
 
 // isFull describes a machine that can have no more addresses.

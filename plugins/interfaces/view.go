@@ -202,6 +202,21 @@ func (v *view) room(i *cloud.Interface, f ledger.Family) int {
 	return max(0, v.machine.Limits.Addresses[f]-has)
 }
 
+// counts returns the number of blocks for pods, by family.
+func (v *view) counts() (n [2]int) {
+	if !v.valid() {
+		return n
+	}
+	for _, i := range v.machine.Interfaces {
+		for _, b := range i.Blocks {
+			if !b.Primary {
+				n[ledger.FamilyOf(b.Prefix.Addr())]++
+			}
+		}
+	}
+	return n
+}
+
 // subnetFor returns the subnet with most free addresses for a new interface; "": there is
 // none. full are subnets that have no room.
 func (v *view) subnetFor(f ledger.Family, full map[string]bool) string {
