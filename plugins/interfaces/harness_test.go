@@ -42,6 +42,7 @@ type rig struct {
 	cloud    *memcloud.Cloud
 	away     atomic.Bool             // the cloud does not answer
 	refuse   func(netip.Prefix) bool // blocks that pods cannot have; nil: none
+	bare     bool                    // a new interface has no addresses for pods
 	begun    time.Time
 
 	journal *journal.Memory
@@ -361,6 +362,9 @@ func (h *hooked) Unassign(ctx context.Context, id, iface string, blocks []netip.
 }
 
 func (h *hooked) CreateInterface(ctx context.Context, id string, want cloud.NewInterface) (*cloud.Interface, error) {
+	if h.p.r.bare {
+		want.Count = 0
+	}
 	return around(h, func() (*cloud.Interface, error) { return h.Cloud.CreateInterface(ctx, id, want) })
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -21,13 +20,12 @@ func (p *Interfaces) short(f ledger.Family) int {
 	return p.targets.Short(p.store.GetIPStats(f), prefixes, p.view.machine.Limits.Addresses[f])
 }
 
-// mostUnwanted bounds the refused blocks that one growth accepts from the cloud: a refused
-// block is kept until the growth ends, so that the cloud gives other ones.
-const mostUnwanted = 16
-
 // grow asks the cloud for addresses of a family until the targets are met: on the
 // interfaces that are there, then on a new one. It returns the refused ones to the cloud.
 func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
+	if err := p.takeBack(f); err != nil {
+		return err
+	}
 	err := p.ask(ctx, f)
 	if back := p.returnUnwanted(ctx); err == nil {
 		err = back
@@ -40,7 +38,7 @@ func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 		p.setShortage(f, "")
 		return nil
 	}
-	if p.store.BackingOff() {
+	if p.deps.Uptime() < p.exhausted[f] {
 		return nil
 	}
 	full := map[string]bool{} // interfaces and subnets
@@ -59,19 +57,16 @@ func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 		case err != nil:
 			return err
 		case refusal != "" && (got == 0 || p.countUnwanted() >= mostUnwanted):
-			p.store.Exhausted()
-			p.setShortage(f, refusal)
+			p.exhaust(f, refusal)
 			return nil
 		case got == 0 && why != nil:
-			p.store.Exhausted()
-			p.setShortage(f, why.Error())
+			p.exhaust(f, why.Error())
 			return nil
 		case got == 0:
 			p.setShortage(f, p.isFull(f))
 			return nil
 		case useless && refusal == "":
-			p.store.Exhausted()
-			p.setShortage(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
+			p.exhaust(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
 			return nil
 		}
 	}
@@ -79,54 +74,14 @@ func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 	return nil
 }
 
-// refusal describes a refused block of a family that the cloud has just given, "" for none.
-func (p *Interfaces) refusal(f ledger.Family) string {
-	for _, id := range slices.Sorted(maps.Keys(p.unwanted)) {
-		for _, b := range p.refused {
-			if slices.Contains(p.unwanted[id], b.Prefix) && ledger.FamilyOf(b.Prefix.Addr()) == f {
-				return "the cloud gives addresses that pods cannot have: " + b.String()
-			}
-		}
-	}
-	return ""
-}
-
-func (p *Interfaces) countUnwanted() (n int) {
-	for _, blocks := range p.unwanted {
-		n += len(blocks)
-	}
-	return n
-}
-
-// returnUnwanted returns the refused blocks that the cloud has given. The ledger has never
-// had them. If the cloud does not take them back, they stay, and the node reports them.
-func (p *Interfaces) returnUnwanted(ctx context.Context) error {
-	var errs []error
-	for _, id := range slices.Sorted(maps.Keys(p.unwanted)) {
-		if i := p.view.find(id); i != nil {
-			err := p.unassign(ctx, i, p.unwanted[id])
-			switch {
-			case errors.Is(err, cloud.ErrThrottled):
-				errs = append(errs, err)
-			case err != nil:
-				p.log.Warn("addresses that pods cannot have stay on their interface", "error", err)
-			default:
-				errs = append(errs, p.forget(id, p.unwanted[id]))
-			}
-		}
-	}
-	clear(p.unwanted)
-	return errors.Join(errs...)
-}
-
-// forget removes blocks that the cloud no longer has from the store.
-func (p *Interfaces) forget(id string, blocks []netip.Prefix) error {
-	for _, b := range blocks {
-		if err := p.store.Remove(id, b, true); err != nil {
-			return fmt.Errorf("forget addresses that pods cannot have: %w", err)
-		}
-	}
-	return nil
+// exhaust notes that the cloud has no more addresses of a family. It is not asked for some
+// time, unless the next reading shows another number of them: a call whose answer was lost
+// may have filled the interface.
+func (p *Interfaces) exhaust(f ledger.Family, why string) {
+	now := p.deps.Uptime()
+	p.exhausted[f] = now + exhaustedFor
+	p.next.reading = min(p.next.reading, now+surprise)
+	p.setShortage(f, why)
 }
 
 // isFull describes a machine that can have no more addresses.
@@ -237,89 +192,4 @@ func (p *Interfaces) create(ctx context.Context, f ledger.Family, n int, full ma
 		return 0, err
 	}
 	return max(1, len(made.Blocks)-1), nil
-}
-
-// shrink takes excess addresses and interfaces out of the ledger, and returns them.
-func (p *Interfaces) shrink(ctx context.Context) error {
-	if err := p.store.ReturnUnused(); err != nil {
-		return err
-	}
-	prefixes, excess := p.deps.Config.Prefixes, true
-	for _, f := range p.deps.Families {
-		if _, err := p.store.Shrink(p.targets, f); err != nil {
-			return fmt.Errorf("return addresses to the cloud: %w", err)
-		}
-		free := p.store.GetIPStats(f).Free()
-		perENI := p.view.machine.Limits.Addresses[f]
-		excess = excess && (p.targets.ByIP() || prefixes || free >= (p.targets.WarmENI+1)*perENI)
-	}
-	if excess {
-		if id := p.store.RemoveUnusedENI(p.targets); id != "" {
-			p.toDelete[id] = true
-		}
-	}
-	return p.giveBack(ctx)
-}
-
-// giveBack returns blocks and interfaces to the cloud that the ledger no longer has. An error
-// of one does not keep the next ones from it.
-func (p *Interfaces) giveBack(ctx context.Context) error {
-	var errs []error
-	for _, id := range slices.Sorted(maps.Keys(p.toDelete)) {
-		errs = append(errs, p.deleteInterface(ctx, id))
-	}
-	returning := p.store.Returning()
-	for _, id := range slices.Sorted(maps.Keys(returning)) {
-		if i := p.view.find(id); id != "" && i != nil { // otherwise the next reading tells
-			errs = append(errs, p.unassign(ctx, i, returning[id]))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// unassign returns blocks of an interface.
-func (p *Interfaces) unassign(ctx context.Context, i *cloud.Interface, blocks []netip.Prefix) error {
-	blocks = slices.DeleteFunc(blocks, func(b netip.Prefix) bool {
-		return slices.ContainsFunc(i.Blocks, func(x cloud.Block) bool { return x.Primary && x.Prefix == b })
-	})
-	err := p.call(ctx, "unassign addresses", func(ctx context.Context) error {
-		return p.cloud.Unassign(ctx, p.instance, i.ID, blocks)
-	})
-	if err != nil {
-		return err
-	}
-	var gone []cloud.Block
-	for _, b := range blocks {
-		gone = append(gone, cloud.Block{Prefix: b})
-	}
-	p.view.change(ownChange{at: p.deps.Uptime(), iface: i, blocks: gone, gone: true})
-	p.store.Returned(blocks)
-	return nil
-}
-
-func (p *Interfaces) deleteInterface(ctx context.Context, id string) error {
-	err := p.call(ctx, "delete an interface", func(ctx context.Context) error {
-		return p.cloud.DeleteInterface(ctx, p.instance, id)
-	})
-	if err != nil {
-		return err
-	}
-	p.log.Info("an unused interface was deleted", "interface", id)
-	delete(p.toDelete, id)
-	p.view.change(ownChange{at: p.deps.Uptime(), iface: &cloud.Interface{ID: id}, gone: true})
-	p.store.Deleted(id)
-	return nil
-}
-
-// deleteOrphans deletes what calls with a lost reply have left.
-func (p *Interfaces) deleteOrphans(ctx context.Context) error {
-	var gone []string
-	err := p.call(ctx, "delete orphans", func(ctx context.Context) (err error) {
-		gone, err = p.cloud.DeleteOrphans(ctx, p.instance, orphanAge)
-		return err
-	})
-	if len(gone) > 0 {
-		p.log.Info("interfaces without a machine were deleted", "interfaces", gone)
-	}
-	return err
 }
