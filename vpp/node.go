@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vpp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/controller"
+)
+
+// nodes is the descriptor of the value "node". It remembers the value for the others, and
+// closes what all have in common.
+type nodes struct{ *kind }
+
+var _ io.Closer = (*nodes)(nil)
+
+// Retrieve takes the wanted value as that of the node.
+func (n *nodes) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
+	for _, v := range wanted {
+		if m, ok := v.Message.(*kv.NodeNetwork); ok {
+			n.planner.node = m
+		}
+	}
+	return n.kind.Retrieve(ctx, wanted)
+}
+
+// Close ends the connection.
+func (n *nodes) Close() error { return n.shared.close() }
+
+// nodeKind returns the descriptor's functions.
+func (s *shared) nodeKind() *kind {
+	return &kind{
+		shared: s,
+		name:   "vpp node",
+		prefix: kv.SinkNode,
+		roles:  roles(roleMain, roleHost, roleBVI, roleGateway, roleDomain),
+		routes: func(at place, _ path) bool { return at.dst.Bits() == 0 && at.table == 0 },
+		plan: func(_ string, value proto.Message, live bool) (*plan, error) {
+			m, err := message[*kv.NodeNetwork](value)
+			if err != nil {
+				return nil, err
+			}
+			p, err := s.planner.nodePlan(m)
+			if err != nil || !live {
+				return p, err
+			}
+			return p, s.findHosts(p)
+		},
+		before: func(_ context.Context, _ string, _, value proto.Message) error {
+			m, err := message[*kv.NodeNetwork](value)
+			if err != nil {
+				return err
+			}
+			s.planner.node = m
+			if s.planner.hasMain() {
+				if err := s.kernel.prepareMain(s.opt.Main.Name); err != nil {
+					return err
+				}
+			}
+			return s.kernel.makeHostLink(m)
+		},
+		ready: func(value proto.Message) (bool, error) {
+			m, _ := value.(*kv.NodeNetwork)
+			if s.planner.hasMain() {
+				if ready, err := s.kernel.mainPrepared(s.opt.Main.Name); err != nil || !ready {
+					return false, err
+				}
+			}
+			return s.kernel.hostLinkComplete(m)
+		},
+		gone:  func(context.Context, string, proto.Message) error { return s.kernel.removeHostLink() },
+		noter: s.notes,
+	}
+}
+
+// findHosts sets the indexes of the kernel's links that VPP reads.
+func (s *shared) findHosts(p *plan) (err error) {
+	for _, l := range p.links {
+		if l.kind != packetLink {
+			continue
+		}
+		if l.hostID, err = s.kernel.index(l.hostName); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hostRoutes returns the destinations that the node's kernel reaches through VPP, of a network
+// that the main table leads to.
+func hostRoutes(_ string, value proto.Message) ([]netip.Prefix, error) {
+	m, _ := value.(*kv.Network)
+	if m.GetVni() != 0 {
+		return nil, nil
+	}
+	return readPrefixes("subnets", m.GetSubnets())
+}
+
+// hostRoutesComplete reports whether the kernel has the routes of a network.
+func (s *shared) hostRoutesComplete(value proto.Message) (bool, error) {
+	want, err := hostRoutes("", value)
+	if err != nil || len(want) == 0 || len(s.planner.node.GetHostInterconnectVpp()) == 0 {
+		return err == nil, err
+	}
+	have, err := s.kernel.routes()
+	if err != nil {
+		return false, err
+	}
+	vpp, err := readAddrs("host_interconnect_vpp", s.planner.node.GetHostInterconnectVpp())
+	if err != nil {
+		return false, err
+	}
+	for _, p := range want {
+		reachable := slices.ContainsFunc(vpp, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
+		if reachable && !have[p.Masked()] {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// without returns the prefixes of x that y does not have.
+func without(x, y []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(x), func(p netip.Prefix) bool { return slices.Contains(y, p) })
+}
+
+// egressNotes tells what VPP does not translate, or more than it should.
+func (s *shared) egressNotes() []string {
+	if s.planner.node.GetTransport() != kv.Transport_DIRECT || !s.planner.hasMain() {
+		return nil
+	}
+	return []string{fmt.Sprintf(
+		"VPP translates all that leaves by %s: without VXLAN, connections from pods to pods of other nodes "+
+			"arrive with this node's address; set transport: vxlan, or masquerade: false", s.opt.Main.Name,
+	)}
+}
