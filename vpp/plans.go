@@ -147,6 +147,8 @@ func (r *planner) addHostLink(p *plan, m *kv.NodeNetwork) error {
 	}
 	for _, t := range theirs {
 		l.neighbours[t.Addr()] = hostLinkMAC(m, linkName)
+		// VPP's own address is /32: no connected route leads to the other end.
+		p.routes = append(p.routes, route{place: place{dst: whole(t.Addr())}, via: t.Addr(), link: l.tag})
 		if !r.hasMain() {
 			p.routes = append(p.routes, route{place: place{dst: defaultRoute(t.Addr())}, via: t.Addr(), link: l.tag})
 		}
@@ -412,9 +414,13 @@ func readAddrs(field string, texts []string) (all []netip.Addr, err error) {
 	return all, nil
 }
 
+// readPrefixes reads prefixes. An address alone stands for that address.
 func readPrefixes(field string, texts []string) (all []netip.Prefix, err error) {
 	for _, t := range texts {
 		p, err := netip.ParsePrefix(t)
+		if a, addrErr := netip.ParseAddr(t); addrErr == nil {
+			p, err = whole(a), nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s %q: want address/prefix-length: %w", field, t, err)
 		}
