@@ -88,6 +88,7 @@ type uplink struct {
 	families []byte   // of its ranges
 	routes   []object // of its table
 	ranges   []netip.Prefix
+	cloud    []netip.Prefix // the ranges, and those of the whole cloud network
 }
 
 // readUplink reads a value.
@@ -113,6 +114,14 @@ func readUplink(key string, value proto.Message) (want uplink, err error) {
 			return want, err
 		}
 	}
+	for _, text := range m.GetVpcCidrs() {
+		p, err := routeDestination(text)
+		if err != nil {
+			return want, fmt.Errorf("vpc_cidrs: %w", err)
+		}
+		want.cloud = append(want.cloud, p)
+	}
+	want.cloud = append(want.cloud, want.ranges...)
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		want.routes = append(want.routes, object{kind: rejectObject, prefix: defaultRoute(family), table: want.table})
 	}
@@ -202,6 +211,7 @@ func (u *uplinks) Update(_ context.Context, key string, _, value proto.Message) 
 
 // apply makes an uplink as a value says.
 func (u *uplinks) apply(want uplink) error {
+	u.known.note(want, linkID{}, false) // Watch announces the link when it appears
 	if err := u.connectPods(want); err != nil {
 		return err
 	}
@@ -291,8 +301,14 @@ func (u *uplinks) remove(table uint32, more bool) error {
 	if more {
 		return u.host.Run(all)
 	}
-	for _, o := range sharedRules() {
-		all = append(all, o.remove(linkID{}))
+	rules, err := listRules(u.host)
+	if err != nil {
+		return err
+	}
+	for _, p := range rules {
+		if p.shared() {
+			all = append(all, p.removal())
+		}
 	}
 	return errors.Join(u.host.Run(all), u.replies.change(false))
 }
@@ -321,17 +337,8 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 			tables[p.table] = append(tables[p.table], p)
 		}
 	}
-	ruled := 0
-	for _, p := range rules {
-		if slices.Contains(sharedRules(), p.object) {
-			ruled++
-		}
-	}
-	replied, err := u.replies.complete()
-	if err != nil {
-		return nil, err
-	}
 	interfaces := map[string]bool{}
+	var partial []controller.Value
 	for _, v := range wanted {
 		want, err := readUplink(v.Key, v.Message)
 		if err != nil {
@@ -345,18 +352,28 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 			return nil, err
 		}
 		switch {
-		case complete && replied && ruled == len(sharedRules()):
+		case complete:
 			all = append(all, v)
 		case len(found) > 0:
-			all = append(all, controller.Value{Key: v.Key, Message: &kv.Uplink{Table: want.table}})
+			partial = append(partial, controller.Value{Key: v.Key, Message: &kv.Uplink{Table: want.table}})
 		}
 	}
 	u.known.retain(interfaces)
+	shared, err := u.sharedComplete(rules, links)
+	if err != nil {
+		return nil, err
+	}
+	if !shared {
+		for i, v := range all {
+			all[i].Message = &kv.Uplink{Table: v.Message.(*kv.Uplink).GetTable()}
+		}
+	}
+	all = append(all, partial...)
 	for table := range tables {
 		key := fmt.Sprint(unknownUplink, table)
 		all = append(all, controller.Value{Key: key, Message: &kv.Uplink{Table: table}})
 	}
-	if len(all)+len(interfaces) == 0 && ruled > 0 {
+	if len(all)+len(interfaces) == 0 && slices.ContainsFunc(rules, parsed.shared) {
 		all = append(all, controller.Value{Key: unknownUplink + "0", Message: &kv.Uplink{}})
 	}
 	return all, nil
