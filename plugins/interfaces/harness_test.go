@@ -43,6 +43,7 @@ type rig struct {
 	away     atomic.Bool             // the cloud does not answer
 	refuse   func(netip.Prefix) bool // blocks that pods cannot have; nil: none
 	bare     bool                    // a new interface has no addresses for pods
+	cordoned func() (bool, error)    // nil: never
 	begun    time.Time
 
 	journal *journal.Memory
@@ -135,7 +136,13 @@ func (r *rig) start() {
 			return &hooked{r.cloud, p}, nil
 		},
 		Instance: func(context.Context) (string, error) { return instance, nil },
-		Now:      time.Now, Uptime: r.uptime, BootID: "boot", After: time.After,
+		Unschedulable: func(context.Context) (bool, error) {
+			if r.cordoned == nil {
+				return false, nil
+			}
+			return r.cordoned()
+		},
+		Now: time.Now, Uptime: r.uptime, BootID: "boot", After: time.After,
 	})
 	if errors.Is(err, errDead) {
 		return
