@@ -21,13 +21,16 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -83,11 +86,7 @@ func (m *vm) start() {
 	conf, _, err := contivconf.Parse([]byte(m.conf))
 	m.g.Expect(err).NotTo(HaveOccurred())
 	m.sink = &controller.MemorySink{}
-	var further []Option
-	if m.store != nil {
-		further = append(further, WithStore(m.store))
-	}
-	a, err := New(conf, append(further,
+	options := []Option{
 		WithNode(m.node),
 		WithLog(slog.New(slog.NewTextHandler(&m.log, nil))),
 		WithSouthbound(m.sink),
@@ -97,7 +96,11 @@ func (m *vm) start() {
 			}
 			return OpenedCloud{Cloud: flaky{m.cloud, m}}, nil
 		}}, CloudEnvironment{}),
-	)...)
+	}
+	if m.store != nil {
+		options = append(options, WithStore(m.store))
+	}
+	a, err := New(conf, options...)
 	m.g.Expect(err).NotTo(HaveOccurred())
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop, m.ended = stop, make(chan error, 1)
@@ -169,6 +172,29 @@ func (m *vm) units() (all []netip.Addr) {
 		all = append(all, u.Addr())
 	}
 	return all
+}
+
+// The Node object says that the node is cordoned: pods use the free addresses, and the cloud
+// is not asked for more.
+func TestAnAgentOfACordonedNodeAsksForNoAddresses(t *testing.T) {
+	m := newVM(t, "warmIPs: 2, coolDown: 0s")
+	store := mem.New()
+	m.store = store
+	cordon := func(unschedulable bool) {
+		value, err := proto.Marshal(&kv.Node{Name: m.node.Name, Unschedulable: unschedulable})
+		m.g.Expect(err).NotTo(HaveOccurred())
+		_, err = store.Txn(t.Context(), nil, []kvdb.Op{kvdb.Put(kv.NodeKey(m.node.Name), value)})
+		m.g.Expect(err).NotTo(HaveOccurred())
+	}
+	cordon(true)
+	m.start()
+	m.add("a") // of the first addresses
+	m.g.Eventually(func() string { return m.status().Interfaces.Shortage }, soon, 20*time.Millisecond).Should(ContainSubstring("unschedulable"))
+	m.g.Expect(m.units()).To(HaveLen(2))
+	m.add("b")
+	m.g.Expect(m.units()).To(HaveLen(2))
+	cordon(false)
+	m.g.Eventually(func() int { return len(m.units()) }, soon, 20*time.Millisecond).Should(Equal(4))
 }
 
 func TestAnAgentServesPodsFromItsInterfaces(t *testing.T) {

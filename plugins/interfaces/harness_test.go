@@ -43,6 +43,7 @@ type rig struct {
 	away     atomic.Bool             // the cloud does not answer
 	refuse   func(netip.Prefix) bool // blocks that pods cannot have; nil: none
 	bare     bool                    // a new interface has no addresses for pods
+	cordoned func() (bool, error)    // nil: never
 	begun    time.Time
 
 	journal *journal.Memory
@@ -135,13 +136,20 @@ func (r *rig) start() {
 			return &hooked{r.cloud, p}, nil
 		},
 		Instance: func(context.Context) (string, error) { return instance, nil },
-		Now:      time.Now, Uptime: r.uptime, BootID: "boot", After: time.After,
+		Unschedulable: func(context.Context) (bool, error) {
+			if r.cordoned == nil {
+				return false, nil
+			}
+			return r.cordoned()
+		},
+		Now: time.Now, Uptime: r.uptime, BootID: "boot", After: time.After,
 	})
 	if errors.Is(err, errDead) {
 		return
 	}
 	r.g.Expect(err).NotTo(HaveOccurred())
 	known := p.plugin.Known() // the first resync
+	r.checkKnown(p.ledger, known)
 	st := p.ledger.Begin()
 	r.g.Expect(st.SetPool(pool)).To(Succeed())
 	g := datastore.Grant{Blocks: known.Blocks}
@@ -155,6 +163,21 @@ func (r *rig) start() {
 	}()
 	r.process = p
 	synctest.Wait()
+}
+
+// checkKnown expects that a new process knows the interface of each block that the ledger
+// has, since it may run for hours before the cloud answers.
+func (r *rig) checkKnown(l *ledger.Ledger, known ipam.InterfaceState) {
+	for _, b := range l.Stats() {
+		i := slices.IndexFunc(known.Blocks, func(k datastore.GrantedBlock) bool { return k.Prefix == b.Block })
+		switch {
+		case b.Pool != ipam.PodPool || b.State != ledger.Active:
+		case i < 0:
+			r.t.Fatalf("step %d: the process does not know the interface of block %s", r.steps.Load(), b.Block)
+		case !slices.ContainsFunc(known.Uplinks, func(u ipam.Uplink) bool { return u.Interface == known.Blocks[i].Interface }):
+			r.t.Fatalf("step %d: the process has no description of interface %s", r.steps.Load(), known.Blocks[i].Interface)
+		}
+	}
 }
 
 // end ends the process.

@@ -36,10 +36,13 @@ type Deps struct {
 	// Instance returns the ID of this machine, "" if neither the configuration nor the
 	// Node object has it.
 	Instance func(ctx context.Context) (string, error)
-	Now      func() time.Time
-	Uptime   func() time.Duration // time since boot; never goes back
-	BootID   string
-	After    func(time.Duration) <-chan time.Time
+	// Unschedulable reports whether the node takes no further pods: it is cordoned. nil:
+	// never.
+	Unschedulable func(ctx context.Context) (bool, error)
+	Now           func() time.Time
+	Uptime        func() time.Duration // time since boot; never goes back
+	BootID        string
+	After         func(time.Duration) <-chan time.Time
 }
 
 // Records stores the records of the interfaces.
@@ -60,6 +63,8 @@ const (
 	surprise     = 10 * time.Second       // from an error of the cloud that it is full to the reading that confirms it
 	orphanEvery  = 5 * time.Minute        // period of the deletion of orphans
 	orphanAge    = 10 * time.Minute       // of an interface without a machine that is deleted
+	nodeEvery    = 10 * time.Second       // least time between two questions whether the node is schedulable
+	nodeTimeout  = 5 * time.Second        // of one question
 	callTimeout  = time.Minute            // of one call of the cloud
 )
 
@@ -83,6 +88,7 @@ type Interfaces struct {
 	view          view
 	records       map[string]record               // as they are stored
 	found         bool                            // a reading is being adopted
+	unschedulable bool                            // the node, when it was asked last
 	redescribed   bool                            // the records have a description that was not granted yet
 	toDelete      map[string]bool                 // interfaces that the cloud has to delete
 	refused       []ipam.RefusedBlock             // of the last grant: pods cannot have their addresses
@@ -109,7 +115,7 @@ type returns struct {
 }
 
 // next holds the uptimes at which something is due.
-type next struct{ call, reading, shrink, orphans time.Duration }
+type next struct{ call, reading, shrink, orphans, node time.Duration }
 
 var (
 	_ ipam.Interfaces      = (*Interfaces)(nil)

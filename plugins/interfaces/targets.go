@@ -41,6 +41,10 @@ func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 	if p.deps.Uptime() < p.exhausted[f] {
 		return nil
 	}
+	if p.isUnschedulable(ctx) && p.store.GetIPStats(f).Total > 0 {
+		p.setShortage(f, "the node is unschedulable: the cloud is asked again after kubectl uncordon")
+		return nil
+	}
 	full := map[string]bool{} // interfaces and subnets
 	var why error
 	for n := p.short(f); n > 0; n = p.short(f) {
@@ -72,6 +76,21 @@ func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 	}
 	p.setShortage(f, "")
 	return nil
+}
+
+// isUnschedulable reports whether the node takes no further pods, from an answer of the last
+// seconds. Without an answer it takes them.
+func (p *Interfaces) isUnschedulable(ctx context.Context) bool {
+	now := p.deps.Uptime()
+	if p.deps.Unschedulable == nil || now < p.next.node {
+		return p.unschedulable
+	}
+	p.next.node = now + nodeEvery
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	unschedulable, err := p.deps.Unschedulable(ctx)
+	p.unschedulable = unschedulable && err == nil
+	return p.unschedulable
 }
 
 // exhaust notes that the cloud has no more addresses of a family. It is not asked for some
