@@ -7,13 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 )
 
-// Run makes pending routes when an address of this node comes, until ctx ends.
+// Run makes the routes to other nodes whose gateway comes onto a link, until ctx ends. The
+// kernel has removed such a route if it was there before: Ligato does not see that.
 func (s *Sink) Run(ctx context.Context) error {
 	updates := make(chan netlink.AddrUpdate)
 	if err := netlink.AddrSubscribe(updates, ctx.Done()); err != nil {
@@ -21,15 +24,17 @@ func (s *Sink) Run(ctx context.Context) error {
 	}
 	for {
 		select {
-		case _, ok := <-updates:
-			if !ok && ctx.Err() == nil {
-				return errors.New("watch the node's addresses: the kernel has ended the notifications")
-			}
-			if !ok {
+		case u, ok := <-updates:
+			switch {
+			case !ok && ctx.Err() != nil:
 				return nil
+			case !ok:
+				return errors.New("watch the node's addresses: the kernel has ended the notifications")
+			case !u.NewAddr:
+				continue
 			}
-			if err := s.makePending(ctx); err != nil {
-				s.log.Warn("routes that were pending are not made", "error", err)
+			if err := s.remake(ctx, u.LinkAddress); err != nil && ctx.Err() == nil {
+				s.log.Warn("routes to other nodes are not made", "address", u.LinkAddress.String(), "error", err)
 			}
 		case <-ctx.Done():
 			for range updates { // until the subscription has ended
@@ -39,23 +44,24 @@ func (s *Sink) Run(ctx context.Context) error {
 	}
 }
 
-// makePending makes the routes whose gateway is on a link by now.
-func (s *Sink) makePending(ctx context.Context) error {
+// remake compares everything with the kernel if a route to another node has its gateway in
+// the network of an address of this node.
+func (s *Sink) remake(ctx context.Context, address net.IPNet) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	txn := controller.Transaction{Method: controller.Update, Description: "an address of this node has changed"}
-	before := s.wanted
-	for key, it := range before {
-		if it.pending == "" || hasEnded(it.message) {
-			continue
-		}
-		if _, pending, err := s.translate(key, it.message); err == nil && pending == "" {
-			txn.Values = append(txn.Values, controller.Value{Key: key, Message: it.message})
+	txn := controller.Transaction{Method: controller.DownstreamResync, Retry: s.retry}
+	leads := false
+	for key, it := range s.wanted {
+		txn.Values = append(txn.Values, controller.Value{Key: key, Message: it.message})
+		if r, ok := it.message.(*kv.NodeRoute); ok {
+			gateway := net.ParseIP(r.GetGateway())
+			leads = leads || gateway != nil && !gateway.Equal(address.IP) && address.Contains(gateway)
 		}
 	}
-	if len(txn.Values) == 0 {
+	if !leads {
 		return nil
 	}
-	s.wanted, _ = s.plan(txn)
-	return s.update(ctx, before, txn)
+	var failed controller.ValueErrors
+	s.wanted, failed = s.plan(txn)
+	return joined(failed, s.resync(ctx, "an address of this node has come", s.retry))
 }
