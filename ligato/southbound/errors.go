@@ -62,7 +62,11 @@ func (s *Sink) verify(asked values) error {
 				if mayWait(v) {
 					continue
 				}
-				s.blame(found, k, fmt.Errorf("%s is pending: it needs %s", x.GetKey(), strings.Join(x.GetDetails(), ", ")))
+				s.blame(
+					found,
+					k,
+					fmt.Errorf("%s is pending: it needs %s", x.GetKey(), strings.Join(x.GetDetails(), ", ")),
+				)
 			default:
 				s.blame(found, k, fmt.Errorf("%s is %s: %s", x.GetKey(), x.GetState(), x.GetError()))
 			}

@@ -22,26 +22,18 @@ func (s *Sink) Run(ctx context.Context) error {
 	if err := netlink.AddrSubscribe(updates, ctx.Done()); err != nil {
 		return fmt.Errorf("watch the node's addresses: %w", err)
 	}
-	for {
-		select {
-		case u, ok := <-updates:
-			switch {
-			case !ok && ctx.Err() != nil:
-				return nil
-			case !ok:
-				return errors.New("watch the node's addresses: the kernel has ended the notifications")
-			case !u.NewAddr:
-				continue
-			}
-			if err := s.remake(ctx, u.LinkAddress); err != nil && ctx.Err() == nil {
-				s.log.Warn("routes to other nodes are not made", "address", u.LinkAddress.String(), "error", err)
-			}
-		case <-ctx.Done():
-			for range updates { // until the subscription has ended
-			}
-			return nil
+	for u := range updates { // until the subscription has ended, with ctx
+		if !u.NewAddr {
+			continue
+		}
+		if err := s.remake(ctx, u.LinkAddress); err != nil && ctx.Err() == nil {
+			s.log.Warn("routes to other nodes are not made", "address", u.LinkAddress.String(), "error", err)
 		}
 	}
+	if ctx.Err() == nil {
+		return errors.New("watch the node's addresses: the kernel has ended the notifications")
+	}
+	return nil
 }
 
 // remake compares everything with the kernel if a route to another node has its gateway in
