@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -278,6 +279,32 @@ cadastre:
 	l.answers(old)
 	l.answers(next)
 	l.Expect(l.get(localapi.PathEventHistory)).To(ContainSubstring("Pod CIDR Change"))
+}
+
+// TestAPendingValueIsAnError wants a route of a pod through a gateway that is on no link,
+// which Ligato leaves pending without an error.
+func TestAPendingValueIsAnError(t *testing.T) {
+	l := newLab(t, strings.Replace(routed, "hostgw", "none", 1))
+	l.join()
+	l.start()
+	ns := l.namespace()
+	value := &kv.PodNetwork{
+		IfName:    "eth0",
+		Addresses: []string{"10.1.5.200/32"},
+		Gateways:  []string{"10.1.5.1"},
+		Routes:    []*kv.Route{{Dst: "198.51.100.0/24", Gateway: "203.0.113.1"}},
+		Wire: &kv.Wire{
+			Netns:      ns.Path(),
+			HostIfName: "cadexternal",
+			HostMac:    "0e:00:00:00:00:01",
+			PodMac:     "0e:00:00:00:00:02",
+			Mtu:        1400,
+		},
+	}
+	l.put(kv.ExternalKey(l.agent.Node, "pod/external/c/eth0"), value)
+	l.Eventually(func() string { return l.get(localapi.PathEventHistory) }).Should(
+		ContainSubstring("pod/external/c/eth0: config/linux/l3/v2/route/198.51.100.0/24/pod-cadexternal is pending"))
+	l.Expect(l.snapshot(ns)).To(ContainElement("address 10.1.5.200/32 on eth0"), "the rest is made")
 }
 
 // TestCheckLooksAtTheKernel damages a wire before a CHECK.
