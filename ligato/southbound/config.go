@@ -27,7 +27,10 @@ func CheckConfig(conf *contivconf.Config, node string) error {
 	case contivconf.TransportVXLAN:
 		errs = append(errs, refuse("cadastre.transport", string(c.Transport), "vxlan links", "nodeip, hostgw or none"))
 	case contivconf.TransportWireGuard:
-		errs = append(errs, refuse("cadastre.transport", string(c.Transport), "WireGuard links", "nodeip, hostgw or none"))
+		errs = append(
+			errs,
+			refuse("cadastre.transport", string(c.Transport), "WireGuard links", "nodeip, hostgw or none"),
+		)
 	}
 	if c.Dataplane == contivconf.DataplaneLinux && conf.Masquerades(node) {
 		errs = append(errs, refuse("cadastre.masquerade", "true", "NAT of the node's address", "false"))

@@ -33,6 +33,18 @@ func (s *Sink) isNodeRoute(m proto.Message) bool {
 	return known
 }
 
+// mayWait reports whether a value may be pending: the node's own links, and routes through
+// them, which Ligato makes when it has seen the link.
+func mayWait(m proto.Message) bool {
+	switch m := m.(type) {
+	case *linux_interfaces.Interface:
+		return m.GetType() == linux_interfaces.Interface_EXISTING
+	case *linux_l3.Route:
+		return m.GetMetric() == metricNodes
+	}
+	return false
+}
+
 // verify returns the values that Ligato has not made although no transaction failed: a
 // value whose dependency is missing is pending, which Ligato does not report.
 func (s *Sink) verify(asked values) error {
@@ -47,7 +59,14 @@ func (s *Sink) verify(asked values) error {
 			case kvs.ValueState_CONFIGURED, kvs.ValueState_OBTAINED, kvs.ValueState_DISCOVERED:
 				continue
 			case kvs.ValueState_PENDING:
-				s.blame(found, k, fmt.Errorf("%s is pending: it needs %s", x.GetKey(), strings.Join(x.GetDetails(), ", ")))
+				if mayWait(v) {
+					continue
+				}
+				s.blame(
+					found,
+					k,
+					fmt.Errorf("%s is pending: it needs %s", x.GetKey(), strings.Join(x.GetDetails(), ", ")),
+				)
 			default:
 				s.blame(found, k, fmt.Errorf("%s is %s: %s", x.GetKey(), x.GetState(), x.GetError()))
 			}

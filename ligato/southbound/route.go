@@ -30,34 +30,54 @@ type hostLinks struct {
 	addresses map[string]struct{} // Ligato's keys of the notified addresses
 }
 
-// via returns the name of the link on which gateway is a neighbour, "" if it is on none.
+// via returns the name of the link on which gateway is a neighbour, "" if it is on none. The
+// link may be down: Ligato makes the route when it is up.
 func (h *hostLinks) via(gateway netip.Addr) (string, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return "", fmt.Errorf("read the node's links: %w", err)
 	}
 	for _, link := range links {
-		attrs := link.Attrs()
-		if attrs.OperState == netlink.OperDown {
-			continue
-		}
+		name := link.Attrs().Name
 		addrs, err := netlink.AddrList(link, family(gateway))
 		if err != nil {
-			return "", fmt.Errorf("read the addresses of link %s: %w", attrs.Name, err)
+			return "", fmt.Errorf("read the addresses of link %s: %w", name, err)
 		}
 		for _, a := range addrs {
 			ones, bits := a.Mask.Size()
 			if ip, ok := netip.AddrFromSlice(a.IP); ok && ones < bits && ip.Unmap() != gateway &&
 				netip.PrefixFrom(ip.Unmap(), ones).Contains(gateway) {
-				return attrs.Name, h.use(attrs.Name, netip.PrefixFrom(ip.Unmap(), ones))
+				return name, h.use(name, netip.PrefixFrom(ip.Unmap(), ones))
 			}
 		}
 	}
 	return "", nil
 }
 
-// use makes a link and one of its addresses known to Ligato.
-func (h *hostLinks) use(name string, address netip.Prefix) error {
+// adopt makes the links known that have routes to other nodes from a former process.
+// Ligato reads the routes of known links only.
+func (h *hostLinks) adopt() error {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := netlink.RouteList(nil, family)
+		if err != nil {
+			return fmt.Errorf("read the node's routes: %w", err)
+		}
+		for _, r := range routes {
+			if r.Priority != metricNodes || r.LinkIndex == 0 {
+				continue
+			}
+			link, err := netlink.LinkByIndex(r.LinkIndex)
+			if err != nil {
+				return fmt.Errorf("read link %d, which a route to %s has: %w", r.LinkIndex, r.Dst, err)
+			}
+			h.know(link.Attrs().Name)
+		}
+	}
+	return nil
+}
+
+// know makes a link known to Ligato.
+func (h *hostLinks) know(name string) {
 	h.known.iface(&linux_interfaces.Interface{
 		Name:       name,
 		HostIfName: name,
@@ -65,6 +85,11 @@ func (h *hostLinks) use(name string, address netip.Prefix) error {
 		Enabled:    true,
 		LinkOnly:   true,
 	})
+}
+
+// use makes a link and one of its addresses known to Ligato.
+func (h *hostLinks) use(name string, address netip.Prefix) error {
+	h.know(name)
 	key := linux_interfaces.InterfaceAddressKey(name, address.String(), netalloc.IPAddressSource_STATIC)
 	if _, ok := h.addresses[key]; ok {
 		return nil
@@ -111,7 +136,7 @@ func (h *hostLinks) routeValues(r *kv.NodeRoute) (v values, pending string, err 
 	case err != nil:
 		return nil, "", err
 	case link == "":
-		return nil, fmt.Sprintf("gateway %s is on no link of this node that is up", gateway), nil
+		return nil, fmt.Sprintf("gateway %s is on no link of this node", gateway), nil
 	}
 	v = values{}
 	v.route(&linux_l3.Route{

@@ -7,55 +7,53 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 )
 
-// Run makes pending routes when an address of this node comes, until ctx ends.
+// Run makes the routes to other nodes whose gateway comes onto a link, until ctx ends. The
+// kernel has removed such a route if it was there before: Ligato does not see that.
 func (s *Sink) Run(ctx context.Context) error {
 	updates := make(chan netlink.AddrUpdate)
 	if err := netlink.AddrSubscribe(updates, ctx.Done()); err != nil {
 		return fmt.Errorf("watch the node's addresses: %w", err)
 	}
-	for {
-		select {
-		case _, ok := <-updates:
-			if !ok && ctx.Err() == nil {
-				return errors.New("watch the node's addresses: the kernel has ended the notifications")
-			}
-			if !ok {
-				return nil
-			}
-			if err := s.makePending(ctx); err != nil {
-				s.log.Warn("routes that were pending are not made", "error", err)
-			}
-		case <-ctx.Done():
-			for range updates { // until the subscription has ended
-			}
-			return nil
-		}
-	}
-}
-
-// makePending makes the routes whose gateway is on a link by now.
-func (s *Sink) makePending(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	txn := controller.Transaction{Method: controller.Update, Description: "an address of this node has changed"}
-	before := s.wanted
-	for key, it := range before {
-		if it.pending == "" || hasEnded(it.message) {
+	for u := range updates { // until the subscription has ended, with ctx
+		if !u.NewAddr {
 			continue
 		}
-		if _, pending, err := s.translate(key, it.message); err == nil && pending == "" {
-			txn.Values = append(txn.Values, controller.Value{Key: key, Message: it.message})
+		if err := s.remake(ctx, u.LinkAddress); err != nil && ctx.Err() == nil {
+			s.log.Warn("routes to other nodes are not made", "address", u.LinkAddress.String(), "error", err)
 		}
 	}
-	if len(txn.Values) == 0 {
+	if ctx.Err() == nil {
+		return errors.New("watch the node's addresses: the kernel has ended the notifications")
+	}
+	return nil
+}
+
+// remake compares everything with the kernel if a route to another node has its gateway in
+// the network of an address of this node.
+func (s *Sink) remake(ctx context.Context, address net.IPNet) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	txn := controller.Transaction{Method: controller.DownstreamResync, Retry: s.retry}
+	leads := false
+	for key, it := range s.wanted {
+		txn.Values = append(txn.Values, controller.Value{Key: key, Message: it.message})
+		if r, ok := it.message.(*kv.NodeRoute); ok {
+			gateway := net.ParseIP(r.GetGateway())
+			leads = leads || gateway != nil && !gateway.Equal(address.IP) && address.Contains(gateway)
+		}
+	}
+	if !leads {
 		return nil
 	}
-	s.wanted, _ = s.plan(txn)
-	return s.update(ctx, before, txn)
+	var failed controller.ValueErrors
+	s.wanted, failed = s.plan(txn)
+	return joined(failed, s.resync(ctx, "an address of this node has come", s.retry))
 }

@@ -29,7 +29,8 @@ type Sink struct {
 	mu     sync.Mutex // protects what follows
 	wanted map[string]item
 	links  hostLinks
-	unsure bool // the outcome of a transaction is not known
+	retry  controller.Retry // of the last transaction
+	unsure bool             // the outcome of a transaction is not known
 }
 
 // item holds one wanted value of ours, and what Ligato is asked for it.
@@ -58,6 +59,7 @@ func NewSink(scheduler kvs.KVScheduler, log *slog.Logger) *Sink {
 func (s *Sink) Commit(ctx context.Context, txn controller.Transaction) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.retry = txn.Retry
 	before := s.wanted
 	next, failed := s.plan(txn)
 	if txn.RevertOnFailure && len(failed) > 0 {
@@ -153,6 +155,9 @@ func (s *Sink) update(ctx context.Context, before map[string]item, txn controlle
 
 // resync makes Ligato read the kernel and make exactly the wanted values true.
 func (s *Sink) resync(ctx context.Context, description string, retry controller.Retry) error {
+	if err := s.links.adopt(); err != nil {
+		return err
+	}
 	all := maps.Clone(s.links.known)
 	for _, it := range s.wanted {
 		maps.Copy(all, it.values)

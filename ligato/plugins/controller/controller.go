@@ -50,7 +50,7 @@ func (l *Loop) PushEvent(ev controller.Event) error {
 	if l.p.loop == nil {
 		return controller.ErrClosedController
 	}
-	return l.p.loop.PushEvent(ev)
+	return l.p.PushEvent(ev)
 }
 
 // PushEventWait queues an event and waits for room.
@@ -58,7 +58,7 @@ func (l *Loop) PushEventWait(ctx context.Context, ev controller.Event) error {
 	if l.p.loop == nil {
 		return controller.ErrClosedController
 	}
-	return l.p.loop.PushEventWait(ctx, ev)
+	return l.p.PushEventWait(ctx, ev)
 }
 
 // Status returns the state of the event loop.
@@ -66,7 +66,7 @@ func (l *Loop) Status() controller.Status {
 	if l.p.loop == nil {
 		return controller.Status{}
 	}
-	return l.p.loop.Status()
+	return l.p.Status()
 }
 
 // Option changes a Plugin before it is initialised.
@@ -114,7 +114,7 @@ func (p *Plugin) AfterInit() error {
 	p.group = background.New(p.Node.Fail)
 	p.group.Go("event loop", func(ctx context.Context) error {
 		select {
-		case <-p.loop.Ended():
+		case <-p.Ended():
 			return errors.New(p.loop.Status().Fatal)
 		case <-ctx.Done():
 			return nil

@@ -104,7 +104,7 @@ func (p *Plugin) readUnderlay(nodeIPs []netip.Addr) (ipnet.Underlay, error) {
 // AfterInit starts to watch the underlay.
 func (p *Plugin) AfterInit() error {
 	p.group = background.New(p.Node.Fail)
-	if p.handler.Dataplane != nil {
+	if p.Dataplane != nil {
 		p.group.Go("underlay", func(ctx context.Context) error {
 			return p.Watch(ctx, p.EventLoop, time.After)
 		})
