@@ -143,7 +143,7 @@ func (st *state) leftOver(k *kind, c *claims) *leftOver {
 		}
 	}
 	for at, p := range st.routes {
-		if k.routes != nil && k.routes(at, p) && !c.places[at] {
+		if k.routes != nil && k.routes(at, p, st.roleAt(p)) && !c.places[at] {
 			rest.routes = append(rest.routes, at)
 		}
 	}
@@ -168,6 +168,14 @@ func (st *state) leftOver(k *kind, c *claims) *leftOver {
 		return nil
 	}
 	return rest
+}
+
+// roleAt returns the role of the interface that a route leads over, "" for none.
+func (st *state) roleAt(p path) string {
+	if a := st.links[p.index]; a != nil {
+		return roleOf(a.tag)
+	}
+	return ""
 }
 
 // leftOver holds own objects of no wanted value.

@@ -98,7 +98,7 @@ func (s *shared) network() *kind {
 		name:   "vpp network",
 		prefix: kv.SinkNetworkPrefix,
 		roles:  roles(roleNetworkGateway, roleTable),
-		routes: func(at place, p path) bool {
+		routes: func(at place, p path, _ string) bool {
 			return p.via == (netip.Addr{}) && !p.other && at.dst.Bits() > 0 || at.dst.Bits() == 0 && at.table != 0
 		},
 		plan: func(key string, value proto.Message, _ bool) (*plan, error) {
@@ -133,6 +133,7 @@ func (s *shared) network() *kind {
 			}
 			return s.kernel.setRoutes(dst, s.planner.node, false)
 		},
+		strays: s.strayHostRoutes,
 	}
 }
 
@@ -187,8 +188,8 @@ func (s *shared) route() *kind {
 		shared: s,
 		name:   "vpp route",
 		prefix: kv.SinkRoutePrefix,
-		routes: func(at place, p path) bool {
-			return p.via.IsValid() && at.dst.Bits() > 0 && !ofPod(at, p) || p.other
+		routes: func(at place, p path, role string) bool {
+			return p.via.IsValid() && at.dst.Bits() > 0 && !ofPod(at, p, role) && !s.ofHost(at, p, role) || p.other
 		},
 		plan: func(key string, value proto.Message, _ bool) (*plan, error) {
 			m, err := message[*kv.NodeRoute](value)

@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// nodeAlias marks the kernel's links of the value "node".
-	nodeAlias = tagPrefix + kv.SinkNode
+	// nodeAlias marks the kernel's links of the value "node". It is not one of those by which
+	// package southbound/linux knows wires.
+	nodeAlias = "cadastre-vpp:" + kv.SinkNode
 	// ownProtocol marks own routes of the kernel, as in package southbound/linux.
 	ownProtocol = 202
 )
@@ -306,11 +307,11 @@ func (k *kernel) removeHostLink() error {
 	return nil
 }
 
-// prepareMain sets a network interface up so that VPP gets what is sent to its own MAC there.
-func (k *kernel) prepareMain(name string) error {
+// prepareNIC sets a network interface up so that VPP gets what is sent to its own MAC there.
+func (k *kernel) prepareNIC(name string) error {
 	l, err := k.handle.LinkByName(name)
 	if err != nil {
-		return fmt.Errorf("find mainVPPInterface %s: %w", name, err)
+		return fmt.Errorf("find network interface %s of VPP: %w", name, err)
 	}
 	a := l.Attrs()
 	if a.Promisc == 0 {
@@ -326,8 +327,8 @@ func (k *kernel) prepareMain(name string) error {
 	return nil
 }
 
-// mainPrepared reports whether prepareMain would change nothing.
-func (k *kernel) mainPrepared(name string) (bool, error) {
+// prepared reports whether prepareNIC would change nothing.
+func (k *kernel) prepared(name string) (bool, error) {
 	l, err := k.link(name)
 	if err != nil || l == nil {
 		return false, err
@@ -390,6 +391,21 @@ func (k *kernel) setRoutes(dst []netip.Prefix, m *kv.NodeNetwork, add bool) erro
 			if err != nil {
 				return fmt.Errorf("route of the node to %s via %s: %w", p, via, err)
 			}
+		}
+	}
+	return nil
+}
+
+// removeRoutes removes own routes to VPP, whatever their gateway is.
+func (k *kernel) removeRoutes(dst []netip.Prefix) error {
+	l, err := k.link(linkName)
+	if err != nil || l == nil {
+		return err
+	}
+	for _, p := range dst {
+		r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet(p), Protocol: ownProtocol}
+		if err := k.handle.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("remove the route of the node to %s: %w", p, err)
 		}
 	}
 	return nil

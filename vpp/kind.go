@@ -23,7 +23,8 @@ type kind struct {
 	name   string
 	prefix string // of the keys; a whole key if it does not end with a slash
 	roles  map[string]bool
-	routes func(at place, p path) bool // reports whether a route is of this kind; nil: none is
+	// routes reports whether a route over an interface of a role is of this kind; nil: none is.
+	routes func(at place, p path, role string) bool
 
 	translates bool // it has the translation of outgoing packets
 
@@ -38,10 +39,14 @@ type kind struct {
 	after  func(value proto.Message) error
 	ready  func(value proto.Message) (bool, error)
 	gone   func(ctx context.Context, key string, value proto.Message) error
-	// notes returns notes for the operator. It may be nil.
+	// strays returns a function that removes what the kernel has of no wanted value, nil if it
+	// has nothing. It may be nil.
+	strays func(wanted []controller.Value) (func() error, error)
+	// noter returns notes for the operator. It may be nil.
 	noter func() []string
 
-	rest *leftOver // of the last Retrieve
+	rest  *leftOver // of the last Retrieve
+	clear func() error
 }
 
 var (
@@ -132,20 +137,31 @@ func (k *kind) ensure(ctx context.Context, key string, was, value proto.Message)
 // Delete removes a value.
 func (k *kind) Delete(ctx context.Context, key string, value proto.Message) error {
 	if key == k.restKey() {
-		rest := k.rest
-		if rest == nil {
-			return nil
+		return k.removeRest(ctx)
+	}
+	// The actual value of a half made one cannot always be read. What it has is left over then.
+	if p, err := k.plan(key, value, true); err == nil && p != nil {
+		if err := k.change(ctx, func(x *change) error { return x.remove(p, nil) }); err != nil {
+			return err
 		}
-		return k.change(ctx, func(x *change) error { return x.removeRest(rest) })
 	}
-	p, err := k.plan(key, value, true)
-	if err == nil && p != nil {
-		err = k.change(ctx, func(x *change) error { return x.remove(p, nil) })
-	}
-	if err != nil || k.gone == nil {
-		return err
+	if k.gone == nil {
+		return nil
 	}
 	return k.gone(ctx, key, value)
+}
+
+// removeRest removes what the last Retrieve found of no wanted value.
+func (k *kind) removeRest(ctx context.Context) error {
+	if rest := k.rest; rest != nil {
+		if err := k.change(ctx, func(x *change) error { return x.removeRest(rest) }); err != nil {
+			return err
+		}
+	}
+	if k.clear == nil {
+		return nil
+	}
+	return k.clear()
 }
 
 // Retrieve returns the values that are made now. One that is complete is returned as wanted,
@@ -181,8 +197,13 @@ func (k *kind) Retrieve(ctx context.Context, wanted []controller.Value) ([]contr
 			all = append(all, controller.Value{Key: v.Key, Message: kv.SinkMessage(v.Key)})
 		}
 	}
-	k.rest = st.leftOver(k, claimed)
-	if k.rest != nil {
+	k.rest, k.clear = st.leftOver(k, claimed), nil
+	if k.strays != nil {
+		if k.clear, err = k.strays(wanted); err != nil {
+			return nil, err
+		}
+	}
+	if k.rest != nil || k.clear != nil {
 		all = append(all, controller.Value{Key: k.restKey(), Message: k.empty()})
 	}
 	return all, nil

@@ -86,7 +86,7 @@ func (x *change) natAddress(a *actual, add bool) error {
 		SwIfIndex: interface_types.InterfaceIndex(a.index),
 	}, natAllowed(add)...)
 	if err == nil {
-		x.st.natAddress[a.index] = add
+		setTo(x.st.natAddress, a.index, add)
 	}
 	return err
 }
@@ -101,7 +101,7 @@ func (x *change) natVXLAN(a *actual, add bool) error {
 		Tag:       tagPrefix + "vxlan",
 	}, natAllowed(add)...)
 	if err == nil {
-		x.st.natVXLAN[a.index] = add
+		setTo(x.st.natVXLAN, a.index, add)
 	}
 	return err
 }
@@ -112,7 +112,7 @@ func (x *change) natOutput(a *actual, add bool) error {
 		SwIfIndex: interface_types.InterfaceIndex(a.index),
 	}, natAllowed(add)...)
 	if err == nil {
-		x.st.natOutput[a.index] = add
+		setTo(x.st.natOutput, a.index, add)
 	}
 	return err
 }
@@ -123,4 +123,13 @@ func natAllowed(add bool) []api.VPPApiError {
 		return []api.VPPApiError{api.VALUE_EXIST}
 	}
 	return []api.VPPApiError{api.NO_SUCH_ENTRY}
+}
+
+// setTo adds an index to a set, or removes it.
+func setTo(set map[uint32]bool, index uint32, add bool) {
+	if add {
+		set[index] = true
+	} else {
+		delete(set, index)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -42,7 +43,9 @@ func (s *shared) nodeKind() *kind {
 		name:   "vpp node",
 		prefix: kv.SinkNode,
 		roles:  roles(roleMain, roleHost, roleBVI, roleGateway, roleDomain),
-		routes: func(at place, _ path) bool { return at.dst.Bits() == 0 && at.table == 0 },
+		routes: func(at place, p path, role string) bool {
+			return at.dst.Bits() == 0 && at.table == 0 || s.ofHost(at, p, role)
+		},
 		plan: func(_ string, value proto.Message, live bool) (*plan, error) {
 			m, err := message[*kv.NodeNetwork](value)
 			if err != nil {
@@ -61,7 +64,7 @@ func (s *shared) nodeKind() *kind {
 			}
 			s.planner.node = m
 			if s.planner.hasMain() {
-				if err := s.kernel.prepareMain(s.opt.Main.Name); err != nil {
+				if err := s.kernel.prepareNIC(s.opt.Main.Name); err != nil {
 					return err
 				}
 			}
@@ -70,13 +73,20 @@ func (s *shared) nodeKind() *kind {
 		ready: func(value proto.Message) (bool, error) {
 			m, _ := value.(*kv.NodeNetwork)
 			if s.planner.hasMain() {
-				if ready, err := s.kernel.mainPrepared(s.opt.Main.Name); err != nil || !ready {
+				if ready, err := s.kernel.prepared(s.opt.Main.Name); err != nil || !ready {
 					return false, err
 				}
 			}
 			return s.kernel.hostLinkComplete(m)
 		},
-		gone:  func(context.Context, string, proto.Message) error { return s.kernel.removeHostLink() },
+		gone: func(context.Context, string, proto.Message) error { return s.kernel.removeHostLink() },
+		strays: func(wanted []controller.Value) (func() error, error) {
+			l, err := s.kernel.link(linkName)
+			if err != nil || l == nil || l.Attrs().Alias != nodeAlias || len(wanted) > 0 {
+				return nil, err
+			}
+			return s.kernel.removeHostLink, nil
+		},
 		noter: s.notes,
 	}
 }
@@ -102,6 +112,26 @@ func hostRoutes(_ string, value proto.Message) ([]netip.Prefix, error) {
 		return nil, nil
 	}
 	return readPrefixes("subnets", m.GetSubnets())
+}
+
+// strayHostRoutes returns a function that removes the kernel's routes of no wanted network.
+func (s *shared) strayHostRoutes(wanted []controller.Value) (func() error, error) {
+	have, err := s.kernel.routes()
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range wanted {
+		// A value that cannot be read has no routes.
+		dst, _ := hostRoutes(v.Key, v.Message)
+		for _, p := range dst {
+			delete(have, p.Masked())
+		}
+	}
+	if len(have) == 0 {
+		return nil, nil
+	}
+	strays := slices.Collect(maps.Keys(have))
+	return func() error { return s.kernel.removeRoutes(strays) }, nil
 }
 
 // hostRoutesComplete reports whether the kernel has the routes of a network.
@@ -141,4 +171,15 @@ func (s *shared) egressNotes() []string {
 		"VPP translates all that leaves by %s: without VXLAN, connections from pods to pods of other nodes "+
 			"arrive with this node's address; set transport: vxlan, or masquerade: false", s.opt.Main.Name,
 	)}
+}
+
+// ofHost reports whether a route is to the kernel's end of the VPP-host link, or to what is
+// behind it. Without an interface of the underlay, routes to other nodes lead there too.
+func (s *shared) ofHost(at place, p path, role string) bool {
+	if role != roleHost {
+		return false
+	}
+	ends, err := readAddrs("host_interconnect_linux", s.planner.node.GetHostInterconnectLinux())
+	return s.planner.hasMain() || at.dst.IsSingleIP() && p.via == at.dst.Addr() ||
+		err == nil && slices.Contains(ends, p.via)
 }

@@ -206,6 +206,6 @@ func inPod(m *kv.PodNetwork, f func() error) error {
 }
 
 // ofPod reports whether a route is that of a pod's address.
-func ofPod(at place, p path) bool {
-	return at.dst.IsSingleIP() && (p.via == at.dst.Addr() || p.other)
+func ofPod(at place, p path, role string) bool {
+	return role != roleHost && at.dst.IsSingleIP() && (p.via == at.dst.Addr() || p.other)
 }

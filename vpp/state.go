@@ -52,6 +52,8 @@ func (a *actual) untagged() bool {
 		return false
 	case strings.HasPrefix(a.name, "vxlan_tunnel"):
 		return strings.HasPrefix(a.name, "vxlan_tunnel1") && len(a.name) == len("vxlan_tunnel1073741824")
+	case strings.HasPrefix(a.name, "host-"+wirePrefix), a.name == "host-"+vppLinkName:
+		return true // the kernel's link is ours
 	}
 	return ownMAC(a.mac)
 }
@@ -230,7 +232,7 @@ func (st *state) add(m api.Message) {
 		}
 	case *ip.IPAddressDetails:
 		a := st.links[uint32(m.SwIfIndex)]
-		if p := prefixOf(m.Prefix); a != nil && !p.Addr().IsLinkLocalUnicast() {
+		if p := prefixOf(m.Prefix); a != nil && (p.Addr().Is4() || !p.Addr().IsLinkLocalUnicast()) {
 			a.addresses[p] = true
 		}
 	case *ip_neighbor.IPNeighborDetails:
@@ -272,7 +274,10 @@ func pathOf(r ip.IPRouteV2) path {
 		return path{other: true}
 	}
 	p := r.Paths[0]
-	way := path{index: p.SwIfIndex, into: p.TableID}
+	way := path{index: p.SwIfIndex}
+	if p.SwIfIndex == none {
+		way.into = p.TableID
+	}
 	switch p.Type {
 	case fib_types.FIB_API_PATH_TYPE_DROP:
 		return path{index: none, drop: true}
@@ -284,9 +289,6 @@ func pathOf(r ip.IPRouteV2) path {
 		}
 		if way.via.IsUnspecified() {
 			way.via = netip.Addr{}
-		}
-		if way.index != none {
-			way.into = 0
 		}
 		return way
 	}

@@ -6,6 +6,7 @@ package vpptest
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -130,8 +131,14 @@ func (c *cluster) unreached(from, to traffic.Place) {
 	c.t.Helper()
 	for _, is4 := range c.families() {
 		e := traffic.NewEcho(c.t, to.Net, netip.AddrPortFrom(to.Addr(is4), 0))
-		conn := traffic.Dial(c.t, from.Net, e.At())
-		c.Expect(traffic.Answered(conn, 16, 3)).NotTo(Succeed(), "%s to %s", from.Name, to.Name)
+		_ = from.Net.Do(func() error { // a pod of a network may have no route at all
+			conn, err := net.Dial("udp", e.At().String())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			return traffic.Answered(conn.(*net.UDPConn), 16, 3)
+		})
 		c.Expect(e.Heard()).To(BeZero(), "%s has heard %s", to.Name, from.Name)
 		e.Close()
 	}

@@ -56,7 +56,10 @@ func TestProbe(t *testing.T) {
 	}
 	const none = ^uint32(0)
 	idx := func(i interface_types.InterfaceIndex) interface_types.InterfaceIndex { return i }
-	mac := func(s string) (m [6]byte) { _, _ = fmt.Sscanf(s, "%02x:%02x:%02x:%02x:%02x:%02x", &m[0], &m[1], &m[2], &m[3], &m[4], &m[5]); return }
+	mac := func(s string) (m [6]byte) {
+		_, _ = fmt.Sscanf(s, "%02x:%02x:%02x:%02x:%02x:%02x", &m[0], &m[1], &m[2], &m[3], &m[4], &m[5])
+		return
+	}
 	addr := func(s string) ip_types.Address { a, _ := ip_types.ParseAddress(s); return a }
 	pfx := func(s string) ip_types.AddressWithPrefix { a, _ := ip_types.ParseAddressWithPrefix(s); return a }
 	prefix := func(s string) ip_types.Prefix { a, _ := ip_types.ParsePrefix(s); return a }

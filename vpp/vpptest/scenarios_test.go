@@ -38,7 +38,7 @@ func transports() []layout {
 	return []layout{
 		{plane: "vpp", transport: "vxlan", nodes: 2},
 		{plane: "vpp", transport: "vxlan", v6: true, nodes: 2},
-		{plane: "vpp", transport: "nodeip", nodes: 2},
+		{plane: "vpp", transport: "hostgw", nodes: 2},
 	}
 }
 

@@ -1,0 +1,234 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vppmodel
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go.fd.io/govpp/api"
+	interfaces "go.fd.io/govpp/binapi/interface"
+	"go.fd.io/govpp/binapi/interface_types"
+)
+
+const (
+	none      = ^uint32(0)
+	apiSource = 3 // of routes
+
+	loopDevice   = "Loopback"
+	packetDevice = "af-packet"
+	vxlanDevice  = "VXLAN"
+	memifDevice  = "memif"
+)
+
+// iface is an interface.
+type iface struct {
+	index      uint32
+	name       string
+	device     string
+	tag        string
+	mac        [6]byte
+	mtu        [4]uint32
+	up         bool
+	table      [2]uint32
+	addresses  map[netip.Prefix]bool
+	lender     uint32
+	neighbours map[netip.Addr]neighbour
+	domain     uint32 // 0: none
+	bvi        bool
+	group      uint8
+
+	src, dst netip.Addr // of a tunnel
+	vni      uint32
+	instance uint32
+}
+
+type neighbour struct {
+	mac    [6]byte
+	static bool
+}
+
+type tableID struct {
+	id  uint32
+	six bool
+}
+
+type routeID struct {
+	table  uint32
+	dst    netip.Prefix
+	source uint8
+}
+
+// way is the path of a route.
+type way struct {
+	index uint32
+	via   netip.Addr
+	into  uint32
+	drop  bool
+}
+
+type fibEntry struct {
+	index  uint32
+	static bool
+}
+
+type macID struct {
+	domain uint32
+	mac    [6]byte
+}
+
+type bridge struct {
+	tag   string
+	learn bool
+}
+
+// world holds all objects.
+type world struct {
+	next    uint32
+	ifaces  map[uint32]*iface
+	tables  map[tableID]string
+	sources []string // beside those of VPP
+	routes  map[routeID]way
+	bridges map[uint32]bridge
+	macs    map[macID]fibEntry
+
+	natEnabled bool
+	natForward bool
+	natOutput  map[uint32]bool
+	natAddress map[uint32]bool
+	natVXLAN   map[uint32]bool
+
+	sockets map[uint32]string // of memif
+	exists  func(link string) bool
+	events  []api.Message
+}
+
+func newWorld() *world {
+	w := &world{
+		ifaces:     map[uint32]*iface{},
+		tables:     map[tableID]string{{0, false}: "ipv4-VRF:0", {0, true}: "ipv6-VRF:0"},
+		routes:     map[routeID]way{},
+		bridges:    map[uint32]bridge{},
+		macs:       map[macID]fibEntry{},
+		natOutput:  map[uint32]bool{},
+		natAddress: map[uint32]bool{},
+		natVXLAN:   map[uint32]bool{},
+		sockets:    map[uint32]string{},
+	}
+	w.add(&iface{name: "local0", device: "local"})
+	return w
+}
+
+// add adds an interface.
+func (w *world) add(i *iface) *iface {
+	i.index, i.lender = w.next, none
+	i.addresses, i.neighbours = map[netip.Prefix]bool{}, map[netip.Addr]neighbour{}
+	w.ifaces[i.index] = i
+	w.next++
+	return i
+}
+
+// remove removes an interface with its addresses, neighbours and ports. Routes over it stay.
+func (w *world) remove(i *iface) {
+	delete(w.ifaces, i.index)
+	delete(w.natOutput, i.index)
+	delete(w.natAddress, i.index)
+	delete(w.natVXLAN, i.index)
+	for _, o := range w.ifaces {
+		if o.lender == i.index {
+			o.lender = none
+		}
+	}
+	for id, e := range w.macs {
+		if e.index == i.index {
+			delete(w.macs, id)
+		}
+	}
+	w.events = append(w.events, &interfaces.SwInterfaceEvent{
+		SwIfIndex: interface_types.InterfaceIndex(i.index),
+		Deleted:   true,
+	})
+}
+
+func (w *world) takeEvents() []api.Message {
+	all := w.events
+	w.events = nil
+	return all
+}
+
+// name returns the name of an interface.
+func (w *world) nameOf(index uint32) string {
+	if i := w.ifaces[index]; i != nil {
+		if i.device == loopDevice {
+			return fmt.Sprintf("loop[%s %x]", i.tag, i.mac)
+		}
+		return i.name
+	}
+	if index == none {
+		return "-"
+	}
+	return "DELETED"
+}
+
+// dump returns all objects as lines of text.
+func (w *world) dump() string {
+	var lines []string
+	line := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for _, i := range w.ifaces {
+		name := w.nameOf(i.index)
+		line("interface %s tag=%q mac=%x up=%t mtu=%d table=%v lender=%s bridge=%d bvi=%t group=%d %s-%s vni=%d",
+			name, i.tag, i.macText(), i.up, i.mtu[0], i.table, w.nameOf(i.lender), i.domain, i.bvi, i.group,
+			i.src, i.dst, i.vni)
+		for p := range i.addresses {
+			line("address %s %s", name, p)
+		}
+		for a, n := range i.neighbours {
+			line("neighbour %s %s %x static=%t", name, a, n.mac, n.static)
+		}
+	}
+	for id, name := range w.tables {
+		line("table %d six=%t %q", id.id, id.six, name)
+	}
+	for _, s := range w.sources {
+		line("source %s", s)
+	}
+	for id, r := range w.routes {
+		line("route %d %s source=%s via=%s %s into=%d drop=%t",
+			id.table, id.dst, w.sourceName(id.source), r.via, w.nameOf(r.index), r.into, r.drop)
+	}
+	for id, b := range w.bridges {
+		line("bridge %d %q learn=%t", id, b.tag, b.learn)
+	}
+	for id, e := range w.macs {
+		line("mac %d %x %s static=%t", id.domain, id.mac, w.nameOf(e.index), e.static)
+	}
+	for what, all := range map[string]map[uint32]bool{
+		"output": w.natOutput, "address": w.natAddress, "vxlan": w.natVXLAN,
+	} {
+		for index := range maps.Keys(all) {
+			line("nat %s %s", what, w.nameOf(index))
+		}
+	}
+	line("nat enabled=%t forward=%t", w.natEnabled, w.natForward)
+	slices.Sort(lines)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// macText returns the MAC of an interface; that of a tunnel is random.
+func (i *iface) macText() []byte {
+	if i.device == vxlanDevice {
+		return nil
+	}
+	return i.mac[:]
+}
+
+func (w *world) sourceName(source uint8) string {
+	if n := int(source) - firstSource; n >= 0 && n < len(w.sources) {
+		return w.sources[n]
+	}
+	return fmt.Sprint(source)
+}
