@@ -17,9 +17,11 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/interfaces"
+	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness/findings"
 )
 
 // makeInterfaces makes the plugin that calls the cloud, with podBlocks interfaces.
@@ -155,4 +157,22 @@ func (a *assembly) interfacesStatus() *localapi.Interfaces {
 		})
 	}
 	return view
+}
+
+// cloudReading returns the blocks of the ledger as the last reading of the cloud has them.
+func (a *assembly) cloudReading() *findings.Cloud {
+	s := a.interfaces.Status()
+	if s.Read.IsZero() {
+		return nil
+	}
+	c := &findings.Cloud{Name: s.Cloud, Machine: s.Instance, Read: s.Read}
+	for _, b := range s.Placed {
+		c.Blocks = append(c.Blocks, findings.CloudBlock{
+			Pool:      ipam.PodPool,
+			Prefix:    b.Prefix,
+			Interface: b.Interface,
+			On:        b.On,
+		})
+	}
+	return c
 }

@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -195,6 +196,43 @@ func TestAnAgentOfACordonedNodeAsksForNoAddresses(t *testing.T) {
 	m.g.Expect(m.units()).To(HaveLen(2))
 	cordon(false)
 	m.g.Eventually(func() int { return len(m.units()) }, soon, 20*time.Millisecond).Should(Equal(4))
+}
+
+// An administrator moves the address of a pod to an interface of another program: cadastre
+// check names it.
+func TestAnAgentReportsAnAddressOnAnotherInterface(t *testing.T) {
+	m := newVM(t, "warmIPs: 7, coolDown: 0s")
+	m.start()
+	moved := m.add("a")
+	m.g.Eventually(func() int { return len(m.units()) }, soon, 20*time.Millisecond).Should(Equal(8))
+	found := func() (all []localapi.Finding) {
+		_, text := m.call("GET", localapi.PathCheck, nil)
+		report := localapi.CheckReport{}
+		if json.Unmarshal([]byte(text), &report) != nil {
+			return []localapi.Finding{{Text: "the agent does not answer: " + text}}
+		}
+		for _, f := range report.Findings {
+			if f.Number == "C407" || f.Number == "C408" {
+				all = append(all, f)
+			}
+		}
+		return all
+	}
+	m.g.Expect(found()).To(BeEmpty())
+	m.end()
+	all := m.cloud.Interfaces("vm-1")
+	m.g.Expect(all).To(HaveLen(2))
+	is := func(b cloud.Block) bool { return b.Prefix.Addr() == moved }
+	from, to := all[0].ID, all[1].ID
+	m.cloud.Change("vm-1", from, func(i *cloud.Interface) { i.Blocks = slices.DeleteFunc(slices.Clone(i.Blocks), is) })
+	m.cloud.Change("vm-1", to, func(i *cloud.Interface) {
+		i.Exclude, i.Blocks = true, append(slices.Clone(i.Blocks), cloud.Block{Prefix: netip.PrefixFrom(moved, 32), Subnet: "subnet-1"})
+	})
+	m.start()
+	m.g.Eventually(found, soon, 20*time.Millisecond).Should(HaveExactElements(And(
+		HaveField("Number", "C408"),
+		HaveField("Text", fmt.Sprintf("block %s/32 of interface %s is on interface %s in the cloud", moved, from, to)),
+	)))
 }
 
 func TestAnAgentServesPodsFromItsInterfaces(t *testing.T) {

@@ -86,6 +86,8 @@ type Interfaces struct {
 	cloud         cloud.Cloud
 	instance      string
 	view          view
+	readAt        time.Time                       // begin of the reading
+	unconfirmed   map[string][]netip.Prefix       // blocks that only one reading has lacked, by interface
 	records       map[string]record               // as they are stored
 	found         bool                            // a reading is being adopted
 	unschedulable bool                            // the node, when it was asked last
@@ -350,7 +352,7 @@ func (p *Interfaces) read(ctx context.Context) error {
 	if err := p.open(ctx); err != nil {
 		return err
 	}
-	began := p.deps.Uptime()
+	began, readAt := p.deps.Uptime(), p.deps.Now()
 	var s *cloud.Snapshot
 	err := p.call(ctx, "read the machine", func(ctx context.Context) (err error) {
 		s, err = p.cloud.ReadInstance(ctx, p.instance)
@@ -371,6 +373,7 @@ func (p *Interfaces) read(ctx context.Context) error {
 	}
 	p.next.reading = began + p.deps.Config.Reconcile
 	missing := p.view.missing(p.believed(), began)
+	p.unconfirmed, p.readAt = missing, readAt
 	if len(missing) > 0 {
 		p.next.reading = min(p.next.reading, began+confirm)
 	}
