@@ -154,7 +154,7 @@ func TestAnInterfaceIsDurableBeforeItsAddresses(t *testing.T) {
 	n.g.Expect(n.add("a")).To(Equal("10.9.0.7"))
 	n.g.Expect(n.Commit(context.Background())).To(Succeed())
 	writes := n.records.writes
-	n.g.Expect(n.add("b")).To(Equal("10.9.0.18"))
+	n.g.Expect(n.add("b")).To(Equal("10.9.0.16"))
 	n.g.Expect(n.Commit(context.Background())).To(Succeed())
 	n.g.Expect(n.records.writes).To(Equal(writes), "a pod writes its lease alone")
 
