@@ -102,11 +102,6 @@ func (i *IPAM) fromInterfaces() bool {
 	return i.ContivConf.PodBlocks() == contivconf.PodBlocksInterfaces
 }
 
-// isWhole reports whether all addresses of a block are allocated: there is no gateway.
-func (i *IPAM) isWhole(name string, block netip.Prefix) bool {
-	return isSmall(block) || name == PodPool && i.fromInterfaces()
-}
-
 // deriveInterfaces takes the blocks of the default network from this node's interfaces. Only
 // an interface that pods have addresses of, or get new ones of, becomes an uplink: the link
 // of another one may be that of another program.
@@ -131,7 +126,7 @@ func (i *IPAM) deriveInterfaces(s *state) error {
 	}
 	s.uplinks = nodeset.NewUplinks(known.Uplinks, blocks)
 	s.networks[PodPool] = network{open: open}
-	s.pending = ""
+	s.pending, s.whole = "", i.wholeBlocks(s, open)
 	if err := s.setPods(nil); err != nil {
 		return err
 	}

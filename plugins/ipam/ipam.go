@@ -91,13 +91,14 @@ type state struct {
 	asked      []netip.Prefix  // podCIDRs of the Node object, of the configured families
 	// askedProblem holds the reason why nodesync cannot use them.
 	askedProblem string
-	known        []poolplan.Pool    // all pools of the cluster
-	pools        []poolplan.Pool    // those that this node has blocks of
-	networks     map[string]network // this node's blocks of each network
-	usable       nodeset.Usable     // of set
-	uplinks      nodeset.Uplinks    // interfaces of the blocks; the source of the blocks makes it
-	set          *kv.NetResourceSet // the source of the blocks, if they are of one
-	seen         int64              // revision of the store up to which set is its newest version
+	known        []poolplan.Pool       // all pools of the cluster
+	pools        []poolplan.Pool       // those that this node has blocks of
+	networks     map[string]network    // this node's blocks of each network
+	usable       nodeset.Usable        // of set
+	uplinks      nodeset.Uplinks       // interfaces of the blocks; the source of the blocks makes it
+	whole        map[netip.Prefix]bool // blocks of the default network without a gateway of their own
+	set          *kv.NetResourceSet    // the source of the blocks, if they are of one
+	seen         int64                 // revision of the store up to which set is its newest version
 	problems     []Problem
 	kept         []Problem // of them, the blocks that are refused and stay open
 	mismatch     string

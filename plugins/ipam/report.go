@@ -90,5 +90,5 @@ func (a setAllocator) Report(
 
 // setUsage returns the use of the default network, with all that cannot be allocated.
 func (i *IPAM) setUsage() nodeset.Usage {
-	return nodeset.ReadUsage(i.Ledger, PodPool, nodeset.Names{Edges: edges})
+	return nodeset.ReadUsage(i.Ledger, PodPool, nodeset.Names{Edges: i.state.Load().edges})
 }

@@ -8,17 +8,34 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
+	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/ipam/nodeset"
+	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 )
 
 // Uplink is a network interface of this node whose addresses pods have.
 type Uplink = nodeset.Uplink
 
 // Uplinks returns the network interfaces of this node that have blocks of the default
-// network, sorted by Interface; none if its addresses are not of interfaces. The loop
-// pushes a PodNetworkChange after a change of them.
-func (i *IPAM) Uplinks() []Uplink { return i.state.Load().uplinks.All() }
+// network, sorted by Interface; none if its addresses are not of interfaces. Ranges of a
+// family that contiv.conf does not have are left out: the node may have IPv6 disabled. The
+// loop pushes a PodNetworkChange after a change of them.
+func (i *IPAM) Uplinks() []Uplink {
+	s := i.state.Load()
+	foreign := func(p netip.Prefix) bool {
+		same := func(f addrplan.Family) bool { return f.Hosts.Addr().Is4() == p.Addr().Is4() }
+		return !slices.ContainsFunc(s.families, same)
+	}
+	all := s.uplinks.All()
+	for k, u := range all {
+		outside := func(r cloud.Range) bool { return foreign(r.CIDR) }
+		all[k].Ranges = slices.DeleteFunc(slices.Clone(u.Ranges), outside)
+		all[k].VPCCIDRs = slices.DeleteFunc(slices.Clone(u.VPCCIDRs), foreign)
+	}
+	return all
+}
 
 // UplinkOf returns the ID of the interface that an address is of. ok is false if that is
 // not an Uplink.

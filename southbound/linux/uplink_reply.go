@@ -27,8 +27,8 @@ const (
 )
 
 // replyRules returns the rules of marked packets to the main table.
-func replyRules() (all []object) {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+func replyRules(families []byte) (all []object) {
+	for _, family := range families {
 		all = append(all, object{kind: replyObject, prefix: defaultRoute(family), table: unix.RT_TABLE_MAIN})
 	}
 	return all

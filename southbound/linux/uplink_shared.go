@@ -25,7 +25,7 @@ func (u *uplinks) sharedRules(links []hostLink) ([]object, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := append(podsRules(), replyRules()...)
+	all := append(podsRules(u.families), replyRules(u.families)...)
 	for _, p := range localNetworks(routes, links, u.known) {
 		all = append(all, object{kind: localObject, prefix: p, table: unix.RT_TABLE_MAIN})
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -192,6 +193,57 @@ func TestPodsReachNetworksOnTheNode(t *testing.T) {
 	for _, family := range []string{"-4", "-6"} {
 		l.Eventually(func() string { return command(t, n.host.Path(), "ip", family, "rule") }).ShouldNot(ContainSubstring("1180"))
 	}
+}
+
+// TestUplinksWithoutIPv6: administrators disable it, or the kernel does not have it. What needs IPv4 alone works, and nothing of IPv6 is requested or enabled.
+func TestUplinksWithoutIPv6(t *testing.T) {
+	t.Parallel()
+	for what, families := range map[string][]byte{"disabled": nil, "not in the kernel": {unix.AF_INET}} {
+		t.Run(what, func(t *testing.T) { uplinksWithoutIPv6(t, families) })
+	}
+}
+
+func uplinksWithoutIPv6(t *testing.T, families []byte) {
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	n.stop()
+	for _, at := range []string{"all", "default", "lo"} {
+		l.Expect(n.host.Do(func() error { return writeSetting("net.ipv6.conf."+at+".disable_ipv6", "1") })).To(Succeed())
+	}
+	n.families = families
+	n.start()
+	p := n.pod(1, 1)
+	p.ip, p.value.Addresses, p.value.Gateways = p.ip[:1], p.value.Addresses[:1], p.value.Gateways[:1]
+	p.value.Routes = slices.DeleteFunc(p.value.Routes, func(r *kv.Route) bool { return strings.Contains(r.Dst, ":") })
+	want := slices.Concat(n.own(1, 2), podValues(p))
+	for _, v := range want {
+		if m, is := v.Message.(*kv.Uplink); is {
+			m.Ranges, m.VpcCidrs = m.Ranges[:1], m.VpcCidrs[:1]
+		}
+	}
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	l.Expect(echo(p.Namespace, outside4, 1000)).To(Succeed())
+	l.onlyPort(p)
+	l.Expect(echo(l.outside, p.ip[0].String(), 1000)).To(Succeed())
+	for _, link := range []string{"all", "ens0", "ens1", "ens2"} {
+		l.Expect(n.host.Do(func() error {
+			have, err := readSetting("net.ipv6.conf." + link + ".disable_ipv6")
+			l.Expect(have).To(Equal("1"), link)
+			return err
+		})).To(Succeed())
+	}
+	if families != nil {
+		l.Expect(command(t, n.host.Path(), "ip", "-6", "rule")).NotTo(Or(ContainSubstring("1100"), ContainSubstring("1150")))
+		l.Expect(command(t, n.host.Path(), "ip", "-6", "route", "show", "table", "all")).NotTo(ContainSubstring("table 2"))
+		l.Expect(n.resync(append(want, controller.Value{Key: n.uplinkKey(2), Message: n.uplink(2)})...)).To(MatchError(ContainSubstring("the kernel has no IPv6, which interface eni-1-2 needs")))
+		l.Expect(echo(p.Namespace, outside4, 1000)).To(Succeed())
+		l.Expect(n.resync(want...)).To(Succeed())
+	}
+	l.ip(n.host, "rule delete from "+p.ip[0].String())
+	n.complete(want)
+	l.Expect(n.resync(n.own()...)).To(Succeed())
+	l.Eventually(func() string { return command(t, n.host.Path(), "ip", "rule") }).ShouldNot(Or(ContainSubstring("1100"), ContainSubstring("1200")))
 }
 
 // TestNetworksOnTheNode: a link that leads out of the node has none.
