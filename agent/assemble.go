@@ -184,7 +184,7 @@ func assemble(
 			Now:       clock.now,
 		})
 	}
-	if err := errors.Join(a.makeAPI(d), a.loop.Init()); err != nil {
+	if err := errors.Join(a.ipam.Init(), a.makeAPI(d), a.loop.Init()); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -270,7 +270,7 @@ func (a *assembly) makeClaimers(d dependencies) (err error) {
 // makePlugins makes the plugins in the order in which the event loop calls them.
 func (a *assembly) makePlugins(d dependencies) {
 	conf, deps, name := a.conf.Cadastre, controller.PluginDeps{Log: a.log}, label(a.node.Name)
-	stage := a.ledger.Begin()
+	stage, records := a.ledger.Begin(), d.records
 	a.nodeconfig = nodeconfig.NewPlugin(nodeconfig.Deps{
 		PluginDeps:   deps,
 		ServiceLabel: name,
@@ -309,6 +309,9 @@ func (a *assembly) makePlugins(d dependencies) {
 		d.Ledger = a.ledger
 		d.Stage = stage
 		d.Claims = a.claimer
+		if records != nil {
+			d.Records = records("ipam")
+		}
 		if a.interfaces != nil {
 			d.Interfaces = a.interfaces
 		}

@@ -36,6 +36,9 @@ func (a *assembly) checks() *restapi.Checks {
 	if a.docker != nil {
 		c.Docker = a.docker
 	}
+	if a.interfaces != nil {
+		c.Cloud = a.cloudReading
+	}
 	return restapi.NewChecks(c)
 }
 

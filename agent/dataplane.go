@@ -95,3 +95,11 @@ func (a *assembly) healOpened(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
+
+// notOpen returns the reason why the data plane is not open, nil if it is.
+func (a *assembly) notOpen() error {
+	if late, ok := a.sink.(*southbound.Late); ok {
+		return late.NotOpen()
+	}
+	return nil
+}

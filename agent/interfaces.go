@@ -17,9 +17,11 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/interfaces"
+	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness/findings"
 )
 
 // makeInterfaces makes the plugin that calls the cloud, with podBlocks interfaces.
@@ -32,18 +34,19 @@ func (a *assembly) makeInterfaces(ctx context.Context, d dependencies) (err erro
 		families = append(families, ledger.FamilyOf(f.Pods.Addr()))
 	}
 	a.interfaces, err = interfaces.New(ctx, interfaces.Deps{
-		Log:       a.log,
-		Config:    a.conf.Cadastre.Interfaces,
-		Families:  families,
-		Ledger:    a.ledger,
-		EventLoop: a.loop,
-		Records:   d.records("interfaces"),
-		Open:      func(ctx context.Context) (cloud.Cloud, error) { return a.openCloud(ctx, d.cloud) },
-		Instance:  a.machineID,
-		Now:       a.clock.now,
-		Uptime:    a.clock.uptime,
-		BootID:    a.clock.bootID,
-		After:     time.After,
+		Log:           a.log,
+		Config:        a.conf.Cadastre.Interfaces,
+		Families:      families,
+		Ledger:        a.ledger,
+		EventLoop:     a.loop,
+		Records:       d.records("interfaces"),
+		Open:          func(ctx context.Context) (cloud.Cloud, error) { return a.openCloud(ctx, d.cloud) },
+		Instance:      a.machineID,
+		Unschedulable: a.isUnschedulable,
+		Now:           a.clock.now,
+		Uptime:        a.clock.uptime,
+		BootID:        a.clock.bootID,
+		After:         time.After,
 	})
 	if err != nil {
 		return err
@@ -76,18 +79,30 @@ func (a *assembly) machineID(ctx context.Context) (string, error) {
 	if id := a.conf.Cadastre.InstanceID; id != "" {
 		return id, nil
 	}
+	node, err := a.nodeObject(ctx)
+	if err != nil || node.GetProviderId() == "" {
+		return "", err
+	}
+	return path.Base(node.ProviderId), nil
+}
+
+// isUnschedulable reports whether the Node object is cordoned.
+func (a *assembly) isUnschedulable(ctx context.Context) (bool, error) {
+	node, err := a.nodeObject(ctx)
+	return node.GetUnschedulable(), err
+}
+
+// nodeObject reads the Node object of this node, nil if there is none.
+func (a *assembly) nodeObject(ctx context.Context) (*kv.Node, error) {
 	x, found, err := a.store.Get(ctx, kv.NodeKey(a.node.Name))
 	if err != nil || !found {
-		return "", err
+		return nil, err
 	}
 	node := &kv.Node{}
 	if err := proto.Unmarshal(x.Value, node); err != nil {
-		return "", fmt.Errorf("read Node %s: %w", a.node.Name, err)
+		return nil, fmt.Errorf("read Node %s: %w", a.node.Name, err)
 	}
-	if node.ProviderId == "" {
-		return "", nil
-	}
-	return path.Base(node.ProviderId), nil
+	return node, nil
 }
 
 // served counts a request.
@@ -142,4 +157,22 @@ func (a *assembly) interfacesStatus() *localapi.Interfaces {
 		})
 	}
 	return view
+}
+
+// cloudReading returns the blocks of the ledger as the last reading of the cloud has them.
+func (a *assembly) cloudReading() *findings.Cloud {
+	s := a.interfaces.Status()
+	if s.Read.IsZero() {
+		return nil
+	}
+	c := &findings.Cloud{Name: s.Cloud, Machine: s.Instance, Read: s.Read}
+	for _, b := range s.Placed {
+		c.Blocks = append(c.Blocks, findings.CloudBlock{
+			Pool:      ipam.PodPool,
+			Prefix:    b.Prefix,
+			Interface: b.Interface,
+			On:        b.On,
+		})
+	}
+	return c
 }

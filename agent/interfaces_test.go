@@ -16,17 +16,22 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/ipam/datastore"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -40,6 +45,7 @@ type vm struct {
 	node  Node
 	conf  string
 	cloud *memcloud.Cloud
+	store kvdb.Store // of the cluster; nil: that of the file
 	away  atomic.Bool
 	log   logbuffer.Buffer
 	sink  *controller.MemorySink
@@ -81,7 +87,7 @@ func (m *vm) start() {
 	conf, _, err := contivconf.Parse([]byte(m.conf))
 	m.g.Expect(err).NotTo(HaveOccurred())
 	m.sink = &controller.MemorySink{}
-	a, err := New(conf,
+	options := []Option{
 		WithNode(m.node),
 		WithLog(slog.New(slog.NewTextHandler(&m.log, nil))),
 		WithSouthbound(m.sink),
@@ -91,7 +97,11 @@ func (m *vm) start() {
 			}
 			return OpenedCloud{Cloud: flaky{m.cloud, m}}, nil
 		}}, CloudEnvironment{}),
-	)
+	}
+	if m.store != nil {
+		options = append(options, WithStore(m.store))
+	}
+	a, err := New(conf, options...)
 	m.g.Expect(err).NotTo(HaveOccurred())
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop, m.ended = stop, make(chan error, 1)
@@ -163,6 +173,66 @@ func (m *vm) units() (all []netip.Addr) {
 		all = append(all, u.Addr())
 	}
 	return all
+}
+
+// The Node object says that the node is cordoned: pods use the free addresses, and the cloud
+// is not asked for more.
+func TestAnAgentOfACordonedNodeAsksForNoAddresses(t *testing.T) {
+	m := newVM(t, "warmIPs: 2, coolDown: 0s")
+	store := mem.New()
+	m.store = store
+	cordon := func(unschedulable bool) {
+		value, err := proto.Marshal(&kv.Node{Name: m.node.Name, Unschedulable: unschedulable})
+		m.g.Expect(err).NotTo(HaveOccurred())
+		_, err = store.Txn(t.Context(), nil, []kvdb.Op{kvdb.Put(kv.NodeKey(m.node.Name), value)})
+		m.g.Expect(err).NotTo(HaveOccurred())
+	}
+	cordon(true)
+	m.start()
+	m.add("a") // of the first addresses
+	m.g.Eventually(func() string { return m.status().Interfaces.Shortage }, soon, 20*time.Millisecond).Should(ContainSubstring("unschedulable"))
+	m.g.Expect(m.units()).To(HaveLen(2))
+	m.add("b")
+	m.g.Expect(m.units()).To(HaveLen(2))
+	cordon(false)
+	m.g.Eventually(func() int { return len(m.units()) }, soon, 20*time.Millisecond).Should(Equal(4))
+}
+
+// An administrator moves the address of a pod to an interface of another program: cadastre
+// check names it.
+func TestAnAgentReportsAnAddressOnAnotherInterface(t *testing.T) {
+	m := newVM(t, "warmIPs: 7, coolDown: 0s")
+	m.start()
+	moved := m.add("a")
+	m.g.Eventually(func() int { return len(m.units()) }, soon, 20*time.Millisecond).Should(Equal(8))
+	found := func() (all []localapi.Finding) {
+		_, text := m.call("GET", localapi.PathCheck, nil)
+		report := localapi.CheckReport{}
+		if json.Unmarshal([]byte(text), &report) != nil {
+			return []localapi.Finding{{Text: "the agent does not answer: " + text}}
+		}
+		for _, f := range report.Findings {
+			if f.Number == "C407" || f.Number == "C408" {
+				all = append(all, f)
+			}
+		}
+		return all
+	}
+	m.g.Expect(found()).To(BeEmpty())
+	m.end()
+	all := m.cloud.Interfaces("vm-1")
+	m.g.Expect(all).To(HaveLen(2))
+	is := func(b cloud.Block) bool { return b.Prefix.Addr() == moved }
+	from, to := all[0].ID, all[1].ID
+	m.cloud.Change("vm-1", from, func(i *cloud.Interface) { i.Blocks = slices.DeleteFunc(slices.Clone(i.Blocks), is) })
+	m.cloud.Change("vm-1", to, func(i *cloud.Interface) {
+		i.Exclude, i.Blocks = true, append(slices.Clone(i.Blocks), cloud.Block{Prefix: netip.PrefixFrom(moved, 32), Subnet: "subnet-1"})
+	})
+	m.start()
+	m.g.Eventually(found, soon, 20*time.Millisecond).Should(HaveExactElements(And(
+		HaveField("Number", "C408"),
+		HaveField("Text", fmt.Sprintf("block %s/32 of interface %s is on interface %s in the cloud", moved, from, to)),
+	)))
 }
 
 func TestAnAgentServesPodsFromItsInterfaces(t *testing.T) {

@@ -149,6 +149,10 @@ func (p pods) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	if !p.a.progress.answering.Load() {
 		return cni.Reply{}, fmt.Errorf("%s: %w: %w", req.Command, podmanager.ErrAway, p.a.ready())
 	}
+	if err := p.a.notOpen(); err != nil && req.Main && req.Command == "ADD" {
+		// An ADD that failed at its commit would hold an address until its cool-down is over.
+		return cni.Reply{}, fmt.Errorf("ADD: %w: %w", podmanager.ErrAway, err)
+	}
 	return p.PodManager.Serve(ctx, req)
 }
 

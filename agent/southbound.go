@@ -23,7 +23,8 @@ func (a *assembly) watchSouthbound() {
 	if _, ok := a.southbound(); !ok {
 		return
 	}
-	a.metrics.WatchSouthbound(func() localapi.Southbound {
+	plane := a.conf.Cadastre
+	a.metrics.WatchSouthbound(string(plane.Dataplane), string(plane.Transport), func() localapi.Southbound {
 		made, _ := a.southbound()
 		return *southboundOf(made)
 	})

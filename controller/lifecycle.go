@@ -118,6 +118,10 @@ func (c *Controller) Close() error {
 	return c.life.err
 }
 
+// Ended returns a channel that closes when the loop has ended. Status().Fatal then holds
+// the error that has ended it, if one has.
+func (c *Controller) Ended() <-chan struct{} { return c.life.ended }
+
 // start records that the loop is about to run, which stop ends.
 func (c *Controller) start(stop context.CancelFunc) error {
 	c.life.mu.Lock()

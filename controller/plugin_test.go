@@ -158,3 +158,24 @@ func (s *MemorySink) dumped() map[string]proto.Message {
 	values, _ := s.Dump(context.Background())
 	return values
 }
+
+func TestAHostLearnsThatTheLoopHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		closed, _ := plugin()
+		g.Expect(closed.Init()).To(Succeed())
+		g.Expect(closed.AfterInit()).To(Succeed())
+		synctest.Wait()
+		g.Expect(closed.Ended()).NotTo(BeClosed(), "it waits for its first resync")
+		g.Expect(closed.Close()).To(Succeed())
+		g.Expect(closed.Ended()).To(BeClosed())
+		g.Expect(closed.Status().Fatal).To(BeEmpty())
+
+		failed, _ := plugin()
+		g.Expect(failed.Init()).To(Succeed())
+		g.Expect(failed.AfterInit()).To(Succeed())
+		<-failed.Ended() // no resync comes before the deadline
+		g.Expect(failed.Status().Fatal).To(ContainSubstring("no resync"))
+		g.Expect(failed.Close()).To(MatchError(errNoResync))
+	})
+}

@@ -111,7 +111,7 @@ func (o *poolOptions) register(fs *pflag.FlagSet, providers string) {
 		&o.releaseDelay,
 		flagReleaseDelay,
 		180*time.Second,
-		"how long addresses are excess before they are released; 0: at once",
+		"how long a node must have too many addresses before it gives them back; 0: at once",
 	)
 	fs.DurationVar(
 		&o.sweep,

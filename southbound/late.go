@@ -61,6 +61,16 @@ func (l *Late) opened() *Scheduler {
 	return l.scheduler
 }
 
+// NotOpen returns the reason why the descriptors are not open, nil if they are.
+func (l *Late) NotOpen() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.scheduler != nil {
+		return nil
+	}
+	return l.notOpen()
+}
+
 // Commit applies a transaction, or keeps its values until the descriptors are open.
 func (l *Late) Commit(ctx context.Context, txn controller.Transaction) error {
 	l.mu.Lock()

@@ -82,6 +82,7 @@ func TestValuesWaitForTheirDescriptors(t *testing.T) {
 		g.Expect(l.Commit(ctx, update(is("a/3", "x"), is("b/1", "y2")))).To(Succeed())
 		g.Expect(l.Commit(ctx, reverting(is("a/1", "")))).To(Succeed(), "a DEL works")
 
+		g.Expect(l.NotOpen()).To(MatchError(ErrNotOpen))
 		g.Expect(l.Problem("node")).To(MatchError(ErrNotOpen))
 		g.Expect(l.Inspect(ctx, "b/1")).To(MatchError(ErrNotOpen))
 		_, err = l.Dump(ctx)
@@ -101,6 +102,7 @@ func TestValuesWaitForTheirDescriptors(t *testing.T) {
 		g.Expect(l.opened).To(HaveLen(1))
 		g.Expect(l.opened[0]).To(BeEmpty())
 		g.Expect(l.Commit(ctx, reverting(is("a/2", "x")))).To(Succeed())
+		g.Expect(l.NotOpen()).To(Succeed())
 		g.Expect(l.Problem("a/2")).To(Succeed())
 		g.Expect(l.Inspect(ctx, "a/2")).To(Succeed())
 		g.Expect(l.Dump(ctx)).To(HaveLen(4))

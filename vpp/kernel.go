@@ -307,11 +307,11 @@ func (k *kernel) removeHostLink() error {
 	return nil
 }
 
-// prepareMain sets a network interface up so that VPP gets what is sent to its own MAC there.
-func (k *kernel) prepareMain(name string) error {
+// prepareNIC sets a network interface up so that VPP gets what is sent to its own MAC there.
+func (k *kernel) prepareNIC(name string) error {
 	l, err := k.handle.LinkByName(name)
 	if err != nil {
-		return fmt.Errorf("find mainVPPInterface %s: %w", name, err)
+		return fmt.Errorf("find network interface %s of VPP: %w", name, err)
 	}
 	a := l.Attrs()
 	if a.Promisc == 0 {
@@ -327,8 +327,8 @@ func (k *kernel) prepareMain(name string) error {
 	return nil
 }
 
-// mainPrepared reports whether prepareMain would change nothing.
-func (k *kernel) mainPrepared(name string) (bool, error) {
+// prepared reports whether prepareNIC would change nothing.
+func (k *kernel) prepared(name string) (bool, error) {
 	l, err := k.link(name)
 	if err != nil || l == nil {
 		return false, err

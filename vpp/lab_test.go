@@ -157,8 +157,9 @@ func (l *lab) values() wanted {
 	all := wanted{
 		kv.SinkNode: &kv.NodeNetwork{
 			Id: 5, PodSubnets: []string{"10.1.5.0/24", "fd01:0:0:5::/64"}, PodGateways: []string{"10.1.5.1", "fd01:0:0:5::1"},
-			HostInterconnectVpp:   []string{"172.30.5.1/24"},
-			HostInterconnectLinux: []string{"172.30.5.2/24"},
+			HostInterconnectVpp:   []string{"172.30.5.1"},
+			HostInterconnectLinux: []string{"172.30.5.2"},
+			HostDestinations:      []string{"10.96.0.0/12", "192.0.2.5/32"},
 			NodeIps:               []string{"192.168.16.5/24"}, VxlanIps: []string{"192.168.30.5/24"},
 			Transport: kv.Transport_VXLAN, Underlay: []string{"192.168.16.5"}, Mtu: 1450,
 			VxlanMac: "0a:ca:00:00:00:05", Vni: 10,
@@ -185,6 +186,7 @@ func (l *lab) values() wanted {
 			all[kv.SinkRouteKey(route.Dst, route.Table)] = route
 		}
 	}
+	all["route/10.1.9.0/24"] = &kv.NodeRoute{Dst: "10.1.9.0/24", NodeId: 9} // its node is not known yet
 	all["pod/k8s/a/eth0"] = l.pod(0, "a", "10.1.5.2", "default", 0)
 	all["pod/k8s/b/eth0"] = l.pod(1, "b", "10.1.5.3", "default", 0)
 	all["pod/k8s/c/eth0"] = l.pod(2, "c", "10.1.5.3", "blue", 0x0c000007) // the address of another pod

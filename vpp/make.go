@@ -299,7 +299,6 @@ func (x *change) create(l *link) (*actual, error) {
 		name:       name,
 		device:     device,
 		mac:        l.mac,
-		mtu:        0,
 		addresses:  map[netip.Prefix]bool{},
 		lender:     none,
 		neighbours: map[netip.Addr]mac{},
@@ -398,7 +397,8 @@ func (x *change) dress(l *link, a *actual) error {
 		return err
 	}
 	if l.mtu != 0 && a.mtu != l.mtu {
-		err := x.do("set MTU", &interfaces.SwInterfaceSetMtu{SwIfIndex: index, Mtu: []uint32{l.mtu, l.mtu, l.mtu, l.mtu}})
+		mtu := []uint32{l.mtu, l.mtu, l.mtu, l.mtu} // of layer 3 and its protocols
+		err := x.do("set MTU", &interfaces.SwInterfaceSetMtu{SwIfIndex: index, Mtu: mtu})
 		if err != nil {
 			return err
 		}
@@ -424,8 +424,26 @@ func (x *change) dress(l *link, a *actual) error {
 	})
 	if err == nil {
 		a.up = true
+		err = x.setReceiveMode(l, a)
 	}
 	return err
+}
+
+// setReceiveMode sets how VPP takes packets of an interface, when that is set up.
+func (x *change) setReceiveMode(l *link, a *actual) error {
+	modes := map[string]interface_types.RxMode{
+		"polling":   interface_types.RX_MODE_API_POLLING,
+		"interrupt": interface_types.RX_MODE_API_INTERRUPT,
+		"adaptive":  interface_types.RX_MODE_API_ADAPTIVE,
+	}
+	mode, wanted := modes[x.client.opt.RxMode]
+	if !wanted || l.kind != packetLink && l.kind != memifLink {
+		return nil
+	}
+	return x.do("set the receive mode", &interfaces.SwInterfaceSetRxMode{
+		SwIfIndex: interface_types.InterfaceIndex(a.index),
+		Mode:      mode,
+	})
 }
 
 // bind puts an interface into its table. VPP refuses that while it has addresses.

@@ -34,7 +34,7 @@ func (n *nodes) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 }
 
 // Close ends the connection.
-func (n *nodes) Close() error { return n.shared.close() }
+func (n *nodes) Close() error { return n.close() }
 
 // nodeKind returns the descriptor's functions.
 func (s *shared) nodeKind() *kind {
@@ -44,7 +44,7 @@ func (s *shared) nodeKind() *kind {
 		prefix: kv.SinkNode,
 		roles:  roles(roleMain, roleHost, roleBVI, roleGateway, roleDomain),
 		routes: func(at place, p path, role string) bool {
-			return at.dst.Bits() == 0 && at.table == 0 || ofHost(at, p, role)
+			return at.dst.Bits() == 0 && at.table == 0 || s.ofHost(at, p, role)
 		},
 		plan: func(_ string, value proto.Message, live bool) (*plan, error) {
 			m, err := message[*kv.NodeNetwork](value)
@@ -64,7 +64,7 @@ func (s *shared) nodeKind() *kind {
 			}
 			s.planner.node = m
 			if s.planner.hasMain() {
-				if err := s.kernel.prepareMain(s.opt.Main.Name); err != nil {
+				if err := s.kernel.prepareNIC(s.opt.Main.Name); err != nil {
 					return err
 				}
 			}
@@ -73,7 +73,7 @@ func (s *shared) nodeKind() *kind {
 		ready: func(value proto.Message) (bool, error) {
 			m, _ := value.(*kv.NodeNetwork)
 			if s.planner.hasMain() {
-				if ready, err := s.kernel.mainPrepared(s.opt.Main.Name); err != nil || !ready {
+				if ready, err := s.kernel.prepared(s.opt.Main.Name); err != nil || !ready {
 					return false, err
 				}
 			}
@@ -173,7 +173,13 @@ func (s *shared) egressNotes() []string {
 	)}
 }
 
-// ofHost reports whether a route is that of the kernel's end of the VPP-host link.
-func ofHost(at place, p path, role string) bool {
-	return role == roleHost && at.dst.IsSingleIP() && p.via == at.dst.Addr()
+// ofHost reports whether a route is to the kernel's end of the VPP-host link, or to what is
+// behind it. Without an interface of the underlay, routes to other nodes lead there too.
+func (s *shared) ofHost(at place, p path, role string) bool {
+	if role != roleHost {
+		return false
+	}
+	ends, err := readAddrs("host_interconnect_linux", s.planner.node.GetHostInterconnectLinux())
+	return s.planner.hasMain() || at.dst.IsSingleIP() && p.via == at.dst.Addr() ||
+		err == nil && slices.Contains(ends, p.via)
 }

@@ -17,15 +17,14 @@ import (
 
 // Roles in the tags of interfaces.
 const (
-	roleMain    = "main"    // the underlay
-	roleHost    = "host"    // to the node's own programs
-	roleBVI     = "bvi"     // routed interface of a bridge domain
-	roleGateway = "gateway" // the pods' gateway
-	roleTunnel  = "tunnel"
-	rolePod     = "pod"
-	roleTable   = "network"
-	roleDomain  = "domain"
-
+	roleMain           = "main"    // the underlay
+	roleHost           = "host"    // to the node's own programs
+	roleBVI            = "bvi"     // routed interface of a bridge domain
+	roleGateway        = "gateway" // the pods' gateway
+	roleTunnel         = "tunnel"
+	rolePod            = "pod"
+	roleTable          = "network"
+	roleDomain         = "domain"
 	roleNetworkGateway = "network-gateway"
 	roleLinkBVI        = "network-bvi"
 	roleLinkDomain     = "network-domain"
@@ -154,6 +153,17 @@ func (r *planner) addHostLink(p *plan, m *kv.NodeNetwork) error {
 		}
 	}
 	p.links = append(p.links, l)
+	behind, err := readPrefixes("host_destinations", m.GetHostDestinations())
+	if err != nil {
+		return err
+	}
+	for _, dst := range behind {
+		for _, t := range theirs {
+			if t.Addr().Is4() == dst.Addr().Is4() {
+				p.routes = append(p.routes, route{place: place{dst: dst.Masked()}, via: t.Addr(), link: l.tag})
+			}
+		}
+	}
 	return nil
 }
 
@@ -176,6 +186,15 @@ func (r *planner) networkPlan(key string, m *kv.Network) (*plan, error) {
 		mac:       derivedMAC("gateway " + key),
 		table:     m.GetTable(),
 		addresses: []netip.Prefix{whole(networkGateway)},
+	}
+	if m.GetVni() == 0 { // the network of the node's own tunnels is that of its pods
+		gateways, err := readAddrs("pod_gateways", r.node.GetPodGateways())
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range gateways {
+			gateway.addresses = append(gateway.addresses, whole(a))
+		}
 	}
 	p.links = append(p.links, gateway)
 	families := map[netip.Prefix]bool{}

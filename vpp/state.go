@@ -276,7 +276,10 @@ func pathOf(r ip.IPRouteV2) path {
 		return path{other: true}
 	}
 	p := r.Paths[0]
-	way := path{index: p.SwIfIndex, into: p.TableID}
+	way := path{index: p.SwIfIndex}
+	if p.SwIfIndex == none {
+		way.into = p.TableID
+	}
 	switch p.Type {
 	case fib_types.FIB_API_PATH_TYPE_DROP:
 		return path{index: none, drop: true}
@@ -290,9 +293,6 @@ func pathOf(r ip.IPRouteV2) path {
 		}
 		if way.via.IsUnspecified() {
 			way.via = netip.Addr{}
-		}
-		if way.index != none {
-			way.into = 0
 		}
 		return way
 	}

@@ -79,6 +79,37 @@ func TestAllValuesAreMadeAndRemoved(t *testing.T) {
 	l.Expect(l.kernelLinks()).To(BeEmpty())
 }
 
+// Contiv-VPP has its pods in VRF 1 by default, and the node in VRF 0.
+func TestThePodsHaveATableOfTheirOwn(t *testing.T) {
+	l := newLab(t)
+	l.must(l.scheduler.Close())
+	l.opt.RxMode = "interrupt"
+	l.start()
+	before := l.objects()
+	w := l.values()
+	w["network/default"].(*kv.Network).Table = 1
+	for _, key := range []string{"pod/k8s/a/eth0", "pod/k8s/b/eth0"} {
+		w[key].(*kv.PodNetwork).Wire.Table = 1
+	}
+	for id := 6; id < 8; id++ {
+		key := fmt.Sprintf("route/10.1.%d.0/24", id)
+		m := w[key].(*kv.NodeRoute)
+		delete(w, key)
+		m.Table = 1
+		w[kv.SinkRouteKey(m.Dst, 1)] = m
+	}
+	l.must(l.resync(w))
+	l.inspect(w)
+	made := l.model.Dump()
+	l.Expect(made).To(ContainSubstring("route 0 10.1.0.0/16 source=cadastre via=invalid IP - into=1"))
+	l.Expect(made).To(ContainSubstring("route 1 0.0.0.0/0 source=cadastre via=invalid IP - into=0"))
+	l.restart()
+	l.must(l.resync(w))
+	l.Expect(l.model.Dump()).To(Equal(made))
+	l.must(l.resync(wanted{}))
+	l.Expect(l.objects()).To(Equal(before))
+}
+
 func TestARestartedVPPGetsTheSameObjectsAgain(t *testing.T) {
 	l := newLab(t)
 	w := l.values()
@@ -252,7 +283,7 @@ func TestAPodThatFailsLeavesNothing(t *testing.T) {
 func TestValuesThatCannotBeMadeAreRefused(t *testing.T) {
 	l := newLab(t)
 	for key, m := range map[string]proto.Message{
-		kv.SinkNode:         &kv.NodeNetwork{NodeIps: []string{"192.168.16.5"}},
+		kv.SinkNode:         &kv.NodeNetwork{NodeIps: []string{"192.168.16"}},
 		"tunnel/7":          &kv.NodeTunnel{NodeId: 7, Transport: kv.Transport_WIREGUARD},
 		"route/10.1.7.0/24": &kv.NodeRoute{Dst: "10.1.7.0/24", Gateway: "here"},
 		"pod/k8s/x/eth0":    &kv.PodNetwork{Wire: &kv.Wire{HostIfName: "eth0"}},

@@ -856,6 +856,7 @@ type Node struct {
 	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	PodCidrs      []string               `protobuf:"bytes,4,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
 	ProviderId    string                 `protobuf:"bytes,5,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"` // the cloud's name of its machine, such as aws:///us-east-1a/i-0123
+	Unschedulable bool                   `protobuf:"varint,6,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`            // it is cordoned
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -923,6 +924,13 @@ func (x *Node) GetProviderId() string {
 		return x.ProviderId
 	}
 	return ""
+}
+
+func (x *Node) GetUnschedulable() bool {
+	if x != nil {
+		return x.Unschedulable
+	}
+	return false
 }
 
 // Pod is a Kubernetes Pod, as far as addresses go.
@@ -3128,14 +3136,15 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	" \x01(\tR\anetwork\x12\x16\n" +
 	"\x06object\x18\v \x01(\tR\x06object\x12\x1a\n" +
 	"\bevidence\x18\f \x03(\tR\bevidence\x12\x14\n" +
-	"\x05since\x18\r \x01(\x03R\x05since\"\x88\x01\n" +
+	"\x05since\x18\r \x01(\x03R\x05since\"\xae\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x1b\n" +
 	"\tpod_cidrs\x18\x04 \x03(\tR\bpodCidrs\x12\x1f\n" +
 	"\vprovider_id\x18\x05 \x01(\tR\n" +
-	"providerId\"\xb9\x01\n" +
+	"providerId\x12$\n" +
+	"\runschedulable\x18\x06 \x01(\bR\runschedulable\"\xb9\x01\n" +
 	"\x03Pod\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +

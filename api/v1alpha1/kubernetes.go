@@ -13,10 +13,11 @@ import (
 // are not names; a node of an old API server has only the first of its podCIDRs.
 func NodeToKV(n *corev1.Node) *kv.Node {
 	m := &kv.Node{
-		Name:       n.Name,
-		Uid:        string(n.UID),
-		ProviderId: n.Spec.ProviderID,
-		PodCidrs:   append([]string(nil), n.Spec.PodCIDRs...),
+		Name:          n.Name,
+		Uid:           string(n.UID),
+		ProviderId:    n.Spec.ProviderID,
+		Unschedulable: n.Spec.Unschedulable,
+		PodCidrs:      append([]string(nil), n.Spec.PodCIDRs...),
 	}
 	if len(m.PodCidrs) == 0 && n.Spec.PodCIDR != "" {
 		m.PodCidrs = []string{n.Spec.PodCIDR}

@@ -175,6 +175,10 @@ func TestNodeToKV(t *testing.T) {
 		want *kv.Node
 	}{
 		"new": {named(func(*corev1.Node) {}), &kv.Node{Name: "a", Uid: "u"}},
+		"cordoned": {
+			named(func(n *corev1.Node) { n.Spec.ProviderID, n.Spec.Unschedulable = "aws:///a/i-1", true }),
+			&kv.Node{Name: "a", Uid: "u", ProviderId: "aws:///a/i-1", Unschedulable: true},
+		},
 		"one family": {
 			named(func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.1.1.0/24", []string{"10.1.1.0/24"} }),
 			&kv.Node{Name: "a", Uid: "u", PodCidrs: []string{"10.1.1.0/24"}},

@@ -119,6 +119,11 @@ func (ds *DataStore) share(next []block, more map[netip.Prefix]returning) (kept 
 	for _, all := range []map[netip.Prefix]returning{ds.shared.returning, more} {
 		g.Returning = slices.AppendSeq(g.Returning, maps.Keys(all))
 	}
+	given := func(p netip.Prefix) bool { // the cloud has given it anew since its return
+		_, b, found := ds.findIn(next, p)
+		return found && b.prefix == p
+	}
+	g.Returning = slices.DeleteFunc(g.Returning, given)
 	slices.SortFunc(g.Returning, netip.Prefix.Compare)
 	had := map[netip.Prefix]bool{}
 	for _, b := range ds.blocks {
@@ -135,6 +140,7 @@ func (ds *DataStore) share(next []block, more map[netip.Prefix]returning) (kept 
 	if kept, err = ds.grant(g); err != nil {
 		return nil, err
 	}
+	maps.DeleteFunc(ds.shared.returning, func(p netip.Prefix, _ returning) bool { return given(p) })
 	for p, r := range more {
 		if !slices.Contains(kept, p) {
 			ds.shared.returning[p] = r

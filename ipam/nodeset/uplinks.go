@@ -5,6 +5,8 @@ package nodeset
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -127,6 +129,49 @@ func (u Uplinks) Keeping(before Uplinks, used []netip.Addr) Uplinks {
 		blocks[b.prefix] = u.all[b.uplink].Interface
 	}
 	return NewUplinks(interfaces, blocks)
+}
+
+// uplinkRecord is the form in JSON of an uplink with its blocks.
+type uplinkRecord struct {
+	Interface string         `json:"interface"`
+	MAC       string         `json:"mac,omitempty"`
+	Device    int            `json:"device,omitempty"`
+	Ranges    []cloud.Range  `json:"ranges,omitempty"`
+	VPCCIDRs  []netip.Prefix `json:"vpc,omitempty"`
+	Blocks    []netip.Prefix `json:"blocks"`
+}
+
+// MarshalJSON returns a list of the uplinks with their blocks.
+func (u Uplinks) MarshalJSON() ([]byte, error) {
+	all := make([]uplinkRecord, len(u.all))
+	for i, x := range u.all {
+		all[i] = uplinkRecord{x.Interface, x.MAC, x.Device, x.Ranges, x.VPCCIDRs, nil}
+	}
+	for _, b := range u.blocks {
+		all[b.uplink].Blocks = append(all[b.uplink].Blocks, b.prefix)
+	}
+	return json.Marshal(all)
+}
+
+// UnmarshalJSON reads what MarshalJSON has returned. After an error u is as it was.
+func (u *Uplinks) UnmarshalJSON(text []byte) error {
+	var all []uplinkRecord
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	var interfaces []Uplink
+	blocks := map[netip.Prefix]string{}
+	for _, x := range all {
+		interfaces = append(interfaces, Uplink{x.Interface, x.MAC, x.Device, x.Ranges, x.VPCCIDRs})
+		for _, p := range x.Blocks {
+			if !p.IsValid() {
+				return fmt.Errorf("blocks of interface %s: one is empty, want a CIDR", x.Interface)
+			}
+			blocks[p] = x.Interface
+		}
+	}
+	*u = NewUplinks(interfaces, blocks)
+	return nil
 }
 
 // UplinksOf returns the uplinks of a set. The use that the node has reported tells the

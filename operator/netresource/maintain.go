@@ -272,27 +272,28 @@ func (n *NetResource) plan(ctx context.Context) error {
 	return n.candidates(ctx, excess, level)
 }
 
-// candidates chooses the addresses to release next.
+// candidates chooses the addresses to release next: as many as the node has had too many
+// for the delay. Which ones it was then does not matter: pods that come and go use each
+// address now and then.
 func (n *NetResource) candidates(ctx context.Context, excess int, level watermark.Level) error {
-	var chosen []string
-	if excess > 0 {
-		a, err := n.prepareRelease(ctx, excess+level.GivingBack)
-		if err != nil {
-			return err
-		}
-		if a != nil {
-			chosen = a.IPsToRelease
-		}
-	}
 	c := n.manager.config
+	now := c.Now()
+	n.mu.Lock()
+	grown := n.release.excess.note(excess, now)
+	ripe := n.release.excess.since(now.Add(-c.ReleaseDelay))
+	n.mu.Unlock()
+	if grown {
+		n.manager.maintain.Add(n.name, "delay", c.ReleaseDelay)
+	}
+	if ripe == 0 {
+		return nil
+	}
+	a, err := n.prepareRelease(ctx, ripe+level.GivingBack)
+	if err != nil || a == nil {
+		return err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.release.choose(chosen, excess, n.resource.Status.IPAM.ReleaseIPs, c.Now().Add(-c.ReleaseDelay))
-	for _, key := range chosen {
-		if since, ok := n.release.since[key]; ok && since.IsZero() {
-			n.release.since[key] = c.Now()
-			n.manager.maintain.Add(n.name, "delay", c.ReleaseDelay)
-		}
-	}
+	n.release.choose(a.IPsToRelease, ripe, n.resource.Status.IPAM.ReleaseIPs)
 	return nil
 }

@@ -30,7 +30,7 @@ type Config struct {
 	ReleaseExcess    bool  // excess addresses are released
 	PrefixDelegation bool  // nodes get prefixes, if the provider supports them
 
-	ReleaseDelay    time.Duration // how long an address is excess before it is released; 0: 3 minutes, less: none
+	ReleaseDelay    time.Duration // how long a node must have too many addresses before it releases them; 0: 3 minutes, less: none
 	ResyncInterval  time.Duration // 0: 30 seconds
 	TriggerInterval time.Duration // least time between two rounds; 0: 10 milliseconds
 	RetryInterval   time.Duration // first wait after an error; 0: 1 second

@@ -59,9 +59,8 @@ func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet)
 		seen:     m.config.Now(),
 		resource: resource.DeepCopy(),
 		release: releases{
-			since: map[string]time.Time{},
-			gone:  map[string]time.Time{},
-			want:  map[string]handshake.Want{},
+			gone: map[string]time.Time{},
+			want: map[string]handshake.Want{},
 		},
 	}
 	n.release.doubt(resource.Status.IPAM.ReleaseIPs)

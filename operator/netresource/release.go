@@ -19,13 +19,13 @@ import (
 // releases holds the operator's state of the releases of addresses and blocks. The truth
 // is in the status; after a restart the rest is decided again.
 type releases struct {
-	since map[string]time.Time      // since when each candidate is excess
-	gone  map[string]time.Time      // when the provider confirmed the release
-	back  map[string]bool           // of these, those that it shows again long after
-	want  map[string]handshake.Want // decisions of the last plan
-	hold  bool                      // the last plan leaves all as they are
-	v6    bool                      // the node's level counts IPv6 addresses
-	old   map[string]bool           // ready in the first version that was seen
+	excess excess                    // how long the node has had which excess
+	gone   map[string]time.Time      // when the provider confirmed the release
+	back   map[string]bool           // of these, those that it shows again long after
+	want   map[string]handshake.Want // decisions of the last plan
+	hold   bool                      // the last plan leaves all as they are
+	v6     bool                      // the node's level counts IPv6 addresses
+	old    map[string]bool           // ready in the first version that was seen
 }
 
 // doubt records the entries that are ready in the first version that is seen. The API
@@ -47,7 +47,7 @@ func (r *releases) seen(entries map[string]handshake.State) {
 }
 
 func (r *releases) reset() {
-	clear(r.since)
+	r.excess = nil
 	clear(r.gone)
 	clear(r.back)
 	clear(r.want)
@@ -94,7 +94,7 @@ func (r *releases) countedSize(key string) int {
 // abort cancels the release of as many addresses as are needed, those first that the
 // agent has not answered yet, and with them all of the family that is not counted.
 func (r *releases) abort(entries map[string]handshake.State, needed int) {
-	clear(r.since)
+	r.excess = nil
 	keys := slices.SortedFunc(maps.Keys(entries), func(a, b string) int {
 		return cmp.Or(cmp.Compare(entries[a], entries[b]), cmp.Compare(a, b))
 	})
@@ -110,24 +110,18 @@ func (r *releases) abort(entries map[string]handshake.State, needed int) {
 	}
 }
 
-// choose keeps the time since when each of chosen is a candidate, and forgets all others.
-// It plans to mark candidates from before ripe, at most excess addresses of the family that
-// is counted.
-func (r *releases) choose(chosen []string, excess int, entries map[string]handshake.State, ripe time.Time) {
-	old := r.since
-	r.since = map[string]time.Time{}
+// choose plans to mark those of chosen that no release has yet, at most so many addresses
+// of the family that is counted.
+func (r *releases) choose(chosen []string, most int, entries map[string]handshake.State) {
 	for _, key := range chosen {
 		_, open := entries[key]
 		_, gone := r.gone[key]
 		size := r.countedSize(key)
-		if open || gone || size > excess {
+		if open || gone || size > most {
 			continue
 		}
-		excess -= size
-		r.since[key] = old[key] // zero: since now
-		if !old[key].IsZero() && !old[key].After(ripe) {
-			r.want[key] = handshake.Want{Excess: true}
-		}
+		most -= size
+		r.want[key] = handshake.Want{Excess: true}
 	}
 }
 

@@ -107,6 +107,18 @@ func TestUnusedKeysHaveANote(t *testing.T) {
 			g.Expect(paths).To(gomega.HaveKey(key))
 		}
 	}
+	// Each key that dataplane vpp uses, or explains in its own way, is one that linux does not use.
+	for _, n := range vppNotes() {
+		for _, key := range n.Keys {
+			g.Expect(paths).To(gomega.HaveKey(key))
+			g.Expect(unusedNote(key)).NotTo(gomega.BeEmpty(), key)
+			g.Expect(vppText(key)).To(gomega.BeEmpty(), key)
+		}
+	}
+	for _, k := range vppKeys() {
+		g.Expect(paths).To(gomega.HaveKey(k.key))
+		g.Expect(unusedNote(k.key)).NotTo(gomega.BeEmpty(), k.key)
+	}
 	for _, k := range planeKeys() {
 		g.Expect(paths).To(gomega.HaveKey(k.key))
 		for _, own := range k.owns {
@@ -130,6 +142,12 @@ func TestDocumentedKeys(t *testing.T) {
 		rows = append(rows, fmt.Sprintf("| `%s%s` | `%s%s` |", prefix, f.name, prefix, f.now))
 	}
 	for _, n := range unusedNotes() {
+		rows = append(rows, fmt.Sprintf("| `%s` | %s |", strings.Join(n.Keys, "`, `"), n.Text))
+	}
+	for _, k := range vppKeys() {
+		rows = append(rows, fmt.Sprintf("| `%s` | %s |", k.key, k.text))
+	}
+	for _, n := range vppNotes() {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s |", strings.Join(n.Keys, "`, `"), n.Text))
 	}
 	for _, row := range rows {

@@ -70,7 +70,7 @@ func planeKeys() []planeKey {
 		}, func(c *Cadastre) string {
 			switch {
 			case c.Dataplane == DataplaneVPP && c.PodTable == 0:
-				return "the routes to pods are in the VRF of mainVRFID"
+				return "the routes to pods are in VRF 0 of VPP"
 			case c.Dataplane == DataplaneVPP:
 				return "the routes to pods are in VRF " + strconv.FormatUint(uint64(c.PodTable), 10) + " of VPP"
 			case c.PodTable == 0:
@@ -80,7 +80,7 @@ func planeKeys() []planeKey {
 		}},
 		{"mainVRFID", nil, func(*reading, *Cadastre) {}, func(c *Cadastre) string {
 			if c.Dataplane == DataplaneVPP {
-				return "the node itself is in VRF " + strconv.FormatUint(uint64(c.VPP.MainVRF), 10) + " of VPP"
+				return "the node itself is in VRF 0 of VPP"
 			}
 			return "the node itself is in the main routing table of the kernel"
 		}},
@@ -151,7 +151,6 @@ const (
 func (c *Cadastre) validateTable(p *yamldoc.Collector) {
 	if c.Dataplane == DataplaneVPP {
 		checkNumber(p, "podVRFID", int(c.PodTable), 0, maxVRF)
-		checkNumber(p, "mainVRFID", int(c.VPP.MainVRF), 0, maxVRF)
 		return
 	}
 	if c.PodTable >= firstReservedTable && c.PodTable <= lastReservedTable {

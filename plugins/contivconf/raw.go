@@ -68,9 +68,10 @@ type rawCadastre struct {
 }
 
 type rawVPP struct {
-	Socket   string  `json:"socket"`
-	PodLink  VPPLink `json:"podLink"`
-	MemifDir string  `json:"memifDir"`
+	Socket    string  `json:"socket"`
+	Interface string  `json:"interface"`
+	PodLink   VPPLink `json:"podLink"`
+	MemifDir  string  `json:"memifDir"`
 }
 
 type rawUnderlay struct {

@@ -11,12 +11,8 @@ import (
 	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
-// Limits of the keys of VPP.
-const (
-	// maxVRF is below the tables of custom networks.
-	maxVRF  = 0x0BFFFFFF
-	maxRing = 32768
-)
+// maxVRF is below the tables of custom networks.
+const maxVRF = 0x0BFFFFFF
 
 // validateVPP checks what dataplane vpp needs, and reports keys that it cannot use.
 func (c *Config) validateVPP(p *yamldoc.Collector) {
@@ -37,6 +33,7 @@ func (c *Config) validateVPP(p *yamldoc.Collector) {
 
 func (v VPP) validate(p *yamldoc.Collector) {
 	const section = "cadastre.vpp."
+	checkVPPLink(p, section+"interface", v.Interface)
 	oneOf(p, section+"podLink", v.PodLink, VPPLinkAFPacket, VPPLinkMemif)
 	oneOf(p, "interfaceRxMode", v.RxMode, VPPRxDefault, VPPRxPolling, VPPRxInterrupt, VPPRxAdaptive)
 	for _, f := range []struct{ key, value, such string }{
@@ -45,15 +42,6 @@ func (v VPP) validate(p *yamldoc.Collector) {
 	} {
 		if !filepath.IsAbs(f.value) {
 			p.Add(RuleDataplane, section+f.key, f.value, "is not an absolute path: write one such as %s", f.such)
-		}
-	}
-	for _, f := range []struct {
-		key   string
-		value int
-	}{{"tapv2RxRingSize", v.RxRing}, {"tapv2TxRingSize", v.TxRing}} {
-		if n := f.value; n > maxRing || n&(n-1) != 0 {
-			p.Add(RuleRange, f.key, strconv.Itoa(n),
-				"is not a size of a ring: write a power of two up to %d, or 0 for VPP's default", maxRing)
 		}
 	}
 }
@@ -87,36 +75,20 @@ func (c *Cadastre) validateBesideVPP(p *yamldoc.Collector) {
 // validateVPPNode checks a node's entry: VPP takes links of the node by their names in the
 // kernel.
 func (c *Config) validateVPPNode(p *yamldoc.Collector, section string, n NodeConfig) {
-	main := InterfaceConfig(n.MainVPPInterface)
+	main := n.MainVPPInterface
 	if main.UseDHCP && main.IP == "" {
 		p.Add(RuleDataplane, section+"mainVPPInterface.useDHCP", "true",
 			"is not possible with dataplane vpp, whose address other nodes must know: "+
 				"remove it for the address that follows from the node ID, or write mainVPPInterface.ip")
 	}
-	checkVPPLink(p, section+"mainVPPInterface.interfaceName", main.InterfaceName, false)
-	for i, o := range n.OtherVPPInterfaces {
-		field := section + "otherVPPInterfaces[" + strconv.Itoa(i) + "]."
-		checkVPPLink(p, field+"interfaceName", o.InterfaceName, true)
-		if o.InterfaceName != "" && o.InterfaceName == main.InterfaceName {
-			p.Add(RuleDataplane, field+"interfaceName", o.InterfaceName, "is mainVPPInterface as well: remove one of the two")
-		}
-		if o.UseDHCP {
-			p.Add(RuleDataplane, field+"useDHCP", "true", "is not possible with dataplane vpp: remove it, and write ip")
-		}
-		if _, err := netip.ParsePrefix(o.IP); err != nil && o.IP != "" {
-			p.Add(yamldoc.RuleCIDR, field+"ip", o.IP,
-				"is not an address with the length of its network: write one such as 10.3.0.1/24")
-		}
-	}
+	checkVPPLink(p, section+"mainVPPInterface.interfaceName", main.InterfaceName)
 	c.validateVPPGateway(p, section, n)
 }
 
-func checkVPPLink(p *yamldoc.Collector, field, name string, needed bool) {
-	switch {
-	case name == "" && needed:
-		p.Add(yamldoc.RuleMissing, field, "", "is empty: write the name of a link of the node, such as eth1")
-	case name != "" && !isLinkName(name):
-		p.Add(RuleDataplane, field, name, "is not the name of a link: VPP takes links of the node's kernel with AF_PACKET; "+
+// checkVPPLink reports a name that no link of the kernel has, such as one of DPDK.
+func checkVPPLink(p *yamldoc.Collector, field, name string) {
+	if name != "" && !isLinkName(name) {
+		p.Add(RuleDataplane, field, name, "is not the name of a link: VPP takes a link of the node's kernel with AF_PACKET; "+
 			"write the name of one, of at most %d characters, such as eth1", maxLinkName)
 	}
 }

@@ -4,29 +4,27 @@
 package contivconf
 
 import (
+	"cmp"
 	"net/netip"
 )
 
-// VPP holds what dataplane vpp uses beside the keys that it shares with linux. Socket,
-// PodLink and MemifDir are keys of cadastre.vpp; the others are those of Contiv-VPP.
+// VPP holds what dataplane vpp uses beside the keys that it shares with linux. RxMode is
+// Contiv-VPP's interfaceRxMode; the others are keys of cadastre.vpp.
 type VPP struct {
-	Socket   string    // of VPP's API
-	PodLink  VPPLink   // of pods: VPPLinkAFPacket or VPPLinkMemif
-	MemifDir string    // folder of the sockets of memif interfaces
-	HostLink VPPLink   // between VPP and the node's kernel: VPPLinkTAP or VPPLinkAFPacket
-	RxRing   int       // of the TAP: packets; 0: VPP's default
-	TxRing   int       // of the TAP: packets; 0: VPP's default
-	RxMode   VPPRxMode // of the interfaces that the agent makes
-	MainVRF  uint32    // routing table of the node, which table 0 of a value stands for
+	Socket string // of VPP's API
+	// Interface is the link that VPP takes on nodes whose entry under nodeConfig has none.
+	Interface string
+	PodLink   VPPLink   // of pods
+	MemifDir  string    // folder of the sockets of memif interfaces
+	RxMode    VPPRxMode // of the interfaces that the agent makes
 }
 
-// VPPLink selects the kind of a link with VPP.
+// VPPLink selects the kind of the links between VPP and pods.
 type VPPLink string
 
 // The kinds of links.
 const (
 	VPPLinkAFPacket VPPLink = "af_packet" // a veth pair, which outlives VPP
-	VPPLinkTAP      VPPLink = "tap"       // a TAP (virtio), which ends with VPP
 	VPPLinkMemif    VPPLink = "memif"     // shared memory: only programs with libmemif have it
 )
 
@@ -41,33 +39,23 @@ const (
 	VPPRxAdaptive  VPPRxMode = "adaptive"
 )
 
-// VPPNode holds what dataplane vpp uses of a node's entry under nodeConfig.
+// VPPNode holds what dataplane vpp uses of a node's entry under nodeConfig, beside the
+// address of its main interface.
 type VPPNode struct {
-	Main     string         // link of the node that VPP takes to reach other nodes; "": none
-	Others   []VPPInterface // further links of the node that VPP takes
-	Gateways []netip.Addr   // of the default routes, one of each family at most
-}
-
-// VPPInterface is a link of the node that VPP takes.
-type VPPInterface struct {
-	Name    string
-	Address netip.Prefix // with the length of its network; the zero Prefix: none
+	Main     string       // link of the node that VPP takes to reach other nodes; "": none
+	Gateways []netip.Addr // of the default routes, one of each family at most
 }
 
 // VPPNode returns the part of the configuration for a node. A node without an entry has
-// ipamConfig.defaultGateway alone.
+// cadastre.vpp.interface and ipamConfig.defaultGateway.
 func (c *Config) VPPNode(node string) VPPNode {
-	var v VPPNode
+	v := VPPNode{Main: c.Cadastre.VPP.Interface}
 	var own netip.Addr
 	for _, n := range c.NodeConfigs {
 		if n.NodeName != node {
 			continue
 		}
-		v.Main = n.MainVPPInterface.InterfaceName
-		for _, o := range n.OtherVPPInterfaces {
-			address, _ := netip.ParsePrefix(o.IP)
-			v.Others = append(v.Others, VPPInterface{o.InterfaceName, address})
-		}
+		v.Main = cmp.Or(n.MainVPPInterface.InterfaceName, v.Main)
 		own, _ = netip.ParseAddr(n.Gateway)
 		break
 	}
@@ -88,14 +76,8 @@ const (
 	defaultVPPMemifDir = "/run/vpp/memif"
 )
 
-// vpp returns the values of cadastre.vpp, and the defaults of Contiv-VPP for the others.
+// vpp returns the values of cadastre.vpp.
 func (r *reading) vpp() VPP {
 	raw := r.raw.Cadastre.VPP
-	return VPP{
-		Socket:   raw.Socket,
-		PodLink:  raw.PodLink,
-		MemifDir: raw.MemifDir,
-		HostLink: VPPLinkTAP,
-		RxMode:   VPPRxDefault,
-	}
+	return VPP{Socket: raw.Socket, Interface: raw.Interface, PodLink: raw.PodLink, MemifDir: raw.MemifDir, RxMode: VPPRxDefault}
 }

@@ -19,25 +19,11 @@ type vppKey struct {
 func vppKeys() []vppKey {
 	none := func(*reading, *VPP) {}
 	return []vppKey{
-		{"useTAPInterfaces", func(r *reading, v *VPP) {
-			if !r.raw.UseTAPInterfaces {
-				v.HostLink = VPPLinkAFPacket
-			}
-		}, "true: a TAP connects VPP with the node's kernel; false: a veth pair; cadastre.vpp.podLink selects the pods' links"},
-		{"tapv2RxRingSize", func(r *reading, v *VPP) {
-			v.RxRing = int(r.raw.TAPv2RxRingSize)
-		}, "the packets that the TAP between VPP and the node's kernel queues for VPP"},
-		{"tapv2TxRingSize", func(r *reading, v *VPP) {
-			v.TxRing = int(r.raw.TAPv2TxRingSize)
-		}, "the packets that the TAP between VPP and the node's kernel queues for the kernel"},
 		{"interfaceRxMode", func(r *reading, v *VPP) {
 			v.RxMode = cmp.Or(VPPRxMode(r.raw.InterfaceRxMode), VPPRxDefault)
-		}, "the receive mode of the interfaces that the agent makes in VPP"},
-		{"mainVRFID", func(r *reading, v *VPP) { v.MainVRF = r.raw.MainVRFID }, ""},
-		{"nodeConfig[].mainVPPInterface.interfaceName", none,
-			"VPP takes this link of the node to reach the other nodes"},
-		{"nodeConfig[].otherVPPInterfaces", none, "VPP takes these links of the node, too"},
-		{"nodeConfig[].gateway", none, "the gateway of VPP's default route"},
+		}, "VPP receives packets of the interfaces that the agent makes in this mode"},
+		{"nodeConfig[].mainVPPInterface.interfaceName", none, "VPP takes this link of the node to reach the other nodes"},
+		{"nodeConfig[].gateway", none, "VPP's default route leads there"},
 	}
 }
 
@@ -45,7 +31,10 @@ func vppKeys() []vppKey {
 // does not use, if that differs from what happens with linux.
 func vppNotes() []Note {
 	return []Note{
-		{[]string{"tapInterfaceVersion"}, "VPP has TAPs of version 2 alone"},
+		{
+			[]string{"useTAPInterfaces", "tapInterfaceVersion", "tapv2RxRingSize", "tapv2TxRingSize"},
+			"VPP has veth pairs to pods and to the node's kernel: they outlive VPP, and a TAP does not",
+		},
 		{
 			[]string{"vmxnet3RxRingSize", "vmxnet3TxRingSize"},
 			"the configuration that VPP starts with (startup.conf) sets up its network cards",
@@ -71,7 +60,11 @@ func vppNotes() []Note {
 		},
 		{
 			[]string{"stealFirstNIC", "stealInterface", "stnSocketFile", "stnVersion", "nodeConfig[].stealInterface"},
-			"VPP takes the links that nodeConfig[].mainVPPInterface and otherVPPInterfaces name",
+			"VPP takes the link that nodeConfig[].mainVPPInterface names",
+		},
+		{
+			[]string{"nodeConfig[].otherVPPInterfaces"},
+			"VPP takes one link of the node; interfaces that vppctl or startup.conf make stay as they are",
 		},
 		{[]string{"enablePacketTrace"}, "vppctl trace add af-packet-input 100 shows packets"},
 		{

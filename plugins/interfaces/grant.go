@@ -34,11 +34,12 @@ func (p *Interfaces) Grant(ctx context.Context, g datastore.Grant) ([]netip.Pref
 		return nil, fmt.Errorf("change the blocks of the interfaces: %w", err)
 	}
 	if err := <-done; err != nil {
-		if !p.hasGranted(&g, ev.Kept) {
+		if !p.hasGranted(ev) {
 			return nil, fmt.Errorf("change the blocks of the interfaces: %w", err)
 		}
 		p.log.Warn("the blocks of the interfaces have changed, and a value of the network has failed", "error", err)
 	}
+	p.refused = ev.Refused
 	for _, b := range ev.Kept { // they stay with their interface
 		for id, r := range p.records {
 			if kept := next[id]; slices.Contains(r.Blocks, b) {
@@ -73,8 +74,9 @@ func (p *Interfaces) isNew(blocks []datastore.GrantedBlock) bool {
 	return slices.ContainsFunc(blocks, func(b datastore.GrantedBlock) bool { return b.Usable && !known[b.Prefix] })
 }
 
-// hasGranted reports whether the ledger has the blocks of g, although their event failed.
-func (p *Interfaces) hasGranted(g *datastore.Grant, kept []netip.Prefix) bool {
+// hasGranted reports whether the ledger has the blocks of an event, although it failed.
+func (p *Interfaces) hasGranted(ev *ipam.InterfaceChange) bool {
+	g, kept := &ev.Grant, ev.Kept
 	active, returning := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, b := range p.deps.Ledger.Stats() {
 		switch {
@@ -86,6 +88,9 @@ func (p *Interfaces) hasGranted(g *datastore.Grant, kept []netip.Prefix) bool {
 		}
 	}
 	for _, b := range g.Usable(nil) {
+		if slices.ContainsFunc(ev.Refused, func(r ipam.RefusedBlock) bool { return r.Prefix == b }) {
+			continue
+		}
 		if !active[b] {
 			return false
 		}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,7 +40,10 @@ type rig struct {
 	conf     contivconf.Interfaces
 	families []ledger.Family
 	cloud    *memcloud.Cloud
-	away     atomic.Bool // the cloud does not answer
+	away     atomic.Bool             // the cloud does not answer
+	refuse   func(netip.Prefix) bool // blocks that pods cannot have; nil: none
+	bare     bool                    // a new interface has no addresses for pods
+	cordoned func() (bool, error)    // nil: never
 	begun    time.Time
 
 	journal *journal.Memory
@@ -132,13 +136,20 @@ func (r *rig) start() {
 			return &hooked{r.cloud, p}, nil
 		},
 		Instance: func(context.Context) (string, error) { return instance, nil },
-		Now:      time.Now, Uptime: r.uptime, BootID: "boot", After: time.After,
+		Unschedulable: func(context.Context) (bool, error) {
+			if r.cordoned == nil {
+				return false, nil
+			}
+			return r.cordoned()
+		},
+		Now: time.Now, Uptime: r.uptime, BootID: "boot", After: time.After,
 	})
 	if errors.Is(err, errDead) {
 		return
 	}
 	r.g.Expect(err).NotTo(HaveOccurred())
 	known := p.plugin.Known() // the first resync
+	r.checkKnown(p.ledger, known)
 	st := p.ledger.Begin()
 	r.g.Expect(st.SetPool(pool)).To(Succeed())
 	g := datastore.Grant{Blocks: known.Blocks}
@@ -152,6 +163,21 @@ func (r *rig) start() {
 	}()
 	r.process = p
 	synctest.Wait()
+}
+
+// checkKnown expects that a new process knows the interface of each block that the ledger
+// has, since it may run for hours before the cloud answers.
+func (r *rig) checkKnown(l *ledger.Ledger, known ipam.InterfaceState) {
+	for _, b := range l.Stats() {
+		i := slices.IndexFunc(known.Blocks, func(k datastore.GrantedBlock) bool { return k.Prefix == b.Block })
+		switch {
+		case b.Pool != ipam.PodPool || b.State != ledger.Active:
+		case i < 0:
+			r.t.Fatalf("step %d: the process does not know the interface of block %s", r.steps.Load(), b.Block)
+		case !slices.ContainsFunc(known.Uplinks, func(u ipam.Uplink) bool { return u.Interface == known.Blocks[i].Interface }):
+			r.t.Fatalf("step %d: the process has no description of interface %s", r.steps.Load(), known.Blocks[i].Interface)
+		}
+	}
 }
 
 // end ends the process.
@@ -268,8 +294,16 @@ func (l *loop) PushEventWait(ctx context.Context, event controller.Event) error 
 	if err := l.p.step(); err != nil {
 		return err
 	}
+	g := ev.Grant
+	g.Blocks = slices.Clone(g.Blocks)
+	for i, b := range g.Blocks {
+		if refuse := l.p.r.refuse; b.Usable && refuse != nil && refuse(b.Prefix) {
+			g.Blocks[i].Usable = false
+			ev.Refused = append(ev.Refused, ipam.RefusedBlock{GrantedBlock: b, Why: "the test refuses it"})
+		}
+	}
 	var err error
-	ev.Kept, err = l.granter.Grant(ctx, ev.Grant)
+	ev.Kept, err = l.granter.Grant(ctx, g)
 	l.p.mu.Lock()
 	l.p.granted = ev.Uplinks
 	l.p.mu.Unlock()
@@ -351,6 +385,9 @@ func (h *hooked) Unassign(ctx context.Context, id, iface string, blocks []netip.
 }
 
 func (h *hooked) CreateInterface(ctx context.Context, id string, want cloud.NewInterface) (*cloud.Interface, error) {
+	if h.p.r.bare {
+		want.Count = 0
+	}
 	return around(h, func() (*cloud.Interface, error) { return h.Cloud.CreateInterface(ctx, id, want) })
 }
 

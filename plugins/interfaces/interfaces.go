@@ -36,10 +36,13 @@ type Deps struct {
 	// Instance returns the ID of this machine, "" if neither the configuration nor the
 	// Node object has it.
 	Instance func(ctx context.Context) (string, error)
-	Now      func() time.Time
-	Uptime   func() time.Duration // time since boot; never goes back
-	BootID   string
-	After    func(time.Duration) <-chan time.Time
+	// Unschedulable reports whether the node takes no further pods: it is cordoned. nil:
+	// never.
+	Unschedulable func(ctx context.Context) (bool, error)
+	Now           func() time.Time
+	Uptime        func() time.Duration // time since boot; never goes back
+	BootID        string
+	After         func(time.Duration) <-chan time.Time
 }
 
 // Records stores the records of the interfaces.
@@ -51,14 +54,18 @@ type Records interface {
 }
 
 const (
-	every       = 5 * time.Second        // period of the comparison with the targets
-	gather      = 200 * time.Millisecond // from a change of leases to the comparison
-	shrinkEvery = 30 * time.Second       // least time between two returns of addresses
-	confirm     = 30 * time.Second       // from a reading that lacks something to the one that confirms it
-	lateness    = time.Minute            // for which a reading may show the state before a change
-	orphanEvery = 5 * time.Minute        // period of the deletion of orphans
-	orphanAge   = 10 * time.Minute       // of an interface without a machine that is deleted
-	callTimeout = time.Minute            // of one call of the cloud
+	every        = 5 * time.Second        // period of the comparison with the targets
+	gather       = 200 * time.Millisecond // from a change of leases to the comparison
+	shrinkEvery  = 30 * time.Second       // least time between two returns of addresses
+	confirm      = 30 * time.Second       // from a reading that lacks something to the one that confirms it
+	lateness     = time.Minute            // for which a reading may show the state before a change
+	exhaustedFor = 2 * time.Minute        // for which the cloud is not asked again after it had no address
+	surprise     = 10 * time.Second       // from an error of the cloud that it is full to the reading that confirms it
+	orphanEvery  = 5 * time.Minute        // period of the deletion of orphans
+	orphanAge    = 10 * time.Minute       // of an interface without a machine that is deleted
+	nodeEvery    = 10 * time.Second       // least time between two questions whether the node is schedulable
+	nodeTimeout  = 5 * time.Second        // of one question
+	callTimeout  = time.Minute            // of one call of the cloud
 )
 
 // retries returns the pauses after errors.
@@ -76,19 +83,26 @@ type Interfaces struct {
 	known   ipam.InterfaceState // of the last process
 
 	// of Run's goroutine
-	cloud       cloud.Cloud
-	instance    string
-	view        view
-	records     map[string]record // as they are stored
-	found       bool              // a reading is being adopted
-	redescribed bool              // the records have a description that was not granted yet
-	toDelete    map[string]bool   // interfaces that the cloud has to delete
-	failures    int               // of the cloud in a row
-	returns     returns
-	next        next
-	exported    *datastore.CheckpointData
-	exporter    *datastore.JSONFile
-	importing   *imported
+	cloud         cloud.Cloud
+	instance      string
+	view          view
+	readAt        time.Time                       // begin of the reading
+	unconfirmed   map[string][]netip.Prefix       // blocks that only one reading has lacked, by interface
+	records       map[string]record               // as they are stored
+	found         bool                            // a reading is being adopted
+	unschedulable bool                            // the node, when it was asked last
+	redescribed   bool                            // the records have a description that was not granted yet
+	toDelete      map[string]bool                 // interfaces that the cloud has to delete
+	refused       []ipam.RefusedBlock             // of the last grant: pods cannot have their addresses
+	exhausted     map[ledger.Family]time.Duration // uptime until which the cloud is not asked
+	unwanted      map[string][]netip.Prefix       // refused blocks that the cloud has just given, by interface
+	failures      int                             // of the cloud in a row
+	failedReturns map[string]time.Duration        // interfaces from which the last return has failed: uptime
+	returns       returns
+	next          next
+	exported      *datastore.CheckpointData
+	exporter      *datastore.JSONFile
+	importing     *imported
 
 	mu     sync.Mutex
 	status Status
@@ -103,7 +117,7 @@ type returns struct {
 }
 
 // next holds the uptimes at which something is due.
-type next struct{ call, reading, shrink, orphans time.Duration }
+type next struct{ call, reading, shrink, orphans, node time.Duration }
 
 var (
 	_ ipam.Interfaces      = (*Interfaces)(nil)
@@ -124,10 +138,13 @@ func New(ctx context.Context, deps Deps) (*Interfaces, error) {
 			WarmPrefix: c.WarmPrefixes,
 			MaxPods:    c.MaxPods,
 		},
-		wake:     make(chan struct{}, 1),
-		view:     newView(),
-		records:  map[string]record{},
-		toDelete: map[string]bool{},
+		wake:          make(chan struct{}, 1),
+		view:          newView(),
+		records:       map[string]record{},
+		toDelete:      map[string]bool{},
+		exhausted:     map[ledger.Family]time.Duration{},
+		unwanted:      map[string][]netip.Prefix{},
+		failedReturns: map[string]time.Duration{},
 	}
 	if c.Export != "" {
 		p.exporter = datastore.NewJSONFile(c.Export)
@@ -335,7 +352,7 @@ func (p *Interfaces) read(ctx context.Context) error {
 	if err := p.open(ctx); err != nil {
 		return err
 	}
-	began := p.deps.Uptime()
+	began, readAt := p.deps.Uptime(), p.deps.Now()
 	var s *cloud.Snapshot
 	err := p.call(ctx, "read the machine", func(ctx context.Context) (err error) {
 		s, err = p.cloud.ReadInstance(ctx, p.instance)
@@ -347,9 +364,16 @@ func (p *Interfaces) read(ctx context.Context) error {
 	if s == nil || s.Instances[p.instance] == nil {
 		return fmt.Errorf("cloud %s: read machine %q: %w", p.cloud.Name(), p.instance, cloud.ErrNoInstance)
 	}
+	before := p.view.counts()
 	p.view.read(began, s, s.Instances[p.instance])
+	for f, n := range p.view.counts() {
+		if n != before[f] {
+			delete(p.exhausted, ledger.Family(f))
+		}
+	}
 	p.next.reading = began + p.deps.Config.Reconcile
 	missing := p.view.missing(p.believed(), began)
+	p.unconfirmed, p.readAt = missing, readAt
 	if len(missing) > 0 {
 		p.next.reading = min(p.next.reading, began+confirm)
 	}

@@ -6,12 +6,14 @@ package interfaces
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/ipam"
 )
 
 // Status describes the interfaces and the cloud.
@@ -27,7 +29,16 @@ type Status struct {
 	Unplaced      int      // imported leases whose interface is not attached
 	Error         string   // of the last calls of the cloud; "": they have succeeded
 	ErrorSince    time.Time
-	Shortages     []string // reasons why the cloud gives no more addresses
+	Shortages     []string      // reasons why the cloud gives no more addresses
+	Read          time.Time     // begin of the last reading; zero: none yet
+	Placed        []PlacedBlock // the blocks of the ledger, by prefix
+}
+
+// PlacedBlock is a block of the ledger with its interfaces.
+type PlacedBlock struct {
+	Prefix    netip.Prefix
+	Interface string // the one that packets of its pods take
+	On        string // the one that has it in the cloud; "": none
 }
 
 // FamilyStatus holds the addresses of one family.
@@ -41,7 +52,7 @@ func (p *Interfaces) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.status
-	s.Shortages = slices.Clone(s.Shortages)
+	s.Shortages, s.Placed = slices.Clone(s.Shortages), slices.Clone(s.Placed)
 	return s
 }
 
@@ -122,8 +133,38 @@ func (p *Interfaces) publish() {
 		}
 	}
 	s.Lost = slices.Sorted(maps.Keys(p.store.Lost()))
+	if p.view.valid() {
+		s.Read, s.Placed = p.readAt, p.placed()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.Error, s.ErrorSince, s.Shortages = p.status.Error, p.status.ErrorSince, p.status.Shortages
 	p.status = s
+}
+
+// placed returns the blocks that the ledger uses, with their interfaces. A block that only one
+// reading has lacked counts as present.
+func (p *Interfaces) placed() []PlacedBlock {
+	interfaces := map[netip.Prefix]string{}
+	for _, b := range p.store.Known() {
+		interfaces[b.Prefix] = b.Interface
+	}
+	var all []PlacedBlock
+	for _, b := range p.deps.Ledger.Stats() {
+		if b.Pool != ipam.PodPool || b.State != ledger.Active && b.Held+b.Quarantined == 0 {
+			continue
+		}
+		x := PlacedBlock{Prefix: b.Block, Interface: interfaces[b.Block]}
+		for _, i := range p.view.machine.Interfaces {
+			if hasBlock(i, b.Block) {
+				x.On = i.ID
+			}
+		}
+		if x.On == "" && slices.Contains(p.unconfirmed[x.Interface], b.Block) {
+			x.On = x.Interface
+		}
+		all = append(all, x)
+	}
+	slices.SortFunc(all, func(a, b PlacedBlock) int { return a.Prefix.Compare(b.Prefix) })
+	return all
 }

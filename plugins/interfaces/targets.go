@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -22,13 +21,28 @@ func (p *Interfaces) short(f ledger.Family) int {
 }
 
 // grow asks the cloud for addresses of a family until the targets are met: on the
-// interfaces that are there, then on a new one.
+// interfaces that are there, then on a new one. It returns the refused ones to the cloud.
 func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
+	if err := p.takeBack(f); err != nil {
+		return err
+	}
+	err := p.ask(ctx, f)
+	if back := p.returnUnwanted(ctx); err == nil {
+		err = back
+	}
+	return err
+}
+
+func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 	if p.short(f) == 0 {
 		p.setShortage(f, "")
 		return nil
 	}
-	if p.store.BackingOff() {
+	if p.deps.Uptime() < p.exhausted[f] {
+		return nil
+	}
+	if p.isUnschedulable(ctx) && p.store.GetIPStats(f).Total > 0 {
+		p.setShortage(f, "the node is unschedulable: the cloud is asked again after kubectl uncordon")
 		return nil
 	}
 	full := map[string]bool{} // interfaces and subnets
@@ -37,7 +51,8 @@ func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
 		total := p.store.GetIPStats(f).Total
 		got, err := p.assign(ctx, f, n, full)
 		useless := got > 0 && err == nil && p.store.GetIPStats(f).Total == total
-		if err == nil && got == 0 {
+		refusal := p.refusal(f)
+		if err == nil && got == 0 && refusal == "" {
 			got, err = p.create(ctx, f, n, full)
 		}
 		switch {
@@ -45,21 +60,47 @@ func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
 			why = err // another interface or subnet may have room
 		case err != nil:
 			return err
+		case refusal != "" && (got == 0 || p.countUnwanted() >= mostUnwanted):
+			p.exhaust(f, refusal)
+			return nil
 		case got == 0 && why != nil:
-			p.store.Exhausted()
-			p.setShortage(f, why.Error())
+			p.exhaust(f, why.Error())
 			return nil
 		case got == 0:
 			p.setShortage(f, p.isFull(f))
 			return nil
-		case useless:
-			p.store.Exhausted()
-			p.setShortage(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
+		case useless && refusal == "":
+			p.exhaust(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
 			return nil
 		}
 	}
 	p.setShortage(f, "")
 	return nil
+}
+
+// isUnschedulable reports whether the node takes no further pods, from an answer of the last
+// seconds. Without an answer it takes them.
+func (p *Interfaces) isUnschedulable(ctx context.Context) bool {
+	now := p.deps.Uptime()
+	if p.deps.Unschedulable == nil || now < p.next.node {
+		return p.unschedulable
+	}
+	p.next.node = now + nodeEvery
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	unschedulable, err := p.deps.Unschedulable(ctx)
+	p.unschedulable = unschedulable && err == nil
+	return p.unschedulable
+}
+
+// exhaust notes that the cloud has no more addresses of a family. It is not asked for some
+// time, unless the next reading shows another number of them: a call whose answer was lost
+// may have filled the interface.
+func (p *Interfaces) exhaust(f ledger.Family, why string) {
+	now := p.deps.Uptime()
+	p.exhausted[f] = now + exhaustedFor
+	p.next.reading = min(p.next.reading, now+surprise)
+	p.setShortage(f, why)
 }
 
 // isFull describes a machine that can have no more addresses.
@@ -133,6 +174,11 @@ func (p *Interfaces) adopt(id string, got []cloud.Block) error {
 	if err := p.store.AddBlocks(id, blocks); err != nil {
 		return fmt.Errorf("use the addresses that the cloud has given: %w", err)
 	}
+	for _, b := range p.refused {
+		if slices.Contains(blocks, b.Prefix) {
+			p.unwanted[id] = append(p.unwanted[id], b.Prefix)
+		}
+	}
 	return nil
 }
 
@@ -165,89 +211,4 @@ func (p *Interfaces) create(ctx context.Context, f ledger.Family, n int, full ma
 		return 0, err
 	}
 	return max(1, len(made.Blocks)-1), nil
-}
-
-// shrink takes excess addresses and interfaces out of the ledger, and returns them.
-func (p *Interfaces) shrink(ctx context.Context) error {
-	if err := p.store.ReturnUnused(); err != nil {
-		return err
-	}
-	prefixes, excess := p.deps.Config.Prefixes, true
-	for _, f := range p.deps.Families {
-		if _, err := p.store.Shrink(p.targets, f); err != nil {
-			return fmt.Errorf("return addresses to the cloud: %w", err)
-		}
-		free := p.store.GetIPStats(f).Free()
-		perENI := p.view.machine.Limits.Addresses[f]
-		excess = excess && (p.targets.ByIP() || prefixes || free >= (p.targets.WarmENI+1)*perENI)
-	}
-	if excess {
-		if id := p.store.RemoveUnusedENI(p.targets); id != "" {
-			p.toDelete[id] = true
-		}
-	}
-	return p.giveBack(ctx)
-}
-
-// giveBack returns blocks and interfaces to the cloud that the ledger no longer has. An error
-// of one does not keep the next ones from it.
-func (p *Interfaces) giveBack(ctx context.Context) error {
-	var errs []error
-	for _, id := range slices.Sorted(maps.Keys(p.toDelete)) {
-		errs = append(errs, p.deleteInterface(ctx, id))
-	}
-	returning := p.store.Returning()
-	for _, id := range slices.Sorted(maps.Keys(returning)) {
-		if i := p.view.find(id); id != "" && i != nil { // otherwise the next reading tells
-			errs = append(errs, p.unassign(ctx, i, returning[id]))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// unassign returns blocks of an interface.
-func (p *Interfaces) unassign(ctx context.Context, i *cloud.Interface, blocks []netip.Prefix) error {
-	blocks = slices.DeleteFunc(blocks, func(b netip.Prefix) bool {
-		return slices.ContainsFunc(i.Blocks, func(x cloud.Block) bool { return x.Primary && x.Prefix == b })
-	})
-	err := p.call(ctx, "unassign addresses", func(ctx context.Context) error {
-		return p.cloud.Unassign(ctx, p.instance, i.ID, blocks)
-	})
-	if err != nil {
-		return err
-	}
-	var gone []cloud.Block
-	for _, b := range blocks {
-		gone = append(gone, cloud.Block{Prefix: b})
-	}
-	p.view.change(ownChange{at: p.deps.Uptime(), iface: i, blocks: gone, gone: true})
-	p.store.Returned(blocks)
-	return nil
-}
-
-func (p *Interfaces) deleteInterface(ctx context.Context, id string) error {
-	err := p.call(ctx, "delete an interface", func(ctx context.Context) error {
-		return p.cloud.DeleteInterface(ctx, p.instance, id)
-	})
-	if err != nil {
-		return err
-	}
-	p.log.Info("an unused interface was deleted", "interface", id)
-	delete(p.toDelete, id)
-	p.view.change(ownChange{at: p.deps.Uptime(), iface: &cloud.Interface{ID: id}, gone: true})
-	p.store.Deleted(id)
-	return nil
-}
-
-// deleteOrphans deletes what calls with a lost reply have left.
-func (p *Interfaces) deleteOrphans(ctx context.Context) error {
-	var gone []string
-	err := p.call(ctx, "delete orphans", func(ctx context.Context) (err error) {
-		gone, err = p.cloud.DeleteOrphans(ctx, p.instance, orphanAge)
-		return err
-	})
-	if len(gone) > 0 {
-		p.log.Info("interfaces without a machine were deleted", "interfaces", gone)
-	}
-	return err
 }

@@ -19,6 +19,7 @@ import (
 // which a reading may not show yet.
 type view struct {
 	machine *cloud.Instance // nil: not read yet
+	began   time.Duration   // uptime of the begin of the reading
 	subnets map[string]*cloud.Subnet
 	changes []ownChange
 	// lacking holds the uptime of the first reading of those in a row that have lacked a
@@ -47,7 +48,7 @@ func (v *view) valid() bool { return v.machine != nil }
 // read replaces the machine by a reading that began at an uptime. It applies the changes
 // that may be too young for it.
 func (v *view) read(began time.Duration, s *cloud.Snapshot, machine *cloud.Instance) {
-	v.machine, v.subnets = copyOf(machine), s.Subnets
+	v.machine, v.subnets, v.began = copyOf(machine), s.Subnets, began
 	v.changes = slices.DeleteFunc(v.changes, func(c ownChange) bool { return began-c.at >= lateness })
 	for _, c := range v.changes {
 		v.apply(c)
@@ -120,8 +121,7 @@ func (v *view) missing(believed map[string][]netip.Prefix, began time.Duration) 
 			continue
 		}
 		for _, p := range blocks {
-			if !slices.ContainsFunc(i.Blocks, func(b cloud.Block) bool { return b.Prefix == p && !b.Primary }) &&
-				!lacks(place{id, p}) {
+			if !hasBlock(i, p) && !lacks(place{id, p}) {
 				doubtful[id] = append(doubtful[id], p)
 			}
 		}
@@ -200,6 +200,21 @@ func (v *view) room(i *cloud.Interface, f ledger.Family) int {
 		}
 	}
 	return max(0, v.machine.Limits.Addresses[f]-has)
+}
+
+// counts returns the number of blocks for pods, by family.
+func (v *view) counts() (n [2]int) {
+	if !v.valid() {
+		return n
+	}
+	for _, i := range v.machine.Interfaces {
+		for _, b := range i.Blocks {
+			if !b.Primary {
+				n[ledger.FamilyOf(b.Prefix.Addr())]++
+			}
+		}
+	}
+	return n
 }
 
 // subnetFor returns the subnet with most free addresses for a new interface; "": there is

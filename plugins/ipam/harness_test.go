@@ -6,6 +6,7 @@ package ipam_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"testing"
 	"time"
@@ -84,6 +85,35 @@ type node struct {
 	kube      controller.KubeStateData
 	resyncs   int
 	revision  int64 // of the store that kube is of
+	records   *records
+}
+
+// records are those of a file.
+type records struct {
+	all    map[string][]byte
+	failed error // of every commit
+	writes int
+}
+
+func (r *records) Load(_ context.Context, f func(key string, value []byte) error) error {
+	for key, value := range r.all {
+		if err := f(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *records) Commit(_ context.Context, put map[string][]byte, del []string) error {
+	if r.failed != nil {
+		return r.failed
+	}
+	r.writes++
+	maps.Copy(r.all, put)
+	for _, key := range del {
+		delete(r.all, key)
+	}
+	return nil
 }
 
 // newNode is node id with a configuration, before its first resync.
@@ -92,6 +122,7 @@ func newNode(t *testing.T, conf string, id uint32) *node {
 	n := &node{
 		g: NewWithT(t), nodes: &nodes{id: id, all: nodesync.Nodes{}}, sandboxes: newest{}, journal: journal.NewMemory(),
 		clock: &clock{time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)}, boot: "boot 1", kube: controller.KubeStateData{},
+		records: &records{all: map[string][]byte{}},
 	}
 	n.start(conf)
 	return n
@@ -112,7 +143,7 @@ func (n *node) start(conf string) {
 	n.g.Expect(err).NotTo(HaveOccurred())
 	n.IPAM = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
 		d.NodeSync, d.ContivConf, d.ServiceLabel, d.PodManager = n.nodes, contivconf.NewPlugin(cfg), label(thisNode), n.sandboxes
-		d.Ledger, d.Stage = leases, leases.Begin()
+		d.Ledger, d.Stage, d.Records = leases, leases.Begin(), n.records
 	}))
 	n.g.Expect(n.Init()).To(Succeed())
 	n.g.Expect(n.AfterInit()).To(Succeed())

@@ -43,7 +43,20 @@ type InterfaceChange struct {
 	Found  bool
 	OnDone func(error)
 
-	Kept []netip.Prefix // set by ipam: blocks of Grant.Returning that are in use
+	// set by ipam:
+	Kept    []netip.Prefix // blocks of Grant.Returning that are in use
+	Refused []RefusedBlock // usable blocks of Grant from which pods cannot have addresses
+}
+
+// RefusedBlock is a block from which pods cannot have addresses.
+type RefusedBlock struct {
+	datastore.GrantedBlock
+	Why string
+}
+
+// String names the block and the reason.
+func (b RefusedBlock) String() string {
+	return fmt.Sprintf("%s of interface %s cannot be used: %s", b.Prefix, b.Interface, b.Why)
 }
 
 // GetName returns the name of the event.
@@ -89,11 +102,6 @@ func (i *IPAM) fromInterfaces() bool {
 	return i.ContivConf.PodBlocks() == contivconf.PodBlocksInterfaces
 }
 
-// isWhole reports whether all addresses of a block are allocated: there is no gateway.
-func (i *IPAM) isWhole(name string, block netip.Prefix) bool {
-	return isSmall(block) || name == PodPool && i.fromInterfaces()
-}
-
 // deriveInterfaces takes the blocks of the default network from this node's interfaces. Only
 // an interface that pods have addresses of, or get new ones of, becomes an uplink: the link
 // of another one may be that of another program.
@@ -101,7 +109,8 @@ func (i *IPAM) deriveInterfaces(s *state) error {
 	known := i.knownInterfaces()
 	blocks, open := map[netip.Prefix]string{}, []netip.Prefix{}
 	leased := i.leasedBlocks()
-	for _, b := range known.Blocks {
+	usable, refused := i.usableOf(known.Blocks)
+	for _, b := range usable {
 		if b.Usable {
 			open = append(open, b.Prefix)
 		}
@@ -109,9 +118,15 @@ func (i *IPAM) deriveInterfaces(s *state) error {
 			blocks[b.Prefix] = b.Interface
 		}
 	}
+	for _, b := range refused {
+		s.problems = append(s.problems, Problem{
+			Object: "interface/" + b.Interface,
+			Text:   fmt.Sprintf("%s cannot be used: %s", b.Prefix, b.Why),
+		})
+	}
 	s.uplinks = nodeset.NewUplinks(known.Uplinks, blocks)
 	s.networks[PodPool] = network{open: open}
-	s.pending = ""
+	s.pending, s.whole = "", i.wholeBlocks(s, open)
 	if err := s.setPods(nil); err != nil {
 		return err
 	}
@@ -166,14 +181,27 @@ func (i *IPAM) updateInterfaces(ev *InterfaceChange, txn controller.UpdateOperat
 	return text, nil
 }
 
-// stageInterfaces takes over the interfaces of ev, and stages the return of blocks.
-func (i *IPAM) stageInterfaces(ev *InterfaceChange) error {
-	for _, b := range ev.Grant.Blocks {
-		if err := i.refuseInterfaceBlock(b.Prefix); b.Usable && err != nil {
-			return fmt.Errorf("use %s of interface %s: %w", b.Prefix, b.Interface, err)
+// usableOf returns the blocks, of which those that pods cannot have addresses of are not
+// usable: one of them must not keep the others from pods.
+func (i *IPAM) usableOf(all []datastore.GrantedBlock) (blocks []datastore.GrantedBlock, refused []RefusedBlock) {
+	blocks = slices.Clone(all)
+	for k, b := range blocks {
+		if !b.Usable {
+			continue
+		}
+		if err := i.refuseInterfaceBlock(b.Prefix); err != nil {
+			blocks[k].Usable = false
+			refused = append(refused, RefusedBlock{b, err.Error()})
 		}
 	}
-	kept, reopened, err := ev.Grant.Drain(i.Ledger, i.Stage, PodPool)
+	return blocks, refused
+}
+
+// stageInterfaces takes over the interfaces of ev, and stages the return of blocks.
+func (i *IPAM) stageInterfaces(ev *InterfaceChange) error {
+	usable := ev.Grant
+	usable.Blocks, ev.Refused = i.usableOf(ev.Grant.Blocks)
+	kept, reopened, err := usable.Drain(i.Ledger, i.Stage, PodPool)
 	if err != nil {
 		return err
 	}
@@ -214,7 +242,6 @@ func (i *IPAM) restoreClaims(all []ledger.Request) {
 // Unlike other blocks it may lie in the network of the nodes, since pods have addresses
 // of the interfaces' subnets.
 func (i *IPAM) refuseInterfaceBlock(p netip.Prefix) error {
-	s := i.state.Load()
 	ours := false
 	for _, f := range i.ContivConf.Cluster().Families {
 		ours = ours || f.Hosts.Addr().Is4() == p.Addr().Is4()
@@ -236,8 +263,8 @@ func (i *IPAM) refuseInterfaceBlock(p netip.Prefix) error {
 			"it is of a family that contiv.conf does not have: name a network of both families in ipamConfig.podSubnetCIDR",
 		)
 	}
-	for _, x := range s.pools {
-		if shares(x, p) {
+	for _, x := range i.register.all() {
+		if x.Network != PodPool && shares(x, p) {
 			return fmt.Errorf("it overlaps %s", x)
 		}
 	}

@@ -5,6 +5,7 @@ package ipam_test
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -81,4 +82,45 @@ func TestAnInterfaceThatPodsDoNotUseIsNoUplink(t *testing.T) {
 	n.g.Expect(n.Commit(context.Background())).To(Succeed())
 	n.g.Expect(n.resync()).To(Succeed())
 	n.g.Expect(n.ids()).To(Equal([]string{"eni-1"}))
+}
+
+// A block that overlaps a network of the configuration, or a pool, does not keep the other
+// blocks from pods. The node reports it with its interface.
+func TestABlockThatPodsCannotHaveStopsNoOther(t *testing.T) {
+	for _, found := range []bool{false, true} {
+		t.Run(fmt.Sprintf("found %t", found), func(t *testing.T) {
+			n := withInterfaces(t, ipam.InterfaceState{})
+			n.pools(in("blue", aPool("blue", 1, "10.9.7.0/24 28")))
+			s := two(true)
+			for _, bad := range []string{"10.96.0.9/32", "10.9.7.200/32"} {
+				s.Blocks = append(s.Blocks, datastore.GrantedBlock{Prefix: netip.MustParsePrefix(bad), Interface: "eni-2", Usable: true})
+			}
+			ev := &ipam.InterfaceChange{
+				Uplinks: s.Uplinks, Grant: datastore.Grant{Blocks: s.Blocks}, Found: found, OnDone: func(error) {},
+			}
+			if found {
+				n.g.Expect(n.resyncWith(ev)).To(Succeed())
+			} else {
+				_, err := n.update(ev)
+				n.g.Expect(err).NotTo(HaveOccurred())
+			}
+			n.g.Expect(n.Commit(context.Background())).To(Succeed())
+			n.g.Expect(ev.Refused).To(HaveLen(2))
+			n.g.Expect(ev.Refused[0].String()).To(And(HavePrefix("10.96.0.9/32 of interface eni-2"), ContainSubstring("serviceCIDR 10.96.0.0/12")))
+			n.g.Expect(n.open()).To(Equal([]string{"10.9.0.7/32", "10.9.0.8/32"}))
+			n.g.Expect(n.add("a")).To(Equal("10.9.0.7"))
+			n.g.Expect(n.add("b")).To(Equal("10.9.0.8"))
+			n.g.Expect(n.Commit(context.Background())).To(Succeed())
+			n.g.Expect(n.troubles()).To(ConsistOf(
+				HavePrefix("interface/eni-2: 10.96.0.9/32 cannot be used: it overlaps ipamConfig.serviceCIDR 10.96.0.0/12"),
+				And(HavePrefix("interface/eni-2: 10.9.7.200/32 cannot be used: it overlaps"), ContainSubstring("blue")),
+			))
+			n.g.Expect(n.resync()).To(Succeed())
+			n.g.Expect(n.troubles()).To(HaveLen(2))
+
+			n.pools(removed(in("blue", aPool("blue", 2, "10.9.7.0/24 28"))))
+			n.g.Expect(n.open()).To(ContainElement("10.9.7.200/32"), "the pool is removed")
+			n.g.Expect(n.troubles()).To(HaveLen(1))
+		})
+	}
 }

@@ -41,6 +41,17 @@ type Deps struct {
 	Interfaces   Interfaces           // with podBlocks interfaces; nil: this node has none
 	Ledger       *ledger.Ledger
 	Stage        *ledger.Stage // committed by the loop
+	// Records stores the interfaces of addresses that pods have. The plugin is their only
+	// writer. nil: they are known while there is a NetResourceSet or this process runs.
+	Records Records
+}
+
+// Records stores named values. The file of the agent implements it.
+type Records interface {
+	// Load calls f for every record.
+	Load(ctx context.Context, f func(key string, value []byte) error) error
+	// Commit puts and deletes all of these or none, and returns when that is durable.
+	Commit(ctx context.Context, put map[string][]byte, del []string) error
 }
 
 // Sandboxes returns the sandboxes of pods. podmanager implements it.
@@ -56,6 +67,7 @@ type IPAM struct {
 	marked    *state   // at the savepoint of the loop
 	register  register // of the loop
 	event     *atomic.Pointer[podEvent]
+	recorded  nodeset.Uplinks // in Records, of the loop
 }
 
 var (
@@ -79,13 +91,14 @@ type state struct {
 	asked      []netip.Prefix  // podCIDRs of the Node object, of the configured families
 	// askedProblem holds the reason why nodesync cannot use them.
 	askedProblem string
-	known        []poolplan.Pool    // all pools of the cluster
-	pools        []poolplan.Pool    // those that this node has blocks of
-	networks     map[string]network // this node's blocks of each network
-	usable       nodeset.Usable     // of set
-	uplinks      nodeset.Uplinks    // interfaces of the blocks; the source of the blocks makes it
-	set          *kv.NetResourceSet // the source of the blocks, if they are of one
-	seen         int64              // revision of the store up to which set is its newest version
+	known        []poolplan.Pool       // all pools of the cluster
+	pools        []poolplan.Pool       // those that this node has blocks of
+	networks     map[string]network    // this node's blocks of each network
+	usable       nodeset.Usable        // of set
+	uplinks      nodeset.Uplinks       // interfaces of the blocks; the source of the blocks makes it
+	whole        map[netip.Prefix]bool // blocks of the default network without a gateway of their own
+	set          *kv.NetResourceSet    // the source of the blocks, if they are of one
+	seen         int64                 // revision of the store up to which set is its newest version
 	problems     []Problem
 	kept         []Problem // of them, the blocks that are refused and stay open
 	mismatch     string
@@ -142,7 +155,7 @@ func (i *IPAM) Init() (err error) {
 	if i.Stage == nil {
 		i.Stage = i.Ledger.Begin()
 	}
-	return nil
+	return i.loadUplinks(context.Background())
 }
 
 // missing returns an error that names the first required dependency that is nil.

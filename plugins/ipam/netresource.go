@@ -40,7 +40,8 @@ func (i *IPAM) deriveResources(s *state) error {
 		s.neighbours = newNeighbours(i.NodeSync.GetAllNodes())
 	}
 	s.set, s.seen, s.pending = i.register.set, i.register.seen, ""
-	s.uplinks = nodeset.UplinksOf(s.set).Keeping(i.state.Load().uplinks, i.podAddresses())
+	pods := i.podAddresses()
+	s.uplinks = nodeset.UplinksOf(s.set).Keeping(i.state.Load().uplinks, pods).Keeping(i.recorded, pods)
 	if s.set == nil {
 		s.pending = fmt.Sprintf(
 			"waiting for NetResourceSet %s, which this agent creates if there is a Node %s",
@@ -57,7 +58,9 @@ func (i *IPAM) deriveResources(s *state) error {
 	if text := s.set.GetOperatorError(); text != "" {
 		s.problems = append(s.problems, Problem{Object: "netresourceset/" + name, Text: "the operator says: " + text})
 	}
-	if err := s.setPods(slices.DeleteFunc(slices.Clone(open), isSmall)); err != nil {
+	s.whole = i.wholeBlocks(s, open)
+	withGateway := slices.DeleteFunc(slices.Clone(open), func(p netip.Prefix) bool { return s.isWhole(PodPool, p) })
+	if err := s.setPods(withGateway); err != nil {
 		return err
 	}
 	for _, f := range s.families {
@@ -67,6 +70,41 @@ func (i *IPAM) deriveResources(s *state) error {
 		}
 	}
 	return nil
+}
+
+// isWhole reports whether all addresses of a block are allocated: the block has no gateway.
+func (s *state) isWhole(name string, block netip.Prefix) bool {
+	return isSmall(block) || name == PodPool && s.whole[block]
+}
+
+// wholeBlocks returns the blocks of the default network without a gateway of their own: those
+// of interfaces. The cloud routes each of their addresses to the interface, and the subnet has
+// the gateway. A block with pods stays as it is, because pods have its gateway in their routes.
+func (i *IPAM) wholeBlocks(s *state, open []netip.Prefix) map[netip.Prefix]bool {
+	gateways, pods := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
+	for _, l := range i.Ledger.LeasesOf(PodPool) {
+		if l.Purpose == ledger.ForInfra {
+			gateways[l.Block] = true
+		} else if l.State != ledger.Cooling {
+			pods[l.Block] = true
+		}
+	}
+	blocks := slices.Clone(open)
+	for _, b := range i.Ledger.Stats() {
+		if b.Pool == PodPool {
+			blocks = append(blocks, b.Block)
+		}
+	}
+	whole := map[netip.Prefix]bool{}
+	for _, p := range blocks {
+		if _, whole[p] = s.uplinks.Of(p.Addr()); i.fromInterfaces() {
+			whole[p] = true
+		}
+		if pods[p] {
+			whole[p] = !gateways[p]
+		}
+	}
+	return whole
 }
 
 // podAddresses returns the addresses of the default network that pods have.
@@ -154,8 +192,8 @@ func (i *IPAM) isOwnSet(event controller.Event) bool {
 }
 
 // edges returns the reserved addresses of a block and their purpose.
-func edges(block netip.Prefix) map[netip.Addr]string {
-	if isSmall(block) {
+func (s *state) edges(block netip.Prefix) map[netip.Addr]string {
+	if s.isWhole(PodPool, block) {
 		return nil
 	}
 	gateway, _ := addrspace.Nth(block, 1)
@@ -172,7 +210,7 @@ func edges(block netip.Prefix) map[netip.Addr]string {
 // BlockGateway returns the gateway of the pods in a block: the address after the network
 // address, or for a block that is too small the VPP end of this node's link.
 func (i *IPAM) BlockGateway(block netip.Prefix) netip.Addr {
-	if !i.isWhole(PodPool, block.Masked()) {
+	if !i.state.Load().isWhole(PodPool, block.Masked()) {
 		gateway, _ := addrspace.Nth(block.Masked(), 1)
 		return gateway
 	}

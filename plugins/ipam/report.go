@@ -17,10 +17,15 @@ type committed struct {
 	poke  chan struct{}
 }
 
-// Commit passes the committed state to the Reporter and the Claimer. The loop calls it
-// after the ledger's stage.
-func (i *IPAM) Commit(context.Context) error {
+// Commit records the interfaces of the addresses, and passes the committed state to the
+// Reporter and the Claimer. The loop calls it after the ledger's stage. If the record cannot
+// be written, Commit fails and keeps the state, which is that of the ledger: the next one
+// tries again.
+func (i *IPAM) Commit(ctx context.Context) error {
 	if s := i.state.Load(); s.networks != nil { // there was a resync
+		if err := i.recordUplinks(ctx, s.uplinks); err != nil {
+			return err
+		}
 		i.committed.state.Store(s)
 		// nothing is wanted if blocks follow from the node ID: old claims end with their last
 		// leases
@@ -85,5 +90,5 @@ func (a setAllocator) Report(
 
 // setUsage returns the use of the default network, with all that cannot be allocated.
 func (i *IPAM) setUsage() nodeset.Usage {
-	return nodeset.ReadUsage(i.Ledger, PodPool, nodeset.Names{Edges: edges})
+	return nodeset.ReadUsage(i.Ledger, PodPool, nodeset.Names{Edges: i.state.Load().edges})
 }

@@ -240,7 +240,7 @@ func (i *IPAM) grant(s *state) error {
 		}
 	}
 	for _, name := range i.networksToGrant(s) {
-		if err := i.grantNetwork(name, s.networks[name].open); err != nil {
+		if err := i.grantNetwork(s, name); err != nil {
 			return err
 		}
 	}
@@ -265,15 +265,16 @@ func (i *IPAM) networksToGrant(s *state) []string {
 }
 
 // grantNetwork opens the blocks of a pod network, and claims the gateway and the NAT
-// loopback of each.
-func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
-	pool := i.policy(name, open)
+// loopback of each that has them. It releases those of a block that has them no more.
+func (i *IPAM) grantNetwork(s *state, name string) error {
+	open := s.networks[name].open
+	pool := i.policy(s, name)
 	if err := i.open(pool, open); err != nil {
 		return err
 	}
 	excluded := len(pool.Exclude)
 	for _, block := range open {
-		if i.isWhole(name, block) {
+		if isSmall(block) {
 			continue
 		}
 		gateway, _ := addrspace.Nth(block, 1)
@@ -282,6 +283,12 @@ func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
 			{name, block, "gateway", gateway},
 			{name, block, "natloopback", loopback},
 		} {
+			if s.isWhole(name, block) {
+				if _, err := i.Stage.Release(ledger.Selector{Key: x.request().Key}); err != nil {
+					return fmt.Errorf("release the %s address of %s: %w", x.name, x.block, err)
+				}
+				continue
+			}
 			_, _, err := i.Stage.Claim(x.request())
 			if errors.Is(err, ledger.ErrTaken) {
 				// A live pod of a draining block holds it. The exclusion keeps it from being
@@ -302,27 +309,24 @@ func (i *IPAM) grantNetwork(name string, open []netip.Prefix) error {
 	return nil
 }
 
-// policy returns the policy of a pod network. Blocks of a NetResourceSet go back one by
-// one, so the lowest are filled first. All addresses of small blocks are allocated; only
-// then the edges of the other blocks are exclusions, because an exclusion costs every
-// block. Otherwise the ledger reserves the edges itself.
-func (i *IPAM) policy(name string, open []netip.Prefix) ledger.Pool {
+// policy returns the policy of a pod network. Blocks of a NetResourceSet or of interfaces go
+// back one by one, so the lowest are filled first. All addresses of small blocks, and of those
+// of interfaces, are allocated; only then the edges of the other blocks are exclusions, because
+// an exclusion costs every block. Otherwise the ledger reserves the edges itself.
+func (i *IPAM) policy(s *state, name string) ledger.Pool {
 	pool := ledger.Pool{Name: name, Order: ledger.Next, CoolDown: i.ContivConf.CoolDown(), ReserveEdges: true}
-	if name == PodPool && i.fromInterfaces() {
-		pool.Order, pool.ReserveEdges = ledger.Lowest, false
-		return pool
-	}
-	if name != PodPool || !i.fromNetResources() {
+	if name != PodPool || !i.fromNetResources() && !i.fromInterfaces() {
 		return pool
 	}
 	pool.Order = ledger.Lowest
-	small := func(b netip.Prefix) bool { return isSmall(b) && !b.IsSingleIP() }
-	if !slices.ContainsFunc(open, small) {
+	open := s.networks[name].open
+	whole := func(b netip.Prefix) bool { return s.isWhole(name, b) && !b.IsSingleIP() }
+	if !i.fromInterfaces() && !slices.ContainsFunc(open, whole) {
 		return pool
 	}
 	pool.ReserveEdges = false
 	for _, block := range open {
-		if last, _ := addrspace.NthLast(block, 0); !isSmall(block) {
+		if last, _ := addrspace.NthLast(block, 0); !s.isWhole(name, block) {
 			pool.Exclude = append(pool.Exclude,
 				netip.PrefixFrom(block.Addr(), block.Addr().BitLen()),
 				netip.PrefixFrom(last, last.BitLen()))

@@ -17,7 +17,7 @@ import (
 // nodes have routes to that link's subnet, and the vswitch sends there what only the kernel
 // can serve.
 type Vswitch struct {
-	Link     string         // name of the interface to other nodes
+	Link     string         // name of the interface to other nodes; "": it has none
 	MTU      uint32         // of the underlay; 0: 1500
 	Services []netip.Prefix // networks of the addresses of services
 }
@@ -34,6 +34,9 @@ func (p *IPNet) vswitchUnderlay([]netip.Addr) (Underlay, error) {
 		u.Addresses = append(u.Addresses, a.Addr())
 	}
 	switch {
+	case v.Link == "":
+		return Underlay{}, errors.New("the node's vswitch has no link to the other nodes: set cadastre.vpp.interface, " +
+			"nodeConfig[].mainVPPInterface.interfaceName, or transport: none")
 	case len(u.Addresses) > 0:
 		return u, nil
 	case len(p.pinned) > 0:

@@ -120,7 +120,13 @@ func TestAVswitchWithoutAnAddress(t *testing.T) {
 	p, a := pinnedNode(t, "192.168.16.5/24", &pins{})
 	p.IPAM = &inputs{}
 	p.Transport, p.Log = contivconf.TransportVXLAN, slog.New(slog.DiscardHandler)
-	p.Dataplane = &ipnet.Dataplane{NodeName: "node-a", Vswitch: &ipnet.Vswitch{}}
+	p.Dataplane = &ipnet.Dataplane{NodeName: "node-a", Vswitch: &ipnet.Vswitch{Link: "eth1"}}
 	g.Expect(p.Resync(nil, a.kube, 1, &txn{})).To(Succeed())
 	g.Expect(p.Pending()).To(ContainSubstring("nodeInterconnectCIDR"))
+	p.Dataplane.Vswitch.Link = ""
+	g.Expect(p.Resync(nil, a.kube, 2, &txn{})).To(Succeed())
+	g.Expect(p.Pending()).To(ContainSubstring("cadastre.vpp.interface"))
+	p.Transport = contivconf.TransportNone
+	g.Expect(p.Resync(nil, a.kube, 3, &txn{})).To(Succeed())
+	g.Expect(p.Pending()).To(BeEmpty(), "a single node needs no link")
 }

@@ -43,6 +43,9 @@ type Checks struct {
 	Subnets   Subnets   // nil: the node has no pod network
 	Docker    Docker    // nil: no driver
 	Repairs   Repairs   // nil: no repair
+	// Cloud returns the blocks as the cloud has them, nil if it was not read yet. nil: the
+	// blocks are not of a cloud's interfaces.
+	Cloud func() *findings.Cloud
 	// Grace is the age below which a lease is not compared with the witnesses.
 	Grace   time.Duration
 	Private bool // blocks follow from the node ID
@@ -169,6 +172,9 @@ func (c *Checks) book() (findings.Book, error) {
 				}
 			}
 		}
+	}
+	if c.Cloud != nil {
+		b.Cloud = c.Cloud()
 	}
 	if c.Docker == nil {
 		return b, nil

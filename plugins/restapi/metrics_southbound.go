@@ -9,10 +9,16 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// WatchSouthbound adds the gauges of the values of the network. It must be called at most
-// once, before the first scrape.
-func (m *Metrics) WatchSouthbound(status func() localapi.Southbound) {
-	m.Registry.MustRegister(&southboundCollector{status})
+// WatchSouthbound adds the gauges of the values of the network, which a data plane makes
+// with a transport. It must be called at most once, before the first scrape.
+func (m *Metrics) WatchSouthbound(dataplane, transport string, status func() localapi.Southbound) {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "cadastre_dataplane_info",
+		Help:        "1 with the data plane and the transport of the node's network as labels.",
+		ConstLabels: prometheus.Labels{"dataplane": dataplane, "transport": transport},
+	})
+	info.Set(1)
+	m.Registry.MustRegister(&southboundCollector{status}, info)
 }
 
 // southboundCollector counts values on demand.

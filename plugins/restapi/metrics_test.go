@@ -108,8 +108,9 @@ func TestMetricsOfTheSouthbound(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)
 	g.Expect(a.scrape()).NotTo(HaveKey("cadastre_southbound_values"))
-	a.metrics.WatchSouthbound(func() localapi.Southbound { return localapi.Southbound{Made: 7, Pending: 2, Failed: 3, Foreign: 1} })
+	a.metrics.WatchSouthbound("vpp", "vxlan", func() localapi.Southbound { return localapi.Southbound{Made: 7, Pending: 2, Failed: 3, Foreign: 1} })
 	g.Expect(values(a.scrape()["cadastre_southbound_values"])).To(ConsistOf("state=made: 7", "state=pending: 2", "state=failed: 2", "state=foreign: 1"))
+	g.Expect(values(a.scrape()["cadastre_dataplane_info"])).To(ConsistOf("dataplane=vpp transport=vxlan: 1"))
 }
 
 // Everything that is ours has our prefix and says what it is.

@@ -238,7 +238,7 @@ func (c *Cloud) taggedGroups(ctx context.Context, vpc string) ([]string, error) 
 	})
 	var ids []string
 	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
+		page, err := page(ctx, c, pages.NextPage)
 		if err != nil {
 			return nil, fmt.Errorf("read security groups: %w", err)
 		}

@@ -130,9 +130,13 @@ const attempts = 4
 // repeat sends a request until it succeeds, its error is final, or the attempts are used up.
 // The request must be idempotent.
 func (c *Cloud) repeat(ctx context.Context, request func(context.Context) error) error {
+	return c.repeatUpTo(ctx, attempts, request)
+}
+
+func (c *Cloud) repeatUpTo(ctx context.Context, most int, request func(context.Context) error) error {
 	for failures := 1; ; failures++ {
 		err := request(ctx)
-		if err == nil || failures == attempts || !transient(err) || ctx.Err() != nil {
+		if err == nil || failures == most || !transient(err) || ctx.Err() != nil {
 			return err
 		}
 		if c.wait(ctx, failures) != nil {

@@ -184,6 +184,8 @@ func TestAgainstMoto(t *testing.T) {
 		"Delete":                 testDelete,
 		"Orphans":                testOrphans,
 		"Throttled":              testThrottled,
+		"ThrottledReading":       testThrottledReading,
+		"EndOfAReading":          testReadingEndsWithItsContext,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, server) })
 	}

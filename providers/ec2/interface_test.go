@@ -243,5 +243,63 @@ func testThrottled(t *testing.T, server *mototest.Server) {
 	g.Expect(err).To(And(MatchError(cloud.ErrThrottled), MatchError(And(ContainSubstring("lower the request budget")))))
 	_, err = n.cloud.Assign(t.Context(), id, first.ID, cloud.Want{Count: 5})
 	g.Expect(err).To(MatchError(cloud.ErrThrottled))
-	g.Expect(n.sent.take()).To(Equal([]string{"DescribeInstances", "AssignPrivateIpAddresses"}), "nothing is repeated")
+	sent := n.sent.take()
+	reads := slices.Repeat([]string{"DescribeInstances"}, len(sent)-1)
+	g.Expect(len(reads)).To(BeNumerically(">", 1))
+	g.Expect(sent).To(Equal(append(reads, "AssignPrivateIpAddresses")), "only a reading is repeated")
+}
+
+// testThrottledReading throttles three in four requests of each operation, for their rate or
+// by an error of the server. A reading takes five requests, and succeeds.
+func testThrottledReading(t *testing.T, server *mototest.Server) {
+	g := NewWithT(t)
+	n := newNetwork(t, server, nil)
+	id := n.machine("m5.large")
+	for _, code := range []string{"RequestLimitExceeded", "InternalError"} {
+		passed, refused := map[string]int{}, map[string]int{}
+		n.sent.with(func(operation string, _ *http.Request) *http.Response {
+			if refused[operation] < 3 {
+				refused[operation]++
+				return answer(503, code)
+			}
+			refused[operation] = 0
+			passed[operation]++
+			return nil
+		})
+		for _, read := range []func() (*cloud.Snapshot, error){
+			func() (*cloud.Snapshot, error) { return n.cloud.Read(t.Context()) },
+			func() (*cloud.Snapshot, error) { return n.cloud.ReadInstance(t.Context(), id) },
+		} {
+			n.cloud = n.open() // it knows neither types nor ranges
+			clear(passed)
+			s, err := read()
+			g.Expect(err).NotTo(HaveOccurred(), code)
+			g.Expect(s.Instances).To(HaveKey(id))
+			g.Expect(s.Instances[id].Interfaces).To(HaveLen(1))
+			g.Expect(passed).To(Equal(map[string]int{
+				"DescribeInstances": 1, "DescribeInstanceTypes": 1, "DescribeNetworkInterfaces": 1, "DescribeVpcs": 1, "DescribeSubnets": 1,
+			}), "a request that has succeeded is not sent again")
+		}
+	}
+}
+
+// testReadingEndsWithItsContext throttles a request, and lets the context end during its
+// repetition: the error is EC2's, so that its reader waits before the next reading.
+func testReadingEndsWithItsContext(t *testing.T, server *mototest.Server) {
+	g := NewWithT(t)
+	n := newNetwork(t, server, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	throttled := false
+	n.sent.with(func(_ string, r *http.Request) *http.Response {
+		if !throttled {
+			throttled = true
+			return answer(503, "RequestLimitExceeded")
+		}
+		cancel()
+		<-r.Context().Done()
+		return nil
+	})
+	_, err := n.cloud.Read(ctx)
+	g.Expect(err).To(MatchError(cloud.ErrThrottled))
+	g.Expect(n.sent.take()).To(Equal([]string{"DescribeInstances", "DescribeInstances"}))
 }

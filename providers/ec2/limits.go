@@ -85,7 +85,7 @@ func (c *Cloud) describeTypes(ctx context.Context, names []string) error {
 	found := map[string]typeLimits{}
 	pages := ec2.NewDescribeInstanceTypesPaginator(c.ec2, in)
 	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
+		page, err := page(ctx, c, pages.NextPage)
 		if code(err) == codeInstanceType && len(names) == 1 {
 			break
 		}

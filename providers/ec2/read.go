@@ -26,6 +26,33 @@ const (
 	vpcAge       = 10 * time.Minute // after which a VPC's ranges are read again
 )
 
+// readAttempts bounds the repetition of one request of a reading. A reading takes three to
+// five requests. If the cloud refuses two in three for their rate, almost no reading
+// succeeds without repetitions.
+const readAttempts = 8
+
+// page sends one request of a reading, and repeats it alone: the reading keeps the answers
+// that it has. Each attempt takes a token of the budget. If the context ends during a
+// repetition, the error is the cloud's last one.
+func page[T, O any](
+	ctx context.Context,
+	c *Cloud,
+	send func(context.Context, ...O) (T, error),
+) (answer T, err error) {
+	var refusal error
+	err = c.repeatUpTo(ctx, readAttempts, func(ctx context.Context) (err error) {
+		answer, err = send(ctx)
+		if err != nil && ctx.Err() == nil {
+			refusal = err
+		}
+		return err
+	})
+	if err != nil && refusal != nil {
+		err = refusal
+	}
+	return answer, err
+}
+
 // vpcRanges holds the ranges of a VPC, the primary one first.
 type vpcRanges struct {
 	ranges []netip.Prefix
@@ -97,7 +124,7 @@ func (c *Cloud) instances(ctx context.Context, in *ec2.DescribeInstancesInput) (
 	var all []types.Instance
 	pages := ec2.NewDescribeInstancesPaginator(c.ec2, in)
 	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
+		page, err := page(ctx, c, pages.NextPage)
 		if err != nil {
 			return nil, err
 		}
@@ -179,7 +206,7 @@ func (c *Cloud) interfaces(ctx context.Context, filters ...types.Filter) ([]type
 	var all []types.NetworkInterface
 	pages := ec2.NewDescribeNetworkInterfacesPaginator(c.ec2, in)
 	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
+		page, err := page(ctx, c, pages.NextPage)
 		if err != nil {
 			return nil, err
 		}
@@ -228,7 +255,7 @@ func (c *Cloud) addSubnets(ctx context.Context, s *cloud.Snapshot, vpc, zone str
 	}
 	pages := ec2.NewDescribeSubnetsPaginator(c.ec2, in)
 	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
+		page, err := page(ctx, c, pages.NextPage)
 		if err != nil {
 			return fmt.Errorf("read the subnets of %s: %w", vpc, explain(err))
 		}
@@ -257,7 +284,9 @@ func (c *Cloud) vpcRanges(ctx context.Context, vpc string) ([]netip.Prefix, erro
 	if ok && now.Sub(kept.read) < vpcAge {
 		return kept.ranges, nil
 	}
-	answer, err := c.ec2.DescribeVpcs(ctx, &ec2.DescribeVpcsInput{VpcIds: []string{vpc}})
+	answer, err := page(ctx, c, func(ctx context.Context, o ...func(*ec2.Options)) (*ec2.DescribeVpcsOutput, error) {
+		return c.ec2.DescribeVpcs(ctx, &ec2.DescribeVpcsInput{VpcIds: []string{vpc}}, o...)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the ranges of %s: %w", vpc, explain(err))
 	}

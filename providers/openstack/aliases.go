@@ -127,8 +127,8 @@ func (c *Cloud) serverNamed(ctx context.Context, name string) (string, error) {
 
 // AddAlias implements nodeipam.Cloud. Neutron itself permits a pair on any number of ports:
 // AddAlias refuses a prefix of which another port has a part, and looks again after the
-// write. Two writers that add a prefix to two ports at once may both withdraw it; they do
-// not both succeed, if the cloud's readings are not stale.
+// write, until a reading shows that write. Two writers that add a prefix to two ports at once
+// may both withdraw it; they do not both succeed.
 func (c *Cloud) AddAlias(ctx context.Context, m nodeipam.Machine, prefix netip.Prefix) error {
 	if err := c.addAlias(ctx, m, prefix.Masked()); err != nil {
 		return fmt.Errorf("add alias %s to node %q: %w", prefix, m.Node, err)
@@ -144,11 +144,11 @@ func (c *Cloud) addAlias(ctx context.Context, m nodeipam.Machine, prefix netip.P
 	if covers(prefix, *p) {
 		return fmt.Errorf("port %s has an address in it: want a prefix outside of the machine's own addresses", p.ID)
 	}
-	if err := c.routedElsewhere(ctx, *p, prefix); err != nil {
+	if _, err := c.routedElsewhere(ctx, *p, prefix); err != nil {
 		return err
 	}
 	added := false
-	_, _, err = c.change(ctx, p.ID, func(now ports.Port) (*ports.UpdateOpts, error) {
+	_, after, err := c.change(ctx, p.ID, func(now ports.Port) (*ports.UpdateOpts, error) {
 		have, err := aliases(now)
 		if err != nil || slices.Contains(have, prefix) {
 			return nil, err
@@ -157,32 +157,52 @@ func (c *Cloud) addAlias(ctx context.Context, m nodeipam.Machine, prefix netip.P
 		all := append(slices.Clone(now.AllowedAddressPairs), ports.AddressPair{IPAddress: prefix.String()})
 		return &ports.UpdateOpts{AllowedAddressPairs: &all}, nil
 	})
-	if err != nil || !added {
+	if err != nil {
 		return err
 	}
-	err = c.routedElsewhere(ctx, *p, prefix)
-	if !errors.Is(err, nodeipam.ErrRouted) {
+	err = c.verifyAlone(ctx, *after, prefix)
+	if !added || !errors.Is(err, nodeipam.ErrRouted) {
 		return err
 	}
 	return errors.Join(err, c.withdraw(ctx, p.ID, prefix))
 }
 
-// routedElsewhere returns ErrRouted if another port has a part of a prefix.
-func (c *Cloud) routedElsewhere(ctx context.Context, p ports.Port, prefix netip.Prefix) error {
+// verifyAlone returns ErrRouted if another port has a part of a prefix that p has. Readings
+// may be old: one that does not show p as it is proves nothing, and is repeated.
+func (c *Cloud) verifyAlone(ctx context.Context, p ports.Port, prefix netip.Prefix) error {
+	for tries := 1; ; tries++ {
+		seen, err := c.routedElsewhere(ctx, p, prefix)
+		if err != nil {
+			return err
+		}
+		if seen != nil && seen.RevisionNumber >= p.RevisionNumber {
+			return nil
+		}
+		if err := sleep(ctx, c.retry.After(tries)); err != nil {
+			return fmt.Errorf("no list of ports shows revision %d of port %s: %w", p.RevisionNumber, p.ID, err)
+		}
+	}
+}
+
+// routedElsewhere returns ErrRouted if another port has a part of a prefix. Otherwise it
+// returns p as the reading shows it, nil if it does not.
+func (c *Cloud) routedElsewhere(ctx context.Context, p ports.Port, prefix netip.Prefix) (*ports.Port, error) {
+	var seen *ports.Port
 	networks := c.config.Networks
 	if len(networks) == 0 {
 		networks = []string{p.NetworkID}
 	}
 	all, err := c.list(ctx, query{networks: networks})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, other := range all {
 		if other.ID == p.ID {
+			seen = &other
 			continue
 		}
 		if covers(prefix, other) {
-			return fmt.Errorf(
+			return nil, fmt.Errorf(
 				"%w: port %s of device %q has an address in it",
 				nodeipam.ErrRouted,
 				other.ID,
@@ -191,11 +211,11 @@ func (c *Cloud) routedElsewhere(ctx context.Context, p ports.Port, prefix netip.
 		}
 		have, err := pairs(other)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, q := range have {
 			if q.Overlaps(prefix) && !covers(q, other) {
-				return fmt.Errorf(
+				return nil, fmt.Errorf(
 					"%w: port %s of device %q has pair %s",
 					nodeipam.ErrRouted,
 					other.ID,
@@ -205,7 +225,7 @@ func (c *Cloud) routedElsewhere(ctx context.Context, p ports.Port, prefix netip.
 			}
 		}
 	}
-	return nil
+	return seen, nil
 }
 
 // withdraw removes an alias that another machine has too, also if the call has ended.

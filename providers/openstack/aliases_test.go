@@ -13,11 +13,14 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/faultproxy"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 	"github.com/cadastre/cadastre/providers/openstack"
 	"github.com/cadastre/cadastre/providers/openstack/neutrontest"
@@ -31,6 +34,7 @@ func TestAliases(t *testing.T) {
 		"machines are found by ID and by name":   found,
 		"pairs that route nothing are left out":  noRoutes,
 		"writers at once never succeed for both": writersAtOnce,
+		"old readings hide no other machine":     oldReadings,
 	} {
 		t.Run(name, func(t *testing.T) { run(newSite(t, server, "10.0.0.0/24")) })
 	}
@@ -118,6 +122,51 @@ func writersAtOnce(s *site) {
 		}
 		s.g.Expect(succeeded).To(BeNumerically("<=", 1), "round %d", round)
 	}
+}
+
+// oldReadings adds a prefix that another machine has got a moment ago, which the cloud's
+// readings do not show yet.
+func oldReadings(s *site) {
+	g, ctx := s.g, s.t.Context()
+	s.boot("a")
+	other := s.boot("b")
+	var begun atomic.Bool
+	written, after := false, 0 // readings; the proxy calls plan and Random one at a time
+	proxy, url, err := faultproxy.Start(faultproxy.Config{
+		Target:  s.URL(),
+		Dialect: faultproxy.OpenStack(),
+		Stale:   time.Hour,
+		Random: func() float64 { // the third reading after the write of the alias is new
+			if after >= 3 {
+				return 0
+			}
+			return 1
+		},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	proxy.SetPlan(func(r faultproxy.Request) faultproxy.Outcome {
+		if !r.Read {
+			written = begun.Load()
+		} else if written {
+			after++
+		}
+		return faultproxy.Pass
+	})
+	defer proxy.Close()
+	c := s.open(func(c *openstack.Config) { c.Endpoint = url })
+	_, err = c.Read(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, url+"/v2.0/ports/"+other+"/tags/x", http.NoBody)
+	g.Expect(err).NotTo(HaveOccurred())
+	answer, err := http.DefaultClient.Do(r) // from now on the proxy shows what Read has got
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(answer.Body.Close()).To(Succeed())
+	p := netip.MustParsePrefix("10.244.2.0/24")
+	s.pairTo(other, p.String())
+	begun.Store(true)
+	g.Expect(c.AddAlias(ctx, node("a"), p)).To(MatchError(nodeipam.ErrRouted))
+	g.Expect(s.cloud.Aliases(ctx, node("a"))).To(BeEmpty())
+	g.Expect(s.cloud.Aliases(ctx, node("b"))).To(ConsistOf(p))
 }
 
 // Self reads the config drive, then the metadata service.

@@ -55,11 +55,15 @@ func (c *Cloud) assignAddresses(
 	iface string,
 	want cloud.Want,
 ) ([]cloud.Block, error) {
-	for n := want.Count; ; {
+	n := want.Count
+	for tries := 1; ; tries++ {
 		want.Count = n
 		added, asked, err := c.tryAddresses(ctx, instance, iface, want)
 		switch {
-		case errors.Is(err, errUnmarked):
+		case errors.Is(err, errUnmarked): // the next reading may be too old to show the tags
+			if err := sleep(ctx, c.retry.After(tries)); err != nil {
+				return nil, err
+			}
 		case isKind(err, exhausted) && asked > 1:
 			n = asked / 2
 		default:

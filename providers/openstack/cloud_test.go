@@ -175,7 +175,7 @@ func addresses(s *site) {
 	subnet := all.Subnets[s.network.Subnets[0].ID]
 	g.Expect(subnet.Ranges).To(Equal([]cloud.Range{
 		{CIDR: netip.MustParsePrefix("10.0.0.0/24"), Gateway: netip.MustParseAddr("10.0.0.1")},
-		{CIDR: netip.MustParsePrefix("fd00::/64"), Gateway: netip.MustParseAddr("fd00::")},
+		{CIDR: netip.MustParsePrefix("fd00::/64"), Gateway: netip.MustParseAddr("fd00::1")},
 	}))
 	g.Expect(subnet.VPC).To(ConsistOf(netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::/64")))
 	g.Expect(subnet.Free).To(Equal(254 - 1 - 6))

@@ -34,7 +34,7 @@ const (
 // TestProviderKeepsTheContract runs the suite of all providers against a real Neutron,
 // through a proxy that throttles, shows old readings and loses answers. Below effort.CI
 // every other check runs with addresses, and the others with prefixes. The checks do not run
-// at the same time: Neutron on sqlite has one writer.
+// at the same time: one Neutron uses one processor.
 func TestProviderKeepsTheContract(t *testing.T) {
 	stale := staleFor(t)
 	all := effort.Level(t) >= effort.CI

@@ -73,6 +73,7 @@
 //	                        unreachable default
 //	                        rule 1100: lookup main suppress_prefixlength 31 suppress_ifgroup default
 //	                        rule 1150: fwmark 0x80/0x80 lookup main; chain uplink-replies of nftables
+//	                        rule 1180: to 172.17.0.0/16 lookup main, for each network of other programs
 //	uplinkaddress/10.0.1.9  rule 1200: from 10.0.1.9 lookup 228889770; proxy neighbour on ens6
 //
 // The link is found by its MAC; its name, its addresses and its MTU are not ours. While an

@@ -40,6 +40,7 @@ const (
 	sourceObject               // a rule of packets from an address, of no link
 	podsObject                 // the rule of packets to pods of this node, of no link
 	replyObject                // the rule of replies to connections to the node, of no link
+	localObject                // the rule of packets to a network of another program on the node, of no link
 	proxyObject                // a neighbour that the node answers for on the link
 )
 
@@ -70,7 +71,7 @@ func (o object) String() string {
 		return "address " + o.prefix.String()
 	case neighbourObject:
 		return fmt.Sprintf("neighbour %s at %s", o.prefix.Addr(), o.mac)
-	case ruleObject, sourceObject, podsObject, replyObject:
+	case ruleObject, sourceObject, podsObject, replyObject, localObject:
 		return o.ruleText()
 	case proxyObject:
 		return "proxy neighbour " + o.prefix.Addr().String()
@@ -113,7 +114,7 @@ func (o object) add(link linkID) *rtnl.Request {
 		r.Kind, r.Flags = unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE
 	case routeObject, closedObject, rejectObject:
 		r.Kind, r.Allow = unix.RTM_NEWROUTE, nil // the route that is there may be a foreign one
-	case ruleObject, sourceObject, podsObject, replyObject:
+	case ruleObject, sourceObject, podsObject, replyObject, localObject:
 		r.Kind = unix.RTM_NEWRULE
 	case proxyObject:
 		r.Kind, r.Flags = unix.RTM_NEWNEIGH, unix.NLM_F_CREATE
@@ -135,7 +136,7 @@ func (o object) remove(link linkID) *rtnl.Request {
 		r.Kind = unix.RTM_DELNEIGH
 	case routeObject, closedObject, rejectObject:
 		r.Kind = unix.RTM_DELROUTE
-	case ruleObject, sourceObject, podsObject, replyObject:
+	case ruleObject, sourceObject, podsObject, replyObject, localObject:
 		r.Kind = unix.RTM_DELRULE
 	case proxyObject:
 		r.Kind = unix.RTM_DELNEIGH
@@ -159,7 +160,7 @@ func (o object) body(link linkID) rtnl.Message {
 		binary.NativeEndian.PutUint32(m[4:], link.index)
 		binary.NativeEndian.PutUint16(m[8:], unix.NUD_PERMANENT)
 		return m.Attr(unix.NDA_DST, address).Attr(unix.NDA_LLADDR, o.mac[:]).U8(ndaProtocol, ownProtocol)
-	case ruleObject, sourceObject, podsObject, replyObject:
+	case ruleObject, sourceObject, podsObject, replyObject, localObject:
 		return o.ruleBody(link)
 	case proxyObject:
 		return o.proxyBody(link)

@@ -20,6 +20,7 @@ const (
 	rulePriority   = 1000 // of packets that arrive through a link
 	podsPriority   = 1100 // to pods of this node
 	replyPriority  = 1150 // of replies to connections to the node
+	localPriority  = 1180 // to networks of other programs on the node
 	sourcePriority = 1200 // from addresses of uplinks
 )
 
@@ -49,6 +50,12 @@ func (o object) ruleBody(link linkID) rtnl.Message {
 	case replyObject:
 		priority = replyPriority
 		m = m.U32(unix.FRA_FWMARK, replyMark).U32(unix.FRA_FWMASK, replyMark)
+	case localObject:
+		// The default route of the main table does not count, so a rule whose network has just
+		// gone sends no packet of a pod out of the node's own link.
+		priority = localPriority
+		m[1] = byte(o.prefix.Bits())
+		m = m.Attr(unix.FRA_DST, o.prefix.Addr().AsSlice()).U32(unix.FRA_SUPPRESS_PREFIXLEN, 0)
 	case sourceObject:
 		priority = sourcePriority
 		m[2] = byte(o.prefix.Bits())
@@ -71,7 +78,7 @@ func parseRule(b []byte) (p parsed, ok bool) {
 	p.kind, p.table = ruleObject, uint32(b[4])
 	p.prefix = defaultRoute(b[0])
 	var priority, group, mark, mask uint32
-	bits, action := int(b[2]), b[7]
+	from, to, action := int(b[2]), int(b[1]), b[7]
 	suppressed := uint32(1<<32 - 1)
 	rtnl.Attributes(b[sizeofFibRule:], func(kind uint16, v []byte) {
 		switch kind {
@@ -79,7 +86,11 @@ func parseRule(b []byte) (p parsed, ok bool) {
 			p.name = rtnl.Text(v)
 		case unix.FRA_SRC:
 			if a, valid := netip.AddrFromSlice(v); valid {
-				p.prefix = netip.PrefixFrom(a, bits)
+				p.prefix = netip.PrefixFrom(a, from)
+			}
+		case unix.FRA_DST:
+			if a, valid := netip.AddrFromSlice(v); valid && from == 0 {
+				p.prefix = netip.PrefixFrom(a, to)
 			}
 		case unix.FRA_TABLE:
 			p.table = rtnl.Number(v)
@@ -100,10 +111,15 @@ func parseRule(b []byte) (p parsed, ok bool) {
 	want := uint32(rulePriority)
 	switch {
 	case p.name != "":
-	case bits > 0:
+	case from > 0:
 		p.kind, want = sourceObject, sourcePriority
 		if action == actionUnreachable {
 			p.table, action = 0, actionToTable
+		}
+	case to > 0:
+		p.kind, want = localObject, localPriority
+		if suppressed != 0 {
+			want = 0
 		}
 	case mark == replyMark && mask == replyMark:
 		p.kind, want = replyObject, replyPriority
@@ -132,6 +148,10 @@ func (p parsed) removal() *rtnl.Request {
 		m[2] = byte(p.prefix.Bits())
 		m = m.Attr(unix.FRA_SRC, p.prefix.Addr().AsSlice())
 	}
+	if p.kind == localObject {
+		m[1] = byte(p.prefix.Bits())
+		m = m.Attr(unix.FRA_DST, p.prefix.Addr().AsSlice())
+	}
 	r.Body = m.U32(unix.FRA_PRIORITY, p.position).U8(unix.FRA_PROTOCOL, ownProtocol)
 	return r
 }
@@ -145,6 +165,8 @@ func (o object) ruleText() string {
 	switch {
 	case o.kind == podsObject:
 		return family + "rule to the routes of pods"
+	case o.kind == localObject:
+		return fmt.Sprintf("%srule to network %s of this node", family, o.prefix)
 	case o.kind == replyObject:
 		return family + "rule of replies to connections to the node"
 	case o.kind == ruleObject:

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -33,6 +34,8 @@ type uplinks struct {
 	host    *rtnl.Socket
 	known   *uplinkLinks
 	replies *replies // shared by all uplinks
+	// families holds those of the kernel, which may have no IPv6 ("ipv6.disable=1").
+	families []byte
 }
 
 var (
@@ -57,10 +60,14 @@ func newUplinks(opt Options) ([]southbound.Descriptor, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close(), ns.Close())
 	}
+	families, err := kernelFamilies(ns)
+	if err != nil {
+		return nil, errors.Join(err, n.close(), s.Close(), ns.Close())
+	}
 	known := &uplinkLinks{byInterface: map[string]uplinkLink{}}
 	return []southbound.Descriptor{
-		&uplinks{opt: opt, ns: ns, host: s, known: known, replies: &replies{n}},
-		&uplinkAddresses{opt: opt, ns: ns, host: s, known: known},
+		&uplinks{opt: opt, ns: ns, host: s, known: known, replies: &replies{n}, families: families},
+		&uplinkAddresses{opt: opt, ns: ns, host: s, known: known, families: families},
 	}, nil
 }
 
@@ -88,6 +95,7 @@ type uplink struct {
 	families []byte   // of its ranges
 	routes   []object // of its table
 	ranges   []netip.Prefix
+	cloud    []netip.Prefix // the ranges, and those of the whole cloud network
 }
 
 // readUplink reads a value.
@@ -113,9 +121,14 @@ func readUplink(key string, value proto.Message) (want uplink, err error) {
 			return want, err
 		}
 	}
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		want.routes = append(want.routes, object{kind: rejectObject, prefix: defaultRoute(family), table: want.table})
+	for _, text := range m.GetVpcCidrs() {
+		p, err := routeDestination(text)
+		if err != nil {
+			return want, fmt.Errorf("vpc_cidrs: %w", err)
+		}
+		want.cloud = append(want.cloud, p)
 	}
+	want.cloud = append(want.cloud, want.ranges...)
 	return want, nil
 }
 
@@ -156,9 +169,38 @@ func (want *uplink) readRange(r *kv.SubnetRange) error {
 	return nil
 }
 
+// kernelFamilies returns the families of addresses that the kernel has.
+func kernelFamilies(ns *rtnl.Namespace) (all []byte, err error) {
+	all = []byte{unix.AF_INET, unix.AF_INET6}
+	err = ns.Do(func() error {
+		_, err := readSetting("net.ipv6.conf.all.disable_ipv6")
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return all[:1], nil
+	}
+	return all, err
+}
+
+// read reads a value, and adds the routes behind all others.
+func (u *uplinks) read(key string, value proto.Message) (want uplink, err error) {
+	if want, err = readUplink(key, value); err != nil {
+		return want, err
+	}
+	for _, family := range want.families {
+		if !slices.Contains(u.families, family) {
+			return want, fmt.Errorf("ranges: the kernel has no IPv6, which interface %s needs", want.iface)
+		}
+	}
+	for _, family := range u.families {
+		want.routes = append(want.routes, object{kind: rejectObject, prefix: defaultRoute(family), table: want.table})
+	}
+	return want, nil
+}
+
 // podsRules returns the rules to the routes of pods.
-func podsRules() (all []object) {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+func podsRules(families []byte) (all []object) {
+	for _, family := range families {
 		all = append(all, object{kind: podsObject, prefix: defaultRoute(family), table: unix.RT_TABLE_MAIN})
 	}
 	return all
@@ -180,7 +222,7 @@ func (u *uplinks) Recreate(_ string, before, value proto.Message) bool {
 // addresses of the uplink are pending until Watch announces the link. Their packets are
 // rejected meanwhile, but for those to pods of this node.
 func (u *uplinks) Create(_ context.Context, key string, value proto.Message) error {
-	want, err := readUplink(key, value)
+	want, err := u.read(key, value)
 	if err != nil {
 		return err
 	}
@@ -193,7 +235,7 @@ func (u *uplinks) Create(_ context.Context, key string, value proto.Message) err
 
 // Update changes the routes of an uplink. One that both values have is never missing.
 func (u *uplinks) Update(_ context.Context, key string, _, value proto.Message) error {
-	want, err := readUplink(key, value)
+	want, err := u.read(key, value)
 	if err != nil {
 		return err
 	}
@@ -202,6 +244,7 @@ func (u *uplinks) Update(_ context.Context, key string, _, value proto.Message) 
 
 // apply makes an uplink as a value says.
 func (u *uplinks) apply(want uplink) error {
+	u.known.note(want, linkID{}, false) // Watch announces the link when it appears
 	if err := u.connectPods(want); err != nil {
 		return err
 	}
@@ -291,8 +334,14 @@ func (u *uplinks) remove(table uint32, more bool) error {
 	if more {
 		return u.host.Run(all)
 	}
-	for _, o := range sharedRules() {
-		all = append(all, o.remove(linkID{}))
+	rules, err := listRules(u.host)
+	if err != nil {
+		return err
+	}
+	for _, p := range rules {
+		if p.shared() {
+			all = append(all, p.removal())
+		}
 	}
 	return errors.Join(u.host.Run(all), u.replies.change(false))
 }
@@ -321,19 +370,10 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 			tables[p.table] = append(tables[p.table], p)
 		}
 	}
-	ruled := 0
-	for _, p := range rules {
-		if slices.Contains(sharedRules(), p.object) {
-			ruled++
-		}
-	}
-	replied, err := u.replies.complete()
-	if err != nil {
-		return nil, err
-	}
 	interfaces := map[string]bool{}
+	var partial []controller.Value
 	for _, v := range wanted {
-		want, err := readUplink(v.Key, v.Message)
+		want, err := u.read(v.Key, v.Message)
 		if err != nil {
 			continue
 		}
@@ -345,18 +385,28 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 			return nil, err
 		}
 		switch {
-		case complete && replied && ruled == len(sharedRules()):
+		case complete:
 			all = append(all, v)
 		case len(found) > 0:
-			all = append(all, controller.Value{Key: v.Key, Message: &kv.Uplink{Table: want.table}})
+			partial = append(partial, controller.Value{Key: v.Key, Message: &kv.Uplink{Table: want.table}})
 		}
 	}
 	u.known.retain(interfaces)
+	shared, err := u.sharedComplete(rules, links)
+	if err != nil {
+		return nil, err
+	}
+	if !shared {
+		for i, v := range all {
+			all[i].Message = &kv.Uplink{Table: v.Message.(*kv.Uplink).GetTable()}
+		}
+	}
+	all = append(all, partial...)
 	for table := range tables {
 		key := fmt.Sprint(unknownUplink, table)
 		all = append(all, controller.Value{Key: key, Message: &kv.Uplink{Table: table}})
 	}
-	if len(all)+len(interfaces) == 0 && ruled > 0 {
+	if len(all)+len(interfaces) == 0 && slices.ContainsFunc(rules, parsed.shared) {
 		all = append(all, controller.Value{Key: unknownUplink + "0", Message: &kv.Uplink{}})
 	}
 	return all, nil

@@ -29,6 +29,8 @@ type uplinkAddresses struct {
 	ns    *rtnl.Namespace // of the descriptor of uplinks, which closes it
 	host  *rtnl.Socket    // likewise
 	known *uplinkLinks
+
+	families []byte // of the kernel
 }
 
 var (
@@ -271,7 +273,7 @@ func (u *uplinkAddresses) Delete(_ context.Context, key string, _ proto.Message)
 // Retrieve returns the wanted addresses that are complete, and those that the value stands in
 // for that rejects their packets. Of others it returns a description.
 func (u *uplinkAddresses) Retrieve(_ context.Context, wanted []controller.Value) ([]controller.Value, error) {
-	have, err := u.read(unix.AF_INET, unix.AF_INET6)
+	have, err := u.read(u.families...)
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,7 @@ type cloudNode struct {
 	stop func()
 	// attentive: it notices announcements alone, and never compares all values
 	attentive bool
+	families  []byte // of its kernel; nil: all
 	log       *logbuffer.Buffer // nil: none
 }
 
@@ -139,6 +140,19 @@ func (n *cloudNode) start() {
 	}
 	all, err := Descriptors(Options{Namespace: n.host.Path(), After: after})
 	n.must(err)
+	for _, d := range all {
+		switch d := d.(type) {
+		case *uplinks:
+			n.Expect(d.families).To(Equal([]byte{unix.AF_INET, unix.AF_INET6}))
+			if n.families != nil {
+				d.families = n.families
+			}
+		case *uplinkAddresses:
+			if n.families != nil {
+				d.families = n.families
+			}
+		}
+	}
 	opt := southbound.Options{}
 	if n.log != nil {
 		opt.Log = slog.New(slog.NewTextHandler(n.log, nil))

@@ -33,6 +33,7 @@ type uplinkLink struct {
 	note   string
 	table  uint32
 	failed bool // the last attempt to make the uplink
+	cloud  []netip.Prefix
 }
 
 // note notes the link of an uplink.
@@ -45,6 +46,7 @@ func (k *uplinkLinks) note(want uplink, link linkID, up bool) {
 		up:     up,
 		note:   k.byInterface[want.iface].note,
 		table:  want.table,
+		cloud:  want.cloud,
 	}
 }
 
@@ -137,9 +139,8 @@ func (k *uplinkLinks) notes() (all []string) {
 // Notes names the links without an address of their own.
 func (u *uplinks) Notes() []string { return u.known.notes() }
 
-// link returns the link of an uplink, and notes it.
+// link returns the link of an uplink.
 func (u *uplinks) link(want uplink) (hostLink, error) {
-	u.known.note(want, linkID{}, false) // Watch announces it when it appears
 	links, err := listLinks(u.host, "")
 	if err != nil {
 		return hostLink{}, err

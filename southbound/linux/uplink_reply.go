@@ -5,15 +5,12 @@ package linux
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 // replies sends the replies of pods to connections that came to an address of the node, such
@@ -30,15 +27,12 @@ const (
 )
 
 // replyRules returns the rules of marked packets to the main table.
-func replyRules() (all []object) {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+func replyRules(families []byte) (all []object) {
+	for _, family := range families {
 		all = append(all, object{kind: replyObject, prefix: defaultRoute(family), table: unix.RT_TABLE_MAIN})
 	}
 	return all
 }
-
-// sharedRules returns the rules that all uplinks share.
-func sharedRules() []object { return append(podsRules(), replyRules()...) }
 
 func (r *replies) chain() *nftables.Chain {
 	accept := nftables.ChainPolicyAccept
@@ -171,29 +165,4 @@ func (r *replies) complete() (bool, error) {
 		return true, nil
 	}
 	return is, err
-}
-
-// shareRules makes the rules that all uplinks share.
-func (u *uplinks) shareRules() error {
-	rules, err := listRules(u.host)
-	if err != nil {
-		return err
-	}
-	var all []*rtnl.Request
-	for _, o := range sharedRules() {
-		if !hasObject(rules, o) {
-			all = append(all, o.add(linkID{}))
-		}
-	}
-	return errors.Join(u.host.Run(all), u.replies.change(true))
-}
-
-// hasObject reports whether an object is among those of a dump.
-func hasObject(all []parsed, o object) bool {
-	for _, p := range all {
-		if p.object == o {
-			return true
-		}
-	}
-	return false
 }

@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -117,6 +119,164 @@ func TestRepliesToTheNodeLeaveByItsOwnLink(t *testing.T) {
 	}
 	l.Expect(n.resync(n.own()...)).To(Succeed())
 	l.Eventually(func() string { return strings.Join(l.state(n), "\n") }).ShouldNot(Or(ContainSubstring("1150"), ContainSubstring(repliesChain)))
+}
+
+// TestPodsReachNetworksOnTheNode: a bridge of another program, such as Docker's, is there before the uplinks, or comes and goes later. Its containers and the
+// pods reach each other, and no packet of a pod leaves by the node's own link.
+func TestPodsReachNetworksOnTheNode(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	n.stop()
+	n.attentive = true
+	n.start()
+	p := n.pod(1, 1)
+	want := slices.Concat(n.own(1), podValues(p))
+	container := newNamespace(t)
+	bridge := func() {
+		l.ip(n.host, "link add docker0 type bridge")
+		l.ip(n.host, "link set docker0 up")
+		l.ip(n.host, "address add 172.17.0.1/16 dev docker0")
+		l.ip(n.host, "address add fd17::1/64 dev docker0 nodad")
+		l.join(n.host, "dock", container, "eth0")
+		l.ip(n.host, "link set dock master docker0")
+		l.ip(container, "address add 172.17.0.2/16 dev eth0")
+		l.ip(container, "address add fd17::2/64 dev eth0 nodad")
+		l.ip(container, "route add default via 172.17.0.1")
+		l.ip(container, "route add default via fd17::1")
+	}
+	reached := func() {
+		t.Helper()
+		l.seen.reset()
+		for i, a := range []string{"172.17.0.2", "fd17::2"} {
+			l.Eventually(func() error { return echo(p.Namespace, a, 300) }, 20*time.Second).Should(Succeed(), a)
+			l.Expect(echo(container, p.ip[i].String(), 1000)).To(Succeed())
+		}
+		sent, _ := l.seen.ports(p.ip[0])
+		l.Expect(sent).NotTo(ContainElement("p10"))
+	}
+	lost := func() {
+		t.Helper()
+		l.seen.reset()
+		for i, a := range []string{"172.17.0.2", "fd17::2"} {
+			l.Expect(echoTimes(p.Namespace, a, 100, 1)).NotTo(Succeed())
+			l.Expect(echo(p.Namespace, []string{outside4, outside6}[i], 1000)).To(Succeed())
+		}
+		l.onlyPort(p)
+	}
+	bridge()
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	reached()
+	for _, own := range []string{"10.77.0.1", "fd77:0::1", "10.77.2.1", "fd77:2::1"} { // on links of the node that are not the pod's
+		l.Expect(echo(p.Namespace, own, 1000)).To(Succeed())
+	}
+	l.onlyPort(p)
+
+	n.stop() // the rules stay while no process runs
+	l.ip(n.host, "link delete docker0")
+	l.ip(n.host, "link delete dock")
+	l.Expect(command(t, n.host.Path(), "ip", "rule")).To(ContainSubstring("172.17"))
+	lost()
+	n.start()
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	lost()
+	l.Expect(command(t, n.host.Path(), "ip", "rule")).NotTo(ContainSubstring("172.17"))
+	bridge()
+	reached()
+	for _, damage := range []string{"rule delete to 172.17.0.0/16", "-6 rule delete to fd17::/64"} {
+		l.ip(n.host, damage)
+		reached()
+	}
+	l.Expect(n.resync(n.own()...)).To(Succeed())
+	for _, family := range []string{"-4", "-6"} {
+		l.Eventually(func() string { return command(t, n.host.Path(), "ip", family, "rule") }).ShouldNot(ContainSubstring("1180"))
+	}
+}
+
+// TestUplinksWithoutIPv6: administrators disable it, or the kernel does not have it. What needs IPv4 alone works, and nothing of IPv6 is requested or enabled.
+func TestUplinksWithoutIPv6(t *testing.T) {
+	t.Parallel()
+	for what, families := range map[string][]byte{"disabled": nil, "not in the kernel": {unix.AF_INET}} {
+		t.Run(what, func(t *testing.T) { uplinksWithoutIPv6(t, families) })
+	}
+}
+
+func uplinksWithoutIPv6(t *testing.T, families []byte) {
+	l := newCloudLab(t, 1)
+	n := l.nodes[0]
+	n.stop()
+	for _, at := range []string{"all", "default", "lo"} {
+		l.Expect(n.host.Do(func() error { return writeSetting("net.ipv6.conf."+at+".disable_ipv6", "1") })).To(Succeed())
+	}
+	n.families = families
+	n.start()
+	p := n.pod(1, 1)
+	p.ip, p.value.Addresses, p.value.Gateways = p.ip[:1], p.value.Addresses[:1], p.value.Gateways[:1]
+	p.value.Routes = slices.DeleteFunc(p.value.Routes, func(r *kv.Route) bool { return strings.Contains(r.Dst, ":") })
+	want := slices.Concat(n.own(1, 2), podValues(p))
+	for _, v := range want {
+		if m, is := v.Message.(*kv.Uplink); is {
+			m.Ranges, m.VpcCidrs = m.Ranges[:1], m.VpcCidrs[:1]
+		}
+	}
+	l.Expect(n.resync(want...)).To(Succeed())
+	n.complete(want)
+	l.Expect(echo(p.Namespace, outside4, 1000)).To(Succeed())
+	l.onlyPort(p)
+	l.Expect(echo(l.outside, p.ip[0].String(), 1000)).To(Succeed())
+	for _, link := range []string{"all", "ens0", "ens1", "ens2"} {
+		l.Expect(n.host.Do(func() error {
+			have, err := readSetting("net.ipv6.conf." + link + ".disable_ipv6")
+			l.Expect(have).To(Equal("1"), link)
+			return err
+		})).To(Succeed())
+	}
+	if families != nil {
+		l.Expect(command(t, n.host.Path(), "ip", "-6", "rule")).NotTo(Or(ContainSubstring("1100"), ContainSubstring("1150")))
+		l.Expect(command(t, n.host.Path(), "ip", "-6", "route", "show", "table", "all")).NotTo(ContainSubstring("table 2"))
+		l.Expect(n.resync(append(want, controller.Value{Key: n.uplinkKey(2), Message: n.uplink(2)})...)).To(MatchError(ContainSubstring("the kernel has no IPv6, which interface eni-1-2 needs")))
+		l.Expect(echo(p.Namespace, outside4, 1000)).To(Succeed())
+		l.Expect(n.resync(want...)).To(Succeed())
+	}
+	l.ip(n.host, "rule delete from "+p.ip[0].String())
+	n.complete(want)
+	l.Expect(n.resync(n.own()...)).To(Succeed())
+	l.Eventually(func() string { return command(t, n.host.Path(), "ip", "rule") }).ShouldNot(Or(ContainSubstring("1100"), ContainSubstring("1200")))
+}
+
+// TestNetworksOnTheNode: a link that leads out of the node has none.
+func TestNetworksOnTheNode(t *testing.T) {
+	g := NewWithT(t)
+	route := func(prefix string, index uint32) parsed {
+		return parsed{object: object{kind: routeObject, prefix: netip.MustParsePrefix(prefix), table: 254}, index: index}
+	}
+	link := func(index uint32, name, kind string, change func(*hostLink)) hostLink {
+		l := hostLink{linkID: linkID{index, name}, kind: kind, peerNSID: noNamespace}
+		if change != nil {
+			change(&l)
+		}
+		return l
+	}
+	known := &uplinkLinks{byInterface: map[string]uplinkLink{"eni-1": {linkID: linkID{3, "ens6"}, cloud: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}}}
+	links := []hostLink{
+		link(1, "lo", "", nil), link(2, "ens5", "", nil), link(3, "ens6", "bond", nil), link(4, "docker0", "bridge", nil), link(5, "wg0", "wireguard", nil),
+		link(6, "ens5.7", "vlan", func(l *hostLink) { l.peer = 2 }), link(7, "br-ex", "bridge", nil), link(8, "ens7", "", func(l *hostLink) { l.master = 7 }),
+		link(9, "br-ex.4", "vlan", func(l *hostLink) { l.peer = 7 }), link(10, "docker0.3", "vlan", func(l *hostLink) { l.peer = 4 }),
+		link(11, "veth1", "veth", func(l *hostLink) { l.peerNSID = 0 }), link(12, "docked", "veth", func(l *hostLink) { l.master = 4 }),
+		link(13, "cadastre-vxlan", "vxlan", func(l *hostLink) { l.alias = "cadastre:node" }), link(14, "vpn0", "tun", nil), link(15, "moved", "macvlan", func(l *hostLink) { l.peer, l.peerNSID = 2, 0 }),
+	}
+	routes := []parsed{
+		route("0.0.0.0/0", 14), route("192.0.2.0/24", 2), route("192.168.1.0/24", 3), route("172.17.0.0/16", 4), route("10.8.0.0/24", 5), route("192.168.7.0/24", 6),
+		route("192.168.8.0/24", 7), route("192.168.9.0/24", 8), route("192.168.10.0/24", 9), route("172.18.0.0/16", 10), route("192.168.11.0/24", 11),
+		route("192.168.12.0/24", 12), route("192.168.13.0/24", 13), route("192.168.14.0/24", 14), route("192.168.15.0/24", 15),
+		route("10.0.9.0/24", 4), route("10.0.0.0/8", 4), route("fe80::/64", 4), route("172.17.0.9/32", 4), route("ff00::/8", 4), route("fd17::/64", 4),
+	}
+	far := route("172.20.0.0/16", 4)
+	far.gateway = netip.MustParseAddr("172.17.0.2")
+	routes = append(routes, far, route("172.17.0.0/16", 4))
+	g.Expect(texts(localNetworks(routes, links, known))).To(Equal([]string{"10.8.0.0/24", "172.17.0.0/16", "172.18.0.0/16", "fd17::/64"}))
 }
 
 // TestUplinksHeal removes by hand each object of an uplink and its addresses.

@@ -23,7 +23,8 @@ func uplinkAnnouncements(groups []uint, changed func(string), each func(syscall.
 }
 
 // Watch calls changed if the link of an uplink appears, goes away, is renamed or is set
-// down, and if a route or a rule of the uplinks is removed. Settings are not announced:
+// down, if a route or a rule of the uplinks is removed, and if a network on the node comes or
+// goes. Settings are not announced:
 // after each slowComparison, it calls changed for all.
 func (u *uplinks) Watch(ctx context.Context, changed func(key string)) error {
 	groups := []uint{
@@ -45,10 +46,16 @@ func (u *uplinks) concerns(m syscall.NetlinkMessage) bool {
 		return ok && u.known.changed(l, m.Header.Type == unix.RTM_DELLINK)
 	case unix.RTM_DELROUTE:
 		p, ok := parseRoute(m.Data)
+		if ok && p.connected() {
+			return true
+		}
 		return ok && p.ours && kv.IsUplinkTable(p.table) && !u.known.failed(p.table)
+	case unix.RTM_NEWROUTE:
+		p, ok := parseRoute(m.Data)
+		return ok && p.connected()
 	case unix.RTM_DELRULE:
 		p, ok := parseRule(m.Data)
-		return ok && (p.kind == podsObject || p.kind == replyObject)
+		return ok && p.shared()
 	}
 	return false
 }

@@ -32,6 +32,23 @@ type Book struct {
 	Private  bool         // the blocks follow from the node ID: no network outside of the cluster shares them
 	Routed   bool         // the agent makes the routes to other nodes
 	DockerOn bool         // Docker's driver is enabled
+	Cloud    *Cloud       // nil: the blocks are not of a cloud's interfaces, or the cloud was not read yet
+}
+
+// Cloud holds the blocks of the ledger as the last reading of this machine's cloud has them.
+type Cloud struct {
+	Name    string // such as ec2
+	Machine string
+	Read    time.Time
+	Blocks  []CloudBlock
+}
+
+// CloudBlock is a block of the ledger.
+type CloudBlock struct {
+	Pool      string
+	Prefix    netip.Prefix
+	Interface string // the one that packets of its pods take
+	On        string // the one that has it in the cloud; "": none, or as its own address
 }
 
 // Pool holds the ranges of a pool of a pod network.

@@ -28,6 +28,7 @@ func Compare(book Book, world *witness.World) []Finding {
 	c.hostLinks()
 	c.pools()
 	c.subnets()
+	c.cloud()
 	slices.SortFunc(c.found, order)
 	return slices.CompactFunc(c.found, func(a, b Finding) bool { return a.Signature == b.Signature })
 }

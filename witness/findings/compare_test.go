@@ -154,6 +154,10 @@ func networkDifferences() []difference {
 			[]string{"C405 link cni10 of the host has 10.1.5.1/16, and the block of the pods is 10.1.5.0/24"}},
 		{"contiv.conf differs", func(n *node) { n.book.Differs = "contiv.conf has podSubnetCIDR 10.9.0.0/16" },
 			[]string{"C406 contiv.conf has podSubnetCIDR 10.9.0.0/16"}},
+		{"the cloud lacks a block", func(n *node) { n.book.Cloud = cloudWith("") },
+			[]string{"C407 block 10.1.5.0/24 of interface eni-1 is on no interface of machine i-1 in the cloud"}},
+		{"the cloud has a block on another interface", func(n *node) { n.book.Cloud = cloudWith("eni-2") },
+			[]string{"C408 block 10.1.5.0/24 of interface eni-1 is on interface eni-2 in the cloud"}},
 	}
 }
 
@@ -161,6 +165,7 @@ func networkDifferences() []difference {
 func neighbours() []difference {
 	return []difference{
 		{"nothing", func(*node) {}, nil},
+		{"the cloud has the block", func(n *node) { n.book.Cloud = cloudWith("eni-1") }, nil},
 		{"no pods yet", func(n *node) { *n = *emptyNode() }, nil},
 		{"IPv6", func(n *node) {
 			n.addBlock("default", "fd00:1:0:5::/64", "fd00:1:0:5::1", 11)

@@ -9,6 +9,7 @@ import "github.com/cadastre/cadastre/witness"
 const (
 	Ledger        witness.Name = "ledger"
 	Configuration witness.Name = "configuration"
+	CloudReading  witness.Name = "cloud"
 )
 
 // Actions of "cadastre repair".
@@ -55,6 +56,8 @@ const (
 	numDockerUnused     = "C404"
 	numSubnet           = "C405"
 	numConfiguration    = "C406"
+	numCloudMissing     = "C407"
+	numCloudElsewhere   = "C408"
 )
 
 // Kinds returns the kinds of findings of one node, by number.
@@ -181,6 +184,18 @@ func Kinds() []Kind {
 			numConfiguration, "configuration-differs",
 			"`contiv.conf` differs from the pools of the cluster.", "configuration", "",
 			"write the ranges of the cluster's pools into `contiv.conf`, or change the pools with `cadastre apply`",
+		},
+		{
+			numCloudMissing, "cloud-lacks-block",
+			"The cloud has a block of the ledger on no interface of this machine: packets of its pods get lost.",
+			"ledger, cloud", "",
+			"start the pods with its addresses again, so that they get others, or assign the block to the interface again",
+		},
+		{
+			numCloudElsewhere, "cloud-has-block-elsewhere",
+			"The cloud has a block of the ledger on another interface of this machine than the one that its packets take.",
+			"ledger, cloud", "",
+			"assign the block to its former interface again, or start the pods with its addresses again",
 		},
 	}
 }

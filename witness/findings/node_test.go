@@ -241,3 +241,10 @@ func subnet(pool, p string) findings.Subnet { return findings.Subnet{Pool: pool,
 func dockerPool(p string, global bool) findings.DockerPool {
 	return findings.DockerPool{ID: "LocalDefault/" + p, Prefix: prefix(p), LedgerPool: "docker/" + p, Global: global}
 }
+
+// cloudWith returns a reading of the cloud that has the block of pods on an interface.
+func cloudWith(on string) *findings.Cloud {
+	return &findings.Cloud{Name: "ec2", Machine: "i-1", Read: now(), Blocks: []findings.CloudBlock{
+		{Pool: "default", Prefix: prefix("10.1.5.0/24"), Interface: "eni-1", On: on},
+	}}
+}

@@ -266,7 +266,8 @@ func (c *Crowd) Verify() {
 	}
 }
 
-// Verify fails the test if the judge or the hypervisor has seen what must not be.
+// Verify fails the test if the judge or the hypervisor has seen what must not be, or if the
+// API server has refused a program anything.
 func (l *Lab) Verify() {
 	l.t.Helper()
 	v := l.Judge.Verdict()
@@ -276,4 +277,5 @@ func (l *Lab) Verify() {
 	l.Expect(bad).To(BeEmpty(), "packets with foreign sources")
 	l.Expect(packets).NotTo(BeZero())
 	l.must(l.hypervisor.err())
+	l.Expect(l.refusals()).To(BeEmpty(), "what the programs' roles do not permit")
 }

@@ -12,6 +12,9 @@
 // pods hold with the cloud while the test runs, and sees the source addresses of all
 // packets that leave a machine.
 //
+// Operators and agents have the service accounts and the roles of the shipped manifests. A
+// request that these do not permit fails the test.
+//
 // The cloud is known by one function that reads its truth, so every provider can use the
 // package. All methods of a Lab are for the test's goroutine unless they say otherwise. New
 // skips the test, with the reason, if the machine lacks what a lab needs.

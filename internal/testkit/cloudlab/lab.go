@@ -34,9 +34,10 @@ const (
 
 // Config describes a lab.
 type Config struct {
-	Root     string // the folder of the provider's module
-	Cloud    string // its name, which ends the names of the provider's programs
-	Ports    []int  // of 127.0.0.1, that nodes reach beside the API server: the cloud's
+	Root     string   // the folder of the provider's module
+	Cloud    string   // its name, which ends the names of the provider's programs
+	Modes    []string // of k8s/, which New applies; Apply adds others
+	Ports    []int    // of 127.0.0.1, that nodes reach beside the API server: the cloud's
 	Networks []Network
 	Truth    func(ctx context.Context) (Truth, error)
 }
@@ -137,6 +138,9 @@ func New(t testing.TB, bin string, c Config) *Lab {
 	l.must(err)
 	l.Kubectl("apply", "--kustomize="+filepath.Join(c.Root, "..", "..", "k8s", "crd"))
 	l.Kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	for _, mode := range c.Modes {
+		l.Apply(mode)
+	}
 	l.fabric, l.router = l.namespace(), l.namespace()
 	l.forwards(l.router)
 	for _, n := range c.Networks {
@@ -180,9 +184,6 @@ func (l *Lab) Kubectl(args ...string) string {
 	l.must(err)
 	return out
 }
-
-// Kubeconfig returns the path of the administrator's kubeconfig.
-func (l *Lab) Kubeconfig() string { return l.plane.kubeconfig() }
 
 func (l *Lab) namespace() *netlab.Namespace {
 	l.t.Helper()

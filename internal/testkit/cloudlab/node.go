@@ -71,7 +71,7 @@ func (l *Lab) NewNode(name, machine, providerID string, own []netip.Addr, conf s
   transport: none
   nodeIDs: {quarantine: 0s}
   witnesses: {runtime: none, engine: none}
-`, l.Kubeconfig(), filepath.Join(dir, "net.d"), l.bin)
+`, l.agentAccount(name), filepath.Join(dir, "net.d"), l.bin)
 	l.must(os.WriteFile(n.Config, []byte(conf), 0o600))
 	l.nodes = append(l.nodes, n)
 	n.Start()

@@ -23,16 +23,19 @@ type Operator struct {
 	process *stage.Process
 }
 
-// Lease is the name of the Lease that the operators compete for.
-const Lease = "cloudlab"
+// Lease is the name of the Lease that the operators compete for, which their role permits.
+const Lease = "cadastre-operator"
 
-// StartOperator starts an operator of the provider. It competes with the others.
+// StartOperator starts an operator of the provider with the rights of the modes that were
+// applied. It competes with the others.
 func (l *Lab) StartOperator(flags ...string) *Operator {
 	l.t.Helper()
 	o := &Operator{log: filepath.Join(l.dir, fmt.Sprintf("operator-%d.log", len(l.operators)+1))}
 	args := append([]string{
-		"--kubeconfig=" + l.Kubeconfig(),
+		"--kubeconfig=" + l.operatorAccount(),
 		"--bind-address=",
+		"--policies-not-enforced",
+		"--leader-elect-resource-namespace=" + namespace,
 		"--leader-elect-resource-name=" + Lease,
 		"--leader-elect-lease-duration=4s",
 		"--leader-elect-renew-deadline=3s",
@@ -58,7 +61,7 @@ func (l *Lab) StartOperator(flags ...string) *Operator {
 // holder returns the holder of the Lease.
 func (l *Lab) holder() (string, error) {
 	lease, err := l.Client.CoordinationV1().Leases(
-		metav1.NamespaceSystem,
+		namespace,
 	).Get(
 		l.t.Context(),
 		Lease,

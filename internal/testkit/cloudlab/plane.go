@@ -89,19 +89,23 @@ func (p *plane) prepare() error {
 		return err
 	}
 	token := rand.Text()
-	kubeconfig := fmt.Sprintf(`apiVersion: v1
+	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	return errors.Join(
+		os.WriteFile(p.path("sa.key"), block, 0o600),
+		os.WriteFile(p.path("tokens.csv"), []byte(token+`,admin,1,"system:masters"`+"\n"), 0o600),
+		os.WriteFile(p.kubeconfig(), []byte(kubeconfigWith(p.port, token)), 0o600),
+	)
+}
+
+// kubeconfigWith returns the text of a kubeconfig with a token.
+func kubeconfigWith(port int, token string) string {
+	return fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:%d", insecure-skip-tls-verify: true}}]
 users: [{name: u, user: {token: "%s"}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
-`, p.port, token)
-	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	return errors.Join(
-		os.WriteFile(p.path("sa.key"), block, 0o600),
-		os.WriteFile(p.path("tokens.csv"), []byte(token+`,admin,1,"system:masters"`+"\n"), 0o600),
-		os.WriteFile(p.kubeconfig(), []byte(kubeconfig), 0o600),
-	)
+`, port, token)
 }
 
 func (p *plane) launch(etcd, peers string) error {

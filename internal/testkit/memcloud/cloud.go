@@ -66,6 +66,7 @@ type Config struct {
 	PerInterface int                     // addresses, or prefixes, of an interface, by family; 0: 16
 	PrefixLen    int                     // of prefixes; 0: there are none
 	PrefixLen6   int                     // of IPv6 prefixes; 0: there are none
+	Reuse        bool                    // the lowest free address is given first, also one just returned
 	Lag          time.Duration           // how late a change is shown
 	QPS          int                     // calls in a second, more are throttled; 0: no bound
 	Fault        func(Call) Fault        // the plan of faults; nil: none

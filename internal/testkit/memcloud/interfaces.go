@@ -108,7 +108,7 @@ func (c *Cloud) take(subnet, id string, v6 bool, bits int) (netip.Prefix, bool) 
 		}
 		first, key := netip.PrefixFrom(p.Addr(), bits), place{subnet, v6, bits}
 		at, ok := c.next[key]
-		if !ok {
+		if !ok || c.config.Reuse {
 			at = first
 		}
 		for start := at; ; {

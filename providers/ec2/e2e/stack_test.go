@@ -106,7 +106,12 @@ func newStack(t *testing.T) *stack {
 	t.Setenv("AWS_ACCESS_KEY_ID", "test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
-	config := cloudlab.Config{Root: "..", Cloud: ec2.Name, Truth: s.truth}
+	config := cloudlab.Config{
+		Root:  "..",
+		Cloud: ec2.Name,
+		Modes: []string{"interfaces-ec2", "netresource-ec2"},
+		Truth: s.truth,
+	}
 	vpc, range6 := s.server.VPC(t, "10.7.0.0/16", true)
 	s.range6 = range6
 	for i := range 3 {

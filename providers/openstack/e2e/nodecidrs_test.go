@@ -21,7 +21,7 @@ import (
 // allowed address pairs of a node's port are its podCIDRs, and a conflict with the pair of
 // another port is reported on the Node.
 func TestNodeCIDRs(t *testing.T) {
-	s := newStack(t, []string{"10.1.0.0/24", "fd00:1:0:1::/64"})
+	s := newStack(t, "external-openstack", []string{"10.1.0.0/24", "fd00:1:0:1::/64"})
 	for i, c := range []struct {
 		kind   string
 		cloud  bool

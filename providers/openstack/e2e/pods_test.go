@@ -36,7 +36,7 @@ const few, many = 8, 11
 // killed and Neutron throttles, fails and loses answers. At the end Neutron, the objects and
 // the ledgers agree.
 func TestPodsWithTheCloudsAddresses(t *testing.T) {
-	s := newStack(t,
+	s := newStack(t, "interfaces-openstack",
 		[]string{"10.1.0.0/24", "fd00:1:0:1::/64"},
 		[]string{"10.1.16.0/22", "fd00:1:0:2::/64"},
 	)
@@ -52,20 +52,21 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 		"--provider-consistency=4s",
 		"--provider-orphan-age=8s",
 	)
-	s.StartOperator(operator...)
-	s.StartOperator(operator...)
 	began := time.Now()
-	provider, own := s.boot("machine-1")
+	provider, own := s.boot("machine-2")
+	second := s.NewNode("node-2", "machine-2", provider, own, conf(
+		"podBlocks: interfaces",
+		"interfaces: {warmIPs: 3, coolDown: 2s, reconcile: 10s}",
+	), s.flags("--provider-qps=5")...)
+	s.Apply("netresource-openstack") // not sooner: the second node has no rights of this mode before
+	s.StartOperator(operator...)
+	s.StartOperator(operator...)
+	provider, own = s.boot("machine-1")
 	first := s.NewNode("node-1", "machine-1", provider, own, conf(
 		"podBlocks: netresource",
 		"netResource: {preAllocate: 3}",
 		"coolDown: 2s",
 	))
-	provider, own = s.boot("machine-2")
-	second := s.NewNode("node-2", "machine-2", provider, own, conf(
-		"podBlocks: interfaces",
-		"interfaces: {warmIPs: 3, coolDown: 2s, reconcile: 10s}",
-	), s.flags("--provider-qps=5")...)
 	t.Logf("two nodes serve after %s", time.Since(began).Round(time.Second))
 
 	crowd := s.Crowd(s.seed, 1, 3)

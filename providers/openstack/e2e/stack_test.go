@@ -72,8 +72,9 @@ type stack struct {
 	seed     uint64
 }
 
-// newStack starts everything but operators and agents. Each network has the CIDRs of its subnets.
-func newStack(t *testing.T, networks ...[]string) *stack {
+// newStack starts everything but operators and agents, with the rights of a mode of k8s/.
+// Each network has the CIDRs of its subnets.
+func newStack(t *testing.T, mode string, networks ...[]string) *stack {
 	t.Helper()
 	if why := cloudlab.Why(); why != "" {
 		t.Skip("NOT RUN: ", why)
@@ -86,7 +87,7 @@ func newStack(t *testing.T, networks ...[]string) *stack {
 		}
 	}
 	t.Logf("%s=%d", seedVariable, s.seed)
-	config := cloudlab.Config{Root: "..", Cloud: openstack.Name, Truth: s.truth}
+	config := cloudlab.Config{Root: "..", Cloud: openstack.Name, Modes: []string{mode}, Truth: s.truth}
 	for _, cidrs := range networks {
 		n := s.server.Network(t, cidrs...)
 		s.networks = append(s.networks, n)

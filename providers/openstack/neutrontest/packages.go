@@ -21,12 +21,13 @@ const CacheVariable = "CADASTRE_NEUTRON_CACHE"
 // ErrUnavailable is wrapped if this machine cannot run Neutron.
 var ErrUnavailable = errors.New("the Neutron server is not available here")
 
-// software is an unpacked or installed Neutron. Root is "/" if it is installed.
+// software is an unpacked or installed Neutron with MariaDB. Root is "/" if it is installed.
 type software struct{ root string }
 
 const (
 	libraries = "usr/lib/python3/dist-packages"
 	paste     = "usr/share/neutron-common/api-paste.ini"
+	database  = "usr/sbin/mariadbd"
 )
 
 func (s software) path(parts ...string) string {
@@ -34,7 +35,7 @@ func (s software) path(parts ...string) string {
 }
 
 func (s software) complete() bool {
-	for _, p := range []string{libraries + "/neutron/server", libraries + "/neutron/plugins/ml2", paste} {
+	for _, p := range []string{libraries + "/neutron/server", libraries + "/neutron/plugins/ml2", paste, database} {
 		if _, err := os.Stat(s.path(p)); err != nil {
 			return false
 		}
@@ -58,9 +59,11 @@ func (s software) environment(cache string) []string {
 	if s.root == "/" {
 		return env
 	}
-	native, err := filepath.Glob(s.path("usr/lib/*-linux-gnu*"))
-	if err != nil {
-		native = nil
+	var native []string
+	for _, pattern := range []string{"usr/lib/*-linux-gnu*", "lib/*-linux-gnu*"} {
+		if found, err := filepath.Glob(s.path(pattern)); err == nil {
+			native = append(native, found...)
+		}
 	}
 	return append(env, "PYTHONPATH="+s.path(libraries), "LD_LIBRARY_PATH="+strings.Join(native, ":"))
 }
@@ -104,7 +107,7 @@ func provide(ctx context.Context, cache string) (software, error) {
 		return software{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	if !s.complete() {
-		return software{}, fmt.Errorf("%w: the packages in %s lack Neutron or ML2", ErrUnavailable, cache)
+		return software{}, fmt.Errorf("%w: the packages in %s lack Neutron, ML2 or MariaDB", ErrUnavailable, cache)
 	}
 	return s, nil
 }
@@ -135,7 +138,10 @@ func download(ctx context.Context, cache string) error {
 		"-o", "Acquire::Retries=2",
 		"-o", "Dir::Cache::archives=" + filepath.Join(cache, "archives") + "/",
 	}
-	install := []string{"--no-install-recommends", "--download-only", "install", "neutron-server", "neutron-plugin-ml2"}
+	install := []string{
+		"--no-install-recommends", "--download-only", "install",
+		"neutron-server", "neutron-plugin-ml2", "mariadb-server-core",
+	}
 	err := run(ctx, "apt-get", append(common, install...)...)
 	if err == nil {
 		return nil

@@ -145,10 +145,11 @@ func (s *Server) start(from software, cache string) error {
 	if err != nil {
 		return err
 	}
-	s.cmd = exec.Command(python, s.file("server.py"), s.file("neutron.db"), s.file("neutron.conf"))
+	s.cmd = exec.Command(python, s.file("server.py"), s.file("neutron.conf"), from.path(database))
 	s.cmd.Env = from.environment(cache)
 	s.cmd.Dir = s.dir
-	s.cmd.Stdout, s.cmd.Stderr = log, log
+	all := struct{ io.Writer }{log} // a pipe, not the file: Wait waits for the end of all processes that have it
+	s.cmd.Stdout, s.cmd.Stderr = all, all
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := s.cmd.StdinPipe()
 	if err == nil {
@@ -159,7 +160,7 @@ func (s *Server) start(from software, cache string) error {
 	}
 	s.stdin = stdin
 	go func() {
-		_ = s.cmd.Wait() // it is killed
+		_ = s.cmd.Wait() // they are killed
 		_ = log.Close()
 		close(s.ended)
 	}()
@@ -195,7 +196,7 @@ func (s *Server) await(ctx context.Context) error {
 // URL returns the address of the server, without the version of the API.
 func (s *Server) URL() string { return s.url }
 
-// Close ends the server.
+// Close ends the server and its database.
 func (s *Server) Close() {
 	_ = s.stdin.Close()
 	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // it may have ended

@@ -159,13 +159,17 @@ func outcome(requests []*Request) (failed error) {
 }
 
 // Dump lists all objects of a kind. reset is called before each attempt; each may not keep
-// the message.
+// the message. A family of addresses that the kernel does not have, such as IPv6 after a start
+// with ipv6.disable=1, has no objects.
 func (s *Socket) Dump(what string, kind uint16, body []byte, reset func(), each func(body []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range dumpAttempts {
 		reset()
 		complete, err := s.dumpOnce(kind, body, each)
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("list %s: %w", what, explain(err))
 		}
@@ -181,6 +185,10 @@ func (s *Socket) dumpOnce(kind uint16, body []byte, each func(body []byte)) (com
 		return false, err
 	}
 	complete = true
+	family := byte(unix.AF_UNSPEC)
+	if len(body) > 0 {
+		family = body[0]
+	}
 	for done := false; !done; {
 		packet, err := s.receive()
 		if err != nil {
@@ -197,7 +205,9 @@ func (s *Socket) dumpOnce(kind uint16, body []byte, each func(body []byte)) (com
 				done = true
 				return false, acknowledgement(body)
 			}
-			each(body)
+			if len(body) > 0 && (body[0] == family || family == unix.AF_UNSPEC || body[0] == unix.AF_UNSPEC) {
+				each(body) // the kernel answers with all families if it lacks the requested one
+			}
 			return true, nil
 		})
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/southbound/linux/rtnl"
@@ -57,5 +58,30 @@ func TestRunTakesAnyNumberOfRequests(t *testing.T) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAFamilyThatTheKernelLacksHasNoObjects: 12, DECnet, has left the kernel, and is answered as IPv6 is after a start with ipv6.disable=1.
+func TestAFamilyThatTheKernelLacksHasNoObjects(t *testing.T) {
+	g := NewWithT(t)
+	s, err := rtnl.Dial(unix.NETLINK_ROUTE)
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = s.Close() }()
+	for _, kind := range []uint16{unix.RTM_GETRULE, unix.RTM_GETROUTE, unix.RTM_GETNEIGH, unix.RTM_GETADDR} {
+		for family, some := range map[byte]bool{12: false, unix.AF_INET: kind != unix.RTM_GETNEIGH} {
+			body, found := make(rtnl.Message, unix.SizeofRtMsg), 0
+			if kind == unix.RTM_GETADDR {
+				body = make(rtnl.Message, unix.SizeofIfAddrmsg)
+			}
+			body[0] = family
+			err := s.Dump("objects", kind, body, func() { found = 0 }, func(b []byte) {
+				g.Expect(b[0]).To(Equal(family))
+				found++
+			})
+			g.Expect(err).NotTo(HaveOccurred(), "kind %d of family %d", kind, family)
+			if some || family == 12 {
+				g.Expect(found > 0).To(Equal(some), "kind %d of family %d", kind, family)
+			}
+		}
 	}
 }

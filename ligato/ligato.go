@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ligato composes an agent of Ligato in which Cadastre's plugins live: its event
+// loop, nodesync, podmanager, ipam and ipnet, with Ligato's KVScheduler and Linux plugins
+// below them.
+//
+//	root := ligato.New()
+//	a := agent.NewAgent(agent.AllPlugins(root), agent.QuitOnClose(root.Node.Ended()))
+//	err := a.Run()
+//
+// Ligato initialises the plugins in the order of their dependencies and closes them in the
+// opposite one. A program with plugins of its own makes a root like Agent, or takes single
+// plugins: each has Deps, NewPlugin and UseDeps, as those of Ligato have.
+//
+// The label of the agent (flag -microservice-label) is the name of the node. An agent runs
+// once in a process: the plugins of Ligato have global parts.
+package ligato
+
+import (
+	"github.com/ligato/cn-infra/infra"
+	"github.com/ligato/vpp-agent/plugins/kvscheduler"
+	"github.com/ligato/vpp-agent/plugins/linux/ifplugin"
+	"github.com/ligato/vpp-agent/plugins/linux/l3plugin"
+	"github.com/ligato/vpp-agent/plugins/linux/nsplugin"
+	"github.com/ligato/vpp-agent/plugins/netalloc"
+
+	"github.com/cadastre/cadastre/controller"
+	controllerplugin "github.com/cadastre/cadastre/ligato/plugins/controller"
+	"github.com/cadastre/cadastre/ligato/plugins/ipam"
+	"github.com/cadastre/cadastre/ligato/plugins/ipnet"
+	"github.com/cadastre/cadastre/ligato/plugins/kubestate"
+	"github.com/cadastre/cadastre/ligato/plugins/localapi"
+	"github.com/cadastre/cadastre/ligato/plugins/node"
+	"github.com/cadastre/cadastre/ligato/plugins/nodesync"
+	"github.com/cadastre/cadastre/ligato/plugins/podmanager"
+	"github.com/cadastre/cadastre/ligato/southbound"
+)
+
+// Agent is the root of the plugins, as agent.AllPlugins takes it.
+type Agent struct {
+	infra.PluginName
+	Node        *node.Plugin
+	KVScheduler *kvscheduler.Scheduler
+	IfPlugin    *ifplugin.IfPlugin
+	L3Plugin    *l3plugin.L3Plugin
+	Southbound  *southbound.Plugin
+	NodeSync    *nodesync.Plugin
+	PodManager  *podmanager.Plugin
+	IPAM        *ipam.Plugin
+	IPNet       *ipnet.Plugin
+	Controller  *controllerplugin.Plugin
+	KubeState   *kubestate.Plugin
+	LocalAPI    *localapi.Plugin
+}
+
+// New returns the plugins of an agent. opts change its node.
+func New(opts ...node.Option) *Agent {
+	a := &Agent{PluginName: "cadastre", Node: node.NewPlugin(opts...)}
+	a.addLigato()
+	a.Controller = controllerplugin.NewPlugin()
+	loop := a.Controller.Loop()
+	a.NodeSync = nodesync.NewPlugin(nodesync.UseDeps(func(d *nodesync.Deps) {
+		d.Node, d.EventLoop = a.Node, loop
+	}))
+	a.PodManager = podmanager.NewPlugin(podmanager.UseDeps(func(d *podmanager.Deps) {
+		d.Node, d.EventLoop, d.Inspector = a.Node, loop, a.Southbound
+	}))
+	a.IPAM = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
+		d.Node, d.EventLoop = a.Node, loop
+		d.NodeSync, d.PodManager = a.NodeSync, a.PodManager
+	}))
+	a.IPNet = ipnet.NewPlugin(ipnet.UseDeps(func(d *ipnet.Deps) {
+		d.Node, d.EventLoop = a.Node, loop
+		d.NodeSync, d.IPAM = a.NodeSync, a.IPAM
+	}))
+	a.Controller.Node, a.Controller.Sink = a.Node, a.Southbound
+	a.Controller.EventHandlers = []controller.EventHandler{a.NodeSync, a.PodManager, a.IPAM, a.IPNet}
+	a.Controller.Committers = func() []controller.Committer {
+		return []controller.Committer{a.Node.Stage(), a.NodeSync, a.IPAM, a.IPNet}
+	}
+	a.KubeState = kubestate.NewPlugin(kubestate.UseDeps(func(d *kubestate.Deps) {
+		d.Node, d.NodeSync, d.IPAM, d.Controller = a.Node, a.NodeSync, a.IPAM, a.Controller
+	}))
+	a.LocalAPI = localapi.NewPlugin(localapi.UseDeps(func(d *localapi.Deps) {
+		d.Node, d.NodeSync, d.PodManager = a.Node, a.NodeSync, a.PodManager
+		d.Controller, d.KubeState = a.Controller, a.KubeState
+	}))
+	return a
+}
+
+// addLigato adds the plugins of Ligato and the southbound over them.
+func (a *Agent) addLigato() {
+	label := a.Node.ServiceLabel
+	a.KVScheduler = kvscheduler.NewPlugin(kvscheduler.UseDeps(func(d *kvscheduler.Deps) {
+		d.HTTPHandlers = nil
+	}))
+	alloc := netalloc.NewPlugin(netalloc.UseDeps(func(d *netalloc.Deps) { d.KVScheduler = a.KVScheduler }))
+	ns := nsplugin.NewPlugin(nsplugin.UseDeps(func(d *nsplugin.Deps) { d.KVScheduler = a.KVScheduler }))
+	a.IfPlugin = ifplugin.NewPlugin(ifplugin.UseDeps(func(d *ifplugin.Deps) {
+		d.ServiceLabel, d.KVScheduler, d.NsPlugin, d.AddrAlloc = label, a.KVScheduler, ns, alloc
+	}))
+	a.L3Plugin = l3plugin.NewPlugin(l3plugin.UseDeps(func(d *l3plugin.Deps) {
+		d.KVScheduler, d.NsPlugin, d.IfPlugin, d.AddrAlloc = a.KVScheduler, ns, a.IfPlugin, alloc
+	}))
+	a.Southbound = southbound.NewPlugin(southbound.UseDeps(func(d *southbound.Deps) {
+		d.KVScheduler, d.IfPlugin, d.L3Plugin, d.Failed = a.KVScheduler, a.IfPlugin, a.L3Plugin, a.Node.Fail
+	}))
+}
+
+// Init does nothing: the plugins initialise themselves.
+func (a *Agent) Init() error { return nil }
+
+// Close does nothing.
+func (a *Agent) Close() error { return nil }
