@@ -247,7 +247,7 @@ func (s *Scheduler) repair(ctx context.Context) {
 func (s *Scheduler) repairKeys(ctx context.Context, dirty map[Descriptor]map[string]bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.isClosed {
+	if s.isClosed || !s.begun { // the first transaction is a resync, which compares all
 		return nil
 	}
 	r := s.begin(ctx, false)

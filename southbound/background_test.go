@@ -187,6 +187,30 @@ func TestChangesByOtherProgramsAreRepaired(t *testing.T) {
 	})
 }
 
+// A data plane announces changes before the agent knows what it wants: what an earlier agent
+// has made stays until the first resync.
+func TestNothingIsRepairedBeforeTheFirstResync(t *testing.T) {
+	var w *world
+	var a watched
+	scheduler := func() *Scheduler {
+		w = newWorld()
+		a = watched{part{w, "a/"}, make(chan string), make(chan error)}
+		return New(Options{}, a)
+	}
+	running(t, scheduler, func(g Gomega, s *Scheduler) {
+		w.values["a/1"], w.values["a/2"] = "x", "x" // of an earlier agent
+		a.changes <- ""
+		wait(time.Hour)
+		g.Expect(w.lines()).To(BeEmpty())
+		g.Expect(s.Commit(t.Context(), resync(is("a/1", "x")))).To(Succeed())
+		g.Expect(w.lines()).To(Equal([]string{"retrieve a/", "delete a/2"}))
+		w.lose("a/1")
+		a.changes <- ""
+		wait(time.Hour)
+		g.Expect(w.clone()).To(HaveKey("a/1"))
+	})
+}
+
 // TestARepairThatFailsIsRepeated as the last transaction says.
 func TestARepairThatFailsIsRepeated(t *testing.T) {
 	var w *world

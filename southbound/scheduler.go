@@ -50,6 +50,7 @@ type Scheduler struct {
 
 	mu       sync.Mutex
 	isClosed bool
+	begun    bool // a transaction has come: before it, no value is known to be unwanted
 	items    map[string]*item
 	users    map[string]map[*item]int // by key: the items that need or use it, and how often
 	retries  map[*item]struct{}       // that are to be tried again
@@ -110,7 +111,7 @@ func (s *Scheduler) Commit(ctx context.Context, txn controller.Transaction) erro
 	if s.isClosed {
 		return fmt.Errorf("commit to the southbound: %w", errClosed)
 	}
-	s.policy = txn.Retry
+	s.policy, s.begun = txn.Retry, true
 	r := s.begin(ctx, txn.RevertOnFailure)
 	wants := r.read(txn.Values)
 	if r.reverts && len(r.invalid) > 0 {

@@ -99,7 +99,7 @@ func (s *shared) network() *kind {
 		prefix: kv.SinkNetworkPrefix,
 		roles:  roles(roleNetworkGateway, roleTable),
 		routes: func(at place, p path, _ string) bool {
-			return p.via == (netip.Addr{}) && !p.other && at.dst.Bits() > 0 || at.dst.Bits() == 0 && at.table != 0
+			return p.via == (netip.Addr{}) && !p.other && !p.unreachable && at.dst.Bits() > 0 || at.dst.Bits() == 0 && at.table != 0
 		},
 		plan: func(key string, value proto.Message, _ bool) (*plan, error) {
 			m, err := message[*kv.Network](value)
@@ -189,7 +189,8 @@ func (s *shared) route() *kind {
 		name:   "vpp route",
 		prefix: kv.SinkRoutePrefix,
 		routes: func(at place, p path, role string) bool {
-			return p.via.IsValid() && at.dst.Bits() > 0 && !ofPod(at, p, role) && !s.ofHost(at, p, role) || p.other
+			return p.via.IsValid() && at.dst.Bits() > 0 && !ofPod(at, p, role) && !s.ofHost(at, p, role) ||
+				p.unreachable || p.other
 		},
 		plan: func(key string, value proto.Message, _ bool) (*plan, error) {
 			m, err := message[*kv.NodeRoute](value)

@@ -6,6 +6,7 @@ require (
 	github.com/cadastre/cadastre v0.0.0-00010101000000-000000000000
 	github.com/containernetworking/cni v1.3.0
 	github.com/onsi/gomega v1.44.0
+	github.com/safchain/ethtool v0.6.2
 	github.com/sirupsen/logrus v1.9.4
 	github.com/vishvananda/netlink v1.3.1
 	go.fd.io/govpp v0.13.0

@@ -86,11 +86,11 @@ type hostLink struct {
 
 // hostLinkOf returns the wanted link to VPP, nil for none.
 func hostLinkOf(m *kv.NodeNetwork) (*hostLink, error) {
-	theirs, err := readPrefixes("host_interconnect_vpp", m.GetHostInterconnectVpp())
+	theirs, err := readEnds("host_interconnect_vpp", m.GetHostInterconnectVpp())
 	if err != nil || len(theirs) == 0 {
 		return nil, err
 	}
-	own, err := readPrefixes("host_interconnect_linux", m.GetHostInterconnectLinux())
+	own, err := readEnds("host_interconnect_linux", m.GetHostInterconnectLinux())
 	if err != nil {
 		return nil, err
 	}

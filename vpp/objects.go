@@ -139,6 +139,8 @@ type route struct {
 	// into is the table in which packets are looked up again, if there is no link.
 	into uint32
 	drop bool
+	// unreachable makes VPP answer that there is no way.
+	unreachable bool
 }
 
 // nat is the wanted translation of what leaves by the link with a tag.

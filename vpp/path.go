@@ -14,6 +14,8 @@ func (st *state) pathTo(r route) (path, error) {
 	switch {
 	case r.drop:
 		return path{index: none, drop: true}, nil
+	case r.unreachable:
+		return path{index: none, unreachable: true}, nil
 	case r.link == "":
 		return path{index: none, into: r.into}, nil
 	}
@@ -33,6 +35,8 @@ func (p path) fib(six bool) []fib_types.FibPath {
 	switch {
 	case p.drop:
 		f.Type = fib_types.FIB_API_PATH_TYPE_DROP
+	case p.unreachable:
+		f.Type = fib_types.FIB_API_PATH_TYPE_ICMP_UNREACH
 	case p.via.IsValid():
 		f.Nh.Address = vppAddr(p.via).Un
 	}

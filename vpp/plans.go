@@ -127,11 +127,11 @@ func (r *planner) nodePlan(m *kv.NodeNetwork) (*plan, error) {
 // addHostLink adds VPP's end of the link to the node's kernel. Without an interface of the
 // underlay the default routes lead there.
 func (r *planner) addHostLink(p *plan, m *kv.NodeNetwork) error {
-	own, err := readPrefixes("host_interconnect_vpp", m.GetHostInterconnectVpp())
+	own, err := readEnds("host_interconnect_vpp", m.GetHostInterconnectVpp())
 	if err != nil || len(own) == 0 {
 		return err
 	}
-	theirs, err := readPrefixes("host_interconnect_linux", m.GetHostInterconnectLinux())
+	theirs, err := readEnds("host_interconnect_linux", m.GetHostInterconnectLinux())
 	if err != nil {
 		return err
 	}
@@ -334,6 +334,9 @@ func (r *planner) routePlan(key string, m *kv.NodeRoute) (*plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dst %q: %w", m.GetDst(), err)
 	}
+	if m.GetGateway() == "" { // packets to it do not leave by the default route
+		return &plan{key: key, routes: []route{{place: place{m.GetTable(), dst.Masked()}, unreachable: true}}}, nil
+	}
 	gateway, err := netip.ParseAddr(m.GetGateway())
 	if err != nil {
 		return nil, fmt.Errorf("gateway %q: %w", m.GetGateway(), err)
@@ -433,13 +436,18 @@ func readAddrs(field string, texts []string) (all []netip.Addr, err error) {
 	return all, nil
 }
 
-// readPrefixes reads prefixes. An address alone stands for that address.
+// readEnds reads the addresses of one end of a link. An address has no length of its own.
+func readEnds(field string, texts []string) (all []netip.Prefix, err error) {
+	addresses, err := readAddrs(field, texts)
+	for _, a := range addresses {
+		all = append(all, whole(a))
+	}
+	return all, err
+}
+
 func readPrefixes(field string, texts []string) (all []netip.Prefix, err error) {
 	for _, t := range texts {
 		p, err := netip.ParsePrefix(t)
-		if a, addrErr := netip.ParseAddr(t); addrErr == nil {
-			p, err = whole(a), nil
-		}
 		if err != nil {
 			return nil, fmt.Errorf("%s %q: want address/prefix-length: %w", field, t, err)
 		}

@@ -22,6 +22,8 @@ type socketTransport struct {
 	// alive is a second connection, over which nothing is sent: VPP's end closes it. The
 	// client of govpp does not tell that its own one has ended.
 	alive net.Conn
+	// connected reports whether Connect has succeeded: Disconnect of the client panics otherwise.
+	connected bool
 }
 
 // openSocket returns a transport over the socket at path.
@@ -56,9 +58,20 @@ func (t *socketTransport) listen() {
 // Lost returns a channel that is closed when VPP has ended.
 func (t *socketTransport) Lost() <-chan struct{} { return t.lost }
 
+// Connect connects to VPP.
+func (t *socketTransport) Connect() error {
+	err := t.Client.Connect()
+	t.connected = err == nil
+	return err
+}
+
 // Disconnect closes both connections.
 func (t *socketTransport) Disconnect() error {
 	_ = t.alive.Close() // nothing was sent over it
+	if !t.connected {
+		return nil
+	}
+	t.connected = false
 	if err := t.Client.Disconnect(); err != nil {
 		return fmt.Errorf("disconnect from %s: %w", t.path, err)
 	}

@@ -76,7 +76,9 @@ type path struct {
 	index uint32 // none: no interface
 	into  uint32
 	drop  bool
-	other bool // a form that this package does not make
+	// unreachable makes VPP answer that there is no way.
+	unreachable bool
+	other       bool // a form that this package does not make
 }
 
 // state is what VPP has of own objects.
@@ -281,6 +283,8 @@ func pathOf(r ip.IPRouteV2) path {
 	switch p.Type {
 	case fib_types.FIB_API_PATH_TYPE_DROP:
 		return path{index: none, drop: true}
+	case fib_types.FIB_API_PATH_TYPE_ICMP_UNREACH:
+		return path{index: none, unreachable: true}
 	case fib_types.FIB_API_PATH_TYPE_NORMAL:
 		if r.Prefix.Address.Af == ip_types.ADDRESS_IP6 {
 			way.via = netip.AddrFrom16(p.Nh.Address.GetIP6())

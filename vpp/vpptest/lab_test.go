@@ -19,6 +19,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/safchain/ethtool"
 
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
@@ -242,6 +243,7 @@ func (c *cluster) addNode(id int) {
 		c.ip(n.ns, "link set "+port+" up")
 	}
 	c.ip(n.ns, fmt.Sprintf("address add 172.20.0.%d/24 dev mgmt", id))
+	c.computeChecksums(fmt.Sprint("eth1-", id))
 	if c.plane == "linux" {
 		c.ip(n.ns, fmt.Sprintf("address add 192.168.16.%d/24 dev eth1", id), fmt.Sprintf("address add fd00:3::%d/64 dev eth1 nodad", id),
 			"route add default via "+router4)
@@ -259,6 +261,21 @@ func (c *cluster) addNode(id int) {
 	})
 }
 
+// computeChecksums makes the router compute the checksums of what it sends through a link, as
+// a NIC would: VPP reads packets as the kernel passes them to packet sockets. The node's own
+// end keeps its offloads.
+func (c *cluster) computeChecksums(link string) {
+	c.t.Helper()
+	c.must(c.router.Do(func() error {
+		tool, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer tool.Close()
+		return tool.Change(link, map[string]bool{"tx-checksum-ip-generic": false})
+	}))
+}
+
 // configuration returns contiv.conf of a node.
 func (n *node) configuration() string {
 	vpp := ""
@@ -266,7 +283,7 @@ func (n *node) configuration() string {
 		vpp = fmt.Sprintf("  vpp: {socket: %s}\n", n.vpp.Socket())
 	}
 	return fmt.Sprintf(`
-natExternalTraffic: true
+natExternalTraffic: %t
 ipamConfig: {podSubnetCIDR: "%s", vppHostSubnetCIDR: "%s", nodeInterconnectCIDR: "%s", vxlanCIDR: "%s", serviceCIDR: "%s", defaultGateway: "%s"}
 nodeConfig: [{nodeName: %s, mainVPPInterface: {interfaceName: eth1}}]
 cadastre:
@@ -280,6 +297,7 @@ cadastre:
   witnesses: {runtime: none, engine: none}
   kvdb: {type: etcd, endpoints: ["http://%s:2379"]}
 %s%s`,
+		n.transport == "vxlan", // VPP cannot except the pods of others from translation
 		n.pick("10.1.0.0/16", "fd00:1::/48"), n.pick("172.30.0.0/16", "fd00:2::/48"), n.pick("192.168.16.0/24", "fd00:3::/64"),
 		n.pick("192.168.30.0/24", "fd00:4::/64"), n.pick("10.96.0.0/12", "fd00:5::/108"), router4,
 		n.Node, n.id, n.plane, n.transport, filepath.Join(n.Dir, "net.d"), n.Bin, storeAddress, vpp, n.more)
