@@ -220,6 +220,7 @@ func TestRestartKeepsTheWires(t *testing.T) {
 	l.Expect(l.index(kept)).To(Equal(index))
 	l.answers(kept)
 	l.answers(damaged)
+	l.Expect(l.get(localapi.PathStatus)).To(ContainSubstring(`"Healthy":true`), "a pod that has ended is not an error")
 	_, err := l.ask(ended.request("DEL", ""))
 	l.must(err)
 	l.del(kept)
