@@ -322,6 +322,17 @@ func TestCheckLooksAtTheKernel(t *testing.T) {
 	l.Expect(err).To(MatchError(ContainSubstring("is down")))
 }
 
+// TestTheShippedConfigurationStarts starts the agent with the contiv.conf beside it.
+func TestTheShippedConfigurationStarts(t *testing.T) {
+	conf, err := os.ReadFile("contiv.conf")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	l := newLab(t, string(conf))
+	l.start()
+	p := l.newPod("web-0")
+	l.add(p)
+	l.answers(p)
+}
+
 // TestUnsupportedNetworkIsRefusedAtTheStart configures what the Linux plugins cannot carry.
 func TestUnsupportedNetworkIsRefusedAtTheStart(t *testing.T) {
 	l := newLab(t, "cadastre: {dataplane: linux, transport: vxlan, masquerade: true}\n")
