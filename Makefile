@@ -56,6 +56,15 @@ dist-providers: ## what the images with a cloud are made of beside those of make
 	@set -e; for p in $(PROVIDERS); do echo "build the programs with $$p"; \
 		(cd providers/$$p && CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(CURDIR)/$(BIN)/dist/ ./cmd/...); done
 
+.PHONY: build-vpp dist-vpp
+build-vpp: ## build cadastre-agent-vpp into bin/
+	@mkdir -p $(BIN)
+	cd vpp && CGO_ENABLED=0 $(GO) build -trimpath -o $(CURDIR)/$(BIN)/ ./cmd/...
+
+dist-vpp: ## what the image of the agent with VPP is made of beside what make dist makes
+	@mkdir -p $(BIN)/dist
+	cd vpp && CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(CURDIR)/$(BIN)/dist/ ./cmd/...
+
 run: ## start an agent in the foreground, in ./.run, and say what to try next
 	@$(GO) run ./test/demo run
 

@@ -147,5 +147,5 @@ func TestEveryModeHasATest(t *testing.T) {
 	}
 	slices.Sort(names)
 	g.Expect(names).To(Equal([]string{"derived-etcd", "derived-kubernetes", "external-etcd", "external-kubernetes", "external-openstack",
-		"interfaces-ec2", "interfaces-openstack", "netresource-ec2", "netresource-kubernetes", "netresource-openstack"}))
+		"interfaces-ec2", "interfaces-openstack", "netresource-ec2", "netresource-kubernetes", "netresource-openstack", "vpp"}))
 }

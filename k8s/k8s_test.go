@@ -141,14 +141,15 @@ func TestDataplane(t *testing.T) {
 	paths, mounts := spec.hostPaths(), spec.Containers[0].mounts()
 	modes, err := filepath.Glob("*/contiv.conf")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(modes).To(HaveLen(10))
+	g.Expect(modes).To(HaveLen(11))
 	for _, mode := range modes {
 		conf, unused, err := contivconf.Load(mode)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(unused).To(BeEmpty(), mode)
 		g.Expect(conf.Notes).To(BeEmpty(), mode)
 		c := conf.Cadastre
-		g.Expect(c.Dataplane).To(Equal(contivconf.DataplaneLinux), mode)
+		plane := map[bool]contivconf.Dataplane{true: contivconf.DataplaneVPP, false: contivconf.DataplaneLinux}
+		g.Expect(c.Dataplane).To(Equal(plane[filepath.Dir(mode) == "vpp"]), mode)
 		g.Expect(c.Transport).To(Equal(transportOf(filepath.Dir(mode))), mode)
 		for path, readOnly := range map[string]bool{c.CNI.ConfDir: false, c.CNI.BinDir: true} {
 			m, ok := mounts[path]

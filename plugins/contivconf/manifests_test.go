@@ -38,7 +38,7 @@ func TestMetricsInTheManifests(t *testing.T) {
 
 	modes, err := filepath.Glob("../../k8s/*/contiv.conf")
 	g.Expect(err).NotTo(gomega.HaveOccurred())
-	g.Expect(modes).To(gomega.HaveLen(10))
+	g.Expect(modes).To(gomega.HaveLen(11))
 	for _, mode := range modes {
 		shipped, _, err := Load(mode)
 		g.Expect(err).NotTo(gomega.HaveOccurred())
