@@ -134,11 +134,11 @@ func (c *claims) add(p *plan) {
 func (st *state) leftOver(k *kind, c *claims) *leftOver {
 	rest := &leftOver{}
 	for _, a := range st.links {
-		role := roleOf(a.tag)
+		role, claimed := roleOf(a.tag), c.tags[plainTag(a.tag)]
 		if a.untagged() {
-			role = st.lostRole(a)
+			role, claimed = st.lostRole(a), false
 		}
-		if k.roles[role] && !(role == roleOf(a.tag) && c.tags[plainTag(a.tag)]) {
+		if k.roles[role] && !claimed {
 			rest.links = append(rest.links, a.index)
 		}
 	}

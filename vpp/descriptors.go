@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -99,7 +98,8 @@ func (s *shared) network() *kind {
 		prefix: kv.SinkNetworkPrefix,
 		roles:  roles(roleNetworkGateway, roleTable),
 		routes: func(at place, p path, _ string) bool {
-			return p.via == (netip.Addr{}) && !p.other && !p.unreachable && at.dst.Bits() > 0 || at.dst.Bits() == 0 && at.table != 0
+			nowhere := !p.via.IsValid() && !p.other && !p.unreachable
+			return nowhere && at.dst.Bits() > 0 || at.dst.Bits() == 0 && at.table != 0
 		},
 		plan: func(key string, value proto.Message, _ bool) (*plan, error) {
 			m, err := message[*kv.Network](value)

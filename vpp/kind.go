@@ -33,10 +33,9 @@ type kind struct {
 	plan func(key string, value proto.Message, live bool) (*plan, error)
 	// dependencies returns the keys that are made before.
 	dependencies func(value proto.Message) []string
-	// before and after make the kernel's objects around those of VPP. ready reports whether
-	// these are complete, gone removes them. Each may be nil.
+	// before makes the kernel's objects, which VPP's need. ready reports whether these are
+	// complete, gone removes them. Each may be nil.
 	before func(ctx context.Context, key string, was, value proto.Message) error
-	after  func(value proto.Message) error
 	ready  func(value proto.Message) (bool, error)
 	gone   func(ctx context.Context, key string, value proto.Message) error
 	// strays returns a function that removes what the kernel has of no wanted value, nil if it
@@ -113,7 +112,7 @@ func (k *kind) ensure(ctx context.Context, key string, was, value proto.Message)
 			return err
 		}
 	}
-	err := k.change(ctx, func(x *change) error {
+	return k.change(ctx, func(x *change) error {
 		p, err := k.plan(key, value, true)
 		if err != nil || p == nil {
 			return err
@@ -128,10 +127,6 @@ func (k *kind) ensure(ctx context.Context, key string, was, value proto.Message)
 		}
 		return x.make(p)
 	})
-	if err == nil && k.after != nil {
-		err = k.after(value)
-	}
-	return err
 }
 
 // Delete removes a value.

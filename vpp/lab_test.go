@@ -186,6 +186,7 @@ func (l *lab) values() wanted {
 			all[kv.SinkRouteKey(route.Dst, route.Table)] = route
 		}
 	}
+	all["route/10.1.9.0/24"] = &kv.NodeRoute{Dst: "10.1.9.0/24", NodeId: 9} // its node is not known yet
 	all["pod/k8s/a/eth0"] = l.pod(0, "a", "10.1.5.2", "default", 0)
 	all["pod/k8s/b/eth0"] = l.pod(1, "b", "10.1.5.3", "default", 0)
 	all["pod/k8s/c/eth0"] = l.pod(2, "c", "10.1.5.3", "blue", 0x0c000007) // the address of another pod

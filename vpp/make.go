@@ -397,7 +397,8 @@ func (x *change) dress(l *link, a *actual) error {
 		return err
 	}
 	if l.mtu != 0 && a.mtu != l.mtu {
-		err := x.do("set MTU", &interfaces.SwInterfaceSetMtu{SwIfIndex: index, Mtu: []uint32{l.mtu, l.mtu, l.mtu, l.mtu}})
+		mtu := []uint32{l.mtu, l.mtu, l.mtu, l.mtu} // of layer 3 and its protocols
+		err := x.do("set MTU", &interfaces.SwInterfaceSetMtu{SwIfIndex: index, Mtu: mtu})
 		if err != nil {
 			return err
 		}

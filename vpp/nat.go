@@ -36,7 +36,8 @@ func (x *change) makeNAT(n nat) error {
 		x.st.natEnabled = true
 	}
 	if !x.st.natForward {
-		if err := x.do("let packets without translation pass", &nat44_ed.Nat44ForwardingEnableDisable{Enable: true}); err != nil {
+		forward := &nat44_ed.Nat44ForwardingEnableDisable{Enable: true}
+		if err := x.do("let packets without translation pass", forward); err != nil {
 			return err
 		}
 		x.st.natForward = true

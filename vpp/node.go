@@ -34,7 +34,7 @@ func (n *nodes) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 }
 
 // Close ends the connection.
-func (n *nodes) Close() error { return n.shared.close() }
+func (n *nodes) Close() error { return n.close() }
 
 // nodeKind returns the descriptor's functions.
 func (s *shared) nodeKind() *kind {

@@ -155,10 +155,7 @@ func (s *shared) pod() *kind {
 			return []string{kv.SinkNode, kv.SinkNetworkPrefix + m.GetWire().GetPool()}
 		},
 		before: s.makeWire,
-		after: func(value proto.Message) error {
-			return nil
-		},
-		ready: s.offloadsOff,
+		ready:  s.offloadsOff,
 	}
 }
 
@@ -185,11 +182,9 @@ func (s *shared) offloadsOff(value proto.Message) (off bool, err error) {
 	if m.GetWire() == nil || s.opt.PodLink == Memif {
 		return true, nil
 	}
+	unread := inPod(m, func() (err error) { off, err = offloadsDisabled(m.GetIfName()); return err })
 	// A namespace or link that is gone is a difference, not an error.
-	if err := inPod(m, func() (err error) { off, err = offloadsDisabled(m.GetIfName()); return err }); err != nil {
-		return false, nil
-	}
-	return off, nil
+	return off && unread == nil, nil
 }
 
 // inPod calls f in the network namespace of a pod.

@@ -204,8 +204,11 @@ func (w *world) dumpRoutes(m *ip.IPRouteV2Dump) (all []api.Message) {
 			continue
 		}
 		p := fib_types.FibPath{SwIfIndex: r.index, TableID: r.into, Weight: 1}
-		if r.drop {
+		switch {
+		case r.drop:
 			p.Type = fib_types.FIB_API_PATH_TYPE_DROP
+		case r.unreachable:
+			p.Type = fib_types.FIB_API_PATH_TYPE_ICMP_UNREACH
 		}
 		if r.via.IsValid() {
 			p.Nh.Address = address(r.via).Un
@@ -235,9 +238,13 @@ func (w *world) changeRoute(m *ip.IPRouteAddDelV2) api.VPPApiError {
 		return api.VPPApiError(noPaths)
 	}
 	p := r.Paths[0]
-	to := way{index: p.SwIfIndex, drop: p.Type == fib_types.FIB_API_PATH_TYPE_DROP}
+	to := way{
+		index:       p.SwIfIndex,
+		drop:        p.Type == fib_types.FIB_API_PATH_TYPE_DROP,
+		unreachable: p.Type == fib_types.FIB_API_PATH_TYPE_ICMP_UNREACH,
+	}
 	switch {
-	case to.drop:
+	case to.drop, to.unreachable:
 	case p.SwIfIndex == none:
 		if _, found := w.tables[tableID{p.TableID, dst.Addr().Is6()}]; !found {
 			return api.NO_SUCH_FIB

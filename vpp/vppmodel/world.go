@@ -69,6 +69,8 @@ type way struct {
 	via   netip.Addr
 	into  uint32
 	drop  bool
+	// unreachable makes VPP answer that there is no way.
+	unreachable bool
 }
 
 type fibEntry struct {
@@ -197,8 +199,8 @@ func (w *world) dump() string {
 		line("source %s", s)
 	}
 	for id, r := range w.routes {
-		line("route %d %s source=%s via=%s %s into=%d drop=%t",
-			id.table, id.dst, w.sourceName(id.source), r.via, w.nameOf(r.index), r.into, r.drop)
+		line("route %d %s source=%s via=%s %s into=%d drop=%t unreachable=%t",
+			id.table, id.dst, w.sourceName(id.source), r.via, w.nameOf(r.index), r.into, r.drop, r.unreachable)
 	}
 	for id, b := range w.bridges {
 		line("bridge %d %q learn=%t", id, b.tag, b.learn)
