@@ -6,7 +6,7 @@ PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # The modules of clouds below providers/, each with a program of operator and agent.
 PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
 # Every module beside the main one.
-MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod test/peers/*/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod ligato/go.mod vpp/go.mod test/peers/*/go.mod))
 # Of the tests of one module with a cloud: Neutron and moto take some minutes with EFFORT=1, and an hour with EFFORT=10.
 PROVIDERS_TIMEOUT ?= 90m
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
@@ -27,7 +27,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 test vet vet-modules check unit race fuzz lint chaos bench \
+.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 ligato vpp test vet vet-modules check unit race fuzz lint chaos bench \
 	generate ci ci-clouds nightly clean
 
 help: ## show this list
@@ -55,6 +55,15 @@ dist-providers: ## what the images with a cloud are made of beside those of make
 	@mkdir -p $(BIN)/dist
 	@set -e; for p in $(PROVIDERS); do echo "build the programs with $$p"; \
 		(cd providers/$$p && CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(CURDIR)/$(BIN)/dist/ ./cmd/...); done
+
+.PHONY: build-vpp dist-vpp
+build-vpp: ## build cadastre-agent-vpp into bin/
+	@mkdir -p $(BIN)
+	cd vpp && CGO_ENABLED=0 $(GO) build -trimpath -o $(CURDIR)/$(BIN)/ ./cmd/...
+
+dist-vpp: ## what the image of the agent with VPP is made of beside what make dist makes
+	@mkdir -p $(BIN)/dist
+	cd vpp && CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(CURDIR)/$(BIN)/dist/ ./cmd/...
 
 run: ## start an agent in the foreground, in ./.run, and say what to try next
 	@$(GO) run ./test/demo run
@@ -86,6 +95,9 @@ e2e-ec2: ## operators and agents on a mock of EC2 with faults, which are killed 
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
 	cd providers/ec2 && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 15m -count=1 -v ./e2e
 
+ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, in real network namespaces (as root)
+	cd ligato && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 5m ./...
+
 test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
 
 vet: ## go vet and gofmt
@@ -100,6 +112,10 @@ providers: $(LINT) ## golangci-lint and the tests of the modules of clouds (Neut
 	@set -e; for p in $(PROVIDERS); do echo "test providers/$$p"; (cd providers/$$p && \
 		$(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && \
 		CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout $(PROVIDERS_TIMEOUT) ./...); done
+
+vpp: $(LINT) ## golangci-lint and the tests of the module of VPP, on its model; those with packets need VPP_BIN (vpp/README.md)
+	cd vpp && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./...
+	cd vpp && CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout 20m ./...
 
 check: vet vet-modules lint ## go vet of all modules, gofmt and golangci-lint
 
@@ -136,9 +152,11 @@ generate: ## the protobuf messages (needs protoc), and the definitions of our Ku
 ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
 	$(MAKE) test
 	$(MAKE) race EFFORT=10
+	$(MAKE) vpp EFFORT=10
 	$(MAKE) fuzz
 	$(MAKE) demo
 	$(MAKE) demo-cluster
+	$(MAKE) ligato
 	$(MAKE) e2e-docker
 	$(MAKE) e2e-kube E2E_FLAGS=-short
 	$(MAKE) e2e-node

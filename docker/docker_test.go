@@ -39,14 +39,16 @@ func instructions(text string) (all [][]string) {
 	return all
 }
 
-// made are the programs that make dist and make dist-providers put into bin/dist.
+// made are the programs that make dist, dist-providers and dist-vpp put into bin/dist.
 func made(g Gomega) []string {
 	names := []string{"cni-installer"}
 	all, err := filepath.Glob("../cmd/*")
 	g.Expect(err).NotTo(HaveOccurred())
-	more, err := filepath.Glob("../providers/*/cmd/*")
-	g.Expect(err).NotTo(HaveOccurred())
-	all = append(all, more...)
+	for _, modules := range []string{"../providers/*/cmd/*", "../vpp/cmd/*"} {
+		more, err := filepath.Glob(modules)
+		g.Expect(err).NotTo(HaveOccurred())
+		all = append(all, more...)
+	}
 	for _, dir := range all {
 		names = append(names, filepath.Base(dir))
 	}
@@ -70,7 +72,7 @@ const certificates = "/etc/ssl/certs/ca-certificates.crt"
 func TestDockerfiles(t *testing.T) {
 	files, err := filepath.Glob("*.Dockerfile")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	NewWithT(t).Expect(files).To(Equal([]string{"agent-cloud.Dockerfile", "agent.Dockerfile", "cni.Dockerfile", "operator-cloud.Dockerfile", "operator.Dockerfile"}))
+	NewWithT(t).Expect(files).To(Equal([]string{"agent-cloud.Dockerfile", "agent-vpp.Dockerfile", "agent.Dockerfile", "cni.Dockerfile", "operator-cloud.Dockerfile", "operator.Dockerfile"}))
 	gomod := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(NewWithT(t), "../go.mod"))[1]
 	for _, name := range files {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +100,7 @@ func TestDockerfiles(t *testing.T) {
 					}
 				}
 				if f[0] == "RUN" {
-					g.Expect(strings.Join(f, " ")).To(Or(Equal("RUN make dist"), Equal("RUN go mod download"),
+					g.Expect(strings.Join(f, " ")).To(Or(Equal("RUN make dist"), Equal("RUN make dist dist-vpp"), Equal("RUN go mod download"),
 						Equal("RUN make dist-providers PROVIDERS=${CLOUD}"), Equal("RUN make dist dist-providers PROVIDERS=${CLOUD}")), "a step that make has not")
 				}
 			}

@@ -33,6 +33,41 @@ type CheckpointEntry struct {
 	CoolingSince *time.Duration `json:"coolingSince,omitempty"`
 }
 
+// PerAddress returns the entries with one address each: an entry with an address of each
+// family becomes two.
+func PerAddress(all []CheckpointEntry) []CheckpointEntry {
+	each := make([]CheckpointEntry, 0, len(all))
+	for _, e := range all {
+		if e.IPv4 != "" && e.IPv6 != "" {
+			v4 := e
+			v4.IPv6, e.IPv4 = "", ""
+			each = append(each, v4)
+		}
+		each = append(each, e)
+	}
+	return each
+}
+
+// perKey returns the entries with one of each key, as other readers of the format want them:
+// they take the address of their family, and one entry of a key counts.
+func perKey(all []CheckpointEntry) []CheckpointEntry {
+	merged, at := make([]CheckpointEntry, 0, len(all)), map[IPAMKey]int{}
+	for _, e := range all {
+		i, found := at[e.IPAMKey]
+		if !found {
+			at[e.IPAMKey] = len(merged)
+			merged = append(merged, e)
+			continue
+		}
+		if m := &merged[i]; m.IPv4 == "" {
+			m.IPv4 = e.IPv4
+		} else if m.IPv6 == "" {
+			m.IPv6 = e.IPv6
+		}
+	}
+	return merged
+}
+
 // addr parses the address of e.
 func (e *CheckpointEntry) addr() (netip.Addr, error) {
 	text, v6 := e.IPv4, false

@@ -107,11 +107,16 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 		return nil, err
 	}
 	now := ds.opt.Uptime()
-	entries := make([]restored, 0, len(data.Allocations)+len(data.Cooling))
-	owners, addresses := map[IPAMKey]bool{}, map[netip.Addr]bool{}
-	for i, e := range slices.Concat(data.Allocations, data.Cooling) {
+	assigned, cooling := PerAddress(data.Allocations), PerAddress(data.Cooling)
+	entries := make([]restored, 0, len(assigned)+len(cooling))
+	type owner struct {
+		IPAMKey
+		ledger.Family
+	}
+	owners, addresses := map[owner]bool{}, map[netip.Addr]bool{}
+	for i, e := range slices.Concat(assigned, cooling) {
 		a, err := e.addr()
-		cools := i >= len(data.Allocations)
+		cools, by := i >= len(assigned), owner{e.IPAMKey, ledger.FamilyOf(a)}
 		switch {
 		case err != nil:
 			return nil, err
@@ -124,7 +129,7 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 			)
 		case !cools && e.IsZero():
 			return nil, fmt.Errorf("address %s is in it without a key", a)
-		case !cools && owners[e.IPAMKey]:
+		case !cools && owners[by]:
 			return nil, fmt.Errorf("address %s: %s has another one", a, e.IPAMKey)
 		}
 		addresses[a] = true
@@ -134,7 +139,7 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 		case cools && e.CoolingSince != nil && e.BootID != "" && e.BootID == ds.opt.BootID:
 			x.since = min(now, *e.CoolingSince)
 		case !cools:
-			owners[e.IPAMKey] = true
+			owners[by] = true
 			if x.cools = rebooted || links.lacks(e.Metadata); x.cools {
 				ds.opt.Log.Info("a pod has ended: its address cools",
 					"address", a, "key", e.IPAMKey, "rebooted", rebooted)
@@ -184,12 +189,13 @@ func (ds *DataStore) occupy(entries []restored) error {
 		return err
 	}
 	ctx := context.Background()
-	st := ds.ledger.Begin()
+	st, claimed := ds.ledger.Begin(), map[IPAMKey]bool{}
 	for _, e := range entries {
 		if e.cools {
 			continue
 		}
 		req := claimOf(e.IPAMKey, e.Metadata)
+		req.More, claimed[e.IPAMKey] = claimed[e.IPAMKey], true // the address of the other family
 		req.Pool, req.Wanted = ds.poolOf(e.addr), []netip.Addr{e.addr}
 		if _, _, err := st.Claim(req); err != nil {
 			st.Undo()

@@ -36,7 +36,9 @@ func TestRestore(t *testing.T) {
 		"no key":                  {kept: data(CheckpointEntry{IPv4: "1.1.1.1"}), err: "without a key"},
 		"no address":              {kept: data(CheckpointEntry{IPAMKey: key(1)}), err: "container-1"},
 		"no IPv4 address":         {kept: data(CheckpointEntry{IPAMKey: key(1), IPv4: "fd00::1"}), err: "fd00::1"},
-		"two addresses":           {kept: data(CheckpointEntry{IPAMKey: key(1), IPv4: "1.1.1.1", IPv6: "fd00::1"}), err: "fd00::1"},
+		"two families":            {kept: data(CheckpointEntry{IPAMKey: key(1), IPv4: "1.1.1.1", IPv6: "fd00::1"}), held: map[string]IPAMKey{"1.1.1.1": key(1), "fd00::1": key(1)}},
+		"an entry for each":       {kept: data(one, CheckpointEntry{IPAMKey: key(1), IPv6: "fd00::1"}), held: map[string]IPAMKey{"1.1.1.1": key(1), "fd00::1": key(1)}},
+		"two of a second family":  {kept: data(one, CheckpointEntry{IPAMKey: key(1), IPv6: "fd00::1"}, CheckpointEntry{IPAMKey: key(1), IPv6: "fd00::2"}), err: "has another one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -110,6 +110,20 @@ func (ds *DataStore) Attach(all []Attachment) error {
 	return nil
 }
 
+// addClaim adds the claim of a restored entry. Both addresses of a key are one claim; if the
+// block of one of them comes later, the claim is a further one of the key.
+func (ds *DataStore) addClaim(all []ledger.Request, e restored) []ledger.Request {
+	req := claimOf(e.IPAMKey, e.Metadata)
+	if i := slices.IndexFunc(all, func(x ledger.Request) bool { return x.Key == req.Key }); i >= 0 {
+		all[i].Wanted = append(all[i].Wanted, e.addr)
+		return all
+	}
+	req.Pool, req.Wanted = ds.shared.pool, []netip.Addr{e.addr}
+	other := func(x ledger.Lease) bool { return ledger.FamilyOf(x.Addr) != ledger.FamilyOf(e.addr) }
+	req.More = slices.ContainsFunc(ds.ledger.ByKey(req.Key), other)
+	return append(all, req)
+}
+
 // share grants blocks to the shared ledger, and makes them those of the store. more are
 // further blocks on their way back, by prefix. ds.mu is unlocked meanwhile; ds.change
 // keeps other changes away.
@@ -131,10 +145,11 @@ func (ds *DataStore) share(next []block, more map[netip.Prefix]returning) (kept 
 	}
 	for a, e := range ds.shared.restored {
 		if _, b, found := ds.findIn(next, netip.PrefixFrom(a, a.BitLen())); found && !had[b.prefix] && !e.cools {
-			req := claimOf(e.IPAMKey, e.Metadata)
-			req.Pool, req.Wanted = ds.shared.pool, []netip.Addr{a}
-			g.Claims = append(g.Claims, req)
+			g.Claims = ds.addClaim(g.Claims, e)
 		}
+	}
+	for _, c := range g.Claims {
+		slices.SortFunc(c.Wanted, netip.Addr.Compare)
 	}
 	slices.SortFunc(g.Claims, func(x, y ledger.Request) int { return x.Wanted[0].Compare(y.Wanted[0]) })
 	if kept, err = ds.grant(g); err != nil {
@@ -154,7 +169,9 @@ func (ds *DataStore) share(next []block, more map[netip.Prefix]returning) (kept 
 		}
 	}
 	for _, c := range g.Claims {
-		delete(ds.shared.restored, c.Wanted[0])
+		for _, a := range c.Wanted {
+			delete(ds.shared.restored, a)
+		}
 	}
 	ds.blocks = next
 	maps.DeleteFunc(ds.attached, func(_ string, a *attachment) bool {

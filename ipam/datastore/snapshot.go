@@ -10,7 +10,7 @@ import (
 )
 
 // Snapshot returns the assigned addresses as a checkpoint, sorted by address, for the
-// export to another program. A key with an address of each family has two entries.
+// export to another program. A key with an address of each family has one entry.
 func (ds *DataStore) Snapshot() *CheckpointData {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
@@ -35,5 +35,6 @@ func (ds *DataStore) Snapshot() *CheckpointData {
 		}
 		d.Allocations = append(d.Allocations, e)
 	}
+	d.Allocations = perKey(d.Allocations)
 	return d
 }

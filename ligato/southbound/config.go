@@ -32,6 +32,10 @@ func CheckConfig(conf *contivconf.Config, node string) error {
 			refuse("cadastre.transport", string(c.Transport), "WireGuard links", "nodeip, hostgw or none"),
 		)
 	}
+	if c.Dataplane != contivconf.DataplaneLinux && c.Dataplane != contivconf.DataplaneNone {
+		errs = append(errs, fmt.Errorf("cadastre.dataplane %q: this agent has the Linux plugins of Ligato alone: "+
+			"want linux or none", c.Dataplane))
+	}
 	if c.Dataplane == contivconf.DataplaneLinux && conf.Masquerades(node) {
 		errs = append(errs, refuse("cadastre.masquerade", "true", "NAT of the node's address", "false"))
 	}

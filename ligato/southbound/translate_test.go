@@ -137,6 +137,7 @@ func TestTheConfigurationIsCheckedBeforeTheStart(t *testing.T) {
 		"dataplane: linux, masquerade: false":                    "",
 		"dataplane: linux, masquerade: false, transport: nodeip": "",
 		"dataplane: none": "",
+		"dataplane: vpp":  `cadastre.dataplane "vpp"`,
 		"dataplane: linux, masquerade: false, transport: vxlan":                                 `cadastre.transport "vxlan"`,
 		"dataplane: linux, masquerade: false, transport: wireguard":                             `cadastre.transport "wireguard"`,
 		"dataplane: linux, masquerade: true, transport: none":                                   `cadastre.masquerade "true"`,

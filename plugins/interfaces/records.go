@@ -93,6 +93,7 @@ func (p *Interfaces) readCheckpoint(ctx context.Context) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+		data.Allocations = datastore.PerAddress(data.Allocations)
 		p.log.Info("imported the checkpoint of another program", "file", path, "leases", len(data.Allocations))
 	}
 	p.importing.data = data

@@ -70,7 +70,7 @@ func (ev *InterfaceChange) String() string {
 		fmt.Fprintf(&s, "\n* on their way back: %s", texts(ev.Grant.Returning))
 	}
 	for _, c := range ev.Grant.Claims {
-		fmt.Fprintf(&s, "\n* claim: %s for %s", c.Wanted[0], c.Key)
+		fmt.Fprintf(&s, "\n* claim: %s for %s", strings.Join(each(c.Wanted, netip.Addr.String), ", "), c.Key)
 	}
 	return s.String()
 }
@@ -225,15 +225,12 @@ func (i *IPAM) restoreClaims(all []ledger.Request) {
 			continue
 		}
 		i.Log.Error("an imported lease cannot be claimed: its address is quarantined",
-			"address", req.Wanted[0], "key", req.Key.String(), "error", err)
-		_, err = i.Stage.Quarantine(
-			PodPool,
-			req.Wanted[0],
-			req.Pod,
-			"the imported checkpoint has it for "+req.Key.String(),
-		)
-		if err != nil {
-			i.Log.Error("an imported address cannot be quarantined", "address", req.Wanted[0], "error", err)
+			"addresses", req.Wanted, "key", req.Key.String(), "error", err)
+		for _, a := range req.Wanted {
+			_, err := i.Stage.Quarantine(PodPool, a, req.Pod, "the imported checkpoint has it for "+req.Key.String())
+			if err != nil {
+				i.Log.Error("an imported address cannot be quarantined", "address", a, "error", err)
+			}
 		}
 	}
 }

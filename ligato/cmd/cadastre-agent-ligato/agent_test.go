@@ -220,6 +220,7 @@ func TestRestartKeepsTheWires(t *testing.T) {
 	l.Expect(l.index(kept)).To(Equal(index))
 	l.answers(kept)
 	l.answers(damaged)
+	l.Expect(l.get(localapi.PathStatus)).To(ContainSubstring(`"Healthy":true`), "a pod that has ended is not an error")
 	_, err := l.ask(ended.request("DEL", ""))
 	l.must(err)
 	l.del(kept)
@@ -319,6 +320,17 @@ func TestCheckLooksAtTheKernel(t *testing.T) {
 	l.must(inPod(p, netlink.LinkSetDown))
 	_, err = l.ask(req)
 	l.Expect(err).To(MatchError(ContainSubstring("is down")))
+}
+
+// TestTheShippedConfigurationStarts starts the agent with the contiv.conf beside it.
+func TestTheShippedConfigurationStarts(t *testing.T) {
+	conf, err := os.ReadFile("contiv.conf")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	l := newLab(t, string(conf))
+	l.start()
+	p := l.newPod("web-0")
+	l.add(p)
+	l.answers(p)
 }
 
 // TestUnsupportedNetworkIsRefusedAtTheStart configures what the Linux plugins cannot carry.

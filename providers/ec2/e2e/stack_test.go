@@ -20,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/cloudlab"
 	"github.com/cadastre/cadastre/internal/testkit/faultproxy"
@@ -59,9 +60,9 @@ func build(m *testing.M) int {
 
 // The properties of the proxy before moto.
 const (
-	staleFor = 2 * time.Second
-	bucket   = 120 // requests at once
-	refill   = 20  // requests in a second
+	staleFor = 3 * time.Second // less than --provider-consistency
+	bucket   = 120             // requests at once
+	refill   = 20              // requests in a second
 )
 
 // clusterName is the name of the cluster in tags.
@@ -180,12 +181,12 @@ func (s *stack) flags(more ...string) []string {
 	}, more...)
 }
 
-// storm begins random faults. The answer to the next creation of an interface is lost in any
+// storm begins random faults. Only an empty bucket throttles. The answer to the next creation of an interface is lost in any
 // case: no program knows that interface.
 func (s *stack) storm() {
 	random := rand.New(rand.NewPCG(s.seed, 2))
 	faults := faultproxy.Storm(
-		faultproxy.Rates{Lost: .05, Throttled: .05, Burst: .005, BurstLength: 5},
+		faultproxy.Rates{Lost: .05, Burst: .005, BurstLength: 5},
 		random.Float64,
 	)
 	var once sync.Once
@@ -210,12 +211,13 @@ func (s *stack) fail(requests int64) { s.failing.Store(requests) }
 // noise is the operation that busy sends. The proxy takes a token for it, and moto does not see it.
 const noise = "DescribeRegions"
 
-// busyFor is the time for which busy sends requests.
-const busyFor = 5 * time.Second
+// enough is the number of the programs' requests that each time of load throttles.
+const enough = 5
 
-// busy empties the bucket, as other programs of the account do, and takes half of what comes
-// in for some seconds more. The function that it returns ends it.
-func (s *stack) busy() (end func()) {
+// busy empties the bucket, as other programs of the account do, and sends twice as many
+// requests as tokens come in. The function that it returns ends that as soon as the bucket has
+// throttled enough requests of the programs.
+func (s *stack) busy() (quiet func()) {
 	s.t.Helper()
 	client := awsec2.New(awsec2.Options{
 		Region:       mototest.Region,
@@ -223,7 +225,8 @@ func (s *stack) busy() (end func()) {
 		Credentials:  mototest.Credentials(),
 		Retryer:      aws.NopRetryer{},
 	})
-	ctx, cancel := context.WithTimeout(s.t.Context(), busyFor)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	before := s.counts()[faultproxy.Throttle]
 	send := func() { _, _ = client.DescribeRegions(ctx, &awsec2.DescribeRegionsInput{}) } // all are refused
 	for range bucket {
 		send()
@@ -241,7 +244,12 @@ func (s *stack) busy() (end func()) {
 			}
 		}
 	})
-	return func() { cancel(); all.Wait() }
+	return func() {
+		s.t.Helper()
+		defer func() { cancel(); all.Wait() }()
+		s.Eventually(func() int { return s.counts()[faultproxy.Throttle] - before }, cloudlab.Patience, cloudlab.Pace).
+			Should(BeNumerically(">=", enough), "requests of the programs that the bucket throttles")
+	}
 }
 
 // truth reads moto without proxy and provider.
@@ -325,4 +333,18 @@ func (s *stack) counts() map[faultproxy.Outcome]int {
 		}
 	}
 	return sums
+}
+
+// load returns the number of requests of busy, and how many of them the bucket has throttled.
+func (s *stack) load() (sent, throttled int) {
+	for c, n := range s.proxy.Counts() {
+		if c.Operation != noise {
+			continue
+		}
+		sent += n
+		if c.Outcome == faultproxy.Throttle {
+			throttled += n
+		}
+	}
+	return sent, throttled
 }

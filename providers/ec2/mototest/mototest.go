@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -107,7 +108,8 @@ func run(t testing.TB, python, script string) (string, error) {
 	cmd.Env = append(os.Environ(), "MOTO_EC2_LOAD_DEFAULT_AMIS=false", "PYTHONDONTWRITEBYTECODE=1")
 	cmd.Stdout, cmd.Stderr = writer, writer
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	gone, err := start(cmd)
+	if err != nil {
 		return "", errors.Join(err, reader.Close(), writer.Close())
 	}
 	_ = writer.Close()
@@ -131,7 +133,7 @@ func run(t testing.TB, python, script string) (string, error) {
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		<-gone
 		<-ended
 		_ = reader.Close()
 	})
@@ -140,6 +142,23 @@ func run(t testing.TB, python, script string) (string, error) {
 		return "", errors.New(answer)
 	}
 	return answer, nil
+}
+
+// start starts a process, and closes the channel when it has ended. The thread that starts it
+// must not end before: its end would kill the process.
+func start(cmd *exec.Cmd) (ended <-chan struct{}, err error) {
+	started, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // it is killed
+		}
+	}()
+	return done, <-started
 }
 
 // Credentials are those of every test.
