@@ -78,7 +78,8 @@ func (p *Process) Socket() string { return filepath.Join(p.dir, "api.sock") }
 // configuration returns startup.conf. Pages are small, so that no huge pages are needed.
 func (p *Process) configuration() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "unix { nodaemon log %s runtime-dir %s cli-listen %s }\n", p.log(), p.dir, filepath.Join(p.dir, "cli.sock"))
+	cli := filepath.Join(p.dir, "cli.sock")
+	fmt.Fprintf(&b, "unix { nodaemon log %s runtime-dir %s cli-listen %s }\n", p.log(), p.dir, cli)
 	fmt.Fprintf(&b, "socksvr { socket-name %s }\n", p.Socket())
 	fmt.Fprintf(&b, "statseg { socket-name %s size 128m page-size 4k }\n", filepath.Join(p.dir, "stats.sock"))
 	b.WriteString("memory { main-heap-size 1g main-heap-page-size 4k }\n")
