@@ -159,6 +159,22 @@ func TestDescriptorsOpenWithTheActualState(t *testing.T) {
 	})
 }
 
+// The first resync comes to descriptors that can read: if it failed, all events would wait.
+func TestDescriptorsThatCannotReadAreNotOpen(t *testing.T) {
+	withLate(t, map[string]string{"a/old": "x"}, func(g Gomega, l *lateLab) {
+		l.fault = func(string, string) error { return errInjected }
+		l.problem = nil
+		wait(time.Minute)
+		g.Expect(l.opened).To(BeEmpty())
+		g.Expect(l.closed).To(Equal(l.tries - 1))
+		g.Expect(l.Commit(context.Background(), resync(is("a/1", "x")))).To(Succeed())
+		l.fault = nil
+		wait(time.Minute)
+		g.Expect(l.opened).To(HaveLen(1))
+		g.Expect(l.world.values).To(Equal(map[string]string{"a/1": "x"}))
+	})
+}
+
 func TestALateSchedulerThatIsClosedMakesNothing(t *testing.T) {
 	withLate(t, nil, func(g Gomega, l *lateLab) {
 		g.Expect(l.Close()).To(Succeed())
