@@ -6,7 +6,7 @@ PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # The modules of clouds below providers/, each with a program of operator and agent.
 PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
 # Every module beside the main one.
-MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod ligato/go.mod test/peers/*/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod ligato/go.mod vpp/go.mod test/peers/*/go.mod))
 # Of the tests of one module with a cloud: Neutron and moto take some minutes with EFFORT=1, and an hour with EFFORT=10.
 PROVIDERS_TIMEOUT ?= 90m
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
@@ -27,7 +27,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 ligato test vet vet-modules check unit race fuzz lint chaos bench \
+.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 ligato vpp test vet vet-modules check unit race fuzz lint chaos bench \
 	generate ci ci-clouds nightly clean
 
 help: ## show this list
@@ -113,6 +113,10 @@ providers: $(LINT) ## golangci-lint and the tests of the modules of clouds (Neut
 		$(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && \
 		CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout $(PROVIDERS_TIMEOUT) ./...); done
 
+vpp: $(LINT) ## golangci-lint and the tests of the module of VPP, on its model; those with packets need VPP_BIN (vpp/README.md)
+	cd vpp && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./...
+	cd vpp && CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout 20m ./...
+
 check: vet vet-modules lint ## go vet of all modules, gofmt and golangci-lint
 
 unit: ## the tests, without the race detector; EFFORT=10 repeats the random ones as often as make ci
@@ -148,6 +152,7 @@ generate: ## the protobuf messages (needs protoc), and the definitions of our Ku
 ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
 	$(MAKE) test
 	$(MAKE) race EFFORT=10
+	$(MAKE) vpp EFFORT=10
 	$(MAKE) fuzz
 	$(MAKE) demo
 	$(MAKE) demo-cluster

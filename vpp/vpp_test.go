@@ -6,6 +6,7 @@ package vpp_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -203,6 +204,43 @@ func TestACrashBetweenAnyTwoRequests(t *testing.T) {
 	}
 }
 
+// An interface that was made has no tag yet.
+func TestACrashBeforeTheTag(t *testing.T) {
+	l := newLab(t)
+	w := l.values()
+	nothing := l.objects()
+	l.must(l.resync(w))
+	made := l.objects()
+	create := []string{"af_packet_create_v3", "create_loopback_instance", "vxlan_add_del_tunnel_v3"}
+	for _, key := range []string{"all", kv.SinkNode, "pod/k8s/a/eth0", "link/blue", "tunnel/6"} {
+		for _, message := range create {
+			for _, next := range []wanted{w, {}} {
+				before := maps.Clone(w)
+				if delete(before, key); key == "all" {
+					before = wanted{}
+				}
+				l.restart()
+				l.must(l.resync(before))
+				l.restart()
+				l.model.BreakIn(message)
+				err := l.resync(w)
+				l.model.BreakIn("")
+				if err == nil {
+					continue // this value has no such interface
+				}
+				l.restart()
+				l.must(l.resync(next))
+				l.inspect(next)
+				want := made
+				if len(next) == 0 {
+					want = nothing
+				}
+				l.Expect(l.objects()).To(Equal(want), "%s: %s", key, message)
+			}
+		}
+	}
+}
+
 // Any sequence of updates ends where one resync of the last state ends.
 func TestUpdatesEndWhereAResyncEnds(t *testing.T) {
 	l := newLab(t)
@@ -265,6 +303,70 @@ func TestForeignObjectsAreInTheWay(t *testing.T) {
 	l.model.ForeignBridge(7)
 	l.Expect(l.update(false, "link/blue", w["link/blue"])).To(MatchError(ContainSubstring("another program")))
 	l.Expect(l.model.Dump()).To(ContainSubstring(`bridge 7 ""`))
+}
+
+func TestAForeignInterfaceOnTheUnderlayStays(t *testing.T) {
+	l := newLab(t)
+	l.model.ForeignPacketLink("eth1")
+	l.Expect(l.resync(l.values())).To(MatchError(ContainSubstring("another program")))
+	l.Expect(l.model.Dump()).To(ContainSubstring(`interface host-eth1 tag="" mac=02fe01`))
+	l.must(l.resync(wanted{}))
+	l.Expect(l.model.Dump()).To(ContainSubstring(`interface host-eth1 tag="" mac=02fe01`))
+}
+
+// Without an announcement the next request meets what is not there any more.
+func TestAnUpdateMeetsWhatAnotherProgramRemoved(t *testing.T) {
+	l := newLab(t)
+	w := l.values()
+	l.must(l.resync(w))
+	key := "pod/k8s/a/eth0"
+	l.Expect(l.model.RemoveInterface("host-cad00000000000a")).To(BeTrue())
+	w[key] = proto.Clone(w[key])
+	w[key].(*kv.PodNetwork).Addresses = []string{"10.1.5.77/24"}
+	l.must(l.update(true, key, w[key]))
+	l.inspect(w)
+}
+
+// VPP goes on reading a link that is gone, whatever has its name later.
+func TestAnotherLinkOfTheKernelIsReadAnew(t *testing.T) {
+	l := newLab(t)
+	w := l.values()
+	l.must(l.resync(w))
+	index := func() (n int) {
+		l.must(l.host.Do(func() error {
+			link, err := netlink.LinkByName("cad00000000000a")
+			if err == nil {
+				n = link.Attrs().Index
+			}
+			return err
+		}))
+		return n
+	}
+	before := index()
+	l.must(l.host.Do(func() error {
+		link, err := netlink.LinkByName("cad00000000000a")
+		l.must(err)
+		return netlink.LinkDel(link)
+	}))
+	l.must(l.resync(w))
+	l.inspect(w)
+	l.Expect(index()).NotTo(Equal(before))
+	l.Expect(l.model.Dump()).To(ContainSubstring(fmt.Sprintf(`tag="cadastre:pod/cad00000000000a@%d"`, index())))
+}
+
+func TestPodsOfSharedMemory(t *testing.T) {
+	l := newLab(t)
+	l.must(l.scheduler.Close())
+	l.opt.PodLink, l.opt.MemifDir = vpp.Memif, "/run/vpp/memif"
+	l.start()
+	before := l.objects()
+	w := l.values()
+	l.must(l.resync(w))
+	l.inspect(w)
+	l.Expect(l.model.Dump()).To(MatchRegexp(`interface memif\d+/0 tag="cadastre:pod/cad00000000000a" mac=0a5800000100 up=true`))
+	l.restart()
+	l.must(l.resync(wanted{}))
+	l.Expect(l.objects()).To(Equal(before))
 }
 
 func TestAPodThatFailsLeavesNothing(t *testing.T) {

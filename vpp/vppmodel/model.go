@@ -54,6 +54,7 @@ type Model struct {
 	requests int
 	breakAt  int // number of the request at which the connection breaks; 0: never
 	executed bool
+	breakIn  string // name of the message after whose execution the connection breaks; "": none
 }
 
 // New returns a VPP without objects but local0.
@@ -109,6 +110,13 @@ func (m *Model) BreakAt(n int, executed bool) {
 	}
 }
 
+// BreakIn breaks the connection after the next message of a name is executed, before its reply.
+func (m *Model) BreakIn(message string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.breakIn = message
+}
+
 // Requests returns the number of requests so far.
 func (m *Model) Requests() int {
 	m.mu.Lock()
@@ -136,6 +144,10 @@ func (m *Model) handle(a *Adapter, request api.Message) (replies []api.Message, 
 	if breaks {
 		m.breakAt = 0
 	}
+	in := m.breakIn != "" && m.breakIn == request.GetMessageName()
+	if in {
+		m.breakIn = ""
+	}
 	if breaks && !m.executed {
 		m.breakAll()
 		return nil, false
@@ -149,7 +161,7 @@ func (m *Model) handle(a *Adapter, request api.Message) (replies []api.Message, 
 			}
 		}
 	}
-	if breaks {
+	if breaks || in {
 		m.breakAll()
 		return nil, false
 	}
@@ -164,6 +176,13 @@ func (m *Model) Foreign(address netip.Prefix, dst netip.Prefix) {
 	i := w.add(&iface{name: "loop900", device: loopDevice, mac: [6]byte{0xde, 0xad}, up: true})
 	i.addresses[address] = true
 	w.routes[routeID{0, dst, apiSource}] = way{index: i.index, via: address.Addr().Next()}
+}
+
+// ForeignPacketLink makes the interface of another program on a link of the kernel.
+func (m *Model) ForeignPacketLink(link string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.world.add(&iface{name: "host-" + link, device: packetDevice, mac: [6]byte{2, 0xfe, 1}, up: true})
 }
 
 // RemoveInterface removes an interface, as another program does, with its events.

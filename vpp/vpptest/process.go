@@ -57,8 +57,10 @@ func New(t testing.TB, ns *netlab.Namespace, dir string) *Process {
 		if p.process != nil {
 			_ = p.process.Kill() // it may have ended
 		}
-		if text, err := os.ReadFile(p.log()); err == nil && t.Failed() {
-			t.Logf("%s:\n%s", p.log(), text)
+		for _, name := range []string{p.log(), p.output()} {
+			if text, err := os.ReadFile(name); err == nil && t.Failed() {
+				t.Logf("%s:\n%s", name, text)
+			}
 		}
 	})
 	return p
@@ -67,6 +69,8 @@ func New(t testing.TB, ns *netlab.Namespace, dir string) *Process {
 func (p *Process) config() string { return filepath.Join(p.dir, "startup.conf") }
 
 func (p *Process) log() string { return filepath.Join(p.dir, "vpp.log") }
+
+func (p *Process) output() string { return filepath.Join(p.dir, "output") }
 
 // Socket returns the path of the API socket.
 func (p *Process) Socket() string { return filepath.Join(p.dir, "api.sock") }
@@ -97,7 +101,7 @@ func (p *Process) Start(ctx context.Context) error {
 		return fmt.Errorf("start VPP: %w", err)
 	}
 	cmd := exec.Command(os.Getenv(BinEnv), "-c", p.config())
-	output, err := os.OpenFile(filepath.Join(p.dir, "output"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	output, err := os.OpenFile(p.output(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("start VPP: %w", err)
 	}
