@@ -270,12 +270,19 @@ func (c *Crowd) Verify() {
 // API server has refused a program anything.
 func (l *Lab) Verify() {
 	l.t.Helper()
-	v := l.Judge.Verdict()
-	l.Expect(v.Twice).To(BeEmpty(), "addresses that two pods held")
-	l.Expect(v.Foreign).To(BeEmpty(), "addresses that the cloud took away under a pod")
+	l.VerifyAddresses()
 	bad, packets := l.hypervisor.strays()
 	l.Expect(bad).To(BeEmpty(), "packets with foreign sources")
 	l.Expect(packets).NotTo(BeZero())
 	l.must(l.hypervisor.err())
 	l.Expect(l.refusals()).To(BeEmpty(), "what the programs' roles do not permit")
+}
+
+// VerifyAddresses fails the test if an address was held twice or taken away under a pod so
+// far. Unlike Verify it can be called while pods come and go.
+func (l *Lab) VerifyAddresses() {
+	l.t.Helper()
+	v := l.Judge.Verdict()
+	l.Expect(v.Twice).To(BeEmpty(), "addresses that two pods held")
+	l.Expect(v.Foreign).To(BeEmpty(), "addresses that the cloud took away under a pod")
 }
