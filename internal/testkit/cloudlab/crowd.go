@@ -278,11 +278,12 @@ func (l *Lab) Verify() {
 	l.Expect(l.refusals()).To(BeEmpty(), "what the programs' roles do not permit")
 }
 
-// VerifyAddresses fails the test if an address was held twice or taken away under a pod so
-// far. Unlike Verify it can be called while pods come and go.
+// VerifyAddresses fails the test if so far an address was held twice, was taken away under a
+// pod, or was released without the agent's agreement. Unlike Verify it can be called while pods come and go.
 func (l *Lab) VerifyAddresses() {
 	l.t.Helper()
 	v := l.Judge.Verdict()
 	l.Expect(v.Twice).To(BeEmpty(), "addresses that two pods held")
 	l.Expect(v.Foreign).To(BeEmpty(), "addresses that the cloud took away under a pod")
+	l.Expect(v.Disagreed).To(BeEmpty(), "releases to which the agent had not agreed")
 }

@@ -121,13 +121,13 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 			accident.growing()
 		}
 		grow(few, first, second)
-		crowd.Between(1, 3)
-		shrink(3, first, second)
+		crowd.Between(1, 2)
+		shrink(2, first, second)
 		if accident.returning != nil {
-			returned(first, many) // it has begun
+			returned(first, many+2) // it has begun
 			accident.returning()
 		}
-		returned(first, few+2) // although pods come and go, and their addresses cool down
+		returned(first, many) // although pods come and go, and their addresses cool down
 	}
 	crowd.Between(few, many)
 	grow(few/2, first, second)
@@ -144,14 +144,15 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 	returned(first, few)
 	s.Eventually(s.Agree, cloudlab.Patience, time.Second).Should(Succeed())
 	s.Verify()
+	s.Expect(s.Judge.Verdict().Released).NotTo(BeZero(), "releases that the judge has seen")
 
 	v, sums := s.Judge.Verdict(), s.counts()
 	requests := 0
 	for _, n := range sums {
 		requests += n
 	}
-	fmt.Printf("OpenStack, end to end: %d ADDs and %d DELs, %d addresses, held twice %d, taken away under a pod %d (%d readings)\n",
-		v.Adds, v.Dels, v.Addresses, len(v.Twice), len(v.Foreign), v.Readings)
+	fmt.Printf("OpenStack, end to end: %d ADDs and %d DELs, %d addresses, held twice %d, taken away under a pod %d (%d readings), released %d\n",
+		v.Adds, v.Dels, v.Addresses, len(v.Twice), len(v.Foreign), v.Readings, v.Released)
 	fmt.Printf("  %s\n", crowd.Sums())
 	fmt.Printf("  requests to Neutron: %d, throttled %d, answers lost %d, failed %d, old readings %d\n", requests,
 		sums[faultproxy.Throttle], sums[faultproxy.Lose], sums[faultproxy.Fail], sums[faultproxy.Stale])
