@@ -328,12 +328,7 @@ func (x *change) createKind(l *link) (index uint32, name, device string, err err
 	var reply api.Message
 	switch l.kind {
 	case packetLink:
-		reply, err = x.call("read link "+l.hostName, &af_packet.AfPacketCreateV3{
-			Mode:       af_packet.AF_PACKET_API_MODE_ETHERNET,
-			HwAddr:     l.mac,
-			HostIfName: l.hostName,
-			Flags:      af_packet.AF_PACKET_API_FLAG_VERSION_2,
-		})
+		reply, err = x.call("read link "+l.hostName, l.request())
 		if err == nil {
 			index = uint32(reply.(*af_packet.AfPacketCreateV3Reply).SwIfIndex)
 		}

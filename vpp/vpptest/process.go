@@ -80,9 +80,9 @@ func (p *Process) configuration() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "unix { nodaemon log %s runtime-dir %s cli-listen %s }\n", p.log(), p.dir, filepath.Join(p.dir, "cli.sock"))
 	fmt.Fprintf(&b, "socksvr { socket-name %s }\n", p.Socket())
-	fmt.Fprintf(&b, "statseg { socket-name %s size 32m page-size 4k }\n", filepath.Join(p.dir, "stats.sock"))
-	b.WriteString("memory { main-heap-size 512m main-heap-page-size 4k }\n")
-	b.WriteString("buffers { buffers-per-numa 16384 page-size 4k }\nplugins {\n")
+	fmt.Fprintf(&b, "statseg { socket-name %s size 128m page-size 4k }\n", filepath.Join(p.dir, "stats.sock"))
+	b.WriteString("memory { main-heap-size 1g main-heap-page-size 4k }\n")
+	b.WriteString("buffers { buffers-per-numa 65536 page-size 4k }\nplugins {\n")
 	if path := os.Getenv(PluginsEnv); path != "" {
 		fmt.Fprintf(&b, "  path %s\n", path)
 	}
