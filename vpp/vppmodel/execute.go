@@ -20,6 +20,7 @@ func retval(e api.VPPApiError) int32 { return int32(e) }
 
 // execute returns the replies to a request.
 func (w *world) execute(m api.Message) []api.Message {
+	defer w.collect()
 	for _, f := range []func(api.Message) []api.Message{w.executeLink, w.executeL3, w.executeL2, w.executeNAT} {
 		if replies := f(m); replies != nil {
 			return replies

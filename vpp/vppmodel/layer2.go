@@ -118,7 +118,7 @@ func (w *world) changeMAC(m *l2.L2fibAddDel) api.VPPApiError {
 		delete(w.macs, id)
 		return 0
 	}
-	if i := w.ifaces[uint32(m.SwIfIndex)]; i == nil || i.domain == 0 {
+	if i := w.ifaces[uint32(m.SwIfIndex)]; i == nil {
 		return api.INVALID_SW_IF_INDEX
 	}
 	if _, found := w.bridges[m.BdID]; !found {
@@ -162,6 +162,9 @@ func (w *world) executeNAT(m api.Message) []api.Message {
 	case *nat44_ed.Nat44EdPluginEnableDisable:
 		if m.Enable && w.natEnabled {
 			return one(&nat44_ed.Nat44EdPluginEnableDisableReply{Retval: retval(api.FEATURE_ALREADY_ENABLED)})
+		}
+		if !m.Enable && !w.natEnabled {
+			return one(&nat44_ed.Nat44EdPluginEnableDisableReply{Retval: retval(api.FEATURE_ALREADY_DISABLED)})
 		}
 		w.natEnabled, w.natForward = m.Enable, false
 		return one(&nat44_ed.Nat44EdPluginEnableDisableReply{})

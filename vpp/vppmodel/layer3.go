@@ -113,6 +113,10 @@ func (w *world) changeTable(m *ip.IPTableAddDelV2) {
 		return
 	}
 	if !m.IsAdd {
+		if w.uses(id) {
+			w.deleted[id] = true
+			return
+		}
 		delete(w.tables, id)
 		for r := range w.routes {
 			if r.table == id.id && r.dst.Addr().Is6() == id.six {
@@ -121,8 +125,29 @@ func (w *world) changeTable(m *ip.IPTableAddDelV2) {
 		}
 		return
 	}
+	delete(w.deleted, id)
 	if _, found := w.tables[id]; !found {
 		w.tables[id] = strings.TrimRight(m.Table.Name, "\x00")
+	}
+}
+
+// uses reports whether an interface is in a table.
+func (w *world) uses(id tableID) bool {
+	for _, i := range w.ifaces {
+		if i.table[family(id.six)] == id.id {
+			return true
+		}
+	}
+	return false
+}
+
+// collect removes the deleted tables that no interface uses any more.
+func (w *world) collect() {
+	for id := range w.deleted {
+		if !w.uses(id) {
+			delete(w.deleted, id)
+			w.changeTable(&ip.IPTableAddDelV2{Table: ip.IPTable{TableID: id.id, IsIP6: id.six}})
+		}
 	}
 }
 
@@ -153,6 +178,10 @@ func (w *world) changeAddress(m *interfaces.SwInterfaceAddDelAddress) api.VPPApi
 	i, p := w.ifaces[uint32(m.SwIfIndex)], prefixOf(ip_types.Prefix(m.Prefix))
 	if i == nil {
 		return api.INVALID_SW_IF_INDEX
+	}
+	if m.DelAll {
+		clear(i.addresses)
+		return 0
 	}
 	if !m.IsAdd {
 		if !i.addresses[p] {

@@ -28,10 +28,11 @@
 //	-127  an IPv6 address that an interface of the table has
 //	-147  a number of a tunnel that is in use
 //	-152  a second routed interface of a bridge domain
+//	-169  NAT is disabled again
 //	-170  NAT is enabled again
 //
 // VPP accepts more than one expects: removal of a route or table that does not exist, of a
-// table in use, and of an interface with addresses. A second source of routes of one name is
+// table in use (which goes with the last interface in it), and of an interface with addresses. A second source of routes of one name is
 // another source.
 package vppmodel
 

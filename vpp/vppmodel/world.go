@@ -93,7 +93,8 @@ type world struct {
 	next    uint32
 	ifaces  map[uint32]*iface
 	tables  map[tableID]string
-	sources []string // beside those of VPP
+	deleted map[tableID]bool // tables that go with the last interface in them
+	sources []string         // beside those of VPP
 	routes  map[routeID]way
 	bridges map[uint32]bridge
 	macs    map[macID]fibEntry
@@ -112,6 +113,7 @@ type world struct {
 func newWorld() *world {
 	w := &world{
 		ifaces:     map[uint32]*iface{},
+		deleted:    map[tableID]bool{},
 		tables:     map[tableID]string{{0, false}: "ipv4-VRF:0", {0, true}: "ipv6-VRF:0"},
 		routes:     map[routeID]way{},
 		bridges:    map[uint32]bridge{},

@@ -12,6 +12,7 @@
 //	LD_LIBRARY_PATH   of its libraries, unless they are in the folders of the system
 //	VPP_API_SOCKET    the API socket of a VPP that runs already, for the tests of a single node
 //	                  that neither kill VPP nor need packets of a second node
+//	VPP_TEST_PODS     the number of pods under which VPP is killed; "": 250
 //	VPP_TEST_PAGE     the file that gets the table of measurements
 //
 // Tests that need what is not set are skipped with the reason. All need root. The plugins

@@ -4,10 +4,13 @@
 package vpptest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -285,18 +288,24 @@ func TestForeignObjectsStay(t *testing.T) {
 	m.Expect(steady.ReplaceAllString(foreign(), "")).To(Equal(before))
 }
 
-// VPP is killed under 250 pods, and all are reached again.
-func TestAResyncOf250Pods(t *testing.T) {
+const podsEnv = "VPP_TEST_PODS" // the number of pods of TestAResyncOfManyPods; "": 250
+
+// VPP is killed under many pods, and all are reached again.
+func TestAResyncOfManyPods(t *testing.T) {
+	count, err := strconv.Atoi(cmp.Or(os.Getenv(podsEnv), "250"))
+	if err != nil || count < 1 || count > 250 {
+		t.Fatalf("%s: want a number from 1 to 250, the addresses of a node", podsEnv)
+	}
 	c := newCluster(t, layout{plane: "vpp", nodes: 1})
 	one := c.nodes[0]
-	pods := make([]*pod, 250)
+	pods := make([]*pod, count)
 	for i := range pods {
 		pods[i] = one.newPod(fmt.Sprint("pod-", i))
 	}
 	began := time.Now()
 	c.inParallel(8, pods, (*pod).add)
 	t.Logf("ADD of %d pods, 8 at once: %v", len(pods), time.Since(began))
-	c.reached(one.host(), pods[249].Place)
+	c.reached(one.host(), pods[count-1].Place)
 	began = time.Now()
 	c.must(one.vpp.Kill())
 	one.startVPP()
