@@ -28,7 +28,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 
 .DEFAULT_GOAL := help
 .PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 ligato vpp test vet vet-modules check unit race fuzz lint chaos bench \
-	generate ci ci-clouds nightly clean
+	generate ci nightly clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -153,6 +153,7 @@ ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, en
 	$(MAKE) test
 	$(MAKE) race EFFORT=10
 	$(MAKE) vpp EFFORT=10
+	$(MAKE) providers
 	$(MAKE) fuzz
 	$(MAKE) demo
 	$(MAKE) demo-cluster
@@ -161,14 +162,11 @@ ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, en
 	$(MAKE) e2e-kube E2E_FLAGS=-short
 	$(MAKE) e2e-node
 	$(MAKE) e2e-network
-
-ci-clouds: ## the modules of clouds with their contract suite, and both end-to-end tests with a cloud (half an hour)
-	$(MAKE) providers
 	$(MAKE) e2e-openstack
 	$(MAKE) e2e-ec2
 
-nightly: ## what takes longer than make ci may: the clouds, all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
-	$(MAKE) ci-clouds
+nightly: ## what takes longer than make ci may: more seeds with clouds, all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
+	$(MAKE) providers EFFORT=10
 	$(MAKE) e2e-kube
 	$(MAKE) fuzz FUZZTIME=300000x
 	$(MAKE) chaos

@@ -35,6 +35,7 @@ type memPlane struct {
 	mu     sync.Mutex
 	values map[string]proto.Message
 	away   error // of the next Open
+	blind  error // of the next Retrieve
 	broken string
 	opened int
 	closed int
@@ -111,6 +112,9 @@ func (d memDescriptor) Delete(_ context.Context, key string, _ proto.Message) er
 func (d memDescriptor) Retrieve(context.Context, []controller.Value) (all []controller.Value, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.blind != nil {
+		return nil, d.blind
+	}
 	for _, key := range slices.Sorted(maps.Keys(d.values)) {
 		all = append(all, controller.Value{Key: key, Message: d.values[key]})
 	}
@@ -175,6 +179,15 @@ func (s *switched) record() *kv.NodeRecord {
 // While the data plane cannot be opened, an agent answers for the leases that exist and
 // releases them, and connects no pod. Then it connects pods, and wires of released leases go.
 func TestPodsWaitForTheDataPlane(t *testing.T) {
+	for name, set := range map[string]func(p *memPlane, err error){
+		"it cannot be opened": func(p *memPlane, err error) { p.away = err },
+		"it cannot be read":   func(p *memPlane, err error) { p.blind = err },
+	} {
+		t.Run(name, func(t *testing.T) { podsWait(t, set) })
+	}
+}
+
+func podsWait(t *testing.T, set func(p *memPlane, err error)) {
 	s := newSwitched(t, "")
 	s.start()
 	s.connected("one")
@@ -184,9 +197,9 @@ func TestPodsWaitForTheDataPlane(t *testing.T) {
 	s.g.Expect(s.plane.closed).To(Equal(1))
 	s.g.Expect(os.RemoveAll(s.dir)).To(Succeed())
 
-	s.plane.set(func() { s.plane.away = errors.New("dial /run/vpp/api.sock: connection refused") })
+	s.plane.set(func() { set(s.plane, errors.New("dial /run/vpp/api.sock: connection refused")) })
 	s.start()
-	problem := ContainSubstring("open vpp: dial /run/vpp/api.sock: connection refused")
+	problem := And(ContainSubstring("open vpp: "), ContainSubstring("dial /run/vpp/api.sock: connection refused"))
 	s.g.Eventually(func() []string { return s.status().Notes }, soon, 20*time.Millisecond).Should(ContainElement(problem))
 	s.g.Eventually(func() string { return s.main("ADD", "three") }, soon, 20*time.Millisecond).Should(problem)
 	s.g.Expect(s.main("STATUS", "")).To(problem)
@@ -204,7 +217,7 @@ func TestPodsWaitForTheDataPlane(t *testing.T) {
 	s.g.Expect(metrics).To(ContainSubstring(`cadastre_dataplane_info{dataplane="vpp",transport="vxlan"} 1`))
 	s.g.Expect(s.dir).NotTo(BeADirectory(), "the runtime finds no plugin")
 
-	s.plane.set(func() { s.plane.away = nil })
+	s.plane.set(func() { set(s.plane, nil) })
 	s.connected("three")
 	s.g.Eventually(s.plane.pods, soon, 20*time.Millisecond).Should(ConsistOf("two", "three"))
 	s.g.Eventually(filepath.Join(s.dir, "10-cadastre.conflist"), soon, 20*time.Millisecond).Should(BeAnExistingFile())

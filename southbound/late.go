@@ -35,8 +35,8 @@ type Opener struct {
 // Late is a Scheduler whose descriptors Run opens, because another program must be there
 // first. Until then all values are pending: a resync and an update succeed, except for an
 // update that reverts on failure and wants a value. With the descriptors Run applies the
-// wanted values as one resync. If the actual state cannot be read then, Run closes the
-// descriptors and opens them again.
+// wanted values as one resync, or if none has come yet reads the actual state. If that cannot
+// be read, Run closes the descriptors and opens them again.
 type Late struct {
 	opt    Options
 	opener Opener
@@ -131,7 +131,7 @@ func (l *Late) Run(ctx context.Context) error {
 		err := l.attempt(ctx)
 		switch {
 		case ctx.Err() != nil, errors.Is(err, errClosed):
-			return nil
+			return nil //nolint:nilerr // Run was stopped
 		case err == nil:
 			return l.opened().Run(ctx)
 		}
@@ -177,12 +177,15 @@ func (l *Late) use(ctx context.Context, descriptors []Descriptor) (failed contro
 	if l.isClosed {
 		return nil, errors.Join(errClosed, s.Close())
 	}
-	if l.wanted != nil { // otherwise the first resync is still to come
+	// The first resync may be still to come. It must not fail, as all events wait for it.
+	if l.wanted == nil {
+		_, err = s.Dump(ctx)
+	} else {
 		err = s.Commit(ctx, l.transaction())
-		// Only an error of nothing but values leaves the actual state known.
-		if failed, _ = any(err).(controller.ValueErrors); err != nil && len(failed) == 0 {
-			return nil, errors.Join(err, s.Close())
-		}
+	}
+	// Only an error of nothing but values leaves the actual state known.
+	if failed, _ = any(err).(controller.ValueErrors); err != nil && len(failed) == 0 {
+		return nil, errors.Join(err, s.Close())
 	}
 	l.scheduler, l.wanted = s, nil
 	return failed, nil

@@ -6,6 +6,7 @@ package southbound
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,10 +31,17 @@ func (c closing) Close() error {
 type lateLab struct {
 	*Late
 	*world
+	mu      sync.Mutex // Open learns of what a test has set
 	problem error
 	tries   int
 	closed  int
 	opened  []controller.ValueErrors
+}
+
+func (l *lateLab) set(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
 }
 
 func withLate(t *testing.T, before map[string]string, f func(g Gomega, l *lateLab)) {
@@ -45,6 +53,8 @@ func withLate(t *testing.T, before map[string]string, f func(g Gomega, l *lateLa
 		l.Late = NewLate(Options{}, Opener{
 			Name: "vpp",
 			Open: func(context.Context) ([]Descriptor, error) {
+				l.mu.Lock()
+				defer l.mu.Unlock()
 				l.tries++
 				if l.problem != nil {
 					return nil, l.problem
@@ -95,7 +105,7 @@ func TestValuesWaitForTheirDescriptors(t *testing.T) {
 		}))
 		g.Expect(l.world.values).To(HaveLen(2), "nothing was touched")
 
-		l.problem = nil
+		l.set(func() { l.problem = nil })
 		wait(time.Minute)
 		g.Expect(l.tries).To(BeNumerically(">", 1))
 		g.Expect(l.world.values).To(Equal(map[string]string{"a/3": "x", "b/1": "y2", "c/1": "z needs b/1"}))
@@ -117,7 +127,7 @@ func TestValuesWaitForTheirDescriptors(t *testing.T) {
 func TestOpeningBeforeTheFirstResyncRemovesNothing(t *testing.T) {
 	withLate(t, map[string]string{"a/1": "x", "a/old": "x"}, func(g Gomega, l *lateLab) {
 		g.Expect(l.Commit(context.Background(), update(is("a/9", "x")))).To(Succeed())
-		l.problem = nil
+		l.set(func() { l.problem = nil })
 		wait(time.Minute)
 		g.Expect(l.opened).To(HaveLen(1))
 		g.Expect(l.world.values).To(HaveLen(2))
@@ -131,13 +141,15 @@ func TestOpeningBeforeTheFirstResyncRemovesNothing(t *testing.T) {
 func TestDescriptorsOpenWithTheActualState(t *testing.T) {
 	withLate(t, map[string]string{"a/old": "x"}, func(g Gomega, l *lateLab) {
 		g.Expect(l.Commit(context.Background(), resync(is("a/1", "x"), is("b/1", "y")))).To(Succeed())
-		l.fault = func(op, _ string) error {
-			if op == "retrieve" {
-				return errInjected
+		l.set(func() {
+			l.fault = func(op, _ string) error {
+				if op == "retrieve" {
+					return errInjected
+				}
+				return nil
 			}
-			return nil
-		}
-		l.problem = nil
+		})
+		l.set(func() { l.problem = nil })
 		wait(time.Minute)
 		g.Expect(l.opened).To(BeEmpty())
 		g.Expect(l.closed).To(Equal(l.tries - 1))
@@ -145,12 +157,14 @@ func TestDescriptorsOpenWithTheActualState(t *testing.T) {
 		g.Expect(l.world.values).To(HaveKey("a/old"))
 
 		closed := l.closed
-		l.fault = func(_, key string) error {
-			if key == "b/1" {
-				return errInjected
+		l.set(func() {
+			l.fault = func(_, key string) error {
+				if key == "b/1" {
+					return errInjected
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		wait(time.Minute)
 		g.Expect(l.closed).To(Equal(closed))
 		g.Expect(l.opened).To(HaveLen(1))
@@ -159,11 +173,27 @@ func TestDescriptorsOpenWithTheActualState(t *testing.T) {
 	})
 }
 
+// The first resync comes to descriptors that can read: if it failed, all events would wait.
+func TestDescriptorsThatCannotReadAreNotOpen(t *testing.T) {
+	withLate(t, map[string]string{"a/old": "x"}, func(g Gomega, l *lateLab) {
+		l.set(func() { l.fault = func(string, string) error { return errInjected } })
+		l.set(func() { l.problem = nil })
+		wait(time.Minute)
+		g.Expect(l.opened).To(BeEmpty())
+		g.Expect(l.closed).To(Equal(l.tries - 1))
+		g.Expect(l.Commit(context.Background(), resync(is("a/1", "x")))).To(Succeed())
+		l.set(func() { l.fault = nil })
+		wait(time.Minute)
+		g.Expect(l.opened).To(HaveLen(1))
+		g.Expect(l.world.values).To(Equal(map[string]string{"a/1": "x"}))
+	})
+}
+
 func TestALateSchedulerThatIsClosedMakesNothing(t *testing.T) {
 	withLate(t, nil, func(g Gomega, l *lateLab) {
 		g.Expect(l.Close()).To(Succeed())
 		g.Expect(l.Commit(context.Background(), resync())).To(MatchError(errClosed))
-		l.problem = nil
+		l.set(func() { l.problem = nil })
 		wait(time.Minute)
 		g.Expect(l.closed).To(Equal(1), "what was opened too late is closed")
 		g.Expect(l.opened).To(BeEmpty())

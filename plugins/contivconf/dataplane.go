@@ -124,11 +124,9 @@ func (c *Config) validateDataplane(p *yamldoc.Collector) {
 // validateUnusedDataplane reports keys that nothing would use.
 func (c *Cadastre) validateUnusedDataplane(p *yamldoc.Collector) {
 	const linux = "write \"dataplane: linux\", or "
-	if c.VPP.Socket != defaultVPPSocket || c.VPP.Interface != "" || c.VPP.PodLink != VPPLinkAFPacket || c.VPP.MemifDir != defaultVPPMemifDir {
-		if c.Dataplane != DataplaneVPP {
-			p.Add(RuleDataplane, "cadastre.vpp", "",
-				"would not be used, as dataplane is %s: write \"dataplane: vpp\", or remove it", c.Dataplane)
-		}
+	if c.Dataplane != DataplaneVPP && c.VPP.isGiven() {
+		p.Add(RuleDataplane, "cadastre.vpp", "",
+			"would not be used, as dataplane is %s: write \"dataplane: vpp\", or remove it", c.Dataplane)
 	}
 	if c.Underlay.isGiven() && c.Transport == TransportNone && c.Dataplane != DataplaneVPP {
 		p.Add(RuleDataplane, "cadastre.underlay", "",

@@ -23,8 +23,12 @@ func (c *Config) validateVPP(p *yamldoc.Collector) {
 	d.VPP.validate(p)
 	d.validateBesideVPP(p)
 	if c.IPAM.NodeInterconnectDHCP {
-		p.Add(RuleDataplane, "ipamConfig.nodeInterconnectDHCP", "true",
-			"is not possible with dataplane vpp, whose address other nodes must know: remove it, and set nodeInterconnectCIDR")
+		p.Add(
+			RuleDataplane,
+			"ipamConfig.nodeInterconnectDHCP",
+			"true",
+			"is not possible with dataplane vpp, whose address other nodes must know: remove it, and set nodeInterconnectCIDR",
+		)
 	}
 	for i, n := range c.NodeConfigs {
 		c.validateVPPNode(p, "nodeConfig["+strconv.Itoa(i)+"].", n)
@@ -88,8 +92,14 @@ func (c *Config) validateVPPNode(p *yamldoc.Collector, section string, n NodeCon
 // checkVPPLink reports a name that no link of the kernel has, such as one of DPDK.
 func checkVPPLink(p *yamldoc.Collector, field, name string) {
 	if name != "" && !isLinkName(name) {
-		p.Add(RuleDataplane, field, name, "is not the name of a link: VPP takes a link of the node's kernel with AF_PACKET; "+
-			"write the name of one, of at most %d characters, such as eth1", maxLinkName)
+		p.Add(
+			RuleDataplane,
+			field,
+			name,
+			"is not the name of a link: VPP takes a link of the node's kernel with AF_PACKET; "+
+				"write the name of one, of at most %d characters, such as eth1",
+			maxLinkName,
+		)
 	}
 }
 

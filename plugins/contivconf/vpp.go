@@ -79,5 +79,17 @@ const (
 // vpp returns the values of cadastre.vpp.
 func (r *reading) vpp() VPP {
 	raw := r.raw.Cadastre.VPP
-	return VPP{Socket: raw.Socket, Interface: raw.Interface, PodLink: raw.PodLink, MemifDir: raw.MemifDir, RxMode: VPPRxDefault}
+	return VPP{
+		Socket:    raw.Socket,
+		Interface: raw.Interface,
+		PodLink:   raw.PodLink,
+		MemifDir:  raw.MemifDir,
+		RxMode:    VPPRxDefault,
+	}
+}
+
+// isGiven reports whether a key of cadastre.vpp is not its default.
+func (v VPP) isGiven() bool {
+	return v.Socket != defaultVPPSocket || v.Interface != "" || v.PodLink != VPPLinkAFPacket ||
+		v.MemifDir != defaultVPPMemifDir
 }

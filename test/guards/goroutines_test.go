@@ -58,6 +58,7 @@ func threads() exceptions {
 		"kvdb/etcd/client.go: AfterFunc":                              "ends a dial with the call that needs it",
 		"internal/testkit/cloudlab/crowd.go: Go":                      "the pods of a node; awaited by Stop",
 		"internal/testkit/cloudlab/hypervisor.go: Go":                 "reads the cloud; awaited at the end of the test",
+		"internal/testkit/cloudlab/releases.go: Go":                   "watches the NetResourceSets; awaited at the end of the test",
 		"internal/testkit/cloudlab/lab.go: Go":                        "forwards connections; awaited at the end of the test",
 		"internal/testkit/cloudlab/lab.go: AfterFunc":                 "closes a connection at the end of the test; stopped with the connection",
 		"internal/testkit/cloudlab/sniffer.go: go":                    "reads the frames of a link; awaited by close",

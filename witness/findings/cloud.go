@@ -20,8 +20,12 @@ func (c *comparison) cloud() {
 		if b.On == b.Interface {
 			continue
 		}
-		number, text := numCloudMissing, fmt.Sprintf("block %s of interface %s is on no interface of machine %s in the cloud",
-			b.Prefix, b.Interface, x.Machine)
+		number, text := numCloudMissing, fmt.Sprintf(
+			"block %s of interface %s is on no interface of machine %s in the cloud",
+			b.Prefix,
+			b.Interface,
+			x.Machine,
+		)
 		if b.On != "" {
 			number, text = numCloudElsewhere, fmt.Sprintf("block %s of interface %s is on interface %s in the cloud",
 				b.Prefix, b.Interface, b.On)

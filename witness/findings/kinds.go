@@ -186,15 +186,19 @@ func Kinds() []Kind {
 			"write the ranges of the cluster's pools into `contiv.conf`, or change the pools with `cadastre apply`",
 		},
 		{
-			numCloudMissing, "cloud-lacks-block",
+			numCloudMissing,
+			"cloud-lacks-block",
 			"The cloud has a block of the ledger on no interface of this machine: packets of its pods get lost.",
-			"ledger, cloud", "",
+			"ledger, cloud",
+			"",
 			"start the pods with its addresses again, so that they get others, or assign the block to the interface again",
 		},
 		{
-			numCloudElsewhere, "cloud-has-block-elsewhere",
+			numCloudElsewhere,
+			"cloud-has-block-elsewhere",
 			"The cloud has a block of the ledger on another interface of this machine than the one that its packets take.",
-			"ledger, cloud", "",
+			"ledger, cloud",
+			"",
 			"assign the block to its former interface again, or start the pods with its addresses again",
 		},
 	}

@@ -270,12 +270,20 @@ func (c *Crowd) Verify() {
 // API server has refused a program anything.
 func (l *Lab) Verify() {
 	l.t.Helper()
-	v := l.Judge.Verdict()
-	l.Expect(v.Twice).To(BeEmpty(), "addresses that two pods held")
-	l.Expect(v.Foreign).To(BeEmpty(), "addresses that the cloud took away under a pod")
+	l.VerifyAddresses()
 	bad, packets := l.hypervisor.strays()
 	l.Expect(bad).To(BeEmpty(), "packets with foreign sources")
 	l.Expect(packets).NotTo(BeZero())
 	l.must(l.hypervisor.err())
 	l.Expect(l.refusals()).To(BeEmpty(), "what the programs' roles do not permit")
+}
+
+// VerifyAddresses fails the test if so far an address was held twice, was taken away under a
+// pod, or was released without the agent's agreement. Unlike Verify it can be called while pods come and go.
+func (l *Lab) VerifyAddresses() {
+	l.t.Helper()
+	v := l.Judge.Verdict()
+	l.Expect(v.Twice).To(BeEmpty(), "addresses that two pods held")
+	l.Expect(v.Foreign).To(BeEmpty(), "addresses that the cloud took away under a pod")
+	l.Expect(v.Disagreed).To(BeEmpty(), "releases to which the agent had not agreed")
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/cadastre/cadastre/api/handshake"
 )
 
 // Port is an interface of a machine in the cloud.
@@ -68,6 +70,10 @@ type Judge struct {
 	twice   []string                         // addresses that two pods held at once
 	foreign []string                         // addresses that the cloud took away under a pod
 	read    int
+
+	releases  map[string]map[string]handshake.State // by node: the newest version of the hand-over
+	released  int                                   // addresses
+	disagreed []string                              // releases to which the agent had not agreed, or of held addresses
 }
 
 // hold is an address of a pod.
@@ -78,7 +84,11 @@ type hold struct {
 
 // NewJudge returns a judge that has seen nothing.
 func NewJudge() *Judge {
-	return &Judge{holds: map[netip.Addr]hold{}, ever: map[string]map[netip.Prefix]bool{}}
+	return &Judge{
+		holds:    map[netip.Addr]hold{},
+		ever:     map[string]map[netip.Prefix]bool{},
+		releases: map[string]map[string]handshake.State{},
+	}
 }
 
 // Added records that an ADD has ended with success.
@@ -169,14 +179,22 @@ func (j *Judge) May(port string, a netip.Addr) bool {
 type Verdict struct {
 	Adds, Dels, Readings int
 	Addresses            int      // different ones that pods held
+	Released             int      // addresses and prefixes that the operator has released
 	Twice, Foreign       []string // what must not be
+	Disagreed            []string // releases without the agent's agreement
 }
 
 // Verdict returns the sum so far.
 func (j *Judge) Verdict() Verdict {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	v := Verdict{Readings: j.read, Twice: slices.Clone(j.twice), Foreign: slices.Clone(j.foreign)}
+	v := Verdict{
+		Readings:  j.read,
+		Released:  j.released,
+		Twice:     slices.Clone(j.twice),
+		Foreign:   slices.Clone(j.foreign),
+		Disagreed: slices.Clone(j.disagreed),
+	}
 	seen := map[netip.Addr]bool{}
 	for _, r := range j.records {
 		if r.What == "ADD" {

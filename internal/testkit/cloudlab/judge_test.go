@@ -9,6 +9,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/api/handshake"
 )
 
 func TestJudgeFindsAnAddressThatTwoPodsHold(t *testing.T) {
@@ -40,6 +42,24 @@ func TestJudgeFindsAnAddressThatTheCloudTookAway(t *testing.T) {
 	j.Deleting(now.Add(3*time.Second), "p", "m1")
 	j.Read(now.Add(4*time.Second), Truth{})
 	g.Expect(j.Verdict().Foreign).To(HaveLen(1))
+}
+
+func TestJudgeFindsAReleaseWithoutAgreement(t *testing.T) {
+	g := NewWithT(t)
+	j, now := NewJudge(), time.Unix(1000, 0)
+	version := func(state handshake.State) { j.Releasing(now, "n", map[string]handshake.State{"10.0.0.1": state}) }
+	version(handshake.Released) // the first one that is seen
+	for _, s := range []handshake.State{handshake.Marked, handshake.Ready, handshake.Released, handshake.Released} {
+		version(s)
+	}
+	g.Expect(j.Verdict()).To(And(HaveField("Disagreed", BeEmpty()), HaveField("Released", 1)))
+	version(handshake.Marked)
+	version(handshake.Released)
+	g.Expect(j.Verdict().Disagreed).To(ConsistOf(ContainSubstring(`10.0.0.1 of n is released after "marked-for-release"`)))
+	version(handshake.Ready)
+	j.Added(now, "p", "m", []netip.Addr{netip.MustParseAddr("10.0.0.1")})
+	version(handshake.Released)
+	g.Expect(j.Verdict().Disagreed).To(ContainElement(ContainSubstring("is released while p on m holds it")))
 }
 
 func TestDifferencesAreNamed(t *testing.T) {

@@ -125,7 +125,12 @@ func New(t testing.TB, bin string, c Config) *Lab {
 	l.dir = dir
 	t.Cleanup(func() {
 		if v := l.Judge.Verdict(); t.Failed() {
-			t.Logf("held twice: %q\ntaken away under a pod: %q", v.Twice, v.Foreign)
+			t.Logf(
+				"held twice: %q\ntaken away under a pod: %q\nreleased without agreement: %q",
+				v.Twice,
+				v.Foreign,
+				v.Disagreed,
+			)
 		}
 		l.must(errors.Join(l.keepLogs(), os.RemoveAll(dir)))
 	})
@@ -141,6 +146,7 @@ func New(t testing.TB, bin string, c Config) *Lab {
 	for _, mode := range c.Modes {
 		l.Apply(mode)
 	}
+	l.watchReleases()
 	l.fabric, l.router = l.namespace(), l.namespace()
 	l.forwards(l.router)
 	for _, n := range c.Networks {

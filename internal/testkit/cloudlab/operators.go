@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,25 +86,46 @@ func (o *Operator) identity() string {
 // Leader waits for an operator that leads, and returns it.
 func (l *Lab) Leader() (leader *Operator) {
 	l.t.Helper()
-	l.Eventually(func() error {
-		holder, err := l.holder()
-		if err != nil {
-			return err
-		}
-		for _, o := range l.operators {
-			select {
-			case <-o.process.Done():
-				continue
-			default:
-			}
-			if id := o.identity(); id != "" && id == holder {
-				leader = o
-				return nil
-			}
-		}
-		return fmt.Errorf("no running operator has the name %q of the Lease's holder", holder)
+	l.Eventually(func() (err error) {
+		leader, err = l.leader()
+		return err
 	}, Patience, Pace).Should(Succeed())
 	return leader
+}
+
+// leader returns the running operator that holds the Lease.
+func (l *Lab) leader() (*Operator, error) {
+	holder, err := l.holder()
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range l.operators {
+		select {
+		case <-o.process.Done():
+			continue
+		default:
+		}
+		if id := o.identity(); id != "" && id == holder {
+			return o, nil
+		}
+	}
+	return nil, fmt.Errorf("no running operator has the name %q of the Lease's holder", holder)
+}
+
+// Freeze stops an operator that leads with SIGSTOP, in the middle of whatever it does, and
+// waits until another one leads.
+func (l *Lab) Freeze(o *Operator) {
+	l.t.Helper()
+	l.must(o.process.Signal(syscall.SIGSTOP))
+	l.Eventually(l.leader, Patience, Pace).ShouldNot(Equal(o))
+}
+
+// Thaw lets an operator go on that was stopped by Freeze. It finds that it leads no more,
+// and ends.
+func (l *Lab) Thaw(o *Operator) {
+	l.t.Helper()
+	l.must(o.process.Signal(syscall.SIGCONT))
+	l.Eventually(o.process.Done(), Patience, Pace).Should(BeClosed())
 }
 
 // Kill ends an operator with SIGKILL.

@@ -7,9 +7,8 @@
 // no Neutron, the Debian packages are downloaded and unpacked into a cache folder (44 MB,
 // unpacked 265 MB). New skips the test, with the reason, where they cannot be had.
 //
-// The database is the one that clouds use. With SQLite a request that waits for the lock of
-// another one keeps Neutron's only thread, so the other one cannot end: both time out, and
-// one is answered with status 500.
+// The database is the one that clouds use. It locks rows, so the requests of several
+// clients overlap; SQLite locks the whole database.
 //
 // Every request has the rights of an administrator, so roles and policies are not tested.
 // A Server may be used by any goroutine. It ends with the test, also if the test's process
