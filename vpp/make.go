@@ -105,7 +105,7 @@ func (x *change) remove(p, kept *plan) error {
 		tables[t.id] = true
 	}
 	for _, r := range p.routes {
-		if !places[r.place] {
+		if !places[r.place] && !x.st.takenOver(r) {
 			if err := x.removeRoute(r.place); err != nil {
 				return err
 			}
@@ -285,7 +285,10 @@ func (st *state) lostLoop(m mac) *actual {
 
 // same reports whether an interface is the one that is wanted, apart from what can be changed.
 func (l *link) same(a *actual) bool {
-	return a.tag == l.fullTag() && (l.kind == vxlanLink || a.mac == l.mac)
+	if l.kind == vxlanLink {
+		return a.tag == l.fullTag() && a.tunnel == l.ends()
+	}
+	return a.tag == l.fullTag() && a.mac == l.mac
 }
 
 // create makes a new interface with its tag.
@@ -303,6 +306,9 @@ func (x *change) create(l *link) (*actual, error) {
 		lender:     none,
 		neighbours: map[netip.Addr]mac{},
 		macs:       map[mac]bool{},
+	}
+	if l.kind == vxlanLink {
+		a.tunnel = l.ends()
 	}
 	err = x.do("set tag", &interfaces.SwInterfaceTagAddDel{
 		IsAdd:     true,
@@ -371,6 +377,9 @@ func (x *change) createMemif(l *link) (index uint32, name, device string, err er
 	}
 	return uint32(reply.(*memif.MemifCreateV2Reply).SwIfIndex), fmt.Sprintf("memif%d/0", id), memifDevice, nil
 }
+
+// ends returns the wanted ends of a VXLAN tunnel.
+func (l *link) ends() tunnelEnds { return tunnelEnds{l.src, l.dst, l.vni} }
 
 // tunnel returns the request that makes or removes a VXLAN tunnel.
 func (l *link) tunnel(add bool) *vxlan.VxlanAddDelTunnelV3 {
@@ -778,6 +787,17 @@ func (x *change) makeNeighbours(n *neighbours) error {
 		}
 	}
 	return nil
+}
+
+// takenOver reports whether a route of a value is that of another one by now: pods exchange
+// addresses, and a pod whose removal has failed loses its address to the next one.
+func (st *state) takenOver(r route) bool {
+	have, found := st.routes[r.place]
+	if !found || r.link == "" {
+		return false
+	}
+	now, own := st.links[have.index], st.byTag[r.link]
+	return now != nil && now != own && roleOf(now.tag) != ""
 }
 
 // removeNeighbours removes those that kept does not have.

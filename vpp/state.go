@@ -18,6 +18,7 @@ import (
 	"go.fd.io/govpp/binapi/ip_types"
 	"go.fd.io/govpp/binapi/l2"
 	"go.fd.io/govpp/binapi/nat44_ed"
+	"go.fd.io/govpp/binapi/vxlan"
 )
 
 // none is VPP's index of no object.
@@ -40,6 +41,14 @@ type actual struct {
 	domain     uint32
 	bvi        bool
 	macs       map[mac]bool
+
+	tunnel tunnelEnds // of a VXLAN tunnel
+}
+
+// tunnelEnds identify a VXLAN tunnel.
+type tunnelEnds struct {
+	src, dst netip.Addr
+	vni      uint32
 }
 
 // own reports whether an interface has a tag of ours, or is one that a crash left without.
@@ -141,6 +150,9 @@ func (c *client) read(ctx context.Context, s *session) (*state, error) {
 		&ip_neighbor.IPNeighborDump{SwIfIndex: interface_types.InterfaceIndex(none), Af: ip_types.ADDRESS_IP4},
 		&ip_neighbor.IPNeighborDump{SwIfIndex: interface_types.InterfaceIndex(none), Af: ip_types.ADDRESS_IP6},
 	}
+	if all := (&vxlan.VxlanTunnelV2Dump{SwIfIndex: interface_types.InterfaceIndex(none)}); s.knows(all) {
+		requests = append(requests, all)
+	}
 	if st.natPlugin = s.knows(&nat44_ed.Nat44ShowRunningConfig{}); st.natPlugin {
 		requests = append(requests,
 			&nat44_ed.Nat44ShowRunningConfig{},
@@ -215,6 +227,10 @@ func (st *state) add(m api.Message) {
 			neighbours: map[netip.Addr]mac{},
 			macs:       map[mac]bool{},
 		})
+	case *vxlan.VxlanTunnelV2Details:
+		if a := st.links[uint32(m.SwIfIndex)]; a != nil {
+			a.tunnel = tunnelEnds{addrOf(m.SrcAddress), addrOf(m.DstAddress), m.Vni}
+		}
 	case *fib.FibSourceDetails:
 		if strings.TrimRight(m.Src.Name, "\x00") == sourceName {
 			st.source = m.Src.ID
