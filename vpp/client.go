@@ -26,6 +26,9 @@ const (
 	// replyQueue has room for the details of a dump until they are read: govpp drops those
 	// that find the queue full for 100 ms.
 	replyQueue = 1 << 14
+	// grace is the time that a reply has after its caller's end. Without a reply the connection
+	// ends too, as VPP hangs.
+	grace = time.Second
 )
 
 // errLost means that the connection to VPP has ended.
@@ -90,6 +93,11 @@ func (c *client) connect(ctx context.Context) (*session, error) {
 		return nil, c.unreachable(errors.Join(err, transport.Disconnect()))
 	}
 	s := &session{transport: transport, conn: conn}
+	if err := s.unknown(needed()); err != nil {
+		err = fmt.Errorf("it has version %s: %w", s.version(ctx), err)
+		conn.Disconnect()
+		return nil, c.unreachable(err)
+	}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	c.session = s
 	return s, nil
@@ -97,7 +105,8 @@ func (c *client) connect(ctx context.Context) (*session, error) {
 
 // unreachable returns the error of an attempt to connect.
 func (c *client) unreachable(err error) error {
-	return fmt.Errorf("connect to VPP at %s: %w: want a running VPP 25.10 with this API socket", c.opt.Socket, err)
+	return fmt.Errorf("connect to VPP at %s: %w: want a running VPP 25.10 with this API socket and the plugins "+
+		"af_packet and vxlan", c.opt.Socket, err)
 }
 
 // drop ends a connection; c.mu is locked.
@@ -128,17 +137,14 @@ func (c *client) exchange(ctx context.Context, s *session, requests []api.Messag
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	// The caller's end does not end the wait: a late reply would be taken for that of a later
-	// request.
-	waiting, stop := context.WithCancel(s.ctx)
-	defer stop()
-	go func() {
-		select {
-		case <-s.transport.Lost():
-			stop()
-		case <-waiting.Done():
-		}
-	}()
+	if err := s.unknown(requests); err != nil {
+		return fmt.Errorf("VPP at %s: %w", c.opt.Socket, err)
+	}
+	// The caller's end does not end the wait at once: a late reply would be taken for that of a
+	// later request.
+	waiting, stop := context.WithCancelCause(s.ctx)
+	defer stop(nil)
+	go c.watchCall(ctx, waiting, s, stop)
 	err := func() error {
 		stream, err := s.conn.NewStream(waiting, core.WithReplySize(replyQueue), core.WithReplyTimeout(patience))
 		if err != nil {
@@ -161,10 +167,33 @@ func (c *client) exchange(ctx context.Context, s *session, requests []api.Messag
 		}
 	}()
 	if err != nil {
+		if why := context.Cause(waiting); why != nil {
+			err = fmt.Errorf("%w: %w", err, why)
+		}
 		c.broken(s, err)
 		return fmt.Errorf("VPP at %s: %w", c.opt.Socket, errors.Join(errLost, err))
 	}
 	return nil
+}
+
+// watchCall ends a wait for replies with the connection, and when its caller has ended for a
+// while.
+func (c *client) watchCall(ctx, waiting context.Context, s *session, stop context.CancelCauseFunc) {
+	select {
+	case <-s.transport.Lost():
+		stop(errLost)
+		return
+	case <-waiting.Done():
+		return
+	case <-ctx.Done():
+	}
+	select {
+	case <-s.transport.Lost():
+		stop(errLost)
+	case <-waiting.Done():
+	case <-c.opt.After(grace):
+		stop(context.Cause(ctx))
+	}
 }
 
 // call sends one request and returns its reply.

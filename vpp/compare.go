@@ -158,9 +158,11 @@ func (st *state) leftOver(k *kind, c *claims) *leftOver {
 		}
 	}
 	if k.translates && !c.nat {
-		for index := range st.natOutput {
-			if a := st.links[index]; a != nil && roleOf(a.tag) == roleMain {
-				rest.nat = true
+		for _, has := range []map[uint32]bool{st.natOutput, st.natAddress, st.natVXLAN} {
+			for index := range has {
+				if a := st.links[index]; a != nil && roleOf(a.tag) == roleMain {
+					rest.nat = true
+				}
 			}
 		}
 	}

@@ -60,7 +60,7 @@ func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 		client:   newClient(opt),
 		kernel:   k,
 		wires:    wires,
-		planner:  planner{opt: opt, node: &kv.NodeNetwork{}},
+		planner:  planner{opt: opt},
 		watchers: map[*kind]func(string){},
 		roleKind: map[string]*kind{},
 	}
@@ -119,8 +119,8 @@ func (s *shared) network() *kind {
 				return err
 			}
 			return errors.Join(
-				s.kernel.setRoutes(without(before, after), s.planner.node, false),
-				s.kernel.setRoutes(after, s.planner.node, true),
+				s.kernel.setRoutes(without(before, after), s.planner.node.get(), false),
+				s.kernel.setRoutes(after, s.planner.node.get(), true),
 			)
 		},
 		ready: func(value proto.Message) (bool, error) {
@@ -131,7 +131,7 @@ func (s *shared) network() *kind {
 			if err != nil {
 				return err
 			}
-			return s.kernel.setRoutes(dst, s.planner.node, false)
+			return s.kernel.setRoutes(dst, s.planner.node.get(), false)
 		},
 		strays: s.strayHostRoutes,
 	}

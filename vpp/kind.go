@@ -88,14 +88,20 @@ func (k *kind) Dependencies(_ string, value proto.Message) []string {
 	return k.dependencies(value)
 }
 
-// Create makes a value. After an error nothing of it remains, unless VPP is away.
+// Create makes a value. After an error nothing of it remains, unless the connection has ended:
+// the comparison after the next one removes what is left then.
 func (k *kind) Create(ctx context.Context, key string, value proto.Message) error {
 	err := k.ensure(ctx, key, nil, value)
-	if err != nil && !errors.Is(err, southbound.ErrForeign) {
-		clean := context.WithoutCancel(ctx)
+	clean := context.WithoutCancel(ctx)
+	switch {
+	case err == nil, errors.Is(err, southbound.ErrForeign):
+		return err
+	case !errors.Is(err, errLost):
 		if undo := k.Delete(clean, key, value); undo != nil && !errors.Is(undo, errLost) {
 			err = errors.Join(err, undo)
 		}
+	case k.gone != nil:
+		err = errors.Join(err, k.gone(clean, key, value))
 	}
 	return err
 }

@@ -27,7 +27,7 @@ var _ io.Closer = (*nodes)(nil)
 func (n *nodes) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
 	for _, v := range wanted {
 		if m, ok := v.Message.(*kv.NodeNetwork); ok {
-			n.planner.node = m
+			n.planner.node.set(m)
 		}
 	}
 	return n.kind.Retrieve(ctx, wanted)
@@ -62,7 +62,7 @@ func (s *shared) nodeKind() *kind {
 			if err != nil {
 				return err
 			}
-			s.planner.node = m
+			s.planner.node.set(m)
 			if s.planner.hasMain() {
 				if err := s.kernel.prepareNIC(s.opt.Main.Name); err != nil {
 					return err
@@ -137,14 +137,14 @@ func (s *shared) strayHostRoutes(wanted []controller.Value) (func() error, error
 // hostRoutesComplete reports whether the kernel has the routes of a network.
 func (s *shared) hostRoutesComplete(value proto.Message) (bool, error) {
 	want, err := hostRoutes("", value)
-	if err != nil || len(want) == 0 || len(s.planner.node.GetHostInterconnectVpp()) == 0 {
+	if err != nil || len(want) == 0 || len(s.planner.node.get().GetHostInterconnectVpp()) == 0 {
 		return err == nil, err
 	}
 	have, err := s.kernel.routes()
 	if err != nil {
 		return false, err
 	}
-	vpp, err := readAddrs("host_interconnect_vpp", s.planner.node.GetHostInterconnectVpp())
+	vpp, err := readAddrs("host_interconnect_vpp", s.planner.node.get().GetHostInterconnectVpp())
 	if err != nil {
 		return false, err
 	}
@@ -164,7 +164,7 @@ func without(x, y []netip.Prefix) []netip.Prefix {
 
 // egressNotes tells what VPP does not translate, or more than it should.
 func (s *shared) egressNotes() []string {
-	if s.planner.node.GetTransport() != kv.Transport_DIRECT || !s.planner.hasMain() {
+	if s.planner.node.get().GetTransport() != kv.Transport_DIRECT || !s.planner.hasMain() {
 		return nil
 	}
 	return []string{fmt.Sprintf(
@@ -179,7 +179,7 @@ func (s *shared) ofHost(at place, p path, role string) bool {
 	if role != roleHost {
 		return false
 	}
-	ends, err := readAddrs("host_interconnect_linux", s.planner.node.GetHostInterconnectLinux())
+	ends, err := readAddrs("host_interconnect_linux", s.planner.node.get().GetHostInterconnectLinux())
 	return s.planner.hasMain() || at.dst.IsSingleIP() && p.via == at.dst.Addr() ||
 		err == nil && slices.Contains(ends, p.via)
 }

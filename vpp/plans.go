@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"net"
 	"net/netip"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 
@@ -43,8 +44,17 @@ const (
 // values lead over its interfaces.
 type planner struct {
 	opt  Options
-	node *kv.NodeNetwork
+	node nodeValue
 }
+
+// nodeValue holds the last value "node". Any goroutine may call it: notes do.
+type nodeValue struct {
+	last atomic.Pointer[kv.NodeNetwork]
+}
+
+func (v *nodeValue) get() *kv.NodeNetwork { return v.last.Load() }
+
+func (v *nodeValue) set(m *kv.NodeNetwork) { v.last.Store(m) }
 
 // hasMain reports whether VPP has an interface of the underlay.
 func (r *planner) hasMain() bool { return r.opt.Main.Name != "" }
@@ -176,8 +186,16 @@ func hostLinkMAC(m *kv.NodeNetwork, end string) mac {
 func (r *planner) networkPlan(key string, m *kv.Network) (*plan, error) {
 	p := &plan{key: key}
 	subnets, err := readPrefixes("subnets", m.GetSubnets())
-	if err != nil || m.GetTable() == 0 {
-		return p, err
+	if err != nil {
+		return nil, err
+	}
+	if m.GetTable() == 0 {
+		for _, s := range subnets {
+			if m.GetClosed() { // packets to pods that are not there must not leave by the default route
+				p.routes = append(p.routes, route{place: place{dst: s.Masked()}, drop: true})
+			}
+		}
+		return p, nil
 	}
 	p.tables = []table{{id: m.GetTable(), name: tagOf(roleTable, m.GetName())}}
 	gateway := &link{
@@ -188,7 +206,7 @@ func (r *planner) networkPlan(key string, m *kv.Network) (*plan, error) {
 		addresses: []netip.Prefix{whole(networkGateway)},
 	}
 	if m.GetVni() == 0 { // the network of the node's own tunnels is that of its pods
-		gateways, err := readAddrs("pod_gateways", r.node.GetPodGateways())
+		gateways, err := readAddrs("pod_gateways", r.node.get().GetPodGateways())
 		if err != nil {
 			return nil, err
 		}
@@ -203,7 +221,8 @@ func (r *planner) networkPlan(key string, m *kv.Network) (*plan, error) {
 		p.routes = append(p.routes, route{place: place{m.GetTable(), s.Masked()}, drop: true})
 		if all := defaultRoute(s.Addr()); !families[all] {
 			families[all] = true
-			p.routes = append(p.routes, route{place: place{m.GetTable(), all}})
+			// Only the default network leads to the node's table, where pods of others would be.
+			p.routes = append(p.routes, route{place: place{m.GetTable(), all}, drop: m.GetVni() != 0})
 		}
 		if m.GetVni() == 0 { // the node's own tunnels and programs reach it from the main table
 			p.routes = append(p.routes, route{place: place{0, s.Masked()}, into: m.GetTable()})
@@ -262,7 +281,7 @@ func (r *planner) tunnelPlan(key string, m *kv.NodeTunnel, live bool) (*plan, er
 	if err != nil {
 		return nil, err
 	}
-	in, vni := uint32(nodeDomain), r.node.GetVni()
+	in, vni := uint32(nodeDomain), r.node.get().GetVni()
 	if m.GetNetwork() != "" {
 		in, vni = m.GetVni(), m.GetVni()
 	}
@@ -290,12 +309,12 @@ type neighbours struct {
 
 // underlay returns this node's address and that of another one, of the same family.
 func (r *planner) underlay(theirs []netip.Addr) (src, dst netip.Addr, err error) {
-	own, err := readAddrs("underlay of this node", r.node.GetUnderlay())
+	own, err := readAddrs("underlay of this node", r.node.get().GetUnderlay())
 	if err != nil {
 		return src, dst, err
 	}
 	if len(own) == 0 {
-		ips, err := readPrefixes("node_ips", r.node.GetNodeIps())
+		ips, err := readPrefixes("node_ips", r.node.get().GetNodeIps())
 		if err != nil {
 			return src, dst, err
 		}

@@ -50,6 +50,15 @@ func (p *pods) Watch(ctx context.Context, changed func(key string)) error {
 	return errors.Join(err, <-done)
 }
 
+// Create makes a pod. After an error no link of it remains in the kernel either.
+func (p *pods) Create(ctx context.Context, key string, value proto.Message) error {
+	err := p.kind.Create(ctx, key, value)
+	if err != nil && !errors.Is(err, southbound.ErrForeign) {
+		err = errors.Join(err, p.detach(context.WithoutCancel(ctx), key, value))
+	}
+	return err
+}
+
 // Delete removes a pod from VPP and detaches its links. A key of the kernel alone has nothing
 // in VPP.
 func (p *pods) Delete(ctx context.Context, key string, value proto.Message) error {

@@ -6,6 +6,8 @@ package vpp
 import (
 	"context"
 	"net/netip"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"go.fd.io/govpp/api"
@@ -54,14 +56,19 @@ type tunnelEnds struct {
 // own reports whether an interface has a tag of ours, or is one that a crash left without.
 func (a *actual) own() bool { return roleOf(a.tag) != "" || a.untagged() }
 
+// wireName is the form of the names of pods' interfaces: no other program has links with such
+// names in the kernel.
+var wireName = regexp.MustCompile(`^host-` + wirePrefix + `[0-9a-f]{12}$`)
+
 // untagged reports whether an interface was made by this package and has no tag yet.
 func (a *actual) untagged() bool {
 	switch {
 	case a.tag != "":
 		return false
 	case strings.HasPrefix(a.name, "vxlan_tunnel"):
-		return strings.HasPrefix(a.name, "vxlan_tunnel1") && len(a.name) == len("vxlan_tunnel1073741824")
-	case strings.HasPrefix(a.name, "host-"+wirePrefix), a.name == "host-"+vppLinkName:
+		n, err := strconv.ParseUint(strings.TrimPrefix(a.name, "vxlan_tunnel"), 10, 32)
+		return err == nil && n&^(1<<28-1) == firstInstance
+	case wireName.MatchString(a.name):
 		return true // the kernel's link is ours
 	}
 	return ownMAC(a.mac)
@@ -143,15 +150,13 @@ func (c *client) read(ctx context.Context, s *session) (*state, error) {
 	}
 	requests := []api.Message{
 		&interfaces.SwInterfaceDump{SwIfIndex: interface_types.InterfaceIndex(none)},
+		&vxlan.VxlanTunnelV2Dump{SwIfIndex: interface_types.InterfaceIndex(none)},
 		&fib.FibSourceDump{},
 		&ip.IPTableDump{},
 		&l2.BridgeDomainDump{BdID: none, SwIfIndex: interface_types.InterfaceIndex(none)},
 		&ip.IPUnnumberedDump{SwIfIndex: interface_types.InterfaceIndex(none)},
 		&ip_neighbor.IPNeighborDump{SwIfIndex: interface_types.InterfaceIndex(none), Af: ip_types.ADDRESS_IP4},
 		&ip_neighbor.IPNeighborDump{SwIfIndex: interface_types.InterfaceIndex(none), Af: ip_types.ADDRESS_IP6},
-	}
-	if all := (&vxlan.VxlanTunnelV2Dump{SwIfIndex: interface_types.InterfaceIndex(none)}); s.knows(all) {
-		requests = append(requests, all)
 	}
 	if st.natPlugin = s.knows(&nat44_ed.Nat44ShowRunningConfig{}); st.natPlugin {
 		requests = append(requests,

@@ -106,6 +106,17 @@ func (a *Adapter) run() {
 	}
 }
 
+// GetMsgID returns the number of a message, if the VPP has it.
+func (a *Adapter) GetMsgID(name, crc string) (uint16, error) {
+	a.model.mu.Lock()
+	lacks := a.model.lacks[name]
+	a.model.mu.Unlock()
+	if lacks {
+		return 0, &adapter.UnknownMsgError{MsgName: name, MsgCrc: crc}
+	}
+	return a.VppAdapter.GetMsgID(name, crc)
+}
+
 // SendMsg executes a request.
 func (a *Adapter) SendMsg(context uint32, data []byte) error {
 	name, found := a.GetMsgNameByID(binary.BigEndian.Uint16(data))
@@ -136,7 +147,7 @@ func (a *Adapter) SendMsg(context uint32, data []byte) error {
 
 // deliver queues a message for the callback.
 func (a *Adapter) deliver(context uint32, m api.Message) {
-	number, err := a.GetMsgID(m.GetMessageName(), m.GetCrcString())
+	number, err := a.VppAdapter.GetMsgID(m.GetMessageName(), m.GetCrcString())
 	if err != nil {
 		panic(err) // the mock adapter knows each message
 	}

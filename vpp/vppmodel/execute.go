@@ -12,6 +12,7 @@ import (
 	"go.fd.io/govpp/binapi/interface_types"
 	"go.fd.io/govpp/binapi/memclnt"
 	"go.fd.io/govpp/binapi/memif"
+	"go.fd.io/govpp/binapi/vpe"
 	"go.fd.io/govpp/binapi/vxlan"
 )
 
@@ -26,8 +27,11 @@ func (w *world) execute(m api.Message) []api.Message {
 			return replies
 		}
 	}
-	if _, ping := m.(*memclnt.ControlPing); ping {
-		return []api.Message{&memclnt.ControlPingReply{}}
+	switch m.(type) {
+	case *memclnt.ControlPing:
+		return one(&memclnt.ControlPingReply{})
+	case *vpe.ShowVersion:
+		return one(&vpe.ShowVersionReply{Version: "25.10-model"})
 	}
 	panic(fmt.Sprintf("the model of VPP has no %s", m.GetMessageName()))
 }

@@ -37,6 +37,7 @@
 package vppmodel
 
 import (
+	"fmt"
 	"net/netip"
 	"sync"
 
@@ -55,6 +56,8 @@ type Model struct {
 	requests int
 	breakAt  int // number of the request at which the connection breaks; 0: never
 	executed bool
+	lacks    map[string]bool // messages that another version has in another form
+	hangs    bool
 	breakIn  string // name of the message after whose execution the connection breaks; "": none
 }
 
@@ -72,6 +75,34 @@ func (m *Model) LinksOf(exists func(link string) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.exists = exists
+}
+
+// Lacks makes the VPP one of another version, which does not know some messages.
+func (m *Model) Lacks(messages ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lacks = map[string]bool{}
+	for _, name := range messages {
+		m.lacks[name] = true
+	}
+}
+
+// Hang makes the VPP take requests without an answer, as one that was stopped by a signal
+// does. Connections remain.
+func (m *Model) Hang(hangs bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hangs = hangs
+}
+
+// ForeignTunnel makes a tunnel of another program, with a number of its choice.
+func (m *Model) ForeignTunnel(instance uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.world.add(&iface{
+		name: fmt.Sprintf("vxlan_tunnel%d", instance), device: vxlanDevice, mac: [6]byte{2, 0xfe, 9}, up: true,
+		instance: instance,
+	})
 }
 
 // Adapter returns a transport to the model, for one connection.
@@ -138,6 +169,9 @@ func (m *Model) handle(a *Adapter, request api.Message) (replies []api.Message, 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.adapters[a] {
+		return nil, false
+	}
+	if m.hangs {
 		return nil, false
 	}
 	m.requests++
