@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -138,6 +139,9 @@ func (p *Process) Kill() error {
 	p.process = nil
 	return process.Kill()
 }
+
+// Signal sends a signal to VPP, such as one that stops it until another one comes.
+func (p *Process) Signal(s syscall.Signal) error { return syscall.Kill(p.process.PID(), s) }
 
 // Version returns the version that VPP reports.
 func (p *Process) Version(ctx context.Context) (string, error) { return Version(ctx, p.Socket()) }

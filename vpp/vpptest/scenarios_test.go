@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -245,6 +246,34 @@ func TestAPodGoes(t *testing.T) {
 	m.reached(m.c.Place, fresh.Place)
 	l := flow.End()
 	m.Expect(l.Lost).To(BeNumerically("<=", l.Dropped), "%v", l)
+}
+
+// VPP is stopped by a signal, and so takes requests without an answer: an ADD fails with an
+// error that names the socket, and a DEL and the next ADD succeed when VPP goes on.
+func TestVPPHangs(t *testing.T) {
+	m := newBench(t, layout{plane: "vpp", nodes: 2})
+	one := m.nodes[0]
+	late, next := one.newPod("late"), one.newPod("next")
+	m.must(one.vpp.Signal(syscall.SIGSTOP))
+	began := time.Now()
+	err := late.add()
+	t.Logf("ADD while VPP hangs: after %d ms: %v", time.Since(began).Milliseconds(), err)
+	m.Expect(err).To(MatchError(ContainSubstring(one.vpp.Socket())))
+	began = time.Now()
+	err = m.b.del()
+	t.Logf("DEL while VPP hangs: after %d ms: %v", time.Since(began).Milliseconds(), err)
+	m.must(one.vpp.Signal(syscall.SIGCONT))
+	m.Eventually(m.b.del, patience, pace).Should(Succeed())
+	m.Eventually(late.add, patience, pace).Should(Succeed())
+	m.Eventually(next.add, patience, pace).Should(Succeed())
+	m.reached(m.a.Place, m.c.Place)
+	m.reached(m.a.Place, late.Place)
+	m.reached(m.c.Place, next.Place)
+	m.Expect(m.a.check()).To(Succeed())
+	// the interface of a pod that is gone goes too
+	m.Eventually(func() int { return strings.Count(one.cli("show interface"), "host-cad") }, patience, pace).Should(Equal(3))
+	m.Eventually(func() string { return one.show(one.ns, "link show") }, patience, pace).
+		Should(WithTransform(func(s string) int { return strings.Count(s, ": cad") }, Equal(3)))
 }
 
 // names returns the interfaces of a list.
