@@ -6,7 +6,7 @@
 //
 //	pod/NETWORK/CONTAINER/eth0   a VETH pair, one end in the pod's network namespace; the
 //	                             addresses, routes and permanent neighbours of both ends
-//	route/10.1.7.0/24            a route via an address on a link of this node, metric 202
+//	route/10.1.7.0/24            a route via an address on a link of this node, metric 51930
 //	node, network/default        nothing to make in the main table
 //
 // # Contract

@@ -18,8 +18,9 @@ import (
 )
 
 // metricNodes marks the routes to other nodes. Ligato sets no routing protocol, so nothing
-// else tells them from the routes of other programs after a restart.
-const metricNodes = 202
+// else tells them from the routes of other programs after a restart. It is not a small number:
+// dhcpcd gives 200 and the link's index to its routes, NetworkManager at least 100.
+const metricNodes = 51930
 
 // hostLinks tells Ligato about the node's own links that routes to other nodes lead
 // through. A link is an EXISTING interface without addresses of its own, and its addresses

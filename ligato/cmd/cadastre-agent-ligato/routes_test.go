@@ -59,22 +59,24 @@ func TestRoutesToAnotherNode(t *testing.T) {
 
 	foreign := "route 203.0.113.0/24 via 192.168.16.9 on up0"
 	l.must(l.host.Do(func() error { return addRoute("203.0.113.0/24", "192.168.16.9") }))
+	leased := "route 198.51.100.0/24 via 192.168.16.9 on up0"
+	l.must(l.host.Do(func() error { return addLeasedRoute("198.51.100.0/24", "192.168.16.9") }))
 	addresses := l.addresses()
 	l.resync()
-	l.Expect(l.routes()).To(ConsistOf(append([]string{foreign}, routesToB...)))
+	l.Expect(l.routes()).To(ConsistOf(append([]string{foreign, leased}, routesToB...)))
 	l.must(l.host.Do(func() error { return deleteRoute("10.1.7.0/24") }))
 	l.resync()
-	l.Expect(l.routes()).To(ConsistOf(append([]string{foreign}, routesToB...)))
+	l.Expect(l.routes()).To(ConsistOf(append([]string{foreign, leased}, routesToB...)))
 	l.answers(p)
 
 	l.leave()
-	l.Eventually(l.routes).Should(ConsistOf(foreign))
+	l.Eventually(l.routes).Should(ConsistOf(foreign, leased))
 	l.join()
-	l.Eventually(l.routes).Should(HaveLen(1 + len(routesToB)))
+	l.Eventually(l.routes).Should(HaveLen(2 + len(routesToB)))
 	l.kill()
 	l.leave()
 	l.start()
-	l.Eventually(l.routes).Should(ConsistOf(foreign), "the routes of the former process")
+	l.Eventually(l.routes).Should(ConsistOf(foreign, leased), "the routes of the former process")
 	l.Expect(l.addresses()).To(ConsistOf(addresses))
 	l.answers(p)
 }
@@ -192,6 +194,16 @@ func addRoute(dst, gateway string) error {
 		return err
 	}
 	return netlink.RouteAdd(&netlink.Route{Dst: prefix, Gw: net.ParseIP(gateway)})
+}
+
+// addLeasedRoute adds a route as dhcpcd does on the second link of a machine.
+func addLeasedRoute(dst, gateway string) error {
+	_, prefix, err := net.ParseCIDR(dst)
+	if err != nil {
+		return err
+	}
+	const dhcp = 16
+	return netlink.RouteAdd(&netlink.Route{Dst: prefix, Gw: net.ParseIP(gateway), Protocol: dhcp, Priority: 202})
 }
 
 func deleteRoute(dst string) error {
