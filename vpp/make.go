@@ -5,6 +5,7 @@ package vpp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -373,13 +374,32 @@ func (x *change) createMemif(l *link) (index uint32, name, device string, err er
 		HwAddr:   l.mac,
 	})
 	if err != nil {
-		return 0, "", "", err
+		return 0, "", "", errors.Join(err, x.removeSocket(id))
 	}
 	return uint32(reply.(*memif.MemifCreateV2Reply).SwIfIndex), fmt.Sprintf("memif%d/0", id), memifDevice, nil
 }
 
 // ends returns the wanted ends of a VXLAN tunnel.
 func (l *link) ends() tunnelEnds { return tunnelEnds{l.src, l.dst, l.vni} }
+
+// removeMemif removes an interface of shared memory, and its socket.
+func (x *change) removeMemif(a *actual) error {
+	request := &memif.MemifDelete{SwIfIndex: interface_types.InterfaceIndex(a.index)}
+	if err := x.do("remove "+a.name, request, api.INVALID_SW_IF_INDEX); err != nil {
+		return err
+	}
+	var id, number uint32
+	if _, err := fmt.Sscanf(a.name, "memif%d/%d", &id, &number); err != nil {
+		return fmt.Errorf("remove the socket of %s: its name has no number: %w", a.name, err)
+	}
+	return x.removeSocket(id)
+}
+
+// removeSocket removes a socket of memif, which nothing else does.
+func (x *change) removeSocket(id uint32) error {
+	request := &memif.MemifSocketFilenameAddDelV2{SocketID: id}
+	return x.do(fmt.Sprintf("remove socket %d of memif", id), request, api.INVALID_ARGUMENT)
+}
 
 // tunnel returns the request that makes or removes a VXLAN tunnel.
 func (l *link) tunnel(add bool) *vxlan.VxlanAddDelTunnelV3 {
@@ -685,7 +705,7 @@ func (x *change) removeLink(a *actual) error {
 	case loopDevice:
 		err = x.do("remove loopback "+a.name, &interfaces.DeleteLoopback{SwIfIndex: index}, api.INVALID_SW_IF_INDEX)
 	case memifDevice:
-		err = x.do("remove "+a.name, &memif.MemifDelete{SwIfIndex: index}, api.INVALID_SW_IF_INDEX)
+		err = x.removeMemif(a)
 	case vxlanDevice:
 		err = x.removeTunnel(a)
 	case packetDevice:

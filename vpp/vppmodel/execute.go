@@ -104,8 +104,11 @@ func (w *world) executeLink(m api.Message) []api.Message {
 func (w *world) executeMemif(m api.Message) []api.Message {
 	switch m := m.(type) {
 	case *memif.MemifSocketFilenameAddDelV2:
+		if !m.IsAdd {
+			return one(&memif.MemifSocketFilenameAddDelV2Reply{Retval: retval(w.removeSocket(m.SocketID))})
+		}
 		id := uint32(1)
-		for w.sockets[id] != "" && w.sockets[id] != m.SocketFilename {
+		for w.sockets[id] != "" { // VPP does not mind a second socket of the same name
 			id++
 		}
 		w.sockets[id] = m.SocketFilename
@@ -126,6 +129,18 @@ func (w *world) executeMemif(m api.Message) []api.Message {
 		return one(&memif.MemifDeleteReply{})
 	}
 	return nil
+}
+
+// removeSocket removes a socket of memif that no interface has.
+func (w *world) removeSocket(id uint32) api.VPPApiError {
+	switch {
+	case w.sockets[id] == "":
+		return api.INVALID_ARGUMENT
+	case w.named(fmt.Sprintf("memif%d/0", id)) != nil:
+		return api.UNEXPECTED_INTF_STATE
+	}
+	delete(w.sockets, id)
+	return 0
 }
 
 // changeLink executes requests that change one interface.

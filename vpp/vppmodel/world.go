@@ -197,6 +197,9 @@ func (w *world) dump() string {
 	for id, name := range w.tables {
 		line("table %d six=%t %q", id.id, id.six, name)
 	}
+	for _, path := range w.sockets {
+		line("socket %s", path)
+	}
 	for _, s := range w.sources {
 		line("source %s", s)
 	}
