@@ -22,6 +22,7 @@ import (
 	"go.fd.io/govpp/binapi/ip_neighbor"
 	"go.fd.io/govpp/binapi/ip_types"
 	"go.fd.io/govpp/binapi/l2"
+	"go.fd.io/govpp/binapi/memif"
 	"go.fd.io/govpp/binapi/nat44_ed"
 	"go.fd.io/govpp/binapi/vxlan"
 	"go.fd.io/govpp/core"
@@ -61,7 +62,7 @@ func TestRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Disconnect()
-		compareAnswers(t, conn)
+		compareAnswers(t, conn, "/tmp")
 	})
 	t.Run("vpp", func(t *testing.T) {
 		if err := netlab.Try(); err != nil {
@@ -86,12 +87,12 @@ func TestRefusals(t *testing.T) {
 		conn, err := govpp.Connect(p.Socket())
 		g.Expect(err).NotTo(HaveOccurred())
 		defer conn.Disconnect()
-		compareAnswers(t, conn)
+		compareAnswers(t, conn, dir)
 	})
 }
 
 // compareAnswers sends requests, and compares the numbers of the replies.
-func compareAnswers(t *testing.T, conn api.Connection) {
+func compareAnswers(t *testing.T, conn api.Connection, dir string) {
 	send := func(what string, want int32, r api.Message) api.Message {
 		t.Helper()
 		reply, number, err := ask(t.Context(), conn, r)
@@ -124,6 +125,23 @@ func compareAnswers(t *testing.T, conn api.Connection) {
 	}
 	a, b := lo("0a:cb:00:00:00:01"), lo("0a:cb:00:00:00:02")
 	c := lo("0a:cb:00:00:00:02")
+	shared := func() uint32 {
+		x := send("memif socket", 0, &memif.MemifSocketFilenameAddDelV2{IsAdd: true, SocketID: none, SocketFilename: dir + "/pod.sock"})
+		return x.(*memif.MemifSocketFilenameAddDelV2Reply).SocketID
+	}
+	first, second := shared(), shared()
+	if first == second {
+		t.Errorf("two sockets of one name have number %d", first)
+	}
+	unplug := func(id uint32) *memif.MemifSocketFilenameAddDelV2 {
+		return &memif.MemifSocketFilenameAddDelV2{SocketID: id}
+	}
+	send("remove the second", 0, unplug(second))
+	m := send("memif", 0, &memif.MemifCreateV2{SocketID: first, HwAddr: mac("0a:58:00:00:00:01")}).(*memif.MemifCreateV2Reply)
+	send("remove a socket in use", -74, unplug(first))
+	send("remove memif", 0, &memif.MemifDelete{SwIfIndex: m.SwIfIndex})
+	send("remove the socket", 0, unplug(first))
+	send("remove it again", -73, unplug(first))
 	send("hw mtu loopback", -126, &interfaces.HwInterfaceSetMtu{SwIfIndex: a, Mtu: 1450})
 	send("sw mtu loopback", 0, &interfaces.SwInterfaceSetMtu{SwIfIndex: a, Mtu: []uint32{1450, 1450, 1450, 1450}})
 	send("hw mtu pod", 0, &interfaces.HwInterfaceSetMtu{SwIfIndex: pod, Mtu: 1450})
