@@ -52,11 +52,17 @@ type session struct {
 }
 
 func newClient(opt Options) *client {
-	silent := logrus.New() // each failed request is an error that the caller reports
-	silent.SetOutput(io.Discard)
-	core.SetLogger(silent)
+	silence()
 	return &client{opt: opt}
 }
+
+// silence ends the log of govpp: each failed request is an error that the caller reports. The
+// log is one of the process, and goroutines of a former connection may still use it.
+var silence = sync.OnceFunc(func() {
+	silent := logrus.New()
+	silent.SetOutput(io.Discard)
+	core.SetLogger(silent)
+})
 
 // close ends the connection for good.
 func (c *client) close() error {
