@@ -13,6 +13,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -125,10 +126,13 @@ func (p *pageProxy) hasKey(r *http.Request) bool {
 	return err == nil && p.isKey(c.Value)
 }
 
-// passes reports whether the page asks for a path.
-func passes(path string) bool {
-	return strings.HasPrefix(path, web.Path) || slices.Contains([]string{
+// passes reports whether the page asks for a path, which must not lead elsewhere by "..".
+func passes(name string) bool {
+	if path.Clean(name) != strings.TrimSuffix(name, "/") {
+		return false
+	}
+	return strings.HasPrefix(name, web.Path) || slices.Contains([]string{
 		localapi.PathMap, localapi.PathMapSearch, localapi.PathMapChanges, localapi.PathMapFindings,
 		localapi.PathStatus, localapi.PathLeases, localapi.PathEvents, localapi.PathExplain, localapi.PathHistory,
-	}, path)
+	}, name)
 }

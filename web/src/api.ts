@@ -61,10 +61,24 @@ export function address(path: string, args: Record<string, string> = {}): string
   return url.toString()
 }
 
+// underway counts the requests for the map. The next look waits for their answers, so that
+// a slow server is not asked more often than it answers.
+export const underway = { n: 0 }
+
 export class NotServed extends Error {}
 
 // get asks the server. An answer that is not 200 is an error with the server's text.
 export async function get<T>(path: string, args: Record<string, string> = {}, signal?: AbortSignal): Promise<T> {
+  const counted = path === 'map' ? 1 : 0
+  underway.n += counted
+  try {
+    return await exchange<T>(path, args, signal)
+  } finally {
+    underway.n -= counted
+  }
+}
+
+async function exchange<T>(path: string, args: Record<string, string>, signal?: AbortSignal): Promise<T> {
   const answer = await fetch(address(path, args), { signal })
   if (answer.ok) return (await answer.json()) as T
   const text = await answer.text()

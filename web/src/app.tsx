@@ -1,5 +1,5 @@
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks'
-import { get, type AddressMap, type Hit, type Part, type Status } from './api'
+import { get, underway, type AddressMap, type Hit, type Part, type Status } from './api'
 import { AddressCanvas, describe, Legend } from './map'
 import { ChangesPanel, Events, Explanation, FindingsPanel, useAnswer, useEvents } from './panels'
 import { read, rootOf, write, type Place } from './place'
@@ -17,6 +17,11 @@ function useTurn() {
   const last = useRef(0)
   const timer = useRef<number>()
   const next = useCallback(() => {
+    if (underway.n > 0) {
+      clearTimeout(timer.current)
+      timer.current = window.setTimeout(next, 100)
+      return
+    }
     last.current = Date.now()
     clearTimeout(timer.current)
     timer.current = undefined
