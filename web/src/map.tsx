@@ -20,7 +20,7 @@ export function describe(part: Part, c: Cell | undefined, at: number): string {
     ? [c.lease.state, c.lease.pod ?? c.lease.container ?? c.lease.ifName ?? '', c.lease.reason ?? ''].filter(Boolean).join(', ')
     : words(c ?? {})
   const where = c?.node ? `, node ${c.node}` : c?.blocks ? `, ${c.blocks} blocks` : ''
-  return `${name(prefix)}: ${what}${where}${c?.recent ? `, ${c.recent} changed in the last hour` : ''}`
+  return `${name(prefix)}: ${what}${where}${c?.recent ? `, ${c.lease ? '' : `${c.recent} `}changed in the last hour` : ''}`
 }
 
 export function AddressCanvas({ part, at, dark, move, open, out }: Props) {
