@@ -94,7 +94,9 @@ func (s *Source) findName(h *hits, text string) {
 	}
 	for _, b := range s.Blocks {
 		if strings.Contains(strings.ToLower(b.Node), text) &&
-			!h.add(localapi.MapHit{Kind: "node", Text: b.Node + " " + b.Prefix.String(), Pool: b.Pool, Prefix: b.Prefix}) {
+			!h.add(
+				localapi.MapHit{Kind: "node", Text: b.Node + " " + b.Prefix.String(), Pool: b.Pool, Prefix: b.Prefix},
+			) {
 			return
 		}
 	}

@@ -152,7 +152,10 @@ func addNodes(s *addrmap.Source, nodes []localapi.Node) {
 		}
 		for _, text := range n.PodCIDRs {
 			if prefix, err := netip.ParsePrefix(text); err == nil {
-				s.Blocks = append(s.Blocks, addrmap.Block{Pool: ipam.PodPool, Prefix: prefix.Masked(), Node: n.Name, Used: used})
+				s.Blocks = append(
+					s.Blocks,
+					addrmap.Block{Pool: ipam.PodPool, Prefix: prefix.Masked(), Node: n.Name, Used: used},
+				)
 			}
 		}
 	}
