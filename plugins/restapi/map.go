@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -47,55 +46,12 @@ func (p *RESTAPI) mapSearch(w http.ResponseWriter, r *http.Request) {
 // answerMap answers with a view of the map, which may be one that another caller got a
 // moment ago.
 func (p *RESTAPI) answerMap(w http.ResponseWriter, key string, make func() (any, error)) {
-	view, err := p.views.get(key, p.now, make)
+	view, err := p.views.Get(key, p.now, make)
 	if err != nil {
 		writeError(w, http.StatusBadRequest, err)
 		return
 	}
 	_ = writeJSON(w, http.StatusOK, view)
-}
-
-// views holds the last views of the map. One view is made at a time, and serves for four
-// times as long as it took to make: the callers of a network, however many they are, use
-// a fifth of one core for each view that they look at.
-type views struct {
-	mu  sync.Mutex // held while a view is made
-	all map[string]view
-}
-
-type view struct {
-	answer  any
-	expires time.Time
-}
-
-// viewsMost limits the views that are kept. viewReuse is the time for which one serves, in
-// times of the time that it took.
-const (
-	viewsMost = 32
-	viewReuse = 4
-)
-
-// get returns the view of a key, which make makes unless there is one.
-func (v *views) get(key string, now func() time.Time, make func() (any, error)) (any, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	begin := now()
-	if old, ok := v.all[key]; ok && begin.Before(old.expires) {
-		return old.answer, nil
-	}
-	maps.DeleteFunc(v.all, func(_ string, old view) bool { return !begin.Before(old.expires) })
-	answer, err := make()
-	if err != nil {
-		return nil, err
-	}
-	end := now()
-	if v.all == nil {
-		v.all = map[string]view{}
-	}
-	if len(v.all) < viewsMost {
-		v.all[key] = view{answer, end.Add(viewReuse * end.Sub(begin))}
-	}
-	return answer, nil
 }
 
 // mapSource returns the view of this moment: this node's leases, and the blocks of all

@@ -24,6 +24,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cadastre/cadastre/addrmap"
 	"github.com/cadastre/cadastre/httpserver"
 )
 
@@ -32,7 +33,7 @@ type RESTAPI struct {
 	Deps
 	unheard  unheard
 	findings lastFindings
-	views    views
+	views    addrmap.Cache
 }
 
 // NewPlugin returns a plugin that does not serve yet.
