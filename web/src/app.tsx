@@ -66,10 +66,11 @@ export function App() {
   const [place, go] = usePlace()
   const [dark, toggle] = useTheme()
   const { turn, soon } = useTurn()
-  const stream = useEvents(soon)
   const [tab, setTab] = useState<Tab>('events')
   const map = useAnswer(`${turn}`, (s) => get<AddressMap>('map', {}, s))
-  const status = useAnswer(`${turn}`, (s) => get<Status>('status', {}, s))
+  const node = map.answer?.scope === 'node' // the operator has neither leases nor events
+  const stream = useEvents(node, soon)
+  const status = useAnswer(`${turn}`, (s) => get<Status>('status', {}, s), node)
   const find = (ip: string, pool: string) => go(placeOf(map.answer, pool, ip))
   const hit = (h: Hit) => go(isSingle(parse(h.prefix)) ? placeOf(map.answer, h.pool, name(parse(h.prefix))) : { pool: h.pool, prefix: h.prefix })
   return (
@@ -89,7 +90,7 @@ export function App() {
             <Pools map={map.answer} go={go} />
           )}
         </div>
-        <aside>
+        {node && <aside>
           {place.at ? (
             <Explanation subject="address" name={place.at} turn={turn} />
           ) : (
@@ -105,7 +106,8 @@ export function App() {
           {tab === 'events' && <Events {...stream} />}
           {tab === 'changes' && <ChangesPanel turn={turn} dark={dark} find={find} />}
           {tab === 'findings' && <FindingsPanel turn={Math.floor(turn / 6)} find={find} />}
-        </aside>
+        </aside>}
+        {map.answer && !node && <aside><p>The cluster's blocks, as their nodes have reported them. Each node's own page has its leases: run <code>cadastre page</code> there.</p></aside>}
       </main>
     </>
   )

@@ -4,9 +4,10 @@ import 'uplot/dist/uPlot.min.css'
 import { address, get, NotServed, type Branch, type Changes, type EventRecord, type Finding, type Findings, type Tree } from './api'
 
 // useAnswer asks again whenever a key changes. An earlier answer stays until the next one.
-export function useAnswer<T>(key: string, ask: (signal: AbortSignal) => Promise<T>) {
+export function useAnswer<T>(key: string, ask: (signal: AbortSignal) => Promise<T>, served = true) {
   const [state, set] = useState<{ answer?: T; error?: string; none?: boolean }>({})
   useEffect(() => {
+    if (!served) return
     const abort = new AbortController()
     ask(abort.signal).then(
       (answer) => set({ answer }),
@@ -15,7 +16,7 @@ export function useAnswer<T>(key: string, ask: (signal: AbortSignal) => Promise<
       },
     )
     return () => abort.abort()
-  }, [key])
+  }, [key, served])
   return state
 }
 
@@ -45,10 +46,11 @@ function Branches({ all }: { all: Branch[] }) {
 const kept = 50
 
 // useEvents follows the events of the agent, the newest first.
-export function useEvents(happened: () => void) {
+export function useEvents(served: boolean, happened: () => void) {
   const [events, set] = useState<EventRecord[]>([])
   const [state, setState] = useState('connecting')
   useEffect(() => {
+    if (!served) return
     const source = new EventSource(address('events', { follow: 'true', last: `${kept}` }))
     source.onopen = () => setState('live')
     source.onerror = () => setState(source.readyState === EventSource.CLOSED ? 'not served here' : 'reconnecting')
@@ -58,7 +60,7 @@ export function useEvents(happened: () => void) {
       happened()
     }
     return () => source.close()
-  }, [])
+  }, [served])
   return { events, state }
 }
 
