@@ -9,7 +9,9 @@ package page
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -21,11 +23,13 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cadastre/cadastre/addrmap"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/web"
 )
 
 // chromium is Debian's.
@@ -41,6 +45,7 @@ func TestPage(t *testing.T) {
 	cmd.Env = append(os.Environ(),
 		"CADASTRE_PAGE="+servePage(t, g, agent),
 		"CADASTRE_LARGE="+serveLarge(t, g),
+		"CADASTRE_CLUSTER="+serveCluster(t),
 		"CADASTRE_BIN="+agent.Bin,
 		"CADASTRE_SOCKET="+agent.Socket(),
 		"CADASTRE_CHROMIUM="+chromium,
@@ -158,6 +163,32 @@ func fillLarge(g Gomega, book *ledger.Ledger) {
 	}
 	g.Expect(n).To(Equal(250_000))
 	g.Expect(st.Commit(context.Background())).To(Succeed())
+}
+
+// serveCluster serves a map of the cluster with 1000 nodes, as the operator does.
+func serveCluster(t *testing.T) string {
+	s := &addrmap.Source{
+		Scope: addrmap.ScopeCluster, Now: time.Now(),
+		Ranges: map[string][]netip.Prefix{"default": {netip.MustParsePrefix("10.0.0.0/14")}},
+	}
+	for i := range 1000 {
+		s.Blocks = append(s.Blocks, addrmap.Block{
+			Pool: "default", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i / 256), byte(i), 0}), 24),
+			Node: fmt.Sprintf("worker-%04d", i), Used: uint64(i * 83 % 255),
+		})
+	}
+	mux := http.NewServeMux()
+	mux.Handle(web.Path, web.Handler())
+	mux.HandleFunc(localapi.PathMap, func(w http.ResponseWriter, r *http.Request) {
+		var answer any = s.Overview()
+		if p, err := netip.ParsePrefix(r.URL.Query().Get("prefix")); err == nil {
+			answer, _ = s.Part(r.URL.Query().Get("pool"), p)
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL + web.Path
 }
 
 func fillStates(ctx context.Context, g Gomega, book *ledger.Ledger) {

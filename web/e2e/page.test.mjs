@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test'
 import { join } from 'node:path'
 import { chromium } from 'playwright-core'
 
-const { CADASTRE_PAGE, CADASTRE_LARGE, CADASTRE_BIN, CADASTRE_SOCKET, CADASTRE_CHROMIUM, CADASTRE_PROFILE, CADASTRE_IMAGES } = process.env
+const { CADASTRE_PAGE, CADASTRE_LARGE, CADASTRE_CLUSTER, CADASTRE_BIN, CADASTRE_SOCKET, CADASTRE_CHROMIUM, CADASTRE_PROFILE, CADASTRE_IMAGES } = process.env
 
 let context
 const complaints = []
@@ -115,6 +115,20 @@ test('blocks are filled as the API counts them', async () => {
     const row = 1.1 / Math.sqrt(pixels)
     assert.ok(Math.abs(share - (c.held ?? 0) / 512) < row + 0.06, `cell ${i}: ${share} of ${c.held}`)
   })
+  await page.close()
+})
+
+test('blocks of all nodes are filled with the addresses in use', async () => {
+  const page = await open(CADASTRE_CLUSTER)
+  await page.getByRole('button', { name: '10.0.0.0/14' }).click()
+  await map(page, '10.0.0.0/14').waitFor()
+  const part = await api(page, 'map?pool=default&prefix=10.0.0.0/14')
+  const { cells, pixels } = await drawn(page)
+  for (const c of part.cells) {
+    const filled = 1 - (cells[c.cell].other ?? 0) / pixels
+    assert.ok(Math.abs(filled - (c.otherHeld ?? 0) / c.other) < 1.1 / Math.sqrt(pixels), `${c.node}: ${filled}`)
+  }
+  assert.equal(await page.getByRole('tab').count(), 0, 'the operator has no events')
   await page.close()
 })
 
