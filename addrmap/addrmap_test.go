@@ -68,8 +68,13 @@ func TestEachAddressHasItsState(t *testing.T) {
 		Name: "default", CoolDown: time.Hour, ReserveEdges: true, Exclude: []netip.Prefix{prefix("10.1.5.8/30")},
 	}, prefix("10.1.5.0/24"))
 	claim(g, book, "web", addr("10.1.5.2"))
+	_, _, err := book.Claim(ctx(), ledger.Request{ // the policy reserves it, and the node has it
+		Pool: "default", Purpose: ledger.ForInfra, Key: ledger.Key{Network: "infra", ContainerID: "x", IfName: "gateway"},
+		Wanted: []netip.Addr{addr("10.1.5.9")},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
 	claim(g, book, "gone", addr("10.1.5.3"))
-	_, err := book.Release(ctx(), ledger.Selector{Key: ledger.Key{Network: "n", ContainerID: "gone", IfName: "eth0"}})
+	_, err = book.Release(ctx(), ledger.Selector{Key: ledger.Key{Network: "n", ContainerID: "gone", IfName: "eth0"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = book.Quarantine(ctx(), "default", addr("10.1.5.77"), ledger.Key{Network: ledger.WitnessNetwork, ContainerID: "x", IfName: "y"}, "a host uses it")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -83,13 +88,15 @@ func TestEachAddressHasItsState(t *testing.T) {
 	for i := range part.Cells {
 		states[addrmap.StateOf(&part.Cells[i])]++
 	}
-	g.Expect(states).To(Equal(map[string]int{"held": 1, "cooling": 1, "quarantined": 1, "excluded": 1, "reserved": 6, "free": 246}))
-	for i, want := range map[int]string{0: "reserved", 2: "held", 3: "cooling", 9: "reserved", 50: "excluded", 77: "quarantined", 78: "free", 255: "reserved"} {
+	g.Expect(states).To(Equal(map[string]int{"held": 2, "cooling": 1, "quarantined": 1, "excluded": 1, "reserved": 5, "free": 246}))
+	g.Expect(part.Counts.Infra).To(BeEquivalentTo(1))
+	g.Expect(part.Counts.Free).To(BeEquivalentTo(246))
+	for i, want := range map[int]string{0: "reserved", 2: "held", 3: "cooling", 8: "reserved", 9: "held", 50: "excluded", 77: "quarantined", 78: "free", 255: "reserved"} {
 		g.Expect(addrmap.StateOf(&part.Cells[i])).To(Equal(want), "address %d", i)
 	}
 	g.Expect(part.Cells[2].Lease.Pod).To(Equal("ns/web"))
 	g.Expect(part.Cells[50].Lease.Reason).To(Equal("a printer"))
-	g.Expect(part.Counts.Recent).To(BeEquivalentTo(3))
+	g.Expect(part.Counts.Recent).To(BeEquivalentTo(4))
 	g.Expect(*part.Occupied).To(Equal(prefix("10.1.5.0/25")))
 }
 
