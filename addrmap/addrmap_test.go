@@ -159,7 +159,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 
 func TestLargeIPv6Blocks(t *testing.T) {
 	g := NewWithT(t)
-	book := newBook(g, ledger.Pool{Name: "default", ReserveEdges: true}, prefix("fd00:0:0:5::/64"), prefix("fd00:0:0:6::/64"))
+	book := newBook(g, ledger.Pool{Name: "default", ReserveEdges: true}, prefix("fd00:0:0:5::/64"), prefix("fd00:0:0:6::/65"))
 	claim(g, book, "web", addr("fd00:0:0:5::2"))
 	s := sourceOf(book, map[string][]netip.Prefix{"default": {prefix("fd00::/48")}})
 	part, err := s.Part("default", prefix("fd00::/48"))
