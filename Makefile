@@ -27,7 +27,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 ligato vpp test vet vet-modules check unit race fuzz lint chaos bench \
+.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 page e2e-page ligato vpp test vet vet-modules check unit race fuzz lint chaos bench \
 	generate ci nightly clean
 
 help: ## show this list
@@ -68,8 +68,8 @@ dist-vpp: ## what the image of the agent with VPP is made of beside what make di
 run: ## start an agent in the foreground, in ./.run, and say what to try next
 	@$(GO) run ./test/demo run
 
-demo: ## two network namespaces get addresses, the agent is killed, nothing is lost
-	@$(GO) run ./test/demo
+demo: ## two network namespaces get addresses, the agent is killed, nothing is lost; STAY=1 keeps its map open in a browser
+	@$(if $(STAY),CADASTRE_DEMO_STAY=1) $(GO) run ./test/demo
 
 demo-cluster: ## three nodes over a real etcd, which is killed and wiped; no address moves
 	@$(GO) run ./test/democluster
@@ -97,6 +97,19 @@ e2e-ec2: ## operators and agents on a mock of EC2 with faults, which are killed 
 
 ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, in real network namespaces (as root)
 	cd ligato && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 5m ./...
+
+page: ## build the page's bundle web/dist from web/src with npm, and fail if the committed one differs
+	@if ! command -v npm >/dev/null; then echo "NOT RUN: there is no npm: web/dist is used as it is committed"; exit 0; fi; \
+	set -e; cd web; npm ci --no-audit --no-fund --loglevel=error || { echo "NOT RUN: npm ci failed: web/dist is used as it is committed"; exit 0; }; \
+	cp -r dist dist.committed; trap 'rm -rf dist.committed' EXIT; \
+	npm run --silent build; \
+	diff -rq dist.committed dist || { echo "web/dist was not what web/src makes: commit it as it is now"; exit 1; }
+
+e2e-page: ## the page in a headless Chromium (installs Debian's chromium where it can; IMAGES=1 renews docs/images)
+	@if [ ! -x /usr/bin/chromium ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get install -y --no-install-recommends chromium >/dev/null || echo "apt-get did not install chromium"; fi
+	@$(MAKE) page
+	$(if $(IMAGES),CADASTRE_IMAGES=$(CURDIR)/docs/images) $(GO) test -v -count=1 -timeout 10m ./test/page
 
 test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
 
@@ -162,6 +175,7 @@ ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, en
 	$(MAKE) e2e-kube E2E_FLAGS=-short
 	$(MAKE) e2e-node
 	$(MAKE) e2e-network
+	$(MAKE) e2e-page
 	$(MAKE) e2e-openstack
 	$(MAKE) e2e-ec2
 

@@ -77,6 +77,9 @@ func (p *operator) routes() http.Handler {
 	mux.HandleFunc("GET /livez", p.answer(p.alive))
 	mux.HandleFunc("GET /healthz", p.answer(p.alive))
 	mux.HandleFunc("GET /readyz", p.answer(p.ready))
+	if p.store != nil {
+		p.routePage(mux)
+	}
 	mux.Handle("GET /metrics", p.certified(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{})))
 	return mux
 }

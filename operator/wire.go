@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/informers"
 
+	"github.com/cadastre/cadastre/addrmap"
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/operator/audit"
@@ -46,6 +47,7 @@ type operator struct {
 	registry  *prometheus.Registry
 	runner    *runner.Runner
 	listening func(net.Addr)
+	views     addrmap.Cache // of the page
 }
 
 // open returns an operator that does not run yet.

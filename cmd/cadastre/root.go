@@ -138,6 +138,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.leasesCmd(),
 		a.releaseCmd(),
 		a.eventsCmd(),
+		a.pageCmd(),
 		a.explainCmd(),
 		a.resyncCmd(),
 		a.checkCmd(),

@@ -6,7 +6,8 @@
 // listener and one for metrics and probes.
 //
 // The socket has mode 0600, and the plugin answers only root and the agent's own user,
-// by the credentials of the peer. The plugin keeps no state. Requests run in
+// by the credentials of the peer. The plugin keeps no state but the last answers for the
+// page, which its callers share. Requests run in
 // goroutines of the HTTP server, which Serve owns: Serve returns when all of them have
 // ended.
 package restapi
@@ -23,13 +24,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cadastre/cadastre/addrmap"
 	"github.com/cadastre/cadastre/httpserver"
 )
 
 // RESTAPI represents the plugin.
 type RESTAPI struct {
 	Deps
-	unheard unheard
+	unheard  unheard
+	findings lastFindings
+	views    addrmap.Cache
 }
 
 // NewPlugin returns a plugin that does not serve yet.

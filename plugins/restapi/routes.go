@@ -22,6 +22,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/web"
 )
 
 // maxBody bounds the body of a request.
@@ -79,6 +80,11 @@ func (p *RESTAPI) readOnly() *http.ServeMux {
 	mux.HandleFunc("GET "+localapi.PathEventHistory, offered(p.Loop != nil, p.history))
 	mux.HandleFunc("GET "+localapi.PathIPAM, offered(p.Cluster != nil, p.contivIPAM))
 	mux.HandleFunc("GET "+localapi.PathAllocations, p.allocations)
+	mux.HandleFunc("GET "+localapi.PathMap, p.addressMap)
+	mux.HandleFunc("GET "+localapi.PathMapSearch, p.mapSearch)
+	mux.HandleFunc("GET "+localapi.PathMapChanges, p.mapChanges)
+	mux.HandleFunc("GET "+localapi.PathMapFindings, p.mapFindings)
+	mux.Handle("GET "+web.Path, web.Handler())
 	return mux
 }
 

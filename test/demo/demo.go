@@ -46,12 +46,26 @@ func runScenario(ctx context.Context, p stage.Place, w stage.Way, s *stage.Scena
 	return s.End(ctx, err, d.end(), stage.Log{Of: "The agent", Path: d.Log()})
 }
 
+// timeLimit bounds the steps that no person takes part in.
+const timeLimit = 2 * time.Minute
+
 func (d *demo) all(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	err := d.steps(
+		ctx, d.openNode, d.startAgent, d.showPlan, d.addTwo, d.sendPackets, d.showLeases, d.crash, d.addThird, d.check,
+	)
+	if err == nil {
+		err = d.showPage(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return d.steps(ctx, d.delete, d.stop)
+}
+
+func (d *demo) steps(ctx context.Context, all ...func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
-	for _, step := range []func(context.Context) error{
-		d.openNode, d.startAgent, d.showPlan, d.addTwo, d.sendPackets, d.showLeases, d.crash, d.addThird, d.check, d.delete, d.stop,
-	} {
+	for _, step := range all {
 		if err := ctx.Err(); err != nil {
 			return err
 		}

@@ -55,7 +55,10 @@ func verifyOutput(t *testing.T, told string, w stage.Way) {
 		"claimed node ID 1.", "pod addresses  10.1.1.2 - 10.1.1.253",
 		"demo/pod-1 was given 10.1.1.2" + prefix, "demo/pod-2 was given 10.1.1.3" + prefix, "same 6 leases",
 		"demo/pod-3 was given 10.1.1.4" + prefix, "demo/pod-3 still has 10.1.1.4" + prefix, "clean: 7 leases in the ledger",
-		"only the node's own 4.", "\n12. Stop the agent", "nothing is left of it",
+		"only the node's own 4.", "11. Open the map", "\n13. Stop the agent", "nothing is left of it",
+	}
+	if !strings.Contains(told, "/page/?key=") && !strings.Contains(told, "agent.sock page") { // the way in a user namespace
+		t.Errorf("the map has no address: %s", told)
 	}
 	packets := []string{
 		`udp  pod-2       received "hello, pod-2" from 10.1.1.2:`, `tcp  pod-1       received "hello, pod-1" from 10.1.1.3:`,

@@ -17,6 +17,7 @@ import (
 func variables() exceptions {
 	return exceptions{
 		"plugins/ipam/ipam.go: DefaultPlugin":            "published under this name as a variable",
+		"web/web.go: dist":                               "go:embed fills a package variable only",
 		"operator/nodeipam/fence.go: ErrDeposed":         "the runner's error, under the name that docs/apis.md lists",
 		"ipam/ipamapi/errors.go: ErrInvalidAddressSpace": "published under this name, with a class",
 		"ipam/ipamapi/errors.go: ErrInvalidPool":         "published under this name, with a class",

@@ -19,7 +19,7 @@ const (
 	PathStatus  = "/v1/status"
 	PathLeases  = "/v1/leases"
 	PathRelease = "/v1/release" // POST ReleaseRequest -> ReleaseReply
-	PathEvents  = "/v1/events"  // ?since=SEQ&follow=true&pod=&container=&address=&failed=true: one controller.Record a line
+	PathEvents  = "/v1/events"  // ?since=SEQ&last=N&follow=true&pod=&container=&address=&failed=true: one controller.Record a line, or as a server-sent event
 	PathResync  = "/v1/resync"  // POST; answers when it is done
 	PathBackup  = "/v1/backup"  // the database file
 	PathAccept  = "/v1/accept"  // what a database in doubt may not know; POST accepts it: AcceptReport

@@ -1,0 +1,218 @@
+import { useCallback, useEffect, useRef, useState } from 'preact/hooks'
+import { get, underway, type AddressMap, type Hit, type Part, type Status } from './api'
+import { AddressCanvas, describe, Legend } from './map'
+import { ChangesPanel, Events, Explanation, FindingsPanel, useAnswer, useEvents } from './panels'
+import { read, rootOf, write, type Place } from './place'
+import { above, cell, cellOf, contains, format, isSingle, name, parse } from './prefix'
+import { Search } from './search'
+import { number } from './states'
+import { BlockTable, CellTable, Utilisation } from './table'
+
+const every = 5000 // ms between two looks at the map; an event is followed by one at once
+const least = 1000 // ms between two looks, however many events there are
+
+// useTurn counts the looks at the server.
+function useTurn() {
+  const [turn, setTurn] = useState(0)
+  const last = useRef(0)
+  const timer = useRef<number>()
+  const next = useCallback(() => {
+    if (underway.n > 0) {
+      clearTimeout(timer.current)
+      timer.current = window.setTimeout(next, 100)
+      return
+    }
+    last.current = Date.now()
+    clearTimeout(timer.current)
+    timer.current = undefined
+    setTurn((n) => n + 1)
+  }, [])
+  const soon = useCallback(() => {
+    timer.current ??= window.setTimeout(next, Math.max(0, last.current + least - Date.now()))
+  }, [])
+  useEffect(() => {
+    const interval = setInterval(() => { if (!document.hidden) next() }, every)
+    return () => { clearInterval(interval); clearTimeout(timer.current) }
+  }, [])
+  return { turn, soon }
+}
+
+function usePlace(): [Place, (p: Place, replace?: boolean) => void] {
+  const [place, set] = useState(read)
+  useEffect(() => {
+    const moved = () => set(read())
+    addEventListener('popstate', moved)
+    addEventListener('hashchange', moved)
+    return () => { removeEventListener('popstate', moved); removeEventListener('hashchange', moved) }
+  }, [])
+  return [place, (p, replace) => { write(p, replace); set(p) }]
+}
+
+function useTheme(): [boolean, () => void] {
+  const [dark, set] = useState(matchMedia('(prefers-color-scheme: dark)').matches)
+  document.documentElement.dataset.theme = dark ? 'dark' : 'light'
+  useEffect(() => {
+    const media = matchMedia('(prefers-color-scheme: dark)')
+    const changed = () => set(media.matches)
+    media.addEventListener('change', changed)
+    return () => media.removeEventListener('change', changed)
+  }, [])
+  return [dark, () => set(!dark)]
+}
+
+type Tab = 'events' | 'changes' | 'findings'
+
+export function App() {
+  const [place, go] = usePlace()
+  const [dark, toggle] = useTheme()
+  const { turn, soon } = useTurn()
+  const [tab, setTab] = useState<Tab>('events')
+  const map = useAnswer(`${turn}`, (s) => get<AddressMap>('map', {}, s))
+  const node = map.answer?.scope === 'node' // the operator has neither leases nor events
+  const stream = useEvents(node, soon)
+  const status = useAnswer(`${turn}`, (s) => get<Status>('status', {}, s), node)
+  const find = (ip: string, pool: string) => go(placeOf(map.answer, pool, ip))
+  const hit = (h: Hit) => go(isSingle(parse(h.prefix)) ? placeOf(map.answer, h.pool, name(parse(h.prefix))) : { pool: h.pool, prefix: h.prefix })
+  return (
+    <>
+      <header>
+        <h1>Cadastre</h1>
+        <Who map={map.answer} status={status.answer} />
+        <Search go={hit} />
+        <button id="theme" onClick={toggle}>{dark ? 'light' : 'dark'}</button>
+        {map.error && <p class="error" role="alert">The map is not up to date: {map.error}</p>}
+      </header>
+      <main>
+        <div>
+          {place.prefix ? (
+            <PartView map={map.answer} place={place as Required<Place>} turn={turn} dark={dark} go={go} />
+          ) : (
+            <Pools map={map.answer} go={go} />
+          )}
+        </div>
+        {node && <aside>
+          {place.at ? (
+            <Explanation subject="address" name={place.at} turn={turn} />
+          ) : (
+            place.pool && <Explanation subject="pool" name={place.pool} turn={turn} />
+          )}
+          <div class="tabs" role="tablist" aria-label="What happens">
+            {(['events', 'changes', 'findings'] as Tab[]).map((t) => (
+              <button key={t} role="tab" id={`tab-${t}`} aria-selected={t === tab} onClick={() => setTab(t)}>
+                {{ events: 'Live events', changes: 'Last hour', findings: 'Findings' }[t]}
+              </button>
+            ))}
+          </div>
+          {tab === 'events' && <Events {...stream} />}
+          {tab === 'changes' && <ChangesPanel turn={turn} dark={dark} find={find} />}
+          {tab === 'findings' && <FindingsPanel turn={Math.floor(turn / 6)} find={find} />}
+        </aside>}
+        {map.answer && !node && <aside><p>The cluster's blocks, as their nodes have reported them. Each node's own page has its leases: run <code>cadastre page</code> there.</p></aside>}
+      </main>
+    </>
+  )
+}
+
+// placeOf returns the part of the map that shows an address: at most 1024 addresses.
+function placeOf(map: AddressMap | undefined, pool: string, ip: string): Place {
+  const p = parse(ip)
+  const known = map?.pools.find((x) => x.name === pool) ? pool : (map?.pools.find((x) => x.roots.some((r) => contains(parse(r.prefix), p)))?.name ?? pool)
+  const root = rootOf(map, { pool: known, prefix: ip })
+  const len = Math.max(p.bits - 8, root ? parse(root).len : 0)
+  return { pool: known, prefix: format(above(p, len)), at: ip }
+}
+
+function Who({ map, status }: { map?: AddressMap; status?: Status }) {
+  if (!map) return null
+  const state = status && (status.suspended ? `allocates nothing: ${status.suspended}` : status.ready ? 'ready' : `not ready: ${status.readyError}`)
+  return <span id="who">{map.scope === 'node' ? `node ${map.node}` : 'cluster'}{state ? `, ${state}` : ''}</span>
+}
+
+function Pools({ map, go }: { map?: AddressMap; go: (p: Place) => void }) {
+  if (!map) return <p class="dim">Reading the address space…</p>
+  return (
+    <section aria-label="Pools">
+      <h2>Pools</h2>
+      <ul class="pools">
+        {map.pools.map((p) => (
+          <li key={p.name} data-pool={p.name}>
+            <strong>{p.name}</strong>
+            <Utilisation counts={p.counts} />
+            <ul>
+              {p.roots.map((r) => (
+                <li key={r.prefix}>
+                  <button onClick={() => go({ pool: p.name, prefix: r.prefix })}>{r.prefix}</button>{' '}
+                  <span class="dim">{number(r.blocks)} {r.blocks === 1 ? 'block' : 'blocks'}</span>
+                </li>
+              ))}
+            </ul>
+          </li>
+        ))}
+      </ul>
+      {map.pools.length === 0 && <p class="dim">There is no pool yet.</p>}
+      {map.more && <p class="dim">{map.more} more pools: search for their names.</p>}
+    </section>
+  )
+}
+
+interface PartProps { map?: AddressMap; place: Required<Place>; turn: number; dark: boolean; go: (p: Place, replace?: boolean) => void }
+
+function PartView({ map, place, turn, dark, go }: PartProps) {
+  const { answer, error } = useAnswer(`${place.pool} ${place.prefix} ${turn}`, (s) => get<Part>('map', { pool: place.pool, prefix: place.prefix }, s))
+  const [cursor, setCursor] = useState(-1)
+  useEffect(() => setCursor(-1), [place.prefix])
+  const [table, setTable] = useState(false)
+  const part = answer?.prefix === place.prefix && answer.pool === place.pool ? answer : undefined
+  const up = parentOf(map, part, place)
+  if (!part) return <><Crumbs place={place} up={up} go={go} />{error ? <p class="error">{error}</p> : <p class="dim">Reading {place.prefix}…</p>}</>
+  const prefix = parse(part.prefix)
+  const at = place.at ? cellOf(prefix, part.cellLen, parse(place.at).addr) : cursor
+  const open = (i: number) => {
+    const c = cell(prefix, part.cellLen, i)
+    if (isSingle(c)) go({ ...place, at: name(c) })
+    else go({ pool: place.pool, prefix: format(c) })
+  }
+  const move = (i: number) => {
+    setCursor(i)
+    if (place.at) go({ ...place, at: name(cell(prefix, part.cellLen, i)) }, true)
+  }
+  return (
+    <section aria-label={`Map of ${part.prefix}`}>
+      <Crumbs place={place} up={up} go={go} />
+      <Utilisation counts={part.counts} />
+      <AddressCanvas part={part} at={at} dark={dark} move={move} open={open} out={() => go(up.at(-1) ?? {})} />
+      <Legend dark={dark} />
+      {part.occupied && part.occupied !== part.prefix && parse(part.occupied).len > part.cellLen && !isSingle(parse(part.occupied)) && (
+        <p><button onClick={() => go({ pool: place.pool, prefix: part.occupied })}>All leases are in {part.occupied}</button></p>
+      )}
+      {place.at && <p id="selected">{describe(part, part.cells.find((c) => c.cell === at), at)}</p>}
+      <p><button id="table" aria-pressed={table} aria-controls="cells" onClick={() => setTable(!table)}>{table ? 'Hide the table' : 'Show as a table'}</button></p>
+      <div class={table ? 'scroll' : 'hidden'}><CellTable part={part} at={at} open={open} /></div>
+      {part.blocks.length > 0 && <div class="scroll"><BlockTable part={part} go={(p) => go({ pool: place.pool, prefix: p })} /></div>}
+    </section>
+  )
+}
+
+// parentOf returns the places above a prefix: the pools, the root, and the block.
+function parentOf(map: AddressMap | undefined, part: Part | undefined, place: Required<Place>): Place[] {
+  const up: Place[] = [{}]
+  const root = rootOf(map, place)
+  if (root && root !== place.prefix) up.push({ pool: place.pool, prefix: root })
+  const block = part?.blocks.find((b) => b.prefix !== place.prefix && b.prefix !== root && contains(parse(b.prefix), parse(place.prefix)))
+  if (block) up.push({ pool: place.pool, prefix: block.prefix })
+  if (place.at) up.push({ pool: place.pool, prefix: place.prefix })
+  return up
+}
+
+function Crumbs({ place, up, go }: { place: Required<Place>; up: Place[]; go: (p: Place) => void }) {
+  return (
+    <nav aria-label="Place">
+      <ol class="crumbs">
+        {up.map((p) => (
+          <li key={p.prefix ?? ''}><button onClick={() => go(p)}>{p.prefix ? p.prefix : 'All pools'}</button></li>
+        ))}
+        <li aria-current="page">{place.at ?? place.prefix} <span class="dim">{place.pool}</span></li>
+      </ol>
+    </nav>
+  )
+}

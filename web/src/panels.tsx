@@ -1,0 +1,192 @@
+import { useEffect, useRef, useState } from 'preact/hooks'
+import uPlot from 'uplot'
+import 'uplot/dist/uPlot.min.css'
+import { address, get, NotServed, type Branch, type Changes, type EventRecord, type Finding, type Findings, type Tree } from './api'
+
+// useAnswer asks again whenever a key changes. An earlier answer stays until the next one.
+export function useAnswer<T>(key: string, ask: (signal: AbortSignal) => Promise<T>, served = true) {
+  const [state, set] = useState<{ answer?: T; error?: string; none?: boolean }>({})
+  useEffect(() => {
+    if (!served) return
+    const abort = new AbortController()
+    ask(abort.signal).then(
+      (answer) => set({ answer }),
+      (e: Error) => {
+        if (!abort.signal.aborted) set((old) => ({ ...old, error: e.message, none: e instanceof NotServed }))
+      },
+    )
+    return () => abort.abort()
+  }, [key, served])
+  return state
+}
+
+// Explanation shows why an address or a pool is as it is.
+export function Explanation({ subject, name, turn }: { subject: string; name: string; turn: number }) {
+  const { answer, error } = useAnswer(`${subject} ${name} ${turn}`, (s) => get<Tree>('explain', { [subject]: name }, s))
+  if (error) return <p class="dim">{error}</p>
+  if (!answer) return null
+  return (
+    <section id="explain" aria-label={`Explanation of ${answer.subject}`}>
+      <p><strong>{answer.subject}</strong>: {answer.answer}</p>
+      <Branches all={answer.because ?? []} />
+      {answer.fix?.map((f) => <p key={f.command}>{f.text}:<pre>{f.command}</pre></p>)}
+    </section>
+  )
+}
+
+function Branches({ all }: { all: Branch[] }) {
+  if (all.length === 0) return null
+  return (
+    <ul class="tree">
+      {all.map((b, i) => <li key={i}>{b.text}<Branches all={b.because ?? []} /></li>)}
+    </ul>
+  )
+}
+
+const kept = 50
+
+// useEvents follows the events of the agent, the newest first.
+export function useEvents(served: boolean, happened: () => void) {
+  const [events, set] = useState<EventRecord[]>([])
+  const [state, setState] = useState('connecting')
+  useEffect(() => {
+    if (!served) return
+    const source = new EventSource(address('events', { follow: 'true', last: `${kept}` }))
+    source.onopen = () => setState('live')
+    source.onerror = () => setState(source.readyState === EventSource.CLOSED ? 'not served here' : 'reconnecting')
+    source.onmessage = (m) => {
+      const record = JSON.parse(m.data) as EventRecord
+      set((old) => [record, ...old.filter((e) => e.SeqNum !== record.SeqNum)].slice(0, kept))
+      happened()
+    }
+    return () => source.close()
+  }, [served])
+  return { events, state }
+}
+
+const time = (text: string) => new Date(text).toLocaleTimeString('en-GB')
+
+export function Events({ events, state }: { events: EventRecord[]; state: string }) {
+  return (
+    <section id="events" aria-label="Events">
+      <p class="small">Event stream: <span id="stream">{state}</span></p>
+      <ol class="events scroll" tabIndex={0}>
+        {events.map((e) => {
+          const failed = e.Error || e.CommitError || e.TxnError
+          return (
+            <li key={e.SeqNum} data-seq={e.SeqNum}>
+              <div>
+                <span class="dim">#{e.SeqNum} {time(e.ProcessingStart)}</span> <strong>{e.Name}</strong> {e.Description}
+                {e.Subject?.Addresses?.length ? ` ${e.Subject.Addresses.join(', ')}` : ''}
+              </div>
+              <div class={failed ? 'error' : 'dim'}>
+                {(e.Handlers ?? []).map((h) => `${h.Revert ? 'undo ' : ''}${h.Handler}: ${h.Error || h.Change || 'ok'}`).join('; ')}
+                {failed ? ` — ${failed}` : ''}{e.Note ? ` — ${e.Note}` : ''}
+              </div>
+            </li>
+          )
+        })}
+      </ol>
+    </section>
+  )
+}
+
+// ChangesPanel shows the last hour: a plot of claims and releases, and the last changes.
+export function ChangesPanel({ turn, dark, find }: { turn: number; dark: boolean; find: (ip: string, pool: string) => void }) {
+  const { answer, error } = useAnswer(`${turn}`, (s) => get<Changes>('map/changes', {}, s))
+  if (error) return <p class="dim">{error}</p>
+  if (!answer) return null
+  if (!answer.recorded) return <p class="dim">This agent records no history.</p>
+  const sum = (of: 'claimed' | 'released' | 'other') => answer.minutes.reduce((n, m) => n + m[of], 0)
+  return (
+    <section id="changes" aria-label="Changes of the last hour">
+      <p id="changes-sum">
+        In the last hour {answer.cut ? 'more than ' : ''}{sum('claimed')} claimed, {sum('released')} released, {sum('other')} other
+        changes.
+      </p>
+      <Plot changes={answer} dark={dark} />
+      <p class="small"><span class="claimed" /> claimed <span class="released" /> released, by minute</p>
+      <table>
+        <caption>Last changes</caption>
+        <thead><tr><th scope="col">Time</th><th scope="col">Change</th><th scope="col">Address</th><th scope="col">Owner</th></tr></thead>
+        <tbody>
+          {answer.recent.map((c) => (
+            <tr key={c.number}>
+              <td>{time(c.time)}</td>
+              <td>{c.action}</td>
+              <td>{c.ip ? <button onClick={() => find(c.ip!, c.pool)}>{c.ip}</button> : c.block}</td>
+              <td>{c.podName ? `${c.podNamespace}/${c.podName}` : (c.containerID ?? '')}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  )
+}
+
+function Plot({ changes, dark }: { changes: Changes; dark: boolean }) {
+  const box = useRef<HTMLDivElement>(null)
+  useEffect(() => {
+    const colour = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
+    const end = Math.floor(Date.parse(changes.until) / 1000)
+    const n = changes.minutes.length
+    const bars = uPlot.paths.bars!({ size: [0.4, 8], align: 1 })
+    const later = uPlot.paths.bars!({ size: [0.4, 8], align: -1 })
+    const axis = { stroke: colour('dim'), grid: { stroke: colour('edge'), width: 1 }, ticks: { show: false } }
+    const plot = new uPlot(
+      {
+        width: box.current!.clientWidth || 400,
+        height: 160,
+        axes: [axis, { ...axis, size: 40 }],
+        scales: { y: { range: (_, __, max) => [0, Math.max(max, 4)] } },
+        cursor: { show: false },
+        legend: { show: false },
+        series: [
+          {},
+          { label: 'claimed', fill: colour('claimed'), stroke: colour('claimed'), paths: bars, points: { show: false } },
+          { label: 'released', fill: colour('released'), stroke: colour('released'), paths: later, points: { show: false } },
+        ],
+      },
+      [
+        changes.minutes.map((_, i) => end - 60 * (n - i) + 30),
+        changes.minutes.map((m) => m.claimed),
+        changes.minutes.map((m) => m.released),
+      ],
+      box.current!,
+    )
+    return () => plot.destroy()
+  }, [changes.until, dark])
+  return <div ref={box} class="plot" aria-hidden="true" />
+}
+
+// FindingsPanel shows the differences that a check has found.
+export function FindingsPanel({ turn, find }: { turn: number; find: (ip: string, pool: string) => void }) {
+  const { answer, error } = useAnswer(`${turn}`, (s) => get<Findings>('map/findings', {}, s))
+  if (error) return <p class="dim">{error}</p>
+  if (!answer) return <p class="dim">Comparing the ledger with the witnesses…</p>
+  const node = answer.report?.findings ?? []
+  const cluster = answer.cluster?.findings ?? []
+  return (
+    <section id="findings" aria-label="Findings">
+      {answer.error && <p class="error">{answer.error}</p>}
+      {answer.report && (
+        <p>{node.length === 0 ? 'No differences' : `${node.length} findings`} among {answer.report.leases} leases of this node.</p>
+      )}
+      {[...node, ...cluster].map((f) => <FindingItem key={f.number + f.text} f={f} find={find} />)}
+      {answer.cluster?.problem && <p class="small">Cluster: {answer.cluster.problem}</p>}
+    </section>
+  )
+}
+
+function FindingItem({ f, find }: { f: Finding; find: (ip: string, pool: string) => void }) {
+  return (
+    <article>
+      <p>
+        <strong>{f.number} {f.name}</strong>: {f.text}{' '}
+        {f.subject.addr && <button onClick={() => find(f.subject.addr!, f.subject.pool ?? '')}>show {f.subject.addr}</button>}
+      </p>
+      <ul class="tree">{f.evidence.map((e, i) => <li key={i}>{e.witness}: {e.text}</li>)}</ul>
+      <pre>{f.fix}</pre>
+    </article>
+  )
+}
