@@ -22,7 +22,11 @@ func vppKeys() []vppKey {
 		{"interfaceRxMode", func(r *reading, v *VPP) {
 			v.RxMode = cmp.Or(VPPRxMode(r.raw.InterfaceRxMode), VPPRxDefault)
 		}, "VPP receives packets of the interfaces that the agent makes in this mode"},
-		{"nodeConfig[].mainVPPInterface.interfaceName", none, "VPP takes this link of the node to reach the other nodes"},
+		{
+			"nodeConfig[].mainVPPInterface.interfaceName",
+			none,
+			"VPP takes this link of the node to reach the other nodes",
+		},
 		{"nodeConfig[].gateway", none, "VPP's default route leads there"},
 	}
 }

@@ -49,7 +49,9 @@ func TestTheStatusComparesTheLedgerWithTheCloud(t *testing.T) {
 			if moved {
 				on = to
 				r.cloud.Change(instance, to, func(i *cloud.Interface) { i.Exclude = true })
-				r.cloud.Change(instance, to, func(i *cloud.Interface) { i.Blocks = append(slices.Clone(i.Blocks), cloud.Block{Prefix: p, Subnet: "subnet-1"}) })
+				r.cloud.Change(instance, to, func(i *cloud.Interface) {
+					i.Blocks = append(slices.Clone(i.Blocks), cloud.Block{Prefix: p, Subnet: "subnet-1"})
+				})
 			}
 			seen, changed, readings := false, time.Now(), map[time.Time]bool{}
 			for range 200 { // without check: the pod has lost its address

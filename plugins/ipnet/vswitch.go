@@ -35,8 +35,10 @@ func (p *IPNet) vswitchUnderlay([]netip.Addr) (Underlay, error) {
 	}
 	switch {
 	case v.Link == "":
-		return Underlay{}, errors.New("the node's vswitch has no link to the other nodes: set cadastre.vpp.interface, " +
-			"nodeConfig[].mainVPPInterface.interfaceName, or transport: none")
+		return Underlay{}, errors.New(
+			"the node's vswitch has no link to the other nodes: set cadastre.vpp.interface, " +
+				"nodeConfig[].mainVPPInterface.interfaceName, or transport: none",
+		)
 	case len(u.Addresses) > 0:
 		return u, nil
 	case len(p.pinned) > 0:

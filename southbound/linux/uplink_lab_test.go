@@ -52,7 +52,7 @@ type cloudNode struct {
 	stop func()
 	// attentive: it notices announcements alone, and never compares all values
 	attentive bool
-	families  []byte // of its kernel; nil: all
+	families  []byte            // of its kernel; nil: all
 	log       *logbuffer.Buffer // nil: none
 }
 

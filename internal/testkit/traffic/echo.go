@@ -88,7 +88,9 @@ func deepen(conn *net.UDPConn) error {
 		return err
 	}
 	var inner error
-	err = raw.Control(func(fd uintptr) { inner = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20) })
+	err = raw.Control(
+		func(fd uintptr) { inner = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20) },
+	)
 	return errors.Join(err, inner)
 }
 
@@ -119,7 +121,7 @@ func Reach(t testing.TB, from, to Place, is4 bool) (seen netip.Addr, err error) 
 func Call(t testing.TB, from Place, at netip.AddrPort, server *Echo) (netip.Addr, error) {
 	t.Helper()
 	client := Dial(t, from.Net, at)
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	if err := Answered(client, 16, 50); err != nil {
 		return netip.Addr{}, fmt.Errorf("from %s to %s: %w", from.Name, at, err)
 	}
@@ -157,7 +159,7 @@ func Whole(t testing.TB, from, to Place, is4 bool, size int) error {
 	server := NewEcho(t, to.Net, netip.AddrPortFrom(to.Addr(is4), 0))
 	defer server.Close()
 	client := Dial(t, from.Net, server.At())
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	must(t, errors.Join(undivided(client, is4), undivided(server.Conn, is4)))
 	headers := 28
 	if !is4 {

@@ -156,7 +156,12 @@ type Loss struct {
 }
 
 func (l Loss) String() string {
-	return fmt.Sprintf("%d of %d packets lost, at most %d ms in a row", l.Lost, l.Sent, l.Outage.Milliseconds()) + l.detail
+	return fmt.Sprintf(
+		"%d of %d packets lost, at most %d ms in a row",
+		l.Lost,
+		l.Sent,
+		l.Outage.Milliseconds(),
+	) + l.detail
 }
 
 // quiet is the time without a further packet after which the missing ones are lost.

@@ -30,7 +30,7 @@ func connect(t testing.TB, from, to Place, is4 bool) (client, server net.Conn, e
 	if err != nil {
 		return nil, nil, err
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err = from.Net.Do(func() (err error) {
