@@ -143,23 +143,35 @@ func (c *Cloud) route(
 	reserved []reservation,
 ) (routed []reservation, err error) {
 	refused := false
+	var surplus []reservation
 	_, _, err = c.change(ctx, iface, func(p ports.Port) (opts *ports.UpdateOpts, err error) {
 		defer func() { refused = err != nil }()
 		if err := attached(p, instance); err != nil {
 			return nil, err
 		}
-		room, err := c.room(p, n, cloud.Want{Count: len(reserved), IPv6: ipv6, Prefixes: true})
+		// Neutron may repeat an update within a request, and refuse the repetition: then the pairs
+		// are there although it has answered that they are not.
+		there, missing, err := routedTo(p, reserved)
 		if err != nil {
 			return nil, err
 		}
-		routed = reserved[:room]
+		room := 0
+		if len(missing) > 0 {
+			room, err = c.room(p, n, cloud.Want{Count: len(missing), IPv6: ipv6, Prefixes: true})
+		}
+		if err != nil && len(there) == 0 {
+			return nil, err
+		}
+		routed, surplus = append(there, missing[:room]...), missing[room:]
+		if room == 0 {
+			return nil, nil
+		}
 		all := slices.Clone(p.AllowedAddressPairs)
-		for _, r := range routed {
+		for _, r := range missing[:room] {
 			all = append(all, ports.AddressPair{IPAddress: r.block.String()})
 		}
 		return &ports.UpdateOpts{AllowedAddressPairs: &all}, nil
 	})
-	surplus := reserved[len(routed):]
 	switch {
 	case err == nil:
 	case refused || certain(err):
@@ -173,6 +185,22 @@ func (c *Cloud) route(
 		}
 	}
 	return routed, err
+}
+
+// routedTo divides reservations into those whose blocks are pairs of a port, and the others.
+func routedTo(p ports.Port, all []reservation) (there, missing []reservation, err error) {
+	has, err := pairs(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, r := range all {
+		if slices.Contains(has, r.block) {
+			there = append(there, r)
+		} else {
+			missing = append(missing, r)
+		}
+	}
+	return there, missing, nil
 }
 
 // reserve creates up to count reservations. It returns an error if it has created none.

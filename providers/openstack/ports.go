@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -79,7 +80,7 @@ func (c *Cloud) list(ctx context.Context, q query) ([]ports.Port, error) {
 //
 // Neutron compares the revision with a value that it has read before it locks the port,
 // unless an attribute of the port itself changes: fixed IPs and pairs are not such. The
-// description is, so a new one makes the comparison atomic.
+// description is, so a new one makes the comparison atomic (stamped).
 func (c *Cloud) change(
 	ctx context.Context,
 	id string,
@@ -94,7 +95,7 @@ func (c *Cloud) change(
 		if err != nil || opts == nil {
 			return before, before, err
 		}
-		description := stamped(*before)
+		description := stamped(*before, c.config.Random(math.MaxUint32))
 		opts.RevisionNumber, opts.Description = &before.RevisionNumber, &description
 		after, err = ports.Update(ctx, c.network, id, opts).Extract()
 		if err == nil {
@@ -117,11 +118,15 @@ const mostDescribed = 255
 
 // stamp ends the description of a port that this package has changed. It repeats the
 // machine's own addresses, so that a port whose tags another client removes keeps them.
-var stamp = regexp.MustCompile(` ?\((?:changed by cadastre at revision \d+)?(?:, )?(?:own ([0-9a-fA-F:., ]+))?\)$`)
+var stamp = regexp.MustCompile(
+	` ?\((?:changed by cadastre at revision \d+(?:\.[0-9a-f]+)?)?(?:, )?(?:own ([0-9a-fA-F:., ]+))?\)$`,
+)
 
-// stamped returns a description that no earlier revision of the port has had.
-func stamped(p ports.Port) string {
-	end := fmt.Sprintf("changed by cadastre at revision %d", p.RevisionNumber)
+// stamped returns a description that no earlier revision of the port has had, and that no
+// other writer of this one writes: of two that write the same, Neutron accepts both, and the
+// later one's addresses replace the other's.
+func stamped(p ports.Port, writer uint64) string {
+	end := fmt.Sprintf("changed by cadastre at revision %d.%x", p.RevisionNumber, writer)
 	var addresses []string
 	if marked(p) {
 		for _, ip := range p.FixedIPs {
